@@ -37,8 +37,8 @@ func (c caller) hasPermission(permission string) bool {
 // widerScopes maps each scope to the next wider scope.
 var widerScopes = map[string]string{"read:org": "write:org", "write:org": "admin:org"}
 
-// hasScope reports whether a classic token has the scope or a wider one. Other tokens
-// have no scopes and pass the check.
+// hasScope reports whether a classic token has the scope or a wider scope. Other tokens have no scopes and pass the
+// check.
 func (c caller) hasScope(scope string) bool {
 	for s := scope; s != ""; s = widerScopes[s] {
 		if slices.Contains(c.scopes, s) {
@@ -120,7 +120,7 @@ var userRequirements = map[string]userRequirement{
 		return isOwner(target, u) || isMember(target, u) && target.organization.members[u.login].securityManager
 	}, "Must be an administrator or a security manager of the organization"},
 	"account owner":                 {anyUser, "Must be a user"},
-	"read access to the repository": {anyUser, "Must have read access to the repository"}, // only repositories that the caller may read are found
+	"read access to the repository": {anyUser, "Must have read access to the repository"}, // the search returns only repositories that the caller may read
 
 	"Members (organization): read":         {isMember, "Must be a member of the organization"},
 	"Administration (organization): write": {isOwner, "Must have admin rights to the organization"},
@@ -140,9 +140,8 @@ func isOwner(target pathTarget, u *account) bool {
 	return target.organization == u || isMember(target, u) && target.organization.members[u.login].admin
 }
 
-// authorize returns an error response if the caller may not call the operation, else nil.
-// It checks the kind of the token, the permission, the scope and the user (Document A
-// section 5, B section 5). The calling function holds Service.mu.
+// authorize returns an error response if the caller may not call the operation, else nil. It checks the kind of the
+// token, the permission, the scope and the user (Document A section 5, B section 5). Service.mu must be held.
 func (s *Service) authorize(req *request) *response {
 	op, c := req.match.Operation, req.caller
 	target, found := s.findPathTarget(req)

@@ -10,8 +10,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// refusalStatus returns the status with which the service refuses an operation, 0 if the
-// caller may call the operation.
+// refusalStatus returns the status with which the service refuses an operation, or 0 if the caller may call the
+// operation.
 func (t *tester) refusalStatus(credential string, op *policy.Operation) int {
 	t.Helper()
 	path := strings.NewReplacer("{owner}", "acme", "{repo}", "widgets", "{org}", "acme").Replace(op.Path)

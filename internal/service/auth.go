@@ -12,7 +12,7 @@ import (
 // caller is the identity of one request.
 type caller struct {
 	kind    policy.CallerKind
-	account string // the key of the meter; limit errors show it
+	account string // the key of the meter, which limit errors contain
 	// token is the kind of the token: classic, app_user, installation,
 	// fine_grained, workflow or oauth_app. It is empty without a token.
 	token string
@@ -27,8 +27,8 @@ type caller struct {
 	coreLimit int
 }
 
-// tokens returns the credentials that the service accepts and their callers. They
-// include each kind of token, and tokens with reduced permissions.
+// tokens returns the credentials that the service accepts and their callers. The credentials include each kind of
+// token, and tokens with reduced permissions.
 func tokens() map[string]caller {
 	classic := func(login string, scopes ...string) caller {
 		return caller{kind: policy.User, account: "user " + login, token: "classic", login: login, scopes: scopes}

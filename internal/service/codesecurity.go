@@ -120,8 +120,7 @@ func parseConfiguration(body map[string]any, bot string) (map[string]any, *probl
 	return values, nil
 }
 
-// configurationsOf returns the global configurations and the organization's own, by
-// ascending id.
+// configurationsOf returns the global configurations and the organization's own configurations, by ascending id.
 func (w *world) configurationsOf(org *account) []*configuration {
 	return slices.DeleteFunc(slices.Clone(w.configurations), func(c *configuration) bool {
 		return c.organization != nil && c.organization != org
@@ -148,8 +147,7 @@ func configurationURL(req *request, org *account, c *configuration) string {
 	return req.base + "/orgs/" + org.login + "/code-security/configurations/" + itoa(c.id)
 }
 
-// listConfigurations lists configurations. It is the only list that is paged by cursors
-// (Document A section 1).
+// listConfigurations lists configurations. Only this list is paged by cursors (Document A section 1).
 func listConfigurations(s *Service, req *request) response {
 	org := req.target.organization
 	target := req.query.Get("target_type")
@@ -205,9 +203,8 @@ func listDefaultConfigurations(s *Service, req *request) response {
 	})}
 }
 
-// detachConfigurations removes the configuration from the named repositories of the
-// organization. It changes all of them or, if it returns an error, none.
-// Repositories without a configuration are ignored. A repository that is locked for a
+// detachConfigurations removes the configuration from the named repositories of the organization. If it returns an
+// error, no repository is changed. Repositories without a configuration are ignored. A repository that is locked for a
 // migration is a conflict. The operation has no 422: an invalid body is a 400.
 func detachConfigurations(s *Service, req *request) response {
 	org := req.target.organization

@@ -81,7 +81,7 @@ func TestConfigurationFieldsAcceptTheirValuesOnly(t *testing.T) {
 					t.Errorf("%s %s: got %d %s, want 422", name, value, w.Code, w.Body)
 				}
 			}
-			time.Sleep(time.Minute) // stay within the limit of content creation
+			time.Sleep(time.Minute) // stays within the limit of content creation
 		}
 		w := t.do("owner", http.MethodPost, configurationsPath, `{"name":"y","description":"d","dependency_graph_autosubmit_action_options":{"labeled_runners":true}}`)
 		if options := decode[jsonObject](t, w)["dependency_graph_autosubmit_action_options"]; options.(jsonObject)["labeled_runners"] != true {
@@ -180,7 +180,8 @@ func recordIDs(body string) string {
 	return strings.Join(all, " ")
 }
 
-// linkTarget returns the path and query of a relation in a Link header, "" if it has none.
+// linkTarget returns the path and query of a relation in a Link header, or "" if the header does not contain the
+// relation.
 func linkTarget(t *tester, link, rel string) string {
 	t.Helper()
 	m := regexp.MustCompile(`<http://api\.test(/organizations/4/code-security/configurations\?[^>]*)>; rel="` + rel + `"`).FindStringSubmatch(link)
@@ -289,9 +290,9 @@ func TestDetachedRepositoriesKeepTheirSettings(t *testing.T) {
 			{`{"selected_repository_ids":[10.5]}`, 400, 2},
 			{`{`, 400, 2},
 			{`{"selected_repository_ids":[1001,9999]}`, 404, 2},
-			{`{"selected_repository_ids":[1001,2001]}`, 404, 2}, // of another organization
+			{`{"selected_repository_ids":[1001,2001]}`, 404, 2}, // a repository of another organization
 			{`{"selected_repository_ids":[1001,1004]}`, 409, 2},
-			{`{"selected_repository_ids":[1003]}`, 204, 2}, // has no configuration
+			{`{"selected_repository_ids":[1003]}`, 204, 2}, // a repository without a configuration
 			{`{"selected_repository_ids":[1001,1001]}`, 204, 1},
 			{`{"selected_repository_ids":[1001]}`, 204, 1},
 			{`{"selected_repository_ids":[1001,1002]}`, 204, 0},

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// validate sets the validators of a complete response. It turns the response into a
-// 304 if the client's validators match (RFC 9110 section 13.2.2).
+// validate sets the validators of a complete response. If the client's validators match, validate turns the response
+// into a 304 (RFC 9110 section 13.2.2).
 func (s *Service) validate(h http.Header, req *request, resp *response) {
 	etag := s.entityTag(req, resp)
 	h.Set("Etag", etag)

@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// decode unmarshals a request's body, a JSON object, into a structure or a map. An
-// empty body and null count as an empty object. Member names are case-sensitive. A
-// value of a wrong type is a 422 that names the field.
+// decode unmarshals a request's body, a JSON object, into a structure or a map. An empty body and null count as an
+// empty object. Member names are case-sensitive. A value of a wrong type is a 422 that names the field.
 func (s *Service) decode(body []byte, resource string, into any) *response {
 	if text := strings.TrimSpace(string(body)); text == "" || text == "null" {
 		body = []byte("{}")

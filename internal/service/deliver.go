@@ -47,8 +47,8 @@ type delivery struct {
 	body           []byte
 }
 
-// deliveryQueue sends deliveries one at a time, in order, and each once. A receiver that
-// was unavailable finds missed deliveries in GET /_service/deliveries.
+// deliveryQueue sends deliveries in order, one at a time, and each delivery once. A receiver that was unavailable finds
+// missed deliveries in GET /_service/deliveries.
 type deliveryQueue struct {
 	transport *http.Transport
 	queue     chan *delivery

@@ -33,8 +33,8 @@ var _ json.Marshaler = object(nil)
 // encode returns the JSON of a value, without HTML escapes and final newline.
 func encode(v any) []byte { return appendJSON(make([]byte, 0, 4<<10), v) }
 
-// appendJSON appends the JSON of a value. It writes the common types directly, because
-// reflection is several times slower. Package json encodes all other types.
+// appendJSON appends the JSON of a value. It writes the common types directly, because reflection is slow. Package json
+// encodes all other types.
 func appendJSON(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case object:

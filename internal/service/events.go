@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// The kinds of webhook. The kind is the type of the webhook's target (Document B section
-// 6.1).
+// These are the kinds of webhook. The kind is the type of the webhook's target (Document B section 6.1).
 const (
 	onRepository   = "repository"
 	onOrganization = "organization"
@@ -105,7 +104,7 @@ type event struct {
 	ref          string
 	push         *pushResult // set for event push
 	at           time.Time
-	serial       int // the ID of objects that the state does not hold
+	serial       int // the ID of objects that are not in the state
 	// req is the request whose base URL the payloads use. The caller of req is the sender.
 	req *request
 	// subscribers are the webhooks that receive the event. payloads holds the payload for
@@ -316,8 +315,7 @@ func (r *repository) checkCreate(ref string) error {
 	return nil
 }
 
-// withheldReason returns why no webhook receives an event, or an empty string (section
-// 6.2).
+// withheldReason returns the reason why no webhook receives an event, or an empty string (section 6.2).
 func (e *event) withheldReason(body eventBody) string {
 	if body.AtOnce == nil {
 		return ""

@@ -76,7 +76,7 @@ func TestEventsAreDeliveredToTheirWebhooks(t *testing.T) {
 		t.Run(event, func(t *testing.T) {
 			runWithService(t, func(t *tester) {
 				box := t.startReceiver()
-				t.s.world.repositoryNamed("acme/widgets").private = true // so that it can be made public
+				t.s.world.repositoryNamed("acme/widgets").private = true // so that the event can make the repository public
 				t.setWebhooks(webhookOn("acme/widgets"), webhookOn("acme"), webhookOn("app"))
 				t.createEvent(eventRequestBody(event, "acme/widgets"), 202)
 				got := box.take()
@@ -95,8 +95,8 @@ func TestEventsAreDeliveredToTheirWebhooks(t *testing.T) {
 	}
 }
 
-// wantPayload checks the members of a payload, and those of the objects in it that
-// other records of the documents have too.
+// wantPayload checks the members of a payload, and the members of its objects that other records of the documents also
+// have.
 func (t *tester) wantPayload(text []byte, documented, letter string) {
 	t.Helper()
 	want := slices.DeleteFunc(strings.Fields(documented), func(m string) bool { return m == "enterprise" || m == "installation" && letter != "A" })
@@ -221,8 +221,8 @@ func TestPublicEventMakesTheRepositoryPublic(t *testing.T) {
 	})
 }
 
-// TestCreateEventRefusesInvalidBodies checks that the message names the invalid member and
-// that nothing is delivered.
+// TestCreateEventRefusesInvalidBodies checks that the message names the invalid member. The service must deliver
+// nothing.
 func TestCreateEventRefusesInvalidBodies(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()

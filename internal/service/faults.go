@@ -32,10 +32,10 @@ type Faults struct {
 	// SecondaryEvery answers every n-th request with a secondary limit error, which
 	// starts a cool-down. 0 disables the fault.
 	SecondaryEvery int `json:"secondary_every"`
-	// ClockOffset is how far the clock of the service is ahead.
+	// ClockOffset is the time by which the clock of the service is ahead.
 	ClockOffset Duration `json:"clock_offset"`
-	// HeadersBehind makes the rate limit headers stale by a random number of requests,
-	// up to this number. It simulates responses that arrive out of order.
+	// HeadersBehind makes the rate limit headers stale by a random number of requests, up to HeadersBehind. This fault
+	// simulates responses that arrive out of order.
 	HeadersBehind int `json:"headers_behind"`
 	// ErrorEvery answers every n-th counted request with ErrorStatus, which is 500 to
 	// 599 (default 502). 0 disables the fault.
@@ -49,8 +49,8 @@ type Faults struct {
 	IncompleteEvery int `json:"incomplete_every"`
 	// Endless202 prevents statistics jobs from completing.
 	Endless202 bool `json:"endless_202"`
-	// ETagsPerToken makes ETags depend on the request headers that the dialect names.
-	// If the dialect names none, ETags depend on the Authorization header.
+	// ETagsPerToken makes ETags depend on the request headers that the dialect names. If the dialect names no headers,
+	// ETags depend on the Authorization header.
 	ETagsPerToken bool `json:"etags_per_token"`
 	// LinksByName makes Link headers use the path of the request instead of a path that
 	// identifies repositories and organizations by number.
@@ -75,7 +75,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 
 const durationForm = `a duration such as "1.5s"`
 
-// Bounds of faults.
+// These constants bound the values of faults.
 const (
 	maxFaultDelay = Duration(time.Hour)
 	maxFaultEvery = 1_000_000
@@ -118,7 +118,7 @@ func ParseFaults(text []byte, inForce Faults) (Faults, error) {
 	if err := unmarshalStrict(text, &members); err != nil {
 		return Faults{}, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(members)) { // one at a time, so that the error can name the member
+	for _, name := range slices.Sorted(maps.Keys(members)) { // one member at a time, so that the error can name the member
 		member, err := json.Marshal(map[string]json.RawMessage{name: members[name]})
 		if err == nil {
 			err = unmarshalStrict(member, &inForce)

@@ -13,8 +13,8 @@ const feedSize = 30
 
 const atomType = "application/atom+xml"
 
-// feedPage is a feed document: Atom (RFC 4287), or JSON with the same members. Its URLs
-// contain no token. Its identifiers contain no host.
+// feedPage is a feed document: Atom (RFC 4287), or JSON with the same members. The URLs of a feed contain no token. The
+// identifiers contain no host.
 type feedPage struct {
 	XMLName xml.Name    `xml:"http://www.w3.org/2005/Atom feed" json:"-"`
 	ID      string      `xml:"id" json:"id"`

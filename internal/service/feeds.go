@@ -99,8 +99,8 @@ func (s *Service) feedURLs(req *request, f feed, user *account) []string {
 	return urls
 }
 
-// feedRequest is a feed with the user and the organization of the requested path. Both may
-// be nil.
+// feedRequest is a feed with the user and the organization of the requested path. The user and the organization may be
+// nil.
 type feedRequest struct {
 	feed
 	user, organization *account

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// gitTag is an immutable annotated tag object. It is not a reference.
+// gitTag is an immutable annotated tag object, and not a reference.
 type gitTag struct {
 	sha     string
 	name    string
@@ -28,7 +28,7 @@ type signer struct {
 	at          time.Time
 }
 
-// newTag returns a tag object that is created at now. Its SHA is the one that Git computes.
+// newTag returns a tag object that is created at now. The SHA of the tag equals the SHA that Git computes.
 func newTag(now time.Time, name, message, target, kind string, tagger signer) *gitTag {
 	t := &gitTag{name: name, message: message, target: target, kind: kind, tagger: tagger, reason: "unsigned", created: now}
 	if at := strings.Index(message, signatureBegin); at >= 0 {
@@ -64,8 +64,8 @@ func tagObject(req *request, r *repository, t *gitTag) object {
 	}
 }
 
-// repositoryWithObjects returns the repository of a tag operation. An empty repository
-// has no Git objects and is a 409.
+// repositoryWithObjects returns the repository of a tag operation. An empty repository has no Git objects and causes a
+// 409.
 func (s *Service) repositoryWithObjects(req *request) (*repository, *response) {
 	r := req.target.repository
 	if r.head() == "" {
@@ -165,7 +165,7 @@ func (t *taggerBody) signer(now time.Time) (signer, *fieldError) {
 	return signer{strings.TrimSpace(t.Name), strings.TrimSpace(t.Email), at}, nil
 }
 
-// hasObject reports whether the repository has a Git object of that type and name.
+// hasObject reports whether the repository has a Git object of the given type and name.
 func (r *repository) hasObject(kind, sha string) bool {
 	switch kind {
 	case "commit", "tree": // the tree of a commit has the SHA of the commit in this service

@@ -59,7 +59,7 @@ func TestLastModifiedOfATagIgnoresTheTaggerDate(t *testing.T) {
 	})
 }
 
-// TestTagNamesMatchGit compares the SHA of a tag with the output of git hash-object -t tag.
+// TestTagNamesMatchGit compares the SHA of a new tag with the output of git hash-object -t tag.
 func TestTagNamesMatchGit(t *testing.T) {
 	at := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	tag := newTag(at, "v0.0.1", "initial version\n", "c3d0be41ecbe669545ee3e94d31ed9a4bc91ee3c", "commit", signer{"Ann", "ann@example.com", at})
@@ -68,7 +68,7 @@ func TestTagNamesMatchGit(t *testing.T) {
 	}
 }
 
-// TestBlobNamesMatchGit compares the SHA of a blob with the output of git hash-object.
+// TestBlobNamesMatchGit compares the SHA of a file's blob with the output of git hash-object.
 func TestBlobNamesMatchGit(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		r, other := t.s.world.repositories[0], t.s.world.repositories[1]

@@ -25,7 +25,7 @@ var schemaText string
 
 var schema = gqlparser.MustLoadSchema(&ast.Source{Name: "schema.graphql", Input: schemaText})
 
-// Bounds of a GraphQL request: the tokens of its text and the fields of its response.
+// These constants bound the tokens in the text of a GraphQL request, and the fields of its response.
 const (
 	maxGraphQLTokens = 2000
 	maxGraphQLFields = 10_000
@@ -101,8 +101,7 @@ type execution struct {
 	fieldCount int // fields selected so far
 }
 
-// node is an object of the graph. It returns the value of a field: a scalar, nil, another
-// node or a list of nodes.
+// node is an object of the graph. It returns the value of a field: a scalar, nil, another node or a list of nodes.
 type node func(f *ast.Field, arguments map[string]any) any
 
 // selectFields returns the JSON object of the selected fields of a node.
@@ -173,7 +172,7 @@ func (e *execution) included(directives ast.DirectiveList) bool {
 	return !isTrue("skip") && (directives.ForName("include") == nil || isTrue("include"))
 }
 
-// addError records why a field has no value.
+// addError records the reason why a field has no value.
 func (e *execution) addError(f *ast.Field, kind, message string) any {
 	e.errors = append(e.errors, object{{"type", kind}, {"path", []string{f.Alias}}, {"message", message}})
 	return nil
@@ -221,7 +220,7 @@ func (e *execution) query(f *ast.Field, arguments map[string]any) any {
 		e.addError(f, "NOT_FOUND", "Could not resolve to a Repository with the name '"+full+"'.")
 	case "rateLimit":
 		return e.rateLimit()
-	default: // __schema and __type; see schema.graphql instead
+	default: // __schema and __type, which are not implemented; see schema.graphql
 		e.addError(f, "UNPROCESSABLE", "Introspection is not implemented")
 	}
 	return nil

@@ -132,8 +132,8 @@ func (k *hook) receives(e *event) bool {
 	return true
 }
 
-// deliver enqueues the deliveries of an event and returns their IDs. Encoding a large
-// payload is slow, so the caller must not hold Service.mu.
+// deliver enqueues the deliveries of an event and returns their IDs. Encoding a large payload is slow, so Service.mu
+// must not be held.
 func (s *Service) deliver(e *event) []string {
 	texts, ids := map[string][]byte{}, []string{}
 	for _, k := range e.subscribers {

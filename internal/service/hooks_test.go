@@ -42,8 +42,8 @@ type inbox struct {
 	got []receivedDelivery
 }
 
-// startReceiver starts a receiver for all deliveries of the service. It answers with the
-// handler if there is one, otherwise with 202.
+// startReceiver starts a receiver for all deliveries of the service. The receiver answers with the given handler.
+// Without a handler, it answers with 202.
 func (t *tester) startReceiver(answer ...http.HandlerFunc) *inbox {
 	t.Helper()
 	box := &inbox{}
@@ -112,8 +112,8 @@ func (t *tester) wantRefused(body, wantMessage string) {
 	}
 }
 
-// hmacHex returns the hexadecimal HMAC of a body. It implements RFC 2104 itself, so that
-// it shares no code with the service.
+// hmacHex returns the hexadecimal HMAC of a body. It implements RFC 2104 itself, so that it shares no code with the
+// service.
 func hmacHex(by func() hash.Hash, secret string, body []byte) string {
 	key := make([]byte, by().BlockSize())
 	copy(key, secret)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// invitation invites a person to an organization (Document A section 2.4). It is pending
-// until it is cancelled or its delivery fails (section 3).
+// invitation invites a person to an organization (Document A section 2.4). It is pending until it is canceled or its
+// delivery fails (section 3).
 type invitation struct {
 	id      int
 	user    *account // nil if no account has the e-mail address
@@ -28,7 +28,7 @@ type invitation struct {
 
 func (i *invitation) pending() bool { return i.failedAt.IsZero() }
 
-// The values of the members role and invitation_source (Document A section 2.4).
+// These lists contain the values of the members role and invitation_source (Document A section 2.4).
 var (
 	invitationRoles   = []string{"admin", "direct_member", "billing_manager", "hiring_manager"}
 	invitationSources = []string{"member", "scim"}
@@ -62,8 +62,8 @@ func invitationObject(req *request, org *account, i *invitation) object {
 	}
 }
 
-// invitationListObject returns the record as the lists show it: with the members of the
-// failure, which are empty for pending invitations.
+// invitationListObject returns the record in the form of the lists. It has the members of the failure, which are empty
+// for pending invitations.
 func invitationListObject(req *request, org *account, i *invitation) object {
 	failed := ""
 	if !i.pending() {
@@ -72,8 +72,8 @@ func invitationListObject(req *request, org *account, i *invitation) object {
 	return append(invitationObject(req, org, i), object{{"failed_at", failed}, {"failed_reason", i.failedReason}}...)
 }
 
-// invitationFilters lists the query parameters of the list of pending invitations. Their
-// default is all (Document A section 4.3).
+// invitationFilters lists the query parameters of the list of pending invitations. The default of each parameter is all
+// (Document A section 4.3).
 var invitationFilters = []struct {
 	name   string
 	values []string
@@ -155,8 +155,8 @@ type invitationBody struct {
 	TeamIDs   []int   `json:"team_ids"`
 }
 
-// createInvitation invites a user or an e-mail address to the organization (Document A
-// section 4.3). If an app sends the request the inviter is the organization.
+// createInvitation invites a user or an e-mail address to the organization (Document A section 4.3). If an app sends
+// the request, the organization is the inviter.
 func createInvitation(s *Service, req *request) response {
 	org := req.target.organization
 	body := invitationBody{Role: "direct_member"}
@@ -219,7 +219,7 @@ func (i *invitation) setRole(org *account, body invitationBody) *problemField {
 	return nil
 }
 
-// setTeams sets the teams without duplicates. All must be teams of the organization.
+// setTeams sets the teams without duplicates. All teams must be teams of the organization.
 func (i *invitation) setTeams(org *account, body invitationBody) *problemField {
 	for n, id := range body.TeamIDs {
 		at := slices.IndexFunc(org.teams, func(t *team) bool { return t.id == id })

@@ -13,17 +13,16 @@ import (
 )
 
 const (
-	// banAfter is the number of requests sent while limited that causes a ban
-	// (Document B section 7, retry rule 5). The documents do not define the number.
+	// banAfter is the number of requests sent while limited that causes a ban (Document B section 7, retry rule 5). The
+	// documents do not define the number.
 	banAfter = 100
 	// cooldownPeriod is the duration of the cool-down after a secondary limit error, and
 	// the value of Retry-After.
 	cooldownPeriod = time.Minute
 )
 
-// meter counts requests against the limits of Document B section 8, as strictly as the
-// text allows. It is deliberately simple: one lock, and a list of all charges in each
-// window.
+// meter counts requests against the limits of Document B section 8, as strictly as the text allows. It is deliberately
+// simple: one lock, and a list of all charges in each window.
 type meter struct {
 	limits policy.Limits
 
@@ -75,7 +74,7 @@ type ticket struct {
 	window    *window
 	resource  string
 	counted   bool
-	countedAt time.Time // when the request was counted
+	countedAt time.Time // the time when the request was counted
 	// refusal is the reason for a refused request. retryAfter is the time to wait.
 	refusal    refusalReason
 	retryAfter time.Duration
@@ -116,9 +115,8 @@ func (t *ticket) leave() {
 	}
 }
 
-// recordSearch records a charged search and updates the highest sum of the sliding windows
-// that contain the search. It refuses nothing: the documents do not define where a search
-// window begins.
+// recordSearch records a charged search and updates the highest sum of the sliding windows that contain the search. It
+// refuses no request, because the documents do not define the start of a search window.
 func (t *ticket) recordSearch() {
 	window := t.window.Window.Window
 	all := t.usage.searches[t.resource]
@@ -230,8 +228,8 @@ type cost struct {
 	window        time.Duration
 }
 
-// costs returns the costs of a request: points and content (Document B section 8.3), and
-// CPU time in milliseconds. The CPU cost is 0 here because it is known only at the end.
+// costs returns the costs of a request: points and content (Document B section 8.3), and CPU time in milliseconds. The
+// CPU cost is 0, because it is known only at the end.
 func (m *meter) costs(op *policy.Operation) []cost {
 	graphQL := op.Resource == policy.GraphQL
 	points, name := m.limits.Points.REST, "points"

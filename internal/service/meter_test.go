@@ -18,7 +18,7 @@ const (
 	mutate = `{"query":"mutation { updateSubscription(input: {subscribableId: \"R_1001\", state: SUBSCRIBED}) { clientMutationId } }"}`
 )
 
-// wantViolations checks the number of violations, and that all are of one limit.
+// wantViolations checks the number of violations, and that all violations are of one limit.
 func (t *tester) wantViolations(limits string, times int) {
 	t.Helper()
 	v := t.s.Violations()
@@ -178,8 +178,8 @@ func TestInstallationLimitDependsOnItsSize(t *testing.T) {
 	})
 }
 
-// TestHighestSumOfSearchesExcludesFreeResponses checks that a search counts from the moment
-// at which it was counted, and that a 304 does not count.
+// TestHighestSumOfSearchesExcludesFreeResponses checks that a search counts from the moment at which the meter counted
+// the search. A 304 must not count.
 func TestHighestSumOfSearchesExcludesFreeResponses(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const target = "/search/commits?q=gear"

@@ -11,7 +11,7 @@ import (
 // repositories into an organization (Document B section 2.7).
 type migration struct {
 	id    int
-	owner *account // an organization, or the user who started it
+	owner *account // an organization, or the user that started the migration
 	// isImport marks an import. Imports are complete and have no list of repositories.
 	isImport     bool
 	repositories []*repository
@@ -24,7 +24,7 @@ type migration struct {
 type migrationBody struct {
 	Repositories         []string `json:"repositories"`
 	LockRepositories     bool     `json:"lock_repositories"`
-	ExcludeMetadata      bool     `json:"exclude_metadata"` // records omit this member and the next, which affect only the archive
+	ExcludeMetadata      bool     `json:"exclude_metadata"` // records omit ExcludeMetadata and ExcludeGitData, which affect only the archive
 	ExcludeGitData       bool     `json:"exclude_git_data"`
 	ExcludeAttachments   bool     `json:"exclude_attachments"`
 	ExcludeReleases      bool     `json:"exclude_releases"`
@@ -37,14 +37,14 @@ type migrationBody struct {
 // lockedForMigration is the error message for a change to a locked repository.
 const lockedForMigration = "Repository has been locked for migration."
 
-// Times of an export (Document B section 3). The list keeps migrations forever, although
-// an archive expires after seven days.
+// These constants are the times of an export (Document B section 3). The list keeps migrations forever, although an
+// archive expires after seven days.
 const (
 	exportDelay    = 2 * time.Second
 	exportDuration = 8 * time.Second
 )
 
-// state returns the state of the migration at a time, and when that state began.
+// state returns the state of the migration at a time, and the time when that state began.
 func (m *migration) state(now time.Time) (name string, since time.Time) {
 	began := m.created.Add(exportDelay)
 	ended := began.Add(exportDuration)
@@ -139,9 +139,9 @@ func startUserMigration(s *Service, req *request) response {
 	return s.startMigration(req, user, func(r *repository) bool { return isOwner(pathTarget{organization: r.owner}, user) })
 }
 
-// startMigration starts the export of the repositories that the body names. The caller
-// must see each repository, and allowed must return true for each. With
-// org_metadata_only there are no repositories, and the other options are ignored.
+// startMigration starts the export of the repositories that the body names. The caller must see each repository, and
+// allowed must return true for each repository. With org_metadata_only, the migration has no repositories, and the
+// other options are ignored.
 func (s *Service) startMigration(req *request, owner *account, allowed func(*repository) bool) response {
 	var body migrationBody
 	if problem := s.decode(req.body, "Migration", &body); problem != nil {

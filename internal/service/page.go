@@ -100,13 +100,12 @@ func escapePath(path string) string {
 	return strings.Join(segments, "/")
 }
 
-// listByCursor returns one page of the items between the cursors after and before
-// (Document A section 1). If only before is set the page has the last per_page items, else
-// the first items. The items must be in ascending order of id.
+// listByCursor returns one page of the items between the cursors after and before (Document A section 1). If only
+// before is set, the page has the last per_page items. Otherwise the page has the first items. The items must be in
+// ascending order of id.
 //
-// A cursor encodes an id, so pages stay consistent while items are added and removed. The
-// Link header has prev and next. An empty page has no Link header. An invalid cursor is a
-// 422.
+// A cursor encodes an id, so pages stay consistent while items are added and removed. The Link header has prev and
+// next. An empty page has no Link header. An invalid cursor is a 422.
 func listByCursor[T any](s *Service, req *request, resource, path string, items []T, id func(T) int, render func(T) object) response {
 	from, to := 0, len(items)
 	byID := func(item T, wanted int) int { return cmp.Compare(id(item), wanted) }
@@ -147,7 +146,7 @@ func listByCursor[T any](s *Service, req *request, resource, path string, items 
 // cursorPrefix distinguishes a cursor from other text.
 const cursorPrefix = "cursor:v1:"
 
-// cursor returns the cursor of the item with an id. Its format is opaque to clients.
+// cursor returns the cursor of the item with an id. The format is opaque to clients.
 func cursor(id int) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(cursorPrefix + itoa(id)))
 }

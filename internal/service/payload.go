@@ -130,8 +130,7 @@ var payloadMembers = map[string]func(*Service, *event) any{
 	},
 }
 
-// paths returns the paths of the event's repository or organization: of the API and of the
-// web site.
+// paths returns the path of the event's repository or organization in the API, and its path on the web site.
 func (e *event) paths() (api, html string) {
 	if e.repository != nil {
 		return "/repos/" + e.repository.fullName(), "/" + e.repository.fullName()
@@ -145,8 +144,7 @@ func (e *event) htmlURL() string {
 	return e.req.base + html
 }
 
-// newObject returns an object that the state does not hold. It is created at the time of the
-// event, below a path.
+// newObject returns an object that is not in the state. The object is created at the time of the event, below a path.
 func (e *event) newObject(below string, more ...field) object {
 	api, html := e.paths()
 	self := below + "/" + itoa(e.serial)

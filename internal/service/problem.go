@@ -6,8 +6,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// problemBody is the body of an error response. It has the members and the order of the
-// gateway's errors.
+// problemBody is the body of an error response. It has the members of the gateway's errors, in the same order.
 type problemBody struct {
 	Message       string         `json:"message"`
 	Errors        []problemField `json:"errors,omitempty"`

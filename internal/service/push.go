@@ -115,8 +115,7 @@ func (s *Service) newCommits(e *event, n int) []commit {
 	return made
 }
 
-// commitObject returns the record of a pushed commit. The documents do not define its
-// members.
+// commitObject returns the record of a pushed commit. The documents do not define the members of this record.
 func commitObject(e *event, c commit) object {
 	by := object{{"name", c.author.name}, {"email", c.author.email}, {"username", c.author.login}}
 	changed := []string{}

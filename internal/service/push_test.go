@@ -10,11 +10,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// commitMembers lists the members of a commit in a push event. The documents omit them.
+// commitMembers lists the members of a commit in a push event. The documents do not define these members.
 const commitMembers = "id tree_id distinct message timestamp url author committer added removed modified"
 
-// TestPushAddsCommitsToTheDefaultBranch also checks that the payload contains the new
-// commits.
+// TestPushAddsCommitsToTheDefaultBranch also checks that the payload contains the new commits.
 func TestPushAddsCommitsToTheDefaultBranch(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver()
@@ -84,9 +83,8 @@ func TestPushToTheDefaultBranchRenewsStatistics(t *testing.T) {
 	})
 }
 
-// TestPushPayloadDescribesTheRef checks the commits in the payload of each kind of push. H
-// is the old head of the default branch, P is the parent of H, N is a new commit, and 0 is
-// no commit. The service stores the default branch only.
+// TestPushPayloadDescribesTheRef checks the commits in the payload of each kind of push. H is the old head of the
+// default branch, P is its parent, N is a new commit, and 0 is no commit. The service stores the default branch only.
 func TestPushPayloadDescribesTheRef(t *testing.T) {
 	for name, c := range map[string]struct {
 		body          string

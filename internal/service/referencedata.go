@@ -18,7 +18,7 @@ var templates = func() map[string]string {
 	all := map[string]string{}
 	entries, err := referenceFiles.ReadDir("reference/gitignore")
 	if err != nil {
-		panic(err) // embedded
+		panic(err) // the file is embedded
 	}
 	for _, e := range entries {
 		text, err := referenceFiles.ReadFile("reference/gitignore/" + e.Name())

@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// userObject returns the simple account object (Document A section 2.1). Most responses
-// contain it and it depends on the base URL only, so each account caches its last one.
+// userObject returns the simple account object (Document A section 2.1). Most responses contain this object, which
+// depends on the base URL only. Each account therefore caches the last object.
 func userObject(req *request, a *account) object {
 	if a.cachedBase != req.base || a.cachedObject == nil {
 		a.cachedObject, a.cachedBase = newUserObject(req, a), req.base
@@ -31,9 +31,8 @@ func newUserObject(req *request, a *account) object {
 	}
 }
 
-// nodePrefixes maps each kind of object to the prefix of its node IDs. Objects that exist
-// only in webhook payloads are listed by their path. The prefixes are unique, and so
-// are the node IDs.
+// nodePrefixes maps each kind of object to the prefix of its node IDs. Objects that exist only in webhook payloads are
+// listed by their path. The prefixes are unique, so the node IDs are unique.
 var nodePrefixes = map[string]string{
 	"Installation": "IN", "Invitation": "OI", "License": "L", "Migration": "M", "Organization": "O", "Repository": "R", "Ruleset": "RRS",
 	"Tag": "TA", "Team": "T", "Thread": "PRT", "User": "U",
@@ -108,8 +107,8 @@ func repositoryObject(s *Service, req *request, r *repository) object {
 	}...)
 }
 
-// permissions returns what the caller may do in a repository (Document A section 2.7).
-// They depend on the user, or on the grants of an installation or workflow token.
+// permissions returns the permissions of the caller in a repository (Document A section 2.7). The permissions depend on
+// the user, or on the grants of an installation or workflow token.
 func (s *Service) permissions(c caller, r *repository) object {
 	target, u := pathTarget{repository: r, organization: r.owner}, s.world.user(c)
 	admin, push := u != nil && isOwner(target, u), u != nil && isMember(target, u)

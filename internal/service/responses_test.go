@@ -141,8 +141,8 @@ func TestRefPatternsSelectBranches(t *testing.T) {
 	}
 }
 
-// TestPrimaryLimitDependsOnTheCaller also covers the installation. It has 42 users, 22 more
-// than the base limit includes (Document B section 8.1).
+// TestPrimaryLimitDependsOnTheCaller also covers the installation. The installation has 42 users, 22 more than the base
+// limit includes (Document B section 8.1).
 func TestPrimaryLimitDependsOnTheCaller(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for credential, want := range map[string]string{"": "60", "owner": "5000", "app": "6100", "oauth": "5000", "workflow": "1000"} {
@@ -150,7 +150,7 @@ func TestPrimaryLimitDependsOnTheCaller(t *testing.T) {
 				t.Errorf("%q: got limit %s, want %s", credential, got, want)
 			}
 		}
-		// The tokens of a user share a window. Other users and resources have their own.
+		// The tokens of a user share a window. Other users and resources have separate windows.
 		t.get("owner-2", "/gitignore/templates")
 		for _, c := range []struct{ credential, target, used string }{
 			{"basic user", "/gitignore/templates", "3"}, {"member", "/gitignore/templates", "1"}, {"owner", "/search/commits?q=gear", "1"}, {"owner", "/search/code?q=gear", "1"},

@@ -62,7 +62,7 @@ func TestRolesAreAssignedToTeamsAndRevoked(t *testing.T) {
 		want("")
 		put("release")
 		put("builders")
-		put("builders") // again
+		put("builders") // the second assignment has no effect
 		put("coils")
 		want("builders coils release") // springs-levers has the role through its parent only
 		if got := t.teamSlugs("owner", "/organizations/4/organization-roles/1/teams?per_page=2&page=2"); got != "release" {
@@ -73,7 +73,7 @@ func TestRolesAreAssignedToTeamsAndRevoked(t *testing.T) {
 			t.Errorf("got Link %s", link)
 		}
 		t.wantStatus(t.do("owner", http.MethodDelete, acmeRoles+"/teams/coils/1", ""), 204)
-		t.wantStatus(t.do("owner", http.MethodDelete, acmeRoles+"/teams/coils/1", ""), 204) // again
+		t.wantStatus(t.do("owner", http.MethodDelete, acmeRoles+"/teams/coils/1", ""), 204) // the second removal has no effect
 		want("builders release")
 		t.wantStatus(t.do("owner", http.MethodDelete, acmeRoles+"/teams/release", ""), 204)
 		want("builders")
@@ -96,9 +96,9 @@ func TestPermissionsFollowRolesOfUsersAndTeams(t *testing.T) {
 			}
 		}
 		const reads, writes, audits = "read_organization_custom_org_role", "write_organization_custom_org_role", "read_audit_logs"
-		want("builder-08", writes, true) // by a role of the user
+		want("builder-08", writes, true) // through a role of the user
 		want("builder-08", audits, false)
-		want("builder-06", reads, true) // by the team release
+		want("builder-06", reads, true) // through the team release
 		want("builder-06", writes, false)
 		want("acme-member", reads, false)
 		want("outsider", reads, false)
@@ -120,7 +120,7 @@ func TestPermissionsFollowRolesOfUsersAndTeams(t *testing.T) {
 		want("acme-member", audits, true)
 		t.do("owner", http.MethodDelete, acmeRoles+"/users/acme-member", "")
 		want("acme-member", audits, false)
-		want("builder-09", audits, true) // unchanged
+		want("builder-09", audits, true) // the role has not changed
 	})
 }
 

@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// handler returns the handler of a request, or nil for an unknown path. Two handlers serve paths
-// outside the catalogue: the feeds, and the index at /. The gh client requests the index
-// to check its token.
+// handler returns the handler of a request, or nil without a handler. Two handlers serve paths outside the catalogue:
+// the feeds, and the index at /. The gh client requests the index to check its token.
 func (s *Service) handler(req *request) handler {
 	reads := req.Method == http.MethodGet || req.Method == http.MethodHead
 	if !req.match.Operation.Known() && reads {

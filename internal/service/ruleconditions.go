@@ -53,9 +53,8 @@ func (r *repository) systemProperties() map[string]string {
 	return map[string]string{"fork": "false", "language": r.language, "visibility": r.visibility()}
 }
 
-// selects reports whether the conditions select a repository. Names are not case
-// sensitive. A repository must match every included property condition and no excluded
-// condition.
+// selects reports whether the conditions select a repository. Names are not case sensitive. A repository must match
+// every included property condition and no excluded condition.
 func (c conditions) selects(r *repository) bool {
 	switch {
 	case c.RepositoryName != nil:
@@ -70,7 +69,7 @@ func (c conditions) selects(r *repository) bool {
 	return true
 }
 
-// validate returns the error for the first invalid or missing condition, or nil.
+// validate returns the first invalid or missing condition, or nil if all conditions are valid.
 func (c conditions) validate(source rulesetSource) *fieldError {
 	var groups []string
 	for _, group := range []struct {
@@ -106,10 +105,10 @@ func (set *ruleset) appliesToBranch(branch, defaultBranch string) bool {
 	})
 }
 
-// matchRef reports whether a ref name matches a pattern with the rules of fnmatch. * and ?
-// do not match slashes, ** does. The time is at most the product of both lengths.
+// matchRef reports whether a ref name matches a pattern with the rules of fnmatch. * and ? do not match slashes, and **
+// matches slashes. The time is at most proportional to the product of both lengths.
 func matchRef(pattern, ref string) bool {
-	reached := make([]bool, len(ref)+1) // reached[j]: the pattern up to here matches ref[:j]
+	reached := make([]bool, len(ref)+1) // reached[j] is true if the pattern up to here matches ref[:j]
 	reached[0] = true
 	for i := 0; i < len(pattern); i++ {
 		star := pattern[i] == '*'

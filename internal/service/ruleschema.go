@@ -161,7 +161,7 @@ func (m member) isAbsent(text json.RawMessage) bool {
 	return text == nil || string(text) == "null" || isText && string(text) == `""`
 }
 
-// readRule reads {type, parameters}. It drops the parameters of a rule type that has none.
+// readRule reads {type, parameters}. It drops the parameters if the rule type has no parameters.
 func (s *valueSchema) readRule(text json.RawMessage, path string) (any, *fieldError) {
 	record := &valueSchema{kind: "record", members: []member{{name: "type", schema: &valueSchema{kind: "choice", choices: s.choices}}}}
 	rule, fieldErr := record.read(text, path)

@@ -48,8 +48,8 @@ var choices = map[string]string{
 	"grouping_strategy": "ALLGREEN HEADGREEN", "merge_method": "MERGE SQUASH REBASE", "operator": "starts_with ends_with contains regex",
 }
 
-// TestRuleParametersAreValidated creates a rule of each type with all parameters. Then it
-// omits each parameter, sets it to invalid values, and sets it to each choice.
+// TestRuleParametersAreValidated creates a rule of each type with all parameters. Then it omits each parameter, sets it
+// to invalid values, and sets it to each choice.
 func TestRuleParametersAreValidated(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, kind := range slices.Sorted(maps.Keys(documentedRules)) {
@@ -74,7 +74,7 @@ func TestRuleParametersAreValidated(t *testing.T) {
 	})
 }
 
-// ruleCase tests one rule type. Its parameters are changed in place.
+// ruleCase tests one rule type. The test changes the parameters in place.
 type ruleCase struct {
 	*tester
 	kind       string

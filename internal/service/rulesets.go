@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// ruleset holds the body that created a ruleset, with defaults (Document A section 4.9).
-// The unexported fields are set by the service.
+// ruleset holds the body that created a ruleset, with defaults (Document A section 4.9). The service sets the
+// unexported fields.
 type ruleset struct {
 	Name         string        `json:"name"`
 	Target       string        `json:"target"`      // branch, tag, push
@@ -42,7 +42,7 @@ type bypassActor struct {
 type rulesetSource struct {
 	kind  string // Repository or Organization
 	name  string
-	path  string // of its API URL
+	path  string // path of the API URL
 	owner *account
 }
 
@@ -219,8 +219,8 @@ func (set *ruleset) validate(source rulesetSource, others []*ruleset) *fieldErro
 	return nil
 }
 
-// validate returns the error of an actor, or nil for a valid actor (Document A section 4.9).
-// The method does not check that the team, app or role exists.
+// validate returns the error of an actor, or nil if the actor is valid (Document A section 4.9). It does not check that
+// the team, app or role exists.
 func (a bypassActor) validate(path string, source rulesetSource) *fieldError {
 	personal := source.owner.members == nil
 	switch {

@@ -143,7 +143,7 @@ func TestCreateRulesetReportsTheFirstInvalidField(t *testing.T) {
 			{`{"type": "deletion"}`, `{"type": 3}`, "rules[1].type", "invalid"},
 			{`, "parameters": {"update_allows_fetch_and_merge": true}`, ``, "rules[0].parameters", "missing_field"},
 			{`{"update_allows_fetch_and_merge": true}`, `true`, "rules[0].parameters", "invalid"},
-			{``, ``, "", ""}, // valid; the next case repeats its name
+			{``, ``, "", ""}, // valid; the next case repeats the name of this ruleset
 			{``, ``, "name", "already_exists"},
 		} {
 			body := strings.Replace(completeRuleset, c.from, c.to, 1)

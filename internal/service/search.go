@@ -26,15 +26,14 @@ type document struct {
 	state      string
 	author     string
 	order      int64 // the key for the sort parameter
-	// item builds the result object. It is called only for results on the requested page.
-	// The member url of the result identifies the document.
+	// item builds the result object. It is called only for results on the requested page. The member url of the result
+	// identifies the document.
 	item func() object
 }
 
 type property struct{ name, value string }
 
-// searchHit is a matching document with its score. Its properties are those that the
-// query searched.
+// searchHit is a matching document with its score. It contains only the properties that the query searched.
 type searchHit struct {
 	document
 	score float64
@@ -158,8 +157,8 @@ func alternatives(query policy.SearchQuery) [][]policy.SearchToken {
 	return slices.DeleteFunc(all, func(terms []policy.SearchToken) bool { return len(terms) == 0 })
 }
 
-// bestScore returns the highest score of the alternatives. It returns 0 if none matches or
-// if there are no properties.
+// bestScore returns the highest score of the alternatives. It returns 0 if no alternative matches or if there are no
+// properties.
 func bestScore(alternatives [][]policy.SearchToken, in []property) float64 {
 	best := 0.0
 	for _, terms := range alternatives {
@@ -194,9 +193,9 @@ func occurrences(term string, in []property) int {
 	return n
 }
 
-// searchedProperties returns the properties of the document that the query searches, nil
-// if the document does not match the qualifiers. One matching repo:, user: or org:
-// qualifier is enough. Unknown qualifiers are ignored.
+// searchedProperties returns the properties of the document that the query searches. It returns nil if the document
+// does not match the qualifiers. A single matching repo:, user: or org: qualifier is sufficient. Unknown qualifiers are
+// ignored.
 func searchedProperties(query policy.SearchQuery, d document) []property {
 	in := d.properties
 	scoped, inScope := false, false
@@ -246,8 +245,8 @@ func (d document) belongsTo(t policy.SearchToken) bool {
 	return strings.EqualFold(name, t.Value)
 }
 
-// textMatches returns the positions of the terms in the searched properties (Document B
-// section 2.1). Negated terms have none. The indices count characters of the fragment.
+// textMatches returns the positions of the terms in the searched properties (Document B section 2.1). Negated terms
+// have no positions. The indices count characters of the fragment.
 func textMatches(alternatives [][]policy.SearchToken, kind string, url any, in []property) []object {
 	all := []object{}
 	for _, p := range in {

@@ -19,7 +19,7 @@ func TestSearchCountsMatches(t *testing.T) {
 			if w.Code != 200 || w.Header().Get("ETag") == "" || w.Header().Get("Cache-Control") != "no-cache" {
 				t.Errorf("%s: got %d %v %s", target, w.Code, w.Header(), w.Body)
 			}
-			time.Sleep(7 * time.Second) // stay within 10 searches per minute
+			time.Sleep(7 * time.Second) // stays within 10 searches per minute
 			return int(decode[jsonObject](t, w)["total_count"].(float64))
 		}
 		widgets := total("outsider", "/search/code?q=widget")
@@ -166,7 +166,7 @@ func TestTextMatchesListProperties(t *testing.T) {
 			if got != want {
 				t.Errorf("%s: got %q, want %q", q, got, want)
 			}
-			time.Sleep(7 * time.Second) // stay within 10 searches per minute
+			time.Sleep(7 * time.Second) // stays within 10 searches per minute
 		}
 	})
 }
@@ -212,7 +212,7 @@ func TestSearchSortsByValidKeysOnly(t *testing.T) {
 		secret.pushed = secret.pushed.AddDate(0, 0, -1) // before widgets
 		first := func(target string) string {
 			item := decode[searchResult](t, t.get("owner", target)).Items[0]
-			time.Sleep(7 * time.Second) // stay within 10 searches per minute
+			time.Sleep(7 * time.Second) // stays within 10 searches per minute
 			return item.URL
 		}
 		for _, c := range []struct{ target, sort, otherSort string }{

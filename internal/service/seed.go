@@ -90,7 +90,7 @@ func (s *seeder) repository(w *world, owner *account, id int, name, description,
 	return r
 }
 
-// commits adds n commits that are spread over the last weeks. The last commit is of now.
+// commits adds n commits that are spread over the last weeks. The time of the last commit is now.
 func (s *seeder) commits(r *repository, n, weeks int) {
 	zones := []*time.Location{time.UTC, time.FixedZone("", 2*3600), time.FixedZone("", -7*3600)}
 	var authors []*account
@@ -216,9 +216,9 @@ func (s *seeder) rulesets(w *world, acme *account, widgets *repository) {
 		"conditions": {"ref_name": {"include": ["~ALL"]}}}`)
 }
 
-// configurations creates one global configuration and two configurations of acme. New
-// public repositories get the global one. One configuration of acme is attached to
-// widgets. The other is attached to secret and is the default for private repositories.
+// configurations creates one global configuration and two configurations of acme. New public repositories get the
+// global configuration. One configuration of acme is attached to widgets. The other configuration is attached to secret
+// and is the default for private repositories.
 func (s *seeder) configurations(w *world, acme *account, widgets, secret *repository) {
 	add := func(id int, org *account, body map[string]any) *configuration {
 		values, fieldErr := parseConfiguration(body, documentedBot)
@@ -245,8 +245,8 @@ func (s *seeder) configurations(w *world, acme *account, widgets, secret *reposi
 	acme.defaults = []newRepositoryDefault{{"public", recommended}, {"private_and_internal", secret.configuration}}
 }
 
-// migrations creates an import and an export of acme, and an export of a user. The archive
-// of the export of acme is still available.
+// migrations creates an import and an export of acme, and an export of a user. The archive of the export of acme is
+// still available.
 func (s *seeder) migrations(w *world, acme *account, widgets, secret *repository) {
 	owner := w.accounts["acme-owner"]
 	w.migrations = []*migration{

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// organizations creates acme-labs, a small organization without organization roles. It
-// also adds a former owner to acme.
+// organizations creates acme-labs, a small organization without organization roles. It also adds a former owner to
+// acme.
 func (s *seeder) organizations(w *world, acme *account) {
 	leaver := w.add("leaver", "Leaver")
 	acme.formerMembers = map[string]*membership{leaver.login: {user: leaver, admin: true, twoFactor: true}}

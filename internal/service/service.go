@@ -127,7 +127,7 @@ type request struct {
 	query     url.Values
 	body      []byte
 	base      string // scheme and host of absolute URLs
-	faults    Faults // the active faults at arrival
+	faults    Faults // the active faults at the arrival of the request
 }
 
 // response is an HTTP response before it is written.
@@ -151,8 +151,7 @@ type response struct {
 // maxBody is the maximum size of a request body in bytes.
 const maxBody = 1 << 20
 
-// ServeHTTP parses, counts and answers one request. It passes requests to the control
-// endpoints below /_service/ on without counting them.
+// ServeHTTP parses, counts and answers one request. Requests to the control endpoints below /_service/ are not counted.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.URL.Path, controlPrefix) {
 		s.serveControl(w, r)
@@ -330,8 +329,8 @@ func (s *Service) write(w http.ResponseWriter, req *request, resp response) {
 	send(w, resp.status, body)
 }
 
-// finish sets the remaining headers and returns the body. It turns the response into a
-// 304 if the validators of the request match.
+// finish sets the remaining headers and returns the body. If the validators of the request match, finish turns the
+// response into a 304.
 func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []byte {
 	if resp.text == nil && resp.body != nil {
 		resp.text, resp.kind = encode(resp.body), "application/json; charset=utf-8"

@@ -125,8 +125,8 @@ func commitActivity(r *repository, now time.Time) bodyRenderer {
 // contribution holds the totals of one author in one week.
 type contribution struct{ additions, deletions, commits int }
 
-// contributors computes the weekly totals of each author. It also ignores empty commits,
-// and it does not count lines in large repositories.
+// contributors computes the weekly totals of each author. It also ignores empty commits, and does not count lines in
+// large repositories.
 func contributors(r *repository, _ time.Time) bodyRenderer {
 	byAuthor := map[*account]map[int64]contribution{}
 	for _, c := range withoutMerges(r.commits) {

@@ -87,10 +87,10 @@ func (t *tester) addSmallRepository() {
 	t.s.world.repositories = append(t.s.world.repositories, &repository{id: 2001, owner: acme, name: "small", defaultBranch: "main", commits: []commit{
 		{sha: "1", author: owner, at: at("1999-01-05T23:59:59Z"), additions: 10, deletions: 1},      // too old for the participation
 		{sha: "2", author: member, at: at("1999-01-06T00:00:00Z"), additions: 1},                    // in the participation, too old for the activity
-		{sha: "3", author: member, at: at("1999-12-31T23:30:00-07:00"), additions: 5, deletions: 3}, // Friday there, Saturday in UTC
-		{sha: "4", author: owner, at: at("2000-01-02T01:00:00+02:00"), additions: 2, deletions: 2},  // Sunday there, Saturday in UTC
+		{sha: "3", author: member, at: at("1999-12-31T23:30:00-07:00"), additions: 5, deletions: 3}, // Friday in the time zone of the author, Saturday in UTC
+		{sha: "4", author: owner, at: at("2000-01-02T01:00:00+02:00"), additions: 2, deletions: 2},  // Sunday in the time zone of the author, Saturday in UTC
 		{sha: "5", author: owner, at: at("2000-01-03T09:00:00Z"), additions: 100, deletions: 100, merge: true},
-		{sha: "6", author: member, at: at("2000-01-03T10:00:00Z")}, // empty
+		{sha: "6", author: member, at: at("2000-01-03T10:00:00Z")}, // a commit without changes
 		{sha: "7", author: owner, at: at("2000-01-04T23:59:59Z"), additions: 4},
 		{sha: "8", author: owner, at: at("2000-01-05T00:00:00Z"), deletions: 6}, // today
 	}})

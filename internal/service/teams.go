@@ -26,8 +26,7 @@ func (t *team) hasMember(org *account, login string) bool {
 	return false
 }
 
-// teamObject returns the JSON object of a team (Document A section 2.5). It contains the
-// parent teams.
+// teamObject returns the JSON object of a team (Document A section 2.5). The object contains the parent teams.
 func teamObject(req *request, org *account, t *team) object {
 	api := req.base + "/teams/" + itoa(t.id)
 	var parent any

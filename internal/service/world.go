@@ -15,7 +15,7 @@ import (
 type world struct {
 	apps map[string]int // IDs of the apps created from manifests, by code
 
-	invitations int // number of invitations so far, which is the ID of the newest one
+	invitations int // number of invitations so far, which is the ID of the newest invitation
 	lastRuleset int // highest ID of a ruleset
 
 	tokens       map[string]caller
@@ -38,7 +38,7 @@ type account struct {
 	members      map[string]*membership // by login; nil for a user
 	rulesets     []*ruleset
 
-	// The following fields are used by organizations only.
+	// Only organizations use the following fields.
 	description   string
 	formerMembers map[string]*membership // removed members with their former roles, by login
 	teams         []*team                // by ascending ID
@@ -118,8 +118,8 @@ type file struct {
 	size    int // size of a file without stored content, otherwise 0
 }
 
-// sha returns the Git object name of the file's blob. Files with the same content share
-// their name. A file without stored content has a name that depends on its path.
+// sha returns the Git object name of the file's blob. Files with the same content have the same name. A file without
+// stored content has a name that depends on its path.
 func (f file) sha(r *repository) string {
 	if f.size > 0 {
 		return gitObjectName("blob", r.fullName()+"/"+f.path)
@@ -160,7 +160,7 @@ type subscription struct {
 // subscriptions holds the subscriptions of a repository, sorted by login.
 type subscriptions []*subscription
 
-// forUser returns the subscription of a user, or nil if the user is not subscribed.
+// forUser returns the subscription of a user, or nil if the user has no subscription.
 func (all subscriptions) forUser(u *account) *subscription {
 	if at, found := all.find(u); found {
 		return all[at]
@@ -187,7 +187,7 @@ func (all subscriptions) find(u *account) (at int, found bool) {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// timestamp formats a time as the documents do.
+// timestamp formats a time in the format of the documents.
 func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
 
 // installationSize returns the number of repositories and users of an installation on an
