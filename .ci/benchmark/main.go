@@ -1,13 +1,13 @@
-// Command benchmark measures bin/weir beside a bare net/http handler, a bare
-// httputil.ReverseProxy, nginx, Varnish and HAProxy, and prints Markdown tables.
-// `make bench` runs it; -write puts the tables into docs/performance.md.
-// With -base FILE it measures a second weir binary as well, to compare two builds in pairs.
+// Command benchmark measures bin/weir beside a bare net/http handler, a bare httputil.ReverseProxy, nginx, Varnish and
+// HAProxy. It prints Markdown tables. `make bench` runs it, and -write puts the tables into docs/performance.md. With
+// -base FILE, it also measures a second weir binary, to compare two builds in pairs.
 //
-// Each server is a separate process on 127.0.0.1, pinned to the first core with one
-// worker. Load (wrk), upstream and Redis run on the other cores. Rounds are interleaved
-// and rotate the order of the servers; a ratio is the median of the ratios of all rounds.
-// A run fails when any request fails, when a hit reaches the upstream, or when an
-// uncacheable request does not.
+// Each server is a separate process on 127.0.0.1, pinned to the first core with one worker. Load (wrk), upstream and
+// Redis run on the other cores. Rounds are interleaved and rotate the order of the servers. A ratio is the median of
+// the ratios of all rounds.
+//
+// A run fails if a request fails, if a hit reaches the upstream, or if an uncacheable request does not reach the
+// upstream.
 package main
 
 import (
@@ -42,10 +42,10 @@ type scenario struct {
 	connections int
 	conditional bool
 	hit         bool     // answered from the cache; otherwise each request reaches the upstream
-	servers     []string // the first one is the baseline
+	servers     []string // the first server is the baseline
 }
 
-// Names of the servers in the tables.
+// These are the names of the servers in the tables.
 const (
 	bareHandler = "bare net/http handler"
 	bareProxy   = "bare ReverseProxy"
@@ -106,7 +106,7 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// bench holds the settings of a run and the processes that it started.
+// bench holds the settings of a run and the processes that the run started.
 type bench struct {
 	weir, base      string
 	rounds, seconds int
@@ -223,7 +223,7 @@ func (b *bench) start(ctx context.Context, peers bool) error {
 
 func installed(program string) bool { _, err := exec.LookPath(program); return err == nil }
 
-// loadCores are all cores but the first.
+// loadCores returns the list of all cores except the first.
 func loadCores() string {
 	if n := runtime.NumCPU(); n > 1 {
 		return "1-" + strconv.Itoa(n-1)
@@ -327,7 +327,7 @@ func (b *bench) measure(ctx context.Context, s scenario) (map[string][]figures, 
 	return results, nil
 }
 
-// load runs wrk once and checks that the requests took the path that the scenario is about.
+// load runs wrk once. It checks that the requests reached the upstream, or did not, as the scenario requires.
 func (b *bench) load(ctx context.Context, s scenario, p *process, warmUp bool) (figures, error) {
 	seconds := b.seconds
 	if warmUp {

@@ -19,7 +19,7 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// Paths of the upstream. The first three are operations of the catalogue.
+// These are the paths of the upstream. The first three are operations of the catalogue.
 const (
 	smallPath   = "/repos/o/small/subscribers" // cacheable, 2 KB
 	largePath   = "/repos/o/large/subscribers" // cacheable, 64 KB
@@ -118,7 +118,7 @@ func record(address, file string) error {
 		}
 		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
-		resp.Header.Del("Date") // net/http adds it
+		resp.Header.Del("Date") // net/http adds this field
 		return resp.Header, body, err
 	}
 	hits := map[string]hit{}

@@ -1,7 +1,8 @@
-// Command clients runs scenarios of real client programs against bin/weir, with the reference
-// service as the upstream. It writes the HTTP exchanges to bin/artefacts/clients.
+// Command clients runs scenarios of real client programs against bin/weir, with the reference service as the upstream.
+// It writes the HTTP exchanges to bin/artefacts/clients.
 //
 // A scenario fails in each of these cases:
+//
 //   - The program fails, omits a step or has another version than the pinned version.
 //   - The program breaks a limit, or connects to another address than the gateway.
 //   - A header field contains the address of the upstream.
@@ -30,7 +31,7 @@ import (
 type client struct {
 	name    string
 	version []string // prints the installed versions
-	pins    []string // words that it must print; docs/clients.md contains the version numbers
+	pins    []string // words that the program must print; docs/clients.md contains the version numbers
 	command []string // runs the scenario
 	source  string   // begins with the lines of docs/clients.md
 	trusts  string   // environment variable for the file of a private CA
@@ -38,7 +39,7 @@ type client struct {
 
 const (
 	built   = "bin/clients"           // installed by make clients
-	out     = "bin/artefacts/clients" // results
+	out     = "bin/artefacts/clients" // the folder of the results
 	sources = ".ci/clients"
 )
 
@@ -76,8 +77,8 @@ func main() {
 	}
 }
 
-// run runs the scenarios of the named clients, or all scenarios, in parallel. Each has its own
-// gateway and service.
+// run runs the scenarios of the named clients, or all scenarios, in parallel. Each scenario has its own gateway and
+// service.
 func run(write bool, names []string) error {
 	all := slices.DeleteFunc(clients(), func(c client) bool { return len(names) > 0 && !slices.Contains(names, c.name) })
 	if len(all) == 0 {

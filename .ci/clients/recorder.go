@@ -98,7 +98,7 @@ func newRecorder(gateway string, roots *x509.CertPool, pair tls.Certificate) (*r
 		proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), arrived{}, e)))
 	})
 	t.server = &http.Server{Handler: arrive, TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}}, ReadHeaderTimeout: time.Minute, ErrorLog: silent}
-	go func() { _ = t.server.ServeTLS(l, "", "") }() // until close
+	go func() { _ = t.server.ServeTLS(l, "", "") }() // until close is called
 	return t, nil
 }
 

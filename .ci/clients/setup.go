@@ -32,8 +32,8 @@ type setup struct {
 	stops    []func()
 }
 
-// limits are small, so that a scenario reaches them, with short windows, so that it can wait.
-// The refusal status is that of configs/github.yaml.
+// limits are small, so that a scenario reaches them. Their windows are short, so that a scenario can wait for the
+// reset. The refusal status is the status of configs/github.yaml.
 const limits = `
 limits:
   wait: 1s
@@ -154,7 +154,7 @@ func (p *setup) checkLimits(ctx context.Context) error {
 	return nil
 }
 
-// close stops everything in reverse order.
+// close stops all processes in reverse order.
 func (p *setup) close() {
 	for len(p.stops) > 0 {
 		last := len(p.stops) - 1

@@ -24,8 +24,8 @@ func (c client) transcript(version, output string, wire []exchange) []byte {
 	return []byte(b.String())
 }
 
-// masked returns the transcript for the repository. It masks values that differ between runs,
-// and contains only the structure of successful responses.
+// masked returns the transcript for the repository. It masks values that differ between runs, and contains only the
+// structure of successful responses.
 func (c client) masked(output string, wire []exchange, p *setup) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n\nOutput of the scenario\n\n%s\nHTTP exchanges\n", c.name, strings.Join(c.pins, ", "), output)
@@ -79,8 +79,8 @@ func object(v any) string {
 	return "{" + strings.Join(slices.Sorted(maps.Keys(o)), ", ") + "}"
 }
 
-// masks are patterns of values that differ between runs, with their replacements. A
-// replacement with # gets a number for each value, so that equal values stay equal.
+// masks are patterns of values that differ between runs, with their replacements. A replacement with # gets a number
+// for each value, so that equal values stay equal.
 var masks = []struct {
 	pattern     *regexp.Regexp
 	replacement string
@@ -119,7 +119,7 @@ func mask(text string, p *setup) string {
 	return text
 }
 
-// compare stores the transcript, or returns an error with the difference from the stored one.
+// compare stores the transcript, or returns an error with the difference from the stored transcript.
 func (c client) compare(write bool, text string) error {
 	stored, current := filepath.Join(sources, "transcripts", c.name+".txt"), filepath.Join(out, c.name+".txt")
 	if err := os.WriteFile(current, []byte(text), 0o600); err != nil {

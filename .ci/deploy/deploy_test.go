@@ -1,9 +1,8 @@
-// Package deploy tests the files in the folder deploy and the output of make release. Each file
-// is checked with its own tool, such as helm or promtool. Each configuration of Weir is checked by
-// starting the binary with it.
+// Package deploy tests the files in the folder deploy and the output of make release. Each file is checked with its own
+// tool, such as helm or promtool. Each configuration of Weir is checked by a start of the binary.
 //
-// The tests need bin/weir and bin/helm (make deploy-check builds both), promtool, redis-server
-// and systemd-analyze. They use only loopback addresses.
+// The tests need bin/weir and bin/helm (make deploy-check builds both), promtool, redis-server and systemd-analyze. The
+// tests use only loopback addresses.
 package deploy
 
 import (
@@ -39,7 +38,7 @@ func readFile(t *testing.T, path string) string {
 	return string(b)
 }
 
-// runTool runs a program that must succeed, and returns its standard output.
+// runTool runs a program and returns its standard output. The program must succeed.
 func runTool(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	var out, problems bytes.Buffer
@@ -68,8 +67,8 @@ type gateway struct {
 	config     string // path of the configuration file
 }
 
-// startGateway starts the binary with a configuration, on free ports. The configuration reads its
-// secrets from the folder secretsFolder; the test replaces that folder by a temporary folder.
+// startGateway starts the binary with a configuration, on free ports. The configuration reads its secrets from the
+// folder secretsFolder. The test replaces that folder by a temporary folder.
 func startGateway(t *testing.T, config, secretsFolder string, secrets map[string]string, env ...string) *gateway {
 	t.Helper()
 	folder := t.TempDir()

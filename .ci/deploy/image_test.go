@@ -71,7 +71,7 @@ func dockerfile(t *testing.T) image {
 	return i
 }
 
-// execForm returns the words of a command that needs no shell, because the image has none.
+// execForm returns the words of a command that needs no shell, because the image has no shell.
 func execForm(t *testing.T, c instructions.ShellDependantCmdLine) []string {
 	t.Helper()
 	if c.PrependShell {

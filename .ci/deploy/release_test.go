@@ -19,8 +19,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// makeRelease builds a release of a checkout and copies it to a folder. It builds for two platforms
-// only: the archives for Windows differ from all other archives.
+// makeRelease builds a release of a checkout and copies the release to a folder. The release has only two platforms,
+// because the archives for Windows differ from all other archives.
 func makeRelease(t *testing.T, checkout, out string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "make", "-C", checkout, "-s", "release", "VERSION=v9.8.7-test", "EPOCH=1700000000", "PLATFORMS=linux/amd64 windows/amd64")

@@ -1,6 +1,6 @@
-// Command h2spec H2SPEC WEIR runs the HTTP/2 conformance tests of the program H2SPEC over TLS. The tests run against the
-// program WEIR and against a plain net/http server. The command fails if a case fails with WEIR in every run and passes
-// with the plain server.
+// Command h2spec H2SPEC WEIR runs the HTTP/2 conformance tests of the program H2SPEC over TLS. It tests the program
+// WEIR, and a plain net/http server with the same certificate. It fails if a case fails with WEIR in every run and
+// passes with the plain server.
 package main
 
 import (
@@ -89,13 +89,13 @@ func compare(h2spec, weir string) error {
 	return nil
 }
 
-// failures runs all cases against a port. It returns their number, and the failed ones with their reasons.
+// failures runs all cases against a port. It returns the number of cases, and the failed cases with their reasons.
 func failures(dir, h2spec, port string) (total int, failed map[string]string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	report := filepath.Join(dir, "report.xml")
 	_ = os.Remove(report)
-	// The exit status is an error if any case fails; the report names the case.
+	// The exit status is an error if a case fails. The report names the case.
 	output, ran := exec.CommandContext(ctx, h2spec, "--tls", "--insecure", "--host", "127.0.0.1", "--port", port, "--path", "/user", "--junit-report", report).CombinedOutput()
 	text, err := os.ReadFile(report)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"io/fs"
 )
 
-// tar returns a reproducible archive of a folder. It holds no user, group or host.
+// tar returns a reproducible archive of a folder. The archive contains no user, group or host.
 func (r *release) tar(folder string, files []file) ([]byte, error) {
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
@@ -33,7 +33,7 @@ func (r *release) tar(folder string, files []file) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// zip is like tar, for Windows.
+// zip is like tar, but for Windows.
 func (r *release) zip(folder string, files []file) ([]byte, error) {
 	var b bytes.Buffer
 	z := zip.NewWriter(&b)

@@ -1,6 +1,11 @@
-// Command release builds the files of a version. Each platform gets an archive and an SBOM of the binary (CycloneDX). The
-// archive contains the static binary, the manual page and the completions. SHA256SUMS and NOTES.md, the section of the
-// changelog, are for all platforms. The same commit, time and Go give the same bytes on any machine.
+// Command release builds the files of a version:
+//
+//   - for each platform, an archive with the static binary, the manual page and completions
+//   - for each platform, an SBOM of the binary (CycloneDX)
+//   - SHA256SUMS
+//   - NOTES.md, the section of the changelog
+//
+// The build is reproducible: the same commit, time and Go give the same bytes on any machine.
 //
 //	go run .ci/release -version v0.1.0 -epoch 1700000000 -out bin/release linux/amd64 …
 package main
@@ -79,7 +84,7 @@ func (r *release) make(platforms []string) (err error) {
 // number matches a version number; other versions are commits.
 var number = regexp.MustCompile(`^v([0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?)$`)
 
-// notes writes the changelog section of a version. It returns an error if there is none.
+// notes writes the changelog section of a version. It returns an error if the changelog has no such section.
 func (r *release) notes() error {
 	m := number.FindStringSubmatch(r.version)
 	if m == nil {
@@ -98,7 +103,7 @@ func (r *release) notes() error {
 	return r.write("NOTES.md", []byte(strings.TrimSpace(part)+"\n"))
 }
 
-// documents collects the common files. The binary itself prints the manual page and the completions.
+// documents collects the common files. The built binary prints the manual page and the completions.
 func (r *release) documents() error {
 	for _, pattern := range []string{"LICENSE", "README.md", "CHANGELOG.md", "configs/*.yaml"} {
 		names, err := filepath.Glob(pattern)
@@ -171,7 +176,7 @@ func (r *release) write(name string, text []byte) error {
 	return os.WriteFile(filepath.Join(r.out, name), text, 0o644)
 }
 
-// sums writes SHA256SUMS, for sha256sum -c.
+// sums writes SHA256SUMS, the input of sha256sum -c.
 func (r *release) sums() error {
 	entries, err := os.ReadDir(r.out)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// bill is an SBOM in CycloneDX 1.6. It lists the linked modules with their versions, and Go itself.
+// bill is an SBOM in CycloneDX 1.6. The SBOM lists the linked modules with their versions, and Go.
 type bill struct {
 	Format     string      `json:"bomFormat"`
 	Spec       string      `json:"specVersion"`
@@ -50,7 +50,7 @@ type property struct {
 	Value string `json:"value"`
 }
 
-// sbom returns the SBOM of a binary. Its serial number derives from the bytes of the binary.
+// sbom returns the SBOM of a binary. The serial number of the SBOM is derived from the bytes of the binary.
 func (r *release) sbom(path, program string, binary []byte) ([]byte, error) {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {

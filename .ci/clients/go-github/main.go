@@ -1,4 +1,4 @@
-// Command go-github is the scenario of google/go-github. It performs the usual operations of its
+// Command go-github is the scenario of google/go-github. The scenario performs the usual operations of the client's
 // users and reports the result of each step.
 package main
 
@@ -73,8 +73,8 @@ func reference(ctx context.Context, client *github.Client) error {
 	return nil
 }
 
-// statistics requires the data in the first response. Without the gateway, the client returns an
-// AcceptedError while the upstream computes the data.
+// statistics requires the data in the first response. Without the gateway, the client returns an AcceptedError while
+// the upstream computes the data.
 func statistics(ctx context.Context, client *github.Client) error {
 	weeks, _, err := client.Repositories.ListCommitActivity(ctx, "acme", "widgets")
 	if err != nil || len(weeks) != 52 {
@@ -124,9 +124,8 @@ func graphQL(ctx context.Context, client *github.Client) error {
 	return nil
 }
 
-// search repeats a search until the client itself refuses to send it, because its budget is used.
-// Then search bypasses this check, and the gateway refuses the request. At last the client sleeps
-// until the reset, and the request passes.
+// search repeats a search until the client refuses to send it, because the budget is used. Then search bypasses this
+// check, and the gateway refuses the request. At last, the client sleeps until the reset, and the request passes.
 func search(ctx context.Context, client *github.Client) error {
 	request := func(ctx context.Context, n int) (*github.Response, error) {
 		_, resp, err := client.Search.Commits(ctx, fmt.Sprintf("gear %d", n), nil)
@@ -154,8 +153,8 @@ func search(ctx context.Context, client *github.Client) error {
 	return nil
 }
 
-// write creates tags until the gateway refuses one. Then the client itself refuses to send a tag
-// until the time of Retry-After has passed.
+// write creates tags until the gateway refuses a tag. Then the client refuses to send a tag until the time of
+// Retry-After has passed.
 func write(ctx context.Context, client *github.Client) error {
 	found, _, err := client.Search.Commits(ctx, "gear", nil)
 	if err != nil || len(found.Commits) == 0 {
