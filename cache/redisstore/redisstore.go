@@ -30,6 +30,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/redisclient"
 )
 
 const (
@@ -42,6 +43,8 @@ const (
 	// staleFor is the time for which a stale value is kept for revalidation. maxLife bounds the life
 	// of every key except the stream.
 	staleFor, maxLife = time.Hour, 24 * time.Hour
+	// maxBatch bounds the reads of one round trip.
+	maxBatch = 32
 	// maxCandidates bounds the keys that are recorded for one base key.
 	maxCandidates = 8
 	// warnEvery is the shortest pause between two warnings about values.
@@ -76,6 +79,7 @@ type Store struct {
 	ready     atomic.Bool    // set after all earlier purges of the stream are applied
 	warnings  rate.Sometimes // about values
 	position  string         // ID of the last applied purge; used by Run only
+	reads     redisclient.Batcher[redis.Cmder]
 
 	mu      sync.Mutex    // guards pending
 	pending []cache.Purge // purges that are not in the stream yet
@@ -120,12 +124,34 @@ func (s *Store) call(ctx context.Context, operation, key string, do func(context
 	return err == nil
 }
 
+// read sends a command in one round trip with the concurrent commands of other requests. Without batches, many clients
+// that miss at once would wait for connections longer than the timeout, and each replica would forward.
+func (s *Store) read(ctx context.Context, cmd redis.Cmder) error {
+	err := s.reads.Do(cmd, maxBatch, func(batch []redis.Cmder) error {
+		// The deadline of one request must not end the commands of other requests.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
+		defer cancel()
+		p := s.client.Pipeline()
+		for _, c := range batch {
+			_ = p.Process(ctx, c)
+		}
+		_, _ = p.Exec(ctx) // each command has its own error
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return cmd.Err()
+}
+
 // Get implements [cache.Shared].
 func (s *Store) Get(ctx context.Context, key cache.Key) (list []*cache.Entry) {
 	name := entriesName(key)
 	var values map[string]string
 	s.call(ctx, "get", name, func(ctx context.Context) (err error) {
-		values, err = s.client.HGetAll(ctx, name).Result()
+		cmd := redis.NewMapStringStringCmd(ctx, "hgetall", name)
+		err = s.read(ctx, cmd)
+		values = cmd.Val()
 		return err
 	})
 	for field, value := range values {
@@ -182,7 +208,9 @@ func (s *Store) CandidateKeys(ctx context.Context, base cache.Key) (keys []cache
 	name := candidatesName(base)
 	var members []string
 	s.call(ctx, "candidates", name, func(ctx context.Context) (err error) {
-		members, err = s.client.ZRevRange(ctx, name, 0, maxCandidates-1).Result()
+		cmd := redis.NewStringSliceCmd(ctx, "zrevrange", name, 0, maxCandidates-1)
+		err = s.read(ctx, cmd)
+		members = cmd.Val()
 		return err
 	})
 	for _, member := range members {
