@@ -70,8 +70,8 @@ func newAccount(name string, kind policy.CallerKind) *account {
 	}
 }
 
-// admit checks a claim against all budgets, and reserves from all of them. If a budget refuses the claim, admit
-// reserves nothing and returns the refusal with the latest known end.
+// admit checks a claim against the cool-down and all budgets, and reserves from all budgets. If the claim is refused,
+// admit reserves nothing and returns the refusal whose known end is latest.
 func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64) Decision {
 	now = a.advance(now)
 	if v := a.reservations[c.ID]; v != nil { // a repeated claim
@@ -199,8 +199,8 @@ func (v *reservation) raiseCPU(taken int64, final bool) {
 	}
 }
 
-// reserveCopies reserves for n copies that the transport sent earlier. Their results are unknown, as for an abandoned
-// request.
+// reserveCopies reserves the costs of n copies of a request that the transport sent earlier. The outcome of the copies
+// is unknown, so their reservation expires like the reservation of an abandoned request.
 func (a *account) reserveCopies(v *reservation, id uint64, n, now int64) {
 	copies := &reservation{id: id, granted: v.granted, window: v.window, requests: n}
 	for _, h := range v.holds {

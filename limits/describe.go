@@ -9,8 +9,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// budget returns the budget of one resource as rate headers report it, without permits in use. A search resource has a
-// window and a log. budget returns the use of the fuller budget.
+// budget returns the budget of one resource as rate headers report it. Used excludes permits in use, which Held counts.
+// A search resource has a window and a log; budget reports the use of the more used of the two.
 func (a *account) budget(resource string, r *Rules, now int64) Budget {
 	w := a.Windows[resource]
 	if w == nil {

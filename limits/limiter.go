@@ -362,7 +362,7 @@ func (l *Limiter) close(ctx context.Context, permit Permit, call func() error) e
 	return err
 }
 
-// wake unblocks the claims that wait for a settled permit of the same account.
+// wake unblocks the claims that wait until a permit of their account is settled or released.
 func (l *Limiter) wake(permit Permit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

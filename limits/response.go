@@ -22,7 +22,8 @@ type Rate struct {
 	Resource string
 }
 
-// latestReset is in the year 2255. The bound keeps times in microseconds within 53 bits.
+// latestReset is the latest reset that ReadRate accepts, in Unix seconds (year 2255). With this bound, times in
+// microseconds fit into 53 bits.
 const latestReset = 9_000_000_000
 
 // ReadRate parses the x-ratelimit headers. It returns false if the limit or the reset is missing or invalid. If the

@@ -97,7 +97,7 @@ const (
 	PerCaller CacheClass = "account"
 	// Statistics responses are computed by the upstream in the background (202), then stored.
 	Statistics CacheClass = "statistics"
-	// Never marks responses that are not stored: unsafe methods, GraphQL, rate limit status.
+	// Never marks responses that are not stored: responses to unsafe methods and GraphQL, and the rate limit status.
 	Never CacheClass = "never"
 )
 

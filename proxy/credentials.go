@@ -49,7 +49,7 @@ type CredentialRequest struct {
 	Limited bool
 }
 
-// Errors of Config.Identify.
+// These errors are returned by Config.Identify.
 var (
 	// ErrUnauthenticated refuses a request with a missing or unknown credential.
 	ErrUnauthenticated = errors.New("requires authentication")
@@ -344,7 +344,8 @@ func (g *Gateway) useResult(ex *exchange, a credentialResult, before earlierResu
 	return ex.adopt(a)
 }
 
-// lastResult returns the client's response after all credentials were tried without a final result.
+// lastResult returns the response for the client after no credential had a final result. If a credential was
+// rate-limited, lastResult tries that credential again.
 func (g *Gateway) lastResult(
 	ex *exchange, out *http.Request, last credentialResult, before earlierResults,
 ) (*http.Response, error) {

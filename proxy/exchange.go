@@ -63,8 +63,8 @@ type exchange struct {
 	// repeated.
 	candidates                 []candidate
 	conditional, unconditional bool
-	// hasAlternative is set while another credential of the client can be tried. tried lists the security classes of
-	// the credentials that were tried.
+	// hasAlternative is set if another credential of the client can be tried, or if an earlier credential was
+	// rate-limited or got a hidden response. tried lists the security classes of the credentials that were tried.
 	hasAlternative bool
 	tried          []string
 	call           *coalesce.Call                        // call that this exchange leads; nil without a call

@@ -165,7 +165,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case g.answerFromLedger(ex), g.answerFromCache(ex):
 		return
-	case g.pickByBudget(ex) && g.answerFromCache(ex): // another credential may have a hit
+	case g.pickByBudget(ex) && g.answerFromCache(ex): // the cache may have an entry for another credential
 		return
 	}
 

@@ -275,8 +275,8 @@ func TestProofDoesNotShareFieldsAboutTheOtherCaller(t *testing.T) {
 	})
 }
 
-// The upstream may change its undocumented algorithm. Responses remain correct, and a warning is
-// logged once per hour.
+// The upstream may change the undocumented algorithm of its ETags. Responses then remain correct, and Weir logs a
+// warning once per hour.
 func TestDifferentComputedETagIsLoggedOncePerHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var changed atomic.Bool

@@ -75,8 +75,8 @@ func (g *Gateway) nextPoll(ex *exchange, resp *http.Response) (pause time.Durati
 	return min(pause, left), true
 }
 
-// pollInBackground starts a background task that polls for a computed response, for all present and later clients. If
-// the result is true, the exchange must follow the call.
+// pollInBackground starts a background task that polls for a computed response (202), and reports whether the task was
+// started. The exchange must then follow the call.
 func (g *Gateway) pollInBackground(ex *exchange, resp *http.Response) bool {
 	if !ex.computed() || resp.StatusCode != http.StatusAccepted {
 		return false

@@ -190,8 +190,7 @@ func (ex *exchange) count(resp *http.Response, o limits.Outcome) {
 	}
 }
 
-// settle reports the outcome of a permit to the ledger, even after a disconnect of the client. An unsettled permit
-// would distort the account.
+// settle reports the outcome of a permit to the ledger, even after a disconnect of the client. Without the outcome, the ledger would hold the permit's quota until the permit expires.
 func (g *Gateway) settle(ex *exchange, permit limits.Permit, outcome limits.Outcome) {
 	if outcome.Rate.Resource != "" {
 		ex.record.Resource = outcome.Rate.Resource

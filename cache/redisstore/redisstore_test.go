@@ -151,7 +151,7 @@ func TestPurgeReachesAllReplicas(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b := f.open(""), f.open("")
 		b.Put(f.Context(), page, fetched(b.Generation(), "old", "repo:o/r", "org:o"))
-		late := b.Generation() // a fetch in progress
+		late := b.Generation() // generation at the start of a fetch that is in progress during the purge
 		a.Purge(f.Context(), "repo:o/r")
 		testservers.Eventually(f, "the other replica applies the purge", func(context.Context) bool { _, purged := b.holds(nil); return purged })
 		b.Put(f.Context(), page, fetched(late, "late", "repo:o/r"))

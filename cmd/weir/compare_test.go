@@ -24,7 +24,7 @@ type client struct {
 	base string
 }
 
-// answer is the visible part of a response.
+// answer is the part of a response that the test compares.
 type answer struct {
 	Status int
 	Body   string

@@ -91,7 +91,8 @@ type endpoint struct {
 	handler  http.Handler
 	tls      *tls.Config   // nil for plain HTTP
 	timeout  time.Duration // for reading a request, and for writing its response; 0 is unlimited
-	// An endpoint with last set shuts down after the other endpoints, because they depend on it.
+	// An endpoint with last set shuts down after the other endpoints. The admin listener stays reachable during the
+	// drain, and the demo's upstream completes forwarded requests.
 	last       bool
 	onShutdown func() // ends endless responses such as event streams; may be nil
 }
@@ -120,8 +121,8 @@ const (
 	clientWriteTimeout = 30 * time.Second
 )
 
-// newServer returns a server with timeouts for headers and idle connections. The gateway and
-// its listener bound the time for bodies.
+// newServer returns a server with timeouts for headers and idle connections. The caller bounds the time for bodies: by
+// endpoint.timeout, or in the gateway and its listener.
 func newServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,

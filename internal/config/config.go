@@ -5,7 +5,7 @@
 //   - A Config that [Parse] returns is valid: every value is in its range, and every name that the Config refers to
 //     exists.
 //   - Unknown and repeated keys are errors.
-//   - Secrets have a type that cannot print. Error messages quote no secret.
+//   - Secrets have a type that prints as a mask. Error messages quote no secret.
 //   - A reload is all or nothing: [Watch] passes on a complete Config or an error.
 //
 // The package only reads and checks values; cmd/weir applies them. Start with [Config] and

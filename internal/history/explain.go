@@ -158,7 +158,7 @@ func (s cacheStatus) decision(r *proxy.Record) string {
 	return why + "."
 }
 
-// explainWait explains the longest wait.
+// explainWait returns a sentence with the total wait and the reason for its longest part.
 func explainWait(r *proxy.Record, s cacheStatus) string {
 	waits := map[string]time.Duration{}
 	detail := ""

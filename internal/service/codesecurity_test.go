@@ -232,7 +232,7 @@ func TestCursorsSelectPages(t *testing.T) {
 			status int
 		}{
 			{"after=" + cursor(1), "2 3", 200},
-			{"after=" + cursor(0), "1 2 3", 200}, // the item of the cursor no longer exists
+			{"after=" + cursor(0), "1 2 3", 200}, // no item has the ID of the cursor
 			{"after=" + cursor(3), "", 200},
 			{"before=" + cursor(3), "1 2", 200},
 			{"before=" + cursor(3) + "&per_page=1", "2", 200},

@@ -29,7 +29,7 @@ type member struct {
 var rulesetSchema = func() *valueSchema {
 	text, err := referenceFiles.ReadFile("reference/rulesets.yaml")
 	if err != nil {
-		panic(err) // the file is embedded
+		panic(err) // cannot fail, because the file is embedded
 	}
 	var s valueSchema
 	if err := yaml.Load(text, &s); err != nil {

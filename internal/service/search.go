@@ -33,7 +33,7 @@ type document struct {
 
 type property struct{ name, value string }
 
-// searchHit is a matching document with its score. It contains only the properties that the query searched.
+// searchHit is a matching document with its score and only the properties that the query searched.
 type searchHit struct {
 	document
 	score float64

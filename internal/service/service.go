@@ -33,7 +33,7 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Service is an [http.Handler] that implements the API. It is safe for concurrent use.
+// Service is an [http.Handler] that implements the API and is safe for concurrent use.
 type Service struct {
 	config   Config
 	handlers map[string]handler

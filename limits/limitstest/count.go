@@ -29,7 +29,7 @@ type sums struct {
 	length time.Duration
 	list   []spend
 	total  int64
-	copies int // copies in the list
+	copies int // number of costs in list that belong to copies sent by the transport
 	meter  meter
 	// excesses contains CPU time that was not predicted.
 	excesses []excessCPU

@@ -208,7 +208,8 @@ func (m *model) describe(now int64) limits.Account {
 	return a
 }
 
-// shown returns the budget of a window for clients. If the resource also has a log, shown returns the fuller budget.
+// shown returns the budget of a window for clients. If the resource also has a log, shown returns
+// the budget with the larger use.
 func (m *model) shown(w *fixedWindow, now int64) limits.Budget {
 	w.expire(now)
 	b := limits.Budget{Resource: w.resource, Limit: int(w.limit), Held: int(m.inUse(w)),

@@ -203,7 +203,7 @@ local function observe(w, report, sent, received)
   if #w.observed > 2 then table.remove(w.observed, 1) end
 end
 
--- Closes a window after a primary limit error. Without an observation, the window stays closed until the time assumed.
+-- Closes a window after a primary limit error. If no response reported the window, its reset is the parameter assumed.
 local function exhaust(w, assumed)
   roll_window(w)
   if assumed + JITTER <= now then return end
@@ -214,7 +214,8 @@ local function exhaust(w, assumed)
   for _, o in ipairs(w.observed) do o.used = max(o.used, o.limit) end
 end
 
--- Returns limit, used and reset for the x-ratelimit headers. Search also has a log, and the fuller budget is reported.
+-- Returns limit, used and reset for the x-ratelimit headers. Search also has a log, and the use of the more used of the
+-- two is reported.
 local function rate_of(w)
   local limit, used, reset = w.limit, 0, now + w.length
   local u = roll_window(w)

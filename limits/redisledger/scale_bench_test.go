@@ -75,7 +75,7 @@ func (m *bench) memory(b *testing.B, account string) float64 {
 	return float64(n)
 }
 
-// accountOf returns an account name that is as long as a real name.
+// accountOf returns an account name that is at least as long as a hashed name.
 func accountOf(i int) string { return fmt.Sprintf("user:%040d", i) }
 
 // BenchmarkScaleMemory measures the memory of an account with one request in Redis, and of each further operation,
