@@ -70,23 +70,23 @@ func (c *demoCommand) Run(p *process) error {
 // welcome has the URLs of gateway, admin listener and service, and commands to try.
 const welcome = `Weir is running; Ctrl-C ends it.
 
-  gateway  %[1]s   use this URL instead of the API
+  gateway  %[1]s   use this URL instead of the upstream's
   admin    %[2]s   dashboard and metrics
-  service  %[3]s   the API behind the gateway, for comparison
+  service  %[3]s   the upstream behind the gateway, for comparison
 
 Try:
 
   # run this twice: the second response comes from the cache and costs no quota
   curl -i %[1]s/gitignore/templates
 
-  # statistics: the API answers 202 first; the gateway polls until they are computed
+  # statistics: the upstream answers 202 first; the gateway polls until they are computed
   curl -i %[1]s/repos/acme/widgets/stats/commit_activity
 
   # a push: its webhook marks the cached statistics stale, so they are fetched again
   curl -X POST %[3]s/_service/events -d '{"event":"push","repository":"acme/widgets","commits":3}'
   curl -i %[1]s/repos/acme/widgets/stats/commit_activity
 
-  # the gateway refuses the 31st search of a minute; the API sees no violation
+  # the gateway refuses the 31st search of a minute; the upstream sees no violation
   for i in $(seq 31); do curl -s -o /dev/null -w '%%{http_code} ' -H 'Authorization: Bearer tok-owner' "%[1]s/search/commits?q=gear+$i"; done; echo
   curl %[3]s/_service/violations
 

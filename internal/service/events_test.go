@@ -237,7 +237,7 @@ func TestCreateEventRefusesInvalidBodies(t *testing.T) {
 			{`{"event": "push", "repository": "acme/none"}`, `repository: "acme/none" does not exist`},
 			{`{"event": "push", "organization": "acme"}`, `repository: required for event push`},
 			{`{"event": "push", "repository": "acme/widgets", "action": "created"}`, `action: not allowed for event push`},
-			{`{"event": "push", "repository": "acme/widgets", "sender": "nobody"}`, `sender: "nobody" is not a user`},
+			{`{"event": "push", "repository": "acme/widgets", "sender": "missing"}`, `sender: "missing" is not a user`},
 			{`{"event": "push", "repository": "acme/widgets", "sender": "acme"}`, `sender: "acme" is not a user`},
 			{`{"event": "push", "repository": "acme/widgets", "organization": "none"}`, `organization: "none" does not exist`},
 			{`{"event": "push", "repository": "acme/widgets", "at_once": 0}`, `at_once: 0: must be 1 or more`},
