@@ -159,13 +159,13 @@ func (m *Memory) ApplyPurge(p Purge, g Generation) (removed int) {
 	return removed
 }
 
-// Count returns the number of entries with the tag.
-func (m *Memory) Count(tag string) (n int) {
+// Count returns the number of entries with one of the tags.
+func (m *Memory) Count(tags ...string) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, list := range m.variants.Values() {
 		for _, e := range list {
-			if slices.Contains(e.Tags, tag) {
+			if slices.ContainsFunc(e.Tags, func(t string) bool { return slices.Contains(tags, t) }) {
 				n++
 			}
 		}

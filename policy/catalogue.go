@@ -15,28 +15,41 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-//go:embed operations/*.yaml parameters.yaml aliases.yaml resources.yaml dialects.yaml
+//go:embed operations/*.yaml github/*.tsv github/*.yaml parameters.yaml aliases.yaml resources.yaml dialects.yaml
 var data embed.FS
 
 const unknownID = "unknown"
 
-// Catalogue contains every operation of the documents and finds the operation that a request calls.
+// Catalogue contains the operations of an API and finds the operation that a request calls.
 type Catalogue struct {
-	operations []*Operation
-	byID       map[string]*Operation
-	routes     map[string][]route // by method, in the order of preference
-	aliases    []alias
+	operations  []*Operation
+	byID        map[string]*Operation
+	root        *node
+	aliases     []alias
+	collections *collections // nil for the documents alone
 }
 
-// Embedded returns the embedded catalogue, and panics if the data are invalid. The tests of the package prevent invalid
-// data.
-var Embedded = sync.OnceValue(func() *Catalogue {
-	c, err := load(data)
+// Embedded returns the catalogue of the documents, and panics if the data are invalid. The tests of the package prevent
+// invalid data.
+var Embedded = sync.OnceValue(func() *Catalogue { return must(load(data)) })
+
+// github returns the catalogue of the documents and the table of the github dialect.
+var github = sync.OnceValue(func() *Catalogue { return must(loadTable(data)) })
+
+// CatalogueOf returns the catalogue of a dialect: the documents, and for "github" also the table of the whole API.
+func CatalogueOf(dialect string) *Catalogue {
+	if dialect == "github" {
+		return github()
+	}
+	return Embedded()
+}
+
+func must(c *Catalogue, err error) *Catalogue {
 	if err != nil {
 		panic(err)
 	}
 	return c
-})
+}
 
 // Operations returns all operations in the order of the documents.
 func (c *Catalogue) Operations() []*Operation { return slices.Clone(c.operations) }
@@ -78,7 +91,7 @@ func (c *Catalogue) WithCacheRules(rules map[string]CacheOverride) (*Catalogue, 
 		}
 		operations[i] = &changed
 	}
-	return index(operations, c.aliases)
+	return index(operations, c.aliases, c.collections)
 }
 
 type section struct {
@@ -117,7 +130,7 @@ func load(files fs.FS) (*Catalogue, error) {
 	if err := decode(files, "aliases.yaml", &aliases); err != nil {
 		return nil, err
 	}
-	return index(operations, aliases)
+	return index(operations, aliases, nil)
 }
 
 // complete sets the defaults of a row. Unknown routes have the same defaults.
@@ -132,10 +145,18 @@ func complete(op *Operation) {
 	op.Auth = cmp.Or(op.Auth, "required")
 }
 
-func index(operations []*Operation, aliases []alias) (*Catalogue, error) {
-	c := &Catalogue{operations: operations, byID: map[string]*Operation{}, routes: map[string][]route{}, aliases: aliases}
+func index(operations []*Operation, aliases []alias, collections *collections) (*Catalogue, error) {
+	c := &Catalogue{
+		operations: operations, byID: map[string]*Operation{}, root: &node{}, aliases: aliases, collections: collections,
+	}
 	var errs []error
-	byPath := map[string]*Operation{} // by method and path
+	add := func(op *Operation, path string) (existing *route) {
+		existing, err := c.root.add(op, path)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return existing
+	}
 	for _, op := range operations {
 		if op.ID == "" || op.Method == "" || !strings.HasPrefix(op.Path, "/") {
 			errs = append(errs, fmt.Errorf("section %s: operation without id, method or path: %q %q %q", op.Section, op.ID, op.Method, op.Path))
@@ -145,26 +166,20 @@ func index(operations []*Operation, aliases []alias) (*Catalogue, error) {
 			errs = append(errs, fmt.Errorf("operation %q is defined twice", op.ID))
 		}
 		c.byID[op.ID] = op
-		paths := []string{op.Path}
-		for _, a := range aliases {
-			if path := a.spell(op.Path); path != "" {
-				paths = append(paths, path)
+		for _, path := range append([]string{cmp.Or(op.Template, op.Path)}, op.OtherPaths...) {
+			if existing := add(op, path); existing != nil {
+				errs = append(errs, fmt.Errorf("operations %q and %q have the same method and path", existing.operation.ID, op.ID))
 			}
-		}
-		for _, path := range paths {
-			if other := byPath[op.Method+path]; other != nil {
-				errs = append(errs, fmt.Errorf("operations %q and %q have the same method and path", other.ID, op.ID))
-			}
-			byPath[op.Method+path] = op
-			r, err := newRoute(op, path)
-			if err != nil {
-				errs = append(errs, err)
-			}
-			c.routes[op.Method] = append(c.routes[op.Method], r)
 		}
 	}
-	for _, routes := range c.routes {
-		slices.SortStableFunc(routes, route.compare)
+	for _, op := range operations { // an operation takes precedence over an alias of another operation
+		for _, a := range aliases {
+			for _, path := range append([]string{cmp.Or(op.Template, op.Path)}, op.OtherPaths...) {
+				if path = a.spell(path); path != "" {
+					add(op, path)
+				}
+			}
+		}
 	}
 	for _, op := range operations {
 		for _, id := range op.Invalidates {
@@ -172,7 +187,7 @@ func index(operations []*Operation, aliases []alias) (*Catalogue, error) {
 				errs = append(errs, fmt.Errorf("operation %q invalidates unknown operation %q", op.ID, id))
 			}
 		}
-		if !IsResource(op.Resource) {
+		if op.Documented() && !IsResource(op.Resource) {
 			errs = append(errs, fmt.Errorf("operation %q: unknown resource %q", op.ID, op.Resource))
 		}
 		for _, check := range op.Checks {

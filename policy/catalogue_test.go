@@ -53,7 +53,6 @@ func TestLoadReportsErrors(t *testing.T) {
 		{"path without a slash", "  - {id: a, method: GET, path: a}", "operation without id, method or path"},
 		{"duplicate ID", "  - {id: a, method: GET, path: /a}\n  - {id: a, method: GET, path: /b}", `operation "a" is defined twice`},
 		{"duplicate route", "  - {id: a, method: GET, path: /a}\n  - {id: b, method: GET, path: /a}", `"a" and "b" have the same method and path`},
-		{"duplicate route through an alias", "  - {id: a, method: GET, path: \"/repos/{owner}/{repo}/a\"}\n  - {id: b, method: GET, path: \"/repositories/{repository_id}/a\"}", `"a" and "b" have the same method and path`},
 		{"tail parameter before the end", "  - {id: a, method: GET, path: \"/{branch}/a\"}", `operation "a": {branch} takes the rest of the path and must be last`},
 		{"unknown invalidation", "  - {id: a, method: PUT, path: /a, invalidates: [b]}", `operation "a" invalidates unknown operation "b"`},
 		{"unknown resource", "  - {id: a, method: GET, path: /a, resource: gold}", `operation "a": unknown resource "gold"`},

@@ -17,6 +17,8 @@ type Dialect struct {
 	Name             string                `yaml:"-"`
 	VersionHeader    string                `yaml:"version_header"`
 	Version          string                `yaml:"version"`
+	Versions         []string              `yaml:"versions"`
+	NoRateSince      string                `yaml:"no_rate_since"`
 	Vendor           string                `yaml:"vendor"`
 	Documentation    string                `yaml:"documentation"`
 	SecurityBot      string                `yaml:"security_bot"`

@@ -33,19 +33,30 @@ func (p Params) Get(name string) string {
 	return ""
 }
 
+// Immutable reports whether the target names an object by its full hash, so that the response never changes.
+func (m *Match) Immutable() bool {
+	return m.Operation.Cache.Class == Immutable && slices.ContainsFunc(m.Params, func(p Param) bool { return isFullHash(p.Value) })
+}
+
+// isFullHash reports whether s is a complete object name: 40 or 64 hexadecimal digits.
+func isFullHash(s string) bool {
+	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdefABCDEF") == ""
+}
+
 // Classify canonicalizes a target (escaped path and raw query) and finds its operation. HEAD matches as GET.
 //
-// An undocumented route gets a separate operation with the ID "unknown", the resource core, points by method, and
-// caching by RFC 9111 only. The path of that operation is the shape of the route, with placeholders for variable
-// segments ({owner}, {repo}, {number}, {sha}, {value}).
+// A route outside the catalogue gets a separate operation with the ID "unknown", the resource core, points by method,
+// and caching by RFC 9111 only. The path of that operation is the longest known beginning of the route, such as
+// "/repos/{owner}/{repo}/…". So the number of these operations is bounded by the catalogue, and all replicas use the
+// same operations.
 //
 // Classify returns a [*TargetError] for a target with one of these properties:
 //   - dot segments or empty segments
 //   - backslashes, control characters, invalid UTF-8 or invalid escapes
-//   - encoded slashes, except in a {branch} (decoded) and in a ref of an unknown repository route (unchanged)
+//   - encoded slashes, except in the value of a parameter that may contain slashes, and below a repository
 //   - semicolons in the query, or more than 1,000 parameters
 //
-// A trailing slash is allowed, but belongs to a different path, which is unknown.
+// A trailing slash is allowed, but belongs to a different path.
 func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error) {
 	segments, err := canonicalPath(escapedPath)
 	if err != nil {
@@ -60,26 +71,21 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 		lookup = "GET"
 	}
 	m := Match{Query: query}
-	routes := c.routes[lookup]
-	if i := slices.IndexFunc(routes, func(r route) bool { return r.matches(segments) }); i >= 0 {
-		m.Operation, m.Params = routes[i].operation, routes[i].bind(segments)
-	} else {
-		m.Operation = unknown(method, segments)
-	}
-	for i, s := range segments {
-		if strings.Contains(s, "%2F") && (m.Operation.Known() || !mayHoldRef(segments, i)) {
-			return Match{}, &TargetError{"the path holds an encoded slash (%2F)"}
+	s := search{method: lookup, segments: segments}
+	if r := s.find(c.root, 0, 0); r != nil {
+		if m.Params, err = r.bind(&s); err != nil {
+			return Match{}, err
 		}
+		m.Operation = r.operation
+	} else if m.Operation, err = unknown(method, &s); err != nil {
+		return Match{}, err
 	}
 	m.Path = "/" + strings.Join(segments, "/")
 	return m, nil
 }
 
-// mayHoldRef reports whether a segment of an unknown route may be a ref or a file path with encoded slashes, such as
-// repos/{owner}/{repo}/branches/release%2F1.x. Such a segment is forwarded unchanged.
-func mayHoldRef(segments []string, at int) bool {
-	return segments[0] == "repos" && at >= 4 || segments[0] == "repositories" && at >= 3
-}
+// errEncodedSlash refuses targets whose meaning depends on the order of decoding and splitting.
+var errEncodedSlash = &TargetError{"the path holds an encoded slash (%2F)"}
 
 // pathParameter is a row of parameters.yaml.
 type pathParameter struct {
@@ -90,83 +96,217 @@ type pathParameter struct {
 
 var parameters = mustDecode[map[string]pathParameter]("parameters.yaml")
 
-// route is an operation with its path template, or with the spelling of the template under an alias.
+// node is a node of the tree of all path templates. Each child has the next segment of a template: a literal or one of
+// the four kinds of parameters.
+type node struct {
+	prefix   string // the template from the root to this node
+	literals map[string]*node
+	children [parameterKinds]*node
+	routes   map[string]*route // by method; the templates that end here
+}
+
+// kind is a kind of template segments with a parameter. A search prefers kinds in this order, after literals.
+type kind int
+
+const (
+	kindNumber   kind = iota // {name}: one segment of decimal digits
+	kindPair                 // {+base}...{+head}: one or more segments that contain three dots
+	kindSingle               // {name}: one segment
+	kindMultiple             // {+name}: one or more segments
+	parameterKinds
+)
+
+// route is an operation with its path template, or with the template under an alias.
 type route struct {
 	operation *Operation
-	template  []templateSegment
+	names     []string // of the parameters; "base...head" for a pair
+	rules     []pathParameter
 }
 
-// templateSegment is a literal, or a parameter if it has a name.
-type templateSegment struct {
-	literal, name string
-	rule          pathParameter
-}
-
-func newRoute(op *Operation, path string) (route, error) {
-	r := route{operation: op}
+// add adds a route for a path template to the tree. The result is an existing route with the same method and the same
+// literals, or nil.
+func (n *node) add(op *Operation, path string) (existing *route, err error) {
+	r := &route{operation: op}
 	segments := strings.Split(path[1:], "/")
 	for i, s := range segments {
-		name, isParameter := templateParameter(s)
-		if !isParameter {
-			r.template = append(r.template, templateSegment{literal: s})
+		if !strings.HasPrefix(s, "{") {
+			n = n.literal(s)
 			continue
 		}
-		rule := parameters[name]
-		if rule.Tail && i != len(segments)-1 {
-			return r, fmt.Errorf("operation %q: {%s} takes the rest of the path and must be last", op.ID, name)
-		}
-		r.template = append(r.template, templateSegment{name: name, rule: rule})
-	}
-	return r, nil
-}
-
-// compare orders routes by preference: a literal precedes a parameter, whose literal is empty.
-func (r route) compare(other route) int {
-	return slices.CompareFunc(r.template, other.template, func(a, b templateSegment) int {
-		return strings.Compare(b.literal, a.literal)
-	})
-}
-
-// matches reports whether the template matches the segments of a path. A parameter is never empty.
-func (r route) matches(segments []string) bool {
-	for i, t := range r.template {
-		switch {
-		case i == len(segments):
-			return false
-		case t.name == "":
-			if segments[i] != t.literal {
-				return false
+		name, rule, k := strings.Trim(s, "{}"), pathParameter{}, kindSingle
+		base, head, isPair := strings.Cut(name, "}...{")
+		switch plain, more := strings.CutPrefix(name, "+"); {
+		case isPair:
+			k, name = kindPair, strings.Trim(base, "+")+"..."+strings.Trim(head, "+")
+		case more:
+			k, name = kindMultiple, plain
+		default:
+			rule = parameters[name]
+			switch {
+			case rule.Integer:
+				k = kindNumber
+			case rule.Tail && i != len(segments)-1:
+				return nil, fmt.Errorf("operation %q: {%s} takes the rest of the path and must be last", op.ID, name)
+			case rule.Tail:
+				k = kindMultiple
 			}
-		case t.rule.Tail:
-			return segments[len(segments)-1] != ""
-		case segments[i] == "" || t.rule.Integer && !isInteger(segments[i]):
-			return false
 		}
+		if len(r.names) == maxValues {
+			return nil, fmt.Errorf("operation %q: the path has more than %d parameters", op.ID, maxValues)
+		}
+		r.names, r.rules = append(r.names, name), append(r.rules, rule)
+		n = n.parameter(k, strings.ReplaceAll(s, "{+", "{"))
 	}
-	return len(segments) == len(r.template)
+	if existing = n.routes[op.Method]; existing != nil {
+		return existing, nil
+	}
+	if n.routes == nil {
+		n.routes = map[string]*route{}
+	}
+	n.routes[op.Method] = r
+	return nil, nil
 }
 
-// bind returns the parameters, and writes their canonical form to segments.
-func (r route) bind(segments []string) Params {
+func (n *node) literal(segment string) *node {
+	child := n.literals[segment]
+	if child == nil {
+		if n.literals == nil {
+			n.literals = map[string]*node{}
+		}
+		child = &node{prefix: n.prefix + "/" + segment}
+		n.literals[segment] = child
+	}
+	return child
+}
+
+func (n *node) parameter(k kind, segment string) *node {
+	if n.children[k] == nil {
+		n.children[k] = &node{prefix: n.prefix + "/" + segment}
+	}
+	return n.children[k]
+}
+
+// maxValues bounds the parameters of a template.
+const maxValues = 8
+
+// search finds the route of a request. It prefers literals, then the kinds of parameters in their order, then the
+// shortest value of a parameter that may contain slashes.
+type search struct {
+	method   string
+	segments []string
+	values   [maxValues][2]int // first and last segment of each parameter, plus one for the last
+	// furthest is the node that the search reached with the most segments, and reached is the number of these segments.
+	furthest *node
+	reached  int
+}
+
+// find returns the route for the segments from at, or nil. count is the number of parameters before at.
+func (s *search) find(n *node, at, count int) *route {
+	if s.furthest == nil || at > s.reached {
+		s.furthest, s.reached = n, at
+	}
+	if at == len(s.segments) {
+		return n.routes[s.method]
+	}
+	segment := s.segments[at]
+	if child := n.literals[segment]; child != nil {
+		if r := s.find(child, at+1, count); r != nil {
+			return r
+		}
+	}
+	for k, child := range n.children {
+		if child != nil {
+			if r := s.findParameter(kind(k), child, at, count); r != nil {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// findParameter returns the route below a parameter whose value begins at a segment, or nil.
+func (s *search) findParameter(k kind, child *node, at, count int) *route {
+	hasDots := false
+	for end := at + 1; end <= len(s.segments); end++ {
+		last := s.segments[end-1]
+		hasDots = hasDots || strings.Contains(last, "...")
+		switch {
+		case last == "", k == kindNumber && !isInteger(last):
+			return nil
+		case k != kindPair || hasDots:
+			s.values[count] = [2]int{at, end}
+			if r := s.find(child, end, count+1); r != nil {
+				return r
+			}
+		}
+		if k == kindNumber || k == kindSingle {
+			return nil
+		}
+	}
+	return nil
+}
+
+// bind returns the parameters, and writes their canonical form to the segments. In values of the table's operations, an
+// encoded slash is allowed and stays encoded, because the upstream may distinguish both forms. An exception are values
+// that are not case sensitive. In the documented {branch}, both forms are plain slashes.
+func (r *route) bind(s *search) (Params, error) {
 	var params Params
-	for i, t := range r.template {
-		if t.name == "" {
+	encoded := 0 // segments with an encoded slash that is allowed
+	for i, name := range r.names {
+		rule, part := r.rules[i], s.segments[s.values[i][0]:s.values[i][1]]
+		for j, segment := range part {
+			switch {
+			case !strings.Contains(segment, "%2F"):
+			case rule.Tail:
+				part[j] = strings.ReplaceAll(segment, "%2F", "/")
+			case r.operation.Category != "" && !rule.Fold:
+				encoded++
+			}
+		}
+		value := unescape(strings.Join(part, "/"))
+		if rule.Fold {
+			value = lower(value)
+			part[0] = escape(value)
+		}
+		if base, head, ok := strings.Cut(name, "..."); ok {
+			first, second, _ := strings.Cut(value, "...")
+			params = append(params, Param{base, first}, Param{head, second})
 			continue
 		}
-		value := unescape(segments[i])
-		switch {
-		case t.rule.Tail:
-			for j := i; j < len(segments); j++ {
-				segments[j] = strings.ReplaceAll(segments[j], "%2F", "/")
-			}
-			value = unescape(strings.Join(segments[i:], "/"))
-		case t.rule.Fold:
-			value = lower(value)
-			segments[i] = escape(value)
-		}
-		params = append(params, Param{t.name, value})
+		params = append(params, Param{name, value})
 	}
-	return params
+	for _, segment := range s.segments {
+		if strings.Contains(segment, "%2F") {
+			encoded--
+		}
+	}
+	if encoded < 0 {
+		return nil, errEncodedSlash
+	}
+	return params, nil
+}
+
+// unknown returns the operation of a route outside the catalogue. POST and PUT count as creating content.
+func unknown(method string, s *search) (*Operation, error) {
+	for i, segment := range s.segments {
+		if strings.Contains(segment, "%2F") && !mayHoldRef(s.segments, i) {
+			return nil, errEncodedSlash
+		}
+	}
+	op := &Operation{ID: unknownID, Method: method, Path: s.furthest.prefix, Auth: "optional"}
+	if s.reached < len(s.segments) {
+		op.Path += "/…"
+	}
+	op.CreatesContent = method == "POST" || method == "PUT"
+	op.Personal = s.segments[0] == "user"
+	complete(op)
+	return op, nil
+}
+
+// mayHoldRef reports whether a segment of an unknown route may be a ref or a file path with encoded slashes, such as
+// repos/{owner}/{repo}/new-route/release%2F1.x. Such a segment is forwarded unchanged.
+func mayHoldRef(segments []string, at int) bool {
+	return segments[0] == "repos" && at >= 4 || segments[0] == "repositories" && at >= 3
 }
 
 func templateParameter(segment string) (name string, ok bool) {
@@ -184,81 +324,13 @@ type alias struct {
 
 // spell returns a template with the prefix of the alias, or "" if the alias does not apply.
 func (a alias) spell(template string) string {
-	rest, ok := strings.CutPrefix(template, a.Documented+"/")
-	if !ok {
+	rest, ok := strings.CutPrefix(template, a.Documented)
+	if !ok || rest != "" && rest[0] != '/' {
 		return ""
 	}
-	return a.Prefix + "/" + rest
-}
-
-// unknown returns the operation of an undocumented route. POST and PUT count as creating content.
-func unknown(method string, segments []string) *Operation {
-	op := &Operation{ID: unknownID, Method: method, Path: shape(segments), Auth: "optional"}
-	op.CreatesContent = method == "POST" || method == "PUT"
-	op.Personal = segments[0] == "user"
-	complete(op)
-	return op
-}
-
-// namesAfter lists the names that follow a collection in a path.
-var namesAfter = map[string][]string{
-	"repos": {"{owner}", "{repo}"},
-	"orgs":  {"{org}"},
-	"users": {"{username}"},
-	"teams": {"{team_slug}"},
-}
-
-const (
-	// maxShape bounds the segments of a shape.
-	maxShape = 8
-	// maxLiteral bounds a segment that is kept. maxMixed bounds a segment that does not consist of lower-case words,
-	// because that segment may be a token.
-	maxLiteral = 40
-	maxMixed   = 16
-)
-
-// shape replaces variable segments of an unknown route by placeholders. The number of shapes is unbounded; users of a
-// shape must bound the number of shapes.
-func shape(segments []string) string {
-	var b strings.Builder
-	var names []string
-	for i, s := range segments {
-		if i == maxShape {
-			b.WriteString("/…")
-			break
-		}
-		b.WriteByte('/')
-		switch {
-		case len(names) > 0 && s != "":
-			b.WriteString(names[0])
-			names = names[1:]
-		case isInteger(s):
-			b.WriteString("{number}")
-		case isHash(s):
-			b.WriteString("{sha}")
-		case len(s) > maxLiteral || strings.Contains(s, "%") || len(s) > maxMixed && !isWords(s):
-			b.WriteString("{value}")
-		default:
-			b.WriteString(s)
-			names = namesAfter[s]
-		}
-	}
-	return b.String()
-}
-
-// isWords reports whether s consists of lower-case letters and separators.
-func isWords(s string) bool {
-	return strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz-_.") == ""
+	return a.Prefix + rest
 }
 
 func isInteger(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
-}
-
-// isHash reports whether s looks like an object name: 40 or 64 hexadecimal digits, or at least 7 with a decimal digit.
-func isHash(s string) bool {
-	if strings.Trim(s, "0123456789abcdefABCDEF") != "" {
-		return false
-	}
-	return len(s) == 40 || len(s) == 64 || len(s) >= 7 && strings.ContainsAny(s, "0123456789")
 }

@@ -23,6 +23,16 @@ type Operation struct {
 	Method  string `yaml:"method"`
 	// Path is the template of the documents, such as "/gitignore/templates/{name}", or the shape of an unknown route.
 	Path string `yaml:"path"`
+	// OtherPaths are further templates of the same operation.
+	OtherPaths []string `yaml:"other_paths"`
+	// Template is Path with {+name} for parameters that may contain slashes. It is empty without such parameters.
+	Template string `yaml:"-"`
+	// Category is the section of the published description, such as "issues". It is empty for the documents' operations.
+	Category string `yaml:"-"`
+	// Products are the products that have the operation, such as "cloud" and "ghes-3.19".
+	Products []string `yaml:"-"`
+	// Deprecated marks operations that the upstream will remove.
+	Deprecated bool `yaml:"-"`
 	// Query lists the documented query parameters.
 	Query []Parameter `yaml:"query"`
 	// Accept lists media types that change the representation: "raw" is application/vnd.VENDOR.raw+json, "text-match"
@@ -38,6 +48,9 @@ type Operation struct {
 	// CreatesContent marks requests that create content or send notifications (Document B 8.3). For GraphQL the body
 	// decides.
 	CreatesContent bool `yaml:"creates_content"`
+	// Content is the reason for CreatesContent: creates, notifies, neither or unsure. It is empty for the documents'
+	// operations and for methods that never create content.
+	Content string `yaml:"-"`
 	// Notifies marks requests that send notifications (Document A 4.3).
 	Notifies bool `yaml:"notifies"`
 	// Cache is the cache rule.
@@ -51,7 +64,8 @@ type Operation struct {
 	// responses about the repository or the organization of the delivery. An operation with neither in its path becomes
 	// stale for all callers. A push counts only on the default branch.
 	StaleOn []string `yaml:"stale_on"`
-	// Auth is "required", or "optional" if the documents allow unauthenticated calls for public resources.
+	// Auth is "required", or "optional" if the documents allow unauthenticated calls for public resources. "app" is for
+	// operations that accept only the credentials of an app: its assertion, or its client ID and secret.
 	Auth string `yaml:"auth"`
 	// Role is the required role in the words of the documents ("organization owner"); empty for any caller.
 	Role string `yaml:"role"`
@@ -93,6 +107,9 @@ type CacheClass string
 const (
 	// Shared is reference data: the same bytes for every caller.
 	Shared CacheClass = "shared"
+	// Immutable responses describe an object that a full hash in the path names. They are reused for the same credential
+	// only. With another value, such as a branch, they are like PerCaller (see [Match.Immutable]).
+	Immutable CacheClass = "immutable"
 	// PerCaller responses are reused for the same credential only.
 	PerCaller CacheClass = "account"
 	// Statistics responses are computed by the upstream in the background (202), then stored.
@@ -101,8 +118,11 @@ const (
 	Never CacheClass = "never"
 )
 
-// Known reports whether the operation is documented.
+// Known reports whether the operation is in the catalogue.
 func (o *Operation) Known() bool { return o.ID != unknownID }
+
+// Documented reports whether the documents describe the operation.
+func (o *Operation) Documented() bool { return o.Known() && o.Category == "" }
 
 // Safe reports whether the method is safe (RFC 9110 section 9.2.1).
 func (o *Operation) Safe() bool {

@@ -107,7 +107,7 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 		ex.header.Del(name)
 	}
 	r, caller := &ex.record, q.identity.Caller
-	r.Route, r.Operation, r.Resource = q.route, q.match.Operation.ID, q.match.Operation.Resource
+	r.Route, r.Operation, r.Resource = q.route, q.match.Operation.ID, q.resource
 	r.Account, r.Client, r.Background = caller.Account, caller.Client, true
 	if task.pause <= 0 || g.pause(ex, ex.in.Context(), task.pause) == nil {
 		g.usableEntry(ex)

@@ -83,7 +83,7 @@ const (
 
 func (g *Gateway) credentialRequest(ex *exchange) CredentialRequest {
 	return CredentialRequest{
-		Operation: ex.match.Operation, Resource: ex.match.Operation.Resource,
+		Operation: ex.match.Operation, Resource: ex.resource,
 		Path: ex.match.Path, Target: targetOf(ex.match.Path), Except: ex.tried,
 	}
 }
@@ -92,7 +92,7 @@ func (g *Gateway) credentialRequest(ex *exchange) CredentialRequest {
 func (g *Gateway) budgetedRequest(ex *exchange) CredentialRequest {
 	r := g.credentialRequest(ex)
 	r.Left = func(caller policy.Caller) (int, bool) {
-		b, err := g.Ledger.Budget(ex.detach(), caller.Account, caller.Kind, ex.match.Operation.Resource)
+		b, err := g.Ledger.Budget(ex.detach(), caller.Account, caller.Kind, ex.resource)
 		return b.Remaining - b.Held, err == nil
 	}
 	return r

@@ -6,7 +6,6 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -34,9 +33,12 @@ type question struct {
 	cacheControl      cache.Directives // Cache-Control of the client's request
 	route             string           // label in logs and metrics; the number of labels is bounded
 	// operation is the matched operation, with points that depend on the body. claimScope is the operation's name in
-	// claims: the ID, or method and route for an unknown operation.
+	// claims: the ID, or method and route for a route outside the catalogue.
 	operation  *policy.Operation
 	claimScope string
+	// resource is the primary-limit resource of the request: the resource that the upstream named for an earlier request
+	// of the operation, or the catalogue's prediction.
+	resource string
 }
 
 // exchange is one client request in progress. Only the goroutine that serves the request changes the exchange.
@@ -110,12 +112,9 @@ func (g *Gateway) classify(ex *exchange) error {
 	op := match.Operation
 	ex.match, ex.method = match, ex.in.Method
 	ex.cacheControl = cache.ParseDirectives(ex.in.Header["Cache-Control"])
-	if ex.route = otherRoute; op.Known() || !ex.isSecret(op.Path) {
-		ex.route = g.routes.label(op)
-	}
-	ex.claimScope = op.ID
+	ex.route, ex.claimScope = op.Path, op.ID
 	if !op.Known() {
-		ex.claimScope = op.Method + " " + ex.route
+		ex.claimScope = methodLabel(op.Method) + " " + op.Path
 	}
 	ex.operation = op
 	if op.Resource == policy.GraphQL {
@@ -127,7 +126,8 @@ func (g *Gateway) classify(ex *exchange) error {
 		}
 		ex.operation = op.ForBody(body)
 	}
-	ex.record.Route, ex.record.Operation, ex.record.Resource = ex.route, op.ID, op.Resource
+	ex.resource = g.Resources.of(ex.claimScope, op.Resource)
+	ex.record.Route, ex.record.Operation, ex.record.Resource = ex.route, op.ID, ex.resource
 	g.pickCredential(ex)
 	return nil
 }
@@ -157,6 +157,10 @@ func (g *Gateway) setKey(ex *exchange) {
 	switch op.Cache.Class {
 	case policy.Shared:
 		ex.rule.TTL = op.Cache.TTL
+	case policy.Immutable:
+		if ex.match.Immutable() {
+			ex.rule.TTL = op.Cache.TTL
+		}
 	case policy.Statistics:
 		ex.rule.DefaultLifetime = statisticsTTL
 	}
@@ -226,33 +230,5 @@ func parsePrefer(values []string) preference {
 	return preference{}
 }
 
-// maxRoutes bounds the number of unknown routes that become labels of logs and metrics.
-const maxRoutes = 200
-
-// otherRoute is the label of all routes beyond maxRoutes.
+// otherRoute is the label of requests without an operation.
 const otherRoute = "_OTHER"
-
-// routeLabels bounds the labels that requests for unknown routes can create.
-type routeLabels struct {
-	mu   sync.Mutex
-	seen map[string]bool
-}
-
-// label returns the operation's route for logs and metrics.
-func (l *routeLabels) label(op *policy.Operation) string {
-	if op.Known() {
-		return op.Path
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.seen[op.Path] {
-		if len(l.seen) >= maxRoutes {
-			return otherRoute
-		}
-		if l.seen == nil {
-			l.seen = map[string]bool{}
-		}
-		l.seen[op.Path] = true
-	}
-	return op.Path
-}

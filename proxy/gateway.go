@@ -101,6 +101,8 @@ type Config struct {
 	Background *Background
 	// Tracer starts the spans of requests. Nil disables tracing.
 	Tracer trace.Tracer
+	// Resources contains the resources that the upstream named. If nil, New creates an empty list.
+	Resources *Resources
 	// LastRequests contains the latest records and outlives the gateway. If nil, New creates an empty list.
 	LastRequests *LastRequests
 	// Observe is called with the record of each finished request and must not block. Nil is allowed.
@@ -118,7 +120,7 @@ type Gateway struct {
 	// computed ETags.
 	linkIn304   sync.Map
 	etagWarning rate.Sometimes
-	routes      routeLabels
+	accepted    acceptedCredentials
 	last        *LastRequests
 	// base is the upstream's URL in cache keys. dialectFields are the request fields that the dialect adds to cache
 	// keys.
@@ -134,6 +136,7 @@ type Gateway struct {
 // New returns a gateway.
 func New(c Config) *Gateway {
 	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}, last: cmp.Or(c.LastRequests, &LastRequests{})}
+	g.Resources = cmp.Or(c.Resources, &Resources{})
 	g.etagWarning.Interval = time.Hour
 	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/weirgate/weir/policy"
 )
 
 // refused checks the status of an error response, the format of the body and a part of the message.
@@ -274,17 +272,5 @@ func TestParsePrefer(t *testing.T) {
 		if got := parsePrefer([]string{c.value}); got != c.want {
 			t.Errorf("%q: got %+v, want %+v", c.value, got, c.want)
 		}
-	}
-}
-
-// TestUnknownRoutesHaveABoundedNumberOfLabels covers attack 62 of docs/attacks.md.
-func TestUnknownRoutesHaveABoundedNumberOfLabels(t *testing.T) {
-	var s routeLabels
-	labels := map[string]bool{}
-	for i := range 10 * maxRoutes {
-		labels[s.label(&policy.Operation{ID: "unknown", Path: fmt.Sprintf("/shape%c%d", 'a', i)})] = true
-	}
-	if len(labels) != maxRoutes+1 || !labels[otherRoute] {
-		t.Errorf("got %d labels, want %d with %s", len(labels), maxRoutes+1, otherRoute)
 	}
 }

@@ -2,9 +2,13 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -136,32 +140,48 @@ func entryResponse(ex *exchange, e *cache.Entry, now time.Time) *http.Response {
 // rateLimitOperation is the operation that Weir answers from the ledger.
 const rateLimitOperation = "rate-limit/get"
 
-// answerFromLedger writes the rate limit status from the ledger, and reports whether a response was written. A request
-// with no-cache is forwarded, and so is every request while the ledger is unavailable.
+// answerFromLedger writes the rate limit status from the ledger, and reports whether a response was written. These
+// requests are forwarded instead:
+//   - a request with no-cache
+//   - a request with a credential that the upstream has not accepted recently, because the upstream may refuse it
+//   - a request for an API version that Weir does not know
+//   - every request while the ledger is unavailable
 func (g *Gateway) answerFromLedger(ex *exchange) bool {
 	if ex.match.Operation.ID != rateLimitOperation || ex.cacheControl.Has("no-cache") {
 		return false
 	}
-	body, err := g.rateLimitStatus(ex)
+	caller := ex.identity.Caller
+	if caller.Kind != policy.Unauthenticated && !g.accepted.has(caller.Class, time.Now()) {
+		return false
+	}
+	version := cmp.Or(ex.in.Header.Get(g.Dialect.VersionHeader), g.Dialect.Version)
+	if !slices.Contains(g.Dialect.Versions, version) {
+		return false
+	}
+	body, err := g.rateLimitStatus(ex, version < g.Dialect.NoRateSince)
 	if err != nil {
 		return false
 	}
 	ex.record.Cache, ex.record.Outcome = "weir; hit; detail=ledger", "own"
+	sum := sha256.Sum256([]byte(body))
+	status := &cache.Entry{Status: http.StatusOK, Body: []byte(body), Answered: time.Now(), Header: http.Header{
+		"Cache-Control": {"no-cache"}, "Content-Type": {"application/json; charset=utf-8"},
+		"Etag": {strconv.Quote(hex.EncodeToString(sum[:16]))},
+	}}
 	h := ex.w.Header()
-	h.Set("Content-Type", "application/json; charset=utf-8")
-	h.Set("Cache-Control", "no-cache")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	code := copyEntryHeader(ex, status, status.Answered, h)
+	h.Del("Age") // the status is not a stored response
 	g.finishHeader(ex, h)
-	ex.w.WriteHeader(http.StatusOK)
-	if ex.method != http.MethodHead {
+	ex.w.WriteHeader(code)
+	if code == http.StatusOK && ex.method != http.MethodHead {
 		_, _ = io.WriteString(ex.w, body)
 	}
 	return true
 }
 
 // rateLimitStatus returns the body of the rate limit status. The body contains the resources in the order of the API's
-// documents (Document B section 2.6), and the deprecated top-level rate.
-func (g *Gateway) rateLimitStatus(ex *exchange) (string, error) {
+// documents (Document B section 2.6), and withRate the deprecated top-level rate.
+func (g *Gateway) rateLimitStatus(ex *exchange, withRate bool) (string, error) {
 	var resources []string
 	var core string
 	for _, name := range policy.Resources() {
@@ -175,7 +195,11 @@ func (g *Gateway) rateLimitStatus(ex *exchange) (string, error) {
 			core = budget
 		}
 	}
-	return `{"resources":{` + strings.Join(resources, ",") + `},"rate":` + core + `}`, nil
+	body := `{"resources":{` + strings.Join(resources, ",") + "}"
+	if withRate {
+		body += `,"rate":` + core
+	}
+	return body + "}", nil
 }
 
 // retryAfter formats a delay for Retry-After in whole seconds, rounded up, at least 1.

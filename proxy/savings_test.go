@@ -126,7 +126,7 @@ func (s *simulation) push(g *Gateway, duration time.Duration) {
 		s.mu.Unlock()
 		time.Sleep(time.Second)
 		owner, _, _ := strings.Cut(repo, "/")
-		g.Cache.Purge(s.Context(), g.TagsOfEvent("push", repo, owner)...)
+		g.Cache.Purge(s.Context(), g.TagsOfEvent("push", repo, owner, false)...)
 		s.mu.Lock()
 		s.delivered[repo] = max(s.delivered[repo], n)
 		s.mu.Unlock()

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"slices"
@@ -12,30 +13,60 @@ import (
 // tags returns the tags of the stored response to the question. The functions in the last column purge the tag, and
 // operators may purge any tag:
 //
-//	Format              Responses                                  Purged by
-//	op:ID               of an operation                            tagsOfChange, TagsOfEvent
-//	url:PATH            of a path, with any query                  tagsOfChange, tagsOfLocation, TagOf
-//	ID/VALUE/VALUE      of an operation and its path parameters    tagsOfChange
-//	ID/?                of an operation, parameters unknown        tagsOfChange, TagsOfEvent
-//	op:ID@OWNER/REPO    of an operation in a repository            TagsOfEvent
-//	op:ID@OWNER         of an operation in an organization         TagsOfEvent
-//	repo:OWNER/REPO     of a repository                            operators only
-//	org:OWNER           of an organization                         operators only
-//	account:ACCOUNT     to an account                              operators only
+//	Format                Responses                                          Purged by
+//	op:ID                 of an operation                                    tagsOfChange, TagsOfEvent
+//	url:PATH              of a path, with any query                          tagsOfChange, tagsOfLocation, TagOf
+//	repo:OWNER/REPO       of a repository; org:, user: likewise              TagsOfEvent
+//	repo:?                of repositories whose path has their number        WithNumbers
+//	repo:OWNER/REPO/F     of a collection ([policy.Collection.Tags])         tagsOfChange, TagsOfEvent
+//	account:ACCOUNT       to an account                                      operators only
+//
+// Operations of the documents also have these tags, because the documents say which operations a call changes:
+//
+//	ID/VALUE/VALUE        of an operation and its path parameters            tagsOfChange
+//	ID/?                  of an operation, parameters unknown                tagsOfChange, TagsOfEvent
+//	op:ID@OWNER/REPO      of an operation in a repository                    TagsOfEvent
+//	op:ID@OWNER           of an operation in an organization                 TagsOfEvent
 func (q *question) tags() []string {
 	m := q.match
 	tags := []string{"op:" + m.Operation.ID, "url:" + m.Path}
-	if m.Operation.Known() {
+	c := m.Collection()
+	tags = append(tags, c.Tags()...)
+	if c.Name != "" {
+		tags = append(tags, c.Root+":"+c.Name)
+	}
+	owner, _, isRepo := strings.Cut(c.Name, "/")
+	if isRepo {
+		tags = append(tags, "org:"+owner)
+	}
+	if m.Operation.Documented() {
 		tags = append(tags, scope(m.Operation, &m.Params))
-	}
-	if owner, repo := m.Params.Get("owner"), m.Params.Get("repo"); owner != "" && repo != "" {
-		tags = append(tags, "repo:"+owner+"/"+repo, "org:"+owner, at(m.Operation, owner+"/"+repo), at(m.Operation, owner))
-	}
-	if org := m.Params.Get("org"); org != "" {
-		tags = append(tags, "org:"+org, at(m.Operation, org))
+		if c.Root == "repo" || c.Root == "org" {
+			tags = append(tags, at(m.Operation, c.Name))
+		}
+		if isRepo {
+			tags = append(tags, at(m.Operation, owner))
+		}
 	}
 	if m.Operation.Cache.Class != policy.Shared {
 		tags = append(tags, "account:"+q.identity.Caller.Account)
+	}
+	return tags
+}
+
+// WithNumbers adds the tags of responses whose path has the number of a repository, an organization or a user instead of
+// its name, because the number of the named object is unknown.
+func WithNumbers(tags []string) []string {
+	for _, tag := range slices.Clone(tags) {
+		root, name, _ := strings.Cut(tag, ":")
+		switch segments := strings.Split(name, "/"); {
+		case root == "repo" && len(segments) >= 2:
+			tags = append(tags, strings.Join(append([]string{"repo:?"}, segments[2:]...), "/"))
+		case root == "org" && len(segments) == 1: // responses about an organization and its repositories
+			tags = append(tags, "org:?", "repo:?")
+		case root == "org" || root == "user":
+			tags = append(tags, strings.Join(append([]string{root + ":?"}, segments[1:]...), "/"))
+		}
 	}
 	return tags
 }
@@ -59,7 +90,8 @@ func (g *Gateway) TagOf(target string) (string, error) {
 }
 
 // tagsOfChange returns the tags that a successful unsafe request makes stale. The tags cover the request's target (RFC
-// 9111 section 4.4), and the operations that the catalogue lists, for the same path parameters.
+// 9111 section 4.4), the operations that the catalogue lists, for the same path parameters, and the collections that
+// show the change.
 func (g *Gateway) tagsOfChange(m policy.Match) []string {
 	tags := []string{"url:" + m.Path}
 	for _, id := range m.Operation.Invalidates {
@@ -72,7 +104,7 @@ func (g *Gateway) tagsOfChange(m policy.Match) []string {
 			tags = append(tags, "op:"+id)
 		}
 	}
-	return tags
+	return append(tags, g.Catalogue.ChangedBy(m.Collection())...)
 }
 
 // tagsOfLocation returns the tags of the targets in Location and Content-Location of a response to an unsafe request.
@@ -117,10 +149,12 @@ func scope(op *policy.Operation, params *policy.Params) string {
 func at(op *policy.Operation, where string) string { return "op:" + op.ID + "@" + where }
 
 // TagsOfEvent returns the tags that a webhook event makes stale (design section 6.5). The tags cover the operations
-// that the catalogue lists for the event, in the repository ("owner/name") or otherwise in the organization.
-func (g *Gateway) TagsOfEvent(event, repository, organization string) (tags []string) {
+// and the collections that the catalogue lists for the event, in the repository ("owner/name") or otherwise in the
+// organization.
+// A push to another branch than the default branch does not change responses of the documents' operations.
+func (g *Gateway) TagsOfEvent(event, repository, organization string, otherBranch bool) (tags []string) {
 	for _, op := range g.Catalogue.Operations() {
-		if !slices.Contains(op.StaleOn, event) {
+		if otherBranch || !slices.Contains(op.StaleOn, event) {
 			continue
 		}
 		switch {
@@ -132,5 +166,6 @@ func (g *Gateway) TagsOfEvent(event, repository, organization string) (tags []st
 			tags = append(tags, "op:"+op.ID)
 		}
 	}
-	return tags
+	owner, _, _ := strings.Cut(repository, "/")
+	return append(tags, WithNumbers(g.Catalogue.ChangedByEvent(event, repository, cmp.Or(organization, owner)))...)
 }

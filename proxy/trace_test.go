@@ -81,7 +81,7 @@ func TestRecordHasOutcomeCostAndStages(t *testing.T) {
 		{"PUT", "", 0, "PUT /repos/a/b/subscription", "bypass", 1, false, "queue attempt(200) settle", 0},
 		{"no-store", "", 0, "GET /repos/a/b/subscribers Cache-Control: no-store", "bypass", 1, false, "queue attempt(200) settle", 0},
 		{"upstream error", "", 0, "GET /repos/a/b/subscribers", "miss", 1, false, "queue attempt(500) settle", 500},
-		{"rate limit status", "", 0, "GET /rate_limit", "own", 0, false, "", 0},
+		{"rate limit status", "GET /repos/a/b/subscribers", 0, "GET /rate_limit", "own", 0, false, "", 0},
 		{"preflight refusal", "", 0, "GET /search/code?q=user:x Authorization:", "own", 0, true, "", 0},
 		{"unknown path of the gateway", "", 0, "GET /_weir/none", "refused", 0, false, "", 0},
 		{"only-if-cached", "", 0, "GET /repos/a/b/subscribers Cache-Control: only-if-cached", "refused", 0, false, "", 0},
@@ -299,7 +299,7 @@ func TestPathsInSpansHaveNoSecrets(t *testing.T) {
 		{"Bearer tok-owner-and-more", "/repos/tok-owner/widgets/subscribers", "/repos/REDACTED/widgets/subscribers"},
 		{"", "/repos/ghp_abc/widgets/subscribers", "/repos/REDACTED/widgets/subscribers"},
 		{"", "/repos/acme/" + strings.Repeat("x", 300) + "/subscribers", "/repos/acme/REDACTED/subscribers"},
-		{"Bearer tok-owner", "/made/up/12", "/made/up/{number}"},
+		{"Bearer tok-owner", "/made/up/12", "/…"},
 	} {
 		m, err := policy.Embedded().Classify(http.MethodGet, c.path, "")
 		if err != nil {

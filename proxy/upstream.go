@@ -125,6 +125,7 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 			return nil, err
 		}
 		ex.reportResponse(resp.StatusCode)
+		g.accepted.observe(caller.Class, resp.StatusCode, time.Now())
 		if !outcome.Ended {
 			resp.Body = &permittedBody{ReadCloser: resp.Body, release: func(aborted bool) { g.release(ex, *permit, aborted) }}
 		}
@@ -154,7 +155,7 @@ func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller)
 	if soon := time.Now().Add(alternativeWait); ex.hasAlternative && soon.Before(until) {
 		until = soon
 	}
-	claim := limits.Claim{Operation: ex.claimScope, Resource: op.Resource, Points: op.Points, CreatesContent: op.CreatesContent}
+	claim := limits.Claim{Operation: ex.claimScope, Resource: ex.resource, Points: op.Points, CreatesContent: op.CreatesContent}
 	s := g.beginStage(ex, ctx, stageQueue)
 	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, until)
 	ex.record.Waited += s.end(queueResult(permit, err), err)
@@ -194,6 +195,7 @@ func (ex *exchange) count(resp *http.Response, o limits.Outcome) {
 func (g *Gateway) settle(ex *exchange, permit limits.Permit, outcome limits.Outcome) {
 	if outcome.Rate.Resource != "" {
 		ex.record.Resource = outcome.Rate.Resource
+		g.Resources.learn(ex.claimScope, ex.resource, outcome.Rate.Resource)
 	}
 	s := g.beginStage(ex, ex.detach(), stageSettle)
 	err := g.Limiter.Settle(s.ctx, permit, outcome)

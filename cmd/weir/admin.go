@@ -13,6 +13,7 @@ import (
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/history"
+	"github.com/weirgate/weir/proxy"
 	"github.com/weirgate/weir/proxy/coalesce"
 )
 
@@ -99,11 +100,12 @@ func (g *gateway) purge(p admin.Purge) (entries int, err error) {
 			return 0, err
 		}
 	}
+	tags := proxy.WithNumbers([]string{tag})
 	if p.Hard {
-		return g.cache.PurgeHard(context.Background(), tag), nil
+		return g.cache.PurgeHard(context.Background(), tags...), nil
 	}
-	entries = g.cache.Count(tag)
-	g.cache.Purge(context.Background(), tag)
+	entries = g.cache.Count(tags...)
+	g.cache.Purge(context.Background(), tags...)
 	return entries, nil
 }
 

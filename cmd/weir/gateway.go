@@ -53,6 +53,7 @@ type gateway struct {
 	transport    *http.Transport
 	background   *proxy.Background // work that continues after its client disconnects
 	lastRequests proxy.LastRequests
+	resources    proxy.Resources
 	webhooks     *webhook.Receiver
 
 	issuerKeys       *credential.IssuerKeys
@@ -109,6 +110,9 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	g.limiter = limits.NewLimiter(g.store)
 	g.running.Go(func() { g.store.run(ctx) })
 	g.running.Go(func() { g.limiter.Run(ctx) })
+	if g.store.shareResources != nil {
+		g.running.Go(func() { g.resources.Share(ctx, g.store.shareResources) })
+	}
 
 	cacheSize, waiting := memoryShares(debug.SetMemoryLimit(-1), int64(cfg.Cache.Memory))
 	if cacheSize < int64(cfg.Cache.Memory) {
@@ -258,7 +262,7 @@ func (g *gateway) apply(c *config.Config) error {
 		Upstream: upstream, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
 		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers),
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
-		Ledger: g.store, Limiter: g.limiter, Cache: g.cache,
+		Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Resources: &g.resources,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",
 		Statistics: proxy.Statistics{
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor,
@@ -352,10 +356,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // purgeForEvent marks the responses stale that a webhook event affects.
 func (g *gateway) purgeForEvent(e webhook.Event) {
-	var tags []string
-	if !e.OtherBranch { // cached commit data concerns only the default branch
-		tags = g.current.Load().proxy.TagsOfEvent(e.Name, e.Repository, e.Organization)
-	}
+	tags := g.current.Load().proxy.TagsOfEvent(e.Name, e.Repository, e.Organization, e.OtherBranch)
 	if len(tags) > 0 {
 		g.cache.Purge(context.Background(), tags...)
 	}

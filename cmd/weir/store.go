@@ -36,6 +36,9 @@ type store struct {
 	close     func() error          // no call of the ledger may follow
 	lostSince func() time.Time      // zero while the store is reachable
 	replicas  func() int
+	// shareResources exchanges the resources that the upstream named (see [proxy.Resources.Share]); nil if the store
+	// belongs to this process alone.
+	shareResources func(ctx context.Context, changed map[string]string) (map[string]string, error)
 }
 
 // storeTimeout bounds the first connection to a store.
@@ -66,7 +69,7 @@ func openStore(cfg *config.Config, replica string, log *slog.Logger) (*store, er
 	return &store{
 		Ledger: ledger, kind: "redis", hashKey: key, configure: ledger.Configure, run: ledger.Run,
 		leave: func() error { return ledger.Leave(context.Background()) }, close: ledger.Close,
-		lostSince: ledger.Lost, replicas: ledger.Replicas,
+		lostSince: ledger.Lost, replicas: ledger.Replicas, shareResources: ledger.ShareResources,
 	}, nil
 }
 

@@ -235,6 +235,7 @@ func (d *decoder) path(path string) string {
 
 // checkClients checks credentials, issuers and the clients that refer to them.
 func (d *decoder) checkClients(c *Config) {
+	catalogue := policy.CatalogueOf(c.Upstream.Dialect)
 	credentials, issuers := map[string]bool{}, map[string]bool{}
 	for i, held := range c.Credentials {
 		d.checkCredential(fmt.Sprintf("credentials[%d]", i), held, credentials)
@@ -260,8 +261,8 @@ func (d *decoder) checkClients(c *Config) {
 		d.checkIdentity(key, client, c.TLS, issuers)
 		d.oneOf(key+".methods", client.Methods, []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 		for j, pattern := range client.Operations {
-			d.require(policy.Embedded().Names(pattern), fmt.Sprintf("%s.operations[%d]", key, j),
-				"%q: matches no operation; %s", pattern, suggestion(pattern))
+			d.require(catalogue.Names(pattern), fmt.Sprintf("%s.operations[%d]", key, j),
+				"%q: matches no operation; %s", pattern, suggestion(catalogue, pattern))
 		}
 	}
 	d.require(c.Callers.PassThrough || len(c.Clients) > 0, "callers.pass_through",
@@ -380,17 +381,17 @@ func (d *decoder) checkLimits(l Limits) {
 
 func (d *decoder) checkCache(c *Config) {
 	d.require(c.Cache.Memory >= 1<<20, "cache.memory", "%s: must be 1MiB or more", c.Cache.Memory)
-	n := len(c.Cache.Key.Reveal())
+	catalogue, n := policy.CatalogueOf(c.Upstream.Dialect), len(c.Cache.Key.Reveal())
 	d.require(n == 0 || n >= minCacheKey, "cache.key", "%d characters: must be %d or more", n, minCacheKey)
 	for id, o := range c.Cache.Operations {
 		key := "cache.operations." + id
-		switch op := policy.Embedded().Operation(id); {
+		switch op := catalogue.Operation(id); {
 		case op == nil:
-			d.wrong(key, "unknown operation; %s", suggestion(id))
+			d.wrong(key, "unknown operation; %s", suggestion(catalogue, id))
 		case op.Cache.Class == policy.Never:
 			d.wrong(key, "is never cached")
-		case op.Cache.Class != policy.Shared && o.TTL != 0:
-			d.wrong(key, "is not reference data; remove ttl, because the upstream sets the lifetime of its responses")
+		case op.Cache.Class != policy.Shared && op.Cache.Class != policy.Immutable && o.TTL != 0:
+			d.wrong(key, "is neither reference data nor immutable; remove ttl, because the upstream sets the lifetime of its responses")
 		}
 		if o.Coalesce || o.TTL != 0 {
 			d.positive(key+".ttl", o.TTL)
@@ -398,9 +399,9 @@ func (d *decoder) checkCache(c *Config) {
 	}
 }
 
-func suggestion(id string) string {
+func suggestion(catalogue *policy.Catalogue, id string) string {
 	var names []string
-	for _, op := range policy.Embedded().Operations() {
+	for _, op := range catalogue.Operations() {
 		names = append(names, op.ID)
 	}
 	if near := nearest(id, names); near != "" {

@@ -332,13 +332,13 @@ func setDefaults(element reflect.Value) {
 	}
 }
 
-// Catalogue returns the embedded catalogue with the cache rules of this configuration.
+// Catalogue returns the catalogue of the dialect with the cache rules of this configuration.
 func (c *Config) Catalogue() (*policy.Catalogue, error) {
 	rules := make(map[string]policy.CacheOverride, len(c.Cache.Operations))
 	for id, o := range c.Cache.Operations {
 		rules[id] = policy.CacheOverride{TTL: o.TTL, NoCoalesce: !o.Coalesce}
 	}
-	return policy.Embedded().WithCacheRules(rules)
+	return policy.CatalogueOf(c.Upstream.Dialect).WithCacheRules(rules)
 }
 
 // Masked returns the configuration as plain values by key, for the admin API. The types of secrets mask their values.

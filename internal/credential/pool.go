@@ -145,6 +145,8 @@ func (p *Pool) eligible(op *policy.Operation) []Caller {
 // (Document A section 5.5).
 func accepts(op *policy.Operation, kind policy.CallerKind) bool {
 	switch {
+	case op.Auth == "app": // the credential of an app itself, which no held credential has
+		return false
 	case op.Personal:
 		return kind == policy.User || kind == policy.Enterprise
 	case kind == policy.OAuthApp:

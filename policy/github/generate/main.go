@@ -113,7 +113,9 @@ func run(out string) error {
 	for _, r := range rows {
 		list = append(list, r)
 	}
-	slices.SortFunc(list, func(a, b *row) int { return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.method+a.path, b.method+b.path)) })
+	slices.SortFunc(list, func(a, b *row) int {
+		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.method+a.path, b.method+b.path))
+	})
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "# Operations of the API, from %s by policy/github/generate. Do not edit.\n", release)
 	text.WriteString("# id\tmethod\tpath\tcategory\tflags\tstatuses\tpaging\tproducts\thost\n")

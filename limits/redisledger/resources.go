@@ -1,0 +1,34 @@
+package redisledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	resourcesKey = sharedPrefix + "resources"
+	// resourcesKept is the time for which Redis keeps learned resources without a replica.
+	resourcesKept = 7 * 24 * time.Hour
+)
+
+// ShareResources stores the resources that the upstream named for operations, and returns what all replicas stored. Both
+// maps are by operation. The number of operations is bounded by the catalogue.
+func (l *Ledger) ShareResources(ctx context.Context, changed map[string]string) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var all *redis.MapStringStringCmd
+	_, err := l.Client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		if len(changed) > 0 {
+			p.HSet(ctx, resourcesKey, changed)
+		}
+		p.Expire(ctx, resourcesKey, resourcesKept)
+		all = p.HGetAll(ctx, resourcesKey)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all.Val(), nil
+}

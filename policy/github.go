@@ -1,0 +1,189 @@
+package policy
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// sharedTTL is the lifetime of reference data outside the documents.
+	sharedTTL = time.Hour
+	// immutableTTL is the lifetime of an immutable response. It is short, because a caller may lose access to the object.
+	immutableTTL = 10 * time.Minute
+)
+
+// decisions is the content of github/decisions.yaml: what the published descriptions do not say.
+type decisions struct {
+	Categories map[string]decision `yaml:"categories"`
+	Operations map[string]decision `yaml:"operations"`
+	// Content lists the operations of each reason class. See [Operation.Content].
+	Content map[string][]string `yaml:"content"`
+	// Personal and App are path prefixes of operations about the caller, and of operations for the credentials of apps.
+	Personal []string `yaml:"personal"`
+	App      []string `yaml:"app"`
+}
+
+type decision struct {
+	Resource   string     `yaml:"resource"`
+	Cache      CacheClass `yaml:"cache"`
+	Checks     []string   `yaml:"checks"`
+	OtherPaths []string   `yaml:"other_paths"`
+}
+
+// loadTable returns the catalogue of the documents and of github/operations.tsv. An operation of the documents takes
+// precedence over the table's operation with the same method and path. The error lists every operation without a
+// decision about its resource, its cache class or content creation, and every decision without an operation.
+func loadTable(files fs.FS) (*Catalogue, error) {
+	documents, err := load(files)
+	if err != nil {
+		return nil, err
+	}
+	text, err := fs.ReadFile(files, "github/operations.tsv")
+	if err != nil {
+		return nil, err
+	}
+	var d decisions
+	if err := decode(files, "github/decisions.yaml", &d); err != nil {
+		return nil, err
+	}
+	content, errs := map[string]string{}, []error(nil)
+	for class, ids := range d.Content {
+		for _, id := range ids {
+			if content[id] != "" {
+				errs = append(errs, fmt.Errorf("decisions.yaml: operation %q has two decisions about content", id))
+			}
+			content[id] = class
+		}
+	}
+	documented := map[string]bool{}
+	for _, op := range documents.operations {
+		documented[op.Method+" "+withoutNames(op.Path)] = true
+	}
+	operations, decided := documents.Operations(), map[string]bool{}
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), "#") {
+			continue
+		}
+		op, err := parseRow(lines.Text())
+		if err != nil {
+			return nil, fmt.Errorf("operations.tsv: %q: %w", lines.Text(), err)
+		}
+		decided[op.ID] = true
+		if documented[op.Method+" "+withoutNames(op.Path)] {
+			continue
+		}
+		errs = append(errs, d.apply(op, content[op.ID]))
+		operations = append(operations, op)
+	}
+	for _, ids := range [][]string{slices.Collect(maps.Keys(d.Operations)), slices.Collect(maps.Keys(content))} {
+		for _, id := range ids {
+			if !decided[id] {
+				errs = append(errs, fmt.Errorf("decisions.yaml: unknown operation %q", id))
+			}
+		}
+	}
+	var c collections
+	if err := decode(files, "github/collections.yaml", &c); err != nil {
+		return nil, err
+	}
+	errs = append(errs, c.check(operations)...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return index(operations, documents.aliases, &c)
+}
+
+// apply sets the decided fields of an operation.
+func (d *decisions) apply(op *Operation, content string) error {
+	row, byCategory := d.Operations[op.ID], d.Categories[op.Category]
+	op.Resource = cmp.Or(row.Resource, byCategory.Resource)
+	op.Checks, op.OtherPaths = row.Checks, row.OtherPaths
+	class := cmp.Or(row.Cache, byCategory.Cache)
+	if op.Resource == "" || class == "" {
+		return fmt.Errorf("decisions.yaml: operation %q (category %q) has no resource or no cache class", op.ID, op.Category)
+	}
+	switch {
+	case !op.Safe():
+		class = Never
+	case class == Immutable:
+		op.Cache.TTL = immutableTTL
+	case class == Shared:
+		op.Cache.TTL = sharedTTL
+	}
+	op.Cache.Class = class
+	within := func(prefix string) bool { return op.Path == prefix || strings.HasPrefix(op.Path, prefix+"/") }
+	op.Personal = slices.ContainsFunc(d.Personal, within)
+	op.Auth = "optional"
+	if slices.ContainsFunc(d.App, within) {
+		op.Auth = "app"
+	}
+	if createsContent := []string{"POST", "PUT", "PATCH"}; slices.Contains(createsContent, op.Method) {
+		if !slices.Contains([]string{"creates", "notifies", "neither", "unsure"}, content) {
+			return fmt.Errorf("decisions.yaml: operation %q has no decision about content", op.ID)
+		}
+		op.Content, op.CreatesContent, op.Notifies = content, content != "neither", content == "notifies"
+	}
+	complete(op)
+	return nil
+}
+
+// parseRow parses a line of the table. The header line of the table names the columns.
+func parseRow(line string) (*Operation, error) {
+	columns := make([]string, 9)
+	copy(columns, strings.Split(line, "\t"))
+	op := &Operation{ID: columns[0], Method: columns[1], Path: columns[2], Category: columns[3], Products: strings.Fields(columns[7])}
+	if strings.Contains(op.Path, "{+") {
+		op.Path, op.Template = strings.ReplaceAll(op.Path, "{+", "{"), op.Path
+	}
+	for flag := range strings.FieldsSeq(columns[4]) {
+		switch flag {
+		case "deprecated":
+			op.Deprecated = true
+		case "no-apps":
+			op.Refuses = []string{"app_user", "installation"}
+		}
+	}
+	for status := range strings.FieldsSeq(columns[5]) {
+		n, err := strconv.Atoi(status)
+		if err != nil {
+			return nil, err
+		}
+		if n < 300 {
+			op.Success = append(op.Success, n)
+		} else {
+			op.Errors = append(op.Errors, n)
+		}
+	}
+	switch columns[6] {
+	case "page":
+		op.Query = pageParameters
+	case "cursor":
+		op.Query = cursorParameters
+	}
+	return op, nil
+}
+
+var (
+	pageParameters   = []Parameter{{Name: "per_page", Default: "30"}, {Name: "page", Default: "1"}}
+	cursorParameters = []Parameter{{Name: "per_page", Default: "30"}, {Name: "after"}}
+)
+
+// withoutNames returns a template with empty names of parameters.
+func withoutNames(template string) string {
+	segments := strings.Split(template, "/")
+	for i, s := range segments {
+		if strings.HasPrefix(s, "{") {
+			segments[i] = "{}"
+		}
+	}
+	return strings.Join(segments, "/")
+}

@@ -1,0 +1,160 @@
+package policy
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+)
+
+// samplePath returns a path of a template. Values of parameters that may contain slashes contain one.
+func samplePath(template string) string {
+	segments := strings.Split(template, "/")
+	for i, s := range segments {
+		switch {
+		case s == "{+base}...{+head}":
+			segments[i] = "main...feature/x"
+		case s == "{+basehead}":
+			segments[i] = "main"
+		case strings.HasPrefix(s, "{+"):
+			segments[i] = "one/two"
+		case !strings.HasPrefix(s, "{"):
+		case parameters[strings.Trim(s, "{}")].Integer:
+			segments[i] = "42"
+		default:
+			segments[i] = "x" + strings.Trim(s, "{}")
+		}
+	}
+	return strings.Join(segments, "/")
+}
+
+// rowsOf returns the operations of the table of one product, with {+name} in their paths.
+func rowsOf(t *testing.T, product string) (rows []*Operation) {
+	t.Helper()
+	text, err := data.ReadFile("github/operations.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		op, err := parseRow(strings.TrimSuffix(line, "\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(" "+strings.Join(op.Products, " ")+" ", " "+product+" ") {
+			rows = append(rows, op)
+		}
+	}
+	return rows
+}
+
+// TestEveryOperationMatchesItsRow classifies a sample of each operation of each product. Every sample must match the row
+// of the table, or the operation of the documents with the same method and path.
+func TestEveryOperationMatchesItsRow(t *testing.T) {
+	for product, want := range map[string]int{"cloud": 1223, "ghec": 1471, "ghes-3.19": 1039, "ghes-3.18": 980, "ghes-3.17": 966} {
+		rows := rowsOf(t, product)
+		if len(rows) != want {
+			t.Errorf("%s: got %d operations, want %d", product, len(rows), want)
+		}
+		for _, row := range rows {
+			template := row.Template
+			if template == "" {
+				template = row.Path
+			}
+			m, err := CatalogueOf("github").Classify(row.Method, samplePath(template), "")
+			switch {
+			case err != nil:
+				t.Errorf("%s %s: %v", row.Method, template, err)
+			case m.Operation.ID == row.ID:
+			case !m.Operation.Documented() || withoutNames(m.Operation.Path) != withoutNames(row.Path) || m.Operation.Method != row.Method:
+				t.Errorf("%s %s: got %s, want %s", row.Method, samplePath(template), m.Operation.ID, row.ID)
+			}
+		}
+	}
+}
+
+// TestAliasesByNumberMatchEveryOperation classifies every operation of a repository, an organization and a user under
+// the prefix with the number.
+func TestAliasesByNumberMatchEveryOperation(t *testing.T) {
+	c := CatalogueOf("github")
+	for _, op := range c.Operations() {
+		template := op.Path
+		if op.Template != "" {
+			template = op.Template
+		}
+		for _, a := range c.aliases {
+			path := a.spell(template)
+			if path == "" {
+				continue
+			}
+			m, err := c.Classify(op.Method, samplePath(path), "")
+			if err != nil || m.Operation != op && withoutNames(m.Operation.Path) != withoutNames(path) {
+				t.Errorf("%s %s: got %v, %v, want %s", op.Method, samplePath(path), m.Operation, err, op.ID)
+			}
+		}
+	}
+}
+
+func TestClassifyFindsHardPaths(t *testing.T) {
+	type params = map[string]string
+	const repo = "/repos/acme/widgets"
+	named := func(more params) params {
+		maps.Copy(more, params{"owner": "acme", "repo": "widgets"})
+		return more
+	}
+	for _, c := range []struct {
+		name, method, path, id string
+		params                 params
+	}{
+		{"a branch before the last segment", "GET", repo + "/branches/release/1.x/protection", "repos/get-branch-protection", named(params{"branch": "release/1.x"})},
+		{"an encoded branch before the last segment", "GET", repo + "/branches/release%2F1.x/protection", "repos/get-branch-protection", named(params{"branch": "release/1.x"})},
+		{"a branch at the end", "GET", repo + "/branches/release/1.x", "repos/get-branch", named(params{"branch": "release/1.x"})},
+		{"an encoded branch with the name of a route", "GET", repo + "/branches/x%2Fprotection", "repos/get-branch", named(params{"branch": "x/protection"})},
+		{"a path of a file", "GET", repo + "/contents/docs/a%20b.md", "repos/get-content", named(params{"path": "docs/a b.md"})},
+		{"the root directory", "GET", repo + "/contents", "repos/get-content", named(params{})},
+		{"the root directory with a slash", "GET", repo + "/contents/", "repos/get-content", named(params{})},
+		{"two refs", "GET", repo + "/compare/main...feature/x", "repos/compare-commits", named(params{"base": "main", "head": "feature/x"})},
+		{"two refs with slashes", "GET", repo + "/compare/release/1...octo:release/2", "repos/compare-commits", named(params{"base": "release/1", "head": "octo:release/2"})},
+		{"a ref and a suffix", "GET", repo + "/commits/heads/main/check-runs", "checks/list-for-ref", named(params{"ref": "heads/main"})},
+		{"a commit", "GET", repo + "/commits/abc123", "repos/get-commit", named(params{"ref": "abc123"})},
+		{"a git ref", "PATCH", repo + "/git/refs/heads/a/b/c", "git/update-ref", named(params{"ref": "heads/a/b/c"})},
+		{"a label with an encoded slash", "GET", repo + "/labels/area%2Fui", "issues/get-label", named(params{"name": "area/ui"})},
+		{"five parameters", "GET", "/orgs/acme/teams/core/repos/acme/widgets", "teams/check-permissions-for-repo-in-org", params{"org": "acme", "team_slug": "core", "owner": "acme", "repo": "widgets"}},
+		{"a user by number", "GET", "/user/7", "users/get-by-id", params{"account_id": "7"}},
+		{"repositories of a user by number", "GET", "/user/7/repos", "repos/list-for-user", params{"user_id": "7"}},
+		{"issues of a repository by number", "GET", "/repositories/42/issues", "issues/list-for-repo", params{"repository_id": "42"}},
+		{"a repository by number", "GET", "/repositories/42", "repos/get", params{"repository_id": "42"}},
+		{"a gist's comments", "GET", "/gists/aa/comments", "gists/list-comments", params{"gist_id": "aa"}},
+		{"a gist's revision", "GET", "/gists/public/c0ffee", "gists/get-revision", params{"gist_id": "public", "sha": "c0ffee"}},
+		{"the root", "GET", "/", "meta/root", nil},
+		{"a documented operation", "GET", repo + "/rules/branches/x%2Fy", "rulesets/list-branch-rules", named(params{"branch": "x/y"})},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, err := CatalogueOf("github").Classify(c.method, c.path, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Operation.ID != c.id || !maps.Equal(byName(m.Params), c.params) {
+				t.Errorf("got %s %v, want %s %v", m.Operation.ID, m.Params, c.id, c.params)
+			}
+		})
+	}
+}
+
+func TestTableIsSmall(t *testing.T) {
+	text, err := data.ReadFile("github/operations.tsv")
+	if err != nil || len(text) > 300<<10 {
+		t.Errorf("the table has %d bytes (%v), want at most 300 KB", len(text), err)
+	}
+}
+
+func BenchmarkLoadTable(b *testing.B) {
+	for b.Loop() {
+		if _, err := loadTable(data); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed())/float64(b.N)/float64(time.Millisecond), "ms/load")
+}

@@ -1,0 +1,203 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// wholeAPI makes a world use the github dialect, with the limits that change adjusts.
+func wholeAPI(t *testing.T, change func(*policy.Limits)) option {
+	t.Helper()
+	dialect, err := policy.LoadDialect("github")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(c *Config) {
+		l := policy.DefaultLimits()
+		change(&l)
+		ledger := limits.NewMemory(limits.Rules{Limits: l})
+		c.Catalogue, c.Dialect, c.Ledger, c.Limiter = policy.CatalogueOf("github"), dialect, ledger, limits.NewLimiter(ledger)
+	}
+}
+
+func unchanged(*policy.Limits) {}
+
+const owner = "Authorization: Bearer tok-owner"
+
+// respondFresh answers every request with a fresh response.
+func respondFresh(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "private, max-age=60")
+	w.Header().Set("Etag", `"1"`)
+	_, _ = fmt.Fprint(w, r.URL.Path)
+}
+
+// TestWriteMakesRelatedReadsStale writes to routes outside the documents. Afterwards the listed reads must reach the
+// upstream, and the others must still be hits.
+func TestWriteMakesRelatedReadsStale(t *testing.T) {
+	const repo = "/repos/acme/widgets"
+	for _, c := range []struct {
+		write string
+		stale string
+		fresh string
+	}{
+		{"PATCH " + repo + "/issues/3", repo + "/issues/3 " + repo + "/issues?state=open " + repo + " /repositories/7/issues?page=2 " + repo + "/pulls/3", "/repos/acme/other/issues/3 /user/repos /orgs/acme/teams"},
+		{"POST " + repo + "/issues/3/comments", repo + "/issues/3 " + repo + "/issues/3/comments " + repo + "/issues/comments " + repo + "/issues", "/repos/acme/other/issues"},
+		{"PUT " + repo + "/pulls/3/merge", repo + "/pulls/3 " + repo + "/pulls " + repo + "/commits " + repo + "/branches/main " + repo + "/git/ref/heads/main " + repo + "/contents/a.txt " + repo + "/issues/3", "/repos/acme/other/pulls"},
+		{"PUT " + repo + "/contents/docs/a.txt", repo + "/contents/docs " + repo + "/commits?per_page=1 " + repo + "/branches/main " + repo + "/readme", "/repos/acme/other/readme"},
+		{"DELETE /repos/acme/widgets/git/refs/heads/x", repo + "/branches/x " + repo + "/branches", "/repos/acme/other/branches"},
+		{"PATCH /repositories/7/issues/3", repo + "/issues/3 /repositories/7/issues", "/user/repos"},
+		{"POST /orgs/acme/repos", "/orgs/acme/repos /user/repos", "/orgs/other/repos"},
+		{"PUT /user/starred/acme/widgets", "/user/starred " + repo + "/stargazers " + repo, "/orgs/acme/teams"},
+		{"POST /orgs/acme/teams/core/discussions", "/orgs/acme/teams", "/orgs/other/teams"},
+	} {
+		t.Run(c.write, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, respondFresh, wholeAPI(t, unchanged))
+				reads := strings.Fields(c.stale + " " + c.fresh)
+				for _, path := range reads {
+					w.get(path, owner)
+					w.want("outcome of "+path+" before the write", w.lastOutcome(path), "hit")
+				}
+				method, path, _ := strings.Cut(c.write, " ")
+				w.do(method, path, strings.NewReader("{}"), owner)
+				for _, path := range strings.Fields(c.stale) {
+					w.want("outcome of "+path, w.lastOutcome(path) != "hit", true)
+				}
+				for _, path := range strings.Fields(c.fresh) {
+					w.want("outcome of "+path, w.lastOutcome(path), "hit")
+				}
+			})
+		})
+	}
+}
+
+// lastOutcome requests a path and returns the outcome of the request.
+func (w *world) lastOutcome(path string) string {
+	w.Helper()
+	w.get(path, owner)
+	return w.gateway.Recent()[0].Outcome
+}
+
+// TestPurgeAndEventsReachEveryRoute covers tags of routes outside the documents.
+func TestPurgeAndEventsReachEveryRoute(t *testing.T) {
+	for name, tags := range map[string]func(*Gateway) []string{
+		"a repository":       func(*Gateway) []string { return WithNumbers([]string{"repo:acme/widgets"}) },
+		"an organization":    func(*Gateway) []string { return WithNumbers([]string{"org:acme"}) },
+		"a collection":       func(*Gateway) []string { return WithNumbers([]string{"repo:acme/widgets/issues"}) },
+		"an operation":       func(*Gateway) []string { return []string{"op:issues/get", "op:issues/list-for-repo"} },
+		"an issue comment":   func(g *Gateway) []string { return g.TagsOfEvent("issue_comment", "acme/widgets", "acme", false) },
+		"an unlisted event":  func(g *Gateway) []string { return g.TagsOfEvent("made_up", "acme/widgets", "acme", false) },
+		"a repository event": func(g *Gateway) []string { return g.TagsOfEvent("issues", "Acme/Widgets", "", false) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, respondFresh, wholeAPI(t, unchanged))
+				stale := []string{"/repos/acme/widgets/issues/3", "/repositories/7/issues?page=2"}
+				for _, path := range append(stale, "/repos/beta/widgets/issues/3") {
+					w.get(path, owner)
+				}
+				w.gateway.Cache.Purge(t.Context(), tags(w.gateway)...)
+				for _, path := range stale {
+					w.want("outcome of "+path, w.lastOutcome(path) != "hit", true)
+				}
+				if name != "an operation" {
+					w.want("outcome of another repository", w.lastOutcome("/repos/beta/widgets/issues/3"), "hit")
+				}
+			})
+		})
+	}
+}
+
+// TestPointsCountPerEndpoint sends requests for many files, and for many paths of a route outside the catalogue (L3 of
+// the list of defects). The upstream must never get more points in a minute than the limit of one endpoint.
+func TestPointsCountPerEndpoint(t *testing.T) {
+	for _, path := range []string{"/repos/o/r/contents/f%d.txt", "/repos/o/r/contents/dir/f%d/x", "/repos/o/r/new-route/f%d.txt", "/new/f%d"} {
+		t.Run(path, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var sent atomic.Int32
+				w := newWorld(t, func(http.ResponseWriter, *http.Request) { sent.Add(1) }, wholeAPI(t, func(l *policy.Limits) { l.Points.REST = 20 }))
+				for i := range 30 {
+					w.get(fmt.Sprintf(path, i), owner, "Prefer: wait=0")
+				}
+				w.want("requests in a minute", sent.Load(), int32(20))
+			})
+		})
+	}
+}
+
+// TestNamedResourceAdmitsTheNextRequest lets the upstream name a resource that the catalogue does not predict (L1 and
+// L2 of the list of defects). Once the window of that resource is exhausted, the operation is not sent, and other
+// operations are.
+func TestNamedResourceAdmitsTheNextRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reset := time.Now().Add(time.Hour)
+		used := 0
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			h := w.Header()
+			h.Set("X-Ratelimit-Reset", fmt.Sprint(reset.Unix()))
+			h.Set("X-Ratelimit-Resource", "core")
+			h.Set("X-Ratelimit-Limit", "5000")
+			h.Set("X-Ratelimit-Used", "1")
+			if strings.HasSuffix(r.URL.Path, "/hooks") {
+				used++
+				h.Set("X-Ratelimit-Resource", "special")
+				h.Set("X-Ratelimit-Limit", "3")
+				h.Set("X-Ratelimit-Used", fmt.Sprint(min(used, 3)))
+			}
+		}, wholeAPI(t, unchanged))
+		for range 6 {
+			w.get("/repos/o/r/hooks", owner, "Prefer: wait=0")
+		}
+		w.want("requests of the exhausted resource", used, 3)
+		refused := w.get("/repos/o/r/hooks", owner, "Prefer: wait=0")
+		w.want("status of the exhausted resource", refused.StatusCode, http.StatusTooManyRequests)
+		w.want("resource of the refusal", refused.Header.Get("X-Ratelimit-Resource"), "special")
+		other := w.get("/repos/o/r", owner)
+		w.want("status of another operation", other.StatusCode, http.StatusOK)
+		w.want("resource of another operation", other.Header.Get("X-Ratelimit-Resource"), "core")
+	})
+}
+
+func TestResourcesAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared, fails := map[string]string{}, true
+		exchange := func(_ context.Context, changed map[string]string) (map[string]string, error) {
+			if fails {
+				return nil, context.DeadlineExceeded
+			}
+			maps.Copy(shared, changed)
+			return maps.Clone(shared), nil
+		}
+		var first, second Resources
+		first.learn("repos/get", "core", "special")
+		first.learn("graphql", policy.GraphQL, "core")
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go first.Share(ctx, exchange)
+		go second.Share(ctx, exchange)
+		time.Sleep(2 * shareInterval)
+		if got := second.of("repos/get", "core"); got != "core" {
+			t.Errorf("without exchange: got %s, want core", got)
+		}
+		fails = false
+		time.Sleep(2 * shareInterval)
+		for _, r := range []*Resources{&first, &second} {
+			if got := r.of("repos/get", "core"); got != "special" {
+				t.Errorf("got %s, want special", got)
+			}
+			if got := r.of("graphql", policy.GraphQL); got != policy.GraphQL {
+				t.Errorf("got %s for GraphQL", got)
+			}
+		}
+	})
+}
