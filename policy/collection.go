@@ -15,7 +15,8 @@ type Collection struct {
 	// Name is the name of the root object, such as "acme/widgets". It is empty for me and top, "?" if the path has the
 	// number of the object, and "*" or "acme/*" for all objects (see [Collection.Tags]).
 	Name string
-	// Family is the segment after the root object, or "." for the root object.
+	// Family is the segment after the root object, or "." for the root object. "*" is every family of a repository except
+	// stats, because statistics change with the default branch only.
 	Family string
 }
 
@@ -26,6 +27,9 @@ func (c Collection) String() string {
 	}
 	return c.Root + ":" + c.Name + "/" + c.Family
 }
+
+// allFamilies is the Family of a whole repository.
+const allFamilies = "*"
 
 // roots are the first segments of paths with a root object.
 var roots = map[string]string{
@@ -59,12 +63,16 @@ func (m *Match) Collection() Collection {
 	return c
 }
 
-// Tags returns the tags of a response in the collection: the collection itself, the same family of all objects of the
-// owner, and the same family of all objects. Writes whose object is known by number or owner only purge the wider tags.
+// Tags returns the tags of a response in the collection: the collection itself, all families of the repository, the same
+// family of all objects of the owner, and the same family of all objects. A write that knows only the number or the
+// owner of the object purges the wider tags.
 func (c Collection) Tags() []string {
 	tags := []string{c.String()}
 	if c.Name == "" {
 		return tags
+	}
+	if c.Root == "repo" && c.Family != "stats" {
+		tags = append(tags, Collection{c.Root, c.Name, allFamilies}.String())
 	}
 	if owner, _, ok := strings.Cut(c.Name, "/"); ok {
 		tags = append(tags, Collection{c.Root, owner + "/*", c.Family}.String())
@@ -78,6 +86,8 @@ type collections struct {
 	Related map[string][]string `yaml:"related"`
 	// Events lists, for each webhook event, the collections that show the change.
 	Events map[string][]string `yaml:"events"`
+
+	families map[string][]string // of the operations, by root
 }
 
 // ChangedBy returns the tags that a successful write to a collection makes stale: the collection, the root object and
@@ -90,7 +100,7 @@ func (c *Catalogue) ChangedBy(changed Collection) []string {
 	if c.collections != nil {
 		names = append(names, c.collections.Related[names[0]]...)
 	}
-	return tagsOf(names, changed)
+	return c.tagsOf(names, changed)
 }
 
 // ChangedByEvent returns the tags that a webhook event makes stale, for the repository ("owner/name", or empty) and the
@@ -108,61 +118,79 @@ func (c *Catalogue) ChangedByEvent(event, repository, owner string) []string {
 	if !ok {
 		return []string{subject.Root + ":" + subject.Name}
 	}
-	return tagsOf(names, subject)
+	return c.tagsOf(names, subject)
 }
 
 // tagsOf returns the tags of the named collections, seen from a root object. The paths of some responses have the number
 // of the object, so their collections with the name "?" are included.
-func tagsOf(names []string, from Collection) (tags []string) {
+func (c *Catalogue) tagsOf(names []string, from Collection) (tags []string) {
 	owner, _, _ := strings.Cut(from.Name, "/")
 	for _, name := range names {
 		root, family, _ := strings.Cut(name, "/")
-		c := Collection{Root: root, Family: family}
+		at := Collection{Root: root, Family: family}
 		switch {
 		case root == "me", root == "top":
-			tags = append(tags, c.String())
+			tags = append(tags, at.String())
 			continue
-		case from.Name == "?", from.Name == "", owner == "": // the object is unknown
-			c.Name = "*"
+		case from.Name == "?", from.Name == "": // the object is unknown
+			at.Name = "*"
 		case root == from.Root:
-			c.Name = from.Name
+			at.Name = from.Name
 		case root == "repo":
-			c.Name = owner + "/*"
+			at.Name = owner + "/*"
 		case root == "org", root == "user":
-			c.Name = owner
-		default: // an enterprise or a team by number
-			c.Name = "*"
+			at.Name = owner
+		default: // an enterprise, or a team by its number
+			at.Name = "*"
 		}
-		tags = append(tags, c.String())
-		if c.Name != "*" {
-			c.Name = "?"
-			tags = append(tags, c.String())
+		families := []string{family}
+		if family == allFamilies && strings.HasSuffix(at.Name, "*") && c.collections != nil { // no tag covers all families of several repositories
+			families = c.collections.families[root]
+		}
+		for _, at.Family = range families {
+			tags = append(tags, at.String())
+			if at.Name != "*" {
+				tags = append(tags, Collection{root, "?", at.Family}.String())
+			}
 		}
 	}
 	slices.Sort(tags)
 	return slices.Compact(tags)
 }
 
-// check returns an error for each collection without an operation.
-func (c *collections) check(operations []*Operation) (errs []error) {
-	known := map[string]bool{}
+// familiesOf returns the families of the operations, by root.
+func familiesOf(operations []*Operation) map[string][]string {
+	families, plain := map[string][]string{"repo": {allFamilies}}, strings.NewReplacer("{", "", "}", "")
 	for _, op := range operations {
-		m := Match{Path: strings.NewReplacer("{", "", "}", "").Replace(op.Path)}
+		m := Match{Path: plain.Replace(op.Path)}
 		at := m.Collection()
-		known[at.Root+"/"+at.Family] = true
+		families[at.Root] = append(families[at.Root], at.Family)
 	}
-	for name, list := range c.Related {
-		for _, n := range append([]string{name}, list...) {
-			if !known[n] {
-				errs = append(errs, fmt.Errorf("collections.yaml: related %s: no operation in collection %q", name, n))
+	for root, list := range families {
+		slices.Sort(list)
+		families[root] = slices.Compact(list)
+	}
+	return families
+}
+
+// check returns an error for each collection without an operation.
+func (c *collections) check() (errs []error) {
+	exists := func(name string) bool {
+		root, family, _ := strings.Cut(name, "/")
+		return slices.Contains(c.families[root], family)
+	}
+	for _, part := range []map[string][]string{c.Related, c.Events} {
+		for key, list := range part {
+			for _, name := range list {
+				if !exists(name) {
+					errs = append(errs, fmt.Errorf("collections.yaml: %s: no operation in collection %q", key, name))
+				}
 			}
 		}
 	}
-	for event, list := range c.Events {
-		for _, n := range list {
-			if !known[n] {
-				errs = append(errs, fmt.Errorf("collections.yaml: event %s: no operation in collection %q", event, n))
-			}
+	for key := range c.Related {
+		if !exists(key) {
+			errs = append(errs, fmt.Errorf("collections.yaml: related: no operation in collection %q", key))
 		}
 	}
 	return errs

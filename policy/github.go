@@ -95,7 +95,8 @@ func loadTable(files fs.FS) (*Catalogue, error) {
 	if err := decode(files, "github/collections.yaml", &c); err != nil {
 		return nil, err
 	}
-	errs = append(errs, c.check(operations)...)
+	c.families = familiesOf(operations)
+	errs = append(errs, c.check()...)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}

@@ -50,14 +50,14 @@ func TestWriteMakesRelatedReadsStale(t *testing.T) {
 		stale string
 		fresh string
 	}{
-		{"PATCH " + repo + "/issues/3", repo + "/issues/3 " + repo + "/issues?state=open " + repo + " /repositories/7/issues?page=2 " + repo + "/pulls/3", "/repos/acme/other/issues/3 /user/repos /orgs/acme/teams"},
-		{"POST " + repo + "/issues/3/comments", repo + "/issues/3 " + repo + "/issues/3/comments " + repo + "/issues/comments " + repo + "/issues", "/repos/acme/other/issues"},
+		{"PATCH " + repo + "/issues/3", repo + "/issues/3 " + repo + "/issues?state=open " + repo + " /repositories/7/issues?page=2 " + repo + "/pulls/3", "/repos/acme/other/issues/3 /user/keys /orgs/acme/hooks"},
+		{"POST " + repo + "/issues/3/comments", repo + "/issues/3 " + repo + "/issues/3/comments " + repo + "/issues/comments " + repo + "/issues", "/repos/acme/other/issues /repos/acme/widgets/keys"},
 		{"PUT " + repo + "/pulls/3/merge", repo + "/pulls/3 " + repo + "/pulls " + repo + "/commits " + repo + "/branches/main " + repo + "/git/ref/heads/main " + repo + "/contents/a.txt " + repo + "/issues/3", "/repos/acme/other/pulls"},
 		{"PUT " + repo + "/contents/docs/a.txt", repo + "/contents/docs " + repo + "/commits?per_page=1 " + repo + "/branches/main " + repo + "/readme", "/repos/acme/other/readme"},
 		{"DELETE /repos/acme/widgets/git/refs/heads/x", repo + "/branches/x " + repo + "/branches", "/repos/acme/other/branches"},
-		{"PATCH /repositories/7/issues/3", repo + "/issues/3 /repositories/7/issues", "/user/repos"},
+		{"PATCH /repositories/7/issues/3", repo + "/issues/3 /repositories/7/issues", "/user/keys"},
 		{"POST /orgs/acme/repos", "/orgs/acme/repos /user/repos", "/orgs/other/repos"},
-		{"PUT /user/starred/acme/widgets", "/user/starred " + repo + "/stargazers " + repo, "/orgs/acme/teams"},
+		{"PUT /user/starred/acme/widgets", "/user/starred " + repo + "/stargazers " + repo, "/orgs/acme/hooks"},
 		{"POST /orgs/acme/teams/core/discussions", "/orgs/acme/teams", "/orgs/other/teams"},
 	} {
 		t.Run(c.write, func(t *testing.T) {
