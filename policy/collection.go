@@ -59,6 +59,13 @@ func (m *Match) Collection() Collection {
 	}
 	if len(rest) > 0 && rest[0] != "" {
 		c.Family = rest[0]
+		// A parameter in the place of the family has one collection for all values.
+		template, at := strings.Split(m.Operation.Path[1:], "/"), len(segments)-len(rest)
+		if at < len(template) && template[0] == first {
+			if name, ok := templateParameter(template[at]); ok {
+				c.Family = name
+			}
+		}
 	}
 	return c
 }
@@ -90,9 +97,16 @@ type collections struct {
 	families map[string][]string // of the operations, by root
 }
 
-// ChangedBy returns the tags that a successful write to a collection makes stale: the collection, the root object and
-// the related collections of the catalogue.
-func (c *Catalogue) ChangedBy(changed Collection) []string {
+// ChangedBy returns the tags that a successful write makes stale: its collection, the root object and the related
+// collections of the catalogue. A read by POST makes nothing stale.
+func (c *Catalogue) ChangedBy(m Match) []string {
+	if m.Operation.ReadsOnly {
+		return nil
+	}
+	changed, repository := m.Collection(), ""
+	if owner, repo := m.Params.Get("owner"), m.Params.Get("repo"); owner != "" && repo != "" {
+		repository = owner + "/" + repo // the path may name a repository below another root object
+	}
 	names := []string{changed.Root + "/" + changed.Family}
 	if changed.Root != "top" {
 		names = append(names, changed.Root+"/.")
@@ -100,7 +114,7 @@ func (c *Catalogue) ChangedBy(changed Collection) []string {
 	if c.collections != nil {
 		names = append(names, c.collections.Related[names[0]]...)
 	}
-	return c.tagsOf(names, changed)
+	return c.tagsOf(names, changed, repository)
 }
 
 // ChangedByEvent returns the tags that a webhook event makes stale, for the repository ("owner/name", or empty) and the
@@ -118,29 +132,29 @@ func (c *Catalogue) ChangedByEvent(event, repository, owner string) []string {
 	if !ok {
 		return []string{subject.Root + ":" + subject.Name}
 	}
-	return c.tagsOf(names, subject)
+	return c.tagsOf(names, subject, "")
 }
 
-// tagsOf returns the tags of the named collections, seen from a root object. The paths of some responses have the number
-// of the object, so their collections with the name "?" are included.
-func (c *Catalogue) tagsOf(names []string, from Collection) (tags []string) {
+// tagsOf returns the tags of the named collections, seen from a root object and a repository, if one is known. The paths
+// of some responses have the number of the object, so their collections with the name "?" are included.
+func (c *Catalogue) tagsOf(names []string, from Collection, repository string) (tags []string) {
 	owner, _, _ := strings.Cut(from.Name, "/")
 	for _, name := range names {
 		root, family, _ := strings.Cut(name, "/")
 		at := Collection{Root: root, Family: family}
-		switch {
+		switch known := from.Name != "" && from.Name != "?"; {
 		case root == "me", root == "top":
 			tags = append(tags, at.String())
 			continue
-		case from.Name == "?", from.Name == "": // the object is unknown
-			at.Name = "*"
-		case root == from.Root:
+		case root == "repo" && repository != "":
+			at.Name = repository
+		case known && root == from.Root:
 			at.Name = from.Name
-		case root == "repo":
-			at.Name = owner + "/*"
-		case root == "org", root == "user":
+		case known && root == "org" && from.Root == "repo":
 			at.Name = owner
-		default: // an enterprise, or a team by its number
+		case known && root == "repo" && (from.Root == "org" || from.Root == "user"):
+			at.Name = owner + "/*"
+		default: // all objects, such as the users that watch a repository
 			at.Name = "*"
 		}
 		families := []string{family}
@@ -162,7 +176,7 @@ func (c *Catalogue) tagsOf(names []string, from Collection) (tags []string) {
 func familiesOf(operations []*Operation) map[string][]string {
 	families, plain := map[string][]string{"repo": {allFamilies}}, strings.NewReplacer("{", "", "}", "")
 	for _, op := range operations {
-		m := Match{Path: plain.Replace(op.Path)}
+		m := Match{Operation: op, Path: plain.Replace(op.Path)}
 		at := m.Collection()
 		families[at.Root] = append(families[at.Root], at.Family)
 	}

@@ -27,6 +27,8 @@ type decisions struct {
 	Operations map[string]decision `yaml:"operations"`
 	// Content lists the operations of each reason class. See [Operation.Content].
 	Content map[string][]string `yaml:"content"`
+	// ReadsOnly lists operations that change nothing. See [Operation.ReadsOnly].
+	ReadsOnly []string `yaml:"reads_only"`
 	// Personal and App are path prefixes of operations about the caller, and of operations for the credentials of apps.
 	Personal []string `yaml:"personal"`
 	App      []string `yaml:"app"`
@@ -84,7 +86,7 @@ func loadTable(files fs.FS) (*Catalogue, error) {
 		errs = append(errs, d.apply(op, content[op.ID]))
 		operations = append(operations, op)
 	}
-	for _, ids := range [][]string{slices.Collect(maps.Keys(d.Operations)), slices.Collect(maps.Keys(content))} {
+	for _, ids := range [][]string{slices.Collect(maps.Keys(d.Operations)), slices.Collect(maps.Keys(content)), d.ReadsOnly} {
 		for _, id := range ids {
 			if !decided[id] {
 				errs = append(errs, fmt.Errorf("decisions.yaml: unknown operation %q", id))
@@ -121,6 +123,7 @@ func (d *decisions) apply(op *Operation, content string) error {
 		op.Cache.TTL = sharedTTL
 	}
 	op.Cache.Class = class
+	op.ReadsOnly = slices.Contains(d.ReadsOnly, op.ID)
 	within := func(prefix string) bool { return op.Path == prefix || strings.HasPrefix(op.Path, prefix+"/") }
 	op.Personal = slices.ContainsFunc(d.Personal, within)
 	op.Auth = "optional"

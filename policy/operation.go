@@ -53,6 +53,8 @@ type Operation struct {
 	Content string `yaml:"-"`
 	// Notifies marks requests that send notifications (Document A 4.3).
 	Notifies bool `yaml:"notifies"`
+	// ReadsOnly marks unsafe methods that change nothing that a response shows, such as rendering Markdown.
+	ReadsOnly bool `yaml:"-"`
 	// Cache is the cache rule.
 	Cache CacheRule `yaml:"cache"`
 	// Invalidates names operations whose stored responses a successful call makes stale, for equal values of their

@@ -104,7 +104,7 @@ func (g *Gateway) tagsOfChange(m policy.Match) []string {
 			tags = append(tags, "op:"+id)
 		}
 	}
-	return append(tags, g.Catalogue.ChangedBy(m.Collection())...)
+	return append(tags, g.Catalogue.ChangedBy(m)...)
 }
 
 // tagsOfLocation returns the tags of the targets in Location and Content-Location of a response to an unsafe request.

@@ -91,6 +91,7 @@ func allowDifferences(id string, want, got *answer) {
 	case id == "rate-limit/get": // the gateway writes this response itself
 		delete(want.Header, "X-Service-Media-Type")
 		delete(want.Header, "Etag")
+		delete(got.Header, "Etag")
 	}
 	if got.Status >= 400 {
 		delete(want.Header, "X-Service-Media-Type")

@@ -178,8 +178,13 @@ func (h *Health) Quarantined() []Quarantined {
 }
 
 // scopes returns the three scopes that may be hidden: the path of a request, its whole target, and its operation on the
-// target.
+// target. For a route outside the catalogue, the segment after the target replaces the operation.
 func (r Request) scopes() (path, target, operation string) {
+	if !r.Operation.Known() {
+		rest := strings.TrimPrefix(strings.ToLower(r.Path), r.Target)
+		first, _, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
+		return "path " + r.Path, "target " + r.Target, "segment " + first + " on " + r.Target
+	}
 	return "path " + r.Path, "target " + r.Target, "operation " + r.Operation.ID + " " + r.Operation.Path + " on " + r.Target
 }
 
