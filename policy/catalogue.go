@@ -224,6 +224,7 @@ func mustDecode[T any](name string) T {
 
 type resource struct {
 	Name            string        `yaml:"name"`
+	Dialect         string        `yaml:"dialect"`
 	Limit           int           `yaml:"limit"`
 	Unauthenticated int           `yaml:"unauthenticated"`
 	Window          time.Duration `yaml:"window"`
@@ -231,8 +232,21 @@ type resource struct {
 
 var resources = mustDecode[[]resource]("resources.yaml")
 
-// Resources returns the resources of the rate limit status in their order (Document B section 2.6).
-func Resources() []string {
+// Resources returns the resources of the documents' rate limit status in their order (Document B section 2.6).
+func Resources() []string { return resourcesOf("") }
+
+// resourcesOf returns the resources of the documents, followed by the resources that only a dialect has.
+func resourcesOf(dialect string) (names []string) {
+	for _, r := range resources {
+		if r.Dialect == "" || r.Dialect == dialect {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+// KnownResources returns the resources of all dialects.
+func KnownResources() []string {
 	names := make([]string, len(resources))
 	for i, r := range resources {
 		names[i] = r.Name
@@ -240,7 +254,22 @@ func Resources() []string {
 	return names
 }
 
-// IsResource reports whether the rate limit status has a resource with the given name.
-func IsResource(name string) bool {
-	return slices.ContainsFunc(resources, func(r resource) bool { return r.Name == name })
+// IsResource reports whether resources.yaml has a resource with the given name. The upstream may name other resources.
+func IsResource(name string) bool { return resourceIndex(name) >= 0 }
+
+// resourceIndex returns the position of a name in resources.yaml, or -1.
+func resourceIndex(name string) int {
+	return slices.IndexFunc(resources, func(r resource) bool { return r.Name == name })
+}
+
+// CompareResources orders names as in resources.yaml, and other names alphabetically after them.
+func CompareResources(a, b string) int {
+	i, j := resourceIndex(a), resourceIndex(b)
+	switch {
+	case i >= 0 && j >= 0:
+		return cmp.Compare(i, j)
+	case i < 0 && j < 0:
+		return strings.Compare(a, b)
+	}
+	return cmp.Compare(j, i) // a negative index comes last
 }

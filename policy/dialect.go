@@ -55,6 +55,9 @@ func LoadDialect(name string) (*Dialect, error) {
 	return &named, nil
 }
 
+// Resources returns the resources of the rate limit status, in their order.
+func (d *Dialect) Resources() []string { return resourcesOf(d.Name) }
+
 // Kind returns the kind of an Authorization value: Basic holds the client id and secret of an OAuth app (Document B
 // section 5.6), and known token prefixes name other kinds. The first response corrects the resulting limit.
 func (d *Dialect) Kind(scheme, credential string) CallerKind {

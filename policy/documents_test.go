@@ -315,6 +315,21 @@ func TestResourcesMatchDocuments(t *testing.T) {
 	if IsResource("gold") {
 		t.Error(`IsResource("gold") is true`)
 	}
+	outside := []string{"dependency_sbom", "code_scanning_autofix", "copilot_usage_records", "audit_log"}
+	if diff := cmp.Diff(want, dialect(t, "service").Resources()); diff != "" {
+		t.Errorf("documents (-), service dialect (+):\n%s", diff)
+	}
+	if diff := cmp.Diff(append(want, outside...), dialect(t, "github").Resources()); diff != "" {
+		t.Errorf("want (-), github dialect (+):\n%s", diff)
+	}
+	if diff := cmp.Diff(KnownResources(), dialect(t, "github").Resources()); diff != "" {
+		t.Errorf("all resources (-), github dialect (+):\n%s", diff)
+	}
+	names := []string{"zebra", "audit_log", "search", "apple", "core"}
+	slices.SortFunc(names, CompareResources)
+	if !slices.Equal(names, []string{"core", "search", "audit_log", "apple", "zebra"}) {
+		t.Errorf("got the order %q", names)
+	}
 	used := map[string]bool{}
 	for _, op := range Embedded().Operations() {
 		used[op.Resource] = true

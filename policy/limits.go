@@ -68,7 +68,7 @@ func DefaultLimits() Limits {
 }
 
 // For returns the documented window of a resource for a caller kind (Document B sections 2.6, 8.1 and 8.2). For
-// resources without documented numbers, resources.yaml contains estimates. An unknown resource has the window of core.
+// resources without documented numbers, resources.yaml contains estimates. Other resources have the numbers of core.
 func (l Limits) For(kind CallerKind, resource string) Window {
 	anonymous := kind == Unauthenticated
 	switch resource {

@@ -38,6 +38,8 @@ func TestLimitsForKindAndResource(t *testing.T) {
 		{"GraphQL without authentication", Unauthenticated, "graphql", Window{0, hour}},
 		{"app manifests", Unauthenticated, "integration_manifest", Window{5000, hour}},
 		{"snapshots", User, "dependency_snapshots", Window{100, minute}},
+		{"the audit log", User, "audit_log", Window{1750, hour}},
+		{"an unknown resource of a workflow", Workflow, "gold", Window{1000, hour}},
 		{"an unknown resource", User, "gold", Window{5000, hour}},
 		{"an unknown resource without authentication", Unauthenticated, "gold", Window{60, hour}},
 	} {
