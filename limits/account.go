@@ -296,12 +296,8 @@ func (a *account) log(s Spend) *slidingLog {
 	return l
 }
 
-// window returns the window of a resource. Unknown resources use the window of core, so that the number of windows is
-// bounded.
+// window returns the window of a resource, and creates the window if necessary.
 func (a *account) window(r *Rules, resource string) *window {
-	if !policy.IsResource(resource) {
-		resource = policy.Core
-	}
 	w := a.Windows[resource]
 	if w == nil {
 		w = newWindow(resource, r.For(a.Kind, resource))

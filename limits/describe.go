@@ -2,6 +2,7 @@ package limits
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -45,8 +46,13 @@ func (p report) shownReset() int64 {
 	return p.end() / second * second
 }
 
-// describe returns the account for operators. The budgets are the resources in the order of the API's documentation,
-// then the budgets that the upstream does not report.
+// resources returns the resources that have a window.
+func (a *account) resources() []string {
+	return slices.SortedFunc(maps.Keys(a.Windows), policy.CompareResources)
+}
+
+// describe returns the account for operators. The budgets are the resources in the order of resources.yaml, then other
+// resources that the upstream has named, then the budgets that the upstream does not report.
 func (a *account) describe(r *Rules, now int64) Account {
 	now = a.advance(now)
 	d := Account{Name: a.Name, Kind: a.Kind, InUse: len(a.reservations)}
@@ -54,10 +60,8 @@ func (a *account) describe(r *Rules, now int64) Account {
 	if now < a.Cooldown.Until {
 		d.BlockedUntil = time.UnixMicro(a.Cooldown.Until)
 	}
-	for _, resource := range policy.Resources() {
-		if a.Windows[resource] != nil {
-			d.Budgets = append(d.Budgets, a.budget(resource, r, now))
-		}
+	for _, resource := range a.resources() {
+		d.Budgets = append(d.Budgets, a.budget(resource, r, now))
 	}
 	resources := len(d.Budgets)
 	for _, l := range a.Logs {

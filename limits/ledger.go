@@ -24,6 +24,8 @@ type Ledger interface {
 	Renew(ctx context.Context, permits []OpenPermit) error
 	// Budget returns one resource of an account, or the documented budget of its kind if the account is unknown.
 	Budget(ctx context.Context, account string, kind policy.CallerKind, resource string) (Budget, error)
+	// Resources returns the resources that have a window in an account, ordered as [policy.CompareResources] does.
+	Resources(ctx context.Context, account string) ([]string, error)
 	// Accounts returns at most the given number of known accounts.
 	Accounts(ctx context.Context, most int) ([]Account, error)
 }
@@ -36,7 +38,8 @@ type Claim struct {
 	Kind    policy.CallerKind
 	// Operation is the scope of the points budget.
 	Operation string
-	// Resource is predicted from the catalogue. The response may name another resource.
+	// Resource is predicted from the catalogue. The response may name another resource. The caller bounds the number of
+	// names, for example with [Limiter.ReadRate].
 	Resource       string
 	Points         int
 	CreatesContent bool

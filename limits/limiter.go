@@ -20,6 +20,7 @@ const renewEvery = time.Second
 // before its deadline. One goroutine per account dispatches the waiting claims.
 type Limiter struct {
 	ledger      Ledger
+	resources   resourceNames
 	estimates   estimates
 	dispatchers sync.WaitGroup
 

@@ -135,6 +135,16 @@ func (m *Memory) Budget(_ context.Context, name string, kind policy.CallerKind, 
 	return a.budget(resource, &m.rules, m.now()), nil
 }
 
+// Resources implements [Ledger] and never fails.
+func (m *Memory) Resources(_ context.Context, name string) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a := m.accounts[name]; a != nil {
+		return a.resources(), nil
+	}
+	return nil, nil
+}
+
 // Accounts implements [Ledger] and never fails. The most recently used accounts are returned, ordered by name.
 func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 	m.mu.Lock()

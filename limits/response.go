@@ -12,8 +12,10 @@ import (
 
 // Rate contains the x-ratelimit headers of one response. The zero value represents a response without these headers.
 type Rate struct {
-	Limit int
-	Used  int
+	// Invalid means that the response has x-ratelimit headers that Weir cannot use. The other fields are then zero.
+	Invalid bool
+	Limit   int
+	Used    int
 	// Reset is in whole seconds of the upstream's clock.
 	Reset time.Time
 	// Date is the time of the response on the upstream's clock, or zero. Only the difference between Reset and Date is
@@ -26,6 +28,9 @@ type Rate struct {
 // microseconds fit into 53 bits.
 const latestReset = 9_000_000_000
 
+// rateHeaders are the x-ratelimit headers with a number.
+var rateHeaders = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Used", "X-Ratelimit-Reset"}
+
 // ReadRate parses the x-ratelimit headers. It returns false if the limit or the reset is missing or invalid. If the
 // used number is missing, ReadRate computes that number from the limit and the remaining number.
 func ReadRate(h http.Header) (Rate, bool) {
@@ -36,7 +41,8 @@ func ReadRate(h http.Header) (Rate, bool) {
 		used, okUsed = max(0, limit-remaining), true
 	}
 	if !okLimit || !okReset || !okUsed || reset > latestReset {
-		return Rate{}, false
+		present := func(name string) bool { return len(h[name]) > 0 }
+		return Rate{Invalid: slices.ContainsFunc(rateHeaders, present)}, false
 	}
 	r := Rate{Limit: limit, Used: used, Reset: time.Unix(int64(reset), 0), Resource: h.Get("X-Ratelimit-Resource")}
 	if date, err := http.ParseTime(h.Get("Date")); err == nil {

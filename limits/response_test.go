@@ -28,17 +28,17 @@ func TestReadRateParsesRateHeaders(t *testing.T) {
 		{"with the upstream's clock", header("Date", now.Add(-time.Hour).UTC().Format(http.TimeFormat),
 			"X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"), Rate{Limit: 30, Used: 3, Reset: now.Add(time.Minute), Date: now.Add(-time.Hour)}, true},
 		{"reset beyond the year 2255", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset",
-			"9000000001"), Rate{}, false},
-		{"no reset", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3"), Rate{}, false},
+			"9000000001"), Rate{Invalid: true}, false},
+		{"no reset", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3"), Rate{Invalid: true}, false},
 		{"not a number", header("X-RateLimit-Limit", "many", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"),
-			Rate{}, false},
+			Rate{Invalid: true}, false},
 		{"negative", header("X-RateLimit-Limit", "-1", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"),
-			Rate{}, false},
+			Rate{Invalid: true}, false},
 		{"no headers", nil, Rate{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, ok := ReadRate(c.h)
-			if !got.Reset.Equal(c.want.Reset) || !got.Date.Equal(c.want.Date) || got.Limit != c.want.Limit || got.Used != c.want.Used || got.Resource != c.want.Resource || ok != c.ok {
+			if !got.Reset.Equal(c.want.Reset) || !got.Date.Equal(c.want.Date) || got.Limit != c.want.Limit || got.Used != c.want.Used || got.Resource != c.want.Resource || got.Invalid != c.want.Invalid || ok != c.ok {
 				t.Errorf("got %+v, %v; want %+v, %v", got, ok, c.want, c.ok)
 			}
 		})

@@ -179,13 +179,25 @@ func (g *Gateway) answerFromLedger(ex *exchange) bool {
 	return true
 }
 
-// rateLimitStatus returns the body of the rate limit status. The body contains the resources in the order of the API's
-// documents (Document B section 2.6), and withRate the deprecated top-level rate.
+// rateLimitStatus returns the body of the rate limit status. The body contains the resources of the dialect in the order
+// of the API's documents (Document B section 2.6), then the resources that the upstream has named for the account, and
+// withRate the deprecated top-level rate.
 func (g *Gateway) rateLimitStatus(ex *exchange, withRate bool) (string, error) {
+	ctx, caller := ex.in.Context(), ex.identity.Caller
+	names := g.Dialect.Resources()
+	named, err := g.Ledger.Resources(ctx, caller.Account)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range named {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
 	var resources []string
 	var core string
-	for _, name := range policy.Resources() {
-		b, err := g.Ledger.Budget(ex.in.Context(), ex.identity.Caller.Account, ex.identity.Caller.Kind, name)
+	for _, name := range names {
+		b, err := g.Ledger.Budget(ctx, caller.Account, caller.Kind, name)
 		if err != nil {
 			return "", err
 		}

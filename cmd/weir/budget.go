@@ -252,7 +252,7 @@ func (v *budgetView) rows(a history.Account, now time.Time) []row {
 	rows := make([]row, len(budgets))
 	for i, b := range budgets {
 		amount := strconv.Itoa
-		if strings.HasPrefix(b.Resource, "cpu") {
+		if kind, _, _ := strings.Cut(b.Resource, ":"); kind == string(limits.CPU) {
 			amount = func(milliseconds int) string {
 				return strconv.FormatFloat(float64(milliseconds)/1000, 'f', -1, 64) + "s"
 			}

@@ -12,7 +12,6 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
 )
 
@@ -125,10 +124,7 @@ func (m *metrics) Observer(upstream string) func(*proxy.Record) {
 				m.saved.Add(ctx, 1, attributes(operationKey.String(r.Operation)))
 			}
 		}
-		resource := r.Resource
-		if !policy.IsResource(resource) { // the name comes from an upstream header
-			resource = other
-		}
+		resource := r.Resource // the limiter bounds the names (limits.Limiter.ReadRate)
 		for _, s := range r.Stages {
 			wait := func(reason string) {
 				m.waits.Record(ctx, s.Elapsed.Seconds(), attributes(reasonKey.String(reason)))

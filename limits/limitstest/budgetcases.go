@@ -2,6 +2,7 @@ package limitstest
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -160,17 +161,35 @@ var windowCases = []testCase{
 		h.refused(get("search"), limits.Primary, time.Hour+jitter)
 		h.granted(get("core"))
 	}},
-	{"unknown resources count as core", func(h *harness) {
-		for i := range 50 {
-			h.spend(get(fmt.Sprint("unknown-", i)), reported(fmt.Sprint("other-", i), i, 5000, time.Now().Add(time.Hour)))
+	{"every resource that a response names has its own window", func(h *harness) {
+		reset := time.Now().Add(time.Hour)
+		h.spend(get("core"), reported("core", 1, 5000, reset))
+		for i := range 3 {
+			h.spend(get("core"), reported("export_jobs", i+1, 3, reset))
 		}
-		names := map[string]bool{}
-		for _, budget := range h.account().Budgets {
-			names[budget.Resource] = true
+		h.check("core used", h.budget("core").Used, 1)
+		h.check("limit of the named resource", h.budget("export_jobs").Limit, 3)
+		h.refused(get("export_jobs"), limits.Primary, time.Hour+jitter)
+		h.granted(get("core"))
+		h.check("resources", strings.Join(h.resources(), " "), "core export_jobs")
+	}},
+	{"a resource without a report has the limit of core", func(h *harness) {
+		h.settled(h.granted(get("export_jobs")), limits.Outcome{Sent: true, Answered: true, Ended: true, Failed: true})
+		h.check("limit", h.budget("export_jobs").Limit, 5000)
+		h.check("window", h.budget("export_jobs").Window, time.Hour)
+		h.check("core", h.budget("core"), limits.Budget{})
+	}},
+	{"resources are listed in the order of the documents", func(h *harness) {
+		for _, name := range []string{"zebra", "audit_log", "search", "apple", "core"} {
+			h.spend(get(name), reported(name, 1, 5000, time.Now().Add(time.Hour)))
 		}
-		if !names["core"] || len(names) != 2 { // core and points:op
-			h.Errorf("budgets: %v", names)
+		want := "core search audit_log apple zebra"
+		h.check("resources", strings.Join(h.resources(), " "), want)
+		var listed []string
+		for _, b := range h.account().Budgets[:5] {
+			listed = append(listed, b.Resource)
 		}
+		h.check("budgets", strings.Join(listed, " "), want)
 	}},
 	{"a primary limit error closes only its resource", func(h *harness) {
 		o := reported("core", 4000, 5000, time.Now().Add(60*second))

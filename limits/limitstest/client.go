@@ -20,6 +20,9 @@ const (
 	patterns
 )
 
+// unlisted is a resource that resources.yaml does not have.
+const unlisted = "export_jobs"
+
 // operation is a kind of request.
 type operation struct {
 	limits.Claim
@@ -41,6 +44,7 @@ func operations() []operation {
 		{claim("search/code", policy.CodeSearch, 1), 1},
 		{claim("graphql", policy.GraphQL, 1), 1},
 		{claim("graphql", policy.GraphQL, 5), 1},
+		{claim("exports/get", unlisted, 1), 1},
 	}
 }
 

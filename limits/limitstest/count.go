@@ -222,6 +222,9 @@ func (w *window) take(now, granted time.Time, c *transportCopy) (ok bool, excess
 // spendByOtherUsers counts requests of other users, up to the limit.
 func (w *window) spendByOtherUsers(now time.Time, n int64) {
 	w.roll(now, true)
+	if w.max == unreachable {
+		return
+	}
 	n = min(n, w.max-w.used)
 	w.used += n
 	w.byOtherUsers += n

@@ -97,6 +97,7 @@ func drawProfile(rng *rand.Rand, l policy.Limits) Profile {
 	if n.BodyOdds = some(1); n.BodyOdds > 0 {
 		n.Body, n.Aborting = upTo(rng, 5*time.Second), some(0.5)
 	}
+	n.Misguessed = some(0.5)
 	n.OtherTraffic = some(5)
 	if rng.IntN(4) == 0 {
 		n.Dial = upTo(rng, time.Second)

@@ -40,6 +40,7 @@ type exchange struct {
 	*Upstream
 	*Request
 	rng      *rand.Rand
+	counted  string // resource that counts the request
 	response *Response
 	end      time.Duration // duration of the work
 	over     bool
@@ -55,7 +56,10 @@ type event struct {
 
 // Send starts a request. The channel receives the response, unless the response is lost.
 func (u *Upstream) Send(r Request, rng *rand.Rand) <-chan *Response {
-	ex := &exchange{Upstream: u, Request: &r, rng: rng, began: time.Now()}
+	ex := &exchange{Upstream: u, Request: &r, rng: rng, counted: r.Resource, began: time.Now()}
+	if chance(rng, u.profile.Misguessed) {
+		ex.counted = misguessed
+	}
 	ex.response = &Response{account: r.Account, granted: r.Granted}
 	n := &u.profile
 	work := n.latency(rng)
@@ -154,7 +158,7 @@ func (ex *exchange) resend() {
 		defer ex.mu.Unlock()
 		a, now := ex.account(ex.Account), time.Now()
 		ex.log(a.name, "counts a copy of %s", ex.Operation)
-		_, _ = ex.window(a, ex.Resource).take(now, ex.Granted, c)
+		_, _ = ex.window(a, ex.counted).take(now, ex.Granted, c)
 		ex.points(a, c)
 		if ex.CreatesContent {
 			ex.contents(a, c)
@@ -184,7 +188,7 @@ func (ex *exchange) arrive(a *account, now time.Time) {
 	}
 	t := ex.report.tally(cooling)
 	t.Requests++
-	w := ex.window(a, ex.Resource)
+	w := ex.window(a, ex.counted)
 	n := &ex.profile
 	if chance(ex.rng, n.ClosedWindows) {
 		w.spendByOtherUsers(now, w.max)
@@ -196,7 +200,7 @@ func (ex *exchange) arrive(a *account, now time.Time) {
 	if chance(ex.rng, n.Unchanged) && w.used < w.max {
 		return
 	}
-	limit := primaryName(ex.Resource)
+	limit := primaryName(ex.counted)
 	t = ex.report.tally(limit)
 	t.Requests++
 	ok, excess := w.take(now, ex.Granted, nil)
@@ -210,8 +214,8 @@ func (ex *exchange) arrive(a *account, now time.Time) {
 				ex.clock(ex.Granted), ex.clock(w.opened), ex.clock(w.ends), w.byOtherUsers))
 		}
 	}
-	if n.SlidingSearch && (ex.Resource == policy.Search || ex.Resource == policy.CodeSearch) {
-		ex.count(a, ex.Request, ex.Resource+" sliding", "", policy.Window{Max: int(w.max), Window: w.length}, 1, nil)
+	if n.SlidingSearch && (ex.counted == policy.Search || ex.counted == policy.CodeSearch) {
+		ex.count(a, ex.Request, ex.counted+" sliding", "", policy.Window{Max: int(w.max), Window: w.length}, 1, nil)
 	}
 }
 
@@ -258,7 +262,7 @@ func (ex *exchange) writeRate(a *account, now time.Time) {
 	if ex.response.cooldown != nil && chance(ex.rng, n.WithoutHeaders) {
 		return
 	}
-	w := ex.window(a, ex.Resource)
+	w := ex.window(a, ex.counted)
 	s := w.snapshot(now)
 	if last := w.last; chance(ex.rng, n.Stale) && last.opened.Equal(s.opened) && last.max != 0 {
 		s = last
@@ -273,7 +277,7 @@ func (ex *exchange) writeRate(a *account, now time.Time) {
 	}
 	ex.response.snapshot = s
 	ex.response.Rate = limits.Rate{Limit: int(s.max), Used: int(s.used), Reset: n.reportReset(s.ends, ex.rng),
-		Resource: ex.Resource}
+		Resource: ex.counted}
 }
 
 func (ex *exchange) spendPoints(a *account, _ time.Time) { ex.points(a, nil) }

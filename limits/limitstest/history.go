@@ -152,7 +152,7 @@ func drawClaim(t *rapid.T) limits.Claim {
 		Account: testAccount, Kind: policy.User,
 		Operation: rapid.SampledFrom([]string{"users/get", "issues/create"}).Draw(t, "operation"),
 		Resource: rapid.SampledFrom([]string{policy.Core, policy.Core, policy.Search, policy.CodeSearch,
-			policy.GraphQL, "invented"}).Draw(t, "resource"),
+			policy.GraphQL, "invented", "in_vented-2.0"}).Draw(t, "resource"),
 		Points:         rapid.SampledFrom([]int{1, 5}).Draw(t, "points"),
 		CreatesContent: rapid.Bool().Draw(t, "content"),
 		CPU: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond, time.Second, time.Hour}).
@@ -190,7 +190,7 @@ func drawOutcome(t *rapid.T) draft {
 		limit := rapid.SampledFrom([]int{3, 6, 20}).Draw(t, "limit")
 		o.Rate = limits.Rate{
 			Limit: limit, Used: rapid.IntRange(0, limit+2).Draw(t, "used"),
-			Resource: rapid.SampledFrom([]string{"", "", policy.Core, policy.Search, "invented"}).Draw(t, "named"),
+			Resource: rapid.SampledFrom([]string{"", "", policy.Core, policy.Search, "invented", "in_vented-2.0"}).Draw(t, "named"),
 		}
 		d.reset = time.Duration(rapid.IntRange(-5, 95).Draw(t, "reset")) * time.Second
 		d.dated = rapid.IntRange(0, 4).Draw(t, "dateless") < 4

@@ -6,14 +6,10 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/policy"
 )
 
-// window returns the window of a resource. Unknown resources use the window of core.
+// window returns the window of a resource. Every name is a window of its own.
 func (m *model) window(resource string) *fixedWindow {
-	if !policy.IsResource(resource) {
-		resource = policy.Core
-	}
 	for _, w := range m.windows {
 		if w.resource == resource {
 			return w

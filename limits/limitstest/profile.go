@@ -37,6 +37,10 @@ type Profile struct {
 	// Grant overrides the documented primary limits by resource.
 	Grant map[string]int
 
+	// Misguessed is the probability that the upstream counts a request against another resource than the claim names:
+	// misguessed, whose limit is never reached.
+	Misguessed float64
+
 	// Aligned windows begin at a random phase. Other windows begin with their first request. SlidingSearch also limits
 	// searches in every sliding minute.
 	Aligned, SlidingSearch bool
@@ -73,6 +77,13 @@ type Profile struct {
 	// OtherTraffic is the number of requests per second of other users of the account.
 	OtherTraffic float64
 }
+
+// misguessed is the resource of requests whose claim names another resource.
+const misguessed = "misguessed"
+
+// unreachable is the limit of misguessed. Not even other users exhaust it, because a ledger could not prevent further
+// requests whose claims name another resource.
+const unreachable = 1_000_000_000
 
 // chance returns true with a probability of p.
 func chance(rng *rand.Rand, p float64) bool { return p > 0 && rng.Float64() < p }

@@ -159,6 +159,16 @@ func (h *harness) budget(name string) limits.Budget {
 	return limits.Budget{}
 }
 
+// resources returns the resources with a window.
+func (h *harness) resources() []string {
+	h.Helper()
+	names, err := h.Resources(context.Background(), "a")
+	if err != nil {
+		h.Fatal(err)
+	}
+	return names
+}
+
 func (h *harness) check(name string, got, want any) {
 	h.Helper()
 	if got != want {

@@ -84,6 +84,9 @@ func (u *Upstream) window(a *account, resource string) *window {
 	if granted := u.profile.Grant[resource]; granted != 0 {
 		w.max = int64(granted)
 	}
+	if resource == misguessed {
+		w.max = unreachable
+	}
 	if u.profile.Aligned {
 		rng := rand.New(rand.NewPCG(u.seed, uint64(len(resource))))
 		w.phase = time.Now().Add(-rule.Window).Add(upTo(rng, rule.Window))

@@ -135,14 +135,13 @@ func (a *localAccount) now() int64 { return time.Now().UnixMicro() + a.clockOffs
 
 // unconfirmed returns the log of this replica's requests that no response reported.
 func (a *localAccount) unconfirmed(res string, r *limits.Rules) *localLog {
-	res = knownResource(res, "")
 	return a.logs.ofWindow("unconfirmed:"+res, r.For(a.kind, res).Window)
 }
 
 // settled applies an outcome that Redis has confirmed. write is the number of the confirmed write. Ledger.mu must be
 // held.
 func (a *localAccount) settled(p limits.Permit, o limits.Outcome, r *limits.Rules, write, now int64, rate rateReply) {
-	res := knownResource(o.Rate.Resource, p.Resource)
+	res := cmp.Or(o.Rate.Resource, p.Resource)
 	a.expirePermit(p.ID, r)
 	own := a.permits[p.ID]
 	settledBefore := own != nil && !own.unsettled()
@@ -185,7 +184,7 @@ func (a *localAccount) spent(c limits.Claim, o limits.Outcome, r *limits.Rules, 
 	case !o.Answered:
 		a.unconfirmed(c.Resource, r).spend(at, 1, write)
 	case o.Rate.Limit == 0:
-		a.unconfirmed(knownResource(o.Rate.Resource, c.Resource), r).spend(at, 1, write)
+		a.unconfirmed(cmp.Or(o.Rate.Resource, c.Resource), r).spend(at, 1, write)
 	}
 	a.unconfirmed(c.Resource, r).spend(later, copies, write)
 }
@@ -267,7 +266,7 @@ func (a *localAccount) learn(p limits.Permit, o limits.Outcome, r *limits.Rules)
 	if !o.Answered {
 		return false
 	}
-	res := knownResource(o.Rate.Resource, p.Resource)
+	res := cmp.Or(o.Rate.Resource, p.Resource)
 	w := r.For(a.kind, res)
 	reported = a.observe(res, o, limits.Budget{Limit: cmp.Or(a.budgets[res].Limit, w.Max), Window: w.Window})
 	if o.Limited == limits.SecondaryLimit {

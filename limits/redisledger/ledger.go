@@ -215,17 +215,6 @@ func (l *Ledger) permitName(id uint64) string { return l.Replica + ":" + strconv
 // logName returns the name of a sliding log in Redis.
 func logName(s *limits.Spend) string { return string(s.Budget) + ":" + s.Scope }
 
-// knownResource returns the first non-empty name. The result is core for a name that is not a resource of the API.
-func knownResource(name, fallback string) string {
-	if name == "" {
-		name = fallback
-	}
-	if policy.IsResource(name) {
-		return name
-	}
-	return policy.Core
-}
-
 // resource is a primary window as scripts get it, with the documented limit and the length in microseconds.
 type resource struct {
 	Name   string `json:"name"`
@@ -234,7 +223,6 @@ type resource struct {
 }
 
 func resourceOf(r *limits.Rules, kind policy.CallerKind, name string) resource {
-	name = knownResource(name, "")
 	w := r.For(kind, name)
 	return resource{name, w.Max, w.Window.Microseconds()}
 }

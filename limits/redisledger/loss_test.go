@@ -307,11 +307,13 @@ func TestAssumedResetIsRestored(t *testing.T) {
 			settle(later, limits.NotLimited, limits.Rate{Limit: 5000, Used: 1, Reset: now.Add(-time.Second), Date: now.Add(-time.Hour - time.Minute)})
 			time.Sleep(after)
 			budget := func() limits.Budget {
-				a, err := p.r1.read(p.Context(), later.Account, true, resourceOf(p.r1.rules.Load(), later.Kind, later.Resource))
+				r := p.r1.rules.Load()
+				args := readCall{Windows: []resource{resourceOf(r, later.Kind, later.Resource)}, WindowOnly: true}
+				answer, err := p.r1.read(p.Context(), later.Account, args)
 				if err != nil {
 					p.Fatal(err)
 				}
-				return a.Budgets[0]
+				return answer.account(later.Account, r).Budgets[0]
 			}
 			before := budget()
 			if before.Remaining != 0 {

@@ -62,7 +62,7 @@ func (a *localAccount) lease(c limits.Claim) *offlineLease {
 
 // windowLog returns the log of units with a name.
 func (o *offlineLease) windowLog(logs localLogs, name string, r *limits.Rules) *localLog {
-	return logs.ofWindow(name, r.For(o.claim.Kind, knownResource(o.claim.Resource, "")).Window)
+	return logs.ofWindow(name, r.For(o.claim.Kind, o.claim.Resource).Window)
 }
 
 // usedUnits returns the number of used units of the lease.
@@ -199,7 +199,7 @@ func (l *Ledger) admitOffline(a *localAccount, c limits.Claim) limits.Decision {
 	if until := time.UnixMicro(a.cooldownUntil - a.clockOffset); until.After(since) {
 		return limits.Decision{Reason: limits.Cooldown, Until: latest(until, refused.Until)}
 	}
-	if until := a.exhaustedUntil(knownResource(c.Resource, ""), r); until.After(now) {
+	if until := a.exhaustedUntil(c.Resource, r); until.After(now) {
 		return limits.Decision{Reason: limits.Primary, Until: until}
 	}
 	for _, s := range r.Spends(c) {
@@ -235,7 +235,7 @@ func (a *localAccount) exhaustedUntil(res string, r *limits.Rules) (until time.T
 // must be held.
 func (a *localAccount) unreported(res string) (n int64) {
 	for _, c := range a.leases {
-		if knownResource(c.claim.Resource, "") != res {
+		if c.claim.Resource != res {
 			continue
 		}
 		for _, logs := range []localLogs{c.spent, c.sending} {
@@ -245,13 +245,13 @@ func (a *localAccount) unreported(res string) (n int64) {
 		}
 	}
 	for _, p := range a.offline {
-		if knownResource(p.claim.Resource, "") == res {
+		if p.claim.Resource == res {
 			n += p.units()
 		}
 	}
 	for _, p := range a.permits {
 		given := p.outcome != nil && !p.outcome.Sent
-		if p.unsettled() && !p.observed && !given && knownResource(p.claim.Resource, "") == res {
+		if p.unsettled() && !p.observed && !given && p.claim.Resource == res {
 			n++
 		}
 	}

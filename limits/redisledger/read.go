@@ -2,6 +2,7 @@ package redisledger
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,9 +15,11 @@ import (
 
 // readCall is the argument of read.lua.
 type readCall struct {
-	Headroom   float64    `json:"headroom"`
-	Concurrent int64      `json:"concurrent"`
-	Windows    []resource `json:"windows"`
+	Headroom   float64 `json:"headroom"`
+	Concurrent int64   `json:"concurrent"`
+	// Windows have documented numbers. Other windows of the account have the numbers of Other.
+	Windows []resource `json:"windows,omitempty"`
+	Other   resource   `json:"other"`
 	// WindowOnly selects a reply without logs and with the only window, even if that window was not used.
 	WindowOnly bool `json:"window_only"`
 }
@@ -54,6 +57,7 @@ func (answer *reply) account(name string, rules *limits.Rules) limits.Account {
 		b.Remaining, b.Window = b.Limit-b.Used, rules.For(a.Kind, b.Resource).Window
 		a.Budgets = append(a.Budgets, b)
 	}
+	slices.SortFunc(a.Budgets, func(x, y limits.Budget) int { return policy.CompareResources(x.Resource, y.Resource) })
 	shown := len(a.Budgets)
 	for _, log := range state.Logs {
 		budget, scope, _ := strings.Cut(log.Log, ":")
@@ -68,14 +72,15 @@ func (answer *reply) account(name string, rules *limits.Rules) limits.Account {
 // Budget implements [limits.Ledger] from local state. It calls Redis only for a resource without local state.
 func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind, res string) (limits.Budget, error) {
 	r := l.rules.Load()
-	res = knownResource(res, "")
 	a := l.account(name, kind)
 	if b, ok := l.knownBudget(a, res, r); ok {
 		return b, nil
 	} else if l.isLost() {
 		return limits.Budget{}, unavailable(errLost)
 	}
-	read, err := l.read(context.WithoutCancel(ctx), name, true, resourceOf(r, kind, res))
+	args := readCall{Headroom: r.Headroom, Windows: []resource{resourceOf(r, kind, res)}, WindowOnly: true}
+	answer, err := l.read(context.WithoutCancel(ctx), name, args)
+	read := answer.account(name, r)
 	if err != nil || len(read.Budgets) == 0 {
 		return limits.Budget{}, err
 	}
@@ -83,6 +88,31 @@ func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind
 	defer l.mu.Unlock()
 	a.budgets[res] = read.Budgets[0]
 	return read.Budgets[0], nil
+}
+
+// Resources implements [limits.Ledger]. While Redis is lost, it returns the resources that this replica knows.
+func (l *Ledger) Resources(ctx context.Context, name string) ([]string, error) {
+	names := map[string]bool{}
+	l.mu.Lock()
+	if a := l.accounts[name]; a != nil {
+		for res := range a.budgets {
+			names[res] = true
+		}
+		for res := range a.observed {
+			names[res] = true
+		}
+	}
+	l.mu.Unlock()
+	if !l.isLost() {
+		answer, err := l.read(context.WithoutCancel(ctx), name, readCall{})
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range answer.Account.Windows {
+			names[w.Resource] = true
+		}
+	}
+	return slices.SortedFunc(maps.Keys(names), policy.CompareResources), nil
 }
 
 // Accounts implements [limits.Ledger]. It returns the most recently used accounts, ordered by name.
@@ -118,11 +148,14 @@ func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, erro
 	for i, title := range titles {
 		group.Go(func() error {
 			kind, name, _ := strings.Cut(title, " ")
-			var windows []resource
-			for _, known := range policy.Resources() {
-				windows = append(windows, resourceOf(r, policy.CallerKind(kind), known))
+			args := readCall{
+				Headroom: r.Headroom, Concurrent: r.Usable(int64(r.Concurrent)), Other: resourceOf(r, policy.CallerKind(kind), policy.Core),
 			}
-			a, err := l.read(ctx, name, false, windows...)
+			for _, known := range policy.KnownResources() {
+				args.Windows = append(args.Windows, resourceOf(r, policy.CallerKind(kind), known))
+			}
+			answer, err := l.read(ctx, name, args)
+			a := answer.account(name, r)
 			a.Name, a.Kind = name, policy.CallerKind(kind) // the account may have expired
 			list[i] = a
 			if unreadable(err) {
@@ -137,13 +170,7 @@ func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, erro
 	return list, nil
 }
 
-// read returns the state of an account with some windows.
-func (l *Ledger) read(ctx context.Context, name string, windowOnly bool, windows ...resource) (limits.Account, error) {
-	r := l.rules.Load()
-	args := readCall{r.Headroom, r.Usable(int64(r.Concurrent)), windows, windowOnly}
-	answer, err := l.run(ctx, l.scripts.read, name, func(string) call { return call{Step: args} }, func(reply) {})
-	if err != nil {
-		return limits.Account{}, err
-	}
-	return answer.account(name, r), nil
+// read returns the state of an account without changing the account.
+func (l *Ledger) read(ctx context.Context, name string, args readCall) (reply, error) {
+	return l.run(ctx, l.scripts.read, name, func(string) call { return call{Step: args} }, func(reply) {})
 }

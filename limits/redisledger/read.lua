@@ -1,6 +1,7 @@
 -- Returns the state of an account without changing the account. Only permits count as in use, not offline leases.
--- step: {headroom, concurrent, windows, window_only}. The reply has the used windows and the logs. If window_only is
--- set, the reply has only the window that the step names.
+-- step: {headroom, concurrent, windows, other, window_only}. windows have documented numbers, and other has the numbers of
+-- the windows that are not among them. The reply has the used windows and the logs. If window_only is set, the reply has
+-- only the window that the step names.
 
 load()
 advance()
@@ -13,8 +14,14 @@ for _, name in ipairs(field_names('x:~')) do
   end
 end
 
+local resources, named = step.windows or {}, {}
+for _, resource in ipairs(resources) do named[resource.name] = true end
+for _, field in ipairs(step.window_only and {} or field_names('w:')) do
+  local name = field:sub(3)
+  if not named[name] then table.insert(resources, {name = name, limit = step.other.limit, window = step.other.window}) end
+end
 local list = {}
-for _, resource in ipairs(step.windows) do
+for _, resource in ipairs(resources) do
   local w = window({name = resource.name})
   if w.length > 0 or step.window_only then
     local rate = rate_of(window(resource))

@@ -142,7 +142,7 @@ func BenchmarkScaleReplica(b *testing.B) {
 		{"register", func() error { _, err := m.registerReplica(ctx); return err }},
 		{"heartbeat", func() error { m.replicas.Store(10); return m.heartbeatAccount(ctx, s, false) }},
 		{"index", func() error { return m.indexAccount(ctx, s, true) }},
-		{"read", func() error { _, err := m.read(ctx, s.name, false, windows...); return err }},
+		{"read", func() error { _, err := m.read(ctx, s.name, readCall{Windows: windows}); return err }},
 		{"list", func() error {
 			return m.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: accountsKey, Start: 0, Stop: 999, Rev: true}).Err()
 		}},

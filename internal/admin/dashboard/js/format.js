@@ -53,7 +53,7 @@ export function bytes(n) {
 
 /** Formats an amount of a budget. The cpu budgets count milliseconds, and all other budgets requests or points. */
 export function amount(resource, n) {
-  if (!resource.startsWith("cpu")) return count(n);
+  if (!/^cpu(:|$)/.test(resource)) return count(n);
   return `${(n / 1000).toFixed(n >= 100000 ? 0 : 1)} s`;
 }
 

@@ -1,0 +1,100 @@
+package proxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// rateStatus is a decoded rate limit status.
+type rateStatus struct {
+	Resources map[string]struct{ Limit, Used, Remaining int }
+}
+
+func (w *world) rateStatus() (s rateStatus) {
+	w.Helper()
+	r := w.get("/rate_limit", "Authorization: Bearer a")
+	if err := json.Unmarshal([]byte(r.body), &s); err != nil {
+		w.Fatalf("%q: %v", r.body, err)
+	}
+	return s
+}
+
+// naming returns an upstream that names a resource in each response, and reports a rising use of a limit.
+func naming(limit int, name func(n int) string) http.HandlerFunc {
+	used := 0
+	return func(w http.ResponseWriter, _ *http.Request) {
+		used++
+		h := w.Header()
+		h.Set("Cache-Control", "no-cache")
+		h.Set("X-Ratelimit-Limit", strconv.Itoa(limit))
+		h.Set("X-Ratelimit-Used", strconv.Itoa(min(used, limit)))
+		h.Set("X-Ratelimit-Reset", strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10))
+		h.Set("X-Ratelimit-Resource", name(used))
+	}
+}
+
+func TestResourceNamedByTheUpstreamIsAWindowOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, naming(3, func(int) string { return "audit_log" }))
+		for i := range 3 {
+			r := w.get("/orgs/acme/audit-log", "Authorization: Bearer a")
+			w.want("status", r.StatusCode, 200)
+			w.want("resource", r.Header.Get("X-Ratelimit-Resource"), "audit_log")
+			w.want("limit", r.Header.Get("X-Ratelimit-Limit"), "3")
+			w.want("used", r.Header.Get("X-Ratelimit-Used"), strconv.Itoa(i+1))
+		}
+		r := w.get("/repos/acme/widgets", "Authorization: Bearer a")
+		w.want("status of a request that core counts", r.StatusCode, 200)
+		status := w.rateStatus()
+		w.want("core limit", status.Resources["core"].Limit, 5000)
+		w.want("core used", status.Resources["core"].Used, 0)
+		w.want("audit_log limit", status.Resources["audit_log"].Limit, 3)
+		w.want("audit_log remaining", status.Resources["audit_log"].Remaining, 0)
+		w.want("members", len(status.Resources), len(policy.Resources())+1)
+	})
+}
+
+func TestInvalidResourceNameCountsLikeNoHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, naming(3, func(int) string { return "Audit log" }))
+		for i := range 3 {
+			r := w.get("/repos/acme/widgets", "Authorization: Bearer a")
+			w.want("status", r.StatusCode, 200)
+			w.want("resource", r.Header.Get("X-Ratelimit-Resource"), "core")
+			w.want("limit", r.Header.Get("X-Ratelimit-Limit"), "5000")
+			w.want("used", r.Header.Get("X-Ratelimit-Used"), strconv.Itoa(i+1))
+		}
+		w.want("status after three responses", w.get("/repos/acme/widgets", "Authorization: Bearer a").StatusCode, 200)
+		w.want("members", len(w.rateStatus().Resources), len(policy.Resources()))
+	})
+}
+
+func TestUpstreamCannotCreateWindowsWithoutBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, naming(5000, func(n int) string { return fmt.Sprint("invented-", n) }))
+		for range 250 {
+			w.want("status", w.get("/repos/acme/widgets", "Authorization: Bearer a").StatusCode, 200)
+		}
+		w.want("members", len(w.rateStatus().Resources), len(policy.Resources())+100)
+	})
+}
+
+func TestRateLimitStatusOfADialectHasItsResources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		github, err := policy.LoadDialect("github")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t, newCounter().ServeHTTP, func(c *Config) { c.Dialect = github })
+		status := w.rateStatus()
+		w.want("audit_log", status.Resources["audit_log"].Limit, 1750)
+		w.want("members", len(status.Resources), len(policy.KnownResources()))
+	})
+}
