@@ -1,18 +1,37 @@
 package policy
 
 // CallerKind is the kind of an account. The kind decides the primary limit until the first response reports the limit
-// (Document B section 8.1). The values are the keys of limits.primary in the configuration.
+// (Document B section 8.1). The values are those of credentials[].kind in the configuration.
 type CallerKind string
 
-// Caller kinds.
+// Caller kinds. Enterprise is a user of an enterprise.
 const (
-	Unauthenticated CallerKind = "unauthenticated"
-	User            CallerKind = "user"
-	Enterprise      CallerKind = "enterprise"
-	Installation    CallerKind = "installation"
-	OAuthApp        CallerKind = "oauth_app"
-	Workflow        CallerKind = "workflow"
+	Unauthenticated        CallerKind = "unauthenticated"
+	User                   CallerKind = "user"
+	Enterprise             CallerKind = "enterprise"
+	Installation           CallerKind = "installation"
+	EnterpriseInstallation CallerKind = "enterprise_installation"
+	OAuthApp               CallerKind = "oauth_app"
+	EnterpriseOAuthApp     CallerKind = "enterprise_oauth_app"
+	Workflow               CallerKind = "workflow"
+	EnterpriseWorkflow     CallerKind = "enterprise_workflow"
 )
+
+// Base returns the kind without the enterprise. A caller of an enterprise has another primary limit, and is otherwise
+// like a caller of the base kind.
+func (k CallerKind) Base() CallerKind {
+	switch k {
+	case Enterprise:
+		return User
+	case EnterpriseInstallation:
+		return Installation
+	case EnterpriseOAuthApp:
+		return OAuthApp
+	case EnterpriseWorkflow:
+		return Workflow
+	}
+	return k
+}
 
 // Caller is the identity of a request. Caller contains no secret, because Account and Class are names or keyed hashes.
 type Caller struct {

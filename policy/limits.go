@@ -8,7 +8,7 @@ type Limits struct {
 	Primary struct {
 		Unauthenticated int           `yaml:"unauthenticated" desc:"per address"`
 		User            int           `yaml:"user" desc:"per user, for all tokens together"`
-		Enterprise      int           `yaml:"enterprise" desc:"per user of an enterprise"`
+		Enterprise      int           `yaml:"enterprise" desc:"per user, installation, OAuth app or repository of an enterprise"`
 		Installation    int           `yaml:"installation" desc:"per installation, at least"`
 		OAuthApp        int           `yaml:"oauth_app" desc:"per app with client id and secret"`
 		Workflow        int           `yaml:"workflow" desc:"per repository with workflows"`
@@ -109,11 +109,12 @@ func (l Limits) OfInstallation(repositories, users int) int {
 }
 
 func (l Limits) core(kind CallerKind) int {
+	if kind != kind.Base() {
+		return l.Primary.Enterprise
+	}
 	switch kind {
 	case Unauthenticated:
 		return l.Primary.Unauthenticated
-	case Enterprise:
-		return l.Primary.Enterprise
 	case Installation:
 		return l.Primary.Installation
 	case OAuthApp:

@@ -22,6 +22,11 @@ func TestLimitsForKindAndResource(t *testing.T) {
 		{"an address", Unauthenticated, Core, Window{60, hour}},
 		{"a user", User, Core, Window{5000, hour}},
 		{"a user of the enterprise plan", Enterprise, Core, Window{15000, hour}},
+		{"an installation of an enterprise", EnterpriseInstallation, Core, Window{15000, hour}},
+		{"an app of an enterprise", EnterpriseOAuthApp, Core, Window{15000, hour}},
+		{"a workflow of an enterprise", EnterpriseWorkflow, Core, Window{15000, hour}},
+		{"an unknown resource of an enterprise", EnterpriseWorkflow, "gold", Window{15000, hour}},
+		{"search of an enterprise", EnterpriseInstallation, Search, Window{30, minute}},
 		{"an installation", Installation, Core, Window{5000, hour}},
 		{"an app with client id and secret", OAuthApp, Core, Window{5000, hour}},
 		{"a workflow", Workflow, Core, Window{1000, hour}},
@@ -121,6 +126,11 @@ func TestDefaultLimitsMatchDocuments(t *testing.T) {
 	} {
 		if documented[limit] != want {
 			t.Errorf("%s: Document B has %q, want %q", limit, documented[limit], want)
+		}
+	}
+	for _, caller := range []string{"app installation token", "OAuth app using client id and secret (public data only)", "built-in workflow token"} {
+		if !strings.Contains(documented[caller], "15,000") {
+			t.Errorf("%s: Document B has %q, without the limit of an enterprise", caller, documented[caller])
 		}
 	}
 	if l.Points.GraphQL != 2000 || l.CPU.GraphQL != time.Minute || l.CPU.Window != time.Minute || l.Points.Window != time.Minute || maxSearchOperators != 5 ||

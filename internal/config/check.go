@@ -281,12 +281,12 @@ func (d *decoder) checkCredential(key string, c Credential, names map[string]boo
 	d.token(key+".token", c.Token)
 	if c.App.ID == "" && c.App.Key == "" && c.App.Installation == 0 && len(c.App.Permissions) == 0 {
 		d.require(c.Token != "", key+".token", "required")
-		d.require(c.Kind != policy.OAuthApp || strings.Contains(c.Token.Reveal(), ":"), key+".token", "must be id:secret for kind oauth_app")
+		d.require(c.Kind.Base() != policy.OAuthApp || strings.Contains(c.Token.Reveal(), ":"), key+".token", "must be id:secret for kind %s", c.Kind)
 		return
 	}
 	switch {
-	case c.Kind != policy.Installation:
-		d.wrong(key+".app", "requires kind installation, not %q", c.Kind)
+	case c.Kind.Base() != policy.Installation:
+		d.wrong(key+".app", "requires kind installation or enterprise_installation, not %q", c.Kind)
 	case c.Token != "":
 		d.wrong(key+".token", "must be empty if app is set")
 	}

@@ -122,7 +122,7 @@ type Store struct {
 // Credential is an upstream credential that the gateway holds.
 type Credential struct {
 	Name    string            `yaml:"name" desc:"name for use under clients"`
-	Kind    policy.CallerKind `yaml:"kind" desc:"kind of caller that the upstream sees" enum:"user,enterprise,installation,oauth_app,workflow"`
+	Kind    policy.CallerKind `yaml:"kind" desc:"kind of caller that the upstream sees; with enterprise for callers of an enterprise" enum:"user,enterprise,installation,enterprise_installation,oauth_app,enterprise_oauth_app,workflow,enterprise_workflow"`
 	Account string            `yaml:"account" desc:"what the upstream counts requests against; credentials of one user have the same account"`
 	Token   credential.Secret `yaml:"token" desc:"the token; id:secret for an oauth_app; empty if app is set"`
 	App     struct {

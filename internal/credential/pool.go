@@ -144,11 +144,12 @@ func (p *Pool) eligible(op *policy.Operation) []Caller {
 // public data only (Document B section 5.6). Personal operations need a user. Some operations refuse installations
 // (Document A section 5.5).
 func accepts(op *policy.Operation, kind policy.CallerKind) bool {
+	kind = kind.Base()
 	switch {
 	case op.Auth == "app": // the credential of an app itself, which no held credential has
 		return false
 	case op.Personal:
-		return kind == policy.User || kind == policy.Enterprise
+		return kind == policy.User
 	case kind == policy.OAuthApp:
 		return op.Safe() && (op.Auth == "optional" || !op.Known())
 	case kind == policy.Installation || kind == policy.Workflow:

@@ -3,6 +3,7 @@ package credential
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,7 +20,8 @@ import (
 // heldOfEachKind returns a credential of each kind, and a credential of a second user.
 func heldOfEachKind() []Held {
 	held := []Held{{Name: "second", Kind: policy.User, Account: "second", Token: "second:x"}}
-	for _, kind := range []policy.CallerKind{policy.User, policy.Enterprise, policy.Installation, policy.OAuthApp, policy.Workflow} {
+	for _, kind := range []policy.CallerKind{policy.User, policy.Enterprise, policy.Installation, policy.OAuthApp, policy.Workflow,
+		policy.EnterpriseInstallation, policy.EnterpriseOAuthApp, policy.EnterpriseWorkflow} {
 		held = append(held, Held{Name: string(kind), Kind: kind, Account: "account " + string(kind), Token: Secret(kind + ":x")})
 	}
 	return held
@@ -159,7 +161,7 @@ func TestPickReadsBudgetsWithoutItsLock(t *testing.T) {
 
 func TestKindsThatAnOperationAccepts(t *testing.T) {
 	for id, want := range map[string]string{
-		"watching/list-subscribers": "second user enterprise installation oauth_app workflow",
+		"watching/list-subscribers": "second user enterprise installation oauth_app workflow enterprise_installation enterprise_oauth_app enterprise_workflow",
 		"watching/get-subscription": "second user enterprise",
 		"watching/list-mine":        "second user enterprise",
 		"migrations/start-user":     "second user enterprise",
@@ -299,5 +301,31 @@ func TestHiddenTargetsAreBounded(t *testing.T) {
 	}
 	if n := p.health.hidden.Len(); n > maxHidden {
 		t.Errorf("%d hidden targets, want at most %d", n, maxHidden)
+	}
+}
+
+func TestOperationsAcceptKindsOfAnEnterpriseLikeTheirBaseKinds(t *testing.T) {
+	for _, held := range heldOfEachKind() {
+		for _, op := range policy.Embedded().Operations() {
+			if got, want := accepts(op, held.Kind), accepts(op, held.Kind.Base()); got != want {
+				t.Errorf("%s: accepts(%s) is %v, want %v", op.ID, held.Kind, got, want)
+			}
+		}
+	}
+	for kind, want := range map[policy.CallerKind]bool{
+		policy.Enterprise: true, policy.EnterpriseInstallation: false, policy.EnterpriseOAuthApp: false, policy.EnterpriseWorkflow: false,
+	} {
+		if got := accepts(&policy.Operation{Personal: true}, kind); got != want {
+			t.Errorf("personal operation: accepts(%s) is %v, want %v", kind, got, want)
+		}
+	}
+}
+
+func TestOAuthAppOfAnEnterpriseIsSentAsBasic(t *testing.T) {
+	p := poolOf(t, "enterprise_oauth_app", "enterprise_installation")
+	for i, want := range []string{"Basic " + base64.StdEncoding.EncodeToString([]byte("enterprise_oauth_app:x")), "Bearer enterprise_installation:x"} {
+		if got := p.held[i].Authorization.Reveal(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
 	}
 }

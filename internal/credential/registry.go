@@ -146,7 +146,7 @@ func (r *Registry) hold(h Held) Caller {
 	caller := policy.Caller{Kind: h.Kind, Account: cmp.Or(h.Account, class), Class: class}
 	r.accounts[class] = caller
 	value := "Bearer " + h.Token.Reveal()
-	if h.Kind == policy.OAuthApp {
+	if h.Kind.Base() == policy.OAuthApp {
 		value = "Basic " + base64.StdEncoding.EncodeToString([]byte(h.Token.Reveal()))
 	}
 	return Caller{Caller: caller, Authorization: Secret(value), heldName: h.Name, source: h.Source}

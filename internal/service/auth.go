@@ -59,6 +59,16 @@ func tokens() map[string]caller {
 			kind: policy.Workflow, account: "repository acme/widgets", token: "workflow", grants: grants{"Contents (repository)": "write"},
 			canSee: func(r *repository) bool { return r.fullName() == "acme/widgets" },
 		},
+		"tok-enterprise-app": {
+			kind: policy.EnterpriseInstallation, account: "installation acme-labs", token: "installation", grants: allGrants(),
+			canSee: func(r *repository) bool { return r.owner.login == "acme-labs" },
+		},
+		"tok-enterprise-workflow": {
+			kind: policy.EnterpriseWorkflow, account: "repository acme/monolith", token: "workflow", grants: grants{"Contents (repository)": "write"},
+			canSee: func(r *repository) bool { return r.fullName() == "acme/monolith" },
+		},
+		"enterprise-app:enterprise-secret": {kind: policy.EnterpriseOAuthApp, account: "app enterprise-app", token: "oauth_app"},
+
 		"oauth-app:oauth-secret": {kind: policy.OAuthApp, account: "app oauth-app", token: "oauth_app"},
 	}
 }

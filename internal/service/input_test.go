@@ -124,8 +124,11 @@ func TestLongPatternsAreMatchedFast(t *testing.T) {
 
 func TestEnterpriseTokensHaveTheEnterpriseLimit(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		if got := t.get("enterprise", "/gitignore/templates").Header().Get("X-RateLimit-Limit"); got != itoa(policy.DefaultLimits().Primary.Enterprise) {
-			t.Errorf("got limit %s", got)
+		for _, credential := range []string{"enterprise", "enterprise-app", "enterprise-workflow", "enterprise-oauth"} {
+			r := t.get(credential, "/gitignore/templates")
+			if got := r.Header().Get("X-RateLimit-Limit"); r.Code != 200 || got != itoa(policy.DefaultLimits().Primary.Enterprise) {
+				t.Errorf("%s: got status %d and limit %s", credential, r.Code, got)
+			}
 		}
 	})
 }

@@ -12,6 +12,9 @@ import (
 const (
 	// maxResults is the maximum number of results of a search (Document B section 8.2).
 	maxResults = 1000
+	// maxSearchedRepositories is the maximum number of matching repositories that a search considers (Document B section
+	// 8.2). The documents do not define which repositories these are.
+	maxSearchedRepositories = 4000
 	// maxSearchedFileSize excludes files of this size or larger from searches.
 	maxSearchedFileSize = 384 << 10
 )
@@ -48,11 +51,18 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 	}
 	terms := alternatives(query)
 	var all []searchHit
+	repositories := map[*repository]bool{} // considered repositories
 	for _, d := range documents {
 		if d.repository != nil && !s.world.isVisible(d.repository, req.caller) {
 			continue
 		}
 		d.properties = searchedProperties(query, d)
+		if d.properties != nil && d.repository != nil && !repositories[d.repository] {
+			if len(repositories) == maxSearchedRepositories {
+				continue
+			}
+			repositories[d.repository] = true
+		}
 		if score := bestScore(terms, d.properties); score > 0 {
 			all = append(all, searchHit{d, score})
 		}

@@ -300,3 +300,28 @@ func FuzzSearchQuery(f *testing.F) {
 		textMatches(terms, "FileContent", "", in)
 	})
 }
+
+func TestSearchConsidersAtMost4000Repositories(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		base := t.s.world.repositories[0]
+		for i := range maxSearchedRepositories + 1 {
+			r := *base
+			r.id, r.name, r.issues = 100_000+i, fmt.Sprint("copy-", i), nil
+			r.files = []file{{path: "a.txt", content: "needle"}, {path: "b.txt", content: "needle"}}
+			t.s.world.repositories = append(t.s.world.repositories, &r)
+		}
+		last := fmt.Sprint(base.owner.login, "/copy-", maxSearchedRepositories)
+		for _, c := range []struct {
+			query string
+			want  int
+		}{
+			{"needle", 2 * (maxSearchedRepositories - 1)}, // the first is acme/widgets, which does not contain the word
+			{"needle+repo:" + last, 2},
+		} {
+			w := t.get("outsider", "/search/code?q="+c.query)
+			if got := decode[jsonObject](t, w)["total_count"]; got != float64(c.want) {
+				t.Errorf("%s: got %v, want %d", c.query, got, c.want)
+			}
+		}
+	})
+}

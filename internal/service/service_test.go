@@ -53,9 +53,11 @@ var authorizations = map[string]string{
 	"": "", "owner": "Bearer tok-owner", "owner-2": "token tok-owner-2", "member": "Bearer tok-member", "outsider": "Bearer tok-outsider",
 	"app": "Bearer tok-app", "workflow": "Bearer tok-workflow", "app-user": "Bearer tok-app-user", "security-manager": "Bearer tok-security-manager",
 	"fine-grained": "Bearer tok-fine-grained", "read-only": "Bearer tok-read-only", "public": "Bearer tok-public", "org-admin": "Bearer tok-org-admin", "enterprise": "Bearer tok-enterprise",
-	"oauth":      "Basic " + base64.StdEncoding.EncodeToString([]byte("oauth-app:oauth-secret")),
-	"basic user": "Basic " + base64.StdEncoding.EncodeToString([]byte("acme-owner:tok-owner")),
-	"invalid":    "Bearer wrong",
+	"enterprise-app": "Bearer tok-enterprise-app", "enterprise-workflow": "Bearer tok-enterprise-workflow",
+	"enterprise-oauth": "Basic " + base64.StdEncoding.EncodeToString([]byte("enterprise-app:enterprise-secret")),
+	"oauth":            "Basic " + base64.StdEncoding.EncodeToString([]byte("oauth-app:oauth-secret")),
+	"basic user":       "Basic " + base64.StdEncoding.EncodeToString([]byte("acme-owner:tok-owner")),
+	"invalid":          "Bearer wrong",
 }
 
 func newRequest(method, target string) *http.Request {
