@@ -187,7 +187,7 @@ func index(operations []*Operation, aliases []alias, collections *collections) (
 				errs = append(errs, fmt.Errorf("operation %q invalidates unknown operation %q", op.ID, id))
 			}
 		}
-		if op.Documented() && !IsResource(op.Resource) {
+		if !IsResource(op.Resource) {
 			errs = append(errs, fmt.Errorf("operation %q: unknown resource %q", op.ID, op.Resource))
 		}
 		for _, check := range op.Checks {

@@ -93,6 +93,7 @@ func TestRateLimitStatusOfADialectHasItsResources(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := newWorld(t, newCounter().ServeHTTP, func(c *Config) { c.Dialect = github })
+		w.get("/repos/acme/widgets", "Authorization: Bearer a")
 		status := w.rateStatus()
 		w.want("audit_log", status.Resources["audit_log"].Limit, 1750)
 		w.want("members", len(status.Resources), len(policy.KnownResources()))
