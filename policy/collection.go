@@ -135,6 +135,21 @@ func (c *Catalogue) ChangedByEvent(event, repository, owner string) []string {
 	return c.tagsOf(names, subject, "")
 }
 
+// EventsOf returns the webhook events that make responses in a collection stale, sorted.
+func (c *Catalogue) EventsOf(at Collection) (events []string) {
+	if c.collections == nil {
+		return nil
+	}
+	for event, names := range c.collections.Events {
+		all := at.Root == "repo" && at.Family != "stats" && slices.Contains(names, "repo/"+allFamilies)
+		if all || slices.Contains(names, at.Root+"/"+at.Family) {
+			events = append(events, event)
+		}
+	}
+	slices.Sort(events)
+	return events
+}
+
 // tagsOf returns the tags of the named collections, seen from a root object and a repository, if one is known. The paths
 // of some responses have the number of the object, so their collections with the name "?" are included.
 func (c *Catalogue) tagsOf(names []string, from Collection, repository string) (tags []string) {

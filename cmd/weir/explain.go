@@ -50,7 +50,8 @@ func (c *explainCommand) explainCall(p *process) error {
 		}
 		cfg = loaded
 	}
-	dialect, err := policy.LoadDialect(cmp.Or(c.Dialect, cfg.Upstream.Dialect))
+	cfg.Upstream.Dialect = cmp.Or(c.Dialect, cfg.Upstream.Dialect)
+	dialect, err := policy.LoadDialect(cfg.Upstream.Dialect)
 	if err != nil {
 		return &exit{exitUsage, "--dialect: " + err.Error()}
 	}
@@ -77,7 +78,7 @@ func (c *explainCommand) explainCall(p *process) error {
 	if err != nil {
 		return err
 	}
-	return printRows(p.stdout, callRows(m, dialect, cfg.Limits.Limits))
+	return printRows(p.stdout, callRows(catalogue, m, dialect, cfg.Limits.Limits))
 }
 
 // apiPath removes the prefixes that the gateway accepts before the paths of the API.
@@ -103,18 +104,31 @@ func printRows(out io.Writer, rows [][2]string) error {
 	return w.Flush()
 }
 
-func callRows(m policy.Match, dialect *policy.Dialect, limits policy.Limits) [][2]string {
+func callRows(catalogue *policy.Catalogue, m policy.Match, dialect *policy.Dialect, limits policy.Limits) [][2]string {
 	op := m.Operation
 	section := op.Section
-	if !op.Known() {
-		section = "not in the documents: safe defaults"
+	switch {
+	case !op.Known():
+		section = "not in the catalogue: safe defaults"
+	case op.Category != "":
+		section = op.Category + ", from the published description"
+	}
+	at := m.Collection()
+	staleOn, makesStale := op.StaleOn, op.Invalidates
+	if op.Safe() {
+		staleOn = slices.Concat(staleOn, catalogue.EventsOf(at))
+	} else {
+		makesStale = slices.Concat(makesStale, catalogue.ChangedBy(m))
 	}
 	target := m.Path
 	if m.Query != "" {
 		target += "?" + m.Query
 	}
 	cost := count(op.Points, "point")
-	if op.CreatesContent {
+	switch {
+	case op.Content == "unsure":
+		cost += ", may create content"
+	case op.CreatesContent:
 		cost += ", creates content"
 	}
 	if op.Notifies {
@@ -135,8 +149,9 @@ func callRows(m policy.Match, dialect *policy.Dialect, limits policy.Limits) [][
 			op.Resource, user.Max, shortDuration(user.Window), anonymous.Max)},
 		{"costs", cost},
 		{"cache", cacheRule(op.Cache)},
-		{"stale on", strings.Join(op.StaleOn, ", ")},
-		{"makes stale", strings.Join(op.Invalidates, ", ")},
+		{"collection", at.String()},
+		{"stale on", strings.Join(staleOn, ", ")},
+		{"makes stale", strings.Join(makesStale, ", ")},
 		{"authentication", op.Auth},
 		{"refuses", strings.Join(op.Refuses, ", ")},
 		{"role", op.Role},
@@ -152,6 +167,8 @@ func cacheRule(r policy.CacheRule) string {
 	switch r.Class {
 	case policy.Shared:
 		return "shared by all callers, fresh for " + shortDuration(r.TTL)
+	case policy.Immutable:
+		return "for the same credential, fresh for " + shortDuration(r.TTL) + " if the path has a full hash"
 	case policy.PerCaller:
 		return "for the same credential, fresh as the upstream says"
 	case policy.Statistics:

@@ -42,19 +42,20 @@ const (
 
 // commands defines the command line. Each field with a cmd tag is a subcommand.
 type commands struct {
-	Demo    demoCommand    `cmd:"" help:"Run the gateway, the reference service and sample traffic on this machine."`
-	Serve   serveCommand   `cmd:"" help:"Run the gateway."`
-	Service serviceCommand `cmd:"" help:"Run the reference service alone."`
-	Check   checkCommand   `cmd:"" help:"Check a configuration: print every mistake with its line and column."`
-	Audit   auditCommand   `cmd:"" help:"List the security risks of a configuration, with a remedy for each."`
-	Explain explainCommand `cmd:"" help:"Show how the gateway treats a call, or how it answered a request."`
-	Budget  budgetCommand  `cmd:"" help:"Show the remaining budgets of each account."`
-	Tail    tailCommand    `cmd:"" help:"Follow the requests: print one line for each."`
-	Cache   cacheCommand   `cmd:"" help:"Purge responses from the cache."`
-	Key     keyCommand     `cmd:"" help:"Create keys for clients."`
-	Health  healthCommand  `cmd:"" help:"Report whether the gateway is ready, by the exit code."`
-	Schema  schemaCommand  `cmd:"" help:"Print the JSON Schema of the configuration."`
-	Version versionCommand `cmd:"" help:"Print the version."`
+	Demo      demoCommand      `cmd:"" help:"Run the gateway, the reference service and sample traffic on this machine."`
+	Serve     serveCommand     `cmd:"" help:"Run the gateway."`
+	Service   serviceCommand   `cmd:"" help:"Run the reference service alone."`
+	Check     checkCommand     `cmd:"" help:"Check a configuration: print every mistake with its line and column."`
+	Audit     auditCommand     `cmd:"" help:"List the security risks of a configuration, with a remedy for each."`
+	Explain   explainCommand   `cmd:"" help:"Show how the gateway treats a call, or how it answered a request."`
+	Catalogue catalogueCommand `cmd:"" help:"List the operations of the API, with what each costs and how it is cached."`
+	Budget    budgetCommand    `cmd:"" help:"Show the remaining budgets of each account."`
+	Tail      tailCommand      `cmd:"" help:"Follow the requests: print one line for each."`
+	Cache     cacheCommand     `cmd:"" help:"Purge responses from the cache."`
+	Key       keyCommand       `cmd:"" help:"Create keys for clients."`
+	Health    healthCommand    `cmd:"" help:"Report whether the gateway is ready, by the exit code."`
+	Schema    schemaCommand    `cmd:"" help:"Print the JSON Schema of the configuration."`
+	Version   versionCommand   `cmd:"" help:"Print the version."`
 
 	Completion completionCommand `cmd:"" help:"Print the completion script for bash, zsh or fish."`
 	Man        manCommand        `cmd:"" help:"Print the manual page."`
