@@ -1,0 +1,282 @@
+package wholeapi
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// Operation is one row of the table of operations, and one endpoint for the limits.
+type Operation struct {
+	ID, Method, Path string // Path is a template, such as /repos/{owner}/{repo}
+
+	category string
+	notifies bool  // the operation notifies users
+	noApps   bool  // installations and apps may not use the operation
+	statuses []int // all statuses that the table lists
+	paging   string
+	pattern  []segment
+	// view is the canonical path without parameter names, such as /repos/{}/{}. Two operations with one view read and
+	// change the same thing.
+	view string
+}
+
+// segment is one segment of a template.
+type segment struct {
+	text string // a literal
+	name string // a parameter
+	many bool   // the parameter may contain slashes
+	head string // the second parameter of {+base}...{+head}
+}
+
+// parseTable returns the operations of a product in the order of the table.
+func parseTable(text, product string) ([]*Operation, error) {
+	var all []*Operation
+	for n, line := range strings.Split(text, "\n") {
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		column := strings.Split(line, "\t")
+		if len(column) < 8 {
+			return nil, fmt.Errorf("table of operations: line %d has %d columns; want at least 8", n+1, len(column))
+		}
+		if !slices.Contains(strings.Fields(column[7]), product) {
+			continue
+		}
+		flags := strings.Fields(column[4])
+		op := &Operation{
+			ID: column[0], Method: column[1], Path: column[2], category: column[3], paging: column[6],
+			notifies: slices.Contains(flags, "notifies"), noApps: slices.Contains(flags, "no-apps"),
+			pattern: parseTemplate(column[2]), view: viewOf(column[2]),
+		}
+		for _, status := range strings.Fields(column[5]) {
+			code, err := strconv.Atoi(status)
+			if err != nil {
+				return nil, fmt.Errorf("table of operations: line %d: status %q is not a number", n+1, status)
+			}
+			op.statuses = append(op.statuses, code)
+		}
+		all = append(all, op)
+	}
+	return all, nil
+}
+
+func parseTemplate(path string) []segment {
+	var pattern []segment
+	for part := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
+		inner, isParameter := strings.CutPrefix(part, "{")
+		inner = strings.TrimSuffix(inner, "}")
+		name, many := strings.CutPrefix(inner, "+")
+		base, head, isPair := strings.Cut(name, "}...{+")
+		switch {
+		case !isParameter:
+			pattern = append(pattern, segment{text: part})
+		case isPair:
+			pattern = append(pattern, segment{name: base, head: head, many: true})
+		default:
+			pattern = append(pattern, segment{name: name, many: many})
+		}
+	}
+	return pattern
+}
+
+var parameter = regexp.MustCompile(`\{\+?[a-z_]+\}`)
+
+// viewOf returns the template of the canonical path without parameter names.
+func viewOf(path string) string {
+	for _, alias := range [][2]string{
+		{"/teams/{team_id}", "/orgs/{}/teams/{}"}, {"/organizations/{org}", "/orgs/{}"},
+		{"/user/{account_id}", "/users/{}"}, {"/user/{user_id}", "/users/{}"},
+	} {
+		if rest, ok := strings.CutPrefix(path, alias[0]); ok {
+			path = alias[1] + rest
+			break
+		}
+	}
+	return parameter.ReplaceAllString(path, "{}")
+}
+
+// numeric are the parameters that match only numbers. They distinguish /user/1 from /user/repos.
+var numeric = []string{"account_id"}
+
+// accepts reports whether a parameter may have a value.
+func (p segment) accepts(value string) bool {
+	if value == "" || strings.HasPrefix(value, "/") || strings.HasSuffix(value, "/") || strings.Contains(value, "//") {
+		return false
+	}
+	if slices.Contains(numeric, p.name) {
+		return isNumber(value)
+	}
+	base, head, isPair := strings.Cut(value, "...")
+	return p.head == "" || isPair && base != "" && head != ""
+}
+
+// bind matches a path against a pattern. If they match, bind adds the parameters of the path to values. A parameter with
+// slashes takes as many segments as possible.
+func bind(pattern []segment, path []string, values map[string]string) bool {
+	if len(pattern) == 0 || len(path) == 0 {
+		return len(pattern) == len(path)
+	}
+	p := pattern[0]
+	if p.name == "" {
+		return path[0] == p.text && bind(pattern[1:], path[1:], values)
+	}
+	most := 1
+	if p.many {
+		most = len(path) - len(pattern) + 1
+	}
+	for n := most; n >= 1; n-- {
+		value := strings.Join(path[:n], "/")
+		if !p.accepts(value) || !bind(pattern[1:], path[n:], values) {
+			continue
+		}
+		if p.head != "" {
+			values[p.name], values[p.head], _ = strings.Cut(value, "...")
+		} else {
+			values[p.name] = value
+		}
+		return true
+	}
+	return false
+}
+
+// mostLiteral orders patterns: at the first difference, a literal precedes a pair of parameters, a pair precedes a
+// parameter, and a parameter precedes one with slashes. A longer pattern precedes its own beginning.
+func mostLiteral(a, b *Operation) int {
+	rank := func(pattern []segment, i int) int {
+		switch {
+		case i >= len(pattern):
+			return 4
+		case pattern[i].text != "":
+			return 0
+		case pattern[i].head != "":
+			return 1
+		case !pattern[i].many:
+			return 2
+		}
+		return 3
+	}
+	for i := range max(len(a.pattern), len(b.pattern)) {
+		if c := cmp.Compare(rank(a.pattern, i), rank(b.pattern, i)); c != 0 {
+			return c
+		}
+	}
+	return 0
+}
+
+// router finds the operation of a request.
+type router struct {
+	operations []*Operation
+	byID       map[string]*Operation
+	byStart    map[string][]*Operation // by method and first segment, most literal first
+	// reads are the GET operations by view, and items are the views of single objects in a listed collection.
+	reads map[string]*Operation
+	items map[string]*Operation
+}
+
+// routers holds the router of each product, because the table never changes.
+var routers sync.Map
+
+// routerOf returns the router of a product.
+func routerOf(product string) (*router, error) {
+	if known, ok := routers.Load(product); ok {
+		return known.(*router), nil
+	}
+	operations, err := parseTable(policy.Table(), product)
+	if err != nil {
+		return nil, err
+	}
+	if len(operations) == 0 {
+		return nil, fmt.Errorf("table of operations: no operation has the product %q", product)
+	}
+	r := newRouter(operations)
+	routers.Store(product, r)
+	return r, nil
+}
+
+func newRouter(operations []*Operation) *router {
+	r := &router{operations: operations, byID: map[string]*Operation{}, byStart: map[string][]*Operation{},
+		reads: map[string]*Operation{}, items: map[string]*Operation{}}
+	for _, op := range operations {
+		r.byID[op.ID] = op
+		start := op.Method + " " + op.pattern[0].text // no path begins with a parameter
+		r.byStart[start] = append(r.byStart[start], op)
+		if op.Method == http.MethodGet {
+			r.reads[op.view] = op
+		}
+	}
+	for _, list := range r.byStart {
+		slices.SortStableFunc(list, mostLiteral)
+	}
+	for _, op := range operations {
+		if list := r.reads[parentOf(op.view)]; strings.HasSuffix(op.view, "/{}") && list != nil && r.isList(list) {
+			if known := r.items[op.view]; known == nil || op.Method == http.MethodGet {
+				r.items[op.view] = op
+			}
+		}
+	}
+	return r
+}
+
+// match returns the operation of a method and a decoded path, and the parameters of the path. HEAD requests match GET
+// operations.
+func (r *router) match(method string, path []string) (*Operation, map[string]string) {
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	values := map[string]string{}
+	for _, op := range r.byStart[method+" "+path[0]] {
+		if bind(op.pattern, path, values) {
+			return op, values
+		}
+	}
+	return nil, nil
+}
+
+// singles are paged operations that return one object.
+var singles = []string{"repos/get-commit", "repos/compare-commits", "repos/compare-commits-with-basehead"}
+
+// isList reports whether a GET operation returns a list, with or without a total.
+func (r *router) isList(op *Operation) bool {
+	if slices.Contains(singles, op.ID) || !slices.Contains(op.statuses, http.StatusOK) {
+		return false
+	}
+	_, name, _ := strings.Cut(op.ID, "/")
+	return op.paging != "" || strings.HasPrefix(name, "list") || strings.HasPrefix(name, "get-all-")
+}
+
+// success returns the success statuses of an operation in ascending order. A redirect is a success only of an operation
+// without other successes.
+func (op *Operation) success() []int {
+	var list []int
+	for _, status := range op.statuses {
+		if status < 300 {
+			list = append(list, status)
+		}
+	}
+	if list == nil && op.lists(http.StatusFound) {
+		list = []int{http.StatusFound}
+	}
+	return list
+}
+
+func (op *Operation) lists(status int) bool { return slices.Contains(op.statuses, status) }
+
+// isCheck reports whether an operation responds with 204 or 404 and has no body.
+func (op *Operation) isCheck() bool {
+	return op.Method == http.MethodGet && op.lists(http.StatusNoContent) && op.lists(http.StatusNotFound) && !op.lists(http.StatusOK)
+}
+
+func parentOf(path string) string { return path[:max(0, strings.LastIndexByte(path, '/'))] }
+
+func isNumber(s string) bool {
+	_, err := strconv.Atoi(s)
+	return err == nil
+}
