@@ -401,7 +401,7 @@ func setCommonHeaders(h http.Header, r *request) {
 }
 
 // RevisionHeader is the response header with the revision. Responses with a body carry the revision there, too.
-const RevisionHeader = "X-Service-Revision"
+const RevisionHeader = "X-Github-Revision"
 
 // write sets the remaining headers and writes a response. A matching If-None-Match turns it into a 304.
 func (s *Service) write(w http.ResponseWriter, r *request, t *ticket, resp response, revision int64) {

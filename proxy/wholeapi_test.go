@@ -1,0 +1,143 @@
+package proxy
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/internal/service/wholeapi"
+	"github.com/weirgate/weir/policy"
+)
+
+// The acceptance run has 10,000 calls: go test ./proxy -run WholeAPI -calls 10000.
+var (
+	calls = flag.Int("calls", 2000, "calls of random traffic over the whole API")
+	seed  = flag.Uint64("seed", 1, "seed of random traffic over the whole API")
+)
+
+// TestRandomTrafficOverTheWholeAPI sends random reads and writes for every operation of the table through four replicas.
+// The service counts by its own endpoints and resources: no request may exceed a limit, and no client may read a state
+// that is older than its own writes. Two operations count against resources that the catalogue does not know. The load
+// exceeds the quota, so the windows must be used almost completely.
+func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
+	const clients = 40
+	synctest.Test(t, func(t *testing.T) {
+		change := func(l *policy.Limits) {
+			l.Primary.User, l.Primary.Installation, l.Primary.Window = 900, 900, 10*time.Minute
+			l.Points.REST = 60
+			l.Content = []policy.Window{{Max: 60, Window: time.Minute}, {Max: 500, Window: 10 * time.Minute}}
+		}
+		l := policy.DefaultLimits()
+		change(&l)
+		service, err := wholeapi.New(wholeapi.Config{
+			Limits: l, ETagsPerToken: true, Latency: 200 * time.Millisecond,
+			Unlisted: map[string]wholeapi.Resource{
+				"repos/list-webhooks":    {Name: "special", Limit: policy.Window{Max: 5, Window: time.Hour}},
+				"actions/list-variables": {Name: "special-2", Limit: policy.Window{Max: 20, Window: time.Minute}},
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t, service.ServeHTTP, wholeAPI(t, change), func(c *Config) { c.Identify = identifyByKind })
+		replicas, _ := w.replicas(4)
+		judge := wholeapi.NewJudge(service)
+		operations := service.Operations()
+		tokens := []string{"tok-owner", "tok-member", "tok-outsider", "tok-app"}
+		statuses := map[int]int{}
+		var mu sync.Mutex
+		var group sync.WaitGroup
+		for i := range clients {
+			group.Go(func() {
+				random := rand.New(rand.NewPCG(*seed, uint64(i)))
+				token := tokens[i%len(tokens)]
+				transport := judge.Transport(token, anyReplica{random, replicas})
+				var reads []string // the latest reads, which are repeated: they may be hits
+				for range *calls / clients {
+					method, target, body := service.Sample(operations[random.IntN(len(operations))].ID, random)
+					switch {
+					case method == http.MethodGet:
+						reads = append(reads[max(0, len(reads)-20):], target)
+					case len(reads) > 0 && random.IntN(3) > 0:
+						method, target, body = http.MethodGet, reads[random.IntN(len(reads))], nil
+					}
+					status, err := roundTrip(transport, method, target, token, body)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					statuses[status]++
+					mu.Unlock()
+					time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
+				}
+			})
+		}
+		group.Wait()
+		got := service.Violations()
+		judged, unjudged := judge.Judged()
+		t.Logf("statuses %v, judged %d, not judged %d, violations %+v", statuses, judged, unjudged, got)
+		w.want("violations", got.Violations, 0)
+		w.want("sent while limited", got.SentWhileLimited, 0)
+		for _, stale := range judge.Stale()[:min(20, len(judge.Stale()))] {
+			t.Error(stale)
+		}
+		w.want("stale reads", len(judge.Stale()), 0)
+		if core := got.Highest["primary:core"]; *calls >= 10_000 && core.Sum*100 < core.Limit*99 {
+			t.Errorf("core: used %d of %d, want at least 99 %%", core.Sum, core.Limit)
+		}
+	})
+}
+
+// identifyByKind returns the account and the kind of a token of the service.
+func identifyByKind(r *http.Request) (Identity, error) {
+	identity, err := identifyByToken(r)
+	if r.Header.Get("Authorization") == "Bearer tok-app" {
+		identity.Caller.Kind = policy.Installation
+	}
+	return identity, err
+}
+
+// anyReplica sends each request to a random replica.
+type anyReplica struct {
+	random   *rand.Rand
+	replicas []*Gateway
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (a anyReplica) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	a.replicas[a.random.IntN(len(a.replicas))].ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// roundTrip sends a request until it is not refused, as a client does that follows Retry-After, and returns the status.
+func roundTrip(transport http.RoundTripper, method, target, token string, body []byte) (int, error) {
+	for {
+		r := httptest.NewRequest(method, target, bytes.NewReader(body))
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Prefer", "wait=60")
+		resp, err := transport.RoundTrip(r)
+		if err != nil {
+			return 0, fmt.Errorf("%s %s: %w", method, target, err)
+		}
+		if _, err = io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusTooManyRequests {
+			return resp.StatusCode, err
+		}
+		wait, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+		if err != nil {
+			return 0, fmt.Errorf("%s %s: 429 without Retry-After", method, target)
+		}
+		time.Sleep(time.Duration(wait) * time.Second)
+	}
+}
