@@ -8,8 +8,10 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,4 +142,122 @@ func roundTrip(transport http.RoundTripper, method, target, token string, body [
 		}
 		time.Sleep(time.Duration(wait) * time.Second)
 	}
+}
+
+// polled are the operations that programs poll: a team's bots, dashboards and deployments.
+var polled = []string{
+	"pulls/list", "pulls/get", "pulls/get", "pulls/list-files", "pulls/list-commits", "pulls/list-reviews", "issues/list-for-repo", "issues/get",
+	"issues/list-comments", "issues/list-labels-for-repo", "checks/list-for-ref", "checks/list-for-ref", "repos/get-combined-status-for-ref",
+	"repos/list-commits", "repos/get-commit", "repos/get-branch", "repos/list-branches", "repos/get-content", "repos/get-content",
+	"repos/get-latest-release", "repos/list-releases", "repos/get", "actions/list-workflow-runs-for-repo", "actions/list-jobs-for-workflow-run",
+	"git/get-ref", "repos/compare-commits-with-basehead",
+}
+
+// changed are the operations of users and CI in a day, with their number per hour. Users work outside the gateway, and
+// CI uses the gateway.
+var changed = []struct {
+	id      string
+	perHour int
+	through bool
+}{
+	{"repos/create-or-update-file-contents", 6, false}, {"issues/create-comment", 20, false}, {"issues/create", 4, false}, {"issues/update", 8, false},
+	{"pulls/create", 2, false}, {"pulls/merge", 2, false}, {"pulls/create-review", 5, false}, {"checks/create", 12, true}, {"checks/update", 12, true},
+	{"repos/create-commit-status", 12, true}, {"issues/add-labels", 6, true},
+}
+
+// TestADayOfPollingCostsASeventh replays a day of 20 programs that poll one busy repository once a minute. Every change
+// of a user reaches the gateway as a webhook event. The service judges by its own counts: the quota that the programs
+// use must be at most 15 % of the quota that they use without the gateway. WEIR_SAVINGS sets the simulated duration; the
+// default is 20 minutes.
+func TestADayOfPollingCostsASeventh(t *testing.T) {
+	const programs, targets = 20, 12
+	duration := 20 * time.Minute
+	if text := os.Getenv("WEIR_SAVINGS"); text != "" {
+		var err error
+		if duration, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		change := func(l *policy.Limits) { l.Primary.User, l.Points.REST = 1_000_000, 100_000 }
+		l := policy.DefaultLimits()
+		change(&l)
+		service, err := wholeapi.New(wholeapi.Config{Limits: l, ETagsPerToken: true, Latency: 100 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t, service.ServeHTTP, wholeAPI(t, change))
+		judge := wholeapi.NewJudge(service)
+		tokens := []string{"tok-owner", "tok-member"}
+		end := time.Now().Add(duration)
+		var group sync.WaitGroup
+		var direct, outsideCalls atomic.Int64 // requests that use quota without the gateway, and requests of users
+		for i := range programs {
+			group.Go(func() {
+				random := rand.New(rand.NewPCG(*seed, uint64(i)))
+				token := tokens[i%len(tokens)]
+				through := judge.Transport(token, anyReplica{random, []*Gateway{w.gateway}})
+				var list []string
+				for round := 0; time.Now().Before(end); round++ {
+					if round%60 == 0 { // the program's interest changes every hour
+						list = nil
+						for range targets {
+							_, target, _ := service.Sample(polled[random.IntN(len(polled))], random)
+							list = append(list, target)
+						}
+					}
+					for _, target := range list {
+						if _, err := roundTrip(through, http.MethodGet, target, token, nil); err != nil {
+							t.Error(err)
+							return
+						}
+						direct.Add(1)
+					}
+					time.Sleep(time.Minute)
+				}
+			})
+		}
+		for i, c := range changed {
+			group.Go(func() {
+				random := rand.New(rand.NewPCG(*seed, uint64(1000+i)))
+				outside := roundTripper(func(r *http.Request) (*http.Response, error) {
+					w := httptest.NewRecorder()
+					service.ServeHTTP(w, r)
+					return w.Result(), nil
+				})
+				var transport http.RoundTripper = outside
+				const token = "tok-owner"
+				counter := &outsideCalls
+				if c.through {
+					transport, counter = anyReplica{random, []*Gateway{w.gateway}}, &direct
+				}
+				for {
+					time.Sleep(time.Duration(random.ExpFloat64() * float64(time.Hour) / float64(c.perHour)))
+					if time.Now().After(end) {
+						return
+					}
+					method, target, body := service.Sample(c.id, random)
+					if _, err := roundTrip(transport, method, target, token, body); err != nil {
+						t.Error(err)
+						return
+					}
+					counter.Add(1)
+					time.Sleep(time.Second)
+					for _, e := range service.Events() {
+						w.gateway.Cache.Purge(t.Context(), w.gateway.TagsOfEvent(e.Name, e.Repository, e.Organization, false)...)
+					}
+				}
+			})
+		}
+		group.Wait()
+		got, judged := service.Violations(), 0
+		judged, _ = judge.Judged()
+		spent := got.Answered["core"] - int(outsideCalls.Load())
+		share := 100 * float64(spent) / float64(direct.Load())
+		t.Logf("%v: %d requests that use quota without the gateway, %d with it: %.1f %%; %d judged reads", duration, direct.Load(), spent, share, judged)
+		w.want("stale reads", len(judge.Stale()), 0)
+		if duration >= 24*time.Hour && share > 15 {
+			t.Error("the programs used more than 15 % of the quota")
+		}
+	})
 }
