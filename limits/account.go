@@ -28,6 +28,8 @@ type account struct {
 	Logs     map[string]*slidingLog // by logKey
 	Windows  map[string]*window     // by resource
 	Cooldown cooldown
+	// Enforced means that the upstream has reported or enforced a limit. Without it, windows may be unlimited.
+	Enforced bool
 
 	reservations map[uint64]*reservation // by permit ID
 	last         int64                   // time of the last step
@@ -94,6 +96,10 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64) Decision 
 		refuse(Concurrency, 0)
 	}
 	w := a.window(r, c.Resource)
+	unlimited := a.unlimited(w)
+	if unlimited {
+		spends = slices.DeleteFunc(spends, func(s Spend) bool { return s.Budget == Primary })
+	}
 	for _, s := range spends {
 		limit := s.Limit
 		if s.Budget == Primary {
@@ -103,7 +109,7 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64) Decision 
 			refuse(s.Budget, until)
 		}
 	}
-	if ok, until := w.admits(now, r, c.Batch); !ok {
+	if ok, until := w.admits(now, r, c.Batch); !ok && !unlimited {
 		refuse(Primary, until)
 	}
 	if !d.Granted {
@@ -168,11 +174,13 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	if !o.Answered {
 		return
 	}
+	a.Enforced = a.Enforced || o.Enforces()
 	w := a.window(r, cmp.Or(o.Rate.Resource, p.Resource))
 	if o.Rate.Limit != 0 {
 		w.learn(o.Rate, sent, now)
 	} else if v != nil {
-		w.learnNothing(now)
+		w.learnNothing(o.Silent(), now)
+		a.spendUnconfirmed(w, now, 1)
 	}
 	switch {
 	case o.Limited == PrimaryLimit:
@@ -274,7 +282,7 @@ func (a *account) advance(now int64) int64 {
 	})
 	for _, v := range expired {
 		if !v.charged {
-			v.window.Unconfirmed.spend(v.expiry, v.requests)
+			a.spendUnconfirmed(v.window, v.expiry, v.requests)
 			a.charge(v, v.expiry)
 		}
 		a.remove(v)
@@ -304,6 +312,21 @@ func (a *account) window(r *Rules, resource string) *window {
 		a.Windows[resource] = w
 	}
 	return w
+}
+
+// unlimitedAfter is the number of silent responses after which a window is unlimited.
+const unlimitedAfter = 3
+
+// unlimited reports whether a window admits without limit: the upstream has never reported or enforced a limit of the
+// account, and several requests of the resource succeeded.
+func (a *account) unlimited(w *window) bool { return !a.Enforced && w.Silent >= unlimitedAfter }
+
+// spendUnconfirmed adds requests without a report to a window, unless the window is unlimited. If the upstream enforces
+// a limit later, the window therefore counts from that time.
+func (a *account) spendUnconfirmed(w *window, at, requests int64) {
+	if !a.unlimited(w) {
+		w.Unconfirmed.spend(at, requests)
+	}
 }
 
 // idle removes idle logs and windows. It reports whether the account has the state of a new account.

@@ -17,6 +17,9 @@ func (a *account) budget(resource string, r *Rules, now int64) Budget {
 	if w == nil {
 		w = newWindow(resource, r.For(a.Kind, resource))
 	}
+	if a.unlimited(w) {
+		return Budget{Resource: resource, Unlimited: true}
+	}
 	w.expire(now)
 	limit, used, reset := w.Limit, int64(0), now+w.Length
 	for _, p := range w.Reports {
@@ -61,7 +64,9 @@ func (a *account) describe(r *Rules, now int64) Account {
 		d.BlockedUntil = time.UnixMicro(a.Cooldown.Until)
 	}
 	for _, resource := range a.resources() {
-		d.Budgets = append(d.Budgets, a.budget(resource, r, now))
+		if b := a.budget(resource, r, now); !b.Unlimited {
+			d.Budgets = append(d.Budgets, b)
+		}
 	}
 	resources := len(d.Budgets)
 	for _, l := range a.Logs {

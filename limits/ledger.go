@@ -94,6 +94,8 @@ type Outcome struct {
 	Answered bool // response headers arrived
 	Ended    bool // the response is complete; no Release follows
 	Failed   bool // a 5xx, 408 or 425; the account may still be limited
+	// Succeeded means that the status is below 400.
+	Succeeded bool
 	// Elapsed is the time from the end of the request body to the response headers.
 	Elapsed    time.Duration
 	Rate       Rate // zero without rate headers
@@ -101,8 +103,20 @@ type Outcome struct {
 	RetryAfter time.Duration // zero without the header
 }
 
+// Enforces reports whether a response shows that the upstream limits the account: the response has rate headers, even
+// headers that Weir cannot use, or is a limit error.
+func (o *Outcome) Enforces() bool {
+	return o.Answered && (o.Rate.Invalid || o.Rate.Limit != 0 || !o.Rate.Reset.IsZero() || o.Limited != NotLimited)
+}
+
+// Silent reports whether a response suggests that the upstream has no limits: a success without rate headers.
+func (o *Outcome) Silent() bool { return o.Answered && o.Succeeded && !o.Enforces() }
+
 // Budget is the state of one budget. Used plus Remaining equals Limit.
 type Budget struct {
+	// Unlimited means that the upstream seems to have no limit (docs/limits.md). Only Resource is then valid. Accounts
+	// do not contain such budgets.
+	Unlimited bool `json:"-"`
 	// Resource is the name of the upstream's resource. For a budget that the upstream does not report, Resource
 	// consists of the reason and the scope, for example "points:user/get".
 	Resource  string        `json:"resource"`

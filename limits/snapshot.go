@@ -60,7 +60,7 @@ func (m *Memory) Load(r io.Reader) error {
 		a := newAccount(saved.Name, saved.Kind)
 		maps.Copy(a.Logs, saved.Logs)
 		maps.Copy(a.Windows, saved.Windows)
-		a.Cooldown = saved.Cooldown
+		a.Cooldown, a.Enforced = saved.Cooldown, saved.Enforced
 		accounts[a.Name] = a
 	}
 	m.accounts, m.cold = accounts, false

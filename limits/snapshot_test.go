@@ -137,3 +137,37 @@ func TestColdStartReducesBudgets(t *testing.T) {
 		})
 	}
 }
+
+func TestLoadKeepsUnlimitedWindows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rules := Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"}
+		silent := Outcome{Sent: true, Answered: true, Ended: true, Succeeded: true}
+		old := NewMemory(rules)
+		for i := range uint64(100) {
+			old.spend(t, claim(i+1, "search"), silent)
+			limited := claim(i+1, "search")
+			limited.Account = "limited"
+			if i < 10 {
+				old.spend(t, limited, silent)
+			}
+		}
+		limited := claim(500, "search")
+		limited.Account = "limited"
+		reported := silent
+		reported.Rate.Invalid = true
+		old.spend(t, limited, reported)
+		var saved bytes.Buffer
+		if err := old.Save(&saved); err != nil {
+			t.Fatal(err)
+		}
+		fresh := NewMemory(rules)
+		if err := fresh.Load(&saved); err != nil {
+			t.Fatal(err)
+		}
+		for account, want := range map[string]bool{"a": true, "limited": false} {
+			if b, _ := fresh.Budget(t.Context(), account, policy.User, "search"); b.Unlimited != want {
+				t.Errorf("account %s: got %+v, want unlimited %v", account, b, want)
+			}
+		}
+	})
+}

@@ -48,6 +48,8 @@ type window struct {
 	Confirmed bool
 	// Unconfirmed contains requests that the upstream may have counted without a report.
 	Unconfirmed slidingLog
+	// Silent is the number of silent responses ([Outcome.Silent]).
+	Silent int64
 
 	withoutHeaders int64 // responses since the window opened
 	slowStarted    int64 // requests sent during the slow start
@@ -181,12 +183,14 @@ func (w *window) learn(r Rate, sent, now int64) {
 	w.Reports = w.Reports[max(0, len(w.Reports)-2):]
 }
 
-// learnNothing adds a response without rate headers. The upstream may have counted its request.
-func (w *window) learnNothing(now int64) {
+// learnNothing adds a response without rate headers.
+func (w *window) learnNothing(silent bool, now int64) {
 	w.expire(now)
 	w.withoutHeaders++
 	w.Confirmed = w.Confirmed || w.withoutHeaders >= slowStartBurst
-	w.Unconfirmed.spend(now, 1)
+	if silent {
+		w.Silent++
+	}
 }
 
 // exhaust closes the window after a primary limit error.

@@ -93,7 +93,7 @@ func (g *Gateway) budgetedRequest(ex *exchange) CredentialRequest {
 	r := g.credentialRequest(ex)
 	r.Left = func(caller policy.Caller) (int, bool) {
 		b, err := g.Ledger.Budget(ex.detach(), caller.Account, caller.Kind, ex.resource)
-		return b.Remaining - b.Held, err == nil
+		return b.Remaining - b.Held, err == nil && !b.Unlimited
 	}
 	return r
 }

@@ -55,6 +55,9 @@ func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
 		g.Log.DebugContext(ex.in.Context(), "budget unavailable", "request", ex.record.ID, "error", err)
 		return
 	}
+	if b.Unlimited {
+		return // the upstream's own fields, if any, are unchanged
+	}
 	h.Set("X-Ratelimit-Limit", strconv.Itoa(b.Limit))
 	h.Set("X-Ratelimit-Remaining", strconv.Itoa(b.Remaining))
 	h.Set("X-Ratelimit-Used", strconv.Itoa(b.Used))
@@ -145,7 +148,7 @@ const rateLimitOperation = "rate-limit/get"
 //   - a request with no-cache
 //   - a request with a credential that the upstream has not accepted recently, because the upstream may refuse it
 //   - a request for an API version that Weir does not know
-//   - every request while the ledger is unavailable
+//   - every request while the ledger is unavailable, or the upstream has no limits
 func (g *Gateway) answerFromLedger(ex *exchange) bool {
 	if ex.match.Operation.ID != rateLimitOperation || ex.cacheControl.Has("no-cache") {
 		return false
@@ -159,7 +162,7 @@ func (g *Gateway) answerFromLedger(ex *exchange) bool {
 		return false
 	}
 	body, err := g.rateLimitStatus(ex, version < g.Dialect.NoRateSince)
-	if err != nil {
+	if err != nil || body == "" {
 		return false
 	}
 	ex.record.Cache, ex.record.Outcome = "weir; hit; detail=ledger", "own"
@@ -181,7 +184,7 @@ func (g *Gateway) answerFromLedger(ex *exchange) bool {
 
 // rateLimitStatus returns the body of the rate limit status. The body contains the resources of the dialect in the order
 // of the API's documents (Document B section 2.6), then the resources that the upstream has named for the account, and
-// withRate the deprecated top-level rate.
+// withRate the deprecated top-level rate. If a resource is unlimited, the status is empty.
 func (g *Gateway) rateLimitStatus(ex *exchange, withRate bool) (string, error) {
 	ctx, caller := ex.in.Context(), ex.identity.Caller
 	names := g.Dialect.Resources()
@@ -200,6 +203,9 @@ func (g *Gateway) rateLimitStatus(ex *exchange, withRate bool) (string, error) {
 		b, err := g.Ledger.Budget(ctx, caller.Account, caller.Kind, name)
 		if err != nil {
 			return "", err
+		}
+		if b.Unlimited {
+			return "", nil
 		}
 		budget := fmt.Sprintf(`{"limit":%d,"used":%d,"remaining":%d,"reset":%d}`, b.Limit, b.Used, b.Remaining, b.Reset.Unix())
 		resources = append(resources, strconv.Quote(name)+":"+budget)

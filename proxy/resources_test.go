@@ -99,3 +99,30 @@ func TestRateLimitStatusOfADialectHasItsResources(t *testing.T) {
 		w.want("members", len(status.Resources), len(policy.KnownResources()))
 	})
 }
+
+// withoutLimits is an upstream without rate limits. It answers the rate limit status with 404.
+func withoutLimits(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-cache")
+	if r.URL.Path == "/rate_limit" {
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = fmt.Fprint(w, `{"message":"Rate limiting is not enabled."}`)
+	}
+}
+
+func TestUpstreamWithoutRateHeadersHasNoLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := policy.DefaultLimits()
+		limit.Primary.User = 10
+		w := newWorld(t, withoutLimits, limited(limit))
+		for i := range 200 {
+			r := w.get("/repos/acme/widgets", "Authorization: Bearer a")
+			w.want("status", r.StatusCode, 200)
+			if _, shown := r.Header["X-Ratelimit-Limit"]; shown != (i < 2) {
+				t.Fatalf("response %d: rate headers %v", i+1, r.Header)
+			}
+		}
+		r := w.get("/rate_limit", "Authorization: Bearer a")
+		w.want("status of /rate_limit", r.StatusCode, 404)
+		w.want("body of /rate_limit", r.body, `{"message":"Rate limiting is not enabled."}`)
+	})
+}

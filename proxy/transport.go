@@ -85,6 +85,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 	o.Sent, o.Answered = true, true
 	o.Failed = resp.StatusCode >= http.StatusInternalServerError ||
 		resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode == http.StatusTooEarly
+	o.Succeeded = resp.StatusCode < http.StatusBadRequest
 	o.Rate = g.Limiter.ReadRate(resp.Header)
 	recognizeLimit(resp, &o)
 	return resp, o, nil

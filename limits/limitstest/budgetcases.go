@@ -227,7 +227,7 @@ var windowCases = []testCase{
 		c.Kind = policy.Unauthenticated
 		h.refused(c, limits.Primary, 60*second)
 	}},
-	{"requests are counted when the upstream sends no rate headers", func(h *harness) {
+	{"unsuccessful responses without rate headers are counted", func(h *harness) {
 		c := get("core")
 		c.Kind = policy.Unauthenticated // 60 per hour
 		for range 57 {
@@ -237,6 +237,113 @@ var windowCases = []testCase{
 		batch.Batch = true
 		h.refused(batch, limits.Primary, time.Hour+jitter) // a twentieth is reserved
 		for range 3 {
+			h.spend(c, limits.Outcome{Sent: true, Answered: true, Ended: true})
+		}
+		h.refused(c, limits.Primary, time.Hour+jitter)
+	}},
+}
+
+// unlimitedCases test windows of an upstream without limits.
+var unlimitedCases = []testCase{
+	{"three successes without rate headers end the limit", func(h *harness) {
+		c := get("core")
+		c.Kind = policy.Unauthenticated // 60 per hour
+		for range 3 {
+			h.check("unlimited", h.unlimited("core"), false)
+			h.spend(c, silent())
+		}
+		for range 300 {
+			h.spend(c, silent())
+		}
+		batch := c
+		batch.Batch = true
+		h.spend(batch, limits.Outcome{Sent: true, Answered: true, Ended: true, Failed: true})
+		h.settled(h.granted(c), limits.Outcome{Sent: true})
+		h.check("unlimited", h.unlimited("core"), true)
+		h.check("unlimited search", h.unlimited("search"), false)
+		h.check("budget of core", h.budget("core"), limits.Budget{})
+		h.check("points", h.budget("points:op").Used, 304)
+	}},
+	{"an unlimited search has no log", func(h *harness) {
+		for range 200 {
+			h.spend(get("search"), silent())
+		}
+		h.check("unlimited", h.unlimited("search"), true)
+	}},
+	{"the other limits of an unlimited window apply", func(h *harness) {
+		c := get("core")
+		c.CreatesContent = true
+		for range 80 {
+			h.spend(c, silent())
+		}
+		h.refused(c, limits.Content, 60*second)
+	}},
+	{"a report ends the unlimited window", func(h *harness) {
+		for range 100 {
+			h.spend(get("core"), silent())
+		}
+		time.Sleep(second)
+		h.spend(get("core"), reported("core", 58, 60, time.Now().Add(time.Hour)))
+		h.check("unlimited", h.unlimited("core"), false)
+		h.check("used", h.budget("core").Used, 58)
+		h.spend(get("core"), silent())
+		h.spend(get("core"), silent())
+		h.refused(get("core"), limits.Primary, time.Hour+jitter)
+		time.Sleep(time.Hour + jitter)
+		for range 3 {
+			h.spend(get("core"), silent())
+		}
+		h.check("unlimited after a report", h.unlimited("core"), false)
+	}},
+	{"a report of any resource ends all unlimited windows", func(h *harness) {
+		for range 100 {
+			h.spend(get("search"), silent())
+		}
+		h.spend(get("core"), reported("core", 1, 5000, time.Now().Add(time.Hour)))
+		h.check("unlimited", h.unlimited("search"), false)
+		time.Sleep(60*second + jitter)
+		for range 30 {
+			h.spend(get("search"), silent())
+		}
+		h.refused(get("search"), limits.Primary, 60*second+jitter)
+	}},
+	{"rate headers that cannot be used end the unlimited window", func(h *harness) {
+		for range 3 {
+			h.spend(get("core"), silent())
+		}
+		o := silent()
+		o.Rate.Invalid = true
+		h.spend(get("core"), o)
+		h.check("unlimited", h.unlimited("core"), false)
+	}},
+	{"a primary limit error ends the unlimited window", func(h *harness) {
+		for range 100 {
+			h.spend(get("core"), silent())
+		}
+		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit})
+		h.refused(get("core"), limits.Primary, time.Hour+jitter)
+		h.check("unlimited", h.unlimited("core"), false)
+	}},
+	{"a secondary limit error ends the unlimited windows", func(h *harness) {
+		c := get("core")
+		c.Kind = policy.Unauthenticated // 60 per hour
+		for range 100 {
+			h.spend(c, silent())
+			h.spend(get("search"), silent())
+		}
+		h.spend(c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: 9 * second})
+		h.check("unlimited", h.unlimited("core"), false)
+		h.check("unlimited search", h.unlimited("search"), false)
+		time.Sleep(10 * second)
+		for range 57 { // two requests were counted before the window was unlimited, and the limited one
+			h.spend(c, silent())
+		}
+		h.refused(c, limits.Primary, time.Hour+jitter)
+	}},
+	{"unsuccessful responses do not end the limit", func(h *harness) {
+		c := get("core")
+		c.Kind = policy.Unauthenticated // 60 per hour
+		for range 60 {
 			h.spend(c, limits.Outcome{Sent: true, Answered: true, Ended: true})
 		}
 		h.refused(c, limits.Primary, time.Hour+jitter)

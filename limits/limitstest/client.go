@@ -166,7 +166,8 @@ func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 func (c *client) settle(permit *limits.Permit, response *Response, elapsed time.Duration) {
 	outcome := limits.Outcome{
 		Sent: true, Resent: response.Resent, Answered: true, Ended: response.Body == 0, Failed: response.Failed,
-		Elapsed: elapsed, Rate: response.Rate, Limited: response.Limited, RetryAfter: response.RetryAfter,
+		Succeeded: !response.Failed && response.Limited == limits.NotLimited,
+		Elapsed:   elapsed, Rate: response.Rate, Limited: response.Limited, RetryAfter: response.RetryAfter,
 	}
 	ended := time.Now().Add(response.Body)
 	c.link.answered(permit.ID, response)

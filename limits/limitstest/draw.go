@@ -104,7 +104,7 @@ func drawProfile(rng *rand.Rand, l policy.Limits) Profile {
 	}
 	switch rng.IntN(12) {
 	case 0:
-		n.NoRateHeaders, n.OtherTraffic, n.ClosedWindows = true, 0, 0
+		n.NoLimits, n.OtherTraffic, n.ClosedWindows = true, 0, 0
 	case 1:
 		n.NoDate, n.Offset = true, 0
 	case 2, 3: // the granted limits differ from the documented limits

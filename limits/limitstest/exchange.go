@@ -197,7 +197,7 @@ func (ex *exchange) arrive(a *account, now time.Time) {
 		ex.secondaryError(a, w, now)
 		return
 	}
-	if chance(ex.rng, n.Unchanged) && w.used < w.max {
+	if n.NoLimits || chance(ex.rng, n.Unchanged) && w.used < w.max {
 		return
 	}
 	limit := primaryName(ex.counted)
@@ -256,7 +256,7 @@ func (ex *exchange) secondaryError(a *account, w *window, now time.Time) {
 func (ex *exchange) writeRate(a *account, now time.Time) {
 	n := &ex.profile
 	ex.response.Failed = ex.response.Limited == limits.NotLimited && chance(ex.rng, n.Failing)
-	if ex.response.Failed || n.NoRateHeaders {
+	if ex.response.Failed || n.NoLimits {
 		return
 	}
 	if ex.response.cooldown != nil && chance(ex.rng, n.WithoutHeaders) {

@@ -101,10 +101,17 @@ func drawRules(t *rapid.T) limits.Rules {
 
 // drawHistory draws the events of one account.
 func drawHistory(t *rapid.T) []step {
-	history := rapid.SliceOfN(rapid.Custom(drawStep), 1, 70).Draw(t, "history")
+	least, silentUntil := 1, 0
+	if rapid.IntRange(0, 3).Draw(t, "silent upstream") == 3 { // windows become unlimited
+		least, silentUntil = 50, rapid.IntRange(30, 70).Draw(t, "silent until")
+	}
+	history := rapid.SliceOfN(rapid.Custom(drawStep), least, 70).Draw(t, "history")
 	var claims []limits.Claim
 	for i := range history {
 		s := &history[i]
+		if o := &s.outcome.Outcome; i < silentUntil {
+			o.Rate, o.Limited, o.RetryAfter, o.Failed, o.Succeeded = limits.Rate{}, limits.NotLimited, 0, false, o.Answered
+		}
 		before := min(s.before, len(claims))
 		switch {
 		case s.kind == waits:
@@ -186,7 +193,12 @@ func drawOutcome(t *rapid.T) draft {
 	case 7:
 		o.Failed = true
 	}
-	if rapid.IntRange(0, 4).Draw(t, "silent") < 4 {
+	o.Succeeded = !o.Failed && rapid.IntRange(0, 3).Draw(t, "succeeded") > 0
+	switch rapid.IntRange(0, 9).Draw(t, "silent") {
+	case 9, 8:
+	case 7:
+		o.Rate.Invalid = true
+	default:
 		limit := rapid.SampledFrom([]int{3, 6, 20}).Draw(t, "limit")
 		o.Rate = limits.Rate{
 			Limit: limit, Used: rapid.IntRange(0, limit+2).Draw(t, "used"),

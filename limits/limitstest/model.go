@@ -18,6 +18,8 @@ type model struct {
 	open    []*openPermit
 	logs    []*slidingLog
 	windows []*fixedWindow
+	// enforced means that a response had rate headers or was a limit error.
+	enforced bool
 
 	// State after secondary limit errors.
 	blocked, lastError int64 // end of the cool-down; time of the last error
@@ -62,6 +64,7 @@ type fixedWindow struct {
 	lastReset                  int64 // newest reset that has passed
 	answered                   bool
 	withoutHeaders             int64 // responses without rate headers
+	silentSuccesses            int64 // successes without rate headers
 	slowStarted, lastSlowStart int64
 	unconfirmed                slidingLog // requests that may have been counted
 }
@@ -84,7 +87,7 @@ func (m *model) advance(now int64) {
 			return
 		}
 		if !p.charged {
-			p.window.unconfirmed.spends = append(p.window.unconfirmed.spends, spending{p.ends, p.units})
+			m.addUnconfirmed(p.window, p.ends, p.units)
 			m.charge(p, p.ends)
 		}
 		m.remove(p)
@@ -145,6 +148,9 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 	w := m.window(c.Resource)
 	p := &openPermit{id: c.ID, granted: now, ends: now + permitLife, window: w, units: 1}
 	for _, s := range m.rules.Spends(c) {
+		if s.Budget == limits.Primary && m.unlimited(w) {
+			continue
+		}
 		log, limit := m.log(s), s.Limit
 		if s.Budget == limits.Primary {
 			limit = m.rules.Usable(w.limit)
@@ -154,7 +160,7 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 		p.holds = append(p.holds, holding{log, s.Cost, s.Budget == limits.CPU})
 	}
 	no, at := m.closed(w, c.Batch, now)
-	refuse(no, limits.Primary, at)
+	refuse(no && !m.unlimited(w), limits.Primary, at)
 	if refused {
 		d := limits.Decision{Reason: reason}
 		if until != 0 {
@@ -289,11 +295,17 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 	if !o.Answered {
 		return
 	}
+	headers := o.Rate.Invalid || o.Rate.Limit != 0
+	m.enforced = m.enforced || headers || o.Limited != limits.NotLimited
 	w := m.window(cmp.Or(o.Rate.Resource, c.Resource))
 	if o.Rate.Limit != 0 {
 		w.learn(o.Rate, sent, now)
 	} else if p != nil {
 		w.learnWithoutHeaders(now)
+		if o.Succeeded && !headers && o.Limited == limits.NotLimited {
+			w.silentSuccesses++
+		}
+		m.addUnconfirmed(w, now, 1)
 	}
 	m.handleLimitError(c.ID, p != nil, sent, w, o, now)
 	if p != nil && o.Ended {

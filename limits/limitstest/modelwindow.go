@@ -109,7 +109,17 @@ func (w *fixedWindow) learnWithoutHeaders(now int64) {
 	w.expire(now)
 	w.withoutHeaders++
 	w.answered = w.answered || w.withoutHeaders >= 3
-	w.unconfirmed.spends = append(w.unconfirmed.spends, spending{now, 1})
+}
+
+// unlimited reports whether a window has no limit: three successes had no rate headers, and no response of the account
+// shows a limit.
+func (m *model) unlimited(w *fixedWindow) bool { return w.silentSuccesses >= 3 && !m.enforced }
+
+// addUnconfirmed adds requests that the upstream may have counted, unless the window has no limit.
+func (m *model) addUnconfirmed(w *fixedWindow, at, units int64) {
+	if !m.unlimited(w) {
+		w.unconfirmed.spends = append(w.unconfirmed.spends, spending{at, units})
+	}
 }
 
 // exhaust closes the window after a primary limit error.
@@ -188,7 +198,9 @@ func (m *model) describe(now int64) limits.Account {
 		a.BlockedUntil = time.UnixMicro(m.blocked)
 	}
 	for _, w := range m.windows {
-		a.Budgets = append(a.Budgets, m.shown(w, now))
+		if !m.unlimited(w) {
+			a.Budgets = append(a.Budgets, m.shown(w, now))
+		}
 	}
 	for _, l := range m.logs {
 		if l.budget == limits.Primary {

@@ -52,8 +52,9 @@ type Profile struct {
 	// Stale is the probability of rate headers from an earlier response. The earlier response did not count this
 	// request.
 	Stale float64
-	// NoRateHeaders and NoDate omit the header fields.
-	NoRateHeaders, NoDate bool
+	// NoLimits removes the primary limits and the rate headers. An upstream with primary limits sends the headers
+	// (Document B section 8.4), so no upstream has primary limits without headers. NoDate omits the Date field.
+	NoLimits, NoDate bool
 
 	// Fastest is the shortest and Latency the longest duration of a request. A stalled request takes up to Stall. Part
 	// is the largest fraction of the duration that is CPU time. Busy makes every request use that fraction, and removes

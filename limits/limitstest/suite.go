@@ -16,7 +16,7 @@ type Open func(t *testing.T, rules limits.Rules) limits.Ledger
 
 // RunSuite tests a ledger: fixed cases, random histories compared with the model, and the invariants.
 func RunSuite(t *testing.T, open Open) {
-	for _, group := range [][]testCase{windowCases, logCases, permitCases, cooldownCases} {
+	for _, group := range [][]testCase{windowCases, unlimitedCases, logCases, permitCases, cooldownCases} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -109,6 +109,11 @@ func reported(resource string, used, limit int, reset time.Time) limits.Outcome 
 // answered returns the outcome of a complete response from a nearly unused window.
 func answered() limits.Outcome { return reported("core", 1, 5000, time.Now().Add(time.Hour)) }
 
+// silent returns the outcome of a complete, successful response without rate headers.
+func silent() limits.Outcome {
+	return limits.Outcome{Sent: true, Answered: true, Ended: true, Succeeded: true}
+}
+
 // spend admits a claim and settles the permit immediately.
 func (h *harness) spend(c limits.Claim, o limits.Outcome) {
 	h.Helper()
@@ -157,6 +162,16 @@ func (h *harness) budget(name string) limits.Budget {
 		}
 	}
 	return limits.Budget{}
+}
+
+// unlimited reports whether the account has no limit of a resource.
+func (h *harness) unlimited(resource string) bool {
+	h.Helper()
+	b, err := h.Budget(context.Background(), "a", policy.User, resource)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return b.Unlimited
 }
 
 // resources returns the resources with a window.

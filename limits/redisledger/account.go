@@ -26,6 +26,8 @@ type localAccount struct {
 	logs          localLogs
 	observed      map[string][]observation // by resource
 	budgets       map[string]limits.Budget // by resource, from replies of Redis
+	// enforced means that the upstream has reported or enforced a limit.
+	enforced bool
 	// observedOffline means that an observation has not been sent to Redis.
 	observedOffline bool
 
@@ -145,6 +147,11 @@ func (a *localAccount) settled(p limits.Permit, o limits.Outcome, r *limits.Rule
 	a.expirePermit(p.ID, r)
 	own := a.permits[p.ID]
 	settledBefore := own != nil && !own.unsettled()
+	b := limits.Budget{
+		Resource: res, Limit: rate.Limit, Used: min(rate.Used, rate.Limit), Window: r.For(a.kind, res).Window, Unlimited: rate.Unlimited,
+	}
+	b.Remaining, b.Reset = b.Limit-b.Used, time.UnixMicro(rate.Reset-a.clockOffset)
+	a.budgets[res] = b
 	if own.unsettled() {
 		at, later := now, now+lingerTime.Microseconds()
 		charged := o
@@ -156,11 +163,31 @@ func (a *localAccount) settled(p limits.Permit, o limits.Outcome, r *limits.Rule
 		}
 		a.applyOutcome(own, o)
 	}
-	b := limits.Budget{Resource: res, Limit: rate.Limit, Used: min(rate.Used, rate.Limit), Window: r.For(a.kind, res).Window}
-	b.Remaining, b.Reset = b.Limit-b.Used, time.UnixMicro(rate.Reset-a.clockOffset)
-	a.budgets[res] = b
 	if !settledBefore {
+		a.enforce(o)
 		a.observe(res, o, b)
+	}
+}
+
+// enforce ends the unlimited windows of the account if a response shows that the upstream limits the account.
+// Ledger.mu must be held.
+func (a *localAccount) enforce(o limits.Outcome) {
+	if !o.Enforces() {
+		return
+	}
+	a.enforced = true
+	for res, b := range a.budgets {
+		if b.Unlimited {
+			b.Unlimited = false
+			a.budgets[res] = b
+		}
+	}
+}
+
+// spendUnconfirmed records requests that no response reported, unless the window is unlimited. Ledger.mu must be held.
+func (a *localAccount) spendUnconfirmed(res string, r *limits.Rules, at, requests, write int64) {
+	if !a.budgets[res].Unlimited {
+		a.unconfirmed(res, r).spend(at, requests, write)
 	}
 }
 
@@ -169,6 +196,9 @@ func (a *localAccount) settled(p limits.Permit, o limits.Outcome, r *limits.Rule
 func (a *localAccount) spent(c limits.Claim, o limits.Outcome, r *limits.Rules, write, at, later int64) {
 	copies := int64(o.Resent)
 	for _, s := range r.Spends(c) {
+		if s.Budget == limits.Primary && a.budgets[c.Resource].Unlimited {
+			continue
+		}
 		log, cost := a.logs.of(&s), s.Cost
 		if s.Budget != limits.CPU {
 			log.spend(at, cost, write)
@@ -182,11 +212,11 @@ func (a *localAccount) spent(c limits.Claim, o limits.Outcome, r *limits.Rules, 
 	}
 	switch {
 	case !o.Answered:
-		a.unconfirmed(c.Resource, r).spend(at, 1, write)
+		a.spendUnconfirmed(c.Resource, r, at, 1, write)
 	case o.Rate.Limit == 0:
-		a.unconfirmed(cmp.Or(o.Rate.Resource, c.Resource), r).spend(at, 1, write)
+		a.spendUnconfirmed(cmp.Or(o.Rate.Resource, c.Resource), r, at, 1, write)
 	}
-	a.unconfirmed(c.Resource, r).spend(later, copies, write)
+	a.spendUnconfirmed(c.Resource, r, later, copies, write)
 }
 
 // observation combines the rate headers of the responses about one window. received is the arrival of the response that
@@ -266,6 +296,7 @@ func (a *localAccount) learn(p limits.Permit, o limits.Outcome, r *limits.Rules)
 	if !o.Answered {
 		return false
 	}
+	a.enforce(o)
 	res := cmp.Or(o.Rate.Resource, p.Resource)
 	w := r.For(a.kind, res)
 	reported = a.observe(res, o, limits.Budget{Limit: cmp.Or(a.budgets[res].Limit, w.Max), Window: w.Window})

@@ -10,6 +10,7 @@ local CERTAIN_AFTER = 10 -- responses about one window after which MARGIN replac
 local LONGEST_WINDOW = 24 * 3600 * SECOND
 local SLOW_START = 3 -- requests admitted before the first response about a window
 local TRY_EVERY = SECOND -- interval of further requests before the first response
+local UNLIMITED_AFTER = 3 -- silent responses after which a window is unlimited
 local RESERVE_PARTS = 20 -- batch claims leave 1/RESERVE_PARTS of a window to other claims
 local PERMIT_LIFE = 30 * SECOND
 local LINGER = 10 * SECOND -- time for which the upstream may still count an abandoned request
@@ -142,8 +143,8 @@ local function window(resource)
     local text = read_field('w:' .. resource.name)
     w = text and cmsgpack.unpack(text)
       or {documented = 0, length = 0, limit = 0, over = 0, answered = false, in_use = 0, silent = 0, tries = 0, tried = 0,
-        observed = {}}
-    w.resource = resource.name
+        quiet = 0, observed = {}}
+    w.resource, w.quiet = resource.name, w.quiet or 0
     windows[resource.name] = w
   end
   if resource.limit and (w.documented ~= resource.limit or w.length ~= resource.window) then
@@ -157,6 +158,15 @@ local function unconfirmed(w)
   local l = log('unconfirmed:' .. w.resource)
   l.window, l.merge = w.length + JITTER, floor(w.length / 256)
   return l
+end
+
+-- Reports whether a window admits without limit: the upstream has never reported or enforced a limit of the account, and
+-- several requests of the resource succeeded. quiet counts the silent responses.
+local function unlimited(w) return not account.enforced and w.quiet >= UNLIMITED_AFTER end
+
+-- Adds requests without a report to the log of unconfirmed requests, unless the window is unlimited.
+local function spend_unconfirmed(w, at, requests)
+  if not unlimited(w) then spend(unconfirmed(w), at, requests) end
 end
 
 -- Removes the observations of windows that have ended, and returns the log of unconfirmed requests.
@@ -214,7 +224,7 @@ local function exhaust(w, assumed)
   for _, o in ipairs(w.observed) do o.used = max(o.used, o.limit) end
 end
 
--- Returns limit, used and reset for the x-ratelimit headers. Search also has a log, and the use of the more used of the
+-- Returns limit, used and reset for the x-ratelimit headers, and whether the window is unlimited. Search also has a log, and the use of the more used of the
 -- two is reported.
 local function rate_of(w)
   local limit, used, reset = w.limit, 0, now + w.length
@@ -232,7 +242,7 @@ local function rate_of(w)
   if l.total > used then
     used, reset = l.total, (l.older > 0 and l.oldest or l.last) + l.window
   end
-  return {limit = limit, used = used, reset = string.format('%.0f', reset)}
+  return {limit = limit, used = used, reset = string.format('%.0f', reset), unlimited = unlimited(w)}
 end
 
 -- The table leases contains the permits and the offline leases of the account. Each element l reserves l.places
@@ -331,7 +341,7 @@ local function expire_leases()
   end)
   for _, l in ipairs(ended) do
     if not l.charged then
-      spend(unconfirmed(window({name = l.resource})), l.expires, l.units)
+      spend_unconfirmed(window({name = l.resource}), l.expires, l.units)
       charge(l, l.expires)
     end
     remove(l)
@@ -355,7 +365,7 @@ local function load()
   local text = read_field('m')
   account = text and cmsgpack.unpack(text)
     or {seen = 0, touched = 0, places = 0, next_expiry = 0, cooldown_until = 0, limited_at = 0, limit_errors = 0, probing = false,
-      slow_start = 0, ceiling = 0, ceiling_raised = 0, relearning_until = 0, process = ''}
+      slow_start = 0, ceiling = 0, ceiling_raised = 0, relearning_until = 0, process = '', enforced = false}
 end
 
 local function advance()
@@ -371,6 +381,7 @@ end
 -- new and the epoch began within the relearning time.
 local function begin()
   load()
+  account.enforced = account.enforced or call.enforced
   if account.touched == 0 then
     account.process = call.process
     local epoch = KEYS[2] and redis.call('HMGET', KEYS[2], 'since', 'process')
@@ -426,7 +437,8 @@ local function save()
   for resource, w in pairs(windows) do
     if changed[w] then
       put('w:' .. resource, cmsgpack.pack({documented = w.documented, length = w.length, limit = w.limit, over = w.over,
-        answered = w.answered, in_use = w.in_use, silent = w.silent, tries = w.tries, tried = w.tried, observed = w.observed}))
+        answered = w.answered, in_use = w.in_use, silent = w.silent, tries = w.tries, tried = w.tried,
+        quiet = w.quiet, observed = w.observed}))
     end
   end
   for id, l in pairs(leases) do

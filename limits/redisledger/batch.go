@@ -241,6 +241,8 @@ type outcomeCall struct {
 	Limited    string    `json:"limited"` // "primary", "secondary" or ""
 	RetryAfter int64     `json:"retry_after"`
 	Rate       *rateCall `json:"rate,omitempty"`
+	Enforces   bool      `json:"enforces"`
+	Silent     bool      `json:"silent"`
 }
 
 func (l *Ledger) outcomeCall(s settlement, r *limits.Rules) outcomeCall {
@@ -252,7 +254,7 @@ func (l *Ledger) outcomeCall(s settlement, r *limits.Rules) outcomeCall {
 		ID: id, Resource: resourceOf(r, s.permit.Kind, cmp.Or(o.Rate.Resource, s.permit.Resource)),
 		Sent: o.Sent, Resent: o.Resent, Answered: o.Answered, Ended: o.Ended, Failed: o.Failed, CPU: r.Milliseconds(o.Elapsed),
 		Limited:    map[limits.LimitKind]string{limits.PrimaryLimit: "primary", limits.SecondaryLimit: "secondary"}[o.Limited],
-		RetryAfter: o.RetryAfter.Microseconds(), Rate: rateCallOf(o.Rate),
+		RetryAfter: o.RetryAfter.Microseconds(), Rate: rateCallOf(o.Rate), Enforces: o.Enforces(), Silent: o.Silent(),
 	}
 }
 
@@ -280,6 +282,8 @@ type rateReply struct {
 	Limit int   `json:"limit"`
 	Used  int   `json:"used"`
 	Reset int64 `json:"reset,string"`
+	// Unlimited means that the window admits without limit.
+	Unlimited bool `json:"unlimited"`
 }
 
 // decision is the decision on a claim. Wait is 0 if open permits decide.

@@ -61,14 +61,16 @@ local function settle(o, w)
   local sent = l and l.granted or 0
   if l then settle_permit(l, o) end
   if not o.answered then return true end
+  account.enforced = account.enforced or o.enforces
   if o.rate then
     observe(w, o.rate, sent, now)
   elseif l then
     -- A response without rate headers: the upstream may have counted the request.
-    local u = roll_window(w)
+    roll_window(w)
     w.silent, changed[w] = w.silent + 1, true
     if w.silent >= SLOW_START then w.answered = true end
-    spend(u, now, 1)
+    if o.silent then w.quiet = w.quiet + 1 end
+    spend_unconfirmed(w, now, 1)
   end
   if o.limited == 'primary' then
     exhaust(w, now + w.length)
@@ -161,15 +163,18 @@ local function admit(c)
   local w = window(c.resource)
   l = {id = c.id, granted = now, expires = now + PERMIT_LIFE, places = 1, units = 1, charged = false, abandoned = false,
     resource = c.resource.name, holds = {}}
+  local free = unlimited(w)
   for _, s in ipairs(c.spends) do
-    local g, limit = log(s.log), s.limit
-    resize_log(g, s.window, s.merge)
-    if s.budget == 'primary' then limit = usable(w.limit) end
-    local at = log_refuses(g, limit, s.cost)
-    if at then refuse(s.budget, at) end
-    table.insert(l.holds, {log = s.log, cost = s.cost, cpu = s.cpu})
+    if not (free and s.budget == 'primary') then
+      local g, limit = log(s.log), s.limit
+      resize_log(g, s.window, s.merge)
+      if s.budget == 'primary' then limit = usable(w.limit) end
+      local at = log_refuses(g, limit, s.cost)
+      if at then refuse(s.budget, at) end
+      table.insert(l.holds, {log = s.log, cost = s.cost, cpu = s.cpu})
+    end
   end
-  local at = window_refuses(w, c.batch)
+  local at = not free and window_refuses(w, c.batch)
   if at then refuse('primary', at) end
   if refused then
     return {granted = false, reason = reason, wait = till == 0 and 0 or till - now}, must_save

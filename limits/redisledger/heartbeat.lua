@@ -22,7 +22,7 @@ for i, c in ipairs(step.leases or {}) do
   local w = window(c.resource)
   local u = roll_window(w)
   if c.unconfirmed > 0 then
-    spend(u, now, c.unconfirmed)
+    spend_unconfirmed(w, now, c.unconfirmed)
     changed[w] = true
   end
   -- Each replica gets at most 1/(replicas + 1) of the free quota, so that a part remains for claims through Redis. No
@@ -37,6 +37,7 @@ for i, c in ipairs(step.leases or {}) do
     local left = usable(o.limit) - o.used - u.total - w.in_use
     free = k == 1 and left or min(free, left)
   end
+  if unlimited(w) then free = math.huge end
   local units, places = part(free, c.units_requested), part(max_places(step.concurrent) - account.places, c.places_requested)
   -- granted is the number of this write (restore.go), not a time.
   local l = {id = id, granted = writes + 1, expires = now + OFFLINE_LEASE_TIME, charged = false, abandoned = false,

@@ -203,6 +203,9 @@ func (l *Ledger) admitOffline(a *localAccount, c limits.Claim) limits.Decision {
 		return limits.Decision{Reason: limits.Primary, Until: until}
 	}
 	for _, s := range r.Spends(c) {
+		if s.Budget == limits.Primary && a.budgets[c.Resource].Unlimited {
+			continue
+		}
 		if own.usedOf(&s, a.now())+s.Cost > costs[logName(&s)] {
 			return refused
 		}
@@ -218,6 +221,9 @@ func (l *Ledger) admitOffline(a *localAccount, c limits.Claim) limits.Decision {
 // exhaustedUntil returns the time at which an exhausted primary window reopens, from the last reply of Redis and from
 // later responses. If the window has remaining requests, that time is in the past. Ledger.mu must be held.
 func (a *localAccount) exhaustedUntil(res string, r *limits.Rules) (until time.Time) {
+	if a.budgets[res].Unlimited {
+		return time.Time{}
+	}
 	unreported := a.unreported(res)
 	if b, ok := a.budgets[res]; ok && r.Usable(int64(b.Limit))-int64(b.Used) <= unreported {
 		until = b.Reset.Add(time.Second)
@@ -461,7 +467,7 @@ func (a *localAccount) leased(args heartbeatCall, answer reply, r *limits.Rules,
 			sent := c.sending.of(&s)
 			a.logs.of(&s).spend(max(now, sent.last()), sent.total(now), write)
 		}
-		a.unconfirmed(c.claim.Resource, r).spend(now, c.windowLog(c.sending, unconfirmedLog, r).total(now), write)
+		a.spendUnconfirmed(c.claim.Resource, r, now, c.windowLog(c.sending, unconfirmedLog, r).total(now), write)
 		c.sending, c.settled = localLogs{}, localLogs{}
 		for _, p := range a.permits {
 			if p.adopted != nil && p.adopted.lease == c {

@@ -53,7 +53,7 @@ func (answer *reply) account(name string, rules *limits.Rules) limits.Account {
 		a.BlockedUntil = at(state.BlockedUntil)
 	}
 	for _, w := range state.Windows {
-		b := limits.Budget{Resource: w.Resource, Limit: w.Limit, Used: min(w.Used, w.Limit), Held: w.Held, Reset: at(w.Reset)}
+		b := limits.Budget{Resource: w.Resource, Limit: w.Limit, Used: min(w.Used, w.Limit), Held: w.Held, Reset: at(w.Reset), Unlimited: w.Unlimited}
 		b.Remaining, b.Window = b.Limit-b.Used, rules.For(a.Kind, b.Resource).Window
 		a.Budgets = append(a.Budgets, b)
 	}

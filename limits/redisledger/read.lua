@@ -23,7 +23,7 @@ end
 local list = {}
 for _, resource in ipairs(resources) do
   local w = window({name = resource.name})
-  if w.length > 0 or step.window_only then
+  if (w.length > 0 and not unlimited(w)) or step.window_only then
     local rate = rate_of(window(resource))
     rate.resource, rate.held = resource.name, w.in_use - (units[resource.name] or 0)
     table.insert(list, rate)

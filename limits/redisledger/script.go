@@ -55,6 +55,8 @@ type call struct {
 	Process string `json:"process"`
 	// MayBeLost means that a missing account may have been lost.
 	MayBeLost bool `json:"may_be_lost"`
+	// Enforced means that this replica knows that the upstream limits the account.
+	Enforced bool `json:"enforced,omitempty"`
 	// Relearning is the time for which an account grants nothing after a loss.
 	Relearning int64 `json:"relearning"`
 	Step       any   `json:"step"` // the arguments of the step
@@ -115,7 +117,7 @@ func (l *Ledger) call(a *localAccount, r *limits.Rules, process string, args any
 	defer l.mu.Unlock()
 	return call{
 		TTL: ttl(r), Account: a.title(), Replica: l.Replica, Confirmed: a.confirmed, Process: process,
-		MayBeLost: mayBeLost, Relearning: l.relearning().Microseconds(), Step: args,
+		Enforced: a.enforced, MayBeLost: mayBeLost, Relearning: l.relearning().Microseconds(), Step: args,
 	}
 }
 

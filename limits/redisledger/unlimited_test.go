@@ -1,0 +1,100 @@
+package redisledger
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// search sends one search through a replica, and settles it with an outcome. It reports whether the search was granted.
+func (p *pair) search(l *Ledger, o limits.Outcome) bool {
+	p.Helper()
+	c := p.claim(1)
+	c.Resource, c.Operation = policy.Search, "search/issues"
+	if !p.admit(l, c) {
+		return false
+	}
+	o.Sent, o.Answered, o.Ended = true, true, true
+	if err := l.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil {
+		p.Fatal(err)
+	}
+	return true
+}
+
+// searches sends successful searches without rate headers, and fails the test if a search is refused.
+func (p *pair) searches(l *Ledger, n int, when string) {
+	p.Helper()
+	for i := range n {
+		if !p.search(l, limits.Outcome{Succeeded: true}) {
+			p.Fatalf("%s: search %d was refused", when, i+1)
+		}
+	}
+}
+
+func (p *pair) unlimited(l *Ledger) bool {
+	p.Helper()
+	b, err := l.Budget(context.Background(), "a", policy.User, policy.Search)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return b.Unlimited
+}
+
+func TestReplicasShareUnlimitedWindows(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.searches(p.r1, 100, "first replica")
+		p.searches(p.r2, 100, "second replica")
+		if !p.unlimited(p.r1) || !p.unlimited(p.r2) {
+			p.Error("the window is not unlimited at each replica")
+		}
+		if !p.search(p.r1, limits.Outcome{Limited: limits.PrimaryLimit}) {
+			p.Fatal("refused")
+		}
+		if p.search(p.r2, limits.Outcome{}) {
+			p.Error("granted after a limit error that another replica received")
+		}
+		time.Sleep(2 * time.Minute)
+		p.searches(p.r2, 30, "after the limit error")
+		if p.search(p.r2, limits.Outcome{}) || p.unlimited(p.r2) {
+			p.Error("unlimited after a limit error")
+		}
+	})
+}
+
+func TestUnlimitedWindowsContinueWithoutRedis(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.searches(p.r1, 100, "with Redis")
+		p.heartbeat(p.r1)
+		p.disconnect(p.r1)
+		p.searches(p.r1, 100, "without Redis")
+		p.r1.reconnect(p.Context())
+		p.searches(p.r1, 100, "after the outage")
+		p.disconnect(p.r1)
+		if !p.search(p.r1, limits.Outcome{Limited: limits.PrimaryLimit}) {
+			p.Fatal("refused")
+		}
+		if p.search(p.r1, limits.Outcome{}) {
+			p.Error("granted after a limit error without Redis")
+		}
+		p.r1.reconnect(p.Context())
+		if p.search(p.r2, limits.Outcome{}) {
+			p.Error("granted after a limit error that another replica received without Redis")
+		}
+	})
+}
+
+// The new Redis does not know that the window is unlimited. The earlier requests must not fill the window.
+func TestUnlimitedWindowIsLearnedAgainAfterDataLoss(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.searches(p.r1, 100, "before the loss")
+		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
+			p.Fatal(err)
+		}
+		reconcileAll(p.T, p.r1)
+		time.Sleep(2 * time.Second)
+		p.searches(p.r1, 100, "after the loss")
+	})
+}
