@@ -50,6 +50,9 @@ func NewLimiter(ledger Ledger) *Limiter {
 	}
 }
 
+// Enforces reports whether the limiter delays or refuses requests after a limit error. It does not with [Unlimited].
+func (l *Limiter) Enforces() bool { return l.ledger != Unlimited{} }
+
 // Waiting returns the number of waiting requests of each account with waiting requests.
 func (l *Limiter) Waiting() map[string]int {
 	l.mu.Lock()

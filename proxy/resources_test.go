@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -124,5 +126,55 @@ func TestUpstreamWithoutRateHeadersHasNoLimit(t *testing.T) {
 		r := w.get("/rate_limit", "Authorization: Bearer a")
 		w.want("status of /rate_limit", r.StatusCode, 404)
 		w.want("body of /rate_limit", r.body, `{"message":"Rate limiting is not enabled."}`)
+	})
+}
+
+func TestLimiterThatIsOffSendsImmediately(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		off := func(c *Config) { c.Ledger, c.Limiter = limits.Unlimited{}, limits.NewLimiter(limits.Unlimited{}) }
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			h := w.Header()
+			h.Set("Cache-Control", "no-cache")
+			switch r.URL.Path {
+			case "/user":
+				h.Set("Retry-After", "5")
+				w.WriteHeader(http.StatusTooManyRequests)
+			case "/repos/acme/widgets":
+				h.Set("X-Ratelimit-Limit", "7")
+				h.Set("X-Ratelimit-Remaining", "0")
+				h.Set("X-Ratelimit-Used", "9")
+				h.Set("X-Ratelimit-Reset", "12345")
+				h.Set("X-Ratelimit-Resource", "Made Up")
+			}
+			if r.URL.Path != "/user" {
+				time.Sleep(time.Second)
+			}
+		}, off)
+		began := time.Now()
+		var group sync.WaitGroup
+		for i := range 300 { // three times limits.concurrent
+			group.Go(func() {
+				w.want("status", w.get(fmt.Sprintf("/repos/acme/widgets?n=%d", i), "Authorization: Bearer a").StatusCode, 200)
+			})
+		}
+		group.Wait()
+		w.want("duration of 300 requests", time.Since(began), time.Second)
+		r := w.get("/repos/acme/widgets", "Authorization: Bearer a")
+		for name, want := range map[string]string{"Limit": "7", "Remaining": "0", "Used": "9", "Reset": "12345", "Resource": "Made Up"} {
+			w.want(name, r.Header.Get("X-Ratelimit-"+name), want)
+		}
+		w.want("RateLimit", r.Header.Get("Ratelimit"), "")
+		before := w.upstreamSaw()
+		r = w.get("/orgs/acme/members", "Authorization: Bearer a")
+		w.want("added headers", r.Header.Get("X-Ratelimit-Limit"), "")
+		w.get("/rate_limit", "Authorization: Bearer a")
+		w.want("the rate limit status is forwarded", w.upstreamSaw()-before, 2)
+		began = time.Now()
+		r = w.get("/user", "Authorization: Bearer a", "Prefer: wait=60")
+		w.want("status of a limit error", r.StatusCode, 429)
+		w.want("Retry-After", r.Header.Get("Retry-After"), "5")
+		w.want("duration of a limit error", time.Since(began), time.Duration(0))
+		w.want("requests after a limit error", w.upstreamSaw()-before, 3)
+		w.want("status of another request after a limit error", w.get("/orgs/acme/members", "Authorization: Bearer a").StatusCode, 200)
 	})
 }

@@ -244,13 +244,13 @@ func (b *permittedBody) end(aborted bool) {
 const limitRounding = 2 * time.Second
 
 // waitsForLimit reports whether a request with a limit error is repeated after the end of the limit. The request must
-// be safe, and the limit must end before the client's deadline. Otherwise the client gets the upstream's limit
-// response.
+// be safe, the limiter must delay the repetition, and the limit must end before the client's deadline. Otherwise the
+// client gets the upstream's limit response.
 func (g *Gateway) waitsForLimit(ex *exchange, o limits.Outcome) bool {
 	now := time.Now()
 	var end time.Time
 	switch {
-	case o.Limited == limits.NotLimited || !ex.match.Operation.Safe() || ex.hasAlternative:
+	case o.Limited == limits.NotLimited || !ex.match.Operation.Safe() || ex.hasAlternative || !g.Limiter.Enforces():
 		return false
 	case o.RetryAfter > 0:
 		end = now.Add(o.RetryAfter)

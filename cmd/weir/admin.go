@@ -71,7 +71,7 @@ func (g *gateway) adminAccess(a config.Admin) admin.Access {
 func (g *gateway) admin(a config.Admin) http.Handler {
 	return admin.Handler(g.adminAccess(a), admin.Sources{
 		Ready:    func() bool { return !g.drain.Begun() },
-		Accounts: g.store.Accounts,
+		Accounts: g.accounts,
 		Refused:  func() any { return g.credentialHealth.Quarantined() },
 		Requests: func() any {
 			recent := g.current.Load().proxy.Recent()
@@ -116,6 +116,7 @@ type gatewayState struct {
 	Now      time.Time                `json:"now"`
 	Upstream string                   `json:"upstream"`
 	Dialect  string                   `json:"dialect"`
+	Limits   string                   `json:"limits"`  // on or off
 	Guarded  bool                     `json:"guarded"` // the admin listener requires a token
 	Store    storeState               `json:"store"`
 	Waiting  map[string]int           `json:"waiting"` // waiting requests, by account
@@ -139,7 +140,7 @@ func (g *gateway) state() any {
 	c := g.current.Load()
 	s := gatewayState{
 		Version: version(), Started: g.startTime.UTC(), Now: time.Now().UTC(),
-		Upstream: c.config.Upstream.URL, Dialect: c.config.Upstream.Dialect, Guarded: g.started.Admin.Token != "",
+		Upstream: c.config.Upstream.URL, Dialect: c.config.Upstream.Dialect, Limits: c.config.Upstream.Limits.String(), Guarded: g.started.Admin.Token != "",
 		Store:   storeState{Kind: g.store.kind, Lost: g.store.lostSince(), Replicas: g.store.replicas()},
 		Waiting: g.limiter.Waiting(), Polling: c.proxy.Polling(),
 		Refused: g.credentialHealth.Quarantined(),

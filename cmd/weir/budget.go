@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/limits"
 )
@@ -70,6 +71,7 @@ type budgetView struct {
 type listing struct {
 	text     []byte
 	accounts []history.Account
+	off      bool      // upstream.limits is off
 	at       time.Time // creation, by the gateway's clock
 	received time.Time // arrival, by the local clock
 }
@@ -85,11 +87,18 @@ func (a *adminClient) accounts(ctx context.Context) (*listing, error) {
 	if slices.ContainsFunc(l.accounts, func(a history.Account) bool { return a.Name == "" }) {
 		return nil, a.unexpectedContent(path)
 	}
+	if len(l.accounts) == 0 {
+		var state struct{ Limits string }
+		if _, _, err := a.call(ctx, http.MethodGet, "/api/v1/state", nil, &state); err != nil {
+			return nil, err
+		}
+		l.off = state.Limits == config.Switch(false).String()
+	}
 	return l, nil
 }
 
 func (v *budgetView) print(l *listing) error {
-	text := strings.Join(v.table(l.accounts, l.at), "\n") + "\n"
+	text := strings.Join(v.table(l, l.at), "\n") + "\n"
 	if v.json {
 		text = printableJSON(l.text)
 	}
@@ -158,7 +167,7 @@ func (v *budgetView) append(l *listing) error {
 	if v.json {
 		return v.print(l)
 	}
-	_, err := fmt.Fprintf(v.out, "%s\n%s\n\n", v.title(l.at), strings.Join(v.table(l.accounts, l.at), "\n"))
+	_, err := fmt.Fprintf(v.out, "%s\n%s\n\n", v.title(l.at), strings.Join(v.table(l, l.at), "\n"))
 	return err
 }
 
@@ -174,7 +183,7 @@ func (v *budgetView) redraw(l *listing, failure error) error {
 	if failure != nil {
 		lines = append(lines, fmt.Sprintf("for %s: %v", shortDuration(time.Since(l.received)), failure))
 	}
-	lines = append(append(lines, ""), v.table(l.accounts, now)...)
+	lines = append(append(lines, ""), v.table(l, now)...)
 	var b strings.Builder
 	for i, line := range lines {
 		fmt.Fprintf(&b, "\x1b[%d;1H%s\x1b[K", i+1, line)
@@ -189,11 +198,14 @@ type row [6]string
 
 // table returns the lines of the table: accounts by name, and the budgets of each account with
 // the smallest remaining part first.
-func (v *budgetView) table(accounts []history.Account, now time.Time) []string {
-	if len(accounts) == 0 {
+func (v *budgetView) table(l *listing, now time.Time) []string {
+	switch {
+	case l.off:
+		return []string{"limits are off (upstream.limits): requests are sent immediately"}
+	case len(l.accounts) == 0:
 		return []string{"no account has sent a request yet"}
 	}
-	accounts = slices.Clone(accounts)
+	accounts := slices.Clone(l.accounts)
 	slices.SortFunc(accounts, func(a, b history.Account) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 	})

@@ -37,6 +37,7 @@ func adminHandler(token string, accounts ...limits.Account) http.Handler {
 		Ready:    func() bool { return true },
 		Accounts: func(context.Context, int) ([]limits.Account, error) { return accounts, nil },
 		Requests: func() any { return nil },
+		State:    func() any { return gatewayState{Limits: "on"} },
 		Config:   func() any { return nil },
 		Reload:   func() error { return nil },
 		Cache:    func() (int, uint64) { return 0, 0 },
@@ -421,5 +422,24 @@ func TestBudgetOfDemo(t *testing.T) {
 	code, out, problems = send(gateway)
 	if code != exitFailure || out != "" || problems != fmt.Sprintf("weir: %s is the gateway's listener for clients: use the address in admin.listen of the configuration\n", gateway) {
 		t.Errorf("listener for clients: exit code %d, wrote %s%s", code, out, problems)
+	}
+}
+
+func TestBudgetReportsThatLimitsAreOff(t *testing.T) {
+	h := admin.Handler(admin.Access{Hosts: []string{"admin.test"}}, admin.Sources{
+		Accounts: func(context.Context, int) ([]limits.Account, error) { return nil, nil },
+		State:    func() any { return gatewayState{Limits: "off"} },
+		History:  history.New(history.Sources{Waiting: func() map[string]int { return nil }}),
+	})
+	v := newTestView(t, h)
+	l, err := v.admin.accounts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.print(l); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := v.out.take(), "limits are off (upstream.limits): requests are sent immediately\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

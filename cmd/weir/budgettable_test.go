@@ -130,7 +130,7 @@ func TestNamesCannotControlTerminal(t *testing.T) {
 		name, kind, resource := hostileText().Draw(t, "name"), hostileText().Draw(t, "kind"), hostileText().Draw(t, "resource")
 		accounts := []history.Account{{Account: limits.Account{Name: name, Kind: policy.CallerKind(kind), Budgets: []limits.Budget{{Resource: resource, Used: 1, Limit: 2}}}}}
 		v := budgetView{terminal: rapid.Bool().Draw(t, "terminal")}
-		for _, line := range v.table(accounts, time.Now()) {
+		for _, line := range v.table(&listing{accounts: accounts}, time.Now()) {
 			if i := strings.IndexFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 || !utf8.ValidString(line) {
 				t.Fatalf("unprintable line %q", line)
 			}
@@ -336,7 +336,7 @@ func TestTableShowsForecasts(t *testing.T) {
 		"  core    4000/5000  1000        in 30m; at this rate nothing is left in 4m 10s",
 		"  search       3/30    27        in 1m",
 	}
-	if diff := cmp.Diff(want, (&budgetView{}).table([]history.Account{a}, now)); diff != "" {
+	if diff := cmp.Diff(want, (&budgetView{}).table(&listing{accounts: []history.Account{a}}, now)); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -48,7 +48,8 @@ type gateway struct {
 	drain       inbound.Drain
 
 	store        *store
-	limiter      *limits.Limiter
+	limiter      *limits.Limiter // of store
+	unlimited    *limits.Limiter // used instead of limiter if upstream.limits is off
 	cache        *cache.Store
 	transport    *http.Transport
 	background   *proxy.Background // work that continues after its client disconnects
@@ -75,7 +76,8 @@ type configured struct {
 	config   *config.Config
 	callers  *credential.Registry
 	proxy    *proxy.Gateway
-	webhooks http.Handler // nil if webhooks are disabled
+	ledger   limits.Ledger // of proxy
+	webhooks http.Handler  // nil if webhooks are disabled
 }
 
 // newGateway starts a gateway, which must be closed.
@@ -107,7 +109,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	if g.store, err = openStore(cfg, replica, g.log); err != nil {
 		return err
 	}
-	g.limiter = limits.NewLimiter(g.store)
+	g.limiter, g.unlimited = limits.NewLimiter(g.store), limits.NewLimiter(limits.Unlimited{})
 	g.running.Go(func() { g.store.run(ctx) })
 	g.running.Go(func() { g.limiter.Run(ctx) })
 	if g.store.shareResources != nil {
@@ -142,13 +144,13 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	if g.tls, err = openTLS(cfg, g.log); err != nil {
 		return err
 	}
-	g.history = history.New(history.Sources{Accounts: g.store.Accounts, Waiting: g.limiter.Waiting, State: g.state})
+	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.Waiting, State: g.state})
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
 	if err := g.apply(cfg); err != nil {
 		return err
 	}
 	sources := telemetry.Sources{
-		Accounts: g.store.Accounts, Lost: g.store.lostSince, Replicas: g.store.replicas,
+		Accounts: g.accounts, Lost: g.store.lostSince, Replicas: g.store.replicas,
 		Waiting: g.limiter.Waiting, Cache: g.cache.Size,
 		Quarantined: func() int { return len(g.credentialHealth.Quarantined()) },
 		Reachable:   func() bool { return g.current.Load().proxy.Reachable() },
@@ -258,11 +260,16 @@ func (g *gateway) apply(c *config.Config) error {
 	}
 	trusted := inbound.TrustedProxies(c.Callers.Networks())
 	g.connections.LimitPerAddress(maxPerAddress, trusted)
-	next := &configured{config: c, callers: callers, proxy: proxy.New(proxy.Config{
+	ledger, limiter := limits.Ledger(g.store), g.limiter
+	if !c.Upstream.Limits {
+		g.log.Info("limits are off", "key", "upstream.limits", "upstream", c.Upstream.URL)
+		ledger, limiter = limits.Unlimited{}, g.unlimited
+	}
+	next := &configured{config: c, callers: callers, ledger: ledger, proxy: proxy.New(proxy.Config{
 		Upstream: upstream, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
 		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers),
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
-		Ledger: g.store, Limiter: g.limiter, Cache: g.cache, Resources: &g.resources,
+		Ledger: ledger, Limiter: limiter, Cache: g.cache, Resources: &g.resources,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",
 		Statistics: proxy.Statistics{
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor,
@@ -278,6 +285,11 @@ func (g *gateway) apply(c *config.Config) error {
 	g.current.Store(next)
 	g.credentialHealth.Keep(callers)
 	return nil
+}
+
+// accounts returns at most the given number of accounts of the ledger in use.
+func (g *gateway) accounts(ctx context.Context, most int) ([]limits.Account, error) {
+	return g.current.Load().ledger.Accounts(ctx, most)
 }
 
 func limitRules(c *config.Config) limits.Rules {

@@ -61,6 +61,55 @@ func TestReloadKeepsInboundCounters(t *testing.T) {
 	})
 }
 
+// TestReloadTurnsLimitsOffAndOn checks that a reload applies upstream.limits, and that the
+// accounts and the state show the setting.
+func TestReloadTurnsLimitsOffAndOn(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Cache-Control", "no-store") }))
+	defer upstream.Close()
+	cfg := config.Default()
+	cfg.Upstream.URL = upstream.URL
+	cfg.Limits.Primary.Unauthenticated, cfg.Limits.Wait = 1, 0
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	send := func(want ...int) {
+		t.Helper()
+		for i, status := range want {
+			w := httptest.NewRecorder()
+			g.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/repos/acme/widgets", nil))
+			if w.Code != status {
+				t.Errorf("request %d: got %d, want %d: %s", i+1, w.Code, status, w.Body)
+			}
+		}
+	}
+	shows := func(limits string, accounts int) {
+		t.Helper()
+		list, err := g.accounts(t.Context(), 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state := g.state().(gatewayState); state.Limits != limits || len(list) != accounts {
+			t.Errorf("got limits %s and %d accounts, want %s and %d", state.Limits, len(list), limits, accounts)
+		}
+	}
+	send(200, 429)
+	shows("on", 1)
+	off := *cfg
+	off.Upstream.Limits = false
+	if err := g.update(&off, nil); err != nil {
+		t.Fatal(err)
+	}
+	send(200, 200, 200, 200)
+	shows("off", 0)
+	if err := g.update(cfg, nil); err != nil {
+		t.Fatal(err)
+	}
+	send(429)
+	shows("on", 1)
+}
+
 func TestRevertedChangeNeedsNoRestart(t *testing.T) {
 	var log strings.Builder
 	cfg := config.Default()

@@ -111,6 +111,7 @@ type Upstream struct {
 	URL     string        `yaml:"url" desc:"base URL; a path prefix such as /api/v3 is kept"`
 	Dialect string        `yaml:"dialect" desc:"header names, media types and messages of the API" enum:"service,github"`
 	Timeout time.Duration `yaml:"timeout" desc:"maximum wait for response headers, and for each part of a body"`
+	Limits  Switch        `yaml:"limits" desc:"obey the limits of the API; off sends every request immediately, for a self-hosted API without rate limits"`
 	Egress  string        `yaml:"egress" desc:"name of the address that the upstream sees; anonymous requests of one egress share a budget"`
 }
 
@@ -298,7 +299,7 @@ func Default() *Config {
 	c := &Config{
 		Listen:   ":8080",
 		Admin:    Admin{Listen: "127.0.0.1:9090"},
-		Upstream: Upstream{Dialect: "service", Timeout: 30 * time.Second, Egress: "shared"},
+		Upstream: Upstream{Dialect: "service", Timeout: 30 * time.Second, Limits: true, Egress: "shared"},
 		Store:    Store{URL: "memory:"},
 		Callers:  Callers{PassThrough: true},
 		Limits: Limits{

@@ -319,6 +319,10 @@ func (d *decoder) scalar(text string, v reflect.Value) error {
 		}
 		*target = parsed
 		return nil
+	case *Switch:
+		parsed, err := parseSwitch(text)
+		*target = parsed
+		return err
 	case *Size:
 		parsed, err := parseSize(text)
 		*target = parsed
@@ -445,3 +449,31 @@ func (s Size) String() string {
 
 // MarshalYAML returns the size as [Size.String] does.
 func (s Size) MarshalYAML() (any, error) { return s.String(), nil }
+
+// Switch is a setting with the values on and off. Some YAML tools read and write these words as booleans, so true and
+// false are accepted, too.
+type Switch bool
+
+// switchValues are the values of a [Switch] in YAML.
+var switchValues = []any{"on", "off", true, false}
+
+func parseSwitch(text string) (Switch, error) {
+	switch strings.ToLower(text) {
+	case "on", "true":
+		return true, nil
+	case "off", "false":
+		return false, nil
+	}
+	return false, fmt.Errorf("%q: must be on or off", text)
+}
+
+// String returns "on" or "off".
+func (s Switch) String() string {
+	if s {
+		return "on"
+	}
+	return "off"
+}
+
+// MarshalYAML returns the setting as [Switch.String] does.
+func (s Switch) MarshalYAML() (any, error) { return s.String(), nil }

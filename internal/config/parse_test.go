@@ -394,3 +394,25 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestUpstreamLimitsAreOnOrOff(t *testing.T) {
+	for text, want := range map[string]Switch{
+		"": true, "on": true, "On": true, `"on"`: true, "true": true, "off": false, "OFF": false, `"off"`: false, "'off'": false, "false": false, `"false"`: false,
+		`"${SWITCH:-off}"`: false, `"${SWITCH:-on}"`: true,
+	} {
+		c, err := parse(t, `upstream: {url: "https://api.example.com", limits: `+text+"}")
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if c.Upstream.Limits != want {
+			t.Errorf("%s: got %s, want %s", text, c.Upstream.Limits, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"maybe": `"maybe": must be on or off`, "1": `"1": must be on or off`, "yes": `"yes": must be on or off`, "[off]": "must be a single value",
+	} {
+		_, err := parse(t, `upstream: {url: "https://api.example.com", limits: `+text+"}")
+		if err == nil || !strings.HasSuffix(err.Error(), "upstream.limits: "+want) {
+			t.Errorf("%s: got %v, want %s", text, err, want)
+		}
+	}
+}

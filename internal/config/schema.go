@@ -46,6 +46,8 @@ func scalarSchema(t reflect.Type) *jsonschema.Schema {
 		return &jsonschema.Schema{Type: "string", Pattern: `^[0-9]+ *([KMG]iB|B)?$|` + variable, Examples: []any{"256MiB"}}
 	case reflect.TypeFor[credential.Secret]():
 		return &jsonschema.Schema{Type: "string"}
+	case reflect.TypeFor[Switch]():
+		return &jsonschema.Schema{Enum: switchValues}
 	}
 	return nil
 }
@@ -90,6 +92,9 @@ func describe(s *jsonschema.Schema, t reflect.Type, byDefault reflect.Value) {
 }
 
 func enumOf(f reflect.StructField) []any {
+	if f.Type == reflect.TypeFor[Switch]() {
+		return switchValues
+	}
 	tag := f.Tag.Get("enum")
 	if tag == "" {
 		return nil

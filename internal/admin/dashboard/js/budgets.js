@@ -182,6 +182,7 @@ function draw() {
 function emptyText(rows) {
   if (!model.ready) return "Waiting for the gateway.";
   if (model.error) return `The accounts cannot be listed: ${model.error}`;
+  if (model.state?.limits === "off") return "Limits are off (upstream.limits): requests are sent immediately.";
   if (!rows.length) return "No account has sent a request yet. A budget appears with the first request that counts against it.";
   return "No budget matches the filter.";
 }

@@ -16,14 +16,14 @@ function drawStore() {
     return;
   }
   if (!parent.querySelector("dl")) {
-    parent.replaceChildren(el("dl", { class: "facts" }, ...["Store", "State", "Replicas", "Cache", "Upstream", "Dialect", "Uptime"].flatMap((k) => [el("dt", {}, k), el("dd")])));
+    parent.replaceChildren(el("dl", { class: "facts" }, ...["Store", "State", "Replicas", "Cache", "Upstream", "Dialect", "Limits", "Uptime"].flatMap((k) => [el("dt", {}, k), el("dd")])));
   }
   const values = [
     STORE_KINDS[s.store.kind] ?? s.store.kind,
     s.store.lost ? `lost ${formatSeconds(-until(s.store.lost))} ago` : "connected",
     s.store.kind === "redis" ? plural(s.store.replicas, "replica") : "1 replica",
     `${plural(s.cache.keys, "response")}, ${bytes(s.cache.bytes)} of ${bytes(s.cache.max_bytes)}`,
-    s.upstream, s.dialect, formatSeconds(-until(s.started)),
+    s.upstream, s.dialect, s.limits, formatSeconds(-until(s.started)),
   ];
   parent.querySelectorAll("dd").forEach((dd, i) => setText(dd, values[i]));
   parent.querySelectorAll("dd")[1].dataset.tone = s.store.lost ? "bad" : "good";

@@ -1,0 +1,33 @@
+package limits
+
+import (
+	"context"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// Unlimited is a [Ledger] for an upstream whose limits are not enforced. It grants every claim, and has no accounts.
+type Unlimited struct{}
+
+// Admit implements [Ledger].
+func (Unlimited) Admit(context.Context, Claim) (Decision, error) { return Decision{Granted: true}, nil }
+
+// Settle implements [Ledger].
+func (Unlimited) Settle(context.Context, Permit, Outcome) error { return nil }
+
+// Release implements [Ledger].
+func (Unlimited) Release(context.Context, Permit, bool) error { return nil }
+
+// Renew implements [Ledger].
+func (Unlimited) Renew(context.Context, []OpenPermit) error { return nil }
+
+// Budget implements [Ledger].
+func (Unlimited) Budget(_ context.Context, _ string, _ policy.CallerKind, resource string) (Budget, error) {
+	return Budget{Resource: resource, Unlimited: true}, nil
+}
+
+// Resources implements [Ledger].
+func (Unlimited) Resources(context.Context, string) ([]string, error) { return nil, nil }
+
+// Accounts implements [Ledger].
+func (Unlimited) Accounts(context.Context, int) ([]Account, error) { return nil, nil }
