@@ -182,7 +182,7 @@ func TestInstallationLimitDependsOnItsSize(t *testing.T) {
 // the search. A 304 must not count.
 func TestHighestSumOfSearchesExcludesFreeResponses(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		const target = "/search/commits?q=gear"
+		const target = "/search/users?q=acme"
 		etag := t.get("owner", target).Header().Get("ETag")
 		for range 35 {
 			t.wantStatus(t.get("owner", target, "If-None-Match: "+etag), 304)

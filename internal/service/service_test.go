@@ -328,23 +328,23 @@ func TestSeededRulesetsAndRules(t *testing.T) {
 func TestPrimaryLimitIsSharedByTheTokensOfAUser(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for i := range 30 {
-			w := t.get("owner", "/search/commits?q=gear")
+			w := t.get("owner", "/search/users?q=acme")
 			if w.Header().Get("X-RateLimit-Used") != fmt.Sprint(i+1) || w.Header().Get("X-RateLimit-Resource") != "search" || w.Header().Get("X-RateLimit-Limit") != "30" {
 				t.Fatalf("request %d: got headers %v", i+1, w.Header())
 			}
 		}
-		w := t.get("owner-2", "/search/commits?q=gear") // another token of the same user
+		w := t.get("owner-2", "/search/users?q=acme") // another token of the same user
 		t.wantStatus(w, 403)
 		if w.Header().Get("X-RateLimit-Remaining") != "0" || !strings.Contains(w.Body.String(), "API rate limit exceeded for user acme-owner.") {
 			t.Errorf("got %v %s, want a primary limit error", w.Header(), w.Body)
 		}
-		t.get("owner", "/search/commits?q=gear")
-		t.wantStatus(t.get("member", "/search/commits?q=gear"), 200)
+		t.get("owner", "/search/users?q=acme")
+		t.wantStatus(t.get("member", "/search/users?q=acme"), 200)
 		if v := t.s.Violations(); v.Violations != 2 || v.SentWhileLimited != 1 || v.Banned || v.ByLimit["primary:search"] != 2 || v.MaxConcurrent != 1 {
 			t.Errorf("got violations %+v", v)
 		}
 		time.Sleep(time.Minute)
-		t.wantStatus(t.get("owner", "/search/commits?q=gear"), 200)
+		t.wantStatus(t.get("owner", "/search/users?q=acme"), 200)
 	})
 }
 
