@@ -133,6 +133,7 @@ func TestRedisIsUsedAgainAfterAnOutage(t *testing.T) {
 
 // The test connection returns each reply to the next command. A read must not return the value of another key.
 func TestReplyToAnotherCommandIsAMiss(t *testing.T) {
+	t.Parallel()
 	for _, secret := range []string{"", "a secret of thirty-two characters"} {
 		server := miniredis.RunT(t)
 		var late atomic.Bool

@@ -2,9 +2,11 @@ package redisstore
 
 import (
 	"context"
+	"flag"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -58,6 +60,12 @@ func (f *fleet) cut(away bool) {
 		_ = c.Close()
 	}
 	f.conns = nil
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "16") // never fails; parallel tests mostly wait
+	os.Exit(m.Run())
 }
 
 // onEach runs a test with miniredis and with redis-server.
