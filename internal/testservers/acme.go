@@ -47,7 +47,9 @@ type ACME struct {
 // NewACME starts an ACME server that sends challenges to the given ports of 127.0.0.1.
 func NewACME(t testing.TB, httpPort, tlsPort int) *ACME {
 	t.Helper()
-	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
+	if err := os.Setenv("PEBBLE_VA_NOSLEEP", "1"); err != nil { // T.Setenv refuses parallel tests
+		t.Fatal(err)
+	}
 	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
 	s := &ACME{Trust: x509.NewCertPool(), Roots: x509.NewCertPool(), started: time.Now(), due: map[string]bool{}}
 	store := db.NewMemoryStore()
