@@ -32,6 +32,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"admin": startAdmin, "events": startEvents, "requests": waitForRequests},
 		Setup: func(e *testscript.Env) error {
 			e.Values[adminRequests{}] = new(chan struct{}) // the scripts run in parallel
+			e.Setenv("GORACE", "atexit_sleep_ms=50")       // by default, a command with the race detector exits after a second
 			return nil
 		},
 	})
