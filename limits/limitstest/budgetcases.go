@@ -356,6 +356,19 @@ func claimOf(account string) limits.Claim {
 	return c
 }
 
+// spend899 spends 899 of 900 points.
+func (h *harness) spend899() {
+	h.Helper()
+	write := get("core")
+	write.Points = 5
+	for range 179 {
+		h.spend(write, answered())
+	}
+	for range 4 {
+		h.spend(get("core"), answered())
+	}
+}
+
 // logCases test the sliding logs.
 var logCases = []testCase{
 	{"points return one window after the response", func(h *harness) {
@@ -375,19 +388,14 @@ var logCases = []testCase{
 		h.granted(get("core"))
 	}},
 	{"a cost is held until the response arrives, and spent then", func(h *harness) {
-		h.spend(get("core"), answered())
-		for range 898 {
-			h.spend(get("core"), answered())
-		}
+		h.spend899()
 		last := h.granted(get("core"))
 		time.Sleep(10 * second)
 		h.refused(get("core"), limits.Points, untilSettled)
 		h.settled(last, answered())
 		h.refused(get("core"), limits.Points, 50*second)
 		time.Sleep(50 * second)
-		for range 899 {
-			h.spend(get("core"), answered())
-		}
+		h.spend899()
 		h.refused(get("core"), limits.Points, 10*second)
 	}},
 	{"merged spends return together with the last spend", func(h *harness) {
