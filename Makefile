@@ -22,7 +22,7 @@ PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 win
 # The Redis server that tests start.
 SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 
-.PHONY: help build demo test e2e lint check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings soak conformance clients h2spec rules release deploy-check cover fmt clean needs
+.PHONY: help build demo test e2e lint check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings soak conformance clients h2spec generate rules release deploy-check cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,6 +115,11 @@ clients: build ## Run go-github, octokit, PyGithub and gh against bin/weir, and 
 h2spec: build ## Run the HTTP/2 conformance tests against bin/weir and net/http: 30 seconds.
 	$(GO) build -modfile=tools.mod -o bin/h2spec github.com/summerwind/h2spec/cmd/h2spec
 	$(GO) run .ci/h2spec/main.go bin/h2spec bin/weir
+
+generate: ## Write the table of operations from the published descriptions of the API, and check that nothing changed.
+	@.ci/need npm
+	$(GO) generate ./policy
+	git diff --exit-code policy/github/operations.tsv
 
 rules: ## Check the Prometheus rules and the Grafana dashboard with promtool.
 	@.ci/need promtool prometheus

@@ -315,7 +315,7 @@ func TestResourcesMatchDocuments(t *testing.T) {
 	if IsResource("gold") {
 		t.Error(`IsResource("gold") is true`)
 	}
-	outside := []string{"dependency_sbom", "code_scanning_autofix", "copilot_usage_records", "audit_log"}
+	outside := []string{"dependency_sbom", "code_scanning_autofix", "copilot_usage_records", "audit_log", "audit_log_streaming"}
 	if diff := cmp.Diff(want, dialect(t, "service").Resources()); diff != "" {
 		t.Errorf("documents (-), service dialect (+):\n%s", diff)
 	}

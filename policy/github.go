@@ -1,5 +1,7 @@
 package policy
 
+//go:generate go -C github/generate run .
+
 import (
 	"bufio"
 	"bytes"
