@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -11,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/internal/service/wholeapi"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -197,6 +200,43 @@ func TestResourcesAreShared(t *testing.T) {
 			}
 			if got := r.of("graphql", policy.GraphQL); got != policy.GraphQL {
 				t.Errorf("got %s for GraphQL", got)
+			}
+		}
+	})
+}
+
+// TestEveryOperationReachesTheUpstream sends a sample of each of the 1,223 operations through the gateway. The service
+// finds the operation of the received request with its own matcher, and the gateway's record must name the same row.
+func TestEveryOperationReachesTheUpstream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		change := func(l *policy.Limits) {
+			l.Primary.User, l.Points.REST, l.Content = 1_000_000, 1_000_000, nil
+			l.Search.Authenticated, l.Search.Code = 1000, 1000
+		}
+		l := policy.DefaultLimits()
+		change(&l)
+		service, err := wholeapi.New(wholeapi.Config{Limits: l})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var received *wholeapi.Operation
+		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
+			received = service.Match(r.Method, r.URL.EscapedPath())
+		}, wholeAPI(t, change))
+		random := rand.New(rand.NewPCG(1, 2))
+		operations := service.Operations()
+		w.want("operations", len(operations), 1223)
+		for _, op := range operations {
+			method, target, body := service.Sample(op.ID, random)
+			received = nil
+			w.do(method, target, bytes.NewReader(body), owner, "Cache-Control: no-cache")
+			record := w.gateway.Recent()[0]
+			known := w.gateway.Catalogue.Operation(record.Operation)
+			switch {
+			case received == nil || received.ID != op.ID:
+				t.Errorf("%s %s: the upstream received %v, want %s", method, target, received, op.ID)
+			case known == nil || record.Operation != op.ID && !known.Documented():
+				t.Errorf("%s %s: the record has the operation %s, want %s", method, target, record.Operation, op.ID)
 			}
 		}
 	})

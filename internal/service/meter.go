@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -163,7 +164,7 @@ func (t *ticket) recordSentWhileLimited() {
 
 // count charges a request now or refuses it. Refused requests and requests for the rate
 // limit status are not charged (Document B section 4.5).
-func (t *ticket) count(op *policy.Operation) {
+func (t *ticket) count(op *policy.Operation, path string) {
 	m := t.meter
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -187,7 +188,7 @@ func (t *ticket) count(op *policy.Operation) {
 		t.startCooldown(now)
 		return
 	}
-	costs := m.costs(op)
+	costs := m.costs(op, path)
 	for _, c := range costs {
 		if t.usage.sum(c, now)+c.amount > c.limit {
 			t.refuseSecondary(c.name, now)
@@ -230,7 +231,7 @@ type cost struct {
 
 // costs returns the costs of a request: points and content (Document B section 8.3), and CPU time in milliseconds. The
 // CPU cost is 0, because it is known only at the end.
-func (m *meter) costs(op *policy.Operation) []cost {
+func (m *meter) costs(op *policy.Operation, path string) []cost {
 	graphQL := op.Resource == policy.GraphQL
 	points, name := m.limits.Points.REST, "points"
 	if graphQL {
@@ -238,7 +239,7 @@ func (m *meter) costs(op *policy.Operation) []cost {
 	}
 	scope := op.ID
 	if !op.Known() {
-		scope = op.Method + " " + op.Path
+		scope = endpoint(op.Method, path)
 	}
 	list := []cost{{name, "points " + scope, points, op.Points, m.limits.Points.Window}}
 	if op.CreatesContent {
@@ -247,6 +248,18 @@ func (m *meter) costs(op *policy.Operation) []cost {
 		}
 	}
 	return append(list, m.cpuCosts(graphQL, 0)...)
+}
+
+// endpoint returns the endpoint of a path outside the catalogue: the method and the segments at the positions where paths
+// of the API have literals. The meter has this notion of its own, because it judges the gateway.
+func endpoint(method, path string) string {
+	segments := strings.Split(strings.Trim(path, "/"), "/")
+	name := method + " " + segments[0]
+	literal := map[string]int{"repos": 3, "repositories": 2, "orgs": 2, "organizations": 2, "users": 2, "teams": 2, "user": 1}[segments[0]]
+	if literal > 0 && literal < len(segments) {
+		name += " " + segments[literal]
+	}
+	return name
 }
 
 func (m *meter) cpuCosts(graphQL bool, millis int) []cost {

@@ -167,7 +167,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ticket := s.meter.arrive(req.caller, arrived)
 	defer ticket.leave()
 	s.faults.delay(r, faults.Latency, faults.DelayBefore)
-	ticket.count(req.operation)
+	ticket.count(req.operation, r.URL.Path)
 	if ticket.refusal != accepted {
 		ticket.writeHeaders(w.Header(), faults, 0)
 		s.write(w, req, s.limitProblem(req.caller, ticket.refusal, faults))
