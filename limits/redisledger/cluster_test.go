@@ -116,6 +116,7 @@ func startCluster(t *testing.T, masters int) []*node {
 
 // The test uses accounts on all masters and kills one master.
 func TestClusterFailoverKeepsSpends(t *testing.T) {
+	t.Parallel()
 	nodes := startCluster(t, 3)
 	rules := limits.Rules{Limits: policy.DefaultLimits()}
 	l, err := New(Config{URL: fmt.Sprintf("redis+cluster://%s?addr=%s", nodes[0].address, nodes[1].address), Replica: "r1", Rules: rules, Log: slog.New(slog.DiscardHandler)})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -319,8 +320,23 @@ func TestAccountExpiresThousandsOfLeases(t *testing.T) {
 		if err := l.Settle(t.Context(), limits.Permit{Claim: claim}, answered); err != nil {
 			t.Fatal(err)
 		}
-		for range leases {
-			admit()
+		var admitting sync.WaitGroup
+		const together = 100 // claims that share batches
+		for first := claim.ID + 1; first <= leases+1; first += together {
+			for id := first; id < first+together; id++ {
+				admitting.Go(func() {
+					c := claim
+					c.ID = id
+					if d, err := l.Admit(t.Context(), c); err != nil || !d.Granted {
+						t.Errorf("claim %d: %+v, %v", id, d, err)
+					}
+				})
+			}
+			admitting.Wait()
+		}
+		claim.ID += leases
+		if a := l.onlyAccount(t); a.InUse != leases {
+			t.Fatalf("%d permits in use, want %d", a.InUse, leases)
 		}
 		time.Sleep(permitLife + time.Second)
 		admit()
