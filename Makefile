@@ -34,7 +34,7 @@ demo: build ## Build and run the gateway with a local reference service. Needs o
 	@exec ./bin/weir demo
 
 test: needs ## Run the unit and integration tests with the race detector.
-	$(SERVERS) $(GO) test -race -shuffle=on -timeout 10m ./...
+	$(SERVERS) $(GO) test -race -vet=off -shuffle=on -timeout 10m ./...
 
 e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@.ci/need chromium
