@@ -67,7 +67,7 @@ type Operation struct {
 	// stale for all callers. A push counts only on the default branch.
 	StaleOn []string `yaml:"stale_on"`
 	// Auth is "required", or "optional" if the documents allow unauthenticated calls for public resources. "app" is for
-	// operations that accept only the credentials of an app: its assertion, or its client ID and secret.
+	// operations that accept only the credentials of an app (its assertion, or its client ID and secret) or a password.
 	Auth string `yaml:"auth"`
 	// Role is the required role in the words of the documents ("organization owner"); empty for any caller.
 	Role string `yaml:"role"`

@@ -44,10 +44,13 @@ type ACME struct {
 	gate             chan struct{}   // new orders wait until gate is closed; nil without Hold
 }
 
+// skipSleep makes the validator of Pebble respond immediately. Parallel tests share the setting.
+func skipSleep() error { return os.Setenv("PEBBLE_VA_NOSLEEP", "1") }
+
 // NewACME starts an ACME server that sends challenges to the given ports of 127.0.0.1.
 func NewACME(t testing.TB, httpPort, tlsPort int) *ACME {
 	t.Helper()
-	if err := os.Setenv("PEBBLE_VA_NOSLEEP", "1"); err != nil { // T.Setenv refuses parallel tests
+	if err := skipSleep(); err != nil {
 		t.Fatal(err)
 	}
 	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
