@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -173,8 +174,11 @@ func TestNamedResourceAdmitsTheNextRequest(t *testing.T) {
 
 func TestResourcesAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // guards the next two variables
 		shared, fails := map[string]string{}, true
 		exchange := func(_ context.Context, changed map[string]string) (map[string]string, error) {
+			mu.Lock()
+			defer mu.Unlock()
 			if fails {
 				return nil, context.DeadlineExceeded
 			}
@@ -188,12 +192,14 @@ func TestResourcesAreShared(t *testing.T) {
 		defer stop()
 		go first.Share(ctx, exchange)
 		go second.Share(ctx, exchange)
-		time.Sleep(2 * shareInterval)
+		time.Sleep(5 * shareInterval / 2) // between two exchanges
 		if got := second.of("repos/get", "core"); got != "core" {
 			t.Errorf("without exchange: got %s, want core", got)
 		}
+		mu.Lock()
 		fails = false
-		time.Sleep(2 * shareInterval)
+		mu.Unlock()
+		time.Sleep(5 * shareInterval / 2) // between two exchanges
 		for _, r := range []*Resources{&first, &second} {
 			if got := r.of("repos/get", "core"); got != "special" {
 				t.Errorf("got %s, want special", got)
