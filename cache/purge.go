@@ -24,7 +24,7 @@ type Purge struct {
 }
 
 // maxPurged bounds the recorded tags.
-const maxPurged = 16384
+const maxPurged = 1 << 17
 
 // purges records the generation of the last purge of each tag. Above maxPurged tags, record deletes
 // the older half, and every entry from before these purges counts as purged. This costs revalidations

@@ -49,6 +49,9 @@ func (s *resourceNames) accept(name string) bool {
 	return true
 }
 
+// AcceptsResource reports whether a resource that another replica's responses named may have a window.
+func (l *Limiter) AcceptsResource(name string) bool { return l.resources.accept(name) }
+
 // ReadRate parses the x-ratelimit headers of a response, like the function [ReadRate]. If the headers name a resource
 // that may not have a window, the result is invalid: the response counts like a response without headers. The ledger
 // then charges the window of the claim, and not the window of another resource.

@@ -166,7 +166,7 @@ func index(operations []*Operation, aliases []alias, collections *collections) (
 			errs = append(errs, fmt.Errorf("operation %q is defined twice", op.ID))
 		}
 		c.byID[op.ID] = op
-		for _, path := range append([]string{cmp.Or(op.Template, op.Path)}, op.OtherPaths...) {
+		for _, path := range templates(op) {
 			if existing := add(op, path); existing != nil {
 				errs = append(errs, fmt.Errorf("operations %q and %q have the same method and path", existing.operation.ID, op.ID))
 			}
@@ -174,7 +174,7 @@ func index(operations []*Operation, aliases []alias, collections *collections) (
 	}
 	for _, op := range operations { // an operation takes precedence over an alias of another operation
 		for _, a := range aliases {
-			for _, path := range append([]string{cmp.Or(op.Template, op.Path)}, op.OtherPaths...) {
+			for _, path := range templates(op) {
 				if path = a.spell(path); path != "" {
 					add(op, path)
 				}
@@ -197,6 +197,14 @@ func index(operations []*Operation, aliases []alias, collections *collections) (
 		}
 	}
 	return c, errors.Join(errs...)
+}
+
+// templates returns all path templates of an operation, without aliases.
+func templates(op *Operation) (all []string) {
+	for _, path := range append([]string{cmp.Or(op.Template, op.Path)}, op.OtherPaths...) {
+		all = append(all, expand(path)...)
+	}
+	return all
 }
 
 // decode reads an embedded file. Unknown keys are errors.

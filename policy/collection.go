@@ -37,35 +37,38 @@ var roots = map[string]string{
 	"enterprises": "enterprise", "teams": "team",
 }
 
-// Collection returns the collection of the request's target.
+// Collection returns the collection of the request's target. Root and family of a known operation are from its template,
+// because the path may be an alias with numbers.
 func (m *Match) Collection() Collection {
-	segments := strings.Split(m.Path[1:], "/")
-	first, rest := segments[0], segments[1:]
-	c := Collection{Root: roots[first], Family: "."}
-	switch {
-	case c.Root == "", len(rest) == 0 && first != "user": // such as GET /organizations
-		return Collection{Root: "top", Family: first}
-	case first == "user" && len(rest) > 0 && isInteger(rest[0]):
-		c.Root, c.Name, rest = "user", "?", rest[1:]
-	case c.Root == "me":
-	case first == "repos" && len(rest) < 2:
-		return Collection{Root: "top", Family: first}
-	case first == "repos":
-		c.Name, rest = lower(rest[0])+"/"+lower(rest[1]), rest[2:]
-	case c.Root != "team" && c.Root != "enterprise" && isInteger(rest[0]):
-		c.Name, rest = "?", rest[1:]
-	default:
-		c.Name, rest = lower(rest[0]), rest[1:]
+	path := strings.Split(m.Path[1:], "/")
+	template := path
+	if m.Operation.Known() {
+		template = strings.Split(m.Operation.Path[1:], "/")
 	}
-	if len(rest) > 0 && rest[0] != "" {
-		c.Family = rest[0]
-		// A parameter in the place of the family has one collection for all values.
-		template, at := strings.Split(m.Operation.Path[1:], "/"), len(segments)-len(rest)
-		if at < len(template) && template[0] == first {
-			if name, ok := templateParameter(template[at]); ok {
-				c.Family = name
-			}
-		}
+	first := template[0]
+	c := Collection{Root: roots[first], Family: "."}
+	if len(template) > 1 && (template[1] == "{account_id}" || template[1] == "{user_id}") && first == "user" {
+		c.Root = "user" // GET /user/{account_id} is a user by number
+	}
+	at := 2 // position of the family
+	switch {
+	case c.Root == "repo" && first == "repos":
+		at = 3
+	case c.Root == "me":
+		at = 1
+	}
+	if c.Root == "" || len(template) < at { // such as GET /organizations
+		return Collection{Root: "top", Family: first}
+	}
+	if len(template) > at && template[at] != "" {
+		c.Family = strings.Trim(template[at], "{}")
+	}
+	switch {
+	case c.Root == "me":
+	case path[0] != first, c.Root != "team" && c.Root != "enterprise" && isInteger(path[1]), first == "user":
+		c.Name = "?"
+	default:
+		c.Name = lower(strings.Join(path[1:at], "/"))
 	}
 	return c
 }
@@ -130,7 +133,11 @@ func (c *Catalogue) ChangedByEvent(event, repository, owner string) []string {
 	}
 	names, ok := c.collections.Events[event]
 	if !ok {
-		return []string{subject.Root + ":" + subject.Name}
+		tags := []string{subject.Root + ":" + subject.Name}
+		if repository == "" {
+			tags = append(tags, "user:"+subject.Name) // the owner may be a user
+		}
+		return tags
 	}
 	return c.tagsOf(names, subject, "")
 }
@@ -156,12 +163,13 @@ func (c *Catalogue) tagsOf(names []string, from Collection, repository string) (
 	owner, _, _ := strings.Cut(from.Name, "/")
 	for _, name := range names {
 		root, family, _ := strings.Cut(name, "/")
+		root, all := strings.CutSuffix(root, ":*")
 		at := Collection{Root: root, Family: family}
-		switch known := from.Name != "" && from.Name != "?"; {
+		switch known := from.Name != "" && from.Name != "?" && !all; {
 		case root == "me", root == "top":
 			tags = append(tags, at.String())
 			continue
-		case root == "repo" && repository != "":
+		case root == "repo" && repository != "" && !all:
 			at.Name = repository
 		case known && root == from.Root:
 			at.Name = from.Name
@@ -205,7 +213,7 @@ func familiesOf(operations []*Operation) map[string][]string {
 // check returns an error for each collection without an operation.
 func (c *collections) check() (errs []error) {
 	exists := func(name string) bool {
-		root, family, _ := strings.Cut(name, "/")
+		root, family, _ := strings.Cut(strings.Replace(name, ":*/", "/", 1), "/")
 		return slices.Contains(c.families[root], family)
 	}
 	for _, part := range []map[string][]string{c.Related, c.Events} {

@@ -21,6 +21,8 @@ func samplePath(template string) string {
 		case !strings.HasPrefix(s, "{"):
 		case parameters[strings.Trim(s, "{}")].Integer:
 			segments[i] = "42"
+		case len(parameters[strings.Trim(s, "{}")].Values) > 0:
+			segments[i] = parameters[strings.Trim(s, "{}")].Values[0]
 		default:
 			segments[i] = "x" + strings.Trim(s, "{}")
 		}
@@ -121,6 +123,9 @@ func TestClassifyFindsHardPaths(t *testing.T) {
 		{"a commit", "GET", repo + "/commits/abc123", "repos/get-commit", named(params{"ref": "abc123"})},
 		{"a git ref", "PATCH", repo + "/git/refs/heads/a/b/c", "git/update-ref", named(params{"ref": "heads/a/b/c"})},
 		{"a label with an encoded slash", "GET", repo + "/labels/area%2Fui", "issues/get-label", named(params{"name": "area/ui"})},
+		{"a security product", "POST", "/orgs/acme/dependabot_alerts/enable_all", "orgs/enable-or-disable-security-product-on-all-org-repos", params{"org": "acme"}},
+		{"not a security product", "POST", "/orgs/acme/teams/core", "unknown", nil},
+		{"a team by number", "GET", "/organizations/12/team/34/members", "teams/list-members-in-org", params{"organization_id": "12", "team_id": "34"}},
 		{"five parameters", "GET", "/orgs/acme/teams/core/repos/acme/widgets", "teams/check-permissions-for-repo-in-org", params{"org": "acme", "team_slug": "core", "owner": "acme", "repo": "widgets"}},
 		{"a user by number", "GET", "/user/7", "users/get-by-id", params{"account_id": "7"}},
 		{"repositories of a user by number", "GET", "/user/7/repos", "repos/list-for-user", params{"user_id": "7"}},
@@ -147,6 +152,19 @@ func TestTableIsSmall(t *testing.T) {
 	text, err := data.ReadFile("github/operations.tsv")
 	if err != nil || len(text) > 300<<10 {
 		t.Errorf("the table has %d bytes (%v), want at most 300 KB", len(text), err)
+	}
+}
+
+func TestImmutableNeedsAFullHashAtTheEnd(t *testing.T) {
+	hash := strings.Repeat("0a", 20)
+	for path, want := range map[string]bool{
+		"/repos/a/b/git/blobs/" + hash: true, "/repos/a/b/commits/" + hash: true, "/repos/a/b/commits/main": false,
+		"/repos/a/" + hash + "/commits/main": false, "/repos/a/b/git/trees/" + hash[:39]: false, "/repos/a/b/branches/" + hash: false,
+	} {
+		m, err := CatalogueOf("github").Classify("GET", path, "")
+		if err != nil || m.Immutable() != want {
+			t.Errorf("%s: got %v (%v), want %v", path, m.Immutable(), err, want)
+		}
 	}
 }
 

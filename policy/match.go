@@ -2,7 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -33,9 +32,10 @@ func (p Params) Get(name string) string {
 	return ""
 }
 
-// Immutable reports whether the target names an object by its full hash, so that the response never changes.
+// Immutable reports whether the last parameter of the target names an object by its full hash, so that the response
+// never changes.
 func (m *Match) Immutable() bool {
-	return m.Operation.Cache.Class == Immutable && slices.ContainsFunc(m.Params, func(p Param) bool { return isFullHash(p.Value) })
+	return m.Operation.Cache.Class == Immutable && len(m.Params) > 0 && isFullHash(m.Params[len(m.Params)-1].Value)
 }
 
 // isFullHash reports whether s is a complete object name: 40 or 64 hexadecimal digits.
@@ -92,6 +92,9 @@ type pathParameter struct {
 	Fold    bool `yaml:"fold"`
 	Integer bool `yaml:"integer"`
 	Tail    bool `yaml:"tail"`
+	Encoded bool `yaml:"encoded"`
+	// Values are the only values of the parameter; empty allows all values.
+	Values []string `yaml:"values"`
 }
 
 var parameters = mustDecode[map[string]pathParameter]("parameters.yaml")
@@ -121,6 +124,7 @@ type route struct {
 	operation *Operation
 	names     []string // of the parameters; "base...head" for a pair
 	rules     []pathParameter
+	kinds     []kind
 }
 
 // add adds a route for a path template to the tree. The result is an existing route with the same method and the same
@@ -154,7 +158,7 @@ func (n *node) add(op *Operation, path string) (existing *route, err error) {
 		if len(r.names) == maxValues {
 			return nil, fmt.Errorf("operation %q: the path has more than %d parameters", op.ID, maxValues)
 		}
-		r.names, r.rules = append(r.names, name), append(r.rules, rule)
+		r.names, r.rules, r.kinds = append(r.names, name), append(r.rules, rule), append(r.kinds, k)
 		n = n.parameter(k, strings.ReplaceAll(s, "{+", "{"))
 	}
 	if existing = n.routes[op.Method]; existing != nil {
@@ -165,6 +169,23 @@ func (n *node) add(op *Operation, path string) (existing *route, err error) {
 	}
 	n.routes[op.Method] = r
 	return nil, nil
+}
+
+// expand returns the templates that result from the values of the parameters with listed values. These parameters have
+// no name in a [Match].
+func expand(template string) []string {
+	for name, rule := range parameters {
+		before, after, ok := strings.Cut(template, "{"+name+"}")
+		if len(rule.Values) == 0 || !ok {
+			continue
+		}
+		var all []string
+		for _, value := range rule.Values {
+			all = append(all, expand(before+value+after)...)
+		}
+		return all
+	}
+	return []string{template}
 }
 
 func (n *node) literal(segment string) *node {
@@ -246,9 +267,9 @@ func (s *search) findParameter(k kind, child *node, at, count int) *route {
 	return nil
 }
 
-// bind returns the parameters, and writes their canonical form to the segments. In values of the table's operations, an
-// encoded slash is allowed and stays encoded, because the upstream may distinguish both forms. An exception are values
-// that are not case sensitive. In the documented {branch}, both forms are plain slashes.
+// bind returns the parameters, and writes their canonical form to the segments. In a path or a ref of the
+// table's operations, and in the names that parameters.yaml lists, an encoded slash is allowed and stays encoded, because
+// the upstream may distinguish both forms. In the documented {branch}, both forms are plain slashes.
 func (r *route) bind(s *search) (Params, error) {
 	var params Params
 	encoded := 0 // segments with an encoded slash that is allowed
@@ -259,7 +280,7 @@ func (r *route) bind(s *search) (Params, error) {
 			case !strings.Contains(segment, "%2F"):
 			case rule.Tail:
 				part[j] = strings.ReplaceAll(segment, "%2F", "/")
-			case r.operation.Category != "" && !rule.Fold:
+			case r.operation.Category != "" && (rule.Encoded || r.kinds[i] == kindMultiple || r.kinds[i] == kindPair):
 				encoded++
 			}
 		}

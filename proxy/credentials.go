@@ -139,6 +139,8 @@ func (g *Gateway) pickByBudget(ex *exchange) bool {
 func (g *Gateway) useCredential(ex *exchange, identity Identity) {
 	ex.identity = identity
 	ex.record.Account = identity.Caller.Account
+	ex.resource = g.Resources.of(ex.claimScope, identity.Caller.Kind, ex.match.Operation.Resource)
+	ex.record.Resource = ex.resource
 	ex.stale, ex.fallback, ex.hidden = nil, nil, nil
 	ex.cacheable, ex.ranged = false, false
 	ex.header = http.Header{} // a background task may still read the old header

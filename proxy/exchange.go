@@ -126,8 +126,8 @@ func (g *Gateway) classify(ex *exchange) error {
 		}
 		ex.operation = op.ForBody(body)
 	}
-	ex.resource = g.Resources.of(ex.claimScope, op.Resource)
-	ex.record.Route, ex.record.Operation, ex.record.Resource = ex.route, op.ID, ex.resource
+	ex.record.Route, ex.record.Operation = ex.route, op.ID
+	ex.resource = g.Resources.of(ex.claimScope, ex.identity.Caller.Kind, op.Resource)
 	g.pickCredential(ex)
 	return nil
 }

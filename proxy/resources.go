@@ -2,73 +2,137 @@ package proxy
 
 import (
 	"context"
-	"maps"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/weirgate/weir/policy"
 )
 
-// Resources remembers which resource the upstream named for each operation, because the catalogue cannot know all
-// resources. The next request of the operation is admitted against that resource. The number of operations is bounded by
-// the catalogue. The zero value is empty and ready for use. Resources is safe for concurrent use and outlives a [Gateway].
+// Resources remembers which resource the upstream named for each operation and kind of caller, because the catalogue
+// cannot know all resources. The next request of the operation is admitted against that resource. The number of
+// operations is bounded by the catalogue. The zero value is empty and ready for use. Resources is safe for concurrent
+// use and outlives a [Gateway].
 type Resources struct {
 	mu      sync.RWMutex
-	named   map[string]string // by claim scope; operations that the upstream named as predicted are absent
-	changed map[string]string // learned and not shared yet
+	named   map[string]namedResource // by resourceKey; operations that the upstream named as predicted may be absent
+	changed map[string]string        // texts of learned resources that are not shared yet, by resourceKey
 }
 
+// namedResource is a resource with the time of the last response that named it.
+type namedResource struct {
+	name string
+	at   time.Time
+}
+
+const (
+	// namedFor is the time for which a resource is used without a response that names it. Afterwards one request is
+	// admitted against the predicted resource, so that a wrong name cannot close an operation.
+	namedFor = time.Hour
+	// renewNamed is the interval at which a resource that responses confirm is shared again.
+	renewNamed = 10 * time.Minute
+	// shareInterval is the interval at which replicas exchange what they learned.
+	shareInterval = 2 * time.Second
+)
+
+func resourceKey(scope string, kind policy.CallerKind) string { return scope + " " + string(kind) }
+
 // of returns the resource of an operation: the resource that the upstream named last, or the predicted resource.
-func (r *Resources) of(scope, predicted string) string {
+func (r *Resources) of(scope string, kind policy.CallerKind, predicted string) string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if named := r.named[scope]; named != "" {
-		return named
+	if len(r.named) == 0 {
+		return predicted
+	}
+	if n := r.named[resourceKey(scope, kind)]; n.name != "" && time.Since(n.at) < namedFor {
+		return n.name
 	}
 	return predicted
 }
 
-// learn records the resource that the upstream named for an operation. GraphQL has limits of its own, so that neither an
-// operation can become a GraphQL call nor GraphQL another operation.
-func (r *Resources) learn(scope, used, named string) {
-	if named == "" || named == used || used == policy.GraphQL || named == policy.GraphQL {
+// learn records the resource that a response named for an operation. The operation used another resource, or a learned
+// resource that the response confirms. GraphQL has limits of its own, so an operation cannot become a GraphQL call.
+func (r *Resources) learn(scope string, kind policy.CallerKind, used, named string) {
+	if named == "" || used == policy.GraphQL || named == policy.GraphQL {
+		return
+	}
+	key, now := resourceKey(scope, kind), time.Now()
+	r.mu.RLock()
+	known, ok := r.named[key]
+	r.mu.RUnlock()
+	if named == used && (!ok || now.Sub(known.at) < renewNamed) {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.named == nil {
-		r.named, r.changed = map[string]string{}, map[string]string{}
+		r.named = map[string]namedResource{}
 	}
-	r.named[scope], r.changed[scope] = named, named
+	if r.changed == nil {
+		r.changed = map[string]string{}
+	}
+	r.named[key] = namedResource{named, now}
+	r.changed[key] = named + " " + strconv.FormatInt(now.Unix(), 10)
 }
 
-// shareInterval is the interval at which replicas exchange what they learned.
-const shareInterval = 2 * time.Second
-
 // Share exchanges the learned resources with the other replicas until ctx ends. exchange stores the changes of this
-// replica and returns what all replicas learned. After an error, the changes are sent again.
-func (r *Resources) Share(ctx context.Context, exchange func(ctx context.Context, changed map[string]string) (map[string]string, error)) {
+// replica and returns what all replicas learned. After an error, the changes are sent again. accepts reports whether a
+// name from another replica may be used.
+func (r *Resources) Share(
+	ctx context.Context, accepts func(name string) bool,
+	exchange func(ctx context.Context, changed map[string]string) (map[string]string, error),
+) {
 	tick := time.NewTicker(shareInterval)
 	defer tick.Stop()
 	for {
-		r.mu.Lock()
-		changed := r.changed
-		r.changed = map[string]string{}
-		r.mu.Unlock()
-		all, err := exchange(ctx, changed)
-		r.mu.Lock()
-		if err != nil {
-			maps.Copy(changed, r.changed)
-			r.changed = changed
-		} else {
-			maps.Copy(all, r.changed)
-			r.named = all
-		}
-		r.mu.Unlock()
+		r.share(ctx, accepts, exchange)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+	}
+}
+
+func (r *Resources) share(
+	ctx context.Context, accepts func(name string) bool,
+	exchange func(ctx context.Context, changed map[string]string) (map[string]string, error),
+) {
+	r.mu.Lock()
+	changed := r.changed
+	r.changed = nil
+	r.mu.Unlock()
+	all, err := exchange(ctx, changed)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.changed == nil {
+		r.changed = map[string]string{}
+	}
+	if err != nil {
+		for key, text := range changed {
+			if r.changed[key] == "" {
+				r.changed[key] = text
+			}
+		}
+		return
+	}
+	if r.named == nil {
+		r.named = map[string]namedResource{}
+	}
+	for key, text := range all {
+		name, seconds, _ := strings.Cut(text, " ")
+		unix, err := strconv.ParseInt(seconds, 10, 64)
+		if err != nil || name == policy.GraphQL || !accepts(name) {
+			continue
+		}
+		if at := time.Unix(unix, 0); at.After(r.named[key].at) {
+			r.named[key] = namedResource{name, at}
+		}
+	}
+	for key, n := range r.named {
+		if time.Since(n.at) >= namedFor {
+			delete(r.named, key)
 		}
 	}
 }

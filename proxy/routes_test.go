@@ -62,7 +62,10 @@ func TestWriteMakesRelatedReadsStale(t *testing.T) {
 		{"PATCH /repositories/7/issues/3", repo + "/issues/3 /repositories/7/issues", "/user/keys"},
 		{"POST /orgs/acme/repos", "/orgs/acme/repos /user/repos", "/orgs/other/repos"},
 		{"PUT /user/starred/acme/widgets", "/user/starred " + repo + "/stargazers " + repo, "/orgs/acme/hooks"},
-		{"POST /orgs/acme/teams/core/discussions", "/orgs/acme/teams", "/orgs/other/teams"},
+		{"PUT /orgs/acme/teams/core/memberships/octo", "/orgs/acme/teams /organizations/12/team/34/members?page=2", "/orgs/other/teams"},
+		{"PUT /organizations/12/team/34/memberships/octo", "/orgs/acme/teams/core/members", "/user/keys"},
+		{"POST /repos/acme/widgets/forks", "/repos/alice/widgets", "/user/keys"},
+		{"POST /orgs/acme/hooks/5", "/orgs/acme/hooks/5", "/orgs/acme/teams"},
 	} {
 		t.Run(c.write, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -186,14 +189,16 @@ func TestResourcesAreShared(t *testing.T) {
 			return maps.Clone(shared), nil
 		}
 		var first, second Resources
-		first.learn("repos/get", "core", "special")
-		first.learn("graphql", policy.GraphQL, "core")
+		first.learn("repos/get", policy.User, "core", "special")
+		first.learn("graphql", policy.User, policy.GraphQL, "core")
+		first.learn("repos/delete", policy.User, "core", "refused")
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		go first.Share(ctx, exchange)
-		go second.Share(ctx, exchange)
+		accepts := func(name string) bool { return name != "refused" }
+		go first.Share(ctx, accepts, exchange)
+		go second.Share(ctx, accepts, exchange)
 		time.Sleep(5 * shareInterval / 2) // between two exchanges
-		if got := second.of("repos/get", "core"); got != "core" {
+		if got := second.of("repos/get", policy.User, "core"); got != "core" {
 			t.Errorf("without exchange: got %s, want core", got)
 		}
 		mu.Lock()
@@ -201,12 +206,22 @@ func TestResourcesAreShared(t *testing.T) {
 		mu.Unlock()
 		time.Sleep(5 * shareInterval / 2) // between two exchanges
 		for _, r := range []*Resources{&first, &second} {
-			if got := r.of("repos/get", "core"); got != "special" {
+			if got := r.of("repos/get", policy.User, "core"); got != "special" {
 				t.Errorf("got %s, want special", got)
 			}
-			if got := r.of("graphql", policy.GraphQL); got != policy.GraphQL {
+			if got := r.of("graphql", policy.User, policy.GraphQL); got != policy.GraphQL {
 				t.Errorf("got %s for GraphQL", got)
 			}
+			if got := r.of("repos/get", policy.Unauthenticated, "core"); got != "core" {
+				t.Errorf("got %s for another kind of caller", got)
+			}
+		}
+		if got := second.of("repos/delete", policy.User, "core"); got != "core" {
+			t.Errorf("got the refused name %s", got)
+		}
+		time.Sleep(namedFor)
+		if got := second.of("repos/get", policy.User, "core"); got != "core" {
+			t.Errorf("after %v: got %s, want core", namedFor, got)
 		}
 	})
 }
@@ -244,6 +259,50 @@ func TestEveryOperationReachesTheUpstream(t *testing.T) {
 			case known == nil || record.Operation != op.ID && !known.Documented():
 				t.Errorf("%s %s: the record has the operation %s, want %s", method, target, record.Operation, op.ID)
 			}
+		}
+	})
+}
+
+// TestLearnedResourceCannotBeForced lets clients with wrong tokens name core for searches. The searches of other clients
+// must still be admitted against the search limit.
+func TestLearnedResourceCannotBeForced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Ratelimit-Limit", "60")
+			w.Header().Set("X-Ratelimit-Used", "1")
+			w.Header().Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+			w.Header().Set("X-Ratelimit-Resource", "core")
+			if r.Header.Get("Authorization") != "Bearer tok-owner" {
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			w.Header().Set("X-Ratelimit-Limit", "30")
+			w.Header().Set("X-Ratelimit-Resource", "search")
+		}, wholeAPI(t, unchanged))
+		sent := 0
+		for i := range 50 {
+			w.get(fmt.Sprint("/search/users?q=a", i), "Authorization: Bearer wrong", "Prefer: wait=0")
+			if w.get(fmt.Sprint("/search/users?q=b", i), owner, "Prefer: wait=0").StatusCode == http.StatusOK {
+				sent++
+			}
+		}
+		w.want("searches in a minute", sent <= 30, true)
+	})
+}
+
+// TestRateLimitStatusIsAnsweredWhileTheBudgetIsExhausted requests the status long after the last response.
+func TestRateLimitStatusIsAnsweredWhileTheBudgetIsExhausted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Ratelimit-Limit", "5000")
+			w.Header().Set("X-Ratelimit-Used", "5000")
+			w.Header().Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+			w.Header().Set("X-Ratelimit-Resource", "core")
+		}, wholeAPI(t, unchanged))
+		w.get("/user", owner)
+		for range 5 {
+			time.Sleep(10 * time.Minute)
+			w.want("status", w.get("/rate_limit", owner).StatusCode, http.StatusOK)
 		}
 	})
 }

@@ -38,6 +38,8 @@ func (q *question) tags() []string {
 	owner, _, isRepo := strings.Cut(c.Name, "/")
 	if isRepo {
 		tags = append(tags, "org:"+owner)
+	} else if name, repo := m.Params.Get("owner"), m.Params.Get("repo"); name != "" && repo != "" {
+		tags = append(tags, "repo:"+name+"/"+repo, "org:"+name) // such as the repository of a team
 	}
 	if m.Operation.Documented() {
 		tags = append(tags, scope(m.Operation, &m.Params))

@@ -125,7 +125,10 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 			return nil, err
 		}
 		ex.reportResponse(resp.StatusCode)
-		g.accepted.observe(caller.Class, resp.StatusCode, time.Now())
+		g.accepted.observe(caller.Class, resp.StatusCode)
+		if resp.StatusCode < http.StatusBadRequest || outcome.Limited != limits.NotLimited { // an error may name any resource
+			g.Resources.learn(ex.claimScope, caller.Kind, ex.resource, outcome.Rate.Resource)
+		}
 		if !outcome.Ended {
 			resp.Body = &permittedBody{ReadCloser: resp.Body, release: func(aborted bool) { g.release(ex, *permit, aborted) }}
 		}
@@ -195,7 +198,6 @@ func (ex *exchange) count(resp *http.Response, o limits.Outcome) {
 func (g *Gateway) settle(ex *exchange, permit limits.Permit, outcome limits.Outcome) {
 	if outcome.Rate.Resource != "" {
 		ex.record.Resource = outcome.Rate.Resource
-		g.Resources.learn(ex.claimScope, ex.resource, outcome.Rate.Resource)
 	}
 	s := g.beginStage(ex, ex.detach(), stageSettle)
 	err := g.Limiter.Settle(s.ctx, permit, outcome)

@@ -113,7 +113,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	g.running.Go(func() { g.store.run(ctx) })
 	g.running.Go(func() { g.limiter.Run(ctx) })
 	if g.store.shareResources != nil {
-		g.running.Go(func() { g.resources.Share(ctx, g.store.shareResources) })
+		g.running.Go(func() { g.resources.Share(ctx, g.limiter.AcceptsResource, g.store.shareResources) })
 	}
 
 	cacheSize, waiting := memoryShares(debug.SetMemoryLimit(-1), int64(cfg.Cache.Memory))
