@@ -4,10 +4,11 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// A write changes its own path, and what touchTree, touchEffects and its handler add.
+// A write changes its own path, and what touchTree, touchKinds, touchEffects and its handler add.
 
 // touchTree touches the path of a write, the list that shows the object, and the objects above that show it, too. A
 // DELETE also touches all paths below.
@@ -43,7 +44,23 @@ func isDelayed(op *Operation) bool {
 		op.category == "metrics" && !strings.Contains(op.Path, "/community/") || strings.Contains(op.Path, "/insights/") || strings.Contains(op.Path, "/settings/billing/")
 }
 
-// effect is what writes below a path change elsewhere. ~ is /repos/{owner}/{repo}, ^ is /orgs/{org} and @ is the caller. In
+// topicsOf returns the topics that a read shows.
+func (s *Service) topicsOf(r *request) []string {
+	path := r.qualify(r.path, r.op.view)
+	switch {
+	case isDelayed(r.op):
+		return nil
+	case r.repo == nil && strings.HasSuffix(r.op.view, "/issues"):
+		return []string{path + " " + r.issueFilter()}
+	case r.repo != nil:
+		if topics := gitTopics(r); topics != nil {
+			return topics
+		}
+	}
+	return []string{path}
+}
+
+// effect is what writes to a path change elsewhere. ~ is /repos/{owner}/{repo}, ^ is /orgs/{org} and @ is the caller. In
 // a topic, * is any segment, and a last ** all further ones.
 type effect struct {
 	path   string
@@ -85,6 +102,8 @@ var effects = []effect{
 	{"^/members/{username}", "organization", "^/memberships/{username} ^/public_members ^/public_members/{username} ^/teams/**"},
 	{"/user/memberships/orgs/{org}", "", "^/members ^/members/@ ^/memberships/@ /user/orgs"},
 	{"^/outside_collaborators/{username}", "", "^/members ^/members/{username} ^/memberships/{username}"},
+	{"^/repos", "repository", ""},
+	{"/user/repos", "repository", ""},
 	{"^/teams", "team", "/user/teams"},
 	{"^/teams/{team}", "team", "/user/teams"},
 	{"^/teams/{team}/memberships/{username}", "membership", "^/teams/{team}/members ^/teams/{team}/members/{username} ^/teams/{team}/invitations ^/teams/{team} /user/teams"},
@@ -130,7 +149,7 @@ var effects = []effect{
 	{"^/hooks/{id}/pings", "ping", "^/hooks/{id}/deliveries"},
 	{"^/hooks/{id}/deliveries/{delivery}/attempts", "", "^/hooks/{id}/deliveries"},
 
-	{"~", "", "/user/repos"},
+	{"~", "repository", "/user/repos"},
 	{"~/forks", "fork", "~"},
 	{"~/topics", "repository", "~"},
 	{"~/pages", "", "~ ~/pages/builds ~/pages/builds/latest"},
@@ -153,6 +172,7 @@ var effects = []effect{
 	{"~/security-advisories/reports", "repository_advisory", "~/security-advisories /orgs/{owner}/security-advisories"},
 	{"~/security-advisories/{id}", "repository_advisory", "/orgs/{owner}/security-advisories"},
 	{"~/branches/{branch}/protection", "branch_protection_rule", "~/branches"},
+	{"~/issues", "issues", ""},
 	{"~/issues/{number}/labels", "issues", ""},
 	{"~/issues/{number}/labels/{name}", "issues", "~/issues/{number}/labels"},
 	{"~/issues/{number}/assignees", "issues", ""},
@@ -163,11 +183,18 @@ var effects = []effect{
 	{"~/issues/{number}/dependencies/blocked_by/{id}", "issue_dependencies", "~/issues/*/dependencies/blocking"},
 	{"~/issues/{number}/sub_issue", "sub_issues", "~/issues/{number}/sub_issues"},
 	{"~/issues/{number}/sub_issues/priority", "sub_issues", "~/issues/{number}/sub_issues"},
+	{"~/statuses/{sha}", "status", ""},
+	{"~/check-runs", "check_run", ""},
+	{"~/check-runs/{id}", "check_run", ""},
+	{"~/releases", "release", ""},
+	{"~/releases/{id}", "release", ""},
 	{"~/labels", "label", ""},
 	{"~/labels/{name}", "label", "~/milestones/*/labels"},
 	{"~/milestones", "milestone", ""},
 	{"~/milestones/{number}", "milestone", ""},
+	{"~/pulls", "pull_request", ""},
 	{"~/pulls/{number}", "pull_request", ""},
+	{"~/pulls/{number}/merge", "pull_request", ""},
 	{"~/pulls/{number}/reviews", "pull_request_review", ""},
 	{"~/pulls/{number}/comments", "pull_request_review_comment", ""},
 	{"~/pulls/{number}/merge-async", "", "~/pulls/{number}/merge-async/*"},
@@ -176,7 +203,7 @@ var effects = []effect{
 	{"~/commits/{sha}/comments", "commit_comment", ""},
 }
 
-// touchEffects touches what the table of effects, and the issue in the path, add to a write.
+// touchEffects touches what the table of effects adds to a write, and records its events.
 func (s *Service) touchEffects(r *request) {
 	path, _ := decode(r.path)
 	for _, e := range compiledEffects {
@@ -194,9 +221,6 @@ func (s *Service) touchEffects(r *request) {
 		if e.event != "" {
 			s.emit(r, e.event, doc{})
 		}
-	}
-	if r.repo != nil && len(path) > 4 && (path[3] == "issues" || path[3] == "pulls") && isNumber(path[4]) {
-		s.touchIssue(r, path[4])
 	}
 }
 
@@ -251,8 +275,10 @@ func (s *Service) emit(r *request, name string, payload doc) {
 	} else {
 		e.Organization = ""
 	}
-	if number, ok := r.params["issue_number"]; ok {
-		e.Payload["issue"] = doc{"number": number}
+	for param, member := range map[string]string{"issue_number": "issue", "pull_number": "pull_request"} {
+		if number, err := strconv.Atoi(r.params[param]); err == nil {
+			e.Payload[member] = doc{"number": number}
+		}
 	}
 	maps.Copy(e.Payload, payload)
 	s.events = append(s.events, e)

@@ -12,93 +12,68 @@ import (
 )
 
 // generic answers an operation without a handler. Objects that no request created or deleted exist, with made-up
-// content.
+// content; objects of a kind exist only if they were created.
 func (s *Service) generic(r *request) response {
-	path := r.qualify(r.path, r.op.view)
-	exists := s.exists(path, r.op.view)
-	_, isItem := s.router.items[r.op.view]
-	switch {
-	case !isRead(r.Method) && !isItem && s.router.reads[r.op.view] == nil && !s.exists(parentOf(path), parentOf(r.op.view)):
-		return *problem(http.StatusNotFound, "Not Found")
+	path, view := r.qualify(r.path, r.op.view), r.op.view
+	exists, read := s.exists(path, view), s.router.reads[view]
+	_, isItem := s.router.items[view]
+	if p, ok := parts[strings.TrimPrefix(view, inRepo)]; ok && isRead(r.Method) {
+		return s.listPart(r, p)
+	} else if ok && r.Method == http.MethodPost {
+		return s.createPart(r, p)
+	}
+	switch isAction := read == nil && !isItem; {
+	case isAction && r.Method != http.MethodDelete:
+		return s.act(r, path)
 	case r.Method == http.MethodPost:
 		return s.genericPost(r, path)
-	case r.Method != http.MethodDelete && !isRead(r.Method) && !isItem && s.router.reads[r.op.view] == nil:
-		return s.act(r, path)
-	}
-	switch r.Method {
-	case http.MethodPut:
-		known := exists && s.isKnown(path, r.op.view)
-		fields := s.merge(r, path)
-		if isItem && !known {
+	case r.Method == http.MethodPut:
+		known := exists && s.isKnown(path, view)
+		if fields := s.merge(r, path); isItem && !known {
 			s.world.create(parentOf(path), keyOf(path), fields)
 		}
-		return response{status: r.op.putStatus(known), body: s.render(r, path, r.op.view)}.without204()
-	case http.MethodPatch, http.MethodDelete:
-		if !exists {
-			return *problem(http.StatusNotFound, "Not Found")
-		}
-		if r.Method == http.MethodPatch {
-			s.merge(r, path)
-			return response{status: r.op.success()[0], body: s.render(r, path, r.op.view)}.without204()
-		}
-		s.remove(path, r.op.view)
-		status := r.op.success()[0]
+		return response{status: r.op.putStatus(known), body: s.render(r, path, view)}
+	case !exists:
+		return fail(http.StatusNotFound, "Not Found")
+	case r.Method == http.MethodPatch:
+		s.merge(r, path)
+		return response{status: r.op.created(), body: s.render(r, path, view)}
+	case r.Method == http.MethodDelete:
+		s.remove(r, path)
+		status := r.op.created()
 		if r.op.lists(http.StatusNoContent) {
 			status = http.StatusNoContent
 		}
-		return response{status: status, body: doc{}}.without204()
-	}
-	switch {
-	case !exists:
-		return *problem(http.StatusNotFound, "Not Found")
+		return response{status: status, body: doc{}}
 	case r.op.isCheck():
 		return response{status: http.StatusNoContent}
 	case r.op.success()[0] == http.StatusFound:
 		return response{status: http.StatusFound, location: s.config.Downloads + r.path}
-	case r.op.ID == "meta/get-zen", r.op.ID == "meta/get-octocat":
-		return response{status: http.StatusOK, text: []byte("Keep it logically awesome."), kind: "text/plain; charset=utf-8"}
 	case s.router.isList(r.op):
-		return response{status: http.StatusOK, list: s.elements(r, path)}
+		list := []any{}
+		for _, key := range s.keysOf(path, view+"/{}") {
+			list = append(list, s.render(r, itemPath(path, key), view+"/{}"))
+		}
+		return response{status: http.StatusOK, list: list}
 	}
-	body := s.render(r, path, r.op.view)
-	return response{status: r.op.success()[0], body: body, modified: s.world.started}
+	return response{status: r.op.success()[0], body: s.render(r, path, view), modified: s.world.started}
 }
 
-// genericPost creates an object in a list, changes an object or runs an action.
+// genericPost creates an object in a list or changes an object.
 func (s *Service) genericPost(r *request, path string) response {
 	_, action, _ := strings.Cut(r.op.ID, "/")
-	list := s.router.reads[r.op.view]
-	status := r.op.success()[0]
-	if r.op.lists(http.StatusCreated) {
-		status = http.StatusCreated
+	creates := r.op.lists(http.StatusCreated) || strings.HasPrefix(action, "create") || strings.HasPrefix(action, "add")
+	if !creates || !s.router.isList(s.router.reads[r.op.view]) {
+		s.merge(r, path)
+		return response{status: r.op.created(), body: s.render(r, path, r.op.view)}
 	}
-	switch creates := status == http.StatusCreated || strings.HasPrefix(action, "create") || strings.HasPrefix(action, "add"); {
-	case slices.Contains(readOnlyPosts, r.op.ID):
-		r.seq = 0
-		return response{status: status, body: doc{"items": []any{}}}.without204()
-	case list != nil && s.router.isList(list) && creates:
-		fields := doc{"created_at": stamp(r.now), "updated_at": stamp(r.now)}
-		maps.Copy(fields, r.body)
-		key := s.newKey(r, fields)
-		s.world.create(path, key, fields)
-		item := itemPath(path, key)
-		r.touch(item)
-		return response{status: status, body: s.render(r, item, r.op.view+"/{}"), location: r.base + r.path + "/" + escape(key)}.without204()
-	case list == nil:
-		return s.act(r, path)
-	}
-	s.merge(r, path)
-	return response{status: status, body: s.render(r, path, r.op.view)}.without204()
-}
-
-// act runs an action on the object above the path of the request, such as POST .../runs/7/cancel.
-func (s *Service) act(r *request, path string) response {
-	s.merge(r, parentOf(path))["last_action"] = lastOf(path)
-	status := r.op.success()[0]
-	if r.op.lists(http.StatusCreated) {
-		status = http.StatusCreated
-	}
-	return response{status: status, body: s.render(r, parentOf(path), parentOf(r.op.view))}.without204()
+	fields := doc{"created_at": stamp(r.now), "updated_at": stamp(r.now)}
+	maps.Copy(fields, r.body)
+	key := s.newKey(r, fields)
+	s.world.create(path, key, fields)
+	item := itemPath(path, key)
+	r.touch(item)
+	return response{status: r.op.created(), body: s.render(r, item, r.op.view+"/{}"), location: r.base + r.path + "/" + escape(key)}
 }
 
 // readOnlyPosts are POST operations that change nothing.
@@ -107,58 +82,46 @@ var readOnlyPosts = []string{
 	"users/list-attestations-bulk",
 }
 
+// act runs an action on the object above the path of the request, such as POST .../runs/7/cancel.
+func (s *Service) act(r *request, path string) response {
+	if slices.Contains(readOnlyPosts, r.op.ID) {
+		r.seq = 0
+		return response{status: r.op.created(), body: doc{}}
+	}
+	above, view := parentOf(path), parentOf(r.op.view)
+	if !s.exists(above, view) {
+		return fail(http.StatusNotFound, "Not Found")
+	}
+	s.merge(r, above)["last_action"] = lastOf(path)
+	return response{status: r.op.created(), body: s.render(r, above, view)}
+}
+
 // newKey returns the key of a new object in the list of the request: a name from the body or the next number.
 func (s *Service) newKey(r *request, fields doc) string {
-	item := s.router.items[r.op.view+"/{}"]
-	if item != nil && !isNumbered(item) {
-		for _, name := range []string{"name", "key", "login", "title", "secret_name", "username"} {
-			if value, ok := r.body[name].(string); ok && value != "" {
+	if item := s.router.items[r.op.view+"/{}"]; item != nil && !isNumbered(item) {
+		for _, name := range []string{"name", "key", "login", "title"} {
+			if value := r.text(name); value != "" {
 				return value
 			}
 		}
 	}
-	id := s.world.nextID()
-	fields["id"] = id
-	return strconv.Itoa(id)
+	fields["id"] = s.world.nextID()
+	return str(fields["id"])
 }
 
 // isNumbered reports whether the keys of an item are numbers.
 func isNumbered(item *Operation) bool {
-	name := item.pattern[len(item.pattern)-1].name
-	return (strings.HasSuffix(name, "_id") || strings.HasSuffix(name, "_number") || name == "number") && name != "gist_id" && name != "ghsa_id"
+	name := item.lastParameter()
+	return (strings.HasSuffix(name, "_id") || strings.HasSuffix(name, "_number")) && name != "gist_id" && name != "ghsa_id"
 }
 
-// putStatus returns the status of a PUT: 201 if it created an object, if the operation distinguishes that.
-func (op *Operation) putStatus(known bool) int {
-	list := op.success()
-	at := slices.Index(list, http.StatusCreated)
-	if at < 0 || len(list) == 1 || !known {
-		return list[max(at, 0)]
-	}
-	return list[1-at]
-}
-
-// without204 removes the body of statuses that have none.
-func (resp response) without204() response {
-	if resp.status == http.StatusNoContent || resp.status == http.StatusResetContent {
-		resp.body, resp.location = nil, ""
-	}
-	return resp
-}
-
-// strict are the views of objects that exist only if a request or the seed created them.
-var strict = []string{
-	"/repos/{}/{}/issues/{}", "/repos/{}/{}/pulls/{}", "/repos/{}/{}/issues/comments/{}", "/repos/{}/{}/pulls/comments/{}",
-	"/repos/{}/{}/comments/{}", "/repos/{}/{}/labels/{}", "/repos/{}/{}/milestones/{}", "/repos/{}/{}/releases/{}",
-	"/repos/{}/{}/releases/assets/{}", "/repos/{}/{}/check-runs/{}", "/repos/{}/{}/check-suites/{}", "/orgs/{}/teams/{}",
-	"/repos/{}/{}/pulls/{}/reviews/{}",
-}
+func (op *Operation) lastParameter() string { return op.pattern[len(op.pattern)-1].name }
 
 // exists reports whether neither an object nor one above it was deleted.
 func (s *Service) exists(path, view string) bool {
 	for ; path != ""; path, view = parentOf(path), parentOf(view) {
-		o := s.world.objects[path]
-		if o != nil && o.gone || o == nil && slices.Contains(strict, view) {
+		_, isKind := s.world.kindOf(view)
+		if o := s.world.objects[path]; o != nil && o.gone || o == nil && (isKind || view == "/orgs/{}/teams/{}") {
 			return false
 		}
 	}
@@ -167,11 +130,7 @@ func (s *Service) exists(path, view string) bool {
 
 // isKnown reports whether a PUT finds an object: it was stored, or it is part of the made-up content.
 func (s *Service) isKnown(path, view string) bool {
-	if s.world.objects[path] != nil {
-		return true
-	}
-	item := s.router.items[view]
-	return item == nil || slices.Contains(s.seeds(parentOf(path), view), keyOf(path))
+	return s.world.objects[path] != nil || s.router.items[view] == nil || slices.Contains(s.seeds(parentOf(path), view), keyOf(path))
 }
 
 // merge stores the body of a request in the object at a path and returns the fields. A deleted object exists again.
@@ -187,40 +146,41 @@ func (s *Service) merge(r *request, path string) doc {
 }
 
 // remove deletes an object. Without a 404 in the table, a single object gets its default content instead.
-func (s *Service) remove(path, view string) {
-	read := s.router.reads[view]
-	if s.router.items[view] == nil && read != nil && !read.lists(http.StatusNotFound) {
-		delete(s.world.objects, path)
-		return
+func (s *Service) remove(r *request, path string) {
+	read := s.router.reads[r.op.view]
+	isItem := s.router.items[r.op.view] != nil
+	if k, ok := s.world.kindOf(r.op.view); ok && k.of != "" {
+		s.world.counts[parentOf(path)+" "+str(s.world.find(path)[k.of])]--
 	}
-	if s.router.items[view] != nil || read != nil && !s.router.isList(read) {
-		s.world.objects[path] = &object{gone: true}
+	if single := !isItem && read != nil; single && !read.lists(http.StatusNotFound) {
+		delete(s.world.objects, path)
+	} else if isItem || single && !s.router.isList(read) {
+		s.world.remove(path)
 	}
 }
 
 // seeds returns the keys of the made-up objects of a collection.
 func (s *Service) seeds(collection, itemView string) []string {
-	if slices.Contains(strict, itemView) {
+	item, list, keys := s.router.items[itemView], s.router.reads[parentOf(itemView)], []string{}
+	if _, isKind := s.world.kindOf(itemView); isKind || itemView == "/orgs/{}/teams/{}" {
 		return nil
 	}
-	item := s.router.items[itemView]
-	count := 3
-	if list := s.router.reads[parentOf(itemView)]; list != nil && list.paging != "" && hash(collection)%4 == 0 {
-		count = 65 // three pages
-	}
-	var keys []string
-	if item != nil && slices.Contains([]string{"username", "assignee", "target_user"}, item.pattern[len(item.pattern)-1].name) {
+	if item != nil && slices.Contains([]string{"username", "assignee", "target_user"}, item.lastParameter()) {
 		for _, u := range s.world.users {
 			keys = append(keys, u.login)
 		}
 		return keys
 	}
+	count := 3
+	if list != nil && list.paging != "" && hash(collection)%4 == 0 {
+		count = 65 // three pages
+	}
 	for n := range count {
-		if item == nil || isNumbered(item) {
-			keys = append(keys, strconv.Itoa(n+1))
-		} else {
-			keys = append(keys, fmt.Sprintf("name-%d", n+1))
+		key := strconv.Itoa(n + 1)
+		if item != nil && !isNumbered(item) {
+			key = "name-" + key
 		}
+		keys = append(keys, key)
 	}
 	return keys
 }
@@ -239,27 +199,22 @@ func (s *Service) keysOf(collection, itemView string) []string {
 	})
 }
 
-// elements returns the objects of a list.
-func (s *Service) elements(r *request, path string) []any {
-	view := r.op.view + "/{}"
-	list := []any{}
-	for _, key := range s.keysOf(path, view) {
-		list = append(list, s.render(r, itemPath(path, key), view))
-	}
-	return list
-}
-
 // render returns the object at a path: made-up fields, and the stored ones.
 func (s *Service) render(r *request, path, view string) doc {
-	key := keyOf(path)
+	stored, key := s.world.find(path), keyOf(path)
+	if k, ok := s.world.kindOf(view); ok && stored != nil {
+		return s.show(r, k, stored)
+	}
 	id, err := strconv.Atoi(key)
 	if err != nil {
 		id = int(hash(path) % 1_000_000)
 	}
-	address := r.base + strings.TrimPrefix(path, "/@"+r.caller.login)
-	fields := doc{"id": id, "node_id": fmt.Sprintf("N_%d", id), "url": address, "created_at": stamp(s.world.started), "updated_at": stamp(s.world.started)}
+	fields := doc{
+		"id": id, "node_id": fmt.Sprintf("N_%d", id), "url": r.base + strings.TrimPrefix(path, "/@"+r.caller.login),
+		"created_at": stamp(s.world.started), "updated_at": stamp(s.world.started),
+	}
 	if item := s.router.items[view]; item != nil {
-		switch name := item.pattern[len(item.pattern)-1].name; {
+		switch name := item.lastParameter(); {
 		case strings.HasSuffix(name, "_number"):
 			fields["number"] = id
 		case name == "username" || name == "assignee":
@@ -268,7 +223,7 @@ func (s *Service) render(r *request, path, view string) doc {
 			fields["name"] = key
 		}
 	}
-	maps.Copy(fields, s.world.find(path))
+	maps.Copy(fields, stored)
 	return fields
 }
 
@@ -287,13 +242,9 @@ func (op *Operation) wrapper() string {
 	last := lastOf(op.Path)
 	name, ok := wrappers[last]
 	switch {
-	case strings.HasPrefix(op.Path, "/search/"):
+	case op.category == "search":
 		return "items"
-	case last == "repositories" && (op.category == "actions" || op.category == "codespaces" || op.category == "dependabot" || op.category == "apps"):
-		return last
-	case !ok || op.category == "packages":
-		return ""
-	case name == "":
+	case last == "repositories" && slices.Contains([]string{"actions", "codespaces", "dependabot", "apps"}, op.category), ok && name == "":
 		return last
 	}
 	return name

@@ -167,11 +167,12 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 		return "docs"
 	}
 	itemView := view + "/{}"
-	item := x.router.items[itemView]
+	_, isItem := x.router.items[itemView]
+	_, isKind := x.world.kindOf(itemView)
 	if isMine(view) {
 		canonical = "/@acme-owner" + canonical
 	}
-	if item != nil || slices.Contains(strict, itemView) {
+	if isItem || isKind {
 		if keys := x.keysOf(canonical, itemView); len(keys) > 0 {
 			return pick(x.random, keys, "")
 		}
@@ -206,7 +207,9 @@ func (x *sampler) special(name string) (string, bool) {
 			return isPull(i) && x.world.find(root + "/pulls/" + str(i["number"]))["merged"] == true
 		})
 	case "pulls/merge pull_number", "pulls/merge-async pull_number":
-		return choose(func(i doc) bool { return isPull(i) && i["state"] == "open" })
+		return choose(func(i doc) bool {
+			return isPull(i) && i["state"] == "open" && x.repo.git.refs["heads/"+str(x.world.find(root + "/pulls/" + str(i["number"]))["head"])] != ""
+		})
 	case "repos/get-release-by-tag tag":
 		releases := slices.DeleteFunc(x.world.all(root+"/releases"), func(r doc) bool { return r["draft"] == true })
 		if len(releases) > 0 {

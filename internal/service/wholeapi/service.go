@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"io"
+	"maps"
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
@@ -182,12 +183,14 @@ func (r *request) touch(topics ...string) { r.topics = append(r.topics, topics..
 type response struct {
 	status   int
 	body     any
-	list     []any // instead of body: the elements of all pages
-	text     []byte
-	kind     string // Content-Type of text
+	list     []any  // instead of body: the elements of all pages
+	text     []byte // instead of body, with kind as its Content-Type
+	kind     string
+	link     string
 	location string
 	volatile bool // must not be cached
 	modified time.Time
+	revision int64
 }
 
 // maxBody is the maximum size of a request body in bytes.
@@ -211,20 +214,20 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	setCommonHeaders(w.Header(), req)
 	if refused := s.authenticate(req); refused != nil {
-		s.write(w, req, nil, *refused, 0)
+		s.write(w, req, nil, s.encode(req, *refused, 0))
 		return
 	}
 	ticket := s.meter.arrive(req.caller)
 	defer ticket.leave()
 	ticket.count(req.caller, req.op, r.Method)
 	if ticket.refusal != "" {
-		s.write(w, req, ticket, limitError(ticket), 0)
+		s.write(w, req, ticket, s.encode(req, limitError(ticket), 0))
 		return
 	}
 	s.delay(r.Context())
-	resp, revision := s.answer(req, ticket)
+	resp := s.answer(req, ticket)
 	s.delay(r.Context())
-	s.write(w, req, ticket, resp, revision)
+	s.write(w, req, ticket, resp)
 }
 
 // delay waits for a random time, at most Config.Latency.
@@ -289,98 +292,111 @@ func (s *Service) authenticate(r *request) *response {
 	} else {
 		at := slices.IndexFunc(s.config.Tokens, func(t Token) bool { return t.Value == token })
 		if at < 0 {
-			return problem(http.StatusUnauthorized, "Bad credentials")
+			return refuse(http.StatusUnauthorized, "Bad credentials")
 		}
 		t := s.config.Tokens[at]
 		r.caller = caller{t.Kind, t.Login, string(t.Kind) + ":" + t.Login}
 	}
 	if v := r.Header.Get(versionHeader); v != "" && !slices.Contains(versions, v) {
-		return problem(http.StatusBadRequest, "Unsupported API version "+v+": must be one of "+strings.Join(versions, ", "))
+		return refuse(http.StatusBadRequest, "Unsupported API version "+v+": must be one of "+strings.Join(versions, ", "))
 	}
 	private := r.op != nil && (isMine(r.op.view) || !isRead(r.Method) || strings.HasPrefix(r.op.view, "/search/code"))
 	if r.caller.kind == Anonymous && private {
-		return problem(http.StatusUnauthorized, "Requires authentication")
+		return refuse(http.StatusUnauthorized, "Requires authentication")
 	}
 	return nil
+}
+
+func refuse(status int, message string) *response {
+	resp := fail(status, message)
+	return &resp
 }
 
 func isRead(method string) bool {
 	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
 }
 
-// answer returns the response to a counted request and its revision. It applies writes to the state.
-func (s *Service) answer(r *request, t *ticket) (response, int64) {
+// answer returns the encoded response to a counted request. It applies writes to the state.
+func (s *Service) answer(r *request, t *ticket) response {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.op == nil {
-		return *problem(http.StatusNotFound, "Not Found"), 0
+		return s.encode(r, fail(http.StatusNotFound, "Not Found"), 0)
 	}
-	visible := s.resolve(r)
+	isVisible := s.resolve(r)
+	handle := s.generic
+	if h := handlers[r.op.ID]; h != nil {
+		handle = func(r *request) response { return h(s, r) }
+	}
+	switch {
+	case r.op.ID == rateLimitID:
+		handle = func(r *request) response { return s.rateLimit(r, t) }
+	case !isVisible:
+		handle = func(*request) response { return fail(http.StatusNotFound, "Not Found") }
+	case r.op.noApps && r.caller.kind == Installation:
+		handle = func(*request) response { return fail(http.StatusForbidden, "Resource not accessible by integration") }
+	}
 	if isRead(r.Method) {
-		resp := *problem(http.StatusNotFound, "Not Found")
-		if r.op.ID == rateLimitID {
-			resp = s.rateLimit(r, t)
-		} else if refused := s.forbidden(r); refused != nil {
-			resp = *refused
-		} else if visible {
-			resp = s.run(r)
-		}
-		return resp, s.changes.revision(s.topicsOf(r))
+		resp := handle(r)
+		return s.encode(r, resp, s.changes.revision(s.topicsOf(r)))
 	}
-	if !visible {
-		return *problem(http.StatusNotFound, "Not Found"), 0
-	}
-	if refused := s.forbidden(r); refused != nil {
-		return *refused, 0
+	if isVisible {
+		s.touchKinds(r) // before and after the change
 	}
 	r.seq = s.changes.last + 1
-	resp := s.run(r)
+	resp := handle(r)
 	if resp.status >= 400 || r.seq == 0 {
-		return resp, 0
+		return s.encode(r, resp, 0)
 	}
-	s.changes.last = r.seq
+	s.touchKinds(r)
 	s.touchTree(r)
 	s.touchEffects(r)
+	s.changes.last = r.seq
 	for _, topic := range r.topics {
 		s.changes.touch(r.seq, topic)
 	}
-	return resp, r.seq
+	return s.encode(r, resp, r.seq)
 }
 
-// run calls the handler of the operation.
-func (s *Service) run(r *request) response {
-	if handle := handlers[r.op.ID]; handle != nil {
-		return handle(s, r)
+// encode turns the body of a response into text with a revision.
+func (s *Service) encode(r *request, resp response, revision int64) response {
+	resp.revision = revision
+	if resp.list != nil {
+		s.page(r, &resp)
 	}
-	return s.generic(r)
-}
-
-// forbidden returns the refusal of operations that installations and apps may not use.
-func (s *Service) forbidden(r *request) *response {
-	if r.op.noApps && r.caller.kind == Installation {
-		return problem(http.StatusForbidden, "Resource not accessible by integration")
+	if resp.status == http.StatusNoContent || resp.status == http.StatusResetContent {
+		resp.body = nil
 	}
-	return nil
+	if resp.body != nil {
+		resp.text, _ = json.Marshal(resp.body) // documents hold only JSON values
+		resp.kind = "application/json; charset=utf-8"
+	}
+	if resp.text != nil {
+		resp.text = mark(resp.text, revision)
+	}
+	return resp
 }
 
-func problem(status int, message string) *response {
-	return &response{status: status, body: doc{"message": message, "documentation_url": documentation, "status": strconv.Itoa(status)}, volatile: status != http.StatusNotFound}
+func fail(status int, message string) response {
+	body := doc{"message": message, "documentation_url": documentation, "status": strconv.Itoa(status)}
+	return response{status: status, body: body, volatile: status != http.StatusNotFound}
 }
 
 // limitError returns the response to a request that exceeded a limit.
 func limitError(t *ticket) response {
+	message := "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
 	switch t.refusal {
 	case "primary":
-		return *problem(http.StatusForbidden, "API rate limit exceeded.")
+		message = "API rate limit exceeded."
 	case "banned":
-		return *problem(http.StatusForbidden, "Your account was suspended because it sent requests while it was limited.")
+		message = "Your account was suspended because it sent requests while it was limited."
 	}
-	return *problem(http.StatusForbidden, "You have exceeded a secondary rate limit. Please wait a few minutes before you try again.")
+	return fail(http.StatusForbidden, message)
 }
 
 func (s *Service) rateLimit(r *request, t *ticket) response {
 	if s.config.NoRateLimits {
-		return *problem(http.StatusNotFound, "Rate limiting is not enabled.")
+		return fail(http.StatusNotFound, "Rate limiting is not enabled.")
 	}
 	return response{status: http.StatusOK, body: t.status(r.caller, r.version() == versions[0]), volatile: true}
 }
@@ -404,21 +420,15 @@ func setCommonHeaders(h http.Header, r *request) {
 const RevisionHeader = "X-Github-Revision"
 
 // write sets the remaining headers and writes a response. A matching If-None-Match turns it into a 304.
-func (s *Service) write(w http.ResponseWriter, r *request, t *ticket, resp response, revision int64) {
-	h := w.Header()
-	if resp.list != nil {
-		resp.body = s.page(h, r, resp.list)
-	}
-	body := resp.text
-	if body == nil && resp.body != nil {
-		body, _ = json.Marshal(resp.body) // documents hold only JSON values
-		resp.kind = "application/json; charset=utf-8"
-	}
+func (s *Service) write(w http.ResponseWriter, r *request, t *ticket, resp response) {
+	h, body := w.Header(), resp.text
+	h.Set(RevisionHeader, strconv.FormatInt(resp.revision, 10))
 	if body != nil {
-		body = mark(body, revision)
 		h.Set("Content-Type", resp.kind)
 	}
-	h.Set(RevisionHeader, strconv.FormatInt(revision, 10))
+	if resp.link != "" {
+		h.Set("Link", resp.link)
+	}
 	if resp.location != "" {
 		h.Set("Location", resp.location)
 	}
@@ -473,62 +483,36 @@ func matches(ifNoneMatch []string, tag string) bool {
 	return false
 }
 
-// page returns the requested page of a list, and sets Link to the other pages.
-func (s *Service) page(h http.Header, r *request, all []any) any {
-	total, size := len(all), len(all)
+// page sets the body to the requested page of a list, and the links to the other pages.
+func (s *Service) page(r *request, resp *response) {
+	total, shown := len(resp.list), resp.list
 	if r.op.paging != "" {
-		size = min(number(r.query.Get("per_page"), 30), 100)
-		parameter := map[string]string{"page": "page", "cursor": "after"}[r.op.paging]
-		current := number(strings.TrimPrefix(r.query.Get(parameter), "c"), 1)
-		last := max(1, (total+size-1)/size)
+		name := map[string]string{"page": "page", "cursor": "after"}[r.op.paging]
+		size, page := min(number(r.query.Get("per_page"), 30), 100), number(r.query.Get(name), 1)
+		from, last := min((page-1)*size, total), max(1, (total+size-1)/size)
+		shown = shown[from:min(from+size, total)]
 		var links []string
-		link := func(rel string, page int) {
-			value := strconv.Itoa(page)
-			if parameter == "after" {
-				value = "c" + value
-			}
-			links = append(links, "<"+s.pageURL(r, parameter, value)+`>; rel="`+rel+`"`)
-		}
-		if current > 1 && parameter == "page" {
-			link("prev", current-1)
-			link("first", 1)
-		}
-		if current < last {
-			link("next", current+1)
-			if parameter == "page" {
-				link("last", last)
+		for _, link := range []struct {
+			rel  string
+			page int
+			has  bool
+		}{{"prev", page - 1, page > 1}, {"next", page + 1, page < last}, {"last", last, page < last && name == "page"}, {"first", 1, page > 1}} {
+			if link.has {
+				query := maps.Clone(r.query)
+				query.Set(name, strconv.Itoa(link.page))
+				links = append(links, "<"+r.base+s.world.byNumber(r.path)+"?"+query.Encode()+`>; rel="`+link.rel+`"`)
 			}
 		}
-		if links != nil {
-			h.Set("Link", strings.Join(links, ", "))
-		}
-		from := min((current-1)*size, total)
-		all = all[from:min(from+size, total)]
+		resp.link = strings.Join(links, ", ")
 	}
-	all = slices.Clone(all)
-	if all == nil {
-		all = []any{}
-	}
+	resp.body = shown
 	if key := r.op.wrapper(); key != "" {
-		wrapped := doc{"total_count": total, key: all}
-		if strings.HasPrefix(r.op.Path, "/search/") {
+		wrapped := doc{"total_count": total, key: shown}
+		if r.op.category == search {
 			wrapped["incomplete_results"] = false
 		}
-		return wrapped
+		resp.body = wrapped
 	}
-	return all
-}
-
-// pageURL returns the URL of another page, with numbers in place of names.
-func (s *Service) pageURL(r *request, parameter, value string) string {
-	query := url.Values{}
-	for name, values := range r.query {
-		query[name] = values
-	}
-	query.Set(parameter, value)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return r.base + s.world.byNumber(r.path) + "?" + query.Encode()
 }
 
 // number returns a positive number, or otherwise the default.

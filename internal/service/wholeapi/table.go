@@ -267,6 +267,24 @@ func (op *Operation) success() []int {
 	return list
 }
 
+// created returns 201 if the operation lists it, and otherwise its first success status.
+func (op *Operation) created() int {
+	if op.lists(http.StatusCreated) {
+		return http.StatusCreated
+	}
+	return op.success()[0]
+}
+
+// putStatus returns the status of a PUT: 201 if it created an object and the operation distinguishes that.
+func (op *Operation) putStatus(known bool) int {
+	list := op.success()
+	at := slices.Index(list, http.StatusCreated)
+	if at < 0 || len(list) == 1 || !known {
+		return list[max(at, 0)]
+	}
+	return list[1-at]
+}
+
 func (op *Operation) lists(status int) bool { return slices.Contains(op.statuses, status) }
 
 // isCheck reports whether an operation responds with 204 or 404 and has no body.
@@ -275,8 +293,3 @@ func (op *Operation) isCheck() bool {
 }
 
 func parentOf(path string) string { return path[:max(0, strings.LastIndexByte(path, '/'))] }
-
-func isNumber(s string) bool {
-	_, err := strconv.Atoi(s)
-	return err == nil
-}

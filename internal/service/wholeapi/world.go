@@ -20,8 +20,10 @@ type world struct {
 	orgs    []owner
 	teams   map[int][2]string // organization and slug by ID
 	repos   []*repository
+	kinds   map[string]kind
 	objects map[string]*object
 	keys    map[string][]string // the keys of created objects by the path of their collection, oldest first
+	counts  map[string]int      // by the path of a collection, a space and what its objects belong to
 }
 
 // owner is a user or an organization.
@@ -40,7 +42,6 @@ type repository struct {
 	private bool
 	gone    bool
 	pushed  time.Time
-	updated time.Time
 	fields  doc // changed by PATCH
 	issues  int // the last number of an issue or pull request
 	git     *git
@@ -59,7 +60,7 @@ const spare = 20
 
 func newWorld(now time.Time) *world {
 	w := &world{
-		started: now, lastID: 10_000, teams: map[int][2]string{}, objects: map[string]*object{}, keys: map[string][]string{},
+		started: now, lastID: 10_000, teams: map[int][2]string{}, objects: map[string]*object{}, keys: map[string][]string{}, counts: map[string]int{}, kinds: newKinds(),
 		users: []owner{{1, "acme-owner", true, false}, {2, "acme-member", true, false}, {3, "outsider", false, false}, {4, "builder", true, false}},
 		orgs:  []owner{{101, "acme", false, true}, {102, "acme-labs", false, true}},
 	}
@@ -83,10 +84,17 @@ func (w *world) nextID() int {
 	return w.lastID
 }
 
-// addRepo creates a repository. The first has ID 1001.
+// firstRepo is the ID of the first repository.
+const firstRepo = 1001
+
+// addRepo creates a repository.
 func (w *world) addRepo(owner, name string, private bool, now time.Time) *repository {
-	r := &repository{id: 1001 + len(w.repos), owner: owner, name: name, private: private, pushed: now, updated: now, fields: doc{}}
-	r.git = newGit(r, now)
+	r := &repository{id: firstRepo + len(w.repos), owner: owner, name: name, private: private, pushed: now, fields: doc{}}
+	commits := 3
+	if name == "widgets" {
+		commits = 35 // two pages
+	}
+	r.git = newGit(name, commits, now)
 	w.repos = append(w.repos, r)
 	return r
 }
@@ -147,6 +155,9 @@ func (w *world) remove(path string) bool {
 }
 
 func escape(segment string) string { return strings.ReplaceAll(url.PathEscape(segment), "+", "%2B") }
+
+// repoOf returns the repository of an issue.
+func (w *world) repoOf(issue doc) *repository { return w.repos[issue["repo"].(int)-firstRepo] }
 
 func (w *world) repo(owner, name string) *repository {
 	for _, r := range slices.Backward(w.repos) { // a new repository may have the name of a deleted one
@@ -299,40 +310,42 @@ func (s *Service) isMember(c caller) bool {
 
 // seedRepo creates the first issues, pull requests and other objects of a repository.
 func (w *world) seedRepo(r *repository, now time.Time) {
-	root := r.path()
-	for _, name := range []string{"bug", "docs", "question"} {
-		w.create(root+"/labels", name, doc{"id": w.nextID(), "name": name, "color": "ededed", "description": "", "default": false})
+	root, g := r.path(), r.git
+	add := func(collection, view string, fields doc) doc {
+		return w.add(r, root+"/"+collection, inRepo+view, fields, "acme-member", now)
 	}
-	for n := range 2 {
-		w.addMilestone(r, doc{"title": "v" + strconv.Itoa(n+1)}, "acme-owner", now)
+	for _, name := range []string{"bug", "docs", "question"} {
+		add("labels", "labels", doc{"name": name})
 	}
 	for n := range 34 {
-		i := w.addIssue(r, doc{"title": fmt.Sprintf("Issue %d", n+1), "labels": []any{"bug"}}, "acme-owner", now)
-		w.addComment(r, root+"/issues/comments", "issue", str(i["number"]), doc{"body": "A comment."}, "acme-member", now)
-	}
-	for n := range 6 {
-		branch := fmt.Sprintf("topic-%d", n)
-		sha := r.git.commit("main", "Change "+branch, "acme-owner", now, map[string]string{branch + ".txt": branch})
-		r.git.refs["heads/"+branch] = sha
-		p := w.addPull(r, doc{"title": "Pull " + branch, "head": branch, "base": "main"}, "acme-owner", now)
-		for _, event := range []string{"COMMENT", "PENDING"} {
-			w.addReview(r, str(p["number"]), doc{"body": "A review.", "event": event}, "acme-member", now)
-		}
-		w.addComment(r, root+"/pulls/comments", "pull", str(p["number"]), doc{"body": "A comment.", "path": "README.md"}, "acme-member", now)
-	}
-	for n := range 3 {
-		rel := w.addRelease(r, doc{"tag_name": fmt.Sprintf("v1.%d", n), "name": "Release"}, "acme-owner", now)
-		w.addAsset(r, str(rel["id"]), "weir.tar.gz", now)
+		i := w.addIssue(r, doc{"title": fmt.Sprintf("Issue %d", n+1), "labels": []any{"bug"}, "milestone": float64(1 + n%2)}, "acme-owner", now)
+		add("issues/comments", "issues/comments", doc{"issue": str(i["number"]), "body": "A comment."})
+		add("issues/events", "issues/events", doc{"issue": str(i["number"]), "event": "labeled"})
 	}
 	w.find(root + "/issues/1")["children"], w.find(root + "/issues/2")["parent"] = []int{2}, 1
-	merged := w.addPull(r, doc{"title": "Merged", "head": "topic-0", "base": "main"}, "acme-owner", now)
-	merged["merged"], merged["merged_at"] = true, stamp(now)
-	changeIssue(w.find(root+"/issues/"+str(merged["number"])), doc{"state": "closed"}, now)
-	head := r.git.refs["heads/main"]
-	r.git.tags[shaOf("tag", "v1.0")] = doc{"sha": shaOf("tag", "v1.0"), "tag": "v1.0", "object": doc{"sha": head, "type": "commit"}}
-	w.addCheck(r, doc{"name": "build", "head_sha": head, "status": "completed", "conclusion": "success"}, now)
-	w.addStatus(r, head, doc{"state": "success", "context": "ci"}, "acme-owner", now)
-	w.addComment(r, root+"/comments", "commit", head, doc{"body": "A comment."}, "acme-member", now)
+	for n := range 7 {
+		branch := fmt.Sprintf("topic-%d", n)
+		g.refs["heads/"+branch] = g.change(mainBranch, "Change "+branch, "acme-owner", now, map[string]string{branch + ".txt": branch})
+		g.known["heads/"+branch] = true
+		number := str(w.addPull(r, doc{"title": "Pull " + branch, "head": branch, "base": mainBranch}, "acme-owner", now)["number"])
+		add("pulls/"+number+"/reviews", "pulls/{}/reviews", doc{"body": "A review."})
+		add("pulls/comments", "pulls/comments", doc{"pull": number, "body": "A comment.", "path": "README.md"})
+		if n == 0 {
+			w.changeIssue(r, w.find(root+"/issues/"+number), doc{"state": "closed"}, now)
+			maps.Copy(w.find(root+"/pulls/"+number), doc{"merged": true, "merged_at": stamp(now)})
+		}
+	}
+	head := g.refs["heads/"+mainBranch]
+	for n := range 3 {
+		add("milestones", "milestones", doc{"title": fmt.Sprintf("v%d", n+1)})
+		release := add("releases", "releases", doc{"tag_name": fmt.Sprintf("v1.%d", n), "name": "A release"})
+		add("releases/assets", "releases/assets", doc{"release": str(release["id"]), "name": "weir.tar.gz"})
+		add("check-runs", "check-runs", doc{"name": "build", "head_sha": head, "status": "completed", "conclusion": "success"})
+		add("statuses", "statuses", doc{"sha": head, "state": "success"})
+		add("comments", "comments", doc{"commit": head, "body": "A comment."})
+	}
+	tag := shaOf("tag", "v1.0")
+	g.tags[tag] = doc{"sha": tag, "tag": "v1.0", "object": doc{"sha": head, "type": "commit"}}
 }
 
 func str(v any) string { return fmt.Sprint(v) }

@@ -1,0 +1,325 @@
+package wholeapi
+
+import (
+	"cmp"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// kind describes the objects of a collection of a repository. They exist only if a request or the seed created them, and
+// other routes show them, too.
+type kind struct {
+	key      string // the member that names the object in paths; the default is id
+	of       string // the member that names what the object belongs to, such as the number of an issue
+	defaults doc
+	created  func(w *world, repo *repository, fields doc) // completes a new object; optional
+	render   func(s *Service, r *request, fields doc) doc // returns the shown members; optional
+	touch    func(s *Service, r *request, fields doc)     // touches the other routes that show the object; optional
+}
+
+// newKinds returns the kinds by the view of the collection below the repository.
+func newKinds() map[string]kind {
+	return map[string]kind{
+		"issues":           {key: "number", render: renderIssue, touch: touchIssue},
+		"pulls":            {key: "number", render: renderPull, touch: touchIssue},
+		"issues/events":    {of: "issue"},
+		"issues/comments":  {of: "issue", touch: touchComment},
+		"pulls/comments":   {of: "pull", touch: touchComment},
+		"pulls/{}/reviews": {defaults: doc{"state": "PENDING"}},
+		"comments":         {of: "commit", touch: touchComment},
+		"labels":           {key: "name", defaults: doc{"color": "ededed", "description": nil}, touch: touchLabel},
+		"milestones":       {key: "number", defaults: doc{"state": "open"}, render: renderMilestone, touch: touchMilestone},
+		"releases":         {defaults: doc{"draft": false, "prerelease": false, "target_commitish": mainBranch}, created: tagRelease, render: renderRelease, touch: touchRelease},
+		"releases/assets":  {of: "release", defaults: doc{"state": "uploaded"}, touch: touchAsset},
+		"statuses":         {of: "sha", defaults: doc{"context": "default"}, touch: touchCheck},
+		"check-runs":       {of: "head_sha", defaults: doc{"status": "queued", "conclusion": nil}, created: joinSuite, touch: touchCheck},
+		"check-suites":     {of: "head_sha", defaults: doc{"status": "queued"}, touch: touchCheck},
+	}
+}
+
+// part is a route that shows or creates the objects of a collection whose member has the value of a parameter. An empty
+// member selects all objects.
+type part struct{ collection, member, param string }
+
+// parts are the routes by view below the repository.
+var parts = map[string]part{
+	"issues/comments":              {"issues/comments", "", ""},
+	"issues/{}/comments":           {"issues/comments", "issue", "issue_number"},
+	"issues/events":                {"issues/events", "", ""},
+	"issues/{}/events":             {"issues/events", "issue", "issue_number"},
+	"issues/{}/timeline":           {"issues/events", "issue", "issue_number"},
+	"pulls/comments":               {"pulls/comments", "", ""},
+	"pulls/{}/comments":            {"pulls/comments", "pull", "pull_number"},
+	"pulls/{}/comments/{}/replies": {"pulls/comments", "pull", "pull_number"},
+	"pulls/{}/reviews/{}/comments": {"pulls/comments", "review", "review_id"},
+	"pulls/{}/reviews":             {"pulls/{pull_number}/reviews", "", ""},
+	"comments":                     {"comments", "", ""},
+	"commits/{}/comments":          {"comments", "commit", "commit_sha"},
+	"labels":                       {"labels", "", ""},
+	"milestones":                   {"milestones", "", ""},
+	"releases":                     {"releases", "", ""},
+	"releases/{}/assets":           {"releases/assets", "release", "release_id"},
+	"statuses/{}":                  {"statuses", "sha", "sha"},
+	"commits/{}/statuses":          {"statuses", "sha", "ref"},
+	"check-runs":                   {"check-runs", "", ""},
+	"commits/{}/check-runs":        {"check-runs", "head_sha", "ref"},
+	"check-suites/{}/check-runs":   {"check-runs", "suite", "check_suite_id"},
+	"check-suites":                 {"check-suites", "", ""},
+	"commits/{}/check-suites":      {"check-suites", "head_sha", "ref"},
+}
+
+const inRepo = "/repos/{}/{}/"
+
+// kindOf returns the kind of the object with a view, if it has one.
+func (w *world) kindOf(view string) (kind, bool) {
+	collection, isItem := strings.CutSuffix(strings.TrimPrefix(view, inRepo), "/{}")
+	k, ok := w.kinds[collection]
+	return k, ok && isItem
+}
+
+// add creates an object in a collection with a view.
+func (w *world) add(repo *repository, path, view string, fields doc, login string, now time.Time) doc {
+	k := w.kinds[strings.TrimPrefix(view, inRepo)]
+	all := doc{"created_at": stamp(now)}
+	maps.Copy(all, k.defaults)
+	maps.Copy(all, fields)
+	all["id"], all["user"], all["updated_at"] = w.nextID(), doc{"login": login}, stamp(now)
+	if k.key == "number" && all["number"] == nil {
+		all["number"] = len(w.keys[path]) + 1
+	}
+	if k.created != nil {
+		k.created(w, repo, all)
+	}
+	w.create(path, str(all[cmp.Or(k.key, "id")]), all)
+	if k.of != "" {
+		w.counts[path+" "+str(all[k.of])]++
+	}
+	return all
+}
+
+// valueOf returns the value of the member that a route selects, and whether the thing exists.
+func (s *Service) valueOf(r *request, p part) (string, bool) {
+	value := r.params[p.param]
+	switch p.param {
+	case "commit_sha", "ref", "sha":
+		value = r.repo.git.resolve(value)
+		return value, value != ""
+	}
+	return value, s.exists(parentOf(r.path), parentOf(r.op.view))
+}
+
+func (s *Service) listPart(r *request, p part) response {
+	value, ok := s.valueOf(r, p)
+	if !ok {
+		return fail(http.StatusNotFound, "Not Found")
+	}
+	k := s.world.kinds[parameter.ReplaceAllString(p.collection, "{}")]
+	list := s.where(r.repo, expand(p.collection, r.params), p.member, value)
+	if p.collection == "releases" {
+		slices.Reverse(list)
+	}
+	return response{status: http.StatusOK, list: s.showAll(r, k, list)}
+}
+
+// where returns the objects of a collection whose member has a value, oldest first.
+func (s *Service) where(repo *repository, collection, member, value string) []doc {
+	list := s.world.all(repo.path() + "/" + collection)
+	return slices.DeleteFunc(list, func(fields doc) bool { return member != "" && str(fields[member]) != value })
+}
+
+func (s *Service) show(r *request, k kind, fields doc) doc {
+	if k.render != nil {
+		return k.render(s, r, fields)
+	}
+	return fields
+}
+
+func (s *Service) showAll(r *request, k kind, list []doc) []any {
+	shown := make([]any, 0, len(list))
+	for _, fields := range list {
+		shown = append(shown, s.show(r, k, fields))
+	}
+	return shown
+}
+
+// createPart creates an object of a kind.
+func (s *Service) createPart(r *request, p part) response {
+	value, ok := s.valueOf(r, p)
+	if !ok {
+		return fail(http.StatusNotFound, "Not Found")
+	}
+	view := parameter.ReplaceAllString(p.collection, "{}")
+	k, fields := s.world.kinds[view], doc{}
+	maps.Copy(fields, r.body)
+	if p.member != "" {
+		fields[p.member] = value
+	}
+	if k.of == "head_sha" {
+		fields["head_sha"] = r.repo.git.resolve(r.text("head_sha"))
+	}
+	path := r.repo.path() + "/" + expand(p.collection, r.params)
+	if name := r.text("name"); fields["head_sha"] == "" || k.key == "name" && (name == "" || s.world.find(path+"/"+escape(name)) != nil) {
+		return fail(http.StatusUnprocessableEntity, "Validation Failed")
+	}
+	created := s.world.add(r.repo, path, inRepo+view, fields, r.caller.login, r.now)
+	item := path + "/" + escape(str(created[cmp.Or(k.key, "id")]))
+	r.touch(path, item)
+	if k.touch != nil {
+		k.touch(s, r, created)
+	}
+	return response{status: r.op.created(), body: s.show(r, k, created), location: r.base + item}
+}
+
+// touchKinds touches what shows the objects in the path of a write: the object itself and those above it.
+func (s *Service) touchKinds(r *request) {
+	for path, view := r.path, r.op.view; path != ""; path, view = parentOf(path), parentOf(view) {
+		if k, ok := s.world.kindOf(view); ok && k.touch != nil {
+			if fields := s.world.find(path); fields != nil {
+				k.touch(s, r, fields)
+			}
+		}
+	}
+}
+
+// touchComment touches the list and the thing that a comment belongs to.
+func touchComment(s *Service, r *request, comment doc) {
+	root := r.repo.path()
+	if sha, ok := comment["commit"].(string); ok {
+		s.touchCommit(r, sha, "", "/comments")
+		for ref, head := range r.repo.git.refs {
+			if branch, isBranch := strings.CutPrefix(ref, "heads/"); isBranch && slices.Contains(r.repo.git.history(head), r.repo.git.commits[sha]) {
+				r.touch(root + "/commits ref=" + branch)
+			}
+		}
+		return
+	}
+	for member, list := range map[string]string{"issue": "/issues/", "pull": "/pulls/"} {
+		if number, ok := comment[member].(string); ok {
+			r.touch(root + list + number + "/comments")
+			if issue := s.world.find(root + "/issues/" + number); issue != nil {
+				touchIssue(s, r, issue)
+			}
+		}
+	}
+	if review, ok := comment["review"].(string); ok {
+		r.touch(root + "/pulls/" + str(comment["pull"]) + "/reviews/" + review + "/comments")
+	}
+}
+
+// touchLabel touches the issues with a label.
+func touchLabel(s *Service, r *request, label doc) {
+	for _, issue := range s.world.all(r.repo.path() + "/issues") {
+		if slices.Contains(issue["labels"].([]string), str(label["name"])) {
+			touchIssue(s, r, issue)
+			r.touch(r.repo.path() + "/issues/" + str(issue["number"]) + "/labels")
+		}
+	}
+}
+
+// touchMilestone touches the issues of a milestone.
+func touchMilestone(s *Service, r *request, milestone doc) {
+	for _, issue := range s.where(r.repo, "issues", "milestone", str(milestone["number"])) {
+		touchIssue(s, r, issue)
+	}
+}
+
+func renderMilestone(s *Service, r *request, milestone doc) doc {
+	body, count := maps.Clone(milestone), map[any]int{}
+	for _, issue := range s.where(r.repo, "issues", "milestone", str(milestone["number"])) {
+		count[issue["state"]]++
+	}
+	body["open_issues"], body["closed_issues"] = count["open"], count["closed"]
+	return body
+}
+
+// tagRelease creates the tag of a release.
+func tagRelease(_ *world, repo *repository, release doc) {
+	tag := "tags/" + str(release["tag_name"])
+	if g := repo.git; release["draft"] != true && g.refs[tag] == "" {
+		g.refs[tag], g.known[tag] = g.resolve(str(release["target_commitish"])), true
+	}
+}
+
+func renderRelease(s *Service, r *request, release doc) doc {
+	body, id := maps.Clone(release), str(release["id"])
+	path := r.repo.path() + "/releases/" + id
+	body["assets"] = s.where(r.repo, "releases/assets", "release", id)
+	body["url"], body["upload_url"] = r.base+path, r.base+path+"/assets{?name,label}"
+	body["reactions"] = doc{"total_count": len(s.keysOf(path+"/reactions", inRepo+"releases/{}/reactions/{}"))}
+	return body
+}
+
+func touchRelease(_ *Service, r *request, release doc) {
+	list, tag := r.repo.path()+"/releases", str(release["tag_name"])
+	r.touch(list, list+"/latest", list+"/"+str(release["id"]), list+"/tags/"+escape(tag))
+	r.touch(refTopic(r.repo, "tags/"+tag), r.repo.path()+"/tags", r.repo.path()+"/commits/"+escape(tag))
+}
+
+func touchAsset(s *Service, r *request, asset doc) {
+	path := r.repo.path() + "/releases/" + str(asset["release"])
+	if release := s.world.find(path); release != nil {
+		touchRelease(s, r, release)
+	}
+	r.touch(path + "/assets")
+}
+
+// latestRelease handles the routes of the latest release and of the release with a tag.
+func latestRelease(s *Service, r *request) response {
+	tag, byTag := r.params["tag"]
+	for _, release := range slices.Backward(s.where(r.repo, "releases", "draft", "false")) {
+		if byTag && release["tag_name"] == tag || !byTag && release["prerelease"] != true {
+			return response{status: http.StatusOK, body: renderRelease(s, r, release)}
+		}
+	}
+	return fail(http.StatusNotFound, "Not Found")
+}
+
+func getAsset(s *Service, r *request) response {
+	if strings.Contains(r.Header.Get("Accept"), "octet-stream") && s.exists(r.path, r.op.view) {
+		return response{status: http.StatusFound, location: s.config.Downloads + r.path}
+	}
+	return s.generic(r)
+}
+
+// joinSuite adds a check run to the last suite of its commit. It creates the suite if there is none.
+func joinSuite(w *world, repo *repository, run doc) {
+	path := repo.path() + "/check-suites"
+	for _, suite := range w.all(path) {
+		if suite["head_sha"] == run["head_sha"] {
+			run["suite"] = suite["id"]
+		}
+	}
+	if run["suite"] == nil {
+		run["suite"] = w.add(repo, path, inRepo+"check-suites", doc{"head_sha": run["head_sha"]}, "", w.started)["id"]
+	}
+}
+
+// touchCheck touches what shows a status, a check run or a suite of a commit.
+func touchCheck(s *Service, r *request, fields doc) {
+	if sha, ok := fields["sha"].(string); ok {
+		s.touchCommit(r, sha, "/status", "/statuses")
+		return
+	}
+	s.touchCommit(r, str(fields["head_sha"]), "/check-runs", "/check-suites")
+	suite := r.repo.path() + "/check-suites/" + str(cmp.Or(fields["suite"], fields["id"]))
+	r.touch(suite, suite+"/check-runs")
+}
+
+func combinedStatus(s *Service, r *request) response {
+	sha := r.repo.git.resolve(r.params["ref"])
+	if sha == "" {
+		return fail(http.StatusNotFound, "Not Found")
+	}
+	latest, state := map[string]any{}, "pending"
+	for _, status := range s.where(r.repo, "statuses", "sha", sha) {
+		latest[str(status["context"])], state = status, str(status["state"])
+	}
+	list := []any{}
+	for _, context := range slices.Sorted(maps.Keys(latest)) {
+		list = append(list, latest[context])
+	}
+	return response{status: http.StatusOK, body: doc{"sha": sha, "state": state, "total_count": len(list), "statuses": list}}
+}
