@@ -189,12 +189,6 @@ func touchComment(s *Service, r *request, comment doc) {
 	root := r.repo.path()
 	if sha, ok := comment["commit"].(string); ok {
 		s.touchCommit(r, sha, "", "/comments")
-		for ref, head := range r.repo.git.refs {
-			if branch, isBranch := strings.CutPrefix(ref, "heads/"); isBranch && slices.Contains(r.repo.git.history(head), r.repo.git.commits[sha]) {
-				r.touch(root + "/commits ref=" + branch)
-			}
-		}
-		return
 	}
 	for member, list := range map[string]string{"issue": "/issues/", "pull": "/pulls/"} {
 		if number, ok := comment[member].(string); ok {

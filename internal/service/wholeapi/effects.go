@@ -13,6 +13,7 @@ import (
 // touchTree touches the path of a write, the list that shows the object, and the objects above that show it, too. A
 // DELETE also touches all paths below.
 func (s *Service) touchTree(r *request) {
+	r.touch(r.qualify(r.path, r.op.view))
 	if r.Method == http.MethodDelete {
 		r.touch(r.qualify(r.path, r.op.view) + "/**")
 	}
@@ -87,7 +88,7 @@ var effects = []effect{
 	{"/user/codespaces/{name}/start", "", "/repos/*/*/codespaces"},
 	{"/user/codespaces/{name}/stop", "", "/repos/*/*/codespaces"},
 	{"~/codespaces", "", "/user/codespaces"},
-	{"/notifications", "", "/@*/repos/*/*/notifications /@*/notifications/threads/*"},
+	{"/notifications", "", "/*/repos/*/*/notifications /*/notifications/threads/*"},
 	{"~/notifications", "", "/notifications"},
 
 	{"/gists", "", "/gists/public /users/@/gists"},
@@ -171,7 +172,7 @@ var effects = []effect{
 	{"~/security-advisories", "repository_advisory", "/orgs/{owner}/security-advisories"},
 	{"~/security-advisories/reports", "repository_advisory", "~/security-advisories /orgs/{owner}/security-advisories"},
 	{"~/security-advisories/{id}", "repository_advisory", "/orgs/{owner}/security-advisories"},
-	{"~/branches/{branch}/protection", "branch_protection_rule", "~/branches"},
+	{"~/branches/{branch}/protection", "branch_protection_rule", "~/branches ~/commits/*/branches-where-head"},
 	{"~/issues", "issues", ""},
 	{"~/issues/{number}/labels", "issues", ""},
 	{"~/issues/{number}/labels/{name}", "issues", "~/issues/{number}/labels"},

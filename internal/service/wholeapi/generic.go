@@ -139,6 +139,7 @@ func (s *Service) merge(r *request, path string) doc {
 	if o == nil || o.gone {
 		o = &object{fields: doc{}}
 		s.world.objects[path] = o
+		r.touch(path + "/**")
 	}
 	maps.Copy(o.fields, r.body)
 	o.fields["updated_at"] = stamp(r.now)
@@ -151,6 +152,8 @@ func (s *Service) remove(r *request, path string) {
 	isItem := s.router.items[r.op.view] != nil
 	if k, ok := s.world.kindOf(r.op.view); ok && k.of != "" {
 		s.world.counts[parentOf(path)+" "+str(s.world.find(path)[k.of])]--
+	} else if ok && k.key == "name" {
+		s.renameLabel(r.repo, keyOf(path), "")
 	}
 	if single := !isItem && read != nil; single && !read.lists(http.StatusNotFound) {
 		delete(s.world.objects, path)

@@ -262,10 +262,9 @@ func (s *Service) renderCommit(r *request, c *commit) doc {
 		parents = append(parents, doc{"sha": p, "url": root + "/commits/" + p})
 	}
 	author := doc{"name": c.login, "date": stamp(c.at)}
-	comments := s.world.counts[r.repo.path()+"/comments "+c.sha]
 	return doc{
 		"sha": c.sha, "url": root + "/commits/" + c.sha, "parents": parents, "author": doc{"login": c.login},
-		"commit": doc{"message": c.message, "author": author, "committer": author, "tree": doc{"sha": c.tree}, "comment_count": comments},
+		"commit": doc{"message": c.message, "author": author, "committer": author, "tree": doc{"sha": c.tree}},
 	}
 }
 
@@ -290,7 +289,9 @@ func getCommit(s *Service, r *request) response {
 	if c == nil {
 		return fail(http.StatusNotFound, "No commit found for SHA: "+r.params["ref"])
 	}
-	return response{status: http.StatusOK, body: s.renderCommit(r, c), modified: c.at}
+	body := s.renderCommit(r, c)
+	body["commit"].(doc)["comment_count"] = s.world.counts[r.repo.path()+"/comments "+c.sha]
+	return response{status: http.StatusOK, body: body, modified: c.at}
 }
 
 func compare(s *Service, r *request) response {

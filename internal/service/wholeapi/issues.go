@@ -20,12 +20,12 @@ func (w *world) addIssue(repo *repository, body doc, login string, now time.Time
 		"number": repo.issues, "title": "", "body": nil, "state": "open", "locked": false, "labels": []string{}, "assignees": []string{},
 		"milestone": 0, "parent": 0, "children": []int{}, "closed_at": nil, "repo": repo.id,
 	}, login, now)
-	w.changeIssue(repo, issue, body, now)
+	changeIssue(issue, body, now)
 	return issue
 }
 
 // changeIssue applies the members of a body that an issue has.
-func (w *world) changeIssue(repo *repository, issue, body doc, now time.Time) {
+func changeIssue(issue, body doc, now time.Time) {
 	for _, name := range []string{"title", "body"} {
 		if value, ok := body[name]; ok {
 			issue[name] = value
@@ -34,11 +34,6 @@ func (w *world) changeIssue(repo *repository, issue, body doc, now time.Time) {
 	for _, name := range []string{"labels", "assignees"} {
 		if list, ok := body[name].([]any); ok {
 			issue[name] = namesIn(list)
-		}
-	}
-	for _, name := range issue["labels"].([]string) { // the API creates missing labels
-		if path := repo.path() + "/labels"; w.find(path+"/"+escape(name)) == nil {
-			w.add(repo, path, inRepo+"labels", doc{"name": name}, "", now)
 		}
 	}
 	if value, given := body["milestone"]; given {
@@ -211,7 +206,8 @@ func createIssue(s *Service, r *request) response {
 	issue := s.world.addIssue(r.repo, r.body, r.caller.login, r.now)
 	path := r.path + "/" + str(issue["number"])
 	s.touchRepo(r)
-	r.touch(r.repo.path()+"/labels", path)
+	r.touch(path)
+	s.createLabels(r, issue)
 	touchIssue(s, r, issue)
 	s.note(r, issue, "opened")
 	return response{status: http.StatusCreated, body: renderIssue(s, r, issue), location: r.base + path}
@@ -220,12 +216,12 @@ func createIssue(s *Service, r *request) response {
 // updateIssue handles PATCH of an issue or a pull request.
 func updateIssue(s *Service, r *request, issue doc) response {
 	before := issue["state"]
-	s.world.changeIssue(r.repo, issue, r.body, r.now)
+	changeIssue(issue, r.body, r.now)
 	if issue["state"] != before {
 		s.note(r, issue, map[any]string{"closed": "closed", "open": "reopened"}[issue["state"]])
 	}
 	s.touchRepo(r)
-	r.touch(r.repo.path() + "/labels")
+	s.createLabels(r, issue)
 	if pull := s.world.find(r.path); pull["base"] != nil {
 		return response{status: http.StatusOK, body: renderPull(s, r, pull)}
 	}
@@ -267,9 +263,10 @@ func changeNames(member, event string) handler {
 			}
 		}
 		issue[member] = []string{}
-		s.world.changeIssue(r.repo, issue, doc{member: list}, r.now)
+		changeIssue(issue, doc{member: list}, r.now)
 		s.note(r, issue, event)
-		r.touch(r.repo.path()+"/labels", r.repo.path()+"/issues/"+str(issue["number"])+"/labels")
+		s.createLabels(r, issue)
+		r.touch(r.repo.path() + "/issues/" + str(issue["number"]) + "/labels")
 		body := any(renderIssue(s, r, issue))
 		if member == "labels" {
 			body = body.(doc)["labels"]
@@ -295,14 +292,36 @@ func updateLabel(s *Service, r *request) response {
 		label["name"] = renamed
 		s.world.create(parentOf(r.path), renamed, label)
 		r.touch(parentOf(r.path) + "/" + escape(renamed))
-		for _, issue := range s.where(r.repo, "issues", "", "") {
-			if labels := slices.Clone(issue["labels"].([]string)); slices.Contains(labels, name) {
-				labels[slices.Index(labels, name)] = renamed
-				issue["labels"] = labels
-			}
-		}
+		s.renameLabel(r.repo, name, renamed)
 	}
 	return response{status: http.StatusOK, body: label}
+}
+
+// renameLabel renames a label of all issues, or removes it if the new name is empty.
+func (s *Service) renameLabel(repo *repository, from, to string) {
+	for _, issue := range s.where(repo, "issues", "", "") {
+		labels := []string{}
+		for _, name := range issue["labels"].([]string) {
+			if name == from {
+				name = to
+			}
+			if name != "" {
+				labels = append(labels, name)
+			}
+		}
+		issue["labels"] = labels
+	}
+}
+
+// createLabels creates the labels of an issue that the repository lacks.
+func (s *Service) createLabels(r *request, issue doc) {
+	path := r.repo.path() + "/labels"
+	for _, name := range issue["labels"].([]string) {
+		if s.world.find(path+"/"+escape(name)) == nil {
+			s.world.add(r.repo, path, inRepo+"labels", doc{"name": name}, r.caller.login, r.now)
+			r.touch(path, path+"/"+escape(name))
+		}
+	}
 }
 
 func lockIssue(s *Service, r *request, issue doc) response {
@@ -424,7 +443,7 @@ func mergePull(s *Service, r *request, issue, pull doc) response {
 		s.move(r, "heads/"+base, sha)
 	}
 	pull["merged"], pull["merged_at"] = true, stamp(r.now)
-	s.world.changeIssue(r.repo, issue, doc{"state": "closed"}, r.now)
+	changeIssue(issue, doc{"state": "closed"}, r.now)
 	s.note(r, issue, "merged")
 	s.touchRepo(r)
 	r.touch(parentOf(r.path) + "/merge")

@@ -62,7 +62,7 @@ func (s *Service) renderRepo(r *request, repo *repository) doc {
 // touchRepo touches the repository of the request and the lists of repositories.
 func (s *Service) touchRepo(r *request) {
 	owner := r.repo.owner
-	r.touch(r.repo.path(), "/orgs/"+owner+"/repos", "/users/"+owner+"/repos", "/@*/user/repos", "/@*/installation/repositories")
+	r.touch(r.repo.path(), "/orgs/"+owner+"/repos", "/users/"+owner+"/repos", "/*/user/repos", "/*/installation/repositories")
 }
 
 func getRepo(s *Service, r *request) response {
@@ -86,6 +86,7 @@ func updateRepo(s *Service, r *request) response {
 func deleteRepo(s *Service, r *request) response {
 	r.repo.gone = true
 	s.touchRepo(r)
+	r.touch("/orgs/"+r.repo.owner, "/users/"+r.repo.owner, "/@"+r.repo.owner+"/user")
 	return response{status: http.StatusNoContent}
 }
 

@@ -351,6 +351,9 @@ func (s *Service) answer(r *request, t *ticket) response {
 	s.touchKinds(r)
 	s.touchTree(r)
 	s.touchEffects(r)
+	if r.repo != nil && slices.Contains(r.topics, r.repo.path()) {
+		s.touchRepo(r)
+	}
 	s.changes.last = r.seq
 	for _, topic := range r.topics {
 		s.changes.touch(r.seq, topic)

@@ -292,7 +292,9 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("%q: %v", authorization, h)
 		}
 	}
-	tag := func(s http.Handler, headers ...string) string { return send(t, s, "GET", "/orgs/acme", "", headers...).Header().Get("Etag") }
+	tag := func(s http.Handler, headers ...string) string {
+		return send(t, s, "GET", "/orgs/acme", "", headers...).Header().Get("Etag")
+	}
 	if tag(s) != tag(s, "Authorization", "Bearer tok-member") {
 		t.Error("ETags depend on the token")
 	}

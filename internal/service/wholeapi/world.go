@@ -135,7 +135,7 @@ func (w *world) find(path string) doc {
 
 // all returns the objects of a collection, oldest first.
 func (w *world) all(collection string) []doc {
-	var list []doc
+	list := []doc{}
 	for _, key := range w.keys[collection] {
 		if fields := w.find(itemPath(collection, key)); fields != nil {
 			list = append(list, fields)
@@ -331,7 +331,7 @@ func (w *world) seedRepo(r *repository, now time.Time) {
 		add("pulls/"+number+"/reviews", "pulls/{}/reviews", doc{"body": "A review."})
 		add("pulls/comments", "pulls/comments", doc{"pull": number, "body": "A comment.", "path": "README.md"})
 		if n == 0 {
-			w.changeIssue(r, w.find(root+"/issues/"+number), doc{"state": "closed"}, now)
+			changeIssue(w.find(root+"/issues/"+number), doc{"state": "closed"}, now)
 			maps.Copy(w.find(root+"/pulls/"+number), doc{"merged": true, "merged_at": stamp(now)})
 		}
 	}
