@@ -184,16 +184,21 @@ func (s *Service) touchKinds(r *request) {
 	}
 }
 
-// touchComment touches the list and the thing that a comment belongs to.
+// touchComment touches the list of a comment. A new or deleted comment changes the thing that it belongs to.
 func touchComment(s *Service, r *request, comment doc) {
 	root := r.repo.path()
+	_, isComment := s.world.kindOf(r.op.view)
+	counts := r.Method == http.MethodPost && !strings.Contains(r.op.view, "comments/{}/reactions") || r.Method == http.MethodDelete && isComment
 	if sha, ok := comment["commit"].(string); ok {
-		s.touchCommit(r, sha, "", "/comments")
+		s.touchCommit(r, sha, "/comments")
+		if counts {
+			s.touchCommit(r, sha, "")
+		}
 	}
 	for member, list := range map[string]string{"issue": "/issues/", "pull": "/pulls/"} {
 		if number, ok := comment[member].(string); ok {
 			r.touch(root + list + number + "/comments")
-			if issue := s.world.find(root + "/issues/" + number); issue != nil {
+			if issue := s.world.find(root + "/issues/" + number); counts && issue != nil {
 				touchIssue(s, r, issue)
 			}
 		}
@@ -249,7 +254,9 @@ func renderRelease(s *Service, r *request, release doc) doc {
 func touchRelease(_ *Service, r *request, release doc) {
 	list, tag := r.repo.path()+"/releases", str(release["tag_name"])
 	r.touch(list, list+"/latest", list+"/"+str(release["id"]), list+"/tags/"+escape(tag))
-	r.touch(refTopic(r.repo, "tags/"+tag), r.repo.path()+"/tags", r.repo.path()+"/commits/"+escape(tag))
+	if r.op.ID == "repos/create-release" { // it may create the tag
+		r.touch(refTopic(r.repo, "tags/"+tag), r.repo.path()+"/tags", r.repo.path()+"/commits/"+escape(tag))
+	}
 }
 
 func touchAsset(s *Service, r *request, asset doc) {

@@ -61,7 +61,7 @@ func (s *Service) topicsOf(r *request) []string {
 	return []string{path}
 }
 
-// effect is what writes to a path change elsewhere. ~ is /repos/{owner}/{repo}, ^ is /orgs/{org} and @ is the caller. In
+// effect is what writes to a path change elsewhere. The path may begin with a method. ~ is /repos/{owner}/{repo}, ^ is /orgs/{org} and @ is the caller. In
 // a topic, * is any segment, and a last ** all further ones.
 type effect struct {
 	path   string
@@ -99,8 +99,9 @@ var effects = []effect{
 	{"/gists/{id}/comments/{comment}", "", "/gists/{id}"},
 
 	{"^", "organization", "/user/orgs /user/memberships/orgs"},
-	{"^/memberships/{username}", "organization", "^/members ^/members/{username} ^/public_members ^/public_members/{username} ^/invitations ^/teams/** /user/orgs"},
-	{"^/members/{username}", "organization", "^/memberships/{username} ^/public_members ^/public_members/{username} ^/teams/**"},
+	{"^/memberships/{username}", "organization", "^/members ^/members/{username} ^/invitations /user/orgs"},
+	{"DELETE ^/memberships/{username}", "", "^/public_members ^/public_members/{username} ^/teams/*/members ^/teams/*/memberships/{username}"},
+	{"^/members/{username}", "organization", "^/memberships/{username} ^/public_members ^/public_members/{username} ^/teams/*/members ^/teams/*/memberships/{username}"},
 	{"/user/memberships/orgs/{org}", "", "^/members ^/members/@ ^/memberships/@ /user/orgs"},
 	{"^/outside_collaborators/{username}", "", "^/members ^/members/{username} ^/memberships/{username}"},
 	{"^/repos", "repository", ""},
@@ -209,7 +210,7 @@ func (s *Service) touchEffects(r *request) {
 	path, _ := decode(r.path)
 	for _, e := range compiledEffects {
 		values := map[string]string{"@": r.caller.login}
-		if !bind(e.pattern, path, values) {
+		if e.method != "" && e.method != r.Method || !bind(e.pattern, path, values) {
 			continue
 		}
 		for _, topic := range e.topics {
@@ -234,6 +235,7 @@ func viewOfTopic(topic string) string {
 }
 
 type compiledEffect struct {
+	method  string // or ""
 	pattern []segment
 	event   string
 	topics  []string
@@ -245,7 +247,11 @@ func compileEffects() []compiledEffect {
 	short := strings.NewReplacer("~", "/repos/{owner}/{repo}", "^", "/orgs/{org}")
 	list := make([]compiledEffect, 0, len(effects))
 	for _, e := range effects {
-		list = append(list, compiledEffect{parseTemplate(short.Replace(e.path)), e.event, strings.Fields(short.Replace(e.topics))})
+		method, path, hasMethod := strings.Cut(short.Replace(e.path), " ")
+		if !hasMethod {
+			method, path = "", method
+		}
+		list = append(list, compiledEffect{method, parseTemplate(path), e.event, strings.Fields(short.Replace(e.topics))})
 	}
 	return list
 }

@@ -76,10 +76,12 @@ func (s *Service) genericPost(r *request, path string) response {
 	return response{status: r.op.created(), body: s.render(r, item, r.op.view+"/{}"), location: r.base + r.path + "/" + escape(key)}
 }
 
-// readOnlyPosts are POST operations that change nothing.
+// readOnlyPosts are POST operations that change no object that a read shows.
 var readOnlyPosts = []string{
-	"markdown/render", "markdown/render-raw", "repos/generate-release-notes", "apps/check-token", "orgs/list-attestations-bulk",
-	"users/list-attestations-bulk",
+	"markdown/render", "markdown/render-raw", "repos/generate-release-notes", "apps/check-token", "apps/create-installation-access-token",
+	"orgs/list-attestations-bulk", "users/list-attestations-bulk", "actions/create-workflow-dispatch", "repos/create-dispatch-event",
+	"actions/create-registration-token-for-org", "actions/create-registration-token-for-repo", "actions/create-remove-token-for-org",
+	"actions/create-remove-token-for-repo",
 }
 
 // act runs an action on the object above the path of the request, such as POST .../runs/7/cancel.
@@ -136,10 +138,12 @@ func (s *Service) isKnown(path, view string) bool {
 // merge stores the body of a request in the object at a path and returns the fields. A deleted object exists again.
 func (s *Service) merge(r *request, path string) doc {
 	o := s.world.objects[path]
+	if o != nil && o.gone {
+		r.touch(path + "/**") // what is below exists again
+	}
 	if o == nil || o.gone {
 		o = &object{fields: doc{}}
 		s.world.objects[path] = o
-		r.touch(path + "/**")
 	}
 	maps.Copy(o.fields, r.body)
 	o.fields["updated_at"] = stamp(r.now)

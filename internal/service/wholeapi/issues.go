@@ -74,21 +74,18 @@ func (w *world) addPull(repo *repository, body doc, login string, now time.Time)
 	}, login, now)
 }
 
-// touchIssue touches all that shows an issue or a pull request: itself, its lists, its milestone, its parent and
+// touchIssue touches all that shows an issue or a pull request: itself, its lists, the routes of its parent and its
 // sub-issues, and the lists of its users.
 func touchIssue(s *Service, r *request, fields doc) {
 	root, number := r.repo.path(), str(fields["number"])
 	own, issue := root+"/issues/"+number, s.world.find(root+"/issues/"+number)
-	r.touch(own, root+"/issues", own+"/events", own+"/timeline", root+"/issues/events")
+	r.touch(own, root+"/issues")
 	if pull := s.world.find(root + "/pulls/" + number); pull != nil {
 		r.touch(root+"/pulls/"+number, root+"/pulls")
 		s.touchCommit(r, r.repo.git.resolve(str(pull["head"])), "/pulls")
 	}
-	if m := str(issue["milestone"]); m != "0" {
-		r.touch(root+"/milestones", root+"/milestones/"+m, root+"/milestones/"+m+"/labels")
-	}
-	if parent := root + "/issues/" + str(issue["parent"]); issue["parent"] != 0 {
-		r.touch(parent, parent+"/sub_issues", root+"/issues")
+	if issue["parent"] != 0 {
+		r.touch(root + "/issues/" + str(issue["parent"]) + "/sub_issues")
 	}
 	for _, child := range issue["children"].([]int) {
 		r.touch(root + "/issues/" + strconv.Itoa(child) + "/parent")
@@ -101,6 +98,18 @@ func touchIssue(s *Service, r *request, fields doc) {
 				}
 			}
 		}
+	}
+}
+
+// touchCounts touches what counts an issue by its state: the repository, the milestone and the parent.
+func (s *Service) touchCounts(r *request, issue doc) {
+	root := r.repo.path()
+	r.touch(root)
+	if issue["milestone"] != 0 {
+		r.touch(root+"/milestones", root+"/milestones/"+str(issue["milestone"]))
+	}
+	if parent := s.world.find(root + "/issues/" + str(issue["parent"])); parent != nil {
+		touchIssue(s, r, parent)
 	}
 }
 
@@ -205,22 +214,25 @@ func withIssue(handle func(*Service, *request, doc) response) handler {
 func createIssue(s *Service, r *request) response {
 	issue := s.world.addIssue(r.repo, r.body, r.caller.login, r.now)
 	path := r.path + "/" + str(issue["number"])
-	s.touchRepo(r)
 	r.touch(path)
 	s.createLabels(r, issue)
 	touchIssue(s, r, issue)
+	s.touchCounts(r, issue)
 	s.note(r, issue, "opened")
 	return response{status: http.StatusCreated, body: renderIssue(s, r, issue), location: r.base + path}
 }
 
 // updateIssue handles PATCH of an issue or a pull request.
 func updateIssue(s *Service, r *request, issue doc) response {
-	before := issue["state"]
+	old := maps.Clone(issue)
 	changeIssue(issue, r.body, r.now)
-	if issue["state"] != before {
+	if issue["state"] != old["state"] || issue["milestone"] != old["milestone"] {
+		s.touchCounts(r, old)
+		s.touchCounts(r, issue)
+	}
+	if issue["state"] != old["state"] {
 		s.note(r, issue, map[any]string{"closed": "closed", "open": "reopened"}[issue["state"]])
 	}
-	s.touchRepo(r)
 	s.createLabels(r, issue)
 	if pull := s.world.find(r.path); pull["base"] != nil {
 		return response{status: http.StatusOK, body: renderPull(s, r, pull)}
@@ -233,7 +245,8 @@ func (s *Service) note(r *request, issue doc, event string) {
 	issue["updated_at"] = stamp(r.now)
 	path := r.repo.path() + "/issues/events"
 	added := s.world.add(r.repo, path, inRepo+"issues/events", doc{"event": event, "issue": str(issue["number"])}, r.caller.login, r.now)
-	r.touch(path + "/" + str(added["id"]))
+	own := r.repo.path() + "/issues/" + str(issue["number"])
+	r.touch(path, path+"/"+str(added["id"]), own+"/events", own+"/timeline")
 }
 
 // changeNames returns a handler that changes the labels or the assignees of an issue.
@@ -361,6 +374,7 @@ func changeSubIssue(s *Service, r *request, issue doc) response {
 		}
 		r.touch(r.repo.path()+"/issues/"+strconv.Itoa(own)+"/parent", r.repo.path()+"/issues/"+strconv.Itoa(number)+"/sub_issues")
 		touchIssue(s, r, child)
+		s.touchCounts(r, child)
 		return response{status: r.op.created(), body: renderIssue(s, r, issue)}
 	}
 	return fail(http.StatusUnprocessableEntity, "The sub-issue does not exist or has another parent")
@@ -405,9 +419,9 @@ func createPull(s *Service, r *request) response {
 	}
 	pull := s.world.addPull(r.repo, r.body, r.caller.login, r.now)
 	path := r.path + "/" + str(pull["number"])
-	s.touchRepo(r)
 	r.touch(path)
 	touchIssue(s, r, pull)
+	s.touchCounts(r, s.world.find(r.repo.path()+"/issues/"+str(pull["number"])))
 	return response{status: http.StatusCreated, body: renderPull(s, r, pull), location: r.base + path}
 }
 
@@ -445,7 +459,7 @@ func mergePull(s *Service, r *request, issue, pull doc) response {
 	pull["merged"], pull["merged_at"] = true, stamp(r.now)
 	changeIssue(issue, doc{"state": "closed"}, r.now)
 	s.note(r, issue, "merged")
-	s.touchRepo(r)
+	s.touchCounts(r, issue)
 	r.touch(parentOf(r.path) + "/merge")
 	return response{status: http.StatusOK, body: doc{"sha": g.refs["heads/"+base], "merged": true, "message": "Pull Request successfully merged"}}
 }
