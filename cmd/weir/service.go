@@ -4,16 +4,19 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/service/wholeapi"
 	"github.com/weirgate/weir/policy"
 )
 
 type serviceCommand struct {
 	Listen string `default:"127.0.0.1:9000" help:"Address of the service."`
 	Config string `help:"Configuration file with limits and dialect." placeholder:"FILE"`
+	API    string `default:"documents" enum:"documents,all" help:"API of the service: documents, or all operations of the table."`
 	Seed   uint64 `default:"1" help:"Seed of the generated state."`
 	Faults string `default:"{}" help:"Initial faults, in the format of PUT /_service/faults." placeholder:"JSON"`
 
@@ -32,25 +35,42 @@ func (c *serviceCommand) Run(p *process) error {
 		}
 		cfg = loaded
 	}
-	faults, err := service.ParseFaults([]byte(c.Faults), service.Faults{})
-	if err != nil {
-		return fmt.Errorf("--faults: %w", err)
-	}
-	s, err := newService(cfg, c.Seed, faults)
+	handler, closeService, err := c.newHandler(p, cfg)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	if err := c.addWebhook(p, s); err != nil {
-		return err
-	}
+	defer closeService()
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(p.stderr, nil))
 	log.Info("reference service started", "address", l.Addr().String())
-	return serveAll(p.ctx, log, noDrain, endpoint{listener: l, handler: s})
+	return serveAll(p.ctx, log, noDrain, endpoint{listener: l, handler: handler})
+}
+
+// newHandler returns the service for the selected API, and a function that closes it.
+func (c *serviceCommand) newHandler(p *process, cfg *config.Config) (http.Handler, func(), error) {
+	if c.API == "all" {
+		if c.Webhook != "" || c.Faults != "{}" {
+			return nil, nil, &exit{exitUsage, "--webhook and --faults require --api documents"}
+		}
+		s, err := wholeapi.New(wholeapi.Config{Limits: cfg.Limits.Limits, ETagsPerToken: true})
+		return s, func() {}, err
+	}
+	faults, err := service.ParseFaults([]byte(c.Faults), service.Faults{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("--faults: %w", err)
+	}
+	s, err := newService(cfg, c.Seed, faults)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.addWebhook(p, s); err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	return s, s.Close, nil
 }
 
 // addWebhook registers the webhook of the command line.

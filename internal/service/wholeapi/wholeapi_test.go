@@ -6,6 +6,9 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -203,4 +206,26 @@ func decodeBody(body []byte) any {
 	var v any
 	_ = json.Unmarshal(body, &v)
 	return v
+}
+
+// TestJudgeSharesNoCodeWithTheGateway checks that the package uses only the text of the table and numbers.
+func TestJudgeSharesNoCodeWithTheGateway(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, use := range regexp.MustCompile(`policy\.\w+|weirgate/weir/\S+`).FindAllString(string(source), -1) {
+			if !slices.Contains([]string{"policy.Table", "policy.Limits", "policy.Window", `weirgate/weir/policy"`}, use) {
+				t.Errorf("%s uses %s", name, use)
+			}
+		}
+	}
 }
