@@ -43,8 +43,8 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 		service, err := wholeapi.New(wholeapi.Config{
 			Limits: l, ETagsPerToken: true, Latency: 200 * time.Millisecond,
 			Unlisted: map[string]wholeapi.Resource{
-				"repos/list-webhooks":    {Name: "special", Limit: policy.Window{Max: 5, Window: time.Hour}},
-				"actions/list-variables": {Name: "special-2", Limit: policy.Window{Max: 20, Window: time.Minute}},
+				"repos/list-webhooks":         {Name: "special", Limit: policy.Window{Max: 5, Window: time.Hour}},
+				"actions/list-repo-variables": {Name: "special-2", Limit: policy.Window{Max: 20, Window: time.Minute}},
 			},
 		})
 		if err != nil {

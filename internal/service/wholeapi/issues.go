@@ -361,23 +361,25 @@ func parentIssue(s *Service, r *request, issue doc) response {
 
 // changeSubIssue adds a sub-issue to an issue or removes it.
 func changeSubIssue(s *Service, r *request, issue doc) response {
-	number := issue["number"].(int)
 	id, _ := r.body["sub_issue_id"].(float64)
-	for _, child := range s.where(r.repo, "issues", "id", strconv.Itoa(int(id))) {
-		own, children := child["number"].(int), slices.Clone(issue["children"].([]int))
-		if adds := r.Method == http.MethodPost; adds && child["parent"] == 0 && own != number {
-			child["parent"], issue["children"] = number, append(children, own)
-		} else if !adds && child["parent"] == number {
-			child["parent"], issue["children"] = 0, slices.DeleteFunc(children, func(n int) bool { return n == own })
-		} else {
-			break
-		}
-		r.touch(r.repo.path()+"/issues/"+strconv.Itoa(own)+"/parent", r.repo.path()+"/issues/"+strconv.Itoa(number)+"/sub_issues")
-		touchIssue(s, r, child)
-		s.touchCounts(r, child)
-		return response{status: r.op.created(), body: renderIssue(s, r, issue)}
+	found := s.where(r.repo, "issues", "id", strconv.Itoa(int(id)))
+	number, parent := issue["number"].(int), 0
+	if r.Method == http.MethodDelete {
+		parent = number
 	}
-	return fail(http.StatusUnprocessableEntity, "The sub-issue does not exist or has another parent")
+	if len(found) == 0 || found[0]["parent"] != parent || found[0]["number"] == number {
+		return fail(http.StatusUnprocessableEntity, "The sub-issue does not exist or has another parent")
+	}
+	child, own := found[0], found[0]["number"].(int)
+	children := slices.DeleteFunc(slices.Clone(issue["children"].([]int)), func(n int) bool { return n == own })
+	if child["parent"] = 0; r.Method == http.MethodPost {
+		child["parent"], children = number, append(children, own)
+	}
+	issue["children"] = children
+	list := r.repo.path() + "/issues/"
+	r.touch(list+strconv.Itoa(own)+"/parent", list+strconv.Itoa(number)+"/sub_issues")
+	touchIssue(s, r, child)
+	return response{status: r.op.created(), body: renderIssue(s, r, issue)}
 }
 
 func renderPull(s *Service, r *request, pull doc) doc {

@@ -20,7 +20,7 @@ const (
 	cooldown = time.Minute
 )
 
-// Resource is a primary limit of its own, with its name in x-ratelimit-resource.
+// Resource is a primary limit with a name, which x-ratelimit-resource shows.
 type Resource struct {
 	Name      string
 	Limit     policy.Window

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	mathrand "math/rand/v2"
@@ -103,6 +104,11 @@ func New(c Config) (*Service, error) {
 	router, err := routerOf(c.Product)
 	if err != nil {
 		return nil, err
+	}
+	for id := range c.Unlisted {
+		if router.byID[id] == nil {
+			return nil, fmt.Errorf("resource %s: no operation of %s has the ID %q", c.Unlisted[id].Name, c.Product, id)
+		}
 	}
 	s := &Service{
 		config: c, router: router, changes: newChanges(), jobs: map[string]time.Time{},

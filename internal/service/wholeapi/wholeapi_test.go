@@ -109,6 +109,11 @@ func TestTableHasAllOperationsOfTheCloud(t *testing.T) {
 	if err != nil || len(all) < 1223 {
 		t.Errorf("%d operations of ghec, error %v", len(all), err)
 	}
+	for _, c := range []Config{{Product: "none"}, {Unlisted: map[string]Resource{"none": {}}}} {
+		if _, err := New(c); err == nil {
+			t.Errorf("New(%+v) returns no error", c)
+		}
+	}
 	shapes := map[string]string{}
 	for _, op := range s.Operations() {
 		shape := op.Method + " " + parameter.ReplaceAllString(op.Path, "{}")
@@ -127,7 +132,7 @@ var statusesBeyondTheTable = map[string][]int{
 }
 
 func TestEveryOperationMatchesAndAnswersItsSample(t *testing.T) {
-	for _, seed := range []uint64{1, 2, 3} {
+	for _, seed := range []uint64{1, 2} {
 		random := rand.New(rand.NewPCG(seed, seed))
 		s := newTest(t, Config{})
 		operations := s.Operations()
@@ -188,7 +193,7 @@ func TestRandomTrafficKeepsRevisions(t *testing.T) {
 		}
 		seen[target] = now
 	}
-	for range 1500 {
+	for range 1000 {
 		op := operations[random.IntN(len(operations))]
 		method, target, body := s.Sample(op.ID, random)
 		if method == http.MethodGet {

@@ -90,7 +90,7 @@ const firstRepo = 1001
 // addRepo creates a repository.
 func (w *world) addRepo(owner, name string, private bool, now time.Time) *repository {
 	r := &repository{id: firstRepo + len(w.repos), owner: owner, name: name, private: private, pushed: now, fields: doc{}}
-	commits := 3
+	commits := 1
 	if name == "widgets" {
 		commits = 35 // two pages
 	}
