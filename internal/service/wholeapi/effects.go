@@ -148,8 +148,6 @@ var effects = []effect{
 	{"/user/packages/{type}/{name}/restore", "package", "/user/packages"},
 	{"^/copilot/billing/selected_users", "", "^/copilot/billing ^/copilot/billing/seats ^/members/*/copilot"},
 	{"^/copilot/billing/selected_teams", "", "^/copilot/billing ^/copilot/billing/seats ^/members/*/copilot"},
-	{"^/hooks/{id}/pings", "ping", "^/hooks/{id}/deliveries"},
-	{"^/hooks/{id}/deliveries/{delivery}/attempts", "", "^/hooks/{id}/deliveries"},
 
 	{"~", "repository", "/user/repos"},
 	{"~/forks", "fork", "~"},
@@ -158,9 +156,6 @@ var effects = []effect{
 	{"~/pages/builds", "page_build", "~/pages/builds/latest ~/pages"},
 	{"~/collaborators/{username}", "member", "~/collaborators/{username}/permission ~/invitations"},
 	{"~/invitations/{id}", "", "/user/repository_invitations"},
-	{"~/hooks/{id}/pings", "ping", "~/hooks/{id}/deliveries"},
-	{"~/hooks/{id}/tests", "", "~/hooks/{id}/deliveries"},
-	{"~/hooks/{id}/deliveries/{delivery}/attempts", "", "~/hooks/{id}/deliveries"},
 	{"~/deployments", "deployment", "~/environments"},
 	{"~/deployments/{id}/statuses", "deployment_status", ""},
 	{"~/actions/runs/{id}", "workflow_run", "~/actions/workflows/*/runs"},

@@ -76,12 +76,14 @@ func (s *Service) genericPost(r *request, path string) response {
 	return response{status: r.op.created(), body: s.render(r, item, r.op.view+"/{}"), location: r.base + r.path + "/" + escape(key)}
 }
 
-// readOnlyPosts are POST operations that change no object that a read shows.
+// readOnlyPosts are POST operations that change no object that a read shows, or only later: deliveries of webhooks and
+// runs of workflows.
 var readOnlyPosts = []string{
 	"markdown/render", "markdown/render-raw", "repos/generate-release-notes", "apps/check-token", "apps/create-installation-access-token",
 	"orgs/list-attestations-bulk", "users/list-attestations-bulk", "actions/create-workflow-dispatch", "repos/create-dispatch-event",
 	"actions/create-registration-token-for-org", "actions/create-registration-token-for-repo", "actions/create-remove-token-for-org",
-	"actions/create-remove-token-for-repo",
+	"actions/create-remove-token-for-repo", "repos/ping-webhook", "orgs/ping-webhook", "repos/test-push-webhook",
+	"repos/redeliver-webhook-delivery", "orgs/redeliver-webhook-delivery", "apps/redeliver-webhook-delivery",
 }
 
 // act runs an action on the object above the path of the request, such as POST .../runs/7/cancel.

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -67,6 +68,7 @@ type Judge struct {
 
 	mu       sync.Mutex
 	written  map[string][]int64 // the revisions of answered writes by caller, ascending
+	requests map[int64]string   // the requests of these writes
 	tags     map[string]int64   // the revision of the representation with an ETag
 	stale    []string
 	judged   int
@@ -102,7 +104,7 @@ func NewRemoteJudge(base string, client *http.Client) *Judge {
 }
 
 func newJudge(check func(context.Context, Read) (Verdict, error)) *Judge {
-	return &Judge{check: check, written: map[string][]int64{}, tags: map[string]int64{}}
+	return &Judge{check: check, written: map[string][]int64{}, requests: map[int64]string{}, tags: map[string]int64{}}
 }
 
 // Transport returns a transport that sends requests with next and judges the responses. Writes of one caller are the own
@@ -120,7 +122,7 @@ func (j *Judge) Transport(caller string, next http.RoundTripper) http.RoundTripp
 		}
 		resp.Body = io.NopCloser(bytes.NewReader(body))
 		if !isRead(r.Method) {
-			j.record(caller, resp)
+			j.record(caller, r, resp)
 			return resp, nil
 		}
 		return resp, j.judge(r, resp, body, written)
@@ -138,13 +140,14 @@ func (j *Judge) answered(caller string) []int64 {
 }
 
 // record records an answered write. A refused write has no revision.
-func (j *Judge) record(caller string, resp *http.Response) {
+func (j *Judge) record(caller string, r *http.Request, resp *http.Response) {
 	n, err := strconv.ParseInt(resp.Header.Get(RevisionHeader), 10, 64)
 	if err != nil || n == 0 || resp.StatusCode >= 400 {
 		return
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.requests[n] = fmt.Sprintf("%d: %s %s", n, r.Method, r.URL.RequestURI())
 	list := slices.Clone(j.written[caller])
 	at, _ := slices.BinarySearch(list, n)
 	j.written[caller] = slices.Insert(list, at, n)
@@ -178,8 +181,12 @@ func (j *Judge) judge(r *http.Request, resp *http.Response, body []byte, written
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.stale = append(j.stale, fmt.Sprintf("%s %s (%s): revision %d, but the caller's writes %v were answered before; Cache-Status: %s; at %s",
-		r.Method, r.URL.RequestURI(), v.Operation, revision, v.Missing, resp.Header.Get("Cache-Status"), time.Now().UTC().Format(time.StampMilli)))
+	var missing []string
+	for _, n := range v.Missing {
+		missing = append(missing, j.requests[n])
+	}
+	j.stale = append(j.stale, fmt.Sprintf("%s %s (%s): status %d, revision %d, but these writes of the caller were answered before: %s; Cache-Status: %s; at %s",
+		r.Method, r.URL.RequestURI(), v.Operation, resp.StatusCode, revision, strings.Join(missing, ", "), resp.Header.Get("Cache-Status"), time.Now().UTC().Format(time.StampMilli)))
 	return nil
 }
 
