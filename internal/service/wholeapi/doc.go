@@ -11,6 +11,7 @@
 //   - The service holds no lock while it writes to a client, and starts no goroutine.
 //
 // [New] is the entry point. Read service.go first: [Service.ServeHTTP] shows the steps of one request. table.go finds the
-// operation, meter.go counts, generic.go answers most operations, and handlers.go answers the others from the state in
-// world.go, issues.go and git.go. effects.go holds, as data, what each write changes. judge.go finds stale reads.
+// operation, meter.go counts, and world.go holds the state. generic.go answers most operations, collections.go those on
+// comments, releases, checks and the like, and repos.go, issues.go and git.go the others. effects.go holds, as data, what
+// each write changes elsewhere. judge.go finds stale reads.
 package wholeapi
