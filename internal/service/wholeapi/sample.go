@@ -133,6 +133,10 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 		}), ids[0]))
 	case "enterprise":
 		return "acme-corp"
+	case "security_product":
+		return "dependabot_alerts"
+	case "enablement":
+		return "enable_all"
 	case "branch":
 		return branch
 	case "base":
