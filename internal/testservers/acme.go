@@ -44,15 +44,10 @@ type ACME struct {
 	gate             chan struct{}   // new orders wait until gate is closed; nil without Hold
 }
 
-// skipSleep makes the validator of Pebble respond immediately. Parallel tests share the setting.
-func skipSleep() error { return os.Setenv("PEBBLE_VA_NOSLEEP", "1") }
-
 // NewACME starts an ACME server that sends challenges to the given ports of 127.0.0.1.
 func NewACME(t testing.TB, httpPort, tlsPort int) *ACME {
 	t.Helper()
-	if err := skipSleep(); err != nil {
-		t.Fatal(err)
-	}
+	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
 	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
 	s := &ACME{Trust: x509.NewCertPool(), Roots: x509.NewCertPool(), started: time.Now(), due: map[string]bool{}}
 	store := db.NewMemoryStore()

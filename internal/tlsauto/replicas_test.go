@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -33,8 +32,6 @@ type replica struct {
 func TestMain(m *testing.M) {
 	spec := os.Getenv("WEIR_TLSAUTO_REPLICA")
 	if spec == "" {
-		flag.Parse()
-		_ = flag.Set("test.parallel", "8") // never fails; parallel tests mostly wait
 		os.Exit(m.Run())
 	}
 	if err := serveReplica(spec); err != nil {
@@ -109,7 +106,6 @@ func startReplica(t *testing.T, r replica, log io.Writer) {
 
 // One replica orders and renews. Both replicas serve the result.
 func TestReplicasShareOneCertificate(t *testing.T) {
-	t.Parallel()
 	socket := testservers.Redis(t)
 	var secure, plain [2]string
 	for i := range 2 {

@@ -202,7 +202,6 @@ func TestReadsRenewTheTTL(t *testing.T) {
 }
 
 func TestLeaseExpiresAfterItsHolderDied(t *testing.T) {
-	t.Parallel()
 	server := miniredis.RunT(t)
 	s, client := openRedis(t, "tcp", server.Addr(), nil)
 	client.Set(t.Context(), lockPrefix+"a", "dead replica", leaseTTL)
