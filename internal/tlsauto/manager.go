@@ -36,7 +36,7 @@ type Names struct {
 }
 
 const (
-	// orderTimeout bounds one order, including the wait for the lock. The library retries within this time.
+	// orderTimeout bounds one order, including the wait for the lock of the name. certmagic retries within this time.
 	orderTimeout = 10 * time.Minute
 	// minOrderPause and maxOrderPause bound the backoff between two orders of a name.
 	minOrderPause = 15 * time.Second

@@ -44,7 +44,8 @@ func (l *loadedPair) reload() (changed bool, err error) {
 	return true, nil
 }
 
-// covers reports whether a client that connects to the host can verify the certificate.
+// covers reports whether the certificate names the host. covers checks neither the expiry nor the chain. A host with a
+// wildcard is not covered.
 func (l *loadedPair) covers(host string) bool {
 	return !strings.Contains(host, "*") && l.certificate.Load().Leaf.VerifyHostname(host) == nil
 }
