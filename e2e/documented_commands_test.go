@@ -28,6 +28,7 @@ var documentedCommands = []documentedCommand{
 	{command: "weir serve --config weir.yaml", want: `msg="gateway started" address=`, stays: true},
 	{command: "weir check weir.yaml", want: `^weir.yaml: valid$`},
 	{command: "weir audit weir.yaml", want: `0 high`},
+	{command: "weir catalogue 'search/*'", want: `search/code +GET +/search/code +code_search +1 `},
 	{command: "weir explain --live ID", as: "weir explain --live last", want: `request +[A-Z2-7]{26}`},
 	{command: "weir explain --live last", want: `(?s)request +[A-Z2-7]{26}.*response +\d{3} in .*why +\S`},
 	{command: "weir explain GET '/search/code?q=x'", want: `(?s)operation +search/code.*resource +code_search: 10 in 1m`},
@@ -53,6 +54,7 @@ var documentedCommands = []documentedCommand{
 	{command: `curl -i -H 'Authorization: Bearer tok-member' 127.0.0.1:8081/repos/acme/widgets/subscribers`, want: `(?s)^HTTP/1.1 200 .*"watcher-01"`},
 	{command: "weir budget --admin 127.0.0.1:9091", want: `(?s)[0-9a-f]{32} \(user\).*octo-bot \(user\)`},
 	{command: "weir serve --upstream https://api.github.com --dialect github", want: `msg="gateway started" address=`, stays: true},
+	{command: "weir explain --dialect github GET /repos/acme/widgets/issues/7", want: `(?s)operation +issues/get\b.*collection +repo:acme/widgets/issues`},
 
 	// docs/concepts.md
 	{command: "weir tail --client builds", as: "weir tail --client builds --admin 127.0.0.1:9091", want: ` builds .*watching/list-subscribers`, stays: true, while: `curl -H "Authorization: Bearer $BUILDS_KEY" 127.0.0.1:8081/repos/acme/widgets/subscribers`},
@@ -72,6 +74,8 @@ var documentedCommands = []documentedCommand{
 	{command: "curl -s 127.0.0.1:9090/metrics | grep weir_admissions_total", want: `weir_reason="primary",weir_resource="search"\} 1`},
 	{command: "curl -s 127.0.0.1:9090/metrics | grep weir_store_replicas", want: `weir_store_replicas 1`},
 	{command: `curl -sS -o /dev/null -w '%{http_code}\n' "$UPSTREAM_URL"`, as: `UPSTREAM_URL=http://127.0.0.1:9000; curl -sS -o /dev/null -w '%{http_code}\n' "$UPSTREAM_URL"`, want: `^200$`},
+	{command: "weir catalogue --config weir.yaml --json >catalogue.json", as: "weir catalogue --config weir.yaml --json >catalogue.json; grep search/code catalogue.json", want: `"id": "search/code"`},
+	{command: "weir catalogue --config weir.yaml --diff catalogue.json", want: `^$`},
 	{command: "curl -s -X POST 127.0.0.1:9090/api/v1/reload", as: "curl -s -X POST 127.0.0.1:9091/api/v1/reload", want: `"reloaded": true`},
 	{command: "curl -s 127.0.0.1:9090/api/v1/audit", as: "curl -s 127.0.0.1:9091/api/v1/audit", want: `(?s)"action": "reload".*"outcome": "in force"`},
 	{command: "weir cache purge --tag org:acme", want: `^[1-9]\d* entr`},
@@ -132,6 +136,8 @@ var documentedCommands = []documentedCommand{
 	{command: `printf %s "$KEY" | sha256sum`, want: `^467b465cdb963912172506225993e5d750903382fc2bcb529bdb8770a8353117 `},
 	{command: "openssl x509 -noout -fingerprint -sha256", want: `(?i)sha256 fingerprint=([0-9a-f]{2}:){31}`,
 		as: "openssl req -x509 -newkey rsa:2048 -nodes -keyout /dev/null -subj /CN=builds 2>/dev/null | openssl x509 -noout -fingerprint -sha256"},
+	{command: "weir catalogue --dialect github 'issues/*' --method GET", want: `(?m)^issues/list-for-repo +GET `},
+	{command: "weir catalogue --dialect github --select cache=never", want: `(?m)^rate-limit/get +GET +/rate_limit +core +1 +- +never$`},
 	{command: "weir explain METHOD PATH", as: "weir explain PUT /repos/acme/widgets/subscription", want: `operation +watching/set-subscription`},
 
 	// docs/reference-service.md
