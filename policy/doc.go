@@ -1,13 +1,17 @@
 // Package policy describes the API as data: its operations, their callers, costs and cache rules, and the causes that
-// make stored responses stale. The data are embedded YAML files (operations/, parameters.yaml, aliases.yaml,
-// resources.yaml, dialects.yaml), with one operations file per section of the documents. The Go code loads, checks and
-// matches the data.
+// make stored responses stale. The data are embedded files, and the Go code loads, checks and matches the data:
+//   - operations/ has the operations of the documents, with one file per section.
+//   - github/operations.tsv is the generated table of the whole API, which only the github dialect uses.
+//     github/decisions.yaml adds what the published descriptions do not say. github/collections.yaml lists which
+//     responses a write or an event makes stale.
+//   - parameters.yaml, aliases.yaml, resources.yaml and dialects.yaml apply to all operations.
 //
 // Invariants:
 //   - A loaded [Catalogue] is immutable and safe for concurrent use.
 //   - Path and query of a [Match] are canonical: the matched target is the cache key and the forwarded target.
-//   - Every request matches an operation. An undocumented route gets careful defaults ([Catalogue.Classify]).
+//   - Every request matches an operation. A route outside the catalogue gets careful defaults ([Catalogue.Classify]).
 //   - The package uses no clock, no network, no goroutine and no other package of the module.
 //
-// Entry points: [Embedded] and [Catalogue.Classify]. Read operation.go first, then match.go.
+// Entry points: [CatalogueOf] and [Catalogue.Classify]. Read operation.go first, then match.go, github.go and
+// collection.go.
 package policy
