@@ -13,8 +13,9 @@ type Rule struct {
 	// OneCaller is set if only one caller gets the responses under the key. Private responses may
 	// then be stored, as in a private cache.
 	OneCaller bool
-	// TTL, if positive, is the minimum lifetime of a storable response. A positive TTL marks
-	// reference data, which is the same for every caller, even if Cache-Control is private.
+	// TTL, if positive, is the minimum lifetime of a storable response. A positive TTL is
+	// for reference data, which is the same for every caller even if Cache-Control is private, and for immutable
+	// responses, whose key contains the caller.
 	TTL time.Duration
 	// Heuristic gives a response without freshness information a tenth of the time since its
 	// last modification (RFC 9111 section 4.2.2).

@@ -14,7 +14,7 @@ const (
 	// recentTimes is the number of responses that an estimate considers.
 	recentTimes = 32
 	// maxEstimates bounds the number of operations with an estimate. Further operations share otherOperations.
-	maxEstimates    = 1024
+	maxEstimates    = 4096
 	otherOperations = "_OTHER"
 )
 

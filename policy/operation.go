@@ -12,8 +12,8 @@ const (
 	CodeSearch = "code_search"
 )
 
-// Operation is a row of an endpoint table of the documents: a method and a path template with all rules for calls to
-// it. Operations are shared and must not be modified.
+// Operation is a row of the catalogue: a method and a path template with all rules for calls to it. Operations are shared
+// and must not be modified.
 type Operation struct {
 	// ID names the operation in configuration, spans, metrics and purges, such as "gitignore/get-template". Unknown
 	// routes have the ID "unknown".
@@ -109,14 +109,15 @@ type CacheClass string
 const (
 	// Shared is reference data: the same bytes for every caller.
 	Shared CacheClass = "shared"
-	// Immutable responses describe an object that a full hash in the path names. They are reused for the same credential
+	// Immutable responses describe an object that a full hash at the end of the path names. They are reused for the same credential
 	// only. With another value, such as a branch, they are like PerCaller (see [Match.Immutable]).
 	Immutable CacheClass = "immutable"
 	// PerCaller responses are reused for the same credential only.
 	PerCaller CacheClass = "account"
 	// Statistics responses are computed by the upstream in the background (202), then stored.
 	Statistics CacheClass = "statistics"
-	// Never marks responses that are not stored: responses to unsafe methods and GraphQL, and the rate limit status.
+	// Never marks responses that are not stored: responses to unsafe methods and GraphQL, the rate limit status, and
+	// responses with secrets or signed URLs.
 	Never CacheClass = "never"
 )
 

@@ -10,7 +10,8 @@ import (
 type Scope struct {
 	// Methods are the allowed methods; GET includes HEAD.
 	Methods []string
-	// Operations are patterns for operation IDs ([Glob]). All undocumented routes are the operation "unknown".
+	// Operations are patterns for operation IDs ([Glob]). All routes outside the catalogue are the operation
+	// "unknown".
 	Operations []string
 }
 

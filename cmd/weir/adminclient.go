@@ -214,7 +214,7 @@ type cacheCommand struct {
 
 type purgeCommand struct {
 	adminFlags
-	Tag  string `xor:"target" required:"" help:"All responses with a tag: op:ID, repo:OWNER/NAME, org:ORG, account:NAME." placeholder:"TAG"`
+	Tag  string `xor:"target" required:"" help:"All responses with a tag: op:ID, repo:OWNER/NAME, repo:OWNER/NAME/issues, org:ORG, user:NAME, account:NAME." placeholder:"TAG"`
 	URL  string `name:"url" xor:"target" required:"" help:"All responses of one URL, with any query." placeholder:"URL"`
 	Hard bool   `help:"Remove the responses. Without it they are revalidated before their next use."`
 }

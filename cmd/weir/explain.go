@@ -168,7 +168,7 @@ func cacheRule(r policy.CacheRule) string {
 	case policy.Shared:
 		return "shared by all callers, fresh for " + shortDuration(r.TTL)
 	case policy.Immutable:
-		return "for the same credential, fresh for " + shortDuration(r.TTL) + " if the path has a full hash"
+		return "for the same credential, fresh for " + shortDuration(r.TTL) + " if the path ends with a full hash"
 	case policy.PerCaller:
 		return "for the same credential, fresh as the upstream says"
 	case policy.Statistics:

@@ -407,5 +407,5 @@ func suggestion(catalogue *policy.Catalogue, id string) string {
 	if near := nearest(id, names); near != "" {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
-	return "find the name with weir explain METHOD PATH"
+	return "list the names with weir catalogue"
 }

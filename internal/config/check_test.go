@@ -52,7 +52,7 @@ func TestInvalidValuesAreReported(t *testing.T) {
 		{"negative burst without a rate", "limits: {inbound: {rate: 0, burst: -1}}", "weir.yaml:2:36: limits.inbound.burst: -1: must be 1 or more"},
 		{"misspelled inbound key", "limits: {inbound: {rates: 1}}", `weir.yaml:2:20: limits.inbound.rates: unknown key; did you mean "rate"?`},
 		{"cache too small", "cache: {memory: 512KiB}", "weir.yaml:2:17: cache.memory: 512KiB: must be 1MiB or more"},
-		{"unknown operation", "cache: {operations: {gitignore/none: {ttl: 1h}}}", "weir.yaml:2:38: cache.operations.gitignore/none: unknown operation; find the name with weir explain METHOD PATH"},
+		{"unknown operation", "cache: {operations: {gitignore/none: {ttl: 1h}}}", "weir.yaml:2:38: cache.operations.gitignore/none: unknown operation; list the names with weir catalogue"},
 		{"misspelled operation", "cache: {operations: {gitignore/get-templates: {ttl: 1h}}}", `weir.yaml:2:47: cache.operations.gitignore/get-templates: unknown operation; did you mean "gitignore/get-template"?`},
 		{"TTL for an operation that is not reference data", "cache: {operations: {watching/list-mine: {ttl: 1h}}}", "weir.yaml:2:42: cache.operations.watching/list-mine: is neither reference data nor immutable; remove ttl, because the upstream sets the lifetime of its responses"},
 		{"renamed key", "cache: {operations: {gitignore/get-template: {ttl: 1h, alone: true}}}", "weir.yaml:2:56: cache.operations.gitignore/get-template.alone: the key is now called coalesce; replace alone: true with coalesce: false"},

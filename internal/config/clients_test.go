@@ -34,7 +34,7 @@ func TestIdentityMistakesAreReported(t *testing.T) {
 		{"empty claim", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: \"\"}}, credentials: [ci]}]", "4:58: clients[0].jwt.claims.sub: must not be empty"},
 		{"method in lower case", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: x}}, methods: [get], credentials: [ci]}]", `4:73: clients[0].methods[0]: "get": must be one of GET, POST, PUT, PATCH, DELETE, OPTIONS`},
 		{"misspelled operation", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: x}}, operations: [gitignore/get-templates], credentials: [ci]}]", `4:76: clients[0].operations[0]: "gitignore/get-templates": matches no operation; did you mean "gitignore/get-template"?`},
-		{"pattern without a match", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: x}}, operations: [\"nothing/*\"], credentials: [ci]}]", `4:76: clients[0].operations[0]: "nothing/*": matches no operation; find the name with weir explain METHOD PATH`},
+		{"pattern without a match", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: x}}, operations: [\"nothing/*\"], credentials: [ci]}]", `4:76: clients[0].operations[0]: "nothing/*": matches no operation; list the names with weir catalogue`},
 		{"issuer without TLS", "issuers: [{name: b, url: \"http://b.example\", audiences: [weir]}]", `4:26: issuers[0].url: "http://b.example": must begin with https:// unless the host is loopback`},
 		{"issuer without URL", "issuers: [{name: b, audiences: [weir]}]", "4:11: issuers[0].url: required"},
 		{"issuer without audiences", "issuers: [{name: b, url: \"https://b.example\"}]", "4:11: issuers[0].audiences: must name this gateway; otherwise tokens for other services would be accepted"},

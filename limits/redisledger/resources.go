@@ -9,12 +9,13 @@ import (
 
 const (
 	resourcesKey = sharedPrefix + "resources"
-	// resourcesKept is the time for which Redis keeps learned resources without a replica.
-	resourcesKept = 7 * 24 * time.Hour
+	// resourcesKept is the time for which Redis keeps learned resources without a change. A replica uses a resource for
+	// an hour without a response that confirms it.
+	resourcesKept = 2 * time.Hour
 )
 
-// ShareResources stores the resources that the upstream named for operations, and returns what all replicas stored. Both
-// maps are by operation. The number of operations is bounded by the catalogue.
+// ShareResources stores the resources that the upstream named, and returns what all replicas stored. Both maps are by
+// operation and kind of caller, whose number the catalogue bounds.
 func (l *Ledger) ShareResources(ctx context.Context, changed map[string]string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -22,8 +23,8 @@ func (l *Ledger) ShareResources(ctx context.Context, changed map[string]string) 
 	_, err := l.Client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		if len(changed) > 0 {
 			p.HSet(ctx, resourcesKey, changed)
+			p.Expire(ctx, resourcesKey, resourcesKept)
 		}
-		p.Expire(ctx, resourcesKey, resourcesKept)
 		all = p.HGetAll(ctx, resourcesKey)
 		return nil
 	})
