@@ -74,7 +74,7 @@ type Decision struct {
 // Reason names the budget that refused a claim, in Cache-Status and in metrics.
 type Reason string
 
-// Reasons, in the order in which they are checked.
+// Reasons, in the order in which they are checked. A ledger may have further reasons.
 const (
 	Cooldown    Reason = "cooldown"
 	Concurrency Reason = "concurrency"
@@ -82,7 +82,7 @@ const (
 	Points      Reason = "points"
 	CPU         Reason = "cpu"
 	Primary     Reason = "primary"
-	// Queue means that too many requests of the account are already waiting.
+	// Queue means that too many requests of the account are already waiting, or that the limiter ended the wait.
 	Queue Reason = "queue"
 )
 

@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-//go:embed operations/*.yaml github/*.tsv github/*.yaml parameters.yaml aliases.yaml resources.yaml dialects.yaml
+//go:embed operations/*.yaml github/*.yaml parameters.yaml aliases.yaml resources.yaml dialects.yaml
 var data embed.FS
 
 const unknownID = "unknown"
@@ -27,6 +27,7 @@ type Catalogue struct {
 	root        *node
 	aliases     []alias
 	collections *collections // nil for the documents alone
+	personal    []string     // path prefixes of unknown routes about the caller
 }
 
 // Embedded returns the catalogue of the documents, and panics if the data are invalid. The tests of the package prevent
@@ -34,7 +35,7 @@ type Catalogue struct {
 var Embedded = sync.OnceValue(func() *Catalogue { return must(load(data)) })
 
 // github returns the catalogue of the documents and the table of the github dialect.
-var github = sync.OnceValue(func() *Catalogue { return must(loadTable(data)) })
+var github = sync.OnceValue(func() *Catalogue { return must(loadTable(data, table, Embedded())) })
 
 // CatalogueOf returns the catalogue of a dialect: the documents, and for "github" also the table of the whole API.
 func CatalogueOf(dialect string) *Catalogue {
@@ -51,7 +52,7 @@ func must(c *Catalogue, err error) *Catalogue {
 	return c
 }
 
-// Operations returns all operations in the order of the documents.
+// Operations returns all operations: those of the documents in their order, then those of the table by ID.
 func (c *Catalogue) Operations() []*Operation { return slices.Clone(c.operations) }
 
 // Operation returns the operation with the given ID, or nil.
@@ -148,6 +149,7 @@ func complete(op *Operation) {
 func index(operations []*Operation, aliases []alias, collections *collections) (*Catalogue, error) {
 	c := &Catalogue{
 		operations: operations, byID: map[string]*Operation{}, root: &node{}, aliases: aliases, collections: collections,
+		personal: []string{"/user"},
 	}
 	var errs []error
 	add := func(op *Operation, path string) (existing *route) {

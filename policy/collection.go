@@ -6,14 +6,20 @@ import (
 	"strings"
 )
 
-// Collection is a group of responses that a write to one of them can change: all paths below one segment of a root, such
-// as /repos/acme/widgets/issues. It identifies the granularity of invalidation: a write makes its whole collection stale.
-// This costs revalidations, which are free for authenticated callers, and needs no rule for each operation.
+// Collection is the unit of invalidation: all responses below one segment of a root, such as
+// /repos/acme/widgets/issues. A write makes its whole collection stale. This costs revalidations, which are free for
+// authenticated callers, and needs no rule for each operation.
 type Collection struct {
 	// Root is repo, org, user, me (the caller), enterprise, team or top (any other first segment).
 	Root string
-	// Name is the name of the root object, such as "acme/widgets". It is empty for me and top, "?" if the path has the
-	// number of the object, and "*" or "acme/*" for all objects (see [Collection.Tags]).
+	// Name says which root object:
+	//
+	//	acme/widgets  this object
+	//	?             an object whose number the path has instead of the name
+	//	acme/*        all objects of an owner
+	//	*             all objects
+	//
+	// Name is empty for me and top.
 	Name string
 	// Family is the segment after the root object, or "." for the root object. "*" is every family of a repository except
 	// stats, because statistics change with the default branch only.
@@ -47,8 +53,8 @@ func (m *Match) Collection() Collection {
 	}
 	first := template[0]
 	c := Collection{Root: roots[first], Family: "."}
-	if len(template) > 1 && (template[1] == "{account_id}" || template[1] == "{user_id}") && first == "user" {
-		c.Root = "user" // GET /user/{account_id} is a user by number
+	if first == "user" && len(template) > 1 && (template[1] == "{account_id}" || template[1] == "{user_id}") {
+		c.Root = "user" // paths below /user/{number} are about another user
 	}
 	at := 2 // position of the family
 	switch {
@@ -63,9 +69,10 @@ func (m *Match) Collection() Collection {
 	if len(template) > at && template[at] != "" {
 		c.Family = strings.Trim(template[at], "{}")
 	}
+	isAlias := path[0] != first
 	switch {
 	case c.Root == "me":
-	case path[0] != first, c.Root != "team" && c.Root != "enterprise" && isInteger(path[1]), first == "user":
+	case isAlias, first == "user", isInteger(path[1]) && (path[0] == "repositories" || path[0] == "organizations"):
 		c.Name = "?"
 	default:
 		c.Name = lower(strings.Join(path[1:at], "/"))
@@ -132,14 +139,13 @@ func (c *Catalogue) ChangedByEvent(event, repository, owner string) []string {
 		subject = Collection{Root: "repo", Name: lower(repository)}
 	}
 	names, ok := c.collections.Events[event]
-	if !ok {
-		tags := []string{subject.Root + ":" + subject.Name}
-		if repository == "" {
-			tags = append(tags, "user:"+subject.Name) // the owner may be a user
-		}
-		return tags
+	switch {
+	case ok:
+		return c.tagsOf(names, subject, "")
+	case repository == "": // the owner may be a user
+		return []string{"org:" + subject.Name, "org:?", "user:" + subject.Name, "user:?", "repo:?"}
 	}
-	return c.tagsOf(names, subject, "")
+	return []string{"repo:" + subject.Name, "repo:?"}
 }
 
 // EventsOf returns the webhook events that make responses in a collection stale, sorted.
@@ -157,37 +163,45 @@ func (c *Catalogue) EventsOf(at Collection) (events []string) {
 	return events
 }
 
-// tagsOf returns the tags of the named collections, seen from a root object and a repository, if one is known. The paths
-// of some responses have the number of the object, so their collections with the name "?" are included.
-func (c *Catalogue) tagsOf(names []string, from Collection, repository string) (tags []string) {
-	owner, _, _ := strings.Cut(from.Name, "/")
+// tagsOf expands names of collections.yaml, such as repo/issues, to tags of the object that changed. subject is the root
+// object of the change. repository is the repository that the path names, or empty. Paths of some responses have the
+// number of the object, so the tags with the name "?" are included.
+func (c *Catalogue) tagsOf(names []string, subject Collection, repository string) (tags []string) {
+	owner, _, _ := strings.Cut(subject.Name, "/")
+	isKnown := subject.Name != "" && subject.Name != "?"
 	for _, name := range names {
 		root, family, _ := strings.Cut(name, "/")
 		root, all := strings.CutSuffix(root, ":*")
 		at := Collection{Root: root, Family: family}
-		switch known := from.Name != "" && from.Name != "?" && !all; {
+		switch {
 		case root == "me", root == "top":
 			tags = append(tags, at.String())
 			continue
-		case root == "repo" && repository != "" && !all:
+		case all:
+			at.Name = "*"
+		case root == "repo" && repository != "":
 			at.Name = repository
-		case known && root == from.Root:
-			at.Name = from.Name
-		case known && root == "org" && from.Root == "repo":
+		case isKnown && root == subject.Root:
+			at.Name = subject.Name
+		case isKnown && root == "org" && subject.Root == "repo":
 			at.Name = owner
-		case known && root == "repo" && (from.Root == "org" || from.Root == "user"):
+		case isKnown && root == "repo" && (subject.Root == "org" || subject.Root == "user"):
 			at.Name = owner + "/*"
 		default: // all objects, such as the users that watch a repository
 			at.Name = "*"
 		}
 		families := []string{family}
-		if family == allFamilies && strings.HasSuffix(at.Name, "*") && c.collections != nil { // no tag covers all families of several repositories
-			families = c.collections.families[root]
+		if family == allFamilies && strings.HasSuffix(at.Name, "*") && c.collections != nil {
+			families = c.collections.families[root] // no tag covers all families of several repositories
 		}
-		for _, at.Family = range families {
+		for _, f := range families {
+			if family == allFamilies && f == "stats" {
+				continue
+			}
+			at.Family = f
 			tags = append(tags, at.String())
 			if at.Name != "*" {
-				tags = append(tags, Collection{root, "?", at.Family}.String())
+				tags = append(tags, Collection{root, "?", f}.String())
 			}
 		}
 	}

@@ -3,8 +3,6 @@ package policy
 //go:generate go -C github/generate run .
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -17,7 +15,7 @@ import (
 )
 
 const (
-	// sharedTTL is the lifetime of reference data outside the documents.
+	// sharedTTL is the lifetime of reference data of the table's operations.
 	sharedTTL = time.Hour
 	// immutableTTL is the lifetime of an immutable response. It is short, because a caller may lose access to the object.
 	immutableTTL = 10 * time.Minute
@@ -46,12 +44,7 @@ type decision struct {
 // loadTable returns the catalogue of the documents and of github/operations.tsv. An operation of the documents takes
 // precedence over the table's operation with the same method and path. The error lists every operation without a
 // decision about its resource, its cache class or content creation, and every decision without an operation.
-func loadTable(files fs.FS) (*Catalogue, error) {
-	documents := Embedded()
-	text, err := fs.ReadFile(files, "github/operations.tsv")
-	if err != nil {
-		return nil, err
-	}
+func loadTable(files fs.FS, table string, documents *Catalogue) (*Catalogue, error) {
 	var d decisions
 	if err := decode(files, "github/decisions.yaml", &d); err != nil {
 		return nil, err
@@ -69,16 +62,16 @@ func loadTable(files fs.FS) (*Catalogue, error) {
 	for _, op := range documents.operations {
 		documented[op.Method+" "+withoutNames(op.Path)] = true
 	}
-	operations, decided := documents.Operations(), map[string]bool{}
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		if strings.HasPrefix(lines.Text(), "#") {
+	operations, inTable := documents.Operations(), map[string]bool{}
+	for line := range strings.Lines(table) {
+		if strings.HasPrefix(line, "#") {
 			continue
 		}
-		op, err := parseRow(lines.Text())
+		op, err := parseRow(strings.TrimSuffix(line, "\n"))
 		if err != nil {
-			return nil, fmt.Errorf("operations.tsv: %q: %w", lines.Text(), err)
+			return nil, fmt.Errorf("operations.tsv: %q: %w", line, err)
 		}
-		decided[op.ID] = true
+		inTable[op.ID] = true
 		if documented[op.Method+" "+withoutNames(op.Path)] {
 			continue
 		}
@@ -87,7 +80,7 @@ func loadTable(files fs.FS) (*Catalogue, error) {
 	}
 	for _, ids := range [][]string{slices.Collect(maps.Keys(d.Operations)), slices.Collect(maps.Keys(content)), d.ReadsOnly} {
 		for _, id := range ids {
-			if !decided[id] {
+			if !inTable[id] {
 				errs = append(errs, fmt.Errorf("decisions.yaml: unknown operation %q", id))
 			}
 		}
@@ -101,10 +94,17 @@ func loadTable(files fs.FS) (*Catalogue, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return index(operations, documents.aliases, &c)
+	all, err := index(operations, documents.aliases, &c)
+	if err == nil {
+		all.personal = d.Personal
+	}
+	return all, err
 }
 
-// apply sets the decided fields of an operation.
+// within reports whether a path is a prefix or below the prefix.
+func within(path, prefix string) bool { return path == prefix || strings.HasPrefix(path, prefix+"/") }
+
+// apply sets the fields of an operation that the table does not have.
 func (d *decisions) apply(op *Operation, content string) error {
 	row, byCategory := d.Operations[op.ID], d.Categories[op.Category]
 	op.Resource = cmp.Or(row.Resource, byCategory.Resource)
@@ -123,13 +123,13 @@ func (d *decisions) apply(op *Operation, content string) error {
 	}
 	op.Cache.Class = class
 	op.ReadsOnly = slices.Contains(d.ReadsOnly, op.ID)
-	within := func(prefix string) bool { return op.Path == prefix || strings.HasPrefix(op.Path, prefix+"/") }
-	op.Personal = slices.ContainsFunc(d.Personal, within)
+	has := func(prefix string) bool { return within(op.Path, prefix) }
+	op.Personal = slices.ContainsFunc(d.Personal, has)
 	op.Auth = "optional"
-	if slices.ContainsFunc(d.App, within) {
+	if slices.ContainsFunc(d.App, has) {
 		op.Auth = "app"
 	}
-	if createsContent := []string{"POST", "PUT", "PATCH"}; slices.Contains(createsContent, op.Method) {
+	if slices.Contains([]string{"POST", "PUT", "PATCH"}, op.Method) {
 		if !slices.Contains([]string{"creates", "notifies", "neither", "unsure"}, content) {
 			return fmt.Errorf("decisions.yaml: operation %q has no decision about content", op.ID)
 		}
@@ -139,7 +139,8 @@ func (d *decisions) apply(op *Operation, content string) error {
 	return nil
 }
 
-// parseRow parses a line of the table. The header line of the table names the columns.
+// parseRow parses a line of the table. The header line of the table names the columns. The host is not used, because Weir
+// sends all requests to one upstream.
 func parseRow(line string) (*Operation, error) {
 	columns := make([]string, 9)
 	copy(columns, strings.Split(line, "\t"))

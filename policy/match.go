@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -45,15 +46,17 @@ func isFullHash(s string) bool {
 
 // Classify canonicalizes a target (escaped path and raw query) and finds its operation. HEAD matches as GET.
 //
-// A route outside the catalogue gets a separate operation with the ID "unknown", the resource core, points by method,
-// and caching by RFC 9111 only. The path of that operation is the longest known beginning of the route, such as
+// A route outside the catalogue gets a separate operation with the ID "unknown", the resource core, 1 point for a
+// safe method and 5 for others, and caching by RFC 9111 only. POST and PUT count as creating content; a PATCH changes
+// existing content. The path of that operation is the longest known beginning of the route, such as
 // "/repos/{owner}/{repo}/…". So the number of these operations is bounded by the catalogue, and all replicas use the
 // same operations.
 //
 // Classify returns a [*TargetError] for a target with one of these properties:
 //   - dot segments or empty segments
 //   - backslashes, control characters, invalid UTF-8 or invalid escapes
-//   - encoded slashes, except in the value of a parameter that may contain slashes, and below a repository
+//   - encoded slashes, except in the value of a parameter that may contain slashes, and in unknown routes of a
+//     repository
 //   - semicolons in the query, or more than 1,000 parameters
 //
 // A trailing slash is allowed, but belongs to a different path.
@@ -71,13 +74,13 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 		lookup = "GET"
 	}
 	m := Match{Query: query}
-	s := search{method: lookup, segments: segments}
+	s := routeSearch{method: lookup, segments: segments}
 	if r := s.find(c.root, 0, 0); r != nil {
 		if m.Params, err = r.bind(&s); err != nil {
 			return Match{}, err
 		}
 		m.Operation = r.operation
-	} else if m.Operation, err = unknown(method, &s); err != nil {
+	} else if m.Operation, err = c.unknown(method, &s); err != nil {
 		return Match{}, err
 	}
 	m.Path = "/" + strings.Join(segments, "/")
@@ -171,8 +174,8 @@ func (n *node) add(op *Operation, path string) (existing *route, err error) {
 	return nil, nil
 }
 
-// expand returns the templates that result from the values of the parameters with listed values. These parameters have
-// no name in a [Match].
+// expand replaces the parameters with listed values by each value, as literals. [Match.Params] does not contain these
+// parameters.
 func expand(template string) []string {
 	for name, rule := range parameters {
 		before, after, ok := strings.Cut(template, "{"+name+"}")
@@ -210,19 +213,19 @@ func (n *node) parameter(k kind, segment string) *node {
 // maxValues bounds the parameters of a template.
 const maxValues = 8
 
-// search finds the route of a request. It prefers literals, then the kinds of parameters in their order, then the
+// routeSearch finds the route of a request. It prefers literals, then the kinds of parameters in their order, then the
 // shortest value of a parameter that may contain slashes.
-type search struct {
+type routeSearch struct {
 	method   string
 	segments []string
-	values   [maxValues][2]int // first and last segment of each parameter, plus one for the last
+	values   [maxValues][2]int // the segments of each parameter, as a half-open range
 	// furthest is the node that the search reached with the most segments, and reached is the number of these segments.
 	furthest *node
 	reached  int
 }
 
 // find returns the route for the segments from at, or nil. count is the number of parameters before at.
-func (s *search) find(n *node, at, count int) *route {
+func (s *routeSearch) find(n *node, at, count int) *route {
 	if s.furthest == nil || at > s.reached {
 		s.furthest, s.reached = n, at
 	}
@@ -246,7 +249,7 @@ func (s *search) find(n *node, at, count int) *route {
 }
 
 // findParameter returns the route below a parameter whose value begins at a segment, or nil.
-func (s *search) findParameter(k kind, child *node, at, count int) *route {
+func (s *routeSearch) findParameter(k kind, child *node, at, count int) *route {
 	hasDots := false
 	for end := at + 1; end <= len(s.segments); end++ {
 		last := s.segments[end-1]
@@ -270,7 +273,7 @@ func (s *search) findParameter(k kind, child *node, at, count int) *route {
 // bind returns the parameters, and writes their canonical form to the segments. In a path or a ref of the
 // table's operations, and in the names that parameters.yaml lists, an encoded slash is allowed and stays encoded, because
 // the upstream may distinguish both forms. In the documented {branch}, both forms are plain slashes.
-func (r *route) bind(s *search) (Params, error) {
+func (r *route) bind(s *routeSearch) (Params, error) {
 	var params Params
 	encoded := 0 // segments with an encoded slash that is allowed
 	for i, name := range r.names {
@@ -289,7 +292,7 @@ func (r *route) bind(s *search) (Params, error) {
 			value = lower(value)
 			part[0] = escape(value)
 		}
-		if base, head, ok := strings.Cut(name, "..."); ok {
+		if base, head, ok := strings.Cut(name, "..."); ok { // a pair
 			first, second, _ := strings.Cut(value, "...")
 			params = append(params, Param{base, first}, Param{head, second})
 			continue
@@ -307,8 +310,8 @@ func (r *route) bind(s *search) (Params, error) {
 	return params, nil
 }
 
-// unknown returns the operation of a route outside the catalogue. POST and PUT count as creating content.
-func unknown(method string, s *search) (*Operation, error) {
+// unknown returns the operation of a route outside the catalogue, after find has searched its segments.
+func (c *Catalogue) unknown(method string, s *routeSearch) (*Operation, error) {
 	for i, segment := range s.segments {
 		if strings.Contains(segment, "%2F") && !mayHoldRef(s.segments, i) {
 			return nil, errEncodedSlash
@@ -319,7 +322,7 @@ func unknown(method string, s *search) (*Operation, error) {
 		op.Path += "/…"
 	}
 	op.CreatesContent = method == "POST" || method == "PUT"
-	op.Personal = s.segments[0] == "user"
+	op.Personal = slices.ContainsFunc(c.personal, func(prefix string) bool { return within(op.Path, prefix) })
 	complete(op)
 	return op, nil
 }

@@ -11,15 +11,15 @@
 //   - gateway.go: finish
 //
 // A miss runs these functions after usableEntry:
-//   - gateway.go: forward
+//   - gateway.go: pickByBudget, bufferSmallBody, forward
 //   - credentials.go: answerWithAny
 //   - upstream.go: answer
 //   - coalesce.go: coalesce, lead, fetchForFleet, with coalesce/call.go and coalesce/lease.go
 //   - upstream.go: fetch, sendWithRetries
-//   - proof.go: setConditions, and confirmed for a 304
+//   - upstream.go: admit, prepare, with setConditions of proof.go
 //   - transport.go: send
 //   - upstream.go: settle
-//   - store.go: store, or notModified for a 304
+//   - store.go: store, or for a 304 notModified, with confirmed of proof.go
 //   - gateway.go: finish
 //
 // refusal.go writes all error bodies. tags.go derives the tags of responses, by which [cache.Store.Purge] finds them.

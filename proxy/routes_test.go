@@ -64,6 +64,7 @@ func TestWriteMakesRelatedReadsStale(t *testing.T) {
 		{"PUT /user/starred/acme/widgets", "/user/starred " + repo + "/stargazers " + repo, "/orgs/acme/hooks"},
 		{"PUT /orgs/acme/teams/core/memberships/octo", "/orgs/acme/teams /organizations/12/team/34/members?page=2", "/orgs/other/teams"},
 		{"PUT /organizations/12/team/34/memberships/octo", "/orgs/acme/teams/core/members", "/user/keys"},
+		{"PATCH /repos/123/widgets/issues/3", "/repos/123/widgets/issues", "/repos/acme/widgets/issues"},
 		{"POST /repos/acme/widgets/forks", "/repos/alice/widgets", "/user/keys"},
 		{"POST /orgs/acme/hooks/5", "/orgs/acme/hooks/5", "/orgs/acme/teams"},
 	} {
@@ -98,9 +99,9 @@ func (w *world) lastOutcome(path string) string {
 // TestPurgeAndEventsReachEveryRoute covers tags of routes outside the documents.
 func TestPurgeAndEventsReachEveryRoute(t *testing.T) {
 	for name, tags := range map[string]func(*Gateway) []string{
-		"a repository":       func(*Gateway) []string { return WithNumbers([]string{"repo:acme/widgets"}) },
-		"an organization":    func(*Gateway) []string { return WithNumbers([]string{"org:acme"}) },
-		"a collection":       func(*Gateway) []string { return WithNumbers([]string{"repo:acme/widgets/issues"}) },
+		"a repository":       func(*Gateway) []string { return TagsOfOperator("repo:Acme/Widgets") },
+		"an organization":    func(*Gateway) []string { return TagsOfOperator("org:acme") },
+		"a collection":       func(*Gateway) []string { return TagsOfOperator("repo:acme/widgets/issues") },
 		"an operation":       func(*Gateway) []string { return []string{"op:issues/get", "op:issues/list-for-repo"} },
 		"an issue comment":   func(g *Gateway) []string { return g.TagsOfEvent("issue_comment", "acme/widgets", "acme", false) },
 		"an unlisted event":  func(g *Gateway) []string { return g.TagsOfEvent("made_up", "acme/widgets", "acme", false) },
@@ -113,7 +114,11 @@ func TestPurgeAndEventsReachEveryRoute(t *testing.T) {
 				for _, path := range append(stale, "/repos/beta/widgets/issues/3") {
 					w.get(path, owner)
 				}
+				w.get("/repositories/7/keys", owner)
 				w.gateway.Cache.Purge(t.Context(), tags(w.gateway)...)
+				if strings.HasSuffix(name, "issue comment") || name == "a repository event" {
+					w.want("outcome of another collection by number", w.lastOutcome("/repositories/7/keys"), "hit")
+				}
 				for _, path := range stale {
 					w.want("outcome of "+path, w.lastOutcome(path) != "hit", true)
 				}

@@ -10,23 +10,25 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// tags returns the tags of the stored response to the question. The functions in the last column purge the tag, and
-// operators may purge any tag:
+// tags returns the tags of the stored response to the question. The last column lists the causes of a purge of the tag.
+// Operators may purge any tag.
 //
 //	Format                Responses                                          Purged by
-//	op:ID                 of an operation                                    tagsOfChange, TagsOfEvent
-//	url:PATH              of a path, with any query                          tagsOfChange, tagsOfLocation, TagOf
-//	repo:OWNER/REPO       of a repository; org:, user: likewise              TagsOfEvent
-//	repo:?                of repositories whose path has their number        WithNumbers
-//	repo:OWNER/REPO/F     of a collection ([policy.Collection.Tags])         tagsOfChange, TagsOfEvent
-//	account:ACCOUNT       to an account                                      operators only
+//	op:ID                 of an operation                                    writes, events
+//	url:PATH              of a path, with any query                          writes
+//	repo:OWNER/REPO       of a repository; org:, user: likewise              unlisted events
+//	repo:?                of repositories by number; org:?, user:? likewise  unlisted events, purges of operators
+//	repo:OWNER/REPO/F     of a collection, and its wider forms such as       writes, events
+//	                      repo:?/F, repo:*/F, me/F, top/F
+//	                      ([policy.Collection.Tags])
+//	account:ACCOUNT       to an account
 //
 // Operations of the documents also have these tags, because the documents say which operations a call changes:
 //
-//	ID/VALUE/VALUE        of an operation and its path parameters            tagsOfChange
-//	ID/?                  of an operation, parameters unknown                tagsOfChange, TagsOfEvent
-//	op:ID@OWNER/REPO      of an operation in a repository                    TagsOfEvent
-//	op:ID@OWNER           of an operation in an organization                 TagsOfEvent
+//	ID/VALUE/VALUE        of an operation and its path parameters            writes
+//	ID/?                  of an operation, parameters unknown                writes, events
+//	op:ID@OWNER/REPO      of an operation in a repository                    events
+//	op:ID@OWNER           of an operation in an organization                 events
 func (q *question) tags() []string {
 	m := q.match
 	tags := []string{"op:" + m.Operation.ID, "url:" + m.Path}
@@ -56,19 +58,23 @@ func (q *question) tags() []string {
 	return tags
 }
 
-// WithNumbers adds the tags of responses whose path has the number of a repository, an organization or a user instead of
-// its name, because the number of the named object is unknown.
-func WithNumbers(tags []string) []string {
-	for _, tag := range slices.Clone(tags) {
-		root, name, _ := strings.Cut(tag, ":")
-		switch segments := strings.Split(name, "/"); {
-		case root == "repo" && len(segments) >= 2:
-			tags = append(tags, strings.Join(append([]string{"repo:?"}, segments[2:]...), "/"))
-		case root == "org" && len(segments) == 1: // responses about an organization and its repositories
-			tags = append(tags, "org:?", "repo:?")
-		case root == "org" || root == "user":
-			tags = append(tags, strings.Join(append([]string{root + ":?"}, segments[1:]...), "/"))
-		}
+// TagsOfOperator returns the tags to purge for a tag that an operator named. Names of repositories, organizations and
+// users are not case sensitive. The result includes the responses whose path has the number of the object instead of its
+// name, because the number of the named object is unknown.
+func TagsOfOperator(tag string) []string {
+	root, name, _ := strings.Cut(tag, ":")
+	named := map[string]int{"repo": 2, "org": 1, "user": 1}[root] // segments of the object's name
+	segments := strings.Split(name, "/")
+	if named == 0 || len(segments) < named {
+		return []string{tag}
+	}
+	for i := range named {
+		segments[i] = strings.ToLower(segments[i])
+	}
+	rest := segments[named:]
+	tags := []string{root + ":" + strings.Join(segments, "/"), root + ":" + strings.Join(append([]string{"?"}, rest...), "/")}
+	if root == "org" && len(rest) == 0 { // responses about the repositories of the organization
+		tags = append(tags, "repo:?")
 	}
 	return tags
 }
@@ -169,5 +175,5 @@ func (g *Gateway) TagsOfEvent(event, repository, organization string, otherBranc
 		}
 	}
 	owner, _, _ := strings.Cut(repository, "/")
-	return append(tags, WithNumbers(g.Catalogue.ChangedByEvent(event, repository, cmp.Or(organization, owner)))...)
+	return append(tags, g.Catalogue.ChangedByEvent(event, repository, cmp.Or(organization, owner))...)
 }

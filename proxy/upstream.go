@@ -17,7 +17,7 @@ import (
 // answer gets the response from the upstream, with a separate request or through a coalesced call.
 func (g *Gateway) answer(ex *exchange, out *http.Request) (*http.Response, error) {
 	switch {
-	case ex.call != nil && ex.polls == 0:
+	case ex.call != nil && ex.polls == 0: // a background task, which leads its call already
 		return g.fetchForFleet(ex, out)
 	case ex.call == nil && ex.coalesces():
 		return g.coalesce(ex, out)

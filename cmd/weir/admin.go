@@ -100,7 +100,7 @@ func (g *gateway) purge(p admin.Purge) (entries int, err error) {
 			return 0, err
 		}
 	}
-	tags := proxy.WithNumbers([]string{tag})
+	tags := proxy.TagsOfOperator(tag)
 	if p.Hard {
 		return g.cache.PurgeHard(context.Background(), tags...), nil
 	}
