@@ -53,9 +53,7 @@ needs: # Install the programs that tests need.
 	@.ci/need fish
 	@.ci/need mandoc
 
-lint: ## Run go vet and the linters, and check that the module files are tidy.
-	$(GO) vet ./...
-	$(GO) vet -tags e2e,soak ./e2e
+lint: ## Run the linters, with go vet, and check that the module files are tidy.
 	$(TOOL) golangci-lint run ./...
 	$(GO) mod tidy -diff
 

@@ -11,7 +11,9 @@
 //   - gateway.go: finish
 //
 // A miss runs these functions after usableEntry:
-//   - gateway.go: pickByBudget, bufferSmallBody, forward
+//   - credentials.go: pickByBudget
+//   - upload.go: bufferSmallBody
+//   - gateway.go: forward
 //   - credentials.go: answerWithAny
 //   - upstream.go: answer
 //   - coalesce.go: coalesce, lead, fetchForFleet, with coalesce/call.go and coalesce/lease.go
