@@ -108,12 +108,13 @@ type collections struct {
 }
 
 // ChangedBy returns the tags that a successful write makes stale: its collection, the root object and the related
-// collections of the catalogue. A read by POST makes nothing stale.
+// collections of the catalogue. A read by POST makes nothing stale, and neither does an unknown route without a root
+// object, because nothing is known about the meaning of its segments.
 func (c *Catalogue) ChangedBy(m Match) []string {
-	if m.Operation.ReadsOnly {
+	changed, repository := m.Collection(), ""
+	if m.Operation.ReadsOnly || changed.Root == "top" && !m.Operation.Known() {
 		return nil
 	}
-	changed, repository := m.Collection(), ""
 	if owner, repo := m.Params.Get("owner"), m.Params.Get("repo"); owner != "" && repo != "" {
 		repository = owner + "/" + repo // the path may name a repository below another root object
 	}

@@ -10,11 +10,11 @@ import (
 // maxAccepted bounds the security classes in memory.
 const maxAccepted = 16384
 
-// acceptedCredentials remembers the security classes whose credential the upstream has accepted and not refused since.
-// The zero value is empty and ready for use.
+// acceptedCredentials remembers whether the upstream accepted or refused the credential of a security class last. The
+// zero value is empty and ready for use.
 type acceptedCredentials struct {
 	mu      sync.Mutex
-	classes *simplelru.LRU[string, struct{}]
+	classes *simplelru.LRU[string, bool] // true for an accepted credential
 }
 
 // observe records the status of a response to a request with the credential of a class. Only a success proves that the
@@ -26,18 +26,18 @@ func (a *acceptedCredentials) observe(class string, status int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.classes == nil {
-		a.classes, _ = simplelru.NewLRU[string, struct{}](maxAccepted, nil) // fails only for a size below 1
+		a.classes, _ = simplelru.NewLRU[string, bool](maxAccepted, nil) // fails only for a size below 1
 	}
-	if status == http.StatusUnauthorized {
-		a.classes.Remove(class)
-	} else {
-		a.classes.Add(class, struct{}{})
-	}
+	a.classes.Add(class, status != http.StatusUnauthorized)
 }
 
-// has reports whether the upstream has accepted the credential of a class.
-func (a *acceptedCredentials) has(class string) bool {
+// has reports whether the upstream accepted the credential of a class. Without a response, the result is presumed.
+func (a *acceptedCredentials) has(class string, presumed bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.classes != nil && a.classes.Contains(class)
+	if a.classes == nil {
+		return presumed
+	}
+	accepted, known := a.classes.Get(class)
+	return accepted || !known && presumed
 }

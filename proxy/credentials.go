@@ -19,6 +19,9 @@ type Identity struct {
 	// Authorize sets the credential on a request to the upstream. The error is an [UnusableError] or the error of the
 	// context. If Authorize is nil, no credential is sent.
 	Authorize func(context.Context, http.Header) error
+	// Held marks a credential that the gateway holds. Otherwise the client sent its own credential, which only the
+	// upstream can verify.
+	Held bool
 	// Scope selects the requests that the client may send; nil permits all requests.
 	Scope *policy.Scope
 	// Debug permits the request field Weir-Debug.

@@ -146,7 +146,8 @@ const rateLimitOperation = "rate-limit/get"
 // answerFromLedger writes the rate limit status from the ledger, and reports whether a response was written. These
 // requests are forwarded instead:
 //   - a request with no-cache
-//   - a request with a credential that the upstream has not accepted yet, because the upstream may refuse it
+//   - a request with a credential that the upstream refused, and with a credential of the client until the upstream has
+//     accepted it
 //   - a request for an API version that Weir does not know
 //   - every request while the ledger is unavailable, or the upstream has no limits
 func (g *Gateway) answerFromLedger(ex *exchange) bool {
@@ -154,7 +155,7 @@ func (g *Gateway) answerFromLedger(ex *exchange) bool {
 		return false
 	}
 	caller := ex.identity.Caller
-	if caller.Kind != policy.Unauthenticated && !g.accepted.has(caller.Class) {
+	if caller.Kind != policy.Unauthenticated && !g.accepted.has(caller.Class, ex.identity.Held) {
 		return false
 	}
 	version := cmp.Or(ex.in.Header.Get(g.Dialect.VersionHeader), g.Dialect.Version)

@@ -131,7 +131,7 @@ func identify(registry *credential.Registry) func(*http.Request) (proxy.Identity
 func pooledIdentity(caller credential.Caller) proxy.Identity {
 	pool := caller.Pool
 	id := proxy.Identity{
-		Caller: caller.Caller, Scope: caller.Scope, Debug: caller.Debug,
+		Caller: caller.Caller, Held: true, Scope: caller.Scope, Debug: caller.Debug,
 		Authorize: func(ctx context.Context, h http.Header) error {
 			value, err := pool.Authorization(ctx, caller.Class)
 			var unusable *credential.UnusableError
