@@ -159,7 +159,8 @@ func index(operations []*Operation, aliases []alias, collections *collections) (
 		}
 		return existing
 	}
-	for _, op := range operations {
+	paths := make([][]string, len(operations))
+	for i, op := range operations {
 		if op.ID == "" || op.Method == "" || !strings.HasPrefix(op.Path, "/") {
 			errs = append(errs, fmt.Errorf("section %s: operation without id, method or path: %q %q %q", op.Section, op.ID, op.Method, op.Path))
 			continue
@@ -168,17 +169,18 @@ func index(operations []*Operation, aliases []alias, collections *collections) (
 			errs = append(errs, fmt.Errorf("operation %q is defined twice", op.ID))
 		}
 		c.byID[op.ID] = op
-		for _, path := range templates(op) {
+		paths[i] = templates(op)
+		for _, path := range paths[i] {
 			if existing := add(op, path); existing != nil {
 				errs = append(errs, fmt.Errorf("operations %q and %q have the same method and path", existing.operation.ID, op.ID))
 			}
 		}
 	}
-	for _, op := range operations { // an operation takes precedence over an alias of another operation
-		for _, a := range aliases {
-			for _, path := range templates(op) {
-				if path = a.spell(path); path != "" {
-					add(op, path)
+	for i, op := range operations { // an operation takes precedence over an alias of another operation
+		for _, path := range paths[i] {
+			for _, a := range aliases {
+				if alias := a.spell(path); alias != "" {
+					add(op, alias)
 				}
 			}
 		}

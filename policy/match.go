@@ -102,6 +102,17 @@ type pathParameter struct {
 
 var parameters = mustDecode[map[string]pathParameter]("parameters.yaml")
 
+// listedParameters are the parameters with listed values, by their text in a template.
+var listedParameters = func() map[string]pathParameter {
+	listed := map[string]pathParameter{}
+	for name, rule := range parameters {
+		if len(rule.Values) > 0 {
+			listed["{"+name+"}"] = rule
+		}
+	}
+	return listed
+}()
+
 // node is a node of the tree of all path templates. Each child has the next segment of a template: a literal or one of
 // the four kinds of parameters.
 type node struct {
@@ -177,9 +188,9 @@ func (n *node) add(op *Operation, path string) (existing *route, err error) {
 // expand replaces the parameters with listed values by each value, as literals. [Match.Params] does not contain these
 // parameters.
 func expand(template string) []string {
-	for name, rule := range parameters {
-		before, after, ok := strings.Cut(template, "{"+name+"}")
-		if len(rule.Values) == 0 || !ok {
+	for name, rule := range listedParameters {
+		before, after, ok := strings.Cut(template, name)
+		if !ok {
 			continue
 		}
 		var all []string
