@@ -26,8 +26,8 @@ type Catalogue struct {
 	byID        map[string]*Operation
 	root        *node
 	aliases     []alias
-	collections *collections // nil for the documents alone
-	personal    []string     // path prefixes of unknown routes about the caller
+	collections func() *collections // nil for the documents alone
+	personal    []string            // path prefixes of unknown routes about the caller
 }
 
 // Embedded returns the catalogue of the documents, and panics if the data are invalid. The tests of the package prevent
@@ -92,7 +92,12 @@ func (c *Catalogue) WithCacheRules(rules map[string]CacheOverride) (*Catalogue, 
 		}
 		operations[i] = &changed
 	}
-	return index(operations, c.aliases, c.collections)
+	next, err := index(operations, c.aliases)
+	if err != nil {
+		return nil, err
+	}
+	next.collections, next.personal = c.collections, c.personal
+	return next, nil
 }
 
 type section struct {
@@ -131,7 +136,7 @@ func load(files fs.FS) (*Catalogue, error) {
 	if err := decode(files, "aliases.yaml", &aliases); err != nil {
 		return nil, err
 	}
-	return index(operations, aliases, nil)
+	return index(operations, aliases)
 }
 
 // complete sets the defaults of a row. Unknown routes have the same defaults.
@@ -146,9 +151,9 @@ func complete(op *Operation) {
 	op.Auth = cmp.Or(op.Auth, "required")
 }
 
-func index(operations []*Operation, aliases []alias, collections *collections) (*Catalogue, error) {
+func index(operations []*Operation, aliases []alias) (*Catalogue, error) {
 	c := &Catalogue{
-		operations: operations, byID: map[string]*Operation{}, root: &node{}, aliases: aliases, collections: collections,
+		operations: operations, byID: map[string]*Operation{}, root: &node{}, aliases: aliases,
 		personal: []string{"/user"},
 	}
 	var errs []error

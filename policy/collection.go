@@ -123,7 +123,7 @@ func (c *Catalogue) ChangedBy(m Match) []string {
 		names = append(names, changed.Root+"/.")
 	}
 	if c.collections != nil {
-		names = append(names, c.collections.Related[names[0]]...)
+		names = append(names, c.collections().Related[names[0]]...)
 	}
 	return c.tagsOf(names, changed, repository)
 }
@@ -139,7 +139,7 @@ func (c *Catalogue) ChangedByEvent(event, repository, owner string) []string {
 	if repository != "" {
 		subject = Collection{Root: "repo", Name: lower(repository)}
 	}
-	names, ok := c.collections.Events[event]
+	names, ok := c.collections().Events[event]
 	switch {
 	case ok:
 		return c.tagsOf(names, subject, "")
@@ -154,7 +154,7 @@ func (c *Catalogue) EventsOf(at Collection) (events []string) {
 	if c.collections == nil {
 		return nil
 	}
-	for event, names := range c.collections.Events {
+	for event, names := range c.collections().Events {
 		all := at.Root == "repo" && at.Family != "stats" && slices.Contains(names, "repo/"+allFamilies)
 		if all || slices.Contains(names, at.Root+"/"+at.Family) {
 			events = append(events, event)
@@ -193,7 +193,7 @@ func (c *Catalogue) tagsOf(names []string, subject Collection, repository string
 		}
 		families := []string{family}
 		if family == allFamilies && strings.HasSuffix(at.Name, "*") && c.collections != nil {
-			families = c.collections.families[root] // no tag covers all families of several repositories
+			families = c.collections().families[root] // no tag covers all families of several repositories
 		}
 		for _, f := range families {
 			if family == allFamilies && f == "stats" {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -85,20 +86,27 @@ func loadTable(files fs.FS, table string, documents *Catalogue) (*Catalogue, err
 			}
 		}
 	}
-	var c collections
-	if err := decode(files, "github/collections.yaml", &c); err != nil {
-		return nil, err
-	}
-	c.families = familiesOf(operations)
-	errs = append(errs, c.check()...)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	all, err := index(operations, documents.aliases, &c)
-	if err == nil {
-		all.personal = d.Personal
+	all, err := index(operations, documents.aliases)
+	if err != nil {
+		return nil, err
 	}
-	return all, err
+	all.personal = d.Personal
+	all.collections = sync.OnceValue(func() *collections { return loadCollections(files, operations) })
+	return all, nil
+}
+
+// loadCollections reads github/collections.yaml, and panics if the file is invalid. The first write or webhook event
+// needs the collections, so they do not delay the start.
+func loadCollections(files fs.FS, operations []*Operation) *collections {
+	c := &collections{families: familiesOf(operations)}
+	err := decode(files, "github/collections.yaml", c)
+	if err = errors.Join(append(c.check(), err)...); err != nil {
+		panic(err)
+	}
+	return c
 }
 
 // within reports whether a path is a prefix or below the prefix.
