@@ -110,7 +110,10 @@ func loadCollections(files fs.FS, operations []*Operation) *collections {
 }
 
 // within reports whether a path is a prefix or below the prefix.
-func within(path, prefix string) bool { return path == prefix || strings.HasPrefix(path, prefix+"/") }
+func within(path, prefix string) bool {
+	rest, ok := strings.CutPrefix(path, prefix)
+	return ok && (rest == "" || rest[0] == '/')
+}
 
 // apply sets the fields of an operation that the table does not have.
 func (d *decisions) apply(op *Operation, content string) error {
