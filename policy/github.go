@@ -26,8 +26,6 @@ const (
 type decisions struct {
 	Categories map[string]decision `yaml:"categories"`
 	Operations map[string]decision `yaml:"operations"`
-	// Content lists the operations of each reason class. See [Operation.Content].
-	Content map[string][]string `yaml:"content"`
 	// ReadsOnly lists operations that change nothing. See [Operation.ReadsOnly].
 	ReadsOnly []string `yaml:"reads_only"`
 	// Personal and App are path prefixes of operations about the caller, and of operations for the credentials of apps.
@@ -50,12 +48,18 @@ func loadTable(files fs.FS, table string, documents *Catalogue) (*Catalogue, err
 	if err := decode(files, "github/decisions.yaml", &d); err != nil {
 		return nil, err
 	}
+	text, err := fs.ReadFile(files, "github/content.tsv")
+	if err != nil {
+		return nil, err
+	}
 	content, errs := map[string]string{}, []error(nil)
-	for class, ids := range d.Content {
-		for _, id := range ids {
-			if content[id] != "" {
-				errs = append(errs, fmt.Errorf("decisions.yaml: operation %q has two decisions about content", id))
-			}
+	for line := range strings.Lines(string(text)) {
+		id, class, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		switch {
+		case strings.HasPrefix(line, "#"):
+		case content[id] != "":
+			errs = append(errs, fmt.Errorf("content.tsv: operation %q has two classes", id))
+		default:
 			content[id] = class
 		}
 	}
@@ -82,7 +86,7 @@ func loadTable(files fs.FS, table string, documents *Catalogue) (*Catalogue, err
 	for _, ids := range [][]string{slices.Collect(maps.Keys(d.Operations)), slices.Collect(maps.Keys(content)), d.ReadsOnly} {
 		for _, id := range ids {
 			if !inTable[id] {
-				errs = append(errs, fmt.Errorf("decisions.yaml: unknown operation %q", id))
+				errs = append(errs, fmt.Errorf("decisions.yaml or content.tsv: unknown operation %q", id))
 			}
 		}
 	}
@@ -142,7 +146,7 @@ func (d *decisions) apply(op *Operation, content string) error {
 	}
 	if slices.Contains([]string{"POST", "PUT", "PATCH"}, op.Method) {
 		if !slices.Contains([]string{"creates", "notifies", "neither", "unsure"}, content) {
-			return fmt.Errorf("decisions.yaml: operation %q has no decision about content", op.ID)
+			return fmt.Errorf("content.tsv: operation %q has no class, or an unknown class", op.ID)
 		}
 		op.Content, op.CreatesContent, op.Notifies = content, content != "neither", content == "notifies"
 	}
