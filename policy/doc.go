@@ -2,8 +2,8 @@
 // make stored responses stale. The data are embedded files, and the Go code loads, checks and matches the data:
 //   - operations/ has the operations of the documents, with one file per section.
 //   - github/operations.tsv is the generated table of the whole API, which only the github dialect uses.
-//     github/decisions.yaml and github/content.tsv add what the published descriptions do not say. github/collections.yaml lists which
-//     responses a write or an event makes stale.
+//     github/decisions.yaml and github/content.tsv add what the published descriptions do not say.
+//     github/collections.yaml lists which responses a write or an event makes stale.
 //   - parameters.yaml, aliases.yaml, resources.yaml and dialects.yaml apply to all operations.
 //
 // Invariants:
