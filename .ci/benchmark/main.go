@@ -28,6 +28,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"text/template"
 	"time"
 )
@@ -128,8 +129,10 @@ func (b *bench) run(ctx context.Context, only *regexp.Regexp, peers bool, write 
 	}
 	defer func() {
 		for _, p := range b.all {
-			_ = p.cmd.Process.Kill()
+			_ = p.cmd.Process.Signal(syscall.SIGTERM) // a killed nginx leaves its workers
+			kill := time.AfterFunc(10*time.Second, func() { _ = p.cmd.Process.Kill() })
 			_ = p.cmd.Wait()
+			kill.Stop()
 		}
 		_ = os.RemoveAll(b.dir)
 	}()
