@@ -285,8 +285,11 @@ func (s *routeSearch) findParameter(k kind, child *node, at, count int) *route {
 // table's operations, and in the names that parameters.yaml lists, an encoded slash is allowed and stays encoded, because
 // the upstream may distinguish both forms. In the documented {branch}, both forms are plain slashes.
 func (r *route) bind(s *routeSearch) (Params, error) {
-	var params Params
-	encoded := 0 // segments with an encoded slash that is allowed
+	if len(r.names) == 0 {
+		return nil, refuseEncodedSlash(s.segments, 0)
+	}
+	params := make(Params, 0, len(r.names)+1) // a pair has two names
+	encoded := 0                              // segments with an encoded slash that is allowed
 	for i, name := range r.names {
 		rule, part := r.rules[i], s.segments[s.values[i][0]:s.values[i][1]]
 		for j, segment := range part {
@@ -310,15 +313,20 @@ func (r *route) bind(s *routeSearch) (Params, error) {
 		}
 		params = append(params, Param{name, value})
 	}
-	for _, segment := range s.segments {
+	return params, refuseEncodedSlash(s.segments, encoded)
+}
+
+// refuseEncodedSlash returns an error if more segments than allowed have an encoded slash.
+func refuseEncodedSlash(segments []string, allowed int) error {
+	for _, segment := range segments {
 		if strings.Contains(segment, "%2F") {
-			encoded--
+			allowed--
 		}
 	}
-	if encoded < 0 {
-		return nil, errEncodedSlash
+	if allowed < 0 {
+		return errEncodedSlash
 	}
-	return params, nil
+	return nil
 }
 
 // unknown returns the operation of a route outside the catalogue, after find has searched its segments.
