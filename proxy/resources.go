@@ -32,7 +32,7 @@ const (
 	namedFor = time.Hour
 	// renewNamed is the interval at which a resource that responses confirm is shared again.
 	renewNamed = 10 * time.Minute
-	// shareInterval is the interval at which replicas exchange what they learned.
+	// shareInterval is the interval at which replicas exchange learned resources.
 	shareInterval = 2 * time.Second
 )
 

@@ -45,19 +45,7 @@ type operationRow struct {
 
 // Run lists the operations of the catalogue, or the differences from an earlier list.
 func (c *catalogueCommand) Run(p *process) error {
-	cfg := config.Default()
-	if c.Config != "" {
-		loaded, err := config.Load(config.Source{Path: c.Config, Getenv: p.getenv})
-		if err != nil {
-			return err
-		}
-		cfg = loaded
-	}
-	cfg.Upstream.Dialect = cmp.Or(c.Dialect, cfg.Upstream.Dialect)
-	if _, err := policy.LoadDialect(cfg.Upstream.Dialect); err != nil {
-		return &exit{exitUsage, "--dialect: " + err.Error()}
-	}
-	catalogue, err := cfg.Catalogue()
+	_, _, catalogue, err := loadCatalogue(p, c.Config, c.Dialect)
 	if err != nil {
 		return err
 	}
@@ -86,6 +74,25 @@ func (c *catalogueCommand) Run(p *process) error {
 		}, "\t"))
 	}
 	return w.Flush()
+}
+
+// loadCatalogue returns the configuration of a file, or the default configuration without a file, with its dialect and its
+// catalogue. A given dialect takes precedence over the configuration.
+func loadCatalogue(p *process, file, dialect string) (*config.Config, *policy.Dialect, *policy.Catalogue, error) {
+	cfg := config.Default()
+	if file != "" {
+		var err error
+		if cfg, err = config.Load(config.Source{Path: file, Getenv: p.getenv}); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	cfg.Upstream.Dialect = cmp.Or(dialect, cfg.Upstream.Dialect)
+	d, err := policy.LoadDialect(cfg.Upstream.Dialect)
+	if err != nil {
+		return nil, nil, nil, &exit{exitUsage, "--dialect: " + err.Error()}
+	}
+	catalogue, err := cfg.Catalogue()
+	return cfg, d, catalogue, err
 }
 
 func rowOf(op *policy.Operation) operationRow {

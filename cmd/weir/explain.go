@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/policy"
 )
@@ -42,20 +40,7 @@ func (c *explainCommand) Run(p *process) error {
 
 // explainCall prints the data of the catalogue about a call. It sends no request.
 func (c *explainCommand) explainCall(p *process) error {
-	cfg := config.Default()
-	if c.Config != "" {
-		loaded, err := config.Load(config.Source{Path: c.Config, Getenv: p.getenv})
-		if err != nil {
-			return err
-		}
-		cfg = loaded
-	}
-	cfg.Upstream.Dialect = cmp.Or(c.Dialect, cfg.Upstream.Dialect)
-	dialect, err := policy.LoadDialect(cfg.Upstream.Dialect)
-	if err != nil {
-		return &exit{exitUsage, "--dialect: " + err.Error()}
-	}
-	catalogue, err := cfg.Catalogue()
+	cfg, dialect, catalogue, err := loadCatalogue(p, c.Config, c.Dialect)
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ type Profile struct {
 	// (Document B section 8.4), so no upstream has primary limits without headers. NoDate omits the Date field.
 	NoLimits, NoDate bool
 
-	// Fastest is the shortest and Latency the longest duration of a request. A stalled request takes up to Stall. Part
+	// Fastest is the minimum duration of a request, and Latency is the maximum. A stalled request takes up to Stall. Part
 	// is the largest fraction of the duration that is CPU time. Busy makes every request use that fraction, and removes
 	// the network latency.
 	Fastest, Latency, Stall time.Duration

@@ -2,7 +2,7 @@
 // policy/github/operations.tsv and judges a gateway in front of it: it counts requests that exceed a limit, and a [Judge]
 // counts reads that are older than an own write.
 //
-// A judge must not share code with what it judges. The package uses the text of the table and the numbers of
+// The package shares no code with the gateway that it judges. The package uses the text of the table and the numbers of
 // [policy.Limits], and has its own parser, matcher, meter and notion of which reads a write makes stale.
 //
 // Invariants:

@@ -141,7 +141,7 @@ func (s *Service) isKnown(path, view string) bool {
 func (s *Service) merge(r *request, path string) doc {
 	o := s.world.objects[path]
 	if o != nil && o.gone {
-		r.touch(path + "/**") // what is below exists again
+		r.touch(path + "/**") // the objects below the path exist again
 	}
 	if o == nil || o.gone {
 		o = &object{fields: doc{}}

@@ -202,7 +202,7 @@ func refTopic(repo *repository, ref string) string {
 	return repo.path() + "/git/ref/" + escape(strings.TrimPrefix(ref, "refs/"))
 }
 
-// touchCommit touches what is shown with a commit, by its SHA and by the refs that point to it.
+// touchCommit records a change of parts of a commit, such as its statuses, under the SHA and under each ref of the commit.
 func (s *Service) touchCommit(r *request, sha string, parts ...string) {
 	names := []string{sha}
 	for ref, at := range r.repo.git.refs {
