@@ -3,6 +3,7 @@ package limits
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -33,6 +34,12 @@ type account struct {
 
 	reservations map[uint64]*reservation // by permit ID
 	last         int64                   // time of the last step
+	nextExpiry   int64                   // no reservation expires earlier
+	// In a shared account, others contains the tokens of other replicas by budget, from the last exchange. changes are
+	// the changes of the cool-down that other replicas do not have yet.
+	shared  bool
+	others  map[string]int64
+	changes []func(*cooldown)
 }
 
 // reservation is the quota that one permit holds: costs in sliding logs, requests in a primary window, and one
@@ -73,8 +80,8 @@ func newAccount(name string, kind policy.CallerKind) *account {
 }
 
 // admit checks a claim against the cool-down and all budgets, and reserves from all budgets. If the claim is refused,
-// admit reserves nothing and returns the refusal whose known end is latest.
-func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64) Decision {
+// admit reserves nothing. others contains the tokens of other replicas by budget.
+func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others map[string]int64) Decision {
 	now = a.advance(now)
 	if v := a.reservations[c.ID]; v != nil { // a repeated claim
 		if !v.charged && !v.abandoned {
@@ -82,26 +89,43 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64) Decision 
 		}
 		return Decision{Granted: true}
 	}
+	if d := a.check(c, spends, r, now, others); !d.Granted {
+		return d
+	}
+	w := a.window(r, c.Resource)
+	if a.unlimited(w) {
+		spends = withoutPrimary(spends)
+	}
+	a.reserve(&reservation{id: c.ID, granted: now, expiry: now + permitLife, window: w, requests: 1, holds: a.holds(spends)})
+	if !w.Confirmed {
+		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
+	}
+	inUse := int64(len(a.reservations)) + others[SlotsBudget]
+	a.changeCooldown(func(s *cooldown) { s.granted(c.ID, now, inUse, r.Usable(int64(r.Concurrent))) })
+	return Decision{Granted: true}
+}
+
+// check decides whether a claim fits into all budgets. A refusal is the refusal whose known end is latest.
+func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others map[string]int64) Decision {
 	d, last := Decision{Granted: true}, int64(0)
 	refuse := func(reason Reason, until int64) {
 		if d.Granted || until > last {
 			d, last = Decision{Reason: reason}, until
 		}
 	}
-	if blocked, until := a.Cooldown.blocks(now); blocked {
-		refuse(Cooldown, until)
+	if reason, until := a.Cooldown.blocks(now); reason != "" {
+		refuse(reason, until)
 	}
-	documented := r.Usable(int64(r.Concurrent))
-	if int64(len(a.reservations)) >= a.Cooldown.slots(now, documented) {
+	if int64(len(a.reservations)) >= a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))) {
 		refuse(Concurrency, 0)
 	}
 	w := a.window(r, c.Resource)
 	unlimited := a.unlimited(w)
 	if unlimited {
-		spends = slices.DeleteFunc(spends, func(s Spend) bool { return s.Budget == Primary })
+		spends = withoutPrimary(spends)
 	}
 	for _, s := range spends {
-		limit := s.Limit
+		limit := a.shareOf(s)
 		if s.Budget == Primary {
 			limit = r.Usable(w.Limit) // the log of a resource has the limit of its window
 		}
@@ -109,21 +133,18 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64) Decision 
 			refuse(s.Budget, until)
 		}
 	}
-	if ok, until := w.admits(now, r, c.Batch); !ok && !unlimited {
+	if ok, until := w.admits(now, r, c.Batch, others[windowPrefix+c.Resource]); !ok && !unlimited {
 		refuse(Primary, until)
 	}
-	if !d.Granted {
-		if last != 0 {
-			d.Until = time.UnixMicro(last)
-		}
-		return d
+	if last != 0 {
+		d.Until = time.UnixMicro(last)
 	}
-	a.reserve(&reservation{id: c.ID, granted: now, expiry: now + permitLife, window: w, requests: 1, holds: a.holds(spends)})
-	if !w.Confirmed {
-		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
-	}
-	a.Cooldown.granted(c.ID, now, int64(len(a.reservations)), documented)
 	return d
+}
+
+// withoutPrimary returns the spends that also an unlimited window has.
+func withoutPrimary(spends []Spend) []Spend {
+	return slices.DeleteFunc(slices.Clone(spends), func(s Spend) bool { return s.Budget == Primary })
 }
 
 // holds returns the costs that a reservation holds for the given spends.
@@ -136,6 +157,7 @@ func (a *account) holds(spends []Spend) []hold {
 }
 
 func (a *account) reserve(v *reservation) {
+	a.nextExpiry = min(a.nextExpiry, v.expiry)
 	for _, h := range v.holds {
 		h.log.held += h.cost
 	}
@@ -168,7 +190,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 			a.charge(v, now)
 		} else { // the upstream may still count the request: charge it at expiry
 			a.Cooldown.inconclusive(v.id)
-			v.abandon(now)
+			a.abandon(v, now)
 		}
 	}
 	if !o.Answered {
@@ -178,6 +200,9 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	w := a.window(r, cmp.Or(o.Rate.Resource, p.Resource))
 	if o.Rate.Limit != 0 {
 		w.learn(o.Rate, sent, now)
+		if v != nil {
+			w.reported++
+		}
 	} else if v != nil {
 		w.learnNothing(o.Silent(), now)
 		a.spendUnconfirmed(w, now, 1)
@@ -187,12 +212,31 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		w.exhaust(now)
 	case o.Limited == SecondaryLimit && (v != nil || now >= a.Cooldown.Until): // otherwise this call may be a repetition
 		separate := sent > a.Cooldown.LastError || sent == 0 && now >= a.Cooldown.Until
-		a.Cooldown.limited(o.RetryAfter, separate, w.exhaustedUntil(now), now, r.Usable(int64(r.Concurrent)))
+		reopens := w.exhaustedUntil(now)
+		if separate && reopens == 0 {
+			a.learnShares(p.Claim, r, now)
+		}
+		a.changeCooldown(func(s *cooldown) {
+			s.limited(o.RetryAfter, separate, reopens, now, r.Usable(int64(r.Concurrent)), int64(r.Probes))
+		})
 	case o.Limited == NotLimited && !o.Failed:
-		a.Cooldown.succeeded(p.ID, now)
+		a.changeCooldown(func(s *cooldown) { s.succeeded(p.ID, now) })
 	}
 	if v != nil && o.Ended {
 		a.remove(v)
+	}
+}
+
+// changeCooldown applies a change of the cool-down. A shared account keeps the change for the other replicas.
+func (a *account) changeCooldown(change func(*cooldown)) {
+	if !a.shared {
+		change(&a.Cooldown)
+		return
+	}
+	before := a.Cooldown.clone()
+	change(&a.Cooldown)
+	if !before.equal(&a.Cooldown) {
+		a.changes = append(a.changes, change)
 	}
 }
 
@@ -216,12 +260,15 @@ func (a *account) reserveCopies(v *reservation, id uint64, n, now int64) {
 			copies.holds = append(copies.holds, hold{log: h.log, cost: n * h.cost})
 		}
 	}
-	copies.abandon(now)
+	a.abandon(copies, now)
 	a.reserve(copies)
 }
 
 // abandon makes a reservation expire when the upstream has certainly stopped working on the request.
-func (v *reservation) abandon(now int64) { v.abandoned, v.expiry = true, now+linger }
+func (a *account) abandon(v *reservation, now int64) {
+	v.abandoned, v.expiry = true, now+linger
+	a.nextExpiry = min(a.nextExpiry, v.expiry)
+}
 
 // charge spends the costs that a reservation holds. The reservation then holds only its concurrency slot.
 func (a *account) charge(v *reservation, at int64) {
@@ -246,7 +293,7 @@ func (a *account) release(id uint64, aborted bool, now int64) {
 	switch {
 	case v == nil || !v.charged || v.abandoned:
 	case aborted:
-		v.abandon(now)
+		a.abandon(v, now)
 	default:
 		a.remove(v)
 	}
@@ -271,10 +318,16 @@ func (a *account) renew(p *OpenPermit, spends []Spend, r *Rules, now int64) {
 // removed, in the order of their expiry.
 func (a *account) advance(now int64) int64 {
 	a.last = max(a.last, now)
+	if a.last < a.nextExpiry {
+		return a.last
+	}
+	a.nextExpiry = math.MaxInt64
 	var expired []*reservation
 	for _, v := range a.reservations {
 		if v.expiry <= a.last {
 			expired = append(expired, v)
+		} else {
+			a.nextExpiry = min(a.nextExpiry, v.expiry)
 		}
 	}
 	slices.SortFunc(expired, func(x, y *reservation) int {

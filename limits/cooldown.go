@@ -2,14 +2,16 @@ package limits
 
 import (
 	"cmp"
+	"maps"
+	"reflect"
 	"time"
 )
 
 const (
 	// cooldownDefault is the cool-down after a secondary limit error without Retry-After. Each consecutive error
-	// doubles the cool-down, at most cooldownDoublings times.
-	cooldownDefault   = int64(time.Minute / time.Microsecond)
-	cooldownDoublings = 6
+	// doubles the cool-down, up to cooldownLongest. Retry-After is doubled in the same way, but never shortened.
+	cooldownDefault = 60 * second
+	cooldownLongest = 64 * cooldownDefault
 	// slowStartStep is the time after which a slow start doubles the number of concurrency slots.
 	slowStartStep = 5 * second
 	// raiseAfter is the minimum time between a change of the ceiling and its next rise. A grant that occupies the last
@@ -17,11 +19,19 @@ const (
 	raiseAfter = 10 * second
 	// cooldownMemory is the time for which an account without requests keeps its ceiling.
 	cooldownMemory = 3600 * second
+	// closedRetry is the time after which the client of a closed account may repeat its request. The ledger cannot
+	// know when the account opens.
+	closedRetry = 3600 * second
 )
 
 // cooldown is the state after secondary limit errors. The account grants nothing, then one probe. After the probe, a
 // slow start raises the number of concurrency slots up to a ceiling, which is half of the earlier number. The slow
 // start of a primary window (window.go) is independent of this state.
+//
+// After [Rules.Probes] failed probes in a row the account is closed. A closed account grants nothing, not even a probe,
+// until an operator opens it or a request that was sent earlier succeeds.
+//
+// All changes are methods that depend only on their arguments, so that a ledger can apply them again to a newer state.
 type cooldown struct {
 	Until     int64 // end of the cool-down
 	LastError int64
@@ -32,16 +42,26 @@ type cooldown struct {
 	SlowStart int64 // start time of the slow start, or zero
 	Ceiling   int64 // most concurrency slots, or zero for the documented limit
 	Raised    int64 // time of the last change of the ceiling
+	// FailedProbes counts consecutive probes that got a limit error.
+	FailedProbes int64
+	Closed       int64 // time at which the account was closed, or zero
+	// Shares contains the logs of which other programs seem to use a part, by logKey. It has at most maxShares elements.
+	Shares map[string]share
 
 	probe uint64 // ID of the probe's permit, or zero
 }
 
-// blocks reports whether the cool-down refuses a claim. Until is zero if the result of the probe decides.
-func (c *cooldown) blocks(now int64) (blocked bool, until int64) {
-	if now < c.Until {
-		return true, c.Until
+// blocks returns the reason to refuse a claim, or an empty reason. until is zero if the result of the probe decides.
+func (c *cooldown) blocks(now int64) (reason Reason, until int64) {
+	switch {
+	case c.Closed != 0:
+		return Closed, max(c.Until, now+closedRetry)
+	case now < c.Until:
+		return Cooldown, c.Until
+	case c.Probing && c.probe != 0:
+		return Cooldown, 0
 	}
-	return c.Probing && c.probe != 0, 0
+	return "", 0
 }
 
 // slots returns the number of concurrency slots, and ends a completed slow start.
@@ -59,6 +79,7 @@ func (c *cooldown) slots(now, documented int64) int64 {
 
 // granted records a granted permit. inUse is the number of slots in use, including the slot of this permit.
 func (c *cooldown) granted(id uint64, now, inUse, documented int64) {
+	c.recover(now)
 	if c.Probing {
 		c.probe = id
 	}
@@ -81,29 +102,38 @@ func (c *cooldown) inconclusive(id uint64) {
 // succeeded records a response that is not a limit error.
 func (c *cooldown) succeeded(id uint64, now int64) {
 	switch {
+	case c.Closed != 0: // the request was sent before the account was closed
+		c.open()
 	case c.Probing && c.probe == id:
-		c.Probing, c.probe, c.SlowStart = false, 0, now
+		c.Probing, c.probe, c.SlowStart, c.FailedProbes = false, 0, now, 0
 	case !c.Probing && c.SlowStart == 0:
 		c.Errors = 0
 	}
 }
 
 // limited starts a cool-down after a secondary limit error. The cool-down lasts for retryAfter, or else until reopens,
-// the time at which the exhausted window reopens. Without both, the cool-down lasts one minute, doubled by each
-// consecutive error.
+// the time at which the exhausted window reopens. Without both, the cool-down lasts one minute. Each consecutive error
+// doubles retryAfter and the minute.
 //
 // Concurrent requests may get several errors for one cause. Only the first of these errors is separate, and lowers the
-// ceiling.
-func (c *cooldown) limited(retryAfter time.Duration, separate bool, reopens, now, documented int64) {
+// ceiling. If this error makes the number of failed probes reach probes, limited closes the account, and ends the
+// doubling: the first probe after the opening only waits for the time that the upstream requires.
+func (c *cooldown) limited(retryAfter time.Duration, separate bool, reopens, now, documented, probes int64) {
+	if separate && c.Probing {
+		c.FailedProbes++
+		if probes > 0 && c.FailedProbes >= probes && c.Closed == 0 {
+			c.Closed, c.Errors = now, 0
+		}
+	}
 	if separate {
 		c.Ceiling, c.Raised = max(1, min(documented, cmp.Or(c.Ceiling, documented))/2), now
 		c.Errors++
 		c.LastError = now
 	}
-	until := now + cooldownDefault<<max(0, min(c.Errors-1, cooldownDoublings))
+	until := now + c.backoff(cooldownDefault)
 	switch {
 	case retryAfter > 0:
-		until = now + retryAfter.Microseconds() + margin
+		until = now + c.backoff(retryAfter.Microseconds()) + margin
 	case reopens != 0:
 		until = reopens
 	}
@@ -111,7 +141,50 @@ func (c *cooldown) limited(retryAfter time.Duration, separate bool, reopens, now
 	c.Probing, c.probe, c.SlowStart = true, 0, 0
 }
 
-// idle reports whether the last error is so old that the account does not need the cool-down any more.
+// open ends the state closed. The next permit is a probe, unless the cool-down has not ended yet.
+func (c *cooldown) open() { c.Closed, c.FailedProbes = 0, 0 }
+
+// backoff doubles a cool-down for each consecutive error after the first one.
+func (c *cooldown) backoff(wait int64) int64 {
+	for range c.Errors - 1 {
+		if wait >= cooldownLongest {
+			break
+		}
+		wait = min(2*wait, cooldownLongest)
+	}
+	return wait
+}
+
+// shift adds an offset to every time, for another clock. Zero stays zero, because it is no time.
+func (c *cooldown) shift(by int64) {
+	for _, t := range []*int64{&c.Until, &c.LastError, &c.SlowStart, &c.Raised, &c.Closed} {
+		if *t != 0 {
+			*t += by
+		}
+	}
+	for key, s := range c.Shares {
+		s.Error, s.Next = s.Error+by, s.Next+by
+		c.Shares[key] = s
+	}
+}
+
+// idle reports whether the last error is so old that the account does not need the cool-down any more. A closed account
+// is never idle, because a new account would be open. The last share is full again at most 19 hours after an error.
 func (c *cooldown) idle(now int64) bool {
-	return c.LastError == 0 || now-max(c.Until, c.LastError) > cooldownMemory
+	c.recover(now)
+	return c.Closed == 0 && len(c.Shares) == 0 && (c.LastError == 0 || now-max(c.Until, c.LastError) > cooldownMemory)
+}
+
+// clone returns a copy that shares no state.
+func (c *cooldown) clone() cooldown {
+	d := *c
+	d.Shares = maps.Clone(c.Shares)
+	return d
+}
+
+// equal reports whether two cool-downs have the same state for other replicas.
+func (c *cooldown) equal(other *cooldown) bool {
+	x, y := *c, *other
+	x.probe, y.probe = 0, 0
+	return reflect.DeepEqual(x, y)
 }

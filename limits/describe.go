@@ -11,8 +11,9 @@ import (
 )
 
 // budget returns the budget of one resource as rate headers report it. Used excludes permits in use, which Held counts.
-// A search resource has a window and a log; budget reports the use of the more used of the two.
-func (a *account) budget(resource string, r *Rules, now int64) Budget {
+// A search resource has a window and a log; budget reports the use of the more used of the two. foreign is the use of
+// other replicas by budget.
+func (a *account) budget(resource string, r *Rules, now int64, foreign map[string]Use) Budget {
 	w := a.Windows[resource]
 	if w == nil {
 		w = newWindow(resource, r.For(a.Kind, resource))
@@ -27,17 +28,31 @@ func (a *account) budget(resource string, r *Rules, now int64) Budget {
 			used, reset = p.Used, p.shownReset()
 		}
 	}
-	used += w.Unconfirmed.Total
-	if l := a.Logs[logKey(Primary, resource)]; l != nil {
-		if l.expire(now); l.Total > used {
-			used, reset = l.Total, l.Entries[0].At+l.Window
-		}
+	others := foreign[windowPrefix+resource]
+	used += w.Unconfirmed.Total + others.Spent
+	key := logKey(Primary, resource)
+	if spent, returns := a.spent(key, foreign[key], now); spent > used {
+		used, reset = spent, returns
 	}
 	used = min(used, limit)
 	return Budget{
-		Resource: resource, Limit: int(limit), Used: int(used), Remaining: int(limit - used), Held: int(w.inUse),
+		Resource: resource, Limit: int(limit), Used: int(used), Remaining: int(limit - used), Held: int(w.inUse + others.Held),
 		Reset: time.UnixMicro(reset), Window: time.Duration(w.Length) * time.Microsecond,
 	}
+}
+
+// spent returns the spent tokens of a sliding log of all replicas, and the time at which the first of them returns.
+func (a *account) spent(key string, foreign Use, now int64) (spent, returns int64) {
+	spent, returns = foreign.Spent, foreign.Returns
+	if l := a.Logs[key]; l != nil {
+		if l.expire(now); len(l.Entries) > 0 {
+			spent += l.Total
+			if at := l.Entries[0].At + l.Window; returns == 0 || at < returns {
+				returns = at
+			}
+		}
+	}
+	return spent, returns
 }
 
 // shownReset returns the reported reset. If the clock of the upstream clearly differs, shownReset returns the local
@@ -55,30 +70,52 @@ func (a *account) resources() []string {
 }
 
 // describe returns the account for operators. The budgets are the resources in the order of resources.yaml, then other
-// resources that the upstream has named, then the budgets that the upstream does not report.
-func (a *account) describe(r *Rules, now int64) Account {
+// resources that the upstream has named, then the budgets that the upstream does not report. foreign is the use of other
+// replicas by budget.
+func (a *account) describe(r *Rules, now int64, foreign map[string]Use) Account {
 	now = a.advance(now)
-	d := Account{Name: a.Name, Kind: a.Kind, InUse: len(a.reservations)}
+	d := Account{Name: a.Name, Kind: a.Kind, InUse: len(a.reservations) + int(foreign[SlotsBudget].Held)}
 	d.Concurrent = int(a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))))
 	if now < a.Cooldown.Until {
 		d.BlockedUntil = time.UnixMicro(a.Cooldown.Until)
 	}
+	if a.Cooldown.Closed != 0 {
+		d.ClosedSince = time.UnixMicro(a.Cooldown.Closed)
+	}
 	for _, resource := range a.resources() {
-		if b := a.budget(resource, r, now); !b.Unlimited {
+		if b := a.budget(resource, r, now, foreign); !b.Unlimited {
 			d.Budgets = append(d.Budgets, b)
 		}
 	}
 	resources := len(d.Budgets)
-	for _, l := range a.Logs {
-		if l.Budget == Primary || l.idle(now) {
-			continue
-		}
-		b := r.LogBudget(l.Budget, l.Scope, int(l.Total), int(l.held))
-		b.Reset = time.UnixMicro(now)
+	uses := maps.Clone(foreign)
+	if uses == nil {
+		uses = map[string]Use{}
+	}
+	for key, l := range a.Logs {
+		l.expire(now)
+		u := uses[key]
+		u.Spent, u.Held = u.Spent+l.Total, u.Held+l.held
 		if n := len(l.Entries); n > 0 {
-			b.Reset = time.UnixMicro(l.Entries[n-1].At + l.Window)
+			u.Ends = max(u.Ends, l.Entries[n-1].At+l.Window)
 		}
-		d.Budgets = append(d.Budgets, b)
+		uses[key] = u
+	}
+	for key, u := range uses {
+		budget, scope, _ := strings.Cut(key, ":")
+		switch Reason(budget) {
+		case Points, Content, CPU:
+			if u.Total() == 0 {
+				continue
+			}
+			b := r.LogBudget(Reason(budget), scope, int(u.Spent), int(u.Held))
+			if limit := int(a.Cooldown.shared(key, int64(b.Limit))); limit < b.Limit {
+				b.Share = float64(limit) / float64(b.Limit)
+				b.Limit, b.Remaining = limit, limit-b.Used
+			}
+			b.Reset = time.UnixMicro(cmp.Or(u.Ends, now))
+			d.Budgets = append(d.Budgets, b)
+		}
 	}
 	slices.SortFunc(d.Budgets[resources:], func(x, y Budget) int { return cmp.Compare(x.Resource, y.Resource) })
 	return d

@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +22,7 @@ func TestBudgetChangesWhenTokensReturn(t *testing.T) {
 			used  int
 		}{{0, 1}, {59 * time.Second, 1}, {2 * time.Second, 0}} {
 			time.Sleep(c.after)
-			if b, _ := m.Budget(t.Context(), "a", policy.User, policy.Search); b.Used != c.used {
+			if b, _ := m.Budget("a", policy.User, policy.Search); b.Used != c.used {
 				t.Errorf("%v later: used %d, want %d", c.after, b.Used, c.used)
 			}
 		}
@@ -37,25 +36,9 @@ func TestConfigureChangesDocumentedLimits(t *testing.T) {
 		for _, limit := range []int{30, 100} {
 			rules.Search.Authenticated = limit
 			m.Configure(rules)
-			if b, _ := m.Budget(t.Context(), "a", policy.User, policy.Search); b.Limit != limit {
+			if b, _ := m.Budget("a", policy.User, policy.Search); b.Limit != limit {
 				t.Errorf("got limit %d, want %d", b.Limit, limit)
 			}
-		}
-	})
-}
-
-func TestSweepRemovesIdleAccounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := NewMemory(Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"})
-		m.spend(t, claim(1, policy.Core), Outcome{Sent: true, Answered: true, Ended: true})
-		time.Sleep(2 * time.Hour)
-		for i := range uint64(sweepEvery) {
-			c := claim(i+2, policy.Core)
-			c.Account = fmt.Sprint("account ", i)
-			m.spend(t, c, Outcome{})
-		}
-		if m.accounts["a"] != nil || m.accounts["account 0"] == nil {
-			t.Errorf("%d accounts remain, want all but the idle one", len(m.accounts))
 		}
 	})
 }

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/weirgate/weir/policy"
@@ -22,13 +23,21 @@ type Ledger interface {
 	// Renew extends permits in use, and raises their CPU time to the elapsed time. An expired permit is reserved again,
 	// even beyond a limit, because its request is open.
 	Renew(ctx context.Context, permits []OpenPermit) error
-	// Budget returns one resource of an account, or the documented budget of its kind if the account is unknown.
-	Budget(ctx context.Context, account string, kind policy.CallerKind, resource string) (Budget, error)
+	// Budget returns one resource of an account from the memory of this process. Budget has no context, because it never
+	// waits for a store. If this process knows nothing about the resource, known is false, and b is the documented budget
+	// of the kind.
+	Budget(account string, kind policy.CallerKind, resource string) (b Budget, known bool)
 	// Resources returns the resources that have a window in an account, ordered as [policy.CompareResources] does.
 	Resources(ctx context.Context, account string) ([]string, error)
 	// Accounts returns at most the given number of known accounts.
 	Accounts(ctx context.Context, most int) ([]Account, error)
+	// Open opens a closed account. The next permit of the account is a probe. If the account is not closed, Open
+	// returns [ErrNotClosed].
+	Open(ctx context.Context, account string) error
 }
+
+// ErrNotClosed is the error of [Ledger.Open] for an account that is not closed.
+var ErrNotClosed = errors.New("the account is not closed")
 
 // Claim is a request for one permit.
 type Claim struct {
@@ -76,6 +85,9 @@ type Reason string
 
 // Reasons, in the order in which they are checked. A ledger may have further reasons.
 const (
+	// Closed means that repeated probes failed. Only an operator or the success of an earlier request ends it, so the
+	// time of its end is unknown. Decision.Until is then at least one hour away.
+	Closed      Reason = "closed"
 	Cooldown    Reason = "cooldown"
 	Concurrency Reason = "concurrency"
 	Content     Reason = "content"
@@ -96,6 +108,8 @@ type Outcome struct {
 	Failed   bool // a 5xx, 408 or 425; the account may still be limited
 	// Succeeded means that the status is below 400.
 	Succeeded bool
+	// Unauthorized means that the upstream does not accept the credential (401). Such a request costs no quota.
+	Unauthorized bool
 	// Elapsed is the time from the end of the request body to the response headers.
 	Elapsed    time.Duration
 	Rate       Rate // zero without rate headers
@@ -119,13 +133,16 @@ type Budget struct {
 	Unlimited bool `json:"-"`
 	// Resource is the name of the upstream's resource. For a budget that the upstream does not report, Resource
 	// consists of the reason and the scope, for example "points:user/get".
-	Resource  string        `json:"resource"`
-	Limit     int           `json:"limit"`
-	Used      int           `json:"used"`
-	Remaining int           `json:"remaining"`
-	Reset     time.Time     `json:"reset"`
-	Held      int           `json:"held,omitempty"` // reserved by permits in use
-	Window    time.Duration `json:"-"`              // length
+	Resource  string    `json:"resource"`
+	Limit     int       `json:"limit"`
+	Used      int       `json:"used"`
+	Remaining int       `json:"remaining"`
+	Reset     time.Time `json:"reset"`
+	Held      int       `json:"held,omitempty"` // reserved by permits in use
+	// Share is the fraction that Limit is of the documented limit, because another program seems to use the rest. It is
+	// zero if Limit is the documented limit.
+	Share  float64       `json:"share,omitempty"`
+	Window time.Duration `json:"-"` // length
 }
 
 // Account is the state of one account, for operators.
@@ -138,5 +155,8 @@ type Account struct {
 	Concurrent int `json:"concurrent"`
 	// BlockedUntil is the end of a cool-down, or zero.
 	BlockedUntil time.Time `json:"blocked_until,omitzero"`
-	Budgets      []Budget  `json:"budgets"`
+	// ClosedSince is the time at which repeated failed probes closed the account, or zero. An operator must open the
+	// account.
+	ClosedSince time.Time `json:"closed_since,omitzero"`
+	Budgets     []Budget  `json:"budgets"`
 }

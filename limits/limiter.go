@@ -129,8 +129,9 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("refused (%s) until %s", r.Reason, r.Until.UTC().Format(time.RFC3339))
 }
 
-// refusedFor returns the refusal of a claim whose wait has no known end.
-func refusedFor(reason Reason) *Refusal { return &Refusal{reason, time.Now().Add(time.Second)} }
+// defaultRetry is the time until the end of a refusal if neither the ledger nor the queue names a time. This is the case
+// if the response of a permit in use decides, and during the shutdown. A repeated request costs no quota.
+const defaultRetry = time.Second
 
 // Acquire returns a permit, and may wait for the permit until the deadline. If the wait would be longer, Acquire
 // returns a [*Refusal] immediately. Other errors are the cause of a cancelled context, or an error of the ledger.
@@ -223,7 +224,7 @@ func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time,
 	defer l.mu.Unlock()
 	now := time.Now()
 	if l.stopped {
-		return nil, refusedFor(Queue)
+		return nil, &Refusal{Queue, now.Add(defaultRetry)}
 	}
 	q := l.queues[claim.Account]
 	if q == nil {
@@ -241,7 +242,7 @@ func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time,
 	}
 	w := q.add(claim, caller, deadline)
 	if w == nil {
-		return nil, refusedFor(Queue)
+		return nil, &Refusal{Queue, q.nextPlace(classOf(claim), caller, now)}
 	}
 	if refused.Reason != "" && len(w.line.waiters) == 1 {
 		w.line.block(refused, now)
@@ -258,7 +259,7 @@ func (l *Limiter) giveUp(w *waiter) error {
 		q := l.queues[w.claim.Account]
 		q.remove(w)
 		q.notify()
-		return refusedFor(cmp.Or(w.line.reason, Queue))
+		return &Refusal{cmp.Or(w.line.reason, Queue), w.line.retryAt(w.flow.rank, time.Now())}
 	}
 	w.leaving = true
 	l.mu.Unlock()
@@ -320,7 +321,11 @@ func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 	default:
 		if w.leaving {
 			q.remove(w)
-			w.result <- refusedFor(d.Reason)
+			until := d.Until
+			if until.IsZero() {
+				until = w.line.retryAt(w.flow.rank, now)
+			}
+			w.result <- &Refusal{d.Reason, until}
 		}
 		if d.Until.IsZero() && q.settled {
 			return // a permit was settled or released during the call: try again

@@ -208,6 +208,98 @@ func TestAcquireBoundsWaitingRequests(t *testing.T) {
 	})
 }
 
+// slowAdmit delays Admit.
+type slowAdmit struct{ Ledger }
+
+func (l slowAdmit) Admit(ctx context.Context, c Claim) (Decision, error) {
+	time.Sleep(50 * time.Millisecond)
+	return l.Ledger.Admit(ctx, c)
+}
+
+// The deadline passes while the ledger decides. The refusal has the time of that decision.
+func TestRefusalAtTheDeadlineHasTheTimeOfTheLastDecision(t *testing.T) {
+	limits := policy.DefaultLimits()
+	limits.Points.REST = 10
+	inBubble(t, limits, func(o *harness) {
+		for range 5 {
+			o.answer(o.acquired(core("op"), user("")))
+		}
+		time.Sleep(30 * time.Second)
+		for range 5 {
+			o.answer(o.acquired(core("op"), user("")))
+		}
+		o.Limiter.ledger = slowAdmit{o.ledger}
+		for range 5 {
+			go func() {
+				p, err := o.acquire(core("op"), user(""), time.Minute)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				o.answer(p)
+			}()
+		}
+		synctest.Wait()
+		began := time.Now()
+		_, err := o.acquire(core("op"), user(""), 30*time.Second+275*time.Millisecond) // during the sixth call of Admit
+		if r := o.refusal(err); r.Reason != Points || r.Until.Sub(began) < 59*time.Second {
+			t.Errorf("refused (%s) for %v, want about a minute", r.Reason, r.Until.Sub(began))
+		}
+	})
+}
+
+// A request waits behind requests of a higher priority until its deadline.
+func TestRefusalAtTheDeadlineHasTheExpectedTime(t *testing.T) {
+	inBubble(t, slotsOnly(1), func(o *harness) {
+		o.warmUp("op")
+		var wg sync.WaitGroup
+		first := user("first")
+		first.Priority = policy.Interactive
+		o.backlog(&wg, first, 100, 100*time.Millisecond, func() {})
+		time.Sleep(20 * time.Second)
+		refused := make(chan error)
+		for range 20 { // one grant in twenty goes to the lower priority
+			go func() {
+				p, err := o.acquire(core("op"), user("second"), 12*time.Second)
+				if err == nil {
+					o.answer(p)
+				}
+				refused <- err
+			}()
+		}
+		shortest, refusals := time.Hour, 0
+		for range 20 {
+			if err := <-refused; err != nil {
+				shortest = min(shortest, time.Until(o.refusal(err).Until))
+				refusals++
+			}
+		}
+		if refusals == 0 || shortest < 9*time.Second {
+			t.Errorf("%d refusals, the shortest for %v; want about 10 s", refusals, shortest)
+		}
+		o.close()
+		wg.Wait()
+	})
+}
+
+// A full queue has a place again at the first deadline of a waiting request.
+func TestRefusalByAFullQueueHasTheTimeOfTheNextPlace(t *testing.T) {
+	inBubble(t, threeSlots(), func(o *harness) {
+		o.fill()
+		began := time.Now()
+		for i := range maxPerClient {
+			go func() { _, _ = o.acquire(core("op"), user("greedy"), time.Minute+time.Duration(i)*time.Second) }()
+		}
+		go func() { _, _ = o.acquire(core("op"), user("modest"), 10*time.Second) }()
+		synctest.Wait()
+		_, err := o.acquire(core("op"), user("greedy"), time.Hour)
+		if r := o.refusal(err); r.Reason != Queue || r.Until.Sub(began) != time.Minute {
+			t.Errorf("refused (%s) for %v, want the queue for a minute", r.Reason, r.Until.Sub(began))
+		}
+		o.close()
+	})
+}
+
 // TestWaitForOneBudgetDoesNotDelayAnother tests I16 of docs/limits.md.
 func TestWaitForOneBudgetDoesNotDelayAnother(t *testing.T) {
 	limits := policy.DefaultLimits()

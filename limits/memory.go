@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -11,23 +12,87 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// sweepEvery is the number of new accounts after which the ledger removes idle accounts.
-const sweepEvery = 1024
+const (
+	// sweepInterval is the interval at which [Memory.Run] removes idle accounts.
+	sweepInterval = time.Minute
+	// sweptAtOnce and describedAtOnce bound the accounts that are handled while Admit waits for the lock.
+	sweptAtOnce, describedAtOnce = 64, 8
+	// minShrink is the number of removed accounts from which the map is copied, because a map keeps its memory.
+	minShrink = 1024
+)
 
 // Memory is the ledger of a single replica, in the memory of this process. [Memory.Save] writes the state for the next
-// process. The ledger removes an account when the account has no permit in use and all its windows have ended.
+// process. [Memory.Run] removes accounts that have no permit in use and whose windows have all ended.
+//
+// An account whose responses are all 401 is removed with its last permit. The upstream does not accept the token, so
+// there is no account that the upstream charges. Made-up tokens therefore use no memory.
 type Memory struct {
 	mu       sync.Mutex // guards the fields below
 	rules    Rules
 	accounts map[string]*account
-	created  int // accounts since the last removal of idle accounts
+	// unproven contains the accounts without any outcome but 401, with the number of their permits that are not settled.
+	unproven map[string]int
+	peak     int // most accounts since accounts was allocated
 	started  time.Time
 	cold     bool // the spends before the start are unknown
 }
 
 // NewMemory returns an empty ledger.
 func NewMemory(rules Rules) *Memory {
-	return &Memory{rules: rules, accounts: map[string]*account{}, started: time.Now(), cold: true}
+	return &Memory{rules: rules, accounts: map[string]*account{}, unproven: map[string]int{}, started: time.Now(), cold: true}
+}
+
+// Run removes idle accounts until ctx ends.
+func (m *Memory) Run(ctx context.Context) {
+	tick := time.NewTicker(sweepInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			m.sweep()
+		}
+	}
+}
+
+// sweep removes idle accounts, and returns the memory of the map after many removals.
+func (m *Memory) sweep() {
+	m.eachAccount(func(a *account) {
+		if a.idle(m.now()) {
+			m.remove(a)
+		}
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.peak-len(m.accounts) < max(minShrink, 3*len(m.accounts)) {
+		return
+	}
+	fewer := make(map[string]*account, len(m.accounts))
+	maps.Copy(fewer, m.accounts)
+	m.accounts, m.unproven, m.peak = fewer, maps.Collect(maps.All(m.unproven)), len(fewer)
+}
+
+// eachAccount calls visit for every account. visit may remove the account. The lock is released after each group of
+// sweptAtOnce accounts.
+func (m *Memory) eachAccount(visit func(*account)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	visited := 0
+	for _, a := range m.accounts {
+		visit(a)
+		if visited++; visited%sweptAtOnce == 0 {
+			m.mu.Unlock()
+			runtime.Gosched() // lets a goroutine run that waits for the lock
+			m.mu.Lock()
+		}
+	}
+}
+
+// remove deletes an account. mu must be held.
+func (m *Memory) remove(a *account) {
+	delete(m.accounts, a.Name)
+	delete(m.unproven, a.Name)
 }
 
 // Configure replaces the rules. The state of open windows is kept.
@@ -41,16 +106,13 @@ func (m *Memory) Configure(rules Rules) {
 func (m *Memory) now() int64 { return m.started.Add(time.Since(m.started)).UnixMicro() }
 
 // account returns an account, and creates it if necessary.
-func (m *Memory) account(name string, kind policy.CallerKind, now int64) *account {
-	if a := m.accounts[name]; a != nil {
-		return a
+func (m *Memory) account(name string, kind policy.CallerKind) *account {
+	a := m.accounts[name]
+	if a == nil {
+		a = newAccount(name, kind)
+		m.accounts[name] = a
+		m.peak = max(m.peak, len(m.accounts))
 	}
-	if m.created++; m.created >= sweepEvery {
-		m.created = 0
-		maps.DeleteFunc(m.accounts, func(_ string, a *account) bool { return a.idle(now) })
-	}
-	a := newAccount(name, kind)
-	m.accounts[name] = a
 	return a
 }
 
@@ -84,22 +146,70 @@ func (m *Memory) fill(l *slidingLog, s Spend) {
 	}
 }
 
+// ColdStart describes what the ledger holds back because past spending is unknown, or returns "".
+func (m *Memory) ColdStart() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	longest := m.rules.Points.Window
+	for _, w := range m.rules.Content {
+		longest = max(longest, w.Window)
+	}
+	until := m.started.Add(longest)
+	if !m.cold || !time.Now().Before(until) {
+		return ""
+	}
+	switch m.rules.ColdStart {
+	case "strict":
+		return "holding back all points and content until " + until.UTC().Format(time.RFC3339)
+	case "ramp":
+		return "holding back up to three quarters of points and content until " + until.UTC().Format(time.RFC3339)
+	}
+	return ""
+}
+
 // Admit implements [Ledger] and never fails.
 func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.now()
-	a := m.account(claim.Account, claim.Kind, now)
-	return a.admit(&claim, m.spends(a, claim), &m.rules, now), nil
+	known := m.accounts[claim.Account] != nil
+	a := m.account(claim.Account, claim.Kind)
+	repeated := a.reservations[claim.ID] != nil
+	d := a.admit(&claim, m.spends(a, claim), &m.rules, m.now(), nil)
+	permits, unproven := m.unproven[a.Name]
+	switch {
+	case !known && !d.Granted:
+		m.remove(a) // a refusal changes nothing
+	case d.Granted && !repeated && (unproven || !known):
+		m.unproven[a.Name] = permits + 1
+	}
+	return d, nil
 }
 
 // Settle implements [Ledger] and never fails.
 func (m *Memory) Settle(_ context.Context, permit Permit, outcome Outcome) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.now()
-	m.account(permit.Account, permit.Kind, now).settle(&permit, &outcome, &m.rules, now)
+	a := m.account(permit.Account, permit.Kind)
+	v := a.reservations[permit.ID]
+	open := v != nil && !v.charged && !v.abandoned
+	a.settle(&permit, &outcome, &m.rules, m.now())
+	if permits, ok := m.unproven[a.Name]; ok {
+		switch {
+		case !outcome.Unauthorized || outcome.Resent > 0:
+			delete(m.unproven, a.Name)
+		case open:
+			m.unproven[a.Name] = permits - 1
+		}
+	}
+	m.removeUnproven(a)
 	return nil
+}
+
+// removeUnproven removes an account if the upstream has refused all its requests and no permit is in use.
+func (m *Memory) removeUnproven(a *account) {
+	if permits, ok := m.unproven[a.Name]; ok && permits == 0 && len(a.reservations) == 0 {
+		m.remove(a)
+	}
 }
 
 // Release implements [Ledger] and never fails.
@@ -108,6 +218,7 @@ func (m *Memory) Release(_ context.Context, permit Permit, aborted bool) error {
 	defer m.mu.Unlock()
 	if a := m.accounts[permit.Account]; a != nil {
 		a.release(permit.ID, aborted, m.now())
+		m.removeUnproven(a)
 	}
 	return nil
 }
@@ -118,21 +229,21 @@ func (m *Memory) Renew(_ context.Context, permits []OpenPermit) error {
 	defer m.mu.Unlock()
 	now := m.now()
 	for _, p := range permits {
-		a := m.account(p.Account, p.Kind, now)
+		a := m.account(p.Account, p.Kind)
 		a.renew(&p, m.spends(a, p.Claim), &m.rules, now)
 	}
 	return nil
 }
 
-// Budget implements [Ledger] and never fails.
-func (m *Memory) Budget(_ context.Context, name string, kind policy.CallerKind, resource string) (Budget, error) {
+// Budget implements [Ledger]. All budgets are known.
+func (m *Memory) Budget(name string, kind policy.CallerKind, resource string) (b Budget, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a := m.accounts[name]
 	if a == nil {
 		a = newAccount(name, kind)
 	}
-	return a.budget(resource, &m.rules, m.now()), nil
+	return a.budget(resource, &m.rules, m.now(), nil), true
 }
 
 // Resources implements [Ledger] and never fails.
@@ -145,17 +256,46 @@ func (m *Memory) Resources(_ context.Context, name string) ([]string, error) {
 	return nil, nil
 }
 
-// Accounts implements [Ledger] and never fails. The most recently used accounts are returned, ordered by name.
-func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
+// Open implements [Ledger].
+func (m *Memory) Open(_ context.Context, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.now()
-	recent := slices.SortedFunc(maps.Values(m.accounts), func(a, b *account) int { return cmp.Compare(b.last, a.last) })
+	a := m.accounts[name]
+	if a == nil || a.Cooldown.Closed == 0 {
+		return ErrNotClosed
+	}
+	a.Cooldown.open()
+	return nil
+}
+
+// Accounts implements [Ledger] and never fails. The most recently used accounts are returned, ordered by name. The lock
+// is not held while the accounts are sorted.
+func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
+	type use struct {
+		name string
+		last int64
+	}
+	m.mu.Lock()
+	known := len(m.accounts)
+	m.mu.Unlock()
+	recent := make([]use, 0, known) // growing it would take long under the lock
+	m.eachAccount(func(a *account) { recent = append(recent, use{a.Name, a.last}) })
+	slices.SortFunc(recent, func(a, b use) int { return cmp.Compare(b.last, a.last) })
 	recent = recent[:min(most, len(recent))]
-	slices.SortFunc(recent, func(a, b *account) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(recent, func(a, b use) int { return cmp.Compare(a.name, b.name) })
 	list := make([]Account, 0, len(recent))
-	for _, a := range recent {
-		list = append(list, a.describe(&m.rules, now))
+	describe := func(group []use) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, u := range group {
+			if a := m.accounts[u.name]; a != nil {
+				list = append(list, a.describe(&m.rules, m.now(), nil))
+			}
+		}
+	}
+	for group := range slices.Chunk(recent, describedAtOnce) {
+		describe(group)
+		runtime.Gosched()
 	}
 	return list, nil
 }

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -123,12 +124,12 @@ func (q *queue) mustWait(c class, now time.Time) bool {
 	return false
 }
 
+// flowName returns the name under which a caller shares the queue.
+func flowName(caller policy.Caller) string { return cmp.Or(caller.Client, caller.Class) }
+
 // add appends a claim to its line. It returns nil if too many claims wait.
 func (q *queue) add(claim Claim, caller policy.Caller, deadline time.Time) *waiter {
-	name := caller.Client
-	if name == "" {
-		name = caller.Class
-	}
+	name := flowName(caller)
 	f := q.flows[name]
 	if q.waiting >= maxWaiters || f != nil && f.waiting >= maxPerClient {
 		return nil
@@ -263,7 +264,7 @@ func (q *queue) refuse(c class, d Decision, now time.Time) {
 // because each claim needs another amount.
 func alsoRefused(reason Reason, a, b class) bool {
 	switch reason {
-	case Cooldown, Concurrency:
+	case Closed, Cooldown, Concurrency:
 		return true
 	case Primary:
 		return a.resource == b.resource && (b.batch || !a.batch)
@@ -304,6 +305,36 @@ func (l *line) expectedGrant(rank int, now time.Time) (at time.Time) {
 	}
 	if !l.untilSettled && l.until.After(at) {
 		at = l.until
+	}
+	return at
+}
+
+// retryAt returns the time for the refusal of a claim that has stopped waiting: the end of the block, or the expected
+// grant of a new claim. If both are unknown, retryAt returns the end of defaultRetry.
+func (l *line) retryAt(rank int, now time.Time) time.Time {
+	if at := l.expectedGrant(rank, now); at.After(now) {
+		return at
+	}
+	return now.Add(defaultRetry)
+}
+
+// nextPlace returns the time for the refusal of a claim for which the queue has no place. That is the expected grant of
+// a new claim, or the first deadline of a waiter whose place the claim can take.
+func (q *queue) nextPlace(c class, caller policy.Caller, now time.Time) (at time.Time) {
+	if l := q.lines[c]; l != nil {
+		if at = l.expectedGrant(rank(caller.Priority), now); at.After(now) {
+			return at
+		}
+	}
+	at = time.Time{}
+	own := q.flows[flowName(caller)]
+	for _, l := range q.lines {
+		for _, w := range l.waiters {
+			mayTake := q.waiting >= maxWaiters || w.flow == own
+			if mayTake && (at.IsZero() || w.deadline.Before(at)) {
+				at = w.deadline
+			}
+		}
 	}
 	return at
 }

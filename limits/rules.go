@@ -12,6 +12,9 @@ type Rules struct {
 	policy.Limits
 	// Headroom is the fraction of every limit that Weir leaves unused, for other programs that use the same account.
 	Headroom float64
+	// Probes is the number of failed probes in a row after which an account is closed, or zero to never close an
+	// account.
+	Probes int
 	// ColdStart is the assumption of a memory ledger about earlier spending. "strict" assumes that all quota is used,
 	// and "trust" that no quota is used. "ramp" assumes that three quarters are used and return in steps.
 	ColdStart string

@@ -30,7 +30,7 @@ func (m *Memory) Save(w io.Writer) error {
 	for _, a := range m.accounts {
 		now := a.advance(now)
 		for _, v := range a.reservations {
-			v.expiry = now
+			v.expiry, a.nextExpiry = now, now
 		}
 		a.advance(now)
 		if !a.idle(now) {

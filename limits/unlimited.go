@@ -22,8 +22,8 @@ func (Unlimited) Release(context.Context, Permit, bool) error { return nil }
 func (Unlimited) Renew(context.Context, []OpenPermit) error { return nil }
 
 // Budget implements [Ledger].
-func (Unlimited) Budget(_ context.Context, _ string, _ policy.CallerKind, resource string) (Budget, error) {
-	return Budget{Resource: resource, Unlimited: true}, nil
+func (Unlimited) Budget(_ string, _ policy.CallerKind, resource string) (b Budget, known bool) {
+	return Budget{Resource: resource, Unlimited: true}, true
 }
 
 // Resources implements [Ledger].
@@ -31,3 +31,6 @@ func (Unlimited) Resources(context.Context, string) ([]string, error) { return n
 
 // Accounts implements [Ledger].
 func (Unlimited) Accounts(context.Context, int) ([]Account, error) { return nil, nil }
+
+// Open implements [Ledger].
+func (Unlimited) Open(context.Context, string) error { return ErrNotClosed }

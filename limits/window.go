@@ -55,6 +55,8 @@ type window struct {
 	slowStarted    int64 // requests sent during the slow start
 	lastSlowStart  int64 // time of the last of these requests
 	inUse          int64 // requests of permits in use
+	reported       int64 // requests of this replica that reports about the open window contain
+	ended          int64 // windows that have ended
 }
 
 // report combines the rate headers of the responses about one window, in any order.
@@ -88,6 +90,7 @@ func newWindow(resource string, documented policy.Window) *window {
 // expire removes the reports of windows that have ended, and the unconfirmed requests in these windows.
 func (w *window) expire(now int64) {
 	w.Unconfirmed.expire(now)
+	open := len(w.Reports) > 0
 	w.Reports = slices.DeleteFunc(w.Reports, func(p report) bool {
 		if p.reopens() > now {
 			return false
@@ -99,15 +102,20 @@ func (w *window) expire(now int64) {
 		w.Unconfirmed.removeUntil(p.Reset + p.MinOffset)
 		return true
 	})
+	if open && len(w.Reports) == 0 {
+		w.reported = 0
+		w.ended++
+	}
 }
 
 // admits reports whether one more request fits. If the request does not fit, until is the time of the next attempt.
-// until is zero if the response of a permit in use decides.
-func (w *window) admits(now int64, r *Rules, batch bool) (ok bool, until int64) {
+// until is zero if the response of a permit in use decides. others is the number of requests of other replicas that are
+// in use or unconfirmed.
+func (w *window) admits(now int64, r *Rules, batch bool, others int64) (ok bool, until int64) {
 	w.expire(now)
 	ok = w.Confirmed || w.slowStarted < slowStartBurst || now-w.lastSlowStart >= slowStartEvery
 	for _, p := range w.Reports {
-		fits, at := w.fits(p, now, r, batch)
+		fits, at := w.fits(p, now, r, batch, others)
 		ok, until = ok && fits, max(until, at)
 	}
 	if len(w.Reports) > 0 {
@@ -123,12 +131,12 @@ func (w *window) admits(now int64, r *Rules, batch bool) (ok bool, until int64) 
 	case spent >= limit:
 		return false, w.Unconfirmed.freeAt(spent + 1 - limit)
 	default:
-		return ok && spent+w.inUse < limit, 0
+		return ok && spent+w.inUse+others < limit, 0
 	}
 }
 
 // fits reports whether one more request fits into a reported window.
-func (w *window) fits(p report, now int64, r *Rules, batch bool) (ok bool, until int64) {
+func (w *window) fits(p report, now int64, r *Rules, batch bool, others int64) (ok bool, until int64) {
 	limit := r.Usable(p.Limit)
 	spent := p.Used + w.Unconfirmed.Total
 	switch {
@@ -136,14 +144,14 @@ func (w *window) fits(p report, now int64, r *Rules, batch bool) (ok bool, until
 		return false, p.reopens()
 	case spent >= limit:
 		return false, min(p.reopens(), w.Unconfirmed.freeAt(spent+1-limit))
-	case spent+w.inUse >= limit:
+	case spent+w.inUse+others >= limit:
 		return false, 0
 	}
 	if !batch {
 		return true, 0
 	}
 	parts := reserveParts * w.Length
-	free := limit - spent - w.inUse // including this request
+	free := limit - spent - w.inUse - others // including this request
 	if max(0, p.end()-now)*limit/parts < free {
 		return true, 0
 	}
@@ -167,14 +175,28 @@ func (w *window) learn(r Rate, sent, now int64) {
 	if w.LastReset != 0 && p.Reset <= w.LastReset+resetJitter || p.reopens() <= now {
 		return
 	}
-	w.Confirmed, w.Limit = true, p.Limit
 	// The reported count includes every unconfirmed request that ended before this request was sent.
 	w.Unconfirmed.removeUntil(sent - 1)
+	w.add(p, func(old, added int64) int64 { return old + added })
+}
+
+// merge adds a report of another replica.
+func (w *window) merge(p report, now int64) {
+	w.expire(now)
+	if p.Responses > 0 && w.LastReset != 0 && p.Reset <= w.LastReset+resetJitter || p.reopens() <= now {
+		return
+	}
+	w.add(p, func(old, added int64) int64 { return max(old, added) })
+}
+
+// add adds a report of the open window. responses combines the numbers of responses of two reports about one window.
+func (w *window) add(p report, responses func(old, added int64) int64) {
+	w.Confirmed, w.Limit = true, p.Limit
 	for i := range w.Reports {
 		if old := &w.Reports[i]; max(old.Reset-p.Reset, p.Reset-old.Reset) <= resetJitter {
 			old.Reset, old.Used, old.Limit = max(old.Reset, p.Reset), max(old.Used, p.Used), p.Limit
 			old.MaxOffset, old.MinOffset = min(old.MaxOffset, p.MaxOffset), max(old.MinOffset, p.MinOffset)
-			old.Responses++
+			old.Responses = responses(old.Responses, p.Responses)
 			return
 		}
 	}

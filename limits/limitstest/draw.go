@@ -11,7 +11,7 @@ import (
 // Draw returns a random scenario for a seed.
 func Draw(seed uint64) Scenario {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	rules := limits.Rules{Limits: policy.DefaultLimits()}
+	rules := limits.Rules{Limits: policy.DefaultLimits(), Probes: 1 + int(seed%5)}
 	if rng.IntN(4) > 0 {
 		rules.Limits = smallLimits(rng)
 	}

@@ -2,6 +2,7 @@ package limitstest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,6 +37,7 @@ const (
 	settles
 	releases
 	renews
+	opens
 )
 
 // draft is an outcome without absolute times. Reset and date are relative to the time of the step.
@@ -74,6 +76,8 @@ func (s step) String() string {
 			s.outcome.date)
 	case releases:
 		return fmt.Sprintf("release %d, aborted %v", s.claim.ID, s.aborted)
+	case opens:
+		return "open the account"
 	default:
 		return fmt.Sprintf("renew %d, %v elapsed", s.claim.ID, s.elapsed)
 	}
@@ -92,15 +96,21 @@ func tightLimits() policy.Limits {
 }
 
 func drawRules(t *rapid.T) limits.Rules {
-	r := limits.Rules{Limits: tightLimits()}
+	r := limits.Rules{Limits: tightLimits(), Probes: rapid.SampledFrom([]int{0, 1, 2, 3, 10}).Draw(t, "probes")}
 	if rapid.IntRange(0, 3).Draw(t, "headroom") == 0 {
 		r.Headroom = 0.2
+	}
+	if rapid.Bool().Draw(t, "wide windows") {
+		r.Primary.User = 1000
 	}
 	return r
 }
 
 // drawHistory draws the events of one account.
 func drawHistory(t *rapid.T) []step {
+	if rapid.IntRange(0, 4).Draw(t, "outside use") == 4 {
+		return drawOutsideUse(t)
+	}
 	least, silentUntil := 1, 0
 	if rapid.IntRange(0, 3).Draw(t, "silent upstream") == 3 { // windows become unlimited
 		least, silentUntil = 50, rapid.IntRange(30, 70).Draw(t, "silent until")
@@ -114,7 +124,7 @@ func drawHistory(t *rapid.T) []step {
 		}
 		before := min(s.before, len(claims))
 		switch {
-		case s.kind == waits:
+		case s.kind == waits, s.kind == opens:
 		case s.kind == admits && (before < 3 || s.before > 5): // usually a new claim
 			s.claim.ID = uint64(len(claims) + 1)
 			claims = append(claims, s.claim)
@@ -127,12 +137,42 @@ func drawHistory(t *rapid.T) []step {
 	return history
 }
 
+// drawOutsideUse draws a history in which requests follow each other quickly and get many secondary limit errors, as if
+// another program used the same budgets.
+func drawOutsideUse(t *rapid.T) (history []step) {
+	for id := range uint64(rapid.IntRange(20, 60).Draw(t, "requests")) {
+		pass := rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 5 * time.Second, time.Minute}).Draw(t, "pause")
+		if rapid.IntRange(0, 9).Draw(t, "long pause") == 9 {
+			pass = drawPause(t)
+		}
+		c := drawClaim(t)
+		c.ID, c.Resource, c.Batch = id+1, policy.Core, false
+		if c.Operation == policy.GraphQL {
+			c.Operation = "users/get"
+		}
+		var d draft
+		d.Sent, d.Answered, d.Succeeded = true, true, true
+		d.Elapsed = time.Duration(rapid.IntRange(0, 400).Draw(t, "milliseconds")) * time.Millisecond
+		if rapid.IntRange(0, 3).Draw(t, "limited") == 3 {
+			d.Limited, d.Succeeded = limits.SecondaryLimit, false
+			d.RetryAfter = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 20 * time.Second}).Draw(t, "retry after")
+		}
+		history = append(history, step{kind: waits, pass: pass}, step{kind: admits, claim: c}, step{kind: settles, claim: c, outcome: d})
+		if rapid.IntRange(0, 5).Draw(t, "open") > 0 {
+			history = append(history, step{kind: releases, claim: c})
+		}
+	}
+	return history
+}
+
 func drawStep(t *rapid.T) step {
 	s := step{kind: rapid.SampledFrom([]action{waits, waits, admits, admits, admits, settles, settles, settles,
-		releases, renews}).Draw(t, "kind")}
+		releases, renews, opens}).Draw(t, "kind")}
 	switch s.kind {
 	case waits:
 		s.pass = drawPause(t)
+		return s
+	case opens:
 		return s
 	case admits:
 		s.claim = drawClaim(t)
@@ -235,6 +275,8 @@ func (c *player) applyToLedger(s step, o limits.Outcome) (d limits.Decision, err
 		err = c.Release(ctx, p, s.aborted)
 	case renews:
 		err = c.Renew(ctx, []limits.OpenPermit{{Permit: p, Elapsed: s.elapsed}})
+	case opens:
+		err = c.Open(ctx, testAccount)
 	}
 	return limits.Decision{}, err
 }
@@ -249,6 +291,12 @@ func (c *player) apply(s step) (difference string) {
 	}
 	for range times {
 		d, err := c.applyToLedger(s, o)
+		if s.kind == opens {
+			if opened := c.model.reopen(); opened != (err == nil) || err != nil && !errors.Is(err, limits.ErrNotClosed) {
+				return fmt.Sprintf("open: got %v, the model opened the account: %v", err, opened)
+			}
+			continue
+		}
 		if err != nil {
 			return err.Error()
 		}
@@ -276,7 +324,7 @@ func (c *player) applyToModel(s step, o limits.Outcome, now time.Time) {
 		c.model.release(s.claim.ID, s.aborted, now.UnixMicro())
 	case renews:
 		c.model.renew(s.claim, s.elapsed, now.UnixMicro())
-	case waits, admits:
+	case waits, admits, opens:
 	}
 }
 

@@ -16,6 +16,7 @@ type link struct {
 	limits.Ledger
 	upstream *Upstream
 	slow     time.Duration // longest latency of a call in each direction
+	lag      time.Duration // longest time from a decision to the end of its call
 	repeats  float64       // probability that a call is repeated
 
 	mu        sync.Mutex // guards the fields below
@@ -51,13 +52,14 @@ func (l *link) Admit(ctx context.Context, claim limits.Claim) (limits.Decision, 
 	if err != nil {
 		return limits.Decision{}, err
 	}
+	began := time.Now()
 	d, err := l.Ledger.Admit(ctx, claim)
 	if again && err == nil {
 		d, err = l.Ledger.Admit(ctx, claim)
 	}
 	if d.Granted {
 		l.mu.Lock()
-		l.granted[claim.ID] = time.Now()
+		l.granted[claim.ID] = maxTime(began, time.Now().Add(-l.lag))
 		l.mu.Unlock()
 	}
 	if _, broken := l.delay(); broken != nil {

@@ -28,6 +28,9 @@ type model struct {
 	probe              uint64
 	slowStart          int64 // start of the slow start, or zero
 	ceiling, raised    int64 // number of concurrency slots, or zero; time of the last change
+	failedProbes       int
+	shares             []*outsideShare
+	closedSince        int64 // time of the last failed probe of a closed account, or zero
 }
 
 // openPermit is a permit that occupies a concurrency slot.
@@ -142,8 +145,12 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 			refused, until, reason = true, at, by
 		}
 	}
-	refuse(now < m.blocked, limits.Cooldown, m.blocked)
-	refuse(now >= m.blocked && m.probing && m.probe != 0, limits.Cooldown, 0)
+	if m.closedSince != 0 { // the end is unknown: try again after an hour
+		refuse(true, limits.Closed, max(now+3600*sec, m.blocked))
+	} else {
+		refuse(now < m.blocked, limits.Cooldown, m.blocked)
+		refuse(now >= m.blocked && m.probing && m.probe != 0, limits.Cooldown, 0)
+	}
 	refuse(int64(len(m.open)) >= m.slots(now), limits.Concurrency, 0)
 	w := m.window(c.Resource)
 	p := &openPermit{id: c.ID, granted: now, ends: now + permitLife, window: w, units: 1}
@@ -151,7 +158,11 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 		if s.Budget == limits.Primary && m.unlimited(w) {
 			continue
 		}
-		log, limit := m.log(s), s.Limit
+		log := m.log(s)
+		limit := m.allowed(log, s.Limit)
+		if s.Cost <= s.Limit && limit < s.Cost {
+			limit = s.Cost // a request alone is allowed
+		}
 		if s.Budget == limits.Primary {
 			limit = m.rules.Usable(w.limit)
 		}
@@ -178,6 +189,7 @@ func (m *model) grant(p *openPermit, now int64) {
 	if w := p.window; !w.answered {
 		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
 	}
+	m.growShares(now)
 	if m.probing {
 		m.probe = p.id
 	}
@@ -307,7 +319,7 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 		}
 		m.addUnconfirmed(w, now, 1)
 	}
-	m.handleLimitError(c.ID, p != nil, sent, w, o, now)
+	m.handleLimitError(c, p != nil, sent, w, o, now)
 	if p != nil && o.Ended {
 		m.remove(p)
 	}
@@ -343,22 +355,34 @@ func (m *model) settlePermit(p *openPermit, o limits.Outcome, now int64) {
 }
 
 // handleLimitError starts or ends a cool-down.
-func (m *model) handleLimitError(id uint64, known bool, sent int64, w *fixedWindow, o limits.Outcome, now int64) {
+func (m *model) handleLimitError(c limits.Claim, known bool, sent int64, w *fixedWindow, o limits.Outcome, now int64) {
 	switch {
 	case o.Limited == limits.PrimaryLimit:
 		w.exhaust(now)
 	case o.Limited == limits.SecondaryLimit && (known || now >= m.blocked):
-		m.startCooldown(sent > m.lastError || sent == 0 && now >= m.blocked, w, o.RetryAfter, now)
-	case o.Limited == limits.NotLimited && !o.Failed && m.probing && m.probe == id:
-		m.probing, m.probe, m.slowStart = false, 0, now
+		another := sent > m.lastError || sent == 0 && now >= m.blocked
+		if another && w.usedUpUntil(now) == 0 {
+			m.learnShare(c, now)
+		}
+		m.startCooldown(another, w, o.RetryAfter, now)
+	case o.Limited == limits.NotLimited && !o.Failed && m.closedSince != 0:
+		m.reopen() // an earlier request succeeded
+	case o.Limited == limits.NotLimited && !o.Failed && m.probing && m.probe == c.ID:
+		m.probing, m.probe, m.slowStart, m.failedProbes = false, 0, now, 0
 	case o.Limited == limits.NotLimited && !o.Failed && !m.probing && m.slowStart == 0:
 		m.errors = 0
 	}
 }
 
 // startCooldown starts a cool-down. The cool-down lasts for retryAfter, or until the reset of an exhausted window, or
-// for a minute that doubles with each consecutive error.
+// for a minute. Consecutive errors double retryAfter and the minute, up to 64 minutes.
 func (m *model) startCooldown(another bool, w *fixedWindow, retryAfter time.Duration, now int64) {
+	if another && m.probing {
+		m.failedProbes++
+		if m.closedSince == 0 && m.rules.Probes > 0 && m.failedProbes >= m.rules.Probes {
+			m.closedSince, m.errors = now, 0
+		}
+	}
 	if another {
 		ceiling := m.concurrent()
 		if m.ceiling != 0 {
@@ -368,18 +392,30 @@ func (m *model) startCooldown(another bool, w *fixedWindow, retryAfter time.Dura
 		m.errors++
 		m.lastError = now
 	}
-	wait := 60 * sec
-	for range min(m.errors-1, 6) {
-		wait *= 2
+	doubled := func(wait int64) int64 {
+		longest := max(wait, 64*60*sec)
+		for n := int64(1); n < m.errors && wait < longest; n++ {
+			wait *= 2
+		}
+		return min(wait, longest)
 	}
-	until := now + wait
+	until := now + doubled(60*sec)
 	if retryAfter > 0 {
-		until = now + retryAfter.Microseconds() + sec
+		until = now + doubled(retryAfter.Microseconds()) + sec
 	} else if back := w.usedUpUntil(now); back != 0 {
 		until = back
 	}
 	m.blocked = max(m.blocked, until)
 	m.probing, m.probe, m.slowStart = true, 0, 0
+}
+
+// reopen lets a closed account send a probe after its cool-down. It returns false if the account is not closed.
+func (m *model) reopen() bool {
+	if m.closedSince == 0 {
+		return false
+	}
+	m.closedSince, m.failedProbes = 0, 0
+	return true
 }
 
 // release frees the concurrency slot of a settled permit at the end of the response.

@@ -197,6 +197,9 @@ func (m *model) describe(now int64) limits.Account {
 	if now < m.blocked {
 		a.BlockedUntil = time.UnixMicro(m.blocked)
 	}
+	if m.closedSince != 0 {
+		a.ClosedSince = time.UnixMicro(m.closedSince)
+	}
 	for _, w := range m.windows {
 		if !m.unlimited(w) {
 			a.Budgets = append(a.Budgets, m.shown(w, now))
@@ -207,6 +210,10 @@ func (m *model) describe(now int64) limits.Account {
 			continue
 		}
 		b := m.rules.LogBudget(l.budget, l.scope, int(l.total(now)), int(m.held(l)))
+		if allowed := int(m.allowed(l, int64(b.Limit))); allowed != b.Limit {
+			b.Share = float64(allowed) / float64(b.Limit)
+			b.Limit, b.Remaining = allowed, allowed-b.Used
+		}
 		b.Reset = time.UnixMicro(now)
 		if groups := l.groups(now); len(groups) > 0 {
 			b.Reset = time.UnixMicro(groups[len(groups)-1].at + l.window)

@@ -199,6 +199,28 @@ var cooldownCases = []testCase{
 			time.Sleep(rest)
 		}
 	}},
+	{"repeated errors double Retry-After up to 64 minutes", func(h *harness) {
+		for _, seconds := range []int{200, 400, 800, 1600, 3200, 64 * 60, 64 * 60} {
+			rest := time.Duration(seconds)*second + margin
+			h.spend(get("core"), limitedBy(200*second))
+			h.refused(get("core"), limits.Cooldown, rest)
+			time.Sleep(rest)
+		}
+		h.spend(get("core"), limitedBy(2*time.Hour))
+		h.refused(get("core"), limits.Cooldown, 2*time.Hour+margin) // never shorter than Retry-After
+	}},
+	{"successes after the slow start end the series of errors", func(h *harness) {
+		for range 3 {
+			h.spend(get("core"), limitedBy(10*second))
+			time.Sleep(time.Until(h.account().BlockedUntil))
+		}
+		h.spend(get("core"), answered()) // the probe
+		time.Sleep(60 * second)
+		h.spend(get("core"), answered())
+		h.spend(get("core"), answered())
+		h.spend(get("core"), limitedBy(10*second))
+		h.refused(get("core"), limits.Cooldown, 10*second+margin)
+	}},
 	{"errors of concurrent requests count as one error", func(h *harness) {
 		h.spend(get("core"), answered())
 		time.Sleep(second)

@@ -51,6 +51,9 @@ type Scenario struct {
 	// call is repeated. Crash is the probability that a replica crashes.
 	LedgerLatency     time.Duration
 	Duplicates, Crash float64
+	// StoreLag is the longest time from a decision of the store to the end of its call. The upstream blames a ledger only
+	// for what it had learned before that time.
+	StoreLag time.Duration
 }
 
 // run is a scenario in progress.
@@ -106,7 +109,7 @@ func accountName(i int) string { return fmt.Sprint("account ", i) }
 func (r *run) replica(ctx, limiting context.Context, n int, ledger limits.Ledger) {
 	s := r.scenario
 	l := &link{
-		Ledger: ledger, upstream: r.upstream, slow: s.LedgerLatency, repeats: s.Duplicates,
+		Ledger: ledger, upstream: r.upstream, slow: s.LedgerLatency, lag: s.StoreLag, repeats: s.Duplicates,
 		rng: rand.New(rand.NewPCG(s.Seed, uint64(1000+n))), granted: map[uint64]time.Time{}, responses: map[uint64]*Response{},
 	}
 	limiter := limits.NewLimiter(l)

@@ -16,15 +16,19 @@ type Open func(t *testing.T, rules limits.Rules) limits.Ledger
 
 // RunSuite tests a ledger: fixed cases, random histories compared with the model, and the invariants.
 func RunSuite(t *testing.T, open Open) {
-	for _, group := range [][]testCase{windowCases, unlimitedCases, logCases, permitCases, cooldownCases} {
-		for _, c := range group {
+	run := func(rules limits.Rules, cases []testCase) {
+		for _, c := range cases {
 			t.Run(c.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					c.run(newHarness(t, open, limits.Rules{Limits: policy.DefaultLimits()}))
-				})
+				synctest.Test(t, func(t *testing.T) { c.run(newHarness(t, open, rules)) })
 			})
 		}
 	}
+	rules := limits.Rules{Limits: policy.DefaultLimits()}
+	for _, group := range [][]testCase{windowCases, unlimitedCases, logCases, permitCases, cooldownCases, shareCases} {
+		run(rules, group)
+	}
+	rules.Probes = 3
+	run(rules, closedCases)
 	runHistories(t, open)
 	runInvariants(t, open)
 	runBatchReserve(t, open)
@@ -138,6 +142,14 @@ func (h *harness) renewed(elapsed time.Duration, permits ...limits.Permit) {
 	}
 }
 
+// opened opens the account, and checks that the account was closed.
+func (h *harness) opened() {
+	h.Helper()
+	if err := h.Open(context.Background(), "a"); err != nil {
+		h.Fatal(err)
+	}
+}
+
 // account returns the account from the ledger, or an empty account if the ledger has no account.
 func (h *harness) account() limits.Account {
 	h.Helper()
@@ -167,10 +179,7 @@ func (h *harness) budget(name string) limits.Budget {
 // unlimited reports whether the account has no limit of a resource.
 func (h *harness) unlimited(resource string) bool {
 	h.Helper()
-	b, err := h.Budget(context.Background(), "a", policy.User, resource)
-	if err != nil {
-		h.Fatal(err)
-	}
+	b, _ := h.Budget("a", policy.User, resource)
 	return b.Unlimited
 }
 

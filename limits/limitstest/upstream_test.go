@@ -15,6 +15,8 @@ func newMemory(rules limits.Rules) limits.Ledger { return limits.NewMemory(rules
 
 var memory = ShareLedger(newMemory)
 
+func openMemory(_ *testing.T, rules limits.Rules) limits.Ledger { return newMemory(rules) }
+
 // setting returns a number from the environment.
 func setting(t *testing.T, name string, fallback int) int {
 	text := os.Getenv(name)

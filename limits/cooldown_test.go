@@ -1,0 +1,61 @@
+package limits
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+)
+
+// TestShiftMovesEveryTime sets every number of a cool-down. All numbers except those that are no times must move.
+func TestShiftMovesEveryTime(t *testing.T) {
+	noTimes := []string{"Errors", "Ceiling", "FailedProbes", "Shares.Parts"}
+	c := cooldown{Shares: map[string]share{"points:op": {}}}
+	s := c.Shares["points:op"]
+	fields := func(name string, v reflect.Value, each func(name string, v reflect.Value)) {
+		for field, value := range v.Fields() {
+			if field.IsExported() && value.Kind() == reflect.Int64 {
+				each(name+field.Name, value)
+			}
+		}
+	}
+	all := func(each func(name string, v reflect.Value)) {
+		fields("", reflect.ValueOf(&c).Elem(), each)
+		fields("Shares.", reflect.ValueOf(&s).Elem(), each)
+	}
+	all(func(_ string, v reflect.Value) { v.SetInt(1000) })
+	c.Shares["points:op"] = s
+	c.shift(7)
+	s = c.Shares["points:op"]
+	all(func(name string, v reflect.Value) {
+		want := int64(1007)
+		if slices.Contains(noTimes, name) {
+			want = 1000
+		}
+		if v.Int() != want {
+			t.Errorf("%s: got %d, want %d", name, v.Int(), want)
+		}
+	})
+	c = cooldown{}
+	c.shift(7)
+	if !reflect.DeepEqual(c, cooldown{}) {
+		t.Errorf("a time that is not set was shifted: %+v", c)
+	}
+}
+
+// TestSharesAreBounded lowers the shares of many logs.
+func TestSharesAreBounded(t *testing.T) {
+	var c cooldown
+	for i := range int64(3 * maxShares) {
+		key := fmt.Sprint("points:", i)
+		for range 2 {
+			c.learn([]logUse{{key, 90, 100, 60 * second}}, 0, i*second+1)
+		}
+		if got := c.shared(key, 1000); got != 720 {
+			t.Fatalf("%s: got %d of 1000, want 720", key, got)
+		}
+	}
+	if len(c.Shares) != maxShares || c.shared(fmt.Sprint("points:", 2*maxShares), 1000) != 720 {
+		t.Errorf("%d shares, want the last %d", len(c.Shares), maxShares)
+	}
+}

@@ -1,0 +1,113 @@
+package limitstest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+)
+
+// closedRetry is the wait of a claim of a closed account.
+const closedRetry = time.Hour
+
+// close gets a limit error and three failed probes, which close the account. One earlier request stays open.
+func (h *harness) close() (earlier limits.Permit) {
+	h.Helper()
+	h.spend(get("core"), answered())
+	earlier = h.granted(get("core"))
+	for range 4 {
+		h.check("closed before the last probe", h.account().ClosedSince, time.Time{})
+		h.spend(get("core"), limitedBy(10*second))
+		time.Sleep(time.Until(h.account().BlockedUntil))
+		h.renewed(second, earlier)
+	}
+	return earlier
+}
+
+// closedCases test accounts that failed probes have closed. Three failed probes close an account.
+var closedCases = []testCase{
+	{"a closed account grants nothing", func(h *harness) {
+		closed := time.Now().Add((11 + 21 + 41) * second)
+		h.close()
+		h.check("closed since", h.account().ClosedSince, closed)
+		for range 20 {
+			h.refused(get("core"), limits.Closed, closedRetry)
+			h.refused(get("search"), limits.Closed, closedRetry)
+			time.Sleep(closedRetry)
+		}
+		h.check("closed since", h.account().ClosedSince, closed)
+		h.granted(claimOf("b")) // another account
+	}},
+	{"an operator opens a closed account", func(h *harness) {
+		earlier := h.close()
+		h.opened()
+		h.check("closed since", h.account().ClosedSince, time.Time{})
+		probe := h.granted(get("core"))
+		h.refused(get("core"), limits.Cooldown, untilSettled)
+		h.settled(probe, answered())
+		h.settled(earlier, answered())
+		h.granted(get("core"))
+	}},
+	{"an account that is not closed cannot be opened", func(h *harness) {
+		for range 2 {
+			if err := h.Open(context.Background(), "a"); !errors.Is(err, limits.ErrNotClosed) {
+				h.Errorf("got %v, want %v", err, limits.ErrNotClosed)
+			}
+			h.spend(get("core"), limitedBy(10*second)) // in a cool-down, but not closed
+			time.Sleep(11 * second)
+		}
+	}},
+	{"an opened account still waits for Retry-After", func(h *harness) {
+		for range 4 {
+			time.Sleep(time.Until(h.account().BlockedUntil))
+			h.spend(get("core"), limitedBy(10*second))
+		}
+		h.opened()
+		h.refused(get("core"), limits.Cooldown, 10*second+margin) // not doubled any more
+	}},
+	{"an opened account gets the full number of probes", func(h *harness) {
+		h.close()
+		h.opened()
+		for range 3 {
+			h.check("closed", h.account().ClosedSince, time.Time{})
+			h.spend(get("core"), limitedBy(10*second))
+			time.Sleep(time.Until(h.account().BlockedUntil))
+		}
+		h.refused(get("core"), limits.Closed, closedRetry)
+	}},
+	{"the success of an earlier request opens a closed account", func(h *harness) {
+		earlier := h.close()
+		failed := answered()
+		failed.Failed, failed.Ended = true, false
+		other := h.account()
+		h.settled(earlier, failed)
+		h.check("closed after a 503", h.account().ClosedSince, other.ClosedSince)
+		h.settled(limits.Permit{Claim: limits.Claim{ID: 1000, Account: "a", Resource: "core"}}, answered()) // of an expired permit
+		h.check("closed after a success", h.account().ClosedSince, time.Time{})
+		h.granted(get("core")) // the probe
+		h.refused(get("core"), limits.Cooldown, untilSettled)
+	}},
+	{"a successful probe ends the series of failed probes", func(h *harness) {
+		for range 4 {
+			for range 2 {
+				h.spend(get("core"), limitedBy(10*second))
+				time.Sleep(time.Until(h.account().BlockedUntil))
+			}
+			h.spend(get("core"), answered())
+		}
+		h.check("closed", h.account().ClosedSince, time.Time{})
+	}},
+	{"probes without a result do not count", func(h *harness) {
+		h.spend(get("core"), limitedBy(10*second))
+		time.Sleep(11 * second)
+		for range 10 {
+			h.settled(h.granted(get("core")), limits.Outcome{Sent: true})
+			failed := answered()
+			failed.Failed = true
+			h.spend(get("core"), failed)
+			time.Sleep(10 * second)
+		}
+		h.check("closed", h.account().ClosedSince, time.Time{})
+	}},
+}

@@ -1,0 +1,356 @@
+package limits
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// Part is the part of an account that one replica uses, for a ledger that several replicas share. The replica applies
+// the rules of this package to its own requests. For every budget it has a lease: tokens that no other replica uses.
+// The leases of all replicas together are at most the limit of the budget. A token that the replica spends belongs to
+// the lease until the token returns, so the replica can then spend it again.
+//
+// The ledger stores the leases, and exchanges the reports of windows and the cool-down between the replicas. Times are
+// microseconds since 1970 on the clock of this process. A Part is not safe for concurrent use.
+type Part struct {
+	account
+}
+
+// NewPart returns the part of a replica that has not used the account.
+func NewPart(name string, kind policy.CallerKind) *Part {
+	p := &Part{*newAccount(name, kind)}
+	p.shared, p.others = true, map[string]int64{}
+	return p
+}
+
+// Need is what a claim needs from one budget.
+type Need struct {
+	Budget string // identifies the budget within its account
+	Reason Reason // of a refusal
+	// Cost is the number of tokens. Limit is the limit for the tokens of all replicas together.
+	Cost, Limit int64
+}
+
+// Budgets that have no sliding log. A sliding log is identified by its reason and scope, such as "points:user/get". The
+// names of windows end with a resource.
+const (
+	SlotsBudget  = "slots"   // concurrency slots
+	probeBudget  = "probe"   // the probe after a cool-down
+	windowPrefix = "window:" // primary window
+	startPrefix  = "start:"  // requests of the slow start of a primary window
+)
+
+// WindowBudget returns the budget of the primary window of a resource.
+func WindowBudget(resource string) string { return windowPrefix + resource }
+
+// IsWindow reports whether a budget is a primary window.
+func IsWindow(budget string) bool { return strings.HasPrefix(budget, windowPrefix) }
+
+// IsTemporary reports whether a budget limits requests for a short time, until the upstream has responded. Without the
+// other replicas, such a budget cannot be shared.
+func IsTemporary(budget string) bool {
+	return budget == probeBudget || strings.HasPrefix(budget, startPrefix)
+}
+
+// needs returns what a claim needs from each budget.
+func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
+	documented := r.Usable(int64(r.Concurrent))
+	list := []Need{{SlotsBudget, Concurrency, 1, a.Cooldown.slots(now, documented)}}
+	if a.Cooldown.Probing {
+		list = append(list, Need{probeBudget, Cooldown, 1, 1})
+	}
+	w := a.window(r, c.Resource)
+	unlimited := a.unlimited(w)
+	for _, s := range spends {
+		limit := a.shareOf(s)
+		if s.Budget == Primary {
+			limit = r.Usable(w.Limit)
+		}
+		if s.Budget != Primary || !unlimited {
+			list = append(list, Need{logKey(s.Budget, s.Scope), s.Budget, s.Cost, limit})
+		}
+	}
+	if unlimited {
+		return list
+	}
+	if !w.Confirmed && w.slowStarted < slowStartBurst {
+		list = append(list, Need{startPrefix + c.Resource, Primary, 1, slowStartBurst})
+	}
+	return append(list, Need{windowPrefix + c.Resource, Primary, 1, r.Usable(w.Limit)})
+}
+
+// Needs returns what a claim needs from each budget.
+func (p *Part) Needs(c Claim, r *Rules, now int64) []Need {
+	now = p.advance(now)
+	return p.needs(&c, r.Spends(c), r, now)
+}
+
+// Has reports whether the replica has a permit for a claim.
+func (p *Part) Has(c Claim) bool { return p.reservations[c.ID] != nil }
+
+// Check decides whether this replica's own requests and reports refuse a claim. It reserves nothing.
+func (p *Part) Check(c Claim, r *Rules, now int64) Decision {
+	now = p.advance(now)
+	if p.Has(c) {
+		return Decision{Granted: true}
+	}
+	return p.check(&c, r.Spends(c), r, now, nil)
+}
+
+// Admit decides a claim for which the replica has leases, like [Ledger.Admit].
+func (p *Part) Admit(c Claim, r *Rules, now int64) Decision {
+	return p.admit(&c, r.Spends(c), r, now, p.others)
+}
+
+// Settle charges a permit, like [Ledger.Settle].
+func (p *Part) Settle(permit Permit, o Outcome, r *Rules, now int64) {
+	p.settle(&permit, &o, r, now)
+}
+
+// Release frees the concurrency slot of a permit, like [Ledger.Release].
+func (p *Part) Release(id uint64, aborted bool, now int64) { p.release(id, aborted, now) }
+
+// Renew extends a permit in use, like [Ledger.Renew].
+func (p *Part) Renew(open OpenPermit, r *Rules, now int64) {
+	p.renew(&open, r.Spends(open.Claim), r, now)
+}
+
+// Touches returns the budgets that a permit of a claim uses, and the window of another resource that its response
+// named.
+func (p *Part) Touches(c Claim, named string, r *Rules) []string {
+	list := []string{SlotsBudget, probeBudget, startPrefix + c.Resource, windowPrefix + c.Resource}
+	if named != "" && named != c.Resource {
+		list = append(list, startPrefix+named, windowPrefix+named)
+	}
+	for _, s := range r.Spends(c) {
+		list = append(list, logKey(s.Budget, s.Scope))
+	}
+	return list
+}
+
+// RecentPoints returns the points in use of all operations, an upper bound of the requests within the window of points.
+func (p *Part) RecentPoints(now int64) (points int64) {
+	for _, l := range p.Logs {
+		if l.Budget == Points {
+			l.expire(now)
+			points += l.Total + l.held
+		}
+	}
+	return points
+}
+
+// Use is what a replica uses of one budget.
+type Use struct {
+	// Spent is the number of tokens that will return at a known time. Held is the number of tokens of open permits.
+	Spent, Held int64
+	// Reported is the number of requests in a primary window that reports contain.
+	Reported int64
+	// Returns and Ends are the times at which the first and the last spent token return, or zero.
+	Returns, Ends int64
+	// Keep is the time for which the upstream counts a spent token, in microseconds.
+	Keep int64
+}
+
+// Total returns the number of tokens in use.
+func (u Use) Total() int64 { return u.Spent + u.Held }
+
+// Used returns the budgets of which the replica uses tokens.
+func (p *Part) Used(now int64) []string {
+	now = p.advance(now)
+	names := []string{SlotsBudget, probeBudget}
+	names = slices.AppendSeq(names, maps.Keys(p.Logs))
+	for resource := range p.Windows {
+		names = append(names, windowPrefix+resource, startPrefix+resource)
+	}
+	return slices.DeleteFunc(names, func(name string) bool {
+		u := p.Use(name, now)
+		return u.Total() == 0 && u.Reported == 0
+	})
+}
+
+// Use returns the use of one budget.
+func (p *Part) Use(budget string, now int64) Use {
+	now = p.advance(now)
+	if l := p.Logs[budget]; l != nil {
+		l.expire(now)
+		u := Use{Spent: l.Total, Held: l.held, Keep: l.Window}
+		if n := len(l.Entries); n > 0 {
+			u.Returns, u.Ends = l.Entries[0].At+l.Window, l.Entries[n-1].At+l.Window
+		}
+		return u
+	}
+	switch {
+	case budget == SlotsBudget:
+		return Use{Held: int64(len(p.reservations))}
+	case budget == probeBudget && p.Cooldown.probe != 0:
+		return Use{Held: 1}
+	}
+	if resource, ok := strings.CutPrefix(budget, windowPrefix); ok {
+		if w := p.Windows[resource]; w != nil {
+			w.expire(now)
+			return Use{Spent: w.Unconfirmed.Total, Held: w.inUse, Reported: w.reported, Keep: w.Unconfirmed.Window}
+		}
+	}
+	if resource, ok := strings.CutPrefix(budget, startPrefix); ok {
+		if w := p.Windows[resource]; w != nil && !w.Confirmed {
+			w.expire(now)
+			return Use{Held: min(w.slowStarted, slowStartBurst)}
+		}
+	}
+	return Use{}
+}
+
+// Return is a number of spent tokens that return at one time.
+type Return struct{ At, Tokens int64 }
+
+// Returns returns the spent tokens of a budget in the order of their return.
+func (p *Part) Returns(budget string, now int64) (list []Return) {
+	l := p.Logs[budget]
+	if resource, ok := strings.CutPrefix(budget, windowPrefix); ok && p.Windows[resource] != nil {
+		l = &p.Windows[resource].Unconfirmed
+	}
+	if l == nil {
+		return nil
+	}
+	l.expire(now)
+	for _, e := range l.Entries {
+		list = append(list, Return{e.At + l.Window, e.Cost})
+	}
+	return list
+}
+
+// WindowsEnded counts how many windows of a resource have ended.
+func (p *Part) WindowsEnded(budget string, now int64) int64 {
+	resource, ok := strings.CutPrefix(budget, windowPrefix)
+	if w := p.Windows[resource]; ok && w != nil {
+		w.expire(now)
+		return w.ended
+	}
+	return 0
+}
+
+// SetOthers records the tokens of other replicas in one budget.
+func (p *Part) SetOthers(budget string, tokens int64) {
+	if tokens == 0 {
+		delete(p.others, budget)
+	} else {
+		p.others[budget] = tokens
+	}
+}
+
+// Report is what responses reported about one window of a resource. Reset is on the upstream's clock, and identifies
+// the window. MaxOffset and MinOffset bound the clock of the ledger minus the upstream's clock. All times are
+// microseconds.
+type Report = report
+
+// WindowState is the knowledge about the windows of one resource that replicas exchange.
+type WindowState struct {
+	Reports []Report `json:"reports"`
+	// Silent counts responses that suggest that the upstream has no limits.
+	Silent int64 `json:"silent"`
+}
+
+// WindowState returns the knowledge about a resource, with times on the clock of the store. The clock of the store
+// minus the local clock is at most offset.
+func (p *Part) WindowState(budget string, offset Offset, now int64) (s WindowState, ok bool) {
+	resource, ok := strings.CutPrefix(budget, windowPrefix)
+	w := p.Windows[resource]
+	if !ok || w == nil {
+		return s, false
+	}
+	w.expire(now)
+	s.Silent = w.Silent
+	for _, r := range w.Reports {
+		r.MaxOffset, r.MinOffset = r.MaxOffset+offset.Max, r.MinOffset+offset.Min
+		s.Reports = append(s.Reports, r)
+	}
+	return s, true
+}
+
+// Offset bounds the clock of the store minus the local clock, in microseconds.
+type Offset struct{ Min, Max int64 }
+
+// LearnWindow adds the knowledge of all replicas about a resource.
+func (p *Part) LearnWindow(budget string, s WindowState, offset Offset, r *Rules, now int64) {
+	resource, ok := strings.CutPrefix(budget, windowPrefix)
+	if !ok {
+		return
+	}
+	now = p.advance(now)
+	w := p.window(r, resource)
+	w.Silent = max(w.Silent, s.Silent)
+	for _, rep := range s.Reports {
+		rep.MaxOffset, rep.MinOffset = rep.MaxOffset-offset.Min, rep.MinOffset-offset.Max
+		w.merge(rep, now)
+	}
+}
+
+// LearnEnforced records that the upstream limits the account.
+func (p *Part) LearnEnforced(enforced bool) { p.Enforced = p.Enforced || enforced }
+
+// CooldownChanges returns the number of changes of the cool-down that other replicas do not have yet.
+func (p *Part) CooldownChanges() int { return len(p.changes) }
+
+// CooldownState returns the cool-down for other replicas, with times on the clock of the store.
+func (p *Part) CooldownState(offset Offset) json.RawMessage {
+	c := p.Cooldown.clone()
+	c.shift(offset.Max)
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // the struct contains only numbers
+	}
+	return text
+}
+
+// CooldownStored records that the store contains the first changes of the cool-down.
+func (p *Part) CooldownStored(changes int) { p.changes = slices.Delete(p.changes, 0, changes) }
+
+// LearnCooldown replaces the cool-down by the cool-down that another replica stored, and repeats the changes that are
+// not stored yet.
+func (p *Part) LearnCooldown(state json.RawMessage, offset Offset) error {
+	var c cooldown
+	if err := json.Unmarshal(state, &c); err != nil {
+		return err
+	}
+	c.shift(-offset.Min)
+	c.probe = p.Cooldown.probe
+	for _, change := range p.changes {
+		change(&c)
+	}
+	p.Cooldown = c
+	return nil
+}
+
+// Open opens a closed account, like [Ledger.Open].
+func (p *Part) Open() error {
+	if p.Cooldown.Closed == 0 {
+		return ErrNotClosed
+	}
+	p.changeCooldown((*cooldown).open)
+	return nil
+}
+
+// CooldownUntil returns the end of the cool-down, or zero. probing means that only a probe may follow.
+func (p *Part) CooldownUntil() (until int64, probing bool) {
+	return p.Cooldown.Until, p.Cooldown.Probing
+}
+
+// Idle reports whether the replica uses nothing of the account.
+func (p *Part) Idle(now int64) bool { return len(p.changes) == 0 && p.idle(now) }
+
+// Budget returns one resource, like [Ledger.Budget]. foreign is the use of other replicas by budget.
+func (p *Part) Budget(resource string, r *Rules, foreign map[string]Use, now int64) Budget {
+	return p.budget(resource, r, p.advance(now), foreign)
+}
+
+// Resources returns the resources that have a window.
+func (p *Part) Resources() []string { return p.resources() }
+
+// Describe returns the account for operators. foreign is the use of other replicas by budget.
+func (p *Part) Describe(r *Rules, foreign map[string]Use, now int64) Account {
+	return p.describe(r, now, foreign)
+}
