@@ -109,8 +109,17 @@ func BenchmarkBatches(b *testing.B) {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {
 			l := open(b, client, "r1", rules, redisClock)
 			l.flushDelay = flushDelay
-			before, calls := serverTime(b, client)
 			var next atomic.Uint64
+			first := limits.Claim{ID: next.Add(1), Account: fmt.Sprint("account of ", clients), Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
+			if d, err := l.Admit(b.Context(), first); err != nil || !d.Granted {
+				b.Fatal(d, err)
+			}
+			known := limits.Rate{Limit: 1 << 30, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now()}
+			if err := l.Settle(b.Context(), limits.Permit{Claim: first}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: known}); err != nil {
+				b.Fatal(err)
+			}
+			l.background.Wait()
+			before, calls := serverTime(b, client)
 			b.SetParallelism(max(1, clients/runtime.GOMAXPROCS(0)))
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {

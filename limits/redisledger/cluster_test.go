@@ -123,9 +123,7 @@ func TestClusterFailoverKeepsSpends(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Register(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	l.Join(t.Context())
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

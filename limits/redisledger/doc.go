@@ -1,35 +1,47 @@
-// Package redisledger implements [limits.Ledger] in Redis, so that replicas share the limits of an account. Lua scripts
-// apply the rules of package limits in Redis.
+// Package redisledger implements [limits.Ledger] in Redis, so that replicas share the limits of an account.
+//
+// There is one idea: a lease. For each budget of an account, a replica has a number of tokens that no other replica may
+// use. A token that the replica spends stays in its lease, and the replica can spend it again when it has returned. Redis
+// stores only the leases, and never grants more tokens than the limit. Each replica decides with the rules of package
+// limits ([limits.Part]) about its own requests.
+//
+//	           claim, if the lease grows and its tokens fit under the limit
+//	        ┌────────────────────────────────────────────────────────────┐
+//	        │                                                            ▼
+//	free in Redis ◄─────────────── spare ◄──────────────────┐      held by a permit
+//	        ▲      a heartbeat: part of what is free        │            │ response
+//	        │                                               │            ▼
+//	        └──────── exchange: unless needed again ── returned ◄────── spent
+//	                                                          one window later
+//
+// Without Redis, a claim uses returned and spare tokens of the lease, so a replica continues with the quota that it used
+// last. 30 seconds after the last exchange only the spare tokens remain, and after five minutes nothing. Redis gives the
+// tokens of a silent replica to the others one window after that.
 //
 // Each account is one hash, so one script can decide on the whole account, also in a cluster. All fields of an account
 // expire and are lost together. Values are cmsgpack maps with named fields, unless the table names another type. Times
-// are microseconds since 1970.
+// are microseconds since 1970 on the clock of Redis.
 //
-//	weir:account:2:{TAG}  hash of one account. TAG is a hash of the name. 2 is the format version.
-//	                      TTL: the longest window and two hours, renewed by writes.
+//	weir:account:3:{TAG}  hash of one account. TAG is a hash of the name. 3 is the format version.
+//	                      TTL: the longest window and a day, renewed by writes.
 //	  n                   kind and name, as text
-//	  m                   times, number of concurrency slots in use, cool-down (account.lua, load)
-//	  w:RESOURCE          primary window: its length and limit, units in use, observations (account.lua, window)
-//	  l:BUDGET:SCOPE      sliding log: its window, sums and newest entry (account.lua, log)
-//	  e:BUDGET:SCOPE      older entries of the log: a list of {at, cost}
-//	  x:REPLICA:ID        permit (account.lua, lease)
-//	  x:REPLICA:ID+       earlier copies of the permit's request, which the transport sent
-//	  x:~REPLICA~KIND     offline lease of a replica for one kind of claims (leaseKey in offline.go, heartbeat.lua)
-//	  r:REPLICA           number of writes of a replica, as text (restore.go)
-//	  a                   the r fields an hour ago, to find idle replicas: {at, writes}
+//	  m                   cool-down, end of the relearning time, process of the last write
+//	  w:RESOURCE          reports about the primary window of a resource
+//	  t:BUDGET            sums of the leases of a budget: tokens, spent and held
+//	  l:REPLICA:BUDGET    lease of a replica. BUDGET is slots, window:RESOURCE, points:OPERATION, ... (limits.Need).
+//	  r:REPLICA           number and time of the last saved call of a replica
 //	weir:{weir}:replicas  sorted set of replicas by the time of their last heartbeat. TTL: 5 minutes.
 //	weir:{weir}:epoch     hash: run_id of the Redis process, and the time of its first registration. TTL: a day.
 //	                      A change means that Redis may have lost writes.
 //	weir:{weir}:key       secret from which replicas derive account names, in hexadecimal. TTL: 30 days.
 //	weir:{weir}:accounts  sorted set of "KIND NAME" by the second of the last use. TTL: two hours.
+//	weir:{weir}:resources hash of learned resources. TTL: two hours.
 //
-// Invariants: Each script is one round trip and decides on all budgets of an account at once. A script reads the clock
-// of Redis once. Every key has a TTL. A script that runs twice changes nothing the second time, because every change
-// names a permit. A refused claim writes nothing, unless it starts the relearning of an account. Redis gets no
-// credentials. A replica remembers its recent writes, and repeats the writes that Redis has lost (restore.go).
+// Invariants: The tokens of all leases of a budget are at most its limit, as far as the replicas could keep it. A call
+// declares what a replica uses, so a lost reply or a repeated call changes nothing, and a replica restores lost data by
+// declaring everything. A script is one round trip, and reads the clock of Redis once. Every key has a TTL. Redis gets no
+// credentials.
 //
-// A replica holds quota in two ways: an open permit for each request (permits.go), and offline leases for the time
-// without Redis (offline.go).
-//
-// Start with [Ledger.Admit], then read batch.go, batch.lua and permits.go, and [Ledger.Settle].
+// Start with [Ledger.Admit], then read exchange.go and exchange.lua, account.go for the time without Redis, and
+// heartbeat.go.
 package redisledger

@@ -13,21 +13,22 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weirgate/weir/internal/redisclient"
-	"github.com/weirgate/weir/limits"
 )
 
 const (
-	// heartbeatInterval is the interval between registrations of a replica, and between renewals of its offline leases.
+	// heartbeatInterval is the interval between registrations of a replica, and between exchanges of unused tokens.
 	heartbeatInterval = 500 * time.Millisecond
 	// reconnectInterval is the interval between attempts to reach a lost Redis.
 	reconnectInterval = 100 * time.Millisecond
 	// registeredTime is the time for which a replica without heartbeats remains registered.
-	registeredTime = offlineLeaseTime
+	registeredTime = spareTime
 	// parallelCalls bounds the accounts of one replica that are renewed or read at the same time.
 	parallelCalls = 16
 	// heartbeatAccounts bounds the accounts of one heartbeat. With more accounts, each account is renewed less often.
 	heartbeatAccounts = 100
-	// leaveTimeout bounds the time in which Leave releases leases.
+	// forgetAfter is the time after the last use for which an idle account remains in memory.
+	forgetAfter = time.Minute
+	// leaveTimeout bounds the time in which Leave returns leases.
 	leaveTimeout = 2 * time.Second
 )
 
@@ -44,6 +45,20 @@ func (l *Ledger) Lost() time.Time {
 // Replicas returns the number of registered replicas.
 func (l *Ledger) Replicas() int { return int(l.replicas.Load()) }
 
+// responds records the result of a call to an address. Redis is lost if a call has failed, and no call to the address
+// has succeeded for lossTime.
+func (l *Ledger) responds(address string, err error) {
+	l.mu.Lock()
+	if err == nil {
+		l.responded[address] = time.Now()
+	}
+	lost := time.Since(l.responded[address]) >= lossTime
+	l.mu.Unlock()
+	if lost {
+		l.markLost(err)
+	}
+}
+
 // markLost records that Redis does not respond.
 func (l *Ledger) markLost(err error) {
 	if !l.lostSince.CompareAndSwap(0, time.Now().UnixNano()) {
@@ -58,7 +73,7 @@ func (l *Ledger) markLost(err error) {
 	case l.Closed:
 		l.Log.Error("redis connection lost; refusing requests that need it", "error", err)
 	default:
-		l.Log.Error("redis connection lost; using offline leases", "error", err)
+		l.Log.Error("redis connection lost; using the leases of this replica", "error", err)
 	}
 }
 
@@ -79,13 +94,13 @@ func (l *Ledger) Run(ctx context.Context) {
 			if l.isLost() {
 				l.forgetIdle()
 			} else {
-				_ = l.heartbeat(ctx) // an error marks Redis as lost
+				_ = l.heartbeat(ctx) // repeated failures mark Redis as lost
 			}
 		}
 	}
 }
 
-// reconnect ends the outage if Redis responds. Spends of the outage are sent before any claim.
+// reconnect ends the outage if Redis responds. The use of all leases is sent before any claim.
 func (l *Ledger) reconnect(ctx context.Context) {
 	since := l.Lost()
 	l.mayHaveLost = l.trust() || l.mayHaveLost
@@ -97,7 +112,8 @@ func (l *Ledger) reconnect(ctx context.Context) {
 	}
 }
 
-// heartbeat registers this replica and renews the accounts in use. In a new epoch, all accounts are restored first.
+// heartbeat registers this replica and exchanges the accounts in use. In a new epoch, or after the loss of a Redis
+// process, all accounts are restored.
 func (l *Ledger) heartbeat(ctx context.Context) error {
 	newEpoch, err := l.registerReplica(ctx)
 	if err != nil {
@@ -105,28 +121,14 @@ func (l *Ledger) heartbeat(ctx context.Context) error {
 	}
 	l.mayHaveLost = l.mayHaveLost || newEpoch
 	list := l.accountsInUse(l.mayHaveLost)
-	if l.mayHaveLost { // other replicas wait for the restores
-		err = inParallel(ctx, list, l.restoreAccount)
-	}
-	if err == nil {
-		err = inParallel(ctx, list, func(ctx context.Context, a *localAccount) error {
-			return l.heartbeatAccount(ctx, a, l.mayHaveLost)
-		})
-	}
-	if err == nil {
+	if err = inParallel(ctx, list, l.heartbeatAccount); err == nil {
 		l.mayHaveLost = false
 	}
 	return err
 }
 
-// restoreAccount restores the writes of an account that Redis may have lost, and sends the offline permits.
-func (l *Ledger) restoreAccount(ctx context.Context, a *localAccount) error {
-	l.adoptOffline(a)
-	return l.reconcile(ctx, a)
-}
-
 // inParallel calls do for all accounts, and stops after the first error.
-func inParallel(ctx context.Context, list []*localAccount, do func(context.Context, *localAccount) error) error {
+func inParallel(ctx context.Context, list []*account, do func(context.Context, *account) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelCalls)
 	for _, a := range list {
@@ -135,20 +137,22 @@ func inParallel(ctx context.Context, list []*localAccount, do func(context.Conte
 	return group.Wait()
 }
 
-// accountsInUse returns the accounts that need a heartbeat, or all local accounts if all is set. Without all, while
-// Redis responds, the result contains at most heartbeatAccounts accounts: the accounts with the oldest heartbeats.
-func (l *Ledger) accountsInUse(all bool) []*localAccount {
+// accountsInUse returns the accounts that need a heartbeat, or all local accounts if all is set, which it then restores.
+// Without all, while Redis responds, the result contains at most heartbeatAccounts accounts: the accounts with the oldest
+// heartbeats.
+func (l *Ledger) accountsInUse(all bool) []*account {
 	l.forgetIdle()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var list []*localAccount
+	var list []*account
 	for _, a := range l.accounts {
-		if all || a.observedOffline || len(a.leases)+len(a.offline)+len(a.permits) > 0 {
+		a.full = a.full || all
+		if a.full || a.due(l.now()) {
 			list = append(list, a)
 		}
 	}
 	if !all && !l.isLost() && len(list) > heartbeatAccounts {
-		slices.SortFunc(list, func(x, y *localAccount) int { return x.heartbeat.Compare(y.heartbeat) })
+		slices.SortFunc(list, func(x, y *account) int { return x.heartbeat.Compare(y.heartbeat) })
 		list = list[:heartbeatAccounts]
 	}
 	for _, a := range list {
@@ -157,57 +161,31 @@ func (l *Ledger) accountsInUse(all bool) []*localAccount {
 	return list
 }
 
-// heartbeatAccount sends the permits and spends of an outage, and renews the offline leases. If force is set, an
-// account without changes is also renewed.
-func (l *Ledger) heartbeatAccount(ctx context.Context, a *localAccount, force bool) error {
-	r := l.rules.Load()
-	if l.isLost() {
-		l.setReconciling(a, true)
-		defer l.setReconciling(a, false)
-	}
-	for _, p := range l.adoptOffline(a) {
-		open := limits.OpenPermit{Permit: limits.Permit{Claim: p.claim}, Elapsed: p.elapsed}
-		if err := l.renew(ctx, a, open, p.charged); err != nil {
-			return err
-		}
-	}
-	if err := l.flushAndRenew(ctx, a); err != nil {
-		return err
-	}
-	if err := l.indexAccount(ctx, a, force); err != nil {
-		return err
-	}
-	args := l.heartbeatCall(a, r)
-	l.mu.Lock()
-	observed := a.observedOffline
-	l.mu.Unlock()
-	if observed {
-		if err := l.reconcile(ctx, a); err != nil {
-			return err
-		}
-	} else if len(args.Leases) == 0 && !force {
-		return nil
-	}
-	sent := time.Now()
-	return l.step(ctx, l.scripts.heartbeat, a, r, args, func(answer reply) {
-		a.clockOffset = answer.Now - time.Now().UnixMicro()
-		a.leased(args, answer, r, sent.Add(offlineLeaseTime-offlineLeaseMargin))
-	})
-}
-
-// setReconciling forbids offline permits while the spends of an outage are sent, and allows offline permits afterwards.
-func (l *Ledger) setReconciling(a *localAccount, reconciling bool) {
+// forgetIdle removes the local accounts that this replica does not use.
+func (l *Ledger) forgetIdle() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a.reconciling = reconciling
+	for name, a := range l.accounts {
+		if time.Since(a.used) > forgetAfter && a.part.Idle(l.now()) && (l.isLost() || !a.due(l.now()) && len(a.leases) == 0) {
+			delete(l.accounts, name)
+		}
+	}
+}
+
+// heartbeatAccount exchanges the leases of an account, and enters the account into the index.
+func (l *Ledger) heartbeatAccount(ctx context.Context, a *account) error {
+	if err := l.exchange(ctx, a, &entry{heartbeat: true}); err != nil {
+		return err
+	}
+	return l.indexAccount(ctx, a, l.mayHaveLost)
 }
 
 // indexInterval is the interval between entries of an account in use into the index.
 const indexInterval = time.Minute
 
 // indexAccount enters an account into the index if the entry is due or forced, and removes the accounts that were not
-// used for keptBeyond.
-func (l *Ledger) indexAccount(ctx context.Context, a *localAccount, force bool) error {
+// used for indexedTime.
+func (l *Ledger) indexAccount(ctx context.Context, a *account, force bool) error {
 	now := time.Now()
 	l.mu.Lock()
 	due := force || now.Sub(a.indexed) >= indexInterval
@@ -223,8 +201,8 @@ func (l *Ledger) indexAccount(ctx context.Context, a *localAccount, force bool) 
 	}
 	_, err = to.node.Pipelined(limited, func(p redis.Pipeliner) error {
 		p.ZAdd(limited, accountsKey, redis.Z{Score: float64(now.Unix()), Member: a.title()})
-		p.ZRemRangeByScore(limited, accountsKey, "-inf", strconv.FormatInt(now.Add(-keptBeyond).Unix(), 10))
-		p.PExpire(limited, accountsKey, keptBeyond)
+		p.ZRemRangeByScore(limited, accountsKey, "-inf", strconv.FormatInt(now.Add(-indexedTime).Unix(), 10))
+		p.PExpire(limited, accountsKey, indexedTime)
 		return nil
 	})
 	if err != nil {
@@ -236,26 +214,54 @@ func (l *Ledger) indexAccount(ctx context.Context, a *localAccount, force bool) 
 	return nil
 }
 
-// Register registers this replica, and retries until Redis responds or ctx ends. All replicas derive account names from
-// the returned secret.
-func (l *Ledger) Register(ctx context.Context) ([]byte, error) {
+// Join registers this replica, and retries until Redis responds or ctx ends. All replicas derive account names from the
+// returned secret. If Redis does not respond, the replica starts without Redis: it has another secret and may use a part
+// of each limit, until [Ledger.Run] reaches Redis.
+func (l *Ledger) Join(ctx context.Context) (secret []byte) {
 	for {
 		l.trust()
 		err := l.heartbeat(ctx)
 		if err == nil {
+			l.lostSince.Store(0)
+			l.warnOfEviction(ctx)
 			break
 		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			l.markLost(err)
+			l.mu.Lock()
+			l.startedCold = true
+			l.mu.Unlock()
+			l.Log.Warn("started without redis; "+l.ColdStart(), "cold_start", l.rules.Load().ColdStart, "error", err)
 		case <-time.After(reconnectInterval):
+			continue
 		}
+		break
 	}
-	l.lostSince.Store(0)
-	l.warnOfEviction(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return hex.DecodeString(l.secret)
+	l.createSecret()
+	secret, err := hex.DecodeString(l.secret)
+	if err != nil {
+		panic(err) // encoded by this package
+	}
+	return secret
+}
+
+// ColdStart describes what this replica holds back because it started without Redis, or returns "".
+func (l *Ledger) ColdStart() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.startedCold || l.registered {
+		return ""
+	}
+	switch l.rules.Load().ColdStart {
+	case "strict":
+		return "holding back all quota until redis responds"
+	case "trust":
+		return "" // nothing is held back
+	}
+	return "holding back three quarters of each limit until redis responds"
 }
 
 // warnOfEviction logs a warning if Redis may evict accounts.
@@ -291,13 +297,13 @@ type registered struct {
 func (l *Ledger) registerReplica(ctx context.Context) (newEpoch bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	l.steps.RLock()
-	defer l.steps.RUnlock()
-	answer, err := l.sendRegistration(limited)
+	l.calls.RLock()
+	defer l.calls.RUnlock()
+	answer, address, err := l.sendRegistration(limited)
+	if ctx.Err() == nil {
+		l.responds(address, err)
+	}
 	if err != nil {
-		if ctx.Err() == nil {
-			l.markLost(err)
-		}
 		return false, unavailable(err)
 	}
 	l.replicas.Store(answer.Replicas)
@@ -310,34 +316,47 @@ func (l *Ledger) registerReplica(ctx context.Context) (newEpoch bool, err error)
 		l.Log.Error("another replica uses another secret for account names; restart one of them")
 		return newEpoch, nil
 	}
+	renamed := l.startedCold && !l.registered && answer.Secret != l.secret
 	l.secret, l.registered = answer.Secret, true
+	if renamed {
+		secret, err := hex.DecodeString(answer.Secret)
+		if err != nil {
+			return newEpoch, unavailable(err)
+		}
+		l.background.Go(func() { l.Joined(secret) })
+	}
 	return newEpoch, nil
 }
 
-func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, err error) {
-	to, err := l.serverOf(ctx, sharedPrefix)
-	if err != nil {
-		return answer, err
-	}
-	l.mu.Lock()
+// createSecret creates a secret, unless the replica has one. Ledger.mu must be held.
+func (l *Ledger) createSecret() {
 	if l.secret == "" {
 		secret := make([]byte, 32)
 		_, _ = rand.Read(secret) // never fails
 		l.secret = hex.EncodeToString(secret)
 	}
+}
+
+func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, address string, err error) {
+	to, err := l.serverOf(ctx, sharedPrefix)
+	if err != nil {
+		return answer, to.address, err
+	}
+	l.mu.Lock()
+	l.createSecret()
 	argument, err := json.Marshal(registration{l.Replica, registeredTime.Milliseconds(), l.secret, to.process})
 	l.mu.Unlock()
 	if err != nil {
-		return answer, err
+		return answer, to.address, err
 	}
 	text, err := l.scripts.register.Run(ctx, to.node, []string{replicasKey, epochKey, secretKey, accountsKey}, argument).Text()
 	if err != nil {
-		return answer, err
+		return answer, to.address, err
 	}
-	return answer, json.Unmarshal([]byte(text), &answer)
+	return answer, to.address, json.Unmarshal([]byte(text), &answer)
 }
 
-// Leave releases all leases of this replica and ends the registration, so that other replicas can use the quota
+// Leave returns all leases of this replica and ends the registration, so that other replicas can use the quota
 // immediately. If Redis is lost, Leave tries to reconnect for leaveTimeout. Leave must be called after [Ledger.Run] has
 // returned, and no claim may follow. The remaining leases expire within five minutes.
 func (l *Ledger) Leave(ctx context.Context) error {
@@ -352,8 +371,8 @@ func (l *Ledger) Leave(ctx context.Context) error {
 		}
 		err := unavailable(errLost)
 		if !l.isLost() {
-			err = inParallel(limited, l.accountsInUse(true), func(ctx context.Context, a *localAccount) error {
-				return l.heartbeatAccount(ctx, a, false)
+			err = inParallel(limited, l.accountsInUse(false), func(ctx context.Context, a *account) error {
+				return l.exchange(ctx, a, &entry{leave: true})
 			})
 		}
 		if err == nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,17 +19,21 @@ import (
 const (
 	// accountPrefix ends with the version of the stored format, so that replicas of other versions do not read these
 	// accounts.
-	accountPrefix = "weir:account:2:"
+	accountPrefix = "weir:account:3:"
 	// The keys that all replicas share have one hash tag, so that one node of a cluster stores all these keys.
 	sharedPrefix = "weir:{weir}:"
 	accountsKey  = sharedPrefix + "accounts"
 	replicasKey  = sharedPrefix + "replicas"
 	epochKey     = sharedPrefix + "epoch"
 	secretKey    = sharedPrefix + "key"
-	// callTimeout bounds every call. If a call takes longer, Redis is lost.
-	callTimeout = 50 * time.Millisecond
-	// keptBeyond is the time for which Redis keeps an account beyond its longest window.
-	keptBeyond = 2 * time.Hour
+	// callTimeout bounds every call. Redis is lost when a call has failed and no call has succeeded for lossTime. A
+	// single slow call is not a loss.
+	callTimeout = time.Second
+	lossTime    = time.Second
+	// keptBeyond is the time for which Redis keeps an account beyond its longest window. A learned share lasts 19 hours.
+	keptBeyond = 24 * time.Hour
+	// indexedTime is the time after its last use for which an account is listed.
+	indexedTime = 2 * time.Hour
 )
 
 // Config configures a ledger.
@@ -43,7 +46,10 @@ type Config struct {
 	// Replica is the unique name of this replica.
 	Replica string
 	Rules   limits.Rules
-	// Closed refuses all claims while Redis is lost. By default, replicas use their offline leases.
+	// Joined is called once if the replica started without Redis and Redis responds now. secret replaces the secret that
+	// [Ledger.Join] returned.
+	Joined func(secret []byte)
+	// Closed refuses all claims while Redis is lost. By default, replicas use their leases.
 	Closed bool
 	Log    *slog.Logger
 }
@@ -54,27 +60,32 @@ type Ledger struct {
 	Config
 	rules      atomic.Pointer[limits.Rules]
 	scripts    scripts
+	started    time.Time
 	timeout    time.Duration  // of each call
 	flushDelay time.Duration  // of outcomes; 0 in tests
 	background sync.WaitGroup // flushes
 	// lostSince is the time at which Redis stopped responding, in nanoseconds since 1970; 0 if Redis responds.
 	lostSince atomic.Int64
 	replicas  atomic.Int64
-	// mayHaveLost is set from the start of a new epoch until all accounts have been restored. Only Register, Run and
+	// mayHaveLost is set from the start of a new epoch until all accounts have been restored. Only Join, Run and
 	// Leave use mayHaveLost, one after another.
 	mayHaveLost bool
 
-	// steps is held for reading while a step is made and sent, and for writing while trust changes the trusted
+	// calls is held for reading while a call is made and sent, and for writing while trust changes the trusted
 	// processes.
-	steps sync.RWMutex
+	calls sync.RWMutex
 
 	mu       sync.Mutex // guards the fields below
-	accounts map[string]*localAccount
-	// trusted contains the Redis process (run_id) at each address to which steps may be sent. met contains new
+	accounts map[string]*account
+	seq      int64 // number of the last call about an account
+	// responded is the time of the last response of each address.
+	responded map[string]time.Time
+	// trusted contains the Redis process (run_id) at each address to which calls may be sent. met contains new
 	// processes that are not trusted yet.
 	trusted, met map[string]string
 	secret       string // in hexadecimal
 	registered   bool   // Redis has confirmed the secret
+	startedCold  bool   // the replica started without Redis
 	// epoch is the epoch of Redis at the last registration. Redis is in a new epoch if its process changes or its epoch
 	// key is lost. A new epoch means that Redis may have lost writes.
 	epoch   string
@@ -85,8 +96,8 @@ type Ledger struct {
 // New returns a ledger without waiting for Redis. It returns an error if the URL is invalid.
 func New(c Config) (*Ledger, error) {
 	l := &Ledger{
-		Config: c, timeout: callTimeout, flushDelay: flushDelay,
-		scripts: newScripts(redisClock), accounts: map[string]*localAccount{},
+		Config: c, started: time.Now(), timeout: callTimeout, flushDelay: flushDelay,
+		scripts: newScripts(redisClock), accounts: map[string]*account{}, responded: map[string]time.Time{},
 		trusted: map[string]string{}, met: map[string]string{},
 	}
 	l.replicas.Store(1)
@@ -113,116 +124,134 @@ func (l *Ledger) Close() error {
 // Configure replaces the rules. Open windows keep their state.
 func (l *Ledger) Configure(rules limits.Rules) { l.rules.Store(&rules) }
 
-// Admit implements [limits.Ledger]. The claim is sent to Redis in the next batch. While Redis is lost, the offline
-// lease decides. Admit ignores the end of ctx, because a cancelled claim would leak its permit.
+// now returns the time of this process in microseconds, which is monotonic.
+func (l *Ledger) now() int64 { return l.started.Add(time.Since(l.started)).UnixMicro() }
+
+// account returns the local state of an account, and creates the state if necessary. Ledger.mu must be held.
+func (l *Ledger) account(name string, kind policy.CallerKind) *account {
+	a := l.accounts[name]
+	if a == nil {
+		a = newAccount(name, kind)
+		l.accounts[name] = a
+	}
+	a.used = time.Now()
+	return a
+}
+
+// Admit implements [limits.Ledger]. If this replica's own requests do not refuse the claim, the next exchange sends the
+// claim to Redis. Without Redis, the leases of this replica decide. Admit ignores the end of ctx, because a cancelled
+// claim would leak its permit.
 func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
+	r := l.rules.Load()
+	l.mu.Lock()
 	a := l.account(c.Account, c.Kind)
-	if l.isLost() {
-		return l.admitOffline(a, c), nil
+	d := a.part.Check(c, r, l.now())
+	if d.Granted && a.part.Has(c) {
+		d = a.part.Admit(c, r, l.now())
+		l.mu.Unlock()
+		return d, nil
 	}
-	e := &batchEntry{claim: &c}
-	err := l.batch(ctx, a, e)
-	if err != nil && l.isLost() {
-		e.decision, err = l.admitOffline(a, c), nil
-		if e.sent && !e.decision.Granted {
-			l.returnUnknown(a, c) // Redis may have granted the claim
-		}
+	l.mu.Unlock()
+	if !d.Granted {
+		return d, nil
 	}
-	return e.decision, err
+	e := &entry{claim: &c}
+	if err := l.exchange(ctx, a, e); err == nil {
+		return e.decision, nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.Closed {
+		return limits.Decision{Reason: Store, Until: time.Now().Add(retryStore)}, nil
+	}
+	return a.admitFromLeases(c, r, l.registered, l.now()), nil
 }
 
-// settlement is the outcome of a permit, or the end of its response body if outcome is nil.
-type settlement struct {
-	permit  limits.Permit
-	outcome *limits.Outcome
-	aborted bool
-}
-
-func (s *settlement) limited() bool {
-	return s.outcome != nil && s.outcome.Limited != limits.NotLimited
-}
-
-// Settle implements [limits.Ledger]. Outcomes are sent to Redis within flushDelay, and limit errors immediately. Until
-// then the permit holds the full cost of its request.
+// Settle implements [limits.Ledger]. The use is sent to Redis within flushDelay, and limit errors immediately. Until
+// then the lease holds the full cost of the request. Settle returns an error if the other replicas do not learn a limit
+// error now.
 func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
-	return l.finish(ctx, settlement{permit: p, outcome: &o})
+	r := l.rules.Load()
+	l.mu.Lock()
+	a := l.account(p.Account, p.Kind)
+	a.part.Settle(p, o, r, l.now())
+	a.touch(a.part.Touches(p.Claim, o.Rate.Resource, r)...)
+	l.mu.Unlock()
+	return l.flush(ctx, a, o.Limited != limits.NotLimited)
 }
 
 // Release implements [limits.Ledger].
 func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) error {
-	return l.finish(ctx, settlement{permit: p, aborted: aborted})
-}
-
-func (l *Ledger) finish(ctx context.Context, s settlement) error {
-	a := l.account(s.permit.Account, s.permit.Kind)
 	l.mu.Lock()
-	offline := a.finishOffline(s, l.rules.Load())
-	if !offline {
-		l.record(a, s)
-	}
+	a := l.account(p.Account, p.Kind)
+	a.part.Release(p.ID, aborted, l.now())
+	a.touch(a.part.Touches(p.Claim, "", l.rules.Load())...)
 	l.mu.Unlock()
-	switch {
-	case offline:
-		return nil
-	case l.flushDelay > 0 && !s.limited():
-		return l.flushSoon(a)
-	}
 	return l.flush(ctx, a, false)
 }
 
-// Renew implements [limits.Ledger].
-func (l *Ledger) Renew(ctx context.Context, permits []limits.OpenPermit) error {
-	var failed error
+// Renew implements [limits.Ledger]. The lease of the replica contains the permits, so a renewal needs no call.
+func (l *Ledger) Renew(_ context.Context, permits []limits.OpenPermit) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, p := range permits {
 		a := l.account(p.Account, p.Kind)
-		offline, charged := l.renewLocally(a, p)
-		switch {
-		case offline: // after the outage, a heartbeat sends the permit to Redis
-		case l.isLost():
-			failed = unavailable(errLost)
-		default:
-			if err := l.renew(ctx, a, p, charged); err != nil {
-				failed = err
-			}
-		}
+		a.part.Renew(p, l.rules.Load(), l.now())
+		a.touch(a.part.Touches(p.Claim, "", l.rules.Load())...)
 	}
-	return failed
+	return nil
 }
 
-// renew renews a permit in Redis. If a charged permit has expired, only its concurrency slot is reserved again.
-func (l *Ledger) renew(ctx context.Context, a *localAccount, p limits.OpenPermit, charged bool) error {
-	r := l.rules.Load()
-	args := permitCall{
-		ID: l.permitName(p.ID), Charged: charged, Resource: resourceOf(r, p.Kind, p.Resource), CPU: r.Milliseconds(p.Elapsed),
+// Open implements [limits.Ledger].
+func (l *Ledger) Open(ctx context.Context, name string) error {
+	l.mu.Lock()
+	a := l.accounts[name]
+	if a == nil {
+		a = newAccount(name, "")
 	}
-	if !charged {
-		args.Holds = holds(r, p.Claim, p.Elapsed)
+	l.mu.Unlock()
+	if _, err := l.read(ctx, a); err != nil {
+		return err
 	}
-	return l.step(ctx, l.scripts.renew, a, r, args, func(reply) {
-		own := a.granted(p.Claim, r)
-		own.offline, own.charged = false, charged || own.charged
-		own.elapsed = max(own.elapsed, p.Elapsed)
+	l.mu.Lock()
+	err := a.part.Open()
+	l.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return l.exchange(ctx, a, &entry{})
+}
+
+// flush sends the touched budgets of an account: immediately, or after flushDelay unless a claim is sent earlier.
+func (l *Ledger) flush(ctx context.Context, a *account, immediately bool) error {
+	switch {
+	case immediately:
+		return l.exchange(ctx, a, &entry{})
+	case l.isLost(): // a heartbeat sends the use after the outage
+		return nil
+	case l.flushDelay == 0:
+		_ = l.exchange(ctx, a, &entry{})
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a.flushing || l.leaving {
+		return nil
+	}
+	a.flushing = true
+	l.background.Go(func() {
+		<-time.After(l.flushDelay)
+		l.mu.Lock()
+		a.flushing = false
+		unsent := len(a.touched) > 0
+		l.mu.Unlock()
+		if unsent {
+			_ = l.exchange(context.WithoutCancel(ctx), a, &entry{}) // the next heartbeat repeats it
+		}
 	})
+	return nil
 }
 
 var errLost = errors.New("connection lost")
 
 func unavailable(err error) error { return fmt.Errorf("ledger in redis unavailable: %w", err) }
-
-// permitName returns the name of a permit in Redis.
-func (l *Ledger) permitName(id uint64) string { return l.Replica + ":" + strconv.FormatUint(id, 36) }
-
-// logName returns the name of a sliding log in Redis.
-func logName(s *limits.Spend) string { return string(s.Budget) + ":" + s.Scope }
-
-// resource is a primary window as scripts get it, with the documented limit and the length in microseconds.
-type resource struct {
-	Name   string `json:"name"`
-	Limit  int    `json:"limit"`
-	Window int64  `json:"window"`
-}
-
-func resourceOf(r *limits.Rules, kind policy.CallerKind, name string) resource {
-	w := r.For(kind, name)
-	return resource{name, w.Max, w.Window.Microseconds()}
-}

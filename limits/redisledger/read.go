@@ -2,7 +2,8 @@ package redisledger
 
 import (
 	"context"
-	"maps"
+	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -13,106 +14,100 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// readCall is the argument of read.lua.
-type readCall struct {
-	Headroom   float64 `json:"headroom"`
-	Concurrent int64   `json:"concurrent"`
-	// Windows have documented numbers. Other windows of the account have the numbers of Other.
-	Windows []resource `json:"windows,omitempty"`
-	Other   resource   `json:"other"`
-	// WindowOnly selects a reply without logs and with the only window, even if that window was not used.
-	WindowOnly bool `json:"window_only"`
-}
-
-// accountReply is the state of an account.
+// accountReply is the reply of read.lua: the account without the use of this replica.
 type accountReply struct {
-	Title        string `json:"title"` // kind and name
-	InUse        int    `json:"in_use"`
-	Concurrent   int    `json:"concurrent"`
-	BlockedUntil int64  `json:"blocked_until,string"`
-	Windows      []struct {
-		rateReply
-		Resource string `json:"resource"`
-		Held     int    `json:"held"`
-	} `json:"windows"`
-	Logs []struct {
-		Log   string `json:"log"`
-		Total int    `json:"total"`
-		Held  int    `json:"held"`
-		Reset int64  `json:"reset,string"`
-	} `json:"logs"`
+	Title    string        `json:"title"` // kind and name
+	Now      int64         `json:"now,string"`
+	Enforced bool          `json:"enforced"`
+	Cooldown string        `json:"cooldown"`
+	Version  int64         `json:"cooldown_version"`
+	Windows  []windowReply `json:"windows"`
+	Budgets  []struct {
+		Budget  string `json:"budget"`
+		Spent   int64  `json:"spent"`
+		Held    int64  `json:"held"`
+		Returns int64  `json:"returns,string"`
+		Ends    int64  `json:"ends,string"`
+	} `json:"budgets"`
 }
 
-// account returns the state of an account, with times on the clock of this process.
-func (answer *reply) account(name string, rules *limits.Rules) limits.Account {
-	state, here := &answer.Account, time.Now()
-	at := func(t int64) time.Time { return here.Add(time.Duration(t-answer.Now) * time.Microsecond) }
-	kind, _, _ := strings.Cut(state.Title, " ")
-	a := limits.Account{Name: name, Kind: policy.CallerKind(kind), InUse: state.InUse, Concurrent: state.Concurrent}
-	if state.BlockedUntil != 0 {
-		a.BlockedUntil = at(state.BlockedUntil)
-	}
-	for _, w := range state.Windows {
-		b := limits.Budget{Resource: w.Resource, Limit: w.Limit, Used: min(w.Used, w.Limit), Held: w.Held, Reset: at(w.Reset), Unlimited: w.Unlimited}
-		b.Remaining, b.Window = b.Limit-b.Used, rules.For(a.Kind, b.Resource).Window
-		a.Budgets = append(a.Budgets, b)
-	}
-	slices.SortFunc(a.Budgets, func(x, y limits.Budget) int { return policy.CompareResources(x.Resource, y.Resource) })
-	shown := len(a.Budgets)
-	for _, log := range state.Logs {
-		budget, scope, _ := strings.Cut(log.Log, ":")
-		b := rules.LogBudget(limits.Reason(budget), scope, log.Total, log.Held)
-		b.Reset = at(log.Reset)
-		a.Budgets = append(a.Budgets, b)
-	}
-	slices.SortFunc(a.Budgets[shown:], func(x, y limits.Budget) int { return strings.Compare(x.Resource, y.Resource) })
-	return a
-}
-
-// Budget implements [limits.Ledger] from local state. It calls Redis only for a resource without local state.
-func (l *Ledger) Budget(ctx context.Context, name string, kind policy.CallerKind, res string) (limits.Budget, error) {
-	r := l.rules.Load()
-	a := l.account(name, kind)
-	if b, ok := l.knownBudget(a, res, r); ok {
-		return b, nil
-	} else if l.isLost() {
-		return limits.Budget{}, unavailable(errLost)
-	}
-	args := readCall{Headroom: r.Headroom, Windows: []resource{resourceOf(r, kind, res)}, WindowOnly: true}
-	answer, err := l.read(context.WithoutCancel(ctx), name, args)
-	read := answer.account(name, r)
-	if err != nil || len(read.Budgets) == 0 {
-		return limits.Budget{}, err
+// read returns the use of an account by other replicas, without changing the account in Redis. The replica learns the
+// windows and the cool-down.
+func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limits.Use, err error) {
+	var answer accountReply
+	sent := l.now()
+	err = l.run(ctx, l.scripts.read, a.name, func(string) any { return call{Replica: l.Replica} }, &answer)
+	if err != nil {
+		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a.budgets[res] = read.Budgets[0]
-	return read.Budgets[0], nil
+	if kind, _, ok := strings.Cut(answer.Title, " "); ok && a.kind == "" {
+		a.kind = policy.CallerKind(kind)
+		a.part.Kind = a.kind
+	}
+	now, r := l.now(), l.rules.Load()
+	offset := limits.Offset{Min: answer.Now - now, Max: answer.Now - sent}
+	a.part.LearnEnforced(answer.Enforced)
+	for _, w := range answer.Windows {
+		a.part.LearnWindow(w.Budget, w.state(), offset, r, now)
+	}
+	if answer.Cooldown != "" && a.cooldown == 0 {
+		if err := a.part.LearnCooldown(json.RawMessage(answer.Cooldown), offset); err != nil {
+			return nil, unavailable(err)
+		}
+		a.cooldown = answer.Version
+	}
+	local := func(at int64) int64 {
+		if at <= answer.Now {
+			return 0
+		}
+		return at - offset.Min
+	}
+	foreign = map[string]limits.Use{}
+	for _, b := range answer.Budgets {
+		if b.Spent+b.Held > 0 {
+			foreign[b.Budget] = limits.Use{Spent: b.Spent, Held: b.Held, Returns: local(b.Returns), Ends: local(b.Ends)}
+		}
+	}
+	return foreign, nil
+}
+
+// Budget implements [limits.Ledger]. The next exchange learns a resource that this replica has not used.
+func (l *Ledger) Budget(name string, kind policy.CallerKind, res string) (b limits.Budget, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.accounts[name]
+	if a == nil {
+		return newAccount(name, kind).part.Budget(res, l.rules.Load(), nil, l.now()), false
+	}
+	if known = slices.Contains(a.part.Resources(), res); !known {
+		a.touch(limits.WindowBudget(res))
+	}
+	return a.part.Budget(res, l.rules.Load(), nil, l.now()), known
 }
 
 // Resources implements [limits.Ledger]. While Redis is lost, it returns the resources that this replica knows.
 func (l *Ledger) Resources(ctx context.Context, name string) ([]string, error) {
-	names := map[string]bool{}
 	l.mu.Lock()
-	if a := l.accounts[name]; a != nil {
-		for res := range a.budgets {
-			names[res] = true
-		}
-		for res := range a.observed {
-			names[res] = true
-		}
-	}
+	a := l.accounts[name]
 	l.mu.Unlock()
+	known := a != nil
+	if !known {
+		a = newAccount(name, "")
+	}
 	if !l.isLost() {
-		answer, err := l.read(context.WithoutCancel(ctx), name, readCall{})
-		if err != nil {
+		if _, err := l.read(context.WithoutCancel(ctx), a); err != nil {
 			return nil, err
 		}
-		for _, w := range answer.Account.Windows {
-			names[w.Resource] = true
-		}
 	}
-	return slices.SortedFunc(maps.Keys(names), policy.CompareResources), nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !known && a.kind != "" && l.accounts[name] == nil {
+		a.used = time.Now()
+		l.accounts[name] = a
+	}
+	return a.part.Resources(), nil
 }
 
 // Accounts implements [limits.Ledger]. It returns the most recently used accounts, ordered by name.
@@ -141,26 +136,12 @@ func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, erro
 	})
 	titles = slices.Compact(titles)
 	titles = titles[:min(most, len(titles))]
-	r := l.rules.Load()
 	list := make([]limits.Account, len(titles))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelCalls)
 	for i, title := range titles {
-		group.Go(func() error {
-			kind, name, _ := strings.Cut(title, " ")
-			args := readCall{
-				Headroom: r.Headroom, Concurrent: r.Usable(int64(r.Concurrent)), Other: resourceOf(r, policy.CallerKind(kind), policy.Core),
-			}
-			for _, known := range policy.KnownResources() {
-				args.Windows = append(args.Windows, resourceOf(r, policy.CallerKind(kind), known))
-			}
-			answer, err := l.read(ctx, name, args)
-			a := answer.account(name, r)
-			a.Name, a.Kind = name, policy.CallerKind(kind) // the account may have expired
-			list[i] = a
-			if unreadable(err) {
-				return nil // the next step repairs the account
-			}
+		group.Go(func() (err error) {
+			list[i], err = l.describe(ctx, title)
 			return err
 		})
 	}
@@ -170,7 +151,20 @@ func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, erro
 	return list, nil
 }
 
-// read returns the state of an account without changing the account.
-func (l *Ledger) read(ctx context.Context, name string, args readCall) (reply, error) {
-	return l.run(ctx, l.scripts.read, name, func(string) call { return call{Step: args} }, func(reply) {})
+// describe returns an account of the index.
+func (l *Ledger) describe(ctx context.Context, title string) (limits.Account, error) {
+	kind, name, _ := strings.Cut(title, " ")
+	l.mu.Lock()
+	a := l.accounts[name]
+	if a == nil {
+		a = newAccount(name, policy.CallerKind(kind))
+	}
+	l.mu.Unlock()
+	foreign, err := l.read(ctx, a)
+	if err != nil && !errors.Is(err, errUnreadable) { // the next exchange repairs an unreadable account
+		return limits.Account{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return a.part.Describe(l.rules.Load(), foreign, l.now()), nil
 }

@@ -1,10 +1,8 @@
--- Replaces an unreadable account by an empty account, which grants nothing until all replicas had the time to restore
--- their writes. The reply makes the calling replica restore its writes.
+-- Replaces an unreadable account by an empty account, which grants nothing until all replicas had the time to send their
+-- leases.
 
 redis.call('DEL', key)
-call.confirmed = 0
+call.may_be_lost, call.seq = true, 0
 begin()
-account.relearning_until = max(account.relearning_until, now + call.relearning)
 save()
-redis.call('HDEL', key, 'r:' .. call.replica)
-return cjson.encode({missing = true, writes = 0})
+return '{}'

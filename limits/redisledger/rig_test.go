@@ -32,11 +32,13 @@ type rig struct {
 	conns       map[net.Conn]int
 	failovers   int
 	clockOffset time.Duration // of Redis
+	delay       time.Duration // longest delay of a reply
+	rng         *rand.Rand
 	trace       func(format string, args ...any)
 }
 
 func newRig(t *testing.T, sockets [2]string) *rig {
-	r := &rig{t: t, sockets: sockets, cut: map[int]bool{}, conns: map[net.Conn]int{}, trace: func(string, ...any) {}}
+	r := &rig{t: t, sockets: sockets, cut: map[int]bool{}, conns: map[net.Conn]int{}, rng: rand.New(rand.NewPCG(1, 1)), trace: func(string, ...any) {}}
 	redis.SetLogger(silent{})
 	t.Cleanup(func() { time.Sleep(2 * time.Second) }) // closed clients try to connect once more
 	for i, socket := range sockets {
@@ -64,6 +66,19 @@ var errCut = errors.New("connection cut")
 type tracked struct {
 	net.Conn
 	rig *rig
+}
+
+// Read delays the replies of Redis.
+func (c *tracked) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.rig.mu.Lock()
+	delay := time.Duration(0)
+	if c.rig.delay > 0 {
+		delay = time.Duration(c.rig.rng.Int64N(int64(c.rig.delay)))
+	}
+	c.rig.mu.Unlock()
+	time.Sleep(delay)
+	return n, err
 }
 
 func (c *tracked) Close() error {
@@ -119,9 +134,7 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 	}
 	r.t.Cleanup(func() { _ = client.Close() })
 	ledger.scripts = newScripts(testClock)
-	if _, err := ledger.Register(r.t.Context()); err != nil {
-		r.t.Fatal(err)
-	}
+	ledger.Join(r.t.Context())
 	return ledger
 }
 

@@ -75,13 +75,20 @@ func (m *bench) memory(b *testing.B, account string) float64 {
 	return float64(n)
 }
 
+// local returns the local state of an account.
+func (m *bench) local(name string) *account {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.account(name, policy.User)
+}
+
 // accountOf returns an account name that is at least as long as a hashed name.
 func accountOf(i int) string { return fmt.Sprintf("user:%040d", i) }
 
 // BenchmarkScaleMemory measures the memory of an account with one request in Redis, and of each further operation,
-// permit, lease and replica.
+// permit and replica, and of the spare tokens of leases.
 func BenchmarkScaleMemory(b *testing.B) {
-	const accounts, more = 1000, 4
+	const accounts, more = 200, 4
 	m := newBench(b)
 	for b.Loop() {
 		var rest, operation, permit, lease, replica float64
@@ -99,18 +106,17 @@ func BenchmarkScaleMemory(b *testing.B) {
 			}
 			operation += step(func(k int) { m.request(b, name, fmt.Sprintf("GET /repos/{owner}/{repo}/%d", k), true) })
 			before := m.memory(b, name)
-			if err := m.heartbeatAccount(b.Context(), m.account(name, policy.User), false); err != nil {
+			if err := m.heartbeatAccount(b.Context(), m.local(name)); err != nil {
 				b.Fatal(err)
 			}
 			lease += (m.memory(b, name) - before) / (1 + more)
 			permit += step(func(int) { m.request(b, name, "GET /repos/{owner}/{repo}", false) })
 			replica += step(func(k int) {
-				if err := m.client.HSet(b.Context(), m.keysOf(name)[0], fmt.Sprint("r:weir-7c9f8b6d5-x2x4q-ABCDEFG", k), 12).Err(); err != nil {
-					b.Fatal(err)
-				}
+				other := open(b, m.client, fmt.Sprint("weir-7c9f8b6d5-x2x4q-ABCDEFG", k), *m.rules.Load(), redisClock)
+				(&bench{Ledger: other, client: m.client, ids: m.ids}).request(b, name, "GET /repos/{owner}/{repo}", true)
 			})
 		}
-		for unit, sum := range map[string]float64{"account": rest, "operation": operation, "permit": permit, "offline-lease": lease, "replica": replica} {
+		for unit, sum := range map[string]float64{"account": rest, "operation": operation, "permit": permit, "lease": lease, "replica": replica} {
 			b.ReportMetric(sum/accounts, "B/"+unit)
 		}
 	}
@@ -128,21 +134,15 @@ func BenchmarkScaleReplica(b *testing.B) {
 		m.client.ZAdd(ctx, accountsKey, redis.Z{Score: float64(time.Now().Unix()), Member: "user " + accountOf(i)})
 	}
 	m.request(b, accountOf(0), "GET /repos/{owner}/{repo}", true)
-	s := m.account(accountOf(0), policy.User)
-	windows := func() (list []resource) {
-		for _, known := range policy.Resources() {
-			list = append(list, resourceOf(m.rules.Load(), policy.User, known))
-		}
-		return list
-	}()
+	s := m.local(accountOf(0))
 	for _, c := range []struct {
 		name string
 		do   func() error
 	}{
 		{"register", func() error { _, err := m.registerReplica(ctx); return err }},
-		{"heartbeat", func() error { m.replicas.Store(10); return m.heartbeatAccount(ctx, s, false) }},
+		{"heartbeat", func() error { m.replicas.Store(10); return m.heartbeatAccount(ctx, s) }},
 		{"index", func() error { return m.indexAccount(ctx, s, true) }},
-		{"read", func() error { _, err := m.read(ctx, s.name, readCall{Windows: windows}); return err }},
+		{"read", func() error { _, err := m.read(ctx, s); return err }},
 		{"list", func() error {
 			return m.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: accountsKey, Start: 0, Stop: 999, Rev: true}).Err()
 		}},
@@ -150,7 +150,6 @@ func BenchmarkScaleReplica(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			before, n := cpuTime(b, m.client), 0
 			for b.Loop() {
-				s.lease(limits.Claim{Account: s.name, Operation: "GET /repos/{owner}/{repo}", Resource: policy.Core, Points: 1}).used = time.Now()
 				if err := c.do(); err != nil {
 					b.Fatal(err)
 				}
@@ -161,15 +160,14 @@ func BenchmarkScaleReplica(b *testing.B) {
 	}
 }
 
-// BenchmarkScaleLoss measures the restore of 5,000 accounts into an empty Redis by one replica, and the heartbeat of
-// the same accounts after a loss.
+// BenchmarkScaleLoss measures the restore of 5,000 accounts into an empty Redis by one replica.
 func BenchmarkScaleLoss(b *testing.B) {
 	const accounts = 5000
 	m := newBench(b)
 	for i := range accounts {
 		m.request(b, accountOf(i), "GET /repos/{owner}/{repo}", true)
 	}
-	var restoreCPU, heartbeatCPU, restore, heartbeat float64
+	var restoreCPU, restore float64
 	afterLoss := func(step func() error) (cpu, took float64) {
 		if err := m.client.FlushAll(b.Context()).Err(); err != nil {
 			b.Fatal(err)
@@ -181,16 +179,12 @@ func BenchmarkScaleLoss(b *testing.B) {
 		return cpuTime(b, m.client) - before, float64(time.Since(began).Microseconds())
 	}
 	for b.Loop() {
-		used, took := afterLoss(func() error { return inParallel(b.Context(), m.accountsInUse(true), m.restoreAccount) })
+		used, took := afterLoss(func() error { return m.heartbeat(b.Context()) })
 		restoreCPU, restore = restoreCPU+used, restore+took
-		used, took = afterLoss(func() error { return m.heartbeat(b.Context()) })
-		heartbeatCPU, heartbeat = heartbeatCPU+used, heartbeat+took
 	}
 	n := accounts * float64(b.N)
 	b.ReportMetric(restoreCPU/n, "redis-cpu-µs/restore")
 	b.ReportMetric(restore/n, "µs/restore")
-	b.ReportMetric(heartbeatCPU/n, "redis-cpu-µs/heartbeat")
-	b.ReportMetric(heartbeat/n, "µs/heartbeat")
 }
 
 // BenchmarkScaleLocal measures the memory of local accounts, and the time to select the accounts for a heartbeat.

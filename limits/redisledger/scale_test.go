@@ -47,54 +47,6 @@ func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
 	}
 }
 
-// A replica sends one request in two seconds and loses Redis. With a hundred replicas, which is the number of slots of
-// the account, the replica has no lease.
-func TestOfflineLeaseShrinksWithReplicas(t *testing.T) {
-	socket := testservers.Redis(t)
-	client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
-	for _, replicas := range []int64{1, 4, 10, 30, 49, 99, 100, 1000} {
-		l := open(t, client, "r1", limits.Rules{Limits: policy.DefaultLimits()}, redisClock)
-		account := fmt.Sprint("account ", replicas)
-		claim := limits.Claim{Account: account, Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
-		for range 30 {
-			claim.ID++
-			if d, err := l.Admit(t.Context(), claim); err != nil || !d.Granted {
-				t.Fatal(d, err)
-			}
-			rate := limits.Rate{Limit: 5000, Used: int(claim.ID), Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
-			if err := l.Settle(t.Context(), limits.Permit{Claim: claim}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		l.replicas.Store(replicas)
-		s := l.account(account, policy.User)
-		if err := l.heartbeatAccount(t.Context(), s, false); err != nil {
-			t.Fatal(err)
-		}
-		c := s.lease(claim)
-		points := c.costs["points:op"]
-		l.markLost(errLost)
-		granted := 0
-		for claim.ID++; ; claim.ID++ {
-			d, err := l.Admit(t.Context(), claim)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !d.Granted {
-				break
-			}
-			granted++
-			if err := l.Settle(t.Context(), limits.Permit{Claim: claim}, limits.Outcome{Sent: true, Answered: true, Ended: true}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		t.Logf("%d replicas: lease of %d requests, %d places, %d points; %d granted in a minute without Redis", replicas, c.units, c.places, points, granted)
-		if want := replicas < 100; want != (granted > 0) {
-			t.Errorf("%d replicas: %d requests granted, want some: %v", replicas, granted, want)
-		}
-	}
-}
-
 // In a cluster, a replica cannot distinguish a new account from a lost account.
 func TestNewAccountInAClusterWaitsForOtherReplicas(t *testing.T) {
 	t.Parallel()
@@ -104,9 +56,7 @@ func TestNewAccountInAClusterWaitsForOtherReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	if _, err := l.Register(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	l.Join(t.Context())
 	for _, c := range []struct {
 		replicas, accounts int64
 		wait               time.Duration

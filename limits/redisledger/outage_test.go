@@ -1,13 +1,8 @@
 package redisledger
 
 import (
-	"context"
-	"slices"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/limits"
 )
@@ -53,8 +48,7 @@ func (l *load) requestFor(phase string, d time.Duration) {
 	l.Helper()
 	for from := time.Now(); time.Since(from) < d; {
 		if !l.request() {
-			lease := l.r1.accounts["a"].leases[leaseKeyOf(l.claim(1))]
-			l.Fatalf("%s: refused after %v: %+v", phase, time.Since(from), lease)
+			l.Fatalf("%s: refused after %v", phase, time.Since(from))
 		}
 	}
 }
@@ -99,25 +93,6 @@ func TestLoadContinuesWhenRedisIsLostAgain(t *testing.T) {
 			l.requestFor("without Redis again", time.Minute)
 		})
 	}
-}
-
-// Reconnects send the offline permits to Redis, but get no new lease. The old lease must suffice.
-func TestLoadContinuesWhileHeartbeatsFail(t *testing.T) {
-	withTwoReplicas(t, func(p *pair) {
-		l := p.withWindow(0, time.Hour)
-		l.requestFor("with Redis", 2*time.Minute)
-		p.heartbeat(p.r1)
-		p.disconnect(p.r1)
-		p.hook.change = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
-			if cmd.Name() == "evalsha" && cmd.Args()[1] == p.r1.scripts.heartbeat.Hash() {
-				cmd.SetErr(errDisconnected)
-				return errDisconnected
-			}
-			return run(ctx, cmd)
-		}
-		l.duringRequest = func() { p.r1.reconnect(p.Context()) }
-		l.requestFor("while heartbeats fail", 4*time.Minute)
-	})
 }
 
 // The use that Redis reports includes unconfirmed requests.
@@ -237,63 +212,36 @@ func TestIgnoredObservationIsUnconfirmed(t *testing.T) {
 	})
 }
 
-// Leave also sends the offline spends and removes the registration.
-func TestLeaveReturnsOfflineLeases(t *testing.T) {
-	withTwoReplicas(t, func(p *pair) {
-		for _, l := range []*Ledger{p.r1, p.r2} {
-			p.spend(l, 1, 10, true)
-			p.heartbeat(l)
-		}
-		leases := func(replica string) (n int) {
-			fields, err := p.r2.Client.HKeys(p.Context(), p.r2.keysOf("a")[0]).Result()
-			if err != nil {
-				p.Fatal(err)
-			}
-			for _, f := range fields {
-				if strings.HasPrefix(f, "x:~"+replica+"~") {
-					n++
+// If a replica cannot send a limit error to Redis, the replica refuses claims while it is offline.
+func TestLimitErrorAppliesWithoutRedis(t *testing.T) {
+	for name, lose := range map[string]func(p *pair){
+		"lost reply":      func(p *pair) { p.hook.changeNext(p.r1.scripts.exchange, loseReply) },
+		"lost connection": func(p *pair) { p.disconnect(p.r1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			withTwoReplicas(t, func(p *pair) {
+				p.spend(p.r1, 1, 20, true)
+				p.heartbeat(p.r1)
+				p.r1.flushDelay = flushDelay
+				c := p.claim(1)
+				if !p.admit(p.r1, c) {
+					p.Fatal("refused")
 				}
-			}
-			return n
-		}
-		if leases("r1") == 0 || leases("r2") == 0 {
-			p.Fatal("no offline leases")
-		}
-		last := p.claim(1) // settled after the replica has left
-		if !p.admit(p.r1, last) {
-			p.Fatal("refused")
-		}
-		p.disconnect(p.r1)
-		if n := p.spend(p.r1, 1, 3, true); n != 3 {
-			p.Fatalf("%d granted offline, want 3", n)
-		}
-		p.hook.changeAll(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
-			cmd.SetErr(errDisconnected)
-			return errDisconnected
+				lose(p)
+				if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, plain(limits.SecondaryLimit)); err == nil {
+					p.Fatal("no error")
+				}
+				if d, err := p.r1.Admit(p.Context(), p.claim(1)); err != nil || d.Reason != limits.Cooldown {
+					p.Errorf("got %+v, %v; want a refusal because of the cool-down", d, err)
+				}
+				if p.r1.isLost() {
+					p.r1.reconnect(p.Context())
+				}
+				p.heartbeat(p.r1)
+				if d, err := p.r2.Admit(p.Context(), p.claim(1)); err != nil || d.Granted {
+					p.Errorf("another replica got %+v, %v after the outage, want a refusal", d, err)
+				}
+			})
 		})
-		if err := p.r1.Leave(p.Context()); err == nil {
-			p.Error("Leave returned no error without Redis")
-		}
-		time.AfterFunc(leaveTimeout/2, func() { p.hook.changeAll(nil) }) // Leave reconnects
-		if err := p.r1.Leave(p.Context()); err != nil {
-			p.Fatal(err)
-		}
-		if n := leases("r1"); n != 0 {
-			p.Errorf("%d offline leases remain, want none", n)
-		}
-		p.r1.flushDelay = flushDelay
-		p.settleAnswered(p.r1, last, true)
-		list, err := p.r2.Accounts(p.Context(), 1)
-		if err != nil {
-			p.Fatal(err)
-		}
-		budgets := list[0].Budgets
-		if i := slices.IndexFunc(budgets, func(b limits.Budget) bool { return b.Resource == "points:repos/get" }); i < 0 || budgets[i].Used != 24 || list[0].InUse != 0 {
-			p.Errorf("%d permits in use and %+v; want 0 permits and 24 points", list[0].InUse, budgets)
-		}
-		p.heartbeat(p.r2)
-		if n := p.r2.Replicas(); n != 1 {
-			p.Errorf("%d replicas registered, want 1", n)
-		}
-	})
+	}
 }

@@ -3,6 +3,7 @@ package redisledger
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 // batchCounter counts the batches that are sent to Redis. If hold is set, hold runs before each batch.
@@ -42,19 +44,15 @@ func (c *batchCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // withBatchCounter runs a test with a ledger that counts its batches and delays outcomes.
 func withBatchCounter(t *testing.T, run func(t *testing.T, l *Ledger, c *batchCounter)) {
 	inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
-		if err := l.scripts.batch.Load(t.Context(), l.Client).Err(); err != nil {
+		if err := l.scripts.exchange.Load(t.Context(), l.Client).Err(); err != nil {
 			t.Fatal(err)
 		}
-		c := &batchCounter{script: l.scripts.batch}
+		c := &batchCounter{script: l.scripts.exchange}
 		l.Client.(*redis.Client).AddHook(c)
 		l.flushDelay = flushDelay
 		defer l.background.Wait()
 		run(t, l, c)
 	})
-}
-
-func plain(limited limits.LimitKind) limits.Outcome {
-	return limits.Outcome{Sent: true, Answered: true, Limited: limited}
 }
 
 // Each request needs one batch, because the batch of its claim also sends the previous settlement. The last settlement
@@ -77,25 +75,12 @@ func TestOutcomesAreSentWithClaims(t *testing.T) {
 		if n := c.batches.Load(); n != 10 {
 			t.Errorf("10 requests needed %d batches, want 10", n)
 		}
-		if a := l.onlyAccount(t); a.InUse != 1 {
-			t.Errorf("%d permits in use before the last flush, want 1", a.InUse)
-		}
 		time.Sleep(2 * flushDelay)
 		l.background.Wait()
 		if a := l.onlyAccount(t); a.InUse != 0 || c.batches.Load() != 11 {
 			t.Errorf("%d permits in use after %d batches, want 0 after 11", a.InUse, c.batches.Load())
 		}
 	})
-}
-
-// onlyAccount returns the only account of the ledger.
-func (l *Ledger) onlyAccount(t *testing.T) limits.Account {
-	t.Helper()
-	list, err := l.Accounts(t.Context(), 2)
-	if err != nil || len(list) != 1 {
-		t.Fatal(list, err)
-	}
-	return list[0]
 }
 
 // As soon as Settle returns for a limit error, other replicas refuse claims.
@@ -163,37 +148,6 @@ func TestConcurrentClaimsShareBatches(t *testing.T) {
 	})
 }
 
-// If a replica cannot send a limit error to Redis, the replica refuses claims while it is offline.
-func TestLimitErrorAppliesWithoutRedis(t *testing.T) {
-	for name, lose := range map[string]func(p *pair){
-		"lost reply":      func(p *pair) { p.hook.changeNext(p.r1.scripts.batch, loseReply) },
-		"lost connection": func(p *pair) { p.disconnect(p.r1) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			withTwoReplicas(t, func(p *pair) {
-				p.spend(p.r1, 1, 20, true)
-				p.heartbeat(p.r1)
-				p.r1.flushDelay = flushDelay
-				c := p.claim(1)
-				if !p.admit(p.r1, c) {
-					p.Fatal("refused")
-				}
-				lose(p)
-				if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, plain(limits.SecondaryLimit)); err == nil || !p.r1.isLost() {
-					p.Fatal(err)
-				}
-				if d, err := p.r1.Admit(p.Context(), p.claim(1)); err != nil || d.Reason != limits.Cooldown {
-					p.Errorf("got %+v, %v; want a refusal because of the cool-down", d, err)
-				}
-				p.r1.reconnect(p.Context())
-				if d, err := p.r2.Admit(p.Context(), p.claim(1)); err != nil || d.Granted {
-					p.Errorf("another replica got %+v, %v after the outage, want a refusal", d, err)
-				}
-			})
-		})
-	}
-}
-
 // If a batch fails because Redis is lost, the claims that wait for later batches are refused without a call.
 func TestWaitingClaimsFailWithTheirBatch(t *testing.T) {
 	withBatchCounter(t, func(t *testing.T, l *Ledger, c *batchCounter) {
@@ -211,6 +165,113 @@ func TestWaitingClaimsFailWithTheirBatch(t *testing.T) {
 		callers.Wait()
 		if n := c.batches.Load(); n != 1 || time.Since(began) > 1100*time.Millisecond {
 			t.Errorf("got %d batches in %v, want 1 in 1 s", n, time.Since(began))
+		}
+	})
+}
+
+// withFlushDelay runs a test with two replicas. The first replica delays its settlements as in production.
+func withFlushDelay(t *testing.T, run func(p *pair)) {
+	withTwoReplicas(t, func(p *pair) {
+		if err := p.r1.scripts.exchange.Load(p.Context(), p.r1.Client).Err(); err != nil {
+			p.Fatal(err)
+		}
+		p.spend(p.r1, 1, 1, true)
+		p.r2.account("a", policy.User) // so that Accounts lists it
+		p.r1.flushDelay = flushDelay
+		defer p.r1.background.Wait()
+		run(p)
+	})
+}
+
+// waitForFlush waits until the ledger has sent delayed settlements.
+func waitForFlush() { time.Sleep(2 * flushDelay) }
+
+// inUse returns the number of permits in use that the second replica reports.
+func (p *pair) inUse() int { return p.r2.onlyAccount(p.T).InUse }
+
+// expectNothingHeld fails the test if the account has permits in use or holds.
+func (p *pair) expectNothingHeld(when string) {
+	p.Helper()
+	a := p.r2.onlyAccount(p.T)
+	if a.InUse != 0 {
+		p.Errorf("%s: %d permits in use, want 0", when, a.InUse)
+	}
+	for _, b := range a.Budgets {
+		if b.Held != 0 {
+			p.Errorf("%s: %+v, want nothing held", when, b)
+		}
+	}
+}
+
+func TestOpenPermitsAreRestored(t *testing.T) {
+	withFlushDelay(t, func(p *pair) {
+		used := []limits.Claim{p.claim(1), p.claim(1)}
+		for _, c := range used {
+			p.admit(p.r1, c)
+		}
+		synctest.Wait()
+		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
+			p.Fatal(err)
+		}
+		reconcileAll(p.T, p.r1)
+		waitForFlush()
+		if n := p.inUse(); n != 2 {
+			p.Errorf("%d permits in use, want 2", n)
+		}
+		for _, c := range used {
+			p.settleAnswered(p.r1, c, true)
+		}
+		waitForFlush()
+		p.expectNothingHeld("at the end")
+	})
+}
+
+// A repeated settlement changes nothing. A repeated release and a settlement after the end of the permit also change
+// nothing.
+func TestRepeatedSettlementChangesNothing(t *testing.T) {
+	withFlushDelay(t, func(p *pair) {
+		c, late := p.claim(1), p.claim(1)
+		p.admit(p.r1, c)
+		p.admit(p.r1, late)
+		state := func() string {
+			waitForFlush()
+			p.heartbeat(p.r1) // sends expired permits
+			a := p.r2.onlyAccount(p.T)
+			text := fmt.Sprint(a.InUse)
+			for _, b := range a.Budgets {
+				text += fmt.Sprint(" ", b.Resource, " ", b.Used, " ", b.Held)
+			}
+			return text
+		}
+		release := func() {
+			if err := p.r1.Release(p.Context(), limits.Permit{Claim: c}, false); err != nil {
+				p.Fatal(err)
+			}
+		}
+		p.settleAnswered(p.r1, c, false)
+		before := state()
+		if !strings.HasPrefix(before, "2 ") {
+			p.Error("want two permits in use:", before)
+		}
+		p.settleAnswered(p.r1, c, false)
+		if after := state(); after != before {
+			p.Errorf("repeated settlement: got %s, want %s", after, before)
+		}
+		release()
+		before = state()
+		if !strings.HasPrefix(before, "1 ") {
+			p.Error("want one permit in use:", before)
+		}
+		release()
+		p.settleAnswered(p.r1, c, true)
+		if after := state(); after != before {
+			p.Errorf("repeated release: got %s, want %s", after, before)
+		}
+		time.Sleep(permitTime)
+		before = state()
+		p.settle(late, limits.Outcome{})
+		if after := state(); after != before {
+			p.Errorf("late settlement: got %s, want %s", after, before)
 		}
 	})
 }

@@ -1,0 +1,455 @@
+package redisledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+)
+
+// An exchange is one call of exchange.lua. It sends what this replica uses of each touched budget, its reports and
+// changes of the cool-down, and claims. It receives the size of the leases, the reports and the cool-down of the other
+// replicas, and the decisions. One exchange of an account runs at a time, so a busy account needs few calls.
+
+const (
+	// flushDelay is the time for which an outcome waits for a claim, because both can share one exchange.
+	flushDelay = 5 * time.Millisecond
+	// batchMax bounds the claims of one exchange, because Redis runs nothing else during a script. waitingMax bounds
+	// the entries that wait for an exchange.
+	batchMax   = 32
+	waitingMax = 1000
+)
+
+// entry is one caller that waits for an exchange. If claim is nil, the caller waits for changes to be sent.
+type entry struct {
+	claim    *limits.Claim
+	decision limits.Decision
+	// heartbeat renews all leases, and leave returns them. Both are sent even if Redis is lost.
+	heartbeat, leave bool
+}
+
+// call is the argument of a script on an account: one JSON document.
+type call struct {
+	TTL     int64  `json:"ttl"` // of the account, in milliseconds
+	Account string `json:"account"`
+	Replica string `json:"replica"`
+	// Process is the run_id of the Redis process for which the call is made.
+	Process string `json:"process"`
+	// MayBeLost means that a missing account may have been lost.
+	MayBeLost bool `json:"may_be_lost"`
+	// Relearning is the time for which an account grants nothing after a loss.
+	Relearning int64 `json:"relearning"`
+	Replicas   int64 `json:"replicas"`
+	// Seq is the number of this call, and Confirmed is the number of the last call that Redis saved. Full means that
+	// this replica uses nothing but Budgets.
+	Seq       int64 `json:"seq"`
+	Confirmed int64 `json:"confirmed"`
+	Full      bool  `json:"full"`
+	Renew     bool  `json:"renew"` // the leases
+	// Enforced means that this replica knows that the upstream limits the account.
+	Enforced        bool         `json:"enforced"`
+	Headroom        float64      `json:"headroom"`
+	CooldownVersion int64        `json:"cooldown_version"`
+	Cooldown        string       `json:"cooldown,omitempty"` // a changed cool-down
+	Windows         []windowCall `json:"windows,omitempty"`
+	Budgets         []budgetCall `json:"budgets,omitempty"`
+	Claims          [][]needCall `json:"claims,omitempty"`
+	Left            [][]leftCall `json:"left,omitempty"`
+}
+
+// windowCall contains the reports of this replica about a window.
+type windowCall struct {
+	Budget  string       `json:"budget"`
+	Version int64        `json:"version"` // that this replica has learned
+	Silent  int64        `json:"silent"`
+	Reports []reportCall `json:"reports,omitempty"`
+}
+
+type reportCall struct {
+	Reset     int64 `json:"reset"`
+	MaxOffset int64 `json:"max_offset"`
+	MinOffset int64 `json:"min_offset"`
+	Limit     int64 `json:"limit"`
+	Used      int64 `json:"used"`
+	Responses int64 `json:"responses"`
+}
+
+// budgetCall contains the use of one budget. Spare is the number of tokens that the replica keeps beyond its use. Ahead
+// is the number of spare tokens that it requests.
+type budgetCall struct {
+	Budget   string `json:"budget"`
+	Spent    int64  `json:"spent"`
+	Held     int64  `json:"held"`
+	Reported int64  `json:"reported"`
+	Spare    int64  `json:"spare"`
+	Ahead    int64  `json:"ahead"`
+	Limit    int64  `json:"limit"`
+	Keep     int64  `json:"keep"`
+	Returns  int64  `json:"returns"`
+	Ends     int64  `json:"ends"`
+}
+
+// needCall is what a claim needs of a budget, an index in call.Budgets.
+type needCall struct {
+	Budget int   `json:"budget"`
+	Cost   int64 `json:"cost"`
+	Limit  int64 `json:"limit"`
+}
+
+// leftCall contains spent tokens that a leaving replica gives back, and the time until they return.
+type leftCall struct {
+	Budget string `json:"budget"`
+	Spent  int64  `json:"spent"`
+	Keep   int64  `json:"keep"`
+}
+
+// reply is the reply of exchange.lua.
+type reply struct {
+	Missing   bool `json:"missing"`   // Redis has lost confirmed calls, and changed nothing
+	Overtaken bool `json:"overtaken"` // Redis has executed a later call, and changed nothing
+	Saved     bool `json:"saved"`
+
+	Now             int64         `json:"now,string"`
+	Seq             int64         `json:"seq"`
+	Enforced        bool          `json:"enforced"`
+	CooldownVersion int64         `json:"cooldown_version"`
+	Cooldown        string        `json:"cooldown"`
+	Windows         []windowReply `json:"windows"`
+	Budgets         []budgetReply `json:"budgets"`
+	Claims          []claimReply  `json:"claims"`
+}
+
+type windowReply struct {
+	Budget  string        `json:"budget"` // in replies of read.lua
+	Version int64         `json:"version"`
+	Silent  int64         `json:"silent"`
+	Reports []reportReply `json:"reports"`
+}
+
+type reportReply struct {
+	Reset     int64 `json:"reset,string"`
+	MaxOffset int64 `json:"max_offset,string"`
+	MinOffset int64 `json:"min_offset,string"`
+	Limit     int64 `json:"limit"`
+	Used      int64 `json:"used"`
+	Responses int64 `json:"responses"`
+}
+
+func (w windowReply) state() limits.WindowState {
+	s := limits.WindowState{Silent: w.Silent}
+	for _, r := range w.Reports {
+		s.Reports = append(s.Reports, limits.Report(r))
+	}
+	return s
+}
+
+// budgetReply is the lease of this replica, and the number of tokens of other replicas.
+type budgetReply struct {
+	Tokens int64 `json:"tokens"`
+	Extra  int64 `json:"extra"`
+	Spare  int64 `json:"spare"`
+	Others int64 `json:"others"`
+}
+
+// claimReply is the decision on a claim. Budget is the index of the refusing budget, or -1 if the account is
+// relearning. At is the time at which the refusal may end, or 0.
+type claimReply struct {
+	Granted bool  `json:"granted"`
+	Budget  int   `json:"budget"`
+	At      int64 `json:"at,string"`
+}
+
+// exchange waits for an exchange that contains the entry. Every exchange ends, because calls have deadlines.
+func (l *Ledger) exchange(ctx context.Context, a *account, e *entry) error {
+	// The end of one context must not cancel an exchange, which contains entries with other contexts.
+	ctx = context.WithoutCancel(ctx)
+	return a.batcher.Do(e, batchMax, func(entries []*entry) error {
+		for range 4 {
+			again, err := l.exchangeOnce(ctx, a, entries)
+			if err != nil || again == nil {
+				return err
+			}
+			entries = again
+		}
+		return unavailable(errors.New("the account changed during four exchanges"))
+	})
+}
+
+// exchangeOnce runs exchange.lua once. It returns the entries of a further exchange, if Redis has lost data or another
+// replica has changed the cool-down at the same time.
+func (l *Ledger) exchangeOnce(ctx context.Context, a *account, entries []*entry) (again []*entry, err error) {
+	forced := slices.ContainsFunc(entries, func(e *entry) bool { return e.heartbeat || e.leave })
+	if l.isLost() && !forced {
+		return nil, unavailable(errLost)
+	}
+	var x *exchange
+	var answer reply
+	err = l.run(ctx, l.scripts.exchange, a.name, func(process string) any {
+		x = l.prepare(a, entries, process)
+		return x.call
+	}, &answer)
+	if x == nil {
+		return nil, err
+	}
+	if errors.Is(err, errUnreadable) {
+		l.Log.Error("replacing an unreadable account in redis by an empty one", "account", a.name, "error", err)
+		err = l.run(ctx, l.scripts.repair, a.name, func(string) any { return x.call }, &reply{})
+		answer.Missing = true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil && answer.Missing {
+		l.Log.Warn("redis lost data of the ledger; restoring it", "account", a.name)
+		a.full, again = true, entries
+	} else if err == nil {
+		again, err = x.apply(&answer)
+	}
+	if err != nil || answer.Missing {
+		// Redis may have executed the call, so the leases keep only the tokens that the call kept.
+		maps.Copy(a.touched, x.touched)
+	}
+	return again, err
+}
+
+// exchange is an exchange in progress.
+type exchange struct {
+	*account
+	call    call
+	rules   *limits.Rules
+	now     func() int64
+	sent    int64 // time
+	claims  []*entry
+	needs   [][]limits.Need
+	indexes map[string]int // in call.Budgets
+	touched map[string]bool
+	ahead   map[string]int64 // requested spare tokens by budget
+	changes int              // of the cool-down that the call contains
+}
+
+// prepare makes the call. From this moment, the leases have at most the tokens that the call keeps.
+func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.rules.Load()
+	l.seq++
+	now := l.now()
+	x := &exchange{account: a, rules: r, now: l.now, sent: now, indexes: map[string]int{}, ahead: map[string]int64{}, touched: a.touched}
+	x.call = call{
+		TTL: ttl(r), Account: a.title(), Replica: l.Replica, Process: process, MayBeLost: l.mayBeLost(),
+		Relearning: l.relearning().Microseconds(), Replicas: l.replicas.Load(), Seq: l.seq, Confirmed: a.confirmed,
+		Enforced: a.enforced || a.part.Enforced, Headroom: r.Headroom, CooldownVersion: a.cooldown,
+		Full: a.full, Renew: time.Since(a.saved) > renewTime,
+	}
+	heartbeat := slices.ContainsFunc(entries, func(e *entry) bool { return e.heartbeat })
+	leave := slices.ContainsFunc(entries, func(e *entry) bool { return e.leave })
+	for _, e := range entries {
+		if e.claim == nil {
+			continue
+		}
+		needs := a.part.Needs(*e.claim, r, now)
+		a.noteClaim(needs, now)
+		a.touch(limits.WindowBudget(e.claim.Resource)) // an unlimited window may be limited now
+		x.claims, x.needs = append(x.claims, e), append(x.needs, needs)
+	}
+	if a.full || leave {
+		a.touch(a.part.Used(now)...)
+	}
+	if heartbeat || leave {
+		x.touchLeases(leave, now)
+	}
+	a.touched = map[string]bool{}
+	for _, budget := range slices.Sorted(maps.Keys(x.touched)) {
+		x.add(budget)
+	}
+	pending := map[string]int64{}
+	for _, needs := range x.needs {
+		var list []needCall
+		for _, n := range needs {
+			list = append(list, needCall{x.indexes[n.Budget], n.Cost, n.Limit})
+			pending[n.Budget] += n.Cost
+		}
+		x.call.Claims = append(x.call.Claims, list)
+	}
+	for i := range x.call.Budgets {
+		b := &x.call.Budgets[i]
+		own := a.leases[b.Budget]
+		own.tokens, own.granted = min(own.tokens, b.Spent+b.Held+b.Spare+pending[b.Budget]), min(own.granted, b.Spare)
+	}
+	if leave {
+		x.leave(now)
+	}
+	if changes := a.part.CooldownChanges(); a.offset != nil && (changes > 0 || a.full && a.cooldown > 0) {
+		x.call.Cooldown = string(a.part.CooldownState(*a.offset))
+		x.call.CooldownVersion, x.changes = a.cooldown+int64(min(1, changes)), changes
+	}
+	return x
+}
+
+// touchLeases adds the leases to a heartbeat that have changed, and requests spare tokens for recent claims.
+func (x *exchange) touchLeases(leave bool, now int64) {
+	for budget := range x.leases {
+		own := x.lease(budget, now)
+		own.spare = 0
+		if !leave && x.wantsSpare(budget, own) {
+			own.spare = x.spareTokens(budget, own, x.rules, now)
+			x.ahead[budget] = own.spare
+		}
+		if leave || x.ahead[budget] > 0 || x.changed(budget, own, now) {
+			x.touch(budget)
+		}
+	}
+}
+
+// add adds a budget to the call.
+func (x *exchange) add(budget string) {
+	own, use := x.lease(budget, x.sent), x.part.Use(budget, x.sent)
+	own.reported, own.sent = use.Reported, use
+	b := budgetCall{
+		Budget: budget, Spent: use.Spent, Held: use.Held, Reported: use.Reported, Limit: own.limit, Keep: use.Keep,
+		Spare: max(0, min(own.spare, own.tokens-use.Total())), Ahead: x.ahead[budget],
+	}
+	if x.offset != nil {
+		b.Returns, b.Ends = toStore(use.Returns, *x.offset), toStore(use.Ends, *x.offset)
+	}
+	x.indexes[budget] = len(x.call.Budgets)
+	x.call.Budgets = append(x.call.Budgets, b)
+	if !limits.IsWindow(budget) {
+		return
+	}
+	w := windowCall{Budget: budget, Version: x.windows[budget]}
+	if x.offset != nil {
+		if s, ok := x.part.WindowState(budget, *x.offset, x.sent); ok {
+			w.Silent = s.Silent
+			for _, r := range s.Reports {
+				w.Reports = append(w.Reports, reportCall(r))
+			}
+		}
+	} else {
+		w.Version = -1
+	}
+	x.call.Windows = append(x.call.Windows, w)
+}
+
+// toStore converts a time to the clock of Redis.
+func toStore(at int64, offset limits.Offset) int64 {
+	if at == 0 {
+		return 0
+	}
+	return at + offset.Max
+}
+
+// apply records the reply.
+func (x *exchange) apply(answer *reply) (again []*entry, err error) {
+	a, now := x.account, x.now()
+	switch {
+	case answer.Overtaken:
+		return nil, unavailable(errors.New("a later call was faster"))
+	case len(answer.Budgets) < len(x.call.Budgets) || len(answer.Windows) != len(x.call.Windows) || len(answer.Claims) != len(x.claims):
+		return nil, unavailable(errors.New("incomplete reply"))
+	}
+	first := a.offset == nil
+	a.offset = &limits.Offset{Min: answer.Now - now, Max: answer.Now - x.sent}
+	a.full = false
+	if answer.Saved {
+		a.confirmed = answer.Seq
+		a.saved = time.Now().Add(-time.Duration(now-x.sent) * time.Microsecond)
+	}
+	a.enforced = answer.Enforced
+	a.part.LearnEnforced(answer.Enforced)
+	for i, w := range answer.Windows {
+		budget := x.call.Windows[i].Budget
+		a.part.LearnWindow(budget, w.state(), *a.offset, x.rules, now)
+		a.windows[budget] = w.Version
+	}
+	if answer.Cooldown != "" {
+		if err := a.part.LearnCooldown(json.RawMessage(answer.Cooldown), *a.offset); err != nil {
+			return nil, unavailable(err)
+		}
+		a.cooldown = answer.CooldownVersion
+	} else if x.call.Cooldown != "" {
+		a.part.CooldownStored(x.changes)
+		a.cooldown = x.call.CooldownVersion
+	}
+	for i, b := range x.call.Budgets {
+		own := a.leases[b.Budget]
+		own.tokens, own.extra, own.granted = answer.Budgets[i].Tokens, answer.Budgets[i].Extra, answer.Budgets[i].Spare
+		a.part.SetOthers(b.Budget, answer.Budgets[i].Others)
+		if own.tokens+own.extra+own.sent.Total()+own.reported == 0 && time.Since(own.used) > activeTime {
+			delete(a.leases, b.Budget)
+		}
+	}
+	for i, e := range x.claims {
+		e.decision = x.decide(*e.claim, x.needs[i], answer.Claims[i], now)
+	}
+	if first && x.hasReports(now) {
+		maps.Copy(a.touched, x.touched)
+		again = []*entry{{}}
+	}
+	if a.part.CooldownChanges() > 0 {
+		again = []*entry{{}}
+	}
+	return again, nil
+}
+
+// hasReports reports whether the call left out reports, because the clock of Redis was unknown.
+func (x *exchange) hasReports(now int64) bool {
+	return slices.ContainsFunc(x.call.Windows, func(w windowCall) bool {
+		s, _ := x.part.WindowState(w.Budget, limits.Offset{}, now)
+		return len(s.Reports) > 0
+	})
+}
+
+// decide returns the decision on a claim. The rules decide again after Redis has granted tokens, with the reports and
+// the cool-down of the other replicas.
+func (x *exchange) decide(c limits.Claim, needs []limits.Need, answer claimReply, now int64) limits.Decision {
+	if answer.Granted {
+		d := x.part.Admit(c, x.rules, now)
+		for _, n := range needs {
+			if d.Granted {
+				x.leases[n.Budget].sent.Held += n.Cost // as Redis has recorded
+			} else {
+				x.touch(n.Budget) // the next exchange returns the tokens
+			}
+		}
+		return d
+	}
+	if d := x.part.Check(c, x.rules, now); !d.Granted || x.part.Has(c) {
+		return d
+	}
+	d := limits.Decision{Reason: Store}
+	if answer.Budget >= 0 {
+		budget := x.call.Budgets[answer.Budget].Budget
+		i := slices.IndexFunc(needs, func(n limits.Need) bool { return n.Budget == budget })
+		d.Reason = needs[i].Reason
+	}
+	if answer.At != 0 {
+		d.Until = time.UnixMicro(answer.At - x.offset.Min)
+	}
+	return d
+}
+
+// leftParts is the number of steps in which the tokens of a leaving replica return.
+const leftParts = 16
+
+// leave splits the spent tokens by the time at which they return.
+func (x *exchange) leave(now int64) {
+	x.call.Full = true
+	for range leftParts {
+		x.call.Left = append(x.call.Left, []leftCall{})
+	}
+	for i := range x.call.Budgets {
+		b := &x.call.Budgets[i]
+		if b.Keep == 0 {
+			continue
+		}
+		for _, s := range x.part.Returns(b.Budget, now) {
+			step := min(leftParts-1, max(0, (s.At-now)*leftParts/b.Keep))
+			x.call.Left[step] = append(x.call.Left[step], leftCall{b.Budget, s.Tokens, b.Keep * (step + 1) / leftParts})
+			b.Spent -= s.Tokens
+		}
+	}
+}

@@ -1,0 +1,153 @@
+-- Exchanges the state of one replica with the account: the use of its leases, reports of responses, and the cool-down.
+-- Then decides claims: a claim gets tokens of all its budgets, or of none.
+-- The call and the reply have the fields of the types call and reply in exchange.go.
+
+begin()
+if replica.seq < call.confirmed then
+  if not call.full then return cjson.encode({missing = true}) end
+  account.relearning_until = max(account.relearning_until, now + call.relearning)
+end
+if call.seq <= replica.seq then return cjson.encode({overtaken = true}) end
+if now >= account.next_removal then remove_dead_leases() end
+
+save_needed = save_needed or call.renew or call.full
+local budgets = call.budgets or {}
+if call.full then -- the replica has no other leases
+  local sent, prefix = {}, lease_name(call.replica, '')
+  for _, b in ipairs(budgets) do sent[b.budget] = true end
+  for _, entry in ipairs(fields(prefix)) do
+    local budget = entry:sub(#prefix + 1)
+    if not sent[budget] then
+      table.insert(budgets, {budget = budget, spent = 0, held = 0, reported = 0, spare = 0, ahead = 0, returns = 0, ends = 0,
+        limit = 0, keep = field(entry).keep})
+    end
+  end
+end
+
+if call.enforced and not account.enforced then account.enforced, save_needed = true, true end
+if call.cooldown and call.cooldown_version > account.cooldown_version then
+  account.cooldown, account.cooldown_version, save_needed = call.cooldown, call.cooldown_version, true
+end
+for _, own in ipairs(call.windows or {}) do
+  local w = window(own.budget)
+  end_windows(own.budget, w)
+  local version = w.version
+  for _, o in ipairs(own.reports or {}) do report(w, o) end
+  if own.silent > w.silent then w.silent, w.version = own.silent, w.version + 1 end
+  if w.version ~= version then changed['w:' .. own.budget:sub(8)], save_needed = true, true end
+end
+-- A replica that leaves the account gives its spent tokens back in parts. Each part is the lease of a replica that has
+-- ended, whose tokens return after its time to keep.
+for i, part in ipairs(call.left or {}) do
+  local name = call.replica .. '#' .. i
+  tables['r:' .. name], changed['r:' .. name] = {seq = 0, seen = now - LEASE_TIME}, true
+  for _, b in ipairs(part) do
+    local l = lease(name, b.budget)
+    l.keep = b.keep
+    set_tokens(b.budget, l, b.spent)
+    set_use(b.budget, l, {spent = b.spent, held = 0, reported = 0})
+    changed[lease_name(name, b.budget)], changed['t:' .. b.budget] = true, true
+  end
+end
+
+-- Returns the number of tokens that other replicas have.
+local function others(b) return total(b.budget).tokens - b.lease.tokens end
+
+-- Reports whether this replica must leave returned tokens of a budget to another replica, which has less than an equal
+-- share and needs tokens.
+local function must_yield(t) return t.needs and t.needs ~= call.replica and t.needed + DEMAND_TIME > now end
+local function equal_share(t, room) return max(1, floor(room / max(1, t.replicas))) end
+
+local pending = {} -- the costs of the claims, by index of the budget
+for _, c in ipairs(call.claims or {}) do
+  for _, n in ipairs(c) do pending[n.budget + 1] = (pending[n.budget + 1] or 0) + n.cost end
+end
+for i, b in ipairs(budgets) do
+  local t, l, w = total(b.budget), lease(call.replica, b.budget), window(b.budget)
+  if w then end_windows(b.budget, w) end
+  catch_up(l, w)
+  b.lease, b.used = l, b.spent + b.held
+  local before = {l.tokens, l.extra, l.spent, l.held, l.reported}
+  l.keep = b.keep
+  set_use(b.budget, l, b)
+  local room = capacity(w, b.limit) - others(b)
+  local tokens = min(l.tokens, b.used + b.spare + (pending[i] or 0), room)
+  if must_yield(t) then tokens = min(tokens, equal_share(t, capacity(w, b.limit))) end
+  if b.ahead > 0 and now >= account.relearning_until then
+    tokens = b.used + min(b.ahead, floor((room - b.used) / (call.replicas + 1)))
+  end
+  set_tokens(b.budget, l, max(b.used, tokens))
+  if w then
+    local used = 0
+    for _, o in ipairs(w.reports) do used = max(used, o.used) end
+    local extra = t.reported > 0 and floor(l.reported * min(1, used / t.reported)) or 0
+    set_extra(b.budget, l, max(0, min(extra, b.limit - t.tokens - (t.extra - l.extra))))
+  end
+  if b.returns > 0 and (t.returns <= now or b.returns < t.returns) then t.returns = b.returns end
+  t.ends = max(t.ends, b.ends)
+  if before[1] ~= l.tokens or before[2] ~= l.extra or before[3] ~= l.spent or before[4] ~= l.held or before[5] ~= l.reported then
+    save_needed = true
+    changed[lease_name(call.replica, b.budget)], changed['t:' .. b.budget] = true, true
+  end
+end
+
+-- Decides a claim: a list of {budget, cost, limit}, where budget is an index. A refusal has the index of a budget, and
+-- the time at which its next token returns, or 0.
+local function claim(needs)
+  if now < account.relearning_until then return {granted = false, budget = -1, at = int(account.relearning_until)} end
+  local refusing, refusals, yields
+  for _, n in ipairs(needs) do
+    local b = budgets[n.budget + 1]
+    local t, w = total(b.budget), window(b.budget)
+    local room = capacity(w, n.limit) - others(b)
+    local share = equal_share(t, capacity(w, n.limit))
+    if b.used + n.cost > room then
+      refusing, refusals = n, (refusals or 0) + 1
+    elseif must_yield(t) and b.used + n.cost > share then
+      yields = n
+    end
+  end
+  if refusing then
+    local b = budgets[refusing.budget + 1]
+    local t = total(b.budget)
+    local share = equal_share(t, capacity(window(b.budget), refusing.limit))
+    local spare = t.tokens - t.spent - t.held -- other replicas return spare tokens within a heartbeat
+    local at = spare < refusing.cost and t.returns > now and t.returns or 0
+    if refusals == 1 and b.used + refusing.cost <= share and not must_yield(t) then
+      t.needs, t.needed, changed['t:' .. b.budget], save_needed = call.replica, max(now, at), true, true
+    end
+    return {granted = false, budget = refusing.budget, at = int(at)}
+  end
+  if yields then return {granted = false, budget = yields.budget, at = '0'} end
+  for _, n in ipairs(needs) do
+    local b = budgets[n.budget + 1]
+    b.used, b.held = b.used + n.cost, b.held + n.cost
+    set_tokens(b.budget, b.lease, max(b.lease.tokens, b.used))
+    set_use(b.budget, b.lease, b)
+    changed[lease_name(call.replica, b.budget)], changed['t:' .. b.budget] = true, true
+    local t = total(b.budget)
+    if t.needs == call.replica then t.needs = nil end
+  end
+  save_needed = true
+  return {granted = true, budget = -1, at = '0'}
+end
+
+local reply = {now = int(now), seq = replica.seq, enforced = account.enforced, claims = {}, budgets = {}, windows = {}}
+for i, c in ipairs(call.claims or {}) do reply.claims[i] = claim(c) end
+for i, b in ipairs(budgets) do
+  b.lease.spare = max(0, b.lease.tokens - b.used)
+  reply.budgets[i] = {tokens = b.lease.tokens, extra = b.lease.extra, spare = b.lease.spare, others = others(b)}
+end
+for i, own in ipairs(call.windows or {}) do
+  local w = window(own.budget)
+  reply.windows[i] = {version = w.version, silent = w.silent, reports = w.version ~= own.version and reports_of(w) or nil}
+end
+reply.claims, reply.budgets, reply.windows = list(reply.claims), list(reply.budgets), list(reply.windows)
+if account.cooldown_version ~= call.cooldown_version then
+  reply.cooldown, reply.cooldown_version = account.cooldown, account.cooldown_version
+end
+if save_needed then
+  save()
+  reply.seq, reply.saved = call.seq, true
+end
+return cjson.encode(reply)

@@ -1,0 +1,221 @@
+package redisledger
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// The tokens of a dead replica return one window after the end of its lease, and its spare tokens later.
+func TestTokensOfADeadReplicaReturn(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		if n := p.spend(p.r1, 300, 3, true); n != 3 {
+			p.Fatalf("%d claims granted, want 3", n)
+		}
+		began := time.Now()
+		for p.spend(p.r2, 300, 1, true) == 0 {
+			time.Sleep(time.Second)
+		}
+		want := leaseTime + time.Minute
+		if got := time.Since(began); got < want || got > want+15*time.Second {
+			p.Errorf("tokens returned after %v, want about %v", got, want)
+		}
+		p.spend(p.r1, 1, 1, true)
+		p.heartbeat(p.r1) // requests spare tokens
+		time.Sleep(leaseTime + 2*time.Minute)
+		if n := p.spend(p.r2, 1, 1000, true); n >= 900 || n < 890 {
+			p.Errorf("%d claims granted while the spare tokens remain, want almost 900", n)
+		}
+		time.Sleep(spareTime)
+		if n := p.spend(p.r2, 1, 1000, true); n != 900 {
+			p.Errorf("%d claims granted after the end of the spare tokens, want 900", n)
+		}
+	})
+}
+
+// A leaving replica keeps no token longer than the upstream.
+func TestLeaveReturnsLeases(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.spend(p.r1, 300, 1, true)
+		time.Sleep(30 * time.Second)
+		p.spend(p.r1, 300, 2, true)
+		p.heartbeat(p.r1)
+		p.hook.changeAll(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+			cmd.SetErr(errDisconnected)
+			return errDisconnected
+		})
+		if err := p.r1.Leave(p.Context()); err == nil {
+			p.Error("Leave returned no error without Redis")
+		}
+		time.AfterFunc(leaveTimeout/2, func() { p.hook.changeAll(nil) }) // Leave reconnects
+		if err := p.r1.Leave(p.Context()); err != nil {
+			p.Fatal(err)
+		}
+		p.heartbeat(p.r2)
+		if n := p.r2.Replicas(); n != 1 {
+			p.Errorf("%d replicas registered, want 1", n)
+		}
+		if p.spend(p.r2, 300, 1, true) != 0 {
+			p.Error("a claim was granted before the first tokens returned")
+		}
+		time.Sleep(45 * time.Second)
+		if n := p.spend(p.r2, 300, 9, true); n != 1 {
+			p.Errorf("%d claims granted after the first tokens returned, want 1", n)
+		}
+		time.Sleep(45 * time.Second)
+		if n := p.spend(p.r2, 300, 9, true); n != 2 {
+			p.Errorf("%d claims granted after all tokens returned, want 2", n)
+		}
+	})
+}
+
+// One replica has spent all tokens before the other replica needs tokens. Both then get equal shares.
+func TestReplicasShareReturningTokens(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.spend(p.r1, 9, 100, true)
+		granted := map[*Ledger]int{}
+		for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			for _, l := range []*Ledger{p.r1, p.r2} {
+				granted[l] += p.spend(l, 9, 2, true)
+			}
+		}
+		if first, second := granted[p.r1], granted[p.r2]; second < first*45/55 || first+second < 195 {
+			p.Errorf("%d and %d claims granted after the first minute, want 100 each", first, second)
+		}
+	})
+}
+
+// A replica that is idle returns its spare tokens, so that another replica can use all tokens.
+func TestIdleReplicaReturnsSpareTokens(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.spend(p.r1, 1, 100, true)
+		p.heartbeat(p.r1)
+		time.Sleep(2 * time.Minute)
+		p.heartbeat(p.r1)
+		if n := p.spend(p.r2, 1, 1000, true); n != 900 {
+			p.Errorf("%d claims granted, want 900", n)
+		}
+	})
+}
+
+// A delayed call arrives after a later call of the same replica.
+func TestOvertakenCallChangesNothing(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.spend(p.r1, 1, 3, true)
+		var late []any
+		p.hook.changeNext(p.r1.scripts.exchange, func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+			late = cmd.Args()
+			cmd.SetErr(errDisconnected)
+			return errDisconnected
+		})
+		_ = p.r1.heartbeat(p.Context())
+		p.spend(p.r1, 100, 8, true)
+		if late == nil {
+			p.Fatal("no call was delayed")
+		}
+		if err := p.r1.Client.(*redis.Client).Do(p.Context(), late...).Err(); err != nil {
+			p.Fatal(err)
+		}
+		if n := p.spend(p.r2, 97, 9, true); n != 1 {
+			p.Errorf("%d claims granted with 803 of 900 points used, want 1", n)
+		}
+	})
+}
+
+// Lua cannot unpack a table of 8,000 values, and a call for each permit would take longer than the life of a permit.
+func TestAccountWithManyPermits(t *testing.T) {
+	for _, c := range []struct {
+		permits   int
+		roundTrip time.Duration
+	}{{20_000, 0}, {2000, 20 * time.Millisecond}} {
+		t.Run(fmt.Sprint(c.permits), func(t *testing.T) {
+			withTwoReplicas(t, func(p *pair) {
+				rules := *p.r1.rules.Load()
+				rules.Concurrent, rules.Primary.User, rules.Points.REST = 2*c.permits, 2*c.permits, 2*c.permits
+				p.r1.Configure(rules)
+				p.r2.Configure(rules)
+				first := p.claim(1)
+				p.admit(p.r1, first)
+				p.settle(first, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Limit: 3 * c.permits, Used: 1, Reset: time.Now().Add(time.Hour)}})
+				var claims []limits.Claim
+				for range c.permits {
+					claims = append(claims, p.claim(1))
+				}
+				var granted atomic.Int64
+				var admitting sync.WaitGroup
+				for part := range 32 {
+					admitting.Go(func() {
+						for i := part; i < len(claims); i += 32 {
+							if p.admit(p.r1, claims[i]) {
+								granted.Add(1)
+							}
+						}
+					})
+				}
+				admitting.Wait()
+				if n := granted.Load(); n != int64(c.permits) {
+					p.Fatalf("%d permits granted, want %d", n, c.permits)
+				}
+				p.hook.changeAll(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+					time.Sleep(c.roundTrip)
+					return run(ctx, cmd)
+				})
+				open := make([]limits.OpenPermit, len(claims))
+				for i, claim := range claims {
+					open[i] = limits.OpenPermit{Permit: limits.Permit{Claim: claim}}
+				}
+				for range 4 {
+					time.Sleep(20 * time.Second)
+					if err := p.r1.Renew(p.Context(), open); err != nil {
+						p.Fatal(err)
+					}
+					p.heartbeat(p.r1)
+				}
+				if a := p.r2.onlyAccount(p.T); a.InUse != c.permits {
+					p.Errorf("%d permits in use after 80 seconds, want %d", a.InUse, c.permits)
+				}
+				time.Sleep(permitTime + time.Second)
+				p.heartbeat(p.r1)
+				if a := p.r2.onlyAccount(p.T); a.InUse != 0 {
+					p.Errorf("%d permits in use after their end, want 0", a.InUse)
+				}
+			})
+		})
+	}
+}
+
+// Other replicas get the tokens of claims that only some budgets grant.
+func TestRefusedClaimKeepsNoTokens(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		for _, l := range []*Ledger{p.r1, p.r2} { // the content budget is used up
+			for i := range 40 {
+				c := create(1000*(1+p.lastID) + uint64(i))
+				if !p.admit(l, c) {
+					p.Fatal("refused")
+				}
+				if err := l.Settle(p.Context(), limits.Permit{Claim: c}, plain(limits.NotLimited)); err != nil {
+					p.Fatal(err)
+				}
+			}
+			p.lastID++
+		}
+		for range 5 {
+			p.lastID++
+			if p.admit(p.r1, create(p.lastID)) {
+				p.Fatal("granted beyond the content budget")
+			}
+		}
+		c := limits.Claim{ID: 99, Account: "a", Kind: policy.User, Operation: "issues/create", Resource: policy.GraphQL, Points: 2000 - 400}
+		if !p.admit(p.r2, c) {
+			p.Error("refused, although the points are unused")
+		}
+	})
+}
