@@ -72,6 +72,16 @@ func (d *Dialect) Kind(scheme, credential string) CallerKind {
 	return User
 }
 
+// HasTokenPrefix reports whether a credential begins like a token of the upstream.
+func (d *Dialect) HasTokenPrefix(credential string) bool {
+	for prefix := range d.Tokens {
+		if strings.HasPrefix(credential, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
 // EntityTag returns the ETag that the upstream computes for a body, from the request fields in [Dialect.ETag].
 func (d *Dialect) EntityTag(field func(name string) string, body []byte) string {
 	sum := sha256.New()

@@ -136,3 +136,21 @@ func (o *Operation) Safe() bool {
 func (o *Operation) Paged() bool {
 	return slices.ContainsFunc(o.Query, func(p Parameter) bool { return p.Name == "page" || p.Name == "after" || p.Name == "cursor" })
 }
+
+// Accepts reports whether the operation accepts a kind of caller, according to the API's documents. An OAuth app reads
+// public data only (Document B section 5.6). Personal operations need a user. Some operations refuse installations
+// (Document A section 5.5).
+func (o *Operation) Accepts(kind CallerKind) bool {
+	kind = kind.Base()
+	switch {
+	case o.Auth == "app": // the credential of an app itself, which no caller kind has
+		return false
+	case o.Personal:
+		return kind == User
+	case kind == OAuthApp:
+		return o.Safe() && (o.Auth == "optional" || !o.Known())
+	case kind == Installation || kind == Workflow:
+		return !slices.Contains(o.Refuses, string(Installation))
+	}
+	return true
+}

@@ -285,3 +285,38 @@ func (w *world) replica(c *sharedTier) *Gateway {
 	})
 	return New(config)
 }
+
+// The upstream lists the URLs of private feeds for Basic authentication only (Document B section 5.4), although both
+// requests have the same token.
+func TestFeedsDependOnTheScheme(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Cache-Control", "private, max-age=60")
+			scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+			if scheme == "Bearer" && strings.HasPrefix(r.URL.Path, "/feeds/") {
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+			_, _ = fmt.Fprint(w, scheme)
+		}, func(c *Config) {
+			c.Identify = func(r *http.Request) (Identity, error) {
+				id, err := identifyByToken(r)
+				id.Caller.Account, id.Caller.Class = "a", "a"
+				return id, err
+			}
+		})
+		for range 2 {
+			for _, value := range []string{"Bearer tok-a", "Basic YTp0b2stYQ=="} {
+				scheme, _, _ := strings.Cut(value, " ")
+				w.want("feeds with "+scheme, w.get("/feeds", "Authorization: "+value).body, scheme)
+			}
+		}
+		w.want("requests for feeds", w.upstreamSaw(), 2)
+		for range 3 { // says nothing about the token
+			w.want("a feed with Basic", w.get("/feeds/users/a/private", "Authorization: Basic YTp0b2stYQ==").StatusCode, 200)
+			w.want("a feed without Basic", w.get("/feeds/users/a/private", "Authorization: Bearer tok-a").StatusCode, 401)
+		}
+		for _, value := range []string{"Bearer tok-a", "Basic YTp0b2stYQ=="} {
+			w.want("other responses", w.get("/user", "Authorization: "+value).body, "Bearer")
+		}
+	})
+}

@@ -202,11 +202,12 @@ func (ex *exchange) resultFor(e *cache.Entry) coalesce.Result {
 // resultOfError returns the result of a call that got no response.
 func resultOfError(err error) coalesce.Result {
 	var refusal *limits.Refusal
+	var unverified *unverifiedError
 	switch {
 	case errors.As(err, &refusal), errors.Is(err, errTokenTimeout):
 		return coalesce.Refused
-	case errors.Is(err, context.Canceled):
-		return coalesce.Private // only the leader's client has left
+	case errors.Is(err, context.Canceled), errors.As(err, &unverified):
+		return coalesce.Private // the error concerns only the leader's client
 	}
 	return coalesce.Failed
 }

@@ -95,8 +95,8 @@ func (g *Gateway) credentialRequest(ex *exchange) CredentialRequest {
 func (g *Gateway) budgetedRequest(ex *exchange) CredentialRequest {
 	r := g.credentialRequest(ex)
 	r.Left = func(caller policy.Caller) (int, bool) {
-		b, err := g.Ledger.Budget(ex.detach(), caller.Account, caller.Kind, ex.resource)
-		return b.Remaining - b.Held, err == nil && !b.Unlimited
+		b, _ := g.Ledger.Budget(caller.Account, caller.Kind, ex.resource)
+		return b.Remaining - b.Held, !b.Unlimited
 	}
 	return r
 }

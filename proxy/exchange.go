@@ -144,8 +144,11 @@ func (g *Gateway) setKey(ex *exchange) {
 		return // only the upstream can evaluate these conditions (RFC 9110 section 13.2.1)
 	}
 	class := ex.identity.Caller.Class
-	if op.Cache.Class == policy.Shared {
+	switch {
+	case op.Cache.Class == policy.Shared:
 		class = string(policy.Shared)
+	case isFeed(ex.match.Path) && isBasic(in.Get("Authorization")):
+		class += " basic"
 	}
 	ex.ranged = len(in["Range"]) > 0 && ex.method == http.MethodGet
 	ex.cacheable = !ex.ranged
@@ -177,6 +180,15 @@ func (g *Gateway) setKey(ex *exchange) {
 			ex.header.Set("Accept", g.Dialect.MediaType())
 		}
 	}
+}
+
+// isFeed reports whether a path is that of the list of feeds or of a feed. Private feeds and their URLs need Basic
+// authentication, and refuse the same token as a bearer token (Document B section 5.4).
+func isFeed(path string) bool { return path == "/feeds" || strings.HasPrefix(path, "/feeds/") }
+
+func isBasic(authorization string) bool {
+	scheme, _, _ := strings.Cut(strings.TrimSpace(authorization), " ")
+	return strings.EqualFold(scheme, "basic")
 }
 
 // keyOf returns the cache key of a question for a security class. The key does not contain the method or

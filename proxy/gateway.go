@@ -105,6 +105,8 @@ type Config struct {
 	Tracer trace.Tracer
 	// Resources contains the resources that the upstream named. If nil, New creates an empty list.
 	Resources *Resources
+	// Tokens contains the credentials that the upstream accepted or refused. If nil, New creates an empty list.
+	Tokens *ClientTokens
 	// LastRequests contains the latest records and outlives the gateway. If nil, New creates an empty list.
 	LastRequests *LastRequests
 	// Observe is called with the record of each finished request and must not block. Nil is allowed.
@@ -122,7 +124,7 @@ type Gateway struct {
 	// computed ETags.
 	linkIn304   sync.Map
 	etagWarning rate.Sometimes
-	accepted    acceptedCredentials
+	tokens      *ClientTokens
 	last        *LastRequests
 	// base is the upstream's URL in cache keys. dialectFields are the request fields that the dialect adds to cache
 	// keys.
@@ -139,6 +141,7 @@ type Gateway struct {
 func New(c Config) *Gateway {
 	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}, last: cmp.Or(c.LastRequests, &LastRequests{})}
 	g.Resources = cmp.Or(c.Resources, &Resources{})
+	g.tokens = cmp.Or(c.Tokens, &ClientTokens{})
 	g.etagWarning.Interval = time.Hour
 	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
@@ -210,6 +213,9 @@ func (g *Gateway) check(ex *exchange) (err error) {
 			message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s",
 				caller.Client, methodLabel(ex.method), op.ID),
 		}
+	}
+	if err := g.checkToken(ex); err != nil {
+		return err
 	}
 	if f := ex.match.Preflight(ex.identity.Caller.Kind); f != nil { // the upstream would certainly refuse the request
 		return &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}

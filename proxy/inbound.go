@@ -19,11 +19,15 @@ func (g *Gateway) throttle(ex *exchange) error {
 		return nil
 	}
 	return &failure{
+		// The rate is at least one request per second, so the next token is available within a second.
 		status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
 		message: "Too Many Requests: this address sends faster than the gateway lets one address send",
 		cause:   fmt.Errorf("limits.inbound: request rate of %s exceeded", address),
 	}
 }
+
+// unknownRetry is the Retry-After if no component knows when a retry can succeed.
+const unknownRetry = time.Second
 
 // shed refuses a request if too many requests wait. If the result is nil, Shedder.Leave must be called after the wait.
 func (g *Gateway) shed(p policy.Priority) error {
@@ -31,7 +35,7 @@ func (g *Gateway) shed(p policy.Priority) error {
 		return nil
 	}
 	return &failure{
-		status: http.StatusServiceUnavailable, detail: "overload", retryAfter: time.Second,
+		status: http.StatusServiceUnavailable, detail: "overload", retryAfter: unknownRetry,
 		message: "Service Unavailable: too many requests wait in this gateway",
 	}
 }
@@ -61,7 +65,7 @@ func (ex *exchange) drained() *failure {
 		}
 	}
 	return &failure{
-		status: http.StatusServiceUnavailable, detail: "drain", retryAfter: time.Second, cause: inbound.ErrDrained,
+		status: http.StatusServiceUnavailable, detail: "drain", retryAfter: unknownRetry, cause: inbound.ErrDrained,
 		message: "Service Unavailable: shutting down; retry against another replica",
 	}
 }

@@ -161,11 +161,12 @@ func isServerError(status int) bool {
 func (g *Gateway) staleOr(ex *exchange, err error) (*http.Response, error) {
 	var refused *limits.Refusal
 	var unusable *UnusableError
+	var unverified *unverifiedError
 	switch limited := errors.As(err, &refused); {
 	case ex.in.Context().Err() != nil:
 		return nil, context.Cause(ex.in.Context()) // the client has left
-	case limited && ex.hasAlternative, errors.As(err, &unusable):
-		return nil, err // another credential is tried; an unusable credential may have lost access
+	case limited && ex.hasAlternative, errors.As(err, &unusable), errors.As(err, &unverified):
+		return nil, err // another credential is tried; an unusable or unverified credential may have no access
 	case ex.shed != nil && ex.fallback != nil:
 		ex.record.Cache = "weir; hit"
 		return ex.useFallback("overload"), nil

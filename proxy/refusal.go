@@ -126,7 +126,8 @@ func (g *Gateway) errorBody(f *failure) []byte {
 	return text
 }
 
-// identityRetry is the Retry-After of a client whose identity provider is unavailable.
+// identityRetry is the Retry-After of a client whose identity provider is unavailable. It is the pause after which the
+// provider's keys are fetched again.
 const identityRetry = 10 * time.Second
 
 func (g *Gateway) failureOf(err error) *failure {
@@ -134,6 +135,7 @@ func (g *Gateway) failureOf(err error) *failure {
 	var target *policy.TargetError
 	var refusal *limits.Refusal
 	var unusable *UnusableError
+	var unverified *unverifiedError
 	switch {
 	case errors.As(err, &f):
 		return f
@@ -142,7 +144,10 @@ func (g *Gateway) failureOf(err error) *failure {
 	case errors.As(err, &refusal):
 		f := &failure{status: g.RefusalStatus, detail: string(refusal.Reason), refusal: refusal, cause: refusal}
 		f.message, f.documentation = g.Dialect.Messages.Secondary, "/secondary-rate-limits"
-		if refusal.Reason == limits.Primary {
+		switch refusal.Reason {
+		case limits.Closed:
+			f.message += " The gateway has closed this account, because repeated probes failed. An operator must open it."
+		case limits.Primary:
 			f.message, f.documentation = g.Dialect.Messages.Primary, "/rate-limits"
 		}
 		return f
@@ -151,6 +156,11 @@ func (g *Gateway) failureOf(err error) *failure {
 			status: http.StatusServiceUnavailable, detail: "credential", cause: err,
 			retryAfter: max(time.Second, time.Until(unusable.Until)),
 			message:    "Service Unavailable: the credential that pays for this client cannot be used now",
+		}
+	case errors.As(err, &unverified):
+		return &failure{
+			status: http.StatusTooManyRequests, detail: "unverified-token", retryAfter: unverified.retryAfter, cause: err,
+			message: "Too Many Requests: the upstream refused too many tokens from this address, and has not accepted this token yet",
 		}
 	case errors.Is(err, ErrUnauthenticated):
 		return &failure{status: http.StatusUnauthorized, message: "Requires authentication", cause: err}

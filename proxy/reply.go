@@ -46,16 +46,12 @@ func (g *Gateway) setWeirHeaders(ex *exchange, h http.Header) {
 }
 
 // setRateLimitHeaders replaces the upstream's rate limit fields by the current budget of the caller's account for the
-// request's resource. RateLimit-Policy and RateLimit follow the IETF drafts -08 to -11 (limits.md section 9).
+// request's resource, as far as this process knows it: a hit must not wait for the ledger's store. RateLimit-Policy and
+// RateLimit follow the IETF drafts -08 to -11 (limits.md section 9).
 func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
 	caller := ex.identity.Caller
-	b, err := g.Ledger.Budget(ex.in.Context(), caller.Account, caller.Kind, ex.record.Resource)
-	if err != nil {
-		// The ledger logs once that its store is unavailable.
-		g.Log.DebugContext(ex.in.Context(), "budget unavailable", "request", ex.record.ID, "error", err)
-		return
-	}
-	if b.Unlimited {
+	b, known := g.Ledger.Budget(caller.Account, caller.Kind, ex.record.Resource)
+	if !known || b.Unlimited {
 		return // the upstream's own fields, if any, are unchanged
 	}
 	h.Set("X-Ratelimit-Limit", strconv.Itoa(b.Limit))
@@ -155,7 +151,7 @@ func (g *Gateway) answerFromLedger(ex *exchange) bool {
 		return false
 	}
 	caller := ex.identity.Caller
-	if caller.Kind != policy.Unauthenticated && !g.accepted.has(caller.Class, ex.identity.Held) {
+	if caller.Kind != policy.Unauthenticated && !g.tokens.has(caller.Class, ex.identity.Held) {
 		return false
 	}
 	version := cmp.Or(ex.in.Header.Get(g.Dialect.VersionHeader), g.Dialect.Version)
@@ -201,10 +197,7 @@ func (g *Gateway) rateLimitStatus(ex *exchange, withRate bool) (string, error) {
 	var resources []string
 	var core string
 	for _, name := range names {
-		b, err := g.Ledger.Budget(ctx, caller.Account, caller.Kind, name)
-		if err != nil {
-			return "", err
-		}
+		b, _ := g.Ledger.Budget(caller.Account, caller.Kind, name)
 		if b.Unlimited {
 			return "", nil
 		}

@@ -86,6 +86,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 	o.Failed = resp.StatusCode >= http.StatusInternalServerError ||
 		resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode == http.StatusTooEarly
 	o.Succeeded = resp.StatusCode < http.StatusBadRequest
+	o.Unauthorized = resp.StatusCode == http.StatusUnauthorized
 	o.Rate = g.Limiter.ReadRate(resp.Header)
 	recognizeLimit(resp, &o)
 	return resp, o, nil

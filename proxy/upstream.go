@@ -84,7 +84,12 @@ func (g *Gateway) fetchUnconditionally(ex *exchange, out *http.Request, resp *ht
 // Each repetition needs a new permit.
 func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Response, error) {
 	caller, retries, prepared := ex.identity.Caller, 0, false
-	for { // the client's deadline ends the repetition
+	endToken, err := g.beginToken(ex, out.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer endToken(0) // has no effect after a response
+	for {             // the client's deadline ends the repetition
 		trial, err := g.breaker.allow(caller.Account, time.Now())
 		if err != nil {
 			return nil, err
@@ -125,7 +130,8 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 			return nil, err
 		}
 		ex.reportResponse(resp.StatusCode)
-		g.accepted.observe(caller.Class, resp.StatusCode)
+		endToken(resp.StatusCode)
+		g.observeToken(ex, resp.StatusCode)
 		if resp.StatusCode < http.StatusBadRequest || outcome.Limited != limits.NotLimited { // an error may name any resource
 			g.Resources.learn(ex.claimScope, caller.Kind, ex.resource, outcome.Rate.Resource)
 		}

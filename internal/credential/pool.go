@@ -115,7 +115,7 @@ func (p *Pool) candidates(r Request, now time.Time) (list []Caller) {
 		if r.Operation.Personal || !p.health.isHidden(c.Class, r, now) {
 			rank += rankSees
 		}
-		if accepts(r.Operation, c.Kind) {
+		if r.Operation.Accepts(c.Kind) {
 			rank += rankAccepted
 		}
 		switch {
@@ -135,27 +135,9 @@ func (p *Pool) eligible(op *policy.Operation) []Caller {
 	if !op.Personal {
 		return p.held
 	}
-	first := max(0, slices.IndexFunc(p.held, func(c Caller) bool { return accepts(op, c.Kind) }))
+	first := max(0, slices.IndexFunc(p.held, func(c Caller) bool { return op.Accepts(c.Kind) }))
 	account := p.held[first].Account
 	return slices.DeleteFunc(slices.Clone(p.held), func(c Caller) bool { return c.Account != account })
-}
-
-// accepts reports whether an operation accepts a kind of caller, according to the API's documents. An OAuth app reads
-// public data only (Document B section 5.6). Personal operations need a user. Some operations refuse installations
-// (Document A section 5.5).
-func accepts(op *policy.Operation, kind policy.CallerKind) bool {
-	kind = kind.Base()
-	switch {
-	case op.Auth == "app": // the credential of an app itself, which no held credential has
-		return false
-	case op.Personal:
-		return kind == policy.User
-	case kind == policy.OAuthApp:
-		return op.Safe() && (op.Auth == "optional" || !op.Known())
-	case kind == policy.Installation || kind == policy.Workflow:
-		return !slices.Contains(op.Refuses, string(policy.Installation))
-	}
-	return true
 }
 
 // switchFactor is the ratio of remaining budgets from which the pool leaves the current credential for another
@@ -214,7 +196,7 @@ func (p *Pool) OnResponse(caller policy.Caller, op *policy.Operation, status int
 		p.health.noResponse(caller.Class, sent, now)
 	case status == http.StatusUnauthorized:
 		at := slices.IndexFunc(p.held, func(c Caller) bool { return c.Class == caller.Class })
-		if at < 0 || !op.Known() || !accepts(op, caller.Kind) {
+		if at < 0 || !op.Known() || !op.Accepts(caller.Kind) {
 			return
 		}
 		p.health.rejected(caller.Class, p.held[at].heldName, sent, now)

@@ -174,7 +174,7 @@ func TestKindsThatAnOperationAccepts(t *testing.T) {
 		}
 		got := ""
 		for _, h := range heldOfEachKind() {
-			if accepts(op, h.Kind) {
+			if op.Accepts(h.Kind) {
 				got += " " + h.Name
 			}
 		}
@@ -307,7 +307,7 @@ func TestHiddenTargetsAreBounded(t *testing.T) {
 func TestOperationsAcceptKindsOfAnEnterpriseLikeTheirBaseKinds(t *testing.T) {
 	for _, held := range heldOfEachKind() {
 		for _, op := range policy.Embedded().Operations() {
-			if got, want := accepts(op, held.Kind), accepts(op, held.Kind.Base()); got != want {
+			if got, want := op.Accepts(held.Kind), op.Accepts(held.Kind.Base()); got != want {
 				t.Errorf("%s: accepts(%s) is %v, want %v", op.ID, held.Kind, got, want)
 			}
 		}
@@ -315,7 +315,7 @@ func TestOperationsAcceptKindsOfAnEnterpriseLikeTheirBaseKinds(t *testing.T) {
 	for kind, want := range map[policy.CallerKind]bool{
 		policy.Enterprise: true, policy.EnterpriseInstallation: false, policy.EnterpriseOAuthApp: false, policy.EnterpriseWorkflow: false,
 	} {
-		if got := accepts(&policy.Operation{Personal: true}, kind); got != want {
+		if got := (&policy.Operation{Personal: true}).Accepts(kind); got != want {
 			t.Errorf("personal operation: accepts(%s) is %v, want %v", kind, got, want)
 		}
 	}

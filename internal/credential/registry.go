@@ -180,6 +180,9 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 	if !r.config.PassThrough || holdsKey(credential) {
 		return Caller{}, ErrUnknown
 	}
+	if token, ok := r.tokenOfPair(scheme, credential); ok {
+		scheme, credential = "", token
+	}
 	class := r.hash(credential)
 	caller, held := r.accounts[class]
 	if !held {
@@ -202,6 +205,23 @@ func parseAuthorization(value string) (scheme, credential string) {
 		}
 	}
 	return scheme, credential
+}
+
+// tokenOfPair returns the upstream token in a Basic pair. Such a pair identifies the same caller as the token alone,
+// because the upstream charges the user of the token. The token is the password, or the name with an empty password or
+// "x-oauth-basic". In any other pair, name and password are the ID and the secret of an OAuth app.
+func (r *Registry) tokenOfPair(scheme, credential string) (token string, ok bool) {
+	name, password, pair := strings.Cut(credential, ":")
+	switch {
+	case !pair || !strings.EqualFold(scheme, "basic"):
+		return "", false
+	case password == "" || password == "x-oauth-basic":
+		token = name
+	default:
+		token = password
+	}
+	_, held := r.accounts[r.hash(token)]
+	return token, held || r.config.Dialect.HasTokenPrefix(token)
 }
 
 // hash returns a keyed hash of a credential, which names the credential without revealing it. Security classes are such

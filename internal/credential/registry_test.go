@@ -113,6 +113,7 @@ func newTestRegistry(t *testing.T, passThrough bool) *Registry {
 			{Name: "ci", Kind: policy.User, Account: "octo-bot", Token: "ghp_held"},
 			{Name: "ci-2", Kind: policy.User, Account: "octo-bot", Token: "ghp_held2"},
 			{Name: "app", Kind: policy.OAuthApp, Token: "id:secret"},
+			{Name: "old", Kind: policy.User, Account: "octo-bot", Token: "plain"},
 		},
 		Clients: []Client{
 			{Name: "builds", Key: sha256.Sum256([]byte("weir-key")), Credentials: []string{"ci", "app"}},
@@ -149,6 +150,35 @@ func TestBearerAndTokenAreOneCredential(t *testing.T) {
 	}
 	if strings.Contains(fmt.Sprintf("%+v", bearer), "ghp_x") || strings.Contains(bearer.Account, "ghp_x") {
 		t.Errorf("the credential is visible: %+v", bearer)
+	}
+}
+
+func TestTokenInABasicPairIsTheSameCredential(t *testing.T) {
+	b := newTestRegistry(t, true)
+	basic := func(pair string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(pair)) }
+	for token, pairs := range map[string][]string{
+		"ghp_x":    {"octocat:ghp_x", "ghp_x:", "ghp_x:x-oauth-basic", ":ghp_x"},
+		"ghs_x":    {"x-access-token:ghs_x"},
+		"ghp_held": {"octo-bot:ghp_held"},
+		"plain":    {"octo-bot:plain"}, // held, without a known prefix
+	} {
+		want := identify(t, b, "Bearer "+token)
+		for _, pair := range pairs {
+			got := identify(t, b, basic(pair))
+			if got.Caller != want.Caller {
+				t.Errorf("%s: got %+v, want %+v", pair, got.Caller, want.Caller)
+			}
+			if got.Authorization.Reveal() != basic(pair) {
+				t.Errorf("%s: forwarded as %s", pair, got.Authorization.Reveal())
+			}
+		}
+	}
+	for _, pair := range []string{"id:secret", "Iv1.0123456789abcdef:0123456789abcdef0123456789abcdef01234567", "ghp_x:password"} {
+		_, password, _ := strings.Cut(pair, ":")
+		got := identify(t, b, basic(pair))
+		if got.Kind != policy.OAuthApp || got.Class == identify(t, b, "Bearer "+password).Class {
+			t.Errorf("%s: got %+v, want an OAuth app", pair, got.Caller)
+		}
 	}
 }
 

@@ -73,7 +73,7 @@ func (l *listener) Accept() (net.Conn, error) {
 func (c *Connections) add(address netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	client := clientOf(address)
+	client := ClientOf(address)
 	if c.maxTotal > 0 && c.total >= c.maxTotal {
 		return false
 	}
@@ -91,7 +91,7 @@ func (c *Connections) add(address netip.Addr) bool {
 func (c *Connections) remove(address netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	client := clientOf(address)
+	client := ClientOf(address)
 	c.total--
 	if c.perAddress[client]--; c.perAddress[client] == 0 {
 		delete(c.perAddress, client)

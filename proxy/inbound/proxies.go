@@ -47,10 +47,10 @@ func (t TrustedProxies) contain(address netip.Addr) bool {
 	return slices.ContainsFunc(t, func(network netip.Prefix) bool { return network.Contains(address) })
 }
 
-// clientOf returns the address by which connections and requests are counted. An IPv6 address counts as its /64
+// ClientOf returns the address by which connections and requests are counted. An IPv6 address counts as its /64
 // network, because one subscriber can use all addresses of a /64 network. All connections without an address, such as
 // Unix sockets, count as one client.
-func clientOf(address netip.Addr) netip.Addr {
+func ClientOf(address netip.Addr) netip.Addr {
 	address = address.Unmap()
 	if !address.Is6() {
 		return address

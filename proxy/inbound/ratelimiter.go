@@ -67,7 +67,7 @@ func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool {
 	if now.After(l.latest) {
 		l.latest = now
 	}
-	client := clientOf(address)
+	client := ClientOf(address)
 	b, ok := l.buckets.Get(client)
 	if !ok {
 		b = &bucket{tokens: rate.NewLimiter(l.rate, l.burst)}

@@ -1,0 +1,272 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/inbound"
+)
+
+// ClientTokens remembers which credentials the upstream accepted or refused, and protects the upstream against made-up
+// tokens of clients. The zero value is empty and ready for use. ClientTokens is safe for concurrent use and outlives a
+// [Gateway].
+//
+// A token that the upstream refused gets 401 without a request upstream, for a time that grows with each refusal. An
+// unverified token is a token that the upstream has not accepted yet. The upstream gets at most maxUnverified
+// unverified tokens that it refuses from each client address per minute.
+//
+// Credentials are known by their security class, which is a keyed hash. All lists are bounded, and the least recently
+// used element is removed first.
+type ClientTokens struct {
+	mu       sync.Mutex
+	accepted *simplelru.LRU[string, struct{}]     // by class
+	refused  *simplelru.LRU[string, refusedToken] // by class
+	senders  *simplelru.LRU[netip.Addr, *sender]  // nil without a bound for each address
+}
+
+const (
+	// maxTokens bounds the accepted and the refused credentials in memory, and maxSenders the addresses.
+	maxTokens, maxSenders = 16384, 10_000
+	// The first refusal of a token is remembered for firstRefusal, because the upstream may not know a new token yet.
+	// Each further refusal multiplies the time by four, up to longestRefusal.
+	firstRefusal, longestRefusal = time.Second, 5 * time.Minute
+	// maxUnverified bounds the unverified tokens of an address that are upstream or were refused within refusalWindow.
+	maxUnverified = 20
+	refusalWindow = time.Minute
+)
+
+// refusedToken is a credential that the upstream refused and has not accepted since.
+type refusedToken struct {
+	until time.Time // end of the refusal without a request upstream; zero without such a refusal
+	times int
+}
+
+// sender is a client address with unverified tokens.
+type sender struct {
+	used      time.Time
+	verifying map[string]int // requests upstream, by class
+	refusals  []time.Time    // times of the latest refusals, at most maxUnverified
+	changed   chan struct{}  // closed when a request in verifying ends
+}
+
+// LimitAddresses sets whether the unverified tokens of each address are bounded.
+func (t *ClientTokens) LimitAddresses(limit bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case !limit:
+		t.senders = nil
+	case t.senders == nil:
+		t.senders, _ = simplelru.NewLRU[netip.Addr, *sender](maxSenders, nil) // fails only for a size below 1
+	}
+}
+
+// initLocked allocates the lists of credentials. mu must be held.
+func (t *ClientTokens) initLocked() {
+	if t.accepted == nil {
+		t.accepted, _ = simplelru.NewLRU[string, struct{}](maxTokens, nil)
+		t.refused, _ = simplelru.NewLRU[string, refusedToken](maxTokens, nil)
+	}
+}
+
+// observe records the status of a response to a request with a credential. Only a success proves that the upstream
+// accepted the credential, because a 403 or a 404 may also be an answer to a wrong one. A conclusive 401 concerns the
+// credential and not the operation. The first 401 of an accepted token is not remembered, because it may be a mistake of
+// one client of the token.
+func (t *ClientTokens) observe(class string, status int, conclusive bool, now time.Time) {
+	if status >= http.StatusBadRequest && status != http.StatusUnauthorized {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.initLocked()
+	if status != http.StatusUnauthorized {
+		t.accepted.Add(class, struct{}{})
+		t.refused.Remove(class)
+		return
+	}
+	r, _ := t.refused.Get(class)
+	if conclusive && !t.accepted.Contains(class) && !now.Before(r.until) {
+		span := longestRefusal
+		if r.times < 5 { // a larger shift exceeds longestRefusal
+			span = min(span, firstRefusal<<(2*r.times))
+		}
+		r.until, r.times = now.Add(span), r.times+1
+	}
+	t.accepted.Remove(class)
+	t.refused.Add(class, r)
+}
+
+// has reports whether the upstream accepted a credential in its last response. Without a response, the result is
+// presumed.
+func (t *ClientTokens) has(class string, presumed bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.initLocked()
+	_, accepted := t.accepted.Get(class)
+	return accepted || presumed && !t.refused.Contains(class)
+}
+
+// isRefused reports whether a token gets 401 without a request upstream.
+func (t *ClientTokens) isRefused(class string, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.isRefusedLocked(class, now)
+}
+
+func (t *ClientTokens) isRefusedLocked(class string, now time.Time) bool {
+	t.initLocked()
+	r, _ := t.refused.Get(class)
+	return now.Before(r.until)
+}
+
+// begin permits a request upstream with a token of a client. If maxUnverified tokens of the address are upstream, begin
+// waits until the deadline for their responses. The error is an [unverifiedError] or the cause of a canceled context. end
+// must be called with the status of the response, or with 0. Only the first call of end has an effect.
+func (t *ClientTokens) begin(
+	ctx context.Context, address netip.Addr, class string, deadline time.Time,
+) (end func(status int), err error) {
+	address = inbound.ClientOf(address)
+	var timeout <-chan time.Time // nil before the first wait
+	for {
+		end, changed, err := t.tryBegin(address, class, time.Now())
+		if end != nil || err != nil {
+			return end, err
+		}
+		if timeout == nil {
+			timeout = time.After(time.Until(deadline))
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-timeout:
+			return nil, &unverifiedError{address, unknownRetry}
+		}
+	}
+}
+
+// tryBegin is begin without waiting. If the request must wait, end is nil, and changed is closed before the next
+// attempt.
+func (t *ClientTokens) tryBegin(address netip.Addr, class string, now time.Time) (
+	end func(status int), changed <-chan struct{}, err error,
+) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.initLocked()
+	if _, accepted := t.accepted.Get(class); accepted || t.senders == nil {
+		return func(int) {}, nil, nil
+	}
+	s, ok := t.senders.Get(address)
+	if !ok {
+		s = &sender{verifying: map[string]int{}, changed: make(chan struct{})}
+		t.senders.Add(address, s)
+	}
+	s.used = now
+	t.removeIdleLocked(now)
+	s.expire(now)
+	switch {
+	case s.verifying[class] == 0 && len(s.refusals) >= maxUnverified:
+		return nil, nil, &unverifiedError{address, s.refusals[0].Add(refusalWindow).Sub(now)}
+	case s.verifying[class] == 0 && len(s.refusals)+len(s.verifying) >= maxUnverified:
+		return nil, s.changed, nil
+	}
+	s.verifying[class]++
+	ended := false
+	return func(status int) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if !ended {
+			ended = true
+			t.endLocked(s, class, status, time.Now())
+		}
+	}, nil, nil
+}
+
+// endLocked ends a request upstream. A 401 to a token that is remembered as refused is not counted again: the requests
+// were upstream together.
+func (t *ClientTokens) endLocked(s *sender, class string, status int, now time.Time) {
+	if s.verifying[class]--; s.verifying[class] == 0 {
+		delete(s.verifying, class)
+	}
+	if status == http.StatusUnauthorized && !t.isRefusedLocked(class, now) {
+		s.refusals = append(s.refusals, now)
+		s.refusals = s.refusals[max(0, len(s.refusals)-maxUnverified):]
+	}
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// expire removes old refusals.
+func (s *sender) expire(now time.Time) {
+	for len(s.refusals) > 0 && now.Sub(s.refusals[0]) >= refusalWindow {
+		s.refusals = s.refusals[1:]
+	}
+}
+
+// removeIdleLocked removes at most two addresses without requests and refusals. Each request adds at most one address, so
+// the list shrinks without a long pause for any request.
+func (t *ClientTokens) removeIdleLocked(now time.Time) {
+	for range 2 {
+		_, s, ok := t.senders.GetOldest()
+		if !ok || len(s.verifying) > 0 || now.Sub(s.used) < refusalWindow {
+			return
+		}
+		t.senders.RemoveOldest()
+	}
+}
+
+// unverifiedError refuses an unverified token because the upstream has refused too many tokens of the address. The status
+// is 429 and not 401: the token may be valid, and a client may discard a token after a 401.
+type unverifiedError struct {
+	address    netip.Addr
+	retryAfter time.Duration
+}
+
+func (u *unverifiedError) Error() string {
+	return fmt.Sprintf("the upstream refused too many tokens from %s", u.address)
+}
+
+// errRefusedToken is the cause of a 401 without a request upstream.
+var errRefusedToken = errors.New("the upstream refused this token a short time ago")
+
+// sendsClientToken reports whether the request is sent with a credential of the client, which only the upstream can
+// verify.
+func (ex *exchange) sendsClientToken() bool {
+	return !ex.identity.Held && ex.identity.Authorize != nil && ex.identity.Caller.Kind != policy.Unauthenticated
+}
+
+// checkToken refuses a token that the upstream refused a short time ago. Operations for the credentials of apps are an
+// exception, because a token that other operations refuse may be such a credential.
+func (g *Gateway) checkToken(ex *exchange) error {
+	if !ex.sendsClientToken() || ex.match.Operation.Auth == "app" || !g.tokens.isRefused(ex.identity.Caller.Class, ex.start) {
+		return nil
+	}
+	return &failure{status: http.StatusUnauthorized, message: "Bad credentials", detail: "refused-token", cause: errRefusedToken}
+}
+
+// beginToken permits a request upstream with the credential of the exchange. end must be called as in
+// [ClientTokens.begin].
+func (g *Gateway) beginToken(ex *exchange, ctx context.Context) (end func(status int), err error) {
+	if !ex.sendsClientToken() {
+		return func(int) {}, nil
+	}
+	began := time.Now()
+	end, err = g.tokens.begin(ctx, g.TrustedProxies.ClientAddress(ex.in), ex.identity.Caller.Class, ex.deadline(g.Wait))
+	ex.record.Waited += time.Since(began)
+	return end, err
+}
+
+// observeToken records the response to a request with the credential of the exchange.
+func (g *Gateway) observeToken(ex *exchange, status int) {
+	op, caller := ex.match.Operation, ex.identity.Caller
+	g.tokens.observe(caller.Class, status, op.Accepts(caller.Kind) && !isFeed(ex.match.Path), time.Now())
+}
