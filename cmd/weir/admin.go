@@ -86,6 +86,7 @@ func (g *gateway) admin(a config.Admin) http.Handler {
 		Cache:   g.cache.Size,
 		Metrics: g.telemetry,
 		Purge:   g.purge,
+		Open:    g.openAccount,
 		Trail:   g.trail,
 		State:   g.state,
 		History: g.history,
@@ -133,6 +134,8 @@ type storeState struct {
 	Kind     string    `json:"kind"` // memory, file or redis
 	Lost     time.Time `json:"lost,omitzero"`
 	Replicas int       `json:"replicas"`
+	// ColdStart tells what the ledger holds back because past spending is unknown.
+	ColdStart string `json:"cold_start,omitempty"`
 }
 
 // state returns a gatewayState.
@@ -141,7 +144,7 @@ func (g *gateway) state() any {
 	s := gatewayState{
 		Version: version(), Started: g.startTime.UTC(), Now: time.Now().UTC(),
 		Upstream: c.config.Upstream.URL, Dialect: c.config.Upstream.Dialect, Limits: c.config.Upstream.Limits.String(), Guarded: g.started.Admin.Token != "",
-		Store:   storeState{Kind: g.store.kind, Lost: g.store.lostSince(), Replicas: g.store.replicas()},
+		Store:   storeState{Kind: g.store.kind, Lost: g.store.lostSince(), Replicas: g.store.replicas(), ColdStart: g.store.coldStart()},
 		Waiting: g.limiter.Waiting(), Polling: c.proxy.Polling(),
 		Refused: g.credentialHealth.Quarantined(),
 	}

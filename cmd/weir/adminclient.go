@@ -208,6 +208,32 @@ func (c *healthCommand) Run(p *process) error {
 	return nil
 }
 
+type accountCommand struct {
+	Open openCommand `cmd:"" help:"Let a closed account send a request again."`
+}
+
+type openCommand struct {
+	adminFlags
+	Account string `arg:"" help:"Name of the account, as in weir budget."`
+}
+
+// Run opens a closed account.
+func (c *openCommand) Run(p *process) error {
+	a, err := c.client(p)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(admin.Open{Account: c.Account})
+	if err != nil {
+		return err
+	}
+	if _, _, err := a.call(p.ctx, http.MethodPost, "/api/v1/accounts/open", body, nil); err != nil {
+		return err
+	}
+	p.printf("%s is open; its next request is a probe\n", c.Account)
+	return nil
+}
+
 type cacheCommand struct {
 	Purge purgeCommand `cmd:"" help:"Mark responses as stale, or remove them."`
 }

@@ -243,6 +243,10 @@ func (v *budgetView) table(l *listing, now time.Time) []string {
 func accountLine(a history.Account, now time.Time) string {
 	s := fmt.Sprintf("%s (%s): %d of %d requests open",
 		printable(a.Name, maxName), printable(string(a.Kind), maxName), a.InUse, a.Concurrent)
+	if !a.ClosedSince.IsZero() {
+		s += fmt.Sprintf("; closed for %s, because probes failed: weir account open %s",
+			shortDuration(now.Sub(a.ClosedSince)), printable(a.Name, maxName))
+	}
 	if left := a.BlockedUntil.Sub(now); !a.BlockedUntil.IsZero() && left > 0 {
 		s += "; cool-down ends in " + shortDuration(left)
 	}
@@ -280,6 +284,9 @@ func (v *budgetView) rows(a history.Account, now time.Time) []row {
 		}
 		if f, ok := a.Forecasts[b.Resource]; ok && f.Early && f.Ends.After(now) {
 			reset += "; at this rate nothing is left in " + shortDuration(f.Ends.Sub(now))
+		}
+		if b.Share != 0 {
+			reset += fmt.Sprintf("; %.0f %% of the limit, another program seems to use the rest", 100*b.Share)
 		}
 		if v.terminal {
 			bar = budgetBar(b)

@@ -26,6 +26,9 @@ import (
 func sampleAccounts() []limits.Account {
 	return []limits.Account{
 		{Name: "zebra", Kind: "installation", Concurrent: 100},
+		{Name: "shared", Kind: "user", Concurrent: 50, ClosedSince: time.Now().Add(-90 * time.Minute), Budgets: []limits.Budget{
+			{Resource: "points:user/get", Limit: 504, Used: 4, Remaining: 500, Share: 0.56},
+		}},
 		{Name: "octo-bot", Kind: "user", InUse: 3, Concurrent: 50, BlockedUntil: time.Now().Add(43 * time.Second), Budgets: []limits.Budget{
 			sampleBudget("core", 1234, 5000, 0, 42*time.Minute+10*time.Second),
 			sampleBudget("search", 28, 30, 1, 12*time.Second),
@@ -58,6 +61,9 @@ octo-bot (user): 3 of 50 requests open; cool-down ends in 43s
   code_search             1/10        9        now
   points:user/get        0/900      900     5  now
 
+shared (user): 0 of 50 requests open; closed for 1h 30m, because probes failed: weir account open shared
+  points:user/get        4/504      500        -; 56 % of the limit, another program seems to use the rest
+
 zebra (installation): 0 of 100 requests open
   nothing used
 `)
@@ -66,7 +72,7 @@ zebra (installation): 0 of 100 requests open
 
 func TestBudgetsOnATerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := newTestView(t, adminHandler("", sampleAccounts()[1:]...))
+		v := newTestView(t, adminHandler("", sampleAccounts()[2:]...))
 		v.terminal, v.all = true, true
 		v.shows(t, `
 BUDGET                    USED     LEFT  HELD  RESETS
@@ -244,7 +250,7 @@ func (e *terminal) shows(want string) {
 func TestWatchOnATerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var accounts atomic.Value
-		accounts.Store(sampleAccounts()[1:])
+		accounts.Store(sampleAccounts()[2:])
 		v := newTestView(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			adminHandler("", accounts.Load().([]limits.Account)...).ServeHTTP(w, r)
 		}))

@@ -54,6 +54,7 @@ type gateway struct {
 	transport    *http.Transport
 	background   *proxy.Background // work that continues after its client disconnects
 	lastRequests proxy.LastRequests
+	tokens       proxy.ClientTokens
 	resources    proxy.Resources
 	webhooks     *webhook.Receiver
 
@@ -106,7 +107,7 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 
 // start opens the store, the cache and the certificates, and applies the configuration.
 func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string) (err error) {
-	if g.store, err = openStore(cfg, replica, g.log); err != nil {
+	if g.store, err = openStore(cfg, replica, g.joined, g.log); err != nil {
 		return err
 	}
 	g.limiter, g.unlimited = limits.NewLimiter(g.store), limits.NewLimiter(limits.Unlimited{})
@@ -146,8 +147,14 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	}
 	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.Waiting, State: g.state})
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
+	key := g.store.hashKey.Load()
 	if err := g.apply(cfg); err != nil {
 		return err
+	}
+	if g.store.hashKey.Load() != key { // joined was called before the configuration was in force
+		if err := g.apply(cfg); err != nil {
+			return err
+		}
 	}
 	sources := telemetry.Sources{
 		Accounts: g.accounts, Lost: g.store.lostSince, Replicas: g.store.replicas,
@@ -163,6 +170,16 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	}
 	g.running.Go(func() { g.history.Run(ctx) })
 	return nil
+}
+
+// joined renames the accounts of a gateway that started without its store, so that all replicas use the same names.
+func (g *gateway) joined(hashKey []byte) {
+	g.store.hashKey.Store(&hashKey)
+	if c := g.current.Load(); c != nil {
+		if err := g.apply(c.config); err != nil {
+			g.log.Error("joining the other replicas failed; restart this replica", "error", err)
+		}
+	}
 }
 
 // close stops the gateway, also after an incomplete start.
@@ -260,6 +277,7 @@ func (g *gateway) apply(c *config.Config) error {
 	}
 	trusted := inbound.TrustedProxies(c.Callers.Networks())
 	g.connections.LimitPerAddress(maxPerAddress, trusted)
+	g.tokens.LimitAddresses(c.Limits.Inbound.Rate > 0)
 	ledger, limiter := limits.Ledger(g.store), g.limiter
 	if !c.Upstream.Limits {
 		g.log.Info("limits are off", "key", "upstream.limits", "upstream", c.Upstream.URL)
@@ -275,7 +293,7 @@ func (g *gateway) apply(c *config.Config) error {
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor,
 			Max: c.Statistics.Poll.Max, Budget: c.Statistics.Poll.Budget,
 		},
-		Background: g.background, LastRequests: &g.lastRequests,
+		Background: g.background, LastRequests: &g.lastRequests, Tokens: &g.tokens,
 		Log: g.log, AccessLog: proxy.AccessLog(c.Telemetry.AccessLog),
 		Tracer: g.telemetry.Tracer(), Observe: g.observer(upstream.Hostname()),
 	})}
@@ -292,8 +310,13 @@ func (g *gateway) accounts(ctx context.Context, most int) ([]limits.Account, err
 	return g.current.Load().ledger.Accounts(ctx, most)
 }
 
+// openAccount opens a closed account of the ledger in use.
+func (g *gateway) openAccount(ctx context.Context, account string) error {
+	return g.current.Load().ledger.Open(ctx, account)
+}
+
 func limitRules(c *config.Config) limits.Rules {
-	return limits.Rules{Limits: c.Limits.Limits, Headroom: c.Limits.Headroom, ColdStart: c.Limits.ColdStart}
+	return limits.Rules{Limits: c.Limits.Limits, Headroom: c.Limits.Headroom, Probes: c.Limits.Probes, ColdStart: c.Limits.ColdStart}
 }
 
 // observer returns the function that records completed requests in metrics and history.

@@ -24,7 +24,7 @@ import (
 // a file has changed since the check.
 func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.Dialect) (*credential.Registry, error) {
 	r := credential.Config{
-		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: g.store.hashKey,
+		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: *g.store.hashKey.Load(),
 		IssuerKeys: g.issuerKeys, Held: g.heldCredentials(c, upstream, dialect), Health: g.credentialHealth,
 	}
 	issuerURLs := map[string]string{}

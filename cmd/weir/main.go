@@ -50,6 +50,7 @@ type commands struct {
 	Explain   explainCommand   `cmd:"" help:"Show how the gateway treats a call, or how it answered a request."`
 	Catalogue catalogueCommand `cmd:"" help:"List the operations of the API, with what each costs and how it is cached."`
 	Budget    budgetCommand    `cmd:"" help:"Show the remaining budgets of each account."`
+	Account   accountCommand   `cmd:"" help:"Open an account that the gateway has closed after repeated limit errors."`
 	Tail      tailCommand      `cmd:"" help:"Follow the requests: print one line for each."`
 	Cache     cacheCommand     `cmd:"" help:"Purge responses from the cache."`
 	Key       keyCommand       `cmd:"" help:"Create keys for clients."`

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -28,49 +29,52 @@ import (
 // store is the ledger that store.url selects, and the calls that depend on its kind.
 type store struct {
 	limits.Ledger
-	kind      string // memory, file or redis
-	hashKey   []byte // key of the hashes that name accounts
+	kind      string                  // memory, file or redis
+	hashKey   *atomic.Pointer[[]byte] // key of the hashes that name accounts
 	configure func(limits.Rules)
 	run       func(context.Context) // background work, until the context ends
 	leave     func() error          // returns the leases to the other replicas; no request may follow
 	close     func() error          // no call of the ledger may follow
 	lostSince func() time.Time      // zero while the store is reachable
 	replicas  func() int
+	coldStart func() string // what the ledger holds back because past spending is unknown, or ""
 	// shareResources exchanges the resources that the upstream named (see [proxy.Resources.Share]); nil if the store
 	// belongs to this process alone.
 	shareResources func(ctx context.Context, changed map[string]string) (map[string]string, error)
 }
 
-// storeTimeout bounds the first connection to a store.
-const storeTimeout = 15 * time.Second
+// storeTimeout bounds the first connection to a store. Afterwards the gateway starts without the store.
+const storeTimeout = 5 * time.Second
 
 // inMemory reports whether the store belongs to this process alone.
 func inMemory(c *config.Config) bool { return strings.HasPrefix(c.Store.URL, "memory:") }
 
-// openStore opens the store that the configuration selects.
-func openStore(cfg *config.Config, replica string, log *slog.Logger) (*store, error) {
+// openStore opens the store that the configuration selects. If the store is unreachable at first, openStore calls joined
+// when the store responds, with the key of the hashes that name accounts from then on.
+func openStore(cfg *config.Config, replica string, joined func(hashKey []byte), log *slog.Logger) (*store, error) {
 	rules := limitRules(cfg)
 	if path, ok := strings.CutPrefix(cfg.Store.URL, "memory:"); ok {
 		return openMemory(path, rules, log)
 	}
 	ledger, err := redisledger.New(redisledger.Config{
-		URL: cfg.Store.URL, Replica: replica, Rules: rules, Closed: cfg.Limits.OnStoreLoss == "closed", Log: log,
+		URL: cfg.Store.URL, Replica: replica, Rules: rules, Closed: cfg.Limits.OnStoreLoss == "closed", Joined: joined, Log: log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	key, err := ledger.Register(ctx)
-	if err != nil {
-		_ = ledger.Close() // the ledger is empty
-		return nil, fmt.Errorf("store.url: no answer within %v: %w", storeTimeout, err)
-	}
 	return &store{
-		Ledger: ledger, kind: "redis", hashKey: key, configure: ledger.Configure, run: ledger.Run,
+		Ledger: ledger, kind: "redis", hashKey: newHashKey(ledger.Join(ctx)), coldStart: ledger.ColdStart, configure: ledger.Configure, run: ledger.Run,
 		leave: func() error { return ledger.Leave(context.Background()) }, close: ledger.Close,
 		lostSince: ledger.Lost, replicas: ledger.Replicas, shareResources: ledger.ShareResources,
 	}, nil
+}
+
+func newHashKey(key []byte) *atomic.Pointer[[]byte] {
+	p := &atomic.Pointer[[]byte]{}
+	p.Store(&key)
+	return p
 }
 
 // openMemory opens a ledger in memory. With a path, openMemory loads the ledger that the previous process saved there,
@@ -78,11 +82,14 @@ func openStore(cfg *config.Config, replica string, log *slog.Logger) (*store, er
 func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, error) {
 	ledger := limits.NewMemory(rules)
 	s := &store{
-		Ledger: ledger, kind: "memory", hashKey: credential.NewHashKey(), configure: ledger.Configure,
-		run: func(context.Context) {}, leave: func() error { return nil }, close: func() error { return nil },
-		lostSince: func() time.Time { return time.Time{} }, replicas: func() int { return 1 },
+		Ledger: ledger, kind: "memory", hashKey: newHashKey(credential.NewHashKey()), configure: ledger.Configure,
+		run: ledger.Run, leave: func() error { return nil }, close: func() error { return nil },
+		lostSince: func() time.Time { return time.Time{} }, replicas: func() int { return 1 }, coldStart: ledger.ColdStart,
 	}
 	if path == "" {
+		if held := ledger.ColdStart(); held != "" {
+			log.Info("ledger started without past spending", "cold_start", rules.ColdStart, "held", held)
+		}
 		return s, nil
 	}
 	s.kind = "file"
@@ -91,7 +98,7 @@ func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, erro
 		return nil, err
 	}
 	s.close = func() error {
-		err := saveLedger(path, ledger, s.hashKey)
+		err := saveLedger(path, ledger, *s.hashKey.Load())
 		if err == nil {
 			log.Info("ledger saved", "file", path)
 		}
@@ -104,7 +111,7 @@ func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, erro
 		log.Error("loading the saved ledger failed; past spending is unknown",
 			"file", path, "cold_start", rules.ColdStart, "error", err)
 	default:
-		s.hashKey = key
+		s.hashKey.Store(&key)
 		log.Info("saved ledger loaded", "file", path)
 	}
 	return s, nil

@@ -2,7 +2,7 @@
 // recent requests, the configuration in force and the audit trail.
 //
 // Invariants:
-//   - Only reload and purge change the gateway. No response contains a secret, because the sources mask secrets.
+//   - Only reload, purge and the opening of an account change the gateway. No response contains a secret, because the sources mask secrets.
 //   - If a token or client certificates are configured, only health checks and the static files of the dashboard are
 //     served without authentication.
 //   - The Host header must be a configured name, localhost or an IP address, which prevents DNS rebinding.
@@ -37,6 +37,7 @@ type Sources struct {
 	Cache    func() (keys int, bytes uint64)                                // size of the memory tier
 	Metrics  http.Handler                                                   // serves /metrics
 	Purge    func(Purge) (entries int, err error)                           // purges cache entries and returns their number
+	Open     func(ctx context.Context, account string) error                // opens a closed account
 	Trail    *Trail                                                         // records the changes
 	State    func() any                                                     // store, queue and polls
 	History  *history.History                                               // the last hour
@@ -49,6 +50,11 @@ type Purge struct {
 	URL string `json:"url,omitempty"`
 	// Hard removes the entries. Otherwise they are revalidated before their next use.
 	Hard bool `json:"hard,omitempty"`
+}
+
+// Open selects the account to open.
+type Open struct {
+	Account string `json:"account"`
 }
 
 // maxBody bounds a request body, in bytes.
@@ -90,6 +96,7 @@ func pages(g *guard, s Sources) []page {
 		{method: http.MethodGet, path: "/api/v1/audit", description: "audit trail, newest first", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.Trail.Last()) }},
 		{method: http.MethodPost, path: "/api/v1/reload", description: "reload the configuration", serve: s.reload},
 		{method: http.MethodPost, path: "/api/v1/cache/purge", description: `purge the cache: {"tag": T} or {"url": U}, "hard": true to remove entries`, serve: s.purge},
+		{method: http.MethodPost, path: "/api/v1/accounts/open", description: `open a closed account: {"account": NAME}`, serve: s.open},
 		{method: http.MethodPost, path: "/api/v1/login", description: `start a browser session: {"token": TOKEN}`, public: true, serve: g.login},
 		{method: http.MethodPost, path: "/api/v1/logout", description: "end the browser session", serve: g.logout},
 		{method: http.MethodGet, path: "/", description: "the dashboard, for browsers"},
@@ -211,6 +218,30 @@ func (s Sources) purge(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeIndented(w, map[string]any{"entries": entries})
+}
+
+func (s Sources) open(w http.ResponseWriter, r *http.Request) {
+	var o Open
+	decoder := json.NewDecoder(r.Body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&o); err != nil {
+		fail(w, http.StatusBadRequest, fmt.Errorf(`invalid account; send {"account": NAME}: %w`, err))
+		return
+	}
+	if o.Account == "" {
+		fail(w, http.StatusBadRequest, errors.New(`invalid account; send {"account": NAME}`))
+		return
+	}
+	err := s.Open(r.Context(), o.Account)
+	s.Trail.record(r, "open account", o.Account, Outcome(err, "opened"))
+	switch {
+	case errors.Is(err, limits.ErrNotClosed):
+		fail(w, http.StatusBadRequest, fmt.Errorf("open account %q: %w", o.Account, err))
+	case err != nil:
+		fail(w, http.StatusServiceUnavailable, err)
+	default:
+		writeIndented(w, map[string]any{"opened": true})
+	}
 }
 
 func (s Sources) reload(w http.ResponseWriter, r *http.Request) {

@@ -30,6 +30,12 @@ func sources() Sources {
 			}
 			return len(p.Tag + p.URL), nil
 		},
+		Open: func(_ context.Context, account string) error {
+			if account != "ci" {
+				return limits.ErrNotClosed
+			}
+			return nil
+		},
 	}
 }
 
@@ -37,6 +43,7 @@ func TestEndpointsRespondWithDataOrProblem(t *testing.T) {
 	broken := sources()
 	broken.Accounts = func(context.Context, int) ([]limits.Account, error) { return nil, errors.New("the store is lost") }
 	broken.Reload = func() error { return errors.New("weir.yaml:3:1: unknown key") }
+	broken.Open = func(context.Context, string) error { return errors.New("the store is lost") }
 	stopping := sources()
 	stopping.Ready = func() bool { return false }
 	for _, c := range []struct {
@@ -75,6 +82,14 @@ func TestEndpointsRespondWithDataOrProblem(t *testing.T) {
 		{"purge by GET", "GET", `/api/v1/cache/purge`, sources(), nil, "", 405, ""},
 		{"purge from another site", "POST", `/api/v1/cache/purge {"tag": "t"}`, sources(), []string{"Sec-Fetch-Site: cross-site"}, "", 403, ""},
 		{"purge without the token", "POST", `/api/v1/cache/purge {"tag": "t"}`, sources(), nil, "secret", 401, "token"},
+		{"open a closed account", "POST", `/api/v1/accounts/open {"account": "ci"}`, sources(), nil, "", 200, `"opened": true`},
+		{"open an account that is not closed", "POST", `/api/v1/accounts/open {"account": "other"}`, sources(), nil, "", 400, "not closed"},
+		{"open without a store", "POST", `/api/v1/accounts/open {"account": "ci"}`, broken, nil, "", 503, "the store is lost"},
+		{"open without a name", "POST", `/api/v1/accounts/open {}`, sources(), nil, "", 400, "send {"},
+		{"open with an unknown field", "POST", `/api/v1/accounts/open {"name": "ci"}`, sources(), nil, "", 400, "name"},
+		{"open by GET", "GET", `/api/v1/accounts/open`, sources(), nil, "", 405, ""},
+		{"open from another site", "POST", `/api/v1/accounts/open {"account": "ci"}`, sources(), []string{"Sec-Fetch-Site: cross-site"}, "", 403, ""},
+		{"open without the token", "POST", `/api/v1/accounts/open {"account": "ci"}`, sources(), nil, "secret", 401, "token"},
 		{"unknown path with a known prefix", "GET", "/api/v1/configuration", sources(), nil, "", 404, ""},
 		{"health needs no token", "GET", "/healthz", sources(), nil, "secret", 200, "ok"},
 		{"without the token", "GET", "/api/v1/accounts", sources(), nil, "secret", 401, "token"},

@@ -16,7 +16,7 @@ type Change struct {
 	Operator string `json:"operator"`
 	// Address is the client address, or empty for a signal or a file.
 	Address string `json:"address,omitempty"`
-	Action  string `json:"action"` // reload, purge, hard purge
+	Action  string `json:"action"` // reload, purge, hard purge, open account
 	Target  string `json:"target"`
 	// Outcome is the result, or "failed: " with the error.
 	Outcome string `json:"outcome"`

@@ -373,6 +373,7 @@ func (d *decoder) checkLimits(l Limits) {
 		d.require(!slices.ContainsFunc(l.Content[:i], same), fmt.Sprintf("limits.content[%d].window", i), "%s is a duplicate", w.Window)
 	}
 	d.require(l.Headroom >= 0 && l.Headroom < 1, "limits.headroom", "%v: must be from 0 to below 1", l.Headroom)
+	d.require(l.Probes >= 1, "limits.probes", "%d: must be 1 or more", l.Probes)
 	in := l.Inbound
 	d.require(in.Rate >= 0, "limits.inbound.rate", "%d: must be 1 or more, or 0 for no limit", in.Rate)
 	d.require(in.Burst > 0 || in.Burst == 0 && in.Rate <= 0, "limits.inbound.burst", "%d: must be 1 or more", in.Burst)

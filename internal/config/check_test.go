@@ -41,6 +41,7 @@ func TestInvalidValuesAreReported(t *testing.T) {
 		{"trusted proxy by host name", "callers: {trusted_proxies: [10.0.0.0/8, balancer]}", `weir.yaml:2:41: callers.trusted_proxies[1]: "balancer": must be an address or a network such as 10.0.0.0/8`},
 		{"no clients and no pass-through", "callers: {pass_through: false}", "weir.yaml:2:25: callers.pass_through: is false and there are no clients, so every request would be refused"},
 		{"headroom of 1", "limits: {headroom: 1}", "weir.yaml:2:20: limits.headroom: 1: must be from 0 to below 1"},
+		{"no probes", "limits: {probes: 0}", "weir.yaml:2:18: limits.probes: 0: must be 1 or more"},
 		{"negative headroom", "limits: {headroom: -0.1}", "weir.yaml:2:20: limits.headroom: -0.1: must be from 0 to below 1"},
 		{"cold start", "limits: {cold_start: hot}", `weir.yaml:2:22: limits.cold_start: "hot": must be one of ramp, strict, trust`},
 		{"store loss", "limits: {on_store_loss: open}", `weir.yaml:2:25: limits.on_store_loss: "open": must be one of share, closed`},

@@ -196,8 +196,9 @@ func parseNetwork(text string) (netip.Prefix, error) {
 type Limits struct {
 	policy.Limits `yaml:",inline"`
 	Headroom      float64       `yaml:"headroom" desc:"fraction reserved for users of the token outside the gateway, from 0 to below 1"`
+	Probes        int           `yaml:"probes" desc:"failed probes in a row after which an account is closed until an operator opens it"`
 	OnStoreLoss   string        `yaml:"on_store_loss" desc:"while the store is unavailable, continue with this replica's share, or refuse requests" enum:"share,closed"`
-	ColdStart     string        `yaml:"cold_start" desc:"memory store after a start, when past spending is unknown" enum:"ramp,strict,trust"`
+	ColdStart     string        `yaml:"cold_start" desc:"part of each limit that may be used after a start, when past spending is unknown: a memory store, or Redis that does not respond" enum:"ramp,strict,trust"`
 	Wait          time.Duration `yaml:"wait" desc:"maximum time in the queue, unless the client sends Prefer: wait=N"`
 	RefusalStatus int           `yaml:"refusal_status" desc:"status of a limit refusal" enum:"429,403"`
 	Inbound       struct {
@@ -303,7 +304,7 @@ func Default() *Config {
 		Store:    Store{URL: "memory:"},
 		Callers:  Callers{PassThrough: true},
 		Limits: Limits{
-			Limits: policy.DefaultLimits(), OnStoreLoss: "share", ColdStart: "ramp",
+			Limits: policy.DefaultLimits(), Probes: 10, OnStoreLoss: "share", ColdStart: "ramp",
 			Wait: 10 * time.Second, RefusalStatus: 429,
 		},
 		Cache: Cache{Memory: 256 << 20, ETags: "computed"},

@@ -171,7 +171,7 @@ func TestMaskedHidesSecrets(t *testing.T) {
 		"issuers": []any{},
 		"callers": map[string]any{"pass_through": true, "trusted_proxies": []any{}},
 		"limits": map[string]any{
-			"headroom": 0, "on_store_loss": "share", "cold_start": "ramp", "wait": "10s", "refusal_status": 403,
+			"headroom": 0, "probes": 10, "on_store_loss": "share", "cold_start": "ramp", "wait": "10s", "refusal_status": 403,
 			"inbound":    map[string]any{"rate": 500, "burst": 1000, "body": "10m0s"},
 			"primary":    map[string]any{"unauthenticated": 60, "user": 5000, "enterprise": 15000, "installation": 5000, "oauth_app": 5000, "workflow": 1000, "window": "1h0m0s"},
 			"search":     map[string]any{"authenticated": 30, "code": 10, "unauthenticated": 10, "window": "1m0s"},

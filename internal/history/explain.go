@@ -196,6 +196,7 @@ func reason(detail string) string {
 		"cpu":            "the CPU time of this account is exhausted for this minute",
 		"concurrency":    "the limit for concurrent requests is reached",
 		"cooldown":       "the upstream asked this account to pause, and Weir sends nothing during a cool-down",
+		"closed":         "repeated probes of this account failed, and Weir sends nothing until an operator opens the account (weir account open)",
 		"queue":          "too many requests wait for this account",
 		"inbound":        "this address exceeds the request rate that the gateway allows",
 		"overload":       "too many requests wait in this gateway",

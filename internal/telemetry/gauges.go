@@ -51,6 +51,7 @@ func (m *metrics) Watch(s Sources) error {
 	reset := seconds("weir.budget.reset", "time until a budget is reset")
 	inFlight := integer("weir.account.in_flight", "{request}", "requests of an account that are upstream")
 	blocked := seconds("weir.account.blocked", "time until the cool-down of an account ends")
+	closed := integer("weir.account.closed", "", "1 while an account is closed after failed probes")
 	accounts := integer("weir.accounts", "{account}", "accounts, by whether they have gauges")
 	queue := integer("weir.queue.length", "{request}", "requests that wait for a permit")
 	entries := integer("weir.cache.entries", "{entry}", "keys in the memory tier")
@@ -89,6 +90,7 @@ func (m *metrics) Watch(s Sources) error {
 			name := accountKey.String(a.Name)
 			o.ObserveInt64(inFlight, int64(a.InUse), metric.WithAttributes(name))
 			o.ObserveFloat64(blocked, max(0, a.BlockedUntil.Sub(now).Seconds()), metric.WithAttributes(name))
+			o.ObserveInt64(closed, oneIf(!a.ClosedSince.IsZero()), metric.WithAttributes(name))
 			for resource, b := range byResource(a.Budgets) {
 				with := metric.WithAttributes(name, resourceKey.String(resource))
 				o.ObserveInt64(remaining, int64(b.Remaining), with)

@@ -42,9 +42,13 @@ function createRow(tone, fields) {
 
 function drawCoolDowns() {
   const blocked = [...model.accounts.values()]
-    .filter((a) => a.blocked_until && Date.parse(a.blocked_until) > now())
-    .sort((a, b) => Date.parse(a.blocked_until) - Date.parse(b.blocked_until));
-  const create = () => createRow("bad", (a) => [a.account, `until ${clock(a.blocked_until)}, then one probe request`, formatSeconds(until(a.blocked_until))]);
+    .filter((a) => a.closed_since || (a.blocked_until && Date.parse(a.blocked_until) > now()))
+    .sort((a, b) => Date.parse(a.closed_since ?? a.blocked_until) - Date.parse(b.closed_since ?? b.blocked_until));
+  const fields = (a) =>
+    a.closed_since
+      ? [a.account, `closed since ${clock(a.closed_since)}, because probes failed; weir account open ${a.account}`, "closed"]
+      : [a.account, `until ${clock(a.blocked_until)}, then one probe request`, formatSeconds(until(a.blocked_until))];
+  const create = () => createRow("bad", fields);
   drawList(byId("cooldowns"), blocked, (a) => a.account, create, model.ready ? "No account is in a cool-down." : LOADING);
 }
 

@@ -72,8 +72,9 @@ function createRow() {
     accountName.title = `${account.account} (${account.kind})`;
     setText(kind, account.kind);
     const blocked = account.blocked_until ? until(account.blocked_until) : 0;
-    coolDown.hidden = blocked <= 0;
-    if (blocked > 0) setText(coolDown, `cool-down ${formatSeconds(blocked)}`);
+    coolDown.hidden = !account.closed_since && blocked <= 0;
+    if (account.closed_since) setText(coolDown, "closed");
+    else if (blocked > 0) setText(coolDown, `cool-down ${formatSeconds(blocked)}`);
     setText(resource, budget.resource);
     resource.title = budget.resource;
     node.dataset.tone = tone(budget, forecast);
@@ -86,7 +87,10 @@ function createRow() {
     gauge.setAttribute("aria-valuenow", Math.max(0, budget.remaining));
     gauge.setAttribute("aria-label", `${budget.resource} of ${account.account}`);
     setText(number, `${amount(budget.resource, budget.remaining)} / ${amount(budget.resource, budget.limit)}`);
-    number.title = budget.held ? `${amount(budget.resource, budget.held)} reserved by requests in flight` : "";
+    const notes = [];
+    if (budget.held) notes.push(`${amount(budget.resource, budget.held)} reserved by requests in flight`);
+    if (budget.share) notes.push(`${Math.round(100 * budget.share)} % of the limit, because another program seems to use the rest`);
+    number.title = notes.join("; ");
     const resets = until(budget.reset);
     setText(reset, budget.used && resets > 0 ? formatSeconds(resets) : "–");
     reset.title = budget.used ? `at ${clock(budget.reset)}` : "not used";

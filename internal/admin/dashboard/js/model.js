@@ -2,9 +2,9 @@
 // second, and panels that show elapsed time are redrawn once per second.
 
 /**
- * @typedef {{resource: string, limit: number, used: number, remaining: number, reset: string, held?: number}} Budget
+ * @typedef {{resource: string, limit: number, used: number, remaining: number, reset: string, held?: number, share?: number}} Budget
  * @typedef {{rate: number, ends: string, early?: boolean}} Forecast
- * @typedef {{account: string, kind: string, in_flight: number, concurrent: number, blocked_until?: string,
+ * @typedef {{account: string, kind: string, in_flight: number, concurrent: number, blocked_until?: string, closed_since?: string,
  *   budgets: Budget[]|null, waiting?: number, forecasts?: Record<string, Forecast>}} Account
  * @typedef {{id: string, start: string, method: string, route: string, operation: string, account: string, client?: string,
  *   resource: string, status: number, bytes: number, elapsed_ns: number, cache: string, background?: boolean, waited_ns: number,

@@ -75,7 +75,9 @@ function alerts() {
   const { store, refused } = model.state;
   if (store.lost) list.push({ tone: "bad", text: `The store has not responded for ${formatSeconds(-until(store.lost))}. This replica continues within the quota that it has leased.` });
   else if (model.error) list.push({ tone: "bad", text: `The accounts cannot be listed: ${model.error}` });
-  const blocked = [...model.accounts.values()].filter((a) => a.blocked_until && Date.parse(a.blocked_until) > now());
+  const closed = [...model.accounts.values()].filter((a) => a.closed_since);
+  if (closed.length) list.push({ tone: "bad", text: `${plural(closed.length, "account")} closed after failed probes: ${joinNames(closed.map((a) => a.account))}. Open with weir account open NAME.` });
+  const blocked = [...model.accounts.values()].filter((a) => !a.closed_since && a.blocked_until && Date.parse(a.blocked_until) > now());
   if (blocked.length) list.push({ tone: "bad", text: `${plural(blocked.length, "account")} in a cool-down: ${joinNames(blocked.map((a) => a.account))}.` });
   if (refused?.length) list.push({ tone: "warn", text: `The upstream rejects ${plural(refused.length, "credential")}: ${joinNames(refused.map((c) => c.credential))}.` });
   const early = [];

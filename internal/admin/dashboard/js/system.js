@@ -20,7 +20,7 @@ function drawStore() {
   }
   const values = [
     STORE_KINDS[s.store.kind] ?? s.store.kind,
-    s.store.lost ? `lost ${formatSeconds(-until(s.store.lost))} ago` : "connected",
+    (s.store.lost ? `lost ${formatSeconds(-until(s.store.lost))} ago` : "connected") + (s.store.cold_start ? "; " + s.store.cold_start : ""),
     s.store.kind === "redis" ? plural(s.store.replicas, "replica") : "1 replica",
     `${plural(s.cache.keys, "response")}, ${bytes(s.cache.bytes)} of ${bytes(s.cache.max_bytes)}`,
     s.upstream, s.dialect, s.limits, formatSeconds(-until(s.started)),

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// residentMegabytes returns the resident memory of a process, or 0 on a system without /proc.
+func residentMegabytes(process int) int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", process))
+	match := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(text)
+	if match == nil {
+		return 0
+	}
+	kilobytes, _ := strconv.Atoi(string(match[1]))
+	return kilobytes / 1024
+}
+
+// TestMadeUpTokensCostLittle sends WEIR_TOKENS made-up tokens from one address to a process. At most one request in 100
+// reaches the upstream, and the memory grows by at most 60 MB.
+func TestMadeUpTokensCostLittle(t *testing.T) {
+	tokens := 3000
+	if text := os.Getenv("WEIR_TOKENS"); text != "" {
+		var err error
+		if tokens, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("WEIR_TOKENS: %v", err)
+		}
+	}
+	var sent atomic.Int64
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent.Add(1)
+		if !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer good") {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	t.Cleanup(upstream.Close)
+
+	config := filepath.Join(t.TempDir(), "weir.yaml")
+	text := fmt.Sprintf("listen: 127.0.0.1:0\nadmin: {listen: 127.0.0.1:0}\nupstream: {url: %s}\n"+
+		"limits: {inbound: {rate: 100000, burst: 100000}}\ntelemetry: {access_log: off}\n", upstream.URL)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log output
+	server := exec.Command("weir", "serve", "--config", config) // testscript.Main adds it to PATH
+	server.Stdout, server.Stderr = &log, &log
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	})
+	address := ""
+	for range 300 {
+		if match := regexp.MustCompile(`gateway started.*address=(\S+)`).FindStringSubmatch(log.String()); match != nil {
+			address = match[1]
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if address == "" {
+		t.Fatalf("the gateway did not start:\n%s", log.String())
+	}
+
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+	t.Cleanup(client.CloseIdleConnections)
+	get := func(token string) (status int) {
+		r, err := http.NewRequest(http.MethodGet, "http://"+address+"/user", http.NoBody)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	for range 500 {
+		if status := get("good"); status != http.StatusOK {
+			t.Fatalf("valid token: status %d", status)
+		}
+	}
+	sent.Store(0)
+	before, last, began := residentMegabytes(server.Process.Pid), atomic.Int64{}, time.Now()
+	var clients sync.WaitGroup
+	for range 16 {
+		clients.Go(func() {
+			for n := last.Add(1); n <= int64(tokens); n = last.Add(1) {
+				if status := get(fmt.Sprint("made-up-", n)); status != http.StatusUnauthorized && status != http.StatusTooManyRequests {
+					t.Errorf("made-up token: status %d", status)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	after := residentMegabytes(server.Process.Pid)
+	t.Logf("%d tokens: %d MB before, %d MB after, %d requests upstream", tokens, before, after, sent.Load())
+	allowed := max(int64(tokens/100), 20*int64(1+time.Since(began)/time.Minute)) // a slow machine needs several minutes
+	if sent.Load() > allowed || after > before+60 {
+		t.Errorf("%d of %d requests reached the upstream, and %d MB grew to %d MB", sent.Load(), tokens, before, after)
+	}
+	if status := get("good"); status != http.StatusOK {
+		t.Errorf("valid token after the made-up tokens: status %d", status)
+	}
+}
