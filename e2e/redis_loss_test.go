@@ -4,7 +4,9 @@ package e2e
 
 import (
 	"context"
+	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -65,25 +67,40 @@ func TestPausedReplicaBreaksNoLimit(t *testing.T) {
 	})
 }
 
-// TestReplicaWaitsForRedisAtStart checks that a replica waits for Redis for some seconds, and
-// exits with an error if Redis remains unreachable.
-func TestReplicaWaitsForRedisAtStart(t *testing.T) {
+// TestReplicaStartsWithoutRedis starts a replica while Redis is unreachable. The replica answers requests with a
+// cold-start part of the quota, and joins when Redis responds.
+func TestReplicaStartsWithoutRedis(t *testing.T) {
 	t.Parallel()
 	f := emptyFleet(t)
-	f.service, f.address = "http://127.0.0.1:1", freeAddress(t)
+	f.startService(fleetLimits)
+	f.address = freeAddress(t)
 	f.store = "redis://" + f.address
-	config := f.file("never.yaml", `upstream: {url: "http://127.0.0.1:1"}`+"\n"+`store: {url: "redis://`+freeAddress(t)+`"}`)
-	never := start(t, "serve", "--config", config, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	var starting sync.WaitGroup
-	starting.Go(func() {
-		sleep(t.Context(), time.Second)
-		f.startRedis(f.address)
-	})
-	f.startReplica()
-	starting.Wait()
-	never.find("weir: (store.url: no answer within 15s)")
-	if _ = never.exited(); never.cmd.ProcessState.ExitCode() != 1 {
-		t.Errorf("exit code %d, want 1", never.cmd.ProcessState.ExitCode())
+	config := f.file("cold.yaml", `upstream: {url: "`+f.service+`"}`+"\n"+`store: {url: "`+f.store+`"}`+strings.Replace(fleetLimits, "trust", "ramp", 1))
+	r := f.serve(config, freeAddress(t), freeAddress(t))
+	client := &http.Client{Timeout: 20 * time.Second}
+	ask := func() int {
+		resp, _ := send(t, "GET", r.url+"/repos/acme/widgets", "", "Authorization: Bearer tok-owner")
+		return resp.StatusCode
+	}
+	if status := ask(); status != http.StatusOK {
+		t.Errorf("status %d without redis, want 200", status)
+	}
+	state := func() string {
+		resp, err := client.Get("http://" + r.admin + "/api/v1/state")
+		if err != nil {
+			return err.Error()
+		}
+		defer func() { _ = resp.Body.Close() }()
+		text, _ := io.ReadAll(resp.Body)
+		return string(text)
+	}
+	if text := state(); !strings.Contains(text, "until redis responds") {
+		t.Errorf("state %s, want the cold start", text)
+	}
+	f.startRedis(f.address)
+	f.eventually("the replica joined", func(context.Context) bool { return !strings.Contains(state(), "cold_start") })
+	if status := ask(); status != http.StatusOK {
+		t.Errorf("status %d after redis responded, want 200", status)
 	}
 }
 
