@@ -1,6 +1,7 @@
 package redisledger
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/weirgate/weir/internal/redisclient"
@@ -55,7 +56,10 @@ type account struct {
 	heartbeat time.Time // last heartbeat
 	flushing  bool      // a background flush waits for flushDelay
 
-	// batcher runs one exchange of the account at a time.
+	// accepted is set when a response was not 401. The upstream may have no account for a token that it never accepted.
+	accepted bool
+	// batcher runs one exchange of the account at a time. waiting is the number of callers that wait.
+	waiting atomic.Int64
 	batcher redisclient.Batcher[*entry]
 }
 

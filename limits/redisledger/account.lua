@@ -176,7 +176,7 @@ local function remove_dead_leases()
 end
 
 local function load()
-  account = field('m', {seen = 0, touched = 0, next_removal = 0, relearning_until = 0, process = '', enforced = false,
+  account = field('m', {seen = 0, touched = 0, ttl = 0, next_removal = 0, relearning_until = 0, process = '', enforced = false,
     cooldown_version = 0, cooldown = ''})
   now = max(now, account.seen)
   account.seen = now
@@ -207,8 +207,8 @@ local function save()
   tables['r:' .. call.replica] = replica
   changed['m'], changed['r:' .. call.replica] = true, true
   if account.touched == 0 then redis.call('HSET', key, 'n', call.account) end
-  local renew_ttl = now - account.touched >= 60 * SECOND
-  if renew_ttl then account.touched = now end
+  local renew_ttl = now - account.touched >= 60 * SECOND or call.ttl > account.ttl
+  if renew_ttl then account.touched, account.ttl = now, max(account.ttl, call.ttl) end
   for name in pairs(changed) do
     local text = tables[name] and cmsgpack.pack(tables[name])
     local kind = name:sub(1, 2)
@@ -216,5 +216,5 @@ local function save()
       and tables[name].spent + tables[name].held + tables[name].reported == 0
     if text and not unused then redis.call('HSET', key, name, text) else redis.call('HDEL', key, name) end
   end
-  if renew_ttl then redis.call('PEXPIRE', key, call.ttl) end
+  if renew_ttl then redis.call('PEXPIRE', key, account.ttl) end
 end

@@ -167,6 +167,10 @@ type claimReply struct {
 func (l *Ledger) exchange(ctx context.Context, a *account, e *entry) error {
 	// The end of one context must not cancel an exchange, which contains entries with other contexts.
 	ctx = context.WithoutCancel(ctx)
+	defer a.waiting.Add(-1)
+	if a.waiting.Add(1) > waitingMax {
+		return unavailable(errors.New("too many calls wait for an exchange of the account"))
+	}
 	return a.batcher.Do(e, batchMax, func(entries []*entry) error {
 		for range 4 {
 			again, err := l.exchangeOnce(ctx, a, entries)
@@ -239,7 +243,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 	now := l.now()
 	x := &exchange{account: a, rules: r, now: l.now, sent: now, indexes: map[string]int{}, ahead: map[string]int64{}, touched: a.touched}
 	x.call = call{
-		TTL: ttl(r), Account: a.title(), Replica: l.Replica, Process: process, MayBeLost: l.mayBeLost(),
+		TTL: a.ttl(r), Account: a.title(), Replica: l.Replica, Process: process, MayBeLost: l.mayBeLost(),
 		Relearning: l.relearning().Microseconds(), Replicas: l.replicas.Load(), Seq: l.seq, Confirmed: a.confirmed,
 		Enforced: a.enforced || a.part.Enforced, Headroom: r.Headroom, CooldownVersion: a.cooldown,
 		Full: a.full, Renew: time.Since(a.saved) > renewTime,
@@ -307,6 +311,8 @@ func (x *exchange) touchLeases(leave bool, now int64) {
 // add adds a budget to the call.
 func (x *exchange) add(budget string) {
 	own, use := x.lease(budget, x.sent), x.part.Use(budget, x.sent)
+	// Reported requests have left the lease, because the reported use contains them, even if this call fails.
+	own.tokens = max(0, own.tokens-(use.Reported-own.reported))
 	own.reported, own.sent = use.Reported, use
 	b := budgetCall{
 		Budget: budget, Spent: use.Spent, Held: use.Held, Reported: use.Reported, Limit: own.limit, Keep: use.Keep,

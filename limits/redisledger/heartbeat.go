@@ -188,7 +188,7 @@ const indexInterval = time.Minute
 func (l *Ledger) indexAccount(ctx context.Context, a *account, force bool) error {
 	now := time.Now()
 	l.mu.Lock()
-	due := force || now.Sub(a.indexed) >= indexInterval
+	due := a.accepted && (force || now.Sub(a.indexed) >= indexInterval)
 	l.mu.Unlock()
 	if !due {
 		return nil
@@ -318,7 +318,7 @@ func (l *Ledger) registerReplica(ctx context.Context) (newEpoch bool, err error)
 	}
 	renamed := l.startedCold && !l.registered && answer.Secret != l.secret
 	l.secret, l.registered = answer.Secret, true
-	if renamed {
+	if renamed && l.Joined != nil {
 		secret, err := hex.DecodeString(answer.Secret)
 		if err != nil {
 			return newEpoch, unavailable(err)

@@ -93,6 +93,52 @@ func TestReplicasShareReturningTokens(t *testing.T) {
 	})
 }
 
+// The replica cannot tell Redis about the requests that reports contain. It must not use their tokens again.
+func TestReportedRequestsLeaveTheLease(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		rules := *p.r1.rules.Load()
+		rules.Primary.User = 30
+		p.r1.Configure(rules)
+		p.r2.Configure(rules)
+		sent, reset := 0, time.Now().Add(30*time.Minute)
+		spend := func(l *Ledger, most int) {
+			for range most {
+				c := p.claim(1)
+				if !p.admit(l, c) {
+					return
+				}
+				sent++
+				rate := limits.Rate{Limit: 30, Used: min(sent, 5), Reset: reset}
+				_ = l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
+			}
+		}
+		spend(p.r1, 5)
+		p.heartbeat(p.r1) // requests spare tokens
+		p.hook.changeAll(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+			cmd.SetErr(errDisconnected)
+			return errDisconnected
+		})
+		p.r1.responded[""] = time.Now().Add(time.Hour) // failing calls are not yet a loss
+		spend(p.r1, 100)
+		if sent < 8 {
+			p.Fatalf("%d requests sent, want some without redis", sent)
+		}
+		alone := sent
+		for spent := 0; spent < 100; spent++ { // the upstream counts the requests of both replicas
+			c := p.claim(1)
+			if !p.admit(p.r2, c) {
+				break
+			}
+			sent++
+			rate := limits.Rate{Limit: 30, Used: 5 + sent - alone, Reset: reset}
+			_ = p.r2.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
+		}
+		if sent > 30 {
+			p.Errorf("%d requests sent, want at most 30", sent)
+		}
+	})
+}
+
 // A replica that is idle returns its spare tokens, so that another replica can use all tokens.
 func TestIdleReplicaReturnsSpareTokens(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {

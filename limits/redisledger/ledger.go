@@ -32,6 +32,8 @@ const (
 	lossTime    = time.Second
 	// keptBeyond is the time for which Redis keeps an account beyond its longest window. A learned share lasts 19 hours.
 	keptBeyond = 24 * time.Hour
+	// refusedTime is the time for which Redis keeps the account of a token that the upstream never accepted.
+	refusedTime = 2 * time.Minute
 	// indexedTime is the time after its last use for which an account is listed.
 	indexedTime = 2 * time.Hour
 )
@@ -175,6 +177,7 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 	l.mu.Lock()
 	a := l.account(p.Account, p.Kind)
 	a.part.Settle(p, o, r, l.now())
+	a.accepted = a.accepted || o.Sent && !o.Unauthorized
 	a.touch(a.part.Touches(p.Claim, o.Rate.Resource, r)...)
 	l.mu.Unlock()
 	return l.flush(ctx, a, o.Limited != limits.NotLimited)

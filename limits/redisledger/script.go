@@ -48,7 +48,10 @@ func newScripts(clock string) scripts {
 func (l *Ledger) mayBeLost() bool { return redisclient.IsCluster(l.Client) && l.replicas.Load() > 1 }
 
 // ttl returns the time for which Redis keeps an unused account, in milliseconds.
-func ttl(r *limits.Rules) int64 {
+func (a *account) ttl(r *limits.Rules) int64 {
+	if !a.accepted {
+		return refusedTime.Milliseconds()
+	}
 	longest := max(r.Primary.Window, r.Search.Window, r.Points.Window, r.CPU.Window)
 	for _, w := range r.Content {
 		longest = max(longest, w.Window)
