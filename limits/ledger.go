@@ -31,6 +31,13 @@ type Ledger interface {
 	Resources(ctx context.Context, account string) ([]string, error)
 	// Accounts returns at most the given number of known accounts.
 	Accounts(ctx context.Context, most int) ([]Account, error)
+	// Merge makes the account from another name of the account into, because the upstream counts both as one account.
+	// All later calls with one of the names use the merged account, also calls about earlier permits. The merged account
+	// has what both accounts spent and hold, the reports of both, and the stricter cool-down. Repeated calls have no
+	// further effect. The ledger keeps a bounded number of names, and forgets a name that is unused for a day.
+	Merge(from, into string, kind policy.CallerKind)
+	// Canonical returns the name of the account to which a name belongs: the name itself, unless the account was merged.
+	Canonical(name string) string
 	// Open opens a closed account. The next permit of the account is a probe. If the account is not closed, Open
 	// returns [ErrNotClosed].
 	Open(ctx context.Context, account string) error

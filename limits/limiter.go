@@ -140,7 +140,7 @@ const defaultRetry = time.Second
 // Every permit must be settled. A permit must also be released, unless its outcome reports no response or a complete
 // response.
 func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time) (*Permit, error) {
-	claim.Account, claim.Kind = caller.Account, caller.Kind
+	claim.Account, claim.Kind = l.ledger.Canonical(caller.Account), caller.Kind
 	claim.Batch = caller.Priority == policy.Batch
 	claim.CPU = l.estimates.predict(claim.Operation)
 	l.mu.Lock()
@@ -372,10 +372,15 @@ func (l *Limiter) close(ctx context.Context, permit Permit, call func() error) e
 }
 
 // wake unblocks the claims that wait until a permit of their account is settled or released.
+// If the account was merged after the grant, claims may wait in the queues of both names.
 func (l *Limiter) wake(permit Permit) {
+	name := l.ledger.Canonical(permit.Account)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if q := l.queues[permit.Account]; q != nil {
+		q.permitSettled()
+	}
+	if q := l.queues[name]; name != permit.Account && q != nil {
 		q.permitSettled()
 	}
 }

@@ -29,7 +29,8 @@ const (
 type Memory struct {
 	mu       sync.Mutex // guards the fields below
 	rules    Rules
-	accounts map[string]*account
+	accounts map[string]*account // by canonical name
+	aliases  Aliases
 	// unproven contains the accounts without any outcome but 401, with the number of their permits that are not settled.
 	unproven map[string]int
 	peak     int // most accounts since accounts was allocated
@@ -105,8 +106,38 @@ func (m *Memory) Configure(rules Rules) {
 // now returns the ledger's time, which is monotonic.
 func (m *Memory) now() int64 { return m.started.Add(time.Since(m.started)).UnixMicro() }
 
+// Merge implements [Ledger].
+func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	from, into, merged := m.aliases.Add(from, into, time.Now())
+	b := m.accounts[from]
+	if !merged || b == nil {
+		return
+	}
+	a := m.account(into, cmp.Or(kind, b.Kind))
+	var assumed int64
+	if m.cold {
+		assumed = m.started.UnixMicro()
+	}
+	a.merge(b, m.now(), assumed)
+	m.remove(b)
+	delete(m.unproven, a.Name) // the upstream has named the account, so it accepts the credentials
+}
+
+// Canonical implements [Ledger].
+func (m *Memory) Canonical(name string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.canonical(name)
+}
+
+// canonical returns the canonical name of an account. mu must be held.
+func (m *Memory) canonical(name string) string { return m.aliases.Canonical(name, time.Now()) }
+
 // account returns an account, and creates it if necessary.
 func (m *Memory) account(name string, kind policy.CallerKind) *account {
+	name = m.canonical(name)
 	a := m.accounts[name]
 	if a == nil {
 		a = newAccount(name, kind)
@@ -144,6 +175,7 @@ func (m *Memory) fill(l *slidingLog, s Spend) {
 		l.First = 0 // do not merge the steps
 		l.spend(started-length+length*(i+1)/steps, spent*(i+1)/steps-spent*i/steps)
 	}
+	l.First = 0 // real spends have entries of their own (merge)
 }
 
 // ColdStart describes what the ledger holds back because past spending is unknown, or returns "".
@@ -171,7 +203,7 @@ func (m *Memory) ColdStart() string {
 func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	known := m.accounts[claim.Account] != nil
+	known := m.accounts[m.canonical(claim.Account)] != nil
 	a := m.account(claim.Account, claim.Kind)
 	repeated := a.reservations[claim.ID] != nil
 	d := a.admit(&claim, m.spends(a, claim), &m.rules, m.now(), nil)
@@ -216,7 +248,7 @@ func (m *Memory) removeUnproven(a *account) {
 func (m *Memory) Release(_ context.Context, permit Permit, aborted bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if a := m.accounts[permit.Account]; a != nil {
+	if a := m.accounts[m.canonical(permit.Account)]; a != nil {
 		a.release(permit.ID, aborted, m.now())
 		m.removeUnproven(a)
 	}
@@ -239,7 +271,7 @@ func (m *Memory) Renew(_ context.Context, permits []OpenPermit) error {
 func (m *Memory) Budget(name string, kind policy.CallerKind, resource string) (b Budget, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	a := m.accounts[name]
+	a := m.accounts[m.canonical(name)]
 	if a == nil {
 		a = newAccount(name, kind)
 	}
@@ -250,7 +282,7 @@ func (m *Memory) Budget(name string, kind policy.CallerKind, resource string) (b
 func (m *Memory) Resources(_ context.Context, name string) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if a := m.accounts[name]; a != nil {
+	if a := m.accounts[m.canonical(name)]; a != nil {
 		return a.resources(), nil
 	}
 	return nil, nil
@@ -260,7 +292,7 @@ func (m *Memory) Resources(_ context.Context, name string) ([]string, error) {
 func (m *Memory) Open(_ context.Context, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	a := m.accounts[name]
+	a := m.accounts[m.canonical(name)]
 	if a == nil || a.Cooldown.Closed == 0 {
 		return ErrNotClosed
 	}

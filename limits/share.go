@@ -84,13 +84,17 @@ func (c *cooldown) learn(uses []logUse, otherUse, now int64) {
 	c.setShare(log.key, max(leastShare, parts), now)
 }
 
-// setShare sets a share after an error. If the account has too many shares, setShare removes the share with the oldest
-// error.
+// setShare sets a share after an error.
 func (c *cooldown) setShare(key string, parts, now int64) {
+	c.putShare(key, share{parts, now, now + shareHold})
+}
+
+// putShare stores a share. If the account has too many shares, putShare removes the share with the oldest error.
+func (c *cooldown) putShare(key string, s share) {
 	if c.Shares == nil {
 		c.Shares = map[string]share{}
 	}
-	if c.Shares[key] = (share{parts, now, now + shareHold}); len(c.Shares) <= maxShares {
+	if c.Shares[key] = s; len(c.Shares) <= maxShares {
 		return
 	}
 	oldest := ""

@@ -18,6 +18,7 @@ type snapshot struct {
 	Version  int
 	Taken    time.Time
 	Accounts []*account
+	Aliases  map[string]alias // by name
 }
 
 // Save writes the state of every account for the next process. Permits in use are charged, because this process will
@@ -26,7 +27,7 @@ func (m *Memory) Save(w io.Writer) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	s := snapshot{Version: snapshotVersion, Taken: time.UnixMicro(now)}
+	s := snapshot{Version: snapshotVersion, Taken: time.UnixMicro(now), Aliases: m.aliases.saved()}
 	for _, a := range m.accounts {
 		now := a.advance(now)
 		for _, v := range a.reservations {
@@ -64,5 +65,6 @@ func (m *Memory) Load(r io.Reader) error {
 		accounts[a.Name] = a
 	}
 	m.accounts, m.cold = accounts, false
+	m.aliases.load(s.Aliases)
 	return nil
 }

@@ -29,6 +29,12 @@ func (Unlimited) Budget(_ string, _ policy.CallerKind, resource string) (b Budge
 // Resources implements [Ledger].
 func (Unlimited) Resources(context.Context, string) ([]string, error) { return nil, nil }
 
+// Merge implements [Ledger].
+func (Unlimited) Merge(string, string, policy.CallerKind) {}
+
+// Canonical implements [Ledger].
+func (Unlimited) Canonical(name string) string { return name }
+
 // Accounts implements [Ledger].
 func (Unlimited) Accounts(context.Context, int) ([]Account, error) { return nil, nil }
 

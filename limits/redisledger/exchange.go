@@ -28,6 +28,8 @@ const (
 type entry struct {
 	claim    *limits.Claim
 	decision limits.Decision
+	// moved means that the account of the claim was merged before the decision.
+	moved bool
 	// heartbeat renews all leases, and leave returns them. Both are sent even if Redis is lost.
 	heartbeat, leave bool
 }
@@ -211,6 +213,9 @@ func (l *Ledger) exchangeOnce(ctx context.Context, a *account, entries []*entry)
 		a.full, again = true, entries
 	} else if err == nil {
 		again, err = x.apply(&answer)
+		if name := l.canonical(a.name); name != a.name { // the reply may contain reports and a cool-down
+			l.merge(a, l.account(name, a.kind))
+		}
 	}
 	if err != nil || answer.Missing {
 		// Redis may have executed the call, so the leases keep only the tokens that the call kept.
@@ -225,7 +230,8 @@ type exchange struct {
 	call    call
 	rules   *limits.Rules
 	now     func() int64
-	sent    int64 // time
+	merged  func() bool // reports whether the account was merged
+	sent    int64       // time
 	claims  []*entry
 	needs   [][]limits.Need
 	indexes map[string]int // in call.Budgets
@@ -241,7 +247,11 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 	r := l.rules.Load()
 	l.seq++
 	now := l.now()
-	x := &exchange{account: a, rules: r, now: l.now, sent: now, indexes: map[string]int{}, ahead: map[string]int64{}, touched: a.touched}
+	merged := func() bool { return l.canonical(a.name) != a.name }
+	x := &exchange{
+		account: a, rules: r, now: l.now, merged: merged, sent: now,
+		indexes: map[string]int{}, ahead: map[string]int64{}, touched: a.touched,
+	}
 	x.call = call{
 		TTL: a.ttl(r), Account: a.title(), Replica: l.Replica, Process: process, MayBeLost: l.mayBeLost(),
 		Relearning: l.relearning().Microseconds(), Replicas: l.replicas.Load(), Seq: l.seq, Confirmed: a.confirmed,
@@ -252,6 +262,9 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 	leave := slices.ContainsFunc(entries, func(e *entry) bool { return e.leave })
 	for _, e := range entries {
 		if e.claim == nil {
+			continue
+		}
+		if e.moved = merged(); e.moved {
 			continue
 		}
 		needs := a.part.Needs(*e.claim, r, now)
@@ -389,6 +402,12 @@ func (x *exchange) apply(answer *reply) (again []*entry, err error) {
 		}
 	}
 	for i, e := range x.claims {
+		if e.moved = x.merged(); e.moved {
+			for _, n := range x.needs[i] {
+				x.touch(n.Budget) // the next exchange returns the tokens
+			}
+			continue
+		}
 		e.decision = x.decide(*e.claim, x.needs[i], answer.Claims[i], now)
 	}
 	if first && x.hasReports(now) {

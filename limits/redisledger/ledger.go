@@ -77,9 +77,12 @@ type Ledger struct {
 	// processes.
 	calls sync.RWMutex
 
-	mu       sync.Mutex // guards the fields below
-	accounts map[string]*account
-	seq      int64 // number of the last call about an account
+	mu       sync.Mutex          // guards the fields below
+	accounts map[string]*account // by canonical name; accounts that were merged remain until their leases are returned
+	aliases  limits.Aliases
+	// sharedAliases is the number of the last alias that this replica has read.
+	sharedAliases int64
+	seq           int64 // number of the last call about an account
 	// responded is the time of the last response of each address.
 	responded map[string]time.Time
 	// trusted contains the Redis process (run_id) at each address to which calls may be sent. met contains new
@@ -131,6 +134,7 @@ func (l *Ledger) now() int64 { return l.started.Add(time.Since(l.started)).UnixM
 
 // account returns the local state of an account, and creates the state if necessary. Ledger.mu must be held.
 func (l *Ledger) account(name string, kind policy.CallerKind) *account {
+	name = l.canonical(name)
 	a := l.accounts[name]
 	if a == nil {
 		a = newAccount(name, kind)
@@ -145,28 +149,33 @@ func (l *Ledger) account(name string, kind policy.CallerKind) *account {
 // claim would leak its permit.
 func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
 	r := l.rules.Load()
-	l.mu.Lock()
-	a := l.account(c.Account, c.Kind)
-	d := a.part.Check(c, r, l.now())
-	if d.Granted && a.part.Has(c) {
-		d = a.part.Admit(c, r, l.now())
+	for {
+		l.mu.Lock()
+		a := l.account(c.Account, c.Kind)
+		d := a.part.Check(c, r, l.now())
+		if d.Granted && a.part.Has(c) {
+			d = a.part.Admit(c, r, l.now())
+			l.mu.Unlock()
+			return d, nil
+		}
 		l.mu.Unlock()
-		return d, nil
+		if !d.Granted {
+			return d, nil
+		}
+		e := &entry{claim: &c}
+		switch err := l.exchange(ctx, a, e); {
+		case e.moved: // now the merged account decides
+			continue
+		case err == nil:
+			return e.decision, nil
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.Closed {
+			return limits.Decision{Reason: Store, Until: time.Now().Add(retryStore)}, nil
+		}
+		return l.account(c.Account, c.Kind).admitFromLeases(c, r, l.registered, l.now()), nil
 	}
-	l.mu.Unlock()
-	if !d.Granted {
-		return d, nil
-	}
-	e := &entry{claim: &c}
-	if err := l.exchange(ctx, a, e); err == nil {
-		return e.decision, nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.Closed {
-		return limits.Decision{Reason: Store, Until: time.Now().Add(retryStore)}, nil
-	}
-	return a.admitFromLeases(c, r, l.registered, l.now()), nil
 }
 
 // Settle implements [limits.Ledger]. The use is sent to Redis within flushDelay, and limit errors immediately. Until
@@ -208,6 +217,7 @@ func (l *Ledger) Renew(_ context.Context, permits []limits.OpenPermit) error {
 // Open implements [limits.Ledger].
 func (l *Ledger) Open(ctx context.Context, name string) error {
 	l.mu.Lock()
+	name = l.canonical(name)
 	a := l.accounts[name]
 	if a == nil {
 		a = newAccount(name, "")

@@ -77,6 +77,7 @@ func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limit
 func (l *Ledger) Budget(name string, kind policy.CallerKind, res string) (b limits.Budget, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	name = l.canonical(name)
 	a := l.accounts[name]
 	if a == nil {
 		return newAccount(name, kind).part.Budget(res, l.rules.Load(), nil, l.now()), false
@@ -90,6 +91,7 @@ func (l *Ledger) Budget(name string, kind policy.CallerKind, res string) (b limi
 // Resources implements [limits.Ledger]. While Redis is lost, it returns the resources that this replica knows.
 func (l *Ledger) Resources(ctx context.Context, name string) ([]string, error) {
 	l.mu.Lock()
+	name = l.canonical(name)
 	a := l.accounts[name]
 	l.mu.Unlock()
 	known := a != nil
@@ -128,6 +130,10 @@ func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, erro
 			titles = append(titles, a.title())
 		}
 	}
+	titles = slices.DeleteFunc(titles, func(title string) bool {
+		_, name, _ := strings.Cut(title, " ")
+		return l.canonical(name) != name
+	})
 	l.mu.Unlock()
 	slices.SortFunc(titles, func(x, y string) int {
 		_, x, _ = strings.Cut(x, " ")

@@ -31,15 +31,15 @@ func source(file string) string {
 	return string(text)
 }
 
-// scripts are the programs that run in Redis. Each script except register uses one account.
-type scripts struct{ exchange, read, repair, register *redis.Script }
+// scripts are the programs that run in Redis. Each script except register and aliases uses one account.
+type scripts struct{ exchange, read, repair, register, aliases *redis.Script }
 
 func newScripts(clock string) scripts {
 	account := clock + source("account.lua")
 	return scripts{
 		exchange: redis.NewScript(account + source("exchange.lua")), read: redis.NewScript(account + source("read.lua")),
 		repair:   redis.NewScript(account + source("repair.lua")),
-		register: redis.NewScript(clock + source("register.lua")),
+		register: redis.NewScript(clock + source("register.lua")), aliases: redis.NewScript(source("aliases.lua")),
 	}
 }
 

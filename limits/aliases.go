@@ -1,0 +1,96 @@
+package limits
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+const (
+	// maxAliases bounds the aliases of one ledger. The least recently used alias is removed first.
+	maxAliases = 16384
+	// aliasKept is the time after its last use for which an alias remains.
+	aliasKept = 24 * time.Hour
+	// aliasRenewed is the precision of the time of the last use.
+	aliasRenewed = time.Minute
+)
+
+// Aliases contains the names of merged accounts. An alias is another name of an account, whose own name is the canonical
+// name. The zero value is empty and ready for use. Aliases is not safe for concurrent use.
+type Aliases struct {
+	list *simplelru.LRU[string, alias] // by name; nil without aliases
+}
+
+// alias is the value of one alias. Into is a name that may be an alias itself. The links contain no cycle, because
+// [Aliases.Add] links only canonical names.
+type alias struct {
+	Into string
+	Used time.Time
+}
+
+// Canonical returns the canonical name of an account.
+func (s *Aliases) Canonical(name string, now time.Time) string {
+	if s.list == nil || s.list.Len() == 0 {
+		return name
+	}
+	var stale []string
+	root := name
+	for {
+		a, ok := s.list.Get(root)
+		if !ok {
+			break
+		}
+		if now.Sub(a.Used) > aliasKept {
+			s.list.Remove(root)
+			break
+		}
+		if _, chained := s.list.Get(a.Into); chained || now.Sub(a.Used) > aliasRenewed {
+			stale = append(stale, root)
+		}
+		root = a.Into
+	}
+	for _, alias := range stale {
+		s.link(alias, root, now)
+	}
+	return root
+}
+
+// Add makes the first account another name of the second account. It returns the canonical names that both accounts had.
+// merged is false if both accounts were one account already.
+func (s *Aliases) Add(from, into string, now time.Time) (oldName, newName string, merged bool) {
+	from, into = s.Canonical(from, now), s.Canonical(into, now)
+	if from == into {
+		return from, into, false
+	}
+	s.link(from, into, now)
+	return from, into, true
+}
+
+func (s *Aliases) link(name, into string, now time.Time) {
+	if s.list == nil {
+		s.list, _ = simplelru.NewLRU[string, alias](maxAliases, nil) // fails only for a size below 1
+	}
+	s.list.Add(name, alias{into, now})
+}
+
+// saved returns the aliases for a snapshot.
+func (s *Aliases) saved() map[string]alias {
+	all := map[string]alias{}
+	if s.list != nil {
+		for _, name := range s.list.Keys() {
+			all[name], _ = s.list.Peek(name)
+		}
+	}
+	return all
+}
+
+// load replaces the aliases by the aliases of a snapshot.
+func (s *Aliases) load(all map[string]alias) {
+	s.list = nil
+	names := slices.SortedFunc(maps.Keys(all), func(x, y string) int { return all[x].Used.Compare(all[y].Used) })
+	for _, name := range names {
+		s.Add(name, all[name].Into, all[name].Used) // also a wrong snapshot causes no cycle
+	}
+}

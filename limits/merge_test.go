@@ -1,0 +1,337 @@
+package limits
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// mergeModel runs one random history on two accounts, and on an account that sees the events of both.
+type mergeModel struct {
+	*rapid.T
+	rules    Rules
+	separate [2]*account
+	all      *account
+	now      int64
+	lastID   uint64
+	open     []mergePermit
+	used     int // of the upstream's window
+	reset    time.Time
+}
+
+// mergePermit is a permit of one of the two accounts.
+type mergePermit struct {
+	account int
+	permit  Permit
+	settled bool
+}
+
+func newMergeModel(t *rapid.T) *mergeModel {
+	rules := Rules{Limits: policy.DefaultLimits(), Probes: 3}
+	rules.Points.REST, rules.Concurrent, rules.Search.Authenticated = 12, 6, 6
+	m := &mergeModel{T: t, rules: rules, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()}
+	m.separate = [2]*account{newAccount("a", policy.User), newAccount("b", policy.User)}
+	m.all = newAccount("all", policy.User)
+	m.reset = time.UnixMicro(m.now).Add(20 * time.Minute)
+	return m
+}
+
+var mergeResources = []string{"core", policy.Search}
+
+func (m *mergeModel) claim() Claim {
+	m.lastID++
+	c := Claim{ID: m.lastID, Kind: policy.User, Points: rapid.IntRange(1, 5).Draw(m.T, "points"), CPU: 50 * time.Millisecond}
+	c.Operation = rapid.SampledFrom([]string{"x", "y"}).Draw(m.T, "operation")
+	c.Resource = rapid.SampledFrom(mergeResources).Draw(m.T, "resource")
+	c.CreatesContent, c.Batch = rapid.Bool().Draw(m.T, "creates"), rapid.Bool().Draw(m.T, "batch")
+	return c
+}
+
+// step makes one random event. limitErrors permits secondary limit errors.
+func (m *mergeModel) step(limitErrors bool) {
+	switch rapid.IntRange(0, 5).Draw(m.T, "event") {
+	case 0, 1, 2:
+		i, c := rapid.IntRange(0, 1).Draw(m.T, "account"), m.claim()
+		if !m.separate[i].admit(&c, m.rules.Spends(c), &m.rules, m.now, nil).Granted {
+			return
+		}
+		// The account with all events sends the request even beyond a limit.
+		m.all.renew(&OpenPermit{Permit: Permit{Claim: c}}, m.rules.Spends(c), &m.rules, m.now)
+		v := m.all.reservations[c.ID]
+		v.granted = m.now
+		if !v.window.Confirmed {
+			v.window.slowStarted, v.window.lastSlowStart = v.window.slowStarted+1, m.now
+		}
+		m.open = append(m.open, mergePermit{i, Permit{Claim: c}, false})
+	case 3, 4:
+		if len(m.open) == 0 {
+			return
+		}
+		at := rapid.IntRange(0, len(m.open)-1).Draw(m.T, "permit")
+		p := &m.open[at]
+		if p.settled {
+			aborted := rapid.Bool().Draw(m.T, "aborted")
+			m.separate[p.account].release(p.permit.ID, aborted, m.now)
+			m.all.release(p.permit.ID, aborted, m.now)
+			m.open = slices.Delete(m.open, at, at+1)
+			return
+		}
+		p.settled = true
+		o := m.outcome(p.permit, limitErrors)
+		m.separate[p.account].settle(&p.permit, &o, &m.rules, m.now)
+		m.all.settle(&p.permit, &o, &m.rules, m.now)
+	default:
+		m.now += int64(rapid.IntRange(1, 20000).Draw(m.T, "milliseconds")) * 1000
+	}
+}
+
+func (m *mergeModel) outcome(p Permit, limitErrors bool) Outcome {
+	o := Outcome{Sent: true, Answered: rapid.Bool().Draw(m.T, "answered"), Ended: rapid.Bool().Draw(m.T, "ended"), Elapsed: 20 * time.Millisecond}
+	if !o.Answered {
+		o.Sent = rapid.Bool().Draw(m.T, "sent")
+		return o
+	}
+	o.Succeeded = true
+	if p.Resource == "core" && rapid.Bool().Draw(m.T, "headers") {
+		m.used++
+		o.Rate = Rate{
+			Limit: 5000, Used: m.used * rapid.SampledFrom([]int{1, 500}).Draw(m.T, "factor"), Reset: m.reset,
+			Date: time.UnixMicro(m.now).Truncate(time.Second), Resource: p.Resource,
+		}
+	}
+	if rapid.IntRange(0, 4).Draw(m.T, "limited") == 0 {
+		o.Succeeded, o.Limited = false, PrimaryLimit
+		if limitErrors && rapid.Bool().Draw(m.T, "secondary") {
+			o.Limited = SecondaryLimit
+			o.RetryAfter = time.Duration(rapid.IntRange(0, 30).Draw(m.T, "retry-after")) * time.Second
+		}
+	}
+	return o
+}
+
+// tokens returns the tokens that accounts use of each budget.
+func (m *mergeModel) tokens(accounts ...*account) map[string]int64 {
+	sums := map[string]int64{}
+	for _, a := range accounts {
+		p := &Part{*a}
+		for _, budget := range p.Used(m.now) {
+			if budget != probeBudget && !IsTemporary(budget) {
+				sums[budget] += p.Use(budget, m.now).Total()
+			}
+		}
+	}
+	maps.DeleteFunc(sums, func(_ string, n int64) bool { return n == 0 })
+	return sums
+}
+
+// A merged account grants no claim that one of both accounts would refuse.
+func TestMergedAccountIsAsStrictAsBothAccounts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newMergeModel(t)
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			m.step(true)
+		}
+		c := m.claim()
+		var refusals []string
+		for _, a := range m.separate {
+			a.advance(m.now)
+			if d := a.check(&c, m.rules.Spends(c), &m.rules, m.now, nil); !d.Granted {
+				refusals = append(refusals, fmt.Sprint(a.Name, d))
+			}
+		}
+		before := m.tokens(m.separate[0], m.separate[1])
+		merged := m.separate[0]
+		merged.merge(m.separate[1], m.now, 0)
+		if after := m.tokens(merged); !maps.Equal(before, after) {
+			t.Fatalf("tokens in use: %v before the merge, %v afterwards", before, after)
+		}
+		d := merged.check(&c, m.rules.Spends(c), &m.rules, m.now, nil)
+		if d.Granted && len(refusals) > 0 {
+			t.Fatalf("the merged account grants a claim that was refused: %v", refusals)
+		}
+		// All permits can be settled, and all tokens return.
+		for _, p := range m.open {
+			merged.settle(&p.permit, &Outcome{Sent: true, Answered: true, Ended: true}, &m.rules, m.now)
+			merged.release(p.permit.ID, false, m.now)
+		}
+		m.now += 3 * 3600 * second
+		merged.advance(m.now)
+		if left := m.tokens(merged); len(left) > 0 {
+			t.Fatalf("tokens in use after all windows: %v", left)
+		}
+	})
+}
+
+// A merged account grants no claim that an account with the events of both would refuse. The cool-down is not compared,
+// because consecutive errors of two accounts do not double it.
+func TestMergedAccountForgetsNoEvent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newMergeModel(t)
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			m.step(false)
+		}
+		merged := m.separate[0]
+		merged.merge(m.separate[1], m.now, 0)
+		for range 3 {
+			c := m.claim()
+			d := merged.check(&c, m.rules.Spends(c), &m.rules, m.now, nil)
+			if want := m.all.check(&c, m.rules.Spends(c), &m.rules, m.all.advance(m.now), nil); d.Granted && !want.Granted {
+				t.Fatalf("the merged account grants a claim that an account with all events refuses: %v", want)
+			}
+			m.now += int64(rapid.IntRange(0, 90).Draw(t, "seconds")) * second
+			merged.advance(m.now)
+		}
+	})
+}
+
+// Aliases have no cycle and are bounded, and unused aliases expire.
+func TestAliases(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var s Aliases
+		roots := map[string]string{}
+		find := func(name string) string {
+			for roots[name] != "" {
+				name = roots[name]
+			}
+			return name
+		}
+		now := time.Now()
+		names := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"})
+		for range rapid.IntRange(1, 30).Draw(t, "merges") {
+			from, into := names.Draw(t, "from"), names.Draw(t, "into")
+			oldName, newName, merged := s.Add(from, into, now)
+			if oldName != find(from) || newName != find(into) || merged != (oldName != newName) {
+				t.Fatalf("Add(%s, %s) = %s, %s, %v", from, into, oldName, newName, merged)
+			}
+			if merged {
+				roots[oldName] = newName
+			}
+			if name := names.Draw(t, "name"); s.Canonical(name, now) != find(name) {
+				t.Fatalf("Canonical(%s) = %s, want %s", name, s.Canonical(name, now), find(name))
+			}
+		}
+	})
+	var s Aliases
+	now := time.Now()
+	for i := range maxAliases + 10 {
+		s.Add(fmt.Sprint("token ", i), "user:1", now)
+	}
+	if n := s.list.Len(); n != maxAliases {
+		t.Errorf("%d aliases, want %d", n, maxAliases)
+	}
+	last := fmt.Sprint("token ", maxAliases)
+	if got := s.Canonical(last, now.Add(aliasKept)); got != "user:1" {
+		t.Errorf("%s belongs to %s, want user:1", last, got)
+	}
+	if got := s.Canonical("token 20", now.Add(2*aliasKept)); got != "token 20" {
+		t.Errorf("an unused alias still belongs to %s", got)
+	}
+}
+
+// Calls about a permit that was granted before the merge use the merged account, also after a restart.
+func TestMemoryMergeKeepsPermitsAndNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rules := Rules{Limits: policy.DefaultLimits()}
+		rules.Concurrent = 2
+		m, ctx := NewMemory(rules), t.Context()
+		admit := func(account string, id uint64) (Permit, Decision) {
+			c := Claim{ID: id, Account: account, Kind: policy.User, Operation: "op", Resource: "core", Points: 1}
+			d, _ := m.Admit(ctx, c)
+			return Permit{Claim: c}, d
+		}
+		a, _ := admit("token a", 1)
+		b, _ := admit("token b", 2)
+		for range 2 {
+			m.Merge("token a", "user:1", policy.User)
+			m.Merge("token b", "user:1", policy.User)
+		}
+		if _, d := admit("token b", 3); d.Reason != Concurrency {
+			t.Errorf("third claim of two slots: %+v", d)
+		}
+		for _, p := range []Permit{a, b} {
+			_ = m.Renew(ctx, []OpenPermit{{p, time.Second}})
+			_ = m.Settle(ctx, p, Outcome{Sent: true, Answered: true})
+			_ = m.Release(ctx, p, false)
+		}
+		if list, _ := m.Accounts(ctx, 10); len(list) != 1 || list[0].Name != "user:1" || list[0].InUse != 0 {
+			t.Errorf("accounts: %+v", list)
+		}
+		var saved bytes.Buffer
+		if err := m.Save(&saved); err != nil {
+			t.Fatal(err)
+		}
+		m = NewMemory(rules)
+		if err := m.Load(&saved); err != nil {
+			t.Fatal(err)
+		}
+		if b, _ := m.Budget("token a", policy.User, "core"); b.Used != 2 || m.Canonical("token b") != "user:1" {
+			t.Errorf("after a restart: %+v, token b belongs to %s", b, m.Canonical("token b"))
+		}
+	})
+}
+
+// A cold start assumes spending of each account. Accounts that are merged are one account, so the assumption is not
+// doubled.
+func TestMergeDoesNotDoubleTheColdStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMemory(Rules{Limits: policy.DefaultLimits(), ColdStart: "ramp"})
+		claim := func(account string, id uint64) Claim {
+			return Claim{ID: id, Account: account, Kind: policy.User, Operation: "op", Resource: "core", Points: 1, CreatesContent: true}
+		}
+		for i, name := range []string{"a", "b", "c"} {
+			if d, _ := m.Admit(context.Background(), claim(name, uint64(i+1))); !d.Granted {
+				t.Fatalf("%s: %+v", name, d)
+			}
+			m.Merge(name, "user:1", policy.User)
+		}
+		time.Sleep(slowStep)
+		if d, _ := m.Admit(context.Background(), claim("a", 9)); !d.Granted {
+			t.Errorf("after the merge: %+v", d)
+		}
+	})
+}
+
+// slowStep lets the slow start of a window admit one request.
+const slowStep = time.Second
+
+// Claims with both names of a merged account share one queue.
+func TestMergedNamesShareOneQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rules := Rules{Limits: policy.DefaultLimits()}
+		rules.Concurrent = 1
+		m := NewMemory(rules)
+		m.Merge("token a", "user:1", policy.User)
+		m.Merge("token b", "user:1", policy.User)
+		l := NewLimiter(m)
+		acquire := func(account string) (*Permit, error) {
+			claim := Claim{Operation: "op", Resource: "core", Points: 1}
+			return l.Acquire(t.Context(), claim, policy.Caller{Kind: policy.User, Account: account, Class: account}, time.Now().Add(time.Minute))
+		}
+		first, err := acquire("token a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"token a", "token b"} {
+			go func() {
+				if p, err := acquire(name); err == nil {
+					_ = l.Settle(context.Background(), *p, Outcome{})
+				}
+			}()
+		}
+		synctest.Wait()
+		if waiting := l.Waiting(); !maps.Equal(waiting, map[string]int{"user:1": 2}) {
+			t.Errorf("waiting: %v", waiting)
+		}
+		_ = l.Settle(context.Background(), *first, Outcome{})
+		time.Sleep(time.Minute)
+	})
+}
