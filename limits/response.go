@@ -75,6 +75,12 @@ var secondaryTexts = []string{"secondary rate limit", "abuse detection", "tempor
 // and Retry-After or status 429 is a secondary limit error. A GraphQL limit error has status 200 and an error of type
 // RATE_LIMITED. The body may be truncated.
 func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
+	kind, _ := ReadLimitError(status, h, body)
+	return kind
+}
+
+// ReadLimitError returns the result of [ClassifyLimit], and the message of the limit error.
+func ReadLimitError(status int, h http.Header, body []byte) (kind LimitKind, message string) {
 	type graphQLError struct{ Type, Message string }
 	var parsed struct {
 		Message       string
@@ -89,24 +95,24 @@ func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
 	case graphQL:
 		i := slices.IndexFunc(parsed.Errors, func(e graphQLError) bool { return e.Type == "RATE_LIMITED" })
 		if i < 0 {
-			return NotLimited
+			return NotLimited, ""
 		}
 		text = parsed.Errors[i].Message
 	case status != http.StatusForbidden && status != http.StatusTooManyRequests:
-		return NotLimited
+		return NotLimited, ""
 	}
-	text = strings.ToLower(text)
+	message, text = text, strings.ToLower(text)
 	secondary := func(s string) bool { return strings.Contains(text, s) }
 	switch {
 	case slices.ContainsFunc(secondaryTexts, secondary), strings.HasSuffix(parsed.Documentation, "secondary-rate-limits"),
 		strings.HasSuffix(parsed.Documentation, "abuse-rate-limits"):
-		return SecondaryLimit
+		return SecondaryLimit, message
 	case strings.Contains(text, "rate limit exceeded"), h.Get("X-Ratelimit-Remaining") == "0":
-		return PrimaryLimit
+		return PrimaryLimit, message
 	case !graphQL && (h.Get("Retry-After") != "" || status == http.StatusTooManyRequests):
-		return SecondaryLimit
+		return SecondaryLimit, message
 	}
-	return NotLimited
+	return NotLimited, ""
 }
 
 // ReadRetryAfter parses a Retry-After header, which is a number of seconds or a date (RFC 9110 section 10.2.3). It

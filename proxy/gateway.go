@@ -107,6 +107,10 @@ type Config struct {
 	Resources *Resources
 	// Tokens contains the credentials that the upstream accepted or refused. If nil, New creates an empty list.
 	Tokens *ClientTokens
+	// Identities contains the users and installations that the upstream named. If nil, New creates an empty list.
+	Identities *Identities
+	// AccountOf returns the account of a token that a client sends. It is nil if clients do not send their own tokens.
+	AccountOf func(token string) string
 	// LastRequests contains the latest records and outlives the gateway. If nil, New creates an empty list.
 	LastRequests *LastRequests
 	// Observe is called with the record of each finished request and must not block. Nil is allowed.
@@ -141,6 +145,7 @@ type Gateway struct {
 func New(c Config) *Gateway {
 	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}, last: cmp.Or(c.LastRequests, &LastRequests{})}
 	g.Resources = cmp.Or(c.Resources, &Resources{})
+	g.Identities = cmp.Or(c.Identities, &Identities{})
 	g.tokens = cmp.Or(c.Tokens, &ClientTokens{})
 	g.etagWarning.Interval = time.Hour
 	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}

@@ -88,7 +88,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 	o.Succeeded = resp.StatusCode < http.StatusBadRequest
 	o.Unauthorized = resp.StatusCode == http.StatusUnauthorized
 	o.Rate = g.Limiter.ReadRate(resp.Header)
-	recognizeLimit(resp, &o)
+	ex.limitMessage = recognizeLimit(resp, &o)
 	return resp, o, nil
 }
 

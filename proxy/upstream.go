@@ -105,6 +105,7 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 			return nil, err
 		}
 		prepared = true
+		ex.record.Account = permit.Account
 		if trial && !ex.record.Background {
 			// A disconnect of the client must not end the trial without a result.
 			out = out.WithContext(ex.untilDrained())
@@ -120,6 +121,9 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 			outcome.Ended = resp.ContentLength == 0 || resp.Body == http.NoBody
 		}
 		g.settle(ex, *permit, outcome)
+		if err == nil {
+			g.learnIdentity(ex, resp, outcome) // after settle, so that the other replicas know the cool-down of both names
+		}
 		g.observeUpstream(ex, err)
 		if err != nil {
 			ex.reportResponse(0)
@@ -278,17 +282,19 @@ func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) e
 	return err
 }
 
-// recognizeLimit adds a limit error to the outcome. GraphQL may report a limit with status 200.
-func recognizeLimit(resp *http.Response, outcome *limits.Outcome) {
+// recognizeLimit adds a limit error to the outcome, and returns the message of the error. GraphQL may report a limit with
+// status 200.
+func recognizeLimit(resp *http.Response, outcome *limits.Outcome) (message string) {
 	graphQL := resp.StatusCode == http.StatusOK && outcome.Rate.Resource == policy.GraphQL
 	if !graphQL && resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {
-		return
+		return ""
 	}
-	outcome.Limited = limits.ClassifyLimit(resp.StatusCode, resp.Header, peek(resp, maxPeek))
+	outcome.Limited, message = limits.ReadLimitError(resp.StatusCode, resp.Header, peek(resp, maxPeek))
 	outcome.RetryAfter = limits.ReadRetryAfter(resp.Header, time.Now())
+	return message
 }
 
-// maxPeek bounds the bytes of a body that are read to recognize a limit error.
+// maxPeek bounds the bytes of a body that are read to recognize a limit error or an identity.
 const maxPeek = 8 << 10
 
 // peek reads up to most bytes of the body and returns them. The body can still be read completely.

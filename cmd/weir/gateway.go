@@ -56,6 +56,7 @@ type gateway struct {
 	lastRequests proxy.LastRequests
 	tokens       proxy.ClientTokens
 	resources    proxy.Resources
+	identities   proxy.Identities
 	webhooks     *webhook.Receiver
 
 	issuerKeys       *credential.IssuerKeys
@@ -115,6 +116,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	g.running.Go(func() { g.limiter.Run(ctx) })
 	if g.store.shareResources != nil {
 		g.running.Go(func() { g.resources.Share(ctx, g.limiter.AcceptsResource, g.store.shareResources) })
+		g.running.Go(func() { g.identities.Share(ctx, g.store.Merge, g.store.shareAliases) })
 	}
 
 	cacheSize, waiting := memoryShares(debug.SetMemoryLimit(-1), int64(cfg.Cache.Memory))
@@ -294,6 +296,7 @@ func (g *gateway) apply(c *config.Config) error {
 			Max: c.Statistics.Poll.Max, Budget: c.Statistics.Poll.Budget,
 		},
 		Background: g.background, LastRequests: &g.lastRequests, Tokens: &g.tokens,
+		Identities: &g.identities, AccountOf: callers.AccountOf,
 		Log: g.log, AccessLog: proxy.AccessLog(c.Telemetry.AccessLog),
 		Tracer: g.telemetry.Tracer(), Observe: g.observer(upstream.Hostname()),
 	})}

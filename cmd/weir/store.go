@@ -41,6 +41,8 @@ type store struct {
 	// shareResources exchanges the resources that the upstream named (see [proxy.Resources.Share]); nil if the store
 	// belongs to this process alone.
 	shareResources func(ctx context.Context, changed map[string]string) (map[string]string, error)
+	// shareAliases exchanges the identities of accounts (see [proxy.Identities.Share]); nil like shareResources.
+	shareAliases func(ctx context.Context, changed []string) ([]string, error)
 }
 
 // storeTimeout bounds the first connection to a store. Afterwards the gateway starts without the store.
@@ -68,6 +70,7 @@ func openStore(cfg *config.Config, replica string, joined func(hashKey []byte), 
 		Ledger: ledger, kind: "redis", hashKey: newHashKey(ledger.Join(ctx)), coldStart: ledger.ColdStart, configure: ledger.Configure, run: ledger.Run,
 		leave: func() error { return ledger.Leave(context.Background()) }, close: ledger.Close,
 		lostSince: ledger.Lost, replicas: ledger.Replicas, shareResources: ledger.ShareResources,
+		shareAliases: ledger.ShareAliases,
 	}, nil
 }
 

@@ -224,6 +224,15 @@ func (r *Registry) tokenOfPair(scheme, credential string) (token string, ok bool
 	return token, held || r.config.Dialect.HasTokenPrefix(token)
 }
 
+// AccountOf returns the account of a token that clients send as their own. A held token has its configured account.
+func (r *Registry) AccountOf(token string) string {
+	class := r.hash(token)
+	if caller, held := r.accounts[class]; held {
+		return caller.Account
+	}
+	return class
+}
+
 // hash returns a keyed hash of a credential, which names the credential without revealing it. Security classes are such
 // hashes of 128 bits, so two credentials never share a class.
 func (r *Registry) hash(credential string) string {

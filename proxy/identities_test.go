@@ -1,0 +1,268 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// people is an upstream whose users have several tokens. A user at a limit gets a secondary limit error.
+type people struct {
+	mu      sync.Mutex
+	ids     map[string]int // by token
+	limited map[int]bool
+	named   bool // limit errors name the user
+}
+
+func (p *people) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	id := p.ids[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	switch {
+	case p.limited[id]:
+		w.Header().Set("Retry-After", "60")
+		w.WriteHeader(http.StatusForbidden)
+		message := "You have exceeded a secondary rate limit"
+		if p.named {
+			message += fmt.Sprintf(" for user ID %d", id)
+		}
+		_, _ = fmt.Fprintf(w, `{"message": "%s."}`, message)
+	case r.URL.Path == "/user":
+		_, _ = fmt.Fprintf(w, `{"login": "octo-%d", "id": %d, "plan": {"id": 5}, "bio": "%s"}`, id, id, strings.Repeat("x", maxPeek))
+	case r.Method == http.MethodPost:
+		w.WriteHeader(http.StatusCreated)
+		_, _ = fmt.Fprintf(w, `{"token": "tok-%d", "expires_at": "2026-01-01T00:00:00Z"}`, time.Now().UnixNano())
+	default:
+		_, _ = fmt.Fprint(w, `{}`)
+	}
+}
+
+func (p *people) limit(id int, limited bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.limited = map[int]bool{id: limited}
+}
+
+func withPeople(t *testing.T, run func(w *world, p *people), options ...option) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &people{ids: map[string]int{"a": 123, "b": 123, "c": 7}, named: true}
+		accountOf := func(c *Config) { c.AccountOf = func(token string) string { return "account of Bearer " + token } }
+		run(newWorld(t, p.ServeHTTP, append([]option{accountOf}, options...)...), p)
+	})
+}
+
+// as sends a request with a token, and returns the status.
+func (w *world) as(token, path string) int {
+	w.Helper()
+	return w.get(path, "Authorization: Bearer "+token, "Prefer: wait=0").StatusCode
+}
+
+// checkRefused checks that Weir refuses a token during the cool-down.
+func (w *world) checkRefused(token string) {
+	w.Helper()
+	before := w.upstreamSaw()
+	r := w.get("/repos/o/r/tags", "Authorization: Bearer "+token, "Prefer: wait=0")
+	w.want("status of token "+token, r.StatusCode, http.StatusTooManyRequests)
+	w.want("requests of token "+token, w.upstreamSaw()-before, 0)
+	if status := r.Header.Get("Cache-Status"); !strings.Contains(status, "cooldown") {
+		w.Errorf("token %s was refused with %q, want a cool-down", token, status)
+	}
+}
+
+// GET /user names the user of each token. A limit error of one token then starts a cool-down of the other token.
+func TestCooldownReachesTheTokensOfAUser(t *testing.T) {
+	withPeople(t, func(w *world, p *people) {
+		p.named = false
+		for _, token := range []string{"a", "b", "c"} {
+			r := w.get("/user", "Authorization: Bearer "+token)
+			if r.StatusCode != http.StatusOK || !strings.HasSuffix(r.body, `x"}`) {
+				t.Fatalf("GET /user: %d, %d bytes", r.StatusCode, len(r.body))
+			}
+		}
+		p.limit(123, true)
+		w.want("status of the limit error", w.as("a", "/repos/o/r/tags"), http.StatusForbidden)
+		w.checkRefused("b")
+		w.checkRefused("a")
+		w.want("status of another user", w.as("c", "/repos/o/r/tags"), http.StatusOK)
+	})
+}
+
+// Limit errors name the user. After the error of the second token, both tokens are one account.
+func TestLimitErrorsJoinTheTokensOfAUser(t *testing.T) {
+	withPeople(t, func(w *world, p *people) {
+		p.limit(123, true)
+		w.want("status of token a", w.as("a", "/repos/o/r/tags"), http.StatusForbidden)
+		w.want("status of token b", w.as("b", "/repos/o/r/tags"), http.StatusForbidden) // Weir cannot know its user yet
+		p.limit(123, false)
+		time.Sleep(3 * time.Minute)
+		w.want("status of the probe", w.as("b", "/repos/o/r/tags"), http.StatusOK)
+		time.Sleep(10 * time.Minute)
+		p.limit(123, true)
+		w.want("status of the next limit error", w.as("a", "/repos/o/r/tags"), http.StatusForbidden)
+		w.checkRefused("b")
+		list, err := w.gateway.Ledger.Accounts(context.Background(), 10)
+		if err != nil || len(list) != 1 || list[0].Name != "user:123" {
+			t.Errorf("accounts: %+v, %v", list, err)
+		}
+	})
+}
+
+// A renewed installation token continues the account of the earlier token.
+func TestRenewedInstallationTokenKeepsItsAccount(t *testing.T) {
+	installation := func(c *Config) {
+		byToken := c.Identify
+		c.Identify = func(r *http.Request) (Identity, error) {
+			i, err := byToken(r)
+			if strings.HasPrefix(r.Header.Get("Authorization"), "Bearer tok-") {
+				i.Caller.Kind = policy.Installation
+			}
+			return i, err
+		}
+	}
+	withPeople(t, func(w *world, _ *people) {
+		mint := func() string {
+			r := w.do(http.MethodPost, "/app/installations/456/access_tokens", nil, "Authorization: Bearer assertion")
+			token, _ := field([]byte(r.body), "token").(string)
+			if r.StatusCode != http.StatusCreated || token == "" {
+				t.Fatalf("new token: %d %s", r.StatusCode, r.body)
+			}
+			return token
+		}
+		first := mint()
+		for range 5 {
+			w.want("status", w.as(first, "/repos/o/r/tags"), http.StatusOK)
+			time.Sleep(2 * time.Second)
+		}
+		second := mint()
+		w.want("status", w.as(second, "/repos/o/r/tags"), http.StatusOK)
+		list, err := w.gateway.Ledger.Accounts(context.Background(), 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		points := map[string]int{}
+		for _, a := range list {
+			for _, b := range a.Budgets {
+				if strings.HasPrefix(b.Resource, "points:") {
+					points[a.Name] += b.Used
+				}
+			}
+		}
+		delete(points, "account of Bearer assertion")
+		w.want("spent points", fmt.Sprint(points), "map[installation:456:6]")
+	}, installation)
+}
+
+func TestIdentityInMessage(t *testing.T) {
+	for message, want := range map[string]string{
+		"API rate limit exceeded for user ID 123.":                                                     "user:123",
+		"API rate limit exceeded for installation ID 456.":                                             "installation:456",
+		"API rate limit exceeded for installation ID: 456":                                             "installation:456",
+		"API rate limit exceeded for 192.0.2.1.":                                                       "",
+		"You have exceeded a secondary rate limit. Include the request ID 1A2B:123.":                   "",
+		"API rate limit exceeded for user ID 0.":                                                       "",
+		"API rate limit exceeded for user ID " + strings.Repeat("9", 30):                               "",
+		"You have exceeded a secondary rate limit for user ID 5. Please wait a few minutes, request 7": "user:5",
+	} {
+		i, ok := identityInMessage(message)
+		if got := i.account(); ok != (want != "") || ok && got != want {
+			t.Errorf("%q: %s, %v; want %q", message, got, ok, want)
+		}
+	}
+}
+
+// Identities of other kinds, of workflows and of content are not learned.
+func TestIdentityIsNotLearnedFromOtherResponses(t *testing.T) {
+	primary := func(limit, kind string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("X-Ratelimit-Limit", limit)
+			w.Header().Set("X-Ratelimit-Used", limit)
+			w.Header().Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = fmt.Fprintf(w, `{"message": "API rate limit exceeded for %s ID 5."}`, kind)
+		}
+	}
+	for name, c := range map[string]struct {
+		kind     policy.CallerKind
+		upstream http.HandlerFunc
+		want     string
+	}{
+		"a user":                       {policy.User, primary("5000", "user"), "user:5"},
+		"an installation":              {policy.Installation, primary("5000", "installation"), "installation:5"},
+		"a workflow":                   {policy.Installation, primary("1000", "installation"), "x"},
+		"another kind":                 {policy.Installation, primary("5000", "user"), "x"},
+		"an app":                       {policy.OAuthApp, primary("5000", "user"), "x"},
+		"an address":                   {policy.Unauthenticated, primary("60", "user"), "x"},
+		"content that names somebody":  {policy.User, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"message": "user ID 5"}`) }, "x"},
+		"a refusal that names a user":  {policy.User, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no access for user ID 5", 403) }, "x"},
+		"a user without a JSON number": {policy.User, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"id": "5"}`) }, "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, c.upstream, func(config *Config) {
+					config.Identify = func(*http.Request) (Identity, error) {
+						return Identity{Caller: policy.Caller{Kind: c.kind, Account: "x", Class: "x"}}, nil
+					}
+				})
+				w.as("x", "/user")
+				w.want("account", w.gateway.Ledger.Canonical("x"), c.want)
+			})
+		})
+	}
+}
+
+// merges records calls of Ledger.Merge.
+type merges []string
+
+func (m *merges) merge(from, into string, _ policy.CallerKind) { *m = append(*m, from+" -> "+into) }
+
+func TestReplicasShareIdentities(t *testing.T) {
+	user := func(id string) identity { return identity{policy.User, id} }
+	var one, two Identities
+	var stored []string
+	exchange := func(_ context.Context, changed []string) ([]string, error) {
+		stored = append(stored, changed...)
+		return stored, nil
+	}
+	fails := func(context.Context, []string) ([]string, error) { return nil, errors.New("connection lost") }
+	now := time.Now()
+	if !one.learn("an account", user("1"), now) || one.learn("an account", user("1"), now) || one.learn("an account", user("2"), now) {
+		t.Error("an account did not keep its first identity")
+	}
+	if one.learn("user:1", user("1"), now) {
+		t.Error("an account was merged with itself")
+	}
+	var first, second merges
+	one.share(t.Context(), first.merge, fails)
+	one.share(t.Context(), first.merge, exchange)
+	stored = append(stored, "user 0 x", "root 1 x", "user 1", "")
+	two.share(t.Context(), second.merge, exchange)
+	two.share(t.Context(), second.merge, exchange)
+	if len(first) != 0 || fmt.Sprint(second) != "[an account -> user:1]" {
+		t.Errorf("merges: %q and %q", first, second)
+	}
+	if !one.learn("an account", user("1"), now.Add(renewIdentity)) {
+		t.Error("a confirmed identity was not shared again")
+	}
+}
+
+func TestUnlimitedLedgerMergesNothing(t *testing.T) {
+	off := func(c *Config) { c.Ledger, c.Limiter = limits.Unlimited{}, limits.NewLimiter(limits.Unlimited{}) }
+	withPeople(t, func(w *world, p *people) {
+		w.want("status", w.as("a", "/user"), http.StatusOK)
+		p.limit(123, true)
+		w.want("status", w.as("a", "/user"), http.StatusForbidden)
+		w.want("status", w.as("b", "/user"), http.StatusForbidden)
+	}, off)
+}
