@@ -68,12 +68,12 @@ func open(t testing.TB, client redis.UniversalClient, replica string, rules limi
 	return l
 }
 
-// The suite runs an eighth of the random histories, because miniredis runs scripts slowly.
+// The suite runs a sixteenth of the random histories, because miniredis runs scripts slowly.
 func TestLedgerSuiteOnMiniredis(t *testing.T) {
 	checks := flag.Lookup("rapid.checks").Value
 	n, err := strconv.Atoi(checks.String())
 	if err == nil {
-		err = checks.Set(strconv.Itoa(max(1, n/8)))
+		err = checks.Set(strconv.Itoa(max(1, n/16)))
 	}
 	if err != nil {
 		t.Fatal(err)
