@@ -79,7 +79,7 @@ bench-compare: ## Run the benchmarks COUNT times here and at revision BASE, and 
 
 bench-limits: needs ## Test the limits against a hostile upstream, in memory and with Redis: about 10 minutes.
 	WEIR_SCENARIOS=$${WEIR_SCENARIOS:-2000} WEIR_WINDOWS=$${WEIR_WINDOWS:-40} $(GO) test -count=1 -timeout 1800s -v -run 'TestNoLimitIsExceeded|TestSaturationUsesTheLimits' ./limits/limitstest
-	$(SERVERS) WEIR_REDIS_SCENARIOS=$${WEIR_REDIS_SCENARIOS:-100} WEIR_WINDOWS=$${WEIR_REDIS_WINDOWS:-4} $(GO) test -count=1 -timeout 1800s -v -run 'OverRedis' ./limits/redisledger
+	$(SERVERS) WEIR_REDIS_SCENARIOS=$${WEIR_REDIS_SCENARIOS:-100} WEIR_WINDOWS=$${WEIR_REDIS_WINDOWS:-4} WEIR_BUSY=$${WEIR_BUSY:-6} $(GO) test -count=1 -timeout 1800s -v -run 'OverRedis|OverSlowRedis|BusyMachine' ./limits/redisledger
 
 bench-scale: needs ## Measure the load of Redis for up to 1,000 replicas and 1,000,000 accounts: about 10 minutes.
 	$(SERVERS) $(GO) test -timeout 600s -run '^$$' -bench 'Redis|Scale' ./limits/redisledger
