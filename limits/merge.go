@@ -144,7 +144,7 @@ func (c *cooldown) merge(other *cooldown) {
 // Merge adds the part of another account, because the upstream counts both accounts as one. The other part keeps only
 // its cool-down, for the replicas that do not know yet that the accounts are one account.
 func (p *Part) Merge(from *Part, now int64) {
-	p.account.merge(&from.account, now, 0)
+	p.merge(&from.account, now, 0)
 	rest := NewPart(from.Name, from.Kind)
 	rest.Cooldown, rest.changes, rest.Enforced = from.Cooldown.clone(), from.changes, from.Enforced
 	rest.Cooldown.probe = 0

@@ -94,7 +94,7 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 				t.Errorf("seed %d: %d requests\n%s", seed, r.Requests, strings.Join(r.Violations, "\n"))
 				return
 			}
-			n := setting(t, "WEIR_REDIS_SCENARIOS", 3)
+			n := setting(t, "WEIR_REDIS_SCENARIOS", 2)
 			table, failovers := limitstest.NewTable(), 0
 			for seed := 1; seed <= n; seed++ {
 				s := c.adapt(limitstest.Draw(uint64(seed)))
