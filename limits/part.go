@@ -196,7 +196,8 @@ func (p *Part) Use(budget string, now int64) Use {
 		}
 	}
 	if resource, ok := strings.CutPrefix(budget, startPrefix); ok {
-		if w := p.Windows[resource]; w != nil && !w.Confirmed {
+		// The tokens return after a second, because the response may be lost, or have no rate headers.
+		if w := p.Windows[resource]; w != nil && !w.Confirmed && now-w.lastSlowStart < slowStartEvery {
 			w.expire(now)
 			return Use{Held: min(w.slowStarted, slowStartBurst)}
 		}
