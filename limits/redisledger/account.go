@@ -69,7 +69,7 @@ type lease struct {
 	tokens int64
 	// extra tokens of a primary window belong to the lease after the reset.
 	extra int64
-	// spare is the number of tokens beyond the use that this replica wants, so that it can continue without Redis.
+	// spare is the number of tokens beyond the use that this replica keeps, so that it can continue without Redis.
 	// granted is the number of spare tokens that it has.
 	spare, granted int64
 	// reported and windows are the requests in reports, and the number of windows that had ended, at the last exchange.

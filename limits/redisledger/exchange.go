@@ -90,7 +90,7 @@ type budgetCall struct {
 	Spare    int64  `json:"spare"`
 	Ahead    int64  `json:"ahead"`
 	Limit    int64  `json:"limit"`
-	Keep     int64  `json:"keep"`
+	Keep     int64  `json:"returns_after"` // time for which the upstream counts a spent token
 	Returns  int64  `json:"returns"`
 	Ends     int64  `json:"ends"`
 }
@@ -154,6 +154,7 @@ type budgetReply struct {
 	Tokens int64 `json:"tokens"`
 	Extra  int64 `json:"extra"`
 	Spare  int64 `json:"spare"`
+	Keep   int64 `json:"keep"` // spare tokens that the replica should keep
 	Others int64 `json:"others"`
 }
 
@@ -294,7 +295,8 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 	for i := range x.call.Budgets {
 		b := &x.call.Budgets[i]
 		own := a.leases[b.Budget]
-		own.tokens, own.granted = min(own.tokens, b.Spent+b.Held+b.Spare+pending[b.Budget]), min(own.granted, b.Spare)
+		own.tokens = min(own.tokens, b.Spent+b.Held+b.Spare+pending[b.Budget])
+		own.granted = min(own.granted, max(0, b.Spare-pending[b.Budget]))
 	}
 	if leave {
 		x.leave(now)
@@ -310,10 +312,10 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 func (x *exchange) touchLeases(leave bool, now int64) {
 	for budget := range x.leases {
 		own := x.lease(budget, now)
-		own.spare = 0
 		if !leave && x.wantsSpare(budget, own) {
-			own.spare = x.spareTokens(budget, own, x.rules, now)
-			x.ahead[budget] = own.spare
+			x.ahead[budget] = x.spareTokens(budget, own, x.rules, now)
+		} else {
+			own.spare = 0
 		}
 		if leave || x.ahead[budget] > 0 || x.changed(budget, own, now) {
 			x.touch(budget)
@@ -396,6 +398,9 @@ func (x *exchange) apply(answer *reply) (again []*entry, err error) {
 	for i, b := range x.call.Budgets {
 		own := a.leases[b.Budget]
 		own.tokens, own.extra, own.granted = answer.Budgets[i].Tokens, answer.Budgets[i].Extra, answer.Budgets[i].Spare
+		if own.spare = min(own.spare, answer.Budgets[i].Keep); b.Ahead > 0 {
+			own.spare = answer.Budgets[i].Keep
+		}
 		a.part.SetOthers(b.Budget, answer.Budgets[i].Others)
 		if own.tokens+own.extra+own.sent.Total()+own.reported == 0 && time.Since(own.used) > activeTime {
 			delete(a.leases, b.Budget)

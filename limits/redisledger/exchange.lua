@@ -19,7 +19,7 @@ if call.full then -- the replica has no other leases
     local budget = entry:sub(#prefix + 1)
     if not sent[budget] then
       table.insert(budgets, {budget = budget, spent = 0, held = 0, reported = 0, spare = 0, ahead = 0, returns = 0, ends = 0,
-        limit = 0, keep = field(entry).keep})
+        limit = 0, returns_after = field(entry).keep})
     end
   end
 end
@@ -68,15 +68,19 @@ for i, b in ipairs(budgets) do
   catch_up(l, w)
   b.lease, b.used = l, b.spent + b.held
   local before = {l.tokens, l.extra, l.spent, l.held, l.reported}
-  l.keep = b.keep
+  l.keep = b.returns_after
   set_use(b.budget, l, b)
   local room = capacity(w, b.limit) - others(b)
-  local tokens = min(l.tokens, b.used + b.spare + (pending[i] or 0), room)
-  if must_yield(t) then tokens = min(tokens, equal_share(t, capacity(w, b.limit))) end
+  -- The lease keeps all tokens that the replica declares, because the replica uses them if this reply is lost. The reply
+  -- has the number of spare tokens that the replica should declare from now on.
+  local tokens = max(b.used, min(l.tokens, b.used + b.spare + (pending[i] or 0)))
+  b.keep = min(tokens, room)
+  if must_yield(t) then b.keep = min(b.keep, equal_share(t, capacity(w, b.limit))) end
   if b.ahead > 0 and now >= account.relearning_until then
-    tokens = b.used + min(b.ahead, floor((room - b.used) / (call.replicas + 1)))
+    b.keep = b.used + min(b.ahead, floor((room - b.used) / (call.replicas + 1)))
+    tokens = max(tokens, b.keep)
   end
-  set_tokens(b.budget, l, max(b.used, tokens))
+  set_tokens(b.budget, l, tokens)
   if w then
     local used = 0
     for _, o in ipairs(w.reports) do used = max(used, o.used) end
@@ -136,7 +140,8 @@ local reply = {now = int(now), seq = replica.seq, enforced = account.enforced, c
 for i, c in ipairs(call.claims or {}) do reply.claims[i] = claim(c) end
 for i, b in ipairs(budgets) do
   b.lease.spare = max(0, b.lease.tokens - b.used)
-  reply.budgets[i] = {tokens = b.lease.tokens, extra = b.lease.extra, spare = b.lease.spare, others = others(b)}
+  reply.budgets[i] = {tokens = b.lease.tokens, extra = b.lease.extra, spare = b.lease.spare,
+    keep = max(0, b.keep - b.used), others = others(b)}
 end
 for i, own in ipairs(call.windows or {}) do
   local w = window(own.budget)

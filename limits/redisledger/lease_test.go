@@ -93,6 +93,23 @@ func TestReplicasShareReturningTokens(t *testing.T) {
 	})
 }
 
+// Redis executes a heartbeat that asks for fewer tokens, and its reply is lost. The replica and Redis must agree on the
+// tokens that the replica may still use.
+func TestLostReplyOfAHeartbeatFreesNoTokens(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		first := p.spend(p.r1, 10, 20, true)
+		p.heartbeat(p.r1) // requests spare tokens
+		first += p.spend(p.r2, 10, 30, true)
+		p.hook.changeNext(p.r1.scripts.exchange, loseReply)
+		_ = p.r1.heartbeat(p.Context()) // less is free now
+		first += p.spend(p.r2, 10, 100, true)
+		p.disconnect(p.r1)
+		if n := first + p.spend(p.r1, 10, 100, true); n > 90 {
+			p.Errorf("%d claims of 10 points granted in a minute, want at most 90", n)
+		}
+	})
+}
+
 // The replica cannot tell Redis about the requests that reports contain. It must not use their tokens again.
 func TestReportedRequestsLeaveTheLease(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
