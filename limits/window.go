@@ -90,7 +90,7 @@ func newWindow(resource string, documented policy.Window) *window {
 // expire removes the reports of windows that have ended, and the unconfirmed requests in these windows.
 func (w *window) expire(now int64) {
 	w.Unconfirmed.expire(now)
-	open := len(w.Reports) > 0
+	reports := len(w.Reports)
 	w.Reports = slices.DeleteFunc(w.Reports, func(p report) bool {
 		if p.reopens() > now {
 			return false
@@ -102,7 +102,7 @@ func (w *window) expire(now int64) {
 		w.Unconfirmed.removeUntil(p.Reset + p.MinOffset)
 		return true
 	})
-	if open && len(w.Reports) == 0 {
+	if len(w.Reports) < reports {
 		w.reported = 0
 		w.ended++
 	}

@@ -79,7 +79,7 @@ end
 -- Ends the windows whose reset has passed. Each replica then has the tokens and the extra tokens of its lease for the
 -- next window (catch_up).
 local function end_windows(budget, w)
-  local open = #w.reports > 0
+  local reports = #w.reports
   for i = #w.reports, 1, -1 do
     local o = w.reports[i]
     if o.reset + o.max_offset + (o.responses < 10 and JITTER or SECOND) <= now then
@@ -87,7 +87,7 @@ local function end_windows(budget, w)
       if o.responses > 0 then w.over = max(w.over, o.reset) end -- otherwise the reset is on the clock of a replica
     end
   end
-  if open and #w.reports == 0 then
+  if #w.reports < reports then
     local t = total(budget)
     w.windows, w.version = w.windows + 1, w.version + 1
     t.tokens, t.extra, t.reported = t.tokens + t.extra, 0, 0

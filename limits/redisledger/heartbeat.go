@@ -66,6 +66,7 @@ func (l *Ledger) markLost(err error) {
 	}
 	l.mu.Lock()
 	registered := l.registered
+	l.outages++
 	l.mu.Unlock()
 	switch {
 	case !registered:

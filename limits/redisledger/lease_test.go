@@ -110,6 +110,94 @@ func TestLostReplyOfAHeartbeatFreesNoTokens(t *testing.T) {
 	})
 }
 
+// One replica is cut off before the reset, and uses its extra tokens afterwards. The other replica gets a report of the
+// new window before the old window has certainly ended.
+func TestExtraTokensBelongToOneReplica(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		rules := *p.r1.rules.Load()
+		rules.Primary.User, rules.Primary.Window = 20, 5*time.Minute
+		p.r1.Configure(rules)
+		p.r2.Configure(rules)
+		reset, used := time.Now().Add(2*time.Minute), 0
+		answer := func(l *Ledger, c limits.Claim) {
+			used++
+			rate := limits.Rate{Limit: 20, Used: used, Reset: reset, Date: time.Now()}
+			_ = l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
+		}
+		spend := func(l *Ledger, most int) {
+			for range most {
+				c := p.claim(1)
+				if !p.admit(l, c) {
+					return
+				}
+				answer(l, c)
+			}
+		}
+		spend(p.r1, 5)
+		p.heartbeat(p.r1)
+		spend(p.r2, 1)
+		p.heartbeat(p.r1)
+		time.Sleep(2*time.Minute - time.Second) // the first replica keeps no spare tokens of core
+		for range 9 {
+			c := p.claim(1)
+			c.Resource = policy.Search // the other budgets have spare tokens
+			p.admit(p.r1, c)
+			p.settle(c, plain(limits.NotLimited))
+		}
+		p.heartbeat(p.r1)
+		late := p.claim(1)
+		p.admit(p.r2, late)
+		p.heartbeat(p.r1)
+		p.disconnect(p.r1)
+		time.Sleep(2 * time.Second) // the upstream has reset the window
+		reset, used = reset.Add(5*time.Minute), 0
+		answer(p.r2, late)
+		time.Sleep(2 * time.Second)
+		spend(p.r2, 100)
+		for range 100 {
+			if !p.admit(p.r1, p.claim(1)) {
+				break
+			}
+			used++
+		}
+		if used > 20 {
+			p.Errorf("%d requests in the new window, want at most 20", used)
+		}
+	})
+}
+
+// A replica forgets an idle account while Redis is lost. It must return the old lease when it uses the account again.
+func TestForgottenAccountReturnsItsLease(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		for range 3 {
+			c := p.claim(300)
+			p.admit(p.r1, c)
+			rate := limits.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(20 * time.Second), Date: time.Now()}
+			p.settle(c, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
+		}
+		p.disconnect(p.r1)
+		time.Sleep(forgetAfter + 5*time.Second)
+		p.r1.forgetIdle()
+		if len(p.r1.accounts) > 0 {
+			p.Fatal("the account is not forgotten")
+		}
+		p.r1.reconnect(p.Context())
+		for range 20 {
+			c := p.claim(1)
+			c.Operation = "other"
+			if !p.admit(p.r1, c) {
+				p.Fatal("refused")
+			}
+			p.settleAnswered(p.r1, c, true)
+			time.Sleep(10 * time.Second)
+			p.heartbeat(p.r1)
+		}
+		if n := p.spend(p.r2, 300, 9, true); n != 3 {
+			p.Errorf("%d claims granted, want 3", n)
+		}
+	})
+}
+
 // The replica cannot tell Redis about the requests that reports contain. It must not use their tokens again.
 func TestReportedRequestsLeaveTheLease(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {

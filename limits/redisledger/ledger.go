@@ -95,6 +95,7 @@ type Ledger struct {
 	// key is lost. A new epoch means that Redis may have lost writes.
 	epoch   string
 	leaving bool
+	outages int   // losses of Redis
 	indexed int64 // accounts in the index
 }
 
@@ -138,6 +139,7 @@ func (l *Ledger) account(name string, kind policy.CallerKind) *account {
 	a := l.accounts[name]
 	if a == nil {
 		a = newAccount(name, kind)
+		a.full = l.outages > 0 // this replica may have forgotten a lease of the account
 		l.accounts[name] = a
 	}
 	a.used = time.Now()
