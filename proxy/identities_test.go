@@ -204,7 +204,7 @@ func TestIdentityIsNotLearnedFromOtherResponses(t *testing.T) {
 		"another kind":                {policy.Installation, primary("5000", "user"), "x"},
 		"an app":                      {policy.OAuthApp, primary("5000", "user"), "x"},
 		"an address":                  {policy.Unauthenticated, primary("60", "user"), "x"},
-		"content that names somebody": {policy.User, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"message": "user ID 5"}`) }, "x"},
+		"content that names a user": {policy.User, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"message": "user ID 5"}`) }, "x"},
 		"a refusal that names a user": {policy.User, func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "no access for user ID 5", http.StatusForbidden)
 		}, "x"},

@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/limits"
 )
 
 // Two replicas share one Redis. Each replica learns the user of one token. A limit error of one token at one replica then
@@ -69,7 +71,15 @@ func TestCooldownReachesTheTokensOfAUserAtEveryReplica(t *testing.T) {
 		}
 		return true
 	})
-	time.Sleep(time.Second) // a heartbeat sends the cool-down
+	testservers.Eventually(t, "both replicas know the cool-down", func(ctx context.Context) bool {
+		for _, r := range replicas {
+			list, err := r.store.Accounts(ctx, 10)
+			if err != nil || !slices.ContainsFunc(list, func(a limits.Account) bool { return a.Name == "user:123" && !a.BlockedUntil.IsZero() }) {
+				return false
+			}
+		}
+		return true
+	})
 	before := requests.Load()
 	for replica := range replicas {
 		for _, token := range []string{"token-a", "token-b"} {

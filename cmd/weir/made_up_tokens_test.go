@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +18,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // residentMegabytes returns the resident memory of a process, or 0 on a system without /proc.
@@ -72,16 +75,13 @@ func TestMadeUpTokensCostLittle(t *testing.T) {
 		_ = server.Wait()
 	})
 	address := ""
-	for range 300 {
-		if match := regexp.MustCompile(`gateway started.*address=(\S+)`).FindStringSubmatch(log.String()); match != nil {
+	testservers.Eventually(t, "the gateway has started", func(context.Context) bool {
+		match := regexp.MustCompile(`gateway started.*address=(\S+)`).FindStringSubmatch(log.String())
+		if match != nil {
 			address = match[1]
-			break
 		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	if address == "" {
-		t.Fatalf("the gateway did not start:\n%s", log.String())
-	}
+		return match != nil
+	})
 
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 	t.Cleanup(client.CloseIdleConnections)
