@@ -52,7 +52,7 @@ type Scenario struct {
 	LedgerLatency     time.Duration
 	Duplicates, Crash float64
 	// StoreLag is the longest time from a decision of the store to the end of its call. The upstream blames a ledger only
-	// for what it had learned before that time.
+	// for responses that the ledger had learned before that time.
 	StoreLag time.Duration
 }
 

@@ -42,6 +42,8 @@ type account struct {
 	// next call is full: it contains everything.
 	confirmed int64
 	full      bool
+	// unsure is set after a failed call. Redis may execute the failed call later, unless it saves a later call first.
+	unsure bool
 	// cooldown and windows are the versions of the cool-down and of the windows that this replica has learned.
 	cooldown int64
 	windows  map[string]int64

@@ -56,8 +56,8 @@ end
 local function set_tokens(budget, l, tokens)
   local t = total(budget)
   t.tokens = t.tokens + tokens - l.tokens
-  if l.tokens == 0 and tokens > 0 then t.replicas = t.replicas + 1 end
-  if l.tokens > 0 and tokens == 0 then t.replicas = t.replicas - 1 end
+  if not l.left and l.tokens == 0 and tokens > 0 then t.replicas = t.replicas + 1 end
+  if not l.left and l.tokens > 0 and tokens == 0 then t.replicas = t.replicas - 1 end
   l.tokens = tokens
 end
 

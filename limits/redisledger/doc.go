@@ -9,14 +9,14 @@
 //	        ┌────────────────────────────────────────────────────────────┐
 //	        │                                                            ▼
 //	free in Redis ◄─────────────── spare ◄──────────────────┐      held by a permit
-//	        ▲      a heartbeat: part of what is free        │            │ response
+//	        ▲      a heartbeat: free ÷ (replicas + 1)       │            │ response
 //	        │                                               │            ▼
 //	        └──────── exchange: unless needed again ── returned ◄────── spent
 //	                                                          one window later
 //
 // Without Redis, a claim uses returned and spare tokens of the lease, so a replica continues with the quota that it used
-// last. 30 seconds after the last exchange only the spare tokens remain, and after five minutes nothing. Redis gives the
-// tokens of a silent replica to the others one window after that.
+// last. 30 seconds after the last exchange only the spare tokens remain, and after five minutes nothing. One window
+// after each of these times, Redis gives the tokens of a silent replica to the others.
 //
 // Each account is one hash, so one script can decide on the whole account, also in a cluster. All fields of an account
 // expire and are lost together. Values are cmsgpack maps with named fields, unless the table names another type. Times
@@ -39,7 +39,7 @@
 //
 // Invariants: The tokens of all leases of a budget are at most its limit, as far as the replicas could keep it. A call
 // declares what a replica uses, so a lost reply or a repeated call changes nothing, and a replica restores lost data by
-// declaring everything. A script is one round trip, and reads the clock of Redis once. Every key has a TTL. Redis gets no
+// declaring everything that it uses. A script is one round trip, and reads the clock of Redis once. Every key has a TTL. Redis gets no
 // credentials.
 //
 // Start with [Ledger.Admit], then read exchange.go and exchange.lua, account.go for the time without Redis, and

@@ -218,6 +218,10 @@ func (l *Ledger) exchangeOnce(ctx context.Context, a *account, entries []*entry)
 			l.merge(a, l.account(name, a.kind))
 		}
 	}
+	if again != nil && forced && !answer.Missing { // the further exchange must not undo a heartbeat or a leave
+		again = slices.DeleteFunc(slices.Clone(entries), func(e *entry) bool { return e.claim != nil })
+	}
+	a.unsure = a.unsure || err != nil
 	if err != nil || answer.Missing {
 		// Redis may have executed the call, so the leases keep only the tokens that the call kept.
 		maps.Copy(a.touched, x.touched)
@@ -257,7 +261,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 		TTL: a.ttl(r), Account: a.title(), Replica: l.Replica, Process: process, MayBeLost: l.mayBeLost(),
 		Relearning: l.relearning().Microseconds(), Replicas: l.replicas.Load(), Seq: l.seq, Confirmed: a.confirmed,
 		Enforced: a.enforced || a.part.Enforced, Headroom: r.Headroom, CooldownVersion: a.cooldown,
-		Full: a.full, Renew: time.Since(a.saved) > renewTime,
+		Full: a.full, Renew: a.unsure || time.Since(a.saved) > renewTime,
 	}
 	heartbeat := slices.ContainsFunc(entries, func(e *entry) bool { return e.heartbeat })
 	leave := slices.ContainsFunc(entries, func(e *entry) bool { return e.leave })
@@ -376,7 +380,7 @@ func (x *exchange) apply(answer *reply) (again []*entry, err error) {
 	a.offset = &limits.Offset{Min: answer.Now - now, Max: answer.Now - x.sent}
 	a.full = false
 	if answer.Saved {
-		a.confirmed = answer.Seq
+		a.confirmed, a.unsure = answer.Seq, false
 		a.saved = time.Now().Add(-time.Duration(now-x.sent) * time.Microsecond)
 	}
 	a.enforced = answer.Enforced

@@ -43,7 +43,7 @@ for i, part in ipairs(call.left or {}) do
   tables['r:' .. name], changed['r:' .. name] = {seq = 0, seen = now - LEASE_TIME}, true
   for _, b in ipairs(part) do
     local l = lease(name, b.budget)
-    l.keep = b.keep
+    l.keep, l.left = b.keep, true
     set_tokens(b.budget, l, b.spent)
     set_use(b.budget, l, {spent = b.spent, held = 0, reported = 0})
     changed[lease_name(name, b.budget)], changed['t:' .. b.budget] = true, true
@@ -65,9 +65,9 @@ end
 for i, b in ipairs(budgets) do
   local t, l, w = total(b.budget), lease(call.replica, b.budget), window(b.budget)
   if w then end_windows(b.budget, w) end
+  local before = {l.tokens, l.extra, l.spent, l.held, l.reported}
   catch_up(l, w)
   b.lease, b.used = l, b.spent + b.held
-  local before = {l.tokens, l.extra, l.spent, l.held, l.reported}
   l.keep = b.returns_after
   set_use(b.budget, l, b)
   local room = capacity(w, b.limit) - others(b)
@@ -76,7 +76,9 @@ for i, b in ipairs(budgets) do
   local tokens = max(b.used, min(l.tokens, b.used + b.spare + (pending[i] or 0)))
   b.keep = min(tokens, room)
   if must_yield(t) then b.keep = min(b.keep, equal_share(t, capacity(w, b.limit))) end
-  if b.ahead > 0 and now >= account.relearning_until then
+  if now < (t.scarce or 0) then -- spare tokens could be claimed now
+    b.keep = b.used
+  elseif b.ahead > 0 and now >= account.relearning_until then
     b.keep = b.used + min(b.ahead, floor((room - b.used) / (call.replicas + 1)))
     tokens = max(tokens, b.keep)
   end
@@ -117,16 +119,19 @@ local function claim(needs)
     local share = equal_share(t, capacity(window(b.budget), refusing.limit))
     local spare = t.tokens - t.spent - t.held -- other replicas return spare tokens within a heartbeat
     local at = spare < refusing.cost and t.returns > now and t.returns or 0
+    t.scarce, changed['t:' .. b.budget], save_needed = max(t.scarce or 0, max(now, at) + DEMAND_TIME), true, true
     if refusals == 1 and b.used + refusing.cost <= share and not must_yield(t) then
-      t.needs, t.needed, changed['t:' .. b.budget], save_needed = call.replica, max(now, at), true, true
+      t.needs, t.needed = call.replica, max(now, at)
     end
     return {granted = false, budget = refusing.budget, at = int(at)}
   end
   if yields then return {granted = false, budget = yields.budget, at = '0'} end
   for _, n in ipairs(needs) do
     local b = budgets[n.budget + 1]
-    b.used, b.held = b.used + n.cost, b.held + n.cost
-    set_tokens(b.budget, b.lease, max(b.lease.tokens, b.used))
+    b.used, b.held, b.keep = b.used + n.cost, b.held + n.cost, b.keep + n.cost
+    local room = capacity(window(b.budget), n.limit) - others(b) -- free tokens are used before spare tokens
+    local spare = now < (total(b.budget).scarce or 0) and 0 or b.spare
+    set_tokens(b.budget, b.lease, max(b.lease.tokens, b.used, min(b.used + spare, room)))
     set_use(b.budget, b.lease, b)
     changed[lease_name(call.replica, b.budget)], changed['t:' .. b.budget] = true, true
     local t = total(b.budget)
@@ -141,7 +146,7 @@ for i, c in ipairs(call.claims or {}) do reply.claims[i] = claim(c) end
 for i, b in ipairs(budgets) do
   b.lease.spare = max(0, b.lease.tokens - b.used)
   reply.budgets[i] = {tokens = b.lease.tokens, extra = b.lease.extra, spare = b.lease.spare,
-    keep = max(0, b.keep - b.used), others = others(b)}
+    keep = max(0, min(b.keep, b.lease.tokens) - b.used), others = others(b)}
 end
 for i, own in ipairs(call.windows or {}) do
   local w = window(own.budget)

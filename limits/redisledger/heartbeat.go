@@ -133,7 +133,12 @@ func inParallel(ctx context.Context, list []*account, do func(context.Context, *
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelCalls)
 	for _, a := range list {
-		group.Go(func() error { return do(ctx, a) })
+		group.Go(func() error {
+			if ctx.Err() != nil { // an account has failed, or the time is over
+				return ctx.Err()
+			}
+			return do(ctx, a)
+		})
 	}
 	return group.Wait()
 }
@@ -158,6 +163,18 @@ func (l *Ledger) accountsInUse(all bool) []*account {
 	}
 	for _, a := range list {
 		a.heartbeat = time.Now()
+	}
+	return list
+}
+
+// leased returns the accounts that have a lease or changes.
+func (l *Ledger) leased() (list []*account) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range l.accounts {
+		if len(a.leases) > 0 || a.due(l.now()) {
+			list = append(list, a)
+		}
 	}
 	return list
 }
@@ -359,7 +376,7 @@ func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, addre
 
 // Leave returns all leases of this replica and ends the registration, so that other replicas can use the quota
 // immediately. If Redis is lost, Leave tries to reconnect for leaveTimeout. Leave must be called after [Ledger.Run] has
-// returned, and no claim may follow. The remaining leases expire within five minutes.
+// returned, and no claim may follow. The remaining leases end as those of a killed replica.
 func (l *Ledger) Leave(ctx context.Context) error {
 	l.mu.Lock()
 	l.leaving = true
@@ -372,7 +389,7 @@ func (l *Ledger) Leave(ctx context.Context) error {
 		}
 		err := unavailable(errLost)
 		if !l.isLost() {
-			err = inParallel(limited, l.accountsInUse(false), func(ctx context.Context, a *account) error {
+			err = inParallel(limited, l.leased(), func(ctx context.Context, a *account) error {
 				return l.exchange(ctx, a, &entry{leave: true})
 			})
 		}
