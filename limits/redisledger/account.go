@@ -74,6 +74,8 @@ type lease struct {
 	// spare is the number of tokens beyond the use that this replica keeps, so that it can continue without Redis.
 	// granted is the number of spare tokens that it has.
 	spare, granted int64
+	// yield is set while another replica with less than an equal share needs returned tokens.
+	yield bool
 	// reported and windows are the requests in reports, and the number of windows that had ended, at the last exchange.
 	reported, windows int64
 	sent              limits.Use // at the last exchange

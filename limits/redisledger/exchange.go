@@ -88,6 +88,7 @@ type budgetCall struct {
 	Held     int64  `json:"held"`
 	Reported int64  `json:"reported"`
 	Spare    int64  `json:"spare"`
+	Pending  int64  `json:"pending"` // costs of the claims, for which the replica keeps tokens
 	Ahead    int64  `json:"ahead"`
 	Limit    int64  `json:"limit"`
 	Keep     int64  `json:"returns_after"` // time for which the upstream counts a spent token
@@ -154,7 +155,8 @@ type budgetReply struct {
 	Tokens int64 `json:"tokens"`
 	Extra  int64 `json:"extra"`
 	Spare  int64 `json:"spare"`
-	Keep   int64 `json:"keep"` // spare tokens that the replica should keep
+	Keep   int64 `json:"keep"`  // spare tokens that the replica should keep
+	Yield  bool  `json:"yield"` // the replica should keep no tokens for its claims
 	Others int64 `json:"others"`
 }
 
@@ -299,7 +301,10 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 	for i := range x.call.Budgets {
 		b := &x.call.Budgets[i]
 		own := a.leases[b.Budget]
-		own.tokens = min(own.tokens, b.Spent+b.Held+b.Spare+pending[b.Budget])
+		if !own.yield {
+			b.Pending = pending[b.Budget]
+		}
+		own.tokens = min(own.tokens, b.Spent+b.Held+b.Spare+b.Pending)
 		own.granted = min(own.granted, max(0, b.Spare-pending[b.Budget]))
 	}
 	if leave {
@@ -402,6 +407,7 @@ func (x *exchange) apply(answer *reply) (again []*entry, err error) {
 	for i, b := range x.call.Budgets {
 		own := a.leases[b.Budget]
 		own.tokens, own.extra, own.granted = answer.Budgets[i].Tokens, answer.Budgets[i].Extra, answer.Budgets[i].Spare
+		own.yield = answer.Budgets[i].Yield
 		if own.spare = min(own.spare, answer.Budgets[i].Keep); b.Ahead > 0 {
 			own.spare = answer.Budgets[i].Keep
 		}

@@ -18,7 +18,7 @@ if call.full then -- the replica has no other leases
   for _, entry in ipairs(fields(prefix)) do
     local budget = entry:sub(#prefix + 1)
     if not sent[budget] then
-      table.insert(budgets, {budget = budget, spent = 0, held = 0, reported = 0, spare = 0, ahead = 0, returns = 0, ends = 0,
+      table.insert(budgets, {budget = budget, spent = 0, held = 0, reported = 0, spare = 0, pending = 0, ahead = 0, returns = 0, ends = 0,
         limit = 0, returns_after = field(entry).keep})
     end
   end
@@ -55,13 +55,11 @@ local function others(b) return total(b.budget).tokens - b.lease.tokens end
 
 -- Reports whether this replica must leave returned tokens of a budget to another replica, which has less than an equal
 -- share and needs tokens.
-local function must_yield(t) return t.needs and t.needs ~= call.replica and t.needed + DEMAND_TIME > now end
+local function must_yield(t)
+  return t.needs and t.needs ~= call.replica and t.needed <= now and now < t.needed + DEMAND_TIME
+end
 local function equal_share(t, room) return max(1, floor(room / max(1, t.replicas))) end
 
-local pending = {} -- the costs of the claims, by index of the budget
-for _, c in ipairs(call.claims or {}) do
-  for _, n in ipairs(c) do pending[n.budget + 1] = (pending[n.budget + 1] or 0) + n.cost end
-end
 for i, b in ipairs(budgets) do
   local t, l, w = total(b.budget), lease(call.replica, b.budget), window(b.budget)
   if w then end_windows(b.budget, w) end
@@ -73,7 +71,7 @@ for i, b in ipairs(budgets) do
   local room = capacity(w, b.limit) - others(b)
   -- The lease keeps all tokens that the replica declares, because the replica uses them if this reply is lost. The reply
   -- has the number of spare tokens that the replica should declare from now on.
-  local tokens = max(b.used, min(l.tokens, b.used + b.spare + (pending[i] or 0)))
+  local tokens = max(b.used, min(l.tokens, b.used + b.spare + b.pending))
   b.keep = min(tokens, room)
   if must_yield(t) then b.keep = min(b.keep, equal_share(t, capacity(w, b.limit))) end
   if now < (t.scarce or 0) then -- spare tokens could be claimed now
@@ -146,7 +144,7 @@ for i, c in ipairs(call.claims or {}) do reply.claims[i] = claim(c) end
 for i, b in ipairs(budgets) do
   b.lease.spare = max(0, b.lease.tokens - b.used)
   reply.budgets[i] = {tokens = b.lease.tokens, extra = b.lease.extra, spare = b.lease.spare,
-    keep = max(0, min(b.keep, b.lease.tokens) - b.used), others = others(b)}
+    keep = max(0, min(b.keep, b.lease.tokens) - b.used), yield = must_yield(total(b.budget)) or false, others = others(b)}
 end
 for i, own in ipairs(call.windows or {}) do
   local w = window(own.budget)
