@@ -198,12 +198,12 @@ func TestIdentityIsNotLearnedFromOtherResponses(t *testing.T) {
 		upstream http.HandlerFunc
 		want     string
 	}{
-		"a user":                      {policy.User, primary("5000", "user"), "user:5"},
-		"an installation":             {policy.Installation, primary("5000", "installation"), "installation:5"},
-		"a workflow":                  {policy.Installation, primary("1000", "installation"), "x"},
-		"another kind":                {policy.Installation, primary("5000", "user"), "x"},
-		"an app":                      {policy.OAuthApp, primary("5000", "user"), "x"},
-		"an address":                  {policy.Unauthenticated, primary("60", "user"), "x"},
+		"a user":                    {policy.User, primary("5000", "user"), "user:5"},
+		"an installation":           {policy.Installation, primary("5000", "installation"), "installation:5"},
+		"a workflow":                {policy.Installation, primary("1000", "installation"), "x"},
+		"another kind":              {policy.Installation, primary("5000", "user"), "x"},
+		"an app":                    {policy.OAuthApp, primary("5000", "user"), "x"},
+		"an address":                {policy.Unauthenticated, primary("60", "user"), "x"},
 		"content that names a user": {policy.User, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"message": "user ID 5"}`) }, "x"},
 		"a refusal that names a user": {policy.User, func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "no access for user ID 5", http.StatusForbidden)
