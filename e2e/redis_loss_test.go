@@ -73,13 +73,14 @@ func TestReplicaStartsWithoutRedis(t *testing.T) {
 	t.Parallel()
 	f := emptyFleet(t)
 	f.startService(fleetLimits)
+	send(t, http.MethodPut, f.service+requests[0].path, `{"subscribed":true}`, "Authorization: Bearer tok-owner")
 	f.address = freeAddress(t)
 	f.store = "redis://" + f.address
 	config := f.file("cold.yaml", `upstream: {url: "`+f.service+`"}`+"\n"+`store: {url: "`+f.store+`"}`+strings.Replace(fleetLimits, "trust", "ramp", 1))
 	r := f.serve(config, freeAddress(t), freeAddress(t))
 	client := &http.Client{Timeout: 20 * time.Second}
 	ask := func() int {
-		resp, _ := send(t, "GET", r.url+"/repos/acme/widgets", "", "Authorization: Bearer tok-owner")
+		resp, _ := send(t, "GET", r.url+requests[0].path, "", "Authorization: Bearer tok-owner")
 		return resp.StatusCode
 	}
 	if status := ask(); status != http.StatusOK {
