@@ -175,7 +175,7 @@ var shareCases = []testCase{
 		h.check("limit", h.pointsLimit(), 900)
 	}},
 	{"a share is at least a tenth, and one request is always possible", func(h *harness) {
-		for range 20 {
+		for range 12 {
 			h.spendPoints(5)
 			h.spendPoints(h.pointsLimit() - 10)
 			h.limited(write())
