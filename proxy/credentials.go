@@ -16,6 +16,8 @@ import (
 // Identity is the caller of a request, with the functions for the caller's upstream credential.
 type Identity struct {
 	Caller policy.Caller
+	// FormerAccount is an earlier name of the caller's account, or empty. The ledger merges both accounts.
+	FormerAccount string
 	// Authorize sets the credential on a request to the upstream. The error is an [UnusableError] or the error of the
 	// context. If Authorize is nil, no credential is sent.
 	Authorize func(context.Context, http.Header) error

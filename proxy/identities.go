@@ -169,6 +169,18 @@ func (g *Gateway) learnIdentity(ex *exchange, resp *http.Response, o limits.Outc
 	}
 }
 
+// mergeFormer merges what an account used under its former name.
+func (g *Gateway) mergeFormer(i Identity) {
+	if i.FormerAccount == "" {
+		return
+	}
+	if known := g.Ledger.Canonical(i.FormerAccount); known != i.FormerAccount { // the upstream has named the identity
+		g.Ledger.Merge(i.Caller.Account, known, i.Caller.Kind)
+	} else {
+		g.Ledger.Merge(i.FormerAccount, i.Caller.Account, i.Caller.Kind)
+	}
+}
+
 // mintingPath is the path of the operation that makes an installation token.
 var mintingPath = regexp.MustCompile(`^/app/installations/([0-9]+)/access_tokens$`)
 

@@ -169,6 +169,7 @@ func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller)
 		until = soon
 	}
 	claim := limits.Claim{Operation: ex.claimScope, Resource: ex.resource, Points: op.Points, CreatesContent: op.CreatesContent}
+	g.mergeFormer(ex.identity)
 	s := g.beginStage(ex, ctx, stageQueue)
 	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, until)
 	ex.record.Waited += s.end(queueResult(permit, err), err)

@@ -149,11 +149,11 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	}
 	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.Waiting, State: g.state})
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
-	key := g.store.hashKey.Load()
+	keys := g.store.hashKeys.Load()
 	if err := g.apply(cfg); err != nil {
 		return err
 	}
-	if g.store.hashKey.Load() != key { // joined was called before the configuration was in force
+	if g.store.hashKeys.Load() != keys { // joined was called before the configuration was in force
 		if err := g.apply(cfg); err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 
 // joined renames the accounts of a gateway that started without its store, so that all replicas use the same names.
 func (g *gateway) joined(hashKey []byte) {
-	g.store.hashKey.Store(&hashKey)
+	g.store.hashKeys.Store(&hashKeys{hashKey, g.store.hashKeys.Load().current})
 	if c := g.current.Load(); c != nil {
 		if err := g.apply(c.config); err != nil {
 			g.log.Error("joining the other replicas failed; restart this replica", "error", err)

@@ -23,9 +23,10 @@ import (
 // registry returns the clients and credentials of a configuration. The configuration is valid, so an error reports that
 // a file has changed since the check.
 func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.Dialect) (*credential.Registry, error) {
+	keys := g.store.hashKeys.Load()
 	r := credential.Config{
-		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough, HashKey: *g.store.hashKey.Load(),
-		IssuerKeys: g.issuerKeys, Held: g.heldCredentials(c, upstream, dialect), Health: g.credentialHealth,
+		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough,
+		HashKey: keys.current, FormerHashKey: keys.former, IssuerKeys: g.issuerKeys, Held: g.heldCredentials(c, upstream, dialect), Health: g.credentialHealth,
 	}
 	issuerURLs := map[string]string{}
 	for _, i := range c.Issuers {
@@ -115,7 +116,7 @@ func identify(registry *credential.Registry) func(*http.Request) (proxy.Identity
 		if caller.Pool != nil {
 			return pooledIdentity(caller), nil
 		}
-		id := proxy.Identity{Caller: caller.Caller, Scope: caller.Scope}
+		id := proxy.Identity{Caller: caller.Caller, FormerAccount: caller.FormerAccount, Scope: caller.Scope}
 		if authorization := caller.Authorization; authorization != "" {
 			id.Authorize = func(_ context.Context, h http.Header) error {
 				h.Set("Authorization", authorization.Reveal())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/limits"
 )
 
 // startOnLink starts a gateway whose connection to Redis can be disturbed.
@@ -83,6 +85,41 @@ func TestUnresponsiveRedisCountsAsLost(t *testing.T) {
 		return nil
 	})
 	o.awaitReport("weir_store_up 1")
+}
+
+// TestReplicaKeepsSpendingOfColdStart starts a gateway while Redis is unreachable. When the gateway joins the other
+// replica, it renames the accounts of passed-through tokens. What the accounts used before must count afterwards.
+func TestReplicaKeepsSpendingOfColdStart(t *testing.T) {
+	t.Parallel()
+	socket := testservers.Redis(t)
+	other := startOnRedis(t, socket, "")
+	link := testservers.NewSocketLink(t, socket)
+	link.Cut()
+	o := startOnRedis(t, link.Address, "")
+	const before = 3
+	for i := range before {
+		if status, _ := o.send("caller-token", fmt.Sprint("/users/cold-", i)); status != http.StatusOK {
+			t.Errorf("status %d without redis, want 200", status)
+		}
+	}
+	account := o.current.Load().callers.AccountOf("caller-token")
+	link.Restore()
+	testservers.Eventually(t, "the replica joined", func(context.Context) bool {
+		return o.current.Load().callers.AccountOf("caller-token") != account
+	})
+	if status, _ := o.send("caller-token", "/users/joined"); status != http.StatusOK {
+		t.Errorf("status %d after joining, want 200", status)
+	}
+	testservers.Eventually(t, "the other replica sees all spending of the account", func(ctx context.Context) bool {
+		accounts, err := other.store.Accounts(ctx, 10)
+		i := slices.IndexFunc(accounts, func(a limits.Account) bool { return a.Name == o.current.Load().callers.AccountOf("caller-token") })
+		if err != nil || i < 0 {
+			return false
+		}
+		return slices.ContainsFunc(accounts[i].Budgets, func(b limits.Budget) bool {
+			return strings.HasPrefix(b.Resource, "points:") && b.Used == before+1
+		})
+	})
 }
 
 // spentPoints returns the used points of all accounts in Redis.

@@ -29,8 +29,8 @@ import (
 // store is the ledger that store.url selects, and the calls that depend on its kind.
 type store struct {
 	limits.Ledger
-	kind      string                  // memory, file or redis
-	hashKey   *atomic.Pointer[[]byte] // key of the hashes that name accounts
+	kind      string // memory, file or redis
+	hashKeys  *atomic.Pointer[hashKeys]
 	configure func(limits.Rules)
 	run       func(context.Context) // background work, until the context ends
 	leave     func() error          // returns the leases to the other replicas; no request may follow
@@ -44,6 +44,10 @@ type store struct {
 	// shareAliases exchanges the identities of accounts (see [proxy.Identities.Share]); nil like shareResources.
 	shareAliases func(ctx context.Context, changed []string) ([]string, error)
 }
+
+// hashKeys are the keys of the hashes that name accounts. former is the key that this process used before it joined the
+// other replicas; empty without a change.
+type hashKeys struct{ current, former []byte }
 
 // storeTimeout bounds the first connection to a store. Afterwards the gateway starts without the store.
 const storeTimeout = 5 * time.Second
@@ -67,16 +71,16 @@ func openStore(cfg *config.Config, replica string, joined func(hashKey []byte), 
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	return &store{
-		Ledger: ledger, kind: "redis", hashKey: newHashKey(ledger.Join(ctx)), coldStart: ledger.ColdStart, configure: ledger.Configure, run: ledger.Run,
+		Ledger: ledger, kind: "redis", hashKeys: newHashKeys(ledger.Join(ctx)), coldStart: ledger.ColdStart, configure: ledger.Configure, run: ledger.Run,
 		leave: func() error { return ledger.Leave(context.Background()) }, close: ledger.Close,
 		lostSince: ledger.Lost, replicas: ledger.Replicas, shareResources: ledger.ShareResources,
 		shareAliases: ledger.ShareAliases,
 	}, nil
 }
 
-func newHashKey(key []byte) *atomic.Pointer[[]byte] {
-	p := &atomic.Pointer[[]byte]{}
-	p.Store(&key)
+func newHashKeys(key []byte) *atomic.Pointer[hashKeys] {
+	p := &atomic.Pointer[hashKeys]{}
+	p.Store(&hashKeys{current: key})
 	return p
 }
 
@@ -85,7 +89,7 @@ func newHashKey(key []byte) *atomic.Pointer[[]byte] {
 func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, error) {
 	ledger := limits.NewMemory(rules)
 	s := &store{
-		Ledger: ledger, kind: "memory", hashKey: newHashKey(credential.NewHashKey()), configure: ledger.Configure,
+		Ledger: ledger, kind: "memory", hashKeys: newHashKeys(credential.NewHashKey()), configure: ledger.Configure,
 		run: ledger.Run, leave: func() error { return nil }, close: func() error { return nil },
 		lostSince: func() time.Time { return time.Time{} }, replicas: func() int { return 1 }, coldStart: ledger.ColdStart,
 	}
@@ -101,7 +105,7 @@ func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, erro
 		return nil, err
 	}
 	s.close = func() error {
-		err := saveLedger(path, ledger, *s.hashKey.Load())
+		err := saveLedger(path, ledger, s.hashKeys.Load().current)
 		if err == nil {
 			log.Info("ledger saved", "file", path)
 		}
@@ -114,7 +118,7 @@ func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, erro
 		log.Error("loading the saved ledger failed; past spending is unknown",
 			"file", path, "cold_start", rules.ColdStart, "error", err)
 	default:
-		s.hashKey.Store(&key)
+		s.hashKeys.Store(&hashKeys{current: key})
 		log.Info("saved ledger loaded", "file", path)
 	}
 	return s, nil

@@ -57,8 +57,8 @@ func TestMemoryLedgerSurvivesRestart(t *testing.T) {
 		t.Errorf("ledger file: %v, %v", info, err)
 	}
 	second := openFileStore(t, file)
-	if used(t, second) != 4000 || string(*second.hashKey.Load()) != string(*first.hashKey.Load()) {
-		t.Errorf("used %d, key %x, not %x", used(t, second), *second.hashKey.Load(), *first.hashKey.Load())
+	if used(t, second) != 4000 || string(second.hashKeys.Load().current) != string(first.hashKeys.Load().current) {
+		t.Errorf("used %d, key %x, not %x", used(t, second), second.hashKeys.Load().current, first.hashKeys.Load().current)
 	}
 	cfg := config.Default()
 	cfg.Store.URL = "memory:" + file
@@ -73,7 +73,7 @@ func TestMemoryLedgerSurvivesRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	third := openFileStore(t, file)
-	if used(t, third) != 0 || string(*third.hashKey.Load()) == string(*first.hashKey.Load()) {
+	if used(t, third) != 0 || string(third.hashKeys.Load().current) == string(first.hashKeys.Load().current) {
 		t.Errorf("used %d after a crash, want 0", used(t, third))
 	}
 }

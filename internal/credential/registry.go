@@ -65,6 +65,8 @@ type Config struct {
 	// HashKey is the key of the hashes that name accounts. Keep HashKey across reloads, because a new key renames all
 	// accounts. See [NewHashKey].
 	HashKey []byte
+	// FormerHashKey is the HashKey that named the accounts before; empty if HashKey never changed.
+	FormerHashKey []byte
 	// Health is the state of the held credentials, kept across reloads. Nil selects a new, empty state.
 	Health *Health
 }
@@ -86,6 +88,8 @@ type Registry struct {
 // Caller is the identity of a request and the credential to forward the request with.
 type Caller struct {
 	policy.Caller
+	// FormerAccount is the name of the account before HashKey changed. It is empty if the name is the same.
+	FormerAccount string
 	// Authorization is the header value to send upstream, or empty to send no value. For a credential with a [Source],
 	// Authorization is not valid: use [Pool.Authorization].
 	Authorization Secret
@@ -188,7 +192,11 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 	if !held {
 		caller = policy.Caller{Kind: r.config.Dialect.Kind(scheme, credential), Account: class, Class: class}
 	}
-	return Caller{Caller: caller, Authorization: Secret(values[0])}, nil
+	passed := Caller{Caller: caller, Authorization: Secret(values[0])}
+	if !held && len(r.config.FormerHashKey) > 0 {
+		passed.FormerAccount = hash(r.config.FormerHashKey, credential)
+	}
+	return passed, nil
 }
 
 // parseAuthorization splits an Authorization value. For Basic, the credential is the decoded pair of name and password.
@@ -235,8 +243,10 @@ func (r *Registry) AccountOf(token string) string {
 
 // hash returns a keyed hash of a credential, which names the credential without revealing it. Security classes are such
 // hashes of 128 bits, so two credentials never share a class.
-func (r *Registry) hash(credential string) string {
-	mac := hmac.New(sha256.New, r.config.HashKey)
+func (r *Registry) hash(credential string) string { return hash(r.config.HashKey, credential) }
+
+func hash(key []byte, credential string) string {
+	mac := hmac.New(sha256.New, key)
 	_, _ = mac.Write([]byte(credential)) // never fails (hash.Hash)
 	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
