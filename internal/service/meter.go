@@ -65,7 +65,7 @@ func newMeter(limits policy.Limits) *meter {
 }
 
 // ticket represents one request in the meter. arrive creates the ticket, count charges
-// the request, and leave ends the ticket after the response is written.
+// the request, and leave ends the ticket before the last byte of the response is written.
 type ticket struct {
 	meter     *meter
 	caller    caller
@@ -75,6 +75,7 @@ type ticket struct {
 	window    *window
 	resource  string
 	counted   bool
+	left      bool
 	countedAt time.Time // the time when the request was counted
 	// refusal is the reason for a refused request. retryAfter is the time to wait.
 	refusal    refusalReason
@@ -106,10 +107,14 @@ func (m *meter) arrive(c caller, now time.Time) *ticket {
 	return t
 }
 
-// leave ends the ticket.
+// leave ends the ticket. Only the first call has an effect.
 func (t *ticket) leave() {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
+	if t.left {
+		return
+	}
+	t.left = true
 	t.usage.inProgress--
 	if t.counted && (t.resource == policy.Search || t.resource == policy.CodeSearch) {
 		t.recordSearch()

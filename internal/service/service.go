@@ -194,16 +194,22 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if len(body) > 1 && s.faults.isDue(&s.faults.bodies, faults.TruncateEvery) {
 		sendTruncated(w, resp.status, body)
 	}
-	send(w, resp.status, body)
+	last := max(0, len(body)-1)
+	sendPart(w, resp.status, body[:last], len(body))
+	ticket.leave() // a client that has the last byte may send the next request
+	_, _ = w.Write(body[last:])
 }
 
 // send writes a response with its Content-Length.
-func send(w http.ResponseWriter, status int, body []byte) {
-	if len(body) > 0 {
-		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+func send(w http.ResponseWriter, status int, body []byte) { sendPart(w, status, body, len(body)) }
+
+// sendPart writes the beginning of a response with a body of n bytes.
+func sendPart(w http.ResponseWriter, status int, beginning []byte, n int) {
+	if n > 0 {
+		w.Header().Set("Content-Length", strconv.Itoa(n))
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write(body)
+	_, _ = w.Write(beginning)
 }
 
 // sendTruncated writes the Content-Length of the body and half of the body. Then it closes
