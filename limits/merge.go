@@ -107,9 +107,7 @@ func (w *window) mergeWindow(other *window, now int64) {
 	w.inUse += other.inUse
 	w.reported += other.reported
 	for _, p := range other.Reports {
-		i := slices.IndexFunc(w.Reports, func(old report) bool {
-			return max(old.Reset-p.Reset, p.Reset-old.Reset) <= resetJitter
-		})
+		i := slices.IndexFunc(w.Reports, p.sameWindow)
 		if i < 0 {
 			w.Reports = append(w.Reports, p)
 			continue

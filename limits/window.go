@@ -71,6 +71,11 @@ type report struct {
 // end returns the end of the window on the local clock, without a margin for rounding.
 func (p report) end() int64 { return p.Reset + p.MaxOffset }
 
+// sameWindow reports whether both reports are about the same window.
+func (p report) sameWindow(other report) bool {
+	return max(p.Reset-other.Reset, other.Reset-p.Reset) <= resetJitter
+}
+
 // reopens returns the time at which requests may be sent again.
 func (p report) reopens() int64 {
 	if p.Responses < sureAfter {
@@ -186,14 +191,19 @@ func (w *window) merge(p report, now int64) {
 	if p.Responses > 0 && w.LastReset != 0 && p.Reset <= w.LastReset+resetJitter || p.reopens() <= now {
 		return
 	}
+	limit := w.Limit
+	known := slices.ContainsFunc(w.Reports, func(old report) bool { return old.sameWindow(p) && old.Limit == p.Limit })
 	w.add(p, func(old, added int64) int64 { return max(old, added) })
+	if known { // the order of the reports is that of the resets, so the last one need not be the latest
+		w.Limit = limit
+	}
 }
 
 // add adds a report of the open window. responses combines the numbers of responses of two reports about one window.
 func (w *window) add(p report, responses func(old, added int64) int64) {
 	w.Confirmed, w.Limit = true, p.Limit
 	for i := range w.Reports {
-		if old := &w.Reports[i]; max(old.Reset-p.Reset, p.Reset-old.Reset) <= resetJitter {
+		if old := &w.Reports[i]; old.sameWindow(p) {
 			old.Reset, old.Used, old.Limit = max(old.Reset, p.Reset), max(old.Used, p.Used), p.Limit
 			old.MaxOffset, old.MinOffset = min(old.MaxOffset, p.MaxOffset), max(old.MinOffset, p.MinOffset)
 			old.Responses = responses(old.Responses, p.Responses)

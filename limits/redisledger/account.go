@@ -21,6 +21,8 @@ const (
 	coldParts = 4
 	// activeTime is the time after the last claim for which a lease has spare tokens.
 	activeTime = time.Minute
+	// slotTime is the time for which a replica keeps a slot after the end of its permit.
+	slotTime = time.Second
 	// retryStore is the time after which a claim that was refused with Store may be repeated.
 	retryStore = time.Second
 )
@@ -79,6 +81,10 @@ type lease struct {
 	// reported and windows are the requests in reports, and the number of windows that had ended, at the last exchange.
 	reported, windows int64
 	sent              limits.Use // at the last exchange
+	// most is the largest number of held slots at the time of an exchange, and mostAt is that time. A later exchange
+	// replaces both after slotTime.
+	most   int64
+	mostAt time.Time
 	// cost and limit are those of the last claim, at the time used.
 	cost, limit int64
 	used        time.Time

@@ -254,6 +254,9 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 	r := l.rules.Load()
 	l.seq++
 	now := l.now()
+	if a.confirmed > 0 && time.Since(a.saved).Milliseconds() > a.ttl(r) { // Redis has removed the account and lost nothing
+		a.confirmed, a.full = 0, true
+	}
 	merged := func() bool { return l.canonical(a.name) != a.name }
 	x := &exchange{
 		account: a, rules: r, now: l.now, merged: merged, sent: now,
@@ -340,7 +343,10 @@ func (x *exchange) add(budget string) {
 	own.reported, own.sent = use.Reported, use
 	b := budgetCall{
 		Budget: budget, Spent: use.Spent, Held: use.Held, Reported: use.Reported, Limit: own.limit, Keep: use.Keep,
-		Spare: max(0, min(own.spare, own.tokens-use.Total())), Ahead: x.ahead[budget],
+		Spare: max(0, min(max(own.spare, x.recentSlots(budget, own, use)), own.tokens-use.Total())), Ahead: x.ahead[budget],
+	}
+	if x.unsure { // this call may fail too, and the replica needs its tokens without Redis
+		b.Spare = max(0, own.tokens-use.Total())
 	}
 	if x.offset != nil {
 		b.Returns, b.Ends = toStore(use.Returns, *x.offset), toStore(use.Ends, *x.offset)
@@ -362,6 +368,23 @@ func (x *exchange) add(budget string) {
 		w.Version = -1
 	}
 	x.call.Windows = append(x.call.Windows, w)
+}
+
+// recentSlots returns the number of slots that were held at the same time within slotTime, less the slots in use. Slots
+// are never spent, so without recentSlots a replica would have none when Redis is lost between two requests. While
+// another replica needs slots, an equal share is the most.
+func (x *exchange) recentSlots(budget string, own *lease, use limits.Use) int64 {
+	if budget != limits.SlotsBudget {
+		return 0
+	}
+	if use.Held >= own.most || time.Since(own.mostAt) > slotTime {
+		own.most, own.mostAt = use.Held, time.Now()
+	}
+	most := own.most
+	if own.yield {
+		most = min(most, max(1, own.limit/max(1, x.call.Replicas)))
+	}
+	return most - use.Held
 }
 
 // toStore converts a time to the clock of Redis.

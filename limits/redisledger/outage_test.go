@@ -1,8 +1,11 @@
 package redisledger
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/limits"
 )
@@ -244,4 +247,43 @@ func TestLimitErrorAppliesWithoutRedis(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Other replicas want the slots of this replica when Redis is lost. The calls that then fail must not reduce the lease.
+func TestFailedCallsKeepTheLease(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		rules := *p.r1.rules.Load()
+		rules.Concurrent = 4
+		p.r1.Configure(rules)
+		p.r2.Configure(rules)
+		l := p.withWindow(0, time.Hour)
+		l.requestFor("with Redis", time.Minute) // the windows get spare tokens
+		held := []limits.Claim{p.claim(1), p.claim(1)}
+		for _, c := range held {
+			if !p.admit(p.r1, c) || !p.admit(p.r2, p.claim(1)) {
+				t.Fatal("refused below the limit")
+			}
+		}
+		p.heartbeat(p.r1)
+		if p.admit(p.r2, p.claim(1)) || p.admit(p.r1, p.claim(1)) {
+			t.Fatal("admitted above the limit")
+		}
+		p.hook.changeAll(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+			cmd.SetErr(errDisconnected)
+			return errDisconnected
+		})
+		for _, c := range held {
+			p.settleAnswered(p.r1, c, true)
+		}
+		for i := range 20 {
+			c, d := p.claim(1), p.claim(1)
+			if !p.admit(p.r1, c) || !p.admit(p.r1, d) {
+				t.Fatalf("request %d without Redis is refused", i)
+			}
+			time.Sleep(100 * time.Millisecond)
+			p.settleAnswered(p.r1, c, true)
+			p.settleAnswered(p.r1, d, true)
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
 }
