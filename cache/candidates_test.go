@@ -39,7 +39,7 @@ func TestCandidatesSeparateOwnEntriesFromThoseOfOtherCallers(t *testing.T) {
 	for _, caller := range []string{"a", "b"} {
 		e := NewEntry(response(200), []byte(caller), time.Hour)
 		e.BaseKey, e.Answered = base, time.Now()
-		s.Put(t.Context(), NewKey(caller), e)
+		s.Put(t.Context(), NewKey(caller), e, func(bool) {})
 	}
 	own, otherCallers := s.Candidates(t.Context(), NewKey("a"), base)
 	if len(own) != 1 || len(otherCallers) != 1 || string(otherCallers[0].Body) != "b" {

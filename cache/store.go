@@ -5,6 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -71,13 +74,59 @@ type FetchLease struct {
 //   - Store combines the memory tier with an optional tier that replicas share.
 //   - [Memory] contains entries of this process.
 //   - The purges inside Memory decide which entries of both tiers are stale or removed.
+//
+// No request waits for a write to the shared tier: [Store.Run] writes later, in the order of the calls for each key.
 type Store struct {
 	*Memory
 	shared Shared // nil without a shared tier
+	writes [sharedWriters]chan func()
+	queued atomic.Int64 // bytes of the bodies in writes
 }
 
+const (
+	// sharedWriters is the number of goroutines that write to the shared tier. maxWrites bounds the waiting writes of
+	// each, and maxQueued bounds the bytes of their bodies together. Entries beyond the bounds are not shared.
+	sharedWriters = 16
+	maxWrites     = 64
+	maxQueued     = 64 << 20
+)
+
 // NewStore returns a store of the two tiers. shared may be nil.
-func NewStore(memory *Memory, shared Shared) *Store { return &Store{memory, shared} }
+func NewStore(memory *Memory, shared Shared) *Store {
+	s := &Store{Memory: memory, shared: shared}
+	for i := range s.writes {
+		s.writes[i] = make(chan func(), maxWrites)
+	}
+	return s
+}
+
+// Run writes to the shared tier until ctx ends. Writes that wait at that time are lost, which costs requests only.
+func (s *Store) Run(ctx context.Context) {
+	var writers sync.WaitGroup
+	for _, writes := range s.writes {
+		writers.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case write := <-writes:
+					write()
+				}
+			}
+		})
+	}
+	writers.Wait()
+}
+
+// write adds a write to the queue of its key. The result is false if the queue is full.
+func (s *Store) write(key Key, write func()) bool {
+	select {
+	case s.writes[key[0]%sharedWriters] <- write:
+		return true
+	default:
+		return false
+	}
+}
 
 // Lookup returns the entry that a request with these fields selects, or nil. purged reports
 // whether the entry was purged since its fetch began. A purged entry is stale at any age. Lookup
@@ -88,8 +137,9 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 		return e, purged
 	}
 	list := s.shared.Get(ctx, key)
+	all := slices.Concat(list, s.get(key)) // the shared tier may not have the latest entry yet
 	for _, other := range list {
-		if !other.Selects(request) || other.overruled(list) || s.purgedHard(other.Tags, other.Since) {
+		if !other.Selects(request) || other.overruled(all) || s.purgedHard(other.Tags, other.Since) {
 			continue
 		}
 		gone := s.Purged(other.Tags, other.Since)
@@ -126,24 +176,40 @@ func (s *Store) ReleaseFetch(ctx context.Context, key Key, owner string, failed 
 	}
 }
 
-// Put stores an entry under a key, and reports whether the shared tier also stores the entry. The
-// entry replaces the entry that the same requests select.
-func (s *Store) Put(ctx context.Context, key Key, e *Entry) (shared bool) {
+// Put stores an entry under a key. The entry replaces the entry that the same requests select. Put calls done once, with
+// the information whether the shared tier also stores the entry.
+func (s *Store) Put(ctx context.Context, key Key, e *Entry, done func(shared bool)) {
 	s.Memory.Put(key, e)
-	shared = s.shared != nil && s.shared.Put(ctx, key, e)
-	if e.BaseKey != (Key{}) && e.Status == http.StatusOK {
+	candidate := e.BaseKey != (Key{}) && e.Status == http.StatusOK
+	if candidate {
 		s.addCandidate(e.BaseKey, key)
-		if shared {
+	}
+	size := int64(len(e.Body))
+	if s.shared == nil || s.queued.Add(size) > maxQueued {
+		s.queued.Add(-size)
+		done(false)
+		return
+	}
+	ctx = context.WithoutCancel(ctx)
+	queued := s.write(key, func() {
+		defer s.queued.Add(-size)
+		shared := s.shared.Put(ctx, key, e)
+		if shared && candidate {
 			s.shared.AddCandidate(ctx, e.BaseKey, key)
 		}
+		done(shared)
+	})
+	if !queued {
+		s.queued.Add(-size)
+		done(false)
 	}
-	return shared
 }
 
 // Delete removes all entries under a key.
 func (s *Store) Delete(ctx context.Context, key Key) {
 	s.Memory.Delete(key)
-	if s.shared != nil {
+	ctx = context.WithoutCancel(ctx)
+	if s.shared != nil && !s.write(key, func() { s.shared.Delete(ctx, key) }) {
 		s.shared.Delete(ctx, key)
 	}
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/http"
@@ -280,8 +281,13 @@ func (w *world) replica(c *sharedTier) *Gateway {
 	defer c.mu.Unlock()
 	memory.PurgeUntil(c.generation) // the new replica does not know the earlier purges
 	c.memories = append(c.memories, memory)
+	ctx, stop := context.WithCancel(context.Background())
+	var writing sync.WaitGroup
+	writing.Go(func() { config.Cache.Run(ctx) })
 	w.Cleanup(func() {
 		config.Background.Close()
+		stop()
+		writing.Wait()
 	})
 	return New(config)
 }

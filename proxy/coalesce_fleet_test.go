@@ -338,6 +338,7 @@ func TestPurgeEndsCoalescingAcrossReplicas(t *testing.T) {
 		sendTo(list[1], watchers)
 		w.want("duration", time.Since(start), time.Second)
 		first.Wait()
+		synctest.Wait() // for the writes to the shared tier
 		w.want("requests upstream", w.upstreamSaw(), 2)
 		w.want("Cache-Status of the first replica", sendTo(list[0], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
 	})

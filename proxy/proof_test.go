@@ -316,6 +316,7 @@ func TestProofsWorkAcrossReplicas(t *testing.T) {
 		w := newWorld(t, digesting(same, false), github)
 		list, _ := w.replicas(2)
 		sendTo(list[0], sbom, "Authorization", "Bearer a")
+		synctest.Wait() // for the writes to the shared tier
 		r := sendTo(list[1], sbom, "Authorization", "Bearer b")
 		w.want("cache", r.Header().Get("Cache-Status"), proofStatus)
 		w.want("body", r.Body.String(), `["octocat"]`)

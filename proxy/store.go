@@ -50,7 +50,7 @@ func (g *Gateway) store(
 		}
 		e.Body = body
 		g.checkComputedETag(ex, sent, e)
-		ex.call.SetShared(g.Cache.Put(ex.in.Context(), ex.key, e))
+		g.Cache.Put(ex.in.Context(), ex.key, e, ex.call.SetShared)
 		ex.call.Finish(coalesce.Stored, nil)
 	}}
 	s.changed.L = &s.mu
@@ -128,7 +128,7 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 		return entryResponse(ex, e, now)
 	}
 	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
-	ex.call.SetShared(g.Cache.Put(ex.in.Context(), ex.key, e))
+	g.Cache.Put(ex.in.Context(), ex.key, e, ex.call.SetShared)
 	ex.record.Cache += "; stored" + ttl(e, now)
 	ex.call.Finish(ex.resultFor(e), nil)
 	return entryResponse(ex, e, now)

@@ -136,6 +136,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	}
 	if redisCache != nil {
 		g.cache = cache.NewStore(memory, redisCache)
+		g.running.Go(func() { g.cache.Run(ctx) })
 		g.running.Go(func() {
 			redisCache.Run(ctx)
 			_ = redisCache.Close()

@@ -97,7 +97,7 @@ type Call struct {
 	paused      bool                    // the request is not on its way upstream
 	pausedC     chan struct{}           // closed while paused
 	computation Computation
-	shared      bool              // the other replicas can read the response
+	shared      chan bool         // receives whether the other replicas can read the response
 	leader      trace.SpanContext // invalid if the leader is not sampled
 	result      Result
 	err         error // cause of Failed
@@ -115,7 +115,10 @@ func (g *Group) Join(q Question, purged func(since cache.Generation) bool) (c *C
 		}
 		c.Leave()
 	}
-	c = &Call{Question: q, began: time.Now(), group: g, done: make(chan struct{}), paused: true, pausedC: make(chan struct{})}
+	c = &Call{
+		Question: q, began: time.Now(), group: g, done: make(chan struct{}), shared: make(chan bool, 1),
+		paused: true, pausedC: make(chan struct{}),
+	}
 	close(c.pausedC)
 	if g.calls == nil {
 		g.calls = map[cache.Key]*Call{}
@@ -273,12 +276,14 @@ func (c *Call) Computation() Computation {
 	return c.computation
 }
 
-// SetShared records whether the other replicas can read the response from the shared cache.
+// SetShared records whether the other replicas can read the response from the shared cache. It must be called for each
+// call with the result Stored, before or after Finish. Only the first call of SetShared has an effect.
 func (c *Call) SetShared(shared bool) {
 	if c != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.shared = shared
+		select {
+		case c.shared <- shared:
+		default:
+		}
 	}
 }
 

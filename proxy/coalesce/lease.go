@@ -97,7 +97,14 @@ func (c *Call) renew(ctx context.Context, f Fleet, owner string) {
 	for {
 		select {
 		case <-c.done:
-			failed := c.result == Private || c.result == Failed || c.result == Stored && !c.shared
+			failed := c.result == Private || c.result == Failed
+			if c.result == Stored { // the other replicas wait until they can read the response
+				select {
+				case shared := <-c.shared:
+					failed = !shared
+				case <-f.Stop:
+				}
+			}
 			f.Leases.ReleaseFetch(ctx, c.Key, owner, failed)
 			return
 		case <-tick:

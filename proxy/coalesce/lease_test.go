@@ -80,8 +80,15 @@ func TestLeaseIsRenewedUntilTheCallEnds(t *testing.T) {
 			if renewals < 4 {
 				t.Errorf("%d renewals in five periods", renewals)
 			}
-			c.Finish(result, nil) // a response that is not in the shared cache counts as failed
+			c.Finish(result, nil)
 			synctest.Wait()
+			if result == Stored {
+				if l.lease == nil {
+					t.Error("the lease ended before the write to the shared cache")
+				}
+				c.SetShared(false) // a response that is not in the shared cache counts as failed
+				synctest.Wait()
+			}
 			if l.lease != nil || l.failed != failed {
 				t.Errorf("%v: lease %v, failed %v, want it released with failed %v", result, l.lease, l.failed, failed)
 			}
