@@ -8,6 +8,7 @@ FUZZTIME ?= 10s
 FUZZ     ?= .*
 COUNT    ?= 6
 CLIENTS  ?=
+SUITE    ?= ../shared/cache-tests
 # TRANSCRIPTS=write replaces the stored transcripts of "make clients" instead of comparing them.
 TRANSCRIPTS ?= compare
 BASE     ?= $(shell git rev-parse --verify --quiet origin/main >/dev/null && echo origin/main || echo HEAD~1)
@@ -94,11 +95,16 @@ bench-tokens: ## Send WEIR_TOKENS (300,000) made-up tokens to a gateway, and mea
 soak: needs ## Run three replicas under random faults for WEIR_SOAK (10m), from the seed WEIR_SOAK_SEED.
 	$(SERVERS) WEIR_SOAK=$${WEIR_SOAK:-10m} $(GO) test -tags e2e,soak -count=1 -timeout 0 -v -run '^TestSoak$$' ./e2e
 
-conformance: build ## Run the public HTTP cache test suite against bin/weir: 20 seconds. Needs Node.
+conformance: build ## Run the public HTTP cache test suite in the folder SUITE against bin/weir: 90 seconds. Needs Node.
+	@test -d '$(SUITE)' || { echo "make: no folder $(SUITE); set SUITE to a copy of https://github.com/http-tests/cache-tests" >&2; exit 1; }
 	@.ci/need node nodejs
 	@.ci/need npm
-	@npm install --prefix bin/conformance --no-save --no-audit --no-fund --silent http-cache-tests@0.4.5
-	node --no-warnings .ci/conformance.mjs bin/conformance/node_modules/http-cache-tests bin/weir
+	@.ci/need redis-server
+	@mkdir -p bin/conformance
+	@cp -Rf '$(SUITE)/.' bin/conformance
+	@chmod -R u+w bin/conformance
+	npm install --prefix bin/conformance --omit=dev --no-audit --no-fund --loglevel error
+	node --no-warnings .ci/conformance.mjs bin/conformance bin/weir
 
 clients: build ## Run go-github, octokit, PyGithub and gh against bin/weir, and compare transcripts: one minute. Needs Node.
 	@.ci/need strace

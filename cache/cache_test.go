@@ -107,7 +107,9 @@ func FuzzParseDirectives(f *testing.F) {
 func TestStorableReportsLifetime(t *testing.T) {
 	expires := "Expires: " + now.Add(time.Minute).UTC().Format(http.TimeFormat)
 	date := "Date: " + now.UTC().Format(http.TimeFormat)
+	modified := "Last-Modified: " + now.Add(-time.Hour).UTC().Format(http.TimeFormat)
 	shared, own, reference := Rule{}, Rule{OneCaller: true}, Rule{TTL: time.Hour}
+	anyStatus, heuristic := Rule{AnyStatus: true}, Rule{AnyStatus: true, Heuristic: true}
 	for _, c := range []struct {
 		name     string
 		a        Response
@@ -145,6 +147,7 @@ func TestStorableReportsLifetime(t *testing.T) {
 		{"a targeted field precedes Expires", response(200, "CDN-Cache-Control: no-cache", expires, date, `Etag: "a"`), nil, shared, 0, true},
 		{"a targeted no-store", response(200, "CDN-Cache-Control: no-store", "Cache-Control: max-age=60"), nil, shared, 0, false},
 		{"an invalid targeted field is ignored (RFC 9213 2.1)", response(200, "CDN-Cache-Control: max-age=5, &", "Cache-Control: max-age=60"), nil, shared, time.Minute, true},
+		{"a targeted directive of the wrong type is ignored (RFC 9213 2.1)", response(200, `CDN-Cache-Control: max-age="60"`, "Cache-Control: no-store"), nil, shared, 0, false},
 		{"an empty targeted field is ignored", response(200, "CDN-Cache-Control: ", "Cache-Control: max-age=60"), nil, shared, time.Minute, true},
 		{"the first of two targeted fields", response(200, "Surrogate-Control: max-age=7", "CDN-Cache-Control: max-age=5"), nil, shared, 5 * time.Second, true},
 		{"Surrogate-Control for this cache", response(200, "Surrogate-Control: max-age=7;weir, no-store;other", "Cache-Control: no-store"), nil, shared, 7 * time.Second, true},
@@ -156,6 +159,23 @@ func TestStorableReportsLifetime(t *testing.T) {
 		{"403", response(403, "Cache-Control: max-age=60"), nil, own, 0, false},
 		{"429", response(429, "Cache-Control: max-age=60"), nil, own, 0, false},
 		{"500", response(500, "Cache-Control: max-age=60"), nil, own, 0, false},
+		{"any status: 302 with a lifetime", response(302, "Cache-Control: max-age=60"), nil, anyStatus, time.Minute, true},
+		{"any status: 302 that is stale on arrival", response(302, "Cache-Control: max-age=0", `Etag: "a"`), nil, anyStatus, 0, false},
+		{"any status: 503 with a lifetime", response(503, "Cache-Control: max-age=60"), nil, anyStatus, time.Minute, true},
+		{"any status: an unregistered status", response(599, "Cache-Control: max-age=60"), nil, anyStatus, time.Minute, true},
+		{"any status: must-understand with a registered status", response(503, "Cache-Control: max-age=60, no-store, must-understand"), nil, anyStatus, time.Minute, true},
+		{"any status: must-understand with an unregistered status", response(599, "Cache-Control: max-age=60, must-understand"), nil, anyStatus, 0, false},
+		{"any status: 101 is not final", response(101, "Cache-Control: max-age=60"), nil, anyStatus, 0, false},
+		{"any status: 202", response(202, "Cache-Control: max-age=60"), nil, anyStatus, 0, false},
+		{"any status: 206 without a range request", response(206, "Cache-Control: max-age=60"), nil, anyStatus, 0, false},
+		{"any status: 304", response(304, "Cache-Control: max-age=60"), nil, anyStatus, 0, false},
+		{"any status: 401", response(401, "Cache-Control: max-age=60"), nil, anyStatus, 0, false},
+		{"any status: 429 (RFC 6585)", response(429, "Cache-Control: max-age=60"), nil, anyStatus, 0, false},
+		{"206 of a range request", response(206, "Cache-Control: max-age=60"), nil, Rule{Partial: true}, time.Minute, true},
+		{"206 of a range request without a lifetime", response(206, `Etag: "a"`), nil, Rule{Partial: true}, 0, false},
+		{"a heuristic lifetime of a 405 (RFC 9110 15.1)", response(405, modified), nil, heuristic, 6 * time.Minute, true},
+		{"no heuristic lifetime of a 503", response(503, modified), nil, heuristic, 0, false},
+		{"a heuristic lifetime of a public 503 (RFC 9111 4.2.2)", response(503, modified, "Cache-Control: public"), nil, heuristic, 6 * time.Minute, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lifetime, ok := Storable(c.a, c.request, c.rule)
@@ -176,9 +196,12 @@ func TestAgeIncludesDelays(t *testing.T) {
 		{"dated a minute ago", response(200, "Date: "+now.Add(-time.Minute).UTC().Format(http.TimeFormat)), 70 * time.Second},
 		{"from another cache", response(200, "Age: 100"), 110 * time.Second},
 		{"with a slow response", Response{Status: 200, Header: header("Age: 100"), Requested: now.Add(-5 * time.Second), Answered: now}, 115 * time.Second},
-		{"invalid Age (RFC 9111 5.1)", response(200, "Age: old"), maxDelta*time.Second + 10*time.Second},
-		{"Age with a list", response(200, "Age: 0, 7200"), maxDelta*time.Second + 10*time.Second},
-		{"Age twice", response(200, "Age: 0", "Age: 7200"), maxDelta*time.Second + 10*time.Second},
+		{"an invalid Age is ignored (RFC 9111 5.1)", response(200, "Age: old"), 10 * time.Second},
+		{"a negative Age is ignored", response(200, "Age: -7200"), 10 * time.Second},
+		{"a fractional Age is ignored", response(200, "Age: 7200.0"), 10 * time.Second},
+		{"the first member of Age counts", response(200, "Age: 100, 0"), 110 * time.Second},
+		{"the first line of Age counts", response(200, "Age: 100", "Age: 0"), 110 * time.Second},
+		{"an overflowing Age (RFC 9111 1.2.2)", response(200, "Age: 99999999999999999999"), maxDelta*time.Second + 10*time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := NewEntry(c.a, nil, 0).Age(now.Add(10 * time.Second)); got != c.want {
@@ -278,6 +301,7 @@ func TestNotModifiedComparesValidators(t *testing.T) {
 		{"same second", header("If-Modified-Since: " + at(0)), true},
 		{"a second before", header("If-Modified-Since: " + at(-time.Second)), false},
 		{"invalid date", header("If-Modified-Since: yesterday"), false},
+		{"other case", header("If-Modified-Since: " + strings.ToLower(at(0))), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := e.NotModified(c.request); got != c.want {
@@ -287,6 +311,79 @@ func TestNotModifiedComparesValidators(t *testing.T) {
 	}
 	if NewEntry(response(404, `Etag: "a"`), nil, 0).NotModified(header(`If-None-Match: "a"`)) {
 		t.Error("a stored 404 matched a condition")
+	}
+	undated := NewEntry(response(200, "Date: "+at(0)), nil, 0)
+	if !undated.NotModified(header("If-Modified-Since: "+at(0))) || undated.NotModified(header("If-Modified-Since: "+at(-time.Second))) {
+		t.Error("Date does not replace a missing Last-Modified (RFC 9111 4.3.2)")
+	}
+}
+
+func TestDatesHaveOneOfThreeFormats(t *testing.T) {
+	want := time.Date(2050, time.August, 8, 2, 1, 18, 0, time.UTC)
+	for value, valid := range map[string]bool{
+		"Mon, 08 Aug 2050 02:01:18 GMT": true, "Monday, 08-Aug-50 02:01:18 GMT": true, "Mon Aug  8 02:01:18 2050": true,
+		"MON, 08 aug 2050 02:01:18 gMT": true, "Tue, 08 Aug 2050 02:01:18 GMT": true,
+		"Mon, 08  Aug  2050 02:01:18 GMT": false, "Mon, 08 Aug 2050 2:01:18 GMT": false, "Mon, 08 Aug 2050 2:01:18  GMT": false,
+		"Mon, 8 Aug 2050 02:01:18 GMT": false, "Mon, 08 Aug 2050 02:01:18 UTC": false, "Mon, 08 Aug 2050 02:01:18 +0000": false,
+		"Mon, 08-Aug-2050 02:01:18 GMT": false, "Mon, 08 Aug 50 02:01:18 GMT": false, "0": false, "": false, "GMT": false,
+	} {
+		got, err := parseDate(value)
+		if (err == nil) != valid || valid && !got.Equal(want) {
+			t.Errorf("%q: got %v, %v", value, got, err)
+		}
+	}
+}
+
+func TestPartContainsTheSelectedRange(t *testing.T) {
+	for _, c := range []struct{ stored, selected, body, contentRange string }{ // an empty body means no part
+		{"bytes 4-8/10", "bytes=4-8", "45678", "bytes 4-8/10"},
+		{"bytes 4-8/10", "bytes=6-7", "67", "bytes 6-7/10"},
+		{"bytes 4-8/10", "bytes=3-7", "", ""},
+		{"bytes 4-8/10", "bytes=6-9", "", ""},
+		{"bytes 4-8/10", "bytes=6-", "", ""},
+		{"bytes 4-8/10", "bytes=-2", "", ""},
+		{"bytes 4-8/9", "bytes=6-", "678", "bytes 6-8/9"},
+		{"bytes 4-8/9", "bytes=6-99", "678", "bytes 6-8/9"},
+		{"bytes 4-8/9", "bytes=-2", "78", "bytes 7-8/9"},
+		{"bytes 4-8/9", "bytes=-6", "", ""},
+		{"bytes 4-8/9", "bytes=-", "", ""},
+		{"bytes 4-8/9", "bytes=8-7", "", ""},
+		{"bytes 4-8/9", "bytes=4-5,7-8", "", ""},
+		{"bytes 4-8/9", "bytes=+4-5", "", ""},
+		{"bytes 4-8/9", "lines=4-5", "", ""},
+		{"bytes 4-8/*", "bytes=4-5", "", ""},
+		{"", "bytes=4-5", "", ""},
+	} {
+		e := NewEntry(response(206, "Content-Range: "+c.stored), []byte("45678"), time.Minute)
+		part := e.Part(c.selected)
+		if c.body == "" {
+			if part != nil {
+				t.Errorf("%s of %s: got %q", c.selected, c.stored, part.Body)
+			}
+			continue
+		}
+		if part == nil || string(part.Body) != c.body || part.Header.Get("Content-Range") != c.contentRange {
+			t.Errorf("%s of %s: got %+v", c.selected, c.stored, part)
+		}
+	}
+}
+
+func TestVaryIgnoresSpacesAndTheOrderOfLanguages(t *testing.T) {
+	for _, c := range []struct {
+		field, fetched, value string
+		want                  bool
+	}{
+		{"Accept-Language", "en, De", " dE ,  en", true},
+		{"Accept-Language", "en, de", "en, de;q=0.5", false},
+		{"X-Foo", "1,2", " 1, 2 ", true},
+		{"X-Foo", "1, 2", "2, 1", false},
+		{"X-Foo", "a", "A", false},
+		{"X-Foo", `"1,2"`, `"1, 2"`, false},
+	} {
+		fields, _ := VaryFields(http.Header{"Vary": {c.field}}, http.Header{c.field: {c.fetched}}, nil)
+		if got := (&Entry{Vary: fields}).Selects(http.Header{c.field: {c.value}}); got != c.want {
+			t.Errorf("%s: %q selects the response to %q: %v", c.field, c.value, c.fetched, got)
+		}
 	}
 }
 

@@ -73,7 +73,7 @@ func (s *Store) Candidates(ctx context.Context, key, base Key) (own, otherCaller
 // descriptive lists the fields that describe a response and its storage, but not its caller.
 var descriptive = []string{
 	"Cache-Control", "Cdn-Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language",
-	"Content-Location", "Content-Type", "Date", "Etag", "Expires", "Last-Modified", "Surrogate-Control", "Vary",
+	"Content-Location", "Content-Range", "Content-Type", "Date", "Etag", "Expires", "Last-Modified", "Surrogate-Control", "Vary",
 	"Access-Control-Expose-Headers", "Content-Security-Policy", "Deprecation", "Referrer-Policy", "Sunset",
 	"X-Content-Type-Options", "X-Frame-Options",
 }

@@ -111,8 +111,8 @@ func plausible(e *Entry) bool {
 	switch e.Status {
 	case http.StatusNoContent:
 		return len(e.Body) == 0
-	case http.StatusUnprocessableEntity, http.StatusAccepted: // Rule.DefaultLifetime, FetchLease.Pending
+	case http.StatusAccepted: // FetchLease.Pending
 		return true
 	}
-	return storableStatus[e.Status]
+	return mayBeStored(e.Status)
 }

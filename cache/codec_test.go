@@ -153,7 +153,12 @@ func FuzzVary(f *testing.F) {
 			t.Errorf("%q: the fetching request does not select the entry", vary)
 		}
 		named := slices.ContainsFunc(fields, func(f Field) bool { return f.Name == "Accept-Language" })
-		if named && value != other && e.Selects(http.Header{"Accept-Language": {other}}) {
+		letters := func(s string) string { // the normal form changes only the case and the order
+			list := strings.Split(strings.NewReplacer(" ", "", "\t", "").Replace(strings.ToLower(s)), "")
+			slices.Sort(list)
+			return strings.Join(list, "")
+		}
+		if named && letters(value) != letters(other) && e.Selects(http.Header{"Accept-Language": {other}}) {
 			t.Errorf("%q: value %q selects the entry fetched with %q", vary, other, value)
 		}
 	})
@@ -171,7 +176,7 @@ func TestDecodeRejectsEntriesThatCannotBeStored(t *testing.T) {
 		{200, "content-length", "b", "", ErrValue}, {200, "Transfer-Encoding", "b", "", ErrValue},
 		{200, "Connection", "b", "", ErrValue}, {200, "Age", "b", "", ErrValue}, {200, "X-Ratelimit-Used", "b", "", ErrValue},
 		{200, "X-A", "b\r\nSet-Cookie: c", "", ErrValue},
-		{204, "X-A", "b", "HTTP/1.1 200 OK", ErrValue}, {100, "X-A", "b", "", ErrValue}, {500, "X-A", "b", "", ErrValue},
+		{204, "X-A", "b", "HTTP/1.1 200 OK", ErrValue}, {100, "X-A", "b", "", ErrValue}, {401, "X-A", "b", "", ErrValue}, {600, "X-A", "b", "", ErrValue},
 	} {
 		codec, key := newCodec(t, ""), NewKey("a")
 		value, err := codec.Encode(key, &Entry{Status: c.status, Header: http.Header{c.name: {c.value}}, Body: []byte(c.body)})

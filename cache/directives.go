@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -86,14 +87,17 @@ const maxDelta = 1 << 31
 // argument that is not a number counts as zero, which is the strictest reading.
 func (d Directives) Seconds(name string) (time.Duration, bool) {
 	argument, ok := d[name]
-	n, err := strconv.ParseUint(argument, 10, 64)
-	if err != nil {
-		n = 0
-		if len(argument) > 10 && strings.Trim(argument, "0123456789") == "" {
-			n = maxDelta
-		}
+	seconds, _ := parseSeconds(argument)
+	return seconds, ok
+}
+
+// parseSeconds parses a number of seconds (RFC 9111 section 1.2.2). ok is false for other text.
+func parseSeconds(text string) (d time.Duration, ok bool) {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0, false
 	}
-	return time.Duration(min(n, maxDelta)) * time.Second, ok
+	return time.Duration(min(n, maxDelta)) * time.Second, true
 }
 
 // targetedFields lists the fields that address gateway caches. These fields take precedence over
@@ -127,10 +131,17 @@ func governing(h http.Header) (d Directives, targeted bool) {
 // upstream (Edge Architecture Specification sections 2.2 and 2.3).
 const surrogate = "weir"
 
+// integerDirectives contains the directives whose argument is an integer. A targeted field with
+// another type of argument does not have the directive (RFC 9213 section 2.1).
+var integerDirectives = map[string]bool{"max-age": true, "s-maxage": true, "stale-if-error": true, "stale-while-revalidate": true}
+
 // addTargeted adds one directive of a targeted field. In Surrogate-Control, a parameter names the
 // cache to which the directive applies.
 func addTargeted(d Directives, field, name string, item httpsfv.Item) {
 	if caches := item.Params.Names(); field == "Surrogate-Control" && len(caches) > 0 && !slices.Contains(caches, surrogate) {
+		return
+	}
+	if _, integer := item.Value.(int64); !integer && integerDirectives[name] {
 		return
 	}
 	switch value := item.Value.(type) {

@@ -3,7 +3,6 @@ package cache
 import (
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -24,25 +23,68 @@ type Rule struct {
 	// DefaultLifetime is for responses that were expensive to compute. With a positive
 	// DefaultLifetime, status 422 is also storable.
 	DefaultLifetime time.Duration
+	// AnyStatus allows to store every final status with explicit freshness.
+	AnyStatus bool
+	// Partial is set for a range request. A 206 with explicit freshness may then be stored.
+	Partial bool
 }
 
-// storableStatus contains the statuses that are stored. Limit errors, other errors of the upstream
-// and 202 are not stored.
+// storableStatus contains the statuses that are stored without [Rule.AnyStatus].
 var storableStatus = map[int]bool{
 	http.StatusOK: true, http.StatusNonAuthoritativeInfo: true, http.StatusNoContent: true,
 	http.StatusMovedPermanently: true, http.StatusPermanentRedirect: true,
 	http.StatusNotFound: true, http.StatusGone: true,
 }
 
+// heuristicStatus contains the other statuses that allow a heuristic lifetime (RFC 9110 section 15.1).
+var heuristicStatus = map[int]bool{
+	http.StatusMultipleChoices: true, http.StatusMethodNotAllowed: true,
+	http.StatusRequestURITooLong: true, http.StatusNotImplemented: true,
+}
+
+// unstorableStatus contains the statuses that are never stored:
+//   - 202 says that the response is not ready.
+//   - 304 has no body.
+//   - 401 and 407 concern the credential, which can be renewed.
+//   - RFC 6585 forbids to store 428, 429, 431 and 511.
+var unstorableStatus = map[int]bool{
+	http.StatusAccepted: true, http.StatusNotModified: true,
+	http.StatusUnauthorized: true, http.StatusProxyAuthRequired: true,
+	http.StatusPreconditionRequired: true, http.StatusTooManyRequests: true,
+	http.StatusRequestHeaderFieldsTooLarge: true, http.StatusNetworkAuthenticationRequired: true,
+}
+
+// mayBeStored reports whether a rule can allow to store a response with this status. The status must
+// be final.
+func mayBeStored(status int) bool {
+	return http.StatusOK <= status && status <= 599 && !unstorableStatus[status]
+}
+
+// allows reports whether the rule allows to store a response with this status.
+func (r Rule) allows(status int) bool {
+	switch {
+	case storableStatus[status]:
+		return true
+	case status == http.StatusUnprocessableEntity && r.DefaultLifetime > 0:
+		return true
+	case status == http.StatusPartialContent:
+		return r.Partial
+	}
+	return r.AnyStatus && mayBeStored(status)
+}
+
 // Storable reports whether a response to a GET may be stored (RFC 9111 section 3), and returns its
 // lifetime. A response that is never fresh is stored only if it can be revalidated. Weir understands
-// every status that it stores, so must-understand overrides no-store (section 5.2.2.3).
+// the registered statuses, so must-understand overrides no-store for these statuses (section 5.2.2.3).
+// Limit errors must be excluded by the caller.
 func Storable(r Response, request Directives, rule Rule) (lifetime time.Duration, ok bool) {
 	response, targeted := governing(r.Header)
 	reference := rule.TTL > 0
+	usual := storableStatus[r.Status] || rule.DefaultLifetime > 0 // needs no explicit freshness in the future
 	switch {
-	case !storableStatus[r.Status] && (r.Status != http.StatusUnprocessableEntity || rule.DefaultLifetime == 0),
-		request.Has("no-store"), response.Has("no-store") && !response.Has("must-understand"),
+	case !rule.allows(r.Status), request.Has("no-store"),
+		response.Has("no-store") && !response.Has("must-understand"),
+		response.Has("must-understand") && http.StatusText(r.Status) == "",
 		response.Has("private") && !rule.OneCaller && !reference,
 		len(r.Header["Set-Cookie"]) > 0,
 		r.Header.Get("Vary") == "*":
@@ -52,7 +94,7 @@ func Storable(r Response, request Directives, rule Rule) (lifetime time.Duration
 	if reference && r.Status == http.StatusOK && !response.Has("no-cache") {
 		return max(lifetime, rule.TTL), true
 	}
-	if !explicit && rule.Heuristic {
+	if !explicit && rule.Heuristic && (usual || heuristicStatus[r.Status] || response.Has("public")) {
 		lifetime = heuristic(r)
 		explicit = lifetime > 0
 	}
@@ -65,7 +107,7 @@ func Storable(r Response, request Directives, rule Rule) (lifetime time.Duration
 	if lifetime <= 0 && !isETag(r.Header.Get("Etag")) && r.Header.Get("Last-Modified") == "" {
 		return 0, false
 	}
-	return lifetime, explicit || r.Status == http.StatusOK
+	return lifetime, explicit && (usual || lifetime > 0) || r.Status == http.StatusOK
 }
 
 // maxHeuristic bounds a heuristic lifetime.
@@ -91,12 +133,12 @@ func freshness(r Response, response Directives, targeted bool, rule Rule) (lifet
 	if s, ok := response.Seconds("max-age"); ok {
 		return s, true
 	}
-	value := r.Header.Get("Expires")
-	if value == "" || targeted {
+	values := r.Header["Expires"]
+	if len(values) == 0 || targeted {
 		return 0, false
 	}
-	expires, err := parseDate(value)
-	if err != nil {
+	expires, err := parseDate(values[0])
+	if err != nil || len(values) > 1 {
 		return 0, true
 	}
 	return between(dateOf(r.Header, r.Answered), expires), true
@@ -110,13 +152,27 @@ func dateOf(h http.Header, answered time.Time) time.Time {
 	return answered
 }
 
-// parseDate parses an HTTP-date (RFC 9110 section 5.6.7). Zones other than GMT are rejected, because
-// their meaning can depend on the zone of this machine (RFC 9111 section 4.2).
+// dateFormats contains the three formats of an HTTP-date (RFC 9110 section 5.6.7).
+var dateFormats = []string{http.TimeFormat, "Monday, 02-Jan-06 15:04:05 GMT", time.ANSIC}
+
+// parseDate parses an HTTP-date. The comparison ignores case (RFC 9111 section 4.2) and the name of the
+// weekday. Otherwise the date must have one of the formats exactly.
 func parseDate(value string) (time.Time, error) {
-	if zone := value[strings.LastIndexByte(value, ' ')+1:]; zone != "GMT" && strings.Trim(zone, "0123456789") != "" {
-		return time.Time{}, fmt.Errorf("date %q is not in GMT", value)
+	if zone := len(value) - len("GMT"); zone > 0 && strings.EqualFold(value[zone:], "GMT") {
+		value = value[:zone] + "GMT"
 	}
-	return http.ParseTime(value)
+	for _, format := range dateFormats {
+		t, err := time.Parse(format, value) // accepts several spaces and hours with one digit
+		if err == nil && strings.EqualFold(afterSpace(t.Format(format)), afterSpace(value)) {
+			return t, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q is not an HTTP date", value)
+}
+
+func afterSpace(s string) string {
+	_, rest, _ := strings.Cut(s, " ")
+	return rest
 }
 
 // between returns the time from earlier to later, or zero if later precedes earlier. A bound prevents
@@ -125,17 +181,12 @@ func between(earlier, later time.Time) time.Duration {
 	return min(max(0, later.Sub(earlier)), maxDelta*time.Second)
 }
 
-// initialAge returns the corrected initial age (RFC 9111 section 4.2.3). An unreadable Age counts as
-// the maximum. Section 5.1 permits to ignore such an Age, but then an old response would look new.
+// initialAge returns the corrected initial age (RFC 9111 section 4.2.3). The first member of Age counts,
+// and an invalid Age is ignored (section 5.1).
 func initialAge(r Response) time.Duration {
 	apparent := between(dateOf(r.Header, r.Answered), r.Answered)
-	var age time.Duration
-	if values := r.Header["Age"]; len(values) > 0 {
-		age = maxDelta * time.Second
-		if s, err := strconv.ParseUint(values[0], 10, 31); err == nil && len(values) == 1 {
-			age = time.Duration(s) * time.Second
-		}
-	}
+	first, _, _ := strings.Cut(r.Header.Get("Age"), ",")
+	age, _ := parseSeconds(strings.TrimSpace(first))
 	return max(apparent, age+r.Answered.Sub(r.Requested))
 }
 

@@ -8,7 +8,7 @@ import (
 
 // NotModified reports whether the response to a GET or HEAD with these request fields is a 304 (RFC
 // 9110 section 13.2.2). If-None-Match is compared weakly, and takes precedence over
-// If-Modified-Since.
+// If-Modified-Since. Without Last-Modified, Date counts (RFC 9111 section 4.3.2).
 func (e *Entry) NotModified(request http.Header) bool {
 	if e.Status != http.StatusOK {
 		return false
@@ -22,6 +22,9 @@ func (e *Entry) NotModified(request http.Header) bool {
 	since, err := parseDate(request.Get("If-Modified-Since"))
 	if err != nil {
 		return false
+	}
+	if len(e.Header["Last-Modified"]) == 0 {
+		return !e.date().After(since)
 	}
 	modified, err := parseDate(e.Header.Get("Last-Modified"))
 	return err == nil && !modified.After(since)
@@ -122,7 +125,24 @@ func VaryFields(response, request http.Header, covered []string) ([]Field, bool)
 	return fields, true
 }
 
+// fieldOf returns a request field in normal form (RFC 9111 section 4.1): one line, and one space after
+// each comma. Accept-Language is sorted and in lower case, because neither the order nor the case of
+// its members has a meaning (RFC 9110 section 12.5.4).
 func fieldOf(request http.Header, name string) Field {
 	values := request[name]
-	return Field{name, strings.Join(values, ", "), len(values) == 0}
+	value := strings.Join(values, ", ")
+	if strings.Contains(value, `"`) { // the quoted text may contain commas
+		return Field{name, value, false}
+	}
+	if name == "Accept-Language" {
+		value = strings.ToLower(value)
+	}
+	members := strings.Split(value, ",")
+	for i, m := range members {
+		members[i] = strings.Trim(m, " \t")
+	}
+	if name == "Accept-Language" {
+		slices.Sort(members)
+	}
+	return Field{name, strings.Join(members, ", "), len(values) == 0}
 }

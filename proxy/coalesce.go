@@ -51,7 +51,7 @@ func (g *Gateway) join(ex *exchange) (c *coalesce.Call, leads bool) {
 func (g *Gateway) callKey(ex *exchange) cache.Key {
 	parts := []string{string(ex.key[:])}
 	variants, _ := g.Cache.Candidates(ex.in.Context(), ex.key, cache.Key{})
-	if i := slices.IndexFunc(variants, func(e *cache.Entry) bool { return len(e.Vary) > 0 }); i >= 0 {
+	if i := slices.IndexFunc(variants, func(e *cache.Entry) bool { return len(e.Vary) > 0 && !ex.isFailure(e.Status) }); i >= 0 {
 		for _, f := range variants[i].Vary {
 			parts = append(parts, f.Name, strings.Join(ex.header[f.Name], ", "))
 		}

@@ -26,7 +26,8 @@ type question struct {
 	method   string
 	header   http.Header // forwarded fields, without the credential
 	// cacheable is set if the response may come from the cache and may be stored under key. ranged is set instead for a
-	// range request: a complete response under key can answer the request, but the partial response is not stored.
+	// range request: a complete response under key can answer the request, and a partial response is stored under
+	// partKey.
 	cacheable, ranged bool
 	key               cache.Key // zero if the cache is not used
 	rule              cache.Rule
@@ -157,7 +158,9 @@ func (g *Gateway) setKey(ex *exchange) {
 	anonymous := ex.identity.Caller.Kind == policy.Unauthenticated
 	// OneCaller is also set for reference data (class Shared), although all callers share the key. Private responses of
 	// reference data are then stored without the fields that identify a caller (withoutCaller).
-	ex.rule = cache.Rule{OneCaller: !anonymous, Heuristic: anonymous && !op.Known()}
+	ex.rule = cache.Rule{
+		OneCaller: !anonymous, Heuristic: anonymous && !op.Known(), AnyStatus: !op.Known(), Partial: ex.ranged,
+	}
 	switch op.Cache.Class {
 	case policy.Shared:
 		ex.rule.TTL = op.Cache.TTL
@@ -167,9 +170,6 @@ func (g *Gateway) setKey(ex *exchange) {
 		}
 	case policy.Statistics:
 		ex.rule.DefaultLifetime = statisticsTTL
-	}
-	if !ex.cacheable {
-		return
 	}
 	// All clients get the same representation, so the key need not include Accept-Encoding.
 	ex.header["Accept-Encoding"] = identityEncoding

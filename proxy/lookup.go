@@ -43,6 +43,8 @@ func (g *Gateway) usableEntry(ex *exchange) *cache.Entry {
 		return e
 	case e == nil:
 		ex.record.Cache = "weir; fwd=uri-miss"
+	case ex.isFailure(e.Status):
+		ex.record.Cache = "weir; fwd=stale" // a stale error is neither served nor revalidated
 	case purged:
 		ex.stale, ex.record.Cache = e, "weir; fwd=stale"
 	case ex.mustRevalidate(e, now):
@@ -88,20 +90,35 @@ func (g *Gateway) refuseUncached(ex *exchange) bool {
 	return true
 }
 
-// answerRange writes a range of a fresh, complete stored response (RFC 9110 section 14), and reports whether a response
-// was written. Other range requests are forwarded.
+// answerRange writes a range of a fresh stored response (RFC 9110 section 14), and reports whether a response was
+// written. The stored response is complete, or a part that contains the range. Other range requests are forwarded.
 func (g *Gateway) answerRange(ex *exchange) bool {
 	if !strings.HasPrefix(ex.in.Header.Get("Range"), "bytes=") {
 		return false // the upstream may support other units
 	}
 	e, purged := g.Cache.Lookup(ex.in.Context(), ex.key, ex.header)
 	now := time.Now()
-	if !ex.isHit(e, purged, now) || e.Status != http.StatusOK {
+	if ex.isHit(e, purged, now) && e.Status == http.StatusOK {
+		g.replyFromEntry(ex, e, now)
+		return true
+	}
+	if e != nil || len(ex.in.Header["If-Range"]) > 0 {
+		return false // a complete response may be newer than the part
+	}
+	e, purged = g.Cache.Lookup(ex.in.Context(), partKey(ex.key), ex.header)
+	if !ex.isHit(e, purged, now) {
 		return false
 	}
-	g.replyFromEntry(ex, e, now)
+	part := e.Part(ex.in.Header.Get("Range"))
+	if part == nil {
+		return false
+	}
+	g.replyFromEntry(ex, part, now)
 	return true
 }
+
+// partKey returns the key of the stored part of a response, which is the last part that the upstream sent.
+func partKey(key cache.Key) cache.Key { return cache.NewKey(string(key[:]), "part") }
 
 // bypass returns the Cache-Status reason for a request without the cache (RFC 9211 section 2.2).
 func (ex *exchange) bypass() string {

@@ -162,7 +162,28 @@ var storing = []requirement{
 	{"3", "a fresh response is stored", []step{{response: lines(fresh), forwarded: true}, fromCache}},
 	{"3", "a response to an unknown method is not stored", []step{{method: "FOO", response: lines(fresh), forwarded: true}, {method: "FOO", forwarded: true, body: "2"}}},
 	{"3", "a response to a POST is not stored", []step{{method: "POST", response: lines(fresh), forwarded: true}, fetchedAgain}},
-	{"3", "a response with an unknown status is not stored", []step{{status: 299, response: lines(fresh), forwarded: true, code: 299}, fetchedAgain}},
+	{"3", "a fresh response with any final status is stored", []step{
+		{path: "/299", status: 299, response: lines(fresh), forwarded: true, code: 299}, {path: "/299", code: 299},
+		{path: "/307", status: 307, response: lines(fresh), forwarded: true, code: 307}, {path: "/307", code: 307},
+		{path: "/400", status: 400, response: lines(fresh), forwarded: true, code: 400}, {path: "/400", code: 400},
+		{path: "/503", status: 503, response: lines(fresh), forwarded: true, code: 503}, {path: "/503", code: 503}}},
+	{"3", "202, 401 and 429 are not stored", []step{
+		{status: 202, response: lines(fresh), forwarded: true, code: 202}, {status: 401, response: lines(fresh), forwarded: true, code: 401},
+		{status: 429, response: lines(fresh), forwarded: true, code: 429}, {after: 2 * time.Hour, forwarded: true}}},
+	{"3", "a limit error is not stored", []step{
+		{status: 403, response: lines(fresh, "Retry-After: 1"), text: `{"message": "You have exceeded a secondary rate limit."}`, request: lines("Prefer: wait=0"), forwarded: true, code: 403},
+		{after: 30 * time.Second, forwarded: true}}},
+	{"3", "an error to a credential is not stored", []step{
+		{request: lines("Authorization: Bearer a"), status: 403, response: lines(fresh), forwarded: true, code: 403}, {request: lines("Authorization: Bearer a"), forwarded: true, body: "2"}}},
+	{"3", "a redirection of a credential is stored for the credential", []step{
+		{request: lines("Authorization: Bearer a"), status: 302, response: lines(fresh), forwarded: true, code: 302}, {request: lines("Authorization: Bearer a"), code: 302},
+		{request: lines("Authorization: Bearer b"), forwarded: true}}},
+	{"3", "an error is served only to requests with the same standard fields", []step{
+		{request: lines("User-Agent: a"), status: 400, response: lines(fresh), forwarded: true, code: 400}, {request: lines("User-Agent: a", "Foo: 1"), code: 400},
+		{request: lines("User-Agent: b"), forwarded: true, body: "2"}}},
+	{"3", "an error of a long request or a request outside ASCII is not stored", []step{
+		{request: lines("Foo: " + strings.Repeat("a", maxPlain)), status: 400, response: lines(fresh), forwarded: true, code: 400},
+		{request: lines("Foo: \x80"), status: 400, response: lines(fresh), forwarded: true, code: 400}, {forwarded: true, body: "3"}}},
 	{"3", "a response with no-store is not stored", []step{{response: lines("Cache-Control: no-store, max-age=60"), forwarded: true}, fetchedAgain}},
 	{"3", "a private response is not shared", []step{{response: lines("Cache-Control: private, max-age=60"), forwarded: true}, fetchedAgain}},
 	{"3", "a response with private and field names is not shared", []step{{response: lines(`Cache-Control: private="X-Foo", max-age=60`, "X-Foo: 1"), forwarded: true}, fetchedAgain}},
@@ -186,8 +207,20 @@ var storing = []requirement{
 		{body: "1", has: lines("Content-Length: 1", "Content-Encoding: made-up")}}},
 	{"3.3", "an incomplete response is not stored", []step{
 		{response: lines(fresh, "Content-Length: 100"), forwarded: true, code: 502}, {forwarded: true, body: "2"}}},
-	{"3.3", "a partial response is not stored", []step{
-		{request: lines("Range: bytes=0-0"), status: 206, response: lines(fresh, "Content-Range: bytes 0-0/3"), forwarded: true, code: 206}, {forwarded: true, body: "2"}}},
+	{"3.3", "a partial response answers only ranges inside it", []step{
+		{request: lines("Range: bytes=1-3"), status: 206, response: lines(fresh, `Etag: "a"`, "Content-Range: bytes 1-3/5"), text: "bcd", forwarded: true, code: 206, body: "bcd"},
+		{request: lines("Range: bytes=2-3"), code: 206, body: "cd", has: lines("Content-Range: bytes 2-3/5", "Content-Length: 2")},
+		{request: lines("Range: bytes=2-4"), forwarded: true}, {request: lines("Range: bytes=2-3", `If-Range: "a"`), forwarded: true}, {forwarded: true}}},
+	{"3.3", "a stale partial response is not served", []step{
+		{request: lines("Range: bytes=0-0"), status: 206, response: lines(fresh, "Content-Range: bytes 0-0/3"), text: "a", forwarded: true, code: 206},
+		{after: time.Minute, request: lines("Range: bytes=0-0"), forwarded: true}}},
+	{"3.3", "a partial response is not served after a newer complete response or error", []step{
+		{request: lines("Range: bytes=0-0"), status: 206, response: lines(fresh, "Content-Range: bytes 0-0/3"), text: "a", forwarded: true, code: 206},
+		{status: 404, response: lines("Cache-Control: max-age=1"), forwarded: true, code: 404}, {request: lines("Range: bytes=0-0"), status: 404, forwarded: true, code: 404},
+		{after: 2 * time.Second, request: lines("Range: bytes=0-0"), forwarded: true}}},
+	{"3.3", "a write makes a partial response stale", []step{
+		{request: lines("Range: bytes=0-0"), status: 206, response: lines(fresh, "Content-Range: bytes 0-0/3"), text: "a", forwarded: true, code: 206},
+		{method: "PUT", forwarded: true}, {request: lines("Range: bytes=0-0"), forwarded: true}}},
 	{"3.3", "a range of a stored response is served as 206", []step{
 		{response: lines(fresh), text: "abc", forwarded: true}, {request: lines("Range: bytes=1-1"), code: 206, body: "b", has: lines("Content-Range: bytes 1-1/3")}}},
 	{"3.4", "partial responses are not combined with each other or with a stored response", []step{
@@ -224,6 +257,8 @@ var reusing = []requirement{
 	{"4.1", "Vary: an absent field does not match a value", []step{{request: lines("Foo: 1"), response: lines(fresh, "Vary: Foo"), forwarded: true}, {forwarded: true, body: "2"}}},
 	{"4.1", "Vary: all named fields must match", []step{
 		{request: lines("Foo: 1", "Bar: 1"), response: lines(fresh, "Vary: Foo", "Vary: Bar"), forwarded: true}, {request: lines("Foo: 1", "Bar: 2"), forwarded: true, body: "2"}}},
+	{"4.1", "Vary: whitespace and the order of languages have no meaning", []step{
+		{request: lines("Accept-Language: en, de", "Foo: 1,2"), response: lines(fresh, "Vary: Accept-Language, Foo"), forwarded: true}, {request: lines("Accept-Language: DE,en", "Foo: 1, 2"), body: "1"}}},
 	{"4.1", "Vary: * never matches", []step{{response: lines(fresh, "Vary: Foo, *"), forwarded: true}, fetchedAgain}},
 	{"4.1", "Vary: each request gets its own variant", []step{
 		{request: lines("Foo: 1"), response: lines(fresh, "Vary: Foo"), forwarded: true}, {request: lines("Foo: 2"), response: lines(fresh, "Vary: Foo"), forwarded: true},
@@ -240,6 +275,12 @@ var reusing = []requirement{
 	{"4.2.2", "no heuristic freshness for a status that does not allow it", []step{
 		{status: 201, response: lines("Last-Modified: Fri, 01 Jan 1999 00:00:00 GMT"), forwarded: true, code: 201}, {forwarded: true, body: "2"}}},
 	{"4.2.3", "the age includes the time since Date", []step{{response: lines(fresh, "Date: Fri, 31 Dec 1999 23:59:30 GMT"), forwarded: true}, {after: 29 * time.Second, body: "1"}, {after: 2 * time.Second, forwarded: true, body: "2"}}},
+	{"4.2.2", "heuristic freshness for a 405, but not for a 503", []step{
+		{path: "/405", status: 405, response: lines("Last-Modified: Fri, 01 Jan 1999 00:00:00 GMT"), forwarded: true, code: 405}, {path: "/405", code: 405},
+		{path: "/503", status: 503, response: lines("Last-Modified: Fri, 01 Jan 1999 00:00:00 GMT"), forwarded: true, code: 503}, {path: "/503", forwarded: true}}},
+	{"5.1", "an invalid Age is ignored", []step{{response: lines(fresh, "Age: -7200"), forwarded: true}, fromCache}},
+	{"5.1", "the first member of Age counts", []step{
+		{response: lines(fresh, "Age: 0, 7200"), forwarded: true}, fromCache, {path: "/old", response: lines(fresh, "Age: 7200", "Age: 0"), forwarded: true}, {path: "/old", forwarded: true}}},
 	{"4.2.3", "the age includes Age", []step{{response: lines(fresh, "Age: 50"), forwarded: true}, {after: 9 * time.Second, body: "1"}, {after: 2 * time.Second, forwarded: true, body: "2"}}},
 	{"1.2.2", "an overflowing max-age is the largest number", []step{
 		{response: lines("Cache-Control: max-age=99999999999999999999"), forwarded: true}, {after: 24 * time.Hour, body: "1"}}},
@@ -257,6 +298,9 @@ var reusing = []requirement{
 		{response: lines("Cache-Control: no-cache, max-age=60", `Etag: "a"`), forwarded: true}, {request: lines("Cache-Control: max-stale"), status: aborted, forwarded: true, code: 504}}},
 	{"4.2.4", "no stale response for a 503 if neither client nor upstream allows it", []step{
 		{response: lines("Cache-Control: max-age=1", `Etag: "a"`), forwarded: true}, {after: 2 * time.Second, status: 503, forwarded: true, code: 503}}},
+	{"4.2.4", "a stale error is not served", []step{
+		{status: 503, response: lines("Cache-Control: max-age=1, stale-while-revalidate=60, stale-if-error=60", `Etag: "a"`), forwarded: true, code: 503},
+		{after: 2 * time.Second, request: lines("Cache-Control: max-stale"), status: aborted, forwarded: true, code: 502}, {forwarded: true, sent: lines("If-None-Match: ")}}},
 	{"4.2.4", "a stale response if the upstream is unreachable", []step{
 		{response: lines("Cache-Control: max-age=1", `Etag: "a"`), forwarded: true}, {after: 2 * time.Second, status: aborted, forwarded: true, body: "1"}}},
 }
@@ -292,6 +336,9 @@ var validating = []requirement{
 	{"4.3.2", "the client gets 200 if its own ETag differs from that of the 304", []step{
 		{response: lines("Cache-Control: max-age=1", `Etag: "a"`), forwarded: true},
 		{after: 2 * time.Second, request: lines(`If-None-Match: "b"`), status: 304, response: lines(`Etag: "a"`), forwarded: true, body: "1"}}},
+	{"4.3.3", "an error with explicit freshness does not replace the stored response", []step{
+		{response: lines("Cache-Control: max-age=1, stale-if-error=60", `Etag: "a"`), forwarded: true}, {after: 2 * time.Second, status: 501, response: lines(fresh), forwarded: true, code: 501},
+		{status: 503, forwarded: true, body: "1"}}},
 	{"4.3.3", "a complete response replaces the stored response", []step{
 		{response: lines("Cache-Control: max-age=1", `Etag: "a"`), forwarded: true}, {after: 2 * time.Second, response: lines(fresh, `Etag: "b"`), forwarded: true, body: "2"}, {body: "2"}}},
 	{"4.3.4", "a 304 with an unknown strong ETag updates no field", []step{
@@ -370,6 +417,11 @@ var directives = []requirement{
 		{response: lines("Cache-Control: no-cache, max-age=60", `Etag: "a"`), forwarded: true}, {status: 304, forwarded: true, body: "1"}}},
 	{"5.2.2.4", "no-cache with field names: every request is revalidated", []step{
 		{response: lines(`Cache-Control: no-cache="X-Foo", max-age=60`, `Etag: "a"`, "X-Foo: 1"), forwarded: true}, {status: 304, forwarded: true, body: "1"}}},
+	{"5.3", "an Expires with several spaces, a short hour or several lines is invalid", []step{
+		{path: "/a", response: lines("Expires: Sun, 02  Jan 2000 00:00:00 GMT"), forwarded: true}, {path: "/a", forwarded: true},
+		{path: "/b", response: lines("Expires: Sun, 02 Jan 2000 0:00:00 GMT"), forwarded: true}, {path: "/b", forwarded: true},
+		{path: "/c", response: lines("Expires: Sun, 02 Jan 2000 00:00:00 GMT", "Expires: Sun, 02 Jan 2000 00:00:01 GMT"), forwarded: true}, {path: "/c", forwarded: true}}},
+	{"5.3", "an Expires in another case is valid", []step{{response: lines("Expires: SUN, 02 jan 2000 00:00:00 gmt"), forwarded: true}, fromCache}},
 	{"5.3", "an invalid Expires means stale, without heuristic freshness", []step{
 		{response: lines("Expires: 0", "Last-Modified: Fri, 01 Jan 1999 00:00:00 GMT"), forwarded: true}, {status: 304, forwarded: true, body: "1"}}},
 	{"5.3", "max-age and s-maxage have precedence over Expires", []step{{response: lines("Cache-Control: s-maxage=5", "Expires: Sun, 02 Jan 2000 00:00:00 GMT"), forwarded: true}, {after: 6 * time.Second, forwarded: true, body: "2"}}},

@@ -8,9 +8,11 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
@@ -26,7 +28,7 @@ func (g *Gateway) store(
 	lifetime, vary, ok := g.storable(ex, a)
 	if !ok || resp.ContentLength > maxEntry || !delimited(resp) {
 		if ex.stale != nil && ex.replacesStored(resp.StatusCode) {
-			g.Cache.Delete(ex.in.Context(), ex.key)
+			g.deleteStored(ex)
 		}
 		if resp.StatusCode == http.StatusOK { // an error does not predict whether the next response can be stored
 			g.Cache.MarkUncacheable(ex.match.Operation.ID, ex.key)
@@ -123,7 +125,7 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 	lifetime, vary, ok := g.storable(ex, a)
 	e.Lifetime, e.Vary, e.Since, e.BaseKey, e.Tags = lifetime, vary, since, g.baseKey(ex), ex.tags()
 	if !ok {
-		g.Cache.Delete(ex.in.Context(), ex.key)
+		g.deleteStored(ex)
 		ex.call.Finish(coalesce.Private, nil)
 		return entryResponse(ex, e, now)
 	}
@@ -139,7 +141,42 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 func (g *Gateway) storable(ex *exchange, a cache.Response) (lifetime time.Duration, vary []cache.Field, ok bool) {
 	lifetime, allowed := cache.Storable(a, ex.cacheControl, ex.rule)
 	vary, selectable := cache.VaryFields(a.Header, ex.header, g.covered)
+	if ex.isFailure(a.Status) {
+		// The credential may have caused the error, and may get access later. The standard fields may also have caused
+		// the error, so only requests with the same standard fields get the stored error.
+		anonymous := !ex.rule.OneCaller
+		implied, _ := cache.VaryFields(http.Header{"Vary": forwardedFields}, ex.header, g.covered)
+		vary = append(vary, implied...)
+		allowed = allowed && anonymous && ex.limited == limits.NotLimited && ex.stale == nil && isPlain(ex.header)
+	}
 	return lifetime, vary, allowed && selectable
+}
+
+// deleteStored removes the stored responses to the question, complete and partial.
+func (g *Gateway) deleteStored(ex *exchange) {
+	g.Cache.Delete(ex.in.Context(), ex.key)
+	g.Cache.Delete(ex.in.Context(), partKey(ex.key))
+}
+
+// isFailure reports whether a status that can be stored is an error that may concern the request or the state of the
+// upstream instead of the resource. Such an error never replaces a stored response, and is never served stale.
+func (ex *exchange) isFailure(status int) bool {
+	return ex.rule.AnyStatus && status >= http.StatusBadRequest && status != http.StatusNotFound && status != http.StatusGone
+}
+
+// maxPlain is the size of the largest request header whose error is stored.
+const maxPlain = 4 << 10
+
+// isPlain reports whether a request header is short and in ASCII. The upstream may refuse other headers.
+func isPlain(h http.Header) bool {
+	for _, values := range h {
+		for _, value := range values {
+			if strings.ContainsFunc(value, func(r rune) bool { return r > unicode.MaxASCII }) {
+				return false
+			}
+		}
+	}
+	return headerSize(h) <= maxPlain
 }
 
 // withoutCaller removes the fields that may identify the caller from a response that all callers share.

@@ -60,8 +60,11 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 		}
 	case ex.cacheable && ex.method == http.MethodGet:
 		return g.store(ex, resp, out.Header, a, since)
+	case ex.ranged && resp.StatusCode == http.StatusPartialContent:
+		ex.key = partKey(ex.key)
+		return g.store(ex, resp, out.Header, a, since)
 	case ex.outdatesStored(resp):
-		g.Cache.Delete(ex.in.Context(), ex.key)
+		g.deleteStored(ex)
 	case !ex.match.Operation.Safe() && resp.StatusCode < 400:
 		g.Cache.Purge(ex.in.Context(), append(g.tagsOfChange(ex.match), g.tagsOfLocation(ex, resp.Header)...)...)
 	}
