@@ -32,6 +32,8 @@ type Entry struct {
 	// BaseKey is the key of the question without its caller. BaseKey is zero if other callers
 	// cannot prove access to the entry ([Store.Candidates]).
 	BaseKey Key
+	// interned contains the tags of an entry in memory, with their last purges.
+	interned []*tag
 }
 
 // Field is one field of a request. An absent field differs from an empty field (RFC 9111 section

@@ -17,16 +17,21 @@ const (
 	retention = 24 * time.Hour
 	// entryOverhead is the approximate size of an entry without its body and header.
 	entryOverhead = 512
+	// tagOverhead is the approximate size of a tag of an entry, without its name.
+	tagOverhead = 32
 )
 
 // Memory is the tier in this process's memory: a least-recently-used cache with a bound in bytes.
 // The loss of an entry costs a request only. A Memory is safe for concurrent use.
 type Memory struct {
-	purges
 	uncacheable uncacheable
 	maxBytes    uint64
 
 	mu         sync.Mutex // guards the fields below
+	latest     Generation // of all purges
+	lost       Generation // entries of earlier generations count as purged, see PurgeUntil
+	record     record
+	tags       map[string]*tag // of the entries in variants
 	bytes      uint64
 	variants   *simplelru.LRU[Key, []*Entry] // newest first; the slices are immutable
 	candidates *simplelru.LRU[Key, []Key]    // by Entry.BaseKey, newest first; the slices are immutable
@@ -34,8 +39,11 @@ type Memory struct {
 
 // NewMemory returns an empty tier of at most size bytes.
 func NewMemory(size int64) *Memory {
-	m := &Memory{maxBytes: uint64(size - size/candidatesPart)}
-	m.variants, _ = simplelru.NewLRU(math.MaxInt, func(_ Key, list []*Entry) { m.bytes -= weight(list) })
+	m := &Memory{maxBytes: uint64(size - size/candidatesPart), record: record{maxTags: maxPurged}, tags: map[string]*tag{}}
+	m.variants, _ = simplelru.NewLRU(math.MaxInt, func(_ Key, list []*Entry) {
+		m.bytes -= weight(list)
+		m.releaseLocked(list)
+	})
 	m.candidates, _ = simplelru.NewLRU[Key, []Key](max(1, int(size/candidatesPart/candidatesSize)), nil)
 	m.uncacheable.keys, _ = simplelru.NewLRU[Key, time.Time](maxUncacheable, nil)
 	m.uncacheable.operations = map[string]operationRun{}
@@ -52,7 +60,7 @@ func weight(list []*Entry) (bytes uint64) {
 			}
 		}
 		for _, tag := range e.Tags {
-			bytes += uint64(len(tag))
+			bytes += tagOverhead + uint64(len(tag))
 		}
 		for _, f := range e.Vary {
 			bytes += uint64(len(f.Name) + len(f.Value))
@@ -77,9 +85,11 @@ func (m *Memory) get(key Key) []*Entry {
 // setLocked replaces the entries under a key, and evicts the least recently used keys beyond
 // maxBytes. A list larger than maxBytes is not stored. mu must be held.
 func (m *Memory) setLocked(key Key, list []*Entry) {
+	m.retainLocked(list) // before the removal, so that the tags of present entries are not forgotten
 	m.variants.Remove(key)
 	size := weight(list)
 	if len(list) == 0 || size > m.maxBytes {
+		m.releaseLocked(list)
 		return
 	}
 	for m.bytes+size > m.maxBytes {
@@ -94,13 +104,16 @@ func (m *Memory) setLocked(key Key, list []*Entry) {
 // age. If the request selects several entries, Lookup returns the most recent by Date (RFC 9111
 // section 4).
 func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
-	list := m.get(key)
+	m.mu.Lock()
+	list, _ := m.variants.Get(key)
+	lost := m.lost
+	m.mu.Unlock()
 	for _, other := range list {
 		if other.Selects(request) && !other.overruled(list) && (e == nil || other.date().After(e.date())) {
 			e = other
 		}
 	}
-	return e, e != nil && m.Purged(e.Tags, e.Since)
+	return e, e != nil && (e.Since < lost || e.tagPurged())
 }
 
 // Put stores an entry under a key and replaces the entry that the same requests select. If the
@@ -118,6 +131,7 @@ func (m *Memory) Put(key Key, e *Entry) {
 			list = append(list, other)
 		}
 	}
+	list[0] = m.internLocked(e)
 	m.setLocked(key, list)
 	now := time.Now()
 	for {
@@ -134,43 +148,6 @@ func (m *Memory) Delete(key Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.variants.Remove(key)
-}
-
-// ApplyPurge makes every entry with one of the tags stale, including entries whose fetch is in
-// progress. A hard purge also scans all entries, removes the tagged entries and returns their
-// number. Generation 0 selects the next generation; the shared tier assigns other generations.
-func (m *Memory) ApplyPurge(p Purge, g Generation) (removed int) {
-	m.record(p, g)
-	if !p.Hard {
-		return 0
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, key := range m.variants.Keys() {
-		list, _ := m.variants.Peek(key)
-		left := slices.DeleteFunc(slices.Clone(list), func(e *Entry) bool {
-			return slices.ContainsFunc(e.Tags, func(t string) bool { return slices.Contains(p.Tags, t) })
-		})
-		if len(left) < len(list) {
-			removed += len(list) - len(left)
-			m.setLocked(key, left)
-		}
-	}
-	return removed
-}
-
-// Count returns the number of entries with one of the tags.
-func (m *Memory) Count(tags ...string) (n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, list := range m.variants.Values() {
-		for _, e := range list {
-			if slices.ContainsFunc(e.Tags, func(t string) bool { return slices.Contains(tags, t) }) {
-				n++
-			}
-		}
-	}
-	return n
 }
 
 // Size returns the number of keys and their weight in bytes.

@@ -2,9 +2,9 @@ package cache
 
 import (
 	"cmp"
-	"maps"
 	"slices"
-	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // Generation orders purges. An entry whose fetch began at generation g is stale once one of its
@@ -23,74 +23,204 @@ type Purge struct {
 	Hard bool     `json:"hard,omitempty"`
 }
 
-// maxPurged bounds the recorded tags.
-const maxPurged = 1 << 17
+// tag is a tag of at least one entry in memory. The entries with the tag share it, so a purge costs
+// the same for any number of entries.
+type tag struct {
+	name    string
+	entries int           // number of entries in memory with the tag; guarded by Memory.mu
+	purged  atomic.Uint64 // generation of the last purge
+}
 
-// purges records the generation of the last purge of each tag. Above maxPurged tags, record deletes
-// the older half, and every entry from before these purges counts as purged. This costs revalidations
-// only.
-type purges struct {
-	mu     sync.RWMutex // guards the fields below
-	latest Generation   // of all purges
-	floor  Generation   // entries of earlier generations count as purged
+// purgeAt records a purge. Memory.mu must be held.
+func (t *tag) purgeAt(g Generation) { t.purged.Store(max(t.purged.Load(), uint64(g))) }
+
+const (
+	// maxPurged bounds the tags in each half of the record.
+	maxPurged = 1 << 16
+	// purgedFor is the time for which a purge stays in the record. It is longer than the life of a
+	// value in the shared tier (a day) and a fetch together.
+	purgedFor = 25 * time.Hour
+)
+
+// record contains the recent purges. It decides about tags that no entry in memory has: tags of
+// fetches in progress, and of entries in the shared tier. When the recent half is full or old, it
+// replaces the older half. Tags whose purge was dropped count as purged at the floor.
+type record struct {
+	maxTags       int // of each half
+	recent, older half
+	floor         Generation
+}
+
+// half is a part of the record. The maps contain the generation of the last purge of each tag.
+type half struct {
+	began  time.Time
+	latest Generation // of all purges
 	last   map[string]Generation
 	hard   map[string]Generation // hard purges only
 }
 
-// Generation returns the current purge generation. Read it before a fetch begins, and store it in
-// [Entry.Since].
-func (p *purges) Generation() Generation {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.latest
-}
-
-// record records a purge at a generation of the shared store, or at the next generation if g is 0.
-func (p *purges) record(purge Purge, g Generation) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	g = cmp.Or(g, p.latest+1)
-	if p.last == nil {
-		p.last, p.hard = map[string]Generation{}, map[string]Generation{}
+// add records a purge.
+func (r *record) add(p Purge, g Generation) {
+	if now := time.Now(); len(r.recent.last) >= r.maxTags || now.Sub(r.recent.began) > purgedFor {
+		r.floor = max(r.floor, r.older.latest)
+		r.older, r.recent = r.recent, half{began: now, last: map[string]Generation{}, hard: map[string]Generation{}}
 	}
-	p.latest = max(p.latest, g)
-	for _, t := range purge.Tags {
-		p.last[t] = max(p.last[t], g)
-		if purge.Hard {
-			p.hard[t] = max(p.hard[t], g)
+	r.recent.latest = max(r.recent.latest, g)
+	for _, t := range p.Tags {
+		r.recent.last[t] = max(r.recent.last[t], g)
+		if p.Hard {
+			r.recent.hard[t] = max(r.recent.hard[t], g)
 		}
 	}
-	if len(p.last) > maxPurged {
-		all := slices.Sorted(maps.Values(p.last))
-		p.floor = max(p.floor, all[len(all)/2])
-		old := func(_ string, g Generation) bool { return g <= p.floor }
-		maps.DeleteFunc(p.last, old)
-		maps.DeleteFunc(p.hard, old)
-	}
+}
+
+// last returns the generation of the last purge of a tag, or the floor without a recorded purge.
+func (r *record) last(tag string) Generation {
+	return max(r.floor, r.older.last[tag], r.recent.last[tag])
+}
+
+// purgedHard reports whether the record has a hard purge of one of the tags after since.
+func (m *Memory) purgedHard(tags []string, since Generation) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.ContainsFunc(tags, func(t string) bool { return max(m.record.older.hard[t], m.record.recent.hard[t]) > since })
+}
+
+// Generation returns the current purge generation. Read it before a fetch begins, and store it in
+// [Entry.Since].
+func (m *Memory) Generation() Generation {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.latest
 }
 
 // PurgeUntil makes every entry stale whose fetch began before g. A shared tier calls PurgeUntil after
 // purges were lost.
-func (p *purges) PurgeUntil(g Generation) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.floor, p.latest = max(p.floor, g), max(p.latest, g)
-}
-
-// purgedHard reports whether the record has a hard purge of one of the tags after since.
-func (p *purges) purgedHard(tags []string, since Generation) bool {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return anyAfter(p.hard, tags, since)
+func (m *Memory) PurgeUntil(g Generation) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lost, m.latest = max(m.lost, g), max(m.latest, g)
 }
 
 // Purged reports whether one of the tags was purged after since.
-func (p *purges) Purged(tags []string, since Generation) bool {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return since < p.latest && (since < p.floor || anyAfter(p.last, tags, since))
+func (m *Memory) Purged(tags []string, since Generation) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return since < m.latest && (since < m.lost || slices.ContainsFunc(tags, func(t string) bool { return m.lastPurgeLocked(t) > since }))
 }
 
-func anyAfter(purged map[string]Generation, tags []string, since Generation) bool {
-	return slices.ContainsFunc(tags, func(t string) bool { return purged[t] > since })
+// lastPurgeLocked returns the generation of the last purge of a tag. The generation is exact if an
+// entry in memory has the tag, or if the record contains the purge. mu must be held.
+func (m *Memory) lastPurgeLocked(name string) Generation {
+	if t := m.tags[name]; t != nil {
+		return Generation(t.purged.Load())
+	}
+	return m.record.last(name)
+}
+
+// ApplyPurge makes every entry with one of the tags stale, including entries whose fetch is in
+// progress. A hard purge also scans all entries, removes the tagged entries and returns their
+// number. Generation 0 selects the next generation; the shared tier assigns other generations.
+func (m *Memory) ApplyPurge(p Purge, g Generation) (removed int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g = cmp.Or(g, m.latest+1)
+	m.latest = max(m.latest, g)
+	m.record.add(p, g)
+	tagged := m.taggedLocked(p.Tags)
+	for _, t := range tagged {
+		t.purgeAt(g)
+	}
+	if !p.Hard || len(tagged) == 0 {
+		return 0
+	}
+	for _, key := range m.variants.Keys() {
+		list, _ := m.variants.Peek(key)
+		left := slices.DeleteFunc(slices.Clone(list), func(e *Entry) bool { return e.hasAny(tagged) })
+		if len(left) < len(list) {
+			removed += len(list) - len(left)
+			m.setLocked(key, left)
+		}
+	}
+	return removed
+}
+
+// Count returns the number of entries with one of the tags.
+func (m *Memory) Count(tags ...string) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	tagged := m.taggedLocked(tags)
+	switch len(tagged) {
+	case 0:
+		return 0
+	case 1:
+		return tagged[0].entries
+	}
+	for _, list := range m.variants.Values() {
+		for _, e := range list {
+			if e.hasAny(tagged) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// taggedLocked returns the tags of entries in memory among the names. mu must be held.
+func (m *Memory) taggedLocked(names []string) (list []*tag) {
+	for _, name := range names {
+		if t := m.tags[name]; t != nil && !slices.Contains(list, t) {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// tagPurged reports whether a tag of an entry in memory was purged after the entry's fetch began.
+func (e *Entry) tagPurged() bool {
+	return slices.ContainsFunc(e.interned, func(t *tag) bool { return Generation(t.purged.Load()) > e.Since })
+}
+
+// hasAny reports whether an entry in memory has one of the tags.
+func (e *Entry) hasAny(tags []*tag) bool {
+	return slices.ContainsFunc(e.interned, func(t *tag) bool { return slices.Contains(tags, t) })
+}
+
+// internLocked returns a copy of the entry with the tags of memory. A tag that no other entry
+// has takes its last purge from the record. mu must be held until the entry is stored.
+func (m *Memory) internLocked(e *Entry) *Entry {
+	stored := *e
+	stored.interned = make([]*tag, 0, len(e.Tags))
+	for _, name := range e.Tags {
+		t := m.tags[name]
+		if t == nil {
+			t = &tag{name: name}
+			t.purgeAt(m.record.last(name))
+			m.tags[name] = t
+		}
+		if !slices.Contains(stored.interned, t) {
+			stored.interned = append(stored.interned, t)
+		}
+	}
+	return &stored
+}
+
+// retainLocked counts the entries of a list in their tags. mu must be held.
+func (m *Memory) retainLocked(list []*Entry) {
+	for _, e := range list {
+		for _, t := range e.interned {
+			t.entries++
+		}
+	}
+}
+
+// releaseLocked reverses retainLocked, and forgets tags without entries. mu must be held.
+func (m *Memory) releaseLocked(list []*Entry) {
+	for _, e := range list {
+		for _, t := range e.interned {
+			if t.entries--; t.entries == 0 {
+				delete(m.tags, t.name)
+			}
+		}
+	}
 }

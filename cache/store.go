@@ -39,8 +39,9 @@ type Shared interface {
 	AddCandidate(ctx context.Context, base, key Key)
 	// CandidateKeys returns the recorded keys, newest first.
 	CandidateKeys(ctx context.Context, base Key) []Key
-	// Purge sends a purge to every replica. While the tier is unavailable, Purge keeps the purge and
-	// sends it later. A purge that is not sent is lost when the process ends.
+	// Purge sends a purge to every replica, and waits for a short time until every replica has applied it.
+	// While the tier is unavailable, Purge keeps the purge and sends it later. A purge that is not sent is
+	// lost when the process ends.
 	Purge(ctx context.Context, p Purge)
 	// AcquireFetch acquires or renews the lease to fetch the response for a key, for a few
 	// seconds. If another owner has the lease, AcquireFetch returns false and that lease. If the
@@ -216,6 +217,8 @@ func (s *Store) Delete(ctx context.Context, key Key) {
 
 // Purge makes every entry with one of the tags stale on every replica, including entries whose
 // fetch is in progress.
+// Call Purge before the response to a write is sent, so that the client's next read does not get an older
+// response from any replica.
 func (s *Store) Purge(ctx context.Context, tags ...string) {
 	if len(tags) > 0 {
 		s.purge(ctx, Purge{Tags: tags})

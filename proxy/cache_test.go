@@ -276,6 +276,25 @@ func TestWriteInvalidatesAffectedResponses(t *testing.T) {
 	})
 }
 
+// The upstream may have applied a write whose response was lost.
+func TestWriteWithoutAResponseInvalidatesAffectedResponses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		subscribed := false
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPut {
+				subscribed = true
+				panic(http.ErrAbortHandler)
+			}
+			w.Header().Set("Cache-Control", "private, max-age=60")
+			_, _ = fmt.Fprint(w, subscribed)
+		})
+		const subscription = "/repos/acme/widgets/subscription"
+		w.want("before", w.get(subscription, "Authorization: Bearer a").body, "false")
+		w.want("write", w.do(http.MethodPut, subscription, strings.NewReader("{}"), "Authorization: Bearer a").StatusCode, 502)
+		w.want("after", w.get(subscription, "Authorization: Bearer a").body, "true")
+	})
+}
+
 func TestResponseFetchedDuringAWriteIsStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

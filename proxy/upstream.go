@@ -25,13 +25,16 @@ func (g *Gateway) answer(ex *exchange, out *http.Request) (*http.Response, error
 	return g.fetch(ex, out)
 }
 
-// fetch sends the question upstream, with conditions for stored responses, and stores the response. After a successful
-// unsafe request, fetch purges the responses that the request changed.
+// fetch sends the question upstream, with conditions for stored responses, and stores the response. After an unsafe
+// request that succeeded or got no response, fetch purges the responses that the request may have changed.
 func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error) {
 	// The generation is read before the request is sent, so that a later purge makes the response stale.
 	since := g.Cache.Generation()
 	resp, err := g.sendWithRetries(ex, out)
 	if err != nil {
+		if !ex.match.Operation.Safe() && ex.record.Spent > 0 { // the upstream may have applied the change
+			g.Cache.Purge(ex.in.Context(), g.tagsOfChange(ex.match)...)
+		}
 		ex.call.Finish(resultOfError(err), err)
 		return g.staleOr(ex, err)
 	}

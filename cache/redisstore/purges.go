@@ -28,42 +28,61 @@ const (
 	maxRead = 1000
 	// checkEvery is the interval between checks for a lost stream.
 	checkEvery = 5 * time.Second
+	// retryAfter is the pause after a failed call of Run.
+	retryAfter = 100 * time.Millisecond
 	// maxPending bounds the purges that wait for Redis.
 	maxPending = 1000
+	// purgeWait bounds the wait for Redis and for the other replicas.
+	purgeWait = 250 * time.Millisecond
 )
 
 // purgeAll is a purge of unknown tags, which makes all entries stale.
 var purgeAll = cache.Purge{}
 
-// Purge implements [cache.Shared]. While Redis is unavailable, the purge waits for Run. Above
-// maxPending, purgeAll replaces the last waiting purges.
+// Purge implements [cache.Shared]. It returns after the other replicas have applied the purge, or after
+// purgeWait. While Redis is unavailable, the purge waits for Run.
 func (s *Store) Purge(ctx context.Context, p cache.Purge) {
-	var g cache.Generation
-	if s.call(ctx, "purge", stream, func(ctx context.Context) (err error) { g, err = s.add(ctx, p, "*"); return err }) {
-		s.memory.ApplyPurge(p, g)
-		return
+	if !s.lost.Load() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.purgeWait)
+		defer cancel()
+		var g cache.Generation
+		if s.try(ctx, "purge", stream, func(ctx context.Context) (err error) { g, err = s.add(ctx, "*", p); return err }) {
+			s.memory.ApplyPurge(p, g)
+			s.awaitReplicas(ctx, g)
+			return
+		}
 	}
+	s.keep(p)
+}
+
+// keep keeps purges until sendPending. Above maxPending, purgeAll replaces the waiting purges.
+func (s *Store) keep(purges ...cache.Purge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.pending) < maxPending {
-		s.pending = append(s.pending, p)
-	} else {
-		s.pending[maxPending-1] = purgeAll
+	s.pending = append(s.pending, purges...)
+	if len(s.pending) > maxPending {
+		s.pending = []cache.Purge{purgeAll}
 	}
 }
 
-// add appends a purge to the stream.
-func (s *Store) add(ctx context.Context, p cache.Purge, id string) (cache.Generation, error) {
-	text, err := json.Marshal(p)
+// add appends purges to the stream in one round trip, and returns the generation of the last purge.
+func (s *Store) add(ctx context.Context, id string, purges ...cache.Purge) (cache.Generation, error) {
+	var last *redis.StringCmd
+	_, err := s.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, p := range purges {
+			text, err := json.Marshal(p)
+			if err != nil {
+				return err
+			}
+			last = pipe.XAdd(ctx, &redis.XAddArgs{Stream: stream, ID: id, MaxLen: streamLength, Approx: true, Values: []any{"purge", text}})
+		}
+		pipe.PExpire(ctx, stream, streamLife)
+		return nil
+	})
 	if err != nil {
 		return 0, err
 	}
-	args := &redis.XAddArgs{Stream: stream, ID: id, MaxLen: streamLength, Approx: true, Values: []any{"purge", text}}
-	if id, err = s.client.XAdd(ctx, args).Result(); err != nil {
-		return 0, err
-	}
-	_ = s.client.PExpire(ctx, stream, streamLife).Err() // check also sets the expiry
-	return generation(id), nil
+	return generation(last.Val()), nil
 }
 
 // generation converts a stream ID to a generation: the milliseconds of the ID, followed by
@@ -77,9 +96,13 @@ func generation(id string) cache.Generation {
 
 // Run applies the purges of all replicas and sends pending purges, until ctx ends.
 func (s *Store) Run(ctx context.Context) {
-	checked, lost := time.Time{}, false
+	defer s.leave(ctx)
+	checked := time.Time{}
 	for ctx.Err() == nil {
 		err := s.sendPending(ctx)
+		if err == nil {
+			err = s.report(ctx)
+		}
 		if err == nil && time.Since(checked) >= checkEvery {
 			if err = s.check(ctx); err == nil {
 				checked = time.Now()
@@ -93,17 +116,16 @@ func (s *Store) Run(ctx context.Context) {
 		case err != nil:
 			checked = time.Time{}
 			s.ready.Store(false) // until Run has applied the missed purges
-			if !lost {
+			if !s.lost.Swap(true) {
 				s.log.Error("purges of other replicas unavailable", "error", err)
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(skipAfterError):
+			case <-time.After(retryAfter):
 			}
-		case lost:
+		case s.lost.Swap(false):
 			s.log.Info("purges of other replicas available")
 		}
-		lost = err != nil
 	}
 }
 
@@ -131,7 +153,7 @@ func (s *Store) check(ctx context.Context) error {
 		if now := uint64(time.Now().UnixMilli()); now <= uint64(at>>sequenceBits) { // the clock is behind the stream
 			id = strconv.FormatUint(uint64(at>>sequenceBits)+1, 10) + "-0"
 		}
-		g, err := s.add(ctx, purgeAll, id)
+		g, err := s.add(ctx, id, purgeAll)
 		if err != nil {
 			return err
 		}
@@ -157,6 +179,15 @@ func (s *Store) follow(ctx context.Context) error {
 		return err
 	}
 	messages := streams[0].Messages
+	if len(messages) == maxRead { // the stream may have dropped purges between the position and the first message
+		oldest, err := s.client.XRangeN(ctx, stream, "-", "+", 1).Result()
+		if err != nil {
+			return err
+		}
+		if len(oldest) > 0 && generation(oldest[0].ID) > generation(s.position) {
+			s.memory.PurgeUntil(generation(oldest[0].ID))
+		}
+	}
 	for _, m := range messages {
 		s.position = m.ID
 		var p cache.Purge
@@ -175,22 +206,18 @@ func (s *Store) follow(ctx context.Context) error {
 
 // sendPending appends the pending purges to the stream.
 func (s *Store) sendPending(ctx context.Context) error {
-	for {
-		s.mu.Lock()
-		if len(s.pending) == 0 {
-			s.mu.Unlock()
-			return nil
-		}
-		p := s.pending[0]
-		s.mu.Unlock()
-		limited, cancel := context.WithTimeout(ctx, skipAfterError)
-		_, err := s.add(limited, p, "*")
-		cancel()
-		if err != nil {
-			return err
-		}
-		s.mu.Lock()
-		s.pending = s.pending[1:]
-		s.mu.Unlock()
+	s.mu.Lock()
+	pending := s.pending
+	s.pending = nil
+	s.mu.Unlock()
+	if len(pending) == 0 {
+		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, skipAfterError)
+	defer cancel()
+	_, err := s.add(ctx, "*", pending...)
+	if err != nil {
+		s.keep(pending...) // a purge may be sent twice
+	}
+	return err
 }

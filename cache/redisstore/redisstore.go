@@ -1,6 +1,6 @@
 // Package redisstore implements the shared tier of the cache in Redis. The tier consists of entries,
-// lists of candidates, fetch leases and a stream of purges. [Store] is the entry point, and purges.go
-// follows the stream.
+// lists of candidates, fetch leases, a stream of purges and the positions of the replicas in the stream.
+// [Store] is the entry point, and purges.go follows the stream.
 //
 // Invariants:
 //   - A value is decoded only under the key that it was encoded for (cache.Codec). An unreadable
@@ -9,6 +9,8 @@
 //     the store is skipped for a second. The memory tier remains in use.
 //   - Every replica applies purges in the order of the stream. The position of a purge determines its
 //     generation. A replica that may have missed purges treats all older entries as stale.
+//   - A purge returns after the replicas that follow the stream have applied it, or after purgeWait. Each
+//     replica publishes its position (replicas.go).
 //   - During an outage, a purge takes effect immediately on the replica that received it, and on other
 //     replicas after reconnection. Purges that wait for Redis are lost when the process ends.
 //
@@ -17,6 +19,7 @@ package redisstore
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -75,8 +78,11 @@ type Store struct {
 	memory    *cache.Memory // applies the purges
 	log       *slog.Logger
 	timeout   time.Duration
-	skipUntil atomic.Int64   // end of the pause after an error, in nanoseconds since 1970
-	ready     atomic.Bool    // set after all earlier purges of the stream are applied
+	skipUntil atomic.Int64 // end of the pause after an error, in nanoseconds since 1970
+	ready     atomic.Bool  // set after all earlier purges of the stream are applied
+	lost      atomic.Bool  // set after a failed call of Run
+	replica   string       // name of this replica in the hash of replicas
+	purgeWait time.Duration
 	warnings  rate.Sometimes // about values
 	position  string         // ID of the last applied purge; used by Run only
 	reads     redisclient.Batcher[redis.Cmder]
@@ -87,7 +93,10 @@ type Store struct {
 
 // New returns a store that applies the purges of all replicas to memory. Close closes the client.
 func New(client redis.UniversalClient, codec *cache.Codec, memory *cache.Memory, log *slog.Logger) *Store {
-	return &Store{client: client, codec: codec, memory: memory, log: log, timeout: callTimeout, warnings: rate.Sometimes{Interval: warnEvery}, position: "0-0"}
+	return &Store{
+		client: client, codec: codec, memory: memory, log: log, timeout: callTimeout, purgeWait: purgeWait,
+		warnings: rate.Sometimes{Interval: warnEvery}, position: "0-0", replica: rand.Text(),
+	}
 }
 
 // Close closes the client. Run must have returned.
@@ -104,13 +113,19 @@ func variant(e *cache.Entry) string {
 }
 
 // call runs an operation on a key during which a request waits, and reports whether the operation
-// succeeded. While the store is skipped, call returns false. A key of another Redis type is removed.
+// succeeded. While the store is skipped, call returns false.
 func (s *Store) call(ctx context.Context, operation, key string, do func(context.Context) error) bool {
 	if !s.ready.Load() || time.Now().UnixNano() < s.skipUntil.Load() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
 	defer cancel()
+	return s.try(ctx, operation, key, do)
+}
+
+// try runs an operation on a key, and reports whether the operation succeeded. After an error the store is
+// skipped for skipAfterError. A key of another Redis type is removed.
+func (s *Store) try(ctx context.Context, operation, key string, do func(context.Context) error) bool {
 	err := do(ctx)
 	if err != nil && strings.Contains(err.Error(), "WRONGTYPE") {
 		if err = s.client.Unlink(ctx, key).Err(); err == nil {
