@@ -16,6 +16,8 @@ type Entry struct {
 	// Header has the end-to-end fields that [StorableHeader] keeps. Do not modify Header.
 	Header http.Header
 	Body   []byte
+	// Coded contains Body by content coding. [Memory.Coded] adds the codings that clients accept.
+	Coded map[string][]byte `json:"-"`
 	// Vary contains the request fields that select this entry, with their values.
 	Vary []Field
 	// Tags lists the names under which the entry can be purged.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"golang.org/x/sync/singleflight"
 )
 
 const (
@@ -15,7 +16,7 @@ const (
 	maxVariants = 8
 	// retention is the time for which a stale entry is kept for revalidation.
 	retention = 24 * time.Hour
-	// entryOverhead is the approximate size of an entry without its body and header.
+	// entryOverhead is the approximate size of an entry without its bodies and header.
 	entryOverhead = 512
 	// tagOverhead is the approximate size of a tag of an entry, without its name.
 	tagOverhead = 32
@@ -26,6 +27,7 @@ const (
 type Memory struct {
 	uncacheable uncacheable
 	maxBytes    uint64
+	encoding    singleflight.Group // see Coded
 
 	mu         sync.Mutex // guards the fields below
 	latest     Generation // of all purges
@@ -54,6 +56,9 @@ func NewMemory(size int64) *Memory {
 func weight(list []*Entry) (bytes uint64) {
 	for _, e := range list {
 		bytes += entryOverhead + uint64(len(e.Body))
+		for _, body := range e.Coded {
+			bytes += uint64(len(body))
+		}
 		for name, values := range e.Header {
 			for _, value := range values {
 				bytes += uint64(len(name) + len(value))

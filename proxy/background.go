@@ -96,6 +96,7 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	g.traceBackground(ex, task.cause)
 	defer g.finish(ex)
 	ex.question, ex.call = q, c
+	ex.acceptEncoding = nil // no client reads the response
 	c.Lead(task.cancel, ex.span.SpanContext())
 	if c.Computation().Response != nil {
 		ex.polls = 1 // the client's request was the first poll

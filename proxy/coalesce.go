@@ -188,7 +188,7 @@ func (g *Gateway) responseOfCall(ex *exchange, notBefore time.Time) *http.Respon
 		return nil
 	}
 	ex.record.Cache += "; collapsed" + ttl(e, now)
-	return entryResponse(ex, e, now)
+	return g.entryResponse(ex, e, now)
 }
 
 // resultFor returns the result of a call whose response is stored as e.

@@ -273,7 +273,7 @@ func (g *Gateway) tryCredential(ex *exchange, out *http.Request, identity Identi
 	a := credentialResult{ex: &own}
 	switch {
 	case first && own.hidden != nil:
-		a.resp = own.useHit(own.hidden) //nolint:bodyclose // answerWithAny returns or discards the response
+		a.resp = g.useHit(&own, own.hidden) //nolint:bodyclose // answerWithAny returns or discards the response
 	case first:
 		a.resp, a.err = g.answer(&own, out) //nolint:bodyclose // as above
 	default:
@@ -289,16 +289,16 @@ func (g *Gateway) answerWith(ex *exchange, out *http.Request, identity Identity)
 	g.useCredential(ex, identity)
 	out.Header = ex.header.Clone()
 	if e := g.usableEntry(ex); e != nil {
-		return ex.useHit(e), nil
+		return g.useHit(ex, e), nil
 	}
 	return g.answer(ex, out)
 }
 
 // useHit returns a stored response as the result of a credential.
-func (ex *exchange) useHit(e *cache.Entry) *http.Response {
+func (g *Gateway) useHit(ex *exchange, e *cache.Entry) *http.Response {
 	now := time.Now()
 	ex.record.Cache = "weir; hit" + ttl(e, now)
-	return entryResponse(ex, e, now)
+	return g.entryResponse(ex, e, now)
 }
 
 // mayBeHidden reports whether another credential of the client may have access to a resource after this credential got

@@ -32,7 +32,11 @@ type question struct {
 	key               cache.Key // zero if the cache is not used
 	rule              cache.Rule
 	cacheControl      cache.Directives // Cache-Control of the client's request
-	route             string           // label in logs and metrics; the number of labels is bounded
+	// identityAsked is set if the upstream is asked for the identity form, and Weir selects the content coding from
+	// acceptEncoding, the client's Accept-Encoding.
+	identityAsked  bool
+	acceptEncoding []string
+	route          string // label in logs and metrics; the number of labels is bounded
 	// operation is the matched operation, with points that depend on the body. claimScope is the operation's name in
 	// claims: the ID, or method and route for a route outside the catalogue.
 	operation  *policy.Operation
@@ -171,8 +175,7 @@ func (g *Gateway) setKey(ex *exchange) {
 	case policy.Statistics:
 		ex.rule.DefaultLifetime = statisticsTTL
 	}
-	// All clients get the same representation, so the key need not include Accept-Encoding.
-	ex.header["Accept-Encoding"] = identityEncoding
+	ex.askForIdentity() // so the key need not include Accept-Encoding
 	if len(g.Dialect.ETag) > 0 {
 		// The upstream formats JSON for browsers, under the same ETag as the compact form. The ETag depends on the
 		// spelling of the media type, so the gateway sends one spelling.

@@ -22,6 +22,7 @@
 //   - transport.go: send
 //   - upstream.go: settle
 //   - store.go: store, or for a 304 notModified, with confirmed of proof.go
+//   - coding.go: encode
 //   - gateway.go: finish
 //
 // refusal.go writes all error bodies. tags.go derives the tags of responses, by which [cache.Store.Purge] finds them.
@@ -255,6 +256,7 @@ func (g *Gateway) forward(ex *exchange) {
 		return g.answerWithAny(ex, out.WithContext(ex.in.Context()))
 	})
 	proxy.ModifyResponse = func(resp *http.Response) error {
+		ex.encode(resp)
 		if len(resp.Trailer) > 0 {
 			resp.Header.Del("Content-Length") // HTTP/1.1 needs chunks for trailers
 		}

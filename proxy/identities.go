@@ -200,12 +200,12 @@ func isWorkflowLimit(o limits.Outcome) bool {
 	return o.Rate.Limit == policy.DefaultLimits().For(policy.Workflow, policy.Core).Max
 }
 
-// peekJSON returns the beginning of an uncompressed JSON body.
+// peekJSON returns the decoded beginning of a JSON body.
 func peekJSON(resp *http.Response) []byte {
-	if resp.Header.Get("Content-Encoding") != "" || !strings.Contains(resp.Header.Get("Content-Type"), "json") {
+	if !strings.Contains(resp.Header.Get("Content-Type"), "json") {
 		return nil
 	}
-	return peek(resp, maxPeek)
+	return peekText(resp)
 }
 
 // field returns a simple member of a JSON object, or nil. The object may be truncated after the member.

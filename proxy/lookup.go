@@ -77,6 +77,9 @@ func (g *Gateway) lookup(ex *exchange) (e *cache.Entry, purged bool) {
 		ex.skipShared = false
 	}
 	ex.uncacheable = g.Cache.Uncacheable(ex.key)
+	if e == nil && (ex.uncacheable || ex.skipShared) {
+		ex.passCoding()
+	}
 	return e, purged
 }
 
@@ -186,7 +189,7 @@ func (g *Gateway) staleOr(ex *exchange, err error) (*http.Response, error) {
 		return nil, err // another credential is tried; an unusable or unverified credential may have no access
 	case ex.shed != nil && ex.fallback != nil:
 		ex.record.Cache = "weir; hit"
-		return ex.useFallback("overload"), nil
+		return g.useFallback(ex, "overload"), nil
 	case ex.shed != nil:
 		return nil, err
 	case ex.fallback == nil && ex.stale != nil && ex.stale.NeverStale(ex.rule) && !limited:
@@ -200,15 +203,15 @@ func (g *Gateway) staleOr(ex *exchange, err error) (*http.Response, error) {
 		if ex.record.Attempts == 0 {
 			ex.record.Cache = "weir; hit" // no request was forwarded
 		}
-		return ex.useFallback(string(refused.Reason)), nil
+		return g.useFallback(ex, string(refused.Reason)), nil
 	}
 	ex.record.Error = err.Error()
-	return ex.useFallback("upstream"), nil
+	return g.useFallback(ex, "upstream"), nil
 }
 
 // useFallback returns the stale fallback and puts the reason into Cache-Status.
-func (ex *exchange) useFallback(reason string) *http.Response {
+func (g *Gateway) useFallback(ex *exchange, reason string) *http.Response {
 	now := time.Now()
 	ex.record.Cache += ttl(ex.fallback, now) + "; detail=" + reason
-	return entryResponse(ex, ex.fallback, now)
+	return g.entryResponse(ex, ex.fallback, now)
 }

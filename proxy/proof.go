@@ -155,6 +155,7 @@ func (g *Gateway) setConditions(ex *exchange, out *http.Request) {
 		return
 	}
 	ex.conditional = true
+	ex.identityAsked, out.Header["Accept-Encoding"] = true, identityEncoding // the candidates have this form
 	out.Header.Del("If-None-Match")
 	out.Header.Del("If-Modified-Since")
 	var tags []string

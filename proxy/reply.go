@@ -73,6 +73,7 @@ func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 	ex.record.Cache = "weir; hit" + ttl(e, now)
 	h := ex.w.Header()
 	status := copyEntryHeader(ex, e, now, h)
+	body := g.storedContent(ex, e, status, h)
 	g.finishHeader(ex, h)
 	if ex.ranged && status == http.StatusOK {
 		h.Del("Content-Length")
@@ -85,7 +86,7 @@ func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 	}
 	ex.w.WriteHeader(status)
 	if status != http.StatusNotModified && ex.method != http.MethodHead {
-		_, _ = ex.w.Write(e.Body) // the record shows an incomplete write
+		_, _ = ex.w.Write(body) // the record shows an incomplete write
 	}
 }
 
@@ -124,13 +125,14 @@ func copyEntryHeader(ex *exchange, e *cache.Entry, now time.Time, h http.Header)
 }
 
 // entryResponse returns a stored response as an [http.Response].
-func entryResponse(ex *exchange, e *cache.Entry, now time.Time) *http.Response {
+func (g *Gateway) entryResponse(ex *exchange, e *cache.Entry, now time.Time) *http.Response {
 	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: ex.in, Body: http.NoBody, Header: http.Header{}}
 	resp.StatusCode = copyEntryHeader(ex, e, now, resp.Header)
+	body := g.storedContent(ex, e, resp.StatusCode, resp.Header)
 	if resp.StatusCode != http.StatusNotModified {
-		resp.ContentLength = int64(len(e.Body))
+		resp.ContentLength = int64(len(body))
 		if ex.method != http.MethodHead {
-			resp.Body = io.NopCloser(bytes.NewReader(e.Body))
+			resp.Body = io.NopCloser(bytes.NewReader(body))
 		}
 	}
 	return resp

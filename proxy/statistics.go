@@ -110,14 +110,14 @@ func (g *Gateway) pollInBackground(ex *exchange, resp *http.Response) bool {
 func (g *Gateway) stillComputing(ex *exchange, call *coalesce.Call) *http.Response {
 	if ex.fallback != nil {
 		ex.record.Cache = "weir; hit" // no request was forwarded for this client
-		return ex.useFallback("computing")
+		return g.useFallback(ex, "computing")
 	}
 	c := call.Computation()
 	if ex.record.Attempts == 0 {
 		ex.record.Cache += "; fwd-status=" + strconv.Itoa(c.Response.Status)
 	}
 	ex.record.Cache += "; collapsed"
-	resp := entryResponse(ex, c.Response, time.Now())
+	resp := g.entryResponse(ex, c.Response, time.Now())
 	resp.Header.Set("Retry-After", retryAfter(time.Until(c.Next)+time.Second)) // one more second for the poll itself
 	return resp
 }

@@ -26,6 +26,11 @@ func (g *Gateway) store(
 	ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation,
 ) (*http.Response, error) {
 	lifetime, vary, ok := g.storable(ex, a)
+	if ok && !ex.identityAsked && resp.Header.Get("Content-Encoding") != "" {
+		g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key) // the next request asks for the identity form
+		ex.call.Finish(coalesce.Private, nil)
+		return resp, nil
+	}
 	if !ok || resp.ContentLength > maxEntry || !delimited(resp) {
 		if ex.stale != nil && ex.replacesStored(resp.StatusCode) {
 			g.deleteStored(ex)
@@ -127,13 +132,13 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 	if !ok {
 		g.deleteStored(ex)
 		ex.call.Finish(coalesce.Private, nil)
-		return entryResponse(ex, e, now)
+		return g.entryResponse(ex, e, now)
 	}
 	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
 	g.Cache.Put(ex.in.Context(), ex.key, e, ex.call.SetShared)
 	ex.record.Cache += "; stored" + ttl(e, now)
 	ex.call.Finish(ex.resultFor(e), nil)
-	return entryResponse(ex, e, now)
+	return g.entryResponse(ex, e, now)
 }
 
 // storable reports whether a response may be stored for the question, and returns the freshness lifetime and the

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/coalesce"
@@ -42,7 +43,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 		discard(resp.Body)
 		ex.call.Finish(coalesce.Private, nil)
 		ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
-		return ex.useFallback(reason), nil
+		return g.useFallback(ex, reason), nil
 	}
 	switch resp.StatusCode {
 	case http.StatusNotModified:
@@ -296,7 +297,7 @@ func recognizeLimit(resp *http.Response, outcome *limits.Outcome) (message strin
 	if !graphQL && resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {
 		return ""
 	}
-	outcome.Limited, message = limits.ReadLimitError(resp.StatusCode, resp.Header, peek(resp, maxPeek))
+	outcome.Limited, message = limits.ReadLimitError(resp.StatusCode, resp.Header, peekText(resp))
 	outcome.RetryAfter = limits.ReadRetryAfter(resp.Header, time.Now())
 	return message
 }
@@ -312,6 +313,11 @@ func peek(resp *http.Response, most int64) []byte {
 	}
 	resp.Body = rejoin(start, err, resp.Body)
 	return start
+}
+
+// peekText returns the decoded beginning of the body. The body can still be read completely.
+func peekText(resp *http.Response) []byte {
+	return contentcoding.Decode(resp.Header.Get("Content-Encoding"), peek(resp, maxPeek), maxPeek)
 }
 
 // rejoin returns a body that begins with start. After start the body continues with the rest of body, or returns err if

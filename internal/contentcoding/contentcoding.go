@@ -1,0 +1,189 @@
+// Package contentcoding encodes response bodies with gzip and zstd (RFC 9110 section 8.4).
+package contentcoding
+
+import (
+	"bytes"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// Coding is a content coding. A Coding is safe for concurrent use.
+type Coding struct {
+	Name    string
+	streams sync.Pool // of *stream
+	decode  func(io.Reader) (io.Reader, error)
+}
+
+// codings contains the supported codings. At equal weights the last coding is selected.
+var codings = []*Coding{
+	newCoding("gzip", func() (encoder, error) {
+		return gzip.NewWriterLevel(nil, gzip.BestSpeed)
+	}, func(r io.Reader) (io.Reader, error) {
+		return gzip.NewReader(r)
+	}),
+	newCoding("zstd", func() (encoder, error) {
+		return zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+			zstd.WithWindowSize(128<<10), zstd.WithLowerEncoderMem(true))
+	}, func(r io.Reader) (io.Reader, error) {
+		// With a concurrency of 1 the reader has no goroutine, and need not be closed.
+		return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
+	}),
+}
+
+// encoder is the part of the libraries' writers that this package uses.
+type encoder interface {
+	io.WriteCloser
+	Flush() error
+	Reset(w io.Writer)
+}
+
+func newCoding(name string, newEncoder func() (encoder, error), decode func(io.Reader) (io.Reader, error)) *Coding {
+	c := &Coding{Name: name, decode: decode}
+	c.streams.New = func() any {
+		e, err := newEncoder()
+		if err != nil {
+			panic(err) // the options are constants
+		}
+		return &stream{encoder: e}
+	}
+	return c
+}
+
+// Select returns the supported coding that an Accept-Encoding field prefers (RFC 9110 section
+// 12.5.3), or nil for identity. A supported coding is preferred to identity at the same weight.
+func Select(accept []string) *Coding {
+	if len(accept) == 0 {
+		return nil
+	}
+	weights := map[string]float64{}
+	for _, value := range accept {
+		for member := range strings.SplitSeq(value, ",") {
+			name, parameter, _ := strings.Cut(member, ";")
+			if name = strings.ToLower(strings.TrimSpace(name)); name == "x-gzip" { // RFC 9110 section 8.4.1.3
+				name = "gzip"
+			}
+			weights[name] = weight(parameter)
+		}
+	}
+	var selected *Coding
+	most := weights["identity"]
+	for _, c := range codings {
+		w, listed := weights[c.Name]
+		if !listed {
+			w = weights["*"]
+		}
+		if w > 0 && w >= most {
+			selected, most = c, w
+		}
+	}
+	return selected
+}
+
+// weight parses the parameter of a member. An invalid weight is 0, so that the coding is not used.
+func weight(parameter string) float64 {
+	name, value, _ := strings.Cut(parameter, "=")
+	if name = strings.TrimSpace(name); name == "" {
+		return 1
+	}
+	w, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+	if err != nil || !strings.EqualFold(name, "q") || !(0 <= w && w <= 1) {
+		return 0
+	}
+	return w
+}
+
+// compressible contains the subtypes, and suffixes of subtypes, whose bodies are text.
+var compressible = []string{"json", "xml", "javascript", "x-ndjson", "yaml", "x-yaml", "graphql"}
+
+// Compressible reports whether bodies with this Content-Type usually become much smaller.
+func Compressible(contentType string) bool {
+	mediaType, _, _ := strings.Cut(contentType, ";")
+	kind, subtype, _ := strings.Cut(strings.ToLower(strings.TrimSpace(mediaType)), "/")
+	return kind == "text" || slices.Contains(compressible, subtype[strings.LastIndexByte(subtype, '+')+1:])
+}
+
+// stream is an encoder with buffers for its input and output.
+type stream struct {
+	encoder
+	in  [32 << 10]byte
+	out bytes.Buffer
+}
+
+func (c *Coding) newStream() *stream {
+	s, _ := c.streams.Get().(*stream)
+	s.out.Reset()
+	s.Reset(&s.out)
+	return s
+}
+
+// Encode returns the encoded body.
+func (c *Coding) Encode(body []byte) []byte {
+	s := c.newStream()
+	defer c.streams.Put(s)
+	_, _ = s.Write(body) // writes to a bytes.Buffer do not fail
+	_ = s.Close()
+	return bytes.Clone(s.out.Bytes())
+}
+
+// Reader returns a body that encodes another body while it is read. The data of each read from body
+// can be decoded at once.
+func (c *Coding) Reader(body io.ReadCloser) io.ReadCloser {
+	return &reader{ReadCloser: body, coding: c, stream: c.newStream()}
+}
+
+type reader struct {
+	io.ReadCloser
+	coding *Coding
+	stream *stream // nil after Close
+	err    error   // returned after the output
+}
+
+func (r *reader) Read(p []byte) (int, error) {
+	s := r.stream
+	if s == nil {
+		return 0, io.ErrClosedPipe
+	}
+	for s.out.Len() == 0 {
+		if r.err != nil {
+			return 0, r.err
+		}
+		var n int
+		n, r.err = r.ReadCloser.Read(s.in[:])
+		_, _ = s.Write(s.in[:n]) // writes to a bytes.Buffer do not fail
+		if r.err == io.EOF {
+			_ = s.Close()
+		} else if n > 0 {
+			_ = s.Flush()
+		}
+	}
+	return s.out.Read(p)
+}
+
+func (r *reader) Close() error {
+	if r.stream != nil {
+		r.coding.streams.Put(r.stream)
+		r.stream = nil
+	}
+	return r.ReadCloser.Close()
+}
+
+// Decode returns at most limit bytes of the body that starts with these bytes of a Content-Encoding.
+// With an unsupported coding, Decode returns start.
+func Decode(contentEncoding string, start []byte, limit int64) []byte {
+	i := slices.IndexFunc(codings, func(c *Coding) bool { return strings.EqualFold(c.Name, contentEncoding) })
+	if i < 0 {
+		return start
+	}
+	r, err := codings[i].decode(bytes.NewReader(start))
+	if err != nil {
+		return nil
+	}
+	decoded, _ := io.ReadAll(io.LimitReader(r, limit)) // a truncated body is an error at its end
+	return decoded
+}

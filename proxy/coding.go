@@ -1,0 +1,104 @@
+package proxy
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/contentcoding"
+)
+
+// minCoded is the size of the smallest body that is encoded. A smaller response fits into one packet anyway.
+const minCoded = 1 << 10
+
+// uncoded contains the response fields that exclude a content coding: the content is encoded already, is a part, or has
+// a digest (RFC 9530).
+var uncoded = []string{"Content-Encoding", "Content-Range", "Content-Md5", "Digest", "Content-Digest", "Repr-Digest"}
+
+// selectCoding returns the content coding for a response whose identity form has this length, or nil for identity. The
+// length is -1 if unknown. selectCoding also sets Vary, and for a coding Content-Encoding and a weak ETag, and removes
+// Accept-Ranges and Content-Length.
+func (ex *exchange) selectCoding(status int, h http.Header, length int64) *contentcoding.Coding {
+	if !httpguts.HeaderValuesContainsToken(h["Vary"], "Accept-Encoding") && !httpguts.HeaderValuesContainsToken(h["Vary"], "*") {
+		h["Vary"] = append(h["Vary"], "Accept-Encoding")
+	}
+	c := contentcoding.Select(ex.acceptEncoding)
+	if status == http.StatusNotModified {
+		ex.weakenConfirmed(h, c)
+		return nil
+	}
+	has := func(name string) bool { return len(h[name]) > 0 }
+	noTransform := func() bool {
+		return ex.cacheControl.Has("no-transform") || cache.ParseDirectives(h["Cache-Control"]).Has("no-transform")
+	}
+	if c == nil || ex.ranged || 0 <= length && length < minCoded || !contentcoding.Compressible(h.Get("Content-Type")) ||
+		slices.ContainsFunc(uncoded, has) || noTransform() {
+		return nil
+	}
+	h.Del("Accept-Ranges") // ranges are parts of the identity form
+	h.Del("Content-Length")
+	h.Set("Content-Encoding", c.Name)
+	weaken(h)
+	return c
+}
+
+// weaken makes a strong ETag weak, because two content codings must not share a strong ETag (RFC 9110 section 8.8.3.3).
+func weaken(h http.Header) {
+	if etag := h.Get("Etag"); strings.HasPrefix(etag, `"`) {
+		h.Set("Etag", "W/"+etag)
+	}
+}
+
+// weakenConfirmed sets the ETag of a 304 to the form that the client has stored (RFC 9111 section 4.3.4): the weak form
+// if the client sent that form, or may have stored a coded response without sending its ETag.
+func (ex *exchange) weakenConfirmed(h http.Header, c *contentcoding.Coding) {
+	sent := ex.in.Header["If-None-Match"]
+	if len(sent) == 0 && c != nil || strings.Contains(strings.Join(sent, ","), "W/"+h.Get("Etag")) {
+		weaken(h)
+	}
+}
+
+// storedContent returns the body of a stored response in the content coding of the client, and sets the fields in h.
+func (g *Gateway) storedContent(ex *exchange, e *cache.Entry, status int, h http.Header) []byte {
+	c := ex.selectCoding(status, h, int64(len(e.Body)))
+	if c == nil {
+		return e.Body
+	}
+	body := g.Cache.Coded(ex.key, e, c)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	return body
+}
+
+// encode applies a content coding to a response that the upstream sent in identity form. A stored response is encoded
+// already.
+func (ex *exchange) encode(resp *http.Response) {
+	if !ex.identityAsked {
+		return
+	}
+	c := ex.selectCoding(resp.StatusCode, resp.Header, resp.ContentLength)
+	if c == nil {
+		return
+	}
+	resp.ContentLength = -1 // the ReverseProxy then flushes each write
+	if ex.method != http.MethodHead {
+		resp.Body = c.Reader(resp.Body)
+	}
+}
+
+// askForIdentity asks the upstream for the identity form, which is stored. Weir encodes that form for the client.
+func (ex *exchange) askForIdentity() {
+	ex.acceptEncoding, ex.identityAsked = ex.header["Accept-Encoding"], true
+	ex.header["Accept-Encoding"] = identityEncoding
+}
+
+// passCoding lets the upstream select the content coding of a response that will probably not be stored.
+func (ex *exchange) passCoding() {
+	if len(ex.acceptEncoding) > 0 {
+		ex.identityAsked = false
+		ex.header["Accept-Encoding"] = ex.acceptEncoding
+	}
+}
