@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"math"
 	"net/http"
 	"slices"
@@ -23,6 +24,7 @@ const (
 // The loss of an entry costs a request only. A Memory is safe for concurrent use.
 type Memory struct {
 	purges
+	coverage    coverage
 	uncacheable uncacheable
 	maxBytes    uint64
 
@@ -141,6 +143,7 @@ func (m *Memory) Delete(key Key) {
 // number. Generation 0 selects the next generation; the shared tier assigns other generations.
 func (m *Memory) ApplyPurge(p Purge, g Generation) (removed int) {
 	m.record(p, g)
+	m.coverage.apply(p.Coverage, cmp.Or(g, m.Generation()))
 	if !p.Hard {
 		return 0
 	}

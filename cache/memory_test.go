@@ -177,7 +177,7 @@ func TestMemoryIsAMapWithEviction(t *testing.T) {
 			},
 			"purge": func(t *rapid.T) {
 				which := tag.Draw(t, "tag")
-				if n := m.Count(which); n != m.ApplyPurge(Purge{[]string{which}, true}, 0) || m.Count(which) != 0 {
+				if n := m.Count(which); n != m.ApplyPurge(Purge{Tags: []string{which}, Hard: true}, 0) || m.Count(which) != 0 {
 					t.Fatalf("not all of the %d entries were removed", n)
 				}
 			},
@@ -237,7 +237,7 @@ func TestPurgeHardRemovesEntriesWithTheTag(t *testing.T) {
 	if n := m.Count("x"); n != 2 {
 		t.Errorf("%d entries have the tag", n)
 	}
-	if n := m.ApplyPurge(Purge{[]string{"x"}, true}, 0); n != 2 {
+	if n := m.ApplyPurge(Purge{Tags: []string{"x"}, Hard: true}, 0); n != 2 {
 		t.Errorf("%d entries removed", n)
 	}
 	for _, key := range []Key{NewKey("a"), NewKey("b")} {

@@ -21,6 +21,8 @@ type Generation uint64
 type Purge struct {
 	Tags []string `json:"tags"`
 	Hard bool     `json:"hard,omitempty"`
+	// Coverage is set for the purge of a webhook event.
+	Coverage *Coverage `json:"coverage,omitempty"`
 }
 
 // maxPurged bounds the recorded tags.

@@ -52,6 +52,9 @@ func (s *Store) Purge(ctx context.Context, p cache.Purge) {
 	}
 }
 
+// Following implements [cache.Shared].
+func (s *Store) Following() bool { return s.ready.Load() }
+
 // add appends a purge to the stream.
 func (s *Store) add(ctx context.Context, p cache.Purge, id string) (cache.Generation, error) {
 	text, err := json.Marshal(p)
