@@ -90,6 +90,8 @@ type Config struct {
 	Cache   *cache.Store
 	// ETags selects the ETags that prove access; empty means [ETagsComputed].
 	ETags ETags
+	// WebhookFresh bounds the use of a response without revalidation while webhooks report its changes; 0 disables it.
+	WebhookFresh time.Duration
 	// Transport makes one attempt; see [NewTransport].
 	Transport http.RoundTripper
 	// Wait is the maximum queue time of a request without a Prefer field.

@@ -50,6 +50,7 @@ func (g *Gateway) store(
 		}
 		e.Body = body
 		g.checkComputedETag(ex, sent, e)
+		g.checkEvents(ex, e)
 		ex.call.SetShared(g.Cache.Put(ex.in.Context(), ex.key, e))
 		ex.call.Finish(coalesce.Stored, nil)
 	}}
