@@ -16,7 +16,7 @@ import (
 func (g *Gateway) eventSource(q *question) (objects, events []string) {
 	events = g.Catalogue.DecidedBy(q.match.Operation)
 	at := q.match.Collection()
-	if len(events) == 0 || at.Name == "?" || q.match.Operation.Cache.Class != policy.PerCaller {
+	if len(events) == 0 || q.match.Operation.Cache.Class != policy.PerCaller {
 		return nil, nil
 	}
 	objects = []string{at.Root + ":" + at.Name}

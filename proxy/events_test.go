@@ -245,7 +245,9 @@ func TestReplicaThatMissesPurgesRevalidates(t *testing.T) {
 		}
 		read()
 		time.Sleep(2 * time.Minute)
+		gets := shared.gets
 		w.want("with purges of the other replica", read(), "weir; hit; ttl=1680; detail=webhook")
+		w.want("reads of the shared tier", shared.gets-gets, 0)
 		shared.mu.Lock()
 		shared.away = true
 		shared.mu.Unlock()
