@@ -6,7 +6,7 @@
 //   - exchange.go: classify
 //   - credentials.go: pickCredential, useCredential
 //   - exchange.go: setKey
-//   - lookup.go: answerFromCache, usableEntry
+//   - lookup.go: answerFromCache, usableEntry, with isCurrent of events.go
 //   - reply.go: replyFromEntry
 //   - gateway.go: finish
 //

@@ -4,7 +4,7 @@
 // Invariants:
 //   - A body is parsed only after its SHA-256 signature was verified.
 //   - A repeated delivery is not reported again, as long as its identifier is remembered.
-//   - An event identifies the changed data. No other data is taken from a delivery.
+//   - An event identifies the changed data and its webhook. No other data is taken from a delivery.
 //
 // Entry point: [Receiver.Handler]. The catalogue decides which cache entries an event makes stale.
 package webhook
