@@ -25,6 +25,7 @@ const (
 // Memory is the tier in this process's memory: a least-recently-used cache with a bound in bytes.
 // The loss of an entry costs a request only. A Memory is safe for concurrent use.
 type Memory struct {
+	coverage    coverage
 	uncacheable uncacheable
 	maxBytes    uint64
 	encoding    singleflight.Group // see Coded

@@ -177,7 +177,7 @@ func TestMemoryIsAMapWithEviction(t *testing.T) {
 			},
 			"purge": func(t *rapid.T) {
 				which := tag.Draw(t, "tag")
-				if n := m.Count(which); n != m.ApplyPurge(Purge{[]string{which}, true}, 0) || m.Count(which) != 0 {
+				if n := m.Count(which); n != m.ApplyPurge(Purge{Tags: []string{which}, Hard: true}, 0) || m.Count(which) != 0 {
 					t.Fatalf("not all of the %d entries were removed", n)
 				}
 			},

@@ -21,6 +21,8 @@ type Generation uint64
 type Purge struct {
 	Tags []string `json:"tags"`
 	Hard bool     `json:"hard,omitempty"`
+	// Coverage is set for the purge of a webhook event.
+	Coverage *Coverage `json:"coverage,omitempty"`
 }
 
 // tag is a tag of at least one entry in memory. The entries with the tag share it, so a purge costs
@@ -127,6 +129,7 @@ func (m *Memory) ApplyPurge(p Purge, g Generation) (removed int) {
 	g = cmp.Or(g, m.latest+1)
 	m.latest = max(m.latest, g)
 	m.record.add(p, g)
+	m.coverage.apply(p.Coverage, g)
 	tagged := m.taggedLocked(p.Tags)
 	for _, t := range tagged {
 		t.purgeAt(g)

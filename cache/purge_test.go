@@ -64,7 +64,7 @@ func TestPurgeHardRemovesEntriesWithTheTag(t *testing.T) {
 	if n := m.Count("x"); n != 2 {
 		t.Errorf("%d entries have the tag", n)
 	}
-	if n := m.ApplyPurge(Purge{[]string{"x"}, true}, 0); n != 2 {
+	if n := m.ApplyPurge(Purge{Tags: []string{"x"}, Hard: true}, 0); n != 2 {
 		t.Errorf("%d entries removed", n)
 	}
 	for _, key := range []Key{NewKey("a"), NewKey("b")} {
@@ -181,7 +181,7 @@ func TestPurgedEntriesAreNeverFresh(t *testing.T) {
 			"purge hard": func(t *rapid.T) {
 				tag := name.Draw(t, "tag")
 				n := m.Count(tag)
-				if removed := m.ApplyPurge(Purge{[]string{tag}, true}, 0); removed != n || m.Count(tag) != 0 {
+				if removed := m.ApplyPurge(Purge{Tags: []string{tag}, Hard: true}, 0); removed != n || m.Count(tag) != 0 {
 					t.Fatalf("%d entries removed, want %d", removed, n)
 				}
 				last[tag] = m.Generation()

@@ -43,6 +43,8 @@ type Shared interface {
 	// While the tier is unavailable, Purge keeps the purge and sends it later. A purge that is not sent is
 	// lost when the process ends.
 	Purge(ctx context.Context, p Purge)
+	// Following reports whether the purges of the other replicas reach this replica at present.
+	Following() bool
 	// AcquireFetch acquires or renews the lease to fetch the response for a key, for a few
 	// seconds. If another owner has the lease, AcquireFetch returns false and that lease. If the
 	// tier is unavailable or the lease unreadable, AcquireFetch returns false and nil: the replica
@@ -229,7 +231,7 @@ func (s *Store) Purge(ctx context.Context, tags ...string) {
 // PurgeHard returns the number of entries removed from the memory of this replica. Entries in the
 // shared tier are not deleted, but Lookup ignores them (see [Purge]).
 func (s *Store) PurgeHard(ctx context.Context, tags ...string) (removed int) {
-	return s.purge(ctx, Purge{tags, true})
+	return s.purge(ctx, Purge{Tags: tags, Hard: true})
 }
 
 func (s *Store) purge(ctx context.Context, p Purge) (removed int) {

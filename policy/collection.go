@@ -103,8 +103,13 @@ type collections struct {
 	Related map[string][]string `yaml:"related"`
 	// Events lists, for each webhook event, the collections that show the change.
 	Events map[string][]string `yaml:"events"`
+	// Undelivered lists, for the root of a webhook (repo or org), the events that the webhook does not deliver.
+	Undelivered map[string][]string `yaml:"undelivered"`
+	// Decided lists the operations whose responses change with an event.
+	Decided []string `yaml:"decided"`
 
-	families map[string][]string // of the operations, by root
+	families  map[string][]string // of the operations, by root
+	decidedBy map[string][]string // events by operation, for DecidedBy
 }
 
 // ChangedBy returns the tags that a successful write makes stale: its collection, the root object and the related
@@ -150,11 +155,25 @@ func (c *Catalogue) ChangedByEvent(event, repository, owner string) []string {
 }
 
 // EventsOf returns the webhook events that make responses in a collection stale, sorted.
-func (c *Catalogue) EventsOf(at Collection) (events []string) {
+func (c *Catalogue) EventsOf(at Collection) []string {
 	if c.collections == nil {
 		return nil
 	}
-	for event, names := range c.collections().Events {
+	return c.collections().eventsOf(at)
+}
+
+// DecidedBy returns the webhook events that report the changes of an operation's responses, sorted. Webhooks of the
+// repository or the organization deliver all these events. The result is empty if the responses also change without an
+// event.
+func (c *Catalogue) DecidedBy(op *Operation) []string {
+	if c.collections == nil {
+		return nil
+	}
+	return c.collections().decidedBy[op.ID]
+}
+
+func (c *collections) eventsOf(at Collection) (events []string) {
+	for event, names := range c.Events {
 		all := at.Root == "repo" && at.Family != "stats" && slices.Contains(names, "repo/"+allFamilies)
 		if all || slices.Contains(names, at.Root+"/"+at.Family) {
 			events = append(events, event)
@@ -162,6 +181,29 @@ func (c *Catalogue) EventsOf(at Collection) (events []string) {
 	}
 	slices.Sort(events)
 	return events
+}
+
+// decide sets decidedBy from the other fields, and returns an error for each unknown operation and event.
+func (c *collections) decide(operations []*Operation) (errs []error) {
+	for root, events := range c.Undelivered {
+		for _, event := range events {
+			if _, ok := c.Events[event]; !ok {
+				errs = append(errs, fmt.Errorf("collections.yaml: undelivered: %s: no event %q", root, event))
+			}
+		}
+	}
+	c.decidedBy = map[string][]string{}
+	for _, id := range c.Decided {
+		i := slices.IndexFunc(operations, func(op *Operation) bool { return op.ID == id && op.Safe() })
+		if i < 0 {
+			errs = append(errs, fmt.Errorf("collections.yaml: decided: no read operation %q", id))
+			continue
+		}
+		at := collectionOf(operations[i])
+		undelivered := func(event string) bool { return slices.Contains(c.Undelivered[at.Root], event) }
+		c.decidedBy[id] = slices.DeleteFunc(c.eventsOf(at), undelivered)
+	}
+	return errs
 }
 
 // tagsOf expands names of collections.yaml, such as repo/issues, to tags of the object that changed. subject is the root
@@ -212,10 +254,9 @@ func (c *Catalogue) tagsOf(names []string, subject Collection, repository string
 
 // familiesOf returns the families of the operations, by root.
 func familiesOf(operations []*Operation) map[string][]string {
-	families, plain := map[string][]string{"repo": {allFamilies}}, strings.NewReplacer("{", "", "}", "")
+	families := map[string][]string{"repo": {allFamilies}}
 	for _, op := range operations {
-		m := Match{Operation: op, Path: plain.Replace(op.Path)}
-		at := m.Collection()
+		at := collectionOf(op)
 		families[at.Root] = append(families[at.Root], at.Family)
 	}
 	for root, list := range families {
@@ -223,6 +264,12 @@ func familiesOf(operations []*Operation) map[string][]string {
 		families[root] = slices.Compact(list)
 	}
 	return families
+}
+
+// collectionOf returns the collection of an operation. The names of its path parameters replace their values.
+func collectionOf(op *Operation) Collection {
+	m := Match{Operation: op, Path: strings.NewReplacer("{", "", "}", "").Replace(op.Path)}
+	return m.Collection()
 }
 
 // check returns an error for each collection without an operation.

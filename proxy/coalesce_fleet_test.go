@@ -80,6 +80,12 @@ func (c *sharedTier) Purge(_ context.Context, p cache.Purge) {
 	}
 }
 
+func (c *sharedTier) Following() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.away
+}
+
 func (c *sharedTier) AcquireFetch(_ context.Context, key cache.Key, lease cache.FetchLease) (acquired bool, other *cache.FetchLease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

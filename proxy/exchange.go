@@ -60,6 +60,8 @@ type exchange struct {
 	// stale is the stored response that must be revalidated. fallback is the same response, if clients may get the
 	// stale response when the upstream fails.
 	stale, fallback *cache.Entry
+	// current is set if the stored response is used because webhooks report its changes.
+	current bool
 	// uncacheable is set if the last response to the question could not be stored. skipShared is set if look-ups omit
 	// the shared tier.
 	uncacheable, skipShared bool

@@ -6,7 +6,7 @@
 //   - exchange.go: classify
 //   - credentials.go: pickCredential, useCredential
 //   - exchange.go: setKey
-//   - lookup.go: answerFromCache, usableEntry
+//   - lookup.go: answerFromCache, usableEntry, with isCurrent of events.go
 //   - reply.go: replyFromEntry
 //   - gateway.go: finish
 //
@@ -91,6 +91,8 @@ type Config struct {
 	Cache   *cache.Store
 	// ETags selects the ETags that prove access; empty means [ETagsComputed].
 	ETags ETags
+	// WebhookFresh bounds the use of a response without revalidation while webhooks report its changes; 0 disables it.
+	WebhookFresh time.Duration
 	// Transport makes one attempt; see [NewTransport].
 	Transport http.RoundTripper
 	// Wait is the maximum queue time of a request without a Prefer field.

@@ -38,8 +38,9 @@ func (g *Gateway) usableEntry(ex *exchange) *cache.Entry {
 	}
 	e, purged := g.lookup(ex)
 	now := time.Now()
+	ex.current = g.isCurrent(ex, e, purged, now)
 	switch {
-	case ex.isHit(e, purged, now):
+	case ex.current, ex.isHit(e, purged, now):
 		return e
 	case e == nil:
 		ex.record.Cache = "weir; fwd=uri-miss"
@@ -65,6 +66,11 @@ func (g *Gateway) usableEntry(ex *exchange) *cache.Entry {
 // lookup returns the stored response to the question. If the question is known to have uncacheable responses, lookup
 // reads only the memory tier.
 func (g *Gateway) lookup(ex *exchange) (e *cache.Entry, purged bool) {
+	if g.WebhookFresh > 0 { // [cache.Store.Lookup] would read the shared tier after the response's lifetime
+		if e, purged = g.Cache.Memory.Lookup(ex.key, ex.header); g.isCurrent(ex, e, purged, time.Now()) {
+			return e, purged
+		}
+	}
 	operation := ex.match.Operation.ID
 	if len(ex.cacheControl) == 0 && g.Cache.SkipShared(operation, ex.key) {
 		ex.skipShared = true

@@ -70,7 +70,7 @@ func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
 // replyFromEntry writes a stored response, which may be stale, or 304 if the client's validators match. For a range
 // request, Range and If-Range select a range, 416 or the whole response.
 func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
-	ex.record.Cache = "weir; hit" + ttl(e, now)
+	ex.record.Cache = g.hitStatus(ex, e, now)
 	h := ex.w.Header()
 	status := copyEntryHeader(ex, e, now, h)
 	body := g.storedContent(ex, e, status, h)

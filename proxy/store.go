@@ -57,6 +57,7 @@ func (g *Gateway) store(
 		}
 		e.Body = body
 		g.checkComputedETag(ex, sent, e)
+		g.checkEvents(ex, e)
 		g.Cache.Put(ex.in.Context(), ex.key, e, ex.call.SetShared)
 		ex.call.Finish(coalesce.Stored, nil)
 	}}

@@ -65,6 +65,9 @@ func (s *Store) keep(purges ...cache.Purge) {
 	}
 }
 
+// Following implements [cache.Shared].
+func (s *Store) Following() bool { return s.ready.Load() }
+
 // add appends purges to the stream in one round trip, and returns the generation of the last purge.
 func (s *Store) add(ctx context.Context, id string, purges ...cache.Purge) (cache.Generation, error) {
 	var last *redis.StringCmd

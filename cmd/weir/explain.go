@@ -136,6 +136,7 @@ func callRows(catalogue *policy.Catalogue, m policy.Match, dialect *policy.Diale
 		{"cache", cacheRule(op.Cache)},
 		{"collection", at.String()},
 		{"stale on", strings.Join(staleOn, ", ")},
+		{"webhooks.fresh needs", strings.Join(catalogue.DecidedBy(op), ", ")},
 		{"makes stale", strings.Join(makesStale, ", ")},
 		{"authentication", op.Auth},
 		{"refuses", strings.Join(op.Refuses, ", ")},

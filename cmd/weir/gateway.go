@@ -161,7 +161,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	}
 	sources := telemetry.Sources{
 		Accounts: g.accounts, Lost: g.store.lostSince, Replicas: g.store.replicas,
-		Waiting: g.limiter.Waiting, Cache: g.cache.Size,
+		Waiting: g.limiter.Waiting, Cache: g.cache.Size, LostEvents: g.cache.LostEvents,
 		Quarantined: func() int { return len(g.credentialHealth.Quarantined()) },
 		Reachable:   func() bool { return g.current.Load().proxy.Reachable() },
 	}
@@ -290,7 +290,7 @@ func (g *gateway) apply(c *config.Config) error {
 		Upstream: upstream, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
 		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers),
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
-		Ledger: ledger, Limiter: limiter, Cache: g.cache, Resources: &g.resources,
+		Ledger: ledger, Limiter: limiter, Cache: g.cache, WebhookFresh: c.Webhooks.Fresh, Resources: &g.resources,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",
 		Statistics: proxy.Statistics{
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor,
@@ -393,10 +393,15 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.proxy.ServeHTTP(w, r)
 }
 
-// purgeForEvent marks the responses stale that a webhook event affects.
+// purgeForEvent marks the responses stale that a webhook event affects, and records what the webhook delivers.
 func (g *gateway) purgeForEvent(e webhook.Event) {
-	tags := g.current.Load().proxy.TagsOfEvent(e.Name, e.Repository, e.Organization, e.OtherBranch)
-	if len(tags) > 0 {
+	current := g.current.Load()
+	tags := current.proxy.TagsOfEvent(e.Name, e.Repository, e.Organization, e.OtherBranch)
+	coverage, ok := e.Coverage()
+	switch {
+	case ok && current.config.Webhooks.Fresh > 0:
+		g.cache.Deliver(context.Background(), coverage, tags...)
+	case len(tags) > 0:
 		g.cache.Purge(context.Background(), tags...)
 	}
 	g.log.Info("webhook received", "event", e.Name, "delivery", e.Delivery,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,9 +11,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // TestDeliveryPurgesTagsOfCatalogue checks which responses each kind of event makes stale.
@@ -83,6 +86,60 @@ func TestDeliveryPurgesTagsOfCatalogue(t *testing.T) {
 	deliver("push", "0", "secret", payload) // the second delivery
 	if got := send(http.MethodGet, paths["statistics"], "").Header().Get("Cache-Status"); !strings.Contains(got, "hit") {
 		t.Errorf("after a replayed delivery: %s", got)
+	}
+}
+
+// TestReplicasUseResponsesUntilAnEvent delivers the ping of a webhook to one of two replicas on one Redis. Both replicas
+// then use responses after their lifetime, until an event that arrives at the other replica.
+func TestReplicasUseResponsesUntilAnEvent(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Cache-Control", "private, max-age=1")
+		w.Header().Set("Etag", `"one"`)
+		_, _ = fmt.Fprint(w, "[]")
+	}))
+	defer up.Close()
+	cfg := config.Default()
+	cfg.Upstream.URL, cfg.Upstream.Dialect, cfg.Store.URL = up.URL, "github", "unix://"+testservers.Redis(t)
+	cfg.Webhooks.Secret, cfg.Webhooks.Fresh = credential.Secret("secret"), time.Hour
+	var replicas [2]*gateway
+	for i := range replicas {
+		g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.close()
+		replicas[i] = g
+	}
+	deliver := func(g *gateway, event, body string) {
+		keyHash := hmac.New(sha256.New, []byte("secret"))
+		keyHash.Write([]byte(body))
+		r := httptest.NewRequest(http.MethodPost, cfg.Webhooks.Path, strings.NewReader(body))
+		for name, value := range map[string]string{
+			"X-GitHub-Event": event, "X-GitHub-Delivery": event, "X-GitHub-Hook-Installation-Target-Type": "repository",
+			"X-Hub-Signature-256": "sha256=" + hex.EncodeToString(keyHash.Sum(nil)),
+		} {
+			r.Header.Set(name, value)
+		}
+		w := httptest.NewRecorder()
+		if g.ServeHTTP(w, r); w.Code != http.StatusAccepted {
+			t.Errorf("%s: status %d, want 202", event, w.Code)
+		}
+	}
+	read := func(g *gateway) string {
+		r := httptest.NewRequest(http.MethodGet, "/repos/acme/widgets/issues", http.NoBody)
+		r.Header.Set("Authorization", "Bearer token")
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, r)
+		return w.Header().Get("Cache-Status")
+	}
+	const repository = `"repository": {"full_name": "acme/widgets"}`
+	deliver(replicas[0], "ping", `{"hook": {"type": "Repository", "events": ["*"]}, `+repository+"}")
+	for _, g := range replicas {
+		testservers.Eventually(t, "the replica knows the webhook", func(context.Context) bool { return strings.Contains(read(g), "detail=webhook") })
+	}
+	deliver(replicas[1], "issues", "{"+repository+"}")
+	for _, g := range replicas {
+		testservers.Eventually(t, "the event reached the replica", func(context.Context) bool { return !strings.Contains(read(g), "detail=webhook") })
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 const (
 	maxContent  = 4 // windows of content creation that a ledger can hold (limits.MaxSpends)
 	maxDrain    = time.Hour
+	maxFresh    = 24 * time.Hour
 	maxSkew     = 5 * time.Minute
 	minCacheKey = 32
 )
@@ -107,6 +108,8 @@ func (d *decoder) check(c *Config) {
 	hook := c.Webhooks.Path
 	d.require(strings.HasPrefix(hook, "/_weir/") && path.Clean(hook) == hook, "webhooks.path",
 		"%q: must begin with /_weir/ and contain no empty or dot segment", hook)
+	d.require(c.Webhooks.Fresh <= maxFresh, "webhooks.fresh", "must be from 0 to %v", maxFresh)
+	d.require(c.Webhooks.Fresh == 0 || c.Webhooks.Secret != "", "webhooks.fresh", "requires webhooks.secret")
 	sample := c.Telemetry.Sample
 	d.require(sample >= 0 && sample <= 1, "telemetry.sample", "%v: must be from 0 to 1", sample)
 	d.require(c.Drain.Delay <= maxDrain, "drain.delay", "must be from 0 to %v", maxDrain)

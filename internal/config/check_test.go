@@ -62,6 +62,8 @@ func TestInvalidValuesAreReported(t *testing.T) {
 		{"first poll pause above the maximum", "statistics: {poll: {first: 20s}}", "weir.yaml:2:20: statistics.poll.max: 15s: must not be less than first, 20s"},
 		{"webhook path of the API", "webhooks: {path: /hooks}", `weir.yaml:2:18: webhooks.path: "/hooks": must begin with /_weir/ and contain no empty or dot segment`},
 		{"webhook path with a dot segment", "webhooks: {path: /_weir/../user}", `weir.yaml:2:18: webhooks.path: "/_weir/../user": must begin with /_weir/ and contain no empty or dot segment`},
+		{"webhook freshness without a secret", "webhooks: {fresh: 30m}", `weir.yaml:2:19: webhooks.fresh: requires webhooks.secret`},
+		{"webhook freshness above a day", "webhooks: {secret: 0123456789abcdef0123456789abcdef, fresh: 25h}", `weir.yaml:2:61: webhooks.fresh: must be from 0 to 24h0m0s`},
 		{"empty webhook path", "webhooks: {path: /_weir/}", `weir.yaml:2:18: webhooks.path: "/_weir/": must begin with /_weir/ and contain no empty or dot segment`},
 		{"sample above 1", "telemetry: {sample: 1.5}", "weir.yaml:2:21: telemetry.sample: 1.5: must be from 0 to 1"},
 		{"invalid domain", "tls: {domains: [\"weir_1.example.com\"]}", `weir.yaml:2:17: tls.domains[0]: "weir_1.example.com": must be a full domain name in lower case such as weir.example.com (non-ASCII names as xn--…)`},

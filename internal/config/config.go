@@ -239,6 +239,7 @@ type poll struct {
 type Webhooks struct {
 	Path   string            `yaml:"path" desc:"path of the receiver, below /_weir/"`
 	Secret credential.Secret `yaml:"secret" desc:"secret of the deliveries' signatures; webhooks are off if it is empty"`
+	Fresh  time.Duration     `yaml:"fresh" desc:"longest use of a response without revalidation while webhooks report its changes; 0 uses the lifetime of the response"`
 }
 
 // TLS configures HTTPS for clients.

@@ -22,6 +22,7 @@ type Sources struct {
 	Replicas     func() int                                                     // replicas that share the store
 	Reachable    func() bool                                                    // whether the upstream responds
 	Certificates func() map[string]time.Time                                    // expiry of the served certificates, by name; nil without TLS
+	LostEvents   func() int64                                                   // lost webhook events
 	Quarantined  func() int                                                     // credentials that the upstream rejects
 }
 
@@ -61,7 +62,9 @@ func (m *metrics) Watch(s Sources) error {
 	reachable := integer("weir.upstream.up", "", "1 while the upstream responds")
 	expiry := seconds("weir.tls.certificate.expiry", "time until a certificate expires")
 	quarantined := integer("weir.credentials.quarantined", "{credential}", "credentials that the upstream rejects")
-	_, err := m.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+	lost, err := m.meter.Int64ObservableCounter("weir.webhooks.lost", metric.WithUnit("{event}"), metric.WithDescription("responses that changed without a webhook event"))
+	all, errs = append(all, lost), append(errs, err)
+	_, err = m.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		now, waiting := time.Now(), 0
 		for _, n := range s.Waiting() {
 			waiting += n
@@ -74,6 +77,7 @@ func (m *metrics) Watch(s Sources) error {
 		o.ObserveInt64(reachable, oneIf(s.Reachable()))
 		o.ObserveInt64(replicas, int64(s.Replicas()))
 		o.ObserveInt64(quarantined, int64(s.Quarantined()))
+		o.ObserveInt64(lost, s.LostEvents())
 		if s.Certificates != nil {
 			for name, end := range s.Certificates() {
 				o.ObserveFloat64(expiry, end.Sub(now).Seconds(), metric.WithAttributes(nameKey.String(name)))

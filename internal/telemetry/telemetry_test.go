@@ -57,6 +57,7 @@ func sources(accounts int) Sources {
 		Reachable:    func() bool { return false },
 		Certificates: func() map[string]time.Time { return map[string]time.Time{"gateway.test": time.Now().Add(time.Hour)} },
 		Quarantined:  func() int { return 1 },
+		LostEvents:   func() int64 { return 2 },
 	}
 }
 

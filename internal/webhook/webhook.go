@@ -4,12 +4,13 @@
 // Invariants:
 //   - A body is parsed only after its SHA-256 signature was verified.
 //   - A repeated delivery is not reported again, as long as its identifier is remembered.
-//   - An event identifies the changed data. No other data is taken from a delivery.
+//   - An event identifies the changed data and its webhook. No other data is taken from a delivery.
 //
 // Entry point: [Receiver.Handler]. The catalogue decides which cache entries an event makes stale.
 package webhook
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -24,6 +25,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
+	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -45,8 +47,33 @@ type Event struct {
 	Repository string
 	// Organization is the owner of the repository, or the organization of the delivery, in lower case.
 	Organization string
+	// Webhook is the kind of object that has the webhook: repository, organization or integration (an app).
+	Webhook string
+	// Subscribed lists the events that the webhook delivers, or has "*" for all events. Only the event ping has the list.
+	Subscribed []string
 	// OtherBranch is true for a push of a tag, or to a branch that is not the default branch.
 	OtherBranch bool
+}
+
+// Coverage returns what the delivery shows about its webhook. ok is false if the delivery names no object, or does not
+// show that the webhook delivers an event. A webhook of an app counts as a webhook of the repository, because the app may
+// be installed in some repositories of the organization.
+func (e Event) Coverage() (c cache.Coverage, ok bool) {
+	c.Events, c.At = []string{e.Name}, time.Now()
+	if e.Name == "ping" {
+		c.Events, c.Complete = e.Subscribed, true
+	}
+	switch {
+	case e.Repository != "":
+		c.Object = "repo:" + e.Repository
+	case e.Organization != "":
+		c.Object = "org:" + e.Organization
+	}
+	c.Webhook = c.Object
+	if e.Organization != "" && e.Webhook == "organization" {
+		c.Webhook = "org:" + e.Organization
+	}
+	return c, c.Object != "" && len(c.Events) > 0 && (e.Repository != "" || e.Webhook == "organization")
 }
 
 // Receiver verifies deliveries and reports events. It is safe for concurrent use.
@@ -107,6 +134,7 @@ func (v *Receiver) receive(w http.ResponseWriter, r *http.Request, dialect *poli
 		return http.StatusUnauthorized, err.Error()
 	}
 	e := Event{Name: r.Header.Get(dialect.Webhook.Event), Delivery: r.Header.Get(dialect.Webhook.Delivery)}
+	e.Webhook = r.Header.Get(dialect.Webhook.TargetType)
 	if e.Name == "" || e.Delivery == "" {
 		return http.StatusBadRequest, fmt.Sprintf("header missing; send %s and %s", dialect.Webhook.Event, dialect.Webhook.Delivery)
 	}
@@ -136,7 +164,7 @@ func verify(h http.Header, sum []byte) error {
 	return nil
 }
 
-// parse reads the repository, the organization and the branch from JSON or from a form (section 6.3).
+// parse reads the repository, the organization, the branch and the webhook of a ping from JSON or from a form (section 6.3).
 func (e *Event) parse(contentType string, body []byte) error {
 	if media, _, _ := strings.Cut(contentType, ";"); strings.EqualFold(strings.TrimSpace(media), "application/x-www-form-urlencoded") {
 		form, err := url.ParseQuery(string(body))
@@ -154,12 +182,20 @@ func (e *Event) parse(contentType string, body []byte) error {
 		Organization struct {
 			Login string `json:"login"`
 		} `json:"organization"`
+		Hook struct {
+			Type   string   `json:"type"`
+			Active *bool    `json:"active"`
+			Events []string `json:"events"`
+		} `json:"hook"`
 	}
 	if err := json.Unmarshal(body, &payload); err != nil {
 		return fmt.Errorf("payload is not a JSON object: %w", err)
 	}
 	branch := payload.Repository.DefaultBranch
 	e.OtherBranch = e.Name == "push" && payload.Ref != "" && branch != "" && payload.Ref != "refs/heads/"+branch
+	if hook := payload.Hook; e.Name == "ping" && (hook.Active == nil || *hook.Active) {
+		e.Webhook, e.Subscribed = cmp.Or(strings.ToLower(hook.Type), e.Webhook), hook.Events
+	}
 	e.Organization = strings.ToLower(payload.Organization.Login)
 	owner, name, ok := strings.Cut(strings.ToLower(payload.Repository.FullName), "/")
 	if ok && owner != "" && name != "" && !strings.Contains(name, "/") {

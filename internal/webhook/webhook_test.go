@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
@@ -95,6 +96,46 @@ func TestHandlerVerifiesDeliveries(t *testing.T) {
 				t.Errorf("got %d, %q, want %d with %q", w.Code, w.Body, c.status, c.text)
 			}
 			if diff := cmp.Diff(c.want, events); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestDeliveryShowsEventsOfItsWebhook checks what a delivery shows about the webhook that sent it.
+func TestDeliveryShowsEventsOfItsWebhook(t *testing.T) {
+	const repository, organization = `"repository": {"full_name": "Acme/Widgets"}`, `"organization": {"login": "Acme"}`
+	for _, c := range []struct {
+		name, event, target, body string
+		want                      cache.Coverage
+	}{
+		{"event of a repository", "issues", "repository", "{" + repository + "}", cache.Coverage{Webhook: "repo:acme/widgets", Object: "repo:acme/widgets", Events: []string{"issues"}}},
+		{"event of a repository by an organization", "issues", "organization", "{" + repository + "}", cache.Coverage{Webhook: "org:acme", Object: "repo:acme/widgets", Events: []string{"issues"}}},
+		{"event of an organization", "team", "organization", "{" + organization + "}", cache.Coverage{Webhook: "org:acme", Object: "org:acme", Events: []string{"team"}}},
+		{"event by an app", "issues", "integration", "{" + repository + "," + organization + "}", cache.Coverage{Webhook: "repo:acme/widgets", Object: "repo:acme/widgets", Events: []string{"issues"}}},
+		{"event of an organization by an app", "team", "integration", "{" + organization + "}", cache.Coverage{}},
+		{"event without an object", "user", "", "{}", cache.Coverage{}},
+		{"ping", "ping", "repository", `{"hook": {"type": "Repository", "active": true, "events": ["issues", "label"]}, ` + repository + "}", cache.Coverage{Webhook: "repo:acme/widgets", Object: "repo:acme/widgets", Events: []string{"issues", "label"}, Complete: true}},
+		{"ping of an organization", "ping", "organization", `{"hook": {"type": "Organization", "events": ["*"]}, ` + organization + "}", cache.Coverage{Webhook: "org:acme", Object: "org:acme", Events: []string{"*"}, Complete: true}},
+		{"ping of another type than its header", "ping", "organization", `{"hook": {"type": "Repository", "events": ["*"]}, ` + repository + "}", cache.Coverage{Webhook: "repo:acme/widgets", Object: "repo:acme/widgets", Events: []string{"*"}, Complete: true}},
+		{"ping of an inactive webhook", "ping", "repository", `{"hook": {"type": "Repository", "active": false, "events": ["*"]}, ` + repository + "}", cache.Coverage{}},
+		{"ping without a list", "ping", "repository", "{" + repository + "}", cache.Coverage{}},
+		{"list of another event", "push", "repository", `{"hook": {"events": ["*"]}, ` + repository + "}", cache.Coverage{Webhook: "repo:acme/widgets", Object: "repo:acme/widgets", Events: []string{"push"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got cache.Coverage
+			report := func(e Event) {
+				if v, ok := e.Coverage(); ok {
+					got = v
+				}
+			}
+			deliver(t, NewReceiver(report), http.MethodPost, c.body, "X-Service-Event: "+c.event, "X-Service-Delivery: 1",
+				"X-Service-Hook-Installation-Target-Type: "+c.target, signed(c.body))
+			if age := time.Since(got.At); got.Object != "" && age > time.Minute {
+				t.Errorf("the delivery is %v old", age)
+			}
+			got.At = time.Time{}
+			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -1,0 +1,162 @@
+package cache
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const (
+	widgets = "repo:acme/widgets"
+	acme    = "org:acme"
+)
+
+// deliver records a delivery about widgets by the webhook of an object.
+func deliver(t *testing.T, s *Store, webhook string, events ...string) {
+	s.Deliver(t.Context(), Coverage{Webhook: webhook, Object: widgets, Events: events, At: time.Now()})
+}
+
+func covered(s *Store, events ...string) bool {
+	return s.Covered([]string{widgets, acme}, events, s.Generation())
+}
+
+func TestCoverageNeedsAllEvents(t *testing.T) {
+	s := NewStore(NewMemory(1<<20), nil)
+	expect := func(want bool, events ...string) {
+		t.Helper()
+		if got := covered(s, events...); got != want {
+			t.Errorf("%v: got %v, want %v", events, got, want)
+		}
+	}
+	expect(false, "issues")
+	deliver(t, s, widgets, "issues")
+	expect(true, "issues")
+	expect(false, "issues", "label")
+	deliver(t, s, acme, "label")
+	expect(true, "issues", "label") // one by the repository, one by the organization
+	deliver(t, s, widgets, AllEvents)
+	expect(true, "push", "member")
+	if s.Covered([]string{"repo:acme/other", acme}, []string{"issues"}, s.Generation()) {
+		t.Error("a webhook of a repository covers another repository")
+	}
+	if !s.Covered([]string{"repo:acme/other", acme}, []string{"label"}, s.Generation()) {
+		t.Error("a webhook of an organization does not cover its repositories")
+	}
+	s.Deliver(t.Context(), Coverage{Webhook: widgets, Object: widgets, Events: []string{"issues"}, Complete: true, At: time.Now()})
+	expect(true, "issues")
+	expect(false, "push")
+}
+
+func TestCoverageBeginsAtItsDelivery(t *testing.T) {
+	s := NewStore(NewMemory(1<<20), nil)
+	before := s.Generation()
+	deliver(t, s, widgets, "issues")
+	since := s.Generation()
+	deliver(t, s, widgets, "issues")
+	if s.Covered([]string{widgets}, []string{"issues"}, before) {
+		t.Error("an entry from before the first delivery is covered")
+	}
+	if !s.Covered([]string{widgets}, []string{"issues"}, since) {
+		t.Error("the second delivery ends the coverage of an entry")
+	}
+}
+
+func TestCoverageEndsADayAfterTheLastDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewStore(NewMemory(1<<20), nil)
+		deliver(t, s, widgets, "issues")
+		since := s.Generation()
+		time.Sleep(20 * time.Hour)
+		deliver(t, s, widgets, "push") // renews the webhook
+		time.Sleep(20 * time.Hour)
+		if !covered(s, "issues", "push") {
+			t.Error("coverage ended within a day after a delivery")
+		}
+		time.Sleep(5 * time.Hour)
+		if covered(s, "issues") {
+			t.Error("covered more than a day after the last delivery")
+		}
+		deliver(t, s, widgets, "issues")
+		if covered(s, "push") || s.Covered([]string{widgets}, []string{"issues"}, since) {
+			t.Error("a delivery after a pause restores the earlier coverage")
+		}
+	})
+}
+
+func TestLostEventEndsCoverageUntilTheNextDelivery(t *testing.T) {
+	s := NewStore(NewMemory(1<<20), nil)
+	deliver(t, s, acme, AllEvents)
+	before := s.Generation()
+	s.ReportLost(t.Context(), widgets)
+	if covered(s, "issues") || !s.Purged([]string{widgets}, before) {
+		t.Error("covered after a lost event, or not purged")
+	}
+	if !s.Covered([]string{"repo:acme/other", acme}, []string{"issues"}, before) {
+		t.Error("a lost event of one repository ends the coverage of another repository")
+	}
+	s.Deliver(t.Context(), Coverage{Webhook: acme, Object: "repo:acme/other", Events: []string{"issues"}, At: time.Now()})
+	if covered(s, "issues") {
+		t.Error("a delivery for another repository restores the coverage")
+	}
+	between := s.Generation()
+	deliver(t, s, acme, "issues")
+	if !covered(s, "issues") || s.Covered([]string{widgets, acme}, []string{"issues"}, between) {
+		t.Error("the next delivery does not restore the coverage for later fetches only")
+	}
+	if n := s.LostEvents(); n != 1 {
+		t.Errorf("%d lost events, want 1", n)
+	}
+}
+
+func TestCoverageIsBounded(t *testing.T) {
+	s := NewStore(NewMemory(1<<20), nil)
+	for i := range maxEvents + 10 {
+		deliver(t, s, widgets, time.Duration(i).String())
+	}
+	if n := len(s.coverage.delivered(widgets)); n != maxEvents {
+		t.Errorf("%d events, want %d", n, maxEvents)
+	}
+	for i := range maxWebhooks + 10 {
+		s.ReportLost(t.Context(), time.Duration(i).String())
+		deliver(t, s, time.Duration(i).String(), "issues")
+	}
+	if w, l := s.coverage.webhooks.Len(), s.coverage.resumed.Len(); w != maxWebhooks || l != maxWebhooks {
+		t.Errorf("%d webhooks and %d lost events, want %d", w, l, maxWebhooks)
+	}
+}
+
+// stream is a shared tier that records its purges.
+type stream struct {
+	Shared
+	purges    []Purge
+	following bool
+}
+
+func (s *stream) Purge(_ context.Context, p Purge) { s.purges = append(s.purges, p) }
+
+func (s *stream) Following() bool { return s.following }
+
+// A replica that has missed the first deliveries of a webhook learns all its events from the next delivery.
+func TestDeliveryRepeatsTheEventsOfItsWebhook(t *testing.T) {
+	shared := &stream{following: true}
+	s := NewStore(NewMemory(1<<20), shared)
+	deliver(t, s, widgets, "issues")
+	deliver(t, s, widgets, "label")
+	if got := shared.purges[1]; !slices.Equal(got.Coverage.Events, []string{"issues", "label"}) || got.Tags == nil {
+		t.Errorf("got %+v, %+v", got, got.Coverage)
+	}
+}
+
+func TestCoverageNeedsPurgesOfAllReplicas(t *testing.T) {
+	shared := &stream{following: true}
+	s := NewStore(NewMemory(1<<20), shared)
+	deliver(t, s, widgets, "issues")
+	if !covered(s, "issues") {
+		t.Error("not covered")
+	}
+	if shared.following = false; covered(s, "issues") {
+		t.Error("covered by a replica that does not receive purges")
+	}
+}

@@ -1,0 +1,63 @@
+package proxy
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/policy"
+)
+
+// eventSource returns the objects whose webhooks report the changes of the response to the question, and the events that
+// report them. The first object is the subject of the response. The objects are empty if no webhook reports the changes.
+func (g *Gateway) eventSource(q *question) (objects, events []string) {
+	events = g.Catalogue.DecidedBy(q.match.Operation)
+	at := q.match.Collection()
+	if len(events) == 0 || q.match.Operation.Cache.Class != policy.PerCaller {
+		return nil, nil
+	}
+	objects = []string{at.Root + ":" + at.Name}
+	if organization, _, ok := strings.Cut(at.Name, "/"); ok {
+		objects = append(objects, "org:"+organization)
+	}
+	return objects, events
+}
+
+// reported reports whether webhooks report the changes of a stored response, and have done so since its fetch.
+func (g *Gateway) reported(q *question, e *cache.Entry) bool {
+	objects, events := g.eventSource(q)
+	return len(objects) > 0 && g.Cache.Covered(objects, events, e.Since)
+}
+
+// isCurrent reports whether a look-up answers the question because webhooks report changes, although the lifetime of the
+// response has ended. RFC 9111 section 4.2.4 permits this by configuration. The response must have a lifetime and
+// must not require revalidation, and the client's Cache-Control must allow the response.
+func (g *Gateway) isCurrent(ex *exchange, e *cache.Entry, purged bool, now time.Time) bool {
+	return e != nil && !purged && !e.Fresh(now) && e.Age(now) < g.WebhookFresh && e.Status == http.StatusOK && e.Lifetime > 0 &&
+		!e.NeverStale(ex.rule) && !ex.mustRevalidate(e, now) && g.reported(&ex.question, e)
+}
+
+// hitStatus returns the Cache-Status of a stored response that answers the question.
+func (g *Gateway) hitStatus(ex *exchange, e *cache.Entry, now time.Time) string {
+	if ex.current {
+		return "weir; hit; ttl=" + strconv.Itoa(int((g.WebhookFresh-e.Age(now))/time.Second)) + "; detail=webhook"
+	}
+	return "weir; hit" + ttl(e, now)
+}
+
+// checkEvents reports a lost event if a revalidation replaced a response whose changes webhooks report, and no event
+// has arrived. e is the new response.
+func (g *Gateway) checkEvents(ex *exchange, e *cache.Entry) {
+	old := ex.stale
+	if g.WebhookFresh == 0 || old == nil || old.Status != http.StatusOK || e.Status != http.StatusOK || bytes.Equal(old.Body, e.Body) ||
+		g.Cache.Purged(old.Tags, old.Since) || !g.reported(&ex.question, old) {
+		return
+	}
+	objects, _ := g.eventSource(&ex.question)
+	g.Log.Warn("response changed without a webhook event; its repository or organization is revalidated until the next delivery",
+		"request", ex.record.ID, "object", objects[0], "operation", ex.match.Operation.ID)
+	g.Cache.ReportLost(ex.detach(), objects[0])
+}

@@ -1,0 +1,335 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/policy"
+)
+
+// versions is an upstream whose responses have a version, with a lifetime of a minute.
+type versions struct {
+	mu           sync.Mutex
+	changes      map[string][]time.Time // times of the changes, by path
+	cacheControl string
+}
+
+// change increments the version of a path.
+func (v *versions) change(path string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.changes[path] = append(v.changes[path], time.Now())
+}
+
+func (v *versions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	v.mu.Lock()
+	version := len(v.changes[r.URL.Path])
+	v.mu.Unlock()
+	w.Header().Set("Cache-Control", cmp.Or(v.cacheControl, "private, max-age=60, s-maxage=60"))
+	etag := fmt.Sprintf(`W/"%s:%d"`, r.URL.Path, version)
+	w.Header().Set("Etag", etag)
+	if cache.MatchesETag(r.Header["If-None-Match"], etag) {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	_, _ = fmt.Fprint(w, version)
+}
+
+// age returns the time since the change that outdated a version, or 0 for the current version.
+func (v *versions) age(path, version string) time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if n, err := strconv.Atoi(version); err == nil && n < len(v.changes[path]) {
+		return time.Since(v.changes[path][n])
+	}
+	return 0
+}
+
+const (
+	issuesOfWidgets = "/repos/acme/widgets/issues"
+	maxFresh        = 30 * time.Minute
+)
+
+// newEventWorld starts a gateway of the github dialect with webhooks.fresh.
+func newEventWorld(t *testing.T, v *versions, options ...option) *world {
+	v.changes = map[string][]time.Time{}
+	many := func(l *policy.Limits) { l.Primary.User, l.Points.REST = 1_000_000, 100_000 }
+	options = append([]option{wholeAPI(t, many), func(c *Config) { c.WebhookFresh = maxFresh }}, options...)
+	return newWorld(t, v.ServeHTTP, options...)
+}
+
+// deliver delivers an event for a repository of acme by the webhook of an object.
+func deliver(g *Gateway, webhook, event, repository string, subscribed ...string) {
+	c := cache.Coverage{Webhook: webhook, Object: "repo:" + repository, Events: []string{event}, At: time.Now()}
+	if event == "ping" {
+		c.Events, c.Complete = subscribed, true
+	}
+	organization, _, _ := strings.Cut(repository, "/")
+	g.Cache.Deliver(context.Background(), c, g.TagsOfEvent(event, repository, organization, false)...)
+}
+
+// pingAll pings the webhook of widgets, which is subscribed to all events.
+func pingAll(g *Gateway) { deliver(g, "repo:acme/widgets", "ping", "acme/widgets", cache.AllEvents) }
+
+// wantStatus sends a request and compares its Cache-Status.
+func (w *world) wantStatus(want, path string, fields ...string) {
+	w.Helper()
+	if got := w.get(path, append([]string{owner}, fields...)...).Header.Get("Cache-Status"); got != want {
+		w.Errorf("%s: got %q, want %q", path, got, want)
+	}
+}
+
+const (
+	miss        = "weir; fwd=uri-miss; fwd-status=200; stored; ttl=60"
+	revalidated = "weir; fwd=stale; fwd-status=304; stored; ttl=60"
+	replaced    = "weir; fwd=stale; fwd-status=200; stored; ttl=60"
+)
+
+func TestResponseIsUsedUntilAnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &versions{}
+		w := newEventWorld(t, v)
+		pingAll(w.gateway)
+		w.wantStatus(miss, issuesOfWidgets)
+		w.wantStatus("weir; hit; ttl=60", issuesOfWidgets)
+		time.Sleep(20 * time.Minute)
+		w.wantStatus("weir; hit; ttl=600; detail=webhook", issuesOfWidgets)
+		r := w.get(issuesOfWidgets, owner)
+		w.want("age", r.Header.Get("Age"), "1200")
+		w.want("status of a conditional request", w.get(issuesOfWidgets, owner, "If-None-Match: "+r.Header.Get("Etag")).StatusCode, http.StatusNotModified)
+		v.change(issuesOfWidgets)
+		deliver(w.gateway, "repo:acme/widgets", "issues", "acme/widgets")
+		w.wantStatus(replaced, issuesOfWidgets)
+		time.Sleep(29 * time.Minute)
+		w.wantStatus("weir; hit; ttl=60; detail=webhook", issuesOfWidgets)
+		time.Sleep(time.Minute)
+		w.wantStatus(revalidated, issuesOfWidgets)
+		time.Sleep(29 * time.Minute) // the 304 restarted the time
+		w.wantStatus("weir; hit; ttl=60; detail=webhook", issuesOfWidgets)
+		w.want("lost events", w.gateway.Cache.LostEvents(), int64(0))
+	})
+}
+
+// TestResponseWithoutReportedChangesIsRevalidated lists the cases in which a response is used for its lifetime only.
+func TestResponseWithoutReportedChangesIsRevalidated(t *testing.T) {
+	repository := func(subscribed ...string) func(*Gateway) {
+		return func(g *Gateway) { deliver(g, "repo:acme/widgets", "ping", "acme/widgets", subscribed...) }
+	}
+	organization := func(g *Gateway) { deliver(g, "org:acme", "ping", "acme/widgets", cache.AllEvents) }
+	needed := policy.CatalogueOf("github").DecidedBy(policy.CatalogueOf("github").Operation("issues/list-for-repo"))
+	off := func(c *Config) { c.WebhookFresh = 0 }
+	for _, c := range []struct {
+		name, path   string
+		ping         func(*Gateway)
+		cacheControl string
+		options      []option
+		fields       []string
+		want         bool // used after its lifetime
+	}{
+		{name: "repository", path: issuesOfWidgets, ping: repository("*"), want: true},
+		{name: "listed events", path: issuesOfWidgets, ping: repository(needed...), want: true},
+		{name: "listed events without one", path: issuesOfWidgets, ping: repository(needed[1:]...)},
+		{name: "no delivery", path: issuesOfWidgets, ping: func(*Gateway) {}},
+		{name: "setting is 0", path: issuesOfWidgets, ping: repository("*"), options: []option{off}},
+		{name: "webhook of the organization", path: issuesOfWidgets, ping: organization, want: true},
+		{name: "response of the organization", path: "/orgs/acme/teams", ping: organization, want: true},
+		{name: "response of the organization, webhook of a repository", path: "/orgs/acme/teams", ping: repository("*")},
+		{name: "another repository", path: "/repos/acme/other/issues", ping: repository("*")},
+		{name: "another repository of the organization", path: "/repos/acme/other/issues", ping: organization, want: true},
+		{name: "repository by number", path: "/repositories/7/issues", ping: organization},
+		{name: "response that changes without events", path: "/repos/acme/widgets/traffic/views", ping: repository("*")},
+		{name: "response of the caller", path: "/user/issues", ping: organization},
+		{name: "unknown route", path: "/repos/acme/widgets/issues/new-route/x", ping: repository("*")},
+		{name: "must-revalidate", path: issuesOfWidgets, ping: repository("*"), cacheControl: "private, max-age=60, must-revalidate"},
+		{name: "no-cache", path: issuesOfWidgets, ping: repository("*"), cacheControl: "private, no-cache"},
+		{name: "no lifetime", path: issuesOfWidgets, ping: repository("*"), cacheControl: "private, max-age=0"},
+		{name: "request with no-cache", path: issuesOfWidgets, ping: repository("*"), fields: []string{"Cache-Control: no-cache"}},
+		{name: "request with max-age", path: issuesOfWidgets, ping: repository("*"), fields: []string{"Cache-Control: max-age=60"}},
+		{name: "request with a longer max-age", path: issuesOfWidgets, ping: repository("*"), fields: []string{"Cache-Control: max-age=600"}, want: true},
+		{name: "request with min-fresh", path: issuesOfWidgets, ping: repository("*"), fields: []string{"Cache-Control: min-fresh=1"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newEventWorld(t, &versions{cacheControl: c.cacheControl}, c.options...)
+				c.ping(w.gateway)
+				w.get(c.path, owner)
+				time.Sleep(2 * time.Minute)
+				before := w.upstreamSaw()
+				w.get(c.path, append([]string{owner}, c.fields...)...)
+				w.want("used after its lifetime", w.upstreamSaw() == before, c.want)
+			})
+		})
+	}
+}
+
+func TestResponseFromBeforeTheFirstDeliveryIsRevalidated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEventWorld(t, &versions{})
+		w.get(issuesOfWidgets, owner)
+		pingAll(w.gateway)
+		time.Sleep(2 * time.Minute)
+		w.wantStatus(revalidated, issuesOfWidgets)
+		time.Sleep(2 * time.Minute)
+		w.wantStatus("weir; hit; ttl=1680; detail=webhook", issuesOfWidgets)
+	})
+}
+
+// TestChangeWithoutAnEventEndsTheUse changes a response without an event. The revalidation reports the lost event, and
+// the other responses of the repository are revalidated until the next delivery.
+func TestChangeWithoutAnEventEndsTheUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &versions{}
+		w := newEventWorld(t, v)
+		const labels = "/repos/acme/widgets/labels"
+		pingAll(w.gateway)
+		w.get(issuesOfWidgets, owner)
+		v.change(issuesOfWidgets)
+		time.Sleep(maxFresh - time.Minute)
+		w.get(labels, owner)
+		time.Sleep(2 * time.Minute)
+		w.wantStatus("weir; hit; ttl=1680; detail=webhook", labels)
+		w.wantStatus(replaced, issuesOfWidgets)
+		w.want("lost events", w.gateway.Cache.LostEvents(), int64(1))
+		for range 2 {
+			w.wantStatus(revalidated, labels)
+			time.Sleep(2 * time.Minute)
+		}
+		deliver(w.gateway, "repo:acme/widgets", "push", "acme/widgets")
+		w.get(labels, owner)
+		time.Sleep(2 * time.Minute)
+		w.wantStatus("weir; hit; ttl=1680; detail=webhook", labels)
+		w.want("lost events", w.gateway.Cache.LostEvents(), int64(1))
+	})
+}
+
+func TestOnlyReportedChangesCountAsLostEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &versions{}
+		w := newEventWorld(t, v)
+		pingAll(w.gateway)
+		for _, change := range []func(){
+			func() { deliver(w.gateway, "repo:acme/widgets", "issues", "acme/widgets") },
+			func() { w.do(http.MethodPost, issuesOfWidgets, strings.NewReader("{}"), owner) },
+		} {
+			w.get(issuesOfWidgets, owner)
+			v.change(issuesOfWidgets)
+			change()
+			w.wantStatus(replaced, issuesOfWidgets)
+		}
+		const repository = "/repos/acme/widgets" // has counters without events
+		w.get(repository, owner)
+		v.change(repository)
+		time.Sleep(2 * time.Minute)
+		w.wantStatus(replaced, repository)
+		w.want("lost events", w.gateway.Cache.LostEvents(), int64(0))
+	})
+}
+
+func TestReplicaThatMissesPurgesRevalidates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEventWorld(t, &versions{})
+		list, shared := w.replicas(2)
+		pingAll(list[0])
+		read := func() string {
+			return sendTo(list[1], issuesOfWidgets, "Authorization", "Bearer tok-owner").Header().Get("Cache-Status")
+		}
+		read()
+		time.Sleep(2 * time.Minute)
+		gets := shared.gets
+		w.want("with purges of the other replica", read(), "weir; hit; ttl=1680; detail=webhook")
+		w.want("reads of the shared tier", shared.gets-gets, 0)
+		shared.mu.Lock()
+		shared.away = true
+		shared.mu.Unlock()
+		w.want("without purges", read(), revalidated)
+	})
+}
+
+// polling is a run of programs that poll lists of many repositories.
+type polling struct {
+	tokens, lost int // the number of tokens, and one lost event in this number; 0 loses none
+	fresh        time.Duration
+}
+
+// run lets 20 programs poll 50 lists once a minute for an hour with 100 changes, and returns the upstream requests after
+// the first reads, and the age of the most outdated response. A webhook event arrives a second after its change.
+func (p polling) run(t *testing.T) (requests int, oldest time.Duration) {
+	const programs, repositories, events = 20, 50, 100
+	v := &versions{}
+	w := newEventWorld(t, v, func(c *Config) { c.WebhookFresh = p.fresh })
+	path := func(i int) string { return fmt.Sprintf("/repos/acme/r%d/issues", i) }
+	deliver(w.gateway, "org:acme", "ping", "acme/r0", cache.AllEvents)
+	for token := range p.tokens {
+		for i := range repositories {
+			w.get(path(i), fmt.Sprint("Authorization: token ", token))
+		}
+	}
+	first, end := w.upstreamSaw(), time.Now().Add(time.Hour)
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for i := range programs {
+		group.Go(func() {
+			time.Sleep(time.Duration(i) * time.Minute / programs)
+			for ; time.Now().Before(end); time.Sleep(time.Minute) {
+				for j := range repositories {
+					r := sendTo(w.gateway, path(j), "Authorization", fmt.Sprint("token ", i%p.tokens))
+					mu.Lock()
+					oldest = max(oldest, v.age(path(j), r.Body.String()))
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	group.Go(func() {
+		random := rand.New(rand.NewPCG(1, 2))
+		for n := range events {
+			time.Sleep(time.Duration(random.ExpFloat64() * float64(time.Hour) / events * 0.9))
+			i := random.IntN(repositories)
+			v.change(path(i))
+			if p.lost > 0 && n%p.lost == 0 {
+				continue
+			}
+			group.Go(func() {
+				time.Sleep(time.Second)
+				deliver(w.gateway, "org:acme", "issues", fmt.Sprint("acme/r", i))
+			})
+		}
+	})
+	group.Wait()
+	t.Logf("%+v: %d requests after %d first reads, %d lost events noticed, oldest response %v",
+		p, w.upstreamSaw()-first, first, w.gateway.Cache.LostEvents(), oldest)
+	return w.upstreamSaw() - first, oldest
+}
+
+func TestPollingCostsAboutAsManyRequestsAsEvents(t *testing.T) {
+	for name, c := range map[string]struct {
+		polling
+		requests int
+		oldest   time.Duration
+	}{
+		"without the setting":        {polling{tokens: 1}, 3200, 62 * time.Second},
+		"with the setting":           {polling{tokens: 1, fresh: time.Hour}, 150, 2 * time.Second},
+		"for half an hour":           {polling{tokens: 1, fresh: 30 * time.Minute}, 150, 2 * time.Second},
+		"one event in ten is lost":   {polling{tokens: 1, fresh: 30 * time.Minute, lost: 10}, 500, 30 * time.Minute},
+		"the programs have 4 tokens": {polling{tokens: 4, fresh: time.Hour}, 600, 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				requests, oldest := c.run(t)
+				if requests > c.requests || oldest > c.oldest {
+					t.Errorf("%d requests, oldest response %v; want at most %d, %v", requests, oldest, c.requests, c.oldest)
+				}
+			})
+		})
+	}
+}
