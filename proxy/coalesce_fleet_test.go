@@ -248,6 +248,7 @@ func TestUncacheableResponsesAreNotLookedUpInTheSharedTier(t *testing.T) {
 		w.want("reads of the shared tier", c.gets-before, 0)
 		rule = "max-age=60"
 		sendTo(list[0], watchers)
+		synctest.Wait() // the shared tier stores the response
 		for _, g := range list {
 			if got := sendTo(g, watchers).Header().Get("Cache-Status"); !strings.HasPrefix(got, "weir; hit") {
 				t.Errorf("Cache-Status %q after the response became cacheable", got)

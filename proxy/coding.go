@@ -15,14 +15,20 @@ import (
 // minCoded is the size of the smallest body that is encoded. A smaller response fits into one packet anyway.
 const minCoded = 1 << 10
 
-// uncoded contains the response fields that exclude a content coding: the content is encoded already, is a part, or has
-// a digest (RFC 9530).
-var uncoded = []string{"Content-Encoding", "Content-Range", "Content-Md5", "Digest", "Content-Digest", "Repr-Digest"}
+// uncoded contains the response fields that exclude a content coding: the content is encoded already or has a digest
+// (RFC 9530).
+var uncoded = []string{"Content-Encoding", "Content-Md5", "Digest", "Content-Digest", "Repr-Digest"}
 
 // selectCoding returns the content coding for a response whose identity form has this length, or nil for identity. The
-// length is -1 if unknown. selectCoding also sets Vary, and for a coding Content-Encoding and a weak ETag, and removes
-// Accept-Ranges and Content-Length.
+// length is -1 if unknown. If the coding depends on the client, selectCoding also sets Vary. For a coding, selectCoding
+// sets Content-Encoding and a weak ETag, and removes Accept-Ranges and Content-Length.
 func (ex *exchange) selectCoding(status int, h http.Header, length int64) *contentcoding.Coding {
+	has := func(name string) bool { return len(h[name]) > 0 }
+	if 0 <= length && length < minCoded || slices.ContainsFunc(uncoded, has) ||
+		cache.ParseDirectives(h["Cache-Control"]).Has("no-transform") ||
+		status != http.StatusNotModified && !contentcoding.Compressible(h.Get("Content-Type")) {
+		return nil
+	}
 	if !httpguts.HeaderValuesContainsToken(h["Vary"], "Accept-Encoding") && !httpguts.HeaderValuesContainsToken(h["Vary"], "*") {
 		h["Vary"] = append(h["Vary"], "Accept-Encoding")
 	}
@@ -31,12 +37,7 @@ func (ex *exchange) selectCoding(status int, h http.Header, length int64) *conte
 		ex.weakenConfirmed(h, c)
 		return nil
 	}
-	has := func(name string) bool { return len(h[name]) > 0 }
-	noTransform := func() bool {
-		return ex.cacheControl.Has("no-transform") || cache.ParseDirectives(h["Cache-Control"]).Has("no-transform")
-	}
-	if c == nil || ex.ranged || 0 <= length && length < minCoded || !contentcoding.Compressible(h.Get("Content-Type")) ||
-		slices.ContainsFunc(uncoded, has) || noTransform() {
+	if c == nil || ex.ranged || has("Content-Range") || ex.cacheControl.Has("no-transform") {
 		return nil
 	}
 	h.Del("Accept-Ranges") // ranges are parts of the identity form
@@ -79,7 +80,11 @@ func (ex *exchange) encode(resp *http.Response) {
 	if !ex.identityAsked {
 		return
 	}
-	c := ex.selectCoding(resp.StatusCode, resp.Header, resp.ContentLength)
+	length := resp.ContentLength
+	if resp.StatusCode == http.StatusNotModified || resp.StatusCode == http.StatusPartialContent {
+		length = -1 // the length of the complete content is unknown
+	}
+	c := ex.selectCoding(resp.StatusCode, resp.Header, length)
 	if c == nil {
 		return
 	}

@@ -3,6 +3,7 @@ package contentcoding
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -156,7 +157,7 @@ func (r *reader) Read(p []byte) (int, error) {
 		var n int
 		n, r.err = r.ReadCloser.Read(s.in[:])
 		_, _ = s.Write(s.in[:n]) // writes to a bytes.Buffer do not fail
-		if r.err == io.EOF {
+		if errors.Is(r.err, io.EOF) {
 			_ = s.Close()
 		} else if n > 0 {
 			_ = s.Flush()
