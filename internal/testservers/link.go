@@ -2,6 +2,7 @@ package testservers
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"path/filepath"
@@ -26,10 +27,13 @@ type Link struct {
 	cut    bool
 }
 
+// socketLinks counts the links to Unix sockets, for the names of their sockets.
+var socketLinks atomic.Int64
+
 // NewSocketLink returns a link to a server on a Unix socket.
 func NewSocketLink(t testing.TB, socket string) *Link {
 	t.Helper()
-	return newLink(t, "unix", filepath.Join(filepath.Dir(socket), "link.sock"), socket)
+	return newLink(t, "unix", filepath.Join(filepath.Dir(socket), fmt.Sprintf("link%d.sock", socketLinks.Add(1))), socket)
 }
 
 // NewLink returns a link to a server on a TCP address.
