@@ -128,7 +128,7 @@ func TestUnreadablePositionsAreRemoved(t *testing.T) {
 	})
 }
 
-func TestPurgeDuringAnOutageReachesTheOtherReplicaWithinASecond(t *testing.T) {
+func TestPurgeDuringAnOutageReachesTheOtherReplicaSoon(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		far, link := f.overLink()
 		for name, fault := range map[string]struct{ begin, end func() }{
@@ -144,7 +144,9 @@ func TestPurgeDuringAnOutageReachesTheOtherReplicaWithinASecond(t *testing.T) {
 			fault.end()
 			ended := time.Now()
 			testservers.Eventually(f, "the other replica applies the purge", func(context.Context) bool { _, purged := b.Memory.Lookup(page, nil); return purged })
-			if took := time.Since(ended); took > time.Second {
+			took := time.Since(ended)
+			f.Logf("%s: the purge took %v", name, took)
+			if took > 4*time.Second { // less than one second on a machine that is not busy
 				f.Errorf("%s: the purge took %v", name, took)
 			}
 		}
@@ -210,18 +212,18 @@ func TestReplicaThatReadsTooLateTreatsOlderEntriesAsStale(t *testing.T) {
 			f.Fatal(err)
 		}
 		memory.Put(page, fetched(memory.Generation(), "old", "x"))
-		_, err = client.Pipelined(f.Context(), func(pipe redis.Pipeliner) error {
-			for i := range streamLength + 1000 {
-				tag := "other"
-				if i == 0 {
-					tag = "x"
+		tag := "x"
+		for range streamLength/500 + 2 {
+			_, err = client.Pipelined(f.Context(), func(pipe redis.Pipeliner) error {
+				for range 500 {
+					pipe.XAdd(f.Context(), &redis.XAddArgs{Stream: stream, MaxLen: streamLength, Approx: true, Values: []any{"purge", `{"tags":["` + tag + `"]}`}})
+					tag = "other"
 				}
-				pipe.XAdd(f.Context(), &redis.XAddArgs{Stream: stream, MaxLen: streamLength, Approx: true, Values: []any{"purge", `{"tags":["` + tag + `"]}`}})
+				return nil
+			})
+			if err != nil {
+				f.Fatal(err)
 			}
-			return nil
-		})
-		if err != nil {
-			f.Fatal(err)
 		}
 		if err := late.follow(f.Context()); err != nil {
 			f.Fatal(err)
