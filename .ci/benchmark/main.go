@@ -42,6 +42,7 @@ type scenario struct {
 	path        string
 	connections int
 	conditional bool
+	distinct    bool     // each request has its own URL
 	hit         bool     // answered from the cache; otherwise each request reaches the upstream
 	servers     []string // the first server is the baseline
 }
@@ -62,15 +63,19 @@ func scenarios() []scenario {
 	forwarded := []string{bareProxy, weirMemory, baseMemory, "nginx", "varnish", "haproxy"}
 	overRedis := []string{redisProxy, weirRedis, baseRedis}
 	return []scenario{
-		{"Hit, 2 KB, 64 connections", smallPath, 64, false, true, cached},
-		{"Conditional hit (304), 64 connections", smallPath, 64, true, true, cached},
-		{"Hit, 64 KB, 64 connections", largePath, 64, false, true, cached},
-		{"Hit, 2 KB, 1 connection", smallPath, 1, false, true, cached},
-		{"Pass-through, known route, 64 connections", knownPath, 64, false, false, forwarded},
-		{"Pass-through, unknown route, 64 connections", unknownPath, 64, false, false, forwarded},
-		{"Pass-through, known route, 1 connection", knownPath, 1, false, false, forwarded},
-		{"Pass-through with Redis, known route, 64 connections", knownPath, 64, false, false, overRedis},
-		{"Pass-through with Redis, unknown route, 64 connections", unknownPath, 64, false, false, overRedis},
+		{title: "Hit, 2 KB, 64 connections", path: smallPath, connections: 64, hit: true, servers: cached},
+		{title: "Conditional hit (304), 64 connections", path: smallPath, connections: 64, conditional: true, hit: true, servers: cached},
+		{title: "Hit, 64 KB, 64 connections", path: largePath, connections: 64, hit: true, servers: cached},
+		{title: "Hit, 2 KB, 1 connection", path: smallPath, connections: 1, hit: true, servers: cached},
+		{title: "Pass-through, known route, 64 connections", path: knownPath, connections: 64, servers: forwarded},
+		{title: "Pass-through, unknown route, 64 connections", path: unknownPath, connections: 64, servers: forwarded},
+		{title: "Pass-through, distinct URLs, 64 connections", path: knownPath, connections: 64, distinct: true, servers: forwarded},
+		{title: "Stored miss, distinct URLs, 64 connections", path: smallPath, connections: 64, distinct: true, servers: forwarded},
+		{title: "Pass-through, known route, 1 connection", path: knownPath, connections: 1, servers: forwarded},
+		{title: "Pass-through with Redis, known route, 64 connections", path: knownPath, connections: 64, servers: overRedis},
+		{title: "Pass-through with Redis, unknown route, 64 connections", path: unknownPath, connections: 64, servers: overRedis},
+		{title: "Pass-through with Redis, distinct URLs, 64 connections", path: knownPath, connections: 64, distinct: true, servers: overRedis},
+		{title: "Stored miss with Redis, distinct URLs, 64 connections", path: smallPath, connections: 64, distinct: true, servers: overRedis},
 	}
 }
 
@@ -349,7 +354,11 @@ func (b *bench) load(ctx context.Context, s scenario, p *process, warmUp bool) (
 		args = append(args, "-H", "If-None-Match: "+etag)
 	}
 	seenBefore, cpuBefore := b.seen(), cpuSeconds(p.cmd.Process.Pid)
-	out, err := exec.CommandContext(ctx, "taskset", append(args, "http://"+p.address+s.path)...).CombinedOutput()
+	args = append(args, "http://"+p.address+s.path)
+	if s.distinct {
+		args = append(args, "--", fmt.Sprint(time.Now().UnixNano())) // URLs of different runs are different, too
+	}
+	out, err := exec.CommandContext(ctx, "taskset", args...).CombinedOutput()
 	cpu, seen := cpuSeconds(p.cmd.Process.Pid)-cpuBefore, b.seen()-seenBefore
 	if err != nil {
 		return figures{}, fmt.Errorf("wrk: %w: %s", err, out)
