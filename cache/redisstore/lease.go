@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/weirgate/weir/cache"
 )
 
@@ -20,20 +18,20 @@ const (
 )
 
 // The value of a lease consists of the owner, a line break and JSON.
-var (
+const (
 	// acquireScript returns an empty string if the owner gets the lease, and otherwise the current lease.
-	acquireScript = redis.NewScript(`
+	acquireScript = `
 local other = redis.call('GET', KEYS[1])
 if other and string.sub(other, 1, #ARGV[1] + 1) ~= ARGV[1] .. '\n' then return other end
 redis.call('SET', KEYS[1], ARGV[1] .. '\n' .. ARGV[2], 'PX', ARGV[3])
-return ''`)
+return ''`
 	// releaseScript replaces the owner's lease by the record of a failure, or deletes the lease.
-	releaseScript = redis.NewScript(`
+	releaseScript = `
 local other = redis.call('GET', KEYS[1])
 if not other or string.sub(other, 1, #ARGV[1] + 1) ~= ARGV[1] .. '\n' then return 0 end
 if ARGV[2] == '' then return redis.call('DEL', KEYS[1]) end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-return 1`)
+return 1`
 )
 
 // storedLease is the JSON form of a lease. Pending is encoded like a stored entry.
@@ -59,7 +57,7 @@ func (s *Store) AcquireFetch(ctx context.Context, key cache.Key, lease cache.Fet
 	}
 	name, current := leaseName(key), ""
 	ok := s.call(ctx, "acquire fetch", name, func(ctx context.Context) error {
-		current, err = acquireScript.Run(ctx, s.client, []string{name}, lease.Owner, text, leaseLife.Milliseconds()).Text()
+		current, err = s.eval(ctx, &s.waited, acquireScript, name, lease.Owner, text, leaseLife.Milliseconds()).Text()
 		return err
 	})
 	if !ok || current == "" {
@@ -95,6 +93,6 @@ func (s *Store) ReleaseFetch(ctx context.Context, key cache.Key, owner string, f
 	}
 	name := leaseName(key)
 	s.call(ctx, "release fetch", name, func(ctx context.Context) error {
-		return releaseScript.Run(ctx, s.client, []string{name}, owner, text, failureLife.Milliseconds()).Err()
+		return s.eval(ctx, &s.waited, releaseScript, name, owner, text, failureLife.Milliseconds()).Err()
 	})
 }

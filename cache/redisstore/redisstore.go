@@ -46,7 +46,7 @@ const (
 	// staleFor is the time for which a stale value is kept for revalidation. maxLife bounds the life
 	// of every key except the stream.
 	staleFor, maxLife = time.Hour, 24 * time.Hour
-	// maxBatch bounds the reads of one round trip.
+	// maxBatch bounds the commands of one round trip.
 	maxBatch = 32
 	// maxCandidates bounds the keys that are recorded for one base key.
 	maxCandidates = 8
@@ -58,7 +58,7 @@ const (
 // a ninth value, putScript deletes the hash. A value with a later fetch is not replaced: the generation
 // decides first, then the request time. A request time after the time of Redis is replaced by the time
 // of Redis.
-var putScript = redis.NewScript(`
+const putScript = `
 local time = redis.call('TIME')
 local now = string.format('%010d%06d', tonumber(time[1]), tonumber(time[2]))
 local requested = ARGV[5] > now and now or ARGV[5]
@@ -66,7 +66,13 @@ local since = redis.call('HGET', KEYS[1], 'since:' .. ARGV[1])
 if since and since > ARGV[4] .. requested then return 0 end
 if not since and redis.call('HLEN', KEYS[1]) >= 16 then redis.call('DEL', KEYS[1]) end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2], 'since:' .. ARGV[1], ARGV[4] .. requested)
-return redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
+return redis.call('PEXPIRE', KEYS[1], ARGV[3])`
+
+// candidateScript adds a key to a sorted set, which orders the keys by the time of their addition.
+const candidateScript = `
+redis.call('ZADD', KEYS[1], ARGV[1], ARGV[2])
+redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -ARGV[3] - 1)
+return redis.call('PEXPIRE', KEYS[1], ARGV[4])`
 
 // sinceField is the prefix of the fields that putScript writes beside the values.
 const sinceField = "since:"
@@ -85,7 +91,8 @@ type Store struct {
 	purgeWait time.Duration
 	warnings  rate.Sometimes // about values
 	position  string         // ID of the last applied purge; used by Run only
-	reads     redisclient.Batcher[redis.Cmder]
+	waited    commands       // commands that a request waits for
+	writes    commands       // other commands, which may be large
 
 	mu      sync.Mutex    // guards pending
 	pending []cache.Purge // purges that are not in the stream yet
@@ -139,10 +146,13 @@ func (s *Store) try(ctx context.Context, operation, key string, do func(context.
 	return err == nil
 }
 
-// read sends a command in one round trip with the concurrent commands of other requests. Without batches, many clients
-// that miss at once would wait for connections longer than the timeout, and each replica would forward.
-func (s *Store) read(ctx context.Context, cmd redis.Cmder) error {
-	err := s.reads.Do(cmd, maxBatch, func(batch []redis.Cmder) error {
+// commands sends concurrent commands in one round trip. Otherwise, many clients that miss at once would wait for
+// connections longer than the timeout, and each replica would forward.
+type commands = redisclient.Batcher[redis.Cmder]
+
+// send sends a command with the concurrent commands of a kind.
+func (s *Store) send(ctx context.Context, kind *commands, cmd redis.Cmder) error {
+	err := kind.Do(cmd, maxBatch, func(batch []redis.Cmder) error {
 		// The deadline of one request must not end the commands of other requests.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
 		defer cancel()
@@ -159,13 +169,22 @@ func (s *Store) read(ctx context.Context, cmd redis.Cmder) error {
 	return cmd.Err()
 }
 
+// eval runs a script with one key, like send.
+func (s *Store) eval(ctx context.Context, kind *commands, script, key string, args ...any) *redis.Cmd {
+	cmd := redis.NewCmd(ctx, append([]any{"eval", script, 1, key}, args...)...)
+	if err := s.send(ctx, kind, cmd); err != nil {
+		cmd.SetErr(err)
+	}
+	return cmd
+}
+
 // Get implements [cache.Shared].
 func (s *Store) Get(ctx context.Context, key cache.Key) (list []*cache.Entry) {
 	name := entriesName(key)
 	var values map[string]string
 	s.call(ctx, "get", name, func(ctx context.Context) (err error) {
 		cmd := redis.NewMapStringStringCmd(ctx, "hgetall", name)
-		err = s.read(ctx, cmd)
+		err = s.send(ctx, &s.waited, cmd)
 		values = cmd.Val()
 		return err
 	})
@@ -191,7 +210,7 @@ func (s *Store) Put(ctx context.Context, key cache.Key, e *cache.Entry) (stored 
 	}
 	life := min(max(0, -e.Staleness(time.Now()))+staleFor, maxLife)
 	ok := s.call(ctx, "put", entriesName(key), func(ctx context.Context) (err error) {
-		stored, err = putScript.Run(ctx, s.client, []string{entriesName(key)}, variant(e), value, life.Milliseconds(),
+		stored, err = s.eval(ctx, &s.writes, putScript, entriesName(key), variant(e), value, life.Milliseconds(),
 			fmt.Sprintf("%020d", e.Since), fmt.Sprintf("%016d", e.Requested.UnixMicro())).Bool()
 		return err
 	})
@@ -204,17 +223,11 @@ func (s *Store) Delete(ctx context.Context, key cache.Key) {
 	s.call(ctx, "delete", name, func(ctx context.Context) error { return s.client.Del(ctx, name).Err() })
 }
 
-// AddCandidate implements [cache.Shared]. A sorted set orders the keys by the time of their addition.
+// AddCandidate implements [cache.Shared].
 func (s *Store) AddCandidate(ctx context.Context, base, key cache.Key) {
 	name := candidatesName(base)
 	s.call(ctx, "add candidate", name, func(ctx context.Context) error {
-		_, err := s.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
-			p.ZAdd(ctx, name, redis.Z{Score: float64(time.Now().UnixMilli()), Member: hex.EncodeToString(key[:])})
-			p.ZRemRangeByRank(ctx, name, 0, -maxCandidates-1)
-			p.PExpire(ctx, name, maxLife)
-			return nil
-		})
-		return err
+		return s.eval(ctx, &s.writes, candidateScript, name, time.Now().UnixMilli(), hex.EncodeToString(key[:]), maxCandidates, maxLife.Milliseconds()).Err()
 	})
 }
 
@@ -224,7 +237,7 @@ func (s *Store) CandidateKeys(ctx context.Context, base cache.Key) (keys []cache
 	var members []string
 	s.call(ctx, "candidates", name, func(ctx context.Context) (err error) {
 		cmd := redis.NewStringSliceCmd(ctx, "zrevrange", name, 0, maxCandidates-1)
-		err = s.read(ctx, cmd)
+		err = s.send(ctx, &s.waited, cmd)
 		members = cmd.Val()
 		return err
 	})
