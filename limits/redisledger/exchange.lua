@@ -63,7 +63,7 @@ local function equal_share(t, room) return max(1, floor(room / max(1, t.replicas
 for i, b in ipairs(budgets) do
   local t, l, w = total(b.budget), lease(call.replica, b.budget), window(b.budget)
   if w then end_windows(b.budget, w) end
-  local before = {l.tokens, l.extra, l.spent, l.held, l.reported}
+  local before = {l.tokens, l.extra, l.spent, l.held, l.reported, l.windows}
   catch_up(l, w)
   b.lease, b.used = l, b.spent + b.held
   l.keep = b.returns_after
@@ -89,7 +89,8 @@ for i, b in ipairs(budgets) do
   end
   if b.returns > 0 and (t.returns <= now or b.returns < t.returns) then t.returns = b.returns end
   t.ends = max(t.ends, b.ends)
-  if before[1] ~= l.tokens or before[2] ~= l.extra or before[3] ~= l.spent or before[4] ~= l.held or before[5] ~= l.reported then
+  if before[1] ~= l.tokens or before[2] ~= l.extra or before[3] ~= l.spent or before[4] ~= l.held or before[5] ~= l.reported
+    or before[6] ~= l.windows then
     save_needed = true
     changed[lease_name(call.replica, b.budget)], changed['t:' .. b.budget] = true, true
   end

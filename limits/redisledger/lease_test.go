@@ -166,6 +166,54 @@ func TestExtraTokensBelongToOneReplica(t *testing.T) {
 	})
 }
 
+// Redis ends a window a moment earlier than the first replica, because the second replica has the tighter bound of the
+// upstream's clock. Until then the first replica declares its requests in the old window.
+func TestLateEndOfAWindowFreesNoTokens(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		const limit, length = 5, 30 * time.Second
+		p.withWindow(limit, length)
+		reset, used := time.Now().Add(20*time.Second), 0
+		settle := func(l *Ledger, c limits.Claim, date time.Time) {
+			used++
+			rate := limits.Rate{Limit: limit, Used: used, Reset: reset, Date: date}
+			_ = l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
+		}
+		slow, late := []limits.Claim{p.claim(1), p.claim(1)}, p.claim(1)
+		for _, c := range slow {
+			p.admit(p.r1, c)
+		}
+		date := time.Now()
+		time.Sleep(900 * time.Millisecond)
+		for _, c := range slow {
+			settle(p.r1, c, date)
+		}
+		quick := p.claim(1)
+		p.admit(p.r2, quick)
+		settle(p.r2, quick, time.Now())
+		p.admit(p.r2, late)
+		time.Sleep(time.Until(reset.Add(time.Second)))
+		reset, used = reset.Add(length), 2 // by another program
+		settle(p.r2, late, time.Now())
+		time.Sleep(1500 * time.Millisecond)
+		for range 2 { // each call declares the use of the first replica
+			if err := p.r1.Release(p.Context(), limits.Permit{Claim: slow[0]}, false); err != nil {
+				p.Fatal(err)
+			}
+		}
+		var granted int
+		for range limit {
+			for _, l := range []*Ledger{p.r1, p.r2} {
+				if p.admit(l, p.claim(1)) {
+					granted++
+				}
+			}
+		}
+		if granted != limit-used {
+			p.Errorf("%d claims granted with %d of %d requests used, want %d", granted, used, limit, limit-used)
+		}
+	})
+}
+
 // A replica forgets an idle account while Redis is lost. It must return the old lease when it uses the account again.
 func TestForgottenAccountReturnsItsLease(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
