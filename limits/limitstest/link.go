@@ -16,7 +16,7 @@ type link struct {
 	limits.Ledger
 	upstream *Upstream
 	slow     time.Duration // longest latency of a call in each direction
-	lag      time.Duration // longest time from a decision to the end of its call
+	lag      time.Duration // longest time from a decision to the end of its call, and from a settlement to the store
 	repeats  float64       // probability that a call is repeated
 
 	mu        sync.Mutex // guards the fields below
@@ -83,7 +83,7 @@ func (l *link) Settle(ctx context.Context, permit limits.Permit, outcome limits.
 	if err != nil {
 		l.upstream.notLearned(response)
 	} else if response != nil {
-		l.upstream.Learned(response)
+		l.upstream.Learned(response, l.lag)
 	}
 	if again {
 		_, _ = l.delay()

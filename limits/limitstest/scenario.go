@@ -51,8 +51,9 @@ type Scenario struct {
 	// call is repeated. Crash is the probability that a replica crashes.
 	LedgerLatency     time.Duration
 	Duplicates, Crash float64
-	// StoreLag is the longest time from a decision of the store to the end of its call. The upstream blames a ledger only
-	// for responses that the ledger had learned before that time.
+	// StoreLag is the longest time from a decision of the store to the end of its call, and from the end of
+	// [limits.Ledger.Settle] until the store learns a response without a limit error. The upstream blames a ledger only for
+	// responses that the store had learned before the decision.
 	StoreLag time.Duration
 }
 

@@ -223,19 +223,24 @@ func (u *Upstream) otherTraffic(name string, rng *rand.Rand, done <-chan struct{
 	}
 }
 
-// Learned records that a ledger has used a response.
-func (u *Upstream) Learned(response *Response) {
+// Learned records that a ledger has used a response. Its store learns the response within lag. The store learns a limit
+// error before the ledger returns.
+func (u *Upstream) Learned(response *Response, lag time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := time.Now()
+	stored := now
+	if response.Limited == limits.NotLimited {
+		stored = now.Add(lag)
+	}
 	a := u.account(response.account)
 	u.log(a.name, "learned %s", response.describe())
 	if response.Rate.Limit != 0 {
-		response.snapshot.learned(now)
+		response.snapshot.learned(stored)
 	}
-	response.settled = now
+	response.settled = stored
 	if response.copied != nil {
-		response.copied.learned = now
+		response.copied.learned = stored
 	}
 	if response.cooldown != nil {
 		a.cooldowns = append(a.cooldowns, reportedCooldown{now, *response.cooldown})

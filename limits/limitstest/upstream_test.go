@@ -7,8 +7,10 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 func newMemory(rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) }
@@ -68,4 +70,32 @@ func TestNoLimitIsExceeded(t *testing.T) {
 		}
 	})
 	table.Print(t)
+}
+
+// A replica has a report about the use of another program, and its call to the store is on the way. The upstream must
+// not blame the decisions of the store until then.
+func TestStoreLearnsReportsAfterTheLag(t *testing.T) {
+	const lag = time.Second
+	for _, c := range []struct {
+		granted time.Duration // after the settlement
+		limited limits.LimitKind
+		excess  int64
+	}{
+		{lag / 2, limits.NotLimited, 0},
+		{lag / 2, limits.PrimaryLimit, 1},
+		{2 * lag, limits.NotLimited, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			u := NewUpstream(Profile{Limits: policy.DefaultLimits(), Kind: policy.User}, 1, time.Time{})
+			w := u.window(u.account("a"), policy.CodeSearch)
+			w.spendByOtherUsers(time.Now(), w.max)
+			u.Learned(&Response{
+				Rate: limits.Rate{Limit: int(w.max)}, Limited: c.limited, account: "a", snapshot: w.snapshot(time.Now()),
+			}, lag)
+			time.Sleep(c.granted)
+			if _, excess := w.take(time.Now(), time.Now(), nil); max(0, excess) != c.excess {
+				t.Errorf("granted %v after the settlement, limit error %d: %d requests beyond the limit, want %d", c.granted, c.limited, excess, c.excess)
+			}
+		})
+	}
 }

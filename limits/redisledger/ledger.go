@@ -180,9 +180,10 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 	}
 }
 
-// Settle implements [limits.Ledger]. The use is sent to Redis within flushDelay, and limit errors immediately. Until
-// then the lease holds the full cost of the request. Settle returns an error if the other replicas do not learn a limit
-// error now.
+// Settle implements [limits.Ledger]. Settle sends a limit error to Redis before it returns. The use and other reports are
+// sent later: after flushDelay, and after the exchange in progress. Until then the lease holds the full cost of the
+// request, but Redis may decide without a report about the use of another program. Settle returns an error if the other
+// replicas do not learn a limit error now.
 func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
 	r := l.rules.Load()
 	l.mu.Lock()
