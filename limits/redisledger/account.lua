@@ -102,10 +102,10 @@ local function catch_up(l, w)
   end
 end
 
--- Adds a report to a window, by the rules of the type window in package limits.
+-- Adds a report to a window, by the rules of the type window in package limits. Returns false if that window has ended.
 local function report(w, new)
-  if new.responses > 0 and w.over ~= 0 and new.reset <= w.over + JITTER then return end
-  if new.reset + new.max_offset + JITTER <= now then return end
+  if new.responses > 0 and w.over ~= 0 and new.reset <= w.over + JITTER then return false end
+  if new.reset + new.max_offset + JITTER <= now then return false end
   for _, o in ipairs(w.reports) do
     if math.abs(o.reset - new.reset) <= JITTER then
       if new.reset > o.reset or new.used > o.used or new.limit ~= o.limit or new.max_offset < o.max_offset
@@ -115,13 +115,14 @@ local function report(w, new)
         w.version = w.version + 1
       end
       o.responses = max(o.responses, new.responses)
-      return
+      return true
     end
   end
   table.insert(w.reports, new)
   table.sort(w.reports, function(a, b) return a.reset < b.reset end)
   if #w.reports > 2 then table.remove(w.reports, 1) end
   w.version = w.version + 1
+  return true
 end
 
 -- Returns the tokens that the replicas may have together. The limit is the documented limit of a budget. A window has

@@ -28,11 +28,14 @@ if call.enforced and not account.enforced then account.enforced, save_needed = t
 if call.cooldown and call.cooldown_version > account.cooldown_version then
   account.cooldown, account.cooldown_version, save_needed = call.cooldown, call.cooldown_version, true
 end
+local ended = {} -- the budgets whose window has ended here, but not yet at the replica
 for _, own in ipairs(call.windows or {}) do
   local w = window(own.budget)
   end_windows(own.budget, w)
   local version = w.version
-  for _, o in ipairs(own.reports or {}) do report(w, o) end
+  for _, o in ipairs(own.reports or {}) do
+    if not report(w, o) then ended[own.budget] = true end
+  end
   if own.silent > w.silent then w.silent, w.version = own.silent, w.version + 1 end
   if w.version ~= version then changed['w:' .. own.budget:sub(8)], save_needed = true, true end
 end
@@ -65,6 +68,7 @@ for i, b in ipairs(budgets) do
   if w then end_windows(b.budget, w) end
   local before = {l.tokens, l.extra, l.spent, l.held, l.reported, l.windows}
   catch_up(l, w)
+  if ended[b.budget] then b.reported = 0 end -- extra tokens of the old window have become tokens
   b.lease, b.used = l, b.spent + b.held
   l.keep = b.returns_after
   set_use(b.budget, l, b)

@@ -211,6 +211,13 @@ func TestLateEndOfAWindowFreesNoTokens(t *testing.T) {
 		if granted != limit-used {
 			p.Errorf("%d claims granted with %d of %d requests used, want %d", granted, used, limit, limit-used)
 		}
+		time.Sleep(time.Second) // the window of the first replica ends
+		p.r1.mu.Lock()
+		defer p.r1.mu.Unlock()
+		a, budget, now := p.r1.accounts["a"], limits.WindowBudget(policy.Core), p.r1.now()
+		if tokens, use := a.lease(budget, now).tokens, a.part.Use(budget, now).Total(); tokens > use {
+			p.Errorf("the first replica has %d tokens and uses %d, want no other tokens", tokens, use)
+		}
 	})
 }
 
