@@ -102,6 +102,18 @@ local function catch_up(l, w)
   end
 end
 
+-- Returns a limit without the headroom.
+local function usable(limit) return limit - math.ceil(limit * call.headroom) end
+
+-- Returns a limit of a replica, at most the last reported limit of its window. The replica may not have had a report
+-- about the resource. The sliding log of a resource has the limit of its window. At least one request remains, because
+-- only its response can raise the limit.
+local function known_limit(budget, limit)
+  local resource = budget:match('^window:(.*)') or budget:match('^primary:(.*)')
+  local w = resource and field('w:' .. resource)
+  return w and w.limit and min(limit, max(1, usable(w.limit))) or limit
+end
+
 -- Adds a report to a window, by the rules of the type window in package limits. Returns false if that window has ended.
 local function report(w, new)
   if new.responses > 0 and w.over ~= 0 and new.reset <= w.over + JITTER then return false end
@@ -110,6 +122,7 @@ local function report(w, new)
     if math.abs(o.reset - new.reset) <= JITTER then
       if new.reset > o.reset or new.used > o.used or new.limit ~= o.limit or new.max_offset < o.max_offset
         or new.min_offset > o.min_offset then
+        if new.limit ~= o.limit then w.limit = new.limit end
         o.reset, o.used, o.limit = max(o.reset, new.reset), max(o.used, new.used), new.limit
         o.max_offset, o.min_offset = min(o.max_offset, new.max_offset), max(o.min_offset, new.min_offset)
         w.version = w.version + 1
@@ -119,6 +132,7 @@ local function report(w, new)
     end
   end
   table.insert(w.reports, new)
+  w.limit = new.limit
   table.sort(w.reports, function(a, b) return a.reset < b.reset end)
   if #w.reports > 2 then table.remove(w.reports, 1) end
   w.version = w.version + 1
@@ -129,7 +143,7 @@ end
 -- the limits that responses reported, without the reported use.
 local function capacity(w, limit)
   for i, o in ipairs(w and w.reports or {}) do
-    local left = o.limit - math.ceil(o.limit * call.headroom) - o.used
+    local left = usable(o.limit) - o.used
     limit = i == 1 and left or min(limit, left)
   end
   return limit

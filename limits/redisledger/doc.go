@@ -26,7 +26,7 @@
 //	                      TTL: the longest window and a day, renewed by writes.
 //	  n                   kind and name, as text
 //	  m                   cool-down, end of the relearning time, process of the last write
-//	  w:RESOURCE          reports about the primary window of a resource
+//	  w:RESOURCE          reports about the primary window of a resource, and its last limit
 //	  t:BUDGET            sums of the leases of a budget: tokens, spent and held
 //	  l:REPLICA:BUDGET    lease of a replica. BUDGET is slots, window:RESOURCE, points:OPERATION, ... (limits.Need).
 //	  r:REPLICA           number and time of the last saved call of a replica

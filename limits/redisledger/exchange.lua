@@ -70,7 +70,7 @@ for i, b in ipairs(budgets) do
   catch_up(l, w)
   if ended[b.budget] then b.reported = 0 end -- extra tokens of the old window have become tokens
   b.lease, b.used = l, b.spent + b.held
-  l.keep = b.returns_after
+  l.keep, b.limit = b.returns_after, known_limit(b.budget, b.limit)
   set_use(b.budget, l, b)
   local room = capacity(w, b.limit) - others(b)
   -- The lease keeps all tokens that the replica declares, because the replica uses them if this reply is lost. The reply
@@ -145,7 +145,10 @@ local function claim(needs)
 end
 
 local reply = {now = int(now), seq = replica.seq, enforced = account.enforced, claims = {}, budgets = {}, windows = {}}
-for i, c in ipairs(call.claims or {}) do reply.claims[i] = claim(c) end
+for i, c in ipairs(call.claims or {}) do
+  for _, n in ipairs(c) do n.limit = known_limit(budgets[n.budget + 1].budget, n.limit) end
+  reply.claims[i] = claim(c)
+end
 for i, b in ipairs(budgets) do
   b.lease.spare = max(0, b.lease.tokens - b.used)
   reply.budgets[i] = {tokens = b.lease.tokens, extra = b.lease.extra, spare = b.lease.spare,

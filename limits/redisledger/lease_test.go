@@ -221,6 +221,39 @@ func TestLateEndOfAWindowFreesNoTokens(t *testing.T) {
 	})
 }
 
+// The upstream grants less than documented. After the end of the window, a replica without a report must not use the
+// documented limit.
+func TestReportedLimitAppliesToAllReplicas(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		const granted = 2
+		p.withWindow(5, 30*time.Second)
+		for _, resource := range []string{policy.Core, policy.CodeSearch} {
+			claim := func() limits.Claim {
+				c := p.claim(1)
+				c.Resource = resource
+				return c
+			}
+			c := claim()
+			p.admit(p.r1, c)
+			rate := limits.Rate{Limit: granted, Used: 1, Reset: time.Now().Add(20 * time.Second), Date: time.Now()}
+			p.settle(c, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
+			time.Sleep(90 * time.Second) // the window and the minute of the sliding log have ended
+			n := 0
+			for range 5 { // the slow start admits further requests after a second
+				for _, l := range []*Ledger{p.r2, p.r1} {
+					if p.admit(l, claim()) {
+						n++
+					}
+				}
+				time.Sleep(time.Second)
+			}
+			if n != granted {
+				p.Errorf("%s: %d claims granted, want %d", resource, n, granted)
+			}
+		}
+	})
+}
+
 // A replica forgets an idle account while Redis is lost. It must return the old lease when it uses the account again.
 func TestForgottenAccountReturnsItsLease(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
