@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -112,6 +113,15 @@ func (t *recorder) record(resp *http.Response) error {
 		return err
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
+	if resp.Header.Get("Content-Encoding") == "gzip" && len(body) > 0 {
+		coded, err := gzip.NewReader(bytes.NewReader(body))
+		if err != nil {
+			return err
+		}
+		if body, err = io.ReadAll(coded); err != nil {
+			return err
+		}
+	}
 	e.status, e.got, e.body, e.done = resp.StatusCode, resp.Header.Clone(), body, time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
