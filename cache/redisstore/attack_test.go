@@ -78,7 +78,7 @@ func TestErrorOfRedisIsAMiss(t *testing.T) {
 		t.Run(word, func(t *testing.T) {
 			t.Parallel()
 			server := miniredis.RunT(t)
-			f := &fleet{T: t, network: "tcp", address: server.Addr()}
+			f := &fleet{T: t, network: "tcp", address: server.Addr(), replicaLife: time.Minute}
 			a, b := f.open(""), f.open("")
 			a.Put(t.Context(), page, fetched(a.Generation(), "before", "x"))
 			server.SetError(message)
@@ -138,7 +138,7 @@ func TestReplyToAnotherCommandIsAMiss(t *testing.T) {
 		server := miniredis.RunT(t)
 		var late atomic.Bool
 		l := shifted(t, server.Addr(), &late)
-		f := &fleet{T: t, network: "tcp", address: server.Addr()}
+		f := &fleet{T: t, network: "tcp", address: server.Addr(), replicaLife: time.Minute}
 		a := f.open(secret)
 		keys := make([]cache.Key, 4)
 		for i := range keys {

@@ -60,7 +60,7 @@ func TestOnlyOneReplicaHoldsTheLease(t *testing.T) {
 
 func TestLeaseExpiresWithoutRenewal(t *testing.T) {
 	t.Parallel()
-	f := &fleet{T: t, network: "unix", address: testservers.Redis(t)} // miniredis does not expire keys
+	f := &fleet{T: t, network: "unix", address: testservers.Redis(t), replicaLife: time.Minute} // miniredis does not expire keys
 	a, b := f.open(""), f.open("")
 	if acquired, _ := a.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "a"}); !acquired {
 		f.Fatal("the free lease was refused")

@@ -135,7 +135,7 @@ func (s *Store) Run(ctx context.Context) {
 // check verifies that the stream continues after the position of the last applied purge. If the stream
 // was lost, check starts it again. If purges are missing, all older entries count as purged.
 func (s *Store) check(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, skipAfterError)
+	ctx, cancel := context.WithTimeout(ctx, s.runTimeout)
 	defer cancel()
 	oldest, err := s.client.XRangeN(ctx, stream, "-", "+", 1).Result()
 	if err != nil {
@@ -170,7 +170,7 @@ func (s *Store) check(ctx context.Context) error {
 
 // follow reads and applies the next purges of the stream.
 func (s *Store) follow(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, readWait+skipAfterError)
+	ctx, cancel := context.WithTimeout(ctx, readWait+s.runTimeout)
 	defer cancel()
 	read := &redis.XReadArgs{Streams: []string{stream, s.position}, Count: maxRead, Block: readWait}
 	streams, err := s.client.XRead(ctx, read).Result()
@@ -216,7 +216,7 @@ func (s *Store) sendPending(ctx context.Context) error {
 	if len(pending) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, skipAfterError)
+	ctx, cancel := context.WithTimeout(ctx, s.runTimeout)
 	defer cancel()
 	_, err := s.add(ctx, "*", pending...)
 	if err != nil {

@@ -39,6 +39,8 @@ import (
 const (
 	// callTimeout bounds a call during which a request waits.
 	callTimeout = 100 * time.Millisecond
+	// runTimeout is the default of Store.runTimeout.
+	runTimeout = time.Second
 	// skipAfterError is the time for which the store is skipped after a failed call.
 	skipAfterError = time.Second
 	// maxValue bounds a value in bytes. Only the memory of the fetching replica stores larger entries.
@@ -89,10 +91,13 @@ type Store struct {
 	lost      atomic.Bool  // set after a failed call of Run
 	replica   string       // name of this replica in the hash of replicas
 	purgeWait time.Duration
-	warnings  rate.Sometimes // about values
-	position  string         // ID of the last applied purge; used by Run only
-	waited    commands       // commands that a request waits for
-	writes    commands       // other commands, which may be large
+	// runTimeout bounds each call of Run. A replica without a report for replicaLife counts as stopped.
+	runTimeout, replicaLife time.Duration
+
+	warnings rate.Sometimes // about values
+	position string         // ID of the last applied purge; used by Run only
+	waited   commands       // commands that a request waits for
+	writes   commands       // other commands, which may be large
 
 	mu      sync.Mutex    // guards pending
 	pending []cache.Purge // purges that are not in the stream yet
@@ -102,6 +107,7 @@ type Store struct {
 func New(client redis.UniversalClient, codec *cache.Codec, memory *cache.Memory, log *slog.Logger) *Store {
 	return &Store{
 		client: client, codec: codec, memory: memory, log: log, timeout: callTimeout, purgeWait: purgeWait,
+		runTimeout: runTimeout, replicaLife: replicaLife,
 		warnings: rate.Sometimes{Interval: warnEvery}, position: "0-0", replica: rand.Text(),
 	}
 }

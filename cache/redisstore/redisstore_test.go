@@ -31,6 +31,7 @@ type replica struct {
 type fleet struct {
 	*testing.T
 	network, address string
+	replicaLife      time.Duration
 
 	mu    sync.Mutex // guards the following fields
 	away  bool
@@ -73,11 +74,11 @@ func onEach(t *testing.T, test func(f *fleet)) {
 	t.Parallel() // the tests mostly wait
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
-		test(&fleet{T: t, network: "tcp", address: miniredis.RunT(t).Addr()})
+		test(&fleet{T: t, network: "tcp", address: miniredis.RunT(t).Addr(), replicaLife: time.Minute})
 	})
 	t.Run("redis-server", func(t *testing.T) {
 		t.Parallel()
-		test(&fleet{T: t, network: "unix", address: testservers.Redis(t)})
+		test(&fleet{T: t, network: "unix", address: testservers.Redis(t), replicaLife: time.Minute})
 	})
 }
 
@@ -93,7 +94,8 @@ func (f *fleet) open(secret string) *replica {
 	}
 	memory := cache.NewMemory(1 << 20)
 	shared := New(f.client(), codec, memory, slog.New(slog.DiscardHandler))
-	shared.timeout, shared.purgeWait = time.Minute, time.Minute // most tests do not check response times
+	// Most tests do not check response times.
+	shared.timeout, shared.purgeWait, shared.runTimeout, shared.replicaLife = time.Minute, time.Minute, 4*time.Second, f.replicaLife
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { shared.Run(ctx) })

@@ -14,7 +14,7 @@ const (
 	// replicas is the key of a hash with the position of each replica that follows the stream. A value
 	// consists of the time of the report in milliseconds, a space and the generation of the position.
 	replicas = "weir:cache:replicas"
-	// replicaLife is the time after which a replica without a report counts as stopped.
+	// replicaLife is the default of Store.replicaLife.
 	replicaLife = 2 * time.Second
 	// maxPoll is the longest pause between two polls of the positions.
 	maxPoll = 16 * time.Millisecond
@@ -50,9 +50,9 @@ func sortable(g cache.Generation) string { return fmt.Sprintf("%020d", g) }
 
 // report publishes the position of this replica. Purges of other replicas wait for the position.
 func (s *Store) report(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, skipAfterError)
+	ctx, cancel := context.WithTimeout(ctx, s.runTimeout)
 	defer cancel()
-	return reportScript.Run(ctx, s.client, []string{replicas}, s.replica, sortable(generation(s.position)), replicaLife.Milliseconds()).Err()
+	return reportScript.Run(ctx, s.client, []string{replicas}, s.replica, sortable(generation(s.position)), s.replicaLife.Milliseconds()).Err()
 }
 
 // leave removes this replica from the replicas that follow the stream.
@@ -66,7 +66,7 @@ func (s *Store) leave(ctx context.Context) {
 // ends.
 func (s *Store) awaitReplicas(ctx context.Context, g cache.Generation) {
 	for pause := time.Millisecond; ; pause = min(2*pause, maxPoll) {
-		behind, err := behindScript.Run(ctx, s.client, []string{replicas}, s.replica, sortable(g), replicaLife.Milliseconds()).Bool()
+		behind, err := behindScript.Run(ctx, s.client, []string{replicas}, s.replica, sortable(g), s.replicaLife.Milliseconds()).Bool()
 		switch {
 		case err != nil: // also at the end of ctx
 			s.log.Debug("purge not confirmed by all replicas", "error", err)
