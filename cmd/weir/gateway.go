@@ -302,7 +302,9 @@ func (g *gateway) apply(c *config.Config) error {
 		Tracer: g.telemetry.Tracer(), Observe: g.observer(upstream.Hostname()),
 	})}
 	if c.Webhooks.Secret != "" {
-		next.webhooks = g.webhooks.Handler(dialect, []byte(c.Webhooks.Secret.Reveal()))
+		next.webhooks = g.webhooks.Handler(webhook.Config{
+			Dialect: dialect, Secret: c.Webhooks.Secret, RateLimiter: &g.rateLimiter, TrustedProxies: trusted,
+		})
 	}
 	g.current.Store(next)
 	g.credentialHealth.Keep(callers)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -155,5 +156,25 @@ func TestWebhooksRequireSecret(t *testing.T) {
 	g.ServeHTTP(w, httptest.NewRequest(http.MethodPost, cfg.Webhooks.Path, strings.NewReader("{}")))
 	if w.Code != http.StatusNotFound {
 		t.Errorf("got %d, want 404", w.Code)
+	}
+}
+
+func TestWebhooksObeyTheRateOfAnAddress(t *testing.T) {
+	cfg := config.Default()
+	cfg.Upstream.URL, cfg.Webhooks.Secret = "http://127.0.0.1:9", credential.Secret("secret")
+	cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = 1, 3
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	var codes []int
+	for range 4 {
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, httptest.NewRequest(http.MethodPost, cfg.Webhooks.Path, strings.NewReader("{}")))
+		codes = append(codes, w.Code)
+	}
+	if want := []int{401, 401, 401, 429}; !slices.Equal(codes, want) {
+		t.Errorf("got %v, want %v", codes, want)
 	}
 }

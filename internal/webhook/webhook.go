@@ -5,11 +5,13 @@
 //   - A body is parsed only after its SHA-256 signature was verified.
 //   - A repeated delivery is not reported again, as long as its identifier is remembered.
 //   - An event identifies the changed data and its webhook. No other data is taken from a delivery.
+//   - A delivery waits for no other delivery. One address cannot use the memory for the bodies of other addresses.
 //
 // Entry point: [Receiver.Handler]. The catalogue decides which cache entries an event makes stale.
 package webhook
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -19,23 +21,29 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 const (
 	// maxPayload is the size of the largest delivery in bytes (section 6.1).
 	maxPayload = 25 << 20
-	// maxConcurrent is the number of deliveries that are read at the same time.
-	maxConcurrent = 4
-	// readTimeout bounds the time until a delivery has arrived completely.
-	readTimeout = 30 * time.Second
+	// maxMemory bounds the bodies of all unfinished deliveries in bytes, and maxMemoryPerAddress those of one address. A
+	// body reserves its memory in blocks of blockSize bytes.
+	maxMemory, maxMemoryPerAddress, blockSize = 4 * maxMemoryPerAddress, 32 << 20, 64 << 10
+	// maxPause bounds each pause within a body, and readTimeout the time until the body has arrived. The upstream closes
+	// the connection after ten seconds, too.
+	maxPause, readTimeout = 5 * time.Second, 10 * time.Second
 	// maxRemembered is the number of delivery identifiers that are remembered.
 	maxRemembered = 16384
 )
@@ -79,8 +87,48 @@ func (e Event) Coverage() (c cache.Coverage, ok bool) {
 // Receiver verifies deliveries and reports events. It is safe for concurrent use.
 type Receiver struct {
 	report func(Event)
-	slots  chan struct{}
+	memory memory
 	seen   *lru.Cache[string, struct{}] // identifiers of deliveries
+}
+
+// memory counts the bytes that are reserved for bodies.
+type memory struct {
+	mu         sync.Mutex
+	total      int
+	perAddress map[netip.Addr]int // without addresses that have nothing reserved
+}
+
+// reserve reserves a block for an address and reports whether it succeeded.
+func (m *memory) reserve(address netip.Addr) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.total+blockSize > maxMemory || m.perAddress[address]+blockSize > maxMemoryPerAddress {
+		return false
+	}
+	m.total += blockSize
+	m.perAddress[address] += blockSize
+	return true
+}
+
+// release returns blocks of an address.
+func (m *memory) release(address netip.Addr, blocks int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.total -= blocks * blockSize
+	if m.perAddress[address] -= blocks * blockSize; m.perAddress[address] == 0 {
+		delete(m.perAddress, address)
+	}
+}
+
+// Config configures a handler.
+type Config struct {
+	// Dialect contains the names of the headers.
+	Dialect *policy.Dialect
+	// Secret is the key of the signatures.
+	Secret credential.Secret
+	// RateLimiter bounds the deliveries of each address together with its other requests; nil has no bound.
+	RateLimiter    *inbound.RateLimiter
+	TrustedProxies inbound.TrustedProxies
 }
 
 // NewReceiver returns a receiver that calls report for each new delivery.
@@ -89,56 +137,72 @@ func NewReceiver(report func(Event)) *Receiver {
 	if err != nil {
 		panic(err) // maxRemembered is positive
 	}
-	return &Receiver{report: report, slots: make(chan struct{}, maxConcurrent), seen: seen}
+	return &Receiver{report: report, memory: memory{perAddress: map[netip.Addr]int{}}, seen: seen}
 }
 
-// Handler returns a handler for deliveries that are signed with the secret. The dialect contains the names of the
-// headers.
-func (v *Receiver) Handler(dialect *policy.Dialect, secret []byte) http.Handler {
+// Handler returns a handler for deliveries that are signed with the secret.
+func (v *Receiver) Handler(c Config) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		respond := func(status int, text string) {
-			h := w.Header()
-			h.Set("Content-Type", "text/plain; charset=utf-8")
-			h.Set("Cache-Control", "no-store")
-			w.WriteHeader(status)
-			_, _ = io.WriteString(w, text+"\n") // best effort: the sender may have disconnected
+		h := w.Header()
+		status, text := v.receive(c, w, r)
+		switch status {
+		case http.StatusMethodNotAllowed:
+			h.Set("Allow", http.MethodPost)
+		case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+			h.Set("Retry-After", "1")
 		}
-		if r.Method != http.MethodPost {
-			w.Header().Set("Allow", http.MethodPost)
-			respond(http.StatusMethodNotAllowed, "method not allowed; use POST")
-			return
-		}
-		select {
-		case v.slots <- struct{}{}:
-			defer func() { <-v.slots }()
-		case <-r.Context().Done():
-			return
-		}
-		// A connection that does not support deadlines keeps the deadlines of its server.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout))
-		respond(v.receive(w, r, dialect, secret))
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		h.Set("Cache-Control", "no-store")
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, text+"\n") // best effort: the sender may have disconnected
 	})
 }
 
 // receive returns the status and the text of the response.
-func (v *Receiver) receive(w http.ResponseWriter, r *http.Request, dialect *policy.Dialect, secret []byte) (status int, text string) {
-	sum := hmac.New(sha256.New, secret)
-	body, err := io.ReadAll(io.TeeReader(http.MaxBytesReader(w, r.Body, maxPayload), sum))
+func (v *Receiver) receive(c Config, w http.ResponseWriter, r *http.Request) (status int, text string) {
+	address := c.TrustedProxies.ClientAddress(r)
+	if !c.RateLimiter.Allow(address, time.Now()) {
+		return http.StatusTooManyRequests, "too many requests from this address"
+	}
+	if r.Method != http.MethodPost {
+		return http.StatusMethodNotAllowed, "method not allowed; use POST"
+	}
+	r, limited := inbound.LimitBody(w, r, maxPause, readTimeout)
+	defer limited.Detach()
+	var (
+		err    error
+		body   bytes.Buffer
+		blocks int
+		client = inbound.ClientOf(address)
+		sum    = hmac.New(sha256.New, []byte(c.Secret.Reveal()))
+		source = io.TeeReader(http.MaxBytesReader(w, r.Body, maxPayload), sum)
+	)
+	defer func() { v.memory.release(client, blocks) }()
+	for err == nil {
+		if !v.memory.reserve(client) {
+			return http.StatusServiceUnavailable, "too many deliveries in progress; retry later"
+		}
+		blocks++
+		_, err = io.CopyN(&body, source, blockSize)
+	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return http.StatusRequestEntityTooLarge, "delivery too large; the limit is 25 MB"
 	}
-	if err != nil {
+	if slow := limited.Err(); slow != nil && slow.Timeout {
+		return http.StatusRequestTimeout, "request body too slow"
+	}
+	if !errors.Is(err, io.EOF) {
 		return http.StatusBadRequest, "request body incomplete"
 	}
 	if err := verify(r.Header, sum.Sum(nil)); err != nil {
 		return http.StatusUnauthorized, err.Error()
 	}
-	e := Event{Name: r.Header.Get(dialect.Webhook.Event), Delivery: r.Header.Get(dialect.Webhook.Delivery)}
-	e.Webhook = r.Header.Get(dialect.Webhook.TargetType)
+	names := c.Dialect.Webhook
+	e := Event{Name: r.Header.Get(names.Event), Delivery: r.Header.Get(names.Delivery), Webhook: r.Header.Get(names.TargetType)}
 	if e.Name == "" || e.Delivery == "" {
-		return http.StatusBadRequest, fmt.Sprintf("header missing; send %s and %s", dialect.Webhook.Event, dialect.Webhook.Delivery)
+		return http.StatusBadRequest, fmt.Sprintf("header missing; send %s and %s", names.Event, names.Delivery)
 	}
-	if err := e.parse(r.Header.Get("Content-Type"), body); err != nil {
+	if err := e.parse(r.Header.Get("Content-Type"), body.Bytes()); err != nil {
 		return http.StatusBadRequest, err.Error()
 	}
 	if known, _ := v.seen.ContainsOrAdd(e.Delivery, struct{}{}); !known {

@@ -7,10 +7,13 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,7 +49,7 @@ func deliver(t testing.TB, v *Receiver, method, body string, fields ...string) *
 		r.Header.Add(name, value)
 	}
 	w := httptest.NewRecorder()
-	v.Handler(dialect(t), []byte(secret)).ServeHTTP(w, r)
+	v.Handler(Config{Dialect: dialect(t), Secret: secret}).ServeHTTP(w, r)
 	return w
 }
 
@@ -177,30 +180,127 @@ func TestDeliverySizeIsBounded(t *testing.T) {
 	}
 }
 
-func TestStalledDeliveriesDoNotBlockOtherDeliveries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		v := NewReceiver(func(Event) {})
-		l := testservers.ServePipe(t, "hook.test:80", &http.Server{Handler: v.Handler(dialect(t), []byte(secret))})
-		began := time.Now()
-		for range 2 * maxConcurrent {
-			c, err := l.Dial(t.Context(), "", "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			go func() {
-				_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: hook.test\r\nContent-Length: 10\r\n\r\n{")
-				_, _ = io.Copy(io.Discard, c)
-			}()
-		}
-		time.Sleep(time.Second)
-		client := http.Client{Transport: &http.Transport{DialContext: l.Dial, DisableKeepAlives: true}}
-		r, err := client.Post("http://hook.test/", "application/json", strings.NewReader("{}"))
+// stall opens connections from one address that send a part of a delivery every second, and returns the time at which
+// each connection was closed.
+func stall(t *testing.T, l *testservers.PipeListener, connections int, part string) (closed func() []time.Duration) {
+	began := time.Now()
+	var ends []time.Duration
+	var senders sync.WaitGroup
+	var mu sync.Mutex
+	for range connections {
+		c, err := l.Dial(t.Context(), "", "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = r.Body.Close()
-		if took := time.Since(began); r.StatusCode != http.StatusUnauthorized || took > 2*readTimeout {
-			t.Errorf("%d after %v", r.StatusCode, took)
+		senders.Go(func() {
+			senders.Go(func() {
+				_, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: hook.test\r\nContent-Length: 20000000\r\n\r\n")
+				for err == nil {
+					time.Sleep(time.Second)
+					_, err = io.WriteString(c, part)
+				}
+			})
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+			mu.Lock()
+			defer mu.Unlock()
+			ends = append(ends, time.Since(began))
+		})
+	}
+	return func() []time.Duration {
+		senders.Wait()
+		return ends
+	}
+}
+
+// post sends an unsigned delivery and returns the status and the duration.
+func post(t *testing.T, l *testservers.PipeListener) (int, time.Duration) {
+	t.Helper()
+	began := time.Now()
+	client := http.Client{Transport: &http.Transport{DialContext: l.Dial, DisableKeepAlives: true}}
+	r, err := client.Post("http://hook.test/", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Body.Close()
+	return r.StatusCode, time.Since(began)
+}
+
+func TestSlowDeliveriesEndAndDoNotDelayOtherDeliveries(t *testing.T) {
+	for name, part := range map[string]string{"nothing": "", "2 KiB per second": strings.Repeat(" ", 2<<10)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := NewReceiver(func(Event) {})
+				l := testservers.ServePipe(t, "hook.test:80", &http.Server{Handler: v.Handler(Config{Dialect: dialect(t), Secret: secret})})
+				closed := stall(t, l, 100, part)
+				time.Sleep(time.Second)
+				if status, took := post(t, l); status != http.StatusUnauthorized || took > time.Second {
+					t.Errorf("another delivery got %d after %v, want 401 within a second", status, took)
+				}
+				for _, end := range closed() {
+					if end > readTimeout+time.Second {
+						t.Fatalf("a slow delivery ended after %v", end)
+					}
+				}
+				synctest.Wait()
+				if v.memory.total != 0 || len(v.memory.perAddress) != 0 {
+					t.Errorf("%d bytes of %d addresses are reserved after the end of all deliveries", v.memory.total, len(v.memory.perAddress))
+				}
+			})
+		})
+	}
+}
+
+// addressListener gives each connection another client address.
+type addressListener struct {
+	net.Listener
+	address *atomic.Int32
+}
+
+type addressConn struct {
+	net.Conn
+	address testservers.PipeAddress
+}
+
+func (l addressListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return addressConn{c, testservers.PipeAddress(fmt.Sprintf("192.0.2.%d:1000", l.address.Load()))}, nil
+}
+
+func (c addressConn) RemoteAddr() net.Addr { return c.address }
+
+func TestMemoryOfDeliveriesIsBoundedPerAddressAndInTotal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := NewReceiver(func(Event) {})
+		pipe := testservers.ListenPipe("hook.test:80")
+		l := addressListener{pipe, &atomic.Int32{}}
+		server := &http.Server{Handler: v.Handler(Config{Dialect: dialect(t), Secret: secret})}
+		go func() { _ = server.Serve(l) }()
+		defer func() { _ = server.Close() }()
+		var waits []func() []time.Duration
+		for range maxMemory / maxMemoryPerAddress {
+			l.address.Add(1)
+			if status, _ := post(t, pipe); status != http.StatusUnauthorized {
+				t.Errorf("first delivery of an address: got %d, want 401", status)
+			}
+			waits = append(waits, stall(t, pipe, maxMemoryPerAddress/blockSize, ""))
+			synctest.Wait()
+			if status, _ := post(t, pipe); status != http.StatusServiceUnavailable {
+				t.Errorf("delivery of an address without memory: got %d, want 503", status)
+			}
+		}
+		l.address.Add(1)
+		if status, _ := post(t, pipe); status != http.StatusServiceUnavailable {
+			t.Errorf("delivery of another address without memory: got %d, want 503", status)
+		}
+		for _, wait := range waits {
+			wait()
+		}
+		if status, _ := post(t, pipe); status != http.StatusUnauthorized {
+			t.Errorf("after the end of the slow deliveries: got %d, want 401", status)
 		}
 	})
 }
