@@ -116,13 +116,7 @@ func unverifiedIssuer(token string) string {
 	if err != nil {
 		return ""
 	}
-	var claims struct {
-		Issuer string `json:"iss"`
-	}
-	if json.Unmarshal(text, &claims) != nil {
-		return ""
-	}
-	return claims.Issuer
+	return issuerOfPayload(text)
 }
 
 // jwtClaims are the claims of a verified token.

@@ -37,8 +37,8 @@ func TestUnknownClientKeyIsNeverPassedThrough(t *testing.T) {
 		key.Reveal(), "Bearer\t" + key.Reveal(), "Bearer: " + key.Reveal(), `Bearer "` + key.Reveal() + `"`, "Bearer=" + key.Reveal(), "Bearer Bearer " + key.Reveal(),
 		"Bearer " + key.Reveal()[:9], "Bearer x, Bearer " + key.Reveal(), "Basic " + key.Reveal(), "Digest response=\"" + key.Reveal() + "\"",
 	} {
-		if c, err := b.Identify(requestWith(value)); !errors.Is(err, ErrUnknown) {
-			t.Errorf("%s: got %+v, %v, want ErrUnknown", value, c, err)
+		if c, err := b.Identify(requestWith(value)); !errors.Is(err, ErrForm) && !errors.Is(err, ErrOwn) {
+			t.Errorf("%s: got %+v, %v, want ErrForm or ErrOwn", value, c, err)
 		}
 	}
 }
@@ -46,7 +46,7 @@ func TestUnknownClientKeyIsNeverPassedThrough(t *testing.T) {
 // Upstream credentials may contain the key prefix by chance.
 func TestCredentialContainingTheKeyPrefixIsPassedThrough(t *testing.T) {
 	b := newTestRegistry(t, true)
-	for _, value := range []string{"Bearer ghp_weir_x", "Bearer my-weir_x", "Bearer weir", "Bearer a.weir_x", "Basic " + base64.StdEncoding.EncodeToString([]byte("my_weir_app:x"))} {
+	for _, value := range []string{"Bearer ghp_weir_x", "Bearer my-weir_x", "Bearer weir", "Basic " + base64.StdEncoding.EncodeToString([]byte("my_weir_app:x"))} {
 		if c := identify(t, b, value); c.Authorization.Reveal() != value {
 			t.Errorf("%s: not passed through: %+v", value, c)
 		}

@@ -109,6 +109,8 @@ type Caller struct {
 var (
 	ErrMissing = errors.New("request has no credential and no known client certificate")
 	ErrUnknown = errors.New("unknown client key, or an upstream credential while pass-through is off")
+	ErrForm    = errors.New("not the form of an upstream credential; use Bearer TOKEN, token TOKEN or Basic")
+	ErrOwn     = errors.New("credential contains a key or a token for this gateway; send it alone as Bearer")
 	ErrTwice   = errors.New("more than one Authorization field")
 )
 
@@ -181,8 +183,13 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 	if c, ours, err := r.byToken(req.Context(), credential); ours {
 		return c, err
 	}
-	if !r.config.PassThrough || holdsKey(credential) {
+	switch {
+	case !r.config.PassThrough:
 		return Caller{}, ErrUnknown
+	case !r.hasUpstreamForm(values[0]):
+		return Caller{}, ErrForm
+	case r.holdsOwn(credential):
+		return Caller{}, ErrOwn
 	}
 	if token, ok := r.tokenOfPair(scheme, credential); ok {
 		scheme, credential = "", token

@@ -1,0 +1,188 @@
+package credential
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+const customKey = "9Hq4xWzT7rKp2mVs8bNd"
+
+// wrapping is a registry with pass-through, and the credentials that are for its gateway.
+type wrapping struct {
+	registry *Registry
+	own      map[string]string // by description
+}
+
+func newWrapping(t testing.TB) wrapping {
+	a := newRunningIssuer(t)
+	key, _ := NewKey()
+	unknown, _ := NewKey()
+	dialect, err := policy.LoadDialect("github")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := a.registry(true, map[string]string{"sub": "builds"}).config
+	b.Dialect = dialect
+	b.Clients = append(b.Clients,
+		Client{Name: "generated", Key: sha256.Sum256([]byte(key.Reveal())), Credentials: []string{"ci"}},
+		Client{Name: "custom", Key: sha256.Sum256([]byte(customKey)), Credentials: []string{"ci"}},
+	)
+	token := func(expiry time.Time) string {
+		return strings.TrimPrefix(a.bearer(map[string]any{"sub": "builds", "exp": expiry.Unix()}), "Bearer ")
+	}
+	return wrapping{NewRegistry(b), map[string]string{
+		"client key": key.Reveal(), "unknown key": unknown.Reveal(), "custom key": customKey,
+		"token": token(time.Now().Add(24 * time.Hour)), "expired token": token(time.Unix(1, 0)),
+	}}
+}
+
+// forwards reports whether the registry would send an Authorization value of a client upstream.
+func (w wrapping) forwards(value string) bool {
+	c, err := w.registry.Identify(requestWith(value))
+	return err == nil && c.Client == ""
+}
+
+func upperKey(s string) string {
+	if strings.HasPrefix(s, keyPrefix) {
+		return strings.ToUpper(s)
+	}
+	return s
+}
+
+func basic(pair string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(pair)) }
+
+func b64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+
+func b64url(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
+
+func TestWrappedCredentialsOfTheGatewayAreNeverForwarded(t *testing.T) {
+	w := newWrapping(t)
+	for name, wrap := range map[string]func(string) string{
+		"in a list":                          func(s string) string { return "Bearer x, " + s },
+		"before a list":                      func(s string) string { return "Bearer " + s + ", y" },
+		"with a trailing dot":                func(s string) string { return "Bearer " + s + "." },
+		"with a leading dot":                 func(s string) string { return "Bearer ." + s },
+		"after the prefix of a token":        func(s string) string { return "Bearer ghp_" + s },
+		"after another prefix":               func(s string) string { return "Bearer ghs_1_" + s },
+		"in upper case":                      func(s string) string { return "Bearer " + strings.ToUpper(upperKey(s)) + "." },
+		"twice the scheme":                   func(s string) string { return "Bearer Bearer " + s },
+		"another scheme":                     func(s string) string { return "Digest response=" + s },
+		"without a scheme":                   func(s string) string { return s + "." },
+		"percent-encoded":                    func(s string) string { return "Bearer " + url.QueryEscape("a "+s) },
+		"password":                           func(s string) string { return basic("octocat:" + s) },
+		"password of a name with dots":       func(s string) string { return basic("a.b:" + s) },
+		"name with dots":                     func(s string) string { return basic("a.b." + s + ":x") },
+		"name":                               func(s string) string { return basic(s + ":") },
+		"name with x-oauth-basic":            func(s string) string { return basic(s + ":x-oauth-basic") },
+		"pair without a colon":               basic,
+		"Basic without padding":              func(s string) string { return "Basic " + strings.TrimRight(b64("x:"+s), "=") },
+		"Basic for URLs":                     func(s string) string { return "Basic " + b64url("??>:"+s) },
+		"Basic that is not encoded":          func(s string) string { return "Basic x:" + s },
+		"base64":                             func(s string) string { return "Bearer " + b64url(s) },
+		"base64 in a pair":                   func(s string) string { return basic("x:" + b64url(s)) },
+		"base64 of a pair":                   func(s string) string { return "Bearer " + b64url("x:"+s) },
+		"base64 of a header":                 func(s string) string { return "Bearer " + b64url("Authorization: Bearer "+s) },
+		"base64 twice":                       func(s string) string { return "Bearer " + b64url(b64(s)) },
+		"base64 five times":                  func(s string) string { return "Bearer " + b64url(b64url(b64url(b64url(b64url(s))))) },
+		"base64 after the prefix of a token": func(s string) string { return "Bearer github_pat_" + b64url(s) },
+		"base64 after one character":         func(s string) string { return "Bearer x" + b64url(s) },
+		"base64 in a dotted token":           func(s string) string { return "Bearer ghs_1." + b64url(s) + ".x" },
+		"hexadecimal":                        func(s string) string { return "Bearer " + hex.EncodeToString([]byte(s)) },
+		"hexadecimal in base64":              func(s string) string { return "Bearer " + b64url(hex.EncodeToString([]byte(s))) },
+		"base32": func(s string) string {
+			return "Bearer " + strings.TrimRight(base32.StdEncoding.EncodeToString([]byte(s)), "=")
+		},
+	} {
+		for kind, own := range w.own {
+			if kind == "custom key" && (strings.Contains(name, "prefix") && !strings.HasPrefix(name, "base64") || name == "in upper case") {
+				continue // part of a longer word, or another word: not a key
+			}
+			if w.forwards(wrap(own)) {
+				t.Errorf("%s, %s: forwarded", kind, name)
+			}
+		}
+	}
+	for name, value := range map[string]string{
+		"client key without its mark":               "Bearer " + strings.TrimPrefix(w.own["client key"], keyPrefix),
+		"client key in lower case without its mark": "Bearer " + strings.ToLower(strings.TrimPrefix(w.own["client key"], keyPrefix)),
+		"client key with another mark":              "Bearer ghp_" + strings.TrimPrefix(w.own["client key"], keyPrefix),
+		"unknown key in another case":               "Bearer Weir_" + strings.TrimPrefix(w.own["unknown key"], keyPrefix),
+		"beginning of a key":                        "Bearer WEIR_ABC",
+		"token in the JSON serialization":           "Bearer " + b64url(inJSON(t, w.own["token"])),
+		"too many encodings":                        "Bearer " + strings.Repeat("3", 4000),
+		"too long":                                  "Bearer " + strings.Repeat("-", maxCredential),
+	} {
+		if w.forwards(value) {
+			t.Errorf("%s: forwarded", name)
+		}
+	}
+}
+
+func TestOnlyFormsOfUpstreamCredentialsAreForwarded(t *testing.T) {
+	w := newWrapping(t)
+	app := unsigned(t, map[string]any{"iss": "12345", "aud": "https://issuer.example"}) + "c2lnbmF0dXJl"
+	for _, value := range []string{
+		"Bearer ghp_16C7e42F292c6912E7710c838347Ae178B4a", "token ghp_x", "bearer 0123456789abcdef0123456789abcdef01234567", "Bearer my-token",
+		"Bearer github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijk",
+		"Bearer " + app, "Bearer ghs_12345_" + app,
+		basic("Iv1.0123456789abcdef:0123456789abcdef0123456789abcdef01234567"), basic("octo@example.com:ghp_x"), basic("ghp_x:"),
+		basic("ghp_x:x-oauth-basic"), basic(":ghp_x"), "BASIC" + strings.TrimPrefix(basic("x:y"), "Basic"),
+	} {
+		if c, err := w.registry.Identify(requestWith(value)); err != nil || c.Authorization.Reveal() != value {
+			t.Errorf("%s: got %v, want it forwarded", value, err)
+		}
+	}
+	for _, value := range []string{
+		"x", "Bearer", "Bearer  x", "Bearer\tx", "Bearer x y", "Bearer x, y", `Bearer "x"`, "Bearer x=", "Bearer x.", "Bearer x.y", "Bearer x.y.z", "Bearer ghp_x,y",
+		"Bearer: x", "Digest x", "Negotiate x", "Basic", "Basic x", "Basic " + b64url("ab:c"), "Basic " + b64("a"), basic("a b:c"), basic("a:b:c"), basic("a:b c"), basic(":"),
+		basic("a:\x00"), "Bearer x\x00", "Bearer é",
+	} {
+		if c, err := w.registry.Identify(requestWith(value)); !errors.Is(err, ErrForm) {
+			t.Errorf("%q: got %+v, %v, want ErrForm", value, c.Caller, err)
+		}
+	}
+}
+
+// FuzzWrappedCredential wraps own credentials of the gateway. Each byte of steps selects a wrapping.
+func FuzzWrappedCredential(f *testing.F) {
+	w := newWrapping(f)
+	wrappings := []func(string, string) string{
+		func(s, _ string) string { return b64(s) },
+		func(s, _ string) string { return b64url(s) },
+		func(s, _ string) string { return strings.TrimRight(base32.StdEncoding.EncodeToString([]byte(s)), "=") },
+		func(s, _ string) string { return hex.EncodeToString([]byte(s)) },
+		func(s, text string) string { return text + ":" + s },
+		func(s, text string) string { return s + ":" + text },
+		func(s, text string) string { return text + "." + s },
+		func(s, text string) string { return s + "." + text },
+	}
+	f.Add("Bearer ", "x", []byte{0, 1})
+	f.Add("Basic ", "octocat", []byte{4, 0})
+	f.Add("token ", "ghs_1", []byte{1, 6, 3, 2})
+	f.Fuzz(func(t *testing.T, scheme, text string, steps []byte) {
+		for kind, own := range w.own {
+			value, encoded := own, false
+			for _, step := range steps {
+				i := int(step) % len(wrappings)
+				if encoded = encoded || i < 4; kind == "custom key" && i > 5 && !encoded {
+					continue // part of another word
+				}
+				if value = wrappings[i](value, text); len(value) > maxCredential {
+					break
+				}
+			}
+			if w.forwards(scheme + value) {
+				t.Errorf("%s: forwarded as %q", kind, scheme+value)
+			}
+		}
+	})
+}
