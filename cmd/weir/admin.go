@@ -82,7 +82,7 @@ func (g *gateway) admin(a config.Admin) http.Handler {
 			return requests
 		},
 		Config:  func() any { return g.current.Load().config.Masked() },
-		Reload:  func() error { return g.reload() },
+		Reload:  g.reload,
 		Cache:   g.cache.Size,
 		Metrics: g.telemetry,
 		Purge:   g.purge,

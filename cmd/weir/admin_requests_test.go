@@ -34,7 +34,7 @@ func startLoopbackAdmin(t *testing.T) *loopbackAdmin {
 	}
 	t.Cleanup(g.close)
 	o := &loopbackAdmin{T: t, gateway: g}
-	g.reload = func() error { o.reloads.Add(1); return nil }
+	g.load = func() (*config.Config, error) { o.reloads.Add(1); return cfg, nil }
 	endpoints := serveOnListeners(t, g)
 	o.address = endpoints[1].listener.Addr().String()
 	return o

@@ -59,6 +59,7 @@ func startMutualTLS(t *testing.T) *mutualTLS {
 	if v.gateway, err = newGateway(cfg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
+	v.gateway.load = v.load
 	t.Cleanup(v.close)
 	endpoints := serveOnListeners(t, v.gateway)
 	v.clients, v.operator = endpoints[0].listener.Addr().String(), endpoints[1].listener.Addr().String()
@@ -106,9 +107,6 @@ credentials: [{name: ci, kind: user, token: held}]
 func (v *mutualTLS) load() (*config.Config, error) {
 	return config.Load(config.Source{Path: filepath.Join(v.dir, "weir.yaml"), Getenv: func(string) (string, bool) { return "", false }})
 }
-
-// reload applies the written configuration.
-func (v *mutualTLS) reload() error { return v.update(v.load()) }
 
 // visit describes the connection of a client.
 type visit struct {
@@ -300,7 +298,7 @@ func TestUnreadableCAFileIsRejected(t *testing.T) {
 			if err := v.reload(); err == nil {
 				t.Errorf("%s: a reload succeeded", name)
 			}
-			if err := v.update(read, nil); err == nil {
+			if err := reloadWith(v.gateway, read); err == nil {
 				t.Errorf("%s: a reload succeeded with an old configuration", name)
 			}
 			for client, c := range map[string]struct {

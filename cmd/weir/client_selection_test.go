@@ -105,7 +105,7 @@ clients: [{name: builds, certificate: %q, credentials: [ci]}]
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
-	if err := g.update(load("dns:deploys.example.com"), nil); err != nil {
+	if err := reloadWith(g, load("dns:deploys.example.com")); err != nil {
 		t.Fatal(err)
 	}
 	if got := send(known); got != "401 Unauthorized" || !reused {

@@ -180,8 +180,10 @@ clients: [{name: builds, key: %q, credentials: [ci]}]
 	reload := func(text string) error {
 		path := filepath.Join(dir, "weir.yaml")
 		write(t, path, text)
-		cfg, err := config.Load(config.Source{Path: path, Getenv: func(string) (string, bool) { return "", false }})
-		return g.update(cfg, err)
+		g.load = func() (*config.Config, error) {
+			return config.Load(config.Source{Path: path, Getenv: func(string) (string, bool) { return "", false }})
+		}
+		return g.reload()
 	}
 	stop := make(chan struct{})
 	var load sync.WaitGroup
@@ -235,7 +237,7 @@ func TestReplacedKeyIsRefusedAfterReload(t *testing.T) {
 	changed := *g.started
 	changed.Clients = []config.Client{{Name: "builds", Key: keyHash("new-key"), Credentials: []string{"ci"}}}
 	changed.Webhooks.Secret = credential.Secret("new-secret")
-	if err := g.update(&changed, nil); err != nil {
+	if err := reloadWith(g.gateway, &changed); err != nil {
 		t.Fatal(err)
 	}
 	for key, want := range map[string]int{"gateway-key": 401, "new-key": 200} {

@@ -35,7 +35,7 @@ import (
 type gateway struct {
 	log       *slog.Logger
 	telemetry *telemetry.Telemetry
-	reload    func() error // reloads the configuration
+	load      func() (*config.Config, error) // loads the configuration again
 	trail     *admin.Trail
 	history   *history.History
 	started   *config.Config // the first configuration; see keepStartSettings
@@ -67,7 +67,8 @@ type gateway struct {
 	tls      *tlsauto.Manager           // nil if clients connect over plain HTTP
 	adminTLS atomic.Pointer[tls.Config] // nil if the admin listener uses plain HTTP
 
-	current atomic.Pointer[configured]
+	applying sync.Mutex // held while a configuration is loaded and applied
+	current  atomic.Pointer[configured]
 
 	stop    context.CancelFunc
 	running sync.WaitGroup // goroutines that end when stop is called
@@ -95,7 +96,7 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 	running, stop := context.WithCancel(context.Background())
 	g := &gateway{
 		log: log, telemetry: t, trail: admin.NewTrail(log), startTime: time.Now(), stop: stop,
-		reload:    func() error { return errors.New("reload: this process has no configuration file") },
+		load:      func() (*config.Config, error) { return nil, errors.New("this process has no configuration file") },
 		transport: proxy.NewTransport(), background: proxy.NewBackground(),
 		issuerKeys: credential.NewIssuerKeys(proxy.NewTransport()), credentialHealth: credential.NewHealth(log),
 	}
@@ -150,14 +151,8 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	}
 	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.Waiting, State: g.state})
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
-	keys := g.store.hashKeys.Load()
-	if err := g.apply(cfg); err != nil {
+	if err := g.loadAndApply(func() (*config.Config, error) { return cfg, nil }); err != nil {
 		return err
-	}
-	if g.store.hashKeys.Load() != keys { // joined was called before the configuration was in force
-		if err := g.apply(cfg); err != nil {
-			return err
-		}
 	}
 	sources := telemetry.Sources{
 		Accounts: g.accounts, Lost: g.store.lostSince, Replicas: g.store.replicas,
@@ -178,7 +173,9 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 // joined renames the accounts of a gateway that started without its store, so that all replicas use the same names.
 func (g *gateway) joined(hashKey []byte) {
 	g.store.hashKeys.Store(&hashKeys{hashKey, g.store.hashKeys.Load().current})
-	if c := g.current.Load(); c != nil {
+	g.applying.Lock()
+	defer g.applying.Unlock()
+	if c := g.current.Load(); c != nil { // otherwise start will use the new key
 		if err := g.apply(c.config); err != nil {
 			g.log.Error("joining the other replicas failed; restart this replica", "error", err)
 		}
@@ -216,12 +213,10 @@ func (g *gateway) close() {
 	}
 }
 
-// update applies a configuration that was loaded again. If loading failed with err, or the configuration cannot be
-// applied, the previous configuration stays active.
-func (g *gateway) update(c *config.Config, err error) error {
-	if err == nil {
-		err = g.apply(c)
-	}
+// reload loads the configuration again and applies it. If that fails, the previous configuration stays active. Without
+// an error, the configuration in force is the loaded one, or one of a later reload.
+func (g *gateway) reload() error {
+	err := g.loadAndApply(g.load)
 	g.telemetry.Reloaded(err)
 	if err != nil {
 		g.log.Error("reload failed; the previous configuration stays in force", "error", err)
@@ -231,14 +226,25 @@ func (g *gateway) update(c *config.Config, err error) error {
 	return nil
 }
 
-// updateFrom calls update and writes an entry to the audit trail. The cause is a signal or a changed file.
-func (g *gateway) updateFrom(path, cause string, c *config.Config, err error) {
-	err = g.update(c, err)
+// loadAndApply loads and applies a configuration before the next one is loaded, so that the last change wins.
+func (g *gateway) loadAndApply(load func() (*config.Config, error)) error {
+	g.applying.Lock()
+	defer g.applying.Unlock()
+	c, err := load()
+	if err != nil {
+		return err
+	}
+	return g.apply(c)
+}
+
+// reloadFor calls reload and writes an entry to the audit trail. The cause is a signal or a changed file.
+func (g *gateway) reloadFor(cause, path string) {
+	err := g.reload()
 	g.trail.Record(admin.Change{Operator: cause, Action: "reload", Target: path, Outcome: admin.Outcome(err, "in force")})
 }
 
 // apply builds a proxy from a configuration and replaces the current proxy. If apply returns an error, the current
-// proxy stays. Ledger, cache and connections survive the replacement.
+// proxy stays. Ledger, cache and connections survive the replacement. The caller holds g.applying.
 func (g *gateway) apply(c *config.Config) error {
 	upstream, err := url.Parse(c.Upstream.URL)
 	if err != nil {

@@ -45,7 +45,7 @@ func TestReloadKeepsInboundCounters(t *testing.T) {
 			t.Helper()
 			changed := *cfg
 			changed.Limits.Inbound.Rate, changed.Limits.Inbound.Burst = perSecond, burst
-			if err := g.update(&changed, nil); err != nil {
+			if err := reloadWith(g, &changed); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -98,12 +98,12 @@ func TestReloadTurnsLimitsOffAndOn(t *testing.T) {
 	shows("on", 1)
 	off := *cfg
 	off.Upstream.Limits = false
-	if err := g.update(&off, nil); err != nil {
+	if err := reloadWith(g, &off); err != nil {
 		t.Fatal(err)
 	}
 	send(200, 200, 200, 200)
 	shows("off", 0)
-	if err := g.update(cfg, nil); err != nil {
+	if err := reloadWith(g, cfg); err != nil {
 		t.Fatal(err)
 	}
 	send(429)
@@ -125,7 +125,7 @@ func TestRevertedChangeNeedsNoRestart(t *testing.T) {
 	changed.Store.URL, changed.Limits.OnStoreLoss, changed.Cache.Memory, changed.Cache.Key = "redis://127.0.0.1:1", "closed", 1<<30, "k3y"
 	changed.TLS = config.TLS{Domains: []string{"weir.example"}, HTTP: ":80", Email: "ops@example.com"}
 	for _, c := range []*config.Config{&changed, &changed, cfg} {
-		if err := g.update(c, nil); err != nil {
+		if err := reloadWith(g, c); err != nil {
 			t.Fatal(err)
 		}
 		want := *cfg
@@ -193,4 +193,57 @@ func serveOnListeners(t *testing.T, g *gateway, changes ...func(clients *endpoin
 	serving.Go(func() { _ = serveAll(ctx, slog.New(slog.DiscardHandler), noDrain, endpoints...) })
 	t.Cleanup(func() { stop(); serving.Wait() })
 	return endpoints
+}
+
+// reloadWith reloads a configuration that is not in a file.
+func reloadWith(g *gateway, c *config.Config) error {
+	load := g.load
+	defer func() { g.load = load }()
+	g.load = func() (*config.Config, error) { return c, nil }
+	return g.reload()
+}
+
+func TestConcurrentReloadsApplyTheLastConfiguration(t *testing.T) {
+	cfg := config.Default()
+	cfg.Upstream.URL = "http://127.0.0.1:9"
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	older, newer := *cfg, *cfg
+	older.Limits.Wait, newer.Limits.Wait = time.Second, 2*time.Second
+	loading, proceed := make(chan struct{}), make(chan struct{})
+	var loads atomic.Int32
+	g.load = func() (*config.Config, error) {
+		if loads.Add(1) == 1 {
+			close(loading)
+			<-proceed
+			return &older, nil
+		}
+		return &newer, nil
+	}
+	var reloads sync.WaitGroup
+	reloads.Go(func() {
+		if err := g.reload(); err != nil {
+			t.Error(err)
+		}
+	})
+	<-loading
+	second := make(chan struct{})
+	reloads.Go(func() {
+		defer close(second)
+		if err := g.reload(); err != nil {
+			t.Error(err)
+		}
+	})
+	select {
+	case <-second:
+	case <-time.After(100 * time.Millisecond): // the second reload waits for the first one
+	}
+	close(proceed)
+	reloads.Wait()
+	if got := g.current.Load().config.Limits.Wait; got != newer.Limits.Wait {
+		t.Errorf("the configuration in force has limits.wait %v, want %v", got, newer.Limits.Wait)
+	}
 }

@@ -38,7 +38,7 @@ func (c *credentialRig) reload(change func(*config.Config)) {
 	next := *c.g.current.Load().config
 	next.Clients = slices.Clone(next.Clients)
 	change(&next)
-	if err := c.g.update(&next, nil); err != nil {
+	if err := reloadWith(c.g, &next); err != nil {
 		c.Fatal(err)
 	}
 }

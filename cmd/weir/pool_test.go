@@ -292,7 +292,7 @@ func TestCredentialDoesNotExtendScopeOfClient(t *testing.T) {
 		for i := range bounded.Clients {
 			bounded.Clients[i].Methods = []string{http.MethodGet}
 		}
-		if err := c.g.update(&bounded, nil); err != nil {
+		if err := reloadWith(c.g, &bounded); err != nil {
 			t.Fatal(err)
 		}
 		c.wantTokens("/repos/acme/x/tags", 200, "tok-a")
@@ -363,7 +363,7 @@ func TestRecordContainsEveryAttempt(t *testing.T) {
 			}
 		}
 		used := c.request("builds", http.MethodGet, "/repos/acme/widgets/tags", http.StatusOK)
-		if err := c.g.update(c.g.current.Load().config, nil); err != nil {
+		if err := reloadWith(c.g, c.g.current.Load().config); err != nil {
 			t.Fatal(err)
 		}
 		records := c.g.current.Load().proxy.Recent()
@@ -399,7 +399,7 @@ func TestPollsSurviveReload(t *testing.T) {
 		time.Sleep(time.Second / 2)
 		polls := func() int { return len(c.g.state().(gatewayState).Polling) }
 		before := polls()
-		if err := c.g.update(c.g.current.Load().config, nil); err != nil {
+		if err := reloadWith(c.g, c.g.current.Load().config); err != nil {
 			t.Fatal(err)
 		}
 		after := polls()

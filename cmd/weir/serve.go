@@ -60,7 +60,7 @@ func (c *serveCommand) Run(p *process) error {
 		return err
 	}
 	defer g.close()
-	g.reload = func() error { return g.update(config.Load(source)) }
+	g.load = func() (*config.Config, error) { return config.Load(source) }
 	endpoints, err := g.listen()
 	if err != nil {
 		return err
@@ -74,9 +74,7 @@ func (c *serveCommand) Run(p *process) error {
 		signal.Notify(hup, syscall.SIGHUP)
 		defer signal.Stop(hup)
 		watcher.Go(func() {
-			err := config.Watch(ctx, source, fingerprint, hup, func(cause string, changed *config.Config, err error) {
-				g.updateFrom(source.Path, cause, changed, err)
-			})
+			err := config.Watch(ctx, source, fingerprint, hup, func(cause string) { g.reloadFor(cause, source.Path) })
 			if err != nil {
 				g.log.Error("watching the configuration failed; send SIGHUP after a change", "error", err)
 			}

@@ -92,16 +92,25 @@ func Parse(s Source, text []byte) (*Config, error) {
 
 // ParseWithPositions is like [Parse] and also returns the positions of the values in the file.
 func ParseWithPositions(s Source, text []byte) (*Config, Positions, error) {
+	c, d := decode(s, text)
+	if len(d.problems) > 0 {
+		return nil, nil, d.problems
+	}
+	return c, d.at, nil
+}
+
+// decode decodes and checks a configuration. The decoder has the problems.
+func decode(s Source, text []byte) (*Config, *decoder) {
 	d := &decoder{source: s, at: Positions{}, failed: map[string]bool{}}
 	c := Default()
 	var documents []yaml.Node
 	if err := yaml.Load(text, &documents, yaml.WithAllDocuments(), yaml.WithUniqueKeys(false)); err != nil {
 		d.syntax(err, text)
-		return nil, nil, d.problems
+		return c, d
 	}
 	if len(documents) > 1 {
 		d.problem(&documents[1], "", "a second YAML document starts here; use a single document")
-		return nil, nil, d.problems
+		return c, d
 	}
 	root := reflect.ValueOf(c).Elem()
 	for _, document := range documents {
@@ -111,13 +120,10 @@ func ParseWithPositions(s Source, text []byte) (*Config, Positions, error) {
 	}
 	d.flags(root)
 	d.check(c)
-	if len(d.problems) > 0 {
-		slices.SortStableFunc(d.problems, func(a, b Problem) int {
-			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Key, b.Key))
-		})
-		return nil, nil, d.problems
-	}
-	return c, d.at, nil
+	slices.SortStableFunc(d.problems, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Key, b.Key))
+	})
+	return c, d
 }
 
 // Positions maps the keys of a configuration to their places in the file.
@@ -154,6 +160,7 @@ type decoder struct {
 	problems Problems
 	at       Positions
 	failed   map[string]bool // keys with a problem
+	files    []string        // of secrets
 }
 
 func (d *decoder) problem(n *yaml.Node, key, format string, args ...any) {
@@ -364,6 +371,7 @@ func (d *decoder) secret(text string) (credential.Secret, error) {
 	if path = d.path(path); path == "" {
 		path = filepath.Dir(d.source.Path)
 	}
+	d.files = append(d.files, path)
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("file %q: %s", path, reason(err))

@@ -2,6 +2,8 @@ package config
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,19 +15,14 @@ import (
 // settle is the time for which a file must stay unchanged before it is read, because editors write in several steps.
 const settle = 100 * time.Millisecond
 
-// Watch loads the configuration whenever its file changes or hup receives a signal. Watch calls apply with the cause
-// ("file" or "signal") and either a valid Config or an error. before is an earlier [Source.Fingerprint]: if the file
-// has changed since then, Watch also reloads. Watch returns when ctx ends, or returns an error if the file cannot be
-// watched.
+// Watch calls changed whenever the configuration file or the file of a secret changes, and whenever hup receives a
+// signal. The argument is the cause: "file" or "signal". before is an earlier [Source.Fingerprint]: if a file has changed
+// since then, Watch also calls changed. Watch returns when ctx ends, or returns an error if the configuration file cannot
+// be watched.
 //
-// Watch observes the directory, because files are replaced by renaming and, in Kubernetes, by a
-// symbolic link. Changes of other files neither cause nor delay a reload. A changed secret file
-// takes effect with the next reload.
-func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, apply func(cause string, c *Config, err error)) error {
-	load := func(cause string) {
-		c, err := Load(s)
-		apply(cause, c, err)
-	}
+// Watch observes the directories of the files, because files are replaced by renaming and, in Kubernetes, by a symbolic
+// link. Changes of other files neither cause nor delay a call.
+func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, changed func(cause string)) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", s.Path, err)
@@ -34,9 +31,14 @@ func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, a
 	if err := watcher.Add(filepath.Dir(s.Path)); err != nil {
 		return fmt.Errorf("watch %s: %w", s.Path, err)
 	}
+	observe := func() (fingerprint string) {
+		files := s.files()
+		watchDirectories(watcher, files)
+		return fingerprintOf(files)
+	}
 	applied, seen := before, before
 	var check <-chan time.Time // nil while there is no event
-	if s.Fingerprint() != before {
+	if observe() != before {
 		check = time.After(settle)
 	}
 	for {
@@ -44,8 +46,8 @@ func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, a
 		case <-ctx.Done():
 			return nil
 		case <-hup:
-			applied = s.Fingerprint()
-			load("signal")
+			applied = observe()
+			changed("signal")
 		case <-watcher.Events:
 			if check == nil {
 				check = time.After(settle)
@@ -56,24 +58,52 @@ func Watch(ctx context.Context, s Source, before string, hup <-chan os.Signal, a
 			}
 		case <-check:
 			check = nil
-			switch now := s.Fingerprint(); now {
+			switch now := observe(); now {
 			case applied:
 				seen = applied
 			case seen:
 				applied = now
-				load("file")
-			default: // the file is still being written
+				changed("file")
+			default: // a file is still being written
 				seen, check = now, time.After(settle)
 			}
 		}
 	}
 }
 
-// Fingerprint returns a text that changes with the content of the file.
-func (s Source) Fingerprint() string {
+// watchDirectories watches exactly the directories of the files. A directory that does not exist is not watched.
+func watchDirectories(watcher *fsnotify.Watcher, files []string) {
+	directories := map[string]bool{}
+	for _, file := range files {
+		directory := filepath.Dir(file)
+		directories[directory] = true
+		_ = watcher.Add(directory) // a failed load reports the missing file
+	}
+	for _, directory := range watcher.WatchList() {
+		if !directories[directory] {
+			_ = watcher.Remove(directory)
+		}
+	}
+}
+
+// files returns the configuration file and the files of its secrets.
+func (s Source) files() []string {
 	text, err := os.ReadFile(s.Path)
 	if err != nil {
-		return "unreadable: " + err.Error()
+		return []string{s.Path}
 	}
-	return string(text)
+	_, d := decode(s, text)
+	return append([]string{s.Path}, d.files...)
+}
+
+// Fingerprint returns a text that changes with the content of the configuration file and of the files of its secrets.
+func (s Source) Fingerprint() string { return fingerprintOf(s.files()) }
+
+func fingerprintOf(files []string) string {
+	sum := sha256.New()
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		_, _ = fmt.Fprintf(sum, "%q %v %q\n", file, err, text) // never fails (hash.Hash)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
 }

@@ -30,7 +30,9 @@ func watch(t *testing.T, path string) *watched {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Watch(ctx, Source{Path: path, Getenv: env()}, Source{Path: path}.Fingerprint(), w.hup, func(cause string, c *Config, err error) {
+		s := Source{Path: path, Getenv: env()}
+		ended <- Watch(ctx, s, s.Fingerprint(), w.hup, func(cause string) {
+			c, err := Load(s)
 			select {
 			case w.reloads <- reload{cause, c, err}:
 			case <-ctx.Done():
@@ -204,12 +206,14 @@ func TestWatchReturnsAnErrorForAMissingDirectory(t *testing.T) {
 func TestWatchReloadsAChangeBeforeItsStart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.yaml")
 	write(t, path, "listen: 127.0.0.1:1\nupstream: {url: http://api.test}\n")
-	before := Source{Path: path}.Fingerprint()
+	s := Source{Path: path, Getenv: env()}
+	before := s.Fingerprint()
 	write(t, path, "listen: 127.0.0.1:2\nupstream: {url: http://api.test}\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	reloads, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
-		ended <- Watch(ctx, Source{Path: path, Getenv: env()}, before, nil, func(_ string, c *Config, err error) {
+		ended <- Watch(ctx, s, before, nil, func(string) {
+			c, err := Load(s)
 			if err != nil {
 				t.Error(err)
 				return
@@ -229,4 +233,36 @@ func TestWatchReloadsAChangeBeforeItsStart(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+func TestWatchReloadsAChangedSecretFile(t *testing.T) {
+	secrets, others := t.TempDir(), t.TempDir()
+	path, token := filepath.Join(t.TempDir(), "weir.yaml"), filepath.Join(secrets, "token")
+	named := func(dir string) string { return minimal + "webhooks: {secret: \"file:" + dir + "/token\"}\n" }
+	write(t, token, "one")
+	write(t, filepath.Join(others, "token"), "two")
+	write(t, path, named(secrets))
+	w := watch(t, path)
+	expect := func(want string) {
+		t.Helper()
+		if r := w.next(); r.cause != "file" || r.err != nil || r.c.Webhooks.Secret.Reveal() != want {
+			t.Errorf("got %+v, want the secret %s", r, want)
+		}
+	}
+	write(t, token, "three")
+	expect("three")
+	if err := os.Remove(token); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.next(); r.err == nil {
+		t.Error("no error for a missing secret file")
+	}
+	write(t, token, "four")
+	expect("four")
+	write(t, path, named(others))
+	expect("two")
+	write(t, token, "five")
+	w.expectNoReload()
+	write(t, filepath.Join(others, "token"), "six")
+	expect("six")
 }
