@@ -70,7 +70,7 @@ func TestConnectionDoesNotRemoveFieldsOfWeir(t *testing.T) {
 			w.get(fmt.Sprint("/users/", i), append(fields, "Authorization: Bearer a", "User-Agent: test/1")...)
 			seen := w.seen.all()[i]
 			w.want("credential", seen.Header.Get("Authorization"), "Bearer a")
-			w.want("via", seen.Header.Get("Via"), "1.1 weir")
+			w.want("via", seen.Header.Get("Via"), w.gateway.via[0])
 			w.want("host", seen.Host, "upstream.test")
 			if agent := seen.Header.Get("User-Agent"); agent != "test/1" && agent != defaultAgent[0] {
 				t.Errorf("User-Agent: %q", agent)

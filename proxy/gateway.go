@@ -72,6 +72,9 @@ import (
 type Config struct {
 	// Upstream is the base URL of the API, and may have a path prefix.
 	Upstream *url.URL
+	// Instance is a unique name of this process, by which it recognizes requests that return in a loop. If empty, New
+	// makes a name.
+	Instance string
 	// Timeout bounds the wait for response headers, and each pause within a body in either direction.
 	Timeout time.Duration
 	// BodyTimeout bounds the total time to read a request body; 0 has no bound.
@@ -136,6 +139,7 @@ type Gateway struct {
 	// base is the upstream's URL in cache keys. dialectFields are the request fields that the dialect adds to cache
 	// keys.
 	base          string
+	via           []string // the Via value that is added to requests
 	dialectFields []string
 	forwardable   map[string]bool // request fields that are forwarded
 	// covered are the request fields that a Vary field may name without creating a variant. The cache key contains the
@@ -150,6 +154,7 @@ func New(c Config) *Gateway {
 	g.Resources = cmp.Or(c.Resources, &Resources{})
 	g.Identities = cmp.Or(c.Identities, &Identities{})
 	g.tokens = cmp.Or(c.Tokens, &ClientTokens{})
+	g.via = []string{"1.1 weir-" + cmp.Or(c.Instance, rand.Text())}
 	g.etagWarning.Interval = time.Hour
 	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
@@ -203,7 +208,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // check screens, identifies, classifies and authorizes the request, and builds the question. The error is the refusal
 // for the client.
 func (g *Gateway) check(ex *exchange) (err error) {
-	if err := screen(ex.in); err != nil {
+	if err := g.screen(ex.in); err != nil {
 		return err
 	}
 	ex.identity, err = g.Identify(ex.in)
@@ -308,7 +313,7 @@ const MaxHeaderBytes = 2 * maxHeader
 const ownPaths = "/_weir/"
 
 // screen refuses requests that the gateway does not handle.
-func screen(r *http.Request) error {
+func (g *Gateway) screen(r *http.Request) error {
 	switch {
 	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
 		return &failure{
@@ -323,6 +328,8 @@ func screen(r *http.Request) error {
 		return &failure{status: http.StatusBadRequest, message: "Bad Request: Weir is not a forward proxy; send the path alone"}
 	case strings.HasPrefix(r.URL.EscapedPath(), ownPaths):
 		return &failure{status: http.StatusNotFound, message: "Not Found: Weir has nothing at this path"}
+	case g.hasPassed(r):
+		return &failure{status: http.StatusLoopDetected, detail: "loop", message: "Loop Detected: the upstream forwards to this gateway"}
 	}
 	return nil
 }

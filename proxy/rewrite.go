@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -40,7 +41,6 @@ var forwardedFields = []string{
 // All requests share these field values, which must not be modified. The upstream requires a User-Agent.
 // Surrogate-Capability names this cache for targeted Cache-Control fields of unknown operations (package cache).
 var (
-	via                 = []string{"1.1 weir"}
 	defaultAgent        = []string{"weir"}
 	identityEncoding    = []string{"identity"}
 	surrogateCapability = []string{`weir="Surrogate/1.0"`}
@@ -60,7 +60,15 @@ func (g *Gateway) outbound(out, in http.Header, known bool) {
 	if out.Get("User-Agent") == "" {
 		out["User-Agent"] = defaultAgent
 	}
-	out["Via"] = via
+	out["Via"] = g.via
+	if earlier := in["Via"]; len(earlier) > 0 && !connection["Via"] {
+		out["Via"] = slices.Concat(earlier, g.via)
+	}
+}
+
+// hasPassed reports whether a request has passed this gateway before. The gateway's Via value is unique.
+func (g *Gateway) hasPassed(r *http.Request) bool {
+	return slices.ContainsFunc(r.Header["Via"], func(value string) bool { return strings.Contains(value, g.via[0]) })
 }
 
 // forwardsUnknown reports whether a request field is forwarded for operations outside the catalogue. Fields about the

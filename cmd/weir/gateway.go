@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -40,6 +41,7 @@ type gateway struct {
 	history   *history.History
 	started   *config.Config // the first configuration; see keepStartSettings
 	startTime time.Time
+	instance  string // unique name of this process in Via
 
 	// These fields protect the gateway against clients.
 	connections inbound.Connections
@@ -95,7 +97,7 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 	log = slog.New(t.Logs(log.Handler()))
 	running, stop := context.WithCancel(context.Background())
 	g := &gateway{
-		log: log, telemetry: t, trail: admin.NewTrail(log), startTime: time.Now(), stop: stop,
+		log: log, telemetry: t, trail: admin.NewTrail(log), startTime: time.Now(), instance: rand.Text(), stop: stop,
 		load:      func() (*config.Config, error) { return nil, errors.New("this process has no configuration file") },
 		transport: proxy.NewTransport(), background: proxy.NewBackground(),
 		issuerKeys: credential.NewIssuerKeys(proxy.NewTransport()), credentialHealth: credential.NewHealth(log),
@@ -293,7 +295,7 @@ func (g *gateway) apply(c *config.Config) error {
 		ledger, limiter = limits.Unlimited{}, g.unlimited
 	}
 	next := &configured{config: c, callers: callers, ledger: ledger, proxy: proxy.New(proxy.Config{
-		Upstream: upstream, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
+		Upstream: upstream, Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
 		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers),
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
 		Ledger: ledger, Limiter: limiter, Cache: g.cache, WebhookFresh: c.Webhooks.Fresh, Resources: &g.resources,
