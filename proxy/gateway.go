@@ -309,8 +309,12 @@ const (
 // MaxHeaderBytes is the setting for the [http.Server] of a gateway.
 const MaxHeaderBytes = 2 * maxHeader
 
-// ownPaths is the prefix of Weir's own paths. Requests for these paths are never forwarded.
-const ownPaths = "/_weir/"
+// isOwnPath reports whether a decoded path is one of Weir's own paths, also below the prefix of the API. Requests for
+// these paths are never forwarded.
+func isOwnPath(path string) bool {
+	path = strings.TrimPrefix(path, enterprisePrefix)
+	return path == "/_weir" || strings.HasPrefix(path, "/_weir/")
+}
 
 // screen refuses requests that the gateway does not handle.
 func (g *Gateway) screen(r *http.Request) error {
@@ -326,7 +330,7 @@ func (g *Gateway) screen(r *http.Request) error {
 		return &failure{status: http.StatusRequestHeaderFieldsTooLarge, message: "Request Header Fields Too Large: at most 32 KiB"}
 	case r.URL.IsAbs() && !isLocal(r):
 		return &failure{status: http.StatusBadRequest, message: "Bad Request: Weir is not a forward proxy; send the path alone"}
-	case strings.HasPrefix(r.URL.EscapedPath(), ownPaths):
+	case isOwnPath(r.URL.Path):
 		return &failure{status: http.StatusNotFound, message: "Not Found: Weir has nothing at this path"}
 	case g.hasPassed(r):
 		return &failure{status: http.StatusLoopDetected, detail: "loop", message: "Loop Detected: the upstream forwards to this gateway"}

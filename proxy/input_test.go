@@ -91,6 +91,13 @@ func TestUnsupportedRequestsAreRejected(t *testing.T) {
 		{"TRACE", "TRACE / HTTP/1.1\r\nHost: gateway.test\r\n", 405, "TRACE"},
 		{"absolute form to another host", "GET http://evil.test/user HTTP/1.1\r\nHost: gateway.test\r\n", 400, "forward proxy"},
 		{"Weir's own paths", "GET /_weir/other HTTP/1.1\r\nHost: gateway.test\r\n", 404, "Not Found"},
+		{"Weir's own paths as /api/v3/_weir/other", "GET /api/v3/_weir/other HTTP/1.1\r\nHost: gateway.test\r\n", 404, "Not Found"},
+		{"Weir's own paths as /api/v3/_weir", "GET /api/v3/_weir HTTP/1.1\r\nHost: gateway.test\r\n", 404, "Not Found"},
+		{"Weir's own paths as /_weir", "GET /_weir HTTP/1.1\r\nHost: gateway.test\r\n", 404, "Not Found"},
+		{"Weir's own paths as /%5Fweir/other", "GET /%5Fweir/other HTTP/1.1\r\nHost: gateway.test\r\n", 404, "Not Found"},
+		{"Weir's own paths as /api/v3/%5fweir/other", "GET /api/v3/%5fweir/other HTTP/1.1\r\nHost: gateway.test\r\n", 404, "Not Found"},
+		{"Weir's own paths as /api%2Fv3/_weir/other", "GET /api%2Fv3/_weir/other HTTP/1.1\r\nHost: gateway.test\r\n", 404, "Not Found"},
+		{"Weir's own paths as /%61pi/v3/_weir%2Fother", "GET /%61pi/v3/_weir%2Fother HTTP/1.1\r\nHost: gateway.test\r\n", 404, "Not Found"},
 		{"large header", "GET / HTTP/1.1\r\nHost: gateway.test\r\nX-A: " + strings.Repeat("a", maxHeader) + "\r\n", 431, "32 KiB"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -34,6 +35,7 @@ import (
 // authentication.
 func adminHandler(token string, accounts ...limits.Account) http.Handler {
 	return admin.Handler(admin.Access{Token: credential.Secret(token), Hosts: []string{"admin.test"}}, admin.Sources{
+		Trail:    admin.NewTrail(slog.New(slog.DiscardHandler)),
 		Ready:    func() bool { return true },
 		Accounts: func(context.Context, int) ([]limits.Account, error) { return accounts, nil },
 		Requests: func() any { return nil },

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -288,5 +291,35 @@ func TestLogLinesContainNoRequestFields(t *testing.T) {
 	}
 	if len(lines) != 9 {
 		t.Errorf("%d log lines, want 9", len(lines))
+	}
+}
+
+// net/http would answer OPTIONS * itself.
+func TestOptionsOfTheServerGetsTheChecksOfOtherRequests(t *testing.T) {
+	cfg := config.Default()
+	cfg.Upstream.URL, cfg.Listen, cfg.Admin.Listen, cfg.Admin.Token = "http://127.0.0.1:1", "127.0.0.1:0", "127.0.0.1:0", "t0ken"
+	cfg.Callers.PassThrough, cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = false, 1, 2
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.close)
+	endpoints := serveOnListeners(t, g)
+	for i, want := range [][]int{{401, 401, 429}, {401, 401, 401}} {
+		for n, status := range want {
+			c, err := net.Dial("tcp", endpoints[i].listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.WriteString(c, "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+			r, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = c.Close()
+			if r.StatusCode != status {
+				t.Errorf("listener %d, request %d: got %d, want %d", i, n, r.StatusCode, status)
+			}
+		}
 	}
 }

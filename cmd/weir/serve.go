@@ -127,6 +127,8 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    proxy.MaxHeaderBytes,
+		// Without this, net/http would answer "OPTIONS *" before any check of the handler.
+		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 100,
 			SendPingTimeout:      30 * time.Second,

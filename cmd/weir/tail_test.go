@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -49,7 +50,7 @@ func startEvents(ts *testscript.TestScript, _ bool, args []string) {
 	var watches atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h, first := history.New(history.Sources{}), watches.Add(1) == 1
-		pages := admin.Handler(admin.Access{Token: credential.Secret(token)}, admin.Sources{History: h, Requests: recentSamples})
+		pages := admin.Handler(admin.Access{Token: credential.Secret(token)}, admin.Sources{Trail: admin.NewTrail(slog.New(slog.DiscardHandler)), History: h, Requests: recentSamples})
 		pages.ServeHTTP(&flushHook{w, sync.OnceFunc(func() {
 			if !first {
 				again <- struct{}{}

@@ -3,6 +3,7 @@ package admin
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -47,22 +48,28 @@ func (a Access) allowsHost(host string) bool {
 // guard authenticates requests by token, certificate or session.
 type guard struct {
 	Access
+	trail    *Trail
 	sessions sessions
+	guesses  guesses
 }
 
-// authenticate returns the name of the operator, and false if the request is not authenticated.
-func (g *guard) authenticate(r *http.Request) (name string, ok bool) {
-	if !g.Guarded() {
-		return "loopback", true
-	}
-	if g.Authorities != nil && verified(r.TLS, g.Authorities()) {
-		return "certificate " + r.TLS.PeerCertificates[0].Subject.String(), true
-	}
+// errNoCredential refuses a request without a valid session, certificate or token.
+var errNoCredential = errors.New("authentication required; send Authorization: Bearer TOKEN with the admin token")
+
+// authenticate returns the name of the operator. The error is errNoCredential, errWrongToken or errGuesses.
+func (g *guard) authenticate(r *http.Request) (name string, err error) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if g.Token != "" && strings.EqualFold(scheme, "Bearer") && g.Token.Equal(credential.Secret(token)) {
-		return "token", true
+	switch {
+	case !g.Guarded():
+		return "loopback", nil
+	case g.Authorities != nil && verified(r.TLS, g.Authorities()):
+		return "certificate " + r.TLS.PeerCertificates[0].Subject.String(), nil
+	case g.Token != "" && g.sessions.isValid(sessionOf(r), time.Now()):
+		return "session", nil
+	case g.Token != "" && strings.EqualFold(scheme, "Bearer"):
+		return "token", g.checkToken(r, token)
 	}
-	return "session", g.Token != "" && g.sessions.isValid(sessionOf(r), time.Now())
+	return "", errNoCredential
 }
 
 // verified reports whether the client certificate of a connection is valid now.

@@ -124,7 +124,7 @@ func pages(g *guard, s Sources) []page {
 
 // Handler returns the handler of the admin listener.
 func Handler(a Access, s Sources) http.Handler {
-	g := &guard{Access: a, sessions: newSessions()}
+	g := &guard{Access: a, trail: s.Trail, sessions: newSessions(), guesses: newGuesses()}
 	byPath := map[string]page{}
 	for _, p := range pages(g, s) {
 		byPath[p.path] = p
@@ -139,9 +139,9 @@ func Handler(a Access, s Sources) http.Handler {
 			return
 		}
 		if !p.public {
-			name, ok := g.authenticate(r)
-			if !ok {
-				g.reject(w, r)
+			name, err := g.authenticate(r)
+			if err != nil {
+				g.reject(w, r, err)
 				return
 			}
 			r = r.WithContext(context.WithValue(r.Context(), operatorKey{}, name))
@@ -162,15 +162,15 @@ func Handler(a Access, s Sources) http.Handler {
 	})
 }
 
-// reject responds with 401, or redirects a browser to the login page.
-func (g *guard) reject(w http.ResponseWriter, r *http.Request) {
+// reject responds with 401 or 429, or redirects a browser to the login page.
+func (g *guard) reject(w http.ResponseWriter, r *http.Request, err error) {
 	if g.Token != "" && r.URL.EscapedPath() == "/" && acceptsHTML(r) {
 		w.Header().Set("Location", "/login")
 		w.WriteHeader(http.StatusSeeOther)
 		return
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="weir admin"`)
-	text(w, http.StatusUnauthorized, "authentication required; send Authorization: Bearer TOKEN with the admin token\n")
+	refuseToken(w, err)
 }
 
 // methods returns the allowed methods.

@@ -55,7 +55,7 @@ func (g *guard) events(s Sources, w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		case <-ticker.C:
-			if _, ok := g.authenticate(r); !ok {
+			if _, err := g.authenticate(r); err != nil && !errors.Is(err, errGuesses) {
 				return // the session has ended
 			}
 			text = []byte(":\n\n")

@@ -6,40 +6,40 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
+	"net/netip"
+	"sync"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
 
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 const (
 	maxSessions     = 100
 	sessionLifetime = 12 * time.Hour
-	// An address may attempt loginBurst logins without a pause, and one more login per loginInterval.
-	loginBurst    = 5
-	loginInterval = 2 * time.Second
-	maxLoginHosts = 1000
+	// An address may send guessBurst wrong admin tokens without a pause, and one more per guessInterval.
+	guessBurst    = 5
+	guessInterval = 2 * time.Second
+	maxAddresses  = 1000
 )
 
-// sessions holds the browser sessions as hashes, which cannot be turned into cookies. Sessions and addresses are bounded. All
-// sessions have the same lifetime, and reading does not change their order, so the session that expires first is
+// sessions holds the browser sessions as hashes, which cannot be turned into cookies. The number of sessions is bounded.
+// All sessions have the same lifetime, and reading does not change their order, so the session that expires first is
 // evicted.
 type sessions struct {
-	expiry   *lru.Cache[[sha256.Size]byte, time.Time]
-	attempts *lru.Cache[string, *rate.Limiter] // by address
+	expiry *lru.Cache[[sha256.Size]byte, time.Time]
 }
 
 func newSessions() sessions {
-	expiry, err1 := lru.New[[sha256.Size]byte, time.Time](maxSessions)
-	attempts, err2 := lru.New[string, *rate.Limiter](maxLoginHosts)
-	if err := errors.Join(err1, err2); err != nil {
-		panic(err) // a size is not positive
+	expiry, err := lru.New[[sha256.Size]byte, time.Time](maxSessions)
+	if err != nil {
+		panic(err) // maxSessions is positive
 	}
-	return sessions{expiry, attempts}
+	return sessions{expiry}
 }
 
 // start returns the identifier of a new session.
@@ -58,15 +58,47 @@ func (s sessions) isValid(id credential.Secret, now time.Time) bool {
 
 func (s sessions) end(id credential.Secret) { s.expiry.Remove(sha256.Sum256([]byte(id.Reveal()))) }
 
-// allowAttempt reports whether an address may attempt a login now.
-func (s sessions) allowAttempt(address string, now time.Time) bool {
-	host, _, err := net.SplitHostPort(address)
+// guesses bounds the wrong admin tokens of each address. The number of addresses is bounded.
+type guesses struct {
+	mu     sync.Mutex
+	wrong  *lru.Cache[netip.Addr, *rate.Limiter]
+	logged rate.Sometimes
+}
+
+func newGuesses() guesses {
+	wrong, err := lru.New[netip.Addr, *rate.Limiter](maxAddresses)
 	if err != nil {
-		host = address
+		panic(err) // maxAddresses is positive
 	}
-	s.attempts.ContainsOrAdd(host, rate.NewLimiter(rate.Every(loginInterval), loginBurst))
-	limiter, ok := s.attempts.Get(host)
-	return ok && limiter.AllowN(now, 1)
+	return guesses{wrong: wrong, logged: rate.Sometimes{First: guessBurst, Interval: time.Second}}
+}
+
+var (
+	errWrongToken = errors.New("wrong admin token")
+	errGuesses    = fmt.Errorf("too many wrong admin tokens from this address; retry in %s", guessInterval)
+)
+
+// checkToken compares a token with the admin token. The error is errWrongToken, or errGuesses if the address has sent too
+// many wrong tokens. The token is not compared then, because a guess would otherwise cost nothing.
+func (g *guard) checkToken(r *http.Request, token string) error {
+	remote, _ := netip.ParseAddrPort(r.RemoteAddr)
+	address := inbound.ClientOf(remote.Addr())
+	g.guesses.mu.Lock()
+	defer g.guesses.mu.Unlock()
+	now := time.Now()
+	limiter, ok := g.guesses.wrong.Get(address)
+	switch {
+	case ok && limiter.TokensAt(now) < 1:
+		return errGuesses
+	case g.Token.Equal(credential.Secret(token)):
+		return nil
+	case !ok:
+		limiter = rate.NewLimiter(rate.Every(guessInterval), guessBurst)
+		g.guesses.wrong.Add(address, limiter)
+	}
+	limiter.AllowN(now, 1)
+	g.guesses.logged.Do(func() { g.trail.log.Warn("wrong admin token refused", "address", r.RemoteAddr) })
+	return errWrongToken
 }
 
 // cookieName returns the name of the session cookie. With TLS, the prefix of the name binds the cookie to this host
@@ -101,23 +133,28 @@ func (g *guard) login(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, errors.New("login not available: admin.token is not configured"))
 		return
 	}
-	if !g.sessions.allowAttempt(r.RemoteAddr, time.Now()) {
-		w.Header().Set("Retry-After", fmt.Sprint(int(loginInterval/time.Second)))
-		fail(w, http.StatusTooManyRequests, fmt.Errorf("too many login attempts; retry in %s", loginInterval))
-		return
-	}
 	var body struct{ Token string }
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 		fail(w, http.StatusBadRequest, fmt.Errorf(`invalid login; send {"token": TOKEN}: %w`, err))
 		return
 	}
-	if !g.Token.Equal(credential.Secret(body.Token)) {
-		fail(w, http.StatusUnauthorized, errors.New("wrong admin token"))
+	if err := g.checkToken(r, body.Token); err != nil {
+		refuseToken(w, err)
 		return
 	}
 	g.sessions.end(sessionOf(r))
 	setCookie(w, r, g.sessions.start(time.Now()), int(sessionLifetime/time.Second))
 	writeIndented(w, map[string]any{"until": time.Now().Add(sessionLifetime).UTC()})
+}
+
+// refuseToken responds to a request whose token checkToken refused.
+func refuseToken(w http.ResponseWriter, err error) {
+	if errors.Is(err, errGuesses) {
+		w.Header().Set("Retry-After", fmt.Sprint(int(guessInterval/time.Second)))
+		fail(w, http.StatusTooManyRequests, err)
+		return
+	}
+	fail(w, http.StatusUnauthorized, err)
 }
 
 // logout ends the session of the request.

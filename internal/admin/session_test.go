@@ -3,6 +3,9 @@ package admin
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -147,6 +150,48 @@ func TestSessionIDsAreRandomAndRotate(t *testing.T) {
 	certificates.expect("dashboard without a certificate", certificates.send("GET", "/", "", "Accept", "text/html"), 401)
 }
 
+func TestWrongBearerTokensAreLoggedAndSlowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		s := sources()
+		s.Trail = NewTrail(slog.New(slog.NewTextHandler(&log, nil)))
+		b := newBrowser(t, Handler(Access{Token: "sesame"}, s))
+		get := func(token string) int {
+			return b.send("GET", "/api/v1/config", "", "Authorization", "Bearer "+token).Code
+		}
+		statuses := map[int]int{}
+		for i := range 3000 {
+			statuses[get(fmt.Sprint(i))]++
+		}
+		if statuses[401] != guessBurst || statuses[429] != 3000-guessBurst {
+			t.Errorf("3,000 wrong tokens got %v, want %d times 401 and then 429", statuses, guessBurst)
+		}
+		if lines := strings.Count(log.String(), "wrong admin token refused"); lines != guessBurst || !strings.Contains(log.String(), "192.0.2.1:1") {
+			t.Errorf("%d log lines, want %d:\n%s", lines, guessBurst, log.String())
+		}
+		if status := get("sesame"); status != 429 {
+			t.Errorf("correct token after too many wrong ones: got %d, want 429", status)
+		}
+		w := b.send("POST", "/api/v1/login", `{"token":"sesame"}`)
+		b.expect("login from the same address", w, 429)
+		b.address = "192.0.2.2:1"
+		for range 100 { // correct tokens are not bounded
+			b.expect("another address", b.send("GET", "/api/v1/config", "", "Authorization", "Bearer sesame"), 200)
+		}
+		b.address = "192.0.2.1:2"
+		time.Sleep(guessInterval)
+		if status := get("sesame"); status != 200 {
+			t.Errorf("correct token after the pause: got %d, want 200", status)
+		}
+		b.send("POST", "/api/v1/login", `{"token":"sesame"}`)
+		another := newBrowser(t, b.handler)
+		for i := range 10 {
+			another.send("GET", "/api/v1/config", "", "Authorization", fmt.Sprint("Bearer ", i))
+		}
+		b.expect("session from an address with wrong tokens", b.send("GET", "/api/v1/config", ""), 200)
+	})
+}
+
 func TestLoginAttemptsAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBrowser(t, Handler(Access{Token: "sesame"}, sources()))
@@ -157,7 +202,7 @@ func TestLoginAttemptsAreRateLimited(t *testing.T) {
 			}
 			return w.Code
 		}
-		for i := range loginBurst {
+		for i := range guessBurst {
 			if status := login("wrong"); status != 401 {
 				t.Errorf("attempt %d: %d", i, status)
 			}
@@ -174,7 +219,7 @@ func TestLoginAttemptsAreRateLimited(t *testing.T) {
 			t.Errorf("from another address: %d", status)
 		}
 		b.address = "192.0.2.1:1"
-		time.Sleep(loginInterval)
+		time.Sleep(guessInterval)
 		if status := login("sesame"); status != 200 {
 			t.Errorf("after the interval: %d", status)
 		}
@@ -197,11 +242,22 @@ func TestSessionsAreBounded(t *testing.T) {
 	if s.isValid(first, now) || s.expiry.Len() != maxSessions {
 		t.Errorf("%d sessions", s.expiry.Len())
 	}
-	for i := range 3 * maxLoginHosts {
-		s.allowAttempt(strings.Repeat("x", i%1000+1)+":"+string(rune('a'+i%26)), now)
-		s.allowAttempt("no port "+strings.Repeat("y", i), now)
+}
+
+func TestAddressesOfWrongTokensAreBounded(t *testing.T) {
+	g := &guard{Access: Access{Token: "sesame"}, trail: NewTrail(slog.New(slog.DiscardHandler)), guesses: newGuesses()}
+	for i := range 3 * maxAddresses {
+		for _, address := range []string{fmt.Sprintf("192.0.%d.%d:1", i/256, i%256), fmt.Sprintf("[2001:db8::%x]:1", i)} {
+			if err := g.checkToken(&http.Request{RemoteAddr: address}, "wrong"); err == nil {
+				t.Fatal("accepted a wrong token")
+			}
+		}
 	}
-	if s.attempts.Len() > maxLoginHosts {
-		t.Errorf("%d addresses", s.attempts.Len())
+	if n := g.guesses.wrong.Len(); n != maxAddresses {
+		t.Errorf("%d addresses are remembered, want %d", n, maxAddresses)
+	}
+	err := g.checkToken(&http.Request{RemoteAddr: "[2001:db8::ffff:1]:1"}, "wrong")
+	if !errors.Is(err, errGuesses) { // the /64 network is one address
+		t.Errorf("another address of an IPv6 network: got %v, want %v", err, errGuesses)
 	}
 }
