@@ -109,6 +109,8 @@ type Config struct {
 	Background *Background
 	// Tracer starts the spans of requests. Nil disables tracing.
 	Tracer trace.Tracer
+	// PropagateTrace sends the trace context (W3C Trace Context) to the upstream.
+	PropagateTrace bool
 	// Resources contains the resources that the upstream named. If nil, New creates an empty list.
 	Resources *Resources
 	// Tokens contains the credentials that the upstream accepted or refused. If nil, New creates an empty list.

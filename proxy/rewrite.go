@@ -98,8 +98,8 @@ func fieldSet(names string) map[string]bool {
 
 // withheldFields are the request fields that forwardsUnknown excludes by name.
 var withheldFields = fieldSet(`
-	Authorization Client-Ip Connection Content-Length Cookie Expect Forwarded Front-End-Https Host
-	Keep-Alive Pragma Prefer Te Trailer Transfer-Encoding True-Client-Ip Upgrade Via
+	Authorization B3 Baggage Client-Ip Connection Content-Length Cookie Expect Forwarded Front-End-Https Host
+	Keep-Alive Pragma Prefer Te Traceparent Tracestate Trailer Transfer-Encoding True-Client-Ip Uber-Trace-Id Upgrade Via
 `)
 
 // returnedFields are the response fields that clients get for known operations. Fields with the dialect's vendor in

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -135,18 +136,36 @@ func attemptResult(resp *http.Response, err error) string {
 // is part of the client's trace.
 func (g *Gateway) traceRequest(ex *exchange) {
 	ctx := propagation.TraceContext{}.Extract(ex.in.Context(), propagation.HeaderCarrier(ex.in.Header))
-	ex.setSpan(g.Tracer.Start(ctx, ex.record.Method, trace.WithSpanKind(trace.SpanKindServer)))
+	ctx, span := g.Tracer.Start(ctx, ex.record.Method, trace.WithSpanKind(trace.SpanKindServer))
+	g.setSpan(ex, ctx, span)
 }
 
 // traceBackground starts the span of a background task, with a link to the request that started it.
 func (g *Gateway) traceBackground(ex *exchange, cause trace.SpanContext) {
-	ex.setSpan(g.Tracer.Start(ex.in.Context(), ex.record.Method, trace.WithLinks(trace.Link{SpanContext: cause})))
+	ctx, span := g.Tracer.Start(ex.in.Context(), ex.record.Method, trace.WithLinks(trace.Link{SpanContext: cause}))
+	g.setSpan(ex, ctx, span)
 }
 
-// setSpan stores the span of a sampled request.
-func (ex *exchange) setSpan(ctx context.Context, span trace.Span) {
+// propagate returns the request with the trace context of an attempt, or the request itself if trace contexts are not
+// sent upstream. Baggage is never sent.
+func (g *Gateway) propagate(attempt stage, out *http.Request) *http.Request {
+	if !g.PropagateTrace {
+		return out
+	}
+	traced := *out // an earlier attempt may still use the header
+	traced.Header = maps.Clone(out.Header)
+	propagation.TraceContext{}.Inject(attempt.ctx, propagation.HeaderCarrier(traced.Header))
+	return &traced
+}
+
+// setSpan stores the span of a sampled request. If trace contexts are sent upstream, it also stores the context of a
+// request that is not sampled.
+func (g *Gateway) setSpan(ex *exchange, ctx context.Context, span trace.Span) {
+	if span.IsRecording() || g.PropagateTrace {
+		ex.in = ex.in.WithContext(ctx)
+	}
 	if span.IsRecording() {
-		ex.span, ex.in = span, ex.in.WithContext(ctx)
+		ex.span = span
 		ex.record.Trace, ex.record.Span = span.SpanContext().TraceID().String(), span.SpanContext().SpanID().String()
 	}
 }

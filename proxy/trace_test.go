@@ -388,3 +388,52 @@ func TestSpanHasTheClientAddressFromATrustedProxy(t *testing.T) {
 		})
 	}
 }
+
+func TestTraceContextIsSentUpstreamOnDemandOnly(t *testing.T) {
+	const traceID, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	for name, c := range map[string]struct {
+		propagate bool
+		sampler   sdktrace.Sampler // nil without tracing
+		want      string           // the upstream's traceparent, with SPAN for the span of the attempt
+	}{
+		"off":                       {},
+		"off, sampled":              {sampler: sdktrace.AlwaysSample()},
+		"upstream, sampled":         {true, sdktrace.AlwaysSample(), "00-" + traceID + "-SPAN-01"},
+		"upstream, without tracing": {true, nil, "00-" + traceID + "-" + parent + "-01"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			kept := tracetest.NewInMemoryExporter()
+			w := newWorld(t, nothing, func(config *Config) {
+				if config.PropagateTrace = c.propagate; c.sampler != nil {
+					config.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept), sdktrace.WithSampler(c.sampler)).Tracer("test")
+				}
+			})
+			for _, path := range []string{"/repos/acme/widgets/subscribers", "/made/up"} {
+				kept.Reset()
+				w.get(path, "Traceparent: 00-"+traceID+"-"+parent+"-01", "Tracestate: a=1", "Baggage: user=1", "B3: 1-2-1", "Uber-Trace-Id: 1:2:0:1")
+				synctest.Wait()
+				want, state := c.want, ""
+				for _, s := range kept.GetSpans() {
+					if s.SpanKind == trace.SpanKindClient {
+						want = strings.Replace(want, "SPAN", s.SpanContext.SpanID().String(), 1)
+					}
+				}
+				if c.propagate {
+					state = "a=1"
+				}
+				list := w.seen.all()
+				seen := list[len(list)-1]
+				w.want(name+": traceparent of "+path, seen.Header.Get("Traceparent"), want)
+				w.want(name+": tracestate of "+path, seen.Header.Get("Tracestate"), state)
+				for _, never := range []string{"Baggage", "B3", "Uber-Trace-Id"} {
+					w.want(name+": "+never+" of "+path, seen.Header.Get(never), "")
+				}
+			}
+			w.get("/users/other") // without a context of the client
+			list := w.seen.all()
+			if got := list[len(list)-1].Header.Get("Traceparent"); (got != "") != (c.propagate && c.sampler != nil) {
+				t.Errorf("%s: traceparent of a request without one: %q", name, got)
+			}
+		})
+	}
+}

@@ -120,7 +120,7 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 		ex.sent = time.Now()
 		ex.call.SetPaused(false)
 		s := g.beginStage(ex, out.Context(), stageAttempt)
-		resp, outcome, err := g.send(ex, out, *permit)
+		resp, outcome, err := g.send(ex, g.propagate(s, out), *permit)
 		s.end(attemptResult(resp, err), err)
 		ex.count(resp, outcome)
 		if err == nil {

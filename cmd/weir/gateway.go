@@ -307,7 +307,7 @@ func (g *gateway) apply(c *config.Config) error {
 		Background: g.background, LastRequests: &g.lastRequests, Tokens: &g.tokens,
 		Identities: &g.identities, AccountOf: callers.AccountOf,
 		Log: g.log, AccessLog: proxy.AccessLog(c.Telemetry.AccessLog),
-		Tracer: g.telemetry.Tracer(), Observe: g.observer(upstream.Hostname()),
+		Tracer: g.telemetry.Tracer(), PropagateTrace: c.Telemetry.Propagate == "upstream", Observe: g.observer(upstream.Hostname()),
 	})}
 	if c.Webhooks.Secret != "" {
 		next.webhooks = g.webhooks.Handler(webhook.Config{

@@ -284,6 +284,7 @@ type Telemetry struct {
 	ServiceName string  `yaml:"service_name" desc:"service.name of the resource"`
 	Sample      float64 `yaml:"sample" desc:"fraction of traces to record, from 0 to 1"`
 	AccessLog   string  `yaml:"access_log" desc:"requests that are logged: all, errors (failed or refused by Weir), or off" enum:"all,errors,off"`
+	Propagate   string  `yaml:"propagate" desc:"where the trace context is sent: upstream, or off" enum:"off,upstream"`
 }
 
 type headers struct {
@@ -315,7 +316,7 @@ func Default() *Config {
 		},
 		Webhooks:  Webhooks{Path: "/_weir/webhooks"},
 		TLS:       TLS{Storage: "store"},
-		Telemetry: Telemetry{ServiceName: "weir", Sample: 1, AccessLog: "all"},
+		Telemetry: Telemetry{ServiceName: "weir", Sample: 1, AccessLog: "all", Propagate: "off"},
 		Headers:   headers{RateLimit: "off"},
 		Drain:     Drain{Timeout: 10 * time.Second},
 	}
