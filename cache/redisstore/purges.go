@@ -33,7 +33,7 @@ const (
 	// maxPending bounds the purges that wait for Redis.
 	maxPending = 1000
 	// purgeWait bounds the wait for Redis and for the other replicas.
-	purgeWait = 250 * time.Millisecond
+	purgeWait = 2 * time.Second
 )
 
 // purgeAll is a purge of unknown tags, which makes all entries stale.

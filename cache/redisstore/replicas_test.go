@@ -102,7 +102,7 @@ func TestPurgeWaitsForAHangingReplicaForAShortTime(t *testing.T) {
 		defer link.Restore()
 		began := time.Now()
 		a.Purge(f.Context(), "x")
-		if took := time.Since(began); took < purgeWait || took > time.Second {
+		if took := time.Since(began); took < purgeWait || took > 10*time.Second {
 			f.Errorf("a purge took %v, want %v", took, purgeWait)
 		}
 	})
