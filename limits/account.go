@@ -96,7 +96,7 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	if a.unlimited(w) {
 		spends = withoutPrimary(spends)
 	}
-	a.reserve(&reservation{id: c.ID, granted: now, expiry: now + permitLife, window: w, requests: 1, holds: a.holds(spends)})
+	a.reserve(&reservation{id: c.ID, granted: now, expiry: now + permitLife, window: w, requests: 1, holds: a.holds(c, w, spends)})
 	if !w.Confirmed {
 		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
 	}
@@ -136,6 +136,11 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	if ok, until := w.admits(now, r, c.Batch, others[windowPrefix+c.Resource]); !ok && !unlimited {
 		refuse(Primary, until)
 	}
+	if !a.shared && !unlimited && w.divided(c) { // the ledger decides for a shared account
+		if ok, until := w.admitsClient(c, r, now); !ok {
+			refuse(ClientBudget, until)
+		}
+	}
 	if last != 0 {
 		d.Until = time.UnixMicro(last)
 	}
@@ -147,11 +152,14 @@ func withoutPrimary(spends []Spend) []Spend {
 	return slices.DeleteFunc(slices.Clone(spends), func(s Spend) bool { return s.Budget == Primary })
 }
 
-// holds returns the costs that a reservation holds for the given spends.
-func (a *account) holds(spends []Spend) []hold {
-	list := make([]hold, len(spends))
+// holds returns the costs that a reservation of a claim holds.
+func (a *account) holds(c *Claim, w *window, spends []Spend) []hold {
+	list := make([]hold, len(spends), len(spends)+1)
 	for i, s := range spends {
 		list[i] = hold{a.log(s), s.Cost, s.Budget == CPU}
+	}
+	if w.divided(c) && !a.unlimited(w) {
+		list = append(list, hold{w.client(c.Client), 1, false})
 	}
 	return list
 }
@@ -304,7 +312,8 @@ func (a *account) renew(p *OpenPermit, spends []Spend, r *Rules, now int64) {
 	now = a.advance(now)
 	v := a.reservations[p.ID]
 	if v == nil {
-		v = &reservation{id: p.ID, window: a.window(r, p.Resource), requests: 1, holds: a.holds(spends)}
+		w := a.window(r, p.Resource)
+		v = &reservation{id: p.ID, window: w, requests: 1, holds: a.holds(&p.Claim, w, spends)}
 		a.reserve(v)
 	}
 	if v.abandoned {

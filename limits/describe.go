@@ -88,6 +88,9 @@ func (a *account) describe(r *Rules, now int64, foreign map[string]Use) Account 
 		}
 	}
 	resources := len(d.Budgets)
+	for _, w := range a.Windows {
+		d.Budgets = append(d.Budgets, w.describeClients(r, now, foreign)...)
+	}
 	uses := maps.Clone(foreign)
 	if uses == nil {
 		uses = map[string]Use{}

@@ -61,6 +61,10 @@ type Claim struct {
 	CreatesContent bool
 	// CPU is the CPU time that the upstream is expected to need.
 	CPU time.Duration
+	// Client is the name of the client, and Clients divides the primary windows among the clients of the account. If
+	// Clients is empty, the windows are not divided.
+	Client  string
+	Clients []policy.ClientBudget
 	// Batch marks a claim that leaves the last part of a window to other claims.
 	Batch bool
 }
@@ -150,6 +154,8 @@ type Budget struct {
 	// zero if Limit is the documented limit.
 	Share  float64       `json:"share,omitempty"`
 	Window time.Duration `json:"-"` // length
+	// Guarantee is the part of Limit that is kept for a client, in the budget of a client.
+	Guarantee int `json:"guarantee,omitempty"`
 }
 
 // Account is the state of one account, for operators.

@@ -141,6 +141,7 @@ const defaultRetry = time.Second
 // response.
 func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time) (*Permit, error) {
 	claim.Account, claim.Kind = l.ledger.Canonical(caller.Account), caller.Kind
+	claim.Client, claim.Clients = caller.Client, caller.Clients
 	claim.Batch = caller.Priority == policy.Batch
 	claim.CPU = l.estimates.predict(claim.Operation)
 	l.mu.Lock()

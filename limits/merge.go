@@ -34,7 +34,7 @@ func (a *account) merge(b *account, now, assumed int64) {
 			continue
 		}
 		windows[from] = into
-		into.mergeWindow(from, now)
+		into.mergeWindow(from, now, logs)
 	}
 	for _, v := range b.reservations {
 		v.window = cmp.Or(windows[v.window], v.window)
@@ -92,10 +92,15 @@ func (l *slidingLog) compress(span int64) {
 }
 
 // mergeWindow adds the requests and the reports of another window of the same resource. Where both windows have
-// different knowledge, the knowledge that admits fewer requests remains until the next response.
-func (w *window) mergeWindow(other *window, now int64) {
+// different knowledge, the knowledge that admits fewer requests remains until the next response. logs records the logs of
+// the other window that were merged.
+func (w *window) mergeWindow(other *window, now int64, logs map[*slidingLog]*slidingLog) {
 	w.expire(now)
 	other.expire(now)
+	for client, from := range other.Clients {
+		logs[from] = w.client(client)
+		logs[from].merge(from, now, 0)
+	}
 	w.Unconfirmed.merge(&other.Unconfirmed, now, 0)
 	w.Limit = min(w.Limit, other.Limit)
 	w.Confirmed = (w.Confirmed || w.slowStarted < slowStartBurst && other.Confirmed) &&

@@ -33,6 +33,8 @@ type Need struct {
 	Reason Reason // of a refusal
 	// Cost is the number of tokens. Limit is the limit for the tokens of all replicas together.
 	Cost, Limit int64
+	// Guarantees are tokens that the claim must leave to other clients.
+	Guarantees []Guarantee
 }
 
 // Budgets that have no sliding log. A sliding log is identified by its reason and scope, such as "points:user/get". The
@@ -59,9 +61,9 @@ func IsTemporary(budget string) bool {
 // needs returns what a claim needs from each budget.
 func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 	documented := r.Usable(int64(r.Concurrent))
-	list := []Need{{SlotsBudget, Concurrency, 1, a.Cooldown.slots(now, documented)}}
+	list := []Need{{Budget: SlotsBudget, Reason: Concurrency, Cost: 1, Limit: a.Cooldown.slots(now, documented)}}
 	if a.Cooldown.Probing {
-		list = append(list, Need{probeBudget, Cooldown, 1, 1})
+		list = append(list, Need{Budget: probeBudget, Reason: Cooldown, Cost: 1, Limit: 1})
 	}
 	w := a.window(r, c.Resource)
 	unlimited := a.unlimited(w)
@@ -71,16 +73,23 @@ func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 			limit = r.Usable(w.Limit)
 		}
 		if s.Budget != Primary || !unlimited {
-			list = append(list, Need{logKey(s.Budget, s.Scope), s.Budget, s.Cost, limit})
+			list = append(list, Need{Budget: logKey(s.Budget, s.Scope), Reason: s.Budget, Cost: s.Cost, Limit: limit})
 		}
 	}
 	if unlimited {
 		return list
 	}
 	if !w.Confirmed && w.slowStarted < slowStartBurst {
-		list = append(list, Need{startPrefix + c.Resource, Primary, 1, slowStartBurst})
+		list = append(list, Need{Budget: startPrefix + c.Resource, Reason: Primary, Cost: 1, Limit: slowStartBurst})
 	}
-	return append(list, Need{windowPrefix + c.Resource, Primary, 1, r.Usable(w.Limit)})
+	whole := Need{Budget: windowPrefix + c.Resource, Reason: Primary, Cost: 1, Limit: r.Usable(w.Limit)}
+	if w.divided(c) {
+		own := Need{Budget: clientBudget(c.Resource, c.Client), Reason: ClientBudget, Cost: 1}
+		own.Limit, whole.Guarantees = w.divide(c, r, now)
+		w.budgets = c.Clients
+		list = append(list, own)
+	}
+	return append(list, whole)
 }
 
 // Needs returns what a claim needs from each budget.
@@ -126,6 +135,9 @@ func (p *Part) Touches(c Claim, named string, r *Rules) []string {
 	if named != "" && named != c.Resource {
 		list = append(list, startPrefix+named, windowPrefix+named)
 	}
+	if len(c.Clients) > 0 {
+		list = append(list, clientBudget(c.Resource, c.Client))
+	}
 	for _, s := range r.Spends(c) {
 		list = append(list, logKey(s.Budget, s.Scope))
 	}
@@ -163,8 +175,11 @@ func (p *Part) Used(now int64) []string {
 	now = p.advance(now)
 	names := []string{SlotsBudget, probeBudget}
 	names = slices.AppendSeq(names, maps.Keys(p.Logs))
-	for resource := range p.Windows {
+	for resource, w := range p.Windows {
 		names = append(names, windowPrefix+resource, startPrefix+resource)
+		for client := range w.Clients {
+			names = append(names, clientBudget(resource, client))
+		}
 	}
 	return slices.DeleteFunc(names, func(name string) bool {
 		u := p.Use(name, now)
@@ -175,7 +190,7 @@ func (p *Part) Used(now int64) []string {
 // Use returns the use of one budget.
 func (p *Part) Use(budget string, now int64) Use {
 	now = p.advance(now)
-	if l := p.Logs[budget]; l != nil {
+	if l := p.logOf(budget, now); l != nil {
 		l.expire(now)
 		u := Use{Spent: l.Total, Held: l.held, Keep: l.Window}
 		if n := len(l.Entries); n > 0 {
@@ -205,12 +220,27 @@ func (p *Part) Use(budget string, now int64) Use {
 	return Use{}
 }
 
+// logOf returns the log of a budget, or nil. Requests in ended windows are removed.
+func (p *Part) logOf(budget string, now int64) *slidingLog {
+	scope, ok := strings.CutPrefix(budget, clientPrefix)
+	if !ok {
+		return p.Logs[budget]
+	}
+	resource, client, _ := strings.Cut(scope, ":")
+	w := p.Windows[resource]
+	if w == nil {
+		return nil
+	}
+	w.expire(now)
+	return w.Clients[client]
+}
+
 // Return is a number of spent tokens that return at one time.
 type Return struct{ At, Tokens int64 }
 
 // Returns returns the spent tokens of a budget in the order of their return.
 func (p *Part) Returns(budget string, now int64) (list []Return) {
-	l := p.Logs[budget]
+	l := p.logOf(budget, now)
 	if resource, ok := strings.CutPrefix(budget, windowPrefix); ok && p.Windows[resource] != nil {
 		l = &p.Windows[resource].Unconfirmed
 	}
@@ -241,6 +271,11 @@ func (p *Part) SetOthers(budget string, tokens int64) {
 	} else {
 		p.others[budget] = tokens
 	}
+}
+
+// NextLoan returns the time at which a claim may be repeated that a client budget has refused.
+func (p *Part) NextLoan(c Claim, r *Rules, now int64) int64 {
+	return p.window(r, c.Resource).nextLoan(now)
 }
 
 // Report is what responses reported about one window of a resource. Reset is on the upstream's clock, and identifies

@@ -51,10 +51,15 @@ type class struct {
 	operation, resource string
 	points              int
 	creates, batch      bool
+	client              string // if the window is divided among clients
 }
 
 func classOf(c Claim) class {
-	return class{c.Operation, c.Resource, c.Points, c.CreatesContent, c.Batch}
+	k := class{c.Operation, c.Resource, c.Points, c.CreatesContent, c.Batch, ""}
+	if len(c.Clients) > 0 {
+		k.client = c.Client
+	}
+	return k
 }
 
 // line contains the waiters of one class, in the order of their arrival.
@@ -268,6 +273,8 @@ func alsoRefused(reason Reason, a, b class) bool {
 		return true
 	case Primary:
 		return a.resource == b.resource && (b.batch || !a.batch)
+	case ClientBudget:
+		return a.resource == b.resource && a.client == b.client
 	case Points:
 		return a.operation == b.operation && b.points >= a.points
 	case Content:

@@ -51,6 +51,11 @@ type window struct {
 	// Silent is the number of silent responses ([Outcome.Silent]).
 	Silent int64
 
+	// Clients contains the requests of each client in the open window, if the window is divided. budgets are the client
+	// budgets of the last claim.
+	Clients map[string]*slidingLog
+	budgets []policy.ClientBudget
+
 	withoutHeaders int64 // responses since the window opened
 	slowStarted    int64 // requests sent during the slow start
 	lastSlowStart  int64 // time of the last of these requests
@@ -105,6 +110,7 @@ func (w *window) expire(now int64) {
 		}
 		w.Confirmed, w.withoutHeaders, w.slowStarted = false, 0, 0
 		w.Unconfirmed.removeUntil(p.Reset + p.MinOffset)
+		w.endClients(p.Reset + p.MinOffset)
 		return true
 	})
 	if len(w.Reports) < reports {
@@ -251,5 +257,5 @@ func (w *window) exhaustedUntil(now int64) (until int64) {
 // idle reports whether the window has the state of a new window.
 func (w *window) idle(now int64) bool {
 	w.expire(now)
-	return w.inUse == 0 && len(w.Reports) == 0 && w.Unconfirmed.Total == 0
+	return w.inUse == 0 && len(w.Reports) == 0 && w.Unconfirmed.Total == 0 && w.clientsIdle(now)
 }

@@ -46,6 +46,15 @@ type Caller struct {
 	// Share is the weight of the client in the queue of its account; zero counts as 1.
 	Share    int
 	Priority Priority
+	// Clients divides the primary windows of the account among its clients. It is empty if the account has one client.
+	Clients []ClientBudget
+}
+
+// ClientBudget is the part of each primary window of an account that one client has.
+type ClientBudget struct {
+	Client string
+	// Guarantee is the fraction of the window that is kept for the client. Limit is the fraction that the client may use.
+	Guarantee, Limit float64
 }
 
 // Priority orders the requests that wait for one account. The values are those of the configuration.

@@ -36,9 +36,9 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 	for _, entry := range c.Clients {
 		client := credential.Client{
 			Name: entry.Name, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug,
-			Priority: policy.Priority(entry.Priority),
-			Token:    credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims},
-			Scope:    &policy.Scope{Methods: entry.Methods, Operations: entry.Operations},
+			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit,
+			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims},
+			Scope: &policy.Scope{Methods: entry.Methods, Operations: entry.Operations},
 		}
 		if entry.Key != "" {
 			sum, err := hex.DecodeString(strings.TrimPrefix(entry.Key, "sha256:"))

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"net"
@@ -240,7 +241,9 @@ func (d *decoder) path(path string) string {
 func (d *decoder) checkClients(c *Config) {
 	catalogue := policy.CatalogueOf(c.Upstream.Dialect)
 	credentials, issuers := map[string]bool{}, map[string]bool{}
+	accounts := map[string]string{} // by credential
 	for i, held := range c.Credentials {
+		accounts[held.Name] = cmp.Or(held.Account, held.Name)
 		d.checkCredential(fmt.Sprintf("credentials[%d]", i), held, credentials)
 	}
 	issuerURLs := map[string]bool{}
@@ -249,7 +252,7 @@ func (d *decoder) checkClients(c *Config) {
 		d.name(key+".url", issuer.URL, issuerURLs)
 		d.checkIssuer(key, issuer, issuers)
 	}
-	names, keys := map[string]bool{}, map[string]string{}
+	names, keys, guaranteed := map[string]bool{}, map[string]string{}, map[string]float64{}
 	for i, client := range c.Clients {
 		key := fmt.Sprintf("clients[%d]", i)
 		d.name(key+".name", client.Name, names)
@@ -261,6 +264,7 @@ func (d *decoder) checkClients(c *Config) {
 			d.require(credentials[name], fmt.Sprintf("%s.credentials[%d]", key, j), "%q is not among credentials", name)
 		}
 		d.require(client.Share >= 1, key+".share", "%d: must be 1 or more", client.Share)
+		d.checkGuarantee(key, client, accounts, guaranteed)
 		d.checkIdentity(key, client, c.TLS, issuers)
 		d.oneOf(key+".methods", client.Methods, []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 		for j, pattern := range client.Operations {
@@ -270,6 +274,23 @@ func (d *decoder) checkClients(c *Config) {
 	}
 	d.require(c.Callers.PassThrough || len(c.Clients) > 0, "callers.pass_through",
 		"is false and there are no clients, so every request would be refused")
+}
+
+// checkGuarantee adds the guarantee of a client to the sum of each of its accounts.
+func (d *decoder) checkGuarantee(key string, client Client, accounts map[string]string, sums map[string]float64) {
+	d.require(client.Limit > 0 && client.Limit <= 1, key+".limit", "%v: must be above 0 and at most 1", client.Limit)
+	part := client.GuaranteedPart()
+	d.require(part >= 0 && part <= client.Limit, key+".guarantee", "%v: must be from 0 to the limit, %v", part, client.Limit)
+	var own []string
+	for _, name := range client.Credentials {
+		account := accounts[name]
+		if slices.Contains(own, account) {
+			continue
+		}
+		own = append(own, account)
+		sums[account] += part
+		d.require(sums[account] <= 1, key+".guarantee", "%v: the guarantees of the clients of credential %q exceed 1", part, name)
+	}
 }
 
 func (d *decoder) oneOf(key string, values, allowed []string) {

@@ -146,7 +146,20 @@ type Client struct {
 	Credentials []string `yaml:"credentials" desc:"names of the credentials that the client may use; Weir prefers the one with the largest remaining budget that can see the resource"`
 	Share       int      `yaml:"share" desc:"weight among the clients of one account"`
 	Priority    string   `yaml:"priority" desc:"priority in the queue of an account" enum:"interactive,normal,batch"`
+	Guarantee   float64  `yaml:"guarantee" desc:"fraction of each primary window that other clients of the account leave to this client; at least 0.05 with priority interactive"`
+	Limit       float64  `yaml:"limit" desc:"fraction of each primary window that the client may use if the account has other clients"`
 	Debug       bool     `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
+}
+
+// interactiveGuarantee is the smallest guarantee of a client with priority interactive.
+const interactiveGuarantee = 0.05
+
+// GuaranteedPart returns the guarantee, which depends on the priority.
+func (c Client) GuaranteedPart() float64 {
+	if c.Priority == string(policy.Interactive) {
+		return max(c.Guarantee, interactiveGuarantee)
+	}
+	return c.Guarantee
 }
 
 // JWT selects the tokens of a client.
@@ -328,7 +341,7 @@ func Default() *Config {
 func setDefaults(element reflect.Value) {
 	switch entry := element.Addr().Interface().(type) {
 	case *Client:
-		*entry = Client{Share: 1, Priority: "normal"}
+		*entry = Client{Share: 1, Priority: "normal", Limit: 0.9}
 	case *Issuer:
 		*entry = Issuer{Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second}
 	case *CacheOperation:

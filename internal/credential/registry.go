@@ -11,6 +11,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/weirgate/weir/policy"
@@ -43,6 +44,8 @@ type Client struct {
 	// Share and Priority order the clients of one account.
 	Share    int
 	Priority policy.Priority
+	// Guarantee and Limit are the client's part of each primary window (see [policy.ClientBudget]).
+	Guarantee, Limit float64
 	// Debug permits the request header Weir-Debug.
 	Debug bool
 }
@@ -130,6 +133,7 @@ func NewRegistry(c Config) *Registry {
 	for _, h := range c.Held {
 		held[h.Name] = r.hold(h)
 	}
+	r.divide(held)
 	if c.Health == nil {
 		c.Health = NewHealth(slog.New(slog.DiscardHandler))
 	}
@@ -156,6 +160,26 @@ func (r *Registry) hold(h Held) Caller {
 		value = "Basic " + base64.StdEncoding.EncodeToString([]byte(h.Token.Reveal()))
 	}
 	return Caller{Caller: caller, Authorization: Secret(value), heldName: h.Name, source: h.Source}
+}
+
+// divide sets the client budgets of each account that several clients may use.
+func (r *Registry) divide(held map[string]Caller) {
+	budgets := map[string][]policy.ClientBudget{} // by account
+	for _, client := range r.config.Clients {
+		b := policy.ClientBudget{Client: client.Name, Guarantee: client.Guarantee, Limit: client.Limit}
+		for _, name := range client.Credentials {
+			account := held[name].Account
+			if !slices.Contains(budgets[account], b) {
+				budgets[account] = append(budgets[account], b)
+			}
+		}
+	}
+	for name, c := range held {
+		if list := budgets[c.Account]; len(list) > 1 {
+			c.Clients = list
+			held[name], r.accounts[c.Class] = c, c.Caller
+		}
+	}
 }
 
 // Identify returns the caller of a request, by its Authorization field or, without that field, by the client

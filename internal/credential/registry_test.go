@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v4"
 	"pgregory.net/rapid"
 
@@ -153,6 +154,26 @@ func TestBearerAndTokenAreOneCredential(t *testing.T) {
 	}
 }
 
+func TestClientsOfOneAccountDivideItsWindows(t *testing.T) {
+	client := func(name string, limit float64, credentials ...string) Client {
+		return Client{Name: name, Key: sha256.Sum256([]byte(name)), Guarantee: 0.1, Limit: limit, Credentials: credentials}
+	}
+	r := NewRegistry(Config{
+		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), PassThrough: true,
+		Held: []Held{
+			{Name: "bot", Kind: policy.User, Account: "robot", Token: "ghp_1"}, {Name: "second", Kind: policy.User, Account: "robot", Token: "ghp_2"},
+			{Name: "own", Kind: policy.User, Token: "ghp_3"},
+		},
+		Clients: []Client{client("ci", 0.5, "bot", "second"), client("people", 1, "second"), client("solo", 0.9, "own")},
+	})
+	both := []policy.ClientBudget{{Client: "ci", Guarantee: 0.1, Limit: 0.5}, {Client: "people", Guarantee: 0.1, Limit: 1}}
+	for key, want := range map[string][]policy.ClientBudget{"ci": both, "people": both, "solo": nil, "ghp_1": both, "ghp_3": nil} {
+		if diff := cmp.Diff(want, identify(t, r, "Bearer "+key).Clients); diff != "" {
+			t.Errorf("%s: %s", key, diff)
+		}
+	}
+}
+
 func TestTokenInABasicPairIsTheSameCredential(t *testing.T) {
 	b := newTestRegistry(t, true)
 	basic := func(pair string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(pair)) }
@@ -165,8 +186,8 @@ func TestTokenInABasicPairIsTheSameCredential(t *testing.T) {
 		want := identify(t, b, "Bearer "+token)
 		for _, pair := range pairs {
 			got := identify(t, b, basic(pair))
-			if got.Caller != want.Caller {
-				t.Errorf("%s: got %+v, want %+v", pair, got.Caller, want.Caller)
+			if diff := cmp.Diff(want.Caller, got.Caller); diff != "" {
+				t.Errorf("%s: %s", pair, diff)
 			}
 			if got.Authorization.Reveal() != basic(pair) {
 				t.Errorf("%s: forwarded as %s", pair, got.Authorization.Reveal())

@@ -103,7 +103,7 @@ func RunStoreOutages(t *testing.T, open Open, disconnect, reconnect func(t *test
 		violation := ""
 		synctest.Test(t, func(t *testing.T) {
 			c := &player{Ledger: open(t, rules), model: &model{rules: rules, kind: policy.User}}
-			a := outage{player: c, stages: map[limits.Claim]stage{}, stored: map[limits.Claim]bool{}}
+			a := outage{player: c, claims: map[uint64]limits.Claim{}, stages: map[uint64]stage{}, stored: map[uint64]bool{}}
 			if violation = a.play(t, history, switches, disconnect, reconnect); violation != "" {
 				violation = strings.Join(c.log, "\n") + "\n" + violation
 			}
@@ -143,8 +143,9 @@ func unify(history []step) []step {
 type outage struct {
 	*player
 	down   bool
-	stages map[limits.Claim]stage
-	stored map[limits.Claim]bool // permits that the store contains
+	claims map[uint64]limits.Claim // by ID, like the other maps
+	stages map[uint64]stage
+	stored map[uint64]bool // permits that the store contains
 }
 
 // stage is the progress of a claim.
@@ -188,7 +189,7 @@ func (a *outage) play(t *testing.T, history []step, switches []int,
 
 // follow applies a step if a limiter could make that call now, and returns a violation.
 func (a *outage) follow(t *testing.T, s step) (violation string) {
-	g := a.stages[s.claim]
+	g := a.stages[s.claim.ID]
 	switch {
 	case s.kind == waits:
 		a.sleep(t, s.pass)
@@ -200,22 +201,22 @@ func (a *outage) follow(t *testing.T, s step) (violation string) {
 			t.Fatal(err)
 		}
 		if d.Granted {
-			a.stages[s.claim], a.stored[s.claim] = inUse, !a.down
+			a.claims[s.claim.ID], a.stages[s.claim.ID], a.stored[s.claim.ID] = s.claim, inUse, !a.down
 			return a.model.mayGrant(s.claim, now.UnixMicro())
 		}
 		return ""
 	case s.kind == settles && g == inUse:
-		a.stages[s.claim] = ended
+		a.stages[s.claim.ID] = ended
 		if s.outcome.Answered && !s.outcome.Ended {
-			a.stages[s.claim] = inBody
+			a.stages[s.claim.ID] = inBody
 		}
 	case s.kind == releases && g == inBody:
-		a.stages[s.claim] = ended
+		a.stages[s.claim.ID] = ended
 	default:
 		return ""
 	}
 	now, o := time.Now(), s.outcome.now()
-	if a.down && a.stored[s.claim] {
+	if a.down && a.stored[s.claim.ID] {
 		o.Resent = 0 // a replica without its store cannot charge the copies
 	}
 	if _, err := a.applyToLedger(s, o); err != nil && !a.down {
@@ -230,8 +231,8 @@ func (a *outage) sleep(t *testing.T, d time.Duration) {
 	a.log = append(a.log, fmt.Sprintf("wait %v", d))
 	for end := time.Now().Add(min(d, 3*time.Minute)); time.Now().Before(end); {
 		time.Sleep(min(time.Until(end), 10*time.Second))
-		for c, g := range a.stages {
-			if g != inUse && g != inBody {
+		for id, c := range a.claims {
+			if g := a.stages[id]; g != inUse && g != inBody {
 				continue
 			}
 			err := a.Renew(t.Context(), []limits.OpenPermit{{Permit: limits.Permit{Claim: c}}})

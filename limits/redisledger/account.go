@@ -170,6 +170,9 @@ func (a *account) noteClaim(needs []limits.Need, now int64) {
 		own := a.lease(n.Budget, now)
 		own.cost, own.limit, own.used = n.Cost, n.Limit, time.Now()
 		a.touched[n.Budget] = true
+		for _, g := range n.Guarantees { // the exchange must know the use of the other clients
+			a.touched[g.Budget] = true
+		}
 	}
 }
 

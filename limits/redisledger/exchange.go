@@ -101,6 +101,14 @@ type needCall struct {
 	Budget int   `json:"budget"`
 	Cost   int64 `json:"cost"`
 	Limit  int64 `json:"limit"`
+	// Guarantees are tokens that the claim must leave to other clients, less what these clients use.
+	Guarantees []guaranteeCall `json:"guarantees,omitempty"`
+}
+
+// guaranteeCall is a guarantee of a client, whose budget is an index in call.Budgets.
+type guaranteeCall struct {
+	Budget int   `json:"budget"`
+	Tokens int64 `json:"tokens"`
 }
 
 // leftCall contains spent tokens that a leaving replica gives back, and the time until they return.
@@ -165,6 +173,7 @@ type budgetReply struct {
 type claimReply struct {
 	Granted bool  `json:"granted"`
 	Budget  int   `json:"budget"`
+	Kept    bool  `json:"kept"` // the budget has tokens, which are kept for other clients
 	At      int64 `json:"at,string"`
 }
 
@@ -296,7 +305,11 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 	for _, needs := range x.needs {
 		var list []needCall
 		for _, n := range needs {
-			list = append(list, needCall{x.indexes[n.Budget], n.Cost, n.Limit})
+			need := needCall{Budget: x.indexes[n.Budget], Cost: n.Cost, Limit: n.Limit}
+			for _, g := range n.Guarantees {
+				need.Guarantees = append(need.Guarantees, guaranteeCall{x.indexes[g.Budget], g.Tokens})
+			}
+			list = append(list, need)
 			pending[n.Budget] += n.Cost
 		}
 		x.call.Claims = append(x.call.Claims, list)
@@ -488,6 +501,12 @@ func (x *exchange) decide(c limits.Claim, needs []limits.Need, answer claimReply
 		budget := x.call.Budgets[answer.Budget].Budget
 		i := slices.IndexFunc(needs, func(n limits.Need) bool { return n.Budget == budget })
 		d.Reason = needs[i].Reason
+	}
+	switch {
+	case answer.Kept && answer.At != 0:
+		d.Reason = limits.ClientBudget
+	case answer.Kept || d.Reason == limits.ClientBudget:
+		return limits.Decision{Reason: limits.ClientBudget, Until: time.UnixMicro(x.part.NextLoan(c, x.rules, now))}
 	}
 	if answer.At != 0 {
 		d.Until = time.UnixMicro(answer.At - x.offset.Min)

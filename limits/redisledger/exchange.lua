@@ -100,11 +100,21 @@ for i, b in ipairs(budgets) do
   end
 end
 
--- Decides a claim: a list of {budget, cost, limit}, where budget is an index. A refusal has the index of a budget, and
--- the time at which its next token returns, or 0.
+-- Returns the number of tokens that a need must leave to other clients.
+local function guaranteed(need)
+  local tokens = 0
+  for _, g in ipairs(need.guarantees or {}) do
+    local t = total(budgets[g.budget + 1].budget)
+    tokens = tokens + max(0, g.tokens - t.spent - t.held)
+  end
+  return tokens
+end
+
+-- Decides a claim: a list of {budget, cost, limit, guarantees}, where budget is an index. A refusal has the index of a
+-- budget, and the time at which its next token returns, or 0.
 local function claim(needs)
   if now < account.relearning_until then return {granted = false, budget = -1, at = int(account.relearning_until)} end
-  local refusing, refusals, yields
+  local refusing, refusals, yields, keeping
   for _, n in ipairs(needs) do
     local b = budgets[n.budget + 1]
     local t, w = total(b.budget), window(b.budget)
@@ -112,6 +122,8 @@ local function claim(needs)
     local share = equal_share(t, capacity(w, n.limit))
     if b.used + n.cost > room then
       refusing, refusals = n, (refusals or 0) + 1
+    elseif n.guarantees and b.used + n.cost + guaranteed(n) > room then
+      keeping = n
     elseif must_yield(t) and b.used + n.cost > share then
       yields = n
     end
@@ -127,6 +139,13 @@ local function claim(needs)
       t.needs, t.needed = call.replica, max(now, at)
     end
     return {granted = false, budget = refusing.budget, at = int(at)}
+  end
+  if keeping then
+    local b = budgets[keeping.budget + 1]
+    local t = total(b.budget)
+    local spare = t.tokens - t.spent - t.held > b.lease.tokens - b.used -- other replicas return it within a heartbeat
+    t.scarce, changed['t:' .. b.budget], save_needed = max(t.scarce or 0, now + DEMAND_TIME), true, true
+    return {granted = false, budget = keeping.budget, kept = true, at = spare and int(now + SECOND) or '0'}
   end
   if yields then return {granted = false, budget = yields.budget, at = '0'} end
   for _, n in ipairs(needs) do

@@ -1,0 +1,131 @@
+package limits
+
+import (
+	"math"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// ClientBudget is the reason of a refusal that keeps a primary window for other clients: the client has used its part,
+// or the rest of the window is guaranteed to others (see [policy.ClientBudget]).
+const ClientBudget Reason = "client"
+
+const (
+	// dividedFrom is the length of the shortest window that is divided among clients. Shorter windows return soon enough.
+	dividedFrom = 600 * second
+	// lentParts is the number of parts of a window in whose last part guarantees shrink to nothing, and limits grow to
+	// the whole window. So no quota remains unused while any client wants it.
+	lentParts = 12
+)
+
+// Guarantee is the number of requests of a primary window that are kept for one client, less those that it has made.
+type Guarantee struct {
+	Budget string // of the client
+	Tokens int64
+}
+
+const clientPrefix = "client:" // requests of one client in a primary window
+
+func clientBudget(resource, client string) string { return clientPrefix + resource + ":" + client }
+
+// divided reports whether a window is divided among the clients of a claim.
+func (w *window) divided(c *Claim) bool { return len(c.Clients) > 0 && w.Length >= dividedFrom }
+
+// client returns the log of a client's requests in the open window.
+func (w *window) client(name string) *slidingLog {
+	l := w.Clients[name]
+	if l == nil {
+		if w.Clients == nil {
+			w.Clients = map[string]*slidingLog{}
+		}
+		l = &slidingLog{Budget: ClientBudget, Scope: w.Resource + ":" + name}
+		w.Clients[name] = l
+	}
+	l.Window, l.Merge = w.Length+resetJitter, w.Length/mergeParts
+	return l
+}
+
+// lendsFrom returns the time at which guarantees begin to shrink.
+func (w *window) lendsFrom(now int64) int64 {
+	end := now + w.Length
+	for _, p := range w.Reports {
+		end = min(end, p.end())
+	}
+	return end - w.Length/lentParts
+}
+
+// kept returns the part of some tokens that is not lent.
+func (w *window) kept(tokens float64, now int64) int64 {
+	left := float64(w.lendsFrom(now)+w.Length/lentParts-now) / float64(w.Length/lentParts)
+	return int64(math.Ceil(tokens * max(0, min(1, left))))
+}
+
+// divide returns the limit of the claim's client in a window, and the guarantees of the other clients.
+func (w *window) divide(c *Claim, r *Rules, now int64) (limit int64, others []Guarantee) {
+	usable := r.Usable(w.Limit)
+	limit = usable
+	for _, b := range c.Clients {
+		switch kept := w.kept(b.Guarantee*float64(usable), now); {
+		case b.Client == c.Client:
+			limit -= w.kept((1-b.Limit)*float64(usable), now)
+		case kept > 0:
+			others = append(others, Guarantee{clientBudget(c.Resource, b.Client), kept})
+		}
+	}
+	return limit, others
+}
+
+// admitsClient reports whether one more request of a client fits into its budget and leaves the guarantees of the other
+// clients. If the request does not fit, until is the time of the next attempt.
+func (w *window) admitsClient(c *Claim, r *Rules, now int64) (ok bool, until int64) {
+	w.budgets = c.Clients
+	limit, others := w.divide(c, r, now)
+	left := r.Usable(w.Limit) - w.Unconfirmed.Total - w.inUse - 1
+	for _, p := range w.Reports {
+		left = min(left, r.Usable(p.Limit)-p.Used-w.Unconfirmed.Total-w.inUse-1)
+	}
+	for _, g := range others {
+		l := w.client(g.Budget[len(clientPrefix+w.Resource+":"):])
+		l.expire(now)
+		left -= max(0, g.Tokens-l.Total-l.held)
+	}
+	own := w.client(c.Client)
+	own.expire(now)
+	return left >= 0 && own.Total+own.held < limit, w.nextLoan(now)
+}
+
+// nextLoan returns the time at which a claim may be repeated that a client budget has refused.
+func (w *window) nextLoan(now int64) int64 { return max(w.lendsFrom(now), now+second) }
+
+// endClients removes the requests of an ended window from the budgets of its clients.
+func (w *window) endClients(end int64) {
+	for _, l := range w.Clients {
+		l.removeUntil(end)
+	}
+}
+
+// clientsIdle reports whether no client has requests in the open window.
+func (w *window) clientsIdle(now int64) bool {
+	for _, l := range w.Clients {
+		if l.expire(now); l.Total+l.held > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// describeClients returns the budgets of the clients of the last claim. foreign is the use of other replicas by budget.
+func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (list []Budget) {
+	for _, b := range w.budgets {
+		name := clientBudget(w.Resource, b.Client)
+		l := w.client(b.Client)
+		l.expire(now)
+		used := l.Total + foreign[name].Spent
+		limit, _ := w.divide(&Claim{Resource: w.Resource, Client: b.Client, Clients: []policy.ClientBudget{b}}, r, now)
+		list = append(list, Budget{
+			Resource: name, Limit: int(limit), Used: int(used), Remaining: int(max(0, limit-used)), Held: int(l.held + foreign[name].Held),
+			Guarantee: int(w.kept(b.Guarantee*float64(r.Usable(w.Limit)), now)),
+		})
+	}
+	return list
+}
