@@ -6,10 +6,6 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// ClientBudget is the reason of a refusal that keeps a primary window for other clients: the client has used its part,
-// or the rest of the window is guaranteed to others (see [policy.ClientBudget]).
-const ClientBudget Reason = "client"
-
 const (
 	// dividedFrom is the length of the shortest window that is divided among clients. Shorter windows return soon enough.
 	dividedFrom = 600 * second

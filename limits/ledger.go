@@ -105,6 +105,9 @@ const (
 	Points      Reason = "points"
 	CPU         Reason = "cpu"
 	Primary     Reason = "primary"
+	// ClientBudget means that the client has used its part of a primary window, or that the rest is guaranteed to other
+	// clients.
+	ClientBudget Reason = "client"
 	// Queue means that too many requests of the account are already waiting, or that the limiter ended the wait.
 	Queue Reason = "queue"
 )

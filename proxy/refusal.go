@@ -91,7 +91,7 @@ func (g *Gateway) Misdirected(w http.ResponseWriter, r *http.Request) {
 func setLimitHeaders(h http.Header, r *limits.Refusal) {
 	after := retryAfter(time.Until(r.Until))
 	h.Set("Retry-After", after)
-	if r.Reason != limits.Primary {
+	if r.Reason != limits.Primary && r.Reason != limits.ClientBudget {
 		return
 	}
 	h.Set("X-Ratelimit-Remaining", "0")
@@ -149,6 +149,9 @@ func (g *Gateway) failureOf(err error) *failure {
 			f.message += " The gateway has closed this account, because repeated probes failed. An operator must open it."
 		case limits.Primary:
 			f.message, f.documentation = g.Dialect.Messages.Primary, "/rate-limits"
+		case limits.ClientBudget:
+			f.message, f.documentation = g.Dialect.Messages.Primary, "/rate-limits"
+			f.message += " The gateway keeps the rest of this window for its other clients."
 		}
 		return f
 	case errors.As(err, &unusable):

@@ -288,6 +288,9 @@ func (v *budgetView) rows(a history.Account, now time.Time) []row {
 		if b.Share != 0 {
 			reset += fmt.Sprintf("; %.0f %% of the limit, another program seems to use the rest", 100*b.Share)
 		}
+		if b.Guarantee != 0 {
+			reset += "; " + strconv.Itoa(b.Guarantee) + " guaranteed"
+		}
 		if v.terminal {
 			bar = budgetBar(b)
 		}

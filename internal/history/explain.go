@@ -191,6 +191,7 @@ func reason(detail string) string {
 	if why, ok := map[string]string{
 		"":               "the request is invalid",
 		"primary":        "the primary budget of this resource is exhausted until its reset, or the rest is in use, leased to other replicas or unknown",
+		"client":         "the client has used its part of the window, or the rest is kept for other clients of the account",
 		"points":         "the points of this operation are exhausted for this minute",
 		"content":        "the limit for content creation is reached",
 		"cpu":            "the CPU time of this account is exhausted for this minute",
