@@ -301,6 +301,7 @@ func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 		return nil, now.Add(time.Second / paceRate), true
 	}
 	w.admitting, q.settled = true, false
+	w.claim.Demand = q.demand()
 	return w, time.Time{}, true
 }
 
@@ -309,7 +310,12 @@ func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w.admitting = false
+	w.admitting, w.claim.Demand = false, nil
+	for client, n := range d.Queues {
+		if f := q.flows[client]; f != nil {
+			f.queues = n
+		}
+	}
 	now := time.Now()
 	switch {
 	case err != nil:
