@@ -2,6 +2,7 @@ package limits
 
 import (
 	"math"
+	"strings"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -80,14 +81,38 @@ func (w *window) admitsClient(c *Claim, r *Rules, now int64) (ok bool, until int
 	for _, p := range w.Reports {
 		left = min(left, r.Usable(p.Limit)-p.Used-w.Unconfirmed.Total-w.inUse-1)
 	}
-	for _, g := range others {
-		l := w.client(g.Budget[len(clientPrefix+w.Resource+":"):])
+	return left >= w.unused(others, nil, now) && w.usedBy(clientBudget(c.Resource, c.Client), nil, now) < limit, w.nextLoan(now)
+}
+
+// usedBy returns the requests of a client in the open window. replicas is the use of other replicas by budget.
+func (w *window) usedBy(budget string, replicas map[string]int64, now int64) int64 {
+	used := replicas[budget]
+	if l := w.Clients[strings.TrimPrefix(budget, clientBudget(w.Resource, ""))]; l != nil {
 		l.expire(now)
-		left -= max(0, g.Tokens-l.Total-l.held)
+		used += l.Total + l.held
 	}
-	own := w.client(c.Client)
-	own.expire(now)
-	return left >= 0 && own.Total+own.held < limit, w.nextLoan(now)
+	return used
+}
+
+// unused returns the requests that guarantees still keep.
+func (w *window) unused(guarantees []Guarantee, replicas map[string]int64, now int64) (tokens int64) {
+	for _, g := range guarantees {
+		tokens += max(0, g.Tokens-w.usedBy(g.Budget, replicas, now))
+	}
+	return tokens
+}
+
+// budgetOf returns what a caller may use of a resource. others of a shared account is the use of other replicas.
+func (a *account) budgetOf(caller policy.Caller, resource string, r *Rules, now int64) Budget {
+	b := a.budget(resource, r, now, nil)
+	c := &Claim{Resource: resource, Client: caller.Client, Clients: caller.Clients}
+	if w := a.Windows[resource]; w != nil && w.divided(c) && !b.Unlimited {
+		limit, others := w.divide(c, r, now)
+		left := limit - w.usedBy(clientBudget(resource, c.Client), a.others, now)
+		left = max(0, min(left, int64(b.Remaining)-w.unused(others, a.others, now)))
+		b.Limit, b.Used, b.Remaining = int(limit), int(limit-left), int(left)
+	}
+	return b
 }
 
 // nextLoan returns the time at which a claim may be repeated that a client budget has refused.

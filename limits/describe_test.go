@@ -22,7 +22,7 @@ func TestBudgetChangesWhenTokensReturn(t *testing.T) {
 			used  int
 		}{{0, 1}, {59 * time.Second, 1}, {2 * time.Second, 0}} {
 			time.Sleep(c.after)
-			if b, _ := m.Budget("a", policy.User, policy.Search); b.Used != c.used {
+			if b, _ := m.Budget(policy.Caller{Account: "a", Kind: policy.User}, policy.Search); b.Used != c.used {
 				t.Errorf("%v later: used %d, want %d", c.after, b.Used, c.used)
 			}
 		}
@@ -36,7 +36,7 @@ func TestConfigureChangesDocumentedLimits(t *testing.T) {
 		for _, limit := range []int{30, 100} {
 			rules.Search.Authenticated = limit
 			m.Configure(rules)
-			if b, _ := m.Budget("a", policy.User, policy.Search); b.Limit != limit {
+			if b, _ := m.Budget(policy.Caller{Account: "a", Kind: policy.User}, policy.Search); b.Limit != limit {
 				t.Errorf("got limit %d, want %d", b.Limit, limit)
 			}
 		}

@@ -23,10 +23,10 @@ type Ledger interface {
 	// Renew extends permits in use, and raises their CPU time to the elapsed time. An expired permit is reserved again,
 	// even beyond a limit, because its request is open.
 	Renew(ctx context.Context, permits []OpenPermit) error
-	// Budget returns one resource of an account from the memory of this process. Budget has no context, because it never
-	// waits for a store. If this process knows nothing about the resource, known is false, and b is the documented budget
-	// of the kind.
-	Budget(account string, kind policy.CallerKind, resource string) (b Budget, known bool)
+	// Budget returns what a caller may use of one resource of its account, from the memory of this process. Budget has no
+	// context, because it never waits for a store. If this process knows nothing about the resource, known is false, and
+	// b is the documented budget of the kind.
+	Budget(caller policy.Caller, resource string) (b Budget, known bool)
 	// Resources returns the resources that have a window in an account, ordered as [policy.CompareResources] does.
 	Resources(ctx context.Context, account string) ([]string, error)
 	// Accounts returns at most the given number of known accounts.

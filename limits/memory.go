@@ -268,14 +268,14 @@ func (m *Memory) Renew(_ context.Context, permits []OpenPermit) error {
 }
 
 // Budget implements [Ledger]. All budgets are known.
-func (m *Memory) Budget(name string, kind policy.CallerKind, resource string) (b Budget, known bool) {
+func (m *Memory) Budget(caller policy.Caller, resource string) (b Budget, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	a := m.accounts[m.canonical(name)]
+	a := m.accounts[m.canonical(caller.Account)]
 	if a == nil {
-		a = newAccount(name, kind)
+		a = newAccount(caller.Account, caller.Kind)
 	}
-	return a.budget(resource, &m.rules, m.now(), nil), true
+	return a.budgetOf(caller, resource, &m.rules, m.now()), true
 }
 
 // Resources implements [Ledger] and never fails.

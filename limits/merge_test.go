@@ -273,7 +273,7 @@ func TestMemoryMergeKeepsPermitsAndNames(t *testing.T) {
 		if err := m.Load(&saved); err != nil {
 			t.Fatal(err)
 		}
-		if b, _ := m.Budget("token a", policy.User, "core"); b.Used != 2 || m.Canonical("token b") != "user:1" {
+		if b, _ := m.Budget(policy.Caller{Account: "token a", Kind: policy.User}, "core"); b.Used != 2 || m.Canonical("token b") != "user:1" {
 			t.Errorf("after a restart: %+v, token b belongs to %s", b, m.Canonical("token b"))
 		}
 	})

@@ -378,9 +378,9 @@ func (p *Part) CooldownUntil() (until int64, probing bool) {
 // Idle reports whether the replica uses nothing of the account.
 func (p *Part) Idle(now int64) bool { return len(p.changes) == 0 && p.idle(now) }
 
-// Budget returns one resource, like [Ledger.Budget]. foreign is the use of other replicas by budget.
-func (p *Part) Budget(resource string, r *Rules, foreign map[string]Use, now int64) Budget {
-	return p.budget(resource, r, p.advance(now), foreign)
+// Budget returns one resource, like [Ledger.Budget].
+func (p *Part) Budget(caller policy.Caller, resource string, r *Rules, now int64) Budget {
+	return p.budgetOf(caller, resource, r, p.advance(now))
 }
 
 // Resources returns the resources that have a window.

@@ -165,7 +165,7 @@ func TestLoadKeepsUnlimitedWindows(t *testing.T) {
 			t.Fatal(err)
 		}
 		for account, want := range map[string]bool{"a": true, "limited": false} {
-			if b, _ := fresh.Budget(account, policy.User, "search"); b.Unlimited != want {
+			if b, _ := fresh.Budget(policy.Caller{Account: account, Kind: policy.User}, "search"); b.Unlimited != want {
 				t.Errorf("account %s: got %+v, want unlimited %v", account, b, want)
 			}
 		}

@@ -22,7 +22,7 @@ func (Unlimited) Release(context.Context, Permit, bool) error { return nil }
 func (Unlimited) Renew(context.Context, []OpenPermit) error { return nil }
 
 // Budget implements [Ledger].
-func (Unlimited) Budget(_ string, _ policy.CallerKind, resource string) (b Budget, known bool) {
+func (Unlimited) Budget(_ policy.Caller, resource string) (b Budget, known bool) {
 	return Budget{Resource: resource, Unlimited: true}, true
 }
 

@@ -97,7 +97,7 @@ func (g *Gateway) credentialRequest(ex *exchange) CredentialRequest {
 func (g *Gateway) budgetedRequest(ex *exchange) CredentialRequest {
 	r := g.credentialRequest(ex)
 	r.Left = func(caller policy.Caller) (int, bool) {
-		b, _ := g.Ledger.Budget(caller.Account, caller.Kind, ex.resource)
+		b, _ := g.Ledger.Budget(caller, ex.resource)
 		return b.Remaining - b.Held, !b.Unlimited
 	}
 	return r

@@ -50,7 +50,7 @@ func (g *Gateway) setWeirHeaders(ex *exchange, h http.Header) {
 // RateLimit follow the IETF drafts -08 to -11 (limits.md section 9).
 func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
 	caller := ex.identity.Caller
-	b, known := g.Ledger.Budget(caller.Account, caller.Kind, ex.record.Resource)
+	b, known := g.Ledger.Budget(caller, ex.record.Resource)
 	if !known || b.Unlimited {
 		return // the upstream's own fields, if any, are unchanged
 	}
@@ -199,7 +199,7 @@ func (g *Gateway) rateLimitStatus(ex *exchange, withRate bool) (string, error) {
 	var resources []string
 	var core string
 	for _, name := range names {
-		b, _ := g.Ledger.Budget(caller.Account, caller.Kind, name)
+		b, _ := g.Ledger.Budget(caller, name)
 		if b.Unlimited {
 			return "", nil
 		}

@@ -42,7 +42,7 @@ func spendOne(t *testing.T, s *store) {
 
 func used(t *testing.T, s *store) int {
 	t.Helper()
-	b, _ := s.Budget("a", policy.User, policy.Core)
+	b, _ := s.Budget(policy.Caller{Account: "a", Kind: policy.User}, policy.Core)
 	return b.Used
 }
 

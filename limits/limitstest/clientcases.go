@@ -58,6 +58,12 @@ var clientCases = []testCase{
 		h.check("limit", h.budget("client:core:job").Limit, 50)
 		h.check("used", h.budget("client:core:job").Used, 50)
 		h.check("guarantee", h.budget("client:core:person").Guarantee, 20)
+		for client, want := range map[string]limits.Budget{
+			"job": {Limit: 50, Used: 50}, "bot": {Limit: 90, Used: 90}, "person": {Limit: 100, Used: 80, Remaining: 20},
+		} {
+			b, _ := h.Budget(policy.Caller{Account: "a", Kind: policy.User, Client: client, Clients: clients}, "core")
+			h.check("budget of "+client, limits.Budget{Limit: b.Limit, Used: b.Used, Remaining: b.Remaining}, want)
+		}
 	}},
 	{"the guarantee of a client shrinks by its requests", func(h *harness) {
 		reset, used := time.Now().Add(time.Hour).Truncate(second), 0

@@ -179,7 +179,7 @@ func (h *harness) budget(name string) limits.Budget {
 // unlimited reports whether the account has no limit of a resource.
 func (h *harness) unlimited(resource string) bool {
 	h.Helper()
-	b, _ := h.Budget("a", policy.User, resource)
+	b, _ := h.Budget(policy.Caller{Account: "a", Kind: policy.User}, resource)
 	return b.Unlimited
 }
 

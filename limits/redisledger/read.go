@@ -74,18 +74,17 @@ func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limit
 }
 
 // Budget implements [limits.Ledger]. The next exchange learns a resource that this replica has not used.
-func (l *Ledger) Budget(name string, kind policy.CallerKind, res string) (b limits.Budget, known bool) {
+func (l *Ledger) Budget(caller policy.Caller, res string) (b limits.Budget, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	name = l.canonical(name)
-	a := l.accounts[name]
+	a := l.accounts[l.canonical(caller.Account)]
 	if a == nil {
-		return newAccount(name, kind).part.Budget(res, l.rules.Load(), nil, l.now()), false
+		return newAccount(caller.Account, caller.Kind).part.Budget(caller, res, l.rules.Load(), l.now()), false
 	}
 	if known = slices.Contains(a.part.Resources(), res); !known {
 		a.touch(limits.WindowBudget(res))
 	}
-	return a.part.Budget(res, l.rules.Load(), nil, l.now()), known
+	return a.part.Budget(caller, res, l.rules.Load(), l.now()), known
 }
 
 // Resources implements [limits.Ledger]. While Redis is lost, it returns the resources that this replica knows.

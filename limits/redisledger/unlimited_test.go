@@ -35,7 +35,7 @@ func (p *pair) searches(l *Ledger, n int, when string) {
 
 func (p *pair) unlimited(l *Ledger) bool {
 	p.Helper()
-	b, _ := l.Budget("a", policy.User, policy.Search)
+	b, _ := l.Budget(policy.Caller{Account: "a", Kind: policy.User}, policy.Search)
 	return b.Unlimited
 }
 
