@@ -163,7 +163,8 @@ local function reports_of(w)
 end
 
 -- Reduces the leases of replicas that sent nothing for LEASE_TIME to their spare tokens, and removes them after
--- SPARE_TIME. Tokens that were used at the end of a lease return l.keep later. The number of the last call remains longer,
+-- SPARE_TIME. Both happen l.keep later, because tokens may have been used at the end of that time, and the upstream counts
+-- them for l.keep. The number of the last call remains longer,
 -- because without it the next call of the replica would look like a loss of data.
 local function remove_dead_leases()
   account.next_removal = now + 5 * SECOND

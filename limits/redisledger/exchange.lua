@@ -184,7 +184,7 @@ local function claim(needs)
     set_use(b.budget, b.lease, b)
     changed[lease_name(call.replica, b.budget)], changed['t:' .. b.budget] = true, true
     local t = total(b.budget)
-    if t.needs == call.replica then t.needs = nil end
+    if t.needs == call.replica and not call.demand then t.needs = nil end -- otherwise further requests may wait
   end
   save_needed = true
   return {granted = true, budget = -1, at = '0'}

@@ -26,8 +26,8 @@ const (
 	replicasKey  = sharedPrefix + "replicas"
 	epochKey     = sharedPrefix + "epoch"
 	secretKey    = sharedPrefix + "key"
-	// callTimeout bounds every call. Redis is lost when a call has failed and no call has succeeded for lossTime. A
-	// single slow call is not a loss.
+	// callTimeout bounds every call. Redis is lost when a call has failed and no call has succeeded for lossTime. While
+	// other calls succeed, a failed call is not a loss.
 	callTimeout = time.Second
 	lossTime    = time.Second
 	// keptBeyond is the time for which Redis keeps an account beyond its longest window. A learned share lasts 19 hours.
@@ -146,8 +146,8 @@ func (l *Ledger) account(name string, kind policy.CallerKind) *account {
 	return a
 }
 
-// Admit implements [limits.Ledger]. If this replica's own requests do not refuse the claim, the next exchange sends the
-// claim to Redis. Without Redis, the leases of this replica decide. Admit ignores the end of ctx, because a cancelled
+// Admit implements [limits.Ledger]. If the budgets that this replica uses and knows do not refuse the claim, the next
+// exchange sends the claim to Redis. Without Redis, the leases of this replica decide. Admit ignores the end of ctx, because a cancelled
 // claim would leak its permit.
 func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
 	r := l.rules.Load()
