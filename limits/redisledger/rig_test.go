@@ -34,6 +34,7 @@ type rig struct {
 	clockOffset time.Duration // of Redis
 	delay       time.Duration // longest delay of a reply
 	rng         *rand.Rand
+	ledgers     []*Ledger
 	trace       func(format string, args ...any)
 }
 
@@ -135,6 +136,9 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 	r.t.Cleanup(func() { _ = client.Close() })
 	ledger.scripts = newScripts(testClock)
 	ledger.Join(r.t.Context())
+	r.mu.Lock()
+	r.ledgers = append(r.ledgers, ledger)
+	r.mu.Unlock()
 	return ledger
 }
 

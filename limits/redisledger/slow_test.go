@@ -105,7 +105,7 @@ func TestNoLimitIsExceededOverSlowRedis(t *testing.T) {
 }
 
 // All replicas lose Redis for 20 seconds, while they use all quota. Each replica may use the tokens that return to its
-// leases.
+// leases, and uses Redis again within two seconds.
 func TestSaturatedAccountsContinueWithoutRedis(t *testing.T) {
 	sockets := [2]string{testservers.Redis(t), testservers.Redis(t)}
 	const outage = 20 * time.Second
@@ -121,6 +121,14 @@ func TestSaturatedAccountsContinueWithoutRedis(t *testing.T) {
 					r.partition(func(int) bool { return true }, 4)
 					time.Sleep(outage)
 					r.partition(func(int) bool { return false }, 4)
+					time.Sleep(2 * time.Second)
+					r.mu.Lock()
+					defer r.mu.Unlock()
+					for _, l := range r.ledgers {
+						if since := l.Lost(); !since.IsZero() {
+							t.Errorf("Redis is still lost two seconds after the outage, since %v", since)
+						}
+					}
 				})
 				if len(report.Violations) > 0 {
 					t.Error(strings.Join(report.Violations, "\n"))
