@@ -19,7 +19,7 @@ type Coverage struct {
 	Webhook string `json:"webhook,omitempty"`
 	// Object is the object of the delivery or of the lost event.
 	Object string `json:"object"`
-	// Events lists events that the webhook delivers. AllEvents stands for all events.
+	// Events lists events that the webhook delivers. [AllEvents] means all.
 	Events []string `json:"events,omitempty"`
 	// Complete is set if the webhook delivers no other events.
 	Complete bool `json:"complete,omitempty"`
@@ -29,7 +29,7 @@ type Coverage struct {
 	Lost bool `json:"lost,omitempty"`
 }
 
-// AllEvents is the name for all events.
+// AllEvents means all events in a list of events.
 const AllEvents = "*"
 
 const (
@@ -143,7 +143,7 @@ func (s *Store) Covered(objects, events []string, since Generation) bool {
 }
 
 // Deliver purges the tags of a webhook delivery, and records on every replica what the webhook delivers. The record
-// repeats the earlier events of the webhook, so that a replica without them learns them.
+// repeats the earlier events of the webhook, for replicas that have not received the earlier records.
 func (s *Store) Deliver(ctx context.Context, c Coverage, tags ...string) {
 	if !c.Complete {
 		c.Events = slices.Concat(s.coverage.delivered(c.Webhook), c.Events)

@@ -78,12 +78,15 @@ type FetchLease struct {
 //   - [Memory] contains entries of this process.
 //   - The purges inside Memory decide which entries of both tiers are stale or removed.
 //
-// No request waits for a write to the shared tier: [Store.Run] writes later, in the order of the calls for each key.
+// No request waits until an entry is in the shared tier: [Store.Run] writes later, in the order of the calls for each key.
 type Store struct {
 	*Memory
 	shared Shared // nil without a shared tier
 	writes [sharedWriters]chan func()
 	queued atomic.Int64 // bytes of the bodies in writes
+
+	restoring sync.RWMutex // guards deletions, and is held while a look-up restores an entry in memory
+	deletions int64        // number of deletions from memory
 }
 
 const (
@@ -92,6 +95,8 @@ const (
 	sharedWriters = 16
 	maxWrites     = 64
 	maxQueued     = 64 << 20
+	// deleteWait bounds the wait for the deletion from the shared tier.
+	deleteWait = time.Second
 )
 
 // NewStore returns a store of the two tiers. shared may be nil.
@@ -139,6 +144,9 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 	if s.shared == nil || e != nil && !purged && e.Fresh(time.Now()) {
 		return e, purged
 	}
+	s.restoring.RLock()
+	deletions := s.deletions
+	s.restoring.RUnlock()
 	list := s.shared.Get(ctx, key)
 	all := slices.Concat(list, s.get(key)) // the shared tier may not have the latest entry yet
 	for _, other := range list {
@@ -147,7 +155,7 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 		}
 		gone := s.Purged(other.Tags, other.Since)
 		if e == nil || purged && !gone || purged == gone && other.newer(e) {
-			s.Memory.Put(key, other)
+			s.restore(key, other, deletions)
 			e, purged = other, gone
 		}
 	}
@@ -208,12 +216,40 @@ func (s *Store) Put(ctx context.Context, key Key, e *Entry, done func(shared boo
 	}
 }
 
-// Delete removes all entries under a key.
+// Delete removes all entries under a key from both tiers, after the writes that wait. A look-up that began before the end
+// of Delete does not restore an entry.
 func (s *Store) Delete(ctx context.Context, key Key) {
-	s.Memory.Delete(key)
-	ctx = context.WithoutCancel(ctx)
-	if s.shared != nil && !s.write(key, func() { s.shared.Delete(ctx, key) }) {
+	s.deleteFromMemory(key)
+	if s.shared == nil {
+		return
+	}
+	ctx, done := context.WithoutCancel(ctx), make(chan struct{})
+	timeout := time.After(deleteWait)
+	select {
+	case s.writes[key[0]%sharedWriters] <- func() { s.shared.Delete(ctx, key); close(done) }:
+		select {
+		case <-done:
+		case <-timeout:
+		}
+	case <-timeout:
 		s.shared.Delete(ctx, key)
+	}
+	s.deleteFromMemory(key) // a look-up may have restored an entry from the shared tier
+}
+
+func (s *Store) deleteFromMemory(key Key) {
+	s.restoring.Lock()
+	s.deletions++
+	s.restoring.Unlock()
+	s.Memory.Delete(key)
+}
+
+// restore stores an entry of the shared tier in memory, unless a deletion began after the given number of deletions.
+func (s *Store) restore(key Key, e *Entry, deletions int64) {
+	s.restoring.RLock()
+	defer s.restoring.RUnlock()
+	if s.deletions == deletions {
+		s.Memory.Put(key, e)
 	}
 }
 

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,7 +13,7 @@ import (
 	"github.com/weirgate/weir/internal/contentcoding"
 )
 
-// minCoded is the size of the smallest body that is encoded. A smaller response fits into one packet anyway.
+// minCoded is the size of the smallest body that is encoded. A smaller response usually fits into one TCP segment.
 const minCoded = 1 << 10
 
 // uncoded contains the response fields that exclude a content coding: the content is encoded already or has a digest
@@ -52,6 +53,19 @@ func weaken(h http.Header) {
 	if etag := h.Get("Etag"); strings.HasPrefix(etag, `"`) {
 		h.Set("Etag", "W/"+etag)
 	}
+}
+
+// weakPrefix matches the beginning of a weak ETag in a list.
+var weakPrefix = regexp.MustCompile(`(^|,)([ \t]*)W/"`)
+
+// strengthen reverses weaken in If-Match, in which a weak ETag never matches (RFC 9110 section 13.1.1). If the upstream's
+// ETag is weak, its strong form does not match either.
+func strengthen(values []string) []string {
+	strong := make([]string, len(values))
+	for i, value := range values {
+		strong[i] = weakPrefix.ReplaceAllString(value, `$1$2"`)
+	}
+	return strong
 }
 
 // weakenConfirmed sets the ETag of a 304 to the form that the client has stored (RFC 9111 section 4.3.4): the weak form

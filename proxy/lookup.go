@@ -111,8 +111,8 @@ func (g *Gateway) answerRange(ex *exchange) bool {
 		g.replyFromEntry(ex, e, now)
 		return true
 	}
-	if e != nil || len(ex.in.Header["If-Range"]) > 0 {
-		return false // a complete response may be newer than the part
+	if e != nil || len(ex.in.Header["If-Range"]) > 0 || !isUnconditional(ex.in.Header) {
+		return false // a complete response may be newer than the part, and only the upstream evaluates conditions
 	}
 	e, purged = g.Cache.Lookup(ex.in.Context(), partKey(ex.key), ex.header)
 	if !ex.isHit(e, purged, now) {

@@ -57,6 +57,9 @@ func (g *Gateway) outbound(out, in http.Header, known bool) {
 	if !known {
 		out["Surrogate-Capability"] = surrogateCapability
 	}
+	if values := out["If-Match"]; len(values) > 0 {
+		out["If-Match"] = strengthen(values)
+	}
 	if out.Get("User-Agent") == "" {
 		out["User-Agent"] = defaultAgent
 	}

@@ -164,6 +164,16 @@ func (g *Gateway) deleteStored(ex *exchange) {
 	g.Cache.Delete(ex.in.Context(), partKey(ex.key))
 }
 
+// deleteOldPart removes the stored part of a response if a complete response has other validators.
+func (g *Gateway) deleteOldPart(ex *exchange, resp *http.Response) {
+	if !ex.cacheable || resp.StatusCode != http.StatusOK {
+		return
+	}
+	if part, _ := g.Cache.Memory.Lookup(partKey(ex.key), ex.header); part != nil && part.Differs(resp) {
+		g.Cache.Delete(ex.in.Context(), partKey(ex.key))
+	}
+}
+
 // isFailure reports whether a status that can be stored is an error that may concern the request or the state of the
 // upstream instead of the resource. Such an error never replaces a stored response, and is never served stale.
 func (ex *exchange) isFailure(status int) bool {

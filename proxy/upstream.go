@@ -27,14 +27,14 @@ func (g *Gateway) answer(ex *exchange, out *http.Request) (*http.Response, error
 }
 
 // fetch sends the question upstream, with conditions for stored responses, and stores the response. After an unsafe
-// request that succeeded or got no response, fetch purges the responses that the request may have changed.
+// request that may have succeeded, fetch purges the responses that the request may have changed.
 func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error) {
 	// The generation is read before the request is sent, so that a later purge makes the response stale.
 	since := g.Cache.Generation()
 	resp, err := g.sendWithRetries(ex, out)
 	if err != nil {
-		if !ex.match.Operation.Safe() && ex.record.Spent > 0 { // the upstream may have applied the change
-			g.Cache.Purge(ex.in.Context(), g.tagsOfChange(ex.match)...)
+		if !ex.match.Operation.Safe() && ex.record.Spent > 0 {
+			g.purgeUncertain(ex)
 		}
 		ex.call.Finish(resultOfError(err), err)
 		return g.staleOr(ex, err)
@@ -56,6 +56,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 		}
 	}
 	a := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
+	g.deleteOldPart(ex, resp)
 	ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
 	switch {
 	case ex.computed() && resp.StatusCode == http.StatusAccepted:
@@ -71,9 +72,23 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 		g.deleteStored(ex)
 	case !ex.match.Operation.Safe() && resp.StatusCode < 400:
 		g.Cache.Purge(ex.in.Context(), append(g.tagsOfChange(ex.match), g.tagsOfLocation(ex, resp.Header)...)...)
+	case !ex.match.Operation.Safe() && resp.StatusCode >= http.StatusInternalServerError:
+		g.purgeUncertain(ex)
 	}
 	return resp, nil
 }
+
+// purgeUncertain purges the responses that an unsafe request may have changed whose result is unknown: now, and again
+// when the upstream has certainly stopped working on the request.
+func (g *Gateway) purgeUncertain(ex *exchange) {
+	tags, ctx := g.tagsOfChange(ex.match), ex.detach()
+	g.Cache.Purge(ctx, tags...)
+	g.Background.later(stoppedWorking, func() { g.Cache.Purge(ctx, tags...) })
+}
+
+// stoppedWorking is the time after which the upstream has stopped working on a request: ten seconds (Document B section
+// 8.4), and a margin.
+const stoppedWorking = 15 * time.Second
 
 // fetchUnconditionally repeats a request with only the client's own conditions.
 func (g *Gateway) fetchUnconditionally(ex *exchange, out *http.Request, resp *http.Response) (*http.Response, error) {
