@@ -44,7 +44,8 @@ type Client struct {
 	// Share and Priority order the clients of one account.
 	Share    int
 	Priority policy.Priority
-	// Guarantee and Limit are the client's part of each primary window (see [policy.ClientBudget]).
+	// Guarantee and Limit are the client's part of each primary window (see [policy.ClientBudget]). A Limit of zero counts
+	// as 1.
 	Guarantee, Limit float64
 	// Debug permits the request header Weir-Debug.
 	Debug bool
@@ -166,7 +167,7 @@ func (r *Registry) hold(h Held) Caller {
 func (r *Registry) divide(held map[string]Caller) {
 	budgets := map[string][]policy.ClientBudget{} // by account
 	for _, client := range r.config.Clients {
-		b := policy.ClientBudget{Client: client.Name, Guarantee: client.Guarantee, Limit: client.Limit}
+		b := policy.ClientBudget{Client: client.Name, Guarantee: client.Guarantee, Limit: cmp.Or(client.Limit, 1)}
 		for _, name := range client.Credentials {
 			account := held[name].Account
 			if !slices.Contains(budgets[account], b) {

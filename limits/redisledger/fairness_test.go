@@ -76,7 +76,7 @@ func TestSharesHoldAcrossReplicas(t *testing.T) {
 				if math.Abs(got-0.75) > 0.0375 {
 					t.Errorf("the first client got %.3f of the points, want 0.75", got)
 				}
-				if least := int(rules.Points.REST) * int(measured/time.Minute) * 97 / 100; sum < least {
+				if least := rules.Points.REST * int(measured/time.Minute) * 97 / 100; sum < least {
 					t.Errorf("%d points used, want %d", sum, least)
 				}
 			})
