@@ -72,7 +72,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 		g.deleteStored(ex)
 	case !ex.match.Operation.Safe() && resp.StatusCode < 400:
 		g.Cache.Purge(ex.in.Context(), append(g.tagsOfChange(ex.match), g.tagsOfLocation(ex, resp.Header)...)...)
-	case !ex.match.Operation.Safe() && resp.StatusCode >= http.StatusInternalServerError:
+	case !ex.match.Operation.Safe() && (resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout):
 		g.purgeUncertain(ex)
 	}
 	return resp, nil

@@ -10,7 +10,7 @@ end
 if call.seq <= replica.seq then return cjson.encode({overtaken = true}) end
 if now >= account.next_removal then remove_dead_leases() end
 
-save_needed = save_needed or call.renew or call.full
+save_needed = save_needed or call.renew or call.full or call.ttl > account.ttl
 local budgets = call.budgets or {}
 if call.full then -- the replica has no other leases
   local sent, prefix = {}, lease_name(call.replica, '')
