@@ -65,8 +65,6 @@ type Claim struct {
 	// Clients is empty, the windows are not divided.
 	Client  string
 	Clients []policy.ClientBudget
-	// Demand contains the share of each client with a request that waits in the same queue, if the claim has waited.
-	Demand map[string]float64
 	// Batch marks a claim that leaves the last part of a window to other claims.
 	Batch bool
 }
@@ -91,8 +89,6 @@ type Decision struct {
 	// another permit of the account is settled or released.
 	Until  time.Time
 	Reason Reason
-	// Queues is the number of replicas in whose queues a client of the demand waits, by client.
-	Queues map[string]int
 }
 
 // Reason names the budget that refused a claim, in Cache-Status and in metrics.

@@ -301,7 +301,6 @@ func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 		return nil, now.Add(time.Second / paceRate), true
 	}
 	w.admitting, q.settled = true, false
-	w.claim.Demand = q.demand()
 	return w, time.Time{}, true
 }
 
@@ -310,12 +309,7 @@ func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w.admitting, w.claim.Demand = false, nil
-	for client, n := range d.Queues {
-		if f := q.flows[client]; f != nil {
-			f.queues = n
-		}
-	}
+	w.admitting = false
 	now := time.Now()
 	switch {
 	case err != nil:

@@ -2,7 +2,6 @@ package limits
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 
@@ -16,8 +15,6 @@ const (
 	// client.
 	maxWaiters   = 1000
 	maxPerClient = 250
-	// maxDemand bounds the clients in a claim's demand. With more clients, replicas have equal shares.
-	maxDemand = 64
 	// pollEvery is the interval between attempts of a claim that waits for a settled permit. Some changes do not notify
 	// the queue:
 	//   - another replica settles a permit
@@ -86,7 +83,6 @@ type flow struct {
 	client  string
 	finish  float64 // virtual end time of the client's last request
 	share   float64
-	queues  int // number of replicas in whose queues the client waits; they divide its share
 	rank    int // of the client's priority; lower ranks go first
 	waiting int
 }
@@ -144,7 +140,7 @@ func (q *queue) add(claim Claim, caller policy.Caller, deadline time.Time) *wait
 		return nil
 	}
 	if f == nil {
-		f = &flow{client: name, queues: 1}
+		f = &flow{client: name}
 		q.flows[name] = f
 	}
 	f.share, f.rank = float64(max(1, caller.Share)), rank(caller.Priority)
@@ -162,32 +158,15 @@ func (q *queue) add(claim Claim, caller policy.Caller, deadline time.Time) *wait
 	return w
 }
 
-// demand returns the shares of the waiting clients, or nil if too many clients wait. A priority counts like a share that
-// is larger by the factor floorEvery than that of the next lower priority.
-func (q *queue) demand() map[string]float64 {
-	if len(q.flows) > maxDemand {
-		return nil
-	}
-	shares := make(map[string]float64, len(q.flows))
-	for name, f := range q.flows {
-		if f.waiting > 0 {
-			shares[name] = f.share * math.Pow(floorEvery, float64(lowestRank-f.rank))
-		}
-	}
-	return shares
-}
-
 func rank(p policy.Priority) int {
 	switch p {
 	case policy.Interactive:
 		return 0
 	case policy.Batch:
-		return lowestRank
+		return 2
 	}
 	return 1
 }
-
-const lowestRank = 2
 
 func (q *queue) remove(w *waiter) {
 	w.line.waiters = slices.DeleteFunc(w.line.waiters, func(x *waiter) bool { return x == w })
@@ -240,7 +219,7 @@ func (q *queue) before(a, b *waiter) bool {
 // granted removes a granted waiter, and charges its flow.
 func (q *queue) granted(w *waiter, now time.Time) {
 	q.virtual = max(q.virtual, w.flow.finish)
-	w.flow.finish = q.virtual + float64(w.flow.queues)/w.flow.share
+	w.flow.finish = q.virtual + 1/w.flow.share
 	lowest := 0
 	for _, f := range q.flows {
 		if f.waiting > 0 {

@@ -26,7 +26,6 @@
 //	                      TTL: the longest window and a day, renewed by writes.
 //	  n                   kind and name, as text
 //	  m                   cool-down, end of the relearning time, process of the last write
-//	  d                   clients that wait at each replica, with their shares
 //	  w:RESOURCE          reports about the primary window of a resource, and its last limit
 //	  t:BUDGET            sums of the leases of a budget: tokens, spent and held
 //	  l:REPLICA:BUDGET    lease of a replica. BUDGET is slots, window:RESOURCE, points:OPERATION, ... (limits.Need).

@@ -61,8 +61,6 @@ type call struct {
 	Budgets         []budgetCall `json:"budgets,omitempty"`
 	Claims          [][]needCall `json:"claims,omitempty"`
 	Left            [][]leftCall `json:"left,omitempty"`
-	// Demand contains the shares of the clients that wait at this replica.
-	Demand map[string]float64 `json:"demand,omitempty"`
 }
 
 // windowCall contains the reports of this replica about a window.
@@ -134,8 +132,6 @@ type reply struct {
 	Windows         []windowReply `json:"windows"`
 	Budgets         []budgetReply `json:"budgets"`
 	Claims          []claimReply  `json:"claims"`
-	// Queues is the number of replicas in whose queues a client of the demand waits, by client.
-	Queues map[string]int `json:"queues"`
 }
 
 type windowReply struct {
@@ -292,9 +288,6 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 		}
 		needs := a.part.Needs(*e.claim, r, now)
 		a.noteClaim(needs, now)
-		if e.claim.Demand != nil {
-			x.call.Demand = e.claim.Demand
-		}
 		a.touch(limits.WindowBudget(e.claim.Resource)) // an unlimited window may be limited now
 		x.claims, x.needs = append(x.claims, e), append(x.needs, needs)
 	}
@@ -467,7 +460,6 @@ func (x *exchange) apply(answer *reply) (again []*entry, err error) {
 			continue
 		}
 		e.decision = x.decide(*e.claim, x.needs[i], answer.Claims[i], now)
-		e.decision.Queues = answer.Queues
 	}
 	if first && x.hasReports(now) {
 		maps.Copy(a.touched, x.touched)

@@ -61,32 +61,7 @@ local function others(b) return total(b.budget).tokens - b.lease.tokens end
 local function must_yield(t)
   return t.needs and t.needs ~= call.replica and t.needed <= now and now < t.needed + DEMAND_TIME
 end
-
--- Records the clients that wait at this replica. Returns the part of each budget that belongs to this replica, or nil
--- if no client waits here, and the number of replicas at which each client waits. A client that waits at several
--- replicas divides its share among them.
-local function divide_demand()
-  local all, replicas, own, sum = field('d', {}), {}, 0, 0
-  if call.demand then all[call.replica], changed.d, save_needed = {till = now + DEMAND_TIME, shares = call.demand}, true, true end
-  for name, d in pairs(all) do
-    if d.till <= now then all[name] = nil else
-      for client in pairs(d.shares) do replicas[client] = (replicas[client] or 0) + 1 end
-    end
-  end
-  for name, d in pairs(all) do
-    for client, share in pairs(d.shares) do
-      sum = sum + share / replicas[client]
-      if name == call.replica then own = own + share / replicas[client] end
-    end
-  end
-  return own > 0 and own / sum or nil, replicas
-end
-local part, queues = divide_demand()
-
--- Returns the tokens of a budget that belong to this replica while all tokens are in use.
-local function fair_share(t, room)
-  return max(1, floor(part and room * part or room / max(1, t.replicas)))
-end
+local function equal_share(t, room) return max(1, floor(room / max(1, t.replicas))) end
 
 for i, b in ipairs(budgets) do
   local t, l, w = total(b.budget), lease(call.replica, b.budget), window(b.budget)
@@ -102,7 +77,7 @@ for i, b in ipairs(budgets) do
   -- has the number of spare tokens that the replica should declare from now on.
   local tokens = max(b.used, min(l.tokens, b.used + b.spare + b.pending))
   b.keep = min(tokens, room)
-  if must_yield(t) then b.keep = min(b.keep, fair_share(t, capacity(w, b.limit))) end
+  if must_yield(t) then b.keep = min(b.keep, equal_share(t, capacity(w, b.limit))) end
   if now < (t.scarce or 0) then -- spare tokens could be claimed now
     b.keep = b.used
   elseif b.ahead > 0 and now >= account.relearning_until then
@@ -144,7 +119,7 @@ local function claim(needs)
     local b = budgets[n.budget + 1]
     local t, w = total(b.budget), window(b.budget)
     local room = capacity(w, n.limit) - others(b)
-    local share = fair_share(t, capacity(w, n.limit))
+    local share = equal_share(t, capacity(w, n.limit))
     if b.used + n.cost > room then
       refusing, refusals = n, (refusals or 0) + 1
     elseif n.guarantees and b.used + n.cost + guaranteed(n) > room then
@@ -156,15 +131,13 @@ local function claim(needs)
   if refusing then
     local b = budgets[refusing.budget + 1]
     local t = total(b.budget)
-    local share = fair_share(t, capacity(window(b.budget), refusing.limit))
+    local share = equal_share(t, capacity(window(b.budget), refusing.limit))
     local spare = t.tokens - t.spent - t.held -- other replicas return spare tokens within a heartbeat
     local at = spare < refusing.cost and t.returns > now and t.returns or 0
     t.scarce, changed['t:' .. b.budget], save_needed = max(t.scarce or 0, max(now, at) + DEMAND_TIME), true, true
     if refusals == 1 and b.used + refusing.cost <= share and not must_yield(t) then
       t.needs, t.needed = call.replica, max(now, at)
     end
-    local d = field('d', {})[call.replica]
-    if d then d.till, changed.d = max(d.till, at + DEMAND_TIME), true end -- the client waits until then
     return {granted = false, budget = refusing.budget, at = int(at)}
   end
   if keeping then
@@ -184,7 +157,7 @@ local function claim(needs)
     set_use(b.budget, b.lease, b)
     changed[lease_name(call.replica, b.budget)], changed['t:' .. b.budget] = true, true
     local t = total(b.budget)
-    if t.needs == call.replica and not call.demand then t.needs = nil end -- otherwise further requests may wait
+    if t.needs == call.replica then t.needs = nil end
   end
   save_needed = true
   return {granted = true, budget = -1, at = '0'}
@@ -204,7 +177,6 @@ for i, own in ipairs(call.windows or {}) do
   local w = window(own.budget)
   reply.windows[i] = {version = w.version, silent = w.silent, reports = w.version ~= own.version and reports_of(w) or nil}
 end
-if call.demand then reply.queues = queues end
 reply.claims, reply.budgets, reply.windows = list(reply.claims), list(reply.budgets), list(reply.windows)
 if account.cooldown_version ~= call.cooldown_version then
   reply.cooldown, reply.cooldown_version = account.cooldown, account.cooldown_version
