@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// slowTier is a shared tier in which each write takes 10 ms.
+// slowTier is a shared tier in which each write takes 10 ms of virtual time.
 type slowTier struct {
 	Shared
 	mu      sync.Mutex

@@ -15,7 +15,8 @@ const (
 	lentParts = 12
 )
 
-// Guarantee is the number of requests of a primary window that are kept for one client, less those that it has made.
+// Guarantee is a number of requests of a primary window that are kept for one client. The requests that the client has
+// made in the window fulfil a part of it.
 type Guarantee struct {
 	Budget string // of the client
 	Tokens int64
@@ -94,7 +95,7 @@ func (w *window) usedBy(budget string, replicas map[string]int64, now int64) int
 	return used
 }
 
-// unused returns the requests that guarantees still keep.
+// unused returns the part of the guarantees that is not fulfilled.
 func (w *window) unused(guarantees []Guarantee, replicas map[string]int64, now int64) (tokens int64) {
 	for _, g := range guarantees {
 		tokens += max(0, g.Tokens-w.usedBy(g.Budget, replicas, now))
@@ -102,7 +103,7 @@ func (w *window) unused(guarantees []Guarantee, replicas map[string]int64, now i
 	return tokens
 }
 
-// budgetOf returns what a caller may use of a resource. others of a shared account is the use of other replicas.
+// budgetOf returns what a caller may use of a resource.
 func (a *account) budgetOf(caller policy.Caller, resource string, r *Rules, now int64) Budget {
 	b := a.budget(resource, r, now, nil)
 	c := &Claim{Resource: resource, Client: caller.Client, Clients: caller.Clients}

@@ -33,7 +33,7 @@ type Need struct {
 	Reason Reason // of a refusal
 	// Cost is the number of tokens. Limit is the limit for the tokens of all replicas together.
 	Cost, Limit int64
-	// Guarantees are tokens that the claim must leave to other clients.
+	// Guarantees are tokens that the claim must leave to other clients, as far as these clients have not used them.
 	Guarantees []Guarantee
 }
 

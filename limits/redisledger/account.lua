@@ -164,8 +164,8 @@ end
 
 -- Reduces the leases of replicas that sent nothing for LEASE_TIME to their spare tokens, and removes them after
 -- SPARE_TIME. Both happen l.keep later, because tokens may have been used at the end of that time, and the upstream counts
--- them for l.keep. The number of the last call remains longer,
--- because without it the next call of the replica would look like a loss of data.
+-- them for l.keep. The number of the last call remains longer, because without it the next call of the replica would look
+-- like a loss of data.
 local function remove_dead_leases()
   account.next_removal = now + 5 * SECOND
   for _, name in ipairs(fields('r:')) do

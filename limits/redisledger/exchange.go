@@ -101,7 +101,7 @@ type needCall struct {
 	Budget int   `json:"budget"`
 	Cost   int64 `json:"cost"`
 	Limit  int64 `json:"limit"`
-	// Guarantees are tokens that the claim must leave to other clients, less what these clients use.
+	// Guarantees are tokens that the claim must leave to other clients, as far as these clients have not used them.
 	Guarantees []guaranteeCall `json:"guarantees,omitempty"`
 }
 

@@ -143,9 +143,9 @@ func inParallel(ctx context.Context, list []*account, do func(context.Context, *
 	return group.Wait()
 }
 
-// accountsInUse returns the accounts that need a heartbeat, or all local accounts if all is set. The next exchanges then restore all accounts.
-// Without all, while Redis responds, the result contains at most heartbeatAccounts accounts: the accounts with the oldest
-// heartbeats.
+// accountsInUse returns the accounts that need a heartbeat, or all local accounts if all is set. The next exchanges then
+// restore all accounts. Without all, while Redis responds, the result contains at most heartbeatAccounts accounts: the
+// accounts with the oldest heartbeats.
 func (l *Ledger) accountsInUse(all bool) []*account {
 	l.forgetIdle()
 	l.mu.Lock()

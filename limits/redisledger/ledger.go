@@ -146,9 +146,9 @@ func (l *Ledger) account(name string, kind policy.CallerKind) *account {
 	return a
 }
 
-// Admit implements [limits.Ledger]. If the budgets that this replica uses and knows do not refuse the claim, the next
-// exchange sends the claim to Redis. Without Redis, the leases of this replica decide. Admit ignores the end of ctx, because a cancelled
-// claim would leak its permit.
+// Admit implements [limits.Ledger]. If nothing that this replica knows refuses the claim, the next exchange sends the claim
+// to Redis. Without Redis, the leases of this replica decide. Admit ignores the end of ctx, because a cancelled claim would
+// leak its permit.
 func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
 	r := l.rules.Load()
 	for {
