@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -68,6 +69,10 @@ func (s *Store) keep(purges ...cache.Purge) {
 // Following implements [cache.Shared].
 func (s *Store) Following() bool { return s.ready.Load() }
 
+// Joined is closed when the purges of other replicas wait for this replica, or when Redis has not responded. A replica
+// that serves requests earlier may use a response from before a purge.
+func (s *Store) Joined() <-chan struct{} { return s.joined }
+
 // add appends purges to the stream in one round trip, and returns the generation of the last purge.
 func (s *Store) add(ctx context.Context, id string, purges ...cache.Purge) (cache.Generation, error) {
 	var last *redis.StringCmd
@@ -100,6 +105,8 @@ func generation(id string) cache.Generation {
 // Run applies the purges of all replicas and sends pending purges, until ctx ends.
 func (s *Store) Run(ctx context.Context) {
 	defer s.leave(ctx)
+	join := sync.OnceFunc(func() { close(s.joined) })
+	defer join()
 	checked := time.Time{}
 	for ctx.Err() == nil {
 		err := s.sendPending(ctx)
@@ -111,6 +118,7 @@ func (s *Store) Run(ctx context.Context) {
 				checked = time.Now()
 			}
 		}
+		join()
 		if err == nil {
 			err = s.follow(ctx)
 		}

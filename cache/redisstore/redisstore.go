@@ -95,6 +95,7 @@ type Store struct {
 	runTimeout, replicaLife time.Duration
 
 	warnings rate.Sometimes // about values
+	joined   chan struct{}  // closed by Run
 	position string         // ID of the last applied purge; used by Run only
 	waited   commands       // commands that a request waits for
 	writes   commands       // other commands, which may be large
@@ -107,7 +108,7 @@ type Store struct {
 func New(client redis.UniversalClient, codec *cache.Codec, memory *cache.Memory, log *slog.Logger) *Store {
 	return &Store{
 		client: client, codec: codec, memory: memory, log: log, timeout: callTimeout, purgeWait: purgeWait,
-		runTimeout: runTimeout, replicaLife: replicaLife,
+		runTimeout: runTimeout, replicaLife: replicaLife, joined: make(chan struct{}),
 		warnings: rate.Sometimes{Interval: warnEvery}, position: "0-0", replica: rand.Text(),
 	}
 }

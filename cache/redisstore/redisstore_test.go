@@ -88,6 +88,13 @@ func (f *fleet) client() *redis.Client {
 }
 
 func (f *fleet) open(secret string) *replica {
+	r := f.start(secret)
+	testservers.Eventually(f, "the store is ready", func(context.Context) bool { return r.shared.ready.Load() })
+	return r
+}
+
+// start returns a replica that may not follow the stream yet.
+func (f *fleet) start(secret string) *replica {
 	codec, err := cache.NewCodec([]byte(secret))
 	if err != nil {
 		f.Fatal(err)
@@ -107,7 +114,6 @@ func (f *fleet) open(secret string) *replica {
 		_ = shared.Close()
 	})
 	f.Cleanup(r.stop)
-	testservers.Eventually(f, "the store is ready", func(context.Context) bool { return shared.ready.Load() })
 	return r
 }
 

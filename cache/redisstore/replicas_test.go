@@ -63,6 +63,22 @@ func TestFetchBeforeAPurgeIsStaleOnTheOtherReplica(t *testing.T) {
 	})
 }
 
+func TestPurgeWaitsForAReplicaThatHasJoined(t *testing.T) {
+	onEach(t, func(f *fleet) {
+		a := f.open("")
+		for i := range 20 {
+			joining := f.start("")
+			<-joining.shared.Joined()
+			joining.Memory.Put(page, fetched(joining.Generation(), "old", "x"))
+			a.Purge(f.Context(), "x")
+			if _, purged := joining.Memory.Lookup(page, nil); !purged {
+				f.Errorf("replica %d: the entry is fresh after the purge", i)
+			}
+			joining.stop()
+		}
+	})
+}
+
 func TestPurgeWaitsOnlyForReplicasThatFollow(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		f.replicaLife = replicaLife

@@ -144,6 +144,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 			redisCache.Run(ctx)
 			_ = redisCache.Close()
 		})
+		<-redisCache.Joined() // each call to Redis has a deadline
 	}
 	if g.appTokens, g.sharedTokens, err = openAppTokens(cfg, g.transport, g.log); err != nil {
 		return err
