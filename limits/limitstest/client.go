@@ -126,7 +126,13 @@ func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 		defer cancel()
 		acquiring = canceled
 	}
-	permit, err := c.limiter.Acquire(acquiring, c.pick(rng), c.caller, time.Now().Add(c.maxWait))
+	asked := time.Now()
+	permit, err := c.limiter.Acquire(acquiring, c.pick(rng), c.caller, asked.Add(c.maxWait))
+	wait := time.Since(asked)
+	if err != nil && ctx.Err() == nil {
+		wait = c.maxWait
+	}
+	c.upstream.waited(c.caller.Client, wait)
 	if err != nil {
 		return false
 	}

@@ -4,7 +4,8 @@
 //   - [RunSuite] applies fixed cases and random histories to a ledger. Every decision is compared with a naive model
 //     (model.go).
 //   - [Scenario.Run] sends traffic to a hostile upstream ([Upstream]), which counts every limit with its own code.
-//     [Draw] returns a random scenario. [Saturations] are scenarios that use one limit completely.
+//     [Draw] returns a random scenario. [Saturations] are scenarios that use one limit completely. [RunFairness] checks
+//     how the clients of an account divide its limits.
 //
 // All tests run in virtual time (testing/synctest). A ledger with another clock must follow the clock of the bubble.
 // Read suite.go first, then model.go or scenario.go.

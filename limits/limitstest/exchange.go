@@ -205,7 +205,9 @@ func (ex *exchange) arrive(a *account, now time.Time) {
 	t.Requests++
 	ok, excess := w.take(now, ex.Granted, nil)
 	t.Worst = max(t.Worst, float64(w.used+max(0, excess))/float64(w.max))
-	if !ok {
+	if ok {
+		ex.serve(ex.Request, limit, 1)
+	} else {
 		ex.over = true
 		ex.response.Limited = limits.PrimaryLimit
 		if excess > 0 {

@@ -14,6 +14,27 @@ type Report struct {
 	Tallies map[string]*Tally
 	// Violations describes the first violations.
 	Violations []string
+	// Served lists the counted costs in the order of time, except CPU time. Waits contains the waits of each client for
+	// its permits. A refused request counts as the longest wait that its client allows.
+	Served []Served
+	Waits  map[string][]time.Duration
+}
+
+// Served is the cost of one request that the upstream counted against one limit.
+type Served struct {
+	Client, Limit string
+	At            time.Duration // since the start of the scenario
+	Cost          int64
+}
+
+// served returns the cost of a client, or of all clients if client is empty, in the time span [from, until).
+func (r *Report) served(limit, client string, from, until time.Duration) (cost int64) {
+	for _, s := range r.Served {
+		if s.Limit == limit && (client == "" || s.Client == client) && s.At >= from && s.At < until {
+			cost += s.Cost
+		}
+	}
+	return cost
 }
 
 // Tally contains the counts of one limit.
@@ -30,7 +51,9 @@ type Tally struct {
 // Fullness returns the use of the emptiest window of a limit.
 func (r *Report) Fullness(limit string) float64 { return least(r.Tallies[limit].Fullness) }
 
-func newReport(seed uint64) Report { return Report{Seed: seed, Tallies: map[string]*Tally{}} }
+func newReport(seed uint64) Report {
+	return Report{Seed: seed, Tallies: map[string]*Tally{}, Waits: map[string][]time.Duration{}}
+}
 
 func (r *Report) tally(limit string) *Tally {
 	t := r.Tallies[limit]

@@ -33,6 +33,8 @@ type Scenario struct {
 	Upstream Profile
 	// All replicas share one ledger. Clients is the number of clients for each replica and account.
 	Replicas, Accounts, Clients int
+	// Contenders are further clients, which share the account 0.
+	Contenders []Contender
 	// Duration is the time for which the clients send. If WarmUp is not zero, use is measured after that time.
 	Duration, WarmUp time.Duration
 	// Weights contains the weight of each operation, in the order of the function operations. If Weights is nil, the
@@ -65,6 +67,7 @@ type run struct {
 	clients  sync.WaitGroup
 	requests sync.WaitGroup // requests of the clients
 	limiters sync.WaitGroup
+	ends     []client // one client of each replica, without a caller
 }
 
 // Run runs the scenario inside a bubble of virtual time. If trace is not nil, trace receives a log of the events.
@@ -81,6 +84,9 @@ func (s *Scenario) Run(t *testing.T, open OpenReplicas, trace func(format string
 	var otherUsers sync.WaitGroup
 	for i := range s.Replicas {
 		r.replica(ctx, limiting, i, ledger(i))
+	}
+	for i := range s.Contenders {
+		r.contend(ctx, &s.Contenders[i])
 	}
 	if s.Upstream.OtherTraffic > 0 {
 		for i := range s.Accounts {
@@ -132,6 +138,7 @@ func (r *run) replica(ctx, limiting context.Context, n int, ledger limits.Ledger
 		})
 		ctx = untilCrash
 	}
+	r.ends = append(r.ends, client{run: r, link: l, limiter: limiter, crashes: crashes})
 	for i := range s.Accounts {
 		for j := range s.Clients {
 			c := r.client(n, i, j)

@@ -25,6 +25,7 @@ const (
 type Upstream struct {
 	profile Profile
 	seed    uint64
+	began   time.Time
 	from    time.Time      // start of the measurement
 	work    sync.WaitGroup // requests in progress
 
@@ -61,7 +62,7 @@ type slotMeter struct {
 
 // NewUpstream returns an upstream that measures use from the given time.
 func NewUpstream(profile Profile, seed uint64, from time.Time) *Upstream {
-	return &Upstream{profile: profile, seed: seed, from: from, accounts: map[string]*account{}, report: newReport(seed)}
+	return &Upstream{profile: profile, seed: seed, began: time.Now(), from: from, accounts: map[string]*account{}, report: newReport(seed)}
 }
 
 func (u *Upstream) account(name string) *account {
@@ -111,6 +112,7 @@ func (u *Upstream) count(a *account, r *Request, limit, scope string, rule polic
 	if cost == 0 {
 		return
 	}
+	u.serve(r, limit, cost)
 	s := a.sum(u.from, limit, scope, rule)
 	sum := s.add(spend{time.Now(), cost, c}, r.Granted)
 	t := u.report.tally(limit)
@@ -120,6 +122,18 @@ func (u *Upstream) count(a *account, r *Request, limit, scope string, rule polic
 		u.violation(a, limit, fmt.Sprintf("%s: %d of %d in %v, granted at %s", scope, sum, s.max, s.length,
 			u.clock(r.Granted)))
 	}
+}
+
+// serve records a cost that counts against a limit.
+func (u *Upstream) serve(r *Request, limit string, cost int64) {
+	u.report.Served = append(u.report.Served, Served{r.Client, limit, time.Since(u.began), cost})
+}
+
+// waited records how long a client waited for a permit.
+func (u *Upstream) waited(client string, wait time.Duration) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.report.Waits[client] = append(u.report.Waits[client], wait)
 }
 
 // countCPU adds CPU time. It reports a violation only for the time that a ledger could predict.
