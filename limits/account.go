@@ -35,11 +35,22 @@ type account struct {
 	reservations map[uint64]*reservation // by permit ID
 	last         int64                   // time of the last step
 	nextExpiry   int64                   // no reservation expires earlier
+	waits        waits                   // for concurrency slots
 	// In a shared account, others contains the tokens of other replicas by budget, from the last exchange. changes are
 	// the changes of the cool-down that other replicas do not have yet.
 	shared  bool
 	others  map[string]int64
 	changes []func(*cooldown)
+}
+
+// slotsOf returns the number of concurrency slots that a client uses.
+func (a *account) slotsOf(client string) (slots int64) {
+	for _, v := range a.reservations {
+		if v.client == client {
+			slots++
+		}
+	}
+	return slots
 }
 
 // reservation is the quota that one permit holds: costs in sliding logs, requests in a primary window, and one
@@ -55,6 +66,7 @@ type account struct {
 // Settle abandons a permit whose request got no response. Release abandons a permit whose response was aborted.
 type reservation struct {
 	id              uint64
+	client          string
 	granted, expiry int64
 	window          *window
 	requests        int64 // more than one for copies that the transport sent
@@ -96,7 +108,11 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	if a.unlimited(w) {
 		spends = withoutPrimary(spends)
 	}
-	a.reserve(&reservation{id: c.ID, granted: now, expiry: now + permitLife, window: w, requests: 1, holds: a.holds(c, w, spends)})
+	for _, s := range spends {
+		l := a.log(s)
+		l.pace = max(l.pace, now) + s.interval(a.limitOf(s, w, r))
+	}
+	a.reserve(&reservation{id: c.ID, client: c.Client, granted: now, expiry: now + permitLife, window: w, requests: 1, holds: a.holds(c, w, spends)})
 	if !w.Confirmed {
 		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
 	}
@@ -116,8 +132,13 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	if reason, until := a.Cooldown.blocks(now); reason != "" {
 		refuse(reason, until)
 	}
-	if int64(len(a.reservations)) >= a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))) {
+	switch free := a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))) - int64(len(a.reservations)); {
+	case free <= 0:
 		refuse(Concurrency, 0)
+		a.waits.add(c, 1, 0, now)
+	case !a.shared && a.waits.mustLeave(c, 1, free, a.slotsOf, now):
+		refuse(ClientBudget, 0)
+		a.waits.add(c, 1, 0, now)
 	}
 	w := a.window(r, c.Resource)
 	unlimited := a.unlimited(w)
@@ -125,20 +146,41 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		spends = withoutPrimary(spends)
 	}
 	for _, s := range spends {
-		limit := a.shareOf(s)
-		if s.Budget == Primary {
-			limit = r.Usable(w.Limit) // the log of a resource has the limit of its window
-		}
-		if ok, until := a.log(s).admits(now, limit, s.Cost); !ok {
+		l, limit := a.log(s), a.limitOf(s, w, r)
+		ok, until := l.admits(now, limit, s.Cost)
+		if !ok {
 			refuse(s.Budget, until)
 		}
+		if at := l.pace - batchBurst; c.Batch && now < at && s.Of == "" {
+			refuse(s.Budget, at)
+		}
+		if len(c.Clients) == 0 || s.Of != "" {
+			continue
+		}
+		used := func(client string) int64 { return a.usedBy(clientScope(s, client), now) }
+		if !ok {
+			l.waits.add(c, s.Cost, until, now)
+		} else if !a.shared && l.waits.mustLeave(c, s.Cost, limit-l.Total-l.held, used, now) { // the ledger divides a shared account
+			refuse(ClientBudget, 0)
+			l.waits.add(c, s.Cost, 0, now)
+		}
 	}
-	if ok, until := w.admits(now, r, c.Batch, others[windowPrefix+c.Resource]); !ok && !unlimited {
+	ok, until := w.admits(now, r, c.Batch, others[windowPrefix+c.Resource])
+	if !ok && !unlimited {
 		refuse(Primary, until)
+		w.waits.add(c, 1, until, now)
+		for _, s := range spends {
+			if s.Budget == Primary { // the log of the window is divided
+				a.log(s).waits.add(c, s.Cost, until, now)
+			}
+		}
 	}
-	if !a.shared && !unlimited && w.divided(c) { // the ledger decides for a shared account
+	if !a.shared && !unlimited && w.divided(c) {
 		if ok, until := w.admitsClient(c, r, now); !ok {
 			refuse(ClientBudget, until)
+		} else if w.mustLeave(c, r, now) {
+			refuse(ClientBudget, 0)
+			w.waits.add(c, 1, 0, now)
 		}
 	}
 	if last != 0 {
@@ -149,14 +191,24 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 
 // withoutPrimary returns the spends that also an unlimited window has.
 func withoutPrimary(spends []Spend) []Spend {
-	return slices.DeleteFunc(slices.Clone(spends), func(s Spend) bool { return s.Budget == Primary })
+	return slices.DeleteFunc(slices.Clone(spends), func(s Spend) bool { return s.is(Primary) })
+}
+
+// usedBy returns what the log of a client contains.
+func (a *account) usedBy(scope string, now int64) int64 {
+	l := a.Logs[logKey(ClientBudget, scope)]
+	if l == nil {
+		return 0
+	}
+	l.expire(now)
+	return l.Total + l.held
 }
 
 // holds returns the costs that a reservation of a claim holds.
 func (a *account) holds(c *Claim, w *window, spends []Spend) []hold {
 	list := make([]hold, len(spends), len(spends)+1)
 	for i, s := range spends {
-		list[i] = hold{a.log(s), s.Cost, s.Budget == CPU}
+		list[i] = hold{a.log(s), s.Cost, s.is(CPU)}
 	}
 	if w.divided(c) && !a.unlimited(w) {
 		list = append(list, hold{w.client(c.Client), 1, false})
@@ -262,7 +314,7 @@ func (v *reservation) raiseCPU(taken int64, final bool) {
 // reserveCopies reserves the costs of n copies of a request that the transport sent earlier. The outcome of the copies
 // is unknown, so their reservation expires like the reservation of an abandoned request.
 func (a *account) reserveCopies(v *reservation, id uint64, n, now int64) {
-	copies := &reservation{id: id, granted: v.granted, window: v.window, requests: n}
+	copies := &reservation{id: id, client: v.client, granted: v.granted, window: v.window, requests: n}
 	for _, h := range v.holds {
 		if !h.cpu {
 			copies.holds = append(copies.holds, hold{log: h.log, cost: n * h.cost})
@@ -313,7 +365,7 @@ func (a *account) renew(p *OpenPermit, spends []Spend, r *Rules, now int64) {
 	v := a.reservations[p.ID]
 	if v == nil {
 		w := a.window(r, p.Resource)
-		v = &reservation{id: p.ID, window: w, requests: 1, holds: a.holds(&p.Claim, w, spends)}
+		v = &reservation{id: p.ID, client: p.Client, window: w, requests: 1, holds: a.holds(&p.Claim, w, spends)}
 		a.reserve(v)
 	}
 	if v.abandoned {

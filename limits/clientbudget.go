@@ -2,17 +2,21 @@ package limits
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/weirgate/weir/policy"
 )
 
 const (
-	// dividedFrom is the length of the shortest window that is divided among clients. Shorter windows return soon enough.
+	// dividedFrom is the length of the shortest window with guarantees and limits of clients. Shorter windows return soon
+	// enough, and their sliding log is divided.
 	dividedFrom = 600 * second
 	// lentParts is the number of parts of a window in whose last part guarantees shrink to nothing, and limits grow to
 	// the whole window. So no quota remains unused while any client wants it.
 	lentParts = 12
+	// paceParts is the number of parts of a window by one of which a client with an even pace may be ahead.
+	paceParts = 60
 )
 
 // Guarantee is a number of requests of a primary window that are kept for one client. The requests that the client has
@@ -24,10 +28,10 @@ type Guarantee struct {
 
 const clientPrefix = "client:" // requests of one client in a primary window
 
-func clientBudget(resource, client string) string { return clientPrefix + resource + ":" + client }
-
 // divided reports whether a window is divided among the clients of a claim.
 func (w *window) divided(c *Claim) bool { return len(c.Clients) > 0 && w.Length >= dividedFrom }
+
+func clientBudget(resource, client string) string { return clientPrefix + resource + ":" + client }
 
 // client returns the log of a client's requests in the open window.
 func (w *window) client(name string) *slidingLog {
@@ -43,19 +47,25 @@ func (w *window) client(name string) *slidingLog {
 	return l
 }
 
-// lendsFrom returns the time at which guarantees begin to shrink.
-func (w *window) lendsFrom(now int64) int64 {
+// end returns the end of the open window.
+func (w *window) end(now int64) int64 {
 	end := now + w.Length
 	for _, p := range w.Reports {
 		end = min(end, p.end())
 	}
-	return end - w.Length/lentParts
+	return end
 }
 
 // kept returns the part of some tokens that is not lent.
 func (w *window) kept(tokens float64, now int64) int64 {
-	left := float64(w.lendsFrom(now)+w.Length/lentParts-now) / float64(w.Length/lentParts)
+	left := float64(w.end(now)-now) / float64(w.Length/lentParts)
 	return int64(math.Ceil(tokens * max(0, min(1, left))))
+}
+
+// paced returns the part of a limit that a client with an even pace may use.
+func (w *window) paced(limit, now int64) int64 {
+	elapsed := w.Length - max(0, w.end(now)-now) + w.Length/paceParts
+	return int64(float64(limit) * min(1, float64(elapsed)/float64(w.Length)))
 }
 
 // divide returns the limit of the claim's client in a window, and the guarantees of the other clients.
@@ -66,6 +76,9 @@ func (w *window) divide(c *Claim, r *Rules, now int64) (limit int64, others []Gu
 		switch kept := w.kept(b.Guarantee*float64(usable), now); {
 		case b.Client == c.Client:
 			limit -= w.kept((1-b.Limit)*float64(usable), now)
+			if b.Even {
+				limit = min(limit, max(1, w.paced(usable, now)))
+			}
 		case kept > 0:
 			others = append(others, Guarantee{clientBudget(c.Resource, b.Client), kept})
 		}
@@ -78,11 +91,26 @@ func (w *window) divide(c *Claim, r *Rules, now int64) (limit int64, others []Gu
 func (w *window) admitsClient(c *Claim, r *Rules, now int64) (ok bool, until int64) {
 	w.budgets = c.Clients
 	limit, others := w.divide(c, r, now)
-	left := r.Usable(w.Limit) - w.Unconfirmed.Total - w.inUse - 1
-	for _, p := range w.Reports {
-		left = min(left, r.Usable(p.Limit)-p.Used-w.Unconfirmed.Total-w.inUse-1)
+	used := w.usedBy(clientBudget(c.Resource, c.Client), nil, now)
+	return used < limit && w.free(r) > w.unused(others, nil, now), w.nextTurn(c, r, used, now)
+}
+
+// free returns the requests that fit into the window.
+func (w *window) free(r *Rules) int64 {
+	limit := r.Usable(w.Limit)
+	for i, p := range w.Reports {
+		left := r.Usable(p.Limit) - p.Used
+		if i == 0 || left < limit {
+			limit = left
+		}
 	}
-	return left >= w.unused(others, nil, now) && w.usedBy(clientBudget(c.Resource, c.Client), nil, now) < limit, w.nextLoan(now)
+	return limit - w.Unconfirmed.Total - w.inUse
+}
+
+// mustLeave reports whether a client must leave the rest of the window to other clients that wait.
+func (w *window) mustLeave(c *Claim, r *Rules, now int64) bool {
+	used := func(client string) int64 { return w.usedBy(clientBudget(c.Resource, client), nil, now) }
+	return w.waits.mustLeave(c, 1, w.free(r), used, now)
 }
 
 // usedBy returns the requests of a client in the open window. replicas is the use of other replicas by budget.
@@ -116,8 +144,16 @@ func (a *account) budgetOf(caller policy.Caller, resource string, r *Rules, now 
 	return b
 }
 
-// nextLoan returns the time at which a claim may be repeated that a client budget has refused.
-func (w *window) nextLoan(now int64) int64 { return max(w.lendsFrom(now), now+second) }
+// nextTurn returns the time at which a claim may be repeated that a client budget has refused: when guarantees begin to
+// shrink, or earlier at the even pace of the client. used is the use of the client.
+func (w *window) nextTurn(c *Claim, r *Rules, used, now int64) int64 {
+	at := w.end(now) - w.Length/lentParts
+	even := slices.ContainsFunc(c.Clients, func(b policy.ClientBudget) bool { return b.Client == c.Client && b.Even })
+	if usable := r.Usable(w.Limit); even && used >= w.paced(usable, now) {
+		at = min(at, w.end(now)-w.Length-w.Length/paceParts+int64(math.Ceil(float64(used+1)*float64(w.Length)/float64(usable))))
+	}
+	return max(at, now+second)
+}
 
 // endClients removes the requests of an ended window from the budgets of its clients.
 func (w *window) endClients(end int64) {

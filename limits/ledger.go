@@ -61,11 +61,13 @@ type Claim struct {
 	CreatesContent bool
 	// CPU is the CPU time that the upstream is expected to need.
 	CPU time.Duration
-	// Client is the name of the client, and Clients divides the primary windows among the clients of the account. If
-	// Clients is empty, the windows are not divided.
+	// Client is the name of the client, and Clients divides the budgets among the clients of the account. If Clients is
+	// empty, the budgets are not divided. Share is the weight of the client; zero counts as 1.
 	Client  string
 	Clients []policy.ClientBudget
-	// Batch marks a claim that leaves the last part of a window to other claims.
+	Share   int
+	// Batch marks a claim that leaves the last part of a primary window to other claims, and whose costs are spread
+	// evenly over sliding windows.
 	Batch bool
 }
 
@@ -87,7 +89,9 @@ type Decision struct {
 	Granted bool
 	// Until is the time at which a refused claim may be repeated. If Until is zero, the claim may be repeated after
 	// another permit of the account is settled or released.
-	Until  time.Time
+	Until time.Time
+	// Early means that the claim may fit before Until, because other replicas may return tokens.
+	Early  bool
 	Reason Reason
 }
 
@@ -105,8 +109,7 @@ const (
 	Points      Reason = "points"
 	CPU         Reason = "cpu"
 	Primary     Reason = "primary"
-	// ClientBudget means that the client has used its part of a primary window, or that the rest is guaranteed to other
-	// clients.
+	// ClientBudget means that the client has used its part of a budget, and the rest is for other clients.
 	ClientBudget Reason = "client"
 	// Queue means that too many requests of the account are already waiting, or that the limiter ended the wait.
 	Queue Reason = "queue"

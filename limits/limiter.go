@@ -141,7 +141,7 @@ const defaultRetry = time.Second
 // response.
 func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time) (*Permit, error) {
 	claim.Account, claim.Kind = l.ledger.Canonical(caller.Account), caller.Kind
-	claim.Client, claim.Clients = caller.Client, caller.Clients
+	claim.Client, claim.Clients, claim.Share = caller.Client, caller.Clients, caller.Share
 	claim.Batch = caller.Priority == policy.Batch
 	claim.CPU = l.estimates.predict(claim.Operation)
 	l.mu.Lock()

@@ -151,7 +151,7 @@ func (m *Memory) account(name string, kind policy.CallerKind) *account {
 func (m *Memory) spends(a *account, c Claim) []Spend {
 	spends := m.rules.Spends(c)
 	for _, s := range spends {
-		if m.cold && a.Logs[logKey(s.Budget, s.Scope)] == nil {
+		if m.cold && s.Of == "" && a.Logs[logKey(s.Budget, s.Scope)] == nil {
 			m.fill(a.log(s), s)
 		}
 	}

@@ -35,15 +35,22 @@ type Need struct {
 	Cost, Limit int64
 	// Guarantees are tokens that the claim must leave to other clients, as far as these clients have not used them.
 	Guarantees []Guarantee
+	// Client is the budget that counts the part of the claim's client, if the account has several clients. Share is the
+	// weight of the client.
+	Client string
+	Share  int64
+	// Interval is the time in microseconds that the claim adds to the pace of a sliding log, otherwise zero.
+	Interval int64
 }
 
 // Budgets that have no sliding log. A sliding log is identified by its reason and scope, such as "points:user/get". The
 // names of windows end with a resource.
 const (
-	SlotsBudget  = "slots"   // concurrency slots
-	probeBudget  = "probe"   // the probe after a cool-down
-	windowPrefix = "window:" // primary window
-	startPrefix  = "start:"  // requests of the slow start of a primary window
+	SlotsBudget  = "slots"           // concurrency slots
+	slotsPrefix  = SlotsBudget + ":" // concurrency slots of a client
+	probeBudget  = "probe"           // the probe after a cool-down
+	windowPrefix = "window:"         // primary window
+	startPrefix  = "start:"          // requests of the slow start of a primary window
 )
 
 // WindowBudget returns the budget of the primary window of a resource.
@@ -61,20 +68,30 @@ func IsTemporary(budget string) bool {
 // needs returns what a claim needs from each budget.
 func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 	documented := r.Usable(int64(r.Concurrent))
-	list := []Need{{Budget: SlotsBudget, Reason: Concurrency, Cost: 1, Limit: a.Cooldown.slots(now, documented)}}
+	slots := Need{Budget: SlotsBudget, Reason: Concurrency, Cost: 1, Limit: a.Cooldown.slots(now, documented)}
+	var list []Need
+	if len(c.Clients) > 0 {
+		slots.Client, slots.Share = slotsPrefix+c.Client, c.share()
+		list = append(list, Need{Budget: slots.Client, Reason: ClientBudget, Cost: 1, Limit: noLimit})
+	}
+	list = append(list, slots)
 	if a.Cooldown.Probing {
 		list = append(list, Need{Budget: probeBudget, Reason: Cooldown, Cost: 1, Limit: 1})
 	}
 	w := a.window(r, c.Resource)
 	unlimited := a.unlimited(w)
+	if unlimited {
+		spends = withoutPrimary(spends)
+	}
 	for _, s := range spends {
-		limit := a.shareOf(s)
-		if s.Budget == Primary {
-			limit = r.Usable(w.Limit)
+		n := Need{Budget: logKey(s.Budget, s.Scope), Reason: s.Budget, Cost: s.Cost, Limit: a.limitOf(s, w, r)}
+		if s.Of == "" && len(c.Clients) > 0 {
+			n.Client, n.Share = logKey(ClientBudget, clientScope(s, c.Client)), c.share()
 		}
-		if s.Budget != Primary || !unlimited {
-			list = append(list, Need{Budget: logKey(s.Budget, s.Scope), Reason: s.Budget, Cost: s.Cost, Limit: limit})
+		if s.Of == "" {
+			n.Interval = s.interval(n.Limit)
 		}
+		list = append(list, n)
 	}
 	if unlimited {
 		return list
@@ -86,6 +103,7 @@ func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 	if w.divided(c) {
 		own := Need{Budget: clientBudget(c.Resource, c.Client), Reason: ClientBudget, Cost: 1}
 		own.Limit, whole.Guarantees = w.divide(c, r, now)
+		whole.Client, whole.Share = own.Budget, c.share()
 		w.budgets = c.Clients
 		list = append(list, own)
 	}
@@ -136,7 +154,7 @@ func (p *Part) Touches(c Claim, named string, r *Rules) []string {
 		list = append(list, startPrefix+named, windowPrefix+named)
 	}
 	if len(c.Clients) > 0 {
-		list = append(list, clientBudget(c.Resource, c.Client))
+		list = append(list, clientBudget(c.Resource, c.Client), slotsPrefix+c.Client)
 	}
 	for _, s := range r.Spends(c) {
 		list = append(list, logKey(s.Budget, s.Scope))
@@ -181,6 +199,11 @@ func (p *Part) Used(now int64) []string {
 			names = append(names, clientBudget(resource, client))
 		}
 	}
+	for _, v := range p.reservations {
+		if name := slotsPrefix + v.client; !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
 	return slices.DeleteFunc(names, func(name string) bool {
 		u := p.Use(name, now)
 		return u.Total() == 0 && u.Reported == 0
@@ -204,6 +227,9 @@ func (p *Part) Use(budget string, now int64) Use {
 	case budget == probeBudget && p.Cooldown.probe != 0:
 		return Use{Held: 1}
 	}
+	if client, ok := strings.CutPrefix(budget, slotsPrefix); ok {
+		return Use{Held: p.slotsOf(client)}
+	}
 	if resource, ok := strings.CutPrefix(budget, windowPrefix); ok {
 		if w := p.Windows[resource]; w != nil {
 			w.expire(now)
@@ -223,8 +249,8 @@ func (p *Part) Use(budget string, now int64) Use {
 // logOf returns the log of a budget, or nil. Requests in ended windows are removed.
 func (p *Part) logOf(budget string, now int64) *slidingLog {
 	scope, ok := strings.CutPrefix(budget, clientPrefix)
-	if !ok {
-		return p.Logs[budget]
+	if l := p.Logs[budget]; l != nil || !ok {
+		return l
 	}
 	resource, client, _ := strings.Cut(scope, ":")
 	w := p.Windows[resource]
@@ -273,9 +299,10 @@ func (p *Part) SetOthers(budget string, tokens int64) {
 	}
 }
 
-// NextLoan returns the time at which a claim may be repeated that a client budget has refused.
-func (p *Part) NextLoan(c Claim, r *Rules, now int64) int64 {
-	return p.window(r, c.Resource).nextLoan(now)
+// NextTurn returns the time at which a claim may be repeated that a client budget has refused.
+func (p *Part) NextTurn(c Claim, r *Rules, now int64) int64 {
+	w := p.window(r, c.Resource)
+	return w.nextTurn(&c, r, w.usedBy(clientBudget(c.Resource, c.Client), p.others, now), now)
 }
 
 // Report is what responses reported about one window of a resource. Reset is on the upstream's clock, and identifies

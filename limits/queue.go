@@ -22,6 +22,8 @@ const (
 	//   - a slow start adds concurrency slots
 	//   - a permit is settled after the refusal of the claim and before the claim enters the queue
 	pollEvery = 50 * time.Millisecond
+	// earlyEvery is the interval between attempts of a claim that may fit before the end of its refusal.
+	earlyEvery = 200 * time.Millisecond
 	// floorEvery is the number of grants after which the lowest waiting priority gets a grant.
 	floorEvery = 20
 	// Requests that waited for a window are paced to paceRate per second for pacedTime after the window reopens.
@@ -51,7 +53,7 @@ type class struct {
 	operation, resource string
 	points              int
 	creates, batch      bool
-	client              string // if the window is divided among clients
+	client              string // if the account is divided among clients
 }
 
 func classOf(c Claim) class {
@@ -66,9 +68,9 @@ func classOf(c Claim) class {
 type line struct {
 	class   class
 	waiters []*waiter
-	// The dispatcher tries a blocked line again at the time until. If untilSettled is set, a settled or released permit
-	// also unblocks the line.
-	until        time.Time
+	// until is the end of a block, or zero if unknown. The dispatcher tries the line again at the time next. If untilSettled
+	// is set, a settled or released permit also unblocks the line.
+	until, next  time.Time
 	untilSettled bool
 	reason       Reason    // of the last refusal
 	pacedUntil   time.Time // grants are paced until this time
@@ -122,7 +124,7 @@ func (q *queue) sleep(wake time.Time) {
 // that may get a grant at any moment. Other lines wait for a budget that the claim does not need.
 func (q *queue) mustWait(c class, now time.Time) bool {
 	for key, l := range q.lines {
-		if len(l.waiters) > 0 && (key == c || l.untilSettled || !now.Before(l.until)) {
+		if len(l.waiters) > 0 && (key == c || l.untilSettled || !now.Before(l.next)) {
 			return true
 		}
 	}
@@ -180,7 +182,7 @@ func (q *queue) remove(w *waiter) {
 // the first block ends.
 func (q *queue) next(now time.Time) (first *waiter, wake time.Time) {
 	for _, l := range q.lines {
-		if l.untilSettled && !now.Before(l.until) { // all such lines may wait for the same permit
+		if l.untilSettled && !now.Before(l.next) { // all such lines may wait for the same permit
 			q.unblockSettled()
 			break
 		}
@@ -189,9 +191,9 @@ func (q *queue) next(now time.Time) (first *waiter, wake time.Time) {
 		if len(l.waiters) == 0 {
 			continue
 		}
-		if now.Before(l.until) {
-			if wake.IsZero() || l.until.Before(wake) {
-				wake = l.until
+		if now.Before(l.next) {
+			if wake.IsZero() || l.next.Before(wake) {
+				wake = l.next
 			}
 			continue
 		}
@@ -241,11 +243,14 @@ func (q *queue) granted(w *waiter, now time.Time) {
 
 // block forbids attempts of a refused line until the decision may change.
 func (l *line) block(d Decision, now time.Time) {
-	l.reason, l.until, l.untilSettled = d.Reason, d.Until, false
-	if d.Until.IsZero() {
-		l.until, l.untilSettled = now.Add(pollEvery), true
+	l.reason, l.until, l.next, l.untilSettled = d.Reason, d.Until, d.Until, false
+	if early := now.Add(earlyEvery); d.Early && early.Before(l.next) {
+		l.next = early
 	}
-	l.pacedUntil = l.until.Add(pacedTime)
+	if d.Until.IsZero() {
+		l.next, l.untilSettled = now.Add(pollEvery), true
+	}
+	l.pacedUntil = l.next.Add(pacedTime)
 }
 
 // refuse blocks the line of a class, and every line that the same budget refuses. Waiters whose deadline is before the
@@ -269,12 +274,19 @@ func (q *queue) refuse(c class, d Decision, now time.Time) {
 // because each claim needs another amount.
 func alsoRefused(reason Reason, a, b class) bool {
 	switch reason {
-	case Closed, Cooldown, Concurrency:
+	case Closed, Cooldown:
+		return true
+	}
+	if a.client != b.client { // the ledger must learn which clients wait
+		return false
+	}
+	switch reason {
+	case Concurrency:
 		return true
 	case Primary:
 		return a.resource == b.resource && (b.batch || !a.batch)
 	case ClientBudget:
-		return a.resource == b.resource && a.client == b.client
+		return a.resource == b.resource && a.operation == b.operation
 	case Points:
 		return a.operation == b.operation && b.points >= a.points
 	case Content:
@@ -293,7 +305,7 @@ func (q *queue) permitSettled() {
 func (q *queue) unblockSettled() {
 	for _, l := range q.lines {
 		if l.untilSettled {
-			l.until, l.untilSettled = time.Time{}, false
+			l.next, l.untilSettled = time.Time{}, false
 		}
 	}
 }
@@ -310,7 +322,7 @@ func (l *line) expectedGrant(rank int, now time.Time) (at time.Time) {
 		}
 		at = now.Add(time.Duration(before) * l.interval)
 	}
-	if !l.untilSettled && l.until.After(at) {
+	if l.until.After(at) {
 		at = l.until
 	}
 	return at

@@ -31,7 +31,19 @@ type Spend struct {
 	Window      time.Duration
 	// Merge is the time span of the spends that share one entry, or zero.
 	Merge time.Duration
+	// Of is set if Budget is ClientBudget: the log then counts the part of a client in the budget Of, without a limit.
+	Of Reason
 }
+
+// is reports whether the spend counts in a budget, as a whole or for one client.
+func (s Spend) is(budget Reason) bool { return s.Budget == budget || s.Of == budget }
+
+// noLimit is the limit of the logs of clients. A log of a client merges over shorter times than the log of the budget,
+// because the tokens of a client should not return later than those of the budget.
+const (
+	noLimit      = 1 << 40
+	clientMerges = 8
+)
 
 // A log with a limit above exactUpTo merges the spends within 1/mergeParts of its window, so that it has at most
 // mergeParts+1 entries.
@@ -40,7 +52,8 @@ const (
 	mergeParts = 256
 )
 
-// Spends returns the cost of a claim in every sliding log of its account.
+// Spends returns the cost of a claim in every sliding log of its account. If the account has several clients, each log is
+// followed by a log of the claim's client.
 func (r *Rules) Spends(c Claim) []Spend {
 	var list []Spend
 	graphQL := c.Resource == policy.GraphQL
@@ -62,8 +75,21 @@ func (r *Rules) Spends(c Claim) []Spend {
 		w := r.For(c.Kind, c.Resource)
 		list = append(list, r.spend(Primary, c.Resource, 1, w.Max, w.Window))
 	}
-	return list
+	if len(c.Clients) == 0 {
+		return list
+	}
+	divided := make([]Spend, 0, 2*len(list))
+	for _, s := range list {
+		own := s
+		own.Budget, own.Scope, own.Limit, own.Of = ClientBudget, clientScope(s, c.Client), noLimit, s.Budget
+		own.Merge /= clientMerges
+		divided = append(divided, s, own)
+	}
+	return divided
 }
+
+// clientScope returns the scope of the log that counts the part of a client in another log.
+func clientScope(s Spend, client string) string { return logKey(s.Budget, s.Scope) + ":" + client }
 
 func (r *Rules) spend(budget Reason, scope string, cost int64, limit int, window time.Duration) Spend {
 	s := Spend{Budget: budget, Scope: scope, Limit: r.Usable(int64(limit)), Cost: cost, Window: window}

@@ -115,6 +115,14 @@ func (a *account) shareOf(s Spend) int64 {
 	return max(a.Cooldown.shared(logKey(s.Budget, s.Scope), s.Limit), min(s.Cost, s.Limit))
 }
 
+// limitOf returns the limit of a spend. The log of a resource has the limit of its window.
+func (a *account) limitOf(s Spend, w *window, r *Rules) int64 {
+	if s.Budget == Primary {
+		return r.Usable(w.Limit)
+	}
+	return a.shareOf(s)
+}
+
 // learnShares learns from a limit error of a request. Points and content explain the error only if they are fuller than
 // CPU time and the concurrency slots, because these budgets have no share: the error lowers the concurrency anyway.
 func (a *account) learnShares(c Claim, r *Rules, now int64) {

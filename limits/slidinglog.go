@@ -12,6 +12,9 @@ type slidingLog struct {
 	// First is the time of the first spend of the newest entry.
 	First int64
 	held  int64
+	// waits contains the clients that wait for tokens. pace is the time of the next request at an even rate.
+	waits waits
+	pace  int64
 }
 
 // entry contains spends that are close in time. At is the time of the last spend.

@@ -55,6 +55,8 @@ type window struct {
 	// budgets of the last claim.
 	Clients map[string]*slidingLog
 	budgets []policy.ClientBudget
+	// waits contains the clients that wait for requests.
+	waits waits
 
 	withoutHeaders int64 // responses since the window opened
 	slowStarted    int64 // requests sent during the slow start

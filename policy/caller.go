@@ -55,6 +55,8 @@ type ClientBudget struct {
 	Client string
 	// Guarantee is the fraction of the window that is kept for the client. Limit is the fraction that the client may use.
 	Guarantee, Limit float64
+	// Even means that the client's requests are spread evenly over the window.
+	Even bool
 }
 
 // Priority orders the requests that wait for one account. The values are those of the configuration.

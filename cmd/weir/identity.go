@@ -36,7 +36,7 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 	for _, entry := range c.Clients {
 		client := credential.Client{
 			Name: entry.Name, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug,
-			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit,
+			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit, Even: entry.Pace == "even",
 			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims},
 			Scope: &policy.Scope{Methods: entry.Methods, Operations: entry.Operations},
 		}

@@ -148,6 +148,7 @@ type Client struct {
 	Priority    string   `yaml:"priority" desc:"priority in the queue of an account" enum:"interactive,normal,batch"`
 	Guarantee   float64  `yaml:"guarantee" desc:"fraction of each primary window that other clients of the account leave to this client; at least 0.05 with priority interactive"`
 	Limit       float64  `yaml:"limit" desc:"fraction of each primary window that the client may use if the account has other clients"`
+	Pace        string   `yaml:"pace" desc:"even spreads the client's requests over each primary window if the account has other clients; burst does not" enum:"burst,even"`
 	Debug       bool     `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
 }
 
@@ -341,7 +342,7 @@ func Default() *Config {
 func setDefaults(element reflect.Value) {
 	switch entry := element.Addr().Interface().(type) {
 	case *Client:
-		*entry = Client{Share: 1, Priority: "normal", Limit: 0.9}
+		*entry = Client{Share: 1, Priority: "normal", Limit: 0.9, Pace: "burst"}
 	case *Issuer:
 		*entry = Issuer{Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second}
 	case *CacheOperation:

@@ -121,7 +121,7 @@ clients: [{name: a, key: "sha256:`+strings.Repeat("0F", 32)+`", credentials: [ci
 	want.Limits.Inbound.Rate = 0
 	want.Limits.Content = []policy.Window{{Max: 5, Window: time.Second}}
 	want.Credentials = []Credential{{Name: "ci", Kind: policy.User, Token: "s3cret"}}
-	want.Clients = []Client{{Name: "a", Key: "sha256:" + strings.Repeat("0F", 32), Credentials: []string{"ci"}, Share: 1, Priority: "batch", Limit: 0.9}}
+	want.Clients = []Client{{Name: "a", Key: "sha256:" + strings.Repeat("0F", 32), Credentials: []string{"ci"}, Share: 1, Priority: "batch", Limit: 0.9, Pace: "burst"}}
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Error(diff)
 	}
@@ -166,7 +166,7 @@ func TestMaskedHidesSecrets(t *testing.T) {
 		"credentials": []any{map[string]any{"name": "ci", "kind": "user", "account": "octo-bot", "token": "•••"}},
 		"clients": []any{map[string]any{
 			"name": "builds", "key": "sha256:" + strings.Repeat("0", 64), "certificate": "", "jwt": map[string]any{"issuer": "", "claims": map[string]any{}},
-			"methods": []any{}, "operations": []any{}, "credentials": []any{"ci"}, "share": 3, "priority": "batch", "guarantee": 0, "limit": 0.9, "debug": false,
+			"methods": []any{}, "operations": []any{}, "credentials": []any{"ci"}, "share": 3, "priority": "batch", "guarantee": 0, "limit": 0.9, "pace": "burst", "debug": false,
 		}},
 		"issuers": []any{},
 		"callers": map[string]any{"pass_through": true, "trusted_proxies": []any{}},

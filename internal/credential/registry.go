@@ -47,6 +47,7 @@ type Client struct {
 	// Guarantee and Limit are the client's part of each primary window (see [policy.ClientBudget]). A Limit of zero counts
 	// as 1.
 	Guarantee, Limit float64
+	Even             bool
 	// Debug permits the request header Weir-Debug.
 	Debug bool
 }
@@ -167,7 +168,7 @@ func (r *Registry) hold(h Held) Caller {
 func (r *Registry) divide(held map[string]Caller) {
 	budgets := map[string][]policy.ClientBudget{} // by account
 	for _, client := range r.config.Clients {
-		b := policy.ClientBudget{Client: client.Name, Guarantee: client.Guarantee, Limit: cmp.Or(client.Limit, 1)}
+		b := policy.ClientBudget{Client: client.Name, Guarantee: client.Guarantee, Limit: cmp.Or(client.Limit, 1), Even: client.Even}
 		for _, name := range client.Credentials {
 			account := held[name].Account
 			if !slices.Contains(budgets[account], b) {

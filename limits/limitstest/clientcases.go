@@ -10,12 +10,33 @@ import (
 // clients divides each window: a person has a guarantee of 20 %, a job a limit of 50 %, and a bot a limit of 90 %.
 var clients = []policy.ClientBudget{
 	{Client: "person", Guarantee: 0.2, Limit: 1}, {Client: "job", Limit: 0.5}, {Client: "bot", Limit: 0.9},
+	{Client: "even", Limit: 1, Even: true},
 }
 
 func from(client string) limits.Claim {
 	c := get("core")
 	c.Client, c.Clients = client, clients
 	return c
+}
+
+// creates is a claim for content creation, of which 80 are allowed in a minute.
+func creates(client string, share int) limits.Claim {
+	c := from(client)
+	c.CreatesContent, c.Share = true, share
+	return c
+}
+
+// repeat spends a claim until the ledger refuses it, at most 200 times. It returns the number of grants and the refusal.
+func (h *harness) repeat(c limits.Claim) (n int, d limits.Decision) {
+	h.Helper()
+	for ; n < 200; n++ {
+		p, d := h.admit(c)
+		if !d.Granted {
+			return n, d
+		}
+		h.settled(p, answered())
+	}
+	return n, d
 }
 
 // fill makes requests of a client until the ledger refuses one, at most 200. It returns their number and the refusal.
@@ -98,6 +119,59 @@ var clientCases = []testCase{
 			h.spend(c, reported("search", i+1, 30, time.Now().Add(time.Minute)))
 		}
 		h.refused(c, limits.Primary, 61*second)
+	}},
+	{"clients that wait divide a short budget by their shares", func(h *harness) {
+		n, d := h.repeat(creates("bot", 1))
+		h.check("first requests of the bot", n, 80)
+		h.check("reason", d.Reason, limits.Content)
+		h.refused(creates("person", 3), limits.Content, time.Until(d.Until))
+		time.Sleep(time.Until(d.Until))
+		n, d = h.repeat(creates("bot", 1))
+		h.check("requests of the bot", n, 20)
+		h.check("reason", d.Reason, limits.ClientBudget)
+		n, d = h.repeat(creates("person", 3))
+		h.check("requests of the person", n, 60)
+		h.check("reason", d.Reason, limits.Content)
+	}},
+	{"a client with an even pace uses the window evenly", func(h *harness) {
+		reset, used := time.Now().Add(time.Hour).Truncate(second), 1
+		h.spend(from("person"), reported("core", used, 100, reset))
+		first := time.Now()
+		n, d := h.fill("even", &used, reset)
+		h.check("requests at once", n, 1)
+		h.check("reason", d.Reason, limits.ClientBudget)
+		if wait := time.Until(d.Until); wait < 10*second || wait > 40*second {
+			h.Errorf("the refusal ends after %v", wait)
+		}
+		for time.Since(first) < 30*time.Minute {
+			time.Sleep(10 * second)
+			more, _ := h.fill("even", &used, reset)
+			n += more
+		}
+		if n < 50 || n > 52 {
+			h.Errorf("%d requests in half of the window", n)
+		}
+	}},
+	{"a client uses the part of another client that does not wait", func(h *harness) {
+		_, d := h.repeat(creates("bot", 1))
+		h.refused(creates("person", 3), limits.Content, time.Until(d.Until))
+		time.Sleep(time.Until(d.Until) + second)
+		n, _ := h.repeat(creates("bot", 1))
+		h.check("requests of the bot", n, 80)
+	}},
+	{"requests of batch clients are spread over a sliding window", func(h *harness) {
+		c, began := get("core"), time.Now()
+		c.Batch = true
+		n, d := h.repeat(c)
+		h.check("requests at once", n, 8) // of 15 in a second
+		h.check("reason", d.Reason, limits.Points)
+		for n < 900 {
+			time.Sleep(time.Until(d.Until))
+			var more int
+			more, d = h.repeat(c)
+			n += more
+		}
+		h.check("time for the requests of a minute", time.Since(began).Round(second), 59*second)
 	}},
 	{"a request that was not sent leaves the budget of its client unchanged", func(h *harness) {
 		reset, used := time.Now().Add(time.Hour).Truncate(second), 1

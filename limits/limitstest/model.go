@@ -55,6 +55,7 @@ type slidingLog struct {
 	scope         string
 	window, merge int64
 	spends        []spending
+	pace          int64 // time of the next request, if the costs are spread evenly over the window
 }
 
 type spending struct{ at, cost int64 }
@@ -154,6 +155,7 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 	refuse(int64(len(m.open)) >= m.slots(now), limits.Concurrency, 0)
 	w := m.window(c.Resource)
 	p := &openPermit{id: c.ID, granted: now, ends: now + permitLife, window: w, units: 1}
+	var paces []func()
 	for _, s := range m.rules.Spends(c) {
 		if s.Budget == limits.Primary && m.unlimited(w) {
 			continue
@@ -168,6 +170,8 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 		}
 		no, at := m.tooMuch(log, limit, s.Cost, now)
 		refuse(no, s.Budget, at)
+		refuse(c.Batch && now < log.pace-sec/2, s.Budget, log.pace-sec/2) // may be half a second early
+		paces = append(paces, func() { log.pace = max(log.pace, now) + s.Cost*log.window/max(1, limit) })
 		p.holds = append(p.holds, holding{log, s.Cost, s.Budget == limits.CPU})
 	}
 	no, at := m.closed(w, c.Batch, now)
@@ -180,6 +184,9 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 		return d
 	}
 	m.grant(p, now)
+	for _, advance := range paces {
+		advance()
+	}
 	return limits.Decision{Granted: true}
 }
 

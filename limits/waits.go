@@ -1,0 +1,90 @@
+package limits
+
+import "strings"
+
+// waitTime is the time after a refusal for which a client waits for a budget. It is longer than the interval between the
+// attempts of a claim in the queue.
+const waitTime = second
+
+// waits contains the clients that wait for a budget, by name. The clients that wait divide the budget by their shares.
+type waits map[string]wait
+
+// wait is a client with a refused claim. Cost is the cost of this claim.
+type wait struct{ share, cost, until int64 }
+
+// add records a refused claim. at is the time of its next attempt, or zero.
+func (ws *waits) add(c *Claim, cost, at, now int64) {
+	if len(c.Clients) == 0 {
+		return
+	}
+	if *ws == nil {
+		*ws = waits{}
+	}
+	(*ws)[c.Client] = wait{c.share(), cost, max((*ws)[c.Client].until, max(now, at)+waitTime)}
+}
+
+// mustLeave reports whether a claim must leave the free tokens of a budget to other clients that wait. The part of a
+// client is its share of the free tokens and of the tokens that the claim's client and the waiting clients use. A client
+// may use more than its part only if the rest of the others' parts remains free. Of the tokens that are less than a
+// request for each client, the client with the largest rest gets one first. used returns the use of a client.
+func (ws waits) mustLeave(c *Claim, cost, free int64, used func(client string) int64, now int64) bool {
+	tokens, shares := free+used(c.Client), c.share()
+	for client, w := range ws {
+		if w.until <= now {
+			delete(ws, client)
+		} else if client != c.Client {
+			tokens, shares = tokens+used(client), shares+w.share
+		}
+	}
+	rest := func(client string, share int64) int64 { return tokens*share - used(client)*shares } // multiplied by shares
+	own := rest(c.Client, c.share())
+	if own >= cost*shares {
+		return false
+	}
+	left := free
+	for client, w := range ws {
+		switch other := rest(client, w.share); {
+		case client == c.Client:
+		case other >= w.cost*shares:
+			left -= other / shares
+		case other > max(own, 0) && w.cost <= free:
+			left -= w.cost
+		}
+	}
+	return left < cost
+}
+
+// Wait is a client of a shared account that waits for a budget. Client is the budget that counts the part of the client.
+// Ends is the time after which the client does not wait any more.
+type Wait struct {
+	Client            string
+	Share, Cost, Ends int64
+}
+
+// Waits returns the clients that wait for a budget.
+func (p *Part) Waits(budget string, now int64) (list []Wait) {
+	var ws waits
+	prefix := logKey(ClientBudget, budget) + ":"
+	if resource, ok := strings.CutPrefix(budget, windowPrefix); ok && p.Windows[resource] != nil {
+		ws, prefix = p.Windows[resource].waits, clientBudget(resource, "")
+	} else if l := p.Logs[budget]; l != nil {
+		ws = l.waits
+	} else if budget == SlotsBudget {
+		ws, prefix = p.waits, slotsPrefix
+	}
+	for client, w := range ws {
+		if w.until > now {
+			list = append(list, Wait{prefix + client, w.share, w.cost, w.until})
+		}
+	}
+	return list
+}
+
+// share returns the weight of the claim's client.
+func (c *Claim) share() int64 { return int64(max(1, c.Share)) }
+
+// batchBurst is the time for which batch requests may be ahead of the pace of a log.
+const batchBurst = second / 2
+
+// interval returns the time that a cost adds to the pace of a log, which spreads the costs evenly over the window.
+func (s Spend) interval(limit int64) int64 { return s.Cost * s.Window.Microseconds() / max(1, limit) }
