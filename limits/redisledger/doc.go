@@ -27,7 +27,7 @@
 //	  n                   kind and name, as text
 //	  m                   cool-down, end of the relearning time, process of the last write
 //	  w:RESOURCE          reports about the primary window of a resource, and its last limit
-//	  t:BUDGET            sums of the leases of a budget: tokens, spent and held
+//	  t:BUDGET            sums of the leases of a budget: tokens, spent and held. Also the clients that wait, and the pace.
 //	  l:REPLICA:BUDGET    lease of a replica. BUDGET is slots, window:RESOURCE, points:OPERATION, ... (limits.Need).
 //	  r:REPLICA           number and time of the last saved call of a replica
 //	weir:{weir}:replicas  sorted set of replicas by the time of their last heartbeat. TTL: 5 minutes.

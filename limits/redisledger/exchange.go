@@ -94,6 +94,16 @@ type budgetCall struct {
 	Keep     int64  `json:"returns_after"` // time for which the upstream counts a spent token
 	Returns  int64  `json:"returns"`
 	Ends     int64  `json:"ends"`
+	// Waits are the clients that this replica has refused without a call.
+	Waits []waitCall `json:"waits,omitempty"`
+}
+
+// waitCall is a client that waits for a budget. Client is the budget of the client.
+type waitCall struct {
+	Client string `json:"client"`
+	Share  int64  `json:"share"`
+	Cost   int64  `json:"cost"`
+	Ends   int64  `json:"ends"`
 }
 
 // needCall is what a claim needs of a budget, an index in call.Budgets.
@@ -101,6 +111,15 @@ type needCall struct {
 	Budget int   `json:"budget"`
 	Cost   int64 `json:"cost"`
 	Limit  int64 `json:"limit"`
+	// Client is the budget of the claim's client, an index in call.Budgets, or -1. Share is the weight of the client or, if
+	// the account has one client, of the replica. It is zero if the budget is not divided.
+	Client int   `json:"client"`
+	Share  int64 `json:"share"`
+	// Resource means that the budget counts the requests of a resource.
+	Resource bool `json:"resource"`
+	// Interval is the time that the claim adds to the pace of the budget. A batch claim waits for the pace.
+	Interval int64 `json:"interval"`
+	Batch    bool  `json:"batch"`
 	// Guarantees are tokens that the claim must leave to other clients, as far as these clients have not used them.
 	Guarantees []guaranteeCall `json:"guarantees,omitempty"`
 }
@@ -164,17 +183,19 @@ type budgetReply struct {
 	Extra  int64 `json:"extra"`
 	Spare  int64 `json:"spare"`
 	Keep   int64 `json:"keep"`  // spare tokens that the replica should keep
-	Yield  bool  `json:"yield"` // the replica should keep no tokens for its claims
+	Yield  bool  `json:"yield"` // claims wait, so the replica should keep no tokens for its own claims
 	Others int64 `json:"others"`
 }
 
 // claimReply is the decision on a claim. Budget is the index of the refusing budget, or -1 if the account is
 // relearning. At is the time at which the refusal may end, or 0.
 type claimReply struct {
-	Granted bool  `json:"granted"`
-	Budget  int   `json:"budget"`
-	Kept    bool  `json:"kept"` // the budget has tokens, which are kept for other clients
-	At      int64 `json:"at,string"`
+	Granted bool `json:"granted"`
+	Budget  int  `json:"budget"`
+	// Kept means that the budget has tokens, which are guaranteed to other clients, and Left that others wait for them.
+	Kept bool  `json:"kept"`
+	Left bool  `json:"left"`
+	At   int64 `json:"at,string"`
 }
 
 // exchange waits for an exchange that contains the entry. Every exchange ends, because calls have deadlines.
@@ -302,10 +323,15 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 		x.add(budget)
 	}
 	pending := map[string]int64{}
-	for _, needs := range x.needs {
+	for i, needs := range x.needs {
 		var list []needCall
 		for _, n := range needs {
-			need := needCall{Budget: x.indexes[n.Budget], Cost: n.Cost, Limit: n.Limit}
+			need := needCall{Budget: x.indexes[n.Budget], Cost: n.Cost, Limit: n.Limit, Client: -1, Share: n.Share, Resource: n.Reason == limits.Primary, Interval: n.Interval, Batch: x.claims[i].claim.Batch}
+			if n.Client != "" {
+				need.Client = x.indexes[n.Client]
+			} else if len(x.claims[i].claim.Clients) == 0 {
+				need.Share = 1
+			}
 			for _, g := range n.Guarantees {
 				need.Guarantees = append(need.Guarantees, guaranteeCall{x.indexes[g.Budget], g.Tokens})
 			}
@@ -363,6 +389,9 @@ func (x *exchange) add(budget string) {
 	}
 	if x.offset != nil {
 		b.Returns, b.Ends = toStore(use.Returns, *x.offset), toStore(use.Ends, *x.offset)
+		for _, w := range x.part.Waits(budget, x.sent) {
+			b.Waits = append(b.Waits, waitCall{w.Client, w.Share, w.Cost, toStore(w.Ends, *x.offset)})
+		}
 	}
 	x.indexes[budget] = len(x.call.Budgets)
 	x.call.Budgets = append(x.call.Budgets, b)
@@ -500,16 +529,18 @@ func (x *exchange) decide(c limits.Claim, needs []limits.Need, answer claimReply
 	if answer.Budget >= 0 {
 		budget := x.call.Budgets[answer.Budget].Budget
 		i := slices.IndexFunc(needs, func(n limits.Need) bool { return n.Budget == budget })
-		d.Reason = needs[i].Reason
+		if d.Reason = needs[i].Reason; answer.Left && needs[i].Client != "" {
+			return limits.Decision{Reason: limits.ClientBudget}
+		}
 	}
 	switch {
 	case answer.Kept && answer.At != 0:
 		d.Reason = limits.ClientBudget
 	case answer.Kept || d.Reason == limits.ClientBudget:
-		return limits.Decision{Reason: limits.ClientBudget, Until: time.UnixMicro(x.part.NextLoan(c, x.rules, now))}
+		return limits.Decision{Reason: limits.ClientBudget, Until: time.UnixMicro(x.part.NextTurn(c, x.rules, now))}
 	}
 	if answer.At != 0 {
-		d.Until = time.UnixMicro(answer.At - x.offset.Min)
+		d.Until, d.Early = time.UnixMicro(answer.At-x.offset.Min), true
 	}
 	return d
 }

@@ -56,12 +56,8 @@ end
 -- Returns the number of tokens that other replicas have.
 local function others(b) return total(b.budget).tokens - b.lease.tokens end
 
--- Reports whether this replica must leave returned tokens of a budget to another replica, which has less than an equal
--- share and needs tokens.
-local function must_yield(t)
-  return t.needs and t.needs ~= call.replica and t.needed <= now and now < t.needed + DEMAND_TIME
-end
-local function equal_share(t, room) return max(1, floor(room / max(1, t.replicas))) end
+-- Reports whether refused claims wait for a budget.
+local function short(t) return now < (t.scarce or 0) end
 
 for i, b in ipairs(budgets) do
   local t, l, w = total(b.budget), lease(call.replica, b.budget), window(b.budget)
@@ -77,8 +73,7 @@ for i, b in ipairs(budgets) do
   -- has the number of spare tokens that the replica should declare from now on.
   local tokens = max(b.used, min(l.tokens, b.used + b.spare + b.pending))
   b.keep = min(tokens, room)
-  if must_yield(t) then b.keep = min(b.keep, equal_share(t, capacity(w, b.limit))) end
-  if now < (t.scarce or 0) then -- spare tokens could be claimed now
+  if short(t) then -- spare tokens could be claimed now
     b.keep = b.used
   elseif b.ahead > 0 and now >= account.relearning_until then
     b.keep = b.used + min(b.ahead, floor((room - b.used) / (call.replicas + 1)))
@@ -93,6 +88,11 @@ for i, b in ipairs(budgets) do
   end
   if b.returns > 0 and (t.returns <= now or b.returns < t.returns) then t.returns = b.returns end
   t.ends = max(t.ends, b.ends)
+  for _, w in ipairs(b.waits or {}) do
+    t.waits, t.scarce = t.waits or {}, max(t.scarce or 0, w.ends)
+    t.waits['t:' .. w.client] = w
+    save_needed = true
+  end
   if before[1] ~= l.tokens or before[2] ~= l.extra or before[3] ~= l.spent or before[4] ~= l.held or before[5] ~= l.reported
     or before[6] ~= l.windows then
     save_needed = true
@@ -110,54 +110,106 @@ local function guaranteed(need)
   return tokens
 end
 
--- Decides a claim: a list of {budget, cost, limit, guarantees}, where budget is an index. A refusal has the index of a
--- budget, and the time at which its next token returns, or 0.
+-- The rules of waits.go follow. The table t.waits of a budget contains the clients that wait, by the field that has their
+-- use. Without clients, the replicas divide the budget equally.
+local function own_field(n)
+  if n.client >= 0 then return 't:' .. budgets[n.client + 1].budget end
+  return lease_name(call.replica, budgets[n.budget + 1].budget)
+end
+
+local function used(name)
+  local use = field(name)
+  return use and use.spent + use.held or 0
+end
+
+-- Records that a claim waits. at is the time of its next attempt, or 0.
+local function wait(n, at)
+  local b = budgets[n.budget + 1]
+  local t = total(b.budget)
+  local name, ends = own_field(n), max(now, at) + WAIT_TIME
+  t.waits, t.scarce = t.waits or {}, max(t.scarce or 0, ends)
+  if n.share > 0 then
+    if t.waits[name] then ends = max(ends, t.waits[name].ends) end
+    t.waits[name] = {share = n.share, cost = n.cost, ends = ends}
+  end
+  changed['t:' .. b.budget], save_needed = true, true
+end
+
+-- Reports whether a claim must leave the free tokens of a budget to others that wait.
+local function must_leave(n, free)
+  local waits, name = total(budgets[n.budget + 1].budget).waits or {}, own_field(n)
+  local tokens, shares = free + used(name), n.share
+  for other, w in pairs(waits) do
+    if w.ends <= now then
+      waits[other] = nil
+    elseif other ~= name then
+      tokens, shares = tokens + used(other), shares + w.share
+    end
+  end
+  local function rest(other, share) return tokens * share - used(other) * shares end -- multiplied by shares
+  local own = rest(name, n.share)
+  if own >= n.cost * shares then return false end
+  local left = free
+  for other, w in pairs(waits) do
+    local unused = other == name and 0 or rest(other, w.share)
+    if unused >= w.cost * shares then
+      left = left - floor(unused / shares)
+    elseif unused > max(own, 0) and w.cost <= free then
+      left = left - w.cost
+    end
+  end
+  return left < n.cost
+end
+
+-- Decides a claim: a list of needs (needCall). A refusal has the index of a budget, and the time of the next attempt, or 0.
 local function claim(needs)
   if now < account.relearning_until then return {granted = false, budget = -1, at = int(account.relearning_until)} end
-  local refusing, refusals, yields, keeping
+  local refusing, refused_until, keeping, leaving
+  local function refuse(n, at)
+    if not refusing or at > refused_until then refusing, refused_until = n, at end
+  end
   for _, n in ipairs(needs) do
     local b = budgets[n.budget + 1]
     local t, w = total(b.budget), window(b.budget)
-    local room = capacity(w, n.limit) - others(b)
-    local share = equal_share(t, capacity(w, n.limit))
-    if b.used + n.cost > room then
-      refusing, refusals = n, (refusals or 0) + 1
-    elseif n.guarantees and b.used + n.cost + guaranteed(n) > room then
+    local free = capacity(w, n.limit) - others(b) - b.used
+    if n.cost > free then
+      local spare = t.tokens - t.spent - t.held -- other replicas return spare tokens within a heartbeat
+      local at = spare < n.cost and t.returns > now and t.returns or 0
+      refuse(n, at)
+      wait(n, at)
+      for _, m in ipairs(needs) do -- also for the requests of the resource
+        if n.resource and m.resource and m.share > 0 then wait(m, at) end
+      end
+    elseif n.guarantees and n.cost + guaranteed(n) > free then
       keeping = n
-    elseif must_yield(t) and b.used + n.cost > share then
-      yields = n
+    elseif n.share > 0 and must_leave(n, free) then
+      leaving = n
     end
+    local early = (t.pace or 0) - BATCH_BURST
+    if n.batch and now < early then refuse(n, early) end
   end
-  if refusing then
-    local b = budgets[refusing.budget + 1]
-    local t = total(b.budget)
-    local share = equal_share(t, capacity(window(b.budget), refusing.limit))
-    local spare = t.tokens - t.spent - t.held -- other replicas return spare tokens within a heartbeat
-    local at = spare < refusing.cost and t.returns > now and t.returns or 0
-    t.scarce, changed['t:' .. b.budget], save_needed = max(t.scarce or 0, max(now, at) + DEMAND_TIME), true, true
-    if refusals == 1 and b.used + refusing.cost <= share and not must_yield(t) then
-      t.needs, t.needed = call.replica, max(now, at)
-    end
-    return {granted = false, budget = refusing.budget, at = int(at)}
-  end
+  if refusing then return {granted = false, budget = refusing.budget, at = int(refused_until)} end
   if keeping then
     local b = budgets[keeping.budget + 1]
     local t = total(b.budget)
     local spare = t.tokens - t.spent - t.held > b.lease.tokens - b.used -- other replicas return it within a heartbeat
-    t.scarce, changed['t:' .. b.budget], save_needed = max(t.scarce or 0, now + DEMAND_TIME), true, true
+    t.scarce, changed['t:' .. b.budget], save_needed = max(t.scarce or 0, now + WAIT_TIME), true, true
     return {granted = false, budget = keeping.budget, kept = true, at = spare and int(now + SECOND) or '0'}
   end
-  if yields then return {granted = false, budget = yields.budget, at = '0'} end
+  if leaving then
+    wait(leaving, 0)
+    return {granted = false, budget = leaving.budget, left = true, at = '0'}
+  end
   for _, n in ipairs(needs) do
     local b = budgets[n.budget + 1]
+    local t = total(b.budget)
     b.used, b.held, b.keep = b.used + n.cost, b.held + n.cost, b.keep + n.cost
     local room = capacity(window(b.budget), n.limit) - others(b) -- free tokens are used before spare tokens
-    local spare = now < (total(b.budget).scarce or 0) and 0 or b.spare
+    local spare = short(t) and 0 or b.spare
     set_tokens(b.budget, b.lease, max(b.lease.tokens, b.used, min(b.used + spare, room)))
     set_use(b.budget, b.lease, b)
+    if n.interval > 0 then t.pace = max(t.pace or 0, now) + n.interval end
     changed[lease_name(call.replica, b.budget)], changed['t:' .. b.budget] = true, true
-    local t = total(b.budget)
-    if t.needs == call.replica then t.needs = nil end
   end
   save_needed = true
   return {granted = true, budget = -1, at = '0'}
@@ -171,7 +223,7 @@ end
 for i, b in ipairs(budgets) do
   b.lease.spare = max(0, b.lease.tokens - b.used)
   reply.budgets[i] = {tokens = b.lease.tokens, extra = b.lease.extra, spare = b.lease.spare,
-    keep = max(0, min(b.keep, b.lease.tokens) - b.used), yield = must_yield(total(b.budget)) or false, others = others(b)}
+    keep = max(0, min(b.keep, b.lease.tokens) - b.used), yield = short(total(b.budget)), others = others(b)}
 end
 for i, own in ipairs(call.windows or {}) do
   local w = window(own.budget)

@@ -155,6 +155,9 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 		l.mu.Lock()
 		a := l.account(c.Account, c.Kind)
 		d := a.part.Check(c, r, l.now())
+		if !d.Granted && len(c.Clients) > 0 { // the other replicas must know that the client waits
+			a.touch(a.part.Touches(c, "", r)...)
+		}
 		if d.Granted && a.part.Has(c) {
 			d = a.part.Admit(c, r, l.now())
 			l.mu.Unlock()
