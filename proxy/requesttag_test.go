@@ -52,10 +52,13 @@ func TestInvalidTagIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		w := newWorld(t, nothing, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
-		for _, value := range []string{
-			"evil tag", "evil<script>", `evil"onload=`, "evil&amp;", "evil=1", "evil;", "evil\ttab", "evil\x80", "evilä", "evil%0a", "evil{{.}}", "evil\\n",
-			"evil" + strings.Repeat("x", 61), "evil, evil", "ghp_evil" + strings.Repeat("x", 32), "run:weir_evil" + strings.Repeat("a", 22),
-		} {
+		invalid := []string{
+			"evil" + strings.Repeat("x", 61), "evil\tx", "evil\x80", "evilä", "ghp_evil" + strings.Repeat("x", 32), "run:weir_evil" + strings.Repeat("a", 22),
+		}
+		for _, c := range " !\"#$%&'()*+,;<=>?[\\]^`{|}~" {
+			invalid = append(invalid, "evil"+string(c)+"x")
+		}
+		for _, value := range invalid {
 			r := w.get("/repos/a/b/subscribers", "Weir-Tag: "+value)
 			if r.StatusCode != http.StatusBadRequest || !strings.Contains(r.body, "Weir-Tag must be") || !strings.Contains(r.Header.Get("Cache-Status"), "detail=tag") {
 				t.Errorf("%q: %d with %s: %s", value, r.StatusCode, r.Header.Get("Cache-Status"), r.body)
