@@ -143,6 +143,9 @@ func (b *fakeGateway) addRequest(i int) {
 	r.ID, r.Status, r.Start, r.Bytes = fmt.Sprintf("REQ%05d", i), 200, time.Now(), int64(b.random.IntN(90000))
 	r.Account = b.name(b.random.IntN(9))
 	r.Client = []string{"builds", "release-train", "dependency-updates", "", "dashboards", "code-search"}[b.random.IntN(6)]
+	if r.Client == "builds" {
+		r.Tag = fmt.Sprintf("acme/widgets-%d", i%12)
+	}
 	r.Elapsed = time.Duration(float64(r.Elapsed) * (0.4 + b.random.ExpFloat64()*0.5))
 	sent := func(start time.Duration, status string) {
 		r.Attempts++

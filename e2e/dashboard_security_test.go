@@ -40,7 +40,7 @@ func TestDashboardEscapesNames(t *testing.T) {
 		},
 	})}
 	r := &proxy.Record{
-		ID: evil, Start: time.Now(), Method: evil, Route: evil, Operation: evil, Account: evil, Client: evil, Resource: evil, Status: 502, Cache: evil, Error: evil, Trace: evil, Attempts: 1,
+		ID: evil, Start: time.Now(), Method: evil, Route: evil, Operation: evil, Account: evil, Client: evil, Tag: evil, Resource: evil, Status: 502, Cache: evil, Error: evil, Trace: evil, Attempts: 1,
 		Stages: []proxy.Stage{{Name: evil, Elapsed: time.Second, Detail: evil}},
 	}
 	b.history.Observe(r)
@@ -57,11 +57,11 @@ func TestDashboardEscapesNames(t *testing.T) {
 	page.setWindow(1440, 900, false)
 	page.open(server.URL)
 	page.eventually("the page is live", `document.getElementById("live")?.dataset.state === "live"`)
-	for _, panel := range []string{"upstream", "version", "tiles", "alerts", "budget-rows", "cooldowns", "queues", "polls", "request-rows", "spend", "ratio", "slow", "store", "refused", "audit", "config"} {
+	for _, panel := range []string{"upstream", "version", "tiles", "alerts", "budget-rows", "cooldowns", "queues", "polls", "request-rows", "spend", "tags", "ratio", "slow", "store", "refused", "audit", "config"} {
 		page.eventually(panel+" shows the name as text", fmt.Sprintf(`document.getElementById(%q).textContent.includes("onerror=")`, panel))
 	}
 	page.do(chromedp.Click(chromedp.CSS("#request-rows .link")))
-	page.eventually("the explanation shows the name as text", `document.getElementById("drawer-body").textContent.split("onerror=").length > 8`)
+	page.eventually("the explanation shows the name as text", `document.getElementById("drawer-body").textContent.split("onerror=").length > 9`)
 	page.do(chromedp.KeyEvent("\x1b"), chromedp.SendKeys(chromedp.CSS("#purge-target"), evil), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
 	page.eventually("the error shows the name as text", `document.getElementById("control-result").textContent.includes("onerror=")`)
 	page.expect("400 (Bad Request)")

@@ -153,4 +153,5 @@ var documentedCommands = []documentedCommand{
 	// docs/clients.md
 	{command: "export WEIR=https://weir.example.com", as: "export WEIR=https://weir.example.com; echo ${WEIR#https://}", want: `^weir.example.com$`},
 	{command: "export TOKEN=...", as: `export TOKEN=tok-owner; curl -s -H "Authorization: Bearer $TOKEN" 127.0.0.1:8080/rate_limit`, want: `"core":\{"limit":5000,`},
+	{command: `curl -H "Authorization: Bearer $TOKEN" -H "Weir-Tag: nightly/42" "$WEIR/repos/acme/widgets/subscribers"`, as: `curl -s -H "Authorization: Bearer tok-owner" -H "Weir-Tag: nightly/42" 127.0.0.1:8080/repos/acme/widgets/subscribers; weir explain --live last`, want: `(?m)^tag +nightly/42$`},
 }

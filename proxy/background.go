@@ -129,7 +129,7 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	}
 	r, caller := &ex.record, q.identity.Caller
 	r.Route, r.Operation, r.Resource = q.route, q.match.Operation.ID, q.resource
-	r.Account, r.Client, r.Background = caller.Account, caller.Client, true
+	r.Account, r.Client, r.Tag, r.Background = caller.Account, caller.Client, q.tag, true
 	if task.pause <= 0 || g.pause(ex, ex.in.Context(), task.pause) == nil {
 		g.usableEntry(ex)
 		g.forward(ex)

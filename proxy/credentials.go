@@ -28,6 +28,10 @@ type Identity struct {
 	Scope *policy.Scope
 	// Debug permits the request field Weir-Debug.
 	Debug bool
+	// Tag is the tag that the client's token contains. If TagFromClaim is set, Tag applies instead of the request field
+	// Weir-Tag, which the client can choose freely.
+	Tag          string
+	TagFromClaim bool
 	// OnResponse, if not nil, is called after each attempt with the credential. status is 0 for a failed attempt.
 	OnResponse func(op *policy.Operation, status int, sent time.Time)
 	// Pick chooses a credential of the client for a question. The result is false if all suitable credentials have been

@@ -22,6 +22,7 @@ import (
 // no reference to the client's connection, so background tasks can copy the question.
 type question struct {
 	identity Identity
+	tag      string // tag of the request, for the record
 	match    policy.Match
 	method   string
 	header   http.Header // forwarded fields, without the credential

@@ -219,6 +219,10 @@ func (g *Gateway) check(ex *exchange) (err error) {
 	if err != nil {
 		return err
 	}
+	if ex.tag, err = requestTagOf(ex.identity, ex.in.Header); err != nil {
+		return err
+	}
+	ex.record.Tag = ex.tag
 	if err := g.classify(ex); err != nil {
 		return err
 	}

@@ -14,17 +14,19 @@ import (
 // Record describes one request. The gateway fills the record during the request. The access line, the response headers,
 // the trace and the list of recent requests all use the same record.
 type Record struct {
-	ID        string        `json:"id"`
-	Start     time.Time     `json:"start"`
-	Method    string        `json:"method"`
-	Route     string        `json:"route"`
-	Operation string        `json:"operation"`
-	Account   string        `json:"account"`
-	Client    string        `json:"client,omitempty"`
-	Resource  string        `json:"resource"`
-	Status    int           `json:"status"`
-	Bytes     int64         `json:"bytes"`
-	Elapsed   time.Duration `json:"elapsed_ns"`
+	ID        string    `json:"id"`
+	Start     time.Time `json:"start"`
+	Method    string    `json:"method"`
+	Route     string    `json:"route"`
+	Operation string    `json:"operation"`
+	Account   string    `json:"account"`
+	Client    string    `json:"client,omitempty"`
+	// Tag names the client's run, repository or agent.
+	Tag      string        `json:"tag,omitempty"`
+	Resource string        `json:"resource"`
+	Status   int           `json:"status"`
+	Bytes    int64         `json:"bytes"`
+	Elapsed  time.Duration `json:"elapsed_ns"`
 	// Cache is the Cache-Status of the response.
 	Cache string `json:"cache"`
 	// Background marks a request that Weir sent without a waiting client.
@@ -122,6 +124,7 @@ func (r *Record) debug(op *policy.Operation) string {
 	}
 	add("resource", r.Resource)
 	add("client", r.Client)
+	add("tag", r.Tag)
 	add("account", r.Account)
 	for _, s := range r.Stages {
 		value := strings.Replace(s.Elapsed.Round(time.Microsecond).String(), "µ", "u", 1) // field values are ASCII
@@ -213,6 +216,9 @@ func (g *Gateway) logAccess(ex *exchange) {
 	}
 	if r.Client != "" {
 		attrs = append(attrs, slog.String("client", r.Client))
+	}
+	if r.Tag != "" {
+		attrs = append(attrs, slog.String("tag", r.Tag))
 	}
 	if r.Error != "" {
 		attrs = append(attrs, slog.String("error", r.Error))

@@ -191,6 +191,9 @@ func (g *Gateway) endTrace(ex *exchange) {
 		attribute.String("weir.cache", r.Outcome), attribute.String("weir.cache_status", r.Cache),
 		attribute.Int64("weir.wait_ms", r.Waited.Milliseconds()),
 	)
+	if r.Tag != "" {
+		attributes = append(attributes, attribute.String("weir.tag", r.Tag))
+	}
 	if admission := r.admission(); admission != "" {
 		attributes = append(attributes, attribute.String("weir.admission", admission))
 	}

@@ -200,6 +200,7 @@ func (c *explainCommand) explainRequest(p *process) error {
 		{"call", r.Method + " " + r.Route},
 		{"operation", r.Operation},
 		{"client", r.Client},
+		{"tag", r.Tag},
 		{"account", r.Account},
 		{"response", fmt.Sprintf("%d in %s, %d bytes", r.Status, roundDuration(r.Elapsed), r.Bytes)},
 		{"result", string(r.Result)},

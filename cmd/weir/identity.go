@@ -37,7 +37,7 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 		client := credential.Client{
 			Name: entry.Name, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug,
 			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit, Even: entry.Pace == "even",
-			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims},
+			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims, Tag: entry.JWT.Tag},
 			Scope: &policy.Scope{Methods: entry.Methods, Operations: entry.Operations},
 		}
 		if entry.Key != "" {
@@ -133,6 +133,7 @@ func pooledIdentity(caller credential.Caller) proxy.Identity {
 	pool := caller.Pool
 	id := proxy.Identity{
 		Caller: caller.Caller, Held: true, Scope: caller.Scope, Debug: caller.Debug,
+		Tag: caller.Tag, TagFromClaim: caller.TagFromClaim,
 		Authorize: func(ctx context.Context, h http.Header) error {
 			value, err := pool.Authorization(ctx, caller.Class)
 			var unusable *credential.UnusableError

@@ -53,13 +53,13 @@ func TestEverySpanIsDocumented(t *testing.T) {
 	}
 	w := startTraced(t, scriptedUpstream(), redisGateway)
 	const user = "Authorization: Bearer tok-owner"
-	w.send(http.MethodGet, "/repos/acme/widgets/subscribers", user, "User-Agent: test/1")
+	w.send(http.MethodGet, "/repos/acme/widgets/subscribers", user, "User-Agent: test/1", "Weir-Tag: run-7")
 	w.send(http.MethodGet, "/repos/acme/widgets/subscribers", user) // a hit
 	w.send(http.MethodGet, "/repos/acme/wheels/subscribers", user)
 	w.send(http.MethodGet, "/repos/acme/cogs/subscribers", user)
-	w.send(http.MethodGet, "/repos/acme/gears/subscribers", user, "Prefer: respond-async")         // out of points
-	w.send(http.MethodGet, "/repos/acme/widgets/rulesets", user)                                   // fails with an upstream error
-	w.send(http.MethodGet, "/repos/acme/widgets/stats/contributors", "Authorization: Bearer tok2") // fails in the background
+	w.send(http.MethodGet, "/repos/acme/gears/subscribers", user, "Prefer: respond-async")                            // out of points
+	w.send(http.MethodGet, "/repos/acme/widgets/rulesets", user)                                                      // fails with an upstream error
+	w.send(http.MethodGet, "/repos/acme/widgets/stats/contributors", "Authorization: Bearer tok2", "Weir-Tag: run-7") // fails in the background
 	w.runPipeline(socket)
 	w.flush()
 

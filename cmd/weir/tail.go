@@ -180,7 +180,11 @@ func requestLine(r *history.Request) string {
 	if r.Background {
 		client = "(background)"
 	}
+	cache := strings.TrimPrefix(printable(cmp.Or(r.Cache, "-"), maxName), "weir; ")
+	if r.Tag != "" {
+		cache += "  tag=" + printable(r.Tag, maxName)
+	}
 	return strings.TrimRight(fmt.Sprintf("%s  %3d  %-9s %8s  %-16s %-7s %-40s %s",
 		r.Start.Add(r.Elapsed).UTC().Format("15:04:05.000"), r.Status, r.Result, roundDuration(r.Elapsed), printable(client, maxName),
-		r.Method, printable(operation, maxName), strings.TrimPrefix(printable(cmp.Or(r.Cache, "-"), maxName), "weir; ")), " ")
+		r.Method, printable(operation, maxName), cache), " ")
 }

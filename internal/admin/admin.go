@@ -89,7 +89,7 @@ func pages(g *guard, s Sources) []page {
 		{method: http.MethodGet, path: "/api/v1/credentials", description: "credentials in quarantine, because the upstream rejects them", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.Refused()) }},
 		{method: http.MethodGet, path: "/api/v1/requests", description: "recent requests with their outcome", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.Requests()) }},
 		{method: http.MethodGet, path: "/api/v1/events", description: "server-sent events: request, accounts, series, operations, state, skipped; ?only=EVENT, ?rate=REQUESTS per second", serve: func(w http.ResponseWriter, r *http.Request) { g.events(s, w, r) }},
-		{method: http.MethodGet, path: "/api/v1/series", description: "the last hour with costs of operations and clients; ?account=NAME for its budgets over time", serve: s.series},
+		{method: http.MethodGet, path: "/api/v1/series", description: "the last hour with costs of operations, clients and tags; ?account=NAME for its budgets over time", serve: s.series},
 		{method: http.MethodGet, path: "/api/v1/state", description: "store, replicas, queue, polled statistics", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.State()) }},
 		{method: http.MethodGet, path: "/api/v1/cache", description: "size of the cache", serve: s.cache},
 		{method: http.MethodGet, path: "/api/v1/config", description: "configuration in force, with masked secrets", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.Config()) }},

@@ -369,6 +369,7 @@ func (d *decoder) checkIdentity(key string, client Client, t TLS, issuers map[st
 		}
 	}
 	if !hasTokens {
+		d.require(client.JWT.Tag == "", key+".jwt.tag", "needs jwt.issuer and jwt.claims")
 		return
 	}
 	d.require(issuers[client.JWT.Issuer], key+".jwt.issuer", "%q is not among issuers", client.JWT.Issuer)

@@ -31,6 +31,7 @@ func TestIdentityMistakesAreReported(t *testing.T) {
 		{"unknown issuer", "clients: [{name: a, jwt: {issuer: b, claims: {sub: x}}, credentials: [ci]}]", `4:35: clients[0].jwt.issuer: "b" is not among issuers`},
 		{"claims without an issuer", "clients: [{name: a, jwt: {claims: {sub: x}}, credentials: [ci]}]", `4:26: clients[0].jwt.issuer: "" is not among issuers`},
 		{"no claims", "clients: [{name: a, jwt: {issuer: actions}, credentials: [ci]}]", `4:26: clients[0].jwt.claims: required; select this client's tokens, for example {sub: "repo:acme/widgets:*"}`},
+		{"claim for tags without an issuer", "clients: [{name: a, key: \"sha256:" + strings.Repeat("0", 64) + "\", jwt: {tag: repository}, credentials: [ci]}]", "4:112: clients[0].jwt.tag: needs jwt.issuer and jwt.claims"},
 		{"empty claim", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: \"\"}}, credentials: [ci]}]", "4:58: clients[0].jwt.claims.sub: must not be empty"},
 		{"method in lower case", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: x}}, methods: [get], credentials: [ci]}]", `4:73: clients[0].methods[0]: "get": must be one of GET, POST, PUT, PATCH, DELETE, OPTIONS`},
 		{"misspelled operation", "clients: [{name: a, jwt: {issuer: actions, claims: {sub: x}}, operations: [gitignore/get-templates], credentials: [ci]}]", `4:76: clients[0].operations[0]: "gitignore/get-templates": matches no operation; did you mean "gitignore/get-template"?`},

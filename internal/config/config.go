@@ -167,6 +167,7 @@ func (c Client) GuaranteedPart() float64 {
 type JWT struct {
 	Issuer string            `yaml:"issuer" desc:"name of one of the issuers"`
 	Claims map[string]string `yaml:"claims" desc:"patterns, with * for any characters; the token's claims must match all of them"`
+	Tag    string            `yaml:"tag" desc:"claim whose value tags the client's requests, such as repository; replaces the request header Weir-Tag"`
 }
 
 // Issuer signs the tokens of clients.

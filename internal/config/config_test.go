@@ -165,7 +165,7 @@ func TestMaskedHidesSecrets(t *testing.T) {
 		"store":       map[string]any{"url": "rediss://•••@redis.internal:6379/0"},
 		"credentials": []any{map[string]any{"name": "ci", "kind": "user", "account": "octo-bot", "token": "•••"}},
 		"clients": []any{map[string]any{
-			"name": "builds", "key": "sha256:" + strings.Repeat("0", 64), "certificate": "", "jwt": map[string]any{"issuer": "", "claims": map[string]any{}},
+			"name": "builds", "key": "sha256:" + strings.Repeat("0", 64), "certificate": "", "jwt": map[string]any{"issuer": "", "claims": map[string]any{}, "tag": ""},
 			"methods": []any{}, "operations": []any{}, "credentials": []any{"ci"}, "share": 3, "priority": "batch", "guarantee": 0, "limit": 0.9, "pace": "burst", "debug": false,
 		}},
 		"issuers": []any{},

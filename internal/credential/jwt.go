@@ -40,6 +40,8 @@ type Issuer struct {
 type TokenMatch struct {
 	Issuer string // URL
 	Claims map[string]string
+	// Tag is the claim whose value is the tag of a request; empty for no claim.
+	Tag string
 }
 
 // Errors of [Registry.Identify] for a client's token.
@@ -87,7 +89,11 @@ func (r *Registry) byToken(ctx context.Context, credential string) (c Caller, ou
 	}
 	for i, client := range r.config.Clients {
 		if client.Token.Issuer == issuer.URL && client.Token.matches(claims) {
-			return r.callers[i], true, nil
+			caller := r.callers[i]
+			if values := claims.values(client.Token.Tag); len(values) == 1 {
+				caller.Tag = values[0]
+			}
+			return caller, true, nil
 		}
 	}
 	return Caller{}, true, errNoClient

@@ -85,7 +85,7 @@ func (a *runningIssuer) registry(passThrough bool, claims ...map[string]string) 
 		Held: []Held{{Name: "ci", Kind: policy.User, Token: "held"}},
 	}
 	for i, c := range claims {
-		config.Clients = append(config.Clients, Client{Name: fmt.Sprint(i), Token: TokenMatch{a.url, c}, Credentials: []string{"ci"}, Scope: &policy.Scope{Methods: []string{fmt.Sprint(i)}}})
+		config.Clients = append(config.Clients, Client{Name: fmt.Sprint(i), Token: TokenMatch{a.url, c, "repository"}, Credentials: []string{"ci"}, Scope: &policy.Scope{Methods: []string{fmt.Sprint(i)}}})
 	}
 	return NewRegistry(config)
 }
@@ -119,6 +119,27 @@ func TestTokenSelectsTheFirstMatchingClient(t *testing.T) {
 		}
 		if err == nil && (caller.Authorization.Reveal() != "Bearer held" || !caller.Scope.Allows(c.want, &policy.Operation{})) {
 			t.Errorf("%s: forwarded with %s, scope %v", c.name, caller.Authorization.Reveal(), caller.Scope)
+		}
+	}
+}
+
+func TestClaimTagsTheRequest(t *testing.T) {
+	a := newRunningIssuer(t)
+	b := a.registry(true, map[string]string{"sub": "builds"})
+	for _, c := range []struct {
+		name  string
+		claim any
+		want  string
+	}{
+		{"text", "acme/widgets", "acme/widgets"},
+		{"missing", nil, ""},
+		{"number", 7, ""},
+		{"list of one", []string{"acme/widgets"}, "acme/widgets"},
+		{"list of two", []string{"acme/widgets", "acme/gears"}, ""},
+	} {
+		caller, err := b.Identify(requestWith(a.bearer(map[string]any{"sub": "builds", "repository": c.claim})))
+		if err != nil || caller.Tag != c.want || !caller.TagFromClaim {
+			t.Errorf("%s: got tag %q (from the claim: %t) and error %v, want %q", c.name, caller.Tag, caller.TagFromClaim, err, c.want)
 		}
 	}
 }
@@ -165,7 +186,7 @@ func TestTokenOfAnotherIssuerSelectsNoClient(t *testing.T) {
 			{URL: ours.url, Audiences: []string{"weir"}, Algorithms: []string{"ES256"}},
 		},
 		Held:    []Held{{Name: "ci", Kind: policy.User, Token: "held"}},
-		Clients: []Client{{Name: "builds", Token: TokenMatch{ours.url, map[string]string{"sub": "builds"}}, Credentials: []string{"ci"}}},
+		Clients: []Client{{Name: "builds", Token: TokenMatch{ours.url, map[string]string{"sub": "builds"}, ""}, Credentials: []string{"ci"}}},
 	})
 	if c, err := b.Identify(requestWith(ours.bearer(map[string]any{"sub": "builds"}))); err != nil || c.Client != "builds" {
 		t.Errorf("own issuer: %+v, %v", c, err)

@@ -48,6 +48,7 @@ func newPool(health *Health, client Client, held map[string]Caller) *Pool {
 		c := held[name]
 		c.Client, c.Share, c.Priority = client.Name, client.Share, client.Priority
 		c.Scope, c.Debug, c.Pool = client.Scope, client.Debug, p
+		c.TagFromClaim = client.Token.Tag != ""
 		p.held = append(p.held, c)
 	}
 	return p

@@ -102,6 +102,10 @@ type Caller struct {
 	Scope *policy.Scope
 	// Debug permits the request header Weir-Debug.
 	Debug bool
+	// Tag is the value of the claim that [TokenMatch] names for tags, or empty. TagFromClaim is set if the client has such
+	// a claim.
+	Tag          string
+	TagFromClaim bool
 	// Pool holds the credentials of a configured client. The other fields then describe the selected credential,
 	// initially the first credential. Pool is nil for a passed-through credential.
 	Pool *Pool

@@ -174,11 +174,12 @@ type Operation struct {
 	Max    time.Duration `json:"max_ns"`
 }
 
-// Spender is the cost of a client and an operation in the last hour.
+// Spender is the cost of a client in the last hour, for one operation or for one tag.
 type Spender struct {
 	// Client is the name of the client, or the account of a client without a name.
 	Client    string `json:"client"`
-	Operation string `json:"operation"`
+	Operation string `json:"operation,omitempty"`
+	Tag       string `json:"tag,omitempty"`
 	Requests  uint32 `json:"requests"`
 	// Spent is the consumed quota as far as it is known. Upstream is the number of requests to the upstream. Saved is
 	// the number of responses that consumed no quota, but would have consumed quota without Weir.
@@ -187,7 +188,7 @@ type Spender struct {
 	Saved    uint32 `json:"saved"`
 }
 
-type spenderKey struct{ client, operation string }
+type spenderKey struct{ client, operation, tag string }
 
 // histogram counts durations in buckets whose bounds double.
 type histogram struct {
@@ -241,15 +242,15 @@ func listOperations(c *counts[string], period int64) []Operation {
 }
 
 // listSpenders returns all spenders, most expensive first.
-func listSpenders(c *counts[spenderKey], period int64) []Spender {
+func listSpenders(c *counts[spenderKey], others spenderKey, period int64) []Spender {
 	list := make([]Spender, 0, len(c.rows)+1)
-	for key, n := range c.sums(spenderKey{others, others}, period) {
+	for key, n := range c.sums(others, period) {
 		if n.requests+n.upstream > 0 {
-			list = append(list, Spender{key.client, key.operation, n.requests, n.spent, n.upstream, n.saved})
+			list = append(list, Spender{key.client, key.operation, key.tag, n.requests, n.spent, n.upstream, n.saved})
 		}
 	}
 	slices.SortFunc(list, func(a, b Spender) int {
-		return cmp.Or(cmp.Compare(b.Spent, a.Spent), cmp.Compare(b.Upstream, a.Upstream), cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Client, b.Client), cmp.Compare(a.Operation, b.Operation))
+		return cmp.Or(cmp.Compare(b.Spent, a.Spent), cmp.Compare(b.Upstream, a.Upstream), cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Client, b.Client), cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Tag, b.Tag))
 	})
 	return list
 }

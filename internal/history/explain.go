@@ -202,6 +202,7 @@ func reason(detail string) string {
 		"inbound":        "this address exceeds the request rate that the gateway allows",
 		"overload":       "too many requests wait in this gateway",
 		"drain":          "this gateway is shutting down and could not wait for the response",
+		"tag":            "the request field Weir-Tag is invalid",
 		"scope":          "the client is not allowed to call this operation",
 		"credential":     "the credential of this client is not usable at the moment",
 		"identity":       "the issuer of the client's token does not respond",

@@ -49,8 +49,9 @@ type History struct {
 	requests   uint64     // since the start of the process
 	points     ring[point]
 	operations *counts[string]
-	spenders   *counts[spenderKey]
-	state      any // nil before the first poll
+	spenders   *counts[spenderKey] // by client and operation
+	tags       *counts[spenderKey] // by client and tag
+	state      any                 // nil before the first poll
 	watchers   map[*Watcher]bool
 	closed     bool
 
@@ -69,6 +70,7 @@ type listedAccount struct {
 const (
 	maxOperations = 128
 	maxSpenders   = 512
+	maxTags       = 512
 	maxNameLength = 120 // bytes
 )
 
@@ -84,7 +86,7 @@ const (
 func New(s Sources) *History {
 	return &History{
 		sources: s, listSoon: make(chan struct{}, 1),
-		operations: newCounts[string](maxOperations), spenders: newCounts[spenderKey](maxSpenders),
+		operations: newCounts[string](maxOperations), spenders: newCounts[spenderKey](maxSpenders), tags: newCounts[spenderKey](maxTags),
 		samples: budgetSamples{}, accounts: map[string]listedAccount{}, watchers: map[*Watcher]bool{},
 	}
 }
@@ -135,7 +137,10 @@ func (h *History) Observe(r *proxy.Record) {
 		p.results[slices.Index(results(), result)]++
 	}
 	h.operations.add(operation, now, c)
-	h.spenders.add(spenderKey{client, operation}, now, c)
+	h.spenders.add(spenderKey{client: client, operation: operation}, now, c)
+	if r.Tag != "" {
+		h.tags.add(spenderKey{client: client, tag: truncated(r.Tag)}, now, c)
+	}
 	if len(h.watchers) == 0 {
 		return
 	}
@@ -331,10 +336,11 @@ type Accounts struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Costs are the costs of operations and clients in the last hour.
+// Costs are the costs of operations and clients in the last hour. Tags contains the costs of requests with a tag.
 type Costs struct {
 	Operations []Operation `json:"operations"`
 	Spenders   []Spender   `json:"spenders"`
+	Tags       []Spender   `json:"tags"`
 }
 
 // Series returns the last hour.
@@ -382,7 +388,11 @@ func (h *History) Costs() Costs {
 
 func (h *History) costs(now time.Time) Costs {
 	last := interval(now, periodLength)
-	return Costs{listOperations(h.operations, last), listSpenders(h.spenders, last)}
+	return Costs{
+		listOperations(h.operations, last),
+		listSpenders(h.spenders, spenderKey{client: others, operation: others}, last),
+		listSpenders(h.tags, spenderKey{client: others, tag: others}, last),
+	}
 }
 
 // allAccounts returns all known accounts by name. listing must be held.

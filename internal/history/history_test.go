@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -153,17 +154,21 @@ func TestSeriesCountResults(t *testing.T) {
 func TestCostsByOperationAndClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
-		for range 99 {
+		for range 98 {
 			w.Observe(hit(1))
 		}
-		w.Observe(miss())
+		release, nightly := hit(1), miss()
+		release.Tag, nightly.Tag = "release", "nightly"
+		w.Observe(release)
+		w.Observe(nightly)
 		w.Observe(&proxy.Record{Status: 200, Operation: "unknown", Route: "/repos/{owner}/{repo}/pulls", Account: "0a1b", Outcome: "validated", Cache: "weir; fwd=stale; fwd-status=304", Attempts: 1, Elapsed: time.Second})
 		want := Costs{
 			Operations: []Operation{
 				{"users/get", 100, 99, 0, 2, 805808, 951 * time.Microsecond, 40 * time.Millisecond},
 				{"/repos/{owner}/{repo}/pulls", 1, 0, 1, 1, time.Second, time.Second, time.Second},
 			},
-			Spenders: []Spender{{"builds", "users/get", 100, 1, 2, 99}, {"0a1b", "/repos/{owner}/{repo}/pulls", 1, 0, 1, 0}},
+			Tags:     []Spender{{"builds", "", "nightly", 1, 1, 2, 0}, {"builds", "", "release", 1, 0, 0, 1}},
+			Spenders: []Spender{{"builds", "users/get", "", 100, 1, 2, 99}, {"0a1b", "/repos/{owner}/{repo}/pulls", "", 1, 0, 1, 0}},
 		}
 		got := w.Costs()
 		for i := range got.Operations { // quantiles are estimates
@@ -176,7 +181,7 @@ func TestCostsByOperationAndClient(t *testing.T) {
 			t.Error(diff)
 		}
 		time.Sleep(time.Hour + time.Minute)
-		if got := w.Costs(); len(got.Operations)+len(got.Spenders) > 0 {
+		if got := w.Costs(); len(got.Operations)+len(got.Spenders)+len(got.Tags) > 0 {
 			t.Errorf("after an hour: %v", got)
 		}
 	})
@@ -202,7 +207,9 @@ func TestQuantilesAreCloseToExactValues(t *testing.T) {
 func TestNamesAreBounded(t *testing.T) {
 	w := newFixture(t)
 	for range 1000 {
-		w.Observe(miss())
+		frequent := miss()
+		frequent.Tag = "nightly"
+		w.Observe(frequent)
 	}
 	heap := func() uint64 {
 		runtime.GC()
@@ -215,6 +222,7 @@ func TestNamesAreBounded(t *testing.T) {
 			w.Observe(&proxy.Record{
 				Status: 200, Method: fmt.Sprintf("M%d", i), Operation: "unknown", Route: fmt.Sprintf("/%d/%s", i, strings.Repeat("x", 500)),
 				Account: fmt.Sprintf("token-%d", i), Client: fmt.Sprintf("client-%d", i), Cache: "weir; fwd=uri-miss", Attempts: 1,
+				Tag: fmt.Sprintf("run-%d", i),
 			})
 		}
 	}
@@ -225,14 +233,21 @@ func TestNamesAreBounded(t *testing.T) {
 		t.Errorf("the heap grew from %d to %d bytes", before, after)
 	}
 	costs := w.Costs()
-	if len(costs.Operations) != maxOperations+1 || len(costs.Spenders) != maxSpenders+1 {
-		t.Errorf("%d operations, %d spenders", len(costs.Operations), len(costs.Spenders))
+	if len(costs.Operations) != maxOperations+1 || len(costs.Spenders) != maxSpenders+1 || len(costs.Tags) != maxTags+1 {
+		t.Errorf("%d operations, %d spenders, %d tags", len(costs.Operations), len(costs.Spenders), len(costs.Tags))
+	}
+	tagged := uint32(0)
+	for _, s := range costs.Tags {
+		tagged += s.Requests
+	}
+	if tagged != 101000 || !slices.Contains(costs.Tags, Spender{"builds", "", "nightly", 1000, 1000, 2000, 0}) {
+		t.Errorf("%d requests with tags, want 101000 with those of the frequent tag", tagged)
 	}
 	var requests uint32
 	found := false
 	for _, s := range costs.Spenders {
 		requests += s.Requests
-		found = found || s == Spender{"builds", "users/get", 1000, 1000, 2000, 0}
+		found = found || s == Spender{"builds", "users/get", "", 1000, 1000, 2000, 0}
 		if len(s.Operation) > maxNameLength {
 			t.Fatalf("a name has %d bytes", len(s.Operation))
 		}

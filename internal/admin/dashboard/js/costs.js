@@ -1,4 +1,4 @@
-// The panels about costs: quota by client and operation, cache hits and slow operations.
+// The panels about costs: quota by client, operation and tag, cache hits and slow operations.
 
 import { byId, el, label, placeholder, table } from "./dom.js";
 import { brief, count, formatNanoseconds, percent } from "./format.js";
@@ -68,6 +68,15 @@ function spendList(clients) {
   return table([{ name: "Client", class: "first" }, { name: "Spent", num: true }, { name: "Saved", num: true }], rows, { class: "grid matrix" });
 }
 
+/** Draws the quota that the requests with each tag spent. */
+function drawTags() {
+  const { tags } = model.costs;
+  const rows = tags.slice(0, MAX_ROWS).map((s) => [label(s.tag, "strong"), label(s.client), el("b", {}, brief(s.spent)), brief(s.upstream), el("span", { class: "good-text" }, brief(s.saved))]);
+  const columns = [{ name: "Tag" }, { name: "Client" }, { name: "Spent", num: true }, { name: "Forwarded", num: true, class: "late" }, { name: "Saved", num: true }];
+  const more = tags.length > MAX_ROWS ? el("p", { class: "more note" }, `and ${count(tags.length - MAX_ROWS)} more tags`) : null;
+  byId("tags").replaceChildren(...[rows.length ? table(columns, rows) : null, more].filter(Boolean));
+}
+
 /** Draws the share of cache hits of each operation. */
 function drawHitRatio() {
   const parent = byId("ratio");
@@ -107,6 +116,7 @@ function drawSlowest() {
 
 const draw = () => {
   drawSpend();
+  drawTags();
   drawHitRatio();
   drawSlowest();
 };

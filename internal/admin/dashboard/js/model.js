@@ -6,7 +6,7 @@
  * @typedef {{rate: number, ends: string, early?: boolean}} Forecast
  * @typedef {{account: string, kind: string, in_flight: number, concurrent: number, blocked_until?: string, closed_since?: string,
  *   budgets: Budget[]|null, waiting?: number, forecasts?: Record<string, Forecast>}} Account
- * @typedef {{id: string, start: string, method: string, route: string, operation: string, account: string, client?: string,
+ * @typedef {{id: string, start: string, method: string, route: string, operation: string, account: string, client?: string, tag?: string,
  *   resource: string, status: number, bytes: number, elapsed_ns: number, cache: string, background?: boolean, waited_ns: number,
  *   attempts: number, spent: number, error?: string, trace_id?: string, outcome: string, result: string, why: string,
  *   stages?: {name: string, start_ns: number, elapsed_ns: number, detail?: string, failed?: boolean}[]}} Request
@@ -24,7 +24,7 @@ export const model = {
   /** Set after the first state event. */ ready: false,
   /** The reason why the accounts cannot be listed. */ error: "",
   /** @type {{start: number, step: number, values: Record<string, number[]>}|null} */ series: null,
-  costs: { operations: [], spenders: [] },
+  costs: { operations: [], spenders: [], tags: [] },
   /** @type {any} */ state: null,
   /** @type {Request[]} */ requests: [],
   /** Set after the list of requests has been loaded. */ requestsLoaded: false,
@@ -149,7 +149,7 @@ export function resetTo(requests, series, sent) {
   model.requests = [...newer, ...requests].slice(0, MAX_REQUESTS);
   model.requestsLoaded = true;
   model.series = { start: series.start, step: series.step, values: series.values };
-  model.costs = { operations: series.operations, spenders: series.spenders };
+  model.costs = { operations: series.operations, spenders: series.spenders, tags: series.tags };
   for (const topic of ["requests", "series", "costs"]) changed(topic);
 }
 

@@ -23,7 +23,7 @@ function filterRequests() {
   const result = form.outcome.value;
   return (paused ?? model.requests)
     .filter((r) => !result || r.result === result)
-    .filter((r) => !text || [r.operation, r.route, r.client, r.account, r.cache, r.method, String(r.status), r.id, r.error].some((s) => s?.toLowerCase().includes(text)));
+    .filter((r) => !text || [r.operation, r.route, r.client, r.tag, r.account, r.cache, r.method, String(r.status), r.id, r.error].some((s) => s?.toLowerCase().includes(text)));
 }
 
 const createPill = (outcome) => el("span", { class: "pill", "data-outcome": outcome }, outcome);
@@ -93,6 +93,7 @@ function recordList(r) {
     ["Cache-Status", r.cache || "–"],
     ["Request ID", r.id],
   ];
+  if (r.tag) rows.push(["Tag", r.tag]);
   if (r.trace_id) rows.push(["Trace", r.trace_id]);
   if (r.error) rows.push(["Error", r.error]);
   return el("dl", { class: "facts" }, ...rows.flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)]));

@@ -1,0 +1,113 @@
+package proxy
+
+import (
+	"bytes"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// withTagClaim makes every client have a token whose claim for tags has this value.
+func withTagClaim(claim string) option {
+	return func(c *Config) {
+		c.Identify = func(r *http.Request) (Identity, error) {
+			id, err := identifyByToken(r)
+			id.Tag, id.TagFromClaim = claim, true
+			return id, err
+		}
+	}
+}
+
+func TestTagIsRecordedButNotForwarded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := newWorld(t, nothing, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		longest := strings.Repeat("x", 64)
+		for _, c := range []struct{ field, want string }{
+			{"Weir-Tag: acme/widgets:nightly_4.2@main-1", "acme/widgets:nightly_4.2@main-1"}, {"weir-tag: light_mode", "light_mode"},
+			{"Weir-Tag: " + longest, longest}, {"Weir-Tag: ", ""}, {"Weir-Tags: x", ""},
+		} {
+			for _, path := range []string{"/repos/a/b/subscribers", "/undocumented/path"} {
+				w.want("status with "+c.field, w.get(path, c.field, "Cache-Control: no-cache").StatusCode, http.StatusOK)
+				w.want("tag of "+c.field, w.gateway.Recent()[0].Tag, c.want)
+			}
+		}
+		for _, r := range w.seen.all() {
+			for name := range r.Header {
+				if strings.HasPrefix(name, "Weir-") {
+					t.Errorf("%s: %s was forwarded", r.URL.Path, name)
+				}
+			}
+		}
+		w.want("requests upstream", w.upstreamSaw(), 10)
+		w.want("access lines with the tag", strings.Count(log.String(), " tag=light_mode\n"), 2)
+		w.want("access lines with any tag", strings.Count(log.String(), " tag="), 6)
+	})
+}
+
+func TestInvalidTagIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := newWorld(t, nothing, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		invalid := []string{
+			"evil" + strings.Repeat("x", 61), "evil\tx", "evil\x80", "evilä", "ghp_evil" + strings.Repeat("x", 32), "run:weir_evil" + strings.Repeat("a", 22),
+		}
+		for _, c := range " !\"#$%&'()*+,;<=>?[\\]^`{|}~" {
+			invalid = append(invalid, "evil"+string(c)+"x")
+		}
+		for _, value := range invalid {
+			r := w.get("/repos/a/b/subscribers", "Weir-Tag: "+value)
+			if r.StatusCode != http.StatusBadRequest || !strings.Contains(r.body, "Weir-Tag must be") || !strings.Contains(r.Header.Get("Cache-Status"), "detail=tag") {
+				t.Errorf("%q: %d with %s: %s", value, r.StatusCode, r.Header.Get("Cache-Status"), r.body)
+			}
+			w.want("recorded tag", w.gateway.Recent()[0].Tag, "")
+			if strings.Contains(r.body+log.String(), "evil") {
+				t.Fatalf("%q is in the response or in the log", value)
+			}
+		}
+		w.want("status with two fields", w.get("/repos/a/b/subscribers", "Weir-Tag: a", "Weir-Tag: b").StatusCode, http.StatusBadRequest)
+		w.want("requests upstream", w.upstreamSaw(), 0)
+	})
+}
+
+// A claim is verified, and the field is not. A client cannot change its claims, so an invalid claim is no error.
+func TestClaimReplacesTheTagField(t *testing.T) {
+	for _, c := range []struct{ name, claim, want string }{
+		{"valid", "acme/widgets", "acme/widgets"},
+		{"missing", "", ""},
+		{"invalid", "evil\ntag", ""},
+		{"too long", strings.Repeat("x", 65), ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nothing, withTagClaim(c.claim))
+			for _, field := range []string{"X-A: b", "Weir-Tag: forged", "Weir-Tag: not valid"} {
+				w.want(c.name+" claim with "+field, w.get("/repos/a/b/subscribers", field).StatusCode, http.StatusOK)
+				w.want(c.name+" claim with "+field, w.gateway.Recent()[0].Tag, c.want)
+			}
+		})
+	}
+}
+
+func TestBackgroundRequestsHaveTheTagOfTheirCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var records recordLog
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "max-age=10, stale-while-revalidate=600")
+		}, func(c *Config) { c.Observe = records.observe })
+		w.get("/repos/a/b/subscribers")
+		time.Sleep(time.Minute)
+		w.get("/repos/a/b/subscribers", "Weir-Tag: nightly")
+		synctest.Wait()
+		found := false
+		for _, r := range records.list {
+			if r.Background {
+				found = true
+				w.want("tag of the background request", r.Tag, "nightly")
+			}
+		}
+		w.want("a background request was sent", found, true)
+	})
+}
