@@ -151,7 +151,7 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		if !ok {
 			refuse(s.Budget, until)
 		}
-		if at := l.pace - batchBurst; c.Batch && now < at && s.Of == "" {
+		if at := l.pace - evenBurst; c.Paced && now < at && s.Of == "" {
 			refuse(s.Budget, at)
 		}
 		if len(c.Clients) == 0 || s.Of != "" {

@@ -66,9 +66,9 @@ type Claim struct {
 	Client  string
 	Clients []policy.ClientBudget
 	Share   int
-	// Batch marks a claim that leaves the last part of a primary window to other claims, and whose costs are spread
-	// evenly over sliding windows.
-	Batch bool
+	// Batch marks a claim that leaves the last part of a primary window to other claims. Paced marks a claim that waits
+	// for the even pace of sliding windows.
+	Batch, Paced bool
 }
 
 // Permit allows one request to be sent, and reserves its cost in every budget of its account. It contains no secret.

@@ -53,6 +53,7 @@ func (m *mergeModel) claim() Claim {
 	c.Operation = rapid.SampledFrom([]string{"x", "y"}).Draw(m.T, "operation")
 	c.Resource = rapid.SampledFrom(mergeResources).Draw(m.T, "resource")
 	c.CreatesContent, c.Batch = rapid.Bool().Draw(m.T, "creates"), rapid.Bool().Draw(m.T, "batch")
+	c.Paced = rapid.Bool().Draw(m.T, "paced")
 	return c
 }
 

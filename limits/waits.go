@@ -83,8 +83,8 @@ func (p *Part) Waits(budget string, now int64) (list []Wait) {
 // share returns the weight of the claim's client.
 func (c *Claim) share() int64 { return int64(max(1, c.Share)) }
 
-// batchBurst is the time for which batch requests may be ahead of the pace of a log.
-const batchBurst = second / 2
+// evenBurst is the time for which paced claims may be ahead of the pace of a log.
+const evenBurst = second / 2
 
 // interval returns the time that a cost adds to the pace of a log, which spreads the costs evenly over the window.
 func (s Spend) interval(limit int64) int64 { return s.Cost * s.Window.Microseconds() / max(1, limit) }

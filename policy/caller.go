@@ -46,6 +46,8 @@ type Caller struct {
 	// Share is the weight of the client in the queue of its account; zero counts as 1.
 	Share    int
 	Priority Priority
+	// Paced means that the client's requests are spread evenly over sliding windows.
+	Paced bool
 	// Clients divides the primary windows of the account among its clients. It is empty if the account has one client.
 	Clients []ClientBudget
 }

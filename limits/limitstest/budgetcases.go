@@ -255,7 +255,6 @@ var unlimitedCases = []testCase{
 		for range 300 {
 			h.spend(c, silent())
 		}
-		time.Sleep(20 * second) // a batch request waits for the even pace of points
 		batch := c
 		batch.Batch = true
 		h.spend(batch, limits.Outcome{Sent: true, Answered: true, Ended: true, Failed: true})

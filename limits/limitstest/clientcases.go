@@ -161,7 +161,7 @@ var clientCases = []testCase{
 	}},
 	{"requests of batch clients are spread over a sliding window", func(h *harness) {
 		c, began := get("core"), time.Now()
-		c.Batch = true
+		c.Paced = true
 		n, d := h.repeat(c)
 		h.check("requests at once", n, 8) // of 15 in a second
 		h.check("reason", d.Reason, limits.Points)

@@ -30,6 +30,7 @@ type Contender struct {
 func (r *run) contend(ctx context.Context, f *Contender) {
 	caller := policy.Caller{
 		Kind: r.scenario.Upstream.Kind, Account: accountName(0), Client: f.Name, Share: f.Share, Priority: f.Priority,
+		Paced: f.Priority == policy.Batch,
 	}
 	for _, other := range r.scenario.Contenders {
 		caller.Clients = append(caller.Clients, policy.ClientBudget{Client: other.Name, Guarantee: other.Guarantee, Limit: other.Limit})

@@ -69,8 +69,8 @@ func (s step) String() string {
 		return fmt.Sprintf("wait %v", s.pass)
 	case admits:
 		c := s.claim
-		return fmt.Sprintf("admit %d: %s of %s, %d points, content %v, %v CPU, batch %v", c.ID, c.Operation,
-			c.Resource, c.Points, c.CreatesContent, c.CPU, c.Batch)
+		return fmt.Sprintf("admit %d: %s of %s, %d points, content %v, %v CPU, batch %v, paced %v", c.ID, c.Operation,
+			c.Resource, c.Points, c.CreatesContent, c.CPU, c.Batch, c.Paced)
 	case settles:
 		return fmt.Sprintf("settle %d: %+v, reset in %v, date %v off", s.claim.ID, s.outcome.Outcome, s.outcome.reset,
 			s.outcome.date)
@@ -146,7 +146,7 @@ func drawOutsideUse(t *rapid.T) (history []step) {
 			pass = drawPause(t)
 		}
 		c := drawClaim(t)
-		c.ID, c.Resource, c.Batch = id+1, policy.Core, false
+		c.ID, c.Resource, c.Batch, c.Paced = id+1, policy.Core, false, false
 		if c.Operation == policy.GraphQL {
 			c.Operation = "users/get"
 		}
@@ -204,7 +204,7 @@ func drawClaim(t *rapid.T) limits.Claim {
 		CreatesContent: rapid.Bool().Draw(t, "content"),
 		CPU: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond, time.Second, time.Hour}).
 			Draw(t, "CPU"),
-		Batch: rapid.IntRange(0, 3).Draw(t, "batch") == 3,
+		Batch: rapid.IntRange(0, 3).Draw(t, "batch") == 3, Paced: rapid.IntRange(0, 3).Draw(t, "paced") == 3,
 	}
 	if c.Resource == policy.GraphQL {
 		c.Operation = policy.GraphQL

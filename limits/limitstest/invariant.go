@@ -94,7 +94,7 @@ var invariants = []invariant{
 		}
 		time.Sleep(10 * second)
 		c := d.claim
-		c.ID, c.Batch = 1000, false
+		c.ID, c.Batch, c.Paced = 1000, false, false
 		// Several budgets may refuse in sequence. Unconfirmed requests of an ended window may refuse again.
 		for range 10 {
 			_, refusal := b.admit(c)

@@ -245,9 +245,9 @@ func (a *outage) sleep(t *testing.T, d time.Duration) {
 }
 
 // mayGrant records a permit that a ledger granted without its store. If the model refuses the claim, mayGrant returns
-// an error text. The slow start of a window and the batch reserve are not required without a store.
+// an error text. The slow start of a window, the batch reserve and the pace are not required without a store.
 func (m *model) mayGrant(c limits.Claim, now int64) (violation string) {
-	c.Batch = false
+	c.Batch, c.Paced = false, false
 	w := m.window(c.Resource)
 	started := w.slowStarted
 	if !w.answered {

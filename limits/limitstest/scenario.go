@@ -162,6 +162,7 @@ func (r *run) client(replica, account, n int) *client {
 		Share:    1 + rng.IntN(5),
 		Priority: []policy.Priority{policy.Normal, policy.Interactive, policy.Batch}[rng.IntN(3)],
 	}
+	c.caller.Paced = c.caller.Priority == policy.Batch
 	c.pattern = pattern(rng.IntN(int(patterns)))
 	c.maxWait = upTo(rng, 2*s.Rules.Points.Window)
 	for i := range c.ops {
@@ -177,7 +178,7 @@ func (r *run) client(replica, account, n int) *client {
 	}
 	if s.Backlog {
 		c.pattern, c.maxWait = overload, 100*time.Hour
-		c.caller.Priority = policy.Normal
+		c.caller.Priority, c.caller.Paced = policy.Normal, false
 	}
 	return c
 }

@@ -117,9 +117,9 @@ type needCall struct {
 	Share  int64 `json:"share"`
 	// Resource means that the budget counts the requests of a resource.
 	Resource bool `json:"resource"`
-	// Interval is the time that the claim adds to the pace of the budget. A batch claim waits for the pace.
+	// Interval is the time that the claim adds to the pace of the budget. A paced claim waits for it.
 	Interval int64 `json:"interval"`
-	Batch    bool  `json:"batch"`
+	Paced    bool  `json:"paced"`
 	// Guarantees are tokens that the claim must leave to other clients, as far as these clients have not used them.
 	Guarantees []guaranteeCall `json:"guarantees,omitempty"`
 }
@@ -326,7 +326,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 	for i, needs := range x.needs {
 		var list []needCall
 		for _, n := range needs {
-			need := needCall{Budget: x.indexes[n.Budget], Cost: n.Cost, Limit: n.Limit, Client: -1, Share: n.Share, Resource: n.Reason == limits.Primary, Interval: n.Interval, Batch: x.claims[i].claim.Batch}
+			need := needCall{Budget: x.indexes[n.Budget], Cost: n.Cost, Limit: n.Limit, Client: -1, Share: n.Share, Resource: n.Reason == limits.Primary, Interval: n.Interval, Paced: x.claims[i].claim.Paced}
 			if n.Client != "" {
 				need.Client = x.indexes[n.Client]
 			} else if len(x.claims[i].claim.Clients) == 0 {

@@ -185,8 +185,8 @@ local function claim(needs)
     elseif n.share > 0 and must_leave(n, free) then
       leaving = n
     end
-    local early = (t.pace or 0) - BATCH_BURST
-    if n.batch and now < early then refuse(n, early) end
+    local early = (t.pace or 0) - PACE_BURST
+    if n.paced and now < early then refuse(n, early) end
   end
   if refusing then return {granted = false, budget = refusing.budget, at = int(refused_until)} end
   if keeping then
