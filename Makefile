@@ -23,7 +23,7 @@ PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 win
 # The Redis server that tests start.
 SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 
-.PHONY: help build demo test e2e lint check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens soak conformance clients h2spec generate rules release deploy-check cover fmt clean needs
+.PHONY: help build demo test e2e lint check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens shares soak conformance clients h2spec generate rules release deploy-check cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,11 @@ bench-savings: ## Measure how much quota two days of different traffic cost: fiv
 
 bench-tokens: ## Send WEIR_TOKENS (300,000) made-up tokens to a gateway, and measure its memory: two minutes.
 	WEIR_TOKENS=$${WEIR_TOKENS:-300000} $(GO) test -count=1 -timeout 1800s -v -run TestMadeUpTokens ./cmd/weir
+
+shares: needs ## Run a script without a pause, gh and a job on one account for half an hour, and draw docs/shares.svg.
+	@.ci/need gh
+	$(GO) test -tags e2e,soak -c -o bin/e2e.test ./e2e
+	cd e2e && WEIR_PICTURE=../docs/shares.svg ../bin/e2e.test -test.v -test.run '^TestAgentBesidePersonAndJob$$'
 
 soak: needs ## Run three replicas under random faults for WEIR_SOAK (10m), from the seed WEIR_SOAK_SEED.
 	$(SERVERS) WEIR_SOAK=$${WEIR_SOAK:-10m} $(GO) test -tags e2e,soak -count=1 -timeout 0 -v -run '^TestSoak$$' ./e2e

@@ -110,7 +110,7 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	}
 	for _, s := range spends {
 		l := a.log(s)
-		l.pace = max(l.pace, now) + s.interval(a.limitOf(s, w, r))
+		l.pace = min(max(l.pace, now)+s.interval(a.limitOf(s, w, r)), now+l.Window)
 	}
 	a.reserve(&reservation{id: c.ID, client: c.Client, granted: now, expiry: now + permitLife, window: w, requests: 1, holds: a.holds(c, w, spends)})
 	if !w.Confirmed {
@@ -136,7 +136,7 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	case free <= 0:
 		refuse(Concurrency, 0)
 		a.waits.add(c, 1, 0, now)
-	case !a.shared && a.waits.mustLeave(c, 1, free, a.slotsOf, now):
+	case !a.shared && a.waits.mustYield(c, 1, free, a.slotsOf, now):
 		refuse(ClientBudget, 0)
 		a.waits.add(c, 1, 0, now)
 	}
@@ -151,7 +151,7 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		if !ok {
 			refuse(s.Budget, until)
 		}
-		if at := l.pace - evenBurst; c.Paced && now < at && s.Of == "" {
+		if at := l.pace - paceTolerance; c.Paced && now < at && s.Of == "" {
 			refuse(s.Budget, at)
 		}
 		if len(c.Clients) == 0 || s.Of != "" {
@@ -160,7 +160,7 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		used := func(client string) int64 { return a.usedBy(clientScope(s, client), now) }
 		if !ok {
 			l.waits.add(c, s.Cost, until, now)
-		} else if !a.shared && l.waits.mustLeave(c, s.Cost, limit-l.Total-l.held, used, now) { // the ledger divides a shared account
+		} else if !a.shared && l.waits.mustYield(c, s.Cost, limit-l.Total-l.held, used, now) { // the ledger divides a shared account
 			refuse(ClientBudget, 0)
 			l.waits.add(c, s.Cost, 0, now)
 		}
@@ -178,7 +178,7 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	if !a.shared && !unlimited && w.divided(c) {
 		if ok, until := w.admitsClient(c, r, now); !ok {
 			refuse(ClientBudget, until)
-		} else if w.mustLeave(c, r, now) {
+		} else if w.mustYield(c, r, now) {
 			refuse(ClientBudget, 0)
 			w.waits.add(c, 1, 0, now)
 		}
@@ -194,7 +194,7 @@ func withoutPrimary(spends []Spend) []Spend {
 	return slices.DeleteFunc(slices.Clone(spends), func(s Spend) bool { return s.is(Primary) })
 }
 
-// usedBy returns what the log of a client contains.
+// usedBy returns the tokens that a client uses of a log. scope is that of the client's log.
 func (a *account) usedBy(scope string, now int64) int64 {
 	l := a.Logs[logKey(ClientBudget, scope)]
 	if l == nil {

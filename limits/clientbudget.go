@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// dividedFrom is the length of the shortest window with guarantees and limits of clients. Shorter windows return soon
-	// enough, and their sliding log is divided.
+	// dividedFrom is the length of the shortest window with guarantees and limits of clients. The quota of a shorter window
+	// returns soon enough, so only its sliding log is divided.
 	dividedFrom = 600 * second
 	// lentParts is the number of parts of a window in whose last part guarantees shrink to nothing, and limits grow to
-	// the whole window. So no quota remains unused while any client wants it.
+	// the whole window. So no quota remains unused while any client has a claim.
 	lentParts = 12
-	// paceParts is the number of parts of a window by one of which a client with an even pace may be ahead.
+	// A client with an even pace may use its quota earlier by one of paceParts parts of a window.
 	paceParts = 60
 )
 
@@ -92,7 +92,7 @@ func (w *window) admitsClient(c *Claim, r *Rules, now int64) (ok bool, until int
 	w.budgets = c.Clients
 	limit, others := w.divide(c, r, now)
 	used := w.usedBy(clientBudget(c.Resource, c.Client), nil, now)
-	return used < limit && w.free(r) > w.unused(others, nil, now), w.nextTurn(c, r, used, now)
+	return used < limit && w.free(r) > w.unused(others, nil, now), w.retryAt(c, r, used, now)
 }
 
 // free returns the requests that fit into the window.
@@ -107,10 +107,10 @@ func (w *window) free(r *Rules) int64 {
 	return limit - w.Unconfirmed.Total - w.inUse
 }
 
-// mustLeave reports whether a client must leave the rest of the window to other clients that wait.
-func (w *window) mustLeave(c *Claim, r *Rules, now int64) bool {
+// mustYield reports whether a claim must yield the rest of the window to other clients that wait.
+func (w *window) mustYield(c *Claim, r *Rules, now int64) bool {
 	used := func(client string) int64 { return w.usedBy(clientBudget(c.Resource, client), nil, now) }
-	return w.waits.mustLeave(c, 1, w.free(r), used, now)
+	return w.waits.mustYield(c, 1, w.free(r), used, now)
 }
 
 // usedBy returns the requests of a client in the open window. replicas is the use of other replicas by budget.
@@ -144,9 +144,9 @@ func (a *account) budgetOf(caller policy.Caller, resource string, r *Rules, now 
 	return b
 }
 
-// nextTurn returns the time at which a claim may be repeated that a client budget has refused: when guarantees begin to
-// shrink, or earlier at the even pace of the client. used is the use of the client.
-func (w *window) nextTurn(c *Claim, r *Rules, used, now int64) int64 {
+// retryAt returns the time of the next attempt of a claim that a client budget has refused: the start of lending or, if
+// earlier, the next request at the even pace of the client. used is the use of the client.
+func (w *window) retryAt(c *Claim, r *Rules, used, now int64) int64 {
 	at := w.end(now) - w.Length/lentParts
 	even := slices.ContainsFunc(c.Clients, func(b policy.ClientBudget) bool { return b.Client == c.Client && b.Even })
 	if usable := r.Usable(w.Limit); even && used >= w.paced(usable, now) {

@@ -35,8 +35,8 @@ type Need struct {
 	Cost, Limit int64
 	// Guarantees are tokens that the claim must leave to other clients, as far as these clients have not used them.
 	Guarantees []Guarantee
-	// Client is the budget that counts the part of the claim's client, if the account has several clients. Share is the
-	// weight of the client.
+	// Client is the budget that counts the tokens that the claim's client uses, if the account has several clients. Share is
+	// the weight of the client.
 	Client string
 	Share  int64
 	// Interval is the time in microseconds that the claim adds to the pace of a sliding log, otherwise zero.
@@ -299,10 +299,10 @@ func (p *Part) SetOthers(budget string, tokens int64) {
 	}
 }
 
-// NextTurn returns the time at which a claim may be repeated that a client budget has refused.
-func (p *Part) NextTurn(c Claim, r *Rules, now int64) int64 {
+// RetryAt returns the time of the next attempt of a claim that a client budget has refused.
+func (p *Part) RetryAt(c Claim, r *Rules, now int64) int64 {
 	w := p.window(r, c.Resource)
-	return w.nextTurn(&c, r, w.usedBy(clientBudget(c.Resource, c.Client), p.others, now), now)
+	return w.retryAt(&c, r, w.usedBy(clientBudget(c.Resource, c.Client), p.others, now), now)
 }
 
 // Report is what responses reported about one window of a resource. Reset is on the upstream's clock, and identifies

@@ -31,7 +31,8 @@ type Spend struct {
 	Window      time.Duration
 	// Merge is the time span of the spends that share one entry, or zero.
 	Merge time.Duration
-	// Of is set if Budget is ClientBudget: the log then counts the part of a client in the budget Of, without a limit.
+	// Of is set in the log of one client, whose Budget is ClientBudget. This log counts the tokens that the client uses of
+	// the budget Of, and has no limit.
 	Of Reason
 }
 
@@ -88,7 +89,7 @@ func (r *Rules) Spends(c Claim) []Spend {
 	return divided
 }
 
-// clientScope returns the scope of the log that counts the part of a client in another log.
+// clientScope returns the scope of the log that counts the tokens that a client uses of another log.
 func clientScope(s Spend, client string) string { return logKey(s.Budget, s.Scope) + ":" + client }
 
 func (r *Rules) spend(budget Reason, scope string, cost int64, limit int, window time.Duration) Spend {

@@ -12,7 +12,7 @@ type slidingLog struct {
 	// First is the time of the first spend of the newest entry.
 	First int64
 	held  int64
-	// waits contains the clients that wait for tokens. pace is the time of the next request at an even rate.
+	// waits contains the clients that wait for tokens. pace is the time at which the next paced claim is due.
 	waits waits
 	pace  int64
 }

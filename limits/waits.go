@@ -2,8 +2,8 @@ package limits
 
 import "strings"
 
-// waitTime is the time after a refusal for which a client waits for a budget. It is longer than the interval between the
-// attempts of a claim in the queue.
+// waitTime is the time after the next attempt of a refused claim for which its client still waits. It is longer than the
+// interval between the attempts of a claim in the queue.
 const waitTime = second
 
 // waits contains the clients that wait for a budget, by name. The clients that wait divide the budget by their shares.
@@ -23,11 +23,12 @@ func (ws *waits) add(c *Claim, cost, at, now int64) {
 	(*ws)[c.Client] = wait{c.share(), cost, max((*ws)[c.Client].until, max(now, at)+waitTime)}
 }
 
-// mustLeave reports whether a claim must leave the free tokens of a budget to other clients that wait. The part of a
-// client is its share of the free tokens and of the tokens that the claim's client and the waiting clients use. A client
-// may use more than its part only if the rest of the others' parts remains free. Of the tokens that are less than a
-// request for each client, the client with the largest rest gets one first. used returns the use of a client.
-func (ws waits) mustLeave(c *Claim, cost, free int64, used func(client string) int64, now int64) bool {
+// mustYield reports whether a claim must yield the free tokens of a budget to other clients that wait. The claim's client
+// and the waiting clients divide the free tokens and the tokens that they use by share: this is the part of each client.
+// A claim within the part of its client need not yield. Another claim is granted only if the unused parts of the waiting
+// clients stay free. An unused part that is smaller than a request counts only if it is larger than that of the claim's
+// client. used returns the use of a client.
+func (ws waits) mustYield(c *Claim, cost, free int64, used func(client string) int64, now int64) bool {
 	tokens, shares := free+used(c.Client), c.share()
 	for client, w := range ws {
 		if w.until <= now {
@@ -54,7 +55,7 @@ func (ws waits) mustLeave(c *Claim, cost, free int64, used func(client string) i
 	return left < cost
 }
 
-// Wait is a client of a shared account that waits for a budget. Client is the budget that counts the part of the client.
+// Wait is a client of a shared account that waits for a budget. Client is the budget that counts the use of the client.
 // Ends is the time after which the client does not wait any more.
 type Wait struct {
 	Client            string
@@ -83,8 +84,9 @@ func (p *Part) Waits(budget string, now int64) (list []Wait) {
 // share returns the weight of the claim's client.
 func (c *Claim) share() int64 { return int64(max(1, c.Share)) }
 
-// evenBurst is the time for which paced claims may be ahead of the pace of a log.
-const evenBurst = second / 2
+// paceTolerance is the time by which a paced claim may be granted before the pace of a log.
+const paceTolerance = second / 2
 
-// interval returns the time that a cost adds to the pace of a log, which spreads the costs evenly over the window.
+// interval returns the time by which a grant advances the pace of a log. The pace is the time at which the next paced
+// claim is due, if costs are spread evenly over the window.
 func (s Spend) interval(limit int64) int64 { return s.Cost * s.Window.Microseconds() / max(1, limit) }

@@ -11,7 +11,7 @@ const tagHeader = "Weir-Tag"
 var (
 	// requestTag matches a valid tag. Its characters have no meaning in logs, terminals and HTML.
 	requestTag = regexp.MustCompile(`^[A-Za-z0-9._/:@-]{1,64}$`)
-	// credentialInTag matches tokens of the API and keys of the gateway, but not names such as light_mode.
+	// credentialInTag matches upstream tokens and keys of the gateway, but not names such as light_mode.
 	credentialInTag = regexp.MustCompile(`(gh[a-z]_|github_pat_|weir_)[A-Za-z0-9]{16}`)
 )
 
@@ -19,7 +19,7 @@ func isRequestTag(text string) bool {
 	return requestTag.MatchString(text) && !credentialInTag.MatchString(text)
 }
 
-// requestTagOf returns the tag of a request, or an empty string. An invalid claim is ignored, because a client cannot change
+// requestTagOf returns the tag of a request, or an empty string. An invalid JWT claim is ignored, because a client cannot change
 // its token. An invalid field is an error.
 func requestTagOf(identity Identity, h http.Header) (string, error) {
 	if identity.TagFromClaim {

@@ -192,10 +192,11 @@ type budgetReply struct {
 type claimReply struct {
 	Granted bool `json:"granted"`
 	Budget  int  `json:"budget"`
-	// Kept means that the budget has tokens, which are guaranteed to other clients, and Left that others wait for them.
-	Kept bool  `json:"kept"`
-	Left bool  `json:"left"`
-	At   int64 `json:"at,string"`
+	// The budget may have tokens. Kept means that they are guaranteed to other clients, and Yielded that other clients wait
+	// for them.
+	Kept    bool  `json:"kept"`
+	Yielded bool  `json:"yielded"`
+	At      int64 `json:"at,string"`
 }
 
 // exchange waits for an exchange that contains the entry. Every exchange ends, because calls have deadlines.
@@ -529,7 +530,7 @@ func (x *exchange) decide(c limits.Claim, needs []limits.Need, answer claimReply
 	if answer.Budget >= 0 {
 		budget := x.call.Budgets[answer.Budget].Budget
 		i := slices.IndexFunc(needs, func(n limits.Need) bool { return n.Budget == budget })
-		if d.Reason = needs[i].Reason; answer.Left && needs[i].Client != "" {
+		if d.Reason = needs[i].Reason; answer.Yielded && needs[i].Client != "" {
 			return limits.Decision{Reason: limits.ClientBudget}
 		}
 	}
@@ -537,7 +538,7 @@ func (x *exchange) decide(c limits.Claim, needs []limits.Need, answer claimReply
 	case answer.Kept && answer.At != 0:
 		d.Reason = limits.ClientBudget
 	case answer.Kept || d.Reason == limits.ClientBudget:
-		return limits.Decision{Reason: limits.ClientBudget, Until: time.UnixMicro(x.part.NextTurn(c, x.rules, now))}
+		return limits.Decision{Reason: limits.ClientBudget, Until: time.UnixMicro(x.part.RetryAt(c, x.rules, now))}
 	}
 	if answer.At != 0 {
 		d.Until, d.Early = time.UnixMicro(answer.At-x.offset.Min), true

@@ -91,7 +91,7 @@ for i, b in ipairs(budgets) do
   for _, w in ipairs(b.waits or {}) do
     t.waits, t.scarce = t.waits or {}, max(t.scarce or 0, w.ends)
     t.waits['t:' .. w.client] = w
-    save_needed = true
+    changed['t:' .. b.budget], save_needed = true, true
   end
   if before[1] ~= l.tokens or before[2] ~= l.extra or before[3] ~= l.spent or before[4] ~= l.held or before[5] ~= l.reported
     or before[6] ~= l.windows then
@@ -110,8 +110,8 @@ local function guaranteed(need)
   return tokens
 end
 
--- The rules of waits.go follow. The table t.waits of a budget contains the clients that wait, by the field that has their
--- use. Without clients, the replicas divide the budget equally.
+-- These functions apply the rules of waits.go. The table t.waits of a budget contains the clients that wait, by the name
+-- of the field that has their use. If the account has one client, each replica counts as a client with a share of 1.
 local function own_field(n)
   if n.client >= 0 then return 't:' .. budgets[n.client + 1].budget end
   return lease_name(call.replica, budgets[n.budget + 1].budget)
@@ -135,8 +135,8 @@ local function wait(n, at)
   changed['t:' .. b.budget], save_needed = true, true
 end
 
--- Reports whether a claim must leave the free tokens of a budget to others that wait.
-local function must_leave(n, free)
+-- Reports whether a claim must yield the free tokens of a budget to other clients that wait.
+local function must_yield(n, free)
   local waits, name = total(budgets[n.budget + 1].budget).waits or {}, own_field(n)
   local tokens, shares = free + used(name), n.share
   for other, w in pairs(waits) do
@@ -164,7 +164,7 @@ end
 -- Decides a claim: a list of needs (needCall). A refusal has the index of a budget, and the time of the next attempt, or 0.
 local function claim(needs)
   if now < account.relearning_until then return {granted = false, budget = -1, at = int(account.relearning_until)} end
-  local refusing, refused_until, keeping, leaving
+  local refusing, refused_until, keeping, yielding
   local function refuse(n, at)
     if not refusing or at > refused_until then refusing, refused_until = n, at end
   end
@@ -182,11 +182,11 @@ local function claim(needs)
       end
     elseif n.guarantees and n.cost + guaranteed(n) > free then
       keeping = n
-    elseif n.share > 0 and must_leave(n, free) then
-      leaving = n
+    elseif n.share > 0 and must_yield(n, free) then
+      yielding = n
     end
-    local early = (t.pace or 0) - PACE_BURST
-    if n.paced and now < early then refuse(n, early) end
+    local due = (t.pace or 0) - PACE_TOLERANCE
+    if n.paced and now < due then refuse(n, due) end
   end
   if refusing then return {granted = false, budget = refusing.budget, at = int(refused_until)} end
   if keeping then
@@ -196,9 +196,9 @@ local function claim(needs)
     t.scarce, changed['t:' .. b.budget], save_needed = max(t.scarce or 0, now + WAIT_TIME), true, true
     return {granted = false, budget = keeping.budget, kept = true, at = spare and int(now + SECOND) or '0'}
   end
-  if leaving then
-    wait(leaving, 0)
-    return {granted = false, budget = leaving.budget, left = true, at = '0'}
+  if yielding then
+    wait(yielding, 0)
+    return {granted = false, budget = yielding.budget, yielded = true, at = '0'}
   end
   for _, n in ipairs(needs) do
     local b = budgets[n.budget + 1]
@@ -208,7 +208,7 @@ local function claim(needs)
     local spare = short(t) and 0 or b.spare
     set_tokens(b.budget, b.lease, max(b.lease.tokens, b.used, min(b.used + spare, room)))
     set_use(b.budget, b.lease, b)
-    if n.interval > 0 then t.pace = max(t.pace or 0, now) + n.interval end
+    if n.interval > 0 then t.pace = min(max(t.pace or 0, now) + n.interval, now + b.returns_after) end
     changed[lease_name(call.replica, b.budget)], changed['t:' .. b.budget] = true, true
   end
   save_needed = true
