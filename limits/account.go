@@ -211,7 +211,9 @@ func (a *account) holds(c *Claim, w *window, spends []Spend) []hold {
 		list[i] = hold{a.log(s), s.Cost, s.is(CPU)}
 	}
 	if w.divided(c) && !a.unlimited(w) {
-		list = append(list, hold{w.client(c.Client), 1, false})
+		for _, name := range c.names() {
+			list = append(list, hold{w.client(name), 1, false})
+		}
 	}
 	return list
 }

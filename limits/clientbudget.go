@@ -68,31 +68,51 @@ func (w *window) paced(limit, now int64) int64 {
 	return int64(float64(limit) * min(1, float64(elapsed)/float64(w.Length)))
 }
 
-// divide returns the limit of the claim's client in a window, and the guarantees of the other clients.
-func (w *window) divide(c *Claim, r *Rules, now int64) (limit int64, others []Guarantee) {
+// names returns the names whose budgets count a claim: the client and its group.
+func (c *Claim) names() []string {
+	if c.Group == "" {
+		return []string{c.Client}
+	}
+	return []string{c.Client, c.Group}
+}
+
+// divide returns what a claim needs of the budgets of its client and group, and the guarantees of the others.
+func (w *window) divide(c *Claim, r *Rules, now int64) (own []Need, others []Guarantee) {
 	usable := r.Usable(w.Limit)
-	limit = usable
+	for _, name := range c.names() {
+		own = append(own, Need{Budget: clientBudget(c.Resource, name), Reason: ClientBudget, Cost: 1, Limit: usable})
+	}
 	for _, b := range c.Clients {
-		switch kept := w.kept(b.Guarantee*float64(usable), now); {
-		case b.Client == c.Client:
-			limit -= w.kept((1-b.Limit)*float64(usable), now)
+		kept := w.kept(b.Guarantee*float64(usable), now)
+		switch i := slices.Index(c.names(), b.Client); {
+		case i >= 0:
+			own[i].Limit -= w.kept((1-b.Limit)*float64(usable), now)
 			if b.Even {
-				limit = min(limit, max(1, w.paced(usable, now)))
+				own[i].Limit = min(own[i].Limit, max(1, w.paced(usable, now)))
 			}
 		case kept > 0:
 			others = append(others, Guarantee{clientBudget(c.Resource, b.Client), kept})
 		}
 	}
-	return limit, others
+	return own, others
+}
+
+// remaining returns the requests that the budgets of a claim's client and group have left. replicas is the use of other
+// replicas by budget.
+func (w *window) remaining(own []Need, replicas map[string]int64, now int64) int64 {
+	left := int64(math.MaxInt64)
+	for _, n := range own {
+		left = min(left, n.Limit-w.usedBy(n.Budget, replicas, now))
+	}
+	return left
 }
 
 // admitsClient reports whether one more request of a client fits into its budget and leaves the guarantees of the other
 // clients. If the request does not fit, until is the time of the next attempt.
 func (w *window) admitsClient(c *Claim, r *Rules, now int64) (ok bool, until int64) {
 	w.budgets = c.Clients
-	limit, others := w.divide(c, r, now)
-	used := w.usedBy(clientBudget(c.Resource, c.Client), nil, now)
-	return used < limit && w.free(r) > w.unused(others, nil, now), w.retryAt(c, r, used, now)
+	own, others := w.divide(c, r, now)
+	return w.remaining(own, nil, now) > 0 && w.free(r) > w.unused(others, nil, now), w.retryAt(c, r, nil, now)
 }
 
 // free returns the requests that fit into the window.
@@ -134,22 +154,22 @@ func (w *window) unused(guarantees []Guarantee, replicas map[string]int64, now i
 // budgetOf returns what a caller may use of a resource.
 func (a *account) budgetOf(caller policy.Caller, resource string, r *Rules, now int64) Budget {
 	b := a.budget(resource, r, now, nil)
-	c := &Claim{Resource: resource, Client: caller.Client, Clients: caller.Clients}
+	c := &Claim{Resource: resource, Client: caller.Client, Group: caller.Group, Clients: caller.Clients}
 	if w := a.Windows[resource]; w != nil && w.divided(c) && !b.Unlimited {
-		limit, others := w.divide(c, r, now)
-		left := limit - w.usedBy(clientBudget(resource, c.Client), a.others, now)
-		left = max(0, min(left, int64(b.Remaining)-w.unused(others, a.others, now)))
-		b.Limit, b.Used, b.Remaining = int(limit), int(limit-left), int(left)
+		own, others := w.divide(c, r, now)
+		left := min(w.remaining(own, a.others, now), int64(b.Remaining)-w.unused(others, a.others, now))
+		b.Limit, b.Remaining = int(own[0].Limit), int(max(0, left))
+		b.Used = b.Limit - b.Remaining
 	}
 	return b
 }
 
 // retryAt returns the time of the next attempt of a claim that a client budget has refused: the start of lending or, if
-// earlier, the next request at the even pace of the client. used is the use of the client.
-func (w *window) retryAt(c *Claim, r *Rules, used, now int64) int64 {
-	at := w.end(now) - w.Length/lentParts
+// earlier, the next request at the even pace of the client. replicas is the use of other replicas by budget.
+func (w *window) retryAt(c *Claim, r *Rules, replicas map[string]int64, now int64) int64 {
+	at, usable := w.end(now)-w.Length/lentParts, r.Usable(w.Limit)
 	even := slices.ContainsFunc(c.Clients, func(b policy.ClientBudget) bool { return b.Client == c.Client && b.Even })
-	if usable := r.Usable(w.Limit); even && used >= w.paced(usable, now) {
+	if used := w.usedBy(clientBudget(c.Resource, c.Client), replicas, now); even && used >= w.paced(usable, now) {
 		at = min(at, w.end(now)-w.Length-w.Length/paceParts+int64(math.Ceil(float64(used+1)*float64(w.Length)/float64(usable))))
 	}
 	return max(at, now+second)
@@ -179,7 +199,8 @@ func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (l
 		l := w.client(b.Client)
 		l.expire(now)
 		used := l.Total + foreign[name].Spent
-		limit, _ := w.divide(&Claim{Resource: w.Resource, Client: b.Client, Clients: []policy.ClientBudget{b}}, r, now)
+		own, _ := w.divide(&Claim{Resource: w.Resource, Client: b.Client, Clients: []policy.ClientBudget{b}}, r, now)
+		limit := own[0].Limit
 		list = append(list, Budget{
 			Resource: name, Limit: int(limit), Used: int(used), Remaining: int(max(0, limit-used)), Held: int(l.held + foreign[name].Held),
 			Guarantee: int(w.kept(b.Guarantee*float64(r.Usable(w.Limit)), now)),

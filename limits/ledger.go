@@ -61,11 +61,12 @@ type Claim struct {
 	CreatesContent bool
 	// CPU is the CPU time that the upstream is expected to need.
 	CPU time.Duration
-	// Client is the name of the client, and Clients divides the budgets among the clients of the account. If Clients is
-	// empty, the budgets are not divided. Share is the weight of the client; zero counts as 1.
-	Client  string
-	Clients []policy.ClientBudget
-	Share   int
+	// Client is the name of the client, Group is the name of its group or empty, and Clients divides the budgets among the
+	// clients and groups of the account. If Clients is empty, the budgets are not divided. Share is the weight of the
+	// client; zero counts as 1.
+	Client, Group string
+	Clients       []policy.ClientBudget
+	Share         int
 	// Batch marks a claim that leaves the last part of a primary window to other claims. Paced marks a claim that waits
 	// for the even pace of sliding windows.
 	Batch, Paced bool

@@ -141,7 +141,7 @@ const defaultRetry = time.Second
 // response.
 func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time) (*Permit, error) {
 	claim.Account, claim.Kind = l.ledger.Canonical(caller.Account), caller.Kind
-	claim.Client, claim.Clients, claim.Share = caller.Client, caller.Clients, caller.Share
+	claim.Client, claim.Group, claim.Clients, claim.Share = caller.Client, caller.Group, caller.Clients, caller.Share
 	claim.Batch, claim.Paced = caller.Priority == policy.Batch, caller.Paced
 	claim.CPU = l.estimates.predict(claim.Operation)
 	l.mu.Lock()

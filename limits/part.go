@@ -101,11 +101,10 @@ func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 	}
 	whole := Need{Budget: windowPrefix + c.Resource, Reason: Primary, Cost: 1, Limit: r.Usable(w.Limit)}
 	if w.divided(c) {
-		own := Need{Budget: clientBudget(c.Resource, c.Client), Reason: ClientBudget, Cost: 1}
-		own.Limit, whole.Guarantees = w.divide(c, r, now)
-		whole.Client, whole.Share = own.Budget, c.share()
+		own, others := w.divide(c, r, now)
+		whole.Client, whole.Share, whole.Guarantees = own[0].Budget, c.share(), others
 		w.budgets = c.Clients
-		list = append(list, own)
+		list = append(list, own...)
 	}
 	return append(list, whole)
 }
@@ -154,7 +153,10 @@ func (p *Part) Touches(c Claim, named string, r *Rules) []string {
 		list = append(list, startPrefix+named, windowPrefix+named)
 	}
 	if len(c.Clients) > 0 {
-		list = append(list, clientBudget(c.Resource, c.Client), slotsPrefix+c.Client)
+		list = append(list, slotsPrefix+c.Client)
+		for _, name := range c.names() {
+			list = append(list, clientBudget(c.Resource, name))
+		}
 	}
 	for _, s := range r.Spends(c) {
 		list = append(list, logKey(s.Budget, s.Scope))
@@ -301,8 +303,7 @@ func (p *Part) SetOthers(budget string, tokens int64) {
 
 // RetryAt returns the time of the next attempt of a claim that a client budget has refused.
 func (p *Part) RetryAt(c Claim, r *Rules, now int64) int64 {
-	w := p.window(r, c.Resource)
-	return w.retryAt(&c, r, w.usedBy(clientBudget(c.Resource, c.Client), p.others, now), now)
+	return p.window(r, c.Resource).retryAt(&c, r, p.others, now)
 }
 
 // Report is what responses reported about one window of a resource. Reset is on the upstream's clock, and identifies

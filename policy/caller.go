@@ -41,8 +41,8 @@ type Caller struct {
 	// Class is the security class: callers share a private response only if their classes are equal. A class is
 	// narrower than an account, because two tokens of one user may see different resources.
 	Class string
-	// Client is the name of the configured client, or empty for pass-through.
-	Client string
+	// Client is the name of the configured client, or empty for pass-through. Group is the name of its group, if any.
+	Client, Group string
 	// Share is the weight of the client in the queue of its account; zero counts as 1.
 	Share    int
 	Priority Priority
@@ -52,9 +52,9 @@ type Caller struct {
 	Clients []ClientBudget
 }
 
-// ClientBudget is the part of each primary window of an account that one client has.
+// ClientBudget is the part of each primary window of an account that one client or group of clients has.
 type ClientBudget struct {
-	Client string
+	Client string // or group
 	// Guarantee is the fraction of the window that is kept for the client. Limit is the fraction that the client may use.
 	Guarantee, Limit float64
 	// Even means that the client's requests are spread evenly over the window.

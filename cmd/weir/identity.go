@@ -33,9 +33,12 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 		issuerURLs[i.Name] = i.URL
 		r.Issuers = append(r.Issuers, credential.Issuer{URL: i.URL, Audiences: i.Audiences, Algorithms: i.Algorithms, Skew: i.Skew})
 	}
+	for _, g := range c.Groups {
+		r.Groups = append(r.Groups, policy.ClientBudget{Client: g.Name, Guarantee: g.Guarantee, Limit: g.Limit})
+	}
 	for _, entry := range c.Clients {
 		client := credential.Client{
-			Name: entry.Name, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug,
+			Name: entry.Name, Group: entry.Group, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug,
 			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit, Even: entry.Pace == "even",
 			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims, Tag: entry.JWT.Tag},
 			Scope: &policy.Scope{Methods: entry.Methods, Operations: entry.Operations},

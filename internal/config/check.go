@@ -253,6 +253,19 @@ func (d *decoder) checkClients(c *Config) {
 		d.checkIssuer(key, issuer, issuers)
 	}
 	names, keys, guaranteed := map[string]bool{}, map[string]string{}, map[string]float64{}
+	groups := map[string]bool{}
+	for i, g := range c.Groups {
+		key := fmt.Sprintf("groups[%d]", i)
+		d.name(key+".name", g.Name, names) // groups and clients have names of one kind
+		groups[g.Name] = true
+		var credentials []string
+		for _, client := range c.Clients {
+			if client.Group == g.Name {
+				credentials = append(credentials, client.Credentials...)
+			}
+		}
+		d.checkGuarantee(key, g.Guarantee, g.Limit, credentials, accounts, guaranteed)
+	}
 	for i, client := range c.Clients {
 		key := fmt.Sprintf("clients[%d]", i)
 		d.name(key+".name", client.Name, names)
@@ -264,7 +277,8 @@ func (d *decoder) checkClients(c *Config) {
 			d.require(credentials[name], fmt.Sprintf("%s.credentials[%d]", key, j), "%q is not among credentials", name)
 		}
 		d.require(client.Share >= 1, key+".share", "%d: must be 1 or more", client.Share)
-		d.checkGuarantee(key, client, accounts, guaranteed)
+		d.require(client.Group == "" || groups[client.Group], key+".group", "%q is not among groups", client.Group)
+		d.checkGuarantee(key, client.GuaranteedPart(), client.Limit, client.Credentials, accounts, guaranteed)
 		d.checkIdentity(key, client, c.TLS, issuers)
 		d.oneOf(key+".methods", client.Methods, []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 		for j, pattern := range client.Operations {
@@ -276,20 +290,19 @@ func (d *decoder) checkClients(c *Config) {
 		"is false and there are no clients, so every request would be refused")
 }
 
-// checkGuarantee adds the guarantee of a client to the sum of each of its accounts.
-func (d *decoder) checkGuarantee(key string, client Client, accounts map[string]string, sums map[string]float64) {
-	d.require(client.Limit > 0 && client.Limit <= 1, key+".limit", "%v: must be above 0 and at most 1", client.Limit)
-	part := client.GuaranteedPart()
-	d.require(part >= 0 && part <= client.Limit, key+".guarantee", "%v: must be from 0 to the limit, %v", part, client.Limit)
+// checkGuarantee adds the guarantee of a client or group to the sum of each account of some credentials.
+func (d *decoder) checkGuarantee(key string, part, limit float64, credentials []string, accounts map[string]string, sums map[string]float64) {
+	d.require(limit > 0 && limit <= 1, key+".limit", "%v: must be above 0 and at most 1", limit)
+	d.require(part >= 0 && part <= limit, key+".guarantee", "%v: must be from 0 to the limit, %v", part, limit)
 	var own []string
-	for _, name := range client.Credentials {
+	for _, name := range credentials {
 		account := accounts[name]
 		if slices.Contains(own, account) {
 			continue
 		}
 		own = append(own, account)
 		sums[account] += part
-		d.require(sums[account] <= 1, key+".guarantee", "%v: the guarantees of the clients of credential %q exceed 1", part, name)
+		d.require(sums[account] <= 1, key+".guarantee", "%v: the guarantees for credential %q exceed 1", part, name)
 	}
 }
 

@@ -37,6 +37,7 @@ type Config struct {
 	Store       Store        `yaml:"store" desc:"where replicas share the ledger and the cache"`
 	Credentials []Credential `yaml:"credentials" desc:"upstream credentials that the gateway holds"`
 	Clients     []Client     `yaml:"clients" desc:"programs that may use the gateway, and the credentials that they may use"`
+	Groups      []Group      `yaml:"groups" desc:"groups of clients, such as teams, with a part of each primary window"`
 	Issuers     []Issuer     `yaml:"issuers" desc:"OpenID Connect issuers whose tokens (JWT) identify clients"`
 	Callers     Callers      `yaml:"callers" desc:"clients that bring their own credential"`
 	Limits      Limits       `yaml:"limits" desc:"limits of the upstream, and how the gateway obeys them"`
@@ -144,12 +145,20 @@ type Client struct {
 	Methods     []string `yaml:"methods" desc:"permitted methods; GET includes HEAD; all if empty"`
 	Operations  []string `yaml:"operations" desc:"permitted operations by ID, with * for any characters; all if empty"`
 	Credentials []string `yaml:"credentials" desc:"names of the credentials that the client may use; Weir prefers the one with the largest remaining budget that can see the resource"`
+	Group       string   `yaml:"group" desc:"name of one of the groups"`
 	Share       int      `yaml:"share" desc:"weight among the clients of one account"`
 	Priority    string   `yaml:"priority" desc:"priority in the queue of an account" enum:"interactive,normal,batch"`
 	Guarantee   float64  `yaml:"guarantee" desc:"fraction of each primary window that other clients of the account leave to this client; at least 0.05 with priority interactive"`
 	Limit       float64  `yaml:"limit" desc:"fraction of each primary window that the client may use if the account has other clients"`
 	Pace        string   `yaml:"pace" desc:"even spreads the client's requests over each primary window if the account has other clients; burst does not" enum:"burst,even"`
 	Debug       bool     `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
+}
+
+// Group is a group of clients.
+type Group struct {
+	Name      string  `yaml:"name" desc:"name for use under clients"`
+	Guarantee float64 `yaml:"guarantee" desc:"fraction of each primary window that clients of other groups leave to this group, beside the guarantees of its clients"`
+	Limit     float64 `yaml:"limit" desc:"fraction of each primary window that the clients of the group may use together"`
 }
 
 // interactiveGuarantee is the smallest guarantee of a client with priority interactive.
@@ -344,6 +353,8 @@ func setDefaults(element reflect.Value) {
 	switch entry := element.Addr().Interface().(type) {
 	case *Client:
 		*entry = Client{Share: 1, Priority: "normal", Limit: 0.9, Pace: "burst"}
+	case *Group:
+		*entry = Group{Limit: 0.9}
 	case *Issuer:
 		*entry = Issuer{Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second}
 	case *CacheOperation:

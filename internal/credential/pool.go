@@ -46,7 +46,7 @@ func newPool(health *Health, client Client, held map[string]Caller) *Pool {
 	p := &Pool{health: health, current: map[string]string{}}
 	for _, name := range client.Credentials {
 		c := held[name]
-		c.Client, c.Share, c.Priority = client.Name, client.Share, client.Priority
+		c.Client, c.Group, c.Share, c.Priority = client.Name, client.Group, client.Share, client.Priority
 		c.Paced = client.Priority == policy.Batch
 		c.Scope, c.Debug, c.Pool = client.Scope, client.Debug, p
 		c.TagFromClaim = client.Token.Tag != ""

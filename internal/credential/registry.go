@@ -44,6 +44,8 @@ type Client struct {
 	// Share and Priority order the clients of one account.
 	Share    int
 	Priority policy.Priority
+	// Group is the name of a group of Config.Groups, or empty.
+	Group string
 	// Guarantee and Limit are the client's part of each primary window (see [policy.ClientBudget]). A Limit of zero counts
 	// as 1.
 	Guarantee, Limit float64
@@ -59,7 +61,9 @@ type Config struct {
 	Egress string
 	// PassThrough accepts clients that send their own credential or no credential.
 	PassThrough bool
-	Held        []Held
+	// Groups are the budgets of groups of clients.
+	Groups []policy.ClientBudget
+	Held   []Held
 	// Clients may name held credentials only. If a request identifies several clients, the first client applies.
 	Clients []Client
 	// Authorities verify the names in client certificates.
@@ -168,15 +172,21 @@ func (r *Registry) hold(h Held) Caller {
 	return Caller{Caller: caller, Authorization: Secret(value), heldName: h.Name, source: h.Source}
 }
 
-// divide sets the client budgets of each account that several clients may use.
+// divide sets the budgets of clients and groups of each account that several clients may use.
 func (r *Registry) divide(held map[string]Caller) {
 	budgets := map[string][]policy.ClientBudget{} // by account
 	for _, client := range r.config.Clients {
 		b := policy.ClientBudget{Client: client.Name, Guarantee: client.Guarantee, Limit: cmp.Or(client.Limit, 1), Even: client.Even}
+		list := []policy.ClientBudget{b}
+		if i := slices.IndexFunc(r.config.Groups, func(g policy.ClientBudget) bool { return g.Client == client.Group }); i >= 0 {
+			list = append(list, r.config.Groups[i])
+		}
 		for _, name := range client.Credentials {
 			account := held[name].Account
-			if !slices.Contains(budgets[account], b) {
-				budgets[account] = append(budgets[account], b)
+			for _, b := range list {
+				if !slices.Contains(budgets[account], b) {
+					budgets[account] = append(budgets[account], b)
+				}
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 // clients divides each window: a person has a guarantee of 20 %, a job a limit of 50 %, and a bot a limit of 90 %.
 var clients = []policy.ClientBudget{
 	{Client: "person", Guarantee: 0.2, Limit: 1}, {Client: "job", Limit: 0.5}, {Client: "bot", Limit: 0.9},
-	{Client: "even", Limit: 1, Even: true},
+	{Client: "even", Limit: 1, Even: true}, {Client: "team", Limit: 0.3},
 }
 
 func from(client string) limits.Claim {
@@ -132,6 +132,27 @@ var clientCases = []testCase{
 		n, d = h.repeat(creates("person", 3))
 		h.check("requests of the person", n, 60)
 		h.check("reason", d.Reason, limits.Content)
+	}},
+	{"the clients of a group get no more than its limit", func(h *harness) {
+		reset, used := time.Now().Add(time.Hour).Truncate(second), 0
+		member := func(client string) limits.Claim {
+			c := from(client)
+			c.Group = "team"
+			return c
+		}
+		for range 20 {
+			used++
+			h.spend(member("bot"), reported("core", used, 100, reset))
+		}
+		for range 10 {
+			used++
+			h.spend(member("job"), reported("core", used, 100, reset))
+		}
+		_, d := h.admit(member("job"))
+		h.check("reason", d.Reason, limits.ClientBudget)
+		h.check("used", h.budget("client:core:team").Used, 30)
+		n, _ := h.fill("job", &used, reset)
+		h.check("requests of the job outside of the group", n, 40)
 	}},
 	{"a client with an even pace uses the window evenly", func(h *harness) {
 		reset, used := time.Now().Add(time.Hour).Truncate(second), 1
