@@ -76,22 +76,32 @@ func (c *Claim) names() []string {
 	return []string{c.Client, c.Group}
 }
 
-// divide returns what a claim needs of the budgets of its client and group, and the guarantees of the others.
-func (w *window) divide(c *Claim, r *Rules, now int64) (own []Need, others []Guarantee) {
+// forecast returns the requests that a client may need until the end of the window, if it continues at the mean rate of
+// the window. used is the use of the client.
+func (w *window) forecast(used, now int64) int64 {
+	left := max(0, w.end(now)-now)
+	return int64(math.Ceil(float64(used) * float64(left) / float64(max(second, w.Length-left))))
+}
+
+// divide returns what a claim needs of the budgets of its client and group, and the guarantees of the others. replicas is
+// the use of other replicas by budget.
+func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64) (own []Need, others []Guarantee) {
 	usable := r.Usable(w.Limit)
 	for _, name := range c.names() {
 		own = append(own, Need{Budget: clientBudget(c.Resource, name), Reason: ClientBudget, Cost: 1, Limit: usable})
 	}
 	for _, b := range c.Clients {
-		kept := w.kept(b.Guarantee*float64(usable), now)
-		switch i := slices.Index(c.names(), b.Client); {
-		case i >= 0:
+		if i := slices.Index(c.names(), b.Client); i >= 0 {
 			own[i].Limit -= w.kept((1-b.Limit)*float64(usable), now)
 			if b.Even {
 				own[i].Limit = min(own[i].Limit, max(1, w.paced(usable, now)))
 			}
-		case kept > 0:
-			others = append(others, Guarantee{clientBudget(c.Resource, b.Client), kept})
+			continue
+		}
+		budget, guarantee := clientBudget(c.Resource, b.Client), b.Guarantee*float64(usable)
+		used := w.usedBy(budget, replicas, now)
+		if kept := max(w.kept(guarantee, now), min(int64(guarantee), used+w.forecast(used, now))); kept > 0 {
+			others = append(others, Guarantee{budget, kept})
 		}
 	}
 	return own, others
@@ -111,7 +121,7 @@ func (w *window) remaining(own []Need, replicas map[string]int64, now int64) int
 // clients. If the request does not fit, until is the time of the next attempt.
 func (w *window) admitsClient(c *Claim, r *Rules, now int64) (ok bool, until int64) {
 	w.budgets = c.Clients
-	own, others := w.divide(c, r, now)
+	own, others := w.divide(c, r, nil, now)
 	return w.remaining(own, nil, now) > 0 && w.free(r) > w.unused(others, nil, now), w.retryAt(c, r, nil, now)
 }
 
@@ -156,7 +166,7 @@ func (a *account) budgetOf(caller policy.Caller, resource string, r *Rules, now 
 	b := a.budget(resource, r, now, nil)
 	c := &Claim{Resource: resource, Client: caller.Client, Group: caller.Group, Clients: caller.Clients}
 	if w := a.Windows[resource]; w != nil && w.divided(c) && !b.Unlimited {
-		own, others := w.divide(c, r, now)
+		own, others := w.divide(c, r, a.others, now)
 		left := min(w.remaining(own, a.others, now), int64(b.Remaining)-w.unused(others, a.others, now))
 		b.Limit, b.Remaining = int(own[0].Limit), int(max(0, left))
 		b.Used = b.Limit - b.Remaining
@@ -199,7 +209,7 @@ func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (l
 		l := w.client(b.Client)
 		l.expire(now)
 		used := l.Total + foreign[name].Spent
-		own, _ := w.divide(&Claim{Resource: w.Resource, Client: b.Client, Clients: []policy.ClientBudget{b}}, r, now)
+		own, _ := w.divide(&Claim{Resource: w.Resource, Client: b.Client, Clients: []policy.ClientBudget{b}}, r, nil, now)
 		limit := own[0].Limit
 		list = append(list, Budget{
 			Resource: name, Limit: int(limit), Used: int(used), Remaining: int(max(0, limit-used)), Held: int(l.held + foreign[name].Held),

@@ -101,7 +101,7 @@ func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 	}
 	whole := Need{Budget: windowPrefix + c.Resource, Reason: Primary, Cost: 1, Limit: r.Usable(w.Limit)}
 	if w.divided(c) {
-		own, others := w.divide(c, r, now)
+		own, others := w.divide(c, r, a.others, now)
 		whole.Client, whole.Share, whole.Guarantees = own[0].Budget, c.share(), others
 		w.budgets = c.Clients
 		list = append(list, own...)

@@ -133,6 +133,27 @@ var clientCases = []testCase{
 		h.check("requests of the person", n, 60)
 		h.check("reason", d.Reason, limits.Content)
 	}},
+	{"a client with a guarantee finds requests until the end of the window", func(h *harness) {
+		reset, used, refused := time.Now().Add(time.Hour).Truncate(second), 1, 0
+		h.spend(from("bot"), reported("core", used, 100, reset))
+		for i := 1; time.Until(reset) > 2*second; i++ {
+			time.Sleep(second)
+			if i%10 == 0 {
+				h.fill("bot", &used, reset)
+			}
+			if i%180 != 179 {
+				continue
+			}
+			if p, d := h.admit(from("person")); d.Granted {
+				used++
+				h.settled(p, reported("core", used, 100, reset))
+			} else {
+				refused++
+			}
+		}
+		h.check("refused requests of the person", refused, 0)
+		h.check("used", used >= 99, true)
+	}},
 	{"the clients of a group get no more than its limit", func(h *harness) {
 		reset, used := time.Now().Add(time.Hour).Truncate(second), 0
 		member := func(client string) limits.Claim {
