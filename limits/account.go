@@ -135,10 +135,10 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	switch free := a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))) - int64(len(a.reservations)); {
 	case free <= 0:
 		refuse(Concurrency, 0)
-		a.waits.add(c, 1, 0, now)
+		a.waits.add(c, 1, 0, now, slotsWait)
 	case !a.shared && a.waits.mustYield(c, 1, free, a.slotsOf, now):
 		refuse(ClientBudget, 0)
-		a.waits.add(c, 1, 0, now)
+		a.waits.add(c, 1, 0, now, slotsWait)
 	}
 	w := a.window(r, c.Resource)
 	unlimited := a.unlimited(w)
@@ -153,25 +153,28 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		}
 		if at := l.pace - paceTolerance; c.Paced && now < at && s.Of == "" {
 			refuse(s.Budget, at)
+			l.waits.add(c, s.Cost, at, now, waitTime)
 		}
 		if len(c.Clients) == 0 || s.Of != "" {
 			continue
 		}
 		used := func(client string) int64 { return a.usedBy(clientScope(s, client), now) }
 		if !ok {
-			l.waits.add(c, s.Cost, until, now)
+			l.waits.add(c, s.Cost, until, now, waitTime)
 		} else if !a.shared && l.waits.mustYield(c, s.Cost, limit-l.Total-l.held, used, now) { // the ledger divides a shared account
 			refuse(ClientBudget, 0)
-			l.waits.add(c, s.Cost, 0, now)
+			l.waits.add(c, s.Cost, 0, now, waitTime)
 		}
 	}
 	ok, until := w.admits(now, r, c.Batch, others[windowPrefix+c.Resource])
 	if !ok && !unlimited {
 		refuse(Primary, until)
-		w.waits.add(c, 1, until, now)
+	}
+	if fits, _ := w.admits(now, r, false, others[windowPrefix+c.Resource]); !fits && !unlimited {
+		w.waits.add(c, 1, until, now, waitTime)
 		for _, s := range spends {
 			if s.Budget == Primary { // the log of the window is divided
-				a.log(s).waits.add(c, s.Cost, until, now)
+				a.log(s).waits.add(c, s.Cost, until, now, waitTime)
 			}
 		}
 	}
@@ -180,7 +183,7 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 			refuse(ClientBudget, until)
 		} else if w.mustYield(c, r, now) {
 			refuse(ClientBudget, 0)
-			w.waits.add(c, 1, 0, now)
+			w.waits.add(c, 1, 0, now, waitTime)
 		}
 	}
 	if last != 0 {

@@ -64,6 +64,9 @@ func (w *window) kept(tokens float64, now int64) int64 {
 
 // paced returns the part of a limit that a client with an even pace may use.
 func (w *window) paced(limit, now int64) int64 {
+	if len(w.Reports) == 0 { // the end is unknown
+		return limit
+	}
 	elapsed := w.Length - max(0, w.end(now)-now) + w.Length/paceParts
 	return int64(float64(limit) * min(1, float64(elapsed)/float64(w.Length)))
 }

@@ -6,21 +6,27 @@ import "strings"
 // interval between the attempts of a claim in the queue.
 const waitTime = second
 
+// longestWait bounds the time to the next attempt. The client of a refused claim may not come back.
+const longestWait = 60 * second
+
+// slotsWait replaces waitTime for concurrency slots, which are free again soon.
+const slotsWait = second / 5
+
 // waits contains the clients that wait for a budget, by name. The clients that wait divide the budget by their shares.
 type waits map[string]wait
 
 // wait is a client with a refused claim. Cost is the cost of this claim.
 type wait struct{ share, cost, until int64 }
 
-// add records a refused claim. at is the time of its next attempt, or zero.
-func (ws *waits) add(c *Claim, cost, at, now int64) {
+// add records a refused claim. at is the time of its next attempt, or zero, and the client then waits for another time.
+func (ws *waits) add(c *Claim, cost, at, now, more int64) {
 	if len(c.Clients) == 0 {
 		return
 	}
 	if *ws == nil {
 		*ws = waits{}
 	}
-	(*ws)[c.Client] = wait{c.share(), cost, max((*ws)[c.Client].until, max(now, at)+waitTime)}
+	(*ws)[c.Client] = wait{c.share(), cost, max((*ws)[c.Client].until, min(max(now, at), now+longestWait)+more)}
 }
 
 // mustYield reports whether a claim must yield the free tokens of a budget to other clients that wait. The claim's client
@@ -48,7 +54,7 @@ func (ws waits) mustYield(c *Claim, cost, free int64, used func(client string) i
 		case client == c.Client:
 		case other >= w.cost*shares:
 			left -= other / shares
-		case other > max(own, 0) && w.cost <= free:
+		case other > max(own, 0) && w.cost <= tokens:
 			left -= w.cost
 		}
 	}
@@ -89,4 +95,9 @@ const paceTolerance = second / 2
 
 // interval returns the time by which a grant advances the pace of a log. The pace is the time at which the next paced
 // claim is due, if costs are spread evenly over the window.
-func (s Spend) interval(limit int64) int64 { return s.Cost * s.Window.Microseconds() / max(1, limit) }
+func (s Spend) interval(limit int64) int64 {
+	if s.is(CPU) || s.Window.Microseconds() >= dividedFrom { // the CPU time is an estimate, and a long window needs no pace
+		return 0
+	}
+	return s.Cost * s.Window.Microseconds() / max(1, limit)
+}

@@ -276,7 +276,7 @@ func (d *decoder) checkClients(c *Config) {
 		for j, name := range client.Credentials {
 			d.require(credentials[name], fmt.Sprintf("%s.credentials[%d]", key, j), "%q is not among credentials", name)
 		}
-		d.require(client.Share >= 1, key+".share", "%d: must be 1 or more", client.Share)
+		d.require(client.Share >= 1 && client.Share <= 1000, key+".share", "%d: must be from 1 to 1000", client.Share)
 		d.require(client.Group == "" || groups[client.Group], key+".group", "%q is not among groups", client.Group)
 		d.checkGuarantee(key, client.GuaranteedPart(), client.Limit, client.Credentials, accounts, guaranteed)
 		d.checkIdentity(key, client, c.TLS, issuers)

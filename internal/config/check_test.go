@@ -196,7 +196,7 @@ func TestClientMistakesAreReported(t *testing.T) {
 		{"no credentials", "{name: a, key: %a}", "3:11: clients[0].credentials: must name at least one credential"},
 		{"credential that does not exist", "{name: a, key: %a, credentials: [ci, ic]}", `3:119: clients[0].credentials[1]: "ic" is not among credentials`},
 		{"empty credential name", "{name: a, key: %a, credentials: [ci, ~]}", `3:114: clients[0].credentials[1]: "" is not among credentials`},
-		{"no share", "{name: a, key: %a, credentials: [ci], share: 0}", "3:127: clients[0].share: 0: must be 1 or more"},
+		{"no share", "{name: a, key: %a, credentials: [ci], share: 0}", "3:127: clients[0].share: 0: must be from 1 to 1000"},
 		{"limit of 0", "{name: a, key: %a, credentials: [ci], limit: 0}", "3:127: clients[0].limit: 0: must be above 0 and at most 1"},
 		{"limit in percent", "{name: a, key: %a, credentials: [ci], limit: 50}", "3:127: clients[0].limit: 50: must be above 0 and at most 1"},
 		{"guarantee above the limit", "{name: a, key: %a, credentials: [ci], guarantee: 0.6, limit: 0.5}", "3:131: clients[0].guarantee: 0.6: must be from 0 to the limit, 0.5"},

@@ -84,7 +84,7 @@ limits:
 weir.yaml:1:9: listen: "here" is not an address; use host:port or :port
 weir.yaml:3:20: clients[0].key: must be sha256: and 64 hexadecimal digits
 weir.yaml:3:47: clients[0].credentials[0]: "none" is not among credentials
-weir.yaml:3:61: clients[0].share: 0: must be 1 or more
+weir.yaml:3:61: clients[0].share: 0: must be from 1 to 1000
 weir.yaml:3:74: clients[0].priority: "low": must be one of interactive, normal, batch
 weir.yaml:4:5: clients[1].credentials: must name at least one credential
 weir.yaml:4:12: clients[1].name: "a" is a duplicate

@@ -154,6 +154,34 @@ var clientCases = []testCase{
 		h.check("refused requests of the person", refused, 0)
 		h.check("used", used >= 99, true)
 	}},
+	{"a batch client gets its share beside a client without a pause", func(h *harness) {
+		batch, counts := creates("job", 1), map[string]int{}
+		batch.Paced = true
+		for i := range 1200 {
+			time.Sleep(second / 5)
+			bot, _ := h.repeat(creates("bot", 1))
+			job, _ := h.repeat(batch)
+			if i >= 600 {
+				counts["bot"], counts["job"] = counts["bot"]+bot, counts["job"]+job
+			}
+		}
+		if all := counts["bot"] + counts["job"]; all < 158 || counts["job"] < 72 {
+			h.Errorf("two minutes: %v", counts)
+		}
+	}},
+	{"a batch claim that is refused for the reserve keeps nothing from others", func(h *harness) {
+		reset, used := time.Now().Add(time.Hour).Truncate(second), 0
+		for range 96 {
+			used++
+			h.spend(from("person"), reported("core", used, 100, reset))
+		}
+		batch := from("job")
+		batch.Batch = true
+		if _, d := h.admit(batch); d.Granted {
+			h.Error("the reserve was granted")
+		}
+		h.granted(from("person"))
+	}},
 	{"the clients of a group get no more than its limit", func(h *harness) {
 		reset, used := time.Now().Add(time.Hour).Truncate(second), 0
 		member := func(client string) limits.Claim {

@@ -170,8 +170,10 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 		}
 		no, at := m.tooMuch(log, limit, s.Cost, now)
 		refuse(no, s.Budget, at)
-		refuse(c.Paced && now < log.pace-sec/2, s.Budget, log.pace-sec/2) // may be half a second early
-		paces = append(paces, func() { log.pace = min(max(log.pace, now)+s.Cost*log.window/max(1, limit), now+log.window) })
+		if s.Budget != limits.CPU && s.Window < 10*time.Minute {
+			refuse(c.Paced && now < log.pace-sec/2, s.Budget, log.pace-sec/2) // may be half a second early
+			paces = append(paces, func() { log.pace = min(max(log.pace, now)+s.Cost*log.window/max(1, limit), now+log.window) })
+		}
 		p.holds = append(p.holds, holding{log, s.Cost, s.Budget == limits.CPU})
 	}
 	no, at := m.closed(w, c.Batch, now)

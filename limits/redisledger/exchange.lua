@@ -90,7 +90,8 @@ for i, b in ipairs(budgets) do
   t.ends = max(t.ends, b.ends)
   for _, w in ipairs(b.waits or {}) do
     t.waits, t.scarce = t.waits or {}, max(t.scarce or 0, w.ends)
-    t.waits['t:' .. w.client] = w
+    local known = t.waits['t:' .. w.client]
+    if not known or known.ends < w.ends then t.waits['t:' .. w.client] = w end
     changed['t:' .. b.budget], save_needed = true, true
   end
   if before[1] ~= l.tokens or before[2] ~= l.extra or before[3] ~= l.spent or before[4] ~= l.held or before[5] ~= l.reported
@@ -126,7 +127,7 @@ end
 local function wait(n, at)
   local b = budgets[n.budget + 1]
   local t = total(b.budget)
-  local name, ends = own_field(n), max(now, at) + WAIT_TIME
+  local name, ends = own_field(n), min(max(now, at), now + LONGEST_WAIT) + (b.budget == 'slots' and SLOTS_WAIT or WAIT_TIME)
   t.waits, t.scarce = t.waits or {}, max(t.scarce or 0, ends)
   if n.share > 0 then
     if t.waits[name] then ends = max(ends, t.waits[name].ends) end
@@ -154,7 +155,7 @@ local function must_yield(n, free)
     local unused = other == name and 0 or rest(other, w.share)
     if unused >= w.cost * shares then
       left = left - floor(unused / shares)
-    elseif unused > max(own, 0) and w.cost <= free then
+    elseif unused > max(own, 0) and w.cost <= tokens then
       left = left - w.cost
     end
   end
@@ -186,7 +187,10 @@ local function claim(needs)
       yielding = n
     end
     local due = (t.pace or 0) - PACE_TOLERANCE
-    if n.paced and now < due then refuse(n, due) end
+    if n.paced and now < due then
+      refuse(n, due)
+      wait(n, due)
+    end
   end
   if refusing then return {granted = false, budget = refusing.budget, at = int(refused_until)} end
   if keeping then
