@@ -187,7 +187,7 @@ func (r *sharedRun) picture() string {
 	x := func(at time.Duration) float64 { return left + width*float64(at)/float64(total) }
 	y := func(n int) float64 { return top + height - height*float64(n)/sharesLimit }
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="13">`+"\n", left+width+20, top+height+60)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="13">`+"\n", left+width+40, top+height+60)
 	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" fill="white"/>`+"\n")
 	for n := 0; n <= sharesLimit; n += 100 {
 		fmt.Fprintf(&b, `<path d="M%.0f %.1fH%.0f" stroke="#ddd"/><text x="%.0f" y="%.1f" text-anchor="end">%d</text>`+"\n", left, y(n), left+width, left-8, y(n)+4, n)
@@ -212,7 +212,7 @@ func (r *sharedRun) picture() string {
 			path += fmt.Sprintf("V%.1f", y(counts[w]))
 		}
 		fmt.Fprintf(&b, `<path d="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n", path, c.colour)
-		fmt.Fprintf(&b, `<text x="%.0f" y="%.0f" fill="%s">%s: %v requests in the windows</text>`+"\n", left+float64(i)*300, top+height+45, c.colour, c.client, counts)
+		fmt.Fprintf(&b, `<text x="%.0f" y="%.0f" fill="%s">%s: %d, %d and %d requests</text>`+"\n", left+float64(i)*300, top+height+45, c.colour, c.client, counts[0], counts[1], counts[2])
 	}
 	return b.String() + "</svg>\n"
 }

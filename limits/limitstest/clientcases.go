@@ -157,16 +157,16 @@ var clientCases = []testCase{
 	{"a batch client gets its share beside a client without a pause", func(h *harness) {
 		batch, counts := creates("job", 1), map[string]int{}
 		batch.Paced = true
-		for i := range 1200 {
-			time.Sleep(second / 5)
+		for i := range 540 {
+			time.Sleep(second / 3)
 			bot, _ := h.repeat(creates("bot", 1))
 			job, _ := h.repeat(batch)
-			if i >= 600 {
+			if i >= 360 {
 				counts["bot"], counts["job"] = counts["bot"]+bot, counts["job"]+job
 			}
 		}
-		if all := counts["bot"] + counts["job"]; all < 158 || counts["job"] < 72 {
-			h.Errorf("two minutes: %v", counts)
+		if all := counts["bot"] + counts["job"]; all < 79 || counts["job"] < 36 {
+			h.Errorf("a minute: %v", counts)
 		}
 	}},
 	{"a batch claim that is refused for the reserve keeps nothing from others", func(h *harness) {
@@ -230,12 +230,12 @@ var clientCases = []testCase{
 		h.check("requests of the bot", n, 80)
 	}},
 	{"requests of batch clients are spread over a sliding window", func(h *harness) {
-		c, began := get("core"), time.Now()
+		c, began := creates("bot", 1), time.Now()
 		c.Paced = true
 		n, d := h.repeat(c)
-		h.check("requests at once", n, 8) // of 15 in a second
-		h.check("reason", d.Reason, limits.Points)
-		for n < 900 {
+		h.check("requests at once", n, 1) // one in three quarters of a second
+		h.check("reason", d.Reason, limits.Content)
+		for n < 80 {
 			time.Sleep(time.Until(d.Until))
 			var more int
 			more, d = h.repeat(c)
