@@ -109,6 +109,9 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		spends = withoutPrimary(spends)
 	}
 	for _, s := range spends {
+		if s.Of != "" {
+			continue
+		}
 		l := a.log(s)
 		l.pace = min(max(l.pace, now)+s.interval(a.limitOf(s, w, r)), now+l.Window)
 	}
@@ -169,8 +172,11 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	ok, until := w.admits(now, r, c.Batch, others[windowPrefix+c.Resource])
 	if !ok && !unlimited {
 		refuse(Primary, until)
+		if c.Batch { // the reserve is no shortage
+			ok, _ = w.admits(now, r, false, others[windowPrefix+c.Resource])
+		}
 	}
-	if fits, _ := w.admits(now, r, false, others[windowPrefix+c.Resource]); !fits && !unlimited {
+	if !ok && !unlimited {
 		w.waits.add(c, 1, until, now, waitTime)
 		for _, s := range spends {
 			if s.Budget == Primary { // the log of the window is divided

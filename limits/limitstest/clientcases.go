@@ -27,14 +27,15 @@ func creates(client string, share int) limits.Claim {
 }
 
 // repeat spends a claim until the ledger refuses it, at most 200 times. It returns the number of grants and the refusal.
-func (h *harness) repeat(c limits.Claim) (n int, d limits.Decision) {
+// respond returns the outcome of each request.
+func (h *harness) repeat(c limits.Claim, respond func() limits.Outcome) (n int, d limits.Decision) {
 	h.Helper()
 	for ; n < 200; n++ {
 		p, d := h.admit(c)
 		if !d.Granted {
 			return n, d
 		}
-		h.settled(p, answered())
+		h.settled(p, respond())
 	}
 	return n, d
 }
@@ -42,15 +43,10 @@ func (h *harness) repeat(c limits.Claim) (n int, d limits.Decision) {
 // fill makes requests of a client until the ledger refuses one, at most 200. It returns their number and the refusal.
 func (h *harness) fill(client string, used *int, reset time.Time) (n int, d limits.Decision) {
 	h.Helper()
-	for ; n < 200; n++ {
-		p, d := h.admit(from(client))
-		if !d.Granted {
-			return n, d
-		}
+	return h.repeat(from(client), func() limits.Outcome {
 		*used++
-		h.settled(p, reported("core", *used, 100, reset))
-	}
-	return n, d
+		return reported("core", *used, 100, reset)
+	})
 }
 
 // clientCases test the division of a window among clients. The window has 100 requests.
@@ -121,15 +117,15 @@ var clientCases = []testCase{
 		h.refused(c, limits.Primary, 61*second)
 	}},
 	{"clients that wait divide a short budget by their shares", func(h *harness) {
-		n, d := h.repeat(creates("bot", 1))
+		n, d := h.repeat(creates("bot", 1), answered)
 		h.check("first requests of the bot", n, 80)
 		h.check("reason", d.Reason, limits.Content)
 		h.refused(creates("person", 3), limits.Content, time.Until(d.Until))
 		time.Sleep(time.Until(d.Until))
-		n, d = h.repeat(creates("bot", 1))
+		n, d = h.repeat(creates("bot", 1), answered)
 		h.check("requests of the bot", n, 20)
 		h.check("reason", d.Reason, limits.ClientBudget)
-		n, d = h.repeat(creates("person", 3))
+		n, d = h.repeat(creates("person", 3), answered)
 		h.check("requests of the person", n, 60)
 		h.check("reason", d.Reason, limits.Content)
 	}},
@@ -159,8 +155,8 @@ var clientCases = []testCase{
 		batch.Paced = true
 		for i := range 540 {
 			time.Sleep(second / 3)
-			bot, _ := h.repeat(creates("bot", 1))
-			job, _ := h.repeat(batch)
+			bot, _ := h.repeat(creates("bot", 1), answered)
+			job, _ := h.repeat(batch, answered)
 			if i >= 360 {
 				counts["bot"], counts["job"] = counts["bot"]+bot, counts["job"]+job
 			}
@@ -223,24 +219,25 @@ var clientCases = []testCase{
 		}
 	}},
 	{"a client uses the part of another client that does not wait", func(h *harness) {
-		_, d := h.repeat(creates("bot", 1))
+		_, d := h.repeat(creates("bot", 1), answered)
 		h.refused(creates("person", 3), limits.Content, time.Until(d.Until))
 		time.Sleep(time.Until(d.Until) + second)
-		n, _ := h.repeat(creates("bot", 1))
+		n, _ := h.repeat(creates("bot", 1), answered)
 		h.check("requests of the bot", n, 80)
 	}},
 	{"requests of batch clients are spread over a sliding window", func(h *harness) {
 		c, began := creates("bot", 1), time.Now()
 		c.Paced = true
-		n, d := h.repeat(c)
+		n, d := h.repeat(c, answered)
 		h.check("requests at once", n, 1) // one in three quarters of a second
 		h.check("reason", d.Reason, limits.Content)
-		for n < 80 {
+		for range 79 {
 			time.Sleep(time.Until(d.Until))
 			var more int
-			more, d = h.repeat(c)
+			more, d = h.repeat(c, answered)
 			n += more
 		}
+		h.check("requests of a minute", n, 80)
 		h.check("time for the requests of a minute", time.Since(began).Round(second), 59*second)
 	}},
 	{"a request that was not sent leaves the budget of its client unchanged", func(h *harness) {
