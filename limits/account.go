@@ -108,14 +108,13 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	if a.unlimited(w) {
 		spends = withoutPrimary(spends)
 	}
-	for _, s := range spends {
-		if s.Of != "" {
-			continue
+	holds := a.holds(c, w, spends)
+	for i, s := range spends {
+		if l := holds[i].log; s.Of == "" {
+			l.pace = min(max(l.pace, now)+s.interval(a.limitOf(s, w, r)), now+l.Window)
 		}
-		l := a.log(s)
-		l.pace = min(max(l.pace, now)+s.interval(a.limitOf(s, w, r)), now+l.Window)
 	}
-	a.reserve(&reservation{id: c.ID, client: c.Client, granted: now, expiry: now + permitLife, window: w, requests: 1, holds: a.holds(c, w, spends)})
+	a.reserve(&reservation{id: c.ID, client: c.Client, granted: now, expiry: now + permitLife, window: w, requests: 1, holds: holds})
 	if !w.Confirmed {
 		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
 	}

@@ -35,6 +35,9 @@ func (ws *waits) add(c *Claim, cost, at, now, more int64) {
 // clients stay free. An unused part that is smaller than a request counts only if it is larger than that of the claim's
 // client. used returns the use of a client.
 func (ws waits) mustYield(c *Claim, cost, free int64, used func(client string) int64, now int64) bool {
+	if len(ws) == 0 {
+		return false
+	}
 	tokens, shares := free+used(c.Client), c.share()
 	for client, w := range ws {
 		if w.until <= now {

@@ -138,7 +138,8 @@ end
 
 -- Reports whether a claim must yield the free tokens of a budget to other clients that wait.
 local function must_yield(n, free)
-  local waits, name = total(budgets[n.budget + 1].budget).waits or {}, own_field(n)
+  local waits, name = total(budgets[n.budget + 1].budget).waits, own_field(n)
+  if not waits then return false end
   local tokens, shares = free + used(name), n.share
   for other, w in pairs(waits) do
     if w.ends <= now then
