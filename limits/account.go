@@ -125,7 +125,7 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 
 // check decides whether a claim fits into all budgets. A refusal is the refusal whose known end is latest.
 func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others map[string]int64) Decision {
-	d, last := Decision{Granted: true}, int64(0)
+	d, last, exceeds := Decision{Granted: true}, int64(0), false
 	refuse := func(reason Reason, until int64) {
 		if d.Granted || until > last {
 			d, last = Decision{Reason: reason}, until
@@ -134,7 +134,12 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	if reason, until := a.Cooldown.blocks(now); reason != "" {
 		refuse(reason, until)
 	}
-	switch free := a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))) - int64(len(a.reservations)); {
+	slots, inUse := a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))), int64(len(a.reservations))
+	free := slots - inUse
+	if !a.shared && c.exceeds(slots, a.slotsOf(c.Client)+1) { // the ledger divides a shared account
+		free = unreserved(slots, 1) - inUse
+	}
+	switch {
 	case free <= 0:
 		refuse(Concurrency, 0)
 		a.waits.add(c, 1, 0, now, slotsWait)
@@ -148,22 +153,25 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		spends = withoutPrimary(spends)
 	}
 	for _, s := range spends {
-		l, limit := a.log(s), a.limitOf(s, w, r)
+		if s.Of != "" { // counts the use of the client
+			continue
+		}
+		l, limit, paced := a.log(s), a.limitOf(s, w, r), c.Paced
+		used := func(client string) int64 { return a.usedBy(clientScope(s, client), now) }
+		if !a.shared && c.exceeds(limit, used(c.Client)+s.Cost) {
+			paced = paced || 2*(l.Total+l.held) > limit
+			limit, exceeds = unreserved(limit, s.Cost), true
+		}
 		ok, until := l.admits(now, limit, s.Cost)
 		if !ok {
 			refuse(s.Budget, until)
+			l.waits.add(c, s.Cost, until, now, waitTime)
 		}
-		if at := l.pace - paceTolerance; c.Paced && now < at && s.Of == "" {
+		if at := l.pace - paceTolerance; paced && now < at {
 			refuse(s.Budget, at)
 			l.waits.add(c, s.Cost, at, now, waitTime)
 		}
-		if len(c.Clients) == 0 || s.Of != "" {
-			continue
-		}
-		used := func(client string) int64 { return a.usedBy(clientScope(s, client), now) }
-		if !ok {
-			l.waits.add(c, s.Cost, until, now, waitTime)
-		} else if !a.shared && l.waits.mustYield(c, s.Cost, limit-l.Total-l.held, used, now) { // the ledger divides a shared account
+		if ok && !a.shared && l.waits.mustYield(c, s.Cost, limit-l.Total-l.held, used, now) {
 			refuse(ClientBudget, 0)
 			l.waits.add(c, s.Cost, 0, now, waitTime)
 		}
@@ -193,6 +201,7 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	}
 	if last != 0 {
 		d.Until = time.UnixMicro(last)
+		d.Early = exceeds // tokens of the client may return earlier
 	}
 	return d
 }
@@ -424,7 +433,7 @@ func (a *account) log(s Spend) *slidingLog {
 		l = &slidingLog{Budget: s.Budget, Scope: s.Scope}
 		a.Logs[key] = l
 	}
-	l.Window, l.Merge = s.Window.Microseconds(), s.Merge.Microseconds()
+	l.Window, l.Merge, l.whole = s.Window.Microseconds(), s.Merge.Microseconds(), s.Whole
 	return l
 }
 

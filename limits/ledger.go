@@ -67,6 +67,8 @@ type Claim struct {
 	Client, Group string
 	Clients       []policy.ClientBudget
 	Share         int
+	// Waiting is the number of claims of the client that wait at this replica, including this claim. Zero counts as 1.
+	Waiting int
 	// Batch marks a claim that leaves the last part of a primary window to other claims. Paced marks a claim that waits
 	// for the even pace of sliding windows.
 	Batch, Paced bool
@@ -91,7 +93,8 @@ type Decision struct {
 	// Until is the time at which a refused claim may be repeated. If Until is zero, the claim may be repeated after
 	// another permit of the account is settled or released.
 	Until time.Time
-	// Early means that the claim may fit before Until, because other replicas may return tokens.
+	// Early means that the claim may fit before Until, because other replicas may return tokens, or because the client may use
+	// less than its nominal part by then.
 	Early  bool
 	Reason Reason
 }

@@ -148,6 +148,7 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 	l.lastID++
 	claim.ID = l.lastID
 	q := l.queues[claim.Account]
+	claim.Waiting = q.claimsOf(flowName(caller)) + 1
 	queued := q != nil && q.mustWait(classOf(claim), time.Now())
 	l.mu.Unlock()
 	if queued {
@@ -301,6 +302,7 @@ func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 		return nil, now.Add(time.Second / paceRate), true
 	}
 	w.admitting, q.settled = true, false
+	w.claim.Waiting = w.flow.waiting
 	return w, time.Time{}, true
 }
 

@@ -39,6 +39,9 @@ type Need struct {
 	// the weight of the client.
 	Client string
 	Share  int64
+	// Nominal is the nominal part of the claim's client, if the account has several clients. A claim that exceeds it must
+	// leave Reserved tokens to the other clients, and follows the pace while more than half of the limit is used.
+	Nominal, Reserved int64
 	// Interval is the time in microseconds that the claim adds to the pace of a sliding log, otherwise zero.
 	Interval int64
 }
@@ -69,12 +72,8 @@ func IsTemporary(budget string) bool {
 func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 	documented := r.Usable(int64(r.Concurrent))
 	slots := Need{Budget: SlotsBudget, Reason: Concurrency, Cost: 1, Limit: a.Cooldown.slots(now, documented)}
-	var list []Need
-	if len(c.Clients) > 0 {
-		slots.Client, slots.Share = slotsPrefix+c.Client, c.share()
-		list = append(list, Need{Budget: slots.Client, Reason: ClientBudget, Cost: 1, Limit: noLimit})
-	}
-	list = append(list, slots)
+	slots.divide(c, slotsPrefix+c.Client)
+	list := []Need{slots}
 	if a.Cooldown.Probing {
 		list = append(list, Need{Budget: probeBudget, Reason: Cooldown, Cost: 1, Limit: 1})
 	}
@@ -84,13 +83,12 @@ func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 		spends = withoutPrimary(spends)
 	}
 	for _, s := range spends {
+		if s.Of != "" { // counts the use of the client
+			continue
+		}
 		n := Need{Budget: logKey(s.Budget, s.Scope), Reason: s.Budget, Cost: s.Cost, Limit: a.limitOf(s, w, r)}
-		if s.Of == "" && len(c.Clients) > 0 {
-			n.Client, n.Share = logKey(ClientBudget, clientScope(s, c.Client)), c.share()
-		}
-		if s.Of == "" {
-			n.Interval = s.interval(n.Limit)
-		}
+		n.Interval = s.interval(n.Limit)
+		n.divide(c, logKey(ClientBudget, clientScope(s, c.Client)))
 		list = append(list, n)
 	}
 	if unlimited {
@@ -107,6 +105,26 @@ func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 		list = append(list, own...)
 	}
 	return append(list, whole)
+}
+
+// divide adds what divides the budget of a need among several clients. own is the budget that counts the use of the claim's
+// client.
+func (n *Need) divide(c *Claim, own string) {
+	if len(c.Clients) > 0 {
+		n.Client, n.Share = own, c.share()
+		n.Nominal, n.Reserved = c.nominal(n.Limit), n.Limit-unreserved(n.Limit, n.Cost)
+	}
+}
+
+// Whole returns the budget whose tokens a budget counts for one client. For other budgets it returns "".
+func (p *Part) Whole(budget string) string {
+	if strings.HasPrefix(budget, slotsPrefix) {
+		return SlotsBudget
+	}
+	if l := p.Logs[budget]; l != nil {
+		return l.whole
+	}
+	return ""
 }
 
 // Needs returns what a claim needs from each budget.

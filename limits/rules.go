@@ -31,20 +31,18 @@ type Spend struct {
 	Window      time.Duration
 	// Merge is the time span of the spends that share one entry, or zero.
 	Merge time.Duration
-	// Of is set in the log of one client, whose Budget is ClientBudget. This log counts the tokens that the client uses of
-	// the budget Of, and has no limit.
-	Of Reason
+	// Of and Whole are set in the log of one client, whose Budget is ClientBudget. This log counts the tokens that the client
+	// uses of the budget Of, whose log has the key Whole, and has no limit.
+	Of    Reason
+	Whole string
 }
 
 // is reports whether the spend counts in a budget, as a whole or for one client.
 func (s Spend) is(budget Reason) bool { return s.Budget == budget || s.Of == budget }
 
-// noLimit is the limit of the logs of clients. A log of a client merges over shorter times than the log of the budget,
-// because the tokens of a client should not return later than those of the budget.
-const (
-	noLimit      = 1 << 40
-	clientMerges = 8
-)
+// A log of a client merges over shorter times than the log of the budget, by clientMerges, because the tokens of a client
+// should not return later than those of the budget.
+const clientMerges = 8
 
 // A log with a limit above exactUpTo merges the spends within 1/mergeParts of its window, so that it has at most
 // mergeParts+1 entries.
@@ -82,7 +80,8 @@ func (r *Rules) Spends(c Claim) []Spend {
 	divided := make([]Spend, 0, 2*len(list))
 	for _, s := range list {
 		own := s
-		own.Budget, own.Scope, own.Limit, own.Of = ClientBudget, clientScope(s, c.Client), noLimit, s.Budget
+		own.Budget, own.Scope, own.Limit = ClientBudget, clientScope(s, c.Client), 0
+		own.Of, own.Whole = s.Budget, logKey(s.Budget, s.Scope)
 		own.Merge /= clientMerges
 		divided = append(divided, s, own)
 	}

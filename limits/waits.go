@@ -15,8 +15,9 @@ const slotsWait = second / 5
 // waits contains the clients that wait for a budget, by name. The clients that wait divide the budget by their shares.
 type waits map[string]wait
 
-// wait is a client with a refused claim. Cost is the cost of this claim.
-type wait struct{ share, cost, until int64 }
+// wait is a client with a refused claim. cost is the cost of this claim, and demand is the cost of all claims of the client
+// that wait.
+type wait struct{ share, cost, demand, until int64 }
 
 // add records a refused claim. at is the time of its next attempt, or zero, and the client then waits for another time.
 func (ws *waits) add(c *Claim, cost, at, now, more int64) {
@@ -26,14 +27,14 @@ func (ws *waits) add(c *Claim, cost, at, now, more int64) {
 	if *ws == nil {
 		*ws = waits{}
 	}
-	(*ws)[c.Client] = wait{c.share(), cost, max((*ws)[c.Client].until, min(max(now, at), now+longestWait)+more)}
+	(*ws)[c.Client] = wait{c.share(), cost, cost * int64(max(1, c.Waiting)), max((*ws)[c.Client].until, min(max(now, at), now+longestWait)+more)}
 }
 
 // mustYield reports whether a claim must yield the free tokens of a budget to other clients that wait. The claim's client
 // and the waiting clients divide the free tokens and the tokens that they use by share: this is the part of each client.
 // A claim within the part of its client need not yield. Another claim is granted only if the unused parts of the waiting
-// clients stay free. An unused part that is smaller than a request counts only if it is larger than that of the claim's
-// client. used returns the use of a client.
+// clients stay free, as far as these clients have a demand. An unused part that is smaller than a request counts only if it
+// is larger than that of the claim's client. used returns the use of a client.
 func (ws waits) mustYield(c *Claim, cost, free int64, used func(client string) int64, now int64) bool {
 	if len(ws) == 0 {
 		return false
@@ -56,7 +57,7 @@ func (ws waits) mustYield(c *Claim, cost, free int64, used func(client string) i
 		switch other := rest(client, w.share); {
 		case client == c.Client:
 		case other >= w.cost*shares:
-			left -= other / shares
+			left -= min(other/shares, w.demand)
 		case other > max(own, 0) && w.cost <= tokens:
 			left -= w.cost
 		}
@@ -67,8 +68,8 @@ func (ws waits) mustYield(c *Claim, cost, free int64, used func(client string) i
 // Wait is a client of a shared account that waits for a budget. Client is the budget that counts the use of the client.
 // Ends is the time after which the client does not wait any more.
 type Wait struct {
-	Client            string
-	Share, Cost, Ends int64
+	Client                    string
+	Share, Cost, Demand, Ends int64
 }
 
 // Waits returns the clients that wait for a budget.
@@ -84,7 +85,7 @@ func (p *Part) Waits(budget string, now int64) (list []Wait) {
 	}
 	for client, w := range ws {
 		if w.until > now {
-			list = append(list, Wait{prefix + client, w.share, w.cost, w.until})
+			list = append(list, Wait{prefix + client, w.share, w.cost, w.demand, w.until})
 		}
 	}
 	return list
@@ -92,6 +93,29 @@ func (p *Part) Waits(budget string, now int64) (list []Wait) {
 
 // share returns the weight of the claim's client.
 func (c *Claim) share() int64 { return int64(max(1, c.Share)) }
+
+// nominal returns the part of a limit that the claim's client has by its share among all clients of the account.
+func (c *Claim) nominal(limit int64) int64 {
+	shares, known := int64(0), false
+	for _, b := range c.Clients {
+		shares, known = shares+int64(b.Share), known || b.Client == c.Client
+	}
+	if !known {
+		shares += c.share()
+	}
+	return limit * c.share() / max(c.share(), shares)
+}
+
+// reservedParts is the number of parts of a limit of which the last part is reserved for clients below their nominal part.
+const reservedParts = 200
+
+// exceeds reports whether a use is more than the nominal part of the claim's client. The reserve is not for such a client,
+// and the client follows the pace while more than half of the limit is used. So the other clients find tokens at any time,
+// also if they need tokens only now and then.
+func (c *Claim) exceeds(limit, use int64) bool { return len(c.Clients) > 0 && use > c.nominal(limit) }
+
+// unreserved returns the part of a limit that a claim may use whose client exceeds its nominal part.
+func unreserved(limit, cost int64) int64 { return max(min(cost, limit), limit-limit/reservedParts) }
 
 // paceTolerance is the time by which a paced claim may be granted before the pace of a log.
 const paceTolerance = second / 2

@@ -33,7 +33,9 @@ func (r *run) contend(ctx context.Context, f *Contender) {
 		Paced: f.Priority == policy.Batch,
 	}
 	for _, other := range r.scenario.Contenders {
-		caller.Clients = append(caller.Clients, policy.ClientBudget{Client: other.Name, Guarantee: other.Guarantee, Limit: other.Limit})
+		caller.Clients = append(caller.Clients, policy.ClientBudget{
+			Client: other.Name, Share: other.Share, Guarantee: other.Guarantee, Limit: other.Limit,
+		})
 	}
 	for range f.Loops {
 		rng := rand.New(rand.NewPCG(r.rng.Uint64(), 3))

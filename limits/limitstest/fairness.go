@@ -27,6 +27,7 @@ func RunFairness(t *testing.T, scenarios int, run func(*testing.T, Scenario) Rep
 		{"a late client gets its share", false, lateClient},
 		{"batch leaves points to an interactive client", true, func(j *judge) { interactiveBesideBatch(j, j.points(), 3*time.Second, time.Second) }},
 		{"batch leaves searches to an interactive client", true, func(j *judge) { interactiveBesideBatch(j, contestedSearch, searchGap, searchClosed) }},
+		{"a greedy client leaves points to a client with few requests", false, fewBesideGreedy},
 		{"batch leaves slots to an interactive client", true, func(j *judge) { interactiveBesideBatch(j, contestedSlots, time.Second, time.Second) }},
 	} {
 		if p.long && scenarios < 2 {
@@ -165,6 +166,34 @@ func lateClient(j *judge) {
 	}
 	alone := r.served(b.Limit, second.Name, lent, end)
 	j.check(alone >= b.max*95/100, "the second client alone got %d of %d", alone, b.max)
+}
+
+// fewBesideGreedy checks the waits of a client with few requests, without any configuration: all clients have the same
+// share and priority. A greedy client sends without a pause. After one window, another client sends at least 200 single
+// requests at random times. Of their waits for a permit, 99 % are at most a second. Every window is used to at least 99 %.
+func fewBesideGreedy(j *judge) {
+	const requests, gap = 200, 2 * time.Second
+	b := j.points()
+	replicas := 1 + j.rng.IntN(j.most(8))
+	clients := j.crowd(2+j.rng.IntN(j.most(3)), b)
+	for i := range clients {
+		clients[i].Share, clients[i].Loops, clients[i].Replicas = 1, 100, j.anywhere(replicas)
+	}
+	few := &clients[0]
+	few.Loops, few.Gap, few.From = 1, gap, 2*minute
+	for i := range clients[2:] { // only one of the others is active
+		clients[2+i].Loops = 0
+	}
+
+	r := j.run(b, replicas, clients, 2*minute, 2*minute+requests*gap*6/5)
+
+	waits := slices.Sorted(slices.Values(r.Waits[few.Name]))
+	j.check(len(waits) >= requests, "%d requests", len(waits))
+	p99 := waits[len(waits)*99/100]
+	j.check(p99 <= time.Second, "waits: median %v, p99 %v, most %v", waits[len(waits)/2].Round(time.Millisecond),
+		p99.Round(time.Millisecond), waits[len(waits)-1].Round(time.Millisecond))
+	full := r.Fullness(b.Limit)
+	j.check(full >= 0.99, "%s of each window used", percent(full))
 }
 
 // interactiveBesideBatch checks the waits of an interactive client. Batch clients send without a pause. After one

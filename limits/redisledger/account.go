@@ -78,6 +78,8 @@ type lease struct {
 	spare, granted int64
 	// yield is set while another replica with less than an equal share needs returned tokens.
 	yield bool
+	// divided is set while the exchanges with a claim contain the use of its client.
+	divided bool
 	// reported and windows are the requests in reports, and the number of windows that had ended, at the last exchange.
 	reported, windows int64
 	sent              limits.Use // at the last exchange
@@ -170,10 +172,24 @@ func (a *account) noteClaim(needs []limits.Need, now int64) {
 		own := a.lease(n.Budget, now)
 		own.cost, own.limit, own.used = n.Cost, n.Limit, time.Now()
 		a.touched[n.Budget] = true
+		if n.Client != "" {
+			a.touched[n.Client] = true
+		}
 		for _, g := range n.Guarantees { // the exchange must know the use of the other clients
 			a.touched[g.Budget] = true
 		}
 	}
+}
+
+// counts reports whether the next exchange contains a budget. While a budget is not divided, only heartbeats contain what
+// its clients use.
+func (a *account) counts(budget string, now int64) bool {
+	whole := a.part.Whole(budget)
+	if whole == "" || a.lease(whole, now).divided {
+		return true
+	}
+	a.lease(budget, now) // for the heartbeat
+	return false
 }
 
 // wantsSpare reports whether a lease should have spare tokens.

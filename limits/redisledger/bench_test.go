@@ -74,7 +74,7 @@ func BenchmarkRedis(b *testing.B) {
 		claim limits.Claim
 	}{
 		{"read", limits.Claim{Resource: "core", Points: 1}},
-		{"read of one of two clients", limits.Claim{Resource: "core", Points: 1, Client: "a", Clients: []policy.ClientBudget{{Client: "a", Limit: 1}, {Client: "b", Limit: 1}}}},
+		{"read of one of two clients", limits.Claim{Resource: "core", Points: 1, Client: "a", Clients: []policy.ClientBudget{{Client: "a", Share: 1, Limit: 1}, {Client: "b", Share: 1, Limit: 1}}}},
 		{"search", limits.Claim{Resource: "search", Points: 1}},
 		{"write", limits.Claim{Resource: "core", Points: 5, CreatesContent: true}},
 		{"mutation", limits.Claim{Resource: "graphql", Points: 5, CreatesContent: true}},

@@ -103,6 +103,7 @@ type waitCall struct {
 	Client string `json:"client"`
 	Share  int64  `json:"share"`
 	Cost   int64  `json:"cost"`
+	Demand int64  `json:"demand"` // at this replica
 	Ends   int64  `json:"ends"`
 }
 
@@ -111,10 +112,16 @@ type needCall struct {
 	Budget int   `json:"budget"`
 	Cost   int64 `json:"cost"`
 	Limit  int64 `json:"limit"`
-	// Client is the budget of the claim's client, an index in call.Budgets, or -1. Share is the weight of the client or, if
-	// the account has one client, of the replica. It is zero if the budget is not divided.
-	Client int   `json:"client"`
-	Share  int64 `json:"share"`
+	// Client is the budget of the claim's client, or empty. Counted is its index in call.Budgets, or -1 if the claim does not
+	// change it. Share is the weight of the client or, if the account has one client, of the replica. It is zero if the budget
+	// is not divided.
+	Client  string `json:"client,omitempty"`
+	Counted int    `json:"counted"`
+	Share   int64  `json:"share"`
+	// Waiting is the number of claims of the client that wait at this replica. Nominal and Reserved are those of [limits.Need].
+	Waiting  int   `json:"waiting,omitempty"`
+	Nominal  int64 `json:"nominal,omitempty"`
+	Reserved int64 `json:"reserved,omitempty"`
 	// Resource means that the budget counts the requests of a resource.
 	Resource bool `json:"resource"`
 	// Interval is the time that the claim adds to the pace of the budget. A paced claim waits for it.
@@ -184,7 +191,10 @@ type budgetReply struct {
 	Spare  int64 `json:"spare"`
 	Keep   int64 `json:"keep"`  // spare tokens that the replica should keep
 	Yield  bool  `json:"yield"` // claims wait, so the replica should keep no tokens for its own claims
-	Others int64 `json:"others"`
+	// Divided means that the division of the budget among several clients matters: claims wait, or more than half of the
+	// budget is used.
+	Divided bool  `json:"divided"`
+	Others  int64 `json:"others"`
 }
 
 // claimReply is the decision on a claim. Budget is the index of the refusing budget, or -1 if the account is
@@ -301,6 +311,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 	}
 	heartbeat := slices.ContainsFunc(entries, func(e *entry) bool { return e.heartbeat })
 	leave := slices.ContainsFunc(entries, func(e *entry) bool { return e.leave })
+	forced := heartbeat || leave
 	for _, e := range entries {
 		if e.claim == nil {
 			continue
@@ -316,21 +327,27 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 	if a.full || leave {
 		a.touch(a.part.Used(now)...)
 	}
-	if heartbeat || leave {
+	if forced {
 		x.touchLeases(leave, now)
 	}
 	a.touched = map[string]bool{}
 	for _, budget := range slices.Sorted(maps.Keys(x.touched)) {
-		x.add(budget)
+		if forced || a.full || a.counts(budget, now) {
+			x.add(budget)
+		}
 	}
 	pending := map[string]int64{}
 	for i, needs := range x.needs {
 		var list []needCall
 		for _, n := range needs {
-			need := needCall{Budget: x.indexes[n.Budget], Cost: n.Cost, Limit: n.Limit, Client: -1, Share: n.Share, Resource: n.Reason == limits.Primary, Interval: n.Interval, Paced: x.claims[i].claim.Paced}
-			if n.Client != "" {
-				need.Client = x.indexes[n.Client]
-			} else if len(x.claims[i].claim.Clients) == 0 {
+			c := x.claims[i].claim
+			need := needCall{
+				Budget: x.indexes[n.Budget], Cost: n.Cost, Limit: n.Limit, Client: n.Client, Counted: -1, Share: n.Share, Waiting: c.Waiting,
+				Nominal: n.Nominal, Reserved: n.Reserved, Resource: n.Reason == limits.Primary, Interval: n.Interval, Paced: c.Paced,
+			}
+			if index, ok := x.indexes[n.Client]; ok && !limits.IsWindow(n.Budget) { // the requests of a window are another need
+				need.Counted = index
+			} else if len(c.Clients) == 0 {
 				need.Share = 1
 			}
 			for _, g := range n.Guarantees {
@@ -391,7 +408,7 @@ func (x *exchange) add(budget string) {
 	if x.offset != nil {
 		b.Returns, b.Ends = toStore(use.Returns, *x.offset), toStore(use.Ends, *x.offset)
 		for _, w := range x.part.Waits(budget, x.sent) {
-			b.Waits = append(b.Waits, waitCall{w.Client, w.Share, w.Cost, toStore(w.Ends, *x.offset)})
+			b.Waits = append(b.Waits, waitCall{w.Client, w.Share, w.Cost, w.Demand, toStore(w.Ends, *x.offset)})
 		}
 	}
 	x.indexes[budget] = len(x.call.Budgets)
@@ -473,7 +490,7 @@ func (x *exchange) apply(answer *reply) (again []*entry, err error) {
 	for i, b := range x.call.Budgets {
 		own := a.leases[b.Budget]
 		own.tokens, own.extra, own.granted = answer.Budgets[i].Tokens, answer.Budgets[i].Extra, answer.Budgets[i].Spare
-		own.yield = answer.Budgets[i].Yield
+		own.yield, own.divided = answer.Budgets[i].Yield, answer.Budgets[i].Divided
 		if own.spare = min(own.spare, answer.Budgets[i].Keep); b.Ahead > 0 {
 			own.spare = answer.Budgets[i].Keep
 		}

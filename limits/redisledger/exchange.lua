@@ -114,7 +114,7 @@ end
 -- These functions apply the rules of waits.go. The table t.waits of a budget contains the clients that wait, by the name
 -- of the field that has their use. If the account has one client, each replica counts as a client with a share of 1.
 local function own_field(n)
-  if n.client >= 0 then return 't:' .. budgets[n.client + 1].budget end
+  if n.client then return 't:' .. n.client end
   return lease_name(call.replica, budgets[n.budget + 1].budget)
 end
 
@@ -131,7 +131,7 @@ local function wait(n, at)
   t.waits, t.scarce = t.waits or {}, max(t.scarce or 0, ends)
   if n.share > 0 then
     if t.waits[name] then ends = max(ends, t.waits[name].ends) end
-    t.waits[name] = {share = n.share, cost = n.cost, ends = ends}
+    t.waits[name] = {share = n.share, cost = n.cost, demand = n.cost * max(1, n.waiting or 1), ends = ends}
   end
   changed['t:' .. b.budget], save_needed = true, true
 end
@@ -155,7 +155,7 @@ local function must_yield(n, free)
   for other, w in pairs(waits) do
     local unused = other == name and 0 or rest(other, w.share)
     if unused >= w.cost * shares then
-      left = left - floor(unused / shares)
+      left = left - min(floor(unused / shares), w.demand * call.replicas) -- the demand is that of one replica
     elseif unused > max(own, 0) and w.cost <= tokens then
       left = left - w.cost
     end
@@ -173,7 +173,10 @@ local function claim(needs)
   for _, n in ipairs(needs) do
     local b = budgets[n.budget + 1]
     local t, w = total(b.budget), window(b.budget)
-    local free = capacity(w, n.limit) - others(b) - b.used
+    local free, paced = capacity(w, n.limit) - others(b) - b.used, n.paced
+    if n.client and used(own_field(n)) + n.cost > (n.nominal or 0) then
+      free, paced = free - (n.reserved or 0), paced or 2 * t.tokens > n.limit
+    end
     if n.cost > free then
       local spare = t.tokens - t.spent - t.held -- other replicas return spare tokens within a heartbeat
       local at = spare < n.cost and t.returns > now and t.returns or 0
@@ -188,7 +191,7 @@ local function claim(needs)
       yielding = n
     end
     local due = (t.pace or 0) - PACE_TOLERANCE
-    if n.paced and now < due then
+    if paced and now < due then
       refuse(n, due)
       wait(n, due)
     end
@@ -213,6 +216,13 @@ local function claim(needs)
     local spare = short(t) and 0 or b.spare
     set_tokens(b.budget, b.lease, max(b.lease.tokens, b.used, min(b.used + spare, room)))
     set_use(b.budget, b.lease, b)
+    if n.counted >= 0 then
+      local c = budgets[n.counted + 1]
+      c.used, c.held = c.used + n.cost, c.held + n.cost
+      set_tokens(c.budget, c.lease, max(c.lease.tokens, c.used))
+      set_use(c.budget, c.lease, c)
+      changed[lease_name(call.replica, c.budget)], changed['t:' .. c.budget] = true, true
+    end
     if n.interval > 0 then t.pace = min(max(t.pace or 0, now) + n.interval, now + b.returns_after) end
     changed[lease_name(call.replica, b.budget)], changed['t:' .. b.budget] = true, true
   end
@@ -228,7 +238,8 @@ end
 for i, b in ipairs(budgets) do
   b.lease.spare = max(0, b.lease.tokens - b.used)
   reply.budgets[i] = {tokens = b.lease.tokens, extra = b.lease.extra, spare = b.lease.spare,
-    keep = max(0, min(b.keep, b.lease.tokens) - b.used), yield = short(total(b.budget)), others = others(b)}
+    keep = max(0, min(b.keep, b.lease.tokens) - b.used), yield = short(total(b.budget)), others = others(b),
+    divided = short(total(b.budget)) or 2 * total(b.budget).tokens > b.limit}
 end
 for i, own in ipairs(call.windows or {}) do
   local w = window(own.budget)
