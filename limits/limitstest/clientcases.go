@@ -19,10 +19,18 @@ func from(client string) limits.Claim {
 	return c
 }
 
-// creates is a claim for content creation, of which 80 are allowed in a minute.
+// creates is a claim for content creation, of which 80 are allowed in a minute. More claims of the client wait.
 func creates(client string, share int) limits.Claim {
 	c := from(client)
-	c.CreatesContent, c.Share = true, share
+	c.CreatesContent, c.Share, c.Waiting = true, share, 80
+	return c
+}
+
+// equal returns a claim of a client that has half of the shares of its account.
+func equal(client string) limits.Claim {
+	c := from(client)
+	c.Share = 1
+	c.Clients = []policy.ClientBudget{{Client: "bot", Share: 1, Limit: 1}, {Client: "person", Share: 1, Limit: 1}}
 	return c
 }
 
@@ -224,6 +232,40 @@ var clientCases = []testCase{
 		time.Sleep(time.Until(d.Until) + second)
 		n, _ := h.repeat(creates("bot", 1), answered)
 		h.check("requests of the bot", n, 80)
+	}},
+	{"a client beyond its nominal part follows the pace", func(h *harness) {
+		bot, began := equal("bot"), time.Now()
+		bot.CreatesContent = true
+		n, d := h.repeat(bot, answered)
+		h.check("requests at once", n, 41)
+		h.check("reason", d.Reason, limits.Content)
+		for time.Since(began) < 59*second {
+			time.Sleep(second / 4)
+			more, _ := h.repeat(bot, answered)
+			n += more
+		}
+		h.check("requests of a minute", n, 80)
+	}},
+	{"a client beyond its nominal part leaves the reserve to others", func(h *harness) {
+		bot, person := equal("bot"), equal("person")
+		for range 100 * 4 {
+			h.repeat(bot, answered)
+			time.Sleep(second / 4)
+		}
+		h.repeat(bot, answered)
+		h.check("used points", h.budget("points:op").Used, 896)
+		n, _ := h.repeat(person, answered)
+		h.check("requests of the person", n, 4)
+	}},
+	{"a waiting client keeps tokens only for the claims that wait", func(h *harness) {
+		_, d := h.repeat(creates("bot", 1), answered)
+		one := creates("person", 1)
+		one.Waiting = 1
+		h.refused(one, limits.Content, time.Until(d.Until))
+		time.Sleep(time.Until(d.Until))
+		n, _ := h.repeat(creates("bot", 1), answered)
+		h.check("requests of the bot", n, 79)
+		h.granted(one)
 	}},
 	{"requests of batch clients are spread over a sliding window", func(h *harness) {
 		c, began := creates("bot", 1), time.Now()
