@@ -148,7 +148,6 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 	l.lastID++
 	claim.ID = l.lastID
 	q := l.queues[claim.Account]
-	claim.Waiting = q.claimsOf(flowName(caller)) + 1
 	queued := q != nil && q.mustWait(classOf(claim), time.Now())
 	l.mu.Unlock()
 	if queued {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -205,6 +206,35 @@ func TestAcquireBoundsWaitingRequests(t *testing.T) {
 		}
 		o.close()
 		synctest.Wait()
+	})
+}
+
+// demands records the largest number of waiting claims that the limiter reports for each client.
+type demands struct {
+	Ledger
+	most map[string]int
+}
+
+func (l demands) Admit(ctx context.Context, c Claim) (Decision, error) {
+	l.most[c.Client] = max(l.most[c.Client], c.Waiting)
+	return l.Ledger.Admit(ctx, c)
+}
+
+func TestLimiterReportsTheDemandOfEachClient(t *testing.T) {
+	inBubble(t, threeSlots(), func(o *harness) {
+		o.fill()
+		most := map[string]int{}
+		o.Limiter.ledger = demands{o.ledger, most}
+		var wg sync.WaitGroup
+		for _, client := range []string{"a", "a", "b", "a"} {
+			caller := user(client)
+			caller.Clients = []policy.ClientBudget{{Client: "a", Share: 1, Limit: 1}, {Client: "b", Share: 1, Limit: 1}}
+			wg.Go(func() { _, _ = o.acquire(core("op"), caller, time.Second) })
+		}
+		wg.Wait()
+		if want := map[string]int{"a": 3, "b": 1}; !maps.Equal(most, want) {
+			t.Errorf("demand: %v, want %v", most, want)
+		}
 	})
 }
 

@@ -134,14 +134,6 @@ func (q *queue) mustWait(c class, now time.Time) bool {
 // flowName returns the name under which a caller shares the queue.
 func flowName(caller policy.Caller) string { return cmp.Or(caller.Client, caller.Class) }
 
-// claimsOf returns the number of claims of a flow that wait.
-func (q *queue) claimsOf(flow string) int {
-	if q == nil || q.flows[flow] == nil {
-		return 0
-	}
-	return q.flows[flow].waiting
-}
-
 // add appends a claim to its line. It returns nil if too many claims wait.
 func (q *queue) add(claim Claim, caller policy.Caller, deadline time.Time) *waiter {
 	name := flowName(caller)
