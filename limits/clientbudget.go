@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -95,7 +96,7 @@ func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64
 	}
 	for _, b := range c.Clients {
 		if i := slices.Index(c.names(), b.Client); i >= 0 {
-			own[i].Limit -= w.kept((1-b.Limit)*float64(usable), now)
+			own[i].Limit = w.upper(b, usable, now)
 			if b.Even {
 				own[i].Limit = min(own[i].Limit, max(1, w.paced(usable, now)))
 			}
@@ -108,6 +109,11 @@ func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64
 		}
 	}
 	return own, others
+}
+
+// upper returns the requests that a client may use now, without its pace.
+func (w *window) upper(b policy.ClientBudget, usable, now int64) int64 {
+	return usable - w.kept((1-b.Limit)*float64(usable), now)
 }
 
 // remaining returns the requests that the budgets of a claim's client and group have left. replicas is the use of other
@@ -205,8 +211,17 @@ func (w *window) clientsIdle(now int64) bool {
 	return true
 }
 
-// describeClients returns the budgets of the clients of the last claim. foreign is the use of other replicas by budget.
+// describeClients returns the budgets of the clients of the last claim. Without a report, their reset is unknown and
+// therefore zero. foreign is the use of other replicas by budget.
 func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (list []Budget) {
+	var reset time.Time
+	if len(w.Reports) > 0 {
+		reset = time.UnixMicro(w.Reports[0].shownReset())
+	}
+	shares, usable := 0, r.Usable(w.Limit)
+	for _, b := range w.budgets {
+		shares += b.Share
+	}
 	for _, b := range w.budgets {
 		name := clientBudget(w.Resource, b.Client)
 		l := w.client(b.Client)
@@ -216,7 +231,9 @@ func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (l
 		limit := own[0].Limit
 		list = append(list, Budget{
 			Resource: name, Limit: int(limit), Used: int(used), Remaining: int(max(0, limit-used)), Held: int(l.held + foreign[name].Held),
-			Guarantee: int(w.kept(b.Guarantee*float64(r.Usable(w.Limit)), now)),
+			Reset: reset, Window: time.Duration(w.Length) * time.Microsecond,
+			Guarantee: int(w.kept(b.Guarantee*float64(usable), now)),
+			Nominal:   int(usable) * b.Share / max(1, shares), Upper: int(w.upper(b, usable, now)),
 		})
 	}
 	return list

@@ -3,6 +3,7 @@ package limits
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/weirgate/weir/policy"
@@ -166,6 +167,17 @@ type Budget struct {
 	Window time.Duration `json:"-"` // length
 	// Guarantee is the part of Limit that is kept for a client, in the budget of a client.
 	Guarantee int `json:"guarantee,omitempty"`
+	// Nominal is the client's share of the window, and Upper is Limit without the pace, in the budget of a client. Nominal is
+	// zero for a group.
+	Nominal int `json:"-"`
+	Upper   int `json:"-"`
+}
+
+// Client returns the resource and the client or group of the budget of a client. For another budget, ok is false.
+func (b Budget) Client() (resource, client string, ok bool) {
+	scope, ok := strings.CutPrefix(b.Resource, clientPrefix)
+	resource, client, _ = strings.Cut(scope, ":")
+	return resource, client, ok
 }
 
 // Account is the state of one account, for operators.

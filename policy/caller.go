@@ -55,7 +55,7 @@ type Caller struct {
 // ClientBudget is the part of each primary window of an account that one client or group of clients has.
 type ClientBudget struct {
 	Client string // or group
-	// Share is the weight of the client among the clients of the account. It is zero for a group.
+	// Share is the weight of the client, or zero for a group.
 	Share int
 	// Guarantee is the fraction of the window that is kept for the client. Limit is the fraction that the client may use.
 	Guarantee, Limit float64

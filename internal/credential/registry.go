@@ -176,7 +176,9 @@ func (r *Registry) hold(h Held) Caller {
 func (r *Registry) divide(held map[string]Caller) {
 	budgets := map[string][]policy.ClientBudget{} // by account
 	for _, client := range r.config.Clients {
-		b := policy.ClientBudget{Client: client.Name, Share: client.Share, Guarantee: client.Guarantee, Limit: cmp.Or(client.Limit, 1), Even: client.Even}
+		b := policy.ClientBudget{
+			Client: client.Name, Share: max(1, client.Share), Guarantee: client.Guarantee, Limit: cmp.Or(client.Limit, 1), Even: client.Even,
+		}
 		list := []policy.ClientBudget{b}
 		if i := slices.IndexFunc(r.config.Groups, func(g policy.ClientBudget) bool { return g.Client == client.Group }); i >= 0 {
 			list = append(list, r.config.Groups[i])

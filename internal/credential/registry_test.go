@@ -158,15 +158,17 @@ func TestClientsOfOneAccountDivideItsWindows(t *testing.T) {
 	client := func(name string, limit float64, credentials ...string) Client {
 		return Client{Name: name, Key: sha256.Sum256([]byte(name)), Guarantee: 0.1, Limit: limit, Credentials: credentials}
 	}
+	people := client("people", 1, "second")
+	people.Share = 3
 	r := NewRegistry(Config{
 		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), PassThrough: true,
 		Held: []Held{
 			{Name: "bot", Kind: policy.User, Account: "robot", Token: "ghp_1"}, {Name: "second", Kind: policy.User, Account: "robot", Token: "ghp_2"},
 			{Name: "own", Kind: policy.User, Token: "ghp_3"},
 		},
-		Clients: []Client{client("ci", 0.5, "bot", "second"), client("people", 1, "second"), client("solo", 0.9, "own")},
+		Clients: []Client{client("ci", 0.5, "bot", "second"), people, client("solo", 0.9, "own")},
 	})
-	both := []policy.ClientBudget{{Client: "ci", Guarantee: 0.1, Limit: 0.5}, {Client: "people", Guarantee: 0.1, Limit: 1}}
+	both := []policy.ClientBudget{{Client: "ci", Share: 1, Guarantee: 0.1, Limit: 0.5}, {Client: "people", Share: 3, Guarantee: 0.1, Limit: 1}}
 	for key, want := range map[string][]policy.ClientBudget{"ci": both, "people": both, "solo": nil, "ghp_1": both, "ghp_3": nil} {
 		if diff := cmp.Diff(want, identify(t, r, "Bearer "+key).Clients); diff != "" {
 			t.Errorf("%s: %s", key, diff)

@@ -90,6 +90,30 @@ var clientCases = []testCase{
 			h.check("budget of "+client, limits.Budget{Limit: b.Limit, Used: b.Used, Remaining: b.Remaining}, want)
 		}
 	}},
+	{"the budget of a client has its share, its limit without the pace, and the reset", func(h *harness) {
+		c, reset := from("even"), time.Now().Add(30*time.Minute).Truncate(second)
+		c.Clients = []policy.ClientBudget{
+			{Client: "even", Share: 3, Limit: 0.8, Even: true}, {Client: "job", Share: 1, Limit: 1}, {Client: "team", Limit: 0.5},
+		}
+		h.settled(h.granted(c), silent())
+		b := h.budget("client:core:even")
+		h.check("reset before a report", b.Reset, time.Time{})
+		h.spend(c, reported("core", 2, 100, reset))
+		b = h.budget("client:core:even")
+		h.check("reset", b.Reset.UTC(), reset.UTC())
+		h.check("window", b.Window, time.Hour)
+		h.check("share", b.Nominal, 75)
+		h.check("limit without the pace", b.Upper, 80)
+		if b.Limit < 51 || b.Limit > 52 { // half of the window and a sixtieth have passed
+			h.Errorf("the limit at the pace is %d", b.Limit)
+		}
+		h.check("share of the job", h.budget("client:core:job").Nominal, 25)
+		h.check("share of the group", h.budget("client:core:team").Nominal, 0)
+		time.Sleep(30*time.Minute - 3*second)
+		if b = h.budget("client:core:even"); b.Upper < 99 {
+			h.Errorf("the limit at the end of the window is %d", b.Upper)
+		}
+	}},
 	{"the guarantee of a client shrinks by its requests", func(h *harness) {
 		reset, used := time.Now().Add(time.Hour).Truncate(second), 0
 		for range 15 {
