@@ -64,6 +64,29 @@ func (l *Limiter) Waiting() map[string]int {
 	return waiting
 }
 
+// ClientResource identifies the requests of a client or group for a resource of an account with several clients.
+type ClientResource struct{ Account, Resource, Client string }
+
+// Demand returns the number of waiting requests of the clients and groups of accounts with several clients.
+func (l *Limiter) Demand() map[ClientResource]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	demand := map[ClientResource]int{}
+	for account, q := range l.queues {
+		for _, line := range q.lines {
+			if line.class.client == "" {
+				continue
+			}
+			for _, w := range line.waiters {
+				for _, name := range w.claim.names() {
+					demand[ClientResource{account, w.claim.Resource, name}]++
+				}
+			}
+		}
+	}
+	return demand
+}
+
 // Run renews the permits in use until ctx ends. Run then forbids further waiting claims, and returns when all waiting
 // claims are decided.
 func (l *Limiter) Run(ctx context.Context) {

@@ -17,6 +17,7 @@ import (
 type Sources struct {
 	Accounts     func(ctx context.Context, limit int) ([]limits.Account, error) // at most limit accounts
 	Waiting      func() map[string]int                                          // requests that wait for a permit, by account
+	Demand       func() map[limits.ClientResource]int                           // these requests of divided accounts, by client and resource
 	Cache        func() (keys int, bytes uint64)                                // size of the memory tier
 	Lost         func() time.Time                                               // start of the store's outage; zero while the store responds
 	Replicas     func() int                                                     // replicas that share the store
@@ -50,6 +51,11 @@ func (m *metrics) Watch(s Sources) error {
 	remaining := integer("weir.budget.remaining", "{unit}", "remaining part of a budget")
 	limit := integer("weir.budget.limit", "{unit}", "limit of a budget")
 	reset := seconds("weir.budget.reset", "time until a budget is reset")
+	nominal := integer("weir.client.nominal_limit", "{request}", "share of a client in a primary window")
+	lower := integer("weir.client.lower_limit", "{request}", "guarantee of a client in a primary window")
+	upper := integer("weir.client.upper_limit", "{request}", "limit of a client in a primary window")
+	use := integer("weir.client.use", "{request}", "requests of a client in the open primary window")
+	demand := integer("weir.client.demand", "{request}", "requests of a client that wait for a permit")
 	inFlight := integer("weir.account.in_flight", "{request}", "requests of an account that are upstream")
 	blocked := seconds("weir.account.blocked", "time until the cool-down of an account ends")
 	closed := integer("weir.account.closed", "", "1 while an account is closed after failed probes")
@@ -89,7 +95,7 @@ func (m *metrics) Watch(s Sources) error {
 		if err != nil {
 			return err // the SDK exports the other gauges
 		}
-		shown := tightest(list)
+		shown, waits := tightest(list), s.Demand()
 		for _, a := range shown {
 			name := accountKey.String(a.Name)
 			o.ObserveInt64(inFlight, int64(a.InUse), metric.WithAttributes(name))
@@ -100,6 +106,20 @@ func (m *metrics) Watch(s Sources) error {
 				o.ObserveInt64(remaining, int64(b.Remaining), with)
 				o.ObserveInt64(limit, int64(b.Limit), with)
 				o.ObserveFloat64(reset, max(0, b.Reset.Sub(now).Seconds()), with)
+			}
+			for _, b := range a.Budgets {
+				resource, client, ok := b.Client()
+				if !ok {
+					continue
+				}
+				with := metric.WithAttributes(name, resourceKey.String(resource), clientKey.String(client))
+				if b.Nominal > 0 { // not a group
+					o.ObserveInt64(nominal, int64(b.Nominal), with)
+				}
+				o.ObserveInt64(lower, int64(b.Guarantee), with)
+				o.ObserveInt64(upper, int64(b.Upper), with)
+				o.ObserveInt64(use, int64(b.Used), with)
+				o.ObserveInt64(demand, int64(waits[limits.ClientResource{Account: a.Name, Resource: resource, Client: client}]), with)
 			}
 		}
 		o.ObserveInt64(accounts, int64(len(shown)), metric.WithAttributes(shownKey.Bool(true)))
@@ -140,11 +160,14 @@ func remainingPart(b limits.Budget) float64 {
 	return float64(b.Remaining) / float64(b.Limit)
 }
 
-// byResource returns the budgets of an account by resource. An account has many budgets for points, CPU time and
-// content, one per operation or window. The tightest budget of each kind represents that kind.
+// byResource returns the budgets of an account by resource, without the budgets of clients. An account has many budgets
+// for points, CPU time and content, one per operation or window. The tightest budget of each kind represents that kind.
 func byResource(list []limits.Budget) map[string]limits.Budget {
 	budgets := make(map[string]limits.Budget, len(list))
 	for _, b := range list {
+		if _, _, ok := b.Client(); ok {
+			continue
+		}
 		kind, _, _ := strings.Cut(b.Resource, ":")
 		if current, ok := budgets[kind]; !ok || remainingPart(b) < remainingPart(current) {
 			budgets[kind] = b

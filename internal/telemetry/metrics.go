@@ -65,11 +65,11 @@ func (m *metrics) open(provider metric.MeterProvider) error {
 	conventional := []float64{.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10} // bucket bounds from the semantic conventions
 	m.serverDuration = histogram("http.server.request.duration", "duration of client requests", conventional...)
 	m.clientDuration = histogram("http.client.request.duration", "time from a request to the upstream until its response headers", conventional...)
-	m.waits = histogram("weir.wait.duration", "time that requests waited, by reason", .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
+	m.waits = histogram("weir.wait.duration", "time that requests waited, by client and reason", .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
 	m.requests = counter("weir.requests", "{request}", "completed requests, by cache outcome")
 	m.spent = counter("weir.spent", "{request}", "requests that consumed upstream quota")
 	m.saved = counter("weir.saved", "{request}", "responses that consumed no quota and would have without Weir")
-	m.admissions = counter("weir.admissions", "{admission}", "decided claims for a permit, by outcome")
+	m.admissions = counter("weir.admissions", "{admission}", "decided claims for a permit, by client and outcome")
 	m.polls = counter("weir.polls", "{request}", "requests for statistics that the upstream had not computed yet")
 	m.retries = counter("weir.retries", "{request}", "requests whose connection broke before a response, by outcome of the retry")
 	m.reloads = counter("weir.config.reloads", "{reload}", "configuration reloads, by outcome")
@@ -127,11 +127,11 @@ func (m *metrics) Observer(upstream string) func(*proxy.Record) {
 		resource := r.Resource // the limiter bounds the names (limits.Limiter.ReadRate)
 		for _, s := range r.Stages {
 			wait := func(reason string) {
-				m.waits.Record(ctx, s.Elapsed.Seconds(), attributes(reasonKey.String(reason)))
+				m.waits.Record(ctx, s.Elapsed.Seconds(), attributes(clientKey.String(r.ClientLabel()), reasonKey.String(reason)))
 			}
 			switch s.Name {
 			case "queue":
-				m.admissions.Add(ctx, 1, attributes(resourceKey.String(resource), reasonKey.String(s.Admission())))
+				m.admissions.Add(ctx, 1, attributes(clientKey.String(r.ClientLabel()), resourceKey.String(resource), reasonKey.String(s.Admission())))
 				if s.Detail != "" {
 					wait(s.Detail)
 				}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,7 +27,7 @@ import (
 // fullRecord returns a record with every kind of stage.
 func fullRecord() *proxy.Record {
 	return &proxy.Record{
-		Start: time.Now(), Method: http.MethodGet, Route: "/repos/{owner}/{repo}", Operation: "repos/get", Resource: policy.Core,
+		Start: time.Now(), Method: http.MethodGet, Route: "/repos/{owner}/{repo}", Operation: "repos/get", Resource: policy.Core, Client: "builds",
 		Status: 200, Elapsed: time.Second, Outcome: "collapsed", Saved: true, Spent: 1, Polls: 1, Attempts: 2,
 		Trace: "0af7651916cd43dd8448eb211c80319c", Span: "b7ad6b7169203331",
 		Stages: []proxy.Stage{
@@ -47,11 +48,13 @@ func sources(accounts int) Sources {
 				list = append(list, limits.Account{Name: fmt.Sprintf("account-%04d", i), InUse: 1, BlockedUntil: time.Now().Add(time.Minute), Budgets: []limits.Budget{
 					{Resource: policy.Core, Limit: 10_000, Remaining: 10_000 - i, Reset: time.Now().Add(time.Hour)},
 					{Resource: "points:repos/get", Limit: 900, Remaining: 900}, {Resource: "points:user/get", Limit: 900, Remaining: 899}, {Resource: "cpu:", Limit: 90_000, Remaining: 90_000},
+					{Resource: "client:core:builds", Limit: 9000, Remaining: 9000, Nominal: 5000, Upper: 9000},
 				}})
 			}
 			return list, nil
 		},
 		Waiting: func() map[string]int { return map[string]int{"a": 2, "b": 3} },
+		Demand:  func() map[limits.ClientResource]int { return nil },
 		Cache:   func() (int, uint64) { return 4, 1 << 20 },
 		Lost:    func() time.Time { return time.Time{} }, Replicas: func() int { return 2 },
 		Reachable:    func() bool { return false },
@@ -232,13 +235,13 @@ func TestObserverCountsRequests(t *testing.T) {
 		`http_server_request_duration_seconds_count{http_request_method="GET",http_response_status_code="200",http_route="/emojis"} 2`,
 		`weir_requests_total{weir_cache="hit",weir_client="builds",weir_operation="emojis/get"} 2`,
 		`weir_saved_total{weir_operation="emojis/get"} 2`, `weir_saved_total{weir_operation="repos/get"} 1`,
-		`weir_spent_total{weir_client="pass-through",weir_operation="emojis/get",weir_resource="made-up"} 2`,
-		`weir_admissions_total{weir_reason="admitted",weir_resource="made-up"} 1`, `weir_admissions_total{weir_reason="admitted",weir_resource="core"} 1`,
-		`weir_admissions_total{weir_reason="waited",weir_resource="core"} 1`, `weir_admissions_total{weir_reason="primary",weir_resource="core"} 1`,
-		`weir_wait_duration_seconds_count{weir_reason="points"} 1`, `weir_wait_duration_seconds_count{weir_reason="coalesce"} 1`, `weir_wait_duration_seconds_sum{weir_reason="poll"} 1`,
+		`weir_spent_total{weir_client="pass-through",weir_operation="emojis/get",weir_resource="made-up"} 2`, `weir_spent_total{weir_client="builds",weir_operation="repos/get",weir_resource="core"} 1`,
+		`weir_admissions_total{weir_client="pass-through",weir_reason="admitted",weir_resource="made-up"} 1`, `weir_admissions_total{weir_client="builds",weir_reason="admitted",weir_resource="core"} 1`,
+		`weir_admissions_total{weir_client="builds",weir_reason="waited",weir_resource="core"} 1`, `weir_admissions_total{weir_client="builds",weir_reason="primary",weir_resource="core"} 1`,
+		`weir_wait_duration_seconds_sum{weir_client="builds",weir_reason="points"} 1`, `weir_wait_duration_seconds_count{weir_client="builds",weir_reason="coalesce"} 1`, `weir_wait_duration_seconds_sum{weir_client="builds",weir_reason="poll"} 1`,
 		`http_client_request_duration_seconds_count{http_request_method="GET",http_response_status_code="202",server_address="api.example.com"} 1`,
 		`http_client_request_duration_seconds_count{error_type="timeout",http_request_method="GET",server_address="api.example.com"} 1`,
-		`weir_polls_total 1`, `weir_retries_total{weir_outcome="sent"} 2`, `weir_retries_total{weir_outcome="given_up"} 1`, `weir_wait_duration_seconds_sum{weir_reason="retry"} 2`,
+		`weir_polls_total 1`, `weir_retries_total{weir_outcome="sent"} 2`, `weir_retries_total{weir_outcome="given_up"} 1`, `weir_wait_duration_seconds_sum{weir_client="builds",weir_reason="retry"} 2`,
 	)
 }
 
@@ -270,6 +273,61 @@ func TestTightestAccountsHaveGauges(t *testing.T) {
 	if n := strings.Count(text, "\nweir_account_in_flight{"); n != 200 {
 		t.Errorf("%d accounts have gauges, want 200", n)
 	}
+}
+
+// Of 100 requests the person has a guarantee of 20 and the job a limit of 50. Both belong to a team.
+func TestClientsHaveGauges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ledger := limits.NewMemory(limits.Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"})
+		limiter := limits.NewLimiter(ledger)
+		caller := func(client string) policy.Caller {
+			return policy.Caller{Account: "robot", Kind: policy.User, Client: client, Group: "team", Clients: []policy.ClientBudget{
+				{Client: "person", Share: 3, Guarantee: 0.2, Limit: 1}, {Client: "job", Share: 1, Limit: 0.5}, {Client: "team", Limit: 1},
+			}}
+		}
+		claim, reset := limits.Claim{Operation: "user/get", Resource: policy.Core, Points: 1}, time.Now().Add(30*time.Minute)
+		for i := range 50 {
+			p, err := limiter.Acquire(t.Context(), claim, caller("job"), time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = limiter.Settle(t.Context(), *p, limits.Outcome{
+				Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Resource: policy.Core, Limit: 100, Used: i + 1, Reset: reset},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		var waiting sync.WaitGroup
+		for range 2 {
+			waiting.Go(func() { _, _ = limiter.Acquire(t.Context(), claim, caller("job"), time.Now().Add(time.Hour)) })
+		}
+		synctest.Wait()
+		w, s := opened(t), sources(0)
+		s.Accounts, s.Demand = ledger.Accounts, limiter.Demand
+		if err := w.Watch(s); err != nil {
+			t.Fatal(err)
+		}
+		text := w.scrape(false)
+		for labels, values := range map[string][]int{ // nominal, lower and upper limit, use, demand
+			`{weir_account="robot",weir_client="person",weir_resource="core"}`: {75, 20, 100, 0, 0},
+			`{weir_account="robot",weir_client="job",weir_resource="core"}`:    {25, 0, 50, 50, 2},
+			`{weir_account="robot",weir_client="team",weir_resource="core"}`:   {-1, 0, 100, 50, 2},
+		} {
+			for i, name := range []string{"nominal_limit", "lower_limit", "upper_limit", "use", "demand"} {
+				if values[i] >= 0 {
+					assertContains(t, text, fmt.Sprintf("weir_client_%s%s %d\n", name, labels, values[i]))
+				}
+			}
+		}
+		for _, not := range []string{`weir_client_nominal_limit{weir_account="robot",weir_client="team"`, `weir_budget_remaining{weir_account="robot",weir_resource="client"`} {
+			if strings.Contains(text, not) {
+				t.Errorf("unexpected series %s", not)
+			}
+		}
+		w.Close()
+		waiting.Wait()
+	})
 }
 
 func TestOtherGaugesWorkWhileTheStoreIsLost(t *testing.T) {
