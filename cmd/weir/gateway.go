@@ -152,7 +152,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	if g.tls, err = openTLS(cfg, g.log); err != nil {
 		return err
 	}
-	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.Waiting, State: g.state})
+	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.Waiting, State: g.state, SoftLimit: g.softLimit})
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
 	if err := g.loadAndApply(func() (*config.Config, error) { return cfg, nil }); err != nil {
 		return err
@@ -328,6 +328,21 @@ func (g *gateway) accounts(ctx context.Context, most int) ([]limits.Account, err
 // openAccount opens a closed account of the ledger in use.
 func (g *gateway) openAccount(ctx context.Context, account string) error {
 	return g.current.Load().ledger.Open(ctx, account)
+}
+
+// softLimit logs and counts a soft limit, at the first replica that reports it.
+func (g *gateway) softLimit(ctx context.Context, s history.SoftLimit) error {
+	first, err := g.store.once(ctx, s.Name(), s.Expires())
+	if err != nil || !first {
+		return err
+	}
+	g.telemetry.SoftLimitReached(s.Account, s.Client, s.Resource, s.Threshold)
+	log := g.log.With("account", s.Account, "client", s.Client, "resource", s.Resource, "threshold", s.Threshold, "used", s.Used, "limit", s.Limit, "reset", s.Reset)
+	if !s.Ends.IsZero() {
+		log = log.With("ends", s.Ends)
+	}
+	log.Info("soft limit reached")
+	return nil
 }
 
 func limitRules(c *config.Config) limits.Rules {

@@ -236,6 +236,9 @@ func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 	if _, err := o.store.Accounts(t.Context(), 10); err != nil {
 		t.Error(err)
 	}
+	if _, err := o.store.once(t.Context(), "name", time.Now().Add(time.Minute)); err != nil {
+		t.Error(err)
+	}
 	for _, refused := range operator.Do(t.Context(), "acl", "log").Val().([]any) {
 		if text := fmt.Sprint(refused); !strings.Contains(text, "object:config|get") { // read at the start to warn of an eviction policy
 			t.Errorf("Redis refused %s", text)

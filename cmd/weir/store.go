@@ -43,6 +43,8 @@ type store struct {
 	shareResources func(ctx context.Context, changed map[string]string) (map[string]string, error)
 	// shareAliases exchanges the identities of accounts (see [proxy.Identities.Share]); nil like shareResources.
 	shareAliases func(ctx context.Context, changed []string) ([]string, error)
+	// once reports whether a call is the first one with this name at any replica before end.
+	once func(ctx context.Context, name string, end time.Time) (bool, error)
 }
 
 // hashKeys are the keys of the hashes that name accounts. former is the key that this process used before it joined the
@@ -74,7 +76,7 @@ func openStore(cfg *config.Config, replica string, joined func(hashKey []byte), 
 		Ledger: ledger, kind: "redis", hashKeys: newHashKeys(ledger.Join(ctx)), coldStart: ledger.ColdStart, configure: ledger.Configure, run: ledger.Run,
 		leave: func() error { return ledger.Leave(context.Background()) }, close: ledger.Close,
 		lostSince: ledger.Lost, replicas: ledger.Replicas, shareResources: ledger.ShareResources,
-		shareAliases: ledger.ShareAliases,
+		shareAliases: ledger.ShareAliases, once: ledger.Once,
 	}, nil
 }
 
@@ -92,6 +94,7 @@ func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, erro
 		Ledger: ledger, kind: "memory", hashKeys: newHashKeys(credential.NewHashKey()), configure: ledger.Configure,
 		run: ledger.Run, leave: func() error { return nil }, close: func() error { return nil },
 		lostSince: func() time.Time { return time.Time{} }, replicas: func() int { return 1 }, coldStart: ledger.ColdStart,
+		once: func(context.Context, string, time.Time) (bool, error) { return true, nil }, // the history has no duplicates
 	}
 	if path == "" {
 		if held := ledger.ColdStart(); held != "" {

@@ -11,7 +11,7 @@
 // accounts, which come from the ledger.
 //
 // Entry points: [New], [History.Run] and [History.Observe]. Read this file first, then watcher.go, counts.go (bounded
-// counters by name), forecast.go and explain.go.
+// counters by name), forecast.go, softlimits.go and explain.go.
 package history
 
 import (
@@ -37,6 +37,8 @@ type Sources struct {
 	Waiting func() map[string]int
 	// State returns the state of the gateway, which must be encodable as JSON.
 	State func() any
+	// SoftLimit handles a new soft limit. After an error, the history repeats the soft limit at the next listing.
+	SoftLimit func(context.Context, SoftLimit) error
 }
 
 // History is the last hour of a replica. It is safe for concurrent use.
@@ -54,6 +56,8 @@ type History struct {
 	state      any                 // nil before the first poll
 	watchers   map[*Watcher]bool
 	closed     bool
+
+	softLimits softLimits // used by Run only
 
 	listing   sync.Mutex // guards the fields below; locked before mu
 	samples   budgetSamples
@@ -87,11 +91,11 @@ func New(s Sources) *History {
 	return &History{
 		sources: s, listSoon: make(chan struct{}, 1),
 		operations: newCounts[string](maxOperations), spenders: newCounts[spenderKey](maxSpenders), tags: newCounts[spenderKey](maxTags),
-		samples: budgetSamples{}, accounts: map[string]listedAccount{}, watchers: map[*Watcher]bool{},
+		softLimits: softLimits{}, samples: budgetSamples{}, accounts: map[string]listedAccount{}, watchers: map[*Watcher]bool{},
 	}
 }
 
-const requestEvent, accountsEvent = "request", "accounts"
+const requestEvent, accountsEvent, softLimitEvent = "request", "accounts", "soft_limit"
 
 // Request is a completed request with an explanation.
 type Request struct {
@@ -223,6 +227,7 @@ func (h *History) list(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	accounts, err := h.sources.Accounts(ctx, maxAccounts)
+	h.reportSoftLimits(ctx, accounts, time.Now())
 	waiting, now := h.sources.Waiting(), time.Now()
 	h.listing.Lock()
 	defer h.listing.Unlock()

@@ -47,7 +47,8 @@ func newFixture(t *testing.T) *fixture {
 			defer w.mu.Unlock()
 			return w.queue
 		},
-		State: func() any { return map[string]string{"version": "test"} },
+		State:     func() any { return map[string]string{"version": "test"} },
+		SoftLimit: func(context.Context, SoftLimit) error { return nil },
 	})
 	return w
 }

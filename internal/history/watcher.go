@@ -14,6 +14,7 @@ import (
 //   - series: the last points of the series
 //   - operations: costs
 //   - state: the state of the gateway
+//   - soft_limit: the use of a client has reached a soft limit ([SoftLimit])
 //   - skipped: the number of requests that the watcher has missed ([Skipped])
 type Event struct {
 	Name string

@@ -15,6 +15,7 @@ import (
 	otlp "go.opentelemetry.io/proto/otlp/metrics/v1"
 
 	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/policy"
 )
 
 // description describes a metric that is documented or exported.
@@ -98,6 +99,7 @@ func TestMetricsMatchTheirDocumentation(t *testing.T) {
 	}
 	w.RequestStarted(http.MethodGet)
 	w.Reloaded(errors.New("line 1"))
+	w.SoftLimitReached("account", "builds", policy.Core, "50")
 	w.Observer("api.example.com")(fullRecord())
 	response := httptest.NewRecorder()
 	w.ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
