@@ -67,6 +67,7 @@ func TestSoftLimitsAreReportedOncePerWindow(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		w.use(0, time.Time{})
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if n := len(w.softLimits); n != 0 {
 			t.Errorf("%d soft limits remain after their window", n)
 		}
@@ -124,6 +125,7 @@ func TestSoftLimitIsRepeatedAfterAnError(t *testing.T) {
 		reset := time.Now().Add(30 * time.Minute)
 		w.use(1000, reset)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if got := softLimitsOf(watcher); got != "80 100 50" {
 			t.Errorf("events %q", got)
 		}
