@@ -228,6 +228,9 @@ func (a *account) holds(c *Claim, w *window, spends []Spend) []hold {
 		list[i] = hold{a.log(s), s.Cost, s.is(CPU)}
 	}
 	if w.divided(c) && !a.unlimited(w) {
+		if c.Tag != "" && w.Clients[c.Tag] == nil { // the names of tags change
+			w.removeIdleClients(a.last)
+		}
 		for _, name := range c.names() {
 			list = append(list, hold{w.client(name), 1, false})
 		}

@@ -1,6 +1,8 @@
 package limits
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -72,12 +74,15 @@ func (w *window) paced(limit, now int64) int64 {
 	return int64(float64(limit) * min(1, float64(elapsed)/float64(w.Length)))
 }
 
-// names returns the names whose budgets count a claim: the client and its group.
+// names returns the names whose budgets count a claim: the client, its group and the tag.
 func (c *Claim) names() []string {
-	if c.Group == "" {
-		return []string{c.Client}
+	names := []string{c.Client}
+	for _, name := range []string{c.Group, c.Tag} {
+		if name != "" {
+			names = append(names, name)
+		}
 	}
-	return []string{c.Client, c.Group}
+	return names
 }
 
 // forecast returns the requests that a client may need until the end of the window, if it continues at the mean rate of
@@ -87,16 +92,19 @@ func (w *window) forecast(used, now int64) int64 {
 	return int64(math.Ceil(float64(used) * float64(left) / float64(max(second, w.Length-left))))
 }
 
-// divide returns what a claim needs of the budgets of its client and group, and the guarantees of the others. replicas is
-// the use of other replicas by budget.
+// divide returns what a claim needs of the budgets of its client, group and tag, and the guarantees of the others.
+// replicas is the use of other replicas by budget.
 func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64) (own []Need, others []Guarantee) {
-	usable := r.Usable(w.Limit)
-	for _, name := range c.names() {
+	usable, names := r.Usable(w.Limit), c.names()
+	for _, name := range names {
 		own = append(own, Need{Budget: clientBudget(c.Resource, name), Reason: ClientBudget, Cost: 1, Limit: usable})
 	}
 	for _, b := range c.Clients {
-		if i := slices.Index(c.names(), b.Client); i >= 0 {
-			own[i].Limit = w.upper(b, usable, now)
+		if b.Client == c.Client && c.Tag != "" {
+			own[len(own)-1].Limit = w.upper(b.TagLimit, usable, now)
+		}
+		if i := slices.Index(names, b.Client); i >= 0 {
+			own[i].Limit = w.upper(b.Limit, usable, now)
 			if b.Even {
 				own[i].Limit = min(own[i].Limit, max(1, w.paced(usable, now)))
 			}
@@ -111,12 +119,7 @@ func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64
 	return own, others
 }
 
-// upper returns the requests that a client may use now, without its pace.
-func (w *window) upper(b policy.ClientBudget, usable, now int64) int64 {
-	return usable - w.kept((1-b.Limit)*float64(usable), now)
-}
-
-// remaining returns the requests that the budgets of a claim's client and group have left. replicas is the use of other
+// remaining returns the requests that the budgets of a claim's client, group and tag have left. replicas is the use of other
 // replicas by budget.
 func (w *window) remaining(own []Need, replicas map[string]int64, now int64) int64 {
 	left := int64(math.MaxInt64)
@@ -173,11 +176,12 @@ func (w *window) unused(guarantees []Guarantee, replicas map[string]int64, now i
 // budgetOf returns what a caller may use of a resource.
 func (a *account) budgetOf(caller policy.Caller, resource string, r *Rules, now int64) Budget {
 	b := a.budget(resource, r, now, nil)
-	c := &Claim{Resource: resource, Client: caller.Client, Group: caller.Group, Clients: caller.Clients}
+	c := &Claim{Resource: resource, Client: caller.Client, Group: caller.Group, Tag: caller.Tag, Clients: caller.Clients}
 	if w := a.Windows[resource]; w != nil && w.divided(c) && !b.Unlimited {
 		own, others := w.divide(c, r, a.others, now)
 		left := min(w.remaining(own, a.others, now), int64(b.Remaining)-w.unused(others, a.others, now))
-		b.Limit, b.Remaining = int(own[0].Limit), int(max(0, left))
+		lowest := slices.MinFunc(own, func(x, y Need) int { return cmp.Compare(x.Limit, y.Limit) })
+		b.Limit, b.Remaining = int(lowest.Limit), int(max(0, left))
 		b.Used = b.Limit - b.Remaining
 	}
 	return b
@@ -201,40 +205,56 @@ func (w *window) endClients(end int64) {
 	}
 }
 
-// clientsIdle reports whether no client has requests in the open window.
-func (w *window) clientsIdle(now int64) bool {
-	for _, l := range w.Clients {
-		if l.expire(now); l.Total+l.held > 0 {
-			return false
-		}
-	}
-	return true
+// removeIdleClients removes the clients, groups and tags that have no requests in the open window.
+func (w *window) removeIdleClients(now int64) {
+	maps.DeleteFunc(w.Clients, func(_ string, l *slidingLog) bool { return l.idle(now) })
 }
 
-// describeClients returns the budgets of the clients of the last claim. Without a report, their reset is unknown and
-// therefore zero. foreign is the use of other replicas by budget.
+// upper returns the requests that a client or tag with a limit may use now, without its pace. part is the limit as a
+// fraction.
+func (w *window) upper(part float64, usable, now int64) int64 {
+	return usable - w.kept((1-part)*float64(usable), now)
+}
+
+// describeClients returns the budgets of the clients of the last claim, each with the budgets of its tags. foreign is the
+// use of other replicas by budget.
 func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (list []Budget) {
-	var reset time.Time
-	if len(w.Reports) > 0 {
-		reset = time.UnixMicro(w.Reports[0].shownReset())
-	}
 	shares, usable := 0, r.Usable(w.Limit)
 	for _, b := range w.budgets {
 		shares += b.Share
 	}
 	for _, b := range w.budgets {
-		name := clientBudget(w.Resource, b.Client)
-		l := w.client(b.Client)
-		l.expire(now)
-		used := l.Total + foreign[name].Spent
-		own, _ := w.divide(&Claim{Resource: w.Resource, Client: b.Client, Clients: []policy.ClientBudget{b}}, r, nil, now)
-		limit := own[0].Limit
-		list = append(list, Budget{
-			Resource: name, Limit: int(limit), Used: int(used), Remaining: int(max(0, limit-used)), Held: int(l.held + foreign[name].Held),
-			Reset: reset, Window: time.Duration(w.Length) * time.Microsecond,
-			Guarantee: int(w.kept(b.Guarantee*float64(usable), now)),
-			Nominal:   int(usable) * b.Share / max(1, shares), Upper: int(w.upper(b, usable, now)),
-		})
+		c := &Claim{Resource: w.Resource, Client: b.Client, Clients: []policy.ClientBudget{b}}
+		d := w.describeClient(c, r, now, foreign)
+		d.Guarantee = int(w.kept(b.Guarantee*float64(usable), now))
+		d.Nominal, d.Upper = int(usable)*b.Share/max(1, shares), int(w.upper(b.Limit, usable, now))
+		list = append(list, d)
+		if b.TagLimit == 0 {
+			continue
+		}
+		for _, c.Tag = range w.tags(b.Client, foreign) {
+			list = append(list, w.describeClient(c, r, now, foreign))
+		}
 	}
 	return list
+}
+
+// describeClient returns the budget of the client of a claim or, if the claim has a tag, of the tag. Without a report,
+// the reset is unknown and therefore zero.
+func (w *window) describeClient(c *Claim, r *Rules, now int64, foreign map[string]Use) Budget {
+	own, _ := w.divide(c, r, nil, now)
+	n := own[len(own)-1]
+	use := foreign[n.Budget]
+	if l := w.Clients[cmp.Or(c.Tag, c.Client)]; l != nil {
+		l.expire(now)
+		use.Spent, use.Held = use.Spent+l.Total, use.Held+l.held
+	}
+	d := Budget{
+		Resource: n.Budget, Limit: int(n.Limit), Used: int(use.Spent), Remaining: int(max(0, n.Limit-use.Spent)), Held: int(use.Held),
+		Window: time.Duration(w.Length) * time.Microsecond,
+	}
+	if len(w.Reports) > 0 {
+		d.Reset = time.UnixMicro(w.Reports[0].shownReset())
+	}
+	return d
 }

@@ -63,11 +63,11 @@ type Claim struct {
 	// CPU is the CPU time that the upstream is expected to need.
 	CPU time.Duration
 	// Client is the name of the client, Group is the name of its group or empty, and Clients divides the budgets among the
-	// clients and groups of the account. If Clients is empty, the budgets are not divided. Share is the weight of the
-	// client; zero counts as 1.
-	Client, Group string
-	Clients       []policy.ClientBudget
-	Share         int
+	// clients and groups of the account. If Clients is empty, the budgets are not divided. Tag is the name of the budget for
+	// the tag of the request (see [Limiter.TagBudget]), or empty. Share is the weight of the client; zero counts as 1.
+	Client, Group, Tag string
+	Clients            []policy.ClientBudget
+	Share              int
 	// Waiting is the number of claims of the client that wait at this replica, including this claim. Zero counts as 1.
 	Waiting int
 	// Batch marks a claim that leaves the last part of a primary window to other claims. Paced marks a claim that waits
@@ -114,7 +114,8 @@ const (
 	Points      Reason = "points"
 	CPU         Reason = "cpu"
 	Primary     Reason = "primary"
-	// ClientBudget means that the client has used its part of a budget, and the rest is for other clients.
+	// ClientBudget means that the client or the tag has used its part of a budget, and the rest is for other clients or
+	// tags.
 	ClientBudget Reason = "client"
 	// Queue means that too many requests of the account are already waiting, or that the limiter ended the wait.
 	Queue Reason = "queue"
@@ -168,7 +169,7 @@ type Budget struct {
 	// Guarantee is the part of Limit that is kept for a client, in the budget of a client.
 	Guarantee int `json:"guarantee,omitempty"`
 	// Nominal is the client's share of the window, and Upper is Limit without the pace, in the budget of a client. Nominal is
-	// zero for a group.
+	// zero for a group, and both are zero for a tag.
 	Nominal int `json:"-"`
 	Upper   int `json:"-"`
 }

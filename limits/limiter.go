@@ -21,6 +21,7 @@ const renewEvery = time.Second
 type Limiter struct {
 	ledger      Ledger
 	resources   resourceNames
+	tags        tagNames
 	estimates   estimates
 	dispatchers sync.WaitGroup
 
@@ -164,7 +165,8 @@ const defaultRetry = time.Second
 // response.
 func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time) (*Permit, error) {
 	claim.Account, claim.Kind = l.ledger.Canonical(caller.Account), caller.Kind
-	claim.Client, claim.Group, claim.Clients, claim.Share = caller.Client, caller.Group, caller.Clients, caller.Share
+	claim.Client, claim.Group, claim.Tag = caller.Client, caller.Group, caller.Tag
+	claim.Clients, claim.Share = caller.Clients, caller.Share
 	claim.Batch, claim.Paced = caller.Priority == policy.Batch, caller.Paced
 	claim.CPU = l.estimates.predict(claim.Operation)
 	l.mu.Lock()

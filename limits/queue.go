@@ -53,13 +53,13 @@ type class struct {
 	operation, resource string
 	points              int
 	creates, batch      bool
-	client              string // if the account is divided among clients
+	client, tag         string // if the account is divided among clients
 }
 
 func classOf(c Claim) class {
-	k := class{c.Operation, c.Resource, c.Points, c.CreatesContent, c.Batch, ""}
+	k := class{c.Operation, c.Resource, c.Points, c.CreatesContent, c.Batch, "", ""}
 	if len(c.Clients) > 0 {
-		k.client = c.Client
+		k.client, k.tag = c.Client, c.Tag
 	}
 	return k
 }
@@ -286,7 +286,7 @@ func alsoRefused(reason Reason, a, b class) bool {
 	case Primary:
 		return a.resource == b.resource && (b.batch || !a.batch)
 	case ClientBudget:
-		return a.resource == b.resource && a.operation == b.operation
+		return a.resource == b.resource && a.operation == b.operation && a.tag == b.tag
 	case Points:
 		return a.operation == b.operation && b.points >= a.points
 	case Content:

@@ -51,7 +51,7 @@ type window struct {
 	// Silent is the number of silent responses ([Outcome.Silent]).
 	Silent int64
 
-	// Clients contains the requests of each client in the open window, if the window is divided. budgets are the client
+	// Clients contains the requests of each client, group and tag in the open window, if the window is divided. budgets are the client
 	// budgets of the last claim.
 	Clients map[string]*slidingLog
 	budgets []policy.ClientBudget
@@ -259,5 +259,6 @@ func (w *window) exhaustedUntil(now int64) (until int64) {
 // idle reports whether the window has the state of a new window.
 func (w *window) idle(now int64) bool {
 	w.expire(now)
-	return w.inUse == 0 && len(w.Reports) == 0 && w.Unconfirmed.Total == 0 && w.clientsIdle(now)
+	w.removeIdleClients(now)
+	return w.inUse == 0 && len(w.Reports) == 0 && w.Unconfirmed.Total == 0 && len(w.Clients) == 0
 }

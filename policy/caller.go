@@ -43,12 +43,16 @@ type Caller struct {
 	Class string
 	// Client is the name of the configured client, or empty for pass-through. Group is the name of its group, if any.
 	Client, Group string
+	// Tag is the name of the budget for the tag of the request, such as "ci/run-17" ([limits.Limiter.TagBudget]). It is
+	// empty if the client has no limit for tags.
+	Tag string
 	// Share is the weight of the client in the queue of its account; zero counts as 1.
 	Share    int
 	Priority Priority
 	// Paced means that the client's requests are spread evenly over sliding windows.
 	Paced bool
-	// Clients divides the primary windows of the account among its clients. It is empty if the account has one client.
+	// Clients divides the primary windows of the account among its clients. It is empty if the account has one client
+	// without a limit for tags.
 	Clients []ClientBudget
 }
 
@@ -59,6 +63,8 @@ type ClientBudget struct {
 	Share int
 	// Guarantee is the fraction of the window that is kept for the client. Limit is the fraction that the client may use.
 	Guarantee, Limit float64
+	// TagLimit is the fraction that the requests of the client with one tag may use, or zero for no limit.
+	TagLimit float64
 	// Even means that the client's requests are spread evenly over the window.
 	Even bool
 }

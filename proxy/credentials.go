@@ -101,6 +101,7 @@ func (g *Gateway) credentialRequest(ex *exchange) CredentialRequest {
 func (g *Gateway) budgetedRequest(ex *exchange) CredentialRequest {
 	r := g.credentialRequest(ex)
 	r.Left = func(caller policy.Caller) (int, bool) {
+		caller.Tag = g.Limiter.TagBudget(caller, ex.tag)
 		b, _ := g.Ledger.Budget(caller, ex.resource)
 		return b.Remaining - b.Held, !b.Unlimited
 	}
@@ -147,6 +148,7 @@ func (g *Gateway) pickByBudget(ex *exchange) bool {
 // security class of the credential, so the results of earlier look-ups are cleared.
 func (g *Gateway) useCredential(ex *exchange, identity Identity) {
 	ex.identity = identity
+	ex.identity.Caller.Tag = g.Limiter.TagBudget(identity.Caller, ex.tag)
 	ex.record.Account = identity.Caller.Account
 	ex.resource = g.Resources.of(ex.claimScope, identity.Caller.Kind, ex.match.Operation.Resource)
 	ex.record.Resource = ex.resource

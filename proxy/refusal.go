@@ -151,7 +151,7 @@ func (g *Gateway) failureOf(err error) *failure {
 			f.message, f.documentation = g.Dialect.Messages.Primary, "/rate-limits"
 		case limits.ClientBudget:
 			f.message, f.documentation = g.Dialect.Messages.Primary, "/rate-limits"
-			f.message += " The gateway keeps the rest of this window for its other clients."
+			f.message += " The gateway keeps the rest of this window for its other clients or tags."
 		}
 		return f
 	case errors.As(err, &unusable):

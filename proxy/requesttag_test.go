@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // withTagClaim makes every client have a token whose claim for tags has this value.
@@ -109,5 +112,40 @@ func TestBackgroundRequestsHaveTheTagOfTheirCause(t *testing.T) {
 			}
 		}
 		w.want("a background request was sent", found, true)
+	})
+}
+
+func TestTagOfALimitedClientHasAPartOfTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		used, reset := 0, strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			used++
+			h := w.Header()
+			h.Set("X-Ratelimit-Limit", "100")
+			h.Set("X-Ratelimit-Used", strconv.Itoa(used))
+			h.Set("X-Ratelimit-Remaining", strconv.Itoa(100-used))
+			h.Set("X-Ratelimit-Reset", reset)
+		}, func(c *Config) {
+			c.Identify = func(r *http.Request) (Identity, error) {
+				id, err := identifyByToken(r)
+				id.Caller.Account, id.Caller.Client = "bot", "ci"
+				id.Caller.Clients = []policy.ClientBudget{{Client: "ci", Limit: 1, TagLimit: 0.05}}
+				return id, err
+			}
+		})
+		get := func(tag string) got { return w.get("/repos/a/b/subscribers", "Cache-Control: no-cache", "Weir-Tag: "+tag) }
+		for _, tag := range []string{"1", "2", ""} {
+			for range 4 {
+				w.want("status with tag "+tag, get(tag).StatusCode, http.StatusOK)
+			}
+			r := get(tag)
+			w.want("status with tag "+tag, r.StatusCode, http.StatusOK)
+			w.want("limit with tag "+tag, r.Header.Get("X-Ratelimit-Limit"), "5")
+			w.want("remaining with tag "+tag, r.Header.Get("X-Ratelimit-Remaining"), "0")
+			r = get(tag)
+			w.want("status beyond the limit of tag "+tag, r.StatusCode, http.StatusTooManyRequests)
+			w.want("cause", strings.Contains(r.Header.Get("Cache-Status"), "detail=client"), true)
+		}
+		w.want("requests upstream", w.upstreamSaw(), 15)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -278,12 +279,19 @@ func (d *decoder) checkClients(c *Config) {
 		}
 		d.require(client.Share >= 1 && client.Share <= 1000, key+".share", "%d: must be from 1 to 1000", client.Share)
 		d.require(client.Group == "" || groups[client.Group], key+".group", "%q is not among groups", client.Group)
+		d.require(client.TagLimit >= 0 && client.TagLimit <= 1, key+".tag_limit", "%v: must be from 0 to 1", client.TagLimit)
 		d.checkGuarantee(key, client.GuaranteedPart(), client.Limit, client.Credentials, accounts, guaranteed)
 		d.checkIdentity(key, client, c.TLS, issuers)
 		d.oneOf(key+".methods", client.Methods, []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 		for j, pattern := range client.Operations {
 			d.require(catalogue.Names(pattern), fmt.Sprintf("%s.operations[%d]", key, j),
 				"%q: matches no operation; %s", pattern, suggestion(catalogue, pattern))
+		}
+	}
+	for i, client := range c.Clients {
+		for _, name := range slices.Sorted(maps.Keys(names)) { // the names of clients, groups and tags must differ
+			d.require(client.TagLimit == 0 || !strings.HasPrefix(name, client.Name+"/"), fmt.Sprintf("clients[%d].tag_limit", i),
+				"%q could be a tag of this client; rename the client or group %q", name, name)
 		}
 	}
 	d.require(c.Callers.PassThrough || len(c.Clients) > 0, "callers.pass_through",

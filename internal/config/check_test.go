@@ -199,6 +199,8 @@ func TestClientMistakesAreReported(t *testing.T) {
 		{"no share", "{name: a, key: %a, credentials: [ci], share: 0}", "3:127: clients[0].share: 0: must be from 1 to 1000"},
 		{"limit of 0", "{name: a, key: %a, credentials: [ci], limit: 0}", "3:127: clients[0].limit: 0: must be above 0 and at most 1"},
 		{"limit in percent", "{name: a, key: %a, credentials: [ci], limit: 50}", "3:127: clients[0].limit: 50: must be above 0 and at most 1"},
+		{"limit of tags in percent", "{name: a, key: %a, credentials: [ci], tag_limit: 50}", "3:131: clients[0].tag_limit: 50: must be from 0 to 1"},
+		{"client with the name of a tag", "{name: a, key: %a, credentials: [ci], tag_limit: 0.5}, {name: a/b, key: %b, credentials: [ci]}", `3:131: clients[0].tag_limit: "a/b" could be a tag of this client; rename the client or group "a/b"`},
 		{"guarantee above the limit", "{name: a, key: %a, credentials: [ci], guarantee: 0.6, limit: 0.5}", "3:131: clients[0].guarantee: 0.6: must be from 0 to the limit, 0.5"},
 		{"group", "{name: a, key: %a, credentials: [ci], group: qa}", `3:127: clients[0].group: "qa" is not among groups`},
 		{"guarantees above 1", "{name: a, key: %a, credentials: [ci], guarantee: 0.6}, {name: b, key: %b, credentials: [ci], guarantee: 0.5}", `3:257: clients[1].guarantee: 0.5: the guarantees for credential "ci" exceed 1`},

@@ -150,6 +150,7 @@ type Client struct {
 	Priority    string   `yaml:"priority" desc:"priority in the queue of an account" enum:"interactive,normal,batch"`
 	Guarantee   float64  `yaml:"guarantee" desc:"fraction of each primary window that other clients of the account leave to this client; at least 0.05 with priority interactive"`
 	Limit       float64  `yaml:"limit" desc:"fraction of each primary window that the client may use if the account has other clients"`
+	TagLimit    float64  `yaml:"tag_limit" desc:"fraction of each primary window that the client's requests with one tag may use, and those without a tag together; 0 for no limit"`
 	Pace        string   `yaml:"pace" desc:"even spreads the client's requests over each primary window if the account has other clients; burst does not" enum:"burst,even"`
 	Debug       bool     `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
 }

@@ -50,6 +50,8 @@ type Client struct {
 	// as 1.
 	Guarantee, Limit float64
 	Even             bool
+	// TagLimit is the part of each primary window that the requests with one tag may use, or zero for no limit.
+	TagLimit float64
 	// Debug permits the request header Weir-Debug.
 	Debug bool
 }
@@ -172,12 +174,14 @@ func (r *Registry) hold(h Held) Caller {
 	return Caller{Caller: caller, Authorization: Secret(value), heldName: h.Name, source: h.Source}
 }
 
-// divide sets the budgets of clients and groups of each account that several clients may use.
+// divide sets the budgets of clients and groups of each account that several clients may use. A single client has a
+// budget only if its tags have a limit.
 func (r *Registry) divide(held map[string]Caller) {
 	budgets := map[string][]policy.ClientBudget{} // by account
 	for _, client := range r.config.Clients {
 		b := policy.ClientBudget{
-			Client: client.Name, Share: max(1, client.Share), Guarantee: client.Guarantee, Limit: cmp.Or(client.Limit, 1), Even: client.Even,
+			Client: client.Name, Share: max(1, client.Share), Guarantee: client.Guarantee, Limit: cmp.Or(client.Limit, 1), TagLimit: client.TagLimit,
+			Even: client.Even,
 		}
 		list := []policy.ClientBudget{b}
 		if i := slices.IndexFunc(r.config.Groups, func(g policy.ClientBudget) bool { return g.Client == client.Group }); i >= 0 {
@@ -192,8 +196,17 @@ func (r *Registry) divide(held map[string]Caller) {
 			}
 		}
 	}
+	for account, list := range budgets {
+		switch {
+		case len(list) > 1:
+		case list[0].TagLimit > 0:
+			list[0].Limit, list[0].Even = 1, false
+		default:
+			delete(budgets, account)
+		}
+	}
 	for name, c := range held {
-		if list := budgets[c.Account]; len(list) > 1 {
+		if list := budgets[c.Account]; len(list) > 0 {
 			c.Clients = list
 			held[name], r.accounts[c.Class] = c, c.Caller
 		}

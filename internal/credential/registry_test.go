@@ -160,16 +160,19 @@ func TestClientsOfOneAccountDivideItsWindows(t *testing.T) {
 	}
 	people := client("people", 1, "second")
 	people.Share = 3
+	tagged := client("tagged", 0.5, "third")
+	tagged.TagLimit, tagged.Even = 0.2, true
 	r := NewRegistry(Config{
 		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), PassThrough: true,
 		Held: []Held{
 			{Name: "bot", Kind: policy.User, Account: "robot", Token: "ghp_1"}, {Name: "second", Kind: policy.User, Account: "robot", Token: "ghp_2"},
-			{Name: "own", Kind: policy.User, Token: "ghp_3"},
+			{Name: "own", Kind: policy.User, Token: "ghp_3"}, {Name: "third", Kind: policy.User, Token: "ghp_4"},
 		},
-		Clients: []Client{client("ci", 0.5, "bot", "second"), people, client("solo", 0.9, "own")},
+		Clients: []Client{client("ci", 0.5, "bot", "second"), people, client("solo", 0.9, "own"), tagged},
 	})
 	both := []policy.ClientBudget{{Client: "ci", Share: 1, Guarantee: 0.1, Limit: 0.5}, {Client: "people", Share: 3, Guarantee: 0.1, Limit: 1}}
-	for key, want := range map[string][]policy.ClientBudget{"ci": both, "people": both, "solo": nil, "ghp_1": both, "ghp_3": nil} {
+	alone := []policy.ClientBudget{{Client: "tagged", Share: 1, Guarantee: 0.1, Limit: 1, TagLimit: 0.2}}
+	for key, want := range map[string][]policy.ClientBudget{"ci": both, "people": both, "solo": nil, "ghp_1": both, "ghp_3": nil, "tagged": alone} {
 		if diff := cmp.Diff(want, identify(t, r, "Bearer "+key).Clients); diff != "" {
 			t.Errorf("%s: %s", key, diff)
 		}

@@ -74,7 +74,7 @@ func (h *History) reportSoftLimits(ctx context.Context, accounts []limits.Accoun
 func reached(account string, b limits.Budget, now time.Time) (list []SoftLimit) {
 	resource, client, ok := b.Client()
 	elapsed := b.Window - b.Reset.Sub(now)
-	if !ok || b.Reset.IsZero() || elapsed < settleTime {
+	if !ok || b.Upper == 0 || b.Reset.IsZero() || elapsed < settleTime {
 		return nil
 	}
 	s := SoftLimit{Account: account, Client: client, Resource: resource, Used: b.Used, Limit: b.Upper, Reset: b.Reset}

@@ -109,7 +109,7 @@ func (m *metrics) Watch(s Sources) error {
 			}
 			for _, b := range a.Budgets {
 				resource, client, ok := b.Client()
-				if !ok {
+				if !ok || b.Upper == 0 { // a tag
 					continue
 				}
 				with := metric.WithAttributes(name, resourceKey.String(resource), clientKey.String(client))

@@ -7,9 +7,10 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// clients divides each window: a person has a guarantee of 20 %, a job a limit of 50 %, and a bot a limit of 90 %.
+// clients divides each window: a person has a guarantee of 20 %, a job a limit of 50 % and of 25 % for each tag, and a bot
+// a limit of 90 %.
 var clients = []policy.ClientBudget{
-	{Client: "person", Guarantee: 0.2, Limit: 1}, {Client: "job", Limit: 0.5}, {Client: "bot", Limit: 0.9},
+	{Client: "person", Guarantee: 0.2, Limit: 1}, {Client: "job", Limit: 0.5, TagLimit: 0.25}, {Client: "bot", Limit: 0.9},
 	{Client: "even", Limit: 1, Even: true}, {Client: "team", Limit: 0.3},
 }
 
@@ -230,6 +231,39 @@ var clientCases = []testCase{
 		h.check("used", h.budget("client:core:team").Used, 30)
 		n, _ := h.fill("job", &used, reset)
 		h.check("requests of the job outside of the group", n, 40)
+	}},
+	{"the requests with one tag get no more than its limit", func(h *harness) {
+		reset, used := time.Now().Add(time.Hour).Truncate(second), 1
+		h.spend(from("bot"), reported("core", used, 100, reset))
+		tagged := func(tag string) limits.Claim {
+			c := from("job")
+			c.Tag = "job/" + tag
+			return c
+		}
+		fill := func(tag string) (int, limits.Decision) {
+			return h.repeat(tagged(tag), func() limits.Outcome {
+				used++
+				return reported("core", used, 100, reset)
+			})
+		}
+		n, d := fill("1")
+		h.check("requests with the first tag", n, 25)
+		h.check("reason", d.Reason, limits.ClientBudget)
+		if wait := time.Until(d.Until); wait < 54*time.Minute || wait > 56*time.Minute {
+			h.Errorf("the refusal ends after %v", wait)
+		}
+		n, _ = fill("2")
+		h.check("requests with the second tag", n, 25)
+		n, _ = fill("3")
+		h.check("requests beyond the limit of the client", n, 0)
+		for _, tag := range []string{"1", "2"} {
+			b := h.budget("client:core:job/" + tag)
+			h.check("budget of tag "+tag, limits.Budget{Limit: b.Limit, Used: b.Used, Remaining: b.Remaining}, limits.Budget{Limit: 25, Used: 25})
+		}
+		b, _ := h.Budget(policy.Caller{Account: "a", Kind: policy.User, Client: "job", Tag: "job/1", Clients: clients}, "core")
+		h.check("budget of a caller", limits.Budget{Limit: b.Limit, Used: b.Used, Remaining: b.Remaining}, limits.Budget{Limit: 25, Used: 25})
+		time.Sleep(59 * time.Minute)
+		h.granted(tagged("1"))
 	}},
 	{"a client with an even pace uses the window evenly", func(h *harness) {
 		reset, used := time.Now().Add(time.Hour).Truncate(second), 1
