@@ -313,8 +313,28 @@ func TestNotModifiedComparesValidators(t *testing.T) {
 		t.Error("a stored 404 matched a condition")
 	}
 	undated := NewEntry(response(200, "Date: "+at(0)), nil, 0)
-	if !undated.NotModified(header("If-Modified-Since: "+at(0))) || undated.NotModified(header("If-Modified-Since: "+at(-time.Second))) {
+	if !undated.NotModified(header("If-Modified-Since: "+at(time.Second))) || undated.NotModified(header("If-Modified-Since: "+at(0))) {
 		t.Error("Date does not replace a missing Last-Modified (RFC 9111 4.3.2)")
+	}
+}
+
+// A response that was modified in the second of its Date may have changed again in this second (RFC 9110 section 8.8.2.2).
+func TestWeakLastModifiedHidesNoChange(t *testing.T) {
+	at := func(d time.Duration) string { return now.Add(d).UTC().Format(http.TimeFormat) }
+	for _, c := range []struct {
+		name, modified, since string
+		want                  bool
+	}{
+		{"modified in the second of Date", at(0), at(0), false},
+		{"modified after Date", at(time.Second), at(time.Second), false},
+		{"the client's copy is newer", at(0), at(time.Second), true},
+		{"modified a second before Date", at(-time.Second), at(-time.Second), true},
+		{"invalid date", "yesterday", at(0), false},
+	} {
+		e := NewEntry(response(200, "Date: "+at(0), "Last-Modified: "+c.modified), nil, 0)
+		if got := e.NotModified(header("If-Modified-Since: " + c.since)); got != c.want {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
 	}
 }
 

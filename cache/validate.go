@@ -4,11 +4,13 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 )
 
 // NotModified reports whether the response to a GET or HEAD with these request fields is a 304 (RFC
 // 9110 section 13.2.2). If-None-Match is compared weakly, and takes precedence over
-// If-Modified-Since. Without Last-Modified, Date counts (RFC 9111 section 4.3.2).
+// If-Modified-Since. Without a strong Last-Modified, a later second than that of Date counts (RFC
+// 9111 section 4.3.2), because the resource may have changed within the second of Date.
 func (e *Entry) NotModified(request http.Header) bool {
 	if e.Status != http.StatusOK {
 		return false
@@ -23,11 +25,22 @@ func (e *Entry) NotModified(request http.Header) bool {
 	if err != nil {
 		return false
 	}
-	if len(e.Header["Last-Modified"]) == 0 {
-		return !e.date().After(since)
+	if modified := e.LastModified(); !modified.IsZero() {
+		return !modified.After(since)
 	}
+	modified, _ := parseDate(e.Header.Get("Last-Modified")) // the zero time if there is no date
+	return modified.Before(since) && dateOf(e.Header, e.Answered).Before(since)
+}
+
+// LastModified returns the date of the last modification if the date is a strong validator, and
+// otherwise the zero time. The date is strong if it is at least a second before Date (RFC 9110 section
+// 8.8.2.2).
+func (e *Entry) LastModified() time.Time {
 	modified, err := parseDate(e.Header.Get("Last-Modified"))
-	return err == nil && !modified.After(since)
+	if err != nil || dateOf(e.Header, e.Answered).Sub(modified) < time.Second {
+		return time.Time{}
+	}
+	return modified
 }
 
 // MatchesETag reports whether the values of If-None-Match contain an entity tag equal to etag by

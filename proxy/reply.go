@@ -80,8 +80,7 @@ func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 		if h["Content-Type"] == nil {
 			h["Content-Type"] = nil // prevents ServeContent from guessing
 		}
-		modified, _ := http.ParseTime(h.Get("Last-Modified")) // ServeContent ignores the zero time
-		http.ServeContent(ex.w, ex.in, "", modified, bytes.NewReader(e.Body))
+		http.ServeContent(ex.w, ex.in, "", e.LastModified(), bytes.NewReader(e.Body)) // ignores the zero time
 		return
 	}
 	ex.w.WriteHeader(status)

@@ -133,7 +133,9 @@ func TestTagOfALimitedClientHasAPartOfTheWindow(t *testing.T) {
 				return id, err
 			}
 		})
-		get := func(tag string) got { return w.get("/repos/a/b/subscribers", "Cache-Control: no-cache", "Weir-Tag: "+tag) }
+		get := func(tag string) got {
+			return w.get("/repos/a/b/subscribers", "Cache-Control: no-cache", "Weir-Tag: "+tag)
+		}
 		for _, tag := range []string{"1", "2", ""} {
 			for range 4 {
 				w.want("status with tag "+tag, get(tag).StatusCode, http.StatusOK)

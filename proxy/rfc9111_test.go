@@ -133,8 +133,9 @@ type requirement struct {
 }
 
 const (
-	testStart = "Sat, 01 Jan 2000 00:00:00 GMT" // the time at which synctest starts its clock
-	fresh     = "Cache-Control: max-age=60"
+	testStart   = "Sat, 01 Jan 2000 00:00:00 GMT" // the time at which synctest starts its clock
+	beforeStart = "Fri, 31 Dec 1999 23:59:59 GMT"
+	fresh       = "Cache-Control: max-age=60"
 )
 
 // TestRFC9111 tests each MUST and MUST NOT of RFC 9111 that applies to a shared cache.
@@ -330,7 +331,12 @@ var validating = []requirement{
 	{"4.3.2", "a stored response answers If-None-Match with a list", []step{{response: lines(fresh, `Etag: "a"`), forwarded: true}, {request: lines(`If-None-Match: "b", W/"a"`), code: 304}}},
 	{"4.3.2", "If-None-Match has precedence over If-Modified-Since", []step{
 		{response: lines(fresh, `Etag: "a"`, "Last-Modified: "+testStart), forwarded: true}, {request: lines(`If-None-Match: "b"`, "If-Modified-Since: "+testStart), body: "1"}}},
-	{"4.3.2", "a stored response answers If-Modified-Since", []step{{response: lines(fresh, "Last-Modified: "+testStart), forwarded: true}, {request: lines("If-Modified-Since: " + testStart), code: 304}}},
+	{"4.3.2", "a stored response answers If-Modified-Since", []step{{response: lines(fresh, "Last-Modified: "+beforeStart), forwarded: true}, {request: lines("If-Modified-Since: " + beforeStart), code: 304}}},
+	{"4.3.2", "a date in the second of the response does not answer If-Modified-Since", []step{{response: lines(fresh, "Last-Modified: "+testStart), forwarded: true}, {request: lines("If-Modified-Since: " + testStart), body: "1"}}},
+	{"4.3.2", "If-Range: a date in the second of the response selects no range", []step{
+		{response: lines(fresh, "Last-Modified: "+testStart), text: "abc", forwarded: true}, {request: lines("Range: bytes=1-1", "If-Range: "+testStart), body: "abc"}}},
+	{"4.3.2", "If-Range: an earlier date selects a range", []step{
+		{response: lines(fresh, "Last-Modified: "+beforeStart), text: "abc", forwarded: true}, {request: lines("Range: bytes=1-1", "If-Range: "+beforeStart), code: 206, body: "b"}}},
 	{"4.3.2", "If-Range: a changed response is served complete", []step{
 		{response: lines(fresh, `Etag: "a"`), text: "abc", forwarded: true}, {request: lines("Range: bytes=1-1", `If-Range: "b"`), body: "abc"}, {request: lines("Range: bytes=1-1", `If-Range: "a"`), code: 206, body: "b"}}},
 	{"4.3.2", "the client gets 200 if its own ETag differs from that of the 304", []step{
