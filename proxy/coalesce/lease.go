@@ -91,21 +91,22 @@ func (c *Call) AwaitFleet(ctx context.Context, f Fleet) (Decision, error) {
 	}
 }
 
-// renew renews the lease until the end of the call, and then releases the lease.
+// renew renews the lease until the end of the call and, if the response is stored, of the write to the shared cache. It
+// then releases the lease.
 func (c *Call) renew(ctx context.Context, f Fleet, owner string) {
-	tick := time.Tick(renewEvery)
+	tick, done := time.Tick(renewEvery), c.done
+	var written <-chan bool // nil before the result Stored
 	for {
 		select {
-		case <-c.done:
-			failed := c.result == Private || c.result == Failed
+		case <-done:
 			if c.result == Stored { // the other replicas wait until they can read the response
-				select {
-				case shared := <-c.shared:
-					failed = !shared
-				case <-f.Stop:
-				}
+				written, done = c.shared, nil
+				continue
 			}
-			f.Leases.ReleaseFetch(ctx, c.Key, owner, failed)
+			f.Leases.ReleaseFetch(ctx, c.Key, owner, c.result == Private || c.result == Failed)
+			return
+		case shared := <-written:
+			f.Leases.ReleaseFetch(ctx, c.Key, owner, !shared)
 			return
 		case <-tick:
 			_, _ = f.Leases.AcquireFetch(ctx, c.Key, c.lease(owner)) // an expired lease may belong to another replica
