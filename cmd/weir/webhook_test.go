@@ -62,8 +62,9 @@ func TestDeliveryPurgesTagsOfCatalogue(t *testing.T) {
 	}{
 		{"push", "secret", payload, 202, "statistics, by number"},
 		{"push", "other", payload, 401, ""},
-		{"made_up", "secret", payload, 202, ""},
-		{"branch_protection_rule", "secret", payload, 202, "rulesets"},
+		{"branch_protection_rule", "secret", payload, 409, ""}, // a replayed body keeps its event
+		{"made_up", "secret", payload + " ", 202, ""},
+		{"branch_protection_rule", "secret", payload + "  ", 202, "rulesets"},
 		{"custom_property", "secret", `{"organization": {"login": "acme"}}`, 202, "rulesets"},
 		{"push", "secret", `{}`, 202, "by number"},
 	} {

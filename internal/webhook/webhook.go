@@ -4,6 +4,8 @@
 // Invariants:
 //   - A body is parsed only after its SHA-256 signature was verified.
 //   - A repeated delivery is not reported again, as long as its identifier is remembered.
+//   - A body counts for the event of its first delivery only, as long as the body is remembered. The signature covers
+//     neither the name of the event nor the identifier.
 //   - An event identifies the changed data and its webhook. No other data is taken from a delivery.
 //   - A delivery waits for no other delivery. One address cannot use the memory for the bodies of other addresses.
 //
@@ -44,7 +46,7 @@ const (
 	// maxPause bounds each pause within a body, and readTimeout the time until the body has arrived. The upstream closes
 	// the connection after ten seconds, too.
 	maxPause, readTimeout = 5 * time.Second, 10 * time.Second
-	// maxRemembered is the number of delivery identifiers that are remembered.
+	// maxRemembered is the number of delivery identifiers, and of bodies, that are remembered.
 	maxRemembered = 16384
 )
 
@@ -88,7 +90,8 @@ func (e Event) Coverage() (c cache.Coverage, ok bool) {
 type Receiver struct {
 	report func(Event)
 	memory memory
-	seen   *lru.Cache[string, struct{}] // identifiers of deliveries
+	seen   *lru.Cache[string, struct{}]          // identifiers of deliveries
+	events *lru.Cache[[sha256.Size]byte, string] // event of each body, by the signature
 }
 
 // memory counts the bytes that are reserved for bodies.
@@ -137,7 +140,11 @@ func NewReceiver(report func(Event)) *Receiver {
 	if err != nil {
 		panic(err) // maxRemembered is positive
 	}
-	return &Receiver{report: report, memory: memory{perAddress: map[netip.Addr]int{}}, seen: seen}
+	events, err := lru.New[[sha256.Size]byte, string](maxRemembered)
+	if err != nil {
+		panic(err) // as above
+	}
+	return &Receiver{report: report, memory: memory{perAddress: map[netip.Addr]int{}}, seen: seen, events: events}
 }
 
 // Handler returns a handler for deliveries that are signed with the secret.
@@ -204,6 +211,9 @@ func (v *Receiver) receive(c Config, w http.ResponseWriter, r *http.Request) (st
 	}
 	if err := e.parse(r.Header.Get("Content-Type"), body.Bytes()); err != nil {
 		return http.StatusBadRequest, err.Error()
+	}
+	if first, known, _ := v.events.PeekOrAdd([sha256.Size]byte(sum.Sum(nil)), e.Name); known && first != e.Name {
+		return http.StatusConflict, "a delivery with this body had another event"
 	}
 	if known, _ := v.seen.ContainsOrAdd(e.Delivery, struct{}{}); !known {
 		v.report(e)

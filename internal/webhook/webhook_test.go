@@ -167,6 +167,24 @@ func TestDeliveryIsReportedOnce(t *testing.T) {
 	}
 }
 
+// The signature does not cover the headers, so a replayed body must not count for another event.
+func TestReplayedBodyKeepsItsEvent(t *testing.T) {
+	var names []string
+	v := NewReceiver(func(e Event) { names = append(names, e.Name) })
+	for i, c := range []struct {
+		event, body string
+		status      int
+	}{{"push", push, http.StatusAccepted}, {"team", push, http.StatusConflict}, {"ping", push, http.StatusConflict}, {"push", push, http.StatusAccepted}, {"team", push + " ", http.StatusAccepted}} {
+		w := deliver(t, v, http.MethodPost, c.body, "X-Service-Event: "+c.event, fmt.Sprintf("X-Service-Delivery: %d", i), signed(c.body))
+		if w.Code != c.status {
+			t.Errorf("delivery %d: got %d, want %d", i, w.Code, c.status)
+		}
+	}
+	if diff := cmp.Diff([]string{"push", "push", "team"}, names); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestDeliverySizeIsBounded(t *testing.T) {
 	large := strings.Repeat(" ", maxPayload-2) + "{}"
 	fields := []string{"X-Service-Event: push", "X-Service-Delivery: 1"}
