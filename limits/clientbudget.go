@@ -59,6 +59,12 @@ func (w *window) end(now int64) int64 {
 	return end
 }
 
+// guarantee returns the requests that are kept for a client before lending begins.
+func (w *window) guarantee(b policy.ClientBudget, r *Rules, now int64) float64 {
+	usable := float64(r.Usable(w.Limit))
+	return min(usable, b.Guarantee*usable+r.granted(b.Client, w.Resource, now))
+}
+
 // kept returns the part of some tokens that is not lent.
 func (w *window) kept(tokens float64, now int64) int64 {
 	left := float64(w.end(now)-now) / float64(w.Length/lentParts)
@@ -101,16 +107,16 @@ func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64
 	}
 	for _, b := range c.Clients {
 		if b.Client == c.Client && c.Tag != "" {
-			own[len(own)-1].Limit = w.upper(b.TagLimit, usable, now)
+			own[len(own)-1].Limit = w.upper(b.TagLimit, 0, usable, now)
 		}
 		if i := slices.Index(names, b.Client); i >= 0 {
-			own[i].Limit = w.upper(b.Limit, usable, now)
+			own[i].Limit = w.upper(b.Limit, r.granted(b.Client, c.Resource, now), usable, now)
 			if b.Even {
 				own[i].Limit = min(own[i].Limit, max(1, w.paced(usable, now)))
 			}
 			continue
 		}
-		budget, guarantee := clientBudget(c.Resource, b.Client), b.Guarantee*float64(usable)
+		budget, guarantee := clientBudget(c.Resource, b.Client), w.guarantee(b, r, now)
 		used := w.usedBy(budget, replicas, now)
 		if kept := max(w.kept(guarantee, now), min(int64(guarantee), used+w.forecast(used, now))); kept > 0 {
 			others = append(others, Guarantee{budget, kept})
@@ -211,9 +217,9 @@ func (w *window) removeIdleClients(now int64) {
 }
 
 // upper returns the requests that a client or tag with a limit may use now, without its pace. part is the limit as a
-// fraction.
-func (w *window) upper(part float64, usable, now int64) int64 {
-	return usable - w.kept((1-part)*float64(usable), now)
+// fraction, and granted is the number of requests that grants add.
+func (w *window) upper(part, granted float64, usable, now int64) int64 {
+	return usable - w.kept(max(0, (1-part)*float64(usable)-granted), now)
 }
 
 // describeClients returns the budgets of the clients of the last claim, each with the budgets of its tags. foreign is the
@@ -226,8 +232,8 @@ func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (l
 	for _, b := range w.budgets {
 		c := &Claim{Resource: w.Resource, Client: b.Client, Clients: []policy.ClientBudget{b}}
 		d := w.describeClient(c, r, now, foreign)
-		d.Guarantee = int(w.kept(b.Guarantee*float64(usable), now))
-		d.Nominal, d.Upper = int(usable)*b.Share/max(1, shares), int(w.upper(b.Limit, usable, now))
+		d.Guarantee = int(w.kept(w.guarantee(b, r, now), now))
+		d.Nominal, d.Upper = int(usable)*b.Share/max(1, shares), int(w.upper(b.Limit, r.granted(b.Client, w.Resource, now), usable, now))
 		list = append(list, d)
 		if b.TagLimit == 0 {
 			continue

@@ -42,6 +42,12 @@ type Ledger interface {
 	// Open opens a closed account. The next permit of the account is a probe. If the account is not closed, Open
 	// returns [ErrNotClosed].
 	Open(ctx context.Context, account string) error
+	// Grant stores a grant with a new ID. This process applies the grant at once, and another replica when it calls Grants.
+	Grant(ctx context.Context, g Grant) error
+	// Revoke ends a grant before its time, and returns the grant.
+	Revoke(ctx context.Context, id string) (Grant, error)
+	// Grants returns the grants in force, and the grants that have ended by time since the previous call in this process.
+	Grants(ctx context.Context) (inForce, ended []Grant, err error)
 }
 
 // ErrNotClosed is the error of [Ledger.Open] for an account that is not closed.

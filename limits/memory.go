@@ -100,6 +100,7 @@ func (m *Memory) remove(a *account) {
 func (m *Memory) Configure(rules Rules) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	rules.Grants = m.rules.Grants
 	m.rules = rules
 }
 
@@ -298,6 +299,42 @@ func (m *Memory) Open(_ context.Context, name string) error {
 	}
 	a.Cooldown.open()
 	return nil
+}
+
+// Grant implements [Ledger].
+func (m *Memory) Grant(_ context.Context, g Grant) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.rules.CheckGrant(g, time.Now()); err != nil {
+		return err
+	}
+	inForce, _ := SplitGrants(m.rules.Grants, time.Now())
+	if err := CheckGrants(len(inForce) + 1); err != nil {
+		return err
+	}
+	m.rules.Grants = append(m.rules.Grants, g)
+	return nil
+}
+
+// Revoke implements [Ledger].
+func (m *Memory) Revoke(_ context.Context, id string) (Grant, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, g := range m.rules.Grants {
+		if g.ID == id && g.Ends.After(time.Now()) {
+			m.rules.Grants = slices.Delete(m.rules.Grants, i, i+1)
+			return g, nil
+		}
+	}
+	return Grant{}, ErrUnknownGrant
+}
+
+// Grants implements [Ledger] and never fails.
+func (m *Memory) Grants(context.Context) (inForce, ended []Grant, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rules.Grants, ended = SplitGrants(m.rules.Grants, time.Now())
+	return slices.Clone(m.rules.Grants), ended, nil
 }
 
 // Accounts implements [Ledger] and never fails. The most recently used accounts are returned, ordered by name. The lock

@@ -18,6 +18,8 @@ type Rules struct {
 	// ColdStart is the assumption of a memory ledger about earlier spending. "strict" assumes that all quota is used,
 	// and "trust" that no quota is used. "ramp" assumes that three quarters are used and return in steps.
 	ColdStart string
+	// Grants are the temporary raises that [Ledger.Grants] returned last. The ledger sets them.
+	Grants []Grant
 }
 
 // Spend is the cost of one claim in one sliding log.

@@ -107,7 +107,7 @@ func New(c Config) (*Ledger, error) {
 		trusted: map[string]string{}, met: map[string]string{},
 	}
 	l.replicas.Store(1)
-	l.Configure(c.Rules)
+	l.rules.Store(&c.Rules)
 	if l.Client == nil {
 		client, err := redisclient.Open(c.URL, func(node string) redisclient.OnConnect { return identify(node, l.meet) })
 		if err != nil {
@@ -128,7 +128,12 @@ func (l *Ledger) Close() error {
 }
 
 // Configure replaces the rules. Open windows keep their state.
-func (l *Ledger) Configure(rules limits.Rules) { l.rules.Store(&rules) }
+func (l *Ledger) Configure(rules limits.Rules) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rules.Grants = l.rules.Load().Grants
+	l.rules.Store(&rules)
+}
 
 // now returns the time of this process in microseconds, which is monotonic.
 func (l *Ledger) now() int64 { return l.started.Add(time.Since(l.started)).UnixMicro() }
