@@ -123,8 +123,11 @@ func valueFlag(n *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
-// flags returns the flags of a command, and --help. Only the program has --version.
+// flags returns the flags of a command or of its default command, and --help. Only the program has --version.
 func flags(n *kong.Node) (all []*kong.Flag) {
+	if n.DefaultCmd != nil {
+		n = n.DefaultCmd
+	}
 	for _, group := range n.AllFlags(true) {
 		for _, f := range group {
 			if n.Parent == nil || f.Name != "version" {

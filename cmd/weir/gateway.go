@@ -153,6 +153,8 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 		return err
 	}
 	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.Waiting, State: g.state, SoftLimit: g.softLimit})
+	g.trail.OnChange(func(c admin.Change) { g.history.PublishChange(c) })
+	g.running.Go(func() { g.followGrants(ctx) })
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
 	if err := g.loadAndApply(func() (*config.Config, error) { return cfg, nil }); err != nil {
 		return err

@@ -2,7 +2,7 @@
 // recent requests, the configuration in force and the audit trail.
 //
 // Invariants:
-//   - Only reload, purge and the opening of an account change the gateway. No response contains a secret, because the sources mask secrets.
+//   - Only reload, purge, grants and the opening of an account change the gateway. No response contains a secret, because the sources mask secrets.
 //   - If a token or client certificates are configured, only health checks and the static files of the dashboard are
 //     served without authentication.
 //   - The Host header must be a configured name, localhost or an IP address, which prevents DNS rebinding.
@@ -38,6 +38,9 @@ type Sources struct {
 	Metrics  http.Handler                                                   // serves /metrics
 	Purge    func(Purge) (entries int, err error)                           // purges cache entries and returns their number
 	Open     func(ctx context.Context, account string) error                // opens a closed account
+	Grant    func(ctx context.Context, g Grant) (limits.Grant, error)       // stores a grant
+	Grants   func(ctx context.Context) ([]limits.Grant, error)              // grants in force
+	Revoke   func(ctx context.Context, id string) (limits.Grant, error)     // ends a grant
 	Trail    *Trail                                                         // records the changes
 	State    func() any                                                     // store, queue and polls
 	History  *history.History                                               // the last hour
@@ -55,6 +58,14 @@ type Purge struct {
 // Open selects the account to open.
 type Open struct {
 	Account string `json:"account"`
+}
+
+// Grant is the request for a grant (see [limits.Grant]).
+type Grant struct {
+	Client   string `json:"client"`
+	Resource string `json:"resource"`
+	Requests int    `json:"requests"`
+	For      string `json:"for"` // a duration, such as 30m
 }
 
 // maxBody bounds a request body, in bytes.
@@ -88,7 +99,7 @@ func pages(g *guard, s Sources) []page {
 		{method: http.MethodGet, path: "/api/v1/accounts", description: "remaining budgets of each account", serve: s.accounts},
 		{method: http.MethodGet, path: "/api/v1/credentials", description: "credentials in quarantine, because the upstream rejects them", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.Refused()) }},
 		{method: http.MethodGet, path: "/api/v1/requests", description: "recent requests with their outcome", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.Requests()) }},
-		{method: http.MethodGet, path: "/api/v1/events", description: "server-sent events: request, accounts, series, operations, state, skipped; ?only=EVENT, ?rate=REQUESTS per second", serve: func(w http.ResponseWriter, r *http.Request) { g.events(s, w, r) }},
+		{method: http.MethodGet, path: "/api/v1/events", description: "server-sent events: request, accounts, series, operations, state, audit, skipped; ?only=EVENT, ?rate=REQUESTS per second", serve: func(w http.ResponseWriter, r *http.Request) { g.events(s, w, r) }},
 		{method: http.MethodGet, path: "/api/v1/series", description: "the last hour with costs of operations, clients and tags; ?account=NAME for its budgets over time", serve: s.series},
 		{method: http.MethodGet, path: "/api/v1/state", description: "store, replicas, queue, polled statistics", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.State()) }},
 		{method: http.MethodGet, path: "/api/v1/cache", description: "size of the cache", serve: s.cache},
@@ -97,6 +108,9 @@ func pages(g *guard, s Sources) []page {
 		{method: http.MethodPost, path: "/api/v1/reload", description: "reload the configuration", serve: s.reload},
 		{method: http.MethodPost, path: "/api/v1/cache/purge", description: `purge the cache: {"tag": T} or {"url": U}, "hard": true to remove entries`, serve: s.purge},
 		{method: http.MethodPost, path: "/api/v1/accounts/open", description: `open a closed account: {"account": NAME}`, serve: s.open},
+		{method: http.MethodGet, path: "/api/v1/grants", description: "grants in force", serve: s.grants},
+		{method: http.MethodPost, path: "/api/v1/grants", description: `raise the guarantee and the limit of a client: {"client": NAME, "resource": "core", "requests": 500, "for": "30m"}`, serve: s.grant},
+		{method: http.MethodDelete, path: "/api/v1/grants/{id}", description: "revoke a grant", serve: s.revoke},
 		{method: http.MethodPost, path: "/api/v1/login", description: `start a browser session: {"token": TOKEN}`, public: true, serve: g.login},
 		{method: http.MethodPost, path: "/api/v1/logout", description: "end the browser session", serve: g.logout},
 		{method: http.MethodGet, path: "/", description: "the dashboard, for browsers"},
@@ -105,7 +119,7 @@ func pages(g *guard, s Sources) []page {
 	var index strings.Builder
 	index.WriteString("Weir, admin\n\n")
 	for _, p := range all {
-		fmt.Fprintf(&index, "%-4s %-22s %s\n", p.method, p.path, p.description)
+		fmt.Fprintf(&index, "%-6s %-22s %s\n", p.method, p.path, p.description)
 	}
 	help := func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, index.String()) }
 	dashboard := file("index.html")
@@ -125,15 +139,21 @@ func pages(g *guard, s Sources) []page {
 // Handler returns the handler of the admin listener.
 func Handler(a Access, s Sources) http.Handler {
 	g := &guard{Access: a, trail: s.Trail, sessions: newSessions(), guesses: newGuesses()}
-	byPath := map[string]page{}
+	byPath := map[string][]page{} // pages with one path differ in their methods only
 	for _, p := range pages(g, s) {
-		byPath[p.path] = p
+		byPath[p.path] = append(byPath[p.path], p)
 	}
 	crossOrigin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		setSecurityHeaders(w.Header())
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		p, known := byPath[r.URL.EscapedPath()] // not decoded: an encoded path does not match
+		path := r.URL.EscapedPath() // not decoded: an encoded path does not match
+		found := byPath[path]
+		if i := strings.LastIndexByte(path, '/') + 1; found == nil && i < len(path) {
+			r.SetPathValue("id", path[i:])
+			found = byPath[path[:i]+"{id}"]
+		}
+		p, allowed := choose(found, r.Method)
 		if !p.anyHost && !a.allowsHost(r.Host) {
 			fail(w, http.StatusForbidden, fmt.Errorf("host %q not allowed; add it to admin.hosts", r.Host))
 			return
@@ -147,10 +167,10 @@ func Handler(a Access, s Sources) http.Handler {
 			r = r.WithContext(context.WithValue(r.Context(), operatorKey{}, name))
 		}
 		switch {
-		case !known:
+		case len(found) == 0:
 			text(w, http.StatusNotFound, "404 page not found\n")
-		case !slices.Contains(p.methods(), r.Method):
-			w.Header().Set("Allow", strings.Join(p.methods(), ", "))
+		case !slices.Contains(allowed, r.Method):
+			w.Header().Set("Allow", strings.Join(allowed, ", "))
 			text(w, http.StatusMethodNotAllowed, "405 method not allowed\n")
 		default:
 			if err := crossOrigin.Check(r); err != nil {
@@ -160,6 +180,17 @@ func Handler(a Access, s Sources) http.Handler {
 			p.serve(w, r)
 		}
 	})
+}
+
+// choose returns the page for a method, or the first page, and the methods of all pages of a path.
+func choose(found []page, method string) (p page, allowed []string) {
+	for i, c := range found {
+		if i == 0 || slices.Contains(c.methods(), method) {
+			p = c
+		}
+		allowed = append(allowed, c.methods()...)
+	}
+	return p, allowed
 }
 
 // reject responds with 401 or 429, or redirects a browser to the login page.

@@ -11,12 +11,12 @@ import (
 // Change is an attempt of an operator to change the gateway. A Change contains no secret.
 type Change struct {
 	Time time.Time `json:"time"`
-	// Operator is "token", "session", "certificate SUBJECT", "loopback" (any process of this machine), or the cause of a
-	// reload: "signal" or "file".
+	// Operator is "token", "session", "certificate SUBJECT", "loopback" (any process of this machine), the cause of a
+	// reload: "signal" or "file", or "time" for the end of a grant.
 	Operator string `json:"operator"`
 	// Address is the client address, or empty for a signal or a file.
 	Address string `json:"address,omitempty"`
-	Action  string `json:"action"` // reload, purge, hard purge, open account
+	Action  string `json:"action"` // reload, purge, hard purge, open account, grant, revoke grant, end grant
 	Target  string `json:"target"`
 	// Outcome is the result, or "failed: " with the error.
 	Outcome string `json:"outcome"`
@@ -32,8 +32,16 @@ const (
 type Trail struct {
 	log *slog.Logger
 
-	mu   sync.Mutex
-	last []Change // oldest first
+	mu       sync.Mutex
+	last     []Change // oldest first
+	onChange func(Change)
+}
+
+// OnChange sets a function that receives each later change.
+func (t *Trail) OnChange(f func(Change)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.onChange = f
 }
 
 // NewTrail returns an empty trail that logs to log.
@@ -58,6 +66,9 @@ func (t *Trail) Record(c Change) {
 	defer t.mu.Unlock()
 	if t.last = append(t.last, c); len(t.last) > maxChanges {
 		t.last = slices.Delete(t.last, 0, 1)
+	}
+	if t.onChange != nil {
+		t.onChange(c)
 	}
 }
 

@@ -213,6 +213,16 @@ func (r *Registry) divide(held map[string]Caller) {
 	}
 }
 
+// Shares reports whether a client or group shares an account with other clients.
+func (r *Registry) Shares(name string) bool {
+	for _, c := range r.accounts {
+		if slices.ContainsFunc(c.Clients, func(b policy.ClientBudget) bool { return b.Client == name }) {
+			return true
+		}
+	}
+	return false
+}
+
 // Identify returns the caller of a request, by its Authorization field or, without that field, by the client
 // certificate of its connection. The call may wait for an issuer's keys. If the request's context ends first, Identify
 // returns the context's error.

@@ -15,6 +15,7 @@ import (
 //   - operations: costs
 //   - state: the state of the gateway
 //   - soft_limit: the use of a client has reached a soft limit ([SoftLimit])
+//   - audit: an attempt of an operator to change the gateway, or the end of a grant
 //   - skipped: the number of requests that the watcher has missed ([Skipped])
 type Event struct {
 	Name string
@@ -137,6 +138,13 @@ func (h *History) publish(name string, data any) {
 	for w := range h.watchers {
 		w.send(Event{name, h.requests, data})
 	}
+}
+
+// PublishChange sends a change of the gateway to all watchers. It must be encodable as JSON.
+func (h *History) PublishChange(change any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.publish("audit", change)
 }
 
 // Watchers returns the number of watchers.
