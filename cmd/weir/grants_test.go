@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 )
@@ -113,12 +114,24 @@ func TestEndOfAGrantIsInTheAuditTrail(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer g.close()
+		watcher, err := g.history.Watch(history.WatchOptions{Event: "audit"})
+		if err != nil {
+			t.Fatal(err)
+		}
 		granted, err := g.grant(t.Context(), admin.Grant{Client: "job", Resource: "core", Requests: 1, For: "30m"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(30*time.Minute + grantsInterval)
 		want := admin.Change{Operator: "time", Action: "end grant", Target: granted.ID, Outcome: "ended " + granted.String()}
+		select {
+		case e := <-watcher.Events():
+			if !strings.Contains(fmt.Sprint(e.Data), want.Outcome) {
+				t.Errorf("event %+v, want %+v", e, want)
+			}
+		default:
+			t.Error("no event")
+		}
 		last := g.trail.Last()
 		if len(last) == 1 {
 			last[0].Time = time.Time{}
