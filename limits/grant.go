@@ -8,8 +8,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
+// MaxGrants bounds the grants in force, and MaxGrantTime bounds the time of a grant.
 const (
-	// MaxGrants bounds the grants in force, and MaxGrantTime bounds the time of a grant.
 	MaxGrants    = 100
 	MaxGrantTime = 24 * time.Hour
 )

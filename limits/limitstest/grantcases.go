@@ -14,7 +14,7 @@ import (
 func (h *harness) grant(id, client string, requests int, length time.Duration) {
 	h.Helper()
 	g := limits.Grant{ID: id, Client: client, Resource: "core", Requests: requests, Ends: time.Now().Add(length)}
-	if err := h.Ledger.Grant(context.Background(), g); err != nil {
+	if err := h.Grant(context.Background(), g); err != nil {
 		h.Fatal(err)
 	}
 }
@@ -97,7 +97,7 @@ var grantCases = []testCase{
 	{"a grant of another resource changes nothing", func(h *harness) {
 		reset, used := time.Now().Add(time.Hour).Truncate(second), 0
 		g := limits.Grant{ID: "a", Client: "job", Resource: "graphql", Requests: 40, Ends: time.Now().Add(time.Hour)}
-		if err := h.Ledger.Grant(context.Background(), g); err != nil {
+		if err := h.Grant(context.Background(), g); err != nil {
 			h.Fatal(err)
 		}
 		n, _ := h.fill("bot", &used, reset)
@@ -141,7 +141,7 @@ var grantCases = []testCase{
 		} {
 			g := valid
 			change(&g)
-			if err := h.Ledger.Grant(context.Background(), g); !errors.Is(err, limits.ErrInvalidGrant) {
+			if err := h.Grant(context.Background(), g); !errors.Is(err, limits.ErrInvalidGrant) {
 				h.Errorf("%s: got %v", name, err)
 			}
 		}
