@@ -126,13 +126,14 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 // check decides whether a claim fits into all budgets. A refusal is the refusal whose known end is latest.
 func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others map[string]int64) Decision {
 	d, last, exceeds := Decision{Granted: true}, int64(0), false
-	refuse := func(reason Reason, until int64) {
+	var refusing Need
+	refuse := func(reason Reason, until int64, budget string, limit int64) {
 		if d.Granted || until > last {
-			d, last = Decision{Reason: reason}, until
+			d, last, refusing = Decision{Reason: reason}, until, Need{Budget: budget, Limit: limit}
 		}
 	}
 	if reason, until := a.Cooldown.blocks(now); reason != "" {
-		refuse(reason, until)
+		refuse(reason, until, "", 0)
 	}
 	slots, inUse := a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))), int64(len(a.reservations))
 	free := slots - inUse
@@ -141,10 +142,10 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	}
 	switch {
 	case free <= 0:
-		refuse(Concurrency, 0)
+		refuse(Concurrency, 0, SlotsBudget, slots)
 		a.waits.add(c, 1, 0, now, slotsWait)
 	case !a.shared && a.waits.mustYield(c, 1, free, a.slotsOf, now):
-		refuse(ClientBudget, 0)
+		refuse(ClientBudget, 0, SlotsBudget, slots)
 		a.waits.add(c, 1, 0, now, slotsWait)
 	}
 	w := a.window(r, c.Resource)
@@ -156,29 +157,30 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		if s.Of != "" { // counts the use of the client
 			continue
 		}
-		l, limit, paced := a.log(s), a.limitOf(s, w, r), c.Paced
+		l, limit, paced, budget := a.log(s), a.limitOf(s, w, r), c.Paced, logKey(s.Budget, s.Scope)
+		usable := limit
 		used := func(client string) int64 { return a.usedBy(clientScope(s, client), now) }
 		if !a.shared && c.exceeds(limit, used(c.Client)+s.Cost) {
 			paced = paced || 2*(l.Total+l.held) > limit
-			limit, exceeds = unreserved(limit, s.Cost), true
+			usable, exceeds = unreserved(limit, s.Cost), true
 		}
-		ok, until := l.admits(now, limit, s.Cost)
+		ok, until := l.admits(now, usable, s.Cost)
 		if !ok {
-			refuse(s.Budget, until)
+			refuse(s.Budget, until, budget, limit)
 			l.waits.add(c, s.Cost, until, now, waitTime)
 		}
 		if at := l.pace - paceTolerance; paced && now < at {
-			refuse(s.Budget, at)
+			refuse(s.Budget, at, budget, limit)
 			l.waits.add(c, s.Cost, at, now, waitTime)
 		}
-		if ok && !a.shared && l.waits.mustYield(c, s.Cost, limit-l.Total-l.held, used, now) {
-			refuse(ClientBudget, 0)
+		if ok && !a.shared && l.waits.mustYield(c, s.Cost, usable-l.Total-l.held, used, now) {
+			refuse(ClientBudget, 0, budget, limit)
 			l.waits.add(c, s.Cost, 0, now, waitTime)
 		}
 	}
 	ok, until := w.admits(now, r, c.Batch, others[windowPrefix+c.Resource])
 	if !ok && !unlimited {
-		refuse(Primary, until)
+		refuse(Primary, until, windowPrefix+c.Resource, r.Usable(w.Limit))
 		if c.Batch { // the reserve is no shortage
 			ok, _ = w.admits(now, r, false, others[windowPrefix+c.Resource])
 		}
@@ -193,15 +195,18 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	}
 	if !a.shared && !unlimited && w.divided(c) {
 		if ok, until := w.admitsClient(c, r, now); !ok {
-			refuse(ClientBudget, until)
+			refuse(ClientBudget, until, windowPrefix+c.Resource, r.Usable(w.Limit))
 		} else if w.mustYield(c, r, now) {
-			refuse(ClientBudget, 0)
+			refuse(ClientBudget, 0, windowPrefix+c.Resource, r.Usable(w.Limit))
 			w.waits.add(c, 1, 0, now, waitTime)
 		}
 	}
 	if last != 0 {
 		d.Until = time.UnixMicro(last)
 		d.Early = exceeds // tokens of the client may return earlier
+	}
+	if refusing.Budget != "" {
+		d.Shared = a.sharedUse(c, refusing.Budget, refusing.Limit, now)
 	}
 	return d
 }

@@ -84,8 +84,10 @@ type Claim struct {
 // Permit allows one request to be sent, and reserves its cost in every budget of its account. It contains no secret.
 type Permit struct {
 	Claim
-	// Waited is the budget for which the claim waited, if any. It is only logged.
+	// Waited is the budget for which the claim waited, if any. Shared is the use of this budget at the last refusal. Both
+	// are only recorded.
 	Waited Reason
+	Shared *SharedUse
 }
 
 // OpenPermit is a permit in use, with the elapsed time of its request.
@@ -104,6 +106,8 @@ type Decision struct {
 	// less than its nominal part by then.
 	Early  bool
 	Reason Reason
+	// Shared is the use of the budget that refused the claim, or nil if clients do not share the budget.
+	Shared *SharedUse
 }
 
 // Reason names the budget that refused a claim, in Cache-Status and in metrics.

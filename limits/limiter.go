@@ -147,6 +147,8 @@ type Refusal struct {
 	Reason Reason
 	// Until is the time at which the same request would be admitted if no other request is sent.
 	Until time.Time
+	// Shared is the use of the budget at the last refusal, as in [Decision].
+	Shared *SharedUse
 }
 
 func (r *Refusal) Error() string {
@@ -187,7 +189,7 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 	case d.Granted:
 		return l.use(Permit{Claim: claim}), nil
 	case d.Until.After(deadline):
-		return nil, &Refusal{d.Reason, d.Until}
+		return nil, &Refusal{d.Reason, d.Until, d.Shared}
 	}
 	return l.wait(ctx, claim, caller, deadline, d)
 }
@@ -240,7 +242,7 @@ func (l *Limiter) wait(
 	case err != nil:
 		return nil, err
 	}
-	return l.use(Permit{Claim: w.claim, Waited: cmp.Or(w.reason, Queue)}), nil
+	return l.use(Permit{Claim: w.claim, Waited: cmp.Or(w.reason, Queue), Shared: w.shared}), nil
 }
 
 // enqueue adds a claim to the queue of its account. The first claim of an account creates the queue and starts its
@@ -250,7 +252,7 @@ func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time,
 	defer l.mu.Unlock()
 	now := time.Now()
 	if l.stopped {
-		return nil, &Refusal{Queue, now.Add(defaultRetry)}
+		return nil, &Refusal{Reason: Queue, Until: now.Add(defaultRetry)}
 	}
 	q := l.queues[claim.Account]
 	if q == nil {
@@ -263,12 +265,12 @@ func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time,
 	}
 	if line := q.lines[classOf(claim)]; line != nil {
 		if until := line.expectedGrant(rank(caller.Priority), now); until.After(deadline) {
-			return nil, &Refusal{cmp.Or(line.reason, Queue), until}
+			return nil, &Refusal{cmp.Or(line.reason, Queue), until, line.shared}
 		}
 	}
 	w := q.add(claim, caller, deadline)
 	if w == nil {
-		return nil, &Refusal{Queue, q.nextPlace(classOf(claim), caller, now)}
+		return nil, &Refusal{Reason: Queue, Until: q.nextPlace(classOf(claim), caller, now)}
 	}
 	if refused.Reason != "" && len(w.line.waiters) == 1 {
 		w.line.block(refused, now)
@@ -285,7 +287,7 @@ func (l *Limiter) giveUp(w *waiter) error {
 		q := l.queues[w.claim.Account]
 		q.remove(w)
 		q.notify()
-		return &Refusal{cmp.Or(w.line.reason, Queue), w.line.retryAt(w.flow.rank, time.Now())}
+		return &Refusal{cmp.Or(w.line.reason, Queue), w.line.retryAt(w.flow.rank, time.Now()), w.line.shared}
 	}
 	w.leaving = true
 	l.mu.Unlock()
@@ -342,7 +344,7 @@ func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 		q.remove(w)
 		w.result <- err
 	case d.Granted:
-		w.reason = w.line.reason
+		w.reason, w.shared = w.line.reason, w.line.shared
 		q.granted(w, now)
 		w.result <- nil
 	default:
@@ -352,7 +354,7 @@ func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 			if until.IsZero() {
 				until = w.line.retryAt(w.flow.rank, now)
 			}
-			w.result <- &Refusal{d.Reason, until}
+			w.result <- &Refusal{d.Reason, until, d.Shared}
 		}
 		if d.Until.IsZero() && q.settled {
 			return // a permit was settled or released during the call: try again

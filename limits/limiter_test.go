@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -130,6 +131,37 @@ func TestAcquireReturnsWhenAnotherPermitSettles(t *testing.T) {
 		_ = o.Settle(o.ctx, *open[0], Outcome{})
 		if after := <-admitted; after != duration {
 			t.Errorf("got a permit after %v, want %v", after, duration)
+		}
+	})
+}
+
+// TestPermitShowsTheUseThatItWaitedFor checks that a permit and a refusal have the use of the budget at the last refusal.
+func TestPermitShowsTheUseThatItWaitedFor(t *testing.T) {
+	limits := policy.DefaultLimits()
+	limits.Points.REST = 10
+	inBubble(t, limits, func(o *harness) {
+		agent, gh := user("agent"), user("gh")
+		agent.Clients = []policy.ClientBudget{{Client: "agent", Share: 1, Limit: 1}, {Client: "gh", Share: 1, Limit: 1}}
+		gh.Clients = agent.Clients
+		for i := range 10 {
+			caller := agent
+			if i == 0 {
+				caller = gh
+			}
+			p := o.acquired(core("op"), caller)
+			if p.Shared != nil {
+				t.Errorf("permit %d: %+v, but it did not wait", i, p.Shared)
+			}
+			o.answer(p)
+		}
+		want := &SharedUse{Budget: "points:op", Limit: 10, Clients: []ClientUse{{"agent", 9}, {"gh", 1}}}
+		_, err := o.acquire(core("op"), gh, time.Second)
+		if got := o.refusal(err).Shared; !reflect.DeepEqual(got, want) {
+			t.Errorf("refusal: %+v, want %+v", got, want)
+		}
+		p, err := o.acquire(core("op"), gh, 61*time.Second)
+		if err != nil || p.Waited != Points || !reflect.DeepEqual(p.Shared, want) {
+			t.Errorf("permit: %+v, error %v, want %+v", p, err, want)
 		}
 	})
 }

@@ -72,8 +72,9 @@ type line struct {
 	// is set, a settled or released permit also unblocks the line.
 	until, next  time.Time
 	untilSettled bool
-	reason       Reason    // of the last refusal
-	pacedUntil   time.Time // grants are paced until this time
+	reason       Reason     // of the last refusal
+	shared       *SharedUse // at the last refusal
+	pacedUntil   time.Time  // grants are paced until this time
 	// lastGrant and interval (a moving average) measure the speed of the line.
 	lastGrant time.Time
 	interval  time.Duration
@@ -98,6 +99,7 @@ type waiter struct {
 	admitting bool       // the dispatcher has passed the claim to the ledger
 	leaving   bool       // the client has stopped waiting
 	reason    Reason     // of the wait; set at the grant
+	shared    *SharedUse // of the wait; set at the grant
 	result    chan error // receives one element: nil for a grant
 }
 
@@ -243,7 +245,7 @@ func (q *queue) granted(w *waiter, now time.Time) {
 
 // block forbids attempts of a refused line until the decision may change.
 func (l *line) block(d Decision, now time.Time) {
-	l.reason, l.until, l.next, l.untilSettled = d.Reason, d.Until, d.Until, false
+	l.reason, l.shared, l.until, l.next, l.untilSettled = d.Reason, d.Shared, d.Until, d.Until, false
 	if early := now.Add(earlyEvery); d.Early && early.Before(l.next) {
 		l.next = early
 	}
@@ -264,7 +266,7 @@ func (q *queue) refuse(c class, d Decision, now time.Time) {
 		for _, w := range slices.Clone(l.waiters) {
 			if d.Until.After(w.deadline) && !w.admitting {
 				q.remove(w)
-				w.result <- &Refusal{d.Reason, d.Until}
+				w.result <- &Refusal{d.Reason, d.Until, d.Shared}
 			}
 		}
 	}

@@ -1,6 +1,8 @@
 package limitstest
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -24,6 +26,18 @@ func from(client string) limits.Claim {
 func creates(client string, share int) limits.Claim {
 	c := from(client)
 	c.CreatesContent, c.Share, c.Waiting = true, share, 80
+	return c
+}
+
+// shares are the weights of clients.
+var shares = map[string]int{"even": 5, "job": 15, "bot": 25, "person": 35}
+
+// weighted adds the weights of the clients to a claim.
+func weighted(c limits.Claim) limits.Claim {
+	c.Clients = slices.Clone(c.Clients)
+	for i := range c.Clients {
+		c.Clients[i].Share = shares[c.Clients[i].Client]
+	}
 	return c
 }
 
@@ -139,6 +153,29 @@ var clientCases = []testCase{
 		reset, used = reset.Add(time.Hour), 0
 		n, _ := h.fill("bot", &used, reset)
 		h.check("requests of the bot in the next window", n, 80)
+	}},
+	{"a refusal shows the use of a window by its clients", func(h *harness) {
+		reset, used := time.Now().Add(time.Hour).Truncate(second), 0
+		respond := func() limits.Outcome {
+			used++
+			return reported("core", used, 100, reset)
+		}
+		_, d := h.repeat(weighted(from("job")), respond)
+		h.check("use after the limit of the job", fmt.Sprint(d.Shared), "&{core 100 [{job 50}]}")
+		_, d = h.repeat(weighted(from("bot")), respond)
+		h.check("use before the guarantee of the person", fmt.Sprint(d.Shared), "&{core 100 [{job 50} {bot 30}]}")
+	}},
+	{"a refusal shows the clients with the largest use", func(h *harness) {
+		for client, n := range shares {
+			for range n {
+				h.spend(weighted(creates(client, n)), answered())
+			}
+		}
+		_, d := h.admit(weighted(creates("job", shares["job"])))
+		h.check("reason", d.Reason, limits.Content)
+		h.check("use", fmt.Sprint(d.Shared), "&{content:1m0s 80 [{person 35} {bot 25} {job 15}]}")
+		_, d = h.repeat(get("core"), func() limits.Outcome { return reported("core", 100, 100, time.Now().Add(time.Hour)) })
+		h.check("use of a budget without clients", d.Shared, (*limits.SharedUse)(nil))
 	}},
 	{"a short window is not divided", func(h *harness) {
 		h.spend(from("job"), silent())

@@ -547,15 +547,18 @@ func (x *exchange) decide(c limits.Claim, needs []limits.Need, answer claimReply
 	if answer.Budget >= 0 {
 		budget := x.call.Budgets[answer.Budget].Budget
 		i := slices.IndexFunc(needs, func(n limits.Need) bool { return n.Budget == budget })
-		if d.Reason = needs[i].Reason; answer.Yielded && needs[i].Client != "" {
-			return limits.Decision{Reason: limits.ClientBudget}
+		d.Reason, d.Shared = needs[i].Reason, x.part.SharedUse(c, needs, i, now)
+		if answer.Yielded && needs[i].Client != "" {
+			d.Reason = limits.ClientBudget
+			return d
 		}
 	}
 	switch {
 	case answer.Kept && answer.At != 0:
 		d.Reason = limits.ClientBudget
 	case answer.Kept || d.Reason == limits.ClientBudget:
-		return limits.Decision{Reason: limits.ClientBudget, Until: time.UnixMicro(x.part.RetryAt(c, x.rules, now))}
+		d.Reason, d.Until = limits.ClientBudget, time.UnixMicro(x.part.RetryAt(c, x.rules, now))
+		return d
 	}
 	if answer.At != 0 {
 		d.Until, d.Early = time.UnixMicro(answer.At-x.offset.Min), true

@@ -1,0 +1,80 @@
+package limits
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// SharedUse is the use of a budget that several clients share, at the time at which the budget refused a claim.
+type SharedUse struct {
+	Budget string `json:"budget"` // as in [Budget.Resource]; "concurrency" for concurrency slots
+	Limit  int64  `json:"limit"`
+	// Clients are the clients with the largest use, at most maxUsers. If several replicas share the ledger, this is the use
+	// that the refusing replica knows: its own, and that of the others at the last exchange.
+	Clients []ClientUse `json:"clients"`
+}
+
+// ClientUse is what one client uses of a budget.
+type ClientUse struct {
+	Client string `json:"client"`
+	Used   int64  `json:"used"`
+}
+
+// maxUsers bounds the clients of a SharedUse.
+const maxUsers = 3
+
+// sharedUse returns the use of a budget by the clients of a claim, or nil if no client uses the budget.
+func (a *account) sharedUse(c *Claim, budget string, limit, now int64) *SharedUse {
+	var list []ClientUse
+	for _, b := range c.Clients {
+		if b.Share == 0 { // a group, whose use is that of its clients
+			continue
+		}
+		if used := a.useBy(b.Client, budget, now); used > 0 {
+			list = append(list, ClientUse{b.Client, used})
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	slices.SortFunc(list, func(x, y ClientUse) int {
+		return cmp.Or(cmp.Compare(y.Used, x.Used), cmp.Compare(x.Client, y.Client))
+	})
+	return &SharedUse{Budget: resourceOf(budget), Limit: limit, Clients: slices.Clone(list[:min(len(list), maxUsers)])}
+}
+
+// useBy returns what a client uses of a budget. The window of a search has a log, which counts the use of clients.
+func (a *account) useBy(client, budget string, now int64) int64 {
+	if budget == SlotsBudget {
+		return a.slotsOf(client) + a.others[slotsPrefix+client]
+	}
+	if resource, ok := strings.CutPrefix(budget, windowPrefix); ok {
+		if w := a.Windows[resource]; w.Length >= dividedFrom {
+			return w.usedBy(clientBudget(resource, client), a.others, now)
+		}
+		budget = logKey(Primary, resource)
+	}
+	scope := budget + ":" + client
+	return a.usedBy(scope, now) + a.others[logKey(ClientBudget, scope)]
+}
+
+// resourceOf returns the name of a budget in listings.
+func resourceOf(budget string) string {
+	if budget == SlotsBudget {
+		return string(Concurrency)
+	}
+	for _, prefix := range []string{windowPrefix, logKey(Primary, "")} {
+		budget = strings.TrimPrefix(budget, prefix)
+	}
+	return strings.TrimSuffix(budget, ":")
+}
+
+// SharedUse returns the use of the budget that has refused a claim. needs is the result of [Part.Needs], and refusing is
+// the index of the budget. If the client has used its part of a window, the result is the use of this window.
+func (p *Part) SharedUse(c Claim, needs []Need, refusing int, now int64) *SharedUse {
+	if needs[refusing].Reason == ClientBudget {
+		refusing = len(needs) - 1
+	}
+	return p.sharedUse(&c, needs[refusing].Budget, needs[refusing].Limit, p.advance(now))
+}
