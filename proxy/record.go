@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -67,6 +68,8 @@ type Stage struct {
 	Elapsed time.Duration `json:"elapsed_ns"`
 	// Detail is the reason or the result, such as the name of a limit or a status.
 	Detail string `json:"detail,omitempty"`
+	// Shared is the use of the budget that delayed or refused the permit, if clients share the budget.
+	Shared *limits.SharedUse `json:"shared,omitempty"`
 	// Failed is set for a stage that ended with an error, such as a refused permit.
 	Failed bool `json:"failed,omitempty"`
 }

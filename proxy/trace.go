@@ -80,6 +80,32 @@ func (s stage) end(detail string, err error) time.Duration {
 	return r.Elapsed
 }
 
+// showShared adds the use of the budget that delayed or refused the permit to the stage.
+func (s stage) showShared(p *limits.Permit, err error) {
+	var u *limits.SharedUse
+	if refusal, ok := errors.AsType[*limits.Refusal](err); ok {
+		u = refusal.Shared
+	} else if err == nil {
+		u = p.Shared
+	}
+	if u == nil {
+		return
+	}
+	s.ex.record.Stages[s.index].Shared = u
+	if !s.span.IsRecording() {
+		return
+	}
+	var clients []string
+	var used []int64
+	for _, c := range u.Clients {
+		clients, used = append(clients, c.Client), append(used, c.Used)
+	}
+	s.span.SetAttributes(
+		attribute.String("weir.budget", u.Budget), attribute.Int64("weir.budget.limit", u.Limit),
+		attribute.StringSlice("weir.budget.clients", clients), attribute.Int64Slice("weir.budget.used", used),
+	)
+}
+
 // linkTo links the stage to the span of the other request that the stage waits for.
 func (s stage) linkTo(other trace.SpanContext) {
 	if other.IsValid() {

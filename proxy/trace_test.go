@@ -153,6 +153,54 @@ func TestStagesShowWaits(t *testing.T) {
 	})
 }
 
+// TestQueueStageShowsTheUseOfClients checks a request that waits for the slot of another client.
+func TestQueueStageShowsTheUseOfClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var o recordLog
+		kept := tracetest.NewInMemoryExporter()
+		narrow := policy.DefaultLimits()
+		narrow.Concurrent = 1
+		w := newWorld(t, slowly("all"), func(c *Config) {
+			c.Observe = o.observe
+			c.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept)).Tracer("test")
+			c.Ledger = limits.NewMemory(limits.Rules{Limits: narrow})
+			c.Limiter = limits.NewLimiter(c.Ledger)
+			c.Identify = func(r *http.Request) (Identity, error) {
+				return Identity{Caller: policy.Caller{
+					Kind: policy.User, Account: "shared", Class: "shared", Client: r.UserAgent(),
+					Clients: []policy.ClientBudget{{Client: "agent", Share: 1, Limit: 1}, {Client: "gh", Share: 1, Limit: 1}},
+				}}, nil
+			}
+		})
+		var first sync.WaitGroup
+		first.Go(func() { w.get("/repos/a/b/subscribers", "User-Agent: agent") })
+		time.Sleep(time.Millisecond)
+		w.get("/repos/c/d/subscribers", "User-Agent: gh")
+		first.Wait()
+		s := o.last().Stages[0]
+		if s.Detail != "concurrency" || fmt.Sprint(s.Shared) != "&{concurrency 1 [{agent 1}]}" {
+			t.Errorf("stage %+v, use %+v", s, s.Shared)
+		}
+		i := slices.IndexFunc(kept.GetSpans(), func(s tracetest.SpanStub) bool { return s.Name == stageQueue && len(s.Attributes) > 0 })
+		got := map[string]string{}
+		for _, a := range kept.GetSpans()[i].Attributes {
+			got[string(a.Key)] = a.Value.Emit()
+		}
+		w.want("attributes", fmt.Sprint(got), "map[weir.budget:concurrency weir.budget.clients:[\"agent\"] weir.budget.limit:1 weir.budget.used:[1] weir.reason:concurrency]")
+		if r := o.list[0]; r.Stages[0].Shared != nil {
+			t.Errorf("the first request did not wait, but has %+v", r.Stages[0].Shared)
+		}
+
+		w.gateway.Ledger.Merge("shared", "user:1", policy.User)
+		first.Go(func() { w.get("/repos/e/f/subscribers", "User-Agent: agent") })
+		time.Sleep(time.Millisecond)
+		w.get("/repos/g/h/subscribers", "User-Agent: gh", "Prefer: respond-async")
+		r := o.last()
+		w.want("refusal", r.Outcome+" "+r.Account+" "+fmt.Sprint(r.Stages[0].Shared), "refused user:1 &{concurrency 1 [{agent 1}]}")
+		first.Wait()
+	})
+}
+
 func TestEachPollIsAStage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o recordLog

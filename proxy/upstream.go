@@ -194,6 +194,8 @@ func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller)
 	g.mergeFormer(ex.identity)
 	s := g.beginStage(ex, ctx, stageQueue)
 	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, until)
+	s.showShared(permit, err)
+	ex.record.Account = g.Ledger.Canonical(caller.Account)
 	ex.record.Waited += s.end(queueResult(permit, err), err)
 	return permit, err
 }

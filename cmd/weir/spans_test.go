@@ -50,6 +50,10 @@ func TestEverySpanIsDocumented(t *testing.T) {
 	redisGateway := func(c *config.Config) {
 		c.Store.URL = "unix://" + socket
 		c.Limits.Points.REST = 3
+		c.Credentials = []config.Credential{{Name: "ci", Kind: "user", Account: "octo-bot", Token: "held-token"}}
+		for _, name := range []string{"builds", "docs"} {
+			c.Clients = append(c.Clients, config.Client{Name: name, Key: keyHash(name), Credentials: []string{"ci"}, Share: 1, Priority: "normal"})
+		}
 	}
 	w := startTraced(t, scriptedUpstream(), redisGateway)
 	const user = "Authorization: Bearer tok-owner"
@@ -57,7 +61,11 @@ func TestEverySpanIsDocumented(t *testing.T) {
 	w.send(http.MethodGet, "/repos/acme/widgets/subscribers", user) // a hit
 	w.send(http.MethodGet, "/repos/acme/wheels/subscribers", user)
 	w.send(http.MethodGet, "/repos/acme/cogs/subscribers", user)
-	w.send(http.MethodGet, "/repos/acme/gears/subscribers", user, "Prefer: respond-async")                            // out of points
+	w.send(http.MethodGet, "/repos/acme/gears/subscribers", user, "Prefer: respond-async") // out of points
+	for _, repository := range []string{"widgets", "wheels", "cogs"} {
+		w.send(http.MethodGet, "/repos/acme/"+repository+"/branches", "Authorization: Bearer docs")
+	}
+	w.send(http.MethodGet, "/repos/acme/gears/branches", "Authorization: Bearer docs", "Prefer: respond-async")       // out of shared points
 	w.send(http.MethodGet, "/repos/acme/widgets/rulesets", user)                                                      // fails with an upstream error
 	w.send(http.MethodGet, "/repos/acme/widgets/stats/contributors", "Authorization: Bearer tok2", "Weir-Tag: run-7") // fails in the background
 	w.runPipeline(socket)
