@@ -19,6 +19,7 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy"
 )
 
@@ -32,7 +33,11 @@ func sampleRecords() []*proxy.Record {
 			{Name: "settle", Start: 41 * time.Millisecond, Elapsed: 12 * time.Microsecond},
 		}},
 		{ID: "2", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Client: "builds", Outcome: "hit", Status: 200, Elapsed: 90 * time.Microsecond, Cache: "weir; hit; ttl=59"},
-		{ID: "3", Start: at, Method: "GET", Route: "/search/code", Operation: "search/code", Account: "0a1b2c", Outcome: "refused", Status: 429, Elapsed: 3 * time.Second, Cache: "weir; detail=primary"},
+		{ID: "3", Start: at, Method: "GET", Route: "/search/code", Operation: "search/code", Account: "0a1b2c", Outcome: "refused", Status: 429, Elapsed: 3 * time.Second, Cache: "weir; detail=primary", Waited: 3 * time.Second, Stages: []proxy.Stage{
+			{Name: "queue", Elapsed: 3 * time.Second, Detail: "primary", Failed: true, Shared: &limits.SharedUse{
+				Budget: "search", Limit: 30, Clients: []limits.ClientUse{{Client: "agent", Used: 21}, {Client: "ci", Used: 9}},
+			}},
+		}},
 		{ID: "4", Start: at, Method: "_OTHER", Route: "/x\x1b[2J", Operation: "unknown", Account: "0a1b2c", Client: "evil\n\x1b[31m", Outcome: "refused", Status: 502, Elapsed: time.Second, Cache: "weir; detail=upstream"},
 		{ID: "5", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Background: true, Outcome: "validated", Status: 304, Cache: "weir; fwd=stale; fwd-status=304", Attempts: 1},
 	}

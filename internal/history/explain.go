@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy"
 )
 
@@ -100,6 +101,11 @@ func explain(r *proxy.Record) string {
 	if r.Waited >= minWait {
 		sentences = append(sentences, explainWait(r, s))
 	}
+	for _, stage := range r.Stages {
+		if stage.Failed && stage.Elapsed < minWait && stage.Shared != nil { // refused without a wait
+			sentences = append(sentences, "The request needed quota: "+inUse(stage.Shared)+".")
+		}
+	}
 	if r.Attempts > 1 {
 		sentences = append(sentences, fmt.Sprintf("Weir sent %d requests upstream.", r.Attempts))
 	}
@@ -161,11 +167,11 @@ func (s cacheStatus) decision(r *proxy.Record) string {
 // explainWait returns a sentence with the total wait and the reason for its longest part.
 func explainWait(r *proxy.Record, s cacheStatus) string {
 	waits := map[string]time.Duration{}
-	detail := ""
+	detail, shared := "", (*limits.SharedUse)(nil)
 	for _, stage := range r.Stages {
 		waits[stage.Name] += stage.Elapsed
 		if stage.Name == "queue" && stage.Elapsed >= minWait {
-			detail = stage.Detail
+			detail, shared = stage.Detail, stage.Shared
 		}
 	}
 	why := "mostly in the queue for a permit"
@@ -180,10 +186,36 @@ func explainWait(r *proxy.Record, s cacheStatus) string {
 		why = "mostly before a retry: the connection to the upstream broke"
 	case longest == waits["poll"]:
 		why = "mostly while the upstream computed the response"
+	case shared != nil:
+		why = "mostly in the queue for " + inUse(shared)
 	case detail != "":
 		why = "mostly in the queue: " + reason(detail)
 	}
 	return fmt.Sprintf("The request waited %s, %s.", durationInWords(r.Waited), why)
+}
+
+// inUse names a budget that clients share, and the clients that used most of it.
+func inUse(u *limits.SharedUse) string {
+	kind, scope, _ := strings.Cut(u.Budget, ":")
+	name, amount := "requests of "+u.Budget, func(n int64) string { return strconv.FormatInt(n, 10) }
+	switch limits.Reason(kind) {
+	case limits.Points:
+		name = "points of " + scope
+	case limits.Content:
+		name = "content creation in " + scope
+	case limits.Concurrency:
+		name = "concurrent requests"
+	case limits.CPU:
+		name, amount = "CPU time", func(n int64) string { return fmt.Sprintf("%.1f s", float64(n)/1000) }
+	}
+	for i, c := range u.Clients {
+		if i == 0 {
+			name += fmt.Sprintf(": %s used %s of %s", c.Client, amount(c.Used), amount(u.Limit))
+		} else {
+			name += ", " + c.Client + " " + amount(c.Used)
+		}
+	}
+	return name
 }
 
 // reason explains a detail of Cache-Status. docs/cache.md lists all details.

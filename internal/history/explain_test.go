@@ -4,8 +4,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy"
 )
+
+// sharedStage returns a queue stage with the use of a budget by clients. Without a wait, the stage is a refusal.
+func sharedStage(wait time.Duration, budget string, limit int64, used ...int64) []proxy.Stage {
+	u := &limits.SharedUse{Budget: budget, Limit: limit}
+	for i, n := range used {
+		u.Clients = append(u.Clients, limits.ClientUse{Client: []string{"agent", "ci", "gh"}[i], Used: n})
+	}
+	return []proxy.Stage{{Name: "queue", Elapsed: wait, Detail: "client", Failed: wait == 0, Shared: u}}
+}
 
 func TestExplainGivesResultAndReason(t *testing.T) {
 	queued := []proxy.Stage{{Name: "queue", Elapsed: 3 * time.Second, Detail: "points"}, {Name: "attempt", Elapsed: time.Millisecond}}
@@ -28,6 +38,11 @@ func TestExplainGivesResultAndReason(t *testing.T) {
 		{"stale response instead of a primary refusal", proxy.Record{Outcome: "stale", Status: 200, Cache: "weir; hit; ttl=-90; detail=primary"}, Stale, "Stale response, expired 90 s ago: the primary budget of this resource is exhausted until its reset, or the rest is in use, leased to other replicas or unknown."},
 		{"stale response while the upstream is down", proxy.Record{Outcome: "stale", Status: 200, Cache: "weir; fwd=stale; ttl=-7200; detail=upstream", Error: "refused"}, Stale, "Stale response, expired 2 h ago: the upstream is unreachable or sent an invalid response."},
 		{"waited in the queue", proxy.Record{Outcome: "miss", Status: 200, Cache: "weir; fwd=uri-miss; fwd-status=200", Attempts: 1, Waited: 3 * time.Second, Stages: queued}, Waited, "Miss: no response was stored for this caller; the upstream responded with 200. The request waited 3 s, mostly in the queue: the points of this operation are exhausted for this minute."},
+		{"waited for a budget that clients share", proxy.Record{Outcome: "miss", Status: 200, Cache: "weir; fwd=uri-miss; fwd-status=200", Attempts: 1, Waited: 3200 * time.Millisecond, Stages: sharedStage(3200*time.Millisecond, "points:user/get", 900, 612, 240, 48)}, Waited, "Miss: no response was stored for this caller; the upstream responded with 200. The request waited 3.2 s, mostly in the queue for points of user/get: agent used 612 of 900, ci 240, gh 48."},
+		{"refused for a window that clients share", proxy.Record{Outcome: "refused", Status: 429, Cache: "weir; detail=client", Stages: sharedStage(0, "core", 5000, 4500)}, Refused, "Refused: the client has used its part of the window, or the rest is kept for other clients of the account. The request needed quota: requests of core: agent used 4500 of 5000."},
+		{"refused for CPU time that clients share", proxy.Record{Outcome: "refused", Status: 429, Cache: "weir; detail=cpu", Stages: sharedStage(0, "cpu", 90000, 88500, 1200)}, Refused, "Refused: the CPU time of this account is exhausted for this minute. The request needed quota: CPU time: agent used 88.5 s of 90.0 s, ci 1.2 s."},
+		{"refused for content that clients share", proxy.Record{Outcome: "refused", Status: 429, Cache: "weir; detail=content", Stages: sharedStage(0, "content:1m0s", 80, 80)}, Refused, "Refused: the limit for content creation is reached. The request needed quota: content creation in 1m0s: agent used 80 of 80."},
+		{"refused for slots that clients share", proxy.Record{Outcome: "refused", Status: 429, Cache: "weir; detail=concurrency", Stages: sharedStage(0, "concurrency", 100, 99)}, Refused, "Refused: the limit for concurrent requests is reached. The request needed quota: concurrent requests: agent used 99 of 100."},
 		{"waited in the queue without a reason", proxy.Record{Outcome: "miss", Status: 200, Cache: "weir; fwd=uri-miss", Attempts: 1, Waited: time.Second, Stages: []proxy.Stage{{Name: "queue", Elapsed: time.Second}}}, Waited, "Miss: no response was stored for this caller; the request was forwarded. The request waited 1 s, mostly in the queue for a permit."},
 		{"waited, no stages", proxy.Record{Outcome: "miss", Status: 200, Cache: "weir; fwd=uri-miss", Attempts: 1, Waited: 1500 * time.Millisecond}, Waited, "Miss: no response was stored for this caller; the request was forwarded. The request waited 1.5 s, for a permit or between polls."},
 		{"waited for statistics", proxy.Record{Outcome: "miss", Status: 200, Cache: "weir; fwd=uri-miss; fwd-status=200", Attempts: 3, Waited: 3 * time.Second, Stages: []proxy.Stage{{Name: "poll", Elapsed: 3 * time.Second}}}, Waited, "Miss: no response was stored for this caller; the upstream responded with 200. The request waited 3 s, mostly while the upstream computed the response. Weir sent 3 requests upstream."},
