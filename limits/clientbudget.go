@@ -232,8 +232,12 @@ func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (l
 	for _, b := range w.budgets {
 		c := &Claim{Resource: w.Resource, Client: b.Client, Clients: []policy.ClientBudget{b}}
 		d := w.describeClient(c, r, now, foreign)
-		d.Guarantee = int(w.kept(w.guarantee(b, r, now), now))
-		d.Nominal, d.Upper = int(usable)*b.Share/max(1, shares), int(w.upper(b.Limit, r.granted(b.Client, w.Resource, now), usable, now))
+		d.Client, d.Guarantee = b.Client, int(w.kept(w.guarantee(b, r, now), now))
+		d.Upper = int(w.upper(b.Limit, r.granted(b.Client, w.Resource, now), usable, now))
+		if b.Share > 0 {
+			d.Nominal = int(usable) * b.Share / shares
+			d.Borrowed = max(0, d.Used+d.Held-d.Nominal)
+		}
 		list = append(list, d)
 		if b.TagLimit == 0 {
 			continue
@@ -242,6 +246,7 @@ func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (l
 			list = append(list, w.describeClient(c, r, now, foreign))
 		}
 	}
+	lend(list)
 	return list
 }
 
@@ -263,4 +268,16 @@ func (w *window) describeClient(c *Claim, r *Rules, now int64, foreign map[strin
 		d.Reset = time.UnixMicro(w.Reports[0].shownReset())
 	}
 	return d
+}
+
+// lend sets what the clients of a window have lent. All unused nominal parts lend the same fraction.
+func lend(list []Budget) {
+	borrowed, unused := 0, 0
+	for _, b := range list {
+		borrowed, unused = borrowed+b.Borrowed, unused+max(0, b.Nominal-b.Used-b.Held)
+	}
+	for i := range list {
+		b := &list[i]
+		b.Lent = max(0, b.Nominal-b.Used-b.Held) * min(borrowed, unused) / max(1, unused)
+	}
 }

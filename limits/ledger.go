@@ -176,19 +176,25 @@ type Budget struct {
 	// zero if Limit is the documented limit.
 	Share  float64       `json:"share,omitempty"`
 	Window time.Duration `json:"-"` // length
-	// Guarantee is the part of Limit that is kept for a client, in the budget of a client.
-	Guarantee int `json:"guarantee,omitempty"`
-	// Nominal is the client's share of the window, and Upper is Limit without the pace, in the budget of a client. Nominal is
-	// zero for a group, and both are zero for a tag.
-	Nominal int `json:"-"`
-	Upper   int `json:"-"`
+	// Client is the client or group in the budget of a client, otherwise "". Guarantee is the part of the window that is kept
+	// for the client.
+	Client    string `json:"client,omitempty"`
+	Guarantee int    `json:"guarantee,omitempty"`
+	// Nominal is the part of the window that a client has by its share, or zero for a group. Borrowed is the use beyond
+	// Nominal. Lent is the unused part of Nominal that other clients have borrowed.
+	Nominal  int `json:"nominal,omitempty"`
+	Borrowed int `json:"borrowed,omitempty"`
+	Lent     int `json:"lent,omitempty"`
+	// Upper is Limit without the pace, in the budget of a client or group.
+	Upper int `json:"-"`
 }
 
-// Client returns the resource and the client or group of the budget of a client. For another budget, ok is false.
-func (b Budget) Client() (resource, client string, ok bool) {
+// OfClient reports whether a budget counts the requests of a client, group or tag, and returns the resource of the
+// requests.
+func (b Budget) OfClient() (resource string, ok bool) {
 	scope, ok := strings.CutPrefix(b.Resource, clientPrefix)
-	resource, client, _ = strings.Cut(scope, ":")
-	return resource, client, ok
+	resource, _, _ = strings.Cut(scope, ":")
+	return resource, ok
 }
 
 // Account is the state of one account, for operators.

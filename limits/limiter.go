@@ -65,27 +65,23 @@ func (l *Limiter) Waiting() map[string]int {
 	return waiting
 }
 
-// ClientResource identifies the requests of a client or group for a resource of an account with several clients.
+// ClientResource identifies the requests of a client that need one resource of an account. Client is empty if the account
+// is not divided among clients.
 type ClientResource struct{ Account, Resource, Client string }
 
-// Demand returns the number of waiting requests of the clients and groups of accounts with several clients.
-func (l *Limiter) Demand() map[ClientResource]int {
+// WaitingByClient returns the number of waiting requests by account, resource and client.
+func (l *Limiter) WaitingByClient() map[ClientResource]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	demand := map[ClientResource]int{}
+	waiting := map[ClientResource]int{}
 	for account, q := range l.queues {
-		for _, line := range q.lines {
-			if line.class.client == "" {
-				continue
-			}
-			for _, w := range line.waiters {
-				for _, name := range w.claim.names() {
-					demand[ClientResource{account, w.claim.Resource, name}]++
-				}
+		for c, line := range q.lines {
+			if n := len(line.waiters); n > 0 {
+				waiting[ClientResource{account, c.resource, c.client}] += n
 			}
 		}
 	}
-	return demand
+	return waiting
 }
 
 // Run renews the permits in use until ctx ends. Run then forbids further waiting claims, and returns when all waiting

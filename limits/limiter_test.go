@@ -159,9 +159,17 @@ func TestPermitShowsTheUseThatItWaitedFor(t *testing.T) {
 		if got := o.refusal(err).Shared; !reflect.DeepEqual(got, want) {
 			t.Errorf("refusal: %+v, want %+v", got, want)
 		}
+		waiting := make(chan map[ClientResource]int)
+		go func() {
+			time.Sleep(time.Second)
+			waiting <- o.WaitingByClient()
+		}()
 		p, err := o.acquire(core("op"), gh, 61*time.Second)
 		if err != nil || p.Waited != Points || !reflect.DeepEqual(p.Shared, want) {
 			t.Errorf("permit: %+v, error %v, want %+v", p, err, want)
+		}
+		if got, want := <-waiting, map[ClientResource]int{{"a", "core", "gh"}: 1}; !maps.Equal(got, want) {
+			t.Errorf("waiting: %v, want %v", got, want)
 		}
 	})
 }

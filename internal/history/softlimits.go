@@ -72,12 +72,12 @@ func (h *History) reportSoftLimits(ctx context.Context, accounts []limits.Accoun
 
 // reached returns the soft limits that the budget of a client has reached.
 func reached(account string, b limits.Budget, now time.Time) (list []SoftLimit) {
-	resource, client, ok := b.Client()
+	resource, ok := b.OfClient()
 	elapsed := b.Window - b.Reset.Sub(now)
-	if !ok || b.Upper == 0 || b.Reset.IsZero() || elapsed < settleTime {
+	if !ok || b.Client == "" || b.Reset.IsZero() || elapsed < settleTime {
 		return nil
 	}
-	s := SoftLimit{Account: account, Client: client, Resource: resource, Used: b.Used, Limit: b.Upper, Reset: b.Reset}
+	s := SoftLimit{Account: account, Client: b.Client, Resource: resource, Used: b.Used, Limit: b.Upper, Reset: b.Reset}
 	for _, percent := range []int{50, 80, 100} {
 		if 100*b.Used >= percent*b.Upper {
 			s.Threshold = strconv.Itoa(percent)

@@ -108,18 +108,18 @@ func (m *metrics) Watch(s Sources) error {
 				o.ObserveFloat64(reset, max(0, b.Reset.Sub(now).Seconds()), with)
 			}
 			for _, b := range a.Budgets {
-				resource, client, ok := b.Client()
-				if !ok || b.Upper == 0 { // a tag
+				resource, ok := b.OfClient()
+				if !ok || b.Client == "" { // a tag
 					continue
 				}
-				with := metric.WithAttributes(name, resourceKey.String(resource), clientKey.String(client))
+				with := metric.WithAttributes(name, resourceKey.String(resource), clientKey.String(b.Client))
 				if b.Nominal > 0 { // not a group
 					o.ObserveInt64(nominal, int64(b.Nominal), with)
 				}
 				o.ObserveInt64(lower, int64(b.Guarantee), with)
 				o.ObserveInt64(upper, int64(b.Upper), with)
 				o.ObserveInt64(use, int64(b.Used), with)
-				o.ObserveInt64(demand, int64(waits[limits.ClientResource{Account: a.Name, Resource: resource, Client: client}]), with)
+				o.ObserveInt64(demand, int64(waits[limits.ClientResource{Account: a.Name, Resource: resource, Client: b.Client}]), with)
 			}
 		}
 		o.ObserveInt64(accounts, int64(len(shown)), metric.WithAttributes(shownKey.Bool(true)))
@@ -165,7 +165,7 @@ func remainingPart(b limits.Budget) float64 {
 func byResource(list []limits.Budget) map[string]limits.Budget {
 	budgets := make(map[string]limits.Budget, len(list))
 	for _, b := range list {
-		if _, _, ok := b.Client(); ok {
+		if _, ok := b.OfClient(); ok {
 			continue
 		}
 		kind, _, _ := strings.Cut(b.Resource, ":")

@@ -165,6 +165,21 @@ var clientCases = []testCase{
 		_, d = h.repeat(weighted(from("bot")), respond)
 		h.check("use before the guarantee of the person", fmt.Sprint(d.Shared), "&{core 100 [{job 50} {bot 30}]}")
 	}},
+	{"a listing shows what clients borrow and lend", func(h *harness) {
+		reset, used := time.Now().Add(time.Hour).Truncate(second), 0
+		h.fill("job", &used, reset)
+		p := h.granted(from("person"))
+		for client, want := range map[string]limits.Budget{
+			"job": {Nominal: 25, Borrowed: 25}, "person": {Nominal: 25, Lent: 24 * 25 / 74},
+			"bot": {Nominal: 25, Lent: 25 * 25 / 74}, "even": {Nominal: 25, Lent: 25 * 25 / 74}, "team": {},
+		} {
+			b := h.budget("client:core:" + client)
+			h.check(client, limits.Budget{Client: b.Client, Nominal: b.Nominal, Borrowed: b.Borrowed, Lent: b.Lent}, limits.Budget{
+				Client: client, Nominal: want.Nominal, Borrowed: want.Borrowed, Lent: want.Lent,
+			})
+		}
+		h.settled(p, reported("core", used+1, 100, reset))
+	}},
 	{"a refusal shows the clients with the largest use", func(h *harness) {
 		for client, n := range shares {
 			for range n {
