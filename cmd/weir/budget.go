@@ -200,8 +200,11 @@ func (v *budgetView) redraw(l *listing, failure error) error {
 	return err
 }
 
-// row is a line of the table: name, used, left, held, reset, bar.
-type row [6]string
+// row is a line of the table: name, used, left, held, the columns of clients, reset, bar.
+type row [11]string
+
+// firstClientColumn and lastClientColumn are the columns of a row that only client budgets have.
+const firstClientColumn, lastClientColumn = 4, 8
 
 // table returns the lines of the table: accounts by name, and the budgets of each account with
 // the smallest remaining part first.
@@ -216,7 +219,10 @@ func (v *budgetView) table(l *listing, now time.Time) []string {
 	slices.SortFunc(accounts, func(a, b history.Account) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 	})
-	head := row{"BUDGET", "USED", "LEFT", "HELD", "RESETS"}
+	head := row{"BUDGET", "USED", "LEFT", "HELD", "PART", "BORROWED", "LENT", "WAITING", "DENIED", "RESETS"}
+	if !slices.ContainsFunc(accounts, func(a history.Account) bool { return slices.ContainsFunc(a.Budgets, isClient) }) {
+		clear(head[firstClientColumn : lastClientColumn+1])
+	}
 	rows := make([][]row, len(accounts))
 	var width [len(head)]int
 	for i, account := range accounts {
@@ -228,8 +234,13 @@ func (v *budgetView) table(l *listing, now time.Time) []string {
 		}
 	}
 	format := func(r row) string {
-		return strings.TrimRight(fmt.Sprintf("%-*s  %*s  %*s  %*s  %-*s  %s",
-			width[0], r[0], width[1], r[1], width[2], r[2], width[3], r[3], width[4], r[4], r[5]), " ")
+		line := fmt.Sprintf("%-*s", width[0], r[0])
+		for column := 1; column <= lastClientColumn; column++ {
+			if width[column] > 0 {
+				line += fmt.Sprintf("  %*s", width[column], r[column])
+			}
+		}
+		return strings.TrimRight(fmt.Sprintf("%s  %-*s  %s", line, width[9], r[9], r[10]), " ")
 	}
 	lines := []string{format(head)}
 	for i, account := range accounts {
@@ -266,7 +277,7 @@ func accountLine(a history.Account, now time.Time) string {
 // rows returns the rows of the used budgets of an account, or of all its budgets.
 func (v *budgetView) rows(a history.Account, now time.Time) []row {
 	budgets := slices.DeleteFunc(slices.Clone(a.Budgets), func(b limits.Budget) bool {
-		return !v.all && b.Used == 0 && b.Held == 0
+		return !v.all && b.Used == 0 && b.Held == 0 && b.Lent == 0 && a.Clients[b.Resource] == history.ClientRequests{}
 	})
 	available := func(b limits.Budget) float64 { return float64(b.Remaining-b.Held) / float64(b.Limit) }
 	slices.SortFunc(budgets, func(a, b limits.Budget) int {
@@ -302,10 +313,19 @@ func (v *budgetView) rows(a history.Account, now time.Time) []row {
 			bar = budgetBar(b)
 		}
 		name, used := "  "+printable(b.Resource, maxName), amount(b.Used)+"/"+amount(b.Limit)
-		rows[i] = row{name, used, amount(b.Remaining), held, reset, bar}
+		rows[i] = row{0: name, 1: used, 2: amount(b.Remaining), 3: held, 9: reset, 10: bar}
+		if isClient(b) {
+			requests := a.Clients[b.Resource]
+			for column, n := range []int{b.Nominal, b.Borrowed, b.Lent, requests.Waiting, int(requests.Denied)} {
+				rows[i][firstClientColumn+column] = strconv.Itoa(n)
+			}
+		}
 	}
 	return rows
 }
+
+// isClient reports whether a budget is that of one client. A group has no nominal part.
+func isClient(b limits.Budget) bool { return b.Nominal > 0 }
 
 const barWidth = 20
 

@@ -43,7 +43,7 @@ func adminHandler(token string, accounts ...limits.Account) http.Handler {
 		Config:   func() any { return nil },
 		Reload:   func() error { return nil },
 		Cache:    func() (int, uint64) { return 0, 0 },
-		History:  history.New(history.Sources{Waiting: func() map[string]int { return nil }}),
+		History:  history.New(history.Sources{Waiting: func() map[limits.ClientResource]int { return nil }}),
 	})
 }
 
@@ -431,7 +431,7 @@ func TestBudgetReportsThatLimitsAreOff(t *testing.T) {
 	h := admin.Handler(admin.Access{Hosts: []string{"admin.test"}}, admin.Sources{
 		Accounts: func(context.Context, int) ([]limits.Account, error) { return nil, nil },
 		State:    func() any { return gatewayState{Limits: "off"} },
-		History:  history.New(history.Sources{Waiting: func() map[string]int { return nil }}),
+		History:  history.New(history.Sources{Waiting: func() map[limits.ClientResource]int { return nil }}),
 	})
 	v := newTestView(t, h)
 	l, err := v.admin.accounts(t.Context())

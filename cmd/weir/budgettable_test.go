@@ -346,3 +346,29 @@ func TestTableShowsForecasts(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestTableShowsClients checks the columns of client budgets. An unused client that lends its part is listed.
+func TestTableShowsClients(t *testing.T) {
+	a := history.Account{
+		Account: limits.Account{Name: "octo-bot", Kind: policy.User, Concurrent: 100, Budgets: []limits.Budget{
+			{Resource: "core", Limit: 5000, Used: 4000, Remaining: 1000},
+			{Resource: "client:core:agent", Client: "agent", Limit: 4500, Used: 3900, Remaining: 600, Nominal: 1666, Borrowed: 2234},
+			{Resource: "client:core:gh", Client: "gh", Limit: 4500, Used: 100, Remaining: 4400, Nominal: 1666, Lent: 1082, Guarantee: 250},
+			{Resource: "client:core:ci", Client: "ci", Limit: 4500, Remaining: 4500, Nominal: 1666, Lent: 1152},
+			{Resource: "client:core:people", Client: "people", Limit: 4500, Used: 100, Remaining: 4400},
+		}},
+		Clients: map[string]history.ClientRequests{"client:core:agent": {Waiting: 7, Denied: 12}},
+	}
+	want := []string{
+		"BUDGET                     USED  LEFT  HELD  PART  BORROWED  LENT  WAITING  DENIED  RESETS",
+		"octo-bot (user): 0 of 100 requests open",
+		"  client:core:agent   3900/4500   600        1666      2234     0        7      12  -",
+		"  core                4000/5000  1000                                               -",
+		"  client:core:gh       100/4500  4400        1666         0  1082        0       0  -; 250 guaranteed",
+		"  client:core:people   100/4500  4400                                               -",
+		"  client:core:ci         0/4500  4500        1666         0  1152        0       0  -",
+	}
+	if diff := cmp.Diff(want, (&budgetView{}).table(&listing{accounts: []history.Account{a}}, time.Now())); diff != "" {
+		t.Error(diff)
+	}
+}

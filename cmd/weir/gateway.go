@@ -152,7 +152,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	if g.tls, err = openTLS(cfg, g.log); err != nil {
 		return err
 	}
-	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.Waiting, State: g.state, SoftLimit: g.softLimit})
+	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.WaitingByClient, State: g.state, SoftLimit: g.softLimit})
 	g.trail.OnChange(func(c admin.Change) { g.history.PublishChange(c) })
 	g.running.Go(func() { g.followGrants(ctx) })
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)

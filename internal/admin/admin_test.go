@@ -17,7 +17,7 @@ import (
 func sources() Sources {
 	return Sources{
 		Ready:    func() bool { return true },
-		History:  history.New(history.Sources{Waiting: func() map[string]int { return nil }}),
+		History:  history.New(history.Sources{Waiting: func() map[limits.ClientResource]int { return nil }}),
 		Accounts: func(context.Context, int) ([]limits.Account, error) { return []limits.Account{{Name: "ci"}}, nil },
 		Requests: func() any { return []string{"one"} },
 		Config:   func() any { return map[string]string{"token": "•••"} },

@@ -197,7 +197,7 @@ func TestSeriesHasTotalsAndBudgets(t *testing.T) {
 			Accounts: func(context.Context, int) ([]limits.Account, error) {
 				return []limits.Account{{Name: "a/b", Budgets: []limits.Budget{{Resource: "core", Limit: 10, Used: 3, Remaining: 7}}}}, nil
 			},
-			Waiting: func() map[string]int { return nil }, State: func() any { return nil },
+			Waiting: func() map[limits.ClientResource]int { return nil }, State: func() any { return nil },
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -141,22 +141,31 @@ func (c *counts[K]) replace(period int64) *ring[count] {
 
 // sums returns the sum of each row, and the sum of c.others if c.others has counts.
 func (c *counts[K]) sums(others K, period int64) iter.Seq2[K, count] {
-	total := func(r *ring[count]) (sum count) {
-		for _, v := range r.all(period, periodCount) {
-			sum.add(v)
-		}
-		return sum
-	}
 	return func(yield func(K, count) bool) {
 		for key, r := range c.rows {
-			if !yield(key, total(r)) {
+			if !yield(key, sumOf(r, period)) {
 				return
 			}
 		}
 		if c.others.values != nil {
-			yield(others, total(&c.others))
+			yield(others, sumOf(&c.others, period))
 		}
 	}
+}
+
+// sum returns the sum of one row, or zero without a row.
+func (c *counts[K]) sum(key K, period int64) count {
+	if r := c.rows[key]; r != nil {
+		return sumOf(r, period)
+	}
+	return count{}
+}
+
+func sumOf(r *ring[count], period int64) (sum count) {
+	for _, v := range r.all(period, periodCount) {
+		sum.add(v)
+	}
+	return sum
 }
 
 // Operation is the use of an operation in the last hour.

@@ -14,6 +14,16 @@ type Account struct {
 	Waiting int `json:"waiting,omitempty"`
 	// Forecasts are by resource. A budget that is not being spent has no forecast.
 	Forecasts map[string]Forecast `json:"forecasts,omitempty"`
+	// Clients are by the resource of the client's budget. A client without waiting and denied requests is omitted.
+	Clients map[string]ClientRequests `json:"clients,omitempty"`
+}
+
+// ClientRequests counts requests of a client for one resource, at this replica.
+type ClientRequests struct {
+	// Waiting is the number of requests that wait now. Denied is the number of requests of the last hour that a budget
+	// refused.
+	Waiting int    `json:"waiting,omitempty"`
+	Denied  uint32 `json:"denied,omitempty"`
 }
 
 // Forecast extrapolates the spending of a budget.

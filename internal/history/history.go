@@ -33,8 +33,8 @@ import (
 type Sources struct {
 	// Accounts returns at most limit accounts.
 	Accounts func(ctx context.Context, limit int) ([]limits.Account, error)
-	// Waiting returns the number of waiting requests by account.
-	Waiting func() map[string]int
+	// Waiting returns the number of waiting requests.
+	Waiting func() map[limits.ClientResource]int
 	// State returns the state of the gateway, which must be encodable as JSON.
 	State func() any
 	// SoftLimit handles a new soft limit. After an error, the history repeats the soft limit at the next listing.
@@ -53,7 +53,8 @@ type History struct {
 	operations *counts[string]
 	spenders   *counts[spenderKey] // by client and operation
 	tags       *counts[spenderKey] // by client and tag
-	state      any                 // nil before the first poll
+	denied     *counts[limits.ClientResource]
+	state      any // nil before the first poll
 	watchers   map[*Watcher]bool
 	closed     bool
 
@@ -75,6 +76,7 @@ const (
 	maxOperations = 128
 	maxSpenders   = 512
 	maxTags       = 512
+	maxDenied     = 512
 	maxNameLength = 120 // bytes
 )
 
@@ -91,7 +93,8 @@ func New(s Sources) *History {
 	return &History{
 		sources: s, listSoon: make(chan struct{}, 1),
 		operations: newCounts[string](maxOperations), spenders: newCounts[spenderKey](maxSpenders), tags: newCounts[spenderKey](maxTags),
-		softLimits: softLimits{}, samples: budgetSamples{}, accounts: map[string]listedAccount{}, watchers: map[*Watcher]bool{},
+		denied: newCounts[limits.ClientResource](maxDenied), softLimits: softLimits{},
+		samples: budgetSamples{}, accounts: map[string]listedAccount{}, watchers: map[*Watcher]bool{},
 	}
 }
 
@@ -145,6 +148,9 @@ func (h *History) Observe(r *proxy.Record) {
 	if r.Tag != "" {
 		h.tags.add(spenderKey{client: client, tag: truncated(r.Tag)}, now, c)
 	}
+	if r.Client != "" && denied(r) {
+		h.denied.add(limits.ClientResource{Account: r.Account, Resource: r.Resource, Client: r.Client}, now, count{requests: 1})
+	}
 	if len(h.watchers) == 0 {
 		return
 	}
@@ -152,6 +158,13 @@ func (h *History) Observe(r *proxy.Record) {
 	if result == Refused || r.Status == http.StatusForbidden || r.Status == http.StatusTooManyRequests {
 		h.requestListing() // a cool-down may have begun
 	}
+}
+
+// denied reports whether a budget refused the request.
+func denied(r *proxy.Record) bool {
+	return slices.ContainsFunc(r.Stages, func(s proxy.Stage) bool {
+		return s.Name == "queue" && s.Failed && s.Detail != "canceled" && s.Detail != "store"
+	})
 }
 
 // requestListing makes [History.Run] list the accounts soon.
@@ -227,8 +240,8 @@ func (h *History) list(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	accounts, err := h.sources.Accounts(ctx, maxAccounts)
-	h.reportSoftLimits(ctx, accounts, time.Now())
-	waiting, now := h.sources.Waiting(), time.Now()
+	now := time.Now()
+	h.reportSoftLimits(ctx, accounts, now)
 	h.listing.Lock()
 	defer h.listing.Unlock()
 	update := Accounts{Changed: []Account{}, Gone: []string{}}
@@ -237,17 +250,16 @@ func (h *History) list(ctx context.Context) {
 	} else {
 		h.samples.add(accounts, now)
 		next, inFlight := make(map[string]listedAccount, len(accounts)), 0
-		for _, a := range accounts {
-			inFlight += a.InUse
-			described := h.samples.describe(a, waiting[a.Name], now)
+		for _, described := range h.describe(accounts, now) {
+			inFlight += described.InUse
 			text, err := json.Marshal(described)
 			if err != nil {
 				panic(err) // names, numbers and times are encodable
 			}
-			if !bytes.Equal(text, h.accounts[a.Name].text) {
+			if !bytes.Equal(text, h.accounts[described.Name].text) {
 				update.Changed = append(update.Changed, described)
 			}
-			next[a.Name] = listedAccount{described, text}
+			next[described.Name] = listedAccount{described, text}
 		}
 		for name := range h.accounts {
 			if _, ok := next[name]; !ok {
@@ -264,16 +276,45 @@ func (h *History) list(ctx context.Context) {
 	h.publishAccounts(update, changed)
 }
 
-// Describe adds forecasts and the number of waiting requests to accounts.
+// Describe adds forecasts and the numbers of waiting and denied requests to accounts.
 func (h *History) Describe(accounts []limits.Account) []Account {
-	now, waiting := time.Now(), h.sources.Waiting()
 	h.listing.Lock()
 	defer h.listing.Unlock()
+	return h.describe(accounts, time.Now())
+}
+
+// describe implements Describe. listing must be held.
+func (h *History) describe(accounts []limits.Account, now time.Time) []Account {
+	waiting, byAccount := h.sources.Waiting(), map[string]int{}
+	for key, n := range waiting {
+		byAccount[key.Account] += n
+	}
 	described := make([]Account, len(accounts))
 	for i, a := range accounts {
-		described[i] = h.samples.describe(a, waiting[a.Name], now)
+		described[i] = h.samples.describe(a, byAccount[a.Name], now)
+		described[i].Clients = h.clients(a, waiting, now)
 	}
 	return described
+}
+
+// clients returns the requests of the clients of an account.
+func (h *History) clients(a limits.Account, waiting map[limits.ClientResource]int, now time.Time) map[string]ClientRequests {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := map[string]ClientRequests{}
+	for _, b := range a.Budgets {
+		if b.Client == "" {
+			continue
+		}
+		_, scope, _ := strings.Cut(b.Resource, ":")
+		resource, _, _ := strings.Cut(scope, ":")
+		key := limits.ClientResource{Account: a.Name, Resource: resource, Client: b.Client}
+		c := ClientRequests{waiting[key], h.denied.sum(key, interval(now, periodLength)).requests}
+		if c != (ClientRequests{}) {
+			list[b.Resource] = c
+		}
+	}
+	return list
 }
 
 // publishAccounts publishes an update if changed is set. Watchers that have missed an update receive all accounts.

@@ -3,6 +3,7 @@ package history
 import (
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -24,7 +25,7 @@ type fixture struct {
 	mu       sync.Mutex
 	accounts []limits.Account
 	err      error
-	queue    map[string]int
+	queue    map[limits.ClientResource]int
 	listings int
 	takes    time.Duration // duration of a listing
 }
@@ -42,7 +43,7 @@ func newFixture(t *testing.T) *fixture {
 			w.mu.Lock()
 			return accounts, err
 		},
-		Waiting: func() map[string]int {
+		Waiting: func() map[limits.ClientResource]int {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			return w.queue
@@ -440,6 +441,31 @@ func TestForecastSkipsGaps(t *testing.T) {
 		b.Remaining = 1 << 60
 		if f, ok := samples.forecast("a", b, time.Now()); ok && f.Ends.Before(time.Now()) {
 			t.Errorf("forecast in the past: %+v", f)
+		}
+	})
+}
+
+// TestAccountsHaveRequestsOfClients checks the waiting and denied requests of clients. Denied requests expire after an hour.
+func TestAccountsHaveRequestsOfClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t)
+		w.queue = map[limits.ClientResource]int{{Account: "a", Resource: "core", Client: "agent"}: 2, {Account: "a", Resource: "search", Client: "agent"}: 3}
+		for _, s := range []proxy.Stage{
+			{Name: "queue", Detail: "client", Failed: true}, {Name: "queue", Detail: "points", Failed: true},
+			{Name: "queue", Detail: "canceled", Failed: true}, {Name: "queue", Detail: "store", Failed: true}, {Name: "queue", Detail: "points"},
+		} {
+			w.Observe(&proxy.Record{Account: "a", Client: "agent", Resource: "core", Stages: []proxy.Stage{s}})
+		}
+		accounts := []limits.Account{{Name: "a", Budgets: []limits.Budget{
+			{Resource: "core"}, {Resource: "client:core:agent", Client: "agent"}, {Resource: "client:core:gh", Client: "gh"},
+		}}}
+		want := map[string]ClientRequests{"client:core:agent": {Waiting: 2, Denied: 2}}
+		if got := w.Describe(accounts)[0]; got.Waiting != 5 || !maps.Equal(got.Clients, want) {
+			t.Errorf("got %d waiting and %v, want 5 and %v", got.Waiting, got.Clients, want)
+		}
+		time.Sleep(time.Hour)
+		if got := w.Describe(accounts)[0].Clients["client:core:agent"]; got.Denied != 0 {
+			t.Errorf("after an hour: %+v", got)
 		}
 	})
 }

@@ -151,7 +151,7 @@ func TestListingsAreRareWithoutWatchers(t *testing.T) {
 			t.Errorf("%d listings in a minute", listings)
 		}
 		w.mu.Lock()
-		w.queue = map[string]int{"a": 3, "b": 4}
+		w.queue = map[limits.ClientResource]int{{Account: "a"}: 3, {Account: "b"}: 4}
 		w.mu.Unlock()
 		time.Sleep(time.Second)
 		synctest.Wait()
