@@ -39,7 +39,7 @@ type fakeGateway struct {
 
 func newFakeGateway(t *testing.T, accounts int) *fakeGateway {
 	b := &fakeGateway{accounts: accounts, random: rand.New(rand.NewPCG(1, 2)), began: time.Now()}
-	b.history = startHistory(t, history.Sources{Accounts: b.list, Waiting: b.waiting, State: b.state})
+	b.history = startHistory(t, history.Sources{Accounts: b.list, Waiting: b.waitingByClient, State: b.state})
 	return b
 }
 
@@ -90,6 +90,13 @@ func (b *fakeGateway) list(_ context.Context, most int) ([]limits.Account, error
 			add("points:repos/list-commits", 900, used*9, 40*time.Second)
 			add("cpu", 90000, used*700, 50*time.Second)
 		}
+		if i < 2 { // several clients
+			a.Budgets = append(a.Budgets,
+				limits.Budget{Resource: "client:core:agent", Client: "agent", Limit: 4500, Used: 2950, Remaining: 1550, Nominal: 1666, Borrowed: 1284},
+				limits.Budget{Resource: "client:core:dependency-updates-for-everybody", Client: "dependency-updates-for-everybody", Limit: 4500, Used: 240, Remaining: 4260, Guarantee: 1250, Nominal: 1666, Lent: 600},
+				limits.Budget{Resource: "client:core:people", Client: "people", Limit: 4500, Used: 240, Remaining: 4260},
+			)
+		}
 		list = append(list, a)
 	}
 	return list, nil
@@ -100,6 +107,14 @@ func (b *fakeGateway) waiting() map[string]int {
 		return nil
 	}
 	return map[string]int{b.name(0): 42, b.name(2): 3}
+}
+
+func (b *fakeGateway) waitingByClient() map[limits.ClientResource]int {
+	waiting := map[limits.ClientResource]int{}
+	for account, n := range b.waiting() {
+		waiting[limits.ClientResource{Account: account, Resource: "core", Client: "agent"}] = n
+	}
+	return waiting
 }
 
 func (b *fakeGateway) state() any {
@@ -280,6 +295,7 @@ func TestDashboardLayout(t *testing.T) {
 			page.open(server.URL)
 			page.eventually("the page is live", live)
 			if c.accounts > 0 {
+				page.eventually("the page shows what a client has borrowed", `/agent\s+core\s+1,666\s+0\s+4,500\s+2,950\s+1,284\s+0\s+42\s+0/.test(document.querySelector("#client-tables tbody tr").innerText)`)
 				page.eventually("the page shows a forecast", `[...document.querySelectorAll(".forecast")].some(f => f.textContent.includes("ends in"))`)
 			}
 			b.lost.Store(c.lost)

@@ -29,9 +29,10 @@ func TestDashboardEscapesNames(t *testing.T) {
 		Accounts: func(context.Context, int) ([]limits.Account, error) {
 			return []limits.Account{{Name: evil, Kind: policy.CallerKind(evil), InUse: 1, Concurrent: 1, BlockedUntil: time.Now().Add(time.Minute), Budgets: []limits.Budget{
 				{Resource: evil, Limit: 10, Used: 9, Remaining: 1, Reset: time.Now().Add(time.Minute)},
+				{Resource: "client:core:" + evil, Client: evil, Limit: 10, Used: 9, Remaining: 1, Nominal: 5},
 			}}}, nil
 		},
-		Waiting: func() map[string]int { return map[string]int{evil: 1} },
+		Waiting: func() map[limits.ClientResource]int { return map[limits.ClientResource]int{{Account: evil}: 1} },
 		State: func() any {
 			return map[string]any{
 				"version": evil, "started": time.Now(), "now": time.Now(), "upstream": "https://" + evil, "dialect": evil, "store": map[string]any{"kind": evil, "replicas": 1}, "waiting": map[string]int{evil: 1},
@@ -57,7 +58,7 @@ func TestDashboardEscapesNames(t *testing.T) {
 	page.setWindow(1440, 900, false)
 	page.open(server.URL)
 	page.eventually("the page is live", `document.getElementById("live")?.dataset.state === "live"`)
-	for _, panel := range []string{"upstream", "version", "tiles", "alerts", "budget-rows", "cooldowns", "queues", "polls", "request-rows", "spend", "tags", "ratio", "slow", "store", "refused", "audit", "config"} {
+	for _, panel := range []string{"upstream", "version", "tiles", "alerts", "budget-rows", "client-tables", "cooldowns", "queues", "polls", "request-rows", "spend", "tags", "ratio", "slow", "store", "refused", "audit", "config"} {
 		page.eventually(panel+" shows the name as text", fmt.Sprintf(`document.getElementById(%q).textContent.includes("onerror=")`, panel))
 	}
 	page.do(chromedp.Click(chromedp.CSS("#request-rows .link")))

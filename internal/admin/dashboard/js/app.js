@@ -6,6 +6,7 @@ import { model, registerPanel } from "./model.js";
 import { connect, post } from "./live.js";
 import "./overview.js";
 import "./budgets.js";
+import "./clients.js";
 import "./charts.js";
 import "./activity.js";
 import "./requests.js";

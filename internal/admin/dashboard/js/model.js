@@ -2,10 +2,12 @@
 // second, and panels that show elapsed time are redrawn once per second.
 
 /**
- * @typedef {{resource: string, limit: number, used: number, remaining: number, reset: string, held?: number, share?: number}} Budget
+ * @typedef {{resource: string, limit: number, used: number, remaining: number, reset: string, held?: number, share?: number,
+ *   client?: string, guarantee?: number, nominal?: number, borrowed?: number, lent?: number}} Budget
  * @typedef {{rate: number, ends: string, early?: boolean}} Forecast
  * @typedef {{account: string, kind: string, in_flight: number, concurrent: number, blocked_until?: string, closed_since?: string,
- *   budgets: Budget[]|null, waiting?: number, forecasts?: Record<string, Forecast>}} Account
+ *   budgets: Budget[]|null, waiting?: number, forecasts?: Record<string, Forecast>,
+ *   clients?: Record<string, {waiting?: number, denied?: number}>}} Account
  * @typedef {{id: string, start: string, method: string, route: string, operation: string, account: string, client?: string, tag?: string,
  *   resource: string, status: number, bytes: number, elapsed_ns: number, cache: string, background?: boolean, waited_ns: number,
  *   attempts: number, spent: number, error?: string, trace_id?: string, outcome: string, result: string, why: string,
