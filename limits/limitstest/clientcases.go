@@ -160,10 +160,12 @@ var clientCases = []testCase{
 			used++
 			return reported("core", used, 100, reset)
 		}
-		_, d := h.repeat(weighted(from("job")), respond)
-		h.check("use after the limit of the job", fmt.Sprint(d.Shared), "&{core 100 [{job 50}]}")
+		member := weighted(from("job"))
+		member.Group = "team"
+		_, d := h.repeat(member, respond)
+		h.check("use after the limit of the group", fmt.Sprint(d.Shared), "&{core 100 [{job 30}]}")
 		_, d = h.repeat(weighted(from("bot")), respond)
-		h.check("use before the guarantee of the person", fmt.Sprint(d.Shared), "&{core 100 [{job 50} {bot 30}]}")
+		h.check("use before the guarantee of the person", fmt.Sprint(d.Shared), "&{core 100 [{bot 50} {job 30}]}")
 	}},
 	{"a listing shows what clients borrow and lend", func(h *harness) {
 		reset, used := time.Now().Add(time.Hour).Truncate(second), 0
