@@ -184,7 +184,7 @@ func TestQueueStageShowsTheUseOfClients(t *testing.T) {
 		i := slices.IndexFunc(kept.GetSpans(), func(s tracetest.SpanStub) bool { return s.Name == stageQueue && len(s.Attributes) > 0 })
 		got := map[string]string{}
 		for _, a := range kept.GetSpans()[i].Attributes {
-			got[string(a.Key)] = a.Value.Emit()
+			got[string(a.Key)] = a.Value.String()
 		}
 		w.want("attributes", fmt.Sprint(got), "map[weir.budget:concurrency weir.budget.clients:[\"agent\"] weir.budget.limit:1 weir.budget.used:[1] weir.reason:concurrency]")
 		if r := o.list[0]; r.Stages[0].Shared != nil {
