@@ -141,8 +141,8 @@ func TestPermitShowsTheUseThatItWaitedFor(t *testing.T) {
 	limits.Points.REST = 10
 	inBubble(t, limits, func(o *harness) {
 		agent, gh := user("agent"), user("gh")
-		agent.Clients = []policy.ClientBudget{{Client: "agent", Share: 1, Limit: 1}, {Client: "gh", Share: 1, Limit: 1}}
-		gh.Clients = agent.Clients
+		agent.Clients = []policy.ClientBudget{{Client: "agent", Share: 9, Limit: 1}, {Client: "gh", Share: 1, Limit: 1}}
+		agent.Share, gh.Clients = 9, agent.Clients
 		for i := range 10 {
 			caller := agent
 			if i == 0 {

@@ -161,7 +161,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	}
 	sources := telemetry.Sources{
 		Accounts: g.accounts, Lost: g.store.lostSince, Replicas: g.store.replicas,
-		Waiting: g.limiter.Waiting, Demand: g.limiter.WaitingByClient, Cache: g.cache.Size, LostEvents: g.cache.LostEvents,
+		Waiting: g.limiter.WaitingByClient, Cache: g.cache.Size, LostEvents: g.cache.LostEvents,
 		Quarantined: func() int { return len(g.credentialHealth.Quarantined()) },
 		Reachable:   func() bool { return g.current.Load().proxy.Reachable() },
 	}

@@ -16,7 +16,7 @@ import (
 func (w *fixture) use(used int, reset time.Time) {
 	w.set(nil, limits.Account{Name: "a", Budgets: []limits.Budget{
 		{Resource: "core", Limit: 2000, Used: used, Remaining: 2000 - used, Reset: reset, Window: time.Hour},
-		{Resource: "client:core:builds", Limit: 1000, Upper: 1000, Used: used, Remaining: 1000 - used, Reset: reset, Window: time.Hour},
+		{Resource: "client:core:builds", Client: "builds", Limit: 1000, Upper: 1000, Used: used, Remaining: 1000 - used, Reset: reset, Window: time.Hour},
 	}})
 }
 
@@ -142,7 +142,7 @@ func TestSoftLimitsAreBounded(t *testing.T) {
 		var budgets []limits.Budget
 		for i := range maxSoftLimits {
 			budgets = append(budgets, limits.Budget{
-				Resource: fmt.Sprintf("client:core:%d", i), Upper: 1000, Used: 800, Reset: time.Now().Add(time.Minute), Window: time.Hour,
+				Resource: fmt.Sprintf("client:core:%d", i), Client: fmt.Sprint(i), Upper: 1000, Used: 800, Reset: time.Now().Add(time.Minute), Window: time.Hour,
 			})
 		}
 		w.set(nil, limits.Account{Name: "a", Budgets: budgets})

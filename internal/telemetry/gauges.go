@@ -16,8 +16,7 @@ import (
 // Sources are functions that return the current state whenever metrics are collected. Only Certificates is optional.
 type Sources struct {
 	Accounts     func(ctx context.Context, limit int) ([]limits.Account, error) // at most limit accounts
-	Waiting      func() map[string]int                                          // requests that wait for a permit, by account
-	Demand       func() map[limits.ClientResource]int                           // these requests of divided accounts, by client and resource
+	Waiting      func() map[limits.ClientResource]int                           // requests that wait for a permit
 	Cache        func() (keys int, bytes uint64)                                // size of the memory tier
 	Lost         func() time.Time                                               // start of the store's outage; zero while the store responds
 	Replicas     func() int                                                     // replicas that share the store
@@ -71,8 +70,8 @@ func (m *metrics) Watch(s Sources) error {
 	lost, err := m.meter.Int64ObservableCounter("weir.webhooks.lost", metric.WithUnit("{event}"), metric.WithDescription("responses that changed without a webhook event"))
 	all, errs = append(all, lost), append(errs, err)
 	_, err = m.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
-		now, waiting := time.Now(), 0
-		for _, n := range s.Waiting() {
+		now, waiting, waits := time.Now(), 0, s.Waiting()
+		for _, n := range waits {
 			waiting += n
 		}
 		keys, bytes := s.Cache()
@@ -95,7 +94,7 @@ func (m *metrics) Watch(s Sources) error {
 		if err != nil {
 			return err // the SDK exports the other gauges
 		}
-		shown, waits := tightest(list), s.Demand()
+		shown := tightest(list)
 		for _, a := range shown {
 			name := accountKey.String(a.Name)
 			o.ObserveInt64(inFlight, int64(a.InUse), metric.WithAttributes(name))
@@ -115,11 +114,11 @@ func (m *metrics) Watch(s Sources) error {
 				with := metric.WithAttributes(name, resourceKey.String(resource), clientKey.String(b.Client))
 				if b.Nominal > 0 { // not a group
 					o.ObserveInt64(nominal, int64(b.Nominal), with)
+					o.ObserveInt64(demand, int64(waits[limits.ClientResource{Account: a.Name, Resource: resource, Client: b.Client}]), with)
 				}
 				o.ObserveInt64(lower, int64(b.Guarantee), with)
 				o.ObserveInt64(upper, int64(b.Upper), with)
 				o.ObserveInt64(use, int64(b.Used), with)
-				o.ObserveInt64(demand, int64(waits[limits.ClientResource{Account: a.Name, Resource: resource, Client: b.Client}]), with)
 			}
 		}
 		o.ObserveInt64(accounts, int64(len(shown)), metric.WithAttributes(shownKey.Bool(true)))

@@ -48,15 +48,16 @@ func sources(accounts int) Sources {
 				list = append(list, limits.Account{Name: fmt.Sprintf("account-%04d", i), InUse: 1, BlockedUntil: time.Now().Add(time.Minute), Budgets: []limits.Budget{
 					{Resource: policy.Core, Limit: 10_000, Remaining: 10_000 - i, Reset: time.Now().Add(time.Hour)},
 					{Resource: "points:repos/get", Limit: 900, Remaining: 900}, {Resource: "points:user/get", Limit: 900, Remaining: 899}, {Resource: "cpu:", Limit: 90_000, Remaining: 90_000},
-					{Resource: "client:core:builds", Limit: 9000, Remaining: 9000, Nominal: 5000, Upper: 9000},
+					{Resource: "client:core:builds", Client: "builds", Limit: 9000, Remaining: 9000, Nominal: 5000, Upper: 9000},
 				}})
 			}
 			return list, nil
 		},
-		Waiting: func() map[string]int { return map[string]int{"a": 2, "b": 3} },
-		Demand:  func() map[limits.ClientResource]int { return nil },
-		Cache:   func() (int, uint64) { return 4, 1 << 20 },
-		Lost:    func() time.Time { return time.Time{} }, Replicas: func() int { return 2 },
+		Waiting: func() map[limits.ClientResource]int {
+			return map[limits.ClientResource]int{{Account: "a"}: 2, {Account: "b", Resource: policy.Core, Client: "ci"}: 3}
+		},
+		Cache: func() (int, uint64) { return 4, 1 << 20 },
+		Lost:  func() time.Time { return time.Time{} }, Replicas: func() int { return 2 },
 		Reachable:    func() bool { return false },
 		Certificates: func() map[string]time.Time { return map[string]time.Time{"gateway.test": time.Now().Add(time.Hour)} },
 		Quarantined:  func() int { return 1 },
@@ -304,7 +305,7 @@ func TestClientsHaveGauges(t *testing.T) {
 		}
 		synctest.Wait()
 		w, s := opened(t), sources(0)
-		s.Accounts, s.Demand = ledger.Accounts, limiter.Demand
+		s.Accounts, s.Waiting = ledger.Accounts, limiter.WaitingByClient
 		if err := w.Watch(s); err != nil {
 			t.Fatal(err)
 		}
@@ -312,7 +313,7 @@ func TestClientsHaveGauges(t *testing.T) {
 		for labels, values := range map[string][]int{ // nominal, lower and upper limit, use, demand
 			`{weir_account="robot",weir_client="person",weir_resource="core"}`: {75, 20, 100, 0, 0},
 			`{weir_account="robot",weir_client="job",weir_resource="core"}`:    {25, 0, 50, 50, 2},
-			`{weir_account="robot",weir_client="team",weir_resource="core"}`:   {-1, 0, 100, 50, 2},
+			`{weir_account="robot",weir_client="team",weir_resource="core"}`:   {-1, 0, 100, 50, -1},
 		} {
 			for i, name := range []string{"nominal_limit", "lower_limit", "upper_limit", "use", "demand"} {
 				if values[i] >= 0 {

@@ -169,11 +169,14 @@ var clientCases = []testCase{
 	}},
 	{"a listing shows what clients borrow and lend", func(h *harness) {
 		reset, used := time.Now().Add(time.Hour).Truncate(second), 0
-		h.fill("job", &used, reset)
-		p := h.granted(from("person"))
+		h.repeat(weighted(from("job")), func() limits.Outcome {
+			used++
+			return reported("core", used, 100, reset)
+		})
+		p := h.granted(weighted(from("person")))
 		for client, want := range map[string]limits.Budget{
-			"job": {Nominal: 25, Borrowed: 25}, "person": {Nominal: 25, Lent: 24 * 25 / 74},
-			"bot": {Nominal: 25, Lent: 25 * 25 / 74}, "even": {Nominal: 25, Lent: 25 * 25 / 74}, "team": {},
+			"job": {Nominal: 18, Borrowed: 50 - 18}, "person": {Nominal: 43, Lent: 42 * 32 / 79},
+			"bot": {Nominal: 31, Lent: 31 * 32 / 79}, "even": {Nominal: 6, Lent: 6 * 32 / 79}, "team": {},
 		} {
 			b := h.budget("client:core:" + client)
 			h.check(client, limits.Budget{Client: b.Client, Nominal: b.Nominal, Borrowed: b.Borrowed, Lent: b.Lent}, limits.Budget{
