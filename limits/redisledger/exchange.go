@@ -295,7 +295,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 	r := l.rules.Load()
 	l.seq++
 	now := l.now()
-	if a.confirmed > 0 && time.Since(a.saved).Milliseconds() > a.ttl(r) { // Redis has removed the account and lost nothing
+	if a.confirmed > 0 && (time.Since(a.saved)+renewTTL).Milliseconds() >= a.ttl(r) { // Redis may have removed the account, and has lost nothing
 		a.confirmed, a.full = 0, true
 	}
 	merged := func() bool { return l.canonical(a.name) != a.name }

@@ -83,6 +83,25 @@ func TestOutcomesAreSentWithClaims(t *testing.T) {
 	})
 }
 
+// Redis removes the account of a token without a success after two minutes. The scripts renew this time at most once a
+// minute, so the replica must not take a removal in the last minute for a loss of data.
+func TestRemovedAccountIsNotLost(t *testing.T) {
+	for _, last := range []time.Duration{0, 59 * time.Second} { // the last claim before the removal
+		t.Run(last.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := open(t, miniredisClient(t), "r1", limits.Rules{Limits: policy.DefaultLimits()}, packer+redisClock)
+				began := time.Now()
+				for i, at := range []time.Duration{0, last, refusedTime} {
+					time.Sleep(time.Until(began.Add(at)))
+					if d, err := l.Admit(t.Context(), create(uint64(i+1))); err != nil || !d.Granted {
+						t.Errorf("claim after %v: got %+v, %v", at, d, err)
+					}
+				}
+			})
+		})
+	}
+}
+
 // As soon as Settle returns for a limit error, other replicas refuse claims.
 func TestLimitErrorIsSentImmediately(t *testing.T) {
 	for _, limited := range []limits.LimitKind{limits.PrimaryLimit, limits.SecondaryLimit} {

@@ -34,6 +34,8 @@ const (
 	keptBeyond = 24 * time.Hour
 	// refusedTime is the time for which Redis keeps the account of a token that the upstream never accepted.
 	refusedTime = 2 * time.Minute
+	// renewTTL is the interval between renewals of the TTL of an account (account.lua).
+	renewTTL = time.Minute
 	// indexedTime is the time after its last use for which an account is listed.
 	indexedTime = 2 * time.Hour
 )
