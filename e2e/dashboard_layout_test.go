@@ -45,6 +45,7 @@ func newFakeGateway(t *testing.T, accounts int) *fakeGateway {
 
 // startHistory starts a history that samples its sources until the test ends.
 func startHistory(t *testing.T, s history.Sources) *history.History {
+	s.SoftLimit = func(context.Context, history.SoftLimit) error { return nil }
 	h := history.New(s)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
