@@ -110,8 +110,8 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	}
 	holds := a.holds(c, w, spends)
 	for i, s := range spends {
-		if l := holds[i].log; s.Of == "" {
-			l.pace = min(max(l.pace, now)+s.interval(a.limitOf(s, w, r)), now+l.Window)
+		if l, limit := holds[i].log, a.limitOf(s, w, r); s.Of == "" && (s.paced(c) || aboveHalf(l.Total+l.held+s.Cost, limit)) {
+			l.pace = min(max(l.pace, now)+s.interval(limit), now+l.Window)
 		}
 	}
 	a.reserve(&reservation{id: c.ID, client: c.Client, granted: now, expiry: now + permitLife, window: w, requests: 1, holds: holds})
@@ -157,11 +157,11 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		if s.Of != "" { // counts the use of the client
 			continue
 		}
-		l, limit, paced, budget := a.log(s), a.limitOf(s, w, r), c.Paced, logKey(s.Budget, s.Scope)
+		l, limit, paced, budget := a.log(s), a.limitOf(s, w, r), s.paced(c), logKey(s.Budget, s.Scope)
 		usable := limit
 		used := func(client string) int64 { return a.usedBy(clientScope(s, client), now) }
 		if !a.shared && c.exceeds(limit, used(c.Client)+s.Cost) {
-			paced = paced || 2*(l.Total+l.held) > limit
+			paced = paced || aboveHalf(l.Total+l.held, limit)
 			usable, exceeds = unreserved(limit, s.Cost), true
 		}
 		ok, until := l.admits(now, usable, s.Cost)

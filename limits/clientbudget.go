@@ -59,10 +59,19 @@ func (w *window) end(now int64) int64 {
 	return end
 }
 
-// guarantee returns the requests that are kept for a client before lending begins.
-func (w *window) guarantee(b policy.ClientBudget, r *Rules, now int64) float64 {
-	usable := float64(r.Usable(w.Limit))
-	return min(usable, b.Guarantee*usable+r.granted(b.Client, w.Resource, now))
+// guarantees returns the requests that are kept for each client and group before lending begins. If they exceed the
+// window, because of grants or of many interactive clients, all of them shrink by the same factor.
+func (w *window) guarantees(clients []policy.ClientBudget, r *Rules, now int64) []float64 {
+	usable, sum := float64(r.Usable(w.Limit)), 0.0
+	list := make([]float64, len(clients))
+	for i, b := range clients {
+		list[i] = b.Guarantee*usable + r.granted(b.Client, w.Resource, now)
+		sum += list[i]
+	}
+	for i := range list {
+		list[i] *= min(1, usable/max(1, sum))
+	}
+	return list
 }
 
 // kept returns the part of some tokens that is not lent.
@@ -101,11 +110,11 @@ func (w *window) forecast(used, now int64) int64 {
 // divide returns what a claim needs of the budgets of its client, group and tag, and the guarantees of the others.
 // replicas is the use of other replicas by budget.
 func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64) (own []Need, others []Guarantee) {
-	usable, names := r.Usable(w.Limit), c.names()
+	usable, names, guarantees := r.Usable(w.Limit), c.names(), w.guarantees(c.Clients, r, now)
 	for _, name := range names {
 		own = append(own, Need{Budget: clientBudget(c.Resource, name), Reason: ClientBudget, Cost: 1, Limit: usable})
 	}
-	for _, b := range c.Clients {
+	for k, b := range c.Clients {
 		if b.Client == c.Client && c.Tag != "" {
 			own[len(own)-1].Limit = w.upper(b.TagLimit, 0, usable, now)
 		}
@@ -116,7 +125,7 @@ func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64
 			}
 			continue
 		}
-		budget, guarantee := clientBudget(c.Resource, b.Client), w.guarantee(b, r, now)
+		budget, guarantee := clientBudget(c.Resource, b.Client), guarantees[k]
 		used := w.usedBy(budget, replicas, now)
 		if kept := max(w.kept(guarantee, now), min(int64(guarantee), used+w.forecast(used, now))); kept > 0 {
 			others = append(others, Guarantee{budget, kept})
@@ -225,14 +234,14 @@ func (w *window) upper(part, granted float64, usable, now int64) int64 {
 // describeClients returns the budgets of the clients of the last claim, each with the budgets of its tags. foreign is the
 // use of other replicas by budget.
 func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (list []Budget) {
-	shares, usable := 0, r.Usable(w.Limit)
+	shares, usable, guarantees := 0, r.Usable(w.Limit), w.guarantees(w.budgets, r, now)
 	for _, b := range w.budgets {
 		shares += b.Share
 	}
-	for _, b := range w.budgets {
+	for i, b := range w.budgets {
 		c := &Claim{Resource: w.Resource, Client: b.Client, Clients: []policy.ClientBudget{b}}
 		d := w.describeClient(c, r, now, foreign)
-		d.Client, d.Guarantee = b.Client, int(w.kept(w.guarantee(b, r, now), now))
+		d.Client, d.Guarantee = b.Client, int(w.kept(guarantees[i], now))
 		d.Upper = int(w.upper(b.Limit, r.granted(b.Client, w.Resource, now), usable, now))
 		if b.Share > 0 {
 			d.Nominal = int(usable) * b.Share / shares

@@ -42,8 +42,10 @@ type Need struct {
 	// Nominal is the nominal part of the claim's client, if the account has several clients. A claim that exceeds it must
 	// leave Reserved tokens to the other clients, and follows the pace while more than half of the limit is used.
 	Nominal, Reserved int64
-	// Interval is the time in microseconds that the claim adds to the pace of a sliding log, otherwise zero.
+	// Interval is the time in microseconds that the claim adds to the pace of a sliding log, otherwise zero. Paced means that
+	// the claim waits for the pace.
 	Interval int64
+	Paced    bool
 }
 
 // Budgets that have no sliding log. A sliding log is identified by its reason and scope, such as "points:user/get". The
@@ -87,7 +89,7 @@ func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 			continue
 		}
 		n := Need{Budget: logKey(s.Budget, s.Scope), Reason: s.Budget, Cost: s.Cost, Limit: a.limitOf(s, w, r)}
-		n.Interval = s.interval(n.Limit)
+		n.Interval, n.Paced = s.interval(n.Limit), s.paced(c)
 		n.divide(c, logKey(ClientBudget, clientScope(s, c.Client)))
 		list = append(list, n)
 	}

@@ -107,7 +107,7 @@ func (c *Claim) nominal(limit int64) int64 {
 }
 
 // reservedParts is the number of parts of a limit of which the last part is reserved for clients below their nominal part.
-const reservedParts = 200
+const reservedParts = 100
 
 // exceeds reports whether a use is more than the nominal part of the claim's client. The reserve is not for such a client,
 // and the client follows the pace while more than half of the limit is used. So the other clients find tokens at any time,
@@ -120,10 +120,18 @@ func unreserved(limit, cost int64) int64 { return max(min(cost, limit), limit-li
 // paceTolerance is the time by which a paced claim may be granted before the pace of a log.
 const paceTolerance = second / 2
 
+// paced reports whether a claim waits for the pace of a log even if the log is almost empty. In a long window, an even rate
+// would be too low for such a claim.
+func (s Spend) paced(c *Claim) bool { return c.Paced && s.Window.Microseconds() < dividedFrom }
+
+// aboveHalf reports whether a use is above half of a limit. From then on, every grant advances the pace, and a client that
+// exceeds its nominal part follows the pace.
+func aboveHalf(use, limit int64) bool { return 2*use > limit }
+
 // interval returns the time by which a grant advances the pace of a log. The pace is the time at which the next paced
-// claim is due, if costs are spread evenly over the window.
+// claim is due, if costs are spread evenly over the window. CPU time has no pace, because it is an estimate.
 func (s Spend) interval(limit int64) int64 {
-	if s.is(CPU) || s.Window.Microseconds() >= dividedFrom { // the CPU time is an estimate, and a long window needs no pace
+	if s.is(CPU) {
 		return 0
 	}
 	return s.Cost * s.Window.Microseconds() / max(1, limit)

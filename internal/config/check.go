@@ -280,7 +280,7 @@ func (d *decoder) checkClients(c *Config) {
 		d.require(client.Share >= 1 && client.Share <= 1000, key+".share", "%d: must be from 1 to 1000", client.Share)
 		d.require(client.Group == "" || groups[client.Group], key+".group", "%q is not among groups", client.Group)
 		d.require(client.TagLimit >= 0 && client.TagLimit <= 1, key+".tag_limit", "%v: must be from 0 to 1", client.TagLimit)
-		d.checkGuarantee(key, client.GuaranteedPart(), client.Limit, client.Credentials, accounts, guaranteed)
+		d.checkGuarantee(key, client.Guarantee, client.Limit, client.Credentials, accounts, guaranteed)
 		d.checkIdentity(key, client, c.TLS, issuers)
 		d.oneOf(key+".methods", client.Methods, []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 		for j, pattern := range client.Operations {
@@ -298,6 +298,9 @@ func (d *decoder) checkClients(c *Config) {
 		"is false and there are no clients, so every request would be refused")
 }
 
+// rounding is the error that a sum of fractions may have.
+const rounding = 1e-9
+
 // checkGuarantee adds the guarantee of a client or group to the sum of each account of some credentials.
 func (d *decoder) checkGuarantee(key string, part, limit float64, credentials []string, accounts map[string]string, sums map[string]float64) {
 	d.require(limit > 0 && limit <= 1, key+".limit", "%v: must be above 0 and at most 1", limit)
@@ -310,7 +313,7 @@ func (d *decoder) checkGuarantee(key string, part, limit float64, credentials []
 		}
 		own = append(own, account)
 		sums[account] += part
-		d.require(sums[account] <= 1, key+".guarantee", "%v: the guarantees for credential %q exceed 1", part, name)
+		d.require(sums[account] <= 1+rounding, key+".guarantee", "%v: the guarantees for credential %q exceed 1", part, name)
 	}
 }
 

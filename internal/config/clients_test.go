@@ -4,8 +4,10 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -87,5 +89,17 @@ clients:
 	}
 	if _, err := parse(t, heldAndIssuers+`tls: {client_ca: /nonexistent}`); err == nil || !strings.Contains(message(err), "4:18: tls.client_ca: open /nonexistent: no such file") {
 		t.Errorf("unreadable client_ca: %v", err)
+	}
+}
+
+// The guarantees of many interactive clients exceed a window together. The ledger shrinks them.
+func TestManyInteractiveClientsAreValid(t *testing.T) {
+	var clients []string
+	for i := range 30 {
+		name := fmt.Sprint("person-", i)
+		clients = append(clients, fmt.Sprintf(`{name: %s, key: "sha256:%x", credentials: [ci], priority: interactive}`, name, sha256.Sum256([]byte(name))))
+	}
+	if _, err := parse(t, heldAndIssuers+"clients: ["+strings.Join(clients, ", ")+"]"); err != nil {
+		t.Error(err)
 	}
 }

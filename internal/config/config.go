@@ -168,7 +168,7 @@ const interactiveGuarantee = 0.05
 // GuaranteedPart returns the guarantee, which depends on the priority.
 func (c Client) GuaranteedPart() float64 {
 	if c.Priority == string(policy.Interactive) {
-		return max(c.Guarantee, interactiveGuarantee)
+		return min(c.Limit, max(c.Guarantee, interactiveGuarantee))
 	}
 	return c.Guarantee
 }

@@ -268,6 +268,19 @@ var clientCases = []testCase{
 		}
 		h.granted(from("person"))
 	}},
+	{"guarantees above the whole window shrink", func(h *harness) {
+		bot, person := equal("bot"), equal("person")
+		bot.Clients[0].Guarantee, bot.Clients[1].Guarantee = 0.8, 0.8
+		person.Clients = bot.Clients
+		reset, used := time.Now().Add(time.Hour).Truncate(second), 0
+		respond := func() limits.Outcome {
+			used++
+			return reported("core", used, 100, reset)
+		}
+		h.repeat(bot, respond)
+		h.repeat(person, respond)
+		h.check("used", used, 100)
+	}},
 	{"the clients of a group get no more than its limit", func(h *harness) {
 		reset, used := time.Now().Add(time.Hour).Truncate(second), 0
 		member := func(client string) limits.Claim {
@@ -363,14 +376,41 @@ var clientCases = []testCase{
 	}},
 	{"a client beyond its nominal part leaves the reserve to others", func(h *harness) {
 		bot, person := equal("bot"), equal("person")
-		for range 100 * 4 {
+		for range 120 * 4 {
 			h.repeat(bot, answered)
 			time.Sleep(second / 4)
 		}
 		h.repeat(bot, answered)
-		h.check("used points", h.budget("points:op").Used, 896)
+		h.check("used points", h.budget("points:op").Used, 891)
 		n, _ := h.repeat(person, answered)
-		h.check("requests of the person", n, 4)
+		h.check("requests of the person", n, 9)
+	}},
+	{"a lone client may use everything, at the pace beyond half", func(h *harness) {
+		began, n := time.Now(), 0
+		for time.Since(began) < 31*second {
+			more, _ := h.repeat(equal("bot"), answered)
+			n += more
+			time.Sleep(second / 4)
+		}
+		h.check("requests in 31 seconds", n, 891)
+	}},
+	{"a client beyond its nominal part leaves content of an hour to others", func(h *harness) {
+		bot, person, refused := equal("bot"), equal("person"), 0
+		bot.CreatesContent, person.CreatesContent = true, true
+		for i := range 2 * 60 * 60 {
+			h.repeat(bot, answered)
+			if i%300 == 299 {
+				if p, d := h.admit(person); d.Granted {
+					h.settled(p, answered())
+				} else {
+					refused++
+				}
+			}
+			time.Sleep(second)
+		}
+		if used := h.budget("content:1h0m0s").Used; refused > 1 || used < 490 {
+			h.Errorf("%d requests of the person refused, %d of 500 used in the second hour", refused, used)
+		}
 	}},
 	{"a waiting client keeps tokens only for the claims that wait", func(h *harness) {
 		_, d := h.repeat(creates("bot", 1), answered)

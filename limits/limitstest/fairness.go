@@ -132,7 +132,7 @@ func sharesAtSaturation(j *judge, b contested) {
 		}
 		j.check(worstError <= 1, "%s: %s", placement, worst)
 		full := r.Fullness(b.Limit)
-		j.check(full >= 0.99, "%s: %s of each window used", placement, percent(full))
+		j.check(full >= b.least(), "%s: %s of each window used", placement, percent(full))
 	}
 }
 
@@ -193,7 +193,7 @@ func fewBesideGreedy(j *judge) {
 	j.check(p99 <= time.Second, "waits: median %v, p99 %v, most %v", waits[len(waits)/2].Round(time.Millisecond),
 		p99.Round(time.Millisecond), waits[len(waits)-1].Round(time.Millisecond))
 	full := r.Fullness(b.Limit)
-	j.check(full >= 0.99, "%s of each window used", percent(full))
+	j.check(full >= b.least(), "%s of each window used", percent(full))
 }
 
 // interactiveBesideBatch checks the waits of an interactive client. Batch clients send without a pause. After one

@@ -125,6 +125,9 @@ func saturationOf(limit string) Saturation {
 	return all[slices.IndexFunc(all, func(s Saturation) bool { return s.Limit == limit })]
 }
 
+// least returns the required use of each window: 99 %, less the part of one request that may remain.
+func (b *contested) least() float64 { return 0.99 - (b.cost()-1)/float64(b.max) }
+
 // cost returns the cost of one request in the contested budget.
 func (b *contested) cost() float64 {
 	if b.Limit == points {

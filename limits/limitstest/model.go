@@ -170,8 +170,9 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 		}
 		no, at := m.tooMuch(log, limit, s.Cost, now)
 		refuse(no, s.Budget, at)
-		if s.Budget != limits.CPU && s.Window < 10*time.Minute {
-			refuse(c.Paced && now < log.pace-sec/2, s.Budget, log.pace-sec/2) // may be half a second early
+		paced := c.Paced && s.Window < 10*time.Minute
+		refuse(paced && now < log.pace-sec/2, s.Budget, log.pace-sec/2) // may be half a second early
+		if s.Budget != limits.CPU && (paced || 2*(log.total(now)+m.held(log)+s.Cost) > limit) {
 			paces = append(paces, func() { log.pace = min(max(log.pace, now)+s.Cost*log.window/max(1, limit), now+log.window) })
 		}
 		p.holds = append(p.holds, holding{log, s.Cost, s.Budget == limits.CPU})

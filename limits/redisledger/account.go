@@ -152,8 +152,8 @@ func (a *account) admitFromLeases(c limits.Claim, r *limits.Rules, joined bool, 
 		case refused.Granted || !refused.Until.IsZero() && use.Returns > refused.Until.UnixMicro():
 			refused = limits.Decision{Reason: n.Reason}
 			switch {
-			case use.Returns != 0 && use.Held+reported+n.Cost <= tokens:
-				refused.Until = time.UnixMicro(use.Returns)
+			case use.Returns != 0 && use.Held+reported+n.Cost <= tokens: // Redis may be back earlier
+				refused.Until = earliest(time.UnixMicro(use.Returns), soon)
 			case use.Held == 0: // unconfirmed requests of a primary window
 				refused.Until = soon
 			}
@@ -255,6 +255,13 @@ func (a *account) due(now int64) bool {
 
 func latest(x, y time.Time) time.Time {
 	if x.After(y) {
+		return x
+	}
+	return y
+}
+
+func earliest(x, y time.Time) time.Time {
+	if x.Before(y) {
 		return x
 	}
 	return y

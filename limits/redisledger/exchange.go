@@ -343,7 +343,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 			c := x.claims[i].claim
 			need := needCall{
 				Budget: x.indexes[n.Budget], Cost: n.Cost, Limit: n.Limit, Client: n.Client, Counted: -1, Share: n.Share, Waiting: c.Waiting,
-				Nominal: n.Nominal, Reserved: n.Reserved, Resource: n.Reason == limits.Primary, Interval: n.Interval, Paced: c.Paced,
+				Nominal: n.Nominal, Reserved: n.Reserved, Resource: n.Reason == limits.Primary, Interval: n.Interval, Paced: n.Paced,
 			}
 			if index, ok := x.indexes[n.Client]; ok && !limits.IsWindow(n.Budget) { // the requests of a window are another need
 				need.Counted = index

@@ -136,6 +136,9 @@ local function wait(n, at)
   changed['t:' .. b.budget], save_needed = true, true
 end
 
+-- Reports whether more than half of a budget is used.
+local function above_half(t, n) return 2 * t.tokens > n.limit end
+
 -- Reports whether a claim must yield the free tokens of a budget to other clients that wait.
 local function must_yield(n, free)
   local waits, name = total(budgets[n.budget + 1].budget).waits, own_field(n)
@@ -175,7 +178,7 @@ local function claim(needs)
     local t, w = total(b.budget), window(b.budget)
     local free, paced = capacity(w, n.limit) - others(b) - b.used, n.paced
     if n.client and used(own_field(n)) + n.cost > (n.nominal or 0) then
-      free, paced = free - (n.reserved or 0), paced or 2 * t.tokens > n.limit
+      free, paced = free - (n.reserved or 0), paced or above_half(t, n)
     end
     if n.cost > free then
       local spare = t.tokens - t.spent - t.held -- other replicas return spare tokens within a heartbeat
@@ -223,7 +226,7 @@ local function claim(needs)
       set_use(c.budget, c.lease, c)
       changed[lease_name(call.replica, c.budget)], changed['t:' .. c.budget] = true, true
     end
-    if n.interval > 0 then t.pace = min(max(t.pace or 0, now) + n.interval, now + b.returns_after) end
+    if n.interval > 0 and (n.paced or above_half(t, n)) then t.pace = min(max(t.pace or 0, now) + n.interval, now + b.returns_after) end
     changed[lease_name(call.replica, b.budget)], changed['t:' .. b.budget] = true, true
   end
   save_needed = true

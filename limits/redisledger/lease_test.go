@@ -110,6 +110,44 @@ func TestLostReplyOfAHeartbeatFreesNoTokens(t *testing.T) {
 	})
 }
 
+// Redis may be back at any time, so a refusal during an outage ends soon, also if the lease ends with a window of an hour.
+func TestRefusalDuringAnOutageEndsSoon(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		reset, used := time.Now().Add(time.Hour), 0
+		send := func() limits.Decision {
+			c := p.claim(1)
+			c.Client, c.Share = "a", 1
+			c.Clients = []policy.ClientBudget{{Client: "a", Share: 1, Limit: 0.9}, {Client: "b", Share: 1, Limit: 0.9}}
+			d, err := p.r1.Admit(p.Context(), c)
+			if err != nil {
+				p.Fatal(err)
+			}
+			if d.Granted {
+				used++
+				rate := limits.Rate{Limit: 5000, Used: used, Reset: reset, Date: time.Now(), Resource: policy.Core}
+				_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
+			}
+			return d
+		}
+		for range 20 {
+			send()
+			time.Sleep(time.Second)
+		}
+		p.heartbeat(p.r1)
+		p.disconnect(p.r1)
+		d := send()
+		for range 1000 {
+			if !d.Granted {
+				break
+			}
+			d = send()
+		}
+		if d.Granted || time.Until(d.Until) > retryStore {
+			p.Errorf("after %d requests: %+v, want a refusal for at most %v", used, d, retryStore)
+		}
+	})
+}
+
 // One replica is cut off before the reset, and uses its extra tokens afterwards. The other replica gets a report of the
 // new window before the old window has certainly ended.
 func TestExtraTokensBelongToOneReplica(t *testing.T) {
