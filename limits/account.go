@@ -123,7 +123,8 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	return Decision{Granted: true}
 }
 
-// check decides whether a claim fits into all budgets. A refusal is the refusal whose known end is latest.
+// check decides whether a claim fits into all budgets. It returns the refusal with the latest known end, and records that
+// the client waits for the budgets that refuse the claim.
 func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others map[string]int64) Decision {
 	d, last, exceeds := Decision{Granted: true}, int64(0), false
 	var refusing Need
@@ -181,7 +182,7 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	ok, until := w.admits(now, r, c.Batch, others[windowPrefix+c.Resource])
 	if !ok && !unlimited {
 		refuse(Primary, until, windowPrefix+c.Resource, r.Usable(w.Limit))
-		if c.Batch { // the reserve is no shortage
+		if c.Batch { // the client does not wait for requests that batch claims may not use
 			ok, _ = w.admits(now, r, false, others[windowPrefix+c.Resource])
 		}
 	}

@@ -15,9 +15,9 @@ const (
 	// dividedFrom is the length of the shortest window with guarantees and limits of clients. The quota of a shorter window
 	// returns soon enough, so only its sliding log is divided.
 	dividedFrom = 600 * second
-	// lentParts is the number of parts of a window in whose last part guarantees shrink to nothing, and limits grow to
-	// the whole window. So no quota remains unused while any client has a claim.
-	lentParts = 12
+	// In the last of releaseParts parts of a window, limits grow to the whole window, and guarantees shrink to the forecast
+	// of what their clients need. So no quota remains unused while any client has a claim.
+	releaseParts = 12
 	// A client with an even pace may use its quota earlier by one of paceParts parts of a window.
 	paceParts = 60
 )
@@ -59,7 +59,7 @@ func (w *window) end(now int64) int64 {
 	return end
 }
 
-// guarantees returns the requests that are kept for each client and group before lending begins. If they exceed the
+// guarantees returns the requests that are kept for each client and group before their release begins. If they exceed the
 // window, because of grants or of many interactive clients, all of them shrink by the same factor.
 func (w *window) guarantees(clients []policy.ClientBudget, r *Rules, now int64) []float64 {
 	usable, sum := float64(r.Usable(w.Limit)), 0.0
@@ -74,14 +74,14 @@ func (w *window) guarantees(clients []policy.ClientBudget, r *Rules, now int64) 
 	return list
 }
 
-// kept returns the part of some tokens that is not lent.
+// kept returns the part of some tokens that is not released yet.
 func (w *window) kept(tokens float64, now int64) int64 {
-	left := float64(w.end(now)-now) / float64(w.Length/lentParts)
+	left := float64(w.end(now)-now) / float64(w.Length/releaseParts)
 	return int64(math.Ceil(tokens * max(0, min(1, left))))
 }
 
-// paced returns the part of a limit that a client with an even pace may use.
-func (w *window) paced(limit, now int64) int64 {
+// evenLimit returns the part of a limit that a client with an even pace may have used by now.
+func (w *window) evenLimit(limit, now int64) int64 {
 	if len(w.Reports) == 0 { // the end is unknown
 		return limit
 	}
@@ -121,7 +121,7 @@ func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64
 		if i := slices.Index(names, b.Client); i >= 0 {
 			own[i].Limit = w.upper(b.Limit, r.granted(b.Client, c.Resource, now), usable, now)
 			if b.Even {
-				own[i].Limit = min(own[i].Limit, max(1, w.paced(usable, now)))
+				own[i].Limit = min(own[i].Limit, max(1, w.evenLimit(usable, now)))
 			}
 			continue
 		}
@@ -202,12 +202,12 @@ func (a *account) budgetOf(caller policy.Caller, resource string, r *Rules, now 
 	return b
 }
 
-// retryAt returns the time of the next attempt of a claim that a client budget has refused: the start of lending or, if
+// retryAt returns the time of the next attempt of a claim that a client budget has refused: the start of the release or, if
 // earlier, the next request at the even pace of the client. replicas is the use of other replicas by budget.
 func (w *window) retryAt(c *Claim, r *Rules, replicas map[string]int64, now int64) int64 {
-	at, usable := w.end(now)-w.Length/lentParts, r.Usable(w.Limit)
+	at, usable := w.end(now)-w.Length/releaseParts, r.Usable(w.Limit)
 	even := slices.ContainsFunc(c.Clients, func(b policy.ClientBudget) bool { return b.Client == c.Client && b.Even })
-	if used := w.usedBy(clientBudget(c.Resource, c.Client), replicas, now); even && used >= w.paced(usable, now) {
+	if used := w.usedBy(clientBudget(c.Resource, c.Client), replicas, now); even && used >= w.evenLimit(usable, now) {
 		at = min(at, w.end(now)-w.Length-w.Length/paceParts+int64(math.Ceil(float64(used+1)*float64(w.Length)/float64(usable))))
 	}
 	return max(at, now+second)

@@ -43,7 +43,7 @@ func (r *Rules) CheckGrant(g Grant, now time.Time) error {
 	case g.Requests < 1:
 		return fmt.Errorf("%w: requests: %d is less than 1", ErrInvalidGrant, g.Requests)
 	case left <= 0 || left > MaxGrantTime:
-		return fmt.Errorf("%w: for: %s is not more than 0 and at most 24h", ErrInvalidGrant, left.Round(time.Second))
+		return fmt.Errorf("%w: for: %s is out of range; use more than 0 and at most 24h", ErrInvalidGrant, left.Round(time.Second))
 	case window.Microseconds() < dividedFrom:
 		return fmt.Errorf("%w: resource: the window of %s is %s; only windows of ten minutes and longer have guarantees", ErrInvalidGrant, g.Resource, window)
 	}

@@ -40,7 +40,8 @@ type Need struct {
 	Client string
 	Share  int64
 	// Nominal is the nominal part of the claim's client, if the account has several clients. A claim that exceeds it must
-	// leave Reserved tokens to the other clients, and follows the pace while more than half of the limit is used.
+	// leave Reserved tokens to the other clients, and follows the pace while more than half of the limit is used. Nominal is
+	// zero for a primary window, which has neither reserve nor pace.
 	Nominal, Reserved int64
 	// Interval is the time in microseconds that the claim adds to the pace of a sliding log, otherwise zero. Paced means that
 	// the claim waits for the pace.
@@ -109,8 +110,7 @@ func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 	return append(list, whole)
 }
 
-// divide adds what divides the budget of a need among several clients. own is the budget that counts the use of the claim's
-// client.
+// divide sets the client, the share, the nominal part and the reserve of a need. own is the budget of the claim's client.
 func (n *Need) divide(c *Claim, own string) {
 	if len(c.Clients) > 0 {
 		n.Client, n.Share = own, c.share()
@@ -118,7 +118,7 @@ func (n *Need) divide(c *Claim, own string) {
 	}
 }
 
-// Whole returns the budget whose tokens a budget counts for one client. For other budgets it returns "".
+// Whole returns the shared budget of a client's budget, for example "slots" for "slots:ci". For other budgets it returns "".
 func (p *Part) Whole(budget string) string {
 	if strings.HasPrefix(budget, slotsPrefix) {
 		return SlotsBudget

@@ -19,7 +19,8 @@ type waits map[string]wait
 // that wait.
 type wait struct{ share, cost, demand, until int64 }
 
-// add records a refused claim. at is the time of its next attempt, or zero, and the client then waits for another time.
+// add records a refused claim. at is the time of its next attempt, or zero if that is unknown. The client waits until more
+// microseconds later.
 func (ws *waits) add(c *Claim, cost, at, now, more int64) {
 	if len(c.Clients) == 0 {
 		return
@@ -32,9 +33,10 @@ func (ws *waits) add(c *Claim, cost, at, now, more int64) {
 
 // mustYield reports whether a claim must yield the free tokens of a budget to other clients that wait. The claim's client
 // and the waiting clients divide the free tokens and the tokens that they use by share: this is the part of each client.
-// A claim within the part of its client need not yield. Another claim is granted only if the unused parts of the waiting
-// clients stay free, as far as these clients have a demand. An unused part that is smaller than a request counts only if it
-// is larger than that of the claim's client. used returns the use of a client.
+// A claim within the part of its client need not yield. A claim beyond it is granted only if the unused parts of the waiting
+// clients stay free, as far as these clients have a demand. If an unused part is smaller than a request, the whole request
+// stays free for its client, but only if the unused part of the claim's client is smaller still. used returns the use of a
+// client.
 func (ws waits) mustYield(c *Claim, cost, free int64, used func(client string) int64, now int64) bool {
 	if len(ws) == 0 {
 		return false
@@ -124,11 +126,11 @@ const paceTolerance = second / 2
 // would be too low for such a claim.
 func (s Spend) paced(c *Claim) bool { return c.Paced && s.Window.Microseconds() < dividedFrom }
 
-// aboveHalf reports whether a use is above half of a limit. From then on, every grant advances the pace, and a client that
+// aboveHalf reports whether a use is above half of a limit. From then on, every permit advances the pace, and a client that
 // exceeds its nominal part follows the pace.
 func aboveHalf(use, limit int64) bool { return 2*use > limit }
 
-// interval returns the time by which a grant advances the pace of a log. The pace is the time at which the next paced
+// interval returns the time by which a permit advances the pace of a log. The pace is the time at which the next paced
 // claim is due, if costs are spread evenly over the window. CPU time has no pace, because it is an estimate.
 func (s Spend) interval(limit int64) int64 {
 	if s.is(CPU) {

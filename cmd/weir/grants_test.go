@@ -70,8 +70,8 @@ func TestGrantCommands(t *testing.T) {
 		{"budget grant job --resource search --requests 1 --for 30m", 1, "invalid grant: resource: the window of search is 1m0s"},
 		{"budget grant job --requests 1 --for 30", 1, `invalid grant: for: "30" has no unit; use 30m`},
 		{"budget grant job --requests 1 --for soon", 1, `invalid grant: for: "soon" is not a duration; use for example 30m`},
-		{"budget grant job --requests 1 --for 25h", 1, "invalid grant: for: 25h0m0s is not more than 0 and at most 24h"},
-		{"budget grant job --requests 1 --for 0s", 1, "invalid grant: for: 0s is not more than 0 and at most 24h"},
+		{"budget grant job --requests 1 --for 25h", 1, "invalid grant: for: 25h0m0s is out of range; use more than 0 and at most 24h"},
+		{"budget grant job --requests 1 --for 0s", 1, "invalid grant: for: 0s is out of range; use more than 0 and at most 24h"},
 		{"budget grant job --requests 0 --for 30m", 1, "invalid grant: requests: 0 is less than 1"},
 		{"budget grant job --for 30m", 2, "--requests"},
 	} {

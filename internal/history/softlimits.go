@@ -34,7 +34,7 @@ func (s SoftLimit) Name() string {
 func (s SoftLimit) Expires() time.Time { return s.Reset.Add(settleTime) }
 
 const (
-	// A forecast needs one of forecastParts parts of the window.
+	// No forecast is made in the first of forecastParts parts of a window.
 	forecastParts = 10
 	// settleTime is the time from the start of a window until other replicas have removed the requests of the previous
 	// window from the ledger.

@@ -68,15 +68,15 @@ type account struct {
 }
 
 // lease is a number of tokens of one budget that belong to this replica. Tokens in use belong to the lease until they
-// return. Nobody else can use the tokens before the lease has ended and its last tokens have returned.
+// return. No other replica can use the tokens before the lease has ended and its last tokens have returned.
 type lease struct {
 	tokens int64
 	// extra tokens of a primary window belong to the lease after the reset.
 	extra int64
 	// spare is the number of tokens beyond the use that this replica keeps, so that it can continue without Redis.
-	// granted is the number of spare tokens that it has.
-	spare, granted int64
-	// yield is set while another replica with less than an equal share needs returned tokens.
+	// held is the number of spare tokens that it has.
+	spare, held int64
+	// yield is set while refused claims wait for the budget at any replica.
 	yield bool
 	// divided is set while the exchanges with a claim contain the use of its client.
 	divided bool
@@ -166,7 +166,7 @@ func (a *account) admitFromLeases(c limits.Claim, r *limits.Rules, joined bool, 
 	return a.part.Admit(c, r, now)
 }
 
-// noteClaim records what a claim needed, for the size of spare tokens.
+// noteClaim records the costs and limits of a claim's needs, and adds their budgets to the next exchange.
 func (a *account) noteClaim(needs []limits.Need, now int64) {
 	for _, n := range needs {
 		own := a.lease(n.Budget, now)
@@ -181,9 +181,9 @@ func (a *account) noteClaim(needs []limits.Need, now int64) {
 	}
 }
 
-// counts reports whether the next exchange contains a budget. While a budget is not divided, only heartbeats contain what
-// its clients use.
-func (a *account) counts(budget string, now int64) bool {
+// inNextExchange reports whether the next exchange contains a budget. While no claim waits for a budget and at most half of
+// it is used, only heartbeats contain what its clients use.
+func (a *account) inNextExchange(budget string, now int64) bool {
 	whole := a.part.Whole(budget)
 	if whole == "" || a.lease(whole, now).divided {
 		return true
@@ -220,7 +220,7 @@ func (a *account) tokensWithoutRedis(own *lease) int64 {
 	case age < leaseTime:
 		return own.tokens
 	case age < spareTime:
-		return min(own.tokens, own.granted)
+		return min(own.tokens, own.held)
 	}
 	return 0
 }

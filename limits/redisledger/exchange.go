@@ -332,7 +332,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 	}
 	a.touched = map[string]bool{}
 	for _, budget := range slices.Sorted(maps.Keys(x.touched)) {
-		if forced || a.full || a.counts(budget, now) {
+		if forced || a.full || a.inNextExchange(budget, now) {
 			x.add(budget)
 		}
 	}
@@ -365,7 +365,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 			b.Pending = pending[b.Budget]
 		}
 		own.tokens = min(own.tokens, b.Spent+b.Held+b.Spare+b.Pending)
-		own.granted = min(own.granted, max(0, b.Spare-pending[b.Budget]))
+		own.held = min(own.held, max(0, b.Spare-pending[b.Budget]))
 	}
 	if leave {
 		x.leave(now)
@@ -489,7 +489,7 @@ func (x *exchange) apply(answer *reply) (again []*entry, err error) {
 	}
 	for i, b := range x.call.Budgets {
 		own := a.leases[b.Budget]
-		own.tokens, own.extra, own.granted = answer.Budgets[i].Tokens, answer.Budgets[i].Extra, answer.Budgets[i].Spare
+		own.tokens, own.extra, own.held = answer.Budgets[i].Tokens, answer.Budgets[i].Extra, answer.Budgets[i].Spare
 		own.yield, own.divided = answer.Budgets[i].Yield, answer.Budgets[i].Divided
 		if own.spare = min(own.spare, answer.Budgets[i].Keep); b.Ahead > 0 {
 			own.spare = answer.Budgets[i].Keep
