@@ -34,7 +34,7 @@ func newUserObject(req *request, a *account) object {
 // nodePrefixes maps each kind of object to the prefix of its node IDs. Objects that exist only in webhook payloads are
 // listed by their path. The prefixes are unique, so the node IDs are unique.
 var nodePrefixes = map[string]string{
-	"Installation": "IN", "Invitation": "OI", "License": "L", "Migration": "M", "Organization": "O", "Repository": "R", "Ruleset": "RRS",
+	"Check run": "CHR", "Comment": "IC", "Commit status": "SC", "Installation": "IN", "Invitation": "OI", "Issue": "I", "Label": "LA", "License": "L", "Migration": "M", "Organization": "O", "Pull commit": "PURC", "Repository": "R", "Ruleset": "RRS",
 	"Tag": "TA", "Team": "T", "Thread": "PRT", "User": "U",
 
 	"/bypass-requests": "BR", "/check-runs": "CR", "/check-suites": "CS", "/code-scanning/alerts": "CSA", "/comments": "CC", "/packages": "RP",

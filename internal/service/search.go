@@ -28,7 +28,9 @@ type document struct {
 	labels     []string
 	state      string
 	author     string
-	order      int64 // the key for the sort parameter
+	kind       string // pr or issue
+	reviewer   string // the user whose review is requested
+	order      int64  // the key for the sort parameter
 	// item builds the result object. It is called only for results on the requested page. The member url of the result
 	// identifies the document.
 	item func() object
@@ -229,6 +231,10 @@ func searchedProperties(query policy.SearchQuery, d document) []property {
 			matches = d.state == t.Value
 		case "author":
 			matches = d.author == t.Value
+		case "is", "type":
+			matches = t.Value == d.kind || t.Value == d.state
+		case "review-requested":
+			matches = d.reviewer == t.Value
 		default:
 			continue
 		}

@@ -82,14 +82,14 @@ func searchIssues(s *Service, req *request) response {
 	return s.search(req, "Issue", all)
 }
 
-func issueDocument(req *request, r *repository, i issue) document {
+func issueDocument(req *request, r *repository, i *issue) document {
 	state := "closed"
 	if i.open {
 		state = "open"
 	}
 	return document{
 		properties: []property{{"title", i.title}, {"body", i.body}},
-		repository: r, labels: i.labels, state: state, author: i.author.login, order: i.created.Unix(),
+		repository: r, kind: "issue", labels: i.labels, state: state, author: i.author.login, order: i.created.Unix(),
 		item: func() object {
 			var labels []object
 			for _, name := range i.labels {
@@ -99,7 +99,7 @@ func issueDocument(req *request, r *repository, i issue) document {
 			return object{
 				{"url", api + below}, {"repository_url", api}, {"html_url", req.base + "/" + r.fullName() + below},
 				{"id", r.id*1000 + i.number}, {"number", i.number}, {"title", i.title}, {"user", userObject(req, i.author)},
-				{"labels", labels}, {"state", state}, {"comments", 0}, {"created_at", timestamp(i.created)}, {"updated_at", timestamp(i.created)},
+				{"labels", labels}, {"state", state}, {"comments", 0}, {"created_at", timestamp(i.created)}, {"updated_at", timestamp(i.updated)},
 				{"body", i.body},
 			}
 		},

@@ -42,6 +42,10 @@ func seed(n uint64, now time.Time) *world {
 	s.configurations(w, acme, widgets, secret)
 
 	s.migrations(w, acme, widgets, secret)
+
+	s.pulls(w, widgets, 12)
+	s.pulls(w, secret, 2)
+	s.pulls(w, monolith, 300)
 	return w
 }
 
@@ -144,12 +148,17 @@ func (s *seeder) files(r *repository) {
 
 func (s *seeder) issues(r *repository) {
 	for i := range 24 {
-		r.issues = append(r.issues, issue{
+		created := s.now.AddDate(0, 0, -i)
+		of := &issue{
 			number: i + 1, author: r.commits[i].author, open: i%3 != 0,
 			title: fmt.Sprintf("The %s %s", pick(s, "gear", "lever", "spring"), pick(s, "squeaks", "is loose", "does not turn")),
 			body:  "Seen with the newest widget.", labels: []string{pick(s, "bug", "enhancement")},
-			created: s.now.AddDate(0, 0, -i),
-		})
+			created: created, updated: created,
+		}
+		if !of.open {
+			of.closed, of.reason = created, "COMPLETED"
+		}
+		r.issues = append(r.issues, of)
 	}
 }
 

@@ -17,6 +17,7 @@ type world struct {
 
 	invitations int // number of invitations so far, which is the ID of the newest invitation
 	lastRuleset int // highest ID of a ruleset
+	lastComment int // highest ID of a comment on an issue or a pull request
 
 	tokens       map[string]caller
 	accounts     map[string]*account // by login
@@ -72,7 +73,8 @@ type repository struct {
 	pushed        time.Time
 	commits       []commit // oldest first
 	files         []file
-	issues        []issue
+	issues        []*issue       // by number
+	pulls         []*pullRequest // by number; numbered together with the issues
 	subscriptions subscriptions
 	rulesets      []*ruleset
 	properties    map[string]string // custom properties, by name
@@ -131,16 +133,6 @@ func (f file) sha(r *repository) string {
 func gitObjectName(kind, content string) string {
 	sum := sha1.Sum(fmt.Appendf(nil, "%s %d\x00%s", kind, len(content), content))
 	return hex.EncodeToString(sum[:])
-}
-
-type issue struct {
-	number  int
-	title   string
-	body    string
-	author  *account
-	labels  []string
-	open    bool
-	created time.Time
 }
 
 // advisory is a published security advisory.
