@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/vektah/gqlparser/v2"
 	"github.com/vektah/gqlparser/v2/ast"
@@ -25,44 +22,91 @@ var schemaText string
 
 var schema = gqlparser.MustLoadSchema(&ast.Source{Name: "schema.graphql", Input: schemaText})
 
-// These constants bound the tokens in the text of a GraphQL request, and the fields of its response.
+// These constants bound the tokens in the text of a GraphQL request, and the fields of the request and of its response.
 const (
 	maxGraphQLTokens = 2000
-	maxGraphQLFields = 10_000
+	maxGraphQLFields = 50_000
 )
 
-// graphQL executes a query or a mutation (schema.graphql). It reports problems in the
-// member errors of a response with status 200.
-func graphQL(s *Service, req *request) response {
+// graphQLCall is a GraphQL request that has been parsed and priced.
+type graphQLCall struct {
+	operation *ast.OperationDefinition
+	variables map[string]any
+	problem   *response // the response to a request that cannot be executed, otherwise nil
+	price     price
+	dryRun    bool // the request asks only for its price and is charged 1 point
+}
+
+// readGraphQL parses and prices a GraphQL request. It reports problems in the member errors of a response with status
+// 200.
+func (s *Service) readGraphQL(body []byte) *graphQLCall {
 	var input struct {
 		Query         string    `json:"query"`
 		OperationName string    `json:"operationName"`
 		Variables     variables `json:"variables"`
 	}
-	if problem := s.decode(req.body, "GraphQL", &input); problem != nil {
-		return *problem
+	call := &graphQLCall{price: price{cost: 1}}
+	fail := func(errs ...*gqlerror.Error) *graphQLCall {
+		refusal := graphQLErrors(errs...)
+		call.problem = &refusal
+		return call
+	}
+	if call.problem = s.decode(body, "GraphQL", &input); call.problem != nil {
+		return call
 	}
 	document, err := parser.ParseQueryWithTokenLimit(&ast.Source{Input: input.Query}, maxGraphQLTokens)
 	if err != nil {
-		return graphQLErrors(gqlerror.WrapIfUnwrapped(err))
+		return fail(gqlerror.WrapIfUnwrapped(err))
 	}
 	if errs := validator.ValidateWithRules(schema, document, nil); len(errs) > 0 {
-		return graphQLErrors(errs...)
+		return fail(errs...)
 	}
 	operation := document.Operations.ForName(input.OperationName)
 	if operation == nil {
-		return graphQLErrors(gqlerror.Errorf("No operation named %q", input.OperationName))
+		return fail(gqlerror.Errorf("No operation named %q", input.OperationName))
 	}
-	values, err := validator.VariableValues(schema, operation, input.Variables)
-	if err != nil {
-		return graphQLErrors(gqlerror.WrapIfUnwrapped(err))
+	if call.variables, err = validator.VariableValues(schema, operation, input.Variables); err != nil {
+		return fail(gqlerror.WrapIfUnwrapped(err))
 	}
-	e := &execution{s: s, req: req, variables: values}
-	root := e.query
-	if operation.Operation == ast.Mutation {
-		root = e.mutation
+	call.operation = operation
+	call.setPrice()
+	return call
+}
+
+// charged returns the operation with the secondary points of the call (Document B section 8.3). A mutation costs five
+// points and creates content. A call that names no operation counts as a mutation.
+func (call *graphQLCall) charged(op *policy.Operation) *policy.Operation {
+	charged := *op
+	charged.Points, charged.CreatesContent = 1, false
+	if call.operation == nil || call.operation.Operation == ast.Mutation {
+		charged.Points, charged.CreatesContent = 5, true
 	}
-	body := object{{"data", e.selectFields(operation.SelectionSet, root)}}
+	return &charged
+}
+
+// primaryCost returns the points that the request costs in the window of its resource.
+func (req *request) primaryCost() int {
+	if req.graphQL == nil || req.graphQL.dryRun {
+		return 1
+	}
+	return req.graphQL.price.cost
+}
+
+// graphQL executes a query or a mutation (schema.graphql).
+func graphQL(s *Service, req *request) response {
+	call := req.graphQL
+	if call.problem != nil {
+		return *call.problem
+	}
+	e := &execution{s: s, req: req, call: call}
+	root := e.query()
+	if call.dryRun {
+		root.values = map[string]any{"rateLimit": root.values["rateLimit"]}
+	}
+	if call.operation.Operation == ast.Mutation {
+		root = e.mutation()
+	}
+	body := object{{"data", e.selectFields(call.operation.SelectionSet, root)}}
 	if e.fieldCount > maxGraphQLFields {
 		return graphQLErrors(gqlerror.Errorf("The answer would have more than %d fields", maxGraphQLFields))
 	}
@@ -76,6 +120,11 @@ func graphQLErrors(errs ...*gqlerror.Error) response {
 	for _, err := range errs {
 		delete(err.Extensions, "file")
 	}
+	return graphQLProblem(errs)
+}
+
+// graphQLProblem returns a response with errors and without data.
+func graphQLProblem(errs any) response {
 	return response{status: http.StatusOK, volatile: true, body: object{{"errors", errs}}}
 }
 
@@ -96,19 +145,26 @@ func (v *variables) UnmarshalJSON(text []byte) error {
 type execution struct {
 	s          *Service
 	req        *request
-	variables  map[string]any
+	call       *graphQLCall
 	errors     []object
 	fieldCount int // fields selected so far
 }
 
-// node is an object of the graph. It returns the value of a field: a scalar, nil, another node or a list of nodes.
-type node func(f *ast.Field, arguments map[string]any) any
+// node is an object of the graph: the name of its type and the values of its fields. A value is a scalar, nil, a node, a
+// list of nodes, or a resolver of one of these.
+type node struct {
+	typeName string
+	values   map[string]any
+}
+
+// resolver returns the value of a field for its arguments.
+type resolver func(f *ast.Field, arguments map[string]any) any
 
 // selectFields returns the JSON object of the selected fields of a node.
 func (e *execution) selectFields(set ast.SelectionSet, n node) object {
 	var fields []*ast.Field
 	subselections := map[string]ast.SelectionSet{} // selections below a field, by its name in the response
-	for _, f := range e.collectFields(set, map[string]bool{}) {
+	for _, f := range e.call.collectFields(set, n.typeName, map[string]bool{}) {
 		if _, twice := subselections[f.Alias]; !twice {
 			fields = append(fields, f)
 		}
@@ -119,11 +175,12 @@ func (e *execution) selectFields(set ast.SelectionSet, n node) object {
 		if e.fieldCount++; e.fieldCount > maxGraphQLFields {
 			break
 		}
-		var value any
+		value := n.values[f.Name]
 		if f.Name == "__typename" {
-			value = f.ObjectDefinition.Name
-		} else {
-			value = n(f, f.ArgumentMap(e.variables))
+			value = n.typeName
+		}
+		if resolve, ok := value.(resolver); ok {
+			value = resolve(f, f.ArgumentMap(e.call.variables))
 		}
 		switch v := value.(type) {
 		case node:
@@ -140,42 +197,53 @@ func (e *execution) selectFields(set ast.SelectionSet, n node) object {
 	return selected
 }
 
-// collectFields returns the fields of a selection. It expands each fragment once.
-func (e *execution) collectFields(set ast.SelectionSet, visited map[string]bool) []*ast.Field {
+// collectFields returns the fields that a selection selects from an object of a type, or from objects of every type if
+// the type is empty. It expands each fragment once.
+func (call *graphQLCall) collectFields(set ast.SelectionSet, typeName string, visited map[string]bool) []*ast.Field {
 	var all []*ast.Field
 	for _, selection := range set {
 		switch of := selection.(type) {
 		case *ast.Field:
-			if e.included(of.Directives) {
+			if call.included(of.Directives) {
 				all = append(all, of)
 			}
 		case *ast.InlineFragment:
-			if e.included(of.Directives) {
-				all = append(all, e.collectFields(of.SelectionSet, visited)...)
+			if call.included(of.Directives) && isOfType(typeName, of.TypeCondition) {
+				all = append(all, call.collectFields(of.SelectionSet, typeName, visited)...)
 			}
 		case *ast.FragmentSpread:
-			if e.included(of.Directives) && !visited[of.Name] {
+			if call.included(of.Directives) && isOfType(typeName, of.Definition.TypeCondition) && !visited[of.Name] {
 				visited[of.Name] = true
-				all = append(all, e.collectFields(of.Definition.SelectionSet, visited)...)
+				all = append(all, call.collectFields(of.Definition.SelectionSet, typeName, visited)...)
 			}
 		}
 	}
 	return all
 }
 
+// isOfType reports whether a fragment with a type condition applies to an object type.
+func isOfType(typeName, condition string) bool {
+	return typeName == "" || condition == "" || slices.ContainsFunc(schema.PossibleTypes[condition], func(d *ast.Definition) bool { return d.Name == typeName })
+}
+
 // included reports whether the directives @skip and @include select an item.
-func (e *execution) included(directives ast.DirectiveList) bool {
+func (call *graphQLCall) included(directives ast.DirectiveList) bool {
 	isTrue := func(name string) bool {
 		d := directives.ForName(name)
-		return d != nil && d.ArgumentMap(e.variables)["if"] == true
+		return d != nil && d.ArgumentMap(call.variables)["if"] == true
 	}
 	return !isTrue("skip") && (directives.ForName("include") == nil || isTrue("include"))
 }
 
-// addError records the reason why a field has no value.
+// addError records the reason why a field of the root has no value.
 func (e *execution) addError(f *ast.Field, kind, message string) any {
 	e.errors = append(e.errors, object{{"type", kind}, {"path", []string{f.Alias}}, {"message", message}})
 	return nil
+}
+
+// unresolved records that a field names a node that does not exist or is not visible.
+func (e *execution) unresolved(f *ast.Field, id any) any {
+	return e.addError(f, "NOT_FOUND", fmt.Sprintf("Could not resolve to a node with the global id of '%v'.", id))
 }
 
 // stringArgument returns an argument of type String! or ID!. If a variable made it null,
@@ -186,131 +254,4 @@ func (e *execution) stringArgument(f *ast.Field, arguments map[string]any, name 
 		e.addError(f, "INVALID", "Argument '"+name+"' must be a string.")
 	}
 	return s, ok
-}
-
-// intArgument returns an argument of type Int!, which has 32 bits in GraphQL. For other
-// values it records an error and returns false.
-func (e *execution) intArgument(f *ast.Field, arguments map[string]any, name string) (int, bool) {
-	n, err := strconv.ParseInt(fmt.Sprint(arguments[name]), 10, 32)
-	_, text := arguments[name].(string)
-	if err != nil || text {
-		e.addError(f, "INVALID", "Argument '"+name+"' must be an integer of 32 bits.")
-	}
-	return int(n), err == nil && !text
-}
-
-func (e *execution) query(f *ast.Field, arguments map[string]any) any {
-	switch f.Name {
-	case "viewer":
-		if u := e.s.world.user(e.req.caller); u != nil {
-			return e.user(u)
-		}
-	case "repository":
-		owner, ok := e.stringArgument(f, arguments, "owner")
-		name, also := e.stringArgument(f, arguments, "name")
-		if !ok || !also {
-			return nil
-		}
-		full := owner + "/" + name
-		for _, r := range e.s.world.repositories {
-			if strings.EqualFold(r.fullName(), full) && e.s.world.isVisible(r, e.req.caller) {
-				return e.repository(r)
-			}
-		}
-		e.addError(f, "NOT_FOUND", "Could not resolve to a Repository with the name '"+full+"'.")
-	case "rateLimit":
-		return e.rateLimit()
-	default: // __schema and __type, which are not implemented; see schema.graphql
-		e.addError(f, "UNPROCESSABLE", "Introspection is not implemented")
-	}
-	return nil
-}
-
-func (e *execution) mutation(f *ast.Field, arguments map[string]any) any {
-	input, ok := arguments["input"].(map[string]any)
-	if !ok {
-		return e.addError(f, "INVALID", "Argument 'input' must be an object.")
-	}
-	if slices.Contains(policy.Embedded().Operation("watching/set-subscription").Refuses, e.req.caller.token) {
-		return e.addError(f, "FORBIDDEN", "Resource not accessible by this kind of token")
-	}
-	u := e.s.world.user(e.req.caller)
-	for _, r := range e.s.world.repositories {
-		if nodeID("Repository", r.id) == input["subscribableId"] && u != nil && e.s.world.isVisible(r, e.req.caller) {
-			if state := input["state"]; state == "UNSUBSCRIBED" {
-				r.subscriptions.remove(u)
-			} else {
-				r.subscriptions.set(&subscription{user: u, subscribed: state == "SUBSCRIBED", ignored: state == "IGNORED", created: time.Now()})
-			}
-			return node(func(f *ast.Field, _ map[string]any) any {
-				if f.Name == "subscribable" {
-					return e.repository(r)
-				}
-				return input["clientMutationId"]
-			})
-		}
-	}
-	return e.addError(f, "NOT_FOUND", fmt.Sprintf("Could not resolve to a node with the global id of '%v'.", input["subscribableId"]))
-}
-
-func (e *execution) user(u *account) node {
-	return scalarNode(map[string]any{
-		"id": nodeID("User", u.id), "databaseId": u.id, "login": u.login, "name": u.name, "url": e.req.base + "/" + u.login,
-	})
-}
-
-func (e *execution) repository(r *repository) node {
-	scalars := scalarNode(map[string]any{
-		"id": nodeID("Repository", r.id), "databaseId": r.id, "name": r.name, "nameWithOwner": r.fullName(),
-		"description": r.description, "url": e.req.base + "/" + r.fullName(), "isPrivate": r.private,
-	})
-	return func(f *ast.Field, arguments map[string]any) any {
-		switch f.Name {
-		case "watchers":
-			first, ok := e.intArgument(f, arguments, "first")
-			if !ok {
-				return nil
-			}
-			return e.watchers(r, first)
-		case "viewerSubscription":
-			return e.subscription(r)
-		}
-		return scalars(f, arguments)
-	}
-}
-
-func (e *execution) watchers(r *repository, first int) node {
-	all := watchersOf(r)
-	nodes := []node{}
-	for _, u := range all[:min(max(first, 0), 100, len(all))] {
-		nodes = append(nodes, e.user(u))
-	}
-	return scalarNode(map[string]any{"totalCount": len(all), "nodes": nodes})
-}
-
-func (e *execution) subscription(r *repository) any {
-	u := e.s.world.user(e.req.caller)
-	if u == nil {
-		return nil
-	}
-	switch sub := r.subscriptions.forUser(u); {
-	case sub == nil:
-		return "UNSUBSCRIBED"
-	case sub.ignored:
-		return "IGNORED"
-	}
-	return "SUBSCRIBED"
-}
-
-func (e *execution) rateLimit() node {
-	m := e.s.meter
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	w := m.window(e.req.caller, policy.GraphQL, time.Now())
-	return scalarNode(map[string]any{"limit": w.Max, "used": w.used, "remaining": w.Max - w.used, "resetAt": timestamp(w.reset.Add(time.Duration(e.req.faults.ClockOffset))), "cost": 1})
-}
-
-// scalarNode returns a node whose fields take no arguments.
-func scalarNode(of map[string]any) node {
-	return func(f *ast.Field, _ map[string]any) any { return of[f.Name] }
 }

@@ -92,7 +92,7 @@ func TestGraphQLValidatesVariables(t *testing.T) {
 		optional := `{"query":"query($n: Int = 3) { repository(owner: \"acme\", name: \"widgets\") { watchers(first: $n) { nodes { login } } } }","variables":%s}`
 		for _, c := range []struct{ query, value, want string }{
 			{first, "1", `{"data":{"repository":{"watchers":{"nodes":[{"login":"watcher-01"}]}}}}`},
-			{first, "-5", `"nodes":[]`}, {first, "1000", `watcher-64`},
+			{first, "-5", `EXCESSIVE_PAGINATION`}, {first, "1000", `EXCESSIVE_PAGINATION`},
 			{first, `"2"`, `errors`}, {first, "1e30", `errors`}, {first, "4294967296", `errors`}, {first, "null", `errors`}, {first, "[1]", `errors`}, {first, "{}", `errors`}, {first, "1.5", `errors`},
 			{owner, `{}`, `R_1001`}, {owner, `null`, `R_1001`}, {owner, `{"o":"ACME"}`, `R_1001`}, {owner, `{"o":null}`, `errors`}, {owner, `{"o":7}`, `errors`},
 			{optional, `{}`, `watcher-03`}, {optional, `{"n":null}`, `errors`},
@@ -114,14 +114,14 @@ func TestGraphQLBoundsTheCostOfQueries(t *testing.T) {
 		chain += " fragment f40 on Query { viewer { login } }"
 		var aliases strings.Builder
 		for i := range 100 {
-			_, _ = fmt.Fprintf(&aliases, " a%d: watchers(first: 100) { nodes { login id name } }", i)
+			_, _ = fmt.Fprintf(&aliases, " a%d: watchers(first: 100) { nodes { ...F } }", i)
 		}
 		for name, c := range map[string]struct{ query, want string }{
 			"nested fragments": {chain, `{"data":{"viewer":{"login":"acme-owner"}}}`},
 			"repeated field":   {"{" + strings.Repeat(" viewer { login }", 400) + "}", `{"data":{"viewer":{"login":"acme-owner"}}}`},
 			"long query":       {"{" + strings.Repeat(" viewer { login }", 4000) + "}", "token limit"},
 			"deep query":       {strings.Repeat("{ viewer ", 4000), "errors"},
-			"large response":   {`{ repository(owner: "acme", name: "widgets") {` + aliases.String() + ` } }`, "more than 10000 fields"},
+			"large response":   {`{ repository(owner: "acme", name: "widgets") {` + aliases.String() + ` } } fragment F on User { a: id b: id c: id d: id e: id f: id g: id h: id i: id }`, "more than 50000 fields"},
 		} {
 			body, err := json.Marshal(map[string]string{"query": c.query})
 			if err != nil {

@@ -74,6 +74,7 @@ type ticket struct {
 
 	window    *window
 	resource  string
+	amount    int // points that the request costs in its window
 	counted   bool
 	left      bool
 	countedAt time.Time // the time when the request was counted
@@ -167,14 +168,14 @@ func (t *ticket) recordSentWhileLimited() {
 	violations.Banned = violations.Banned || t.usage.sentWhileLimited >= banAfter
 }
 
-// count charges a request now or refuses it. Refused requests and requests for the rate
+// count charges a request, which costs amount in its window, or refuses it. Refused requests and requests for the rate
 // limit status are not charged (Document B section 4.5).
-func (t *ticket) count(op *policy.Operation, path string) {
+func (t *ticket) count(op *policy.Operation, path string, amount int) {
 	m := t.meter
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now() // under the lock, so that charges are ordered by time
-	t.resource, t.window = op.Resource, m.window(t.caller, op.Resource, now)
+	t.resource, t.window, t.amount = op.Resource, m.window(t.caller, op.Resource, now), amount
 	switch {
 	case t.refusal != accepted, op.ID == "rate-limit/get":
 		return
@@ -200,7 +201,7 @@ func (t *ticket) count(op *policy.Operation, path string) {
 			return
 		}
 	}
-	if t.window.used >= t.window.Max {
+	if t.window.used+amount > t.window.Max {
 		t.refusePrimary(now)
 		return
 	}
@@ -208,7 +209,7 @@ func (t *ticket) count(op *policy.Operation, path string) {
 		t.usage.charge(c, now)
 		m.recordHighest(c.name, t.usage.sum(c, now), c.limit)
 	}
-	t.window.used++
+	t.window.used += amount
 	t.counted, t.countedAt = true, now
 	m.recordHighest("primary:"+t.resource, t.window.used, t.window.Max)
 	m.violations.Answered[t.resource]++
@@ -361,7 +362,7 @@ func (t *ticket) refund() {
 	defer t.meter.mu.Unlock()
 	if t.counted {
 		t.counted = false
-		t.window.used--
+		t.window.used -= t.amount
 		t.meter.violations.Answered[t.resource] = max(0, t.meter.violations.Answered[t.resource]-1) // reset may have cleared the count
 	}
 }
@@ -372,7 +373,7 @@ func (t *ticket) writeHeaders(h http.Header, f Faults, behind int) {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
 	remaining := t.window.Max - max(0, t.window.used-behind)
-	if t.refusal == secondary && f.RemainingZero {
+	if t.refusal == primary || t.refusal == secondary && f.RemainingZero {
 		remaining = 0
 	}
 	h.Set("X-Ratelimit-Limit", strconv.Itoa(t.window.Max))

@@ -44,14 +44,17 @@ func (s *Service) preflightProblem(f *policy.Finding) response {
 }
 
 // limitProblem returns the API's error response for a reason of refusal.
-func (s *Service) limitProblem(c caller, why refusalReason, f Faults) response {
+func (s *Service) limitProblem(req *request, why refusalReason) response {
 	status := http.StatusForbidden
-	if f.LimitStatus != 0 {
-		status = f.LimitStatus
+	if req.faults.LimitStatus != 0 {
+		status = req.faults.LimitStatus
 	}
 	body := problemBody{
-		Message:       "API rate limit exceeded for " + c.account + ".",
+		Message:       "API rate limit exceeded for " + req.caller.account + ".",
 		Documentation: s.config.Dialect.Documentation + "/rate-limits",
+	}
+	if why == primary && req.graphQL != nil {
+		return graphQLProblem([]object{{{"type", "RATE_LIMITED"}, {"message", body.Message}}})
 	}
 	switch why {
 	case banned:

@@ -126,8 +126,9 @@ type request struct {
 	target    pathTarget // the repository and organization that the path names
 	query     url.Values
 	body      []byte
-	base      string // scheme and host of absolute URLs
-	faults    Faults // the active faults at the arrival of the request
+	graphQL   *graphQLCall // nil for REST requests
+	base      string       // scheme and host of absolute URLs
+	faults    Faults       // the active faults at the arrival of the request
 }
 
 // response is an HTTP response before it is written.
@@ -167,10 +168,10 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ticket := s.meter.arrive(req.caller, arrived)
 	defer ticket.leave()
 	s.faults.delay(r, faults.Latency, faults.DelayBefore)
-	ticket.count(req.operation, r.URL.Path)
+	ticket.count(req.operation, r.URL.Path, req.primaryCost())
 	if ticket.refusal != accepted {
 		ticket.writeHeaders(w.Header(), faults, 0)
-		s.write(w, req, s.limitProblem(req.caller, ticket.refusal, faults))
+		s.write(w, req, s.limitProblem(req, ticket.refusal))
 		return
 	}
 	began := time.Now()
@@ -250,7 +251,8 @@ func (s *Service) parseRequest(req *request) *response {
 		if req.body, tooLarge = s.read(req); tooLarge != nil {
 			return tooLarge
 		}
-		req.operation = match.Operation.ForBody(req.body)
+		req.graphQL = s.readGraphQL(req.body)
+		req.operation = req.graphQL.charged(match.Operation)
 	}
 	return nil
 }
