@@ -40,6 +40,7 @@ test: needs ## Run the unit and integration tests with the race detector.
 e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@.ci/need chromium
 	@.ci/need curl
+	@.ci/need gh
 	$(GO) build -race -o bin/weir-race ./cmd/weir
 	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir-race" $(GO) test -tags e2e -count=1 -timeout 20m ./e2e
 

@@ -30,6 +30,13 @@ login=$(gh api graphql -f query='{viewer{login}}' --jq .data.viewer.login)
 [ "$login" = acme-owner ]
 echo "graphql: $login"
 
+export GH_REPO=acme/widgets
+echo "graphql: $(gh pr list | wc -l) open pull requests, $(gh issue list | wc -l) open issues"
+gh pr status | sed -n 's/^  #/graphql: #/p'
+gh pr checks 34 | sort | cut -f 1,2 | tr '\t\n' ': ' | sed 's/^/graphql: /;s/ $/\n/'
+gh repo view acme/widgets | sed -n 's/^description:/graphql:/p'
+unset GH_REPO
+
 [ "$(gh search issues gear --limit 3 --json number --jq length)" -eq 3 ]
 commit=$(gh api -X GET search/commits -f q=gear --jq '.items[0].sha')
 
