@@ -1,0 +1,91 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// GraphQLError is a reason to refuse a GraphQL call. Its JSON is a member of errors in a GraphQL response.
+type GraphQLError struct {
+	// Type is a type of the API, such as "MAX_NODE_LIMIT_EXCEEDED", or "TOO_COMPLEX" for the bounds of the analysis.
+	Type    string `json:"type"`
+	Message string `json:"message"`
+}
+
+func (e *GraphQLError) Error() string { return e.Message }
+
+func graphQLErrorf(kind, format string, arguments ...any) error {
+	return &GraphQLError{Type: kind, Message: fmt.Sprintf(format, arguments...)}
+}
+
+// GraphQLRules restrict the GraphQL calls of a client. Nil rules and empty members allow all calls.
+type GraphQLRules struct {
+	// Depth, Nodes and Cost are the greatest allowed values of the call's members.
+	Depth, Nodes, Cost int
+	// ReadOnly allows only queries.
+	ReadOnly bool
+	// Operations are patterns for operation names ([Glob]). The client chooses the names, so only Persisted is safe
+	// against a client that wants to run another query.
+	Operations []string
+	// Repositories are patterns for repositories ([Glob]), such as "octo/*". They refuse a call that may reach a
+	// repository without naming it in repository(owner:, name:), such as a search, a node ID or the repositories of a
+	// user. graphql.yaml lists the allowed fields.
+	Repositories []string
+	// Persisted are the SHA-256 of the allowed query texts in lower-case hexadecimal.
+	Persisted []string
+}
+
+// Check returns a [*GraphQLError] if the rules do not allow a call.
+func (r *GraphQLRules) Check(c *GraphQLCall) error {
+	switch {
+	case r == nil:
+		return nil
+	case len(r.Persisted) > 0 && !slices.Contains(r.Persisted, c.Persisted):
+		return forbid("the query is not one of the allowed persisted queries")
+	case c.Kind == "" && r.checksDocument():
+		return forbid("the body has no readable query to check")
+	case r.ReadOnly && c.Kind != GraphQLQuery:
+		return forbid("it is a %s (%.100s); this client may only read", c.Kind, strings.Join(c.RootFields, ", "))
+	case len(r.Operations) > 0 && !slices.ContainsFunc(r.Operations, func(pattern string) bool { return Glob(pattern, c.Operation) }):
+		return forbid("the operation name %.100q is not allowed", c.Operation)
+	case r.Depth > 0 && c.Depth > r.Depth:
+		return forbid("its fields are nested %d deep, more than the limit of %d; split the query", c.Depth, r.Depth)
+	case r.Nodes > 0 && c.Nodes > r.Nodes:
+		return forbid("%s", tooManyNodes(c.Nodes, r.Nodes, c.widest))
+	case r.Cost > 0 && c.Cost > r.Cost:
+		return forbid("it may cost %d points, more than the limit of %d; reduce first or last of %s", c.Cost, r.Cost, c.widest)
+	}
+	return r.checkRepositories(c)
+}
+
+// checksDocument reports whether a rule other than Persisted is set.
+func (r *GraphQLRules) checksDocument() bool {
+	return r.ReadOnly || r.Depth > 0 || r.Nodes > 0 || r.Cost > 0 || len(r.Operations) > 0 || len(r.Repositories) > 0
+}
+
+func (r *GraphQLRules) checkRepositories(c *GraphQLCall) error {
+	if len(r.Repositories) == 0 {
+		return nil
+	}
+	if c.outside != "" {
+		return forbid("the field %.100q may reach other repositories; use repository(owner:, name:)", c.outside)
+	}
+	for _, name := range c.Repositories {
+		// The API ignores the case of names.
+		matches := func(pattern string) bool { return Glob(strings.ToLower(pattern), strings.ToLower(name)) }
+		if !slices.ContainsFunc(r.Repositories, matches) {
+			return forbid("the repository %.100q is not allowed", name)
+		}
+	}
+	return nil
+}
+
+func forbid(format string, arguments ...any) error {
+	return graphQLErrorf("FORBIDDEN", "check GraphQL query: "+format, arguments...)
+}
+
+// tooManyNodes returns the message of a node limit.
+func tooManyNodes(nodes, limit int, widest *page) string {
+	return fmt.Sprintf("it requests up to %d nodes, more than the limit of %d; reduce first or last of %s", nodes, limit, widest)
+}
