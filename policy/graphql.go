@@ -55,8 +55,8 @@ const (
 // GraphQLCall describes the body of one GraphQL request.
 type GraphQLCall struct {
 	// Kind is [GraphQLQuery], [GraphQLMutation] or [GraphQLSubscription]. Kind is empty if the body is unreadable or
-	// has no operation that the upstream would run. A body is unreadable if it is not one JSON object with a query, or
-	// repeats a member, because the upstream might read another occurrence.
+	// has no operation that the upstream would run. A body is unreadable if it is not one JSON object with a query, has
+	// too many members, or repeats a member, because the upstream might read another occurrence.
 	Kind string
 	// Operation is the name of the operation. It is empty for an anonymous operation.
 	Operation string
@@ -91,10 +91,11 @@ type GraphQLCall struct {
 
 // These constants bound the work for one body.
 const (
-	maxGraphQLText      = 256 << 10 // bytes of the query as JSON
-	maxGraphQLLines     = 10_000
-	maxGraphQLTokens    = 20_000 // of the query; also of one variable
-	maxGraphQLVariables = 5_000
+	maxGraphQLText    = 256 << 10 // bytes of the query as JSON
+	maxGraphQLLines   = 10_000
+	maxGraphQLTokens  = 20_000 // of the query, and of the variables in the arguments of root fields
+	maxGraphQLCommas  = 20_000 // of the body, which bound the number of elements
+	maxGraphQLMembers = 5_000  // of an object, such as the variables
 )
 
 // ParseGraphQL analyses the body of a GraphQL request. The error is a [*GraphQLError] if the upstream must refuse the
@@ -203,6 +204,9 @@ var errUnreadable = errors.New("unreadable")
 // readGraphQL reads the members of a request. It copies values without decoding them where possible, because their
 // number and depth have no other bound than the length of the body.
 func readGraphQL(body []byte) (*graphQLRequest, error) {
+	if bytes.Count(body, []byte(",")) > maxGraphQLCommas {
+		return nil, errUnreadable
+	}
 	request := &graphQLRequest{variables: map[string]json.RawMessage{}}
 	d := json.NewDecoder(bytes.NewReader(body))
 	skip := func() error { return d.Decode(new(json.RawMessage)) }
@@ -269,7 +273,7 @@ func readObject(d *json.Decoder, canonical func(string) string, member func(name
 		}
 		name, _ := token.(string) // Token fails if the name is not a string
 		key := canonical(name)
-		if seen[key] || len(seen) == maxGraphQLVariables {
+		if seen[key] || len(seen) == maxGraphQLMembers {
 			return errUnreadable
 		}
 		seen[key] = true

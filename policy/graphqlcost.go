@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -210,8 +211,10 @@ func (t *tally) addPage(f *ast.Field, size int, sub tally) {
 	t.widest, t.widestNodes = &page{f.Name, size, sub.widest}, t.nodes
 }
 
-// pageSize returns the greatest of first and last. It reports false if the field has neither.
-func (a *analysis) pageSize(f *ast.Field) (size int, paged bool) {
+// pageSize returns the greatest of first and last, or 100 if neither has a known value. It reports false if the field has
+// neither. The documents allow 1 to 100, but the API also accepts 0, which clients send to read only the count.
+func (a *analysis) pageSize(f *ast.Field) (int, bool) {
+	size, paged := -1, false
 	for _, name := range []string{"first", "last"} {
 		v := a.argument(f, name)
 		if v == nil {
@@ -221,15 +224,15 @@ func (a *analysis) pageSize(f *ast.Field) (size int, paged bool) {
 		switch n := a.value(v).(type) {
 		case nil:
 		case float64:
-			if n < 1 || n > maxPageSize {
-				a.fail("EXCESSIVE_PAGINATION", "%s of the connection %.100q is %.0f; use a number from 1 to %d", name, f.Name, n, maxPageSize)
+			if n < 0 || n > maxPageSize {
+				a.fail("EXCESSIVE_PAGINATION", "check GraphQL query: %s of the connection %.100q is %.0f; use a number from 1 to %d", name, f.Name, n, maxPageSize)
 			}
-			size = max(size, int(math.Ceil(min(max(n, 1), maxPageSize))))
+			size = max(size, int(math.Ceil(min(max(n, 0), maxPageSize))))
 		default:
 			size = maxPageSize
 		}
 	}
-	if paged && size == 0 { // null
+	if size < 0 {
 		size = maxPageSize
 	}
 	return size, paged
@@ -307,11 +310,17 @@ func (a *analysis) variable(name string) any {
 	return value
 }
 
-// length returns the number of elements of a list. A single value is a list of one element.
+// length returns the number of elements of a list. A single value is a list of one element. For a variable it counts
+// commas, which IDs do not contain.
 func (a *analysis) length(v *ast.Value) int {
 	if v.Kind == ast.Variable {
-		if _, given := a.values[v.Raw]; given {
-			return a.variableLength(v.Raw)
+		if value, given := a.values[v.Raw]; given {
+			n, counted := a.lengths[v.Raw]
+			if !counted {
+				n = 1 + bytes.Count(value, []byte(","))
+				a.lengths[v.Raw] = n
+			}
+			return n
 		}
 		if v = a.defaults[v.Raw]; v == nil {
 			return maxPageSize
@@ -321,20 +330,6 @@ func (a *analysis) length(v *ast.Value) int {
 		return len(v.Children)
 	}
 	return 1
-}
-
-// variableLength counts the elements of a list once.
-func (a *analysis) variableLength(name string) int {
-	n, ok := a.lengths[name]
-	if !ok {
-		var elements []json.RawMessage
-		n = 1
-		if json.Unmarshal(a.values[name], &elements) == nil {
-			n = len(elements)
-		}
-		a.lengths[name] = n
-	}
-	return n
 }
 
 // listed is an element of a list of the call.
