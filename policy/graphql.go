@@ -248,7 +248,7 @@ func readGraphQL(body []byte) (*graphQLRequest, error) {
 	if err := readObject(d, strings.ToLower, read); err != nil {
 		return nil, err
 	}
-	if _, err := d.Token(); err != io.EOF { //nolint:errorlint // Token returns io.EOF itself
+	if _, err := d.Token(); err != io.EOF {
 		return nil, errUnreadable
 	}
 	return request, nil
