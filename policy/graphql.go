@@ -164,8 +164,11 @@ func syntaxError(err error) error {
 	if !errors.As(err, &syntax) || len(syntax.Locations) == 0 { // the parser counts tokens without a location
 		return graphQLErrorf("TOO_COMPLEX", "parse GraphQL query: it has more than %d tokens; split it into several calls", maxGraphQLTokens)
 	}
+	if strings.HasPrefix(syntax.Message, "exceeded maximum nesting depth") {
+		return graphQLErrorf("TOO_COMPLEX", "parse GraphQL query: its fields are nested too deep; split it into several calls")
+	}
 	at := syntax.Locations[0]
-	return graphQLErrorf("PARSE_ERROR", "parse GraphQL query: line %d, column %d: %.200s", at.Line, at.Column, syntax.Message)
+	return graphQLErrorf(GraphQLParseError, "parse GraphQL query: line %d, column %d: %.200s", at.Line, at.Column, syntax.Message)
 }
 
 // documentHash returns the SHA-256 of the tokens of a document that the parser accepts, and of the operation's name.

@@ -258,7 +258,7 @@ func TestParseGraphQLRefusesWhatTheUpstreamRefuses(t *testing.T) {
 		{"many lines", `{ a }` + strings.Repeat("\n", 10_001), ``, "TOO_COMPLEX", `10000 lines;`},
 		{"many tokens", `{` + strings.Repeat("a ", 20_000) + `}`, ``, "TOO_COMPLEX", `parse GraphQL query: it has more than 20000 tokens; split it into several calls`},
 		{"many tokens in arguments", `mutation($v: I!) { a(ids: $v) }`, `"variables":{"v":["",` + strings.Repeat(`{"a":1},`, 19_000) + `""]}`, "TOO_COMPLEX", `read GraphQL variables: the arguments have more than 20000 tokens; split the call`},
-		{"deep nesting", strings.Repeat("{a", 1001), ``, "PARSE_ERROR", `exceeded maximum nesting depth of 1000`},
+		{"deep nesting", strings.Repeat("{a", 1001), ``, "TOO_COMPLEX", `nested too deep`},
 		{"no operation", `fragment f on User { login }`, ``, "INVALID", `it has no operation`},
 		{"an unknown operation", `query a { viewer { login } }`, `"operationName":"b"`, "INVALID", `it has no operation named "b"; correct operationName`},
 		{"an ambiguous operation", `query a { viewer { login } } query b { viewer { login } }`, ``, "INVALID", `it has 2 operations; name one in operationName`},

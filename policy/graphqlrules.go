@@ -13,6 +13,9 @@ type GraphQLError struct {
 	Message string `json:"message"`
 }
 
+// GraphQLParseError is the type of a query that the parser does not accept. The upstream may accept it.
+const GraphQLParseError = "PARSE_ERROR"
+
 func (e *GraphQLError) Error() string { return e.Message }
 
 func graphQLErrorf(kind, format string, arguments ...any) error {

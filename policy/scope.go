@@ -13,6 +13,8 @@ type Scope struct {
 	// Operations are patterns for operation IDs ([Glob]). All routes outside the catalogue are the operation
 	// "unknown".
 	Operations []string
+	// GraphQL restricts the GraphQL calls. Nil allows all of them.
+	GraphQL *GraphQLRules
 }
 
 // Allows reports whether the scope allows a call. method is the method of the request, because operations do not

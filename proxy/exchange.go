@@ -42,6 +42,9 @@ type question struct {
 	// claims: the ID, or method and route for a route outside the catalogue.
 	operation  *policy.Operation
 	claimScope string
+	// graphQL is a parsed GraphQL call, otherwise nil. invalid is the reason for which the upstream must refuse it.
+	graphQL *policy.GraphQLCall
+	invalid error
 	// resource is the primary-limit resource of the request: the resource that the upstream named for an earlier request
 	// of the operation, or the catalogue's prediction.
 	resource string
@@ -133,7 +136,8 @@ func (g *Gateway) classify(ex *exchange) error {
 				return err
 			}
 		}
-		ex.operation = op.ForBody(body)
+		ex.graphQL, ex.invalid = policy.ParseGraphQL(body)
+		ex.operation = op.ForCall(ex.graphQL)
 	}
 	ex.record.Route, ex.record.Operation = ex.route, op.ID
 	ex.resource = g.Resources.of(ex.claimScope, ex.identity.Caller.Kind, op.Resource)

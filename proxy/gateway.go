@@ -233,11 +233,32 @@ func (g *Gateway) check(ex *exchange) (err error) {
 				caller.Client, methodLabel(ex.method), op.ID),
 		}
 	}
+	if err := ex.checkGraphQL(); err != nil {
+		return err
+	}
 	if err := g.checkToken(ex); err != nil {
 		return err
 	}
 	if f := ex.match.Preflight(ex.identity.Caller.Kind); f != nil { // the upstream would certainly refuse the request
 		return &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
+	}
+	if invalid := (*policy.GraphQLError)(nil); errors.As(ex.invalid, &invalid) && invalid.Type != policy.GraphQLParseError {
+		return &failure{status: http.StatusOK, graphQL: invalid, message: invalid.Message, detail: "graphql"}
+	}
+	return nil
+}
+
+// checkGraphQL checks a GraphQL call against the rules of the client.
+func (ex *exchange) checkGraphQL() error {
+	if ex.graphQL == nil || ex.identity.Scope == nil || ex.identity.Scope.GraphQL == nil {
+		return nil
+	}
+	if ex.match.Query != "" {
+		return &failure{status: http.StatusForbidden, message: "Forbidden: send the GraphQL query in the body; this client may not have a query in the URL", detail: "scope"}
+	}
+	var forbidden *policy.GraphQLError
+	if errors.As(ex.identity.Scope.GraphQL.Check(ex.graphQL), &forbidden) {
+		return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
 	}
 	return nil
 }

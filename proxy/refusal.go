@@ -24,6 +24,7 @@ type failure struct {
 	detail     string          // parameter of Cache-Status
 	cause      error           // error in the log
 	finding    *policy.Finding // set for a request that the upstream would certainly refuse
+	graphQL    *policy.GraphQLError
 	refusal    *limits.Refusal // set for a limit
 	retryAfter time.Duration   // set without refusal
 	allow      string          // value of the Allow field
@@ -46,7 +47,7 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 		return
 	}
 	ex.record.Cache = "weir"
-	if f.finding != nil {
+	if f.finding != nil || f.graphQL != nil && f.status == http.StatusOK {
 		ex.record.Outcome = "own"
 	}
 	if f.detail != "" {
@@ -112,12 +113,15 @@ func (g *Gateway) errorBody(f *failure) []byte {
 		Code     string `json:"code"`
 	}
 	body := struct {
-		Message       string       `json:"message"`
-		Errors        []fieldError `json:"errors,omitempty"`
-		Documentation string       `json:"documentation_url"`
+		Message       string `json:"message"`
+		Errors        []any  `json:"errors,omitempty"` // also makes the body a GraphQL response
+		Documentation string `json:"documentation_url"`
 	}{Message: f.message, Documentation: g.Dialect.Documentation + f.documentation}
-	if f.finding != nil && f.finding.Field != "" {
-		body.Errors = []fieldError{{f.finding.Resource, f.finding.Field, f.finding.Code}}
+	switch {
+	case f.graphQL != nil:
+		body.Errors = []any{f.graphQL}
+	case f.finding != nil && f.finding.Field != "":
+		body.Errors = []any{fieldError{f.finding.Resource, f.finding.Field, f.finding.Code}}
 	}
 	text, err := json.Marshal(body)
 	if err != nil {

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +23,7 @@ type explainCommand struct {
 	Method  string `arg:"" optional:"" help:"For example GET."`
 	Path    string `arg:"" optional:"" help:"For example /repos/acme/widgets/stats/participation, with its query."`
 	Live    string `help:"Explain a recent request of the running gateway instead: its Weir-Request-Id, or last." placeholder:"ID"`
+	Query   string `help:"File with a GraphQL query or request body, to price it." placeholder:"FILE" type:"path"`
 	Config  string `help:"Configuration file with limits, cache rules and dialect." placeholder:"FILE"`
 	Dialect string `help:"service or github. Overrides the configuration." placeholder:"NAME"`
 }
@@ -63,7 +66,48 @@ func (c *explainCommand) explainCall(p *process) error {
 	if err != nil {
 		return err
 	}
-	return printRows(p.stdout, callRows(catalogue, m, dialect, cfg.Limits.Limits))
+	rows := callRows(catalogue, m, dialect, cfg.Limits.Limits)
+	if c.Query != "" {
+		if m.Operation.Resource != policy.GraphQL {
+			return &exit{exitUsage, "--query needs a GraphQL call: weir explain POST /graphql --query FILE"}
+		}
+		body, err := readQuery(c.Query)
+		if err != nil {
+			return err
+		}
+		rows = append(rows, queryRows(body)...)
+	}
+	return printRows(p.stdout, rows)
+}
+
+// readQuery reads a file with a GraphQL query or with a request body in JSON, and returns the request body.
+func readQuery(name string) ([]byte, error) {
+	text, err := os.ReadFile(name)
+	if err != nil || json.Valid(text) {
+		return text, err
+	}
+	return json.Marshal(map[string]string{"query": string(text)})
+}
+
+// queryRows describes the GraphQL query of a request body.
+func queryRows(body []byte) [][2]string {
+	call, err := policy.ParseGraphQL(body)
+	rows := [][2]string{
+		{"query", strings.TrimSpace(call.Kind + " " + call.Operation)},
+		{"root fields", strings.Join(call.RootFields, ", ")},
+		{"primary cost", fmt.Sprintf("at most %s, for %d requests of connections", count(call.Cost, "point"), call.Requests)},
+		{"nodes", fmt.Sprintf("at most %d", call.Nodes)},
+		{"depth", strconv.Itoa(call.Depth)},
+		{"repositories", strings.Join(call.Repositories, ", ")},
+		{"persisted", call.Persisted},
+	}
+	switch {
+	case err != nil:
+		rows = append(rows, [2]string{"refused", err.Error()})
+	case call.Kind == "":
+		return [][2]string{{"query", "unreadable; counts as a mutation"}}
+	}
+	return rows
 }
 
 // apiPath removes the prefixes that the gateway accepts before the paths of the API.

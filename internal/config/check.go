@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -277,6 +278,7 @@ func (d *decoder) checkClients(c *Config) {
 		for j, name := range client.Credentials {
 			d.require(credentials[name], fmt.Sprintf("%s.credentials[%d]", key, j), "%q is not among credentials", name)
 		}
+		d.checkGraphQL(key+".graphql", client.GraphQL)
 		d.require(client.Share >= 1 && client.Share <= 1000, key+".share", "%d: must be from 1 to 1000", client.Share)
 		d.require(client.Group == "" || groups[client.Group], key+".group", "%q is not among groups", client.Group)
 		d.require(client.TagLimit >= 0 && client.TagLimit <= 1, key+".tag_limit", "%v: must be from 0 to 1", client.TagLimit)
@@ -296,6 +298,22 @@ func (d *decoder) checkClients(c *Config) {
 	}
 	d.require(c.Callers.PassThrough || len(c.Clients) > 0, "callers.pass_through",
 		"is false and there are no clients, so every request would be refused")
+}
+
+// checkGraphQL checks the rules for GraphQL calls.
+func (d *decoder) checkGraphQL(key string, g GraphQL) {
+	for name, value := range map[string]int{"depth": g.Depth, "nodes": g.Nodes, "cost": g.Cost} {
+		d.require(value >= 0, key+"."+name, "%d: must not be negative", value)
+	}
+	for i, pattern := range g.Repositories {
+		owner, name, ok := strings.Cut(pattern, "/")
+		d.require(ok && owner != "" && name != "", fmt.Sprintf("%s.repositories[%d]", key, i), "%q: must be OWNER/NAME, such as acme/*", pattern)
+	}
+	for i, sum := range g.Persisted {
+		b, err := hex.DecodeString(sum)
+		d.require(err == nil && len(b) == sha256.Size && sum == strings.ToLower(sum), fmt.Sprintf("%s.persisted[%d]", key, i),
+			"must be 64 lower-case hexadecimal digits: the SHA-256 of the query")
+	}
 }
 
 // rounding is the error that a sum of fractions may have.

@@ -144,6 +144,7 @@ type Client struct {
 	JWT         JWT      `yaml:"jwt" desc:"tokens of an issuer that identify the client"`
 	Methods     []string `yaml:"methods" desc:"permitted methods; GET includes HEAD; all if empty"`
 	Operations  []string `yaml:"operations" desc:"permitted operations by ID, with * for any characters; all if empty"`
+	GraphQL     GraphQL  `yaml:"graphql" desc:"permitted GraphQL calls; all if empty"`
 	Credentials []string `yaml:"credentials" desc:"names of the credentials that the client may use; Weir prefers the one with the largest remaining budget that can see the resource"`
 	Group       string   `yaml:"group" desc:"name of one of the groups"`
 	Share       int      `yaml:"share" desc:"weight among the clients of one account"`
@@ -153,6 +154,27 @@ type Client struct {
 	TagLimit    float64  `yaml:"tag_limit" desc:"fraction of each primary window that the client's requests with one tag may use, and those without a tag together; 0 for no limit"`
 	Pace        string   `yaml:"pace" desc:"even spreads the client's requests over each primary window if the account has other clients; burst does not" enum:"burst,even"`
 	Debug       bool     `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
+}
+
+// GraphQL restricts the GraphQL calls of a client.
+type GraphQL struct {
+	Depth        int      `yaml:"depth" desc:"greatest nesting of fields; 0 for no limit"`
+	Nodes        int      `yaml:"nodes" desc:"greatest number of nodes that a call may return, by first and last; 0 for the limit of the API, 500,000"`
+	Cost         int      `yaml:"cost" desc:"greatest estimated cost of a call in points; 0 for no limit"`
+	ReadOnly     bool     `yaml:"read_only" desc:"refuse mutations and subscriptions"`
+	Operations   []string `yaml:"operations" desc:"permitted operation names, with * for any characters; the client chooses the names"`
+	Repositories []string `yaml:"repositories" desc:"permitted repositories as OWNER/NAME, with * for any characters; refuses calls that may reach others"`
+	Persisted    []string `yaml:"persisted" desc:"SHA-256 of each permitted query text, in hexadecimal; all if empty"`
+}
+
+// Rules returns the rules for the calls of the client, or nil if all calls are permitted.
+func (g GraphQL) Rules() *policy.GraphQLRules {
+	if reflect.ValueOf(g).IsZero() {
+		return nil
+	}
+	return &policy.GraphQLRules{
+		Depth: g.Depth, Nodes: g.Nodes, Cost: g.Cost, ReadOnly: g.ReadOnly, Operations: g.Operations, Repositories: g.Repositories, Persisted: g.Persisted,
+	}
 }
 
 // Group is a group of clients.
