@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // graphQLAnswer is the part of a response that tests of prices read.
@@ -89,6 +92,7 @@ func TestGraphQLPrices(t *testing.T) {
 			8, 3*(100+100+10_000) + 2*10_000,
 		},
 	}
+	var ratios []float64
 	runWithService(t, func(t *tester) {
 		for _, c := range cases {
 			t.s.meter.reset()
@@ -99,8 +103,27 @@ func TestGraphQLPrices(t *testing.T) {
 			if used := header.Get("X-Ratelimit-Used"); used != fmt.Sprint(c.cost) {
 				t.Errorf("%s: got %s used points, want %d", c.name, used, c.cost)
 			}
+			ratios = append(ratios, checkEstimate(t, c.query, c.cost))
 		}
 	})
+	if slices.Sort(ratios); ratios[len(ratios)/2] > 1.5 {
+		t.Errorf("the median of the gateway's estimates is %.2f times the cost", ratios[len(ratios)/2])
+	}
+}
+
+// checkEstimate checks that the gateway, which has no schema, does not estimate less than the cost of a query. It returns the
+// estimate divided by the cost.
+func checkEstimate(t *tester, query string, cost int) float64 {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"query": query, "variables": map[string]any{"n": 50}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	call, err := policy.ParseGraphQL(body)
+	if err != nil || call.Cost < cost {
+		t.Errorf("estimated cost %d, error %v, want at least %d: %s", call.Cost, err, cost, query)
+	}
+	return float64(call.Cost) / float64(cost)
 }
 
 func TestGraphQLRefusesCallsAboveALimit(t *testing.T) {
