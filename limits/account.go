@@ -127,10 +127,11 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 // the client waits for the budgets that refuse the claim.
 func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others map[string]int64) Decision {
 	d, last, exceeds := Decision{Granted: true}, int64(0), false
-	var refusing Need
+	var refusing string // budget
+	var refusingLimit int64
 	refuse := func(reason Reason, until int64, budget string, limit int64) {
 		if d.Granted || until > last {
-			d, last, refusing = Decision{Reason: reason}, until, Need{Budget: budget, Limit: limit}
+			d, last, refusing, refusingLimit = Decision{Reason: reason}, until, budget, limit
 		}
 	}
 	if reason, until := a.Cooldown.blocks(now); reason != "" {
@@ -158,7 +159,7 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		if s.Of != "" { // counts the use of the client
 			continue
 		}
-		l, limit, paced, budget := a.log(s), a.limitOf(s, w, r), s.paced(c), logKey(s.Budget, s.Scope)
+		l, limit, paced := a.log(s), a.limitOf(s, w, r), s.paced(c)
 		usable := limit
 		used := func(client string) int64 { return a.usedBy(clientScope(s, client), now) }
 		if !a.shared && c.exceeds(limit, used(c.Client)+s.Cost) {
@@ -167,15 +168,15 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		}
 		ok, until := l.admits(now, usable, s.Cost)
 		if !ok {
-			refuse(s.Budget, until, budget, limit)
+			refuse(s.Budget, until, logKey(s.Budget, s.Scope), limit)
 			l.waits.add(c, s.Cost, until, now, waitTime)
 		}
 		if at := l.pace - paceTolerance; paced && now < at {
-			refuse(s.Budget, at, budget, limit)
+			refuse(s.Budget, at, logKey(s.Budget, s.Scope), limit)
 			l.waits.add(c, s.Cost, at, now, waitTime)
 		}
 		if ok && !a.shared && l.waits.mustYield(c, s.Cost, usable-l.Total-l.held, used, now) {
-			refuse(ClientBudget, 0, budget, limit)
+			refuse(ClientBudget, 0, logKey(s.Budget, s.Scope), limit)
 			l.waits.add(c, s.Cost, 0, now, waitTime)
 		}
 	}
@@ -206,8 +207,8 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		d.Until = time.UnixMicro(last)
 		d.Early = exceeds // tokens of the client may return earlier
 	}
-	if refusing.Budget != "" {
-		d.Shared = a.sharedUse(c, refusing.Budget, refusing.Limit, now)
+	if refusing != "" {
+		d.Shared = a.sharedUse(c, refusing, refusingLimit, now)
 	}
 	return d
 }

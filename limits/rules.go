@@ -56,7 +56,7 @@ const (
 // Spends returns the cost of a claim in every sliding log of its account. If the account has several clients, each log is
 // followed by a log of the claim's client.
 func (r *Rules) Spends(c Claim) []Spend {
-	var list []Spend
+	list := make([]Spend, 0, 2) // most claims have points and CPU time
 	graphQL := c.Resource == policy.GraphQL
 	if c.CreatesContent {
 		for _, w := range r.Content {
