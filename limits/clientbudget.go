@@ -234,17 +234,14 @@ func (w *window) upper(part, granted float64, usable, now int64) int64 {
 // describeClients returns the budgets of the clients of the last claim, each with the budgets of its tags. foreign is the
 // use of other replicas by budget.
 func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (list []Budget) {
-	shares, usable, guarantees := 0, r.Usable(w.Limit), w.guarantees(w.budgets, r, now)
-	for _, b := range w.budgets {
-		shares += b.Share
-	}
+	usable, guarantees := r.Usable(w.Limit), w.guarantees(w.budgets, r, now)
 	for i, b := range w.budgets {
 		c := &Claim{Resource: w.Resource, Client: b.Client, Clients: []policy.ClientBudget{b}}
 		d := w.describeClient(c, r, now, foreign)
 		d.Client, d.Guarantee = b.Client, int(w.kept(guarantees[i], now))
 		d.Upper = int(w.upper(b.Limit, r.granted(b.Client, w.Resource, now), usable, now))
 		if b.Share > 0 {
-			d.Nominal = int(usable) * b.Share / shares
+			d.Nominal = int((&Claim{Client: b.Client, Share: b.Share, Clients: w.budgets}).nominal(usable))
 			d.Borrowed = max(0, d.Used+d.Held-d.Nominal)
 		}
 		list = append(list, d)

@@ -24,19 +24,23 @@ func graphQLErrorf(kind, format string, arguments ...any) error {
 
 // GraphQLRules restrict the GraphQL calls of a client. Nil rules and empty members allow all calls.
 type GraphQLRules struct {
-	// Depth, Nodes and Cost are the greatest allowed values of the call's members.
-	Depth, Nodes, Cost int
-	// ReadOnly allows only queries.
-	ReadOnly bool
-	// Operations are patterns for operation names ([Glob]). The client chooses the names, so only Persisted is safe
-	// against a client that wants to run another query.
-	Operations []string
-	// Repositories are patterns for repositories ([Glob]), such as "octo/*". They refuse a call that may reach a
-	// repository without naming it in repository(owner:, name:), such as a search, a node ID or the repositories of a
-	// user. graphql.yaml lists the allowed fields.
-	Repositories []string
-	// Persisted are the SHA-256 of the allowed query texts in lower-case hexadecimal.
-	Persisted []string
+	Depth    int  `yaml:"depth" desc:"greatest nesting of fields; 0 for no limit"`
+	Nodes    int  `yaml:"nodes" desc:"greatest number of nodes that a call may return, by first and last; 0 for the limit of the API, 500,000"`
+	Cost     int  `yaml:"cost" desc:"greatest estimated cost of a call in points; 0 for no limit"`
+	ReadOnly bool `yaml:"read_only" desc:"refuse mutations and subscriptions"`
+	// Operations are patterns ([Glob]). The client chooses the names, so only Persisted is safe against a client that wants
+	// to run another query.
+	Operations []string `yaml:"operations" desc:"permitted operation names, with * for any characters; the client chooses the names"`
+	// Repositories are patterns ([Glob]). They refuse a call that may reach a repository without naming it in
+	// repository(owner:, name:), such as a search, a node ID or the repositories of a user. graphql.yaml lists the allowed
+	// fields.
+	Repositories []string `yaml:"repositories" desc:"permitted repositories as OWNER/NAME, with * for any characters; refuses calls that may reach others"`
+	Persisted    []string `yaml:"persisted" desc:"SHA-256 of each permitted query text, in hexadecimal; all if empty"`
+}
+
+// Restricts reports whether the rules refuse any call.
+func (r *GraphQLRules) Restricts() bool {
+	return r != nil && (r.Depth > 0 || r.Nodes > 0 || r.Cost > 0 || r.ReadOnly || len(r.Operations)+len(r.Repositories)+len(r.Persisted) > 0)
 }
 
 // Check returns a [*GraphQLError] if the rules do not allow a call.

@@ -250,7 +250,7 @@ func (g *Gateway) check(ex *exchange) (err error) {
 
 // checkGraphQL checks a GraphQL call against the rules of the client.
 func (ex *exchange) checkGraphQL() error {
-	if ex.graphQL == nil || ex.identity.Scope == nil || ex.identity.Scope.GraphQL == nil {
+	if ex.graphQL == nil || ex.identity.Scope == nil || !ex.identity.Scope.GraphQL.Restricts() {
 		return nil
 	}
 	if ex.match.Query != "" {

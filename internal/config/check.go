@@ -301,7 +301,7 @@ func (d *decoder) checkClients(c *Config) {
 }
 
 // checkGraphQL checks the rules for GraphQL calls.
-func (d *decoder) checkGraphQL(key string, g GraphQL) {
+func (d *decoder) checkGraphQL(key string, g policy.GraphQLRules) {
 	for name, value := range map[string]int{"depth": g.Depth, "nodes": g.Nodes, "cost": g.Cost} {
 		d.require(value >= 0, key+"."+name, "%d: must not be negative", value)
 	}

@@ -138,43 +138,22 @@ type Credential struct {
 // Client is a program that may use the gateway. The key, the certificate or the tokens of the client identify the
 // client.
 type Client struct {
-	Name        string   `yaml:"name" desc:"name in logs and metrics"`
-	Key         string   `yaml:"key" desc:"sha256: and the hexadecimal SHA-256 of the client's key; weir key new creates both"`
-	Certificate string   `yaml:"certificate" desc:"sha256:FINGERPRINT, or a name signed by tls.client_ca: dns:NAME, uri:URI, email:ADDRESS, subject:CN=…"`
-	JWT         JWT      `yaml:"jwt" desc:"tokens of an issuer that identify the client"`
-	Methods     []string `yaml:"methods" desc:"permitted methods; GET includes HEAD; all if empty"`
-	Operations  []string `yaml:"operations" desc:"permitted operations by ID, with * for any characters; all if empty"`
-	GraphQL     GraphQL  `yaml:"graphql" desc:"permitted GraphQL calls; all if empty"`
-	Credentials []string `yaml:"credentials" desc:"names of the credentials that the client may use; Weir prefers the one with the largest remaining budget that can see the resource"`
-	Group       string   `yaml:"group" desc:"name of one of the groups"`
-	Share       int      `yaml:"share" desc:"weight among the clients of one account"`
-	Priority    string   `yaml:"priority" desc:"priority in the queue of an account" enum:"interactive,normal,batch"`
-	Guarantee   float64  `yaml:"guarantee" desc:"fraction of each primary window that other clients of the account leave to this client; at least 0.05 with priority interactive"`
-	Limit       float64  `yaml:"limit" desc:"fraction of each primary window that the client may use if the account has other clients"`
-	TagLimit    float64  `yaml:"tag_limit" desc:"fraction of each primary window that the client's requests with one tag may use, and those without a tag together; 0 for no limit"`
-	Pace        string   `yaml:"pace" desc:"even spreads the client's requests over each primary window if the account has other clients; burst does not" enum:"burst,even"`
-	Debug       bool     `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
-}
-
-// GraphQL restricts the GraphQL calls of a client.
-type GraphQL struct {
-	Depth        int      `yaml:"depth" desc:"greatest nesting of fields; 0 for no limit"`
-	Nodes        int      `yaml:"nodes" desc:"greatest number of nodes that a call may return, by first and last; 0 for the limit of the API, 500,000"`
-	Cost         int      `yaml:"cost" desc:"greatest estimated cost of a call in points; 0 for no limit"`
-	ReadOnly     bool     `yaml:"read_only" desc:"refuse mutations and subscriptions"`
-	Operations   []string `yaml:"operations" desc:"permitted operation names, with * for any characters; the client chooses the names"`
-	Repositories []string `yaml:"repositories" desc:"permitted repositories as OWNER/NAME, with * for any characters; refuses calls that may reach others"`
-	Persisted    []string `yaml:"persisted" desc:"SHA-256 of each permitted query text, in hexadecimal; all if empty"`
-}
-
-// Rules returns the rules for the calls of the client, or nil if all calls are permitted.
-func (g GraphQL) Rules() *policy.GraphQLRules {
-	if reflect.ValueOf(g).IsZero() {
-		return nil
-	}
-	return &policy.GraphQLRules{
-		Depth: g.Depth, Nodes: g.Nodes, Cost: g.Cost, ReadOnly: g.ReadOnly, Operations: g.Operations, Repositories: g.Repositories, Persisted: g.Persisted,
-	}
+	Name        string              `yaml:"name" desc:"name in logs and metrics"`
+	Key         string              `yaml:"key" desc:"sha256: and the hexadecimal SHA-256 of the client's key; weir key new creates both"`
+	Certificate string              `yaml:"certificate" desc:"sha256:FINGERPRINT, or a name signed by tls.client_ca: dns:NAME, uri:URI, email:ADDRESS, subject:CN=…"`
+	JWT         JWT                 `yaml:"jwt" desc:"tokens of an issuer that identify the client"`
+	Methods     []string            `yaml:"methods" desc:"permitted methods; GET includes HEAD; all if empty"`
+	Operations  []string            `yaml:"operations" desc:"permitted operations by ID, with * for any characters; all if empty"`
+	GraphQL     policy.GraphQLRules `yaml:"graphql" desc:"permitted GraphQL calls; all if empty"`
+	Credentials []string            `yaml:"credentials" desc:"names of the credentials that the client may use; Weir prefers the one with the largest remaining budget that can see the resource"`
+	Group       string              `yaml:"group" desc:"name of one of the groups"`
+	Share       int                 `yaml:"share" desc:"weight among the clients of one account"`
+	Priority    string              `yaml:"priority" desc:"priority in the queue of an account" enum:"interactive,normal,batch"`
+	Guarantee   float64             `yaml:"guarantee" desc:"fraction of each primary window that other clients of the account leave to this client; at least 0.05 with priority interactive"`
+	Limit       float64             `yaml:"limit" desc:"fraction of each primary window that the client may use if the account has other clients"`
+	TagLimit    float64             `yaml:"tag_limit" desc:"fraction of each primary window that the client's requests with one tag may use, and those without a tag together; 0 for no limit"`
+	Pace        string              `yaml:"pace" desc:"even spreads the client's requests over each primary window if the account has other clients; burst does not" enum:"burst,even"`
+	Debug       bool                `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
 }
 
 // Group is a group of clients.

@@ -44,7 +44,7 @@ func (e *execution) query() node {
 			return nil
 		}),
 		"__schema": resolver(func(f *ast.Field, _ map[string]any) any {
-			return e.addError(f, "UNPROCESSABLE", "Introspection of the whole schema is not implemented")
+			return e.addError(f, "UNPROCESSABLE", "The service does not support introspection of the whole schema; query __type(name:) instead")
 		}),
 	}}
 }
