@@ -82,7 +82,8 @@ func (g *Gateway) coalesce(ex *exchange, out *http.Request) (*http.Response, err
 		ex.record.Waited += s.end(result.String(), err)
 		switch {
 		case result == coalesce.Stored:
-			if resp := g.responseOfCall(ex, ex.start); resp != nil {
+			e, purged := g.Cache.Lookup(ex.in.Context(), ex.key, ex.header)
+			if resp := g.responseOfCall(ex, e, purged, ex.start); resp != nil {
 				return resp, nil
 			}
 			followed++
@@ -134,6 +135,12 @@ func (g *Gateway) lead(ex *exchange, c *coalesce.Call, out *http.Request) (resp 
 	ex.call = c
 	c.Lead(cancel, ex.span.SpanContext())
 	context.AfterFunc(ex.in.Context(), c.LeaderLeft)
+	// An earlier call may have ended between the look-up of this exchange and its Join.
+	e, purged := g.Cache.Memory.Lookup(ex.key, ex.header)
+	if resp := g.responseOfCall(ex, e, purged, ex.start); resp != nil {
+		c.Finish(coalesce.Stored, nil)
+		return resp, nil
+	}
 	return g.fetchForFleet(ex, out.WithContext(ctx))
 }
 
@@ -149,8 +156,9 @@ func (g *Gateway) fetchForFleet(ex *exchange, out *http.Request) (*http.Response
 		Leases: g.Cache, Go: g.Background.running.Go, Stop: g.Background.ctx.Done(), Deadline: ex.deadline(g.maxWait(ex)),
 		Purged: func(since cache.Generation) bool { return g.Cache.Purged(ex.tags(), since) },
 		Lookup: func() bool {
+			e, purged := g.Cache.Lookup(ctx, ex.key, ex.header)
 			// The clocks of two replicas may differ, so the response must be fresh.
-			resp = g.responseOfCall(ex, time.Time{}) //nolint:bodyclose // fetchForFleet returns resp
+			resp = g.responseOfCall(ex, e, purged, time.Time{}) //nolint:bodyclose // fetchForFleet returns resp
 			return resp != nil
 		},
 		Waiting: func(leader trace.SpanContext) {
@@ -175,10 +183,9 @@ func (g *Gateway) fetchForFleet(ex *exchange, out *http.Request) (*http.Response
 	return g.fetch(ex, out)
 }
 
-// responseOfCall returns the stored response of a finished call, or nil if the client may not use the response. The
+// responseOfCall returns e, the stored response of a finished call, or nil if the client may not use the response. The
 // response must be fresh, or requested at or after notBefore. A zero notBefore has no effect.
-func (g *Gateway) responseOfCall(ex *exchange, notBefore time.Time) *http.Response {
-	e, purged := g.Cache.Lookup(ex.in.Context(), ex.key, ex.header)
+func (g *Gateway) responseOfCall(ex *exchange, e *cache.Entry, purged bool, notBefore time.Time) *http.Response {
 	now := time.Now()
 	if e == nil || purged {
 		return nil

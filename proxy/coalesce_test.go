@@ -58,6 +58,25 @@ func TestIdenticalRequestsAreCoalesced(t *testing.T) {
 	})
 }
 
+// A client that looked up the cache before the end of a call, and became a leader after it, uses the response of that
+// call. The upstream responds at once, so many calls end while other clients arrive.
+func TestCallsThatFollowEachOtherShareAResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Cache-Control", "max-age=60")
+			w.Header().Set("Content-Length", "3")
+			_, _ = io.WriteString(w, "all")
+		})
+		const rounds = 300
+		for i := range rounds {
+			for _, r := range w.concurrently(20, watchers+"?page="+strconv.Itoa(i+1)) {
+				w.want("body", r.body, "all")
+			}
+		}
+		w.want("requests upstream", w.upstreamSaw(), rounds)
+	})
+}
+
 // Requests of different security classes or for different representations do not share a call.
 func TestDifferentQuestionsAreNotCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
