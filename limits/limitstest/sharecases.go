@@ -13,12 +13,12 @@ func write() limits.Claim {
 	return c
 }
 
-// spendPoints spends points of the operation op, in writes.
+// spendPoints spends points of the operation op in one request.
 func (h *harness) spendPoints(points int) {
 	h.Helper()
-	for range points / 5 {
-		h.spend(write(), answered())
-	}
+	c := write()
+	c.Points = points
+	h.spend(c, answered())
 }
 
 // limited gets a limit error for a claim, and waits until the end of the cool-down.
