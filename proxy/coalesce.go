@@ -137,7 +137,7 @@ func (g *Gateway) lead(ex *exchange, c *coalesce.Call, out *http.Request) (resp 
 	context.AfterFunc(ex.in.Context(), c.LeaderLeft)
 	// An earlier call may have ended between the look-up of this exchange and its Join.
 	e, purged := g.Cache.Memory.Lookup(ex.key, ex.header)
-	if resp := g.responseOfCall(ex, e, purged, ex.start); resp != nil {
+	if resp := g.responseOfCall(ex, e, purged, time.Time{}); resp != nil {
 		c.Finish(coalesce.Stored, nil)
 		return resp, nil
 	}

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -50,7 +51,7 @@ func (g *Gateway) store(
 	if ex.resultFor(e) == coalesce.Private {
 		ex.call.Finish(coalesce.Private, nil)
 	}
-	s := &spool{body: resp.Body, length: resp.ContentLength, complete: func(body []byte, ok bool) {
+	complete := func(body []byte, ok bool) {
 		if !ok {
 			ex.call.Finish(coalesce.Private, nil)
 			return
@@ -60,16 +61,20 @@ func (g *Gateway) store(
 		g.checkEvents(ex, e)
 		g.Cache.Put(ex.in.Context(), ex.key, e, ex.call.SetShared)
 		ex.call.Finish(coalesce.Stored, nil)
-	}}
-	s.changed.L = &s.mu
-	own.Body = s
-	if 0 <= s.length && s.length <= smallBody {
-		s.fill()
-		if !errors.Is(s.err, io.EOF) && s.err != nil {
-			return g.staleOr(ex, s.err)
+	}
+	if 0 <= resp.ContentLength && resp.ContentLength <= smallBody {
+		body := make([]byte, resp.ContentLength)
+		_, err := io.ReadFull(resp.Body, body)
+		_ = resp.Body.Close() // the body has ended
+		complete(body, err == nil)
+		if err != nil {
+			return g.staleOr(ex, err)
 		}
+		own.Body = io.NopCloser(bytes.NewReader(body))
 	} else {
-		s.budget = &g.Background.buffers
+		s := &spool{body: resp.Body, length: resp.ContentLength, complete: complete, buffer: buffer{budget: &g.Background.buffers}}
+		s.changed.L = &s.mu
+		own.Body = s
 		g.fillInBackground(ex, s)
 	}
 	ex.record.Cache += "; stored" + ttl(e, a.Answered)
@@ -289,7 +294,7 @@ type spool struct {
 
 	mu      sync.Mutex
 	changed sync.Cond
-	buffer        // without a budget for a small body
+	buffer
 	visible int   // bytes of data that the client may read
 	off     int   // bytes of data that the client has read
 	err     error // returned after the visible bytes
@@ -300,11 +305,7 @@ type spool struct {
 
 // fill reads the body until it ends, exceeds maxEntry or exhausts the memory budget.
 func (s *spool) fill() {
-	size := int64(copyBuffer)
-	if 0 <= s.length && s.length < size {
-		size = s.length + 1
-	}
-	buffer := make([]byte, size)
+	buffer := make([]byte, copyBuffer)
 	var err error
 	for full := false; err == nil && !full; {
 		var n int
