@@ -34,8 +34,9 @@ build: ## Build the static binary bin/weir.
 demo: build ## Build and run the gateway with a local reference service. Needs only Go.
 	@exec ./bin/weir demo
 
+# The package whose tests take longest comes first, so that the other packages run beside it.
 test: needs ## Run the unit and integration tests with the race detector.
-	$(SERVERS) $(GO) test -race -vet=off -shuffle=on -timeout 10m ./...
+	$(SERVERS) $(GO) test -race -vet=off -shuffle=on -timeout 10m ./limits/redisledger ./...
 
 e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@.ci/need chromium

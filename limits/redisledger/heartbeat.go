@@ -26,7 +26,7 @@ const (
 	parallelCalls = 16
 	// heartbeatAccounts bounds the accounts of one heartbeat. With more accounts, each account is renewed less often.
 	heartbeatAccounts = 100
-	// forgetAfter is the time after the last use for which an idle account remains in memory.
+	// forgetAfter is the shortest time for which an idle account remains in memory after its last use.
 	forgetAfter = time.Minute
 	// leaveTimeout bounds the time in which Leave returns leases.
 	leaveTimeout = 2 * time.Second
@@ -179,12 +179,15 @@ func (l *Ledger) leased() (list []*account) {
 	return list
 }
 
-// forgetIdle removes the local accounts that this replica does not use.
+// forgetIdle removes the local accounts that this replica does not use. An account remains until its leases are returned
+// or, while Redis is lost, have ended.
 func (l *Ledger) forgetIdle() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for name, a := range l.accounts {
-		if time.Since(a.used) > forgetAfter && a.part.Idle(l.now()) && (l.isLost() || !a.due(l.now()) && len(a.leases) == 0) {
+		returned := len(a.leases) == 0 && !a.due(l.now())
+		ended := l.isLost() && time.Since(a.saved)+leaseMargin >= spareTime
+		if time.Since(a.used) > forgetAfter && a.part.Idle(l.now()) && (returned || ended) {
 			delete(l.accounts, name)
 		}
 	}

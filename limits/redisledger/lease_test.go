@@ -302,7 +302,7 @@ func TestForgottenAccountReturnsItsLease(t *testing.T) {
 			p.settle(c, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
 		}
 		p.disconnect(p.r1)
-		time.Sleep(forgetAfter + 5*time.Second)
+		time.Sleep(spareTime)
 		p.r1.forgetIdle()
 		if len(p.r1.accounts) > 0 {
 			p.Fatal("the account is not forgotten")

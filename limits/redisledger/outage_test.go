@@ -98,6 +98,23 @@ func TestLoadContinuesWhenRedisIsLostAgain(t *testing.T) {
 	}
 }
 
+// A replica keeps the tokens of an account that pauses, until they end.
+func TestPausedAccountContinuesWithoutRedis(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		l := p.withWindow(0, time.Minute)
+		l.requestFor("with Redis", time.Minute)
+		p.heartbeat(p.r1)
+		p.disconnect(p.r1)
+		for range 3 {
+			time.Sleep(forgetAfter + time.Second)
+			p.r1.forgetIdle()
+			if !l.request() {
+				p.Fatal("refused after a pause")
+			}
+		}
+	})
+}
+
 // The use that Redis reports includes unconfirmed requests.
 func TestUnreportedRequestsAreCountedOnce(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
