@@ -1,9 +1,34 @@
 package limitstest
 
-import "testing"
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/weirgate/weir/limits"
+)
 
 // TestClientsShareFairly runs WEIR_FAIR_SCENARIOS random scenarios for each property of fairness, with replicas that
 // share one ledger.
 func TestClientsShareFairly(t *testing.T) {
-	RunFairness(t, setting(t, "WEIR_FAIR_SCENARIOS", 2), func(t *testing.T, s Scenario) Report { return inBubble(t, s, nil) })
+	RunFairness(t, setting(t, "WEIR_FAIR_SCENARIOS", 2), func(t *testing.T, s Scenario) (r Report) {
+		synctest.Test(t, func(t *testing.T) {
+			r = s.Run(t, func(t *testing.T, rules limits.Rules) func(int) limits.Ledger {
+				shared := demandOfReplicas{memory(t, rules)(0), s.Replicas}
+				return func(int) limits.Ledger { return shared }
+			}, nil)
+		})
+		return r
+	})
+}
+
+// demandOfReplicas estimates the claims that wait at all replicas from those at one replica, as the ledger in Redis does.
+type demandOfReplicas struct {
+	limits.Ledger
+	replicas int
+}
+
+func (l demandOfReplicas) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
+	c.Waiting = max(1, c.Waiting) * l.replicas
+	return l.Ledger.Admit(ctx, c)
 }
