@@ -2,6 +2,7 @@
 // of its users and reports the result of each step.
 import assert from 'node:assert/strict'
 import { Octokit } from '@octokit/rest'
+import { paginateGraphQL } from '@octokit/plugin-paginate-graphql'
 import { retry } from '@octokit/plugin-retry'
 import { throttling } from '@octokit/plugin-throttling'
 
@@ -39,6 +40,14 @@ console.log(`conditional: 304 to ${etag}`)
 const { viewer } = await octokit.graphql('{viewer{login}}')
 assert.equal(viewer.login, 'acme-owner')
 console.log(`graphql: ${viewer.login}`)
+
+const { repository } = await paginateGraphQL(octokit).graphql.paginate(`query paginate($cursor: String) {
+  repository(owner: "acme", name: "widgets") {
+    watchers(first: 30, after: $cursor) { totalCount nodes { login } pageInfo { hasNextPage endCursor } }
+  }
+}`)
+assert.equal(repository.watchers.nodes.length, repository.watchers.totalCount)
+console.log(`graphql pagination: ${repository.watchers.nodes.length} watchers`)
 
 // The plugin sends one search every two seconds. After a refusal it waits until the reset and retries.
 const { data: { items: [{ sha: commit }] } } = await octokit.rest.search.commits({ q: 'gear' })
