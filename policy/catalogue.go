@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-//go:embed operations/*.yaml github/*.yaml github/content.tsv parameters.yaml aliases.yaml resources.yaml dialects.yaml graphql.yaml
+//go:embed operations/*.yaml github/*.yaml github/content.tsv parameters.yaml aliases.yaml resources.yaml dialects.yaml graphql.yaml graphqlcache.yaml
 var data embed.FS
 
 const unknownID = "unknown"

@@ -8,6 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/vektah/gqlparser/v2/ast"
@@ -64,6 +67,10 @@ type GraphQLCall struct {
 	// commas. The values of variables do not change the hash, but they change the cost. Learn the ratio of the true
 	// cost to Cost, not the true cost.
 	Hash string
+	// Question identifies a valid query with the values of its variables: two calls of one caller with the same Question
+	// ask for the same data. Question is empty for other calls, and if the body has a member other than query,
+	// operationName and variables, because its meaning is unknown.
+	Question string
 	// Persisted is the SHA-256 of the query text, as persisted queries use it. Without a query it is the hash that the
 	// request names in extensions.persistedQuery.
 	Persisted string
@@ -88,6 +95,9 @@ type GraphQLCall struct {
 	outside string // a reason why the call may reach a repository that Repositories does not list
 	widest  *page  // the connection with the most nodes
 }
+
+// ReachesOthers reports whether the response may depend on repositories that Repositories does not list.
+func (c *GraphQLCall) ReachesOthers() bool { return c.outside != "" || len(c.Repositories) == 0 }
 
 // These constants bound the work for one body.
 const (
@@ -127,7 +137,22 @@ func ParseGraphQL(body []byte) (*GraphQLCall, error) {
 	}
 	call.Operation = operation.Name
 	call.Hash = documentHash(source, operation.Name)
-	return call, call.analyse(document, operation, request.variables)
+	err = call.analyse(document, operation, request.variables)
+	if err == nil && call.Kind == GraphQLQuery && !request.hasOther {
+		call.Question = call.Hash + canonicalVariables(request.variables)
+	}
+	return call, err
+}
+
+// canonicalVariables returns the variables in the order of their names, without whitespace. Values are not decoded, so
+// two values with the same canonical form have the same meaning for every upstream.
+func canonicalVariables(variables map[string]json.RawMessage) string {
+	var text bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		text.WriteString(strconv.Quote(name))
+		_ = json.Compact(&text, variables[name]) // the decoder has accepted the value
+	}
+	return text.String()
 }
 
 // pick returns the operation that the upstream runs, and sets the kind. An ambiguous choice that may run a mutation
@@ -200,6 +225,7 @@ type graphQLRequest struct {
 	operation string
 	variables map[string]json.RawMessage
 	persisted string
+	hasOther  bool // the body has members besides query, operationName and variables
 }
 
 var errUnreadable = errors.New("unreadable")
@@ -234,6 +260,7 @@ func readGraphQL(body []byte) (*graphQLRequest, error) {
 				return err
 			})
 		case "extensions":
+			request.hasOther = true
 			return readObject(d, strings.ToLower, func(name string) error {
 				if name != "persistedQuery" {
 					return skip()
@@ -246,6 +273,7 @@ func readGraphQL(body []byte) (*graphQLRequest, error) {
 				})
 			})
 		}
+		request.hasOther = true
 		return skip()
 	}
 	if err := readObject(d, strings.ToLower, read); err != nil {

@@ -116,8 +116,11 @@ const (
 	PerCaller CacheClass = "account"
 	// Statistics responses are computed by the upstream in the background (202), then stored.
 	Statistics CacheClass = "statistics"
-	// Never marks responses that are not stored: responses to unsafe methods and GraphQL, the rate limit status, and
-	// responses with secrets or signed URLs.
+	// Query is GraphQL. Identical queries share a call, and rules store responses ([GraphQLCache]) for the same credential
+	// only. Mutations are never stored.
+	Query CacheClass = "query"
+	// Never marks responses that are not stored: responses to unsafe methods, the rate limit status, and responses with
+	// secrets or signed URLs.
 	Never CacheClass = "never"
 )
 

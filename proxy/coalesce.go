@@ -28,6 +28,9 @@ const (
 // coalesces reports whether the question may share a call. Other clients cannot use a 304 to the client's own
 // validators, or a stale response that max-stale or stale-if-error permits.
 func (ex *exchange) coalesces() bool {
+	if ex.graphQL != nil {
+		return ex.key != cache.Key{} && !ex.match.Operation.Cache.NoCoalesce
+	}
 	if !ex.cacheable || ex.method != http.MethodGet || ex.match.Operation.Cache.NoCoalesce || ex.uncacheable {
 		return false
 	}
@@ -84,6 +87,11 @@ func (g *Gateway) coalesce(ex *exchange, out *http.Request) (*http.Response, err
 		case result == coalesce.Stored:
 			e, purged := g.Cache.Lookup(ex.in.Context(), ex.key, ex.header)
 			if resp := g.responseOfCall(ex, e, purged, ex.start); resp != nil {
+				return resp, nil
+			}
+			followed++
+		case result == coalesce.Shared:
+			if resp := g.sharedResponse(ex, c.Response()); resp != nil {
 				return resp, nil
 			}
 			followed++
@@ -146,7 +154,7 @@ func (g *Gateway) lead(ex *exchange, c *coalesce.Call, out *http.Request) (resp 
 
 // fetchForFleet sends the request of the exchange's call, unless another replica already fetches the response.
 func (g *Gateway) fetchForFleet(ex *exchange, out *http.Request) (*http.Response, error) {
-	if ex.cacheControl.Has("no-cache") || ex.stale != nil && ex.stale.Lifetime == 0 || ex.skipShared {
+	if !ex.cacheable || ex.cacheControl.Has("no-cache") || ex.stale != nil && ex.stale.Lifetime == 0 || ex.skipShared {
 		return g.fetch(ex, out) // another replica's response would not be used
 	}
 	var s stage
@@ -195,6 +203,18 @@ func (g *Gateway) responseOfCall(ex *exchange, e *cache.Entry, purged bool, notB
 		return nil
 	}
 	ex.record.Cache += "; collapsed" + ttl(e, now)
+	return g.entryResponse(ex, e, now)
+}
+
+// sharedResponse returns e, the response of a finished call that is not stored, or nil if the client may not use the
+// response. The call was in progress when the client arrived. A client that requires revalidation gets the response only if
+// the request was sent later.
+func (g *Gateway) sharedResponse(ex *exchange, e *cache.Entry) *http.Response {
+	now := time.Now()
+	if g.Cache.Purged(e.Tags, e.Since) || e.Requested.Before(ex.start) && ex.mustRevalidate(e, now) {
+		return nil
+	}
+	ex.record.Cache += "; collapsed"
 	return g.entryResponse(ex, e, now)
 }
 

@@ -30,7 +30,7 @@ type question struct {
 	// range request: a complete response under key can answer the request, and a partial response is stored under
 	// partKey.
 	cacheable, ranged bool
-	key               cache.Key // zero if the cache is not used
+	key               cache.Key // zero if the request uses neither the cache nor a call
 	rule              cache.Rule
 	cacheControl      cache.Directives // Cache-Control of the client's request
 	// identityAsked is set if the upstream is asked for the identity form, and Weir selects the content coding from
@@ -45,6 +45,8 @@ type question struct {
 	// graphQL is a parsed GraphQL call, otherwise nil. invalid is the reason for which the upstream must refuse it.
 	graphQL *policy.GraphQLCall
 	invalid error
+	// ttl is the lifetime of the response to a GraphQL query that a rule stores.
+	ttl time.Duration
 	// resource is the primary-limit resource of the request: the resource that the upstream named for an earlier request
 	// of the operation, or the catalogue's prediction.
 	resource string
@@ -149,6 +151,9 @@ func (g *Gateway) classify(ex *exchange) error {
 func (g *Gateway) setKey(ex *exchange) {
 	op, in := ex.match.Operation, ex.in.Header
 	switch {
+	case ex.graphQL != nil:
+		g.setQueryKey(ex)
+		return
 	case ex.method != http.MethodGet && ex.method != http.MethodHead:
 		return
 	case op.Cache.Class == policy.Never, ex.cacheControl.Has("no-store"):

@@ -96,6 +96,8 @@ type Config struct {
 	ETags ETags
 	// WebhookFresh bounds the use of a response without revalidation while webhooks report its changes; 0 disables it.
 	WebhookFresh time.Duration
+	// GraphQLCache has the rules that store responses to GraphQL queries.
+	GraphQLCache policy.GraphQLCache
 	// Transport makes one attempt; see [NewTransport].
 	Transport http.RoundTripper
 	// Wait is the maximum queue time of a request without a Prefer field.

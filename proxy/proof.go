@@ -234,9 +234,10 @@ func (g *Gateway) checkComputedETag(ex *exchange, sent http.Header, e *cache.Ent
 }
 
 // baseKey returns the key of the question without a security class. The key is zero if all callers share the response.
-// The key is also zero for unknown operations, whose ETags may not be comparable.
+// The key is also zero for unknown operations, whose ETags may not be comparable, and for GraphQL queries, which cannot be
+// revalidated.
 func (g *Gateway) baseKey(ex *exchange) cache.Key {
-	if op := ex.match.Operation; op.Cache.Class == policy.Shared || !op.Known() {
+	if op := ex.match.Operation; op.Cache.Class == policy.Shared || op.Cache.Class == policy.Query || !op.Known() {
 		return cache.Key{}
 	}
 	return g.keyOf(&ex.question, "any caller")

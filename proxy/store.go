@@ -48,25 +48,34 @@ func (g *Gateway) store(
 	e.Vary, e.Since, e.BaseKey, e.Tags = vary, since, g.baseKey(ex), ex.tags()
 	own := *resp
 	own.Trailer = nil
-	if ex.resultFor(e) == coalesce.Private {
+	if ex.graphQL == nil && ex.resultFor(e) == coalesce.Private {
 		ex.call.Finish(coalesce.Private, nil)
 	}
 	complete := func(body []byte, ok bool) {
-		if !ok {
+		if !ok || ex.graphQL != nil && !hasData(body) {
 			ex.call.Finish(coalesce.Private, nil)
 			return
 		}
 		e.Body = body
+		if ex.graphQL != nil {
+			if !ex.cacheable {
+				ex.call.Share(e)
+				return
+			}
+			ex.describeQuery(e)
+		}
 		g.checkComputedETag(ex, sent, e)
 		g.checkEvents(ex, e)
 		g.Cache.Put(ex.in.Context(), ex.key, e, ex.call.SetShared)
 		ex.call.Finish(coalesce.Stored, nil)
 	}
+	stored := ex.graphQL == nil // the end of a GraphQL response decides
 	if 0 <= resp.ContentLength && resp.ContentLength <= smallBody {
 		body := make([]byte, resp.ContentLength)
 		_, err := io.ReadFull(resp.Body, body)
 		_ = resp.Body.Close() // the body has ended
 		complete(body, err == nil)
+		stored = stored || ex.cacheable && e.Body != nil
 		if err != nil {
 			return g.staleOr(ex, err)
 		}
@@ -77,7 +86,9 @@ func (g *Gateway) store(
 		own.Body = s
 		g.fillInBackground(ex, s)
 	}
-	ex.record.Cache += "; stored" + ttl(e, a.Answered)
+	if stored {
+		ex.record.Cache += "; stored" + ttl(e, a.Answered)
+	}
 	return &own, nil
 }
 
@@ -152,6 +163,9 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 func (g *Gateway) storable(ex *exchange, a cache.Response) (lifetime time.Duration, vary []cache.Field, ok bool) {
 	lifetime, allowed := cache.Storable(a, ex.cacheControl, ex.rule)
 	vary, selectable := cache.VaryFields(a.Header, ex.header, g.covered)
+	if ex.graphQL != nil {
+		return ex.ttl, vary, queryStorable(a) && selectable
+	}
 	if ex.isFailure(a.Status) {
 		// The credential may have caused the error, and may get access later. The standard fields may also have caused
 		// the error, so only requests with the same standard fields get the stored error.

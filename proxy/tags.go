@@ -23,6 +23,13 @@ import (
 //	                      ([policy.Collection.Tags])
 //	account:ACCOUNT       to an account
 //
+// GraphQL queries also have these tags ([question.queryTags]):
+//
+//	op:graphql@OWNER/REPO of a query about a repository; @OWNER likewise       writes, events
+//	op:graphql@?          of a query that may reach others                     writes, events
+//	node:ID               of a query that names or shows a node                mutations
+//	class:CLASS           to a security class                                  mutations and writes of the class
+//
 // Operations of the documents also have these tags, because the documents say which operations a call changes:
 //
 //	ID/VALUE/VALUE        of an operation and its path parameters            writes
@@ -30,6 +37,9 @@ import (
 //	op:ID@OWNER/REPO      of an operation in a repository                    events
 //	op:ID@OWNER           of an operation in an organization                 events
 func (q *question) tags() []string {
+	if q.graphQL != nil {
+		return q.queryTags()
+	}
 	m := q.match
 	tags := []string{"op:" + m.Operation.ID, "url:" + m.Path}
 	c := m.Collection()
@@ -98,10 +108,14 @@ func (g *Gateway) TagOf(target string) (string, error) {
 }
 
 // tagsOfChange returns the tags that a successful unsafe request makes stale. The tags cover the request's target (RFC
-// 9111 section 4.4), the operations that the catalogue lists, for the same path parameters, and the collections that
-// show the change.
-func (g *Gateway) tagsOfChange(m policy.Match) []string {
-	tags := []string{"url:" + m.Path}
+// 9111 section 4.4), the operations that the catalogue lists, for the same path parameters, the collections that show the
+// change, and GraphQL queries. A GraphQL query makes nothing stale.
+func (g *Gateway) tagsOfChange(q *question) []string {
+	tags, m := q.queriesChangedBy(), q.match
+	if q.graphQL != nil {
+		return tags
+	}
+	tags = append(tags, "url:"+m.Path)
 	for _, id := range m.Operation.Invalidates {
 		op := g.Catalogue.Operation(id)
 		tag := scope(op, &m.Params)
@@ -159,7 +173,8 @@ func at(op *policy.Operation, where string) string { return "op:" + op.ID + "@" 
 // TagsOfEvent returns the tags that a webhook event makes stale (design section 6.5). The tags cover the operations
 // and the collections that the catalogue lists for the event, in the repository ("owner/name") or otherwise in the
 // organization.
-// A push to another branch than the default branch does not change responses of the documents' operations.
+// A push to another branch than the default branch does not change responses of the documents' operations. Each event
+// makes all GraphQL queries about the repository or the organization stale.
 func (g *Gateway) TagsOfEvent(event, repository, organization string, otherBranch bool) (tags []string) {
 	for _, op := range g.Catalogue.Operations() {
 		if otherBranch || !slices.Contains(op.StaleOn, event) {
@@ -174,6 +189,7 @@ func (g *Gateway) TagsOfEvent(event, repository, organization string, otherBranc
 			tags = append(tags, "op:"+op.ID)
 		}
 	}
+	tags = append(tags, queriesOf(cmp.Or(repository, organization, anyObject)), queriesOf(anyObject))
 	owner, _, _ := strings.Cut(repository, "/")
 	return append(tags, g.Catalogue.ChangedByEvent(event, repository, cmp.Or(organization, owner))...)
 }

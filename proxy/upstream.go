@@ -63,7 +63,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 		if ex.record.Background {
 			ex.call.Finish(coalesce.Computing, nil)
 		}
-	case ex.cacheable && ex.method == http.MethodGet:
+	case ex.cacheable && ex.method != http.MethodHead, ex.graphQL != nil && ex.call != nil:
 		return g.store(ex, resp, out.Header, a, since)
 	case ex.ranged && resp.StatusCode == http.StatusPartialContent:
 		ex.key = partKey(ex.key)
@@ -71,7 +71,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 	case ex.outdatesStored(resp):
 		g.deleteStored(ex)
 	case !ex.match.Operation.Safe() && resp.StatusCode < 400:
-		g.Cache.Purge(ex.in.Context(), append(g.tagsOfChange(ex.match), g.tagsOfLocation(ex, resp.Header)...)...)
+		g.Cache.Purge(ex.in.Context(), append(g.tagsOfChange(&ex.question), g.tagsOfLocation(ex, resp.Header)...)...)
 	case !ex.match.Operation.Safe() && (resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout):
 		g.purgeUncertain(ex)
 	}
@@ -81,7 +81,10 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 // purgeUncertain purges the responses that an unsafe request may have changed whose result is unknown: now, and again
 // when the upstream has certainly stopped working on the request.
 func (g *Gateway) purgeUncertain(ex *exchange) {
-	tags, ctx := g.tagsOfChange(ex.match), ex.detach()
+	tags, ctx := g.tagsOfChange(&ex.question), ex.detach()
+	if len(tags) == 0 {
+		return
+	}
 	g.Cache.Purge(ctx, tags...)
 	g.Background.later(stoppedWorking, func() { g.Cache.Purge(ctx, tags...) })
 }

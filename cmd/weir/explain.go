@@ -75,7 +75,7 @@ func (c *explainCommand) explainCall(p *process) error {
 		if err != nil {
 			return err
 		}
-		rows = append(rows, queryRows(body)...)
+		rows = append(rows, queryRows(body, &cfg.Cache.GraphQL)...)
 	}
 	return printRows(p.stdout, rows)
 }
@@ -89,8 +89,8 @@ func readQuery(name string) ([]byte, error) {
 	return json.Marshal(map[string]string{"query": string(text)})
 }
 
-// queryRows describes the GraphQL query of a request body.
-func queryRows(body []byte) [][2]string {
+// queryRows describes the GraphQL query of a request body, and the rule that stores its response.
+func queryRows(body []byte, rules *policy.GraphQLCache) [][2]string {
 	call, err := policy.ParseGraphQL(body)
 	rows := [][2]string{
 		{"query", strings.TrimSpace(call.Kind + " " + call.Operation)},
@@ -100,6 +100,7 @@ func queryRows(body []byte) [][2]string {
 		{"depth", strconv.Itoa(call.Depth)},
 		{"repositories", strings.Join(call.Repositories, ", ")},
 		{"persisted", call.Persisted},
+		{"response", queryRule(call, rules)},
 	}
 	switch {
 	case err != nil:
@@ -108,6 +109,26 @@ func queryRows(body []byte) [][2]string {
 		return [][2]string{{"query", "unreadable; counts as a mutation"}}
 	}
 	return rows
+}
+
+// queryRule describes whether the response to a GraphQL call is shared and stored, and by which rule.
+func queryRule(call *policy.GraphQLCall, rules *policy.GraphQLCache) string {
+	rule, stored := rules.RuleFor(call)
+	switch {
+	case call.Question == "":
+		return "neither shared nor stored"
+	case !stored:
+		return "shared by identical queries in progress; not stored, because no rule of cache.graphql matches"
+	}
+	by := "field " + rule.Field
+	if rule.Operation != "" {
+		by = "operation " + rule.Operation
+	}
+	list := "cache.graphql.gh"
+	if slices.Contains(rules.Rules, rule) {
+		list = "cache.graphql.rules"
+	}
+	return fmt.Sprintf("stored for %s by the rule for %s in %s", shortDuration(rule.TTL), by, list)
 }
 
 // apiPath removes the prefixes that the gateway accepts before the paths of the API.
@@ -203,6 +224,8 @@ func cacheRule(r policy.CacheRule) string {
 		return "for the same credential, fresh as the upstream says"
 	case policy.Statistics:
 		return "for the same credential; polled while the response is 202"
+	case policy.Query:
+		return "queries for the same credential, by the rules of cache.graphql; mutations never"
 	}
 	return "never"
 }

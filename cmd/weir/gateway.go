@@ -301,7 +301,7 @@ func (g *gateway) apply(c *config.Config) error {
 		Upstream: upstream, Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
 		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers),
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
-		Ledger: ledger, Limiter: limiter, Cache: g.cache, WebhookFresh: c.Webhooks.Fresh, Resources: &g.resources,
+		Ledger: ledger, Limiter: limiter, Cache: g.cache, WebhookFresh: c.Webhooks.Fresh, GraphQLCache: c.Cache.GraphQL, Resources: &g.resources,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",
 		Statistics: proxy.Statistics{
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor,

@@ -28,6 +28,8 @@ const (
 	maxFresh    = 24 * time.Hour
 	maxSkew     = 5 * time.Minute
 	minCacheKey = 32
+	minQueryTTL = time.Second
+	maxQueryTTL = time.Hour
 )
 
 const httpsOff = "HTTPS is off, because tls.domains and tls.certificates are empty"
@@ -451,6 +453,7 @@ func (d *decoder) checkCache(c *Config) {
 	d.require(c.Cache.Memory >= 1<<20, "cache.memory", "%s: must be 1MiB or more", c.Cache.Memory)
 	catalogue, n := policy.CatalogueOf(c.Upstream.Dialect), len(c.Cache.Key.Reveal())
 	d.require(n == 0 || n >= minCacheKey, "cache.key", "%d characters: must be %d or more", n, minCacheKey)
+	d.checkQueryRules(c.Cache.GraphQL.Rules)
 	for id, o := range c.Cache.Operations {
 		key := "cache.operations." + id
 		switch op := catalogue.Operation(id); {
@@ -465,6 +468,39 @@ func (d *decoder) checkCache(c *Config) {
 			d.positive(key+".ttl", o.TTL)
 		}
 	}
+}
+
+// graphQLName matches a name in GraphQL.
+var graphQLName = regexp.MustCompile(`^[_A-Za-z][_0-9A-Za-z]*$`)
+
+// checkQueryRules checks the rules for stored GraphQL responses.
+func (d *decoder) checkQueryRules(rules []policy.GraphQLCacheRule) {
+	fields := policy.QueryFields()
+	for i, rule := range rules {
+		key := fmt.Sprintf("cache.graphql.rules[%d]", i)
+		same := func(other policy.GraphQLCacheRule) bool { return other.Operation == rule.Operation && other.Field == rule.Field }
+		switch {
+		case (rule.Operation == "") == (rule.Field == ""):
+			d.wrong(key, "needs either operation or field")
+		case slices.ContainsFunc(rules[:i], same):
+			d.wrong(key, "%q is a duplicate", rule.Operation+rule.Field)
+		case rule.Operation != "":
+			d.require(graphQLName.MatchString(rule.Operation), key+".operation", "%q is not a name in GraphQL", rule.Operation)
+		case rule.Field == "rateLimit":
+			d.wrong(key+".field", "%q reports the budget of the moment and cannot be stored", rule.Field)
+		case !slices.Contains(fields, rule.Field):
+			d.wrong(key+".field", "%q: unknown root field; %s", rule.Field, suggestionAmong(fields, rule.Field))
+		}
+		d.require(minQueryTTL <= rule.TTL && rule.TTL <= maxQueryTTL, key+".ttl", "%s: must be from %s to %s", rule.TTL, minQueryTTL, maxQueryTTL)
+	}
+}
+
+// suggestionAmong returns the remedy for an unknown name.
+func suggestionAmong(names []string, name string) string {
+	if near := nearest(name, names); near != "" {
+		return fmt.Sprintf("did you mean %q?", near)
+	}
+	return "use one of " + strings.Join(names, ", ")
 }
 
 func suggestion(catalogue *policy.Catalogue, id string) string {

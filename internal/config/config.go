@@ -240,6 +240,7 @@ type Cache struct {
 	Key        credential.Secret         `yaml:"key" desc:"secret that encrypts responses and TLS keys in Redis: 32 characters or more, the same for all replicas; not encrypted if empty"`
 	ETags      string                    `yaml:"etags" desc:"ETags that prove access to a response of another caller: computed (by Weir if the dialect permits it, else strong ETags of the upstream) | upstream (strong ETags only) | off" enum:"computed,upstream,off"`
 	Operations map[string]CacheOperation `yaml:"operations" desc:"overrides of the catalogue's cache rules, by operation"`
+	GraphQL    policy.GraphQLCache       `yaml:"graphql" desc:"responses to GraphQL queries that are stored; none by default"`
 }
 
 // CacheOperation overrides the cache rule of an operation.

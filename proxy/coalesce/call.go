@@ -2,7 +2,7 @@
 //
 // The first client with a question becomes the leader of a [Call] and sends the request. Other clients with the same
 // question become followers during the call. A follower waits for the [Result] of the call and then reads the response
-// from the cache. [Group.Join] is the entry point. lease.go extends a call to all replicas through a lease in the
+// from the cache, or from the call if the response is not stored. [Group.Join] is the entry point. lease.go extends a call to all replicas through a lease in the
 // shared cache.
 //
 // Invariants:
@@ -32,6 +32,8 @@ const (
 	pending Result = iota
 	// Stored means that the response is in the cache.
 	Stored
+	// Shared means that the response is in [Call.Response], and not in the cache.
+	Shared
 	// Private means that only the leader may use the response. Each follower must send a separate request.
 	Private
 	// Refused means that the leader got no permit before the leader's deadline. A follower with a later deadline may
@@ -50,7 +52,7 @@ const (
 
 // String returns the name of the result in traces.
 func (r Result) String() string {
-	return [...]string{"pending", "stored", "private", "refused", "failed", "computing", "paused"}[r]
+	return [...]string{"pending", "stored", "shared", "private", "refused", "failed", "computing", "paused"}[r]
 }
 
 // These errors are the causes of a canceled call.
@@ -100,7 +102,8 @@ type Call struct {
 	shared      chan bool         // receives whether the other replicas can read the response
 	leader      trace.SpanContext // invalid if the leader is not sampled
 	result      Result
-	err         error // cause of Failed
+	err         error        // cause of Failed
+	response    *cache.Entry // set with the result Shared
 }
 
 // Join returns the call for a question. If the call is in progress, Join adds a follower. Otherwise Join creates a call
@@ -152,6 +155,21 @@ func (c *Call) Detach(cancel context.CancelCauseFunc) bool {
 	defer c.mu.Unlock()
 	c.leaderLeft, c.cancel = true, cancel
 	return true
+}
+
+// Share ends the call with a response for the followers that is not stored.
+func (c *Call) Share(response *cache.Entry) {
+	c.mu.Lock()
+	c.response = response
+	c.mu.Unlock()
+	c.Finish(Shared, nil)
+}
+
+// Response returns the response of a call with the result Shared.
+func (c *Call) Response() *cache.Entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.response
 }
 
 // Finish ends the call with a result. Only the first call of Finish has an effect.

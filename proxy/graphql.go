@@ -1,0 +1,155 @@
+package proxy
+
+import (
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/policy"
+)
+
+// queryConditions are the request fields with which a GraphQL query is not shared, because they change the meaning of the
+// request or of its body.
+var queryConditions = []string{
+	"Content-Encoding", "If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range",
+}
+
+// setQueryKey sets the key of a GraphQL query, by which identical queries share a call. The question is cacheable if a rule
+// stores the response.
+func (g *Gateway) setQueryKey(ex *exchange) {
+	call, h := ex.graphQL, ex.header
+	conditional := func(name string) bool { return len(h[name]) > 0 }
+	if call.Question == "" || ex.match.Query != "" || ex.cacheControl.Has("no-store") || slices.ContainsFunc(queryConditions, conditional) ||
+		ex.identity.Caller.Kind == policy.Unauthenticated {
+		return
+	}
+	parts := []string{policy.GraphQL, g.base, call.Question, ex.identity.Caller.Class}
+	for _, name := range append([]string{"Accept", "Content-Type"}, g.dialectFields...) {
+		parts = append(parts, strings.Join(h[name], ","))
+	}
+	ex.key = cache.NewKey(parts...)
+	ex.rule.OneCaller = true
+	ex.unconditional = true // a POST cannot be revalidated
+	ex.askForIdentity()
+	rule, cacheable := g.GraphQLCache.RuleFor(call)
+	ex.cacheable, ex.ttl = cacheable, rule.TTL
+}
+
+// isQuery reports whether the question is a GraphQL query, which changes nothing. A query in the URL may be a mutation.
+func (q *question) isQuery() bool {
+	return q.graphQL != nil && q.graphQL.Kind == policy.GraphQLQuery && q.match.Query == ""
+}
+
+// queryStorable reports whether the response to a GraphQL query may be stored, or given to the followers of its call, as
+// far as the header shows.
+func queryStorable(a cache.Response) bool {
+	return a.Status == http.StatusOK && !cache.ParseDirectives(a.Header["Cache-Control"]).Has("no-store") && len(a.Header["Set-Cookie"]) == 0
+}
+
+// hasData reports whether the body of a GraphQL response has data and no errors. Other responses are neither stored nor
+// shared.
+func hasData(body []byte) bool {
+	var answer struct{ Data, Errors json.RawMessage }
+	return json.Unmarshal(body, &answer) == nil && answer.Data != nil && string(answer.Data) != "null" && answer.Errors == nil
+}
+
+// describeQuery completes the stored response to a GraphQL query: its Cache-Control has the lifetime of the rule, because
+// the upstream's concerns one use, and its tags include node IDs of the response.
+func (ex *exchange) describeQuery(e *cache.Entry) {
+	e.Header.Set("Cache-Control", "private, must-revalidate, max-age="+strconv.Itoa(int(ex.ttl/time.Second)))
+	for _, name := range []string{"Etag", "Expires", "Last-Modified", "Pragma"} {
+		e.Header.Del(name)
+	}
+	for _, id := range responseID.FindAllSubmatch(e.Body, maxResponseIDs) {
+		e.Tags = append(e.Tags, nodeTag(string(id[1])))
+	}
+}
+
+// maxResponseIDs bounds the node IDs of one response that become tags.
+const maxResponseIDs = 100
+
+// responseID matches the field id in JSON. A quotation mark inside a string is escaped, so the text of a string does not
+// match.
+var responseID = regexp.MustCompile(`"id"\s*:\s*"([^"\\]{1,256})"`)
+
+// The parts of the tags of GraphQL queries.
+const (
+	graphQLOperation = "graphql"
+	// anyObject is the name of a repository or an organization that a query may reach without naming it.
+	anyObject = "?"
+)
+
+func nodeTag(id string) string     { return "node:" + id }
+func classTag(class string) string { return "class:" + class }
+
+// queriesOf returns the tag of the queries about a repository or an organization.
+func queriesOf(name string) string { return "op:" + graphQLOperation + "@" + strings.ToLower(name) }
+
+// queryTags returns the tags of the response to a GraphQL query.
+func (q *question) queryTags() []string {
+	call, caller := q.graphQL, q.identity.Caller
+	tags := []string{"op:" + graphQLOperation, "url:" + q.match.Path, "account:" + caller.Account, classTag(caller.Class)}
+	for _, name := range call.Repositories {
+		name = strings.ToLower(name)
+		owner, _, _ := strings.Cut(name, "/")
+		tags = append(tags, queriesOf(name), queriesOf(owner), "repo:"+name, "org:"+owner)
+	}
+	if call.ReachesOthers() {
+		tags = append(tags, queriesOf(anyObject), "repo:?", "org:?")
+	}
+	for _, id := range call.NodeIDs {
+		tags = append(tags, nodeTag(id))
+	}
+	slices.Sort(tags)
+	return slices.Compact(tags)
+}
+
+// maxChanged bounds the tags that a mutation purges one by one.
+const maxChanged = 100
+
+// queriesChangedBy returns the tags of the GraphQL queries that an unsafe request makes stale.
+//
+//   - A mutation makes stale what its arguments name, and all queries of its caller, because it often names only a node. A
+//     client with several credentials may read with another one, so its mutation makes all queries stale.
+//   - A REST request makes stale the queries about the repository or organization of its path. Without such a path it makes
+//     stale the queries of its caller.
+func (q *question) queriesChangedBy() []string {
+	op, class := q.match.Operation, classTag(q.identity.Caller.Class)
+	if q.identity.Pick != nil {
+		class = "op:" + graphQLOperation
+	}
+	if call := q.graphQL; call != nil {
+		if q.isQuery() {
+			return nil
+		}
+		tags := []string{class}
+		if len(call.Repositories)+len(call.NodeIDs) > maxChanged {
+			return []string{"op:" + graphQLOperation}
+		}
+		for _, name := range call.Repositories {
+			tags = append(tags, "repo:"+strings.ToLower(name))
+		}
+		for _, id := range call.NodeIDs {
+			tags = append(tags, nodeTag(id))
+		}
+		return tags
+	}
+	at := q.match.Collection()
+	owner, repo := q.match.Params.Get("owner"), q.match.Params.Get("repo")
+	switch {
+	case op.ReadsOnly:
+		return nil
+	case (at.Root == "repo" || at.Root == "org") && at.Name == "?":
+		return []string{"op:" + graphQLOperation}
+	case at.Root == "repo" || at.Root == "org":
+		return []string{queriesOf(at.Name), queriesOf(anyObject)}
+	case owner != "" && repo != "":
+		return []string{queriesOf(owner + "/" + repo), queriesOf(anyObject), class}
+	}
+	return []string{class, queriesOf(anyObject)}
+}
