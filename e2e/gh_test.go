@@ -4,36 +4,40 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/policy"
 )
 
-// TestGH runs gh against the reference service without a gateway. gh connects to a Unix socket and
-// sends the queries that it sends to github.com. The scenario in .ci/clients/gh covers a self-hosted upstream.
-func TestGH(t *testing.T) {
-	dialect, err := policy.LoadDialect("github")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
-	t.Cleanup(s.Close)
+// ghClient runs gh, which connects to a Unix socket and sends the queries that it sends to github.com.
+type ghClient struct {
+	*testing.T
+	dir string
+}
+
+// newGH returns a client of a handler.
+func newGH(t *testing.T, handler http.Handler) *ghClient {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "socket")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: s}
+	server := &http.Server{Handler: handler}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -45,7 +49,46 @@ func TestGH(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "config.yml"), []byte("http_unix_socket: "+socket+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	date := regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0000 UTC`)
+	return &ghClient{t, dir}
+}
+
+// ghDate matches the dates in the output of gh.
+var ghDate = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0000 UTC`)
+
+// run runs a command about acme/widgets and returns its output, with DATE for each date.
+func (g *ghClient) run(command string) (string, error) {
+	args := append(strings.Fields(command), "-R", "acme/widgets")
+	if command == "repo view" {
+		args = []string{"repo", "view", "acme/widgets"}
+	}
+	gh := exec.CommandContext(g.Context(), "gh", args...)
+	gh.Env = append(os.Environ(), "GH_CONFIG_DIR="+g.dir, "GH_TOKEN=tok-owner", "HOME="+g.dir, "TZ=UTC")
+	text, err := gh.CombinedOutput()
+	got := strings.Trim(ghDate.ReplaceAllString(string(text), "DATE"), "\n")
+	if strings.HasPrefix(command, "pr checks") { // gh prints checks that began together in any order
+		lines := strings.Split(got, "\n")
+		slices.Sort(lines)
+		got = strings.Join(lines, "\n")
+	}
+	return got, err
+}
+
+// newGitHub returns a reference service in the dialect of github.com.
+func newGitHub(t *testing.T) *service.Service {
+	dialect, err := policy.LoadDialect("github")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
+	t.Cleanup(s.Close)
+	return s
+}
+
+// TestGH runs gh against the reference service without a gateway. The scenario in .ci/clients/gh covers a self-hosted
+// upstream.
+func TestGH(t *testing.T) {
+	s := newGitHub(t)
+	gh := newGH(t, s)
 	for _, c := range []struct{ command, want string }{
 		{"pr list -L 3", "35\tReplace part 11\tpart-11\tOPEN\tDATE\n34\tReplace part 10\tpart-10\tDRAFT\tDATE\n32\tReplace part 8\tpart-8\tOPEN\tDATE"},
 		{"pr list --state merged", "36\tReplace part 12\tpart-12\tMERGED\tDATE\n30\tReplace part 6\tpart-6\tMERGED\tDATE"},
@@ -76,24 +119,65 @@ Requesting a code review from you
 		{"issue list -L 1", "2\tOPEN\tThe gear is loose\tenhancement\tDATE"},
 		{"pr comment 36 -b text", "http://api.github.com/acme/widgets/pull/36#issuecomment-80"},
 	} {
-		args := append(strings.Fields(c.command), "-R", "acme/widgets")
-		if c.command == "repo view" {
-			args = []string{"repo", "view", "acme/widgets"}
-		}
-		gh := exec.CommandContext(t.Context(), "gh", args...)
-		gh.Env = append(os.Environ(), "GH_CONFIG_DIR="+dir, "GH_TOKEN=tok-owner", "HOME="+dir, "TZ=UTC")
-		text, err := gh.CombinedOutput()
-		got := strings.Trim(date.ReplaceAllString(string(text), "DATE"), "\n")
-		if strings.HasPrefix(c.command, "pr checks") { // gh prints checks that began together in any order
-			lines := strings.Split(got, "\n")
-			slices.Sort(lines)
-			got = strings.Join(lines, "\n")
-		}
-		if err != nil || got != c.want {
+		if got, err := gh.run(c.command); err != nil || got != c.want {
 			t.Errorf("gh %s: %v\ngot\n%s\nwant\n%s", c.command, err, got, c.want)
 		}
 	}
 	if v := s.Violations(); v.Violations > 0 {
 		t.Errorf("violations: %+v", v)
+	}
+}
+
+// TestGHThroughWeir runs gh through a gateway. With the rules for gh its queries are answered from the cache until gh
+// itself changes something, and the output is the same as without rules.
+func TestGHThroughWeir(t *testing.T) {
+	for _, rules := range []bool{false, true} {
+		t.Run(fmt.Sprint("rules ", rules), func(t *testing.T) {
+			s := newGitHub(t)
+			var queries atomic.Int32
+			upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/graphql" {
+					queries.Add(1)
+				}
+				s.ServeHTTP(w, r)
+			}))
+			t.Cleanup(upstream.Close)
+			config := filepath.Join(t.TempDir(), "weir.yaml")
+			write(t, config, fmt.Sprintf("upstream: {url: %q, dialect: github}\nlimits: {cold_start: trust}\ncache: {graphql: {gh: %v}}\n", upstream.URL, rules))
+			listen := start(t, "serve", "--config", config, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0").find(`msg="gateway started" address=(\S+)`)
+			gh := newGH(t, &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: listen}) }})
+			run := func(command string) string {
+				text, err := gh.run(command)
+				if err != nil {
+					t.Errorf("gh %s: %v\n%s", command, err, text)
+				}
+				return text
+			}
+			polled := []string{"pr list", "pr status", "pr checks 34", "issue list -L 2", "repo view"}
+			var outputs []string
+			for _, command := range polled {
+				outputs = append(outputs, run(command))
+			}
+			const each = 6 // queries of the five commands
+			if n := queries.Load(); n != each {
+				t.Errorf("the commands sent %d queries, want %d", n, each)
+			}
+			for i, command := range polled {
+				if got := run(command); got != outputs[i] {
+					t.Errorf("gh %s: got\n%s\nat first\n%s", command, got, outputs[i])
+				}
+			}
+			if n := queries.Load() - each; rules && n != 0 || !rules && n != each {
+				t.Errorf("the repeated commands sent %d queries upstream", n)
+			}
+			run("issue create -t New -b text")
+			if got, want := run("issue list -L 1"), "37\tOPEN\tNew\t\tDATE"; got != want {
+				t.Errorf("gh issue list after issue create: got %q, want %q", got, want)
+			}
+			run("issue close 37")
+			if got := run("issue list -L 1"); strings.HasPrefix(got, "37") {
+				t.Errorf("gh issue list after issue close: got %q", got)
+			}
+		})
 	}
 }

@@ -170,6 +170,9 @@ func callRows(catalogue *policy.Catalogue, m policy.Match, dialect *policy.Diale
 	} else {
 		makesStale = slices.Concat(makesStale, catalogue.ChangedBy(m))
 	}
+	if op.Cache.Class == policy.Query {
+		staleOn, makesStale = []string{"every event, and every write of the repository or organization"}, []string{"the caller's queries, and queries that name or show the nodes and repositories in the arguments"}
+	}
 	target := m.Path
 	if m.Query != "" {
 		target += "?" + m.Query

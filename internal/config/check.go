@@ -478,7 +478,9 @@ func (d *decoder) checkQueryRules(rules []policy.GraphQLCacheRule) {
 	fields := policy.QueryFields()
 	for i, rule := range rules {
 		key := fmt.Sprintf("cache.graphql.rules[%d]", i)
-		same := func(other policy.GraphQLCacheRule) bool { return other.Operation == rule.Operation && other.Field == rule.Field }
+		same := func(other policy.GraphQLCacheRule) bool {
+			return other.Operation == rule.Operation && other.Field == rule.Field
+		}
 		switch {
 		case (rule.Operation == "") == (rule.Field == ""):
 			d.wrong(key, "needs either operation or field")
