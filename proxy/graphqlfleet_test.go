@@ -242,7 +242,7 @@ func (f *ghFleet) run(duration time.Duration, gh bool) int {
 		f.delivered[repo] = max(f.delivered[repo], version)
 		f.mu.Unlock()
 	}
-	changes := func(perHour float64, seed uint64, make func(*rand.Rand, int) int) {
+	changes := func(perHour float64, seed uint64, apply func(*rand.Rand, int) int) {
 		random := rand.New(rand.NewPCG(2, seed))
 		for {
 			time.Sleep(time.Duration(random.ExpFloat64() * float64(time.Hour) / perHour))
@@ -250,7 +250,7 @@ func (f *ghFleet) run(duration time.Duration, gh bool) int {
 				return
 			}
 			repo := random.IntN(len(fleetRepositories))
-			version := make(random, repo)
+			version := apply(random, repo)
 			time.Sleep(time.Second) // the webhook is on its way
 			g, name := replicas[random.IntN(len(replicas))], fleetRepositories[repo].name
 			g.Cache.Purge(f.Context(), g.TagsOfEvent("issues", "acme/"+name, "acme", false)...)
