@@ -207,11 +207,11 @@ func (g *Gateway) responseOfCall(ex *exchange, e *cache.Entry, purged bool, notB
 }
 
 // sharedResponse returns e, the response of a finished call that is not stored, or nil if the client may not use the
-// response. The call was in progress when the client arrived. A client that requires revalidation gets the response only if
-// the request was sent later.
+// response. The call was in progress when the client arrived, and no change was known since its start. A client that
+// requires revalidation gets the response only if the request was sent later.
 func (g *Gateway) sharedResponse(ex *exchange, e *cache.Entry) *http.Response {
 	now := time.Now()
-	if g.Cache.Purged(e.Tags, e.Since) || e.Requested.Before(ex.start) && ex.mustRevalidate(e, now) {
+	if e.Requested.Before(ex.start) && ex.mustRevalidate(e, now) {
 		return nil
 	}
 	ex.record.Cache += "; collapsed"
