@@ -53,8 +53,8 @@ func (a *account) slotsOf(client string) (slots int64) {
 	return slots
 }
 
-// reservation is the quota that one permit holds: costs in sliding logs, requests in a primary window, and one
-// concurrency slot. The states of a permit are:
+// reservation is the quota that one permit holds: costs in sliding logs and in a primary window, and one concurrency
+// slot. The states of a permit are:
 //
 //	state      holds            charged          ends
 //	held       everything       nothing          at Settle, or 30 s after the last renewal (expired)
@@ -69,7 +69,7 @@ type reservation struct {
 	client          string
 	granted, expiry int64
 	window          *window
-	requests        int64 // more than one for copies that the transport sent
+	cost            int64 // in the window
 	holds           []hold
 	// charged means that the logs contain the costs as spends. The reservation then holds only the concurrency slot.
 	charged bool
@@ -77,11 +77,17 @@ type reservation struct {
 	abandoned bool
 }
 
-// hold is the cost that a reservation holds in one log.
+// hold is the cost that a reservation holds in one log. cpu marks CPU time, and quota marks the cost in the window.
 type hold struct {
-	log  *slidingLog
-	cost int64
-	cpu  bool
+	log        *slidingLog
+	cost       int64
+	cpu, quota bool
+}
+
+// set changes the cost.
+func (h *hold) set(cost int64) {
+	h.log.held += cost - h.cost
+	h.cost = cost
 }
 
 func newAccount(name string, kind policy.CallerKind) *account {
@@ -114,7 +120,7 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 			l.pace = min(max(l.pace, now)+s.interval(limit), now+l.Window)
 		}
 	}
-	a.reserve(&reservation{id: c.ID, client: c.Client, granted: now, expiry: now + permitLife, window: w, requests: 1, holds: holds})
+	a.reserve(&reservation{id: c.ID, client: c.Client, granted: now, expiry: now + permitLife, window: w, cost: c.cost(), holds: holds})
 	if !w.Confirmed {
 		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
 	}
@@ -180,15 +186,16 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 			l.waits.add(c, s.Cost, 0, now, waitTime)
 		}
 	}
-	ok, until := w.admits(now, r, c.Batch, others[windowPrefix+c.Resource])
+	cost := w.costOf(c, r)
+	ok, until := w.admits(now, r, c.cost(), c.Batch, others[windowPrefix+c.Resource])
 	if !ok && !unlimited {
 		refuse(Primary, until, windowPrefix+c.Resource, r.Usable(w.Limit))
 		if c.Batch { // the client does not wait for requests that batch claims may not use
-			ok, _ = w.admits(now, r, false, others[windowPrefix+c.Resource])
+			ok, _ = w.admits(now, r, c.cost(), false, others[windowPrefix+c.Resource])
 		}
 	}
 	if !ok && !unlimited {
-		w.waits.add(c, 1, until, now, waitTime)
+		w.waits.add(c, cost, until, now, waitTime)
 		for _, s := range spends {
 			if s.Budget == Primary { // the log of the window is divided
 				a.log(s).waits.add(c, s.Cost, until, now, waitTime)
@@ -200,7 +207,7 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 			refuse(ClientBudget, until, windowPrefix+c.Resource, r.Usable(w.Limit))
 		} else if w.mustYield(c, r, now) {
 			refuse(ClientBudget, 0, windowPrefix+c.Resource, r.Usable(w.Limit))
-			w.waits.add(c, 1, 0, now, waitTime)
+			w.waits.add(c, cost, 0, now, waitTime)
 		}
 	}
 	if last != 0 {
@@ -232,14 +239,14 @@ func (a *account) usedBy(scope string, now int64) int64 {
 func (a *account) holds(c *Claim, w *window, spends []Spend) []hold {
 	list := make([]hold, len(spends), len(spends)+1)
 	for i, s := range spends {
-		list[i] = hold{a.log(s), s.Cost, s.is(CPU)}
+		list[i] = hold{log: a.log(s), cost: s.Cost, cpu: s.is(CPU)}
 	}
 	if w.divided(c) && !a.unlimited(w) {
 		if c.Tag != "" && w.Clients[c.Tag] == nil { // the names of tags change
 			w.removeIdleClients(a.last)
 		}
 		for _, name := range c.names() {
-			list = append(list, hold{w.client(name), 1, false})
+			list = append(list, hold{log: w.client(name), cost: c.cost(), quota: true})
 		}
 	}
 	return list
@@ -250,7 +257,7 @@ func (a *account) reserve(v *reservation) {
 	for _, h := range v.holds {
 		h.log.held += h.cost
 	}
-	v.window.inUse += v.requests
+	v.window.inUse += v.cost
 	a.reservations[v.id] = v
 }
 
@@ -262,15 +269,18 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	if v != nil && (v.charged || v.abandoned) {
 		return // settled before
 	}
-	var sent int64 // time of the grant; zero if the permit has expired
+	var sent, cost int64 // time of the grant and cost; zero if the permit has expired
 	if v != nil && !o.Sent {
 		for _, h := range v.holds {
 			h.log.held -= h.cost
 		}
-		v.window.inUse -= v.requests
+		v.window.inUse -= v.cost
 		a.remove(v)
 	} else if v != nil {
-		sent = v.granted
+		if o.Cost > 0 {
+			v.setCost(int64(o.Cost))
+		}
+		sent, cost = v.granted, v.cost
 		v.raiseCPU(r.Milliseconds(o.Elapsed), o.Answered)
 		if copyID := ^v.id; o.Resent > 0 && a.reservations[copyID] == nil {
 			a.reserveCopies(v, copyID, int64(o.Resent), now)
@@ -290,11 +300,11 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	if o.Rate.Limit != 0 {
 		w.learn(o.Rate, sent, now)
 		if v != nil {
-			w.reported++
+			w.reported += cost
 		}
 	} else if v != nil {
 		w.learnNothing(o.Silent(), now)
-		a.spendUnconfirmed(w, now, 1)
+		a.spendUnconfirmed(w, now, cost)
 	}
 	switch {
 	case o.Limited == PrimaryLimit:
@@ -334,8 +344,18 @@ func (a *account) changeCooldown(change func(*cooldown)) {
 func (v *reservation) raiseCPU(taken int64, final bool) {
 	for i := range v.holds {
 		if h := &v.holds[i]; h.cpu && (final || taken > h.cost) {
-			h.log.held += taken - h.cost
-			h.cost = taken
+			h.set(taken)
+		}
+	}
+}
+
+// setCost replaces the cost in the window, and in the budgets of its clients, by the true cost.
+func (v *reservation) setCost(cost int64) {
+	v.window.inUse += cost - v.cost
+	v.cost = cost
+	for i := range v.holds {
+		if h := &v.holds[i]; h.quota {
+			h.set(cost)
 		}
 	}
 }
@@ -343,7 +363,7 @@ func (v *reservation) raiseCPU(taken int64, final bool) {
 // reserveCopies reserves the costs of n copies of a request that the transport sent earlier. The outcome of the copies
 // is unknown, so their reservation expires like the reservation of an abandoned request.
 func (a *account) reserveCopies(v *reservation, id uint64, n, now int64) {
-	copies := &reservation{id: id, client: v.client, granted: v.granted, window: v.window, requests: n}
+	copies := &reservation{id: id, client: v.client, granted: v.granted, window: v.window, cost: n * v.cost}
 	for _, h := range v.holds {
 		if !h.cpu {
 			copies.holds = append(copies.holds, hold{log: h.log, cost: n * h.cost})
@@ -365,8 +385,8 @@ func (a *account) charge(v *reservation, at int64) {
 		h.log.held -= h.cost
 		h.log.spend(at, h.cost)
 	}
-	v.window.inUse -= v.requests
-	v.holds, v.requests, v.charged = nil, 0, true
+	v.window.inUse -= v.cost
+	v.holds, v.cost, v.charged = nil, 0, true
 }
 
 // remove frees the concurrency slot of a reservation.
@@ -394,7 +414,7 @@ func (a *account) renew(p *OpenPermit, spends []Spend, r *Rules, now int64) {
 	v := a.reservations[p.ID]
 	if v == nil {
 		w := a.window(r, p.Resource)
-		v = &reservation{id: p.ID, client: p.Client, window: w, requests: 1, holds: a.holds(&p.Claim, w, spends)}
+		v = &reservation{id: p.ID, client: p.Client, window: w, cost: p.cost(), holds: a.holds(&p.Claim, w, spends)}
 		a.reserve(v)
 	}
 	if v.abandoned {
@@ -425,7 +445,7 @@ func (a *account) advance(now int64) int64 {
 	})
 	for _, v := range expired {
 		if !v.charged {
-			a.spendUnconfirmed(v.window, v.expiry, v.requests)
+			a.spendUnconfirmed(v.window, v.expiry, v.cost)
 			a.charge(v, v.expiry)
 		}
 		a.remove(v)
@@ -464,11 +484,11 @@ const unlimitedAfter = 3
 // account, and several requests of the resource succeeded.
 func (a *account) unlimited(w *window) bool { return !a.Enforced && w.Silent >= unlimitedAfter }
 
-// spendUnconfirmed adds requests without a report to a window, unless the window is unlimited. If the upstream enforces
-// a limit later, the window therefore counts from that time.
-func (a *account) spendUnconfirmed(w *window, at, requests int64) {
+// spendUnconfirmed adds the cost of requests without a report to a window, unless the window is unlimited. If the upstream
+// enforces a limit later, the window therefore counts from that time.
+func (a *account) spendUnconfirmed(w *window, at, cost int64) {
 	if !a.unlimited(w) {
-		w.Unconfirmed.spend(at, requests)
+		w.Unconfirmed.spend(at, cost)
 	}
 }
 

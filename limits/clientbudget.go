@@ -22,14 +22,14 @@ const (
 	paceParts = 60
 )
 
-// Guarantee is a number of requests of a primary window that are kept for one client. The requests that the client has
-// made in the window fulfil a part of it.
+// Guarantee is a number of tokens of a primary window that are kept for one client. The tokens that the client has used
+// in the window fulfil a part of it.
 type Guarantee struct {
 	Budget string // of the client
 	Tokens int64
 }
 
-const clientPrefix = "client:" // requests of one client in a primary window
+const clientPrefix = "client:" // tokens of one client in a primary window
 
 // divided reports whether a window is divided among the clients of a claim.
 func (w *window) divided(c *Claim) bool { return len(c.Clients) > 0 && w.Length >= dividedFrom }
@@ -112,14 +112,14 @@ func (w *window) forecast(used, now int64) int64 {
 func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64) (own []Need, others []Guarantee) {
 	usable, names, guarantees := r.Usable(w.Limit), c.names(), w.guarantees(c.Clients, r, now)
 	for _, name := range names {
-		own = append(own, Need{Budget: clientBudget(c.Resource, name), Reason: ClientBudget, Cost: 1, Limit: usable})
+		own = append(own, Need{Budget: clientBudget(c.Resource, name), Reason: ClientBudget, Cost: w.costOf(c, r), Limit: usable})
 	}
 	for k, b := range c.Clients {
 		if b.Client == c.Client && c.Tag != "" {
-			own[len(own)-1].Limit = w.upper(b.TagLimit, 0, usable, now)
+			own[len(own)-1].limitTo(w.upper(b.TagLimit, 0, usable, now))
 		}
 		if i := slices.Index(names, b.Client); i >= 0 {
-			own[i].Limit = w.upper(b.Limit, r.granted(b.Client, c.Resource, now), usable, now)
+			own[i].limitTo(w.upper(b.Limit, r.granted(b.Client, c.Resource, now), usable, now))
 			if b.Even {
 				own[i].Limit = min(own[i].Limit, max(1, w.evenLimit(usable, now)))
 			}
@@ -134,7 +134,10 @@ func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64
 	return own, others
 }
 
-// remaining returns the requests that the budgets of a claim's client, group and tag have left. replicas is the use of other
+// limitTo lowers the limit of a need.
+func (n *Need) limitTo(limit int64) { n.Limit, n.Cost = limit, capped(n.Cost, limit) }
+
+// remaining returns the tokens that the budgets of a claim's client, group and tag have left. replicas is the use of other
 // replicas by budget.
 func (w *window) remaining(own []Need, replicas map[string]int64, now int64) int64 {
 	left := int64(math.MaxInt64)
@@ -144,15 +147,17 @@ func (w *window) remaining(own []Need, replicas map[string]int64, now int64) int
 	return left
 }
 
-// admitsClient reports whether one more request of a client fits into its budget and leaves the guarantees of the other
+// admitsClient reports whether a request of a client fits into its budgets and leaves the guarantees of the other
 // clients. If the request does not fit, until is the time of the next attempt.
 func (w *window) admitsClient(c *Claim, r *Rules, now int64) (ok bool, until int64) {
 	w.budgets = c.Clients
 	own, others := w.divide(c, r, nil, now)
-	return w.remaining(own, nil, now) > 0 && w.free(r) > w.unused(others, nil, now), w.retryAt(c, r, nil, now)
+	exceeded := func(n Need) bool { return w.usedBy(n.Budget, nil, now)+n.Cost > n.Limit }
+	ok = !slices.ContainsFunc(own, exceeded) && w.free(r)-w.costOf(c, r) >= w.unused(others, nil, now)
+	return ok, w.retryAt(c, r, nil, now)
 }
 
-// free returns the requests that fit into the window.
+// free returns the tokens of the window that are not used.
 func (w *window) free(r *Rules) int64 {
 	limit := r.Usable(w.Limit)
 	for i, p := range w.Reports {
@@ -167,10 +172,10 @@ func (w *window) free(r *Rules) int64 {
 // mustYield reports whether a claim must yield the rest of the window to other clients that wait.
 func (w *window) mustYield(c *Claim, r *Rules, now int64) bool {
 	used := func(client string) int64 { return w.usedBy(clientBudget(c.Resource, client), nil, now) }
-	return w.waits.mustYield(c, 1, w.free(r), used, now)
+	return w.waits.mustYield(c, w.costOf(c, r), w.free(r), used, now)
 }
 
-// usedBy returns the requests of a client in the open window. replicas is the use of other replicas by budget.
+// usedBy returns the tokens that a client uses of the open window. replicas is the use of other replicas by budget.
 func (w *window) usedBy(budget string, replicas map[string]int64, now int64) int64 {
 	used := replicas[budget]
 	if l := w.Clients[strings.TrimPrefix(budget, clientBudget(w.Resource, ""))]; l != nil {
@@ -207,8 +212,9 @@ func (a *account) budgetOf(caller policy.Caller, resource string, r *Rules, now 
 func (w *window) retryAt(c *Claim, r *Rules, replicas map[string]int64, now int64) int64 {
 	at, usable := w.end(now)-w.Length/releaseParts, r.Usable(w.Limit)
 	even := slices.ContainsFunc(c.Clients, func(b policy.ClientBudget) bool { return b.Client == c.Client && b.Even })
-	if used := w.usedBy(clientBudget(c.Resource, c.Client), replicas, now); even && used >= w.evenLimit(usable, now) {
-		at = min(at, w.end(now)-w.Length-w.Length/paceParts+int64(math.Ceil(float64(used+1)*float64(w.Length)/float64(usable))))
+	used, cost := w.usedBy(clientBudget(c.Resource, c.Client), replicas, now), w.costOf(c, r)
+	if even && used+cost > w.evenLimit(usable, now) {
+		at = min(at, w.end(now)-w.Length-w.Length/paceParts+int64(math.Ceil(float64(used+cost)*float64(w.Length)/float64(usable))))
 	}
 	return max(at, now+second)
 }

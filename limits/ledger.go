@@ -66,6 +66,13 @@ type Claim struct {
 	Resource       string
 	Points         int
 	CreatesContent bool
+	// Cost is the quota that the request needs in the primary window of Resource. Zero counts as 1, the cost of a request
+	// that is no GraphQL call.
+	Cost int
+	// Query identifies the GraphQL operation of the request, and MaxCost is the upper estimate of its cost. Without MaxCost
+	// the limiter does not estimate the cost.
+	Query   string
+	MaxCost int
 	// CPU is the CPU time that the upstream is expected to need.
 	CPU time.Duration
 	// Client is the name of the client, Group is the name of its group or empty, and Clients divides the budgets among the
@@ -80,6 +87,9 @@ type Claim struct {
 	// for the even pace of sliding windows.
 	Batch, Paced bool
 }
+
+// cost returns the cost of a claim in its primary window.
+func (c *Claim) cost() int64 { return int64(max(1, c.Cost)) }
 
 // Permit allows one request to be sent, and reserves its cost in every budget of its account. It contains no secret.
 type Permit struct {
@@ -148,6 +158,9 @@ type Outcome struct {
 	Rate       Rate // zero without rate headers
 	Limited    LimitKind
 	RetryAfter time.Duration // zero without the header
+	// Cost is the true cost of the request in its primary window, or zero if the cost is unknown. It replaces the estimate
+	// of the claim.
+	Cost int
 }
 
 // Enforces reports whether a response shows that the upstream limits the account: the response has rate headers, even

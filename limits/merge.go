@@ -45,7 +45,7 @@ func (a *account) merge(b *account, now, assumed int64) {
 			a.reservations[v.id] = v
 			a.nextExpiry = min(a.nextExpiry, v.expiry)
 		} else if !v.charged { // another permit with the same ID
-			a.spendUnconfirmed(v.window, now, v.requests)
+			a.spendUnconfirmed(v.window, now, v.cost)
 			a.charge(v, now)
 		}
 	}

@@ -100,7 +100,7 @@ func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 	if !w.Confirmed && w.slowStarted < slowStartBurst {
 		list = append(list, Need{Budget: startPrefix + c.Resource, Reason: Primary, Cost: 1, Limit: slowStartBurst})
 	}
-	whole := Need{Budget: windowPrefix + c.Resource, Reason: Primary, Cost: 1, Limit: r.Usable(w.Limit)}
+	whole := Need{Budget: windowPrefix + c.Resource, Reason: Primary, Cost: w.costOf(c, r), Limit: r.Usable(w.Limit)}
 	if w.divided(c) {
 		own, others := w.divide(c, r, a.others, now)
 		whole.Client, whole.Share, whole.Guarantees = own[0].Budget, c.share(), others
@@ -199,7 +199,7 @@ func (p *Part) RecentPoints(now int64) (points int64) {
 type Use struct {
 	// Spent is the number of tokens that will return at a known time. Held is the number of tokens of open permits.
 	Spent, Held int64
-	// Reported is the number of requests in a primary window that reports contain.
+	// Reported is the number of tokens of a primary window that reports contain.
 	Reported int64
 	// Returns and Ends are the times at which the first and the last spent token return, or zero.
 	Returns, Ends int64

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -51,13 +52,13 @@ type queue struct {
 // class identifies the budgets that a claim needs.
 type class struct {
 	operation, resource string
-	points              int
+	points, costBits    int // costBits is the number of bits of the cost, so that a queue has few classes
 	creates, batch      bool
 	client, tag         string // if the account is divided among clients
 }
 
 func classOf(c Claim) class {
-	k := class{c.Operation, c.Resource, c.Points, c.CreatesContent, c.Batch, "", ""}
+	k := class{c.Operation, c.Resource, c.Points, bits.Len(uint(c.cost())), c.CreatesContent, c.Batch, "", ""}
 	if len(c.Clients) > 0 {
 		k.client, k.tag = c.Client, c.Tag
 	}
@@ -286,9 +287,9 @@ func alsoRefused(reason Reason, a, b class) bool {
 	case Concurrency:
 		return true
 	case Primary:
-		return a.resource == b.resource && (b.batch || !a.batch)
+		return a.resource == b.resource && b.costBits >= a.costBits && (b.batch || !a.batch)
 	case ClientBudget:
-		return a.resource == b.resource && a.operation == b.operation && a.tag == b.tag
+		return a.resource == b.resource && b.costBits >= a.costBits && a.operation == b.operation && a.tag == b.tag
 	case Points:
 		return a.operation == b.operation && b.points >= a.points
 	case Content:

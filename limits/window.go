@@ -31,7 +31,7 @@ const (
 // window is the budget of one resource. The upstream counts in a fixed window, and reports limit, use and reset in rate
 // headers.
 //
-// Invariant: reported use + inUse + Unconfirmed is an upper bound of the upstream's count, while no other program uses
+// A window counts the costs of requests. Invariant: reported use + inUse + Unconfirmed is an upper bound of the upstream's count, while no other program uses
 // the account. Every response reports a count that includes its own request.
 type window struct {
 	Resource string
@@ -46,12 +46,12 @@ type window struct {
 	// Confirmed ends the slow start of the window. It is set by the first report of the open window, or by
 	// slowStartBurst responses without rate headers.
 	Confirmed bool
-	// Unconfirmed contains requests that the upstream may have counted without a report.
+	// Unconfirmed contains the costs of requests that the upstream may have counted without a report.
 	Unconfirmed slidingLog
 	// Silent is the number of silent responses ([Outcome.Silent]).
 	Silent int64
 
-	// Clients contains the requests of each client, group and tag in the open window, if the window is divided. budgets are the client
+	// Clients contains the costs of each client, group and tag in the open window, if the window is divided. budgets are the client
 	// budgets of the last claim.
 	Clients map[string]*slidingLog
 	budgets []policy.ClientBudget
@@ -61,8 +61,8 @@ type window struct {
 	withoutHeaders int64 // responses since the window opened
 	slowStarted    int64 // requests sent during the slow start
 	lastSlowStart  int64 // time of the last of these requests
-	inUse          int64 // requests of permits in use
-	reported       int64 // requests of this replica that reports about the open window contain
+	inUse          int64 // costs of permits in use
+	reported       int64 // costs of this replica that reports about the open window contain
 	ended          int64 // windows that have ended
 }
 
@@ -121,14 +121,20 @@ func (w *window) expire(now int64) {
 	}
 }
 
-// admits reports whether one more request fits. If the request does not fit, until is the time of the next attempt.
-// until is zero if the response of a permit in use decides. others is the number of requests of other replicas that are
-// in use or unconfirmed.
-func (w *window) admits(now int64, r *Rules, batch bool, others int64) (ok bool, until int64) {
+// capped returns a cost, at most a limit, because a more expensive request could never be sent.
+func capped(cost, limit int64) int64 { return min(cost, max(1, limit)) }
+
+// costOf returns the part of a claim's cost that must be free in the window.
+func (w *window) costOf(c *Claim, r *Rules) int64 { return capped(c.cost(), r.Usable(w.Limit)) }
+
+// admits reports whether a request with a cost fits. If the request does not fit, until is the time of the next attempt.
+// until is zero if the response of a permit in use decides. others are the costs of other replicas that are in use or
+// unconfirmed.
+func (w *window) admits(now int64, r *Rules, cost int64, batch bool, others int64) (ok bool, until int64) {
 	w.expire(now)
 	ok = w.Confirmed || w.slowStarted < slowStartBurst || now-w.lastSlowStart >= slowStartEvery
 	for _, p := range w.Reports {
-		fits, at := w.fits(p, now, r, batch, others)
+		fits, at := w.fits(p, now, r, cost, batch, others)
 		ok, until = ok && fits, max(until, at)
 	}
 	if len(w.Reports) > 0 {
@@ -138,33 +144,35 @@ func (w *window) admits(now int64, r *Rules, batch bool, others int64) (ok bool,
 	if batch {
 		limit -= limit / reserveParts
 	}
+	cost = capped(cost, limit)
 	switch spent := w.Unconfirmed.Total; {
-	case spent >= limit && limit <= 0:
+	case limit <= 0:
 		return false, now + w.Length
-	case spent >= limit:
-		return false, w.Unconfirmed.freeAt(spent + 1 - limit)
+	case spent+cost > limit:
+		return false, w.Unconfirmed.freeAt(spent + cost - limit)
 	default:
-		return ok && spent+w.inUse+others < limit, 0
+		return ok && spent+w.inUse+others+cost <= limit, 0
 	}
 }
 
-// fits reports whether one more request fits into a reported window.
-func (w *window) fits(p report, now int64, r *Rules, batch bool, others int64) (ok bool, until int64) {
+// fits reports whether a request with a cost fits into a reported window.
+func (w *window) fits(p report, now int64, r *Rules, cost int64, batch bool, others int64) (ok bool, until int64) {
 	limit := r.Usable(p.Limit)
+	cost = capped(cost, limit)
 	spent := p.Used + w.Unconfirmed.Total
 	switch {
-	case p.Used >= limit:
+	case p.Used+cost > limit:
 		return false, p.reopens()
-	case spent >= limit:
-		return false, min(p.reopens(), w.Unconfirmed.freeAt(spent+1-limit))
-	case spent+w.inUse+others >= limit:
+	case spent+cost > limit:
+		return false, min(p.reopens(), w.Unconfirmed.freeAt(spent+cost-limit))
+	case spent+w.inUse+others+cost > limit:
 		return false, 0
 	}
 	if !batch {
 		return true, 0
 	}
 	parts := reserveParts * w.Length
-	free := limit - spent - w.inUse - others // including this request
+	free := limit - spent - w.inUse - others - cost + 1 // one more than the request leaves
 	if max(0, p.end()-now)*limit/parts < free {
 		return true, 0
 	}
