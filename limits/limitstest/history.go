@@ -69,8 +69,8 @@ func (s step) String() string {
 		return fmt.Sprintf("wait %v", s.pass)
 	case admits:
 		c := s.claim
-		return fmt.Sprintf("admit %d: %s of %s, %d points, content %v, %v CPU, batch %v, paced %v", c.ID, c.Operation,
-			c.Resource, c.Points, c.CreatesContent, c.CPU, c.Batch, c.Paced)
+		return fmt.Sprintf("admit %d: %s of %s, cost %d, %d points, content %v, %v CPU, batch %v, paced %v", c.ID, c.Operation,
+			c.Resource, c.Cost, c.Points, c.CreatesContent, c.CPU, c.Batch, c.Paced)
 	case settles:
 		return fmt.Sprintf("settle %d: %+v, reset in %v, date %v off", s.claim.ID, s.outcome.Outcome, s.outcome.reset,
 			s.outcome.date)
@@ -200,6 +200,7 @@ func drawClaim(t *rapid.T) limits.Claim {
 		Operation: rapid.SampledFrom([]string{"users/get", "issues/create"}).Draw(t, "operation"),
 		Resource: rapid.SampledFrom([]string{policy.Core, policy.Core, policy.Search, policy.CodeSearch,
 			policy.GraphQL, "invented", "in_vented-2.0"}).Draw(t, "resource"),
+		Cost:           rapid.SampledFrom([]int{0, 0, 1, 2, 5, 30}).Draw(t, "cost"),
 		Points:         rapid.SampledFrom([]int{1, 5}).Draw(t, "points"),
 		CreatesContent: rapid.Bool().Draw(t, "content"),
 		CPU: rapid.SampledFrom([]time.Duration{0, 50 * time.Millisecond, time.Second, time.Hour}).
@@ -224,6 +225,7 @@ func drawOutcome(t *rapid.T) draft {
 		return d
 	}
 	o.Ended = rapid.Bool().Draw(t, "ended")
+	o.Cost = rapid.SampledFrom([]int{0, 0, 0, 1, 2, 7}).Draw(t, "true cost")
 	switch rapid.IntRange(0, 9).Draw(t, "limited") {
 	case 9:
 		o.Limited = limits.PrimaryLimit

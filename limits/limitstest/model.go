@@ -38,9 +38,17 @@ type openPermit struct {
 	id                 uint64
 	granted, ends      int64
 	window             *fixedWindow
-	units              int64
+	price              int64 // in the window
 	holds              []holding
 	charged, abandoned bool
+}
+
+// priceOf returns the price of a claim in its window.
+func priceOf(c limits.Claim) int64 {
+	if c.Cost < 1 {
+		return 1
+	}
+	return int64(c.Cost)
 }
 
 type holding struct {
@@ -91,7 +99,7 @@ func (m *model) advance(now int64) {
 			return
 		}
 		if !p.charged {
-			m.addUnconfirmed(p.window, p.ends, p.units)
+			m.addUnconfirmed(p.window, p.ends, p.price)
 			m.charge(p, p.ends)
 		}
 		m.remove(p)
@@ -104,7 +112,7 @@ func (m *model) charge(p *openPermit, at int64) {
 			h.log.spends = append(h.log.spends, spending{at, h.cost})
 		}
 	}
-	p.holds, p.units, p.charged = nil, 0, true
+	p.holds, p.price, p.charged = nil, 0, true
 }
 
 // remove frees a concurrency slot. If the permit was the probe, the probe was inconclusive.
@@ -154,7 +162,7 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 	}
 	refuse(int64(len(m.open)) >= m.slots(now), limits.Concurrency, 0)
 	w := m.window(c.Resource)
-	p := &openPermit{id: c.ID, granted: now, ends: now + permitLife, window: w, units: 1}
+	p := &openPermit{id: c.ID, granted: now, ends: now + permitLife, window: w, price: priceOf(c)}
 	var paces []func()
 	for _, s := range m.rules.Spends(c) {
 		if s.Budget == limits.Primary && m.unlimited(w) {
@@ -177,7 +185,7 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 		}
 		p.holds = append(p.holds, holding{log, s.Cost, s.Budget == limits.CPU})
 	}
-	no, at := m.closed(w, c.Batch, now)
+	no, at := m.closed(w, p.price, c.Batch, now)
 	refuse(no && !m.unlimited(w), limits.Primary, at)
 	if refused {
 		d := limits.Decision{Reason: reason}
@@ -309,10 +317,12 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 	if p != nil && (p.charged || p.abandoned) {
 		return
 	}
-	var sent int64
+	var sent, price int64
 	if p != nil {
-		sent = p.granted
-		m.settlePermit(p, o, now)
+		if sent, price = p.granted, p.price; o.Cost > 0 {
+			price = int64(o.Cost)
+		}
+		m.settlePermit(p, price, o, now)
 	}
 	if !o.Answered {
 		return
@@ -327,7 +337,7 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 		if o.Succeeded && !headers && o.Limited == limits.NotLimited {
 			w.silentSuccesses++
 		}
-		m.addUnconfirmed(w, now, 1)
+		m.addUnconfirmed(w, now, price)
 	}
 	m.handleLimitError(c, p != nil, sent, w, o, now)
 	if p != nil && o.Ended {
@@ -336,11 +346,12 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 }
 
 // settlePermit charges or returns the amounts that a permit reserves.
-func (m *model) settlePermit(p *openPermit, o limits.Outcome, now int64) {
+func (m *model) settlePermit(p *openPermit, price int64, o limits.Outcome, now int64) {
 	if !o.Sent {
 		m.remove(p)
 		return
 	}
+	p.price = price
 	took := m.rules.Milliseconds(o.Elapsed)
 	for i := range p.holds {
 		if h := &p.holds[i]; h.cpu && (o.Answered || took > h.cost) {
@@ -348,7 +359,7 @@ func (m *model) settlePermit(p *openPermit, o limits.Outcome, now int64) {
 		}
 	}
 	if n := int64(o.Resent); n > 0 && m.find(^p.id) == nil {
-		copies := &openPermit{id: ^p.id, ends: now + linger, window: p.window, units: n, abandoned: true}
+		copies := &openPermit{id: ^p.id, ends: now + linger, window: p.window, price: n * price, abandoned: true}
 		for _, h := range p.holds {
 			if !h.cpu {
 				copies.holds = append(copies.holds, holding{h.log, n * h.cost, false})
@@ -445,7 +456,7 @@ func (m *model) renew(c limits.Claim, elapsed time.Duration, now int64) {
 	m.advance(now)
 	p := m.find(c.ID)
 	if p == nil {
-		p = &openPermit{id: c.ID, window: m.window(c.Resource), units: 1}
+		p = &openPermit{id: c.ID, window: m.window(c.Resource), price: priceOf(c)}
 		for _, s := range m.rules.Spends(c) {
 			p.holds = append(p.holds, holding{m.log(s), s.Cost, s.Budget == limits.CPU})
 		}

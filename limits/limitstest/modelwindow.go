@@ -116,9 +116,9 @@ func (w *fixedWindow) learnWithoutHeaders(now int64) {
 func (m *model) unlimited(w *fixedWindow) bool { return w.silentSuccesses >= 3 && !m.enforced }
 
 // addUnconfirmed adds requests that the upstream may have counted, unless the window has no limit.
-func (m *model) addUnconfirmed(w *fixedWindow, at, units int64) {
+func (m *model) addUnconfirmed(w *fixedWindow, at, price int64) {
 	if !m.unlimited(w) {
-		w.unconfirmed.spends = append(w.unconfirmed.spends, spending{at, units})
+		w.unconfirmed.spends = append(w.unconfirmed.spends, spending{at, price})
 	}
 }
 
@@ -144,34 +144,36 @@ func (w *fixedWindow) usedUpUntil(now int64) (until int64) {
 	return until
 }
 
-// inUse returns the requests of open permits in a window.
+// inUse returns the prices of open permits in a window.
 func (m *model) inUse(w *fixedWindow) (n int64) {
 	for _, p := range m.open {
 		if p.window == w {
-			n += p.units
+			n += p.price
 		}
 	}
 	return n
 }
 
-// closed reports whether one more request does not fit into a window, and the time when the request will fit. The time
-// is zero if a response decides. Batch claims leave a twentieth, which shrinks towards the end of the window.
-func (m *model) closed(w *fixedWindow, batch bool, now int64) (no bool, until int64) {
+// closed reports whether a request does not fit into a window, and the time when the request will fit. The time is zero if
+// a response decides. A price above the limit needs an unused window. Batch claims leave a twentieth, which shrinks towards
+// the end of the window.
+func (m *model) closed(w *fixedWindow, price int64, batch bool, now int64) (no bool, until int64) {
 	w.expire(now)
 	unconfirmed, open := w.unconfirmed.total(now), m.inUse(w)
 	no = !w.answered && w.slowStarted >= 3 && now-w.lastSlowStart < sec // slow start of the window
 	for _, t := range w.reports {
 		limit, spent := m.rules.Usable(t.limit), t.used+unconfirmed
-		free := limit - spent - open
+		needed := max(1, min(price, limit))
+		left := limit - spent - open - needed // after the request
 		switch rest := max(0, t.reset+t.latest-now); {
-		case t.used >= limit:
+		case t.used > limit-needed:
 			no, until = true, max(until, t.reopens())
-		case spent >= limit:
-			no, until = true, max(until, min(t.reopens(), w.unconfirmed.returned(spent+1-limit, now)))
-		case free <= 0:
+		case spent > limit-needed:
+			no, until = true, max(until, min(t.reopens(), w.unconfirmed.returned(spent+needed-limit, now)))
+		case left < 0:
 			no = true
-		case batch && rest*limit/(20*w.length) >= free:
-			no, until = true, max(until, t.reset+t.latest-(free*20*w.length-1)/limit)
+		case batch && rest*limit/(20*w.length) > left:
+			no, until = true, max(until, t.reset+t.latest-((left+1)*20*w.length-1)/limit)
 		}
 	}
 	if len(w.reports) > 0 {
@@ -181,13 +183,14 @@ func (m *model) closed(w *fixedWindow, batch bool, now int64) (no bool, until in
 	if batch {
 		limit -= limit / 20
 	}
-	switch {
-	case unconfirmed >= limit && limit <= 0:
+	if limit <= 0 {
 		return true, now + w.length
-	case unconfirmed >= limit:
-		return true, w.unconfirmed.returned(unconfirmed+1-limit, now)
 	}
-	return no || unconfirmed+open >= limit, 0
+	needed := min(price, limit)
+	if unconfirmed > limit-needed {
+		return true, w.unconfirmed.returned(unconfirmed+needed-limit, now)
+	}
+	return no || unconfirmed+open > limit-needed, 0
 }
 
 // describe returns the account for operators.
