@@ -278,7 +278,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		a.remove(v)
 	} else if v != nil {
 		if o.Cost > 0 {
-			v.setCost(int64(o.Cost))
+			v.setCost(int64(min(o.Cost, maxCost)))
 		}
 		sent, cost = v.granted, v.cost
 		v.raiseCPU(r.Milliseconds(o.Elapsed), o.Answered)

@@ -28,6 +28,8 @@ type Ledger interface {
 	// context, because it never waits for a store. If this process knows nothing about the resource, known is false, and
 	// b is the documented budget of the kind.
 	Budget(caller policy.Caller, resource string) (b Budget, known bool)
+	// Alone reports whether, as far as this process knows, no other process uses a resource of an account.
+	Alone(account, resource string) bool
 	// Resources returns the resources that have a window in an account, ordered as [policy.CompareResources] does.
 	Resources(ctx context.Context, account string) ([]string, error)
 	// Accounts returns at most the given number of known accounts.
@@ -69,8 +71,8 @@ type Claim struct {
 	// Cost is the quota that the request needs in the primary window of Resource. Zero counts as 1, the cost of a request
 	// that is no GraphQL call.
 	Cost int
-	// Query identifies the GraphQL operation of the request, and MaxCost is the upper estimate of its cost. Without MaxCost
-	// the limiter does not estimate the cost.
+	// Query identifies a GraphQL operation, and MaxCost is the upper estimate of the cost of the call. If MaxCost is set,
+	// [Limiter.Acquire] sets Cost.
 	Query   string
 	MaxCost int
 	// CPU is the CPU time that the upstream is expected to need.
@@ -89,7 +91,7 @@ type Claim struct {
 }
 
 // cost returns the cost of a claim in its primary window.
-func (c *Claim) cost() int64 { return int64(max(1, c.Cost)) }
+func (c *Claim) cost() int64 { return int64(min(max(1, c.Cost), maxCost)) }
 
 // Permit allows one request to be sent, and reserves its cost in every budget of its account. It contains no secret.
 type Permit struct {

@@ -23,6 +23,7 @@ type Limiter struct {
 	resources   resourceNames
 	tags        tagNames
 	estimates   estimates
+	costs       *costs
 	dispatchers sync.WaitGroup
 
 	mu      sync.Mutex // guards the fields below
@@ -46,7 +47,7 @@ type inUse struct {
 // NewLimiter returns a limiter that uses a ledger.
 func NewLimiter(ledger Ledger) *Limiter {
 	return &Limiter{
-		ledger: ledger, estimates: estimates{ops: map[string]*estimate{}},
+		ledger: ledger, estimates: estimates{ops: map[string]*estimate{}}, costs: newCosts(),
 		lastID: rand.Uint64() >> 2, queues: map[string]*queue{}, permits: map[uint64]*inUse{},
 	}
 }
@@ -157,7 +158,7 @@ const defaultRetry = time.Second
 
 // Acquire returns a permit, and may wait for the permit until the deadline. If the wait would be longer, Acquire
 // returns a [*Refusal] immediately. Other errors are the cause of a cancelled context, or an error of the ledger.
-// Acquire sets the account, kind, ID, priority and CPU time of the claim.
+// Acquire sets the account, kind, ID, priority, CPU time and cost of the claim.
 //
 // Every permit must be settled. A permit must also be released, unless its outcome reports no response or a complete
 // response.
@@ -167,6 +168,10 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 	claim.Clients, claim.Share = caller.Clients, caller.Share
 	claim.Batch, claim.Paced = caller.Priority == policy.Batch, caller.Paced
 	claim.CPU = l.estimates.predict(claim.Operation)
+	if claim.MaxCost > 0 {
+		claim.MaxCost = min(claim.MaxCost, maxCost)
+		claim.Cost = l.costs.predict(claim.Query, claim.MaxCost)
+	}
 	l.mu.Lock()
 	l.lastID++
 	claim.ID = l.lastID
@@ -192,6 +197,9 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 
 // use records a granted permit, so that it is renewed.
 func (l *Limiter) use(p Permit) *Permit {
+	if p.MaxCost > 0 {
+		l.costs.begin(&p)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.permits[p.ID] = &inUse{permit: p, since: time.Now()}
@@ -359,16 +367,32 @@ func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 	}
 }
 
-// Settle charges a permit for its outcome, and wakes the waiting claims of the account.
-func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) error {
+// Settle charges a permit for its outcome, and wakes the waiting claims of the account. It returns the cost of the request
+// in its primary window: the true cost as far as it is known, otherwise the estimate.
+func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) (cost int, err error) {
 	if outcome.Answered && !outcome.Failed {
 		l.estimates.observe(permit.Operation, outcome.Elapsed)
 	}
+	if permit.MaxCost > 0 {
+		l.learnCost(&permit, &outcome)
+	}
+	cost = cmp.Or(outcome.Cost, int(permit.cost()))
 	if outcome.Ended || !outcome.Answered {
-		return l.close(ctx, permit, func() error { return l.ledger.Settle(ctx, permit, outcome) })
+		return cost, l.close(ctx, permit, func() error { return l.ledger.Settle(ctx, permit, outcome) })
 	}
 	defer l.wake(permit)
-	return l.ledger.Settle(ctx, permit, outcome)
+	return cost, l.ledger.Settle(ctx, permit, outcome)
+}
+
+// learnCost learns the true cost of a GraphQL call. It sets the cost of the outcome if only the reported use shows it.
+func (l *Limiter) learnCost(p *Permit, o *Outcome) {
+	grown := l.costs.end(p, o)
+	if o.Cost == 0 && grown > 0 && l.ledger.Alone(p.Account, p.Resource) {
+		o.Cost = grown
+	}
+	if o.Cost > 0 && o.Succeeded && o.Limited == NotLimited {
+		l.costs.observe(p.Query, p.MaxCost, o.Cost)
+	}
 }
 
 // Release frees the concurrency slot of a permit at the end of the response.

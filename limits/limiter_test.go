@@ -69,7 +69,7 @@ func (o *harness) answer(p *Permit) {
 	o.Helper()
 	outcome := Outcome{Sent: true, Answered: true, Ended: true, Elapsed: time.Millisecond}
 	outcome.Rate = Rate{Limit: 1_000_000, Used: 1, Reset: time.Now().Add(time.Hour), Resource: p.Resource}
-	if err := o.Settle(o.ctx, *p, outcome); err != nil {
+	if _, err := o.Settle(o.ctx, *p, outcome); err != nil {
 		o.Fatal(err)
 	}
 }
@@ -128,7 +128,7 @@ func TestAcquireReturnsWhenAnotherPermitSettles(t *testing.T) {
 		if waiting := o.Waiting(); len(waiting) != 1 || waiting["a"] != 1 {
 			t.Errorf("got waiting requests %v, want one of account a", waiting)
 		}
-		_ = o.Settle(o.ctx, *open[0], Outcome{})
+		_, _ = o.Settle(o.ctx, *open[0], Outcome{})
 		if after := <-admitted; after != duration {
 			t.Errorf("got a permit after %v, want %v", after, duration)
 		}

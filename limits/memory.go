@@ -279,6 +279,9 @@ func (m *Memory) Budget(caller policy.Caller, resource string) (b Budget, known 
 	return a.budgetOf(caller, resource, &m.rules, m.now()), true
 }
 
+// Alone implements [Ledger]. No other process uses the ledger.
+func (*Memory) Alone(string, string) bool { return true }
+
 // Resources implements [Ledger] and never fails.
 func (m *Memory) Resources(_ context.Context, name string) ([]string, error) {
 	m.mu.Lock()

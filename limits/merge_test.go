@@ -324,7 +324,7 @@ func TestMergedNamesShareOneQueue(t *testing.T) {
 		for _, name := range []string{"token a", "token b"} {
 			go func() {
 				if p, err := acquire(name); err == nil {
-					_ = l.Settle(context.Background(), *p, Outcome{})
+					_, _ = l.Settle(context.Background(), *p, Outcome{})
 				}
 			}()
 		}
@@ -332,7 +332,7 @@ func TestMergedNamesShareOneQueue(t *testing.T) {
 		if waiting := l.Waiting(); !maps.Equal(waiting, map[string]int{"user:1": 2}) {
 			t.Errorf("waiting: %v", waiting)
 		}
-		_ = l.Settle(context.Background(), *first, Outcome{})
+		_, _ = l.Settle(context.Background(), *first, Outcome{})
 		time.Sleep(time.Minute)
 	})
 }

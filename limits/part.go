@@ -321,6 +321,9 @@ func (p *Part) SetOthers(budget string, tokens int64) {
 	}
 }
 
+// Others returns the tokens of other replicas in one budget.
+func (p *Part) Others(budget string) int64 { return p.others[budget] }
+
 // RetryAt returns the time of the next attempt of a claim that a client budget has refused.
 func (p *Part) RetryAt(c Claim, r *Rules, now int64) int64 {
 	return p.window(r, c.Resource).retryAt(&c, r, p.others, now)

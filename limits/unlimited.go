@@ -27,6 +27,9 @@ func (Unlimited) Budget(_ policy.Caller, resource string) (b Budget, known bool)
 	return Budget{Resource: resource, Unlimited: true}, true
 }
 
+// Alone implements [Ledger].
+func (Unlimited) Alone(string, string) bool { return true }
+
 // Resources implements [Ledger].
 func (Unlimited) Resources(context.Context, string) ([]string, error) { return nil, nil }
 

@@ -25,7 +25,7 @@ func (o *redisGateway) use(client string, used int, reset time.Time) {
 	if err != nil {
 		o.Fatal(err)
 	}
-	err = o.limiter.Settle(o.Context(), *p, limits.Outcome{
+	_, err = o.limiter.Settle(o.Context(), *p, limits.Outcome{
 		Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Resource: policy.Core, Limit: 20, Used: used, Reset: reset, Date: time.Now()},
 	})
 	if err != nil {

@@ -292,7 +292,7 @@ func TestClientsHaveGauges(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = limiter.Settle(t.Context(), *p, limits.Outcome{
+			_, err = limiter.Settle(t.Context(), *p, limits.Outcome{
 				Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Resource: policy.Core, Limit: 100, Used: i + 1, Reset: reset},
 			})
 			if err != nil {

@@ -2,6 +2,8 @@ package limitstest
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -117,6 +119,22 @@ func (c *client) pick(rng *rand.Rand) limits.Claim {
 	panic("weights are less than their sum")
 }
 
+// queries is the number of GraphQL operations of a scenario.
+const queries = 5
+
+// price chooses the true cost of a request, and sets the estimate of its claim. The estimates of one GraphQL operation
+// exceed the true costs by the same factor.
+func (c *client) price(claim *limits.Claim, rng *rand.Rand) int64 {
+	s := c.scenario
+	if claim.Resource != policy.GraphQL || s.MaxPrice == 0 {
+		return 1
+	}
+	price, query := 1+rng.IntN(s.MaxPrice), rng.IntN(queries)
+	factor := 1 + (s.Overestimate-1)*float64(query)/(queries-1)
+	claim.Query, claim.MaxCost = fmt.Sprint("query ", query), int(math.Ceil(float64(price)*factor))
+	return int64(price)
+}
+
 // request sends one request. It returns false if the limiter refused it.
 func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 	s := c.scenario
@@ -126,8 +144,9 @@ func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 		defer cancel()
 		acquiring = canceled
 	}
-	asked := time.Now()
-	permit, err := c.limiter.Acquire(acquiring, c.pick(rng), c.caller, asked.Add(c.maxWait))
+	asked, claim := time.Now(), c.pick(rng)
+	price := c.price(&claim, rng)
+	permit, err := c.limiter.Acquire(acquiring, claim, c.caller, asked.Add(c.maxWait))
 	wait := time.Since(asked)
 	if err != nil && ctx.Err() == nil {
 		wait = c.maxWait
@@ -142,7 +161,7 @@ func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 	}
 	settling := context.Background()
 	if chance(rng, s.Unsent) {
-		_ = c.limiter.Settle(settling, *permit, limits.Outcome{})
+		_, _ = c.limiter.Settle(settling, *permit, limits.Outcome{})
 		return true
 	}
 	maxWait := upTo(rng, s.Timeout)
@@ -154,7 +173,7 @@ func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 	}
 	began := time.Now()
 	responses := c.upstream.Send(Request{
-		Claim: permit.Claim, Granted: granted, Expected: permit.CPU, Timeout: maxWait, Lag: 2*time.Second + 3*s.LedgerLatency,
+		Claim: permit.Claim, Price: price, Granted: granted, Expected: permit.CPU, Timeout: maxWait, Lag: 2*time.Second + 3*s.LedgerLatency,
 	}, rng)
 	timer := time.NewTimer(maxWait)
 	defer timer.Stop()
@@ -163,7 +182,7 @@ func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 		c.settle(permit, response, time.Since(began))
 	case <-timer.C:
 		c.upstream.log(c.caller.Account, "abandons %s granted at %s", permit.Operation, c.upstream.clock(granted))
-		_ = c.limiter.Settle(settling, *permit, limits.Outcome{Sent: true, Elapsed: time.Since(began)})
+		_, _ = c.limiter.Settle(settling, *permit, limits.Outcome{Sent: true, Elapsed: time.Since(began)})
 	}
 	return true
 }
@@ -173,11 +192,11 @@ func (c *client) settle(permit *limits.Permit, response *Response, elapsed time.
 	outcome := limits.Outcome{
 		Sent: true, Resent: response.Resent, Answered: true, Ended: response.Body == 0, Failed: response.Failed,
 		Succeeded: !response.Failed && response.Limited == limits.NotLimited,
-		Elapsed:   elapsed, Rate: response.Rate, Limited: response.Limited, RetryAfter: response.RetryAfter,
+		Elapsed:   elapsed, Rate: response.Rate, Limited: response.Limited, RetryAfter: response.RetryAfter, Cost: response.Cost,
 	}
 	ended := time.Now().Add(response.Body)
 	c.link.answered(permit.ID, response)
-	_ = c.limiter.Settle(context.Background(), *permit, outcome)
+	_, _ = c.limiter.Settle(context.Background(), *permit, outcome)
 	if !outcome.Ended {
 		time.Sleep(time.Until(ended))
 		_ = c.limiter.Release(context.Background(), *permit, response.Aborted)

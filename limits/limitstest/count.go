@@ -15,6 +15,7 @@ type spend struct {
 
 // transportCopy is a copy of a request that the transport sent.
 type transportCopy struct {
+	price   int64     // in the primary window
 	learned time.Time // time at which the ledger learned of the copy, or zero
 }
 
@@ -144,7 +145,7 @@ type window struct {
 	opened, ends time.Time
 	used         int64
 	byOtherUsers int64 // part of used that other users spent
-	refused      int64 // requests beyond the limit
+	refused      int64 // prices of the requests that did not fit
 	copies       []*transportCopy
 	learned      []learnedUse
 	closed       []float64 // use of each ended window, as a fraction
@@ -188,13 +189,13 @@ func (w *window) close() {
 	}
 }
 
-// take counts one request, and returns false if the window is exhausted. The excess is the number of requests beyond
-// the limit that other users cannot explain, given the knowledge of the ledger at the grant.
-func (w *window) take(now, granted time.Time, c *transportCopy) (ok bool, excess int64) {
+// take counts the price of one request, and returns false if the price does not fit into the window. The excess is the
+// part of the prices beyond the limit that other users cannot explain, given the knowledge of the ledger at the grant.
+func (w *window) take(now, granted time.Time, price int64, c *transportCopy) (ok bool, excess int64) {
 	w.roll(now, true)
-	if w.used < w.max {
-		w.used++
-		w.pace.see(now, 1, w.max, w.length)
+	if w.used+price <= w.max {
+		w.used += price
+		w.pace.see(now, price, w.max, w.length)
 		if c != nil {
 			w.copies = append(w.copies, c)
 		}
@@ -203,7 +204,7 @@ func (w *window) take(now, granted time.Time, c *transportCopy) (ok bool, excess
 	if c != nil {
 		return false, 0
 	}
-	w.refused++
+	w.refused += price
 	var known int64
 	for _, n := range w.learned {
 		if n.at.Before(granted) {
@@ -213,10 +214,10 @@ func (w *window) take(now, granted time.Time, c *transportCopy) (ok bool, excess
 	unknown := w.byOtherUsers - known
 	for _, c := range w.copies {
 		if c.hidden(granted) {
-			unknown++
+			unknown += c.price
 		}
 	}
-	return false, w.refused - unknown
+	return false, w.used + w.refused - w.max - unknown
 }
 
 // spendByOtherUsers counts requests of other users, up to the limit.

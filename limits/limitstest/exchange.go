@@ -17,6 +17,8 @@ type Response struct {
 	RetryAfter time.Duration
 	Failed     bool
 	Resent     int
+	// Cost is the true cost of the request, or zero if the body does not have it.
+	Cost int
 	// Body is the duration of the body. Aborted means that the client disconnects at its end.
 	Body    time.Duration
 	Aborted bool
@@ -44,8 +46,10 @@ type exchange struct {
 	response *Response
 	end      time.Duration // duration of the work
 	over     bool
-	events   []event
-	began    time.Time
+	// refusedIn is the start of the window that refused the request.
+	refusedIn time.Time
+	events    []event
+	began     time.Time
 }
 
 // event is an action of the upstream at a time after the request began.
@@ -56,6 +60,7 @@ type event struct {
 
 // Send starts a request. The channel receives the response, unless the response is lost.
 func (u *Upstream) Send(r Request, rng *rand.Rand) <-chan *Response {
+	r.Price = max(1, r.Price)
 	ex := &exchange{Upstream: u, Request: &r, rng: rng, counted: r.Resource, began: time.Now()}
 	if chance(rng, u.profile.Misguessed) {
 		ex.counted = misguessed
@@ -149,7 +154,7 @@ func (ex *exchange) plan() {
 
 // resend counts an earlier copy of the request, possibly seconds after the response.
 func (ex *exchange) resend() {
-	c := &transportCopy{}
+	c := &transportCopy{price: ex.Price}
 	ex.response.copied, ex.response.Resent = c, 1
 	when := moment(ex.rng, 0, ex.end+Linger)
 	ex.work.Go(func() {
@@ -158,7 +163,7 @@ func (ex *exchange) resend() {
 		defer ex.mu.Unlock()
 		a, now := ex.account(ex.Account), time.Now()
 		ex.log(a.name, "counts a copy of %s", ex.Operation)
-		_, _ = ex.window(a, ex.counted).take(now, ex.Granted, c)
+		_, _ = ex.window(a, ex.counted).take(now, ex.Granted, ex.Price, c)
 		ex.points(a, c)
 		if ex.CreatesContent {
 			ex.contents(a, c)
@@ -197,18 +202,21 @@ func (ex *exchange) arrive(a *account, now time.Time) {
 		ex.secondaryError(a, w, now)
 		return
 	}
-	if n.NoLimits || chance(ex.rng, n.Unchanged) && w.used < w.max {
+	if n.NoLimits || chance(ex.rng, n.Unchanged) && ex.Resource != policy.GraphQL && w.used < w.max {
 		return
 	}
 	limit := primaryName(ex.counted)
 	t = ex.report.tally(limit)
 	t.Requests++
-	ok, excess := w.take(now, ex.Granted, nil)
+	ok, excess := w.take(now, ex.Granted, ex.Price, nil)
 	t.Worst = max(t.Worst, float64(w.used+max(0, excess))/float64(w.max))
 	if ok {
-		ex.serve(ex.Request, limit, 1)
+		ex.serve(ex.Request, limit, ex.Price)
+		if chance(ex.rng, n.ReportedCosts) {
+			ex.response.Cost = int(ex.Price)
+		}
 	} else {
-		ex.over = true
+		ex.over, ex.refusedIn = true, w.opened
 		ex.response.Limited = limits.PrimaryLimit
 		if excess > 0 {
 			ex.violation(a, limit, fmt.Sprintf("%d beyond %d, granted at %s, window %s to %s, %d by other users",
@@ -271,7 +279,7 @@ func (ex *exchange) writeRate(a *account, now time.Time) {
 	} else {
 		w.last = s
 	}
-	if ex.response.Limited == limits.PrimaryLimit && s.used < s.max {
+	if ex.response.Limited == limits.PrimaryLimit && !s.opened.Equal(ex.refusedIn) {
 		return // the window has ended: an error without rate headers
 	}
 	if ex.response.cooldown != nil && ex.response.RetryAfter == 0 && s.used >= s.max {

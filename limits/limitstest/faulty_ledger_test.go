@@ -34,6 +34,14 @@ func (h hastyLedger) Release(ctx context.Context, p limits.Permit, _ bool) error
 	return h.Ledger.Release(ctx, p, false)
 }
 
+// cheapLedger reserves nine tenths of the cost of a claim.
+type cheapLedger struct{ limits.Ledger }
+
+func (l cheapLedger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
+	c.Cost = c.Cost * 9 / 10
+	return l.Ledger.Admit(ctx, c)
+}
+
 // altering opens ledgers that change outcomes.
 func altering(alter func(*limits.Outcome)) OpenReplicas {
 	return ShareLedger(func(rules limits.Rules) limits.Ledger { return alteringLedger{newMemory(rules), alter} })
@@ -72,6 +80,7 @@ func TestFaultyLedgersViolateLimits(t *testing.T) {
 			func(n *Profile) { n.SlidingSearch = true }},
 		{policy.CodeSearch, policy.CodeSearch, altering(func(o *limits.Outcome) { o.Rate.Limit++ }), nil},
 		{primary, primary, altering(func(o *limits.Outcome) { o.Rate, o.Succeeded = limits.Rate{}, true }), nil},
+		{primary + " graphql", primary + " graphql", ShareLedger(func(r limits.Rules) limits.Ledger { return cheapLedger{newMemory(r)} }), nil},
 		{cpu, cpu, altering(func(o *limits.Outcome) { o.Elapsed = o.Elapsed * 95 / 100 }), nil},
 		{cpu, cpu, ShareLedger(func(r limits.Rules) limits.Ledger { return unrenewedLedger{newMemory(r)} }), stall},
 		{concurrency, concurrency, ShareLedger(func(r limits.Rules) limits.Ledger { return hastyLedger{newMemory(r)} }), abort},

@@ -71,7 +71,7 @@ func (u *sharedBudget) send(ctx context.Context, l *limits.Limiter, claim limits
 					time.Sleep(time.Second)
 					continue
 				}
-				_ = l.Settle(context.Background(), *permit, u.answer(cost))
+				_, _ = l.Settle(context.Background(), *permit, u.answer(cost))
 			}
 		})
 	}

@@ -36,6 +36,10 @@ type Profile struct {
 	Kind   policy.CallerKind
 	// Grant overrides the documented primary limits by resource.
 	Grant map[string]int
+	// GraphQL overrides the documented window of GraphQL calls, unless Max is zero. ReportedCosts is the probability that a
+	// response has the true cost of its request.
+	GraphQL       policy.Window
+	ReportedCosts float64
 
 	// Misguessed is the probability that the upstream counts a request against another resource than the claim names:
 	// misguessed, whose limit is never reached.
@@ -69,7 +73,7 @@ type Profile struct {
 	Body               time.Duration
 	BodyOdds, Aborting float64
 	// DroppedResponses never arrive; half of their requests are counted. Failing responses are 5xx without rate
-	// headers. Unchanged responses (304) are not counted in the primary window. The transport sends Resending requests
+	// headers. Unchanged responses (304) are not counted in the primary window, except those to GraphQL calls. The transport sends Resending requests
 	// twice.
 	DroppedResponses, Failing, Unchanged, Resending float64
 	// SecondaryErrors are secondary limit errors without a reason. ClosedWindows exhaust the primary window, like

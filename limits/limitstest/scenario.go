@@ -40,6 +40,10 @@ type Scenario struct {
 	// Weights contains the weight of each operation, in the order of the function operations. If Weights is nil, the
 	// weights are random.
 	Weights []int
+	// MaxPrice is the largest true cost of a GraphQL call; zero counts as 1. Estimates are up to Overestimate times the
+	// true cost.
+	MaxPrice     int
+	Overestimate float64
 	// Backlog makes every client send without a pause, and wait for hours.
 	Backlog bool
 	// Burst is the largest number of requests in a burst. Gap is the mean pause of a steady client.

@@ -82,6 +82,9 @@ func (u *Upstream) window(a *account, resource string) *window {
 	}
 	rule := u.profile.Limits.For(u.profile.Kind, resource)
 	w = &window{max: int64(rule.Max), length: rule.Window, pace: pace{from: u.from}}
+	if resource == policy.GraphQL && u.profile.GraphQL.Max != 0 {
+		w.max, w.length = int64(u.profile.GraphQL.Max), u.profile.GraphQL.Window
+	}
 	if granted := u.profile.Grant[resource]; granted != 0 {
 		w.max = int64(granted)
 	}
@@ -90,7 +93,7 @@ func (u *Upstream) window(a *account, resource string) *window {
 	}
 	if u.profile.Aligned {
 		rng := rand.New(rand.NewPCG(u.seed, uint64(len(resource))))
-		w.phase = time.Now().Add(-rule.Window).Add(upTo(rng, rule.Window))
+		w.phase = time.Now().Add(-w.length).Add(upTo(rng, w.length))
 	}
 	a.windows[resource] = w
 	return w
@@ -283,6 +286,8 @@ func (u *Upstream) Report() Report {
 // Request is one request to the upstream.
 type Request struct {
 	limits.Claim
+	// Price is the true cost in the primary window. Zero counts as 1.
+	Price int64
 	// Granted is the time of the grant. Expected is the predicted CPU time.
 	Granted  time.Time
 	Expected time.Duration

@@ -93,7 +93,7 @@ func TestStoreLearnsReportsAfterTheLag(t *testing.T) {
 				Rate: limits.Rate{Limit: int(w.max)}, Limited: c.limited, account: "a", snapshot: w.snapshot(time.Now()),
 			}, lag)
 			time.Sleep(c.granted)
-			if _, excess := w.take(time.Now(), time.Now(), nil); max(0, excess) != c.excess {
+			if _, excess := w.take(time.Now(), time.Now(), 1, nil); max(0, excess) != c.excess {
 				t.Errorf("granted %v after the settlement, limit error %d: %d requests beyond the limit, want %d", c.granted, c.limited, excess, c.excess)
 			}
 		})

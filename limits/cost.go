@@ -1,0 +1,150 @@
+package limits
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+const (
+	// maxQueries bounds the queries with learned costs, and maxUses the windows with a known use. The least recently used
+	// are removed first.
+	maxQueries, maxUses = 4096, 4096
+	// recentCosts is the number of calls of a query that an estimate considers. An estimate needs leastCosts calls.
+	recentCosts, leastCosts = 8, 3
+	// maxCost bounds the cost of one request. No window of the upstream has so many tokens.
+	maxCost = 1_000_000
+)
+
+// costs predicts the costs of GraphQL calls from the true costs of recent calls of the same query. The variables of a call
+// change its cost, and its upper estimate in the same proportion, so costs learns the ratio of both.
+//
+// If a response does not have the true cost, costs finds it in the reported use of the window, while no other call of
+// the account is in progress.
+type costs struct {
+	mu      sync.Mutex
+	queries *simplelru.LRU[string, *queryCosts]
+	uses    *simplelru.LRU[accountResource, *windowUse]
+}
+
+type accountResource struct{ account, resource string }
+
+// queryCosts contains the last calls of a query.
+type queryCosts struct {
+	recent [recentCosts]pricedCall // a ring buffer
+	n      int                     // calls so far
+}
+
+// pricedCall is a call with its upper estimate and its true cost.
+type pricedCall struct{ estimate, cost int }
+
+// windowUse is the use of a window that the last response reported.
+type windowUse struct {
+	inProgress int
+	// mixed means that calls overlapped, so the reported use does not tell what each of them cost.
+	mixed bool
+	last  Rate // zero if the upstream may have counted a call since
+	// unsureUntil is the time until which the upstream may count a call without a response.
+	unsureUntil time.Time
+}
+
+func newCosts() *costs {
+	queries, _ := simplelru.NewLRU[string, *queryCosts](maxQueries, nil) // fails only for a size below 1
+	uses, _ := simplelru.NewLRU[accountResource, *windowUse](maxUses, nil)
+	return &costs{queries: queries, uses: uses}
+}
+
+// predict returns the estimate for a call: the upper estimate, or a lower estimate after several calls of its query. It is
+// not below the ratio of any recent call.
+func (c *costs) predict(query string, upper int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q, ok := c.queries.Get(query)
+	if !ok {
+		return upper
+	}
+	n, estimate := min(q.n, recentCosts), 1
+	if n < leastCosts {
+		estimate = upper
+	}
+	for _, p := range q.recent[:n] {
+		estimate = max(estimate, p.scaled(upper))
+	}
+	return estimate
+}
+
+// scaled returns the cost of a call with another upper estimate. Both numbers of p are rounded to integers: the cost to the
+// nearest one, and the estimate up. So a call with a low estimate says little about calls with a high one.
+func (p pricedCall) scaled(upper int) int {
+	switch {
+	case p.estimate == upper:
+		return p.cost
+	case p.cost > p.estimate:
+		return (upper*p.cost + p.estimate - 1) / p.estimate
+	case p.estimate == 1:
+		return upper
+	}
+	return min(upper, ((2*p.cost+1)*upper+p.estimate-1)/(2*(p.estimate-1)))
+}
+
+// observe adds the true cost of a call.
+func (c *costs) observe(query string, upper, cost int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q, ok := c.queries.Get(query)
+	if !ok {
+		q = &queryCosts{}
+		c.queries.Add(query, q)
+	}
+	q.recent[q.n%recentCosts] = pricedCall{upper, min(cost, maxCost)}
+	q.n++
+}
+
+// begin records a granted call.
+func (c *costs) begin(p *Permit) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := accountResource{p.Account, p.Resource}
+	u, ok := c.uses.Get(key)
+	if !ok {
+		u = &windowUse{}
+		c.uses.Add(key, u)
+	}
+	u.inProgress++
+	u.mixed = u.mixed || u.inProgress > 1
+}
+
+// end records the outcome of a call. It returns the growth of the reported use since the previous response, or zero if
+// another call may have caused it.
+func (c *costs) end(p *Permit, o *Outcome) (cost int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	u, ok := c.uses.Get(accountResource{p.Account, p.Resource})
+	if !ok || u.inProgress == 0 { // removed during the call
+		return 0
+	}
+	u.inProgress--
+	alone, last, now := !u.mixed, u.last, time.Now()
+	u.mixed = u.mixed && u.inProgress > 0
+	switch {
+	case !o.Sent:
+		return 0
+	case !o.Answered || o.Resent > 0:
+		u.unsureUntil = now.Add(time.Duration(linger) * time.Microsecond)
+	}
+	if o.Rate.Limit == 0 || o.Rate.Resource != p.Resource || now.Before(u.unsureUntil) {
+		u.last = Rate{}
+		return 0
+	}
+	u.last = o.Rate
+	apart := o.Rate.Reset.Sub(last.Reset).Abs().Microseconds()
+	if last.Limit != o.Rate.Limit || apart > resetJitter { // another window
+		return 0
+	}
+	u.last.Used = max(last.Used, o.Rate.Used)
+	if grown := o.Rate.Used - last.Used; alone && grown > 0 && grown <= p.MaxCost {
+		return grown
+	}
+	return 0
+}
