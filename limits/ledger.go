@@ -151,7 +151,7 @@ type Outcome struct {
 	Answered bool // response headers arrived
 	Ended    bool // the response is complete; no Release follows
 	Failed   bool // a 5xx, 408 or 425; the account may still be limited
-	// Succeeded means that the status is below 400.
+	// Succeeded means that the status is below 400, and that the response to a GraphQL call has data.
 	Succeeded bool
 	// Unauthorized means that the upstream does not accept the credential (401). Such a request costs no quota.
 	Unauthorized bool

@@ -390,7 +390,7 @@ func (l *Limiter) learnCost(p *Permit, o *Outcome) {
 	if o.Cost == 0 && grown > 0 && l.ledger.Alone(p.Account, p.Resource) {
 		o.Cost = grown
 	}
-	if o.Cost > 0 && o.Succeeded && o.Limited == NotLimited {
+	if o.Cost > 0 && o.Succeeded && o.Limited == NotLimited && p.Query != "" {
 		l.costs.observe(p.Query, p.MaxCost, o.Cost)
 	}
 }

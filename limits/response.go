@@ -115,6 +115,24 @@ func ReadLimitError(status int, h http.Header, body []byte) (kind LimitKind, mes
 	return NotLimited, ""
 }
 
+// ReadCost returns the cost that a response to a GraphQL call has at data.rateLimit.cost, or zero. executed is false if the
+// response has only errors, so the cost may be lower than the cost of the query. The body may be truncated: the cost is then
+// zero, and executed is true, because errors are short.
+func ReadCost(body []byte) (cost int, executed bool) {
+	var parsed struct {
+		Data *struct {
+			RateLimit struct{ Cost int }
+		}
+	}
+	switch err := json.Unmarshal(body, &parsed); {
+	case err != nil:
+		return 0, true
+	case parsed.Data == nil:
+		return 0, false
+	}
+	return max(0, parsed.Data.RateLimit.Cost), true
+}
+
 // ReadRetryAfter parses a Retry-After header, which is a number of seconds or a date (RFC 9110 section 10.2.3). It
 // returns zero if the header is missing or invalid, and for zero, a negative number or a past date.
 func ReadRetryAfter(h http.Header, now time.Time) time.Duration {

@@ -89,7 +89,7 @@ type GraphQLCall struct {
 	Repositories []string
 	// NodeIDs lists the node IDs in the arguments of mutations and of the root fields node and nodes.
 	NodeIDs []string
-	// ReportsCost is set if the response has the cost at data.rateLimit.cost.
+	// ReportsCost is set if the response has the cost at data.rateLimit.cost. A dry run reports a cost that it does not have.
 	ReportsCost bool
 
 	outside string // a reason why the call may reach a repository that Repositories does not list

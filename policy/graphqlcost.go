@@ -186,7 +186,7 @@ func (a *analysis) field(f *ast.Field) tally {
 		isConnection: slices.Contains([]string{"nodes", "edges", "pageInfo", "totalCount"}, f.Name),
 		hasItems:     f.Name == "nodes" || f.Name == "edges",
 		hasCost:      f.Name == "cost" && f.Alias == f.Name,
-		reportsCost:  f.Name == "rateLimit" && f.Alias == f.Name && sub.hasCost,
+		reportsCost:  f.Name == "rateLimit" && f.Alias == f.Name && sub.hasCost && f.Arguments.ForName("dryRun") == nil,
 	}
 	size, paged := a.pageSize(f)
 	switch ids := a.argument(f, "ids"); {

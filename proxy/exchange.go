@@ -140,6 +140,7 @@ func (g *Gateway) classify(ex *exchange) error {
 		}
 		ex.graphQL, ex.invalid = policy.ParseGraphQL(body)
 		ex.operation = op.ForCall(ex.graphQL)
+		ex.record.Query = ex.graphQL.Operation[:min(len(ex.graphQL.Operation), maxQueryName)]
 	}
 	ex.record.Route, ex.record.Operation = ex.route, op.ID
 	ex.resource = g.Resources.of(ex.claimScope, ex.identity.Caller.Kind, op.Resource)

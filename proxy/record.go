@@ -20,8 +20,10 @@ type Record struct {
 	Method    string    `json:"method"`
 	Route     string    `json:"route"`
 	Operation string    `json:"operation"`
-	Account   string    `json:"account"`
-	Client    string    `json:"client,omitempty"`
+	// Query is the name of the GraphQL operation of a call, at most maxQueryName bytes.
+	Query   string `json:"graphql_operation,omitempty"`
+	Account string `json:"account"`
+	Client  string `json:"client,omitempty"`
 	// Tag names the client's run, repository or agent.
 	Tag      string        `json:"tag,omitempty"`
 	Resource string        `json:"resource"`
@@ -36,7 +38,7 @@ type Record struct {
 	// counts the requests sent upstream.
 	Waited   time.Duration `json:"waited_ns"`
 	Attempts int           `json:"attempts"`
-	// Spent is the known quota cost of the attempts. Polls counts the attempts that got a 202 for statistics.
+	// Spent is the quota that the attempts cost in the primary window: requests, or the costs of GraphQL calls. Polls counts the attempts that got a 202 for statistics.
 	Spent int `json:"spent"`
 	Polls int `json:"polls,omitempty"`
 	// Outcome is Cache in one word: hit, stale, validated, miss, bypass, collapsed, refused or own. The value refused
@@ -51,6 +53,21 @@ type Record struct {
 	Span  string `json:"span_id,omitempty"`
 	// Stages are in the order of their start. A hit has no stages.
 	Stages []Stage `json:"stages,omitempty"`
+}
+
+// maxQueryName bounds the names of GraphQL operations, which clients choose.
+const maxQueryName = 64
+
+// OperationName returns the operation, with the name of the GraphQL operation. For an unknown operation it returns the
+// route.
+func (r *Record) OperationName() string {
+	switch {
+	case r.Query != "":
+		return r.Operation + " " + r.Query
+	case r.Operation == "" || r.Operation == "unknown":
+		return r.Route
+	}
+	return r.Operation
 }
 
 // Stage is one time-consuming part of handling a request.

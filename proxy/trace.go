@@ -215,8 +215,11 @@ func (g *Gateway) endTrace(ex *exchange) {
 		attribute.String("weir.operation", r.Operation), attribute.String("weir.account", r.Account),
 		attribute.String("weir.client", r.ClientLabel()),
 		attribute.String("weir.cache", r.Outcome), attribute.String("weir.cache_status", r.Cache),
-		attribute.Int64("weir.wait_ms", r.Waited.Milliseconds()),
+		attribute.Int64("weir.wait_ms", r.Waited.Milliseconds()), attribute.Int("weir.spent", r.Spent),
 	)
+	if r.Query != "" {
+		attributes = append(attributes, semconv.GraphQLOperationName(r.Query))
+	}
 	if r.Tag != "" {
 		attributes = append(attributes, attribute.String("weir.tag", r.Tag))
 	}

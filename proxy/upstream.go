@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -140,12 +141,11 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 		s := g.beginStage(ex, out.Context(), stageAttempt)
 		resp, outcome, err := g.send(ex, g.propagate(s, out), *permit)
 		s.end(attemptResult(resp, err), err)
-		ex.count(resp, outcome)
 		if err == nil {
 			// With a body, the concurrency slot is released at the end of the body.
 			outcome.Ended = resp.ContentLength == 0 || resp.Body == http.NoBody
 		}
-		g.settle(ex, *permit, outcome)
+		ex.count(resp, outcome, g.settle(ex, *permit, outcome))
 		if err == nil {
 			g.learnIdentity(ex, resp, outcome) // after settle, so that the other replicas know the cool-down of both names
 		}
@@ -194,6 +194,9 @@ func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller)
 		until = soon
 	}
 	claim := limits.Claim{Operation: ex.claimScope, Resource: ex.resource, Points: op.Points, CreatesContent: op.CreatesContent}
+	if q := ex.graphQL; q != nil {
+		claim.Query, claim.MaxCost = cmp.Or(q.Hash, q.Persisted), q.Cost
+	}
 	g.mergeFormer(ex.identity)
 	s := g.beginStage(ex, ctx, stageQueue)
 	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, until)
@@ -219,31 +222,33 @@ func (g *Gateway) prepare(ex *exchange, out *http.Request, permit limits.Permit)
 	return err
 }
 
-// count adds an attempt to the record, and sets ex.limited to the limit error of the response. Every sent request costs
-// quota, except an authenticated request with a 304.
-func (ex *exchange) count(resp *http.Response, o limits.Outcome) {
+// count adds an attempt with a cost to the record, and sets ex.limited to the limit error of the response. Every sent request
+// costs quota, except an authenticated request with a 304.
+func (ex *exchange) count(resp *http.Response, o limits.Outcome, cost int) {
 	ex.record.Attempts++
 	ex.limited = o.Limited
 	if o.Sent {
-		ex.record.Spent += 1 + o.Resent
+		ex.record.Spent += cost * (1 + o.Resent)
 	}
 	if resp != nil && resp.StatusCode == http.StatusNotModified && ex.identity.Caller.Kind != policy.Unauthenticated {
-		ex.record.Spent--
+		ex.record.Spent -= cost
 	}
 }
 
-// settle reports the outcome of a permit to the ledger, even after a disconnect of the client. Without the outcome, the ledger would hold the permit's quota until the permit expires.
-func (g *Gateway) settle(ex *exchange, permit limits.Permit, outcome limits.Outcome) {
+// settle reports the outcome of a permit to the ledger, even after a disconnect of the client. Without the outcome, the
+// ledger would hold the permit's quota until the permit expires. settle returns the cost of the request.
+func (g *Gateway) settle(ex *exchange, permit limits.Permit, outcome limits.Outcome) (cost int) {
 	if outcome.Rate.Resource != "" {
 		ex.record.Resource = outcome.Rate.Resource
 	}
 	s := g.beginStage(ex, ex.detach(), stageSettle)
-	err := g.Limiter.Settle(s.ctx, permit, outcome)
+	cost, err := g.Limiter.Settle(s.ctx, permit, outcome)
 	s.end("", err)
 	if err != nil {
 		// The ledger logs once that its store is unavailable, and settles later.
 		g.Log.DebugContext(s.ctx, "permit not settled", "request", ex.record.ID, "error", err)
 	}
+	return cost
 }
 
 // release frees the concurrency slot of a permit.
@@ -311,13 +316,20 @@ func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) e
 }
 
 // recognizeLimit adds a limit error to the outcome, and returns the message of the error. GraphQL may report a limit with
-// status 200.
-func recognizeLimit(resp *http.Response, outcome *limits.Outcome) (message string) {
+// status 200. recognizeLimit also adds the cost that a short response to a GraphQL call reports.
+func recognizeLimit(resp *http.Response, outcome *limits.Outcome, call *policy.GraphQLCall) (message string) {
 	graphQL := resp.StatusCode == http.StatusOK && outcome.Rate.Resource == policy.GraphQL
 	if !graphQL && resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {
 		return ""
 	}
-	outcome.Limited, message = limits.ReadLimitError(resp.StatusCode, resp.Header, peekText(resp))
+	text := peekText(resp)
+	outcome.Limited, message = limits.ReadLimitError(resp.StatusCode, resp.Header, text)
+	if graphQL && call != nil {
+		cost, executed := limits.ReadCost(text)
+		if outcome.Succeeded = executed; call.ReportsCost {
+			outcome.Cost = cost
+		}
+	}
 	outcome.RetryAfter = limits.ReadRetryAfter(resp.Header, time.Now())
 	return message
 }

@@ -269,6 +269,7 @@ func (c *explainCommand) explainRequest(p *process) error {
 		{"began", r.Start.UTC().Format(time.RFC3339Nano)},
 		{"call", r.Method + " " + r.Route},
 		{"operation", r.Operation},
+		{"graphql", r.Query},
 		{"client", r.Client},
 		{"tag", r.Tag},
 		{"account", r.Account},

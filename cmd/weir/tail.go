@@ -172,19 +172,18 @@ func (v *tailView) print(event string, data []byte) error {
 
 // requestLine formats a request as one printable line.
 func requestLine(r *history.Request) string {
-	operation := r.Operation
-	if operation == "" || operation == "unknown" {
-		operation = r.Route
-	}
 	client := cmp.Or(r.Client, r.Account, "-")
 	if r.Background {
 		client = "(background)"
 	}
 	cache := strings.TrimPrefix(printable(cmp.Or(r.Cache, "-"), maxName), "weir; ")
+	if r.Spent > 1 {
+		cache += "  spent=" + strconv.Itoa(r.Spent)
+	}
 	if r.Tag != "" {
 		cache += "  tag=" + printable(r.Tag, maxName)
 	}
 	return strings.TrimRight(fmt.Sprintf("%s  %3d  %-9s %8s  %-16s %-7s %-40s %s",
 		r.Start.Add(r.Elapsed).UTC().Format("15:04:05.000"), r.Status, r.Result, roundDuration(r.Elapsed), printable(client, maxName),
-		r.Method, printable(operation, maxName), cache), " ")
+		r.Method, printable(r.OperationName(), maxName), cache), " ")
 }

@@ -115,11 +115,7 @@ func NewRequest(r *proxy.Record) Request { return Request{*r, resultOf(r), expla
 // Observe counts a completed request and publishes the request to the watchers. Observe does not retain r.
 func (h *History) Observe(r *proxy.Record) {
 	now, result := time.Now(), resultOf(r)
-	name := r.Operation
-	if name == "" || name == "unknown" {
-		name = cmp.Or(r.Route, "none")
-	}
-	operation, client := truncated(name), truncated(cmp.Or(r.Client, r.Account, "none"))
+	operation, client := truncated(cmp.Or(r.OperationName(), "none")), truncated(cmp.Or(r.Client, r.Account, "none"))
 	c := count{upstream: uint32(r.Attempts), spent: uint32(r.Spent)}
 	if !r.Background {
 		c.requests = 1

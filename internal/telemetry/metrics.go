@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -42,6 +43,32 @@ type metrics struct {
 	softLimits                                                  metric.Int64Counter
 	active                                                      metric.Int64UpDownCounter
 	methods                                                     map[string]metric.MeasurementOption // attributes of active
+	queries                                                     queryNames
+}
+
+// maxQueryNames bounds the names of GraphQL operations with a separate label.
+const maxQueryNames = 100
+
+// queryNames contains the names of GraphQL operations that have a label. The zero value is empty.
+type queryNames struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+// label returns the name itself, or other for a name beyond the bound.
+func (q *queryNames) label(name string) string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case name == "" || q.names[name]:
+		return name
+	case len(q.names) >= maxQueryNames:
+		return other
+	case q.names == nil:
+		q.names = map[string]bool{}
+	}
+	q.names[name] = true
+	return name
 }
 
 // attributes returns the attributes of a measurement. Attributes with an empty value are left out.
@@ -69,7 +96,7 @@ func (m *metrics) open(provider metric.MeterProvider) error {
 	m.clientDuration = histogram("http.client.request.duration", "time from a request to the upstream until its response headers", conventional...)
 	m.waits = histogram("weir.wait.duration", "time that requests waited, by client and reason", .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
 	m.requests = counter("weir.requests", "{request}", "completed requests, by cache outcome")
-	m.spent = counter("weir.spent", "{request}", "requests that consumed upstream quota")
+	m.spent = counter("weir.spent", "{request}", "consumed upstream quota: requests, and costs of GraphQL calls")
 	m.saved = counter("weir.saved", "{request}", "responses that consumed no quota and would have without Weir")
 	m.admissions = counter("weir.admissions", "{admission}", "decided claims for a permit, by client and outcome")
 	m.polls = counter("weir.polls", "{request}", "requests for statistics that the upstream had not computed yet")
@@ -162,7 +189,8 @@ func (m *metrics) Observer(upstream string) func(*proxy.Record) {
 			}
 		}
 		if r.Spent > 0 {
-			m.spent.Add(ctx, int64(r.Spent), attributes(clientKey.String(r.ClientLabel()), operationKey.String(r.Operation), resourceKey.String(resource)))
+			m.spent.Add(ctx, int64(r.Spent), attributes(clientKey.String(r.ClientLabel()), operationKey.String(r.Operation), resourceKey.String(resource),
+				semconv.GraphQLOperationName(m.queries.label(r.Query))))
 		}
 		if r.Polls > 0 {
 			m.polls.Add(ctx, int64(r.Polls))

@@ -8,7 +8,7 @@
  * @typedef {{account: string, kind: string, in_flight: number, concurrent: number, blocked_until?: string, closed_since?: string,
  *   budgets: Budget[]|null, waiting?: number, forecasts?: Record<string, Forecast>,
  *   clients?: Record<string, {waiting?: number, denied?: number}>}} Account
- * @typedef {{id: string, start: string, method: string, route: string, operation: string, account: string, client?: string, tag?: string,
+ * @typedef {{id: string, start: string, method: string, route: string, operation: string, graphql_operation?: string, account: string, client?: string, tag?: string,
  *   resource: string, status: number, bytes: number, elapsed_ns: number, cache: string, background?: boolean, waited_ns: number,
  *   attempts: number, spent: number, error?: string, trace_id?: string, outcome: string, result: string, why: string,
  *   stages?: {name: string, start_ns: number, elapsed_ns: number, detail?: string, failed?: boolean}[]}} Request

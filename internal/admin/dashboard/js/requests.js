@@ -14,8 +14,8 @@ const drawer = /** @type {HTMLDialogElement} */ (byId("drawer"));
 /** The requests at the time of the pause, or null while the list is live. */
 let paused = null;
 
-/** Returns the operation of a request, or its route if the operation is unknown. */
-const operationOf = (r) => (r.operation && r.operation !== "unknown" ? r.operation : r.route);
+/** Returns the operation of a request with the name of its GraphQL operation, or its route if the operation is unknown. */
+const operationOf = (r) => (r.graphql_operation ? `${r.operation} ${r.graphql_operation}` : r.operation && r.operation !== "unknown" ? r.operation : r.route);
 const clientOf = (r) => (r.background ? "background" : r.client || r.account || "–");
 
 function filterRequests() {
@@ -23,7 +23,7 @@ function filterRequests() {
   const result = form.outcome.value;
   return (paused ?? model.requests)
     .filter((r) => !result || r.result === result)
-    .filter((r) => !text || [r.operation, r.route, r.client, r.tag, r.account, r.cache, r.method, String(r.status), r.id, r.error].some((s) => s?.toLowerCase().includes(text)));
+    .filter((r) => !text || [r.operation, r.graphql_operation, r.route, r.client, r.tag, r.account, r.cache, r.method, String(r.status), r.id, r.error].some((s) => s?.toLowerCase().includes(text)));
 }
 
 const createPill = (outcome) => el("span", { class: "pill", "data-outcome": outcome }, outcome);
@@ -89,10 +89,11 @@ function recordList(r) {
     ["Duration", formatNanoseconds(r.elapsed_ns)],
     ["Queued", formatNanoseconds(r.waited_ns)],
     ["Forwarded", plural(r.attempts, "time")],
-    ["Quota spent", plural(r.spent ?? 0, "request")],
+    ["Quota spent", plural(r.spent ?? 0, r.resource === "graphql" ? "point" : "request")],
     ["Cache-Status", r.cache || "–"],
     ["Request ID", r.id],
   ];
+  if (r.graphql_operation) rows.push(["GraphQL operation", r.graphql_operation]);
   if (r.tag) rows.push(["Tag", r.tag]);
   if (r.trace_id) rows.push(["Trace", r.trace_id]);
   if (r.error) rows.push(["Error", r.error]);
