@@ -39,7 +39,7 @@ func Draw(seed uint64) Scenario {
 	if rng.IntN(2) == 0 {
 		s.MaxPrice, s.Overestimate = 1+rng.IntN(60), 1+2*rng.Float64()
 		// The first requests of a window with an unknown limit must fit.
-		s.Upstream.GraphQL = policy.Window{Max: (20 + rng.IntN(40)) * s.MaxPrice, Window: rules.Primary.Window}
+		s.Upstream.GraphQL = policy.Window{Max: (6 + rng.IntN(30)) * s.MaxPrice, Window: rules.Primary.Window}
 		s.Upstream.ReportedCosts = max(0, 2*rng.Float64()-1)
 	}
 	return s
