@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -37,7 +38,10 @@ type queryCosts struct {
 }
 
 // pricedCall is a call with its upper estimate and its true cost.
-type pricedCall struct{ estimate, cost int }
+type pricedCall struct {
+	upper float64
+	cost  int
+}
 
 // windowUse is the use of a window that the last response reported.
 type windowUse struct {
@@ -55,41 +59,39 @@ func newCosts() *costs {
 	return &costs{queries: queries, uses: uses}
 }
 
-// predict returns the estimate for a call: the upper estimate, or a lower estimate after several calls of its query. It is
-// not below the ratio of any recent call.
-func (c *costs) predict(query string, upper int) int {
+// predict returns the estimate for a call: its upper estimate rounded up, or a lower estimate after several calls of its
+// query. Each recent call bounds the ratio of cost and upper estimate. The prediction is the lowest upper bound, but not below
+// any lower bound, because the ratio may depend on the variables.
+func (c *costs) predict(query string, upper float64) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	highest := int(math.Ceil(upper))
 	q, ok := c.queries.Get(query)
 	if !ok {
-		return upper
+		return highest
 	}
-	n, estimate := min(q.n, recentCosts), 1
-	if n < leastCosts {
-		estimate = upper
-	}
+	n, lowest := min(q.n, recentCosts), 1
 	for _, p := range q.recent[:n] {
-		estimate = max(estimate, p.scaled(upper))
+		least, most := p.bounds(upper)
+		if lowest = max(lowest, least); n >= leastCosts {
+			highest = min(highest, most)
+		}
 	}
-	return estimate
+	return max(lowest, highest)
 }
 
-// scaled returns the cost of a call with another upper estimate. Both numbers of p are rounded to integers: the cost to the
-// nearest one, and the estimate up. So a call with a low estimate says little about calls with a high one.
-func (p pricedCall) scaled(upper int) int {
-	switch {
-	case p.estimate == upper:
-		return p.cost
-	case p.cost > p.estimate:
-		return (upper*p.cost + p.estimate - 1) / p.estimate
-	case p.estimate == 1:
-		return upper
+// bounds returns the bounds of the cost of a call with another upper estimate and the same ratio. The upstream rounds costs to
+// the nearest integer, so a call with a low cost says little about calls with a high one.
+func (p pricedCall) bounds(upper float64) (least, most int) {
+	if p.upper == upper {
+		return p.cost, p.cost
 	}
-	return min(upper, ((2*p.cost+1)*upper+p.estimate-1)/(2*(p.estimate-1)))
+	scaled := func(cost float64) int { return int(math.Round(cost * upper / p.upper)) }
+	return scaled(float64(p.cost) - 0.5), scaled(float64(p.cost) + 0.5)
 }
 
 // observe adds the true cost of a call.
-func (c *costs) observe(query string, upper, cost int) {
+func (c *costs) observe(query string, upper float64, cost int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q, ok := c.queries.Get(query)
@@ -143,7 +145,7 @@ func (c *costs) end(p *Permit, o *Outcome) (cost int) {
 		return 0
 	}
 	u.last.Used = max(last.Used, o.Rate.Used)
-	if grown := o.Rate.Used - last.Used; alone && grown > 0 && grown <= p.MaxCost {
+	if grown := o.Rate.Used - last.Used; alone && grown > 0 && float64(grown) <= math.Ceil(p.MaxCost) {
 		return grown
 	}
 	return 0

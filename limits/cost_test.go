@@ -13,7 +13,7 @@ import (
 )
 
 // call is a GraphQL call with an upper estimate.
-func call(query string, upper int) Claim {
+func call(query string, upper float64) Claim {
 	return Claim{Operation: "graphql", Resource: policy.GraphQL, Points: 1, Query: query, MaxCost: upper}
 }
 
@@ -60,9 +60,14 @@ func TestEstimateOfAQueryFallsAfterEqualCosts(t *testing.T) {
 }
 
 func TestEstimateWithOtherVariablesKeepsTheRatio(t *testing.T) {
-	for _, c := range []struct{ upper, cost, next, want int }{
-		{200, 100, 400, 202}, {200, 100, 100, 51}, {100, 50, 2000, 1020},
-		{1, 1, 50, 50}, {2, 1, 100, 100}, // a low estimate says little
+	for _, c := range []struct {
+		upper float64
+		cost  int
+		next  float64
+		want  int
+	}{
+		{200, 100, 400, 201}, {200, 100, 100, 50}, {100, 50, 2000, 1010}, {1.4, 1, 1.4, 1},
+		{1, 1, 50, 50}, {2, 1, 100, 75}, // a low cost says little
 		{10, 20, 5, 10}, // above the upper estimate
 	} {
 		e := newCosts()
@@ -70,17 +75,17 @@ func TestEstimateWithOtherVariablesKeepsTheRatio(t *testing.T) {
 			e.observe("q", c.upper, c.cost)
 		}
 		if got := e.predict("q", c.next); got != c.want {
-			t.Errorf("cost %d of at most %d: got %d of at most %d, want %d", c.cost, c.upper, got, c.next, c.want)
+			t.Errorf("cost %d of at most %v: got %d of at most %v, want %d", c.cost, c.upper, got, c.next, c.want)
 		}
 	}
 }
 
-// An upstream rounds the cost of a query to the nearest number, and Weir rounds its upper estimate up.
+// The upstream rounds the cost of a call to the nearest integer.
 func TestEstimateIsNotBelowTheCost(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e, factor := newCosts(), rapid.Float64Range(1, 4).Draw(t, "factor")
 		for i, exact := range rapid.SliceOfN(rapid.Float64Range(0.01, 5000), 1, 40).Draw(t, "exact costs") {
-			cost, upper := max(1, int(math.Round(exact))), max(1, int(math.Ceil(exact*factor)))
+			cost, upper := max(1, int(math.Round(exact))), max(1, exact*factor)
 			if estimate := e.predict("q", upper); estimate < cost {
 				t.Fatalf("call %d: got estimate %d, and cost %d", i, estimate, cost)
 			}

@@ -71,10 +71,10 @@ type Claim struct {
 	// Cost is the quota that the request needs in the primary window of Resource. Zero counts as 1, the cost of a request
 	// that is no GraphQL call.
 	Cost int
-	// Query identifies a GraphQL operation, and MaxCost is the upper estimate of the cost of the call. If MaxCost is set,
-	// [Limiter.Acquire] sets Cost.
+	// Query identifies a GraphQL operation, and MaxCost is the upper estimate of the cost of the call, without rounding. If
+	// MaxCost is set, [Limiter.Acquire] sets Cost.
 	Query   string
-	MaxCost int
+	MaxCost float64
 	// CPU is the CPU time that the upstream is expected to need.
 	CPU time.Duration
 	// Client is the name of the client, Group is the name of its group or empty, and Clients divides the budgets among the

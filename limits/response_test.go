@@ -2,6 +2,7 @@ package limits
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 )
@@ -78,6 +79,26 @@ func TestClassifyLimitDistinguishesPrimaryAndSecondary(t *testing.T) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+func TestReadCostOfAGraphQLCall(t *testing.T) {
+	for body, want := range map[string]struct {
+		cost     int
+		executed bool
+	}{
+		`{"data":{"viewer":null,"rateLimit":{"cost":7,"used":20}}}`:                                    {7, true},
+		`{"data":{"rateLimit":{"cost":7}},"errors":[{"type":"NOT_FOUND"}]}`:                            {7, true},
+		`{"data":{"viewer":{"login":"a"}}}`:                                                            {0, true},
+		`{"data":{"rateLimit":{"cost":-7}}}`:                                                           {0, true},
+		`{"data":null,"errors":[{"type":"INVALID"}]}`:                                                  {0, false},
+		`{"errors":[{"message":"bad"}]}`:                                                               {0, false},
+		`{"data":{"rateLimit":{"cost":7},"nodes":[` + strings.Repeat(`{"login":"a"},`, 600) + `trunca`: {0, true},
+		`{"data":{"rateLimit":{"cost":"many"}}}`:                                                       {0, true},
+	} {
+		if cost, executed := ReadCost([]byte(body)); cost != want.cost || executed != want.executed {
+			t.Errorf("%.80s: got %d, %v; want %d, %v", body, cost, executed, want.cost, want.executed)
+		}
 	}
 }
 

@@ -99,6 +99,9 @@ type GraphQLCall struct {
 // ReachesOthers reports whether the response may depend on repositories that Repositories does not list.
 func (c *GraphQLCall) ReachesOthers() bool { return c.outside != "" || len(c.Repositories) == 0 }
 
+// UpperCost returns Cost before its rounding up, at least 1.
+func (c *GraphQLCall) UpperCost() float64 { return max(1, float64(c.Requests)/requestsPerPoint) }
+
 // These constants bound the work for one body.
 const (
 	maxGraphQLText    = 256 << 10 // bytes of the query as JSON

@@ -214,6 +214,7 @@ func TestParseGraphQLReportsFacts(t *testing.T) {
 				Repositories: []string{"octo/hello"}, ReportsCost: true,
 			}},
 		{"the alias of rateLimit", `{ r: rateLimit { cost } rateLimit { c: cost } }`, `{}`, GraphQLCall{Kind: "query", Depth: 2, Fields: 4, RootFields: []string{"rateLimit"}}},
+		{"a dry run", `{ rateLimit(dryRun: true) { cost } }`, `{}`, GraphQLCall{Kind: "query", Depth: 2, Fields: 2, RootFields: []string{"rateLimit"}}},
 		{"node IDs of a query", `query($ids: [ID!]!) { ...roots } fragment roots on Query { node(id: "A") { id } nodes(ids: $ids) { id } user(id: "no") { id } }`, `{"ids":["B","C","B"]}`, GraphQLCall{
 			Kind: "query", Depth: 2, Fields: 6, RootFields: []string{"node", "nodes", "user"}, NodeIDs: []string{"A", "B", "C"},
 		}},

@@ -140,7 +140,9 @@ func (g *Gateway) classify(ex *exchange) error {
 		}
 		ex.graphQL, ex.invalid = policy.ParseGraphQL(body)
 		ex.operation = op.ForCall(ex.graphQL)
-		ex.record.Query = ex.graphQL.Operation[:min(len(ex.graphQL.Operation), maxQueryName)]
+		if name := ex.graphQL.Operation; !ex.isSecret(name) {
+			ex.record.Query = name[:min(len(name), maxQueryName)]
+		}
 	}
 	ex.record.Route, ex.record.Operation = ex.route, op.ID
 	ex.resource = g.Resources.of(ex.claimScope, ex.identity.Caller.Kind, op.Resource)

@@ -1,11 +1,14 @@
 package proxy
 
 import (
+	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -70,5 +73,68 @@ func TestGraphQLRulesOfAClient(t *testing.T) {
 		r := w.graphQL("/graphql?query=mutation", "{viewer{login}}")
 		w.want("status of a query in the URL", r.StatusCode, http.StatusForbidden)
 		w.want("requests upstream", w.upstreamSaw(), 0)
+	})
+}
+
+// chargeGraphQL is an upstream that charges the given costs one after another. report returns the body of a response.
+func chargeGraphQL(costs []int, report func(cost int) string) http.HandlerFunc {
+	used, calls, reset := 0, 0, time.Now().Add(time.Hour).Unix()
+	return func(w http.ResponseWriter, _ *http.Request) {
+		cost := costs[min(calls, len(costs)-1)]
+		calls++
+		used += cost
+		for name, value := range map[string]any{"Limit": 5000, "Used": used, "Remaining": 5000 - used, "Reset": reset, "Resource": policy.GraphQL} {
+			w.Header().Set("X-Ratelimit-"+name, fmt.Sprint(value))
+		}
+		_, _ = io.WriteString(w, report(cost))
+	}
+}
+
+// heavy is a query that may cost 52 points.
+const heavy = `query Heavy{repository(owner:"a",name:"b"){pullRequests(first:100){nodes{repository{issues(first:50){nodes{labels(first:30){nodes{id}}}}}}}} rateLimit{cost}}`
+
+func TestGraphQLCallsSpendTheirCost(t *testing.T) {
+	withCost := func(cost int) string { return fmt.Sprintf(`{"data":{"rateLimit":{"cost":%d}}}`, cost) }
+	padded := func(cost int) string { return `{"data":{"name":"` + strings.Repeat("x", 20_000) + `"}}` }
+	for _, c := range []struct {
+		name   string
+		report func(cost int) string
+		costs  []int
+		spent  []int
+	}{
+		{"the body has the cost", withCost, []int{51, 40}, []int{51, 40}},
+		{"the body is long", padded, []int{51, 40, 30}, []int{52, 40, 30}},
+		{"the use grows too fast", padded, []int{51, 400}, []int{52, 52}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, chargeGraphQL(c.costs, c.report))
+				used := 0
+				for i, want := range c.spent {
+					r := w.graphQL("/graphql", heavy)
+					w.want("body", r.body, c.report(c.costs[i]))
+					record := w.gateway.Recent()[0]
+					w.want("spent", record.Spent, want)
+					w.want("name", record.OperationName(), record.Operation+" Heavy")
+					used += c.costs[i]
+					b, _ := w.gateway.Ledger.Budget(policy.Caller{Kind: policy.User, Account: "account of Bearer a"}, policy.GraphQL)
+					w.want("used", b.Used, used)
+				}
+			})
+		})
+	}
+}
+
+func TestGraphQLCallReservesItsEstimate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, chargeGraphQL([]int{4940, 51}, func(int) string { return `{"data":{}}` }))
+		w.graphQL("/graphql", "{viewer{login}}")
+		w.want("first", w.graphQL("/graphql", heavy).StatusCode, http.StatusOK) // 60 points are left
+		r := w.graphQL("/graphql", heavy)
+		w.want("second", r.StatusCode, http.StatusTooManyRequests)
+		if status := r.Header.Get("Cache-Status"); !strings.Contains(status, "detail=primary") {
+			t.Errorf("got Cache-Status %q", status)
+		}
+		w.want("requests upstream", w.upstreamSaw(), 2)
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -124,6 +125,63 @@ func checkEstimate(t *tester, query string, cost int) float64 {
 		t.Errorf("estimated cost %d, error %v, want at least %d: %s", call.Cost, err, cost, query)
 	}
 	return float64(call.Cost) / float64(cost)
+}
+
+// TestLearnedEstimatesAreWithinFivePercent checks that the gateway's limiter learns what repeated queries cost, with and
+// without the cost in the body.
+func TestLearnedEstimatesAreWithinFivePercent(t *testing.T) {
+	const nested = `query($n: Int!) { repository(owner: "acme", name: "monolith") { pullRequests(first: $n) { nodes { repository { issues(first: $n) { nodes { labels(first: 30) { nodes { id } } } } } } } } `
+	type call struct {
+		query string
+		n     int
+	}
+	var calls []call
+	for _, query := range []string{
+		nested + "rateLimit { cost } }", nested + "}",
+		inRepository(`pullRequests(first: 100) { nodes { labels(first: 1) @skip(if: true) { nodes { id } } repository { issues(first: 49) { nodes { comments(first: 9) { nodes { id } } } } } } }`),
+		inRepository(`id`),
+	} {
+		for _, n := range []int{10, 40, 100} {
+			calls = append(calls, call{query, n})
+		}
+	}
+	runWithService(t, func(t *tester) {
+		limiter := limits.NewLimiter(limits.NewMemory(limits.Rules{Limits: policy.DefaultLimits()}))
+		caller := policy.Caller{Kind: policy.User, Account: "owner"}
+		for round := range 10 {
+			t.s.meter.reset()
+			used := 0
+			for _, c := range calls {
+				body, err := json.Marshal(map[string]any{"query": c.query, "variables": map[string]any{"n": c.n}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				parsed, err := policy.ParseGraphQL(body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				claim := limits.Claim{Operation: policy.GraphQL, Resource: policy.GraphQL, Points: 1, Query: parsed.Hash, MaxCost: parsed.UpperCost()}
+				permit, err := limiter.Acquire(t.Context(), claim, caller, time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				w := t.do("owner", http.MethodPost, "/graphql", string(body))
+				rate, _ := limits.ReadRate(w.Header())
+				outcome := limits.Outcome{Sent: true, Answered: true, Ended: true, Succeeded: true, Rate: rate}
+				if parsed.ReportsCost {
+					outcome.Cost, _ = limits.ReadCost(w.Body.Bytes())
+				}
+				if _, err := limiter.Settle(t.Context(), *permit, outcome); err != nil {
+					t.Fatal(err)
+				}
+				cost := rate.Used - used
+				used = rate.Used
+				if estimate := permit.Cost; estimate < cost || round >= 5 && float64(estimate) > 1.05*float64(cost) {
+					t.Errorf("round %d: estimated %d, at first %d, and charged %d: n %d, %.90s", round, estimate, parsed.Cost, cost, c.n, c.query)
+				}
+			}
+		}
+	})
 }
 
 func TestGraphQLRefusesCallsAboveALimit(t *testing.T) {
