@@ -48,7 +48,8 @@ type windowUse struct {
 	inProgress int
 	// mixed means that calls overlapped, so the reported use does not tell what each of them cost.
 	mixed bool
-	last  Rate // zero if the upstream may have counted a call since
+	last  Rate      // zero if the upstream may have counted a call since
+	at    time.Time // of the last response
 	// unsureUntil is the time until which the upstream may count a call without a response.
 	unsureUntil time.Time
 }
@@ -117,36 +118,37 @@ func (c *costs) begin(p *Permit) {
 	u.mixed = u.mixed || u.inProgress > 1
 }
 
-// end records the outcome of a call. It returns the growth of the reported use since the previous response, or zero if
-// another call may have caused it.
-func (c *costs) end(p *Permit, o *Outcome) (cost int) {
+// end records the outcome of a call. It returns the growth of the reported use since the previous response and the time of
+// that response. The growth is zero if another call of this process may have caused it.
+func (c *costs) end(p *Permit, o *Outcome) (grown int, since time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u, ok := c.uses.Get(accountResource{p.Account, p.Resource})
 	if !ok || u.inProgress == 0 { // removed during the call
-		return 0
+		return 0, since
 	}
 	u.inProgress--
 	alone, last, now := !u.mixed, u.last, time.Now()
 	u.mixed = u.mixed && u.inProgress > 0
 	switch {
 	case !o.Sent:
-		return 0
+		return 0, since
 	case !o.Answered || o.Resent > 0:
 		u.unsureUntil = now.Add(time.Duration(linger) * time.Microsecond)
 	}
 	if o.Rate.Limit == 0 || o.Rate.Resource != p.Resource || now.Before(u.unsureUntil) {
 		u.last = Rate{}
-		return 0
+		return 0, since
 	}
-	u.last = o.Rate
+	since = u.at
+	u.last, u.at = o.Rate, now
 	apart := o.Rate.Reset.Sub(last.Reset).Abs().Microseconds()
 	if last.Limit != o.Rate.Limit || apart > resetJitter { // another window
-		return 0
+		return 0, since
 	}
 	u.last.Used = max(last.Used, o.Rate.Used)
-	if grown := o.Rate.Used - last.Used; alone && grown > 0 && float64(grown) <= math.Ceil(p.MaxCost) {
-		return grown
+	if grown = o.Rate.Used - last.Used; !alone || grown < 0 || float64(grown) > math.Ceil(p.MaxCost) {
+		return 0, since
 	}
-	return 0
+	return grown, since
 }

@@ -162,7 +162,7 @@ func TestReportedUseShowsTheCost(t *testing.T) {
 // busyLedger is a ledger that other processes use, too.
 type busyLedger struct{ *Memory }
 
-func (busyLedger) Alone(string, string) bool { return false }
+func (busyLedger) Alone(string, string, time.Time) bool { return false }
 
 func TestReportedUseOfOtherReplicasShowsNoCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -28,8 +28,8 @@ type Ledger interface {
 	// context, because it never waits for a store. If this process knows nothing about the resource, known is false, and
 	// b is the documented budget of the kind.
 	Budget(caller policy.Caller, resource string) (b Budget, known bool)
-	// Alone reports whether, as far as this process knows, no other process uses a resource of an account.
-	Alone(account, resource string) bool
+	// Alone reports whether, as far as this process knows, no other process has used a resource of an account since a time.
+	Alone(account, resource string, since time.Time) bool
 	// Resources returns the resources that have a window in an account, ordered as [policy.CompareResources] does.
 	Resources(ctx context.Context, account string) ([]string, error)
 	// Accounts returns at most the given number of known accounts.

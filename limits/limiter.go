@@ -386,8 +386,8 @@ func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) (c
 
 // learnCost learns the true cost of a GraphQL call. It sets the cost of the outcome if only the reported use shows it.
 func (l *Limiter) learnCost(p *Permit, o *Outcome) {
-	grown := l.costs.end(p, o)
-	if o.Cost == 0 && grown > 0 && l.ledger.Alone(p.Account, p.Resource) {
+	grown, since := l.costs.end(p, o)
+	if o.Cost == 0 && grown > 0 && l.ledger.Alone(p.Account, p.Resource, since) {
 		o.Cost = grown
 	}
 	if o.Cost > 0 && o.Succeeded && o.Limited == NotLimited && p.Query != "" {

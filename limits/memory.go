@@ -280,7 +280,7 @@ func (m *Memory) Budget(caller policy.Caller, resource string) (b Budget, known 
 }
 
 // Alone implements [Ledger]. No other process uses the ledger.
-func (*Memory) Alone(string, string) bool { return true }
+func (*Memory) Alone(string, string, time.Time) bool { return true }
 
 // Resources implements [Ledger] and never fails.
 func (m *Memory) Resources(_ context.Context, name string) ([]string, error) {

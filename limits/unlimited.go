@@ -3,6 +3,7 @@ package limits
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -28,7 +29,7 @@ func (Unlimited) Budget(_ policy.Caller, resource string) (b Budget, known bool)
 }
 
 // Alone implements [Ledger].
-func (Unlimited) Alone(string, string) bool { return true }
+func (Unlimited) Alone(string, string, time.Time) bool { return true }
 
 // Resources implements [Ledger].
 func (Unlimited) Resources(context.Context, string) ([]string, error) { return nil, nil }

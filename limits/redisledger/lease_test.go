@@ -496,3 +496,54 @@ func TestRefusedClaimKeepsNoTokens(t *testing.T) {
 		}
 	})
 }
+
+func TestReplicaIsAloneUntilAnotherUsesTheResource(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		check := func(name string, want bool) {
+			p.Helper()
+			if got := p.r1.Alone("a", policy.Core, time.Now().Add(-time.Second)); got != want {
+				p.Errorf("%s: got %v, want %v", name, got, want)
+			}
+		}
+		check("before the first claim", false)
+		p.spend(p.r1, 1, 2, true)
+		check("after claims", true)
+		p.spend(p.r2, 1, 2, false)
+		p.heartbeat(p.r2)
+		p.spend(p.r1, 1, 1, true)
+		check("while the other replica has tokens", false)
+		if p.r1.Alone("a", policy.Core, time.Now().Add(-2*time.Minute)) {
+			p.Error("two minutes ago is too early to know")
+		}
+		p.disconnect(p.r1)
+		check("without Redis", false)
+	})
+}
+
+func TestLeaseKeepsTrueCosts(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		reset := time.Now().Add(time.Hour).Truncate(time.Second)
+		heavy := func(cost int) limits.Claim {
+			c := p.claim(1)
+			c.Cost = cost
+			return c
+		}
+		report := func(used, cost int) limits.Outcome {
+			return limits.Outcome{Sent: true, Answered: true, Ended: true, Cost: cost, Rate: limits.Rate{
+				Limit: 100, Used: used, Reset: reset, Date: time.Now().Truncate(time.Second), Resource: policy.Core,
+			}}
+		}
+		first := heavy(1)
+		p.admit(p.r1, first)
+		p.settle(first, report(1, 0))
+		c := heavy(60)
+		if !p.admit(p.r1, c) || p.admit(p.r2, heavy(40)) {
+			p.Fatal("the replicas do not share the estimate")
+		}
+		p.settle(c, report(21, 20))
+		p.heartbeat(p.r1)
+		if p.admit(p.r2, heavy(80)) || !p.admit(p.r2, heavy(79)) {
+			p.Error("the other replica does not get what the true cost leaves")
+		}
+	})
+}

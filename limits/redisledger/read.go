@@ -87,12 +87,15 @@ func (l *Ledger) Budget(caller policy.Caller, res string) (b limits.Budget, know
 	return a.part.Budget(caller, res, l.rules.Load(), l.now()), known
 }
 
-// Alone implements [limits.Ledger]. A replica keeps tokens of a window until a minute after its last claim.
-func (l *Ledger) Alone(account, res string) bool {
+// Alone implements [limits.Ledger]. A replica has tokens of a window until activeTime after its last claim.
+func (l *Ledger) Alone(account, res string, since time.Time) bool {
+	if l.isLost() || time.Since(since) > activeTime {
+		return false
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.accounts[l.canonical(account)]
-	return a != nil && a.offset != nil && a.part.Others(limits.WindowBudget(res)) == 0
+	return a != nil && a.part.Others(limits.WindowBudget(res)) == 0
 }
 
 // Resources implements [limits.Ledger]. While Redis is lost, it returns the resources that this replica knows.
