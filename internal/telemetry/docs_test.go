@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy"
 )
 
 // description describes a metric that is documented or exported.
@@ -101,6 +102,7 @@ func TestMetricsMatchTheirDocumentation(t *testing.T) {
 	w.Reloaded(errors.New("line 1"))
 	w.SoftLimitReached("account", "builds", policy.Core, "50")
 	w.Observer("api.example.com")(fullRecord())
+	w.Observer("api.example.com")(&proxy.Record{Method: "POST", Route: "/graphql", Operation: "graphql", Query: "Viewer", Resource: "graphql", Status: 200, Outcome: "bypass", Spent: 51})
 	response := httptest.NewRecorder()
 	w.ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
 	w.Close()

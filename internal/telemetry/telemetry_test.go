@@ -246,6 +246,22 @@ func TestObserverCountsRequests(t *testing.T) {
 	)
 }
 
+func TestSpentQuotaNamesGraphQLOperations(t *testing.T) {
+	w := opened(t)
+	observe := w.Observer("api.example.com")
+	for i := range 2 * maxQueryNames {
+		observe(&proxy.Record{Operation: "graphql", Query: fmt.Sprint("Query", i), Client: "builds", Resource: "graphql", Spent: 51})
+	}
+	observe(&proxy.Record{Operation: "graphql", Query: "Query0", Client: "builds", Resource: "graphql", Spent: 2})
+	text := w.scrape(false)
+	assertContains(t, text,
+		`weir_spent_total{graphql_operation_name="Query0",weir_client="builds",weir_operation="graphql",weir_resource="graphql"} 53`,
+		`weir_spent_total{graphql_operation_name="_OTHER",weir_client="builds",weir_operation="graphql",weir_resource="graphql"} 5100`)
+	if n := strings.Count(text, "\nweir_spent_total{"); n != maxQueryNames+1 {
+		t.Errorf("got %d series, want %d", n, maxQueryNames+1)
+	}
+}
+
 func TestSeriesAreBounded(t *testing.T) {
 	w := opened(t)
 	observe := w.Observer("api.example.com")
