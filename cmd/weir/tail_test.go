@@ -27,6 +27,7 @@ import (
 func sampleRecords() []*proxy.Record {
 	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	return []*proxy.Record{
+		{ID: "6", Start: at, Method: "POST", Route: "/graphql", Operation: "graphql", Query: "PullRequestList", Account: "octo-bot", Client: "builds", Outcome: "bypass", Status: 200, Elapsed: 80 * time.Millisecond, Cache: "weir; fwd=method; fwd-status=200", Attempts: 1, Spent: 51, Resource: "graphql"},
 		{ID: "1", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Client: "builds", Tag: "acme/widgets", Outcome: "miss", Status: 200, Elapsed: 42 * time.Millisecond, Cache: "weir; fwd=uri-miss; fwd-status=200; stored; ttl=60", Attempts: 1, Spent: 1, Resource: "core", Stages: []proxy.Stage{
 			{Name: "queue", Start: 100 * time.Microsecond, Elapsed: 2 * time.Millisecond, Detail: "concurrency"},
 			{Name: "attempt", Start: 2100 * time.Microsecond, Elapsed: 39 * time.Millisecond, Detail: "200"},
