@@ -298,8 +298,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	a.Enforced = a.Enforced || o.Enforces()
 	w := a.window(r, cmp.Or(o.Rate.Resource, p.Resource))
 	if o.Rate.Limit != 0 {
-		w.learn(o.Rate, sent, now)
-		if v != nil {
+		if w.learn(o.Rate, sent, now) && v != nil {
 			w.reported += cost
 		}
 	} else if v != nil {

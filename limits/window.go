@@ -180,8 +180,8 @@ func (w *window) fits(p report, now int64, r *Rules, cost int64, batch bool, oth
 }
 
 // learn adds the rate headers of a response. sent is the time of the grant, or zero if the time is unknown. Responses
-// arrive in any order, so the highest reported use counts. Reports of ended windows are ignored.
-func (w *window) learn(r Rate, sent, now int64) {
+// arrive in any order, so the highest reported use counts. For a report of an ended window, learn returns false.
+func (w *window) learn(r Rate, sent, now int64) (open bool) {
 	w.expire(now)
 	p := report{Reset: r.Reset.UnixMicro(), Limit: int64(r.Limit), Used: int64(r.Used), Responses: 1}
 	switch {
@@ -194,11 +194,12 @@ func (w *window) learn(r Rate, sent, now int64) {
 	}
 	p.MaxOffset = min(p.MaxOffset, now+longestReset-p.Reset)
 	if w.LastReset != 0 && p.Reset <= w.LastReset+resetJitter || p.reopens() <= now {
-		return
+		return false
 	}
 	// The reported count includes every unconfirmed request that ended before this request was sent.
 	w.Unconfirmed.removeUntil(sent - 1)
 	w.add(p, func(old, added int64) int64 { return old + added })
+	return true
 }
 
 // merge adds a report of another replica.

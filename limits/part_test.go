@@ -1,0 +1,40 @@
+package limits
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// A response about an ended window is not part of a report of the open window.
+func TestLateResponsesAreNotReported(t *testing.T) {
+	rules := Rules{Limits: policy.DefaultLimits()}
+	part, budget := NewPart("a", policy.User), WindowBudget(policy.GraphQL)
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	reset := now.Add(10 * time.Second)
+	grant := func(id uint64) Permit {
+		t.Helper()
+		c := Claim{ID: id, Kind: policy.User, Operation: policy.GraphQL, Resource: policy.GraphQL, Points: 1, Cost: 20}
+		if d := part.Admit(c, &rules, now.UnixMicro()); !d.Granted {
+			t.Fatalf("claim %d: refused for %s", id, d.Reason)
+		}
+		return Permit{Claim: c}
+	}
+	settle := func(name string, p Permit, used int, reset time.Time, want int64) {
+		t.Helper()
+		part.Settle(p, using(used, reset), &rules, now.UnixMicro())
+		if u := part.Use(budget, now.UnixMicro()); u.Reported != want || u.Total() != 0 {
+			t.Errorf("%s: got %d reported and %d in use, want %d and 0", name, u.Reported, u.Total(), want)
+		}
+	}
+	p, late := grant(1), grant(2)
+	now = now.Add(time.Second)
+	part.Settle(p, using(20, reset), &rules, now.UnixMicro())
+	if u := part.Use(budget, now.UnixMicro()); u.Reported != 20 || u.Held != 20 {
+		t.Errorf("before the reset: got %d reported and %d held, want 20 and 20", u.Reported, u.Held)
+	}
+	now = reset.Add(5 * time.Second)
+	settle("late response", late, 40, reset, 0)
+	settle("response about the open window", grant(3), 20, reset.Add(time.Hour), 20)
+}
