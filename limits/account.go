@@ -77,7 +77,8 @@ type reservation struct {
 	abandoned bool
 }
 
-// hold is the cost that a reservation holds in one log. cpu marks CPU time, and quota marks the cost in the window.
+// hold is the cost that a reservation holds in one log. cpu marks CPU time. quota marks the log of a client, group or tag in
+// the window.
 type hold struct {
 	log        *slidingLog
 	cost       int64
@@ -278,7 +279,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		a.remove(v)
 	} else if v != nil {
 		if o.Cost > 0 {
-			v.setCost(int64(min(o.Cost, maxCost)))
+			v.setCost(int64(min(o.Cost, costCeiling)))
 		}
 		sent, cost = v.granted, v.cost
 		v.raiseCPU(r.Milliseconds(o.Elapsed), o.Answered)
@@ -348,7 +349,7 @@ func (v *reservation) raiseCPU(taken int64, final bool) {
 	}
 }
 
-// setCost replaces the cost in the window, and in the budgets of its clients, by the true cost.
+// setCost replaces the estimate by the true cost, in the window and in the budgets of the claim's client, group and tag.
 func (v *reservation) setCost(cost int64) {
 	v.window.inUse += cost - v.cost
 	v.cost = cost

@@ -12,14 +12,14 @@ const (
 	// maxQueries bounds the queries with learned costs, and maxUses the windows with a known use. The least recently used
 	// are removed first.
 	maxQueries, maxUses = 4096, 4096
-	// recentCosts is the number of calls of a query that an estimate considers. An estimate needs leastCosts calls.
-	recentCosts, leastCosts = 8, 3
-	// maxCost bounds the cost of one request. No window of the upstream has so many tokens.
-	maxCost = 1_000_000
+	// recentCalls is the number of calls of a query that an estimate considers. Fewer than minCalls calls do not lower it.
+	recentCalls, minCalls = 8, 3
+	// costCeiling bounds the cost of one request. No window of the upstream has so many tokens.
+	costCeiling = 1_000_000
 )
 
-// costs predicts the costs of GraphQL calls from the true costs of recent calls of the same query. The variables of a call
-// change its cost, and its upper estimate in the same proportion, so costs learns the ratio of both.
+// costs predicts the costs of GraphQL calls from the true costs of recent calls of the same query. Variables usually change
+// the cost and the upper estimate of a call in about the same proportion, so costs learns their ratio.
 //
 // If a response does not have the true cost, costs finds it in the reported use of the window, while no other call of
 // the account is in progress.
@@ -33,7 +33,7 @@ type accountResource struct{ account, resource string }
 
 // queryCosts contains the last calls of a query.
 type queryCosts struct {
-	recent [recentCosts]pricedCall // a ring buffer
+	recent [recentCalls]pricedCall // a ring buffer
 	n      int                     // calls so far
 }
 
@@ -43,13 +43,13 @@ type pricedCall struct {
 	cost  int
 }
 
-// windowUse is the use of a window that the last response reported.
+// windowUse is the reported use of a window, and the state of the calls that may change it.
 type windowUse struct {
 	inProgress int
-	// mixed means that calls overlapped, so the reported use does not tell what each of them cost.
+	// mixed means that calls overlapped. The growth of the reported use is then not the cost of one call.
 	mixed bool
 	last  Rate      // zero if the upstream may have counted a call since
-	at    time.Time // of the last response
+	at    time.Time // time of the last usable report
 	// unsureUntil is the time until which the upstream may count a call without a response.
 	unsureUntil time.Time
 }
@@ -60,25 +60,24 @@ func newCosts() *costs {
 	return &costs{queries: queries, uses: uses}
 }
 
-// predict returns the estimate for a call: its upper estimate rounded up, or a lower estimate after several calls of its
-// query. Each recent call bounds the ratio of cost and upper estimate. The prediction is the lowest upper bound, but not below
-// any lower bound, because the ratio may depend on the variables.
+// predict returns the estimate for a call. For an unknown query it is the upper estimate, rounded up. Each recent call gives
+// a lower and an upper bound. Lower bounds always apply and may raise the estimate. Upper bounds apply after minCalls calls.
 func (c *costs) predict(query string, upper float64) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	highest := int(math.Ceil(upper))
+	ceiling := int(math.Ceil(upper))
 	q, ok := c.queries.Get(query)
 	if !ok {
-		return highest
+		return ceiling
 	}
-	n, lowest := min(q.n, recentCosts), 1
+	n, floor := min(q.n, recentCalls), 1
 	for _, p := range q.recent[:n] {
 		least, most := p.bounds(upper)
-		if lowest = max(lowest, least); n >= leastCosts {
-			highest = min(highest, most)
+		if floor = max(floor, least); n >= minCalls {
+			ceiling = min(ceiling, most)
 		}
 	}
-	return max(lowest, highest)
+	return max(floor, ceiling)
 }
 
 // bounds returns the bounds of the cost of a call with another upper estimate and the same ratio. The upstream rounds costs to
@@ -100,7 +99,7 @@ func (c *costs) observe(query string, upper float64, cost int) {
 		q = &queryCosts{}
 		c.queries.Add(query, q)
 	}
-	q.recent[q.n%recentCosts] = pricedCall{upper, min(cost, maxCost)}
+	q.recent[q.n%recentCalls] = pricedCall{upper, min(cost, costCeiling)}
 	q.n++
 }
 
@@ -118,8 +117,8 @@ func (c *costs) begin(p *Permit) {
 	u.mixed = u.mixed || u.inProgress > 1
 }
 
-// end records the outcome of a call. It returns the growth of the reported use since the previous response and the time of
-// that response. The growth is zero if another call of this process may have caused it.
+// end records the outcome of a call. It returns the cost of the call as the growth of the reported use, and the time of the
+// previous report. The growth is zero if the cost is unknown.
 func (c *costs) end(p *Permit, o *Outcome) (grown int, since time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,7 +146,7 @@ func (c *costs) end(p *Permit, o *Outcome) (grown int, since time.Time) {
 		return 0, since
 	}
 	u.last.Used = max(last.Used, o.Rate.Used)
-	if grown = o.Rate.Used - last.Used; !alone || grown < 0 || float64(grown) > math.Ceil(p.MaxCost) {
+	if grown = o.Rate.Used - last.Used; !alone || grown < 0 || float64(grown) > math.Ceil(p.UpperEstimate) {
 		return 0, since
 	}
 	return grown, since

@@ -14,7 +14,7 @@ import (
 
 // call is a GraphQL call with an upper estimate.
 func call(query string, upper float64) Claim {
-	return Claim{Operation: "graphql", Resource: policy.GraphQL, Points: 1, Query: query, MaxCost: upper}
+	return Claim{Operation: "graphql", Resource: policy.GraphQL, Points: 1, Query: query, UpperEstimate: upper}
 }
 
 // costing returns the outcome of a successful call whose body has a cost.
@@ -71,7 +71,7 @@ func TestEstimateWithOtherVariablesKeepsTheRatio(t *testing.T) {
 		{10, 20, 5, 10}, // above the upper estimate
 	} {
 		e := newCosts()
-		for range leastCosts {
+		for range minCalls {
 			e.observe("q", c.upper, c.cost)
 		}
 		if got := e.predict("q", c.next); got != c.want {
@@ -98,7 +98,7 @@ func TestRefusedCallsDoNotLowerTheEstimate(t *testing.T) {
 	inBubble(t, policy.DefaultLimits(), func(o *harness) {
 		failed, limited := costing(1), costing(1)
 		failed.Succeeded, limited.Limited = false, PrimaryLimit
-		for range 2 * leastCosts {
+		for range 2 * minCalls {
 			o.spent(o.acquired(call("q", 30), user("")), failed)
 		}
 		if p := o.acquired(call("q", 30), user("")); p.Cost != 30 {
@@ -112,7 +112,7 @@ func TestRefusedCallsDoNotLowerTheEstimate(t *testing.T) {
 func TestQueriesAreBounded(t *testing.T) {
 	e := newCosts()
 	for i := range 2 * maxQueries {
-		for range leastCosts {
+		for range minCalls {
 			e.observe(fmt.Sprint(i), 30, 20)
 		}
 		e.begin(&Permit{Claim: Claim{Account: fmt.Sprint(i)}})

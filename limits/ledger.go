@@ -71,10 +71,10 @@ type Claim struct {
 	// Cost is the quota that the request needs in the primary window of Resource. Zero counts as 1, the cost of a request
 	// that is no GraphQL call.
 	Cost int
-	// Query identifies a GraphQL operation, and MaxCost is the upper estimate of the cost of the call, without rounding. If
-	// MaxCost is set, [Limiter.Acquire] sets Cost.
-	Query   string
-	MaxCost float64
+	// Query is the hash of the GraphQL query without its variables. UpperEstimate is the unrounded upper estimate of its cost.
+	// If UpperEstimate is set, [Limiter.Acquire] sets Cost.
+	Query         string
+	UpperEstimate float64
 	// CPU is the CPU time that the upstream is expected to need.
 	CPU time.Duration
 	// Client is the name of the client, Group is the name of its group or empty, and Clients divides the budgets among the
@@ -91,9 +91,9 @@ type Claim struct {
 }
 
 // cost returns the cost of a claim in its primary window.
-func (c *Claim) cost() int64 { return int64(min(max(1, c.Cost), maxCost)) }
+func (c *Claim) cost() int64 { return int64(min(max(1, c.Cost), costCeiling)) }
 
-// Permit allows one request to be sent, and reserves its cost in every budget of its account. It contains no secret.
+// Permit allows one request to be sent. It reserves quota, points, CPU time and one slot. It contains no secret.
 type Permit struct {
 	Claim
 	// Waited is the budget for which the claim waited, if any. Shared is the use of this budget at the last refusal. Both

@@ -168,9 +168,9 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 	claim.Clients, claim.Share = caller.Clients, caller.Share
 	claim.Batch, claim.Paced = caller.Priority == policy.Batch, caller.Paced
 	claim.CPU = l.estimates.predict(claim.Operation)
-	if claim.MaxCost > 0 {
-		claim.MaxCost = min(claim.MaxCost, maxCost)
-		claim.Cost = l.costs.predict(claim.Query, claim.MaxCost)
+	if claim.UpperEstimate > 0 {
+		claim.UpperEstimate = min(claim.UpperEstimate, costCeiling)
+		claim.Cost = l.costs.predict(claim.Query, claim.UpperEstimate)
 	}
 	l.mu.Lock()
 	l.lastID++
@@ -197,7 +197,7 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 
 // use records a granted permit, so that it is renewed.
 func (l *Limiter) use(p Permit) *Permit {
-	if p.MaxCost > 0 {
+	if p.UpperEstimate > 0 {
 		l.costs.begin(&p)
 	}
 	l.mu.Lock()
@@ -373,7 +373,7 @@ func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) (c
 	if outcome.Answered && !outcome.Failed {
 		l.estimates.observe(permit.Operation, outcome.Elapsed)
 	}
-	if permit.MaxCost > 0 {
+	if permit.UpperEstimate > 0 {
 		l.learnCost(&permit, &outcome)
 	}
 	cost = cmp.Or(outcome.Cost, int(permit.cost()))
@@ -391,7 +391,7 @@ func (l *Limiter) learnCost(p *Permit, o *Outcome) {
 		o.Cost = grown
 	}
 	if o.Cost > 0 && o.Succeeded && o.Limited == NotLimited && p.Query != "" {
-		l.costs.observe(p.Query, p.MaxCost, o.Cost)
+		l.costs.observe(p.Query, p.UpperEstimate, o.Cost)
 	}
 }
 

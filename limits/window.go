@@ -31,8 +31,9 @@ const (
 // window is the budget of one resource. The upstream counts in a fixed window, and reports limit, use and reset in rate
 // headers.
 //
-// A window counts the costs of requests. Invariant: reported use + inUse + Unconfirmed is an upper bound of the upstream's count, while no other program uses
-// the account. Every response reports a count that includes its own request.
+// A window counts the costs of requests. Every response reports a count that includes its own request. Invariant: reported
+// use + inUse + Unconfirmed is an upper bound of the upstream's count, if no other program uses the account and no estimate is
+// below the true cost.
 type window struct {
 	Resource string
 	Length   int64
@@ -55,14 +56,14 @@ type window struct {
 	// budgets of the last claim.
 	Clients map[string]*slidingLog
 	budgets []policy.ClientBudget
-	// waits contains the clients that wait for requests.
+	// waits contains the clients that wait for quota of the window.
 	waits waits
 
 	withoutHeaders int64 // responses since the window opened
 	slowStarted    int64 // requests sent during the slow start
 	lastSlowStart  int64 // time of the last of these requests
 	inUse          int64 // costs of permits in use
-	reported       int64 // costs of this replica that reports about the open window contain
+	reported       int64 // costs of this replica's requests that the reports of the open window include
 	ended          int64 // windows that have ended
 }
 

@@ -78,7 +78,7 @@ type GraphQLCall struct {
 	// Requests is the number of requests that are needed to fulfil each connection of the call, and Nodes the number of
 	// nodes, if every connection returns as many nodes as first or last allow. Both saturate at math.MaxInt.
 	Requests, Nodes int
-	// Cost is the upper estimate of the primary points: Requests ÷ 100, rounded up, at least 1.
+	// Cost is the upper estimate of the cost in the primary window: Requests ÷ 100, rounded up, at least 1.
 	Cost int
 	// Depth is the greatest nesting of fields, and Fields the number of fields after the expansion of fragments.
 	Depth, Fields int
@@ -96,8 +96,8 @@ type GraphQLCall struct {
 	widest  *page  // the connection with the most nodes
 }
 
-// ReachesOthers reports whether the response may depend on repositories that Repositories does not list.
-func (c *GraphQLCall) ReachesOthers() bool { return c.outside != "" || len(c.Repositories) == 0 }
+// ReachesUnnamed reports whether the response may depend on objects whose repository Repositories does not list.
+func (c *GraphQLCall) ReachesUnnamed() bool { return c.outside != "" || len(c.Repositories) == 0 }
 
 // UpperCost returns Cost before its rounding up, at least 1.
 func (c *GraphQLCall) UpperCost() float64 { return max(1, float64(c.Requests)/requestsPerPoint) }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// GraphQLCache has the rules by which responses to GraphQL queries are stored. Without rules no response is stored.
+// GraphQLCache selects the GraphQL queries whose responses are stored. Without Rules and GH no response is stored.
 type GraphQLCache struct {
 	Rules []GraphQLCacheRule `yaml:"rules" desc:"queries whose responses are stored, by operation or by root field"`
 	GH    bool               `yaml:"gh" desc:"store the responses to gh pr list, pr status, pr checks, issue list and repo view for 15s to 1m"`

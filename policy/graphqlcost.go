@@ -14,7 +14,7 @@ import (
 	"github.com/vektah/gqlparser/v2/lexer"
 )
 
-// The published rule of the primary points: https://docs.github.com/graphql/overview/resource-limitations.
+// The published rule of the cost: https://docs.github.com/graphql/overview/resource-limitations.
 const (
 	requestsPerPoint = 100
 	maxPageSize      = 100

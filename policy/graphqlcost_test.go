@@ -503,7 +503,7 @@ func TestGraphQLRulesCheckCalls(t *testing.T) {
 		{"nodes", GraphQLRules{Nodes: 10}, repo, ""},
 		{"too many nodes", GraphQLRules{Nodes: 9}, repo, "it requests up to 10 nodes, more than the limit of 9; reduce first or last of issues (10)"},
 		{"cost", GraphQLRules{Cost: 1}, repo, ""},
-		{"too expensive", GraphQLRules{Cost: 1}, `{ a(first: 100) { b { totalCount } } }`, "it may cost 2 points, more than the limit of 1; reduce first or last of a (100)"},
+		{"too expensive", GraphQLRules{Cost: 1}, `{ a(first: 100) { b { totalCount } } }`, "it may cost 2, more than the limit of 1; reduce first or last of a (100)"},
 		{"too expensive without pages", GraphQLRules{Cost: 1}, `{` + strings.Repeat(" a { totalCount }", 101) + `}`, "reduce first or last of its connections"},
 		{"an operation", GraphQLRules{Operations: []string{"Other", "List*"}}, `query ListIssues { a }`, ""},
 		{"another operation", GraphQLRules{Operations: []string{"List*"}}, `query listIssues { a }`, `the operation name "listIssues" is not allowed`},

@@ -26,7 +26,7 @@ func graphQLErrorf(kind, format string, arguments ...any) error {
 type GraphQLRules struct {
 	Depth    int  `yaml:"depth" desc:"greatest nesting of fields; 0 for no limit"`
 	Nodes    int  `yaml:"nodes" desc:"greatest number of nodes that a call may return, by first and last; 0 for the limit of the API, 500,000"`
-	Cost     int  `yaml:"cost" desc:"greatest estimated cost of a call in points; 0 for no limit"`
+	Cost     int  `yaml:"cost" desc:"greatest upper estimate of the cost of a call, from first and last; 0 for no limit"`
 	ReadOnly bool `yaml:"read_only" desc:"refuse mutations and subscriptions"`
 	// Operations are patterns ([Glob]). The client chooses the names, so only Persisted is safe against a client that wants
 	// to run another query.
@@ -61,7 +61,7 @@ func (r *GraphQLRules) Check(c *GraphQLCall) error {
 	case r.Nodes > 0 && c.Nodes > r.Nodes:
 		return forbid("%s", tooManyNodes(c.Nodes, r.Nodes, c.widest))
 	case r.Cost > 0 && c.Cost > r.Cost:
-		return forbid("it may cost %d points, more than the limit of %d; reduce first or last of %s", c.Cost, r.Cost, c.widest)
+		return forbid("it may cost %d, more than the limit of %d; reduce first or last of %s", c.Cost, r.Cost, c.widest)
 	}
 	return r.checkRepositories(c)
 }

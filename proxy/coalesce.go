@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// maxFollowed bounds the calls that one request follows without a usable result. Only two results count: a stored
-	// response that the client may not use, and an error while statistics are computed.
+	// maxFollowed bounds the calls that one request follows without a usable result. Counted are a stored or shared response
+	// that the client may not use, and, during statistics, any other result without a response.
 	maxFollowed = 3
 	// shortWait is the time for which a request follows a paused call, if the request might get a permit sooner than
 	// the call.
@@ -68,7 +68,8 @@ func (g *Gateway) callKey(ex *exchange) cache.Key {
 	return cache.NewKey(parts...)
 }
 
-// coalesce gets the response through a call. The leader sends the request, and a follower reads the stored response.
+// coalesce gets the response through a call. The leader sends the request. A follower gets the stored response, or the
+// shared response of a GraphQL query without a rule.
 func (g *Gateway) coalesce(ex *exchange, out *http.Request) (*http.Response, error) {
 	for followed := 0; followed < maxFollowed; {
 		c, leads := g.join(ex)
@@ -206,9 +207,9 @@ func (g *Gateway) responseOfCall(ex *exchange, e *cache.Entry, purged bool, notB
 	return g.entryResponse(ex, e, now)
 }
 
-// sharedResponse returns e, the response of a finished call that is not stored, or nil if the client may not use the
-// response. The call was in progress when the client arrived, and no change was known since its start. A client that
-// requires revalidation gets the response only if the request was sent later.
+// sharedResponse returns e, the unstored response of a finished call, or nil if the client may not use it. The caller
+// ensures that the client joined the running call before any known change. If the client requires revalidation, the
+// upstream request must be newer than the client's request.
 func (g *Gateway) sharedResponse(ex *exchange, e *cache.Entry) *http.Response {
 	now := time.Now()
 	if e.Requested.Before(ex.start) && ex.mustRevalidate(e, now) {

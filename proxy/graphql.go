@@ -19,8 +19,8 @@ var queryConditions = []string{
 	"Content-Encoding", "If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range",
 }
 
-// setQueryKey sets the key of a GraphQL query, by which identical queries share a call. The question is cacheable if a rule
-// stores the response.
+// setQueryKey lets identical GraphQL queries share a call. It sets the key of the exchange, and makes the exchange cacheable
+// if a rule matches.
 func (g *Gateway) setQueryKey(ex *exchange) {
 	call, h := ex.graphQL, ex.header
 	conditional := func(name string) bool { return len(h[name]) > 0 }
@@ -40,7 +40,8 @@ func (g *Gateway) setQueryKey(ex *exchange) {
 	ex.cacheable, ex.ttl = cacheable, rule.TTL
 }
 
-// isQuery reports whether the question is a GraphQL query, which changes nothing. A query in the URL may be a mutation.
+// isQuery reports whether the question is a GraphQL query, which changes nothing. A request with a URL query string returns
+// false, because the string may contain a mutation.
 func (q *question) isQuery() bool {
 	return q.graphQL != nil && q.graphQL.Kind == policy.GraphQLQuery && q.match.Query == ""
 }
@@ -58,9 +59,10 @@ func hasData(body []byte) bool {
 	return json.Unmarshal(body, &answer) == nil && answer.Data != nil && string(answer.Data) != "null" && answer.Errors == nil
 }
 
-// describeQuery completes the stored response to a GraphQL query: its Cache-Control has the lifetime of the rule, because
-// the upstream's concerns one use, and its tags include node IDs of the response.
-func (ex *exchange) describeQuery(e *cache.Entry) {
+// completeQueryEntry prepares the response to a GraphQL query for storage. It replaces Cache-Control by the lifetime of the
+// rule, removes validators, and adds tags for the node IDs in the body. The upstream's Cache-Control does not apply, because
+// the rule decides the lifetime.
+func (ex *exchange) completeQueryEntry(e *cache.Entry) {
 	e.Header.Set("Cache-Control", "private, must-revalidate, max-age="+strconv.Itoa(int(ex.ttl/time.Second)))
 	for _, name := range []string{"Etag", "Expires", "Last-Modified", "Pragma"} {
 		e.Header.Del(name)
@@ -80,7 +82,7 @@ var responseID = regexp.MustCompile(`"id"\s*:\s*"([^"\\]{1,256})"`)
 // The parts of the tags of GraphQL queries.
 const (
 	graphQLOperation = "graphql"
-	// anyObject is the name of a repository or an organization that a query may reach without naming it.
+	// anyObject stands for a repository or an organization that a query may reach without naming it.
 	anyObject = "?"
 )
 
@@ -99,7 +101,7 @@ func (q *question) queryTags() []string {
 		owner, _, _ := strings.Cut(name, "/")
 		tags = append(tags, queriesOf(name), queriesOf(owner), "repo:"+name, "org:"+owner)
 	}
-	if call.ReachesOthers() {
+	if call.ReachesUnnamed() {
 		tags = append(tags, queriesOf(anyObject), "repo:?", "org:?")
 	}
 	for _, id := range call.NodeIDs {

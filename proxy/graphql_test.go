@@ -51,7 +51,7 @@ func TestGraphQLRulesOfAClient(t *testing.T) {
 		{"depth", "{a{b{c}}}", policy.GraphQLRules{Depth: 2}, "nested 3 deep"},
 		{"repository", `{repository(owner:"acme",name:"widgets"){id}}`, policy.GraphQLRules{Repositories: []string{"acme/*"}}, ""},
 		{"other repository", `{repository(owner:"evil",name:"widgets"){id}}`, policy.GraphQLRules{Repositories: []string{"acme/*"}}, "is not allowed"},
-		{"cost", "{viewer{repositories(first:100){nodes{issues(first:100){nodes{id}}}}}}", policy.GraphQLRules{Cost: 1}, "may cost 2 points"},
+		{"cost", "{viewer{repositories(first:100){nodes{issues(first:100){nodes{id}}}}}}", policy.GraphQLRules{Cost: 1}, "may cost 2, more than"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -90,7 +90,7 @@ func chargeGraphQL(costs []int, report func(cost int) string) http.HandlerFunc {
 	}
 }
 
-// heavy is a query that may cost 52 points.
+// heavy is a query that may cost 52.
 const heavy = `query Heavy{repository(owner:"a",name:"b"){pullRequests(first:100){nodes{repository{issues(first:50){nodes{labels(first:30){nodes{id}}}}}}}} rateLimit{cost}}`
 
 func TestGraphQLCallsSpendTheirCost(t *testing.T) {

@@ -21,8 +21,9 @@ import (
 	"github.com/weirgate/weir/proxy/coalesce"
 )
 
-// store returns the response for the client, and stores the response when the body is complete. A response that is
-// stored loses its trailers, because another goroutine reads the body. An incomplete small body is an error.
+// store returns the response for the client. When the body is complete, store stores it, or passes it to the followers of a
+// GraphQL query without a rule. Such a response loses its trailers, because another goroutine reads the body. An incomplete
+// small body is an error.
 func (g *Gateway) store(
 	ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation,
 ) (*http.Response, error) {
@@ -62,14 +63,16 @@ func (g *Gateway) store(
 				ex.call.Share(e)
 				return
 			}
-			ex.describeQuery(e)
+			ex.completeQueryEntry(e)
 		}
 		g.checkComputedETag(ex, sent, e)
 		g.checkEvents(ex, e)
 		g.Cache.Put(ex.in.Context(), ex.key, e, ex.call.SetShared)
 		ex.call.Finish(coalesce.Stored, nil)
 	}
-	stored := ex.graphQL == nil // the end of a GraphQL response decides
+	// The end of the body decides whether a GraphQL response is stored. Cache-Status of a larger GraphQL response precedes
+	// its body, so it never has stored.
+	stored := ex.graphQL == nil
 	if 0 <= resp.ContentLength && resp.ContentLength <= smallBody {
 		body := make([]byte, resp.ContentLength)
 		_, err := io.ReadFull(resp.Body, body)
@@ -158,8 +161,8 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 	return g.entryResponse(ex, e, now)
 }
 
-// storable reports whether a response may be stored for the question, and returns the freshness lifetime and the
-// request fields in Vary.
+// storable reports whether a response may be stored or, for a GraphQL query without a rule, given to followers. It returns
+// the freshness lifetime and the request fields in Vary.
 func (g *Gateway) storable(ex *exchange, a cache.Response) (lifetime time.Duration, vary []cache.Field, ok bool) {
 	lifetime, allowed := cache.Storable(a, ex.cacheControl, ex.rule)
 	vary, selectable := cache.VaryFields(a.Header, ex.header, g.covered)

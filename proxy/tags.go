@@ -25,9 +25,9 @@ import (
 //
 // GraphQL queries also have these tags ([question.queryTags]):
 //
-//	op:graphql@OWNER/REPO of a query about a repository; @OWNER likewise       writes, events
-//	op:graphql@?          of a query that may reach others                     writes, events
-//	node:ID               of a query that names or shows a node                mutations
+//	op:graphql@OWNER/REPO of a query that names a repository; @OWNER likewise  writes, events
+//	op:graphql@?          of a query that may reach unnamed objects            writes, events
+//	node:ID               of a query that names or returns a node                mutations
 //	class:CLASS           to a security class                                  mutations and writes of the class
 //
 // Operations of the documents also have these tags, because the documents say which operations a call changes:

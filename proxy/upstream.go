@@ -195,7 +195,7 @@ func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller)
 	}
 	claim := limits.Claim{Operation: ex.claimScope, Resource: ex.resource, Points: op.Points, CreatesContent: op.CreatesContent}
 	if q := ex.graphQL; q != nil {
-		claim.Query, claim.MaxCost = cmp.Or(q.Hash, q.Persisted), q.UpperCost()
+		claim.Query, claim.UpperEstimate = cmp.Or(q.Hash, q.Persisted), q.UpperCost()
 	}
 	g.mergeFormer(ex.identity)
 	s := g.beginStage(ex, ctx, stageQueue)

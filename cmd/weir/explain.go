@@ -95,7 +95,7 @@ func queryRows(body []byte, rules *policy.GraphQLCache) [][2]string {
 	rows := [][2]string{
 		{"query", strings.TrimSpace(call.Kind + " " + call.Operation)},
 		{"root fields", strings.Join(call.RootFields, ", ")},
-		{"primary cost", fmt.Sprintf("at most %s, for %d requests of connections", count(call.Cost, "point"), call.Requests)},
+		{"primary cost", fmt.Sprintf("at most %d, for %d requests of connections", call.Cost, call.Requests)},
 		{"nodes", fmt.Sprintf("at most %d", call.Nodes)},
 		{"depth", strconv.Itoa(call.Depth)},
 		{"repositories", strings.Join(call.Repositories, ", ")},

@@ -160,7 +160,7 @@ func TestLearnedEstimatesAreWithinFivePercent(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				claim := limits.Claim{Operation: policy.GraphQL, Resource: policy.GraphQL, Points: 1, Query: parsed.Hash, MaxCost: parsed.UpperCost()}
+				claim := limits.Claim{Operation: policy.GraphQL, Resource: policy.GraphQL, Points: 1, Query: parsed.Hash, UpperEstimate: parsed.UpperCost()}
 				permit, err := limiter.Acquire(t.Context(), claim, caller, time.Now())
 				if err != nil {
 					t.Fatal(err)

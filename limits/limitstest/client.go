@@ -130,7 +130,7 @@ func (c *client) price(claim *limits.Claim, rng *rand.Rand) int64 {
 	}
 	price, query := 1+rng.IntN(s.MaxPrice), rng.IntN(queries)
 	factor := 1 + (s.Overestimate-1)*float64(query)/(queries-1)
-	claim.Query, claim.MaxCost = fmt.Sprint("query ", query), float64(price)*factor
+	claim.Query, claim.UpperEstimate = fmt.Sprint("query ", query), float64(price)*factor
 	return int64(price)
 }
 
