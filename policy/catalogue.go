@@ -18,7 +18,8 @@ import (
 //go:embed operations/*.yaml github/*.yaml github/content.tsv parameters.yaml aliases.yaml resources.yaml dialects.yaml graphql.yaml graphqlcache.yaml
 var data embed.FS
 
-const unknownID = "unknown"
+// UnknownID is the ID of the operation of a route outside the catalogue.
+const UnknownID = "unknown"
 
 // Catalogue contains the operations of an API and finds the operation that a request calls.
 type Catalogue struct {

@@ -336,7 +336,7 @@ func (c *Catalogue) unknown(method string, s *routeSearch) (*Operation, error) {
 			return nil, errEncodedSlash
 		}
 	}
-	op := &Operation{ID: unknownID, Method: method, Path: s.furthest.prefix, Auth: "optional"}
+	op := &Operation{ID: UnknownID, Method: method, Path: s.furthest.prefix, Auth: "optional"}
 	if s.reached < len(s.segments) {
 		op.Path += "/…"
 	}

@@ -125,7 +125,7 @@ const (
 )
 
 // Known reports whether the operation is in the catalogue.
-func (o *Operation) Known() bool { return o.ID != unknownID }
+func (o *Operation) Known() bool { return o.ID != UnknownID }
 
 // Documented reports whether the documents describe the operation.
 func (o *Operation) Documented() bool { return o.Known() && o.Category == "" }

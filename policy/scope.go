@@ -36,7 +36,7 @@ func (s *Scope) Allows(method string, operation *Operation) bool {
 // Names reports whether a pattern of a [Scope] matches any operation.
 func (c *Catalogue) Names(pattern string) bool {
 	named := func(op *Operation) bool { return Glob(pattern, op.ID) }
-	return Glob(pattern, unknownID) || slices.ContainsFunc(c.operations, named)
+	return Glob(pattern, UnknownID) || slices.ContainsFunc(c.operations, named)
 }
 
 // Glob reports whether a name matches a pattern, in which an asterisk matches any characters, including slashes. The

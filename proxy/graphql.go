@@ -82,6 +82,7 @@ var responseID = regexp.MustCompile(`"id"\s*:\s*"([^"\\]{1,256})"`)
 // The parts of the tags of GraphQL queries.
 const (
 	graphQLOperation = "graphql"
+	allQueries       = "op:" + graphQLOperation
 	// anyObject stands for a repository or an organization that a query may reach without naming it.
 	anyObject = "?"
 )
@@ -89,13 +90,13 @@ const (
 func nodeTag(id string) string     { return "node:" + id }
 func classTag(class string) string { return "class:" + class }
 
-// queriesOf returns the tag of the queries about a repository or an organization.
-func queriesOf(name string) string { return "op:" + graphQLOperation + "@" + strings.ToLower(name) }
+// queriesOf returns the tag of the queries that name a repository or an organization.
+func queriesOf(name string) string { return allQueries + "@" + strings.ToLower(name) }
 
 // queryTags returns the tags of the response to a GraphQL query.
 func (q *question) queryTags() []string {
 	call, caller := q.graphQL, q.identity.Caller
-	tags := []string{"op:" + graphQLOperation, "url:" + q.match.Path, "account:" + caller.Account, classTag(caller.Class)}
+	tags := []string{allQueries, "url:" + q.match.Path, "account:" + caller.Account, classTag(caller.Class)}
 	for _, name := range call.Repositories {
 		name = strings.ToLower(name)
 		owner, _, _ := strings.Cut(name, "/")
@@ -114,30 +115,38 @@ func (q *question) queryTags() []string {
 // maxChanged bounds the tags that a mutation purges one by one.
 const maxChanged = 100
 
-// queriesChangedBy returns the tags of the GraphQL queries that an unsafe request makes stale.
+// queriesChangedBy returns the tags that an unsafe request purges for GraphQL queries. The repo tags of a mutation also reach
+// REST responses.
 //
-//   - A mutation makes stale what its arguments name, and all queries of its caller, because it often names only a node. A
-//     client with several credentials may read with another one, so its mutation makes all queries stale.
-//   - A REST request makes stale the queries about the repository or organization of its path. Without such a path it makes
-//     stale the queries of its caller.
-func (q *question) queriesChangedBy() []string {
-	op, class := q.match.Operation, classTag(q.identity.Caller.Class)
+//   - A mutation purges the queries of its caller, and everything about the repositories and nodes in its arguments. With more
+//     than maxChanged of them, it purges all queries, and with more than maxChanged repositories all responses.
+//   - A REST write purges the queries that name the repository or organization of its path, and the queries that may reach
+//     unnamed objects. If the path does not show the name, it purges all queries. Other REST writes purge the queries of the
+//     caller, and the queries that may reach unnamed objects. A path that names a repository below another object, such as a
+//     team, has both effects.
+//   - If the client has several credentials, all queries are purged instead of those of the caller.
+func (g *Gateway) queriesChangedBy(q *question) []string {
+	op, own := q.match.Operation, classTag(q.identity.Caller.Class)
 	if q.identity.Pick != nil {
-		class = "op:" + graphQLOperation
+		own = allQueries
 	}
 	if call := q.graphQL; call != nil {
-		if q.isQuery() {
+		switch {
+		case q.isQuery():
 			return nil
+		case len(call.Repositories) > maxChanged:
+			return g.allResponses()
 		}
-		tags := []string{class}
+		tags := []string{own}
 		if len(call.Repositories)+len(call.NodeIDs) > maxChanged {
-			return []string{"op:" + graphQLOperation}
+			tags = []string{allQueries}
+		} else {
+			for _, id := range call.NodeIDs {
+				tags = append(tags, nodeTag(id))
+			}
 		}
 		for _, name := range call.Repositories {
 			tags = append(tags, "repo:"+strings.ToLower(name))
-		}
-		for _, id := range call.NodeIDs {
-			tags = append(tags, nodeTag(id))
 		}
 		return tags
 	}
@@ -147,11 +156,20 @@ func (q *question) queriesChangedBy() []string {
 	case op.ReadsOnly:
 		return nil
 	case (at.Root == "repo" || at.Root == "org") && at.Name == "?":
-		return []string{"op:" + graphQLOperation}
+		return []string{allQueries}
 	case at.Root == "repo" || at.Root == "org":
 		return []string{queriesOf(at.Name), queriesOf(anyObject)}
 	case owner != "" && repo != "":
-		return []string{queriesOf(owner + "/" + repo), queriesOf(anyObject), class}
+		return []string{queriesOf(owner + "/" + repo), queriesOf(anyObject), own}
 	}
-	return []string{class, queriesOf(anyObject)}
+	return []string{own, queriesOf(anyObject)}
+}
+
+// allResponses returns tags of which every response has one. Their number is that of the operations.
+func (g *Gateway) allResponses() []string {
+	tags := []string{"op:" + policy.UnknownID}
+	for _, op := range g.Catalogue.Operations() {
+		tags = append(tags, "op:"+op.ID)
+	}
+	return tags
 }

@@ -344,6 +344,7 @@ func TestChangeMakesQueriesStale(t *testing.T) {
 		{"node of the arguments", node, mutate("b", `mutation{updatePullRequest(input:{pullRequestId:"PR_7"}){clientMutationId}}`), true},
 		{"node of the response", listIssues("widgets"), mutate("b", `mutation{closeIssue(input:{issueId:"N_1"}){issue{id}}}`), true},
 		{"named repository", listIssues("widgets"), mutate("b", `mutation{a(input:{repositoryNameWithOwner:"Acme/Widgets"}){b}}`), true},
+		{"too many repositories", listIssues("widgets"), mutate("b", `mutation{a(input:{repositoryNameWithOwner:[`+manyIDs(101)+`]}){b}}`), true},
 		{"too many nodes", listIssues("widgets"), mutate("b", `mutation{a(input:{ids:[`+manyIDs(101)+`]}){b}}`), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -355,6 +356,49 @@ func TestChangeMakesQueriesStale(t *testing.T) {
 				w.want("Cache-Status before the change", strings.HasPrefix(w.ask(c.query).Header.Get("Cache-Status"), "weir; hit"), true)
 				c.change(w)
 				w.want("Cache-Status after the change", strings.HasPrefix(w.ask(c.query).Header.Get("Cache-Status"), "weir; fwd=stale"), c.stale)
+			})
+		})
+	}
+}
+
+// A mutation makes the REST responses about the repositories of its arguments stale, with any number of names.
+func TestMutationMakesNamedRepositoriesStale(t *testing.T) {
+	many := make([]string, maxChanged)
+	for i := range many {
+		many[i] = strconv.Quote("acme/gear-" + strconv.Itoa(i))
+	}
+	const widgets, gears = "/repos/acme/widgets/issues", "/repos/acme/gears"
+	for _, c := range []struct {
+		name, arguments string
+		stale           []string
+	}{
+		{"a repository", `repositoryNameWithOwner:"Acme/Widgets"`, []string{widgets}},
+		{"a repository and many nodes", `repositoryNameWithOwner:"Acme/Widgets",ids:[` + manyIDs(maxChanged) + `]`, []string{widgets}},
+		{"many nodes", `ids:[` + manyIDs(maxChanged+1) + `]`, nil},
+		{"many repositories", `repositoryNameWithOwner:["acme/widgets",` + strings.Join(many, ",") + `]`, []string{widgets, gears, "/novelty"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) {
+					rw.Header().Set("Cache-Control", "max-age=60")
+					_, _ = io.WriteString(rw, `{"data":{}}`)
+				}, withRules(policy.GraphQLCacheRule{Operation: "List", TTL: time.Minute}), func(c *Config) {
+					c.Catalogue = policy.CatalogueOf("github")
+				})
+				paths := []string{widgets, gears, "/novelty"}
+				hits := func() (list []string) {
+					for _, path := range paths {
+						if r := w.get(path, "Authorization: Bearer a"); strings.HasPrefix(r.Header.Get("Cache-Status"), "weir; hit") {
+							list = append(list, path)
+						}
+					}
+					return list
+				}
+				hits()
+				w.want("stored responses", fmt.Sprint(hits()), fmt.Sprint(paths))
+				w.ask(`{"query":`+strconv.Quote(`mutation{a(input:{`+c.arguments+`}){b}}`)+`}`, "Authorization: Bearer b")
+				fresh := slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return slices.Contains(c.stale, path) })
+				w.want("fresh responses after the mutation", fmt.Sprint(hits()), fmt.Sprint(fresh))
 			})
 		})
 	}

@@ -64,7 +64,7 @@ func (r *Record) OperationName() string {
 	switch {
 	case r.Query != "":
 		return r.Operation + " " + r.Query
-	case r.Operation == "" || r.Operation == "unknown":
+	case r.Operation == "" || r.Operation == policy.UnknownID:
 		return r.Route
 	}
 	return r.Operation

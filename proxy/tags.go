@@ -111,7 +111,7 @@ func (g *Gateway) TagOf(target string) (string, error) {
 // 9111 section 4.4), the operations that the catalogue lists, for the same path parameters, the collections that show the
 // change, and GraphQL queries. A GraphQL query makes nothing stale.
 func (g *Gateway) tagsOfChange(q *question) []string {
-	tags, m := q.queriesChangedBy(), q.match
+	tags, m := g.queriesChangedBy(q), q.match
 	if q.graphQL != nil {
 		return tags
 	}
