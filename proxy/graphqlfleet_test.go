@@ -74,7 +74,7 @@ type ghFleet struct {
 	service *service.Service
 
 	mu           sync.Mutex
-	points       int                          // points of the requests that the gateway sent
+	quota        int                          // consumed by the requests that the gateway sent
 	version      int                          // number of the last change
 	queries      map[string]map[string]string // body by name and repository, by token
 	answers      map[string][]answerSince     // by token and body, oldest first
@@ -89,18 +89,18 @@ type answerSince struct {
 	body    string
 }
 
-// serve sends a request to the service, and returns the points that it cost. mu must be held.
+// serve sends a request to the service, and returns its cost. mu must be held.
 func (f *ghFleet) serve(token, body string) (*httptest.ResponseRecorder, int) {
 	f.service.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodDelete, "/_service/violations", http.NoBody)) // no limits
 	r := httptest.NewRequest(http.MethodPost, "http://upstream.test/graphql", strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+token)
 	w := httptest.NewRecorder()
 	f.service.ServeHTTP(w, r)
-	points, err := strconv.Atoi(w.Header().Get("X-Ratelimit-Used"))
+	quota, err := strconv.Atoi(w.Header().Get("X-Ratelimit-Used"))
 	if err != nil {
-		f.Errorf("points of a response: %v", err)
+		f.Errorf("quota of a response: %v", err)
 	}
-	return w, points
+	return w, quota
 }
 
 // snapshot records the service's present answers. mu must be held.
@@ -125,13 +125,13 @@ func (f *ghFleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	time.Sleep(50 * time.Millisecond)
 	f.mu.Lock()
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	answer, points := f.serve(token, string(body))
+	answer, quota := f.serve(token, string(body))
 	if bytes.Contains(body, []byte("mutation")) {
 		f.version++
 		f.made[token] = f.version
 		f.snapshot()
 	} else {
-		f.points += points
+		f.quota += quota
 	}
 	f.mu.Unlock()
 	time.Sleep(50 * time.Millisecond)
@@ -195,7 +195,7 @@ func (f *ghFleet) pullID(repo int) string {
 }
 
 // run simulates 20 agents with two tokens that poll the repositories for some time through two replicas, while users and
-// agents change them. It returns the points that the queries of the agents cost.
+// agents change them. It returns the quota that the queries of the agents consume.
 func (f *ghFleet) run(duration time.Duration, gh bool) int {
 	const agents, changesByUsers, changesByAgents = 20, 40, 20 // changes per hour
 	dialect, err := policy.LoadDialect("service")
@@ -284,12 +284,12 @@ func (f *ghFleet) run(duration time.Duration, gh bool) int {
 	running.Wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.Logf("gh rules %v, %v: %d responses judged, %d of them stored, %d changes, %d points", gh, duration, f.judged, f.hits, f.version, f.points)
-	return f.points
+	f.Logf("gh rules %v, %v: %d responses judged, %d of them stored, %d changes, quota %d", gh, duration, f.judged, f.hits, f.version, f.quota)
+	return f.quota
 }
 
 // TestAFleetOfGHCostsAFifth replays 20 agents that poll the five queries of gh. With the rules for gh the queries cost at
-// least 80 % fewer points than without, and no response is stale. WEIR_SAVINGS sets the duration; the acceptance run has an
+// least 80 % less quota than without, and no response is stale. WEIR_SAVINGS sets the duration; the acceptance run has an
 // hour, the default is ten minutes.
 func TestAFleetOfGHCostsAFifth(t *testing.T) {
 	duration := 10 * time.Minute
@@ -299,14 +299,14 @@ func TestAFleetOfGHCostsAFifth(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var points []int
+	var quota []int
 	for _, gh := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			points = append(points, (&ghFleet{T: t}).run(duration, gh))
+			quota = append(quota, (&ghFleet{T: t}).run(duration, gh))
 		})
 	}
-	t.Logf("%.1f %% of the points", 100*float64(points[1])/float64(points[0]))
-	if 5*points[1] > points[0] || slices.Contains(points, 0) {
-		t.Errorf("got %d points with the rules and %d without, want at most a fifth", points[1], points[0])
+	t.Logf("%.1f %% of the quota", 100*float64(quota[1])/float64(quota[0]))
+	if 5*quota[1] > quota[0] || slices.Contains(quota, 0) {
+		t.Errorf("got quota %d with the rules and %d without, want at most a fifth", quota[1], quota[0])
 	}
 }
