@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
@@ -68,6 +69,9 @@ func TestEverySpanIsDocumented(t *testing.T) {
 	w.send(http.MethodGet, "/repos/acme/gears/branches", "Authorization: Bearer docs", "Prefer: respond-async")       // out of shared points
 	w.send(http.MethodGet, "/repos/acme/widgets/rulesets", user)                                                      // fails with an upstream error
 	w.send(http.MethodGet, "/repos/acme/widgets/stats/contributors", "Authorization: Bearer tok2", "Weir-Tag: run-7") // fails in the background
+	graphQL := httptest.NewRequest(http.MethodPost, "/graphql", strings.NewReader(`{"query": "query Viewer { viewer { login } }"}`))
+	graphQL.Header.Set("Authorization", "Bearer tok-owner")
+	w.ServeHTTP(httptest.NewRecorder(), graphQL)
 	w.runPipeline(socket)
 	w.flush()
 
