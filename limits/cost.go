@@ -25,11 +25,15 @@ const (
 // the account is in progress.
 type costs struct {
 	mu      sync.Mutex
-	queries *simplelru.LRU[string, *queryCosts]
+	queries *simplelru.LRU[accountQuery, *queryCosts]
 	uses    *simplelru.LRU[accountResource, *windowUse]
 }
 
-type accountResource struct{ account, resource string }
+type (
+	// accountQuery is a query of an account, so that no other account can mislead an estimate.
+	accountQuery    struct{ account, query string }
+	accountResource struct{ account, resource string }
+)
 
 // queryCosts contains the last calls of a query.
 type queryCosts struct {
@@ -55,18 +59,19 @@ type windowUse struct {
 }
 
 func newCosts() *costs {
-	queries, _ := simplelru.NewLRU[string, *queryCosts](maxQueries, nil) // fails only for a size below 1
+	queries, _ := simplelru.NewLRU[accountQuery, *queryCosts](maxQueries, nil) // fails only for a size below 1
 	uses, _ := simplelru.NewLRU[accountResource, *windowUse](maxUses, nil)
 	return &costs{queries: queries, uses: uses}
 }
 
 // predict returns the estimate for a call. For an unknown query it is the upper estimate, rounded up. Each recent call gives
 // a lower and an upper bound. Lower bounds always apply and may raise the estimate. Upper bounds apply after minCalls calls.
-func (c *costs) predict(query string, upper float64) int {
+func (c *costs) predict(claim *Claim) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	upper := claim.UpperEstimate
 	ceiling := int(math.Ceil(upper))
-	q, ok := c.queries.Get(query)
+	q, ok := c.queries.Get(accountQuery{claim.Account, claim.Query})
 	if !ok {
 		return ceiling
 	}
@@ -91,15 +96,16 @@ func (p pricedCall) bounds(upper float64) (least, most int) {
 }
 
 // observe adds the true cost of a call.
-func (c *costs) observe(query string, upper float64, cost int) {
+func (c *costs) observe(claim *Claim, cost int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	q, ok := c.queries.Get(query)
+	key := accountQuery{claim.Account, claim.Query}
+	q, ok := c.queries.Get(key)
 	if !ok {
 		q = &queryCosts{}
-		c.queries.Add(query, q)
+		c.queries.Add(key, q)
 	}
-	q.recent[q.n%recentCalls] = pricedCall{upper, min(cost, costCeiling)}
+	q.recent[q.n%recentCalls] = pricedCall{claim.UpperEstimate, min(cost, costCeiling)}
 	q.n++
 }
 
@@ -146,7 +152,8 @@ func (c *costs) end(p *Permit, o *Outcome) (grown int, since time.Time) {
 		return 0, since
 	}
 	u.last.Used = max(last.Used, o.Rate.Used)
-	if grown = o.Rate.Used - last.Used; !alone || grown < 0 || float64(grown) > math.Ceil(p.UpperEstimate) {
+	grown = o.Rate.Used - last.Used
+	if !alone || grown < 0 || p.Query != "" && float64(grown) > math.Ceil(p.UpperEstimate) {
 		return 0, since
 	}
 	return grown, since

@@ -72,11 +72,21 @@ func TestEstimateWithOtherVariablesKeepsTheRatio(t *testing.T) {
 	} {
 		e := newCosts()
 		for range minCalls {
-			e.observe("q", c.upper, c.cost)
+			e.observe(&Claim{Account: "a", Query: "q", UpperEstimate: c.upper}, c.cost)
 		}
-		if got := e.predict("q", c.next); got != c.want {
+		if got := e.predict(&Claim{Account: "a", Query: "q", UpperEstimate: c.next}); got != c.want {
 			t.Errorf("cost %d of at most %v: got %d of at most %v, want %d", c.cost, c.upper, got, c.next, c.want)
 		}
+	}
+}
+
+func TestCallsOfOneAccountDoNotChangeTheEstimatesOfAnother(t *testing.T) {
+	e := newCosts()
+	for range minCalls {
+		e.observe(&Claim{Account: "a", Query: "q", UpperEstimate: 300}, 1)
+	}
+	if got := e.predict(&Claim{Account: "b", Query: "q", UpperEstimate: 300}); got != 300 {
+		t.Errorf("got the estimate %d, want 300", got)
 	}
 }
 
@@ -86,10 +96,11 @@ func TestEstimateIsNotBelowTheCost(t *testing.T) {
 		e, factor := newCosts(), rapid.Float64Range(1, 4).Draw(t, "factor")
 		for i, exact := range rapid.SliceOfN(rapid.Float64Range(0.01, 5000), 1, 40).Draw(t, "exact costs") {
 			cost, upper := max(1, int(math.Round(exact))), max(1, exact*factor)
-			if estimate := e.predict("q", upper); estimate < cost {
+			claim := &Claim{Account: "a", Query: "q", UpperEstimate: upper}
+			if estimate := e.predict(claim); estimate < cost {
 				t.Fatalf("call %d: got estimate %d, and cost %d", i, estimate, cost)
 			}
-			e.observe("q", upper, cost)
+			e.observe(claim, cost)
 		}
 	})
 }
@@ -113,14 +124,14 @@ func TestQueriesAreBounded(t *testing.T) {
 	e := newCosts()
 	for i := range 2 * maxQueries {
 		for range minCalls {
-			e.observe(fmt.Sprint(i), 30, 20)
+			e.observe(&Claim{Query: fmt.Sprint(i), UpperEstimate: 30}, 20)
 		}
 		e.begin(&Permit{Claim: Claim{Account: fmt.Sprint(i)}})
 	}
 	if e.queries.Len() > maxQueries || e.uses.Len() > maxUses {
 		t.Errorf("%d queries and %d windows, want a bounded number", e.queries.Len(), e.uses.Len())
 	}
-	if got := e.predict("0", 30); got != 30 {
+	if got := e.predict(&Claim{Query: "0", UpperEstimate: 30}); got != 30 {
 		t.Errorf("got estimate %d of a forgotten query, want 30", got)
 	}
 }

@@ -71,8 +71,8 @@ type Claim struct {
 	// Cost is the quota that the request needs in the primary window of Resource. Zero counts as 1, the cost of a request
 	// that is no GraphQL call.
 	Cost int
-	// Query is the hash of the GraphQL query without its variables. UpperEstimate is the unrounded upper estimate of its cost.
-	// If UpperEstimate is set, [Limiter.Acquire] sets Cost.
+	// Query is the hash of the GraphQL query without its variables, or empty if the query is unknown. UpperEstimate is the
+	// unrounded upper estimate of its cost. If UpperEstimate is set, [Limiter.Acquire] sets Cost.
 	Query         string
 	UpperEstimate float64
 	// CPU is the CPU time that the upstream is expected to need.

@@ -170,7 +170,7 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 	claim.CPU = l.estimates.predict(claim.Operation)
 	if claim.UpperEstimate > 0 {
 		claim.UpperEstimate = min(claim.UpperEstimate, costCeiling)
-		claim.Cost = l.costs.predict(claim.Query, claim.UpperEstimate)
+		claim.Cost = l.costs.predict(&claim)
 	}
 	l.mu.Lock()
 	l.lastID++
@@ -391,7 +391,7 @@ func (l *Limiter) learnCost(p *Permit, o *Outcome) {
 		o.Cost = grown
 	}
 	if o.Cost > 0 && o.Succeeded && o.Limited == NotLimited && p.Query != "" {
-		l.costs.observe(p.Query, p.UpperEstimate, o.Cost)
+		l.costs.observe(&p.Claim, o.Cost)
 	}
 }
 

@@ -119,18 +119,18 @@ func ReadLimitError(status int, h http.Header, body []byte) (kind LimitKind, mes
 // response has only errors, so the cost may be lower than the cost of the query. The body may be truncated: the cost is then
 // zero, and executed is true, because errors are short.
 func ReadCost(body []byte) (cost int, executed bool) {
-	var parsed struct {
-		Data *struct {
-			RateLimit struct{ Cost int }
-		}
-	}
-	switch err := json.Unmarshal(body, &parsed); {
-	case err != nil:
+	// Maps, because the names of members of a struct ignore case, and a client chooses aliases.
+	var parsed, data, rate map[string]json.RawMessage
+	if json.Unmarshal(body, &parsed) != nil {
 		return 0, true
-	case parsed.Data == nil:
+	}
+	if json.Unmarshal(parsed["data"], &data) != nil || data == nil {
 		return 0, false
 	}
-	return max(0, parsed.Data.RateLimit.Cost), true
+	if json.Unmarshal(data["rateLimit"], &rate) != nil || json.Unmarshal(rate["cost"], &cost) != nil {
+		return 0, true
+	}
+	return max(0, cost), true
 }
 
 // ReadRetryAfter parses a Retry-After header, which is a number of seconds or a date (RFC 9110 section 10.2.3). It

@@ -15,7 +15,7 @@ type GraphQLCache struct {
 type GraphQLCacheRule struct {
 	Operation string        `yaml:"operation" desc:"name of the query; the client chooses it"`
 	Field     string        `yaml:"field" desc:"root field, such as repository; all root fields of a query need a rule, and the shortest ttl applies"`
-	TTL       time.Duration `yaml:"ttl" desc:"lifetime of a stored response, from 1s to 1h"`
+	TTL       time.Duration `yaml:"ttl" desc:"lifetime of a stored response, from 1s to 10m"`
 }
 
 // graphQLCacheData is graphqlcache.yaml.
@@ -24,8 +24,8 @@ var graphQLCacheData = mustDecode[struct {
 	GH          []GraphQLCacheRule `yaml:"gh"`
 }]("graphqlcache.yaml")
 
-// QueryFields returns the root fields for which a rule can store responses. The field rateLimit is not among them, because
-// it reports the budget of the moment.
+// QueryFields returns the root fields for which a rule can store responses. It omits the fields that may report the budget of
+// the moment.
 func QueryFields() []string { return slices.Clone(graphQLCacheData.QueryFields) }
 
 // maxStoredNames bounds the repositories and node IDs in the arguments of a stored query, because each becomes a tag of
@@ -35,7 +35,7 @@ const maxStoredNames = 100
 // RuleFor returns the rule that stores the response to a call. A rule for the operation takes precedence over rules for
 // fields, and configured rules over the rules for gh.
 func (c *GraphQLCache) RuleFor(call *GraphQLCall) (rule GraphQLCacheRule, ok bool) {
-	if call.Question == "" || slices.Contains(call.RootFields, "rateLimit") || len(call.Repositories)+len(call.NodeIDs) > maxStoredNames {
+	if call.Question == "" || slices.ContainsFunc(call.RootFields, reportsBudget) || len(call.Repositories)+len(call.NodeIDs) > maxStoredNames {
 		return rule, false
 	}
 	ofOperation := func(r GraphQLCacheRule) bool { return r.Operation != "" && r.Operation == call.Operation }
@@ -56,6 +56,9 @@ func (c *GraphQLCache) RuleFor(call *GraphQLCall) (rule GraphQLCacheRule, ok boo
 	}
 	return rule, ok
 }
+
+// reportsBudget reports whether a root field may report the budget of the moment. The field relay has all root fields.
+func reportsBudget(field string) bool { return field == "rateLimit" || field == "relay" }
 
 // ghRule returns the rule for a query of gh.
 func (c *GraphQLCache) ghRule(call *GraphQLCall) (rule GraphQLCacheRule, ok bool) {

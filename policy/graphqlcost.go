@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -281,6 +280,9 @@ func (a *analysis) value(v *ast.Value) any {
 		if value := a.defaults[v.Raw]; value != nil {
 			return a.value(value)
 		}
+		if _, declared := a.defaults[v.Raw]; declared {
+			return nil // without a value, the upstream omits the argument
+		}
 		return unknown{}
 	case ast.IntValue:
 		if len(v.Raw) > len("-2147483648") {
@@ -310,14 +312,16 @@ func (a *analysis) variable(name string) any {
 	return value
 }
 
-// length returns the number of elements of a list. A single value is a list of one element. For a variable it counts
-// commas, which IDs do not contain.
+// length returns the number of elements of a list. A single value is a list of one element.
 func (a *analysis) length(v *ast.Value) int {
 	if v.Kind == ast.Variable {
 		if value, given := a.values[v.Raw]; given {
 			n, counted := a.lengths[v.Raw]
 			if !counted {
-				n = 1 + bytes.Count(value, []byte(","))
+				var list []json.RawMessage
+				if n = 1; json.Unmarshal(value, &list) == nil {
+					n = len(list)
+				}
 				a.lengths[v.Raw] = n
 			}
 			return n

@@ -212,7 +212,7 @@ func (g *Gateway) responseOfCall(ex *exchange, e *cache.Entry, purged bool, notB
 // upstream request must be newer than the client's request.
 func (g *Gateway) sharedResponse(ex *exchange, e *cache.Entry) *http.Response {
 	now := time.Now()
-	if e.Requested.Before(ex.start) && ex.mustRevalidate(e, now) {
+	if !e.Selects(ex.header) || g.Cache.Purged(e.Tags, e.Since) || e.Requested.Before(ex.start) && ex.mustRevalidate(e, now) {
 		return nil
 	}
 	ex.record.Cache += "; collapsed"

@@ -67,13 +67,22 @@ func (ex *exchange) completeQueryEntry(e *cache.Entry) {
 	for _, name := range []string{"Etag", "Expires", "Last-Modified", "Pragma"} {
 		e.Header.Del(name)
 	}
+	ex.tagNodes(e)
+}
+
+// tagNodes adds the node IDs of a response to its tags.
+func (ex *exchange) tagNodes(e *cache.Entry) {
 	for _, id := range responseID.FindAllSubmatch(e.Body, maxResponseIDs) {
 		e.Tags = append(e.Tags, nodeTag(string(id[1])))
 	}
 }
 
-// maxResponseIDs bounds the node IDs of one response that become tags.
-const maxResponseIDs = 100
+const (
+	// maxResponseIDs bounds the node IDs of one response that become tags.
+	maxResponseIDs = 100
+	// maxNodeID is the length of the longest node ID that becomes a tag.
+	maxNodeID = 256
+)
 
 // responseID matches the field id in JSON. A quotation mark inside a string is escaped, so the text of a string does not
 // match.
@@ -106,7 +115,9 @@ func (q *question) queryTags() []string {
 		tags = append(tags, queriesOf(anyObject), "repo:?", "org:?")
 	}
 	for _, id := range call.NodeIDs {
-		tags = append(tags, nodeTag(id))
+		if len(id) <= maxNodeID { // a change of a longer ID makes all queries stale
+			tags = append(tags, nodeTag(id))
+		}
 	}
 	slices.Sort(tags)
 	return slices.Compact(tags)
@@ -115,15 +126,14 @@ func (q *question) queryTags() []string {
 // maxChanged bounds the tags that a mutation purges one by one.
 const maxChanged = 100
 
-// queriesChangedBy returns the tags that an unsafe request purges for GraphQL queries. The repo tags of a mutation also reach
-// REST responses.
+// queriesChangedBy returns the tags that an unsafe request purges for GraphQL queries. The tags of a mutation also reach REST
+// responses.
 //
-//   - A mutation purges the queries of its caller, and everything about the repositories and nodes in its arguments. With more
-//     than maxChanged of them, it purges all queries, and with more than maxChanged repositories all responses.
-//   - A REST write purges the queries that name the repository or organization of its path, and the queries that may reach
-//     unnamed objects. If the path does not show the name, it purges all queries. Other REST writes purge the queries of the
-//     caller, and the queries that may reach unnamed objects. A path that names a repository below another object, such as a
-//     team, has both effects.
+//   - A mutation purges the queries of its caller, and everything about the repositories and nodes in its arguments. A node may
+//     be anywhere, so a mutation of nodes also purges the other responses to its account. With more than maxChanged names or a
+//     long node ID, it purges all queries, and with more than maxChanged repositories all responses.
+//   - A REST write purges the queries of its caller, the queries that name the repository or organization of its path, and the
+//     queries that may reach unnamed objects. If the path does not show the name, it purges all queries.
 //   - If the client has several credentials, all queries are purged instead of those of the caller.
 func (g *Gateway) queriesChangedBy(q *question) []string {
 	op, own := q.match.Operation, classTag(q.identity.Caller.Class)
@@ -138,8 +148,12 @@ func (g *Gateway) queriesChangedBy(q *question) []string {
 			return g.allResponses()
 		}
 		tags := []string{own}
-		if len(call.Repositories)+len(call.NodeIDs) > maxChanged {
-			tags = []string{allQueries}
+		if len(call.Repositories) == 0 || len(call.NodeIDs) > 0 {
+			tags = append(tags, "account:"+q.identity.Caller.Account)
+		}
+		long := func(id string) bool { return len(id) > maxNodeID }
+		if len(call.Repositories)+len(call.NodeIDs) > maxChanged || slices.ContainsFunc(call.NodeIDs, long) {
+			tags = append(tags, allQueries)
 		} else {
 			for _, id := range call.NodeIDs {
 				tags = append(tags, nodeTag(id))
@@ -158,7 +172,7 @@ func (g *Gateway) queriesChangedBy(q *question) []string {
 	case (at.Root == "repo" || at.Root == "org") && at.Name == "?":
 		return []string{allQueries}
 	case at.Root == "repo" || at.Root == "org":
-		return []string{queriesOf(at.Name), queriesOf(anyObject)}
+		return []string{queriesOf(at.Name), queriesOf(anyObject), own}
 	case owner != "" && repo != "":
 		return []string{queriesOf(owner + "/" + repo), queriesOf(anyObject), own}
 	}

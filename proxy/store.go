@@ -60,6 +60,7 @@ func (g *Gateway) store(
 		e.Body = body
 		if ex.graphQL != nil {
 			if !ex.cacheable {
+				ex.tagNodes(e)
 				ex.call.Share(e)
 				return
 			}

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -195,7 +194,7 @@ func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller)
 	}
 	claim := limits.Claim{Operation: ex.claimScope, Resource: ex.resource, Points: op.Points, CreatesContent: op.CreatesContent}
 	if q := ex.graphQL; q != nil {
-		claim.Query, claim.UpperEstimate = cmp.Or(q.Hash, q.Persisted), q.UpperCost()
+		claim.Query, claim.UpperEstimate = q.Hash, q.UpperCost()
 	}
 	g.mergeFormer(ex.identity)
 	s := g.beginStage(ex, ctx, stageQueue)

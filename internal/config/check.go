@@ -29,7 +29,7 @@ const (
 	maxSkew     = 5 * time.Minute
 	minCacheKey = 32
 	minQueryTTL = time.Second
-	maxQueryTTL = time.Hour
+	maxQueryTTL = 10 * time.Minute // the credential may lose access
 )
 
 const httpsOff = "HTTPS is off, because tls.domains and tls.certificates are empty"
@@ -488,8 +488,8 @@ func (d *decoder) checkQueryRules(rules []policy.GraphQLCacheRule) {
 			d.wrong(key, "%q is a duplicate", rule.Operation+rule.Field)
 		case rule.Operation != "":
 			d.require(graphQLName.MatchString(rule.Operation), key+".operation", "%q is not a name in GraphQL", rule.Operation)
-		case rule.Field == "rateLimit":
-			d.wrong(key+".field", "%q reports the budget of the moment and cannot be stored", rule.Field)
+		case rule.Field == "rateLimit" || rule.Field == "relay":
+			d.wrong(key+".field", "%q may report the budget of the moment and cannot be stored", rule.Field)
 		case !slices.Contains(fields, rule.Field):
 			d.wrong(key+".field", "%q: unknown root field; %s", rule.Field, suggestionAmong(fields, rule.Field))
 		}

@@ -1,0 +1,219 @@
+package proxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// pricingUpstream charges calls to a window of 5,000. It reports the use when a call arrives, and responds later.
+type pricingUpstream struct {
+	price func(body string) int
+	reply string
+
+	mu   sync.Mutex
+	used int
+}
+
+func (p *pricingUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	p.mu.Lock()
+	p.used += p.price(string(body))
+	used := p.used
+	p.mu.Unlock()
+	for name, value := range map[string]any{
+		"Limit": 5000, "Used": used, "Remaining": max(0, 5000-used), "Reset": time.Now().Add(time.Hour).Unix(), "Resource": policy.GraphQL,
+	} {
+		w.Header().Set("X-Ratelimit-"+name, fmt.Sprint(value))
+	}
+	time.Sleep(200 * time.Millisecond)
+	_, _ = io.WriteString(w, p.reply)
+}
+
+// Calls with a low cost teach the gateway, and calls with a high cost follow at the same time. The names of aliases, absent
+// variables and commas in values must not make the estimate too low.
+func TestCheapCallsDoNotHideTheCostOfOthers(t *testing.T) {
+	pages := func(body string) int {
+		var b struct{ Variables struct{ First int } }
+		_ = json.Unmarshal([]byte(body), &b)
+		return max(1, (1+51*b.Variables.First+50)/100)
+	}
+	nodes := func(body string) int {
+		var b struct{ Variables struct{ IDs []string } }
+		_ = json.Unmarshal([]byte(body), &b)
+		return max(1, len(b.Variables.IDs)*101/100)
+	}
+	always51 := func(string) int { return 51 }
+	const heavyQuery = `query Q($x: Int) { repository(owner: "a", name: "b") { pullRequests(first: 100) { nodes { repository { issues(first: 50) { nodes { labels(first: 30) { nodes { id } } } } } } } } `
+	for name, c := range map[string]struct {
+		query, reply            string
+		price                   func(body string) int
+		firstValues, thenValues string // variables
+	}{
+		"an alias that differs from rateLimit by case": {
+			heavyQuery + `rateLimit { cost } ratelimit: repository(owner: "me", name: "r") { cost: forkCount } }`,
+			`{"data":{"rateLimit":{"cost":51},"ratelimit":{"cost":1}}}`, always51, "", "",
+		},
+		"an alias that differs from cost by case": {
+			heavyQuery + `rateLimit { cost COST: nodeCount } }`, `{"data":{"rateLimit":{"cost":51,"COST":1}}}`, always51, "", "",
+		},
+		"an absent variable": {
+			`query Q($first: Int, $last: Int, $x: Int) { repository(owner: "a", name: "b") { pullRequests(first: $first, last: $last) { nodes { comments(first: 50) { nodes { reactions(first: 10) { nodes { id } } } } } } } }`,
+			`{"data":{"x":1}}`, pages, `"first":1,`, `"first":100,`,
+		},
+		"commas in an ID": {
+			`query Q($ids: [ID!]!, $x: Int) { nodes(ids: $ids) { ... on Repository { issues(first: 100) { nodes { labels(first: 10) { nodes { id } } } } } } }`,
+			`{"data":{"x":1}}`, nodes, `"ids":["` + strings.Repeat(",", 300) + `"],`, `"ids":["R_1"` + strings.Repeat(`,"R_1"`, 49) + `],`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				upstream := &pricingUpstream{price: c.price, reply: c.reply, used: 3000}
+				w := newWorld(t, upstream.ServeHTTP)
+				ask := func(values string, x int) {
+					w.ask(`{"query":` + strconv.Quote(c.query) + `,"variables":{` + values + `"x":` + strconv.Itoa(x) + `}}`)
+				}
+				for i := range 4 {
+					ask(c.firstValues, i)
+				}
+				var clients sync.WaitGroup
+				for i := range 200 {
+					clients.Go(func() { ask(c.thenValues, 10+i) })
+				}
+				clients.Wait()
+				if upstream.used > 5000 || upstream.used < 4500 {
+					t.Errorf("%d of 5000 used", upstream.used)
+				}
+			})
+		})
+	}
+}
+
+// A body that the gateway cannot analyse is charged by the growth of the reported use.
+func TestCallsThatCannotBeAnalysedAreCharged(t *testing.T) {
+	for name, body := range map[string]string{
+		"a repeated member":           `{"query":"","query":"{viewer{login}}"}`,
+		"a persisted query":           `{"extensions":{"persistedQuery":{"version":1,"sha256Hash":"abc"}}}`,
+		"a body that is not buffered": `{"query":"{viewer{login}}"}` + strings.Repeat(" ", 2<<20),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, (&pricingUpstream{price: func(string) int { return 101 }, reply: `{"data":{"x":1}}`}).ServeHTTP)
+				w.ask(body)
+				w.ask(body)
+				w.want("spent", w.gateway.Recent()[0].Spent, 101)
+			})
+		})
+	}
+}
+
+// A follower does not get a response that varies on a field in which it differs from the leader.
+func TestSharedQueryVaries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
+			time.Sleep(time.Second)
+			rw.Header().Set("Vary", "Accept-Language")
+			_, _ = fmt.Fprintf(rw, `{"data":{"language":%q}}`, r.Header.Get("Accept-Language"))
+		})
+		var clients sync.WaitGroup
+		for _, language := range []string{"en", "de"} {
+			clients.Go(func() {
+				w.want("body of "+language, w.ask(listIssues("widgets"), "Accept-Language: "+language).body, fmt.Sprintf(`{"data":{"language":%q}}`, language))
+			})
+			time.Sleep(100 * time.Millisecond)
+		}
+		clients.Wait()
+	})
+}
+
+// A client that asks after a mutation does not follow a call from before it, if the response shows the changed node.
+func TestFollowerAfterAMutationOfANodeInTheResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			if strings.Contains(string(body), "mutation") {
+				_, _ = io.WriteString(rw, `{"data":{}}`)
+				return
+			}
+			new(answers).ServeHTTP(rw, r)
+		})
+		var clients sync.WaitGroup
+		clients.Go(func() { w.ask(listIssues("widgets")) })
+		time.Sleep(500 * time.Millisecond)
+		w.ask(`{"query":"mutation{closeIssue(input:{issueId:\"N_1\"}){issue{id}}}"}`, "Authorization: Bearer b")
+		w.ask(listIssues("widgets"))
+		w.want("requests upstream", w.upstreamSaw(), 3)
+		clients.Wait()
+	})
+}
+
+// A query may show a repository that it does not name: the fork of a pull request, or the repository under its new name.
+func TestOwnWriteToAnotherRepositoryMakesQueriesStale(t *testing.T) {
+	for _, c := range []struct{ method, path string }{
+		{http.MethodPut, "/repos/me/widgets/contents/a"}, {http.MethodPatch, "/repos/acme/gadgets/pulls/7"},
+	} {
+		t.Run(c.path, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, new(answers).ServeHTTP, withRules(policy.GraphQLCacheRule{Operation: "List", TTL: time.Minute}),
+					func(c *Config) { c.Catalogue = policy.CatalogueOf("github") })
+				w.ask(listIssues("widgets"))
+				w.do(c.method, c.path, strings.NewReader("{}"), "Authorization: Bearer a")
+				w.ask(listIssues("widgets"))
+				w.want("requests upstream", w.upstreamSaw(), 3)
+			})
+		})
+	}
+}
+
+// A mutation names nodes, so Weir does not know which REST responses it changes.
+func TestOwnMutationMakesRESTResponsesStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
+			rw.Header().Set("Cache-Control", "private, max-age=60")
+			_, _ = io.WriteString(rw, `{"data":{}}`)
+		}, func(c *Config) { c.Catalogue = policy.CatalogueOf("github") })
+		for _, token := range []string{"a", "b"} {
+			w.get("/repos/acme/widgets/issues/1", "Authorization: Bearer "+token)
+		}
+		w.ask(closeIssue)
+		own := w.get("/repos/acme/widgets/issues/1", "Authorization: Bearer a")
+		w.want("Cache-Status", own.Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=200; stored; ttl=60")
+		other := w.get("/repos/acme/widgets/issues/1", "Authorization: Bearer b")
+		w.want("Cache-Status of another account", other.Header.Get("Cache-Status"), "weir; hit; ttl=60")
+	})
+}
+
+// The names in mutations and the hashes of persisted queries do not fill the memory.
+func TestLongNamesInGraphQLCallsAreNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, (&pricingUpstream{price: func(string) int { return 1 }, reply: `{"data":{"rateLimit":{"cost":1}}}`}).ServeHTTP)
+		heap := func() uint64 {
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		before := heap()
+		for i := range 60 {
+			long := strconv.Itoa(i) + strings.Repeat("x", 900_000)
+			w.ask(`{"query":"mutation($id:ID!){a(input:{id:$id}){b}}","variables":{"id":"` + long + `"}}`)
+			w.ask(`{"extensions":{"persistedQuery":{"version":1,"sha256Hash":"` + long + `"}}}`)
+		}
+		time.Sleep(2 * time.Hour)
+		w.get("/user")
+		if grown := int64(heap()) - int64(before); grown > 10<<20 {
+			t.Errorf("the heap grew by %d MiB", grown>>20)
+		}
+		runtime.KeepAlive(w)
+	})
+}
