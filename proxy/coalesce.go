@@ -207,9 +207,9 @@ func (g *Gateway) responseOfCall(ex *exchange, e *cache.Entry, purged bool, notB
 	return g.entryResponse(ex, e, now)
 }
 
-// sharedResponse returns e, the unstored response of a finished call, or nil if the client may not use it. The caller
-// ensures that the client joined the running call before any known change. If the client requires revalidation, the
-// upstream request must be newer than the client's request.
+// sharedResponse returns e, the unstored response of a finished call, or nil if the client may not use it. The client must
+// have the same fields in Vary, and no change since the start of the call may have made the response stale. If the client
+// requires revalidation, the upstream request must be newer than the client's request.
 func (g *Gateway) sharedResponse(ex *exchange, e *cache.Entry) *http.Response {
 	now := time.Now()
 	if !e.Selects(ex.header) || g.Cache.Purged(e.Tags, e.Since) || e.Requested.Before(ex.start) && ex.mustRevalidate(e, now) {
