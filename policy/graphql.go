@@ -68,8 +68,8 @@ type GraphQLCall struct {
 	// cost to Cost, not the true cost.
 	Hash string
 	// Question identifies a valid query with the values of its variables: two calls of one caller with the same Question
-	// ask for the same data. Question is empty for other calls, and if the body has a member other than query,
-	// operationName and variables, because its meaning is unknown.
+	// ask for the same data. Question is empty for other calls, for variables of more than 64 KiB, and if the body has a
+	// member other than query, operationName and variables, because its meaning is unknown.
 	Question string
 	// Persisted is the SHA-256 of the query text, as persisted queries use it. Without a query it is the hash that the
 	// request names in extensions.persistedQuery.
@@ -106,9 +106,10 @@ func (c *GraphQLCall) UpperCost() float64 { return max(1, float64(c.Requests)/re
 const (
 	maxGraphQLText    = 256 << 10 // bytes of the query as JSON
 	maxGraphQLLines   = 10_000
-	maxGraphQLTokens  = 20_000 // of the query, and of the variables in the arguments of root fields
-	maxGraphQLCommas  = 20_000 // of the body, which bound the number of elements
-	maxGraphQLMembers = 5_000  // of an object, such as the variables
+	maxGraphQLTokens  = 20_000   // of the query, and of the variables in the arguments of root fields
+	maxGraphQLCommas  = 20_000   // of the body, which bound the number of elements
+	maxGraphQLMembers = 5_000    // of an object, such as the variables
+	maxSharedValues   = 64 << 10 // bytes of the variables in Question
 )
 
 // ParseGraphQL analyses the body of a GraphQL request. The error is a [*GraphQLError] if the upstream must refuse the
@@ -141,7 +142,11 @@ func ParseGraphQL(body []byte) (*GraphQLCall, error) {
 	call.Operation = operation.Name
 	call.Hash = documentHash(source, operation.Name)
 	err = call.analyse(document, operation, request.variables)
-	if err == nil && call.Kind == GraphQLQuery && !request.hasOther {
+	size := 0
+	for _, value := range request.variables {
+		size += len(value)
+	}
+	if err == nil && call.Kind == GraphQLQuery && !request.hasOther && size <= maxSharedValues {
 		call.Question = call.Hash + canonicalVariables(request.variables)
 	}
 	return call, err

@@ -44,9 +44,10 @@ func TestQuestionIdentifiesAQuery(t *testing.T) {
 		{"{ a }", `,"other":1`},
 		{"{ a }", `,"Variables":{"x":1}`},
 		{"{ a }", `,"variables":{"x":1,"x":2}`},
+		{"{ a }", `,"variables":{"x":"` + strings.Repeat("x", maxSharedValues) + `"}`},
 	} {
 		if got := question(c.query, c.rest); got != "" {
-			t.Errorf("%s %s: got question %q, want none", c.query, c.rest, got)
+			t.Errorf("%s %.50s: got question %.50q, want none", c.query, c.rest, got)
 		}
 	}
 }
