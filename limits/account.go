@@ -146,7 +146,7 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	}
 	slots, inUse := a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))), int64(len(a.reservations))
 	free := slots - inUse
-	if !a.shared && c.exceeds(slots, a.slotsOf(c.Client)+1) { // the ledger divides a shared account
+	if !a.shared && c.exceeds(slots, 1, a.slotsOf) { // the ledger divides a shared account
 		free = unreserved(slots, 1) - inUse
 	}
 	switch {
@@ -169,7 +169,7 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		l, limit, paced := a.log(s), a.limitOf(s, w, r), s.paced(c)
 		usable := limit
 		used := func(client string) int64 { return a.usedBy(clientScope(s, client), now) }
-		if !a.shared && c.exceeds(limit, used(c.Client)+s.Cost) {
+		if !a.shared && c.exceeds(limit, s.Cost, used) {
 			paced = paced || aboveHalf(l.Total+l.held, limit)
 			usable, exceeds = unreserved(limit, s.Cost), true
 		}

@@ -111,10 +111,12 @@ func (c *Claim) nominal(limit int64) int64 {
 // reservedParts is the number of parts of a limit of which the last part is reserved for clients below their nominal part.
 const reservedParts = 100
 
-// exceeds reports whether a use is more than the nominal part of the claim's client. The reserve is not for such a client,
+// exceeds reports whether the use of the claim's client, with the claim, is more than its nominal part. The reserve is not for such a client,
 // and the client follows the pace while more than half of the limit is used. So the other clients find tokens at any time,
 // also if they need tokens only now and then.
-func (c *Claim) exceeds(limit, use int64) bool { return len(c.Clients) > 0 && use > c.nominal(limit) }
+func (c *Claim) exceeds(limit, cost int64, used func(client string) int64) bool {
+	return len(c.Clients) > 0 && used(c.Client)+cost > c.nominal(limit)
+}
 
 // unreserved returns the part of a limit that a claim may use whose client exceeds its nominal part.
 func unreserved(limit, cost int64) int64 { return max(min(cost, limit), limit-limit/reservedParts) }
