@@ -34,7 +34,13 @@ import (
 // program is the path of the weir binary under test.
 var program string
 
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+func TestMain(m *testing.M) {
+	if role := os.Getenv("WEIR_FLOOD"); role != "" {
+		runFlooder(role, os.Getenv("WEIR_FLOOD_ADDRESS"))
+		return
+	}
+	os.Exit(runTests(m))
+}
 
 // runTests builds the binary with the race detector, unless WEIR_BINARY names a binary.
 func runTests(m *testing.M) int {
@@ -91,8 +97,16 @@ func start(t *testing.T, args ...string) *process {
 // startWith calls start with additional environment variables.
 func startWith(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{T: t, cmd: exec.Command(program, args...)}
-	p.cmd.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), env...)
+	c := exec.Command(program, args...)
+	c.Env = append(os.Environ(), env...)
+	return startCommand(t, c)
+}
+
+// startCommand starts a command that runs weir, like start.
+func startCommand(t *testing.T, c *exec.Cmd) *process {
+	t.Helper()
+	p := &process{T: t, cmd: c}
+	p.cmd.Env = append(p.cmd.Environ(), "GORACE=atexit_sleep_ms=0")
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -104,9 +118,9 @@ func startWith(t *testing.T, env []string, args ...string) *process {
 		_ = p.exited()
 		text := p.output.String()
 		if strings.Contains(text, "WARNING: DATA RACE") {
-			t.Errorf("weir %s: data race:\n%s", args[0], text)
+			t.Errorf("%s: data race:\n%s", c, text)
 		} else if t.Failed() {
-			t.Logf("weir %s wrote:\n%s", strings.Join(args, " "), text[max(0, len(text)-4000):])
+			t.Logf("%s wrote:\n%s", c, text[max(0, len(text)-4000):])
 		}
 	})
 	return p

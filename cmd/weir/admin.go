@@ -32,7 +32,10 @@ func (g *gateway) listenAdmin(a config.Admin) (endpoint, error) {
 		_ = listener.Close()
 		return endpoint{}, fmt.Errorf("admin.listen: %s is not on loopback: set admin.token, or admin.tls.client_ca", listener.Addr())
 	}
-	e := endpoint{listener: listener, handler: g.admin(a), timeout: adminIOTimeout, last: true, onShutdown: g.history.Close}
+	e := endpoint{
+		listener: g.adminConnections.Listener(listener, adminIOTimeout, g.log), handler: g.admin(a), timeout: adminIOTimeout,
+		last: true, onShutdown: g.history.Close, connState: g.adminConnections.SetState,
+	}
 	if current := g.adminTLS.Load(); current != nil {
 		e.tls = current.Clone()
 		e.tls.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return g.adminTLS.Load(), nil }

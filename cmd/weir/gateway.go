@@ -44,10 +44,11 @@ type gateway struct {
 	instance  string // unique name of this process in Via
 
 	// These fields protect the gateway against clients.
-	connections inbound.Connections
-	rateLimiter inbound.RateLimiter
-	shedder     inbound.Shedder
-	drain       inbound.Drain
+	connections      inbound.Connections
+	adminConnections inbound.Connections
+	rateLimiter      inbound.RateLimiter
+	shedder          inbound.Shedder
+	drain            inbound.Drain
 
 	store        *store
 	limiter      *limits.Limiter // of store
@@ -129,6 +130,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	g.shedder.Configure(waiting)
 	connections := maxConnections(fileLimit())
 	g.connections.LimitTotal(connections)
+	g.adminConnections.LimitTotal(maxAdminConnections)
 	g.transport.MaxConnsPerHost = connections
 
 	memory := cache.NewMemory(cacheSize)
@@ -285,12 +287,8 @@ func (g *gateway) apply(c *config.Config) error {
 	g.issuerKeys.Keep(issuers)
 	g.store.configure(limitRules(c))
 	g.rateLimiter.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
-	maxPerAddress := c.Limits.Inbound.Burst
-	if c.Limits.Inbound.Rate == 0 {
-		maxPerAddress = 0
-	}
 	trusted := inbound.TrustedProxies(c.Callers.Networks())
-	g.connections.LimitPerAddress(maxPerAddress, trusted)
+	g.connections.LimitPerAddress(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst, trusted)
 	g.tokens.LimitAddresses(c.Limits.Inbound.Rate > 0)
 	ledger, limiter := limits.Ledger(g.store), g.limiter
 	if !c.Upstream.Limits {
@@ -447,7 +445,9 @@ func (g *gateway) listen() ([]endpoint, error) {
 	if err != nil {
 		return nil, errors.Join(err, clients.Close())
 	}
-	plain := endpoint{listener: g.connections.Listener(clients, clientWriteTimeout, g.log), handler: g}
+	plain := endpoint{
+		listener: g.connections.Listener(clients, clientWriteTimeout, g.log), handler: g, connState: g.connections.SetState,
+	}
 	endpoints, err := g.withTLS(plain, c)
 	if err != nil {
 		return nil, errors.Join(err, clients.Close(), adminEndpoint.listener.Close())

@@ -18,8 +18,11 @@ func memoryShares(limit, cache int64) (cacheSize int64, waiting int) {
 	return min(cache, limit/cacheShare), int(min(limit/waitingShare/bytesPerWaiting, maxWaiting))
 }
 
-// reservedFiles are the file descriptors for Redis, telemetry, listeners and files.
-const reservedFiles = 256
+const (
+	// reservedFiles are the file descriptors for Redis, telemetry, listeners, files and the admin listener.
+	reservedFiles       = 256
+	maxAdminConnections = 100
+)
 
 // maxConnections returns the limit for connections of clients, and the limit for connections to the upstream. In the
 // argument and in the result, 0 means unlimited.

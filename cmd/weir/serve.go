@@ -93,6 +93,7 @@ type endpoint struct {
 	// drain, and the demo's upstream completes forwarded requests.
 	last       bool
 	onShutdown func() // ends endless responses such as event streams; may be nil
+	connState  func(net.Conn, http.ConnState)
 }
 
 // drainPlan describes how a process stops.
@@ -155,6 +156,7 @@ func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endp
 		}), log)
 		s.TLSConfig = e.tls
 		s.ReadTimeout, s.WriteTimeout = e.timeout, e.timeout
+		s.ConnState = e.connState
 		s.BaseContext = func(net.Listener) context.Context { return requests }
 		if e.onShutdown != nil {
 			s.RegisterOnShutdown(e.onShutdown)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/testservers"
-	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // dialVirtual starts a gateway with the production timeouts and an upstream in virtual time. Each client address may
@@ -33,6 +32,7 @@ func dialVirtual(t *testing.T, connections int, upstream http.HandlerFunc) (dial
 	g.transport.DialContext = testservers.ServePipe(t, "service.test:80", &http.Server{Handler: upstream}).Dial
 	l := testservers.ListenPipe("gateway.test:80")
 	server := newServer(g, slog.New(slog.DiscardHandler))
+	server.ConnState = g.connections.SetState
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -152,56 +152,41 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 	}
 }
 
-// TestConnectionsPerAddressAreLimited checks the limit, and that a closed connection no longer
-// counts.
+// TestConnectionsPerAddressAreLimited checks connections with requests in progress.
 func TestConnectionsPerAddressAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dial := dialVirtual(t, 3, func(http.ResponseWriter, *http.Request) {})
-		open := func(c net.Conn) bool {
-			go func() { _, _ = io.WriteString(c, "GET /_weir/none HTTP/1.1\r\nHost: g\r\n\r\n") }()
+		release := make(chan struct{})
+		dial := dialVirtual(t, 3, func(http.ResponseWriter, *http.Request) { <-release })
+		served := func(c net.Conn) bool {
 			_, err := c.Read(make([]byte, 1<<10))
 			return err == nil
 		}
-		first := dial()
-		for i, c := range []net.Conn{first, dial(), dial()} {
-			if !open(c) {
-				t.Errorf("connection %d was refused", i+1)
+		var first []net.Conn
+		for i := range 3 {
+			c := dial()
+			if _, err := fmt.Fprintf(c, "GET /users/%d HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n", i); err != nil {
+				t.Fatal(err)
 			}
+			synctest.Wait() // the request is in progress
+			first = append(first, c)
 		}
-		for range 100 {
-			if open(dial()) {
+		for range 10 {
+			time.Sleep(time.Second) // the rate of new connections
+			if served(dial()) {
 				t.Error("a connection above the limit was accepted")
 			}
 		}
-		_ = first.Close()
-		synctest.Wait()
-		if !open(dial()) {
+		close(release)
+		for _, c := range first {
+			if !served(c) {
+				t.Error("a connection within the limit was closed")
+			}
+			_ = c.Close()
+		}
+		c := dial()
+		_, _ = io.WriteString(c, "GET /users/4 HTTP/1.1\r\nHost: g\r\n\r\n")
+		if !served(c) {
 			t.Error("a connection was refused below the limit")
 		}
 	})
-	var few, unbounded inbound.Connections
-	few.LimitTotal(2)
-	addresses := testservers.ListenPipe("x")
-	two := few.Listener(addresses, time.Second, slog.New(slog.DiscardHandler))
-	go func() {
-		for range 3 {
-			_, _ = addresses.Dial(context.Background(), "", "")
-		}
-		_ = addresses.Close()
-	}()
-	var open []net.Conn
-	for c, err := two.Accept(); err == nil; c, err = two.Accept() {
-		open = append(open, c)
-	}
-	if len(open) != 2 {
-		t.Errorf("%d connections are open, want 2", len(open))
-	}
-	l := testservers.ListenPipe("x")
-	bounded := unbounded.Listener(l, time.Second, slog.New(slog.DiscardHandler))
-	for range 100 {
-		go func() { _, _ = l.Dial(context.Background(), "", "") }()
-		if _, err := bounded.Accept(); err != nil {
-			t.Error(err)
-		}
-	}
 }

@@ -83,7 +83,7 @@ func (g *gateway) withTLS(clients endpoint, c *config.Config) ([]endpoint, error
 	misdirected := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.current.Load().proxy.Misdirected(w, r) })
 	redirect := endpoint{
 		listener: g.connections.Listener(plain, clientWriteTimeout, g.log),
-		handler:  g.tls.Redirect(address, plain.Addr(), misdirected),
+		handler:  g.tls.Redirect(address, plain.Addr(), misdirected), connState: g.connections.SetState,
 	}
 	return []endpoint{clients, redirect}, nil
 }

@@ -1,9 +1,12 @@
 package inbound
 
 import (
+	"container/list"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"sync"
@@ -14,15 +17,30 @@ import (
 // Connections bounds the open client connections, in total and per address, and closes connections whose client does
 // not read. Connections of [TrustedProxies] count only towards the total.
 //
-// A connection above a bound is closed immediately after Accept, before the server reads a request. The zero value has
-// no bounds.
+// At most [maxWaiting] connections wait for a request: they are idle, or their client has not completed the header of a
+// request. A new connection above a bound replaces the connection that has waited longest: of its own address at the
+// bound per address, otherwise of the address with most waiting connections. So idle connections never lock out other
+// clients. If no connection waits, the new connection is closed immediately after Accept, before the server reads a
+// request.
+//
+// The zero value has no bounds except maxWaiting. The server must report the states of connections to SetState.
 type Connections struct {
 	mu            sync.Mutex
 	maxTotal      int // 0 for no bound
 	maxPerAddress int // 0 for no bound
 	trusted       TrustedProxies
 	total         int
-	perAddress    map[netip.Addr]int
+	waiting       int
+	clients       map[netip.Addr]*connectionsOfClient
+	opened        RateLimiter // new connections of each address
+}
+
+// maxWaiting bounds the memory for waiting connections: each takes 8 to 20 KB, and more with TLS.
+const maxWaiting = 4096
+
+type connectionsOfClient struct {
+	open    int
+	waiting list.List // of *conn; the front has waited longest
 }
 
 // LimitTotal sets the number of connections that may be open in total; 0 removes the bound.
@@ -32,12 +50,19 @@ func (c *Connections) LimitTotal(n int) {
 	c.maxTotal = n
 }
 
-// LimitPerAddress sets the number of connections that each address may have open; 0 removes the bound. Connections of
-// the trusted proxies are exempt. Open connections stay open.
-func (c *Connections) LimitPerAddress(n int, trusted TrustedProxies) {
+// LimitPerAddress bounds the connections of each address, given its rate and burst of requests: burst open connections,
+// but at most half of the total, and new connections at twice the rate and burst, so that a client above its rate gets
+// status 429 instead of a closed connection. A rate of 0 removes the bounds. Connections of the trusted proxies are
+// exempt. Open connections stay open.
+func (c *Connections) LimitPerAddress(perSecond, burst int, trusted TrustedProxies) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.maxPerAddress, c.trusted = n, trusted
+	c.trusted = trusted
+	c.maxPerAddress = burst
+	if perSecond == 0 {
+		c.maxPerAddress = 0
+	}
+	c.opened.Configure(2*perSecond, 2*burst)
 }
 
 // Listener returns a listener that accepts connections from l within the bounds. The client must read at least
@@ -55,46 +80,126 @@ type listener struct {
 
 func (l *listener) Accept() (net.Conn, error) {
 	for {
-		c, err := l.Listener.Accept()
+		accepted, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		remote, _ := netip.ParseAddrPort(c.RemoteAddr().String()) // the zero address for a Unix socket
-		address := remote.Addr().Unmap()
-		if l.connections.add(address) {
-			remove := sync.OnceFunc(func() { l.connections.remove(address) })
-			return &conn{Conn: c, writeTimeout: l.writeTimeout, onClose: remove}, nil
+		remote, _ := netip.ParseAddrPort(accepted.RemoteAddr().String()) // the zero address for a Unix socket
+		c := &conn{Conn: accepted, writeTimeout: l.writeTimeout, address: remote.Addr().Unmap(), connections: l.connections}
+		replaced, ok := l.connections.add(c)
+		if replaced != nil {
+			_ = replaced.Close() // the client sees the end of an idle connection
 		}
-		l.log.Debug("connection refused: too many connections in total or from this address", "address", address.String())
-		_ = c.Close() // no data has been written
+		if ok {
+			return c, nil
+		}
+		l.log.Debug("connection refused: too many connections in total or from this address", "address", c.address.String())
+		_ = accepted.Close() // no data has been written
 	}
 }
 
-func (c *Connections) add(address netip.Addr) bool {
+// add counts a new connection and reports whether the bounds allow it. The caller closes the replaced connection, if
+// any.
+func (c *Connections) add(added *conn) (replaced *conn, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	client := ClientOf(address)
-	if c.maxTotal > 0 && c.total >= c.maxTotal {
-		return false
+	trusted := c.trusted.contain(added.address)
+	if !trusted && !c.opened.Allow(added.address, time.Now()) {
+		return nil, false
 	}
-	if c.maxPerAddress > 0 && c.perAddress[client] >= c.maxPerAddress && !c.trusted.contain(address) {
-		return false
+	address := ClientOf(added.address)
+	client := c.clients[address]
+	full := c.maxTotal > 0 && c.total >= c.maxTotal
+	var crowd *connectionsOfClient // has too many connections
+	switch {
+	case !trusted && client != nil && c.maxPerAddress > 0 && client.open >= c.addressBoundLocked():
+		crowd = client
+	case full || c.waiting >= maxWaiting:
+		crowd = c.mostWaitingLocked()
 	}
+	if crowd != nil {
+		longest := crowd.waiting.Front()
+		if longest == nil {
+			return nil, false
+		}
+		replaced = longest.Value.(*conn)
+		c.removeLocked(replaced)
+		client = c.clients[address] // may have had only the replaced connection
+	}
+	if c.clients == nil {
+		c.clients = map[netip.Addr]*connectionsOfClient{}
+	}
+	if client == nil {
+		client = &connectionsOfClient{}
+		c.clients[address] = client
+	}
+	added.client = client
+	client.open++
 	c.total++
-	if c.perAddress == nil {
-		c.perAddress = map[netip.Addr]int{}
-	}
-	c.perAddress[client]++
-	return true
+	c.setWaitingLocked(added, true)
+	return replaced, true
 }
 
-func (c *Connections) remove(address netip.Addr) {
+// addressBoundLocked returns the bound for open connections of one address.
+func (c *Connections) addressBoundLocked() int {
+	if c.maxTotal > 0 {
+		return min(c.maxPerAddress, c.maxTotal/2)
+	}
+	return c.maxPerAddress
+}
+
+// mostWaitingLocked returns the client with most waiting connections.
+func (c *Connections) mostWaitingLocked() (most *connectionsOfClient) {
+	for _, client := range c.clients {
+		if most == nil || client.waiting.Len() > most.waiting.Len() {
+			most = client
+		}
+	}
+	return most
+}
+
+// SetState is for [net/http.Server.ConnState]. A connection waits in the states new and idle.
+func (c *Connections) SetState(served net.Conn, state http.ConnState) {
+	if secure, ok := served.(*tls.Conn); ok {
+		served = secure.NetConn()
+	}
+	if changed, ok := served.(*conn); ok {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.setWaitingLocked(changed, state == http.StateNew || state == http.StateIdle)
+	}
+}
+
+func (c *Connections) setWaitingLocked(changed *conn, waits bool) {
+	switch {
+	case changed.client == nil: // removed
+	case waits && changed.waiting == nil:
+		changed.waiting = changed.client.waiting.PushBack(changed)
+		c.waiting++
+	case !waits && changed.waiting != nil:
+		changed.client.waiting.Remove(changed.waiting)
+		changed.waiting = nil
+		c.waiting--
+	}
+}
+
+func (c *Connections) remove(removed *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	client := ClientOf(address)
+	c.removeLocked(removed)
+}
+
+// removeLocked removes a connection from the counts. Later calls have no effect.
+func (c *Connections) removeLocked(removed *conn) {
+	client := removed.client
+	if client == nil {
+		return
+	}
+	c.setWaitingLocked(removed, false)
+	removed.client = nil
 	c.total--
-	if c.perAddress[client]--; c.perAddress[client] == 0 {
-		delete(c.perAddress, client)
+	if client.open--; client.open == 0 {
+		delete(c.clients, ClientOf(removed.address))
 	}
 }
 
@@ -103,7 +208,13 @@ func (c *Connections) remove(address netip.Addr) {
 type conn struct {
 	net.Conn
 	writeTimeout time.Duration
-	onClose      func()
+	address      netip.Addr
+	connections  *Connections
+
+	// connections.mu guards these fields.
+	client  *connectionsOfClient // nil after the removal
+	waiting *list.Element        // in client.waiting; nil while the client has a request in progress
+
 	// aborting is set while net/http aborts its own background read with a deadline in the past. The client does not
 	// cause a timeout during that time.
 	aborting atomic.Bool
@@ -166,7 +277,7 @@ func (c *conn) extendWriteDeadline() {
 
 func (c *conn) Close() error {
 	err := c.Conn.Close()
-	c.onClose()
+	c.connections.remove(c)
 	return err
 }
 

@@ -1,12 +1,12 @@
 package inbound
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
+	"net/http"
 	"os"
 	"sync"
 	"testing"
@@ -16,54 +16,195 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-func TestConnectionsOfTrustedProxiesHaveNoBoundPerAddress(t *testing.T) {
-	var c Connections
-	c.LimitPerAddress(1, trustedProxies("10.0.0.0/8"))
-	proxy, client := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("192.0.2.1")
-	for i := range 3 {
-		if !c.add(proxy) {
-			t.Errorf("connection %d of the proxy was refused", i)
-		}
-		if got, want := c.add(client), i == 0; got != want {
-			t.Errorf("connection %d of the client: got %v, want %v", i, got, want)
+// testConn is a connection from an address.
+type testConn struct {
+	net.Conn
+	from   string
+	closed bool
+}
+
+func (c *testConn) RemoteAddr() net.Addr { return testservers.PipeAddress(c.from + ":1000") }
+
+func (c *testConn) Close() error {
+	c.closed = true
+	return nil
+}
+
+// server is a listener that accepts one connection at a time.
+type server struct {
+	Connections
+	arriving *testConn
+}
+
+func (s *server) Addr() net.Addr { return testservers.PipeAddress("server") }
+func (s *server) Close() error   { return nil }
+
+func (s *server) Accept() (c net.Conn, err error) {
+	if s.arriving == nil {
+		return nil, io.EOF
+	}
+	c, s.arriving = s.arriving, nil
+	return c, nil
+}
+
+// open opens a connection. served is nil if the server closes the connection immediately.
+func (s *server) open(from string) (client *testConn, served net.Conn) {
+	client = &testConn{from: from}
+	s.arriving = client
+	served, err := s.Listener(s, time.Second, slog.New(slog.DiscardHandler)).Accept()
+	if (err == nil) == client.closed {
+		panic("a connection is either served or closed")
+	}
+	return client, served
+}
+
+// openAll opens n connections and sets their states. It returns the number of connections that are served.
+func (s *server) openAll(n int, from string, state http.ConnState) (served int) {
+	for range n {
+		if _, c := s.open(from); c != nil {
+			s.SetState(c, state)
+			served++
 		}
 	}
-	c.remove(client)
-	if !c.add(client) {
-		t.Error("a closed connection still counts")
+	return served
+}
+
+func TestConnectionsOfTrustedProxiesHaveNoBoundPerAddress(t *testing.T) {
+	var s server
+	s.LimitPerAddress(1000, 1, trustedProxies("10.0.0.0/8"))
+	if n := s.openAll(3, "10.0.0.1", http.StateActive); n != 3 {
+		t.Errorf("%d of 3 connections of the proxy are served", n)
+	}
+	if n := s.openAll(3, "192.0.2.1", http.StateActive); n != 1 {
+		t.Errorf("%d connections of the client are served, want 1", n)
 	}
 }
 
-func TestListenerClosesConnectionsAboveTheTotal(t *testing.T) {
-	var limited, unlimited Connections
-	limited.LimitTotal(2)
-	for _, c := range []struct {
-		name        string
-		connections *Connections
-		want        int
-	}{{"limited", &limited, 2}, {"zero value", &unlimited, 10}} {
-		l := testservers.ListenPipe("x")
-		bounded := c.connections.Listener(l, time.Second, slog.New(slog.DiscardHandler))
-		go func() {
-			for range 10 {
-				_, _ = l.Dial(context.Background(), "", "")
+func TestClosedConnectionsDoNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s server
+		s.LimitPerAddress(1000, 1, nil)
+		for i := range 10 {
+			_, c := s.open("192.0.2.1")
+			if c == nil {
+				t.Fatalf("connection %d was refused", i)
 			}
-			_ = l.Close()
-		}()
-		open := 0
-		for _, err := bounded.Accept(); err == nil; _, err = bounded.Accept() {
+			_, _ = c.Close(), c.Close() // net/http may close a connection twice
+			time.Sleep(time.Second)     // the rate of new connections
+		}
+	})
+}
+
+func TestNewConnectionsPerAddressHaveARate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s server
+		s.LimitPerAddress(10, 100, nil)
+		served := func(from string) (n int) {
+			for range 1000 {
+				if _, c := s.open(from); c != nil {
+					_ = c.Close()
+					n++
+				}
+			}
+			return n
+		}
+		first, other := served("192.0.2.1"), served("192.0.2.2")
+		time.Sleep(time.Second)
+		if later := served("192.0.2.1"); first != 200 || other != 200 || later != 20 {
+			t.Errorf("%d connections are served, %d of another address, and %d a second later; want 200, 200 and 20", first, other, later)
+		}
+	})
+}
+
+func TestConnectionsAboveTheTotalAreRefused(t *testing.T) {
+	var s server
+	if n := s.openAll(10, "192.0.2.1", http.StateActive); n != 10 {
+		t.Errorf("without a bound %d of 10 connections are served", n)
+	}
+	s.LimitTotal(12)
+	if n := s.openAll(10, "192.0.2.2", http.StateActive); n != 2 {
+		t.Errorf("%d connections are served, want 2", n)
+	}
+}
+
+// TestAddressGetsHalfOfTheTotal checks that the requests of one client cannot use all connections.
+func TestAddressGetsHalfOfTheTotal(t *testing.T) {
+	var s server
+	s.LimitTotal(100)
+	s.LimitPerAddress(1000, 1000, nil)
+	if n, other := s.openAll(100, "192.0.2.1", http.StateActive), s.openAll(100, "192.0.2.2", http.StateActive); n != 50 || other != 50 {
+		t.Errorf("%d and %d connections are served, want 50 each", n, other)
+	}
+}
+
+// TestNewConnectionReplacesAWaitingOne fills the total with connections of one address that wait for a request. Other
+// clients must get connections, and keep their idle connections.
+func TestNewConnectionReplacesAWaitingOne(t *testing.T) {
+	for _, state := range []http.ConnState{http.StateNew, http.StateIdle} {
+		t.Run(state.String(), func(t *testing.T) {
+			var s server
+			s.LimitTotal(100)
+			other, idle := s.open("192.0.2.2")
+			s.SetState(idle, http.StateIdle)
+			oldest, first := s.open("192.0.2.1")
+			busy, working := s.open("192.0.2.1")
+			s.SetState(first, state)
+			s.SetState(working, http.StateActive)
+			if n := s.openAll(1000, "192.0.2.1", state); n != 1000 {
+				t.Errorf("%d of 1,000 connections are served", n)
+			}
+			if !oldest.closed || busy.closed || other.closed {
+				t.Errorf("closed: the oldest %v, one with a request %v, one of another address %v; want only the oldest", oldest.closed, busy.closed, other.closed)
+			}
+			if _, c := s.open("192.0.2.2"); c == nil {
+				t.Error("a connection of another address is refused")
+			}
+		})
+	}
+}
+
+func TestNewConnectionReplacesAWaitingOneOfItsAddress(t *testing.T) {
+	var s server
+	s.LimitPerAddress(1000, 3, nil)
+	first, _ := s.open("192.0.2.1")
+	if n := s.openAll(2, "192.0.2.1", http.StateActive); n != 2 || first.closed {
+		t.Errorf("%d of 2 connections below the bound are served, the first is closed: %v", n, first.closed)
+	}
+	if n := s.openAll(2, "192.0.2.1", http.StateActive); n != 1 || !first.closed {
+		t.Errorf("%d connections above the bound are served, the idle one is closed: %v; want 1 and true", n, first.closed)
+	}
+}
+
+// TestWaitingConnectionsAreBounded checks the bound of the memory for idle connections of many addresses.
+func TestWaitingConnectionsAreBounded(t *testing.T) {
+	var s server
+	var clients []*testConn
+	for i := range 2 * maxWaiting {
+		client, c := s.open(fmt.Sprintf("10.0.%d.%d", i%50, i%200))
+		if c == nil {
+			t.Fatalf("connection %d is refused", i)
+		}
+		s.SetState(c, http.StateIdle)
+		clients = append(clients, client)
+	}
+	open := 0
+	for _, c := range clients {
+		if !c.closed {
 			open++
 		}
-		if open != c.want {
-			t.Errorf("%s: got %d open connections, want %d", c.name, open, c.want)
-		}
+	}
+	if open != maxWaiting {
+		t.Errorf("%d idle connections are open, want %d", open, maxWaiting)
+	}
+	if n := s.openAll(maxWaiting, "192.0.2.1", http.StateActive); n != maxWaiting {
+		t.Errorf("%d of %d connections with requests are served", n, maxWaiting)
 	}
 }
 
 // slowPipe returns a connection with a write timeout of one minute, and the client's end of the connection.
 func slowPipe(t *testing.T) (*conn, net.Conn) {
 	near, far := net.Pipe()
-	c := &conn{Conn: near, writeTimeout: time.Minute, onClose: func() {}}
+	c := &conn{Conn: near, writeTimeout: time.Minute, connections: &Connections{}}
 	t.Cleanup(func() { _, _ = c.Close(), far.Close() })
 	return c, far
 }

@@ -1,0 +1,385 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
+)
+
+// A flood is an attack from the addresses 127.0.0.2 and following. Other files of this folder define the attacks.
+type flood struct {
+	name   string
+	secure bool // over TLS
+	files  int  // descriptor limit of the gateway; 0 keeps the limit of the machine
+	config string
+	// attack sends one piece of the attack over a new connection, and keeps it open as long as it wants. It runs in many
+	// goroutines of one or more processes until the context ends. The connections close at the end.
+	attack    func(f *flooder, n int) error
+	workers   int // concurrent calls of attack in each process
+	processes int // 0 is 1
+	addresses int // 0 is 1
+}
+
+// floodResult is what legitimate clients at 127.0.0.1 and the gateway experience in one phase.
+type floodResult struct {
+	times  map[string][]time.Duration // by kind of request
+	errors map[string]int
+	memory int64 // the largest resident set of the gateway in bytes
+}
+
+// p99 returns the 99th percentile of a kind of request.
+func (r *floodResult) p99(kind string) time.Duration {
+	all := slices.Sorted(slices.Values(r.times[kind]))
+	if len(all) == 0 {
+		return 0
+	}
+	return all[min(len(all)-1, len(all)*99/100)]
+}
+
+// floodKinds are the requests of the legitimate clients: a hit and a forwarded request on a kept connection, and a hit
+// on a new connection.
+var floodKinds = []string{"hit", "forward", "connect"}
+
+// TestFloods measures legitimate requests, and the memory of the gateway, before and during each attack. No legitimate
+// request may fail, and the memory may grow by at most 100 MB. "make floods" prints the figures of docs/failures.md.
+// WEIR_FLOOD_PHASE sets the time of each measurement.
+func TestFloods(t *testing.T) {
+	phase := duration(t, "WEIR_FLOOD_PHASE", 2*time.Second)
+	const maxGrowth = 100e6
+	for _, attack := range floods {
+		t.Run(attack.name, func(t *testing.T) {
+			s := startFlooded(t, &attack)
+			s.measure(phase / 2) // fills the cache and opens the connections
+			idle := s.measure(phase)
+			stop := s.startFlooders()
+			sleep(t.Context(), time.Second)
+			flooded := s.measure(phase)
+			t.Log(stop())
+			after := s.measure(phase / 2)
+			line := fmt.Sprintf("| %s |", attack.name)
+			for _, kind := range floodKinds {
+				a, b := idle.p99(kind), flooded.p99(kind)
+				line += fmt.Sprintf(" %.1f | %.1f | %.1f |", a.Seconds()*1e3, b.Seconds()*1e3, float64(b)/float64(a))
+			}
+			t.Logf("%s %+.0f |", line, float64(flooded.memory-idle.memory)/1e6)
+			for when, r := range map[string]floodResult{"before": idle, "during": flooded, "after": after} {
+				if len(r.errors) > 0 || len(r.times) < len(floodKinds) {
+					t.Errorf("%s the attack: %v, failed legitimate requests: %v", when, len(r.times), r.errors)
+				}
+			}
+			if grown := flooded.memory - idle.memory; grown > maxGrowth {
+				t.Errorf("the memory of the gateway grew by %.0f MB, want at most %.0f MB", float64(grown)/1e6, maxGrowth/1e6)
+			}
+		})
+	}
+}
+
+// flooded is a gateway under attack.
+type flooded struct {
+	*fleet
+	attack  *flood
+	gateway string // address
+	url     string
+	roots   *x509.CertPool
+	process *process
+	clients map[string]*http.Client
+	next    int // number of the next forwarded request
+}
+
+func startFlooded(t *testing.T, attack *flood) *flooded {
+	t.Helper()
+	s := &flooded{fleet: emptyFleet(t), attack: attack, gateway: freeAddress(t), roots: x509.NewCertPool()}
+	ca, err := testservers.NewCA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.roots.AddCert(ca.Certificate)
+	if err := ca.Issue(s.dir); err != nil {
+		t.Fatal(err)
+	}
+	upstream := freeAddress(t)
+	s.reexec("upstream", upstream)
+	s.awaitHTTP("http://" + upstream)
+	config := fmt.Sprintf("upstream: {url: %q}\nlimits: {cold_start: trust, points: {rest: 1000000}}\nwebhooks: {secret: hook}\n%s", "http://"+upstream, attack.config)
+	s.url = "http://" + s.gateway
+	if attack.secure {
+		s.url = "https://" + s.gateway
+		config += "\ntls: {certificates: [{certificate: tls.crt, key: tls.key}]}\n"
+	}
+	limit := "true"
+	if attack.files > 0 {
+		limit = "ulimit -n " + strconv.Itoa(attack.files)
+	}
+	admin := freeAddress(t)
+	s.process = startCommand(t, exec.Command("sh", "-c", limit+` && exec "$0" "$@"`, program, "serve", "--config", s.file("weir.yaml", config), "--listen", s.gateway, "--admin", admin))
+	s.awaitHTTP("http://" + admin + "/readyz")
+	s.clients = map[string]*http.Client{}
+	for _, kind := range floodKinds {
+		transport := &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: s.roots}, MaxIdleConnsPerHost: 20,
+			ForceAttemptHTTP2: true, DisableKeepAlives: kind == "connect",
+		}
+		t.Cleanup(transport.CloseIdleConnections)
+		s.clients[kind] = &http.Client{Transport: transport, Timeout: 10 * time.Second}
+	}
+	return s
+}
+
+// reexec starts the test program in another role, which main reads from the environment. The returned function ends
+// it, and returns its output.
+func (s *flooded) reexec(role, address string) (stop func() string) {
+	self, err := os.Executable()
+	if err != nil {
+		s.Fatal(err)
+	}
+	c := exec.Command(self)
+	c.Env = append(os.Environ(), "WEIR_FLOOD="+role, "WEIR_FLOOD_ADDRESS="+address)
+	input, err := c.StdinPipe() // the process ends with it
+	if err != nil {
+		s.Fatal(err)
+	}
+	var out output
+	c.Stdout, c.Stderr = &out, &out
+	if err := c.Start(); err != nil {
+		s.Fatal(err)
+	}
+	stop = sync.OnceValue(func() string {
+		_ = input.Close()
+		if err := c.Wait(); err != nil {
+			s.Errorf("%s: %v", role, err)
+		}
+		return out.String()
+	})
+	s.Cleanup(func() { stop() })
+	return stop
+}
+
+// startFlooders starts the processes of the attack. The returned function ends them, and returns their output.
+func (s *flooded) startFlooders() (stop func() string) {
+	var stops []func() string
+	for i := range max(1, s.attack.processes) {
+		stops = append(stops, s.reexec(s.attack.name+"/"+strconv.Itoa(i), s.gateway))
+	}
+	return func() (text string) {
+		for _, stop := range stops {
+			text += stop()
+		}
+		return text
+	}
+}
+
+// measure sends legitimate requests for a while.
+func (s *flooded) measure(phase time.Duration) floodResult {
+	s.Helper()
+	r := floodResult{times: map[string][]time.Duration{}, errors: map[string]int{}}
+	ctx, stop := context.WithTimeout(s.Context(), phase)
+	defer stop()
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for kind, pause := range map[string]time.Duration{"hit": 10 * time.Millisecond, "forward": 20 * time.Millisecond, "connect": 50 * time.Millisecond} {
+		group.Go(func() {
+			var requests sync.WaitGroup
+			defer requests.Wait()
+			for ctx.Err() == nil {
+				path := "/gitignore/templates"
+				if kind == "forward" {
+					s.next++
+					path = "/users/legitimate" + strconv.Itoa(s.next)
+				}
+				requests.Go(func() {
+					began := time.Now()
+					err := s.request(s.clients[kind], path)
+					mu.Lock()
+					defer mu.Unlock()
+					r.times[kind] = append(r.times[kind], time.Since(began))
+					if err != nil {
+						r.errors[kind+":"+kindOf(err)]++
+					}
+				})
+				sleep(ctx, pause)
+			}
+		})
+	}
+	group.Go(func() {
+		for ctx.Err() == nil {
+			if m := residentSet(s.T, s.process.cmd.Process.Pid); m > r.memory {
+				r.memory = m
+			}
+			sleep(ctx, 20*time.Millisecond)
+		}
+	})
+	group.Wait()
+	return r
+}
+
+// request sends a legitimate request, and returns an error unless the response is complete and has status 200.
+func (s *flooded) request(client *http.Client, path string) error {
+	req, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+path, http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer legitimate")
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s, %s", resp.Status, resp.Header.Get("Cache-Status"))
+	}
+	return nil
+}
+
+// residentSet returns the resident set size of a process in bytes.
+func residentSet(t *testing.T, pid int) int64 {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	number, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n << 10
+}
+
+// flooder is a process that attacks a gateway.
+type flooder struct {
+	context.Context
+	address   string
+	secure    bool
+	addresses int
+}
+
+// runFlooder runs the test program as an attacker or as the upstream, until its standard input ends.
+func runFlooder(role, address string) {
+	ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer stop()
+	go func() { // ends with the process
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop()
+	}()
+	if role == "upstream" {
+		serveUpstream(ctx, address)
+		return
+	}
+	// The machine of an attacker takes no time from that of the gateway.
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 10); err != nil {
+		log.Fatal(err)
+	}
+	name, process, _ := strings.Cut(role, "/")
+	number, err := strconv.Atoi(process)
+	i := slices.IndexFunc(floods, func(f flood) bool { return f.name == name })
+	if i < 0 || err != nil {
+		log.Fatalf("unknown attack %q", role)
+	}
+	attack := floods[i]
+	f := &flooder{ctx, address, attack.secure, max(1, attack.addresses)}
+	var mu sync.Mutex
+	calls, errs := 0, map[string]int{}
+	var group sync.WaitGroup
+	for w := range attack.workers {
+		group.Go(func() {
+			for n := number*attack.workers + w; ctx.Err() == nil; n += attack.workers * max(1, attack.processes) {
+				err := attack.attack(f, n)
+				mu.Lock()
+				calls++
+				if err != nil && ctx.Err() == nil {
+					errs[kindOf(err)]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	fmt.Printf("%d pieces, errors %v\n", calls, errs)
+}
+
+// kindOf returns an error without addresses.
+func kindOf(err error) string {
+	text := err.Error()
+	return text[strings.LastIndex(text, ": ")+1:]
+}
+
+// dialPlain connects from one of the attacker's addresses, without TLS. The connection closes at the end of the attack.
+func (f *flooder) dialPlain(n int) (net.Conn, error) {
+	from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+n%f.addresses))}
+	c, err := (&net.Dialer{LocalAddr: from, Timeout: 10 * time.Second}).DialContext(f, "tcp", f.address)
+	if err != nil {
+		return nil, err
+	}
+	return &floodConn{c, context.AfterFunc(f, func() { _ = c.Close() })}, nil
+}
+
+// floodConn closes at the end of the attack.
+type floodConn struct {
+	net.Conn
+	closed func() bool
+}
+
+func (c *floodConn) Close() error {
+	c.closed()
+	return c.Conn.Close()
+}
+
+// dial connects with TLS if the gateway expects it.
+func (f *flooder) dial(n int, protocol string) (net.Conn, error) {
+	c, err := f.dialPlain(n)
+	if err != nil || !f.secure {
+		return c, err
+	}
+	s := tls.Client(c, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}) // an attacker verifies nothing
+	if err := s.HandshakeContext(f); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// serveUpstream answers legitimate requests after 20 ms, and plays a hostile upstream for paths of the attacker.
+func serveUpstream(ctx context.Context, address string) {
+	body := []byte(`{"a":"` + strings.Repeat("x", 2000) + `"}`)
+	server := &http.Server{Addr: address, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if hostile := hostileUpstream(r.URL.Path); hostile != nil {
+			hostile(w, r)
+			return
+		}
+		testservers.Sleep(r.Context(), 20*time.Millisecond)
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("X-Ratelimit-Limit", "1000000")
+		w.Header().Set("X-Ratelimit-Remaining", "900000")
+		w.Header().Set("X-Ratelimit-Used", "100000")
+		w.Header().Set("X-Ratelimit-Reset", strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10))
+		w.Header().Set("X-Ratelimit-Resource", "core")
+		_, _ = w.Write(body)
+	})}
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	if err := server.ListenAndServe(); err != http.ErrServerClosed {
+		log.Fatal(err)
+	}
+}
