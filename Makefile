@@ -23,7 +23,7 @@ PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 win
 # The Redis server that tests start.
 SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 
-.PHONY: help build demo test e2e lint check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens shares soak conformance clients h2spec generate rules release deploy-check cover fmt clean needs
+.PHONY: help build demo test e2e lint check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients h2spec generate rules release deploy-check cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,7 +45,7 @@ e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@.ci/need curl
 	@.ci/need gh
 	$(GO) build -race -o bin/weir-race ./cmd/weir
-	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir-race" $(GO) test -tags e2e -count=1 -timeout 20m ./e2e
+	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir-race" $(GO) test -tags e2e -count=1 -timeout 20m -skip '^TestFloods$$$$' ./e2e
 
 needs: # Install the programs that tests need.
 	@.ci/need gcc gcc libc6-dev
@@ -95,6 +95,9 @@ bench-savings: ## Measure how much quota two days of different traffic cost: fiv
 
 bench-tokens: ## Send WEIR_TOKENS (300,000) made-up tokens to a gateway, and measure its memory: two minutes.
 	WEIR_TOKENS=$${WEIR_TOKENS:-300000} $(GO) test -count=1 -timeout 1800s -v -run TestMadeUpTokens ./cmd/weir
+
+floods: build ## Attack bin/weir with 34 floods, and measure other clients for WEIR_FLOOD_PHASE (10s) each: fifteen minutes.
+	WEIR_FLOOD_PHASE=$${WEIR_FLOOD_PHASE:-10s} WEIR_BINARY="$(CURDIR)/bin/weir" $(GO) test -tags e2e -count=1 -timeout 60m -v -run '^TestFloods$$' ./e2e
 
 shares: needs ## Run a script without a pause, gh and a job on one account for half an hour, and draw docs/shares.svg.
 	@.ci/need gh

@@ -128,7 +128,7 @@ func connectAndClose(f *flooder, n int) error {
 func (f *flooder) hold(c net.Conn) error {
 	_, err := io.Copy(io.Discard, c)
 	_ = c.Close()
-	sleep(f, 100*time.Millisecond)
+	sleep(f, 10*time.Second)
 	return err
 }
 
@@ -137,14 +137,10 @@ func idle(request string) func(*flooder, int) error {
 	return func(f *flooder, n int) error {
 		c, err := f.dial(n, "http/1.1")
 		if err != nil {
-			sleep(f, 100*time.Millisecond)
+			sleep(f, 10*time.Second)
 			return err
 		}
-		if _, err := io.WriteString(c, request); err != nil {
-			_ = c.Close()
-			sleep(f, 100*time.Millisecond)
-			return err
-		}
+		_, _ = io.WriteString(c, request) // hold reports errors
 		return f.hold(c)
 	}
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"net/textproto"
 	"strconv"
 	"strings"
@@ -58,6 +59,7 @@ type exchange struct {
 	w            *recorder
 	in           *http.Request
 	body         *inbound.Body // body of in; nil without a body
+	entered      netip.Addr    // the client's address if RateLimiter counts the request as in progress
 	buffered     *buffer       // prefix of the body that was read in advance; nil before that read
 	start        time.Time
 	waitingSince time.Time // start of the wait for the deadline

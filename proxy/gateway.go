@@ -407,6 +407,12 @@ func (g *Gateway) finish(ex *exchange) {
 	p := recover()
 	defer ex.body.Detach()
 	defer ex.buffered.release()
+	if ex.entered.IsValid() {
+		defer func() {
+			ex.w.flush(ex.in)
+			g.RateLimiter.Leave(ex.entered)
+		}()
+	}
 	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {
 		g.Log.ErrorContext(ex.detach(), "panic in a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
 		if ex.w.status == 0 {

@@ -11,19 +11,31 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
-// throttle refuses a request from an address that sends too fast. ServeHTTP calls throttle before all other checks,
-// because throttle is the cheapest check.
+// throttle refuses a request from an address that sends too fast, or has too many requests in progress. ServeHTTP calls
+// throttle before all other checks, because throttle is the cheapest check.
 func (g *Gateway) throttle(ex *exchange) error {
 	address := g.TrustedProxies.ClientAddress(ex.in)
-	if g.RateLimiter.Allow(address, ex.start) {
-		return nil
+	switch {
+	case !g.RateLimiter.Allow(address, ex.start):
+		if g.RateLimiter.Disconnect(address) {
+			ex.w.closes = true
+			inbound.Disconnect(ex.in)
+		}
+		return &failure{
+			// The rate is at least one request per second, so the next token is available within a second.
+			status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
+			message: "Too Many Requests: this address sends faster than the gateway lets one address send",
+			cause:   fmt.Errorf("limits.inbound.rate: request rate of %s exceeded", address),
+		}
+	case !g.RateLimiter.Enter(address, ex.start):
+		return &failure{
+			status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
+			message: "Too Many Requests: this address has as many requests in progress as the gateway lets one address have",
+			cause:   fmt.Errorf("limits.inbound.burst: requests in progress of %s exceeded", address),
+		}
 	}
-	return &failure{
-		// The rate is at least one request per second, so the next token is available within a second.
-		status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
-		message: "Too Many Requests: this address sends faster than the gateway lets one address send",
-		cause:   fmt.Errorf("limits.inbound: request rate of %s exceeded", address),
-	}
+	ex.entered = address
+	return nil
 }
 
 // unknownRetry is the Retry-After if no component knows when a retry can succeed.
@@ -87,7 +99,7 @@ type recorder struct {
 	http.ResponseWriter
 	status int
 	bytes  int64
-	closes bool // the response closes the HTTP/1 connection
+	closes bool // the response closes the connection
 	drain  *inbound.Drain
 }
 
@@ -116,6 +128,14 @@ func (r *recorder) Write(p []byte) (int, error) {
 	n, err := r.ResponseWriter.Write(p)
 	r.bytes += int64(n)
 	return n, err
+}
+
+// flush waits until the client has received a short HTTP/2 response, so that the request counts as in progress as long
+// as it holds memory. Write already waits for long responses.
+func (r *recorder) flush(in *http.Request) {
+	if in.ProtoMajor > 1 && r.status != 0 {
+		_ = http.NewResponseController(r).Flush() // an error means that the client has disconnected
+	}
 }
 
 // Unwrap supports [http.ResponseController].

@@ -67,6 +67,50 @@ func TestRateLimitPerAddress(t *testing.T) {
 	})
 }
 
+// TestRefusedClientIsDisconnected checks that a client above twice its rate must connect again. The bound for new
+// connections then bounds its refusals.
+func TestRefusedClientIsDisconnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nothing, withRateLimit(1, 3))
+		want := func(step string, open, closing int) {
+			t.Helper()
+			for i := range open + closing {
+				r := w.from("192.0.2.1:1000", "GET", "/user")
+				if closes := r.Header.Get("Connection") == "close"; closes != (i >= open) {
+					t.Errorf("%s: request %d, status %d: the connection closes: %v", step, i+1, r.StatusCode, closes)
+				}
+			}
+		}
+		want("3 allowed, 3 refused", 6, 10)
+		time.Sleep(time.Second)
+		want("one allowed, one refused", 2, 10)
+	})
+}
+
+// TestRequestsInProgressPerAddressAreBounded covers HTTP/2 clients, whose streams share few connections.
+func TestRequestsInProgressPerAddressAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
+			if strings.HasPrefix(r.URL.Path, "/users/slow") {
+				time.Sleep(10 * time.Second)
+			}
+		}, withRateLimit(2, 3))
+		var clients sync.WaitGroup
+		for i := range 3 {
+			clients.Go(func() {
+				if r := w.from("192.0.2.1:1000", "GET", fmt.Sprint("/users/slow", i)); r.StatusCode != http.StatusOK {
+					t.Errorf("request in progress: got %d, want 200", r.StatusCode)
+				}
+			})
+		}
+		time.Sleep(5 * time.Second)
+		w.wantStatuses("192.0.2.1:1001", 429)
+		w.wantStatuses("192.0.2.2:1000", 200)
+		clients.Wait()
+		w.wantStatuses("192.0.2.1:1001", 200)
+	})
+}
+
 func TestRateLimitDisabled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, off := range []option{withRateLimit(0, 0), func(*Config) {}} {
@@ -102,7 +146,7 @@ func TestRateLimitRefusal(t *testing.T) {
 		w.want("identified requests", identified, 1)
 		w.want("requests upstream", w.upstreamSaw(), 1)
 		last := w.gateway.Recent()[0]
-		w.want("error of the record", last.Error, "limits.inbound: request rate of 192.0.2.1 exceeded")
+		w.want("error of the record", last.Error, "limits.inbound.rate: request rate of 192.0.2.1 exceeded")
 		w.want("status of the record", last.Status, 429)
 	})
 }

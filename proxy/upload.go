@@ -33,11 +33,7 @@ func (ex *exchange) forwardsBody() bool {
 // the transport. A complete body is returned, otherwise nil.
 func (g *Gateway) bufferBody(ex *exchange) (complete []byte, err error) {
 	ex.buffered = &buffer{budget: &g.Background.buffers}
-	size := int64(copyBuffer)
-	if length := ex.in.ContentLength; length >= 0 {
-		size = min(size, max(length, 512))
-	}
-	chunk := make([]byte, size)
+	chunk := make([]byte, 4<<10) // a client may send slowly
 	for more := true; err == nil && more; {
 		var n int
 		n, err = ex.in.Body.Read(chunk)

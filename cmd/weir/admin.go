@@ -33,8 +33,8 @@ func (g *gateway) listenAdmin(a config.Admin) (endpoint, error) {
 		return endpoint{}, fmt.Errorf("admin.listen: %s is not on loopback: set admin.token, or admin.tls.client_ca", listener.Addr())
 	}
 	e := endpoint{
-		listener: g.adminConnections.Listener(listener, adminIOTimeout, g.log), handler: g.admin(a), timeout: adminIOTimeout,
-		last: true, onShutdown: g.history.Close, connState: g.adminConnections.SetState,
+		listener: listener, handler: g.admin(a), timeout: adminIOTimeout,
+		last: true, onShutdown: g.history.Close, connections: &g.adminConnections,
 	}
 	if current := g.adminTLS.Load(); current != nil {
 		e.tls = current.Clone()

@@ -445,9 +445,7 @@ func (g *gateway) listen() ([]endpoint, error) {
 	if err != nil {
 		return nil, errors.Join(err, clients.Close())
 	}
-	plain := endpoint{
-		listener: g.connections.Listener(clients, clientWriteTimeout, g.log), handler: g, connState: g.connections.SetState,
-	}
+	plain := endpoint{listener: clients, handler: g, connections: &g.connections}
 	endpoints, err := g.withTLS(plain, c)
 	if err != nil {
 		return nil, errors.Join(err, clients.Close(), adminEndpoint.listener.Close())

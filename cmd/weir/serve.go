@@ -93,7 +93,8 @@ type endpoint struct {
 	// drain, and the demo's upstream completes forwarded requests.
 	last       bool
 	onShutdown func() // ends endless responses such as event streams; may be nil
-	connState  func(net.Conn, http.ConnState)
+	// connections bounds the connections of the listener; nil without bounds.
+	connections *inbound.Connections
 }
 
 // drainPlan describes how a process stops.
@@ -156,7 +157,11 @@ func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endp
 		}), log)
 		s.TLSConfig = e.tls
 		s.ReadTimeout, s.WriteTimeout = e.timeout, e.timeout
-		s.ConnState = e.connState
+		listener := e.listener
+		if e.connections != nil {
+			e.connections.Observe(s)
+			listener = e.connections.Listener(listener, clientWriteTimeout, log)
+		}
 		s.BaseContext = func(net.Listener) context.Context { return requests }
 		if e.onShutdown != nil {
 			s.RegisterOnShutdown(e.onShutdown)
@@ -171,7 +176,7 @@ func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endp
 			if e.tls != nil {
 				serve = func(l net.Listener) error { return s.ServeTLS(l, "", "") }
 			}
-			if err := serve(e.listener); !errors.Is(err, http.ErrServerClosed) {
+			if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
 				stop(err)
 			}
 		})

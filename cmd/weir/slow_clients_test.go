@@ -32,7 +32,7 @@ func dialVirtual(t *testing.T, connections int, upstream http.HandlerFunc) (dial
 	g.transport.DialContext = testservers.ServePipe(t, "service.test:80", &http.Server{Handler: upstream}).Dial
 	l := testservers.ListenPipe("gateway.test:80")
 	server := newServer(g, slog.New(slog.DiscardHandler))
-	server.ConnState = g.connections.SetState
+	g.connections.Observe(server)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

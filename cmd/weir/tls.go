@@ -82,8 +82,8 @@ func (g *gateway) withTLS(clients endpoint, c *config.Config) ([]endpoint, error
 	g.tls.Start(address, plain.Addr())
 	misdirected := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.current.Load().proxy.Misdirected(w, r) })
 	redirect := endpoint{
-		listener: g.connections.Listener(plain, clientWriteTimeout, g.log),
-		handler:  g.tls.Redirect(address, plain.Addr(), misdirected), connState: g.connections.SetState,
+		listener: plain,
+		handler:  g.tls.Redirect(address, plain.Addr(), misdirected), connections: &g.connections,
 	}
 	return []endpoint{clients, redirect}, nil
 }

@@ -47,6 +47,7 @@ type Body struct {
 	total   time.Duration // the rest of the total time
 	// http2 is set for HTTP/2, where a read deadline that passes outside Read ends the body.
 	http2 bool
+	conn  *conn // nil without [Connections]
 
 	mu       sync.Mutex
 	detached bool // the handler has returned, so control must not be used
@@ -67,6 +68,7 @@ func LimitBody(w http.ResponseWriter, r *http.Request, pause, total time.Duratio
 		ReadCloser: r.Body, control: http.NewResponseController(w),
 		pause: pause, credit: pause, total: total, http2: r.ProtoMajor > 1,
 	}
+	b.conn, _ = r.Context().Value(connKey{}).(*conn)
 	if !b.http2 {
 		b.setDeadline(time.Now().Add(pause)) // also limits net/http, which reads the rest of an unread body
 	}
@@ -110,6 +112,9 @@ func (b *Body) Read(p []byte) (int, error) {
 	start := time.Now()
 	b.setDeadline(start.Add(max(min(b.credit, b.total), time.Millisecond)))
 	n, err := b.ReadCloser.Read(p)
+	if b.conn != nil {
+		b.conn.bodies.Add(int64(n))
+	}
 	elapsed, received := time.Since(start), time.Duration(n)*time.Second/minRate
 	b.credit = max(0, min(b.pause, b.credit-elapsed+received))
 	b.total -= elapsed
@@ -159,6 +164,12 @@ func (w *streamWriter) Write(p []byte) (int, error) {
 			return written, err
 		}
 	}
+}
+
+// FlushError flushes under a deadline.
+func (w *streamWriter) FlushError() error {
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout))
+	return w.control.Flush()
 }
 
 // Unwrap supports [http.ResponseController].

@@ -2,6 +2,7 @@ package inbound
 
 import (
 	"container/list"
+	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -23,7 +24,7 @@ import (
 // clients. If no connection waits, the new connection is closed immediately after Accept, before the server reads a
 // request.
 //
-// The zero value has no bounds except maxWaiting. The server must report the states of connections to SetState.
+// The zero value has no bounds except maxWaiting. Each server of the listener needs the hooks of Observe.
 type Connections struct {
 	mu            sync.Mutex
 	maxTotal      int // 0 for no bound
@@ -33,7 +34,16 @@ type Connections struct {
 	waiting       int
 	clients       map[netip.Addr]*connectionsOfClient
 	opened        RateLimiter // new connections of each address
+	overhead      RateLimiter // bytes outside of request bodies
 }
+
+// overheadPerRequest is the average number of bytes per request that a client at its request rate may send outside of
+// request bodies: header fields, HTTP/2 frames, framing of chunks, and handshakes of TLS. maxReadDelay is the pause of
+// each read above this rate.
+const (
+	overheadPerRequest = 2 << 10
+	maxReadDelay       = time.Second
+)
 
 // maxWaiting bounds the memory for waiting connections: each takes 8 to 20 KB, and more with TLS.
 const maxWaiting = 4096
@@ -52,8 +62,9 @@ func (c *Connections) LimitTotal(n int) {
 
 // LimitPerAddress bounds the connections of each address, given its rate and burst of requests: burst open connections,
 // but at most half of the total, and new connections at twice the rate and burst, so that a client above its rate gets
-// status 429 instead of a closed connection. A rate of 0 removes the bounds. Connections of the trusted proxies are
-// exempt. Open connections stay open.
+// status 429 instead of a closed connection. An address that sends more bytes outside of request bodies than its rate of
+// requests needs is read slowly: a flood of HTTP/2 frames would otherwise use all processors. A rate of 0 removes the
+// bounds. Connections of the trusted proxies are exempt. Open connections stay open.
 func (c *Connections) LimitPerAddress(perSecond, burst int, trusted TrustedProxies) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,6 +74,7 @@ func (c *Connections) LimitPerAddress(perSecond, burst int, trusted TrustedProxi
 		c.maxPerAddress = 0
 	}
 	c.opened.Configure(2*perSecond, 2*burst)
+	c.overhead.Configure(perSecond*overheadPerRequest, burst*overheadPerRequest)
 }
 
 // Listener returns a listener that accepts connections from l within the bounds. The client must read at least
@@ -158,16 +170,44 @@ func (c *Connections) mostWaitingLocked() (most *connectionsOfClient) {
 	return most
 }
 
-// SetState is for [net/http.Server.ConnState]. A connection waits in the states new and idle.
-func (c *Connections) SetState(served net.Conn, state http.ConnState) {
-	if secure, ok := served.(*tls.Conn); ok {
-		served = secure.NetConn()
-	}
-	if changed, ok := served.(*conn); ok {
+// Observe sets the hooks of a server through which Connections learns which connections wait, and which bytes belong to
+// request bodies.
+func (c *Connections) Observe(server *http.Server) {
+	server.ConnState = func(served net.Conn, state http.ConnState) {
+		changed := connOf(served)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.setWaitingLocked(changed, state == http.StateNew || state == http.StateIdle)
 	}
+	server.ConnContext = func(ctx context.Context, served net.Conn) context.Context {
+		return context.WithValue(ctx, connKey{}, connOf(served))
+	}
+}
+
+// Disconnect closes the connection of a request. HTTP/2 would otherwise let the client continue with its other streams.
+// The client of an HTTP/1 request must get the response first, so Disconnect leaves its connection open.
+func Disconnect(r *http.Request) {
+	if c, ok := r.Context().Value(connKey{}).(*conn); ok && r.ProtoMajor > 1 {
+		_ = c.Close()
+	}
+}
+
+// connKey is the key of the *conn in the context of a request.
+type connKey struct{}
+
+// connOf returns the connection that Accept returned and that a server may have wrapped with TLS.
+func connOf(served net.Conn) *conn {
+	if secure, ok := served.(*tls.Conn); ok {
+		served = secure.NetConn()
+	}
+	return served.(*conn)
+}
+
+// exempt reports whether an address belongs to a trusted proxy.
+func (c *Connections) exempt(address netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.trusted.contain(address)
 }
 
 func (c *Connections) setWaitingLocked(changed *conn, waits bool) {
@@ -210,6 +250,9 @@ type conn struct {
 	writeTimeout time.Duration
 	address      netip.Addr
 	connections  *Connections
+	received     atomic.Int64 // bytes
+	bodies       atomic.Int64 // bytes of received that handlers have read as request bodies
+	charged      atomic.Int64 // bytes of received that count as overhead
 
 	// connections.mu guards these fields.
 	client  *connectionsOfClient // nil after the removal
@@ -248,7 +291,21 @@ func (c *conn) Read(p []byte) (int, error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) && !c.aborting.Load() {
 		c.late.Store(true)
 	}
+	c.charge(n)
 	return n, err
+}
+
+// charge counts received bytes, and waits if the address sends too many bytes outside of request bodies. Bytes of a body
+// count until the handler has read them, and are not counted twice.
+func (c *conn) charge(n int) {
+	overhead := c.received.Add(int64(n)) - c.bodies.Load() - c.charged.Load()
+	if overhead <= 0 || c.connections.exempt(c.address) {
+		return
+	}
+	c.charged.Add(overhead)
+	if delay := c.connections.overhead.Reserve(c.address, int(overhead), time.Now(), maxReadDelay); delay > 0 {
+		<-time.After(delay)
+	}
 }
 
 // Write writes p. After a timeout, Write continues if the client has read at least [writeSize] bytes since the deadline

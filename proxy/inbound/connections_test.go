@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,7 +35,14 @@ func (c *testConn) Close() error {
 // server is a listener that accepts one connection at a time.
 type server struct {
 	Connections
+	hooks    http.Server
 	arriving *testConn
+}
+
+// setState reports a state as net/http does.
+func (s *server) setState(c net.Conn, state http.ConnState) {
+	s.Observe(&s.hooks)
+	s.hooks.ConnState(c, state)
 }
 
 func (s *server) Addr() net.Addr { return testservers.PipeAddress("server") }
@@ -62,7 +71,7 @@ func (s *server) open(from string) (client *testConn, served net.Conn) {
 func (s *server) openAll(n int, from string, state http.ConnState) (served int) {
 	for range n {
 		if _, c := s.open(from); c != nil {
-			s.SetState(c, state)
+			s.setState(c, state)
 			served++
 		}
 	}
@@ -145,11 +154,11 @@ func TestNewConnectionReplacesAWaitingOne(t *testing.T) {
 			var s server
 			s.LimitTotal(100)
 			other, idle := s.open("192.0.2.2")
-			s.SetState(idle, http.StateIdle)
+			s.setState(idle, http.StateIdle)
 			oldest, first := s.open("192.0.2.1")
 			busy, working := s.open("192.0.2.1")
-			s.SetState(first, state)
-			s.SetState(working, http.StateActive)
+			s.setState(first, state)
+			s.setState(working, http.StateActive)
 			if n := s.openAll(1000, "192.0.2.1", state); n != 1000 {
 				t.Errorf("%d of 1,000 connections are served", n)
 			}
@@ -184,7 +193,7 @@ func TestWaitingConnectionsAreBounded(t *testing.T) {
 		if c == nil {
 			t.Fatalf("connection %d is refused", i)
 		}
-		s.SetState(c, http.StateIdle)
+		s.setState(c, http.StateIdle)
 		clients = append(clients, client)
 	}
 	open := 0
@@ -198,6 +207,57 @@ func TestWaitingConnectionsAreBounded(t *testing.T) {
 	}
 	if n := s.openAll(maxWaiting, "192.0.2.1", http.StateActive); n != maxWaiting {
 		t.Errorf("%d of %d connections with requests are served", n, maxWaiting)
+	}
+}
+
+// TestOverheadIsReadSlowly sends bytes to a server that allows 10 requests per second. Bodies must not be delayed.
+func TestOverheadIsReadSlowly(t *testing.T) {
+	const (
+		size      = 50 << 10
+		perSecond = 10 * overheadPerRequest
+	)
+	for _, c := range []struct {
+		name, piece string
+		want        time.Duration // for 100 pieces
+	}{
+		{"bodies", fmt.Sprintf("PUT / HTTP/1.1\r\nHost: g\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("a", size)), 0},
+		{"header fields", "GET / HTTP/1.1\r\nHost: g\r\nX-A: " + strings.Repeat("a", size) + "\r\n\r\n", 100 * size * time.Second / perSecond},
+		{"small chunks", "PUT / HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("1\r\na\r\n", size/6) + "0\r\n\r\n", 100 * size * 5 / 6 * time.Second / perSecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var connections Connections
+				connections.LimitPerAddress(10, 10, nil)
+				var handled atomic.Int32
+				httpServer := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					r, body := LimitBody(w, r, time.Hour, 0)
+					defer body.Detach()
+					_, _ = io.Copy(io.Discard, r.Body)
+					handled.Add(1)
+				})}
+				connections.Observe(httpServer)
+				l := testservers.ListenPipe("192.0.2.1:1000")
+				var serving sync.WaitGroup
+				serving.Go(func() { _ = httpServer.Serve(connections.Listener(l, time.Hour, slog.New(slog.DiscardHandler))) })
+				conn, err := l.Dial(t.Context(), "", "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				serving.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+				began := time.Now()
+				for range 100 {
+					_, _ = io.WriteString(conn, c.piece)
+				}
+				synctest.Wait()
+				took := time.Since(began)
+				_, _ = conn.Close(), httpServer.Close()
+				serving.Wait()
+				time.Sleep(2 * maxReadDelay) // a delayed read ends
+				if took < c.want*9/10-time.Second || took > c.want*11/10+3*time.Second || handled.Load() < 99 {
+					t.Errorf("100 pieces took %v, want %v; %d were handled", took, c.want, handled.Load())
+				}
+			})
+		})
 	}
 }
 

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// RateLimiter bounds the request rate of each client address with a token bucket. The bound protects the gateway. A
-// RateLimiter does not count upstream quota.
+// RateLimiter bounds the rate of each client address with a token bucket: of requests, connections or bytes. The bound
+// protects the gateway. A RateLimiter does not count upstream quota.
 //
 // Clients behind a load balancer that is not a trusted proxy share one address and one bucket. The zero value and nil
 // have no bound.
 type RateLimiter struct {
 	mu    sync.Mutex
-	rate  rate.Limit // requests per second; 0 disables the limiter
+	rate  rate.Limit // per second; 0 disables the limiter
 	burst int
 	// latest is the latest time of a request. Concurrent requests may arrive with earlier times.
 	latest  time.Time
@@ -31,11 +31,13 @@ const maxBuckets = 10_000
 const minIdle = time.Minute
 
 type bucket struct {
-	used   time.Time
-	tokens *rate.Limiter
+	used     time.Time
+	tokens   *rate.Limiter
+	refusals *rate.Limiter // counts refused requests with the same rate and burst
+	open     int           // requests in progress
 }
 
-// Configure sets the requests per second and the burst of each address; a rate of 0 disables the limiter. Known
+// Configure sets the rate per second and the burst of each address; a rate of 0 disables the limiter. Known
 // addresses keep their remaining tokens.
 func (l *RateLimiter) Configure(perSecond, burst int) {
 	l.mu.Lock()
@@ -49,8 +51,10 @@ func (l *RateLimiter) Configure(perSecond, burst int) {
 		l.buckets, _ = simplelru.NewLRU[netip.Addr, *bucket](maxBuckets, nil)
 	}
 	for _, b := range l.buckets.Values() {
-		b.tokens.SetLimitAt(l.latest, l.rate)
-		b.tokens.SetBurstAt(l.latest, burst)
+		for _, tokens := range []*rate.Limiter{b.tokens, b.refusals} {
+			tokens.SetLimitAt(l.latest, l.rate)
+			tokens.SetBurstAt(l.latest, burst)
+		}
 	}
 }
 
@@ -64,18 +68,86 @@ func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool {
 	if l.buckets == nil {
 		return true
 	}
+	return l.bucketLocked(address, now).tokens.AllowN(l.latest, 1)
+}
+
+// bucketLocked returns the bucket of an address, and updates latest.
+func (l *RateLimiter) bucketLocked(address netip.Addr, now time.Time) *bucket {
 	if now.After(l.latest) {
 		l.latest = now
 	}
 	client := ClientOf(address)
 	b, ok := l.buckets.Get(client)
 	if !ok {
-		b = &bucket{tokens: rate.NewLimiter(l.rate, l.burst)}
+		b = &bucket{tokens: rate.NewLimiter(l.rate, l.burst), refusals: rate.NewLimiter(l.rate, l.burst)}
 		l.buckets.Add(client, b)
 	}
 	b.used = l.latest
 	l.removeIdleLocked()
-	return b.tokens.AllowN(l.latest, 1)
+	return b
+}
+
+// Enter counts a request in progress, and reports whether its address has at most burst of them. Leave must be called
+// at the end of the request. The bound matters for HTTP/2, where one connection has many requests.
+func (l *RateLimiter) Enter(address netip.Addr, now time.Time) bool {
+	if l == nil {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.buckets == nil {
+		return true
+	}
+	b := l.bucketLocked(address, now)
+	if b.open >= l.burst {
+		return false
+	}
+	b.open++
+	return true
+}
+
+// Leave ends a request in progress.
+func (l *RateLimiter) Leave(address netip.Addr) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.buckets == nil {
+		return
+	}
+	if b, ok := l.buckets.Peek(ClientOf(address)); ok && b.open > 0 { // an evicted address starts with 0
+		b.open--
+	}
+}
+
+// Reserve takes n tokens of an address, but at most its burst. It returns the time until they are available, but at most
+// maxDelay. It takes no tokens that become available later.
+func (l *RateLimiter) Reserve(address netip.Addr, n int, now time.Time, maxDelay time.Duration) (delay time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.buckets == nil {
+		return 0
+	}
+	reservation := l.bucketLocked(address, now).tokens.ReserveN(l.latest, min(n, l.burst))
+	if delay = reservation.DelayFrom(l.latest); delay > maxDelay {
+		reservation.CancelAt(l.latest)
+		return maxDelay
+	}
+	return delay
+}
+
+// Disconnect counts a request that Allow has refused. It reports whether the connection should close: the address sends
+// at more than twice its rate, and each refusal costs time. A client that has to connect again is bounded by
+// [Connections].
+func (l *RateLimiter) Disconnect(address netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.buckets == nil { // after a reload
+		return false
+	}
+	b, ok := l.buckets.Get(ClientOf(address))
+	return ok && !b.refusals.AllowN(l.latest, 1)
 }
 
 // removeIdleLocked removes at most two idle addresses with full buckets. Each request adds at most one address, so the
@@ -83,7 +155,7 @@ func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool {
 func (l *RateLimiter) removeIdleLocked() {
 	for range 2 {
 		_, b, _ := l.buckets.GetOldest() // never empty: the bucket of the current request exists
-		if l.latest.Sub(b.used) < minIdle || b.tokens.TokensAt(l.latest) < float64(l.burst) {
+		if l.latest.Sub(b.used) < minIdle || b.open > 0 || b.tokens.TokensAt(l.latest) < float64(l.burst) {
 			return
 		}
 		l.buckets.RemoveOldest()

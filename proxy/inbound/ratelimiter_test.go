@@ -164,3 +164,33 @@ func TestConcurrentRequestsShareOneBurst(t *testing.T) {
 		t.Errorf("got %d allowed requests, want 100", allowed.Load())
 	}
 }
+
+func TestDisconnectAboveTwiceTheRate(t *testing.T) {
+	l := &RateLimiter{}
+	l.Configure(10, 20)
+	now := time.Now()
+	// send sends requests, and counts the allowed ones, and the refused ones whose connection stays open.
+	send := func(n int) (allowed, refused int) {
+		for range n {
+			if l.Allow(testAddress(1), now) {
+				allowed++
+			} else if !l.Disconnect(testAddress(1)) {
+				refused++
+			}
+		}
+		return allowed, refused
+	}
+	for i, want := range []int{20, 10, 10} {
+		if allowed, refused := send(100); allowed != want || refused != want {
+			t.Errorf("second %d: %d allowed, %d refused without a disconnect, want %d each", i, allowed, refused, want)
+		}
+		now = now.Add(time.Second)
+	}
+	if !l.Allow(testAddress(2), now) || l.Disconnect(testAddress(2)) {
+		t.Error("another address is refused or disconnected")
+	}
+	l.Configure(0, 0)
+	if l.Disconnect(testAddress(1)) {
+		t.Error("the disabled limiter disconnects")
+	}
+}
