@@ -45,7 +45,7 @@ e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@.ci/need curl
 	@.ci/need gh
 	$(GO) build -race -o bin/weir-race ./cmd/weir
-	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir-race" $(GO) test -tags e2e -count=1 -timeout 20m -skip '^TestFloods$$$$' ./e2e
+	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir-race" $(GO) test -tags e2e -count=1 -timeout 20m -skip '^TestFloods$$' ./e2e
 
 needs: # Install the programs that tests need.
 	@.ci/need gcc gcc libc6-dev
