@@ -2,7 +2,7 @@
 
 import { byId, el, label, placeholder, reconcile, setText, table } from "./dom.js";
 import { clock, count, formatSeconds, plural } from "./format.js";
-import { model, now, registerPanel, until } from "./model.js";
+import { model, now, registerPanel, until, ownValue } from "./model.js";
 
 /** The maximum of rows per list. */
 const MAX_ROWS = 5;
@@ -55,7 +55,7 @@ function drawCoolDowns() {
 function drawQueues() {
   const waiting = model.state?.waiting ?? {};
   const busy = [...model.accounts.values()]
-    .map((a) => ({ ...a, waiting: waiting[a.account] ?? 0 }))
+    .map((a) => ({ ...a, waiting: ownValue(waiting, a.account) ?? 0 }))
     .filter((a) => a.in_flight || a.waiting)
     .sort((a, b) => b.waiting - a.waiting || b.in_flight - a.in_flight);
   const listed = new Set(busy.map((a) => a.account));

@@ -3,7 +3,7 @@
 
 import { byId, el, label, reconcile, setText, svg } from "./dom.js";
 import { amount, clock, count, formatSeconds, plural } from "./format.js";
-import { changed, model, now, registerPanel, until } from "./model.js";
+import { changed, model, now, registerPanel, until, ownValue } from "./model.js";
 import { request } from "./live.js";
 import { remainingShare, secondary, tone, urgency } from "./risk.js";
 
@@ -21,7 +21,7 @@ function allRows() {
   const rows = [];
   for (const account of model.accounts.values()) {
     for (const budget of account.budgets ?? []) {
-      rows.push({ key: `${account.account}\n${budget.resource}`, account, budget, forecast: account.forecasts?.[budget.resource] });
+      rows.push({ key: `${account.account}\n${budget.resource}`, account, budget, forecast: ownValue(account.forecasts, budget.resource) });
     }
   }
   return rows;
@@ -95,7 +95,7 @@ function createRow() {
     setText(reset, budget.used && resets > 0 ? formatSeconds(resets) : "–");
     reset.title = budget.used ? `at ${clock(budget.reset)}` : "not used";
     showForecast(forecastText, budget, forecast);
-    const line = lines[account.account]?.[budget.resource];
+    const line = ownValue(ownValue(lines, account.account), budget.resource);
     const state = `${line?.length}/${line?.at(-1)}/${budget.remaining}/${Math.round(resets / 10)}/${forecast?.ends ?? ""}`;
     if (state !== drawnState) {
       drawnState = state;

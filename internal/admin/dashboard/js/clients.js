@@ -2,7 +2,7 @@
 
 import { byId, el, label, setText } from "./dom.js";
 import { count, plural } from "./format.js";
-import { model, registerPanel } from "./model.js";
+import { model, registerPanel, ownValue } from "./model.js";
 
 /** The maximum of rows in all tables. */
 const MAX_ROWS = 100;
@@ -23,7 +23,7 @@ const COLUMNS = [
 function rowsOf(account) {
   return (account.budgets ?? [])
     .filter((b) => b.client)
-    .map((b) => ({ ...b, ...account.clients?.[b.resource], window: b.resource.split(":")[1] }))
+    .map((b) => ({ ...b, ...ownValue(account.clients, b.resource), window: b.resource.split(":")[1] }))
     .sort((a, b) => (a.window === b.window ? b.used - a.used || (a.client < b.client ? -1 : 1) : a.window < b.window ? -1 : 1));
 }
 

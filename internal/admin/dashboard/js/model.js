@@ -40,6 +40,16 @@ export const now = () => Date.now() + model.skew;
 /** Returns the seconds from now to a time of the gateway's clock. */
 export const until = (time) => (Date.parse(time) - now()) / 1000;
 
+/**
+ * Returns the value of a name that the upstream, a client or the configuration has chosen. A plain look-up of the name
+ * "constructor" would find a member of every object.
+ * @template T
+ * @param {Record<string, T>|null|undefined} values
+ * @param {string} name
+ * @returns {T|undefined}
+ */
+export const ownValue = (values, name) => (values && Object.hasOwn(values, name) ? values[name] : undefined);
+
 const panels = [];
 
 /**

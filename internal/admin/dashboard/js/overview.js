@@ -2,7 +2,7 @@
 
 import { byId, el, reconcile, setText } from "./dom.js";
 import { amount, brief, count, formatSeconds, percent, plural } from "./format.js";
-import { OUTCOMES, model, now, registerPanel, until } from "./model.js";
+import { OUTCOMES, model, now, registerPanel, until, ownValue } from "./model.js";
 import { remainingShare, urgency } from "./risk.js";
 
 /** Creates a tile with a name, a value and a detail. */
@@ -55,7 +55,7 @@ function mostCritical() {
   let highest = 0;
   for (const account of model.accounts.values()) {
     for (const budget of account.budgets ?? []) {
-      const forecast = account.forecasts?.[budget.resource];
+      const forecast = ownValue(account.forecasts, budget.resource);
       const score = budget.used ? urgency({ account: {}, budget, forecast }, now()) : 0; // cool-downs have an alert
       if (score > highest) [critical, highest] = [{ account, budget }, score];
     }
@@ -83,7 +83,7 @@ function alerts() {
   const early = [];
   for (const account of model.accounts.values()) {
     for (const budget of account.budgets ?? []) {
-      const forecast = account.forecasts?.[budget.resource];
+      const forecast = ownValue(account.forecasts, budget.resource);
       const blockedTime = forecast?.early && until(forecast.ends) > 0 ? Date.parse(budget.reset) - Date.parse(forecast.ends) : 0;
       if (blockedTime > MIN_BLOCKED) early.push({ account, budget, forecast, blockedTime });
     }
