@@ -51,6 +51,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
+	"net/textproto"
 	"net/url"
 	"runtime/debug"
 	"slices"
@@ -285,7 +286,10 @@ func (g *Gateway) forward(ex *exchange) {
 	}
 	proxy.Transport = roundTripper(func(out *http.Request) (*http.Response, error) {
 		// send calls the hook from the httptrace of each attempt.
-		ex.interim = httptrace.ContextClientTrace(out.Context()).Got1xxResponse
+		pass := httptrace.ContextClientTrace(out.Context()).Got1xxResponse
+		ex.interim = func(status int, header textproto.MIMEHeader) error {
+			return pass(status, textproto.MIMEHeader(g.interimFields(ex, http.Header(header))))
+		}
 		if ex.shed != nil {
 			return g.staleOr(ex, ex.shed)
 		}

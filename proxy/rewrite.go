@@ -109,7 +109,7 @@ var withheldFields = fieldSet(`
 // their name are also returned. Fields about the upstream's host are removed. The ReverseProxy and the cache use, and
 // later remove, the connection fields in the last line.
 var returnedFields = fieldSet(`
-	Accept-Ranges Access-Control-Allow-Credentials Access-Control-Allow-Origin
+	Accept-Ranges Access-Control-Allow-Origin
 	Access-Control-Expose-Headers Age Allow Cache-Control Cache-Status Content-Disposition
 	Content-Encoding Content-Language Content-Length Content-Location Content-Range
 	Content-Security-Policy Content-Type Date Deprecation Etag Expires Last-Modified Link Location
@@ -120,19 +120,21 @@ var returnedFields = fieldSet(`
 	Connection Keep-Alive Trailer Transfer-Encoding Upgrade
 `)
 
-// unreturnedFields are removed from responses of unknown operations. These fields describe the upstream's host or the
-// budget of another request.
+// unreturnedFields are removed from all responses. These fields describe the upstream's host or the
+// budget of another request. In a browser they would apply to the host of the gateway. Access-Control-Allow-Credentials
+// would let another site read what a client certificate in the browser may read.
 var unreturnedFields = []string{
-	"Ratelimit", "Ratelimit-Policy", "Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "Proxy-Authentication-Info", "Via",
+	"Access-Control-Allow-Credentials", "Alt-Svc", "Nel", "Proxy-Authenticate", "Proxy-Authentication-Info", "Ratelimit", "Ratelimit-Policy",
+	"Refresh", "Report-To", "Reporting-Endpoints", "Service-Worker-Allowed", "Strict-Transport-Security", "Via",
 }
 
 // filterResponse removes the response fields that clients do not get. The ReverseProxy later removes fields named by
 // Connection (RFC 9110 section 7.6.1).
 func (g *Gateway) filterResponse(op *policy.Operation, h http.Header) {
+	for _, name := range unreturnedFields {
+		delete(h, name)
+	}
 	if !op.Known() {
-		for _, name := range unreturnedFields {
-			h.Del(name)
-		}
 		return
 	}
 	for name := range h {
@@ -140,6 +142,17 @@ func (g *Gateway) filterResponse(op *policy.Operation, h http.Header) {
 			delete(h, name)
 		}
 	}
+}
+
+// interimFields returns the fields of an interim response that clients get: Link, the field of early hints (RFC 8297).
+// Other fields describe the upstream's host, its connection or the budget of another request.
+func (g *Gateway) interimFields(ex *exchange, h http.Header) http.Header {
+	kept := http.Header{}
+	if links := h["Link"]; len(links) > 0 {
+		kept["Link"] = links
+	}
+	g.localize(ex, kept)
+	return kept
 }
 
 // localize replaces the upstream by the gateway in the URLs of Link and Location. URLs of other hosts stay unchanged.

@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/pem"
+	"errors"
 	"log/slog"
 	"math/big"
 	"net/http"
@@ -297,6 +298,43 @@ func TestParseAuthoritiesAcceptsOnlyCertificates(t *testing.T) {
 	} {
 		if got, err := ParseAuthorities(c.text); len(got) != c.want || (err == nil) != (c.want > 0) {
 			t.Errorf("%s: got %d certificates and error %v, want %d", c.name, len(got), err, c.want)
+		}
+	}
+}
+
+// TestPageOfAnotherSiteCannotUseTheCertificateOfABrowser checks that an unsafe request of another site is refused,
+// because a browser sends its certificate without being asked. Programs and pages of the same site are accepted, and a
+// page of another site that knows a key may use the key.
+func TestPageOfAnotherSiteCannotUseTheCertificateOfABrowser(t *testing.T) {
+	ours := newAuthority(t, "ours")
+	b := certificateRegistry(t, true, []*x509.Certificate{ours.certificate}, "subject:CN=builds")
+	state := connect(t, b, ours.issue(named("builds")))
+	for _, c := range []struct {
+		name, method string
+		fields       []string // name, value, ...
+		want         error
+	}{
+		{"a program", "POST", nil, nil},
+		{"a page of another site", "POST", []string{"Origin", "https://evil.test", "Sec-Fetch-Site", "cross-site"}, ErrOtherSite},
+		{"a page of another site in a browser without fetch metadata", "DELETE", []string{"Origin", "https://evil.test"}, ErrOtherSite},
+		{"a page of another name of the same domain", "PUT", []string{"Origin", "https://other.example.com", "Sec-Fetch-Site", "same-site"}, ErrOtherSite},
+		{"a sandboxed frame", "POST", []string{"Origin", "null"}, ErrOtherSite},
+		{"a host with the same prefix", "POST", []string{"Origin", "https://example.com.evil.test"}, ErrOtherSite},
+		{"an image on a page of another site", "GET", []string{"Sec-Fetch-Site", "cross-site"}, nil}, // the page cannot read the response
+		{"a page of the same origin", "POST", []string{"Origin", "https://example.com", "Sec-Fetch-Site", "same-origin"}, nil},
+		{"a page of another site with a key of its own", "POST", []string{"Origin", "https://evil.test", "Authorization", "Bearer evil"}, nil},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), c.method, "https://example.com/user", nil)
+		r.TLS = state
+		for i := 0; i < len(c.fields); i += 2 {
+			r.Header.Set(c.fields[i], c.fields[i+1])
+		}
+		caller, err := b.Identify(r)
+		if !errors.Is(err, c.want) {
+			t.Errorf("%s: got the error %v, want %v", c.name, err, c.want)
+		}
+		if own := r.Header.Get("Authorization") == ""; err == nil && (caller.Client == "subject:CN=builds") != own {
+			t.Errorf("%s: got the client %q", c.name, caller.Client)
 		}
 	}
 }

@@ -127,7 +127,13 @@ var (
 	ErrForm    = errors.New("not the form of an upstream credential; use Bearer TOKEN, token TOKEN or Basic")
 	ErrOwn     = errors.New("credential contains a key or a token for this gateway; send it alone as Bearer")
 	ErrTwice   = errors.New("more than one Authorization field")
+	// ErrOtherSite refuses an unsafe request that a browser sent with its client certificate for a page of another site.
+	ErrOtherSite = errors.New("a page of another site sent this request with the client certificate of the browser; send a key or a token")
 )
+
+// crossOrigin recognizes unsafe requests that pages of other sites cause. A browser adds its client certificate to such
+// requests, unlike an Authorization field.
+var crossOrigin = http.NewCrossOriginProtection()
 
 // NewHashKey returns a random key for [Config.HashKey].
 func NewHashKey() []byte {
@@ -233,6 +239,9 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 	}
 	if len(values) == 0 || strings.TrimSpace(values[0]) == "" {
 		if c, ok := r.byCertificate(req.TLS); ok {
+			if crossOrigin.Check(req) != nil {
+				return Caller{}, ErrOtherSite
+			}
 			return c, nil
 		}
 		if !r.config.PassThrough {
