@@ -294,6 +294,61 @@ func TestLogLinesContainNoRequestFields(t *testing.T) {
 	}
 }
 
+// TestUpstreamCannotSendTheGatewayToAnotherHost counts the connections to a listener that every response of the upstream
+// names in every field with a URL. The requests have held credentials, polls, background requests and writes.
+func TestUpstreamCannotSendTheGatewayToAnotherHost(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var connections atomic.Int32
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			c, err := other.Accept()
+			if err != nil {
+				return
+			}
+			connections.Add(1)
+			_ = c.Close()
+		}
+	})
+	t.Cleanup(func() { _ = other.Close(); accepting.Wait() })
+	evil := "http://" + other.Addr().String() + "/"
+	statuses := []int{200, 300, 301, 302, 303, 305, 307, 308, 201, 202, 421, 503, 407, 401} // a 401 quarantines the credential
+	g := newGuarded(t, func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		for _, name := range []string{"Location", "Content-Location", "Sourcemap", "Profile"} {
+			h.Set(name, evil)
+		}
+		h.Set("Link", "<"+evil+`>; rel="next preload preconnect prefetch"`)
+		h.Set("Refresh", "0; url="+evil)
+		h.Set("Alt-Svc", fmt.Sprintf("h2=%q; ma=86400, h3=%[1]q, http%%2F1.1=%[1]q", other.Addr()))
+		h.Set("Proxy", evil)
+		h.Set("Cache-Control", "max-age=0, stale-while-revalidate=60")
+		h.Set("Etag", `"one"`)
+		for _, status := range statuses {
+			if strings.Contains(r.URL.Path, fmt.Sprint("/r", status)) {
+				w.WriteHeader(status)
+			}
+		}
+	})
+	for _, status := range statuses {
+		name := fmt.Sprint("/r", status)
+		for _, path := range []string{name, "/users" + name, "/repos/acme" + name + "/stats/participation", "/repos/acme" + name + "/subscription"} {
+			for _, method := range []string{http.MethodGet, http.MethodGet, http.MethodPost, http.MethodPut} {
+				sendTo(g, method, path, "{}", "Authorization: Bearer gateway-key", "Prefer: wait=0")
+			}
+		}
+	}
+	if n := g.seen.Load(); n < int32(3*len(statuses)) {
+		t.Errorf("the upstream received only %d requests", n)
+	}
+	if n := connections.Load(); n > 0 {
+		t.Errorf("%d connections to a host that the upstream named", n)
+	}
+}
+
 // net/http would answer OPTIONS * itself.
 func TestOptionsOfTheServerGetsTheChecksOfOtherRequests(t *testing.T) {
 	cfg := config.Default()
