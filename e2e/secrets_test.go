@@ -8,8 +8,11 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/hmac"
+	"crypto/md5"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/sha1"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -18,6 +21,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"hash"
 	"io"
 	"net"
 	"net/http"
@@ -62,6 +66,26 @@ func secretForms(keys ...string) (forms [][]byte) {
 		add(lines[len(lines)/2])
 	}
 	return forms
+}
+
+// hashForms returns the forms of the unkeyed hashes of secrets, in lower case. With such a hash, a reader could test
+// guesses.
+func hashForms(secrets ...string) (forms [][]byte) {
+	for _, secret := range secrets {
+		for _, text := range []string{secret, "Bearer " + secret, "token " + secret, "Basic " + base64.StdEncoding.EncodeToString([]byte(secret))} {
+			for _, sum := range [][]byte{sum(sha256.New(), text), sum(sha1.New(), text), sum(md5.New(), text)} {
+				for _, form := range []string{hex.EncodeToString(sum[:8]), base64.RawStdEncoding.EncodeToString(sum[:9]), base64.RawURLEncoding.EncodeToString(sum[:9])} {
+					forms = append(forms, []byte(strings.ToLower(form)))
+				}
+			}
+		}
+	}
+	return forms
+}
+
+func sum(h hash.Hash, text string) []byte {
+	_, _ = io.WriteString(h, text) // never fails (hash.Hash)
+	return h.Sum(nil)
 }
 
 // findSecret returns a secret in the text with its surroundings, or nil.
@@ -323,6 +347,31 @@ func (s *secretive) misuse() {
 	}
 	s.request("Bearer quokka-owner", http.MethodGet, "/faults/slow", "")
 	s.request("Bearer quokka-owner", http.MethodPost, "/graphql", `{"query":"{ quokka"}`)
+	s.request("Bearer quokka-owner", http.MethodPost, "/graphql", `{"query":"query($t: String) { viewer { login } }","variables":{"t":"`+token+`"}}`)
+	for _, method := range []string{http.MethodPut, http.MethodPatch, http.MethodPost, http.MethodDelete} { // a write purges responses
+		for _, target := range []string{"/repos/acme/widgets/subscription?access_token=quokka-member", "/made/up?access_token=" + token, "/repos/acme/widgets/made-up?client_secret=quokka-oauth", "/made/up/" + token} {
+			s.request("Bearer quokka-member", method, target, `{"subscribed":true,"token":"`+token+`"}`)
+		}
+	}
+	body := `{"repository":{"full_name":"acme/widgets"},"hook":{"config":{"secret":"quokka-hook"}},"token":"` + token + `"}`
+	mac := hmac.New(sha256.New, []byte("quokka-hook"))
+	_, _ = io.WriteString(mac, body) // never fails (hash.Hash)
+	req, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+"/_weir/webhooks", strings.NewReader(body))
+	if err != nil {
+		s.Fatal(err)
+	}
+	for name, value := range map[string]string{"Event": "push", "Delivery": "1"} {
+		req.Header.Set("X-Service-"+name, value)
+	}
+	req.Header.Set("X-Hub-Signature-256", fmt.Sprintf("sha256=%x", mac.Sum(nil)))
+	resp, err := s.client.Do(req)
+	if err != nil {
+		s.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusAccepted {
+		s.Errorf("delivery: %s", resp.Status)
+	}
 }
 
 // watchEvents records the event stream of the admin listener until each kind of event has
@@ -392,22 +441,28 @@ func (s *secretive) operate() {
 	}
 }
 
-// dumpRedis records every key with its value.
+// dumpRedis records every key with its value. Every key begins with weir: and expires.
 func (s *secretive) dumpRedis() {
 	ctx := s.Context()
 	c := redis.NewClient(&redis.Options{Addr: s.address})
 	defer func() { _ = c.Close() }()
 	for _, key := range c.Keys(ctx, "*").Val() {
+		if never := c.PTTL(ctx, key).Val() == -1; never || !strings.HasPrefix(key, "weir:") {
+			s.Errorf("key %q; it never expires: %v", key, never)
+		}
 		var value any
-		switch c.Type(ctx, key).Val() {
+		switch kind := c.Type(ctx, key).Val(); kind {
 		case "hash":
 			value = uncompressed(c.HGetAll(ctx, key).Val())
 		case "zset":
 			value = c.ZRange(ctx, key, 0, -1).Val()
 		case "stream":
 			value = c.XRange(ctx, key, "-", "+").Val()
-		default:
+		case "string":
 			value = c.Get(ctx, key).Val()
+		case "none": // expired since the listing
+		default:
+			s.Errorf("key %q has the unknown type %s", key, kind)
 		}
 		_, _ = fmt.Fprintln(&s.redisContent, key, value)
 	}
@@ -443,6 +498,7 @@ func TestNoOutputContainsASecret(t *testing.T) {
 	if !strings.Contains(s.log.String(), "goroutine 1") {
 		t.Error("the killed process wrote no stacks")
 	}
+	s.wantNoHashInRedis()
 	for _, token := range []string{"Bearer quokka-owner", "Bearer quokka-app", "token quokka-member", "Basic " + base64.StdEncoding.EncodeToString([]byte("id:quokka-oauth"))} {
 		if !s.received[token] {
 			t.Errorf("the upstream has not received %q", token)
@@ -463,6 +519,30 @@ func TestNoOutputContainsASecret(t *testing.T) {
 	}
 }
 
+// wantNoHashInRedis checks that neither commands nor values have an unkeyed hash of a secret. Hashes of
+// credentials are keyed.
+func (s *secretive) wantNoHashInRedis() {
+	secrets := []string{strings.Repeat(secretWord, 6)}
+	for _, name := range []string{"owner", "unknown", "member", "fine-grained", "oauth", "app", "hook", "admin", "redis", "key-builds", "key-deploys", "key-pages", "key-unknown"} {
+		secrets = append(secrets, secretWord+"-"+name)
+	}
+	secrets = append(secrets, "id:quokka-oauth", "ghp_16C7e42F292c6912E7710quokka47Ae178B4a")
+	for _, authorization := range s.clients {
+		secrets = append(secrets, strings.TrimPrefix(authorization, "Bearer "))
+	}
+	forms := hashForms(secrets...)
+	for name, text := range map[string]string{"commands": s.redisCommands.String(), "content": s.redisContent.String()} {
+		if found := findSecret([]byte(text), forms); found != nil {
+			s.Errorf("Redis %s contain a hash of a secret: …%q…", name, found)
+		}
+	}
+	for _, secret := range secrets {
+		if raw := sum(sha256.New(), secret); strings.Contains(s.redisContent.String(), string(raw[:8])) {
+			s.Errorf("Redis contains the SHA-256 of %s", secret)
+		}
+	}
+}
+
 // TestFindSecret checks that each form of a secret is found.
 func TestFindSecret(t *testing.T) {
 	forms := secretForms("BEGIN\nlineOfTheKey\nEND")
@@ -470,6 +550,11 @@ func TestFindSecret(t *testing.T) {
 		base64.StdEncoding.EncodeToString([]byte("x:quokka")), base64.StdEncoding.EncodeToString([]byte("xy:quokka!")), "[1 113 117 111 107 107 97]", "lineOfTheKey"} {
 		if findSecret([]byte(text), forms) == nil {
 			t.Errorf("%q is not found", text)
+		}
+	}
+	for _, text := range []string{fmt.Sprintf("%x", sha256.Sum256([]byte("Bearer quokka-owner"))), base64.StdEncoding.EncodeToString(sum(sha256.New(), "quokka-owner"))} {
+		if findSecret([]byte(text), hashForms("quokka-owner")) == nil {
+			t.Errorf("the hash %q is not found", text)
 		}
 	}
 	if found := findSecret([]byte("a text without secrets"), forms); found != nil {

@@ -3,10 +3,14 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"os"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -28,8 +32,9 @@ type redisGateway struct {
 	log   output
 }
 
-// startOnRedis starts a gateway on Redis. The gateway connects as user, or without a user if user is empty.
-func startOnRedis(t *testing.T, socket, user string) *redisGateway {
+// startOnRedis starts a gateway on Redis. The gateway connects as user, or without a user if user is empty. The functions
+// change the configuration.
+func startOnRedis(t *testing.T, socket, user string, changes ...func(*config.Config)) *redisGateway {
 	t.Helper()
 	o := &redisGateway{T: t, redis: redis.NewClient(&redis.Options{Network: "unix", Addr: socket, MaxRetries: -1})}
 	t.Cleanup(func() { _ = o.redis.Close() })
@@ -53,6 +58,9 @@ func startOnRedis(t *testing.T, socket, user string) *redisGateway {
 	cfg.Upstream.Timeout, cfg.Limits.Wait = 5*time.Second, time.Second
 	cfg.Credentials = []config.Credential{{Name: "ci", Kind: "user", Account: "octo-bot", Token: credential.Secret("held-token")}}
 	cfg.Clients = []config.Client{{Name: "builds", Key: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("gateway-key"))), Credentials: []string{"ci"}}}
+	for _, change := range changes {
+		change(cfg)
+	}
 	g, err := newGateway(cfg, slog.New(slog.NewTextHandler(&o.log, nil)))
 	if err != nil {
 		t.Fatal(err)
@@ -207,22 +215,127 @@ func uncompressed(hash map[string]string) map[string]string {
 }
 
 // minimalPermissions are the permissions in Redis that a gateway needs.
-const minimalPermissions = "reset on nopass ~weir:* resetchannels -@all +@read +@write +@connection +@transaction +eval +evalsha +info +time +command" +
+const minimalPermissions = "~weir:* resetchannels -@all +@read +@write +@connection +@transaction +eval +evalsha +info +time +command" +
 	" -keys -scan -flushall -flushdb -swapdb -migrate -restore -copy -randomkey -dbsize"
 
-// TestMinimalRedisPermissionsSuffice runs a gateway as a user with minimalPermissions. The gateway must use no other
-// key and no administrative command.
-func TestMinimalRedisPermissionsSuffice(t *testing.T) {
-	socket := testservers.Redis(t)
+// TestMinimalRedisPermissionsAreDocumented compares the permissions with docs/operations.md.
+func TestMinimalRedisPermissionsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "`"+minimalPermissions+"`") {
+		t.Errorf("docs/operations.md does not contain %s", minimalPermissions)
+	}
+}
+
+// restrictGateway creates the user gateway with the minimal permissions, and returns a client with all permissions.
+func restrictGateway(t *testing.T, socket string) *redis.Client {
+	t.Helper()
 	operator := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
-	defer func() { _ = operator.Close() }()
-	set := []any{"acl", "setuser", "gateway"}
+	t.Cleanup(func() { _ = operator.Close() })
+	set := []any{"acl", "setuser", "gateway", "reset", "on", "nopass"}
 	for _, rule := range strings.Fields(minimalPermissions) {
 		set = append(set, rule)
 	}
 	if err := operator.Do(t.Context(), set...).Err(); err != nil {
 		t.Fatal(err)
 	}
+	return operator
+}
+
+// wantNothingRefused checks that the gateway has used only keys and commands of the minimal permissions.
+func wantNothingRefused(t *testing.T, operator *redis.Client) {
+	t.Helper()
+	for _, refused := range operator.Do(t.Context(), "acl", "log").Val().([]any) {
+		if text := fmt.Sprint(refused); !strings.Contains(text, "object:config|get") { // read at the start to warn of an eviction policy
+			t.Errorf("Redis refused %s", text)
+		}
+	}
+}
+
+// redisKeys matches every key of the gateway. Names in keys are hashes, or names of the configuration and the catalogue.
+var redisKeys = regexp.MustCompile(`^weir:(account:3:\{[0-9a-f]{32}\}|(cache|candidates|fetch):[0-9a-f]{64}|cache:(purges|replicas)|\{weir\}:(replicas|epoch|key|accounts|resources|grants|aliases))$`)
+
+// TestRedisKeysContainNoTextOfRequests sends names with a meaning in the protocol, the patterns and the slots of Redis in
+// every part of a request, a response and a delivery. All keys keep their forms and expire, no stored text is readable
+// with cache.key, and a purge of such a name affects no other entry.
+func TestRedisKeysContainNoTextOfRequests(t *testing.T) {
+	socket := testservers.Redis(t)
+	operator := restrictGateway(t, socket)
+	texts := []string{
+		"a b", "a\r\nFLUSHALL\r\n", "*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$1\r\ny\r\n", "{weir}:key", "}{", "{}", "*", "weir:*", "?", "[a-z]*", `\*`, "a\x00b", "\xff\xfe", "%s%n", "'; redis.call('FLUSHALL') --", `"}]]`,
+		strings.Repeat("k", 8<<10), strings.Repeat("{", 64<<10),
+	}
+	o := startOnRedis(t, socket, "gateway:any", func(c *config.Config) {
+		c.Cache.Key, c.Webhooks.Secret = credential.Secret(strings.Repeat("sealing-key-", 4)), "hook-secret"
+		up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for _, name := range []string{"X-Ratelimit-Resource", "Etag", "Link", "Location", "Surrogate-Key"} {
+				w.Header().Set(name, r.Header.Get("Accept-Language"))
+			}
+			w.Header().Set("X-Ratelimit-Limit", "5000")
+			w.Header().Set("X-Ratelimit-Used", "1")
+			w.Header().Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+			w.Header().Set("Cache-Control", "private, max-age=600")
+			w.Header().Set("Vary", "Accept-Language")
+			_, _ = fmt.Fprint(w, "body of the response ", r.URL.Path)
+		}))
+		t.Cleanup(up.Close)
+		c.Upstream.URL = up.URL
+	})
+	o.awaitStored("a response")
+	const victim = "/repos/acme/widgets/subscribers"
+	o.send("caller-token", victim)
+	for i, text := range texts {
+		segment := url.PathEscape(text)
+		for _, target := range []string{"/" + segment, "/made/" + segment + "?q=" + url.QueryEscape(text), "/repos/acme/" + segment + "/subscribers", "/repos/" + segment + "/x/subscription", "/gitignore/templates/" + segment} {
+			for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete} {
+				sendTo(o, method, target, text, "Authorization: Bearer "+text+fmt.Sprint(i), "Accept-Language: "+text, "User-Agent: "+text, "Weir-Tag: "+text)
+				sendTo(o, method, target, text, fmt.Sprint("Authorization: Bearer token-", i), "Accept-Language: "+text, "If-None-Match: "+text, "Range: "+text)
+			}
+		}
+		body, err := json.Marshal(map[string]any{"repository": map[string]string{"full_name": "acme/" + text}, "organization": map[string]string{"login": text}, "query": "query($x: String) { viewer { login } }", "variables": map[string]string{"x": text}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sendTo(o, http.MethodPost, "/graphql", string(body), "Authorization: Bearer caller-token")
+		signedDelivery(o, "push", text, string(body))
+		o.cache.Purge(t.Context(), "repo:acme/"+text, "org:"+text, "op:"+text, "url:"+text, text)
+	}
+	if _, status := o.send("caller-token", victim); !strings.HasPrefix(status, "weir; hit") {
+		t.Errorf("after purges of other names: %s, want a hit", status)
+	}
+	o.cache.Purge(t.Context(), "repo:acme/widgets")
+	if _, status := o.send("caller-token", victim); !strings.HasPrefix(status, "weir; fwd=stale") {
+		t.Errorf("after a purge of its repository: %s, want stale", status)
+	}
+	o.awaitStored("after the hostile names")
+	wantNothingRefused(t, operator)
+	keys := operator.Keys(t.Context(), "*").Val()
+	if len(keys) < 20 {
+		t.Errorf("only %d keys", len(keys))
+	}
+	for _, key := range keys {
+		if !redisKeys.MatchString(key) {
+			t.Errorf("key %.100q has an unknown form", key)
+		}
+		if lives := operator.PTTL(t.Context(), key).Val(); lives <= 0 || lives > 31*24*time.Hour {
+			t.Errorf("key %s expires after %v", key, lives)
+		}
+	}
+	all := o.dump()
+	for _, text := range []string{"body of the response", "caller-token", "token-1", "sealing-key", "hook-secret", "Surrogate-Key"} {
+		if i := strings.Index(all, text); i >= 0 {
+			t.Errorf("%q is readable in Redis: …%.200q…", text, all[max(0, i-60):])
+		}
+	}
+}
+
+// TestMinimalRedisPermissionsSuffice runs a gateway as a user with minimalPermissions. The gateway must use no other
+// key and no administrative command.
+func TestMinimalRedisPermissionsSuffice(t *testing.T) {
+	socket := testservers.Redis(t)
+	operator := restrictGateway(t, socket)
 	o := startOnRedis(t, socket, "gateway:any")
 	o.awaitStored("with minimal permissions")
 	for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x"} {
@@ -239,11 +352,7 @@ func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 	if _, err := o.store.once(t.Context(), "name", time.Now().Add(time.Minute)); err != nil {
 		t.Error(err)
 	}
-	for _, refused := range operator.Do(t.Context(), "acl", "log").Val().([]any) {
-		if text := fmt.Sprint(refused); !strings.Contains(text, "object:config|get") { // read at the start to warn of an eviction policy
-			t.Errorf("Redis refused %s", text)
-		}
-	}
+	wantNothingRefused(t, operator)
 	if err := operator.Do(t.Context(), "script", "flush").Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,8 @@
 //	weir:{weir}:key       secret from which replicas derive account names, in hexadecimal. TTL: 30 days.
 //	weir:{weir}:accounts  sorted set of "KIND NAME" by the second of the last use. TTL: two hours.
 //	weir:{weir}:resources hash of learned resources. TTL: two hours.
+//	weir:{weir}:aliases   sorted set of accounts with several names. TTL: a day.
+//	weir:{weir}:grants    hash of grants by ID. TTL: the longest grant.
 //	weir:{weir}:once:NAME empty value that marks a name as used (Once). TTL: until the end that the caller gives.
 //
 // Invariants: The tokens of all leases of a budget are at most its limit, as far as the replicas could keep it. A call
