@@ -105,7 +105,7 @@ func startRemoteAdmin(t *testing.T, keys string) *remoteAdmin {
 	if r.gateway, err = newGateway(cfg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(r.gateway.close)
+	t.Cleanup(r.close)
 	r.gateway.load = r.load
 	_, port, err := net.SplitHostPort(serveOnListeners(t, r.gateway)[1].listener.Addr().String())
 	if err != nil {
