@@ -34,14 +34,14 @@ func hostileTexts() []string {
 	}
 }
 
-// hostile is a gateway whose upstream, clients and webhooks send hostile texts in every field that they choose.
-type hostile struct {
+// hostileTraffic is a gateway whose upstream, clients and webhooks send hostile texts in every field that they choose.
+type hostileTraffic struct {
 	*testing.T
 	gateway, admin string
 }
 
 // startHostile starts the gateway and the upstream. The upstream takes the text from the query of the request.
-func startHostile(t *testing.T) *hostile {
+func startHostile(t *testing.T) *hostileTraffic {
 	t.Helper()
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text := r.URL.Query().Get("text")
@@ -83,7 +83,7 @@ limits: {cold_start: trust, wait: 10ms, inbound: {rate: 0}}
 statistics: {poll: {first: 10s}}
 `, up.URL))
 	p := start(t, "serve", "--config", path)
-	return &hostile{t, "http://" + p.find(`msg="gateway started" address=(\S+)`), "http://" + p.find(`msg="admin listener started" address=(\S+)`)}
+	return &hostileTraffic{t, "http://" + p.find(`msg="gateway started" address=(\S+)`), "http://" + p.find(`msg="admin listener started" address=(\S+)`)}
 }
 
 // breakProtocol sends bytes instead of a response.
@@ -97,7 +97,7 @@ func breakProtocol(w http.ResponseWriter, text string) {
 }
 
 // request sends the bytes of a request. Fields with a line break end the request early, as an attacker would try.
-func (h *hostile) request(method, target, body string, fields ...string) {
+func (h *hostileTraffic) request(method, target, body string, fields ...string) {
 	h.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(h.gateway, "http://"))
 	if err != nil {
@@ -112,7 +112,7 @@ func (h *hostile) request(method, target, body string, fields ...string) {
 }
 
 // send sends a text in every field of requests, responses and webhook deliveries.
-func (h *hostile) send(n int, text string) {
+func (h *hostileTraffic) send(n int, text string) {
 	h.Helper()
 	query := "?text=" + url.QueryEscape(text)
 	segment := url.PathEscape(text)
