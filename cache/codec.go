@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"unicode/utf8"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/net/http/httpguts"
@@ -57,7 +58,8 @@ func (c *Codec) Encode(key Key, e *Entry) ([]byte, error) {
 	h := valueHeader{key, *e}
 	h.Entry.Body = nil
 	text, err := json.Marshal(h)
-	if err != nil || bytes.Contains(text, []byte(`\ufffd`)) { // JSON replaces bytes that are not UTF-8
+	// Package json replaces bytes that are not UTF-8: by an escape sequence, or since Go 1.27 by the character itself.
+	if err != nil || bytes.Contains(text, []byte(`\ufffd`)) || bytes.ContainsRune(text, utf8.RuneError) {
 		return nil, errors.Join(ErrValue, err)
 	}
 	value := binary.AppendUvarint(make([]byte, 0, len(text)+len(e.Body)+binary.MaxVarintLen64), uint64(len(text)))
