@@ -5,8 +5,12 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
+	"regexp"
 	"strings"
 )
+
+// elementIndex matches the index of an array element in the path of a field. Package json writes it since Go 1.27.
+var elementIndex = regexp.MustCompile(`\.[0-9]+`)
 
 // decode unmarshals a request's body, a JSON object, into a structure or a map. An empty body and null count as an
 // empty object. Member names are case-sensitive. A value of a wrong type is a 422 that names the field.
@@ -31,7 +35,7 @@ func (s *Service) decode(body []byte, resource string, into any) *response {
 	case members == nil && errors.As(err, &mismatch):
 		p = s.problem(http.StatusBadRequest, "Body should be a JSON object")
 	case errors.As(err, &mismatch):
-		p = s.invalid(resource, mismatch.Field)
+		p = s.invalid(resource, elementIndex.ReplaceAllString(mismatch.Field, ""))
 	default:
 		p = s.problem(http.StatusBadRequest, "Problems parsing JSON")
 	}
