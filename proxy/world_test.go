@@ -55,6 +55,8 @@ type option func(*Config)
 // upstreamURL.
 func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world {
 	t.Helper()
+	// The last cleanup: net/http closes a connection with an incomplete body after half a second of virtual time.
+	t.Cleanup(func() { time.Sleep(time.Second) })
 	seen := &requestLog{}
 	up := testservers.ServePipe(t, "upstream.test:80", &http.Server{Handler: http.StripPrefix("/base", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen.add(r)
