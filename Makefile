@@ -2,6 +2,9 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 
+# All targets use the Go version that builds releases.
+export GOTOOLCHAIN := $(shell sed -n 's/^toolchain //p' go.mod)
+
 GO       ?= go
 TOOL     := $(GO) tool -modfile=tools.mod
 FUZZTIME ?= 10s
@@ -23,7 +26,7 @@ PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 win
 # The Redis server that tests start.
 SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 
-.PHONY: help build demo test e2e lint check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients h2spec generate rules release deploy-check cover fmt clean needs
+.PHONY: help build demo test e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients h2spec generate rules release deploy-check cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +66,10 @@ lint: ## Run the linters, with go vet, and check that the module files are tidy.
 	$(GO) mod tidy -diff
 
 check: test e2e lint ## Run the tests and the linters.
+
+vuln: ## Check the modules and the standard library in the binary for known vulnerabilities.
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/weir-symbols ./cmd/weir
+	@GO="$(GO)" .ci/vuln bin/weir-symbols
 
 fuzz: ## Run the fuzz targets that match FUZZ (default: all) for FUZZTIME each, two at a time.
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' . | sed 's|/[^/]*:func | |' | grep -E ' ($(FUZZ))$$' | \

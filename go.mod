@@ -2,6 +2,8 @@ module github.com/weirgate/weir
 
 go 1.26.0
 
+toolchain go1.27.3
+
 require (
 	github.com/agnivade/levenshtein v1.2.2
 	github.com/alecthomas/kong v1.17.0

@@ -88,8 +88,8 @@ func TestImageContainsOnlyBinaryAndCertificates(t *testing.T) {
 	if strings.HasSuffix(i.build.BaseName, ":latest") || !strings.Contains(i.build.BaseName, ":") {
 		t.Errorf("the build image %s has no version", i.build.BaseName)
 	}
-	if minor := strings.TrimPrefix(i.build.BaseName, "golang:"); !strings.Contains(readFile(t, "go.mod"), "\ngo "+minor+".") {
-		t.Errorf("the build image %s is not the Go version of go.mod", i.build.BaseName)
+	if version := strings.TrimPrefix(i.build.BaseName, "golang:"); !strings.Contains(readFile(t, "go.mod"), "\ntoolchain go"+version+"\n") {
+		t.Errorf("the build image %s is not the toolchain of go.mod", i.build.BaseName)
 	}
 	if len(i.copied) != 2 || i.copied["/etc/ssl/certs/ca-certificates.crt"] == "" || i.copied[i.entrypoint[0]] == "" {
 		t.Errorf("the image contains %v, want the binary and the CA certificates", i.copied)
