@@ -18,10 +18,12 @@ BASE     ?= $(shell git rev-parse --verify --quiet origin/main >/dev/null && ech
 BENCH    ?= .
 PACKAGES ?= ./...
 
-# The version, the build time and the platforms of a release.
+# The version, the commit, the build time, the platforms and the signing key of a release.
 VERSION   ?= $(shell git describe --tags --always --dirty)
+COMMIT    ?= $(shell git describe --always --exclude '*' --abbrev=40 --dirty)
 EPOCH     ?= $(shell git log -1 --format=%ct)
 PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+SIGN      ?=
 
 # The Redis server that tests start.
 SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
@@ -157,14 +159,17 @@ rules: ## Check the Prometheus rules and the Grafana dashboard with promtool.
 	@$(GO) run .ci/grafana/main.go <deploy/grafana/weir.json >bin/grafana.rules.yml
 	promtool check rules bin/grafana.rules.yml
 
-release: ## Build VERSION for PLATFORMS in bin/release: archives, SBOMs, checksums, notes.
-	$(GO) run ./.ci/release -version $(VERSION) -epoch $(EPOCH) -out bin/release $(PLATFORMS)
+release: ## Build VERSION for PLATFORMS in bin/release, and sign the checksums with the SSH key SIGN, if it is set.
+	$(GO) run -modfile=tools.mod ./.ci/release -version $(VERSION) -commit $(COMMIT) -epoch $(EPOCH) -out bin/release $(PLATFORMS)
+	$(if $(SIGN),ssh-keygen -Y sign -f $(SIGN) -n file bin/release/SHA256SUMS)
 
 deploy-check: build ## Check the deployment files with their own tools, and the release: two minutes.
 	@.ci/need promtool prometheus
 	@.ci/need redis-server
 	@.ci/need systemd-analyze systemd
 	$(GO) build -C .ci/deploy -o ../../bin/helm helm.sh/helm/v3/cmd/helm
+	@.ci/need ssh-keygen openssh-client
+	$(GO) test -modfile=tools.mod ./.ci/release
 	$(GO) -C .ci/deploy test -count=1 -timeout 15m .
 
 cover: needs ## Print the coverage of each function.

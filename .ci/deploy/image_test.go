@@ -124,14 +124,14 @@ func TestImageBuildsFromBuildContext(t *testing.T) {
 		line := strings.ReplaceAll(strings.Join(r.CmdLine, " "), "/out/", out+"/")
 		cmd := exec.CommandContext(t.Context(), "sh", "-euc", line)
 		cmd.Dir = source
-		cmd.Env = append(os.Environ(), "TARGETOS=linux", "TARGETARCH="+goarch(t), "VERSION=v9.8.7")
+		cmd.Env = append(os.Environ(), "TARGETOS=linux", "TARGETARCH="+goarch(t), "VERSION=v9.8.7", "COMMIT="+commit)
 		if output, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", line, err, output)
 		}
 	}
 	binary := strings.ReplaceAll(i.copied[i.entrypoint[0]], "/out/", out+"/")
-	if got := runTool(t, binary, "version"); !strings.HasPrefix(got, "weir v9.8.7 ") {
-		t.Errorf("got the version %q, want weir v9.8.7", got)
+	if got := runTool(t, binary, "version"); !strings.HasPrefix(got, "weir v9.8.7 ") || !strings.HasSuffix(got, " commit "+commit+"\n") {
+		t.Errorf("got the version %q, want weir v9.8.7 with the commit", got)
 	}
 	f, err := elf.Open(binary)
 	if err != nil {

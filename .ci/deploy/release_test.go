@@ -10,20 +10,26 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	cyclonedx "github.com/CycloneDX/cyclonedx-go"
+	slsa "github.com/in-toto/attestation/go/predicates/provenance/v1"
+	intoto "github.com/in-toto/attestation/go/v1"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// makeRelease builds a release of a checkout and copies the release to a folder. The release has only two platforms,
-// because the archives for Windows differ from all other archives.
-func makeRelease(t *testing.T, checkout, out string) {
+const commit = "0123456789abcdef0123456789abcdef01234567"
+
+// makeRelease builds a release of a checkout, signs it, and copies the release to a folder. The release has only two
+// platforms, because the archives for Windows differ from all other archives.
+func makeRelease(t *testing.T, checkout, out, key string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "make", "-C", checkout, "-s", "release", "VERSION=v9.8.7-test", "EPOCH=1700000000", "PLATFORMS=linux/amd64 windows/amd64")
+	cmd := exec.CommandContext(t.Context(), "make", "-C", checkout, "-s", "release", "VERSION=v9.8.7-test", "COMMIT="+commit, "EPOCH=1700000000", "PLATFORMS=linux/amd64 windows/amd64", "SIGN="+key)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("make release: %v\n%s", err, output)
 	}
@@ -98,8 +104,10 @@ func unpack(t *testing.T, path string) map[string][]byte {
 
 func TestReleaseIsReproducibleAndComplete(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
-	makeRelease(t, copyCheckout(t), first)
-	makeRelease(t, copyCheckout(t), second)
+	key := filepath.Join(t.TempDir(), "key")
+	runTool(t, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
+	makeRelease(t, copyCheckout(t), first, key)
+	makeRelease(t, copyCheckout(t), second, key)
 	var names []string
 	entries, err := os.ReadDir(first)
 	if err != nil {
@@ -116,23 +124,20 @@ func TestReleaseIsReproducibleAndComplete(t *testing.T) {
 		}
 	}
 	want := []string{
-		"NOTES.md", "SHA256SUMS", "weir_9.8.7-test_linux_amd64.cdx.json", "weir_9.8.7-test_linux_amd64.tar.gz",
+		"NOTES.md", "SHA256SUMS", "SHA256SUMS.sig", "provenance.json", "weir_9.8.7-test_linux_amd64.cdx.json", "weir_9.8.7-test_linux_amd64.tar.gz",
 		"weir_9.8.7-test_windows_amd64.cdx.json", "weir_9.8.7-test_windows_amd64.zip",
 	}
 	if !slices.Equal(names, want) {
 		t.Fatalf("got the files %v, want %v", names, want)
 	}
-	sums := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "SHA256SUMS")
-	sums.Dir = first
-	if out, err := sums.CombinedOutput(); err != nil || strings.Count(string(out), ": OK\n") != len(want)-1 {
-		t.Errorf("sha256sum: %v\n%s", err, out)
-	}
+	checkDocumentedVerification(t, first, key, len(want)-2)
+	checkProvenance(t, first)
 	if notes, err := os.ReadFile(filepath.Join(first, "NOTES.md")); err != nil || string(notes) != "### Added\n\n- A test.\n" {
 		t.Errorf("got the notes %q, error %v", notes, err)
 	}
-	linux := unpack(t, filepath.Join(first, want[3]))
-	windows := unpack(t, filepath.Join(first, want[5]))
-	for _, path := range []string{"LICENSE", "README.md", "CHANGELOG.md", "configs/github.yaml", "man/weir.1", "completion/weir.bash", "completion/_weir", "completion/weir.fish"} {
+	linux := unpack(t, filepath.Join(first, want[5]))
+	windows := unpack(t, filepath.Join(first, want[7]))
+	for _, path := range []string{"LICENSE", "THIRD_PARTY_LICENSES", "README.md", "CHANGELOG.md", "configs/github.yaml", "man/weir.1", "completion/weir.bash", "completion/_weir", "completion/weir.fish"} {
 		if len(linux["weir_9.8.7-test_linux_amd64/"+path]) == 0 || len(windows["weir_9.8.7-test_windows_amd64/"+path]) == 0 {
 			t.Errorf("an archive has no %s", path)
 		}
@@ -145,11 +150,113 @@ func TestReleaseIsReproducibleAndComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	if runtime.GOOS == "linux" && runtime.GOARCH == "amd64" {
-		if got := runTool(t, binary, "version"); !strings.HasPrefix(got, "weir v9.8.7-test go1.") {
-			t.Errorf("got the version %q, want weir v9.8.7-test", got)
+		if got := runTool(t, binary, "version"); !strings.HasPrefix(got, "weir v9.8.7-test go1.") || !strings.HasSuffix(got, " commit "+commit+"\n") {
+			t.Errorf("got the version %q, want weir v9.8.7-test with the commit", got)
 		}
 	}
-	checkSBOM(t, filepath.Join(first, want[2]), binary)
+	checkSBOM(t, filepath.Join(first, want[4]), binary)
+	checkLicences(t, string(linux["weir_9.8.7-test_linux_amd64/THIRD_PARTY_LICENSES"]), binary)
+}
+
+// checkDocumentedVerification runs the commands that SECURITY.md gives for the verification of a release. Afterwards
+// a changed archive and a changed list of checksums must fail.
+func checkDocumentedVerification(t *testing.T, release, key string, files int) {
+	t.Helper()
+	_, section, found := strings.Cut(readFile(t, "SECURITY.md"), "\n## Verify a release\n")
+	_, section, fenced := strings.Cut(section, "\n```sh\n")
+	script, _, closed := strings.Cut(section, "\n```\n")
+	if !found || !fenced || !closed {
+		t.Fatal("SECURITY.md has no section Verify a release with commands")
+	}
+	public := strings.Fields(runTool(t, "ssh-keygen", "-y", "-f", key))
+	script = strings.ReplaceAll(script, "ssh-ed25519 AAAA...", public[0]+" "+public[1])
+	verify := func(folder string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), "bash", "-e", "-o", "pipefail", "-c", script)
+		cmd.Dir = folder
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for change, name := range map[string]string{"": "", "a changed archive": "weir_9.8.7-test_windows_amd64.zip", "changed checksums": "SHA256SUMS", "a changed statement": "provenance.json"} {
+		folder := t.TempDir()
+		if err := os.CopyFS(folder, os.DirFS(release)); err != nil {
+			t.Fatal(err)
+		}
+		if change != "" {
+			f, err := os.OpenFile(filepath.Join(folder, name), os.O_APPEND|os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.WriteString("\n"); err != nil || f.Close() != nil {
+				t.Fatal(err)
+			}
+		}
+		out, err := verify(folder)
+		switch {
+		case change != "" && err == nil:
+			t.Errorf("%s passes the verification:\n%s", change, out)
+		case change == "" && (err != nil || !strings.Contains(out, `Good "file" signature`) || strings.Count(out, ": OK\n") != files):
+			t.Errorf("the verification of %d files: %v\n%s", files, err, out)
+		}
+	}
+}
+
+// checkProvenance decodes provenance.json without unknown fields, and compares its subjects with the files.
+func checkProvenance(t *testing.T, folder string) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(folder, "provenance.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var statement intoto.Statement
+	if err := protojson.Unmarshal(b, &statement); err != nil {
+		t.Fatalf("provenance.json is not a statement of in-toto: %v", err)
+	}
+	if err := statement.Validate(); err != nil {
+		t.Errorf("provenance.json: %v", err)
+	}
+	predicate, err := statement.GetPredicate().MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var provenance slsa.Provenance
+	if err := protojson.Unmarshal(predicate, &provenance); err != nil {
+		t.Fatalf("the predicate is not SLSA provenance: %v", err)
+	}
+	if err := provenance.Validate(); err != nil {
+		t.Errorf("the predicate: %v", err)
+	}
+	if got := provenance.GetBuildDefinition().GetResolvedDependencies(); len(got) != 1 || got[0].GetDigest()["gitCommit"] != commit {
+		t.Errorf("got the sources %v, want the commit %s", got, commit)
+	}
+	for _, s := range statement.GetSubject() {
+		if sum := strings.Fields(runTool(t, "sha256sum", filepath.Join(folder, s.GetName())))[0]; s.GetDigest()["sha256"] != sum {
+			t.Errorf("the subject %s has the digest %v, the file has %s", s.GetName(), s.GetDigest(), sum)
+		}
+	}
+	if len(statement.GetSubject()) != 5 {
+		t.Errorf("got %d subjects, want 5: two archives, two SBOMs and the notes", len(statement.GetSubject()))
+	}
+}
+
+// checkLicences compares the sections of THIRD_PARTY_LICENSES with the module list of the binary.
+func checkLicences(t *testing.T, text, binary string) {
+	t.Helper()
+	modules := []string{"stdlib"}
+	for line := range strings.Lines(runTool(t, "go", "version", "-m", binary)) {
+		if f := strings.Fields(line); len(f) >= 3 && f[0] == "dep" {
+			modules = append(modules, f[1])
+		}
+	}
+	sections := regexp.MustCompile(`(?m)^=+$`).Split(text, -1)[1:]
+	if len(sections) != len(modules) {
+		t.Errorf("THIRD_PARTY_LICENSES has %d sections, want %d", len(sections), len(modules))
+	}
+	for _, m := range modules {
+		i := slices.IndexFunc(sections, func(s string) bool { return strings.HasPrefix(s, "\n"+m+": ") })
+		if i < 0 || !regexp.MustCompile(`(?i)copyright|creative commons`).MatchString(sections[i]) {
+			t.Errorf("the licence of %s is missing", m)
+		}
+	}
 }
 
 // checkSBOM compares an SBOM with the schema of CycloneDX, and with the module list of the binary.
@@ -196,6 +303,9 @@ func checkSBOM(t *testing.T, path, binary string) {
 	}
 	listed := map[string]bool{}
 	for _, part := range *bom.Components {
+		if part.Licenses == nil || len(*part.Licenses) != 1 || (*part.Licenses)[0].Expression == "" {
+			t.Errorf("the component %s has no licence", part.Name)
+		}
 		listed[part.Name+" "+part.Version] = true
 	}
 	linked := 0

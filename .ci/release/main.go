@@ -1,13 +1,14 @@
 // Command release builds the files of a version:
 //
-//   - for each platform, an archive with the static binary, the manual page and completions
+//   - for each platform, an archive with the static binary, the licences of its modules, the manual page and completions
 //   - for each platform, an SBOM of the binary (CycloneDX)
-//   - SHA256SUMS
+//   - provenance.json, the source and the parameters of the build (SLSA)
 //   - NOTES.md, the section of the changelog
+//   - SHA256SUMS, the checksums of all other files
 //
 // The build is reproducible: the same commit, time and Go give the same bytes on any machine.
 //
-//	go run .ci/release -version v0.1.0 -epoch 1700000000 -out bin/release linux/amd64 …
+//	go run -modfile=tools.mod ./.ci/release -version v0.1.0 -commit COMMIT -epoch 1700000000 -out bin/release linux/amd64 …
 package main
 
 import (
@@ -19,17 +20,17 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 )
 
 func main() {
 	version := flag.String("version", "", "version of the build")
+	commit := flag.String("commit", "", "commit of the source: 40 hexadecimal digits, followed by -dirty if the source has uncommitted changes")
 	epoch := flag.Int64("epoch", 0, "modification time of all files, in Unix seconds")
 	out := flag.String("out", "bin/release", "output folder; its content is replaced")
 	flag.Parse()
-	r := release{version: *version, at: time.Unix(*epoch, 0).UTC(), out: *out}
+	r := release{version: *version, commit: *commit, at: time.Unix(*epoch, 0).UTC(), out: *out}
 	if err := r.make(flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
@@ -39,6 +40,7 @@ func main() {
 // release builds one version.
 type release struct {
 	version string
+	commit  string
 	at      time.Time
 	out     string
 	scratch string // temporary folder
@@ -55,6 +57,9 @@ type file struct {
 func (r *release) make(platforms []string) (err error) {
 	if !regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+-]*$`).MatchString(r.version) || len(platforms) == 0 {
 		return fmt.Errorf("-version %q: use letters, digits, dots and dashes, and name platforms such as linux/amd64", r.version)
+	}
+	if !regexp.MustCompile(`^[0-9a-f]{40}(-dirty)?$`).MatchString(r.commit) {
+		return fmt.Errorf("-commit %q: use the 40 digits of git rev-parse HEAD, followed by -dirty if the source has uncommitted changes", r.commit)
 	}
 	if r.scratch, err = os.MkdirTemp("", "release-"); err != nil {
 		return err
@@ -77,6 +82,9 @@ func (r *release) make(platforms []string) (err error) {
 			return fmt.Errorf("%s: %w", p, err)
 		}
 		fmt.Println(p)
+	}
+	if err := r.provenance(platforms); err != nil {
+		return err
 	}
 	return r.sums()
 }
@@ -132,12 +140,25 @@ func (r *release) documents() error {
 	return nil
 }
 
-// build builds a binary that depends only on the source, the version and Go.
-func (r *release) build(system, machine, to string) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.release="+r.version, "-o", to, "./cmd/weir")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+machine, "GOFLAGS=", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off")
+// environment is the environment of all go commands, besides the platform.
+var environment = []string{"CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off"}
+
+// command returns a go command for a platform.
+func (r *release) command(system, machine string, args ...string) *exec.Cmd {
+	cmd := exec.Command("go", args...)
+	cmd.Env = append(append(os.Environ(), environment...), "GOOS="+system, "GOARCH="+machine)
 	cmd.Stderr = os.Stderr
-	return cmd.Run()
+	return cmd
+}
+
+// flags returns the flags of go build.
+func (r *release) flags() []string {
+	return []string{"-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.release=" + r.version + " -X main.commit=" + r.commit}
+}
+
+// build builds a binary that depends only on the source, the version, the commit and Go.
+func (r *release) build(system, machine, to string) error {
+	return r.command(system, machine, append(append([]string{"build"}, r.flags()...), "-o", to, "./cmd/weir")...).Run()
 }
 
 func (r *release) platform(p string) error {
@@ -158,14 +179,18 @@ func (r *release) platform(p string) error {
 	if system == "windows" {
 		program, pack, kind = "weir.exe", r.zip, ".zip"
 	}
-	archive, err := pack(name, append([]file{{program, 0o755, text}}, r.common...))
+	licences, texts, err := r.licences(system, machine)
+	if err != nil {
+		return err
+	}
+	archive, err := pack(name, append([]file{{program, 0o755, text}, {"THIRD_PARTY_LICENSES", 0o644, texts}}, r.common...))
 	if err != nil {
 		return err
 	}
 	if err := r.write(name+kind, archive); err != nil {
 		return err
 	}
-	bill, err := r.sbom(binary, program, text)
+	bill, err := r.sbom(binary, program, text, licences)
 	if err != nil {
 		return err
 	}
@@ -176,20 +201,38 @@ func (r *release) write(name string, text []byte) error {
 	return os.WriteFile(filepath.Join(r.out, name), text, 0o644)
 }
 
-// sums writes SHA256SUMS, the input of sha256sum -c.
-func (r *release) sums() error {
+// digest is the SHA-256 of a file of the release.
+type digest struct {
+	name   string
+	sha256 string
+}
+
+// digests returns the digests of all files of the release, sorted by name.
+func (r *release) digests() ([]digest, error) {
 	entries, err := os.ReadDir(r.out)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var lines []string
+	var all []digest
 	for _, e := range entries {
 		text, err := os.ReadFile(filepath.Join(r.out, e.Name()))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		lines = append(lines, fmt.Sprintf("%x  %s\n", sha256.Sum256(text), e.Name()))
+		all = append(all, digest{e.Name(), fmt.Sprintf("%x", sha256.Sum256(text))})
 	}
-	slices.Sort(lines)
-	return r.write("SHA256SUMS", []byte(strings.Join(lines, "")))
+	return all, nil
+}
+
+// sums writes SHA256SUMS, the input of sha256sum -c.
+func (r *release) sums() error {
+	all, err := r.digests()
+	if err != nil {
+		return err
+	}
+	var text strings.Builder
+	for _, d := range all {
+		fmt.Fprintf(&text, "%s  %s\n", d.sha256, d.name)
+	}
+	return r.write("SHA256SUMS", []byte(text.String()))
 }

@@ -50,8 +50,9 @@ type property struct {
 	Value string `json:"value"`
 }
 
-// sbom returns the SBOM of a binary. The serial number of the SBOM is derived from the bytes of the binary.
-func (r *release) sbom(path, program string, binary []byte) ([]byte, error) {
+// sbom returns the SBOM of a binary. The licences are those of the linked modules by path. The serial number of the SBOM
+// is derived from the bytes of the binary.
+func (r *release) sbom(path, program string, binary []byte, licences map[string]string) ([]byte, error) {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -79,6 +80,12 @@ func (r *release) sbom(path, program string, binary []byte) ([]byte, error) {
 			d = d.Replace
 		}
 		b.Components = append(b.Components, module(*d))
+	}
+	for i, c := range b.Components {
+		if licences[c.Name] == "" {
+			return nil, fmt.Errorf("SBOM: the licence of %s is unknown", c.Name)
+		}
+		b.Components[i].Licenses = []licence{{licences[c.Name]}}
 	}
 	text, err := json.MarshalIndent(b, "", "  ")
 	return append(text, '\n'), err

@@ -8,21 +8,24 @@ import (
 
 type versionCommand struct{}
 
-// Run prints the version, the version of Go and the platform.
+// Run prints the version, the version of Go, the platform and the source.
 func (*versionCommand) Run(p *process) error {
 	p.printf("%s\n", versionLine())
 	return nil
 }
 
 func versionLine() string {
-	return fmt.Sprintf("weir %s %s %s/%s", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("weir %s %s %s/%s%s", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, source())
 }
 
-// release is the version of a release. The linker sets it.
-var release = ""
+// The linker sets the version and the commit of a release.
+var (
+	release = ""
+	commit  = ""
+)
 
 // version returns the version of the release. Without a release, version returns the version of the module, which names
-// the commit.
+// the commit unless it is a tag.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	switch {
@@ -32,4 +35,29 @@ func version() string {
 		return info.Main.Version
 	}
 	return "devel"
+}
+
+// source returns the commit of the source: of the release, or of the checkout. A module that go install downloaded has no
+// commit, so source returns its checksum, which is also in the checksum database of Go.
+func source() string {
+	if commit != "" {
+		return " commit " + commit
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	settings := map[string]string{}
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	switch {
+	case settings["vcs.modified"] == "true":
+		return " commit " + settings["vcs.revision"] + "-dirty"
+	case settings["vcs.revision"] != "":
+		return " commit " + settings["vcs.revision"]
+	case info.Main.Sum != "":
+		return " module " + info.Main.Sum
+	}
+	return ""
 }
