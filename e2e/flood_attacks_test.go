@@ -22,8 +22,8 @@ import (
 var floods = []flood{
 	{name: "connections that close at once", attack: connectAndClose, workers: 50},
 	{name: "idle connections at 1,024 descriptors", files: 1024, attack: idle(""), workers: 2000},
-	{name: "20,000 idle connections of 40 addresses", attack: idle(""), workers: 10_000, processes: 2, addresses: 40},
-	{name: "20,000 kept connections of 40 addresses", attack: idle(hitRequest), workers: 10_000, processes: 2, addresses: 40},
+	{name: "20,000 idle connections of 40 addresses", attack: idle(""), workers: 10_000, processes: 2, addresses: 40, settle: 8 * time.Second},
+	{name: "20,000 kept connections of 40 addresses", attack: idle(hitRequest), workers: 10_000, processes: 2, addresses: 40, settle: 8 * time.Second},
 	{name: "slow headers", attack: drip("GET /gitignore/templates HTTP/1.1\r\nHost: g\r\nX-A: "), workers: 1000, addresses: 4},
 	{name: "slow bodies", attack: drip("PUT /repos/a/b/subscription HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer a\r\nContent-Length: 1000000\r\n\r\n"), workers: 1000, addresses: 4},
 	{name: "slow readers of hits", attack: readSlowly("/gitignore/templates/large"), workers: 1000, addresses: 4},
@@ -45,7 +45,7 @@ var floods = []flood{
 	{name: "clients that leave at every stage", attack: leave, workers: 50},
 	{name: "half-closed connections", attack: halfClose, workers: 1000, addresses: 4},
 	{name: "interim responses of the upstream", attack: flooding(hostile("interim")), workers: 50},
-	{name: "compression bombs of the upstream", attack: flooding(hostile("bomb")), workers: 10},
+	{name: "compression bombs of the upstream", attack: flooding(hostile("bomb")), workers: 10, config: "cache: {memory: 32MiB}"},
 	{name: "endless bodies of the upstream", attack: flooding(hostile("endless")), workers: 50},
 	{name: "endless headers of the upstream", attack: flooding(hostile("header")), workers: 50},
 
@@ -351,6 +351,7 @@ func hostileUpstream(path string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			for err := error(nil); err == nil; {
 				_, err = w.Write(make([]byte, 64<<10))
+				time.Sleep(20 * time.Millisecond) // 50 of them send 160 MB/s
 			}
 		}
 	case "/hostile/bomb":

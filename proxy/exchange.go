@@ -139,6 +139,9 @@ func (g *Gateway) classify(ex *exchange) error {
 			if body, err = g.bufferBody(ex); err != nil {
 				return err
 			}
+			if err := g.throttleSize(ex, body); err != nil {
+				return err
+			}
 		}
 		ex.graphQL, ex.invalid = policy.ParseGraphQL(body)
 		ex.operation = op.ForCall(ex.graphQL)

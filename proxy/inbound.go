@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/weirgate/weir/policy"
@@ -17,17 +18,10 @@ func (g *Gateway) throttle(ex *exchange) error {
 	address := g.TrustedProxies.ClientAddress(ex.in)
 	switch {
 	case !g.RateLimiter.Allow(address, ex.start):
-		if g.RateLimiter.Disconnect(address) {
-			ex.w.closes = true
-			inbound.Disconnect(ex.in)
-		}
-		return &failure{
-			// The rate is at least one request per second, so the next token is available within a second.
-			status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
-			message: "Too Many Requests: this address sends faster than the gateway lets one address send",
-			cause:   fmt.Errorf("limits.inbound.rate: request rate of %s exceeded", address),
-		}
+		inbound.Shorten(ex.w.ResponseWriter)
+		return rateExceeded(address)
 	case !g.RateLimiter.Enter(address, ex.start):
+		inbound.Shorten(ex.w.ResponseWriter)
 		return &failure{
 			status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
 			message: "Too Many Requests: this address has as many requests in progress as the gateway lets one address have",
@@ -35,6 +29,28 @@ func (g *Gateway) throttle(ex *exchange) error {
 		}
 	}
 	ex.entered = address
+	return nil
+}
+
+// rateExceeded is the refusal for an address above its rate. The rate is at least one request per second, so the next
+// token is available within a second.
+func rateExceeded(address netip.Addr) error {
+	return &failure{
+		status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
+		message: "Too Many Requests: this address sends faster than the gateway lets one address send",
+		cause:   fmt.Errorf("limits.inbound.rate: request rate of %s exceeded", address),
+	}
+}
+
+// bytesPerRequest is the size of a GraphQL call for which it counts as one more request of its address, because the time
+// to analyse a call grows with its size.
+const bytesPerRequest = 16 << 10
+
+// throttleSize refuses a GraphQL call of an address that sends too many large calls.
+func (g *Gateway) throttleSize(ex *exchange, body []byte) error {
+	if n := len(body) / bytesPerRequest; n > 0 && ex.entered.IsValid() && !g.RateLimiter.AllowN(ex.entered, n, time.Now()) {
+		return rateExceeded(ex.entered)
+	}
 	return nil
 }
 

@@ -67,26 +67,6 @@ func TestRateLimitPerAddress(t *testing.T) {
 	})
 }
 
-// TestRefusedClientIsDisconnected checks that a client above twice its rate must connect again. The bound for new
-// connections then bounds its refusals.
-func TestRefusedClientIsDisconnected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, withRateLimit(1, 3))
-		want := func(step string, open, closing int) {
-			t.Helper()
-			for i := range open + closing {
-				r := w.from("192.0.2.1:1000", "GET", "/user")
-				if closes := r.Header.Get("Connection") == "close"; closes != (i >= open) {
-					t.Errorf("%s: request %d, status %d: the connection closes: %v", step, i+1, r.StatusCode, closes)
-				}
-			}
-		}
-		want("3 allowed, 3 refused", 6, 10)
-		time.Sleep(time.Second)
-		want("one allowed, one refused", 2, 10)
-	})
-}
-
 // TestRequestsInProgressPerAddressAreBounded covers HTTP/2 clients, whose streams share few connections.
 func TestRequestsInProgressPerAddressAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -47,6 +47,8 @@ type gateway struct {
 	connections      inbound.Connections
 	adminConnections inbound.Connections
 	rateLimiter      inbound.RateLimiter
+	abuse            inbound.RateLimiter // disconnects addresses at twice the rate
+	abuseLog         inbound.RateLimiter
 	shedder          inbound.Shedder
 	drain            inbound.Drain
 
@@ -84,6 +86,7 @@ type configured struct {
 	proxy    *proxy.Gateway
 	ledger   limits.Ledger // of proxy
 	webhooks http.Handler  // nil if webhooks are disabled
+	trusted  inbound.TrustedProxies
 }
 
 // newGateway starts a gateway, which must be closed.
@@ -287,6 +290,8 @@ func (g *gateway) apply(c *config.Config) error {
 	g.issuerKeys.Keep(issuers)
 	g.store.configure(limitRules(c))
 	g.rateLimiter.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
+	g.abuse.Configure(2*c.Limits.Inbound.Rate, 2*c.Limits.Inbound.Burst)
+	g.abuseLog.Configure(1, 1)
 	trusted := inbound.TrustedProxies(c.Callers.Networks())
 	g.connections.LimitPerAddress(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst, trusted)
 	g.tokens.LimitAddresses(c.Limits.Inbound.Rate > 0)
@@ -295,7 +300,7 @@ func (g *gateway) apply(c *config.Config) error {
 		g.log.Info("limits are off", "key", "upstream.limits", "upstream", c.Upstream.URL)
 		ledger, limiter = limits.Unlimited{}, g.unlimited
 	}
-	next := &configured{config: c, callers: callers, ledger: ledger, proxy: proxy.New(proxy.Config{
+	next := &configured{config: c, callers: callers, ledger: ledger, trusted: trusted, proxy: proxy.New(proxy.Config{
 		Upstream: upstream, Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
 		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers),
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
@@ -406,9 +411,17 @@ func keep[T comparable](value *T, old T) (changed bool) {
 
 // ServeHTTP passes a request to the proxy or the webhook receiver of the current configuration.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := g.current.Load()
+	// A client above its rate gets status 429. Above twice the rate even these responses cost too much, so the client must
+	// connect again, and its new connections are bounded.
+	if address := c.trusted.ClientAddress(r); !g.abuse.Allow(address, time.Now()) {
+		if g.abuseLog.Allow(address, time.Now()) {
+			g.log.Warn("client disconnected: it sends at more than twice limits.inbound.rate", "address", address.String())
+		}
+		inbound.Disconnect(r)
+	}
 	g.telemetry.RequestStarted(r.Method)
 	defer g.telemetry.RequestEnded(r.Method)
-	c := g.current.Load()
 	if g.drain.Begun() {
 		w.Header().Set("Connection", "close")
 	}

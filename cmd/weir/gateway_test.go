@@ -25,7 +25,7 @@ func TestReloadKeepsInboundCounters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config.Default()
 		cfg.Upstream.URL = "http://service.test"
-		cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = 1, 2
+		cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = 1, 3
 		g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
@@ -49,8 +49,8 @@ func TestReloadKeepsInboundCounters(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		send(404, 404, 429)
-		reload(1, 2)
+		send(404, 404, 404, 429)
+		reload(1, 3)
 		send(429)
 		reload(3, 9)
 		send(429)

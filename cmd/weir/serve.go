@@ -132,7 +132,7 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 		// Without this, net/http would answer "OPTIONS *" before any check of the handler.
 		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: 100,
+			MaxConcurrentStreams: 50, // bounds the memory of floods of streams to half of that with the usual 100
 			SendPingTimeout:      30 * time.Second,
 			PingTimeout:          15 * time.Second,
 			WriteByteTimeout:     clientWriteTimeout,

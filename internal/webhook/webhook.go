@@ -169,10 +169,6 @@ func (v *Receiver) Handler(c Config) http.Handler {
 func (v *Receiver) receive(c Config, w http.ResponseWriter, r *http.Request) (status int, text string) {
 	address := c.TrustedProxies.ClientAddress(r)
 	if !c.RateLimiter.Allow(address, time.Now()) {
-		if c.RateLimiter.Disconnect(address) {
-			w.Header().Set("Connection", "close")
-			inbound.Disconnect(r)
-		}
 		return http.StatusTooManyRequests, "too many requests from this address"
 	}
 	if r.Method != http.MethodPost {

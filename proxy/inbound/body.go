@@ -166,6 +166,14 @@ func (w *streamWriter) Write(p []byte) (int, error) {
 	}
 }
 
+// Shorten bounds the time to send the response of an HTTP/2 request that is refused. A client that does not read would
+// otherwise keep many of them in memory.
+func Shorten(w http.ResponseWriter) {
+	if s, ok := w.(*streamWriter); ok {
+		s.timeout = min(s.timeout, time.Second)
+	}
+}
+
 // FlushError flushes under a deadline.
 func (w *streamWriter) FlushError() error {
 	_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout))

@@ -42,11 +42,12 @@ type Connections struct {
 // each read above this rate.
 const (
 	overheadPerRequest = 2 << 10
+	overheadPerBurst   = 512 // of each request in a burst
 	maxReadDelay       = time.Second
 )
 
 // maxWaiting bounds the memory for waiting connections: each takes 8 to 20 KB, and more with TLS.
-const maxWaiting = 4096
+const maxWaiting = 2048
 
 type connectionsOfClient struct {
 	open    int
@@ -74,8 +75,12 @@ func (c *Connections) LimitPerAddress(perSecond, burst int, trusted TrustedProxi
 		c.maxPerAddress = 0
 	}
 	c.opened.Configure(2*perSecond, 2*burst)
-	c.overhead.Configure(perSecond*overheadPerRequest, burst*overheadPerRequest)
+	c.overhead.Configure(perSecond*overheadPerRequest, burst*overheadPerBurst)
 }
+
+// writeBuffer bounds the bytes that the kernel keeps for a client that reads slowly. It could otherwise grow to 4 MiB per
+// connection, and filling the buffers of 1,000 slow readers kept a processor busy for seconds.
+const writeBuffer = 256 << 10
 
 // Listener returns a listener that accepts connections from l within the bounds. The client must read at least
 // [minRate] bytes per second, measured over writeTimeout.
@@ -103,6 +108,9 @@ func (l *listener) Accept() (net.Conn, error) {
 			_ = replaced.Close() // the client sees the end of an idle connection
 		}
 		if ok {
+			if tcp, ok := accepted.(*net.TCPConn); ok {
+				_ = tcp.SetWriteBuffer(writeBuffer) // an error means that the client has disconnected
+			}
 			return c, nil
 		}
 		l.log.Debug("connection refused: too many connections in total or from this address", "address", c.address.String())
@@ -184,12 +192,14 @@ func (c *Connections) Observe(server *http.Server) {
 	}
 }
 
-// Disconnect closes the connection of a request. HTTP/2 would otherwise let the client continue with its other streams.
-// The client of an HTTP/1 request must get the response first, so Disconnect leaves its connection open.
+// Disconnect closes the connection of a request without a response, and refuses new connections of its address for a
+// short time. It panics with [http.ErrAbortHandler].
 func Disconnect(r *http.Request) {
-	if c, ok := r.Context().Value(connKey{}).(*conn); ok && r.ProtoMajor > 1 {
-		_ = c.Close()
+	if c, ok := r.Context().Value(connKey{}).(*conn); ok {
+		c.connections.opened.Block(c.address, time.Now())
+		_ = c.Close() // HTTP/2 would otherwise close only the stream
 	}
+	panic(http.ErrAbortHandler)
 }
 
 // connKey is the key of the *conn in the context of a request.

@@ -31,10 +31,9 @@ const maxBuckets = 10_000
 const minIdle = time.Minute
 
 type bucket struct {
-	used     time.Time
-	tokens   *rate.Limiter
-	refusals *rate.Limiter // counts refused requests with the same rate and burst
-	open     int           // requests in progress
+	used   time.Time
+	tokens *rate.Limiter
+	open   int // requests in progress
 }
 
 // Configure sets the rate per second and the burst of each address; a rate of 0 disables the limiter. Known
@@ -51,15 +50,16 @@ func (l *RateLimiter) Configure(perSecond, burst int) {
 		l.buckets, _ = simplelru.NewLRU[netip.Addr, *bucket](maxBuckets, nil)
 	}
 	for _, b := range l.buckets.Values() {
-		for _, tokens := range []*rate.Limiter{b.tokens, b.refusals} {
-			tokens.SetLimitAt(l.latest, l.rate)
-			tokens.SetBurstAt(l.latest, burst)
-		}
+		b.tokens.SetLimitAt(l.latest, l.rate)
+		b.tokens.SetBurstAt(l.latest, burst)
 	}
 }
 
 // Allow takes one token of an address and reports whether the request may proceed.
-func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool {
+func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool { return l.AllowN(address, 1, now) }
+
+// AllowN takes n tokens of an address, but at most its burst, and reports whether the request may proceed.
+func (l *RateLimiter) AllowN(address netip.Addr, n int, now time.Time) bool {
 	if l == nil {
 		return true
 	}
@@ -68,7 +68,7 @@ func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool {
 	if l.buckets == nil {
 		return true
 	}
-	return l.bucketLocked(address, now).tokens.AllowN(l.latest, 1)
+	return l.bucketLocked(address, now).tokens.AllowN(l.latest, min(n, l.burst))
 }
 
 // bucketLocked returns the bucket of an address, and updates latest.
@@ -79,7 +79,7 @@ func (l *RateLimiter) bucketLocked(address netip.Addr, now time.Time) *bucket {
 	client := ClientOf(address)
 	b, ok := l.buckets.Get(client)
 	if !ok {
-		b = &bucket{tokens: rate.NewLimiter(l.rate, l.burst), refusals: rate.NewLimiter(l.rate, l.burst)}
+		b = &bucket{tokens: rate.NewLimiter(l.rate, l.burst)}
 		l.buckets.Add(client, b)
 	}
 	b.used = l.latest
@@ -126,6 +126,20 @@ func (l *RateLimiter) Leave(address netip.Addr) {
 func (l *RateLimiter) Reserve(address netip.Addr, n int, now time.Time, maxDelay time.Duration) (delay time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.reserveLocked(address, n, now, maxDelay)
+}
+
+// blockTime is the time for which Block refuses an address. A longer time would let tokens add up for a larger burst.
+const blockTime = time.Second / 20
+
+// Block takes the tokens of blockTime. An address without tokens is then refused for up to blockTime.
+func (l *RateLimiter) Block(address netip.Addr, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reserveLocked(address, int(float64(l.rate)*blockTime.Seconds()), now, blockTime)
+}
+
+func (l *RateLimiter) reserveLocked(address netip.Addr, n int, now time.Time, maxDelay time.Duration) (delay time.Duration) {
 	if l.buckets == nil {
 		return 0
 	}
@@ -135,19 +149,6 @@ func (l *RateLimiter) Reserve(address netip.Addr, n int, now time.Time, maxDelay
 		return maxDelay
 	}
 	return delay
-}
-
-// Disconnect counts a request that Allow has refused. It reports whether the connection should close: the address sends
-// at more than twice its rate, and each refusal costs time. A client that has to connect again is bounded by
-// [Connections].
-func (l *RateLimiter) Disconnect(address netip.Addr) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.buckets == nil { // after a reload
-		return false
-	}
-	b, ok := l.buckets.Get(ClientOf(address))
-	return ok && !b.refusals.AllowN(l.latest, 1)
 }
 
 // removeIdleLocked removes at most two idle addresses with full buckets. Each request adds at most one address, so the

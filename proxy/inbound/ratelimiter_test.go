@@ -165,32 +165,31 @@ func TestConcurrentRequestsShareOneBurst(t *testing.T) {
 	}
 }
 
-func TestDisconnectAboveTwiceTheRate(t *testing.T) {
+func TestReserveWaitsForTokens(t *testing.T) {
 	l := &RateLimiter{}
 	l.Configure(10, 20)
 	now := time.Now()
-	// send sends requests, and counts the allowed ones, and the refused ones whose connection stays open.
-	send := func(n int) (allowed, refused int) {
-		for range n {
-			if l.Allow(testAddress(1), now) {
-				allowed++
-			} else if !l.Disconnect(testAddress(1)) {
-				refused++
-			}
+	for i, want := range []time.Duration{0, 0, time.Second, 2 * time.Second, 2 * time.Second} {
+		if got := l.Reserve(testAddress(1), 10, now, 2*time.Second); got != want {
+			t.Errorf("call %d: got %v, want %v", i, got, want)
 		}
-		return allowed, refused
 	}
-	for i, want := range []int{20, 10, 10} {
-		if allowed, refused := send(100); allowed != want || refused != want {
-			t.Errorf("second %d: %d allowed, %d refused without a disconnect, want %d each", i, allowed, refused, want)
-		}
-		now = now.Add(time.Second)
+	if got := l.Reserve(testAddress(2), 1000, now, time.Hour); got != 0 {
+		t.Errorf("more than a burst of another address: got %v, want 0", got)
 	}
-	if !l.Allow(testAddress(2), now) || l.Disconnect(testAddress(2)) {
-		t.Error("another address is refused or disconnected")
+}
+
+func TestBlockedAddressIsRefusedForAWhile(t *testing.T) {
+	l := &RateLimiter{}
+	l.Configure(1000, 2000)
+	now := time.Now()
+	for range 100 {
+		l.Block(testAddress(1), now)
 	}
-	l.Configure(0, 0)
-	if l.Disconnect(testAddress(1)) {
-		t.Error("the disabled limiter disconnects")
+	if l.Allow(testAddress(1), now) || l.Allow(testAddress(1), now.Add(blockTime*9/10)) || !l.Allow(testAddress(1), now.Add(blockTime*12/10)) {
+		t.Errorf("the address is not refused for about %v", blockTime)
+	}
+	if !l.Allow(testAddress(2), now) {
+		t.Error("another address is refused")
 	}
 }

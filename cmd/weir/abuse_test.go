@@ -1,0 +1,55 @@
+package main
+
+import (
+	"bytes"
+	"log/slog"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/weirgate/weir/internal/config"
+)
+
+// TestClientAboveTwiceTheRateIsDisconnected checks that a client first gets 429, and then loses its connection.
+func TestClientAboveTwiceTheRateIsDisconnected(t *testing.T) {
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(protocol, func(t *testing.T) {
+			var log bytes.Buffer
+			cfg := config.Default()
+			cfg.Upstream.URL = "http://127.0.0.1:9"
+			cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = 1, 20
+			g, err := newGateway(cfg, slog.New(slog.NewTextHandler(&log, nil)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := httptest.NewUnstartedServer(nil)
+			server.Config, server.EnableHTTP2 = newServer(g, slog.New(slog.DiscardHandler)), protocol == "HTTP/2.0"
+			g.connections.Observe(server.Config)
+			server.Listener = g.connections.Listener(server.Listener, clientWriteTimeout, g.log)
+			server.StartTLS()
+			statuses := map[int]int{}
+			disconnected := 0
+			for range 100 {
+				resp, err := server.Client().Get(server.URL + "/_weir/none")
+				if err != nil {
+					disconnected++
+					continue
+				}
+				_ = resp.Body.Close()
+				if resp.Proto != protocol {
+					t.Fatalf("got %s", resp.Proto)
+				}
+				statuses[resp.StatusCode]++
+			}
+			server.Close()
+			g.close()
+			// A slow run may get a few more tokens.
+			if allowed, refused := statuses[404], statuses[429]; allowed < 20 || allowed > 30 || refused < 15 || refused > 30 || disconnected != 100-allowed-refused {
+				t.Errorf("statuses %v, %d disconnects; want 20 times 404, 20 times 429, 60 disconnects", statuses, disconnected)
+			}
+			if n := strings.Count(log.String(), "client disconnected"); n < 1 || n > 30 {
+				t.Errorf("%d log lines about disconnects, want one per second:\n%s", n, log.String())
+			}
+		})
+	}
+}
