@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"log/slog"
 	"net/http/httptest"
 	"strings"
@@ -17,7 +18,7 @@ func TestClientAboveTwiceTheRateIsDisconnected(t *testing.T) {
 			var log bytes.Buffer
 			cfg := config.Default()
 			cfg.Upstream.URL = "http://127.0.0.1:9"
-			cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = 1, 20
+			cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = 20, 50
 			g, err := newGateway(cfg, slog.New(slog.NewTextHandler(&log, nil)))
 			if err != nil {
 				t.Fatal(err)
@@ -29,12 +30,13 @@ func TestClientAboveTwiceTheRateIsDisconnected(t *testing.T) {
 			server.StartTLS()
 			statuses := map[int]int{}
 			disconnected := 0
-			for range 100 {
+			for range 500 {
 				resp, err := server.Client().Get(server.URL + "/_weir/none")
 				if err != nil {
 					disconnected++
 					continue
 				}
+				_, _ = io.Copy(io.Discard, resp.Body) // keeps the connection
 				_ = resp.Body.Close()
 				if resp.Proto != protocol {
 					t.Fatalf("got %s", resp.Proto)
@@ -43,9 +45,9 @@ func TestClientAboveTwiceTheRateIsDisconnected(t *testing.T) {
 			}
 			server.Close()
 			g.close()
-			// A slow run may get a few more tokens.
-			if allowed, refused := statuses[404], statuses[429]; allowed < 20 || allowed > 30 || refused < 15 || refused > 30 || disconnected != 100-allowed-refused {
-				t.Errorf("statuses %v, %d disconnects; want 20 times 404, 20 times 429, 60 disconnects", statuses, disconnected)
+			// The numbers depend on the speed of the run.
+			if allowed, refused := statuses[404], statuses[429]; allowed < 50 || refused < 40 || disconnected < 100 || allowed+refused+disconnected != 500 {
+				t.Errorf("statuses %v, %d disconnects; want at least 50 times 404, 40 times 429, and 100 disconnects", statuses, disconnected)
 			}
 			if n := strings.Count(log.String(), "client disconnected"); n < 1 || n > 30 {
 				t.Errorf("%d log lines about disconnects, want one per second:\n%s", n, log.String())

@@ -47,7 +47,7 @@ type gateway struct {
 	connections      inbound.Connections
 	adminConnections inbound.Connections
 	rateLimiter      inbound.RateLimiter
-	abuse            inbound.RateLimiter // disconnects addresses at twice the rate
+	abuse            inbound.RateLimiter // disconnects addresses above twice the rate
 	abuseLog         inbound.RateLimiter
 	shedder          inbound.Shedder
 	drain            inbound.Drain
