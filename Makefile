@@ -105,7 +105,7 @@ bench-savings: ## Measure how much quota two days of different traffic cost: fiv
 bench-tokens: ## Send WEIR_TOKENS (300,000) made-up tokens to a gateway, and measure its memory: two minutes.
 	WEIR_TOKENS=$${WEIR_TOKENS:-300000} $(GO) test -count=1 -timeout 1800s -v -run TestMadeUpTokens ./cmd/weir
 
-floods: build ## Attack bin/weir with 34 floods, and measure other clients for WEIR_FLOOD_PHASE (10s) each: fifteen minutes.
+floods: build ## Attack bin/weir with floods, and measure other clients for WEIR_FLOOD_PHASE (10s) each: 15 minutes.
 	WEIR_FLOOD_PHASE=$${WEIR_FLOOD_PHASE:-10s} WEIR_BINARY="$(CURDIR)/bin/weir" $(GO) test -tags e2e -count=1 -timeout 60m -v -run '^TestFloods$$' ./e2e
 
 shares: needs ## Run a script without a pause, gh and a job on one account for half an hour, and draw docs/shares.svg.

@@ -132,9 +132,12 @@ func (f *flooder) hold(c net.Conn) error {
 	return err
 }
 
-// idle keeps a connection open after a request, which may be empty.
+// idle keeps a connection open after a request, which may be empty. The first 20,000 connections open within five seconds.
 func idle(request string) func(*flooder, int) error {
 	return func(f *flooder, n int) error {
+		if n < 20_000 {
+			sleep(f, time.Duration(n)*250*time.Microsecond)
+		}
 		c, err := f.dial(n, "http/1.1")
 		if err != nil {
 			sleep(f, 10*time.Second)
@@ -356,6 +359,7 @@ func hostileUpstream(path string) http.HandlerFunc {
 		}
 	case "/hostile/bomb":
 		return func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(100 * time.Millisecond) // 10 of them send 100 MB/s
 			w.Header().Set("Content-Encoding", "gzip")
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Cache-Control", "max-age=60")

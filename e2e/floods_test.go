@@ -26,22 +26,23 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// A flood is an attack from the addresses 127.0.0.2 and following. Other files of this folder define the attacks.
+// A flood is an attack from the addresses 127.0.0.2 and following. flood_attacks_test.go defines the attacks.
 type flood struct {
 	name   string
 	secure bool // over TLS
 	files  int  // descriptor limit of the gateway; 0 keeps the limit of the machine
 	config string
-	// attack sends one piece of the attack over a new connection, and keeps it open as long as it wants. It runs in many
-	// goroutines of one or more processes until the context ends. The connections close at the end.
+	// attack opens a connection, sends one piece of the attack, and returns after this piece. It runs in many goroutines of
+	// one or more processes until the context ends. The connections close at the end.
 	attack    func(f *flooder, n int) error
 	workers   int           // concurrent calls of attack in each process
 	processes int           // 0 is 1
-	settle    time.Duration // before the measurement; 0 is 3 s, in which the attack uses its bursts
+	settle    time.Duration // before the measurement, at most four phases; 0 is 3 s, in which the attack uses its bursts
 	addresses int           // 0 is 1
 }
 
-// floodResult is what legitimate clients at 127.0.0.1 and the gateway experience in one phase.
+// floodResult holds the latencies and errors of legitimate clients at 127.0.0.1, and the memory of the gateway, in one
+// phase.
 type floodResult struct {
 	times  map[string][]time.Duration // by kind of request
 	errors map[string]int
@@ -77,7 +78,7 @@ func TestFloods(t *testing.T) {
 			s.measure(phase / 2) // fills the cache and opens the connections
 			idle := s.measure(phase)
 			stop := s.startFlooders()
-			sleep(t.Context(), cmp.Or(attack.settle, 3*time.Second))
+			sleep(t.Context(), min(cmp.Or(attack.settle, 3*time.Second), 4*phase))
 			flooded := s.measure(phase)
 			t.Log(stop())
 			after := s.measure(phase / 2)
@@ -282,9 +283,9 @@ type flooder struct {
 	addresses int
 }
 
-// runFlooder runs the test program as an attacker or as the upstream, until its standard input ends.
-func runFlooder(role, address string) {
-	ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
+// runRole runs the test program as an attacker or as the upstream. It ends with its standard input, or after five minutes.
+func runRole(role, address string) {
+	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer stop()
 	go func() { // ends with the process
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -294,7 +295,7 @@ func runFlooder(role, address string) {
 		serveUpstream(ctx, address)
 		return
 	}
-	// The machine of an attacker takes no time from that of the gateway.
+	// A lower priority leaves most processor time to the gateway, as with an attacker on another machine.
 	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 10); err != nil {
 		log.Fatal(err)
 	}

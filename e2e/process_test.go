@@ -36,7 +36,7 @@ var program string
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv("WEIR_FLOOD"); role != "" {
-		runFlooder(role, os.Getenv("WEIR_FLOOD_ADDRESS"))
+		runRole(role, os.Getenv("WEIR_FLOOD_ADDRESS"))
 		return
 	}
 	os.Exit(runTests(m))

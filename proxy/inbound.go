@@ -18,10 +18,10 @@ func (g *Gateway) throttle(ex *exchange) error {
 	address := g.TrustedProxies.ClientAddress(ex.in)
 	switch {
 	case !g.RateLimiter.Allow(address, ex.start):
-		inbound.Shorten(ex.w.ResponseWriter)
+		inbound.ShortenWrites(ex.w.ResponseWriter)
 		return rateExceeded(address)
 	case !g.RateLimiter.Enter(address, ex.start):
-		inbound.Shorten(ex.w.ResponseWriter)
+		inbound.ShortenWrites(ex.w.ResponseWriter)
 		return &failure{
 			status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
 			message: "Too Many Requests: this address has as many requests in progress as the gateway lets one address have",
@@ -32,8 +32,8 @@ func (g *Gateway) throttle(ex *exchange) error {
 	return nil
 }
 
-// rateExceeded is the refusal for an address above its rate. The rate is at least one request per second, so the next
-// token is available within a second.
+// rateExceeded is the refusal for an address above its rate. The rate is at least one request per second, so one token is
+// available within a second. A large GraphQL call may have to wait longer.
 func rateExceeded(address netip.Addr) error {
 	return &failure{
 		status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
@@ -44,7 +44,7 @@ func rateExceeded(address netip.Addr) error {
 
 // bytesPerRequest is the size of a GraphQL call for which it counts as one more request of its address, because the time
 // to analyse a call grows with its size.
-const bytesPerRequest = 16 << 10
+const bytesPerRequest = 4 << 10
 
 // throttleSize refuses a GraphQL call of an address that sends too many large calls.
 func (g *Gateway) throttleSize(ex *exchange, body []byte) error {
@@ -146,8 +146,8 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// flush waits until the client has received a short HTTP/2 response, so that the request counts as in progress as long
-// as it holds memory. Write already waits for long responses.
+// flush waits until a short HTTP/2 response is written to the connection, so that the request counts as in progress as
+// long as it holds memory. Write already waits for long responses.
 func (r *recorder) flush(in *http.Request) {
 	if in.ProtoMajor > 1 && r.status != 0 {
 		_ = http.NewResponseController(r).Flush() // an error means that the client has disconnected

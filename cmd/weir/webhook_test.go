@@ -178,4 +178,13 @@ func TestWebhooksObeyTheRateOfAnAddress(t *testing.T) {
 	if want := []int{401, 401, 401, 429}; !slices.Equal(codes, want) {
 		t.Errorf("got %v, want %v", codes, want)
 	}
+	large := httptest.NewRequest(http.MethodPost, cfg.Webhooks.Path, strings.NewReader(strings.Repeat("a", 40<<10)))
+	large.RemoteAddr = "192.0.2.2:1"
+	for i, want := range []int{401, 429} { // 40 KiB count as three requests
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, large.Clone(t.Context()))
+		if w.Code != want {
+			t.Errorf("large delivery %d: got %d, want %d", i, w.Code, want)
+		}
+	}
 }

@@ -166,9 +166,9 @@ func (w *streamWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// Shorten bounds the time to send the response of an HTTP/2 request that is refused. A client that does not read would
-// otherwise keep many of them in memory.
-func Shorten(w http.ResponseWriter) {
+// ShortenWrites limits each write of a refused HTTP/2 response to one second. A client that does not read would otherwise
+// keep refused requests in memory.
+func ShortenWrites(w http.ResponseWriter) {
 	if s, ok := w.(*streamWriter); ok {
 		s.timeout = min(s.timeout, time.Second)
 	}

@@ -16,13 +16,13 @@ import (
 )
 
 // Connections bounds the open client connections, in total and per address, and closes connections whose client does
-// not read. Connections of [TrustedProxies] count only towards the total.
+// not read. Connections of [TrustedProxies] have no bounds per address.
 //
-// At most [maxWaiting] connections wait for a request: they are idle, or their client has not completed the header of a
-// request. A new connection above a bound replaces the connection that has waited longest: of its own address at the
-// bound per address, otherwise of the address with most waiting connections. So idle connections never lock out other
-// clients. If no connection waits, the new connection is closed immediately after Accept, before the server reads a
-// request.
+// A connection waits for a request if it is idle, or if its client has not completed the header of a request. At the
+// bound per address, a new connection replaces the connection of its address that has waited longest. In total, or above
+// [maxWaiting] waiting connections, the address with most waiting connections loses the one that has waited longest. So
+// idle connections of one address do not lock out other addresses. If no such connection waits, or if an address opens
+// connections above its rate, the new connection is closed after Accept, before the server reads a request.
 //
 // The zero value has no bounds except maxWaiting. Each server of the listener needs the hooks of Observe.
 type Connections struct {
@@ -32,14 +32,14 @@ type Connections struct {
 	trusted       TrustedProxies
 	total         int
 	waiting       int
-	clients       map[netip.Addr]*connectionsOfClient
+	addresses     map[netip.Addr]*connectionsOfAddress
 	opened        RateLimiter // new connections of each address
 	overhead      RateLimiter // bytes outside of request bodies
 }
 
 // overheadPerRequest is the average number of bytes per request that a client at its request rate may send outside of
-// request bodies: header fields, HTTP/2 frames, framing of chunks, and handshakes of TLS. maxReadDelay is the pause of
-// each read above this rate.
+// request bodies: header fields, HTTP/2 frames, framing of chunks, and handshakes of TLS. maxReadDelay is the longest
+// pause of a read above this rate.
 const (
 	overheadPerRequest = 2 << 10
 	overheadPerBurst   = 512 // of each request in a burst
@@ -49,7 +49,7 @@ const (
 // maxWaiting bounds the memory for waiting connections: each takes 8 to 20 KB, and more with TLS.
 const maxWaiting = 2048
 
-type connectionsOfClient struct {
+type connectionsOfAddress struct {
 	open    int
 	waiting list.List // of *conn; the front has waited longest
 }
@@ -128,33 +128,30 @@ func (c *Connections) add(added *conn) (replaced *conn, ok bool) {
 		return nil, false
 	}
 	address := ClientOf(added.address)
-	client := c.clients[address]
+	group := c.addresses[address]
 	full := c.maxTotal > 0 && c.total >= c.maxTotal
-	var crowd *connectionsOfClient // has too many connections
+	var loses *connectionsOfAddress // loses its longest-waiting connection
 	switch {
-	case !trusted && client != nil && c.maxPerAddress > 0 && client.open >= c.addressBoundLocked():
-		crowd = client
+	case !trusted && group != nil && c.maxPerAddress > 0 && group.open >= c.addressBoundLocked():
+		loses = group
 	case full || c.waiting >= maxWaiting:
-		crowd = c.mostWaitingLocked()
+		loses = c.mostWaitingLocked()
 	}
-	if crowd != nil {
-		longest := crowd.waiting.Front()
-		if longest == nil {
+	if loses != nil {
+		if replaced = c.removeLongestLocked(loses); replaced == nil {
 			return nil, false
 		}
-		replaced = longest.Value.(*conn)
-		c.removeLocked(replaced)
-		client = c.clients[address] // may have had only the replaced connection
+		group = c.addresses[address] // may have had only the replaced connection
 	}
-	if c.clients == nil {
-		c.clients = map[netip.Addr]*connectionsOfClient{}
+	if c.addresses == nil {
+		c.addresses = map[netip.Addr]*connectionsOfAddress{}
 	}
-	if client == nil {
-		client = &connectionsOfClient{}
-		c.clients[address] = client
+	if group == nil {
+		group = &connectionsOfAddress{}
+		c.addresses[address] = group
 	}
-	added.client = client
-	client.open++
+	added.group = group
+	group.open++
 	c.total++
 	c.setWaitingLocked(added, true)
 	return replaced, true
@@ -168,32 +165,43 @@ func (c *Connections) addressBoundLocked() int {
 	return c.maxPerAddress
 }
 
-// mostWaitingLocked returns the client with most waiting connections.
-func (c *Connections) mostWaitingLocked() (most *connectionsOfClient) {
-	for _, client := range c.clients {
-		if most == nil || client.waiting.Len() > most.waiting.Len() {
-			most = client
+// mostWaitingLocked returns the address with most waiting connections.
+func (c *Connections) mostWaitingLocked() (most *connectionsOfAddress) {
+	for _, group := range c.addresses {
+		if most == nil || group.waiting.Len() > most.waiting.Len() {
+			most = group
 		}
 	}
 	return most
+}
+
+// removeLongestLocked removes the connection of an address that has waited longest from the counts, and returns it. It
+// returns nil if no connection waits. The caller closes the connection.
+func (c *Connections) removeLongestLocked(group *connectionsOfAddress) *conn {
+	longest := group.waiting.Front()
+	if longest == nil {
+		return nil
+	}
+	removed := longest.Value.(*conn)
+	c.removeLocked(removed)
+	return removed
 }
 
 // Observe sets the hooks of a server through which Connections learns which connections wait, and which bytes belong to
 // request bodies.
 func (c *Connections) Observe(server *http.Server) {
 	server.ConnState = func(served net.Conn, state http.ConnState) {
-		changed := connOf(served)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.setWaitingLocked(changed, state == http.StateNew || state == http.StateIdle)
+		if replaced := c.setState(connOf(served), state); replaced != nil {
+			_ = replaced.Close()
+		}
 	}
 	server.ConnContext = func(ctx context.Context, served net.Conn) context.Context {
 		return context.WithValue(ctx, connKey{}, connOf(served))
 	}
 }
 
-// Disconnect closes the connection of a request without a response, and refuses new connections of its address for a
-// short time. It panics with [http.ErrAbortHandler].
+// Disconnect closes the connection of a request without a response, and takes the connection tokens of [blockTime] from
+// its peer. All streams of an HTTP/2 connection end. Disconnect panics with [http.ErrAbortHandler].
 func Disconnect(r *http.Request) {
 	if c, ok := r.Context().Value(connKey{}).(*conn); ok {
 		c.connections.opened.Block(c.address, time.Now())
@@ -220,14 +228,25 @@ func (c *Connections) exempt(address netip.Addr) bool {
 	return c.trusted.contain(address)
 }
 
+// setState updates the counts. If too many connections wait, setState returns one that the caller closes.
+func (c *Connections) setState(changed *conn, state http.ConnState) (replaced *conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.setWaitingLocked(changed, state == http.StateNew || state == http.StateIdle)
+	if c.waiting > maxWaiting {
+		return c.removeLongestLocked(c.mostWaitingLocked())
+	}
+	return nil
+}
+
 func (c *Connections) setWaitingLocked(changed *conn, waits bool) {
 	switch {
-	case changed.client == nil: // removed
+	case changed.group == nil: // removed
 	case waits && changed.waiting == nil:
-		changed.waiting = changed.client.waiting.PushBack(changed)
+		changed.waiting = changed.group.waiting.PushBack(changed)
 		c.waiting++
 	case !waits && changed.waiting != nil:
-		changed.client.waiting.Remove(changed.waiting)
+		changed.group.waiting.Remove(changed.waiting)
 		changed.waiting = nil
 		c.waiting--
 	}
@@ -241,15 +260,15 @@ func (c *Connections) remove(removed *conn) {
 
 // removeLocked removes a connection from the counts. Later calls have no effect.
 func (c *Connections) removeLocked(removed *conn) {
-	client := removed.client
-	if client == nil {
+	group := removed.group
+	if group == nil {
 		return
 	}
 	c.setWaitingLocked(removed, false)
-	removed.client = nil
+	removed.group = nil
 	c.total--
-	if client.open--; client.open == 0 {
-		delete(c.clients, ClientOf(removed.address))
+	if group.open--; group.open == 0 {
+		delete(c.addresses, ClientOf(removed.address))
 	}
 }
 
@@ -265,8 +284,8 @@ type conn struct {
 	charged      atomic.Int64 // bytes of received that count as overhead
 
 	// connections.mu guards these fields.
-	client  *connectionsOfClient // nil after the removal
-	waiting *list.Element        // in client.waiting; nil while the client has a request in progress
+	group   *connectionsOfAddress // nil after the removal
+	waiting *list.Element         // in group.waiting; nil while the client has a request in progress
 
 	// aborting is set while net/http aborts its own background read with a deadline in the past. The client does not
 	// cause a timeout during that time.
@@ -306,7 +325,7 @@ func (c *conn) Read(p []byte) (int, error) {
 }
 
 // charge counts received bytes, and waits if the address sends too many bytes outside of request bodies. Bytes of a body
-// count until the handler has read them, and are not counted twice.
+// that the handler has not read yet are charged, too. Later overhead of the connection is then free up to their number.
 func (c *conn) charge(n int) {
 	overhead := c.received.Add(int64(n)) - c.bodies.Load() - c.charged.Load()
 	if overhead <= 0 || c.connections.exempt(c.address) {

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// RateLimiter bounds the rate of each client address with a token bucket: of requests, connections or bytes. The bound
-// protects the gateway. A RateLimiter does not count upstream quota.
+// RateLimiter bounds the rate of events of each client address with a token bucket. An event is a request, a connection or
+// a byte. Enter and Leave also bound the requests in progress. The bounds protect the gateway. A RateLimiter does not
+// count upstream quota.
 //
-// Clients behind a load balancer that is not a trusted proxy share one address and one bucket. The zero value and nil
-// have no bound.
+// Clients behind a load balancer that is not a trusted proxy share one address and one bucket. The zero value has no
+// bound. Allow, AllowN, Enter and Leave also accept nil.
 type RateLimiter struct {
 	mu    sync.Mutex
 	rate  rate.Limit // per second; 0 disables the limiter
@@ -87,8 +88,9 @@ func (l *RateLimiter) bucketLocked(address netip.Addr, now time.Time) *bucket {
 	return b
 }
 
-// Enter counts a request in progress, and reports whether its address has at most burst of them. Leave must be called
-// at the end of the request. The bound matters for HTTP/2, where one connection has many requests.
+// Enter counts a request in progress and returns true. If its address already has burst requests in progress, Enter
+// counts nothing and returns false. The caller must call Leave once after each true result. The bound matters for HTTP/2,
+// where one connection has many requests.
 func (l *RateLimiter) Enter(address netip.Addr, now time.Time) bool {
 	if l == nil {
 		return true
@@ -121,18 +123,20 @@ func (l *RateLimiter) Leave(address netip.Addr) {
 	}
 }
 
-// Reserve takes n tokens of an address, but at most its burst. It returns the time until they are available, but at most
-// maxDelay. It takes no tokens that become available later.
+// Reserve takes n tokens of an address, but at most its burst, and returns the time until they are available. If that
+// time exceeds maxDelay, Reserve takes no tokens and returns maxDelay.
 func (l *RateLimiter) Reserve(address netip.Addr, n int, now time.Time, maxDelay time.Duration) (delay time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.reserveLocked(address, n, now, maxDelay)
 }
 
-// blockTime is the time for which Block refuses an address. A longer time would let tokens add up for a larger burst.
+// blockTime is the largest debt of an address, as the time to refill it. During a longer time, the address would also
+// collect more tokens for requests, and send them in a larger burst.
 const blockTime = time.Second / 20
 
-// Block takes the tokens of blockTime. An address without tokens is then refused for up to blockTime.
+// Block takes the tokens that an address gets in blockTime. If no token remains, Allow refuses the address until the debt
+// is refilled.
 func (l *RateLimiter) Block(address netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
