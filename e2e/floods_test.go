@@ -7,9 +7,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"os"
@@ -284,7 +284,7 @@ type flooder struct {
 }
 
 // runRole runs the test program as an attacker or as the upstream. It ends with its standard input, or after five minutes.
-func runRole(role, address string) {
+func runRole(role, address string) error {
 	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer stop()
 	go func() { // ends with the process
@@ -292,19 +292,18 @@ func runRole(role, address string) {
 		stop()
 	}()
 	if role == "upstream" {
-		serveUpstream(ctx, address)
-		return
+		return serveUpstream(ctx, address)
 	}
 	// A lower priority leaves most processor time to the gateway, as with an attacker on another machine.
 	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 10); err != nil {
-		log.Fatal(err)
+		return err
 	}
 	name, process := filepath.Split(role)
 	name = strings.TrimSuffix(name, "/")
 	number, err := strconv.Atoi(process)
 	i := slices.IndexFunc(floods, func(f flood) bool { return f.name == name })
 	if i < 0 || err != nil {
-		log.Fatalf("unknown attack %q", role)
+		return fmt.Errorf("unknown attack %q", role)
 	}
 	attack := floods[i]
 	f := &flooder{ctx, address, attack.secure, max(1, attack.addresses)}
@@ -326,6 +325,7 @@ func runRole(role, address string) {
 	}
 	group.Wait()
 	fmt.Printf("%d pieces, errors %v\n", calls, errs)
+	return nil
 }
 
 // kindOf returns an error without addresses.
@@ -370,7 +370,7 @@ func (f *flooder) dial(n int, protocol string) (net.Conn, error) {
 }
 
 // serveUpstream answers legitimate requests after 20 ms, and plays a hostile upstream for paths of the attacker.
-func serveUpstream(ctx context.Context, address string) {
+func serveUpstream(ctx context.Context, address string) error {
 	body := []byte(`{"a":"` + strings.Repeat("x", 2000) + `"}`)
 	server := &http.Server{Addr: address, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if hostile := hostileUpstream(r.URL.Path); hostile != nil {
@@ -387,7 +387,8 @@ func serveUpstream(ctx context.Context, address string) {
 		_, _ = w.Write(body)
 	})}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
-	if err := server.ListenAndServe(); err != http.ErrServerClosed {
-		log.Fatal(err)
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
 	}
+	return nil
 }

@@ -36,7 +36,10 @@ var program string
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv("WEIR_FLOOD"); role != "" {
-		runRole(role, os.Getenv("WEIR_FLOOD_ADDRESS"))
+		if err := runRole(role, os.Getenv("WEIR_FLOOD_ADDRESS")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		return
 	}
 	os.Exit(runTests(m))
