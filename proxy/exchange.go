@@ -59,7 +59,8 @@ type exchange struct {
 	w            *recorder
 	in           *http.Request
 	body         *inbound.Body // body of in; nil without a body
-	entered      netip.Addr    // the client's address if RateLimiter counts the request as in progress
+	address      netip.Addr    // of the client
+	entered      bool          // RateLimiter counts the request as in progress
 	buffered     *buffer       // prefix of the body that was read in advance; nil before that read
 	start        time.Time
 	waitingSince time.Time // start of the wait for the deadline

@@ -411,10 +411,10 @@ func (g *Gateway) finish(ex *exchange) {
 	p := recover()
 	defer ex.body.Detach()
 	defer ex.buffered.release()
-	if ex.entered.IsValid() {
+	if ex.entered {
 		defer func() {
 			ex.w.flush(ex.in)
-			g.RateLimiter.Leave(ex.entered)
+			g.RateLimiter.Leave(ex.address)
 		}()
 	}
 	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {

@@ -19,7 +19,7 @@ func (g *Gateway) throttle(ex *exchange) error {
 	switch {
 	case !g.RateLimiter.Allow(address, ex.start):
 		inbound.ShortenWrites(ex.w.ResponseWriter)
-		return rateExceeded(address)
+		return rateExceeded(address, time.Second) // the rate is at least one request per second
 	case !g.RateLimiter.Enter(address, ex.start):
 		inbound.ShortenWrites(ex.w.ResponseWriter)
 		return &failure{
@@ -28,15 +28,14 @@ func (g *Gateway) throttle(ex *exchange) error {
 			cause:   fmt.Errorf("limits.inbound.burst: requests in progress of %s exceeded", address),
 		}
 	}
-	ex.entered = address
+	ex.entered, ex.address = true, address
 	return nil
 }
 
-// rateExceeded is the refusal for an address above its rate. The rate is at least one request per second, so one token is
-// available within a second. A large GraphQL call may have to wait longer.
-func rateExceeded(address netip.Addr) error {
+// rateExceeded is the refusal for an address above its rate, whose request can succeed after a time.
+func rateExceeded(address netip.Addr, after time.Duration) error {
 	return &failure{
-		status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
+		status: http.StatusTooManyRequests, detail: "inbound", retryAfter: after,
 		message: "Too Many Requests: this address sends faster than the gateway lets one address send",
 		cause:   fmt.Errorf("limits.inbound.rate: request rate of %s exceeded", address),
 	}
@@ -48,8 +47,12 @@ const bytesPerRequest = 4 << 10
 
 // throttleSize refuses a GraphQL call of an address that sends too many large calls.
 func (g *Gateway) throttleSize(ex *exchange, body []byte) error {
-	if n := len(body) / bytesPerRequest; n > 0 && ex.entered.IsValid() && !g.RateLimiter.AllowN(ex.entered, n, time.Now()) {
-		return rateExceeded(ex.entered)
+	n := len(body) / bytesPerRequest
+	if n == 0 || !ex.entered {
+		return nil
+	}
+	if after := g.RateLimiter.AllowN(ex.address, n, time.Now()); after > 0 {
+		return rateExceeded(ex.address, after)
 	}
 	return nil
 }

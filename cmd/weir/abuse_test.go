@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http/httptest"
@@ -53,5 +54,29 @@ func TestClientAboveTwiceTheRateIsDisconnected(t *testing.T) {
 				t.Errorf("%d log lines about disconnects, want one per second:\n%s", n, log.String())
 			}
 		})
+	}
+}
+
+// TestConnectionOfTrustedProxyIsKept checks that a client above twice its rate gets 429 if it shares the connection of a
+// trusted proxy with other clients.
+func TestConnectionOfTrustedProxyIsKept(t *testing.T) {
+	cfg := config.Default()
+	cfg.Upstream.URL = "http://127.0.0.1:9"
+	cfg.Callers.TrustedProxies = []string{"192.0.2.0/24"}
+	cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = 1, 5
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	for i := range 100 {
+		r := httptest.NewRequest("GET", "/_weir/none", nil)
+		r.RemoteAddr = "192.0.2.1:1"
+		r.Header.Set("X-Forwarded-For", fmt.Sprint("198.51.100.", i/50))
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, r) // panics if it would disconnect
+		if want := []int{404, 429}[min(1, i%50/5)]; w.Code != want {
+			t.Errorf("request %d: got %d, want %d", i, w.Code, want)
+		}
 	}
 }

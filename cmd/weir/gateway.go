@@ -134,6 +134,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	connections := maxConnections(fileLimit())
 	g.connections.LimitTotal(connections)
 	g.adminConnections.LimitTotal(maxAdminConnections)
+	g.adminConnections.LimitPerAddress(maxAdminConnections, maxAdminConnections, nil)
 	g.transport.MaxConnsPerHost = connections
 
 	memory := cache.NewMemory(cacheSize)
@@ -413,8 +414,8 @@ func keep[T comparable](value *T, old T) (changed bool) {
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := g.current.Load()
 	// A client above its rate gets status 429. Above twice the rate even these responses cost too much, so the client must
-	// connect again, and its new connections are bounded.
-	if address := c.trusted.ClientAddress(r); !g.abuse.Allow(address, time.Now()) {
+	// connect again, and its new connections are bounded. Other clients share the connection of a trusted proxy.
+	if address := c.trusted.ClientAddress(r); !c.trusted.SentBy(r) && !g.abuse.Allow(address, time.Now()) {
 		if g.abuseLog.Allow(address, time.Now()) {
 			g.log.Warn("client disconnected: it sends at more than twice limits.inbound.rate", "address", address.String())
 		}

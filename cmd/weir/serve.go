@@ -132,10 +132,13 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 		// Without this, net/http would answer "OPTIONS *" before any check of the handler.
 		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: 50, // bounds the memory of floods of streams to half of that with the usual 100
-			SendPingTimeout:      30 * time.Second,
-			PingTimeout:          15 * time.Second,
-			WriteByteTimeout:     clientWriteTimeout,
+			MaxConcurrentStreams: 100, // clients may assume 100 until they know the number
+			// Bytes of a body that wait in these buffers count as overhead of their connection; see inbound.Connections.
+			MaxReceiveBufferPerConnection: 256 << 10,
+			MaxReceiveBufferPerStream:     256 << 10,
+			SendPingTimeout:               30 * time.Second,
+			PingTimeout:                   15 * time.Second,
+			WriteByteTimeout:              clientWriteTimeout,
 		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/redisclient"
@@ -55,6 +56,9 @@ func tlsNames(c *config.Config) tlsauto.Names {
 	return names
 }
 
+// redirectTimeout bounds the time to read a request on the redirect listener, and the time to write its response.
+const redirectTimeout = 10 * time.Second
+
 // withTLS adds TLS to the endpoint for clients and starts the ACME orders. withTLS also
 // returns the endpoint that redirects plain HTTP, if configured.
 func (g *gateway) withTLS(clients endpoint, c *config.Config) ([]endpoint, error) {
@@ -83,7 +87,7 @@ func (g *gateway) withTLS(clients endpoint, c *config.Config) ([]endpoint, error
 	misdirected := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { g.current.Load().proxy.Misdirected(w, r) })
 	redirect := endpoint{
 		listener: plain,
-		handler:  g.tls.Redirect(address, plain.Addr(), misdirected), connections: &g.connections,
+		handler:  g.tls.Redirect(address, plain.Addr(), misdirected), connections: &g.connections, timeout: redirectTimeout,
 	}
 	return []endpoint{clients, redirect}, nil
 }

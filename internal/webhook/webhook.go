@@ -165,20 +165,20 @@ func (v *Receiver) Handler(c Config) http.Handler {
 	})
 }
 
-// cost returns the number of requests as which a delivery counts: one more per 16 KiB, up to 1 MiB, because the time to
-// read and verify a body grows with its length. A negative length is unknown.
-func cost(length int64) int {
+// extraCost returns the number of further requests as which a delivery counts: one per 16 KiB, up to 1 MiB, because the
+// time to read and verify a body grows with its length. A negative length is unknown.
+func extraCost(length int64) int {
 	const most = 1 << 20
 	if length < 0 || length > most {
 		length = most
 	}
-	return 1 + int(length>>14)
+	return int(length >> 14)
 }
 
 // receive returns the status and the text of the response.
 func (v *Receiver) receive(c Config, w http.ResponseWriter, r *http.Request) (status int, text string) {
 	address := c.TrustedProxies.ClientAddress(r)
-	if !c.RateLimiter.AllowN(address, cost(r.ContentLength), time.Now()) {
+	if !c.RateLimiter.Allow(address, time.Now()) || c.RateLimiter.AllowN(address, extraCost(r.ContentLength), time.Now()) > 0 {
 		return http.StatusTooManyRequests, "too many requests from this address"
 	}
 	if r.Method != http.MethodPost {

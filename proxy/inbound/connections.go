@@ -47,9 +47,10 @@ const (
 )
 
 // maxWaiting bounds the memory for waiting connections: each takes 8 to 20 KB, and more with TLS.
-const maxWaiting = 2048
+const maxWaiting = 1600
 
 type connectionsOfAddress struct {
+	trusted bool // of a trusted proxy
 	open    int
 	waiting list.List // of *conn; the front has waited longest
 }
@@ -80,7 +81,7 @@ func (c *Connections) LimitPerAddress(perSecond, burst int, trusted TrustedProxi
 
 // writeBuffer bounds the bytes that the kernel keeps for a client that reads slowly. It could otherwise grow to 4 MiB per
 // connection, and filling the buffers of 1,000 slow readers kept a processor busy for seconds.
-const writeBuffer = 256 << 10
+const writeBuffer = 512 << 10
 
 // Listener returns a listener that accepts connections from l within the bounds. The client must read at least
 // [minRate] bytes per second, measured over writeTimeout.
@@ -108,7 +109,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			_ = replaced.Close() // the client sees the end of an idle connection
 		}
 		if ok {
-			if tcp, ok := accepted.(*net.TCPConn); ok {
+			if tcp, ok := accepted.(*net.TCPConn); ok && !l.connections.exempt(c.address) {
 				_ = tcp.SetWriteBuffer(writeBuffer) // an error means that the client has disconnected
 			}
 			return c, nil
@@ -130,24 +131,22 @@ func (c *Connections) add(added *conn) (replaced *conn, ok bool) {
 	address := ClientOf(added.address)
 	group := c.addresses[address]
 	full := c.maxTotal > 0 && c.total >= c.maxTotal
-	var loses *connectionsOfAddress // loses its longest-waiting connection
+	above := !trusted && group != nil && c.maxPerAddress > 0 && group.open >= c.addressBoundLocked()
 	switch {
-	case !trusted && group != nil && c.maxPerAddress > 0 && group.open >= c.addressBoundLocked():
-		loses = group
-	case full || c.waiting >= maxWaiting:
-		loses = c.mostWaitingLocked()
+	case above:
+		replaced = c.removeLongestLocked(group)
+	case full, c.waiting >= maxWaiting:
+		replaced = c.removeLongestLocked(c.mostWaitingLocked())
 	}
-	if loses != nil {
-		if replaced = c.removeLongestLocked(loses); replaced == nil {
-			return nil, false
-		}
-		group = c.addresses[address] // may have had only the replaced connection
+	if (above || full) && replaced == nil {
+		return nil, false
 	}
+	group = c.addresses[address] // may have had only the replaced connection
 	if c.addresses == nil {
 		c.addresses = map[netip.Addr]*connectionsOfAddress{}
 	}
 	if group == nil {
-		group = &connectionsOfAddress{}
+		group = &connectionsOfAddress{trusted: trusted}
 		c.addresses[address] = group
 	}
 	added.group = group
@@ -165,10 +164,15 @@ func (c *Connections) addressBoundLocked() int {
 	return c.maxPerAddress
 }
 
-// mostWaitingLocked returns the address with most waiting connections.
+// mostWaitingLocked returns the address with most waiting connections, or nil. It returns a trusted proxy only if no other
+// address has waiting connections.
 func (c *Connections) mostWaitingLocked() (most *connectionsOfAddress) {
 	for _, group := range c.addresses {
-		if most == nil || group.waiting.Len() > most.waiting.Len() {
+		switch {
+		case group.waiting.Len() == 0:
+		case most == nil, most.trusted && !group.trusted:
+			most = group
+		case most.trusted == group.trusted && group.waiting.Len() > most.waiting.Len():
 			most = group
 		}
 	}
@@ -178,11 +182,10 @@ func (c *Connections) mostWaitingLocked() (most *connectionsOfAddress) {
 // removeLongestLocked removes the connection of an address that has waited longest from the counts, and returns it. It
 // returns nil if no connection waits. The caller closes the connection.
 func (c *Connections) removeLongestLocked(group *connectionsOfAddress) *conn {
-	longest := group.waiting.Front()
-	if longest == nil {
+	if group == nil || group.waiting.Len() == 0 {
 		return nil
 	}
-	removed := longest.Value.(*conn)
+	removed := group.waiting.Front().Value.(*conn)
 	c.removeLocked(removed)
 	return removed
 }
@@ -244,11 +247,18 @@ func (c *Connections) setWaitingLocked(changed *conn, waits bool) {
 	case changed.group == nil: // removed
 	case waits && changed.waiting == nil:
 		changed.waiting = changed.group.waiting.PushBack(changed)
-		c.waiting++
+		c.countWaitingLocked(changed, 1)
 	case !waits && changed.waiting != nil:
 		changed.group.waiting.Remove(changed.waiting)
 		changed.waiting = nil
-		c.waiting--
+		c.countWaitingLocked(changed, -1)
+	}
+}
+
+// countWaitingLocked changes the number of waiting connections, which leaves out those of trusted proxies.
+func (c *Connections) countWaitingLocked(changed *conn, by int) {
+	if !changed.group.trusted {
+		c.waiting += by
 	}
 }
 

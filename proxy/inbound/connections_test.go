@@ -172,6 +172,29 @@ func TestNewConnectionReplacesAWaitingOne(t *testing.T) {
 	}
 }
 
+// TestIdleConnectionsOfTrustedProxiesAreKept floods a server behind a load balancer with idle connections.
+func TestIdleConnectionsOfTrustedProxiesAreKept(t *testing.T) {
+	var s server
+	s.LimitTotal(1000)
+	s.LimitPerAddress(1000, 1000, trustedProxies("10.0.0.0/8"))
+	var balancer []*testConn
+	for range 100 {
+		client, c := s.open("10.0.0.1")
+		s.setState(c, http.StateIdle)
+		balancer = append(balancer, client)
+	}
+	for i := range 5000 {
+		if _, c := s.open(fmt.Sprintf("192.0.%d.%d", i/50%256, i%200)); c != nil {
+			s.setState(c, http.StateIdle)
+		}
+	}
+	for i, c := range balancer {
+		if c.closed {
+			t.Fatalf("connection %d of the balancer was closed", i)
+		}
+	}
+}
+
 func TestNewConnectionReplacesAWaitingOneOfItsAddress(t *testing.T) {
 	var s server
 	s.LimitPerAddress(1000, 3, nil)

@@ -38,9 +38,14 @@ func (t TrustedProxies) IsHTTPS(r *http.Request) bool {
 	if r.TLS != nil {
 		return true
 	}
-	remote, _ := netip.ParseAddrPort(r.RemoteAddr)
 	scheme := r.Header["X-Forwarded-Proto"]
-	return len(scheme) == 1 && strings.EqualFold(scheme[0], "https") && t.contain(remote.Addr().Unmap())
+	return len(scheme) == 1 && strings.EqualFold(scheme[0], "https") && t.SentBy(r)
+}
+
+// SentBy reports whether a trusted proxy sent a request.
+func (t TrustedProxies) SentBy(r *http.Request) bool {
+	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return t.contain(peer.Addr().Unmap())
 }
 
 func (t TrustedProxies) contain(address netip.Addr) bool {

@@ -57,19 +57,31 @@ func (l *RateLimiter) Configure(perSecond, burst int) {
 }
 
 // Allow takes one token of an address and reports whether the request may proceed.
-func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool { return l.AllowN(address, 1, now) }
-
-// AllowN takes n tokens of an address, but at most its burst, and reports whether the request may proceed.
-func (l *RateLimiter) AllowN(address netip.Addr, n int, now time.Time) bool {
+func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool {
 	if l == nil {
 		return true
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.buckets == nil {
-		return true
+	return l.buckets == nil || l.bucketLocked(address, now).tokens.AllowN(l.latest, 1)
+}
+
+// AllowN takes n more tokens for a large request that Allow has admitted, but at most half of the burst. If they are not
+// available, AllowN takes none and returns the time after which a request of this size can succeed.
+func (l *RateLimiter) AllowN(address netip.Addr, n int, now time.Time) (after time.Duration) {
+	if l == nil {
+		return 0
 	}
-	return l.bucketLocked(address, now).tokens.AllowN(l.latest, min(n, l.burst))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.buckets == nil {
+		return 0
+	}
+	n = min(n, l.burst/2)
+	if l.bucketLocked(address, now).tokens.AllowN(l.latest, n) {
+		return 0
+	}
+	return time.Duration(float64(n+1) / float64(l.rate) * float64(time.Second))
 }
 
 // bucketLocked returns the bucket of an address, and updates latest.
@@ -140,7 +152,7 @@ const blockTime = time.Second / 20
 func (l *RateLimiter) Block(address netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.reserveLocked(address, int(float64(l.rate)*blockTime.Seconds()), now, blockTime)
+	l.reserveLocked(address, max(1, int(float64(l.rate)*blockTime.Seconds())), now, blockTime)
 }
 
 func (l *RateLimiter) reserveLocked(address netip.Addr, n int, now time.Time, maxDelay time.Duration) (delay time.Duration) {

@@ -193,3 +193,25 @@ func TestBlockedAddressIsRefusedForAWhile(t *testing.T) {
 		t.Error("another address is refused")
 	}
 }
+
+func TestLargeRequestsTakeMoreTokens(t *testing.T) {
+	l := &RateLimiter{}
+	l.Configure(10, 20)
+	now := time.Now()
+	for i, want := range []time.Duration{0, 1100 * time.Millisecond} { // 20 tokens: 1 + 10, 1 + 10
+		if !l.Allow(testAddress(1), now) {
+			t.Fatalf("request %d is refused", i)
+		}
+		if got := l.AllowN(testAddress(1), 1000, now); got != want {
+			t.Errorf("request %d: wait for %v, want %v", i, got, want)
+		}
+	}
+	now = now.Add(1100 * time.Millisecond)
+	if !l.Allow(testAddress(1), now) || l.AllowN(testAddress(1), 1000, now) != 0 {
+		t.Error("the request is refused after the announced time")
+	}
+	l.Configure(1, 1)
+	if !l.Allow(testAddress(2), now) || l.AllowN(testAddress(2), 1000, now) != 0 {
+		t.Error("a burst of one allows no large request")
+	}
+}
