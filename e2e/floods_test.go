@@ -142,7 +142,8 @@ func startFlooded(t *testing.T, attack *flood) *flooded {
 	s.clients = map[string]*http.Client{}
 	for _, kind := range floodKinds {
 		transport := &http.Transport{
-			TLSClientConfig: &tls.Config{RootCAs: s.roots}, MaxIdleConnsPerHost: 20,
+			// Few connections, so that other addresses always have more waiting ones.
+			TLSClientConfig: &tls.Config{RootCAs: s.roots}, MaxConnsPerHost: 10, MaxIdleConnsPerHost: 10,
 			ForceAttemptHTTP2: true, DisableKeepAlives: kind == "connect",
 		}
 		t.Cleanup(transport.CloseIdleConnections)
