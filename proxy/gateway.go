@@ -413,7 +413,9 @@ func (g *Gateway) finish(ex *exchange) {
 	defer ex.buffered.release()
 	if ex.entered {
 		defer func() {
-			ex.w.flush(ex.in)
+			if ex.body == nil { // net/http resets a stream with an unread body
+				ex.w.flush(ex.in)
+			}
 			g.RateLimiter.Leave(ex.address)
 		}()
 	}

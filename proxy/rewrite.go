@@ -144,16 +144,22 @@ func (g *Gateway) filterResponse(op *policy.Operation, h http.Header) {
 	}
 }
 
-// interimFields returns the fields of an interim response that clients get: Link, the field of early hints (RFC 8297).
-// Other fields describe the upstream's host, its connection or the budget of another request.
+// interimFields returns the fields of an interim response that clients get: for a known operation Link, the field of
+// early hints (RFC 8297). Other fields describe the upstream's host, its connection or the budget of another request.
 func (g *Gateway) interimFields(ex *exchange, h http.Header) http.Header {
 	kept := http.Header{}
-	if links := h["Link"]; len(links) > 0 {
-		kept["Link"] = links
+	for name, values := range h {
+		if name == "Link" || !ex.match.Operation.Known() && !strings.HasPrefix(name, "X-Ratelimit-") && !connectionFields[name] {
+			kept[name] = values
+		}
 	}
+	g.filterResponse(ex.match.Operation, kept)
 	g.localize(ex, kept)
 	return kept
 }
+
+// connectionFields describe the connection to the upstream or its client there.
+var connectionFields = fieldSet("Connection Keep-Alive Proxy-Connection Set-Cookie Trailer Transfer-Encoding Upgrade")
 
 // localize replaces the upstream by the gateway in the URLs of Link and Location. URLs of other hosts stay unchanged.
 // The gateway never sends a credential to other hosts.
