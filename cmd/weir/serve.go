@@ -133,12 +133,9 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 100, // clients may assume 100 until they know the number
-			// Bytes of a body that wait in these buffers count as overhead of their connection; see inbound.Connections.
-			MaxReceiveBufferPerConnection: 256 << 10,
-			MaxReceiveBufferPerStream:     256 << 10,
-			SendPingTimeout:               30 * time.Second,
-			PingTimeout:                   15 * time.Second,
-			WriteByteTimeout:              clientWriteTimeout,
+			SendPingTimeout:      30 * time.Second,
+			PingTimeout:          15 * time.Second,
+			WriteByteTimeout:     clientWriteTimeout,
 		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
