@@ -102,7 +102,7 @@ var floods = []flood{
 		if i < 100 {
 			return h.put(2*i + 1)
 		}
-		time.Sleep(10 * time.Millisecond)
+		sleep(h.f, 10*time.Millisecond)
 		return h.WriteData(2*(i%100)+1, false, []byte("slow"))
 	}), workers: 50},
 }
@@ -351,15 +351,15 @@ func hostileUpstream(path string) http.HandlerFunc {
 	case "/gitignore/templates/large":
 		return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 4<<20)) }
 	case "/hostile/endless":
-		return func(w http.ResponseWriter, _ *http.Request) {
+		return func(w http.ResponseWriter, r *http.Request) {
 			for err := error(nil); err == nil; {
 				_, err = w.Write(make([]byte, 64<<10))
-				time.Sleep(20 * time.Millisecond) // 50 of them send 160 MB/s
+				sleep(r.Context(), 20*time.Millisecond) // 50 of them send 160 MB/s
 			}
 		}
 	case "/hostile/bomb":
-		return func(w http.ResponseWriter, _ *http.Request) {
-			time.Sleep(100 * time.Millisecond) // 10 of them send 100 MB/s
+		return func(w http.ResponseWriter, r *http.Request) {
+			sleep(r.Context(), 100*time.Millisecond) // 10 of them send 100 MB/s
 			w.Header().Set("Content-Encoding", "gzip")
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Cache-Control", "max-age=60")
