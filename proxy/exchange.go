@@ -58,10 +58,10 @@ type exchange struct {
 	question
 	w            *recorder
 	in           *http.Request
-	body         *inbound.Body // body of in; nil without a body
-	address      netip.Addr    // of the client
-	entered      bool          // RateLimiter counts the request as in progress
-	buffered     *buffer       // prefix of the body that was read in advance; nil before that read
+	body         *inbound.Body    // body of in; nil without a body
+	address      netip.Addr       // of the client
+	leave        func(netip.Addr) // ends the request in progress of RateLimiter; nil if it is not counted
+	buffered     *buffer          // prefix of the body that was read in advance; nil before that read
 	start        time.Time
 	waitingSince time.Time // start of the wait for the deadline
 	prefix       string    // prefix of the client's path: "" or "/api/v3"

@@ -411,12 +411,12 @@ func (g *Gateway) finish(ex *exchange) {
 	p := recover()
 	defer ex.body.Detach()
 	defer ex.buffered.release()
-	if ex.entered {
+	if ex.leave != nil {
 		defer func() {
 			if ex.body == nil { // net/http resets a stream with an unread body
 				ex.w.flush(ex.in)
 			}
-			g.RateLimiter.Leave(ex.address)
+			ex.leave(ex.address)
 		}()
 	}
 	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {

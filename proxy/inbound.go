@@ -13,23 +13,32 @@ import (
 )
 
 // throttle refuses a request from an address that sends too fast, or has too many requests in progress. ServeHTTP calls
-// throttle before all other checks, because throttle is the cheapest check.
+// throttle before all other checks, because throttle is the cheapest check. If the client does not read refusals, throttle
+// closes the connection.
 func (g *Gateway) throttle(ex *exchange) error {
-	address := g.TrustedProxies.ClientAddress(ex.in)
+	ex.address = g.TrustedProxies.ClientAddress(ex.in)
+	var refusal error
 	switch {
-	case !g.RateLimiter.Allow(address, ex.start):
-		inbound.ShortenWrites(ex.w.ResponseWriter)
-		return rateExceeded(address, time.Second) // the rate is at least one request per second
-	case !g.RateLimiter.Enter(address, ex.start):
-		inbound.ShortenWrites(ex.w.ResponseWriter)
-		return &failure{
+	case !g.RateLimiter.Allow(ex.address, ex.start):
+		refusal = rateExceeded(ex.address, time.Second) // the rate is at least one request per second
+	case !g.RateLimiter.Enter(ex.address, ex.start):
+		refusal = &failure{
 			status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
 			message: "Too Many Requests: this address has as many requests in progress as the gateway lets one address have",
-			cause:   fmt.Errorf("limits.inbound.burst: requests in progress of %s exceeded", address),
+			cause:   fmt.Errorf("limits.inbound.burst: requests in progress of %s exceeded", ex.address),
 		}
+	default:
+		ex.leave = g.RateLimiter.Leave
+		return nil
 	}
-	ex.entered, ex.address = true, address
-	return nil
+	switch {
+	case g.RateLimiter.EnterRefused(ex.address, ex.start):
+		ex.leave = g.RateLimiter.LeaveRefused
+	case !g.TrustedProxies.SentBy(ex.in): // other clients share the connection of a trusted proxy
+		inbound.Disconnect(ex.in)
+	}
+	inbound.ShortenWrites(ex.w.ResponseWriter)
+	return refusal
 }
 
 // rateExceeded is the refusal for an address above its rate, whose request can succeed after a time.
@@ -48,7 +57,7 @@ const bytesPerRequest = 4 << 10
 // throttleSize refuses a GraphQL call of an address that sends too many large calls.
 func (g *Gateway) throttleSize(ex *exchange, body []byte) error {
 	n := len(body) / bytesPerRequest
-	if n == 0 || !ex.entered {
+	if n == 0 {
 		return nil
 	}
 	if after := g.RateLimiter.AllowN(ex.address, n, time.Now()); after > 0 {

@@ -3,10 +3,12 @@ package main
 import (
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -34,8 +36,9 @@ const (
 	endStream, endHeaders = 0x1, 0x4
 )
 
-// dialHTTP2 starts a gateway with the production server settings behind TLS, and connects.
-func dialHTTP2(t *testing.T) *rawHTTP2 {
+// dialHTTP2 starts a gateway with the production server settings behind TLS, and connects. burst is the burst and the
+// rate of an address; 0 has no bound.
+func dialHTTP2(t *testing.T, burst int) *rawHTTP2 {
 	t.Helper()
 	s := &rawHTTP2{T: t}
 	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -50,7 +53,8 @@ func dialHTTP2(t *testing.T) *rawHTTP2 {
 	}))
 	t.Cleanup(up.Close)
 	cfg := config.Default()
-	cfg.Upstream.URL, cfg.Limits.ColdStart, cfg.Limits.Inbound.Rate = up.URL, "trust", 0
+	cfg.Upstream.URL, cfg.Limits.ColdStart = up.URL, "trust"
+	cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = burst, burst
 	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -58,20 +62,30 @@ func dialHTTP2(t *testing.T) *rawHTTP2 {
 	t.Cleanup(g.close)
 	s.gateway, s.server = g, httptest.NewUnstartedServer(nil)
 	s.server.Config, s.server.EnableHTTP2 = newServer(g, slog.New(slog.DiscardHandler)), true
+	g.connections.Observe(s.server.Config)
+	s.server.Listener = g.connections.Listener(s.server.Listener, clientWriteTimeout, g.log)
 	s.server.StartTLS()
 	t.Cleanup(s.server.Close)
+	s.connect()
+	return s
+}
+
+// connect opens a connection and sends the preface.
+func (s *rawHTTP2) connect() {
+	s.Helper()
 	trust := s.server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	trust.NextProtos = []string{"h2"}
-	if s.Conn, err = tls.Dial("tcp", s.server.Listener.Addr().String(), trust); err != nil {
-		t.Fatal(err)
+	c, err := tls.Dial("tcp", s.server.Listener.Addr().String(), trust)
+	if err != nil {
+		s.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Close() })
+	s.Cleanup(func() { _ = c.Close() })
+	s.Conn = c
 	_ = s.SetDeadline(time.Now().Add(time.Minute)) // real time, because the connection is TCP
 	if _, err := io.WriteString(s, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
 	_ = s.frame(frameSettings, 0, 0, "")
-	return s
 }
 
 // frame writes one frame.
@@ -101,7 +115,7 @@ func (s *rawHTTP2) wantOtherClientServed() {
 }
 
 func TestHTTP2ConnectAndTraceAreRefused(t *testing.T) {
-	s := dialHTTP2(t)
+	s := dialHTTP2(t, 0)
 	_ = s.frame(frameHeaders, endHeaders, 1, literal(0x42, "CONNECT")+literal(0x41, "evil.test:443"))
 	_ = s.frame(0, endStream, 1, hidden)
 	_ = s.frame(frameHeaders, endHeaders|endStream, 3, literal(0x42, "TRACE")+"\x87\x84"+literal(0x41, "g"))
@@ -126,7 +140,7 @@ func TestHTTP2ConnectAndTraceAreRefused(t *testing.T) {
 }
 
 func TestHTTP2AuthorityNeverSelectsUpstream(t *testing.T) {
-	s := dialHTTP2(t)
+	s := dialHTTP2(t, 0)
 	for i, block := range []string{
 		"\x82\x87\x84" + literal(0x41, "evil.test"),
 		"\x82\x87\x84" + literal(0x41, "g") + "\x00\x04host" + literal(9, "evil.test")[1:],
@@ -170,7 +184,7 @@ func TestHTTP2FloodsAreBounded(t *testing.T) {
 		"pings":    func(s *rawHTTP2, _ uint32) error { return s.frame(framePing, 0, 0, "12345678") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := dialHTTP2(t)
+			s := dialHTTP2(t, 0)
 			s.wantOtherClientServed()
 			var before, after runtime.MemStats
 			runtime.GC()
@@ -194,5 +208,33 @@ func TestHTTP2FloodsAreBounded(t *testing.T) {
 			}
 			s.wantOtherClientServed()
 		})
+	}
+}
+
+// TestHTTP2ClientThatDoesNotReadIsDisconnected checks that refused requests, whose responses a client does not read, do
+// not add up.
+func TestHTTP2ClientThatDoesNotReadIsDisconnected(t *testing.T) {
+	const burst = 150
+	s := dialHTTP2(t, burst)
+	var connections []*tls.Conn
+	for i := range 3 {
+		if i > 0 {
+			s.connect()
+		}
+		connections = append(connections, s.Conn)
+		_ = s.frame(frameSettings, 0, 0, "\x00\x04\x00\x00\x00\x00") // an initial window of 0 bytes
+		for stream := range uint32(99) {
+			_ = s.frame(frameHeaders, endHeaders|endStream, 2*stream+1, getHeader())
+		}
+	}
+	closed := 0
+	for _, c := range connections {
+		_ = c.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+		if _, err := io.Copy(io.Discard, c); !errors.Is(err, os.ErrDeadlineExceeded) {
+			closed++
+		}
+	}
+	if closed == 0 {
+		t.Error("the gateway kept all connections")
 	}
 }

@@ -34,7 +34,8 @@ const minIdle = time.Minute
 type bucket struct {
 	used   time.Time
 	tokens *rate.Limiter
-	open   int // requests in progress
+	// Requests in progress, and refused requests whose response the client has not read.
+	open, refused int
 }
 
 // Configure sets the rate per second and the burst of each address; a rate of 0 disables the limiter. Known
@@ -135,6 +136,39 @@ func (l *RateLimiter) Leave(address netip.Addr) {
 	}
 }
 
+// maxRefused bounds the refused requests of an address that are in progress. A client that reads its responses rarely has
+// more than one.
+const maxRefused = 100
+
+// EnterRefused counts a refused request in progress and returns true. If its address already has maxRefused of them,
+// EnterRefused counts nothing and returns false: the client does not read, and each further response would use memory.
+// The caller must call LeaveRefused once after each true result.
+func (l *RateLimiter) EnterRefused(address netip.Addr, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.buckets == nil { // a reload has disabled the limiter
+		return true
+	}
+	b := l.bucketLocked(address, now)
+	if b.refused >= maxRefused {
+		return false
+	}
+	b.refused++
+	return true
+}
+
+// LeaveRefused ends a refused request in progress.
+func (l *RateLimiter) LeaveRefused(address netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.buckets == nil {
+		return
+	}
+	if b, ok := l.buckets.Peek(ClientOf(address)); ok && b.refused > 0 {
+		b.refused--
+	}
+}
+
 // Reserve takes n tokens of an address, but at most its burst, and returns the time until they are available. If that
 // time exceeds maxDelay, Reserve takes no tokens and returns maxDelay.
 func (l *RateLimiter) Reserve(address netip.Addr, n int, now time.Time, maxDelay time.Duration) (delay time.Duration) {
@@ -172,7 +206,7 @@ func (l *RateLimiter) reserveLocked(address netip.Addr, n int, now time.Time, ma
 func (l *RateLimiter) removeIdleLocked() {
 	for range 2 {
 		_, b, _ := l.buckets.GetOldest() // never empty: the bucket of the current request exists
-		if l.latest.Sub(b.used) < minIdle || b.open > 0 || b.tokens.TokensAt(l.latest) < float64(l.burst) {
+		if l.latest.Sub(b.used) < minIdle || b.open > 0 || b.refused > 0 || b.tokens.TokensAt(l.latest) < float64(l.burst) {
 			return
 		}
 		l.buckets.RemoveOldest()

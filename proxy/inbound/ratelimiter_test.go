@@ -215,3 +215,20 @@ func TestLargeRequestsTakeMoreTokens(t *testing.T) {
 		t.Error("a burst of one allows no large request")
 	}
 }
+
+func TestRefusedRequestsInProgressAreBounded(t *testing.T) {
+	var l RateLimiter
+	l.Configure(1, 1)
+	now, address := time.Now(), netip.MustParseAddr("192.0.2.1")
+	for range maxRefused {
+		if !l.EnterRefused(address, now) {
+			t.Fatal("refused too early")
+		}
+	}
+	if l.EnterRefused(address, now) || !l.EnterRefused(netip.MustParseAddr("192.0.2.2"), now) {
+		t.Error("want a bound for each address")
+	}
+	if l.LeaveRefused(address); !l.EnterRefused(address, now) || !l.Enter(address, now) {
+		t.Error("want one more refused request, and a count of its own for admitted requests")
+	}
+}
