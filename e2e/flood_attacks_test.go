@@ -45,7 +45,7 @@ var floods = []flood{
 	{name: "clients that leave at every stage", attack: leave, workers: 50},
 	{name: "half-closed connections", attack: halfClose, workers: 1000, addresses: 4},
 	{name: "interim responses of the upstream", attack: flooding(hostile("interim")), workers: 50},
-	{name: "compression bombs of the upstream", attack: flooding(hostile("bomb")), workers: 10, config: "cache: {memory: 32MiB}"},
+	{name: "compression bombs of the upstream", attack: flooding(hostile("bomb")), workers: 10, config: "cache: {memory: 16MiB}"},
 	{name: "endless bodies of the upstream", attack: flooding(hostile("endless")), workers: 50},
 	{name: "endless headers of the upstream", attack: flooding(hostile("header")), workers: 50},
 

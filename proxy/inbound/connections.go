@@ -289,9 +289,10 @@ type conn struct {
 	writeTimeout time.Duration
 	address      netip.Addr
 	connections  *Connections
-	received     atomic.Int64 // bytes
-	bodies       atomic.Int64 // bytes of received that handlers have read as request bodies
-	charged      atomic.Int64 // bytes of received that count as overhead
+	received     atomic.Int64           // bytes
+	bodies       atomic.Int64           // bytes of received that handlers have read as request bodies
+	charged      atomic.Int64           // bytes of received that count as overhead
+	tunnel       atomic.Pointer[Tunnel] // nil before a CONNECT
 
 	// connections.mu guards these fields.
 	group   *connectionsOfAddress // nil after the removal
@@ -338,7 +339,7 @@ func (c *conn) Read(p []byte) (int, error) {
 // that the handler has not read yet are charged, too. Later overhead of the connection is then free up to their number.
 func (c *conn) charge(n int) {
 	overhead := c.received.Add(int64(n)) - c.bodies.Load() - c.charged.Load()
-	if overhead <= 0 || c.connections.exempt(c.address) {
+	if t, _ := tunnelOf(c); overhead <= 0 || t.Opaque || c.connections.exempt(c.address) {
 		return
 	}
 	c.charged.Add(overhead)

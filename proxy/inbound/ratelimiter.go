@@ -36,6 +36,7 @@ type bucket struct {
 	tokens *rate.Limiter
 	// Requests in progress, and refused requests whose response the client has not read.
 	open, refused int
+	slowUntil     time.Time // each event costs the tokens of blockTime until then
 }
 
 // Configure sets the rate per second and the burst of each address; a rate of 0 disables the limiter. Known
@@ -64,7 +65,14 @@ func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.buckets == nil || l.bucketLocked(address, now).tokens.AllowN(l.latest, 1)
+	if l.buckets == nil {
+		return true
+	}
+	b, n := l.bucketLocked(address, now), 1
+	if now.Before(b.slowUntil) {
+		n = l.blockTokensLocked()
+	}
+	return b.tokens.AllowN(l.latest, n)
 }
 
 // AllowN takes n more tokens for a large request that Allow has admitted, but at most half of the burst. If they are not
@@ -178,15 +186,28 @@ func (l *RateLimiter) Reserve(address netip.Addr, n int, now time.Time, maxDelay
 }
 
 // blockTime is the largest debt of an address, as the time to refill it. During a longer time, the address would also
-// collect more tokens for requests, and send them in a larger burst.
-const blockTime = time.Second / 20
+// collect more tokens for requests, and send them in a larger burst. slowTime is the time after Block in which the
+// address has one event per blockTime.
+const (
+	blockTime = time.Second / 20
+	slowTime  = time.Second
+)
 
 // Block takes the tokens that an address gets in blockTime. If no token remains, Allow refuses the address until the debt
-// is refilled.
+// is refilled. During slowTime each event of the address costs as many tokens.
 func (l *RateLimiter) Block(address netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.reserveLocked(address, max(1, int(float64(l.rate)*blockTime.Seconds())), now, blockTime)
+	if l.buckets == nil {
+		return
+	}
+	l.bucketLocked(address, now).slowUntil = now.Add(slowTime)
+	l.reserveLocked(address, l.blockTokensLocked(), now, blockTime)
+}
+
+// blockTokensLocked returns the tokens that an address gets in blockTime.
+func (l *RateLimiter) blockTokensLocked() int {
+	return min(l.burst, max(1, int(float64(l.rate)*blockTime.Seconds())))
 }
 
 func (l *RateLimiter) reserveLocked(address netip.Addr, n int, now time.Time, maxDelay time.Duration) (delay time.Duration) {

@@ -186,11 +186,33 @@ func TestBlockedAddressIsRefusedForAWhile(t *testing.T) {
 	for range 100 {
 		l.Block(testAddress(1), now)
 	}
-	if l.Allow(testAddress(1), now) || l.Allow(testAddress(1), now.Add(blockTime*9/10)) || !l.Allow(testAddress(1), now.Add(blockTime*12/10)) {
-		t.Errorf("the address is not refused for about %v", blockTime)
+	if l.Allow(testAddress(1), now) || l.Allow(testAddress(1), now.Add(blockTime*9/10)) || !l.Allow(testAddress(1), now.Add(blockTime*22/10)) {
+		t.Errorf("the address is not refused for about %v", 2*blockTime)
 	}
 	if !l.Allow(testAddress(2), now) {
 		t.Error("another address is refused")
+	}
+}
+
+func TestBlockedAddressHasFewEvents(t *testing.T) {
+	l := &RateLimiter{}
+	l.Configure(1000, 2000)
+	now := time.Now()
+	l.Block(testAddress(1), now)
+	allowed := func(since, until time.Duration) (n int) {
+		for at := since; at < until; at += time.Millisecond {
+			if l.Allow(testAddress(1), now.Add(at)) {
+				n++
+			}
+		}
+		return n
+	}
+	_ = allowed(0, slowTime/2) // uses the burst
+	if n := allowed(slowTime/2, slowTime); n > int(slowTime/2/blockTime)+1 {
+		t.Errorf("%d events in half of slowTime", n)
+	}
+	if n := allowed(slowTime, 2*slowTime); n < 900 {
+		t.Errorf("%d events in the second after slowTime", n)
 	}
 }
 
