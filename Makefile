@@ -49,6 +49,7 @@ e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@.ci/need chromium
 	@.ci/need curl
 	@.ci/need gh
+	@.ci/need /usr/lib/python3/dist-packages/github python3-github
 	$(GO) build -race -o bin/weir-race ./cmd/weir
 	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir-race" $(GO) test -tags e2e -count=1 -timeout 20m -skip '^TestFloods$$' ./e2e
 

@@ -29,7 +29,12 @@ type Catalogue struct {
 	aliases     []alias
 	collections func() *collections // nil for the documents alone
 	personal    []string            // path prefixes of unknown routes about the caller
+	files       bool                // see Files
 }
+
+// Files is the catalogue of a host that serves files instead of an API, such as release assets and archives. All its
+// requests are the operation "unknown", and their targets stay unchanged, because signed URLs depend on each byte.
+var Files = &Catalogue{files: true}
 
 // Embedded returns the catalogue of the documents, and panics if the data are invalid. The tests of the package prevent
 // invalid data.

@@ -61,6 +61,9 @@ func isFullHash(s string) bool {
 //
 // A trailing slash is allowed, but belongs to a different path.
 func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error) {
+	if c.files {
+		return classifyFile(method, escapedPath, rawQuery)
+	}
 	segments, err := canonicalPath(escapedPath)
 	if err != nil {
 		return Match{}, err
@@ -85,6 +88,16 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 	}
 	m.Path = "/" + strings.Join(segments, "/")
 	return m, nil
+}
+
+// classifyFile returns the match of a request to a host that serves files.
+func classifyFile(method, escapedPath, rawQuery string) (Match, error) {
+	if !strings.HasPrefix(escapedPath, "/") {
+		return Match{}, &TargetError{"the path does not begin with a slash"}
+	}
+	op := &Operation{ID: UnknownID, Method: method, Path: "/…", Auth: "optional"}
+	complete(op)
+	return Match{Operation: op, Path: escapedPath, Query: rawQuery}, nil
 }
 
 // errEncodedSlash refuses targets whose meaning depends on the order of decoding and splitting.

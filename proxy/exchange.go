@@ -64,7 +64,7 @@ type exchange struct {
 	buffered     *buffer          // prefix of the body that was read in advance; nil before that read
 	start        time.Time
 	waitingSince time.Time // start of the wait for the deadline
-	prefix       string    // prefix of the client's path: "" or "/api/v3"
+	prefix       string    // prefix of the client's path: Config.Prefix, "/api/v3", or both
 	prefer       preference
 	// stale is the stored response that must be revalidated. fallback is the same response, if clients may get the
 	// stale response when the upstream fails.
@@ -115,10 +115,13 @@ func (ex *exchange) deadline(byDefault time.Duration) time.Time {
 // classify builds the question from the client's request. pickCredential then sets the identity, the header and the
 // cache key.
 func (g *Gateway) classify(ex *exchange) error {
-	path := ex.in.URL.EscapedPath()
+	path, ok := strings.CutPrefix(ex.in.URL.EscapedPath(), g.Prefix)
+	if ok {
+		ex.prefix = g.Prefix
+	}
 	switch rest, ok := strings.CutPrefix(path, enterprisePrefix); {
 	case ok && strings.HasPrefix(rest, "/"):
-		ex.prefix, path = enterprisePrefix, rest
+		ex.prefix, path = ex.prefix+enterprisePrefix, rest
 	case path == "/api/graphql":
 		path = "/graphql"
 	}
@@ -129,7 +132,7 @@ func (g *Gateway) classify(ex *exchange) error {
 	op := match.Operation
 	ex.match, ex.method = match, ex.in.Method
 	ex.cacheControl = cache.ParseDirectives(ex.in.Header["Cache-Control"])
-	ex.route, ex.claimScope = op.Path, op.ID
+	ex.route, ex.claimScope = g.Host+op.Path, op.ID
 	if !op.Known() {
 		ex.claimScope = methodLabel(op.Method) + " " + op.Path
 	}

@@ -73,6 +73,11 @@ import (
 type Config struct {
 	// Upstream is the base URL of the API, and may have a path prefix.
 	Upstream *url.URL
+	// Prefix is a path prefix by which clients reach the upstream at the gateway's own address, such as /api/uploads.
+	// Empty means the root.
+	Prefix string
+	// Host names an upstream beside the API in the routes of records. Empty means the API.
+	Host string
 	// Instance is a unique name of this process, by which it recognizes requests that return in a loop. If empty, New
 	// makes a name.
 	Instance string
@@ -363,7 +368,7 @@ func (g *Gateway) screen(r *http.Request) error {
 		return &failure{status: http.StatusRequestHeaderFieldsTooLarge, message: "Request Header Fields Too Large: at most 32 KiB"}
 	case r.URL.IsAbs() && !isLocal(r):
 		return &failure{status: http.StatusBadRequest, message: "Bad Request: Weir is not a forward proxy; send the path alone"}
-	case isOwnPath(r.URL.Path):
+	case isOwnPath(r.URL.Path), isOwnPath(strings.TrimPrefix(r.URL.Path, g.Prefix)):
 		return &failure{status: http.StatusNotFound, message: "Not Found: Weir has nothing at this path"}
 	case g.hasPassed(r):
 		return &failure{status: http.StatusLoopDetected, detail: "loop", message: "Loop Detected: the upstream forwards to this gateway"}

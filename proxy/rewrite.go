@@ -162,8 +162,12 @@ func (g *Gateway) interimFields(ex *exchange, h http.Header) http.Header {
 var connectionFields = fieldSet("Connection Keep-Alive Proxy-Connection Set-Cookie Trailer Transfer-Encoding Upgrade")
 
 // localize replaces the upstream by the gateway in the URLs of Link and Location. URLs of other hosts stay unchanged.
-// The gateway never sends a credential to other hosts.
+// The gateway never sends a credential to other hosts. A client that calls the upstream by its own name, for example
+// through the forward proxy, gets all URLs unchanged.
 func (g *Gateway) localize(ex *exchange, h http.Header) {
+	if strings.EqualFold(ex.in.Host, g.Upstream.Host) {
+		return
+	}
 	if location := h.Get("Location"); location != "" {
 		h.Set("Location", g.localURL(ex, location))
 	}

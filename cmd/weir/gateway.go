@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"runtime/debug"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/admin"
+	"github.com/weirgate/weir/internal/authority"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/history"
@@ -81,12 +81,14 @@ type gateway struct {
 
 // configured is the part of a gateway that a reload replaces.
 type configured struct {
-	config   *config.Config
-	callers  *credential.Registry
-	proxy    *proxy.Gateway
-	ledger   limits.Ledger // of proxy
-	webhooks http.Handler  // nil if webhooks are disabled
-	trusted  inbound.TrustedProxies
+	config    *config.Config
+	callers   *credential.Registry
+	hosts     []host         // the API is the first
+	proxy     *proxy.Gateway // of the API
+	ledger    limits.Ledger  // of proxy
+	webhooks  http.Handler   // nil if webhooks are disabled
+	trusted   inbound.TrustedProxies
+	authority *authority.Authority // nil without the forward proxy
 }
 
 // newGateway starts a gateway, which must be closed.
@@ -301,7 +303,8 @@ func (g *gateway) apply(c *config.Config) error {
 		g.log.Info("limits are off", "key", "upstream.limits", "upstream", c.Upstream.URL)
 		ledger, limiter = limits.Unlimited{}, g.unlimited
 	}
-	next := &configured{config: c, callers: callers, ledger: ledger, trusted: trusted, proxy: proxy.New(proxy.Config{
+	next := &configured{config: c, callers: callers, ledger: ledger, trusted: trusted}
+	next.hosts, err = g.newHosts(c, proxy.Config{
 		Upstream: upstream, Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
 		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers),
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
@@ -315,7 +318,14 @@ func (g *gateway) apply(c *config.Config) error {
 		Identities: &g.identities, AccountOf: callers.AccountOf,
 		Log: g.log, AccessLog: proxy.AccessLog(c.Telemetry.AccessLog),
 		Tracer: g.telemetry.Tracer(), PropagateTrace: c.Telemetry.Propagate == "upstream", Observe: g.observer(upstream.Hostname()),
-	})}
+	}, callers)
+	if err != nil {
+		return err
+	}
+	next.proxy = next.hosts[0].proxy
+	if next.authority, err = loadAuthority(c); err != nil {
+		return err
+	}
 	if c.Webhooks.Secret != "" {
 		next.webhooks = g.webhooks.Handler(webhook.Config{
 			Dialect: dialect, Secret: c.Webhooks.Secret, RateLimiter: &g.rateLimiter, TrustedProxies: trusted,
@@ -373,6 +383,8 @@ func (g *gateway) keepStartSettings(c *config.Config) *config.Config {
 	next, started := *c, g.started
 	changed := map[string]bool{
 		"listen":               keep(&next.Listen, started.Listen),
+		"socket":               keep(&next.Socket, started.Socket),
+		"proxy.listen":         keep(&next.Proxy.Listen, started.Proxy.Listen),
 		"admin.listen":         keep(&next.Admin.Listen, started.Admin.Listen),
 		"admin.token":          keep(&next.Admin.Token, started.Admin.Token),
 		"admin.hosts":          !slices.Equal(started.Admin.Hosts, c.Admin.Hosts),
@@ -430,7 +442,15 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.webhooks.ServeHTTP(w, r)
 		return
 	}
-	c.proxy.ServeHTTP(w, r)
+	if tunnel, _ := inbound.TunnelOf(r.Context()); tunnel.Authorize != nil {
+		tunnel.Authorize(r.Header)
+	}
+	h, err := c.route(r)
+	if err != nil {
+		c.proxy.Misdirected(w, r)
+		return
+	}
+	h.proxy.ServeHTTP(w, r)
 }
 
 // purgeForEvent marks the responses stale that a webhook event affects, and records what the webhook delivers.
@@ -451,7 +471,7 @@ func (g *gateway) purgeForEvent(e webhook.Event) {
 // listen opens the listeners. The first endpoint is the clients' endpoint, and the last endpoint is the admin listener.
 func (g *gateway) listen() ([]endpoint, error) {
 	c := g.current.Load().config
-	clients, err := net.Listen("tcp", c.Listen)
+	clients, err := listenForClients(c)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
@@ -464,6 +484,11 @@ func (g *gateway) listen() ([]endpoint, error) {
 	if err != nil {
 		return nil, errors.Join(err, clients.Close(), adminEndpoint.listener.Close())
 	}
+	forward, err := g.listenProxy(c)
+	if err != nil {
+		return nil, errors.Join(err, clients.Close(), adminEndpoint.listener.Close())
+	}
+	endpoints = append(endpoints, forward...)
 	g.log.Info("gateway started", "address", clients.Addr().String(), "upstream", c.Upstream.URL, "dialect", c.Upstream.Dialect)
 	g.log.Info("admin listener started", "address", adminEndpoint.listener.Addr().String())
 	return append(endpoints, adminEndpoint), nil

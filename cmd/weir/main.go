@@ -53,6 +53,7 @@ type commands struct {
 	Account   accountCommand   `cmd:"" help:"Open an account that the gateway has closed after repeated limit errors."`
 	Tail      tailCommand      `cmd:"" help:"Follow the requests: print one line for each."`
 	Cache     cacheCommand     `cmd:"" help:"Purge responses from the cache."`
+	CA        caCommand        `cmd:"" help:"Create the authority of the forward proxy."`
 	Key       keyCommand       `cmd:"" help:"Create keys for clients."`
 	Health    healthCommand    `cmd:"" help:"Report whether the gateway is ready, by the exit code."`
 	Schema    schemaCommand    `cmd:"" help:"Print the JSON Schema of the configuration."`

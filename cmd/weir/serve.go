@@ -93,8 +93,10 @@ type endpoint struct {
 	// drain, and the demo's upstream completes forwarded requests.
 	last       bool
 	onShutdown func() // ends endless responses such as event streams; may be nil
-	// connections bounds the connections of the listener; nil without bounds.
+	// connections bounds the connections of the listener; nil without bounds. The connections of a listener with accepted
+	// set have been accepted by another listener with the same bounds.
 	connections *inbound.Connections
+	accepted    bool
 }
 
 // drainPlan describes how a process stops.
@@ -160,7 +162,9 @@ func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endp
 		listener := e.listener
 		if e.connections != nil {
 			e.connections.Observe(s)
-			listener = e.connections.Listener(listener, clientWriteTimeout, log)
+			if !e.accepted {
+				listener = e.connections.Listener(listener, clientWriteTimeout, log)
+			}
 		}
 		s.BaseContext = func(net.Listener) context.Context { return requests }
 		if e.onShutdown != nil {

@@ -71,7 +71,7 @@ func Assess(f AuditedFile) []Finding {
 		found = append(found, Finding{grade, line, column, key, why, do})
 	}
 	plain := plainSecrets(c, p)
-	public := !isLoopback(c.Listen)
+	public := c.SocketPath() == "" && !isLoopback(c.Listen)
 	redis := !strings.HasPrefix(c.Store.URL, "memory:")
 	store, upstream := parsed(c.Store.URL), parsed(c.Upstream.URL)
 	remote := func(address string) bool { return !isLoopback(address) }

@@ -93,16 +93,15 @@ func (d *decoder) check(c *Config) {
 		ok := allowed == "" || slices.Contains(strings.Split(allowed, ","), value)
 		d.require(ok, key, "%q: must be one of %s", value, strings.ReplaceAll(allowed, ",", ", "))
 	})
-	d.address("listen", c.Listen)
+	d.checkListen(c)
+	d.checkHosts(c)
 	d.checkAdmin(&c.Admin)
 	d.checkUpstream(c.Upstream)
 	d.checkStore(c.Store)
 	d.checkTLS(&c.TLS)
 	d.checkClients(c)
-	for i, proxy := range c.Callers.TrustedProxies {
-		_, err := parseNetwork(proxy)
-		d.require(err == nil, fmt.Sprintf("callers.trusted_proxies[%d]", i), "%q: must be an address or a network such as 10.0.0.0/8", proxy)
-	}
+	d.networks("callers.trusted_proxies", c.Callers.TrustedProxies)
+	d.checkProxy(&c.Proxy)
 	d.checkLimits(c.Limits)
 	d.checkCache(c)
 	poll := c.Statistics.Poll
@@ -119,6 +118,57 @@ func (d *decoder) check(c *Config) {
 	d.require(sample >= 0 && sample <= 1, "telemetry.sample", "%v: must be from 0 to 1", sample)
 	d.require(c.Drain.Delay <= maxDrain, "drain.delay", "must be from 0 to %v", maxDrain)
 	d.require(c.Drain.Timeout >= time.Second && c.Drain.Timeout <= maxDrain, "drain.timeout", "must be from 1s to %v", maxDrain)
+}
+
+func (d *decoder) checkListen(c *Config) {
+	socket, ok := strings.CutPrefix(c.Listen, "unix:")
+	if !ok {
+		d.address("listen", c.Listen)
+		return
+	}
+	d.require(socket != "", "listen", "%q has no path; use unix:/run/weir.sock", c.Listen)
+	d.require(!c.TLS.Enabled(), "listen", "a Unix socket has no HTTPS; remove tls, or use host:port")
+	mode, err := strconv.ParseUint(c.Socket.Mode, 8, 32)
+	d.require(err == nil && mode <= 0o777, "socket.mode", "%q: must be octal digits such as 0660", c.Socket.Mode)
+}
+
+func (d *decoder) checkHosts(c *Config) {
+	names, paths := map[string]bool{}, map[string]bool{}
+	for i, host := range c.Hosts {
+		key := fmt.Sprintf("hosts[%d]", i)
+		d.require(domainName.MatchString(host.Name), key+".name", "%q: must be a host name in lower case, without scheme and port", host.Name)
+		d.name(key+".name", host.Name, names)
+		d.require(host.Name != c.APIName(), key+".name", "%q is the host of upstream.url, which needs no entry", host.Name)
+		if host.URL != "" {
+			d.baseURL(key+".url", host.URL)
+		}
+		if p := host.Path; p != "" {
+			d.require(strings.HasPrefix(p, "/") && p != "/" && path.Clean(p) == p && !strings.HasPrefix(p, "/_weir"), key+".path",
+				"%q: must begin with a slash and contain no empty or dot segment, as in /api/uploads", p)
+			d.name(key+".path", p, paths)
+		}
+	}
+}
+
+func (d *decoder) checkProxy(p *ForwardProxy) {
+	d.networks("proxy.allow", p.Allow)
+	if p.Listen == "" {
+		return
+	}
+	d.address("proxy.listen", p.Listen)
+	if d.failed["proxy.listen"] {
+		return
+	}
+	p.CA.Certificate, p.CA.Key = d.path(p.CA.Certificate), d.path(p.CA.Key)
+	_, err := loadKeyPair(p.CA.Certificate, p.CA.Key)
+	d.require(err == nil, "proxy.ca", "%v; create an authority with weir ca init", err)
+}
+
+func (d *decoder) networks(key string, texts []string) {
+	for i, text := range texts {
+		_, err := parseNetwork(text)
+		d.require(err == nil, fmt.Sprintf("%s[%d]", key, i), "%q: must be an address or a network such as 10.0.0.0/8", text)
+	}
 }
 
 func (d *decoder) address(key, value string) {
@@ -164,19 +214,23 @@ func (d *decoder) checkAdmin(a *Admin) {
 }
 
 func (d *decoder) checkUpstream(u Upstream) {
-	parsed, err := url.Parse(u.URL)
-	switch {
-	case u.URL == "":
-		d.wrong("upstream.url", "required: the base URL of the API")
-	case err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https":
-		d.wrong("upstream.url", "%q: must be an absolute http or https URL", redacted(u.URL))
-	case parsed.User != nil:
-		d.wrong("upstream.url", "contains a user name; move the credential to credentials")
-	case strings.ContainsAny(u.URL, "?#"):
-		d.wrong("upstream.url", "%q: must have neither query nor fragment", redacted(u.URL))
-	}
+	d.require(u.URL != "", "upstream.url", "required: the base URL of the API")
+	d.baseURL("upstream.url", u.URL)
 	d.positive("upstream.timeout", u.Timeout)
 	d.require(u.Egress != "", "upstream.egress", "must not be empty")
+}
+
+// baseURL checks the base URL of an upstream.
+func (d *decoder) baseURL(key, text string) {
+	parsed, err := url.Parse(text)
+	switch {
+	case err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https":
+		d.wrong(key, "%q: must be an absolute http or https URL", redacted(text))
+	case parsed.User != nil:
+		d.wrong(key, "contains a user name; move the credential to credentials")
+	case strings.ContainsAny(text, "?#"):
+		d.wrong(key, "%q: must have neither query nor fragment", redacted(text))
+	}
 }
 
 func (d *decoder) checkStore(s Store) {

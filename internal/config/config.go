@@ -13,14 +13,18 @@
 package config
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"reflect"
 	"regexp"
+	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v4"
@@ -31,9 +35,11 @@ import (
 
 // Config is a complete configuration. The desc tags are the descriptions in the JSON Schema.
 type Config struct {
-	Listen      string       `yaml:"listen" desc:"address of the listener for clients"`
+	Listen      string       `yaml:"listen" desc:"address of the listener for clients, or unix: and the path of a socket"`
+	Socket      Socket       `yaml:"socket" desc:"access to the Unix socket of listen"`
 	Admin       Admin        `yaml:"admin" desc:"listener for operators"`
 	Upstream    Upstream     `yaml:"upstream" desc:"the API behind the gateway"`
+	Hosts       []Host       `yaml:"hosts" desc:"further hosts of the API, which clients name in the request or in a CONNECT"`
 	Store       Store        `yaml:"store" desc:"where replicas share the ledger and the cache"`
 	Credentials []Credential `yaml:"credentials" desc:"upstream credentials that the gateway holds"`
 	Clients     []Client     `yaml:"clients" desc:"programs that may use the gateway, and the credentials that they may use"`
@@ -45,6 +51,7 @@ type Config struct {
 	Statistics  Statistics   `yaml:"statistics" desc:"polling of statistics that the upstream is still computing (202)"`
 	Webhooks    Webhooks     `yaml:"webhooks" desc:"webhook deliveries that invalidate cached responses"`
 	TLS         TLS          `yaml:"tls" desc:"HTTPS for clients; off while domains and certificates are empty"`
+	Proxy       ForwardProxy `yaml:"proxy" desc:"forward proxy for programs whose base URL cannot be changed; off while listen is empty"`
 	Telemetry   Telemetry    `yaml:"telemetry" desc:"telemetry; everything else is set by the standard OTEL_* variables"`
 	Headers     headers      `yaml:"headers" desc:"optional response headers"`
 	Drain       Drain        `yaml:"drain" desc:"graceful shutdown after SIGTERM or SIGINT; a second signal ends the process immediately"`
@@ -114,6 +121,55 @@ type Upstream struct {
 	Timeout time.Duration `yaml:"timeout" desc:"maximum wait for response headers, and for each part of a body"`
 	Limits  Switch        `yaml:"limits" desc:"obey the limits of the API; off sends every request immediately, for a self-hosted API without rate limits"`
 	Egress  string        `yaml:"egress" desc:"name of the address that the upstream sees; anonymous requests of one egress share a budget"`
+}
+
+// Socket configures the access to the Unix socket of the listener for clients.
+type Socket struct {
+	Mode  string `yaml:"mode" desc:"permissions of the socket in octal digits; a program needs the permission to write"`
+	Owner string `yaml:"owner" desc:"owner of the socket: USER, USER:GROUP or :GROUP, as names or numbers; that of the process if empty"`
+}
+
+// SocketPath returns the path of the Unix socket of the listener for clients, or an empty text.
+func (c *Config) SocketPath() string {
+	path, _ := strings.CutPrefix(c.Listen, "unix:")
+	if path == c.Listen {
+		return ""
+	}
+	return path
+}
+
+// Host is a further host of the API.
+type Host struct {
+	Name       string `yaml:"name" desc:"name by which clients call the host"`
+	URL        string `yaml:"url" desc:"base URL of the host; https:// and the name if empty"`
+	Path       string `yaml:"path" desc:"path prefix by which clients reach the host at the address of the gateway, such as /api/uploads"`
+	Kind       string `yaml:"kind" desc:"api: operations, limits and credentials of the API; files: any path, no limits" enum:"api,files"`
+	Credential bool   `yaml:"credential" desc:"for files: send the credential of the client, as to the API; otherwise no credential is sent, and clients need no key"`
+}
+
+// BaseURL returns the base URL of the host.
+func (h Host) BaseURL() string { return cmp.Or(h.URL, "https://"+h.Name) }
+
+// APIName returns the name by which clients call the API, in lower case. It is empty if the host of upstream.url is an
+// address.
+func (c *Config) APIName() string {
+	upstream, err := url.Parse(c.Upstream.URL)
+	if err != nil || net.ParseIP(upstream.Hostname()) != nil {
+		return ""
+	}
+	return strings.ToLower(upstream.Hostname())
+}
+
+// HostNames returns the names of the API and of the further hosts.
+func (c *Config) HostNames() []string {
+	var names []string
+	if api := c.APIName(); api != "" {
+		names = append(names, api)
+	}
+	for _, h := range c.Hosts {
+		names = append(names, h.Name)
+	}
+	return names
 }
 
 // Store configures the state that replicas share.
@@ -197,9 +253,11 @@ type Callers struct {
 }
 
 // Networks returns the trusted proxies of a valid configuration.
-func (c Callers) Networks() []netip.Prefix {
+func (c Callers) Networks() []netip.Prefix { return networks(c.TrustedProxies) }
+
+func networks(texts []string) []netip.Prefix {
 	var all []netip.Prefix
-	for _, text := range c.TrustedProxies {
+	for _, text := range texts {
 		network, _ := parseNetwork(text) // validated by Parse
 		all = append(all, network)
 	}
@@ -306,6 +364,17 @@ type certificate struct {
 	Key         string `yaml:"key" desc:"PEM file of the private key"`
 }
 
+// ForwardProxy configures the listener for CONNECT requests.
+type ForwardProxy struct {
+	Listen string      `yaml:"listen" desc:"address for HTTPS_PROXY"`
+	CA     certificate `yaml:"ca" desc:"the authority that weir ca init created; it signs the certificates for the API and its hosts"`
+	Others string      `yaml:"others" desc:"connections to other hosts: refuse, or tunnel to port 443 of public addresses" enum:"refuse,tunnel"`
+	Allow  []string    `yaml:"allow" desc:"addresses and networks of clients that need no key for the proxy"`
+}
+
+// Networks returns the networks of a valid configuration whose clients need no key.
+func (p ForwardProxy) Networks() []netip.Prefix { return networks(p.Allow) }
+
 // Telemetry has the settings that the standard OTEL_* variables do not cover.
 type Telemetry struct {
 	ServiceName string  `yaml:"service_name" desc:"service.name of the resource"`
@@ -328,6 +397,7 @@ type Drain struct {
 func Default() *Config {
 	c := &Config{
 		Listen:   ":8080",
+		Socket:   Socket{Mode: "0660"},
 		Admin:    Admin{Listen: "127.0.0.1:9090"},
 		Upstream: Upstream{Dialect: "service", Timeout: 30 * time.Second, Limits: true, Egress: "shared"},
 		Store:    Store{URL: "memory:"},
@@ -343,6 +413,7 @@ func Default() *Config {
 		},
 		Webhooks:  Webhooks{Path: "/_weir/webhooks"},
 		TLS:       TLS{Storage: "store"},
+		Proxy:     ForwardProxy{Others: "refuse"},
 		Telemetry: Telemetry{ServiceName: "weir", Sample: 1, AccessLog: "all", Propagate: "off"},
 		Headers:   headers{RateLimit: "off"},
 		Drain:     Drain{Timeout: 10 * time.Second},
@@ -356,6 +427,8 @@ func setDefaults(element reflect.Value) {
 	switch entry := element.Addr().Interface().(type) {
 	case *Client:
 		*entry = Client{Share: 1, Priority: "normal", Limit: 0.9, Pace: "burst"}
+	case *Host:
+		*entry = Host{Kind: "files"}
 	case *Group:
 		*entry = Group{Limit: 0.9}
 	case *Issuer:

@@ -171,7 +171,10 @@ func TestMaskedHidesSecrets(t *testing.T) {
 			"group":   "", "share": 3, "priority": "batch", "guarantee": 0, "limit": 0.9, "tag_limit": 0, "pace": "burst", "debug": false,
 		}},
 		"groups":  []any{},
+		"hosts":   []any{},
 		"issuers": []any{},
+		"proxy":   map[string]any{"listen": "", "ca": map[string]any{"certificate": "", "key": ""}, "others": "refuse", "allow": []any{}},
+		"socket":  map[string]any{"mode": "0660", "owner": ""},
 		"callers": map[string]any{"pass_through": true, "trusted_proxies": []any{}},
 		"limits": map[string]any{
 			"headroom": 0, "probes": 10, "on_store_loss": "share", "cold_start": "ramp", "wait": "10s", "refusal_status": 403,
@@ -280,7 +283,8 @@ func TestDocumentedConfigurationsAreValid(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, block := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {
-			shown := strings.NewReplacer(`"file:/run/secrets/weir-cache"`, `"${CACHE_KEY}"`, "tls.crt", files+"/own.pem", "tls.key", files+"/own.key").Replace(block[1])
+			shown := strings.NewReplacer(`"file:/run/secrets/weir-cache"`, `"${CACHE_KEY}"`, "tls.crt", files+"/own.pem", "tls.key", files+"/own.key",
+				"/etc/weir/weir-ca.crt", files+"/own.pem", "/etc/weir/weir-ca.key", files+"/own.key").Replace(block[1])
 			for _, absent := range []string{minimal, "credentials: [{name: ci, kind: user, account: octo-bot, token: \"${CI_TOKEN}\"}]\n"} {
 				if key, _, _ := strings.Cut(absent, ":"); !regexp.MustCompile("(?m)^" + key + ":").MatchString(shown) {
 					shown = absent + shown

@@ -13,7 +13,7 @@ import (
 )
 
 func TestMalformedValuesAreReported(t *testing.T) {
-	all := "admin, cache, callers, clients, credentials, drain, groups, headers, issuers, limits, listen, statistics, store, telemetry, tls, upstream, webhooks"
+	all := "admin, cache, callers, clients, credentials, drain, groups, headers, hosts, issuers, limits, listen, proxy, socket, statistics, store, telemetry, tls, upstream, webhooks"
 	checkMistakes(t, []mistake{
 		{"unknown key", "listne: x", `weir.yaml:2:1: listne: unknown key; did you mean "listen"?`},
 		{"unknown key without a suggestion", "store: {location: x}", "weir.yaml:2:9: store.location: unknown key; must be one of url"},

@@ -247,8 +247,7 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 		if !r.config.PassThrough {
 			return Caller{}, ErrMissing
 		}
-		anonymous := policy.Caller{Kind: policy.Unauthenticated, Account: "egress:" + r.config.Egress, Class: "anonymous"}
-		return Caller{Caller: anonymous}, nil
+		return Caller{Caller: r.Anonymous()}, nil
 	}
 	scheme, credential := parseAuthorization(values[0])
 	if i, ok := r.keys[sha256.Sum256([]byte(credential))]; ok {
@@ -278,6 +277,11 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 		passed.FormerAccount = hash(r.config.FormerHashKey, credential)
 	}
 	return passed, nil
+}
+
+// Anonymous returns the caller of requests without a credential.
+func (r *Registry) Anonymous() policy.Caller {
+	return policy.Caller{Kind: policy.Unauthenticated, Account: "egress:" + r.config.Egress, Class: "anonymous"}
 }
 
 // parseAuthorization splits an Authorization value. For Basic, the credential is the decoded pair of name and password.

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/internal/authority"
+	"github.com/weirgate/weir/internal/config"
+)
+
+type caCommand struct {
+	Init initCACommand `cmd:"" help:"Create the authority of the forward proxy for the hosts of a configuration."`
+}
+
+type initCACommand struct {
+	Config   string        `help:"Configuration file, for the names of the API and its hosts." placeholder:"FILE"`
+	Name     []string      `help:"Another host name; repeat the flag for several." placeholder:"NAME"`
+	Out      string        `default:"." help:"Folder for the files." placeholder:"FOLDER"`
+	Validity time.Duration `default:"8760h" help:"Life of the authority."`
+}
+
+// maxValidity is the longest life of an authority.
+const maxValidity = 5 * 365 * 24 * time.Hour
+
+// Run writes the certificate and the key of a new authority.
+func (c *initCACommand) Run(p *process) error {
+	names, err := c.names(p)
+	if err != nil {
+		return err
+	}
+	if c.Validity < time.Hour || c.Validity > maxValidity {
+		return &exit{exitUsage, fmt.Sprintf("--validity: %v: must be from 1h to %v", c.Validity, maxValidity)}
+	}
+	now := time.Now()
+	certificate, key, err := authority.Create(names, c.Validity, now)
+	if err != nil {
+		return err
+	}
+	certificateFile, keyFile := filepath.Join(c.Out, "weir-ca.crt"), filepath.Join(c.Out, "weir-ca.key")
+	if err := writeNewFile(keyFile, key, 0o600); err != nil {
+		return err
+	}
+	if err := writeNewFile(certificateFile, certificate, 0o644); err != nil {
+		return err
+	}
+	block, _ := pem.Decode(certificate)
+	p.printf("created an authority for %s\n", strings.Join(names, ", "))
+	p.printf("  certificate  %s, which programs must trust (docs/proxy.md)\n", certificateFile)
+	p.printf("  key          %s, for the gateway only\n", keyFile)
+	p.printf("  expires      %s\n", now.Add(c.Validity).Format(time.DateOnly))
+	p.printf("  SHA-256      %X\n", sha256.Sum256(block.Bytes))
+	p.printf("lines for the configuration:\n  proxy:\n    listen: \":3128\"\n    ca: {certificate: %q, key: %q}\n", certificateFile, keyFile)
+	return nil
+}
+
+// names returns the names of the API and its hosts, and those of --name.
+func (c *initCACommand) names(p *process) ([]string, error) {
+	names := slices.Clone(c.Name)
+	if c.Config != "" {
+		// The configuration may already name the files that this command creates.
+		source := config.Source{Path: c.Config, Getenv: p.getenv, Flags: map[string]string{"proxy.listen": ""}}
+		cfg, err := config.Load(source)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, cfg.HostNames()...)
+	}
+	if len(names) == 0 {
+		return nil, &exit{exitUsage, "no names: give --config FILE or --name NAME"}
+	}
+	for i, name := range names {
+		names[i] = strings.ToLower(name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// writeNewFile writes a file that does not exist yet.
+func writeNewFile(path string, text []byte, mode os.FileMode) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if os.IsExist(err) {
+		return fmt.Errorf("%s exists; choose another folder with --out, and trust both authorities until all programs trust the new one", path)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(text); err != nil {
+		_ = f.Close() // the error of Write explains the failure
+		return err
+	}
+	return f.Close()
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/inbound"
+)
+
+// host is an upstream of the gateway: the API or one of the configured hosts.
+type host struct {
+	name  string // name by which clients call the host; empty for an API whose URL has an address
+	path  string // prefix by which clients reach the host at the gateway's own address; empty without one
+	proxy *proxy.Gateway
+}
+
+// newHosts returns the API and the configured hosts. base is the configuration of the API.
+func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credential.Registry) ([]host, error) {
+	hosts := []host{{name: c.APIName(), proxy: proxy.New(base)}}
+	for _, entry := range c.Hosts {
+		upstream, err := url.Parse(entry.BaseURL())
+		if err != nil {
+			return nil, err
+		}
+		next := base
+		next.Upstream, next.Prefix, next.Observe = upstream, entry.Path, g.observer(upstream.Hostname())
+		next.BodyTimeout = 0 // a large file takes longer than a call of the API
+		if entry.Kind == "files" {
+			// What the API says about resources, tokens and users does not apply to files.
+			next.Catalogue, next.Host, next.Ledger, next.Limiter = policy.Files, entry.Name, limits.Unlimited{}, g.unlimited
+			next.Resources, next.Tokens, next.Identities, next.AccountOf = nil, nil, nil, nil
+			if !entry.Credential {
+				next.Identify = identifyWithoutCredential(callers)
+			}
+		}
+		hosts = append(hosts, host{name: entry.Name, path: entry.Path, proxy: proxy.New(next)})
+	}
+	return hosts, nil
+}
+
+// identifyWithoutCredential returns the Identify function of a host that gets no credential. Signed URLs of such a host
+// carry their own authorization. HTTP clients drop their key when a redirect leads to another host, so a request without
+// a known key is accepted.
+func identifyWithoutCredential(callers *credential.Registry) func(*http.Request) (proxy.Identity, error) {
+	return func(r *http.Request) (proxy.Identity, error) {
+		id := proxy.Identity{Caller: callers.Anonymous()}
+		caller, err := callers.Identify(r)
+		switch {
+		case err == nil:
+			id.Caller.Client, id.Debug, id.Tag, id.TagFromClaim = caller.Client, caller.Debug, caller.Tag, caller.TagFromClaim
+		case r.Context().Err() != nil:
+			return id, err
+		}
+		return id, nil
+	}
+}
+
+// errMisdirected refuses a request for a host that the gateway does not serve.
+var errMisdirected = errors.New("the request names a host that is not in hosts")
+
+// route returns the host that a request is for. The request names the host as the target of its CONNECT, in its Host
+// field, or by the prefix of its path. All other requests are for the API.
+func (c *configured) route(r *http.Request) (host, error) {
+	name := hostName(r.Host)
+	if tunnel, ok := inbound.TunnelOf(r.Context()); ok && tunnel.Host != name {
+		return host{}, errMisdirected
+	}
+	for _, h := range c.hosts {
+		if h.name == name {
+			return h, nil
+		}
+	}
+	for _, h := range c.hosts {
+		if rest, ok := strings.CutPrefix(r.URL.Path, h.path); ok && h.path != "" && strings.HasPrefix(rest, "/") {
+			return h, nil
+		}
+	}
+	// A program that sends all its requests to the Unix socket names the hosts that it wants to reach. The API must not get
+	// the requests for other hosts.
+	if _, socket := r.Context().Value(http.LocalAddrContextKey).(*net.UnixAddr); socket && strings.Contains(name, ".") {
+		return host{}, errMisdirected
+	}
+	return c.hosts[0], nil
+}
+
+// hostName returns the name in a Host field, in lower case and without the port.
+func hostName(field string) string {
+	return strings.TrimSuffix(strings.ToLower((&url.URL{Host: field}).Hostname()), ".")
+}

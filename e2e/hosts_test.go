@@ -1,0 +1,348 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// hostedAPI plays the hosts of the API: the API itself, the host for uploads, and a storage with signed URLs.
+type hostedAPI struct {
+	*testing.T
+	config   string // of weir: upstream and hosts
+	socket   string // of weir
+	proxy    string // address of weir's forward proxy
+	uploaded atomic.Int64
+	fileSize atomic.Int64           // of the asset in the storage
+	broken   atomic.Bool            // the storage ends its responses early
+	caching  atomic.Pointer[string] // Cache-Control of the storage
+	reads    atomic.Int32           // of the storage
+}
+
+// signedTarget is the target of a signed URL, whose signature depends on each byte.
+const signedTarget = "/a/b//c%2Fd?sig=a%2Bb%3D&sp=r&se=2026-01-01T00%3A00%3A00Z;x"
+
+// startHostedAPI starts servers for the hosts. The API accepts the token tok-owner.
+func startHostedAPI(t *testing.T) *hostedAPI {
+	t.Helper()
+	h := &hostedAPI{T: t}
+	h.cacheFiles("no-store")
+	service := newGitHub(t)
+	asset := map[string]any{"id": 1, "name": "big.bin", "state": "uploaded", "size": 1, "url": "https://api.github.com/repos/acme/widgets/releases/assets/1"}
+	release := map[string]any{
+		"id": 1, "tag_name": "v1", "name": "v1", "url": "https://api.github.com/repos/acme/widgets/releases/1",
+		"upload_url": "https://uploads.github.com/repos/acme/widgets/releases/1/assets{?name,label}", "assets": []any{asset},
+	}
+	authorized := func(next http.HandlerFunc) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasSuffix(r.Header.Get("Authorization"), " tok-owner") {
+				t.Errorf("%s %s has the Authorization %q", r.Method, r.URL, r.Header.Get("Authorization"))
+			}
+			next(w, r)
+		})
+	}
+	reply := func(w http.ResponseWriter, status int, value any) {
+		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(value) // the client checks the response
+	}
+	api := httptest.NewServer(authorized(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/repos/acme/widgets/releases/tags/v1":
+			reply(w, http.StatusOK, release)
+		case "/repos/acme/widgets/releases/assets/1":
+			if r.Method == http.MethodDelete {
+				w.WriteHeader(http.StatusNoContent)
+				return
+			}
+			w.Header().Set("Location", "https://release-assets.githubusercontent.com"+signedTarget)
+			w.WriteHeader(http.StatusFound)
+		case "/user":
+			reply(w, http.StatusOK, map[string]any{"login": "owner", "id": 1, "url": "https://api.github.com/users/owner"})
+		case "/graphql":
+			query, _ := io.ReadAll(r.Body)                        // the service reports an incomplete query
+			if bytes.Contains(query, []byte("release(tagName")) { // gh looks for a draft
+				reply(w, http.StatusOK, map[string]any{"data": map[string]any{"repository": map[string]any{"release": nil}}})
+				return
+			}
+			r.Body = io.NopCloser(bytes.NewReader(query))
+			service.ServeHTTP(w, r)
+		default:
+			service.ServeHTTP(w, r)
+		}
+	}))
+	uploads := httptest.NewServer(authorized(func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		if err != nil || n != r.ContentLength || r.URL.Path != "/repos/acme/widgets/releases/1/assets" {
+			t.Errorf("upload to %s: %d of %d bytes: %v", r.URL, n, r.ContentLength, err)
+		}
+		h.uploaded.Store(n)
+		reply(w, http.StatusCreated, asset)
+	}))
+	storage := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.reads.Add(1)
+		if r.RequestURI != signedTarget || r.Header["Authorization"] != nil {
+			t.Errorf("storage got %s with %q", r.RequestURI, r.Header["Authorization"])
+		}
+		w.Header().Set("Cache-Control", *h.caching.Load())
+		w.Header().Set("Content-Length", strconv.FormatInt(h.fileSize.Load(), 10))
+		n := h.fileSize.Load()
+		if h.broken.Load() {
+			n /= 2
+		}
+		_, _ = io.CopyN(w, zeros{}, n) // the client checks the size
+		if h.broken.Load() {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	for _, s := range []*httptest.Server{api, uploads, storage} {
+		t.Cleanup(s.Close)
+	}
+	h.config = fmt.Sprintf(`upstream: {url: %q, dialect: github}
+limits: {cold_start: trust}
+credentials: [{name: owner, kind: user, account: owner, token: tok-owner}]
+hosts:
+  - {name: api.github.com, url: %q, kind: api}
+  - {name: uploads.github.com, url: %q, kind: api, path: /api/uploads}
+  - {name: release-assets.githubusercontent.com, url: %q}
+`, api.URL, api.URL, uploads.URL, storage.URL)
+	return h
+}
+
+func (h *hostedAPI) cacheFiles(control string) { h.caching.Store(&control) }
+
+// zeros is an endless file.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// unchangedProgram runs commands in a clone of acme/widgets, with its environment.
+type unchangedProgram struct {
+	*hostedAPI
+	dir string
+	env []string
+}
+
+// run runs a command and returns its output.
+func (p *unchangedProgram) run(name string, args ...string) (string, error) {
+	c := exec.CommandContext(p.Context(), name, args...)
+	c.Dir, c.Env = p.dir, append(os.Environ(), p.env...)
+	text, err := c.CombinedOutput()
+	return string(text), err
+}
+
+// mustRun runs a command that must succeed.
+func (p *unchangedProgram) mustRun(name string, args ...string) string {
+	p.Helper()
+	text, err := p.run(name, args...)
+	if err != nil {
+		p.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, text)
+	}
+	return text
+}
+
+// clone returns the environment of programs in a clone whose remote has the name of the real host.
+func (h *hostedAPI) clone(env ...string) *unchangedProgram {
+	p := &unchangedProgram{h, h.TempDir(), append(env, "TZ=UTC", "GH_PROMPT_DISABLED=1", "GIT_CONFIG_GLOBAL=/dev/null")}
+	p.env = append(p.env, "HOME="+p.dir, "GH_CONFIG_DIR="+p.dir)
+	p.mustRun("git", "init", "-q")
+	p.mustRun("git", "remote", "add", "origin", "https://github.com/acme/widgets.git")
+	return p
+}
+
+// check runs gh as in a clone of the real host. It uploads and downloads files of the given size.
+func (p *unchangedProgram) check(size int64) {
+	p.Helper()
+	if got := p.mustRun("gh", "pr", "list", "-L", "1"); !strings.HasPrefix(got, "35\tReplace part 11") {
+		p.Errorf("gh pr list: got %q", got)
+	}
+	if got := p.mustRun("gh", "pr", "checks", "34"); !strings.Contains(got, "coverage\tpass") {
+		p.Errorf("gh pr checks: got %q", got)
+	}
+	file := filepath.Join(p.dir, "big.bin")
+	write(p.T, file, "")
+	if err := os.Truncate(file, size); err != nil {
+		p.Fatal(err)
+	}
+	p.mustRun("gh", "release", "upload", "v1", file, "--clobber")
+	if n := p.uploaded.Load(); n != size {
+		p.Errorf("gh release upload: the host got %d bytes of %d", n, size)
+	}
+	if err := os.Remove(file); err != nil {
+		p.Fatal(err)
+	}
+	p.fileSize.Store(size)
+	p.mustRun("gh", "release", "download", "v1", "-p", "big.bin")
+	if info, err := os.Stat(file); err != nil || info.Size() != size {
+		p.Errorf("gh release download: %v, %v", info, err)
+	}
+}
+
+// startSocket starts weir on a Unix socket, and returns the programs that use the socket with their own token.
+func (h *hostedAPI) startSocket() (*process, *unchangedProgram) {
+	h.Helper()
+	dir := h.TempDir()
+	h.socket = filepath.Join(dir, "weir.sock")
+	config := filepath.Join(dir, "weir.yaml")
+	write(h.T, config, h.config+"listen: unix:"+h.socket+"\nsocket: {mode: \"0600\"}\n")
+	weir := start(h.T, "serve", "--config", config, "--admin", "127.0.0.1:0")
+	weir.find("gateway started")
+	p := h.clone("GH_TOKEN=tok-owner")
+	p.mustRun("gh", "config", "set", "http_unix_socket", h.socket)
+	return weir, p
+}
+
+// TestUnchangedProgramsThroughSocket runs gh in a clone of the real host, with only the setting http_unix_socket.
+func TestUnchangedProgramsThroughSocket(t *testing.T) {
+	h := startHostedAPI(t)
+	_, p := h.startSocket()
+	if info, err := os.Stat(h.socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v", info, err)
+	}
+	p.check(1 << 20)
+	curl := []string{"-s", "--unix-socket", h.socket}
+	if got := p.mustRun("curl", append(curl, "-w", "%{http_code}", "http://other.example/")...); !strings.HasSuffix(got, "421") {
+		t.Errorf("a host that is not configured: got %s", got)
+	}
+	if got := p.mustRun("curl", append(curl, "-H", "Authorization: Bearer tok-owner", "http://localhost/user")...); !strings.Contains(got, `"login"`) {
+		t.Errorf("the API without a host name: got %s", got)
+	}
+	config := filepath.Join(filepath.Dir(h.socket), "weir.yaml")
+	if got, code := command(t, "serve", "--config", config, "--admin", "127.0.0.1:0"); code == 0 || !strings.Contains(got, "another process listens on") {
+		t.Errorf("a second process on the socket: exit %d\n%s", code, got)
+	}
+}
+
+// startProxy starts weir as a forward proxy for the hosts, and returns the programs that use it with the key of a client.
+func (h *hostedAPI) startProxy() (*process, *unchangedProgram) {
+	h.Helper()
+	dir := h.TempDir()
+	config, ca := filepath.Join(dir, "weir.yaml"), filepath.Join(dir, "weir-ca.crt")
+	write(h.T, config, h.config)
+	if text, code := command(h.T, "ca", "init", "--config", config, "--out", dir); code != 0 {
+		h.Fatalf("weir ca init: exit %d\n%s", code, text)
+	}
+	text, _ := command(h.T, "key", "new", "builds")
+	key, hash := regexp.MustCompile(`weir_\S+`).FindString(text), regexp.MustCompile(`sha256:[0-9a-f]{64}`).FindString(text)
+	h.proxy = freeAddress(h.T)
+	write(h.T, config, fmt.Sprintf("%sclients: [{name: builds, key: %q, credentials: [owner]}]\n"+
+		"callers: {pass_through: false}\nproxy: {listen: %q, ca: {certificate: weir-ca.crt, key: weir-ca.key}}\n", h.config, hash, h.proxy))
+	weir := start(h.T, "serve", "--config", config, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	weir.find("gateway started")
+	proxy := "http://weir:" + key + "@" + h.proxy
+	return weir, h.clone("HTTPS_PROXY="+proxy, "https_proxy="+proxy, "GH_TOKEN=none", "GITHUB_TOKEN=none",
+		"SSL_CERT_FILE="+ca, "CURL_CA_BUNDLE="+ca, "REQUESTS_CA_BUNDLE="+ca, "NODE_EXTRA_CA_CERTS="+ca)
+}
+
+// TestUnchangedProgramsThroughProxy runs programs that have the host compiled in, with only the variables of the proxy.
+func TestUnchangedProgramsThroughProxy(t *testing.T) {
+	h := startHostedAPI(t)
+	weir, p := h.startProxy()
+	p.check(1 << 20)
+	if got := p.mustRun("curl", "-s", "https://api.github.com/user"); !strings.Contains(got, `"login"`) {
+		t.Errorf("curl: got %s", got)
+	}
+	if got := p.mustRun("curl", "-s", "--http2", "-w", "%{http_version}", "-o", "/dev/null", "https://api.github.com/user"); got != "2" {
+		t.Errorf("curl with HTTP/2: got %s", got)
+	}
+	python := "import github, sys; print(github.Github('none').get_user().login)"
+	if got := p.mustRun("/usr/bin/python3", "-c", python); strings.TrimSpace(got) == "" {
+		t.Errorf("PyGithub: got %q", got)
+	}
+	for _, refused := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"https://other.example/"}, "403"},
+		{[]string{"https://127.0.0.1/"}, "403"},
+		{[]string{"https://api.github.com:8443/"}, "403"},
+		{[]string{"--proxy", "http://" + h.proxy, "https://api.github.com/"}, "407"},
+		{[]string{"--proxy", "http://weir:tok-owner@" + h.proxy, "https://api.github.com/"}, "407"},
+	} {
+		got, err := p.run("curl", append([]string{"-s", "-o", "/dev/null", "-w", "%{http_connect}"}, refused.args...)...)
+		if err == nil || got != refused.want {
+			t.Errorf("curl %v: got %s, %v, want %s", refused.args, got, err, refused.want)
+		}
+	}
+	if got := p.mustRun("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: uploads.github.com", "https://api.github.com/"); got != "421" {
+		t.Errorf("another host in the tunnel: got %s, want 421", got)
+	}
+	if strings.Contains(weir.output.String(), "tok-owner") {
+		t.Error("the log contains a credential")
+	}
+}
+
+// TestLargeTransfersNeedLittleMemory uploads and downloads 1 GiB through the socket and through the proxy.
+func TestLargeTransfersNeedLittleMemory(t *testing.T) {
+	const size, maxGrowth = 1 << 30, 50 << 20
+	for _, way := range []string{"socket", "proxy"} {
+		t.Run(way, func(t *testing.T) {
+			h := startHostedAPI(t)
+			start := h.startProxy
+			if way == "socket" {
+				start = h.startSocket
+			}
+			weir, p := start()
+			p.check(1 << 10)
+			idle := processMemory(t, weir.cmd.Process.Pid, "VmRSS")
+			p.check(size)
+			grown := processMemory(t, weir.cmd.Process.Pid, "VmHWM") - idle
+			t.Logf("the memory grew by %d MB", grown>>20)
+			if grown > maxGrowth {
+				t.Errorf("want at most %d MB", maxGrowth>>20)
+			}
+		})
+	}
+}
+
+// TestBrokenTransferIsNotStored checks that a download that ends early is not in the cache.
+func TestBrokenTransferIsNotStored(t *testing.T) {
+	h := startHostedAPI(t)
+	_, p := h.startProxy()
+	h.cacheFiles("max-age=3600")
+	h.fileSize.Store(1 << 20) // small enough for the cache
+	h.broken.Store(true)
+	get := []string{"-s", "--path-as-is", "-o", "/dev/null", "https://release-assets.githubusercontent.com" + signedTarget}
+	if _, err := p.run("curl", get...); err == nil {
+		t.Error("curl did not notice a broken download")
+	}
+	h.broken.Store(false)
+	before := h.reads.Load()
+	for range 2 {
+		p.mustRun("curl", get...)
+	}
+	if n := h.reads.Load() - before; n != 1 {
+		t.Errorf("the storage was read %d times, want 1: only the complete file is stored", n)
+	}
+}
+
+// processMemory returns a field of the status of a process in bytes: VmRSS is the resident memory, VmHWM its maximum.
+func processMemory(t *testing.T, pid int, field string) int64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(field + `:\s+(\d+) kB`).FindSubmatch(text)
+	kb, err := strconv.ParseInt(string(m[1]), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kb << 10
+}

@@ -1,0 +1,158 @@
+package authority
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
+)
+
+// create writes an authority for a.test and b.test to files.
+func create(t *testing.T, validity time.Duration) (certificateFile, keyFile string, roots *x509.CertPool) {
+	t.Helper()
+	certificate, key, err := Create([]string{"a.test", "b.test"}, validity, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	certificateFile, keyFile = filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
+	for file, text := range map[string][]byte{certificateFile: certificate, keyFile: key} {
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	roots = x509.NewCertPool()
+	roots.AppendCertsFromPEM(certificate)
+	return certificateFile, keyFile, roots
+}
+
+func load(t *testing.T, validity time.Duration) (*Authority, *x509.CertPool) {
+	t.Helper()
+	certificate, key, roots := create(t, validity)
+	a, err := Load(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, roots
+}
+
+func TestCertificateIsTrustedForItsNameOnly(t *testing.T) {
+	a, roots := load(t, time.Hour*48)
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		for name, want := range map[string]bool{"a.test": true, "b.test": false, "x.a.test": false, "127.0.0.1": false} {
+			leaf, err := a.Certificate("A.test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			client, server := net.Pipe()
+			var serving sync.WaitGroup
+			serving.Go(func() {
+				_ = tls.Server(server, &tls.Config{Certificates: []tls.Certificate{*leaf}, MaxVersion: version}).Handshake() // the client's result counts
+				_ = server.Close()
+			})
+			err = tls.Client(client, &tls.Config{RootCAs: roots, ServerName: name}).Handshake()
+			_ = client.Close()
+			serving.Wait()
+			if (err == nil) != want {
+				t.Errorf("handshake for %s: %v", name, err)
+			}
+		}
+	}
+}
+
+// TestAuthorityIsOfNoUseForOtherHosts checks that programs refuse certificates that a thief of the key signs.
+func TestAuthorityIsOfNoUseForOtherHosts(t *testing.T) {
+	a, roots := load(t, time.Hour*48)
+	for _, name := range []string{"other.test", "test", "aa.test", "127.0.0.1"} {
+		if _, err := a.Certificate(name); err == nil {
+			t.Errorf("the authority signed for %s", name)
+		}
+		leaf, err := a.sign(name, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := leaf.Leaf.Verify(x509.VerifyOptions{Roots: roots}); err == nil {
+			t.Errorf("a certificate for %s is trusted", name)
+		}
+	}
+	leaf, err := a.sign("a.test", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := leaf.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "a.test"}); err != nil {
+		t.Errorf("a certificate for a.test: %v", err)
+	}
+}
+
+func TestCertificateIsRenewedAndNeverOutlivesTheAuthority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := load(t, 60*time.Hour)
+		var last *tls.Certificate
+		for hour := range 60 {
+			leaf, err := a.Certificate("a.test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			left := time.Until(leaf.Leaf.NotAfter)
+			if left < min(leafLife/2, time.Until(a.Expires())-time.Second) || leaf.Leaf.NotAfter.After(a.Expires()) {
+				t.Errorf("hour %d: the certificate lives for %v, the authority for %v", hour, left, time.Until(a.Expires()))
+			}
+			if hour > 0 && hour < 12 && leaf != last {
+				t.Errorf("hour %d: the certificate was renewed too early", hour)
+			}
+			last = leaf
+			time.Sleep(time.Hour)
+		}
+		if _, err := a.Certificate("a.test"); err == nil {
+			t.Error("an expired authority signed a certificate")
+		}
+	})
+}
+
+func TestLoadRefusesUnsuitableFiles(t *testing.T) {
+	certificate, key, _ := create(t, time.Hour)
+	other, otherKey, _ := create(t, time.Hour)
+	expired, expiredKey, _ := create(t, -time.Minute)
+	ca, err := testservers.NewCA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := t.TempDir()
+	if err := ca.Issue(leaf); err != nil {
+		t.Fatal(err)
+	}
+	readable := filepath.Join(t.TempDir(), "readable.key")
+	text, err := os.ReadFile(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(readable, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ certificate, key, want string }{
+		{certificate, readable, "run chmod 600"},
+		{certificate, otherKey, "private key does not match"},
+		{expired, expiredKey, "expired on"},
+		{filepath.Join(leaf, "tls.crt"), filepath.Join(leaf, "tls.key"), "is not an authority of weir ca init"},
+		{certificate + ".absent", key, "no such file"},
+		{otherKey, other, "PEM"},
+	} {
+		if _, err := Load(c.certificate, c.key); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+}
+
+func TestCreateNeedsNames(t *testing.T) {
+	if _, _, err := Create(nil, time.Hour, time.Now()); err == nil {
+		t.Error("an authority without names could sign for all hosts")
+	}
+}

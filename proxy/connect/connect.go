@@ -1,0 +1,254 @@
+// Package connect is the forward proxy: the listener for programs that send all their requests to one proxy.
+//
+// A program opens a connection to HOST:443 with CONNECT (RFC 9110 section 9.3.6). If the gateway serves the host, the
+// connection goes to the listener of [Proxy.Terminated], whose server ends TLS with a certificate for the host. Its
+// requests then take the journey of every request (package proxy). A connection to another host is refused, or is an
+// opaque tunnel.
+//
+// Invariants:
+//   - The certificate and the requests of a terminated connection are for the host of its CONNECT.
+//   - An opaque tunnel leads to port 443 of a public address. The address is checked after the name is resolved, so a
+//     name cannot lead elsewhere between check and use.
+//   - The credential of the proxy is never sent to another host.
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/weirgate/weir/proxy/inbound"
+)
+
+// Config decides about connections.
+type Config struct {
+	// Serves reports whether the gateway serves a host itself.
+	Serves func(host string) bool
+	// Authenticate returns the name of the client that sent a CONNECT request, and the function that sets its credential on
+	// the requests in the tunnel. The function is nil if the client needs no key. An error refuses the client with 407.
+	Authenticate func(*http.Request) (client string, authorize func(http.Header), err error)
+	// TunnelOthers permits opaque tunnels to hosts that the gateway does not serve.
+	TunnelOthers bool
+	Log          *slog.Logger
+}
+
+// Proxy is the handler for CONNECT requests.
+type Proxy struct {
+	config     func() Config // of each request
+	terminated *listener
+	dial       func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// New returns a proxy. config is called for each request.
+func New(config func() Config) *Proxy {
+	dialer := net.Dialer{Timeout: 10 * time.Second, Control: refusePrivate}
+	return &Proxy{config: config, dial: dialer.DialContext, terminated: &listener{connections: make(chan net.Conn), closed: make(chan struct{})}}
+}
+
+// Terminated returns the listener of the connections to hosts that the gateway serves. They begin with a TLS handshake.
+func (p *Proxy) Terminated() net.Listener { return p.terminated }
+
+const (
+	established = "HTTP/1.1 200 Connection established\r\n\r\n"
+	// maxIdle ends an opaque tunnel after a time without bytes in either direction.
+	maxIdle = 5 * time.Minute
+)
+
+// ServeHTTP opens a tunnel. It returns at the end of an opaque tunnel.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := p.config()
+	client, authorize, err := c.Authenticate(r)
+	name, port := split(r.Host)
+	served := c.Serves(name)
+	switch {
+	case err != nil:
+		w.Header().Set("Proxy-Authenticate", `Basic realm="weir"`)
+		c.refuse(w, r, http.StatusProxyAuthRequired, "send the key of a client as the password in the URL of the proxy: http://weir:KEY@HOST:PORT", err)
+		return
+	case r.Method != http.MethodConnect:
+		c.refuse(w, r, http.StatusMethodNotAllowed, "this proxy accepts only CONNECT; set HTTPS_PROXY instead of HTTP_PROXY, and use https URLs", nil)
+		return
+	case port != "443":
+		c.refuse(w, r, http.StatusForbidden, "this proxy connects only to port 443", nil)
+		return
+	case !served && !c.TunnelOthers:
+		c.refuse(w, r, http.StatusForbidden, "this proxy serves only the API and its hosts; add the host to hosts, set proxy.others to tunnel, or add the host to NO_PROXY", nil)
+		return
+	case served:
+		p.terminate(w, r, c, inbound.Tunnel{Host: name, Authorize: authorize})
+		return
+	}
+	upstream, err := p.dial(r.Context(), "tcp", r.Host)
+	switch {
+	case errors.Is(err, errPrivate):
+		c.refuse(w, r, http.StatusForbidden, "this proxy connects only to public addresses; add the host to NO_PROXY", err)
+		return
+	case err != nil:
+		c.refuse(w, r, http.StatusBadGateway, "connecting to "+name+" failed", err)
+		return
+	}
+	defer func() { _ = upstream.Close() }()
+	start := time.Now()
+	sent, received, err := p.copy(w, r, upstream, inbound.Tunnel{Host: name, Opaque: true})
+	c.Log.Info("tunnel closed", "client", client, "address", r.RemoteAddr, "target", name, "sent", sent, "received", received,
+		"duration", time.Since(start), "error", err)
+}
+
+// refuse writes a refusal, and logs it.
+func (c *Config) refuse(w http.ResponseWriter, r *http.Request, status int, message string, cause error) {
+	c.Log.Warn("forward proxy refused a request", "method", r.Method, "target", r.Host, "address", r.RemoteAddr, "status", status, "error", cause)
+	http.Error(w, message, status)
+}
+
+// terminate passes the connection to the server for TLS.
+func (p *Proxy) terminate(w http.ResponseWriter, r *http.Request, c Config, t inbound.Tunnel) {
+	client, err := inbound.Hijack(w, t)
+	if err == nil {
+		_, err = io.WriteString(client, established)
+	}
+	if err == nil {
+		err = p.terminated.pass(r.Context(), client)
+	}
+	if err != nil {
+		c.Log.Debug("tunnel not opened", "target", t.Host, "address", r.RemoteAddr, "error", err)
+		if client != nil {
+			_ = client.Close()
+		}
+	}
+}
+
+// copy copies bytes between the client and the upstream until both directions have ended, no byte arrives for maxIdle, or
+// the gateway stops.
+func (p *Proxy) copy(w http.ResponseWriter, r *http.Request, upstream net.Conn, t inbound.Tunnel) (sent, received int64, err error) {
+	client, err := inbound.Hijack(w, t)
+	if err != nil {
+		return 0, 0, err
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	idle := time.AfterFunc(maxIdle, func() { cancel(fmt.Errorf("no byte for %v", maxIdle)) })
+	defer idle.Stop()
+	stop := context.AfterFunc(ctx, func() {
+		_ = client.Close()
+		_ = upstream.Close()
+	})
+	defer stop()
+	defer func() { _ = client.Close() }()
+	if _, err := io.WriteString(client, established); err != nil {
+		return 0, 0, err
+	}
+	oneWay := func(to, from net.Conn, n *int64) {
+		var err error
+		if *n, err = io.Copy(to, &watched{from, idle}); err == nil {
+			err = closeWrite(to)
+		}
+		if err != nil {
+			cancel(err) // the other direction would wait for an answer that cannot arrive
+		}
+	}
+	var directions sync.WaitGroup
+	directions.Go(func() { oneWay(upstream, client, &sent) })
+	directions.Go(func() { oneWay(client, upstream, &received) })
+	directions.Wait()
+	return sent, received, context.Cause(ctx)
+}
+
+// watched restarts a timer with each read.
+type watched struct {
+	net.Conn
+	idle *time.Timer
+}
+
+func (c *watched) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.idle.Reset(maxIdle)
+	return n, err
+}
+
+func closeWrite(c net.Conn) error {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return c.Close()
+}
+
+// split returns the name of a target in lower case, and its port.
+func split(target string) (name, port string) {
+	u := url.URL{Host: target}
+	return strings.TrimSuffix(strings.ToLower(u.Hostname()), "."), u.Port()
+}
+
+var errPrivate = errors.New("not a public address")
+
+// reserved are networks that the methods of [netip.Addr] do not recognize, and that lead into a private network: shared
+// addresses of carriers (RFC 6598), "this network" (RFC 791), benchmarks (RFC 2544), reserved addresses (RFC 1112), and
+// translations of IPv4 addresses (RFC 6052, RFC 8215, RFC 3056, RFC 4380).
+var reserved = []netip.Prefix{
+	netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("2001::/32"),
+	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("fec0::/10"),
+}
+
+// refusePrivate is the Control function of the dialer. It refuses an address that is not public.
+func refusePrivate(_, address string, _ syscall.RawConn) error {
+	target, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	ip := target.Addr().WithZone("").Unmap()
+	bad := !ip.IsGlobalUnicast() || ip.IsPrivate()
+	for _, network := range reserved {
+		bad = bad || network.Contains(ip)
+	}
+	if bad {
+		return fmt.Errorf("%s: %w", ip, errPrivate)
+	}
+	return nil
+}
+
+// listener passes connections from the proxy to a server.
+type listener struct {
+	connections chan net.Conn
+	once        sync.Once
+	closed      chan struct{}
+}
+
+// pass waits until the server accepts the connection.
+func (l *listener) pass(ctx context.Context, c net.Conn) error {
+	select {
+	case l.connections <- c:
+		return nil
+	case <-l.closed:
+		return net.ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.connections:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr returns no network address, because the connections come from the listener of the proxy.
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: "connect", Net: "unix"} }
