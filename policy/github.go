@@ -154,8 +154,8 @@ func (d *decisions) apply(op *Operation, content string) error {
 	return nil
 }
 
-// parseRow parses a line of the table. The header line of the table names the columns. The host is not used, because Weir
-// sends all requests to one upstream.
+// parseRow parses a line of the table. The header line of the table names the columns. The host is not used, because
+// clients name the host of a request.
 func parseRow(line string) (*Operation, error) {
 	columns := make([]string, 9)
 	copy(columns, strings.Split(line, "\t"))

@@ -26,6 +26,10 @@ type Identity struct {
 	Held bool
 	// Scope selects the requests that the client may send; nil permits all requests.
 	Scope *policy.Scope
+	// Lent is the identity for the reads of public data by an anonymous client that its Scope allows; nil lends no
+	// credential. If LentOnly is set, all other requests of the client are refused with ErrUnauthenticated.
+	Lent     *Identity
+	LentOnly bool
 	// Debug permits the request field Weir-Debug.
 	Debug bool
 	// Tag is the tag that the client's token contains. If TagFromClaim is set, Tag applies instead of the request field
@@ -117,6 +121,21 @@ func targetOf(path string) string {
 		return strings.ToLower(path)
 	}
 	return strings.Join(segments[:names+2], "/")
+}
+
+// lend gives an anonymous request the lent credential if it reads public data: a safe operation of the catalogue that
+// needs no authentication and is not about the caller.
+func (g *Gateway) lend(ex *exchange) error {
+	lent, op := ex.identity.Lent, ex.match.Operation
+	public := op.Known() && op.Safe() && op.Auth == "optional" && !op.Personal
+	switch {
+	case lent != nil && public && lent.Scope.Allows(ex.method, op):
+		ex.identity = *lent
+		ex.record.Client = lent.Caller.Client
+	case ex.identity.LentOnly:
+		return ErrUnauthenticated
+	}
+	return nil
 }
 
 // pickCredential chooses a credential without regard to budgets, because a hit needs no budget.

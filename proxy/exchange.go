@@ -154,6 +154,9 @@ func (g *Gateway) classify(ex *exchange) error {
 		}
 	}
 	ex.record.Route, ex.record.Operation = ex.route, op.ID
+	if err := g.lend(ex); err != nil {
+		return err
+	}
 	ex.resource = g.Resources.of(ex.claimScope, ex.identity.Caller.Kind, op.Resource)
 	g.pickCredential(ex)
 	return nil

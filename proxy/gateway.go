@@ -370,10 +370,23 @@ func (g *Gateway) screen(r *http.Request) error {
 		return &failure{status: http.StatusBadRequest, message: "Bad Request: Weir is not a forward proxy; send the path alone"}
 	case isOwnPath(r.URL.Path), isOwnPath(strings.TrimPrefix(r.URL.Path, g.Prefix)):
 		return &failure{status: http.StatusNotFound, message: "Not Found: Weir has nothing at this path"}
+	case g.Host == "" && isGit(r):
+		return &failure{
+			status: http.StatusMisdirectedRequest, detail: "git", plain: true,
+			message: "Weir serves the API, not git. Use the URL of the git host, directly or through Weir's forward proxy (docs/proxy.md).",
+		}
 	case g.hasPassed(r):
 		return &failure{status: http.StatusLoopDetected, detail: "loop", message: "Loop Detected: the upstream forwards to this gateway"}
 	}
 	return nil
+}
+
+// isGit reports whether a request is of git over HTTP (gitprotocol-http) or of Git LFS. The API has no such paths.
+func isGit(r *http.Request) bool {
+	path, post := r.URL.Path, r.Method == http.MethodPost
+	return strings.HasSuffix(path, "/info/refs") && strings.HasPrefix(r.URL.Query().Get("service"), "git-") ||
+		post && strings.HasSuffix(path, "/git-upload-pack") || post && strings.HasSuffix(path, "/git-receive-pack") ||
+		strings.Contains(path, ".git/info/lfs/") && !strings.HasPrefix(path, "/repos/")
 }
 
 func headerSize(h http.Header) int {

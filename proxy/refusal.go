@@ -30,6 +30,7 @@ type failure struct {
 	allow      string          // value of the Allow field
 	// documentation is the path below the dialect's documentation URL.
 	documentation string
+	plain         bool // the body is the message as text, for a program that does not read JSON
 }
 
 func (f *failure) Error() string { return f.message }
@@ -68,6 +69,10 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	h.Set("Content-Type", "application/json; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
 	body := g.errorBody(f)
+	if f.plain {
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		body = []byte(f.message + "\n")
+	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	ex.w.WriteHeader(f.status)
 	if ex.in.Method != http.MethodHead {
@@ -82,7 +87,7 @@ func (g *Gateway) Misdirected(w http.ResponseWriter, r *http.Request) {
 	defer g.finish(ex)
 	err := g.throttle(ex)
 	if err == nil {
-		err = &failure{status: http.StatusMisdirectedRequest, message: "Misdirected Request: this gateway does not serve this host name"}
+		err = &failure{status: http.StatusMisdirectedRequest, message: "Misdirected Request: this gateway does not serve this host name; add it to hosts"}
 	}
 	g.refuse(ex, err)
 }

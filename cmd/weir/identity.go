@@ -28,6 +28,12 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough,
 		HashKey: keys.current, FormerHashKey: keys.former, IssuerKeys: g.issuerKeys, Held: g.heldCredentials(c, upstream, dialect), Health: g.credentialHealth,
 	}
+	if lent := c.Callers.Anonymous; lent.Credential != "" {
+		r.Lent = &credential.Client{ // yields to clients with a key
+			Name: config.AnonymousClient, Credentials: []string{lent.Credential}, Share: 1, Limit: lentLimit, Priority: policy.Batch,
+			Scope: &policy.Scope{Methods: []string{http.MethodGet}, Operations: lent.Operations},
+		}
+	}
 	issuerURLs := map[string]string{}
 	for _, i := range c.Issuers {
 		issuerURLs[i.Name] = i.URL
@@ -64,6 +70,10 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 	}
 	return credential.NewRegistry(r), nil
 }
+
+// lentLimit is the part of each primary window that all anonymous clients together may use of a credential that other
+// clients use, too. It is the default of a client.
+const lentLimit = 0.9
 
 // heldCredentials returns the upstream credentials that the gateway holds.
 func (g *gateway) heldCredentials(c *config.Config, upstream *url.URL, dialect *policy.Dialect) []credential.Held {
@@ -119,7 +129,11 @@ func identify(registry *credential.Registry) func(*http.Request) (proxy.Identity
 		if caller.Pool != nil {
 			return pooledIdentity(caller), nil
 		}
-		id := proxy.Identity{Caller: caller.Caller, FormerAccount: caller.FormerAccount, Scope: caller.Scope}
+		id := proxy.Identity{Caller: caller.Caller, FormerAccount: caller.FormerAccount, Scope: caller.Scope, LentOnly: caller.LentOnly}
+		if caller.Lent != nil {
+			lent := pooledIdentity(*caller.Lent)
+			id.Lent = &lent
+		}
 		if authorization := caller.Authorization; authorization != "" {
 			id.Authorize = func(_ context.Context, h http.Header) error {
 				h.Set("Authorization", authorization.Reveal())

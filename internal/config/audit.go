@@ -110,6 +110,9 @@ func Assess(f AuditedFile) []Finding {
 	add(c.Callers.PassThrough && public, Medium, "callers.pass_through",
 		"every client that reaches the listener may use the gateway, and anonymous requests share one budget",
 		"set it to false and give each program a key under clients, or restrict access to the listener")
+	add(c.Callers.Anonymous.Credential != "", Medium, "callers.anonymous.credential",
+		"every client that reaches the listener reads what the credential sees",
+		"use a token that sees public data only: a classic token without scopes, or a fine-grained one for public repositories")
 	anyProxy := func(n netip.Prefix) bool { return n.Bits() == 0 }
 	add(slices.ContainsFunc(c.Callers.Networks(), anyProxy), Medium, "callers.trusted_proxies",
 		"every client can forge its address and bypass the limit per address", "list the addresses of your own proxies")

@@ -341,10 +341,7 @@ func (d *decoder) checkClients(c *Config) {
 		d.checkGuarantee(key, client.Guarantee, client.Limit, client.Credentials, accounts, guaranteed)
 		d.checkIdentity(key, client, c.TLS, issuers)
 		d.oneOf(key+".methods", client.Methods, []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-		for j, pattern := range client.Operations {
-			d.require(catalogue.Names(pattern), fmt.Sprintf("%s.operations[%d]", key, j),
-				"%q: matches no operation; %s", pattern, suggestion(catalogue, pattern))
-		}
+		d.checkOperations(key+".operations", client.Operations, catalogue)
 	}
 	for i, client := range c.Clients {
 		for _, name := range slices.Sorted(maps.Keys(names)) { // the names of clients, groups and tags must differ
@@ -352,8 +349,24 @@ func (d *decoder) checkClients(c *Config) {
 				"%q could be a tag of this client; rename the client or group %q", name, name)
 		}
 	}
-	d.require(c.Callers.PassThrough || len(c.Clients) > 0, "callers.pass_through",
+	lent := c.Callers.Anonymous
+	d.require(c.Callers.PassThrough || len(c.Clients) > 0 || lent.Credential != "", "callers.pass_through",
 		"is false and there are no clients, so every request would be refused")
+	if lent.Credential == "" {
+		d.require(len(lent.Operations) == 0, "callers.anonymous.credential", "required: the name of one of the credentials")
+		return
+	}
+	_, known := accounts[lent.Credential]
+	d.require(known, "callers.anonymous.credential", "%q is not one of the credentials", lent.Credential)
+	d.require(!names[AnonymousClient], "callers.anonymous", "a client or group has the name %q, which is that of anonymous clients; rename it", AnonymousClient)
+	d.require(len(lent.Operations) > 0, "callers.anonymous.operations", "required: the operations that anonymous clients may read, such as repos/get")
+	d.checkOperations("callers.anonymous.operations", lent.Operations, catalogue)
+}
+
+func (d *decoder) checkOperations(key string, patterns []string, catalogue *policy.Catalogue) {
+	for i, pattern := range patterns {
+		d.require(catalogue.Names(pattern), fmt.Sprintf("%s[%d]", key, i), "%q: matches no operation; %s", pattern, suggestion(catalogue, pattern))
+	}
 }
 
 // checkGraphQL checks the rules for GraphQL calls.

@@ -248,9 +248,19 @@ type Issuer struct {
 
 // Callers configures clients that send their own credential.
 type Callers struct {
+	Anonymous      Lending  `yaml:"anonymous" desc:"credential for anonymous reads of public data; none by default"`
 	PassThrough    bool     `yaml:"pass_through" desc:"accept clients with their own credential, and anonymous clients"`
 	TrustedProxies []string `yaml:"trusted_proxies" desc:"addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted"`
 }
+
+// Lending lends a credential to anonymous clients.
+type Lending struct {
+	Credential string   `yaml:"credential" desc:"name of a credential that sees public data only; off if empty"`
+	Operations []string `yaml:"operations" desc:"operations by ID, with * for any characters; only reads of them get the credential"`
+}
+
+// AnonymousClient is the name of the client that has the credential for anonymous reads.
+const AnonymousClient = "anonymous"
 
 // Networks returns the trusted proxies of a valid configuration.
 func (c Callers) Networks() []netip.Prefix { return networks(c.TrustedProxies) }

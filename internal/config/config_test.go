@@ -175,7 +175,7 @@ func TestMaskedHidesSecrets(t *testing.T) {
 		"issuers": []any{},
 		"proxy":   map[string]any{"listen": "", "ca": map[string]any{"certificate": "", "key": ""}, "others": "refuse", "allow": []any{}},
 		"socket":  map[string]any{"mode": "0660", "owner": ""},
-		"callers": map[string]any{"pass_through": true, "trusted_proxies": []any{}},
+		"callers": map[string]any{"anonymous": map[string]any{"credential": "", "operations": []any{}}, "pass_through": true, "trusted_proxies": []any{}},
 		"limits": map[string]any{
 			"headroom": 0, "probes": 10, "on_store_loss": "share", "cold_start": "ramp", "wait": "10s", "refusal_status": 403,
 			"inbound":    map[string]any{"rate": 500, "burst": 1000, "body": "10m0s"},

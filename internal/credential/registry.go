@@ -66,6 +66,9 @@ type Config struct {
 	// Groups are the budgets of groups of clients.
 	Groups []policy.ClientBudget
 	Held   []Held
+	// Lent is a client without a name of its own: its credential is used for anonymous requests that its scope allows. Nil
+	// lends no credential.
+	Lent *Client
 	// Clients may name held credentials only. If a request identifies several clients, the first client applies.
 	Clients []Client
 	// Authorities verify the names in client certificates.
@@ -94,6 +97,7 @@ type Registry struct {
 	// keys maps the hash of a client key to the index of the client. The duration of a lookup leaks nothing, because a
 	// sender cannot choose the hash.
 	keys map[[sha256.Size]byte]int
+	lent *Caller // nil without Config.Lent
 }
 
 // Caller is the identity of a request and the credential to forward the request with.
@@ -112,6 +116,10 @@ type Caller struct {
 	// a claim.
 	Tag          string
 	TagFromClaim bool
+	// Lent is the caller for the anonymous requests that its scope allows, or nil. LentOnly is set if other anonymous
+	// requests are refused.
+	Lent     *Caller
+	LentOnly bool
 	// Pool holds the credentials of a configured client. The other fields then describe the selected credential,
 	// initially the first credential. Pool is nil for a passed-through credential.
 	Pool *Pool
@@ -151,7 +159,11 @@ func NewRegistry(c Config) *Registry {
 	for _, h := range c.Held {
 		held[h.Name] = r.hold(h)
 	}
-	r.divide(held)
+	clients := c.Clients
+	if c.Lent != nil {
+		clients = append(slices.Clone(clients), *c.Lent)
+	}
+	r.divide(clients, held)
 	if c.Health == nil {
 		c.Health = NewHealth(slog.New(slog.DiscardHandler))
 	}
@@ -160,6 +172,9 @@ func NewRegistry(c Config) *Registry {
 		if _, taken := r.keys[client.Key]; !taken && client.Key != [sha256.Size]byte{} {
 			r.keys[client.Key] = i
 		}
+	}
+	if c.Lent != nil {
+		r.lent = &newPool(c.Health, *c.Lent, held).held[0]
 	}
 	return r
 }
@@ -182,9 +197,9 @@ func (r *Registry) hold(h Held) Caller {
 
 // divide sets the budgets of clients and groups of each account that several clients may use. A single client has a
 // budget only if its tags have a limit.
-func (r *Registry) divide(held map[string]Caller) {
+func (r *Registry) divide(clients []Client, held map[string]Caller) {
 	budgets := map[string][]policy.ClientBudget{} // by account
-	for _, client := range r.config.Clients {
+	for _, client := range clients {
 		b := policy.ClientBudget{
 			Client: client.Name, Share: max(1, client.Share), Guarantee: client.Guarantee, Limit: cmp.Or(client.Limit, 1), TagLimit: client.TagLimit,
 			Even: client.Even,
@@ -244,10 +259,10 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 			}
 			return c, nil
 		}
-		if !r.config.PassThrough {
+		if !r.config.PassThrough && r.lent == nil {
 			return Caller{}, ErrMissing
 		}
-		return Caller{Caller: r.Anonymous()}, nil
+		return Caller{Caller: r.Anonymous(), Lent: r.lent, LentOnly: !r.config.PassThrough}, nil
 	}
 	scheme, credential := parseAuthorization(values[0])
 	if i, ok := r.keys[sha256.Sum256([]byte(credential))]; ok {
