@@ -21,7 +21,7 @@ type caCommand struct {
 type initCACommand struct {
 	Config   string        `help:"Configuration file, for the names of the API and its hosts." placeholder:"FILE"`
 	Name     []string      `help:"Another host name; repeat the flag for several." placeholder:"NAME"`
-	Out      string        `default:"." help:"Folder for the files." placeholder:"FOLDER"`
+	Out      string        `help:"Folder for the files; the working folder if empty." placeholder:"FOLDER"`
 	Validity time.Duration `default:"8760h" help:"Life of the authority."`
 }
 

@@ -9,6 +9,7 @@ import (
 	osuser "os/user"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weirgate/weir/internal/config"
 )
@@ -50,7 +51,8 @@ func removeUnusedSocket(path string) error {
 	case info.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("%s exists and is not a socket; remove it, or choose another path", path)
 	}
-	if c, err := net.Dial("unix", path); err == nil {
+	dialer := net.Dialer{Timeout: time.Second}
+	if c, err := dialer.Dial("unix", path); err == nil {
 		return errors.Join(fmt.Errorf("another process listens on %s", path), c.Close())
 	}
 	return os.Remove(path)

@@ -212,7 +212,7 @@ func TestTunnelEndsWithTheGateway(t *testing.T) {
 	p := startProxy(t, Config{TunnelOthers: true})
 	p.dialTo(echo(t))
 	ctx, stop := context.WithCancel(t.Context())
-	p.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.Proxy.ServeHTTP(w, r.WithContext(ctx)) })
+	p.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.ServeHTTP(w, r.WithContext(ctx)) })
 	_, buffered, status := p.connect("other.test:443", "")
 	if status != http.StatusOK {
 		t.Fatalf("got status %d", status)
