@@ -50,6 +50,12 @@ e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@.ci/need curl
 	@.ci/need gh
 	@.ci/need /usr/lib/python3/dist-packages/github python3-github
+	@.ci/need node nodejs
+	@.ci/need npm
+	@mkdir -p bin/e2e
+	@cp e2e/testdata/node/* bin/e2e
+	npm ci --prefix bin/e2e --no-audit --no-fund --loglevel error
+	$(GO) build -C .ci/clients/go-github -o $(CURDIR)/bin/e2e/go-github ./unchanged
 	$(GO) build -race -o bin/weir-race ./cmd/weir
 	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir-race" $(GO) test -tags e2e -count=1 -timeout 20m -skip '^TestFloods$$' ./e2e
 

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -211,11 +212,12 @@ func (h *hostedAPI) startSocket() (*process, *unchangedProgram) {
 // TestUnchangedProgramsThroughSocket runs gh in a clone of the real host, with only the setting http_unix_socket.
 func TestUnchangedProgramsThroughSocket(t *testing.T) {
 	h := startHostedAPI(t)
-	_, p := h.startSocket()
+	weir, p := h.startSocket()
 	if info, err := os.Stat(h.socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("socket: %v, %v", info, err)
 	}
 	p.check(1 << 20)
+	h.compareTranscript("socket", weir)
 	curl := []string{"-s", "--unix-socket", h.socket}
 	if got := p.mustRun("curl", append(curl, "-w", "%{http_code}", "http://other.example/")...); !strings.HasSuffix(got, "421") {
 		t.Errorf("a host that is not configured: got %s", got)
@@ -262,8 +264,22 @@ func TestUnchangedProgramsThroughProxy(t *testing.T) {
 		t.Errorf("curl with HTTP/2: got %s", got)
 	}
 	python := "import github, sys; print(github.Github('none').get_user().login)"
-	if got := p.mustRun("/usr/bin/python3", "-c", python); strings.TrimSpace(got) == "" {
+	if got := p.mustRun("/usr/bin/python3", "-c", python); got != "owner\n" {
 		t.Errorf("PyGithub: got %q", got)
+	}
+	tools, err := filepath.Abs("../bin/e2e") // make e2e installs these programs
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.mustRun(filepath.Join(tools, "go-github")); got != "owner\n" {
+		t.Errorf("go-github: got %q", got)
+	}
+	if got := p.mustRun("node", "--import", filepath.Join(tools, "preload.mjs"), filepath.Join(tools, "octokit.mjs")); !strings.HasSuffix(got, "owner\n") {
+		t.Errorf("octokit: got %q", got)
+	}
+	p.env = append(p.env, "RUNNER_TEMP="+p.dir, "RUNNER_TOOL_CACHE="+p.dir)
+	if got := p.mustRun("node", filepath.Join(tools, "actions.mjs")); !strings.HasSuffix(got, "owner 1048576\n") {
+		t.Errorf("the toolkit of Actions: got %q", got)
 	}
 	for _, refused := range []struct {
 		args []string
@@ -283,8 +299,34 @@ func TestUnchangedProgramsThroughProxy(t *testing.T) {
 	if got := p.mustRun("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: uploads.github.com", "https://api.github.com/"); got != "421" {
 		t.Errorf("another host in the tunnel: got %s, want 421", got)
 	}
+	h.compareTranscript("proxy", weir)
 	if strings.Contains(weir.output.String(), "tok-owner") {
 		t.Error("the log contains a credential")
+	}
+}
+
+// accessLine matches the line of a request in the log.
+var accessLine = regexp.MustCompile(`msg=request request=\S+ method=(\S+) route=(\S+) operation=(\S+) .*?status=(\d+)`)
+
+// compareTranscript compares the requests that weir has logged with the transcript of a scenario: one line for each
+// combination of method, route, operation and status. Requests that the program cancelled are left out.
+// WEIR_TRANSCRIPTS=write replaces the transcript.
+func (h *hostedAPI) compareTranscript(name string, weir *process) {
+	h.Helper()
+	var lines []string
+	for _, m := range accessLine.FindAllStringSubmatch(weir.output.String(), -1) {
+		if m[4] != "499" {
+			lines = append(lines, strings.Join(m[1:], " "))
+		}
+	}
+	slices.Sort(lines)
+	got, file := strings.Join(slices.Compact(lines), "\n")+"\n", filepath.Join("testdata", "unchanged-"+name+".txt")
+	if os.Getenv("WEIR_TRANSCRIPTS") == "write" {
+		write(h.T, file, got)
+	}
+	want, err := os.ReadFile(file)
+	if err != nil || got != string(want) {
+		h.Errorf("the requests differ from %s: %v\ngot\n%s", file, err, got)
 	}
 }
 

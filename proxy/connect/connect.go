@@ -106,7 +106,11 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // refuse writes a refusal, and logs it.
 func (c *Config) refuse(w http.ResponseWriter, r *http.Request, status int, message string, cause error) {
-	c.Log.Warn("forward proxy refused a request", "method", r.Method, "target", r.Host, "address", r.RemoteAddr, "status", status, "error", cause)
+	reason := errors.New(message)
+	if cause != nil {
+		reason = cause
+	}
+	c.Log.Warn("forward proxy refused a request", "method", r.Method, "target", r.Host, "address", r.RemoteAddr, "status", status, "error", reason)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, message+"\n") // an error means that the client has disconnected
