@@ -119,9 +119,9 @@ func (g *Gateway) classify(ex *exchange) error {
 	if ok {
 		ex.prefix = g.Prefix
 	}
-	switch rest, ok := strings.CutPrefix(path, enterprisePrefix); {
+	switch rest, ok := strings.CutPrefix(path, EnterprisePrefix); {
 	case ok && strings.HasPrefix(rest, "/"):
-		ex.prefix, path = ex.prefix+enterprisePrefix, rest
+		ex.prefix, path = ex.prefix+EnterprisePrefix, rest
 	case path == "/api/graphql":
 		path = "/graphql"
 	}

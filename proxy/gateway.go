@@ -350,7 +350,7 @@ const MaxHeaderBytes = 2 * maxHeader
 // isOwnPath reports whether a decoded path is one of Weir's own paths, also below the prefix of the API. Requests for
 // these paths are never forwarded.
 func isOwnPath(path string) bool {
-	path = strings.TrimPrefix(path, enterprisePrefix)
+	path = strings.TrimPrefix(path, EnterprisePrefix)
 	return path == "/_weir" || strings.HasPrefix(path, "/_weir/")
 }
 

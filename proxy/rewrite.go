@@ -11,16 +11,16 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// enterprisePrefix is the path prefix of the API on self-hosted instances. Weir accepts paths with and without the
+// EnterprisePrefix is the path prefix of the API on self-hosted instances. Weir accepts paths with and without the
 // prefix.
-const enterprisePrefix = "/api/v3"
+const EnterprisePrefix = "/api/v3"
 
 // target returns the upstream URL of a canonical request target.
 func (g *Gateway) target(m policy.Match) *url.URL {
 	u := *g.Upstream
 	base := strings.TrimSuffix(u.EscapedPath(), "/")
 	if m.Path == "/graphql" {
-		if host, ok := strings.CutSuffix(base, enterprisePrefix); ok {
+		if host, ok := strings.CutSuffix(base, EnterprisePrefix); ok {
 			base = host + "/api"
 		}
 	}

@@ -97,7 +97,7 @@ func (g *Gateway) TagOf(target string) (string, error) {
 		return "", err
 	}
 	path, ok := g.pathOf(u)
-	if rest, local := strings.CutPrefix(path, enterprisePrefix); !ok && local && strings.HasPrefix(rest, "/") {
+	if rest, local := strings.CutPrefix(path, EnterprisePrefix); !ok && local && strings.HasPrefix(rest, "/") {
 		path = rest
 	}
 	m, err := g.Catalogue.Classify(http.MethodGet, path, u.RawQuery)

@@ -450,7 +450,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.proxy.Misdirected(w, r)
 		return
 	}
-	h.proxy.ServeHTTP(w, r)
+	c.serve(h, w, r)
 }
 
 // purgeForEvent marks the responses stale that a webhook event affects, and records what the webhook delivers.

@@ -12,6 +12,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/hypermedia"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
@@ -89,6 +90,34 @@ func (c *configured) route(r *http.Request) (host, error) {
 		return host{}, errMisdirected
 	}
 	return c.hosts[0], nil
+}
+
+// serve passes a request to the host. If configured, a client that calls the gateway by its own name gets the URLs of the
+// gateway in bodies.
+func (c *configured) serve(h host, w http.ResponseWriter, r *http.Request) {
+	if !bool(c.config.Upstream.Rewrite) || hostName(r.Host) == h.name {
+		h.proxy.ServeHTTP(w, r)
+		return
+	}
+	own := url.URL{Scheme: "http", Host: r.Host}
+	if c.trusted.IsHTTPS(r) {
+		own.Scheme = "https"
+	}
+	var bases []hypermedia.Base
+	for _, h := range c.hosts {
+		local, api := own.String()+h.path, h.proxy.Upstream.String() == c.hosts[0].proxy.Upstream.String()
+		if !api && h.path == "" {
+			continue // clients cannot reach the host at the address of the gateway
+		}
+		if h.path == "" && strings.HasPrefix(r.URL.Path, proxy.EnterprisePrefix+"/") {
+			local += proxy.EnterprisePrefix
+		}
+		bases = append(bases, hypermedia.Base{Upstream: strings.TrimSuffix(h.proxy.Upstream.String(), "/"), Local: local})
+		if h.name != "" {
+			bases = append(bases, hypermedia.Base{Upstream: "https://" + h.name, Local: local})
+		}
+	}
+	hypermedia.Handler(h.proxy, bases).ServeHTTP(w, r)
 }
 
 // hostName returns the name in a Host field, in lower case and without the port.
