@@ -229,7 +229,7 @@ func (s *flooded) measure(phase time.Duration) floodResult {
 	}
 	group.Go(func() {
 		for ctx.Err() == nil {
-			if m := residentSet(s.T, s.process.cmd.Process.Pid); m > r.memory {
+			if m := processMemory(s.T, s.process.cmd.Process.Pid, "VmRSS"); m > r.memory {
 				r.memory = m
 			}
 			sleep(ctx, 20*time.Millisecond)
@@ -258,22 +258,6 @@ func (s *flooded) request(client *http.Client, path string) error {
 		return fmt.Errorf("%s, %s", resp.Status, resp.Header.Get("Cache-Status"))
 	}
 	return nil
-}
-
-// residentSet returns the resident set size of a process in bytes.
-func residentSet(t *testing.T, pid int) int64 {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "VmRSS:")
-	number, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-	n, err := strconv.ParseInt(number, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n << 10
 }
 
 // flooder is a process that attacks a gateway.

@@ -100,6 +100,30 @@ func TestChartRendersOptionalObjects(t *testing.T) {
 	}
 }
 
+// TestChartOpensThePortOfTheForwardProxy checks that clients reach the forward proxy if it is configured.
+func TestChartOpensThePortOfTheForwardProxy(t *testing.T) {
+	for _, listen := range []string{"", ":3128"} {
+		r := render(t, "all", "--set", "config.proxy.listen="+listen)
+		service, container, network := "", "", ""
+		for _, p := range r.services[0].Spec.Ports {
+			service += p.Name + " "
+		}
+		for _, p := range r.deployment.Spec.Template.Spec.Containers[0].Ports {
+			container += p.Name + " "
+		}
+		for _, p := range r.network.Spec.Ingress[0].Ports {
+			network += p.Port.StrVal + " "
+		}
+		want := [3]string{"http ", "http admin ", "http "}
+		if listen != "" {
+			want = [3]string{"http proxy ", "http proxy admin ", "http proxy "}
+		}
+		if got := [3]string{service, container, network}; got != want {
+			t.Errorf("proxy.listen %q: got the ports %q, want %q", listen, got, want)
+		}
+	}
+}
+
 func TestChartRefusesInvalidValues(t *testing.T) {
 	for _, c := range []struct{ name, values, set, want string }{
 		{"no upstream", "all", "config.upstream.url=", "config.upstream.url: required"},

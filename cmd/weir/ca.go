@@ -51,12 +51,32 @@ func (c *initCACommand) Run(p *process) error {
 	}
 	block, _ := pem.Decode(certificate)
 	p.printf("created an authority for %s\n", strings.Join(names, ", "))
-	p.printf("  certificate  %s, which programs must trust (docs/proxy.md)\n", certificateFile)
+	p.printf("  certificate  %s, which programs must trust\n", certificateFile)
 	p.printf("  key          %s, for the gateway only\n", keyFile)
 	p.printf("  expires      %s\n", now.Add(c.Validity).Format(time.DateOnly))
 	p.printf("  SHA-256      %X\n", sha256.Sum256(block.Bytes))
 	p.printf("lines for the configuration:\n  proxy:\n    listen: \":3128\"\n    ca: {certificate: %q, key: %q}\n", certificateFile, keyFile)
+	p.printf("trust the certificate where programs run (docs/proxy.md has the details):\n")
+	for _, store := range trustStores {
+		p.printf("  %-24s  %s\n", store.name, strings.ReplaceAll(store.do, "FILE", certificateFile))
+	}
+	p.printf("  a variable with BUNDLE replaces the system's list: cat /etc/ssl/certs/ca-certificates.crt %s >BUNDLE\n", certificateFile)
 	return nil
+}
+
+// trustStores says how programs trust a certificate. FILE is its file, BUNDLE also has the certificates of the system.
+var trustStores = []struct{ name, do string }{
+	{"Debian, Ubuntu, Alpine", "cp FILE /usr/local/share/ca-certificates/ && update-ca-certificates"},
+	{"Fedora, RHEL", "cp FILE /etc/pki/ca-trust/source/anchors/ && update-ca-trust"},
+	{"macOS", "sudo security add-trusted-cert -d -r trustRoot -k /Library/Keychains/System.keychain FILE"},
+	{"Windows", "certutil -addstore Root FILE"},
+	{"Java", "keytool -importcert -cacerts -alias weir -file FILE -storepass changeit -noprompt"},
+	{"Node, Actions toolkit", "NODE_EXTRA_CA_CERTS=FILE"},
+	{"Python requests", "REQUESTS_CA_BUNDLE=BUNDLE"},
+	{"Go, gh, Terraform", "the system's list, or SSL_CERT_FILE=BUNDLE"},
+	{"curl", "the system's list, or CURL_CA_BUNDLE=BUNDLE"},
+	{"git", "the system's list, or git config --global http.sslCAInfo BUNDLE"},
+	{"self-hosted runner", "the system's list, and NODE_EXTRA_CA_CERTS=FILE in its .env file"},
 }
 
 // names returns the names of the API and its hosts, and those of --name.

@@ -22,6 +22,11 @@ func TestCAInitCreatesAnAuthorityForTheHosts(t *testing.T) {
 	if code != exitOK || !strings.Contains(text, "api.example, files.example, mirror.example") {
 		t.Fatalf("exit %d\n%s", code, text)
 	}
+	for _, line := range []string{"cp " + filepath.Join(dir, "weir-ca.crt") + " /usr/local/share", "keytool -importcert", "NODE_EXTRA_CA_CERTS=" + dir} {
+		if !strings.Contains(text, line) {
+			t.Errorf("the instructions lack %q:\n%s", line, text)
+		}
+	}
 	a, err := authority.Load(filepath.Join(dir, "weir-ca.crt"), filepath.Join(dir, "weir-ca.key"))
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/authority"
+	"github.com/weirgate/weir/internal/config"
 )
 
 // forwardProxy is the forward proxy of a gateway with further hosts.
@@ -155,6 +156,22 @@ func TestTunnelIsOnlyForItsTarget(t *testing.T) {
 	}
 	p.want("raw")
 	p.want("storage")
+}
+
+// TestReloadWithoutProxyKeepsItsListener checks that the listener, which only a restart closes, keeps its authority.
+func TestReloadWithoutProxyKeepsItsListener(t *testing.T) {
+	p := startForwardProxy(t)
+	p.gateway.started.Proxy = p.gateway.current.Load().config.Proxy
+	next := *p.gateway.current.Load().config
+	next.Proxy = config.Default().Proxy
+	if err := p.gateway.loadAndApply(func() (*config.Config, error) { return &next, nil }); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := p.client().Get("https://storage.test/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
 }
 
 func TestProxyNeedsAKey(t *testing.T) {

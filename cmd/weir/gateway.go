@@ -400,6 +400,9 @@ func (g *gateway) keepStartSettings(c *config.Config) *config.Config {
 	if changed["admin.tls"] {
 		next.Admin.TLS = started.Admin.TLS
 	}
+	if c.Proxy.Listen == "" {
+		next.Proxy = started.Proxy // the listener stays open, so it needs its authority
+	}
 	if changed["tls"] {
 		next.TLS = started.TLS
 	}

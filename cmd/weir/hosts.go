@@ -16,10 +16,11 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
-// host is an upstream of the gateway: the API or one of the configured hosts.
+// host is an upstream of the gateway, the API or one of the configured hosts, with one way to reach it: by its name, or by
+// a path prefix at the gateway's own address.
 type host struct {
 	name  string // name by which clients call the host; empty for an API whose URL has an address
-	path  string // prefix by which clients reach the host at the gateway's own address; empty without one
+	path  string // prefix of the path; empty for a host with a name
 	proxy *proxy.Gateway
 }
 
@@ -32,7 +33,7 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 			return nil, err
 		}
 		next := base
-		next.Upstream, next.Prefix, next.Observe = upstream, entry.Path, g.observer(upstream.Hostname())
+		next.Upstream, next.Observe = upstream, g.observer(upstream.Hostname())
 		next.BodyTimeout = 0 // a large file takes longer than a call of the API
 		if entry.Kind == "files" {
 			// What the API says about resources, tokens and users does not apply to files.
@@ -42,7 +43,10 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 				next.Identify = identifyWithoutCredential(callers)
 			}
 		}
-		hosts = append(hosts, host{name: entry.Name, path: entry.Path, proxy: proxy.New(next)})
+		hosts = append(hosts, host{name: entry.Name, proxy: proxy.New(next)})
+		if next.Prefix = entry.Path; entry.Path != "" {
+			hosts = append(hosts, host{path: entry.Path, proxy: proxy.New(next)})
+		}
 	}
 	return hosts, nil
 }
@@ -75,12 +79,12 @@ func (c *configured) route(r *http.Request) (host, error) {
 		return host{}, errMisdirected
 	}
 	for _, h := range c.hosts {
-		if h.name == name {
+		if h.name == name && h.path == "" {
 			return h, nil
 		}
 	}
 	for _, h := range c.hosts {
-		if rest, ok := strings.CutPrefix(r.URL.Path, h.path); ok && h.path != "" && strings.HasPrefix(rest, "/") {
+		if rest, ok := strings.CutPrefix(r.URL.EscapedPath(), h.path); ok && h.path != "" && strings.HasPrefix(rest, "/") {
 			return h, nil
 		}
 	}
@@ -103,20 +107,21 @@ func (c *configured) serve(h host, w http.ResponseWriter, r *http.Request) {
 	if c.trusted.IsHTTPS(r) {
 		own.Scheme = "https"
 	}
+	local := own.String()
+	if strings.HasPrefix(r.URL.Path, proxy.EnterprisePrefix+"/") {
+		local += proxy.EnterprisePrefix
+	}
+	api := c.hosts[0].proxy.Upstream.String()
 	var bases []hypermedia.Base
-	for _, h := range c.hosts {
-		local, api := own.String()+h.path, h.proxy.Upstream.String() == c.hosts[0].proxy.Upstream.String()
-		if !api && h.path == "" {
-			continue // clients cannot reach the host at the address of the gateway
-		}
-		if h.path == "" && strings.HasPrefix(r.URL.Path, proxy.EnterprisePrefix+"/") {
-			local += proxy.EnterprisePrefix
-		}
-		bases = append(bases, hypermedia.Base{Upstream: strings.TrimSuffix(h.proxy.Upstream.String(), "/"), Local: local})
-		if h.name != "" {
-			bases = append(bases, hypermedia.Base{Upstream: "https://" + h.name, Local: local})
+	for _, entry := range c.config.Hosts {
+		switch {
+		case entry.Path != "":
+			bases = append(bases, hypermedia.Base{Upstream: entry.BaseURL(), Local: own.String() + entry.Path}, hypermedia.Base{Upstream: "https://" + entry.Name, Local: own.String() + entry.Path})
+		case entry.BaseURL() == api: // another name of the API
+			bases = append(bases, hypermedia.Base{Upstream: "https://" + entry.Name, Local: local})
 		}
 	}
+	bases = append(bases, hypermedia.Base{Upstream: api, Local: local})
 	hypermedia.Handler(h.proxy, bases).ServeHTTP(w, r)
 }
 

@@ -98,6 +98,10 @@ func TestHostIsChosenByNameOrPath(t *testing.T) {
 	if got, want := resp.Header.Get("Location"), "http://weir.internal/api/uploads/next"; got != want {
 		t.Errorf("Location: got %s, want %s", got, want)
 	}
+	w.send("GET", "storage.test", "/storage/a", key)
+	w.want("storage", "/storage/a")
+	w.send("GET", "weir.internal", "/storage/storage/a", key)
+	w.want("storage", "/storage/a")
 	w.send("GET", "raw.test", "/a/b/main/README", key)
 	w.want("raw", "/a/b/main/README Bearer tok-held")
 	for _, own := range []string{"/_weir/x", "/api/uploads/_weir/x", "/storage/_weir/x"} {

@@ -195,6 +195,7 @@ func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endp
 		log.Info("drain started", "delay", p.delay, "timeout", p.timeout)
 		<-time.After(p.delay)
 	}
+	end := time.Now().Add(p.timeout + finalTimeout)
 	timer := time.AfterFunc(p.timeout, func() { cancelRequests(inbound.ErrDrained) })
 	defer timer.Stop()
 	shutDown(ctx, log, p.timeout+finalTimeout, first)
@@ -203,11 +204,11 @@ func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endp
 	handled := make(chan struct{})
 	go func() {
 		defer close(handled)
-		handling.Wait() // also for the handlers of closed connections
+		handling.Wait() // also for the handlers of closed connections, and for tunnels, which no server counts
 	}()
 	select {
 	case <-handled:
-	case <-time.After(finalTimeout):
+	case <-time.After(max(finalTimeout, time.Until(end))):
 	}
 	if failed {
 		return cause

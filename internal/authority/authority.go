@@ -5,7 +5,7 @@
 //   - An authority can sign only for the DNS names for which it was created, and for no address (name constraints of
 //     RFC 5280 section 4.2.1.10). So its key is of no use for other hosts.
 //   - Certificates of hosts live for a day, exist only in memory, and never outlive the authority.
-//   - The file of the key is readable by its owner only.
+//   - The file of the key is not readable by all users.
 package authority
 
 import (
@@ -85,8 +85,8 @@ type Authority struct {
 
 // Load reads an authority from two PEM files.
 func Load(certificateFile, keyFile string) (*Authority, error) {
-	if info, err := os.Stat(keyFile); err == nil && info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
-		return nil, fmt.Errorf("other users can read %s; run chmod 600 %s", keyFile, keyFile)
+	if info, err := os.Stat(keyFile); err == nil && info.Mode().Perm()&0o007 != 0 && runtime.GOOS != "windows" {
+		return nil, fmt.Errorf("all users can read %s; run chmod o-rwx %s", keyFile, keyFile)
 	}
 	pair, err := tls.LoadX509KeyPair(certificateFile, keyFile)
 	if err != nil {

@@ -138,7 +138,7 @@ func TestLoadRefusesUnsuitableFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ certificate, key, want string }{
-		{certificate, readable, "run chmod 600"},
+		{certificate, readable, "run chmod o-rwx"},
 		{certificate, otherKey, "private key does not match"},
 		{expired, expiredKey, "expired on"},
 		{filepath.Join(leaf, "tls.crt"), filepath.Join(leaf, "tls.key"), "is not an authority of weir ca init"},

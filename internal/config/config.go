@@ -377,10 +377,17 @@ type certificate struct {
 
 // ForwardProxy configures the listener for CONNECT requests.
 type ForwardProxy struct {
-	Listen string      `yaml:"listen" desc:"address for HTTPS_PROXY"`
-	CA     certificate `yaml:"ca" desc:"the authority that weir ca init created; it signs the certificates for the API and its hosts"`
-	Others string      `yaml:"others" desc:"connections to other hosts: refuse, or tunnel to port 443 of public addresses" enum:"refuse,tunnel"`
-	Allow  []string    `yaml:"allow" desc:"addresses and networks of clients that need no key for the proxy"`
+	Listen string    `yaml:"listen" desc:"address for HTTPS_PROXY"`
+	CA     authority `yaml:"ca" desc:"the authority that weir ca init created; it signs the certificates for the API and its hosts"`
+	Others string    `yaml:"others" desc:"connections to other hosts: refuse, or tunnel to port 443 of public addresses" enum:"refuse,tunnel"`
+	Allow  []string  `yaml:"allow" desc:"addresses and networks of clients that need no key for the proxy"`
+}
+
+// authority names the files of an authority. The file has paths relative to its directory. In a Config the paths are
+// absolute or relative to the working directory.
+type authority struct {
+	Certificate string `yaml:"certificate" desc:"PEM file of the certificate, which programs must trust"`
+	Key         string `yaml:"key" desc:"PEM file of the private key, which must not be readable by all users"`
 }
 
 // Networks returns the networks of a valid configuration whose clients need no key.

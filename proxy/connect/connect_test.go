@@ -166,6 +166,40 @@ func TestDialerRefusesPrivateAddresses(t *testing.T) {
 	}
 }
 
+// FuzzConnectTarget checks with any target that the proxy connects only to port 443 of hosts that it does not serve, and
+// only if tunnels are permitted.
+func FuzzConnectTarget(f *testing.F) {
+	for _, target := range []string{
+		"api.test:443", "API.TEST.:443", "other.test:443", "other.test:22", "other.test", "[::1]:443", "[fe80::1%25eth0]:443", "a:b:443", "user@api.test:443", "api.test:0443",
+		"api.test:443:443", "", ":443", "\x00:443", "api.test%00:443", "%61pi.test:443",
+	} {
+		f.Add(target, true)
+		f.Add(target, false)
+	}
+	f.Fuzz(func(t *testing.T, target string, others bool) {
+		p := New(func() Config {
+			return Config{
+				Serves:       func(name string) bool { return name == "api.test" },
+				Authenticate: func(*http.Request) (string, func(http.Header), error) { return "", nil, nil },
+				TunnelOthers: others, Log: slog.New(slog.DiscardHandler),
+			}
+		})
+		p.dial = func(_ context.Context, _, address string) (net.Conn, error) {
+			host, port, err := net.SplitHostPort(address)
+			name := strings.TrimSuffix(strings.ToLower(host), ".")
+			if !others || err == nil && (port != "443" || name == "api.test") {
+				t.Errorf("the proxy connects to %q for %q", address, target)
+			}
+			return nil, errors.New("no network")
+		}
+		w := httptest.NewRecorder()
+		p.ServeHTTP(w, &http.Request{Method: http.MethodConnect, Host: target, Header: http.Header{}})
+		if w.Code == http.StatusOK && !strings.HasPrefix(strings.ToLower(target), "api.test") {
+			t.Errorf("%q: got status %d", target, w.Code)
+		}
+	})
+}
+
 // TestConnectionToServedHostIsPassedOn checks that the connection carries the target and the credential of its CONNECT.
 func TestConnectionToServedHostIsPassedOn(t *testing.T) {
 	p := startProxy(t, Config{Authenticate: func(*http.Request) (string, func(http.Header), error) {

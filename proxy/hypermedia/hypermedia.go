@@ -17,7 +17,7 @@ import (
 	"github.com/weirgate/weir/cache"
 )
 
-// Base is a URL of the upstream and the URL of the gateway that replaces it, both without a slash at the end.
+// Base is a URL of the upstream and the URL of the gateway that replaces it. A slash at the end is ignored.
 type Base struct{ Upstream, Local string }
 
 // Handler returns a handler that rewrites the responses of next. The client gets the identity form of the content and no
@@ -176,8 +176,8 @@ func isURL(member []byte) bool {
 // path of the base, so that similar hosts and paths stay unchanged.
 func (r *rewriter) rewrite(text []byte) []byte {
 	for _, base := range r.bases {
-		if rest, ok := bytes.CutPrefix(text[1:], []byte(base.Upstream)); ok && bytes.IndexByte([]byte(`/?#{"`), rest[0]) >= 0 {
-			return append([]byte(`"`+base.Local), rest...)
+		if rest, ok := bytes.CutPrefix(text[1:], []byte(strings.TrimSuffix(base.Upstream, "/"))); ok && bytes.IndexByte([]byte(`/?#{"`), rest[0]) >= 0 {
+			return append([]byte(`"`+strings.TrimSuffix(base.Local, "/")), rest...)
 		}
 	}
 	return text
