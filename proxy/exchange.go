@@ -120,6 +120,7 @@ func (g *Gateway) classify(ex *exchange) error {
 		ex.prefix = g.Prefix
 	}
 	switch rest, ok := strings.CutPrefix(path, EnterprisePrefix); {
+	case g.Host != "": // the paths of files stay unchanged
 	case ok && strings.HasPrefix(rest, "/"):
 		ex.prefix, path = ex.prefix+EnterprisePrefix, rest
 	case path == "/api/graphql":

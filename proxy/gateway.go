@@ -367,7 +367,7 @@ func (g *Gateway) screen(r *http.Request) error {
 	case headerSize(r.Header) > maxHeader:
 		return &failure{status: http.StatusRequestHeaderFieldsTooLarge, message: "Request Header Fields Too Large: at most 32 KiB"}
 	case r.URL.IsAbs() && !isLocal(r):
-		return &failure{status: http.StatusBadRequest, message: "Bad Request: Weir is not a forward proxy; send the path alone"}
+		return &failure{status: http.StatusBadRequest, message: "Bad Request: this listener is not a forward proxy; send the path alone, or use the address of proxy.listen"}
 	case isOwnPath(r.URL.Path), isOwnPath(strings.TrimPrefix(r.URL.Path, g.Prefix)):
 		return &failure{status: http.StatusNotFound, message: "Not Found: Weir has nothing at this path"}
 	case g.Host == "" && isGit(r):

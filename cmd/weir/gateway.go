@@ -60,6 +60,7 @@ type gateway struct {
 	background   *proxy.Background // work that continues after its client disconnects
 	lastRequests proxy.LastRequests
 	tokens       proxy.ClientTokens
+	fileTokens   proxy.ClientTokens // of hosts with files
 	resources    proxy.Resources
 	identities   proxy.Identities
 	webhooks     *webhook.Receiver
@@ -298,6 +299,7 @@ func (g *gateway) apply(c *config.Config) error {
 	trusted := inbound.TrustedProxies(c.Callers.Networks())
 	g.connections.LimitPerAddress(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst, trusted)
 	g.tokens.LimitAddresses(c.Limits.Inbound.Rate > 0)
+	g.fileTokens.LimitAddresses(c.Limits.Inbound.Rate > 0)
 	ledger, limiter := limits.Ledger(g.store), g.limiter
 	if !c.Upstream.Limits {
 		g.log.Info("limits are off", "key", "upstream.limits", "upstream", c.Upstream.URL)

@@ -36,9 +36,9 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 		next.Upstream, next.Observe = upstream, g.observer(upstream.Hostname())
 		next.BodyTimeout = 0 // a large file takes longer than a call of the API
 		if entry.Kind == "files" {
-			// What the API says about resources, tokens and users does not apply to files.
+			// What the API says about resources, tokens and users does not apply to files, and the other way round.
 			next.Catalogue, next.Host, next.Ledger, next.Limiter = policy.Files, entry.Name, limits.Unlimited{}, g.unlimited
-			next.Resources, next.Tokens, next.Identities, next.AccountOf = nil, nil, nil, nil
+			next.Resources, next.Tokens, next.Identities, next.AccountOf = nil, &g.fileTokens, nil, nil
 			if !entry.Credential {
 				next.Identify = identifyWithoutCredential(callers)
 			}
