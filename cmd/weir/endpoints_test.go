@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -105,7 +104,10 @@ func TestHTTP2ClientMayUse100Streams(t *testing.T) {
 	var waiting atomic.Int32
 	all := make(chan struct{})
 	server := httptest.NewUnstartedServer(nil)
-	server.Config, server.EnableHTTP2 = newServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	server.Config, server.EnableHTTP2 = newServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/first" {
+			return
+		}
 		if waiting.Add(1) == streams {
 			close(all)
 		}
@@ -113,22 +115,18 @@ func TestHTTP2ClientMayUse100Streams(t *testing.T) {
 	}), slog.New(slog.DiscardHandler)), true
 	server.StartTLS()
 	defer server.Close()
-	transport := server.Client().Transport.(*http.Transport)
-	transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		d := tls.Dialer{Config: transport.TLSClientConfig}
-		d.Config.NextProtos = []string{"h2"}
-		return d.DialContext(ctx, network, address)
+	get := func(path string) {
+		resp, err := server.Client().Get(server.URL + path)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_ = resp.Body.Close()
 	}
+	get("/first") // opens the connection
 	var group sync.WaitGroup
 	for range streams {
-		group.Go(func() {
-			resp, err := server.Client().Get(server.URL)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			_ = resp.Body.Close()
-		})
+		group.Go(func() { get("/") })
 	}
 	group.Wait()
 	if n := waiting.Load(); n != streams {
