@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,6 +19,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // hostedAPI plays the hosts of the API: the API itself, the host for uploads, and a storage with signed URLs.
@@ -308,11 +312,9 @@ func TestUnchangedProgramsThroughProxy(t *testing.T) {
 // accessLine matches the line of a request in the log.
 var accessLine = regexp.MustCompile(`msg=request request=\S+ method=(\S+) route=(\S+) operation=(\S+) .*?status=(\d+)`)
 
-// compareTranscript compares the requests that weir has logged with the transcript of a scenario: one line for each
-// combination of method, route, operation and status. Requests that the program cancelled are left out.
-// WEIR_TRANSCRIPTS=write replaces the transcript.
-func (h *hostedAPI) compareTranscript(name string, weir *process) {
-	h.Helper()
+// transcript returns the requests that weir has logged: one line for each combination of method, route, operation and
+// status. Requests that the program cancelled are left out.
+func transcript(weir *process) string {
 	var lines []string
 	for _, m := range accessLine.FindAllStringSubmatch(weir.output.String(), -1) {
 		if m[4] != "499" {
@@ -320,13 +322,27 @@ func (h *hostedAPI) compareTranscript(name string, weir *process) {
 		}
 	}
 	slices.Sort(lines)
-	got, file := strings.Join(slices.Compact(lines), "\n")+"\n", filepath.Join("testdata", "unchanged-"+name+".txt")
+	return strings.Join(slices.Compact(lines), "\n") + "\n"
+}
+
+// compareTranscript compares the requests that weir has logged with the stored transcript of a scenario.
+// WEIR_TRANSCRIPTS=write replaces the transcript.
+func (h *hostedAPI) compareTranscript(name string, weir *process) {
+	h.Helper()
+	file := filepath.Join("testdata", "unchanged-"+name+".txt")
 	if os.Getenv("WEIR_TRANSCRIPTS") == "write" {
-		write(h.T, file, got)
+		sleep(h.Context(), time.Second) // weir logs a request after its response
+		write(h.T, file, transcript(weir))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil || got != string(want) {
-		h.Errorf("the requests differ from %s: %v\ngot\n%s", file, err, got)
+	if err != nil {
+		h.Fatal(err)
+	}
+	for line := range strings.Lines(string(want)) {
+		testservers.Eventually(h, "weir logs "+line, func(context.Context) bool { return strings.Contains(transcript(weir), line) })
+	}
+	if got := transcript(weir); got != string(want) {
+		h.Errorf("the requests differ from %s\ngot\n%s", file, got)
 	}
 }
 

@@ -87,7 +87,7 @@ func (g *Gateway) Misdirected(w http.ResponseWriter, r *http.Request) {
 	defer g.finish(ex)
 	err := g.throttle(ex)
 	if err == nil {
-		err = &failure{status: http.StatusMisdirectedRequest, message: "Misdirected Request: this gateway does not serve this host name; add it to hosts"}
+		err = &failure{status: http.StatusMisdirectedRequest, message: "Misdirected Request: this gateway does not serve this host name; its configuration lists the names"}
 	}
 	g.refuse(ex, err)
 }

@@ -174,6 +174,32 @@ func TestReloadWithoutProxyKeepsItsListener(t *testing.T) {
 	_ = resp.Body.Close()
 }
 
+// TestOpenTunnelEndsWithItsHost checks that the requests of an open tunnel do not go to the API when a reload has removed
+// their host.
+func TestOpenTunnelEndsWithItsHost(t *testing.T) {
+	p := startForwardProxy(t)
+	client := p.client()
+	for i, want := range []int{http.StatusOK, http.StatusMisdirectedRequest} {
+		if i == 1 {
+			next := *p.gateway.current.Load().config
+			next.Hosts = next.Hosts[:len(next.Hosts)-1]
+			if err := p.gateway.loadAndApply(func() (*config.Config, error) { return &next, nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		resp, err := client.Get("https://storage.test/a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("request %d: got %s, want %d", i, resp.Status, want)
+		}
+	}
+	p.want("storage", "/a")
+	p.want("api")
+}
+
 func TestProxyNeedsAKey(t *testing.T) {
 	p := startForwardProxy(t)
 	for _, password := range []string{"", "wrong", "tok-held", "weir_keyx"} {

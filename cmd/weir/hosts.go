@@ -36,7 +36,7 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 		next.Upstream, next.Observe = upstream, g.observer(upstream.Hostname())
 		next.BodyTimeout = 0 // a large file takes longer than a call of the API
 		if entry.Kind == "files" {
-			// What the API says about resources, tokens and users does not apply to files, and the other way round.
+			// Resources, tokens and users that the host reports do not apply to the API.
 			next.Catalogue, next.Host, next.Ledger, next.Limiter = policy.Files, entry.Name, limits.Unlimited{}, g.unlimited
 			next.Resources, next.Tokens, next.Identities, next.AccountOf = nil, &g.fileTokens, nil, nil
 			if !entry.Credential {
@@ -75,13 +75,17 @@ var errMisdirected = errors.New("the request names a host that is not in hosts")
 // field, or by the prefix of its path. All other requests are for the API.
 func (c *configured) route(r *http.Request) (host, error) {
 	name := hostName(r.Host)
-	if tunnel, ok := inbound.TunnelOf(r.Context()); ok && tunnel.Host != name {
+	tunnel, tunnelled := inbound.TunnelOf(r.Context())
+	if tunnelled && tunnel.Host != name {
 		return host{}, errMisdirected
 	}
 	for _, h := range c.hosts {
 		if h.name == name && h.path == "" {
 			return h, nil
 		}
+	}
+	if tunnelled { // a reload has removed the host
+		return host{}, errMisdirected
 	}
 	for _, h := range c.hosts {
 		if rest, ok := strings.CutPrefix(r.URL.EscapedPath(), h.path); ok && h.path != "" && strings.HasPrefix(rest, "/") {
@@ -97,9 +101,9 @@ func (c *configured) route(r *http.Request) (host, error) {
 }
 
 // serve passes a request to the host. If configured, a client that calls the gateway by its own name gets the URLs of the
-// gateway in bodies.
+// gateway in bodies of the API. Files stay unchanged.
 func (c *configured) serve(h host, w http.ResponseWriter, r *http.Request) {
-	if !bool(c.config.Upstream.Rewrite) || hostName(r.Host) == h.name {
+	if !bool(c.config.Upstream.Rewrite) || h.proxy.Host != "" || hostName(r.Host) == h.name {
 		h.proxy.ServeHTTP(w, r)
 		return
 	}

@@ -26,6 +26,7 @@ func TestURLsInBodiesLeadToTheGateway(t *testing.T) {
 	cfg.Upstream.URL, cfg.Upstream.Rewrite, cfg.Limits.ColdStart = up.URL, true, "trust"
 	cfg.Hosts = []config.Host{
 		{Name: "api.test", URL: up.URL, Kind: "api"}, {Name: "uploads.test", URL: up.URL, Kind: "api", Path: "/api/uploads"},
+		{Name: "files.test", URL: up.URL, Kind: "files", Path: "/files"},
 	}
 	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -37,6 +38,7 @@ func TestURLsInBodiesLeadToTheGateway(t *testing.T) {
 		{"weir.internal", "/gitignore/templates", rewritten, `W/"1"`},
 		{"weir.internal", "/gitignore/templates", rewritten, `W/"1"`},
 		{"api.test", "/gitignore/templates", body, `"1"`},
+		{"weir.internal", "/files/package.json", body, `"1"`},
 		{"[::1]:8080", "/api/v3/gitignore/templates", `{"url":"http://[::1]:8080/api/v3/repos/a/b","upload_url":"http://[::1]:8080/api/uploads/repos/a/b{?name}","body":"https://api.test/x"}`, `W/"1"`},
 	} {
 		r := httptest.NewRequest("GET", c.target, nil)
@@ -47,8 +49,8 @@ func TestURLsInBodiesLeadToTheGateway(t *testing.T) {
 			t.Errorf("%s%s: got %s with %s\nwant %s with %s", c.host, c.target, w.Body, w.Header().Get("Etag"), c.want, c.etag)
 		}
 	}
-	if requests != 1 {
-		t.Errorf("%d requests upstream, want 1", requests)
+	if requests != 2 {
+		t.Errorf("%d requests upstream, want one for the API and one for the file", requests)
 	}
 	r := httptest.NewRequest("GET", "/gitignore/templates", nil)
 	r.Host = "weir.internal"

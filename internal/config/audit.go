@@ -87,6 +87,14 @@ func Assess(f AuditedFile) []Finding {
 		"chmod 600 FILE, and read secrets from the environment or from separate files")
 	add(remoteUpstream && upstream.Scheme == "http", High, "upstream.url",
 		"tokens are sent to the API unencrypted", "use https://")
+	for i, h := range c.Hosts {
+		base := parsed(h.BaseURL())
+		add((h.Kind == "api" || h.Credential) && base.Scheme == "http" && !isLoopbackHost(base.Hostname()), High, fmt.Sprintf("hosts[%d].url", i),
+			"tokens are sent to the host unencrypted", "use https://")
+	}
+	add(c.Proxy.Listen != "" && !isLoopback(c.Proxy.Listen), Medium, "proxy.listen",
+		"clients on other machines send their keys to the proxy unencrypted",
+		"listen on 127.0.0.1, or use the proxy only in a network that you trust")
 	add(public && !c.TLS.Enabled(), High, "listen",
 		"clients on other machines send their tokens and keys unencrypted",
 		"set tls, or listen on 127.0.0.1 behind a proxy that terminates TLS")

@@ -15,7 +15,7 @@ import (
 )
 
 // risks is the number of different risks that Assess can report.
-const risks = 25
+const risks = 28
 
 // safe is a configuration without a finding.
 const safe = `listen: "127.0.0.1:8080"
@@ -70,6 +70,7 @@ clients: [{name: x, credentials: [a], jwt: {issuer: i, claims: %s}}]
 	app := func(key string) string {
 		return "credentials: [{name: a, kind: installation, app: {id: x, installation: 1, key: " + key + "}}]\n"
 	}
+	files := certificates(t)
 	reasons := map[string]bool{}
 	for _, c := range []struct {
 		name string
@@ -86,6 +87,12 @@ clients: [{name: x, credentials: [a], jwt: {issuer: i, claims: %s}}]
 		{"readable by the owner only, with a secret", 0o400, `"${LONG}"`, "hunter2hunter2hunter2", []string{"medium 2:42 admin.token"}},
 		{"public listener without TLS", 0o600, "127.0.0.1:8080", ":8080", []string{"high 1:9 listen", "medium 1:1 callers.pass_through"}},
 		{"every address is a trusted proxy", 0o600, "", "callers: {trusted_proxies: [10.0.0.0/8, \"::/0\"]}\n", []string{"medium 4:28 callers.trusted_proxies"}},
+		{"host with a credential over plain HTTP", 0o600, "", "hosts: [{name: a.example, url: \"http://a.example\", credential: true}]\n", []string{"high 4:32 hosts[0].url"}},
+		{"host of the API over plain HTTP", 0o600, "", "hosts: [{name: a.example, url: \"http://a.example\", kind: api}]\n", []string{"high 4:32 hosts[0].url"}},
+		{"host without a credential over plain HTTP", 0o600, "", "hosts: [{name: a.example, url: \"http://a.example\"}]\n", nil},
+		{"public forward proxy", 0o600, "", fmt.Sprintf("proxy: {listen: \":3128\", ca: {certificate: %q, key: %q}}\n", files+"/own.pem", files+"/own.key"), []string{"medium 4:17 proxy.listen"}},
+		{"forward proxy on loopback", 0o600, "", fmt.Sprintf("proxy: {listen: \"127.0.0.1:3128\", ca: {certificate: %q, key: %q}}\n", files+"/own.pem", files+"/own.key"), nil},
+		{"credential for anonymous clients", 0o600, "", "credentials: [{name: a, kind: user, token: \"${LONG}\"}]\ncallers: {anonymous: {credential: a, operations: [\"watching/*\"]}}\n", []string{"medium 5:35 callers.anonymous.credential"}},
 		{"public listener by default", 0o600, `listen: "127.0.0.1:8080"`, "", []string{"high 2:1 listen", "medium 2:1 callers.pass_through"}},
 		{"no inbound limit", 0o600, `"127.0.0.1:8080"`, "\":8080\"\nlimits: {inbound: {rate: 0}}", []string{"high 1:9 listen", "medium 1:1 callers.pass_through", "low 2:26 limits.inbound.rate"}},
 		{"no inbound limit on loopback", 0o600, "", "limits: {inbound: {rate: 0}}", nil},

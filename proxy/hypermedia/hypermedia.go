@@ -60,11 +60,12 @@ func (r *response) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
-// rewritable reports whether a response has JSON whose form may change.
+// rewritable reports whether a response has JSON whose form may change. The media type VENDOR.raw+json is a file, which
+// must stay unchanged.
 func rewritable(h http.Header) bool {
 	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
 	fixed := func(name string) bool { return len(h[name]) > 0 }
-	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json")) &&
+	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json")) && !strings.HasSuffix(media, ".raw+json") &&
 		!slices.ContainsFunc([]string{"Content-Encoding", "Content-Md5", "Digest", "Content-Digest", "Repr-Digest"}, fixed) &&
 		!cache.ParseDirectives(h["Cache-Control"]).Has("no-transform")
 }

@@ -129,6 +129,7 @@ func TestOnlyJSONIsRewritten(t *testing.T) {
 	}{
 		{http.Header{"Content-Type": {"application/json; charset=utf-8"}}, true},
 		{http.Header{"Content-Type": {"application/vnd.example+json"}}, true},
+		{http.Header{"Content-Type": {"application/vnd.github.raw+json; charset=utf-8"}}, false},
 		{http.Header{"Content-Type": {"text/plain"}}, false},
 		{http.Header{}, false},
 		{http.Header{"Content-Type": {"application/json"}, "Content-Encoding": {"gzip"}}, false},
