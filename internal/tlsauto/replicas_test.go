@@ -141,12 +141,14 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 		t.Errorf("certificates %s and %s; %d orders, then %d", one, other, orders, ca.Orders())
 	}
 	ca.RenewNow()
-	renewed := serial(0, one)
-	if other := serial(1, one); other != renewed {
-		t.Errorf("certificates %s and %s after the renewal", renewed, other)
-	}
-	if ca.Orders() != 2 || ca.Issued() != 2 || ca.Accounts() != 1 {
-		t.Errorf("%d orders, %d certificates, %d accounts; want 2, 2, 1", ca.Orders(), ca.Issued(), ca.Accounts())
+	testservers.Eventually(t, "both replicas serve the same renewed certificate", func(ctx context.Context) bool {
+		renewed := serial(0, one)
+		return serial(1, one) == renewed && ca.Issued() == ca.Orders()
+	})
+	// If a replica reads the renewal window of the old certificate during the renewal, certmagic attributes the window to
+	// the new certificate, and renews once more. Both replicas poll every second here, and every few hours in production.
+	if ca.Orders() > 3 || ca.Accounts() != 1 {
+		t.Errorf("%d orders, %d accounts; want 2 or 3 orders, 1 account", ca.Orders(), ca.Accounts())
 	}
 	client := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
 	defer func() { _ = client.Close() }()
