@@ -3,6 +3,8 @@ package testservers
 import (
 	"bytes"
 	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -18,6 +20,7 @@ import (
 	"time"
 
 	"github.com/letsencrypt/pebble/v2/ca"
+	"github.com/letsencrypt/pebble/v2/core"
 	"github.com/letsencrypt/pebble/v2/db"
 	"github.com/letsencrypt/pebble/v2/va"
 	"github.com/letsencrypt/pebble/v2/wfe"
@@ -34,6 +37,7 @@ type ACME struct {
 	Roots *x509.CertPool // roots of the issued certificates
 
 	pebble  http.Handler
+	store   *db.MemoryStore
 	started time.Time
 
 	mu               sync.Mutex
@@ -54,7 +58,7 @@ func NewACME(t testing.TB, httpPort, tlsPort int) *ACME {
 	issuer := ca.New(quiet, store, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {Description: "valid for 90 days"}})
 	validator := va.New(quiet, httpPort, tlsPort, false, resolver(t), store)
 	frontend := wfe.New(quiet, store, validator, issuer, []string{"ca.example"}, false, false, 1, 1)
-	s.pebble = frontend.Handler()
+	s.pebble, s.store = frontend.Handler(), store
 	s.Roots.AppendCertsFromPEM(issuer.GetRootCert(0).PEM())
 	server := httptest.NewTLSServer(s)
 	t.Cleanup(server.Close)
@@ -88,10 +92,31 @@ func (s *ACME) renewalInfo(w http.ResponseWriter, id string) {
 		s.due[id] = false // RenewNow will set this entry
 	}
 	s.mu.Unlock()
+	s.permitRenewal(id)
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Retry-After", "1")
 	const window = `{"suggestedWindow": {"start": %q, "end": %q}}`
 	_, _ = fmt.Fprintf(w, window, start.Format(time.RFC3339), start.Add(time.Hour).Format(time.RFC3339))
+}
+
+// permitRenewal lets Pebble find the order of a certificate by its identifier (RFC 9773 section 4.1). Pebble stores the
+// order by the serial number without the zero byte with which the DER form of one number in 256 begins, and refuses the
+// renewal of such a certificate.
+func (s *ACME) permitRenewal(id string) {
+	_, encoded, _ := strings.Cut(id, ".")
+	serial, err := base64.RawURLEncoding.DecodeString(encoded)
+	if err != nil || len(serial) == 0 || serial[0] != 0 {
+		return
+	}
+	if _, err := s.store.GetOrderByIssuedSerial(hex.EncodeToString(serial)); err == nil {
+		return
+	}
+	if order, err := s.store.GetOrderByIssuedSerial(hex.EncodeToString(serial[1:])); err == nil {
+		_ = s.store.AddOrderByIssuedSerial(&core.Order{ // fails without a certificate only
+			Order: order.Order, ID: order.ID, AccountID: order.AccountID,
+			CertificateObject: &core.Certificate{ID: hex.EncodeToString(serial)},
+		})
+	}
 }
 
 // Orders returns the number of created orders.
