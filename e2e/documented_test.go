@@ -129,7 +129,7 @@ func (r *reader) prepare(t *testing.T, admin, service string) {
 	}
 	write(t, filepath.Join(r.dir, ".curlrc"), "silent\nshow-error\n")
 	r.env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+r.dir, "CHECKOUT="+checkout, "GORACE=atexit_sleep_ms=0",
-		"TOKEN=tok-owner", "KEY=a key of 20 characters", "CI_TOKEN=tok-owner",
+		"TOKEN=tok-owner", "KEY=a key of 20 characters", "CI_TOKEN=tok-owner", "UPSTREAM_TOKEN=tok-owner",
 		"UPSTREAM_URL=http://"+service, "BOT_TOKEN=tok-owner-2", "APP_ID=4200", "APP_KEY_FILE=app.pem",
 		"CACHE_KEY="+rand.Text()+rand.Text(), "HOOK_SECRET="+rand.Text())
 	for _, name := range []string{"BUILDS_KEY", "CI_KEY", "DEPLOYS_KEY", "REPORTS_KEY", "PEOPLE_KEY"} {

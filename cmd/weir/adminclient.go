@@ -45,7 +45,7 @@ type adminClient struct {
 
 // client returns a client for the listener that the flags select.
 func (c *adminFlags) client(p *process) (*adminClient, error) {
-	base, err := adminURL(c.Admin)
+	base, err := listenerURL(c.Admin)
 	if err != nil {
 		return nil, &exit{exitUsage, "--admin: " + err.Error()}
 	}
@@ -87,9 +87,8 @@ func (c *adminFlags) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// adminURL returns the URL of an admin listener. The address is host:port, as in admin.listen,
-// or a URL.
-func adminURL(address string) (string, error) {
+// listenerURL returns the URL of a listener. The address is host:port, as in listen and admin.listen, or a URL.
+func listenerURL(address string) (string, error) {
 	if host, port, err := net.SplitHostPort(address); err == nil && !strings.Contains(address, "/") && port != "" {
 		address = "http://" + net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port)
 	}

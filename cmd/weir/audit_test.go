@@ -20,7 +20,7 @@ func TestAuditOfSampleConfigurations(t *testing.T) {
 		t.Fatal(ready, err)
 	}
 	variables := map[string]string{
-		"UPSTREAM_URL": "https://api.example.com", "CI_TOKEN": "canary", "BUILDS_KEY_SHA256": strings.Repeat("0f", 32),
+		"UPSTREAM_URL": "https://api.example.com", "CI_TOKEN": "canary", "UPSTREAM_TOKEN": "canary", "BUILDS_KEY_SHA256": strings.Repeat("0f", 32),
 		"REDIS_URL": "rediss://user:canary@redis.internal:6379/0", "HOOK_SECRET": strings.Repeat("canary", 6), "ADMIN_TOKEN_FILE": filepath.Join(t.TempDir(), "admin"),
 		"APP_ID": "4200", "APP_KEY_FILE": filepath.Join(t.TempDir(), "app.pem"), "BOT_TOKEN": "canary", "CACHE_KEY": strings.Repeat("canary", 6),
 	}

@@ -333,7 +333,7 @@ func TestAdminAddresses(t *testing.T) {
 		"http://a:hunter2@weir:x":   "",
 		"admin@weir:9090":           "",
 	} {
-		got, err := adminURL(address)
+		got, err := listenerURL(address)
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%s: got %q, %v", address, got, err)
 		}

@@ -25,6 +25,9 @@ type initCACommand struct {
 	Validity time.Duration `default:"8760h" help:"Life of the authority."`
 }
 
+// anotherFolder is the remedy if an authority exists.
+const anotherFolder = "choose another folder with --out, and trust both authorities until all programs trust the new one"
+
 // maxValidity is the longest life of an authority.
 const maxValidity = 5 * 365 * 24 * time.Hour
 
@@ -43,10 +46,10 @@ func (c *initCACommand) Run(p *process) error {
 		return err
 	}
 	certificateFile, keyFile := filepath.Join(c.Out, "weir-ca.crt"), filepath.Join(c.Out, "weir-ca.key")
-	if err := writeNewFile(keyFile, key, 0o600); err != nil {
+	if err := writeNewFile(keyFile, key, 0o600, anotherFolder); err != nil {
 		return err
 	}
-	if err := writeNewFile(certificateFile, certificate, 0o644); err != nil {
+	if err := writeNewFile(certificateFile, certificate, 0o644, anotherFolder); err != nil {
 		return err
 	}
 	block, _ := pem.Decode(certificate)
@@ -101,11 +104,11 @@ func (c *initCACommand) names(p *process) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// writeNewFile writes a file that does not exist yet.
-func writeNewFile(path string, text []byte, mode os.FileMode) error {
+// writeNewFile writes a file that does not exist yet. The error for a file that exists ends with remedy.
+func writeNewFile(path string, text []byte, mode os.FileMode, remedy string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if os.IsExist(err) {
-		return fmt.Errorf("%s exists; choose another folder with --out, and trust both authorities until all programs trust the new one", path)
+		return fmt.Errorf("write %s: the file exists; %s", path, remedy)
 	}
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/weirgate/weir/internal/config"
@@ -10,12 +11,22 @@ import (
 
 type checkCommand struct {
 	File string `arg:"" help:"Configuration file."`
+	JSON bool   `name:"json" help:"Print one JSON array with all mistakes."`
 }
 
 // Run prints each mistake as FILE:LINE:COLUMN: KEY: MESSAGE.
 func (c *checkCommand) Run(p *process) error {
-	if _, err := readConfig(p, c.File, ""); err != nil {
+	_, problems, err := readConfig(p, c.File)
+	switch {
+	case err != nil:
 		return err
+	case c.JSON:
+		if err := printJSON(p, problems); err != nil {
+			return err
+		}
+		return invalid(io.Discard, c.File, problems, "")
+	case len(problems) > 0:
+		return invalid(p.stdout, c.File, problems, "")
 	}
 	p.printf("%s: valid\n", c.File)
 	return nil
@@ -23,51 +34,73 @@ func (c *checkCommand) Run(p *process) error {
 
 type auditCommand struct {
 	File string `arg:"" help:"Configuration file."`
+	JSON bool   `name:"json" help:"Print one JSON array with all risks."`
 }
 
 // Run prints each risk with its place, its reason and a remedy. It fails if a risk is high or
 // the configuration is invalid.
 func (c *auditCommand) Run(p *process) error {
-	file, err := readConfig(p, c.File, ": correct the configuration before the audit")
+	file, problems, err := readConfig(p, c.File)
 	if err != nil {
 		return err
 	}
+	if len(problems) > 0 {
+		return invalid(p.messages(c.JSON), c.File, problems, ": correct the configuration before the audit")
+	}
+	risks := config.Assess(file)
 	counts := map[config.Grade]int{}
-	for _, found := range config.Assess(file) {
+	for _, found := range risks {
 		counts[found.Grade]++
+		if c.JSON {
+			continue
+		}
 		key := found.Key
 		if key != "" {
 			key += ": "
 		}
 		p.printf("%-6s  %s:%d:%d: %s%s\n        to do: %s\n", found.Grade, c.File, found.Line, found.Column, key, found.Why, found.Do)
 	}
-	p.printf("%s: %d high, %d medium, %d low\n", c.File, counts[config.High], counts[config.Medium], counts[config.Low])
+	if c.JSON {
+		if err := printJSON(p, risks); err != nil {
+			return err
+		}
+	} else {
+		p.printf("%s: %d high, %d medium, %d low\n", c.File, counts[config.High], counts[config.Medium], counts[config.Low])
+	}
 	if n := counts[config.High]; n > 0 {
 		return &exit{exitFailure, fmt.Sprintf("%s: %s", c.File, count(n, "high risk"))}
 	}
 	return nil
 }
 
-// readConfig reads a configuration and prints its mistakes. If the file cannot be read, the error is a usage error. If
-// the file has mistakes, the error ends with remedy.
-func readConfig(p *process, file, remedy string) (config.AuditedFile, error) {
+// readConfig reads a configuration and returns its mistakes. If the file cannot be read, the error is a usage error.
+func readConfig(p *process, file string) (config.AuditedFile, config.Problems, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return config.AuditedFile{}, &exit{exitUsage, err.Error()}
+		return config.AuditedFile{}, nil, &exit{exitUsage, err.Error()}
 	}
 	info, err := os.Stat(file)
 	if err != nil {
-		return config.AuditedFile{}, &exit{exitUsage, err.Error()}
+		return config.AuditedFile{}, nil, &exit{exitUsage, err.Error()}
 	}
 	cfg, positions, err := config.ParseWithPositions(config.Source{Path: file, Getenv: p.getenv}, text)
-	var problems config.Problems
+	problems := config.Problems{} // an empty JSON array
 	if errors.As(err, &problems) {
-		for _, problem := range problems {
-			p.printf("%s\n", problem)
-		}
-		err = &exit{exitFailure, file + ": " + count(len(problems), "mistake") + remedy}
+		err = nil
 	}
-	return config.AuditedFile{Config: cfg, Positions: positions, Mode: info.Mode()}, err
+	return config.AuditedFile{Config: cfg, Positions: positions, Mode: info.Mode()}, problems, err
+}
+
+// invalid prints the mistakes of a configuration, and returns an error that ends with remedy. It returns nil without
+// mistakes.
+func invalid(w io.Writer, file string, problems config.Problems, remedy string) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	for _, problem := range problems {
+		_, _ = fmt.Fprintln(w, problem)
+	}
+	return &exit{exitFailure, file + ": " + count(len(problems), "mistake") + remedy + "; see docs/configuration.md#reference"}
 }
 
 func count(n int, noun string) string {

@@ -26,7 +26,7 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 	keys := g.store.hashKeys.Load()
 	r := credential.Config{
 		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough,
-		HashKey: keys.current, FormerHashKey: keys.former, IssuerKeys: g.issuerKeys, Held: g.heldCredentials(c, upstream, dialect), Health: g.credentialHealth,
+		HashKey: keys.current, FormerHashKey: keys.former, IssuerKeys: g.issuerKeys, Held: heldCredentials(g.appTokens, c, upstream, dialect), Health: g.credentialHealth,
 	}
 	if lent := c.Callers.Anonymous; lent.Credential != "" {
 		r.Lent = &credential.Client{ // yields to clients with a key
@@ -75,13 +75,13 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 // clients use, too. It is the default of a client.
 const lentLimit = 0.9
 
-// heldCredentials returns the upstream credentials that the gateway holds.
-func (g *gateway) heldCredentials(c *config.Config, upstream *url.URL, dialect *policy.Dialect) []credential.Held {
+// heldCredentials returns the upstream credentials that the gateway holds. Apps take their tokens from appTokens.
+func heldCredentials(appTokens *credential.AppTokens, c *config.Config, upstream *url.URL, dialect *policy.Dialect) []credential.Held {
 	var list []credential.Held
 	for _, entry := range c.Credentials {
 		held := credential.Held{Name: entry.Name, Kind: entry.Kind, Account: entry.Account, Token: entry.Token}
 		if entry.App.ID != "" {
-			held.Source = g.appTokens.Source(entry.Name, &credential.App{
+			held.Source = appTokens.Source(entry.Name, &credential.App{
 				Upstream: upstream, Accept: dialect.MediaType(), ID: entry.App.ID, Installation: int64(entry.App.Installation),
 				Key: entry.App.Key, Permissions: entry.App.Permissions,
 			})

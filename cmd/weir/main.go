@@ -43,10 +43,12 @@ const (
 // commands defines the command line. Each field with a cmd tag is a subcommand.
 type commands struct {
 	Demo      demoCommand      `cmd:"" help:"Run the gateway, the reference service and sample traffic on this machine."`
+	Init      initCommand      `cmd:"" help:"Write a configuration for a new gateway, with keys for its clients."`
 	Serve     serveCommand     `cmd:"" help:"Run the gateway."`
 	Service   serviceCommand   `cmd:"" help:"Run the reference service alone."`
 	Check     checkCommand     `cmd:"" help:"Check a configuration: print every mistake with its line and column."`
 	Audit     auditCommand     `cmd:"" help:"List the security risks of a configuration, with a remedy for each."`
+	Doctor    doctorCommand    `cmd:"" help:"Check what a configuration depends on: the upstream, the clock, credentials, Redis and certificates."`
 	Explain   explainCommand   `cmd:"" help:"Show how the gateway treats a call, or how it answered a request."`
 	Catalogue catalogueCommand `cmd:"" help:"List the operations of the API, with what each costs and how it is cached."`
 	Budget    budgetCommand    `cmd:"" help:"Show the remaining budgets of each account, and raise the part of a client for a time."`
@@ -75,6 +77,14 @@ type process struct {
 
 func (p *process) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.stdout, format, args...)
+}
+
+// messages returns where a command prints messages for people. Standard output is for JSON only if json is set.
+func (p *process) messages(json bool) io.Writer {
+	if json {
+		return p.stderr
+	}
+	return p.stdout
 }
 
 // exit is an error with an exit code. An empty message prints nothing.

@@ -28,10 +28,12 @@ const (
 
 // Finding is a risk at one place of a configuration.
 type Finding struct {
-	Grade        Grade
-	Line, Column int    // of the value, or of the nearest enclosing value in the file
-	Key          string // empty for the file itself
-	Why, Do      string // reason and remedy
+	Grade  Grade  `json:"grade"`
+	Line   int    `json:"line"` // of the value, or of the nearest enclosing value in the file
+	Column int    `json:"column"`
+	Key    string `json:"key"` // empty for the file itself
+	Why    string `json:"reason"`
+	Do     string `json:"remedy"`
 }
 
 // AuditedFile is a valid configuration and the file that contains it.

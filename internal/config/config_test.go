@@ -314,7 +314,7 @@ func sampleEnv(t *testing.T) func(string) (string, bool) {
 	}
 	return env("APP_ID", "4200", "APP_KEY_FILE", app, "BOT_TOKEN", "t0ken", "CACHE_KEY", strings.Repeat("t0ken", 8),
 		"CI_KEY_SHA256", strings.Repeat("01", 32), "DEPLOYS_KEY_SHA256", strings.Repeat("02", 32), "REPORTS_KEY_SHA256", strings.Repeat("03", 32),
-		"PEOPLE_KEY_SHA256", strings.Repeat("04", 32), "UPSTREAM_URL", "https://api.example.com", "CI_TOKEN", "t0ken", "BUILDS_KEY_SHA256", strings.Repeat("0f", 32),
+		"PEOPLE_KEY_SHA256", strings.Repeat("04", 32), "UPSTREAM_URL", "https://api.example.com", "CI_TOKEN", "t0ken", "UPSTREAM_TOKEN", "t0ken", "BUILDS_KEY_SHA256", strings.Repeat("0f", 32),
 		"REDIS_URL", "rediss://user:pw@redis.internal:6379/0", "HOOK_SECRET", "t0ken", "ADMIN_TOKEN_FILE", token)
 }
 

@@ -23,10 +23,11 @@ import (
 
 // Problem is one mistake in a configuration.
 type Problem struct {
-	File         string // empty for a flag
-	Line, Column int    // 0 for a flag or for the whole file
-	Key          string // path of the key, for example "limits.wait"
-	Message      string
+	File    string `json:"file"` // empty for a flag
+	Line    int    `json:"line"` // 0 for a flag or for the whole file
+	Column  int    `json:"column"`
+	Key     string `json:"key"` // path of the key, for example "limits.wait"
+	Message string `json:"message"`
 }
 
 // String returns "FILE:LINE:COLUMN: KEY: MESSAGE", without the parts that are unknown.

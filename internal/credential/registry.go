@@ -2,6 +2,7 @@ package credential
 
 import (
 	"cmp"
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -188,11 +189,28 @@ func (r *Registry) hold(h Held) Caller {
 	}
 	caller := policy.Caller{Kind: h.Kind, Account: cmp.Or(h.Account, class), Class: class}
 	r.accounts[class] = caller
-	value := "Bearer " + h.Token.Reveal()
-	if h.Kind.Base() == policy.OAuthApp {
-		value = "Basic " + base64.StdEncoding.EncodeToString([]byte(h.Token.Reveal()))
+	return Caller{Caller: caller, Authorization: h.value(h.Token), heldName: h.Name, source: h.Source}
+}
+
+// Authorization returns the header value of the credential. The call may wait for an app's token. The error is an
+// [UnusableError] or the context's error.
+func (h Held) Authorization(ctx context.Context) (Secret, error) {
+	if h.Source == nil {
+		return h.value(h.Token), nil
 	}
-	return Caller{Caller: caller, Authorization: Secret(value), heldName: h.Name, source: h.Source}
+	token, err := h.Source.get(ctx)
+	if err != nil {
+		return "", err
+	}
+	return h.value(token), nil
+}
+
+// value returns the header value of a token.
+func (h Held) value(token Secret) Secret {
+	if h.Kind.Base() == policy.OAuthApp {
+		return Secret("Basic " + base64.StdEncoding.EncodeToString([]byte(token.Reveal())))
+	}
+	return "Bearer " + token
 }
 
 // divide sets the budgets of clients and groups of each account that several clients may use. A single client has a

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"text/template"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
+)
+
+type initCommand struct {
+	Out          string   `default:"weir.yaml" help:"File to write." placeholder:"FILE"`
+	Upstream     string   `help:"Base URL of the API, such as https://api.github.com or https://HOST/api/v3." placeholder:"URL"`
+	Dialect      string   `help:"service or github; github for api.github.com and paths with /api/v3 if empty." placeholder:"NAME"`
+	Credential   string   `help:"What the upstream sees: token (one token of Weir), app (an installed app), or none (each program sends its own token)." placeholder:"KIND"`
+	App          string   `help:"With --credential app: the number or client ID of the app." placeholder:"ID"`
+	AppKey       string   `help:"With --credential app: PEM file with the private key of the app." placeholder:"FILE"`
+	Installation int      `help:"With --credential app: the number of the installation." placeholder:"NUMBER"`
+	Client       []string `help:"Name of a program that gets a key; repeat the flag for several." placeholder:"NAME"`
+	Listen       string   `default:"127.0.0.1:8080" help:"Address for programs." placeholder:"ADDRESS"`
+	Admin        string   `default:"127.0.0.1:9090" help:"Address for operators." placeholder:"ADDRESS"`
+	Store        string   `default:"memory:" help:"memory:, memory:/FILE, or a Redis URL." placeholder:"URL"`
+}
+
+// tokenEnv is the variable from which a new configuration takes the token of the upstream.
+const tokenEnv = "UPSTREAM_TOKEN"
+
+// Run writes a configuration that weir check accepts, and prints the keys and the next steps. At a terminal it asks for
+// the values that no flag gives.
+func (c *initCommand) Run(p *process) error {
+	if _, err := os.Stat(c.Out); err == nil {
+		return fmt.Errorf("write %s: the file exists; choose another with --out, or remove it", c.Out)
+	}
+	if isTerminal(p.stdout) && isTerminal(os.Stdin) {
+		if err := c.ask(p, os.Stdin); err != nil {
+			return err
+		}
+	}
+	if err := c.complete(); err != nil {
+		return &exit{exitUsage, err.Error()}
+	}
+	keys := make([]newClient, len(c.Client))
+	for i, name := range c.Client {
+		keys[i].Name = name
+		keys[i].key, keys[i].Hash = credential.NewKey()
+	}
+	var text strings.Builder
+	if err := configTemplate.Execute(&text, struct {
+		*initCommand
+		Clients []newClient
+	}{c, keys}); err != nil {
+		return err
+	}
+	// The token may be unset still.
+	getenv := func(name string) (string, bool) {
+		if name == tokenEnv {
+			return "token", true
+		}
+		return p.getenv(name)
+	}
+	if _, err := config.Parse(config.Source{Path: c.Out, Getenv: getenv}, []byte(text.String())); err != nil {
+		return fmt.Errorf("check the new configuration: %w", err)
+	}
+	if err := writeNewFile(c.Out, []byte(text.String()), 0o600, "choose another file with --out"); err != nil {
+		return err
+	}
+	c.printNextSteps(p, keys)
+	return nil
+}
+
+// newClient is a client with a new key.
+type newClient struct {
+	Name, Hash string
+	key        credential.Secret
+}
+
+// ask reads the missing values from a terminal.
+func (c *initCommand) ask(p *process, in io.Reader) error {
+	lines := bufio.NewScanner(in)
+	question := func(value *string, text, normal string) {
+		if *value != "" {
+			return
+		}
+		p.printf("%s [%s]: ", text, normal)
+		*value = normal
+		if lines.Scan() && strings.TrimSpace(lines.Text()) != "" {
+			*value = strings.TrimSpace(lines.Text())
+		}
+	}
+	question(&c.Upstream, "Base URL of the API", "https://api.github.com")
+	question(&c.Credential, "What does the upstream see? token: one token of Weir; app: an installed app; none: each program sends its own token", "token")
+	if c.Credential == "app" {
+		question(&c.App, "Number or client ID of the app", "")
+		question(&c.AppKey, "PEM file with its private key", "app.pem")
+		installation := ""
+		if c.Installation == 0 {
+			question(&installation, "Number of the installation", "")
+			if _, err := fmt.Sscan(installation, &c.Installation); err != nil {
+				return fmt.Errorf("installation: %q is not a number", installation)
+			}
+		}
+	}
+	if len(c.Client) == 0 && c.Credential != "none" {
+		names := ""
+		question(&names, "Programs that get a key, separated by spaces", "builds")
+		c.Client = strings.Fields(names)
+	}
+	return lines.Err()
+}
+
+// complete sets the dialect, and reports flags that do not fit together. [config.Parse] checks the values.
+func (c *initCommand) complete() error {
+	if c.Dialect == "" {
+		c.Dialect = "service"
+		if u, err := url.Parse(c.Upstream); err == nil && (u.Host == "api.github.com" || strings.HasPrefix(u.Path, "/api/v3")) {
+			c.Dialect = "github"
+		}
+	}
+	app := c.App != "" || c.AppKey != "" || c.Installation != 0
+	switch {
+	case c.Upstream == "":
+		return errors.New("--upstream: required: the base URL of the API, such as https://api.github.com")
+	case !slices.Contains([]string{"token", "app", "none"}, c.Credential):
+		return fmt.Errorf("--credential: %q: use token, app or none", c.Credential)
+	case c.Credential == "app" && (c.App == "" || c.AppKey == "" || c.Installation == 0):
+		return errors.New("--credential app: give --app, --app-key and --installation, too")
+	case c.Credential != "app" && app:
+		return errors.New("--app, --app-key and --installation need --credential app")
+	case c.Credential == "none" && len(c.Client) > 0:
+		return errors.New("--client: needs --credential token or app; with none each program sends its own token and needs no key")
+	case c.Credential != "none" && len(c.Client) == 0:
+		return errors.New("--client: required: the name of a program that gets a key, such as --client builds")
+	}
+	return nil
+}
+
+var configTemplate = template.Must(template.New("").Parse(`# Check changes with: weir check {{.Out}}. All settings: docs/configuration.md.
+listen: {{printf "%q" .Listen}}
+admin: {listen: {{printf "%q" .Admin}}}
+upstream: {url: {{printf "%q" .Upstream}}, dialect: {{.Dialect}}}
+store: {url: {{printf "%q" .Store}}}
+{{- if eq .Credential "token"}}
+credentials:
+  # The name after account is for people. Credentials of one user need the same account.
+  - {name: main, kind: user, account: main, token: "${` + tokenEnv + `}"}
+{{- else if eq .Credential "app"}}
+credentials:
+  - {name: main, kind: installation, app: {id: {{printf "%q" .App}}, key: {{printf "%q" (print "file:" .AppKey)}}, installation: {{.Installation}}}}
+{{- end}}
+{{- if .Clients}}
+clients:
+{{- range .Clients}}
+  - {name: {{printf "%q" .Name}}, key: "{{.Hash}}", credentials: [main]}
+{{- end}}
+{{- end}}
+# With pass_through programs may send tokens of their own.
+callers: {pass_through: {{eq .Credential "none"}}}
+`))
+
+// printNextSteps prints the keys of the clients, and how to start the gateway and to point programs at it.
+func (c *initCommand) printNextSteps(p *process, keys []newClient) {
+	p.printf("wrote %s, a valid configuration\n", c.Out)
+	key := "TOKEN"
+	if len(keys) > 0 {
+		key = "KEY"
+		p.printf("\nkeys of the clients; Weir stores only their hashes, so keep them now:\n")
+		for _, k := range keys {
+			p.printf("  %-16s  %s\n", k.Name, k.key.Reveal())
+		}
+	}
+	p.printf("\nstart the gateway:\n")
+	if c.Credential == "token" {
+		p.printf("  export %s=...          # the token of the upstream\n", tokenEnv)
+	}
+	p.printf("  weir doctor %s         # checks the upstream, the clock and the credentials\n", c.Out)
+	p.printf("  weir serve --config %s\n", c.Out)
+	base, err := listenerURL(c.Listen)
+	if err != nil { // a Unix socket
+		p.printf("\npoint programs at its socket: docs/proxy.md\n")
+		return
+	}
+	p.printf("\npoint programs at it (docs/clients.md, docs/recipes/README.md):\n")
+	p.printf("  curl       curl -H \"Authorization: Bearer %s\" %s/rate_limit\n", key, base)
+	p.printf("  octokit    new Octokit({ baseUrl: %q, auth: %s })\n", base, key)
+	p.printf("  go-github  base := %q; github.NewClient(github.WithAuthToken(%s), github.WithURLs(&base, &base))\n", base+"/", key)
+	p.printf("  PyGithub   github.Github(%s, base_url=%q)\n", key, base)
+	p.printf("  gh         needs HTTPS or a Unix socket: docs/clients.md, docs/proxy.md\n")
+}
