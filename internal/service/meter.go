@@ -13,19 +13,15 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-const (
-	// banAfter is the number of requests sent while limited that causes a ban (Document B section 7, retry rule 5). The
-	// documents do not define the number.
-	banAfter = 100
-	// cooldownPeriod is the duration of the cool-down after a secondary limit error, and
-	// the value of Retry-After.
-	cooldownPeriod = time.Minute
-)
+// banAfter is the number of requests sent while limited that causes a ban (Document B section 7, retry rule 5). The
+// documents do not define the number.
+const banAfter = 100
 
 // meter counts requests against the limits of Document B section 8, as strictly as the text allows. It is deliberately
 // simple: one lock, and a list of all charges in each window.
 type meter struct {
-	limits policy.Limits
+	limits   policy.Limits
+	cooldown time.Duration // see Config.Cooldown
 
 	mu             sync.Mutex // guards the fields below
 	usages         map[string]*usage
@@ -60,8 +56,8 @@ type charge struct {
 	amount int
 }
 
-func newMeter(limits policy.Limits) *meter {
-	return &meter{limits: limits, usages: map[string]*usage{}, violations: noViolations()}
+func newMeter(limits policy.Limits, cooldown time.Duration) *meter {
+	return &meter{limits: limits, cooldown: cooldown, usages: map[string]*usage{}, violations: noViolations()}
 }
 
 // ticket represents one request in the meter. arrive creates the ticket, count charges
@@ -155,8 +151,8 @@ func (t *ticket) refuseSecondary(limit string, now time.Time) {
 
 // startCooldown refuses the request and starts a cool-down for the caller.
 func (t *ticket) startCooldown(now time.Time) {
-	t.refusal, t.retryAfter = secondary, cooldownPeriod
-	t.usage.limitedAt, t.usage.limitedUntil = now, now.Add(cooldownPeriod)
+	t.refusal, t.retryAfter = secondary, t.meter.cooldown
+	t.usage.limitedAt, t.usage.limitedUntil = now, now.Add(t.meter.cooldown)
 }
 
 // recordSentWhileLimited counts a request that was sent while its caller was limited.

@@ -26,6 +26,9 @@ type Config struct {
 	Dialect *policy.Dialect
 	// StatisticsDelay is the duration of a statistics job. The default is 1.5 s.
 	StatisticsDelay time.Duration
+	// Cooldown is the duration of the cool-down after a secondary limit error, and the value of Retry-After. The default is
+	// one minute.
+	Cooldown time.Duration
 	// Faults are active from the start.
 	Faults Faults
 
@@ -60,7 +63,7 @@ func New(c Config) *Service {
 		c.StatisticsDelay = 1500 * time.Millisecond
 	}
 	s := &Service{
-		config: c, meter: newMeter(c.Limits),
+		config: c, meter: newMeter(c.Limits, cmp.Or(c.Cooldown, time.Minute)),
 		world: seed(c.Seed, time.Now()), stats: map[statisticsKey]*statisticsJob{},
 	}
 	s.faults.random = rand.New(rand.NewPCG(c.Seed, 2))
