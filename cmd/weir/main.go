@@ -46,6 +46,7 @@ type commands struct {
 	Init      initCommand      `cmd:"" help:"Write a configuration for a new gateway, with keys for its clients."`
 	Serve     serveCommand     `cmd:"" help:"Run the gateway."`
 	Service   serviceCommand   `cmd:"" help:"Run the reference service alone."`
+	Judge     judgeCommand     `cmd:"" help:"Score a rate limiter: count the requests that exceed a limit, and the used quota."`
 	Check     checkCommand     `cmd:"" help:"Check a configuration: print every mistake with its line and column."`
 	Audit     auditCommand     `cmd:"" help:"List the security risks of a configuration, with a remedy for each."`
 	Doctor    doctorCommand    `cmd:"" help:"Check what a configuration depends on: the upstream, the clock, credentials, Redis and certificates."`

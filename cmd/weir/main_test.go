@@ -272,7 +272,7 @@ func TestServiceUsesConfiguredLimits(t *testing.T) {
 }
 
 func TestEveryCommandHasHelp(t *testing.T) {
-	for _, name := range []string{"demo", "serve", "service", "check", "audit", "explain", "budget", "schema", "version"} {
+	for _, name := range []string{"demo", "serve", "service", "judge", "check", "audit", "explain", "budget", "schema", "version"} {
 		var out, problems bytes.Buffer
 		if code := run(t.Context(), []string{name, "--help"}, os.LookupEnv, &out, &problems); code != exitOK || !strings.Contains(out.String(), "Usage: weir "+name) {
 			t.Errorf("weir %s --help: exit code %d, wrote %s%s", name, code, out.String(), problems.String())
