@@ -14,6 +14,8 @@ CLIENTS  ?=
 SUITE    ?= ../shared/cache-tests
 # TRANSCRIPTS=write replaces the stored transcripts of "make clients" instead of comparing them.
 TRANSCRIPTS ?= compare
+# FIGURES=write writes the tables of "make judge" into docs/comparison.md, too.
+FIGURES  ?= print
 BASE     ?= $(shell git rev-parse --verify --quiet origin/main >/dev/null && echo origin/main || echo HEAD~1)
 BENCH    ?= .
 PACKAGES ?= ./...
@@ -28,7 +30,7 @@ SIGN      ?=
 # The Redis server that tests start.
 SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 
-.PHONY: help build demo test e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients h2spec generate rules release deploy-check cover fmt clean needs
+.PHONY: help build demo test e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients judge h2spec generate rules release deploy-check cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -152,6 +154,16 @@ clients: build ## Run go-github, octokit, PyGithub and gh against bin/weir, and 
 	$(GO) build -C .ci/clients/go-github -o $(CURDIR)/bin/clients/go-github.scenario .
 	$(GO) test ./.ci/clients
 	$(GO) run ./.ci/clients $(if $(filter write,$(TRANSCRIPTS)),-write) $(CLIENTS)
+
+judge: build ## Score Weir and the limiters of octokit and go-github with "weir judge": three minutes. Needs Node.
+	@.ci/need node nodejs
+	@.ci/need npm
+	@.ci/need redis-server
+	@mkdir -p bin/judge/octokit
+	@cp .ci/judge/octokit/* bin/judge/octokit
+	npm ci --prefix bin/judge/octokit --no-audit --no-fund --loglevel error
+	$(GO) build -C .ci/judge/go-github -o $(CURDIR)/bin/judge/go-github .
+	$(GO) run ./.ci/judge $(if $(filter write,$(FIGURES)),-write docs/comparison.md)
 
 h2spec: build ## Run the HTTP/2 conformance tests against bin/weir and net/http: 30 seconds.
 	$(GO) build -modfile=tools.mod -o bin/h2spec github.com/summerwind/h2spec/cmd/h2spec
