@@ -172,7 +172,10 @@ func startSecretive(t *testing.T) *secretive {
 	s.monitorRedis()
 	up := httptest.NewServer(s.upstream())
 	t.Cleanup(up.Close)
-	issuer, bearer := startIssuer(t)
+	issuer, sign := startIssuer(t)
+	bearer := func(subject string, lifetime time.Duration) string {
+		return "Bearer " + sign(map[string]any{"sub": subject, "exp": time.Now().Add(lifetime).Unix()})
+	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -220,8 +223,9 @@ tls: {certificates: [{certificate: tls.crt, key: tls.key}]}
 	return s
 }
 
-// startIssuer starts an OpenID Connect issuer, and returns a function that signs tokens.
-func startIssuer(t *testing.T) (url string, bearer func(subject string, lifetime time.Duration) string) {
+// startIssuer starts an OpenID Connect issuer, and returns a function that signs tokens with the claims and the audience
+// weir.
+func startIssuer(t *testing.T) (url string, sign func(claims map[string]any) string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -240,12 +244,12 @@ func startIssuer(t *testing.T) (url string, bearer func(subject string, lifetime
 	if err != nil {
 		t.Fatal(err)
 	}
-	return server.URL, func(subject string, lifetime time.Duration) string {
-		token, err := jwt.Signed(signer).Claims(map[string]any{"iss": server.URL, "aud": "weir", "sub": subject, "exp": time.Now().Add(lifetime).Unix()}).Serialize()
+	return server.URL, func(claims map[string]any) string {
+		token, err := jwt.Signed(signer).Claims(map[string]any{"iss": server.URL, "aud": "weir"}).Claims(claims).Serialize()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return "Bearer " + token
+		return token
 	}
 }
 

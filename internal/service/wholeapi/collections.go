@@ -322,5 +322,9 @@ func combinedStatus(s *Service, r *request) response {
 	for _, context := range slices.Sorted(maps.Keys(latest)) {
 		list = append(list, latest[context])
 	}
-	return response{status: http.StatusOK, body: doc{"sha": sha, "state": state, "total_count": len(list), "statuses": list}}
+	url := r.base + r.repo.path()
+	repository := doc{
+		"full_name": r.repo.owner + "/" + r.repo.name, "url": url, "trees_url": url + "/git/trees{/sha}", "archive_url": url + "/{archive_format}{/ref}",
+	}
+	return response{status: http.StatusOK, body: doc{"sha": sha, "state": state, "total_count": len(list), "statuses": list, "repository": repository}}
 }

@@ -389,7 +389,10 @@ func renderPull(s *Service, r *request, pull doc) doc {
 		body[name] = pull[name]
 	}
 	delete(body, "pull_request")
-	body["url"], body["head"] = r.base+path, doc{"ref": pull["head"], "sha": r.repo.git.refs["heads/"+str(pull["head"])]}
+	body["url"] = r.base + path
+	body["head"] = doc{
+		"ref": pull["head"], "sha": r.repo.git.refs["heads/"+str(pull["head"])], "repo": doc{"full_name": r.repo.owner + "/" + r.repo.name},
+	}
 	body["base"] = doc{"ref": pull["base"], "sha": pull["base_sha"]}
 	return body
 }
