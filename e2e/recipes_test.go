@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -32,12 +32,14 @@ type recipe struct {
 	*testing.T
 	page    string // text
 	client  string // name in the configuration
+	key     string // of the client
 	url     string // of the gateway
 	admin   string // address
 	dir     string // of the programs
 	env     []string
 	service *wholeapi.Service
 	graphQL func(query string) any // returns the data of a response
+	roots   *x509.CertPool         // verify the gateway
 	queries atomic.Int64           // GraphQL calls that reached the upstream
 	reads   atomic.Int64           // other requests that reached the upstream
 }
@@ -46,7 +48,7 @@ type recipe struct {
 // pairs of old and new text and the upstream's URL are replaced. Programs get the key of the client as KEY.
 func startRecipe(t *testing.T, page, client string, replace ...string) *recipe {
 	t.Helper()
-	r := &recipe{T: t, page: readFile(t, "../docs/recipes/"+page), client: client, dir: t.TempDir()}
+	r := &recipe{T: t, page: readFile(t, "../docs/recipes/"+page), client: client, dir: t.TempDir(), roots: x509.NewCertPool()}
 	var err error
 	if r.service, err = wholeapi.New(wholeapi.Config{Limits: policy.DefaultLimits(), ETagsPerToken: true}); err != nil {
 		t.Fatal(err)
@@ -57,6 +59,7 @@ func startRecipe(t *testing.T, page, client string, replace ...string) *recipe {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.roots.AddCert(ca.Certificate)
 	certificates := filepath.Join(r.dir, "ca.pem")
 	if err := ca.Write(certificates); err != nil {
 		t.Fatal(err)
@@ -68,12 +71,13 @@ func startRecipe(t *testing.T, page, client string, replace ...string) *recipe {
 	text := strings.NewReplacer(append(replace, "https://api.github.com", upstream.URL)...).Replace(r.block("yaml"))
 	write(t, config, text+"tls: {certificates: [{certificate: tls.crt, key: tls.key}]}\n")
 	made, _ := command(t, "key", "new", client)
-	key, hash := regexp.MustCompile(`weir_\S+`).FindString(made), regexp.MustCompile(`sha256:([0-9a-f]{64})`).FindStringSubmatch(made)[1]
+	r.key = regexp.MustCompile(`weir_\S+`).FindString(made)
+	hash := regexp.MustCompile(`sha256:([0-9a-f]{64})`).FindStringSubmatch(made)[1]
 	weir := startWith(t, []string{"BOT_TOKEN=tok-owner", strings.ToUpper(client) + "_KEY_SHA256=" + hash},
 		"serve", "--config", config, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	r.url = "https://" + weir.find(`msg="gateway started" address=(\S+)`)
 	r.admin = weir.find(`msg="admin listener started" address=(\S+)`)
-	r.env = append(os.Environ(), "HOME="+r.dir, "KEY="+key, "SSL_CERT_FILE="+certificates, "NODE_EXTRA_CA_CERTS="+certificates)
+	r.env = append(os.Environ(), "HOME="+r.dir, "KEY="+r.key, "SSL_CERT_FILE="+certificates, "NODE_EXTRA_CA_CERTS="+certificates)
 	return r
 }
 
@@ -212,7 +216,7 @@ func TestArgoCDRecipe(t *testing.T) {
 	generators := r.at(r.settings(), "spec", "generators")
 	args := []string{
 		r.at(generators, 0, "scmProvider", "github", "api").(string), r.at(generators, 0, "scmProvider", "github", "organization").(string),
-		r.at(generators, 1, "pullRequest", "github", "repo").(string),
+		r.at(generators, 0, "scmProvider", "filters", 0, "pathsExist", 0).(string), r.at(generators, 1, "pullRequest", "github", "repo").(string),
 	}
 	if other := r.at(generators, 1, "pullRequest", "github", "api"); other != args[0] {
 		t.Errorf("the generators have the APIs %s and %s", args[0], other)
@@ -267,8 +271,7 @@ func TestBackstageRecipe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := r.env[slices.IndexFunc(r.env, func(v string) bool { return strings.HasPrefix(v, "KEY=") })]
-	r.env = append(r.env, "APP_CONFIG="+strings.ReplaceAll(string(settings), "${WEIR_KEY}", strings.TrimPrefix(key, "KEY=")))
+	r.env = append(r.env, "APP_CONFIG="+strings.ReplaceAll(string(settings), "${WEIR_KEY}", r.key))
 	args := []string{r.tool("backstage.mjs"), "{}"}
 	for _, repository := range []string{"widgets", "secret", "spare-1", "spare-2"} {
 		args = append(args, "https://github.com/acme/"+repository+"/blob/main/README.md")

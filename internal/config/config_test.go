@@ -272,7 +272,8 @@ func TestReadyConfigurationsAreValid(t *testing.T) {
 	}
 }
 
-// Every YAML block of the documentation must be valid together with the required keys.
+// Every block of the documentation that is marked yaml must be valid together with the required keys. Recipes mark the
+// configuration of another program with yml.
 func TestDocumentedConfigurationsAreValid(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {

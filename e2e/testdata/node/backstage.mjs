@@ -2,6 +2,7 @@
 // configuration in APP_CONFIG, and the ETags of the previous run, which are the output of that run.
 import { ConfigReader } from "@backstage/config"
 import { DefaultGithubCredentialsProvider, ScmIntegrations, getGithubFileFetchUrl } from "@backstage/integration"
+import fetch from "node-fetch"
 
 const integrations = ScmIntegrations.fromConfig(new ConfigReader(JSON.parse(process.env.APP_CONFIG)))
 const { config } = integrations.github.byHost("github.com")

@@ -1,9 +1,10 @@
 // Command argocd makes the requests of the SCM provider generator and of the pull request generator of Argo CD
 // ApplicationSet, with the version of go-github and the handling of the field api of Argo CD 3.6.
 //
-//	argocd API ORGANIZATION REPOSITORY
+//	argocd API ORGANIZATION PATH REPOSITORY
 //
-// The environment variable KEY is the token. The output is one line for each element that the generators produce.
+// The SCM provider generator selects the repositories of ORGANIZATION that contain PATH. The pull request generator lists
+// the pull requests of REPOSITORY. The environment variable KEY is the token. The output is one line for each element.
 package main
 
 import (
@@ -17,18 +18,18 @@ import (
 )
 
 func main() {
-	if err := generate(context.Background(), os.Args[1], os.Args[2], os.Args[3]); err != nil {
+	if err := generate(context.Background(), os.Args[1], os.Args[2], os.Args[3], os.Args[4]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func generate(ctx context.Context, api, organization, repository string) error {
+func generate(ctx context.Context, api, organization, path, repository string) error {
 	client, err := github.NewClient(nil).WithAuthToken(os.Getenv("KEY")).WithEnterpriseURLs(api, api)
 	if err != nil {
 		return err
 	}
-	if err := repositories(ctx, client, organization); err != nil {
+	if err := repositories(ctx, client, organization, path); err != nil {
 		return err
 	}
 	pulls := &github.PullRequestListOptions{ListOptions: github.ListOptions{PerPage: 100}}
@@ -47,9 +48,8 @@ func generate(ctx context.Context, api, organization, repository string) error {
 	}
 }
 
-// repositories requests all repositories of the organization, and for each the head of its default branch and the path
-// in pathsExist.
-func repositories(ctx context.Context, client *github.Client, organization string) error {
+// repositories requests all repositories of the organization, and for each the head of its default branch and the path.
+func repositories(ctx context.Context, client *github.Client, organization, path string) error {
 	options := &github.RepositoryListByOrgOptions{ListOptions: github.ListOptions{PerPage: 100}}
 	for {
 		page, resp, err := client.Repositories.ListByOrg(ctx, organization, options)
@@ -64,11 +64,14 @@ func repositories(ctx context.Context, client *github.Client, organization strin
 			if err != nil {
 				return err
 			}
-			_, _, _, err = client.Repositories.GetContents(ctx, organization, r.GetName(), "README.md", &github.RepositoryContentGetOptions{Ref: r.GetDefaultBranch()})
-			if err != nil && !isNotFound(err) {
+			_, _, _, err = client.Repositories.GetContents(ctx, organization, r.GetName(), path, &github.RepositoryContentGetOptions{Ref: r.GetDefaultBranch()})
+			if isNotFound(err) {
+				continue
+			}
+			if err != nil {
 				return err
 			}
-			fmt.Println("repository", r.GetName(), branch.GetCommit().GetSHA(), err == nil)
+			fmt.Println("repository", r.GetName(), branch.GetCommit().GetSHA())
 		}
 		if resp.NextPage == 0 {
 			return nil
