@@ -29,7 +29,12 @@ const renovateRuns = "testdata/renovate.txt"
 // example "npx renovate@44.121.2". The requests must then equal the recorded requests; WEIR_TRANSCRIPTS=write records them.
 func TestRenovateRecipe(t *testing.T) {
 	r := startRecipe(t, "renovate.md", "renovate")
-	r.graphQL = renovateData
+	r.graphQL = map[string]any{"repository": map[string]any{
+		"id": "R_1001", "sshUrl": "git@github.com:acme/widgets.git", "nameWithOwner": "acme/widgets", "isFork": false, "isArchived": false,
+		"hasIssuesEnabled": true, "hasVulnerabilityAlertsEnabled": false, "autoMergeAllowed": false, "squashMergeAllowed": true,
+		"defaultBranchRef": map[string]any{"name": "main", "target": map[string]any{"oid": strings.Repeat("0", 40)}},
+		"issues":           map[string]any{"nodes": []any{}, "pageInfo": map[string]any{"hasNextPage": false}},
+	}}
 	n := &renovate{recipe: r, transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: r.roots}}}
 	t.Cleanup(n.transport.CloseIdleConnections)
 	run := n.replay
@@ -51,16 +56,6 @@ func TestRenovateRecipe(t *testing.T) {
 	if pulls := r.pulls("renovate/ms-2.x"); pulls != 1 {
 		t.Errorf("the runs created %d pull requests, want 1", pulls)
 	}
-}
-
-// renovateData returns the data of Renovate's queries.
-func renovateData(string) any {
-	return map[string]any{"repository": map[string]any{
-		"id": "R_1001", "sshUrl": "git@github.com:acme/widgets.git", "nameWithOwner": "acme/widgets", "isFork": false, "isArchived": false,
-		"hasIssuesEnabled": true, "hasVulnerabilityAlertsEnabled": false, "autoMergeAllowed": false, "squashMergeAllowed": true,
-		"defaultBranchRef": map[string]any{"name": "main", "target": map[string]any{"oid": strings.Repeat("0", 40)}},
-		"issues":           map[string]any{"nodes": []any{}, "pageInfo": map[string]any{"hasNextPage": false}},
-	}}
 }
 
 // pulls returns the number of pull requests of a branch.
