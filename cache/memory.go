@@ -123,7 +123,8 @@ func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
 }
 
 // Put stores an entry under a key and replaces the entry that the same requests select. If the
-// present entry has a later purge generation, Put keeps the present entry.
+// present entry has a later purge generation, Put keeps the present entry. Put also removes the least recently used
+// keys whose retention had ended when e was answered.
 func (m *Memory) Put(key Key, e *Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,10 +140,9 @@ func (m *Memory) Put(key Key, e *Entry) {
 	}
 	list[0] = m.internLocked(e)
 	m.setLocked(key, list)
-	now := time.Now()
 	for {
 		_, oldest, ok := m.variants.GetOldest()
-		if !ok || !expired(oldest, now) {
+		if !ok || !expired(oldest, e.Answered) {
 			return
 		}
 		m.variants.RemoveOldest()

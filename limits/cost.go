@@ -125,7 +125,7 @@ func (c *costs) begin(p *Permit) {
 
 // end records the outcome of a call. It returns the cost of the call as the growth of the reported use, and the time of the
 // previous report. The growth is zero if the cost is unknown.
-func (c *costs) end(p *Permit, o *Outcome) (grown int, since time.Time) {
+func (c *costs) end(p *Permit, o *Outcome, now time.Time) (grown int, since time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u, ok := c.uses.Get(accountResource{p.Account, p.Resource})
@@ -133,7 +133,7 @@ func (c *costs) end(p *Permit, o *Outcome) (grown int, since time.Time) {
 		return 0, since
 	}
 	u.inProgress--
-	alone, last, now := !u.mixed, u.last, time.Now()
+	alone, last := !u.mixed, u.last
 	u.mixed = u.mixed && u.inProgress > 0
 	switch {
 	case !o.Sent:

@@ -26,5 +26,7 @@
 //   - During a cool-down no request is granted. After the cool-down, one probe is granted.
 //   - Every decision is a function of the account and a time. Time never goes back within an account.
 //
+// [Simulation] makes the same decisions in the time of a simulation, without goroutines.
+//
 // The package protects the upstream's limits, and does not limit inbound traffic.
 package limits

@@ -19,7 +19,10 @@ const renewEvery = time.Second
 // Limiter passes claims to the ledger. A refused claim waits in the queue of its account if quota will be available
 // before its deadline. One goroutine per account dispatches the waiting claims.
 type Limiter struct {
-	ledger      Ledger
+	ledger Ledger
+	now    func() time.Time
+	// start starts the dispatcher of a new queue.
+	start       func(*queue)
 	resources   resourceNames
 	tags        tagNames
 	estimates   estimates
@@ -46,10 +49,12 @@ type inUse struct {
 
 // NewLimiter returns a limiter that uses a ledger.
 func NewLimiter(ledger Ledger) *Limiter {
-	return &Limiter{
-		ledger: ledger, estimates: estimates{ops: map[string]*estimate{}}, costs: newCosts(),
+	l := &Limiter{
+		ledger: ledger, now: time.Now, estimates: estimates{ops: map[string]*estimate{}}, costs: newCosts(),
 		lastID: rand.Uint64() >> 2, queues: map[string]*queue{}, permits: map[uint64]*inUse{},
 	}
+	l.start = func(q *queue) { l.dispatchers.Go(func() { l.dispatch(q) }) }
+	return l
 }
 
 // Enforces reports whether the limiter delays or refuses requests after a limit error. It does not with [Unlimited].
@@ -107,7 +112,7 @@ func (l *Limiter) renew(ctx context.Context) {
 	var permits []OpenPermit
 	l.mu.Lock()
 	for _, u := range l.permits {
-		switch elapsed := time.Since(u.since); {
+		switch elapsed := l.now().Sub(u.since); {
 		case u.uploading:
 			permits = append(permits, OpenPermit{u.permit, 0})
 		case elapsed >= renewEvery:
@@ -163,6 +168,16 @@ const defaultRetry = time.Second
 // Every permit must be settled. A permit must also be released, unless its outcome reports no response or a complete
 // response.
 func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller, deadline time.Time) (*Permit, error) {
+	permit, refused, err := l.tryAcquire(ctx, &claim, caller, deadline)
+	if permit != nil || err != nil {
+		return permit, err
+	}
+	return l.wait(ctx, claim, caller, deadline, refused)
+}
+
+// tryAcquire completes a claim, and returns a permit or an error if no wait is necessary. Otherwise both are nil, and
+// refused is the decision of the ledger if the ledger has refused the claim.
+func (l *Limiter) tryAcquire(ctx context.Context, claim *Claim, caller policy.Caller, deadline time.Time) (p *Permit, refused Decision, err error) {
 	claim.Account, claim.Kind = l.ledger.Canonical(caller.Account), caller.Kind
 	claim.Client, claim.Group, claim.Tag = caller.Client, caller.Group, caller.Tag
 	claim.Clients, claim.Share = caller.Clients, caller.Share
@@ -170,29 +185,29 @@ func (l *Limiter) Acquire(ctx context.Context, claim Claim, caller policy.Caller
 	claim.CPU = l.estimates.predict(claim.Operation)
 	if claim.UpperEstimate > 0 {
 		claim.UpperEstimate = min(claim.UpperEstimate, costCeiling)
-		claim.Cost = l.costs.predict(&claim)
+		claim.Cost = l.costs.predict(claim)
 	}
 	l.mu.Lock()
 	l.lastID++
 	claim.ID = l.lastID
 	q := l.queues[claim.Account]
-	queued := q != nil && q.mustWait(classOf(claim), time.Now())
+	queued := q != nil && q.mustWait(classOf(*claim), l.now())
 	l.mu.Unlock()
 	if queued {
-		return l.wait(ctx, claim, caller, deadline, Decision{})
+		return nil, Decision{}, nil
 	}
 	// The call continues when the client disconnects. Otherwise a granted permit would leak. The ledger bounds the
 	// duration of the call.
-	d, err := l.ledger.Admit(context.WithoutCancel(ctx), claim)
+	d, err := l.ledger.Admit(context.WithoutCancel(ctx), *claim)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, d, err
 	case d.Granted:
-		return l.use(Permit{Claim: claim}), nil
+		return l.use(Permit{Claim: *claim}), d, nil
 	case d.Until.After(deadline):
-		return nil, &Refusal{d.Reason, d.Until, d.Shared}
+		return nil, d, &Refusal{d.Reason, d.Until, d.Shared}
 	}
-	return l.wait(ctx, claim, caller, deadline, d)
+	return nil, d, nil
 }
 
 // use records a granted permit, so that it is renewed.
@@ -202,7 +217,7 @@ func (l *Limiter) use(p Permit) *Permit {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.permits[p.ID] = &inUse{permit: p, since: time.Now()}
+	l.permits[p.ID] = &inUse{permit: p, since: l.now()}
 	return &p
 }
 
@@ -220,7 +235,7 @@ func (l *Limiter) Upload(permit Permit) (done func()) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if u.uploading {
-			u.uploading, u.since = false, time.Now()
+			u.uploading, u.since = false, l.now()
 		}
 	}
 }
@@ -246,7 +261,12 @@ func (l *Limiter) wait(
 	case err != nil:
 		return nil, err
 	}
-	return l.use(Permit{Claim: w.claim, Waited: cmp.Or(w.reason, Queue), Shared: w.shared}), nil
+	return l.useWaiter(w), nil
+}
+
+// useWaiter returns the permit of a waiter whose claim was granted.
+func (l *Limiter) useWaiter(w *waiter) *Permit {
+	return l.use(Permit{Claim: w.claim, Waited: cmp.Or(w.reason, Queue), Shared: w.shared})
 }
 
 // enqueue adds a claim to the queue of its account. The first claim of an account creates the queue and starts its
@@ -254,7 +274,7 @@ func (l *Limiter) wait(
 func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time, refused Decision) (*waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
+	now := l.now()
 	if l.stopped {
 		return nil, &Refusal{Reason: Queue, Until: now.Add(defaultRetry)}
 	}
@@ -265,7 +285,7 @@ func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time,
 			pace: rate.NewLimiter(paceRate, paceBurst), changed: make(chan struct{}, 1),
 		}
 		l.queues[claim.Account] = q
-		l.dispatchers.Go(func() { l.dispatch(q) })
+		l.start(q)
 	}
 	if line := q.lines[classOf(claim)]; line != nil {
 		if until := line.expectedGrant(rank(caller.Priority), now); until.After(deadline) {
@@ -291,7 +311,7 @@ func (l *Limiter) giveUp(w *waiter) error {
 		q := l.queues[w.claim.Account]
 		q.remove(w)
 		q.notify()
-		return &Refusal{cmp.Or(w.line.reason, Queue), w.line.retryAt(w.flow.rank, time.Now()), w.line.shared}
+		return &Refusal{cmp.Or(w.line.reason, Queue), w.line.retryAt(w.flow.rank, l.now()), w.line.shared}
 	}
 	w.leaving = true
 	l.mu.Unlock()
@@ -324,11 +344,11 @@ func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 		delete(l.queues, q.account)
 		return nil, time.Time{}, false
 	}
-	now := time.Now()
+	now := l.now()
 	if w, wake = q.next(now); w == nil {
 		return nil, wake, true
 	}
-	if now.Before(w.line.pacedUntil) && !q.pace.Allow() {
+	if now.Before(w.line.pacedUntil) && !q.pace.AllowN(now, 1) {
 		return nil, now.Add(time.Second / paceRate), true
 	}
 	w.admitting, q.settled = true, false
@@ -342,7 +362,7 @@ func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w.admitting = false
-	now := time.Now()
+	now := l.now()
 	switch {
 	case err != nil:
 		q.remove(w)
@@ -386,7 +406,7 @@ func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) (c
 
 // learnCost learns the true cost of a GraphQL call. It sets the cost of the outcome if only the reported use shows it.
 func (l *Limiter) learnCost(p *Permit, o *Outcome) {
-	grown, since := l.costs.end(p, o)
+	grown, since := l.costs.end(p, o, l.now())
 	if o.Cost == 0 && grown > 0 && l.ledger.Alone(p.Account, p.Resource, since) {
 		o.Cost = grown
 	}

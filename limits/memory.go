@@ -34,13 +34,16 @@ type Memory struct {
 	// unproven contains the accounts without any outcome but 401, with the number of their permits that are not settled.
 	unproven map[string]int
 	peak     int // most accounts since accounts was allocated
+	clock    func() time.Time
 	started  time.Time
 	cold     bool // the spends before the start are unknown
 }
 
 // NewMemory returns an empty ledger.
-func NewMemory(rules Rules) *Memory {
-	return &Memory{rules: rules, accounts: map[string]*account{}, unproven: map[string]int{}, started: time.Now(), cold: true}
+func NewMemory(rules Rules) *Memory { return newMemory(rules, time.Now) }
+
+func newMemory(rules Rules, clock func() time.Time) *Memory {
+	return &Memory{rules: rules, accounts: map[string]*account{}, unproven: map[string]int{}, clock: clock, started: clock(), cold: true}
 }
 
 // Run removes idle accounts until ctx ends.
@@ -105,13 +108,13 @@ func (m *Memory) Configure(rules Rules) {
 }
 
 // now returns the ledger's time, which is monotonic.
-func (m *Memory) now() int64 { return m.started.Add(time.Since(m.started)).UnixMicro() }
+func (m *Memory) now() int64 { return m.started.Add(m.clock().Sub(m.started)).UnixMicro() }
 
 // Merge implements [Ledger].
 func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	from, into, merged := m.aliases.Add(from, into, time.Now())
+	from, into, merged := m.aliases.Add(from, into, m.clock())
 	b := m.accounts[from]
 	if !merged || b == nil {
 		return
@@ -134,7 +137,7 @@ func (m *Memory) Canonical(name string) string {
 }
 
 // canonical returns the canonical name of an account. mu must be held.
-func (m *Memory) canonical(name string) string { return m.aliases.Canonical(name, time.Now()) }
+func (m *Memory) canonical(name string) string { return m.aliases.Canonical(name, m.clock()) }
 
 // account returns an account, and creates it if necessary.
 func (m *Memory) account(name string, kind policy.CallerKind) *account {
@@ -188,7 +191,7 @@ func (m *Memory) ColdStart() string {
 		longest = max(longest, w.Window)
 	}
 	until := m.started.Add(longest)
-	if !m.cold || !time.Now().Before(until) {
+	if !m.cold || !m.clock().Before(until) {
 		return ""
 	}
 	switch m.rules.ColdStart {
@@ -308,10 +311,10 @@ func (m *Memory) Open(_ context.Context, name string) error {
 func (m *Memory) Grant(_ context.Context, g Grant) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.rules.CheckGrant(g, time.Now()); err != nil {
+	if err := m.rules.CheckGrant(g, m.clock()); err != nil {
 		return err
 	}
-	inForce, _ := SplitGrants(m.rules.Grants, time.Now())
+	inForce, _ := SplitGrants(m.rules.Grants, m.clock())
 	if err := CheckGrants(len(inForce) + 1); err != nil {
 		return err
 	}
@@ -324,7 +327,7 @@ func (m *Memory) Revoke(_ context.Context, id string) (Grant, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, g := range m.rules.Grants {
-		if g.ID == id && g.Ends.After(time.Now()) {
+		if g.ID == id && g.Ends.After(m.clock()) {
 			m.rules.Grants = slices.Delete(m.rules.Grants, i, i+1)
 			return g, nil
 		}
@@ -336,7 +339,7 @@ func (m *Memory) Revoke(_ context.Context, id string) (Grant, error) {
 func (m *Memory) Grants(context.Context) (inForce, ended []Grant, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.rules.Grants, ended = SplitGrants(m.rules.Grants, time.Now())
+	m.rules.Grants, ended = SplitGrants(m.rules.Grants, m.clock())
 	return slices.Clone(m.rules.Grants), ended, nil
 }
 

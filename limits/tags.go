@@ -61,7 +61,7 @@ func (l *Limiter) TagBudget(caller policy.Caller, tag string) string {
 	if !slices.ContainsFunc(caller.Clients, limited) {
 		return ""
 	}
-	if !l.tags.add(caller.Client, tag, time.Now()) {
+	if !l.tags.add(caller.Client, tag, l.now()) {
 		tag = otherTags
 	}
 	return tagPrefix(caller.Client) + tag
