@@ -224,11 +224,14 @@ func (g *Gateway) logAccess(ex *exchange) {
 		slog.String("route", r.Route),
 		slog.String("operation", r.Operation),
 		slog.String("account", r.Account),
+		slog.String("path", ex.maskedPath()),
+		slog.String("target", ex.targetHash()),
 		slog.Int("status", r.Status),
 		slog.Int64("bytes", r.Bytes),
 		slog.Duration("elapsed", r.Elapsed),
 		slog.String("cache", r.Cache),
 		slog.Int("attempts", r.Attempts),
+		slog.Int("spent", r.Spent),
 		slog.Duration("waited", r.Waited),
 	}
 	if r.Background {

@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"regexp"
 	"strings"
@@ -38,5 +40,46 @@ func TestDebugFieldIsForTrustedClientsOnly(t *testing.T) {
 				t.Errorf("%s: %q, want %s", c.name, got, c.want)
 			}
 		}
+	})
+}
+
+// TestAccessLinesIdentifyQuestions checks that equal questions have equal targets in the access log, and that the path
+// has no credential.
+func TestAccessLinesIdentifyQuestions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"data":{}}`) }, func(c *Config) {
+			c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		})
+		field := func(name string) string {
+			_, rest, _ := strings.Cut(log.String(), " "+name+"=")
+			value, _, _ := strings.Cut(rest, " ")
+			return strings.Trim(value, `"`)
+		}
+		target := func(method, path, body string) string {
+			log.Reset()
+			w.do(method, path, strings.NewReader(body), "Authorization: Bearer token-of-client")
+			synctest.Wait()
+			return field("target")
+		}
+		first := target(http.MethodGet, "/orgs/acme/members?page=1&per_page=5", "")
+		w.want("path", field("path"), "/orgs/acme/members")
+		w.want("length of the hash", len(first), 16)
+		w.want("same question", target(http.MethodGet, "/orgs/acme/members?per_page=5&page=1", ""), first)
+		for name, other := range map[string]string{
+			"page":         target(http.MethodGet, "/orgs/acme/members?page=2&per_page=5", ""),
+			"organization": target(http.MethodGet, "/orgs/other/members?page=1&per_page=5", ""),
+		} {
+			if other == first || other == "" {
+				t.Errorf("another %s: target %q", name, other)
+			}
+		}
+		query := target(http.MethodPost, "/graphql", `{"query":"{ viewer { login } }"}`)
+		if query == "" || query == target(http.MethodPost, "/graphql", `{"query":"{ viewer { name } }"}`) {
+			t.Errorf("GraphQL queries have no targets of their own: %q", query)
+		}
+		w.want("mutation", target(http.MethodPost, "/graphql", `{"query":"mutation { x }"}`), "")
+		target(http.MethodGet, "/repos/acme/token-of-client/subscribers", "")
+		w.want("path with a credential", field("path"), "/repos/acme/REDACTED/subscribers")
 	})
 }

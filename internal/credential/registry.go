@@ -262,6 +262,15 @@ func (r *Registry) Shares(name string) bool {
 	return false
 }
 
+// Client returns the caller of a configured client, and false for another name.
+func (r *Registry) Client(name string) (Caller, bool) {
+	i := slices.IndexFunc(r.config.Clients, func(c Client) bool { return c.Name == name })
+	if i < 0 {
+		return Caller{}, false
+	}
+	return r.callers[i], true
+}
+
 // Identify returns the caller of a request, by its Authorization field or, without that field, by the client
 // certificate of its connection. The call may wait for an issuer's keys. If the request's context ends first, Identify
 // returns the context's error.
