@@ -57,6 +57,7 @@ type commands struct {
 	Tail      tailCommand      `cmd:"" help:"Follow the requests: print one line for each."`
 	Cache     cacheCommand     `cmd:"" help:"Purge responses from the cache."`
 	CA        caCommand        `cmd:"" help:"Create the authority of the forward proxy."`
+	Replay    replayCommand    `cmd:"" help:"Predict from an access log what the gateway would save, refuse and delay."`
 	Key       keyCommand       `cmd:"" help:"Create keys for clients."`
 	Health    healthCommand    `cmd:"" help:"Report whether the gateway is ready, by the exit code."`
 	Schema    schemaCommand    `cmd:"" help:"Print the JSON Schema of the configuration."`
