@@ -64,6 +64,7 @@ type exchange struct {
 	buffered     *buffer          // prefix of the body that was read in advance; nil before that read
 	start        time.Time
 	waitingSince time.Time // start of the wait for the deadline
+	authorized   bool      // the client may send the request; only these clients get the trace of the request
 	prefix       string    // prefix of the client's path: Config.Prefix, "/api/v3", or both
 	prefer       preference
 	// stale is the stored response that must be revalidated. fallback is the same response, if clients may get the

@@ -247,6 +247,7 @@ func (g *Gateway) check(ex *exchange) (err error) {
 	if err := g.checkToken(ex); err != nil {
 		return err
 	}
+	ex.authorized = true
 	if f := ex.match.Preflight(ex.identity.Caller.Kind); f != nil { // the upstream would certainly refuse the request
 		return &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
 	}

@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	requestIDHeader = "Weir-Request-Id"
-	debugHeader     = "Weir-Debug"
+	requestIDHeader     = "Weir-Request-Id"
+	debugHeader         = "Weir-Debug"
+	traceresponseHeader = "Traceresponse"
 )
 
 // finishHeader completes the header of a response that came from the cache or the upstream.
@@ -31,7 +32,8 @@ func (g *Gateway) finishHeader(ex *exchange, h http.Header) {
 	}
 }
 
-// setWeirHeaders sets the fields of every response: the rate limit of the account, Cache-Status and the request ID.
+// setWeirHeaders sets the fields of every response: the rate limit of the account, Cache-Status and the request ID. If
+// the request is traced, it also sets traceresponse (W3C Trace Context, level 2) for authorized clients.
 func (g *Gateway) setWeirHeaders(ex *exchange, h http.Header) {
 	if ex.match.Operation != nil {
 		g.setRateLimitHeaders(ex, h)
@@ -41,6 +43,9 @@ func (g *Gateway) setWeirHeaders(ex *exchange, h http.Header) {
 	}
 	if ex.identity.Debug && ex.in.Header.Get(debugHeader) == "1" {
 		h.Set(debugHeader, ex.record.debug(ex.operation))
+	}
+	if trace := ex.span.SpanContext(); ex.authorized && ex.span.IsRecording() {
+		h.Set(traceresponseHeader, "00-"+trace.TraceID().String()+"-"+trace.SpanID().String()+"-"+trace.TraceFlags().String())
 	}
 	h.Set(requestIDHeader, ex.record.ID)
 }

@@ -120,12 +120,12 @@ var returnedFields = fieldSet(`
 	Connection Keep-Alive Trailer Transfer-Encoding Upgrade
 `)
 
-// unreturnedFields are removed from all responses. These fields describe the upstream's host or the
+// unreturnedFields are removed from all responses. These fields describe the upstream's host, its trace or the
 // budget of another request. In a browser they would apply to the host of the gateway. Access-Control-Allow-Credentials
 // would let another site read what a client certificate in the browser may read.
 var unreturnedFields = []string{
 	"Access-Control-Allow-Credentials", "Alt-Svc", "Nel", "Proxy-Authenticate", "Proxy-Authentication-Info", "Ratelimit", "Ratelimit-Policy",
-	"Refresh", "Report-To", "Reporting-Endpoints", "Service-Worker-Allowed", "Strict-Transport-Security", "Via",
+	"Refresh", "Report-To", "Reporting-Endpoints", "Service-Worker-Allowed", "Strict-Transport-Security", traceresponseHeader, "Via",
 }
 
 // filterResponse removes the response fields that clients do not get. The ReverseProxy later removes fields named by

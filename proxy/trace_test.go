@@ -485,3 +485,91 @@ func TestTraceContextIsSentUpstreamOnDemandOnly(t *testing.T) {
 		})
 	}
 }
+
+// tracedWorld starts a gateway that records a trace of each request whose client does not forbid it.
+func tracedWorld(t *testing.T, upstream http.HandlerFunc, options ...option) (*world, *tracetest.InMemoryExporter) {
+	t.Helper()
+	kept := tracetest.NewInMemoryExporter()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept), sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())))
+	return newWorld(t, upstream, append([]option{func(c *Config) { c.Tracer = provider.Tracer("test") }}, options...)...), kept
+}
+
+func TestResponseNamesTheTraceOfItsOwnRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, kept := tracedWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Traceresponse", "00-11111111111111111111111111111111-1111111111111111-01") // of the upstream
+			w.Header().Set("Cache-Control", "max-age=60")
+			w.Header().Set("Etag", `"one"`)
+			switch {
+			case strings.HasSuffix(r.URL.Path, "/limited"):
+				w.Header().Set("Retry-After", "60")
+				w.WriteHeader(http.StatusTooManyRequests)
+			case r.Header.Get("If-None-Match") != "":
+				w.WriteHeader(http.StatusNotModified)
+			}
+		})
+		const subscribers, token = "/repos/a/b/subscribers", "Authorization: Bearer a"
+		for _, c := range []struct {
+			name, path string
+			pause      time.Duration
+			cache      string // part of Cache-Status
+		}{
+			{"miss", subscribers, 0, "stored"},
+			{"response of the ledger", "/rate_limit", 0, "detail=ledger"},
+			{"hit", subscribers, 0, "hit"},
+			{"validated", subscribers, 2 * time.Minute, "fwd=stale"},
+			{"unknown operation", "/made/up", 0, "stored"},
+			{"hit of an unknown operation", "/made/up", 0, "hit"},
+			{"preflight error", "/search/code", 0, "detail="},
+			{"limit error", "/repos/a/b/limited", 0, "fwd="},
+			{"refused by a limit", "/repos/a/b/forks", 0, "detail=cooldown"},
+		} {
+			time.Sleep(c.pause)
+			kept.Reset()
+			const traceID, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+			r := w.get(c.path, token, "Traceparent: 00-"+traceID+"-"+parent+"-01", "Prefer: wait=0")
+			synctest.Wait()
+			if got := r.Header.Get("Cache-Status"); !strings.Contains(got, c.cache) {
+				t.Errorf("%s: Cache-Status %q, want %q", c.name, got, c.cache)
+			}
+			i := slices.IndexFunc(kept.GetSpans(), func(s tracetest.SpanStub) bool { return s.SpanKind == trace.SpanKindServer })
+			if i < 0 {
+				t.Fatalf("%s: no span of kind server", c.name)
+			}
+			server := kept.GetSpans()[i]
+			w.want(c.name+": parent of the span", server.Parent.SpanID().String(), parent)
+			want := []string{"00-" + traceID + "-" + server.SpanContext.SpanID().String() + "-01"}
+			w.want(c.name+": traceresponse", fmt.Sprint(r.Header["Traceresponse"]), fmt.Sprint(want))
+		}
+	})
+}
+
+func TestResponseNamesNoTrace(t *testing.T) {
+	upstreamTrace := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Traceresponse", "00-11111111111111111111111111111111-1111111111111111-01")
+	}
+	const unsampled = "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+	traced, untraced := func(*Config) {}, func(c *Config) { c.Tracer = nil }
+	for _, c := range []struct {
+		name, path, field string
+		option            option
+		status            int
+	}{
+		{"without tracing", "/users/a", "Accept: */*", untraced, http.StatusOK},
+		{"without tracing, unknown operation", "/made/up", "Accept: */*", untraced, http.StatusOK},
+		{"not sampled by the client", "/users/a", unsampled, traced, http.StatusOK},
+		{"unauthenticated", "/users/a", "Accept: */*", func(c *Config) {
+			c.Identify = func(*http.Request) (Identity, error) { return Identity{}, ErrUnauthenticated }
+		}, http.StatusUnauthorized},
+		{"outside of the scope", "/users/a", "Accept: */*", scoped(policy.Scope{Operations: []string{"search/*"}}), http.StatusForbidden},
+		{"invalid tag", "/users/a", "Weir-Tag: a b", traced, http.StatusBadRequest},
+		{"path of the gateway", "/_weir/none", "Accept: */*", traced, http.StatusNotFound},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w, _ := tracedWorld(t, upstreamTrace, c.option)
+			r := w.get(c.path, "Authorization: Bearer a", c.field)
+			w.want(c.name+": status", r.StatusCode, c.status)
+			w.want(c.name+": traceresponse", len(r.Header["Traceresponse"]), 0)
+		})
+	}
+}
