@@ -1,0 +1,58 @@
+package tlsauto
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/internal/testservers"
+)
+
+// recording is the data of a replica of version 0.2, whose values are sealed with secret.
+const recording = "testdata/redis-0.2.txt"
+
+const (
+	recordedKey       = "certificates/ca/weir.test/weir.test.key"
+	recordedChallenge = "acme/ca/challenge_tokens/weir.test.json"
+)
+
+// TestStoredFormatIsThatOfTheRelease stores values and a lock, and compares their format with the recording.
+func TestStoredFormatIsThatOfTheRelease(t *testing.T) {
+	s, client := openRedis(t, "unix", testservers.Redis(t), secret)
+	for _, key := range []string{recordedKey, recordedChallenge} {
+		if err := s.Store(t.Context(), key, []byte("text of "+key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ok, err := s.TryLock(t.Context(), "order"); !ok || err != nil {
+		t.Fatalf("lock: %v, %v", ok, err)
+	}
+	testservers.CompareFormat(t, client, recording, nil)
+	if err := s.Unlock(t.Context(), "order"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReplicaContinuesWithTheDataOfTheRelease reads the recorded values and respects the recorded lock.
+func TestReplicaContinuesWithTheDataOfTheRelease(t *testing.T) {
+	s, client := openRedis(t, "unix", testservers.Redis(t), secret)
+	testservers.Replay(t, client, recording)
+	if ok, err := s.TryLock(t.Context(), "order"); ok || err != nil {
+		t.Errorf("the recorded replica holds this lock, but it was acquired: %v", err)
+	}
+	for _, key := range []string{recordedKey, recordedChallenge} {
+		if text, err := s.Load(t.Context(), key); err != nil || string(text) != "text of "+key {
+			t.Errorf("%s: %q, %v", key, text, err)
+		}
+		// The expiry in the index is that of the recording, which has passed.
+		later := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: key}
+		if changed, err := client.ZAddXX(t.Context(), keysKey, later).Result(); err != nil || changed != 0 {
+			t.Error(changed, err)
+		}
+	}
+	if keys, err := s.List(t.Context(), "certificates", true); err != nil || !slices.Contains(keys, recordedKey) {
+		t.Errorf("listed %q, %v; want %s", keys, err, recordedKey)
+	}
+}
