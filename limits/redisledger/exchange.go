@@ -582,8 +582,13 @@ func (x *exchange) leave(now int64) {
 		}
 		for _, s := range x.part.Returns(b.Budget, now) {
 			step := min(leftParts-1, max(0, (s.At-now)*leftParts/b.Keep))
-			x.call.Left[step] = append(x.call.Left[step], leftCall{b.Budget, s.Tokens, b.Keep * (step + 1) / leftParts})
 			b.Spent -= s.Tokens
+			part := x.call.Left[step]
+			if last := len(part) - 1; last >= 0 && part[last].Budget == b.Budget { // a part has one lease of each budget
+				part[last].Spent += s.Tokens
+				continue
+			}
+			x.call.Left[step] = append(part, leftCall{b.Budget, s.Tokens, b.Keep * (step + 1) / leftParts})
 		}
 	}
 }

@@ -77,6 +77,26 @@ func TestLeaveReturnsLeases(t *testing.T) {
 	})
 }
 
+// A leaving replica has spent tokens at times that are close together. None of them returns before its time.
+func TestLeaveKeepsTokensOfCloseTimes(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		for range 3 {
+			p.spend(p.r1, 100, 1, true)
+			time.Sleep(time.Second)
+		}
+		if err := p.r1.Leave(p.Context()); err != nil {
+			p.Fatal(err)
+		}
+		if n := p.spend(p.r2, 100, 9, true); n != 6 {
+			p.Errorf("%d claims granted beside the 3 of the replica that left, want 6", n)
+		}
+		time.Sleep(time.Minute - 4*time.Second)
+		if n := p.spend(p.r2, 100, 9, true); n != 0 {
+			p.Errorf("%d claims granted before the first token returns, want 0", n)
+		}
+	})
+}
+
 // One replica has spent all tokens before the other replica needs tokens. Both then get equal shares.
 func TestReplicasShareReturningTokens(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
