@@ -30,7 +30,7 @@ SIGN      ?=
 # The Redis server that tests start.
 SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 
-.PHONY: help build demo test e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients judge h2spec generate rules release deploy-check cover fmt clean needs
+.PHONY: help build demo test e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients judge h2spec generate rules release deploy-check adjacent cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -196,6 +196,11 @@ deploy-check: build ## Check the deployment files with their own tools, and the 
 	@.ci/need ssh-keygen openssh-client
 	$(GO) test -modfile=tools.mod ./.ci/release
 	$(GO) -C .ci/deploy test -count=1 -timeout 15m .
+
+# BASE has another default here: the version before this one.
+adjacent: needs build ## Upgrade replicas from BASE (default: the previous release) to bin/weir on one Redis: two minutes.
+	@.ci/adjacent $(if $(filter command line,$(origin BASE)),'$(BASE)')
+	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir" WEIR_ADJACENT="$(CURDIR)/bin/weir-adjacent" $(GO) test -tags e2e,adjacent -count=1 -v -run '^TestAdjacentVersionsShareRedis$$' ./e2e
 
 cover: needs ## Print the coverage of each function.
 	$(SERVERS) $(GO) test -coverprofile=cover.out ./... && $(GO) tool cover -func=cover.out
