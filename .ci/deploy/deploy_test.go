@@ -157,7 +157,10 @@ func (g *gateway) checkAdmin(host string) {
 }
 
 // startRedis starts a server and returns its URL.
-func startRedis(t *testing.T) string {
+func startRedis(t *testing.T) string { return "redis://" + startRedisServer(t) + "/0" }
+
+// startRedisServer starts redis-server with further arguments, and returns its address.
+func startRedisServer(t *testing.T, args ...string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -166,7 +169,7 @@ func startRedis(t *testing.T) string {
 	address := l.Addr().String()
 	_, port, _ := net.SplitHostPort(address)
 	_ = l.Close()
-	cmd := exec.Command("redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", t.TempDir())
+	cmd := exec.Command("redis-server", append(args, "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", t.TempDir())...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +182,7 @@ func startRedis(t *testing.T) string {
 	for ctx.Err() == nil {
 		if c, err := net.Dial("tcp", address); err == nil {
 			_ = c.Close()
-			return "redis://" + address + "/0"
+			return address
 		}
 	}
 	t.Fatal("redis-server did not start within a minute")

@@ -1,10 +1,17 @@
 package deploy
 
 import (
+	"fmt"
+	"net"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	apps "k8s.io/api/apps/v1"
@@ -34,6 +41,7 @@ type objects struct {
 	scaler     *autoscaling.HorizontalPodAutoscaler
 	network    *networking.NetworkPolicy
 	monitor    *monitoring.ServiceMonitor
+	test       *core.Pod
 }
 
 // render renders the chart and decodes its objects. A field that Kubernetes does not define is an
@@ -77,6 +85,9 @@ func render(t *testing.T, values string, more ...string) objects {
 		case "ServiceMonitor":
 			r.monitor = &monitoring.ServiceMonitor{}
 			read(r.monitor)
+		case "Pod":
+			r.test = &core.Pod{}
+			read(r.test)
 		default:
 			t.Errorf("the kind %q is not checked by this test", head.Kind)
 		}
@@ -85,7 +96,7 @@ func render(t *testing.T, values string, more ...string) objects {
 }
 
 func TestChartRendersOptionalObjects(t *testing.T) {
-	for _, values := range []string{"one", "all"} {
+	for _, values := range []string{"one", "all", "sentinel", "cluster"} {
 		runTool(t, root+"/bin/helm", "lint", "--strict", chart, "--values", chart+"/ci/"+values+"-values.yaml")
 	}
 	one, all := render(t, "one"), render(t, "all")
@@ -145,16 +156,18 @@ func TestChartRefusesInvalidValues(t *testing.T) {
 // TestChartPodsAreRestricted checks the restricted Pod Security Standard of Kubernetes.
 func TestChartPodsAreRestricted(t *testing.T) {
 	r := render(t, "all")
+	for _, pod := range []core.PodSpec{r.deployment.Spec.Template.Spec, r.test.Spec} {
+		s := pod.Containers[0].SecurityContext
+		if len(pod.Containers) != 1 || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || len(s.Capabilities.Drop) != 1 || s.Capabilities.Drop[0] != "ALL" || len(s.Capabilities.Add) > 0 {
+			t.Errorf("the container is not restricted: %+v", s)
+		}
+		p := pod.SecurityContext
+		if !*p.RunAsNonRoot || *p.RunAsUser != 65532 || p.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault || *pod.AutomountServiceAccountToken {
+			t.Errorf("the pod is not restricted: %+v", p)
+		}
+	}
 	pod := r.deployment.Spec.Template.Spec
 	c := pod.Containers[0]
-	s := c.SecurityContext
-	if len(pod.Containers) != 1 || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || len(s.Capabilities.Drop) != 1 || s.Capabilities.Drop[0] != "ALL" || len(s.Capabilities.Add) > 0 {
-		t.Errorf("the container is not restricted: %+v", s)
-	}
-	p := pod.SecurityContext
-	if !*p.RunAsNonRoot || *p.RunAsUser != 65532 || p.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault || *pod.AutomountServiceAccountToken {
-		t.Errorf("the pod is not restricted: %+v", p)
-	}
 	if i := dockerfile(t); i.user != "65532:65532" || strings.Join(i.command, " ") != strings.Join(c.Args, " ") || c.Command != nil {
 		t.Errorf("the image runs %v as %s, but the chart runs %v", i.command, i.user, c.Args)
 	}
@@ -239,4 +252,102 @@ func TestChartNamesLabelsAndPortsMatch(t *testing.T) {
 	if len(volumes) != len(pod.Spec.Containers[0].VolumeMounts) || pod.Spec.ServiceAccountName != r.account.Name {
 		t.Errorf("service account %q, volumes %v, mounts %v", pod.Spec.ServiceAccountName, volumes, pod.Spec.Containers[0].VolumeMounts)
 	}
+}
+
+// TestChartTestFindsReadyGateway runs the command of the pod of helm test against a gateway.
+func TestChartTestFindsReadyGateway(t *testing.T) {
+	r := render(t, "all")
+	c, replica := r.test.Spec.Containers[0], r.deployment.Spec.Template
+	if r.test.Annotations["helm.sh/hook"] != "test" || r.test.Spec.RestartPolicy != core.RestartPolicyNever || c.Image != replica.Spec.Containers[0].Image {
+		t.Errorf("the pod is no test of the image: %+v", r.test)
+	}
+	var admin string
+	for _, s := range r.services {
+		if selects(s.Spec.Selector, r.test.Labels) {
+			t.Errorf("service %s sends clients to the test", s.Name)
+		}
+		if s.Spec.Ports[0].Name == "admin" {
+			admin = fmt.Sprintf("http://%s:%d", s.Name, s.Spec.Ports[0].Port)
+		}
+	}
+	if !slices.Equal(c.Args, []string{"health", "--admin", admin}) {
+		t.Errorf("the test runs %v, want health --admin %s", c.Args, admin)
+	}
+	if !slices.ContainsFunc(r.network.Spec.Ingress, func(rule networking.NetworkPolicyIngressRule) bool {
+		return rule.Ports[0].Port.StrVal == "admin" && slices.ContainsFunc(rule.From, func(p networking.NetworkPolicyPeer) bool {
+			return p.PodSelector != nil && selects(p.PodSelector.MatchLabels, r.test.Labels)
+		})
+	}) {
+		t.Error("the network policy does not let the test reach the admin listener")
+	}
+	g := startGateway(t, render(t, "one").config.Data["weir.yaml"], "/run/secrets/weir", map[string]string{"admin": adminToken})
+	if status, body := g.get(g.admin+"/readyz", "Host: "+strings.TrimPrefix(admin, "http://")); status != http.StatusOK {
+		t.Errorf("/readyz with the name of the service: status %d: %s", status, body)
+	}
+	if got := runTool(t, weirBinary(t), append(slices.Clone(c.Args[:2]), g.admin)...); got != "ready\n" {
+		t.Errorf("health: got %q, want ready", got)
+	}
+	if r := render(t, "all", "--set", "config.admin.tls.cert=a,config.admin.tls.key=b"); r.test != nil {
+		t.Error("with config.admin.tls the chart has a test that knows no CA")
+	}
+}
+
+// selects reports whether a selector selects an object with the labels.
+func selects(selector, labels map[string]string) bool {
+	for name, value := range selector {
+		if labels[name] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// TestChartReachesSentinelAndClusterStores starts a gateway with the store of the values, and checks that the network
+// policy permits each port in the URL of the store.
+func TestChartReachesSentinelAndClusterStores(t *testing.T) {
+	for values, start := range map[string]func(*testing.T) string{"sentinel": startSentinel, "cluster": startCluster} {
+		t.Run(values, func(t *testing.T) {
+			r := render(t, values)
+			if r.deployment.Spec.Strategy.Type != apps.RollingUpdateDeploymentStrategyType || *r.deployment.Spec.Replicas != 2 {
+				t.Errorf("want two replicas that are replaced one after another, got %d and %s", *r.deployment.Spec.Replicas, r.deployment.Spec.Strategy.Type)
+			}
+			config := r.config.Data["weir.yaml"]
+			addresses := regexp.MustCompile(`redis-[0-9]\.redis:([0-9]+)`)
+			for _, m := range addresses.FindAllStringSubmatch(config, -1) {
+				if !slices.ContainsFunc(r.network.Spec.Egress, func(rule networking.NetworkPolicyEgressRule) bool {
+					return slices.ContainsFunc(rule.Ports, func(p networking.NetworkPolicyPort) bool { return p.Port.String() == m[1] })
+				}) {
+					t.Errorf("the network policy does not let the pods reach %s", m[0])
+				}
+			}
+			g := startGateway(t, addresses.ReplaceAllString(config, start(t)), "/run/secrets/weir", map[string]string{"admin": adminToken})
+			g.checkAdmin("10.1.2.3:9090")
+		})
+	}
+}
+
+// startSentinel starts a Redis server and a sentinel of its master "weir", and returns the address of the sentinel.
+func startSentinel(t *testing.T) string {
+	t.Helper()
+	host, port, _ := net.SplitHostPort(startRedisServer(t))
+	config := filepath.Join(t.TempDir(), "sentinel.conf")
+	if err := os.WriteFile(config, fmt.Appendf(nil, "sentinel monitor weir %s %s 1\n", host, port), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return startRedisServer(t, config, "--sentinel")
+}
+
+// startCluster starts a Redis Cluster of one node and returns its address.
+func startCluster(t *testing.T) string {
+	t.Helper()
+	address := startRedisServer(t, "--cluster-enabled", "yes")
+	host, port, _ := net.SplitHostPort(address)
+	runTool(t, "redis-cli", "-h", host, "-p", port, "cluster", "addslotsrange", "0", "16383")
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		if strings.Contains(runTool(t, "redis-cli", "-h", host, "-p", port, "cluster", "info"), "cluster_state:ok") {
+			return address
+		}
+	}
+	t.Fatal("the cluster is not ready after a minute")
+	return ""
 }
