@@ -2,10 +2,12 @@ package deploy
 
 import (
 	"debug/elf"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -80,7 +82,7 @@ func execForm(t *testing.T, c instructions.ShellDependantCmdLine) []string {
 	return c.CmdLine
 }
 
-func TestImageContainsOnlyBinaryAndCertificates(t *testing.T) {
+func TestImageContainsOnlyBinaryLicencesAndCertificates(t *testing.T) {
 	i := dockerfile(t)
 	if i.final.BaseName != "scratch" || i.user != "65532:65532" {
 		t.Errorf("the base is %s and the user %q, want scratch and 65532:65532", i.final.BaseName, i.user)
@@ -91,16 +93,18 @@ func TestImageContainsOnlyBinaryAndCertificates(t *testing.T) {
 	if version := strings.TrimPrefix(i.build.BaseName, "golang:"); !strings.Contains(readFile(t, "go.mod"), "\ntoolchain go"+version+"\n") {
 		t.Errorf("the build image %s is not the toolchain of go.mod", i.build.BaseName)
 	}
-	if len(i.copied) != 2 || i.copied["/etc/ssl/certs/ca-certificates.crt"] == "" || i.copied[i.entrypoint[0]] == "" {
-		t.Errorf("the image contains %v, want the binary and the CA certificates", i.copied)
+	want := []string{"/LICENSE", "/THIRD_PARTY_LICENSES", "/etc/ssl/certs/ca-certificates.crt", i.entrypoint[0]}
+	if got := slices.Sorted(maps.Keys(i.copied)); !slices.Equal(got, want) {
+		t.Errorf("the image contains %v, want %v", got, want)
 	}
 	if !slices.Equal(i.exposed, []string{"8080", "9090"}) {
 		t.Errorf("the image exposes %v, want 8080 and 9090", i.exposed)
 	}
 }
 
-// TestImageBuildsFromBuildContext runs the commands of the build stage on the files that
-// .dockerignore includes.
+// TestImageBuildsFromBuildContext runs the commands of the build stage on the files that .dockerignore includes. The
+// build uses the network for modules only: each command is the go command, which does not download a toolchain, and
+// go build works without a module proxy after the download.
 func TestImageBuildsFromBuildContext(t *testing.T) {
 	i := dockerfile(t)
 	source, out := t.TempDir(), t.TempDir()
@@ -121,10 +125,17 @@ func TestImageBuildsFromBuildContext(t *testing.T) {
 		if !ok {
 			continue
 		}
-		line := strings.ReplaceAll(strings.Join(r.CmdLine, " "), "/out/", out+"/")
+		line := strings.Join(r.CmdLine, " ")
+		if !regexp.MustCompile(`^([A-Z_]+=\S+ )*go (build|run|mod download)\b`).MatchString(line) || strings.ContainsAny(line, ";&|") {
+			t.Errorf("RUN %s: want one go command, which needs only modules", line)
+		}
+		line = strings.ReplaceAll(line, "/out/", out+"/")
 		cmd := exec.CommandContext(t.Context(), "sh", "-euc", line)
 		cmd.Dir = source
-		cmd.Env = append(os.Environ(), "TARGETOS=linux", "TARGETARCH="+goarch(t), "VERSION=v9.8.7", "COMMIT="+commit)
+		cmd.Env = append(os.Environ(), "TARGETOS=linux", "TARGETARCH="+goarch(t), "VERSION=v9.8.7", "COMMIT="+commit, "GOTOOLCHAIN=local")
+		if strings.Contains(line, "go build ") {
+			cmd.Env = append(cmd.Env, "GOPROXY=off")
+		}
 		if output, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", line, err, output)
 		}
@@ -132,6 +143,13 @@ func TestImageBuildsFromBuildContext(t *testing.T) {
 	binary := strings.ReplaceAll(i.copied[i.entrypoint[0]], "/out/", out+"/")
 	if got := runTool(t, binary, "version"); !strings.HasPrefix(got, "weir v9.8.7 ") || !strings.HasSuffix(got, " commit "+commit+"\n") {
 		t.Errorf("got the version %q, want weir v9.8.7 with the commit", got)
+	}
+	licences, err := os.ReadFile(strings.ReplaceAll(i.copied["/THIRD_PARTY_LICENSES"], "/out/", out+"/"))
+	if err != nil || !strings.Contains(string(licences), "\ngithub.com/redis/go-redis/v9: ") || !strings.Contains(string(licences), "\nstdlib: ") {
+		t.Errorf("/THIRD_PARTY_LICENSES lacks go-redis or the standard library: error %v, %d bytes", err, len(licences))
+	}
+	if license := strings.TrimPrefix(i.copied["/LICENSE"], "/src/"); readFile(t, license) == "" || !inBuildContext(t, license) {
+		t.Errorf("%s is not in the build context", i.copied["/LICENSE"])
 	}
 	f, err := elf.Open(binary)
 	if err != nil {

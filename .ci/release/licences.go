@@ -24,6 +24,19 @@ var (
 	noticeFile = regexp.MustCompile(`(?i)^(notice|patents)`)
 )
 
+// writeLicences writes the licence texts of all modules in the binary for a platform.
+func (r *release) writeLicences(path, platform string) error {
+	system, machine, ok := strings.Cut(platform, "/")
+	if !ok {
+		return fmt.Errorf("-licences: platform %q: name one such as linux/amd64", platform)
+	}
+	_, texts, err := r.licences(system, machine)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, texts, 0o644)
+}
+
 // licences returns the SPDX expression of each module in a binary by module path, and the licence texts of all modules.
 // The path of the standard library is "stdlib". Packages of a module may have licences of their own. So licences reads
 // the folder of each linked package, and its parents up to the folder of the module.

@@ -9,6 +9,10 @@
 // The build is reproducible: the same commit, time and Go give the same bytes on any machine.
 //
 //	go run -modfile=tools.mod ./.ci/release -version v0.1.0 -commit COMMIT -epoch 1700000000 -out bin/release linux/amd64 …
+//
+// With -licences it writes only the licences of the binary for one platform, which the image contains:
+//
+//	go run -modfile=tools.mod ./.ci/release -licences FILE linux/amd64
 package main
 
 import (
@@ -29,9 +33,16 @@ func main() {
 	commit := flag.String("commit", "", "commit of the source: 40 hexadecimal digits, followed by -dirty if the source has uncommitted changes")
 	epoch := flag.Int64("epoch", 0, "modification time of all files, in Unix seconds")
 	out := flag.String("out", "bin/release", "output folder; its content is replaced")
+	licences := flag.String("licences", "", "write only the licences of the modules to this file")
 	flag.Parse()
 	r := release{version: *version, commit: *commit, at: time.Unix(*epoch, 0).UTC(), out: *out}
-	if err := r.make(flag.Args()); err != nil {
+	err := error(nil)
+	if *licences != "" {
+		err = r.writeLicences(*licences, flag.Arg(0))
+	} else {
+		err = r.make(flag.Args())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
