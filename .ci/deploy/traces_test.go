@@ -1,0 +1,294 @@
+package deploy
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/confmap"
+	"go.opentelemetry.io/collector/confmap/provider/fileprovider"
+	"go.opentelemetry.io/collector/exporter"
+	"go.opentelemetry.io/collector/exporter/otlpexporter"
+	"go.opentelemetry.io/collector/otelcol"
+	"go.opentelemetry.io/collector/processor"
+	"go.opentelemetry.io/collector/processor/batchprocessor"
+	"go.opentelemetry.io/collector/processor/memorylimiterprocessor"
+	"go.opentelemetry.io/collector/receiver"
+	"go.opentelemetry.io/collector/receiver/otlpreceiver"
+	"go.opentelemetry.io/collector/service/telemetry"
+	collectortrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	trace "go.opentelemetry.io/proto/otlp/trace/v1"
+	"go.yaml.in/yaml/v4"
+	"google.golang.org/grpc"
+)
+
+const tracesRecipe = "docs/recipes/traces.md"
+
+// recipeBlock returns the block of the recipe for traces whose first line names the file.
+func recipeBlock(t *testing.T, file string) string {
+	t.Helper()
+	m := regexp.MustCompile("(?ms)^```ya?ml\n# " + regexp.QuoteMeta(file) + `.*?\n(.*?)^` + "```").FindStringSubmatch(readFile(t, tracesRecipe))
+	if m == nil {
+		t.Fatalf("%s has no block for %s", tracesRecipe, file)
+	}
+	return m[1]
+}
+
+// traceBackend receives traces in place of Jaeger and Tempo.
+type traceBackend struct {
+	collectortrace.UnimplementedTraceServiceServer
+	address string
+	mu      sync.Mutex
+	spans   []*trace.Span
+}
+
+func (b *traceBackend) Export(_ context.Context, in *collectortrace.ExportTraceServiceRequest) (*collectortrace.ExportTraceServiceResponse, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range in.GetResourceSpans() {
+		for _, s := range r.GetScopeSpans() {
+			b.spans = append(b.spans, s.GetSpans()...)
+		}
+	}
+	return &collectortrace.ExportTraceServiceResponse{}, nil
+}
+
+// server returns the span of kind server of a trace, or nil.
+func (b *traceBackend) server(id string) *trace.Span {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.spans {
+		if hex.EncodeToString(s.GetTraceId()) == id && s.GetKind() == trace.Span_SPAN_KIND_SERVER {
+			return s
+		}
+	}
+	return nil
+}
+
+func startTraceBackend(t *testing.T) *traceBackend {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &traceBackend{address: listener.Addr().String()}
+	server := grpc.NewServer()
+	collectortrace.RegisterTraceServiceServer(server, b)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
+	t.Cleanup(func() {
+		server.Stop()
+		serving.Wait()
+	})
+	return b
+}
+
+// startCollector runs the OpenTelemetry collector with a configuration.
+func startCollector(t *testing.T, config string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "collector.yaml")
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := otelcol.NewCollector(otelcol.CollectorSettings{
+		BuildInfo: component.NewDefaultBuildInfo(),
+		Factories: func() (f otelcol.Factories, err error) {
+			if f.Receivers, err = otelcol.MakeFactoryMap[receiver.Factory](otlpreceiver.NewFactory()); err != nil {
+				return f, err
+			}
+			if f.Processors, err = otelcol.MakeFactoryMap[processor.Factory](batchprocessor.NewFactory(), memorylimiterprocessor.NewFactory()); err != nil {
+				return f, err
+			}
+			f.Telemetry = telemetry.NewFactory(func() component.Config { return struct{}{} }) // the collector has none of its own
+			f.Exporters, err = otelcol.MakeFactoryMap[exporter.Factory](otlpexporter.NewFactory())
+			return f, err
+		},
+		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
+			URIs: []string{"file:" + path}, ProviderFactories: []confmap.ProviderFactory{fileprovider.NewFactory()},
+		}},
+		DisableGracefulShutdown: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(context.WithoutCancel(t.Context())) }()
+	t.Cleanup(func() {
+		c.Shutdown()
+		if err := <-ended; err != nil {
+			t.Errorf("collector: %v", err)
+		}
+	})
+	eventually(t, "the collector runs", func() bool {
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatalf("collector: %v\n%s", err, config)
+		default:
+		}
+		return c.GetState() == otelcol.StateRunning
+	})
+}
+
+// startPrometheus runs the documented command with a configuration and returns the URL of the server.
+func startPrometheus(t *testing.T, config string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "prometheus.yml")
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runTool(t, "promtool", "check", "config", path)
+	m := regexp.MustCompile(`(?m)^prometheus --config.file=prometheus.yml (.*)$`).FindStringSubmatch(readFile(t, tracesRecipe))
+	if m == nil {
+		t.Fatalf("%s has no command for Prometheus", tracesRecipe)
+	}
+	address := freeAddress(t)
+	cmd := exec.Command("prometheus", append(strings.Fields(m[1]), "--config.file="+path, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+address)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+	})
+	return "http://" + address
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func eventually(t *testing.T, condition string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("condition not reached within a minute: %s", condition)
+		}
+	}
+}
+
+// TestTracesRecipeLeadsFromExemplarToTrace runs the programs of the recipe, sends a request of a client that traces it,
+// and finds its trace by traceresponse and by the exemplar that Prometheus stored.
+func TestTracesRecipeLeadsFromExemplarToTrace(t *testing.T) {
+	backend := startTraceBackend(t)
+	otlp := freeAddress(t)
+	startCollector(t, strings.NewReplacer("0.0.0.0:4318", otlp, "tempo:4317", backend.address).Replace(recipeBlock(t, "collector.yaml")))
+
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }))
+	t.Cleanup(upstream.Close)
+	m := regexp.MustCompile(`(?m)^export (OTEL_.*)$`).FindStringSubmatch(readFile(t, tracesRecipe))
+	if m == nil || !strings.Contains(m[1], "=http://collector:4318 ") {
+		t.Fatalf("%s does not set the variables of Weir, got %q", tracesRecipe, m)
+	}
+	env := strings.Fields(strings.ReplaceAll(m[1], "collector:4318", otlp))
+	config := strings.NewReplacer("https://api.github.com", upstream.URL, "${ADMIN_TOKEN_FILE}", "/run/secrets/weir/admin").Replace(recipeBlock(t, "weir.yaml"))
+	g := startGateway(t, config, "/run/secrets/weir", map[string]string{"admin": adminToken}, append(env, "OTEL_BSP_SCHEDULE_DELAY=100")...)
+	g.checkAdmin("weir:9090")
+
+	token := filepath.Join(filepath.Dir(g.config), "admin")
+	prometheus := startPrometheus(t, strings.NewReplacer("/run/secrets/weir/admin", token, "15s", "1s",
+		`"weir:9090"`, `"`+strings.TrimPrefix(g.admin, "http://")+`"`).Replace(recipeBlock(t, "prometheus.yml")))
+
+	const id, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	req, err := http.NewRequest(http.MethodGet, g.url+"/users/octocat", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Traceparent", "00-"+id+"-"+parent+"-01")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+
+	eventually(t, "the collector forwards the trace", func() bool { return backend.server(id) != nil })
+	span := backend.server(id)
+	if got, want := resp.Header.Get("Traceresponse"), "00-"+id+"-"+hex.EncodeToString(span.GetSpanId())+"-01"; got != want {
+		t.Errorf("traceresponse %q, want %q", got, want)
+	}
+	if got := hex.EncodeToString(span.GetParentSpanId()); got != parent || span.GetName() != "GET /users/{username}" {
+		t.Errorf("span %s with the parent %s, want GET /users/{username} with the parent %s", span.GetName(), got, parent)
+	}
+
+	var answer struct {
+		Data []struct{ Exemplars []struct{ Labels map[string]string } }
+	}
+	query := url.Values{"query": {"http_server_request_duration_seconds_bucket"}, "start": {fmt.Sprint(time.Now().Add(-time.Hour).Unix())}, "end": {fmt.Sprint(time.Now().Add(time.Hour).Unix())}}
+	eventually(t, "Prometheus stores an exemplar", func() bool {
+		resp, err := http.Get(prometheus + "/api/v1/query_exemplars?" + query.Encode())
+		if err != nil {
+			return false // Prometheus starts
+		}
+		defer func() { _ = resp.Body.Close() }()
+		return json.NewDecoder(resp.Body).Decode(&answer) == nil && len(answer.Data) > 0
+	})
+	exemplar := answer.Data[0].Exemplars[0].Labels
+	label := exemplarLabel(t)
+	if exemplar[label] != id {
+		t.Errorf("exemplar %v, want the label %s with the trace %s", exemplar, label, id)
+	}
+}
+
+// exemplarLabel returns the label of exemplars that Grafana links to the data source of traces.
+func exemplarLabel(t *testing.T) string {
+	t.Helper()
+	var file struct {
+		Datasources []struct {
+			UID, Type, URL string
+			JSONData       struct {
+				Destinations []struct {
+					Name          string
+					DatasourceUID string `yaml:"datasourceUid"`
+				} `yaml:"exemplarTraceIdDestinations"`
+			} `yaml:"jsonData"`
+		}
+	}
+	if err := yaml.Unmarshal([]byte(recipeBlock(t, "datasources.yaml")), &file); err != nil {
+		t.Fatal(err)
+	}
+	traces, metrics := file.Datasources[0], file.Datasources[1]
+	destination := metrics.JSONData.Destinations[0]
+	if traces.Type != "tempo" || traces.UID == "" || metrics.Type != "prometheus" || destination.DatasourceUID != traces.UID {
+		t.Errorf("data source %s leads from exemplars to %q, want %q", metrics.Type, destination.DatasourceUID, traces.UID)
+	}
+	var tempo struct {
+		Server struct {
+			Port int `yaml:"http_listen_port"`
+		}
+		Distributor struct {
+			Receivers map[string]struct {
+				Protocols map[string]struct{ Endpoint string }
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(recipeBlock(t, "tempo.yaml")), &tempo); err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprint("http://tempo:", tempo.Server.Port); traces.URL != want {
+		t.Errorf("Grafana reads traces from %s, Tempo listens at %s", traces.URL, want)
+	}
+	if endpoint := tempo.Distributor.Receivers["otlp"].Protocols["grpc"].Endpoint; !strings.HasSuffix(endpoint, ":4317") {
+		t.Errorf("Tempo receives at %s, the collector sends to tempo:4317", endpoint)
+	}
+	return destination.Name
+}
