@@ -231,7 +231,9 @@ func TestTracesRecipeLeadsFromExemplarToTrace(t *testing.T) {
 	}
 
 	var answer struct {
-		Data []struct{ Exemplars []struct{ Labels map[string]string } }
+		Data []struct {
+			Exemplars []struct{ Labels map[string]string }
+		}
 	}
 	query := url.Values{"query": {"http_server_request_duration_seconds_bucket"}, "start": {fmt.Sprint(time.Now().Add(-time.Hour).Unix())}, "end": {fmt.Sprint(time.Now().Add(time.Hour).Unix())}}
 	eventually(t, "Prometheus stores an exemplar", func() bool {
