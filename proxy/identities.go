@@ -25,6 +25,7 @@ type Identities struct {
 	mu      sync.Mutex
 	known   *simplelru.LRU[string, knownIdentity] // by account; nil before the first element
 	changed map[string]identity                   // identities that are not shared yet, by account
+	logins  *simplelru.LRU[string, string]        // by account; nil before the first element
 }
 
 const (
@@ -84,6 +85,34 @@ func (s *Identities) addLocked(account string, i identity, now time.Time) bool {
 	}
 	s.known.Add(account, knownIdentity{i, now})
 	return true
+}
+
+// learnLogin records the login that the upstream named for an account and for its identity. A login is a name for people:
+// replicas do not share it.
+func (s *Identities) learnLogin(login string, accounts ...string) {
+	if !validLogin.MatchString(login) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.logins == nil {
+		s.logins, _ = simplelru.NewLRU[string, string](maxIdentities, nil) // fails only for a size below 1
+	}
+	for _, account := range accounts {
+		s.logins.Add(account, login)
+	}
+}
+
+var validLogin = regexp.MustCompile(`^[\w.\[\]-]{1,64}$`)
+
+// Login returns the login of an account that a response to GET /user named at this replica, or an empty string.
+func (s *Identities) Login(account string) (login string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.logins != nil {
+		login, _ = s.logins.Peek(account)
+	}
+	return login
 }
 
 // Share exchanges the identities with the other replicas until ctx ends, and merges the accounts that other replicas
@@ -154,8 +183,12 @@ func (g *Gateway) learnIdentity(ex *exchange, resp *http.Response, o limits.Outc
 		ok = ok && i.kind == caller.Kind.Base() && !isWorkflowLimit(o)
 	case resp.StatusCode == http.StatusOK && ex.method == http.MethodGet && ex.match.Path == "/user":
 		if caller.Kind.Base() == policy.User {
-			id, _ := field(peekJSON(resp), "id").(json.Number)
-			i, ok = newIdentity(string(policy.User), id.String())
+			text := peekJSON(resp)
+			id, _ := field(text, "id").(json.Number)
+			if i, ok = newIdentity(string(policy.User), id.String()); ok {
+				login, _ := field(text, "login").(string)
+				g.Identities.learnLogin(login, account, i.account())
+			}
 		}
 	case resp.StatusCode == http.StatusCreated && ex.method == http.MethodPost && g.AccountOf != nil:
 		if path := mintingPath.FindStringSubmatch(ex.match.Path); path != nil {

@@ -90,6 +90,9 @@ func TestCooldownReachesTheTokensOfAUser(t *testing.T) {
 				t.Fatalf("GET /user: %d, %d bytes", r.StatusCode, len(r.body))
 			}
 		}
+		for account, login := range map[string]string{"user:123": "octo-123", "user:7": "octo-7", "user:8": ""} {
+			w.want("login of "+account, w.gateway.Identities.Login(account), login)
+		}
 		p.limit(123, true)
 		w.want("status of the limit error", w.as("a", "/repos/o/r/tags"), http.StatusForbidden)
 		w.checkRefused("b")

@@ -80,7 +80,7 @@ func (g *gateway) admin(a config.Admin) http.Handler {
 			recent := g.current.Load().proxy.Recent()
 			requests := make([]history.Request, len(recent))
 			for i := range recent {
-				requests[i] = history.NewRequest(&recent[i])
+				requests[i] = g.history.Request(&recent[i])
 			}
 			return requests
 		},

@@ -206,7 +206,7 @@ type row [11]string
 // firstClientColumn and lastClientColumn are the columns of a row that only client budgets have.
 const firstClientColumn, lastClientColumn = 4, 8
 
-// table returns the lines of the table: accounts by name, and the budgets of each account with
+// table returns the lines of the table: accounts by label, and the budgets of each account with
 // the smallest remaining part first.
 func (v *budgetView) table(l *listing, now time.Time) []string {
 	switch {
@@ -217,7 +217,7 @@ func (v *budgetView) table(l *listing, now time.Time) []string {
 	}
 	accounts := slices.Clone(l.accounts)
 	slices.SortFunc(accounts, func(a, b history.Account) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
+		return cmp.Or(cmp.Compare(a.Label, b.Label), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 	})
 	head := row{"BUDGET", "USED", "LEFT", "HELD", "PART", "BORROWED", "LENT", "WAITING", "DENIED", "RESETS"}
 	if !slices.ContainsFunc(accounts, func(a history.Account) bool { return slices.ContainsFunc(a.Budgets, isClient) }) {
@@ -260,7 +260,7 @@ func (v *budgetView) table(l *listing, now time.Time) []string {
 
 func accountLine(a history.Account, now time.Time) string {
 	s := fmt.Sprintf("%s (%s): %d of %d requests open",
-		printable(a.Name, maxName), printable(string(a.Kind), maxName), a.InUse, a.Concurrent)
+		printable(cmp.Or(a.Label, a.Name), maxName), printable(string(a.Kind), maxName), a.InUse, a.Concurrent)
 	if !a.ClosedSince.IsZero() {
 		s += fmt.Sprintf("; closed for %s, because probes failed: weir account open %s",
 			shortDuration(now.Sub(a.ClosedSince)), printable(a.Name, maxName))

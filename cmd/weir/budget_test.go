@@ -137,7 +137,8 @@ func TestBudgetsAsJSON(t *testing.T) {
         "remaining": 1,
         "reset": "2000-01-01T00:00:00Z"
       }
-    ]
+    ],
+    "label": "a\u001b\u009b\u202e\u200b\udb40\udc01ä"
   }
 ]
 `)
@@ -417,7 +418,7 @@ func TestBudgetOfDemo(t *testing.T) {
 		return code, out.String(), problems.String()
 	}
 	code, out, problems := send(strings.TrimPrefix(listener, "http://"))
-	shown := regexp.MustCompile(`(?m)^[0-9a-f]+ \(user\): 0 of 100 requests open\n  search +3/30 +27 +in .*\n(  .*\n)*  cpu +[0-9.]+s/90s +[0-9.]+s +in `)
+	shown := regexp.MustCompile(`(?m)^account [0-9a-f]{8} \(user\): 0 of 100 requests open\n  search +3/30 +27 +in .*\n(  .*\n)*  cpu +[0-9.]+s/90s +[0-9.]+s +in `)
 	if code != exitOK || !shown.MatchString(out) || problems != "" {
 		t.Errorf("admin listener: exit code %d, wrote %s%s", code, out, problems)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -272,7 +273,7 @@ func (c *explainCommand) explainRequest(p *process) error {
 		{"graphql", r.Query},
 		{"client", r.Client},
 		{"tag", r.Tag},
-		{"account", r.Account},
+		{"account", cmp.Or(r.AccountLabel, r.Account)},
 		{"response", fmt.Sprintf("%d in %s, %d bytes", r.Status, roundDuration(r.Elapsed), r.Bytes)},
 		{"result", string(r.Result)},
 		{"why", r.Why},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -161,7 +162,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	if g.tls, err = openTLS(cfg, g.log); err != nil {
 		return err
 	}
-	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.WaitingByClient, State: g.state, SoftLimit: g.softLimit})
+	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.WaitingByClient, State: g.state, Label: g.label, SoftLimit: g.softLimit})
 	g.trail.OnChange(func(c admin.Change) { g.history.PublishChange(c) })
 	g.running.Go(func() { g.followGrants(ctx) })
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
@@ -346,6 +347,15 @@ func (g *gateway) accounts(ctx context.Context, most int) ([]limits.Account, err
 // openAccount opens a closed account of the ledger in use.
 func (g *gateway) openAccount(ctx context.Context, account string) error {
 	return g.current.Load().ledger.Open(ctx, account)
+}
+
+// label returns the name of an account for people: the configured name, else the login that the upstream named, else the
+// account with a shortened hash.
+func (g *gateway) label(account string) string {
+	if label, ok := g.current.Load().callers.Label(account); ok {
+		return label
+	}
+	return cmp.Or(g.identities.Login(account), credential.ShortLabel(account))
 }
 
 // softLimit logs and counts a soft limit, at the first replica that reports it.

@@ -67,8 +67,8 @@ clients:
 		t.Fatal(err)
 	}
 	want := []history.Spender{ // each request of jobs was sent with both credentials
-		{Client: "jobs", Tag: "acme/widgets", Requests: 2, Spent: 4, Upstream: 4},
-		{Client: "builds", Tag: "nightly/42", Requests: 1, Spent: 1, Upstream: 1},
+		{Client: "jobs", Tag: "acme/widgets", ClientLabel: "jobs", Use: history.Use{Requests: 2, Spent: 4, Upstream: 4}},
+		{Client: "builds", Tag: "nightly/42", ClientLabel: "builds", Use: history.Use{Requests: 1, Spent: 1, Upstream: 1}},
 	}
 	if diff := cmp.Diff(want, got.Tags); diff != "" {
 		t.Error(diff)

@@ -20,7 +20,7 @@ import (
 
 type tailCommand struct {
 	adminFlags
-	Client    string `help:"Only requests of this client. For clients without a name, give the account." placeholder:"NAME"`
+	Client    string `help:"Only requests of this client. For clients without a name, give the account or its label." placeholder:"NAME"`
 	Operation string `help:"Only this operation, as in gitignore/get-template." placeholder:"ID"`
 	Status    string `help:"Only responses with this status: 429, or 4xx." placeholder:"STATUS"`
 	Cache     string `help:"Only this result: hit, stale, validated, miss, waited, refused or error." placeholder:"RESULT"`
@@ -51,7 +51,7 @@ func (c *tailCommand) Run(p *process) error {
 // selects reports whether the flags select a request.
 func (c *tailCommand) selects(r *history.Request) bool {
 	status := strconv.Itoa(r.Status)
-	return (c.Client == "" || c.Client == cmp.Or(r.Client, r.Account)) &&
+	return (c.Client == "" || c.Client == cmp.Or(r.Client, r.Account) || r.Client == "" && c.Client == r.AccountLabel) &&
 		(c.Operation == "" || c.Operation == r.Operation) &&
 		(c.Status == "" || c.Status == status || strings.HasSuffix(c.Status, "xx") && c.Status[0] == status[0]) &&
 		(c.Cache == "" || history.Result(c.Cache) == r.Result)
@@ -172,7 +172,7 @@ func (v *tailView) print(event string, data []byte) error {
 
 // requestLine formats a request as one printable line.
 func requestLine(r *history.Request) string {
-	client := cmp.Or(r.Client, r.Account, "-")
+	client := cmp.Or(r.Client, r.AccountLabel, r.Account, "-")
 	if r.Background {
 		client = "(background)"
 	}

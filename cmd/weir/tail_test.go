@@ -74,9 +74,10 @@ func startEvents(ts *testscript.TestScript, _ bool, args []string) {
 
 // recentSamples returns the sample requests in the form of the admin API, newest first.
 func recentSamples() any {
+	h := history.New(history.Sources{})
 	var list []history.Request
 	for _, r := range slices.Backward(sampleRecords()) {
-		list = append(list, history.NewRequest(r))
+		list = append(list, h.Request(r))
 	}
 	return list
 }

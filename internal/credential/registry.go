@@ -94,6 +94,7 @@ type Config struct {
 type Registry struct {
 	config   Config
 	accounts map[string]policy.Caller // of held credentials, by security class
+	labels   map[string]string        // of the accounts of held credentials
 	callers  []Caller                 // of the clients, in the order of the configuration
 	// keys maps the hash of a client key to the index of the client. The duration of a lookup leaks nothing, because a
 	// sender cannot choose the hash.
@@ -154,11 +155,13 @@ func NewHashKey() []byte {
 // NewRegistry returns a registry of the clients and held credentials in c.
 func NewRegistry(c Config) *Registry {
 	r := &Registry{
-		config: c, accounts: map[string]policy.Caller{}, keys: map[[sha256.Size]byte]int{},
+		config: c, accounts: map[string]policy.Caller{}, labels: map[string]string{}, keys: map[[sha256.Size]byte]int{},
 	}
 	held := map[string]Caller{}
 	for _, h := range c.Held {
 		held[h.Name] = r.hold(h)
+		account := held[h.Name].Account
+		r.labels[account] = cmp.Or(h.Account, r.labels[account], h.Name)
 	}
 	clients := c.Clients
 	if c.Lent != nil {
@@ -368,6 +371,24 @@ func (r *Registry) AccountOf(token string) string {
 	return class
 }
 
+// Label returns the configured name of an account: the name of the account, or that of its credential. ok is false if no
+// held credential has the account.
+func (r *Registry) Label(account string) (label string, ok bool) {
+	label, ok = r.labels[account]
+	return label, ok
+}
+
+// ShortLabel returns the name for people of an account without a configured name. A hash is shortened.
+func ShortLabel(account string) string {
+	if sum, err := hex.DecodeString(account); err != nil || len(sum) != hashLength {
+		return account
+	}
+	return "account " + account[:8]
+}
+
+// hashLength is the length of the hashes that name credentials, in bytes.
+const hashLength = 16
+
 // hash returns a keyed hash of a credential, which names the credential without revealing it. Security classes are such
 // hashes of 128 bits, so two credentials never share a class.
 func (r *Registry) hash(credential string) string { return hash(r.config.HashKey, credential) }
@@ -375,5 +396,5 @@ func (r *Registry) hash(credential string) string { return hash(r.config.HashKey
 func hash(key []byte, credential string) string {
 	mac := hmac.New(sha256.New, key)
 	_, _ = mac.Write([]byte(credential)) // never fails (hash.Hash)
-	return hex.EncodeToString(mac.Sum(nil)[:16])
+	return hex.EncodeToString(mac.Sum(nil)[:hashLength])
 }

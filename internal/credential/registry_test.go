@@ -281,3 +281,22 @@ func TestTokensOfOneUserShareTheAccountNotTheClass(t *testing.T) {
 		t.Error("the same credential has two classes")
 	}
 }
+
+func TestLabelsOfAccounts(t *testing.T) {
+	key := NewHashKey()
+	r := NewRegistry(Config{HashKey: key, Held: []Held{
+		{Name: "ci", Token: "first"}, {Name: "ci-copy", Token: "first"}, {Name: "bot", Account: "octo-bot", Token: "second"},
+	}})
+	for account, want := range map[string]string{hash(key, "first"): "ci", "octo-bot": "octo-bot", hash(key, "other"): ""} {
+		if got, ok := r.Label(account); got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %v; want %q", account, got, ok, want)
+		}
+	}
+	for account, want := range map[string]string{
+		"0a1b2c3d4e5f60718293a4b5c6d7e8f9": "account 0a1b2c3d", "user:583231": "user:583231", "egress:default": "egress:default", "0a1b2c3d": "0a1b2c3d",
+	} {
+		if got := ShortLabel(account); got != want {
+			t.Errorf("%s: %q, want %q", account, got, want)
+		}
+	}
+}

@@ -45,7 +45,7 @@ func (r *ring[T]) all(interval int64, size int) []T {
 	return slices.Concat(r.values[next:], r.values[:next])
 }
 
-// counts counts by name over the last hour, in a bounded number of rows. When all rows are taken, a new name may
+// counts counts by name over the last two hours, in a bounded number of rows. When all rows are taken, a new name may
 // replace the lightest of a few random rows. The probability is one divided by the count of the lightest row. A flood
 // of names therefore does not displace frequent names.
 type counts[K comparable] struct {
@@ -59,9 +59,18 @@ type counts[K comparable] struct {
 // count holds the counts of one name in one period.
 type count struct {
 	requests, hits, validated, upstream, spent, saved uint32
-	times                                             histogram
+	times                                             *histogram // nil without observed durations
 }
 
+// observe adds a duration.
+func (c *count) observe(d time.Duration) {
+	if c.times == nil {
+		c.times = new(histogram)
+	}
+	c.times.observe(d)
+}
+
+// add adds the counts and durations of more, which it does not retain.
 func (c *count) add(more count) {
 	c.requests += more.requests
 	c.hits += more.hits
@@ -69,6 +78,12 @@ func (c *count) add(more count) {
 	c.upstream += more.upstream
 	c.spent += more.spent
 	c.saved += more.saved
+	if more.times == nil {
+		return
+	}
+	if c.times == nil {
+		c.times = new(histogram)
+	}
 	for i, n := range more.times.counts {
 		c.times.counts[i] += n
 	}
@@ -86,7 +101,8 @@ func newCounts[K comparable](maxRows int) *counts[K] {
 	return &counts[K]{maxRows: maxRows, rows: map[K]*ring[count]{}}
 }
 
-func (c *counts[K]) add(key K, now time.Time, more count) {
+// at returns the count of a name in the present period. A name without a row shares the count of the other names.
+func (c *counts[K]) at(key K, now time.Time) *count {
 	period := interval(now, periodLength)
 	r := c.rows[key]
 	if r == nil {
@@ -98,12 +114,11 @@ func (c *counts[K]) add(key K, now time.Time, more count) {
 			r = c.replace(period)
 		}
 		if r == nil {
-			c.others.at(period, periodCount).add(more)
-			return
+			return c.others.at(period, 2*periodCount)
 		}
 		c.rows[key] = r
 	}
-	r.at(period, periodCount).add(more)
+	return r.at(period, 2*periodCount)
 }
 
 // replace removes a row, adds the counts of that row to c.others and returns the empty row, or nil if no row is
@@ -112,7 +127,7 @@ func (c *counts[K]) replace(period int64) *ring[count] {
 	var lightest K
 	weight, n := math.MaxInt, 0
 	for key, r := range c.rows {
-		r.at(period, periodCount)
+		r.at(period, 2*periodCount)
 		sum := 0
 		for i := range r.values {
 			sum += int(r.values[i].requests + r.values[i].upstream)
@@ -130,8 +145,8 @@ func (c *counts[K]) replace(period int64) *ring[count] {
 	r := c.rows[lightest]
 	delete(c.rows, lightest)
 	period = max(period, c.others.last) // c.others may already have counts of the next period
-	c.others.at(period, periodCount)
-	r.at(period, periodCount)
+	c.others.at(period, 2*periodCount)
+	r.at(period, 2*periodCount)
 	for i, v := range r.values {
 		c.others.values[i].add(v)
 	}
@@ -139,9 +154,12 @@ func (c *counts[K]) replace(period int64) *ring[count] {
 	return r
 }
 
-// sums returns the sum of each row, and the sum of c.others if c.others has counts.
-func (c *counts[K]) sums(others K, period int64) iter.Seq2[K, count] {
-	return func(yield func(K, count) bool) {
+// hours holds the sums of the last hour and of the hour before.
+type hours struct{ last, before count }
+
+// sums returns the sums of each row, and the sums of c.others if c.others has counts.
+func (c *counts[K]) sums(others K, period int64) iter.Seq2[K, hours] {
+	return func(yield func(K, hours) bool) {
 		for key, r := range c.rows {
 			if !yield(key, sumOf(r, period)) {
 				return
@@ -153,17 +171,19 @@ func (c *counts[K]) sums(others K, period int64) iter.Seq2[K, count] {
 	}
 }
 
-// sum returns the sum of one row, or zero without a row.
-func (c *counts[K]) sum(key K, period int64) count {
+// sum returns the sums of one row, or zero without a row.
+func (c *counts[K]) sum(key K, period int64) hours {
 	if r := c.rows[key]; r != nil {
 		return sumOf(r, period)
 	}
-	return count{}
+	return hours{}
 }
 
-func sumOf(r *ring[count], period int64) (sum count) {
-	for _, v := range r.all(period, periodCount) {
-		sum.add(v)
+func sumOf(r *ring[count], period int64) (sum hours) {
+	values := r.all(period, 2*periodCount)
+	for i := range periodCount {
+		sum.before.add(values[i])
+		sum.last.add(values[periodCount+i])
 	}
 	return sum
 }
@@ -183,13 +203,24 @@ type Operation struct {
 	Max    time.Duration `json:"max_ns"`
 }
 
-// Spender is the cost of a client in the last hour, for one operation or for one tag.
+// Spender is the cost of a client in the last hour, for one operation, one tag or one account.
 type Spender struct {
 	// Client is the name of the client, or the account of a client without a name.
 	Client    string `json:"client"`
 	Operation string `json:"operation,omitempty"`
 	Tag       string `json:"tag,omitempty"`
-	Requests  uint32 `json:"requests"`
+	Account   string `json:"account,omitempty"`
+	// ClientLabel and AccountLabel are the names of Client and Account for people.
+	ClientLabel  string `json:"client_label"`
+	AccountLabel string `json:"account_label,omitempty"`
+	Use
+	// Before is the use in the hour before the last hour.
+	Before Use `json:"before,omitzero"`
+}
+
+// Use counts requests and their cost.
+type Use struct {
+	Requests uint32 `json:"requests"`
 	// Spent is the consumed quota as far as it is known. Upstream is the number of requests to the upstream. Saved is
 	// the number of responses that consumed no quota, but would have consumed quota without Weir.
 	Spent    uint32 `json:"spent"`
@@ -197,7 +228,9 @@ type Spender struct {
 	Saved    uint32 `json:"saved"`
 }
 
-type spenderKey struct{ client, operation, tag string }
+func (c count) use() Use { return Use{c.requests, c.spent, c.upstream, c.saved} }
+
+type spenderKey struct{ client, operation, tag, account string }
 
 // histogram counts durations in buckets whose bounds double.
 type histogram struct {
@@ -217,7 +250,7 @@ func (h *histogram) observe(d time.Duration) {
 	h.max = max(h.max, d)
 }
 
-// quantile returns an estimate of a quantile, interpolated within its bucket.
+// quantile returns an estimate of a quantile, interpolated within its bucket, or 0 without durations.
 func (h *histogram) quantile(q float64) time.Duration {
 	var total uint32
 	for _, n := range h.counts {
@@ -237,12 +270,15 @@ func (h *histogram) quantile(q float64) time.Duration {
 // listOperations returns all operations, most requested first.
 func listOperations(c *counts[string], period int64) []Operation {
 	list := make([]Operation, 0, len(c.rows)+1)
-	for name, n := range c.sums(others, period) {
-		if n.requests+n.upstream > 0 {
-			list = append(list, Operation{
-				name, n.requests, n.hits, n.validated, n.upstream, n.times.quantile(0.5), n.times.quantile(0.95), n.times.max,
-			})
+	for name, sum := range c.sums(others, period) {
+		n := sum.last
+		if n.requests+n.upstream == 0 {
+			continue
 		}
+		times := cmp.Or(n.times, &histogram{})
+		list = append(list, Operation{
+			name, n.requests, n.hits, n.validated, n.upstream, times.quantile(0.5), times.quantile(0.95), times.max,
+		})
 	}
 	slices.SortFunc(list, func(a, b Operation) int {
 		return cmp.Or(cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Name, b.Name))
@@ -251,15 +287,21 @@ func listOperations(c *counts[string], period int64) []Operation {
 }
 
 // listSpenders returns all spenders, most expensive first.
-func listSpenders(c *counts[spenderKey], others spenderKey, period int64) []Spender {
+func (h *History) listSpenders(c *counts[spenderKey], others spenderKey, period int64) []Spender {
 	list := make([]Spender, 0, len(c.rows)+1)
 	for key, n := range c.sums(others, period) {
-		if n.requests+n.upstream > 0 {
-			list = append(list, Spender{key.client, key.operation, key.tag, n.requests, n.spent, n.upstream, n.saved})
+		if n.last.requests+n.last.upstream == 0 {
+			continue
 		}
+		s := Spender{Client: key.client, Operation: key.operation, Tag: key.tag, Account: key.account, Use: n.last.use(), Before: n.before.use()}
+		s.ClientLabel = h.sources.Label(s.Client)
+		if s.Account != "" {
+			s.AccountLabel = h.sources.Label(s.Account)
+		}
+		list = append(list, s)
 	}
 	slices.SortFunc(list, func(a, b Spender) int {
-		return cmp.Or(cmp.Compare(b.Spent, a.Spent), cmp.Compare(b.Upstream, a.Upstream), cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Client, b.Client), cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Tag, b.Tag))
+		return cmp.Or(cmp.Compare(b.Spent, a.Spent), cmp.Compare(b.Upstream, a.Upstream), cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Client, b.Client), cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Tag, b.Tag), cmp.Compare(a.Account, b.Account))
 	})
 	return list
 }

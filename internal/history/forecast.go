@@ -10,6 +10,8 @@ import (
 // Account is an account of the ledger with forecasts for its budgets.
 type Account struct {
 	limits.Account
+	// Label is the name of the account for people.
+	Label string `json:"label"`
 	// Waiting is the number of requests that wait for the account at this replica.
 	Waiting int `json:"waiting,omitempty"`
 	// Forecasts are by resource. A budget that is not being spent has no forecast.

@@ -1,9 +1,10 @@
-// Package history holds the last hour of a replica for the dashboard: request results over time, costs of each
-// operation and client, and forecasts for each budget. The package also streams current events to watchers.
+// Package history holds the last two hours of a replica for the dashboard: request results over time, costs of each
+// operation and client, and forecasts for each budget. The first of the two hours is kept as sums, which the last hour is
+// compared with. The package also streams current events to watchers.
 //
 // Invariants:
 //   - Memory is bounded for all traffic of clients. Names that do not fit are counted together as "others".
-//   - Data older than an hour is dropped.
+//   - Data older than two hours is dropped.
 //   - An observed request never waits. A slow watcher skips events and receives the number of skipped requests.
 //   - Only names, numbers and records are stored, and contain no secrets.
 //
@@ -37,11 +38,13 @@ type Sources struct {
 	Waiting func() map[limits.ClientResource]int
 	// State returns the state of the gateway, which must be encodable as JSON.
 	State func() any
+	// Label returns the name of an account for people. If Label is nil, the label is the name of the account.
+	Label func(account string) string
 	// SoftLimit handles a new soft limit. After an error, the history repeats the soft limit at the next listing.
 	SoftLimit func(context.Context, SoftLimit) error
 }
 
-// History is the last hour of a replica. It is safe for concurrent use.
+// History is the last two hours of a replica. It is safe for concurrent use.
 type History struct {
 	sources Sources
 	// listSoon receives a value if the accounts should be listed without delay.
@@ -53,6 +56,7 @@ type History struct {
 	operations *counts[string]
 	spenders   *counts[spenderKey] // by client and operation
 	tags       *counts[spenderKey] // by client and tag
+	charged    *counts[spenderKey] // by client and account
 	denied     *counts[limits.ClientResource]
 	state      any // nil before the first poll
 	watchers   map[*Watcher]bool
@@ -76,11 +80,12 @@ const (
 	maxOperations = 128
 	maxSpenders   = 512
 	maxTags       = 512
+	maxCharged    = 512
 	maxDenied     = 512
 	maxNameLength = 120 // bytes
 )
 
-// The hour is divided into short steps for charts, and into longer periods for counts by name.
+// An hour is divided into short steps for charts, and into longer periods for counts by name.
 const (
 	stepLength   = 10 * time.Second
 	stepCount    = 360
@@ -90,9 +95,12 @@ const (
 
 // New returns an empty history.
 func New(s Sources) *History {
+	if s.Label == nil {
+		s.Label = func(account string) string { return account }
+	}
 	return &History{
 		sources: s, listSoon: make(chan struct{}, 1),
-		operations: newCounts[string](maxOperations), spenders: newCounts[spenderKey](maxSpenders), tags: newCounts[spenderKey](maxTags),
+		operations: newCounts[string](maxOperations), spenders: newCounts[spenderKey](maxSpenders), tags: newCounts[spenderKey](maxTags), charged: newCounts[spenderKey](maxCharged),
 		denied: newCounts[limits.ClientResource](maxDenied), softLimits: softLimits{},
 		samples: budgetSamples{}, accounts: map[string]listedAccount{}, watchers: map[*Watcher]bool{},
 	}
@@ -103,14 +111,22 @@ const requestEvent, accountsEvent, softLimitEvent = "request", "accounts", "soft
 // Request is a completed request with an explanation.
 type Request struct {
 	proxy.Record
+	// AccountLabel is the name of the account for people.
+	AccountLabel string `json:"account_label,omitempty"`
 	// Result classifies the outcome. Waits and errors have separate results.
 	Result Result `json:"result"`
 	// Why explains the outcome to an operator.
 	Why string `json:"why"`
 }
 
-// NewRequest returns a record with its result and its explanation.
-func NewRequest(r *proxy.Record) Request { return Request{*r, resultOf(r), explain(r)} }
+// Request returns a record with its result, its explanation and the label of its account.
+func (h *History) Request(r *proxy.Record) Request {
+	request := Request{Record: *r, Result: resultOf(r), Why: explain(r)}
+	if r.Account != "" {
+		request.AccountLabel = h.sources.Label(r.Account)
+	}
+	return request
+}
 
 // Observe counts a completed request and publishes the request to the watchers. Observe does not retain r.
 func (h *History) Observe(r *proxy.Record) {
@@ -128,29 +144,36 @@ func (h *History) Observe(r *proxy.Record) {
 		if r.Saved {
 			c.saved = 1
 		}
-		c.times.observe(r.Elapsed)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.requests++
-	p := h.points.at(interval(now, stepLength), stepCount)
+	p := h.points.at(interval(now, stepLength), 2*stepCount)
 	p.upstream += c.upstream
 	p.saved += c.saved
+	p.spent += c.spent
 	if !r.Background {
 		p.results[slices.Index(results(), result)]++
 	}
-	h.operations.add(operation, now, c)
-	h.spenders.add(spenderKey{client: client, operation: operation}, now, c)
+	row := h.operations.at(operation, now)
+	row.add(c)
+	if !r.Background {
+		row.observe(r.Elapsed)
+	}
+	h.spenders.at(spenderKey{client: client, operation: operation}, now).add(c)
 	if r.Tag != "" {
-		h.tags.add(spenderKey{client: client, tag: truncated(r.Tag)}, now, c)
+		h.tags.at(spenderKey{client: client, tag: truncated(r.Tag)}, now).add(c)
+	}
+	if r.Account != "" {
+		h.charged.at(spenderKey{client: client, account: truncated(r.Account)}, now).add(c)
 	}
 	if r.Client != "" && denied(r) {
-		h.denied.add(limits.ClientResource{Account: r.Account, Resource: r.Resource, Client: r.Client}, now, count{requests: 1})
+		h.denied.at(limits.ClientResource{Account: r.Account, Resource: r.Resource, Client: r.Client}, now).add(count{requests: 1})
 	}
 	if len(h.watchers) == 0 {
 		return
 	}
-	h.publish(requestEvent, NewRequest(r))
+	h.publish(requestEvent, h.Request(r))
 	if result == Refused || r.Status == http.StatusForbidden || r.Status == http.StatusTooManyRequests {
 		h.requestListing() // a cool-down may have begun
 	}
@@ -264,7 +287,7 @@ func (h *History) list(ctx context.Context) {
 		}
 		h.accounts = next
 		h.mu.Lock()
-		h.points.at(interval(now, stepLength), stepCount).inFlight = uint32(inFlight)
+		h.points.at(interval(now, stepLength), 2*stepCount).inFlight = uint32(inFlight)
 		h.mu.Unlock()
 	}
 	changed := update.Error != h.listError || len(update.Changed)+len(update.Gone) > 0
@@ -272,7 +295,7 @@ func (h *History) list(ctx context.Context) {
 	h.publishAccounts(update, changed)
 }
 
-// Describe adds forecasts and the numbers of waiting and denied requests to accounts.
+// Describe adds labels, forecasts and the numbers of waiting and denied requests to accounts.
 func (h *History) Describe(accounts []limits.Account) []Account {
 	h.listing.Lock()
 	defer h.listing.Unlock()
@@ -288,6 +311,7 @@ func (h *History) describe(accounts []limits.Account, now time.Time) []Account {
 	described := make([]Account, len(accounts))
 	for i, a := range accounts {
 		described[i] = h.samples.describe(a, byAccount[a.Name], now)
+		described[i].Label = h.sources.Label(a.Name)
 		described[i].Clients = h.clients(a, waiting, now)
 	}
 	return described
@@ -305,7 +329,7 @@ func (h *History) clients(a limits.Account, waiting map[limits.ClientResource]in
 		_, scope, _ := strings.Cut(b.Resource, ":")
 		resource, _, _ := strings.Cut(scope, ":")
 		key := limits.ClientResource{Account: a.Name, Resource: resource, Client: b.Client}
-		c := ClientRequests{waiting[key], h.denied.sum(key, interval(now, periodLength)).requests}
+		c := ClientRequests{waiting[key], h.denied.sum(key, interval(now, periodLength)).last.requests}
 		if c != (ClientRequests{}) {
 			list[b.Resource] = c
 		}
@@ -337,7 +361,7 @@ func (h *History) poll(costs bool) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p := h.points.at(interval(now, stepLength), stepCount)
+	p := h.points.at(interval(now, stepLength), 2*stepCount)
 	p.waiting = max(p.waiting, uint32(waiting))
 	h.state = state
 	if len(h.watchers) == 0 {
@@ -352,20 +376,22 @@ func (h *History) poll(costs bool) {
 
 // point holds the numbers of one step.
 type point struct {
-	results         [7]uint32
-	saved, upstream uint32
-	waiting         uint32 // maximum
-	inFlight        uint32 // last known number
+	results                [7]uint32
+	saved, spent, upstream uint32
+	waiting                uint32 // maximum
+	inFlight               uint32 // last known number
 }
 
 // Series are numbers per step, oldest first. There is one series per result. "saved" counts responses that consumed no
-// quota, but would have consumed quota without Weir. "upstream" counts requests sent, "waiting" is the maximum queue
-// length, and "in_flight" is the last number of requests in progress.
+// quota, but would have consumed quota without Weir. "spent" is the consumed quota, "upstream" counts requests sent,
+// "waiting" is the maximum queue length, and "in_flight" is the last number of requests in progress.
 type Series struct {
 	// Start is the start of the first step in Unix seconds. Step is the length of a step in seconds.
 	Start  int64               `json:"start"`
 	Step   int                 `json:"step"`
 	Values map[string][]uint32 `json:"values"`
+	// Before holds the sums of the hour before the last hour, without waiting and in_flight.
+	Before map[string]uint32 `json:"before"`
 }
 
 // Accounts is an update of the accounts.
@@ -378,11 +404,13 @@ type Accounts struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Costs are the costs of operations and clients in the last hour. Tags contains the costs of requests with a tag.
+// Costs are the costs of the last hour: by operation, by client and operation, by client and tag, and by client and
+// account. Tags contains only requests with a tag.
 type Costs struct {
 	Operations []Operation `json:"operations"`
 	Spenders   []Spender   `json:"spenders"`
 	Tags       []Spender   `json:"tags"`
+	Accounts   []Spender   `json:"accounts"`
 }
 
 // Series returns the last hour.
@@ -396,13 +424,21 @@ func (h *History) Series() Series {
 func (h *History) series(now time.Time, n int) Series {
 	last := interval(now, stepLength)
 	seconds := int64(stepLength / time.Second)
-	s := Series{Start: (last - int64(n) + 1) * seconds, Step: int(seconds), Values: map[string][]uint32{}}
-	points := h.points.all(last, stepCount)
+	s := Series{Start: (last - int64(n) + 1) * seconds, Step: int(seconds), Values: map[string][]uint32{}, Before: map[string]uint32{}}
+	points := h.points.all(last, 2*stepCount)
+	for _, p := range points[:stepCount] {
+		for i, o := range results() {
+			s.Before[string(o)] += p.results[i]
+		}
+		s.Before["saved"] += p.saved
+		s.Before["spent"] += p.spent
+		s.Before["upstream"] += p.upstream
+	}
 	for _, p := range points[len(points)-n:] {
 		for i, o := range results() {
 			s.Values[string(o)] = append(s.Values[string(o)], p.results[i])
 		}
-		for name, v := range map[string]uint32{"saved": p.saved, "upstream": p.upstream, "waiting": p.waiting, "in_flight": p.inFlight} {
+		for name, v := range map[string]uint32{"saved": p.saved, "spent": p.spent, "upstream": p.upstream, "waiting": p.waiting, "in_flight": p.inFlight} {
 			s.Values[name] = append(s.Values[name], v)
 		}
 	}
@@ -432,8 +468,9 @@ func (h *History) costs(now time.Time) Costs {
 	last := interval(now, periodLength)
 	return Costs{
 		listOperations(h.operations, last),
-		listSpenders(h.spenders, spenderKey{client: others, operation: others}, last),
-		listSpenders(h.tags, spenderKey{client: others, tag: others}, last),
+		h.listSpenders(h.spenders, spenderKey{client: others, operation: others}, last),
+		h.listSpenders(h.tags, spenderKey{client: others, tag: others}, last),
+		h.listSpenders(h.charged, spenderKey{client: others, account: others}, last),
 	}
 }
 

@@ -48,7 +48,13 @@ func newFixture(t *testing.T) *fixture {
 			defer w.mu.Unlock()
 			return w.queue
 		},
-		State:     func() any { return map[string]string{"version": "test"} },
+		State: func() any { return map[string]string{"version": "test"} },
+		Label: func(account string) string {
+			if account == "0a1b" {
+				return "account 0a"
+			}
+			return account
+		},
 		SoftLimit: func(context.Context, SoftLimit) error { return nil },
 	})
 	return w
@@ -134,7 +140,7 @@ func TestSeriesCountResults(t *testing.T) {
 		w.Observe(&proxy.Record{Status: 429, Outcome: "refused", Cache: "weir; detail=primary"})
 		s := w.Series()
 		last := func(name string) []uint32 { return s.Values[name][len(s.Values[name])-2:] }
-		for name, want := range map[string][]uint32{"hit": {2, 0}, "miss": {1, 0}, "refused": {0, 1}, "saved": {2, 0}, "upstream": {4, 0}, "error": {0, 0}, "waiting": {0, 0}} {
+		for name, want := range map[string][]uint32{"hit": {2, 0}, "miss": {1, 0}, "refused": {0, 1}, "saved": {2, 0}, "spent": {2, 0}, "upstream": {4, 0}, "error": {0, 0}, "waiting": {0, 0}} {
 			if diff := cmp.Diff(want, last(name)); diff != "" || len(s.Values[name]) != 360 {
 				t.Errorf("%s: %s", name, diff)
 			}
@@ -169,8 +175,17 @@ func TestCostsByOperationAndClient(t *testing.T) {
 				{"users/get", 100, 99, 0, 2, 805808, 951 * time.Microsecond, 40 * time.Millisecond},
 				{"/repos/{owner}/{repo}/pulls", 1, 0, 1, 1, time.Second, time.Second, time.Second},
 			},
-			Tags:     []Spender{{"builds", "", "nightly", 1, 1, 2, 0}, {"builds", "", "release", 1, 0, 0, 1}},
-			Spenders: []Spender{{"builds", "users/get", "", 100, 1, 2, 99}, {"0a1b", "/repos/{owner}/{repo}/pulls", "", 1, 0, 1, 0}},
+			Tags: []Spender{
+				{Client: "builds", Tag: "nightly", ClientLabel: "builds", Use: Use{1, 1, 2, 0}},
+				{Client: "builds", Tag: "release", ClientLabel: "builds", Use: Use{1, 0, 0, 1}},
+			},
+			Spenders: []Spender{
+				{Client: "builds", Operation: "users/get", ClientLabel: "builds", Use: Use{100, 1, 2, 99}},
+				{Client: "0a1b", Operation: "/repos/{owner}/{repo}/pulls", ClientLabel: "account 0a", Use: Use{1, 0, 1, 0}},
+			},
+			Accounts: []Spender{
+				{Client: "0a1b", Account: "0a1b", ClientLabel: "account 0a", AccountLabel: "account 0a", Use: Use{1, 0, 1, 0}},
+			},
 		}
 		got := w.Costs()
 		for i := range got.Operations { // quantiles are estimates
@@ -187,6 +202,45 @@ func TestCostsByOperationAndClient(t *testing.T) {
 			t.Errorf("after an hour: %v", got)
 		}
 	})
+}
+
+// The last hour is compared with the hour before. Older requests are dropped.
+func TestCostsIncludeTheHourBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t)
+		w.Observe(miss())
+		time.Sleep(time.Hour + time.Minute)
+		w.Observe(miss())
+		w.Observe(hit(1))
+		if got, want := w.Costs().Spenders[0], (Spender{Client: "builds", Operation: "users/get", ClientLabel: "builds", Use: Use{2, 1, 2, 1}, Before: Use{1, 1, 2, 0}}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		if got := w.Series().Before; got["miss"] != 1 || got["hit"] != 0 || got["upstream"] != 2 || got["spent"] != 1 || got["saved"] != 0 {
+			t.Errorf("the hour before: %v", got)
+		}
+		if got := w.Costs().Operations[0]; got.Requests != 2 || got.Max != 40*time.Millisecond {
+			t.Errorf("the operation of the last hour: %+v", got)
+		}
+		time.Sleep(time.Hour)
+		w.Observe(hit(2))
+		if got := w.Costs().Spenders[0]; got.Use != (Use{1, 0, 0, 1}) || got.Before != (Use{2, 1, 2, 1}) {
+			t.Errorf("an hour later: %+v", got)
+		}
+		if got := w.Series().Before; got["miss"] != 1 || got["hit"] != 1 {
+			t.Errorf("the hour before, an hour later: %v", got)
+		}
+	})
+}
+
+func TestAccountsHaveLabels(t *testing.T) {
+	w := newFixture(t)
+	described := w.Describe([]limits.Account{{Name: "0a1b"}, {Name: "octo-bot"}})
+	if described[0].Label != "account 0a" || described[0].Name != "0a1b" || described[1].Label != "octo-bot" {
+		t.Errorf("accounts: %+v", described)
+	}
+	if r := w.Request(&proxy.Record{Account: "0a1b"}); r.AccountLabel != "account 0a" || r.Account != "0a1b" {
+		t.Errorf("request: %+v", r)
+	}
 }
 
 func TestQuantilesAreCloseToExactValues(t *testing.T) {
@@ -242,14 +296,14 @@ func TestNamesAreBounded(t *testing.T) {
 	for _, s := range costs.Tags {
 		tagged += s.Requests
 	}
-	if tagged != 101000 || !slices.Contains(costs.Tags, Spender{"builds", "", "nightly", 1000, 1000, 2000, 0}) {
+	if tagged != 101000 || !slices.Contains(costs.Tags, Spender{Client: "builds", Tag: "nightly", ClientLabel: "builds", Use: Use{1000, 1000, 2000, 0}}) {
 		t.Errorf("%d requests with tags, want 101000 with those of the frequent tag", tagged)
 	}
 	var requests uint32
 	found := false
 	for _, s := range costs.Spenders {
 		requests += s.Requests
-		found = found || s == Spender{"builds", "users/get", "", 1000, 1000, 2000, 0}
+		found = found || s == Spender{Client: "builds", Operation: "users/get", ClientLabel: "builds", Use: Use{1000, 1000, 2000, 0}}
 		if len(s.Operation) > maxNameLength {
 			t.Fatalf("a name has %d bytes", len(s.Operation))
 		}
@@ -267,7 +321,7 @@ func TestReplaceIsRateLimitedAndKeepsCounts(t *testing.T) {
 	addNames := func(n int) (rows int) {
 		for range n {
 			names++
-			table.add(names, now, count{requests: 1})
+			table.at(names, now).add(count{requests: 1})
 			if table.rows[names] != nil {
 				rows++
 			}
@@ -285,7 +339,7 @@ func TestReplaceIsRateLimitedAndKeepsCounts(t *testing.T) {
 	}
 	total := 0
 	for _, n := range table.sums(0, interval(now, periodLength)) {
-		total += int(n.requests)
+		total += int(n.last.requests)
 	}
 	if total != names {
 		t.Errorf("the counts add up to %d, want %d", total, names)
@@ -299,10 +353,10 @@ func TestFrequentNamesKeepTheirRows(t *testing.T) {
 		now, next := time.Unix(1_000_000_000, 0), 0
 		for second := range 150 {
 			for i := range 400 {
-				table.add(fmt.Sprint("regular", (i*7919+second*31)%400), now, count{requests: 1})
+				table.at(fmt.Sprint("regular", (i*7919+second*31)%400), now).add(count{requests: 1})
 				for range newNames*(i+1)/400 - newNames*i/400 {
 					next++
-					table.add(fmt.Sprint("new", next), now, count{requests: 1})
+					table.at(fmt.Sprint("new", next), now).add(count{requests: 1})
 				}
 				now = now.Add(time.Second / 400)
 			}
