@@ -2,7 +2,8 @@
 
 import { byId, el, label, placeholder, reconcile, setText, table } from "./dom.js";
 import { clock, count, formatSeconds, plural } from "./format.js";
-import { model, now, registerPanel, until, ownValue } from "./model.js";
+import { labelOf, model, now, registerPanel, until, ownValue } from "./model.js";
+import { visible } from "./route.js";
 
 /** The maximum of rows per list. */
 const MAX_ROWS = 5;
@@ -46,8 +47,8 @@ function drawCoolDowns() {
     .sort((a, b) => Date.parse(a.closed_since ?? a.blocked_until) - Date.parse(b.closed_since ?? b.blocked_until));
   const fields = (a) =>
     a.closed_since
-      ? [a.account, `closed since ${clock(a.closed_since)}, because probes failed; weir account open ${a.account}`, "closed"]
-      : [a.account, `until ${clock(a.blocked_until)}, then one probe request`, formatSeconds(until(a.blocked_until))];
+      ? [a.label, `closed since ${clock(a.closed_since)}, because probes failed; weir account open ${a.account}`, "closed"]
+      : [a.label, `until ${clock(a.blocked_until)}, then one probe request`, formatSeconds(until(a.blocked_until))];
   const create = () => createRow("bad", fields);
   drawList(byId("cooldowns"), blocked, (a) => a.account, create, model.ready ? "No account is in a cool-down." : LOADING);
 }
@@ -60,9 +61,9 @@ function drawQueues() {
     .sort((a, b) => b.waiting - a.waiting || b.in_flight - a.in_flight);
   const listed = new Set(busy.map((a) => a.account));
   for (const [account, n] of Object.entries(waiting)) {
-    if (!listed.has(account)) busy.unshift({ account, waiting: n, in_flight: 0, concurrent: 0 });
+    if (!listed.has(account)) busy.unshift({ account, label: labelOf(account), waiting: n, in_flight: 0, concurrent: 0 });
   }
-  const create = () => createRow("", (a) => [a.account, a.waiting ? `${count(a.waiting)} waiting for a permit` : "no queue", `${count(a.in_flight)} of ${count(a.concurrent)}`]);
+  const create = () => createRow("", (a) => [a.label, a.waiting ? `${count(a.waiting)} waiting for a permit` : "no queue", `${count(a.in_flight)} of ${count(a.concurrent)}`]);
   drawList(byId("queues"), busy, (a) => a.account, create, model.ready ? "No request is in flight or waiting." : LOADING);
 }
 
@@ -78,8 +79,9 @@ function drawPolls() {
 registerPanel(["accounts", "state", "second"], () => {
   drawCoolDowns();
   drawQueues();
-  drawPolls();
-});
+}, () => visible("budgets"));
+
+registerPanel(["state", "second"], drawPolls, () => visible("requests"));
 
 registerPanel(["state"], () => {
   const quarantined = model.state?.refused ?? [];
@@ -90,4 +92,4 @@ registerPanel(["state"], () => {
   }
   parent.replaceChildren(table([{ name: "Credential" }, { name: "Retry at", num: true }, { name: "Rejected", num: true }],
     quarantined.map((c) => [label(c.credential, "strong"), clock(c.until), plural(c.times, "time")])));
-});
+}, () => visible("system"));

@@ -1,54 +1,39 @@
-// The table of budgets: the remaining amount, the reset and the forecast of each budget. Only one page of rows is drawn, so
-// the cost of drawing does not grow with the number of accounts.
+// The table of budgets: the remaining amount, the reset and the forecast of each budget.
 
-import { byId, el, label, reconcile, setText, svg } from "./dom.js";
+import { byId, el, label, setText, svg, WindowedRows } from "./dom.js";
+import { drawChips, drawEmpty, filter } from "./filters.js";
 import { amount, clock, count, formatSeconds, plural } from "./format.js";
-import { changed, model, now, registerPanel, until, ownValue } from "./model.js";
+import { changed, model, ownValue, registerPanel, until } from "./model.js";
 import { request } from "./live.js";
-import { remainingShare, secondary, tone, urgency } from "./risk.js";
+import { remainingShare, rows, secondary, textOf, tone } from "./risk.js";
+import { linkTo, visible } from "./route.js";
 
-const PAGE_SIZE = 12;
 /** The interval at which the lines of the last hour are loaded, in ms. */
 const LINES_INTERVAL = 10000;
+/** The maximum of accounts whose lines are loaded. */
+const MAX_LINES = 100;
 
-const form = /** @type {HTMLFormElement} */ (byId("budgets-filters"));
-let page = 0;
 /** The values of the last hour by account and resource. @type {Record<string, Record<string, (number|null)[]>>} */
 let lines = {};
 
-/** Returns all budgets, each with its account and forecast. */
-function allRows() {
-  const rows = [];
-  for (const account of model.accounts.values()) {
-    for (const budget of account.budgets ?? []) {
-      rows.push({ key: `${account.account}\n${budget.resource}`, account, budget, forecast: ownValue(account.forecasts, budget.resource) });
-    }
-  }
-  return rows;
-}
-
 const ORDERS = {
-  critical: (time) => (a, b) => urgency(b, time) - urgency(a, time),
-  account: () => () => 0,
-  reset: () => (a, b) => Date.parse(a.budget.reset) - Date.parse(b.budget.reset),
-  used: () => (a, b) => b.budget.used - a.budget.used,
+  account: (a, b) => (textOf(a) < textOf(b) ? -1 : 1),
+  reset: (a, b) => a.reset - b.reset,
+  used: (a, b) => b.budget.used - a.budget.used,
 };
 
 /** Returns the rows that pass the filters, sorted. */
-function filterRows(rows) {
-  const text = form.text.value.trim().toLowerCase();
-  const type = form.type.value;
-  const byKey = (a, b) => (a.key < b.key ? -1 : 1);
-  const order = ORDERS[form.order.value](now());
-  return rows
-    .filter((r) => !text || r.account.account.toLowerCase().includes(text) || r.budget.resource.includes(text))
-    .filter((r) => type === "all" || (type === "risk" ? tone(r.budget, r.forecast) !== "good" : (type === "secondary") === secondary(r.budget)))
-    .sort((a, b) => order(a, b) || byKey(a, b));
+function filterRows() {
+  const text = filter("q").trim().toLowerCase(), type = filter("type"), account = filter("account");
+  const list = rows.filter((r) => (!text || textOf(r).includes(text)) && (!account || r.account.account === account) &&
+    (!type || (type === "risk" ? tone(r) !== "good" : (type === "secondary") === secondary(r.budget))));
+  const order = ownValue(ORDERS, filter("order"));
+  return order ? list.sort(order) : list;
 }
 
 /** Creates a table row. Its update function shows another state of the budget. */
-function createRow() {
-  const accountName = label("", "strong");
+function createRow({ account: { account: id, kind: kindText } }) {
+  const name = el("a", { class: "link cut strong", href: linkTo("spending", { account: id }), title: `${id} (${kindText}): show which clients spend it` });
   const kind = el("span", { class: "chip" });
   const coolDown = el("span", { class: "chip bad", hidden: true });
   const resource = label("");
@@ -60,40 +45,21 @@ function createRow() {
   const forecastText = el("span", { class: "forecast" });
   const spark = svg("svg", { class: "spark", viewBox: "0 0 160 30", preserveAspectRatio: "none", role: "img" });
   const node = el("tr", {},
-    el("th", { scope: "row", "data-label": "Account" }, el("span", { class: "account" }, accountName, kind, coolDown)),
+    el("th", { scope: "row", "data-label": "Account" }, el("span", { class: "account" }, name, kind, coolDown)),
     el("td", { "data-label": "Budget" }, resource),
     el("td", { "data-label": "Remaining", class: "wide-col" }, el("span", { class: "gauge-cell" }, gauge, number)),
     el("td", { "data-label": "Reset in", class: "num" }, reset),
     el("td", { "data-label": "Forecast" }, forecastText),
     el("td", { "data-label": "Last hour", class: "spark-col" }, spark));
-  let drawnState = "";
-  node.update = ({ account, budget, forecast }) => {
-    setText(accountName, account.account);
-    accountName.title = `${account.account} (${account.kind})`;
-    setText(kind, account.kind);
+  let drawnRow = null, drawnState = "";
+  node.update = (row) => {
+    const { account, budget, forecast } = row;
     const blocked = account.blocked_until ? until(account.blocked_until) : 0;
     coolDown.hidden = !account.closed_since && blocked <= 0;
     if (account.closed_since) setText(coolDown, "closed");
     else if (blocked > 0) setText(coolDown, `cool-down ${formatSeconds(blocked)}`);
-    setText(resource, budget.resource);
-    resource.title = budget.resource;
-    node.dataset.tone = tone(budget, forecast);
-    const remaining = 100 * remainingShare(budget);
-    const heldWidth = budget.limit ? Math.min(remaining, (100 * (budget.held ?? 0)) / budget.limit) : 0;
-    fill.style.width = `${remaining}%`;
-    held.style.width = `${heldWidth}%`;
-    held.style.left = `${Math.max(0, remaining - heldWidth)}%`;
-    gauge.setAttribute("aria-valuemax", budget.limit);
-    gauge.setAttribute("aria-valuenow", Math.max(0, budget.remaining));
-    gauge.setAttribute("aria-label", `${budget.resource} of ${account.account}`);
-    setText(number, `${amount(budget.resource, budget.remaining)} / ${amount(budget.resource, budget.limit)}`);
-    const notes = [];
-    if (budget.held) notes.push(`${amount(budget.resource, budget.held)} reserved by requests in flight`);
-    if (budget.share) notes.push(`${Math.round(100 * budget.share)} % of the limit, because another program seems to use the rest`);
-    number.title = notes.join("; ");
     const resets = until(budget.reset);
     setText(reset, budget.used && resets > 0 ? formatSeconds(resets) : "–");
-    reset.title = budget.used ? `at ${clock(budget.reset)}` : "not used";
     showForecast(forecastText, budget, forecast);
     const line = ownValue(ownValue(lines, account.account), budget.resource);
     const state = `${line?.length}/${line?.at(-1)}/${budget.remaining}/${Math.round(resets / 10)}/${forecast?.ends ?? ""}`;
@@ -101,6 +67,27 @@ function createRow() {
       drawnState = state;
       drawSparkline(spark, budget, forecast, line);
     }
+    if (row === drawnRow) return; // only the times have changed
+    drawnRow = row;
+    setText(name, account.label);
+    setText(kind, account.kind);
+    setText(resource, budget.resource);
+    resource.title = budget.resource;
+    node.dataset.tone = tone(row);
+    const remaining = 100 * remainingShare(budget);
+    const heldWidth = budget.limit ? Math.min(remaining, (100 * (budget.held ?? 0)) / budget.limit) : 0;
+    fill.style.width = `${remaining}%`;
+    held.style.width = `${heldWidth}%`;
+    held.style.left = `${Math.max(0, remaining - heldWidth)}%`;
+    gauge.setAttribute("aria-valuemax", budget.limit);
+    gauge.setAttribute("aria-valuenow", Math.max(0, budget.remaining));
+    gauge.setAttribute("aria-label", `${budget.resource} of ${account.label}`);
+    setText(number, `${amount(budget.resource, budget.remaining)} / ${amount(budget.resource, budget.limit)}`);
+    const notes = [];
+    if (budget.held) notes.push(`${amount(budget.resource, budget.held)} reserved by requests in flight`);
+    if (budget.share) notes.push(`${Math.round(100 * budget.share)} % of the limit, because another program seems to use the rest`);
+    number.title = notes.join("; ");
+    reset.title = budget.used ? `at ${clock(budget.reset)}` : "not used";
   };
   return node;
 }
@@ -108,7 +95,7 @@ function createRow() {
 /** Shows the time at which the budget runs out at the present rate. */
 function showForecast(node, budget, forecast) {
   const ends = forecast ? until(forecast.ends) : 0;
-  node.dataset.tone = forecast?.early ? "warn" : "";
+  node.dataset.tone = budget.remaining <= 0 ? "bad" : forecast?.early ? "warn" : "";
   if (budget.remaining <= 0) {
     setText(node, "exhausted");
   } else if (!forecast || ends <= 0) {
@@ -146,74 +133,51 @@ function drawSparkline(node, budget, forecast, line = []) {
   node.replaceChildren(...parts);
 }
 
-/** Loads the lines of the accounts on this page. */
-async function loadLines(rows) {
-  const accounts = [...new Set(rows.map((r) => r.account.account))];
-  if (!accounts.length) return;
-  const query = accounts.map((a) => `account=${encodeURIComponent(a)}`).join("&");
+/** The time of the last load of lines. */
+let loadTime = -LINES_INTERVAL;
+
+/** Loads the lines of the accounts with a row: every ten seconds, and after a second for an account without lines. */
+async function loadLines() {
+  const accounts = [...new Set(list.drawn.map((r) => r.account.account))].slice(0, MAX_LINES);
+  const interval = accounts.every((a) => ownValue(lines, a)) ? LINES_INTERVAL : 1000;
+  if (!accounts.length || performance.now() - loadTime < interval) return;
+  loadTime = performance.now();
   try {
-    lines = await request(`/api/v1/series?${query}`);
+    lines = await request(`/api/v1/series?${accounts.map((a) => `account=${encodeURIComponent(a)}`).join("&")}`);
     changed("lines");
   } catch {
     // live.js shows the lost connection.
   }
 }
 
-/** The time of the last load of lines, and the rows of that load. */
-let loaded = { time: 0, keys: "" };
+const list = new WindowedRows(byId("budget-rows"), (r) => r.key, createRow, () => loadLines());
 
-function draw() {
-  const rows = allRows();
-  const filtered = filterRows(rows);
-  const pages = Math.max(1, Math.ceil(filtered.length / PAGE_SIZE));
-  page = Math.min(page, pages - 1);
-  const visible = filtered.slice(page * PAGE_SIZE, page * PAGE_SIZE + PAGE_SIZE);
-  reconcile(byId("budget-rows"), visible, (r) => r.key, createRow);
-  const keys = visible.map((r) => r.key).join();
-  if (keys !== loaded.keys || performance.now() - loaded.time > LINES_INTERVAL) {
-    loaded = { time: performance.now(), keys };
-    loadLines(visible);
-  }
+const shown = () => visible("budgets");
+
+registerPanel(["accounts", "configuration", "route"], drawList, shown);
+registerPanel(["state"], () => list.items.length || drawList(), shown);
+
+function drawList() {
+  const filtered = filterRows();
+  list.draw(filtered);
+  loadLines();
   setText(byId("budgets-count"), rows.length === 0 ? "" : `${plural(rows.length, "budget")} of ${plural(model.accounts.size, "account")}${filtered.length < rows.length ? `, ${count(filtered.length)} shown` : ""}`);
-  const empty = byId("budgets-empty");
-  empty.hidden = visible.length > 0;
-  document.querySelector(".budgets").hidden = visible.length === 0;
-  setText(empty, emptyText(rows));
-  drawPager(pages);
+  drawChips("budgets-chips", ["account"]);
+  const text = filtered.length ? "" : emptyText();
+  drawEmpty("budgets-empty", text, text === NO_ACCOUNT);
 }
 
+registerPanel(["second", "lines"], () => {
+  list.draw();
+  loadLines();
+}, shown);
+
+const NO_ACCOUNT = "No account has sent a request yet. A budget appears with the first request that counts against it:";
+
 /** Returns the reason for an empty table. */
-function emptyText(rows) {
+function emptyText() {
   if (!model.ready) return "Waiting for the gateway.";
   if (model.error) return `The accounts cannot be listed: ${model.error}`;
   if (model.state?.limits === "off") return "Limits are off (upstream.limits): requests are sent immediately.";
-  if (!rows.length) return "No account has sent a request yet. A budget appears with the first request that counts against it.";
-  return "No budget matches the filter.";
+  return rows.length ? "No budget matches the filters." : NO_ACCOUNT;
 }
-
-function drawPager(pages) {
-  const pager = byId("budgets-pager");
-  pager.hidden = pages < 2;
-  if (pages < 2) return;
-  if (!pager.firstChild) {
-    const move = (by) => () => {
-      page += by;
-      draw();
-    };
-    pager.append(
-      el("button", { class: "button", type: "button", onclick: move(-1) }, "Previous"),
-      el("span", { class: "note" }),
-      el("button", { class: "button", type: "button", onclick: move(1) }, "Next"));
-  }
-  const [previous, position, next] = pager.children;
-  previous.disabled = page === 0;
-  next.disabled = page >= pages - 1;
-  setText(position, `page ${count(page + 1)} of ${count(pages)}`);
-}
-
-form.addEventListener("submit", (event) => event.preventDefault());
-form.addEventListener("input", () => {
-  page = 0;
-  draw();
-});
-registerPanel(["accounts", "state", "lines", "second"], draw);

@@ -4,13 +4,11 @@ import uPlot from "../vendor/uPlot.js";
 import { byId, el, setText } from "./dom.js";
 import { brief, count, plural } from "./format.js";
 import { OUTCOMES, model, registerPanel } from "./model.js";
+import { range as minutes } from "./requests.js";
+import { visible } from "./route.js";
 
-/** The time ranges: the number of steps of ten seconds, and the number of steps per bar. */
-const RANGES = [
-  { name: "10 min", steps: 60, stepsPerBar: 1 },
-  { name: "1 hour", steps: 360, stepsPerBar: 6 },
-];
-let range = RANGES[localStorage.getItem("weir-range") === "1" ? 1 : 0];
+/** The range of the charts: the number of steps of ten seconds, and the number of steps per bar. */
+let range = { steps: 360, stepsPerBar: 6 };
 
 const probe = document.createElement("span");
 probe.hidden = true;
@@ -50,11 +48,12 @@ const lines = uPlot.paths.stepped({ align: 1 });
 
 /**
  * The definition of each chart. A stacked chart lists its series from top to bottom. Other charts are drawn as lines.
- * @type {{id: string, stacked?: boolean, useMax?: boolean, series: {name: string, label: string, color: string}[], summary: (values: number[][]) => string, emptyText: string}[]}
+ * @type {{id: string, screen: string, stacked?: boolean, useMax?: boolean, series: {name: string, label: string, color: string}[], summary: (values: number[][]) => string, emptyText: string}[]}
  */
 const CHARTS = [
   {
     id: "outcomes",
+    screen: "requests",
     stacked: true,
     series: OUTCOMES.map((o) => ({ name: o, label: o, color: `--c-${o}` })),
     summary: (v) => `${plural(sum(v.flat()), "request")}`,
@@ -62,12 +61,14 @@ const CHARTS = [
   },
   {
     id: "saved",
+    screen: "spending",
     series: [{ name: "saved", label: "saved", color: "--c-hit" }, { name: "upstream", label: "forwarded", color: "--c-stroke-sent" }],
     summary: (v) => `${brief(sum(v[0]))} saved`,
     emptyText: "No request was saved or forwarded in this time.",
   },
   {
     id: "queue",
+    screen: "requests",
     useMax: true,
     series: [{ name: "in_flight", label: "in flight", color: "--c-validated" }, { name: "waiting", label: "waiting", color: "--c-waited" }],
     summary: (v) => `at most ${count(Math.max(0, ...v[1]))} waiting`,
@@ -110,7 +111,7 @@ class Chart {
     const { definition } = this;
     return {
       ...this.size(),
-      padding: [8, 18, 0, 0],
+      padding: [8, 26, 0, 0],
       legend: { show: false },
       cursor: { points: { show: false }, drag: { x: false, y: false }, y: false },
       scales: { x: { time: true, range: (u, min, max) => [min, max + range.stepsPerBar * 10] }, y: { range: (u, min, max) => [0, Math.max(max * 1.08, 4)] } },
@@ -133,7 +134,7 @@ class Chart {
   }
 
   draw() {
-    if (!model.series) return;
+    if (!model.series || !visible(this.definition.screen)) return;
     const values = this.definition.series.map((s) => barValues(s.name, this.definition.useMax));
     this.values = values;
     const isEmpty = sum(values.flat()) === 0;
@@ -171,22 +172,13 @@ function stack(values) {
 
 const charts = CHARTS.map((c) => new Chart(c));
 
-for (const r of RANGES) {
-  byId("range").append(el("button", {
-    type: "button",
-    class: "segment",
-    "aria-pressed": String(r === range),
-    onclick() {
-      range = r;
-      localStorage.setItem("weir-range", RANGES.indexOf(r));
-      [...byId("range").children].forEach((b, i) => b.setAttribute("aria-pressed", String(RANGES[i] === r)));
-      charts.forEach((c) => c.rebuild());
-    },
-  }, r.name));
-}
-
 const rebuild = () => charts.forEach((c) => c.rebuild());
 addEventListener("themechange", rebuild);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", rebuild);
 
-registerPanel(["series"], () => charts.forEach((c) => c.draw()));
+registerPanel(["route"], () => {
+  if (range.steps === minutes() * 6) return;
+  range = { steps: minutes() * 6, stepsPerBar: minutes() > 10 ? 6 : 1 };
+  rebuild();
+});
+registerPanel(["series", "route"], () => charts.forEach((c) => c.draw()));

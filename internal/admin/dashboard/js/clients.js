@@ -1,8 +1,10 @@
 // The parts that clients have of the primary windows of their account: one table for each account with several clients.
 
 import { byId, el, label, setText } from "./dom.js";
+import { filter } from "./filters.js";
 import { count, plural } from "./format.js";
-import { model, registerPanel, ownValue } from "./model.js";
+import { model, ownValue, registerPanel } from "./model.js";
+import { visible } from "./route.js";
 
 /** The maximum of rows in all tables. */
 const MAX_ROWS = 100;
@@ -22,7 +24,7 @@ const COLUMNS = [
 /** Returns the client budgets of an account by resource, most used first, each with its resource and requests. */
 function rowsOf(account) {
   return (account.budgets ?? [])
-    .filter((b) => b.client)
+    .filter((b) => b.client && (!filter("client") || b.client === filter("client")))
     .map((b) => ({ ...b, ...ownValue(account.clients, b.resource), window: b.resource.split(":")[1] }))
     .sort((a, b) => (a.window === b.window ? b.used - a.used || (a.client < b.client ? -1 : 1) : a.window < b.window ? -1 : 1));
 }
@@ -42,16 +44,22 @@ function drawTable(name, rows) {
     el("tbody", {}, ...rows.map(drawRow)));
 }
 
-registerPanel(["accounts"], () => {
+let drawn = "";
+
+registerPanel(["accounts", "route"], () => {
   const tables = [];
   let all = 0;
   for (const account of model.accounts.values()) {
+    if (filter("account") && filter("account") !== account.account) continue;
     const rows = rowsOf(account);
     const shown = rows.slice(0, Math.max(0, MAX_ROWS - all));
-    if (shown.length) tables.push(drawTable(account.account, shown));
+    if (shown.length) tables.push([account.label, shown]);
     all += rows.length;
   }
+  const text = JSON.stringify(tables);
+  if (text === drawn) return;
+  drawn = text;
   byId("clients").hidden = all === 0;
-  setText(byId("clients-note"), `parts of primary windows; on this replica, requests waiting now and denied in the last hour${all > MAX_ROWS ? `; ${MAX_ROWS} of ${plural(all, "row")}` : ""}`);
-  byId("client-tables").replaceChildren(...tables);
-});
+  setText(byId("clients-note"), `of primary windows; on this replica, requests waiting now and denied in the last hour${all > MAX_ROWS ? `; ${MAX_ROWS} of ${plural(all, "row")}` : ""}`);
+  byId("client-tables").replaceChildren(...tables.map(([name, rows]) => drawTable(name, rows)));
+}, () => visible("spending"));

@@ -71,6 +71,67 @@ export function reconcile(parent, items, keyOf, create) {
   parent.nodesByKey = next;
 }
 
+/** The number of rows that are drawn above and below the visible rows. */
+const MARGIN = 6;
+
+/**
+ * A table that draws only the rows near the visible part of its scrolling region, so that the cost of drawing does not
+ * grow with the number of rows. All rows have the height of the first row.
+ * @template T
+ */
+export class WindowedRows {
+  /**
+   * @param {HTMLElement} body the tbody of the rows, within an element of class "window"
+   * @param {(item: T) => string} keyOf
+   * @param {(item: T) => Element & {update?: (item: T) => void}} create
+   * @param {() => void} [scrolled] called after scrolling has drawn other rows
+   */
+  constructor(body, keyOf, create, scrolled = () => {}) {
+    Object.assign(this, { body, keyOf, create, items: [], first: 0, last: 0, top: 0, height: 600, rowHeight: 0 });
+    this.scroller = body.closest(".window");
+    this.table = body.closest("table");
+    this.above = el("tr", { "aria-hidden": "true", class: "space" });
+    this.below = el("tr", { "aria-hidden": "true", class: "space" });
+    body.before(el("tbody", {}, this.above));
+    body.after(el("tbody", {}, this.below));
+    this.scroller.addEventListener("scroll", () => {
+      const { first, last } = this;
+      this.top = this.scroller.scrollTop;
+      this.draw();
+      if (first !== this.first || last !== this.last) scrolled();
+    }, { passive: true });
+    new ResizeObserver(() => this.measure()).observe(this.scroller);
+  }
+
+  /** Measures the region and the first row, and draws the rows. Other draws need no layout of the page. */
+  measure() {
+    this.top = this.scroller.scrollTop;
+    this.height = this.scroller.clientHeight || this.height;
+    this.rowHeight = this.body.firstElementChild?.offsetHeight || this.rowHeight;
+    this.draw();
+  }
+
+  /** The items whose rows exist. */
+  get drawn() {
+    return this.items.slice(this.first, this.last);
+  }
+
+  /** @param {T[]} items */
+  draw(items = this.items) {
+    this.items = items;
+    const { top, height, rowHeight } = this, row = rowHeight || 44;
+    this.first = Math.max(0, Math.min(Math.floor(top / row), items.length) - MARGIN);
+    this.last = Math.min(items.length, Math.ceil((top + height) / row) + MARGIN);
+    reconcile(this.body, this.drawn, this.keyOf, this.create);
+    [...this.body.children].forEach((row, i) => row.setAttribute("aria-rowindex", String(this.first + i + 2)));
+    this.above.style.height = `${this.first * row}px`;
+    this.below.style.height = `${(items.length - this.last) * row}px`;
+    this.table.hidden = items.length === 0;
+    this.table.setAttribute("aria-rowcount", String(items.length + 1));
+    if (!rowHeight && this.body.firstElementChild?.offsetHeight) this.measure();
+  }
+}
+
 /**
  * Creates a table.
  * @param {{name: string, num?: boolean, class?: string}[]} columns

@@ -37,8 +37,10 @@ export function formatNanoseconds(ns) {
   return formatSeconds(ns / 1e9);
 }
 
+const timeOfDay = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+
 /** Formats a local time: 14:03:21 */
-export const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
+export const clock = (time) => timeOfDay.format(new Date(time));
 
 /** Formats a local date and time: 3 Nov, 14:03:21 */
 export const date = (time) => new Date(time).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
@@ -59,3 +61,10 @@ export function amount(resource, n) {
 
 /** Formats a number with its noun: 3 requests, 1 request */
 export const plural = (n, singular, several = `${singular}s`) => `${count(n)} ${n === 1 ? singular : several}`;
+
+/** Compares a number with the hour before: ▲ 12 %, ▼ 3 %, equal, or an empty text without a number before. */
+export function change(n, before) {
+  if (!before) return "";
+  const p = Math.round((100 * (n - before)) / before);
+  return p === 0 ? "equal" : p > 999 ? `▲ ${Math.round(n / before)}×` : `${p > 0 ? "▲" : "▼"} ${Math.abs(p)} %`;
+}

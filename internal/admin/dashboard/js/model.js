@@ -1,14 +1,16 @@
-// The data of the page, and the panels that show it. Events change the model. Each panel is redrawn at most twice per
-// second, and panels that show elapsed time are redrawn once per second.
+// The data of the page, and the panels that show it. Events change the model. A panel of a visible screen is redrawn at
+// most twice per second, and panels that show elapsed time are redrawn once per second.
 
 /**
  * @typedef {{resource: string, limit: number, used: number, remaining: number, reset: string, held?: number, share?: number,
  *   client?: string, guarantee?: number, nominal?: number, borrowed?: number, lent?: number}} Budget
  * @typedef {{rate: number, ends: string, early?: boolean}} Forecast
- * @typedef {{account: string, kind: string, in_flight: number, concurrent: number, blocked_until?: string, closed_since?: string,
+ * @typedef {{account: string, label: string, kind: string, in_flight: number, concurrent: number, blocked_until?: string, closed_since?: string,
  *   budgets: Budget[]|null, waiting?: number, forecasts?: Record<string, Forecast>,
  *   clients?: Record<string, {waiting?: number, denied?: number}>}} Account
- * @typedef {{id: string, start: string, method: string, route: string, operation: string, graphql_operation?: string, account: string, client?: string, tag?: string,
+ * @typedef {{requests: number, spent: number, upstream: number, saved: number}} Use
+ * @typedef {Use & {client: string, client_label: string, operation?: string, tag?: string, account?: string, account_label?: string, before?: Use}} Spender
+ * @typedef {{id: string, start: string, method: string, route: string, operation: string, graphql_operation?: string, account: string, account_label?: string, client?: string, tag?: string,
  *   resource: string, status: number, bytes: number, elapsed_ns: number, cache: string, background?: boolean, waited_ns: number,
  *   attempts: number, spent: number, error?: string, trace_id?: string, outcome: string, result: string, why: string,
  *   stages?: {name: string, start_ns: number, elapsed_ns: number, detail?: string, failed?: boolean}[]}} Request
@@ -25,12 +27,13 @@ export const model = {
   /** @type {Map<string, Account>} */ accounts: new Map(),
   /** Set after the first state event. */ ready: false,
   /** The reason why the accounts cannot be listed. */ error: "",
-  /** @type {{start: number, step: number, values: Record<string, number[]>}|null} */ series: null,
-  costs: { operations: [], spenders: [], tags: [] },
+  /** @type {{start: number, step: number, values: Record<string, number[]>, before: Record<string, number>}|null} */ series: null,
+  /** @type {{operations: any[], spenders: Spender[], tags: Spender[], accounts: Spender[]}} */ costs: { operations: [], spenders: [], tags: [], accounts: [] },
   /** @type {any} */ state: null,
   /** @type {Request[]} */ requests: [],
   /** Set after the list of requests has been loaded. */ requestsLoaded: false,
   skipped: 0,
+  /** The configuration in force, or null before it is loaded. @type {any} */ configuration: null,
   /** The gateway's clock minus the browser's clock, in ms. */ skew: 0,
 };
 
@@ -50,23 +53,34 @@ export const until = (time) => (Date.parse(time) - now()) / 1000;
  */
 export const ownValue = (values, name) => (values && Object.hasOwn(values, name) ? values[name] : undefined);
 
+/** Returns the label of an account for people. The name of an account may be a hash. */
+export const labelOf = (account) => model.accounts.get(account)?.label ?? account.replace(/^([0-9a-f]{8})[0-9a-f]{24}$/, "account $1");
+
+/** Reports whether the process has two complete hours of history. */
+export const comparable = () => Boolean(model.state) && -until(model.state.started) >= 2 * 3600;
+
 const panels = [];
 
 /**
  * Registers a function that redraws a panel after one of its topics has changed. The topics are accounts, series, costs,
- * state, requests, lines and second.
+ * state, requests, lines, configuration, route and second.
  * @param {string[]} topics
  * @param {() => void} draw
+ * @param {() => boolean} [isVisible] returns false while the panel is hidden; a hidden panel is drawn when it becomes visible
  */
-export function registerPanel(topics, draw) {
-  panels.push({ topics, draw, due: true, last: 0 });
+export function registerPanel(topics, draw, isVisible = () => true) {
+  panels.push({ topics, draw, isVisible, due: true, last: 0 });
   schedule();
 }
 
-/** @param {string} topic */
+/** @param {string} topic A change of the route is drawn immediately. */
 export function changed(topic) {
-  for (const p of panels) if (p.topics.includes(topic)) p.due = true;
-  schedule();
+  for (const p of panels) {
+    if (p.topics.includes(topic)) p.due = true;
+    if (topic === "route") p.last = 0;
+  }
+  if (topic === "route") drawDue();
+  else schedule();
 }
 
 /** The minimum time between two draws of a panel, in ms. */
@@ -78,11 +92,12 @@ function schedule() {
 }
 
 function drawDue() {
+  clearTimeout(timer);
   timer = 0;
   const time = performance.now();
   let postponed = false;
   for (const p of panels) {
-    if (!p.due) continue;
+    if (!p.due || !p.isVisible()) continue;
     if (p.last && time - p.last < DRAW_INTERVAL) {
       postponed = true;
       continue;
@@ -137,6 +152,7 @@ export const eventHandlers = {
 
 /** Merges the latest steps into the series, and drops steps older than an hour. */
 function append(series, latest) {
+  series.before = latest.before;
   for (const [name, points] of Object.entries(latest.values)) {
     const values = series.values[name];
     points.forEach((value, i) => {
@@ -160,8 +176,8 @@ export function resetTo(requests, series, sent) {
   const newer = model.requests.filter((r) => r.received >= sent && !loaded.has(r.id));
   model.requests = [...newer, ...requests].slice(0, MAX_REQUESTS);
   model.requestsLoaded = true;
-  model.series = { start: series.start, step: series.step, values: series.values };
-  model.costs = { operations: series.operations, spenders: series.spenders, tags: series.tags };
+  model.series = { start: series.start, step: series.step, values: series.values, before: series.before };
+  model.costs = { operations: series.operations, spenders: series.spenders, tags: series.tags, accounts: series.accounts };
   for (const topic of ["requests", "series", "costs"]) changed(topic);
 }
 

@@ -1,124 +1,107 @@
-// The list of recent requests. A click on a request opens an explanation: the reason for the response, and the duration
-// of each stage.
+// The list of recent requests, with its filters. A row links to the explanation of its request.
 
-import { byId, el, label, reconcile, setText } from "./dom.js";
-import { bytes, clock, count, date, formatNanoseconds, plural } from "./format.js";
-import { model, registerPanel } from "./model.js";
+import { byId, el, label, reconcile, setText, WindowedRows } from "./dom.js";
+import { drawChips, drawEmpty, filter } from "./filters.js";
+import { clock, count, formatNanoseconds, plural } from "./format.js";
+import { model, now, OUTCOMES, ownValue, registerPanel } from "./model.js";
+import { drawAnswer } from "./overview.js";
+import { linkTo, linkWith, route, setFilters, visible } from "./route.js";
 
-/** The maximum of rows. */
-const MAX_ROWS = 100;
-const form = /** @type {HTMLFormElement} */ (byId("requests-filters"));
 const pause = byId("pause");
-const drawer = /** @type {HTMLDialogElement} */ (byId("drawer"));
 
 /** The requests at the time of the pause, or null while the list is live. */
 let paused = null;
 
-/** Returns the operation of a request with the name of its GraphQL operation, or its route if the operation is unknown. */
-const operationOf = (r) => (r.graphql_operation ? `${r.operation} ${r.graphql_operation}` : r.operation && r.operation !== "unknown" ? r.operation : r.route);
-const clientOf = (r) => (r.background ? "background" : r.client || r.account || "–");
+/** The time ranges in minutes. */
+const RANGES = { "1m": 1, "10m": 10, "1h": 60 };
 
+/** Returns the time range of the present address. */
+export const range = () => ownValue(RANGES, filter("range")) ?? 60;
+
+/** Returns the operation of a request with the name of its GraphQL operation, or its route if the operation is unknown. */
+export const operationOf = (r) => (r.graphql_operation ? `${r.operation} ${r.graphql_operation}` : r.operation && r.operation !== "unknown" ? r.operation : r.route);
+
+/** Returns the name by which costs list the client of a request. */
+export const clientOf = (r) => r.client || r.account || "";
+
+/** Returns the client of a request for people. */
+export const clientLabel = (r) => (r.background ? "background" : r.client || r.account_label || "–");
+
+/** The texts of a request that the search finds. */
+const textsOf = (r) => [operationOf(r), r.route, clientLabel(r), r.tag, r.account_label, r.account, r.cache, r.method, String(r.status), r.id, r.error];
+
+/** Returns the requests that pass all filters but the outcome. */
 function filterRequests() {
-  const text = form.text.value.trim().toLowerCase();
-  const result = form.outcome.value;
-  return (paused ?? model.requests)
-    .filter((r) => !result || r.result === result)
-    .filter((r) => !text || [r.operation, r.graphql_operation, r.route, r.client, r.tag, r.account, r.cache, r.method, String(r.status), r.id, r.error].some((s) => s?.toLowerCase().includes(text)));
+  const text = filter("q").trim().toLowerCase(), status = filter("status"), since = filter("range") ? now() - range() * 60000 : 0;
+  const names = [["client", clientOf], ["operation", operationOf], ["account", (r) => r.account], ["tag", (r) => r.tag]].filter(([name]) => filter(name));
+  return (paused ?? model.requests).filter((r) =>
+    (!status || String(r.status) === status || (status.endsWith("xx") && String(r.status)[0] === status[0])) &&
+    names.every(([name, of]) => of(r) === filter(name)) &&
+    (!since || Date.parse(r.start) >= since) &&
+    (!text || textsOf(r).some((s) => s?.toLowerCase().includes(text))));
 }
 
-const createPill = (outcome) => el("span", { class: "pill", "data-outcome": outcome }, outcome);
+export const createPill = (outcome) => el("span", { class: "pill", "data-outcome": outcome }, outcome);
+
+/** The filters of the drawn rows. */
+let filters = route.params;
 
 function createRow(r) {
-  const link = el("button", { class: "link cut", type: "button", "aria-haspopup": "dialog" }, `${r.method} ${operationOf(r)}`);
-  link.title = `${r.method} ${r.route}`;
+  const link = el("a", { class: "link cut", title: `${r.method} ${r.route}` }, `${r.method} ${operationOf(r)}`);
   const node = el("tr", { "data-id": r.id },
     el("td", { class: "time", "data-label": "Time" }, clock(r.start)),
     el("td", { "data-label": "Outcome" }, createPill(r.result)),
     el("td", { class: "num", "data-label": "Status" }, el("span", { class: r.status >= 500 ? "bad-text" : "" }, r.status)),
     el("td", { class: "operation", "data-label": "Operation" }, link),
-    el("td", { "data-label": "Client" }, label(clientOf(r), r.background ? "muted" : "")),
+    el("td", { "data-label": "Client" }, label(clientLabel(r), r.background ? "muted" : "")),
     el("td", { class: "num", "data-label": "Duration" }, formatNanoseconds(r.elapsed_ns)),
     el("td", { class: "num", "data-label": "Forwarded" }, r.attempts ? count(r.attempts) : "–"));
-  node.addEventListener("click", () => openDrawer(r));
+  let drawnFilters = null;
+  node.update = () => {
+    if (filters !== drawnFilters) link.setAttribute("href", linkTo("requests", (drawnFilters = filters), r.id));
+  };
+  node.addEventListener("click", (event) => {
+    if (event.target !== link) link.click();
+  });
   return node;
 }
 
+/** Creates the button that selects an outcome. A second click selects all outcomes. */
+function createOutcome({ outcome }) {
+  const number = el("b"), button = el("button", { type: "button", class: "outcome", "data-outcome": outcome }, el("i", { class: "swatch", "aria-hidden": "true" }), outcome, number);
+  button.addEventListener("click", () => setFilters({ result: filter("result") === outcome ? "" : outcome }));
+  button.update = (item) => {
+    setText(number, count(item.count));
+    button.setAttribute("aria-pressed", String(filter("result") === outcome));
+    button.classList.toggle("zero", item.count === 0);
+  };
+  return button;
+}
+
+function answer(requests) {
+  if (!model.requestsLoaded) return "Waiting for the gateway.";
+  if (!requests.length) return "No request to explain.";
+  const of = (result) => requests.filter((r) => r.result === result).length;
+  const parts = [[of("refused"), "refused"], [of("error"), "failed"], [of("waited"), "waited"], [of("miss"), of("miss") === 1 ? "was a miss" : "were misses"]].filter(([n]) => n);
+  if (!parts.length) return "The cache answered every request without a wait.";
+  return `Of ${plural(requests.length, "recent request")}, ${parts.map(([n, text]) => `${count(n)} ${text === "refused" ? (n === 1 ? "was refused" : "were refused") : text}`).join(", ")}.`;
+}
+
+const list = new WindowedRows(byId("request-rows"), (r) => r.id, createRow);
+
 function draw() {
-  const list = filterRequests();
-  reconcile(byId("request-rows"), list.slice(0, MAX_ROWS), (r) => r.id, createRow);
-  const empty = byId("requests-empty");
-  empty.hidden = list.length > 0;
-  document.querySelector(".requests").hidden = list.length === 0;
-  const noRequests = model.requestsLoaded ? "No requests yet. Send one to the gateway; it appears here within a second." : "Waiting for the gateway.";
-  setText(empty, model.requests.length ? "No request matches the filter." : noRequests);
+  filters = route.params;
+  const matching = filterRequests(), result = filter("result");
+  const shown = result ? matching.filter((r) => r.result === result) : matching;
+  list.draw(filter("order") === "slow" ? shown.toSorted((a, b) => b.elapsed_ns - a.elapsed_ns) : shown);
+  reconcile(byId("outcomes"), OUTCOMES.map((outcome) => ({ outcome, count: matching.filter((r) => r.result === outcome).length })), (o) => o.outcome, createOutcome);
+  drawChips("requests-chips", ["client", "operation", "account", "tag"]);
+  drawAnswer("requests-answer", answer(matching));
+  const none = !model.requestsLoaded ? "Waiting for the gateway." : model.requests.length ? "No request matches the filters." : "No requests yet. Send one; it appears here within a second:";
+  drawEmpty("requests-empty", shown.length ? "" : none, model.requestsLoaded && !model.requests.length);
   const skipped = model.skipped ? `; ${plural(model.skipped, "request")} skipped because the rate was too high` : "";
-  setText(byId("requests-count"), model.requests.length === 0 ? "" : `${paused ? "paused at " : ""}the last ${count((paused ?? model.requests).length)}${skipped}`);
+  setText(byId("requests-count"), model.requests.length === 0 ? "" : `${paused ? "paused at " : ""}the last ${count((paused ?? model.requests).length)}; select one for its reason${skipped}`);
 }
-
-const STAGES = { queue: "wait for a permit", coalesce: "wait for an identical request", attempt: "request to the upstream", settle: "report to the ledger", poll: "pause between polls", retry: "pause before a retry" };
-
-/** Draws the stages of a request as bars on a common time scale. */
-function waterfall(r) {
-  const stages = r.stages ?? [];
-  if (!stages.length) {
-    const reason = r.attempts ? "." : r.result === "refused" ? ": Weir refused the request immediately." : ": the response came from the cache.";
-    return el("p", { class: "empty" }, `No stages were recorded${reason}`);
-  }
-  const total = Math.max(r.elapsed_ns, ...stages.map((s) => s.start_ns + s.elapsed_ns), 1);
-  return el("ol", { class: "waterfall" }, ...stages.map((s) => {
-    const bar = el("span", { class: "fall-bar", "data-stage": s.failed ? "failed" : s.name });
-    bar.style.left = `${(100 * s.start_ns) / total}%`;
-    bar.style.width = `${Math.max(0.6, (100 * s.elapsed_ns) / total)}%`;
-    return el("li", { class: "fall" },
-      el("span", { class: "fall-name" }, STAGES[s.name] ?? s.name, s.detail ? el("span", { class: "muted" }, ` ${s.detail}`) : null),
-      el("span", { class: "fall-time num" }, formatNanoseconds(s.elapsed_ns)),
-      el("span", { class: "fall-track", "aria-hidden": "true" }, bar));
-  }), el("li", { class: "fall-scale" }, el("span", {}, "0"), el("span", {}, formatNanoseconds(total))));
-}
-
-function recordList(r) {
-  const rows = [
-    ["Received", date(r.start)],
-    ["Route", `${r.method} ${r.route}`],
-    ["Operation", r.operation || "–"],
-    ["Client", r.client || "–"],
-    ["Account", r.account || "–"],
-    ["Resource", r.resource || "–"],
-    ["Status", String(r.status)],
-    ["Response size", bytes(r.bytes)],
-    ["Duration", formatNanoseconds(r.elapsed_ns)],
-    ["Queued", formatNanoseconds(r.waited_ns)],
-    ["Forwarded", plural(r.attempts, "time")],
-    ["Quota spent", plural(r.spent ?? 0, r.resource === "graphql" ? "point" : "request")],
-    ["Cache-Status", r.cache || "–"],
-    ["Request ID", r.id],
-  ];
-  if (r.graphql_operation) rows.push(["GraphQL operation", r.graphql_operation]);
-  if (r.tag) rows.push(["Tag", r.tag]);
-  if (r.trace_id) rows.push(["Trace", r.trace_id]);
-  if (r.error) rows.push(["Error", r.error]);
-  return el("dl", { class: "facts" }, ...rows.flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)]));
-}
-
-/** Opens the explanation of a request. */
-function openDrawer(r) {
-  byId("drawer-title").textContent = `${r.method} ${operationOf(r)}`;
-  byId("drawer-body").replaceChildren(
-    el("p", { class: "drawer-line" }, createPill(r.result), el("span", {}, `${r.status}, ${formatNanoseconds(r.elapsed_ns)}, ${clientOf(r)}`)),
-    el("h3", {}, "Why"),
-    el("p", { class: "why", id: "why" }, r.why),
-    el("h3", {}, "Time per stage"),
-    waterfall(r),
-    el("h3", {}, "Record"),
-    recordList(r));
-  byId("drawer-body").scrollTop = 0;
-  if (!drawer.open) drawer.showModal();
-}
-
-byId("drawer-close").addEventListener("click", () => drawer.close());
-drawer.addEventListener("click", (event) => {
-  if (event.target === drawer) drawer.close(); // a click on the backdrop
-});
 
 pause.addEventListener("click", () => {
   paused = paused ? null : [...model.requests];
@@ -126,6 +109,18 @@ pause.addEventListener("click", () => {
   setText(pause, paused ? "Resume" : "Pause");
   draw();
 });
-form.addEventListener("submit", (event) => event.preventDefault());
-form.addEventListener("input", draw);
-registerPanel(["requests"], draw);
+
+/** The buttons that select the time range of charts and lists. */
+for (const parent of document.querySelectorAll(".range")) {
+  for (const name of Object.keys(RANGES)) {
+    const link = el("a", { class: "segment" }, name.replace("m", " min").replace("h", " hour"));
+    parent.append(link);
+    registerPanel(["route"], () => {
+      link.setAttribute("href", linkWith({ range: name === "1h" ? "" : name }));
+      if (RANGES[name] === range()) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    });
+  }
+}
+
+registerPanel(["requests", "configuration", "route"], draw, () => visible("requests"));

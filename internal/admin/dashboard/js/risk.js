@@ -1,39 +1,91 @@
-// Rates how critical a budget is. The functions are pure: their results depend only on the arguments.
+// Rates how soon each budget runs out.
 
-/** @param {import("./model.js").Budget} b Returns the remaining share, 0 to 1. */
+import { model, now, ownValue, registerPanel } from "./model.js";
+
+/**
+ * @typedef {import("./model.js").Account} Account
+ * @typedef {import("./model.js").Budget} Budget
+ * @typedef {{key: string, account: Account, budget: Budget, forecast?: import("./model.js").Forecast,
+ *   reset: number, ends: number, blocked: number, score: number}} Row A budget with its times in ms.
+ */
+
+/** Returns the remaining share of a budget, 0 to 1. @param {Budget} b */
 export const remainingShare = (b) => (b.limit > 0 ? Math.max(0, b.remaining) / b.limit : 1);
 
 /**
- * Returns the tone of a budget: bad if less than a tenth remains, warn if less than a quarter remains or the forecast
+ * Returns the tone of a row: bad if less than a tenth remains, warn if less than a quarter remains or the forecast
  * runs out before the reset.
- * @param {import("./model.js").Budget} b
- * @param {import("./model.js").Forecast|undefined} f
+ * @param {Row} row
  */
-export function tone(b, f) {
-  if (remainingShare(b) < 0.1) return "bad";
-  if (remainingShare(b) < 0.25 || f?.early) return "warn";
+export function tone({ budget, forecast }) {
+  if (remainingShare(budget) < 0.1) return "bad";
+  if (remainingShare(budget) < 0.25 || forecast?.early) return "warn";
   return "good";
-}
-
-/**
- * Returns the number of seconds for which no request can be sent at the present rate. An exhausted budget blocks
- * until its reset. A budget that runs out early blocks from that time until its reset.
- */
-export function blockedSeconds({ account, budget, forecast }, time) {
-  const reset = (Date.parse(budget.reset) - time) / 1000;
-  const coolDown = account.blocked_until ? (Date.parse(account.blocked_until) - time) / 1000 : 0;
-  let exhausted = 0;
-  if (budget.limit > 0 && budget.remaining <= 0) exhausted = reset;
-  else if (forecast?.early) exhausted = (Date.parse(budget.reset) - Date.parse(forecast.ends)) / 1000;
-  return Math.max(0, coolDown, exhausted);
-}
-
-/** Returns a score that sorts budgets by blocked time and used share. Unused budgets come last. */
-export function urgency(row, time) {
-  const { budget } = row;
-  const used = budget.used || budget.held ? 1 - remainingShare(budget) : -1;
-  return used + Math.log2(1 + blockedSeconds(row, time)) / 4;
 }
 
 /** Reports whether Weir counts this budget itself, because the upstream does not publish the budget. */
 export const secondary = (b) => /^(points|cpu|content|concurrency)(:|$)/.test(b.resource);
+
+/** Returns the rows of an account. */
+function rowsOf(account) {
+  return (account.budgets ?? []).map((budget) => {
+    const forecast = ownValue(account.forecasts, budget.resource);
+    return {
+      key: `${account.account}\n${budget.resource}`, account, budget, forecast,
+      reset: Date.parse(budget.reset), ends: forecast ? Date.parse(forecast.ends) : 0, blocked: 0, score: 0,
+    };
+  });
+}
+
+/** Returns the text of a row that the search finds. @param {Row} row */
+export const textOf = ({ account, budget }) => `${account.label}\n${account.account}\n${budget.resource}`.toLowerCase();
+
+/**
+ * Rates a row. A row is blocked for the milliseconds in which no request can be sent at the present rate: an exhausted
+ * budget until its reset, and a budget that runs out early from that time until its reset. The score grows with the
+ * blocked time, also by a cool-down of the account, and with the used share. Unused budgets have the lowest score.
+ */
+function rate(row, time) {
+  const { account, budget, forecast } = row;
+  row.blocked = 0;
+  if (budget.limit > 0 && budget.remaining <= 0) row.blocked = Math.max(0, row.reset - time);
+  else if (forecast?.early) row.blocked = Math.max(0, row.reset - row.ends);
+  const coolDown = account.blocked_until ? Date.parse(account.blocked_until) - time : 0;
+  const used = budget.used || budget.held ? 1 - remainingShare(budget) : -1;
+  row.score = used + Math.log2(1 + Math.max(row.blocked, coolDown, 0) / 1000) / 4;
+}
+
+/** The rows of each account. The rows of an account that has not changed are kept. @type {Map<Account, Row[]>} */
+let known = new Map();
+
+/** All rows, those with the highest risk first. @type {Row[]} */
+export let rows = [];
+
+/**
+ * The exhausted budgets, the longest first, and the budgets that run out before their reset, the soonest first.
+ * @type {{exhausted: Row[], early: Row[]}}
+ */
+export let urgent = { exhausted: [], early: [] };
+
+/** The minimum time between exhaustion and reset, in ms, for which a budget counts as running out early. */
+const MIN_BLOCKED = 30000;
+
+registerPanel(["accounts"], () => {
+  const next = new Map(), time = now();
+  rows = [];
+  urgent = { exhausted: [], early: [] };
+  for (const account of model.accounts.values()) {
+    const list = known.get(account) ?? rowsOf(account);
+    next.set(account, list);
+    for (const row of list) {
+      rate(row, time);
+      rows.push(row);
+      if (row.budget.limit > 0 && row.budget.remaining <= 0 && row.reset > time) urgent.exhausted.push(row);
+      else if (row.forecast?.early && row.ends > time && row.blocked > MIN_BLOCKED) urgent.early.push(row);
+    }
+  }
+  known = next;
+  rows.sort((a, b) => b.score - a.score || (a.key < b.key ? -1 : 1));
+  urgent.exhausted.sort((a, b) => b.reset - a.reset);
+  urgent.early.sort((a, b) => a.ends - b.ends);
+});

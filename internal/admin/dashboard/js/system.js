@@ -2,7 +2,10 @@
 
 import { byId, el, label, placeholder, setText, table } from "./dom.js";
 import { bytes, date, formatSeconds, plural } from "./format.js";
-import { model, registerPanel, until } from "./model.js";
+import { filter } from "./filters.js";
+import { changed, model, registerPanel, until } from "./model.js";
+import { drawAnswer } from "./overview.js";
+import { visible } from "./route.js";
 import { request } from "./live.js";
 
 const STORE_KINDS = { memory: "memory of this process", file: "memory, saved to a file on shutdown", redis: "Redis" };
@@ -30,21 +33,20 @@ function drawStore() {
 }
 
 let audit = null;
-let configuration = null;
 
 /** Reloads the audit trail and the configuration, which have no events. */
 export async function refresh() {
   try {
-    [audit, configuration] = await Promise.all([request("/api/v1/audit"), request("/api/v1/config")]);
+    [audit, model.configuration] = await Promise.all([request("/api/v1/audit"), request("/api/v1/config")]);
   } catch {
     return; // live.js shows the lost connection
   }
-  drawAudit();
-  drawConfiguration();
+  changed("configuration");
 }
 
 function drawAudit() {
   const parent = byId("audit");
+  if (!audit) return;
   if (!audit.length) {
     parent.replaceChildren(placeholder("No purge and no reload since the start."));
     return;
@@ -62,9 +64,9 @@ function flatten(value, path = []) {
 }
 
 function drawConfiguration() {
-  if (!configuration) return;
-  const text = byId("config-filters").text.value.trim().toLowerCase();
-  const lines = flatten(configuration).filter((l) => l.some((s) => s.toLowerCase().includes(text)));
+  if (!model.configuration) return;
+  const text = filter("q").trim().toLowerCase();
+  const lines = flatten(model.configuration).filter((l) => l.some((s) => s.toLowerCase().includes(text)));
   const parent = byId("config");
   if (!lines.length) {
     parent.replaceChildren(placeholder("No key or value matches the filter."));
@@ -73,9 +75,24 @@ function drawConfiguration() {
   parent.replaceChildren(el("dl", { class: "facts config" }, ...lines.flatMap(([k, v]) => [el("dt", {}, k), el("dd", { class: v === "–" || v === "none" ? "muted" : "" }, v)])));
 }
 
-byId("config-filters").addEventListener("submit", (event) => event.preventDefault());
-byId("config-filters").addEventListener("input", drawConfiguration);
 for (const id of ["audit", "config"]) byId(id).replaceChildren(placeholder(LOADING));
-registerPanel(["state", "second"], drawStore);
+function drawHealth() {
+  const s = model.state;
+  if (!s) return;
+  const quarantined = s.refused?.length ?? 0;
+  if (s.store.lost) drawAnswer("system-answer", `No. The store has not responded for ${formatSeconds(-until(s.store.lost))}.`, "bad");
+  else if (quarantined) drawAnswer("system-answer", `Mostly. The upstream rejects ${plural(quarantined, "credential")}.`, "warn");
+  else drawAnswer("system-answer", s.store.kind === "redis" ? `Yes. ${plural(s.store.replicas, "replica")} share Redis.` : "Yes. This replica runs alone.", "good");
+}
+
+const shown = () => visible("system");
+registerPanel(["state", "second"], () => {
+  drawStore();
+  drawHealth();
+}, shown);
+registerPanel(["configuration", "route"], () => {
+  drawAudit();
+  drawConfiguration();
+}, shown);
 refresh();
 setInterval(refresh, 15000);
