@@ -178,7 +178,7 @@ func (b *browser) setWindow(width, height int64, dark bool) {
 }
 
 // screenshots is the folder of the screenshots, which people review.
-const screenshots = "../bin/screenshots"
+const screenshots = "../bin/artefacts/screenshots"
 
 // screenshot writes a picture of the whole page, or of the visible part, to a PNG file.
 func (b *browser) screenshot(name string, whole bool) {

@@ -12,14 +12,18 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
-
 	"github.com/weirgate/weir/internal/admin"
+	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy"
@@ -39,7 +43,7 @@ type fakeGateway struct {
 
 func newFakeGateway(t *testing.T, accounts int) *fakeGateway {
 	b := &fakeGateway{accounts: accounts, random: rand.New(rand.NewPCG(1, 2)), began: time.Now()}
-	b.history = startHistory(t, history.Sources{Accounts: b.list, Waiting: b.waitingByClient, State: b.state})
+	b.history = startHistory(t, history.Sources{Accounts: b.list, Waiting: b.waitingByClient, State: b.state, Label: credential.ShortLabel})
 	return b
 }
 
@@ -58,7 +62,7 @@ func startHistory(t *testing.T, s history.Sources) *history.History {
 
 func (b *fakeGateway) name(i int) string {
 	if i%4 == 3 {
-		return fmt.Sprintf("%08x", uint32(i)*2654435761)
+		return fmt.Sprintf("%08x%024x", uint32(i+1)*2654435761, i)
 	}
 	return fmt.Sprintf("%s-%03d", []string{"octo-bot", "release-train", "dependency-updates-for-everybody-in-the-organization"}[i%3], i)
 }
@@ -120,9 +124,9 @@ func (b *fakeGateway) waitingByClient() map[limits.ClientResource]int {
 
 func (b *fakeGateway) state() any {
 	state := map[string]any{
-		"version": "v0.7.0", "started": b.began.Add(-26 * time.Hour), "now": time.Now(), "upstream": "https://api.example.com", "dialect": "service", "guarded": false,
+		"version": "v0.7.0", "started": b.began.Add(-26 * time.Hour), "now": time.Now(), "upstream": "https://api.example.com", "dialect": "service", "limits": "on", "guarded": false,
 		"store": map[string]any{"kind": "redis", "replicas": 3}, "waiting": b.waiting(), "polling": []any{}, "refused": []any{},
-		"cache": map[string]any{"keys": 0, "bytes": 0, "most": 256 << 20},
+		"cache": map[string]any{"keys": 0, "bytes": 0, "max_bytes": 256 << 20},
 	}
 	if b.lost.Load() {
 		state["store"] = map[string]any{"kind": "redis", "replicas": 3, "lost": b.began}
@@ -133,7 +137,7 @@ func (b *fakeGateway) state() any {
 			{Path: "/repos/an-organization-with-a-long-name/a-repository-with-an-even-longer-name/stats/commit_activity", Account: b.name(1), Since: b.began, Next: time.Now().Add(15 * time.Second), Polls: 5, Waiting: 1},
 		}
 		state["refused"] = []map[string]any{{"credential": "ci", "until": b.began.Add(10 * time.Minute), "times": 2}}
-		state["cache"] = map[string]any{"keys": 48213, "bytes": 187 << 20, "most": 256 << 20}
+		state["cache"] = map[string]any{"keys": 48213, "bytes": 187 << 20, "max_bytes": 256 << 20}
 	}
 	return state
 }
@@ -159,6 +163,9 @@ func (b *fakeGateway) addRequest(i int) {
 	r.ID, r.Status, r.Start, r.Bytes = fmt.Sprintf("REQ%05d", i), 200, time.Now(), int64(b.random.IntN(90000))
 	r.Account = b.name(b.random.IntN(9))
 	r.Client = []string{"builds", "release-train", "dependency-updates", "", "dashboards", "code-search"}[b.random.IntN(6)]
+	if b.accounts == 1000 && b.random.IntN(3) == 0 {
+		r.Account, r.Client = b.name(i%200), fmt.Sprintf("team-%03d", i%200)
+	}
 	if r.Client == "builds" {
 		r.Tag = fmt.Sprintf("acme/widgets-%d", i%12)
 	}
@@ -193,7 +200,7 @@ func (b *fakeGateway) addRequest(i int) {
 	b.history.Observe(&r)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.recent = append([]history.Request{history.NewRequest(&r)}, b.recent[:min(len(b.recent), 255)]...)
+	b.recent = append([]history.Request{b.history.Request(&r)}, b.recent[:min(len(b.recent), 255)]...)
 }
 
 func (b *fakeGateway) requests() any {
@@ -227,7 +234,12 @@ func (b *fakeGateway) withHistory(pages http.Handler) http.Handler {
 		return pages
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/api/v1/series" {
+		switch r.URL.Path {
+		case "/api/v1/series":
+		case "/api/v1/events":
+			pages.ServeHTTP(eventsWithHourBefore{w}, r)
+			return
+		default:
 			pages.ServeHTTP(w, r)
 			return
 		}
@@ -242,16 +254,46 @@ func (b *fakeGateway) withHistory(pages http.Handler) http.Handler {
 			return
 		}
 		series := b.history.Series()
-		for name, most := range map[string]float64{"hit": 300, "stale": 12, "validated": 50, "miss": 90, "waited": 40, "refused": 12, "error": 3, "saved": 310, "upstream": 190, "waiting": 40, "in_flight": 60} {
+		for name, most := range map[string]float64{"hit": 300, "stale": 12, "validated": 50, "miss": 90, "waited": 40, "refused": 12, "error": 3, "saved": 310, "spent": 170, "upstream": 190, "waiting": 40, "in_flight": 60} {
 			for i := range series.Values[name] {
 				wave := 1 + 0.5*math.Sin(float64(i)/40) + 0.3*b.random.Float64()
 				series.Values[name][i] = uint32(most / 2 * wave)
 			}
 		}
-		_ = json.NewEncoder(w).Encode(struct {
+		text, err := json.Marshal(struct {
 			history.Series
 			history.Costs
 		}{series, b.history.Costs()})
+		if err != nil {
+			panic(err) // names and numbers are encodable
+		}
+		_, _ = w.Write(withHourBefore(text))
+	})
+}
+
+// eventsWithHourBefore adds an hour before the last hour to server-sent events.
+type eventsWithHourBefore struct{ http.ResponseWriter }
+
+func (w eventsWithHourBefore) Write(text []byte) (int, error) {
+	if _, err := w.ResponseWriter.Write(withHourBefore(text)); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
+
+func (w eventsWithHourBefore) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+var (
+	sumsBefore  = regexp.MustCompile(`"before":\{[^}]*\}`)
+	spentBefore = regexp.MustCompile(`"spent":(\d+),"upstream":\d+,"saved":\d+`)
+)
+
+// withHourBefore replaces the hour before the last hour in JSON.
+func withHourBefore(text []byte) []byte {
+	text = sumsBefore.ReplaceAll(text, []byte(`"before":{"hit":58000,"stale":2900,"validated":10100,"miss":21400,"waited":7600,"refused":3100,"error":610,"saved":61200,"spent":33400,"upstream":45100}`))
+	return spentBefore.ReplaceAllFunc(text, func(use []byte) []byte {
+		spent, _ := strconv.Atoi(string(spentBefore.FindSubmatch(use)[1]))
+		return fmt.Appendf(slices.Clip(use), `,"before":{"spent":%d}`, spent*(70+spent*13%60)/100)
 	})
 }
 
@@ -274,15 +316,19 @@ func (b *fakeGateway) fill(line []*int) {
 	}
 }
 
-// TestDashboardLayout checks the layout in three widths and two themes: without accounts, with
-// a thousand accounts, and with a lost store.
+// TestDashboardLayout checks the layout of every screen in three widths and two themes, and its accessibility with
+// axe-core: without accounts, with a thousand accounts and 200 clients, and with a lost store.
 func TestDashboardLayout(t *testing.T) {
+	axe, err := os.ReadFile("../bin/e2e/node_modules/axe-core/axe.min.js")
+	if err != nil {
+		t.Fatalf("%v; run make e2e", err)
+	}
 	for _, c := range []struct {
 		name     string
 		accounts int
 		requests int
 		lost     bool
-	}{{"none", 0, 0, false}, {"thousand", 1000, 400, false}, {"lost", 3, 40, true}} {
+	}{{"none", 0, 0, false}, {"thousand", 1000, 2000, false}, {"lost", 3, 40, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newFakeGateway(t, c.accounts)
 			for i := range c.requests {
@@ -295,47 +341,89 @@ func TestDashboardLayout(t *testing.T) {
 			page.setWindow(1440, 900, false)
 			page.open(server.URL)
 			page.eventually("the page is live", live)
+			value[bool](page, string(axe)+"; true")
 			if c.accounts > 0 {
-				page.eventually("the page shows what a client has borrowed", `/agent\s+core\s+1,666\s+0\s+4,500\s+2,950\s+1,284\s+0\s+42\s+0/.test(document.querySelector("#client-tables tbody tr").innerText)`)
 				page.eventually("the page shows a forecast", `[...document.querySelectorAll(".forecast")].some(f => f.textContent.includes("ends in"))`)
 			}
 			b.lost.Store(c.lost)
 			if c.lost {
-				page.eventually("the page shows the lost store", `document.getElementById("alerts").textContent.includes("has not responded")`)
+				page.eventually("the page shows the lost store", `document.getElementById("banner").textContent.includes("has not responded")`)
 			}
-			for _, width := range []int64{1440, 1024, 390} {
-				for _, dark := range []bool{false, true} {
-					page.setWindow(width, 900, dark)
-					checkLayout(page, fmt.Sprintf("%s at %d", c.name, width))
-					page.screenshot(fmt.Sprintf("%s-%d-%s", c.name, width, theme(dark)), true)
-				}
-			}
+			screens := []string{"budgets", "spending", "requests", "system"}
 			if c.requests > 0 {
-				checkDrawerLayout(page, c.name)
+				waited := value[string](page, `fetch("/api/v1/requests").then(r => r.json()).then(list => list.find(r => r.result === "waited").id)`)
+				screens = append(screens, "spending?by=operation&client=builds", "requests?client=builds&result=miss", "requests/"+waited)
+			}
+			for _, address := range screens {
+				visit(page, address)
+				checkScreen(page, c.name, address, !c.lost)
+			}
+			if c.accounts > 0 {
+				visit(page, "spending")
+				page.eventually("the page shows what a client has borrowed", `/agent\s+core\s+1,666\s+0\s+4,500\s+2,950\s+1,284\s+0\s+42\s+0/.test(document.querySelector("#client-tables tbody tr").innerText)`)
 			}
 		})
 	}
 }
+
+// TestDashboardOfTheDemo writes screenshots of the demo with its sample traffic.
+func TestDashboardOfTheDemo(t *testing.T) {
+	d := startDemo(t)
+	page := startBrowser(t)
+	page.setWindow(1440, 900, false)
+	page.open(d.admin + "/#requests")
+	page.eventually("the sample traffic is shown", live+` && document.querySelectorAll("#request-rows tr").length > 15`)
+	waited := value[string](page, `fetch("/api/v1/requests").then(r => r.json()).then(list => list.toSorted((a, b) => (b.stages?.length ?? 0) - (a.stages?.length ?? 0))[0].id)`)
+	for _, address := range []string{"budgets", "spending", "requests", "requests/" + waited, "system"} {
+		visit(page, address)
+		for _, width := range []int64{1440, 390} {
+			for _, dark := range []bool{false, true} {
+				page.setWindow(width, 900, dark)
+				checkLayout(page, fmt.Sprintf("demo, %s at %d", address, width))
+				page.screenshot(fmt.Sprintf("%s-%d-%s", screenshotName("demo", address), width, theme(dark)), true)
+			}
+		}
+	}
+}
+
+// screenshotName returns the name of the screenshot of an address.
+func screenshotName(data, address string) string {
+	if strings.HasPrefix(address, "requests/") {
+		return data + "-request"
+	}
+	return data + "-" + strings.NewReplacer("?", "-", "&", "-", "=", "-").Replace(address)
+}
+
+// checkScreen checks a screen in three widths and two themes. If audit is set, it writes screenshots and checks the
+// accessibility: in both themes, and in the narrow width in the light theme.
+func checkScreen(page *browser, data, address string, audit bool) {
+	page.Helper()
+	name := screenshotName(data, address)
+	for _, width := range []int64{1440, 1024, 390} {
+		for _, dark := range []bool{false, true} {
+			page.setWindow(width, 900, dark)
+			checkLayout(page, fmt.Sprintf("%s at %d", name, width))
+			if !audit || width == 1024 {
+				continue
+			}
+			if width == 1440 || !dark {
+				for _, problem := range value[[]string](page, axeProblems) {
+					page.Errorf("%s at %d, %s: %s", name, width, theme(dark), problem)
+				}
+			}
+			page.screenshot(fmt.Sprintf("%s-%d-%s", name, width, theme(dark)), true)
+		}
+	}
+}
+
+// axeProblems is a script that returns the rules of axe-core that the page violates, with the first element of each.
+const axeProblems = `axe.run().then(r => r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes[0].html.slice(0, 200)))`
 
 func theme(dark bool) string {
 	if dark {
 		return "dark"
 	}
 	return "light"
-}
-
-// checkDrawerLayout checks the layout with the details of a request that waited.
-func checkDrawerLayout(page *browser, where string) {
-	page.Helper()
-	page.do(chromedp.SetValue(chromedp.CSS("#requests-filters select"), "waited"), chromedp.Evaluate[chromedp.Void](`document.getElementById("requests-filters").dispatchEvent(new Event("input"))`))
-	page.do(chromedp.Click(chromedp.CSS("#request-rows .link")))
-	for _, width := range []int64{1440, 390} {
-		for _, dark := range []bool{false, true} {
-			page.setWindow(width, 900, dark)
-			checkLayout(page, where+" with a request open")
-			page.screenshot(fmt.Sprintf("%s-request-%d-%s", where, width, theme(dark)), false)
-		}
-	}
 }
 
 // layoutProblems is a script that returns layout problems:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func TestDashboardEscapesNames(t *testing.T) {
 	b := &fakeGateway{history: startHistory(t, history.Sources{
 		Accounts: func(context.Context, int) ([]limits.Account, error) {
 			return []limits.Account{{Name: evil, Kind: policy.CallerKind(evil), InUse: 1, Concurrent: 1, BlockedUntil: time.Now().Add(time.Minute), Budgets: []limits.Budget{
-				{Resource: evil, Limit: 10, Used: 9, Remaining: 1, Reset: time.Now().Add(time.Minute)},
+				{Resource: evil, Limit: 10, Used: 10, Reset: time.Now().Add(time.Minute)},
 				{Resource: "client:core:" + evil, Client: evil, Limit: 10, Used: 9, Remaining: 1, Nominal: 5},
 			}}}, nil
 		},
@@ -41,12 +42,12 @@ func TestDashboardEscapesNames(t *testing.T) {
 		},
 	})}
 	r := &proxy.Record{
-		ID: evil, Start: time.Now(), Method: evil, Route: evil, Operation: evil, Account: evil, Client: evil, Tag: evil, Resource: evil, Status: 502, Cache: evil, Error: evil, Trace: evil, Attempts: 1,
+		ID: evil, Start: time.Now(), Method: evil, Route: evil, Operation: evil, Account: evil, Client: evil, Tag: evil, Resource: evil, Status: 502, Cache: evil, Error: evil, Trace: evil, Attempts: 1, Spent: 1,
 		Stages: []proxy.Stage{{Name: evil, Elapsed: time.Second, Detail: evil}},
 	}
 	b.history.Observe(r)
 	s := b.sources()
-	s.Requests = func() any { return []history.Request{history.NewRequest(r)} }
+	s.Requests = func() any { return []history.Request{b.history.Request(r)} }
 	s.Config = func() any { return map[string]any{evil: []string{evil}} }
 	s.Trail.Record(admin.Change{Operator: evil, Action: evil, Target: evil, Outcome: evil})
 	s.Purge = func(admin.Purge) (int, error) { return 0, fmt.Errorf("unknown tag: %s", evil) }
@@ -58,12 +59,33 @@ func TestDashboardEscapesNames(t *testing.T) {
 	page.setWindow(1440, 900, false)
 	page.open(server.URL)
 	page.eventually("the page is live", `document.getElementById("live")?.dataset.state === "live"`)
-	for _, panel := range []string{"upstream", "version", "tiles", "alerts", "budget-rows", "client-tables", "cooldowns", "queues", "polls", "request-rows", "spend", "tags", "ratio", "slow", "store", "refused", "audit", "config"} {
-		page.eventually(panel+" shows the name as text", fmt.Sprintf(`document.getElementById(%q).textContent.includes("onerror=")`, panel))
+	name := url.QueryEscape(evil)
+	for _, screen := range []struct {
+		address string
+		panels  []string
+	}{
+		{"budgets", []string{"upstream", "version", "budgets-answer", "alerts", "budget-rows", "cooldowns", "queues"}},
+		{"budgets?account=" + name, []string{"budgets-chips", "budget-rows"}},
+		{"spending", []string{"spending-answer", "spend", "client-tables", "ratio"}},
+		{"spending?by=operation&client=" + url.QueryEscape(evil[:120]), []string{"spending-chips", "spend"}},
+		{"spending?by=tag", []string{"spend"}},
+		{"spending?by=account", []string{"spend"}},
+		{"requests", []string{"request-rows", "slow", "polls"}},
+		{"requests?client=" + name + "&operation=" + name + "&account=" + name + "&tag=" + name, []string{"requests-chips", "request-rows"}},
+		{"system", []string{"store", "refused", "audit", "config"}},
+		{"requests/" + url.PathEscape(evil), []string{"request-title", "request-body"}},
+		{"requests/" + url.PathEscape(evil+"2"), []string{"request-body"}},
+	} {
+		value[string](page, fmt.Sprintf("location.hash = %q", screen.address))
+		for _, panel := range screen.panels {
+			page.eventually(panel+" of "+screen.address+" shows the name as text", fmt.Sprintf(`document.getElementById(%q).textContent.includes("onerror=")`, panel))
+		}
 	}
+	visit(page, "requests")
 	page.do(chromedp.Click(chromedp.CSS("#request-rows .link")))
-	page.eventually("the explanation shows the name as text", `document.getElementById("drawer-body").textContent.split("onerror=").length > 9`)
-	page.do(chromedp.KeyEvent("\x1b"), chromedp.SendKeys(chromedp.CSS("#purge-target"), evil), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
+	page.eventually("the explanation shows the name as text", `document.getElementById("request-body").textContent.split("onerror=").length > 9`)
+	visit(page, "system")
+	page.do(chromedp.SendKeys(chromedp.CSS("#purge-target"), evil), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
 	page.eventually("the error shows the name as text", `document.getElementById("control-result").textContent.includes("onerror=")`)
 	page.expect("400 (Bad Request)")
 	if got := value[string](page, `JSON.stringify([window.pwned ?? "", document.querySelectorAll('img[src="x"], main script, [onload], [onerror], a[href^=javascript]').length])`); got != `["",0]` {

@@ -17,7 +17,14 @@ import (
 )
 
 // live is a script that reports whether the page has a connection and shows the first data.
-const live = `document.getElementById("live").dataset.state === "live" && document.querySelectorAll("#tiles .tile").length === 6`
+const live = `document.getElementById("live").dataset.state === "live" && !document.querySelector(".screen:not([hidden])").innerText.includes("Waiting for the gateway")`
+
+// visit opens an address within the page, such as requests?result=hit, and waits for its data.
+func visit(page *browser, address string) {
+	page.Helper()
+	value[string](page, fmt.Sprintf("location.hash = %q", address))
+	page.eventually("the page shows "+address, fmt.Sprintf(`new Promise(done => setTimeout(() => done(location.hash === %q && %s), 30))`, "#"+address, live))
+}
 
 // textOf returns the text of the first element that a selector matches.
 func textOf(page *browser, selector string) string {
@@ -44,22 +51,24 @@ func TestDashboardShowsRequestsAndBudgets(t *testing.T) {
 		page.eventually("the budget has fallen", left(29-i))
 	}
 
-	// The details of a request open by mouse and by keyboard.
+	// The page of a request opens by mouse and by keyboard.
+	visit(page, "requests")
 	get(t, gateway+"/gitignore/templates")
 	get(t, gateway+"/gitignore/templates")
 	page.eventually("both requests are listed", `document.querySelectorAll('#request-rows [data-outcome="hit"]').length === 1`)
 	page.do(chromedp.Click(chromedp.CSS(`#request-rows tr:has([data-outcome="hit"])`)))
-	page.eventually("the details open", `document.getElementById("drawer").open && document.getElementById("why").innerText.startsWith("Hit: the stored response is fresh")`)
-	if text := textOf(page, "#drawer-body"); !strings.Contains(text, "No stages were recorded: the response came from the cache.") || !strings.Contains(text, "weir; hit; ttl=") {
+	page.eventually("the page of the hit opens", `document.getElementById("why")?.innerText.startsWith("Hit: the stored response is fresh")`)
+	if text := textOf(page, "#request-body"); !strings.Contains(text, "No stages were recorded: the response came from the cache.") || !strings.Contains(text, "weir; hit; ttl=") {
 		t.Error(text)
 	}
 	page.do(chromedp.KeyEvent("\x1b"))
-	page.eventually("Escape closes the details", `!document.getElementById("drawer").open`)
-	page.do(chromedp.Focus(chromedp.CSS(`#request-rows tr:has([data-outcome="miss"]) button`)), chromedp.KeyEvent("\r"))
-	page.eventually("Return opens the details", `document.getElementById("drawer").open && document.getElementById("why").innerText.startsWith("Miss: no response was stored for this caller")`)
-	page.do(chromedp.KeyEvent("\x1b"))
+	page.eventually("Escape returns to the list", `location.hash === "#requests" && document.getElementById("screen-request").hidden`)
+	page.do(chromedp.Focus(chromedp.CSS(`#request-rows tr:has([data-outcome="miss"]) a`)), chromedp.KeyEvent("\r"))
+	page.eventually("Return opens the page of the miss", `document.getElementById("why").innerText.startsWith("Miss: no response was stored for this caller")`)
+	page.eventually("the stages are shown", `document.querySelectorAll("#request-body .fall-bar").length >= 2`)
 
 	// The form purges an entry.
+	visit(page, "system")
 	page.do(chromedp.SendKeys(chromedp.CSS("#purge-target"), "/gitignore/templates"), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
 	page.eventually("the result of the purge is shown", `document.getElementById("control-result").innerText === "1 entry will be revalidated before use."`)
 	page.eventually("the purge is in the audit trail", `document.getElementById("audit").innerText.includes("/gitignore/templates")`)
@@ -70,8 +79,9 @@ func TestDashboardShowsRequestsAndBudgets(t *testing.T) {
 	page.eventually("the reload fails without a file", `document.getElementById("control-result").innerText.includes("no configuration file")`)
 	page.expect("422 (Unprocessable Entity)")
 
+	visit(page, "budgets")
 	checkCoolDowns(page, gateway, service)
-	page.screenshot("demo-1440-light", true)
+	page.screenshot("cooldown-budgets-1440-light", true)
 }
 
 // checkCoolDowns checks that the page shows the cool-down of an account within two seconds. A
@@ -121,7 +131,7 @@ func TestDashboardReconnects(t *testing.T) {
 	address := strings.TrimPrefix(first.admin, "http://")
 	page := startBrowser(t)
 	page.setWindow(1440, 900, false)
-	page.open(first.admin)
+	page.open(first.admin + "/#requests")
 	page.eventually("the page is live", live)
 	first.signal(syscall.SIGTERM)
 	_ = first.exited()
