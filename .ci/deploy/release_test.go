@@ -48,7 +48,7 @@ func copyCheckout(t *testing.T) string {
 			continue // removed, but not committed yet
 		}
 		if name == "CHANGELOG.md" {
-			b = bytes.Replace(b, []byte("\n## Unreleased"), []byte("\n## 9.8.7-test, 2023-11-14\n\n### Added\n\n- A test.\n\n## Unreleased"), 1)
+			b = bytes.Replace(b, []byte("\n## "), []byte("\n## 9.8.7-test, 2023-11-14\n\n### Added\n\n- A test.\n\n## "), 1)
 		}
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o755); err != nil {
 			t.Fatal(err)
