@@ -95,7 +95,7 @@ func (c *initCommand) ask(p *process, in io.Reader) error {
 		}
 	}
 	question(&c.Upstream, "Base URL of the API", "https://api.github.com")
-	question(&c.Credential, "What does the upstream see? token: one token of Weir; app: an installed app; none: each program sends its own token", "token")
+	question(&c.Credential, "What does the upstream see?\n  token  one token, which Weir holds\n  app    an installed app\n  none   each program sends its own token\nChoose", "token")
 	if c.Credential == "app" {
 		question(&c.App, "Number or client ID of the app", "")
 		question(&c.AppKey, "PEM file with its private key", "app.pem")
@@ -141,7 +141,7 @@ func (c *initCommand) complete() error {
 	return nil
 }
 
-var configTemplate = template.Must(template.New("").Parse(`# Check changes with: weir check {{.Out}}. All settings: docs/configuration.md.
+var configTemplate = template.Must(template.New("").Parse(`# Check changes with weir check. docs/configuration.md has all settings.
 listen: {{printf "%q" .Listen}}
 admin: {listen: {{printf "%q" .Admin}}}
 upstream: {url: {{printf "%q" .Upstream}}, dialect: {{.Dialect}}}
