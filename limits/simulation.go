@@ -9,14 +9,14 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Simulation is a ledger in memory with its [Limiter], in the time of a simulation. It makes the decisions of a gateway
-// without waiting: Acquire calls a function instead of blocking. The simulation advances its clock and then calls
+// Simulation is a ledger in memory with its [Limiter], in the time of a simulation. It makes the same decisions as a
+// gateway, without waiting: Acquire calls a function instead of blocking. The simulation advances its clock and then calls
 // Advance, at the latest at the time that Next returns. Only one goroutine may use a Simulation.
 type Simulation struct {
 	*Limiter
 	Ledger  *Memory
 	waiting []simulatedWait // in the order of the claims
-	wake    time.Time       // of the queues; zero if only a settled permit can change a decision
+	wake    time.Time       // next attempt of any queue; zero if only a settled permit can change a decision
 	renewed time.Time       // last call of renew
 	swept   time.Time       // last call of sweep
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Plan describes how the gateway handles a request, as far as the method, the target and the caller decide it. A replay
-// uses plans to predict what requests cost.
+// Plan has the decisions of the gateway that depend only on the method, the target and the caller of a request. A replay
+// uses plans to predict the costs of requests.
 type Plan struct {
 	Match  policy.Match
 	Caller policy.Caller // with the credential that the gateway chose
 	Claim  limits.Claim  // a GraphQL call counts as a query
-	// OutOfScope means that the client may not send the request. Check is the preflight check that refuses the request,
-	// or empty.
+	// OutOfScope means that the scope of the client does not allow the request. Check is the preflight check that refuses
+	// the request, or empty.
 	OutOfScope bool
 	Check      string
 	// Cacheable is set if the response may be stored. Coalesces is set if identical questions share a call.
@@ -34,7 +34,7 @@ type Plan struct {
 }
 
 // Plan returns the plan of a request without conditions. If byBudget is set, the remaining budgets of the credentials decide
-// which credential is used. tried contains the security classes of the credentials that are at a limit. The error is the
+// which credential is used. The list tried contains the security classes of the credentials that are at a limit. The error is the
 // refusal of an invalid target.
 func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried ...string) (*Plan, error) {
 	ex := &exchange{in: r, span: noop.Span{}, tried: tried}
@@ -75,8 +75,8 @@ func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried 
 }
 
 // targetHash returns a hash that identifies the target of a request, with its query and with a GraphQL query and its
-// variables. Two requests with one hash and one caller are the same question. The hash is empty for a GraphQL call that
-// is no question of its own, such as a mutation.
+// variables. Two requests with the same hash and the same caller are the same question. The hash is empty for a GraphQL
+// call that cannot share a response, such as a mutation.
 func (ex *exchange) targetHash() string {
 	parts := []string{ex.match.Path, ex.match.Query}
 	switch {

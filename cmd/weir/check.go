@@ -91,8 +91,8 @@ func readConfig(p *process, file string) (config.AuditedFile, config.Problems, e
 	return config.AuditedFile{Config: cfg, Positions: positions, Mode: info.Mode()}, problems, err
 }
 
-// invalid prints the mistakes of a configuration, and returns an error that ends with remedy. It returns nil without
-// mistakes.
+// invalid prints the mistakes of a configuration, and returns an error with their number and the remedy. It returns nil
+// if there are no mistakes.
 func invalid(w io.Writer, file string, problems config.Problems, remedy string) error {
 	if len(problems) == 0 {
 		return nil

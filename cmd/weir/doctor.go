@@ -43,7 +43,7 @@ const (
 
 // checkup is the result of one check.
 type checkup struct {
-	Name   string `json:"name"`   // what was checked, such as "credential ci"
+	Name   string `json:"name"`   // the subject of the check, such as "credential ci"
 	Result string `json:"result"` // ok, warning, failed or skipped
 	Found  string `json:"found"`
 	Remedy string `json:"remedy,omitempty"` // with a link to the documents
@@ -58,7 +58,7 @@ const (
 	certificateWarning = 14 * 24 * time.Hour
 )
 
-// Run checks what the configuration depends on, and prints one line for each check, with a remedy for each problem. It
+// Run checks the dependencies of the configuration, and prints one line for each check, with a remedy for each problem. It
 // fails if a check fails. The requests to the upstream cost no quota.
 func (c *doctorCommand) Run(p *process) error {
 	file, problems, err := readConfig(p, c.File)
@@ -117,7 +117,7 @@ type doctor struct {
 	found     []checkup
 }
 
-// report adds a result. remedy is empty, or names what to do and the document that explains it.
+// report adds a result. remedy is empty, or names an action and the document that explains the action.
 func (d *doctor) report(name, result, found, remedy string) {
 	c := checkup{name, result, found, remedy}
 	d.found = append(d.found, c)
@@ -193,7 +193,7 @@ func (d *doctor) checkUpstream(ctx context.Context) {
 	}
 	// The upstream truncates a Date to seconds, so the expected value is half a second later.
 	offset := time.Now().Add(-limits.elapsed / 2).Sub(date.Add(500 * time.Millisecond)).Abs()
-	found := fmt.Sprintf("differs from the upstream's by %s", roundDuration(offset))
+	found := fmt.Sprintf("differs from the upstream's clock by %s", roundDuration(offset))
 	switch remedy := "synchronize the clock of this machine; see " + section; {
 	case offset > failedClockOffset:
 		d.report("clock", checkFailed, found, remedy)

@@ -18,28 +18,28 @@ import (
 type initCommand struct {
 	Out          string   `default:"weir.yaml" help:"File to write." placeholder:"FILE"`
 	Upstream     string   `help:"Base URL of the API, such as https://api.github.com or https://HOST/api/v3." placeholder:"URL"`
-	Dialect      string   `help:"service or github; github for api.github.com and paths with /api/v3 if empty." placeholder:"NAME"`
-	Credential   string   `help:"What the upstream sees: token (one token of Weir), app (an installed app), or none (each program sends its own token)." placeholder:"KIND"`
+	Dialect      string   `help:"service or github. Without the flag: github for api.github.com and for paths that begin with /api/v3, service otherwise." placeholder:"NAME"`
+	Credential   string   `help:"Credential for the upstream: token (one token of Weir), app (an installed app), or none (each program sends its own token)." placeholder:"KIND"`
 	App          string   `help:"With --credential app: the number or client ID of the app." placeholder:"ID"`
 	AppKey       string   `help:"With --credential app: PEM file with the private key of the app." placeholder:"FILE"`
 	Installation int      `help:"With --credential app: the number of the installation." placeholder:"NUMBER"`
 	Client       []string `help:"Name of a program that gets a key; repeat the flag for several." placeholder:"NAME"`
-	Listen       string   `default:"127.0.0.1:8080" help:"Address for programs." placeholder:"ADDRESS"`
-	Admin        string   `default:"127.0.0.1:9090" help:"Address for operators." placeholder:"ADDRESS"`
-	Store        string   `default:"memory:" help:"memory:, memory:/FILE, or a Redis URL." placeholder:"URL"`
+	Listen       string   `default:"127.0.0.1:8080" help:"Address for clients." placeholder:"ADDRESS"`
+	Admin        string   `default:"127.0.0.1:9090" help:"Address of the admin listener." placeholder:"ADDRESS"`
+	Store        string   `default:"memory:" help:"Store of the gateway: memory:, memory:/FILE, or a Redis URL." placeholder:"URL"`
 }
 
-// tokenEnv is the variable from which a new configuration takes the token of the upstream.
+// tokenEnv is the environment variable that contains the token of the upstream in a new configuration.
 const tokenEnv = "UPSTREAM_TOKEN"
 
-// Run writes a configuration that weir check accepts, and prints the keys and the next steps. At a terminal it asks for
-// the values that no flag gives.
+// Run writes a configuration that weir check accepts, and prints the keys and the next steps. At a terminal, Run
+// prompts for the values that no flag gives.
 func (c *initCommand) Run(p *process) error {
 	if _, err := os.Stat(c.Out); err == nil {
 		return fmt.Errorf("write %s: the file exists; choose another with --out, or remove it", c.Out)
 	}
 	if isTerminal(p.stdout) && isTerminal(os.Stdin) {
-		if err := c.ask(p, os.Stdin); err != nil {
+		if err := c.prompt(p, os.Stdin); err != nil {
 			return err
 		}
 	}
@@ -58,7 +58,7 @@ func (c *initCommand) Run(p *process) error {
 	}{c, keys}); err != nil {
 		return err
 	}
-	// The token may be unset still.
+	// The variable of the token need not be set yet.
 	getenv := func(name string) (string, bool) {
 		if name == tokenEnv {
 			return "token", true
@@ -81,8 +81,8 @@ type newClient struct {
 	key        credential.Secret
 }
 
-// ask reads the missing values from a terminal.
-func (c *initCommand) ask(p *process, in io.Reader) error {
+// prompt reads the missing values from a terminal.
+func (c *initCommand) prompt(p *process, in io.Reader) error {
 	lines := bufio.NewScanner(in)
 	question := func(value *string, text, normal string) {
 		if *value != "" {
@@ -95,7 +95,7 @@ func (c *initCommand) ask(p *process, in io.Reader) error {
 		}
 	}
 	question(&c.Upstream, "Base URL of the API", "https://api.github.com")
-	question(&c.Credential, "What does the upstream see?\n  token  one token, which Weir holds\n  app    an installed app\n  none   each program sends its own token\nChoose", "token")
+	question(&c.Credential, "Credential for the upstream:\n  token  one token, which Weir holds\n  app    an installed app\n  none   each program sends its own token\nChoose", "token")
 	if c.Credential == "app" {
 		question(&c.App, "Number or client ID of the app", "")
 		question(&c.AppKey, "PEM file with its private key", "app.pem")
@@ -103,7 +103,7 @@ func (c *initCommand) ask(p *process, in io.Reader) error {
 		if c.Installation == 0 {
 			question(&installation, "Number of the installation", "")
 			if _, err := fmt.Sscan(installation, &c.Installation); err != nil {
-				return fmt.Errorf("installation: %q is not a number", installation)
+				return fmt.Errorf("read the installation: %q is not a number; use the number in the URL of the installation", installation)
 			}
 		}
 	}
@@ -130,7 +130,7 @@ func (c *initCommand) complete() error {
 	case !slices.Contains([]string{"token", "app", "none"}, c.Credential):
 		return fmt.Errorf("--credential: %q: use token, app or none", c.Credential)
 	case c.Credential == "app" && (c.App == "" || c.AppKey == "" || c.Installation == 0):
-		return errors.New("--credential app: give --app, --app-key and --installation, too")
+		return errors.New("--credential app: add --app, --app-key and --installation")
 	case c.Credential != "app" && app:
 		return errors.New("--app, --app-key and --installation need --credential app")
 	case c.Credential == "none" && len(c.Client) > 0:
@@ -160,7 +160,7 @@ clients:
   - {name: {{printf "%q" .Name}}, key: "{{.Hash}}", credentials: [main]}
 {{- end}}
 {{- end}}
-# With pass_through programs may send tokens of their own.
+# With pass_through, programs may send their own tokens.
 callers: {pass_through: {{eq .Credential "none"}}}
 `))
 
@@ -177,9 +177,9 @@ func (c *initCommand) printNextSteps(p *process, keys []newClient) {
 	}
 	p.printf("\nstart the gateway:\n")
 	if c.Credential == "token" {
-		p.printf("  export %s=...          # the token of the upstream\n", tokenEnv)
+		p.printf("  %-28s  # the token of the upstream\n", "export "+tokenEnv+"=...")
 	}
-	p.printf("  weir doctor %s         # checks the upstream, the clock and the credentials\n", c.Out)
+	p.printf("  %-28s  # checks the upstream, the clock and the credentials\n", "weir doctor "+c.Out)
 	p.printf("  weir serve --config %s\n", c.Out)
 	base, err := listenerURL(c.Listen)
 	if err != nil { // a Unix socket

@@ -34,7 +34,7 @@ func TestInitWritesAConfigurationForAnApp(t *testing.T) {
 	}
 }
 
-func TestInitAsksForMissingValues(t *testing.T) {
+func TestInitPromptsForMissingValues(t *testing.T) {
 	for _, c := range []struct {
 		name, answers string
 		want          initCommand
@@ -49,7 +49,7 @@ func TestInitAsksForMissingValues(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var got initCommand
 			var out strings.Builder
-			if err := got.ask(&process{stdout: &out}, strings.NewReader(c.answers)); err != nil {
+			if err := got.prompt(&process{stdout: &out}, strings.NewReader(c.answers)); err != nil {
 				t.Fatal(err)
 			}
 			if got.Upstream != c.want.Upstream || got.Credential != c.want.Credential || got.App != c.want.App || got.AppKey != c.want.AppKey ||
@@ -59,8 +59,8 @@ func TestInitAsksForMissingValues(t *testing.T) {
 		})
 	}
 	var c initCommand
-	err := c.ask(&process{stdout: new(strings.Builder)}, strings.NewReader("https://api.example.com\napp\n42\nkey.pem\nseven\n"))
-	if err == nil || err.Error() != `installation: "seven" is not a number` {
+	err := c.prompt(&process{stdout: new(strings.Builder)}, strings.NewReader("https://api.example.com\napp\n42\nkey.pem\nseven\n"))
+	if err == nil || err.Error() != `read the installation: "seven" is not a number; use the number in the URL of the installation` {
 		t.Errorf("error %v", err)
 	}
 }

@@ -23,7 +23,7 @@ type judgeCommand struct {
 	JSON     bool     `name:"json" help:"Print the score as a JSON object."`
 }
 
-// Run starts the upstream, lets the programs work for the duration of a run, and prints their score.
+// Run starts the upstream, runs the programs or sends their tasks through the proxy, and prints the score.
 func (c *judgeCommand) Run(p *process) error {
 	if c.Programs < 1 || c.Programs > 20 {
 		return &exit{exitUsage, fmt.Sprintf("--programs: %d: must be 1 to 20", c.Programs)}
@@ -63,7 +63,7 @@ func (c *judgeCommand) Run(p *process) error {
 	return c.print(p, score)
 }
 
-// run runs the programs and returns their score.
+// run runs the programs, or sends their tasks through the proxy, and returns the score.
 func (c *judgeCommand) run(p *process, upstream *judge.Upstream, address string, isURL bool) (score judge.Score, err error) {
 	ctx, cancel := context.WithTimeout(p.ctx, judge.Duration)
 	defer cancel()

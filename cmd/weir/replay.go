@@ -85,7 +85,7 @@ func replayConfig(c *config.Config) (replay.Config, error) {
 		return replay.Config{}, err
 	}
 	log := slog.New(slog.DiscardHandler)
-	offline := &gateway{ // has only what registry needs, and sends nothing
+	offline := &gateway{ // has only the parts that registry uses, and sends nothing
 		store: &store{hashKeys: newHashKeys(credential.NewHashKey())}, credentialHealth: credential.NewHealth(log),
 		appTokens: credential.NewAppTokens(proxy.NewTransport(), nil, log),
 	}
@@ -104,7 +104,7 @@ func replayConfig(c *config.Config) (replay.Config, error) {
 }
 
 // replayIdentify returns a function that finds the caller of a request in a log. A client that the configuration does not
-// name gets an account of its own.
+// name gets a separate account.
 func replayIdentify(c *config.Config, registry *credential.Registry) func(*replay.Request) (proxy.Identity, bool) {
 	return func(r *replay.Request) (proxy.Identity, bool) {
 		name := r.Client

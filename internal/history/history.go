@@ -1,6 +1,6 @@
-// Package history holds the last two hours of a replica for the dashboard: request results over time, costs of each
-// operation and client, and forecasts for each budget. The first of the two hours is kept as sums, which the last hour is
-// compared with. The package also streams current events to watchers.
+// Package history holds the last two hours of a replica for the dashboard. It has request results over time, costs of each
+// operation and client, and forecasts for each budget. The earlier hour is returned only as sums, for comparison with the
+// last hour. The package also streams current events to watchers.
 //
 // Invariants:
 //   - Memory is bounded for all traffic of clients. Names that do not fit are counted together as "others".
@@ -382,9 +382,9 @@ type point struct {
 	inFlight               uint32 // last known number
 }
 
-// Series are numbers per step, oldest first. There is one series per result. "saved" counts responses that consumed no
-// quota, but would have consumed quota without Weir. "spent" is the consumed quota, "upstream" counts requests sent,
-// "waiting" is the maximum queue length, and "in_flight" is the last number of requests in progress.
+// Series are numbers per step, oldest first. There is one series per result. The series "saved" counts responses that consumed no
+// quota, but would have consumed quota without Weir. "spent" is the consumed quota. "upstream" counts requests sent.
+// "waiting" is the maximum queue length. "in_flight" is the last number of requests in progress.
 type Series struct {
 	// Start is the start of the first step in Unix seconds. Step is the length of a step in seconds.
 	Start  int64               `json:"start"`
@@ -404,8 +404,8 @@ type Accounts struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Costs are the costs of the last hour: by operation, by client and operation, by client and tag, and by client and
-// account. Tags contains only requests with a tag.
+// Costs are the costs of the last hour. Spenders are by client and operation, Tags by client and tag, and Accounts by
+// client and account. Tags contains only requests with a tag.
 type Costs struct {
 	Operations []Operation `json:"operations"`
 	Spenders   []Spender   `json:"spenders"`

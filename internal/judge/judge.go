@@ -1,10 +1,10 @@
-// Package judge scores limiters: it is an upstream that counts each limit of the API, and the work that programs do
-// there.
+// Package judge scores limiters. It has an upstream that counts each limit of the API, and the tasks that programs send to
+// this upstream.
 //
 // A limiter is a library in a program, or a proxy. Both get the same work: [Run] starts commands, [Load] sends requests
 // through a proxy. The requests are counted by internal/service, which shares no counting code with the gateway.
 //
-// Read first: [Limits] (what the upstream allows), then [Tasks] (the work) and [Upstream.Score].
+// Read first: [Limits] (the limits of the upstream), then [Tasks] (the work) and [Upstream.Score].
 package judge
 
 import (
@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// Duration is the length of a run. It ends in the third window of each limit: windows of the upstream end up to a
+	// Duration is the length of a run. It ends in the third window of each limit. Windows of the upstream end up to a
 	// second early, so a fourth window begins after 57 seconds at the earliest.
 	Duration = 55 * time.Second
 	// Token is the token of all programs.
@@ -43,7 +43,7 @@ func Limits() policy.Limits {
 	return l
 }
 
-// Upstream is an [http.Handler] that plays the API and counts the requests of one run. It is safe for concurrent use.
+// Upstream is an [http.Handler] that simulates the API and counts the requests of one run. It is safe for concurrent use.
 type Upstream struct {
 	service *service.Service
 
@@ -52,7 +52,7 @@ type Upstream struct {
 	created     int
 }
 
-// NewUpstream returns an upstream without requests. Call [Upstream.Close] to release its goroutines.
+// NewUpstream returns an upstream for one run. Call [Upstream.Close] to release its goroutines.
 func NewUpstream() (*Upstream, error) {
 	dialect, err := policy.LoadDialect("github")
 	if err != nil {
@@ -122,7 +122,7 @@ type Use struct {
 // Share returns the used share of the limit in percent.
 func (u Use) Share() int { return 100 * u.Answered / u.Allowed }
 
-// Score returns the score of programs that took a time until they ended.
+// Score returns the score of a run. The duration took is the time until all programs ended.
 func (u *Upstream) Score(programs int, took time.Duration) Score {
 	seen, limits := u.service.Violations(), Limits()
 	u.mu.Lock()

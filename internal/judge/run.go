@@ -40,8 +40,8 @@ func Run(ctx context.Context, command []string, url string, programs int, output
 }
 
 // Load sends the tasks of several programs to a URL until ctx ends, and returns the number of limit errors in the
-// responses. After a limit error with Retry-After it repeats the task after that time. All other failed tasks are not
-// repeated.
+// responses. After a limit error with Retry-After, Load repeats the task after that time. Load repeats no other failed
+// task.
 func Load(ctx context.Context, client *http.Client, url string, programs int) (limitErrors int, err error) {
 	l := &load{client: client, url: strings.TrimSuffix(url, "/")}
 	var workers sync.WaitGroup
@@ -89,7 +89,7 @@ type load struct {
 	failure     error // of the last request without a response
 }
 
-// perform sends a task until its response has no limit error, or none with Retry-After.
+// perform sends a task, and repeats it after each limit error with Retry-After.
 func (l *load) perform(ctx context.Context, task Task) {
 	for ctx.Err() == nil {
 		wait, err := l.send(ctx, task)

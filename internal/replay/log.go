@@ -38,8 +38,8 @@ type Request struct {
 	Latency time.Duration
 	// Spent is the quota that a GraphQL call cost, or 0 if it is unknown.
 	Spent int
-	// FromWeir marks a line of Weir's access log. Changed then means that the upstream replaced a stored response, and Own
-	// that Weir responded without the cache and the upstream.
+	// FromWeir marks a line of Weir's access log. In such a line, Changed means that the upstream replaced a stored response,
+	// and Own means that Weir responded without the cache and the upstream.
 	FromWeir, Changed, Own bool
 }
 
@@ -249,7 +249,8 @@ func readWeirLine(line string) (w weirLine, err error) {
 	return w, nil
 }
 
-// parseWeirLine parses a line of Weir's access log. Other messages and requests without a client return errOther.
+// parseWeirLine parses a line of Weir's access log. For other messages and for background requests, it returns
+// errOther.
 func parseWeirLine(line []byte) (Request, error) {
 	if !bytes.Contains(line, []byte(" msg=request ")) {
 		return Request{}, errOther
@@ -266,7 +267,7 @@ func parseWeirLine(line []byte) (Request, error) {
 	case w.Method == "":
 		return Request{}, missing("method", "the method of the request")
 	case w.Path == "":
-		return Request{}, errors.New(`no field "path"; the log is of an earlier Weir, whose access log does not name targets`)
+		return Request{}, errors.New(`no field "path"; an earlier version of Weir wrote the log; record a log with this version`)
 	}
 	r := Request{
 		Start: w.Time.Add(-w.Elapsed), Method: w.Method, TargetHash: w.Target, Client: w.Client, Account: w.Account,
@@ -290,8 +291,8 @@ func parseWeirLine(line []byte) (Request, error) {
 	return r, err
 }
 
-// limitReasons are the reasons with which Weir refuses a request that the upstream would limit, and the reason of a ledger
-// in Redis that does not respond.
+// limitReasons are the reasons with which Weir refuses a request that the upstream would limit. The reason "store" is that of
+// a ledger in Redis that does not respond.
 var limitReasons = []limits.Reason{
 	limits.Closed, limits.Cooldown, limits.Concurrency, limits.Content, limits.Points, limits.CPU, limits.Primary, limits.ClientBudget,
 	limits.Queue, "store",
@@ -467,7 +468,7 @@ func (l *Log) harRequests(in io.Reader) iter.Seq2[Request, error] {
 		}
 		for number := 1; d.More(); number++ {
 			var e harEntry
-			if err := d.Decode(&e); err != nil { // the rest cannot be read either
+			if err := d.Decode(&e); err != nil { // the rest of the file cannot be read
 				yield(Request{}, fmt.Errorf("read log %s: entry %d: %w; save the file again as HAR 1.2", l.Name, number, err))
 				return
 			}

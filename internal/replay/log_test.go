@@ -96,7 +96,7 @@ func TestMalformedLogsAreErrorsWithPlaceAndRemedy(t *testing.T) {
 		{"time", strings.Replace(line, "2026-01-02T12", "noon", 1), `field "time": "noon:00:00Z" is invalid; write RFC 3339 or Unix seconds`},
 		{"target", strings.Replace(line, "/user", "user", 1), `field "path": "user" is invalid; write a path that begins with a slash, or a URL`},
 		{"long line", `{"method":"` + strings.Repeat("x", maxLine) + `"}`, "x.log:1: the line is longer than 1 MiB"},
-		{"earlier Weir", strings.Replace(weirLog, "path=", "other=", 1), `x.log:1: no field "path"; the log is of an earlier Weir`},
+		{"earlier Weir", strings.Replace(weirLog, "path=", "other=", 1), `x.log:1: no field "path"; an earlier version of Weir wrote the log`},
 		{"status of Weir", strings.Replace(weirLog, "status=200", "status=-1", 1), `field "status": "-1" is invalid`},
 		{"no entries", `{"log":{"version":"1.2"}}`, `read log x.log: no array log.entries; save the file as HAR 1.2: no member "entries"`},
 		{"incomplete HAR", harLog[:len(harLog)-3], "read log x.log: entry 2: unexpected end of JSON input; save the file again as HAR 1.2"},

@@ -14,7 +14,7 @@ import (
 //go:embed page.html
 var pageText string
 
-// page has functions that return geometry. html/template escapes all values.
+// page is the template of the page. html/template escapes all values.
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"percent": func(p float64) string { return strconv.FormatFloat(p, 'f', 1, 64) + " %" },
 	"seconds": func(s float64) string {
@@ -57,7 +57,7 @@ type bar struct {
 	WithoutEnd, WithEnd float64
 }
 
-// Page writes the report as one HTML page without scripts and external parts.
+// Page writes the report as one HTML page that has no scripts and loads no other file.
 func (r *Report) Page(out io.Writer) error {
 	data := struct {
 		*Report

@@ -13,8 +13,8 @@ type outcome int
 
 const (
 	hit       outcome = iota // served from the cache
-	stale                    // a stale response in place of a refusal
-	collapsed                // served by the call of another request
+	stale                    // a stale response instead of a refusal
+	collapsed                // served by a coalesced call, or after polls
 	validated                // a stored response that a 304 confirmed
 	miss                     // a response of the upstream that could be stored
 	bypass                   // a response of the upstream to a request without the cache, such as a write
@@ -23,7 +23,7 @@ const (
 	own                      // answered by Weir itself, such as the rate limit status
 )
 
-// result is what happened to one request.
+// result is the outcome of one request, with its wait and its cost.
 type result struct {
 	at                                   time.Time
 	operation, client, account, resource string
@@ -40,8 +40,8 @@ type Report struct {
 	// Skipped counts malformed lines. OtherHosts counts requests to hosts other than the upstream.
 	Skipped    int `json:"skipped"`
 	OtherHosts int `json:"other_hosts"`
-	// Unnamed are the clients that the configuration does not name, at most maxNames of them. Each counts as an account of
-	// its own.
+	// Unnamed are the clients that the configuration does not name, at most maxNames of them. Each counts as a
+	// separate account.
 	Unnamed    []string  `json:"clients_not_configured"`
 	Accounts   []Account `json:"accounts"`
 	Clients    []Row     `json:"clients"`
@@ -52,9 +52,9 @@ type Report struct {
 	PartSeconds int `json:"part_seconds"`
 }
 
-// Row has the numbers of some requests. Hits includes stale responses, and Forwarded has the requests to which the upstream
-// responded with a body. Spent is in points of the primary limits; Without is the same without Weir. The quantiles are
-// those of the requests that waited.
+// Row is the sum of some requests. Hits includes stale responses, and Forwarded counts the responses of the upstream except
+// validations. Spent is in points of the primary limits, and Without is the same without Weir. The quantiles are those of
+// the requests that waited.
 type Row struct {
 	Name      string  `json:"name,omitempty"`
 	Requests  int     `json:"requests"`
@@ -94,7 +94,7 @@ type Part struct {
 }
 
 const (
-	// maxNames bounds the rows of clients and accounts. Further ones share a row.
+	// maxNames bounds the rows of clients and accounts. Further names share the row otherNames.
 	maxNames   = 1000
 	otherNames = "(others)"
 	// maxParts bounds the parts of the series. Their length doubles when the bound is reached.
@@ -270,7 +270,7 @@ func (row *Row) Saved() float64 {
 	return 100 * float64(row.Without-row.Spent) / float64(row.Without)
 }
 
-// Notes returns what a reader must know to judge the numbers. Names of clients are those of the log.
+// Notes returns remarks that help to interpret the numbers. Names of clients are those of the log.
 func (r *Report) Notes() (list []string) {
 	if r.Skipped > 0 {
 		list = append(list, fmt.Sprintf("Malformed lines that were skipped: %d.", r.Skipped))
@@ -279,7 +279,7 @@ func (r *Report) Notes() (list []string) {
 		list = append(list, fmt.Sprintf("Requests to other hosts than the upstream, not counted: %d.", r.OtherHosts))
 	}
 	if n := len(r.Unnamed); n > 0 {
-		list = append(list, fmt.Sprintf("Clients that the configuration does not name: %d, such as %s. Each counts as an account of its own.",
+		list = append(list, fmt.Sprintf("Clients that the configuration does not name: %d, such as %s. Each counts as a separate account.",
 			n, r.Unnamed[0]))
 	}
 	return list

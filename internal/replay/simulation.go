@@ -38,14 +38,14 @@ type Config struct {
 	Progress func(requests int)
 }
 
-// Run replays the requests of a log, ordered by their start, and returns the prediction. The report is incomplete with an
-// error, which is that of the log or the cause of the context's end.
+// Run replays the requests of a log, ordered by their start, and returns the prediction. It returns the
+// error of the log, or the cause for which the context ended.
 func Run(ctx context.Context, c Config, requests iter.Seq2[Request, error]) (*Report, error) {
 	next, stop := iter.Pull2(requests)
 	defer stop()
 	r, err, ok := next()
 	if !ok {
-		return nil, errors.New("the log has no requests")
+		return nil, errors.New("replay: the logs have no requests; give a log with requests, or check --format")
 	}
 	if err != nil {
 		return nil, err
@@ -96,27 +96,27 @@ type call struct{ followers []*exchange }
 
 // exchange is one request in progress.
 type exchange struct {
-	request  *Request
-	in       *http.Request
-	identity proxy.Identity
-	plan     *proxy.Plan
-	key      cache.Key
-	content  *content
-	deadline time.Time
-	stale    *cache.Entry
-	purged   bool     // stale was purged, and may not replace a refusal
-	tried    []string // security classes of credentials at a limit
-	call     *call    // that this exchange leads
-	alone    bool     // the exchange joins no call any more
-	asked    time.Time
-	since    cache.Generation
-	polls    int
-	result   result
+	request   *Request
+	in        *http.Request
+	identity  proxy.Identity
+	plan      *proxy.Plan
+	key       cache.Key
+	content   *content
+	deadline  time.Time
+	stale     *cache.Entry
+	purged    bool             // stale was purged, and is not served instead of a refusal
+	tried     []string         // security classes of credentials at a limit
+	call      *call            // that this exchange leads
+	alone     bool             // the exchange follows no other call
+	waitStart time.Time        // start of the present wait for a permit or a call
+	since     cache.Generation // of the cache when the request was sent
+	polls     int
+	result    result
 }
 
 func newSimulation(c Config, start time.Time) *simulation {
 	s := &simulation{Config: c, now: start, calls: map[cache.Key]*call{}, upstream: newUpstream(c.Rules.Limits, c.Dialect), report: newRecorder(start)}
-	// Spending before the log is unknown. A gateway that runs for a while knows it, so nothing is held back.
+	// The replayed gateway has run for a while, so it withholds no budget because of unknown spending.
 	c.Rules.ColdStart = "trust"
 	s.permits = limits.NewSimulation(c.Rules, func() time.Time { return s.now })
 	s.cache = cache.NewMemory(c.CacheBytes)
@@ -185,7 +185,7 @@ func (s *simulation) arrive(r *Request) {
 // rateLimitOperation is the rate limit status, which costs no quota.
 const rateLimitOperation = "rate-limit/get"
 
-// setPlan makes an exchange use a plan, and looks at what the log shows about its question.
+// setPlan assigns a plan to an exchange, and updates the model of the upstream from the exchange's line of the log.
 func (s *simulation) setPlan(x *exchange, p *proxy.Plan) {
 	x.plan, x.key, x.stale, x.purged = p, p.Key, nil, false
 	switch {
@@ -200,7 +200,7 @@ func (s *simulation) setPlan(x *exchange, p *proxy.Plan) {
 	written := func(since cache.Generation) bool { return s.cache.Purged(p.Tags, since) }
 	var changed bool
 	if x.content, changed = s.upstream.observe(x.request, s.contentKey(x), s.cache.Generation(), written); changed && s.Webhooks {
-		s.cache.ApplyPurge(cache.Purge{Tags: []string{"url:" + p.Match.Path}}, 0) // a delivery would have reported the change
+		s.cache.ApplyPurge(cache.Purge{Tags: []string{"url:" + p.Match.Path}}, 0) // a webhook would have reported the change
 		x.content.since = s.cache.Generation()
 	}
 }
@@ -248,7 +248,7 @@ func (s *simulation) answer(x *exchange) {
 	if x.plan.Coalesces && !x.alone && (x.plan.Cacheable || x.request.TargetHash != "") {
 		if c := s.calls[x.key]; c != nil {
 			c.followers = append(c.followers, x)
-			x.asked = s.now
+			x.waitStart = s.now
 			return
 		}
 		x.call = &call{}
@@ -301,9 +301,9 @@ func (s *simulation) acquire(x *exchange) {
 	if x.polls > 0 {
 		caller.Priority = policy.Batch
 	}
-	x.asked = s.now
+	x.waitStart = s.now
 	s.permits.Acquire(claim, caller, deadline, func(p *limits.Permit, err error) {
-		x.result.waited += s.now.Sub(x.asked)
+		x.result.waited += s.now.Sub(x.waitStart)
 		if err != nil {
 			s.refused(x)
 			return
@@ -378,7 +378,7 @@ func (s *simulation) receive(x *exchange, p *limits.Permit, requested time.Time)
 	}
 	shared := stored || x.plan.Claim.Resource == policy.GraphQL && c.status == http.StatusOK
 	s.endCall(x, func(s *simulation, follower *exchange) {
-		follower.result.waited += s.now.Sub(follower.asked)
+		follower.result.waited += s.now.Sub(follower.waitStart)
 		if shared {
 			s.finish(follower, collapsed)
 			return

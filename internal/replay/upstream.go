@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// maxContents bounds the responses whose content the model knows. The least recently used are forgotten first, and
-	// count as unchanged.
+	// maxContents bounds the responses whose content the model stores. The model evicts the least recently used content, and
+	// treats the next line of its question as unchanged.
 	maxContents = 1 << 17
-	// maxWindows bounds the primary windows, and separately the computations.
+	// maxWindows bounds the number of primary windows, and also the number of computations.
 	maxWindows = 1 << 14
 	// freshFor is the lifetime of most responses, as max-age.
 	freshFor = "60"
@@ -28,7 +28,7 @@ const (
 	defaultLatency = 100 * time.Millisecond
 )
 
-// upstream is the model of the upstream. The log decides what its responses are, and when they change.
+// upstream is the model of the upstream. The log determines its responses and the times of their changes.
 type upstream struct {
 	limits   policy.Limits
 	dialect  *policy.Dialect
@@ -53,12 +53,12 @@ type content struct {
 	status int
 	shown  string // the ETag or the size in the log; empty if the log has neither
 	bytes  int64
-	// changes counts the changes that shown does not contain: writes, and replaced responses in a log of Weir. since is
-	// the generation of the last such write.
+	// changes counts the changes that shown does not contain. They are writes, and replaced responses in a log of Weir.
+	// The field since is the generation of the cache at the last line. Later writes are changes.
 	changes int
 	since   cache.Generation
-	// computed is the etag of the statistics that are computed, or being computed until ready. fetched is the time of their
-	// last response.
+	// computed is the ETag of the statistics whose computation ends at the time ready. fetched is the time of their last
+	// response.
 	computed       string
 	ready, fetched time.Time
 }
@@ -81,7 +81,7 @@ func newUpstream(l policy.Limits, d *policy.Dialect) *upstream {
 func (u *upstream) computing(path string, c *content, now time.Time) bool {
 	if c.computed != c.etag() {
 		last, _ := u.computations.Get(path)
-		if !last.started.After(c.fetched) { // another caller has not asked for these statistics
+		if !last.started.After(c.fetched) { // no computation began since the last response
 			last = computation{now, now.Add(computeTime)}
 			u.computations.Add(path, last)
 		}
@@ -94,8 +94,8 @@ func (u *upstream) computing(path string, c *content, now time.Time) bool {
 	return false
 }
 
-// observe updates the content of a question by a line of the log, and reports whether the line shows a change. written
-// reports whether a write has changed responses with the tags of the question since a generation.
+// observe updates the content of a question by a line of the log, and reports whether the line shows a change. The
+// function written reports whether a write has changed responses with the tags of the question since a generation.
 func (u *upstream) observe(r *Request, key cache.Key, now cache.Generation, written func(since cache.Generation) bool) (c *content, changed bool) {
 	c, known := u.contents.Get(key)
 	if !known {
@@ -112,7 +112,7 @@ func (u *upstream) observe(r *Request, key cache.Key, now cache.Generation, writ
 		c.bytes = r.Bytes
 	}
 	switch {
-	case r.FromWeir: // the size may be that of a content coding
+	case r.FromWeir: // the size may be the size after compression
 		if r.Changed {
 			c.changes++
 		}

@@ -5,7 +5,7 @@ import { clock, count, formatSeconds, plural } from "./format.js";
 import { labelOf, model, now, registerPanel, until, ownValue } from "./model.js";
 import { visible } from "./route.js";
 
-/** The maximum of rows per list. */
+/** The maximum number of rows in a list. */
 const MAX_ROWS = 5;
 const LOADING = "Waiting for the gateway.";
 

@@ -10,10 +10,10 @@ import { linkTo, visible } from "./route.js";
 
 /** The interval at which the lines of the last hour are loaded, in ms. */
 const LINES_INTERVAL = 10000;
-/** The maximum of accounts whose lines are loaded. */
+/** The maximum number of accounts whose lines are loaded. */
 const MAX_LINES = 100;
 
-/** The values of the last hour by account and resource. @type {Record<string, Record<string, (number|null)[]>>} */
+/** The lines: values of the last hour by account and resource. @type {Record<string, Record<string, (number|null)[]>>} */
 let lines = {};
 
 const ORDERS = {
@@ -136,7 +136,7 @@ function drawSparkline(node, budget, forecast, line = []) {
 /** The time of the last load of lines. */
 let loadTime = -LINES_INTERVAL;
 
-/** Loads the lines of the accounts with a row: every ten seconds, and after a second for an account without lines. */
+/** Loads the lines of the drawn accounts. The interval is ten seconds, or one second while an account has no lines. */
 async function loadLines() {
   const accounts = [...new Set(list.drawn.map((r) => r.account.account))].slice(0, MAX_LINES);
   const interval = accounts.every((a) => ownValue(lines, a)) ? LINES_INTERVAL : 1000;

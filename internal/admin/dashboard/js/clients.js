@@ -6,7 +6,7 @@ import { count, plural } from "./format.js";
 import { model, ownValue, registerPanel } from "./model.js";
 import { visible } from "./route.js";
 
-/** The maximum of rows in all tables. */
+/** The maximum number of rows in all tables. */
 const MAX_ROWS = 100;
 
 /** The columns after the name of the client. @type {[string, (row: any) => number|undefined][]} */

@@ -75,8 +75,8 @@ export function reconcile(parent, items, keyOf, create) {
 const MARGIN = 6;
 
 /**
- * A table that draws only the rows near the visible part of its scrolling region, so that the cost of drawing does not
- * grow with the number of rows. All rows have the height of the first row.
+ * A table that draws only the rows near the visible part of its scrolling region. The cost of drawing does not grow with
+ * the number of rows. All rows have the height of the first row.
  * @template T
  */
 export class WindowedRows {

@@ -1,4 +1,4 @@
-// The filters that the address of the page holds, and the texts of empty lists.
+// The filters in the address of the page, and the texts of empty lists.
 
 import { byId, el } from "./dom.js";
 import { labelOf, model } from "./model.js";
@@ -32,9 +32,9 @@ function firstRequest() {
   return `curl -H "Authorization: Bearer $TOKEN" ${target}/user`;
 }
 
-/** Shows why a list is empty. If no request was sent yet, the text shows a command that sends one. */
-export function drawEmpty(id, text, teach = false) {
-  const parent = byId(id), command = teach ? firstRequest() : "";
+/** Shows why a list is empty. With showCommand, the text also shows a command that sends a first request. */
+export function drawEmpty(id, text, showCommand = false) {
+  const parent = byId(id), command = showCommand ? firstRequest() : "";
   const key = text && `${text}\n${command}`;
   parent.hidden = !text;
   if (parent.dataset.key === key) return;

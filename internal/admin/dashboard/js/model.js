@@ -16,7 +16,7 @@
  *   stages?: {name: string, start_ns: number, elapsed_ns: number, detail?: string, failed?: boolean}[]}} Request
  */
 
-/** The maximum of requests in the model. */
+/** The maximum number of requests in the model. */
 const MAX_REQUESTS = 256;
 /** The number of steps in a series of the gateway. */
 const STEPS = 360;
@@ -73,7 +73,7 @@ export function registerPanel(topics, draw, isVisible = () => true) {
   schedule();
 }
 
-/** @param {string} topic A change of the route is drawn immediately. */
+/** Redraws the panels of a topic. A change of the route is drawn immediately. @param {string} topic */
 export function changed(topic) {
   for (const p of panels) {
     if (p.topics.includes(topic)) p.due = true;
@@ -168,8 +168,8 @@ function append(series, latest) {
 }
 
 /**
- * Replaces the requests, the series and the costs by loaded data. Requests whose event arrived after the data was
- * requested, at the time sent, stay in the list.
+ * Replaces the requests, the series and the costs by loaded data. The argument sent is the time at which the page requested
+ * the data. Requests whose event arrived later stay in the list.
  */
 export function resetTo(requests, series, sent) {
   const loaded = new Set(requests.map((r) => r.id));

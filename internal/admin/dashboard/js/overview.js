@@ -66,7 +66,7 @@ function alerts() {
   if (!model.ready) return list;
   const { refused } = model.state;
   const closed = [...model.accounts.values()].filter((a) => a.closed_since);
-  if (closed.length) list.push({ tone: "bad", text: `${plural(closed.length, "account")} closed after failed probes: ${joinNames(closed.map((a) => a.label))}. Open with weir account open NAME.` });
+  if (closed.length) list.push({ tone: "bad", text: `${plural(closed.length, "account")} closed after failed probes: ${joinNames(closed.map((a) => a.label))}. Open an account with weir account open NAME.` });
   const blocked = [...model.accounts.values()].filter(isBlocked);
   if (blocked.length) list.push({ tone: "bad", text: `${plural(blocked.length, "account")} in a cool-down: ${joinNames(blocked.map((a) => a.label))}.` });
   if (refused?.length) list.push({ tone: "warn", text: `The upstream rejects ${plural(refused.length, "credential")}: ${joinNames(refused.map((c) => c.credential))}.` });

@@ -6,7 +6,7 @@ import { model, registerPanel } from "./model.js";
 import { clientLabel, clientOf, createPill, operationOf } from "./requests.js";
 import { linkTo, route, visible } from "./route.js";
 
-/** The shown request. It stays on the page after the list has dropped it. @type {import("./model.js").Request|undefined} */
+/** The shown request. It stays on the page after the list has dropped the request. @type {import("./model.js").Request|undefined} */
 let shown;
 let drawnText = "";
 

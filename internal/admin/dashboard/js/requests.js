@@ -15,22 +15,22 @@ let paused = null;
 /** The time ranges in minutes. */
 const RANGES = { "1m": 1, "10m": 10, "1h": 60 };
 
-/** Returns the time range of the present address. */
+/** Returns the time range of the present address, in minutes. */
 export const range = () => ownValue(RANGES, filter("range")) ?? 60;
 
 /** Returns the operation of a request with the name of its GraphQL operation, or its route if the operation is unknown. */
 export const operationOf = (r) => (r.graphql_operation ? `${r.operation} ${r.graphql_operation}` : r.operation && r.operation !== "unknown" ? r.operation : r.route);
 
-/** Returns the name by which costs list the client of a request. */
+/** Returns the name of the client of a request in the costs. */
 export const clientOf = (r) => r.client || r.account || "";
 
-/** Returns the client of a request for people. */
+/** Returns the label of the client of a request. */
 export const clientLabel = (r) => (r.background ? "background" : r.client || r.account_label || "–");
 
 /** The texts of a request that the search finds. */
 const textsOf = (r) => [operationOf(r), r.route, clientLabel(r), r.tag, r.account_label, r.account, r.cache, r.method, String(r.status), r.id, r.error];
 
-/** Returns the requests that pass all filters but the outcome. */
+/** Returns the requests that pass all filters except the filter by outcome. */
 function filterRequests() {
   const text = filter("q").trim().toLowerCase(), status = filter("status"), since = filter("range") ? now() - range() * 60000 : 0;
   const names = [["client", clientOf], ["operation", operationOf], ["account", (r) => r.account], ["tag", (r) => r.tag]].filter(([name]) => filter(name));

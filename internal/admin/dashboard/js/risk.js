@@ -13,8 +13,8 @@ import { model, now, ownValue, registerPanel } from "./model.js";
 export const remainingShare = (b) => (b.limit > 0 ? Math.max(0, b.remaining) / b.limit : 1);
 
 /**
- * Returns the tone of a row: bad if less than a tenth remains, warn if less than a quarter remains or the forecast
- * runs out before the reset.
+ * Returns the tone of a row. The tone is bad if less than a tenth remains. It is warn if less than a quarter remains, or if
+ * the budget runs out before its reset.
  * @param {Row} row
  */
 export function tone({ budget, forecast }) {
@@ -41,8 +41,8 @@ function rowsOf(account) {
 export const textOf = ({ account, budget }) => `${account.label}\n${account.account}\n${budget.resource}`.toLowerCase();
 
 /**
- * Rates a row. A row is blocked for the milliseconds in which no request can be sent at the present rate: an exhausted
- * budget until its reset, and a budget that runs out early from that time until its reset. The score grows with the
+ * Rates a row. The field blocked is the time in ms in which no request can be sent at the present rate. An exhausted
+ * budget is blocked until its reset. A budget that runs out early is blocked from that time until its reset. The score grows with the
  * blocked time, also by a cool-down of the account, and with the used share. Unused budgets have the lowest score.
  */
 function rate(row, time) {

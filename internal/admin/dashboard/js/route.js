@@ -1,5 +1,5 @@
 // The address of the page: a screen, the filters of the screen and an opened request. The address is the fragment of the
-// URL, as in #requests?result=refused or #requests/ID, so a copied URL shows the same screen, and the back button works.
+// URL, as in #requests?result=refused or #requests/ID. So a copied URL shows the same screen, and the back button works.
 
 import { changed } from "./model.js";
 
@@ -66,7 +66,7 @@ function show() {
   document.getElementById(`${section}-title`).focus({ preventScroll: true });
 }
 
-/** Reports whether a screen is visible. The name "request" stands for an opened request. */
+/** Reports whether a screen is visible. The name "request" is the screen of an opened request. */
 export const visible = (screen) => shown === screen;
 
 for (const screen of SCREENS) {

@@ -7,25 +7,25 @@ import { comparable, labelOf, model, OUTCOMES, registerPanel } from "./model.js"
 import { createTile, drawAnswer } from "./overview.js";
 import { linkTo, visible } from "./route.js";
 
-/** The maximum of rows of the tables about operations. */
+/** The maximum number of rows in the tables about operations. */
 const MAX_ROWS = 10;
 
-/** The groups, each with the list of costs that knows its names. A list of costs knows its clients, too. */
+/** The list of costs for each group. Every list of costs also has the clients. */
 const GROUPS = { client: "spenders", operation: "spenders", tag: "tags", account: "accounts" };
 const GROUP_NAMES = Object.keys(GROUPS);
 
-/** The name for the sum of all names without a row. */
+/** The name under which the gateway sums all names without a row. */
 const OTHERS = "others";
 
 const by = () => (GROUP_NAMES.includes(filter("by")) ? filter("by") : "client");
 
-/** Returns the filters of the present address that the costs of a group can apply, besides its own name. */
+/** Returns the filters of the present address that the costs of a group support, except the filter by the group itself. */
 function filtersOf(group) {
   const names = ["client", "operation", "tag", "account"].filter((name) => name !== group && filter(name));
   return group === "client" ? names.slice(0, 1) : names.filter((name) => name === "client");
 }
 
-/** Returns the link that shows another group, without the filters that the group cannot apply. */
+/** Returns the link that shows another group, without the filters that the group does not support. */
 function linkToGroup(group) {
   const kept = filtersOf(group).map((name) => [name, filter(name)]);
   return linkTo("spending", { by: group === "client" ? "" : group, ...Object.fromEntries(kept) });

@@ -76,6 +76,8 @@ function drawConfiguration() {
 }
 
 for (const id of ["audit", "config"]) byId(id).replaceChildren(placeholder(LOADING));
+
+/** Answers the question of the screen. */
 function drawHealth() {
   const s = model.state;
   if (!s) return;
