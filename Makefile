@@ -57,13 +57,7 @@ e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@mkdir -p bin/e2e
 	@cp e2e/testdata/node/* bin/e2e
 	npm ci --prefix bin/e2e --no-audit --no-fund --loglevel error
-	@mkdir -p bin/programs
-	@cp e2e/testdata/programs/* bin/programs
-	npm ci --prefix bin/programs --no-audit --no-fund --loglevel error
-	$(GO) build -C e2e/testdata/libraries -o $(CURDIR)/bin/e2e/ ./...
-	$(GO) build -C .ci/clients/go-github -o $(CURDIR)/bin/e2e/go-github ./unchanged
-	$(GO) build -C .ci/clients/go-github -o $(CURDIR)/bin/e2e/ ./terraform
-	$(GO) build -C .ci/clients/recipes -o $(CURDIR)/bin/e2e/ ./argocd
+	$(GO) build -C e2e/testdata/go -o $(CURDIR)/bin/e2e/ ./...
 	$(GO) build -race -o bin/weir-race ./cmd/weir
 	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir-race" $(GO) test -tags e2e -count=1 -timeout 20m -skip '^TestFloods$$' ./e2e
 

@@ -24,7 +24,7 @@ func TestProbotThroughWeir(t *testing.T) {
 	b.run(nil, "openssl", "genrsa", "-out", "app.pem", "2048")
 	b.start("bots.md")
 	address := freeAddress(t)
-	_, lines := b.startProgram([]string{"PORT=" + strings.TrimPrefix(address, "127.0.0.1:"), "HOST=127.0.0.1", "WEIR_KEY=" + b.key, "WEIR=http://" + b.address}, "node", installed(t, "programs/bot.mjs"))
+	_, lines := b.startProgram([]string{"PORT=" + strings.TrimPrefix(address, "127.0.0.1:"), "HOST=127.0.0.1", "WEIR_KEY=" + b.key, "WEIR=http://" + b.address}, "node", installed(t, "e2e/bot.mjs"))
 	want := func(line string) { // probot writes other lines
 		t.Helper()
 		for lines.Scan() {

@@ -69,7 +69,7 @@ func startMCP(b *cookbook) *mcpServer {
 	b.Helper()
 	s := &mcpServer{T: b.T}
 	s.in, s.lines = b.startProgram([]string{"GITHUB_PERSONAL_ACCESS_TOKEN=none"}, "node", "--import", installed(b.T, "e2e/preload.mjs"),
-		installed(b.T, "programs/node_modules/@modelcontextprotocol/server-github/dist/index.js"))
+		installed(b.T, "e2e/node_modules/@modelcontextprotocol/server-github/dist/index.js"))
 	s.call("initialize", `{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"test","version":"1"}}`)
 	s.send(map[string]any{"jsonrpc": "2.0", "method": "notifications/initialized"})
 	return s

@@ -1,4 +1,4 @@
-// Command unchanged is a program of go-github with the host of the API compiled in, like the Terraform provider.
+// Command go-github is a program of go-github with the host of the API compiled in, like the Terraform provider.
 package main
 
 import (

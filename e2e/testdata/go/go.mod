@@ -1,10 +1,13 @@
-module github.com/weirgate/weir/e2e/testdata/libraries
+// Programs with the libraries of the recipes. Each program has the version of go-github of the program that it plays.
+module github.com/weirgate/weir/e2e/testdata/go
 
 go 1.26.0
 
 require (
 	github.com/gofri/go-github-ratelimit/v2 v2.0.2
+	github.com/google/go-github/v69 v69.2.0
 	github.com/google/go-github/v83 v83.0.0
+	github.com/google/go-github/v89 v89.0.0
 	github.com/shurcooL/githubv4 v0.0.0-20240727222349-48295856cce7
 )
 
