@@ -271,18 +271,14 @@ func TestUnchangedProgramsThroughProxy(t *testing.T) {
 	if got := p.mustRun("/usr/bin/python3", "-c", python); got != "owner\n" {
 		t.Errorf("PyGithub: got %q", got)
 	}
-	tools, err := filepath.Abs("../bin/e2e") // make e2e installs these programs
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := p.mustRun(filepath.Join(tools, "go-github")); got != "owner\n" {
+	if got := p.mustRun(installed(t, "go-github")); got != "owner\n" {
 		t.Errorf("go-github: got %q", got)
 	}
-	if got := p.mustRun("node", "--import", filepath.Join(tools, "preload.mjs"), filepath.Join(tools, "octokit.mjs")); !strings.HasSuffix(got, "owner\n") {
+	if got := p.mustRun("node", "--import", installed(t, "preload.mjs"), installed(t, "octokit.mjs")); !strings.HasSuffix(got, "owner\n") {
 		t.Errorf("octokit: got %q", got)
 	}
 	p.env = append(p.env, "RUNNER_TEMP="+p.dir, "RUNNER_TOOL_CACHE="+p.dir)
-	if got := p.mustRun("node", filepath.Join(tools, "actions.mjs")); !strings.HasSuffix(got, "owner 1048576\n") {
+	if got := p.mustRun("node", installed(t, "actions.mjs")); !strings.HasSuffix(got, "owner 1048576\n") {
 		t.Errorf("the toolkit of Actions: got %q", got)
 	}
 	for _, refused := range []struct {

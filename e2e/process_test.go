@@ -185,6 +185,12 @@ func get(t *testing.T, url string, fields ...string) (*http.Response, string) {
 // send sends a request and returns the response with its body.
 func send(t *testing.T, method, url, body string, fields ...string) (*http.Response, string) {
 	t.Helper()
+	return sendWith(t, http.DefaultClient, method, url, body, fields...)
+}
+
+// sendWith calls send with a client.
+func sendWith(t *testing.T, client *http.Client, method, url, body string, fields ...string) (*http.Response, string) {
+	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +199,7 @@ func send(t *testing.T, method, url, body string, fields ...string) (*http.Respo
 		name, value, _ := strings.Cut(f, ": ")
 		req.Header.Set(name, value)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,6 +232,16 @@ func permitsInUse(ctx context.Context, admin string) (n int, err error) {
 		n += a.InUse
 	}
 	return n, err
+}
+
+// installed returns the path of a program that "make e2e" installs.
+func installed(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("../bin/e2e", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // write replaces a file atomically.

@@ -5,19 +5,17 @@ package e2e
 import (
 	"bufio"
 	"encoding/json"
-	"fmt"
 	"io"
 	"strings"
 	"testing"
 )
 
-// TestMCPLibrariesThroughWeir runs the requests of github-mcp-server through its three base URLs.
-func TestMCPLibrariesThroughWeir(t *testing.T) {
-	b := newCookbook(t)
-	b.start("mcp.md")
-	env := []string{"GITHUB_HOST=https://" + b.address, "GITHUB_PERSONAL_ACCESS_TOKEN=" + b.key}
-	run := func() {
-		text := b.run(env, installed(t, "e2e/mcp"))
+// TestMCPRecipe makes the requests of github-mcp-server to its three base URLs.
+func TestMCPRecipe(t *testing.T) {
+	r := startRecipe(t, "mcp.md")
+	r.env = append(r.env, "GITHUB_HOST="+r.url, "GITHUB_PERSONAL_ACCESS_TOKEN="+r.key)
+	r.checkRepetition(func() {
+		text, _ := r.run(installed(t, "mcp"))
 		for _, want := range []string{
 			"get_me: acme-owner\n", "list_issues: true\n", `get_file_contents: README.md, 200 OK "text\n"`, "search_issues: true\n", "add_issue_comment: POST", "403",
 		} {
@@ -25,18 +23,15 @@ func TestMCPLibrariesThroughWeir(t *testing.T) {
 				t.Errorf("no %q in\n%s", want, text)
 			}
 		}
-	}
-	b.checkSpending("triage-agent", run, "search/issues")
-	b.wantLogged("POST /repos/{owner}/{repo}/issues/{issue_number}/comments issues/create-comment 403")
-	b.checkLimits()
+	}, "search/issues")
+	r.wantLogged("POST /repos/{owner}/{repo}/issues/{issue_number}/comments issues/create-comment 403")
 }
 
-// TestMCPServerThroughForwardProxy runs tools of a server that has the host of the API compiled in.
-func TestMCPServerThroughForwardProxy(t *testing.T) {
-	b := newCookbook(t)
-	b.start("mcp.md", "callers:", fmt.Sprintf("proxy: {listen: %q, ca: {certificate: weir-ca.crt, key: weir-ca.key}}\ncallers:", b.proxy))
-	s := startMCP(b)
-	run := func() {
+// TestMCPRecipeThroughForwardProxy runs tools of a server that has the host of the API compiled in.
+func TestMCPRecipeThroughForwardProxy(t *testing.T) {
+	r := startRecipe(t, "mcp.md", "callers:", "proxy:\n  {listen: \":3128\", ca: {certificate: weir-ca.crt, key: weir-ca.key}}\ncallers:")
+	s := startMCP(r)
+	r.checkRepetition(func() {
 		for _, c := range []struct{ tool, arguments, want string }{
 			{"list_issues", `{"owner":"acme","repo":"widgets","state":"open"}`, `"number"`},
 			{"get_issue", `{"owner":"acme","repo":"widgets","issue_number":1}`, `"number": 1`},
@@ -48,12 +43,11 @@ func TestMCPServerThroughForwardProxy(t *testing.T) {
 				t.Errorf("%s: no %s in %.300s", c.tool, c.want, text)
 			}
 		}
-	}
-	b.checkSpending("triage-agent", run, "search/issues")
+	}, "search/issues")
 	if text := s.call("tools/call", `{"name":"create_issue","arguments":{"owner":"acme","repo":"widgets","title":"New"}}`); !strings.Contains(text, `does not let its client "triage-agent" call POST issues/create`) {
 		t.Errorf("a tool that writes: got %s", text)
 	}
-	b.checkLimits()
+	r.checkSpending()
 }
 
 // mcpServer is an MCP server that speaks JSON-RPC over its standard input and output.
@@ -65,11 +59,11 @@ type mcpServer struct {
 }
 
 // startMCP starts the server and initializes the session.
-func startMCP(b *cookbook) *mcpServer {
-	b.Helper()
-	s := &mcpServer{T: b.T}
-	s.in, s.lines = b.startProgram([]string{"GITHUB_PERSONAL_ACCESS_TOKEN=none"}, "node", "--import", installed(b.T, "e2e/preload.mjs"),
-		installed(b.T, "e2e/node_modules/@modelcontextprotocol/server-github/dist/index.js"))
+func startMCP(r *recipe) *mcpServer {
+	r.Helper()
+	s := &mcpServer{T: r.T}
+	r.env = append(r.env, "GITHUB_PERSONAL_ACCESS_TOKEN=none")
+	s.in, s.lines = r.start("node", "--import", installed(r.T, "preload.mjs"), installed(r.T, "node_modules/@modelcontextprotocol/server-github/dist/index.js"))
 	s.call("initialize", `{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"test","version":"1"}}`)
 	s.send(map[string]any{"jsonrpc": "2.0", "method": "notifications/initialized"})
 	return s

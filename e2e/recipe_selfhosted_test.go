@@ -17,10 +17,10 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// selfHosted plays a self-hosted server without rate limits: HTTPS with a private CA, and the paths of its three APIs.
+// selfHosted plays a self-hosted server without rate limits, with the paths of its three APIs.
 type selfHosted struct {
-	api, graphql http.Handler
-	uploaded     atomic.Int64
+	*recipe
+	uploaded atomic.Int64
 }
 
 func (s *selfHosted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -49,53 +49,49 @@ func (s *selfHosted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		r.URL.Path, r.Body = "/graphql", io.NopCloser(bytes.NewReader(query))
 		answer := httptest.NewRecorder()
-		s.graphql.ServeHTTP(answer, r)
+		s.graphQL.ServeHTTP(answer, r)
 		w.Header().Set("Content-Type", answer.Header().Get("Content-Type")) // no fields about limits
 		w.WriteHeader(answer.Code)
 		_, _ = w.Write(answer.Body.Bytes())
 	case strings.HasPrefix(path, "/api/v3/"):
-		http.StripPrefix("/api/v3", s.api).ServeHTTP(w, r)
+		http.StripPrefix("/api/v3", s.service).ServeHTTP(w, r)
 	default:
 		http.NotFound(w, r)
 	}
 }
 
-// TestSelfHostedServer runs gh against a self-hosted server. Weir must send nothing outside the three APIs, and pass the
+// TestSelfHostedRecipe runs gh against a self-hosted server. Weir must send nothing outside the three APIs, and pass the
 // version of the server.
-func TestSelfHostedServer(t *testing.T) {
-	b := newCookbook(t)
-	api, err := wholeapi.New(wholeapi.Config{Limits: policy.DefaultLimits(), Product: "ghes-3.19", NoRateLimits: true, ETagsPerToken: true})
-	if err != nil {
+func TestSelfHostedRecipe(t *testing.T) {
+	s := &selfHosted{recipe: startRecipe(t, "self-hosted.md")}
+	var err error
+	if s.service, err = wholeapi.New(wholeapi.Config{Limits: policy.DefaultLimits(), Product: "ghes-3.19", NoRateLimits: true, ETagsPerToken: true}); err != nil {
 		t.Fatal(err)
 	}
-	s := &selfHosted{api: api, graphql: b.graphql}
-	server := httptest.NewUnstartedServer(s)
-	server.TLS = b.certificate()
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	b.start("self-hosted.md", "https://ghes.example.com", server.URL)
-	b.env = append(b.env, "GH_HOST="+b.address, "GH_ENTERPRISE_TOKEN="+b.key, "GH_CONFIG_DIR="+b.dir, "GH_PROMPT_DISABLED=1", "GIT_CONFIG_GLOBAL=/dev/null")
-	run := func() {
+	s.upstream = s
+	host := strings.TrimPrefix(s.url, "https://")
+	s.env = append(s.env, "GH_HOST="+host, "GH_ENTERPRISE_TOKEN="+s.key, "GH_CONFIG_DIR="+s.dir, "GH_PROMPT_DISABLED=1", "GIT_CONFIG_GLOBAL=/dev/null")
+	s.checkRepetition(func() {
 		for _, c := range []struct{ command, want string }{
 			{"api repos/acme/widgets --jq .full_name", "acme/widgets\n"},
 			{"api -i meta", "X-Github-Enterprise-Version: 3.19.0"},
 			{"api repos/acme/widgets/branches --jq .[0].name", "main\n"},
 			{"api repos/acme/widgets/contents/README.md --jq .path", "README.md\n"},
-			{"pr list -R " + b.address + "/acme/widgets -L 1", "35\tReplace part 11"},
+			{"pr list -R " + host + "/acme/widgets -L 1", "35\tReplace part 11"},
 		} {
-			if text := b.run(nil, "gh", strings.Fields(c.command)...); !strings.Contains(text, c.want) {
+			if text, _ := s.run("gh", strings.Fields(c.command)...); !strings.Contains(text, c.want) {
 				t.Errorf("gh %s: got %s, want %s", c.command, text, c.want)
 			}
 		}
-	}
-	b.checkSpending("builds", run, "graphql")
-	if text := b.run(nil, "gh", "api", "-i", "repos/acme/widgets"); strings.Contains(text, "X-Ratelimit") {
+	}, "graphql")
+	if text, _ := s.run("gh", "api", "-i", "repos/acme/widgets"); strings.Contains(text, "X-Ratelimit") {
 		t.Errorf("weir invented limits: %s", text)
 	}
-	write(t, filepath.Join(b.dir, "big.bin"), strings.Repeat("x", 1<<20))
-	b.run(nil, "gh", "release", "upload", "v1", "big.bin", "-R", b.address+"/acme/widgets")
+	write(t, filepath.Join(s.dir, "big.bin"), strings.Repeat("x", 1<<20))
+	s.run("gh", "release", "upload", "v1", "big.bin", "-R", host+"/acme/widgets")
 	if n := s.uploaded.Load(); n != 1<<20 {
 		t.Errorf("gh release upload: the server got %d bytes", n)
 	}
-	b.wantLogged("POST /repos/{owner}/{repo}/releases/{release_id}/assets repos/upload-release-asset 201")
+	s.wantLogged("POST /repos/{owner}/{repo}/releases/{release_id}/assets repos/upload-release-asset 201")
+	s.checkSpending()
 }

@@ -4,7 +4,7 @@
 //	argocd API ORGANIZATION PATH REPOSITORY
 //
 // The SCM provider generator selects the repositories of ORGANIZATION that contain PATH. The pull request generator lists
-// the pull requests of REPOSITORY. The environment variable KEY is the token. The output is one line for each element.
+// the pull requests of REPOSITORY. The environment variable WEIR_KEY is the token. The output is one line for each element.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 }
 
 func generate(ctx context.Context, api, organization, path, repository string) error {
-	client, err := github.NewClient(nil).WithAuthToken(os.Getenv("KEY")).WithEnterpriseURLs(api, api)
+	client, err := github.NewClient(nil).WithAuthToken(os.Getenv("WEIR_KEY")).WithEnterpriseURLs(api, api)
 	if err != nil {
 		return err
 	}

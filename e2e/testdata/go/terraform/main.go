@@ -4,7 +4,7 @@
 //	terraform BASE_URL STATE REPOSITORY...
 //
 // It refreshes the repositories of the organization acme and their default branches. A repository without a label
-// "managed" gets one. STATE is a JSON file. The environment variable KEY is the token.
+// "managed" gets one. STATE is a JSON file. The environment variable WEIR_KEY is the token.
 package main
 
 import (
@@ -39,7 +39,7 @@ func run(ctx context.Context, base, file string, repositories []string) error {
 		return err
 	}
 	rest := u.JoinPath("api/v3/").String()
-	client, err := github.NewClient(github.WithTransport(conditional{http.DefaultTransport}), github.WithAuthToken(os.Getenv("KEY")), github.WithURLs(&rest, &rest))
+	client, err := github.NewClient(github.WithTransport(conditional{http.DefaultTransport}), github.WithAuthToken(os.Getenv("WEIR_KEY")), github.WithURLs(&rest, &rest))
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -28,31 +27,38 @@ const renovateRuns = "testdata/renovate.txt"
 // Renovate has 590 packages, which take minutes to install. So the test runs it only if WEIR_RENOVATE is its command, for
 // example "npx renovate@44.121.2". The requests must then equal the recorded requests; WEIR_TRANSCRIPTS=write records them.
 func TestRenovateRecipe(t *testing.T) {
-	r := startRecipe(t, "renovate.md", "renovate")
-	r.graphQL = map[string]any{"repository": map[string]any{
+	r := startRecipe(t, "renovate.md")
+	repository := map[string]any{
 		"id": "R_1001", "sshUrl": "git@github.com:acme/widgets.git", "nameWithOwner": "acme/widgets", "isFork": false, "isArchived": false,
 		"hasIssuesEnabled": true, "hasVulnerabilityAlertsEnabled": false, "autoMergeAllowed": false, "squashMergeAllowed": true,
 		"defaultBranchRef": map[string]any{"name": "main", "target": map[string]any{"oid": strings.Repeat("0", 40)}},
 		"issues":           map[string]any{"nodes": []any{}, "pageInfo": map[string]any{"hasNextPage": false}},
-	}}
-	n := &renovate{recipe: r, transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: r.roots}}}
-	t.Cleanup(n.transport.CloseIdleConnections)
+	}
+	r.upstream = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path != "/graphql" {
+			r.serveAPI(w, req)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+		_ = json.NewEncoder(w).Encode(map[string]any{"data": map[string]any{"repository": repository}}) // the client checks the response
+	})
+	n := &renovate{recipe: r}
 	run := n.replay
 	if os.Getenv("WEIR_RENOVATE") != "" {
 		n.prepare()
 		run = n.execute
 	}
-	var spent [2]int
+	var spent [2]int64
 	for i := range spent {
-		before := r.spent()
+		before := r.spent.Load()
 		run(i + 1)
-		spent[i] = r.spent() - before
+		spent[i] = r.spent.Load() - before
 		r.expire()
 	}
-	if spent != [2]int{10, 5} {
+	if spent != [2]int64{10, 5} {
 		t.Errorf("the runs spent %d requests, want 10 and 5", spent)
 	}
-	r.checkAttribution()
+	r.checkSpending()
 	if pulls := r.pulls("renovate/ms-2.x"); pulls != 1 {
 		t.Errorf("the runs created %d pull requests, want 1", pulls)
 	}
@@ -61,12 +67,8 @@ func TestRenovateRecipe(t *testing.T) {
 // pulls returns the number of pull requests of a branch.
 func (r *recipe) pulls(branch string) (n int) {
 	r.Helper()
-	req := httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/repos/acme/widgets/pulls?state=all&per_page=100", http.NoBody)
-	req.Header.Set("Authorization", "Bearer tok-member") // another account
-	w := httptest.NewRecorder()
-	r.service.ServeHTTP(w, req)
 	var list []struct{ Head struct{ Ref string } }
-	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil {
+	if err := json.Unmarshal(r.asMember(http.MethodGet, "/repos/acme/widgets/pulls?state=all&per_page=100", "").Body.Bytes(), &list); err != nil {
 		r.Fatal(err)
 	}
 	for _, pull := range list {
@@ -80,8 +82,6 @@ func (r *recipe) pulls(branch string) (n int) {
 // renovate runs Renovate, or sends its recorded requests.
 type renovate struct {
 	*recipe
-	transport *http.Transport
-
 	mu    sync.Mutex // guards lines
 	lines []string   // of the current run
 }
@@ -107,17 +107,7 @@ func (n *renovate) replay(run int) {
 		case method == http.MethodPost:
 			body = `{"title": "Update ms", "head": "renovate/ms-2.x", "base": "main"}`
 		}
-		req, err := http.NewRequestWithContext(n.Context(), method, n.url+target, strings.NewReader(body))
-		if err != nil {
-			n.Fatal(err)
-		}
-		req.Header.Set("Authorization", "token "+n.key)
-		req.Header.Set("Accept", "application/json, application/vnd.github.v3+json")
-		resp, err := (&http.Client{Transport: n.transport}).Do(req)
-		if err != nil {
-			n.Fatal(err)
-		}
-		_ = resp.Body.Close()
+		resp, _ := sendWith(n.T, n.http, method, n.url+target, body, "Authorization: token "+n.key, "Accept: application/json, application/vnd.github.v3+json")
 		if resp.StatusCode != status {
 			n.Errorf("run %d: %s %s: got %s, want %d", run, method, target, resp.Status, status)
 		}
@@ -137,7 +127,7 @@ func (n *renovate) prepare() {
 	}))
 	n.Cleanup(registry.Close)
 	recorder := httptest.NewServer(&httputil.ReverseProxy{
-		Transport: n.transport,
+		Transport: n.http.Transport,
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(&url.URL{Scheme: "https", Host: strings.TrimPrefix(n.url, "https://")})
 			p.Out.Host = p.In.Host

@@ -1,0 +1,326 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/service/wholeapi"
+	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/policy"
+)
+
+// recipe runs a program through weir with the configuration of a page of docs/recipes.
+type recipe struct {
+	*testing.T
+	page     string            // text
+	client   string            // name of the first client in the configuration
+	key      string            // of the client, if it has one
+	service  *wholeapi.Service // REST
+	graphQL  *service.Service
+	upstream http.Handler // the API, with the host for files
+	weir     *process
+	url      string // of the gateway
+	admin    string // address
+	dir      string // of the programs
+	env      []string
+	http     *http.Client // trusts the certificates of weir, and uses its forward proxy
+
+	requests atomic.Int64 // requests that reached the upstream
+	spent    atomic.Int64 // requests that the upstream has charged
+}
+
+// startRecipe starts a gateway over HTTPS, in front of an upstream with all operations of the API. The first block of the
+// page that is marked yaml is the configuration, in which pairs of old and new text and the addresses of the hosts are
+// replaced. The upstream accepts the token tok-owner. Programs get the key of the first client as WEIR_KEY.
+func startRecipe(t *testing.T, page string, replace ...string) *recipe {
+	t.Helper()
+	r := &recipe{T: t, page: readFile(t, "../docs/recipes/"+page), graphQL: newGitHub(t), dir: t.TempDir()}
+	r.upstream = http.HandlerFunc(r.serveAPI)
+	var err error
+	if r.service, err = wholeapi.New(wholeapi.Config{Limits: policy.DefaultLimits(), ETagsPerToken: true}); err != nil {
+		t.Fatal(err)
+	}
+	ca, err := testservers.NewCA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificates := filepath.Join(r.dir, "ca.pem")
+	if err := ca.Write(certificates); err != nil {
+		t.Fatal(err)
+	}
+	if err := ca.Issue(r.dir); err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.LoadX509KeyPair(filepath.Join(r.dir, "tls.crt"), filepath.Join(r.dir, "tls.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(r.serve))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+
+	config := strings.NewReplacer(replace...).Replace(r.block("yaml"))
+	r.client = r.at(parseYAML(t, config), "clients", 0, "name").(string)
+	for _, m := range regexp.MustCompile(`\$\{(\w+_KEY_SHA256)\}`).FindAllStringSubmatch(config, -1) {
+		text, _ := command(t, "key", "new", r.client)
+		r.key = cmp.Or(r.key, regexp.MustCompile(`weir_\S+`).FindString(text))
+		t.Setenv(m[1], regexp.MustCompile(`sha256:([0-9a-f]{64})`).FindStringSubmatch(text)[1])
+	}
+	t.Setenv("BOT_TOKEN", "tok-owner")
+	file, proxy, proxied := filepath.Join(r.dir, "weir.yaml"), freeAddress(t), strings.Contains(config, "proxy:\n")
+	config += "tls: {certificates: [{certificate: tls.crt, key: tls.key}]}\n"
+	if proxied && !strings.Contains(config, "hosts:\n") {
+		config += "hosts:\n"
+	}
+	if proxied {
+		config = strings.Replace(config, "hosts:\n", "hosts:\n  - {name: api.github.com, url: \""+server.URL+"\", kind: api}\n", 1)
+	}
+	write(t, file, strings.NewReplacer(
+		"https://api.github.com", server.URL, "https://ghes.example.com", server.URL,
+		"name: uploads.github.com,", `name: uploads.github.com, url: "`+server.URL+`",`,
+		"name: raw.githubusercontent.com,", `name: raw.githubusercontent.com, url: "`+server.URL+`/files",`,
+		":3128", proxy, "/etc/weir/", "").Replace(config))
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: x509.NewCertPool()}}
+	t.Cleanup(transport.CloseIdleConnections)
+	r.http = &http.Client{Transport: transport}
+	r.env = append(os.Environ(), "HOME="+r.dir, "WEIR_KEY="+r.key, "SSL_CERT_FILE="+certificates, "NODE_EXTRA_CA_CERTS="+certificates)
+	if proxied {
+		if text, code := command(t, "ca", "init", "--config", file, "--out", r.dir); code != 0 {
+			t.Fatalf("weir ca init: exit %d\n%s", code, text)
+		}
+		write(t, certificates, readFile(t, certificates)+readFile(t, filepath.Join(r.dir, "weir-ca.crt")))
+		u := &url.URL{Scheme: "http", Host: proxy, User: url.UserPassword("weir", r.key)}
+		transport.Proxy = http.ProxyURL(u)
+		r.env = append(r.env, "HTTPS_PROXY="+u.String())
+	}
+	transport.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(readFile(t, certificates)))
+	r.weir = startWith(t, []string{"SSL_CERT_FILE=" + certificates}, "serve", "--config", file, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	r.url = "https://" + r.weir.find(`msg="gateway started" address=(\S+)`)
+	r.admin = r.weir.find(`msg="admin listener started" address=(\S+)`)
+	return r
+}
+
+// serve counts a request, and calls the upstream. It also mints tokens of installations, which cost nothing.
+func (r *recipe) serve(w http.ResponseWriter, req *http.Request) {
+	if strings.HasPrefix(req.URL.Path, "/app/installations/") {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, `{"token":"tok-app","expires_at":"2100-01-01T00:00:00Z"}`) // weir reports an incomplete response
+		return
+	}
+	r.requests.Add(1)
+	r.spent.Add(1)
+	if req.Header.Get("Authorization") != "" {
+		w = refundWriter{w, &r.spent}
+	}
+	r.upstream.ServeHTTP(w, req)
+}
+
+// refundWriter subtracts a request whose response is 304.
+type refundWriter struct {
+	http.ResponseWriter
+	spent *atomic.Int64
+}
+
+func (w refundWriter) WriteHeader(status int) {
+	if status == http.StatusNotModified {
+		w.spent.Add(-1)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// serveAPI responds as the API and its host for files.
+func (r *recipe) serveAPI(w http.ResponseWriter, req *http.Request) {
+	switch path := req.URL.Path; {
+	case path == "/graphql", path == "/": // the service of the whole API has neither
+		r.graphQL.ServeHTTP(w, req)
+	case strings.HasPrefix(path, "/files/"):
+		if req.Header.Get("Authorization") != "Bearer tok-owner" {
+			r.Errorf("%s has the Authorization %q", path, req.Header.Get("Authorization"))
+		}
+		w.Header().Set("Cache-Control", "max-age=300")
+		_, _ = io.WriteString(w, "text\n") // the program reports an incomplete file
+	default:
+		r.service.ServeHTTP(w, req)
+	}
+}
+
+// block returns the first block of the page that is marked with a language.
+func (r *recipe) block(language string) string {
+	r.Helper()
+	m := regexp.MustCompile("(?ms)^```" + language + "\n(.*?)^```").FindStringSubmatch(r.page)
+	if m == nil {
+		r.Fatalf("the page has no block that is marked %s", language)
+	}
+	return m[1]
+}
+
+// settings returns the settings of the program in the first block of the page that is marked yml, with the address of
+// the gateway.
+func (r *recipe) settings() any {
+	r.Helper()
+	return parseYAML(r.T, strings.ReplaceAll(r.block("yml"), "https://weir.example.com", r.url))
+}
+
+func parseYAML(t *testing.T, text string) (settings any) {
+	t.Helper()
+	if err := yaml.Unmarshal([]byte(text), &settings); err != nil {
+		t.Fatal(err)
+	}
+	return settings
+}
+
+// at returns a value in settings. Keys are names and indexes.
+func (r *recipe) at(settings any, keys ...any) any {
+	r.Helper()
+	for _, key := range keys {
+		switch s := settings.(type) {
+		case map[string]any:
+			settings = s[key.(string)]
+		case []any:
+			settings = s[key.(int)]
+		default:
+			r.Fatalf("the settings have no %v of %v", key, keys)
+		}
+	}
+	return settings
+}
+
+// run runs a program that must succeed. It returns the program's standard output, and the quota that it spent.
+func (r *recipe) run(name string, args ...string) (text string, spent int) {
+	r.Helper()
+	before := r.spent.Load()
+	var problems output
+	c := r.command(&problems, name, args...)
+	out, err := c.Output()
+	if err != nil {
+		r.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out, problems.String())
+	}
+	return string(out), int(r.spent.Load() - before)
+}
+
+// start starts a program, and returns its standard input and the lines of its standard output. The program is killed at
+// the end of the test.
+func (r *recipe) start(name string, args ...string) (io.Writer, *bufio.Scanner) {
+	r.Helper()
+	var problems output
+	c := r.command(&problems, name, args...)
+	in, err := c.StdinPipe()
+	if err != nil {
+		r.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		r.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() {
+		_ = c.Wait() // reports the kill
+		if r.Failed() {
+			r.Logf("%s wrote:\n%s", name, problems.String())
+		}
+	})
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 8<<20)
+	return in, lines
+}
+
+// command returns a command that writes its standard error to problems.
+func (r *recipe) command(problems *output, name string, args ...string) *exec.Cmd {
+	c := exec.CommandContext(r.Context(), name, args...)
+	c.Dir, c.Env, c.Stderr = r.dir, r.env, problems
+	return c
+}
+
+// expire makes all stored responses stale.
+func (r *recipe) expire() {
+	r.Helper()
+	if text, code := command(r.T, "cache", "purge", "--admin", r.admin, "--tag", "account:octo-bot"); code != 0 {
+		r.Fatalf("weir cache purge: exit %d\n%s", code, text)
+	}
+}
+
+// asMember sends a request of another account to the upstream, without weir.
+func (r *recipe) asMember(method, target, body string) *httptest.ResponseRecorder {
+	req := httptest.NewRequestWithContext(r.Context(), method, target, strings.NewReader(body))
+	req.Header.Set("Authorization", "Bearer tok-member")
+	w := httptest.NewRecorder()
+	r.service.ServeHTTP(w, req)
+	return w
+}
+
+// spentLine matches the consumed quota of a client for an operation in the metrics.
+var spentLine = regexp.MustCompile(`(?m)^weir_spent_total\{.*weir_client="([^"]*)",weir_operation="([^"]*)".*\} (\d+)$`)
+
+// checkSpending checks that the metrics attribute to the client all quota that the upstream has charged, and that no limit
+// was exceeded. It returns the quota that the client has consumed, by operation.
+func (r *recipe) checkSpending() (spent map[string]int) {
+	r.Helper()
+	testservers.Eventually(r, "the metrics attribute the spent quota to "+r.client, func(context.Context) bool {
+		_, text := get(r.T, "http://"+r.admin+"/metrics")
+		spent = map[string]int{}
+		sum := 0
+		for _, m := range spentLine.FindAllStringSubmatch(text, -1) {
+			if m[1] != r.client {
+				continue
+			}
+			n, _ := strconv.Atoi(m[3]) // the pattern matches digits only
+			spent[m[2]] += n
+			sum += n
+		}
+		return sum == int(r.spent.Load())
+	})
+	if rest, queries := r.service.Violations(), r.graphQL.Violations(); rest.Violations+rest.SentWhileLimited+queries.Violations+queries.SentWhileLimited > 0 {
+		r.Errorf("violations: %+v %+v", rest, queries)
+	}
+	return spent
+}
+
+// checkRepetition runs a program twice. The first run must consume quota for three or more operations, and the second run
+// only for the operations in again.
+func (r *recipe) checkRepetition(run func(), again ...string) {
+	r.Helper()
+	run()
+	first := r.checkSpending()
+	run()
+	second := r.checkSpending()
+	r.Logf("%s spent %v, then %v", r.client, first, second)
+	if len(first) < 3 {
+		r.Errorf("the first run spent %v, want at least 3 operations", first)
+	}
+	for operation, n := range second {
+		if n > first[operation] && !slices.Contains(again, operation) {
+			r.Errorf("the second run spent %d requests for %s", n-first[operation], operation)
+		}
+	}
+}
+
+// wantLogged checks that weir has logged a request: its method, route, operation and status.
+func (r *recipe) wantLogged(line string) {
+	r.Helper()
+	testservers.Eventually(r, "weir logs "+line, func(context.Context) bool { return strings.Contains(transcript(r.weir), line+"\n") })
+}
