@@ -25,7 +25,11 @@ func TestDocumentsNameExistingTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for document, least := range map[string]int{"../../SECURITY.md": 30, "../../docs/attacks.md": 30, "../../docs/upgrade.md": 3} {
+	documents := map[string]int{"../../SECURITY.md": 30, "../../docs/attacks.md": 30, "../../docs/upgrade.md": 3}
+	for _, recipe := range recipes(t) {
+		documents[recipe] = 1
+	}
+	for document, least := range documents {
 		text, err := os.ReadFile(document)
 		if err != nil {
 			t.Fatal(err)
@@ -38,6 +42,36 @@ func TestDocumentsNameExistingTests(t *testing.T) {
 			if !strings.Contains(source.String(), "\nfunc "+strings.Trim(name, "`")+"(") {
 				t.Errorf("%s names %s, which does not exist", document, name)
 			}
+		}
+	}
+}
+
+// recipes returns the pages in the table of the recipes.
+func recipes(t *testing.T) (pages []string) {
+	t.Helper()
+	index, err := os.ReadFile("../../docs/recipes/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^\| \[.+?\]\((.+?)\)`).FindAllStringSubmatch(string(index), -1) {
+		pages = append(pages, "../../docs/recipes/"+m[1])
+	}
+	if len(pages) < 10 {
+		t.Errorf("%d recipes, want at least 10", len(pages))
+	}
+	return pages
+}
+
+func TestRecipesHaveTheSameSections(t *testing.T) {
+	want := regexp.MustCompile(`^## Configure Weir\n## Configure .+\n## Check\n## Throttles\n## What to expect\n## Limits of the recipe$`)
+	for _, page := range recipes(t) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sections := strings.Join(regexp.MustCompile("(?m)^## .+").FindAllString(string(text), -1), "\n")
+		if !want.MatchString(sections) {
+			t.Errorf("%s has the sections\n%s\nwant\n%s", page, sections, want)
 		}
 	}
 }
