@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// TestBotsRecipe delivers two new issues to weir and to a bot. The bot must see each issue, although weir has
-// stored the list before. Unchanged data must cost nothing.
+// TestBotsRecipe delivers two new issues to weir and to a bot. The bot must see each issue, although weir has stored the
+// list before. Unchanged data must cost nothing.
 func TestBotsRecipe(t *testing.T) {
 	const secret = "a secret of webhooks"
 	key := filepath.Join(t.TempDir(), "app.pem")
