@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -226,3 +227,30 @@ func TestTasksOfProgramsDiffer(t *testing.T) {
 		}
 	}
 }
+
+// A Retry-After that no time can follow is no reason to repeat a task without a pause.
+func TestLoadBoundsRetryAfter(t *testing.T) {
+	for _, field := range []string{"-1", "9300000000", "9223372036854775807"} {
+		synctest.Test(t, func(t *testing.T) {
+			var requests atomic.Int64
+			ctx, cancel := context.WithTimeout(t.Context(), Duration)
+			defer cancel()
+			client := &http.Client{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
+				if requests.Add(1) > 100_000 { // also without progress of the time
+					cancel()
+				}
+				return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {field}}, Body: http.NoBody}, nil
+			})}
+			if _, err := Load(ctx, client, "http://proxy.example", 1); err != nil {
+				t.Fatal(err)
+			}
+			if n, most := requests.Load(), int64(len(Tasks(0))); n > most {
+				t.Errorf("Retry-After %s: %d requests, want at most %d", field, n, most)
+			}
+		})
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
