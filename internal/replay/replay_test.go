@@ -210,3 +210,14 @@ func TestPageEscapesNamesAndLoadsNothing(t *testing.T) {
 		}
 	}
 }
+
+// A log with the year 1970 in a line must not stop the replay.
+func TestSeriesCoversEachSpanOfTimes(t *testing.T) {
+	for _, to := range []float64{7.6e9, 8e9, 8.3e9, maxTime} {
+		first, last := get(0, "/user", 1), get(0, "/user", 1)
+		first.Start, last.Start = time.Unix(1, 0), time.Unix(int64(to), 0)
+		if r := run(t, configuration(t), first, last); len(r.Series) > maxParts || r.PartSeconds*len(r.Series) < int(to)-1 {
+			t.Errorf("to %.0f: %d parts of %d seconds", to, len(r.Series), r.PartSeconds)
+		}
+	}
+}

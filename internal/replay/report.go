@@ -166,7 +166,7 @@ func (r *recorder) add(x *result) {
 
 // addToSeries adds a result to its part of the time.
 func (r *recorder) addToSeries(x *result) {
-	for x.at.Sub(r.From) >= maxParts*r.part {
+	for x.at.Sub(r.From)/maxParts >= r.part { // a multiplication could overflow
 		half := r.Series
 		r.Series, r.part = nil, 2*r.part
 		for i := 0; i < len(half); i += 2 {
