@@ -252,11 +252,14 @@ func TestAcquireBoundsWaitingRequests(t *testing.T) {
 // demands records the largest number of waiting claims that the limiter reports for each client.
 type demands struct {
 	Ledger
+	mu   sync.Mutex // guards most
 	most map[string]int
 }
 
-func (l demands) Admit(ctx context.Context, c Claim) (Decision, error) {
+func (l *demands) Admit(ctx context.Context, c Claim) (Decision, error) {
+	l.mu.Lock()
 	l.most[c.Client] = max(l.most[c.Client], c.Waiting)
+	l.mu.Unlock()
 	return l.Ledger.Admit(ctx, c)
 }
 
@@ -264,7 +267,7 @@ func TestLimiterReportsTheDemandOfEachClient(t *testing.T) {
 	inBubble(t, threeSlots(), func(o *harness) {
 		o.fill()
 		most := map[string]int{}
-		o.Limiter.ledger = demands{o.ledger, most}
+		o.Limiter.ledger = &demands{Ledger: o.ledger, most: most}
 		var wg sync.WaitGroup
 		for _, client := range []string{"a", "a", "b", "a"} {
 			caller := user(client)
