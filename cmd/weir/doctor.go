@@ -61,6 +61,10 @@ const (
 // Run checks the dependencies of the configuration, and prints one line for each check, with a remedy for each problem. It
 // fails if a check fails. The requests to the upstream cost no quota.
 func (c *doctorCommand) Run(p *process) error {
+	// The checks print the URL, and errors of its parser contain it.
+	if u, err := url.Parse(c.URL); err != nil || u.User != nil {
+		return &exit{exitUsage, "--url: must be a valid URL without a user name and a password, such as https://weir.example.com"}
+	}
 	file, problems, err := readConfig(p, c.File)
 	if err != nil {
 		return err

@@ -222,3 +222,15 @@ webhooks: {secret: 0123456789abcdef0123456789abcdef}
 		t.Errorf("exit %d for a wrong secret", code)
 	}
 }
+
+// The URL of the gateway may contain a password by mistake.
+func TestDoctorPrintsNoPasswordOfTheURL(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "weir.yaml")
+	write(t, file, "upstream: {url: \"http://127.0.0.1:1\"}\nwebhooks: {secret: 0123456789abcdef0123456789abcdef}\n")
+	for _, address := range []string{"http://user:hunter2@127.0.0.1:1", "http://user:hunter2@127.0.0.1:1x"} {
+		code, out := runWeir("doctor", file, "--url", address)
+		if code != exitUsage || strings.Contains(out, "hunter2") || !strings.Contains(out, "--url") {
+			t.Errorf("%s: exit %d: %s", address, code, out)
+		}
+	}
+}
