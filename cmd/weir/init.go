@@ -2,11 +2,13 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"text/template"
@@ -39,6 +41,8 @@ func (c *initCommand) Run(p *process) error {
 		return fmt.Errorf("write %s: the file exists; choose another with --out, or remove it", c.Out)
 	}
 	if isTerminal(p.stdout) && isTerminal(os.Stdin) {
+		// Nothing needs a shutdown yet, and a read from a terminal cannot be cancelled.
+		signal.Reset(os.Interrupt)
 		if err := c.prompt(p, os.Stdin); err != nil {
 			return err
 		}
@@ -84,15 +88,14 @@ type newClient struct {
 // prompt reads the missing values from a terminal.
 func (c *initCommand) prompt(p *process, in io.Reader) error {
 	lines := bufio.NewScanner(in)
+	ended := false
 	question := func(value *string, text, normal string) {
-		if *value != "" {
+		if *value != "" || ended {
 			return
 		}
 		p.printf("%s [%s]: ", text, normal)
-		*value = normal
-		if lines.Scan() && strings.TrimSpace(lines.Text()) != "" {
-			*value = strings.TrimSpace(lines.Text())
-		}
+		ended = !lines.Scan()
+		*value = cmp.Or(strings.TrimSpace(lines.Text()), normal)
 	}
 	question(&c.Upstream, "Base URL of the API", "https://api.github.com")
 	question(&c.Credential, "Credential for the upstream:\n  token  one token, which Weir holds\n  app    an installed app\n  none   each program sends its own token\nChoose", "token")
@@ -102,7 +105,7 @@ func (c *initCommand) prompt(p *process, in io.Reader) error {
 		installation := ""
 		if c.Installation == 0 {
 			question(&installation, "Number of the installation", "")
-			if _, err := fmt.Sscan(installation, &c.Installation); err != nil {
+			if _, err := fmt.Sscan(installation, &c.Installation); err != nil && !ended {
 				return fmt.Errorf("read the installation: %q is not a number; use the number in the URL of the installation", installation)
 			}
 		}
@@ -111,6 +114,9 @@ func (c *initCommand) prompt(p *process, in io.Reader) error {
 		names := ""
 		question(&names, "Programs that get a key, separated by spaces", "builds")
 		c.Client = strings.Fields(names)
+	}
+	if ended && lines.Err() == nil {
+		return errors.New("read answers: the input ended, and no file was written; answer each question, or give flags")
 	}
 	return lines.Err()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,7 +41,6 @@ func TestInitPromptsForMissingValues(t *testing.T) {
 		want          initCommand
 	}{
 		{"defaults", "\n\n\n", initCommand{Upstream: "https://api.github.com", Credential: "token", Client: []string{"builds"}}},
-		{"end of input", "", initCommand{Upstream: "https://api.github.com", Credential: "token", Client: []string{"builds"}}},
 		{"own tokens", "https://api.example.com\nnone\n", initCommand{Upstream: "https://api.example.com", Credential: "none"}},
 		{"an app", "https://api.example.com\napp\n42\nkey.pem\n7\nci bot\n", initCommand{
 			Upstream: "https://api.example.com", Credential: "app", App: "42", AppKey: "key.pem", Installation: 7, Client: []string{"ci", "bot"},
@@ -62,5 +62,16 @@ func TestInitPromptsForMissingValues(t *testing.T) {
 	err := c.prompt(&process{stdout: new(strings.Builder)}, strings.NewReader("https://api.example.com\napp\n42\nkey.pem\nseven\n"))
 	if err == nil || err.Error() != `read the installation: "seven" is not a number; use the number in the URL of the installation` {
 		t.Errorf("error %v", err)
+	}
+}
+
+// Ctrl-D at a terminal ends the input. No default may answer for the operator then.
+func TestInitStopsAtTheEndOfInput(t *testing.T) {
+	for _, answers := range []string{"", "\n", "\n\n", "\napp\n42\nkey.pem\n"} {
+		var c initCommand
+		err := c.ask(&process{stdout: io.Discard}, strings.NewReader(answers))
+		if err == nil || !strings.Contains(err.Error(), "the input ended") {
+			t.Errorf("%q: got %v, want an error because the input ended", answers, err)
+		}
 	}
 }
