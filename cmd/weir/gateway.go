@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -350,12 +349,17 @@ func (g *gateway) openAccount(ctx context.Context, account string) error {
 }
 
 // label returns the name of an account for people: the configured name, else the login that the upstream named, else the
-// account with a shortened hash.
+// account with a shortened hash. A login that is a configured name is no label, because people would take the account for
+// the configured one.
 func (g *gateway) label(account string) string {
-	if label, ok := g.current.Load().callers.Label(account); ok {
+	callers := g.current.Load().callers
+	if label, ok := callers.Label(account); ok {
 		return label
 	}
-	return cmp.Or(g.identities.Login(account), credential.ShortLabel(account))
+	if login := g.identities.Login(account); login != "" && !callers.HasLabel(login) {
+		return login
+	}
+	return credential.ShortLabel(account)
 }
 
 // softLimit logs and counts a soft limit, at the first replica that reports it.

@@ -21,7 +21,12 @@ import (
 func TestAccountsHaveReadableLabels(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		if r.URL.Path == "/user" {
+		if r.URL.Path != "/user" {
+			return
+		}
+		if r.Header.Get("Authorization") == "Bearer of-ci" {
+			_, _ = fmt.Fprint(w, `{"login": "CI", "id": 583232}`)
+		} else {
 			_, _ = fmt.Fprint(w, `{"login": "mona", "id": 583231}`)
 		}
 	}))
@@ -50,6 +55,7 @@ clients:
 	}
 	call("/repos/acme/widgets", key)
 	call("/user", "of-mona")
+	call("/user", "of-ci") // a stranger whose login is the name of a configured credential
 	call("/repos/acme/widgets", "of-a-stranger")
 	w := httptest.NewRecorder()
 	g.admin(cfg.Admin).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/api/v1/accounts", nil))
@@ -61,7 +67,7 @@ clients:
 	for _, a := range accounts {
 		labels[regexp.MustCompile(`^account [0-9a-f]{8}$`).ReplaceAllString(a.Label, "account HASH")] = true
 	}
-	if diff := cmp.Diff([]string{"account HASH", "ci", "mona"}, slices.Sorted(maps.Keys(labels))); diff != "" {
+	if diff := cmp.Diff([]string{"account HASH", "ci", "mona", "user:583232"}, slices.Sorted(maps.Keys(labels))); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -378,6 +378,16 @@ func (r *Registry) Label(account string) (label string, ok bool) {
 	return label, ok
 }
 
+// HasLabel reports whether a name looks like the label of a held credential's account. Letter case does not matter.
+func (r *Registry) HasLabel(name string) bool {
+	for _, label := range r.labels {
+		if strings.EqualFold(label, name) {
+			return true
+		}
+	}
+	return false
+}
+
 // ShortLabel returns the name for people of an account without a configured name. A hash is shortened.
 func ShortLabel(account string) string {
 	if sum, err := hex.DecodeString(account); err != nil || len(sum) != hashLength {
