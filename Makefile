@@ -44,7 +44,7 @@ demo: build ## Build and run the gateway with a local reference service. Needs o
 # The package whose tests take longest comes first, so that the other packages run beside it. miniredis runs scripts
 # in Go, which takes minutes with the race detector; the same cases run with it on redis-server.
 test: needs ## Run the unit and integration tests with the race detector.
-	$(SERVERS) $(GO) test -race -vet=off -shuffle=on -timeout 10m -skip OnMiniredis ./limits/redisledger ./...
+	$(SERVERS) $(GO) test -race -vet=off -shuffle=on -timeout 15m -skip OnMiniredis ./limits/redisledger ./...
 	$(GO) test -vet=off -shuffle=on -run OnMiniredis ./limits/redisledger
 
 e2e: needs ## Run the end-to-end tests against a binary with the race detector.

@@ -229,11 +229,15 @@ func (d *doctor) checkCredential(ctx context.Context, held credential.Held) {
 	limits, err := d.rateLimitStatus(ctx, authorization)
 	switch {
 	case err != nil:
-		d.report(name, checkFailed, err.Error(), "solve the problem of the upstream first")
+		d.report(name, checkFailed, err.Error(), "check the network between this machine and the upstream, and run weir doctor again")
 		return
 	case limits.status == http.StatusUnauthorized:
 		d.report(name, checkFailed, "the upstream refuses the token with 401; it is wrong, revoked or expired",
 			"create a token and replace the old one; see docs/operations.md#rotate-secrets")
+		return
+	case limits.status == http.StatusForbidden:
+		d.report(name, checkFailed, "the upstream refuses the account with 403",
+			"read the account's mail from the upstream, and check IP allow lists and single sign-on; see docs/operations.md#handle-a-ban")
 		return
 	case limits.status != http.StatusOK:
 		d.report(name, checkSkipped, fmt.Sprintf("the upstream returned %d for its rate limit status", limits.status), "")

@@ -154,6 +154,16 @@ credentials: [{name: ci, kind: user, token: ghs_0123456789}]
 	}
 }
 
+func TestDoctorReportsAForbiddenAccount(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	defer up.Close()
+	code, checks := runDoctor(t, t.TempDir(), fmt.Sprintf("upstream: {url: %q}\ncredentials: [{name: ci, kind: user, token: tok}]\n", up.URL))
+	assertCheck(t, checks, "credential ci", checkFailed, "403")
+	if code != exitFailure {
+		t.Errorf("exit %d", code)
+	}
+}
+
 func TestDoctorReportsRedisThatEvicts(t *testing.T) {
 	socket := testservers.Redis(t)
 	client := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})

@@ -69,7 +69,7 @@ func TestInitPromptsForMissingValues(t *testing.T) {
 func TestInitStopsAtTheEndOfInput(t *testing.T) {
 	for _, answers := range []string{"", "\n", "\n\n", "\napp\n42\nkey.pem\n"} {
 		var c initCommand
-		err := c.ask(&process{stdout: io.Discard}, strings.NewReader(answers))
+		err := c.prompt(&process{stdout: io.Discard}, strings.NewReader(answers))
 		if err == nil || !strings.Contains(err.Error(), "the input ended") {
 			t.Errorf("%q: got %v, want an error because the input ended", answers, err)
 		}

@@ -140,7 +140,7 @@ func (s cacheStatus) decision(r *proxy.Record) string {
 		"uri-miss":  "Miss: no response was stored for this caller",
 		"vary-miss": "Miss: the stored response is another representation",
 		"stale":     "The stored response was stale or purged",
-		"request":   "The client asked for revalidation",
+		"request":   "The client requested revalidation",
 		"method":    "A " + r.Method + " request is always forwarded",
 	}[s["fwd"]]
 	if why == "" {
@@ -228,7 +228,7 @@ func reason(detail string) string {
 		"content":        "the limit for content creation is reached",
 		"cpu":            "the CPU time of this account is exhausted for this minute",
 		"concurrency":    "the limit for concurrent requests is reached",
-		"cooldown":       "the upstream asked this account to pause, and Weir sends nothing during a cool-down",
+		"cooldown":       "the upstream requested a pause of this account, and Weir sends nothing during a cool-down",
 		"closed":         "repeated probes of this account failed, and Weir sends nothing until an operator opens the account (weir account open)",
 		"queue":          "too many requests wait for this account",
 		"inbound":        "this address exceeds the request rate that the gateway allows",

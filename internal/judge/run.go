@@ -131,5 +131,6 @@ func (l *load) send(ctx context.Context, task Task) (retryAfter time.Duration, e
 	}
 	l.limitErrors++
 	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // 0 without the field
-	return min(max(0, time.Duration(seconds)), Duration/time.Second) * time.Second, nil
+	seconds = min(max(0, seconds), int(Duration.Seconds()))
+	return time.Duration(seconds) * time.Second, nil
 }

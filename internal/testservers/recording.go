@@ -39,7 +39,7 @@ func CompareFormat(t testing.TB, client redis.UniversalClient, path string, deco
 			}
 			text.WriteByte('\n')
 		}
-		if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil { //nolint:gosec // a file of the repository
+		if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
