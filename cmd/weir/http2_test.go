@@ -36,8 +36,8 @@ const (
 	endStream, endHeaders = 0x1, 0x4
 )
 
-// dialHTTP2 starts a gateway with the production server settings behind TLS, and connects. burst is the burst and the
-// rate of an address; 0 has no bound.
+// dialHTTP2 starts a gateway with the production server settings behind TLS, and connects. burst is the burst of an
+// address, whose rate is one request per second; 0 has no bound.
 func dialHTTP2(t *testing.T, burst int) *rawHTTP2 {
 	t.Helper()
 	s := &rawHTTP2{T: t}
@@ -54,7 +54,7 @@ func dialHTTP2(t *testing.T, burst int) *rawHTTP2 {
 	t.Cleanup(up.Close)
 	cfg := config.Default()
 	cfg.Upstream.URL, cfg.Limits.ColdStart = up.URL, "trust"
-	cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = burst, burst
+	cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = min(burst, 1), burst
 	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
