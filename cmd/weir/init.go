@@ -182,11 +182,12 @@ func (c *initCommand) printNextSteps(p *process, keys []newClient) {
 		}
 	}
 	p.printf("\nstart the gateway:\n")
+	program := os.Args[0] // as the user has called it, because it may not be in PATH
 	if c.Credential == "token" {
 		p.printf("  %-28s  # the token of the upstream\n", "export "+tokenEnv+"=...")
 	}
-	p.printf("  %-28s  # checks the upstream, the clock and the credentials\n", "weir doctor "+c.Out)
-	p.printf("  weir serve --config %s\n", c.Out)
+	p.printf("  %-28s  # checks the upstream, the clock and the credentials\n", program+" doctor "+c.Out)
+	p.printf("  %s serve --config %s\n", program, c.Out)
 	base, err := listenerURL(c.Listen)
 	if err != nil { // a Unix socket
 		p.printf("\npoint programs at its socket: docs/proxy.md\n")
