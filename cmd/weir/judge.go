@@ -52,6 +52,9 @@ func (c *judgeCommand) Run(p *process) error {
 	go func() {
 		stopped <- serveAll(serving, slog.New(slog.NewTextHandler(p.stderr, nil)), noDrain, endpoint{listener: listener, handler: upstream})
 	}()
+	if isTerminal(p.stderr) {
+		_, _ = fmt.Fprintf(p.stderr, "judging for %v\n", judge.Duration)
+	}
 	score, err := c.run(p, upstream, "http://"+listener.Addr().String(), isURL)
 	stop()
 	if serveErr := <-stopped; err == nil {
