@@ -48,7 +48,7 @@ func TestOpenAccount(t *testing.T) {
 		code int
 		text string
 	}{
-		{[]string{"budget"}, 0, "user:ci (user): 0 of 25 requests open; closed for 0s, because probes failed: weir account open user:ci"},
+		{[]string{"budget"}, 0, "s, because probes failed: weir account open user:ci"},
 		{[]string{"account", "open", "user:other"}, 1, `open account "user:other": the account is not closed`},
 		{[]string{"account", "open", "user:ci"}, 0, "user:ci is open; its next request is a probe"},
 		{[]string{"account", "open", "user:ci"}, 1, "not closed"},
