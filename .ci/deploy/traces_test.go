@@ -48,7 +48,7 @@ func recipeBlock(t *testing.T, file string) string {
 	return m[1]
 }
 
-// traceBackend receives traces in place of Jaeger and Tempo.
+// traceBackend receives the traces that the collector exports to Jaeger or Tempo.
 type traceBackend struct {
 	collectortrace.UnimplementedTraceServiceServer
 	address string
