@@ -69,24 +69,32 @@ type tracked struct {
 	rig *rig
 }
 
-// Read delays the replies of Redis.
-func (c *tracked) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.rig.mu.Lock()
-	delay := time.Duration(0)
-	if c.rig.delay > 0 {
-		delay = time.Duration(c.rig.rng.Int64N(int64(c.rig.delay)))
-	}
-	c.rig.mu.Unlock()
-	time.Sleep(delay)
-	return n, err
-}
-
 func (c *tracked) Close() error {
 	c.rig.mu.Lock()
 	delete(c.rig.conns, c.Conn)
 	c.rig.mu.Unlock()
 	return c.Conn.Close()
+}
+
+// late is a client hook that delays every reply.
+type late struct{ rig *rig }
+
+func (late) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (late) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook { return next }
+
+func (l late) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		l.rig.mu.Lock()
+		delay := time.Duration(0)
+		if l.rig.delay > 0 {
+			delay = time.Duration(l.rig.rng.Int64N(int64(l.rig.delay)))
+		}
+		l.rig.mu.Unlock()
+		time.Sleep(delay)
+		return err
+	}
 }
 
 func (r *rig) dial(replica int) (net.Conn, error) {
@@ -128,6 +136,7 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 	client := redis.NewClient(o)
 	offset := new(atomic.Int64)
 	offset.Store(r.clockOffset.Microseconds())
+	client.AddHook(late{r})
 	client.AddHook(tick{offset})
 	ledger, err := New(Config{Client: client, Replica: fmt.Sprint("r", replica), Rules: rules, Log: slog.New(slog.NewTextHandler(r, nil)).With("replica", replica)})
 	if err != nil {
