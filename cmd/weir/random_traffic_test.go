@@ -111,7 +111,7 @@ type outages struct {
 func (o *outages) during(from, till time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return !o.from.IsZero() && till.After(o.from) && (o.till.IsZero() || from.Before(o.till.Add(2*time.Second)))
+	return !o.from.IsZero() && till.After(o.from) && (o.till.IsZero() || from.Before(o.till.Add(maxPurge)))
 }
 
 // trafficJudge knows the lowest versions that callers may get.
@@ -127,10 +127,13 @@ func leastKey(caller, replica int, path string) string {
 	return fmt.Sprint(caller, " ", replica, " ", path)
 }
 
-// wrote records that callers must see the versions of a change. If Redis was reachable, this is true for both
-// replicas, and otherwise for the replica of the change.
+// maxPurge is the longest time for which a write waits for the other replicas.
+const maxPurge = 2 * time.Second
+
+// wrote records that callers must see the versions of a change. If Redis was reachable and the write did not stop
+// waiting for the other replica, this is true for both replicas, and otherwise for the replica of the change.
 func (j *trafficJudge) wrote(issue string, versions [3]int, callers []int, replica int, began time.Time) {
-	everywhere := !j.outages.during(began, time.Now())
+	everywhere := !j.outages.during(began, time.Now()) && time.Since(began) < maxPurge
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for i, path := range changedPaths(issue) {

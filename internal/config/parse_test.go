@@ -126,7 +126,7 @@ func TestManyMistakesAreReportedInLinearTime(t *testing.T) {
 	if !errors.As(err, &problems) || len(problems) < many {
 		t.Fatalf("%d problems", len(problems))
 	}
-	if took := time.Since(start); took > 20*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		t.Errorf("took %s", took)
 	}
 }
