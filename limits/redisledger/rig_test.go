@@ -81,7 +81,9 @@ type late struct{ rig *rig }
 
 func (late) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (late) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook { return next }
+func (late) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
 
 func (l late) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
