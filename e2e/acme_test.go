@@ -29,7 +29,7 @@ store: {url: %q}
 cache: {key: %q}
 tls: {domains: [%s], ca: %q, http: %q}
 `, f.store, strings.Repeat("k", 32), domain, ca.URL, plain))
-	return startWith(f.T, []string{"SSL_CERT_FILE=" + ca.File}, "serve", "--config", config, "--listen", secure, "--admin", freeAddress(f.T))
+	return startWith(f.T, []string{"SSL_CERT_FILE=" + ca.File}, "serve", "--config", config, "--listen", secure, "--admin", testservers.FreeAddress(f.T))
 }
 
 // httpsClient returns a client that trusts roots and connects to address for every name.
@@ -71,7 +71,7 @@ func (f *fleet) awaitCertificate(ca *testservers.ACME, address string) (serial s
 func TestCertificateOrderSurvivesKilledReplica(t *testing.T) {
 	f := emptyFleet(t)
 	f.store = oneRedis(f)
-	secure, plain := []string{freeAddress(t), freeAddress(t)}, []string{freeAddress(t), freeAddress(t)}
+	secure, plain := []string{testservers.FreeAddress(t), testservers.FreeAddress(t)}, []string{testservers.FreeAddress(t), testservers.FreeAddress(t)}
 	ca := testservers.NewACME(t, testservers.NewBalancer(t, plain...).Port(), testservers.NewBalancer(t, secure...).Port())
 	release := ca.Hold()
 	t.Cleanup(release)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // TestAdjacentVersionsShareRedis upgrades two replicas one after another while clients saturate their limits, and rolls
@@ -23,7 +25,7 @@ func TestAdjacentVersionsShareRedis(t *testing.T) {
 	}
 	u := &upgrade{fleet: newFleet(t, 0, oneRedis)}
 	for range 2 {
-		u.replicas = append(u.replicas, &replica{url: "http://" + freeAddress(t), admin: freeAddress(t)})
+		u.replicas = append(u.replicas, &replica{url: "http://" + testservers.FreeAddress(t), admin: testservers.FreeAddress(t)})
 	}
 	u.run(0, other)
 	u.run(1, other)

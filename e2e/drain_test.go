@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // busyReplica starts a replica and sends one request for /user to it. The upstream responds to this request after
@@ -35,7 +37,7 @@ func busyReplica(t *testing.T, method, config string) (f *fleet, r *replica, res
 	}))
 	t.Cleanup(upstream.Close)
 	f = emptyFleet(t)
-	r = f.serve(f.file("weir.yaml", `upstream: {url: "`+upstream.URL+`"}`+"\n"+config), freeAddress(t), freeAddress(t))
+	r = f.serve(f.file("weir.yaml", `upstream: {url: "`+upstream.URL+`"}`+"\n"+config), testservers.FreeAddress(t), testservers.FreeAddress(t))
 	got := make(chan string, 1)
 	go func() {
 		req, err := http.NewRequest(method, r.url+"/user", http.NoBody)

@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // fleet is a set of gateway replicas that share one store, in front of the reference
@@ -81,7 +83,7 @@ func emptyFleet(t *testing.T) *fleet {
 // startService starts the reference service with limits.
 func (f *fleet) startService(limits string) {
 	f.Helper()
-	address := freeAddress(f.T)
+	address := testservers.FreeAddress(f.T)
 	f.service = "http://" + address
 	start(f.T, "service", "--config", f.file("service.yaml", `upstream: {url: "`+f.service+`"}`+limits), "--listen", address)
 	f.awaitHTTP(f.service + "/_service/violations")
@@ -91,7 +93,7 @@ func (f *fleet) startService(limits string) {
 func (f *fleet) startReplica() *replica {
 	f.Helper()
 	config := f.file("gateway.yaml", `upstream: {url: "`+f.service+`", timeout: 5s}`+"\n"+`store: {url: "`+f.store+`"}`+fleetLimits)
-	return f.serve(config, freeAddress(f.T), freeAddress(f.T))
+	return f.serve(config, testservers.FreeAddress(f.T), testservers.FreeAddress(f.T))
 }
 
 // serve starts a replica with a configuration file and waits until it responds.
@@ -113,7 +115,7 @@ func (f *fleet) file(name, text string) string {
 
 // oneRedis starts one Redis server as the store.
 func oneRedis(f *fleet) string {
-	f.address = freeAddress(f.T)
+	f.address = testservers.FreeAddress(f.T)
 	f.redis = f.startRedis(f.address)
 	return "redis://" + f.address
 }

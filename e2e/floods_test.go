@@ -114,7 +114,7 @@ type flooded struct {
 
 func startFlooded(t *testing.T, attack *flood) *flooded {
 	t.Helper()
-	s := &flooded{fleet: emptyFleet(t), attack: attack, gateway: freeAddress(t), roots: x509.NewCertPool()}
+	s := &flooded{fleet: emptyFleet(t), attack: attack, gateway: testservers.FreeAddress(t), roots: x509.NewCertPool()}
 	ca, err := testservers.NewCA()
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func startFlooded(t *testing.T, attack *flood) *flooded {
 	if err := ca.Issue(s.dir); err != nil {
 		t.Fatal(err)
 	}
-	upstream := freeAddress(t)
+	upstream := testservers.FreeAddress(t)
 	s.reexec("upstream", upstream)
 	s.awaitHTTP("http://" + upstream)
 	config := fmt.Sprintf("upstream: {url: %q}\nlimits: {cold_start: trust, points: {rest: 1000000}}\nwebhooks: {secret: hook}\n%s", "http://"+upstream, attack.config)
@@ -136,7 +136,7 @@ func startFlooded(t *testing.T, attack *flood) *flooded {
 	if attack.files > 0 {
 		limit = "ulimit -n " + strconv.Itoa(attack.files)
 	}
-	admin := freeAddress(t)
+	admin := testservers.FreeAddress(t)
 	s.process = startCommand(t, exec.Command("sh", "-c", limit+` && exec "$0" "$@"`, program, "serve", "--config", s.file("weir.yaml", config), "--listen", s.gateway, "--admin", admin))
 	s.awaitHTTP("http://" + admin + "/readyz")
 	s.clients = map[string]*http.Client{}

@@ -246,7 +246,7 @@ func (h *hostedAPI) startProxy() (*process, *unchangedProgram) {
 	}
 	text, _ := command(h.T, "key", "new", "builds")
 	key, hash := regexp.MustCompile(`weir_\S+`).FindString(text), regexp.MustCompile(`sha256:[0-9a-f]{64}`).FindString(text)
-	h.proxy = freeAddress(h.T)
+	h.proxy = testservers.FreeAddress(h.T)
 	write(h.T, config, fmt.Sprintf("%sclients: [{name: builds, key: %q, credentials: [owner]}]\n"+
 		"callers: {pass_through: false}\nproxy: {listen: %q, ca: {certificate: weir-ca.crt, key: weir-ca.key}}\n", h.config, hash, h.proxy))
 	weir := start(h.T, "serve", "--config", config, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")

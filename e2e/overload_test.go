@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // TestFullProcessShedsLoad sends more requests than a process with a memory limit of 64 MiB can hold, while the
@@ -33,7 +35,7 @@ func TestFullProcessShedsLoad(t *testing.T) {
 	t.Cleanup(upstream.Close)
 	f := emptyFleet(t)
 	config := f.file("weir.yaml", `upstream: {url: "`+upstream.URL+`", timeout: 3m}`+"\nlimits: {inbound: {rate: 0}, cold_start: trust}\ncache: {memory: 8MiB}")
-	r := f.serve(config, freeAddress(t), freeAddress(t), "GOMEMLIMIT=64MiB")
+	r := f.serve(config, testservers.FreeAddress(t), testservers.FreeAddress(t), "GOMEMLIMIT=64MiB")
 	transport := &http.Transport{MaxIdleConnsPerHost: clients}
 	t.Cleanup(transport.CloseIdleConnections)
 	client := &http.Client{Transport: transport, Timeout: 2 * time.Minute}

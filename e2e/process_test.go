@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,7 +21,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -267,22 +265,3 @@ func duration(t *testing.T, variable string, fallback time.Duration) time.Durati
 	}
 	return d
 }
-
-// freeAddress returns a loopback address that no process uses and no other test gets. The port is below the ephemeral
-// ports, so that no outgoing connection can use it.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	const lowest, highest = 15_000, 32_000
-	for range 1000 {
-		address := fmt.Sprintf("127.0.0.1:%d", lowest+(os.Getpid()*100+int(ports.Add(1)))%(highest-lowest))
-		if l, err := net.Listen("tcp", address); err == nil {
-			_ = l.Close()
-			return address
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
-}
-
-// ports counts the ports that freeAddress has tried.
-var ports atomic.Int32

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // TestBotsRecipe delivers two new issues to weir and to a bot. The bot must see each issue, although weir has stored the
@@ -26,7 +28,7 @@ func TestBotsRecipe(t *testing.T) {
 	t.Setenv("APP_ID", "4200")
 	t.Setenv("APP_KEY_FILE", key)
 	r := startRecipe(t, "bots.md")
-	address := freeAddress(t)
+	address := testservers.FreeAddress(t)
 	r.env = append(r.env, "PORT="+strings.TrimPrefix(address, "127.0.0.1:"), "HOST=127.0.0.1", "WEIR="+r.url)
 	_, lines := r.start("node", installed(t, "bot.mjs"))
 	want := func(line string) { // probot writes other lines

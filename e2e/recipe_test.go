@@ -89,7 +89,7 @@ func startRecipe(t *testing.T, page string, replace ...string) *recipe {
 		t.Setenv(m[1], regexp.MustCompile(`sha256:([0-9a-f]{64})`).FindStringSubmatch(text)[1])
 	}
 	t.Setenv("BOT_TOKEN", "tok-owner")
-	file, proxy, proxied := filepath.Join(r.dir, "weir.yaml"), freeAddress(t), strings.Contains(config, "proxy:\n")
+	file, proxy, proxied := filepath.Join(r.dir, "weir.yaml"), testservers.FreeAddress(t), strings.Contains(config, "proxy:\n")
 	config += "tls: {certificates: [{certificate: tls.crt, key: tls.key}]}\n"
 	if proxied && !strings.Contains(config, "hosts:\n") {
 		config += "hosts:\n"

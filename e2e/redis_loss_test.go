@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // TestLimitsHoldWhileRedisFails overloads four replicas while one replica is killed, and
@@ -74,10 +76,10 @@ func TestReplicaStartsWithoutRedis(t *testing.T) {
 	f := emptyFleet(t)
 	f.startService(fleetLimits)
 	send(t, http.MethodPut, f.service+requests[0].path, `{"subscribed":true}`, "Authorization: Bearer tok-owner")
-	f.address = freeAddress(t)
+	f.address = testservers.FreeAddress(t)
 	f.store = "redis://" + f.address
 	config := f.file("cold.yaml", `upstream: {url: "`+f.service+`"}`+"\n"+`store: {url: "`+f.store+`"}`+strings.Replace(fleetLimits, "trust", "ramp", 1))
-	r := f.serve(config, freeAddress(t), freeAddress(t))
+	r := f.serve(config, testservers.FreeAddress(t), testservers.FreeAddress(t))
 	client := &http.Client{Timeout: 20 * time.Second}
 	ask := func() int {
 		resp, _ := send(t, "GET", r.url+requests[0].path, "", "Authorization: Bearer tok-owner")

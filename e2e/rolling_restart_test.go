@@ -115,7 +115,7 @@ func TestRollingRestartFailsNoRequest(t *testing.T) {
 		"\nlimits: {inbound: {rate: 0}}\ndrain: {delay: 1s, timeout: 8s}\n")
 	var addresses []string
 	for range 3 {
-		r := f.serve(config, freeAddress(t), freeAddress(t))
+		r := f.serve(config, testservers.FreeAddress(t), testservers.FreeAddress(t))
 		f.replicas, addresses = append(f.replicas, r), append(addresses, strings.TrimPrefix(r.url, "http://"))
 	}
 	balancer := testservers.NewBalancer(t, addresses...)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // sentinels is a store of a Redis master, one follower, and three sentinels that promote the
@@ -24,12 +26,12 @@ type sentinels struct {
 
 // start starts all servers and returns the URL of the store.
 func (s *sentinels) start(f *fleet) string {
-	master, follower := freeAddress(f.T), freeAddress(f.T)
+	master, follower := testservers.FreeAddress(f.T), testservers.FreeAddress(f.T)
 	s.servers = map[string]*exec.Cmd{master: f.startRedis(master, "--repl-diskless-sync-delay", "0")}
 	host, port, _ := net.SplitHostPort(master)
 	s.servers[follower] = f.startRedis(follower, "--replicaof", host+" "+port)
 	for i := range 3 {
-		address := freeAddress(f.T)
+		address := testservers.FreeAddress(f.T)
 		config := f.file(fmt.Sprint("sentinel", i, ".conf"), fmt.Sprintf("sentinel monitor fleet %s %s 2\nsentinel down-after-milliseconds fleet 500\n"+
 			"sentinel failover-timeout fleet 2000\n", host, port))
 		f.startRedis(address, config, "--sentinel")

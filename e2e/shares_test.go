@@ -53,7 +53,7 @@ type sharedRun struct {
 func TestAgentBesidePersonAndJob(t *testing.T) {
 	f := emptyFleet(t)
 	limits := fmt.Sprintf("limits: {cold_start: trust, wait: 2s, inbound: {rate: 0}, primary: {user: %d, window: %v}}\n", sharesLimit, sharesWindow)
-	address := freeAddress(t)
+	address := testservers.FreeAddress(t)
 	f.service = "http://" + address
 	start(t, "service", "--config", f.file("service.yaml", "upstream: {dialect: github}\n"+limits), "--listen", address)
 	f.awaitHTTP(f.service + "/_service/violations")
@@ -78,8 +78,8 @@ func TestAgentBesidePersonAndJob(t *testing.T) {
 	for name, more := range map[string]string{"agent": "", "person": ", priority: interactive, guarantee: 0.1", "job": ", guarantee: 0.4"} {
 		config += fmt.Sprintf("  - {name: %s, key: \"sha256:%x\", credentials: [bot]%s}\n", name, sha256.Sum256([]byte(name+"-key")), more)
 	}
-	listen := freeAddress(t)
-	gateway := start(t, "serve", "--config", f.file("weir.yaml", config), "--listen", listen, "--admin", freeAddress(t))
+	listen := testservers.FreeAddress(t)
+	gateway := start(t, "serve", "--config", f.file("weir.yaml", config), "--listen", listen, "--admin", testservers.FreeAddress(t))
 	gateway.find(`gateway started`)
 	r.gateway = "https://" + listen
 

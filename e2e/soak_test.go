@@ -125,7 +125,7 @@ func newSoak(t *testing.T) *soak {
 	for i := range 3 {
 		s.redisLinks = append(s.redisLinks, testservers.NewLink(t, s.address))
 		s.configure(i, 0)
-		s.replicas = append(s.replicas, s.serve(s.config(i), freeAddress(t), freeAddress(t)))
+		s.replicas = append(s.replicas, s.serve(s.config(i), testservers.FreeAddress(t), testservers.FreeAddress(t)))
 	}
 	return s
 }

@@ -109,9 +109,7 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 	socket := testservers.Redis(t)
 	var secure, plain [2]string
 	for i := range 2 {
-		s, p := listen(t), listen(t)
-		secure[i], plain[i] = s.Addr().String(), p.Addr().String()
-		_, _ = s.Close(), p.Close()
+		secure[i], plain[i] = testservers.FreeAddress(t), testservers.FreeAddress(t)
 	}
 	ca := testservers.NewACME(t, testservers.NewBalancer(t, plain[:]...).Port(), testservers.NewBalancer(t, secure[:]...).Port())
 	var log transcript

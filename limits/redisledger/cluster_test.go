@@ -27,27 +27,12 @@ type node struct {
 	process *exec.Cmd
 }
 
-// freePorts returns two unused ports.
-func freePorts(t *testing.T) (first, second string) {
-	t.Helper()
-	var ports []string
-	for range 2 {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = listener.Close() }() // keeps the two ports different
-		_, port, _ := net.SplitHostPort(listener.Addr().String())
-		ports = append(ports, port)
-	}
-	return ports[0], ports[1]
-}
-
 // startNode starts a server that has not joined a cluster yet.
 func startNode(t *testing.T) *node {
 	t.Helper()
-	port, bus := freePorts(t)
-	address := net.JoinHostPort("127.0.0.1", port)
+	address := testservers.FreeAddress(t)
+	_, port, _ := net.SplitHostPort(address)
+	_, bus, _ := net.SplitHostPort(testservers.FreeAddress(t))
 	n := &node{redis.NewClient(&redis.Options{Addr: address}), address, exec.Command(cmp.Or(os.Getenv("WEIR_REDIS_SERVER"), "redis-server"),
 		"--bind", "127.0.0.1", "--port", port, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "1000",
 		"--save", "", "--appendonly", "no", "--dir", t.TempDir())}
