@@ -96,6 +96,9 @@ func (g *gateway) admin(a config.Admin) http.Handler {
 		Trail:   g.trail,
 		State:   g.state,
 		History: g.history,
+		Prometheus: func() admin.Prometheus {
+			return admin.Prometheus(g.current.Load().config.Admin.Prometheus)
+		},
 	})
 }
 

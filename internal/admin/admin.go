@@ -5,6 +5,7 @@
 //   - Only reload, purge, grants and the opening of an account change the gateway. No response contains a secret, because the sources mask secrets.
 //   - If a token or client certificates are configured, only health checks and the static files of the dashboard are
 //     served without authentication.
+//   - The text of a request never reaches Prometheus, and the token for Prometheus reaches only its URL.
 //   - The Host header must be a configured name, localhost or an IP address, which prevents DNS rebinding.
 //   - Paths are matched exactly as they were sent. Cross-origin requests of browsers cannot change the gateway.
 //   - Every change is recorded in the [Trail].
@@ -44,6 +45,8 @@ type Sources struct {
 	Trail    *Trail                                                         // records the changes
 	State    func() any                                                     // store, queue and polls
 	History  *history.History                                               // the last hour
+
+	Prometheus func() Prometheus // the server of the trends, without a URL if none is configured
 }
 
 // Purge selects cache entries: all entries with a tag (op:ID, repo:OWNER/NAME, org:ORG, account:NAME), or the entries
@@ -101,6 +104,7 @@ func pages(g *guard, s Sources) []page {
 		{method: http.MethodGet, path: "/api/v1/requests", description: "recent requests with their outcome", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.Requests()) }},
 		{method: http.MethodGet, path: "/api/v1/events", description: "server-sent events: request, accounts, series, operations, state, audit, skipped; ?only=EVENT, ?rate=REQUESTS per second", serve: func(w http.ResponseWriter, r *http.Request) { g.events(s, w, r) }},
 		{method: http.MethodGet, path: "/api/v1/series", description: "the last hour with costs of operations, clients and tags; ?account=NAME for its budgets over time", serve: s.series},
+		{method: http.MethodGet, path: "/api/v1/trends", description: "series of ?range=1d, 7d or 30d from Prometheus, over all replicas", serve: newTrends(s.Prometheus).serve},
 		{method: http.MethodGet, path: "/api/v1/state", description: "store, replicas, queue, polled statistics", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.State()) }},
 		{method: http.MethodGet, path: "/api/v1/cache", description: "size of the cache", serve: s.cache},
 		{method: http.MethodGet, path: "/api/v1/config", description: "configuration in force, with masked secrets", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.Config()) }},

@@ -89,6 +89,13 @@ func TestAdminHostsMustBeNames(t *testing.T) {
 	checkMistakes(t, mistakes)
 }
 
+func TestPrometheusURLMayHaveAPathPrefix(t *testing.T) {
+	c := valid(t, minimal+`admin: {prometheus: {url: "https://metrics.example.com/prometheus/", token: "${TOKEN}"}}`)
+	if p := c.Admin.Prometheus; p.URL != "https://metrics.example.com/prometheus/" || p.Token.Reveal() != "s3cret" {
+		t.Errorf("got %+v", p)
+	}
+}
+
 func TestPositionsOfValues(t *testing.T) {
 	text := minimal + "admin: {token: plain}\ncredentials: [{name: a, kind: user, token: \"${TOKEN}\"}]\nwebhooks: {secret: \"\"}\n"
 	_, positions, err := ParseWithPositions(Source{Path: "weir.yaml", Getenv: env("TOKEN", "s3cret")}, []byte(text))

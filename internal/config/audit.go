@@ -114,6 +114,9 @@ func Assess(f AuditedFile) []Finding {
 		"set admin.tls, or listen on 127.0.0.1 and connect through a tunnel")
 	add(isShort(c.Admin.Token), Medium, "admin.token",
 		"the token is short enough to be guessed", "use 32 random characters")
+	prometheus := parsed(c.Admin.Prometheus.URL)
+	add(c.Admin.Prometheus.Token != "" && prometheus.Scheme == "http" && !isLoopbackHost(prometheus.Hostname()), Medium, "admin.prometheus.url",
+		"the token for Prometheus is sent over the network unencrypted", "use https://")
 	add(isShort(c.Webhooks.Secret), Medium, "webhooks.secret",
 		"the secret is short enough to be guessed, and forged deliveries invalidate cached responses",
 		"use 32 random characters")

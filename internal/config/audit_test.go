@@ -15,7 +15,7 @@ import (
 )
 
 // risks is the number of different risks that Assess can report.
-const risks = 28
+const risks = 29
 
 // safe is a configuration without a finding.
 const safe = `listen: "127.0.0.1:8080"
@@ -99,6 +99,8 @@ clients: [{name: x, credentials: [a], jwt: {issuer: i, claims: %s}}]
 		{"upstream without TLS", 0o600, "https:", "http:", []string{"high 3:17 upstream.url"}},
 		{"local upstream without TLS", 0o600, "https://api.example.com", "http://localhost:9000", nil},
 		{"public admin listener without TLS", 0o600, "127.0.0.1:9090", ":9090", []string{"medium 2:17 admin.listen"}},
+		{"token for Prometheus over plain HTTP", 0o600, `token: "${LONG}"}`, `token: "${LONG}", prometheus: {url: "http://prometheus:9090", token: "${LONG}"}}`, []string{"medium 2:71 admin.prometheus.url"}},
+		{"token for a local Prometheus", 0o600, `token: "${LONG}"}`, `token: "${LONG}", prometheus: {url: "http://127.0.0.1:9091", token: "${LONG}"}}`, nil},
 		{"admin without a token", 0o600, `, token: "${LONG}"`, "", []string{"low 2:8 admin.token"}},
 		{"short admin token", 0o600, "LONG", "SHORT", []string{"medium 2:42 admin.token"}},
 		{"short webhook secret", 0o600, "", `webhooks: {secret: "${SHORT}"}`, []string{"medium 4:20 webhooks.secret"}},

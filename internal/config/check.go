@@ -140,7 +140,7 @@ func (d *decoder) checkHosts(c *Config) {
 		d.name(key+".name", host.Name, names)
 		d.require(host.Name != c.APIName(), key+".name", "%q is the host of upstream.url, which needs no entry", host.Name)
 		if host.URL != "" {
-			d.baseURL(key+".url", host.URL)
+			d.baseURL(key+".url", host.URL, "credentials")
 		}
 		if p := host.Path; p != "" {
 			d.require(strings.HasPrefix(p, "/") && p != "/" && path.Clean(p) == p && !strings.HasPrefix(p, "/_weir"), key+".path",
@@ -211,23 +211,28 @@ func (d *decoder) checkAdmin(a *Admin) {
 		_, err := a.TLS.Load()
 		d.require(err == nil, "admin.tls", "%v", err)
 	}
+	if a.Prometheus.URL != "" {
+		d.baseURL("admin.prometheus.url", a.Prometheus.URL, "admin.prometheus.token")
+	}
+	d.token("admin.prometheus.token", a.Prometheus.Token)
+	d.require(a.Prometheus.Token == "" || a.Prometheus.URL != "", "admin.prometheus.url", "required because admin.prometheus.token is set")
 }
 
 func (d *decoder) checkUpstream(u Upstream) {
 	d.require(u.URL != "", "upstream.url", "required: the base URL of the API")
-	d.baseURL("upstream.url", u.URL)
+	d.baseURL("upstream.url", u.URL, "credentials")
 	d.positive("upstream.timeout", u.Timeout)
 	d.require(u.Egress != "", "upstream.egress", "must not be empty")
 }
 
-// baseURL checks the base URL of an upstream.
-func (d *decoder) baseURL(key, text string) {
+// baseURL checks a base URL. The key secrets is the place for a credential.
+func (d *decoder) baseURL(key, text, secrets string) {
 	parsed, err := url.Parse(text)
 	switch {
 	case err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https":
 		d.wrong(key, "%q: must be an absolute http or https URL", redacted(text))
 	case parsed.User != nil:
-		d.wrong(key, "contains a user name; move the credential to credentials")
+		d.wrong(key, "contains a user name; move the credential to %s", secrets)
 	case strings.ContainsAny(text, "?#"):
 		d.wrong(key, "%q: must have neither query nor fragment", redacted(text))
 	}

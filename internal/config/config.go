@@ -59,10 +59,17 @@ type Config struct {
 
 // Admin configures the operators' listener.
 type Admin struct {
-	Listen string            `yaml:"listen" desc:"address; a loopback address needs neither token nor certificate"`
-	Token  credential.Secret `yaml:"token" desc:"bearer token; this or tls.client_ca is required if the address is not loopback"`
-	Hosts  []string          `yaml:"hosts" desc:"accepted host names, in addition to localhost and IP addresses"`
-	TLS    adminTLS          `yaml:"tls" desc:"HTTPS for operators, and client certificates"`
+	Listen     string            `yaml:"listen" desc:"address; a loopback address needs neither token nor certificate"`
+	Token      credential.Secret `yaml:"token" desc:"bearer token; this or tls.client_ca is required if the address is not loopback"`
+	Hosts      []string          `yaml:"hosts" desc:"accepted host names, in addition to localhost and IP addresses"`
+	TLS        adminTLS          `yaml:"tls" desc:"HTTPS for operators, and client certificates"`
+	Prometheus Prometheus        `yaml:"prometheus" desc:"server that scrapes all replicas, for the charts over days in the dashboard; off while url is empty"`
+}
+
+// Prometheus is the server that the dashboard reads long-term series from.
+type Prometheus struct {
+	URL   string            `yaml:"url" desc:"base URL; a path prefix is kept"`
+	Token credential.Secret `yaml:"token" desc:"bearer token for Prometheus; none if empty"`
 }
 
 // adminTLS configures HTTPS for operators. The file has paths relative to its directory. In a Config the paths are

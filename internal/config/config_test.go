@@ -132,7 +132,7 @@ clients: [{name: a, key: "sha256:`+strings.Repeat("0F", 32)+`", credentials: [ci
 // everything is a file with almost all keys.
 const everything = `
 listen: ":8080"
-admin: {listen: "127.0.0.1:9090", token: t0ken}
+admin: {listen: "127.0.0.1:9090", token: t0ken, prometheus: {url: "https://prometheus.internal/weir", token: t0ken}}
 upstream: {url: "https://api.example.com/api/v3", dialect: github, timeout: 30s, egress: shared}
 store: {url: "rediss://default:t0ken@redis.internal:6379/0"}
 credentials: [{name: ci, kind: user, account: octo-bot, token: "${TOKEN}"}]
@@ -162,7 +162,7 @@ headers: {ratelimit: draft-08}
 func TestMaskedHidesSecrets(t *testing.T) {
 	want := map[string]any{
 		"listen":      ":8080",
-		"admin":       map[string]any{"listen": "127.0.0.1:9090", "token": "•••", "hosts": []any{}, "tls": map[string]any{"certificate": "", "key": "", "client_ca": ""}},
+		"admin":       map[string]any{"listen": "127.0.0.1:9090", "token": "•••", "hosts": []any{}, "tls": map[string]any{"certificate": "", "key": "", "client_ca": ""}, "prometheus": map[string]any{"url": "https://prometheus.internal/weir", "token": "•••"}},
 		"upstream":    map[string]any{"url": "https://api.example.com/api/v3", "dialect": "github", "timeout": "30s", "limits": "on", "rewrite_urls": "off", "egress": "shared"},
 		"store":       map[string]any{"url": "rediss://•••@redis.internal:6379/0"},
 		"credentials": []any{map[string]any{"name": "ci", "kind": "user", "account": "octo-bot", "token": "•••"}},

@@ -28,6 +28,7 @@ func TestMalformedValuesAreReported(t *testing.T) {
 		{"duplicate key in a map", "cache: {operations: {gitignore/list-templates: {ttl: 1s}, gitignore/list-templates: {ttl: 1s}}}", "weir.yaml:2:59: cache.operations.gitignore/list-templates: duplicate key; first on line 2"},
 		{"list for a value", "listen: [a]", "weir.yaml:2:9: listen: must be a single value"},
 		{"mapping for a value", "limits: {wait: {seconds: 3}}", "weir.yaml:2:16: limits.wait: must be a single value"},
+		{"unknown key of Prometheus", "admin: {prometheus: {uri: x}}", `weir.yaml:2:22: admin.prometheus.uri: unknown key; did you mean "url"?`},
 		{"list for a secret", "admin: {listen: \":1\", token: [x]}", "weir.yaml:2:30: admin.token: must be a single value"},
 		{"value for a mapping", "limits: many", "weir.yaml:2:9: limits: must be a mapping"},
 		{"list for a mapping", "limits: []", "weir.yaml:2:9: limits: must be a mapping"},

@@ -1,0 +1,279 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/internal/credential"
+)
+
+// Prometheus is the server that scrapes all replicas.
+type Prometheus struct {
+	URL   string // base URL; empty if no server is configured
+	Token credential.Secret
+}
+
+const (
+	// trendsTimeout bounds all queries of one request together.
+	trendsTimeout = 10 * time.Second
+	// maxTrends bounds the requests that query Prometheus at the same time.
+	maxTrends = 4
+	// maxTrendsBody bounds the response to one query, in bytes. A point has about 25 bytes.
+	maxTrendsBody = 16 << 20
+	// maxTrendsError bounds the quoted error of Prometheus, in bytes.
+	maxTrendsError = 300
+	// maxTrendClients is the number of clients with a series of their own.
+	maxTrendClients = 7
+	// maxTrendBudgets is the number of budgets.
+	maxTrendBudgets = 8
+)
+
+// trendRange is a time range with its steps. The step is also a duration of PromQL.
+type trendRange struct {
+	name, step string
+	seconds    int64 // of a step
+	steps      int
+}
+
+var trendRanges = []trendRange{{"1d", "10m", 600, 144}, {"7d", "1h", 3600, 168}, {"30d", "4h", 14400, 180}}
+
+// The queries; STEP is replaced by the step. A step counts the increases since the step before it. Counters are added
+// over the replicas. All replicas report the same budgets.
+const (
+	spentQuery   = `sum by (weir_client) (increase(weir_spent_total[STEP]))`
+	savedQuery   = `sum(increase(weir_saved_total[STEP]))`
+	refusedQuery = `sum(increase(weir_admissions_total{weir_reason!~"admitted|waited|canceled"}[STEP]))`
+	budgetsQuery = `min by (weir_account, weir_resource) (min_over_time(weir_budget_remaining[STEP]) / max_over_time(weir_budget_limit[STEP]))`
+)
+
+// trendsReport is the JSON of /api/v1/trends. Every series has one value per step.
+type trendsReport struct {
+	Range   string        `json:"range"`
+	Start   int64         `json:"start"` // of the first step, in Unix seconds
+	Step    int64         `json:"step"`  // in seconds
+	Spent   []clientTrend `json:"spent"` // by the clients that spent most
+	Others  []float64     `json:"others"`
+	Saved   []float64     `json:"saved"`
+	Refused []float64     `json:"refused"`
+	Budgets []budgetTrend `json:"budgets"` // the tightest first
+}
+
+// clientTrend is the spent quota of a client.
+type clientTrend struct {
+	Client string    `json:"client"`
+	Values []float64 `json:"values"`
+	total  float64
+}
+
+// budgetTrend is the lowest remaining fraction of a budget. A value is nil if Prometheus has no samples of the step.
+type budgetTrend struct {
+	Account  string     `json:"account"`
+	Resource string     `json:"resource"`
+	Values   []*float64 `json:"values"`
+	lowest   float64
+}
+
+// trends queries Prometheus.
+type trends struct {
+	configured func() Prometheus
+	client     *http.Client
+	slots      chan struct{}
+}
+
+func newTrends(configured func() Prometheus) *trends {
+	return &trends{
+		configured: configured,
+		client: &http.Client{
+			Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}, // queries are rare
+			// A redirect could lead the token to another server.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		slots: make(chan struct{}, maxTrends),
+	}
+}
+
+func (t *trends) serve(w http.ResponseWriter, r *http.Request) {
+	p := t.configured()
+	if p.URL == "" {
+		fail(w, http.StatusNotFound, errors.New("no Prometheus is configured; set admin.prometheus.url"))
+		return
+	}
+	name := r.URL.Query().Get("range")
+	i := slices.IndexFunc(trendRanges, func(c trendRange) bool { return c.name == name })
+	if i < 0 {
+		fail(w, http.StatusBadRequest, fmt.Errorf("range %q: must be 1d, 7d or 30d", name))
+		return
+	}
+	select {
+	case t.slots <- struct{}{}:
+		defer func() { <-t.slots }()
+	default:
+		w.Header().Set("Retry-After", "10")
+		fail(w, http.StatusServiceUnavailable, fmt.Errorf("%d requests query Prometheus at present; retry in 10 seconds", maxTrends))
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), trendsTimeout)
+	defer cancel()
+	report, err := t.report(ctx, p, trendRanges[i], time.Now())
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		fail(w, http.StatusGatewayTimeout, fmt.Errorf("query Prometheus at %s: no complete response within %s; choose a shorter range", p.URL, trendsTimeout))
+	case err != nil:
+		fail(w, http.StatusBadGateway, fmt.Errorf("query Prometheus at %s: %w", p.URL, err))
+	default:
+		writeJSON(w, report, "")
+	}
+}
+
+// report returns the series of a range. The last step contains now.
+func (t *trends) report(ctx context.Context, p Prometheus, r trendRange, now time.Time) (*trendsReport, error) {
+	start := now.Unix() - now.Unix()%r.seconds - int64(r.steps-1)*r.seconds
+	var results [4][]series
+	for i, query := range []string{spentQuery, savedQuery, refusedQuery, budgetsQuery} {
+		var err error
+		if results[i], err = t.query(ctx, p, query, r, start); err != nil {
+			return nil, err
+		}
+	}
+	spent, saved, refused, budgets := results[0], results[1], results[2], results[3]
+	report := &trendsReport{
+		Range: r.name, Start: start, Step: r.seconds, Spent: []clientTrend{}, Others: make([]float64, r.steps),
+		Saved: make([]float64, r.steps), Refused: make([]float64, r.steps), Budgets: []budgetTrend{},
+	}
+	addCounts(report.Saved, saved...)
+	addCounts(report.Refused, refused...)
+
+	clients := make([]clientTrend, len(spent))
+	for i, s := range spent {
+		clients[i] = clientTrend{Client: s.Labels["weir_client"], Values: make([]float64, r.steps)}
+		clients[i].total = addCounts(clients[i].Values, s)
+	}
+	slices.SortFunc(clients, func(a, b clientTrend) int {
+		return cmp.Or(cmp.Compare(b.total, a.total), strings.Compare(a.Client, b.Client))
+	})
+	for _, c := range clients {
+		// The series of a replica beyond its maximum have no client.
+		if c.Client != "" && len(report.Spent) < maxTrendClients {
+			report.Spent = append(report.Spent, c)
+			continue
+		}
+		for step, n := range c.Values {
+			report.Others[step] += n
+		}
+	}
+
+	for _, s := range budgets {
+		b := budgetTrend{Account: s.Labels["weir_account"], Resource: s.Labels["weir_resource"], Values: make([]*float64, r.steps), lowest: math.Inf(1)}
+		for step, share := range s.points {
+			if !math.IsNaN(share) {
+				b.Values[step] = new(max(0, share))
+				b.lowest = min(b.lowest, share)
+			}
+		}
+		if !math.IsInf(b.lowest, 1) {
+			report.Budgets = append(report.Budgets, b)
+		}
+	}
+	slices.SortFunc(report.Budgets, func(a, b budgetTrend) int {
+		return cmp.Or(cmp.Compare(a.lowest, b.lowest), strings.Compare(a.Account, b.Account), strings.Compare(a.Resource, b.Resource))
+	})
+	report.Budgets = report.Budgets[:min(len(report.Budgets), maxTrendBudgets)]
+	return report, nil
+}
+
+// addCounts adds the points of series to counts, and returns the sum of all counts. The points are rounded, because
+// Prometheus estimates the increase of a counter between its samples.
+func addCounts(counts []float64, list ...series) (total float64) {
+	for _, s := range list {
+		for step, n := range s.points {
+			if !math.IsNaN(n) {
+				counts[step] += math.Round(n)
+			}
+		}
+	}
+	for _, n := range counts {
+		total += n
+	}
+	return total
+}
+
+// series is one series of a response of Prometheus.
+type series struct {
+	Labels map[string]string `json:"metric"`
+	Values []sample          `json:"values"`
+	points []float64         // one value per step; NaN without a finite value
+}
+
+// sample is a value at a time in Unix seconds. Its JSON is [1764190800, "0.5"]; the value may also be NaN, +Inf or -Inf.
+type sample struct{ seconds, value float64 }
+
+func (s *sample) UnmarshalJSON(text []byte) (err error) {
+	seconds, value, _ := strings.Cut(string(text), ",")
+	if s.seconds, err = strconv.ParseFloat(strings.Trim(seconds, "[ "), 64); err == nil {
+		s.value, err = strconv.ParseFloat(strings.Trim(value, `" ]`), 64)
+	}
+	return err
+}
+
+// query runs a range query with one point at the end of each step.
+func (t *trends) query(ctx context.Context, p Prometheus, query string, r trendRange, start int64) ([]series, error) {
+	first := start + r.seconds
+	parameters := url.Values{
+		"query": {strings.ReplaceAll(query, "STEP", r.step)}, "step": {strconv.FormatInt(r.seconds, 10)},
+		"start": {strconv.FormatInt(first, 10)}, "end": {strconv.FormatInt(start+int64(r.steps)*r.seconds, 10)},
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(p.URL, "/")+"/api/v1/query_range?"+parameters.Encode(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	if p.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+p.Token.Reveal())
+	}
+	resp, err := t.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("%w; check admin.prometheus.url", errors.Unwrap(err)) // without the URL of the query
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var answer struct {
+		Status, Error string
+		Data          struct {
+			ResultType string
+			Result     []series
+		}
+	}
+	err = json.NewDecoder(http.MaxBytesReader(nil, resp.Body, maxTrendsBody)).Decode(&answer)
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		return nil, fmt.Errorf("more than %d MiB of series; choose a shorter range", maxTrendsBody>>20)
+	}
+	switch {
+	case answer.Error != "":
+		return nil, fmt.Errorf("%s: %s", resp.Status, strings.ToValidUTF8(answer.Error[:min(len(answer.Error), maxTrendsError)], ""))
+	case resp.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%s; check admin.prometheus.url and admin.prometheus.token", resp.Status)
+	case err != nil:
+		return nil, fmt.Errorf("invalid response: %w; check admin.prometheus.url", err)
+	case answer.Status != "success" || answer.Data.ResultType != "matrix":
+		return nil, errors.New("the response has no series; check admin.prometheus.url")
+	}
+	for i := range answer.Data.Result {
+		s := &answer.Data.Result[i]
+		s.points = slices.Repeat([]float64{math.NaN()}, r.steps)
+		for _, v := range s.Values { // Prometheus omits steps without a value
+			step := math.Round((v.seconds - float64(first)) / float64(r.seconds))
+			if step >= 0 && step < float64(r.steps) && !math.IsInf(v.value, 0) {
+				s.points[int(step)] = v.value
+			}
+		}
+	}
+	return answer.Data.Result, nil
+}
