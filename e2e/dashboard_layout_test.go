@@ -39,6 +39,8 @@ type fakeGateway struct {
 	mu       sync.Mutex
 	recent   []history.Request // newest first
 	history  *history.History
+
+	prometheus string // URL of the server of the trends, or empty
 }
 
 func newFakeGateway(t *testing.T, accounts int) *fakeGateway {
@@ -214,8 +216,9 @@ func (b *fakeGateway) sources() admin.Sources {
 	s := admin.Sources{Reload: func() error { return nil }, Cache: func() (int, uint64) { return 0, 0 }, Purge: func(admin.Purge) (int, error) { return 1, nil }}
 	s.Accounts, s.Requests, s.State, s.History = b.list, b.requests, b.state, b.history
 	s.Refused = func() any { return nil }
+	s.Prometheus = func() admin.Prometheus { return admin.Prometheus{URL: b.prometheus} }
 	s.Config = func() any {
-		return map[string]any{"listen": ":8080", "admin": map[string]any{"listen": "127.0.0.1:9090", "token": "•••"}, "upstream": map[string]any{"url": "https://api.example.com", "dialect": "service", "timeout": "30s"},
+		return map[string]any{"listen": ":8080", "admin": map[string]any{"listen": "127.0.0.1:9090", "token": "•••", "prometheus": map[string]any{"url": b.prometheus, "token": ""}}, "upstream": map[string]any{"url": "https://api.example.com", "dialect": "service", "timeout": "30s"},
 			"limits": map[string]any{"primary": map[string]any{"user": 5000, "window": "1h"}, "concurrent": 100, "wait": "10s"}, "clients": []any{map[string]any{"name": "builds", "key": "•••", "share": 3}}, "webhooks": map[string]any{"secret": ""}}
 	}
 	s.Trail = admin.NewTrail(slog.New(slog.DiscardHandler))

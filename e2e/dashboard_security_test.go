@@ -48,7 +48,12 @@ func TestDashboardEscapesNames(t *testing.T) {
 	b.history.Observe(r)
 	s := b.sources()
 	s.Requests = func() any { return []history.Request{b.history.Request(r)} }
-	s.Config = func() any { return map[string]any{evil: []string{evil}} }
+	prometheus := httptest.NewServer(fakePrometheus([]string{evil}, map[string]string{evil: evil}))
+	t.Cleanup(prometheus.Close)
+	s.Prometheus = func() admin.Prometheus { return admin.Prometheus{URL: prometheus.URL} }
+	s.Config = func() any {
+		return map[string]any{evil: []string{evil}, "admin": map[string]any{"prometheus": map[string]string{"url": prometheus.URL}}}
+	}
 	s.Trail.Record(admin.Change{Operator: evil, Action: evil, Target: evil, Outcome: evil})
 	s.Purge = func(admin.Purge) (int, error) { return 0, fmt.Errorf("unknown tag: %s", evil) }
 	server := httptest.NewServer(admin.Handler(admin.Access{}, s))
@@ -64,9 +69,9 @@ func TestDashboardEscapesNames(t *testing.T) {
 		address string
 		panels  []string
 	}{
-		{"budgets", []string{"upstream", "version", "budgets-answer", "alerts", "budget-rows", "cooldowns", "queues"}},
+		{"budgets", []string{"upstream", "version", "budgets-answer", "alerts", "budget-rows", "trends-budgets", "cooldowns", "queues"}},
 		{"budgets?account=" + name, []string{"budgets-chips", "budget-rows"}},
-		{"spending", []string{"spending-answer", "spend", "client-tables", "ratio"}},
+		{"spending", []string{"spending-answer", "spend", "trends-spending", "client-tables", "ratio"}},
 		{"spending?by=operation&client=" + url.QueryEscape(evil[:120]), []string{"spending-chips", "spend"}},
 		{"spending?by=tag", []string{"spend"}},
 		{"spending?by=account", []string{"spend"}},

@@ -1,4 +1,4 @@
-// The charts of traffic: requests by outcome, saved and forwarded requests, and the queue.
+// Charts, and the charts of the last hour: requests by outcome, saved and forwarded requests, and the queue.
 
 import uPlot from "../vendor/uPlot.js";
 import { byId, el, setText } from "./dom.js";
@@ -43,13 +43,20 @@ function barTimes() {
   return Array.from({ length: range.steps / range.stepsPerBar }, (_, i) => first + i * range.stepsPerBar * step);
 }
 
+/** Returns the data of a chart of the last hour. */
+const lastHour = ({ series, useMax }) => model.series && { times: barTimes(), seconds: range.stepsPerBar * 10, values: series.map((s) => barValues(s.name, useMax)) };
+
 const bars = uPlot.paths.bars({ size: [0.82, 40], align: 1 });
 const lines = uPlot.paths.stepped({ align: 1 });
 
 /**
- * The definition of each chart. A stacked chart lists its series from top to bottom. Other charts are drawn as lines.
- * @type {{id: string, screen: string, stacked?: boolean, useMax?: boolean, series: {name: string, label: string, color: string}[], summary: (values: number[][]) => string, emptyText: string}[]}
+ * The definition of a chart. A stacked chart lists its series from top to bottom. Other charts are drawn as lines. By
+ * default, numbers have the short form, the legend shows the sum of each series, and the axis ends above the largest value.
+ * @typedef {{id: string, screen: string, stacked?: boolean, useMax?: boolean, series: {name?: string, label: string, color: string}[], summary?: (values: number[][]) => string,
+ *   emptyText?: string, format?: (n: number|null) => string, total?: (values: (number|null)[]) => number, max?: number}} Definition
  */
+
+/** @type {Definition[]} */
 const CHARTS = [
   {
     id: "outcomes",
@@ -76,23 +83,40 @@ const CHARTS = [
   },
 ];
 
+/** All charts, for a change of the theme. */
+const charts = new Set();
+
 /** A chart with its legend. */
-class Chart {
-  constructor(definition) {
-    this.definition = definition;
+export class Chart {
+  /**
+   * @param {Definition} definition
+   * @param {(definition: Definition) => {times: number[], seconds: number, values: (number|null)[][]}|null} read returns the start time of each bar, the length of a bar, and the values of each series
+   */
+  constructor(definition, read = lastHour) {
+    Object.assign(this, { definition, read, format: definition.format ?? brief, plot: null });
     this.parent = byId(`chart-${definition.id}`);
     this.legend = byId(`legend-${definition.id}`);
     this.empty = el("p", { class: "empty over", hidden: true }, definition.emptyText);
-    this.parent.append(this.empty);
+    this.parent.replaceChildren(this.empty);
+    this.legend.replaceChildren();
     this.totals = definition.series.map((s) => {
       const total = el("b");
       const swatch = el("i", { class: "swatch", "aria-hidden": "true" });
       swatch.style.background = `var(${s.color})`;
-      const entry = el("span", { class: "legend-entry" }, swatch, s.label, " ", total);
+      const entry = el("span", { class: "legend-entry", title: s.label }, swatch, el("span", { class: "cut" }, s.label), total);
       this.legend.append(entry);
       return { total, entry };
     });
-    new ResizeObserver(() => this.resize()).observe(this.parent);
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(this.parent);
+    charts.add(this);
+  }
+
+  /** Ends the chart, so that another chart can use its elements. */
+  remove() {
+    this.plot?.destroy();
+    this.observer.disconnect();
+    charts.delete(this);
   }
 
   size() {
@@ -107,21 +131,24 @@ class Chart {
   options() {
     const muted = color("--muted"), line = color("--line");
     const axis = { stroke: muted, font: `11px ${getComputedStyle(document.body).fontFamily}`, ticks: { show: false }, grid: { stroke: line, width: 1 } };
-    const hours = (u, splits) => splits.map((s) => new Date(s * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" }));
+    const hours = (u, splits) => splits.map((s) => {
+      const time = new Date(s * 1000);
+      return time.getHours() || time.getMinutes() ? time.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" }) : time.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+    });
     const { definition } = this;
     return {
       ...this.size(),
       padding: [8, 26, 0, 0],
       legend: { show: false },
       cursor: { points: { show: false }, drag: { x: false, y: false }, y: false },
-      scales: { x: { time: true, range: (u, min, max) => [min, max + range.stepsPerBar * 10] }, y: { range: (u, min, max) => [0, Math.max(max * 1.08, 4)] } },
+      scales: { x: { time: true, range: (u, min, max) => [min, max + this.seconds] }, y: { range: (u, min, max) => [0, definition.max ?? Math.max(max * 1.08, 4)] } },
       axes: [
         { ...axis, grid: { show: false }, values: hours, space: 64, size: 24 },
-        { ...axis, values: (u, splits) => splits.map((s) => (Number.isInteger(s) ? brief(s) : "")), size: 38, space: 28 },
+        { ...axis, values: (u, splits) => splits.map((s) => (definition.max || Number.isInteger(s) ? this.format(s) : "")), size: 38, space: 28 },
       ],
       series: [{}, ...definition.series.map((s) => (definition.stacked
         ? { fill: color(s.color), stroke: color(s.color), width: 0, paths: bars, points: { show: false } }
-        : { stroke: color(s.color), fill: transparent(color(s.color)), width: 1.75, paths: lines, points: { show: false } }))],
+        : { stroke: color(s.color), fill: definition.max ? undefined : transparent(color(s.color)), width: 1.75, paths: lines, points: { show: false } }))],
       hooks: { setCursor: [(u) => this.updateLegend(u.cursor.idx)] },
     };
   }
@@ -134,14 +161,15 @@ class Chart {
   }
 
   draw() {
-    if (!model.series || !visible(this.definition.screen)) return;
-    const values = this.definition.series.map((s) => barValues(s.name, this.definition.useMax));
-    this.values = values;
-    const isEmpty = sum(values.flat()) === 0;
+    const { definition } = this, bars = visible(definition.screen) && this.read(definition);
+    if (!bars) return;
+    const { times, seconds, values } = bars;
+    Object.assign(this, { seconds, values });
+    const isEmpty = Boolean(definition.emptyText) && sum(values.flat()) === 0;
     this.empty.hidden = !isEmpty;
     this.parent.classList.toggle("is-empty", isEmpty);
-    setText(byId(`chart-${this.definition.id}-sum`), isEmpty ? "" : this.definition.summary(values));
-    const data = [barTimes(), ...(this.definition.stacked ? stack(values) : values)];
+    if (definition.summary) setText(byId(`chart-${definition.id}-sum`), isEmpty ? "" : definition.summary(values));
+    const data = [times, ...(definition.stacked ? stack(values) : values)];
     if (this.plot) this.plot.setData(data);
     else this.plot = new uPlot(this.options(), data, this.parent);
     this.plot.root.setAttribute("aria-hidden", "true"); // the legend has the same numbers as text
@@ -151,10 +179,10 @@ class Chart {
   /** Shows the numbers of the bar with this index. Without an index, shows the numbers of the whole range. */
   updateLegend(index) {
     this.values?.forEach((v, s) => {
-      const whole = this.definition.useMax ? v.at(-1) ?? 0 : sum(v);
-      const n = index === null || index === undefined ? whole : v[index] ?? 0;
-      setText(this.totals[s].total, brief(n));
-      this.totals[s].entry.classList.toggle("zero", n === 0);
+      const whole = this.definition.total?.(v) ?? (this.definition.useMax ? v.at(-1) ?? 0 : sum(v));
+      const n = index === null || index === undefined ? whole : v[index] ?? null;
+      setText(this.totals[s].total, this.format(n));
+      this.totals[s].entry.classList.toggle("zero", !n);
     });
   }
 }
@@ -162,15 +190,15 @@ class Chart {
 /** Adds to each series the sum of all series after it, so that later series cover the lower part of earlier bars. */
 function stack(values) {
   const stacked = [];
-  let height = values[0].map(() => 0);
+  let height = [];
   for (const v of values.toReversed()) {
-    height = v.map((n, i) => n + height[i]);
+    height = v.map((n, i) => n + (height[i] ?? 0));
     stacked.unshift(height);
   }
   return stacked;
 }
 
-const charts = CHARTS.map((c) => new Chart(c));
+const ofLastHour = CHARTS.map((definition) => new Chart(definition));
 
 const rebuild = () => charts.forEach((c) => c.rebuild());
 addEventListener("themechange", rebuild);
@@ -179,6 +207,6 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", rebuild);
 registerPanel(["route"], () => {
   if (range.steps === minutes() * 6) return;
   range = { steps: minutes() * 6, stepsPerBar: minutes() > 10 ? 6 : 1 };
-  rebuild();
+  ofLastHour.forEach((c) => c.rebuild());
 });
-registerPanel(["series", "route"], () => charts.forEach((c) => c.draw()));
+registerPanel(["series", "route"], () => ofLastHour.forEach((c) => c.draw()));

@@ -10,6 +10,7 @@ import "./budgets.js";
 import "./clients.js";
 import "./charts.js";
 import "./spending.js";
+import "./trends.js";
 import "./activity.js";
 import "./requests.js";
 import "./request.js";

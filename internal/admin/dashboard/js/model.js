@@ -63,7 +63,7 @@ const panels = [];
 
 /**
  * Registers a function that redraws a panel after one of its topics has changed. The topics are accounts, series, costs,
- * state, requests, lines, configuration, route and second.
+ * state, requests, lines, trends, configuration, route and second.
  * @param {string[]} topics
  * @param {() => void} draw
  * @param {() => boolean} [isVisible] returns false while the panel is hidden; a hidden panel is drawn when it becomes visible

@@ -28,7 +28,7 @@ function filtersOf(group) {
 /** Returns the link that shows another group, without the filters that the group does not support. */
 function linkToGroup(group) {
   const kept = filtersOf(group).map((name) => [name, filter(name)]);
-  return linkTo("spending", { by: group === "client" ? "" : group, ...Object.fromEntries(kept) });
+  return linkTo("spending", { by: group === "client" ? "" : group, range: filter("range"), days: filter("days"), ...Object.fromEntries(kept) });
 }
 
 /** Returns the label of a name of a group. */
