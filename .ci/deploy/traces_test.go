@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -248,6 +249,56 @@ func TestTracesRecipeLeadsFromExemplarToTrace(t *testing.T) {
 	label := exemplarLabel(t)
 	if exemplar[label] != id {
 		t.Errorf("exemplar %v, want the label %s with the trace %s", exemplar, label, id)
+	}
+	checkTrends(g, prometheus)
+}
+
+// checkTrends checks that the dashboard of a gateway, whose configuration names Prometheus, reads the spent requests and
+// the budgets of the test from the real Prometheus.
+func checkTrends(g *gateway, prometheus string) {
+	g.Helper()
+	const documented = "http://prometheus:9090"
+	config, err := os.ReadFile(g.config)
+	if err != nil {
+		g.Fatal(err)
+	}
+	if !strings.Contains(string(config), documented) {
+		g.Fatalf("%s does not configure admin.prometheus", tracesRecipe)
+	}
+	if err := os.WriteFile(g.config, []byte(strings.ReplaceAll(string(config), documented, prometheus)), 0o600); err != nil {
+		g.Fatal(err)
+	}
+	eventually(g.T, "Prometheus has a sample of the first request", func() bool {
+		_, text := g.get(prometheus + "/api/v1/query?query=weir_spent_total")
+		return strings.Contains(text, `"weir_client":"pass-through"`)
+	})
+	if status, text := g.get(g.url + "/users/hubot"); status != http.StatusOK {
+		g.Fatalf("%d %s", status, text)
+	}
+	var trends struct {
+		Spent []struct {
+			Client string
+			Values []float64
+		}
+		Budgets []struct {
+			Resource string
+			Values   []*float64
+		}
+	}
+	var last string
+	eventually(g.T, "the trends have the second request and the budget", func() bool {
+		var status int
+		status, last = g.get(g.admin+"/api/v1/trends?range=1d", "Authorization: Bearer "+adminToken)
+		return status == http.StatusOK && json.Unmarshal([]byte(last), &trends) == nil &&
+			len(trends.Spent) == 1 && slices.Max(trends.Spent[0].Values) >= 1 && len(trends.Budgets) > 0
+	})
+	if trends.Spent[0].Client != "pass-through" {
+		g.Errorf("spent by %q, want pass-through: %s", trends.Spent[0].Client, last)
+	}
+	for _, b := range trends.Budgets {
+		if share := b.Values[len(b.Values)-1]; b.Resource == "core" && (share == nil || *share <= 0 || *share >= 1) {
+			g.Errorf("share of core: %s", last)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -136,6 +137,39 @@ func TestRevertedChangeNeedsNoRestart(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "takes effect at the next start"); n != 2*9 {
 		t.Errorf("%d warnings, want nine keys twice:\n%s", n, log.String())
+	}
+}
+
+func TestReloadAppliesPrometheus(t *testing.T) {
+	cfg := config.Default()
+	cfg.Upstream.URL = "http://127.0.0.1:9"
+	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	prometheus := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer t0ken" {
+			t.Errorf("authorization %q", r.Header.Get("Authorization"))
+		}
+		_, _ = io.WriteString(w, `{"status": "success", "data": {"resultType": "matrix", "result": []}}`)
+	}))
+	defer prometheus.Close()
+	pages := g.admin(cfg.Admin)
+	for _, c := range []struct {
+		changed config.Prometheus
+		status  int
+	}{{config.Prometheus{}, 404}, {config.Prometheus{URL: prometheus.URL, Token: "t0ken"}, 200}, {config.Prometheus{}, 404}} {
+		next := *cfg
+		next.Admin.Prometheus = c.changed
+		if err := reloadWith(g, &next); err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		pages.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1/api/v1/trends?range=7d", nil))
+		if w.Code != c.status {
+			t.Errorf("with %q: got %d %s, want %d", c.changed.URL, w.Code, w.Body, c.status)
+		}
 	}
 }
 

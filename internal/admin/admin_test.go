@@ -69,6 +69,7 @@ func TestEndpointsRespondWithDataOrProblem(t *testing.T) {
 		{"audit trail", "GET", "/api/v1/audit", sources(), nil, "", 200, "[]"},
 		{"audit trail without the token", "GET", "/api/v1/audit", sources(), nil, "secret", 401, "token"},
 		{"purge with a body that is too large", "POST", `/api/v1/cache/purge {"tag": "` + strings.Repeat("a", maxBody) + `"}`, sources(), nil, "", 400, "too large"},
+		{"trends without the token", "GET", "/api/v1/trends?range=7d", sources(), nil, "secret", 401, "token"},
 		{"reload by GET", "GET", "/api/v1/reload", sources(), nil, "", 405, ""},
 		{"reload from another site", "POST", "/api/v1/reload", sources(), []string{"Sec-Fetch-Site: cross-site"}, "", 403, ""},
 		{"reload from another origin", "POST", "/api/v1/reload", sources(), []string{"Origin: http://evil.test"}, "", 403, ""},

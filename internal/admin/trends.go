@@ -94,7 +94,8 @@ func newTrends(configured func() Prometheus) *trends {
 	return &trends{
 		configured: configured,
 		client: &http.Client{
-			Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}, // queries are rare
+			// Queries are rare, so no connection stays open. Like for the upstream, there is no proxy from the environment.
+			Transport: &http.Transport{DisableKeepAlives: true},
 			// A redirect could lead the token to another server.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
