@@ -223,7 +223,7 @@ func TestAdminPagesContainNoSecret(t *testing.T) {
 	text := fmt.Sprintf(`
 upstream: {url: "http://127.0.0.1:1"}
 listen: "127.0.0.1:0"
-admin: {listen: "127.0.0.1:0", token: %[1]s-admin}
+admin: {listen: "127.0.0.1:0", token: %[1]s-admin, prometheus: {url: "http://127.0.0.1:1", token: %[1]s-prometheus}}
 credentials:
   - {name: ci, kind: user, token: %[1]s-user}
   - {name: app, kind: oauth_app, token: "id:%[1]s-app"}
@@ -246,7 +246,7 @@ webhooks: {secret: %[1]s-hook}
 			t.Errorf("%s is not set above; add it to the configuration", key)
 		}
 	})
-	if secrets < 6 {
+	if secrets < 7 {
 		t.Errorf("%d secrets", secrets)
 	}
 	var log bytes.Buffer
@@ -264,7 +264,7 @@ webhooks: {secret: %[1]s-hook}
 	go func() { _ = server.Serve(o.listener) }()
 	base := "http://" + o.listener.Addr().String()
 	shown := fmt.Sprintf("%v %+v %#v %s", cfg, cfg, *cfg, cfg.Masked())
-	for _, page := range []string{"/", "/api/v1/accounts", "/api/v1/requests", "/api/v1/cache", "/api/v1/config", "/api/v1/credentials", "/api/v1/audit", "/healthz", "/none"} {
+	for _, page := range []string{"/", "/api/v1/accounts", "/api/v1/requests", "/api/v1/cache", "/api/v1/config", "/api/v1/credentials", "/api/v1/audit", "/api/v1/trends?range=7d", "/healthz", "/none"} {
 		resp, body := get(t, base+page, "Authorization: Bearer "+canary+"-admin")
 		shown += fmt.Sprint(resp.Header) + body
 		if page == "/api/v1/config" && strings.Count(body, `"•••"`) != secrets {

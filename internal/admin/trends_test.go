@@ -103,7 +103,7 @@ func TestTrendsReportTheLargestClientsAndTheTightestBudgets(t *testing.T) {
 			list = []string{fmt.Sprintf(`{"metric": {}, "values": [[%d.5, "7"], [%d, "8"], %s, [1e99, "9"]]}`, start-3600, start+168*3600, values("10.4", "+Inf", "2.6"))}
 		case strings.Contains(query, "weir_budget_remaining"):
 			for i := range 10 {
-				list = append(list, fmt.Sprintf(`{"metric": {"weir_account": "a%d", "weir_resource": "core"}, "values": [%s]}`, i, values("1", "NaN", strconv.FormatFloat(0.9-float64(i)/10, 'f', 1, 64))))
+				list = append(list, fmt.Sprintf(`{"metric": {"weir_account": "a%d", "weir_resource": "core"}, "values": [%s]}`, i, values("1", "NaN", strconv.FormatFloat(0.9-float64(i)/10, 'f', 1, 64), "1")))
 			}
 			list = append(list, `{"metric": {"weir_account": "unused"}, "values": [`+values("NaN", "-Inf")+`]}`, `{"metric": {"weir_account": "exceeded", "weir_resource": "cpu"}, "values": [`+values("-0.2")+`]}`)
 		}
@@ -151,7 +151,7 @@ func TestTrendsReportTheLargestClientsAndTheTightestBudgets(t *testing.T) {
 		budgets = append(budgets, text)
 	}
 	if diff := cmp.Diff([]string{
-		"exceeded cpu 0 – – –", "a9 core 1 – 0 –", "a8 core 1 – 0.1 –", "a7 core 1 – 0.2 –", "a6 core 1 – 0.3 –", "a5 core 1 – 0.4 –", "a4 core 1 – 0.5 –", "a3 core 1 – 0.6 –",
+		"exceeded cpu 0 – – –", "a9 core 1 – 0 1", "a8 core 1 – 0.1 1", "a7 core 1 – 0.2 1", "a6 core 1 – 0.3 1", "a5 core 1 – 0.4 1", "a4 core 1 – 0.5 1", "a3 core 1 – 0.6 1",
 	}, budgets); diff != "" {
 		t.Error(diff)
 	}
