@@ -47,8 +47,8 @@ type trendRange struct {
 
 var trendRanges = []trendRange{{"1d", "10m", 600, 144}, {"7d", "1h", 3600, 168}, {"30d", "4h", 14400, 180}}
 
-// The queries; STEP is replaced by the step. A step counts the increases since the step before it. Counters are added
-// over the replicas. All replicas report the same budgets.
+// The queries, in which the step replaces STEP. They add the counters of all replicas. Every replica reports the same
+// budgets, so the query takes the smallest value.
 const (
 	spentQuery   = `sum by (weir_client) (increase(weir_spent_total[STEP]))`
 	savedQuery   = `sum(increase(weir_saved_total[STEP]))`
@@ -192,7 +192,7 @@ func (t *trends) report(ctx context.Context, p Prometheus, r trendRange, now tim
 	return report, nil
 }
 
-// addCounts adds the points of series to counts, and returns the sum of all counts. The points are rounded, because
+// addCounts adds the points of series to counts, and returns the sum of all counts. It rounds the points, because
 // Prometheus estimates the increase of a counter between its samples.
 func addCounts(counts []float64, list ...series) (total float64) {
 	for _, s := range list {
