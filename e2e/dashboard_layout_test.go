@@ -469,6 +469,7 @@ const layoutProblems = `(() => {
 		}
 		for (const t of document.querySelectorAll("table")) if (!t.querySelector("thead th[scope=col]")) problems.push("table without headers: " + t.className);
 		for (const p of document.querySelectorAll(".panel")) if (visible(p) && p.innerText.trim().split("\n").length < 2) problems.push("empty panel: " + p.innerText);
+		for (const e of document.querySelectorAll("thead th")) if (e.checkVisibility() && e.scrollWidth > e.clientWidth) problems.push("truncated header: " + e.textContent);
 		for (const e of document.querySelectorAll(".cut")) if (visible(e) && e.scrollWidth > e.clientWidth + 1 && e.clientWidth < 56) problems.push("truncated: " + e.textContent);
 		return problems;
 	})()`

@@ -218,11 +218,13 @@ type series struct {
 // sample is a value at a time in Unix seconds. Its JSON is [1764190800, "0.5"]; the value may also be NaN, +Inf or -Inf.
 type sample struct{ seconds, value float64 }
 
-func (s *sample) UnmarshalJSON(text []byte) (err error) {
-	seconds, value, _ := strings.Cut(string(text), ",")
-	if s.seconds, err = strconv.ParseFloat(strings.Trim(seconds, "[ "), 64); err == nil {
-		s.value, err = strconv.ParseFloat(strings.Trim(value, `" ]`), 64)
+func (s *sample) UnmarshalJSON(text []byte) error {
+	var value string
+	if err := json.Unmarshal(text, &[]any{&s.seconds, &value}); err != nil {
+		return err
 	}
+	var err error
+	s.value, err = strconv.ParseFloat(value, 64)
 	return err
 }
 
