@@ -139,14 +139,14 @@ func TestDashboardShowsWhyThereAreNoTrends(t *testing.T) {
 	page.expect("502 (Bad Gateway)")
 	broken.Store(false)
 	visit(page, "budgets?days=1")
-	page.eventually("a Prometheus without budgets is explained", trendsText+`.includes("Prometheus has no samples of Weir from this time")`)
+	page.eventually("a Prometheus without budgets is explained", trendsText+`.includes("Prometheus has no data about Weir in this time")`)
 	visit(page, "spending?days=1")
 	page.eventually("other days replace the error", `document.getElementById("legend-trends-spent").innerText.startsWith("builds")`)
 
 	empty, _ := openTrends(t, fakePrometheus(nil, nil))
 	for _, screen := range []string{"spending", "budgets"} {
 		visit(empty, screen)
-		empty.eventually("an empty Prometheus is explained on "+screen, trendsText+`.includes("Let it scrape /metrics of every replica")`)
+		empty.eventually("an empty Prometheus is explained on "+screen, trendsText+`.includes("Configure Prometheus to scrape /metrics of every replica")`)
 		checkScreen(empty, "trends-empty", screen, false)
 	}
 

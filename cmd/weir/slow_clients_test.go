@@ -183,6 +183,7 @@ func TestConnectionsPerAddressAreLimited(t *testing.T) {
 			}
 			_ = c.Close()
 		}
+		synctest.Wait() // the server has noticed the closed connections
 		c := dial()
 		_, _ = io.WriteString(c, "GET /users/4 HTTP/1.1\r\nHost: g\r\n\r\n")
 		if !served(c) {

@@ -17,7 +17,7 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 )
 
-// Prometheus is the server that scrapes all replicas.
+// Prometheus contains the URL and the token of the Prometheus that scrapes all replicas.
 type Prometheus struct {
 	URL   string // base URL; empty if no server is configured
 	Token credential.Secret
@@ -26,29 +26,32 @@ type Prometheus struct {
 const (
 	// trendsTimeout bounds all queries of one request together.
 	trendsTimeout = 10 * time.Second
-	// maxTrends bounds the requests that query Prometheus at the same time.
-	maxTrends = 4
-	// maxTrendsBody bounds the response to one query, in bytes. A point has about 25 bytes.
+	// maxTrendsRequests bounds the requests that query Prometheus at the same time.
+	maxTrendsRequests = 4
+	// maxTrendsBody bounds the response to one query, in bytes. A point has about 25 bytes, so the body has room for more
+	// than 3,000 series.
 	maxTrendsBody = 16 << 20
 	// maxTrendsError bounds the quoted error of Prometheus, in bytes.
 	maxTrendsError = 300
-	// maxTrendClients is the number of clients with a series of their own.
+	// maxTrendClients bounds the clients with a separate series, and maxTrendBudgets bounds the budgets. The page has eight
+	// colors, and one more for the other clients.
 	maxTrendClients = 7
-	// maxTrendBudgets is the number of budgets.
 	maxTrendBudgets = 8
 )
 
-// trendRange is a time range with its steps. The step is also a duration of PromQL.
+// trendRange is a time range that is divided into steps.
 type trendRange struct {
-	name, step string
-	seconds    int64 // of a step
-	steps      int
+	name    string
+	step    string // length of a step, as a duration of PromQL
+	seconds int64  // length of a step
+	steps   int
 }
 
 var trendRanges = []trendRange{{"1d", "10m", 600, 144}, {"7d", "1h", 3600, 168}, {"30d", "4h", 14400, 180}}
 
-// The queries, in which the step replaces STEP. They add the counters of all replicas. Every replica reports the same
-// budgets, so the query takes the smallest value.
+// The queries. STEP stands for the length of a step. They add the counters of all replicas. Every replica reports the same
+// budgets, so budgetsQuery takes the lowest value. If a limit rises within a step, the fraction of this step is too low.
+// A claim is refused unless its reason is admitted, waited or canceled.
 const (
 	spentQuery   = `sum by (weir_client) (increase(weir_spent_total[STEP]))`
 	savedQuery   = `sum(increase(weir_saved_total[STEP]))`
@@ -59,12 +62,12 @@ const (
 // trendsReport is the JSON of /api/v1/trends. Every series has one value per step.
 type trendsReport struct {
 	Range   string        `json:"range"`
-	Start   int64         `json:"start"` // of the first step, in Unix seconds
-	Step    int64         `json:"step"`  // in seconds
-	Spent   []clientTrend `json:"spent"` // by the clients that spent most
-	Others  []float64     `json:"others"`
-	Saved   []float64     `json:"saved"`
-	Refused []float64     `json:"refused"`
+	Start   int64         `json:"start"`   // of the first step, in Unix seconds
+	Step    int64         `json:"step"`    // in seconds
+	Spent   []clientTrend `json:"spent"`   // quota of the clients that spent most
+	Others  []float64     `json:"others"`  // quota of all other clients together
+	Saved   []float64     `json:"saved"`   // requests
+	Refused []float64     `json:"refused"` // requests
 	Budgets []budgetTrend `json:"budgets"` // the tightest first
 }
 
@@ -72,7 +75,7 @@ type trendsReport struct {
 type clientTrend struct {
 	Client string    `json:"client"`
 	Values []float64 `json:"values"`
-	total  float64
+	total  float64   // sum of Values
 }
 
 // budgetTrend is the lowest remaining fraction of a budget. A value is nil if Prometheus has no samples of the step.
@@ -80,26 +83,26 @@ type budgetTrend struct {
 	Account  string     `json:"account"`
 	Resource string     `json:"resource"`
 	Values   []*float64 `json:"values"`
-	lowest   float64
+	lowest   float64    // value, or +Inf without any value
 }
 
-// trends queries Prometheus.
+// trends serves /api/v1/trends with series that it reads from Prometheus.
 type trends struct {
 	configured func() Prometheus
 	client     *http.Client
-	slots      chan struct{}
+	slots      chan struct{} // one element per request that queries Prometheus
 }
 
 func newTrends(configured func() Prometheus) *trends {
 	return &trends{
 		configured: configured,
 		client: &http.Client{
-			// Queries are rare, so no connection stays open. Like for the upstream, there is no proxy from the environment.
+			// Queries are rare, so no connection stays open. HTTP_PROXY is ignored, as it is for the upstream.
 			Transport: &http.Transport{DisableKeepAlives: true},
-			// A redirect could lead the token to another server.
+			// net/http would send the token to another port or a subdomain.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		slots: make(chan struct{}, maxTrends),
+		slots: make(chan struct{}, maxTrendsRequests),
 	}
 }
 
@@ -120,7 +123,7 @@ func (t *trends) serve(w http.ResponseWriter, r *http.Request) {
 		defer func() { <-t.slots }()
 	default:
 		w.Header().Set("Retry-After", "10")
-		fail(w, http.StatusServiceUnavailable, fmt.Errorf("%d requests query Prometheus at present; retry in 10 seconds", maxTrends))
+		fail(w, http.StatusServiceUnavailable, fmt.Errorf("%d requests are querying Prometheus; retry in 10 seconds", maxTrendsRequests))
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), trendsTimeout)
@@ -128,7 +131,7 @@ func (t *trends) serve(w http.ResponseWriter, r *http.Request) {
 	report, err := t.report(ctx, p, trendRanges[i], time.Now())
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		fail(w, http.StatusGatewayTimeout, fmt.Errorf("query Prometheus at %s: no complete response within %s; choose a shorter range", p.URL, trendsTimeout))
+		fail(w, http.StatusGatewayTimeout, fmt.Errorf("query Prometheus at %s: no complete response within %s; check admin.prometheus.url, or choose a shorter range", p.URL, trendsTimeout))
 	case err != nil:
 		fail(w, http.StatusBadGateway, fmt.Errorf("query Prometheus at %s: %w", p.URL, err))
 	default:
@@ -136,7 +139,8 @@ func (t *trends) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// report returns the series of a range. The last step contains now.
+// report returns the series of a range. A step begins at a multiple of its length in Unix time. The last step contains
+// now, so it is not complete.
 func (t *trends) report(ctx context.Context, p Prometheus, r trendRange, now time.Time) (*trendsReport, error) {
 	start := now.Unix() - now.Unix()%r.seconds - int64(r.steps-1)*r.seconds
 	var results [4][]series
@@ -163,7 +167,7 @@ func (t *trends) report(ctx context.Context, p Prometheus, r trendRange, now tim
 		return cmp.Or(cmp.Compare(b.total, a.total), strings.Compare(a.Client, b.Client))
 	})
 	for _, c := range clients {
-		// The series of a replica beyond its maximum have no client.
+		// Above its maximum number of series, a replica counts further clients without their names.
 		if c.Client != "" && len(report.Spent) < maxTrendClients {
 			report.Spent = append(report.Spent, c)
 			continue
@@ -175,10 +179,10 @@ func (t *trends) report(ctx context.Context, p Prometheus, r trendRange, now tim
 
 	for _, s := range budgets {
 		b := budgetTrend{Account: s.Labels["weir_account"], Resource: s.Labels["weir_resource"], Values: make([]*float64, r.steps), lowest: math.Inf(1)}
-		for step, share := range s.points {
-			if !math.IsNaN(share) {
-				b.Values[step] = new(max(0, share))
-				b.lowest = min(b.lowest, share)
+		for step, fraction := range s.points {
+			if !math.IsNaN(fraction) {
+				b.Values[step] = new(max(0, fraction))
+				b.lowest = min(b.lowest, fraction)
 			}
 		}
 		if !math.IsInf(b.lowest, 1) {
@@ -193,7 +197,7 @@ func (t *trends) report(ctx context.Context, p Prometheus, r trendRange, now tim
 }
 
 // addCounts adds the points of series to counts, and returns the sum of all counts. It rounds the points, because
-// Prometheus estimates the increase of a counter between its samples.
+// Prometheus extrapolates the increase of a counter to the ends of a step.
 func addCounts(counts []float64, list ...series) (total float64) {
 	for _, s := range list {
 		for step, n := range s.points {
@@ -208,11 +212,11 @@ func addCounts(counts []float64, list ...series) (total float64) {
 	return total
 }
 
-// series is one series of a response of Prometheus.
+// series is a time series in a response of Prometheus.
 type series struct {
 	Labels map[string]string `json:"metric"`
 	Values []sample          `json:"values"`
-	points []float64         // one value per step; NaN without a finite value
+	points []float64         // one value per step; NaN if the step has no finite value
 }
 
 // sample is a value at a time in Unix seconds. Its JSON is [1764190800, "0.5"]; the value may also be NaN, +Inf or -Inf.
@@ -230,10 +234,10 @@ func (s *sample) UnmarshalJSON(text []byte) error {
 
 // query runs a range query with one point at the end of each step.
 func (t *trends) query(ctx context.Context, p Prometheus, query string, r trendRange, start int64) ([]series, error) {
-	first := start + r.seconds
+	firstEnd := start + r.seconds // of the first step
 	parameters := url.Values{
 		"query": {strings.ReplaceAll(query, "STEP", r.step)}, "step": {strconv.FormatInt(r.seconds, 10)},
-		"start": {strconv.FormatInt(first, 10)}, "end": {strconv.FormatInt(start+int64(r.steps)*r.seconds, 10)},
+		"start": {strconv.FormatInt(firstEnd, 10)}, "end": {strconv.FormatInt(start+int64(r.steps)*r.seconds, 10)},
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(p.URL, "/")+"/api/v1/query_range?"+parameters.Encode(), http.NoBody)
 	if err != nil {
@@ -244,7 +248,7 @@ func (t *trends) query(ctx context.Context, p Prometheus, query string, r trendR
 	}
 	resp, err := t.client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("%w; check admin.prometheus.url", errors.Unwrap(err)) // without the URL of the query
+		return nil, fmt.Errorf("%w; check admin.prometheus.url", errors.Unwrap(err)) // the *url.Error would repeat the long URL of the query
 	}
 	defer func() { _ = resp.Body.Close() }()
 	var answer struct {
@@ -256,7 +260,7 @@ func (t *trends) query(ctx context.Context, p Prometheus, query string, r trendR
 	}
 	err = json.NewDecoder(http.MaxBytesReader(nil, resp.Body, maxTrendsBody)).Decode(&answer)
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		return nil, fmt.Errorf("more than %d MiB of series; choose a shorter range", maxTrendsBody>>20)
+		return nil, fmt.Errorf("more than %d MiB of series", maxTrendsBody>>20)
 	}
 	switch {
 	case answer.Error != "":
@@ -266,13 +270,13 @@ func (t *trends) query(ctx context.Context, p Prometheus, query string, r trendR
 	case err != nil:
 		return nil, fmt.Errorf("invalid response: %w; check admin.prometheus.url", err)
 	case answer.Status != "success" || answer.Data.ResultType != "matrix":
-		return nil, errors.New("the response has no series; check admin.prometheus.url")
+		return nil, errors.New("the response is not the result of a range query; check admin.prometheus.url")
 	}
 	for i := range answer.Data.Result {
 		s := &answer.Data.Result[i]
 		s.points = slices.Repeat([]float64{math.NaN()}, r.steps)
 		for _, v := range s.Values { // Prometheus omits steps without a value
-			step := math.Round((v.seconds - float64(first)) / float64(r.seconds))
+			step := math.Round((v.seconds - float64(firstEnd)) / float64(r.seconds))
 			if step >= 0 && step < float64(r.steps) && !math.IsInf(v.value, 0) {
 				s.points[int(step)] = v.value
 			}

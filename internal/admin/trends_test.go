@@ -198,10 +198,10 @@ func TestTrendsExplainProblems(t *testing.T) {
 		{"long error", prometheus.URL + "/long", "7d", 502, query + "400 Bad Request: " + strings.Repeat("ü", maxTrendsError/2)},
 		{"token required", prometheus.URL + "/login", "7d", 502, query + "401 Unauthorized; check admin.prometheus.url and admin.prometheus.token"},
 		{"page of another program", prometheus.URL + "/page", "7d", 502, query + "invalid response: invalid character '<' looking for beginning of value; check admin.prometheus.url"},
-		{"no series", prometheus.URL + "/vector", "7d", 502, query + "the response has no series; check admin.prometheus.url"},
+		{"no series", prometheus.URL + "/vector", "7d", 502, query + "the response is not the result of a range query; check admin.prometheus.url"},
 		{"invalid sample", prometheus.URL + "/sample", "7d", 502, query + `invalid response: strconv.ParseFloat: parsing "many": invalid syntax; check admin.prometheus.url`},
 		{"redirect", prometheus.URL + "/redirect", "7d", 502, query + "302 Found; check admin.prometheus.url and admin.prometheus.token"},
-		{"huge response", prometheus.URL + "/huge", "7d", 502, query + "more than 16 MiB of series; choose a shorter range"},
+		{"huge response", prometheus.URL + "/huge", "7d", 502, query + "more than 16 MiB of series"},
 		{"response cut short", prometheus.URL + "/cut%20short", "7d", 502, query + "invalid response: unexpected EOF; check admin.prometheus.url"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestTrendsEndAtTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start, w := time.Now(), httptest.NewRecorder()
 		blockedTrends().serve(w, httptest.NewRequest(http.MethodGet, trendsURL+"30d", nil))
-		const want = "query Prometheus at http://prometheus:9090: no complete response within 10s; choose a shorter range\n"
+		const want = "query Prometheus at http://prometheus:9090: no complete response within 10s; check admin.prometheus.url, or choose a shorter range\n"
 		if w.Code != http.StatusGatewayTimeout || w.Body.String() != want || time.Since(start) != trendsTimeout {
 			t.Errorf("after %s got %d %s, want %s", time.Since(start), w.Code, w.Body, want)
 		}
@@ -251,7 +251,7 @@ func TestTrendsBoundConcurrentQueries(t *testing.T) {
 		blocked := blockedTrends()
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
-		for range maxTrends {
+		for range maxTrendsRequests {
 			group.Go(func() {
 				blocked.serve(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, trendsURL+"1d", nil))
 			})
@@ -259,7 +259,7 @@ func TestTrendsBoundConcurrentQueries(t *testing.T) {
 		synctest.Wait()
 		w := httptest.NewRecorder()
 		blocked.serve(w, httptest.NewRequest(http.MethodGet, trendsURL+"1d", nil))
-		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "10" || !strings.Contains(w.Body.String(), "4 requests query Prometheus at present") {
+		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "10" || !strings.Contains(w.Body.String(), "4 requests are querying Prometheus") {
 			t.Errorf("beyond the bound: %d %v %s", w.Code, w.Header(), w.Body)
 		}
 		start := time.Now()

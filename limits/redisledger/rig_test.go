@@ -76,24 +76,24 @@ func (c *tracked) Close() error {
 	return c.Conn.Close()
 }
 
-// late is a client hook that delays every reply.
-type late struct{ rig *rig }
+// delayHook is a client hook that delays the reply to each command by a random time below rig.delay.
+type delayHook struct{ rig *rig }
 
-func (late) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (delayHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (late) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (delayHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (l late) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h delayHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		l.rig.mu.Lock()
+		h.rig.mu.Lock()
 		delay := time.Duration(0)
-		if l.rig.delay > 0 {
-			delay = time.Duration(l.rig.rng.Int64N(int64(l.rig.delay)))
+		if h.rig.delay > 0 {
+			delay = time.Duration(h.rig.rng.Int64N(int64(h.rig.delay)))
 		}
-		l.rig.mu.Unlock()
+		h.rig.mu.Unlock()
 		time.Sleep(delay)
 		return err
 	}
@@ -138,7 +138,7 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 	client := redis.NewClient(o)
 	offset := new(atomic.Int64)
 	offset.Store(r.clockOffset.Microseconds())
-	client.AddHook(late{r})
+	client.AddHook(delayHook{r})
 	client.AddHook(tick{offset})
 	ledger, err := New(Config{Client: client, Replica: fmt.Sprint("r", replica), Rules: rules, Log: slog.New(slog.NewTextHandler(r, nil)).With("replica", replica)})
 	if err != nil {

@@ -182,7 +182,7 @@ export class Chart {
       const whole = this.definition.total?.(v) ?? (this.definition.useMax ? v.at(-1) ?? 0 : sum(v));
       const n = index === null || index === undefined ? whole : v[index] ?? null;
       setText(this.totals[s].total, this.format(n));
-      this.totals[s].entry.classList.toggle("zero", !n);
+      this.totals[s].entry.classList.toggle("zero", n === 0 && !this.definition.max); // a budget of 0 is important
     });
   }
 }

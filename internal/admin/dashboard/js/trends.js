@@ -1,4 +1,5 @@
-// The charts over days, which the gateway reads from Prometheus. The page loads them while it shows one of their panels.
+// Draws the charts over days. The gateway reads their data from Prometheus. The page loads the data while a panel with
+// these charts is visible.
 
 import { Chart } from "./charts.js";
 import { byId, el, setText } from "./dom.js";
@@ -8,7 +9,7 @@ import { request } from "./live.js";
 import { changed, labelOf, model, registerPanel } from "./model.js";
 import { linkWith, visible } from "./route.js";
 
-/** The time between two loads in ms: usually, and after an error. */
+/** The time until the next load in ms: after a success, and after an error. */
 const INTERVAL = 300000;
 const RETRY_INTERVAL = 60000;
 
@@ -16,10 +17,10 @@ const RETRY_INTERVAL = 60000;
 const RANGES = { 1: "1 day", 7: "7 days", 30: "30 days" };
 const DEFAULT_DAYS = "7";
 
-/** The colors of clients and budgets in the order of the report. */
+/** The colors by position in the report, which has at most seven clients and eight budgets. The other clients have --c-miss. */
 const COLORS = ["--c-hit", "--c-validated", "--c-waited", "--c-refused", "--c-stale", "--good", "--c-error", "--c-stroke-sent"];
 
-/** Returns the time range of the present address, in days. */
+/** Returns the number of days that the URL of the page selects. */
 const days = () => (Object.hasOwn(RANGES, filter("days")) ? filter("days") : DEFAULT_DAYS);
 
 const configured = () => Boolean(model.configuration?.admin?.prometheus?.url);
@@ -27,17 +28,17 @@ const configured = () => Boolean(model.configuration?.admin?.prometheus?.url);
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 
 /**
- * The last report, or null while it is loading and after an error.
+ * The last report of the selected days. It is null until the first one is loaded, and after an error.
  * @type {{start: number, step: number, spent: {client: string, values: number[]}[], others: number[], saved: number[], refused: number[],
  *   budgets: {account: string, resource: string, values: (number|null)[]}[]}|null}
  */
 let report = null;
 let error = "";
 
-/** The days of the last request, and the time of the next one. */
+/** The days of the last request, and the time of the next request. */
 let requested = "", due = 0;
 
-/** Loads the report if the days have changed or the last report is old. */
+/** Loads the report if the days have changed or the next load is due, unless the tab is hidden or no Prometheus is configured. */
 async function load() {
   const wanted = days();
   if (!configured() || document.hidden || (wanted === requested && performance.now() < due)) return;
@@ -95,9 +96,9 @@ function drawCharts() {
   charts.forEach((c) => c.plot || c.draw());
 }
 
-const EMPTY = "Prometheus has no samples of Weir from this time. Let it scrape /metrics of every replica; the charts begin with the second scrape.";
+const EMPTY = "Prometheus has no data about Weir in this time. Configure Prometheus to scrape /metrics of every replica. The charts begin with the second scrape.";
 
-/** Shows a panel with its charts, or with the reason why there are none. */
+/** Shows a panel with its charts, or with a text that explains why it has none. Hides the panel if no Prometheus is configured. */
 function drawPanel(id, isEmpty) {
   const parent = byId(id);
   parent.hidden = !configured();
@@ -112,7 +113,7 @@ const shown = () => visible("spending") || visible("budgets");
 
 registerPanel(["trends", "accounts", "configuration", "route"], () => {
   load();
-  drawPanel("trends-spending", () => !report.spent.length && !sum(report.saved) && !sum(report.refused));
+  drawPanel("trends-spending", () => !report.spent.length && !sum(report.others) && !sum(report.saved) && !sum(report.refused));
   drawPanel("trends-budgets", () => !report.budgets.length);
   if (report) drawCharts();
 }, shown);
