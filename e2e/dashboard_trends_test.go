@@ -46,15 +46,15 @@ func fakePrometheus(clients []string, budgets map[string]string) http.HandlerFun
 		case len(clients) == 0:
 		case strings.Contains(query, "weir_saved_total"):
 			add(nil, wave(2000))
-		case strings.Contains(query, "weir_admissions_total"):
+		case strings.Contains(query, "weir_requests_total"):
 			add(nil, wave(40))
-		case strings.Contains(query, "weir_budget_remaining"):
+		case strings.Contains(query, "weir_budget_utilization_ratio"):
 			for account, resource := range budgets {
 				add(map[string]string{"weir_account": account, "weir_resource": resource}, func(i float64) float64 {
 					if i > 20 && i < 40 {
 						return math.NaN()
 					}
-					return 0.5 + 0.1*float64(len(resource)%4) + 0.2*math.Cos(i/5)
+					return 0.5 - 0.1*float64(len(resource)%4) - 0.2*math.Cos(i/5)
 				})
 			}
 		}
@@ -139,14 +139,17 @@ func TestDashboardShowsWhyThereAreNoTrends(t *testing.T) {
 	page.expect("502 (Bad Gateway)")
 	broken.Store(false)
 	visit(page, "budgets?days=1")
-	page.eventually("a Prometheus without budgets is explained", trendsText+`.includes("Prometheus has no data about Weir in this time")`)
+	page.eventually("a Prometheus without budgets is explained", trendsText+`.includes("Prometheus has no requests of Weir in this time")`)
 	visit(page, "spending?days=1")
 	page.eventually("other days replace the error", `document.getElementById("legend-trends-spent").innerText.startsWith("builds")`)
+	broken.Store(true)
+	page.eventually("five minutes pass", `(() => { const now = performance.now.bind(performance); performance.now = () => now() + 300000; return true; })()`)
+	page.eventually("a failed refresh keeps the charts", trendsText+`.includes("503 Service Unavailable") && document.querySelector("#trends-spending canvas").checkVisibility()`)
 
 	empty, _ := openTrends(t, fakePrometheus(nil, nil))
 	for _, screen := range []string{"spending", "budgets"} {
 		visit(empty, screen)
-		empty.eventually("an empty Prometheus is explained on "+screen, trendsText+`.includes("Configure Prometheus to scrape /metrics of every replica")`)
+		empty.eventually("an empty Prometheus is explained on "+screen, trendsText+`.includes("Configure it to scrape /metrics of every replica")`)
 		checkScreen(empty, "trends-empty", screen, false)
 	}
 

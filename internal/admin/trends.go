@@ -28,10 +28,10 @@ const (
 	trendsTimeout = 10 * time.Second
 	// maxTrendsRequests bounds the requests that query Prometheus at the same time.
 	maxTrendsRequests = 4
-	// maxTrendsBody bounds the response to one query, in bytes. A point has about 25 bytes, so the body has room for more
-	// than 3,000 series.
-	maxTrendsBody = 16 << 20
-	// maxTrendsError bounds the quoted error of Prometheus, in bytes.
+	// maxTrendsBody bounds the response to one query, in bytes. A point has about 25 bytes, so the body has room for about
+	// 900 clients.
+	maxTrendsBody = 4 << 20
+	// maxTrendsError bounds a quoted error, in bytes.
 	maxTrendsError = 300
 	// maxTrendClients bounds the clients with a separate series, and maxTrendBudgets bounds the budgets. The page has eight
 	// colors, and one more for the other clients.
@@ -49,17 +49,21 @@ type trendRange struct {
 
 var trendRanges = []trendRange{{"1d", "10m", 600, 144}, {"7d", "1h", 3600, 168}, {"30d", "4h", 14400, 180}}
 
+// trendsShift is the time in seconds by which steps begin before a multiple of their length. Prometheus misses a growth
+// between the last sample of a step and the first sample of the next step, and programs often begin at full minutes.
+const trendsShift = 150
+
 // The queries. STEP stands for the length of a step. They add the counters of all replicas. Every replica reports the same
-// budgets, so budgetsQuery takes the lowest value. If a limit rises within a step, the fraction of this step is too low.
-// A claim is refused unless its reason is admitted, waited or canceled.
+// budgets, so budgetsQuery takes the highest value, and only the 20 highest of each step. A budget without an account is
+// the overflow of a metric with too many series.
 const (
 	spentQuery   = `sum by (weir_client) (increase(weir_spent_total[STEP]))`
 	savedQuery   = `sum(increase(weir_saved_total[STEP]))`
-	refusedQuery = `sum(increase(weir_admissions_total{weir_reason!~"admitted|waited|canceled"}[STEP]))`
-	budgetsQuery = `min by (weir_account, weir_resource) (min_over_time(weir_budget_remaining[STEP]) / max_over_time(weir_budget_limit[STEP]))`
+	refusedQuery = `sum(increase(weir_requests_total{weir_cache="refused"}[STEP]))`
+	budgetsQuery = `topk(20, max by (weir_account, weir_resource) (max_over_time(weir_budget_utilization_ratio{weir_account!=""}[STEP])))`
 )
 
-// trendsReport is the JSON of /api/v1/trends. Every series has one value per step.
+// trendsReport is the JSON of /api/v1/trends. Every series has one value per step. The first step is the first with data.
 type trendsReport struct {
 	Range   string        `json:"range"`
 	Start   int64         `json:"start"`   // of the first step, in Unix seconds
@@ -78,7 +82,8 @@ type clientTrend struct {
 	total  float64   // sum of Values
 }
 
-// budgetTrend is the lowest remaining fraction of a budget. A value is nil if Prometheus has no samples of the step.
+// budgetTrend is the lowest remaining fraction of a budget. A value is nil if Prometheus has no samples of the step, or if
+// 20 other budgets were tighter.
 type budgetTrend struct {
 	Account  string     `json:"account"`
 	Resource string     `json:"resource"`
@@ -131,7 +136,7 @@ func (t *trends) serve(w http.ResponseWriter, r *http.Request) {
 	report, err := t.report(ctx, p, trendRanges[i], time.Now())
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		fail(w, http.StatusGatewayTimeout, fmt.Errorf("query Prometheus at %s: no complete response within %s; check admin.prometheus.url, or choose a shorter range", p.URL, trendsTimeout))
+		fail(w, http.StatusGatewayTimeout, fmt.Errorf("query Prometheus at %s: no complete response within %s; check admin.prometheus.url", p.URL, trendsTimeout))
 	case err != nil:
 		fail(w, http.StatusBadGateway, fmt.Errorf("query Prometheus at %s: %w", p.URL, err))
 	default:
@@ -139,35 +144,47 @@ func (t *trends) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// report returns the series of a range. A step begins at a multiple of its length in Unix time. The last step contains
-// now, so it is not complete.
+// report returns the series of a range. The last step contains now, so it is not complete.
 func (t *trends) report(ctx context.Context, p Prometheus, r trendRange, now time.Time) (*trendsReport, error) {
-	start := now.Unix() - now.Unix()%r.seconds - int64(r.steps-1)*r.seconds
+	last := now.Unix() + trendsShift
+	start := last - last%r.seconds - trendsShift - int64(r.steps-1)*r.seconds
 	var results [4][]series
+	first := r.steps // the first step with data
 	for i, query := range []string{spentQuery, savedQuery, refusedQuery, budgetsQuery} {
 		var err error
 		if results[i], err = t.query(ctx, p, query, r, start); err != nil {
 			return nil, err
 		}
+		for _, s := range results[i] {
+			first = min(first, slices.IndexFunc(s.points, func(n float64) bool { return !math.IsNaN(n) }))
+		}
+	}
+	if first == r.steps {
+		first = 0
 	}
 	spent, saved, refused, budgets := results[0], results[1], results[2], results[3]
+	steps := r.steps - first
 	report := &trendsReport{
-		Range: r.name, Start: start, Step: r.seconds, Spent: []clientTrend{}, Others: make([]float64, r.steps),
-		Saved: make([]float64, r.steps), Refused: make([]float64, r.steps), Budgets: []budgetTrend{},
+		Range: r.name, Start: start + int64(first)*r.seconds, Step: r.seconds, Spent: []clientTrend{}, Others: make([]float64, steps),
+		Saved: make([]float64, steps), Refused: make([]float64, steps), Budgets: []budgetTrend{},
 	}
-	addCounts(report.Saved, saved...)
-	addCounts(report.Refused, refused...)
+	for _, s := range saved {
+		addCounts(report.Saved, s.points[first:])
+	}
+	for _, s := range refused {
+		addCounts(report.Refused, s.points[first:])
+	}
 
 	clients := make([]clientTrend, len(spent))
 	for i, s := range spent {
-		clients[i] = clientTrend{Client: s.Labels["weir_client"], Values: make([]float64, r.steps)}
-		clients[i].total = addCounts(clients[i].Values, s)
+		clients[i] = clientTrend{Client: s.Labels.Client, Values: make([]float64, steps)}
+		clients[i].total = addCounts(clients[i].Values, s.points[first:])
 	}
 	slices.SortFunc(clients, func(a, b clientTrend) int {
 		return cmp.Or(cmp.Compare(b.total, a.total), strings.Compare(a.Client, b.Client))
 	})
 	for _, c := range clients {
-		// Above its maximum number of series, a replica counts further clients without their names.
+		// Above its maximum number of series, a replica counts further requests without the name of their client.
 		if c.Client != "" && len(report.Spent) < maxTrendClients {
 			report.Spent = append(report.Spent, c)
 			continue
@@ -178,16 +195,14 @@ func (t *trends) report(ctx context.Context, p Prometheus, r trendRange, now tim
 	}
 
 	for _, s := range budgets {
-		b := budgetTrend{Account: s.Labels["weir_account"], Resource: s.Labels["weir_resource"], Values: make([]*float64, r.steps), lowest: math.Inf(1)}
-		for step, fraction := range s.points {
-			if !math.IsNaN(fraction) {
-				b.Values[step] = new(max(0, fraction))
-				b.lowest = min(b.lowest, fraction)
+		b := budgetTrend{Account: s.Labels.Account, Resource: s.Labels.Resource, Values: make([]*float64, steps), lowest: math.Inf(1)}
+		for step, used := range s.points[first:] {
+			if !math.IsNaN(used) {
+				b.Values[step] = new(max(0, 1-used))
+				b.lowest = min(b.lowest, *b.Values[step])
 			}
 		}
-		if !math.IsInf(b.lowest, 1) {
-			report.Budgets = append(report.Budgets, b)
-		}
+		report.Budgets = append(report.Budgets, b)
 	}
 	slices.SortFunc(report.Budgets, func(a, b budgetTrend) int {
 		return cmp.Or(cmp.Compare(a.lowest, b.lowest), strings.Compare(a.Account, b.Account), strings.Compare(a.Resource, b.Resource))
@@ -196,27 +211,27 @@ func (t *trends) report(ctx context.Context, p Prometheus, r trendRange, now tim
 	return report, nil
 }
 
-// addCounts adds the points of series to counts, and returns the sum of all counts. It rounds the points, because
-// Prometheus extrapolates the increase of a counter to the ends of a step.
-func addCounts(counts []float64, list ...series) (total float64) {
-	for _, s := range list {
-		for step, n := range s.points {
-			if !math.IsNaN(n) {
-				counts[step] += math.Round(n)
-			}
+// addCounts adds points to counts, and returns the sum of the counts. It rounds the points, because Prometheus extrapolates
+// the increase of a counter to the ends of a step.
+func addCounts(counts, points []float64) (total float64) {
+	for step, n := range points {
+		if !math.IsNaN(n) {
+			counts[step] += math.Round(n)
 		}
-	}
-	for _, n := range counts {
-		total += n
+		total += counts[step]
 	}
 	return total
 }
 
-// series is a time series in a response of Prometheus.
+// series is a time series in a response of Prometheus. At least one point is a number.
 type series struct {
-	Labels map[string]string `json:"metric"`
-	Values []sample          `json:"values"`
-	points []float64         // one value per step; NaN if the step has no finite value
+	Labels struct {
+		Client   string `json:"weir_client"`
+		Account  string `json:"weir_account"`
+		Resource string `json:"weir_resource"`
+	} `json:"metric"`
+	Values []sample  `json:"values"`
+	points []float64 // one value per step; NaN if the step has no finite value
 }
 
 // sample is a value at a time in Unix seconds. Its JSON is [1764190800, "0.5"]; the value may also be NaN, +Inf or -Inf.
@@ -264,11 +279,14 @@ func (t *trends) query(ctx context.Context, p Prometheus, query string, r trendR
 	}
 	switch {
 	case answer.Error != "":
-		return nil, fmt.Errorf("%s: %s", resp.Status, strings.ToValidUTF8(answer.Error[:min(len(answer.Error), maxTrendsError)], ""))
+		return nil, fmt.Errorf("%s: %s", resp.Status, p.quote(answer.Error))
 	case resp.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s; check admin.prometheus.url and admin.prometheus.token", resp.Status)
 	case err != nil:
-		return nil, fmt.Errorf("invalid response: %w; check admin.prometheus.url", err)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, fmt.Errorf("invalid response: %s; check admin.prometheus.url", p.quote(err.Error()))
 	case answer.Status != "success" || answer.Data.ResultType != "matrix":
 		return nil, errors.New("the response is not the result of a range query; check admin.prometheus.url")
 	}
@@ -282,5 +300,15 @@ func (t *trends) query(ctx context.Context, p Prometheus, query string, r trendR
 			}
 		}
 	}
-	return answer.Data.Result, nil
+	return slices.DeleteFunc(answer.Data.Result, func(s series) bool {
+		return !slices.ContainsFunc(s.points, func(n float64) bool { return !math.IsNaN(n) })
+	}), nil
+}
+
+// quote shortens an error text, and masks the token, which a proxy may repeat.
+func (p Prometheus) quote(text string) string {
+	if p.Token != "" {
+		text = strings.ReplaceAll(text, p.Token.Reveal(), "•••")
+	}
+	return strings.ToValidUTF8(text[:min(len(text), maxTrendsError)], "")
 }

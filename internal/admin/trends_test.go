@@ -58,7 +58,7 @@ func TestTrendsSendFixedQueries(t *testing.T) {
 				queries = append(queries, q.Get("query"))
 				start, _ := strconv.ParseInt(q.Get("start"), 10, 64)
 				end, _ := strconv.ParseInt(q.Get("end"), 10, 64)
-				if q.Get("step") != strconv.FormatInt(c.seconds, 10) || end-start != (c.steps-1)*c.seconds || end%c.seconds != 0 || end <= before || end > after+c.seconds {
+				if q.Get("step") != strconv.FormatInt(c.seconds, 10) || end-start != (c.steps-1)*c.seconds || (end+trendsShift)%c.seconds != 0 || end <= before || end > after+c.seconds {
 					t.Errorf("start %d, end %d, step %s at %d: want %d points that end with the present step", start, end, q.Get("step"), after, c.steps)
 				}
 				if !strings.Contains(w.Body.String(), fmt.Sprintf(`"start":%d,"step":%d,`, start-c.seconds, c.seconds)) {
@@ -71,8 +71,8 @@ func TestTrendsSendFixedQueries(t *testing.T) {
 			if diff := cmp.Diff([]string{
 				"sum by (weir_client) (increase(weir_spent_total[" + c.step + "]))",
 				"sum(increase(weir_saved_total[" + c.step + "]))",
-				`sum(increase(weir_admissions_total{weir_reason!~"admitted|waited|canceled"}[` + c.step + "]))",
-				"min by (weir_account, weir_resource) (min_over_time(weir_budget_remaining[" + c.step + "]) / max_over_time(weir_budget_limit[" + c.step + "]))",
+				`sum(increase(weir_requests_total{weir_cache="refused"}[` + c.step + "]))",
+				`topk(20, max by (weir_account, weir_resource) (max_over_time(weir_budget_utilization_ratio{weir_account!=""}[` + c.step + "])))",
 			}, queries); diff != "" {
 				t.Error(diff)
 			}
@@ -101,11 +101,11 @@ func TestTrendsReportTheLargestClientsAndTheTightestBudgets(t *testing.T) {
 			list = append(list, `{"metric": {}, "values": [`+values("1000")+`]}`)
 		case strings.Contains(query, "weir_saved_total"):
 			list = []string{fmt.Sprintf(`{"metric": {}, "values": [[%d.5, "7"], [%d, "8"], %s, [1e99, "9"]]}`, start-3600, start+168*3600, values("10.4", "+Inf", "2.6"))}
-		case strings.Contains(query, "weir_budget_remaining"):
-			for i := range 10 {
-				list = append(list, fmt.Sprintf(`{"metric": {"weir_account": "a%d", "weir_resource": "core"}, "values": [%s]}`, i, values("1", "NaN", strconv.FormatFloat(0.9-float64(i)/10, 'f', 1, 64), "1")))
+		case strings.Contains(query, "weir_budget_utilization_ratio"):
+			for i := range 9 {
+				list = append(list, fmt.Sprintf(`{"metric": {"weir_account": "a%d", "weir_resource": "core"}, "values": [%s]}`, i, values("0", "NaN", fmt.Sprint("0.", i+1), "0")))
 			}
-			list = append(list, `{"metric": {"weir_account": "unused"}, "values": [`+values("NaN", "-Inf")+`]}`, `{"metric": {"weir_account": "exceeded", "weir_resource": "cpu"}, "values": [`+values("-0.2")+`]}`)
+			list = append(list, `{"metric": {"weir_account": "unused"}, "values": [`+values("NaN", "-Inf")+`]}`, `{"metric": {"weir_account": "exceeded", "weir_resource": "cpu"}, "values": [`+values("1.2")+`]}`)
 		}
 		_, _ = fmt.Fprint(w, matrix(list...))
 	}))
@@ -146,14 +146,37 @@ func TestTrendsReportTheLargestClientsAndTheTightestBudgets(t *testing.T) {
 				text += " –"
 				continue
 			}
-			text += fmt.Sprint(" ", *v)
+			text += strings.TrimSuffix(fmt.Sprintf(" %.1f", *v), ".0")
 		}
 		budgets = append(budgets, text)
 	}
 	if diff := cmp.Diff([]string{
-		"exceeded cpu 0 – – –", "a9 core 1 – 0 1", "a8 core 1 – 0.1 1", "a7 core 1 – 0.2 1", "a6 core 1 – 0.3 1", "a5 core 1 – 0.4 1", "a4 core 1 – 0.5 1", "a3 core 1 – 0.6 1",
+		"exceeded cpu 0 – – –", "a8 core 1 – 0.1 1", "a7 core 1 – 0.2 1", "a6 core 1 – 0.3 1", "a5 core 1 – 0.4 1", "a4 core 1 – 0.5 1", "a3 core 1 – 0.6 1", "a2 core 1 – 0.7 1",
 	}, budgets); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A new Prometheus has data from the second of the last two steps only.
+func TestTrendsBeginWithTheFirstData(t *testing.T) {
+	var end int64
+	prometheus := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		end, _ = strconv.ParseInt(q.Get("end"), 10, 64)
+		switch query := q.Get("query"); {
+		case strings.Contains(query, "weir_spent_total"):
+			_, _ = fmt.Fprint(w, matrix(fmt.Sprintf(`{"metric": {"weir_client": "builds"}, "values": [[%d, "5"]]}`, end)))
+		case strings.Contains(query, "weir_saved_total"):
+			_, _ = fmt.Fprint(w, matrix(fmt.Sprintf(`{"metric": {}, "values": [[%d, "NaN"], [%d, "2"], [%d, "3"]]}`, end-7200, end-3600, end)))
+		default:
+			_, _ = fmt.Fprint(w, matrix())
+		}
+	}))
+	defer prometheus.Close()
+	w := respond(trendsHandler(Prometheus{URL: prometheus.URL}), http.MethodGet, trendsURL+"7d", nil)
+	want := fmt.Sprintf(`{"range":"7d","start":%d,"step":3600,"spent":[{"client":"builds","values":[0,5]}],"others":[0,0],"saved":[2,3],"refused":[0,0],"budgets":[]}`, end-7200)
+	if got := strings.TrimSpace(w.Body.String()); got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
@@ -172,6 +195,8 @@ func TestTrendsExplainProblems(t *testing.T) {
 		"vector":    {200, `{"status": "success", "data": {"resultType": "vector", "result": []}}`},
 		"sample":    {200, matrix(`{"metric": {}, "values": [[1, "many"]]}`)},
 		"redirect":  {302, ""},
+		"echo":      {401, `{"error": "unknown credential Bearer s3cret"}`},
+		"number":    {200, matrix(`{"metric": {}, "values": [[1, "` + strings.Repeat("x", 1000) + `"]]}`)},
 		"huge":      {200, `{"status": "success", "warnings": ["` + strings.Repeat("x", maxTrendsBody) + `"]}`},
 		"cut short": {200, `{"status": "success", "data": {"resultType": "matrix"`},
 	}
@@ -201,7 +226,9 @@ func TestTrendsExplainProblems(t *testing.T) {
 		{"no series", prometheus.URL + "/vector", "7d", 502, query + "the response is not the result of a range query; check admin.prometheus.url"},
 		{"invalid sample", prometheus.URL + "/sample", "7d", 502, query + `invalid response: strconv.ParseFloat: parsing "many": invalid syntax; check admin.prometheus.url`},
 		{"redirect", prometheus.URL + "/redirect", "7d", 502, query + "302 Found; check admin.prometheus.url and admin.prometheus.token"},
-		{"huge response", prometheus.URL + "/huge", "7d", 502, query + "more than 16 MiB of series"},
+		{"error that repeats the token", prometheus.URL + "/echo", "7d", 502, query + "401 Unauthorized: unknown credential Bearer •••"},
+		{"long invalid sample", prometheus.URL + "/number", "7d", 502, query + "invalid response: " + (`strconv.ParseFloat: parsing "` + strings.Repeat("x", maxTrendsError))[:maxTrendsError] + "; check admin.prometheus.url"},
+		{"huge response", prometheus.URL + "/huge", "7d", 502, query + "more than 4 MiB of series"},
 		{"response cut short", prometheus.URL + "/cut%20short", "7d", 502, query + "invalid response: unexpected EOF; check admin.prometheus.url"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -239,7 +266,7 @@ func TestTrendsEndAtTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start, w := time.Now(), httptest.NewRecorder()
 		blockedTrends().serve(w, httptest.NewRequest(http.MethodGet, trendsURL+"30d", nil))
-		const want = "query Prometheus at http://prometheus:9090: no complete response within 10s; check admin.prometheus.url, or choose a shorter range\n"
+		const want = "query Prometheus at http://prometheus:9090: no complete response within 10s; check admin.prometheus.url\n"
 		if w.Code != http.StatusGatewayTimeout || w.Body.String() != want || time.Since(start) != trendsTimeout {
 			t.Errorf("after %s got %d %s, want %s", time.Since(start), w.Code, w.Body, want)
 		}

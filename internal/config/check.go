@@ -140,7 +140,7 @@ func (d *decoder) checkHosts(c *Config) {
 		d.name(key+".name", host.Name, names)
 		d.require(host.Name != c.APIName(), key+".name", "%q is the host of upstream.url, which needs no entry", host.Name)
 		if host.URL != "" {
-			d.baseURL(key+".url", host.URL, "credentials")
+			d.baseURL(key+".url", host.URL, moveCredential)
 		}
 		if p := host.Path; p != "" {
 			d.require(strings.HasPrefix(p, "/") && p != "/" && path.Clean(p) == p && !strings.HasPrefix(p, "/_weir"), key+".path",
@@ -212,7 +212,7 @@ func (d *decoder) checkAdmin(a *Admin) {
 		d.require(err == nil, "admin.tls", "%v", err)
 	}
 	if a.Prometheus.URL != "" {
-		d.baseURL("admin.prometheus.url", a.Prometheus.URL, "admin.prometheus.token")
+		d.baseURL("admin.prometheus.url", a.Prometheus.URL, "Weir sends only a bearer token (admin.prometheus.token)")
 	}
 	d.token("admin.prometheus.token", a.Prometheus.Token)
 	d.require(a.Prometheus.Token == "" || a.Prometheus.URL != "", "admin.prometheus.url", "required because admin.prometheus.token is set")
@@ -220,19 +220,22 @@ func (d *decoder) checkAdmin(a *Admin) {
 
 func (d *decoder) checkUpstream(u Upstream) {
 	d.require(u.URL != "", "upstream.url", "required: the base URL of the API")
-	d.baseURL("upstream.url", u.URL, "credentials")
+	d.baseURL("upstream.url", u.URL, moveCredential)
 	d.positive("upstream.timeout", u.Timeout)
 	d.require(u.Egress != "", "upstream.egress", "must not be empty")
 }
 
-// baseURL checks a base URL. The key secrets is the place for a credential.
-func (d *decoder) baseURL(key, text, secrets string) {
+// moveCredential is the remedy for a user name in the URL of an upstream.
+const moveCredential = "move the credential to credentials"
+
+// baseURL checks a base URL. The remedy says what to do with a user name.
+func (d *decoder) baseURL(key, text, remedy string) {
 	parsed, err := url.Parse(text)
 	switch {
 	case err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https":
 		d.wrong(key, "%q: must be an absolute http or https URL", redacted(text))
 	case parsed.User != nil:
-		d.wrong(key, "contains a user name; move the credential to %s", secrets)
+		d.wrong(key, "contains a user name; %s", remedy)
 	case strings.ContainsAny(text, "?#"):
 		d.wrong(key, "%q: must have neither query nor fragment", redacted(text))
 	}

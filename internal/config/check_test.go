@@ -32,7 +32,7 @@ func TestInvalidValuesAreReported(t *testing.T) {
 		{"admin listener on a host name without a token", "admin: {listen: \"weir:9090\"}", `weir.yaml:2:8: admin.token: required because admin.listen "weir:9090" is not on loopback`},
 		{"empty admin token", "admin: {listen: \":9090\", token: \"${EMPTY}\"}", `weir.yaml:2:33: admin.token: required because admin.listen ":9090" is not on loopback`},
 		{"Prometheus without a scheme", "admin: {prometheus: {url: \"prometheus:9090\"}}", `weir.yaml:2:27: admin.prometheus.url: "prometheus:9090": must be an absolute http or https URL`},
-		{"Prometheus with a user name", "admin: {prometheus: {url: \"http://u:p@prometheus:9090\"}}", "weir.yaml:2:27: admin.prometheus.url: contains a user name; move the credential to admin.prometheus.token"},
+		{"Prometheus with a user name", "admin: {prometheus: {url: \"http://u:p@prometheus:9090\"}}", "weir.yaml:2:27: admin.prometheus.url: contains a user name; Weir sends only a bearer token (admin.prometheus.token)"},
 		{"Prometheus with a query", "admin: {prometheus: {url: \"http://prometheus:9090/?tenant=a\"}}", `weir.yaml:2:27: admin.prometheus.url: "http://prometheus:9090/?tenant=a": must have neither query nor fragment`},
 		{"token for Prometheus of two lines", "admin: {prometheus: {url: \"http://prometheus:9090\", token: \"a\\nb\"}}", "weir.yaml:2:60: admin.prometheus.token: contains a space, a line break or another character that is not allowed in a token"},
 		{"token without a Prometheus", "admin: {prometheus: {token: a}}", "weir.yaml:2:21: admin.prometheus.url: required because admin.prometheus.token is set"},

@@ -49,6 +49,8 @@ func (m *metrics) Watch(s Sources) error {
 	}
 	remaining := integer("weir.budget.remaining", "{unit}", "remaining part of a budget")
 	limit := integer("weir.budget.limit", "{unit}", "limit of a budget")
+	utilization, err := m.meter.Float64ObservableGauge("weir.budget.utilization", metric.WithUnit("1"), metric.WithDescription("used part of a budget, from 0 to 1"))
+	all, errs = append(all, utilization), append(errs, err)
 	reset := seconds("weir.budget.reset", "time until a budget is reset")
 	nominal := integer("weir.client.nominal_limit", "{request}", "share of a client in a primary window")
 	lower := integer("weir.client.lower_limit", "{request}", "guarantee of a client in a primary window")
@@ -104,6 +106,9 @@ func (m *metrics) Watch(s Sources) error {
 				with := metric.WithAttributes(name, resourceKey.String(resource))
 				o.ObserveInt64(remaining, int64(b.Remaining), with)
 				o.ObserveInt64(limit, int64(b.Limit), with)
+				if b.Limit > 0 {
+					o.ObserveFloat64(utilization, 1-float64(b.Remaining)/float64(b.Limit), with)
+				}
 				o.ObserveFloat64(reset, max(0, b.Reset.Sub(now).Seconds()), with)
 			}
 			for _, b := range a.Budgets {

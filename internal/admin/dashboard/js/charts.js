@@ -47,7 +47,6 @@ function barTimes() {
 const lastHour = ({ series, useMax }) => model.series && { times: barTimes(), seconds: range.stepsPerBar * 10, values: series.map((s) => barValues(s.name, useMax)) };
 
 const bars = uPlot.paths.bars({ size: [0.82, 40], align: 1 });
-const lines = uPlot.paths.stepped({ align: 1 });
 
 /**
  * The definition of a chart. A stacked chart lists its series from top to bottom. Other charts are drawn as lines. By
@@ -141,15 +140,15 @@ export class Chart {
       padding: [8, 26, 0, 0],
       legend: { show: false },
       cursor: { points: { show: false }, drag: { x: false, y: false }, y: false },
-      scales: { x: { time: true, range: (u, min, max) => [min, max + this.seconds] }, y: { range: (u, min, max) => [0, definition.max ?? Math.max(max * 1.08, 4)] } },
+      scales: { x: { time: true, range: () => [this.times[0], this.times.at(-1) + this.seconds] }, y: { range: (u, min, max) => [0, definition.max ?? Math.max(max * 1.08, 4)] } },
       axes: [
         { ...axis, grid: { show: false }, values: hours, space: 64, size: 24 },
         { ...axis, values: (u, splits) => splits.map((s) => (definition.max || Number.isInteger(s) ? this.format(s) : "")), size: 38, space: 28 },
       ],
       series: [{}, ...definition.series.map((s) => (definition.stacked
         ? { fill: color(s.color), stroke: color(s.color), width: 0, paths: bars, points: { show: false } }
-        : { stroke: color(s.color), fill: definition.max ? undefined : transparent(color(s.color)), width: 1.75, paths: lines, points: { show: false } }))],
-      hooks: { setCursor: [(u) => this.updateLegend(u.cursor.idx)] },
+        : { stroke: color(s.color), fill: definition.max ? undefined : transparent(color(s.color)), width: 1.75, points: { show: false } }))],
+      hooks: { setCursor: [(u) => this.updateLegend(definition.stacked ? u.cursor.idx : u.cursor.idx && u.cursor.idx >> 1)] },
     };
   }
 
@@ -164,12 +163,13 @@ export class Chart {
     const { definition } = this, bars = visible(definition.screen) && this.read(definition);
     if (!bars) return;
     const { times, seconds, values } = bars;
-    Object.assign(this, { seconds, values });
+    Object.assign(this, { times, seconds, values });
     const isEmpty = Boolean(definition.emptyText) && sum(values.flat()) === 0;
     this.empty.hidden = !isEmpty;
     this.parent.classList.toggle("is-empty", isEmpty);
     if (definition.summary) setText(byId(`chart-${definition.id}-sum`), isEmpty ? "" : definition.summary(values));
-    const data = [times, ...(definition.stacked ? stack(values) : values)];
+    // A line has a point at the beginning and at the end of each step, so that a single step is visible.
+    const data = definition.stacked ? [times, ...stack(values)] : [times.flatMap((t) => [t, t + seconds]), ...values.map((v) => v.flatMap((n) => [n, n]))];
     if (this.plot) this.plot.setData(data);
     else this.plot = new uPlot(this.options(), data, this.parent);
     this.plot.root.setAttribute("aria-hidden", "true"); // the legend has the same numbers as text

@@ -28,7 +28,7 @@ const configured = () => Boolean(model.configuration?.admin?.prometheus?.url);
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 
 /**
- * The last report of the selected days. It is null until the first one is loaded, and after an error.
+ * The last report of the selected days, or null until one is loaded.
  * @type {{start: number, step: number, spent: {client: string, values: number[]}[], others: number[], saved: number[], refused: number[],
  *   budgets: {account: string, resource: string, values: (number|null)[]}[]}|null}
  */
@@ -53,7 +53,7 @@ async function load() {
   }
   if (wanted !== requested) return; // the user has selected other days
   if (failure) due = performance.now() + RETRY_INTERVAL;
-  report = loaded;
+  if (loaded) report = loaded;
   error = failure;
   changed("trends");
 }
@@ -96,7 +96,7 @@ function drawCharts() {
   charts.forEach((c) => c.plot || c.draw());
 }
 
-const EMPTY = "Prometheus has no data about Weir in this time. Configure Prometheus to scrape /metrics of every replica. The charts begin with the second scrape.";
+const EMPTY = "Prometheus has no requests of Weir in this time. It needs two scrapes of a replica that serves requests. Configure it to scrape /metrics of every replica.";
 
 /** Shows a panel with its charts, or with a text that explains why it has none. Hides the panel if no Prometheus is configured. */
 function drawPanel(id, isEmpty) {
@@ -106,7 +106,7 @@ function drawPanel(id, isEmpty) {
   const state = parent.querySelector("[role=status]");
   setText(state, text);
   state.hidden = !text;
-  parent.querySelector(".trends").hidden = Boolean(text);
+  parent.querySelector(".trends").hidden = !report || isEmpty();
 }
 
 const shown = () => visible("spending") || visible("budgets");
