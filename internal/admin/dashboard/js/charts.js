@@ -1,4 +1,4 @@
-// Charts, and the charts of the last hour: requests by outcome, saved and forwarded requests, and the queue.
+// The class Chart, and the charts of the last hour: requests by outcome, saved and forwarded requests, and the queue.
 
 import uPlot from "../vendor/uPlot.js";
 import { byId, el, setText } from "./dom.js";
@@ -111,7 +111,7 @@ export class Chart {
     charts.add(this);
   }
 
-  /** Ends the chart, so that another chart can use its elements. */
+  /** Removes the plot, so that another chart can use the same elements. */
   remove() {
     this.plot?.destroy();
     this.observer.disconnect();
@@ -160,9 +160,9 @@ export class Chart {
   }
 
   draw() {
-    const { definition } = this, bars = visible(definition.screen) && this.read(definition);
-    if (!bars) return;
-    const { times, seconds, values } = bars;
+    const { definition } = this, current = visible(definition.screen) && this.read(definition);
+    if (!current) return;
+    const { times, seconds, values } = current;
     Object.assign(this, { times, seconds, values });
     const isEmpty = Boolean(definition.emptyText) && sum(values.flat()) === 0;
     this.empty.hidden = !isEmpty;
