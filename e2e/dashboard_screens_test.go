@@ -21,6 +21,12 @@ func startScreens(t *testing.T, accounts, requests int) (page *browser, url stri
 	for i := range requests {
 		b.addRequest(i)
 	}
+	return openGateway(t, b)
+}
+
+// openGateway opens the dashboard of a fake gateway.
+func openGateway(t *testing.T, b *fakeGateway) (page *browser, url string) {
+	t.Helper()
 	server := httptest.NewServer(b.withHistory(admin.Handler(admin.Access{}, b.sources())))
 	t.Cleanup(server.Close)
 	t.Cleanup(b.history.Close)

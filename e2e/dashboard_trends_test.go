@@ -15,8 +15,6 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
-
-	"github.com/weirgate/weir/internal/admin"
 )
 
 // fakePrometheus responds to the queries of the trends: clients of which each spends less than the one before, saved and
@@ -74,14 +72,7 @@ func openTrends(t *testing.T, prometheus http.Handler) (page *browser, url strin
 	for i := range 40 {
 		b.addRequest(i)
 	}
-	server := httptest.NewServer(b.withHistory(admin.Handler(admin.Access{}, b.sources())))
-	t.Cleanup(server.Close)
-	t.Cleanup(b.history.Close)
-	page = startBrowser(t)
-	page.setWindow(1440, 900, false)
-	page.open(server.URL)
-	page.eventually("the page is live", live)
-	return page, server.URL
+	return openGateway(t, b)
 }
 
 // trendsText is a script that returns the visible text of the panel of trends of the present screen.
