@@ -34,6 +34,7 @@ type Memory struct {
 	latest     Generation // of all purges
 	lost       Generation // entries of earlier generations count as purged, see PurgeUntil
 	record     record
+	unsettled  unsettled
 	tags       map[string]*tag // of the entries in variants
 	bytes      uint64
 	variants   *simplelru.LRU[Key, []*Entry] // newest first; the slices are immutable
@@ -42,7 +43,10 @@ type Memory struct {
 
 // NewMemory returns an empty tier of at most size bytes.
 func NewMemory(size int64) *Memory {
-	m := &Memory{maxBytes: uint64(size - size/candidatesPart), record: record{maxTags: maxPurged}, tags: map[string]*tag{}}
+	m := &Memory{
+		maxBytes: uint64(size - size/candidatesPart), record: record{maxTags: maxPurged}, tags: map[string]*tag{},
+		latest: 1, lost: 1, // an entry of generation zero is stale
+	}
 	m.variants, _ = simplelru.NewLRU(math.MaxInt, func(_ Key, list []*Entry) {
 		m.bytes -= weight(list)
 		m.releaseLocked(list)

@@ -21,6 +21,9 @@ type Generation uint64
 type Purge struct {
 	Tags []string `json:"tags"`
 	Hard bool     `json:"hard,omitempty"`
+	// Unsettled is the time for which the change may still happen, if its result is unknown. A response whose fetch
+	// begins within that time is stale, too.
+	Unsettled time.Duration `json:"unsettled,omitempty"`
 	// Coverage is set for the purge of a webhook event.
 	Coverage *Coverage `json:"coverage,omitempty"`
 }
@@ -81,6 +84,43 @@ func (r *record) last(tag string) Generation {
 	return max(r.floor, r.older.last[tag], r.recent.last[tag])
 }
 
+// unsettled contains the changes that may still happen, by tag. When it is full, a further change concerns all tags.
+type unsettled struct {
+	until map[string]time.Time
+	all   time.Time // end for all tags
+	last  time.Time // latest end
+}
+
+// maxUnsettled bounds the tags of changes that may still happen.
+const maxUnsettled = 1 << 16
+
+// add records a change. Without tags, the change may concern all tags.
+func (u *unsettled) add(tags []string, now, until time.Time) {
+	if now.After(u.last) || u.until == nil {
+		u.until = map[string]time.Time{}
+	}
+	u.last = latest(u.last, until)
+	if len(tags) == 0 || len(u.until)+len(tags) > maxUnsettled {
+		u.all = latest(u.all, until)
+		return
+	}
+	for _, t := range tags {
+		u.until[t] = latest(u.until[t], until)
+	}
+}
+
+// has reports whether a change of a tag may still happen.
+func (u *unsettled) has(tag string, now time.Time) bool {
+	return now.Before(u.all) || now.Before(u.until[tag])
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 // purgedHard reports whether the record has a hard purge of one of the tags after since.
 func (m *Memory) purgedHard(tags []string, since Generation) bool {
 	m.mu.Lock()
@@ -88,12 +128,30 @@ func (m *Memory) purgedHard(tags []string, since Generation) bool {
 	return slices.ContainsFunc(tags, func(t string) bool { return max(m.record.older.hard[t], m.record.recent.hard[t]) > since })
 }
 
-// Generation returns the current purge generation. Read it before a fetch begins, and store it in
-// [Entry.Since].
+// Generation returns the current purge generation.
 func (m *Memory) Generation() Generation {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.latest
+}
+
+// FetchGeneration returns the purge generation for a fetch that begins now, to be stored in [Entry.Since]. While a
+// change of one of the tags may still happen ([Purge.Unsettled]), the generation is zero, at which every entry is stale.
+func (m *Memory) FetchGeneration(tags func() []string) Generation {
+	m.mu.Lock()
+	g, now := m.latest, time.Now()
+	settled := !now.Before(m.unsettled.last)
+	m.mu.Unlock()
+	if settled {
+		return g
+	}
+	names := tags()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if slices.ContainsFunc(names, func(t string) bool { return m.unsettled.has(t, now) }) {
+		return 0
+	}
+	return g
 }
 
 // PurgeUntil makes every entry stale whose fetch began before g. A shared tier calls PurgeUntil after
@@ -129,6 +187,9 @@ func (m *Memory) ApplyPurge(p Purge, g Generation) (removed int) {
 	g = cmp.Or(g, m.latest+1)
 	m.latest = max(m.latest, g)
 	m.record.add(p, g)
+	if now := time.Now(); p.Unsettled > 0 {
+		m.unsettled.add(p.Tags, now, now.Add(p.Unsettled))
+	}
 	m.coverage.apply(p.Coverage, g)
 	tagged := m.taggedLocked(p.Tags)
 	for _, t := range tagged {

@@ -49,6 +49,42 @@ func TestPurgeMakesEntriesWithTheTagStale(t *testing.T) {
 	}
 }
 
+// A response that is fetched while a change may still happen is stale, also later.
+func TestResponsesFetchedDuringAnUnsettledChangeStayStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewStore(NewMemory(1<<20), nil)
+		key, other := NewKey("a"), NewKey("b")
+		purged := func(key Key) bool { _, p := s.Memory.Lookup(key, nil); return p }
+		fetch := func(key Key, tag string) {
+			since := s.FetchGeneration(func() []string { return []string{tag} })
+			s.Memory.Delete(key)
+			put(s.Memory, key, "x", func(e *Entry) { e.Tags = []string{tag}; e.Since = since })
+		}
+		s.PurgeUnsettled(t.Context(), 10*time.Second, "changing")
+		time.Sleep(9 * time.Second)
+		fetch(key, "changing")
+		fetch(other, "unchanged")
+		time.Sleep(time.Minute)
+		if !purged(key) || purged(other) {
+			t.Error("during the change: the wrong response is stale")
+		}
+		fetch(key, "changing")
+		if purged(key) {
+			t.Error("after the change: the response is stale")
+		}
+		s.PurgeUnsettled(t.Context(), 10*time.Second, make([]string, maxUnsettled+1)...)
+		fetch(key, "any tag")
+		if !purged(key) {
+			t.Error("beyond the bound: the response is fresh")
+		}
+		time.Sleep(10 * time.Second)
+		fetch(key, "any tag")
+		if purged(key) {
+			t.Error("after the changes beyond the bound: the response is stale")
+		}
+	})
+}
+
 func TestPurgeHardRemovesEntriesWithTheTag(t *testing.T) {
 	m := NewMemory(1 << 20)
 	variant := func(tag, language string) func(*Entry) {
@@ -154,7 +190,7 @@ func TestPurgedEntriesAreNeverFresh(t *testing.T) {
 			since        Generation
 			beyondRecord bool // more purges followed the start of the fetch than the record contains
 		}
-		entries, last, lost := map[Key]model{}, map[string]Generation{}, Generation(0)
+		entries, last, lost := map[Key]model{}, map[string]Generation{}, m.Generation()
 		purgedSince := func(tags []string, since Generation) bool {
 			for _, tag := range tags {
 				if last[tag] > since {

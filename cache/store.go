@@ -263,6 +263,14 @@ func (s *Store) Purge(ctx context.Context, tags ...string) {
 	}
 }
 
+// PurgeUnsettled purges like Purge. The change may still happen within a time, so a response that is fetched within
+// that time is stale, too.
+func (s *Store) PurgeUnsettled(ctx context.Context, within time.Duration, tags ...string) {
+	if len(tags) > 0 {
+		s.purge(ctx, Purge{Tags: tags, Unsettled: within})
+	}
+}
+
 // PurgeHard purges, and removes the entries with one of the tags from the memory of every replica.
 // PurgeHard returns the number of entries removed from the memory of this replica. Entries in the
 // shared tier are not deleted, but Lookup ignores them (see [Purge]).

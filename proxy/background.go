@@ -22,22 +22,17 @@ type Background struct {
 	running sync.WaitGroup
 	// refreshes bounds the background revalidations. polls bounds the polled questions.
 	refreshes, polls *semaphore.Weighted
-	// waiting bounds the functions that later will run.
-	waiting *semaphore.Weighted
-	buffers bufferBudget
+	buffers          bufferBudget
 }
 
 // maxBackground bounds the concurrent background revalidations, and separately the polled questions.
 const maxBackground = 256
 
-// maxWaiting bounds the functions that wait for their time.
-const maxWaiting = 1000
-
 // NewBackground returns a Background that runs until [Background.Close].
 func NewBackground() *Background {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Background{
-		ctx: ctx, stop: stop, refreshes: semaphore.NewWeighted(maxBackground), polls: semaphore.NewWeighted(maxBackground), waiting: semaphore.NewWeighted(maxWaiting),
+		ctx: ctx, stop: stop, refreshes: semaphore.NewWeighted(maxBackground), polls: semaphore.NewWeighted(maxBackground),
 		buffers: bufferBudget{limit: min(maxHeld, debug.SetMemoryLimit(-1)/heldShare)},
 	}
 }
@@ -46,21 +41,6 @@ func NewBackground() *Background {
 func (b *Background) Close() {
 	b.stop()
 	b.running.Wait()
-}
-
-// later runs a function after a delay, or at Close. If too many functions wait, it does not run.
-func (b *Background) later(delay time.Duration, run func()) {
-	if !b.waiting.TryAcquire(1) {
-		return
-	}
-	b.running.Go(func() {
-		defer b.waiting.Release(1)
-		select {
-		case <-b.ctx.Done():
-		case <-time.After(delay):
-		}
-		run()
-	})
 }
 
 // refresh revalidates a stale entry in the background, and reports whether clients may get the stale entry (RFC 5861

@@ -44,7 +44,7 @@ func (ex *exchange) coalesces() bool {
 func (g *Gateway) join(ex *exchange) (c *coalesce.Call, leads bool) {
 	caller := ex.identity.Caller
 	q := coalesce.Question{
-		Key: g.callKey(ex), Path: ex.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.Generation(),
+		Key: g.callKey(ex), Path: ex.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.FetchGeneration(ex.tags),
 	}
 	return g.Background.calls.Join(q, func(since cache.Generation) bool { return g.Cache.Purged(ex.tags(), since) })
 }

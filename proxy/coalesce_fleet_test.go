@@ -202,7 +202,7 @@ func TestFetchLeaseOfALostReplicaExpires(t *testing.T) {
 		synctest.Wait() // the lease is released
 		c.Delete(t.Context(), k)
 		c.mu.Lock()
-		c.leases[k], c.until[k] = cache.FetchLease{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
+		c.leases[k], c.until[k] = cache.FetchLease{Owner: "dead", Since: w.gateway.Cache.Generation(), Sent: true}, time.Now().Add(3*time.Second)
 		c.mu.Unlock()
 		start := time.Now()
 		w.want("body from the other replica", sendTo(list[1], watchers).Body.String(), "all")
@@ -361,7 +361,7 @@ func TestFollowerIsRefusedAtItsDeadline(t *testing.T) {
 		if err := g.check(ex); err != nil {
 			t.Fatal(err)
 		}
-		c.leases[ex.key], c.until[ex.key] = cache.FetchLease{Owner: "dead", Sent: true}, time.Now().Add(3*time.Second)
+		c.leases[ex.key], c.until[ex.key] = cache.FetchLease{Owner: "dead", Since: w.gateway.Cache.Generation(), Sent: true}, time.Now().Add(3*time.Second)
 		var clients sync.WaitGroup
 		clients.Go(func() { sendTo(g, contributors) })
 		synctest.Wait()

@@ -281,10 +281,7 @@ func (f *earlierResults) add(a credentialResult, v verdict) {
 // holdBack buffers a response, so that its concurrency slot is released while other credentials are tried. The end of a
 // response over maxHeldBack is lost if the upstream closes the connection.
 func holdBack(resp *http.Response) {
-	body := resp.Body
-	if start := peek(resp, maxHeldBack); len(start) < maxHeldBack {
-		_ = body.Close() // the body was read completely
-	}
+	peek(resp, maxHeldBack)
 }
 
 // tryCredential sends the question with one credential, in a copy of the exchange. The client's exchange records the

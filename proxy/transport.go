@@ -51,7 +51,8 @@ var (
 // maxInterim bounds the interim responses (1xx) of one attempt.
 const maxInterim = 100
 
-// send sends the request once. The outcome is also valid with an error.
+// send sends the request once. The outcome is also valid with an error. A request counts as sent unless it is provably
+// unsent ([wire.mayHaveArrived]).
 func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
 	ctx, cancel := context.WithCancelCause(out.Context())
 	w := &wire{start: time.Now(), timeout: g.Timeout, cancel: cancel}
@@ -63,8 +64,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 		sent.Body = &requestBody{out.Body, w}
 	}
 	resp, err := g.Transport.RoundTrip(sent.WithContext(httptrace.WithClientTrace(ctx, hooks)))
-	written := int(w.written.Load())
-	o := limits.Outcome{Sent: written > 0, Resent: max(0, written-1)}
+	o := limits.Outcome{Sent: w.mayHaveArrived(ctx), Resent: int(w.copies.Load())}
 	if o.Sent {
 		o.Elapsed = time.Since(w.start) - time.Duration(w.sent.Load())
 	}
@@ -76,7 +76,9 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 		w.stop()
 		return nil, o, err
 	}
-	if resp.Body == http.NoBody {
+	if hasNoContent(resp) {
+		_ = resp.Body.Close()
+		resp.Body = http.NoBody
 		w.stop()
 	} else {
 		w.timer.Reset(w.timeout)
@@ -100,22 +102,30 @@ type wire struct {
 	timer   *time.Timer
 	cancel  context.CancelCauseFunc
 
-	reused  atomic.Bool  // the connection had been used before
-	written atomic.Int32 // number of times that the header was written
-	sent    atomic.Int64 // time of the latest sent part of the request, in nanoseconds since start
-	interim atomic.Int32 // number of interim responses
-	ended   atomic.Bool  // set before the transport sends the request again
+	reused    atomic.Bool  // the connection had been used before
+	connected atomic.Bool  // the transport has had a connection for the request
+	written   atomic.Int32 // number of times that the header was written
+	copies    atomic.Int32 // number of times that the header was written on earlier connections or streams
+	sent      atomic.Int64 // time of the latest sent part of the request, in nanoseconds since start
+	interim   atomic.Int32 // number of interim responses
+	ended     atomic.Bool  // set before the transport sends the request again
 }
 
 func (w *wire) hooks(interim func(int, textproto.MIMEHeader) error) *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		// If a reused connection ends without a response, the transport sends a request again, even an unsafe request
 		// with an Idempotency-Key. GotConn prevents the copy, which has no permit; [Gateway.retries] decides about
-		// retries. HTTP/2 is exempt, because the upstream confirms that the request was not processed.
+		// retries. HTTP/2 is exempt, because the upstream confirms that the request was not processed; the permit is
+		// charged for these copies, too.
 		GotConn: func(c httptrace.GotConnInfo) {
-			if w.written.Load() == 0 {
+			w.connected.Store(true)
+			w.noteSent()
+			switch written := w.written.Load(); {
+			case written == 0:
 				w.reused.Store(c.Reused)
-			} else if !isHTTP2(c.Conn) {
+			case isHTTP2(c.Conn):
+				w.copies.Store(written)
+			default:
 				w.ended.Store(true)
 				w.cancel(errUnpermitted)
 				_ = c.Conn.Close()
@@ -135,6 +145,13 @@ func (w *wire) hooks(interim func(int, textproto.MIMEHeader) error) *httptrace.C
 	}
 }
 
+// mayHaveArrived reports whether the upstream may have received the header of the request. After a cancellation,
+// RoundTrip returns before its goroutines have ended, and over HTTP/2 they may still write the header. So a canceled
+// request is provably unsent only if it had no connection.
+func (w *wire) mayHaveArrived(ctx context.Context) bool {
+	return w.written.Load() > 0 || w.connected.Load() && ctx.Err() != nil
+}
+
 // noteSent records that another part of the request was sent. Outcome.Elapsed starts at the last part, so that the
 // upload does not count as upstream time.
 func (w *wire) noteSent() { w.sent.Store(int64(time.Since(w.start))) }
@@ -142,6 +159,13 @@ func (w *wire) noteSent() { w.sent.Store(int64(time.Since(w.start))) }
 func (w *wire) stop() {
 	w.timer.Stop()
 	w.cancel(nil)
+}
+
+// hasNoContent reports whether a response ends with its header (RFC 9110 section 6.4.1), whatever its Content-Length is.
+// Over HTTP/2, the transport returns an error for the body of such a response if it has a Content-Length.
+func hasNoContent(resp *http.Response) bool {
+	return resp.Body == http.NoBody || resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotModified ||
+		resp.Request != nil && resp.Request.Method == http.MethodHead
 }
 
 func isHTTP2(c net.Conn) bool {

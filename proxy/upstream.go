@@ -30,7 +30,7 @@ func (g *Gateway) answer(ex *exchange, out *http.Request) (*http.Response, error
 // request that may have succeeded, fetch purges the responses that the request may have changed.
 func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error) {
 	// The generation is read before the request is sent, so that a later purge makes the response stale.
-	since := g.Cache.Generation()
+	since := g.Cache.FetchGeneration(ex.tags)
 	resp, err := g.sendWithRetries(ex, out)
 	if err != nil {
 		if !ex.match.Operation.Safe() && ex.record.Spent > 0 {
@@ -78,15 +78,10 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 	return resp, nil
 }
 
-// purgeUncertain purges the responses that an unsafe request may have changed whose result is unknown: now, and again
-// when the upstream has certainly stopped working on the request.
+// purgeUncertain purges the responses that an unsafe request may have changed whose result is unknown. Until the upstream
+// has certainly stopped working on the request, these responses are stale even if they are fetched again.
 func (g *Gateway) purgeUncertain(ex *exchange) {
-	tags, ctx := g.tagsOfChange(&ex.question), ex.detach()
-	if len(tags) == 0 {
-		return
-	}
-	g.Cache.Purge(ctx, tags...)
-	g.Background.later(stoppedWorking, func() { g.Cache.Purge(ctx, tags...) })
+	g.Cache.PurgeUnsettled(ex.detach(), stoppedWorking, g.tagsOfChange(&ex.question)...)
 }
 
 // stoppedWorking is the time after which the upstream has stopped working on a request: ten seconds (Document B section
@@ -141,11 +136,13 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 		resp, outcome, err := g.send(ex, g.propagate(s, out), *permit)
 		s.end(attemptResult(resp, err), err)
 		if err == nil {
-			// With a body, the concurrency slot is released at the end of the body.
-			outcome.Ended = resp.ContentLength == 0 || resp.Body == http.NoBody
+			outcome.Ended = hasEnded(resp)
 		}
 		ex.count(resp, outcome, g.settle(ex, *permit, outcome))
 		if err == nil {
+			if !outcome.Ended { // the concurrency slot is released at the end of the body
+				resp.Body = &permittedBody{resp.Body, resp.ContentLength, func(aborted bool) { g.release(ex, *permit, aborted) }}
+			}
 			g.learnIdentity(ex, resp, outcome) // after settle, so that the other replicas know the cool-down of both names
 		}
 		g.observeUpstream(ex, err)
@@ -162,9 +159,6 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 		g.observeToken(ex, resp.StatusCode)
 		if resp.StatusCode < http.StatusBadRequest || outcome.Limited != limits.NotLimited { // an error may name any resource
 			g.Resources.learn(ex.claimScope, caller.Kind, ex.resource, outcome.Rate.Resource)
-		}
-		if !outcome.Ended {
-			resp.Body = &permittedBody{ReadCloser: resp.Body, release: func(aborted bool) { g.release(ex, *permit, aborted) }}
 		}
 		if g.waitsForLimit(ex, outcome) {
 			discard(resp.Body)
@@ -257,16 +251,21 @@ func (g *Gateway) release(ex *exchange, permit limits.Permit, aborted bool) {
 	}
 }
 
-// permittedBody releases the concurrency slot at the end of the body or in Close.
+// permittedBody releases the concurrency slot at the end of the body or in Close. A body ends with its last byte, even
+// if its reader does not read io.EOF.
 type permittedBody struct {
 	io.ReadCloser
+	left    int64              // bytes that have not been read; negative if the length is unknown
 	release func(aborted bool) // nil after the call
 }
 
 func (b *permittedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil {
-		b.end(err != io.EOF)
+	if b.left > 0 {
+		b.left = max(0, b.left-int64(n))
+	}
+	if err != nil || b.left == 0 {
+		b.end(b.left != 0 && err != io.EOF)
 	}
 	return n, err
 }
@@ -340,10 +339,24 @@ const maxPeek = 8 << 10
 func peek(resp *http.Response, most int64) []byte {
 	start, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	if err == nil && int64(len(start)) < most {
-		err = io.EOF
+		_ = resp.Body.Close()
+		resp.Body = completeBody{bytes.NewReader(start)}
+		return start
 	}
 	resp.Body = rejoin(start, err, resp.Body)
 	return start
+}
+
+// completeBody is a response body that has been read from the upstream completely.
+type completeBody struct{ *bytes.Reader }
+
+// Close implements io.Closer.
+func (completeBody) Close() error { return nil }
+
+// hasEnded reports whether nothing of a response remains to be read from the upstream.
+func hasEnded(resp *http.Response) bool {
+	_, complete := resp.Body.(completeBody)
+	return complete || resp.ContentLength == 0 || resp.Body == http.NoBody
 }
 
 // peekText returns the decoded beginning of the body. The body can still be read completely.

@@ -62,7 +62,11 @@ func (s *Store) keep(purges ...cache.Purge) {
 	defer s.mu.Unlock()
 	s.pending = append(s.pending, purges...)
 	if len(s.pending) > maxPending {
-		s.pending = []cache.Purge{purgeAll}
+		all := purgeAll
+		for _, p := range s.pending {
+			all.Unsettled = max(all.Unsettled, p.Unsettled)
+		}
+		s.pending = []cache.Purge{all}
 	}
 }
 
@@ -205,9 +209,8 @@ func (s *Store) follow(ctx context.Context) error {
 		text, _ := m.Values["purge"].(string)
 		if err := json.Unmarshal([]byte(text), &p); err != nil || p.Tags == nil {
 			s.memory.PurgeUntil(generation(m.ID))
-		} else {
-			s.memory.ApplyPurge(p, generation(m.ID))
 		}
+		s.memory.ApplyPurge(p, generation(m.ID))
 	}
 	if len(messages) < maxRead {
 		s.ready.Store(true)

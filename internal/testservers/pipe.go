@@ -2,6 +2,7 @@ package testservers
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -64,15 +65,40 @@ func (l *PipeListener) Dial(ctx context.Context, _, _ string) (net.Conn, error) 
 	}
 }
 
+// TLS returns a listener for the same connections with TLS. The server offers the given protocols by ALPN.
+func (l *PipeListener) TLS(protocols ...string) net.Listener {
+	config := pipeTLS.server()
+	config.NextProtos = protocols
+	return tls.NewListener(l, config)
+}
+
+// PipeClientTLS returns a client configuration that trusts the certificates of pipes with TLS.
+func PipeClientTLS() *tls.Config { return pipeTLS.client() }
+
 // ServePipe serves HTTP on a new PipeListener until the test ends.
 func ServePipe(t testing.TB, address PipeAddress, server *http.Server) *PipeListener {
 	t.Helper()
 	l := ListenPipe(address)
+	serve(t, address, server, func() error { return server.Serve(l) })
+	return l
+}
+
+// ServePipeTLS serves HTTP over TLS on a new PipeListener until the test ends. ALPN chooses one of the server's protocols:
+// HTTP/1.1 or HTTP/2, unless server.Protocols says otherwise.
+func ServePipeTLS(t testing.TB, address PipeAddress, server *http.Server) *PipeListener {
+	t.Helper()
+	l := ListenPipe(address)
+	server.TLSConfig = pipeTLS.server()
+	serve(t, address, server, func() error { return server.ServeTLS(l, "", "") })
+	return l
+}
+
+func serve(t testing.TB, address PipeAddress, server *http.Server, run func() error) {
 	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := run(); !errors.Is(err, http.ErrServerClosed) {
 			t.Errorf("serve %s: %v", address, err)
 		}
 	}()
@@ -81,5 +107,4 @@ func ServePipe(t testing.TB, address PipeAddress, server *http.Server) *PipeList
 		<-done
 		_ = server.Close() // closes a connection that was accepted during the first Close
 	})
-	return l
 }

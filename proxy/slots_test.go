@@ -1,0 +1,106 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// The concurrency slot of a permit is free when the response has ended, whoever reads the body: a client, the cache, or
+// the code that recognizes limit errors, costs and identities.
+func TestSlotIsFreeWhenTheResponseHasEnded(t *testing.T) {
+	body := func(text string, fields ...string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			for _, f := range fields {
+				name, value, _ := strings.Cut(f, ": ")
+				w.Header().Set(name, value)
+			}
+			_, _ = io.WriteString(w, text)
+		}
+	}
+	chunked := func(text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			for part := range strings.SplitSeq(text, " ") {
+				_, _ = io.WriteString(w, part)
+				_ = http.NewResponseController(w).Flush()
+			}
+		}
+	}
+	status := func(code int, next http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(code); next(w, r) }
+	}
+	const query = `{"query":"{viewer{login}}"}`
+	large := strings.Repeat("large ", 10_000)
+	for _, c := range []struct {
+		name, method, path, request string
+		response                    http.HandlerFunc
+	}{
+		{"GraphQL", "POST", "/graphql", query, body(`{"data":{"viewer":{"login":"a"}}}`, "X-Ratelimit-Resource: graphql", "X-Ratelimit-Limit: 5000", "X-Ratelimit-Used: 1", "X-Ratelimit-Reset: 946688400")},
+		{"GraphQL without a resource", "POST", "/graphql", query, body(`{"data":{"viewer":{"login":"a"}}}`)},
+		{"GraphQL in chunks", "POST", "/graphql", query, chunked(`{"data": {"viewer":{"login":"a"}}}`)},
+		{"GraphQL mutation", "POST", "/graphql", `{"query":"mutation{addStar(input:{starrableId:\"x\"}){clientMutationId}}"}`, body(`{"data":{}}`)},
+		{"large GraphQL", "POST", "/graphql", query, body(`{"data":{"text":"` + large + `"}}`)},
+		{"identity", "GET", "/user", "", body(`{"id":1,"login":"a"}`)},
+		{"identity in chunks", "GET", "/user", "", chunked(`{"id":1, "login":"a"}`)},
+		{"stored", "GET", "/gitignore/templates", "", body(`["Go"]`, "Cache-Control: max-age=60")},
+		{"stored and large", "GET", "/gitignore/templates", "", body(large, "Cache-Control: max-age=60")},
+		{"not stored", "GET", "/gitignore/templates", "", body(`["Go"]`, "Cache-Control: no-store")},
+		{"refused", "GET", "/gitignore/templates", "", status(403, body(`{"message":"Must have admin rights"}`))},
+		{"refused without a length", "GET", "/gitignore/templates", "", status(403, chunked(`{"message":"Must have admin rights"}`))},
+		{"empty", "GET", "/gitignore/templates", "", body("")},
+		{"no content", "PUT", "/repos/acme/widgets/subscription", "{}", status(204, nothing)},
+		{"HEAD", "HEAD", "/gitignore/templates", "", body(`["Go"]`)},
+		{"not modified", "GET", "/gitignore/templates", "", status(304, nothing)},
+		{"not modified with a length", "GET", "/gitignore/templates", "", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "6")
+			w.WriteHeader(304)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			overBothProtocols(t, func() http.Handler { return c.response }, func(t *testing.T, connect option) {
+				w := newWorld(t, nothing, connect)
+				// More requests than there are slots.
+				for i := range 120 {
+					var body io.Reader
+					if c.request != "" {
+						body = strings.NewReader(c.request)
+					}
+					path := c.path
+					if c.method != "POST" {
+						path += fmt.Sprint("?page=", i)
+					}
+					r := w.do(c.method, path, body, "Authorization: Bearer a", `If-None-Match: "made-up"`)
+					if detail := r.Header.Get("Cache-Status"); strings.Contains(detail, "detail=concurrency") || strings.Contains(detail, "detail=queue") {
+						t.Fatalf("request %d: %s", i, detail)
+					}
+					if r.err != nil {
+						t.Fatalf("request %d: %v", i, r.err)
+					}
+					synctest.Wait()
+					if n := w.inFlight(); n != 0 {
+						t.Fatalf("%d permits in flight after request %d", n, i)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A thousand calls one after another need one slot.
+func TestSequentialGraphQLCallsNeedOneSlot(t *testing.T) {
+	answer := func() http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"data":{"n":1}}`) })
+	}
+	overBothProtocols(t, answer, func(t *testing.T, connect option) {
+		w := newWorld(t, nothing, connect)
+		for i := range 1000 {
+			r := w.do(http.MethodPost, "/graphql", strings.NewReader(fmt.Sprintf(`{"query":"{n%d:viewer{login}}"}`, i)), "Authorization: Bearer a")
+			if r.StatusCode != http.StatusOK {
+				t.Fatalf("call %d: status %d, %s", i, r.StatusCode, r.Header.Get("Cache-Status"))
+			}
+		}
+	})
+}
