@@ -353,6 +353,7 @@ func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 	}
 	w.admitting, q.settled = true, false
 	w.claim.Waiting = w.flow.waiting
+	w.claim.CPU = l.estimates.predict(w.claim.Operation) // responses during the wait may have changed the estimate
 	return w, time.Time{}, true
 }
 

@@ -531,3 +531,35 @@ func BenchmarkAdmitAndSettle(b *testing.B) {
 		_ = m.Settle(ctx, Permit{Claim: claim}, outcome)
 	}
 }
+
+// The estimate for an operation without responses is high. The claims that wait for the first response use the estimate
+// that it gives.
+func TestWaitingClaimsUseTheLatestEstimateOfCPUTime(t *testing.T) {
+	inBubble(t, policy.DefaultLimits(), func(o *harness) {
+		var requests sync.WaitGroup
+		reset := time.Now().Add(time.Hour).Truncate(time.Second)
+		var mu sync.Mutex
+		used, refused := 0, 0
+		for range 160 {
+			requests.Go(func() {
+				p, err := o.acquire(core("repos/list"), user("busy"), 10*time.Second)
+				if err != nil {
+					mu.Lock()
+					refused++
+					mu.Unlock()
+					return
+				}
+				time.Sleep(400 * time.Millisecond)
+				mu.Lock()
+				used++
+				rate := Rate{Limit: 5000, Used: used, Reset: reset, Resource: policy.Core}
+				mu.Unlock()
+				_, _ = o.Settle(o.ctx, *p, Outcome{Sent: true, Answered: true, Ended: true, Succeeded: true, Elapsed: 400 * time.Millisecond, Rate: rate})
+			})
+		}
+		requests.Wait()
+		if refused != 0 {
+			t.Errorf("%d of 160 requests were refused", refused)
+		}
+	})
+}
