@@ -172,7 +172,7 @@ func (g *Gateway) failureOf(err error) *failure {
 	case errors.As(err, &unverified):
 		return &failure{
 			status: http.StatusTooManyRequests, detail: "unverified-token", retryAfter: unverified.retryAfter, cause: err,
-			message: "Too Many Requests: the upstream refused too many tokens from this address, and has not accepted this token yet",
+			message: "Too Many Requests: too many requests with new tokens from this address had no success, and the upstream has not accepted this token yet",
 		}
 	case errors.Is(err, ErrUnauthenticated):
 		return &failure{status: http.StatusUnauthorized, message: "Requires authentication", cause: err}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,8 +21,9 @@ import (
 // [Gateway].
 //
 // A token that the upstream refused gets 401 without a request upstream, for a time that grows with each refusal. An
-// unverified token is a token that the upstream has not accepted yet. The upstream gets at most maxUnverified
-// unverified tokens that it refuses from each client address per minute.
+// unverified token is a token that the upstream has not accepted yet. From each client address, the upstream gets at most
+// maxUnverified requests with unverified tokens per minute without a success. A disconnect of the client does not change
+// that.
 //
 // Credentials are known by their security class, which is a keyed hash. All lists are bounded, and the least recently
 // used element is removed first.
@@ -38,9 +40,13 @@ const (
 	// The first refusal of a token is remembered for firstRefusal, because the upstream may not know a new token yet.
 	// Each further refusal multiplies the time by four, up to longestRefusal.
 	firstRefusal, longestRefusal = time.Second, 5 * time.Minute
-	// maxUnverified bounds the unverified tokens of an address that are upstream or were refused within refusalWindow.
+	// maxUnverified bounds the requests of an address with unverified tokens that are upstream, or had no success within
+	// refusalWindow. While half of them are upstream, a token has no second request there, so that each token gets its turn.
 	maxUnverified = 20
 	refusalWindow = time.Minute
+	// notSent and unanswered are used instead of the status of a response: for a request that was certainly not sent, and
+	// for a request without a response that may have been sent.
+	notSent, unanswered = 0, -1
 )
 
 // refusedToken is a credential that the upstream refused and has not accepted since.
@@ -53,8 +59,15 @@ type refusedToken struct {
 type sender struct {
 	used      time.Time
 	verifying map[string]int // requests upstream, by class
-	refusals  []time.Time    // times of the latest refusals, at most maxUnverified
+	upstream  int            // sum of verifying
+	refusals  []refusal      // the latest requests without a success, at most maxUnverified
 	changed   chan struct{}  // closed when a request in verifying ends
+}
+
+// refusal is a request with an unverified token that ended without a success.
+type refusal struct {
+	class string
+	at    time.Time
 }
 
 // LimitAddresses sets whether the unverified tokens of each address are bounded.
@@ -128,9 +141,10 @@ func (t *ClientTokens) isRefusedLocked(class string, now time.Time) bool {
 	return now.Before(r.until)
 }
 
-// begin permits a request upstream with a token of a client. If maxUnverified tokens of the address are upstream, begin
-// waits until the deadline for their responses. The error is an [unverifiedError] or the cause of a canceled context. end
-// must be called with the status of the response, or with 0. Only the first call of end has an effect.
+// begin permits a request upstream with a token of a client. If the requests upstream may fill the bound of the address,
+// begin waits until the deadline for their responses. The error is an [unverifiedError] or the cause of a canceled context.
+// end must be called with the status of the response, with notSent or with unanswered. Only the first call of end has an
+// effect.
 func (t *ClientTokens) begin(
 	ctx context.Context, address netip.Addr, class string, deadline time.Time,
 ) (end func(status int), err error) {
@@ -172,44 +186,54 @@ func (t *ClientTokens) tryBegin(address netip.Addr, class string, now time.Time)
 	}
 	s.used = now
 	t.removeIdleLocked(now)
-	s.expire(now)
+	t.expireLocked(s, now)
 	switch {
-	case s.verifying[class] == 0 && len(s.refusals) >= maxUnverified:
-		return nil, nil, &unverifiedError{address, s.refusals[0].Add(refusalWindow).Sub(now)}
-	case s.verifying[class] == 0 && len(s.refusals)+len(s.verifying) >= maxUnverified:
+	case len(s.refusals) >= maxUnverified:
+		return nil, nil, &unverifiedError{address, s.refusals[0].at.Add(refusalWindow).Sub(now)}
+	case len(s.refusals)+s.upstream >= maxUnverified, s.verifying[class] > 0 && s.upstream >= maxUnverified/2:
 		return nil, s.changed, nil
 	}
 	s.verifying[class]++
+	s.upstream++
 	ended := false
 	return func(status int) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if !ended {
 			ended = true
-			t.endLocked(s, class, status, time.Now())
+			t.endLocked(s, class, status, now, time.Now())
 		}
 	}, nil, nil
 }
 
-// endLocked ends a request upstream. A 401 to a token that is remembered as refused is not counted again: the requests
-// were upstream together.
-func (t *ClientTokens) endLocked(s *sender, class string, status int, now time.Time) {
+// endLocked ends a request upstream. A 401 is not counted if the token got another one while the request was upstream.
+func (t *ClientTokens) endLocked(s *sender, class string, status int, began, now time.Time) {
+	s.upstream--
 	if s.verifying[class]--; s.verifying[class] == 0 {
 		delete(s.verifying, class)
 	}
-	if status == http.StatusUnauthorized && !t.isRefusedLocked(class, now) {
-		s.refusals = append(s.refusals, now)
+	together := func(r refusal) bool { return r.class == class && !r.at.Before(began) }
+	switch {
+	case status == notSent, succeeded(status), t.accepted.Contains(class):
+	case status == http.StatusUnauthorized && slices.ContainsFunc(s.refusals, together):
+	default:
+		s.refusals = append(s.refusals, refusal{class, now})
 		s.refusals = s.refusals[max(0, len(s.refusals)-maxUnverified):]
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// expire removes old refusals.
-func (s *sender) expire(now time.Time) {
-	for len(s.refusals) > 0 && now.Sub(s.refusals[0]) >= refusalWindow {
-		s.refusals = s.refusals[1:]
-	}
+// succeeded reports whether a status is a success. A redirect is none, because it may precede the check of the token.
+func succeeded(status int) bool {
+	return status >= http.StatusOK && status < http.StatusMultipleChoices || status == http.StatusNotModified
+}
+
+// expireLocked removes old refusals, and those of tokens that the upstream accepted later.
+func (t *ClientTokens) expireLocked(s *sender, now time.Time) {
+	s.refusals = slices.DeleteFunc(s.refusals, func(r refusal) bool {
+		return now.Sub(r.at) >= refusalWindow || t.accepted.Contains(r.class)
+	})
 }
 
 // removeIdleLocked removes at most two addresses without requests and refusals. Each request adds at most one address, so
@@ -224,15 +248,15 @@ func (t *ClientTokens) removeIdleLocked(now time.Time) {
 	}
 }
 
-// unverifiedError refuses an unverified token because the upstream has refused too many tokens of the address. The status
-// is 429 and not 401: the token may be valid, and a client may discard a token after a 401.
+// unverifiedError refuses an unverified token because too many requests of the address had no success. The status is 429
+// and not 401: the token may be valid, and a client may discard a token after a 401.
 type unverifiedError struct {
 	address    netip.Addr
 	retryAfter time.Duration
 }
 
 func (u *unverifiedError) Error() string {
-	return fmt.Sprintf("the upstream refused too many tokens from %s", u.address)
+	return fmt.Sprintf("the upstream accepted none of the last %d requests with new tokens from %s", maxUnverified, u.address)
 }
 
 // errRefusedToken is the cause of a 401 without a request upstream.
@@ -253,8 +277,8 @@ func (g *Gateway) checkToken(ex *exchange) error {
 	return &failure{status: http.StatusUnauthorized, message: "Bad credentials", detail: "refused-token", cause: errRefusedToken}
 }
 
-// beginToken permits a request upstream with the credential of the exchange. end must be called as in
-// [ClientTokens.begin].
+// beginToken permits an attempt with the credential of the exchange. end must be called as in [ClientTokens.begin], and
+// has no effect after an error.
 func (g *Gateway) beginToken(ex *exchange, ctx context.Context) (end func(status int), err error) {
 	if !ex.sendsClientToken() {
 		return func(int) {}, nil
@@ -262,11 +286,19 @@ func (g *Gateway) beginToken(ex *exchange, ctx context.Context) (end func(status
 	began := time.Now()
 	end, err = g.tokens.begin(ctx, g.TrustedProxies.ClientAddress(ex.in), ex.identity.Caller.Class, ex.deadline(g.Wait))
 	ex.record.Waited += time.Since(began)
-	return end, err
+	if err != nil {
+		return func(int) {}, err
+	}
+	return end, nil
 }
 
-// observeToken records the response to a request with the credential of the exchange.
+// observeToken records the response to a request with the credential of the exchange. A redirect proves the credential
+// only if the operation is documented to redirect, such as to an archive.
 func (g *Gateway) observeToken(ex *exchange, status int) {
 	op, caller := ex.match.Operation, ex.identity.Caller
+	redirects := status == http.StatusFound && slices.Contains(slices.Concat(op.Success, op.Errors), status)
+	if status < http.StatusBadRequest && !succeeded(status) && !redirects {
+		return
+	}
 	g.tokens.observe(caller.Class, status, op.Accepts(caller.Kind) && !isFeed(ex.match.Path), time.Now())
 }

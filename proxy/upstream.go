@@ -104,12 +104,13 @@ func (g *Gateway) fetchUnconditionally(ex *exchange, out *http.Request, resp *ht
 // Each repetition needs a new permit.
 func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Response, error) {
 	caller, retries, prepared := ex.identity.Caller, 0, false
-	endToken, err := g.beginToken(ex, out.Context())
-	if err != nil {
-		return nil, err
-	}
-	defer endToken(0) // has no effect after a response
-	for {             // the client's deadline ends the repetition
+	endToken := func(int) {}
+	defer func() { endToken(notSent) }() // has no effect after an attempt
+	for {                                // the client's deadline ends the repetition
+		var err error
+		if endToken, err = g.beginToken(ex, out.Context()); err != nil {
+			return nil, err
+		}
 		trial, err := g.breaker.allow(caller.Account, time.Now())
 		if err != nil {
 			return nil, err
@@ -147,6 +148,11 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 		}
 		g.observeUpstream(ex, err)
 		if err != nil {
+			if outcome.Sent {
+				endToken(unanswered)
+			} else {
+				endToken(notSent)
+			}
 			ex.reportResponse(0)
 			if g.retries(ex, out.Context(), err, retries) {
 				retries++
@@ -155,8 +161,8 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 			return nil, err
 		}
 		ex.reportResponse(resp.StatusCode)
-		endToken(resp.StatusCode)
 		g.observeToken(ex, resp.StatusCode)
+		endToken(resp.StatusCode) // after observeToken, which may have accepted the token
 		if resp.StatusCode < http.StatusBadRequest || outcome.Limited != limits.NotLimited { // an error may name any resource
 			g.Resources.learn(ex.claimScope, caller.Kind, ex.resource, outcome.Rate.Resource)
 		}

@@ -1,0 +1,258 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/inbound"
+)
+
+// leave sends a request whose client disconnects after a time. It reports whether the client got no response before.
+func (w *world) leave(client *http.Client, after time.Duration, method, path, body string, fields ...string) bool {
+	w.Helper()
+	ctx, cancel := context.WithTimeoutCause(w.Context(), after, errors.New("the client leaves"))
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, "http://gateway.test"+path, strings.NewReader(body))
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		r.Header.Add(name, value)
+	}
+	resp, err := client.Do(r)
+	if err != nil {
+		return true
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	return false
+}
+
+// overHTTP2 returns a client with one connection to the gateway, on which a disconnect resets a stream.
+func (w *world) overHTTP2() *http.Client {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	front := testservers.ServePipe(w.T, "gateway.test:80", &http.Server{Handler: w.gateway, Protocols: protocols})
+	transport := &http.Transport{DialContext: front.Dial, Protocols: protocols}
+	w.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// hang is an upstream that never responds.
+func hang(_ http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body) // net/http then notices the end of the connection
+	<-r.Context().Done()
+}
+
+// Strangers cannot send more unverified tokens upstream by any end of their requests.
+func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
+	status := func(code int, location string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			if location != "" {
+				w.Header().Set("Location", location)
+			}
+			w.WriteHeader(code)
+		}
+	}
+	for _, c := range []struct {
+		name     string
+		upstream http.HandlerFunc
+		stay     time.Duration // of each client
+		body     string        // of a POST; empty for a GET
+	}{
+		{"disconnect before the response", hang, 10 * time.Millisecond, ""},
+		{"disconnect from a write", hang, 10 * time.Millisecond, "{}"},
+		{"disconnect during the body", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "1000000")
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, "half")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}, 10 * time.Millisecond, ""},
+		{"timeout", hang, time.Minute, ""},
+		{"broken connection", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, time.Minute, ""},
+		{"401", status(401, ""), time.Minute, ""},
+		{"403", status(403, ""), time.Minute, ""},
+		{"404", status(404, ""), time.Minute, ""},
+		{"422 to a write", status(422, ""), time.Minute, "{}"},
+		{"429", status(429, ""), time.Minute, ""},
+		{"500", status(500, ""), time.Minute, ""},
+		{"502", status(502, ""), time.Minute, ""},
+		{"redirect", status(301, "/elsewhere"), time.Minute, ""},
+		{"redirect to a login", status(302, "https://login.example/"), time.Minute, ""},
+		{"redirect of a write", status(307, "/elsewhere"), time.Minute, "{}"},
+	} {
+		for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
+			t.Run(c.name+" over "+protocol, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, c.upstream, limitAddresses, func(c *Config) { c.Timeout, c.Wait = 5*time.Second, time.Second })
+					client := w.client
+					if protocol == "HTTP/2" {
+						client = w.overHTTP2()
+					}
+					method := map[bool]string{true: http.MethodGet, false: http.MethodPost}[c.body == ""]
+					began := time.Now()
+					var clients sync.WaitGroup
+					for i := range 10 {
+						clients.Go(func() {
+							for j := 0; time.Since(began) < 3*refusalWindow && j < 100; j++ {
+								w.leave(client, c.stay, method, tags, c.body, fmt.Sprintf("Authorization: Bearer bad %d of %d", j, i))
+								time.Sleep(time.Second)
+							}
+						})
+					}
+					clients.Wait()
+					minutes := int(time.Since(began)/refusalWindow) + 1
+					if n := w.upstreamSaw(); n < maxUnverified || n > minutes*maxUnverified {
+						t.Errorf("%d requests upstream in %v", n, time.Since(began))
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestRepetitionsOfOneUnverifiedTokenAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, hang, limitAddresses)
+		for i := range 590 {
+			w.leave(w.client, 5*time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer bad ", i%3))
+			time.Sleep(95 * time.Millisecond)
+		}
+		if n := w.upstreamSaw(); n > maxUnverified {
+			t.Errorf("%d requests upstream", n)
+		}
+	})
+}
+
+// Behind a trusted proxy, each client address has a bound of its own.
+func TestUnverifiedTokensAreBoundedPerForwardedAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, hang, limitAddresses, func(c *Config) {
+			c.TrustedProxies = inbound.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}
+		})
+		front := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			r.RemoteAddr = "10.1.2.3:4567"
+			w.gateway.ServeHTTP(rw, r)
+		})})
+		transport := &http.Transport{DialContext: front.Dial}
+		t.Cleanup(transport.CloseIdleConnections)
+		client := &http.Client{Transport: transport}
+		for i := range 3 * maxUnverified {
+			for _, address := range []string{"203.0.113.1", "203.0.113.2"} {
+				w.leave(client, 5*time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer bad ", i, address), "X-Forwarded-For: "+address)
+			}
+		}
+		w.want("requests upstream", w.upstreamSaw(), 2*maxUnverified)
+	})
+}
+
+// A request that was not sent costs nothing, and a success ends the counts of its token.
+func TestOnlySentRequestsOfUnverifiedTokensCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := true
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.Header.Get("Authorization"), "slow") {
+				time.Sleep(time.Second)
+			}
+			w.Header().Set("Cache-Control", "no-store")
+		}, limitAddresses, func(c *Config) {
+			transport := c.Transport.(*http.Transport)
+			dial := transport.DialContext
+			transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+				if down {
+					return nil, errors.New("no route to host")
+				}
+				return dial(ctx, network, address)
+			}
+		})
+		for i := range 3 * maxUnverified {
+			w.want("status without a connection", w.get(tags, fmt.Sprint("Authorization: Bearer unsent ", i)).StatusCode/100, 5)
+		}
+		down = false
+		time.Sleep(2 * trialInterval)
+		w.get(tags, owner) // closes the circuit breaker
+		for i := range maxUnverified {
+			w.leave(w.client, 10*time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer slow ", i%2))
+			time.Sleep(time.Second)
+		}
+		w.want("status of a new token", w.get(tags, "Authorization: Bearer new").StatusCode, 429)
+		time.Sleep(refusalWindow - maxUnverified*time.Second)
+		for i := range 2 {
+			w.want("status of a token whose clients left", w.get(tags, fmt.Sprint("Authorization: Bearer slow ", i)).StatusCode, 200)
+		}
+		for i := range maxUnverified / 2 {
+			w.leave(w.client, 10*time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer slow, other ", i))
+		}
+		w.want("status of a new token after the successes", w.get(tags, "Authorization: Bearer new").StatusCode, 200)
+	})
+}
+
+// After a restart, all tokens of a fleet are new. Some of its clients leave before their first response.
+func TestFleetWhoseClientsLeaveIsServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, acceptOnly(100*time.Millisecond), limitAddresses)
+		var clients sync.WaitGroup
+		for i := range 200 {
+			clients.Go(func() {
+				token := fmt.Sprint("Authorization: Bearer good ", i)
+				if i%20 == 0 {
+					w.leave(w.client, 50*time.Millisecond, http.MethodGet, tags, "", token)
+				}
+				w.want("status", w.get(tags, token).StatusCode, 200)
+			})
+		}
+		clients.Wait()
+	})
+}
+
+// An account whose responses are missing is kept, so that a valid token gets no more than its limit.
+func TestUnansweredRequestsOfAValidTokenAreCharged(t *testing.T) {
+	for name, option := range map[string]option{"with the bound for addresses": limitAddresses, "without it": func(*Config) {}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const limit = 60
+				documented := policy.DefaultLimits()
+				documented.Primary.User = limit
+				ledger := limits.NewMemory(limits.Rules{Limits: documented, ColdStart: "trust"})
+				running, stop := context.WithCancel(t.Context())
+				t.Cleanup(stop)
+				go ledger.Run(running)
+				w := newWorld(t, hang, option, func(c *Config) { c.Ledger, c.Limiter, c.Wait = ledger, limits.NewLimiter(ledger), 0 })
+				for began := time.Now(); time.Since(began) < documented.Primary.Window; time.Sleep(2 * time.Second) {
+					w.leave(w.client, 5*time.Millisecond, http.MethodGet, tags, "", owner)
+				}
+				w.want("requests upstream in a window", w.upstreamSaw(), limit)
+			})
+		})
+	}
+}
+
+// Requests that are refused, or were certainly not sent, leave no account.
+func TestRefusedRequestsOfStrangersLeaveNoAccounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ledger *limits.Memory
+		w := newWorld(t, hang, limitAddresses, func(c *Config) { ledger = c.Ledger.(*limits.Memory) })
+		for i := range 3000 {
+			w.leave(w.client, time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer bad ", i))
+		}
+		list, err := ledger.Accounts(t.Context(), 3000)
+		if minutes := 1 + 3000*time.Millisecond/refusalWindow; err != nil || len(list) > maxUnverified*int(minutes) {
+			t.Errorf("%d accounts, %v", len(list), err)
+		}
+	})
+}
