@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -126,8 +127,57 @@ func (q *question) queryTags() []string {
 // maxChanged bounds the tags that a mutation purges one by one.
 const maxChanged = 100
 
-// queriesChangedBy returns the tags that an unsafe request purges for GraphQL queries. The tags of a mutation also reach REST
-// responses.
+// writeResult says what an unsafe request did.
+type writeResult int
+
+const (
+	succeeded writeResult = iota
+	failed                // certainly changed nothing
+	uncertain
+)
+
+// maxMutationPeek bounds the part of a response that is read to find the result of a mutation.
+const maxMutationPeek = 64 << 10
+
+// resultOfMutation returns the result that the body of a response reports. A mutation failed if the response has errors and
+// no data. Null in each root field is also no data, unless an error concerns a part of the response below a root field: then
+// the mutation may have succeeded. Any other data with errors is the result of mutations that succeeded.
+func resultOfMutation(resp *http.Response) writeResult {
+	if mediaType := strings.ToLower(resp.Header.Get("Content-Type")); !strings.Contains(mediaType, "json") && !strings.HasPrefix(mediaType, "text/plain") {
+		return uncertain // such as a stream, which may not end
+	}
+	text := contentcoding.Decode(resp.Header.Get("Content-Encoding"), peek(resp, maxMutationPeek), maxMutationPeek)
+	var answer struct {
+		Data   json.RawMessage
+		Errors []graphQLError
+	}
+	if json.Unmarshal(text, &answer) != nil {
+		return uncertain
+	}
+	fields := map[string]json.RawMessage{}
+	if answer.Data != nil && json.Unmarshal(answer.Data, &fields) != nil {
+		return uncertain
+	}
+	for _, value := range fields {
+		if string(value) != "null" {
+			return succeeded
+		}
+	}
+	below := func(e graphQLError) bool { return len(e.Path) > 1 }
+	switch {
+	case len(answer.Errors) == 0:
+		return succeeded
+	case len(fields) > 0 && slices.ContainsFunc(answer.Errors, below):
+		return uncertain
+	}
+	return failed
+}
+
+// graphQLError is an error in the response to a GraphQL call.
+type graphQLError struct{ Path []any }
+
+// queriesChangedBy returns the tags that a successful unsafe request purges for GraphQL queries. The tags of a mutation also
+// reach REST responses.
 //
 //   - A mutation purges the queries of its caller, and everything about the repositories and nodes in its arguments. A node may
 //     be anywhere, so a mutation of nodes also purges the other responses to its account. With more than maxChanged names or a
@@ -154,36 +204,59 @@ func (g *Gateway) queriesChangedBy(q *question) []string {
 		long := func(id string) bool { return len(id) > maxNodeID }
 		if len(call.Repositories)+len(call.NodeIDs) > maxChanged || slices.ContainsFunc(call.NodeIDs, long) {
 			tags = append(tags, allQueries)
-		} else {
-			for _, id := range call.NodeIDs {
-				tags = append(tags, nodeTag(id))
-			}
 		}
-		for _, name := range call.Repositories {
-			tags = append(tags, "repo:"+strings.ToLower(name))
-		}
-		return tags
+		return append(tags, tagsOfNames(call)...)
 	}
-	at := q.match.Collection()
-	owner, repo := q.match.Params.Get("owner"), q.match.Params.Get("repo")
+	at, name := q.match.Collection(), repositoryOrOwner(&q.match)
 	switch {
 	case op.ReadsOnly:
 		return nil
-	case (at.Root == "repo" || at.Root == "org") && at.Name == "?":
-		return []string{allQueries}
+	case name != "":
+		return []string{queriesOf(name), queriesOf(anyObject), own}
 	case at.Root == "repo" || at.Root == "org":
-		return []string{queriesOf(at.Name), queriesOf(anyObject), own}
-	case owner != "" && repo != "":
-		return []string{queriesOf(owner + "/" + repo), queriesOf(anyObject), own}
+		return []string{allQueries}
 	}
 	return []string{own, queriesOf(anyObject)}
 }
 
-// allResponses returns tags of which every response has one. Their number is that of the operations.
+// repositoryOrOwner returns the repository or the organization that a path names, or an empty string.
+func repositoryOrOwner(m *policy.Match) string {
+	at := m.Collection()
+	owner, repo := m.Params.Get("owner"), m.Params.Get("repo")
+	switch {
+	case (at.Root == "repo" || at.Root == "org") && at.Name != anyObject:
+		return at.Name
+	case at.Root != "repo" && at.Root != "org" && owner != "" && repo != "":
+		return owner + "/" + repo
+	}
+	return ""
+}
+
+// fullName is the form of a repository's name. The tags of other texts may mean many repositories.
+var fullName = regexp.MustCompile(`^[\w.-]+/[\w.-]+$`)
+
+// tagsOfNames returns the tags of the nodes and repositories that a mutation names.
+func tagsOfNames(call *policy.GraphQLCall) (tags []string) {
+	for _, id := range call.NodeIDs {
+		if len(id) <= maxNodeID {
+			tags = append(tags, nodeTag(id))
+		}
+	}
+	for _, name := range call.Repositories {
+		if fullName.MatchString(name) {
+			tags = append(tags, "repo:"+strings.ToLower(name))
+		}
+	}
+	return tags
+}
+
+// allResponses returns tags of which every response has one, except reference data. Their number is that of the operations.
 func (g *Gateway) allResponses() []string {
 	tags := []string{"op:" + policy.UnknownID}
 	for _, op := range g.Catalogue.Operations() {
-		tags = append(tags, "op:"+op.ID)
+		if op.Cache.Class != policy.Shared {
+			tags = append(tags, "op:"+op.ID)
+		}
 	}
 	return tags
 }

@@ -21,6 +21,7 @@ import (
 //	repo:OWNER/REPO/F     of a collection, and its wider forms such as       writes, events
 //	                      repo:?/F, repo:*/F, me/F, top/F
 //	                      ([policy.Collection.Tags])
+//	repo:*/F@ACCOUNT      to an account, of a family; likewise me/F@ACCOUNT  uncertain writes
 //	account:ACCOUNT       to an account
 //
 // GraphQL queries also have these tags ([question.queryTags]):
@@ -62,11 +63,22 @@ func (q *question) tags() []string {
 			tags = append(tags, at(m.Operation, owner))
 		}
 	}
-	if m.Operation.Cache.Class != policy.Shared {
-		tags = append(tags, "account:"+q.identity.Caller.Account)
+	if account := q.identity.Caller.Account; m.Operation.Cache.Class != policy.Shared {
+		tags = append(tags, "account:"+account, ofAccount(widest(c), account))
 	}
 	return tags
 }
+
+// widest returns the tag of the responses of a family about any object.
+func widest(c policy.Collection) string {
+	if c.Name != "" {
+		c.Name = "*"
+	}
+	return c.String()
+}
+
+// ofAccount returns the tag of the responses to an account among the responses with a widest tag.
+func ofAccount(widest, account string) string { return widest + "@" + account }
 
 // TagsOfOperator returns the tags to purge for a tag that an operator named. Names of repositories, organizations and
 // users are not case sensitive. The result includes the responses whose path has the number of the object instead of its
@@ -107,15 +119,33 @@ func (g *Gateway) TagOf(target string) (string, error) {
 	return "url:" + m.Path, nil
 }
 
+// tagsOfResponse returns the tags that the response to an unsafe request makes stale. The status is below 400.
+func (g *Gateway) tagsOfResponse(ex *exchange, resp *http.Response) []string {
+	switch {
+	case resp.StatusCode >= http.StatusMultipleChoices:
+		// The upstream may redirect before it checks the credential. The target becomes stale in any case (RFC 9111
+		// section 4.4).
+		return append(g.tagsOfUncertain(&ex.question), g.tagsOfPath(ex.match.Path)...)
+	case ex.graphQL != nil && !ex.isQuery():
+		switch resultOfMutation(resp) {
+		case failed:
+			return nil
+		case uncertain:
+			return g.tagsOfUncertain(&ex.question)
+		}
+	}
+	return append(g.tagsOfChange(&ex.question), g.tagsOfLocation(ex, resp.Header)...)
+}
+
 // tagsOfChange returns the tags that a successful unsafe request makes stale. The tags cover the request's target (RFC
 // 9111 section 4.4), the operations that the catalogue lists, for the same path parameters, the collections that show the
-// change, and GraphQL queries. A GraphQL query makes nothing stale.
+// change, and GraphQL queries. A GraphQL query makes nothing stale. No request makes reference data (class Shared) stale.
 func (g *Gateway) tagsOfChange(q *question) []string {
 	tags, m := g.queriesChangedBy(q), q.match
 	if q.graphQL != nil {
 		return tags
 	}
-	tags = append(tags, "url:"+m.Path)
+	tags = append(tags, g.tagsOfPath(m.Path)...)
 	for _, id := range m.Operation.Invalidates {
 		op := g.Catalogue.Operation(id)
 		tag := scope(op, &m.Params)
@@ -129,6 +159,104 @@ func (g *Gateway) tagsOfChange(q *question) []string {
 	return append(tags, g.Catalogue.ChangedBy(m)...)
 }
 
+// maxUncertain bounds the tags that a mutation with an unknown result purges one by one.
+const maxUncertain = 200
+
+// tagsOfUncertain returns the tags that an unsafe request makes stale whose result is unknown. A caller makes stale only
+// what it could have changed:
+//
+//   - A caller without a credential changes nothing.
+//   - A caller whose credential the upstream has not accepted makes only the responses to its own account stale.
+//   - Any other caller makes the responses about the objects stale that the request names. Of the related responses that
+//     concern no named object, such as /user/issues, only those to its own accounts become stale.
+func (g *Gateway) tagsOfUncertain(q *question) (tags []string) {
+	caller, m := q.identity.Caller, q.match
+	switch {
+	case q.isQuery(), m.Operation.ReadsOnly, caller.Kind == policy.Unauthenticated:
+		return nil
+	case !q.identity.Held && !g.tokens.has(caller.Class, false):
+		return []string{classTag(caller.Class), "account:" + caller.Account}
+	}
+	own := g.ownCallers(q)
+	for _, c := range own {
+		tags = append(tags, classTag(c.Class))
+	}
+	if call := q.graphQL; call != nil {
+		if many := len(call.Repositories)+len(call.NodeIDs) > maxUncertain; many || len(call.Repositories) == 0 || len(call.NodeIDs) > 0 {
+			for _, c := range own {
+				tags = append(tags, "account:"+c.Account)
+			}
+			if many {
+				return tags
+			}
+		}
+		return append(tags, tagsOfNames(call)...)
+	}
+	tags = append(tags, g.tagsOfPath(m.Path)...)
+	if name := repositoryOrOwner(&m); name != "" {
+		tags = append(tags, queriesOf(name))
+	}
+	related := g.Catalogue.ChangedBy(m)
+	for _, id := range m.Operation.Invalidates {
+		op := g.Catalogue.Operation(id)
+		if tag := scope(op, &m.Params); tag != op.ID && !strings.HasSuffix(tag, unknownScope) {
+			tags = append(tags, tag)
+		}
+		at := policy.Match{Operation: op, Path: op.Path}
+		related = append(related, widest(at.Collection()))
+	}
+	for _, tag := range related {
+		wide, unnamed := widestOf(tag)
+		if !unnamed {
+			tags = append(tags, tag)
+			continue
+		}
+		for _, c := range own {
+			tags = append(tags, ofAccount(wide, c.Account))
+		}
+	}
+	slices.Sort(tags)
+	return slices.Compact(tags)
+}
+
+// ownCallers returns the callers with which the client of a question may read its change: one for each of its credentials.
+func (g *Gateway) ownCallers(q *question) []policy.Caller {
+	own := []policy.Caller{q.identity.Caller}
+	if q.identity.Pick == nil {
+		return own
+	}
+	r := CredentialRequest{Operation: q.match.Operation, Resource: q.resource, Path: q.match.Path, Target: targetOf(q.match.Path)}
+	for {
+		r.Except = append(r.Except, own[len(own)-1].Class)
+		next, ok := q.identity.Pick(r)
+		if !ok {
+			return own
+		}
+		own = append(own, next.Caller)
+	}
+}
+
+// widestOf returns the widest form of the tag of a collection. unnamed reports whether the tag concerns no object that the
+// request names. No object has the name * or ?.
+func widestOf(tag string) (wide string, unnamed bool) {
+	root, name, _ := strings.Cut(tag, ":")
+	switch {
+	case strings.HasPrefix(tag, "me/"), strings.HasPrefix(tag, "top/"):
+		return tag, true
+	case strings.HasPrefix(name, "*/"), strings.HasPrefix(name, "?/"):
+		return root + ":*" + name[1:], true
+	}
+	return "", false
+}
+
+// tagsOfPath returns the tag of a path, or none for the path of reference data.
+func (g *Gateway) tagsOfPath(path string) []string {
+	if m, err := g.Catalogue.Classify(http.MethodGet, path, ""); err == nil && m.Operation.Cache.Class == policy.Shared {
+		return nil
+	}
+	return []string{"url:" + path}
+}
+
 // tagsOfLocation returns the tags of the targets in Location and Content-Location of a response to an unsafe request.
 // Targets on other hosts are ignored (RFC 9111 section 4.4).
 func (g *Gateway) tagsOfLocation(ex *exchange, h http.Header) (tags []string) {
@@ -139,7 +267,7 @@ func (g *Gateway) tagsOfLocation(ex *exchange, h http.Header) (tags []string) {
 		}
 		path, ok := g.pathOf(u)
 		if m, err := g.Catalogue.Classify(http.MethodGet, path, u.RawQuery); ok && err == nil {
-			tags = append(tags, "url:"+m.Path)
+			tags = append(tags, g.tagsOfPath(m.Path)...)
 		}
 	}
 	return tags

@@ -214,7 +214,7 @@ func (t *ClientTokens) endLocked(s *sender, class string, status int, began, now
 	}
 	together := func(r refusal) bool { return r.class == class && !r.at.Before(began) }
 	switch {
-	case status == notSent, succeeded(status), t.accepted.Contains(class):
+	case status == notSent, isSuccess(status), t.accepted.Contains(class):
 	case status == http.StatusUnauthorized && slices.ContainsFunc(s.refusals, together):
 	default:
 		s.refusals = append(s.refusals, refusal{class, now})
@@ -224,8 +224,8 @@ func (t *ClientTokens) endLocked(s *sender, class string, status int, began, now
 	s.changed = make(chan struct{})
 }
 
-// succeeded reports whether a status is a success. A redirect is none, because it may precede the check of the token.
-func succeeded(status int) bool {
+// isSuccess reports whether a status is a success. A redirect is none, because it may precede the check of the token.
+func isSuccess(status int) bool {
 	return status >= http.StatusOK && status < http.StatusMultipleChoices || status == http.StatusNotModified
 }
 
@@ -297,7 +297,7 @@ func (g *Gateway) beginToken(ex *exchange, ctx context.Context) (end func(status
 func (g *Gateway) observeToken(ex *exchange, status int) {
 	op, caller := ex.match.Operation, ex.identity.Caller
 	redirects := status == http.StatusFound && slices.Contains(slices.Concat(op.Success, op.Errors), status)
-	if status < http.StatusBadRequest && !succeeded(status) && !redirects {
+	if status < http.StatusBadRequest && !isSuccess(status) && !redirects {
 		return
 	}
 	g.tokens.observe(caller.Class, status, op.Accepts(caller.Kind) && !isFeed(ex.match.Path), time.Now())

@@ -71,7 +71,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 	case ex.outdatesStored(resp):
 		g.deleteStored(ex)
 	case !ex.match.Operation.Safe() && resp.StatusCode < 400:
-		g.Cache.Purge(ex.in.Context(), append(g.tagsOfChange(&ex.question), g.tagsOfLocation(ex, resp.Header)...)...)
+		g.Cache.Purge(ex.in.Context(), g.tagsOfResponse(ex, resp)...)
 	case !ex.match.Operation.Safe() && (resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout):
 		g.purgeUncertain(ex)
 	}
@@ -81,7 +81,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 // purgeUncertain purges the responses that an unsafe request may have changed whose result is unknown. Until the upstream
 // has certainly stopped working on the request, these responses are stale even if they are fetched again.
 func (g *Gateway) purgeUncertain(ex *exchange) {
-	g.Cache.PurgeUnsettled(ex.detach(), stoppedWorking, g.tagsOfChange(&ex.question)...)
+	g.Cache.PurgeUnsettled(ex.detach(), stoppedWorking, g.tagsOfUncertain(&ex.question)...)
 }
 
 // stoppedWorking is the time after which the upstream has stopped working on a request: ten seconds (Document B section
@@ -162,7 +162,7 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 		}
 		ex.reportResponse(resp.StatusCode)
 		g.observeToken(ex, resp.StatusCode)
-		endToken(resp.StatusCode) // after observeToken, which may have accepted the token
+		endToken(resp.StatusCode)                                                            // after observeToken, which may have accepted the token
 		if resp.StatusCode < http.StatusBadRequest || outcome.Limited != limits.NotLimited { // an error may name any resource
 			g.Resources.learn(ex.claimScope, caller.Kind, ex.resource, outcome.Rate.Resource)
 		}
