@@ -192,18 +192,21 @@ func (g *Gateway) tagsOfUncertain(q *question) (tags []string) {
 		}
 		return append(tags, tagsOfNames(call)...)
 	}
-	tags = append(tags, g.tagsOfPath(m.Path)...)
+	at := m.Collection()
+	if at.Root != "me" && !m.Operation.Personal { // otherwise the path names another object for each caller
+		tags = append(tags, g.tagsOfPath(m.Path)...)
+	}
 	if name := repositoryOrOwner(&m); name != "" {
 		tags = append(tags, queriesOf(name))
 	}
-	related := g.Catalogue.ChangedBy(m)
+	related := append(g.Catalogue.ChangedBy(m), widest(at))
 	for _, id := range m.Operation.Invalidates {
 		op := g.Catalogue.Operation(id)
 		if tag := scope(op, &m.Params); tag != op.ID && !strings.HasSuffix(tag, unknownScope) {
 			tags = append(tags, tag)
 		}
-		at := policy.Match{Operation: op, Path: op.Path}
-		related = append(related, widest(at.Collection()))
+		shown := policy.Match{Operation: op, Path: op.Path}
+		related = append(related, widest(shown.Collection()))
 	}
 	for _, tag := range related {
 		wide, unnamed := widestOf(tag)

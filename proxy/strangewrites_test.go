@@ -1,0 +1,317 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// The stored responses of the tests about writes.
+const (
+	namedTarget = "/repos/acme/w"
+	otherLabels = "/repos/other/z/labels"
+	reference   = "/gitignore/templates"
+	reader      = "Authorization: Bearer reader"
+)
+
+// mutation returns the body of a mutation with these arguments.
+func mutation(arguments string) string {
+	return `{"query":` + strconv.Quote(`mutation{a(input:{`+arguments+`}){b}}`) + `}`
+}
+
+// manyNames returns a mutation that names acme/w and 129 other repositories.
+func manyNames() string {
+	var text strings.Builder
+	for i := range 130 {
+		name := fmt.Sprint("gears-", i)
+		if i == 0 {
+			name = "w"
+		}
+		_, _ = fmt.Fprintf(&text, "f%d:x(owner:\"acme\",name:%q,repositoryNameWithOwner:\"acme/%s\"){b}", i, name, name)
+	}
+	return `{"query":` + strconv.Quote("mutation{"+text.String()+"}") + `}`
+}
+
+// writeWorld returns a world whose upstream responds to reads with storable responses, and to writes as write does.
+func writeWorld(t *testing.T, write http.HandlerFunc, options ...option) *world {
+	t.Helper()
+	return newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		switch {
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			write(rw, r)
+		case strings.Contains(r.Header.Get("Authorization"), "refused"):
+			rw.WriteHeader(http.StatusUnauthorized)
+		default:
+			rw.Header().Set("Cache-Control", "private, max-age=3600")
+			_, _ = io.WriteString(rw, "{}")
+		}
+	}, append([]option{wholeAPI(t, unchanged), limitAddresses, func(c *Config) {
+		c.Timeout = 5 * time.Second
+		c.Identify = func(r *http.Request) (Identity, error) {
+			id, err := identifyByToken(r)
+			id.Held = strings.Contains(r.Header.Get("Authorization"), "held")
+			return id, err
+		}
+	}}, options...)...)
+}
+
+// hits returns the paths whose responses are hits, of these.
+func (w *world) hits(token string, paths ...string) (list []string) {
+	w.Helper()
+	for _, path := range paths {
+		if strings.HasPrefix(w.get(path, token).Header.Get("Cache-Status"), "weir; hit") {
+			list = append(list, path)
+		}
+	}
+	return list
+}
+
+func TestUncertainAndFailedWritesPurgeWhatTheirCallersCouldChange(t *testing.T) {
+	const (
+		nothing = iota
+		unsure
+		done
+	)
+	type end struct {
+		name   string
+		effect int
+		write  http.HandlerFunc
+		ok     bool // the status is 200, so the upstream accepts the credential
+	}
+	status := func(code int, effect int) end {
+		return end{strconv.Itoa(code), effect, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }, false}
+	}
+	body := func(name, text string, effect int) end {
+		return end{name, effect, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }, true}
+	}
+	ends := []end{
+		{"disconnect", unsure, hang, false}, {"timeout", unsure, hang, false}, status(502, unsure), status(504, unsure), status(401, nothing),
+		status(403, nothing), status(404, nothing), status(422, nothing), status(201, done),
+	}
+	graphQLEnds := append(slices.Clone(ends[:len(ends)-1]),
+		body("errors and no data", `{"errors":[{"type":"NOT_FOUND","path":["a"]}],"data":null}`, nothing),
+		body("errors only", `{"errors":[{"message":"`+strings.Repeat("no ", 5000)+`"}]}`, nothing),
+		body("each field null", `{"data":{"a":null,"c":null},"errors":[{"type":"FORBIDDEN","path":["a"]},{"type":"FORBIDDEN","path":["c"]}]}`, nothing),
+		body("null because of a part", `{"data":{"a":null},"errors":[{"path":["a","b"]}]}`, unsure),
+		body("not JSON", `oops`, unsure),
+		body("partial data", `{"errors":[{"path":["a"]}],"data":{"a":null,"c":{"b":1}}}`, done),
+		body("success", `{"data":{"a":{"b":1}}}`, done),
+	)
+	for _, c := range []struct {
+		name, method, path, body string
+		ends                     []end
+		named, all               bool // whether the request names namedTarget, and whether its success purges all responses
+	}{
+		{"known route", http.MethodPost, "/repos/acme/w/labels", "{}", ends, true, false},
+		{"unknown route", http.MethodPost, "/repos/acme/w/made-up", "{}", ends, true, false},
+		{"unknown method", "PROPFIND", "/repos/acme/w/made-up", "", ends, true, false},
+		{"unknown route of reference data", http.MethodPost, reference, "{}", ends, false, false},
+		{"mutation with a name", http.MethodPost, "/graphql", mutation(`repositoryNameWithOwner:"Acme/W"`), graphQLEnds, true, false},
+		{"mutation with a node", http.MethodPost, "/graphql", mutation(`id:"I_1"`), graphQLEnds, false, false},
+		{"mutation with a long node", http.MethodPost, "/graphql", mutation(`id:"` + strings.Repeat("I", 300) + `"`), graphQLEnds, false, false},
+		{"mutation with 130 fields", http.MethodPost, "/graphql", manyNames(), graphQLEnds, true, true},
+	} {
+		for _, e := range c.ends {
+			for _, caller := range []string{"", "unverified", "refused", "accepted", "held"} {
+				if caller == "" && c.path == "/graphql" {
+					continue // the gateway refuses it
+				}
+				t.Run(fmt.Sprint(c.name, "/", e.name, "/caller ", caller), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						w := writeWorld(t, e.write)
+						var fields []string
+						if caller != "" {
+							fields = append(fields, "Authorization: Bearer "+caller)
+						}
+						if caller != "" && caller != "unverified" {
+							w.get("/user", fields...)
+							time.Sleep(2 * firstRefusal)
+						}
+						unnamed := []string{otherLabels, "/user/issues", "/repositories/7/labels"}
+						all := append([]string{namedTarget, reference}, unnamed...)
+						w.hits(reader, all...)
+						w.want("stored", len(w.hits(reader, all...)), len(all))
+						stay := time.Minute
+						if e.name == "disconnect" {
+							stay = 10 * time.Millisecond
+						}
+						sent := w.upstreamSaw()
+						w.leave(w.client, stay, c.method, c.path, c.body, fields...)
+						w.want("writes upstream", w.upstreamSaw()-sent, 1)
+						time.Sleep(2 * stoppedWorking)
+
+						trusted := caller == "accepted" || caller == "held" || strings.HasPrefix(c.path, "/graphql") && e.ok
+						stale := c.named && (e.effect == done || e.effect == unsure && trusted)
+						w.want("hits of the named object", len(w.hits(reader, namedTarget)), map[bool]int{true: 0, false: 1}[stale])
+						w.want("hits of reference data", len(w.hits(reader, reference)), 1)
+						w.want("hits of another repository", len(w.hits(reader, otherLabels)), map[bool]int{true: 0, false: 1}[c.all && e.effect == done])
+						if e.effect != done {
+							w.want("hits of objects without a name", len(w.hits(reader, unnamed...)), len(unnamed))
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// A client finds its own uncertain write in each of its later reads.
+func TestUncertainWriteIsSeenByItsClient(t *testing.T) {
+	for _, c := range []struct{ path, body, stale string }{
+		{"/repos/acme/w/labels", "{}", "/repos/acme/w/labels?page=2"},
+		{"/repos/acme/w/labels", "{}", "/repositories/7/labels"},
+		{"/repos/acme/w/labels", "{}", "/user/issues"},
+		{"/repos/acme/w/labels", "{}", "/issues"},
+		{"/repositories/7/labels", "{}", "/repos/acme/w/labels"},
+		{"/repositories/7/labels", "{}", "/repos/acme/w/issues"},
+		{"/user/repos", "{}", "/user/repos?page=2"},
+		{"/user/repos", "{}", "/orgs/acme/repos"},
+		{"/graphql", mutation(`id:"I_1"`), "/repos/acme/w/labels"},
+		{"/graphql", manyNames(), "/repos/acme/gears-129/labels"},
+		{"/graphql", mutation(`ids:[` + manyIDs(maxUncertain+1) + `]`), "/repos/acme/w/labels"},
+	} {
+		for _, token := range []string{"Authorization: Bearer accepted", "Authorization: Bearer held"} {
+			t.Run(c.path+" and "+c.stale+" of "+token, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := writeWorld(t, hang)
+					w.hits(token, c.stale)
+					w.want("stored", len(w.hits(token, c.stale)), 1)
+					w.leave(w.client, 10*time.Millisecond, http.MethodPost, c.path, c.body, token)
+					time.Sleep(time.Second)
+					w.want("hits", len(w.hits(token, c.stale)), 0)
+				})
+			})
+		}
+	}
+}
+
+// Names of objects that are patterns of tags are no names.
+func TestNamesInUncertainWritesAreNoPatterns(t *testing.T) {
+	for _, c := range []struct{ path, body string }{
+		{"/graphql", mutation(`owner:"*",name:"labels"`)},
+		{"/graphql", mutation(`repositoryNameWithOwner:"*/labels"`)},
+		{"/graphql", mutation(`owner:"other",name:"*/labels"`)},
+		{"/graphql", mutation(`repositoryNameWithOwner:"?"`)},
+		{"/repos/*/labels/labels", "{}"},
+		{"/repos/%2A/labels/made-up", "{}"},
+		{"/repos/%3F/labels/labels", "{}"},
+		{"/orgs/*/hooks", "{}"},
+		{"/orgs/%3F/hooks", "{}"},
+		{"/user/repos", "{}"},
+		{"/repositories/8", "{}"},
+	} {
+		t.Run(c.path+" "+c.body, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := writeWorld(t, hang)
+				w.get("/user", owner)
+				paths := []string{otherLabels, "/repositories/7/labels", "/orgs/other/hooks", "/user/repos", "/orgs/other/repos", reference}
+				w.hits(reader, paths...)
+				for _, method := range []string{http.MethodPost, http.MethodPatch} {
+					w.leave(w.client, 10*time.Millisecond, method, c.path, c.body, owner)
+				}
+				time.Sleep(time.Second)
+				w.want("hits of another caller", fmt.Sprint(w.hits(reader, paths...)), fmt.Sprint(paths))
+			})
+		})
+	}
+}
+
+// A token that the upstream accepts after its uncertain write purges when the upstream has certainly stopped working.
+func TestUncertainWriteOfANewTokenPurgesAfterItsAcceptance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := writeWorld(t, hang)
+		w.hits(reader, namedTarget, otherLabels)
+		w.leave(w.client, 10*time.Millisecond, http.MethodPost, "/repos/acme/w/labels", "{}", owner)
+		w.get("/user", owner)
+		time.Sleep(2 * stoppedWorking)
+		w.want("hits", fmt.Sprint(w.hits(reader, namedTarget, otherLabels)), fmt.Sprint([]string{otherLabels}))
+	})
+}
+
+// No write of the API purges reference data.
+func TestNoWritePurgesReferenceData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := writeWorld(t, hang)
+		catalogue := w.gateway.Catalogue
+		shared := map[string]string{} // operation by tag
+		for _, op := range catalogue.Operations() {
+			if op.Cache.Class == policy.Shared {
+				q := question{match: policy.Match{Operation: op, Path: strings.NewReplacer("{", "", "}", "").Replace(op.Path)}}
+				for _, tag := range q.tags() {
+					shared[tag] = op.ID
+				}
+			}
+		}
+		w.want("operations of reference data", len(shared) > 10, true)
+		changed := w.gateway.allResponses()
+		for _, op := range catalogue.Operations() {
+			m, err := catalogue.Classify(op.Method, strings.NewReplacer("{+", "", "{", "", "}", "").Replace(op.Path), "")
+			if err == nil && !op.Safe() {
+				changed = append(changed, w.gateway.tagsOfChange(&question{match: m})...)
+			}
+		}
+		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, "MOVE"} {
+			for _, path := range []string{reference, "/licenses/mit", "/emojis", "/codes_of_conduct/citizen"} {
+				m, err := catalogue.Classify(method, path, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				changed = append(changed, w.gateway.tagsOfChange(&question{match: m})...)
+			}
+		}
+		for _, tag := range changed {
+			if id := shared[tag]; id != "" {
+				t.Errorf("a write purges %s of %s", tag, id)
+			}
+		}
+	})
+}
+
+// Twenty strangers each second abort writes for two minutes, while a client reads its stored responses.
+func TestAbortedWritesOfStrangersLeaveHits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := writeWorld(t, hang)
+		paths := []string{namedTarget, "/repos/acme/w/labels", otherLabels, "/user/issues", "/issues", "/repositories/7/labels", "/orgs/acme/repos", reference}
+		w.hits(reader, paths...)
+		w.get(namedTarget)
+		began := time.Now()
+		var strangers sync.WaitGroup
+		for i := range 20 {
+			strangers.Go(func() {
+				time.Sleep(time.Duration(i) * 50 * time.Millisecond)
+				for n := 0; time.Since(began) < 2*time.Minute; n++ {
+					var fields []string
+					if i%2 == 0 {
+						fields = []string{fmt.Sprintf("Authorization: Bearer made up %d of %d", n, i)}
+					}
+					switch i % 4 {
+					case 0, 1:
+						w.leave(w.client, 10*time.Millisecond, http.MethodPost, "/repos/acme/w/labels", "{}", fields...)
+					default:
+						w.leave(w.client, 10*time.Millisecond, http.MethodPost, "/graphql", manyNames(), fields...)
+					}
+					time.Sleep(990 * time.Millisecond)
+				}
+			})
+		}
+		reads, hits := 0, 0
+		for time.Since(began) < 2*time.Minute {
+			reads, hits = reads+len(paths), hits+len(w.hits(reader, paths...))
+			time.Sleep(100 * time.Millisecond)
+		}
+		strangers.Wait()
+		if w.upstreamSaw() < 3*maxUnverified || hits*100 < reads*99 {
+			t.Errorf("%d hits of %d reads, %d requests upstream", hits, reads, w.upstreamSaw())
+		}
+	})
+}
