@@ -256,3 +256,25 @@ func TestRefusedRequestsOfStrangersLeaveNoAccounts(t *testing.T) {
 		}
 	})
 }
+
+// A record names no account if the token may not exist, because history and metrics have a bounded number of accounts.
+func TestRefusedTokensHaveNoAccountInRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		accounts := map[string]bool{}
+		w := newWorld(t, hang, limitAddresses, func(c *Config) {
+			c.Observe = func(r *Record) {
+				mu.Lock()
+				defer mu.Unlock()
+				accounts[r.Account] = true
+			}
+		})
+		for i := range 500 {
+			w.leave(w.client, time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer bad ", i))
+		}
+		time.Sleep(time.Second)
+		if len(accounts) > maxUnverified+1 {
+			t.Errorf("%d accounts in records", len(accounts))
+		}
+	})
+}

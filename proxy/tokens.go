@@ -274,6 +274,7 @@ func (g *Gateway) checkToken(ex *exchange) error {
 	if !ex.sendsClientToken() || ex.match.Operation.Auth == "app" || !g.tokens.isRefused(ex.identity.Caller.Class, ex.start) {
 		return nil
 	}
+	ex.record.Account = "" // as in beginToken
 	return &failure{status: http.StatusUnauthorized, message: "Bad credentials", detail: "refused-token", cause: errRefusedToken}
 }
 
@@ -287,6 +288,9 @@ func (g *Gateway) beginToken(ex *exchange, ctx context.Context) (end func(status
 	end, err = g.tokens.begin(ctx, g.TrustedProxies.ClientAddress(ex.in), ex.identity.Caller.Class, ex.deadline(g.Wait))
 	ex.record.Waited += time.Since(began)
 	if err != nil {
+		if ex.record.Attempts == 0 {
+			ex.record.Account = "" // made-up tokens must not displace accounts in the history
+		}
 		return func(int) {}, err
 	}
 	return end, nil

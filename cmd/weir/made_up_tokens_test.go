@@ -55,7 +55,7 @@ func startProcess(t *testing.T, upstream string) (address string, process int) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "weir.yaml")
 	text := fmt.Sprintf("listen: 127.0.0.1:0\nadmin: {listen: 127.0.0.1:0}\nupstream: {url: %s}\n"+
-		"limits: {inbound: {rate: 100000, burst: 100000}}\ntelemetry: {access_log: off}\n", upstream)
+		"limits: {cold_start: trust, inbound: {rate: 100000, burst: 100000}}\ntelemetry: {access_log: off}\n", upstream)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
