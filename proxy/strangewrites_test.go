@@ -226,18 +226,6 @@ func TestNamesInUncertainWritesAreNoPatterns(t *testing.T) {
 	}
 }
 
-// A token that the upstream accepts after its uncertain write purges when the upstream has certainly stopped working.
-func TestUncertainWriteOfANewTokenPurgesAfterItsAcceptance(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := writeWorld(t, hang)
-		w.hits(reader, namedTarget, otherLabels)
-		w.leave(w.client, 10*time.Millisecond, http.MethodPost, "/repos/acme/w/labels", "{}", owner)
-		w.get("/user", owner)
-		time.Sleep(2 * stoppedWorking)
-		w.want("hits", fmt.Sprint(w.hits(reader, namedTarget, otherLabels)), fmt.Sprint([]string{otherLabels}))
-	})
-}
-
 // No write of the API purges reference data.
 func TestNoWritePurgesReferenceData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
