@@ -231,7 +231,7 @@ func (m *Memory) Settle(_ context.Context, permit Permit, outcome Outcome) error
 	a.settle(&permit, &outcome, &m.rules, m.now())
 	if permits, ok := m.unproven[a.Name]; ok {
 		switch {
-		case outcome.Sent && !outcome.Unauthorized || outcome.Resent > 0:
+		case !outcome.Unauthorized || outcome.Resent > 0:
 			delete(m.unproven, a.Name)
 		case open:
 			m.unproven[a.Name] = permits - 1
