@@ -75,13 +75,15 @@ type reservation struct {
 	charged bool
 	// abandoned means that the reservation ends only by its expiry.
 	abandoned bool
+	// slowStart identifies the slow start of the window to which the request counts ([window.start]), or is zero.
+	slowStart int64
 }
 
 // hold is the cost that a reservation holds in one log. cpu marks CPU time. quota marks the log of a client, group or tag in
-// the window.
+// the window. pace is the time that the grant added to the pace of the log.
 type hold struct {
 	log        *slidingLog
-	cost       int64
+	cost, pace int64
 	cpu, quota bool
 }
 
@@ -118,13 +120,15 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	holds := a.holds(c, w, spends)
 	for i, s := range spends {
 		if l, limit := holds[i].log, a.limitOf(s, w, r); s.Of == "" && (s.paced(c) || aboveHalf(l.Total+l.held+s.Cost, limit)) {
-			l.pace = min(max(l.pace, now)+s.interval(limit), now+l.Window)
+			holds[i].pace = l.advancePace(s.interval(limit), now)
 		}
 	}
-	a.reserve(&reservation{id: c.ID, client: c.Client, granted: now, expiry: now + permitLife, window: w, cost: c.cost(), holds: holds})
+	v := &reservation{id: c.ID, client: c.Client, granted: now, expiry: now + permitLife, window: w, cost: c.cost(), holds: holds}
 	if !w.Confirmed {
+		v.slowStart = w.start()
 		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
 	}
+	a.reserve(v)
 	inUse := int64(len(a.reservations)) + others[SlotsBudget]
 	a.changeCooldown(func(s *cooldown) { s.granted(c.ID, now, inUse, r.Usable(int64(r.Concurrent))) })
 	return Decision{Granted: true}
@@ -274,10 +278,13 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	if v != nil && !o.Sent {
 		for _, h := range v.holds {
 			h.log.held -= h.cost
+			h.log.returnPace(h.pace, v.granted)
 		}
 		v.window.inUse -= v.cost
 		a.remove(v)
+		a.returnSlowStart(v, now)
 	} else if v != nil {
+		v.keepSlowStart()
 		if o.Cost > 0 {
 			v.setCost(int64(min(o.Cost, costCeiling)))
 		}
@@ -323,6 +330,27 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	}
 	if v != nil && o.Ended {
 		a.remove(v)
+	}
+}
+
+// returnSlowStart undoes what a request that was not sent used of the slow start of its window.
+func (a *account) returnSlowStart(v *reservation, now int64) {
+	w := v.window
+	if w.expire(now); v.slowStart != w.start() {
+		return // zero, or of a window that has ended
+	}
+	w.slowStarted, w.lastSlowStart = w.slowStarted-1, w.sentSlowStart
+	for _, other := range a.reservations {
+		if other.window == w && other.slowStart == v.slowStart {
+			w.lastSlowStart = max(w.lastSlowStart, other.granted)
+		}
+	}
+}
+
+// keepSlowStart records that the request of a reservation was probably sent.
+func (v *reservation) keepSlowStart() {
+	if v.slowStart != 0 {
+		v.window.sentSlowStart = max(v.window.sentSlowStart, v.granted)
 	}
 }
 
@@ -445,6 +473,7 @@ func (a *account) advance(now int64) int64 {
 	})
 	for _, v := range expired {
 		if !v.charged {
+			v.keepSlowStart()
 			a.spendUnconfirmed(v.window, v.expiry, v.cost)
 			a.charge(v, v.expiry)
 		}

@@ -37,7 +37,14 @@ func (a *account) merge(b *account, now, assumed int64) {
 		into.mergeWindow(from, now, logs)
 	}
 	for _, v := range b.reservations {
-		v.window = cmp.Or(windows[v.window], v.window)
+		if into := windows[v.window]; into != nil {
+			if v.slowStart == v.window.start() {
+				v.slowStart = into.start()
+			} else {
+				v.slowStart = 0
+			}
+			v.window = into
+		}
 		for i, h := range v.holds {
 			v.holds[i].log = cmp.Or(logs[h.log], h.log)
 		}
@@ -45,6 +52,7 @@ func (a *account) merge(b *account, now, assumed int64) {
 			a.reservations[v.id] = v
 			a.nextExpiry = min(a.nextExpiry, v.expiry)
 		} else if !v.charged { // another permit with the same ID
+			v.keepSlowStart()
 			a.spendUnconfirmed(v.window, now, v.cost)
 			a.charge(v, now)
 		}
@@ -75,7 +83,7 @@ func (l *slidingLog) merge(other *slidingLog, now, assumed int64) {
 		l.compress(l.Window / mergeParts)
 	}
 	l.First = 0 // the next spend gets an entry of its own
-	l.pace = max(l.pace, other.pace)
+	l.pace, l.paceStart = max(l.pace, other.pace), max(l.paceStart, other.paceStart)
 }
 
 // compress combines the entries within a time span. Their tokens return at the time of the last entry.
@@ -107,6 +115,7 @@ func (w *window) mergeWindow(other *window, now int64, logs map[*slidingLog]*sli
 	w.Confirmed = (w.Confirmed || w.slowStarted < slowStartBurst && other.Confirmed) &&
 		(other.Confirmed || other.slowStarted < slowStartBurst)
 	w.slowStarted, w.lastSlowStart = w.slowStarted+other.slowStarted, max(w.lastSlowStart, other.lastSlowStart)
+	w.sentSlowStart = max(w.sentSlowStart, other.sentSlowStart)
 	w.withoutHeaders = min(w.withoutHeaders, other.withoutHeaders)
 	w.Silent = min(w.Silent, other.Silent)
 	w.LastReset = max(w.LastReset, other.LastReset)

@@ -60,8 +60,9 @@ type window struct {
 	waits waits
 
 	withoutHeaders int64 // responses since the window opened
-	slowStarted    int64 // requests sent during the slow start
+	slowStarted    int64 // requests of the slow start that were or may be sent
 	lastSlowStart  int64 // time of the last of these requests
+	sentSlowStart  int64 // time of the last of these requests that was sent
 	inUse          int64 // costs of permits in use
 	reported       int64 // costs of this replica's requests that the reports of the open window include
 	ended          int64 // windows that have ended
@@ -127,6 +128,9 @@ func capped(cost, limit int64) int64 { return min(cost, max(1, limit)) }
 
 // costOf returns the part of a claim's cost that must be free in the window.
 func (w *window) costOf(c *Claim, r *Rules) int64 { return capped(c.cost(), r.Usable(w.Limit)) }
+
+// start identifies the slow start of the open window. It is not zero.
+func (w *window) start() int64 { return w.ended + 1 }
 
 // admits reports whether a request with a cost fits. If the request does not fit, until is the time of the next attempt.
 // until is zero if the response of a permit in use decides. others are the costs of other replicas that are in use or

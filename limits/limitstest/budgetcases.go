@@ -98,6 +98,25 @@ var windowCases = []testCase{
 			h.granted(get("core"))
 		}
 	}},
+	{"requests that were not sent use nothing of the slow start", func(h *harness) {
+		unsent := limits.Outcome{}
+		for range 20 {
+			h.settled(h.granted(get("core")), unsent)
+		}
+		var open []limits.Permit
+		for range 3 {
+			open = append(open, h.granted(get("core")))
+		}
+		h.refused(get("core"), limits.Primary, untilSettled)
+		h.settled(open[0], unsent)
+		h.settled(h.granted(get("core")), unsent)
+		h.granted(get("core"))
+		h.refused(get("core"), limits.Primary, untilSettled)
+		time.Sleep(second)
+		h.settled(h.granted(get("core")), unsent) // a second after the last request that was sent
+		h.granted(get("core"))
+		h.refused(get("core"), limits.Primary, untilSettled)
+	}},
 	{"the order of responses does not matter", func(h *harness) {
 		reset := time.Now().Add(time.Hour)
 		for _, used := range []int{4000, 3990, 4010, 4005} {

@@ -249,12 +249,14 @@ func (a *outage) sleep(t *testing.T, d time.Duration) {
 func (m *model) mayGrant(c limits.Claim, now int64) (violation string) {
 	c.Batch, c.Paced = false, false
 	w := m.window(c.Resource)
-	started := w.slowStarted
+	started := w.slowStarts
 	if !w.answered {
-		w.slowStarted = 0
+		w.slowStarts = nil
 	}
 	d := m.admit(c, now)
-	w.slowStarted += started
+	if !w.answered {
+		w.slowStarts = slices.Concat(started, w.slowStarts)
+	}
 	if !d.Granted {
 		return fmt.Sprintf("granted, but the model refuses: %+v", d)
 	}

@@ -41,6 +41,8 @@ type openPermit struct {
 	price              int64 // in the window
 	holds              []holding
 	charged, abandoned bool
+	// slowStart is set if the grant counts to the slow start of the window.
+	slowStart bool
 }
 
 // priceOf returns the price of a claim in its window.
@@ -63,22 +65,25 @@ type slidingLog struct {
 	scope         string
 	window, merge int64
 	spends        []spending
-	pace          int64 // time of the next request, if the costs are spread evenly over the window
+	// pace is the time of the next request, if the costs are spread evenly over the window. intervals contains the parts that
+	// grants have added to it since a grant that was not early, with the number of each permit.
+	pace      int64
+	intervals map[uint64]int64
 }
 
 type spending struct{ at, cost int64 }
 
 // fixedWindow is the budget of one resource in the reports of the responses.
 type fixedWindow struct {
-	resource                   string
-	length, limit              int64
-	reports                    []windowReport
-	lastReset                  int64 // newest reset that has passed
-	answered                   bool
-	withoutHeaders             int64 // responses without rate headers
-	silentSuccesses            int64 // successes without rate headers
-	slowStarted, lastSlowStart int64
-	unconfirmed                slidingLog // requests that may have been counted
+	resource        string
+	length, limit   int64
+	reports         []windowReport
+	lastReset       int64 // newest reset that has passed
+	answered        bool
+	withoutHeaders  int64         // responses without rate headers
+	silentSuccesses int64         // successes without rate headers
+	slowStarts      []*openPermit // grants of the slow start, except those whose request was not sent
+	unconfirmed     slidingLog    // requests that may have been counted
 }
 
 // windowReport combines the rate headers about one window.
@@ -181,7 +186,7 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 		paced := c.Paced && s.Window < 10*time.Minute
 		refuse(paced && now < log.pace-sec/2, s.Budget, log.pace-sec/2) // may be half a second early
 		if s.Budget != limits.CPU && (paced || 2*(log.total(now)+m.held(log)+s.Cost) > limit) {
-			paces = append(paces, func() { log.pace = min(max(log.pace, now)+s.Cost*log.window/max(1, limit), now+log.window) })
+			paces = append(paces, func() { log.advance(c.ID, s.Cost*log.window/max(1, limit), now) })
 		}
 		p.holds = append(p.holds, holding{log, s.Cost, s.Budget == limits.CPU})
 	}
@@ -205,7 +210,8 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 func (m *model) grant(p *openPermit, now int64) {
 	m.open = append(m.open, p)
 	if w := p.window; !w.answered {
-		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
+		p.slowStart = true
+		w.slowStarts = append(w.slowStarts, p)
 	}
 	m.growShares(now)
 	if m.probing {
@@ -251,6 +257,15 @@ func (m *model) log(s limits.Spend) *slidingLog {
 	l := &slidingLog{budget: s.Budget, scope: s.Scope, window: s.Window.Microseconds(), merge: s.Merge.Microseconds()}
 	m.logs = append(m.logs, l)
 	return l
+}
+
+// advance adds the interval of a permit to the pace.
+func (l *slidingLog) advance(id uint64, interval, now int64) {
+	if now >= l.pace {
+		l.pace, l.intervals = now, map[uint64]int64{}
+	}
+	l.intervals[id] = min(interval, now+l.window-l.pace)
+	l.pace += l.intervals[id]
 }
 
 // groups returns the spends that have not returned yet. Spends within the merge span of the first spend of a group
@@ -347,8 +362,13 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 
 // settlePermit charges or returns the amounts that a permit reserves.
 func (m *model) settlePermit(p *openPermit, price int64, o limits.Outcome, now int64) {
-	if !o.Sent {
+	if !o.Sent { // the grant changes nothing
 		m.remove(p)
+		p.window.slowStarts = slices.DeleteFunc(p.window.slowStarts, func(other *openPermit) bool { return other == p })
+		for _, h := range p.holds {
+			h.log.pace -= h.log.intervals[p.id]
+			delete(h.log.intervals, p.id)
+		}
 		return
 	}
 	p.price = price

@@ -42,7 +42,7 @@ func (w *fixedWindow) expire(now int64) {
 		if t.answers > 0 {
 			w.lastReset = max(w.lastReset, t.reset)
 		}
-		w.answered, w.withoutHeaders, w.slowStarted = false, 0, 0
+		w.answered, w.withoutHeaders, w.slowStarts = false, 0, nil
 		w.removeConfirmed(t.reset + t.earliest)
 	}
 }
@@ -160,7 +160,8 @@ func (m *model) inUse(w *fixedWindow) (n int64) {
 func (m *model) closed(w *fixedWindow, price int64, batch bool, now int64) (no bool, until int64) {
 	w.expire(now)
 	unconfirmed, open := w.unconfirmed.total(now), m.inUse(w)
-	no = !w.answered && w.slowStarted >= 3 && now-w.lastSlowStart < sec // slow start of the window
+	n := len(w.slowStarts)
+	no = !w.answered && n >= 3 && now-w.slowStarts[n-1].granted < sec // slow start of the window
 	for _, t := range w.reports {
 		limit, spent := m.rules.Usable(t.limit), t.used+unconfirmed
 		needed := max(1, min(price, limit))
