@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -18,12 +20,14 @@ type Identity struct {
 	Caller policy.Caller
 	// FormerAccount is an earlier name of the caller's account, or empty. The ledger merges both accounts.
 	FormerAccount string
-	// Authorize sets the credential on a request to the upstream. The error is an [UnusableError] or the error of the
-	// context. If Authorize is nil, no credential is sent.
+	// Authorize sets the client's credential on a request to the upstream. If both Authorize and Credential are nil, no
+	// credential is sent.
 	Authorize func(context.Context, http.Header) error
 	// Held marks a credential that the gateway holds. Otherwise the client sent its own credential, which only the
 	// upstream can verify.
 	Held bool
+	// Credential is the credential that the gateway holds, otherwise nil.
+	Credential HeldCredential
 	// Scope selects the requests that the client may send; nil permits all requests.
 	Scope *policy.Scope
 	// Lent is the identity for the reads of public data by an anonymous client that its Scope allows; nil lends no
@@ -36,8 +40,6 @@ type Identity struct {
 	// Weir-Tag, which the client can choose freely.
 	Tag          string
 	TagFromClaim bool
-	// OnResponse, if not nil, is called after each attempt with the credential. status is 0 for a failed attempt.
-	OnResponse func(op *policy.Operation, status int, sent time.Time)
 	// Pick chooses a credential of the client for a question. The result is false if all suitable credentials have been
 	// tried. Pick is nil if the client has only one credential.
 	Pick func(CredentialRequest) (Identity, bool)
@@ -45,6 +47,24 @@ type Identity struct {
 	// better response. OnHidden is set if Pick is set.
 	OnHidden func(r CredentialRequest, status int, visible bool)
 }
+
+// HeldCredential is a credential that the gateway holds. The upstream may not know a new token yet, or not any more. One
+// request at a time then tests the token.
+type HeldCredential interface {
+	// Await blocks until the credential can be sent. The error is an [UnusableError] or the error of the context.
+	Await(context.Context, CredentialUse) error
+	// Authorize sets the credential on a request that is sent now. end must be called after the request, with status 0 if
+	// it got no response. If end returns true, the response shows nothing about the request, which should be repeated. The
+	// error is an [UnusableError] or [ErrCredentialBusy].
+	Authorize(http.Header, CredentialUse) (end func(op *policy.Operation, status int, limited bool) (repeat bool), err error)
+}
+
+// CredentialUse describes the request for which a credential is used. Safe means that the request may be repeated after any
+// response, and Repeatable that it may be repeated after a 401.
+type CredentialUse struct{ Safe, Repeatable bool }
+
+// ErrCredentialBusy means that a credential must be awaited again.
+var ErrCredentialBusy = errors.New("the credential must be awaited")
 
 // CredentialRequest describes the question for which a credential is chosen.
 type CredentialRequest struct {
@@ -87,6 +107,8 @@ var errTokenTimeout = errors.New("its token was not fetched in time")
 const (
 	// minTokenWait is the minimum time limit for the fetch of a token, even if the client waits less.
 	minTokenWait = 2 * time.Second
+	// minTokenPause is the time that a client must still wait for the repetition of a request that got 403 or 404.
+	minTokenPause = 500 * time.Millisecond
 	// alternativeWait is the maximum wait for a permit while another credential can be tried. Short congestion usually
 	// ends earlier.
 	alternativeWait = 200 * time.Millisecond
@@ -178,28 +200,67 @@ func (g *Gateway) useCredential(ex *exchange, identity Identity) {
 	g.setKey(ex)
 }
 
-// setCredential sets the credential on a request that has a permit.
-func (g *Gateway) setCredential(ex *exchange, out *http.Request) error {
-	if ex.identity.Authorize == nil {
+// credentialUse returns how the request uses a held credential.
+func (ex *exchange) credentialUse() CredentialUse {
+	repeatable := !ex.forwardsBody() || ex.wholeBody && len(ex.in.Trailer) == 0
+	query := ex.graphQL != nil && ex.graphQL.Kind == policy.GraphQLQuery
+	return CredentialUse{Safe: repeatable && (ex.match.Operation.Safe() || query), Repeatable: repeatable}
+}
+
+// awaitCredential waits until the credential can be sent, before a permit is requested.
+func (g *Gateway) awaitCredential(ex *exchange, ctx context.Context) error {
+	if ex.identity.Credential == nil {
 		return nil
 	}
-	until := ex.deadline(g.Wait)
-	if soon := time.Now().Add(minTokenWait); until.Before(soon) {
-		until = soon
+	began := time.Now()
+	if ex.credentialBy.IsZero() {
+		ex.credentialBy = ex.deadline(g.Wait)
+		if soon := began.Add(minTokenWait); ex.credentialBy.Before(soon) {
+			ex.credentialBy = soon
+		}
 	}
-	ctx, cancel := context.WithDeadlineCause(out.Context(), until, errTokenTimeout)
+	ctx, cancel := context.WithDeadlineCause(ctx, ex.credentialBy, errTokenTimeout)
 	defer cancel()
-	err := ex.identity.Authorize(ctx, out.Header)
+	err := ex.identity.Credential.Await(ctx, ex.credentialUse())
+	ex.record.Waited += time.Since(began)
 	if err != nil && errors.Is(context.Cause(ctx), errTokenTimeout) {
 		return &UnusableError{Until: time.Now().Add(minTokenWait), Cause: errTokenTimeout}
 	}
 	return err
 }
 
-func (ex *exchange) reportResponse(status int) {
-	if ex.identity.OnResponse != nil {
-		ex.identity.OnResponse(ex.match.Operation, status, ex.sent)
+// setCredential sets the credential on a request that has a permit.
+func (ex *exchange) setCredential(out *http.Request) (err error) {
+	switch {
+	case ex.identity.Credential != nil:
+		ex.endUse, err = ex.identity.Credential.Authorize(out.Header, ex.credentialUse())
+	case ex.identity.Authorize != nil:
+		err = ex.identity.Authorize(out.Context(), out.Header)
 	}
+	return err
+}
+
+// endCredentialUse records the response to a request with a held credential, and reports whether the request is repeated. The
+// repetition then waits for the credential. resp is nil for a request without a response.
+func (ex *exchange) endCredentialUse(out *http.Request, resp *http.Response, o limits.Outcome) (repeat bool) {
+	end, status := ex.endUse, 0
+	if resp != nil {
+		status = resp.StatusCode
+	}
+	if ex.endUse = nil; end == nil || !end(ex.match.Operation, status, o.Limited != limits.NotLimited) {
+		return false
+	}
+	use := ex.credentialUse()
+	switch {
+	case !use.Repeatable, out.Context().Err() != nil:
+		return false
+	case status != http.StatusUnauthorized && !time.Now().Add(minTokenPause).Before(ex.credentialBy):
+		return false // the response may be true
+	}
+	if ex.forwardsBody() {
+		out.Body = io.NopCloser(bytes.NewReader(ex.buffered.data))
+	}
+	return true
 }
 
 // credentialResult is the result of the question with one credential. The result has a copy of the exchange, because

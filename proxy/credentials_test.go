@@ -80,15 +80,7 @@ func TestFollowersWaitForATokenAfterTheLeaderGaveUp(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Cache-Control", "private, max-age=60") }, func(c *Config) {
 			c.Identify = func(r *http.Request) (Identity, error) {
 				id, err := identifyByToken(r)
-				id.Authorize = func(ctx context.Context, h http.Header) error {
-					select {
-					case <-time.After(time.Until(arrival)):
-						h.Set("Authorization", "Bearer minted")
-						return nil
-					case <-ctx.Done():
-						return context.Cause(ctx)
-					}
-				}
+				id.Held, id.Credential = true, lateCredential(arrival)
 				return id, err
 			}
 		})
@@ -110,4 +102,21 @@ func TestFollowersWaitForATokenAfterTheLeaderGaveUp(t *testing.T) {
 		clients.Wait()
 		w.want("requests", w.upstreamSaw(), 1)
 	})
+}
+
+// lateCredential is a held credential whose token arrives at a time.
+type lateCredential time.Time
+
+func (c lateCredential) Await(ctx context.Context, _ CredentialUse) error {
+	select {
+	case <-time.After(time.Until(time.Time(c))):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (c lateCredential) Authorize(h http.Header, _ CredentialUse) (func(*policy.Operation, int, bool) bool, error) {
+	h.Set("Authorization", "Bearer minted")
+	return func(*policy.Operation, int, bool) bool { return false }, nil
 }

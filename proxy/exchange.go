@@ -62,6 +62,7 @@ type exchange struct {
 	address      netip.Addr       // of the client
 	leave        func(netip.Addr) // ends the request in progress of RateLimiter; nil if it is not counted
 	buffered     *buffer          // prefix of the body that was read in advance; nil before that read
+	wholeBody    bool             // buffered contains the complete body
 	start        time.Time
 	waitingSince time.Time // start of the wait for the deadline
 	authorized   bool      // the client may send the request; only these clients get the trace of the request
@@ -86,18 +87,22 @@ type exchange struct {
 	// rate-limited or got a hidden response. tried lists the security classes of the credentials that were tried.
 	hasAlternative bool
 	tried          []string
-	call           *coalesce.Call                        // call that this exchange leads; nil without a call
-	skipped        int                                   // number of paused calls that the exchange stopped following
-	polls          int                                   // number of 202 responses to polled statistics
-	sent           time.Time                             // start of the last attempt
-	reused         bool                                  // the last attempt used an existing connection
-	limited        limits.LimitKind                      // limit error in the last response
-	limitMessage   string                                // message of that limit error
-	shed           error                                 // the refusal of an overloaded gateway
-	broken         bool                                  // the upstream's body ended early
-	interim        func(int, textproto.MIMEHeader) error // forwards a 1xx response
-	span           trace.Span                            // records nothing if the request is not sampled
-	record         Record
+	// credentialBy is the end of the wait for a held credential; zero before the wait. endUse ends the use of the credential by
+	// the attempt in progress, otherwise it is nil.
+	credentialBy time.Time
+	endUse       func(op *policy.Operation, status int, limited bool) (repeat bool)
+	call         *coalesce.Call                        // call that this exchange leads; nil without a call
+	skipped      int                                   // number of paused calls that the exchange stopped following
+	polls        int                                   // number of 202 responses to polled statistics
+	sent         time.Time                             // start of the last attempt
+	reused       bool                                  // the last attempt used an existing connection
+	limited      limits.LimitKind                      // limit error in the last response
+	limitMessage string                                // message of that limit error
+	shed         error                                 // the refusal of an overloaded gateway
+	broken       bool                                  // the upstream's body ended early
+	interim      func(int, textproto.MIMEHeader) error // forwards a 1xx response
+	span         trace.Span                            // records nothing if the request is not sampled
+	record       Record
 }
 
 // detach returns the request's context without its cancellation, for work that must survive a disconnect.

@@ -43,6 +43,7 @@ func (g *Gateway) bufferBody(ex *exchange) (complete []byte, err error) {
 	ex.waitingSince = time.Now()
 	switch {
 	case errors.Is(err, io.EOF):
+		ex.wholeBody = true
 		return ex.buffered.data, nil
 	case err != nil:
 		return nil, ex.bodyFault(&failure{status: statusClientGone, cause: err})

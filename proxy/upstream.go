@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strconv"
@@ -99,6 +100,7 @@ func (g *Gateway) fetchUnconditionally(ex *exchange, out *http.Request, resp *ht
 // sendWithRetries sends a request until the response is final. The request is repeated in these cases:
 //   - The connection broke.
 //   - The response is a limit error, and the client can wait for the end of the limit.
+//   - The upstream does not know a token that the gateway holds yet, or not any more.
 //   - The upstream still computes statistics (202), and this exchange is a background task.
 //
 // Each repetition needs a new permit.
@@ -115,10 +117,7 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 		if err != nil {
 			return nil, err
 		}
-		permit, err := g.admit(ex, out.Context(), caller)
-		if err == nil && !prepared {
-			err = g.prepare(ex, out, *permit)
-		}
+		permit, err := g.acquire(ex, out, caller, !prepared)
 		if err != nil {
 			if trial {
 				g.breaker.cancelTrial(caller.Account)
@@ -147,29 +146,30 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 			g.learnIdentity(ex, resp, outcome) // after settle, so that the other replicas know the cool-down of both names
 		}
 		g.observeUpstream(ex, err)
+		repeat := ex.endCredentialUse(out, resp, outcome)
 		if err != nil {
 			if outcome.Sent {
 				endToken(unanswered)
 			} else {
 				endToken(notSent)
 			}
-			ex.reportResponse(0)
 			if g.retries(ex, out.Context(), err, retries) {
 				retries++
 				continue
 			}
 			return nil, err
 		}
-		ex.reportResponse(resp.StatusCode)
-		g.observeToken(ex, resp.StatusCode)
+		if !repeat {
+			g.observeToken(ex, resp.StatusCode)
+		}
 		endToken(resp.StatusCode)                                                            // after observeToken, which may have accepted the token
 		if resp.StatusCode < http.StatusBadRequest || outcome.Limited != limits.NotLimited { // an error may name any resource
 			g.Resources.learn(ex.claimScope, caller.Kind, ex.resource, outcome.Rate.Resource)
 		}
-		if g.waitsForLimit(ex, outcome) {
+		if repeat || g.waitsForLimit(ex, outcome) {
 			discard(resp.Body)
 			ex.call.SetPaused(true)
-			continue // admission waits until the limit has ended
+			continue // the next permit waits for the credential, and until the limit has ended
 		}
 		wait, again := g.nextPoll(ex, resp)
 		if !again {
@@ -181,6 +181,23 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 		caller.Priority = policy.Batch // polls yield to clients
 		if err := g.pause(ex, out.Context(), wait); err != nil {
 			return nil, err
+		}
+	}
+}
+
+// acquire waits for the credential, acquires a permit, and prepares the request. What is not sent costs nothing, so a request
+// with an unusable credential gets no permit.
+func (g *Gateway) acquire(ex *exchange, out *http.Request, caller policy.Caller, first bool) (*limits.Permit, error) {
+	for {
+		if err := g.awaitCredential(ex, out.Context()); err != nil {
+			return nil, err
+		}
+		permit, err := g.admit(ex, out.Context(), caller)
+		if err != nil {
+			return nil, err
+		}
+		if err = g.prepare(ex, out, *permit, first); !errors.Is(err, ErrCredentialBusy) {
+			return permit, err
 		}
 	}
 }
@@ -205,17 +222,22 @@ func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller)
 	return permit, err
 }
 
-// prepare sets the credential and the conditions on a request after the first permit. If an error or panic occurs,
-// prepare settles the permit without an outcome.
-func (g *Gateway) prepare(ex *exchange, out *http.Request, permit limits.Permit) (err error) {
+// prepare sets the credential on a request that has a permit, and the conditions after the first permit. If an error or panic
+// occurs, prepare settles the permit without an outcome.
+func (g *Gateway) prepare(ex *exchange, out *http.Request, permit limits.Permit, first bool) (err error) {
 	done := false
 	defer func() {
 		if !done {
 			g.settle(ex, permit, limits.Outcome{})
 		}
 	}()
-	if err = g.setCredential(ex, out); err == nil {
-		g.setConditions(ex, out)
+	if !first {
+		out.Header = out.Header.Clone() // the transport may still read the header of the earlier attempt
+	}
+	if err = ex.setCredential(out); err == nil {
+		if first {
+			g.setConditions(ex, out)
+		}
 		done = true
 	}
 	return err

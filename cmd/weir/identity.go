@@ -151,20 +151,7 @@ func pooledIdentity(caller credential.Caller) proxy.Identity {
 	id := proxy.Identity{
 		Caller: caller.Caller, Held: true, Scope: caller.Scope, Debug: caller.Debug,
 		Tag: caller.Tag, TagFromClaim: caller.TagFromClaim,
-		Authorize: func(ctx context.Context, h http.Header) error {
-			value, err := pool.Authorization(ctx, caller.Class)
-			var unusable *credential.UnusableError
-			if errors.As(err, &unusable) {
-				return &proxy.UnusableError{Until: unusable.Until, Cause: err}
-			}
-			if err == nil {
-				h.Set("Authorization", value.Reveal())
-			}
-			return err
-		},
-		OnResponse: func(op *policy.Operation, status int, sent time.Time) {
-			pool.OnResponse(caller.Caller, op, status, sent, time.Now())
-		},
+		Credential: heldCredential{pool, caller.Class},
 	}
 	if pool.HasChoice() {
 		id.Pick = func(request proxy.CredentialRequest) (proxy.Identity, bool) {
@@ -179,4 +166,36 @@ func pooledIdentity(caller credential.Caller) proxy.Identity {
 		}
 	}
 	return id
+}
+
+// heldCredential is one credential of a pool.
+type heldCredential struct {
+	pool  *credential.Pool
+	class string
+}
+
+// Await implements [proxy.HeldCredential].
+func (c heldCredential) Await(ctx context.Context, use proxy.CredentialUse) error {
+	return errorOfCredential(c.pool.Await(ctx, c.class, credential.Use(use)))
+}
+
+// Authorize implements [proxy.HeldCredential].
+func (c heldCredential) Authorize(h http.Header, use proxy.CredentialUse) (func(*policy.Operation, int, bool) bool, error) {
+	sent, err := c.pool.Begin(c.class, credential.Use(use))
+	if err != nil {
+		return nil, errorOfCredential(err)
+	}
+	h.Set("Authorization", sent.Authorization.Reveal())
+	return sent.End, nil
+}
+
+func errorOfCredential(err error) error {
+	var unusable *credential.UnusableError
+	switch {
+	case errors.As(err, &unusable):
+		return &proxy.UnusableError{Until: unusable.Until, Cause: err}
+	case errors.Is(err, credential.ErrBusy):
+		return proxy.ErrCredentialBusy
+	}
+	return err
 }

@@ -103,8 +103,8 @@ func TestCredentialWithoutAccessIsTriedDuringQuarantine(t *testing.T) {
 		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(statuses[token]) }
 		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-a", "tok-b")
 		statuses = map[string]int{"tok-a": http.StatusOK, "tok-b": http.StatusUnauthorized}
-		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-b", "tok-a")
-		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-a") // the other credential is in quarantine
+		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-b", "tok-b", "tok-a") // the 401 is confirmed
+		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-a")                   // the other credential is in quarantine
 	})
 }
 

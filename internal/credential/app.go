@@ -38,6 +38,9 @@ type App struct {
 type AppToken struct {
 	Value   Secret
 	Expires time.Time
+	// Minted is the time at which a replica received the token from the upstream. It is zero for a token of a replica of
+	// version 0.2.
+	Minted time.Time
 }
 
 // identity identifies the tokens of the app. Apps with different upstreams or permissions never share a token.
@@ -152,5 +155,5 @@ func (a *App) issue(ctx context.Context, transport http.RoundTripper) (AppToken,
 		!issued.Expires.After(time.Now()) {
 		return AppToken{}, errors.New("request installation token: upstream returned 201 without a usable token")
 	}
-	return AppToken{Secret(issued.Token), issued.Expires}, nil
+	return AppToken{Secret(issued.Token), issued.Expires, time.Now()}, nil
 }

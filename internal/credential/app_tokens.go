@@ -56,6 +56,9 @@ type AppTokens struct {
 }
 
 // Source provides the tokens of one installation. See [Held.Source].
+//
+// A new token is fresh: the upstream may not know it yet. One request at a time tests a fresh token, until a success proves
+// it. The other requests use the previous token until it expires, or wait.
 type Source struct {
 	tokens *AppTokens
 	name   string // of the held credential
@@ -63,16 +66,24 @@ type Source struct {
 
 	// The fields below are guarded by AppTokens.mu.
 
-	token    AppToken
-	received time.Time
+	newest *appToken // nil without a token
+	// previous is the token before newest, until newest is proven or previous expires; otherwise nil.
+	previous *appToken
 	rejected Secret // the last token that the upstream rejected
-	// next is the earliest time of the next request for a token. pause is the current pause between failed requests.
-	// err is the reason for the missing token.
+	// next is the earliest time of the next request for a token. pause is the current pause between requests without a
+	// proven token. err is the reason for the pause, or nil after a success.
 	next  time.Time
 	pause time.Duration
 	err   error
-	// done is closed when the request in progress ends. done is nil if no request is in progress.
-	done chan struct{}
+	// renewing is set while a request for a token is in progress.
+	renewing bool
+	changed  signal
+}
+
+// appToken is a token with its standing.
+type appToken struct {
+	AppToken
+	standing
 }
 
 // NewAppTokens returns an empty cache. store may be nil.
@@ -100,37 +111,122 @@ func (t *AppTokens) Source(name string, app *App) *Source {
 	return t.sources[id]
 }
 
-// get returns a valid token. get waits only without a valid token, because a renewal runs in the background. The error
-// is an [UnusableError] or the context's error.
+// get returns a valid token, without regard to its standing. The error is an [UnusableError] or the context's error.
 func (s *Source) get(ctx context.Context) (Secret, error) {
 	for {
-		now := time.Now()
 		s.tokens.mu.Lock()
-		remaining := s.token.Expires.Sub(now)
-		if remaining < renewBefore && s.done == nil && !now.Before(s.next) {
-			s.done = make(chan struct{})
-			rejected := s.rejected
-			s.tokens.running.Go(func() { s.renew(rejected) })
-		}
-		value, done := s.token.Value, s.done
-		unusable := &UnusableError{Name: s.name, Until: s.next, Cause: s.err}
+		token, wait, err := s.token(time.Now())
 		s.tokens.mu.Unlock()
 		switch {
-		case remaining > 0:
-			return value, nil
-		case done == nil:
-			return "", unusable
+		case err != nil:
+			return "", err
+		case token != nil:
+			return token.Value, nil
 		}
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return "", context.Cause(ctx)
+		if err := wait.wait(ctx); err != nil {
+			return "", err
 		}
 	}
 }
 
-// errExpired is the reason for a missing token if the last token expired during the pause.
-var errExpired = errors.New("the last installation token has expired")
+// token returns the newest valid token, and starts a renewal if necessary. Without a token it returns a pause or an
+// [UnusableError]. AppTokens.mu must be held.
+func (s *Source) token(now time.Time) (*appToken, *pause, error) {
+	if s.previous != nil && !now.Before(s.previous.Expires) {
+		s.previous = nil
+	}
+	if s.newest != nil && !now.Before(s.newest.Expires) {
+		s.newest, s.previous = s.previous, nil
+	}
+	if !s.renewing && !now.Before(s.next) && (s.newest == nil || s.newest.Expires.Sub(now) < renewBefore) {
+		s.renewing = true
+		rejected := s.rejected
+		s.tokens.running.Go(func() { s.renew(rejected) })
+	}
+	switch {
+	case s.newest != nil:
+		return s.newest, nil, nil
+	case s.renewing:
+		return nil, s.changed.wait(time.Time{}), nil
+	case s.err == nil:
+		return nil, s.changed.wait(s.next), nil
+	}
+	return nil, nil, &UnusableError{Name: s.name, Until: s.next, Cause: s.err}
+}
+
+// try returns the token for a request. A renewal runs in the background. try returns a pause if the request must wait for a
+// token, or for the test of a token. If send is set, the request is sent now. The error is an [UnusableError].
+func (s *Source) try(u Use, send bool, now time.Time) (*appToken, *pause, error) {
+	s.tokens.mu.Lock()
+	defer s.tokens.mu.Unlock()
+	newest, wait, err := s.token(now)
+	if newest == nil {
+		return nil, wait, err
+	}
+	// A write that gets 403 or 404 is not repeated, so it tests a token only if no other token is left.
+	tests := !newest.isGated(now) || u.Safe || s.previous == nil && (u.Repeatable || !newest.isFresh(now))
+	until := newest.opens(now)
+	if until.IsZero() && !tests {
+		until = newest.minted.Add(freshFor)
+	}
+	token := newest
+	if !until.IsZero() && s.previous != nil {
+		token, until = s.previous, s.previous.opens(now)
+	}
+	if !until.IsZero() {
+		return nil, s.changed.wait(until), nil
+	}
+	if send {
+		token.begin(now)
+	}
+	return token, nil, nil
+}
+
+// observe records the response to a request with a token of the source.
+func (s *Source) observe(token *appToken, a answer, sent, now time.Time) verdict {
+	s.tokens.mu.Lock()
+	defer s.tokens.mu.Unlock()
+	defer s.changed.send()
+	if token != s.newest && token != s.previous {
+		if a == answerRefused { // the token was replaced
+			return verdictRepeat
+		}
+		return verdictCounts
+	}
+	known := token.state != unproven
+	v := token.observe(a, sent, now)
+	switch v {
+	case verdictAccepts:
+		if token == s.newest {
+			s.previous, s.pause = nil, 0
+		}
+	case verdictRejects:
+		s.rejected = token.Value
+		if token == s.newest {
+			s.newest = s.previous
+			if !known {
+				s.delay(errRejected, now)
+			}
+		}
+		s.previous = nil
+		if known || s.newest != nil { // another token is used
+			v = verdictRepeat
+		}
+	}
+	return v
+}
+
+// errRejected is the reason for a missing token if the upstream rejected the last one before accepting it.
+var errRejected = errors.New("the upstream rejects its new installation token (401)")
+
+// delay starts the pause before the next request for a token.
+func (s *Source) delay(reason error, now time.Time) {
+	s.pause = min(max(firstPause, 2*s.pause), longestPause)
+	if refused, ok := errors.AsType[*issueError](reason); ok {
+		s.pause = max(s.pause, min(refused.retryAfter, maxRetryAfter))
+	}
+	s.err, s.next = reason, now.Add(s.pause)
+}
 
 // renew fetches a token and records the result.
 func (s *Source) renew(rejected Secret) {
@@ -139,18 +235,18 @@ func (s *Source) renew(rejected Secret) {
 	token, err := s.fetch(ctx, rejected)
 	s.tokens.mu.Lock()
 	defer s.tokens.mu.Unlock()
-	close(s.done)
-	s.done = nil
+	defer s.changed.send()
+	s.renewing = false
 	now := time.Now()
 	if err == nil {
-		s.token, s.received, s.err, s.pause, s.next = token, now, errExpired, 0, now.Add(firstPause)
+		if token.Minted.After(now) { // on the clock of another replica
+			token.Minted = now
+		}
+		s.previous, s.newest = s.newest, &appToken{token, standing{minted: token.Minted}}
+		s.err, s.next = nil, now.Add(firstPause)
 		return
 	}
-	s.pause = min(max(firstPause, 2*s.pause), longestPause)
-	if refused, ok := errors.AsType[*issueError](err); ok {
-		s.pause = max(s.pause, min(refused.retryAfter, maxRetryAfter))
-	}
-	s.err, s.next = err, now.Add(s.pause)
+	s.delay(err, now)
 	s.tokens.log.Warn("installation token not renewed",
 		"credential", s.name, "installation", s.app.Installation, "retry", s.next, "error", err)
 }
@@ -196,14 +292,4 @@ func (s *Source) issue(ctx context.Context) (AppToken, error) {
 	ctx, cancel := context.WithTimeout(ctx, issueTimeout)
 	defer cancel()
 	return s.app.issue(ctx, s.tokens.transport)
-}
-
-// reject discards the token that the upstream rejected. sent is the time of the rejected request. If the token was
-// received after that time, the request had an older token, and reject does nothing.
-func (s *Source) reject(sent time.Time) {
-	s.tokens.mu.Lock()
-	defer s.tokens.mu.Unlock()
-	if s.token.Value != "" && !sent.Before(s.received) {
-		s.rejected, s.token = s.token.Value, AppToken{}
-	}
 }

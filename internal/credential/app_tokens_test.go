@@ -144,6 +144,26 @@ func (r *appTest) want(s *Source, token string) {
 	}
 }
 
+// answered sends requests with the tokens of a source, one after the other, and records the answers to them.
+func (r *appTest) answered(s *Source, answers ...answer) {
+	r.Helper()
+	for _, a := range answers {
+		for {
+			token, wait, err := s.try(Use{Safe: true, Repeatable: true}, true, time.Now())
+			if err != nil {
+				r.Fatal(err)
+			}
+			if token != nil {
+				s.observe(token, a, time.Now(), time.Now())
+				break
+			}
+			if err := wait.wait(r.Context()); err != nil {
+				r.Fatal(err)
+			}
+		}
+	}
+}
+
 func TestTokenIsRenewedInTheBackgroundBeforeItExpires(t *testing.T) {
 	r := newAppTest(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -250,10 +270,12 @@ func TestRejectedTokenIsReplaced(t *testing.T) {
 		r.T = t
 		s := r.source(r.cache(nil), nil)
 		r.want(s, "ghs_1")
-		s.reject(time.Now().Add(-time.Second)) // an older request
-		r.want(s, "ghs_1")
-		time.Sleep(firstPause)
-		s.reject(time.Now())
+		time.Sleep(freshFor)
+		r.answered(s, answerSuccess)
+		older := s.newest
+		r.answered(s, answerRefused, answerRefused)
+		r.want(s, "ghs_2")
+		s.observe(older, answerRefused, time.Now(), time.Now())
 		r.want(s, "ghs_2")
 	})
 }
@@ -361,7 +383,8 @@ func TestReplicasShareRenewalsAndSurviveALostLeaseOwner(t *testing.T) {
 		if waited := time.Since(began); waited < leaseLifetime || waited > leaseLifetime+3*time.Second {
 			t.Errorf("waited %v for the lease of a crashed replica", waited)
 		}
-		a.reject(time.Now()) // the stored token is the rejected one
+		time.Sleep(freshFor)
+		r.answered(a, answerRefused) // the stored token is the rejected one
 		time.Sleep(firstPause)
 		r.want(a, "ghs_4")
 	})

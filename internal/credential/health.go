@@ -15,36 +15,34 @@ import (
 )
 
 const (
-	// The first 401 quarantines a credential for firstQuarantine. Each further 401 doubles the time, up to
+	// The first rejection quarantines a credential for firstQuarantine. Each further rejection doubles the time, up to
 	// longestQuarantine.
 	firstQuarantine, longestQuarantine = 10 * time.Second, 15 * time.Minute
-	// probeTime is the time for which other requests wait for the result of a probe.
-	probeTime = 30 * time.Second
 	// hiddenFor is the time for which a target is remembered as hidden from a credential.
 	hiddenFor = 5 * time.Minute
 	// maxHidden bounds the number of remembered hidden targets.
 	maxHidden = 10_000
 )
 
-// Health is the state of the held credentials: the quarantined credentials, and the targets that are hidden from each
-// credential. The state is in memory only, survives a reload of the configuration, and is safe for concurrent use.
-// Credentials are identified by security class.
+// Health is the state of the held credentials: their standings, and the targets that are hidden from each credential. The
+// state is in memory only, survives a reload of the configuration, and is safe for concurrent use. Credentials are
+// identified by security class.
 type Health struct {
 	log *slog.Logger
 
 	mu          sync.Mutex
-	quarantines map[string]*quarantine   // by class
+	credentials map[string]*credential   // by class; without the unproven credentials
 	held        map[string]policy.Caller // by class; nil before the first Keep
+	changed     signal
 
 	hidden *lru.Cache[hiddenTarget, time.Time] // end of the hidden time
 }
 
-// quarantine describes a credential that the upstream rejected and has not accepted since.
-type quarantine struct {
-	Quarantined
-	since time.Time
-	// probed is the time of the request that tests the credential. probed is zero if no test is in progress.
-	probed time.Time
+// credential is the standing of one credential. The tokens of an app have standings of their own, so the standing of an
+// app is proven or rejected.
+type credential struct {
+	name string
+	standing
 }
 
 // hiddenTarget is a path, target or operation that a credential of a class cannot see.
@@ -56,7 +54,7 @@ func NewHealth(log *slog.Logger) *Health {
 	if err != nil {
 		panic(err) // maxHidden is positive
 	}
-	return &Health{log: log, quarantines: map[string]*quarantine{}, hidden: hidden}
+	return &Health{log: log, credentials: map[string]*credential{}, hidden: hidden}
 }
 
 // UnusableError reports that a credential must not be used before a time.
@@ -77,82 +75,98 @@ func (u *UnusableError) Error() string {
 
 func (u *UnusableError) Unwrap() error { return u.Cause }
 
-// isQuarantined reports whether a credential is in quarantine.
+// isQuarantined reports whether a credential is in quarantine, or is tested after a quarantine.
 func (h *Health) isQuarantined(class string, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	q := h.quarantines[class]
-	return q != nil && now.Before(q.Until)
+	c := h.credentials[class]
+	return c != nil && c.state == rejected && !c.opens(now).IsZero()
 }
 
-// use permits one request with a credential, or returns an [UnusableError]. After a quarantine, use permits one request
-// as a probe, and refuses all other requests during the probe.
-func (h *Health) use(class, name string, now time.Time) error {
+// try reports whether a request may be sent with a credential. During a quarantine, the error is an [UnusableError].
+// Otherwise a pause is returned while another request tests the credential. If send is set, the request is sent now.
+func (h *Health) try(class string, send bool, now time.Time) (*pause, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	q := h.quarantines[class]
-	if q == nil {
-		return nil
+	c := h.credentials[class]
+	if c == nil {
+		return nil, nil
 	}
-	if now.Before(q.Until) {
-		return &UnusableError{Name: name, Until: q.Until}
+	switch until := c.opens(now); {
+	case c.state == rejected && now.Before(c.next):
+		return nil, &UnusableError{Name: c.name, Until: c.next}
+	case !until.IsZero():
+		return h.changed.wait(until), nil
 	}
-	q.probed, q.Until = now, now.Add(probeTime)
-	return nil
+	if send {
+		c.begin(now)
+	}
+	return nil, nil
 }
 
-// noResponse permits another probe if the current probe got no response. Requests that were sent before the probe are
-// ignored.
-func (h *Health) noResponse(class string, sent, now time.Time) {
+// end permits another test if the test in progress showed nothing. Other requests are ignored.
+func (h *Health) end(class string, sent time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if q := h.quarantines[class]; q != nil && !q.probed.IsZero() && !sent.Before(q.probed) {
-		q.probed, q.Until = time.Time{}, now
+	if c := h.credentials[class]; c != nil && c.end(sent) {
+		h.changed.send()
 	}
 }
 
-// rejected starts or extends a quarantine. Requests from before the start of the current quarantine are ignored, and so
-// are credentials that are no longer held.
-func (h *Health) rejected(class, name string, sent, now time.Time) {
+// observe records the response to a request with a credential that is not an app.
+func (h *Health) observe(class, name string, a answer, sent, now time.Time) verdict {
+	return h.change(class, name, now, func(s *standing) verdict { return s.observe(a, sent, now) })
+}
+
+// record records that the upstream accepted or rejected an app.
+func (h *Health) record(class, name string, accepted bool, sent, now time.Time) {
+	h.change(class, name, now, func(s *standing) verdict {
+		switch {
+		case sent.Before(s.since):
+			return verdictCounts
+		case accepted:
+			s.accept(now)
+			return verdictAccepts
+		}
+		s.reject(now)
+		return verdictRejects
+	})
+}
+
+// change applies a change to a standing and logs its effect. Credentials that are no longer held are ignored.
+func (h *Health) change(class, name string, now time.Time, apply func(*standing) verdict) verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	q := h.quarantines[class]
-	_, held := h.held[class]
+	c := h.credentials[class]
+	if c == nil {
+		if _, held := h.held[class]; h.held != nil && !held {
+			return verdictCounts
+		}
+		c = &credential{name: name}
+	}
+	before := c.standing
+	v := apply(&c.standing)
+	if c.standing == before {
+		return v
+	}
+	h.credentials[class] = c
+	h.changed.send()
 	switch {
-	case h.held != nil && !held:
-		return
-	case q == nil:
-		q = &quarantine{Quarantined: Quarantined{Name: name}}
-		h.quarantines[class] = q
-	case sent.Before(q.since):
-		return
+	case v == verdictRejects:
+		h.log.Warn("credential quarantined after 401", "credential", c.name, "until", c.next, "times", c.refusals)
+	case before.state == rejected && c.state == proven:
+		h.log.Info("credential accepted again", "credential", c.name)
 	}
-	span := longestQuarantine
-	if q.Times < 10 { // a larger shift could overflow
-		span = min(span, firstQuarantine<<q.Times)
-	}
-	q.Times++
-	q.since, q.Until, q.probed = now, now.Add(span), time.Time{}
-	h.log.Warn("credential quarantined after 401", "credential", name, "until", q.Until, "times", q.Times)
+	return v
 }
 
-// accepted ends a quarantine. Requests that were sent before the start of the quarantine are ignored.
-func (h *Health) accepted(class string, sent time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if q := h.quarantines[class]; q != nil && !sent.Before(q.since) {
-		delete(h.quarantines, class)
-		h.log.Info("credential accepted again", "credential", q.Name)
-	}
-}
-
-// Keep discards the quarantines of credentials that r does not hold, and ignores later
+// Keep discards the standings of credentials that r does not hold, and ignores later
 // responses to them. Call it after a reload.
 func (h *Health) Keep(r *Registry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.held = r.accounts
-	maps.DeleteFunc(h.quarantines, func(class string, _ *quarantine) bool {
+	maps.DeleteFunc(h.credentials, func(class string, _ *credential) bool {
 		_, held := h.held[class]
 		return !held
 	})
@@ -169,9 +183,16 @@ type Quarantined struct {
 func (h *Health) Quarantined() []Quarantined {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	list := make([]Quarantined, 0, len(h.quarantines))
-	for _, q := range h.quarantines {
-		list = append(list, q.Quarantined)
+	list := []Quarantined{}
+	for _, c := range h.credentials {
+		if c.state != rejected {
+			continue
+		}
+		until := c.next
+		if !c.tested.IsZero() {
+			until = c.tested.Add(testTime)
+		}
+		list = append(list, Quarantined{c.name, until, c.refusals})
 	}
 	slices.SortFunc(list, func(a, b Quarantined) int { return strings.Compare(a.Name, b.Name) })
 	return list

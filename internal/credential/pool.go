@@ -165,49 +165,98 @@ func mostLeft(current int, list []Caller, left func(policy.Caller) (int, bool)) 
 // errNotInPool prevents a programming error from leaking a credential.
 var errNotInPool = errors.New("the client may not use this credential")
 
-// Authorization returns the header value for the credential of a security class. The call may wait for an app's token.
-// The error is an [UnusableError] or the context's error.
-func (p *Pool) Authorization(ctx context.Context, class string) (Secret, error) {
-	at := slices.IndexFunc(p.held, func(c Caller) bool { return c.Class == class })
-	if at < 0 {
-		return "", errNotInPool
+// Await waits until the credential of a security class can be sent. The error is an [UnusableError] or the context's error.
+func (p *Pool) Await(ctx context.Context, class string, u Use) error {
+	for {
+		_, wait, err := p.try(class, u, false)
+		if err != nil || wait == nil {
+			return err
+		}
+		if err := wait.wait(ctx); err != nil {
+			return err
+		}
 	}
-	c := p.held[at]
-	if err := p.health.use(class, c.heldName, time.Now()); err != nil {
-		return "", err
-	}
-	if c.source == nil {
-		return c.Authorization, nil
-	}
-	token, err := c.source.get(ctx)
-	if err != nil {
-		p.health.noResponse(class, time.Now(), time.Now())
-		return "", err
-	}
-	return "Bearer " + token, nil
 }
 
-// OnResponse records the status of the upstream's response to a request that was sent at the given time. A status of 0
-// means that the request got no response.
+// Begin returns the credential of a security class for a request that is sent now. [Sent.End] must be called with the result
+// of the request. The error is an [UnusableError] or [ErrBusy].
+func (p *Pool) Begin(class string, u Use) (*Sent, error) {
+	sent, wait, err := p.try(class, u, true)
+	if wait != nil {
+		err = ErrBusy
+	}
+	if err != nil {
+		return nil, err
+	}
+	return sent, nil
+}
+
+func (p *Pool) try(class string, u Use, send bool) (*Sent, *pause, error) {
+	at := slices.IndexFunc(p.held, func(c Caller) bool { return c.Class == class })
+	if at < 0 {
+		return nil, nil, errNotInPool
+	}
+	now := time.Now()
+	sent := &Sent{held: p.held[at], health: p.health, use: u, at: now, Authorization: p.held[at].Authorization}
+	wait, err := p.health.try(class, send, now)
+	if sent.held.source == nil || wait != nil || err != nil {
+		return sent, wait, err
+	}
+	sent.token, wait, err = sent.held.source.try(u, send, now)
+	switch {
+	case sent.token != nil:
+		sent.Authorization = "Bearer " + sent.token.Value
+	case send:
+		p.health.end(class, now)
+	}
+	return sent, wait, err
+}
+
+// Sent is a request with a credential.
+type Sent struct {
+	Authorization Secret // value of the header field
+
+	held   Caller
+	health *Health
+	use    Use
+	token  *appToken // of an app, otherwise nil
+	at     time.Time
+}
+
+// End records the upstream's response, and reports whether the response shows nothing about the request, because the
+// upstream does not accept the token yet or not any more. The request should then be repeated. A status of 0 means that the
+// request got no response. limited marks a limit error.
+func (s *Sent) End(op *policy.Operation, status int, limited bool) (repeat bool) {
+	a, now, class, source := s.answerTo(op, status, limited), time.Now(), s.held.Class, s.held.source
+	if source == nil {
+		return s.health.observe(class, s.held.heldName, a, s.at, now) == verdictRepeat
+	}
+	v := source.observe(s.token, a, s.at, now)
+	if v == verdictAccepts || v == verdictRejects {
+		s.health.record(class, s.held.heldName, v == verdictAccepts, s.at, now)
+	}
+	s.health.end(class, s.at)
+	return v == verdictRepeat
+}
+
+// answerTo classifies a response.
 //
 // A 401 counts only for an operation that accepts the credential's kind. Otherwise a client could quarantine a shared
 // credential by calling, for example, GET /app, which accepts only an app's assertion.
-func (p *Pool) OnResponse(caller policy.Caller, op *policy.Operation, status int, sent, now time.Time) {
+func (s *Sent) answerTo(op *policy.Operation, status int, limited bool) answer {
 	switch {
-	case status == 0:
-		p.health.noResponse(caller.Class, sent, now)
+	case status == 0, status >= http.StatusInternalServerError, op.Known() && status == http.StatusUnauthorized && !op.Accepts(s.held.Kind):
+		return answerNone
+	case status == http.StatusUnauthorized && !op.Known():
+		return answerUnknown
 	case status == http.StatusUnauthorized:
-		at := slices.IndexFunc(p.held, func(c Caller) bool { return c.Class == caller.Class })
-		if at < 0 || !op.Known() || !op.Accepts(caller.Kind) {
-			return
-		}
-		p.health.rejected(caller.Class, p.held[at].heldName, sent, now)
-		if source := p.held[at].source; source != nil {
-			source.reject(sent)
-		}
-	case status < http.StatusInternalServerError:
-		p.health.accepted(caller.Class, sent)
+		return answerRefused
+	case s.use.Safe && !limited && (status == http.StatusForbidden || status == http.StatusNotFound):
+		return answerHidden
+	case status < http.StatusBadRequest:
+		return answerSuccess
 	}
+	return answerOther
 }
 
 // OnHidden records that a credential got 403 or 404 for a request. seen means that another credential of the client got

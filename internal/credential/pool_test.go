@@ -1,7 +1,6 @@
 package credential
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -10,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -74,20 +74,22 @@ func TestPoolReturnsOnlyCredentialsOfTheClient(t *testing.T) {
 					}
 					break
 				}
-				value, err := p.Authorization(context.Background(), caller.Class)
+				sent, err := p.Begin(caller.Class, Use{Safe: true, Repeatable: true})
 				var unusable *UnusableError
 				switch {
-				case errors.As(err, &unusable):
+				case errors.As(err, &unusable), errors.Is(err, ErrBusy):
 				case err != nil:
 					t.Fatal(err)
-				case caller.Client != "builds" || !slices.ContainsFunc(given, func(n string) bool { return isHeld(n, value) }):
-					t.Fatalf("client %q has %v, and got %s", caller.Client, given, value.Reveal())
+				case caller.Client != "builds" || !slices.ContainsFunc(given, func(n string) bool { return isHeld(n, sent.Authorization) }):
+					t.Fatalf("client %q has %v, and got %s", caller.Client, given, sent.Authorization.Reveal())
 				}
 				if slices.Contains(w.Except, caller.Class) {
 					t.Fatal("a credential was tried twice")
 				}
 				status := rapid.SampledFrom([]int{200, 401, 403, 404, 500}).Draw(t, "status")
-				p.OnResponse(caller.Caller, op, status, now, now)
+				if sent != nil {
+					sent.End(op, status, false)
+				}
 				p.OnHidden(caller.Caller, w, status, rapid.Bool().Draw(t, "seen"), now)
 				w.Except = append(w.Except, caller.Class)
 				w.Limited = rapid.Bool().Draw(t, "limited")
@@ -95,7 +97,7 @@ func TestPoolReturnsOnlyCredentialsOfTheClient(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 600).Draw(t, "later")) * time.Second)
 		}
 		for _, class := range []string{"", poolOf(t, "second").held[0].Class, "anonymous"} {
-			if _, err := p.Authorization(context.Background(), class); !errors.Is(err, errNotInPool) {
+			if _, err := p.Begin(class, Use{}); !errors.Is(err, errNotInPool) {
 				t.Fatalf("class of another client: %v", err)
 			}
 		}
@@ -204,38 +206,88 @@ func TestNoClientTokenGetsTheClassOfAnApp(t *testing.T) {
 	}
 }
 
+// sent is a request with the first credential of a pool at a time.
+func (p *Pool) sent(at time.Time) *Sent {
+	c := p.held[0]
+	return &Sent{held: c, health: p.health, use: Use{Safe: true, Repeatable: true}, at: at}
+}
+
 func TestQuarantineGrowsAndEndsAfterAProbe(t *testing.T) {
-	p := poolOf(t, "user", "second")
+	synctest.Test(t, func(t *testing.T) {
+		p := poolOf(t, "user", "second")
+		op := policy.Embedded().Operation("watching/list-subscribers")
+		began, class := time.Now(), p.held[0].Class
+		for range 20 { // sent before the quarantine
+			if p.sent(began).End(op, 401, false) {
+				t.Error("a rejected request is repeated")
+			}
+		}
+		if q := p.health.Quarantined(); len(q) != 1 || q[0].Times != 1 || !q[0].Until.Equal(began.Add(firstQuarantine)) {
+			t.Errorf("quarantine after repeated refusals: %+v", q)
+		}
+		for range 40 {
+			time.Sleep(time.Hour)
+			p.sent(time.Now()).End(op, 401, false)
+		}
+		if q := p.health.Quarantined(); !q[0].Until.Equal(time.Now().Add(longestQuarantine)) {
+			t.Errorf("%+v at %v", q, time.Now())
+		}
+		var unusable *UnusableError
+		if _, err := p.Begin(class, Use{}); !errors.As(err, &unusable) || unusable.Name != "user" {
+			t.Errorf("a request is sent in quarantine: %v", err)
+		}
+		time.Sleep(longestQuarantine)
+		probe, err := p.Begin(class, Use{})
+		if err != nil {
+			t.Fatalf("no probe permitted: %v", err)
+		}
+		if _, err := p.Begin(class, Use{}); !errors.Is(err, ErrBusy) {
+			t.Errorf("two probes permitted: %v", err)
+		}
+		probe.End(op, 502, false)
+		if len(p.health.Quarantined()) != 1 {
+			t.Error("a 502 ended the quarantine")
+		}
+		p.sent(time.Now()).End(op, 403, false)
+		if len(p.health.Quarantined()) != 0 {
+			t.Error("a 403 did not end the quarantine")
+		}
+	})
+}
+
+// One 401 of an accepted credential is confirmed by one request, while the others wait.
+func TestSingle401OfAnAcceptedCredentialQuarantinesNothing(t *testing.T) {
 	op := policy.Embedded().Operation("watching/list-subscribers")
-	caller, now := p.held[0].Caller, time.Now()
-	for range 20 { // sent before the quarantine
-		p.OnResponse(caller, op, 401, now.Add(-time.Second), now)
-	}
-	if q := p.health.Quarantined(); len(q) != 1 || q[0].Times != 1 || !q[0].Until.Equal(now.Add(firstQuarantine)) {
-		t.Errorf("quarantine after repeated refusals: %+v", q)
-	}
-	for range 40 {
-		now = now.Add(time.Hour)
-		p.OnResponse(caller, op, 401, now, now)
-	}
-	if q := p.health.Quarantined(); !q[0].Until.Equal(now.Add(longestQuarantine)) {
-		t.Errorf("%+v at %v", q, now)
-	}
-	now = now.Add(longestQuarantine)
-	var unusable *UnusableError
-	if err := p.health.use(caller.Class, "user", now); err != nil {
-		t.Errorf("no probe permitted: %v", err)
-	}
-	if err := p.health.use(caller.Class, "user", now); !errors.As(err, &unusable) || unusable.Name != "user" {
-		t.Errorf("two probes permitted: %v", err)
-	}
-	p.OnResponse(caller, op, 502, now, now)
-	if len(p.health.Quarantined()) != 1 {
-		t.Error("a 502 ended the quarantine")
-	}
-	p.OnResponse(caller, op, 403, now, now)
-	if len(p.health.Quarantined()) != 0 {
-		t.Error("a 403 did not end the quarantine")
+	for _, c := range []struct {
+		status      int
+		quarantined bool
+	}{{200, false}, {404, false}, {401, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			p := poolOf(t, "user", "second")
+			class, use := p.held[0].Class, Use{Safe: true, Repeatable: true}
+			p.sent(time.Now()).End(op, 200, false)
+			time.Sleep(time.Second)
+			earlier := p.sent(time.Now())
+			if !p.sent(time.Now()).End(op, 401, false) || !earlier.End(op, 401, false) || len(p.health.Quarantined()) > 0 {
+				t.Fatal("one 401 counts")
+			}
+			if err := p.Await(t.Context(), class, use); err != nil {
+				t.Fatal(err)
+			}
+			confirming, err := p.Begin(class, use)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.Begin(class, use); !errors.Is(err, ErrBusy) {
+				t.Errorf("two requests confirm a 401: %v", err)
+			}
+			if confirming.End(op, c.status, false) {
+				t.Errorf("%d: the confirming request is repeated", c.status)
+			}
+			if got := len(p.health.Quarantined()) > 0; got != c.quarantined {
+				t.Errorf("%d: quarantined %v", c.status, got)
+			}
+		})
 	}
 }
 
@@ -255,10 +307,10 @@ func TestKeepEndsTheQuarantineOfReplacedCredentials(t *testing.T) {
 	}
 	b := registry("one", "other")
 	for class := range b.accounts {
-		health.rejected(class, class, now, now)
+		health.record(class, class, false, now, now)
 	}
 	health.Keep(registry("one", "new"))
-	health.rejected(b.hash("other"), "other", now, now) // a response that arrives late
+	health.record(b.hash("other"), "other", false, now, now) // a response that arrives late
 	if list := health.Quarantined(); len(list) != 1 || list[0].Name != b.hash("one") {
 		t.Errorf("quarantine after Keep: %+v", list)
 	}
@@ -266,29 +318,32 @@ func TestKeepEndsTheQuarantineOfReplacedCredentials(t *testing.T) {
 
 // A probe gets no response if its client disconnects or the upstream is unreachable.
 func TestProbeWithoutResponsePermitsAnotherProbe(t *testing.T) {
-	p := poolOf(t, "user", "second")
-	op := policy.Embedded().Operation("watching/list-subscribers")
-	caller, now := p.held[0].Caller, time.Now()
-	p.OnResponse(caller, op, 401, now, now)
-	p.OnResponse(caller, op, 0, now, now.Add(time.Second)) // this request is not a probe
-	if err := p.health.use(caller.Class, "user", now.Add(time.Second)); err == nil {
-		t.Error("a request without response ended the quarantine")
-	}
-	now = now.Add(firstQuarantine)
-	for range 3 {
-		if err := p.health.use(caller.Class, "user", now); err != nil {
-			t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		p := poolOf(t, "user", "second")
+		op := policy.Embedded().Operation("watching/list-subscribers")
+		class := p.held[0].Class
+		p.sent(time.Now()).End(op, 401, false)
+		p.sent(time.Now()).End(op, 0, false) // this request is not a probe
+		if _, err := p.Begin(class, Use{}); err == nil {
+			t.Error("a request without response ended the quarantine")
 		}
-		p.OnResponse(caller, op, 0, now.Add(-time.Second), now) // sent before the probe
-		if err := p.health.use(caller.Class, "user", now); err == nil {
-			t.Error("two probes permitted")
+		time.Sleep(firstQuarantine)
+		for range 3 {
+			probe, err := p.Begin(class, Use{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.sent(time.Now().Add(-time.Second)).End(op, 0, false) // sent before the probe
+			if _, err := p.Begin(class, Use{}); err == nil {
+				t.Error("two probes permitted")
+			}
+			time.Sleep(time.Second)
+			probe.End(op, 0, false)
 		}
-		now = now.Add(time.Second)
-		p.OnResponse(caller, op, 0, now, now)
-	}
-	if q := p.health.Quarantined(); len(q) != 1 || q[0].Times != 1 {
-		t.Errorf("quarantine after probes without response: %+v", q)
-	}
+		if q := p.health.Quarantined(); len(q) != 1 || q[0].Times != 1 {
+			t.Errorf("quarantine after probes without response: %+v", q)
+		}
+	})
 }
 
 func TestHiddenTargetsAreBounded(t *testing.T) {

@@ -61,6 +61,7 @@ func leaseKey(name string) string { return tokenKey(name) + ":lease" }
 type sealedToken struct {
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
+	Minted  time.Time `json:"minted,omitzero"`
 }
 
 // ErrSealed reports that a stored token was sealed with another key or for another name, or was modified.
@@ -82,7 +83,7 @@ func (s *RedisTokens) Load(ctx context.Context, name string) (AppToken, error) {
 	if err != nil || json.Unmarshal(text, &t) != nil {
 		return AppToken{}, ErrSealed
 	}
-	return AppToken{Value: Secret(t.Token), Expires: t.Expires}, nil
+	return AppToken{Value: Secret(t.Token), Expires: t.Expires, Minted: t.Minted}, nil
 }
 
 // Lease implements [TokenStore].
@@ -103,7 +104,7 @@ func (s *RedisTokens) Return(ctx context.Context, name, owner string, t AppToken
 	var sealed []byte
 	lifetime := time.Until(t.Expires)
 	if t.Value != "" && lifetime > time.Millisecond {
-		text, err := json.Marshal(sealedToken{t.Value.Reveal(), t.Expires})
+		text, err := json.Marshal(sealedToken{t.Value.Reveal(), t.Expires, t.Minted})
 		if err != nil {
 			return err
 		}
