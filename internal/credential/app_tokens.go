@@ -193,7 +193,9 @@ func (s *Source) observe(token *appToken, a answer, sent, now time.Time) verdict
 		}
 		return verdictCounts
 	}
-	known := token.state != unproven
+	// A token that was not tested, or not for some time, may have been known. One such token in a row is replaced at once.
+	idle := token.state == unproven && s.pause == 0 && (token.refusals == 0 || now.After(token.minted.Add(2*freshFor)))
+	known := token.state != unproven || idle
 	v := token.observe(a, sent, now)
 	switch v {
 	case verdictAccepts:
@@ -206,6 +208,8 @@ func (s *Source) observe(token *appToken, a answer, sent, now time.Time) verdict
 			s.newest = s.previous
 			if !known {
 				s.delay(errRejected, now)
+			} else if idle {
+				s.pause = firstPause
 			}
 		}
 		s.previous = nil

@@ -149,10 +149,11 @@ func TestLeaseOfACrashedReplicaExpires(t *testing.T) {
 func TestStoredTokenOpensOnlyWithItsNameAndKey(t *testing.T) {
 	onEachServer(t, func(f *tokenFleet) {
 		s, expires := f.open(sealKey), time.Now().Add(time.Minute).Round(time.Millisecond)
-		if err := s.Return(f.Context(), "x", "me", AppToken{Value: "ghs_secret", Expires: expires}); err != nil {
+		minted := time.Now().Round(time.Millisecond)
+		if err := s.Return(f.Context(), "x", "me", AppToken{Value: "ghs_secret", Expires: expires, Minted: minted}); err != nil {
 			f.Fatal(err)
 		}
-		if got, err := s.Load(f.Context(), "x"); err != nil || got.Value != "ghs_secret" || !got.Expires.Equal(expires) {
+		if got, err := s.Load(f.Context(), "x"); err != nil || got.Value != "ghs_secret" || !got.Expires.Equal(expires) || !got.Minted.Equal(minted) {
 			f.Errorf("stored token: got %v, %v", got, err)
 		}
 		if got, err := s.Load(f.Context(), "y"); err != nil || got.Value != "" {

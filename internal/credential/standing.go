@@ -12,8 +12,8 @@ const (
 	// The pause before another test of a fresh token starts at firstTestPause and doubles up to longestTestPause. The
 	// pause before a rejection is confirmed is firstTestPause, too.
 	firstTestPause, longestTestPause = 500 * time.Millisecond, 2 * time.Second
-	// testTime is the time for which other requests wait for the result of a test.
-	testTime = 30 * time.Second
+	// testTime is the time for which other requests wait for the result of a test. Another test may then begin.
+	testTime = 5 * time.Second
 )
 
 // standing is what the responses of the upstream have shown about one token or key:
