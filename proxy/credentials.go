@@ -247,7 +247,10 @@ func (ex *exchange) endCredentialUse(out *http.Request, resp *http.Response, o l
 	if resp != nil {
 		status = resp.StatusCode
 	}
-	if ex.endUse = nil; end == nil || !end(ex.match.Operation, status, o.Limited != limits.NotLimited) {
+	if ex.endUse = nil; end == nil {
+		return false
+	}
+	if ex.doubtful = end(ex.match.Operation, status, o.Limited != limits.NotLimited); !ex.doubtful {
 		return false
 	}
 	use := ex.credentialUse()
@@ -426,7 +429,7 @@ func (g *Gateway) useResult(ex *exchange, a credentialResult, before earlierResu
 		a, before.hidden = before.hidden[0], before.hidden[1:]
 	}
 	for _, h := range before.hidden {
-		if success {
+		if success && !h.ex.doubtful {
 			h.ex.identity.OnHidden(g.credentialRequest(h.ex), h.resp.StatusCode, true)
 		}
 		discard(h.resp.Body)
@@ -450,7 +453,9 @@ func (g *Gateway) lastResult(
 		return ex.adopt(last)
 	}
 	for _, h := range before.hidden {
-		h.ex.identity.OnHidden(g.credentialRequest(h.ex), h.resp.StatusCode, false)
+		if !h.ex.doubtful {
+			h.ex.identity.OnHidden(g.credentialRequest(h.ex), h.resp.StatusCode, false)
+		}
 	}
 	return ex.adopt(before.hidden[0])
 }

@@ -91,6 +91,9 @@ type exchange struct {
 	// the attempt in progress, otherwise it is nil.
 	credentialBy time.Time
 	endUse       func(op *policy.Operation, status int, limited bool) (repeat bool)
+	// doubtful is set if the last response may be one to a token that the upstream does not know yet, and the client cannot
+	// wait for a repetition.
+	doubtful     bool
 	call         *coalesce.Call                        // call that this exchange leads; nil without a call
 	skipped      int                                   // number of paused calls that the exchange stopped following
 	polls        int                                   // number of 202 responses to polled statistics

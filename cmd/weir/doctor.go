@@ -51,6 +51,8 @@ type checkup struct {
 
 const (
 	doctorTimeout = 10 * time.Second // for each check
+	// The upstream may not know a new installation token for some seconds, so its refusal is repeated.
+	newTokenTries, newTokenPause = 6, time.Second
 	// maxClockOffset is the largest offset of the clock that causes no visible error of reset times. Above
 	// failedClockOffset the upstream may refuse an app, whose assertions tolerate a minute.
 	maxClockOffset, failedClockOffset = 2 * time.Second, 30 * time.Second
@@ -227,6 +229,10 @@ func (d *doctor) checkCredential(ctx context.Context, held credential.Held) {
 		return
 	}
 	limits, err := d.rateLimitStatus(ctx, authorization)
+	for tries := 1; held.Source != nil && tries <= newTokenTries && err == nil && limits.status >= 400 && limits.status < 500; tries++ {
+		time.Sleep(newTokenPause)
+		limits, err = d.rateLimitStatus(ctx, authorization)
+	}
 	switch {
 	case err != nil:
 		d.report(name, checkFailed, err.Error(), "check the network between this machine and the upstream, and run weir doctor again")

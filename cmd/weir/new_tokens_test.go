@@ -31,10 +31,10 @@ type mintingAPI struct {
 	fails   map[string]int // responses to clients that are not a success, by their text
 }
 
-func newMintingAPI(t *testing.T, key config.Credential) *mintingAPI {
+func newMintingAPI(t *testing.T, held ...config.Credential) *mintingAPI {
 	t.Helper()
 	a := &mintingAPI{
-		credentialRig: newCredentialRig(t, key), latency: 10 * time.Millisecond, early: http.StatusUnauthorized,
+		credentialRig: newCredentialRig(t, held...), latency: 10 * time.Millisecond, early: http.StatusUnauthorized,
 		revoked: map[string]bool{}, fails: map[string]int{},
 	}
 	a.answer = a.serve
@@ -151,6 +151,47 @@ func TestClientsWaitForATokenThatTheUpstreamDoesNotKnowYet(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestOneQuestionOfManyClientsWaitsForANewToken has 20 clients with one request.
+func TestOneQuestionOfManyClientsWaitsForANewToken(t *testing.T) {
+	app := installedApp(t)
+	synctest.Test(t, func(t *testing.T) {
+		a := newMintingAPI(t, app)
+		a.unknownFor = 5 * time.Second
+		var clients sync.WaitGroup
+		for range 20 {
+			clients.Go(func() { a.send(http.MethodGet, "/repos/acme/r/subscribers") })
+		}
+		clients.Wait()
+		a.quiet(1, 8)
+	})
+}
+
+// TestNewTokenOfAPoolHidesNothing has a second credential without access. Clients that cannot wait get its response, or 503.
+func TestNewTokenOfAPoolHidesNothing(t *testing.T) {
+	app := installedApp(t)
+	for _, early := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newMintingAPI(t, app, user("b"))
+			a.unknownFor, a.early = 5*time.Second, early
+			serve := a.answer
+			a.answer = func(token string, w http.ResponseWriter, r *http.Request) {
+				if token == "tok-b" {
+					w.WriteHeader(http.StatusNotFound)
+					return
+				}
+				serve(token, w, r)
+			}
+			if status, took := a.send(http.MethodGet, "/repos/acme/r/subscribers", "Prefer: wait=0"); status == http.StatusOK || took > 3*time.Second {
+				t.Errorf("without a wait: got %d after %v", status, took)
+			}
+			a.fails = map[string]int{}
+			a.send(http.MethodGet, "/repos/acme/r/subscribers")
+			a.quiet(1, 8)
+			a.wantTokens("/repos/acme/r/subscribers", 200, "minted-1") // the token is not known to lack access
+		})
 	}
 }
 

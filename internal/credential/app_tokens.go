@@ -196,13 +196,19 @@ func (s *Source) observe(token *appToken, a answer, sent, now time.Time) verdict
 	// A token that was not tested, or not for some time, may have been known. One such token in a row is replaced at once.
 	idle := token.state == unproven && s.pause == 0 && (token.refusals == 0 || now.After(token.minted.Add(2*freshFor)))
 	known := token.state != unproven || idle
+	refusals := token.refusals
 	v := token.observe(a, sent, now)
 	switch v {
 	case verdictAccepts:
+		if refusals > 0 {
+			s.tokens.log.Info("new installation token accepted after refusals",
+				"credential", s.name, "refusals", refusals, "age", now.Sub(token.minted))
+		}
 		if token == s.newest {
 			s.previous, s.pause = nil, 0
 		}
 	case verdictRejects:
+		s.tokens.log.Warn("installation token rejected with 401", "credential", s.name, "installation", s.app.Installation)
 		s.rejected = token.Value
 		if token == s.newest {
 			s.newest = s.previous
