@@ -230,9 +230,10 @@ func (ex *exchange) resultFor(e *cache.Entry) coalesce.Result {
 // resultOfError returns the result of a call that got no response.
 func resultOfError(err error) coalesce.Result {
 	var refusal *limits.Refusal
+	var unusable *UnusableError
 	var unverified *unverifiedError
 	switch {
-	case errors.As(err, &refusal), errors.Is(err, errTokenTimeout):
+	case errors.As(err, &refusal), errors.As(err, &unusable): // followers may wait longer
 		return coalesce.Refused
 	case errors.Is(err, context.Canceled), errors.As(err, &unverified):
 		return coalesce.Private // the error concerns only the leader's client

@@ -51,8 +51,9 @@ type Identity struct {
 // HeldCredential is a credential that the gateway holds. The upstream may not know a new token yet, or not any more. One
 // request at a time then tests the token.
 type HeldCredential interface {
-	// Await blocks until the credential can be sent. The error is an [UnusableError] or the error of the context.
-	Await(context.Context, CredentialUse) error
+	// Await blocks until the credential can be sent, or until a time. The error is an [UnusableError] or the error of the
+	// context.
+	Await(ctx context.Context, by time.Time, use CredentialUse) error
 	// Authorize sets the credential on a request that is sent now. end must be called after the request, with status 0 if
 	// it got no response. If end returns true, the response shows nothing about the request, which should be repeated. The
 	// error is an [UnusableError] or [ErrCredentialBusy].
@@ -101,11 +102,8 @@ func (u *UnusableError) Error() string { return fmt.Sprintf("no usable credentia
 
 func (u *UnusableError) Unwrap() error { return u.Cause }
 
-// errTokenTimeout means that a token was not fetched before the client's deadline.
-var errTokenTimeout = errors.New("its token was not fetched in time")
-
 const (
-	// minTokenWait is the minimum time limit for the fetch of a token, even if the client waits less.
+	// minTokenWait is the minimum wait for a held credential, even if the client waits less.
 	minTokenWait = 2 * time.Second
 	// minTokenPause is the time that a client must still wait for the repetition of a request that got 403 or 404.
 	minTokenPause = 500 * time.Millisecond
@@ -219,13 +217,8 @@ func (g *Gateway) awaitCredential(ex *exchange, ctx context.Context) error {
 			ex.credentialBy = soon
 		}
 	}
-	ctx, cancel := context.WithDeadlineCause(ctx, ex.credentialBy, errTokenTimeout)
-	defer cancel()
-	err := ex.identity.Credential.Await(ctx, ex.credentialUse())
+	err := ex.identity.Credential.Await(ctx, ex.credentialBy, ex.credentialUse())
 	ex.record.Waited += time.Since(began)
-	if err != nil && errors.Is(context.Cause(ctx), errTokenTimeout) {
-		return &UnusableError{Until: time.Now().Add(minTokenWait), Cause: errTokenTimeout}
-	}
 	return err
 }
 

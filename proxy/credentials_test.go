@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -107,13 +108,14 @@ func TestFollowersWaitForATokenAfterTheLeaderGaveUp(t *testing.T) {
 // lateCredential is a held credential whose token arrives at a time.
 type lateCredential time.Time
 
-func (c lateCredential) Await(ctx context.Context, _ CredentialUse) error {
-	select {
-	case <-time.After(time.Until(time.Time(c))):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+func (c lateCredential) Await(ctx context.Context, by time.Time, _ CredentialUse) error {
+	if arrival := time.Time(c); arrival.Before(by) {
+		return sleep(ctx, time.Until(arrival))
 	}
+	if err := sleep(ctx, time.Until(by)); err != nil {
+		return err
+	}
+	return &UnusableError{Until: time.Time(c), Cause: errors.New("late")}
 }
 
 func (c lateCredential) Authorize(h http.Header, _ CredentialUse) (func(*policy.Operation, int, bool) bool, error) {

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -152,6 +153,30 @@ credentials: [{name: ci, kind: user, token: ghs_0123456789}]
 	if code != exitOK {
 		t.Errorf("exit %d for a warning", code)
 	}
+}
+
+// The upstream does not know a new installation token at once.
+func TestDoctorRepeatsTheCheckOfANewToken(t *testing.T) {
+	var checked atomic.Int32
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodPost:
+			w.WriteHeader(http.StatusCreated)
+			_, _ = fmt.Fprintf(w, `{"token":"ghs_new","expires_at":%q}`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+		case r.Header.Get("Authorization") == "Bearer ghs_new" && checked.Add(1) == 1:
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			_, _ = w.Write([]byte(`{}`))
+		}
+	}))
+	defer up.Close()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "app.pem"), privateKey(t).Reveal())
+	_, checks := runDoctor(t, dir, fmt.Sprintf(`
+upstream: {url: %q, dialect: github}
+credentials: [{name: app, kind: installation, app: {id: "1", key: "file:app.pem", installation: 99}}]
+`, up.URL))
+	assertCheck(t, checks, "credential app", checkOK, "accepted")
 }
 
 func TestDoctorReportsAForbiddenAccount(t *testing.T) {

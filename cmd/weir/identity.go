@@ -175,8 +175,8 @@ type heldCredential struct {
 }
 
 // Await implements [proxy.HeldCredential].
-func (c heldCredential) Await(ctx context.Context, use proxy.CredentialUse) error {
-	return errorOfCredential(c.pool.Await(ctx, c.class, credential.Use(use)))
+func (c heldCredential) Await(ctx context.Context, by time.Time, use proxy.CredentialUse) error {
+	return errorOfCredential(c.pool.Await(ctx, by, c.class, credential.Use(use)))
 }
 
 // Authorize implements [proxy.HeldCredential].

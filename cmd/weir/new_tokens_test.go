@@ -195,6 +195,32 @@ func TestNewTokenOfAPoolHidesNothing(t *testing.T) {
 	}
 }
 
+// TestUploadWaitsForAKnownToken has a request that cannot be repeated. It waits for the test of another request, or until the
+// token is probably known.
+func TestUploadWaitsForAKnownToken(t *testing.T) {
+	app := installedApp(t)
+	for _, alone := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newMintingAPI(t, app)
+			a.unknownFor = 1500 * time.Millisecond
+			var clients sync.WaitGroup
+			if !alone {
+				clients.Go(func() { a.send(http.MethodGet, "/repos/acme/r/subscribers") })
+			}
+			clients.Go(func() {
+				if _, took := a.send(http.MethodPost, "/repos/acme/r/rulesets", "Expect: 100-continue"); took > 6*time.Second || !alone && took > 2*time.Second {
+					t.Errorf("alone %v: took %v", alone, took)
+				}
+			})
+			clients.Wait()
+			if a.wrote != 1 {
+				t.Errorf("%d writes", a.wrote)
+			}
+			a.quiet(1, 8)
+		})
+	}
+}
+
 // TestRenewalIsInvisible renews a token under traffic. No request waits for the new token.
 func TestRenewalIsInvisible(t *testing.T) {
 	app := installedApp(t)

@@ -164,10 +164,11 @@ func (s *Source) try(u Use, send bool, now time.Time) (*appToken, *pause, error)
 		return nil, wait, err
 	}
 	// A write that gets 403 or 404 is not repeated, so it tests a token only if no other token is left.
-	tests := !newest.isGated(now) || u.Safe || s.previous == nil && (u.Repeatable || !newest.isFresh(now))
+	committed := newest.minted.Add(commitAfter)
+	tests := !newest.isGated(now) || u.Safe || s.previous == nil && (u.Repeatable || !now.Before(committed))
 	until := newest.opens(now)
 	if until.IsZero() && !tests {
-		until = newest.minted.Add(freshFor)
+		until = committed
 	}
 	token := newest
 	if !until.IsZero() && s.previous != nil {

@@ -165,12 +165,29 @@ func mostLeft(current int, list []Caller, left func(policy.Caller) (int, bool)) 
 // errNotInPool prevents a programming error from leaking a credential.
 var errNotInPool = errors.New("the client may not use this credential")
 
-// Await waits until the credential of a security class can be sent. The error is an [UnusableError] or the context's error.
-func (p *Pool) Await(ctx context.Context, class string, u Use) error {
+// errNotReady is the reason for an [UnusableError] after the wait for a credential.
+var errNotReady = errors.New("the upstream has not accepted its token in time")
+
+// notReadyRetry is the time after which a client whose wait has ended may repeat its request.
+const notReadyRetry = 2 * time.Second
+
+// Await waits until a time for the credential of a security class to be ready. The error is an [UnusableError] or the
+// context's error.
+func (p *Pool) Await(ctx context.Context, by time.Time, class string, u Use) error {
+	c, err := p.caller(class)
+	if err != nil {
+		return err
+	}
 	for {
-		_, wait, err := p.try(class, u, false)
-		if err != nil || wait == nil {
+		now := time.Now()
+		_, wait, err := p.try(c, u, false, now)
+		switch {
+		case err != nil || wait == nil:
 			return err
+		case !now.Before(by):
+			return &UnusableError{Name: c.heldName, Until: now.Add(notReadyRetry), Cause: errNotReady}
+		case wait.until.IsZero() || wait.until.After(by):
+			wait.until = by
 		}
 		if err := wait.wait(ctx); err != nil {
 			return err
@@ -181,42 +198,52 @@ func (p *Pool) Await(ctx context.Context, class string, u Use) error {
 // Begin returns the credential of a security class for a request that is sent now. [Sent.End] must be called with the result
 // of the request. The error is an [UnusableError] or [ErrBusy].
 func (p *Pool) Begin(class string, u Use) (*Sent, error) {
-	sent, wait, err := p.try(class, u, true)
-	if wait != nil {
-		err = ErrBusy
-	}
+	c, err := p.caller(class)
 	if err != nil {
 		return nil, err
+	}
+	now := time.Now()
+	token, wait, err := p.try(c, u, true, now)
+	switch {
+	case err != nil:
+		return nil, err
+	case wait != nil:
+		return nil, ErrBusy
+	}
+	sent := &Sent{Authorization: c.Authorization, held: c, health: p.health, use: u, token: token, at: now}
+	if token != nil {
+		sent.Authorization = "Bearer " + token.Value
 	}
 	return sent, nil
 }
 
-func (p *Pool) try(class string, u Use, send bool) (*Sent, *pause, error) {
+func (p *Pool) caller(class string) (*Caller, error) {
 	at := slices.IndexFunc(p.held, func(c Caller) bool { return c.Class == class })
 	if at < 0 {
-		return nil, nil, errNotInPool
+		return nil, errNotInPool
 	}
-	now := time.Now()
-	sent := &Sent{held: p.held[at], health: p.health, use: u, at: now, Authorization: p.held[at].Authorization}
-	wait, err := p.health.try(class, send, now)
-	if sent.held.source == nil || wait != nil || err != nil {
-		return sent, wait, err
+	return &p.held[at], nil
+}
+
+// try returns the token of an app, or nil for another credential. It returns a pause if the request must wait. If send is set,
+// the request is sent now.
+func (p *Pool) try(c *Caller, u Use, send bool, now time.Time) (*appToken, *pause, error) {
+	wait, err := p.health.try(c.Class, send, now)
+	if c.source == nil || wait != nil || err != nil {
+		return nil, wait, err
 	}
-	sent.token, wait, err = sent.held.source.try(u, send, now)
-	switch {
-	case sent.token != nil:
-		sent.Authorization = "Bearer " + sent.token.Value
-	case send:
-		p.health.end(class, now)
+	token, wait, err := c.source.try(u, send, now)
+	if token == nil && send {
+		p.health.end(c.Class, now)
 	}
-	return sent, wait, err
+	return token, wait, err
 }
 
 // Sent is a request with a credential.
 type Sent struct {
 	Authorization Secret // value of the header field
 
-	held   Caller
+	held   *Caller
 	health *Health
 	use    Use
 	token  *appToken // of an app, otherwise nil

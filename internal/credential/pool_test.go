@@ -208,8 +208,7 @@ func TestNoClientTokenGetsTheClassOfAnApp(t *testing.T) {
 
 // sent is a request with the first credential of a pool at a time.
 func (p *Pool) sent(at time.Time) *Sent {
-	c := p.held[0]
-	return &Sent{held: c, health: p.health, use: Use{Safe: true, Repeatable: true}, at: at}
+	return &Sent{held: &p.held[0], health: p.health, use: Use{Safe: true, Repeatable: true}, at: at}
 }
 
 func TestQuarantineGrowsAndEndsAfterAProbe(t *testing.T) {
@@ -271,7 +270,7 @@ func TestSingle401OfAnAcceptedCredentialQuarantinesNothing(t *testing.T) {
 			if !p.sent(time.Now()).End(op, 401, false) || !earlier.End(op, 401, false) || len(p.health.Quarantined()) > 0 {
 				t.Fatal("one 401 counts")
 			}
-			if err := p.Await(t.Context(), class, use); err != nil {
+			if err := p.Await(t.Context(), time.Now().Add(time.Minute), class, use); err != nil {
 				t.Fatal(err)
 			}
 			confirming, err := p.Begin(class, use)

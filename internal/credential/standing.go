@@ -9,6 +9,8 @@ import (
 const (
 	// freshFor is the time after minting for which the upstream may not know a token yet.
 	freshFor = 15 * time.Second
+	// commitAfter is the age from which a request that cannot be repeated may test a fresh token.
+	commitAfter = 5 * time.Second
 	// The pause before another test of a fresh token starts at firstTestPause and doubles up to longestTestPause. The
 	// pause before a rejection is confirmed is firstTestPause, too.
 	firstTestPause, longestTestPause = 500 * time.Millisecond, 2 * time.Second

@@ -126,11 +126,10 @@ func botPool(t *testing.T, s *Source) *Pool {
 
 // request sends a request as the proxy does, and returns the status for the client, or 0 with the reason.
 func (a *slowAPI) request(p *Pool, u Use, wait time.Duration) (status int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
-	defer cancel()
+	by := time.Now().Add(wait)
 	op := policy.Embedded().Operation("watching/list-subscribers")
 	for {
-		if err := p.Await(ctx, p.held[0].Class, u); err != nil {
+		if err := p.Await(context.Background(), by, p.held[0].Class, u); err != nil {
 			return 0, err
 		}
 		sent, err := p.Begin(p.held[0].Class, u)
