@@ -83,7 +83,7 @@ func (a *mintingAPI) serve(token string, w http.ResponseWriter, r *http.Request)
 	h.Set("X-Ratelimit-Remaining", "4000")
 	h.Set("X-Ratelimit-Used", "1000")
 	h.Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
-	h.Set("X-Ratelimit-Resource", "core")
+	h.Set("X-Ratelimit-Resource", map[bool]string{true: "graphql", false: "core"}[r.URL.Path == "/graphql"])
 }
 
 // send sends a request of a client that waits, and records a failure.
@@ -91,7 +91,7 @@ func (a *mintingAPI) send(method, path string, fields ...string) (status int, to
 	body := http.NoBody
 	r := httptest.NewRequest(method, path, body)
 	if method == http.MethodPost {
-		r = httptest.NewRequest(method, path, strings.NewReader(`{"name":"x"}`))
+		r = httptest.NewRequest(method, path, strings.NewReader(`{"query":"{viewer{login}}"}`))
 	}
 	r.Header.Set("Authorization", "Bearer key-of-builds")
 	for _, f := range fields {
@@ -127,17 +127,18 @@ func TestClientsWaitForATokenThatTheUpstreamDoesNotKnowYet(t *testing.T) {
 	app := installedApp(t)
 	for _, unknown := range []time.Duration{0, 1500 * time.Millisecond, 5 * time.Second, 9 * time.Second} {
 		for _, early := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound} {
-			for _, method := range []string{http.MethodGet, http.MethodPost} {
-				if method == http.MethodPost && early != http.StatusUnauthorized {
+			for _, question := range []string{"GET /repos/acme/r%d/rulesets", "POST /repos/acme/r%d/rulesets", "POST /graphql?r%d"} {
+				method, path, _ := strings.Cut(question, " ")
+				if strings.HasPrefix(question, "POST /repos") && early != http.StatusUnauthorized {
 					continue // a write is not repeated after a 403 or 404
 				}
-				t.Run(fmt.Sprint(unknown, early, method), func(t *testing.T) {
+				t.Run(fmt.Sprint(unknown, early, question), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						a := newMintingAPI(t, app)
 						a.unknownFor, a.early = unknown, early
 						var clients sync.WaitGroup
 						for i := range 20 {
-							clients.Go(func() { a.send(method, fmt.Sprintf("/repos/acme/r%d/rulesets", i)) })
+							clients.Go(func() { a.send(method, fmt.Sprintf(path, i)) })
 						}
 						clients.Wait()
 						if len(a.g.credentialHealth.Quarantined()) > 0 {
