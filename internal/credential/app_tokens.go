@@ -69,7 +69,7 @@ type Source struct {
 	newest *appToken // nil without a token
 	// previous is the token before newest, until newest is proven or previous expires; otherwise nil.
 	previous *appToken
-	rejected Secret // the last token that the upstream rejected
+	rejected AppToken // the newest token that the upstream rejected
 	// next is the earliest time of the next request for a token. pause is the current pause between requests without a
 	// proven token. err is the reason for the pause, or nil after a success.
 	next  time.Time
@@ -140,7 +140,7 @@ func (s *Source) token(now time.Time) (*appToken, *pause, error) {
 	}
 	if !s.renewing && !now.Before(s.next) && (s.newest == nil || s.newest.Expires.Sub(now) < renewBefore) {
 		s.renewing = true
-		rejected := s.rejected
+		rejected := s.rejected.Value
 		s.tokens.running.Go(func() { s.renew(rejected) })
 	}
 	switch {
@@ -194,8 +194,10 @@ func (s *Source) observe(token *appToken, a answer, sent, now time.Time) verdict
 		}
 		return verdictCounts
 	}
-	// A token that was not tested, or not for some time, may have been known. One such token in a row is replaced at once.
-	idle := token.state == unproven && s.pause == 0 && (token.refusals == 0 || now.After(token.minted.Add(2*freshFor)))
+	// A token that was not tested, or not for some time, may have been known. One such token in a row is replaced at once. A
+	// token that is older than a rejected one does not count.
+	idle := token.state == unproven && (token.Minted.Before(s.rejected.Minted) ||
+		s.pause == 0 && (token.refusals == 0 || now.After(token.minted.Add(2*freshFor))))
 	known := token.state != unproven || idle
 	refusals := token.refusals
 	v := token.observe(a, sent, now)
@@ -210,13 +212,15 @@ func (s *Source) observe(token *appToken, a answer, sent, now time.Time) verdict
 		}
 	case verdictRejects:
 		s.tokens.log.Warn("installation token rejected with 401", "credential", s.name, "installation", s.app.Installation)
-		s.rejected = token.Value
+		if !token.Minted.Before(s.rejected.Minted) { // the store may contain the newest
+			s.rejected = token.AppToken
+		}
 		if token == s.newest {
 			s.newest = s.previous
 			if !known {
 				s.delay(errRejected, now)
 			} else if idle {
-				s.pause = firstPause
+				s.pause = max(s.pause, firstPause)
 			}
 		}
 		s.previous = nil
