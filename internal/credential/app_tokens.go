@@ -84,6 +84,7 @@ type Source struct {
 type appToken struct {
 	AppToken
 	standing
+	loaded bool // another replica has minted the token
 }
 
 // NewAppTokens returns an empty cache. store may be nil.
@@ -194,9 +195,9 @@ func (s *Source) observe(token *appToken, a answer, sent, now time.Time) verdict
 		}
 		return verdictCounts
 	}
-	// A token that was not tested, or not for some time, may have been known. One such token in a row is replaced at once. A
-	// token that is older than a rejected one does not count.
-	idle := token.state == unproven && (token.Minted.Before(s.rejected.Minted) ||
+	// A token that was not tested, or not for some time, may have been known. One such token in a row is replaced at once, and
+	// each one of another replica. A token that is older than a rejected one does not count either.
+	idle := token.state == unproven && (token.Minted.Before(s.rejected.Minted) || token.loaded && token.refusals == 0 ||
 		s.pause == 0 && (token.refusals == 0 || now.After(token.minted.Add(2*freshFor))))
 	known := token.state != unproven || idle
 	refusals := token.refusals
@@ -247,6 +248,7 @@ func (s *Source) delay(reason error, now time.Time) {
 func (s *Source) renew(rejected Secret) {
 	ctx, cancel := context.WithTimeout(s.tokens.ctx, fetchTimeout)
 	defer cancel()
+	began := time.Now()
 	token, err := s.fetch(ctx, rejected)
 	s.tokens.mu.Lock()
 	defer s.tokens.mu.Unlock()
@@ -257,7 +259,7 @@ func (s *Source) renew(rejected Secret) {
 		if token.Minted.After(now) { // on the clock of another replica
 			token.Minted = now
 		}
-		s.previous, s.newest = s.newest, &appToken{token, standing{minted: token.Minted}}
+		s.previous, s.newest = s.newest, &appToken{token, standing{minted: token.Minted}, token.Minted.Before(began)}
 		s.err, s.next = nil, now.Add(firstPause)
 		return
 	}
