@@ -230,8 +230,12 @@ func (d *doctor) checkCredential(ctx context.Context, held credential.Held) {
 	}
 	limits, err := d.rateLimitStatus(ctx, authorization)
 	for tries := 1; held.Source != nil && tries <= newTokenTries && err == nil && limits.status >= 400 && limits.status < 500; tries++ {
-		time.Sleep(newTokenPause)
-		limits, err = d.rateLimitStatus(ctx, authorization)
+		select {
+		case <-time.After(newTokenPause):
+			limits, err = d.rateLimitStatus(ctx, authorization)
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
 	}
 	switch {
 	case err != nil:
