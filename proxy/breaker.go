@@ -115,7 +115,7 @@ func (g *Gateway) observeUpstream(ex *exchange, err error) {
 // client, an invalid request body or a broken idle connection.
 func (ex *exchange) isUpstreamFault(err error) bool {
 	switch {
-	case ex.reused && isBroken(err), ex.body.Err() != nil:
+	case ex.reused && isBroken(err) && !isStreamReset(err), ex.body.Err() != nil:
 		return false
 	case errors.Is(err, errStalled), isTimeout(err), errors.Is(err, errInterim), errors.Is(err, errUnpermitted):
 		return true

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -186,7 +187,6 @@ func (g *Gateway) failureOf(err error) *failure {
 			status: http.StatusGatewayTimeout, detail: "timeout", cause: err,
 			message: "Gateway Timeout: the upstream did not answer in time",
 		}
-	case errors.Is(err, errInterim), errors.Is(err, errUnpermitted): // both errors also match context.Canceled
 	case errors.Is(err, context.Canceled):
 		return &failure{status: statusClientGone, cause: err}
 	}
@@ -200,6 +200,21 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
+// http2Breaks are parts of the errors of net/http, which exports no types for them, after a connection of HTTP/2 has ended.
+var http2Breaks = []string{
+	"http2: server sent GOAWAY", "http2: Transport received Server's graceful shutdown GOAWAY",
+	"http2: client connection lost", // no response to a PING
+}
+
+// isHTTP2Break reports whether the upstream has ended the stream or the connection of a request over HTTP/2.
+func isHTTP2Break(err error) bool {
+	return isStreamReset(err) ||
+		slices.ContainsFunc(http2Breaks, func(part string) bool { return strings.Contains(err.Error(), part) })
+}
+
+// isStreamReset reports whether the upstream has ended only the stream of a request, with RST_STREAM.
+func isStreamReset(err error) bool { return strings.Contains(err.Error(), "; received from peer") }
+
 // connectionFault describes a failed connection without the address of the upstream, and returns the error type for
 // traces. Both results are empty for other errors.
 func connectionFault(err error) (description, errorType string) {
@@ -211,7 +226,7 @@ func connectionFault(err error) (description, errorType string) {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "the upstream refuses connections", "connection_refused"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
-		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), isHTTP2Break(err):
 		return "the upstream broke the connection", "connection_broken"
 	case errors.As(err, &op) && op.Op == "dial":
 		return "the upstream cannot be reached", "_OTHER"
