@@ -71,7 +71,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 	ex.reused = w.reused.Load()
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
-			err = fmt.Errorf("%w: %w", cause, err)
+			err = cause // the transport returns the cause over HTTP/1.1, and context.Canceled over HTTP/2
 		}
 		w.stop()
 		return nil, o, err
