@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -118,6 +119,9 @@ func (b *Body) Read(p []byte) (int, error) {
 	elapsed, received := time.Since(start), time.Duration(n)*time.Second/minRate
 	b.credit = max(0, min(b.pause, b.credit-elapsed+received))
 	b.total -= elapsed
+	if b.http2 && isDisconnect(err) {
+		err = io.ErrUnexpectedEOF // as over HTTP/1.1
+	}
 	switch {
 	case err == nil && b.http2:
 		b.setDeadline(time.Time{})
@@ -130,6 +134,12 @@ func (b *Body) Read(p []byte) (int, error) {
 		err = b.fail(&BodyError{Err: err})
 	}
 	return n, err
+}
+
+// isDisconnect reports whether a read over HTTP/2 failed because the client has reset the stream or closed the connection.
+// net/http exports no types for these errors.
+func isDisconnect(err error) bool {
+	return err != nil && (strings.HasPrefix(err.Error(), "stream error: ") || err.Error() == "client disconnected")
 }
 
 func (b *Body) fail(err *BodyError) error {
