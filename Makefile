@@ -45,10 +45,12 @@ demo: build ## Build and run the gateway with a local reference service. Needs o
 	@exec ./bin/weir demo
 
 # The package whose tests take longest comes first, so that the other packages run beside it. miniredis runs scripts
-# in Go, which takes minutes with the race detector; the same cases run with it on redis-server.
+# in Go, which takes minutes with the race detector; the same cases run with it on redis-server. The upstream of package
+# proxy speaks HTTP/2, and HTTP/1.1 in the last run, without the long simulations.
 test: needs ## Run the unit and integration tests with the race detector.
 	$(SERVERS) $(GO) test -race -vet=off -shuffle=on -timeout 15m -skip OnMiniredis ./limits/redisledger ./...
 	$(GO) test -vet=off -shuffle=on -run OnMiniredis ./limits/redisledger
+	WEIR_TEST_UPSTREAM=http1 $(GO) test -race -vet=off -shuffle=on -skip 'TestADay|TestPollingCosts' ./proxy
 
 e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@.ci/need chromium

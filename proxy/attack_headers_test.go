@@ -145,7 +145,7 @@ func TestUpstreamReceivesOnlyTheChosenCredential(t *testing.T) {
 func TestSetCookieIsNotShared(t *testing.T) {
 	for _, path := range []string{"/gitignore/templates", "/made/up"} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			w := newHTTP1World(t, func(w http.ResponseWriter, r *http.Request) { // HTTP/2 has no Connection field
 				h := w.Header()
 				h.Set("Cache-Control", "max-age=60")
 				h.Set("Etag", `"one"`)

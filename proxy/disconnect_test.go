@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -28,68 +29,138 @@ func (w *world) inFlight() int {
 	return n
 }
 
+// leaver is a client that sends a request and then disconnects.
+type leaver struct {
+	name string
+	// send sends a request whose body, if any, stays incomplete. The returned function disconnects.
+	send func(w *world, method, path string) (leave func())
+}
+
+// leavers disconnect in each way that a protocol has.
+var leavers = []leaver{
+	{"HTTP/1.1, connection closed", func(w *world, method, path string) func() {
+		conn := w.dial()
+		body := ""
+		if method == http.MethodPut {
+			body = "Content-Length: 100\r\n\r\nhalf"
+		}
+		_, _ = fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: g\r\n%s", method, path, cmp.Or(body, "\r\n"))
+		go func() { _, _ = io.Copy(io.Discard, conn) }()
+		return func() { _ = conn.Close() }
+	}},
+	{"HTTP/2, stream reset", func(w *world, method, path string) func() {
+		return w.sendOverHTTP2(method, path).reset
+	}},
+	{"HTTP/2, connection closed", func(w *world, method, path string) func() {
+		return w.sendOverHTTP2(method, path).closeConn
+	}},
+}
+
+// stream is a request over HTTP/2 to the gateway.
+type stream struct{ reset, closeConn func() }
+
+// sendOverHTTP2 sends a request over a new connection with HTTP/2. A PUT has an incomplete body. The response is discarded.
+func (w *world) sendOverHTTP2(method, path string) stream {
+	w.Helper()
+	front := testservers.ServePipeTLS(w.T, "gateway.test:443", &http.Server{Handler: w.gateway, MaxHeaderBytes: MaxHeaderBytes})
+	conns := make(chan net.Conn, 1)
+	transport := &http.Transport{
+		TLSClientConfig: testservers.PipeClientTLS(), ForceAttemptHTTP2: true,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := front.Dial(ctx, network, address)
+			conns <- conn
+			return conn, err
+		},
+	}
+	w.Cleanup(transport.CloseIdleConnections)
+	ctx, cancel := context.WithCancel(context.Background())
+	w.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, method, "https://gateway.test"+path, http.NoBody)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if method == http.MethodPut {
+		body, more := io.Pipe()
+		w.Cleanup(func() { _ = more.Close() })
+		r.Body, r.ContentLength = body, 100
+		go func() { _, _ = io.WriteString(more, "half") }()
+	}
+	go func() {
+		resp, err := transport.RoundTrip(r)
+		if err != nil {
+			return
+		}
+		w.want("protocol of the client", resp.Proto, "HTTP/2.0")
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+	}()
+	conn := <-conns
+	return stream{reset: cancel, closeConn: func() { _ = conn.Close() }}
+}
+
 func TestClientDisconnectReleasesItsPermit(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		request string
+		name, method, path string
 		// upstream is the handler that runs while the client disconnects.
 		upstream http.HandlerFunc
 	}{
-		{"before the response", "GET /gitignore/templates HTTP/1.1\r\nHost: g\r\n\r\n", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
-		{"during the response", "GET /gitignore/templates HTTP/1.1\r\nHost: g\r\n\r\n", func(w http.ResponseWriter, r *http.Request) {
+		{"before the response", "GET", "/gitignore/templates", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
+		{"during the response", "GET", "/gitignore/templates", func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprint(w, "half")
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		}},
-		{"during the request body", "PUT /repos/a/b/subscription HTTP/1.1\r\nHost: g\r\nContent-Length: 100\r\n\r\nhalf", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }},
-		{"during polls for statistics", "GET /repos/a/b/stats/participation HTTP/1.1\r\nHost: g\r\n\r\n", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }},
+		{"during the request body", "PUT", "/repos/a/b/subscription", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }},
+		{"during polls for statistics", "GET", "/repos/a/b/stats/participation", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var disconnected atomic.Bool
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					if !disconnected.Load() {
-						c.upstream(w, r)
-						return
+		for _, l := range leavers {
+			t.Run(c.name+", "+l.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var disconnected atomic.Bool
+					w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+						if !disconnected.Load() {
+							c.upstream(w, r)
+							return
+						}
+						_, _ = fmt.Fprint(w, "whole")
+					})
+					leave := l.send(w, c.method, c.path)
+					time.Sleep(time.Second / 2)
+					disconnected.Store(true)
+					leave()
+					time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
+					w.want("permits in flight", w.inFlight(), 0)
+					if len(w.gateway.Recent()) == 0 || w.gateway.Recent()[0].Status != statusClientGone {
+						t.Errorf("got records %+v", w.gateway.Recent())
 					}
-					_, _ = fmt.Fprint(w, "whole")
+					w.want("body for the next client", w.get("/gitignore/templates").body, "whole")
 				})
-				conn := w.dial()
-				_, _ = io.WriteString(conn, c.request)
-				buffer := make([]byte, 1<<10)
-				_ = conn.SetReadDeadline(time.Now().Add(time.Second / 2))
-				_, _ = conn.Read(buffer)
-				disconnected.Store(true)
-				_ = conn.Close()
-				time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
-				w.want("permits in flight", w.inFlight(), 0)
-				if len(w.gateway.Recent()) == 0 || w.gateway.Recent()[0].Status != statusClientGone {
-					t.Errorf("got records %+v", w.gateway.Recent())
-				}
-				w.want("body for the next client", w.get("/gitignore/templates").body, "whole")
 			})
-		})
+		}
 	}
 }
 
 func TestClientDisconnectRemovesItsClaimFromTheQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { <-release })
-		for i := range 3 { // the slow start allows three requests before the first response
-			go func() { w.get(fmt.Sprint("/users/", i)) }()
-		}
-		synctest.Wait()
-		conn := w.dial()
-		_, _ = io.WriteString(conn, "GET /user HTTP/1.1\r\nHost: g\r\n\r\n")
-		time.Sleep(time.Second / 2) // the slow start allows the next request after a second
-		_ = conn.Close()
-		time.Sleep(time.Second)
-		close(release)
-		synctest.Wait()
-		w.want("requests upstream", w.upstreamSaw(), 3)
-		w.want("permits in flight", w.inFlight(), 0)
-	})
+	for _, l := range leavers {
+		t.Run(l.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				release := make(chan struct{})
+				w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { <-release })
+				for i := range 3 { // the slow start allows three requests before the first response
+					go func() { w.get(fmt.Sprint("/users/", i)) }()
+				}
+				synctest.Wait()
+				leave := l.send(w, "GET", "/user")
+				time.Sleep(time.Second / 2) // the slow start allows the next request after a second
+				leave()
+				time.Sleep(time.Second)
+				close(release)
+				synctest.Wait()
+				w.want("requests upstream", w.upstreamSaw(), 3)
+				w.want("permits in flight", w.inFlight(), 0)
+			})
+		})
+	}
 }
 
 // rawUpstream responds to every request with these bytes and closes the connection.

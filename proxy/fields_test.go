@@ -27,7 +27,7 @@ func newGet(path string, fields ...string) *http.Request {
 // net/http accepts. Other clients could interpret the stored field as Transfer-Encoding.
 func TestInvalidFieldNameIsNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+		w := newHTTP1World(t, func(w http.ResponseWriter, _ *http.Request) {
 			c, _, err := http.NewResponseController(w).Hijack()
 			if err != nil {
 				t.Error(err)

@@ -112,7 +112,7 @@ func TestRequestWithoutPermitReadsNoCandidates(t *testing.T) {
 // Reference data is stored without the fields about the caller that fetched or revalidated it.
 func TestReferenceDataIsStoredWithoutFieldsAboutItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+		w := newHTTP1World(t, func(w http.ResponseWriter, r *http.Request) { // HTTP/2 has no Connection field
 			w.Header().Set("X-Oauth-Scopes", "of "+r.Header.Get("Authorization"))
 			w.Header().Set("Content-Language", "en")
 			w.Header().Set("Access-Control-Allow-Origin", "*")

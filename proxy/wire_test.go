@@ -243,7 +243,7 @@ func TestConnectionAndUndocumentedFieldsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hosts := []string{"Alt-Svc", "Strict-Transport-Security", "Proxy-Authenticate", "X-Nominated"}
 		undocumented := []string{"Server", "X-Served-By", "X-Amz-Request-Id", "Nel", "Surrogate-Control", "Refresh"}
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+		w := newHTTP1World(t, func(w http.ResponseWriter, r *http.Request) { // HTTP/2 has no Connection field
 			for _, name := range slices.Concat(hosts, undocumented) {
 				w.Header().Set(name, "upstream")
 			}
@@ -323,7 +323,7 @@ func TestIdleConnectionsAreReusedFor30Seconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dials := 0
 		w := newWorld(t, nothing, func(c *Config) {
-			transport := c.Transport.(*http.Transport)
+			transport := transportOf(c)
 			dial := transport.DialContext
 			transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 				dials++

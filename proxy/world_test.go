@@ -1,12 +1,14 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +28,57 @@ type world struct {
 	client  *http.Client
 	dial    func() net.Conn // a raw connection to the gateway
 	seen    *requestLog
+}
+
+// Protocols of an upstream: HTTP/1.1 without TLS, and HTTP/2 with TLS, as the real API speaks it.
+const (
+	http1 = "http1"
+	http2 = "http2"
+)
+
+// upstreamProtocol is the protocol of the upstream in most tests, which WEIR_TEST_UPSTREAM chooses. Tests of the framing
+// of HTTP/1.1 use [newHTTP1World] or a raw upstream.
+var upstreamProtocol = cmp.Or(os.Getenv("WEIR_TEST_UPSTREAM"), http2)
+
+// serveUpstream starts an upstream, and returns a transport to this upstream.
+func serveUpstream(t *testing.T, protocol string, handler http.Handler) http.RoundTripper {
+	transport := NewTransport()
+	t.Cleanup(transport.CloseIdleConnections)
+	switch protocol {
+	case http1:
+		transport.DialContext = testservers.ServePipe(t, "upstream.test:80", &http.Server{Handler: handler}).Dial
+		return transport
+	case http2:
+		transport.DialContext = testservers.ServePipeTLS(t, "upstream.test:443", &http.Server{Handler: handler}).Dial
+		return secured(transport)
+	}
+	t.Fatalf("WEIR_TEST_UPSTREAM: %q is no protocol; use http1 or http2", protocol)
+	return nil
+}
+
+// secureTransport sends all requests with TLS. The URL of the upstream has the scheme http, so that the URLs in the tests
+// are the same with both protocols.
+type secureTransport struct{ *http.Transport }
+
+// secured returns a secureTransport that trusts the certificates of pipes.
+func secured(transport *http.Transport) secureTransport {
+	transport.TLSClientConfig = testservers.PipeClientTLS()
+	return secureTransport{transport}
+}
+
+// transportOf returns the transport of a world.
+func transportOf(c *Config) *http.Transport {
+	if s, ok := c.Transport.(secureTransport); ok {
+		return s.Transport
+	}
+	return c.Transport.(*http.Transport)
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s secureTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	secure, target := *r, *r.URL
+	target.Scheme, secure.URL = "https", &target
+	return s.Transport.RoundTrip(&secure)
 }
 
 // requestLog has the requests that reached the upstream.
@@ -55,15 +108,24 @@ type option func(*Config)
 // upstreamURL.
 func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world {
 	t.Helper()
+	return newWorldOver(t, upstreamProtocol, upstream, options...)
+}
+
+// newHTTP1World starts a gateway whose upstream speaks HTTP/1.1, for tests of what only HTTP/1.1 has.
+func newHTTP1World(t *testing.T, upstream http.HandlerFunc, options ...option) *world {
+	t.Helper()
+	return newWorldOver(t, http1, upstream, options...)
+}
+
+func newWorldOver(t *testing.T, protocol string, upstream http.HandlerFunc, options ...option) *world {
+	t.Helper()
 	// The last cleanup: net/http closes a connection with an incomplete body after half a second of virtual time.
 	t.Cleanup(func() { time.Sleep(time.Second) })
 	seen := &requestLog{}
-	up := testservers.ServePipe(t, "upstream.test:80", &http.Server{Handler: http.StripPrefix("/base", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	transport := serveUpstream(t, protocol, http.StripPrefix("/base", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen.add(r)
 		upstream(w, r)
-	}))})
-	transport := NewTransport()
-	transport.DialContext = up.Dial
+	})))
 	base, err := url.Parse(upstreamURL)
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +158,6 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 	}
 	t.Cleanup(func() {
 		client.CloseIdleConnections()
-		transport.CloseIdleConnections()
 		stop()
 		limiting.Wait()
 		config.Background.Close()
