@@ -55,7 +55,7 @@ const maxInterim = 100
 // unsent ([wire.mayHaveArrived]).
 func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
 	ctx, cancel := context.WithCancelCause(out.Context())
-	w := &wire{start: time.Now(), timeout: g.Timeout, cancel: cancel}
+	w := &wire{start: time.Now(), timeout: g.Timeout, ctx: ctx, cancel: cancel}
 	w.timer = time.AfterFunc(g.Timeout, func() { cancel(errStalled) })
 	hooks, sent := w.hooks(ex.interim), *out
 	if out.Body != nil && out.Body != http.NoBody {
@@ -70,9 +70,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 	}
 	ex.reused = w.reused.Load()
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause // the transport returns the cause over HTTP/1.1, and context.Canceled over HTTP/2
-		}
+		err = w.cause(err)
 		w.stop()
 		return nil, o, err
 	}
@@ -100,6 +98,7 @@ type wire struct {
 	start   time.Time
 	timeout time.Duration
 	timer   *time.Timer
+	ctx     context.Context // of the attempt
 	cancel  context.CancelCauseFunc
 
 	reused    atomic.Bool  // the connection had been used before
@@ -156,6 +155,15 @@ func (w *wire) mayHaveArrived(ctx context.Context) bool {
 // upload does not count as upstream time.
 func (w *wire) noteSent() { w.sent.Store(int64(time.Since(w.start))) }
 
+// cause returns the reason why the attempt was canceled, or err if it was not canceled. The transport itself returns
+// context.Canceled over HTTP/2, which would look like a disconnect of the client.
+func (w *wire) cause(err error) error {
+	if cause := context.Cause(w.ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
 func (w *wire) stop() {
 	w.timer.Stop()
 	w.cancel(nil)
@@ -198,6 +206,9 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
 		b.wire.timer.Reset(b.wire.timeout)
+	}
+	if err != nil && err != io.EOF {
+		err = b.wire.cause(err)
 	}
 	return n, err
 }
