@@ -28,6 +28,7 @@ type world struct {
 	client  *http.Client
 	dial    func() net.Conn // a raw connection to the gateway
 	seen    *requestLog
+	secure  *http.Client // see http2Client
 }
 
 // Protocols of an upstream: HTTP/1.1 without TLS, and HTTP/2 with TLS, as the real API speaks it.
@@ -169,7 +170,7 @@ func newWorldOver(t *testing.T, protocol string, upstream http.HandlerFunc, opti
 		}
 		return c
 	}
-	return &world{t, g, client, raw, seen}
+	return &world{T: t, gateway: g, client: client, dial: raw, seen: seen}
 }
 
 // identifyByToken returns a separate user for each token.

@@ -178,11 +178,15 @@ func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 	defer timer.Stop()
 	select {
 	case response := <-responses:
-		c.settle(permit, response, time.Since(began))
+		if response != nil {
+			c.settle(permit, response, time.Since(began))
+			return true
+		}
+		<-timer.C
 	case <-timer.C:
-		c.upstream.log(c.caller.Account, "abandons %s granted at %s", permit.Operation, c.upstream.clock(granted))
-		_, _ = c.limiter.Settle(settling, *permit, limits.Outcome{Sent: true, Elapsed: time.Since(began)})
 	}
+	c.upstream.log(c.caller.Account, "abandons %s granted at %s", permit.Operation, c.upstream.clock(granted))
+	_, _ = c.limiter.Settle(settling, *permit, limits.Outcome{Sent: true, Elapsed: time.Since(began)})
 	return true
 }
 

@@ -58,7 +58,8 @@ type event struct {
 	do func(a *account, now time.Time)
 }
 
-// Send starts a request. The channel receives the response, unless the response is lost.
+// Send starts a request. The channel receives the response, or nil if the response is lost. It receives nothing if the
+// client leaves before the response.
 func (u *Upstream) Send(r Request, rng *rand.Rand) <-chan *Response {
 	r.Price = max(1, r.Price)
 	ex := &exchange{Upstream: u, Request: &r, rng: rng, counted: r.Resource, began: time.Now()}
@@ -84,8 +85,11 @@ func (u *Upstream) Send(r Request, rng *rand.Rand) <-chan *Response {
 	responses := make(chan *Response, 1)
 	u.work.Go(func() {
 		ex.run()
-		if missing || ex.end != work || work+back >= r.Timeout {
+		if abandoned := ex.end != work || work+back >= r.Timeout; missing || abandoned {
 			ex.leave(ex.Request)
+			if !abandoned {
+				responses <- nil
+			}
 			return
 		}
 		time.Sleep(back)

@@ -64,6 +64,14 @@ func (r *Report) tally(limit string) *Tally {
 	return t
 }
 
+// StopMeasuring ends the measurement of use.
+func (u *Upstream) StopMeasuring() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.measure()
+	u.from = time.Time{}
+}
+
 // measure adds the measured use to the report.
 func (u *Upstream) measure() {
 	if u.from.IsZero() {

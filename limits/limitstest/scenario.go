@@ -95,15 +95,12 @@ func (s *Scenario) Run(t *testing.T, open OpenReplicas, trace func(format string
 	if s.Upstream.OtherTraffic > 0 {
 		for i := range s.Accounts {
 			rng := rand.New(rand.NewPCG(s.Seed, uint64(100+i)))
-			otherUsers.Go(func() { r.upstream.otherTraffic(accountName(i), rng, ctx.Done()) })
+			otherUsers.Go(func() { r.upstream.OtherTraffic(accountName(i), rng, ctx.Done()) })
 		}
 	}
 	time.Sleep(s.Duration)
 	if s.WarmUp > 0 {
-		r.upstream.mu.Lock()
-		r.upstream.measure()
-		r.upstream.from = time.Time{}
-		r.upstream.mu.Unlock()
+		r.upstream.StopMeasuring()
 	}
 	stopClients()
 	otherUsers.Wait()

@@ -221,8 +221,8 @@ func (u *Upstream) log(account, format string, args ...any) {
 	}
 }
 
-// otherTraffic sends the requests of other users of an account, until done is closed.
-func (u *Upstream) otherTraffic(name string, rng *rand.Rand, done <-chan struct{}) {
+// OtherTraffic sends the requests of other users of an account, until done is closed.
+func (u *Upstream) OtherTraffic(name string, rng *rand.Rand, done <-chan struct{}) {
 	for {
 		pause := time.Duration(rng.ExpFloat64() / u.profile.OtherTraffic * float64(time.Second)).Truncate(time.Microsecond)
 		select {
