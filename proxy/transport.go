@@ -57,7 +57,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 	ctx, cancel := context.WithCancelCause(out.Context())
 	w := &wire{start: time.Now(), timeout: g.Timeout, ctx: ctx, cancel: cancel}
 	w.timer = time.AfterFunc(g.Timeout, func() { cancel(errStalled) })
-	hooks, sent := w.hooks(ex.interim), *out
+	hooks, sent := w.hooks(ex.interim, ex.match.Operation.Safe()), *out
 	if out.Body != nil && out.Body != http.NoBody {
 		uploaded := g.Limiter.Upload(permit)
 		hooks.WroteRequest = func(httptrace.WroteRequestInfo) { w.noteSent(); uploaded() }
@@ -110,24 +110,27 @@ type wire struct {
 	ended     atomic.Bool  // set before the transport sends the request again
 }
 
-func (w *wire) hooks(interim func(int, textproto.MIMEHeader) error) *httptrace.ClientTrace {
+func (w *wire) hooks(interim func(int, textproto.MIMEHeader) error, safe bool) *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		// If a reused connection ends without a response, the transport sends a request again, even an unsafe request
 		// with an Idempotency-Key. GotConn prevents the copy, which has no permit; [Gateway.retries] decides about
-		// retries. HTTP/2 is exempt, because the upstream confirms that the request was not processed; the permit is
-		// charged for these copies, too.
+		// retries. Over HTTP/2, the transport may send a copy of a safe request, and the permit is charged for the copy,
+		// too. A copy of an unsafe request could be processed twice, because the transport also sends one after the
+		// upstream has reset the stream with PROTOCOL_ERROR.
 		GotConn: func(c httptrace.GotConnInfo) {
 			w.connected.Store(true)
 			w.noteSent()
 			switch written := w.written.Load(); {
 			case written == 0:
 				w.reused.Store(c.Reused)
-			case isHTTP2(c.Conn):
+			case isHTTP2(c.Conn) && safe:
 				w.copies.Store(written)
 			default:
 				w.ended.Store(true)
 				w.cancel(errUnpermitted)
-				_ = c.Conn.Close()
+				if !isHTTP2(c.Conn) { // other requests share a connection of HTTP/2
+					_ = c.Conn.Close()
+				}
 			}
 		},
 		WroteHeaders: func() {
