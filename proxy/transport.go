@@ -80,6 +80,10 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 		w.stop()
 	} else {
 		w.timer.Reset(w.timeout)
+		if body := resp.Body; hooks.WroteRequest != nil && resp.ProtoMajor > 1 { // a request with a body
+			// The transport does not notice a cancellation while it waits for the upstream to accept more of the request.
+			context.AfterFunc(ctx, func() { _ = body.Close() })
+		}
 		resp.Body = &responseBody{resp.Body, w}
 	}
 	o.Sent, o.Answered = true, true
