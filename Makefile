@@ -46,11 +46,11 @@ demo: build ## Build and run the gateway with a local reference service. Needs o
 
 # The package whose tests take longest comes first, so that the other packages run beside it. miniredis runs scripts
 # in Go, which takes minutes with the race detector; the same cases run with it on redis-server. The upstream of package
-# proxy speaks HTTP/2, and HTTP/1.1 in the last run, without the long simulations.
+# proxy speaks HTTP/2, and HTTP/1.1 in the last run, without long simulations and tests that use both.
 test: needs ## Run the unit and integration tests with the race detector.
 	$(SERVERS) $(GO) test -race -vet=off -shuffle=on -timeout 15m -skip OnMiniredis ./limits/redisledger ./...
 	$(GO) test -vet=off -shuffle=on -run OnMiniredis ./limits/redisledger
-	WEIR_TEST_UPSTREAM=http1 $(GO) test -race -vet=off -shuffle=on -skip 'TestADay|TestPollingCosts' ./proxy
+	WEIR_TEST_UPSTREAM=http1 $(GO) test -race -vet=off -shuffle=on -skip 'TestADay|TestPollingCosts|OverHTTP|TestEveryEnd|TestCancel' ./proxy
 
 e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@.ci/need chromium
@@ -105,8 +105,9 @@ bench-compare: ## Run the benchmarks COUNT times here and at revision BASE, and 
 	@.ci/bench-compare '$(BASE)' '$(COUNT)' '$(BENCH)' $(PACKAGES)
 	$(TOOL) benchstat base=bin/compare/base.txt head=bin/compare/head.txt
 
-bench-limits: needs ## Test the limits against a hostile upstream, in memory and with Redis: about 10 minutes.
+bench-limits: needs ## Test the limits against a hostile upstream, in memory, over HTTP and with Redis: about 11 minutes.
 	WEIR_SCENARIOS=$${WEIR_SCENARIOS:-2000} WEIR_WINDOWS=$${WEIR_WINDOWS:-40} $(GO) test -count=1 -timeout 1800s -v -run 'TestNoLimitIsExceeded|TestSaturationUsesTheLimits' ./limits/limitstest
+	WEIR_HTTP_SCENARIOS=$${WEIR_HTTP_SCENARIOS:-200} WEIR_WINDOWS=$${WEIR_HTTP_WINDOWS:-2} $(GO) test -count=1 -timeout 1800s -v -run OverHTTP ./proxy
 	$(SERVERS) WEIR_REDIS_SCENARIOS=$${WEIR_REDIS_SCENARIOS:-100} WEIR_WINDOWS=$${WEIR_REDIS_WINDOWS:-4} WEIR_BUSY=$${WEIR_BUSY:-6} $(GO) test -count=1 -timeout 1800s -v -run 'OverRedis|OverSlowRedis|BusyMachine' ./limits/redisledger
 
 bench-scale: needs ## Measure the load of Redis for up to 1,000 replicas and 1,000,000 accounts: about 10 minutes.

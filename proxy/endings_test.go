@@ -26,17 +26,17 @@ const (
 	headed                       // the upstream has the header fields of the request
 	uploading                    // the upstream has a part of the request body
 	requested                    // the upstream has the request
+	early                        // the client has the header fields of the response, and the upstream a part of the request body
 	responding                   // the client has the header fields of the response
 	inBody                       // the client has a part of the body
 	stagesOfEnd
 )
 
 func (s stageOfEnd) String() string {
-	return [...]string{"without a connection", "without a slot", "after the header", "during the request body", "after the request", "after the response header", "in the body"}[s]
+	return [...]string{"without a connection", "without a slot", "after the header", "during the request body", "after the request", "after an early response header", "after the response header", "in the body"}[s]
 }
 
-// ender ends the subject. Proven means that the upstream has proven that it did not process the first copy. Resumes means
-// that the request continues, or fails by a timeout.
+// ender ends the subject. Proven means that the upstream has proven that it did not process the first copy.
 type ender struct {
 	name   string
 	end    func(leave func(), c rawCopy)
@@ -86,7 +86,8 @@ var subjects = []subject{
 // TestEveryEndIsCharged ends requests at each stage in each way, over both protocols. In every case:
 //   - the ledger charges at least the copies that the upstream saw, and nothing before a connection,
 //   - a write that may have arrived makes the stored response stale,
-//   - a write is sent twice only if the upstream has proven that it did not process the first copy,
+//   - a write is sent twice only if the upstream has proven that it did not process the first copy, and a copy of a read
+//     without a permit is charged,
 //   - the client gets no complete response that the upstream did not send,
 //   - the slot is free ten seconds later.
 func TestEveryEndIsCharged(t *testing.T) {
@@ -111,7 +112,7 @@ func happens(protocol string, stage stageOfEnd, e ender, s subject) bool {
 	switch {
 	case protocol == http1 && (e.http2 || stage == slotless):
 		return false
-	case (stage == headed || stage == uploading) && s.body == 0:
+	case (stage == headed || stage == uploading || stage == early) && s.body == 0:
 		return false // the header is the whole request
 	case stage <= slotless && e.name != "the client disconnects" && e.name != "stall" && e.name != "connection cut":
 		return false // the upstream has no stream that could end
@@ -123,6 +124,17 @@ func happens(protocol string, stage stageOfEnd, e ender, s subject) bool {
 	return true
 }
 
+// window is the number of bytes of the request body that the upstream reads until the stage.
+func window(stage stageOfEnd) uint32 {
+	switch stage {
+	case headed:
+		return 0
+	case uploading, early:
+		return 10 << 10
+	}
+	return 1 << 20
+}
+
 // endRequest ends one request, and checks what follows.
 func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subject) {
 	const timeout = 5 * time.Second
@@ -132,18 +144,12 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 	transport := NewTransport()
 	t.Cleanup(transport.CloseIdleConnections)
 	var upstream http.RoundTripper = transport
-	raw := &rawHTTP2{subjectLog: r, window: 1 << 20}
+	raw := &rawHTTP2{subjectLog: r, window: window(stage)}
 	paused := &pausedTransport{gotConn: make(chan struct{}), resume: make(chan struct{})}
 	switch protocol {
 	case http1:
-		serveRaw(t, l, l, rawHTTP1(r, map[stageOfEnd]int{headed: 0, uploading: 10 << 10}[stage]+map[bool]int{true: 1 << 20}[stage >= requested]))
+		serveRaw(t, l, l, rawHTTP1(r, int(window(stage))))
 	case http2:
-		switch stage {
-		case headed:
-			raw.window = 0
-		case uploading:
-			raw.window = 10 << 10
-		}
 		serveRaw(t, l, l.TLS("h2"), raw.serve)
 		upstream = secured(transport)
 		if stage == slotless {
@@ -233,7 +239,7 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 		first.cut = func() { _ = raw.last.c.NetConn().Close() }
 	case stage > slotless:
 		first = <-r.first
-		if stage >= responding {
+		if stage >= early {
 			first.headers()
 		}
 		if stage == inBody {
@@ -276,8 +282,13 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 			permits++
 		}
 	}
+	points := 1
+	if !s.safe {
+		points = 5
+	}
+	charged := w.pointsUsed() - before
 	allowed := permits
-	if e.proven {
+	if s.safe || e.proven { // the transport may send a copy, for which the permit is charged
 		allowed++
 	}
 	charges := seen
@@ -288,11 +299,6 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 		t.Errorf("the upstream saw %d copies with %d permits", seen, permits)
 	}
 	// The ledger.
-	points := 1
-	if !s.safe {
-		points = 5
-	}
-	charged := w.pointsUsed() - before
 	if charged < charges*points || charged > max(seen, permits)*points {
 		t.Errorf("charged %d points with %d permits, but the upstream saw %d copies of %d points", charged, permits, seen, points)
 	}
