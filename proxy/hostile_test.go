@@ -135,8 +135,8 @@ func runHostile(t *testing.T, protocol string, s *limitstest.Scenario, leaving f
 		stop()
 		h.clients.Wait()
 		h.requests.Wait()
-		report = h.upstream.Report()
 		time.Sleep(time.Minute) // the gateways finish the requests whose clients have left
+		report = h.upstream.Report()
 	})
 	return report
 }
