@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"runtime"
@@ -94,8 +95,38 @@ type hostileRun struct {
 	protocol string
 	leaving  float64 // probability that a client leaves early
 	callSet
+	connections
 
 	clients, requests sync.WaitGroup
+}
+
+// connections are the connections to the upstream.
+type connections struct {
+	mu   sync.Mutex
+	open []net.Conn
+}
+
+func (c *connections) dialing(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err == nil {
+			c.mu.Lock()
+			c.open = append(c.open, conn)
+			c.mu.Unlock()
+		}
+		return conn, err
+	}
+}
+
+// cut ends all connections.
+func (c *connections) cut() {
+	c.mu.Lock()
+	open := c.open
+	c.open = nil
+	c.mu.Unlock()
+	for _, conn := range open {
+		_ = conn.Close()
+	}
 }
 
 // runHostile runs a scenario in virtual time.
@@ -152,6 +183,8 @@ func (h *hostileRun) gateway(t *testing.T, ledger *hostileLedger) *world {
 	return newWorldOver(t, h.protocol, h.respond, func(c *Config) {
 		c.Ledger, c.Limiter = ledger, limits.NewLimiter(ledger)
 		c.Timeout, c.Wait = h.Timeout, longest
+		transport := transportOf(c)
+		transport.DialContext = h.dialing(transport.DialContext)
 		c.Transport = &hostileTransport{c.Transport, h}
 		c.Identify = func(r *http.Request) (Identity, error) {
 			account, id := r.Header.Get("Authorization"), r.UserAgent()
@@ -342,10 +375,15 @@ func (h *hostileRun) respond(w http.ResponseWriter, r *http.Request) {
 			h.write(w, r, call, response, rng)
 			return
 		}
-		if rng.IntN(2) == 0 {
-			panic(http.ErrAbortHandler) // the response is lost with its stream or connection
+		switch rng.IntN(4) {
+		case 0:
+			if h.Upstream.StallOdds == 0 { // all work ends within ten seconds of a loss
+				h.cut()
+			}
+		case 1:
+			<-r.Context().Done() // the response never arrives
 		}
-		<-r.Context().Done()
+		panic(http.ErrAbortHandler) // the response is lost with its stream or connection
 	}
 }
 
@@ -387,6 +425,9 @@ func (h *hostileRun) write(w http.ResponseWriter, r *http.Request, call *hostile
 	}
 	if response.RetryAfter > 0 {
 		header.Set("Retry-After", strconv.Itoa(int(response.RetryAfter/time.Second)))
+	}
+	if rng.IntN(20) == 0 {
+		header.Set("Connection", "close") // over HTTP/2, the server sends GOAWAY
 	}
 	if rng.IntN(2) == 0 {
 		header.Set("Content-Length", strconv.Itoa(len(body)))

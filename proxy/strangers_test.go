@@ -171,7 +171,7 @@ func TestOnlySentRequestsOfUnverifiedTokensCount(t *testing.T) {
 			}
 			w.Header().Set("Cache-Control", "no-store")
 		}, limitAddresses, func(c *Config) {
-			transport := c.Transport.(*http.Transport)
+			transport := transportOf(c)
 			dial := transport.DialContext
 			transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 				if down {
