@@ -7,6 +7,9 @@
 //     [Draw] returns a random scenario. [Saturations] are scenarios that use one limit completely. [RunFairness] checks
 //     how the clients of an account divide its limits.
 //
+// The tests of package proxy send requests through a gateway to the same upstream, over HTTP/1.1 and HTTP/2. Clients leave
+// early there, and streams and connections end.
+//
 // All tests run in virtual time (testing/synctest). A ledger with another clock must follow the clock of the bubble.
 // Read suite.go first, then model.go or scenario.go.
 //
