@@ -214,7 +214,7 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	if n > 0 {
 		b.wire.timer.Reset(b.wire.timeout)
 	}
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = b.wire.cause(err)
 	}
 	return n, err
