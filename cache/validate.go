@@ -138,6 +138,15 @@ func VaryFields(response, request http.Header, covered []string) ([]Field, bool)
 	return fields, true
 }
 
+// FieldValue returns the value of a request field in the normal form by which entries are selected. The value of a missing
+// field is empty.
+func FieldValue(request http.Header, name string) string {
+	if len(request[name]) == 0 {
+		return ""
+	}
+	return fieldOf(request, name).Value
+}
+
 // fieldOf returns a request field in normal form (RFC 9111 section 4.1): one line, and one space after
 // each comma. Accept-Language is sorted and in lower case, because neither the order nor the case of
 // its members has a meaning (RFC 9110 section 12.5.4).

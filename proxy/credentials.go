@@ -195,6 +195,11 @@ func (g *Gateway) useCredential(ex *exchange, identity Identity) {
 	ex.cacheable, ex.ranged = false, false
 	ex.header = http.Header{} // a background task may still read the old header
 	g.outbound(ex.header, ex.in.Header, ex.match.Operation.Known())
+	if ex.method == http.MethodGet || ex.method == http.MethodHead {
+		for _, name := range contentFields {
+			delete(ex.header, name)
+		}
+	}
 	g.setKey(ex)
 }
 

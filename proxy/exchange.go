@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/textproto"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -232,18 +233,49 @@ func isBasic(authorization string) bool {
 	return strings.EqualFold(scheme, "basic")
 }
 
-// keyOf returns the cache key of a question for a security class. The key does not contain the method or
-// Accept-Encoding.
+// keyOf returns the cache key of a question for a security class. The key does not contain the method, the conditions and
+// the range, which the cache evaluates, and fields that have a fixed value or name a program. For unknown operations,
+// Accept-Language is left to Vary.
 func (g *Gateway) keyOf(q *question, class string) cache.Key {
+	known := q.match.Operation.Known()
 	accept := strings.Join(q.header["Accept"], ",")
-	if q.match.Operation.Known() {
+	if known {
 		accept = g.Dialect.Accept(q.header["Accept"])
 	}
 	parts := []string{g.base, q.match.Path, q.match.Query, accept, class}
 	for _, name := range g.dialectFields {
 		parts = append(parts, strings.Join(q.header[name], ","))
 	}
+	if known {
+		return cache.NewKey(append(parts, languageOf(q.header))...)
+	}
+	for _, name := range g.keyedFields(q) {
+		parts = append(parts, name, cache.FieldValue(q.header, name))
+	}
 	return cache.NewKey(parts...)
+}
+
+// keyedFields returns the sorted names of the fields that keyOf adds to the key of an unknown operation.
+func (g *Gateway) keyedFields(q *question) []string {
+	if q.match.Operation.Known() {
+		return nil
+	}
+	var names []string
+	for name, values := range q.header {
+		if g.isKeyed(name, values) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// languageOf returns the normal form of Accept-Language. Every language is as good as no field (RFC 9110 section 12.5.4).
+func languageOf(h http.Header) string {
+	if language := cache.FieldValue(h, "Accept-Language"); language != "*" {
+		return language
+	}
+	return ""
 }
 
 // methodLabel bounds the methods in logs and metrics.

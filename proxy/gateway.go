@@ -35,7 +35,9 @@
 //   - No request is sent upstream without a permit, and every permit is settled.
 //   - A response reaches another client only through the cache, under the key of that client's security class.
 //   - The request fields of known operations are forwarded by an allow-list.
-//   - The credential is set last and is sent to the upstream only.
+//   - Every forwarded request field that may change a response is part of the cache key.
+//   - The credential is set last and is sent to the upstream only. A request with a key of this gateway in its target or
+//     in a forwarded field is refused.
 package proxy
 
 import (
@@ -89,6 +91,9 @@ type Config struct {
 	Dialect     *policy.Dialect
 	// Identify returns the caller of a request. The errors include ErrUnauthenticated and ErrIdentityUnavailable.
 	Identify func(*http.Request) (Identity, error)
+	// HoldsOwn reports whether a text that would be sent upstream contains a key or a token for this gateway. r is the
+	// client's request. Nil checks nothing.
+	HoldsOwn func(r *http.Request, text string) bool
 	// RateLimiter, Shedder and Drain outlive the gateway. Nil values have no effect.
 	RateLimiter    *inbound.RateLimiter
 	Shedder        *inbound.Shedder
@@ -275,6 +280,10 @@ func (ex *exchange) checkGraphQL() error {
 // forward sends the question through an [httputil.ReverseProxy]. The hooks are closures over the exchange, so neither
 // shared structures nor a context contain state of the request.
 func (g *Gateway) forward(ex *exchange) {
+	if err := g.checkOwn(ex); err != nil {
+		g.refuse(ex, err)
+		return
+	}
 	// The transport may still read the request body after the start of the response. Without full duplex, net/http
 	// would close that body, and the response would be truncated. HTTP/2 is always full duplex and returns an error
 	// here.

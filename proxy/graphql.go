@@ -29,7 +29,7 @@ func (g *Gateway) setQueryKey(ex *exchange) {
 		ex.identity.Caller.Kind == policy.Unauthenticated {
 		return
 	}
-	parts := []string{policy.GraphQL, g.base, call.Question, ex.identity.Caller.Class}
+	parts := []string{policy.GraphQL, g.base, call.Question, ex.identity.Caller.Class, languageOf(h)}
 	for _, name := range append([]string{"Accept", "Content-Type"}, g.dialectFields...) {
 		parts = append(parts, strings.Join(h[name], ","))
 	}

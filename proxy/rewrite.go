@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,9 +31,8 @@ func (g *Gateway) target(m policy.Match) *url.URL {
 	return &u
 }
 
-// forwardedFields and the fields of the dialect are the only request fields that are forwarded for known operations. No
-// field outside the cache key can therefore change a response. The upstream also gets no information about the client's
-// network, and no second credential.
+// forwardedFields and the fields of the dialect are the only request fields that are forwarded for known operations. The
+// upstream therefore gets no information about the client's network, and no second credential.
 var forwardedFields = []string{
 	"Accept", "Accept-Encoding", "Accept-Language", "Cache-Control", "Content-Encoding", "Content-Language", "Content-Type",
 	"If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range", "User-Agent",
@@ -45,6 +45,29 @@ var (
 	identityEncoding    = []string{"identity"}
 	surrogateCapability = []string{`weir="Surrogate/1.0"`}
 )
+
+// contentFields describe the body of a request. GET and HEAD requests are forwarded without a body, and therefore without
+// these fields.
+var contentFields = []string{"Content-Encoding", "Content-Language", "Content-Type"}
+
+// unkeyedFields are the forwarded fields that the cache key of an unknown operation does not contain, beside the fields of
+// known operations. The gateway sets them, or they name one request.
+var unkeyedFields = fieldSet(`Correlation-Id Date Request-Id Surrogate-Capability Via`)
+
+var (
+	// smallNumbers matches the values that hold no credential: they have few digits, if any.
+	smallNumbers = regexp.MustCompile(`^[0-9, ]{0,4}$`)
+	// namesCaller matches the names of fields in which even a small number may select the data of a caller.
+	namesCaller = regexp.MustCompile(`(?i)(^|-)(id|uid|gid|sid|pin|otp|as|org|for)(-|$)|token|key|secret|pass|pwd|auth|sign|sess|jwt|cred|cookie|code|` +
+		`ticket|grant|cert|user|login|account|tenant|owner|member|client|customer|person|sudo|actor|subject|principal|ident|role|scope|group|team|project|organi|company|workspace`)
+)
+
+// isKeyed reports whether a forwarded field of an unknown operation belongs to the cache key. The field may hold a credential
+// under any name, and no Vary field need say so. Only small numbers in fields that name no caller are left to Vary.
+func (g *Gateway) isKeyed(name string, values []string) bool {
+	small := len(values) == 1 && smallNumbers.MatchString(values[0]) && !namesCaller.MatchString(name)
+	return !small && !unkeyedFields[name] && !g.forwardable[name]
+}
 
 // outbound adds the forwarded fields of a client's request to out.
 func (g *Gateway) outbound(out, in http.Header, known bool) {
@@ -67,6 +90,44 @@ func (g *Gateway) outbound(out, in http.Header, known bool) {
 	if earlier := in["Via"]; len(earlier) > 0 && !connection["Via"] {
 		out["Via"] = slices.Concat(earlier, g.via)
 	}
+}
+
+// minOwn is the length of the shortest text that can contain a key or a token for this gateway.
+const minOwn = 20
+
+// checkOwn refuses a request that would send a key or a token for this gateway upstream: in a forwarded field, in the
+// path or in the query.
+func (g *Gateway) checkOwn(ex *exchange) error {
+	if g.HoldsOwn == nil {
+		return nil
+	}
+	holds := func(text string) bool { return len(text) >= minOwn && g.HoldsOwn(ex.in, text) }
+	refusal := func(place string) error {
+		return &failure{
+			status: http.StatusBadRequest, detail: "key",
+			message: "Bad Request: " + place + " has a key or a token for this gateway, which must not reach the API; send it only in Authorization",
+		}
+	}
+	for name, values := range ex.header {
+		if name != "Via" && slices.ContainsFunc(values, holds) {
+			return refusal("the field " + name)
+		}
+	}
+	for parameter := range strings.SplitSeq(ex.match.Query, "&") {
+		name, value, _ := strings.Cut(parameter, "=")
+		switch {
+		case holds(name):
+			return refusal("the name of a query parameter")
+		case holds(value):
+			return refusal("the query parameter " + name)
+		}
+	}
+	for segment := range strings.SplitSeq(ex.match.Path, "/") {
+		if holds(segment) {
+			return refusal("the path")
+		}
+	}
+	return nil
 }
 
 // hasPassed reports whether a request has passed this gateway before. The gateway's Via value is unique.

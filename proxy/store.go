@@ -166,7 +166,8 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 // the freshness lifetime and the request fields in Vary.
 func (g *Gateway) storable(ex *exchange, a cache.Response) (lifetime time.Duration, vary []cache.Field, ok bool) {
 	lifetime, allowed := cache.Storable(a, ex.cacheControl, ex.rule)
-	vary, selectable := cache.VaryFields(a.Header, ex.header, g.covered)
+	covered := append(g.keyedFields(&ex.question), g.covered...)
+	vary, selectable := cache.VaryFields(a.Header, ex.header, covered)
 	if ex.graphQL != nil {
 		return ex.ttl, vary, queryStorable(a) && selectable
 	}
@@ -174,7 +175,7 @@ func (g *Gateway) storable(ex *exchange, a cache.Response) (lifetime time.Durati
 		// The credential may have caused the error, and may get access later. The standard fields may also have caused
 		// the error, so only requests with the same standard fields get the stored error.
 		anonymous := !ex.rule.OneCaller
-		implied, _ := cache.VaryFields(http.Header{"Vary": forwardedFields}, ex.header, g.covered)
+		implied, _ := cache.VaryFields(http.Header{"Vary": forwardedFields}, ex.header, covered)
 		vary = append(vary, implied...)
 		allowed = allowed && anonymous && ex.limited == limits.NotLimited && ex.stale == nil && isPlain(ex.header)
 	}

@@ -8,6 +8,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"iter"
+	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -57,6 +59,27 @@ func (r *Registry) isToken(text string) bool {
 // after a character that cannot be part of another credential (token68, RFC 9110 section 11.2).
 var ownKey = regexp.MustCompile(`(?:^|[^a-z0-9._~+/-])` + keyPrefix + `|` + keyPrefix + `[a-z2-7]{26}`)
 
+// maxUnescaped bounds the percent-encodings that [Registry.HoldsOwn] decodes one after another.
+const maxUnescaped = 3
+
+// HoldsOwn reports whether a text that a client sends with a request contains a credential for this gateway: the key or
+// the token in the request's Authorization field, or any other key or token for which holdsOwn reports true. The text may
+// be percent-encoded.
+func (r *Registry) HoldsOwn(req *http.Request, text string) bool {
+	_, credential := parseAuthorization(req.Header.Get("Authorization"))
+	for range maxUnescaped {
+		if r.holdsOwn(text) || len(credential) >= minText && strings.Contains(text, credential) && r.holdsOwn(credential) {
+			return true
+		}
+		decoded, err := url.QueryUnescape(text)
+		if err != nil || decoded == text {
+			return false
+		}
+		text = decoded
+	}
+	return r.holdsOwn(text)
+}
+
 // holdsOwn reports whether a text contains a gateway key or a token of a configured issuer, or decodes to a text that
 // contains one. Such a credential is for this gateway, or was wrapped by mistake, and must not reach the upstream.
 func (r *Registry) holdsOwn(text string) bool {
@@ -93,7 +116,7 @@ func (r *Registry) holdsKey(text string) bool {
 	if folded := strings.ToLower(text); strings.Contains(folded, keyPrefix) && ownKey.MatchString(folded) {
 		return true
 	}
-	for _, a := range []*alphabet{unseparated, undotted} {
+	for _, a := range []*alphabet{unseparated, undotted, word} {
 		for part := range runs(text, a, 1) {
 			if isKey(part) {
 				return true
@@ -146,6 +169,7 @@ var (
 	printable      = newAlphabet(func(c byte) bool { return c >= ' ' && c <= '~' })
 	unseparated    = newAlphabet(func(c byte) bool { return !strings.ContainsRune(" \t,;:\"'", rune(c)) })
 	undotted       = newAlphabet(func(c byte) bool { return unseparated[c] && c != '.' })
+	word           = newAlphabet(func(c byte) bool { return undotted[c] && !strings.ContainsRune("=&@/?#()[]{}<>|", rune(c)) })
 	base32Alphabet = newAlphabet(func(c byte) bool { return c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '2' && c <= '7' })
 )
 

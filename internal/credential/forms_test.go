@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -185,4 +186,44 @@ func FuzzWrappedCredential(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestHoldsOwnFindsCredentialsOfTheGateway wraps the credentials of the gateway like fields, cookies and queries do. A
+// custom key inside a longer word is found only if it is the key of the request itself.
+func TestHoldsOwnFindsCredentialsOfTheGateway(t *testing.T) {
+	w := newWrapping(t)
+	for kind, own := range w.own {
+		for name, text := range map[string]string{
+			"alone": own, "bearer": "Bearer " + own, "cookie": "theme=dark; session=" + own + "; lang=en", "list": "a, " + own + ",b",
+			"basic": basic("octocat:" + own), "base64": b64(own), "quoted": `"` + own + `"`, "percent-encoded": percent(own), "percent-encoded twice": percent(percent(own)),
+			"userinfo": "https://x:" + own + "@api.test/", "hexadecimal": hex.EncodeToString([]byte(own)),
+		} {
+			if !w.registry.HoldsOwn(requestWith("Bearer "+own), text) {
+				t.Errorf("%s, %s: not found with the key of the request", kind, name)
+			}
+			if !w.registry.HoldsOwn(requestWith(""), text) {
+				t.Errorf("%s, %s: not found", kind, name)
+			}
+		}
+		if kind != "expired token" && !w.registry.HoldsOwn(requestWith("Bearer "+own), "x"+own+"x") {
+			t.Errorf("%s in a word: not found", kind)
+		}
+	}
+	for _, text := range []string{
+		"", "octokit-core.js/6.1.2 Node.js/22", "application/vnd.github+json", "0123456789abcdef0123456789abcdef01234567", "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+		"Y3Vyc29yOnYyOpHOAAEwLjUzNDg3NjQ4NzY1NDM", "100%", strings.Repeat("%41", 2000), "2026-01-01T00:00:00Z", "https://gateway.example/weir",
+	} {
+		if w.registry.HoldsOwn(requestWith("Bearer "+customKey), text) || w.registry.HoldsOwn(requestWith("Bearer ghp_16C7e42F292c6912E7710c838347Ae178B4a"), text) {
+			t.Errorf("%.40q is taken for a credential of the gateway", text)
+		}
+	}
+}
+
+// percent encodes all characters.
+func percent(s string) string {
+	var b strings.Builder
+	for _, c := range []byte(s) {
+		fmt.Fprintf(&b, "%%%02X", c)
+	}
+	return b.String()
 }

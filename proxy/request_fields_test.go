@@ -1,0 +1,232 @@
+package proxy
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"pgregory.net/rapid"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// credentialNames are names of request fields that carry a credential somewhere, and parts of such names.
+var credentialNames = func() []string {
+	names := strings.Fields(`
+		Private-Token Job-Token Deploy-Token Access-Token Auth-Token Apikey Api-Key Authentication Token Secret Password Passwd Session
+		Sessionid Sid Jwt Auth Signature Assertion Api_Key Account Tenant Tenant-Id User Username Login Impersonate Sudo Otp Totp Pin Id
+		Client-Id Client-Secret Ticket Grant Bearer License Passphrase Cert Client-Cert Ssl-Client-Cert Dpop Mcp-Session-Id From Referer
+		Origin Content-Type Content-Language Foo Accept Accept-Charset X-Api-Key X-Access-Token X-Mcp-Readonly
+	`)
+	for _, last := range strings.Fields("Token Key Secret Signature Auth Password Session Jwt") {
+		names = append(names, "Acme-"+last, strings.ToLower("acme-"+last))
+	}
+	return names
+}()
+
+// echoFields answers with the request fields of the upstream's request that a client can choose.
+func echoFields(cacheControl string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", cacheControl)
+		w.Header().Set("Content-Type", "text/plain")
+		for _, name := range slices.Sorted(maps.Keys(r.Header)) {
+			if !slices.Contains([]string{"Via", "User-Agent", "Authorization"}, name) {
+				_, _ = fmt.Fprintf(w, "%s=%s\n", name, strings.Join(r.Header[name], ", "))
+			}
+		}
+	}
+}
+
+// TestForwardedFieldsSeparateResponses sends requests of one caller that differ in their fields. No request may get a
+// response to other fields: a field is part of the cache key, or does not reach the upstream.
+func TestForwardedFieldsSeparateResponses(t *testing.T) {
+	known := []string{"/repos/acme/widgets/subscribers", "/gitignore/templates", "/feeds"}
+	paths := []string{"/made/up", "/repos/acme/widgets/made-up", known[0], known[1], known[2]}
+	rapid.Check(t, func(rt *rapid.T) {
+		path := rapid.SampledFrom(paths).Draw(rt, "path")
+		control := rapid.SampledFrom([]string{"private, max-age=60", "max-age=60", "public, max-age=60"}).Draw(rt, "control")
+		authorization := rapid.SampledFrom([]string{"", "Bearer shared"}).Draw(rt, "authorization")
+		files := rapid.Bool().Draw(rt, "files")
+		value := rapid.SampledFrom([]string{"alice", "bob", "a, b", "true", "12345", "0123456789abcdef0123456789abcdef01234567"})
+		var requests [][]string
+		for range rapid.IntRange(2, 6).Draw(rt, "requests") {
+			var fields []string
+			if authorization != "" {
+				fields = append(fields, "Authorization: "+authorization)
+			}
+			if slices.Contains(known, path) && !files {
+				fields = append(fields, "Accept-Language: "+rapid.SampledFrom([]string{"de", "fr"}).Draw(rt, "language"))
+			}
+			for range rapid.IntRange(0, 2).Draw(rt, "fields") {
+				fields = append(fields, rapid.SampledFrom(credentialNames).Draw(rt, "name")+": "+value.Draw(rt, "value"))
+			}
+			requests = append(requests, fields)
+		}
+		failure := "" // rapid must fail in its own goroutine
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, echoFields(control), func(c *Config) {
+				if files {
+					c.Catalogue, c.Host = policy.Files, "files.test"
+				}
+			})
+			for _, fields := range requests {
+				r := newGet(path, fields...)
+				want := httptest.NewRecorder()
+				sent := r.Clone(r.Context())
+				sent.Header = w.header(r)
+				echoFields(control)(want, sent)
+				if got := w.get(path, fields...); got.body != want.Body.String() {
+					failure = fmt.Sprintf("%s with %q: got the response to other fields (%s):\n%s\nwant\n%s", path, fields, got.Header.Get("Cache-Status"), got.body, want.Body)
+				}
+			}
+		})
+		if failure != "" {
+			rt.Fatal(failure)
+		}
+	})
+}
+
+// header returns the fields that the upstream gets for a request.
+func (w *world) header(r *http.Request) http.Header {
+	ex := w.gateway.open(httptest.NewRecorder(), r)
+	if err := w.gateway.check(ex); err != nil {
+		w.Fatal(err)
+	}
+	return ex.header
+}
+
+// TestCredentialsInFieldsSeparateCallers checks each name alone: with a held credential and with none, the second caller's
+// response is that of its own field, and a repetition of the first request is still a hit.
+func TestCredentialsInFieldsSeparateCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var control string
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) { echoFields(control)(w, r) })
+		for i, name := range credentialNames {
+			for _, authorization := range []string{"Bearer shared", ""} {
+				control = "private, max-age=60"
+				if authorization == "" {
+					control = "max-age=60"
+				}
+				path := fmt.Sprint("/made/up/", i, len(authorization))
+				get := func(value string) got { return w.get(path, "Authorization: "+authorization, name+": "+value) }
+				first, second, again := get("alice"), get("bob"), get("alice")
+				if strings.Contains(second.body, "alice") {
+					t.Errorf("%s, %q: the second caller gets %q (%s)", name, authorization, second.body, second.Header.Get("Cache-Status"))
+				}
+				w.want(name+": repetition", again.body, first.body)
+				w.want(name+": a repetition is a hit", strings.HasPrefix(again.Header.Get("Cache-Status"), "weir; hit"), true)
+			}
+		}
+	})
+}
+
+// TestNumbersThatNameCallersSeparateResponses checks that a small number is left to Vary only if it cannot name a caller.
+func TestNumbersThatNameCallersSeparateResponses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, echoFields("max-age=60"))
+		for _, name := range strings.Fields("Sudo Tenant Tenant-Id Account Acct-Id User Userid Uid On-Behalf-Of-User Impersonate-User As Pin Otp Private-Token Client Customer Project-Id Org Group") {
+			w.want(name, strings.Contains(w.get("/made/up", name+": 7").body, "=7"), true)
+			w.want(name, strings.Contains(w.get("/made/up", name+": 8").body, "=8"), true)
+		}
+	})
+}
+
+// TestRequestsWithOtherFieldsAreNotCoalesced sends simultaneous requests that differ in one field.
+func TestRequestsWithOtherFieldsAreNotCoalesced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+			<-hold
+			echoFields("max-age=60")(w, r)
+		})
+		bodies := make(chan string, 3)
+		for _, value := range []string{"alice", "bob", "alice"} {
+			go func() {
+				bodies <- value + " " + w.get("/made/up", "Authorization: Bearer shared", "Private-Token: "+value).body
+			}()
+		}
+		synctest.Wait()
+		close(hold)
+		for range 3 {
+			value, body, _ := strings.Cut(<-bodies, " ")
+			w.want("own response", strings.Contains(body, "Private-Token="+value), true)
+		}
+		w.want("requests upstream", w.upstreamSaw(), 2)
+	})
+}
+
+// TestFieldsThatDescribeARequestShareResponses checks that the names of programs and of single requests do not divide the
+// cache.
+func TestFieldsThatDescribeARequestShareResponses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, echoFields("max-age=60"))
+		for _, path := range []string{"/made/up", "/gitignore/templates"} {
+			w.get(path)
+			for _, field := range []string{
+				"User-Agent: other", "Request-Id: 1", "Correlation-Id: 1", "Date: " + testStart, "If-None-Match: \"x\"", "Accept-Encoding: gzip", "Content-Type: application/json", "Via: 1.1 other",
+				"Traceparent: 00-1-2-03", "Cookie: session=1",
+			} {
+				w.want(path+" "+field, strings.HasPrefix(w.get(path, field).Header.Get("Cache-Status"), "weir; hit"), true)
+			}
+		}
+		w.want("a number of a request", strings.HasPrefix(w.get("/made/up", "Req-Num: 2").Header.Get("Cache-Status"), "weir; hit"), true)
+		w.want("any language", strings.HasPrefix(w.get("/gitignore/templates", "Accept-Language: *").Header.Get("Cache-Status"), "weir; hit"), true)
+	})
+}
+
+// TestStoredEntriesContainNoFieldOfTheKey checks that a Vary field does not make the cache keep the value of a field.
+func TestStoredEntriesContainNoFieldOfTheKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "max-age=60")
+			w.Header().Set("Vary", "Private-Token")
+		})
+		r := newGet("/made/up", "Private-Token: secret-value")
+		w.get("/made/up", "Private-Token: secret-value")
+		ex := w.gateway.open(httptest.NewRecorder(), r)
+		if err := w.gateway.check(ex); err != nil {
+			t.Fatal(err)
+		}
+		e, _ := w.gateway.Cache.Memory.Lookup(ex.key, ex.header)
+		if e == nil || strings.Contains(fmt.Sprint(e.Vary), "secret-value") {
+			t.Errorf("got %+v", e)
+		}
+	})
+}
+
+// TestKeysOfTheGatewayAreNotForwarded puts a key of the gateway into each part of a request.
+func TestKeysOfTheGatewayAreNotForwarded(t *testing.T) {
+	const key = "a-key-of-this-gateway"
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, echoFields("max-age=60"), func(c *Config) {
+			c.HoldsOwn = func(_ *http.Request, text string) bool { return strings.Contains(text, key) }
+		})
+		for _, c := range []struct{ method, path, field, place string }{
+			{"GET", "/made/up", "Private-Token: " + key, "the field Private-Token"},
+			{"POST", "/made/up", "Token: Bearer " + key, "the field Token"},
+			{"GET", "/user", "User-Agent: " + key, "the field User-Agent"},
+			{"GET", "/made/up?private_token=" + key, "", "the query parameter private_token"},
+			{"GET", "/user/repos?page=1&access_token=" + key, "", "the query parameter access_token"},
+			{"DELETE", "/repos/acme/widgets?token=" + key, "", "the query parameter token"},
+			{"GET", "/made/up?" + key, "", "the name of a query parameter"},
+			{"GET", "/made/" + key + "/up", "", "the path"},
+			{"GET", "/gitignore/templates/" + key, "", "the path"},
+		} {
+			r := w.do(c.method, c.path, nil, cmp.Or(c.field, "Accept: */*"))
+			w.want(c.path+" "+c.field, r.StatusCode, http.StatusBadRequest)
+			if !strings.Contains(r.body, c.place) || c.place != "the path" && strings.Contains(r.body, key) {
+				t.Errorf("%s %s: got %s", c.path, c.field, r.body)
+			}
+		}
+		w.want("requests upstream", w.upstreamSaw(), 0)
+		for _, field := range []string{"Cookie: session=" + key, "Proxy-Authorization: " + key} { // not forwarded
+			w.want(field, w.get("/user", field).StatusCode, http.StatusOK)
+		}
+	})
+}
