@@ -53,13 +53,19 @@ func isFullHash(s string) bool {
 // same operations.
 //
 // Classify returns a [*TargetError] for a target with one of these properties:
+//
 //   - dot segments or empty segments
+//
 //   - backslashes, control characters, invalid UTF-8 or invalid escapes
+//
 //   - encoded slashes, except in the value of a parameter that may contain slashes, and in unknown routes of a
 //     repository
+//
 //   - semicolons in the query, or more than 1,000 parameters
 //
-// A trailing slash is allowed, but belongs to a different path.
+//   - other spellings of the path of the GraphQL API, and methods other than POST for it
+//
+// A trailing slash is allowed, but belongs to a different path, except for GraphQL.
 func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error) {
 	if c.files {
 		return classifyFile(method, escapedPath, rawQuery)
@@ -71,6 +77,11 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 	query, err := canonicalQuery(rawQuery)
 	if err != nil {
 		return Match{}, err
+	}
+	if graphQL, err := isGraphQL(method, segments); err != nil {
+		return Match{}, err
+	} else if graphQL {
+		segments = []string{GraphQL}
 	}
 	lookup := method
 	if method == "HEAD" {
@@ -93,7 +104,7 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 // classifyFile returns the match of a request to a host that serves files.
 func classifyFile(method, escapedPath, rawQuery string) (Match, error) {
 	if !strings.HasPrefix(escapedPath, "/") {
-		return Match{}, &TargetError{"the path does not begin with a slash"}
+		return Match{}, &TargetError{Reason: "the path does not begin with a slash"}
 	}
 	op := &Operation{ID: UnknownID, Method: method, Path: "/…", Auth: "optional"}
 	complete(op)
@@ -101,7 +112,7 @@ func classifyFile(method, escapedPath, rawQuery string) (Match, error) {
 }
 
 // errEncodedSlash refuses targets whose meaning depends on the order of decoding and splitting.
-var errEncodedSlash = &TargetError{"the path holds an encoded slash (%2F)"}
+var errEncodedSlash = &TargetError{Reason: "the path holds an encoded slash (%2F)"}
 
 // pathParameter is a row of parameters.yaml.
 type pathParameter struct {

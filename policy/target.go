@@ -1,15 +1,19 @@
 package policy
 
 import (
+	"net/http"
 	"net/url"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
-// TargetError is the reason for refusing a request target with 400.
+// TargetError is the reason for refusing a request target.
 type TargetError struct {
 	// Reason is the message for the client. Reason quotes no part of the request.
 	Reason string
+	// Status is the status of the refusal; 0 means 400.
+	Status int
 }
 
 func (e *TargetError) Error() string { return "bad request target: " + e.Reason }
@@ -24,7 +28,7 @@ const maxParameters = 1000
 func canonicalPath(escaped string) ([]string, error) {
 	rest, ok := strings.CutPrefix(escaped, "/")
 	if !ok {
-		return nil, &TargetError{"the path does not begin with a slash"}
+		return nil, &TargetError{Reason: "the path does not begin with a slash"}
 	}
 	segments := strings.Split(rest, "/")
 	for i, segment := range segments {
@@ -34,11 +38,11 @@ func canonicalPath(escaped string) ([]string, error) {
 		}
 		segments[i] = canonical
 		if canonical == "" && i < len(segments)-1 {
-			return nil, &TargetError{"the path holds an empty segment (//)"}
+			return nil, &TargetError{Reason: "the path holds an empty segment (//)"}
 		}
 		for part := range strings.SplitSeq(canonical, "%2F") {
 			if part == "." || part == ".." || part == "" && canonical != "" {
-				return nil, &TargetError{"the path holds a dot segment or an empty one"}
+				return nil, &TargetError{Reason: "the path holds a dot segment or an empty one"}
 			}
 		}
 	}
@@ -48,16 +52,16 @@ func canonicalPath(escaped string) ([]string, error) {
 func canonicalSegment(s string) (string, error) {
 	decoded, err := url.PathUnescape(s)
 	if err != nil {
-		return "", &TargetError{"the path holds a broken percent-escape"}
+		return "", &TargetError{Reason: "the path holds a broken percent-escape"}
 	}
 	if !utf8.ValidString(decoded) {
-		return "", &TargetError{"the path is not UTF-8"}
+		return "", &TargetError{Reason: "the path is not UTF-8"}
 	}
 	if strings.ContainsFunc(decoded, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return "", &TargetError{"the path holds a control character"}
+		return "", &TargetError{Reason: "the path holds a control character"}
 	}
 	if strings.Contains(decoded, `\`) {
-		return "", &TargetError{"the path holds a backslash"}
+		return "", &TargetError{Reason: "the path holds a backslash"}
 	}
 	return escape(decoded), nil
 }
@@ -69,16 +73,65 @@ func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+"
 // way.
 func canonicalQuery(raw string) (string, error) {
 	if strings.Contains(raw, ";") {
-		return "", &TargetError{"the query holds a semicolon: write %3B"}
+		return "", &TargetError{Reason: "the query holds a semicolon: write %3B"}
 	}
 	if strings.Count(raw, "&") >= maxParameters {
-		return "", &TargetError{"the query holds more than 1,000 parameters"}
+		return "", &TargetError{Reason: "the query holds more than 1,000 parameters"}
 	}
 	values, err := url.ParseQuery(raw)
 	if err != nil {
-		return "", &TargetError{"the query holds a broken percent-escape"}
+		return "", &TargetError{Reason: "the query holds a broken percent-escape"}
 	}
 	return values.Encode(), nil
+}
+
+// errNoGraphQLPath and errNoGraphQLMethod refuse requests that an upstream may treat as GraphQL calls.
+var (
+	errNoGraphQLPath   = &TargetError{Reason: "send GraphQL calls as POST to /graphql or /api/graphql", Status: http.StatusNotFound}
+	errNoGraphQLMethod = &TargetError{Reason: "a GraphQL call is a POST with the query in its body", Status: http.StatusMethodNotAllowed}
+)
+
+// isGraphQL reports whether canonical segments are a path of the GraphQL API. The error refuses a path that an upstream may
+// read as such a path, and methods other than POST. Only calls that match the operation get its cost and its rules.
+func isGraphQL(method string, segments []string) (bool, error) {
+	switch path := strings.TrimSuffix(strings.Join(segments, "/"), "/"); {
+	case path == "graphql" || path == "api/graphql":
+		if method != http.MethodPost {
+			return false, errNoGraphQLMethod
+		}
+		return true, nil
+	case !strings.Contains(strings.ToLower(decodeFully(path)), GraphQL):
+		return false, nil
+	}
+	for part := range strings.SplitSeq(strings.ToLower(decodeFully(strings.Join(segments, "/"))), "/") {
+		part = strings.TrimLeftFunc(part, isNoLetter)
+		word := part
+		if end := strings.IndexFunc(part, isNoLetter); end >= 0 {
+			word = part[:end]
+		}
+		switch word {
+		case GraphQL:
+			return false, errNoGraphQLPath
+		case "", "api", "rest", "v": // parts that may precede the path, such as v3
+		default:
+			return false, nil
+		}
+	}
+	return false, nil
+}
+
+func isNoLetter(r rune) bool { return !unicode.IsLetter(r) }
+
+// decodeFully decodes percent-escapes until none is left, at most three times.
+func decodeFully(s string) string {
+	for range 3 {
+		decoded, err := url.PathUnescape(s)
+		if err != nil || decoded == s {
+			break
+		}
+		s = decoded
+	}
+	return s
 }
 
 // unescape decodes a canonical segment, and panics if the segment is not canonical.

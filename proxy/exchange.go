@@ -129,12 +129,8 @@ func (g *Gateway) classify(ex *exchange) error {
 	if ok {
 		ex.prefix = g.Prefix
 	}
-	switch rest, ok := strings.CutPrefix(path, EnterprisePrefix); {
-	case g.Host != "": // the paths of files stay unchanged
-	case ok && strings.HasPrefix(rest, "/"):
+	if rest, ok := strings.CutPrefix(path, EnterprisePrefix); ok && strings.HasPrefix(rest, "/") && g.Host == "" { // the paths of files stay unchanged
 		ex.prefix, path = ex.prefix+EnterprisePrefix, rest
-	case path == "/api/graphql":
-		path = "/graphql"
 	}
 	match, err := g.Catalogue.Classify(ex.in.Method, path, ex.in.URL.RawQuery)
 	if err != nil {
@@ -160,6 +156,9 @@ func (g *Gateway) classify(ex *exchange) error {
 		}
 		ex.graphQL, ex.invalid = policy.ParseGraphQL(body)
 		ex.operation = op.ForCall(ex.graphQL)
+		if match.Query != "" { // the upstream may read the call there
+			ex.operation = op.ForCall(&policy.GraphQLCall{})
+		}
 		if name := ex.graphQL.Operation; !ex.isSecret(name) {
 			ex.record.Query = name[:min(len(name), maxQueryName)]
 		}

@@ -150,7 +150,12 @@ func (g *Gateway) failureOf(err error) *failure {
 	case errors.As(err, &f):
 		return f
 	case errors.As(err, &target):
-		return &failure{status: http.StatusBadRequest, message: "Bad Request: " + target.Reason, cause: err}
+		status := cmp.Or(target.Status, http.StatusBadRequest)
+		f := &failure{status: status, message: http.StatusText(status) + ": " + target.Reason, cause: err}
+		if status == http.StatusMethodNotAllowed {
+			f.allow = http.MethodPost
+		}
+		return f
 	case errors.As(err, &refusal):
 		f := &failure{status: g.RefusalStatus, detail: string(refusal.Reason), refusal: refusal, cause: refusal}
 		f.message, f.documentation = g.Dialect.Messages.Secondary, "/secondary-rate-limits"

@@ -132,13 +132,10 @@ func queryRule(call *policy.GraphQLCall, rules *policy.GraphQLCache) string {
 	return fmt.Sprintf("stored for %s by the rule for %s in %s", shortDuration(rule.TTL), by, list)
 }
 
-// apiPath removes the prefixes that the gateway accepts before the paths of the API.
+// apiPath removes the prefix that the gateway accepts before the paths of the API.
 func apiPath(path string) string {
 	if rest, ok := strings.CutPrefix(path, "/api/v3"); ok && strings.HasPrefix(rest, "/") {
 		return rest
-	}
-	if path == "/api/graphql" {
-		return "/graphql"
 	}
 	return path
 }

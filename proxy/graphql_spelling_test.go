@@ -1,0 +1,149 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"pgregory.net/rapid"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// readOnly makes all clients of a gateway clients whose GraphQL calls may only read.
+func readOnly(c *Config) {
+	c.Identify = func(r *http.Request) (Identity, error) {
+		return Identity{
+			Caller: policy.Caller{Kind: policy.User, Account: "held", Class: "held"}, Held: true,
+			Scope:     &policy.Scope{GraphQL: &policy.GraphQLRules{ReadOnly: true}},
+			Authorize: func(_ context.Context, h http.Header) error { h.Set("Authorization", "Bearer held"); return nil },
+		}, nil
+	}
+}
+
+const (
+	readsViewer = `{"query":"{ viewer { login } }"}`
+	addsStar    = `{"query":"mutation { addStar(input: {starrableId: \"x\"}) { clientMutationId } }"}`
+)
+
+// spellings are paths that an upstream may treat as GraphQL. A method in front of a path replaces POST.
+var spellings = strings.Fields(`
+	/graphql /graphql/ /api/graphql /api/graphql/ /api/v3/graphql /api/v3/graphql/ /api/v3/api/graphql /%67raphql /api/%67raphql /GraphQL /GRAPHQL /Api/GraphQL
+	/API/graphql /graphql. /graphql.. /graphql.json /graphql;a=b /graphql%3Bx /graphql%20 /%20graphql /graphql%2F /graphql%2f%2e /graphql%252F /%2567raphql //graphql /api//graphql
+	/./graphql /x/../graphql /graphql/. /graphql/x /v4/graphql /api/v4/graphql /api/v4./graphql /api%2Fgraphql /api%2Fv3%2Fgraphql /api;x/graphql /api/v3;x/graphql /graphql%00 /graphql%0a
+	/graphql%09 /graphql\ /\graphql /rest/graphql /graphql:x /graphql,x /graphql* /graphql%3Fquery /graphql%23 /_graphql /~graphql /graphql? /graphql?query=%7Bviewer%7Blogin%7D%7D /graphql?x=1
+	/graphql?query=mutation%7Bx%7D&operationName=x /api/v3/GRAPHQL /api/v3//graphql /api/v3/./graphql /api/v3/x/../graphql
+`)
+
+// wantOnlyGraphQLCalls checks that each request that reached the upstream was the call that the gateway counted and checked.
+func (w *world) wantOnlyGraphQLCalls(what string, seen []*http.Request) {
+	for _, r := range seen {
+		if r.Method != http.MethodPost || r.URL.EscapedPath() != "/graphql" || r.Header.Get("Content-Encoding") != "" {
+			w.Errorf("%s: the upstream got %s %s", what, r.Method, r.URL)
+		}
+		if last := w.gateway.Recent()[0]; last.Operation != "graphql" || last.Resource != policy.GraphQL {
+			w.Errorf("%s: counted as %s of %s", what, last.Operation, last.Resource)
+		}
+	}
+}
+
+// TestEverySpellingOfGraphQLHasItsRules sends a query and a mutation with each spelling and method. Only a POST of the query
+// reaches the upstream, under the canonical path.
+func TestEverySpellingOfGraphQLHasItsRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"data":{}}`) }, readOnly)
+		passed := 0
+		for _, path := range spellings {
+			for _, method := range strings.Fields("POST PUT PATCH DELETE GET HEAD OPTIONS post Post QUERY PROPFIND") {
+				for _, body := range []string{addsStar, readsViewer, "", "mutation{x}", "query=mutation%7Bx%7D"} {
+					before := w.upstreamSaw()
+					// The client of net/http would change some targets.
+					answer := w.raw(fmt.Sprintf("%s %s HTTP/1.1\r\nHost: gateway.test\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", method, path, len(body), body))
+					seen := w.seen.all()[before:]
+					what := method + " " + path + " " + body
+					w.wantOnlyGraphQLCalls(what, seen)
+					if len(seen) > 0 && body != readsViewer {
+						t.Errorf("%s: not refused", what)
+					}
+					passed += len(seen)
+					if len(seen) == 0 && !strings.HasPrefix(answer, "HTTP/1.1 4") {
+						t.Errorf("%s: got %.80q", what, answer)
+					}
+				}
+			}
+		}
+		if passed < 8 {
+			t.Errorf("only %d queries reached the upstream", passed)
+		}
+		for _, path := range []string{"/repos/acme/graphql", "/orgs/graphql", "/repos/acme/widgets/contents/graphql", "/users/graphql/graphql", "/graphqlx", "/made/graphql"} {
+			before := w.upstreamSaw()
+			w.get(path)
+			w.want(path+" is no GraphQL call", w.upstreamSaw()-before, 1)
+		}
+	})
+}
+
+// TestRandomSpellingsOfGraphQL combines changes of the path.
+func TestRandomSpellingsOfGraphQL(t *testing.T) {
+	changes := []func(string, *rapid.T) string{
+		func(s string, _ *rapid.T) string { return strings.ToUpper(s) },
+		func(s string, rt *rapid.T) string {
+			at := rapid.IntRange(0, len(s)-1).Draw(rt, "at")
+			if s[at] == '/' && at == 0 {
+				return s
+			}
+			return fmt.Sprintf("%s%%%02X%s", s[:at], s[at], s[at+1:])
+		},
+		func(s string, rt *rapid.T) string {
+			return s + rapid.SampledFrom([]string{"/", ".", ";x", "%20", "/.", "%2F", "?query=%7Bx%7D", ".json", "%2e", "//", "/v1"}).Draw(rt, "suffix")
+		},
+		func(s string, rt *rapid.T) string {
+			return rapid.SampledFrom([]string{"/api", "/api/v3", "/v3", "/.", "/", "/x/..", "/API", "/api/v3/api", "/%61pi"}).Draw(rt, "prefix") + s
+		},
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		path := rapid.SampledFrom([]string{"/graphql", "/api/graphql"}).Draw(rt, "path")
+		for range rapid.IntRange(0, 4).Draw(rt, "changes") {
+			path = rapid.SampledFrom(changes).Draw(rt, "change")(path, rt)
+		}
+		method := rapid.SampledFrom([]string{"POST", "PUT", "GET"}).Draw(rt, "method")
+		u, err := url.ParseRequestURI(path)
+		if err != nil || strings.Contains(path, "%25") {
+			return
+		}
+		for _, catalogue := range []*policy.Catalogue{policy.CatalogueOf("github"), policy.CatalogueOf("service")} {
+			escaped := u.EscapedPath()
+			if rest, ok := strings.CutPrefix(escaped, EnterprisePrefix); ok && strings.HasPrefix(rest, "/") {
+				escaped = rest
+			}
+			m, err := catalogue.Classify(method, escaped, u.RawQuery)
+			if err == nil && (m.Operation.ID != "graphql" || m.Path != "/graphql" || method != "POST") {
+				rt.Errorf("%s %s is %s at %s", method, path, m.Operation.ID, m.Path)
+			}
+		}
+	})
+}
+
+// TestGraphQLCallWithAQueryStringCountsAsAMutation checks the points of a call that the upstream may read from the URL.
+func TestGraphQLCallWithAQueryStringCountsAsAMutation(t *testing.T) {
+	for query, points := range map[string]string{"": "points=1", "?query=mutation%7Bx%7D": "points=5"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"data":{}}`) }, readOnly, func(c *Config) {
+				identify := c.Identify
+				c.Identify = func(r *http.Request) (Identity, error) {
+					id, err := identify(r)
+					id.Scope, id.Debug = nil, true
+					return id, err
+				}
+			})
+			r := w.do(http.MethodPost, "/graphql"+query, strings.NewReader(readsViewer), "Weir-Debug: 1")
+			if debug := r.Header.Get(debugHeader); !strings.Contains(debug, points) {
+				t.Errorf("%q: got %s, want %s", query, debug, points)
+			}
+		})
+	}
+}
