@@ -56,7 +56,14 @@ func (g *gateway) certificateForTunnel(hello *tls.ClientHelloInfo) (*tls.Certifi
 
 // connectConfig returns the decisions of the forward proxy.
 func (g *gateway) connectConfig(c *configured) connect.Config {
+	var api []string
+	for _, h := range c.hosts {
+		if name := strings.ToLower(h.proxy.Upstream.Hostname()); h.proxy.Host == "" && !slices.Contains(api, name) {
+			api = append(api, name)
+		}
+	}
 	return connect.Config{
+		APIHosts: api,
 		Serves: func(name string) bool {
 			return slices.ContainsFunc(c.hosts, func(h host) bool { return name != "" && h.name == name })
 		},

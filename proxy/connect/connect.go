@@ -7,12 +7,15 @@
 //
 // Invariants:
 //   - The certificate and the requests of a terminated connection are for the host of its CONNECT.
-//   - An opaque tunnel leads to port 443 of a public address. The address is checked after the name is resolved, so a
-//     name cannot lead elsewhere between check and use.
+//   - An opaque tunnel leads to port 443 of a public address. The name is resolved once, and the connection goes to the
+//     addresses that were checked.
+//   - An opaque tunnel never leads to an address of the API, and begins with a TLS handshake for the host of its CONNECT. A
+//     program cannot reach the API past the limits.
 //   - The credential of the proxy is never sent to another host.
 package connect
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +27,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/weirgate/weir/proxy/inbound"
@@ -39,20 +41,29 @@ type Config struct {
 	Authenticate func(*http.Request) (client string, authorize func(http.Header), err error)
 	// TunnelOthers permits opaque tunnels to hosts that the gateway does not serve.
 	TunnelOthers bool
-	Log          *slog.Logger
+	// APIHosts are the host names and addresses of the upstreams with limits, in lower case. Opaque tunnels do not lead there.
+	APIHosts []string
+	Log      *slog.Logger
 }
 
 // Proxy is the handler for CONNECT requests.
 type Proxy struct {
 	config     func() Config // of each request
 	terminated *listener
+	api        apiAddresses
+	lookup     func(ctx context.Context, name string) ([]netip.Addr, error)
 	dial       func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // New returns a proxy. config is called for each request.
 func New(config func() Config) *Proxy {
-	dialer := net.Dialer{Timeout: 10 * time.Second, Control: refusePrivate}
-	return &Proxy{config: config, dial: dialer.DialContext, terminated: &listener{connections: make(chan net.Conn), closed: make(chan struct{})}}
+	lookup := func(ctx context.Context, name string) ([]netip.Addr, error) {
+		return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+	}
+	return &Proxy{
+		config: config, lookup: lookup, dial: new(net.Dialer).DialContext,
+		terminated: &listener{connections: make(chan net.Conn), closed: make(chan struct{})},
+	}
 }
 
 // Terminated returns the listener of the connections to hosts that the gateway serves. They begin with a TLS handshake.
@@ -87,9 +98,15 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case served:
 		p.terminate(w, r, c, inbound.Tunnel{Host: name, Authorize: authorize})
 		return
+	case !isName(name):
+		c.refuse(w, r, http.StatusForbidden, "this proxy connects only to host names, not to addresses; use the name of the host, or add the address to NO_PROXY", nil)
+		return
 	}
-	upstream, err := p.dial(r.Context(), "tcp", r.Host)
+	upstream, err := p.dialOther(r.Context(), c, name)
 	switch {
+	case errors.Is(err, errAPI):
+		c.refuse(w, r, http.StatusForbidden, "the host is the API under another name, or shares its address; use the name that this proxy serves, or add the host to NO_PROXY", err)
+		return
 	case errors.Is(err, errPrivate):
 		c.refuse(w, r, http.StatusForbidden, "this proxy connects only to public addresses; add the host to NO_PROXY", err)
 		return
@@ -100,6 +117,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() { _ = upstream.Close() }()
 	start := time.Now()
 	sent, received, err := p.copy(w, r, upstream, inbound.Tunnel{Host: name, Opaque: true})
+	if errors.Is(err, errHandshake) {
+		c.Log.Warn("forward proxy closed a tunnel before its first byte", "client", client, "address", r.RemoteAddr, "target", name, "error", err)
+		return
+	}
 	c.Log.Info("tunnel closed", "client", client, "address", r.RemoteAddr, "target", name, "sent", sent, "received", received,
 		"duration", time.Since(start), "error", err)
 }
@@ -153,6 +174,10 @@ func (p *Proxy) copy(w http.ResponseWriter, r *http.Request, upstream net.Conn, 
 	if _, err := io.WriteString(client, established); err != nil {
 		return 0, 0, err
 	}
+	hello, err := readHello(client, t.Host)
+	if err != nil {
+		return 0, 0, err
+	}
 	oneWay := func(to, from net.Conn, n *int64) {
 		var err error
 		if *n, err = io.Copy(to, &watched{from, idle}); err == nil {
@@ -163,7 +188,7 @@ func (p *Proxy) copy(w http.ResponseWriter, r *http.Request, upstream net.Conn, 
 		}
 	}
 	var directions sync.WaitGroup
-	directions.Go(func() { oneWay(upstream, client, &sent) })
+	directions.Go(func() { oneWay(upstream, withStart{client, io.MultiReader(bytes.NewReader(hello), client)}, &sent) })
 	directions.Go(func() { oneWay(client, upstream, &received) })
 	directions.Wait()
 	return sent, received, context.Cause(ctx)
@@ -181,6 +206,14 @@ func (c *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// withStart is a connection whose first bytes were read before.
+type withStart struct {
+	net.Conn
+	reader io.Reader
+}
+
+func (c withStart) Read(p []byte) (int, error) { return c.reader.Read(p) }
+
 func closeWrite(c net.Conn) error {
 	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -192,35 +225,6 @@ func closeWrite(c net.Conn) error {
 func split(target string) (name, port string) {
 	u := url.URL{Host: target}
 	return strings.TrimSuffix(strings.ToLower(u.Hostname()), "."), u.Port()
-}
-
-var errPrivate = errors.New("not a public address")
-
-// reserved are networks that the methods of [netip.Addr] do not recognize, and that lead into a private network: shared
-// addresses of carriers (RFC 6598), "this network" (RFC 791), benchmarks (RFC 2544), reserved addresses (RFC 1112), and
-// translations of IPv4 addresses (RFC 6052, RFC 8215, RFC 3056, RFC 4380).
-var reserved = []netip.Prefix{
-	netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("198.18.0.0/15"),
-	netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("192.0.0.0/24"),
-	netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("2001::/32"),
-	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("fec0::/10"),
-}
-
-// refusePrivate is the Control function of the dialer. It refuses an address that is not public.
-func refusePrivate(_, address string, _ syscall.RawConn) error {
-	target, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return err
-	}
-	ip := target.Addr().WithZone("").Unmap()
-	bad := !ip.IsGlobalUnicast() || ip.IsPrivate()
-	for _, network := range reserved {
-		bad = bad || network.Contains(ip)
-	}
-	if bad {
-		return fmt.Errorf("%s: %w", ip, errPrivate)
-	}
-	return nil
 }
 
 // listener passes connections from the proxy to a server.

@@ -3,6 +3,10 @@ package connect
 import (
 	"bufio"
 	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +14,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,8 +49,11 @@ func startProxy(t *testing.T, c Config) *testProxy {
 	return p
 }
 
-// dialTo makes the proxy connect to an address, whatever the target is.
+// dialTo makes the proxy connect to an address, whatever the target is. All names have one public address.
 func (p *testProxy) dialTo(address string) {
+	p.lookup = func(context.Context, string) ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr("8.8.8.8")}, nil
+	}
 	p.dial = func(ctx context.Context, network, target string) (net.Conn, error) {
 		p.dialed.Store(&target)
 		var d net.Dialer
@@ -97,7 +107,7 @@ func TestTunnelCopiesBytesInBothDirections(t *testing.T) {
 	if status != http.StatusOK {
 		t.Fatalf("got status %d", status)
 	}
-	text := strings.Repeat("any bytes\x00", 100_000)
+	text := clientHello(t, "other.test") + strings.Repeat("any bytes\x00", 100_000)
 	go func() {
 		_, _ = io.WriteString(c, text)
 		_ = c.(*net.TCPConn).CloseWrite()
@@ -105,7 +115,7 @@ func TestTunnelCopiesBytesInBothDirections(t *testing.T) {
 	if got, err := io.ReadAll(buffered); err != nil || string(got) != text {
 		t.Errorf("got %d bytes back, %v, want %d", len(got), err, len(text))
 	}
-	if target := p.dialed.Load(); target == nil || *target != "other.test:443" {
+	if target := p.dialed.Load(); target == nil || *target != "8.8.8.8:443" {
 		t.Errorf("the proxy connected to %v", target)
 	}
 }
@@ -147,21 +157,190 @@ func TestPlainRequestIsRefused(t *testing.T) {
 	}
 }
 
-// TestDialerRefusesPrivateAddresses checks the addresses after the resolution of names. A name that resolves to another
-// address at each lookup meets the same check, because the dialer checks the address that it connects to.
-func TestDialerRefusesPrivateAddresses(t *testing.T) {
-	for _, address := range []string{
-		"127.0.0.1", "127.9.9.9", "::1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "fe80::1", "fe80::1%eth0", "fc00::1", "fec0::1",
-		"100.64.0.1", "0.0.0.0", "0.1.2.3", "::", "224.0.0.1", "ff02::1", "255.255.255.255", "240.0.0.1", "198.18.0.1", "192.0.0.8",
-		"::ffff:10.0.0.1", "::ffff:169.254.169.254", "64:ff9b::7f00:1", "64:ff9b:1::1", "2002:7f00:1::", "2001:0:1::", "::7f00:1",
-	} {
-		if err := refusePrivate("tcp", net.JoinHostPort(address, "443"), nil); !errors.Is(err, errPrivate) {
-			t.Errorf("%s: got %v", address, err)
+// TestTunnelsLeadToPublicAddressesOnly checks the addresses to which a name may lead. A name that resolves to another address
+// at each lookup meets the same check, because the proxy connects to the address that it has checked.
+func TestTunnelsLeadToPublicAddressesOnly(t *testing.T) {
+	for _, text := range strings.Fields(`
+		127.0.0.1 127.9.9.9 ::1 10.0.0.1 172.16.0.1 192.168.1.1 169.254.169.254 fe80::1 fe80::1%eth0 fc00::1 fec0::1
+		100.64.0.1 0.0.0.0 0.1.2.3 :: 224.0.0.1 ff02::1 255.255.255.255 240.0.0.1 198.18.0.1 192.0.0.8 192.0.2.1 198.51.100.1 203.0.113.1
+		192.88.99.1 ::ffff:10.0.0.1 ::ffff:169.254.169.254 ::ffff:0:7f00:1 ::ffff:0:8.8.8.8 64:ff9b::7f00:1 64:ff9b::808:808 64:ff9b:1::1 2002:7f00:1:: 2001:0:1:: ::7f00:1 ::808:808
+		100::1 100:0:0:1::1 2001:2::1 2001:10::1 2001:20::1 2001:db8::1 3fff::1 5f00::1 4000::1 8000::1 f000::1
+	`) {
+		p := New(nil)
+		p.lookup = func(context.Context, string) ([]netip.Addr, error) {
+			return []netip.Addr{netip.MustParseAddr(text)}, nil
+		}
+		p.dial = func(_ context.Context, _, address string) (net.Conn, error) {
+			t.Errorf("%s: the proxy connects to %s", text, address)
+			return nil, io.EOF
+		}
+		if _, err := p.dialOther(t.Context(), Config{}, "other.test"); !errors.Is(err, errPrivate) {
+			t.Errorf("%s: got %v", text, err)
 		}
 	}
-	for _, address := range []string{"140.82.121.6", "8.8.8.8", "2606:50c0:8000::154", "::ffff:8.8.8.8"} {
-		if err := refusePrivate("tcp", net.JoinHostPort(address, "443"), nil); err != nil {
-			t.Errorf("%s: %v", address, err)
+	for _, text := range []string{"140.82.121.6", "8.8.8.8", "2606:50c0:8000::154", "::ffff:8.8.8.8", "2001:4860:4860::8888", "2a00::1"} {
+		if !isPublic(netip.MustParseAddr(text)) {
+			t.Errorf("%s is not public", text)
+		}
+	}
+}
+
+// TestTunnelsNeverLeadToTheAPI resolves names to an address of the API, beside other addresses and after the name server has
+// stopped to return it.
+func TestTunnelsNeverLeadToTheAPI(t *testing.T) {
+	names := map[string][]string{
+		"api.example": {"140.82.121.6", "2606:50c0::1"}, "alias.test": {"140.82.121.6"}, "mixed.test": {"8.8.8.8", "140.82.121.6"}, "mapped.test": {"::ffff:140.82.121.6"},
+		"six.test": {"2606:50c0::1"}, "literal.test": {"9.9.9.9"}, "other.test": {"8.8.8.8", "8.8.4.4"}, "private.test": {"10.0.0.1", "8.8.8.8"},
+	}
+	p := New(nil)
+	var mu sync.Mutex
+	var dialed []string
+	p.lookup = func(_ context.Context, name string) ([]netip.Addr, error) {
+		var list []netip.Addr
+		for _, text := range names[name] {
+			list = append(list, netip.MustParseAddr(text))
+		}
+		if list == nil {
+			return nil, errors.New("no such host")
+		}
+		return list, nil
+	}
+	p.dial = func(_ context.Context, _, address string) (net.Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		dialed = append(dialed, address)
+		return nil, io.EOF
+	}
+	c := Config{APIHosts: []string{"api.example", "9.9.9.9"}}
+	check := func() {
+		t.Helper()
+		for _, name := range []string{"api.example", "alias.test", "mixed.test", "mapped.test", "six.test", "literal.test"} {
+			if _, err := p.dialOther(t.Context(), c, name); !errors.Is(err, errAPI) {
+				t.Errorf("%s: got %v", name, err)
+			}
+		}
+	}
+	check()
+	names["api.example"] = []string{"140.82.121.5"}
+	check()
+	if len(dialed) > 0 {
+		t.Errorf("the proxy connected to %v", dialed)
+	}
+	for name, want := range map[string]string{"other.test": "[8.8.8.8:443 8.8.4.4:443]", "private.test": "[8.8.8.8:443]"} {
+		dialed = nil
+		if _, err := p.dialOther(t.Context(), c, name); err != io.EOF || fmt.Sprint(dialed) != want {
+			t.Errorf("%s: got %v, connections to %v", name, err, dialed)
+		}
+	}
+	delete(names, "api.example")
+	if _, err := p.dialOther(t.Context(), c, "other.test"); err == nil || err == io.EOF {
+		t.Errorf("the API cannot be resolved: got %v", err)
+	}
+}
+
+// clientHello returns the first message of a TLS handshake for a name.
+func clientHello(t testing.TB, name string) string {
+	t.Helper()
+	return helloOf(t, &tls.Config{ServerName: name, InsecureSkipVerify: true})
+}
+
+func helloOf(t testing.TB, config *tls.Config) string {
+	t.Helper()
+	client, server := net.Pipe()
+	go func() {
+		_ = tls.Client(client, config).Handshake()
+		_ = client.Close()
+	}()
+	buffer := make([]byte, 16<<10)
+	n, err := server.Read(buffer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = server.Close()
+	return string(buffer[:n])
+}
+
+// encryptedHello returns the first message of a TLS handshake with the encrypted name api.test and an outer name.
+func encryptedHello(t testing.TB, outer string) string {
+	t.Helper()
+	key, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := key.PublicKey().Bytes()
+	contents := append([]byte{1, 0, 0x20, 0, byte(len(public))}, public...) // id, X25519, key
+	contents = append(contents, 0, 4, 0, 1, 0, 1, 32, byte(len(outer)))     // HKDF-SHA256 with AES-128-GCM, longest name
+	contents = append(append(contents, outer...), 0, 0)                     // no extensions
+	config := append([]byte{0xfe, 0x0d, 0, byte(len(contents))}, contents...)
+	list := append([]byte{0, byte(len(config))}, config...)
+	return helloOf(t, &tls.Config{ServerName: "api.test", EncryptedClientHelloConfigList: list, MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool()})
+}
+
+// TestTunnelBeginsWithAHandshakeForItsTarget sends first messages. The upstream gets bytes only after a handshake for the
+// name of the CONNECT, in one piece or in several.
+func TestTunnelBeginsWithAHandshakeForItsTarget(t *testing.T) {
+	for name, c := range map[string]struct {
+		first  string
+		passes bool
+	}{
+		"the target":                      {clientHello(t, "other.test"), true},
+		"the target in another case":      {clientHello(t, "OTHER.test"), true},
+		"the API":                         {clientHello(t, "api.test"), false},
+		"a name of the target":            {clientHello(t, "x.other.test"), false},
+		"an encrypted name":               {encryptedHello(t, "public.test"), false},
+		"an encrypted name at the target": {encryptedHello(t, "other.test"), true},
+		"no name":                         {clientHello(t, ""), false},
+		"an address":                      {clientHello(t, "8.8.8.8"), false},
+		"plain HTTP":                      {"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n", false},
+		"HTTP/2":                          {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", false},
+		"SSH":                             {"SSH-2.0-OpenSSH_9.9\r\n", false},
+		"a cut handshake":                 {clientHello(t, "other.test")[:40], false},
+		"nothing":                         {"", false},
+		"an old handshake":                {"\x80\x2e\x01\x03\x01\x00\x15\x00\x00\x00\x10" + strings.Repeat("x", 40), false},
+		"many small records":              {strings.Repeat("\x16\x03\x01\x00\x01\x01", 30_000), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := startProxy(t, Config{TunnelOthers: true})
+			p.dialTo(echo(t))
+			conn, buffered, status := p.connect("Other.Test:443", "")
+			if status != http.StatusOK {
+				t.Fatalf("got status %d", status)
+			}
+			go func() {
+				for part := range slices.Chunk([]byte(c.first), 100+len(c.first)/10) {
+					_, _ = conn.Write(part)
+				}
+				_ = conn.(*net.TCPConn).CloseWrite()
+			}()
+			want := ""
+			if c.passes {
+				want = c.first
+			}
+			if got, _ := io.ReadAll(buffered); string(got) != want {
+				t.Errorf("the upstream got %d bytes of %d", len(got), len(c.first))
+			}
+		})
+	}
+}
+
+// TestConnectToAnAddressIsRefused checks the spellings of addresses that resolvers accept.
+func TestConnectToAnAddressIsRefused(t *testing.T) {
+	p := startProxy(t, Config{TunnelOthers: true})
+	p.dialTo(echo(t))
+	for _, target := range strings.Fields(`
+		140.82.121.6 140.82.121.6. 2354215174 0x8c527906 0X8C527906 0214.0122.0171.06 0x8c.0x52.0x79.0x6 140.5404934 140.82.31238 127.1 0 [2606:50c0::1] [::ffff:140.82.121.6]
+		[::ffff:8c52:7906] [fe80::1%25eth0] 1.2.3.4%25x 140.82.121.6%2e other.test.. .other.test other..test -other.test oth%65r.test other.test%00 a@b.test 140.82.121.0x6
+	`) {
+		if _, _, status := p.connect(target+":443", ""); status != http.StatusForbidden && status != http.StatusBadRequest {
+			t.Errorf("%s: got status %d", target, status)
+		}
+	}
+	if target := p.dialed.Load(); target != nil {
+		t.Errorf("the proxy connected to %s", *target)
+	}
+	for _, target := range []string{"other.test:443", "other.test.:443", "xn--bcher-kva.example:443", "1and1.example:443", "_x.y-z.example:443", "3com:443"} {
+		if _, _, status := p.connect(target, ""); status != http.StatusOK {
+			t.Errorf("%s: got status %d", target, status)
 		}
 	}
 }
@@ -184,10 +363,14 @@ func FuzzConnectTarget(f *testing.F) {
 				TunnelOthers: others, Log: slog.New(slog.DiscardHandler),
 			}
 		})
+		p.lookup = func(_ context.Context, name string) ([]netip.Addr, error) {
+			if !others || name == "api.test" || !isName(name) {
+				t.Errorf("the proxy resolves %q for %q", name, target)
+			}
+			return []netip.Addr{netip.MustParseAddr("8.8.8.8")}, nil
+		}
 		p.dial = func(_ context.Context, _, address string) (net.Conn, error) {
-			host, port, err := net.SplitHostPort(address)
-			name := strings.TrimSuffix(strings.ToLower(host), ".")
-			if !others || err == nil && (port != "443" || name == "api.test") {
+			if address != "8.8.8.8:443" {
 				t.Errorf("the proxy connects to %q for %q", address, target)
 			}
 			return nil, errors.New("no network")
