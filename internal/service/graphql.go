@@ -34,6 +34,7 @@ type graphQLCall struct {
 	variables map[string]any
 	problem   *response // the response to a request that cannot be executed, otherwise nil
 	price     price
+	mutates   bool // an operation that the request selects is a mutation, whether or not it is valid
 	dryRun    bool // the request asks only for its price and is charged 1 point
 }
 
@@ -58,6 +59,10 @@ func (s *Service) readGraphQL(body []byte) *graphQLCall {
 	if err != nil {
 		return fail(gqlerror.WrapIfUnwrapped(err))
 	}
+	for _, o := range document.Operations {
+		selected := input.OperationName == "" || o.Name == input.OperationName
+		call.mutates = call.mutates || selected && o.Operation == ast.Mutation
+	}
 	if errs := validator.ValidateWithRules(schema, document, nil); len(errs) > 0 {
 		return fail(errs...)
 	}
@@ -73,12 +78,12 @@ func (s *Service) readGraphQL(body []byte) *graphQLCall {
 	return call
 }
 
-// charged returns the operation with the secondary points of the call (Document B section 8.3). A mutation costs five
-// points and creates content. A call that names no operation counts as a mutation.
+// charged returns the operation with the secondary points of the call (Document B section 8.3): five points with mutations,
+// and one point without. A call that selects a mutation creates content. A call without a document selects none.
 func (call *graphQLCall) charged(op *policy.Operation) *policy.Operation {
 	charged := *op
 	charged.Points, charged.CreatesContent = 1, false
-	if call.operation == nil || call.operation.Operation == ast.Mutation {
+	if call.mutates {
 		charged.Points, charged.CreatesContent = 5, true
 	}
 	return &charged

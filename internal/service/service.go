@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	cryptorand "crypto/rand"
+	"errors"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -234,8 +235,12 @@ func (s *Service) parseRequest(req *request) *response {
 		return &p
 	}
 	match, err := policy.Embedded().Classify(req.Method, req.URL.EscapedPath(), req.URL.RawQuery)
-	if err != nil {
-		return problem(http.StatusBadRequest, err.Error())
+	var target *policy.TargetError
+	switch {
+	case errors.As(err, &target) && target.Status == http.StatusMethodNotAllowed && req.Method == http.MethodOptions:
+		match.Operation = &policy.Operation{ID: policy.UnknownID, Method: req.Method, Path: req.URL.Path, Resource: policy.Core, Points: 1, Auth: "optional"}
+	case errors.As(err, &target):
+		return problem(cmp.Or(target.Status, http.StatusBadRequest), err.Error())
 	}
 	req.match, req.operation = match, match.Operation
 	req.query, _ = url.ParseQuery(match.Query) // canonical, so it cannot fail
