@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,8 @@ type Dialect struct {
 	Documentation    string                `yaml:"documentation"`
 	SecurityBot      string                `yaml:"security_bot"`
 	Tokens           map[string]CallerKind `yaml:"tokens"`
+	UnprefixedToken  *regexp.Regexp        `yaml:"unprefixed_token"`
+	ClientID         *regexp.Regexp        `yaml:"client_id"`
 	Forward          []string              `yaml:"forward"`
 	VaryByCredential []string              `yaml:"vary_by_credential"`
 	Describe         []string              `yaml:"describe"`
@@ -80,6 +83,14 @@ func (d *Dialect) HasTokenPrefix(credential string) bool {
 		}
 	}
 	return false
+}
+
+// IsTokenOfPair reports whether a part of a Basic pair is a token. other is the other part.
+func (d *Dialect) IsTokenOfPair(part, other string) bool {
+	matches := func(expression *regexp.Regexp, text string) bool {
+		return expression != nil && expression.MatchString(text)
+	}
+	return d.HasTokenPrefix(part) || matches(d.UnprefixedToken, part) && !matches(d.ClientID, other)
 }
 
 // EntityTag returns the ETag that the upstream computes for a body, from the request fields in [Dialect.ETag].

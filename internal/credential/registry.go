@@ -353,13 +353,13 @@ func (r *Registry) tokenOfPair(scheme, credential string) (token string, ok bool
 	switch {
 	case !pair || !strings.EqualFold(scheme, "basic"):
 		return "", false
-	case password == "" || password == "x-oauth-basic":
-		token = name
+	case password == "" || strings.EqualFold(password, "x-oauth-basic"):
+		token, name = name, ""
 	default:
 		token = password
 	}
 	_, held := r.accounts[r.hash(token)]
-	return token, held || r.config.Dialect.HasTokenPrefix(token)
+	return token, held || r.config.Dialect.IsTokenOfPair(token, name)
 }
 
 // AccountOf returns the account of a token that clients send as their own. A held token has its configured account.

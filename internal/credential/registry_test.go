@@ -300,3 +300,37 @@ func TestLabelsOfAccounts(t *testing.T) {
 		}
 	}
 }
+
+// TestAllFormsOfATokenHaveOneAccount sends each kind of token in each form in which the upstream accepts it. The client ID and
+// the secret of an OAuth app are another caller, although a secret looks like an unprefixed token.
+func TestAllFormsOfATokenHaveOneAccount(t *testing.T) {
+	dialect, err := policy.LoadDialect("github")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const plain = "0123456789abcdef0123456789abcdef01234567"
+	r := NewRegistry(Config{Dialect: dialect, PassThrough: true, HashKey: NewHashKey()})
+	for _, token := range []string{plain, strings.ToUpper(plain), "ghp_16C7e42F292c6912E7710c838347Ae178B4a", "gho_x", "ghu_x", "ghs_x", "github_pat_x"} {
+		accounts := map[string]bool{}
+		for _, value := range []string{
+			"Bearer " + token, "bearer " + token, "token " + token, "TOKEN " + token, basic("octocat:" + token), basic(token + ":"), basic(token + ":x-oauth-basic"), basic(token + ":X-OAuth-Basic"),
+			basic("x:" + token), basic(":" + token), basic("x-access-token:" + token), basic("x-oauth-basic:" + token), basic("octo@example.com:" + token), basic(token + ":" + token),
+			"BASIC" + strings.TrimPrefix(basic("git:"+token), "Basic"),
+		} {
+			c, err := r.Identify(requestWith(value))
+			if err != nil {
+				t.Fatalf("%s: %v", value, err)
+			}
+			accounts[c.Account+" "+c.Class+" "+string(c.Kind)] = true
+		}
+		if len(accounts) != 1 {
+			t.Errorf("%s has %d accounts", token, len(accounts))
+		}
+	}
+	for _, id := range []string{"Iv1.0123456789abcdef", "Iv23liABCDEFGHIJKLMN", "Ov23liABCDEFGHIJKLMN", "0123456789abcdef0123"} {
+		c, err := r.Identify(requestWith(basic(id + ":" + plain)))
+		if err != nil || c.Kind != policy.OAuthApp || c.Account == r.AccountOf(plain) {
+			t.Errorf("%s: got %+v, %v", id, c.Caller, err)
+		}
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,10 +13,12 @@ import (
 	"iter"
 	"math"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/weirgate/weir/limits"
 )
@@ -186,7 +190,7 @@ func (w *weirLine) set(key, value string) (err error) {
 	case "target":
 		w.Target = value
 	case "client":
-		w.Client = value
+		w.Client = clientLabel(value)
 	case "account":
 		w.Account = value
 	case "cache":
@@ -337,6 +341,27 @@ func (o object) text(names []string) (value, name string) {
 	return "", ""
 }
 
+// credentialForm matches names of clients that may be credentials: values with a scheme, pairs of a name and a password,
+// texts with a known prefix, and JWTs. Proxies log the name of a Basic pair, which can be a token.
+var credentialForm = regexp.MustCompile(`(?i)^(bearer|basic|token|remoteauth)\s|^[^:/]*:[^:/]*$|(gh[a-z]_|github_pat_|weir_|\btok-)|eyJ[\w-]{8}`)
+
+// minSecret is the length of the shortest word with digits that may be a credential without a known prefix.
+const minSecret = 20
+
+// clientLabel returns the name of a client for a report. A name that may be a credential is replaced by a hash, so that the
+// report shows no credential and still tells clients apart.
+func clientLabel(name string) string {
+	secret := credentialForm.MatchString(name)
+	for word := range strings.FieldsFuncSeq(name, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+		secret = secret || len(word) >= minSecret && strings.ContainsAny(word, "0123456789")
+	}
+	if !secret {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return "credential " + hex.EncodeToString(sum[:4])
+}
+
 // parseJSONLine parses a line of an access log of another proxy.
 func parseJSONLine(line []byte) (Request, error) {
 	var o object
@@ -360,7 +385,8 @@ func parseJSONLine(line []byte) (Request, error) {
 	case target == "":
 		return r, missing("path", strings.Join(fields.target, ", ")+", or a request line as request")
 	}
-	r.Client, _ = o.text(fields.client)
+	client, _ := o.text(fields.client)
+	r.Client = clientLabel(client)
 	r.ETag, _ = o.text(fields.etag)
 	var err error
 	if r.URL, err = parseTarget(target); err != nil {

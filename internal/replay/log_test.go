@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -186,4 +187,45 @@ func FuzzLog(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestReportsShowNoCredentialOfALog puts credentials into the fields that name a client. The names in the report are hashes, so
+// that two credentials stay two clients.
+func TestReportsShowNoCredentialOfALog(t *testing.T) {
+	credentials := []string{
+		"ghp_16C7e42F292c6912E7710c838347Ae178B4a", "github_pat_11ABCDEFG0abcdefghijkl", "ghs_12345_eyJhbGciOi.eyJpc3MiOi.c2ln", "0123456789abcdef0123456789abcdef01234567", "0123456789ABCDEF0123456789ABCDEF01234567",
+		"weir_ABCDEFGHIJKLMNOPQRSTUVWX23", "WEIR_abcdefghijklmnopqrstuvwx23", "tok-owner", "Bearer abc", "Basic b2N0b2NhdDp4", "octocat:secret", "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJ4In0.c2ln",
+		"user 9Hq4xWzT7rKp2mVs8bNd",
+	}
+	for _, field := range []string{"user", "client", "remote_user"} {
+		labels := map[string]bool{}
+		for _, credential := range credentials {
+			requests, err := read(fmt.Sprintf("\n"+`{"ts":1767355200,"method":"GET","path":"/user","status":200,%q:%q}`+"\n", field, credential), Auto)
+			if err != nil {
+				t.Fatal(err)
+			}
+			report, err := Run(t.Context(), configuration(t), sequence(requests))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _ := json.Marshal(report)
+			if strings.Contains(string(text), credential) || strings.Contains(fmt.Sprint(report), credential) {
+				t.Errorf("%s: the report shows %s", field, credential)
+			}
+			labels[requests[0].Client] = true
+		}
+		if len(labels) != len(credentials) {
+			t.Errorf("%s: %d credentials are %d clients", field, len(credentials), len(labels))
+		}
+		for _, name := range []string{"ci", "octocat", "octo@example.com", "3f2504e0-4f89-11d3-9a0c-0305e82c3301", "spiffe://example.org/ns/ci/sa/builds", "build-agents-of-the-payments-team-2"} {
+			requests, err := read(fmt.Sprintf("\n"+`{"ts":1767355200,"method":"GET","path":"/user","status":200,%q:%q}`+"\n", field, name), Auto)
+			if err != nil || requests[0].Client != name {
+				t.Errorf("%s: %s is %s, %v", field, name, requests[0].Client, err)
+			}
+		}
+	}
+	line := strings.Replace(weirLog, "builds", credentials[0], 1)
+	if requests, err := read(line, Auto); err != nil || strings.Contains(fmt.Sprint(requests), credentials[0]) {
+		t.Errorf("access log of Weir: got %v, %v", requests, err)
+	}
 }
