@@ -106,6 +106,24 @@ func generation(id string) cache.Generation {
 	return cache.Generation(a<<sequenceBits | min(b, 1<<sequenceBits-1))
 }
 
+// errGarbage means that the stream has an ID that no replica writes.
+var errGarbage = errors.New("the stream of purges has an ID out of range")
+
+// inRange reports whether a stream ID has an exact generation, and later IDs are possible.
+func inRange(id string) bool { return generation(id)>>sequenceBits < 1<<(64-sequenceBits)-1 }
+
+// repair removes the stream if an error shows that it is not one of purges. check then starts it again, and all older
+// entries count as purged.
+func (s *Store) repair(ctx context.Context, err error) {
+	text := err.Error()
+	if !errors.Is(err, errGarbage) && !strings.Contains(text, "WRONGTYPE") && !strings.Contains(text, "exhausted the last possible ID") {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.runTimeout)
+	defer cancel()
+	s.log.Warn("garbage in the stream of purges removed", "error", errors.Join(err, s.client.Unlink(ctx, stream).Err()))
+}
+
 // Run applies the purges of all replicas and sends pending purges, until ctx ends.
 func (s *Store) Run(ctx context.Context) {
 	defer s.leave(ctx)
@@ -129,6 +147,7 @@ func (s *Store) Run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
+			s.repair(ctx, err)
 			checked = time.Time{}
 			s.ready.Store(false) // until Run has applied the missed purges
 			if !s.lost.Swap(true) {
@@ -162,6 +181,8 @@ func (s *Store) check(ctx context.Context) error {
 	}
 	at := generation(s.position)
 	switch {
+	case len(newest) > 0 && !inRange(newest[0].ID):
+		return errGarbage
 	case len(newest) == 0 || generation(newest[0].ID) < at:
 		// No stream exists, or Redis lost the last purges. The new purge must be later than the position.
 		id := "*"
@@ -204,10 +225,17 @@ func (s *Store) follow(ctx context.Context) error {
 		}
 	}
 	for _, m := range messages {
+		if !inRange(m.ID) {
+			return errGarbage
+		}
 		s.position = m.ID
 		var p cache.Purge
 		text, _ := m.Values["purge"].(string)
-		if err := json.Unmarshal([]byte(text), &p); err != nil || p.Tags == nil {
+		err := json.Unmarshal([]byte(text), &p)
+		if err != nil {
+			s.unreadable.Do(func() { s.log.Warn("unreadable purge counted as a purge of all entries", "id", m.ID, "error", err) })
+		}
+		if err != nil || len(p.Tags) == 0 {
 			s.memory.PurgeUntil(generation(m.ID))
 		}
 		s.memory.ApplyPurge(p, generation(m.ID))

@@ -97,8 +97,10 @@ type Store struct {
 	warnings rate.Sometimes // about values
 	joined   chan struct{}  // closed by Run
 	position string         // ID of the last applied purge; used by Run only
-	waited   commands       // commands that a request waits for
-	writes   commands       // other commands, which may be large
+	// unreadable limits the warnings about purges that cannot be decoded.
+	unreadable sync.Once
+	waited     commands // commands that a request waits for
+	writes     commands // other commands, which may be large
 
 	mu      sync.Mutex    // guards pending
 	pending []cache.Purge // purges that are not in the stream yet

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -249,4 +250,56 @@ func TestReplicaThatReadsTooLateTreatsOlderEntriesAsStale(t *testing.T) {
 			f.Error("the entry is fresh although its purge was dropped from the stream")
 		}
 	})
+}
+
+// Whatever stands at the key of the stream, the replicas treat older entries as stale, and later purges reach all of them.
+func TestGarbageInTheStreamOfPurgesIsRepaired(t *testing.T) {
+	add := func(id string, values ...any) func(context.Context, *redis.Client) error {
+		return func(ctx context.Context, c *redis.Client) error {
+			return c.XAdd(ctx, &redis.XAddArgs{Stream: stream, ID: id, Values: values}).Err()
+		}
+	}
+	replace := func(write func(context.Context, *redis.Client) error) func(context.Context, *redis.Client) error {
+		return func(ctx context.Context, c *redis.Client) error {
+			_, err := c.TxPipelined(ctx, func(pipe redis.Pipeliner) error { return pipe.Del(ctx, stream).Err() })
+			return errors.Join(err, write(ctx, c))
+		}
+	}
+	for name, garbage := range map[string]func(context.Context, *redis.Client) error{
+		"a string":                      replace(func(ctx context.Context, c *redis.Client) error { return c.Set(ctx, stream, "garbage", 0).Err() }),
+		"a hash":                        replace(func(ctx context.Context, c *redis.Client) error { return c.HSet(ctx, stream, "a", "b").Err() }),
+		"a list":                        replace(func(ctx context.Context, c *redis.Client) error { return c.LPush(ctx, stream, "a").Err() }),
+		"a record that is no JSON":      add("*", "purge", "garbage"),
+		"a record of another type":      add("*", "purge", `["x"]`),
+		"a record without a purge":      add("*", "other", "x"),
+		"a record without tags":         add("*", "purge", `{"tags":[]}`),
+		"the last ID":                   add("18446744073709551615-18446744073709551615", "purge", "garbage"),
+		"an ID out of range":            add("18446744073709551610-0", "purge", `{"tags":["x"]}`),
+		"a new stream with the last ID": replace(add("18446744073709551615-18446744073709551615", "purge", `{"tags":["x"]}`)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(f *fleet) {
+				a, b := f.open(""), f.open("")
+				client := f.client()
+				f.Cleanup(func() { _ = client.Close() })
+				isStale := func(r *replica) bool {
+					_, purged := r.Memory.Lookup(page, nil)
+					return purged
+				}
+				for _, r := range []*replica{a, b} {
+					r.Memory.Put(page, fetched(r.Memory.Generation(), "old", "y"))
+				}
+				if err := garbage(f.Context(), client); err != nil {
+					f.Skip(err) // miniredis does not accept all IDs
+				}
+				testservers.Eventually(f, "older entries are stale", func(context.Context) bool { return isStale(a) && isStale(b) })
+				testservers.Eventually(f, "both replicas follow the stream", func(context.Context) bool { return a.shared.Following() && b.shared.Following() })
+				for _, r := range []*replica{a, b} {
+					r.Memory.Put(page, fetched(r.Memory.Generation(), "new", "repo:o/r"))
+				}
+				a.Purge(f.Context(), "repo:o/r")
+				testservers.Eventually(f, "a later purge reaches both replicas", func(context.Context) bool { return isStale(a) && isStale(b) })
+			})
+		})
+	}
 }
