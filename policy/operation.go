@@ -127,6 +127,18 @@ const (
 // Known reports whether the operation is in the catalogue.
 func (o *Operation) Known() bool { return o.ID != UnknownID }
 
+// publicOperations are the IDs of public.yaml.
+var publicOperations = func() map[string]bool {
+	set := map[string]bool{}
+	for _, id := range mustDecode[[]string]("public.yaml") {
+		set[id] = true
+	}
+	return set
+}()
+
+// Public reports whether everyone gets the same response about a public resource, without authentication.
+func (o *Operation) Public() bool { return publicOperations[o.ID] }
+
 // Documented reports whether the documents describe the operation.
 func (o *Operation) Documented() bool { return o.Known() && o.Category == "" }
 

@@ -143,13 +143,11 @@ func targetOf(path string) string {
 	return strings.Join(segments[:names+2], "/")
 }
 
-// lend gives an anonymous request the lent credential if it reads public data: a safe operation of the catalogue that
-// needs no authentication and is not about the caller.
+// lend gives an anonymous request the lent credential if it reads public data ([policy.Operation.Public]).
 func (g *Gateway) lend(ex *exchange) error {
 	lent, op := ex.identity.Lent, ex.match.Operation
-	public := op.Known() && op.Safe() && op.Auth == "optional" && !op.Personal
 	switch {
-	case lent != nil && public && lent.Scope.Allows(ex.method, op):
+	case lent != nil && op.Public() && lent.Scope.Allows(ex.method, op):
 		ex.identity = *lent
 		ex.record.Client = lent.Caller.Client
 	case ex.identity.LentOnly:

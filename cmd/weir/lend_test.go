@@ -28,7 +28,7 @@ func TestAnonymousClientsReadWithTheLentCredential(t *testing.T) {
 			{Name: "public", Kind: "user", Account: "bot", Token: "tok-lent"}, {Name: "private", Kind: "user", Account: "ci", Token: "tok-private"},
 		}
 		cfg.Clients = []config.Client{{Name: "builds", Key: keyHash("weir_key"), Share: 1, Limit: 0.9, Priority: "normal", Pace: "burst", Credentials: []string{"private"}}}
-		cfg.Callers.Anonymous = config.Lending{Credential: "public", Operations: []string{"repos/*", "users/*", "activity/*", "graphql", "unknown"}}
+		cfg.Callers.Anonymous = config.Lending{Credential: "public", Operations: []string{"*"}}
 		g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
@@ -51,6 +51,30 @@ func TestAnonymousClientsReadWithTheLentCredential(t *testing.T) {
 			{"GET", "/notifications", "", otherwise},
 			{"GET", "/made/up", "", otherwise},
 			{"GET", "/repos/acme/widgets/made-up", "", otherwise},
+			{"GET", "/repos/acme/widgets/hooks", "", otherwise},
+			{"GET", "/repos/acme/widgets/hooks/1/deliveries", "", otherwise},
+			{"GET", "/repos/acme/widgets/keys", "", otherwise},
+			{"GET", "/repos/acme/widgets/traffic/views", "", otherwise},
+			{"GET", "/repos/acme/widgets/traffic/popular/referrers", "", otherwise},
+			{"GET", "/repos/acme/widgets/collaborators", "", otherwise},
+			{"GET", "/repos/acme/widgets/invitations", "", otherwise},
+			{"GET", "/repos/acme/widgets/actions/secrets", "", otherwise},
+			{"GET", "/repos/acme/widgets/actions/variables", "", otherwise},
+			{"GET", "/repos/acme/widgets/actions/permissions", "", otherwise},
+			{"GET", "/repos/acme/widgets/code-scanning/alerts", "", otherwise},
+			{"GET", "/repos/acme/widgets/dependabot/alerts", "", otherwise},
+			{"GET", "/repos/acme/widgets/secret-scanning/alerts", "", otherwise},
+			{"GET", "/repos/acme/widgets/vulnerability-alerts", "", otherwise},
+			{"GET", "/repos/acme/widgets/branches/main/protection", "", otherwise},
+			{"GET", "/repos/acme/widgets/teams", "", otherwise},
+			{"GET", "/orgs/acme/members", "", otherwise},
+			{"GET", "/orgs/acme/hooks", "", otherwise},
+			{"GET", "/orgs/acme/invitations", "", otherwise},
+			{"GET", "/orgs/acme/teams", "", otherwise},
+			{"GET", "/users/octocat/events", "", otherwise},
+			{"GET", "/repos/acme/widgets/issues", "", lent},
+			{"GET", "/repos/acme/widgets/contents/README.md", "", lent},
+			{"GET", "/users/octocat", "", lent},
 			{"DELETE", "/repos/acme/widgets", "", otherwise},
 			{"PATCH", "/repos/acme/widgets", "", otherwise},
 			{"POST", "/graphql", "", refused}, // GraphQL has no anonymous access
