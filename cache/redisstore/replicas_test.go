@@ -287,7 +287,7 @@ func TestGarbageInTheStreamOfPurgesIsRepaired(t *testing.T) {
 					return purged
 				}
 				for _, r := range []*replica{a, b} {
-					r.Memory.Put(page, fetched(r.Memory.Generation(), "old", "y"))
+					r.Memory.Put(page, fetched(r.Generation(), "old", "y"))
 				}
 				if err := garbage(f.Context(), client); err != nil {
 					f.Skip(err) // miniredis does not accept all IDs
@@ -295,7 +295,7 @@ func TestGarbageInTheStreamOfPurgesIsRepaired(t *testing.T) {
 				testservers.Eventually(f, "older entries are stale", func(context.Context) bool { return isStale(a) && isStale(b) })
 				testservers.Eventually(f, "both replicas follow the stream", func(context.Context) bool { return a.shared.Following() && b.shared.Following() })
 				for _, r := range []*replica{a, b} {
-					r.Memory.Put(page, fetched(r.Memory.Generation(), "new", "repo:o/r"))
+					r.Memory.Put(page, fetched(r.Generation(), "new", "repo:o/r"))
 				}
 				a.Purge(f.Context(), "repo:o/r")
 				testservers.Eventually(f, "a later purge reaches both replicas", func(context.Context) bool { return isStale(a) && isStale(b) })

@@ -174,7 +174,7 @@ func (p *Proxy) copy(w http.ResponseWriter, r *http.Request, upstream net.Conn, 
 	if _, err := io.WriteString(client, established); err != nil {
 		return 0, 0, err
 	}
-	hello, err := readHello(client, t.Host)
+	hello, err := readHello(ctx, client, t.Host)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -228,12 +228,12 @@ func TestTunnelsNeverLeadToTheAPI(t *testing.T) {
 	}
 	for name, want := range map[string]string{"other.test": "[8.8.8.8:443 8.8.4.4:443]", "private.test": "[8.8.8.8:443]"} {
 		dialed = nil
-		if _, err := p.dialOther(t.Context(), c, name); err != io.EOF || fmt.Sprint(dialed) != want {
+		if _, err := p.dialOther(t.Context(), c, name); !errors.Is(err, io.EOF) || fmt.Sprint(dialed) != want {
 			t.Errorf("%s: got %v, connections to %v", name, err, dialed)
 		}
 	}
 	delete(names, "api.example")
-	if _, err := p.dialOther(t.Context(), c, "other.test"); err == nil || err == io.EOF {
+	if _, err := p.dialOther(t.Context(), c, "other.test"); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("the API cannot be resolved: got %v", err)
 	}
 }

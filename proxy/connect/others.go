@@ -156,7 +156,7 @@ func (a *apiAddresses) resolve(
 // readHello reads the first message of a tunnel, which must be the ClientHello of a TLS handshake for a host name. It returns
 // the bytes that were read. A handshake with an encrypted inner name must have the same outer name; its server can then be
 // only a server at the address of the target.
-func readHello(client net.Conn, name string) ([]byte, error) {
+func readHello(ctx context.Context, client net.Conn, name string) ([]byte, error) {
 	if err := client.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func readHello(client net.Conn, name string) ([]byte, error) {
 		asked, seen = hello.ServerName, true
 		return nil, errHandshake // ends the handshake, because only the name is needed
 	}}
-	err := tls.Server(readOnly{client, io.TeeReader(io.LimitReader(client, maxHello), &read)}, config).Handshake()
+	err := tls.Server(readOnly{client, io.TeeReader(io.LimitReader(client, maxHello), &read)}, config).HandshakeContext(ctx)
 	switch {
 	case !seen:
 		return nil, fmt.Errorf("%w: %w", errHandshake, err)
