@@ -18,7 +18,7 @@ type Key [sha256.Size]byte
 // NewKey hashes the parts. Each part is preceded by its length, so different lists of parts have
 // different keys.
 func NewKey(parts ...string) Key {
-	var buf []byte
+	buf := make([]byte, 0, 512) // on the stack, and enough for most keys
 	for _, p := range parts {
 		buf = binary.BigEndian.AppendUint32(buf, uint32(len(p)))
 		buf = append(buf, p...)

@@ -236,17 +236,13 @@ func isBasic(authorization string) bool {
 // the range, which the cache evaluates, and fields that have a fixed value or name a program. For unknown operations,
 // Accept-Language is left to Vary.
 func (g *Gateway) keyOf(q *question, class string) cache.Key {
-	known := q.match.Operation.Known()
-	accept := strings.Join(q.header["Accept"], ",")
-	if known {
-		accept = g.Dialect.Accept(q.header["Accept"])
+	accept, language := strings.Join(q.header["Accept"], ","), ""
+	if q.match.Operation.Known() {
+		accept, language = g.Dialect.Accept(q.header["Accept"]), languageOf(q.header)
 	}
-	parts := []string{g.base, q.match.Path, q.match.Query, accept, class}
+	parts := append(make([]string, 0, 16), g.base, q.match.Path, q.match.Query, accept, class, language)
 	for _, name := range g.dialectFields {
 		parts = append(parts, strings.Join(q.header[name], ","))
-	}
-	if known {
-		return cache.NewKey(append(parts, languageOf(q.header))...)
 	}
 	for _, name := range g.keyedFields(q) {
 		parts = append(parts, name, cache.FieldValue(q.header, name))

@@ -128,6 +128,18 @@ func TestRandomSpellingsOfGraphQL(t *testing.T) {
 	})
 }
 
+// TestOperatorsPurgeGraphQLByItsPath checks the tag of each path of GraphQL.
+func TestOperatorsPurgeGraphQLByItsPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nothing)
+		for _, path := range []string{"/graphql", "/api/graphql", "/api/graphql/", upstreamURL + "/graphql"} {
+			if tag, err := w.gateway.TagOf(path); tag != "url:/graphql" || err != nil {
+				t.Errorf("%s: got %s, %v", path, tag, err)
+			}
+		}
+	})
+}
+
 // TestGraphQLCallWithAQueryStringCountsAsAMutation checks the points of a call that the upstream may read from the URL.
 func TestGraphQLCallWithAQueryStringCountsAsAMutation(t *testing.T) {
 	for query, points := range map[string]string{"": "points=1", "?query=mutation%7Bx%7D": "points=5"} {

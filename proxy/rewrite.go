@@ -109,8 +109,10 @@ func (g *Gateway) checkOwn(ex *exchange) error {
 		}
 	}
 	for name, values := range ex.header {
-		if name != "Via" && slices.ContainsFunc(values, holds) {
-			return refusal("the field " + name)
+		for _, value := range values {
+			if name != "Via" && holds(value) {
+				return refusal("the field " + name)
+			}
 		}
 	}
 	for parameter := range strings.SplitSeq(ex.match.Query, "&") {

@@ -166,7 +166,10 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 // the freshness lifetime and the request fields in Vary.
 func (g *Gateway) storable(ex *exchange, a cache.Response) (lifetime time.Duration, vary []cache.Field, ok bool) {
 	lifetime, allowed := cache.Storable(a, ex.cacheControl, ex.rule)
-	covered := append(g.keyedFields(&ex.question), g.covered...)
+	covered := g.covered
+	if keyed := g.keyedFields(&ex.question); len(keyed) > 0 {
+		covered = append(keyed, covered...)
+	}
 	vary, selectable := cache.VaryFields(a.Header, ex.header, covered)
 	if ex.graphQL != nil {
 		return ex.ttl, vary, queryStorable(a) && selectable

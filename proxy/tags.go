@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -113,6 +114,9 @@ func (g *Gateway) TagOf(target string) (string, error) {
 		path = rest
 	}
 	m, err := g.Catalogue.Classify(http.MethodGet, path, u.RawQuery)
+	if target := (*policy.TargetError)(nil); errors.As(err, &target) && target.Status == http.StatusMethodNotAllowed {
+		m, err = g.Catalogue.Classify(http.MethodPost, path, u.RawQuery)
+	}
 	if err != nil {
 		return "", err
 	}

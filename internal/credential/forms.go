@@ -117,7 +117,7 @@ func (r *Registry) holdsKey(text string) bool {
 		return true
 	}
 	for _, a := range []*alphabet{unseparated, undotted, word} {
-		for part := range runs(text, a, 1) {
+		for part := range runs(text, a, minText) {
 			if isKey(part) {
 				return true
 			}
