@@ -129,6 +129,7 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
 	}
 	a.reserve(v)
+	w.Doubt.granted(c.ID, now)
 	inUse := int64(len(a.reservations)) + others[SlotsBudget]
 	a.changeCooldown(func(s *cooldown) { s.granted(c.ID, now, inUse, r.Usable(int64(r.Concurrent))) })
 	return Decision{Granted: true}
@@ -160,6 +161,9 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	case !a.shared && a.waits.mustYield(c, 1, free, a.slotsOf, now):
 		refuse(ClientBudget, 0, SlotsBudget, slots)
 		a.waits.add(c, 1, 0, now, slotsWait)
+	}
+	if until := a.Cooldown.Content.Until; c.CreatesContent && now < until {
+		refuse(Content, until, "", 0)
 	}
 	w := a.window(r, c.Resource)
 	unlimited := a.unlimited(w)
@@ -303,11 +307,19 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	if !o.Answered {
 		return
 	}
+	rate := o.rate()
 	a.Enforced = a.Enforced || o.Enforces()
-	w := a.window(r, cmp.Or(o.Rate.Resource, p.Resource))
-	if o.Rate.Limit != 0 {
-		if w.learn(o.Rate, sent, now) && v != nil {
-			w.reported += cost
+	w := a.window(r, cmp.Or(rate.Resource, p.Resource))
+	if rate.Limit != 0 {
+		anonymous := a.Kind != policy.Unauthenticated && rate.Limit == r.Primary.Unauthenticated
+		switch w.learn(rate, sent, now, anonymous, o.Limited != NotLimited) {
+		case learnedOpen:
+			if v != nil {
+				w.reported += cost
+			}
+		case learnedDoubt: // the known window may have counted the request
+			a.spendUnconfirmed(w, now, cost)
+		case learnedEnded:
 		}
 	} else if v != nil {
 		w.learnNothing(o.Silent(), now)
@@ -315,7 +327,11 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	}
 	switch {
 	case o.Limited == PrimaryLimit:
-		w.exhaust(now)
+		w.exhaust(o.RetryAfter, now)
+	case o.Limited == ContentLimit:
+		a.changeCooldown(func(s *cooldown) {
+			s.Content.limited(o.RetryAfter, sent > s.Content.LastError || sent == 0 && now >= s.Content.Until, now)
+		})
 	case o.Limited == SecondaryLimit && (v != nil || now >= a.Cooldown.Until): // otherwise this call may be a repetition
 		separate := sent > a.Cooldown.LastError || sent == 0 && now >= a.Cooldown.Until
 		reopens := w.exhaustedUntil(now)
@@ -327,6 +343,9 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		})
 	case o.Limited == NotLimited && !o.Failed:
 		a.changeCooldown(func(s *cooldown) { s.succeeded(p.ID, now) })
+	}
+	if last := a.Cooldown.Content; p.CreatesContent && o.Succeeded && o.Limited == NotLimited && last.Errors > 0 && sent > last.LastError {
+		a.changeCooldown(func(s *cooldown) { s.Content.Errors = 0 })
 	}
 	if v != nil && o.Ended {
 		a.remove(v)
@@ -414,6 +433,7 @@ func (a *account) charge(v *reservation, at int64) {
 		h.log.spend(at, h.cost)
 	}
 	v.window.inUse -= v.cost
+	v.window.Doubt.ended(v.id)
 	v.holds, v.cost, v.charged = nil, 0, true
 }
 
@@ -421,6 +441,7 @@ func (a *account) charge(v *reservation, at int64) {
 func (a *account) remove(v *reservation) {
 	delete(a.reservations, v.id)
 	a.Cooldown.inconclusive(v.id)
+	v.window.Doubt.ended(v.id)
 }
 
 // release frees the concurrency slot of a settled permit.

@@ -45,6 +45,8 @@ type cooldown struct {
 	// FailedProbes counts consecutive probes that got a limit error.
 	FailedProbes int64
 	Closed       int64 // time at which the account was closed, or zero
+	// Content is the pause of requests that create content.
+	Content contentPause `json:",omitzero"`
 	// Shares contains the logs of which other programs seem to use a part, by logKey. It has at most maxShares elements.
 	Shares map[string]share
 
@@ -157,7 +159,7 @@ func (c *cooldown) backoff(wait int64) int64 {
 
 // shift adds an offset to every time, for another clock. Zero stays zero, because it is no time.
 func (c *cooldown) shift(by int64) {
-	for _, t := range []*int64{&c.Until, &c.LastError, &c.SlowStart, &c.Raised, &c.Closed} {
+	for _, t := range []*int64{&c.Until, &c.LastError, &c.SlowStart, &c.Raised, &c.Closed, &c.Content.Until, &c.Content.LastError} {
 		if *t != 0 {
 			*t += by
 		}
@@ -172,7 +174,7 @@ func (c *cooldown) shift(by int64) {
 // is never idle, because a new account would be open. The last share is full again at most 19 hours after an error.
 func (c *cooldown) idle(now int64) bool {
 	c.recover(now)
-	return c.Closed == 0 && len(c.Shares) == 0 && (c.LastError == 0 || now-max(c.Until, c.LastError) > cooldownMemory)
+	return c.Closed == 0 && len(c.Shares) == 0 && c.Content.idle(now) && (c.LastError == 0 || now-max(c.Until, c.LastError) > cooldownMemory)
 }
 
 // clone returns a copy that shares no state.
@@ -187,4 +189,50 @@ func (c *cooldown) equal(other *cooldown) bool {
 	x, y := *c, *other
 	x.probe, y.probe = 0, 0
 	return reflect.DeepEqual(x, y)
+}
+
+// contentPause is the state after limit errors of content creation. Only requests that create content wait for its end.
+type contentPause struct {
+	Until     int64 // end of the pause
+	LastError int64
+	Errors    int64 // consecutive limit errors
+}
+
+const (
+	// contentDefault is the pause after a limit error of content creation without Retry-After. Each consecutive error doubles
+	// it, up to contentLongest.
+	contentDefault = 60 * second
+	contentLongest = 3600 * second
+)
+
+// limited starts a pause. Errors of requests that were in progress together count once, as separate says.
+func (p *contentPause) limited(retryAfter time.Duration, separate bool, now int64) {
+	if separate {
+		p.Errors++
+		p.LastError = now
+	}
+	wait := contentDefault
+	if retryAfter > 0 {
+		wait = min(retryAfter.Microseconds(), longestReset)
+	}
+	for range p.Errors - 1 {
+		if wait >= contentLongest {
+			break
+		}
+		wait = min(2*wait, contentLongest)
+	}
+	if retryAfter > 0 {
+		wait += margin
+	}
+	p.Until = max(p.Until, now+wait)
+}
+
+// idle reports whether the pause has no further effect.
+func (p *contentPause) idle(now int64) bool {
+	return p.LastError == 0 || now-max(p.Until, p.LastError) > cooldownMemory
+}
+
+// merge adds the pause of another account. The stricter state of both remains.
+func (p *contentPause) merge(other *contentPause) {
+	p.Until, p.LastError, p.Errors = max(p.Until, other.Until), max(p.LastError, other.LastError), max(p.Errors, other.Errors)
 }

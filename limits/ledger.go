@@ -165,10 +165,20 @@ type Outcome struct {
 	Cost int
 }
 
+// rate returns what the rate headers say about the account. Those of a 401 are about another budget, usually that of the
+// address, because the upstream has not accepted the credential.
+func (o *Outcome) rate() Rate {
+	if o.Unauthorized {
+		return Rate{}
+	}
+	return o.Rate
+}
+
 // Enforces reports whether a response shows that the upstream limits the account: the response has rate headers, even
 // headers that Weir cannot use, or is a limit error.
 func (o *Outcome) Enforces() bool {
-	return o.Answered && (o.Rate.Invalid || o.Rate.Limit != 0 || !o.Rate.Reset.IsZero() || o.Limited != NotLimited)
+	rate := o.rate()
+	return o.Answered && (rate.Invalid || rate.Limit != 0 || !rate.Reset.IsZero() || o.Limited != NotLimited)
 }
 
 // Silent reports whether a response suggests that the upstream has no limits: a success without rate headers.

@@ -24,6 +24,7 @@ type Limiter struct {
 	// start starts the dispatcher of a new queue.
 	start       func(*queue)
 	resources   resourceNames
+	suspicions  suspicions
 	tags        tagNames
 	estimates   estimates
 	costs       *costs

@@ -120,6 +120,7 @@ func (w *window) mergeWindow(other *window, now int64, logs map[*slidingLog]*sli
 	w.Silent = min(w.Silent, other.Silent)
 	w.LastReset = max(w.LastReset, other.LastReset)
 	w.inUse += other.inUse
+	w.Doubt = cmp.Or(w.Doubt, other.Doubt)
 	w.reported += other.reported
 	for _, p := range other.Reports {
 		i := slices.IndexFunc(w.Reports, p.sameWindow)
@@ -146,6 +147,7 @@ func (c *cooldown) merge(other *cooldown) {
 		c.Ceiling = other.Ceiling
 	}
 	c.Closed = max(c.Closed, other.Closed)
+	c.Content.merge(&other.Content)
 	for key, s := range other.Shares {
 		if own, ok := c.Shares[key]; ok {
 			s = share{min(s.Parts, own.Parts), max(s.Error, own.Error), max(s.Next, own.Next)}

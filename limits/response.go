@@ -1,13 +1,14 @@
 package limits
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // Rate contains the x-ratelimit headers of one response. The zero value represents a response without these headers.
@@ -63,56 +64,47 @@ type LimitKind int
 // Kinds of limit errors.
 const (
 	NotLimited LimitKind = iota
+	// PrimaryLimit closes the window of the resource until its reset.
 	PrimaryLimit
+	// SecondaryLimit starts a cool-down of the account.
 	SecondaryLimit
+	// ContentLimit closes the account for requests that create content.
+	ContentLimit
 )
 
-// secondaryTexts are parts of the upstream's messages for secondary limits, in lower case.
-var secondaryTexts = []string{"secondary rate limit", "abuse detection", "temporarily blocked from content creation"}
-
-// ClassifyLimit returns the kind of limit error that a response reports. The text of the body takes precedence, because
-// a secondary limit error may have any number of remaining requests. Otherwise, remaining 0 is a primary limit error,
-// and Retry-After or status 429 is a secondary limit error. A GraphQL limit error has status 200 and an error of type
-// RATE_LIMITED. The body may be truncated.
-func ClassifyLimit(status int, h http.Header, body []byte) LimitKind {
-	kind, _ := ReadLimitError(status, h, body)
-	return kind
+var kindNames = map[LimitKind]policy.LimitKind{
+	PrimaryLimit: policy.LimitPrimary, SecondaryLimit: policy.LimitSecondary, ContentLimit: policy.LimitContent,
 }
 
-// ReadLimitError returns the result of [ClassifyLimit], and the message of the limit error.
-func ReadLimitError(status int, h http.Header, body []byte) (kind LimitKind, message string) {
-	type graphQLError struct{ Type, Message string }
-	var parsed struct {
-		Message       string
-		Documentation string `json:"documentation_url"`
-		Errors        []graphQLError
+// String returns the name of the kind, or "none".
+func (k LimitKind) String() string { return string(cmp.Or(kindNames[k], policy.LimitNone)) }
+
+// MarshalText implements [encoding.TextMarshaler].
+func (k LimitKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// LimitError describes the limit error of a response. The zero value represents a response without a limit error.
+type LimitError struct {
+	Kind LimitKind
+	// Name is the row of policy/limitanswers.yaml that decided.
+	Name    string
+	Message string
+	// Repeated is the number of such responses in a row that are a limit error, or zero if one suffices.
+	Repeated int
+}
+
+// ReadLimitError returns the limit error that a response reports.
+func ReadLimitError(a policy.UpstreamAnswer) LimitError {
+	row, message := policy.RecognizeLimit(a)
+	if row == nil || row.Kind == policy.LimitNone {
+		return LimitError{}
 	}
-	text, graphQL := string(body), status == http.StatusOK
-	if json.NewDecoder(bytes.NewReader(body)).Decode(&parsed) == nil {
-		text = parsed.Message
-	}
-	switch {
-	case graphQL:
-		i := slices.IndexFunc(parsed.Errors, func(e graphQLError) bool { return e.Type == "RATE_LIMITED" })
-		if i < 0 {
-			return NotLimited, ""
+	e := LimitError{Name: row.Name, Message: message, Repeated: row.Repeated}
+	for kind, name := range kindNames {
+		if name == row.Kind {
+			e.Kind = kind
 		}
-		text = parsed.Errors[i].Message
-	case status != http.StatusForbidden && status != http.StatusTooManyRequests:
-		return NotLimited, ""
 	}
-	message, text = text, strings.ToLower(text)
-	secondary := func(s string) bool { return strings.Contains(text, s) }
-	switch {
-	case slices.ContainsFunc(secondaryTexts, secondary), strings.HasSuffix(parsed.Documentation, "secondary-rate-limits"),
-		strings.HasSuffix(parsed.Documentation, "abuse-rate-limits"):
-		return SecondaryLimit, message
-	case strings.Contains(text, "rate limit exceeded"), h.Get("X-Ratelimit-Remaining") == "0":
-		return PrimaryLimit, message
-	case !graphQL && (h.Get("Retry-After") != "" || status == http.StatusTooManyRequests):
-		return SecondaryLimit, message
-	}
-	return NotLimited, ""
+	return e
 }
 
 // ReadCost returns the cost that a response to a GraphQL call has at data.rateLimit.cost, or zero. executed is false if the

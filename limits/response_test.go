@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
 func TestReadRateParsesRateHeaders(t *testing.T) {
@@ -46,7 +48,7 @@ func TestReadRateParsesRateHeaders(t *testing.T) {
 	}
 }
 
-func TestClassifyLimitDistinguishesPrimaryAndSecondary(t *testing.T) {
+func TestReadLimitErrorDistinguishesPrimaryAndSecondary(t *testing.T) {
 	for _, c := range []struct {
 		name, body, remaining, retry string
 		status                       int
@@ -75,7 +77,8 @@ func TestClassifyLimitDistinguishesPrimaryAndSecondary(t *testing.T) {
 			if c.retry != "" {
 				h.Set("Retry-After", c.retry)
 			}
-			if got := ClassifyLimit(c.status, h, []byte(c.body)); got != c.want {
+			a := policy.UpstreamAnswer{Status: c.status, Header: h, Body: []byte(c.body), GraphQL: strings.Contains(c.body, "errors")}
+			if got := ReadLimitError(a).Kind; got != c.want {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})

@@ -42,6 +42,8 @@ type window struct {
 	// Reports describe the open window. If regions of the upstream count separately, Reports contains the two newest
 	// windows, and both must admit a request.
 	Reports []report
+	// Doubt is a report that contradicts Reports, until another response decides.
+	Doubt *doubt `json:",omitempty"`
 	// LastReset is the newest reset that has passed. Reports of older windows are ignored.
 	LastReset int64
 	// Confirmed ends the slow start of the window. It is set by the first report of the open window, or by
@@ -104,6 +106,9 @@ func newWindow(resource string, documented policy.Window) *window {
 // expire removes the reports of windows that have ended, and the unconfirmed requests in these windows.
 func (w *window) expire(now int64) {
 	w.Unconfirmed.expire(now)
+	if w.Doubt != nil && w.Doubt.reopens() <= now {
+		w.Doubt = nil
+	}
 	reports := len(w.Reports)
 	w.Reports = slices.DeleteFunc(w.Reports, func(p report) bool {
 		if p.reopens() > now {
@@ -136,6 +141,18 @@ func (w *window) start() int64 { return w.ended + 1 }
 // until is zero if the response of a permit in use decides. others are the costs of other replicas that are in use or
 // unconfirmed.
 func (w *window) admits(now int64, r *Rules, cost int64, batch bool, others int64) (ok bool, until int64) {
+	ok, until = w.admitsKnown(now, r, cost, batch, others)
+	if d := w.Doubt; d != nil && !d.Refuted {
+		if fits, _ := w.fits(d.report, now, r, cost, batch, others); !fits {
+			free, at := d.admits(now)
+			ok, until = ok && free, max(until, at)
+		}
+	}
+	return ok, until
+}
+
+// admitsKnown is admits without the doubtful report.
+func (w *window) admitsKnown(now int64, r *Rules, cost int64, batch bool, others int64) (ok bool, until int64) {
 	w.expire(now)
 	ok = w.Confirmed || w.slowStarted < slowStartBurst || now-w.lastSlowStart >= slowStartEvery
 	for _, p := range w.Reports {
@@ -184,9 +201,19 @@ func (w *window) fits(p report, now int64, r *Rules, cost int64, batch bool, oth
 	return false, p.end() - (free*parts-1)/limit
 }
 
+// learned is the result of learn.
+type learned int
+
+const (
+	learnedEnded learned = iota // the report is about an ended window
+	learnedOpen
+	learnedDoubt // the report needs a confirmation
+)
+
 // learn adds the rate headers of a response. sent is the time of the grant, or zero if the time is unknown. Responses
-// arrive in any order, so the highest reported use counts. For a report of an ended window, learn returns false.
-func (w *window) learn(r Rate, sent, now int64) (open bool) {
+// arrive in any order, so the highest reported use counts. anonymous means that the limit is that of callers without a
+// credential, and limited that the response is a limit error.
+func (w *window) learn(r Rate, sent, now int64, anonymous, limited bool) learned {
 	w.expire(now)
 	p := report{Reset: r.Reset.UnixMicro(), Limit: int64(r.Limit), Used: int64(r.Used), Responses: 1}
 	switch {
@@ -199,12 +226,15 @@ func (w *window) learn(r Rate, sent, now int64) (open bool) {
 	}
 	p.MaxOffset = min(p.MaxOffset, now+longestReset-p.Reset)
 	if w.LastReset != 0 && p.Reset <= w.LastReset+resetJitter || p.reopens() <= now {
-		return false
+		return learnedEnded
+	}
+	if w.doubts(p, sent, now, anonymous, limited) {
+		return learnedDoubt
 	}
 	// The reported count includes every unconfirmed request that ended before this request was sent.
 	w.Unconfirmed.removeUntil(sent - 1)
 	w.add(p, func(old, added int64) int64 { return old + added })
-	return true
+	return learnedOpen
 }
 
 // merge adds a report of another replica.
@@ -212,6 +242,9 @@ func (w *window) merge(p report, now int64) {
 	w.expire(now)
 	if p.Responses > 0 && w.LastReset != 0 && p.Reset <= w.LastReset+resetJitter || p.reopens() <= now {
 		return
+	}
+	if w.Doubt != nil && w.Doubt.repeats(p) {
+		w.Doubt = nil
 	}
 	limit := w.Limit
 	known := slices.ContainsFunc(w.Reports, func(old report) bool { return old.sameWindow(p) && old.Limit == p.Limit })
@@ -247,12 +280,17 @@ func (w *window) learnNothing(silent bool, now int64) {
 	}
 }
 
-// exhaust closes the window after a primary limit error.
-func (w *window) exhaust(now int64) {
+// exhaust closes the window after a primary limit error. Without a known reset, the window is closed for retryAfter, or else
+// for its length.
+func (w *window) exhaust(retryAfter time.Duration, now int64) {
 	w.expire(now)
 	w.Confirmed = true
 	if len(w.Reports) == 0 {
-		w.Reports = append(w.Reports, report{Reset: now + w.Length, Limit: w.Limit, Used: w.Limit})
+		length := w.Length
+		if retryAfter > 0 {
+			length = min(retryAfter.Microseconds(), longestReset)
+		}
+		w.Reports = append(w.Reports, report{Reset: now + length, Limit: w.Limit, Used: w.Limit})
 	}
 	for i := range w.Reports {
 		w.Reports[i].Used = max(w.Reports[i].Used, w.Reports[i].Limit)
@@ -274,5 +312,5 @@ func (w *window) exhaustedUntil(now int64) (until int64) {
 func (w *window) idle(now int64) bool {
 	w.expire(now)
 	w.removeIdleClients(now)
-	return w.inUse == 0 && len(w.Reports) == 0 && w.Unconfirmed.Total == 0 && len(w.Clients) == 0
+	return w.inUse == 0 && len(w.Reports) == 0 && w.Doubt == nil && w.Unconfirmed.Total == 0 && len(w.Clients) == 0
 }

@@ -101,7 +101,7 @@ type exchange struct {
 	sent         time.Time                             // start of the last attempt
 	reused       bool                                  // the last attempt used an existing connection
 	limited      limits.LimitKind                      // limit error in the last response
-	limitMessage string                                // message of that limit error
+	limitError   limits.LimitError                     // of the last response; it may need a repetition to count
 	shed         error                                 // the refusal of an overloaded gateway
 	broken       bool                                  // the upstream's body ended early
 	interim      func(int, textproto.MIMEHeader) error // forwards a 1xx response

@@ -179,7 +179,7 @@ func (g *Gateway) learnIdentity(ex *exchange, resp *http.Response, o limits.Outc
 	account, i, ok := caller.Account, identity{}, false
 	switch {
 	case o.Limited != limits.NotLimited:
-		i, ok = identityInMessage(ex.limitMessage)
+		i, ok = identityInMessage(ex.limitError.Message)
 		ok = ok && i.kind == caller.Kind.Base() && !isWorkflowLimit(o)
 	case resp.StatusCode == http.StatusOK && ex.method == http.MethodGet && ex.match.Path == "/user":
 		if caller.Kind.Base() == policy.User {

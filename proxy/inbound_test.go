@@ -120,7 +120,7 @@ func TestRateLimitRefusal(t *testing.T) {
 				t.Errorf("the refusal has the field %s of an unrelated budget", name)
 			}
 		}
-		if limits.ClassifyLimit(r.StatusCode, r.Header, []byte(r.body)) == limits.PrimaryLimit {
+		if r.limitKind() == limits.PrimaryLimit {
 			t.Error("clients classify the refusal as a primary limit and wait for its reset")
 		}
 		w.want("identified requests", identified, 1)

@@ -96,7 +96,7 @@ func TestSearchAboveTheLimitIsRefusedLocally(t *testing.T) {
 		if err := json.Unmarshal([]byte(r.body), &body); err != nil || body.Message == "" || body.Documentation == "" {
 			t.Errorf("body %q: %v", r.body, err)
 		}
-		w.want("classification", limits.ClassifyLimit(r.StatusCode, r.Header, []byte(r.body)), limits.PrimaryLimit)
+		w.want("classification", r.limitKind(), limits.PrimaryLimit)
 
 		time.Sleep(58 * time.Second)
 		w.want("status after Retry-After", search().StatusCode, 200)
@@ -230,7 +230,7 @@ func TestSecondaryLimitStartsACoolDown(t *testing.T) {
 		r := w.get("/user", "Authorization: Bearer a")
 		w.want("status during the cool-down", r.StatusCode, 429)
 		w.want("Retry-After", r.Header.Get("Retry-After"), "31") // one second is added, because the upstream may round down
-		w.want("classification", limits.ClassifyLimit(r.StatusCode, r.Header, []byte(r.body)), limits.SecondaryLimit)
+		w.want("classification", r.limitKind(), limits.SecondaryLimit)
 		w.want("requests upstream", w.upstreamSaw(), 1)
 		w.want("status of another account", w.get("/user", "Authorization: Bearer b").StatusCode, 200)
 		time.Sleep(31 * time.Second)

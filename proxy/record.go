@@ -44,6 +44,10 @@ type Record struct {
 	// Outcome is Cache in one word: hit, stale, validated, miss, bypass, collapsed, refused or own. The value refused
 	// means a refusal by Weir. The value own means an answer without cache and upstream, such as the rate limit status.
 	Outcome string `json:"outcome"`
+	// Limited is the limit error of the last response from the upstream, and LimitAnswer the row of
+	// policy/limitanswers.yaml that recognized it.
+	Limited     limits.LimitKind `json:"limited,omitempty"`
+	LimitAnswer string           `json:"limit_answer,omitempty"`
 	// Saved is set for a response without quota cost that would have cost quota without Weir.
 	Saved bool `json:"saved,omitempty"`
 	// Error describes the failure for the operator.
@@ -87,6 +91,8 @@ type Stage struct {
 	Detail string `json:"detail,omitempty"`
 	// Shared is the use of the budget that delayed or refused the permit, if clients share the budget.
 	Shared *limits.SharedUse `json:"shared,omitempty"`
+	// Limited is the limit error of an attempt.
+	Limited limits.LimitKind `json:"limited,omitempty"`
 	// Failed is set for a stage that ended with an error, such as a refused permit.
 	Failed bool `json:"failed,omitempty"`
 }
@@ -204,8 +210,8 @@ func (ex *exchange) conclude() {
 // AccessLog selects the requests that get an access line.
 type AccessLog string
 
-// These are the values of the setting telemetry.access_log. [AccessLogErrors] selects refusals by Weir, responses with
-// status 500 and above, and requests with an error in their record.
+// These are the values of the setting telemetry.access_log. [AccessLogErrors] selects refusals by Weir, limit errors of the
+// upstream, responses with status 500 and above, and requests with an error in their record.
 const (
 	AccessLogAll    AccessLog = "all"
 	AccessLogErrors AccessLog = "errors"
@@ -214,7 +220,7 @@ const (
 
 func (g *Gateway) logAccess(ex *exchange) {
 	r := &ex.record
-	failed := r.Error != "" || r.Outcome == "refused" || r.Status >= http.StatusInternalServerError
+	failed := r.Error != "" || r.Outcome == "refused" || r.Limited != limits.NotLimited || r.Status >= http.StatusInternalServerError
 	if g.AccessLog == AccessLogOff || g.AccessLog == AccessLogErrors && !failed {
 		return
 	}
@@ -242,6 +248,9 @@ func (g *Gateway) logAccess(ex *exchange) {
 	}
 	if r.Tag != "" {
 		attrs = append(attrs, slog.String("tag", r.Tag))
+	}
+	if r.Limited != limits.NotLimited {
+		attrs = append(attrs, slog.String("limited", r.Limited.String()), slog.String("limit_answer", r.LimitAnswer))
 	}
 	if r.Error != "" {
 		attrs = append(attrs, slog.String("error", r.Error))

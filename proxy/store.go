@@ -27,6 +27,10 @@ import (
 func (g *Gateway) store(
 	ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation,
 ) (*http.Response, error) {
+	if ex.mayBeLimited() {
+		ex.call.Finish(coalesce.Refused, nil) // each follower needs a permit of its own
+		return resp, nil
+	}
 	lifetime, vary, ok := g.storable(ex, a)
 	if ok && !ex.identityAsked && resp.Header.Get("Content-Encoding") != "" {
 		g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key) // the next request asks for the identity form
@@ -113,6 +117,10 @@ func (g *Gateway) fillInBackground(ex *exchange, s *spool) {
 	})
 }
 
+// mayBeLimited reports whether the last response is a limit error, or becomes one if the next response is like it. Such a
+// response is neither stored nor shared.
+func (ex *exchange) mayBeLimited() bool { return ex.limitError.Kind != limits.NotLimited }
+
 // notModified returns the response that a 304 confirms (see confirmed). If the 304 confirms no response, the request is
 // repeated without conditions. A 304 to a request without conditions is an error.
 func (g *Gateway) notModified(
@@ -180,7 +188,7 @@ func (g *Gateway) storable(ex *exchange, a cache.Response) (lifetime time.Durati
 		anonymous := !ex.rule.OneCaller
 		implied, _ := cache.VaryFields(http.Header{"Vary": forwardedFields}, ex.header, covered)
 		vary = append(vary, implied...)
-		allowed = allowed && anonymous && ex.limited == limits.NotLimited && ex.stale == nil && isPlain(ex.header)
+		allowed = allowed && anonymous && ex.stale == nil && isPlain(ex.header)
 	}
 	return lifetime, vary, allowed && selectable
 }

@@ -106,6 +106,15 @@ func (s stage) showShared(p *limits.Permit, err error) {
 	)
 }
 
+// showLimit records the limit error of an attempt.
+func (s stage) showLimit(o limits.Outcome) {
+	if o.Limited == limits.NotLimited {
+		return
+	}
+	s.ex.record.Stages[s.index].Limited = o.Limited
+	s.span.SetAttributes(attribute.String("weir.limit", o.Limited.String()))
+}
+
 // linkTo links the stage to the span of the other request that the stage waits for.
 func (s stage) linkTo(other trace.SpanContext) {
 	if other.IsValid() {

@@ -2,11 +2,13 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weirgate/weir/cache"
@@ -134,6 +136,7 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 		ex.call.SetPaused(false)
 		s := g.beginStage(ex, out.Context(), stageAttempt)
 		resp, outcome, err := g.send(ex, g.propagate(s, out), *permit)
+		s.showLimit(outcome)
 		s.end(attemptResult(resp, err), err)
 		if err == nil {
 			outcome.Ended = hasEnded(resp)
@@ -247,7 +250,10 @@ func (g *Gateway) prepare(ex *exchange, out *http.Request, permit limits.Permit,
 // costs quota, except an authenticated request with a 304.
 func (ex *exchange) count(resp *http.Response, o limits.Outcome, cost int) {
 	ex.record.Attempts++
-	ex.limited = o.Limited
+	ex.limited, ex.record.Limited, ex.record.LimitAnswer = o.Limited, o.Limited, ""
+	if o.Limited != limits.NotLimited {
+		ex.record.LimitAnswer = ex.limitError.Name
+	}
 	if o.Sent {
 		ex.record.Spent += cost * (1 + o.Resent)
 	}
@@ -323,6 +329,8 @@ func (g *Gateway) waitsForLimit(ex *exchange, o limits.Outcome) bool {
 	switch {
 	case o.Limited == limits.NotLimited || !ex.match.Operation.Safe() || ex.hasAlternative || !g.Limiter.Enforces():
 		return false
+	case o.Limited == limits.ContentLimit, o.Limited == limits.PrimaryLimit && cmp.Or(o.Rate.Resource, ex.resource) != ex.resource:
+		return false // admission would not wait
 	case o.RetryAfter > 0:
 		end = now.Add(o.RetryAfter)
 	case o.Limited == limits.PrimaryLimit || o.Rate.Limit != 0 && o.Rate.Used >= o.Rate.Limit:
@@ -341,23 +349,55 @@ func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) e
 	return err
 }
 
-// recognizeLimit adds a limit error to the outcome, and returns the message of the error. GraphQL may report a limit with
-// status 200. recognizeLimit also adds the cost that a short response to a GraphQL call reports.
-func recognizeLimit(resp *http.Response, outcome *limits.Outcome, call *policy.GraphQLCall) (message string) {
-	graphQL := resp.StatusCode == http.StatusOK && outcome.Rate.Resource == policy.GraphQL
-	if !graphQL && resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {
-		return ""
+// recognizeLimit adds a limit error to the outcome, and returns the error. GraphQL reports a limit with status 200.
+// recognizeLimit also adds the cost that a short response to a GraphQL call reports, and removes the rate headers of a 401,
+// which are those of another budget.
+func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *limits.Outcome, account string) limits.LimitError {
+	a := policy.UpstreamAnswer{Status: resp.StatusCode, Header: resp.Header, GraphQL: ex.graphQL != nil}
+	if g.mayReportLimit(ex, resp) {
+		a.Body = peekText(resp)
 	}
-	text := peekText(resp)
-	outcome.Limited, message = limits.ReadLimitError(resp.StatusCode, resp.Header, text)
-	if graphQL && call != nil {
-		cost, executed := limits.ReadCost(text)
-		if outcome.Succeeded = executed; call.ReportsCost {
+	e := g.Limiter.ReadLimitError(account, a)
+	if e.Kind != limits.NotLimited {
+		outcome.RetryAfter = limits.ReadRetryAfter(resp.Header, time.Now())
+	}
+	if e.Repeated == 0 {
+		outcome.Limited = e.Kind
+	}
+	if a.GraphQL && resp.StatusCode == http.StatusOK {
+		cost, executed := limits.ReadCost(a.Body)
+		if outcome.Succeeded = executed; ex.graphQL.ReportsCost {
 			outcome.Cost = cost
 		}
 	}
-	outcome.RetryAfter = limits.ReadRetryAfter(resp.Header, time.Now())
-	return message
+	if outcome.Unauthorized {
+		outcome.Rate = limits.Rate{}
+	}
+	return e
+}
+
+// mayReportLimit reports whether the body of a response must be read to recognize a limit error. A successful response of
+// REST is rarely one, so its length or its beginning decides. The response must be in the plain representation, because
+// users of the API have written the others.
+func (g *Gateway) mayReportLimit(ex *exchange, resp *http.Response) bool {
+	const longestError = 1 << 10
+	switch status := resp.StatusCode; {
+	case resp.Body == http.NoBody:
+		return false
+	case ex.graphQL != nil:
+		return status < http.StatusInternalServerError
+	case status >= http.StatusBadRequest:
+		return status < http.StatusInternalServerError && (g.Host == "" || status == http.StatusForbidden || status == http.StatusTooManyRequests)
+	case status != http.StatusOK, resp.ContentLength == 0, resp.ContentLength > longestError, g.Host != "",
+		!strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json"), g.Dialect.Accept(ex.in.Header["Accept"]) != "":
+		return false
+	case resp.ContentLength > 0:
+		return true
+	}
+	start := make([]byte, longestError)
+	n, err := resp.Body.Read(start)
+	resp.Body = rejoin(start[:n], err, resp.Body)
+	return resp.Header.Get("Content-Encoding") == "" && bytes.HasPrefix(start, []byte("{")) && bytes.Contains(start[:n], []byte(`"message"`))
 }
 
 // maxPeek bounds the bytes of a body that are read to recognize a limit error or an identity.

@@ -247,3 +247,8 @@ func (w *world) want(name string, got, want any) {
 		w.Errorf("%s: got %v, want %v", name, got, want)
 	}
 }
+
+// limitKind returns the kind of the limit error that a client recognizes in a response.
+func (r got) limitKind() limits.LimitKind {
+	return limits.ReadLimitError(policy.UpstreamAnswer{Status: r.StatusCode, Header: r.Header, Body: []byte(r.body)}).Kind
+}

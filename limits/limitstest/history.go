@@ -117,8 +117,10 @@ func drawHistory(t *rapid.T) []step {
 	}
 	history := rapid.SliceOfN(rapid.Custom(drawStep), least, 70).Draw(t, "history")
 	var claims []limits.Claim
+	proven := false // a ledger removes an account whose responses are all 401
 	for i := range history {
 		s := &history[i]
+		s.outcome.Unauthorized = s.outcome.Unauthorized && proven
 		if o := &s.outcome.Outcome; i < silentUntil {
 			o.Rate, o.Limited, o.RetryAfter, o.Failed, o.Succeeded = limits.Rate{}, limits.NotLimited, 0, false, o.Answered
 		}
@@ -130,6 +132,7 @@ func drawHistory(t *rapid.T) []step {
 			claims = append(claims, s.claim)
 		case before > 0:
 			s.claim = claims[len(claims)-before]
+			proven = proven || s.kind == settles && !s.outcome.Unauthorized
 		default:
 			s.kind, s.pass = waits, time.Microsecond // the step has no claim
 		}
@@ -226,9 +229,14 @@ func drawOutcome(t *rapid.T) draft {
 	}
 	o.Ended = rapid.Bool().Draw(t, "ended")
 	o.Cost = rapid.SampledFrom([]int{0, 0, 0, 1, 2, 7}).Draw(t, "true cost")
-	switch rapid.IntRange(0, 9).Draw(t, "limited") {
+	o.Unauthorized = rapid.IntRange(0, 9).Draw(t, "unauthorized") == 9
+	switch rapid.IntRange(0, 10).Draw(t, "limited") {
+	case 10:
+		o.Limited = limits.ContentLimit
+		o.RetryAfter = rapid.SampledFrom([]time.Duration{0, time.Second, 20 * time.Second, 2 * time.Hour}).Draw(t, "retry after")
 	case 9:
 		o.Limited = limits.PrimaryLimit
+		o.RetryAfter = rapid.SampledFrom([]time.Duration{0, 20 * time.Second}).Draw(t, "retry after")
 	case 8:
 		o.Limited = limits.SecondaryLimit
 		o.RetryAfter = rapid.SampledFrom([]time.Duration{0, 0, time.Second, 20 * time.Second}).Draw(t, "retry after")
@@ -241,9 +249,9 @@ func drawOutcome(t *rapid.T) draft {
 	case 7:
 		o.Rate.Invalid = true
 	default:
-		limit := rapid.SampledFrom([]int{3, 6, 20}).Draw(t, "limit")
+		limit := rapid.SampledFrom([]int{3, 6, 20, 20, 60}).Draw(t, "limit")
 		o.Rate = limits.Rate{
-			Limit: limit, Used: rapid.IntRange(0, limit+2).Draw(t, "used"),
+			Limit: limit, Used: drawUsed(t, limit),
 			Resource: rapid.SampledFrom([]string{"", "", policy.Core, policy.Search, "invented", "in_vented-2.0"}).Draw(t, "named"),
 		}
 		d.reset = time.Duration(rapid.IntRange(-5, 95).Draw(t, "reset")) * time.Second
@@ -252,6 +260,14 @@ func drawOutcome(t *rapid.T) draft {
 			Draw(t, "date")
 	}
 	return d
+}
+
+// drawUsed draws a reported use. A use near the limit is frequent.
+func drawUsed(t *rapid.T, limit int) int {
+	if rapid.IntRange(0, 3).Draw(t, "exhausted") == 3 {
+		return limit
+	}
+	return rapid.IntRange(0, limit+2).Draw(t, "used")
 }
 
 // player applies a history to a ledger and to the model.

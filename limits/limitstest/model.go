@@ -31,6 +31,10 @@ type model struct {
 	failedProbes       int
 	shares             []*outsideShare
 	closedSince        int64 // time of the last failed probe of a closed account, or zero
+
+	// State after limit errors of content creation.
+	contentUntil, contentError int64 // end of the pause; time of the last error
+	contentErrors              int
 }
 
 // openPermit is a permit that occupies a concurrency slot.
@@ -84,6 +88,16 @@ type fixedWindow struct {
 	silentSuccesses int64         // successes without rate headers
 	slowStarts      []*openPermit // grants of the slow start, except those whose request was not sent
 	unconfirmed     slidingLog    // requests that may have been counted
+	strange         *strangeReport
+}
+
+// strangeReport is a report that other reports contradict. While it leaves no request, one request at a time finds out which
+// report is right.
+type strangeReport struct {
+	windowReport
+	arrived, asked int64  // time of the report; time of the last grant
+	asking         uint64 // permit whose response is awaited
+	dismissed      bool   // by another report; only of interest if it comes again
 }
 
 // windowReport combines the rate headers about one window.
@@ -118,12 +132,14 @@ func (m *model) charge(p *openPermit, at int64) {
 		}
 	}
 	p.holds, p.price, p.charged = nil, 0, true
+	p.window.answeredBy(p.id)
 }
 
 // remove frees a concurrency slot. If the permit was the probe, the probe was inconclusive.
 func (m *model) remove(p *openPermit) {
 	m.open = slices.DeleteFunc(m.open, func(other *openPermit) bool { return other == p })
 	m.clearProbe(p.id)
+	p.window.answeredBy(p.id)
 }
 
 func (m *model) clearProbe(id uint64) {
@@ -166,6 +182,7 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 		refuse(now >= m.blocked && m.probing && m.probe != 0, limits.Cooldown, 0)
 	}
 	refuse(int64(len(m.open)) >= m.slots(now), limits.Concurrency, 0)
+	refuse(c.CreatesContent && now < m.contentUntil, limits.Content, m.contentUntil)
 	w := m.window(c.Resource)
 	p := &openPermit{id: c.ID, granted: now, ends: now + permitLife, window: w, price: priceOf(c)}
 	var paces []func()
@@ -212,6 +229,9 @@ func (m *model) grant(p *openPermit, now int64) {
 	if w := p.window; !w.answered {
 		p.slowStart = true
 		w.slowStarts = append(w.slowStarts, p)
+	}
+	if s := p.window.strange; s != nil && !s.dismissed {
+		s.asking, s.asked = p.id, now
 	}
 	m.growShares(now)
 	if m.probing {
@@ -342,11 +362,16 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 	if !o.Answered {
 		return
 	}
+	if o.Unauthorized { // the headers are not about the account
+		o.Rate = limits.Rate{}
+	}
 	headers := o.Rate.Invalid || o.Rate.Limit != 0
 	m.enforced = m.enforced || headers || o.Limited != limits.NotLimited
 	w := m.window(cmp.Or(o.Rate.Resource, c.Resource))
 	if o.Rate.Limit != 0 {
-		w.learn(o.Rate, sent, now)
+		if strange := w.learn(m, o, sent, now); strange && price > 0 {
+			m.addUnconfirmed(w, now, price)
+		}
 	} else if p != nil {
 		w.learnWithoutHeaders(now)
 		if o.Succeeded && !headers && o.Limited == limits.NotLimited {
@@ -355,6 +380,9 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 		m.addUnconfirmed(w, now, price)
 	}
 	m.handleLimitError(c, p != nil, sent, w, o, now)
+	if c.CreatesContent && o.Succeeded && o.Limited == limits.NotLimited && sent > m.contentError {
+		m.contentErrors = 0
+	}
 	if p != nil && o.Ended {
 		m.remove(p)
 	}
@@ -399,7 +427,9 @@ func (m *model) settlePermit(p *openPermit, price int64, o limits.Outcome, now i
 func (m *model) handleLimitError(c limits.Claim, known bool, sent int64, w *fixedWindow, o limits.Outcome, now int64) {
 	switch {
 	case o.Limited == limits.PrimaryLimit:
-		w.exhaust(now)
+		w.exhaust(o.RetryAfter, now)
+	case o.Limited == limits.ContentLimit:
+		m.pauseContent(o.RetryAfter, sent > m.contentError || sent == 0 && now >= m.contentUntil, now)
 	case o.Limited == limits.SecondaryLimit && (known || now >= m.blocked):
 		another := sent > m.lastError || sent == 0 && now >= m.blocked
 		if another && w.usedUpUntil(now) == 0 {
@@ -413,6 +443,21 @@ func (m *model) handleLimitError(c limits.Claim, known bool, sent int64, w *fixe
 	case o.Limited == limits.NotLimited && !o.Failed && !m.probing && m.slowStart == 0:
 		m.errors = 0
 	}
+}
+
+// pauseContent stops content creation for retryAfter, or for a minute. Consecutive errors double it, up to an hour.
+func (m *model) pauseContent(retryAfter time.Duration, another bool, now int64) {
+	if another {
+		m.contentErrors, m.contentError = m.contentErrors+1, now
+	}
+	wait, more := 60*sec, int64(0)
+	if retryAfter > 0 {
+		wait, more = min(retryAfter.Microseconds(), 86400*sec), sec
+	}
+	for n := 1; n < m.contentErrors && wait < 3600*sec; n++ {
+		wait = min(2*wait, 3600*sec)
+	}
+	m.contentUntil = max(m.contentUntil, now+wait+more)
 }
 
 // startCooldown starts a cool-down. The cool-down lasts for retryAfter, or until the reset of an exhausted window, or

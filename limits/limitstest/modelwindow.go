@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 // window returns the window of a resource. Every name is a window of its own.
@@ -34,6 +35,9 @@ func (t windowReport) reopens() int64 {
 
 // expire removes the windows that have ended.
 func (w *fixedWindow) expire(now int64) {
+	if w.strange != nil && now >= w.strange.reopens() {
+		w.strange = nil
+	}
 	for _, t := range slices.Clone(w.reports) {
 		if t.reopens() > now {
 			continue
@@ -76,7 +80,9 @@ func split(l *slidingLog) [][]spending {
 
 // learn adds rate headers. Responses arrive in any order, so the largest use of a window counts. An ended window does
 // not open again.
-func (w *fixedWindow) learn(r limits.Rate, sent, now int64) {
+// It returns true for a report that others contradict.
+func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strange bool) {
+	r := o.Rate
 	w.expire(now)
 	t := windowReport{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used), answers: 1}
 	if date := r.Date.UnixMicro(); !r.Date.IsZero() {
@@ -86,15 +92,96 @@ func (w *fixedWindow) learn(r limits.Rate, sent, now int64) {
 	}
 	t.latest = min(t.latest, now+86400*sec-t.reset)
 	if w.lastReset != 0 && t.reset <= w.lastReset+2*sec || t.reopens() <= now {
-		return
+		return false
 	}
-	w.answered, w.limit = true, t.limit
+	if s := w.strange; s != nil && s.limit == t.limit && same(s.windowReport, t) {
+		if sent == 0 { // perhaps the same response
+			return true
+		}
+		w.strange = nil // it was right
+		w.insert(s.windowReport)
+	} else if w.contradicted(t, m.rules.Primary.Unauthenticated, m.kind, o.Limited) {
+		w.suspect(t, now)
+		return true
+	} else if s != nil && sent >= s.arrived {
+		if s.asking, s.dismissed = 0, true; !slices.ContainsFunc(w.reported(), func(old windowReport) bool { return old.limit == s.limit }) {
+			w.strange = nil
+		}
+	}
 	w.removeConfirmed(sent - 1)
+	w.insert(t)
+	return false
+}
+
+// same reports whether two reports are about one window.
+func same(a, b windowReport) bool {
+	difference := a.reset - b.reset
+	return -2*sec <= difference && difference <= 2*sec
+}
+
+// reported returns the windows of responses.
+func (w *fixedWindow) reported() (list []windowReport) {
+	for _, t := range w.reports {
+		if t.answers > 0 {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// contradicted reports whether a report needs a second one: another limit and another reset, nothing left before another
+// reset, nothing left because of a lower limit, or the exhausted limit of callers without a credential instead of any other.
+// A refusal needs none, unless it has that limit.
+func (w *fixedWindow) contradicted(t windowReport, anonymousLimit int, kind policy.CallerKind, refusal limits.LimitKind) bool {
+	anonymous := kind != policy.Unauthenticated && t.limit == int64(anonymousLimit) && 10*t.limit <= w.limit
+	known := w.reported()
+	if len(known) == 0 {
+		return anonymous && t.used >= t.limit && refusal == limits.NotLimited
+	}
+	if refusal != limits.NotLimited && !anonymous {
+		return false
+	}
+	otherReset, otherLimit, used, lower := true, true, t.used, false
+	for _, old := range known {
+		if old.limit == t.limit {
+			otherLimit = false
+		}
+		if same(old, t) {
+			otherReset, used = false, max(used, old.used)
+			lower = t.limit < old.limit && used >= t.limit
+		}
+	}
+	return lower || otherReset && (otherLimit || used >= t.limit)
+}
+
+// suspect remembers a report that others contradict.
+func (w *fixedWindow) suspect(t windowReport, now int64) {
+	for _, old := range w.reported() {
+		if same(old, t) {
+			t.used = max(t.used, old.used)
+		}
+	}
+	if w.strange == nil {
+		w.strange = &strangeReport{}
+	}
+	w.strange.windowReport, w.strange.arrived, w.strange.dismissed = t, now, false
+}
+
+// answeredBy records that a permit has ended.
+func (w *fixedWindow) answeredBy(id uint64) {
+	if s := w.strange; s != nil && s.asking == id {
+		s.asking = 0
+	}
+}
+
+// insert adds a report that no other contradicts.
+func (w *fixedWindow) insert(t windowReport) {
+	w.answered, w.limit = true, t.limit
 	for i, old := range w.reports {
 		if difference := old.reset - t.reset; -2*sec <= difference && difference <= 2*sec {
 			w.reports[i] = windowReport{
 				max(old.reset, t.reset), min(old.latest, t.latest), max(old.earliest, t.earliest),
-				t.limit, max(old.used, t.used), old.answers + 1,
+				t.limit, max(old.used, t.used), old.answers + t.answers,
 			}
 			return
 		}
@@ -123,11 +210,15 @@ func (m *model) addUnconfirmed(w *fixedWindow, at, price int64) {
 }
 
 // exhaust closes the window after a primary limit error.
-func (w *fixedWindow) exhaust(now int64) {
+func (w *fixedWindow) exhaust(retryAfter time.Duration, now int64) {
 	w.expire(now)
 	w.answered = true
 	if len(w.reports) == 0 {
-		w.reports = []windowReport{{reset: now + w.length, limit: w.limit}}
+		wait := w.length
+		if retryAfter > 0 {
+			wait = min(retryAfter.Microseconds(), 86400*sec)
+		}
+		w.reports = []windowReport{{reset: now + wait, limit: w.limit}}
 	}
 	for i := range w.reports {
 		w.reports[i].used = max(w.reports[i].used, w.reports[i].limit)
@@ -159,10 +250,25 @@ func (m *model) inUse(w *fixedWindow) (n int64) {
 // the end of the window.
 func (m *model) closed(w *fixedWindow, price int64, batch bool, now int64) (no bool, until int64) {
 	w.expire(now)
-	unconfirmed, open := w.unconfirmed.total(now), m.inUse(w)
+	no, until = m.closedByReports(w, w.reports, price, batch, now)
 	n := len(w.slowStarts)
-	no = !w.answered && n >= 3 && now-w.slowStarts[n-1].granted < sec // slow start of the window
-	for _, t := range w.reports {
+	no = no || !w.answered && n >= 3 && now-w.slowStarts[n-1].granted < sec // slow start of the window
+	if s := w.strange; s != nil && !s.dismissed {
+		if leavesNone, _ := m.closedByReports(w, []windowReport{s.windowReport}, price, batch, now); leavesNone {
+			if s.asking != 0 {
+				return true, until
+			}
+			if s.asked+sec > now {
+				return true, max(until, s.asked+sec)
+			}
+		}
+	}
+	return no, until
+}
+
+func (m *model) closedByReports(w *fixedWindow, reports []windowReport, price int64, batch bool, now int64) (no bool, until int64) {
+	unconfirmed, open := w.unconfirmed.total(now), m.inUse(w)
+	for _, t := range reports {
 		limit, spent := m.rules.Usable(t.limit), t.used+unconfirmed
 		needed := max(1, min(price, limit))
 		left := limit - spent - open - needed // after the request
@@ -177,7 +283,7 @@ func (m *model) closed(w *fixedWindow, price int64, batch bool, now int64) (no b
 			no, until = true, max(until, t.reset+t.latest-((left+1)*20*w.length-1)/limit)
 		}
 	}
-	if len(w.reports) > 0 {
+	if len(reports) > 0 {
 		return no, until
 	}
 	limit := m.rules.Usable(w.limit)
@@ -191,7 +297,7 @@ func (m *model) closed(w *fixedWindow, price int64, batch bool, now int64) (no b
 	if unconfirmed > limit-needed {
 		return true, w.unconfirmed.returned(unconfirmed+needed-limit, now)
 	}
-	return no || unconfirmed+open > limit-needed, 0
+	return unconfirmed+open > limit-needed, 0
 }
 
 // describe returns the account for operators.

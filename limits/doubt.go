@@ -1,0 +1,111 @@
+package limits
+
+// doubt is a report that contradicts the known reports of its window, such as the budget of another caller. One such report
+// does not close the window: the next response decides. Until then, if the report admits no request, only one request is in
+// progress at a time, the probe. The methods accept a nil pointer.
+type doubt struct {
+	report
+	// Since is the time of the report. Only the report of a request that was granted later can refute it.
+	Since int64
+	// Refuted means that another response contradicted the report. It is remembered if it may be of a region that counts
+	// separately, because the second report of a region counts.
+	Refuted bool
+
+	probe     uint64 // ID of the probe's permit, or zero
+	lastProbe int64  // time of its grant
+}
+
+// repeats reports whether another report says the same.
+func (d *doubt) repeats(p report) bool { return d.sameWindow(p) && d.Limit == p.Limit }
+
+// admits reports whether a probe may be sent. If not, until is the time of the next probe, or zero if the response to the
+// present probe decides.
+func (d *doubt) admits(now int64) (ok bool, until int64) {
+	switch next := d.lastProbe + slowStartEvery; {
+	case d.probe != 0:
+		return false, 0
+	case now < next: // the response to the last probe decided nothing
+		return false, next
+	}
+	return true, 0
+}
+
+// granted records a permit as the probe.
+func (d *doubt) granted(id uint64, now int64) {
+	if d != nil && !d.Refuted {
+		d.probe, d.lastProbe = id, now
+	}
+}
+
+// ended records that a permit was settled or has expired.
+func (d *doubt) ended(id uint64) {
+	if d != nil && d.probe == id {
+		d.probe = 0
+	}
+}
+
+// anonymousFactor is the factor by which the limit of a window must exceed the limit of callers without a credential, so
+// that a report of the latter is doubtful.
+const anonymousFactor = 10
+
+// doubts reports whether a report of the open window needs a confirmation, and records the report as the doubt of the window.
+// A doubtful report has
+//
+//   - another limit and another reset than the known reports,
+//   - another reset, and no request remains,
+//   - a lower limit for a known reset, and no request remains,
+//   - or, without a known report, the exhausted budget of callers without a credential.
+//
+// A report that repeats the doubt confirms it, unless its permit is unknown (sent is zero). A limit error needs no
+// confirmation, unless its limit is that of callers without a credential.
+func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool {
+	d := w.Doubt
+	if d != nil && d.repeats(p) {
+		if sent == 0 { // may be the same response again
+			return true
+		}
+		w.Doubt = nil
+		w.add(d.report, func(old, added int64) int64 { return old + added })
+		return false
+	}
+	anonymous = anonymous && w.Limit >= anonymousFactor*p.Limit
+	known, sameWindow, doubtful := false, false, false
+	limits := map[int64]bool{}
+	for _, old := range w.Reports {
+		if old.Responses == 0 { // assumed by exhaust
+			continue
+		}
+		known, limits[old.Limit] = true, true
+		if old.sameWindow(p) {
+			sameWindow, p.Used = true, max(p.Used, old.Used)
+			doubtful = p.Limit < old.Limit && p.Used >= p.Limit
+		}
+	}
+	switch {
+	case !known:
+		doubtful = anonymous && p.Used >= p.Limit
+	case !sameWindow:
+		doubtful = !limits[p.Limit] || p.Used >= p.Limit
+	}
+	switch {
+	case limited && !(anonymous && known), !doubtful:
+		if d != nil && sent >= d.Since {
+			w.refute(limits[d.Limit])
+		}
+		return false
+	case d == nil:
+		w.Doubt = &doubt{report: p, Since: now}
+	default:
+		d.report, d.Since, d.Refuted = p, now, false
+	}
+	return true
+}
+
+// refute ends the doubt. mayBeRegion means that the doubtful report has the limit of a known report.
+func (w *window) refute(mayBeRegion bool) {
+	if mayBeRegion {
+		w.Doubt.Refuted, w.Doubt.probe = true, 0
+	} else {
+		w.Doubt = nil
+	}
+}

@@ -1,0 +1,299 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// LimitAnswer is a row of limitanswers.yaml, which explains the fields.
+type LimitAnswer struct {
+	Name          string    `yaml:"name"`
+	Kind          LimitKind `yaml:"kind"`
+	API           string    `yaml:"api"`
+	Status        []int     `yaml:"status"`
+	Type          []string  `yaml:"type"`
+	Code          []string  `yaml:"code"`
+	Text          []string  `yaml:"text"`
+	Begins        []string  `yaml:"begins"`
+	Documentation []string  `yaml:"documentation"`
+	Body          string    `yaml:"body"`
+	Exhausted     bool      `yaml:"exhausted"`
+	RetryAfter    bool      `yaml:"retry_after"`
+	Repeated      int       `yaml:"repeated"`
+	Source        string    `yaml:"source"`
+}
+
+// LimitKind is the kind of a limit in limitanswers.yaml.
+type LimitKind string
+
+// Kinds of limits.
+const (
+	LimitNone      LimitKind = "none"
+	LimitPrimary   LimitKind = "primary"
+	LimitSecondary LimitKind = "secondary"
+	LimitContent   LimitKind = "content"
+)
+
+// RepeatedWithin is the longest time between two responses of a row with the condition repeated.
+const RepeatedWithin = time.Minute
+
+const (
+	apiREST, apiGraphQL = "rest", "graphql"
+	bodyEmpty, bodyHTML = "empty", "html"
+)
+
+var limitAnswers = mustLoadLimitAnswers()
+
+// LimitAnswers returns the rows of limitanswers.yaml.
+func LimitAnswers() []LimitAnswer { return slices.Clone(limitAnswers) }
+
+// mustLoadLimitAnswers reads limitanswers.yaml, and panics if a row is invalid.
+func mustLoadLimitAnswers() []LimitAnswer {
+	rows := mustDecode[[]LimitAnswer]("limitanswers.yaml")
+	names := map[string]bool{}
+	for i := range rows {
+		row := &rows[i]
+		if len(row.Status) == 0 {
+			row.Status = []int{http.StatusForbidden, http.StatusTooManyRequests}
+		}
+		if err := row.check(); err != nil {
+			panic(fmt.Errorf("limitanswers.yaml: row %q: %w", row.Name, err))
+		}
+		if names[row.Name] {
+			panic(fmt.Errorf("limitanswers.yaml: row %q: the name is used twice", row.Name))
+		}
+		names[row.Name] = true
+	}
+	return rows
+}
+
+func (row *LimitAnswer) check() error {
+	upper := func(text string) bool { return text == "" || text != strings.ToLower(text) }
+	switch {
+	case row.Name == "" || row.Source == "":
+		return fmt.Errorf("name or source is missing")
+	case !slices.Contains([]LimitKind{LimitNone, LimitPrimary, LimitSecondary, LimitContent}, row.Kind):
+		return fmt.Errorf("unknown kind %q", row.Kind)
+	case !slices.Contains([]string{"", apiREST, apiGraphQL}, row.API):
+		return fmt.Errorf("unknown api %q", row.API)
+	case !slices.Contains([]string{"", bodyEmpty, bodyHTML}, row.Body):
+		return fmt.Errorf("unknown body %q", row.Body)
+	case slices.ContainsFunc(row.Text, upper), slices.ContainsFunc(row.Begins, upper):
+		return fmt.Errorf("a text is empty or has upper case")
+	case row.Repeated < 0 || row.Repeated == 1:
+		return fmt.Errorf("repeated must be at least 2")
+	}
+	return nil
+}
+
+// UpstreamAnswer contains the parts of a response by which a limit is recognized.
+type UpstreamAnswer struct {
+	Status  int
+	Header  http.Header
+	GraphQL bool // the request was a GraphQL call
+	// Body is the decoded body. It may be cut off.
+	Body []byte
+}
+
+// part is one message of a response, with the type and the code of an error. Message is in lower case.
+type part struct {
+	original, message, kind, code, documentation string
+}
+
+// RecognizeLimit returns the row that decides about a response, and the message of the limit. It returns nil if no row
+// applies.
+func RecognizeLimit(a UpstreamAnswer) (row *LimitAnswer, message string) {
+	if !a.mayReport() {
+		return nil, ""
+	}
+	parts, body := a.parts()
+	for _, p := range parts {
+		r := decide(&a, &p, body, true)
+		if r == nil || row != nil && r.Kind == LimitNone {
+			continue
+		}
+		if row, message = r, p.original; r.Kind != LimitNone {
+			return row, message
+		}
+	}
+	if row == nil {
+		row, message = decide(&a, &parts[0], body, false), parts[0].original
+	}
+	return row, message
+}
+
+// decide returns the first row whose conditions hold. ofPart selects the rows with a condition about a part, or the rows
+// without one.
+func decide(a *UpstreamAnswer, p *part, body string, ofPart bool) *LimitAnswer {
+	for i := range limitAnswers {
+		if r := &limitAnswers[i]; r.ofPart() == ofPart && r.matches(a, p, body) {
+			return r
+		}
+	}
+	return nil
+}
+
+// ofPart reports whether a row has a condition about a part of the body.
+func (row *LimitAnswer) ofPart() bool {
+	return len(row.Type)+len(row.Code)+len(row.Text)+len(row.Begins)+len(row.Documentation) > 0
+}
+
+// mayReport is a cheap check: it returns false for most responses that report no limit.
+func (a *UpstreamAnswer) mayReport() bool {
+	switch {
+	case a.Status >= http.StatusInternalServerError:
+		return false
+	case a.Status >= http.StatusBadRequest:
+		return true
+	case a.GraphQL:
+		return bytes.Contains(a.Body, []byte(`"errors"`)) || bytes.Contains(a.Body, []byte(`"message"`))
+	}
+	return isErrorObject(a.Header, a.Body)
+}
+
+// isErrorObject reports whether a body with a successful status is JSON that has only the members of an error. Other media
+// types may contain text that users of the API have written.
+func isErrorObject(h http.Header, body []byte) bool {
+	if !bytes.Contains(body, []byte(`"message"`)) {
+		return false
+	}
+	if mediaType, _, _ := mime.ParseMediaType(h.Get("Content-Type")); mediaType != "application/json" {
+		return false
+	}
+	var members map[string]json.RawMessage
+	if json.Unmarshal(body, &members) != nil {
+		return false
+	}
+	for name := range members {
+		switch name {
+		case "message", "documentation_url", "errors", "status":
+		default:
+			return false
+		}
+	}
+	return members["message"] != nil
+}
+
+// matches reports whether all conditions of a row hold. body is the form of the whole body.
+func (row *LimitAnswer) matches(a *UpstreamAnswer, p *part, body string) bool {
+	contained := func(text string) bool { return strings.Contains(p.message, text) }
+	begins := func(text string) bool { return strings.HasPrefix(p.message, text) }
+	ends := func(text string) bool { return strings.HasSuffix(p.documentation, text) }
+	switch {
+	case !slices.Contains(row.Status, a.Status),
+		row.API == apiREST && a.GraphQL, row.API == apiGraphQL && !a.GraphQL,
+		len(row.Type) > 0 && !slices.Contains(row.Type, p.kind),
+		len(row.Code) > 0 && !slices.Contains(row.Code, p.code),
+		len(row.Text) > 0 && !slices.ContainsFunc(row.Text, contained),
+		len(row.Begins) > 0 && !slices.ContainsFunc(row.Begins, begins),
+		len(row.Documentation) > 0 && !slices.ContainsFunc(row.Documentation, ends),
+		row.Body != "" && row.Body != body,
+		row.Exhausted && a.Header.Get("X-Ratelimit-Remaining") != "0",
+		row.RetryAfter && a.Header.Get("Retry-After") == "":
+		return false
+	}
+	return true
+}
+
+// parts returns the message of a response, and each error of its list. A body that is no JSON object is one part. body is
+// the form of the body.
+func (a *UpstreamAnswer) parts() (parts []part, body string) {
+	text := bytes.TrimSpace(a.Body)
+	switch {
+	case len(text) == 0:
+		body = bodyEmpty
+	case text[0] == '<':
+		body = bodyHTML
+	}
+	var answer struct {
+		message, documentation string
+		errors                 []json.RawMessage
+	}
+	if !eachMember(text, func(name string, value []byte) {
+		switch name { // a value of another type leaves the field empty
+		case "message":
+			_ = json.Unmarshal(value, &answer.message)
+		case "documentation_url":
+			_ = json.Unmarshal(value, &answer.documentation)
+		case "errors":
+			answer.errors = elements(value)
+		}
+	}) {
+		answer.message = string(text)
+	}
+	add := func(p part) {
+		p.message, p.documentation = strings.ToLower(p.original), answer.documentation
+		parts = append(parts, p)
+	}
+	add(part{original: answer.message})
+	for _, e := range answer.errors {
+		var message string
+		if json.Unmarshal(e, &message) == nil {
+			add(part{original: message})
+			continue
+		}
+		var fields struct {
+			Type, Code, Message any
+			Extensions          struct{ Type, Code any }
+		}
+		if json.Unmarshal(e, &fields) != nil {
+			continue
+		}
+		first := func(values ...any) string {
+			for _, v := range values {
+				if s, _ := v.(string); s != "" {
+					return s
+				}
+			}
+			return ""
+		}
+		add(part{original: first(fields.Message), kind: first(fields.Type, fields.Extensions.Type), code: first(fields.Code, fields.Extensions.Code)})
+	}
+	return parts, body
+}
+
+// eachMember calls member for the members of a JSON object. If the object is cut off, the last value is the rest of the
+// text. eachMember returns false if the text is no object, or is cut off in the first member.
+func eachMember(text []byte, member func(name string, value []byte)) bool {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return false
+	}
+	for complete := 0; d.More(); complete++ {
+		token, err := d.Token()
+		if err != nil {
+			return complete > 0
+		}
+		name, _ := token.(string)
+		var value json.RawMessage
+		start := d.InputOffset()
+		if d.Decode(&value) != nil {
+			member(name, bytes.TrimLeft(text[start:], ": \t\r\n"))
+			return complete > 0 || name == "errors"
+		}
+		member(name, value)
+	}
+	return true
+}
+
+// elements returns the complete elements of a JSON list, which may be cut off.
+func elements(list []byte) (all []json.RawMessage) {
+	d := json.NewDecoder(bytes.NewReader(list))
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return nil
+	}
+	for d.More() {
+		var element json.RawMessage
+		if d.Decode(&element) != nil {
+			return all
+		}
+		all = append(all, element)
+	}
+	return all
+}
