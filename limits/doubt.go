@@ -52,7 +52,7 @@ const anonymousFactor = 10
 // A doubtful report has
 //
 //   - another limit and another reset than the known reports,
-//   - another reset, and no request remains,
+//   - another reset than a known report of sureAfter responses, and no request remains,
 //   - a lower limit for a known reset, and no request remains,
 //   - or, without a known report, the exhausted budget of callers without a credential.
 //
@@ -69,13 +69,13 @@ func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool
 		return false
 	}
 	anonymous = anonymous && w.Limit >= anonymousFactor*p.Limit
-	known, sameWindow, doubtful := false, false, false
+	known, sure, sameWindow, doubtful := false, false, false, false
 	limits := map[int64]bool{}
 	for _, old := range w.Reports {
 		if old.Responses == 0 { // assumed by exhaust
 			continue
 		}
-		known, limits[old.Limit] = true, true
+		known, sure, limits[old.Limit] = true, sure || old.Responses >= sureAfter, true
 		if old.sameWindow(p) {
 			sameWindow, p.Used = true, max(p.Used, old.Used)
 			doubtful = p.Limit < old.Limit && p.Used >= p.Limit
@@ -85,7 +85,7 @@ func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool
 	case !known:
 		doubtful = anonymous && p.Used >= p.Limit
 	case !sameWindow:
-		doubtful = !limits[p.Limit] || p.Used >= p.Limit
+		doubtful = !limits[p.Limit] || sure && p.Used >= p.Limit
 	}
 	switch {
 	case limited && !(anonymous && known), !doubtful:

@@ -129,8 +129,8 @@ func (w *fixedWindow) reported() (list []windowReport) {
 	return list
 }
 
-// contradicted reports whether a report needs a second one: another limit and another reset, nothing left before another
-// reset, nothing left because of a lower limit, or the exhausted limit of callers without a credential instead of any other.
+// contradicted reports whether a report needs a second one: another limit and another reset, nothing left before
+// another reset than that of ten responses, nothing left because of a lower limit, or the exhausted limit of callers without a credential instead of any other.
 // A refusal needs none, unless it has that limit.
 func (w *fixedWindow) contradicted(t windowReport, anonymousLimit int, kind policy.CallerKind, refusal limits.LimitKind) bool {
 	anonymous := kind != policy.Unauthenticated && t.limit == int64(anonymousLimit) && 10*t.limit <= w.limit
@@ -141,17 +141,18 @@ func (w *fixedWindow) contradicted(t windowReport, anonymousLimit int, kind poli
 	if refusal != limits.NotLimited && !anonymous {
 		return false
 	}
-	otherReset, otherLimit, used, lower := true, true, t.used, false
+	otherReset, otherLimit, used, lower, often := true, true, t.used, false, false
 	for _, old := range known {
 		if old.limit == t.limit {
 			otherLimit = false
 		}
+		often = often || old.answers >= 10
 		if same(old, t) {
 			otherReset, used = false, max(used, old.used)
 			lower = t.limit < old.limit && used >= t.limit
 		}
 	}
-	return lower || otherReset && (otherLimit || used >= t.limit)
+	return lower || otherReset && (otherLimit || often && used >= t.limit)
 }
 
 // suspect remembers a report that others contradict.

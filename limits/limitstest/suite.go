@@ -24,7 +24,7 @@ func RunSuite(t *testing.T, open Open) {
 		}
 	}
 	rules := limits.Rules{Limits: policy.DefaultLimits()}
-	for _, group := range [][]testCase{windowCases, unlimitedCases, logCases, permitCases, cooldownCases, shareCases, clientCases, grantCases, costCases} {
+	for _, group := range [][]testCase{windowCases, unlimitedCases, logCases, permitCases, cooldownCases, shareCases, clientCases, grantCases, costCases, doubtCases} {
 		run(rules, group)
 	}
 	rules.Probes = 3

@@ -1,0 +1,171 @@
+package limitstest
+
+import (
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// confirm sends n requests whose responses report a window.
+func (h *harness) confirm(n, limit int, reset time.Time) {
+	h.Helper()
+	for i := range n {
+		h.spend(get("core"), reported("core", i+1, limit, reset))
+	}
+}
+
+// doubtCases test reports that contradict other reports, and pauses of content creation.
+var doubtCases = []testCase{
+	{"a contradictory report allows one probe, whose report refutes it", func(h *harness) {
+		now := time.Now()
+		for _, outlier := range []limits.Outcome{
+			reported("core", 60, 60, now.Add(20*time.Minute)),
+			reported("core", 0, 1, now.Add(20*time.Minute)),
+			reported("core", 1, 1, now.Add(2*time.Hour)),
+			reported("core", 60, 60, now.Add(time.Hour)),            // only another limit
+			reported("core", 5000, 5000, now.Add(20*time.Minute)),   // only another reset
+			reported("core", 15000, 15000, now.Add(20*time.Minute)), // an enterprise's limit
+		} {
+			h.confirm(12, 5000, now.Add(time.Hour))
+			h.spend(get("core"), outlier)
+			probe := h.granted(get("core"))
+			if outlier.Rate.Used > 0 {
+				h.refused(get("core"), limits.Primary, untilSettled)
+			}
+			h.settled(probe, reported("core", 14, 5000, now.Add(time.Hour)))
+			for range 20 {
+				h.granted(get("core"))
+			}
+			time.Sleep(31 * second) // the permits expire
+			h.check("limit", h.budget("core").Limit, 5000)
+		}
+	}},
+	{"a probe that agrees closes the window", func(h *harness) {
+		reset := time.Now().Add(20 * time.Minute)
+		h.confirm(3, 5000, time.Now().Add(time.Hour))
+		h.spend(get("core"), reported("core", 60, 60, reset))
+		h.spend(get("core"), reported("core", 60, 60, reset))
+		h.refused(get("core"), limits.Primary, 20*time.Minute+jitter)
+		time.Sleep(20*time.Minute + jitter)
+		h.granted(get("core"))
+	}},
+	{"a repeated response does not confirm itself", func(h *harness) {
+		h.confirm(3, 5000, time.Now().Add(time.Hour))
+		p, outlier := h.granted(get("core")), reported("core", 60, 60, time.Now().Add(20*time.Minute))
+		for range 3 {
+			h.settled(p, outlier)
+		}
+		h.granted(get("core"))
+	}},
+	{"responses to earlier requests do not end the doubt", func(h *harness) {
+		reset := time.Now().Add(time.Hour)
+		h.confirm(3, 5000, reset)
+		early := h.granted(get("core"))
+		time.Sleep(second)
+		h.spend(get("core"), reported("core", 60, 60, time.Now().Add(20*time.Minute)))
+		h.settled(early, reported("core", 4, 5000, reset))
+		probe := h.granted(get("core"))
+		h.refused(get("core"), limits.Primary, untilSettled)
+		h.settled(probe, reported("core", 6, 5000, reset))
+		h.granted(get("core"))
+		h.granted(get("core"))
+	}},
+	{"probes without a report follow each second", func(h *harness) {
+		h.confirm(3, 5000, time.Now().Add(time.Hour))
+		h.spend(get("core"), reported("core", 60, 60, time.Now().Add(20*time.Minute)))
+		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true})
+		h.refused(get("core"), limits.Primary, second)
+		time.Sleep(second)
+		h.settled(h.granted(get("core")), limits.Outcome{})
+		h.refused(get("core"), limits.Primary, second)
+	}},
+	{"a limit error needs no probe", func(h *harness) {
+		h.confirm(3, 5000, time.Now().Add(time.Hour))
+		o := reported("core", 1000, 1000, time.Now().Add(20*time.Minute))
+		o.Limited = limits.PrimaryLimit
+		h.spend(get("core"), o)
+		h.refused(get("core"), limits.Primary, time.Hour+jitter)
+	}},
+	{"the exhausted limit of callers without a credential is doubtful from the first response", func(h *harness) {
+		reset := time.Now().Add(20 * time.Minute)
+		h.spend(get("core"), reported("core", 60, 60, reset))
+		h.spend(get("core"), reported("core", 1, 5000, reset.Add(time.Hour)))
+		h.granted(get("core"))
+		h.granted(get("core"))
+		anonymous := get("core")
+		anonymous.Account, anonymous.Kind = "egress", policy.Unauthenticated
+		h.spend(anonymous, reported("core", 60, 60, reset))
+		h.refused(anonymous, limits.Primary, 20*time.Minute+jitter)
+	}},
+	{"a new limit counts from its second report", func(h *harness) {
+		h.confirm(3, 5000, time.Now().Add(time.Hour))
+		late := time.Now().Add(80 * time.Minute)
+		h.spend(get("core"), reported("core", 1, 100, late))
+		h.spend(get("core"), reported("core", 2, 100, late))
+		h.check("limit", h.budget("core").Limit, 100)
+		h.spend(get("core"), reported("core", 100, 100, late))
+		h.refused(get("core"), limits.Primary, 80*time.Minute+jitter)
+	}},
+	{"the rate headers of a 401 say nothing", func(h *harness) {
+		reset := time.Now().Add(time.Hour)
+		h.confirm(2, 5000, reset)
+		for range 4 {
+			o := reported("core", 60, 60, reset.Add(-20*time.Minute))
+			o.Unauthorized = true
+			h.spend(get("core"), o)
+		}
+		h.check("limit", h.budget("core").Limit, 5000)
+		for range 5 {
+			h.granted(get("core"))
+		}
+	}},
+	{"the rate headers of a 401 do not end an unlimited window", func(h *harness) {
+		for range 3 {
+			h.spend(get("core"), silent())
+		}
+		o := reported("core", 60, 60, time.Now().Add(time.Hour))
+		o.Unauthorized = true
+		h.spend(get("core"), o)
+		h.check("unlimited", h.unlimited("core"), true)
+	}},
+	{"a content limit refuses only content creation", func(h *harness) {
+		content := get("core")
+		content.CreatesContent = true
+		o := reported("core", 1, 5000, time.Now().Add(3*time.Hour))
+		o.Limited = limits.ContentLimit
+		h.spend(content, o)
+		h.refused(content, limits.Content, time.Minute)
+		h.granted(get("core"))
+		time.Sleep(time.Minute)
+		o.RetryAfter = 100 * second
+		h.spend(content, o)
+		h.refused(content, limits.Content, 201*second) // doubled, and a second for rounding
+		time.Sleep(201 * second)
+		success := answered()
+		success.Succeeded = true
+		h.spend(content, success)
+		h.spend(content, o)
+		h.refused(content, limits.Content, 101*second)
+	}},
+	{"content errors of concurrent requests count once", func(h *harness) {
+		content := get("core")
+		content.CreatesContent = true
+		h.confirm(1, 5000, time.Now().Add(time.Hour))
+		var open []limits.Permit
+		for range 5 {
+			open = append(open, h.granted(content))
+		}
+		for _, p := range open {
+			time.Sleep(second)
+			o := answered()
+			o.Limited = limits.ContentLimit
+			h.settled(p, o)
+		}
+		h.refused(content, limits.Content, time.Minute)
+	}},
+	{"a primary limit error without a reset lasts for retry-after", func(h *harness) {
+		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit, RetryAfter: 90 * second})
+		h.refused(get("core"), limits.Primary, 90*second+jitter)
+	}},
+}
