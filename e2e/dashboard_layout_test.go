@@ -257,7 +257,7 @@ func (b *fakeGateway) withHistory(pages http.Handler) http.Handler {
 			return
 		}
 		series := b.history.Series()
-		for name, most := range map[string]float64{"hit": 300, "stale": 12, "validated": 50, "miss": 90, "waited": 40, "refused": 12, "error": 3, "saved": 310, "spent": 170, "upstream": 190, "waiting": 40, "in_flight": 60} {
+		for name, most := range map[string]float64{"hit": 300, "stale": 12, "validated": 50, "miss": 90, "waited": 40, "refused": 12, "limited": 4, "error": 3, "saved": 310, "spent": 170, "upstream": 190, "waiting": 40, "in_flight": 60} {
 			for i := range series.Values[name] {
 				wave := 1 + 0.5*math.Sin(float64(i)/40) + 0.3*b.random.Float64()
 				series.Values[name][i] = uint32(most / 2 * wave)
@@ -293,7 +293,7 @@ var (
 
 // withHourBefore replaces the hour before the last hour in JSON.
 func withHourBefore(text []byte) []byte {
-	text = sumsBefore.ReplaceAll(text, []byte(`"before":{"hit":58000,"stale":2900,"validated":10100,"miss":21400,"waited":7600,"refused":3100,"error":610,"saved":61200,"spent":33400,"upstream":45100}`))
+	text = sumsBefore.ReplaceAll(text, []byte(`"before":{"hit":58000,"stale":2900,"validated":10100,"miss":21400,"waited":7600,"refused":3100,"limited":240,"error":610,"saved":61200,"spent":33400,"upstream":45100}`))
 	return spentBefore.ReplaceAllFunc(text, func(use []byte) []byte {
 		spent, _ := strconv.Atoi(string(spentBefore.FindSubmatch(use)[1]))
 		return fmt.Appendf(slices.Clip(use), `,"before":{"spent":%d}`, spent*(70+spent*13%60)/100)

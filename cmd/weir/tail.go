@@ -23,7 +23,7 @@ type tailCommand struct {
 	Client    string `help:"Only requests of this client. For clients without a name, give the account or its label." placeholder:"NAME"`
 	Operation string `help:"Only this operation, as in gitignore/get-template." placeholder:"ID"`
 	Status    string `help:"Only responses with this status: 429, or 4xx." placeholder:"STATUS"`
-	Cache     string `help:"Only this result: hit, stale, validated, miss, waited, refused or error." placeholder:"RESULT"`
+	Cache     string `help:"Only this result: hit, stale, validated, miss, waited, refused, limited or error." placeholder:"RESULT"`
 	JSON      bool   `name:"json" help:"Print one JSON object for each request."`
 }
 
@@ -35,7 +35,7 @@ func (c *tailCommand) Run(p *process) error {
 		return &exit{exitUsage, fmt.Sprintf("--status: %q: write a status such as 429, or a class such as 4xx", c.Status)}
 	}
 	results := []history.Result{
-		history.Hit, history.Stale, history.Validated, history.Miss, history.Waited, history.Refused, history.Failed,
+		history.Hit, history.Stale, history.Validated, history.Miss, history.Waited, history.Refused, history.Limited, history.Failed,
 	}
 	if c.Cache != "" && !slices.Contains(results, history.Result(c.Cache)) {
 		return &exit{exitUsage, fmt.Sprintf("--cache: %q: must be one of %v", c.Cache, results)}

@@ -22,10 +22,13 @@ const (
 	Miss      Result = "miss"      // from the upstream
 	Waited    Result = "waited"    // from the upstream after a wait, or from a coalesced call
 	Refused   Result = "refused"   // by Weir
+	Limited   Result = "limited"   // refused by the API, which reports a limit
 	Failed    Result = "error"     // 5xx, or the client disconnected
 )
 
-func results() []Result { return []Result{Hit, Stale, Validated, Miss, Waited, Refused, Failed} }
+func results() []Result {
+	return []Result{Hit, Stale, Validated, Miss, Waited, Refused, Limited, Failed}
+}
 
 // minWait is the shortest wait that is reported. Shorter waits are noise.
 const minWait = 10 * time.Millisecond
@@ -85,6 +88,8 @@ func resultOf(r *proxy.Record) Result {
 		return Stale
 	case r.Outcome == "own":
 		return Hit
+	case r.Limited != limits.NotLimited:
+		return Limited
 	case r.Outcome == "collapsed", r.Waited >= minWait:
 		return Waited
 	case r.Outcome == "validated":
@@ -136,6 +141,9 @@ func (s cacheStatus) decision(r *proxy.Record) string {
 	case s.has("collapsed") && r.Attempts == 0:
 		return "Coalesced: an identical request was in progress, and its response was used; no quota was consumed."
 	}
+	if why := limitKinds[r.Limited]; why != "" {
+		return fmt.Sprintf("Refused by the API with %d: %s (%s).", r.Status, why, r.LimitAnswer)
+	}
 	why := map[string]string{
 		"uri-miss":  "Miss: no response was stored for this caller",
 		"vary-miss": "Miss: the stored response is another representation",
@@ -162,6 +170,13 @@ func (s cacheStatus) decision(r *proxy.Record) string {
 		why += " (" + reason(s["detail"]) + ")"
 	}
 	return why + "."
+}
+
+// limitKinds explains the limit errors of the upstream.
+var limitKinds = map[limits.LimitKind]string{
+	limits.PrimaryLimit:   "the primary limit of the resource is exhausted",
+	limits.SecondaryLimit: "a secondary limit, so Weir sends nothing for this account during a cool-down",
+	limits.ContentLimit:   "content was created too quickly, so Weir sends no request of this account that creates content for a while",
 }
 
 // explainWait returns a sentence with the total wait and the reason for its longest part.

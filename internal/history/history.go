@@ -174,7 +174,7 @@ func (h *History) Observe(r *proxy.Record) {
 		return
 	}
 	h.publish(requestEvent, h.Request(r))
-	if result == Refused || r.Status == http.StatusForbidden || r.Status == http.StatusTooManyRequests {
+	if result == Refused || result == Limited || r.Status == http.StatusForbidden || r.Status == http.StatusTooManyRequests {
 		h.requestListing() // a cool-down may have begun
 	}
 }
@@ -376,7 +376,7 @@ func (h *History) poll(costs bool) {
 
 // point holds the numbers of one step.
 type point struct {
-	results                [7]uint32
+	results                [8]uint32
 	saved, spent, upstream uint32
 	waiting                uint32 // maximum
 	inFlight               uint32 // last known number

@@ -138,9 +138,10 @@ func TestSeriesCountResults(t *testing.T) {
 		w.Observe(background)
 		time.Sleep(stepLength)
 		w.Observe(&proxy.Record{Status: 429, Outcome: "refused", Cache: "weir; detail=primary"})
+		w.Observe(&proxy.Record{Status: 403, Outcome: "miss", Cache: "weir; fwd=uri-miss; fwd-status=403", Limited: limits.SecondaryLimit})
 		s := w.Series()
 		last := func(name string) []uint32 { return s.Values[name][len(s.Values[name])-2:] }
-		for name, want := range map[string][]uint32{"hit": {2, 0}, "miss": {1, 0}, "refused": {0, 1}, "saved": {2, 0}, "spent": {2, 0}, "upstream": {4, 0}, "error": {0, 0}, "waiting": {0, 0}} {
+		for name, want := range map[string][]uint32{"hit": {2, 0}, "miss": {1, 0}, "refused": {0, 1}, "limited": {0, 1}, "saved": {2, 0}, "spent": {2, 0}, "upstream": {4, 0}, "error": {0, 0}, "waiting": {0, 0}} {
 			if diff := cmp.Diff(want, last(name)); diff != "" || len(s.Values[name]) != 360 {
 				t.Errorf("%s: %s", name, diff)
 			}

@@ -13,6 +13,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy"
 )
 
@@ -40,7 +41,7 @@ type metrics struct {
 
 	serverDuration, clientDuration, waits                       metric.Float64Histogram
 	requests, spent, saved, admissions, polls, retries, reloads metric.Int64Counter
-	softLimits                                                  metric.Int64Counter
+	softLimits, limitErrors                                     metric.Int64Counter
 	active                                                      metric.Int64UpDownCounter
 	methods                                                     map[string]metric.MeasurementOption // attributes of active
 	queries                                                     queryNames
@@ -103,6 +104,7 @@ func (m *metrics) open(provider metric.MeterProvider) error {
 	m.retries = counter("weir.retries", "{request}", "requests whose connection broke before a response, by outcome of the retry")
 	m.reloads = counter("weir.config.reloads", "{reload}", "configuration reloads, by outcome")
 	m.softLimits = counter("weir.client.soft_limits", "{event}", "soft limits that clients reached, by threshold")
+	m.limitErrors = counter("weir.upstream.limit_errors", "{error}", "responses by which the upstream reports a limit, by kind of limit")
 	active, err := m.meter.Int64UpDownCounter("http.server.active_requests", metric.WithUnit("{request}"), metric.WithDescription("requests in progress"))
 	m.active, m.methods = active, map[string]metric.MeasurementOption{}
 	for _, method := range append(methods, other) {
@@ -184,6 +186,9 @@ func (m *metrics) Observer(upstream string) func(*proxy.Record) {
 				result := semconv.ErrorTypeKey.String(s.Detail)
 				if status, err := strconv.Atoi(s.Detail); err == nil {
 					result = semconv.HTTPResponseStatusCode(status)
+				}
+				if s.Limited != limits.NotLimited {
+					m.limitErrors.Add(ctx, 1, attributes(resourceKey.String(resource), reasonKey.String(s.Limited.String())))
 				}
 				m.clientDuration.Record(ctx, s.Elapsed.Seconds(), attributes(semconv.HTTPRequestMethodKey.String(r.Method), semconv.ServerAddress(upstream), result))
 			}

@@ -34,6 +34,7 @@ func fullRecord() *proxy.Record {
 			{Name: "queue", Elapsed: time.Second, Detail: "points"}, {Name: "attempt", Elapsed: time.Second, Detail: "202"}, {Name: "settle"},
 			{Name: "poll", Elapsed: time.Second}, {Name: "queue"}, {Name: "attempt", Detail: "timeout", Failed: true},
 			{Name: "queue", Detail: "primary", Failed: true}, {Name: "coalesce", Detail: "stored"},
+			{Name: "attempt", Elapsed: time.Second, Detail: "403", Limited: limits.SecondaryLimit},
 			{Name: "retry", Elapsed: time.Second}, {Name: "retry", Elapsed: time.Second}, {Name: "retry", Failed: true},
 		},
 	}

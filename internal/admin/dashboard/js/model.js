@@ -12,7 +12,7 @@
  * @typedef {Use & {client: string, client_label: string, operation?: string, tag?: string, account?: string, account_label?: string, before?: Use}} Spender
  * @typedef {{id: string, start: string, method: string, route: string, operation: string, graphql_operation?: string, account: string, account_label?: string, client?: string, tag?: string,
  *   resource: string, status: number, bytes: number, elapsed_ns: number, cache: string, background?: boolean, waited_ns: number,
- *   attempts: number, spent: number, error?: string, trace_id?: string, outcome: string, result: string, why: string,
+ *   attempts: number, spent: number, limited?: string, limit_answer?: string, error?: string, trace_id?: string, outcome: string, result: string, why: string,
  *   stages?: {name: string, start_ns: number, elapsed_ns: number, detail?: string, failed?: boolean}[]}} Request
  */
 
@@ -21,7 +21,7 @@ const MAX_REQUESTS = 256;
 /** The number of steps in a series of the gateway. */
 const STEPS = 360;
 
-export const OUTCOMES = ["hit", "stale", "validated", "miss", "waited", "refused", "error"];
+export const OUTCOMES = ["hit", "stale", "validated", "miss", "waited", "refused", "limited", "error"];
 
 export const model = {
   /** @type {Map<string, Account>} */ accounts: new Map(),

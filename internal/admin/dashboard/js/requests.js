@@ -82,9 +82,9 @@ function answer(requests) {
   if (!model.requestsLoaded) return "Waiting for the gateway.";
   if (!requests.length) return "No request to explain.";
   const of = (result) => requests.filter((r) => r.result === result).length;
-  const parts = [[of("refused"), "refused"], [of("error"), "failed"], [of("waited"), "waited"], [of("miss"), of("miss") === 1 ? "was a miss" : "were misses"]].filter(([n]) => n);
+  const parts = [[of("refused"), "refused"], [of("limited"), "refused by the API"], [of("error"), "failed"], [of("waited"), "waited"], [of("miss"), of("miss") === 1 ? "was a miss" : "were misses"]].filter(([n]) => n);
   if (!parts.length) return "The cache answered every request without a wait.";
-  return `Of ${plural(requests.length, "recent request")}, ${parts.map(([n, text]) => `${count(n)} ${text === "refused" ? (n === 1 ? "was refused" : "were refused") : text}`).join(", ")}.`;
+  return `Of ${plural(requests.length, "recent request")}, ${parts.map(([n, text]) => `${count(n)} ${text.startsWith("refused") ? `${n === 1 ? "was" : "were"} ${text}` : text}`).join(", ")}.`;
 }
 
 const list = new WindowedRows(byId("request-rows"), (r) => r.id, createRow);
