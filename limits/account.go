@@ -307,9 +307,11 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	if !o.Answered {
 		return
 	}
-	rate := o.rate()
+	if o.Unauthorized && a.Kind != policy.Unauthenticated {
+		o = o.withoutRate()
+	}
 	a.Enforced = a.Enforced || o.Enforces()
-	w := a.window(r, cmp.Or(rate.Resource, p.Resource))
+	w, rate := a.window(r, cmp.Or(o.Rate.Resource, p.Resource)), o.Rate
 	if rate.Limit != 0 {
 		anonymous := a.Kind != policy.Unauthenticated && rate.Limit == r.Primary.Unauthenticated
 		switch w.learn(rate, sent, now, anonymous, o.Limited != NotLimited) {
@@ -371,6 +373,13 @@ func (v *reservation) keepSlowStart() {
 	if v.slowStart != 0 {
 		v.window.sentSlowStart = max(v.window.sentSlowStart, v.granted)
 	}
+}
+
+// withoutRate returns a copy without the rate headers.
+func (o *Outcome) withoutRate() *Outcome {
+	other := *o
+	other.Rate = Rate{}
+	return &other
 }
 
 // changeCooldown applies a change of the cool-down. A shared account keeps the change for the other replicas.

@@ -153,7 +153,8 @@ type Outcome struct {
 	Failed   bool // a 5xx, 408 or 425; the account may still be limited
 	// Succeeded means that the status is below 400, and that the response to a GraphQL call has data.
 	Succeeded bool
-	// Unauthorized means that the upstream does not accept the credential (401). Such a request costs no quota.
+	// Unauthorized means that the upstream does not accept the credential (401). Such a request costs no quota, and its rate
+	// headers are about another budget, usually that of the address. The ledger ignores them, unless the caller has no credential.
 	Unauthorized bool
 	// Elapsed is the time from the end of the request body to the response headers.
 	Elapsed    time.Duration
@@ -165,20 +166,10 @@ type Outcome struct {
 	Cost int
 }
 
-// rate returns what the rate headers say about the account. Those of a 401 are about another budget, usually that of the
-// address, because the upstream has not accepted the credential.
-func (o *Outcome) rate() Rate {
-	if o.Unauthorized {
-		return Rate{}
-	}
-	return o.Rate
-}
-
 // Enforces reports whether a response shows that the upstream limits the account: the response has rate headers, even
 // headers that Weir cannot use, or is a limit error.
 func (o *Outcome) Enforces() bool {
-	rate := o.rate()
-	return o.Answered && (rate.Invalid || rate.Limit != 0 || !rate.Reset.IsZero() || o.Limited != NotLimited)
+	return o.Answered && (o.Rate.Invalid || o.Rate.Limit != 0 || !o.Rate.Reset.IsZero() || o.Limited != NotLimited)
 }
 
 // Silent reports whether a response suggests that the upstream has no limits: a success without rate headers.

@@ -52,6 +52,14 @@ func ReadRate(h http.Header) (Rate, bool) {
 	return r, true
 }
 
+// RemoveRate removes the x-ratelimit headers.
+func RemoveRate(h http.Header) {
+	for _, name := range rateHeaders {
+		h.Del(name)
+	}
+	h.Del("X-Ratelimit-Resource")
+}
+
 // number parses a header field as a number of zero or more.
 func number(h http.Header, name string) (int, bool) {
 	n, err := strconv.Atoi(h.Get(name))

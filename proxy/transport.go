@@ -92,7 +92,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 	o.Succeeded = resp.StatusCode < http.StatusBadRequest
 	o.Unauthorized = resp.StatusCode == http.StatusUnauthorized
 	o.Rate = g.Limiter.ReadRate(resp.Header)
-	ex.limitError = g.recognizeLimit(ex, resp, &o, permit.Account)
+	ex.limitError = g.recognizeLimit(ex, resp, &o, permit)
 	return resp, o, nil
 }
 

@@ -350,14 +350,14 @@ func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) e
 }
 
 // recognizeLimit adds a limit error to the outcome, and returns the error. GraphQL reports a limit with status 200.
-// recognizeLimit also adds the cost that a short response to a GraphQL call reports, and removes the rate headers of a 401,
-// which are those of another budget.
-func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *limits.Outcome, account string) limits.LimitError {
+// recognizeLimit also adds the cost that a short response to a GraphQL call reports, and removes the rate headers of a refused
+// credential, which are those of another budget.
+func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *limits.Outcome, permit limits.Permit) limits.LimitError {
 	a := policy.UpstreamAnswer{Status: resp.StatusCode, Header: resp.Header, GraphQL: ex.graphQL != nil}
 	if g.mayReportLimit(ex, resp) {
 		a.Body = peekText(resp)
 	}
-	e := g.Limiter.ReadLimitError(account, a)
+	e := g.Limiter.ReadLimitError(permit.Account, a)
 	if e.Kind != limits.NotLimited {
 		outcome.RetryAfter = limits.ReadRetryAfter(resp.Header, time.Now())
 	}
@@ -370,8 +370,9 @@ func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *lim
 			outcome.Cost = cost
 		}
 	}
-	if outcome.Unauthorized {
+	if outcome.Unauthorized && permit.Kind != policy.Unauthenticated {
 		outcome.Rate = limits.Rate{}
+		limits.RemoveRate(resp.Header)
 	}
 	return e
 }

@@ -362,7 +362,7 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 	if !o.Answered {
 		return
 	}
-	if o.Unauthorized { // the headers are not about the account
+	if o.Unauthorized && m.kind != policy.Unauthenticated { // the headers are not about the account
 		o.Rate = limits.Rate{}
 	}
 	headers := o.Rate.Invalid || o.Rate.Limit != 0

@@ -1,0 +1,146 @@
+package proxy
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// rates returns the rate fields of a response.
+func rates(limit, used int, reset time.Duration) []string {
+	return []string{
+		fmt.Sprint("X-RateLimit-Limit: ", limit), fmt.Sprint("X-RateLimit-Used: ", used), fmt.Sprint("X-RateLimit-Remaining: ", limit-used),
+		fmt.Sprint("X-RateLimit-Reset: ", time.Now().Add(reset).Unix()),
+	}
+}
+
+// TestRateHeadersOfARefusedCredentialSayNothing covers a 401 that reports the budget of the address.
+func TestRateHeadersOfARefusedCredentialSayNothing(t *testing.T) {
+	for _, request := range []string{reads, queries} {
+		t.Run(request, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				up := &moody{}
+				w := newWorld(t, up.ServeHTTP, asGitHub)
+				w.send(request, 1)
+				up.next = []answer{{401, rates(60, 60, 20*time.Minute), problem("Bad credentials", docs)}}
+				r := w.send(request, 2)
+				w.want("status", r.StatusCode, 401)
+				if limit := r.Header.Get("X-RateLimit-Limit"); limit == "60" {
+					t.Error("the client gets the budget of the address")
+				}
+				for i := range 5 {
+					w.want("status of the next request", w.send(request, 3+i).StatusCode, 200)
+				}
+			})
+		})
+	}
+}
+
+func TestA401WithoutACredentialReportsTheBudgetOfTheAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := &moody{}
+		w := newWorld(t, up.ServeHTTP, asGitHub)
+		w.get("/repos/acme/tools")
+		up.next = []answer{{401, rates(5000, 5000, time.Hour), problem("Requires authentication", docs)}}
+		w.want("status", w.get("/user", "Prefer: wait=0").StatusCode, 401)
+		w.want("Cache-Status", w.get("/repos/acme/widgets", "Prefer: wait=0").Header.Get("Cache-Status"), "weir; detail=primary")
+	})
+}
+
+// TestOneOutlierDoesNotCloseTheAccount covers the report of another budget in a success.
+func TestOneOutlierDoesNotCloseTheAccount(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		limit, used int
+		reset       time.Duration
+	}{
+		{"the budget of the address", 60, 60, 20 * time.Minute},
+		{"a smaller budget", 1000, 1000, 40 * time.Minute},
+		{"a larger budget", 15000, 15000, 10 * time.Minute},
+		{"another limit only", 60, 60, time.Hour},
+		{"a later reset", 60, 60, 2 * time.Hour},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				up := &moody{}
+				w := newWorld(t, up.ServeHTTP, asGitHub)
+				for i := range 3 {
+					w.send(reads, i)
+				}
+				up.next = []answer{{200, rates(c.limit, c.used, c.reset), "[]"}}
+				w.send(reads, 100)
+				for i := range 10 {
+					w.want("status", w.send(reads, 101+i).StatusCode, 200)
+				}
+			})
+		})
+	}
+	t.Run("the probe agrees", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			up := &moody{}
+			w := newWorld(t, up.ServeHTTP, asGitHub)
+			w.send(reads, 0)
+			up.next = []answer{{200, rates(60, 60, 20*time.Minute), "[]"}, {200, rates(60, 60, 20*time.Minute), "[]"}}
+			w.send(reads, 1)
+			w.send(reads, 2)
+			w.want("Cache-Status", w.send(reads, 3).Header.Get("Cache-Status"), "weir; detail=primary")
+			w.want("requests upstream", w.upstreamSaw(), 3)
+		})
+	})
+}
+
+func TestTheAccessLogNamesALimitError(t *testing.T) {
+	for _, level := range []AccessLog{AccessLogAll, AccessLogErrors} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			up := &moody{next: []answer{{200, nil, failed(`"type":"RATE_LIMIT","message":"` + alreadyText + `"`)}}}
+			w := newWorld(t, up.ServeHTTP, asGitHub, func(c *Config) {
+				c.AccessLog, c.Log = level, slog.New(slog.NewTextHandler(&log, nil))
+			})
+			w.send(queries, 1)
+			if line := log.String(); !strings.Contains(line, "limited=primary") || !strings.Contains(line, "limit_answer=graphql-primary-type") {
+				t.Errorf("access log %s: %s", level, line)
+			}
+			stages := w.gateway.Recent()[0].Stages
+			w.want("limit of the attempt", stages[1].Limited, limits.PrimaryLimit)
+		})
+	}
+}
+
+// TestSafeRequestIsNotRepeatedWithoutAWait covers limit errors after which admission would grant the repetition at once.
+func TestSafeRequestIsNotRepeatedWithoutAWait(t *testing.T) {
+	for name, a := range map[string]answer{
+		"content":          {422, nil, problem(quicklyText, "")},
+		"another resource": {403, []string{"X-RateLimit-Resource: search"}, problem(primaryText, "")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				up := &moody{next: []answer{a, a, a, a}}
+				w := newWorld(t, up.ServeHTTP, asGitHub)
+				w.want("status", w.get("/repos/acme/widgets", "Authorization: Bearer a", "Prefer: wait=300").StatusCode, a.status)
+				w.want("requests upstream", w.upstreamSaw(), 1)
+			})
+		})
+	}
+}
+
+func FuzzRecognizeLimit(f *testing.F) {
+	for _, c := range judgedAnswers {
+		f.Add(c.answer.status, c.answer.body, c.request == queries)
+	}
+	f.Fuzz(func(t *testing.T, status int, body string, graphQL bool) {
+		h := http.Header{"Content-Type": {"application/json"}}
+		row, _ := policy.RecognizeLimit(policy.UpstreamAnswer{Status: status, Header: h, Body: []byte(body), GraphQL: graphQL})
+		if row != nil && (status >= 500 || status < 200) {
+			t.Errorf("status %d is a limit error", status)
+		}
+	})
+}
