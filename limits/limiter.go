@@ -406,6 +406,16 @@ func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) (c
 	return cost, l.ledger.Settle(ctx, permit, outcome)
 }
 
+// SettleLate reports a limit error that was found in the body of a response after Settle.
+func (l *Limiter) SettleLate(ctx context.Context, permit Permit, kind LimitKind, retryAfter time.Duration) error {
+	l.mu.Lock()
+	l.lastID++
+	permit.ID = l.lastID // a repeated Settle of the permit would have no effect
+	l.mu.Unlock()
+	defer l.wake(permit)
+	return l.ledger.Settle(ctx, permit, Outcome{Answered: true, Ended: true, Limited: kind, RetryAfter: retryAfter})
+}
+
 // learnCost learns the true cost of a GraphQL call. It sets the cost of the outcome if only the reported use shows it.
 func (l *Limiter) learnCost(p *Permit, o *Outcome) {
 	grown, since := l.costs.end(p, o, l.now())

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,6 +132,52 @@ func TestSafeRequestIsNotRepeatedWithoutAWait(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLimitErrorsAfterALongBodyAreRecognized covers errors behind more data than a peek reads.
+func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
+	data := `{"data":{"nodes":[` + strings.Repeat(`{"id":"R_1","description":"a"},`, 2000) + `null]`
+	for _, c := range []struct {
+		name, end string
+		want      limits.LimitKind
+		short     bool // little more than a peek
+	}{
+		{"RATE_LIMITED", `},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`, limits.PrimaryLimit, false},
+		{"RATE_LIMITED, shorter", `},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`, limits.PrimaryLimit, true},
+		{"secondary, blanks, extensions", "},\n \"errors\" : [{\"message\":\"" + secondaryText + "\"}], \"extensions\":{\"errors\":[]}}\n", limits.SecondaryLimit, false},
+		{"another error", `},"errors":[{"type":"NOT_FOUND","message":"x"}]}`, limits.NotLimited, false},
+		{"no error", `}}`, limits.NotLimited, false},
+		{"errors in data", `,"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}}`, limits.NotLimited, false},
+		{"errors in a text", `,"a":"},\"errors\":[{\"type\":\"RATE_LIMITED\"}]}"}}`, limits.NotLimited, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				data := data
+				if c.short {
+					data = data[len(data)-9<<10:]
+					data = `{"data":{"nodes":[` + data[strings.Index(data, `{"id"`):]
+				}
+				up := &moody{next: []answer{{200, nil, data + c.end}}}
+				w := newWorld(t, up.ServeHTTP, asGitHub)
+				w.want("body", w.send(queries, 1).body, data+c.end)
+				w.want("limit in the record", w.gateway.Recent()[0].Limited, c.want)
+				w.send(queries, 2)
+				w.want("next request is sent", w.upstreamSaw() == 2, c.want == limits.NotLimited)
+			})
+		})
+	}
+	t.Run("identical queries", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			up := &moody{delay: time.Second, next: slices.Repeat([]answer{{200, nil, data + `},"errors":[{"type":"RATE_LIMIT","message":"` + alreadyText + `"}]}`}}, 10)}
+			w := newWorld(t, up.ServeHTTP, asGitHub)
+			var group sync.WaitGroup
+			for range 10 {
+				group.Go(func() { w.send(queries, 1) })
+			}
+			group.Wait()
+			w.want("requests upstream", w.upstreamSaw(), 1)
+		})
+	})
 }
 
 func FuzzRecognizeLimit(f *testing.F) {

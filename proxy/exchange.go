@@ -94,19 +94,20 @@ type exchange struct {
 	endUse       func(op *policy.Operation, status int, limited bool) (repeat bool)
 	// doubtful is set if the last response may be one to a token that the upstream does not know yet, and the client cannot
 	// wait for a repetition.
-	doubtful     bool
-	call         *coalesce.Call                        // call that this exchange leads; nil without a call
-	skipped      int                                   // number of paused calls that the exchange stopped following
-	polls        int                                   // number of 202 responses to polled statistics
-	sent         time.Time                             // start of the last attempt
-	reused       bool                                  // the last attempt used an existing connection
-	limited      limits.LimitKind                      // limit error in the last response
-	limitError   limits.LimitError                     // of the last response; it may need a repetition to count
-	shed         error                                 // the refusal of an overloaded gateway
-	broken       bool                                  // the upstream's body ended early
-	interim      func(int, textproto.MIMEHeader) error // forwards a 1xx response
-	span         trace.Span                            // records nothing if the request is not sampled
-	record       Record
+	doubtful   bool
+	call       *coalesce.Call                        // call that this exchange leads; nil without a call
+	skipped    int                                   // number of paused calls that the exchange stopped following
+	polls      int                                   // number of 202 responses to polled statistics
+	sent       time.Time                             // start of the last attempt
+	reused     bool                                  // the last attempt used an existing connection
+	limited    limits.LimitKind                      // limit error in the last response
+	limitError limits.LimitError                     // of the last response; it may need a repetition to count
+	lateLimit  *lateLimit                            // recognizes a limit error at the end of a long body; usually nil
+	shed       error                                 // the refusal of an overloaded gateway
+	broken     bool                                  // the upstream's body ended early
+	interim    func(int, textproto.MIMEHeader) error // forwards a 1xx response
+	span       trace.Span                            // records nothing if the request is not sampled
+	record     Record
 }
 
 // detach returns the request's context without its cancellation, for work that must survive a disconnect.

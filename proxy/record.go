@@ -3,6 +3,7 @@ package proxy
 import (
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -192,6 +193,17 @@ func outcomeOf(cacheStatus string) string {
 // conclude sets Outcome and Saved at the end of the request.
 func (ex *exchange) conclude() {
 	r := &ex.record
+	if ex.lateLimit != nil {
+		if e := ex.lateLimit.result(); e.Kind != limits.NotLimited {
+			r.Limited, r.LimitAnswer = e.Kind, e.Name
+			for i, s := range slices.Backward(r.Stages) {
+				if s.Name == stageAttempt {
+					r.Stages[i].Limited = e.Kind
+					break
+				}
+			}
+		}
+	}
 	if r.Outcome == "" {
 		r.Outcome = outcomeOf(r.Cache)
 	}

@@ -364,6 +364,10 @@ func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *lim
 	if e.Repeated == 0 {
 		outcome.Limited = e.Kind
 	}
+	ex.lateLimit = nil
+	if a.GraphQL && resp.StatusCode == http.StatusOK && len(a.Body) >= maxPeek && e.Kind == limits.NotLimited && resp.Header.Get("Content-Encoding") == "" {
+		ex.lateLimit = g.watchEnd(ex, resp, permit)
+	}
 	if a.GraphQL && resp.StatusCode == http.StatusOK {
 		cost, executed := limits.ReadCost(a.Body)
 		if outcome.Succeeded = executed; ex.graphQL.ReportsCost {

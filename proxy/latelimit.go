@@ -1,0 +1,95 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// lateLimit is a GraphQL response that is too long for a peek. Its errors follow the data, so a limit error is recognized at
+// the end of the body.
+type lateLimit struct {
+	io.ReadCloser
+	header http.Header
+	found  func(limits.LimitError)
+
+	tail []byte // the last bytes of the body, at most maxPeek; nil after the end
+
+	mu    sync.Mutex // the body may be read ahead in another goroutine
+	error limits.LimitError
+}
+
+// watchEnd makes a limit error in the last bytes of a body count for the account.
+func (g *Gateway) watchEnd(ex *exchange, resp *http.Response, permit limits.Permit) *lateLimit {
+	l := &lateLimit{ReadCloser: resp.Body, header: resp.Header.Clone(), tail: make([]byte, 0, maxPeek)}
+	retryAfter, ctx := limits.ReadRetryAfter(resp.Header, ex.sent), ex.detach()
+	l.found = func(e limits.LimitError) {
+		if err := g.Limiter.SettleLate(ctx, permit, e.Kind, retryAfter); err != nil {
+			g.Log.DebugContext(ctx, "limit error not settled", "request", ex.record.ID, "error", err)
+		}
+	}
+	resp.Body = l
+	return l
+}
+
+func (l *lateLimit) Read(p []byte) (int, error) {
+	n, err := l.ReadCloser.Read(p)
+	if l.tail != nil {
+		l.keep(p[:n])
+	}
+	if err == io.EOF && l.tail != nil {
+		l.end()
+	}
+	return n, err
+}
+
+// Close also ends a body whose reader has read all bytes without io.EOF.
+func (l *lateLimit) Close() error {
+	if l.tail != nil {
+		l.end()
+	}
+	return l.ReadCloser.Close()
+}
+
+// keep adds bytes to the tail.
+func (l *lateLimit) keep(p []byte) {
+	p = p[max(0, len(p)-maxPeek):]
+	if over := len(l.tail) + len(p) - maxPeek; over > 0 {
+		l.tail = l.tail[:copy(l.tail, l.tail[over:])]
+	}
+	l.tail = append(l.tail, p...)
+}
+
+// end looks for the list of errors. A list that does not belong to the outermost object is followed by further closing
+// brackets, so the rest of the body is no valid object then.
+func (l *lateLimit) end() {
+	tail := l.tail
+	l.tail = nil
+	name := []byte(`"errors"`)
+	for at := bytes.LastIndex(tail, name); at > 0; at = bytes.LastIndex(tail[:at], name) {
+		object := append([]byte("{"), tail[at:]...)
+		if !json.Valid(object) {
+			continue
+		}
+		e := limits.ReadLimitError(policy.UpstreamAnswer{Status: http.StatusOK, Header: l.header, GraphQL: true, Body: object})
+		if e.Kind != limits.NotLimited {
+			l.mu.Lock()
+			l.error = e
+			l.mu.Unlock()
+			l.found(e)
+		}
+		return
+	}
+}
+
+// result returns the limit error of the body, as far as it has been read.
+func (l *lateLimit) result() limits.LimitError {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.error
+}
