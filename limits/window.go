@@ -233,7 +233,12 @@ func (w *window) learn(r Rate, sent, now int64, anonymous, limited bool) learned
 	}
 	// The reported count includes every unconfirmed request that ended before this request was sent.
 	w.Unconfirmed.removeUntil(sent - 1)
-	w.add(p, func(old, added int64) int64 { return old + added })
+	w.add(p, func(old, added int64) int64 {
+		if sent == 0 { // may be the same response again
+			return old
+		}
+		return old + added
+	})
 	return learnedOpen
 }
 

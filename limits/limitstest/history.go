@@ -108,8 +108,11 @@ func drawRules(t *rapid.T) limits.Rules {
 
 // drawHistory draws the events of one account.
 func drawHistory(t *rapid.T) []step {
-	if rapid.IntRange(0, 4).Draw(t, "outside use") == 4 {
+	switch rapid.IntRange(0, 5).Draw(t, "outside use") {
+	case 5:
 		return drawOutsideUse(t)
+	case 4:
+		return drawOutliers(t)
 	}
 	least, silentUntil := 1, 0
 	if rapid.IntRange(0, 3).Draw(t, "silent upstream") == 3 { // windows become unlimited
@@ -164,6 +167,41 @@ func drawOutsideUse(t *rapid.T) (history []step) {
 		if rapid.IntRange(0, 5).Draw(t, "open") > 0 {
 			history = append(history, step{kind: releases, claim: c})
 		}
+	}
+	return history
+}
+
+// drawOutliers draws a history of one window whose reports agree, except for some reports of two other budgets.
+func drawOutliers(t *rapid.T) (history []step) {
+	elapsed := time.Duration(0)
+	budgets := []struct {
+		limit int
+		reset time.Duration
+	}{{20, 400 * second}, {20, 400 * second}, {20, 400 * second}, {6, 300 * second}, {20, 500 * second}, {6, 400 * second}, {60, 300 * second}}
+	var open []limits.Claim
+	for id := range uint64(rapid.IntRange(20, 60).Draw(t, "requests")) {
+		c := drawClaim(t)
+		c.ID, c.Resource, c.Operation, c.Cost, c.Batch, c.Paced, c.CPU = id+1, policy.Core, "users/get", 0, false, false, 0
+		history = append(history, step{kind: admits, claim: c})
+		if open = append(open, c); len(open) < 4 && rapid.Bool().Draw(t, "more") {
+			continue
+		}
+		pass := rapid.SampledFrom([]time.Duration{time.Microsecond, 100 * time.Millisecond, second, 5 * second}).Draw(t, "pause")
+		history = append(history, step{kind: waits, pass: pass})
+		elapsed += pass
+		i := rapid.IntRange(0, len(open)-1).Draw(t, "settled")
+		var d draft
+		d.Sent, d.Answered, d.Ended, d.Succeeded = true, true, true, true
+		if b := rapid.SampledFrom(budgets).Draw(t, "budget"); rapid.IntRange(0, 9).Draw(t, "reported") > 0 {
+			used := int(id) / 6
+			if b != budgets[0] {
+				used = rapid.SampledFrom([]int{0, b.limit, b.limit}).Draw(t, "used")
+			}
+			d.Rate, d.reset, d.dated = limits.Rate{Limit: b.limit, Used: used}, b.reset-elapsed, true
+		}
+		d.Unauthorized = id > 3 && rapid.IntRange(0, 9).Draw(t, "unauthorized") == 9
+		history = append(history, step{kind: settles, claim: open[i], outcome: d})
+		open = append(open[:i], open[i+1:]...)
 	}
 	return history
 }

@@ -109,6 +109,9 @@ func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strang
 		}
 	}
 	w.removeConfirmed(sent - 1)
+	if known := slices.ContainsFunc(w.reports, func(old windowReport) bool { return same(old, t) }); sent == 0 && known {
+		t.answers = 0 // perhaps the same response
+	}
 	w.insert(t)
 	return false
 }
