@@ -88,7 +88,7 @@ func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool
 		doubtful = !limits[p.Limit] || sure && p.Used >= p.Limit
 	}
 	switch {
-	case limited && !(anonymous && known), !doubtful:
+	case limited && (!anonymous || !known), !doubtful:
 		if d != nil && sent >= d.Since {
 			w.refute(limits[d.Limit])
 		}

@@ -154,8 +154,8 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				data := data
 				if c.short {
-					data = data[len(data)-9<<10:]
-					data = `{"data":{"nodes":[` + data[strings.Index(data, `{"id"`):]
+					_, rest, _ := strings.Cut(data[len(data)-9<<10:], "},")
+					data = `{"data":{"nodes":[` + rest
 				}
 				up := &moody{next: []answer{{200, nil, data + c.end}}}
 				w := newWorld(t, up.ServeHTTP, asGitHub)
