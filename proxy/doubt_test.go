@@ -103,7 +103,7 @@ func TestTheAccessLogNamesALimitError(t *testing.T) {
 	for _, level := range []AccessLog{AccessLogAll, AccessLogErrors} {
 		synctest.Test(t, func(t *testing.T) {
 			var log bytes.Buffer
-			up := &moody{next: []answer{{200, nil, failed(`"type":"RATE_LIMIT","message":"` + alreadyText + `"`)}}}
+			up := &moody{next: []answer{{200, nil, failedQuery(`"type":"RATE_LIMIT","message":"` + alreadyText + `"`)}}}
 			w := newWorld(t, up.ServeHTTP, asGitHub, func(c *Config) {
 				c.AccessLog, c.Log = level, slog.New(slog.NewTextHandler(&log, nil))
 			})

@@ -128,8 +128,8 @@ func problem(message, documentation string) string {
 	return fmt.Sprintf(`{"message":%q,"documentation_url":%q,"status":"403"}`, message, documentation)
 }
 
-// failed returns the body of a GraphQL response without data, with one error.
-func failed(fields string) string { return `{"data":null,"errors":[{` + fields + `}]}` }
+// failedQuery returns the body of a GraphQL response without data, with one error.
+func failedQuery(fields string) string { return `{"data":null,"errors":[{` + fields + `}]}` }
 
 // judged is a response of the upstream, and the limit that it reports by the documents and public threads. The rows are
 // written from these sources, and not from the table of the product.
@@ -188,34 +188,34 @@ var judgedAnswers = []judged{
 	{"content, 422, in the message", creates, answer{422, nil, problem("Your comment was submitted too quickly", "")}, limits.ContentLimit, 0, false},
 	{"content, 403", creates, answer{403, nil, problem("Your issue was submitted too quickly. Please retry.", "")}, limits.ContentLimit, 0, false},
 	// GraphQL in a 200.
-	{"GraphQL, RATE_LIMITED", queries, answer{200, nil, failed(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMITED, nothing remains", queries, answer{200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, failed(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMITED without a resource", queries, answer{200, []string{"X-RateLimit-Resource: "}, failed(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMITED without headers", queries, answer{200, nil, failed(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, limits.PrimaryLimit, time.Hour, true},
+	{"GraphQL, RATE_LIMITED", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, limits.PrimaryLimit, 0, false},
+	{"GraphQL, RATE_LIMITED, nothing remains", queries, answer{200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, limits.PrimaryLimit, 0, false},
+	{"GraphQL, RATE_LIMITED without a resource", queries, answer{200, []string{"X-RateLimit-Resource: "}, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, limits.PrimaryLimit, 0, false},
+	{"GraphQL, RATE_LIMITED without headers", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, limits.PrimaryLimit, time.Hour, true},
 	{"GraphQL, RATE_LIMITED without data", queries, answer{200, nil, `{"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`}, limits.PrimaryLimit, 0, false},
 	{"GraphQL, RATE_LIMITED with partial data", queries, answer{200, nil, `{"data":{"viewer":{"login":"octocat"}},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`}, limits.PrimaryLimit, 0, false},
 	{"GraphQL, RATE_LIMITED after another error", queries, answer{200, nil, `{"errors":[{"type":"NOT_FOUND","message":"x"},{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`}, limits.PrimaryLimit, 0, false},
 	{"GraphQL, RATE_LIMITED beside a limit of the query", queries, answer{200, nil, `{"errors":[{"type":"RESOURCE_LIMITS_EXCEEDED","message":"x"},{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMIT", queries, answer{200, nil, failed(`"type":"RATE_LIMIT","code":"graphql_rate_limit","message":"` + alreadyText + `"`)}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMIT with 1,000 remaining", queries, answer{200, []string{"X-RateLimit-Remaining: 1000", "X-RateLimit-Used: 4000"}, failed(`"type":"RATE_LIMIT","code":"graphql_rate_limit","message":"` + alreadyText + `"`)}, limits.PrimaryLimit, 0, false},
+	{"GraphQL, RATE_LIMIT", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMIT","code":"graphql_rate_limit","message":"` + alreadyText + `"`)}, limits.PrimaryLimit, 0, false},
+	{"GraphQL, RATE_LIMIT with 1,000 remaining", queries, answer{200, []string{"X-RateLimit-Remaining: 1000", "X-RateLimit-Used: 4000"}, failedQuery(`"type":"RATE_LIMIT","code":"graphql_rate_limit","message":"` + alreadyText + `"`)}, limits.PrimaryLimit, 0, false},
 	{"GraphQL, RATE_LIMIT without headers", queries, answer{200, nil, `{"errors":[{"type":"RATE_LIMIT","message":"` + alreadyText + `"}]}`}, limits.PrimaryLimit, 0, true},
-	{"GraphQL, code in extensions", queries, answer{200, nil, failed(`"extensions":{"code":"graphql_rate_limit"},"message":"Limit"`)}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, primary text without a type", queries, answer{200, nil, failed(`"message":"` + primaryText + `"`)}, limits.PrimaryLimit, 0, false},
+	{"GraphQL, code in extensions", queries, answer{200, nil, failedQuery(`"extensions":{"code":"graphql_rate_limit"},"message":"Limit"`)}, limits.PrimaryLimit, 0, false},
+	{"GraphQL, primary text without a type", queries, answer{200, nil, failedQuery(`"message":"` + primaryText + `"`)}, limits.PrimaryLimit, 0, false},
 	{"GraphQL, primary text of REST", queries, answer{200, nil, problem(primaryText, docs+"rate-limiting")}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, secondary text without a type", queries, answer{200, nil, failed(`"message":"` + secondaryText + `"`)}, limits.SecondaryLimit, time.Minute, false},
+	{"GraphQL, secondary text without a type", queries, answer{200, nil, failedQuery(`"message":"` + secondaryText + `"`)}, limits.SecondaryLimit, time.Minute, false},
 	{"GraphQL, secondary text without headers", queries, answer{200, nil, `{"errors":[{"message":"` + secondaryText + `"}]}`}, limits.SecondaryLimit, time.Minute, true},
-	{"GraphQL, secondary text, retry-after", queries, answer{200, []string{"Retry-After: 30"}, failed(`"message":"` + secondaryText + `"`)}, limits.SecondaryLimit, 31 * time.Second, false},
-	{"GraphQL, secondary text with a type", queries, answer{200, nil, failed(`"type":"RATE_LIMITED","message":"` + secondaryText + `"`)}, limits.SecondaryLimit, 0, false},
+	{"GraphQL, secondary text, retry-after", queries, answer{200, []string{"Retry-After: 30"}, failedQuery(`"message":"` + secondaryText + `"`)}, limits.SecondaryLimit, 31 * time.Second, false},
+	{"GraphQL, secondary text with a type", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMITED","message":"` + secondaryText + `"`)}, limits.SecondaryLimit, 0, false},
 	{"GraphQL, secondary text of REST", queries, answer{200, nil, problem(secondaryText, docs+"secondary-rate-limits")}, limits.SecondaryLimit, 0, false},
-	{"GraphQL, abuse detection", queries, answer{200, nil, failed(`"message":"` + abuseText + `"`)}, limits.SecondaryLimit, 0, false},
+	{"GraphQL, abuse detection", queries, answer{200, nil, failedQuery(`"message":"` + abuseText + `"`)}, limits.SecondaryLimit, 0, false},
 	{"GraphQL, content", mutates, answer{200, nil, `{"data":{"createIssue":null},"errors":[{"type":"UNPROCESSABLE","path":["createIssue"],"message":"was submitted too quickly"}]}`}, limits.ContentLimit, time.Minute, false},
-	{"GraphQL, content without a type", mutates, answer{200, nil, failed(`"message":"` + quicklyText + `"`)}, limits.ContentLimit, time.Minute, false},
-	{"GraphQL, content, retry-after", mutates, answer{200, []string{"Retry-After: 90"}, failed(`"type":"UNPROCESSABLE","message":"` + quicklyText + `"`)}, limits.ContentLimit, 91 * time.Second, false},
-	{"GraphQL, content without headers", mutates, answer{200, nil, failed(`"type":"UNPROCESSABLE","message":"` + quicklyText + `"`)}, limits.ContentLimit, 0, true},
+	{"GraphQL, content without a type", mutates, answer{200, nil, failedQuery(`"message":"` + quicklyText + `"`)}, limits.ContentLimit, time.Minute, false},
+	{"GraphQL, content, retry-after", mutates, answer{200, []string{"Retry-After: 90"}, failedQuery(`"type":"UNPROCESSABLE","message":"` + quicklyText + `"`)}, limits.ContentLimit, 91 * time.Second, false},
+	{"GraphQL, content without headers", mutates, answer{200, nil, failedQuery(`"type":"UNPROCESSABLE","message":"` + quicklyText + `"`)}, limits.ContentLimit, 0, true},
 	// GraphQL with another status.
 	{"GraphQL, secondary, 403", queries, answer{403, []string{"Retry-After: 60"}, problem(secondaryText, docs+"secondary-rate-limits")}, limits.SecondaryLimit, 61 * time.Second, false},
 	{"GraphQL, primary, 403", queries, answer{403, nil, problem(primaryText, docs+"rate-limiting")}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMITED, 429", queries, answer{429, nil, failed(`"type":"RATE_LIMITED","message":"Slow"`)}, limits.PrimaryLimit, 0, false},
+	{"GraphQL, RATE_LIMITED, 429", queries, answer{429, nil, failedQuery(`"type":"RATE_LIMITED","message":"Slow"`)}, limits.PrimaryLimit, 0, false},
 	{"GraphQL, 429 alone", queries, answer{429, nil, ""}, limits.SecondaryLimit, time.Minute, true},
 }
 
@@ -333,9 +333,9 @@ func TestIdenticalRequestsShareTheCostOfALimit(t *testing.T) {
 		answer  answer
 		most    int // requests upstream
 	}{
-		{"RATE_LIMITED", queries, answer{200, nil, failed(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, 1},
-		{"RATE_LIMIT", queries, answer{200, nil, failed(`"type":"RATE_LIMIT","message":"` + alreadyText + `"`)}, 1},
-		{"secondary text", queries, answer{200, nil, failed(`"message":"` + secondaryText + `"`)}, 1},
+		{"RATE_LIMITED", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, 1},
+		{"RATE_LIMIT", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMIT","message":"` + alreadyText + `"`)}, 1},
+		{"secondary text", queries, answer{200, nil, failedQuery(`"message":"` + secondaryText + `"`)}, 1},
 		{"403", queries, answer{403, nil, problem(secondaryText, "")}, 1},
 		{"403 without a body", queries, answer{403, nil, ""}, 2},
 		{"REST, 200", reads, answer{200, []string{"Cache-Control: private, max-age=60"}, problem(primaryText, "")}, 1},
@@ -457,12 +457,12 @@ func ordinaryErrors() (list []judged) {
 		"NOT_FOUND", "FORBIDDEN", "UNPROCESSABLE", "INSUFFICIENT_SCOPES", "SERVICE_UNAVAILABLE", "INTERNAL", "EXCESSIVE_PAGINATION", "MISSING_PAGINATION_BOUNDARIES",
 		"UNAUTHENTICATED", "MAX_NODE_LIMIT_EXCEEDED", "RESOURCE_LIMITS_EXCEEDED", "STALE_DATA", "undefinedField", "argumentLiteralsIncompatible",
 	} {
-		add(queries, 200, failed(`"type":"`+kind+`","message":"The request cannot be answered, because its limit or rate is not known."`))
+		add(queries, 200, failedQuery(`"type":"`+kind+`","message":"The request cannot be answered, because its limit or rate is not known."`))
 	}
-	add(queries, 200, failed(`"message":"Something went wrong while executing your query. This may be the result of a timeout, or it could be a GitHub bug."`))
-	add(queries, 200, failed(`"message":"Field 'You have exceeded a secondary rate limit' doesn't exist on type 'Query'"`))
-	add(queries, 200, failed(`"message":"Could not resolve to a Repository with the name 'acme/API rate limit exceeded'.","type":"NOT_FOUND"`))
-	add(queries, 200, failed(`"message":"Parse error on \"rate limit exceeded\" (STRING) at [1, 1]"`))
+	add(queries, 200, failedQuery(`"message":"Something went wrong while executing your query. This may be the result of a timeout, or it could be a GitHub bug."`))
+	add(queries, 200, failedQuery(`"message":"Field 'You have exceeded a secondary rate limit' doesn't exist on type 'Query'"`))
+	add(queries, 200, failedQuery(`"message":"Could not resolve to a Repository with the name 'acme/API rate limit exceeded'.","type":"NOT_FOUND"`))
+	add(queries, 200, failedQuery(`"message":"Parse error on \"rate limit exceeded\" (STRING) at [1, 1]"`))
 	add(queries, 200, `{"data":{"repository":{"description":"API rate limit exceeded","type":"RATE_LIMITED"}},"errors":[{"type":"NOT_FOUND","message":"x"}]}`)
 	add(queries, 200, `{"data":{"repository":{"errors":[{"type":"RATE_LIMITED","message":"API rate limit exceeded"}]}}}`)
 	add(queries, 403, problem("Resource not accessible by integration", docs))
