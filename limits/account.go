@@ -129,7 +129,7 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		w.slowStarted, w.lastSlowStart = w.slowStarted+1, now
 	}
 	a.reserve(v)
-	w.Doubt.granted(c.ID, now)
+	w.Doubt.begin(c.ID, now)
 	inUse := int64(len(a.reservations)) + others[SlotsBudget]
 	a.changeCooldown(func(s *cooldown) { s.granted(c.ID, now, inUse, r.Usable(int64(r.Concurrent))) })
 	return Decision{Granted: true}
@@ -442,7 +442,7 @@ func (a *account) charge(v *reservation, at int64) {
 		h.log.spend(at, h.cost)
 	}
 	v.window.inUse -= v.cost
-	v.window.Doubt.ended(v.id)
+	v.window.Doubt.end(v.id, true)
 	v.holds, v.cost, v.charged = nil, 0, true
 }
 
@@ -450,7 +450,7 @@ func (a *account) charge(v *reservation, at int64) {
 func (a *account) remove(v *reservation) {
 	delete(a.reservations, v.id)
 	a.Cooldown.inconclusive(v.id)
-	v.window.Doubt.ended(v.id)
+	v.window.Doubt.end(v.id, false)
 }
 
 // release frees the concurrency slot of a settled permit.

@@ -12,7 +12,8 @@ type doubt struct {
 	Refuted bool
 
 	probe     uint64 // ID of the probe's permit, or zero
-	lastProbe int64  // time of its grant
+	granted   int64  // time of its grant
+	lastProbe int64  // time of the grant of the last probe that was sent and has ended, or zero
 }
 
 // repeats reports whether another report says the same.
@@ -30,17 +31,20 @@ func (d *doubt) admits(now int64) (ok bool, until int64) {
 	return true, 0
 }
 
-// granted records a permit as the probe.
-func (d *doubt) granted(id uint64, now int64) {
+// begin records a permit as the probe.
+func (d *doubt) begin(id uint64, now int64) {
 	if d != nil && !d.Refuted {
-		d.probe, d.lastProbe = id, now
+		d.probe, d.granted = id, now
 	}
 }
 
-// ended records that a permit was settled or has expired.
-func (d *doubt) ended(id uint64) {
-	if d != nil && d.probe == id {
-		d.probe = 0
+// end records that a permit was settled or has expired. A probe that was not sent does not delay the next probe.
+func (d *doubt) end(id uint64, sent bool) {
+	if d == nil || d.probe != id {
+		return
+	}
+	if d.probe = 0; sent {
+		d.lastProbe = d.granted
 	}
 }
 
@@ -56,12 +60,13 @@ const anonymousFactor = 10
 //   - a lower limit for a known reset, and no request remains,
 //   - or, without a known report, the exhausted budget of callers without a credential.
 //
-// A report that repeats the doubt confirms it, unless its permit is unknown (sent is zero). A limit error needs no
-// confirmation, unless its limit is that of callers without a credential.
+// A report that repeats the doubt confirms it. A limit error needs no confirmation, unless its limit is that of callers
+// without a credential. A response whose permit is unknown (sent is zero) may be the same one again, so its doubtful report
+// changes nothing.
 func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool {
 	d := w.Doubt
 	if d != nil && d.repeats(p) {
-		if sent == 0 { // may be the same response again
+		if sent == 0 {
 			return true
 		}
 		w.Doubt = nil
@@ -93,6 +98,7 @@ func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool
 			w.refute(limits[d.Limit])
 		}
 		return false
+	case sent == 0: // may be the same response again
 	case d == nil:
 		w.Doubt = &doubt{report: p, Since: now}
 	default:

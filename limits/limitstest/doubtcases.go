@@ -77,8 +77,11 @@ var doubtCases = []testCase{
 		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true})
 		h.refused(get("core"), limits.Primary, second)
 		time.Sleep(second)
-		h.settled(h.granted(get("core")), limits.Outcome{})
-		h.refused(get("core"), limits.Primary, second)
+		h.settled(h.granted(get("core")), limits.Outcome{}) // not sent
+		h.settled(h.granted(get("core")), limits.Outcome{Sent: true})
+		h.refused(get("core"), limits.Primary, untilSettled)
+		time.Sleep(10 * second) // until the request is charged
+		h.granted(get("core"))
 	}},
 	{"a limit error needs no probe", func(h *harness) {
 		h.confirm(3, 5000, time.Now().Add(time.Hour))

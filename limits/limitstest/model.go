@@ -95,8 +95,9 @@ type fixedWindow struct {
 // report is right.
 type strangeReport struct {
 	windowReport
-	arrived, asked int64  // time of the report; time of the last grant
+	arrived        int64  // time of the report
 	asking         uint64 // permit whose response is awaited
+	asked, granted int64  // time of the last grant whose request was sent, and of the grant of asking
 	dismissed      bool   // by another report; only of interest if it comes again
 }
 
@@ -132,14 +133,14 @@ func (m *model) charge(p *openPermit, at int64) {
 		}
 	}
 	p.holds, p.price, p.charged = nil, 0, true
-	p.window.answeredBy(p.id)
+	p.window.askedBy(p.id, true)
 }
 
 // remove frees a concurrency slot. If the permit was the probe, the probe was inconclusive.
 func (m *model) remove(p *openPermit) {
 	m.open = slices.DeleteFunc(m.open, func(other *openPermit) bool { return other == p })
 	m.clearProbe(p.id)
-	p.window.answeredBy(p.id)
+	p.window.askedBy(p.id, false)
 }
 
 func (m *model) clearProbe(id uint64) {
@@ -231,7 +232,7 @@ func (m *model) grant(p *openPermit, now int64) {
 		w.slowStarts = append(w.slowStarts, p)
 	}
 	if s := p.window.strange; s != nil && !s.dismissed {
-		s.asking, s.asked = p.id, now
+		s.asking, s.granted = p.id, now
 	}
 	m.growShares(now)
 	if m.probing {

@@ -101,7 +101,9 @@ func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strang
 		w.strange = nil // it was right
 		w.insert(s.windowReport)
 	} else if w.contradicted(t, m.rules.Primary.Unauthenticated, m.kind, o.Limited) {
-		w.suspect(t, now)
+		if sent > 0 { // otherwise it is perhaps the same response
+			w.suspect(t, now)
+		}
 		return true
 	} else if s != nil && sent >= s.arrived {
 		if s.asking, s.dismissed = 0, true; !slices.ContainsFunc(w.reported(), func(old windowReport) bool { return old.limit == s.limit }) {
@@ -171,10 +173,13 @@ func (w *fixedWindow) suspect(t windowReport, now int64) {
 	w.strange.windowReport, w.strange.arrived, w.strange.dismissed = t, now, false
 }
 
-// answeredBy records that a permit has ended.
-func (w *fixedWindow) answeredBy(id uint64) {
+// askedBy records that a permit has ended, and whether its request may have been sent.
+func (w *fixedWindow) askedBy(id uint64, sent bool) {
 	if s := w.strange; s != nil && s.asking == id {
 		s.asking = 0
+		if sent {
+			s.asked = s.granted
+		}
 	}
 }
 
