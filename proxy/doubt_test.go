@@ -172,7 +172,7 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 			w := newWorld(t, up.ServeHTTP, asGitHub)
 			var group sync.WaitGroup
 			for range 10 {
-				group.Go(func() { w.send(queries, 1) })
+				group.Go(func() { w.ask(`{"query":"query{viewer{login}}"}`, "Authorization: Bearer a") })
 			}
 			group.Wait()
 			w.want("requests upstream", w.upstreamSaw(), 1)

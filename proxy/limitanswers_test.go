@@ -350,7 +350,13 @@ func TestIdenticalRequestsShareTheCostOfALimit(t *testing.T) {
 				up.delay, up.next = time.Second, slices.Repeat([]answer{c.answer}, 10)
 				var group sync.WaitGroup
 				for range 10 {
-					group.Go(func() { w.send(c.request, 2) })
+					group.Go(func() { // the client waits, so that it follows a call whose leader waits for a permit
+						if c.request == queries {
+							w.ask(`{"query":"query{viewer{login}}"}`, "Authorization: Bearer a")
+						} else {
+							w.get("/repos/acme/widgets/issues", "Authorization: Bearer a")
+						}
+					})
 				}
 				group.Wait()
 				if n := w.upstreamSaw() - 1; n < 1 || n > c.most {
