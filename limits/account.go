@@ -80,10 +80,10 @@ type reservation struct {
 }
 
 // hold is the cost that a reservation holds in one log. cpu marks CPU time. quota marks the log of a client, group or tag in
-// the window. pace is the time that the grant added to the pace of the log.
+// the window.
 type hold struct {
 	log        *slidingLog
-	cost, pace int64
+	cost       int64
 	cpu, quota bool
 }
 
@@ -120,7 +120,7 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	holds := a.holds(c, w, spends)
 	for i, s := range spends {
 		if l, limit := holds[i].log, a.limitOf(s, w, r); s.Of == "" && (s.paced(c) || aboveHalf(l.Total+l.held+s.Cost, limit)) {
-			holds[i].pace = l.advancePace(s.interval(limit), now)
+			l.pace = min(max(l.pace, now)+s.interval(limit), now+l.Window)
 		}
 	}
 	v := &reservation{id: c.ID, client: c.Client, granted: now, expiry: now + permitLife, window: w, cost: c.cost(), holds: holds}
@@ -282,7 +282,6 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	if v != nil && !o.Sent {
 		for _, h := range v.holds {
 			h.log.held -= h.cost
-			h.log.returnPace(h.pace, v.granted)
 		}
 		v.window.inUse -= v.cost
 		a.remove(v)

@@ -30,36 +30,3 @@ func TestAccountsReturnsTheMostRecentlyUsed(t *testing.T) {
 		}
 	})
 }
-
-// Paced requests that are not sent delay no later request.
-func TestUnsentRequestsDoNotAdvanceThePace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := limits.NewMemory(limits.Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"})
-		claim := limits.Claim{Account: "a", Kind: policy.User, Operation: "x", Resource: policy.Core, Points: 1, Paced: true}
-		send := func(o limits.Outcome) bool {
-			claim.ID++
-			d, err := m.Admit(t.Context(), claim)
-			if err != nil || !d.Granted {
-				return false
-			}
-			return m.Settle(t.Context(), limits.Permit{Claim: claim}, o) == nil
-		}
-		sent := limits.Outcome{Sent: true, Answered: true, Ended: true, Succeeded: true}
-		burst := func() (n int) {
-			for send(sent) {
-				n++
-			}
-			return n
-		}
-		want := burst()
-		time.Sleep(time.Hour)
-		for i := range 100 {
-			if !send(limits.Outcome{}) {
-				t.Fatalf("request %d is refused, although none was sent", i)
-			}
-		}
-		if got := burst(); got != want || want < 2 {
-			t.Errorf("%d requests are sent at once, want %d as without the unsent requests", got, want)
-		}
-	})
-}

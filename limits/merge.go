@@ -83,7 +83,7 @@ func (l *slidingLog) merge(other *slidingLog, now, assumed int64) {
 		l.compress(l.Window / mergeParts)
 	}
 	l.First = 0 // the next spend gets an entry of its own
-	l.pace, l.paceStart = max(l.pace, other.pace), max(l.paceStart, other.paceStart)
+	l.pace = max(l.pace, other.pace)
 }
 
 // compress combines the entries within a time span. Their tokens return at the time of the last entry.

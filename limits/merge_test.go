@@ -70,6 +70,7 @@ func (m *mergeModel) step(limitErrors bool) {
 		v := m.all.reservations[c.ID]
 		v.granted = m.now
 		if !v.window.Confirmed {
+			v.slowStart = v.window.start()
 			v.window.slowStarted, v.window.lastSlowStart = v.window.slowStarted+1, m.now
 		}
 		m.open = append(m.open, mergePermit{i, Permit{Claim: c}, false})

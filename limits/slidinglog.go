@@ -14,27 +14,9 @@ type slidingLog struct {
 	held  int64
 	// whole is the key of the log whose tokens this log counts for one client, otherwise "".
 	whole string
-	// waits contains the clients that wait for tokens. pace is the time at which the next paced claim is due. paceStart is the
-	// time of the last grant that was not early.
-	waits           waits
-	pace, paceStart int64
-}
-
-// advancePace adds an interval to the pace, and returns the time that it added.
-func (l *slidingLog) advancePace(interval, now int64) (added int64) {
-	if l.pace <= now {
-		l.pace, l.paceStart = now, now
-	}
-	added = min(interval, now+l.Window-l.pace)
-	l.pace += added
-	return added
-}
-
-// returnPace undoes advancePace for a grant. A pace that started again after the grant does not contain its interval.
-func (l *slidingLog) returnPace(added, granted int64) {
-	if granted >= l.paceStart {
-		l.pace -= added
-	}
+	// waits contains the clients that wait for tokens. pace is the time at which the next paced claim is due.
+	waits waits
+	pace  int64
 }
 
 // entry contains spends that are close in time. At is the time of the last spend.

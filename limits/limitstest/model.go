@@ -69,10 +69,7 @@ type slidingLog struct {
 	scope         string
 	window, merge int64
 	spends        []spending
-	// pace is the time of the next request, if the costs are spread evenly over the window. intervals contains the parts that
-	// grants have added to it since a grant that was not early, with the number of each permit.
-	pace      int64
-	intervals map[uint64]int64
+	pace          int64 // time of the next request, if the costs are spread evenly over the window
 }
 
 type spending struct{ at, cost int64 }
@@ -204,7 +201,7 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 		paced := c.Paced && s.Window < 10*time.Minute
 		refuse(paced && now < log.pace-sec/2, s.Budget, log.pace-sec/2) // may be half a second early
 		if s.Budget != limits.CPU && (paced || 2*(log.total(now)+m.held(log)+s.Cost) > limit) {
-			paces = append(paces, func() { log.advance(c.ID, s.Cost*log.window/max(1, limit), now) })
+			paces = append(paces, func() { log.pace = min(max(log.pace, now)+s.Cost*log.window/max(1, limit), now+log.window) })
 		}
 		p.holds = append(p.holds, holding{log, s.Cost, s.Budget == limits.CPU})
 	}
@@ -278,15 +275,6 @@ func (m *model) log(s limits.Spend) *slidingLog {
 	l := &slidingLog{budget: s.Budget, scope: s.Scope, window: s.Window.Microseconds(), merge: s.Merge.Microseconds()}
 	m.logs = append(m.logs, l)
 	return l
-}
-
-// advance adds the interval of a permit to the pace.
-func (l *slidingLog) advance(id uint64, interval, now int64) {
-	if now >= l.pace {
-		l.pace, l.intervals = now, map[uint64]int64{}
-	}
-	l.intervals[id] = min(interval, now+l.window-l.pace)
-	l.pace += l.intervals[id]
 }
 
 // groups returns the spends that have not returned yet. Spends within the merge span of the first spend of a group
@@ -394,10 +382,6 @@ func (m *model) settlePermit(p *openPermit, price int64, o limits.Outcome, now i
 	if !o.Sent { // the grant changes nothing
 		m.remove(p)
 		p.window.slowStarts = slices.DeleteFunc(p.window.slowStarts, func(other *openPermit) bool { return other == p })
-		for _, h := range p.holds {
-			h.log.pace -= h.log.intervals[p.id]
-			delete(h.log.intervals, p.id)
-		}
 		return
 	}
 	p.price = price
