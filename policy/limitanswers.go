@@ -97,6 +97,9 @@ type UpstreamAnswer struct {
 	Status  int
 	Header  http.Header
 	GraphQL bool // the request was a GraphQL call
+	// Unproven means that the upstream may not have known the credential of the request. A row with the condition repeated then
+	// does not apply, because the response may be the refusal of the credential.
+	Unproven bool
 	// Body is the decoded body. It may be cut off.
 	Body []byte
 }
@@ -194,6 +197,7 @@ func (row *LimitAnswer) matches(a *UpstreamAnswer, p *part, body string) bool {
 		len(row.Begins) > 0 && !slices.ContainsFunc(row.Begins, begins),
 		len(row.Documentation) > 0 && !slices.ContainsFunc(row.Documentation, ends),
 		row.Body != "" && row.Body != body,
+		row.Repeated > 0 && a.Unproven,
 		row.Exhausted && a.Header.Get("X-Ratelimit-Remaining") != "0",
 		row.RetryAfter && a.Header.Get("Retry-After") == "":
 		return false

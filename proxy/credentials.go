@@ -54,10 +54,18 @@ type HeldCredential interface {
 	// Await blocks until the credential can be sent, or until a time. The error is an [UnusableError] or the error of the
 	// context.
 	Await(ctx context.Context, by time.Time, use CredentialUse) error
-	// Authorize sets the credential on a request that is sent now. end must be called after the request, with status 0 if
-	// it got no response. If end returns true, the response shows nothing about the request, which should be repeated. The
-	// error is an [UnusableError] or [ErrCredentialBusy].
-	Authorize(http.Header, CredentialUse) (end func(op *policy.Operation, status int, limited bool) (repeat bool), err error)
+	// Authorize sets the credential on a request that is sent now. [SentCredential.End] must be called after the request.
+	// The error is an [UnusableError] or [ErrCredentialBusy].
+	Authorize(http.Header, CredentialUse) (SentCredential, error)
+}
+
+// SentCredential is a held credential in a request that was sent.
+type SentCredential interface {
+	// IsUnproven reports whether the upstream may not have known the credential when the request was sent.
+	IsUnproven() bool
+	// End records the response, with status 0 if the request got none. If End returns true, the response shows nothing about
+	// the request, which should be repeated.
+	End(op *policy.Operation, status int, limited bool) (repeat bool)
 }
 
 // CredentialUse describes the request for which a credential is used. Safe means that the request may be repeated after any
@@ -229,7 +237,7 @@ func (g *Gateway) awaitCredential(ex *exchange, ctx context.Context) error {
 func (ex *exchange) setCredential(out *http.Request) (err error) {
 	switch {
 	case ex.identity.Credential != nil:
-		ex.endUse, err = ex.identity.Credential.Authorize(out.Header, ex.credentialUse())
+		ex.sentCredential, err = ex.identity.Credential.Authorize(out.Header, ex.credentialUse())
 	case ex.identity.Authorize != nil:
 		err = ex.identity.Authorize(out.Context(), out.Header)
 	}
@@ -239,14 +247,14 @@ func (ex *exchange) setCredential(out *http.Request) (err error) {
 // endCredentialUse records the response to a request with a held credential, and reports whether the request is repeated. The
 // repetition then waits for the credential. resp is nil for a request without a response.
 func (ex *exchange) endCredentialUse(out *http.Request, resp *http.Response, o limits.Outcome) (repeat bool) {
-	end, status := ex.endUse, 0
+	sent, status := ex.sentCredential, 0
 	if resp != nil {
 		status = resp.StatusCode
 	}
-	if ex.endUse = nil; end == nil {
+	if ex.sentCredential = nil; sent == nil {
 		return false
 	}
-	if ex.doubtful = end(ex.match.Operation, status, o.Limited != limits.NotLimited); !ex.doubtful {
+	if ex.doubtful = sent.End(ex.match.Operation, status, o.Limited != limits.NotLimited); !ex.doubtful {
 		return false
 	}
 	use := ex.credentialUse()

@@ -118,7 +118,10 @@ func (c lateCredential) Await(ctx context.Context, by time.Time, _ CredentialUse
 	return &UnusableError{Until: time.Time(c), Cause: errors.New("late")}
 }
 
-func (c lateCredential) Authorize(h http.Header, _ CredentialUse) (func(*policy.Operation, int, bool) bool, error) {
+func (c lateCredential) Authorize(h http.Header, _ CredentialUse) (SentCredential, error) {
 	h.Set("Authorization", "Bearer minted")
-	return func(*policy.Operation, int, bool) bool { return false }, nil
+	return c, nil
 }
+
+func (lateCredential) IsUnproven() bool                      { return false }
+func (lateCredential) End(*policy.Operation, int, bool) bool { return false }

@@ -88,10 +88,10 @@ type exchange struct {
 	// rate-limited or got a hidden response. tried lists the security classes of the credentials that were tried.
 	hasAlternative bool
 	tried          []string
-	// credentialBy is the end of the wait for a held credential; zero before the wait. endUse ends the use of the credential by
+	// credentialBy is the end of the wait for a held credential; zero before the wait. sentCredential is the held credential of
 	// the attempt in progress, otherwise it is nil.
-	credentialBy time.Time
-	endUse       func(op *policy.Operation, status int, limited bool) (repeat bool)
+	credentialBy   time.Time
+	sentCredential SentCredential
 	// doubtful is set if the last response may be one to a token that the upstream does not know yet, and the client cannot
 	// wait for a repetition.
 	doubtful   bool

@@ -353,7 +353,10 @@ func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) e
 // recognizeLimit also adds the cost that a short response to a GraphQL call reports, and removes the rate headers of a refused
 // credential, which are those of another budget.
 func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *limits.Outcome, permit limits.Permit) limits.LimitError {
-	a := policy.UpstreamAnswer{Status: resp.StatusCode, Header: resp.Header, GraphQL: ex.graphQL != nil}
+	a := policy.UpstreamAnswer{
+		Status: resp.StatusCode, Header: resp.Header, GraphQL: ex.graphQL != nil,
+		Unproven: ex.sentCredential != nil && ex.sentCredential.IsUnproven(),
+	}
 	if g.mayReportLimit(ex, resp) {
 		a.Body = peekText(resp)
 	}

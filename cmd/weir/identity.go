@@ -180,13 +180,13 @@ func (c heldCredential) Await(ctx context.Context, by time.Time, use proxy.Crede
 }
 
 // Authorize implements [proxy.HeldCredential].
-func (c heldCredential) Authorize(h http.Header, use proxy.CredentialUse) (func(*policy.Operation, int, bool) bool, error) {
+func (c heldCredential) Authorize(h http.Header, use proxy.CredentialUse) (proxy.SentCredential, error) {
 	sent, err := c.pool.Begin(c.class, credential.Use(use))
 	if err != nil {
 		return nil, errorOfCredential(err)
 	}
 	h.Set("Authorization", sent.Authorization.Reveal())
-	return sent.End, nil
+	return sent, nil
 }
 
 func errorOfCredential(err error) error {

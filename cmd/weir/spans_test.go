@@ -36,6 +36,8 @@ func scriptedUpstream() http.HandlerFunc {
 			}
 		case strings.HasSuffix(r.URL.Path, "/rulesets"):
 			w.WriteHeader(http.StatusBadGateway)
+		case strings.HasSuffix(r.URL.Path, "/rulesuites"):
+			w.WriteHeader(http.StatusTooManyRequests)
 		default:
 			w.Header().Set("Cache-Control", "max-age=60")
 		}
@@ -72,6 +74,7 @@ func TestEverySpanIsDocumented(t *testing.T) {
 	graphQL := httptest.NewRequest(http.MethodPost, "/graphql", strings.NewReader(`{"query": "query Viewer { viewer { login } }"}`))
 	graphQL.Header.Set("Authorization", "Bearer tok-owner")
 	w.ServeHTTP(httptest.NewRecorder(), graphQL)
+	w.send(http.MethodGet, "/repos/acme/widgets/rulesuites", "Authorization: Bearer tok3") // a limit error
 	w.runPipeline(socket)
 	w.flush()
 
@@ -148,6 +151,7 @@ func TestRedisCommandsAreTraced(t *testing.T) {
 	socket := testservers.Redis(t)
 	w := startTraced(t, scriptedUpstream(), func(c *config.Config) { c.Store.URL = "unix://" + socket })
 	w.send(http.MethodGet, "/repos/acme/widgets/subscribers", "Authorization: Bearer tok-owner")
+	w.send(http.MethodGet, "/repos/acme/widgets/rulesuites", "Authorization: Bearer tok3") // a limit error
 	w.runPipeline(socket)
 	byName, drawn := w.spans()
 	for _, want := range []string{"queue internal > EVALSHA client", "poll internal > PIPELINE client", "poll internal > LPUSH client"} {

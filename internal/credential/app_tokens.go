@@ -184,6 +184,13 @@ func (s *Source) try(u Use, send bool, now time.Time) (*appToken, *pause, error)
 	return token, nil, nil
 }
 
+// isFresh reports whether the upstream may not know a token yet.
+func (s *Source) isFresh(token *appToken, now time.Time) bool {
+	s.tokens.mu.Lock()
+	defer s.tokens.mu.Unlock()
+	return token.isFresh(now)
+}
+
 // observe records the response to a request with a token of the source.
 func (s *Source) observe(token *appToken, a answer, sent, now time.Time) verdict {
 	s.tokens.mu.Lock()

@@ -212,7 +212,7 @@ func (p *Pool) Begin(class string, u Use) (*Sent, error) {
 	}
 	sent := &Sent{Authorization: c.Authorization, held: c, health: p.health, use: u, token: token, at: now}
 	if token != nil {
-		sent.Authorization = "Bearer " + token.Value
+		sent.Authorization, sent.fresh = "Bearer "+token.Value, c.source.isFresh(token, now)
 	}
 	return sent, nil
 }
@@ -247,8 +247,12 @@ type Sent struct {
 	health *Health
 	use    Use
 	token  *appToken // of an app, otherwise nil
+	fresh  bool      // the upstream may not know the token yet
 	at     time.Time
 }
+
+// IsUnproven reports whether the upstream may not have known the credential when the request was sent.
+func (s *Sent) IsUnproven() bool { return s.fresh }
 
 // End records the upstream's response, and reports whether the response shows nothing about the request, because the
 // upstream does not accept the token yet or not any more. The request should then be repeated. A status of 0 means that the
