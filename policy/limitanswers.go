@@ -50,9 +50,6 @@ const (
 
 var limitAnswers = mustLoadLimitAnswers()
 
-// LimitAnswers returns the rows of limitanswers.yaml.
-func LimitAnswers() []LimitAnswer { return slices.Clone(limitAnswers) }
-
 // mustLoadLimitAnswers reads limitanswers.yaml, and panics if a row is invalid.
 func mustLoadLimitAnswers() []LimitAnswer {
 	rows := mustDecode[[]LimitAnswer]("limitanswers.yaml")
@@ -104,13 +101,14 @@ type UpstreamAnswer struct {
 	Body []byte
 }
 
-// part is one message of a response, with the type and the code of an error. Message is in lower case.
+// part is one message of a response, with the type and the code of an error.
 type part struct {
-	original, message, kind, code, documentation string
+	original, message         string // the message as it arrived, and in lower case
+	kind, code, documentation string
 }
 
-// RecognizeLimit returns the row that decides about a response, and the message of the limit. It returns nil if no row
-// applies.
+// RecognizeLimit returns the row that decides about a response, and the message of the limit. The row may have the kind
+// [LimitNone]. If no row applies, RecognizeLimit returns nil.
 func RecognizeLimit(a UpstreamAnswer) (row *LimitAnswer, message string) {
 	if !a.mayReport() {
 		return nil, ""
@@ -132,7 +130,7 @@ func RecognizeLimit(a UpstreamAnswer) (row *LimitAnswer, message string) {
 }
 
 // decide returns the first row whose conditions hold. ofPart selects the rows with a condition about a part, or the rows
-// without one.
+// without such a condition.
 func decide(a *UpstreamAnswer, p *part, body string, ofPart bool) *LimitAnswer {
 	for i := range limitAnswers {
 		if r := &limitAnswers[i]; r.ofPart() == ofPart && r.matches(a, p, body) {

@@ -9,7 +9,7 @@ import (
 
 // TestEveryLimitAnswerCanDecide checks that no earlier row hides a row, and that every row names its source.
 func TestEveryLimitAnswerCanDecide(t *testing.T) {
-	for _, row := range LimitAnswers() {
+	for _, row := range limitAnswers {
 		if row.Source == "" {
 			t.Errorf("%s has no source", row.Name)
 		}

@@ -92,18 +92,20 @@ var (
 )
 
 // isGraphQL reports whether canonical segments are a path of the GraphQL API. The error refuses a path that an upstream may
-// read as such a path, and methods other than POST. Only calls that match the operation get its cost and its rules.
+// read as such a path, and methods other than POST. Otherwise such a request would escape the cost and the rules of a call.
 func isGraphQL(method string, segments []string) (bool, error) {
-	switch path := strings.TrimSuffix(strings.Join(segments, "/"), "/"); {
-	case path == "graphql" || path == "api/graphql":
+	path := strings.TrimSuffix(strings.Join(segments, "/"), "/")
+	if path == GraphQL || path == "api/"+GraphQL {
 		if method != http.MethodPost {
 			return false, errNoGraphQLMethod
 		}
 		return true, nil
-	case !strings.Contains(strings.ToLower(decodeFully(path)), GraphQL):
+	}
+	decoded := strings.ToLower(decodeFully(path))
+	if !strings.Contains(decoded, GraphQL) {
 		return false, nil
 	}
-	for part := range strings.SplitSeq(strings.ToLower(decodeFully(strings.Join(segments, "/"))), "/") {
+	for part := range strings.SplitSeq(decoded, "/") {
 		part = strings.TrimLeftFunc(part, isNoLetter)
 		word := part
 		if end := strings.IndexFunc(part, isNoLetter); end >= 0 {
@@ -122,7 +124,7 @@ func isGraphQL(method string, segments []string) (bool, error) {
 
 func isNoLetter(r rune) bool { return !unicode.IsLetter(r) }
 
-// decodeFully decodes percent-escapes until none is left, at most three times.
+// decodeFully decodes percent-escapes until no escape is left, at most three times.
 func decodeFully(s string) string {
 	for range 3 {
 		decoded, err := url.PathUnescape(s)
