@@ -318,7 +318,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 			if v != nil {
 				w.reported += cost
 			}
-		case learnedDoubt: // the known window may have counted the request
+		case learnedDoubt: // the window of the known reports may have counted the request
 			a.spendUnconfirmed(w, now, cost)
 		case learnedEnded:
 		}
@@ -353,11 +353,11 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	}
 }
 
-// returnSlowStart undoes what a request that was not sent used of the slow start of its window.
+// returnSlowStart removes a request that was not sent from the slow start of its window.
 func (a *account) returnSlowStart(v *reservation, now int64) {
 	w := v.window
 	if w.expire(now); v.slowStart != w.start() {
-		return // zero, or of a window that has ended
+		return // the request did not belong to the slow start, or the window has ended
 	}
 	w.slowStarted, w.lastSlowStart = w.slowStarted-1, w.sentSlowStart
 	for _, other := range a.reservations {
@@ -367,7 +367,7 @@ func (a *account) returnSlowStart(v *reservation, now int64) {
 	}
 }
 
-// keepSlowStart records that the request of a reservation was probably sent.
+// keepSlowStart records that the request of a reservation was or may have been sent.
 func (v *reservation) keepSlowStart() {
 	if v.slowStart != 0 {
 		v.window.sentSlowStart = max(v.window.sentSlowStart, v.granted)

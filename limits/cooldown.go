@@ -205,7 +205,8 @@ const (
 	contentLongest = 3600 * second
 )
 
-// limited starts a pause. Errors of requests that were in progress together count once, as separate says.
+// limited starts a pause. Errors of requests that were in progress together count once: separate is set for the first of
+// them.
 func (p *contentPause) limited(retryAfter time.Duration, separate bool, now int64) {
 	if separate {
 		p.Errors++

@@ -1,14 +1,14 @@
 package limits
 
-// doubt is a report that contradicts the known reports of its window, such as the budget of another caller. One such report
-// does not close the window: the next response decides. Until then, if the report admits no request, only one request is in
-// progress at a time, the probe. The methods accept a nil pointer.
+// doubt is a report that contradicts the known reports of its window, such as a report about the budget of another caller. One
+// such report does not close the window: the response to a later request decides. Until that response, if the report admits no
+// request, only one request is in progress at a time, the probe. The methods begin and end accept a nil pointer.
 type doubt struct {
 	report
 	// Since is the time of the report. Only the report of a request that was granted later can refute it.
 	Since int64
-	// Refuted means that another response contradicted the report. It is remembered if it may be of a region that counts
-	// separately, because the second report of a region counts.
+	// Refuted means that a later response contradicted the report. A refuted report restricts no request. It is kept because
+	// it may come from a region that counts separately, whose second report confirms it.
 	Refuted bool
 
 	probe     uint64 // ID of the probe's permit, or zero
@@ -16,11 +16,11 @@ type doubt struct {
 	lastProbe int64  // time of the grant of the last probe that was sent and has ended, or zero
 }
 
-// repeats reports whether another report says the same.
+// repeats reports whether another report is about the same window and has the same limit.
 func (d *doubt) repeats(p report) bool { return d.sameWindow(p) && d.Limit == p.Limit }
 
 // admits reports whether a probe may be sent. If not, until is the time of the next probe, or zero if the response to the
-// present probe decides.
+// probe in progress decides.
 func (d *doubt) admits(now int64) (ok bool, until int64) {
 	switch next := d.lastProbe + slowStartEvery; {
 	case d.probe != 0:
@@ -31,7 +31,7 @@ func (d *doubt) admits(now int64) (ok bool, until int64) {
 	return true, 0
 }
 
-// begin records a permit as the probe.
+// begin records a permit as the probe. While the report admits requests, the newest permit is the probe.
 func (d *doubt) begin(id uint64, now int64) {
 	if d != nil && !d.Refuted {
 		d.probe, d.granted = id, now
@@ -48,8 +48,8 @@ func (d *doubt) end(id uint64, sent bool) {
 	}
 }
 
-// anonymousFactor is the factor by which the limit of a window must exceed the limit of callers without a credential, so
-// that a report of the latter is doubtful.
+// anonymousFactor decides whether a report with the limit of callers without a credential is doubtful: the window must have at
+// least anonymousFactor times that limit.
 const anonymousFactor = 10
 
 // doubts reports whether a report of the open window needs a confirmation, and records the report as the doubt of the window.
@@ -61,7 +61,7 @@ const anonymousFactor = 10
 //   - or, without a known report, the exhausted budget of callers without a credential.
 //
 // A report that repeats the doubt confirms it. A limit error needs no confirmation, unless its limit is that of callers
-// without a credential. A response whose permit is unknown (sent is zero) may be the same one again, so its doubtful report
+// without a credential. A response whose permit is unknown (sent is zero) may be a repetition, so its doubtful report
 // changes nothing.
 func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool {
 	d := w.Doubt
@@ -98,7 +98,7 @@ func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool
 			w.refute(limits[d.Limit])
 		}
 		return false
-	case sent == 0: // may be the same response again
+	case sent == 0: // the response may be a repetition
 	case d == nil:
 		w.Doubt = &doubt{report: p, Since: now}
 	default:

@@ -76,7 +76,7 @@ const (
 	PrimaryLimit
 	// SecondaryLimit starts a cool-down of the account.
 	SecondaryLimit
-	// ContentLimit closes the account for requests that create content.
+	// ContentLimit pauses the requests of the account that create content.
 	ContentLimit
 )
 
@@ -96,11 +96,11 @@ type LimitError struct {
 	// Name is the row of policy/limitanswers.yaml that decided.
 	Name    string
 	Message string
-	// Repeated is the number of such responses in a row that are a limit error, or zero if one suffices.
+	// Repeated is the number of such responses in a row that make a limit error, or zero if one response suffices.
 	Repeated int
 }
 
-// ReadLimitError returns the limit error that a response reports.
+// ReadLimitError returns the limit error that a response reports. [Limiter.ReadLimitError] also counts repeated responses.
 func ReadLimitError(a policy.UpstreamAnswer) LimitError {
 	row, message := policy.RecognizeLimit(a)
 	if row == nil || row.Kind == policy.LimitNone {

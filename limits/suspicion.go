@@ -24,11 +24,11 @@ type suspect struct {
 
 type suspicion struct {
 	name  string // row of limitanswers.yaml
-	count int
+	count int    // responses in a row
 	last  time.Time
 }
 
-// maxSuspicions bounds the accounts with a suspicion. Beyond it, an arbitrary account is forgotten.
+// maxSuspicions bounds the suspicions. At the bound, add removes an arbitrary suspicion.
 const maxSuspicions = 1024
 
 // add counts a response, and returns the number of such responses in a row.
@@ -54,7 +54,7 @@ func (s *suspicions) add(of suspect, name string, now time.Time) int {
 	return known.count
 }
 
-// remove ends a row of responses.
+// remove removes the suspicion after another response.
 func (s *suspicions) remove(of suspect) {
 	if !s.some.Load() {
 		return
@@ -66,7 +66,7 @@ func (s *suspicions) remove(of suspect) {
 }
 
 // ReadLimitError returns the limit error of a response to a request of an account. It must be called for every response. If
-// the response is a limit error only together with further responses, Repeated is not zero.
+// the response may be a limit error, but further such responses must confirm it, Repeated is not zero.
 func (l *Limiter) ReadLimitError(account string, a policy.UpstreamAnswer) LimitError {
 	e, of := ReadLimitError(a), suspect{account, a.GraphQL}
 	if e.Repeated == 0 {

@@ -63,8 +63,8 @@ type window struct {
 
 	withoutHeaders int64 // responses since the window opened
 	slowStarted    int64 // requests of the slow start that were or may be sent
-	lastSlowStart  int64 // time of the last of these requests
-	sentSlowStart  int64 // time of the last of these requests that was sent
+	lastSlowStart  int64 // time of the latest grant of these requests
+	sentSlowStart  int64 // time of the latest grant of these requests that were sent
 	inUse          int64 // costs of permits in use
 	reported       int64 // costs of this replica's requests that the reports of the open window include
 	ended          int64 // windows that have ended
@@ -151,7 +151,7 @@ func (w *window) admits(now int64, r *Rules, cost int64, batch bool, others int6
 	return ok, until
 }
 
-// admitsKnown is admits without the doubtful report.
+// admitsKnown reports the same as admits, but ignores the doubtful report.
 func (w *window) admitsKnown(now int64, r *Rules, cost int64, batch bool, others int64) (ok bool, until int64) {
 	w.expire(now)
 	ok = w.Confirmed || w.slowStarted < slowStartBurst || now-w.lastSlowStart >= slowStartEvery
@@ -234,7 +234,7 @@ func (w *window) learn(r Rate, sent, now int64, anonymous, limited bool) learned
 	// The reported count includes every unconfirmed request that ended before this request was sent.
 	w.Unconfirmed.removeUntil(sent - 1)
 	w.add(p, func(old, added int64) int64 {
-		if sent == 0 { // may be the same response again
+		if sent == 0 { // the response may be a repetition
 			return old
 		}
 		return old + added

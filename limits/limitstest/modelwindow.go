@@ -80,7 +80,7 @@ func split(l *slidingLog) [][]spending {
 
 // learn adds rate headers. Responses arrive in any order, so the largest use of a window counts. An ended window does
 // not open again.
-// It returns true for a report that others contradict.
+// learn returns true for a report that other reports contradict.
 func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strange bool) {
 	r := o.Rate
 	w.expire(now)
@@ -134,9 +134,9 @@ func (w *fixedWindow) reported() (list []windowReport) {
 	return list
 }
 
-// contradicted reports whether a report needs a second one: another limit and another reset, nothing left before
-// another reset than that of ten responses, nothing left because of a lower limit, or the exhausted limit of callers without a credential instead of any other.
-// A refusal needs none, unless it has that limit.
+// contradicted reports whether a report needs a second report. Such a report has another limit and another reset, or
+// leaves no request. In the latter case its reset differs from that of ten responses, its limit is lower, or it is the first
+// report and has the limit of callers without a credential. A refusal needs no second report, unless it has that limit.
 func (w *fixedWindow) contradicted(t windowReport, anonymousLimit int, kind policy.CallerKind, refusal limits.LimitKind) bool {
 	anonymous := kind != policy.Unauthenticated && t.limit == int64(anonymousLimit) && 10*t.limit <= w.limit
 	known := w.reported()
@@ -160,7 +160,7 @@ func (w *fixedWindow) contradicted(t windowReport, anonymousLimit int, kind poli
 	return lower || otherReset && (otherLimit || often && used >= t.limit)
 }
 
-// suspect remembers a report that others contradict.
+// suspect records a report that other reports contradict.
 func (w *fixedWindow) suspect(t windowReport, now int64) {
 	for _, old := range w.reported() {
 		if same(old, t) {
