@@ -12,8 +12,7 @@ import (
 )
 
 const (
-	// renewBefore is the remaining lifetime at which a token is renewed. After a request has its token, it may wait
-	// this long for a permit.
+	// renewBefore is the remaining lifetime at which a token is renewed.
 	renewBefore = 5 * time.Minute
 	// issueTimeout bounds one request for a token. The lease lasts longer, so that no other replica sends a request at
 	// the same time. A replica waits for a token until after the lease of a dead replica has expired.
@@ -84,7 +83,7 @@ type Source struct {
 type appToken struct {
 	AppToken
 	standing
-	loaded bool // another replica has minted the token
+	loaded bool // another replica minted the token
 }
 
 // NewAppTokens returns an empty cache. store may be nil.
@@ -202,11 +201,13 @@ func (s *Source) observe(token *appToken, a answer, sent, now time.Time) verdict
 		}
 		return verdictCounts
 	}
-	// A token that was not tested, or not for some time, may have been known. One such token in a row is replaced at once, and
-	// each one of another replica. A token that is older than a rejected one does not count either.
-	idle := token.state == unproven && (token.Minted.Before(s.rejected.Minted) || token.loaded && token.refusals == 0 ||
+	// A rejected token that the upstream knew is replaced at once. Another token is replaced after a pause, because the upstream
+	// may reject each new token. The upstream may have known an unproven token that is older than a rejected token. The same
+	// holds for a token of another replica that had no refusal here. It also holds for the first such token in a row if it had
+	// no refusal, or if its rejection comes long after its minting.
+	mayBeKnown := token.state == unproven && (token.Minted.Before(s.rejected.Minted) || token.loaded && token.refusals == 0 ||
 		s.pause == 0 && (token.refusals == 0 || now.After(token.minted.Add(2*freshFor))))
-	known := token.state != unproven || idle
+	known := token.state != unproven || mayBeKnown
 	refusals := token.refusals
 	v := token.observe(a, sent, now)
 	switch v {
@@ -227,7 +228,7 @@ func (s *Source) observe(token *appToken, a answer, sent, now time.Time) verdict
 			s.newest = s.previous
 			if !known {
 				s.delay(errRejected, now)
-			} else if idle {
+			} else if mayBeKnown {
 				s.pause = max(s.pause, firstPause)
 			}
 		}
@@ -239,7 +240,7 @@ func (s *Source) observe(token *appToken, a answer, sent, now time.Time) verdict
 	return v
 }
 
-// errRejected is the reason for a missing token if the upstream rejected the last one before accepting it.
+// errRejected is the reason for a missing token if the upstream rejected the last token before any success.
 var errRejected = errors.New("the upstream rejects its new installation token (401)")
 
 // delay starts the pause before the next request for a token.

@@ -55,16 +55,16 @@ func (r *Registry) isToken(text string) bool {
 	return plainToken.MatchString(text) || r.config.Dialect.HasTokenPrefix(text) && prefixedToken.MatchString(text)
 }
 
-// ownKey matches a key that [NewKey] made, in any case, and the beginning of such a key. The beginning is at the start, or
-// after a character that cannot be part of another credential (token68, RFC 9110 section 11.2).
+// ownKey matches a key that [NewKey] made, and the beginning of such a key, in folded text. The beginning is at the start of the
+// text, or after a character that cannot be part of another credential (token68, RFC 9110 section 11.2).
 var ownKey = regexp.MustCompile(`(?:^|[^a-z0-9._~+/-])` + keyPrefix + `|` + keyPrefix + `[a-z2-7]{26}`)
 
 // maxUnescaped bounds the percent-encodings that [Registry.HoldsOwn] decodes one after another.
 const maxUnescaped = 3
 
-// HoldsOwn reports whether a text that a client sends with a request contains a credential for this gateway: the key or
-// the token in the request's Authorization field, or any other key or token for which holdsOwn reports true. The text may
-// be percent-encoded.
+// HoldsOwn reports whether a text that a client sends with a request contains a credential for this gateway. Such a credential
+// is the key or the token in the request's Authorization field, or any other key or token that holdsOwn finds. The text may be
+// percent-encoded.
 func (r *Registry) HoldsOwn(req *http.Request, text string) bool {
 	_, credential := parseAuthorization(req.Header.Get("Authorization"))
 	for range maxUnescaped {

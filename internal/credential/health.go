@@ -38,8 +38,8 @@ type Health struct {
 	hidden *lru.Cache[hiddenTarget, time.Time] // end of the hidden time
 }
 
-// credential is the standing of one credential. The tokens of an app have standings of their own, so the standing of an
-// app is proven or rejected.
+// credential is the standing of one credential. Each token of an app has a separate standing, so the standing of an app is
+// proven or rejected.
 type credential struct {
 	name string
 	standing

@@ -239,7 +239,7 @@ func (p *Pool) try(c *Caller, u Use, send bool, now time.Time) (*appToken, *paus
 	return token, wait, err
 }
 
-// Sent is a request with a credential.
+// Sent is a request that was sent with a held credential.
 type Sent struct {
 	Authorization Secret // value of the header field
 
@@ -254,8 +254,8 @@ type Sent struct {
 // IsUnproven reports whether the upstream may not have known the credential when the request was sent.
 func (s *Sent) IsUnproven() bool { return s.fresh }
 
-// End records the upstream's response, and reports whether the response shows nothing about the request, because the
-// upstream does not accept the token yet or not any more. The request should then be repeated. A status of 0 means that the
+// End records the upstream's response, and reports whether the request should be repeated. In that case the response shows
+// nothing about the request, because the upstream does not accept the token yet or not any more. A status of 0 means that the
 // request got no response. limited marks a limit error.
 func (s *Sent) End(op *policy.Operation, status int, limited bool) (repeat bool) {
 	a, now, class, source := s.answerTo(op, status, limited), time.Now(), s.held.Class, s.held.source

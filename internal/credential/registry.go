@@ -108,7 +108,7 @@ type Caller struct {
 	// FormerAccount is the name of the account before HashKey changed. It is empty if the name is the same.
 	FormerAccount string
 	// Authorization is the header value to send upstream, or empty to send no value. For a credential with a [Source],
-	// Authorization is not valid: use [Pool.Authorization].
+	// Authorization is not valid: use [Pool.Begin].
 	Authorization Secret
 	// Scope limits the caller's requests; nil allows all requests.
 	Scope *policy.Scope

@@ -22,14 +22,16 @@ const (
 //
 //	state      requests            401                            403 or 404 to a safe request
 //	unproven   all                 rejected                       proven
-//	  (fresh)  one at a time       repeated                       repeated
+//	  fresh    one at a time       repeated                       repeated
+//	  refused  one at a time       rejected                       proven
 //	proven     all                 doubted, repeated              proven
 //	doubted    one at a time       rejected                       proven
 //	rejected   after a quarantine, rejected, longer quarantine    proven
 //	           one at a time
 //
-// A token is fresh for freshFor after its minting. Each other response below 500 proves the token. A fresh token is proven by
-// a success only, because its other responses may be those to an unknown token.
+// An unproven token is fresh for freshFor after its minting, and refused afterwards if its tests got refusals. Each other
+// response below 500 proves the token. Only a success proves a fresh token, because the upstream may send any other response to
+// a token that it does not know yet.
 //
 // One request at a time is a test. A response to a request that was sent before the current state began changes nothing.
 type standing struct {
@@ -56,7 +58,7 @@ type answer int
 
 const (
 	answerNone    answer = iota // no response, or a response that shows nothing about the token
-	answerUnknown               // 401 to an operation outside the catalogue, which shows nothing about a proven token
+	answerUnknown               // 401 to an operation outside the catalogue; counts only for a fresh or refused token
 	answerRefused               // 401
 	answerHidden                // 403 or 404 to a safe request
 	answerOther                 // another response below 500
@@ -83,7 +85,7 @@ func (s *standing) isGated(now time.Time) bool {
 	return s.state == doubted || s.state == rejected || s.isFresh(now) || s.state == unproven && s.refusals > 0
 }
 
-// opens returns the time at which a request may be sent with the token, unless the state changes before. The time is zero if a
+// opens returns the time at which a request may be sent with the token, unless the state changes earlier. The time is zero if a
 // request may be sent now.
 func (s *standing) opens(now time.Time) (until time.Time) {
 	if !s.isGated(now) {
