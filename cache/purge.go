@@ -21,8 +21,8 @@ type Generation uint64
 type Purge struct {
 	Tags []string `json:"tags"`
 	Hard bool     `json:"hard,omitempty"`
-	// Unsettled is the time for which the change may still happen, if its result is unknown. A response whose fetch
-	// begins within that time is stale, too.
+	// Unsettled is the time for which the change may still happen, if the result of the write is unknown. A response
+	// whose fetch begins within that time is stale, too.
 	Unsettled time.Duration `json:"unsettled,omitempty"`
 	// Coverage is set for the purge of a webhook event.
 	Coverage *Coverage `json:"coverage,omitempty"`
@@ -84,7 +84,7 @@ func (r *record) last(tag string) Generation {
 	return max(r.floor, r.older.last[tag], r.recent.last[tag])
 }
 
-// unsettled contains the changes that may still happen, by tag. When it is full, a further change concerns all tags.
+// unsettled contains the changes that may still happen, by tag. At maxUnsettled tags, a further change concerns all tags.
 type unsettled struct {
 	until map[string]time.Time
 	all   time.Time // end for all tags

@@ -263,8 +263,8 @@ func (s *Store) Purge(ctx context.Context, tags ...string) {
 	}
 }
 
-// PurgeUnsettled purges like Purge. The change may still happen within a time, so a response that is fetched within
-// that time is stale, too.
+// PurgeUnsettled purges the entries with one of the tags after a change whose result is unknown. The change may still happen
+// within a time, so a response that is fetched within that time is stale, too.
 func (s *Store) PurgeUnsettled(ctx context.Context, within time.Duration, tags ...string) {
 	if len(tags) > 0 {
 		s.purge(ctx, Purge{Tags: tags, Unsettled: within})

@@ -56,7 +56,7 @@ func (s *Store) Purge(ctx context.Context, p cache.Purge) {
 	s.keep(p)
 }
 
-// keep keeps purges until sendPending. Above maxPending, purgeAll replaces the waiting purges.
+// keep keeps purges until sendPending. Above maxPending, one purge of all entries replaces the waiting purges.
 func (s *Store) keep(purges ...cache.Purge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,11 +109,11 @@ func generation(id string) cache.Generation {
 // errGarbage means that the stream has an ID that no replica writes.
 var errGarbage = errors.New("the stream of purges has an ID out of range")
 
-// inRange reports whether a stream ID has an exact generation, and later IDs are possible.
+// inRange reports whether generation is exact for a stream ID, and later IDs are possible.
 func inRange(id string) bool { return generation(id)>>sequenceBits < 1<<(64-sequenceBits)-1 }
 
-// repair removes the stream if an error shows that it is not one of purges. check then starts it again, and all older
-// entries count as purged.
+// repair removes the stream if an error shows that it contains garbage. check then starts a new stream, and all older entries
+// count as purged.
 func (s *Store) repair(ctx context.Context, err error) {
 	text := err.Error()
 	if !errors.Is(err, errGarbage) && !strings.Contains(text, "WRONGTYPE") && !strings.Contains(text, "exhausted the last possible ID") {

@@ -97,7 +97,7 @@ type Store struct {
 	warnings rate.Sometimes // about values
 	joined   chan struct{}  // closed by Run
 	position string         // ID of the last applied purge; used by Run only
-	// unreadable limits the warnings about purges that cannot be decoded.
+	// unreadable permits one warning about purges that cannot be decoded.
 	unreadable sync.Once
 	waited     commands // commands that a request waits for
 	writes     commands // other commands, which may be large
