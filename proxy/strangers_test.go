@@ -109,14 +109,14 @@ func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
 					var clients sync.WaitGroup
 					for i := range 10 {
 						clients.Go(func() {
-							for j := 0; time.Since(began) < 3*refusalWindow && j < 100; j++ {
+							for j := 0; time.Since(began) < 3*failedWindow && j < 100; j++ {
 								w.leave(client, c.stay, method, tags, c.body, fmt.Sprintf("Authorization: Bearer bad %d of %d", j, i))
 								time.Sleep(time.Second)
 							}
 						})
 					}
 					clients.Wait()
-					minutes := int(time.Since(began)/refusalWindow) + 1
+					minutes := int(time.Since(began)/failedWindow) + 1
 					if n := w.upstreamSaw(); n < maxUnverified || n > minutes*maxUnverified {
 						t.Errorf("%d requests upstream in %v", n, time.Since(began))
 					}
@@ -191,7 +191,7 @@ func TestOnlySentRequestsOfUnverifiedTokensCount(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		w.want("status of a new token", w.get(tags, "Authorization: Bearer new").StatusCode, 429)
-		time.Sleep(refusalWindow - maxUnverified*time.Second)
+		time.Sleep(failedWindow - maxUnverified*time.Second)
 		for i := range 2 {
 			w.want("status of a token whose clients left", w.get(tags, fmt.Sprint("Authorization: Bearer slow ", i)).StatusCode, 200)
 		}
@@ -251,7 +251,7 @@ func TestRefusedRequestsOfStrangersLeaveNoAccounts(t *testing.T) {
 			w.leave(w.client, time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer bad ", i))
 		}
 		list, err := ledger.Accounts(t.Context(), 3000)
-		if minutes := 1 + 3000*time.Millisecond/refusalWindow; err != nil || len(list) > maxUnverified*int(minutes) {
+		if minutes := 1 + 3000*time.Millisecond/failedWindow; err != nil || len(list) > maxUnverified*int(minutes) {
 			t.Errorf("%d accounts, %v", len(list), err)
 		}
 	})

@@ -40,12 +40,13 @@ const (
 	// The first refusal of a token is remembered for firstRefusal, because the upstream may not know a new token yet.
 	// Each further refusal multiplies the time by four, up to longestRefusal.
 	firstRefusal, longestRefusal = time.Second, 5 * time.Minute
-	// maxUnverified bounds the requests of an address with unverified tokens that are upstream, or had no success within
-	// refusalWindow. While half of them are upstream, a token has no second request there, so that each token gets its turn.
+	// maxUnverified bounds the requests of an address with unverified tokens that are upstream, or ended without a success within
+	// failedWindow. While half of maxUnverified requests are upstream, each token may have one of them, so that all tokens are
+	// tested.
 	maxUnverified = 20
-	refusalWindow = time.Minute
-	// notSent and unanswered are used instead of the status of a response: for a request that was certainly not sent, and
-	// for a request without a response that may have been sent.
+	failedWindow  = time.Minute
+	// notSent replaces the status for a request that was certainly not sent. unanswered replaces the status for a request
+	// without a response that may have been sent.
 	notSent, unanswered = 0, -1
 )
 
@@ -60,12 +61,12 @@ type sender struct {
 	used      time.Time
 	verifying map[string]int // requests upstream, by class
 	upstream  int            // sum of verifying
-	refusals  []refusal      // the latest requests without a success, at most maxUnverified
+	failed    []failedUse    // the latest requests without a success, at most maxUnverified
 	changed   chan struct{}  // closed when a request in verifying ends
 }
 
-// refusal is a request with an unverified token that ended without a success.
-type refusal struct {
+// failedUse is a request with an unverified token that ended without a success.
+type failedUse struct {
 	class string
 	at    time.Time
 }
@@ -188,9 +189,9 @@ func (t *ClientTokens) tryBegin(address netip.Addr, class string, now time.Time)
 	t.removeIdleLocked(now)
 	t.expireLocked(s, now)
 	switch {
-	case len(s.refusals) >= maxUnverified:
-		return nil, nil, &unverifiedError{address, s.refusals[0].at.Add(refusalWindow).Sub(now)}
-	case len(s.refusals)+s.upstream >= maxUnverified, s.verifying[class] > 0 && s.upstream >= maxUnverified/2:
+	case len(s.failed) >= maxUnverified:
+		return nil, nil, &unverifiedError{address, s.failed[0].at.Add(failedWindow).Sub(now)}
+	case len(s.failed)+s.upstream >= maxUnverified, s.verifying[class] > 0 && s.upstream >= maxUnverified/2:
 		return nil, s.changed, nil
 	}
 	s.verifying[class]++
@@ -212,13 +213,13 @@ func (t *ClientTokens) endLocked(s *sender, class string, status int, began, now
 	if s.verifying[class]--; s.verifying[class] == 0 {
 		delete(s.verifying, class)
 	}
-	together := func(r refusal) bool { return r.class == class && !r.at.Before(began) }
+	together := func(r failedUse) bool { return r.class == class && !r.at.Before(began) }
 	switch {
 	case status == notSent, isSuccess(status), t.accepted.Contains(class):
-	case status == http.StatusUnauthorized && slices.ContainsFunc(s.refusals, together):
+	case status == http.StatusUnauthorized && slices.ContainsFunc(s.failed, together):
 	default:
-		s.refusals = append(s.refusals, refusal{class, now})
-		s.refusals = s.refusals[max(0, len(s.refusals)-maxUnverified):]
+		s.failed = append(s.failed, failedUse{class, now})
+		s.failed = s.failed[max(0, len(s.failed)-maxUnverified):]
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -229,19 +230,19 @@ func isSuccess(status int) bool {
 	return status >= http.StatusOK && status < http.StatusMultipleChoices || status == http.StatusNotModified
 }
 
-// expireLocked removes old refusals, and those of tokens that the upstream accepted later.
+// expireLocked removes old failed requests, and the failed requests of tokens that the upstream accepted later.
 func (t *ClientTokens) expireLocked(s *sender, now time.Time) {
-	s.refusals = slices.DeleteFunc(s.refusals, func(r refusal) bool {
-		return now.Sub(r.at) >= refusalWindow || t.accepted.Contains(r.class)
+	s.failed = slices.DeleteFunc(s.failed, func(r failedUse) bool {
+		return now.Sub(r.at) >= failedWindow || t.accepted.Contains(r.class)
 	})
 }
 
-// removeIdleLocked removes at most two addresses without requests and refusals. Each request adds at most one address, so
-// the list shrinks without a long pause for any request.
+// removeIdleLocked removes at most two addresses without requests upstream and failed requests. Each request adds at most one
+// address, so the list shrinks without a long pause for any request.
 func (t *ClientTokens) removeIdleLocked(now time.Time) {
 	for range 2 {
 		_, s, ok := t.senders.GetOldest()
-		if !ok || len(s.verifying) > 0 || now.Sub(s.used) < refusalWindow {
+		if !ok || len(s.verifying) > 0 || now.Sub(s.used) < failedWindow {
 			return
 		}
 		t.senders.RemoveOldest()

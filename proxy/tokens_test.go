@@ -204,7 +204,7 @@ func TestTokenListsAreBounded(t *testing.T) {
 		if n, m, s := tokens.refused.Len(), tokens.accepted.Len(), tokens.senders.Len(); n != maxTokens || m != maxTokens || s != maxSenders {
 			t.Errorf("%d refused and %d accepted tokens, %d addresses", n, m, s)
 		}
-		time.Sleep(2 * refusalWindow)
+		time.Sleep(2 * failedWindow)
 		for i := range maxSenders {
 			end, _ := tokens.begin(t.Context(), addressNumber(0), fmt.Sprint("later ", i), time.Now())
 			end(http.StatusOK)
