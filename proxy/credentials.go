@@ -48,7 +48,7 @@ type Identity struct {
 	OnHidden func(r CredentialRequest, status int, visible bool)
 }
 
-// HeldCredential is a credential that the gateway holds. The upstream may not know a new token yet, or not any more. One
+// HeldCredential is a credential that the gateway holds. The upstream may not accept its token yet, or not any more. One
 // request at a time then tests the token.
 type HeldCredential interface {
 	// Await blocks until the credential can be sent, or until a time. The error is an [UnusableError] or the error of the
@@ -72,7 +72,7 @@ type SentCredential interface {
 // response, and Repeatable that it may be repeated after a 401.
 type CredentialUse struct{ Safe, Repeatable bool }
 
-// ErrCredentialBusy means that a credential must be awaited again.
+// ErrCredentialBusy means that another request tests the credential, so the credential must be awaited again.
 var ErrCredentialBusy = errors.New("the credential must be awaited")
 
 // CredentialRequest describes the question for which a credential is chosen.
@@ -254,7 +254,7 @@ func (ex *exchange) endCredentialUse(out *http.Request, resp *http.Response, o l
 	if ex.sentCredential = nil; sent == nil {
 		return false
 	}
-	if ex.doubtful = sent.End(ex.match.Operation, status, o.Limited != limits.NotLimited); !ex.doubtful {
+	if ex.unclear = sent.End(ex.match.Operation, status, o.Limited != limits.NotLimited); !ex.unclear {
 		return false
 	}
 	use := ex.credentialUse()
@@ -262,7 +262,7 @@ func (ex *exchange) endCredentialUse(out *http.Request, resp *http.Response, o l
 	case !use.Repeatable, out.Context().Err() != nil:
 		return false
 	case status != http.StatusUnauthorized && !time.Now().Add(minTokenPause).Before(ex.credentialBy):
-		return false // the response may be true
+		return false // the response may concern the request
 	}
 	if ex.forwardsBody() {
 		out.Body = io.NopCloser(bytes.NewReader(ex.buffered.data))
@@ -433,7 +433,7 @@ func (g *Gateway) useResult(ex *exchange, a credentialResult, before earlierResu
 		a, before.hidden = before.hidden[0], before.hidden[1:]
 	}
 	for _, h := range before.hidden {
-		if success && !h.ex.doubtful {
+		if success && !h.ex.unclear {
 			h.ex.identity.OnHidden(g.credentialRequest(h.ex), h.resp.StatusCode, true)
 		}
 		discard(h.resp.Body)
@@ -457,7 +457,7 @@ func (g *Gateway) lastResult(
 		return ex.adopt(last)
 	}
 	for _, h := range before.hidden {
-		if !h.ex.doubtful {
+		if !h.ex.unclear {
 			h.ex.identity.OnHidden(g.credentialRequest(h.ex), h.resp.StatusCode, false)
 		}
 	}

@@ -92,16 +92,16 @@ type exchange struct {
 	// the attempt in progress, otherwise it is nil.
 	credentialBy   time.Time
 	sentCredential SentCredential
-	// doubtful is set if the last response may be one to a token that the upstream does not know yet, and the client cannot
+	// unclear is set if the last response may be one to a token that the upstream does not know yet, and the client cannot
 	// wait for a repetition.
-	doubtful   bool
+	unclear    bool
 	call       *coalesce.Call                        // call that this exchange leads; nil without a call
 	skipped    int                                   // number of paused calls that the exchange stopped following
 	polls      int                                   // number of 202 responses to polled statistics
 	sent       time.Time                             // start of the last attempt
 	reused     bool                                  // the last attempt used an existing connection
 	limited    limits.LimitKind                      // limit error in the last response
-	limitError limits.LimitError                     // of the last response; it may need a repetition to count
+	limitError limits.LimitError                     // of the last response; further responses may have to confirm it
 	lateLimit  *lateLimit                            // recognizes a limit error at the end of a long body; usually nil
 	shed       error                                 // the refusal of an overloaded gateway
 	broken     bool                                  // the upstream's body ended early
@@ -233,9 +233,9 @@ func isBasic(authorization string) bool {
 	return strings.EqualFold(scheme, "basic")
 }
 
-// keyOf returns the cache key of a question for a security class. The key does not contain the method, the conditions and
-// the range, which the cache evaluates, and fields that have a fixed value or name a program. For unknown operations,
-// Accept-Language is left to Vary.
+// keyOf returns the cache key of a question for a security class. The cache evaluates the method, the conditions and the range,
+// so the key does not contain them. Neither does it contain fields that have a fixed value or name a program. For unknown
+// operations, Vary decides about Accept-Language.
 func (g *Gateway) keyOf(q *question, class string) cache.Key {
 	accept, language := strings.Join(q.header["Accept"], ","), ""
 	if q.match.Operation.Known() {
@@ -266,7 +266,7 @@ func (g *Gateway) keyedFields(q *question) []string {
 	return names
 }
 
-// languageOf returns the normal form of Accept-Language. Every language is as good as no field (RFC 9110 section 12.5.4).
+// languageOf returns the normal form of Accept-Language. The value * means the same as no field (RFC 9110 section 12.5.4).
 func languageOf(h http.Header) string {
 	if language := cache.FieldValue(h, "Accept-Language"); language != "*" {
 		return language

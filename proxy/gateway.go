@@ -13,14 +13,16 @@
 // A miss runs these functions after usableEntry:
 //   - credentials.go: pickByBudget
 //   - upload.go: bufferSmallBody
-//   - gateway.go: forward
+//   - gateway.go: forward, with checkOwn of rewrite.go
 //   - credentials.go: answerWithAny
 //   - upstream.go: answer
 //   - coalesce.go: coalesce, lead, fetchForFleet, with coalesce/call.go and coalesce/lease.go
 //   - upstream.go: fetch, sendWithRetries
-//   - upstream.go: admit, prepare, with setConditions of proof.go
-//   - transport.go: send
+//   - tokens.go: beginToken
+//   - upstream.go: acquire, which runs awaitCredential of credentials.go, admit, and prepare with setConditions of proof.go
+//   - transport.go: send, with recognizeLimit of upstream.go
 //   - upstream.go: settle
+//   - credentials.go: endCredentialUse
 //   - store.go: store, or for a 304 notModified, with confirmed of proof.go
 //   - coding.go: encode
 //   - gateway.go: finish

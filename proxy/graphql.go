@@ -127,7 +127,7 @@ func (q *question) queryTags() []string {
 // maxChanged bounds the tags that a mutation purges one by one.
 const maxChanged = 100
 
-// writeResult says what an unsafe request did.
+// writeResult is the result of an unsafe request.
 type writeResult int
 
 const (
@@ -140,8 +140,8 @@ const (
 const maxMutationPeek = 64 << 10
 
 // resultOfMutation returns the result that the body of a response reports. A mutation failed if the response has errors and
-// no data. Null in each root field is also no data, unless an error concerns a part of the response below a root field: then
-// the mutation may have succeeded. Any other data with errors is the result of mutations that succeeded.
+// no data. Null in each root field also counts as no data. However, if an error concerns a part of the response below a root
+// field, the mutation may have succeeded. Any other data with errors is the result of mutations that succeeded.
 func resultOfMutation(resp *http.Response) writeResult {
 	if mediaType := strings.ToLower(resp.Header.Get("Content-Type")); !strings.Contains(mediaType, "json") && !strings.HasPrefix(mediaType, "text/plain") {
 		return uncertain // such as a stream, which may not end

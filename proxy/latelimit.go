@@ -21,10 +21,10 @@ type lateLimit struct {
 	tail []byte // the last bytes of the body, at most maxPeek; nil after the end
 
 	mu    sync.Mutex // the body may be read ahead in another goroutine
-	error limits.LimitError
+	limit limits.LimitError
 }
 
-// watchEnd makes a limit error in the last bytes of a body count for the account.
+// watchEnd replaces the body of a response. A limit error in the last bytes of the body then counts for the account.
 func (g *Gateway) watchEnd(ex *exchange, resp *http.Response, permit limits.Permit) *lateLimit {
 	l := &lateLimit{ReadCloser: resp.Body, header: resp.Header.Clone(), tail: make([]byte, 0, maxPeek)}
 	retryAfter, ctx := limits.ReadRetryAfter(resp.Header, ex.sent), ex.detach()
@@ -65,8 +65,8 @@ func (l *lateLimit) keep(p []byte) {
 	l.tail = append(l.tail, p...)
 }
 
-// end looks for the list of errors. A list that does not belong to the outermost object is followed by further closing
-// brackets, so the rest of the body is no valid object then.
+// end looks for the list of errors of the outermost object in the tail. After any other list, further closing brackets follow,
+// so the text from such a list on is no valid object.
 func (l *lateLimit) end() {
 	tail := l.tail
 	l.tail = nil
@@ -79,7 +79,7 @@ func (l *lateLimit) end() {
 		e := limits.ReadLimitError(policy.UpstreamAnswer{Status: http.StatusOK, Header: l.header, GraphQL: true, Body: object})
 		if e.Kind != limits.NotLimited {
 			l.mu.Lock()
-			l.error = e
+			l.limit = e
 			l.mu.Unlock()
 			l.found(e)
 		}
@@ -91,5 +91,5 @@ func (l *lateLimit) end() {
 func (l *lateLimit) result() limits.LimitError {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.error
+	return l.limit
 }

@@ -50,20 +50,20 @@ var (
 // these fields.
 var contentFields = []string{"Content-Encoding", "Content-Language", "Content-Type"}
 
-// unkeyedFields are the forwarded fields that the cache key of an unknown operation does not contain, beside the fields of
-// known operations. The gateway sets them, or they name one request.
+// unkeyedFields are the forwarded fields that the cache key of an unknown operation does not contain, besides forwardedFields.
+// The gateway sets these fields, or they name one request.
 var unkeyedFields = fieldSet(`Correlation-Id Date Request-Id Surrogate-Capability Via`)
 
 var (
-	// smallNumbers matches the values that hold no credential: they have few digits, if any.
+	// smallNumbers matches values of at most four digits, which hold no credential.
 	smallNumbers = regexp.MustCompile(`^[0-9, ]{0,4}$`)
 	// namesCaller matches the names of fields in which even a small number may select the data of a caller.
 	namesCaller = regexp.MustCompile(`(?i)(^|-)(id|uid|gid|sid|pin|otp|as|org|for)(-|$)|token|key|secret|pass|pwd|auth|sign|sess|jwt|cred|cookie|code|` +
 		`ticket|grant|cert|user|login|account|tenant|owner|member|client|customer|person|sudo|actor|subject|principal|ident|role|scope|group|team|project|organi|company|workspace`)
 )
 
-// isKeyed reports whether a forwarded field of an unknown operation belongs to the cache key. The field may hold a credential
-// under any name, and no Vary field need say so. Only small numbers in fields that name no caller are left to Vary.
+// isKeyed reports whether a forwarded field of an unknown operation belongs to the cache key. A field with any name may hold a
+// credential, and Vary may not list the field. Only small numbers in fields that name no caller are left to Vary.
 func (g *Gateway) isKeyed(name string, values []string) bool {
 	small := len(values) == 1 && smallNumbers.MatchString(values[0]) && !namesCaller.MatchString(name)
 	return !small && !unkeyedFields[name] && !g.forwardable[name]
@@ -95,8 +95,8 @@ func (g *Gateway) outbound(out, in http.Header, known bool) {
 // minOwn is the length of the shortest text that can contain a key or a token for this gateway.
 const minOwn = 20
 
-// checkOwn refuses a request that would send a key or a token for this gateway upstream: in a forwarded field, in the
-// path or in the query.
+// checkOwn refuses a request that would send a key or a token for this gateway upstream. It checks the forwarded fields, the
+// path and the query.
 func (g *Gateway) checkOwn(ex *exchange) error {
 	if g.HoldsOwn == nil {
 		return nil

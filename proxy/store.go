@@ -28,7 +28,7 @@ func (g *Gateway) store(
 	ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation,
 ) (*http.Response, error) {
 	if ex.mayBeLimited() {
-		ex.call.Finish(coalesce.Refused, nil) // each follower needs a permit of its own
+		ex.call.Finish(coalesce.Refused, nil) // each follower needs a separate permit
 		return resp, nil
 	}
 	lifetime, vary, ok := g.storable(ex, a)
@@ -117,8 +117,8 @@ func (g *Gateway) fillInBackground(ex *exchange, s *spool) {
 	})
 }
 
-// mayBeLimited reports whether the last response is a limit error, or becomes one if the next response is like it. Such a
-// response is neither stored nor shared.
+// mayBeLimited reports whether the last response is a limit error, or may be a limit error that the next response confirms.
+// Such a response is neither stored nor shared.
 func (ex *exchange) mayBeLimited() bool { return ex.limitError.Kind != limits.NotLimited }
 
 // notModified returns the response that a 304 confirms (see confirmed). If the 304 confirms no response, the request is

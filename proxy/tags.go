@@ -22,14 +22,15 @@ import (
 //	repo:OWNER/REPO/F     of a collection, and its wider forms such as       writes, events
 //	                      repo:?/F, repo:*/F, me/F, top/F
 //	                      ([policy.Collection.Tags])
-//	repo:*/F@ACCOUNT      to an account, of a family; likewise me/F@ACCOUNT  uncertain writes
-//	account:ACCOUNT       to an account
+//	repo:*/F@ACCOUNT      of a collection of all objects, to an account;     uncertain writes
+//	                      likewise me/F@ACCOUNT, top/F@ACCOUNT
+//	account:ACCOUNT       to an account                                      mutations, uncertain writes
 //
 // GraphQL queries also have these tags ([question.queryTags]):
 //
 //	op:graphql@OWNER/REPO of a query that names a repository; @OWNER likewise  writes, events
 //	op:graphql@?          of a query that may reach unnamed objects            writes, events
-//	node:ID               of a query that names or returns a node                mutations
+//	node:ID               of a query that names or returns a node              mutations
 //	class:CLASS           to a security class                                  mutations and writes of the class
 //
 // Operations of the documents also have these tags, because the documents say which operations a call changes:
@@ -70,7 +71,7 @@ func (q *question) tags() []string {
 	return tags
 }
 
-// widest returns the tag of the responses of a family about any object.
+// widest returns the tag of the responses of a collection about any object.
 func widest(c policy.Collection) string {
 	if c.Name != "" {
 		c.Name = "*"
@@ -78,7 +79,7 @@ func widest(c policy.Collection) string {
 	return c.String()
 }
 
-// ofAccount returns the tag of the responses to an account among the responses with a widest tag.
+// ofAccount returns the tag of the responses to one account that have a widest tag.
 func ofAccount(widest, account string) string { return widest + "@" + account }
 
 // TagsOfOperator returns the tags to purge for a tag that an operator named. Names of repositories, organizations and
@@ -142,8 +143,9 @@ func (g *Gateway) tagsOfResponse(ex *exchange, resp *http.Response) []string {
 }
 
 // tagsOfChange returns the tags that a successful unsafe request makes stale. The tags cover the request's target (RFC
-// 9111 section 4.4), the operations that the catalogue lists, for the same path parameters, the collections that show the
-// change, and GraphQL queries. A GraphQL query makes nothing stale. No request makes reference data (class Shared) stale.
+// 9111 section 4.4) and the operations that the catalogue lists, for the same path parameters. They also cover the
+// collections that show the change, and GraphQL queries. A GraphQL query makes nothing stale. No request makes reference
+// data (class Shared) stale.
 func (g *Gateway) tagsOfChange(q *question) []string {
 	tags, m := g.queriesChangedBy(q), q.match
 	if q.graphQL != nil {
@@ -166,13 +168,13 @@ func (g *Gateway) tagsOfChange(q *question) []string {
 // maxUncertain bounds the tags that a mutation with an unknown result purges one by one.
 const maxUncertain = 200
 
-// tagsOfUncertain returns the tags that an unsafe request makes stale whose result is unknown. A caller makes stale only
-// what it could have changed:
+// tagsOfUncertain returns the tags that an unsafe request with an unknown result makes stale. A caller makes stale only the
+// responses that the caller could have changed:
 //
 //   - A caller without a credential changes nothing.
 //   - A caller whose credential the upstream has not accepted makes only the responses to its own account stale.
-//   - Any other caller makes the responses about the objects stale that the request names. Of the related responses that
-//     concern no named object, such as /user/issues, only those to its own accounts become stale.
+//   - Any other caller makes the responses stale about the objects that the request names. Related responses about no named
+//     object, such as /user/issues, become stale only for the accounts of the client.
 func (g *Gateway) tagsOfUncertain(q *question) (tags []string) {
 	caller, m := q.identity.Caller, q.match
 	switch {
@@ -226,7 +228,7 @@ func (g *Gateway) tagsOfUncertain(q *question) (tags []string) {
 	return slices.Compact(tags)
 }
 
-// ownCallers returns the callers with which the client of a question may read its change: one for each of its credentials.
+// ownCallers returns the callers with which the client of a question may read its change: one caller for each credential.
 func (g *Gateway) ownCallers(q *question) []policy.Caller {
 	own := []policy.Caller{q.identity.Caller}
 	if q.identity.Pick == nil {

@@ -44,7 +44,7 @@ func NewTransport() *http.Transport {
 var (
 	errStalled = errors.New("the upstream did not respond in time")
 	errInterim = errors.New("the upstream sent too many interim responses")
-	// errUnpermitted ends a request that the transport would send again without a permit.
+	// errUnpermitted ends a request that the transport would otherwise send again without a permit.
 	errUnpermitted = fmt.Errorf("the upstream closed the connection during the request: %w", io.ErrUnexpectedEOF)
 )
 
@@ -108,7 +108,7 @@ type wire struct {
 	reused    atomic.Bool  // the connection had been used before
 	connected atomic.Bool  // the transport has had a connection for the request
 	written   atomic.Int32 // number of times that the header was written
-	copies    atomic.Int32 // number of times that the header was written on earlier connections or streams
+	copies    atomic.Int32 // number of times that the header was written before the last connection or stream
 	sent      atomic.Int64 // time of the latest sent part of the request, in nanoseconds since start
 	interim   atomic.Int32 // number of interim responses
 	ended     atomic.Bool  // set before the transport sends the request again
@@ -176,7 +176,7 @@ func (w *wire) stop() {
 	w.cancel(nil)
 }
 
-// hasNoContent reports whether a response ends with its header (RFC 9110 section 6.4.1), whatever its Content-Length is.
+// hasNoContent reports whether a response ends with its header (RFC 9110 section 6.4.1), with any Content-Length.
 // Over HTTP/2, the transport returns an error for the body of such a response if it has a Content-Length.
 func hasNoContent(resp *http.Response) bool {
 	return resp.Body == http.NoBody || resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotModified ||

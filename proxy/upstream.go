@@ -81,8 +81,8 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 	return resp, nil
 }
 
-// purgeUncertain purges the responses that an unsafe request may have changed whose result is unknown. Until the upstream
-// has certainly stopped working on the request, these responses are stale even if they are fetched again.
+// purgeUncertain purges the responses that an unsafe request with an unknown result may have changed. Until the upstream has
+// certainly stopped working on the request, these responses are stale even if they are fetched again.
 func (g *Gateway) purgeUncertain(ex *exchange) {
 	g.Cache.PurgeUnsettled(ex.detach(), stoppedWorking, g.tagsOfUncertain(&ex.question)...)
 }
@@ -102,7 +102,7 @@ func (g *Gateway) fetchUnconditionally(ex *exchange, out *http.Request, resp *ht
 // sendWithRetries sends a request until the response is final. The request is repeated in these cases:
 //   - The connection broke.
 //   - The response is a limit error, and the client can wait for the end of the limit.
-//   - The upstream does not know a token that the gateway holds yet, or not any more.
+//   - The upstream does not accept a token of the gateway yet, or not any more.
 //   - The upstream still computes statistics (202), and this exchange is a background task.
 //
 // Each repetition needs a new permit.
@@ -188,8 +188,8 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 	}
 }
 
-// acquire waits for the credential, acquires a permit, and prepares the request. What is not sent costs nothing, so a request
-// with an unusable credential gets no permit.
+// acquire waits for the credential, acquires a permit, and prepares the request. A request with an unusable credential gets no
+// permit, because a request that is not sent must reserve no quota.
 func (g *Gateway) acquire(ex *exchange, out *http.Request, caller policy.Caller, first bool) (*limits.Permit, error) {
 	for {
 		if err := g.awaitCredential(ex, out.Context()); err != nil {
@@ -350,8 +350,8 @@ func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) e
 }
 
 // recognizeLimit adds a limit error to the outcome, and returns the error. GraphQL reports a limit with status 200.
-// recognizeLimit also adds the cost that a short response to a GraphQL call reports, and removes the rate headers of a refused
-// credential, which are those of another budget.
+// recognizeLimit also adds the cost that a short response to a GraphQL call reports. It removes the rate headers of a refused
+// credential, because they report another budget.
 func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *limits.Outcome, permit limits.Permit) limits.LimitError {
 	a := policy.UpstreamAnswer{
 		Status: resp.StatusCode, Header: resp.Header, GraphQL: ex.graphQL != nil,
@@ -386,7 +386,7 @@ func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *lim
 
 // mayReportLimit reports whether the body of a response must be read to recognize a limit error. A successful response of
 // REST is rarely one, so its length or its beginning decides. The response must be in the plain representation, because
-// users of the API have written the others.
+// other representations contain text of users.
 func (g *Gateway) mayReportLimit(ex *exchange, resp *http.Response) bool {
 	const longestError = 1 << 10
 	switch status := resp.StatusCode; {

@@ -112,7 +112,7 @@ func newWorld(t *testing.T, upstream http.HandlerFunc, options ...option) *world
 	return newWorldOver(t, upstreamProtocol, upstream, options...)
 }
 
-// newHTTP1World starts a gateway whose upstream speaks HTTP/1.1, for tests of what only HTTP/1.1 has.
+// newHTTP1World starts a gateway whose upstream speaks HTTP/1.1, for tests of features that only HTTP/1.1 has.
 func newHTTP1World(t *testing.T, upstream http.HandlerFunc, options ...option) *world {
 	t.Helper()
 	return newWorldOver(t, http1, upstream, options...)

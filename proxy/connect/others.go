@@ -23,11 +23,11 @@ var (
 	errHandshake = errors.New("the tunnel does not begin with a TLS handshake for its target")
 )
 
-// hostName matches the names of hosts. Their last label has a letter and is no hexadecimal number, because resolvers read
-// numbers such as 127.1, 0x7f.1 or 2130706433 as addresses.
+// hostName matches texts that have the form of a host name.
 var hostName = regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]*[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?$`)
 
-// isName reports whether a target in lower case is a host name, and no address in any spelling.
+// isName reports whether a target in lower case is a host name, and no address in any spelling. Resolvers read numbers such as
+// 127.1, 0x7f.1 or 2130706433 as addresses. So the last label of a name must have a letter and be no hexadecimal number.
 func isName(target string) bool {
 	last := target[strings.LastIndexByte(target, '.')+1:]
 	return len(target) <= 253 && hostName.MatchString(target) && strings.Trim(last, "0123456789") != "" && !strings.HasPrefix(last, "0x")
@@ -117,8 +117,8 @@ const (
 	maxAddresses = 1000
 )
 
-// resolve returns the addresses of the API's hosts: those that the name servers return now, and those of earlier calls. An
-// error means that an address of the API could not be recognized.
+// resolve returns the addresses of the API's hosts that the name servers return now, and those of earlier calls. After an error
+// the addresses are unknown, so no tunnel may be opened.
 func (a *apiAddresses) resolve(
 	ctx context.Context, hosts []string, lookup func(context.Context, string) ([]netip.Addr, error),
 ) (map[netip.Addr]bool, error) {
@@ -154,24 +154,24 @@ func (a *apiAddresses) resolve(
 }
 
 // readHello reads the first message of a tunnel, which must be the ClientHello of a TLS handshake for a host name. It returns
-// the bytes that were read. A handshake with an encrypted inner name must have the same outer name; its server can then be
-// only a server at the address of the target.
+// the bytes that were read. A handshake may also have an encrypted name (Encrypted Client Hello). Only a server at the address
+// of the target can decrypt that name.
 func readHello(ctx context.Context, client net.Conn, name string) ([]byte, error) {
 	if err := client.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return nil, err
 	}
 	var read bytes.Buffer
-	asked, seen := "", false
+	requested, seen := "", false
 	config := &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		asked, seen = hello.ServerName, true
+		requested, seen = hello.ServerName, true
 		return nil, errHandshake // ends the handshake, because only the name is needed
 	}}
 	err := tls.Server(readOnly{client, io.TeeReader(io.LimitReader(client, maxHello), &read)}, config).HandshakeContext(ctx)
 	switch {
 	case !seen:
 		return nil, fmt.Errorf("%w: %w", errHandshake, err)
-	case !strings.EqualFold(asked, name):
-		return nil, fmt.Errorf("%w: it is for %q", errHandshake, asked)
+	case !strings.EqualFold(requested, name):
+		return nil, fmt.Errorf("%w: it is for %q", errHandshake, requested)
 	}
 	return read.Bytes(), client.SetReadDeadline(time.Time{})
 }
