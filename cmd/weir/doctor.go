@@ -51,7 +51,7 @@ type checkup struct {
 
 const (
 	doctorTimeout = 10 * time.Second // for each check
-	// The upstream may not know a new installation token for some seconds, so its refusal is repeated.
+	// The upstream may not know a new installation token for some seconds, so a refused request is repeated.
 	newTokenTries, newTokenPause = 6, time.Second
 	// maxClockOffset is the largest offset of the clock that causes no visible error of reset times. Above
 	// failedClockOffset the upstream may refuse an app, whose assertions tolerate a minute.

@@ -264,7 +264,7 @@ type Callers struct {
 // Lending lends a credential to anonymous clients.
 type Lending struct {
 	Credential string   `yaml:"credential" desc:"name of a credential that sees public data only; off if empty"`
-	Operations []string `yaml:"operations" desc:"operations by ID, with * for any characters; only reads of them get the credential"`
+	Operations []string `yaml:"operations" desc:"operations by ID, with * for any characters; only reads of public data among them get the credential"`
 }
 
 // AnonymousClient is the name of the client that has the credential for anonymous reads.

@@ -341,15 +341,15 @@ func (o object) text(names []string) (value, name string) {
 	return "", ""
 }
 
-// credentialForm matches names of clients that may be credentials: values with a scheme, pairs of a name and a password,
-// texts with a known prefix, and JWTs. Proxies log the name of a Basic pair, which can be a token.
+// credentialForm matches names of clients that may be credentials. These are values with a scheme, pairs of a name and a
+// password, texts with a known prefix, and JWTs. Proxies log the name of a Basic pair, which can be a token.
 var credentialForm = regexp.MustCompile(`(?i)^(bearer|basic|token|remoteauth)\s|^[^:/]*:[^:/]*$|(gh[a-z]_|github_pat_|weir_|\btok-)|eyJ[\w-]{8}`)
 
 // minSecret is the length of the shortest word with digits that may be a credential without a known prefix.
 const minSecret = 20
 
 // clientLabel returns the name of a client for a report. A name that may be a credential is replaced by a hash, so that the
-// report shows no credential and still tells clients apart.
+// report shows no credential and still distinguishes clients.
 func clientLabel(name string) string {
 	secret := credentialForm.MatchString(name)
 	for word := range strings.FieldsFuncSeq(name, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {

@@ -84,7 +84,7 @@ func ServePipe(t testing.TB, address PipeAddress, server *http.Server) *PipeList
 }
 
 // ServePipeTLS serves HTTP over TLS on a new PipeListener until the test ends. ALPN chooses one of the server's protocols:
-// HTTP/1.1 or HTTP/2, unless server.Protocols says otherwise.
+// HTTP/1.1 or HTTP/2, unless server.Protocols selects other protocols.
 func ServePipeTLS(t testing.TB, address PipeAddress, server *http.Server) *PipeListener {
 	t.Helper()
 	l := ListenPipe(address)
