@@ -5,7 +5,10 @@
 //     github/decisions.yaml and github/content.tsv add what the published descriptions do not say.
 //     github/collections.yaml lists which responses a write or an event makes stale.
 //   - parameters.yaml, aliases.yaml, resources.yaml and dialects.yaml apply to all operations.
-//   - graphql.yaml lists the fields of the GraphQL API that stay inside one repository.
+//   - public.yaml lists the operations whose responses about public resources are the same for everyone.
+//   - limitanswers.yaml lists the responses by which the upstream reports a limit.
+//   - graphql.yaml lists the fields of the GraphQL API that stay inside one repository. graphqlcache.yaml has data
+//     for stored responses.
 //
 // Invariants:
 //   - A loaded [Catalogue] is immutable and safe for concurrent use.
@@ -13,6 +16,6 @@
 //   - Every request matches an operation. A route outside the catalogue gets careful defaults ([Catalogue.Classify]).
 //   - The package uses no clock, no network, no goroutine and no other package of the module.
 //
-// Entry points: [CatalogueOf] and [Catalogue.Classify]; [ParseGraphQL] for the body of a GraphQL call. Read operation.go first, then match.go, github.go and
-// collection.go.
+// Entry points: [CatalogueOf] and [Catalogue.Classify]; [ParseGraphQL] for the body of a GraphQL call; [RecognizeLimit] for a response.
+// Read operation.go first, then match.go, github.go and collection.go.
 package policy
