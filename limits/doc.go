@@ -6,11 +6,13 @@
 //	permit, err := limiter.Acquire(ctx, claim, caller, deadline) // Ledger.Admit; may queue
 //	...                                                          // send the request
 //	limiter.Settle(ctx, *permit, outcome)                        // response headers, or a failure
+//	limiter.SettleLate(ctx, *permit, kind, retryAfter)           // only for a limit error at the end of the body
 //	limiter.Release(ctx, *permit, aborted)                       // end of the response body
 //
 // To follow a permit in memory mode, read [Limiter.Acquire] (limiter.go) and [Memory.Admit] (memory.go). Then read
 // reservation, admit, settle and release in account.go. An account combines the budgets of slidinglog.go, window.go and
-// cooldown.go. The queue of waiting requests is in queue.go. Package redisledger implements the same [Ledger] in Redis,
+// cooldown.go. doubt.go decides about reports that contradict each other. [Limiter.ReadLimitError] (suspicion.go) classifies
+// responses. The queue of waiting requests is in queue.go. Package redisledger implements the same [Ledger] in Redis,
 // for many replicas.
 //
 // # Invariants
