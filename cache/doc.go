@@ -4,10 +4,11 @@
 //
 // Invariants:
 //   - An entry is immutable once stored. A 304 creates a new entry.
-//   - An entry is found only under the key of the same upstream, method, canonical target,
-//     representation and security class. The key decides which callers share an entry.
+//   - An entry is found only under the key of the same upstream, canonical target, representation,
+//     forwarded fields and security class. The key decides which callers share an entry.
 //   - Incomplete responses are never stored. A response whose fetch began before a purge of one of
-//     its tags is stale after the purge.
+//     its tags is stale after the purge. While the change of a purge may still happen, a response
+//     whose fetch begins is stale, too ([Purge.Unsettled]).
 //   - Decisions about storing and freshness are functions of values and a time. Only [Store] and
 //     its tiers have state.
 //
