@@ -135,8 +135,8 @@ func (w *fixedWindow) reported() (list []windowReport) {
 }
 
 // contradicted reports whether a report needs a second report. Such a report has another limit and another reset, or
-// leaves no request. In the latter case its reset differs from that of ten responses, its limit is lower, or it is the first
-// report and has the limit of callers without a credential. A refusal needs no second report, unless it has that limit.
+// leaves no request. In the latter case, its reset differs from that of ten responses, or its limit is lower. The first
+// report is contradicted if it leaves no request and has the limit of callers without a credential. A refusal needs no second report, unless it has that limit.
 func (w *fixedWindow) contradicted(t windowReport, anonymousLimit int, kind policy.CallerKind, refusal limits.LimitKind) bool {
 	anonymous := kind != policy.Unauthenticated && t.limit == int64(anonymousLimit) && 10*t.limit <= w.limit
 	known := w.reported()
