@@ -478,7 +478,7 @@ func soonest(list []credentialResult) credentialResult {
 // adopt copies a credential's result into the client's exchange.
 func (ex *exchange) adopt(a credentialResult) (*http.Response, error) {
 	progress := ex.record
-	ex.question, ex.record = a.ex.question, a.ex.record
+	ex.question, ex.record, ex.lateLimit = a.ex.question, a.ex.record, a.ex.lateLimit
 	ex.record.copyProgress(&progress)
 	return a.resp, a.err
 }

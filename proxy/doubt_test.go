@@ -166,6 +166,17 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 			})
 		})
 	}
+	t.Run("several credentials", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			body := data + `},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`
+			up := &moody{next: []answer{{200, nil, body}}}
+			w := newWorld(t, up.ServeHTTP, asGitHub, func(c *Config) {
+				c.Identify = func(*http.Request) (Identity, error) { return pooled("a", "b"), nil }
+			})
+			w.want("body", w.send(queries, 1).body, body)
+			w.want("limit in the record", w.gateway.Recent()[0].Limited, limits.PrimaryLimit)
+		})
+	})
 	t.Run("identical queries", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			up := &moody{delay: time.Second, next: slices.Repeat([]answer{{200, nil, data + `},"errors":[{"type":"RATE_LIMIT","message":"` + alreadyText + `"}]}`}}, 10)}

@@ -170,6 +170,8 @@ func (ex *exchange) staleReason(resp *http.Response) string {
 		return "stale-if-error"
 	case ex.limited == limits.PrimaryLimit && !ex.hasAlternative:
 		return string(limits.Primary)
+	case ex.limited == limits.ContentLimit && !ex.hasAlternative:
+		return string(limits.Content)
 	case ex.limited != limits.NotLimited && !ex.hasAlternative:
 		return string(limits.Cooldown)
 	}
