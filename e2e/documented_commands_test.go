@@ -117,7 +117,7 @@ var documentedCommands = []documentedCommand{
 	{command: `curl -H "Authorization: Bearer $PEOPLE_KEY" 127.0.0.1:8082/repos/acme/widgets/stats/commit_activity`, want: `"total"`},
 	{command: `curl -X POST 127.0.0.1:9000/_service/events -d '{"event":"push","repository":"acme/widgets","commits":5}'`, want: `"deliveries":\["[0-9a-f-]{36}"`},
 	{command: "curl -s 127.0.0.1:9000/_service/deliveries", as: `until curl 127.0.0.1:9000/_service/deliveries | grep '"status":202'; do sleep 0.1; done`, want: `"event":"push"`},
-	{command: "weir budget --admin 127.0.0.1:9092", want: `acme-bot \(user\)(?s).*installation:4201 \(installation\)`},
+	{command: "weir budget --admin 127.0.0.1:9092", want: `acme-bot \(user\)`},
 	{command: "weir tail --admin 127.0.0.1:9092 --client insights-people", want: ` insights-people .*watching/list-subscribers`, stays: true, while: `curl -H "Authorization: Bearer $PEOPLE_KEY" 127.0.0.1:8082/repos/acme/widgets/subscribers`},
 	{command: "curl -s 127.0.0.1:9092/metrics | grep weir_spent_total", want: `weir_client="platform-deploys",weir_operation="watching/list-subscribers"`},
 
