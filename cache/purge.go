@@ -2,6 +2,7 @@ package cache
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -100,6 +101,9 @@ func (u *unsettled) add(tags []string, now, until time.Time) {
 		u.until = map[string]time.Time{}
 	}
 	u.last = latest(u.last, until)
+	if len(u.until)+len(tags) > maxUnsettled && !now.Before(u.all) { // the condition about all bounds the scans of a full map
+		maps.DeleteFunc(u.until, func(_ string, end time.Time) bool { return !now.Before(end) })
+	}
 	if len(tags) == 0 || len(u.until)+len(tags) > maxUnsettled {
 		u.all = latest(u.all, until)
 		return

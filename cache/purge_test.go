@@ -85,6 +85,27 @@ func TestResponsesFetchedDuringAnUnsettledChangeStayStale(t *testing.T) {
 	})
 }
 
+// Changes that never pause must not fill the list with changes that have ended.
+func TestEndedChangesLeaveOtherResponsesFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewStore(NewMemory(1<<20), nil)
+		for batch := range maxUnsettled/100 + 10 {
+			tags := make([]string, 100)
+			for i := range tags {
+				tags[i] = fmt.Sprint(batch, "/", i)
+			}
+			s.PurgeUnsettled(t.Context(), 10*time.Second, tags...)
+			time.Sleep(time.Second)
+		}
+		if since := s.FetchGeneration(func() []string { return []string{"unchanged"} }); since == 0 {
+			t.Error("a response without an unsettled change is stale")
+		}
+		if n := len(s.Memory.unsettled.until); n > maxUnsettled {
+			t.Errorf("%d tags, want at most %d", n, maxUnsettled)
+		}
+	})
+}
+
 func TestPurgeHardRemovesEntriesWithTheTag(t *testing.T) {
 	m := NewMemory(1 << 20)
 	variant := func(tag, language string) func(*Entry) {
