@@ -23,24 +23,24 @@ type suspect struct {
 }
 
 type suspicion struct {
-	name  string // row of limitanswers.yaml
-	count int    // responses in a row
+	count int // responses in a row
 	last  time.Time
 }
 
 // maxSuspicions bounds the suspicions. At the bound, add removes an arbitrary suspicion.
 const maxSuspicions = 1024
 
-// add counts a response, and returns the number of such responses in a row.
-func (s *suspicions) add(of suspect, name string, now time.Time) int {
+// add counts a response, and returns the number of such responses in a row. Responses of different rows count together,
+// because the servers of one upstream refuse in different forms.
+func (s *suspicions) add(of suspect, now time.Time) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.found == nil {
 		s.found = map[suspect]suspicion{}
 	}
 	known := s.found[of]
-	if known.name != name || now.Sub(known.last) > policy.RepeatedWithin {
-		known = suspicion{name: name}
+	if now.Sub(known.last) > policy.RepeatedWithin {
+		known = suspicion{}
 	}
 	for other := range s.found {
 		if len(s.found) < maxSuspicions {
@@ -71,7 +71,7 @@ func (l *Limiter) ReadLimitError(account string, a policy.UpstreamAnswer) LimitE
 	e, of := ReadLimitError(a), suspect{account, a.GraphQL}
 	if e.Repeated == 0 {
 		l.suspicions.remove(of)
-	} else if l.suspicions.add(of, e.Name, l.now()) >= e.Repeated {
+	} else if l.suspicions.add(of, l.now()) >= e.Repeated {
 		e.Repeated = 0
 	}
 	return e

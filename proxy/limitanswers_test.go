@@ -296,6 +296,7 @@ func TestBareRefusalsInARowAreALimit(t *testing.T) {
 		{"one page", queries, []answer{page}, 0, false},
 		{"two pages", queries, []answer{page, page}, time.Second, true},
 		{"two pages of REST", reads, []answer{page, page}, time.Second, true},
+		{"a page, and one without a body", queries, []answer{page, bare}, time.Second, true},
 		{"two of REST without a body", reads, []answer{bare, bare}, time.Second, false},
 		{"two, another error between", queries, []answer{bare, forbidden, bare}, time.Second, false},
 		{"two, five minutes apart", queries, []answer{bare, bare}, 5 * time.Minute, false},
