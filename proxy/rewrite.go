@@ -109,10 +109,11 @@ func (g *Gateway) checkOwn(ex *exchange) error {
 		}
 	}
 	for name, values := range ex.header {
-		for _, value := range values {
-			if name != "Via" && holds(value) {
-				return refusal("the field " + name)
-			}
+		if name == "Via" { // the last value is that of the gateway
+			values = values[:len(values)-len(g.via)]
+		}
+		if slices.ContainsFunc(values, holds) {
+			return refusal("the field " + name)
 		}
 	}
 	for parameter := range strings.SplitSeq(ex.match.Query, "&") {

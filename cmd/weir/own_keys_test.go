@@ -42,6 +42,7 @@ func TestClientsCannotSendTheirKeyUpstream(t *testing.T) {
 			for _, c := range []struct{ target, field string }{
 				{"/made/up", "Private-Token: " + key}, {"/made/up", "Apikey: Bearer " + key}, {"/made/up", "Authentication: Basic " + pair}, {"/made/up", "Token: a, " + key},
 				{"/made/up", "Cookie: session=" + key}, {"/made/up", "X-Api-Key: " + key}, {"/made/up", "Referer: https://x:" + key + "@gateway.test/"}, {"/users/octocat", "User-Agent: " + key},
+				{"/made/up", "Via: 1.1 " + key}, {"/users/octocat", "Via: 1.1 proxy (" + key + ")"},
 				{"/made/up?private_token=" + key, ""}, {"/users/octocat?access_token=" + key, ""}, {"/made/up?q=%41&token=Basic%20" + url.QueryEscape(pair), ""}, {"/made/up?" + key, ""},
 				{"/made/up?key=" + url.QueryEscape(url.QueryEscape("?"+key)), ""}, {"/made/" + key, ""},
 			} {
