@@ -59,6 +59,10 @@ func (r *Registry) isToken(text string) bool {
 // text, or after a character that cannot be part of another credential (token68, RFC 9110 section 11.2).
 var ownKey = regexp.MustCompile(`(?:^|[^a-z0-9._~+/-])` + keyPrefix + `|` + keyPrefix + `[a-z2-7]{26}`)
 
+// sentKey matches the same in a text that is no credential, such as a path or a query. There a name may begin like a key, so
+// the beginning of a key has at least 16 characters of its random part.
+var sentKey = regexp.MustCompile(`(?:^|[^a-z0-9._~+/-])` + keyPrefix + `[a-z2-7]{16}|` + keyPrefix + `[a-z2-7]{26}`)
+
 // maxUnescaped bounds the percent-encodings that [Registry.HoldsOwn] decodes one after another.
 const maxUnescaped = 3
 
@@ -68,7 +72,7 @@ const maxUnescaped = 3
 func (r *Registry) HoldsOwn(req *http.Request, text string) bool {
 	_, credential := parseAuthorization(req.Header.Get("Authorization"))
 	for range maxUnescaped {
-		if r.holdsOwn(text) || len(credential) >= minText && strings.Contains(text, credential) && r.holdsOwn(credential) {
+		if r.holdsOwn(text, sentKey) || len(credential) >= minText && strings.Contains(text, credential) && r.holdsOwn(credential, ownKey) {
 			return true
 		}
 		decoded, err := url.QueryUnescape(text)
@@ -77,18 +81,19 @@ func (r *Registry) HoldsOwn(req *http.Request, text string) bool {
 		}
 		text = decoded
 	}
-	return r.holdsOwn(text)
+	return r.holdsOwn(text, sentKey)
 }
 
 // holdsOwn reports whether a text contains a gateway key or a token of a configured issuer, or decodes to a text that
-// contains one. Such a credential is for this gateway, or was wrapped by mistake, and must not reach the upstream.
-func (r *Registry) holdsOwn(text string) bool {
+// contains one. Such a credential is for this gateway, or was wrapped by mistake, and must not reach the upstream. form is
+// the form of unknown keys.
+func (r *Registry) holdsOwn(text string, form *regexp.Regexp) bool {
 	budget := maxDecoded
-	return r.holdsOwnWithin(text, &budget)
+	return r.holdsOwnWithin(text, form, &budget)
 }
 
-func (r *Registry) holdsOwnWithin(text string, budget *int) bool {
-	if *budget -= len(text); *budget < 0 || r.holdsKey(text) || r.isTokenPayload(text) {
+func (r *Registry) holdsOwnWithin(text string, form *regexp.Regexp, budget *int) bool {
+	if *budget -= len(text); *budget < 0 || r.holdsKey(text, form) || r.isTokenPayload(text) {
 		return true
 	}
 	for _, e := range encodings {
@@ -97,7 +102,7 @@ func (r *Registry) holdsOwnWithin(text string, budget *int) bool {
 			for start := range e.block { // characters of the alphabet may precede the encoded text
 				n, _ := e.decode(decoded, []byte(run[start:])) // decodes the bytes before an error
 				for inner := range runs(string(decoded[:n]), printable, minText) {
-					if r.holdsOwnWithin(inner, budget) {
+					if r.holdsOwnWithin(inner, form, budget) {
 						return true
 					}
 				}
@@ -107,13 +112,13 @@ func (r *Registry) holdsOwnWithin(text string, budget *int) bool {
 	return false
 }
 
-// holdsKey reports whether a text contains the key of a client, the random part of such a key, or an unknown key.
-func (r *Registry) holdsKey(text string) bool {
+// holdsKey reports whether a text contains the key of a client, the random part of such a key, or an unknown key of a form.
+func (r *Registry) holdsKey(text string, form *regexp.Regexp) bool {
 	isKey := func(s string) bool {
 		_, ok := r.keys[sha256.Sum256([]byte(s))]
 		return ok
 	}
-	if folded := strings.ToLower(text); strings.Contains(folded, keyPrefix) && ownKey.MatchString(folded) {
+	if folded := strings.ToLower(text); strings.Contains(folded, keyPrefix) && form.MatchString(folded) {
 		return true
 	}
 	for _, a := range []*alphabet{unseparated, undotted, word} {

@@ -212,6 +212,7 @@ func TestHoldsOwnFindsCredentialsOfTheGateway(t *testing.T) {
 	for _, text := range []string{
 		"", "octokit-core.js/6.1.2 Node.js/22", "application/vnd.github+json", "0123456789abcdef0123456789abcdef01234567", "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
 		"Y3Vyc29yOnYyOpHOAAEwLjUzNDg3NjQ4NzY1NDM", "100%", strings.Repeat("%41", 2000), "2026-01-01T00:00:00Z", "https://gateway.example/weir",
+		"weir_deployment_tools_x", "weir_requests_total in:file language:go", "repo:acme/weir_tools weir_requests_total", "weir_exporter/1.0 (linux; amd64)", percent("weir_requests_total"),
 	} {
 		if w.registry.HoldsOwn(requestWith("Bearer "+customKey), text) || w.registry.HoldsOwn(requestWith("Bearer ghp_16C7e42F292c6912E7710c838347Ae178B4a"), text) {
 			t.Errorf("%.40q is taken for a credential of the gateway", text)

@@ -306,7 +306,7 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 		return Caller{}, ErrUnknown
 	case !r.hasUpstreamForm(values[0]):
 		return Caller{}, ErrForm
-	case r.holdsOwn(credential):
+	case r.holdsOwn(credential, ownKey):
 		return Caller{}, ErrOwn
 	}
 	if token, ok := r.tokenOfPair(scheme, credential); ok {
