@@ -310,7 +310,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		o = o.withoutRate()
 	}
 	a.Enforced = a.Enforced || o.Enforces()
-	w, rate := a.window(r, cmp.Or(o.Rate.Resource, p.Resource)), o.Rate
+	w, rate, foreign := a.window(r, cmp.Or(o.Rate.Resource, p.Resource)), o.Rate, false
 	if rate.Limit != 0 {
 		anonymous := a.Kind != policy.Unauthenticated && rate.Limit == r.Primary.Unauthenticated
 		switch w.learn(rate, sent, now, anonymous, o.Limited != NotLimited) {
@@ -320,6 +320,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 			}
 		case learnedDoubt: // the window of the known reports may have counted the request
 			a.spendUnconfirmed(w, now, cost)
+			foreign = anonymous // the exhausted budget may be that of the address
 		case learnedEnded:
 		}
 	} else if v != nil {
@@ -327,6 +328,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		a.spendUnconfirmed(w, now, cost)
 	}
 	switch {
+	case o.Limited == PrimaryLimit && foreign: // the probe decides
 	case o.Limited == PrimaryLimit:
 		w.exhaust(o.RetryAfter, now)
 	case o.Limited == ContentLimit:

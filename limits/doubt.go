@@ -60,20 +60,20 @@ const anonymousFactor = 10
 //   - a lower limit for a known reset, and no request remains,
 //   - or, without a known report, the exhausted budget of callers without a credential.
 //
-// A report that repeats the doubt confirms it. A limit error needs no confirmation, unless its limit is that of callers
-// without a credential. A response whose permit is unknown (sent is zero) may be a repetition, so its doubtful report
-// changes nothing.
+// A report that repeats the doubt confirms it if its request was granted after the doubt: requests in progress together may
+// get the same wrong report. A limit error needs no confirmation, unless its limit is that of callers without a credential. A
+// response whose permit is unknown (sent is zero) may be a repetition, so its doubtful report changes nothing.
 func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool {
 	d := w.Doubt
+	anonymous = anonymous && w.Limit >= anonymousFactor*p.Limit
 	if d != nil && d.repeats(p) {
-		if sent == 0 {
+		if sent == 0 || sent < d.Since && (!limited || anonymous) {
 			return true
 		}
 		w.Doubt = nil
 		w.add(d.report, func(old, added int64) int64 { return old + added })
 		return false
 	}
-	anonymous = anonymous && w.Limit >= anonymousFactor*p.Limit
 	known, sure, sameWindow, doubtful := false, false, false, false
 	limits := map[int64]bool{}
 	for _, old := range w.Reports {

@@ -58,6 +58,38 @@ var doubtCases = []testCase{
 		}
 		h.granted(get("core"))
 	}},
+	{"responses to requests in progress together do not confirm the doubt", func(h *harness) {
+		reset := time.Now().Add(time.Hour)
+		h.confirm(3, 5000, reset)
+		outlier := reported("core", 60, 60, time.Now().Add(20*time.Minute))
+		var together []limits.Permit
+		for range 3 {
+			together = append(together, h.granted(get("core")))
+		}
+		time.Sleep(second)
+		for _, p := range together {
+			h.settled(p, outlier)
+		}
+		probe := h.granted(get("core"))
+		h.refused(get("core"), limits.Primary, untilSettled)
+		h.settled(probe, reported("core", 7, 5000, reset))
+		h.granted(get("core"))
+		h.granted(get("core"))
+	}},
+	{"a limit error with the budget of the address needs a probe", func(h *harness) {
+		reset := time.Now().Add(time.Hour)
+		h.confirm(12, 5000, reset)
+		o := reported("core", 60, 60, time.Now().Add(20*time.Minute))
+		o.Limited = limits.PrimaryLimit
+		h.spend(get("core"), o)
+		probe := h.granted(get("core"))
+		h.refused(get("core"), limits.Primary, untilSettled)
+		h.settled(probe, reported("core", 14, 5000, reset))
+		h.spend(get("core"), o)
+		time.Sleep(second)
+		h.spend(get("core"), o) // the probe agrees
+		h.refused(get("core"), limits.Primary, time.Hour)
+	}},
 	{"responses to earlier requests do not end the doubt", func(h *harness) {
 		reset := time.Now().Add(time.Hour)
 		h.confirm(3, 5000, reset)

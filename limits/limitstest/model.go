@@ -357,10 +357,13 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 	headers := o.Rate.Invalid || o.Rate.Limit != 0
 	m.enforced = m.enforced || headers || o.Limited != limits.NotLimited
 	w := m.window(cmp.Or(o.Rate.Resource, c.Resource))
+	ofAddress := false
 	if o.Rate.Limit != 0 {
-		if strange := w.learn(m, o, sent, now); strange && price > 0 {
+		strange := w.learn(m, o, sent, now)
+		if strange && price > 0 {
 			m.addUnconfirmed(w, now, price)
 		}
+		ofAddress = strange && m.kind != policy.Unauthenticated && o.Rate.Limit == m.rules.Primary.Unauthenticated
 	} else if p != nil {
 		w.learnWithoutHeaders(now)
 		if o.Succeeded && !headers && o.Limited == limits.NotLimited {
@@ -368,7 +371,9 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 		}
 		m.addUnconfirmed(w, now, price)
 	}
-	m.handleLimitError(c, p != nil, sent, w, o, now)
+	if o.Limited != limits.PrimaryLimit || !ofAddress { // perhaps the budget of the address
+		m.handleLimitError(c, p != nil, sent, w, o, now)
+	}
 	if c.CreatesContent && o.Succeeded && o.Limited == limits.NotLimited && sent > m.contentError {
 		m.contentErrors = 0
 	}

@@ -95,12 +95,13 @@ func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strang
 		return false
 	}
 	if s := w.strange; s != nil && s.limit == t.limit && same(s.windowReport, t) {
-		if sent == 0 { // perhaps the same response
+		// Perhaps the same response, or that of a request that was in progress together.
+		if sent == 0 || sent < s.arrived && (o.Limited == limits.NotLimited || w.ofAddress(t, m)) {
 			return true
 		}
 		w.strange = nil // it was right
 		w.insert(s.windowReport)
-	} else if w.contradicted(t, m.rules.Primary.Unauthenticated, m.kind, o.Limited) {
+	} else if w.contradicted(t, w.ofAddress(t, m), o.Limited) {
 		if sent > 0 { // otherwise it is perhaps the same response
 			w.suspect(t, now)
 		}
@@ -136,9 +137,9 @@ func (w *fixedWindow) reported() (list []windowReport) {
 
 // contradicted reports whether a report needs a second report. Such a report has another limit and another reset, or
 // leaves no request. In the latter case, its reset differs from that of ten responses, or its limit is lower. The first
-// report is contradicted if it leaves no request and has the limit of callers without a credential. A refusal needs no second report, unless it has that limit.
-func (w *fixedWindow) contradicted(t windowReport, anonymousLimit int, kind policy.CallerKind, refusal limits.LimitKind) bool {
-	anonymous := kind != policy.Unauthenticated && t.limit == int64(anonymousLimit) && 10*t.limit <= w.limit
+// report is contradicted if it leaves no request and has the limit of callers without a credential. A refusal needs no
+// second report, unless it has that limit.
+func (w *fixedWindow) contradicted(t windowReport, anonymous bool, refusal limits.LimitKind) bool {
 	known := w.reported()
 	if len(known) == 0 {
 		return anonymous && t.used >= t.limit && refusal == limits.NotLimited
@@ -158,6 +159,11 @@ func (w *fixedWindow) contradicted(t windowReport, anonymousLimit int, kind poli
 		}
 	}
 	return lower || otherReset && (otherLimit || often && used >= t.limit)
+}
+
+// ofAddress reports whether a report has the limit of callers without a credential, but the account has one.
+func (w *fixedWindow) ofAddress(t windowReport, m *model) bool {
+	return m.kind != policy.Unauthenticated && t.limit == int64(m.rules.Primary.Unauthenticated) && 10*t.limit <= w.limit
 }
 
 // suspect records a report that other reports contradict.
