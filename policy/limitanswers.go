@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -181,9 +182,15 @@ func isErrorObject(h http.Header, body []byte) bool {
 	return members["message"] != nil
 }
 
+// quotation matches a quotation mark. An apostrophe follows a letter.
+var quotation = regexp.MustCompile("[\"`“]|(^|\\PL)'")
+
 // matches reports whether all conditions of a row hold. body is the form of the whole body.
 func (row *LimitAnswer) matches(a *UpstreamAnswer, p *part, body string) bool {
-	contained := func(text string) bool { return strings.Contains(p.message, text) }
+	contained := func(text string) bool {
+		before, _, found := strings.Cut(p.message, text)
+		return found && (body == bodyHTML || !quotation.MatchString(before))
+	}
 	begins := func(text string) bool { return strings.HasPrefix(p.message, text) }
 	ends := func(text string) bool { return strings.HasSuffix(p.documentation, text) }
 	switch {

@@ -186,6 +186,7 @@ var judgedAnswers = []judged{
 	{"content, 422, retry-after", creates, answer{422, []string{"Retry-After: 120"}, `{"message":"Validation Failed","errors":[{"resource":"PullRequest","code":"custom","field":"base","message":"was submitted too quickly"}]}`}, limits.ContentLimit, 121 * time.Second, false},
 	{"content, 422, error as text", creates, answer{422, nil, `{"message":"Validation Failed","errors":["Comment was submitted too quickly"]}`}, limits.ContentLimit, 0, false},
 	{"content, 422, in the message", creates, answer{422, nil, problem("Your comment was submitted too quickly", "")}, limits.ContentLimit, 0, false},
+	{"content, with an apostrophe", creates, answer{422, nil, problem("Sorry, we can't create this: it was submitted too quickly", "")}, limits.ContentLimit, 0, false},
 	{"content, 403", creates, answer{403, nil, problem("Your issue was submitted too quickly. Please retry.", "")}, limits.ContentLimit, 0, false},
 	// GraphQL in a 200.
 	{"GraphQL, RATE_LIMITED", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, limits.PrimaryLimit, 0, false},
@@ -429,6 +430,11 @@ func ordinaryErrors() (list []judged) {
 	}
 	add(creates, 422, `{"message":"Validation Failed","errors":["Head sha can't be blank","No commits between main and main"]}`)
 	add(creates, 422, `{"message":"Validation Failed","errors":"rate limit is not a label"}`)
+	add(creates, 422, `{"message":"Validation Failed","errors":[{"code":"already_exists","message":"Label 'was submitted too quickly' already exists"}]}`)
+	add(creates, 422, `{"message":"Title \"the PR was submitted too quickly\" is too long"}`)
+	add(creates, 403, `{"message":"Commit message 'fix: API rate limit exceeded' violates a rule"}`)
+	add(reads, 403, `{"message":"You can't see the branch `+"`abuse detection`"+`"}`)
+	add(mutates, 200, `{"data":null,"errors":[{"type":"UNPROCESSABLE","message":"Label 'was submitted too quickly' already exists"}]}`)
 	add(creates, 422, `{"message":"label 'You have exceeded a secondary rate limit' is unknown"}`)
 	for status, messages := range map[int][]string{
 		400: {"Problems parsing JSON", "Body should be a JSON object", "Bad Request"},
