@@ -141,7 +141,8 @@ const maxMutationPeek = 64 << 10
 
 // resultOfMutation returns the result that the body of a response reports. A mutation failed if the response has errors and
 // no data. Null in each root field also counts as no data. However, if an error concerns a part of the response below a root
-// field, the mutation may have succeeded. Any other data with errors is the result of mutations that succeeded.
+// field, or reports a fault of the upstream, the mutation may have succeeded. Any other data with errors is the result of
+// mutations that succeeded.
 func resultOfMutation(resp *http.Response) writeResult {
 	if mediaType := strings.ToLower(resp.Header.Get("Content-Type")); !strings.Contains(mediaType, "json") && !strings.HasPrefix(mediaType, "text/plain") {
 		return uncertain // such as a stream, which may not end
@@ -167,14 +168,23 @@ func resultOfMutation(resp *http.Response) writeResult {
 	switch {
 	case len(answer.Errors) == 0:
 		return succeeded
-	case len(fields) > 0 && slices.ContainsFunc(answer.Errors, below):
+	case len(fields) > 0 && slices.ContainsFunc(answer.Errors, below), slices.ContainsFunc(answer.Errors, graphQLError.isFault):
 		return uncertain
 	}
 	return failed
 }
 
 // graphQLError is an error in the response to a GraphQL call.
-type graphQLError struct{ Path []any }
+type graphQLError struct {
+	Path          []any
+	Type, Message any
+}
+
+// isFault reports whether the upstream failed or ran out of time, instead of refusing the call.
+func (e graphQLError) isFault() bool {
+	message, _ := e.Message.(string)
+	return strings.HasPrefix(message, "Something went wrong while executing your query") || e.Type == "INTERNAL" || e.Type == "SERVICE_UNAVAILABLE"
+}
 
 // queriesChangedBy returns the tags that a successful unsafe request purges for GraphQL queries. The tags of a mutation also
 // reach REST responses.

@@ -95,7 +95,7 @@ func TestUncertainAndFailedWritesPurgeWhatTheirCallersCouldChange(t *testing.T) 
 		return end{name, effect, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }, true}
 	}
 	ends := []end{
-		{"disconnect", unsure, hang, false}, {"timeout", unsure, hang, false}, status(502, unsure), status(504, unsure), status(401, nothing),
+		{"disconnect", unsure, hang, false}, {"timeout", unsure, hang, false}, status(500, unsure), status(502, unsure), status(503, unsure), status(504, unsure), status(408, unsure), status(401, nothing),
 		status(403, nothing), status(404, nothing), status(422, nothing), status(201, done),
 	}
 	graphQLEnds := append(slices.Clone(ends[:len(ends)-1]),
@@ -103,6 +103,8 @@ func TestUncertainAndFailedWritesPurgeWhatTheirCallersCouldChange(t *testing.T) 
 		body("errors only", `{"errors":[{"message":"`+strings.Repeat("no ", 5000)+`"}]}`, nothing),
 		body("each field null", `{"data":{"a":null,"c":null},"errors":[{"type":"FORBIDDEN","path":["a"]},{"type":"FORBIDDEN","path":["c"]}]}`, nothing),
 		body("null because of a part", `{"data":{"a":null},"errors":[{"path":["a","b"]}]}`, unsure),
+		body("timeout", `{"data":null,"errors":[{"message":"Something went wrong while executing your query. This may be the result of a timeout."}]}`, unsure),
+		body("internal error", `{"data":{"a":null},"errors":[{"type":"INTERNAL","path":["a"],"message":"x"}]}`, unsure),
 		body("not JSON", `oops`, unsure),
 		body("partial data", `{"errors":[{"path":["a"]}],"data":{"a":null,"c":{"b":1}}}`, done),
 		body("success", `{"data":{"a":{"b":1}}}`, done),

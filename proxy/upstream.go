@@ -75,8 +75,8 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 		g.deleteStored(ex)
 	case !ex.match.Operation.Safe() && resp.StatusCode < 400:
 		g.Cache.Purge(ex.in.Context(), g.tagsOfResponse(ex, resp)...)
-	case !ex.match.Operation.Safe() && (resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout):
-		g.purgeUncertain(ex)
+	case !ex.match.Operation.Safe() && (resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusRequestTimeout):
+		g.purgeUncertain(ex) // the upstream may have failed after the change
 	}
 	return resp, nil
 }
