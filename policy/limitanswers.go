@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"mime"
 	"net/http"
 	"regexp"
 	"slices"
@@ -98,7 +97,8 @@ type UpstreamAnswer struct {
 	// Unproven means that the upstream may not have known the credential of the request. A row with the condition repeated then
 	// does not apply, because the response may be the refusal of the credential.
 	Unproven bool
-	// Body is the decoded body. It may be cut off.
+	// Body is the decoded body. It may be cut off. It is empty for a success that may contain a text of a user of the API,
+	// such as a file.
 	Body []byte
 }
 
@@ -156,16 +156,12 @@ func (a *UpstreamAnswer) mayReport() bool {
 	case a.GraphQL:
 		return bytes.Contains(a.Body, []byte(`"errors"`)) || bytes.Contains(a.Body, []byte(`"message"`))
 	}
-	return isErrorObject(a.Header, a.Body)
+	return isErrorObject(a.Body)
 }
 
-// isErrorObject reports whether a body with a successful status is JSON that has only the members of an error. Other media
-// types may contain text that users of the API have written.
-func isErrorObject(h http.Header, body []byte) bool {
+// isErrorObject reports whether a body with a successful status is JSON that has only the members of an error.
+func isErrorObject(body []byte) bool {
 	if !bytes.Contains(body, []byte(`"message"`)) {
-		return false
-	}
-	if mediaType, _, _ := mime.ParseMediaType(h.Get("Content-Type")); mediaType != "application/json" {
 		return false
 	}
 	var members map[string]json.RawMessage

@@ -180,6 +180,9 @@ var judgedAnswers = []judged{
 	{"primary in a 200", reads, answer{200, nil, problem(primaryText, docs+"rate-limiting")}, limits.PrimaryLimit, 0, false},
 	{"secondary in a 200", reads, answer{200, nil, problem(secondaryText, docs+"secondary-rate-limits")}, limits.SecondaryLimit, 0, false},
 	{"primary in a 200 without headers", reads, answer{200, []string{"Content-Type: application/json"}, `{"message":"API rate limit exceeded"}`}, limits.PrimaryLimit, 0, true},
+	{"secondary in a 200 without a type", reads, answer{200, []string{"Content-Type: "}, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
+	{"secondary in a 200, text/plain", reads, answer{200, []string{"Content-Type: text/plain; charset=utf-8"}, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
+	{"primary in a 200, vendor type", reads, answer{200, []string{"Content-Type: application/vnd.github.v3+json; charset=utf-8"}, problem(primaryText, "")}, limits.PrimaryLimit, 0, false},
 	{"secondary in a 404", reads, answer{404, nil, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
 	// REST: content (cli/cli 4801 and threads about 422).
 	{"content, 422", creates, answer{422, nil, `{"message":"Validation Failed","errors":[{"resource":"Issue","code":"custom","field":"body","message":"was submitted too quickly"}]}`}, limits.ContentLimit, time.Minute, false},
@@ -465,6 +468,7 @@ func ordinaryErrors() (list []judged) {
 	add(reads, 200, `[{"message":"API rate limit exceeded"}]`)
 	add(reads, 200, `{"message":"API rate limit exceeded"}`, "Content-Type: application/vnd.github.raw+json")
 	add(reads, 200, `API rate limit exceeded`, "Content-Type: text/plain")
+	add(reads, 200, `{"message":"API rate limit exceeded"}`, "Content-Type: application/octet-stream")
 	add(reads, 200, `{"message":"Pull Request successfully merged"}`)
 	for _, kind := range []string{
 		"NOT_FOUND", "FORBIDDEN", "UNPROCESSABLE", "INSUFFICIENT_SCOPES", "SERVICE_UNAVAILABLE", "INTERNAL", "EXCESSIVE_PAGINATION", "MISSING_PAGINATION_BOUNDARIES",

@@ -397,7 +397,7 @@ func (g *Gateway) mayReportLimit(ex *exchange, resp *http.Response) bool {
 	case status >= http.StatusBadRequest:
 		return status < http.StatusInternalServerError && (g.Host == "" || status == http.StatusForbidden || status == http.StatusTooManyRequests)
 	case status != http.StatusOK, resp.ContentLength == 0, resp.ContentLength > longestError, g.Host != "",
-		!strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json"), g.Dialect.Accept(ex.in.Header["Accept"]) != "":
+		!g.isPlainType(ex, resp.Header.Get("Content-Type")), g.Dialect.Accept(ex.in.Header["Accept"]) != "":
 		return false
 	case resp.ContentLength > 0:
 		return true
@@ -406,6 +406,14 @@ func (g *Gateway) mayReportLimit(ex *exchange, resp *http.Response) bool {
 	n, err := resp.Body.Read(start)
 	resp.Body = rejoin(start[:n], err, resp.Body)
 	return resp.Header.Get("Content-Encoding") == "" && bytes.HasPrefix(start, []byte("{")) && bytes.Contains(start[:n], []byte(`"message"`))
+}
+
+// isPlainType reports whether a Content-Type may be that of an error in a success. An operation of the catalogue has JSON in
+// its plain representation, so a missing or a wrong type does not hide an error.
+func (g *Gateway) isPlainType(ex *exchange, contentType string) bool {
+	mediaType, _, _ := strings.Cut(contentType, ";")
+	mediaType = strings.ToLower(strings.TrimSpace(mediaType))
+	return mediaType == "application/json" || ex.match.Operation.Known() && (mediaType == "text/plain" || g.Dialect.Accept([]string{mediaType}) == "")
 }
 
 // maxPeek bounds the bytes of a body that are read to recognize a limit error or an identity.
