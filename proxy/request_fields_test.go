@@ -130,7 +130,7 @@ func TestCredentialsInFieldsSeparateCallers(t *testing.T) {
 func TestNumbersThatNameCallersSeparateResponses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, echoFields("max-age=60"))
-		for _, name := range strings.Fields("Sudo Tenant Tenant-Id Account Acct-Id User Userid Uid On-Behalf-Of-User Impersonate-User As Pin Otp Private-Token Client Customer Project-Id Org Group") {
+		for _, name := range strings.Fields("Sudo Tenant Tenant-Id Account Acct-Id User Userid Uid On-Behalf-Of-User Impersonate-User As Pin Otp Private-Token Client Customer Project-Id Org Group On-Behalf-Of Impersonate Delegate Mfa Employee Badge Device Profile View Visitor Realm Domain Site Store Uuid") {
 			w.want(name, strings.Contains(w.get("/made/up", name+": 7").body, "=7"), true)
 			w.want(name, strings.Contains(w.get("/made/up", name+": 8").body, "=8"), true)
 		}
