@@ -106,6 +106,7 @@ type UpstreamAnswer struct {
 type part struct {
 	original, message         string // the message as it arrived, and in lower case
 	kind, code, documentation string
+	unparsed                  bool // the message is the whole body, which is no complete JSON object
 }
 
 // RecognizeLimit returns the row that decides about a response, and the message of the limit. The row may have the kind
@@ -185,7 +186,7 @@ var quotation = regexp.MustCompile("[\"`“]|(^|\\PL)'")
 func (row *LimitAnswer) matches(a *UpstreamAnswer, p *part, body string) bool {
 	contained := func(text string) bool {
 		before, _, found := strings.Cut(p.message, text)
-		return found && (body == bodyHTML || !quotation.MatchString(before))
+		return found && (p.unparsed || !quotation.MatchString(before))
 	}
 	begins := func(text string) bool { return strings.HasPrefix(p.message, text) }
 	ends := func(text string) bool { return strings.HasSuffix(p.documentation, text) }
@@ -220,7 +221,7 @@ func (a *UpstreamAnswer) parts() (parts []part, body string) {
 		message, documentation string
 		errors                 []json.RawMessage
 	}
-	if !eachMember(text, func(name string, value []byte) {
+	parsed := eachMember(text, func(name string, value []byte) {
 		switch name { // a value of another type leaves the field empty
 		case "message":
 			_ = json.Unmarshal(value, &answer.message)
@@ -229,14 +230,15 @@ func (a *UpstreamAnswer) parts() (parts []part, body string) {
 		case "errors":
 			answer.errors = elements(value)
 		}
-	}) {
+	})
+	if !parsed {
 		answer.message = string(text)
 	}
 	add := func(p part) {
 		p.message, p.documentation = strings.ToLower(p.original), answer.documentation
 		parts = append(parts, p)
 	}
-	add(part{original: answer.message})
+	add(part{original: answer.message, unparsed: !parsed})
 	for _, e := range answer.errors {
 		var message string
 		if json.Unmarshal(e, &message) == nil {
