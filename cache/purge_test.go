@@ -100,7 +100,7 @@ func TestEndedChangesLeaveOtherResponsesFresh(t *testing.T) {
 		if since := s.FetchGeneration(func() []string { return []string{"unchanged"} }); since == 0 {
 			t.Error("a response without an unsettled change is stale")
 		}
-		if n := len(s.Memory.unsettled.until); n > maxUnsettled {
+		if n := len(s.unsettled.until); n > maxUnsettled {
 			t.Errorf("%d tags, want at most %d", n, maxUnsettled)
 		}
 	})
