@@ -56,7 +56,8 @@ const anonymousFactor = 10
 // A doubtful report has
 //
 //   - another limit and another reset than the known reports,
-//   - another reset than a known report of sureAfter responses, and no request remains,
+//   - another reset than a known report of sureAfter responses whose window was still open at the upstream, and no request
+//     remains,
 //   - a lower limit for a known reset, and no request remains,
 //   - or, without a known report, the exhausted budget of callers without a credential.
 //
@@ -80,7 +81,7 @@ func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool
 		if old.Responses == 0 { // assumed by exhaust
 			continue
 		}
-		known, sure, limits[old.Limit] = true, sure || old.Responses >= sureAfter, true
+		known, sure, limits[old.Limit] = true, sure || old.Responses >= sureAfter && old.Reset > now-p.MaxOffset, true
 		if old.sameWindow(p) {
 			sameWindow, p.Used = true, max(p.Used, old.Used)
 			doubtful = p.Limit < old.Limit && p.Used >= p.Limit

@@ -90,6 +90,19 @@ var doubtCases = []testCase{
 		h.spend(get("core"), o) // the probe agrees
 		h.refused(get("core"), limits.Primary, time.Hour)
 	}},
+	{"a new window that others exhaust needs no probe", func(h *harness) {
+		now := time.Now().Truncate(time.Second)
+		for range 12 {
+			o := reported("core", 3, 5000, now.Add(time.Minute))
+			o.Rate.Date = now
+			h.spend(get("core"), o)
+		}
+		time.Sleep(time.Minute + 3*time.Second/2) // the window has ended at the upstream, and perhaps not on this clock
+		o := reported("core", 5000, 5000, now.Add(2*time.Minute))
+		o.Rate.Date = now.Add(time.Minute)
+		h.spend(get("core"), o)
+		h.refused(get("core"), limits.Primary, time.Minute+2*time.Second)
+	}},
 	{"responses to earlier requests do not end the doubt", func(h *harness) {
 		reset := time.Now().Add(time.Hour)
 		h.confirm(3, 5000, reset)

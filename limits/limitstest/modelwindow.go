@@ -101,7 +101,7 @@ func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strang
 		}
 		w.strange = nil // it was right
 		w.insert(s.windowReport)
-	} else if w.contradicted(t, w.ofAddress(t, m), o.Limited) {
+	} else if w.contradicted(t, w.ofAddress(t, m), o.Limited, now) {
 		if sent > 0 { // otherwise it is perhaps the same response
 			w.suspect(t, now)
 		}
@@ -136,10 +136,10 @@ func (w *fixedWindow) reported() (list []windowReport) {
 }
 
 // contradicted reports whether a report needs a second report. Such a report has another limit and another reset, or
-// leaves no request. In the latter case, its reset differs from that of ten responses, or its limit is lower. The first
-// report is contradicted if it leaves no request and has the limit of callers without a credential. A refusal needs no
+// leaves no request. In the latter case, its reset differs from that of ten responses whose window the upstream had not
+// ended yet, or its limit is lower. The first report is contradicted if it leaves no request and has the limit of callers without a credential. A refusal needs no
 // second report, unless it has that limit.
-func (w *fixedWindow) contradicted(t windowReport, anonymous bool, refusal limits.LimitKind) bool {
+func (w *fixedWindow) contradicted(t windowReport, anonymous bool, refusal limits.LimitKind, now int64) bool {
 	known := w.reported()
 	if len(known) == 0 {
 		return anonymous && t.used >= t.limit && refusal == limits.NotLimited
@@ -152,7 +152,7 @@ func (w *fixedWindow) contradicted(t windowReport, anonymous bool, refusal limit
 		if old.limit == t.limit {
 			otherLimit = false
 		}
-		often = often || old.answers >= 10
+		often = often || old.answers >= 10 && now-t.latest < old.reset
 		if same(old, t) {
 			otherReset, used = false, max(used, old.used)
 			lower = t.limit < old.limit && used >= t.limit
