@@ -111,7 +111,7 @@ func TestTheAccessLogNamesALimitError(t *testing.T) {
 			if line := log.String(); !strings.Contains(line, "limited=primary") || !strings.Contains(line, "limit_answer=graphql-primary-type") {
 				t.Errorf("access log %s: %s", level, line)
 			}
-			stages := w.gateway.Recent()[0].Stages
+			stages := w.last().Stages
 			w.want("limit of the attempt", stages[1].Limited, limits.PrimaryLimit)
 		})
 	}
@@ -160,7 +160,7 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 				up := &moody{next: []answer{{200, nil, data + c.end}}}
 				w := newWorld(t, up.ServeHTTP, asGitHub)
 				w.want("body", w.send(queries, 1).body, data+c.end)
-				w.want("limit in the record", w.gateway.Recent()[0].Limited, c.want)
+				w.want("limit in the record", w.last().Limited, c.want)
 				w.send(queries, 2)
 				w.want("next request is sent", w.upstreamSaw() == 2, c.want == limits.NotLimited)
 			})
@@ -174,7 +174,7 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 				c.Identify = func(*http.Request) (Identity, error) { return pooled("a", "b"), nil }
 			})
 			w.want("body", w.send(queries, 1).body, body)
-			w.want("limit in the record", w.gateway.Recent()[0].Limited, limits.PrimaryLimit)
+			w.want("limit in the record", w.last().Limited, limits.PrimaryLimit)
 		})
 	})
 	t.Run("identical queries", func(t *testing.T) {

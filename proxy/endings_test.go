@@ -280,7 +280,7 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 	}
 	// Copies.
 	permits := 0
-	record := w.gateway.Recent()[0]
+	record := w.last()
 	for _, stage := range record.Stages {
 		if stage.Name == stageQueue && !stage.Failed {
 			permits++

@@ -238,7 +238,7 @@ func TestLimitAnswersAreRecognized(t *testing.T) {
 				up.next = []answer{c.answer}
 				r := w.send(c.request, 2)
 				w.want("status", r.StatusCode, c.answer.status)
-				last := w.gateway.Recent()[0]
+				last := w.last()
 				w.want("limit in the record", last.Limited, c.want)
 				w.want("row in the record", last.LimitAnswer != "", c.want != limits.NotLimited)
 				w.want("requests upstream", w.upstreamSaw(), 3)
@@ -319,7 +319,7 @@ func TestBareRefusalsInARowAreALimit(t *testing.T) {
 				if c.limited {
 					want = limits.SecondaryLimit
 				}
-				w.want("limit in the record", w.gateway.Recent()[0].Limited, want)
+				w.want("limit in the record", w.last().Limited, want)
 				before := w.upstreamSaw()
 				r := w.send(c.request, 100)
 				w.want("sent", w.upstreamSaw() > before, !c.limited)
@@ -505,7 +505,7 @@ func TestOrdinaryErrorsChangeNothing(t *testing.T) {
 			up.next = []answer{c.answer}
 			before := w.upstreamSaw()
 			w.want(c.name+": status", w.send(c.request, 1000+2*i).StatusCode, c.answer.status)
-			w.want(c.name+": limit in the record", w.gateway.Recent()[0].Limited, limits.NotLimited)
+			w.want(c.name+": limit in the record", w.last().Limited, limits.NotLimited)
 			w.want(c.name+": status of the next request", w.send(c.request, 1001+2*i).StatusCode, 200)
 			w.want(c.name+": requests upstream", w.upstreamSaw(), before+2)
 		}

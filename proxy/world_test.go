@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/cache"
@@ -251,4 +252,11 @@ func (w *world) want(name string, got, want any) {
 // limitKind returns the kind of the limit error that a client recognizes in a response.
 func (r got) limitKind() limits.LimitKind {
 	return limits.ReadLimitError(policy.UpstreamAnswer{Status: r.StatusCode, Header: r.Header, Body: []byte(r.body)}).Kind
+}
+
+// last returns the record of the last request. A client may have its response before the request has ended.
+func (w *world) last() Record {
+	w.Helper()
+	synctest.Wait()
+	return w.gateway.Recent()[0]
 }
