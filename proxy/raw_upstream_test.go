@@ -185,8 +185,8 @@ func (u *rawHTTP2) serve(c net.Conn) {
 	conn.loop()
 }
 
-// queueWriter writes to a connection in the background, because a pipe has no buffer: a loop that writes what it has not
-// read yet could block its client, and itself.
+// queueWriter writes to a connection in the background. A pipe has no buffer, so a blocked write would also stop the reads
+// of the same goroutine, and client and upstream would wait for each other.
 type queueWriter struct {
 	writes chan []byte
 	done   chan struct{}

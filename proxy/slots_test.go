@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 )
 
-// The concurrency slot of a permit is free when the response has ended, whoever reads the body: a client, the cache, or
-// the code that recognizes limit errors, costs and identities.
+// A permit frees its concurrency slot at the end of the response. The body may be read by a client, by the cache, or by the
+// code that recognizes limit errors, costs and identities.
 func TestSlotIsFreeWhenTheResponseHasEnded(t *testing.T) {
 	body := func(text string, fields ...string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {

@@ -165,7 +165,8 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 		if !repeat {
 			g.observeToken(ex, resp.StatusCode)
 		}
-		endToken(resp.StatusCode)                                                            // after observeToken, which may have accepted the token
+		endToken(resp.StatusCode) // after observeToken, which may have accepted the token
+
 		if resp.StatusCode < http.StatusBadRequest || outcome.Limited != limits.NotLimited { // an error may name any resource
 			g.Resources.learn(ex.claimScope, caller.Kind, ex.resource, outcome.Rate.Resource)
 		}

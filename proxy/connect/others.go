@@ -176,7 +176,7 @@ func readHello(ctx context.Context, client net.Conn, name string) ([]byte, error
 	return read.Bytes(), client.SetReadDeadline(time.Time{})
 }
 
-// readOnly is a connection that discards what is written to it.
+// readOnly is a connection that reads from reader and discards all written bytes.
 type readOnly struct {
 	net.Conn
 	reader io.Reader
