@@ -6,7 +6,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -278,8 +278,19 @@ const (
 
 func truncated(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxText)], "\uFFFD") }
 
-// credentialShape matches tokens of the API and keys of the gateway.
-var credentialShape = regexp.MustCompile(`gh[a-z]_|github_pat_|weir_`)
+// hasCredentialPrefix reports whether a text contains the prefix of a token of the API or of a key of the gateway: gh[a-z]_,
+// github_pat_ or weir_.
+func hasCredentialPrefix(text string) bool {
+	for before, after, found := strings.Cut(text, "_"); found; before, after, found = strings.Cut(after, "_") {
+		if strings.HasSuffix(before, "weir") || strings.HasSuffix(before, "github") && strings.HasPrefix(after, "pat_") {
+			return true
+		}
+		if n := len(before); n >= 3 && before[n-3:n-1] == "gh" && 'a' <= before[n-1] && before[n-1] <= 'z' {
+			return true
+		}
+	}
+	return false
+}
 
 // maskedPath returns the path for traces, without segments that may contain a secret. For an unknown operation,
 // maskedPath returns the route.
@@ -290,9 +301,13 @@ func (ex *exchange) maskedPath() string {
 	case !ex.match.Operation.Known():
 		return ex.route
 	}
+	isMasked := func(segment string) bool { return len(segment) > maxText || ex.isSecret(segment) }
 	segments := strings.Split(ex.match.Path, "/")
+	if !slices.ContainsFunc(segments, isMasked) {
+		return ex.match.Path
+	}
 	for i, s := range segments {
-		if len(s) > maxText || ex.isSecret(s) {
+		if isMasked(s) {
 			segments[i] = masked
 		}
 	}
@@ -302,7 +317,7 @@ func (ex *exchange) maskedPath() string {
 // isSecret reports whether a text has the shape of a credential, contains the request's own credential, or is part of
 // that credential.
 func (ex *exchange) isSecret(text string) bool {
-	if credentialShape.MatchString(text) {
+	if hasCredentialPrefix(text) {
 		return true
 	}
 	for _, name := range []string{"Authorization", "Cookie"} {

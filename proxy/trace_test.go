@@ -346,6 +346,9 @@ func TestPathsInSpansHaveNoSecrets(t *testing.T) {
 		{"tok-owner", "/repos/tok-owner/widgets/subscribers", "/repos/REDACTED/widgets/subscribers"},
 		{"Bearer tok-owner-and-more", "/repos/tok-owner/widgets/subscribers", "/repos/REDACTED/widgets/subscribers"},
 		{"", "/repos/ghp_abc/widgets/subscribers", "/repos/REDACTED/widgets/subscribers"},
+		{"", "/repos/a-github_pat_11/weir_key/subscribers", "/repos/REDACTED/REDACTED/subscribers"},
+		{"", "/repos/gh__a/x_ghs_y/subscribers", "/repos/gh__a/REDACTED/subscribers"},
+		{"", "/repos/github_pa/weir/subscribers", "/repos/github_pa/weir/subscribers"},
 		{"", "/repos/acme/" + strings.Repeat("x", 300) + "/subscribers", "/repos/acme/REDACTED/subscribers"},
 		{"Bearer tok-owner", "/made/up/12", "/…"},
 	} {
