@@ -19,6 +19,8 @@ FIGURES  ?= print
 BASE     ?= $(shell git rev-parse --verify --quiet origin/main >/dev/null && echo origin/main || echo HEAD~1)
 BENCH    ?= .
 PACKAGES ?= ./...
+TESTFLAGS ?=
+GOTEST   = GO="$(GO)" $(GO) run ./.ci/gotest
 
 # The version, the commit, the build time, the platforms and the signing key of a release.
 VERSION   ?= $(shell git describe --tags --always --dirty)
@@ -33,7 +35,7 @@ SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 # The end-to-end tests that measure memory run without the race detector, which needs much memory itself.
 MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory)$$
 
-.PHONY: help build demo test e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients judge h2spec generate rules release deploy-check adjacent cover fmt clean needs
+.PHONY: help build demo test race mutants e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients judge h2spec generate rules release deploy-check adjacent cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,13 +46,17 @@ build: ## Build the static binary bin/weir.
 demo: build ## Build and run the gateway with a local reference service. Needs only Go.
 	@exec ./bin/weir demo
 
-# The package whose tests take longest comes first, so that the other packages run beside it. miniredis runs scripts
-# in Go, which takes minutes with the race detector; the same cases run with it on redis-server. The upstream of package
-# proxy speaks HTTP/2, and HTTP/1.1 in the last run, without long simulations and tests that use both.
-test: needs ## Run the unit and integration tests with the race detector.
-	$(SERVERS) $(GO) test -race -vet=off -shuffle=on -timeout 15m -skip OnMiniredis ./limits/redisledger ./...
-	$(GO) test -vet=off -shuffle=on -run OnMiniredis ./limits/redisledger
-	WEIR_TEST_UPSTREAM=http1 $(GO) test -race -vet=off -shuffle=on -skip 'TestADay|TestPollingCosts|OverHTTP|TestEveryEnd|TestCancel' ./proxy
+# PACKAGES, TESTFLAGS and -overlay in GOFLAGS are set by "make mutants". The upstream of package proxy speaks HTTP/2, and HTTP/1.1 in
+# a second run.
+test: ## Run the unit and integration tests: 90 seconds. Needs only Go; uses redis-server if it is installed.
+	@command -v redis-server >/dev/null || echo "make: redis-server is not installed; its tests are skipped, and miniredis serves the others"
+	$(SERVERS) CGO_ENABLED=0 $(GOTEST) -limit 20s -- -vet=off -timeout 5m $(TESTFLAGS) $(PACKAGES)
+
+race: needs ## Run all tests with the race detector, random seeds and long simulations.
+	$(SERVERS) $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m -skip OnMiniredis $(TESTFLAGS) $(PACKAGES)
+
+mutants: needs ## Plant faults in the product, one at a time, and show which command finds each: 15 minutes.
+	$(GO) run ./.ci/mutants $(if $(ONLY),-only '$(ONLY)') $(if $(filter write,$(FIGURES)),-write docs/tests.md)
 
 e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@.ci/need chromium

@@ -1,0 +1,150 @@
+// Command mutants plants the faults of mutants.yaml, one at a time, and prints which command finds each: "make test", or else
+// "make race". It fails if no command finds a fault, or if "make test" finds less than 90 % of them. The sources do not change,
+// because the go command reads the changed file through -overlay.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	_ "embed"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+)
+
+//go:embed mutants.yaml
+var table []byte
+
+// mutant is a fault in the product.
+type mutant struct {
+	Fault    string
+	File     string
+	Packages string // of the tests that should find the fault
+	Old, New string
+}
+
+func main() {
+	only := flag.String("only", ".", "regular expression of the faults to plant")
+	write := flag.String("write", "", "Markdown file whose table between the marks is replaced")
+	flag.Parse()
+	if err := run(regexp.MustCompile(*only), *write); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+func run(only *regexp.Regexp, write string) error {
+	var mutants []mutant
+	if err := yaml.Unmarshal(table, &mutants); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "mutants")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	var out bytes.Buffer
+	out.WriteString("| fault | file | found by | test |\n|---|---|---|---|\n")
+	planted, found := 0, map[string]int{}
+	for _, m := range mutants {
+		if !only.MatchString(m.Fault) {
+			continue
+		}
+		planted++
+		overlay, err := m.overlay(dir)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.Fault, err)
+		}
+		command, test := "nothing", ""
+		began := time.Now()
+		for _, target := range []string{"test", "race"} {
+			if test, err = failingTest(target, overlay, m.Packages); err != nil {
+				return fmt.Errorf("%s: %w", m.Fault, err)
+			}
+			if test != "" {
+				command = "make " + target
+				break
+			}
+		}
+		found[command]++
+		row := fmt.Sprintf("| %s | %s | %s | %s |\n", m.Fault, m.File, command, cmp.Or(test, "-"))
+		out.WriteString(row)
+		fmt.Fprintf(os.Stderr, "%5.1fs %s", time.Since(began).Seconds(), row)
+	}
+	fmt.Fprintf(&out, "\n`make test` finds %d of %d, `make check` %d.\n", found["make test"], planted, planted-found["nothing"])
+	fmt.Print(out.String())
+	if found["nothing"] > 0 || 10*found["make test"] < 9*planted {
+		return fmt.Errorf("%d faults were not found, and %d not by make test", found["nothing"], planted-found["make test"])
+	}
+	if write == "" {
+		return nil
+	}
+	return replace(write, out.String())
+}
+
+// overlay writes the changed file, and the file for -overlay. It returns the path of the latter.
+func (m mutant) overlay(dir string) (string, error) {
+	text, err := os.ReadFile(m.File)
+	if err != nil {
+		return "", err
+	}
+	if n := strings.Count(string(text), m.Old); n != 1 {
+		return "", fmt.Errorf("%s: the old text occurs %d times, not once", m.File, n)
+	}
+	changed := filepath.Join(dir, filepath.Base(m.File))
+	if err := os.WriteFile(changed, []byte(strings.Replace(string(text), m.Old, m.New, 1)), 0o600); err != nil {
+		return "", err
+	}
+	original, err := filepath.Abs(m.File)
+	if err != nil {
+		return "", err
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {original: changed}})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "overlay.json")
+	return path, os.WriteFile(path, overlay, 0o600)
+}
+
+// failed matches the first line about a failed test, without the name of its subtest.
+var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\w+)|^panic: test timed out`)
+
+// failingTest runs the tests of some packages with a fault, and returns the first test that fails. It returns an empty name if
+// all tests pass.
+func failingTest(target, overlay, packages string) (string, error) {
+	command := exec.Command("make", target, "PACKAGES="+packages, "TESTFLAGS=-failfast") //nolint:noctx // ends with the tests
+	command.Env = append(os.Environ(), "GOFLAGS=-overlay="+overlay)
+	output, err := command.CombinedOutput()
+	if err == nil {
+		return "", nil
+	}
+	match := failed.FindSubmatch(output)
+	if match == nil {
+		return "", fmt.Errorf("make %s: %w, without a failed test:\n%s", target, err, output)
+	}
+	return cmp.Or(string(match[1]), "timeout"), nil
+}
+
+// replace replaces the text between the marks in a file.
+func replace(path, text string) error {
+	const begin, end = "<!-- mutants -->\n", "<!-- /mutants -->"
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	before, rest, found := strings.Cut(string(old), begin)
+	_, after, found2 := strings.Cut(rest, end)
+	if !found || !found2 {
+		return fmt.Errorf("%s has no marks %q and %q", path, begin, end)
+	}
+	return os.WriteFile(path, []byte(before+begin+text+end+after), 0o600)
+}
