@@ -2,7 +2,6 @@ package service
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -16,11 +15,7 @@ func (t *tester) refusalStatus(credential string, op *policy.Operation) int {
 	t.Helper()
 	path := strings.NewReplacer("{owner}", "acme", "{repo}", "widgets", "{org}", "acme").Replace(op.Path)
 	path = regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "1")
-	r := httptest.NewRequest(op.Method, "http://api.test"+path, http.NoBody)
-	if authorizations[credential] != "" {
-		r.Header.Set("Authorization", authorizations[credential])
-	}
-	req := &request{Request: r}
+	req := &request{Request: newRequest(credential, op.Method+" "+path)}
 	if problem := t.s.parseRequest(req); problem != nil {
 		return problem.status
 	}
@@ -39,45 +34,46 @@ func (t *tester) refusalStatus(credential string, op *policy.Operation) int {
 // needs no authentication.
 func TestOperationsRefuseCallersWithoutAccess(t *testing.T) {
 	callers := strings.Fields("owner member outsider security-manager public fine-grained read-only app-user app workflow oauth")
-	for _, line := range []struct{ operations, statuses string }{
-		// administrators may list and get roles; the documents list 404 for all other callers
-		{"organization-roles/list organization-roles/get", "0 404 404 404 403 0 403 0 0 403 404"},
-		{"organization-roles/list-teams", "0 404 404 404 403 0 0 0 0 403 404"},
-		{"organization-roles/assign-team organization-roles/assign-user", "0 404 404 404 403 0 403 0 0 403 404"},
-		{"organization-roles/revoke-team organization-roles/revoke-all-team organization-roles/revoke-user organization-roles/revoke-all-user", "0 403 403 403 403 0 403 0 0 403 403"},
-		{"code-security/list-configurations code-security/list-defaults code-security/get-configuration code-security/detach-configuration", "0 403 404 0 403 0 403 0 0 403 404"},
-		{"code-security/create-configuration", "0 403 403 0 403 0 403 0 0 403 403"},
-		{"organization-members/create-invitation organization-members/cancel-invitation", "0 404 404 404 403 0 403 0 0 403 404"},
-		{"organization-members/list-invitation-teams", "0 404 404 404 403 0 0 0 0 403 404"},
-		{"organization-members/list-invitations organization-members/list-failed-invitations", "0 0 404 0 403 0 0 0 0 403 404"},
-		{"rulesets/create-repository", "0 403 403 403 403 0 403 0 0 403 403"},
-		{"rulesets/list-organization", "0 404 404 404 403 0 403 0 0 403 404"},
-		{"rulesets/create-organization", "0 403 403 403 403 0 403 0 0 403 403"},
-		{"git-tags/create", "0 0 403 0 403 0 403 0 0 0 403"},
-		{"watching/set-subscription watching/get-subscription watching/delete-subscription", "0 0 0 0 0 403 403 403 403 0 0"},
-		{"migrations/list-organization", "0 403 403 403 403 403 403 403 403 403 403"},
-		{"migrations/start-organization", "0 404 404 404 403 403 403 403 403 404 404"},
-		{"migrations/list-user migrations/start-user", "0 0 0 0 0 403 403 403 403 403 403"},
-		{"organization-members/list organization-members/check rulesets/list-repository rulesets/list-branch-rules git-tags/get watching/list-subscribers", "0 0 0 0 0 0 0 0 0 0 0"},
-	} {
-		for id := range strings.FieldsSeq(line.operations) {
-			t.Run(id, func(t *testing.T) {
-				runWithService(t, func(t *tester) {
-					op := policy.Embedded().Operation(id)
-					if got := t.refusalStatus("", op); (got == http.StatusUnauthorized) == (op.Auth == "optional") {
-						t.Errorf("got status %d without authentication", got)
-					}
-					var got []string
-					for _, credential := range callers {
-						got = append(got, itoa(t.refusalStatus(credential, op)))
-					}
-					if strings.Join(got, " ") != line.statuses {
-						t.Errorf("statuses for %v:\ngot  %s\nwant %s", callers, strings.Join(got, " "), line.statuses)
-					}
-				})
-			})
+	runWithService(t, func(t *tester) {
+		for _, line := range []struct{ operations, statuses string }{
+			// administrators may list and get roles; the documents list 404 for all other callers
+			{"organization-roles/list organization-roles/get", "0 404 404 404 403 0 403 0 0 403 404"},
+			{"organization-roles/list-teams", "0 404 404 404 403 0 0 0 0 403 404"},
+			{"organization-roles/assign-team organization-roles/assign-user", "0 404 404 404 403 0 403 0 0 403 404"},
+			{"organization-roles/revoke-team organization-roles/revoke-all-team organization-roles/revoke-user organization-roles/revoke-all-user",
+				"0 403 403 403 403 0 403 0 0 403 403"},
+			{"code-security/list-configurations code-security/list-defaults code-security/get-configuration code-security/detach-configuration",
+				"0 403 404 0 403 0 403 0 0 403 404"},
+			{"code-security/create-configuration", "0 403 403 0 403 0 403 0 0 403 403"},
+			{"organization-members/create-invitation organization-members/cancel-invitation", "0 404 404 404 403 0 403 0 0 403 404"},
+			{"organization-members/list-invitation-teams", "0 404 404 404 403 0 0 0 0 403 404"},
+			{"organization-members/list-invitations organization-members/list-failed-invitations", "0 0 404 0 403 0 0 0 0 403 404"},
+			{"rulesets/create-repository", "0 403 403 403 403 0 403 0 0 403 403"},
+			{"rulesets/list-organization", "0 404 404 404 403 0 403 0 0 403 404"},
+			{"rulesets/create-organization", "0 403 403 403 403 0 403 0 0 403 403"},
+			{"git-tags/create", "0 0 403 0 403 0 403 0 0 0 403"},
+			{"watching/set-subscription watching/get-subscription watching/delete-subscription", "0 0 0 0 0 403 403 403 403 0 0"},
+			{"migrations/list-organization", "0 403 403 403 403 403 403 403 403 403 403"},
+			{"migrations/start-organization", "0 404 404 404 403 403 403 403 403 404 404"},
+			{"migrations/list-user migrations/start-user", "0 0 0 0 0 403 403 403 403 403 403"},
+			{"organization-members/list organization-members/check rulesets/list-repository rulesets/list-branch-rules git-tags/get watching/list-subscribers",
+				"0 0 0 0 0 0 0 0 0 0 0"},
+		} {
+			for id := range strings.FieldsSeq(line.operations) {
+				op := policy.Embedded().Operation(id)
+				if got := t.refusalStatus("", op); (got == http.StatusUnauthorized) == (op.Auth == "optional") {
+					t.Errorf("%s: got status %d without authentication", id, got)
+				}
+				var got []string
+				for _, credential := range callers {
+					got = append(got, itoa(t.refusalStatus(credential, op)))
+				}
+				if strings.Join(got, " ") != line.statuses {
+					t.Errorf("%s: statuses for %v:\ngot  %s\nwant %s", id, callers, strings.Join(got, " "), line.statuses)
+				}
+			}
 		}
-	}
+	})
 }
 
 // TestEveryRoleAndWritePermissionHasARule guards against a missing entry in rights, which
@@ -94,61 +90,57 @@ func TestEveryRoleAndWritePermissionHasARule(t *testing.T) {
 	}
 }
 
-func TestInvisibleRepositoriesAndMembersAreHidden(t *testing.T) {
+func TestInvisibleRepositoriesAreHidden(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		for credential, status := range map[string]int{"owner": 200, "fine-grained": 200, "read-only": 200, "app-user": 200, "security-manager": 200, "public": 404, "outsider": 404} {
-			t.wantStatus(t.get(credential, "/repos/acme/secret/dependency-graph/sbom"), status)
-		}
-		// A token without the permission to read members sees public members only.
-		all, concealed := t.get("owner", "/orgs/acme/members?per_page=100"), t.get("workflow", "/orgs/acme/members?per_page=100")
-		if len(decode[[]any](t, all)) <= len(decode[[]any](t, concealed)) {
-			t.Error("a token without the permission sees concealed members")
+		for as, status := range map[string]int{
+			"owner": 200, "fine-grained": 200, "read-only": 200, "app-user": 200, "security-manager": 200, "public": 404, "outsider": 404,
+		} {
+			t.call(as, "GET /repos/acme/secret/dependency-graph/sbom", status, "")
 		}
 	})
 }
 
 func TestScopeHeadersAreSentToClassicTokensOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		h := t.get("owner", "/repos/acme/widgets/subscribers").Header()
-		if h.Get("X-OAuth-Scopes") != "admin:org, repo, user" || h.Values("X-Accepted-OAuth-Scopes") == nil {
-			t.Errorf("got headers %v, want the scopes", h)
+		const list = "GET /repos/acme/widgets/subscribers"
+		if w := t.call("owner", list, 200, "X-OAuth-Scopes: admin:org, repo, user"); w.Header().Values("X-Accepted-OAuth-Scopes") == nil {
+			t.Errorf("got headers %v, want the accepted scopes", w.Header())
 		}
-		for _, credential := range []string{"", "app", "fine-grained"} {
-			if h := t.get(credential, "/repos/acme/widgets/subscribers").Header(); h.Values("X-OAuth-Scopes") != nil {
-				t.Errorf("%q receives scopes %q", credential, h.Get("X-OAuth-Scopes"))
-			}
+		for _, as := range []string{"", "app", "fine-grained"} {
+			t.call(as, list, 200, "X-OAuth-Scopes:")
 		}
 	})
 }
 
 func TestRolePermissionAllowsReadingRoles(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		roles, member := "/orgs/acme/organization-roles", "/orgs/acme/organization-roles/users/acme-member/2"
-		t.wantStatus(t.get("member", roles), 404)
-		t.wantStatus(t.do("owner", http.MethodPut, member, ""), 204)
-		t.wantStatus(t.get("member", roles), 200)
-		t.wantStatus(t.get("member", roles+"/2"), 200)
-		t.wantStatus(t.get("member", roles+"/2/teams"), 404)
-		t.wantStatus(t.do("owner", http.MethodDelete, member, ""), 204)
-		t.wantStatus(t.get("member", roles), 404)
+		t.calls([]call{
+			{"member", "GET " + acmeRoles, 404, ""},
+			{"owner", "PUT " + acmeRoles + "/users/acme-member/2", 204, ""},
+			{"member", "GET " + acmeRoles, 200, ""},
+			{"member", "GET " + acmeRoles + "/2", 200, ""},
+			{"member", "GET " + acmeRoles + "/2/teams", 404, ""},
+			{"owner", "DELETE " + acmeRoles + "/users/acme-member/2", 204, ""},
+			{"member", "GET " + acmeRoles, 404, ""},
+		})
 	})
 }
 
 func TestInstallationHasNoRightsInOtherOrganizations(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
-			method, target, body string
-			acme, labs           int
+			request    string
+			acme, labs int
 		}{
-			{http.MethodGet, "/orgs/ORG/rulesets", "", 200, 404},
-			{http.MethodGet, "/orgs/ORG/invitations", "", 200, 404},
-			{http.MethodPost, "/orgs/ORG/invitations", `{"email":"new@example.com"}`, 201, 404},
-			{http.MethodGet, "/orgs/ORG/code-security/configurations", "", 200, 404},
-			{http.MethodGet, "/orgs/ORG/organization-roles", "", 200, 404},
-			{http.MethodPost, "/orgs/ORG/rulesets", `{}`, 422, 403},
+			{"GET /orgs/ORG/rulesets", 200, 404},
+			{"GET /orgs/ORG/invitations", 200, 404},
+			{`POST /orgs/ORG/invitations {"email":"new@example.com"}`, 201, 404},
+			{"GET /orgs/ORG/code-security/configurations", 200, 404},
+			{"GET /orgs/ORG/organization-roles", 200, 404},
+			{"POST /orgs/ORG/rulesets {}", 422, 403},
 		} {
-			t.wantStatus(t.do("app", c.method, strings.Replace(c.target, "ORG", "acme", 1), c.body), c.acme)
-			t.wantStatus(t.do("app", c.method, strings.Replace(c.target, "ORG", "acme-labs", 1), c.body), c.labs)
+			t.call("app", strings.Replace(c.request, "ORG", "acme", 1), c.acme, "")
+			t.call("app", strings.Replace(c.request, "ORG", "acme-labs", 1), c.labs, "")
 		}
 	})
 }

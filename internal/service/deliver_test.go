@@ -17,12 +17,13 @@ const pushWidgets = `{"event": "push", "repository": "acme/widgets"}`
 // listDeliveries returns the response to GET /_service/deliveries.
 func (t *tester) listDeliveries() []deliveryRecord {
 	t.Helper()
-	w := t.get("", "/_service/deliveries")
-	t.wantStatus(w, 200)
-	return decode[[]deliveryRecord](t, w)
+	return decode[[]deliveryRecord](t, t.call("", "GET /_service/deliveries", 200, ""))
 }
 
 func TestDeliveriesAreListedWithTheirOutcome(t *testing.T) {
+	status := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+	}
 	for name, c := range map[string]struct {
 		answer    http.HandlerFunc
 		state     string
@@ -30,26 +31,26 @@ func TestDeliveriesAreListedWithTheirOutcome(t *testing.T) {
 		duration  time.Duration
 		wantError string
 	}{
-		"accepted":          {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, "answered", 204, 0, ""},
-		"refused":           {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, "answered", 401, 0, ""},
+		"accepted":          {status(http.StatusNoContent), "answered", 204, 0, ""},
+		"refused":           {status(http.StatusUnauthorized), "answered", 401, 0, ""},
 		"slow":              {func(_ http.ResponseWriter, r *http.Request) { wait(r, 9*time.Second) }, "answered", 200, 9 * time.Second, ""},
 		"no answer":         {func(_ http.ResponseWriter, r *http.Request) { wait(r, time.Hour) }, "failed", 0, 10 * time.Second, "no response within 10s"},
 		"connection closed": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "failed", 0, 0, "EOF"},
-		"redirected": {func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
-		}, "answered", 307, 0, ""},
+		"redirected":        {http.RedirectHandler("/elsewhere", http.StatusTemporaryRedirect).ServeHTTP, "answered", 307, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runWithService(t, func(t *tester) {
-				box := t.startReceiver(c.answer)
-				t.setWebhooks(webhookOn("acme"))
+				box := t.startReceiverWith(c.answer, webhookOn("acme"))
 				answer := t.createEvent(`{"event": "release", "action": "published", "repository": "acme/widgets"}`, 202)
 				time.Sleep(time.Minute)
 				if got := box.take(); len(got) != 1 || got[0].target != "/hook?a=b" {
 					t.Errorf("the receiver got %d deliveries, want 1", len(got))
 				}
 				got := t.listDeliveries()
-				want := deliveryRecord{answer["deliveries"].([]any)[0].(string), 1, "release", "published", "http://receiver.test/hook?a=b", "2000-01-01T00:00:00Z", c.state, c.status, Duration(c.duration), c.wantError}
+				want := deliveryRecord{
+					answer["deliveries"].([]any)[0].(string), 1, "release", "published", "http://receiver.test/hook?a=b", "2000-01-01T00:00:00Z",
+					c.state, c.status, Duration(c.duration), c.wantError,
+				}
 				if len(got) != 1 || got[0] != want {
 					t.Errorf("got %+v, want %+v", got, want)
 				}
@@ -83,18 +84,17 @@ func TestDeliveryFailsWithoutReceiver(t *testing.T) {
 func TestSlowReceiverDelaysDeliveriesOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		first := true
-		box := t.startReceiver(func(_ http.ResponseWriter, r *http.Request) {
+		box := t.startReceiverWith(func(_ http.ResponseWriter, r *http.Request) {
 			if first {
 				first = false
 				wait(r, time.Hour)
 			}
-		})
-		t.setWebhooks(webhookOn("acme"))
+		}, webhookOn("acme"))
 		began := time.Now()
 		t.createEvent(`{"event": "release", "action": "created", "repository": "acme/widgets"}`, 202)
 		t.createEvent(pushWidgets, 202)
 		t.createEvent(`{"event": "release", "action": "deleted", "repository": "acme/widgets"}`, 202)
-		t.wantStatus(t.get("owner", "/repos/acme/widgets/subscribers"), 200)
+		t.call("owner", "GET /repos/acme/widgets/subscribers", 200, "")
 		synctest.Wait()
 		if got := t.listDeliveries(); time.Since(began) > 0 || got[0].State != "waiting" || got[1].State != "waiting" || got[2].State != "waiting" || len(box.take()) != 1 {
 			t.Errorf("after %v: got %+v, want three waiting deliveries", time.Since(began), got)
@@ -120,8 +120,7 @@ func TestSlowReceiverDelaysDeliveriesOnly(t *testing.T) {
 
 func TestLastHundredDeliveriesAreListedNewestFirst(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.startReceiver()
-		t.setWebhooks(webhookOn("acme"))
+		t.startReceiver(webhookOn("acme"))
 		var all []string
 		for range maxRecords + 5 {
 			all = append(all, t.createEvent(pushWidgets, 202)["deliveries"].([]any)[0].(string))
@@ -137,8 +136,7 @@ func TestLastHundredDeliveriesAreListedNewestFirst(t *testing.T) {
 // TestLargePayloadsAreNotDelivered covers Document B section 6.1.
 func TestLargePayloadsAreNotDelivered(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		box := t.startReceiver()
-		t.setWebhooks(webhookOn("acme/widgets"), webhookOn("acme/secret"))
+		box := t.startReceiver(webhookOn("acme/widgets"), webhookOn("acme/secret"))
 		t.createEvent(fmt.Sprintf(`{"event": "push", "repository": "acme/widgets", "commits": %d}`, maxCommits), 202)
 		t.createEvent(`{"event": "push", "repository": "acme/secret", "commits": 1000}`, 202)
 		if got := box.take(); len(got) != 1 || !strings.Contains(string(got[0].body[len(got[0].body)-9000:]), "acme/secret") {
@@ -176,8 +174,7 @@ func TestWaitingDeliveriesAreBounded(t *testing.T) {
 
 func TestSentDeliveriesReleaseTheirBytes(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.startReceiver()
-		t.setWebhooks(webhookOn("acme"))
+		t.startReceiver(webhookOn("acme"))
 		t.createEvent(pushWidgets, 202)
 		synctest.Wait()
 		if t.s.deliveries.queuedBytes != 0 || t.s.deliveries.recent[0].body != nil {

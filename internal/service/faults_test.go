@@ -14,24 +14,71 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+const getTemplates = "GET /gitignore/templates"
+
 func TestFaultsCanBeChangedAtRunTime(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.wantStatus(t.do("", http.MethodPut, "/_service/faults", `{"clock_offset":"1h","limit_status":429}`), 200)
-		got := decode[Faults](t, t.get("", "/_service/faults"))
-		if got != (Faults{ClockOffset: Duration(time.Hour), LimitStatus: 429}) {
+		t.call("", `PUT /_service/faults {"clock_offset":"1h","limit_status":429}`, 200, "")
+		if got := decode[Faults](t, t.get("", "/_service/faults")); got != (Faults{ClockOffset: Duration(time.Hour), LimitStatus: 429}) {
 			t.Errorf("got faults %+v", got)
 		}
-		date, err := http.ParseTime(t.get("owner", "/gitignore/templates").Header().Get("Date"))
+		date, err := http.ParseTime(t.do("owner", getTemplates).Header().Get("Date"))
 		if err != nil || time.Until(date) < 59*time.Minute {
 			t.Errorf("got Date %v, error %v", date, err)
 		}
 		for _, wrong := range []string{
 			`{"delay":"1s"}`, `{"delay_before":"soon"}`, `{"limit_status":404}`, `{"error_status":404}`, `{"error_every":-1}`, `{"latency":"-1s"}`, `{"latency":200}`, `{`,
 		} {
-			w := t.do("", http.MethodPut, "/_service/faults", wrong)
-			if name, _, _ := strings.Cut(strings.TrimLeft(wrong, `{"`), `"`); w.Code != 400 || !json.Valid(w.Body.Bytes()) || !strings.Contains(w.Body.String(), name) {
-				t.Errorf("%s: got %d %s, want 400", wrong, w.Code, w.Body)
-			}
+			name, _, _ := strings.Cut(strings.TrimLeft(wrong, `{"`), `"`)
+			t.call("", "PUT /_service/faults "+wrong, 400, "{}\n"+name)
+		}
+	})
+}
+
+func TestControlEndpointsAllowTheirMethods(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		t.calls([]call{
+			{"", "GET /_service/violations", 200, "Allow:"},
+			{"", "HEAD /_service/violations", 200, "Allow:"},
+			{"", "POST /_service/violations", 405, "Allow: DELETE, GET"},
+			{"", "DELETE /_service/webhooks", 405, "Allow: GET, PUT"},
+			{"", "GET /_service/events", 405, "Allow: POST"},
+			{"", "PUT /_service/deliveries", 405, "Allow: GET"},
+			{"", "GET /_service/", 404, "Allow:"},
+			{"", "GET /_service/nothing", 404, "Allow:"},
+		})
+	})
+}
+
+// TestBanLastsUntilReset sends requests during the waiting time until the caller is banned.
+func TestBanLastsUntilReset(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		t.s.setFaults(Faults{SecondaryEvery: 1})
+		for range banAfter + 1 {
+			t.do("owner", getTemplates)
+			time.Sleep(time.Millisecond)
+		}
+		t.call("", "DELETE /_service/faults", 200, "")
+		time.Sleep(2 * time.Hour)
+		if t.call("owner", getTemplates, 403, "banned\nRetry-After:"); !t.s.Violations().Banned {
+			t.Error("the violations report no ban")
+		}
+		t.call("member", getTemplates, 200, "")
+		t.call("", "DELETE /_service/violations", 200, "")
+		t.call("owner", getTemplates, 200, "")
+		if v := t.s.Violations(); v.Banned || v.SentWhileLimited != 0 || v.Answered["core"] != 1 {
+			t.Errorf("after the reset: got %+v", v)
+		}
+	})
+}
+
+func TestClockOffsetShiftsTheResetTime(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		t.s.setFaults(Faults{ClockOffset: Duration(2 * time.Hour)})
+		w := t.get("owner", "/rate_limit")
+		core := decode[struct{ Rate struct{ Reset int64 } }](t, w)
+		if reset := time.Unix(core.Rate.Reset, 0); time.Until(reset) < 2*time.Hour || w.Header().Get("X-Ratelimit-Reset") != itoa(int(core.Rate.Reset)) {
+			t.Errorf("got headers %v and body %s", w.Header(), w.Body)
 		}
 	})
 }
@@ -41,7 +88,7 @@ func TestLatencyIsTheMinimumDuration(t *testing.T) {
 		t.s.setFaults(Faults{Latency: Duration(time.Second), DelayBefore: Duration(time.Second)})
 		for range 20 {
 			began := time.Now()
-			t.get("owner", "/gitignore/templates")
+			t.do("owner", getTemplates)
 			if took := time.Since(began); took < time.Second || took > 2*time.Second {
 				t.Errorf("the request took %v", took)
 			}
@@ -52,18 +99,11 @@ func TestLatencyIsTheMinimumDuration(t *testing.T) {
 func TestErrorEveryFailsRequests(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{ErrorEvery: 3})
-		var statuses []int
-		for range 6 {
-			statuses = append(statuses, t.get("owner", "/gitignore/templates").Code)
-		}
-		if want := []int{200, 200, 502, 200, 200, 502}; !slices.Equal(statuses, want) {
-			t.Errorf("got statuses %v, want %v", statuses, want)
+		for _, status := range []int{200, 200, 502, 200, 200, 502} {
+			t.call("owner", getTemplates, status, "")
 		}
 		t.s.setFaults(Faults{ErrorEvery: 1, ErrorStatus: 503})
-		w := t.get("owner", "/gitignore/templates")
-		if w.Code != 503 || w.Header().Get("X-RateLimit-Used") != "7" || decode[problemBody](t, w).Message == "" {
-			t.Errorf("got %d %v %s, want a counted error with a message", w.Code, w.Header(), w.Body)
-		}
+		t.call("owner", getTemplates, 503, "X-RateLimit-Used: 7\n{\"message\":\"*\"}") // the error is counted
 	})
 }
 
@@ -91,27 +131,26 @@ func TestEndless202NeverCompletesStatistics(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{Endless202: true})
 		for range 10 {
-			t.wantStatus(t.get("owner", "/repos/acme/widgets/stats/punch_card"), 202)
+			t.call("owner", "GET /repos/acme/widgets/stats/punch_card", 202, "")
 			time.Sleep(time.Minute)
 		}
 		t.s.setFaults(Faults{})
-		t.wantStatus(t.get("owner", "/repos/acme/widgets/stats/punch_card"), 200)
+		t.call("owner", "GET /repos/acme/widgets/stats/punch_card", 200, "")
 	})
 }
 
 func TestHeadersBehindSendsOlderRateLimitHeaders(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{HeadersBehind: 5})
-		fell := false
-		last := 0
+		var all []int
 		for i := range 100 {
-			used, err := strconv.Atoi(t.get("owner", "/gitignore/templates").Header().Get("X-RateLimit-Used"))
+			used, err := strconv.Atoi(t.do("owner", getTemplates).Header().Get("X-RateLimit-Used"))
 			if err != nil || used > i+1 || used < max(0, i-4) {
 				t.Fatalf("request %d: got used %d, error %v", i+1, used, err)
 			}
-			fell, last = fell || used < last, used
+			all = append(all, used)
 		}
-		if !fell {
+		if slices.IsSorted(all) {
 			t.Error("the headers never showed an earlier request")
 		}
 	})
@@ -120,19 +159,17 @@ func TestHeadersBehindSendsOlderRateLimitHeaders(t *testing.T) {
 func TestETagsPerTokenDiffer(t *testing.T) {
 	for _, name := range []string{"service", "github"} {
 		runWithService(t, func(t *tester) {
-			other := t.serviceInDialect(name)
-			etag := func(credential string) string {
-				return other.get(credential, "/gitignore/templates").Header().Get("ETag")
-			}
+			t = t.newService(name, 1)
+			etag := func(as string) string { return t.do(as, getTemplates).Header().Get("ETag") }
 			if etag("owner") != etag("owner-2") {
 				t.Error("ETags depend on the token without the fault")
 			}
-			other.s.setFaults(Faults{ETagsPerToken: true})
+			t.s.setFaults(Faults{ETagsPerToken: true})
 			if etag("owner") == etag("owner-2") {
 				t.Error("ETags do not depend on the token")
 			}
-			t.wantStatus(other.get("owner", "/gitignore/templates", "If-None-Match: "+etag("owner")), 304)
-			t.wantStatus(other.get("owner-2", "/gitignore/templates", "If-None-Match: "+etag("owner")), 200)
+			t.call("owner\nIf-None-Match: "+etag("owner"), getTemplates, 304, "")
+			t.call("owner-2\nIf-None-Match: "+etag("owner"), getTemplates, 200, "")
 		})
 	}
 }
@@ -140,9 +177,7 @@ func TestETagsPerTokenDiffer(t *testing.T) {
 func TestLinksByNameUsesNames(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{LinksByName: true})
-		link := t.get("owner", "/repos/acme/widgets/subscribers?per_page=60").Header().Get("Link")
-		if want := `<http://api.test/repos/acme/widgets/subscribers?per_page=60&page=2>; rel="next"`; !strings.HasPrefix(link, want) {
-			t.Errorf("got Link %s, want prefix %s", link, want)
-		}
+		t.call("owner", "GET /repos/acme/widgets/subscribers?per_page=60", 200,
+			`Link: <http://api.test/repos/acme/widgets/subscribers?per_page=60&page=2>; rel="next"...`)
 	})
 }

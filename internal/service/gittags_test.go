@@ -1,8 +1,7 @@
 package service
 
 import (
-	"net/http"
-	"net/http/httptest"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,31 +13,19 @@ const widgetsTags = "/repos/acme/widgets/git/tags"
 func TestTagsAreCreatedAndRead(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		head := t.s.world.repositories[0].head()
-		body := `{"tag":"v2.0.0","message":"The third one\n","object":"` + head + `","type":"commit",
+		request := "POST " + widgetsTags + ` {"tag":"v2.0.0","message":"The third one\n","object":"` + head + `","type":"commit",
 			"tagger":{"name":"Ann","email":"ann@example.com","date":"2011-06-17T14:53:35-07:00"}}`
-		w := t.do("member", http.MethodPost, widgetsTags, body)
-		t.wantStatus(w, 201)
-		made := decode[jsonObject](t, w)
-		if w.Header().Get("Location") != made["url"] || made["url"] != "http://api.test"+widgetsTags+"/"+made["sha"].(string) {
-			t.Errorf("got Location %s and url %s", w.Header().Get("Location"), made["url"])
+		w := t.call("member", request, 201, `{"tagger":{"date":"2011-06-17T21:53:35Z","name":"Ann"},
+			"verification":{"verified":false,"reason":"unsigned","signature":null,"payload":null},
+			"object":{"sha":"`+head+`","url":"http://api.test/repos/acme/widgets/git/commits/`+head+`"}}`)
+		made := decode[struct{ SHA, URL string }](t, w)
+		if w.Header().Get("Location") != made.URL || made.URL != "http://api.test"+widgetsTags+"/"+made.SHA {
+			t.Errorf("got Location %s and url %s", w.Header().Get("Location"), made.URL)
 		}
-		if tagger := made["tagger"].(jsonObject); tagger["date"] != "2011-06-17T21:53:35Z" || tagger["name"] != "Ann" {
-			t.Errorf("got tagger %v", tagger)
-		}
-		if v := made["verification"].(jsonObject); v["verified"] != false || v["reason"] != "unsigned" || v["signature"] != nil || v["payload"] != nil {
-			t.Errorf("got verification %v", v)
-		}
-		if o := made["object"].(jsonObject); o["sha"] != head || o["url"] != "http://api.test/repos/acme/widgets/git/commits/"+head {
-			t.Errorf("got object %v", o)
-		}
-		read := t.get("", widgetsTags+"/"+made["sha"].(string))
-		t.wantStatus(read, 200)
-		if read.Body.String() != w.Body.String() {
-			t.Errorf("POST returned %s, GET returned %s", w.Body, read.Body)
-		}
-		again := t.do("member", http.MethodPost, widgetsTags, body)
-		if again.Body.String() != w.Body.String() || len(t.s.world.repositories[0].tags) != 3 {
-			t.Errorf("creating the same tag again returned %s", again.Body)
+		t.call("", "GET "+widgetsTags+"/"+made.SHA, 200, "="+w.Body.String())
+		t.call("member", request, 201, "="+w.Body.String()) // the same tag
+		if n := len(t.s.world.repositories[0].tags); n != 3 {
+			t.Errorf("got %d tags", n)
 		}
 	})
 }
@@ -46,16 +33,11 @@ func TestTagsAreCreatedAndRead(t *testing.T) {
 func TestLastModifiedOfATagIgnoresTheTaggerDate(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		time.Sleep(time.Hour)
-		body := `{"tag":"v2","message":"m","object":"` + t.s.world.repositories[0].head() + `","type":"commit","tagger":{"name":" A ","email":"a@example.com","date":"2040-01-01T00:00:00Z"}}`
-		made := decode[jsonObject](t, t.do("member", http.MethodPost, widgetsTags, body))
+		w := t.do("member", "POST "+widgetsTags+` {"tag":"v2","message":"m","object":"`+t.s.world.repositories[0].head()+`","type":"commit",
+			"tagger":{"name":" A ","email":"a@example.com","date":"2040-01-01T00:00:00Z"}}`)
 		time.Sleep(time.Hour)
-		read := t.get("", widgetsTags+"/"+made["sha"].(string))
-		if got := read.Header().Get("Last-Modified"); got != "Sat, 01 Jan 2000 01:00:00 GMT" {
-			t.Errorf("got Last-Modified %s", got)
-		}
-		if tagger := decode[jsonObject](t, read)["tagger"].(jsonObject); tagger["date"] != "2040-01-01T00:00:00Z" || tagger["name"] != "A" {
-			t.Errorf("got tagger %v", tagger)
-		}
+		t.call("", "GET "+widgetsTags+"/"+decode[struct{ SHA string }](t, w).SHA, 200,
+			"Last-Modified: Sat, 01 Jan 2000 01:00:00 GMT\n"+`{"tagger":{"date":"2040-01-01T00:00:00Z","name":"A"}}`)
 	})
 }
 
@@ -96,21 +78,20 @@ func TestBlobNamesMatchGit(t *testing.T) {
 func TestTagVerificationReportsTheSignature(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		valid := t.s.world.repositories[0].tags[0]
-		v := decode[jsonObject](t, t.get("", widgetsTags+"/"+valid.sha))["verification"].(jsonObject)
-		if v["verified"] != true || v["reason"] != "valid" || !strings.HasPrefix(v["signature"].(string), signatureBegin) || !strings.HasPrefix(v["payload"].(string), "object "+valid.target) {
+		w := t.call("", "GET "+widgetsTags+"/"+valid.sha, 200, `{"verification":{"verified":true,"reason":"valid"}}`)
+		v := decode[struct {
+			Verification struct{ Signature, Payload string }
+		}](t, w).Verification
+		if !strings.HasPrefix(v.Signature, signatureBegin) || !strings.HasPrefix(v.Payload, "object "+valid.target) {
 			t.Errorf("got verification %v", v)
 		}
-		head := t.s.world.repositories[0].head()
-		for message, reason := range map[string]string{
-			"m": "unsigned",
-			`m\n` + signatureBegin + `\nx\n` + signatureEnd: "unknown_key",
-			`m\n` + signatureBegin + `\nx`:                  "malformed_signature",
+		for message, want := range map[string]string{
+			"m": `"reason":"unsigned","signature":null`,
+			`m\n` + signatureBegin + `\nx\n` + signatureEnd: `"reason":"unknown_key","signature":"*"`,
+			`m\n` + signatureBegin + `\nx`:                  `"reason":"malformed_signature","signature":"*"`,
 		} {
-			w := t.do("member", http.MethodPost, widgetsTags, `{"tag":"v3","message":"`+message+`","object":"`+head+`","type":"tree"}`)
-			t.wantStatus(w, 201)
-			if v := decode[jsonObject](t, w)["verification"].(jsonObject); v["reason"] != reason || v["verified"] != false || (v["signature"] == nil) != (reason == "unsigned") {
-				t.Errorf("%q: got verification %v", message, v)
-			}
+			t.call("member", fmt.Sprintf(`POST %s {"tag":"v3","message":"%s","object":"%s","type":"tree"}`,
+				widgetsTags, message, t.s.world.repositories[0].head()), 201, `{"verification":{"verified":false,`+want+"}}")
 		}
 	})
 }
@@ -118,78 +99,68 @@ func TestTagVerificationReportsTheSignature(t *testing.T) {
 func TestCreateTagRefusesInvalidBodies(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		r := t.s.world.repositories[0]
-		with := func(from, to string) string {
-			return strings.Replace(`{"tag":"v2","message":"m","object":"`+r.head()+`","type":"commit","tagger":{"name":"A","email":"a@example.com"}}`, from, to, 1)
-		}
+		body := `{"tag":"v2","message":"m","object":"` + r.head() + `","type":"commit","tagger":{"name":"A","email":"a@example.com"}}`
 		for _, c := range []struct {
-			credential, target, body string
-			status                   int
-			field                    string
+			from, to string
+			status   int
+			field    string
 		}{
-			{"member", widgetsTags, with("", ""), 201, ""},
-			{"app", widgetsTags, with("v2", "v3"), 201, ""},
-			{"workflow", widgetsTags, with("v2", "v4"), 201, ""},
-			{"member", widgetsTags, with(`"type":"commit"`, `"type":"blob"`), 422, "object"},
-			{"member", widgetsTags, strings.Replace(with(`"type":"commit"`, `"type":"blob"`), r.head(), r.files[0].sha(r), 1), 201, ""},
-			{"member", widgetsTags, with(`"tag":"v2",`, ""), 422, "tag"},
-			{"member", widgetsTags, with(`"message":"m",`, ""), 422, "message"},
-			{"member", widgetsTags, with(`"object":"`+r.head()+`",`, ""), 422, "object"},
-			{"member", widgetsTags, with(`,"type":"commit"`, ""), 422, "type"},
-			{"member", widgetsTags, with(`"type":"commit"`, `"type":"branch"`), 422, "type"},
-			{"member", widgetsTags, with(r.head(), strings.Repeat("0", 40)), 422, "object"},
-			{"member", widgetsTags, with(`"name":"A",`, ""), 422, "tagger.name"},
-			{"member", widgetsTags, with(`,"email":"a@example.com"`, ""), 422, "tagger.email"},
-			{"member", widgetsTags, with(`"name":"A",`, `"name":"A","date":"yesterday",`), 422, "tagger.date"},
-			{"member", widgetsTags, with(`"name":"A",`, `"name":"A","date":"9999-12-31T23:59:59Z",`), 201, ""},
-			{"member", widgetsTags, with(`"name":"A",`, `"name":"A","date":"9999-12-31T23:59:59-01:00",`), 422, "tagger.date"}, // 10000 in UTC
-			{"member", widgetsTags, with(`"name":"A",`, `"name":"A","date":"0000-01-01T00:00:00+01:00",`), 422, "tagger.date"},
-			{"member", widgetsTags, with(`"name":"A"`, `"name":" "`), 422, "tagger.name"},
-			{"member", widgetsTags, with(`"name":"A"`, `"name":"A\nB"`), 422, "tagger.name"},
-			{"member", widgetsTags, with(`"name":"A"`, `"name":"A\u0000"`), 422, "tagger.name"},
-			{"member", widgetsTags, with(`"name":"A"`, `"name":"A <B"`), 422, "tagger.name"},
-			{"member", widgetsTags, with(`"name":"A"`, `"name":"A> B"`), 422, "tagger.name"},
-			{"member", widgetsTags, with(`a@example.com`, `\t `), 422, "tagger.email"},
-			{"member", widgetsTags, with(`a@example.com`, `a@example.com\n`), 422, "tagger.email"},
-			{"member", widgetsTags, with(`a@example.com`, `<a@example.com`), 422, "tagger.email"},
-			{"member", widgetsTags, with(`a@example.com`, `a@example.com>`), 422, "tagger.email"},
-			{"member", widgetsTags, with(`"v2"`, "2"), 422, "tag"},
-			{"member", widgetsTags, "{", 400, ""},
-			{"member", "/repos/acme/empty/git/tags", with("", ""), 409, ""},
-			{"outsider", widgetsTags, with("", ""), 403, ""},
-			{"outsider", "/repos/acme/secret/git/tags", with("", ""), 404, ""},
-			{"", widgetsTags, with("", ""), 401, ""},
+			{"", "", 201, ""},
+			{`"type":"commit"`, `"type":"blob"`, 422, "object"},
+			{r.head() + `","type":"commit"`, r.files[0].sha(r) + `","type":"blob"`, 201, ""},
+			{`"tag":"v2",`, "", 422, "tag"},
+			{`"message":"m",`, "", 422, "message"},
+			{`"object":"` + r.head() + `",`, "", 422, "object"},
+			{`,"type":"commit"`, "", 422, "type"},
+			{`"type":"commit"`, `"type":"branch"`, 422, "type"},
+			{r.head(), strings.Repeat("0", 40), 422, "object"},
+			{`"name":"A",`, "", 422, "tagger.name"},
+			{`,"email":"a@example.com"`, "", 422, "tagger.email"},
+			{`"name":"A",`, `"name":"A","date":"yesterday",`, 422, "tagger.date"},
+			{`"name":"A",`, `"name":"A","date":"9999-12-31T23:59:59Z",`, 201, ""},
+			{`"name":"A",`, `"name":"A","date":"9999-12-31T23:59:59-01:00",`, 422, "tagger.date"}, // 10000 in UTC
+			{`"name":"A",`, `"name":"A","date":"0000-01-01T00:00:00+01:00",`, 422, "tagger.date"},
+			{`"name":"A"`, `"name":" "`, 422, "tagger.name"},
+			{`"name":"A"`, `"name":"A\nB"`, 422, "tagger.name"},
+			{`"name":"A"`, `"name":"A\u0000"`, 422, "tagger.name"},
+			{`"name":"A"`, `"name":"A <B"`, 422, "tagger.name"},
+			{`"name":"A"`, `"name":"A> B"`, 422, "tagger.name"},
+			{`a@example.com`, `\t `, 422, "tagger.email"},
+			{`a@example.com`, `a@example.com\n`, 422, "tagger.email"},
+			{`a@example.com`, `<a@example.com`, 422, "tagger.email"},
+			{`a@example.com`, `a@example.com>`, 422, "tagger.email"},
+			{`"v2"`, "2", 422, "tag"},
 		} {
-			w := t.do(c.credential, http.MethodPost, c.target, c.body)
-			if w.Code != c.status || c.field != "" && !namesField(w, "Tag", c.field) {
-				t.Errorf("%s as %q, %s: got %d %s, want %d %s", c.target, c.credential, c.body, w.Code, w.Body, c.status, c.field)
+			want := ""
+			if c.field != "" {
+				want = `"resource":"Tag","field":"` + c.field + `"`
 			}
+			t.call("member", "POST "+widgetsTags+" "+strings.Replace(body, c.from, c.to, 1), c.status, want)
 		}
-		t.wantStatus(t.get("", widgetsTags+"/"+strings.Repeat("0", 40)), 404)
-		t.wantStatus(t.get("", "/repos/acme/empty/git/tags/00"), 409)
-		t.wantStatus(t.get("outsider", "/repos/acme/secret/git/tags/00"), 404)
+		t.calls([]call{
+			{"app", "POST " + widgetsTags + " " + strings.Replace(body, "v2", "v3", 1), 201, ""},
+			{"workflow", "POST " + widgetsTags + " " + strings.Replace(body, "v2", "v4", 1), 201, ""},
+			{"member", "POST " + widgetsTags + " {", 400, ""},
+			{"member", "POST /repos/acme/empty/git/tags " + body, 409, ""},
+			{"outsider", "POST " + widgetsTags + " " + body, 403, ""},
+			{"outsider", "POST /repos/acme/secret/git/tags " + body, 404, ""},
+			{"", "POST " + widgetsTags + " " + body, 401, ""},
+			{"", "GET " + widgetsTags + "/" + strings.Repeat("0", 40), 404, ""},
+			{"", "GET /repos/acme/empty/git/tags/00", 409, ""},
+			{"outsider", "GET /repos/acme/secret/git/tags/00", 404, ""},
+		})
 	})
-}
-
-// namesField reports whether a validation error names a field of a resource.
-func namesField(w *httptest.ResponseRecorder, resource, field string) bool {
-	return strings.Contains(w.Body.String(), `"resource":"`+resource+`","field":"`+field+`"`)
 }
 
 func TestSBOMListsLanguages(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		const path = "/repos/acme/widgets/dependency-graph/sbom"
-		sbom := decode[jsonObject](t, t.get("", path))["sbom"].(jsonObject)
-		var all []string
-		for _, p := range sbom["packages"].([]any) {
-			all = append(all, p.(jsonObject)["SPDXID"].(string))
-		}
-		if strings.Join(all, " ") != "SPDXRef-Repository SPDXRef-go SPDXRef-py" || sbom["documentDescribes"].([]any)[0] != all[0] {
-			t.Errorf("got packages %q, describing %v", all, sbom["documentDescribes"])
-		}
-		if w := t.get("", "/repos/acme/empty/dependency-graph/sbom"); len(decode[jsonObject](t, w)["sbom"].(jsonObject)["packages"].([]any)) != 1 {
-			t.Errorf("got %s, want one package", w.Body)
-		}
-		t.wantStatus(t.get("outsider", "/repos/acme/secret/dependency-graph/sbom"), 404)
-		t.wantStatus(t.get("member", "/repos/acme/secret/dependency-graph/sbom"), 200)
+		const sbom = "/dependency-graph/sbom"
+		t.calls([]call{
+			{"", "GET /repos/acme/widgets" + sbom, 200, `{"sbom":{"documentDescribes":["SPDXRef-Repository","..."],
+				"packages":[{"SPDXID":"SPDXRef-Repository"},{"SPDXID":"SPDXRef-go"},{"SPDXID":"SPDXRef-py"}]}}`},
+			{"", "GET /repos/acme/empty" + sbom, 200, `{"sbom":{"packages":"#1"}}`},
+			{"outsider", "GET /repos/acme/secret" + sbom, 404, ""},
+			{"member", "GET /repos/acme/secret" + sbom, 200, ""},
+		})
 	})
 }

@@ -1,24 +1,29 @@
 package service
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 )
 
-// queryGraphQL sends a GraphQL request and returns the response body.
-func (t *tester) queryGraphQL(credential, body string) string {
+// graphQLRequest returns the request of a call with a query.
+func graphQLRequest(query string) string { return "POST /graphql " + string(encode(object{{"query", query}})) }
+
+// graphQLCase is a call of the owner, and the exact body of the response.
+type graphQLCase struct{ name, body, want string }
+
+func (t *tester) graphQLCases(all []graphQLCase) {
 	t.Helper()
-	w := t.do(credential, http.MethodPost, "/graphql", body)
-	t.wantStatus(w, http.StatusOK)
-	return w.Body.String()
+	for _, c := range all {
+		if got := t.call("owner", "POST /graphql "+c.body, 200, "").Body.String(); got != c.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
+		}
+	}
 }
 
 func TestGraphQLReturnsSelectedFields(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		for _, c := range []struct{ name, body, want string }{
+		t.graphQLCases([]graphQLCase{
 			{"viewer", `{"query":"{ viewer { login databaseId } }"}`, `{"data":{"viewer":{"login":"acme-owner","databaseId":1}}}`},
 			{"aliases in the requested order", `{"query":"{ b: viewer { x: login } a: viewer { __typename } }"}`, `{"data":{"b":{"x":"acme-owner"},"a":{"__typename":"User"}}}`},
 			{"variables", `{"query":"query Q($name: String!) { repository(owner: \"ACME\", name: $name) { nameWithOwner isPrivate } }","variables":{"name":"secret"}}`,
@@ -34,53 +39,25 @@ func TestGraphQLReturnsSelectedFields(t *testing.T) {
 			{"unknown field", `{"query":"{ viewer { age } }"}`, `{"errors":[{"message":"Cannot query field \"age\" on type \"User\". Did you mean \"name\"?","locations":[{"line":1,"column":12}]}]}`},
 			{"missing variable", `{"query":"query Q($n: String!) { repository(owner: \"acme\", name: $n) { id } }"}`, `{"errors":[{"message":"must be defined","path":["variable","n"]}]}`},
 			{"unknown operation", `{"query":"query A { viewer { login } }","operationName":"B"}`, `{"errors":[{"message":"No operation named \"B\""}]}`},
-		} {
-			if got := t.queryGraphQL("owner", c.body); got != c.want {
-				t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
-			}
-		}
+		})
 	})
 }
 
 func TestGraphQLHidesInvisibleRepositories(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		secret := `{"query":"{ repository(owner: \"acme\", name: \"secret\") { id } }"}`
-		for credential, seen := range map[string]bool{"member": true, "app": true, "outsider": false, "public": false} {
-			if got := t.queryGraphQL(credential, secret); strings.Contains(got, "R_1002") != seen {
-				t.Errorf("%s: got %s", credential, got)
-			}
-		}
-		t.wantStatus(t.do("", http.MethodPost, "/graphql", secret), http.StatusUnauthorized)
-		t.wantStatus(t.do("owner", http.MethodPost, "/graphql", `{`), http.StatusBadRequest)
-		if got := t.queryGraphQL("app", `{"query":"{ viewer { login } }"}`); got != `{"data":{"viewer":null}}` {
-			t.Errorf("got %s, want no viewer for an app", got)
-		}
-	})
-}
-
-func TestMutationChangesTheStateOfTheRESTAPI(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		watch := func(credential, id, state string) string {
-			return t.queryGraphQL(credential, `{"query":"mutation M($s: SubscriptionState!) { updateSubscription(input: {subscribableId: \"`+id+`\", state: $s, clientMutationId: \"m\"}) { clientMutationId subscribable { viewerSubscription } } }","variables":{"s":"`+state+`"}}`)
-		}
-		for _, state := range []string{"SUBSCRIBED", "IGNORED", "UNSUBSCRIBED"} {
-			want := `{"data":{"updateSubscription":{"clientMutationId":"m","subscribable":{"viewerSubscription":"` + state + `"}}}}`
-			if got := watch("owner", "R_1001", state); got != want {
-				t.Errorf("got %s, want %s", got, want)
-			}
-			rest := t.get("owner", "/repos/acme/widgets/subscription")
-			if state == "UNSUBSCRIBED" {
-				t.wantStatus(rest, http.StatusNotFound)
-			} else if sub := decode[jsonObject](t, rest); sub["subscribed"] != (state == "SUBSCRIBED") || sub["ignored"] != (state == "IGNORED") {
-				t.Errorf("%s: got subscription %v", state, sub)
-			}
-		}
-		if got := watch("outsider", "R_1002", "SUBSCRIBED"); !strings.Contains(got, "NOT_FOUND") {
-			t.Errorf("got %s, want an error for an invisible repository", got)
-		}
-		if got := t.queryGraphQL("owner", `{"query":"{ rateLimit { used cost } }"}`); got != `{"data":{"rateLimit":{"used":4,"cost":1}}}` {
-			t.Errorf("got rate limit %s", got)
-		}
+		secret := graphQLRequest(`{ repository(owner: "acme", name: "secret") { id } }`)
+		t.calls([]call{
+			{"member", secret, 200, "R_1002"},
+			{"app", secret, 200, "R_1002"},
+			{"outsider", secret, 200, "!R_1002"},
+			{"public", secret, 200, "!R_1002"},
+			{"", secret, 401, ""},
+			{"owner", "POST /graphql {", 400, ""},
+			{"app", graphQLRequest("{ viewer { login } }"), 200, `={"data":{"viewer":null}}`},
+			{"outsider", graphQLRequest(`{ node(id: "R_1002") { id } }`), 200, "NOT_FOUND"},
+			{"outsider", graphQLRequest(`{ node(id: "PR_1002000001") { id } }`), 200, "NOT_FOUND"},
+			{"outsider", graphQLRequest(`{ search(query: "repo:acme/secret part", type: ISSUE, first: 1) { issueCount } }`), 200, `"issueCount":0`},
+		})
 	})
 }
 
@@ -97,9 +74,7 @@ func TestGraphQLValidatesVariables(t *testing.T) {
 			{owner, `{}`, `R_1001`}, {owner, `null`, `R_1001`}, {owner, `{"o":"ACME"}`, `R_1001`}, {owner, `{"o":null}`, `errors`}, {owner, `{"o":7}`, `errors`},
 			{optional, `{}`, `watcher-03`}, {optional, `{"n":null}`, `errors`},
 		} {
-			if got := t.queryGraphQL("owner", fmt.Sprintf(c.query, c.value)); !strings.Contains(got, c.want) {
-				t.Errorf("variable %s: got %.300s", c.value, got)
-			}
+			t.call("owner", "POST /graphql "+fmt.Sprintf(c.query, c.value), 200, c.want)
 		}
 	})
 }
@@ -116,20 +91,14 @@ func TestGraphQLBoundsTheCostOfQueries(t *testing.T) {
 		for i := range 100 {
 			_, _ = fmt.Fprintf(&aliases, " a%d: watchers(first: 100) { nodes { ...F } }", i)
 		}
-		for name, c := range map[string]struct{ query, want string }{
-			"nested fragments": {chain, `{"data":{"viewer":{"login":"acme-owner"}}}`},
-			"repeated field":   {"{" + strings.Repeat(" viewer { login }", 400) + "}", `{"data":{"viewer":{"login":"acme-owner"}}}`},
-			"long query":       {"{" + strings.Repeat(" viewer { login }", 4000) + "}", "token limit"},
-			"deep query":       {strings.Repeat("{ viewer ", 4000), "errors"},
-			"large response":   {`{ repository(owner: "acme", name: "widgets") {` + aliases.String() + ` } } fragment F on User { a: id b: id c: id d: id e: id f: id g: id h: id i: id }`, "more than 50000 fields"},
+		for _, c := range []struct{ query, want string }{
+			{chain, `{"data":{"viewer":{"login":"acme-owner"}}}`},
+			{"{" + strings.Repeat(" viewer { login }", 400) + "}", `{"data":{"viewer":{"login":"acme-owner"}}}`},
+			{"{" + strings.Repeat(" viewer { login }", 4000) + "}", "token limit"},
+			{strings.Repeat("{ viewer ", 4000), "errors"},
+			{`{ repository(owner: "acme", name: "widgets") {` + aliases.String() + ` } } fragment F on User { a: id b: id c: id d: id e: id f: id g: id h: id i: id }`, "more than 50000 fields"},
 		} {
-			body, err := json.Marshal(map[string]string{"query": c.query})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := t.queryGraphQL("owner", string(body)); !strings.Contains(got, c.want) {
-				t.Errorf("%s: got %.300s", name, got)
-			}
+			t.call("owner", graphQLRequest(c.query), 200, c.want)
 		}
 	})
 }

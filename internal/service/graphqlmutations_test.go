@@ -1,7 +1,6 @@
 package service
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +9,6 @@ import (
 // TestGraphQLMutationsChangeTheState checks each mutation with the query that follows.
 func TestGraphQLMutationsChangeTheState(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		ask := func(query string) string { return t.queryGraphQL("owner", string(encode(object{{"query", query}}))) }
 		for _, c := range []struct{ mutation, want, query, then string }{
 			{`mutation { createIssue(input: {repositoryId: "R_1001", title: "new", body: "text", clientMutationId: "m"}) { clientMutationId issue { id url } } }`,
 				`{"data":{"createIssue":{"clientMutationId":"m","issue":{"id":"I_1001000037","url":"http://api.test/acme/widgets/issues/37"}}}}`,
@@ -20,25 +18,42 @@ func TestGraphQLMutationsChangeTheState(t *testing.T) {
 				`{"data":{"addComment":{"commentEdge":{"node":{"url":"http://api.test/acme/widgets/pull/36#issuecomment-80"}},"subject":{"id":"PR_1001000036"}}}}`,
 				`{ node(id: "PR_1001000036") { ... on PullRequest { comments(last: 1) { nodes { body author { login } } } } } }`, `"nodes":[{"body":"hi","author":{"login":"acme-owner"}}]`},
 			{`mutation { closeIssue(input: {issueId: "I_1001000037", stateReason: NOT_PLANNED}) { issue { closed } } }`, `{"data":{"closeIssue":{"issue":{"closed":true}}}}`,
-				`{ node(id: "I_1001000037") { ... on Issue { state stateReason } } }`, `{"state":"CLOSED","stateReason":"NOT_PLANNED"}`},
+				`{ node(id: "I_1001000037") { ... on Issue { state stateReason } } }`, `{"data":{"node":{"state":"CLOSED","stateReason":"NOT_PLANNED"}}}`},
 			{`mutation { updatePullRequest(input: {pullRequestId: "PR_1001000025", title: "better", state: CLOSED}) { pullRequest { title } } }`, `{"data":{"updatePullRequest":{"pullRequest":{"title":"better"}}}}`,
-				`{ node(id: "PR_1001000025") { ... on PullRequest { title state body } } }`, `{"title":"better","state":"CLOSED","body":"The old part no longer fits."}`},
+				`{ node(id: "PR_1001000025") { ... on PullRequest { title state body } } }`, `{"data":{"node":{"title":"better","state":"CLOSED","body":"The old part no longer fits."}}}`},
 			{`mutation { updatePullRequest(input: {pullRequestId: "PR_1001000025", body: "", state: OPEN}) { pullRequest { title } } }`, `{"data":{"updatePullRequest":{"pullRequest":{"title":"better"}}}}`,
-				`{ node(id: "PR_1001000025") { ... on PullRequest { title state body closedAt } } }`, `{"title":"better","state":"OPEN","body":"","closedAt":null}`},
+				`{ node(id: "PR_1001000025") { ... on PullRequest { title state body closedAt } } }`, `{"data":{"node":{"title":"better","state":"OPEN","body":"","closedAt":null}}}`},
 			{`mutation { updatePullRequest(input: {pullRequestId: "PR_1001000025"}) { pullRequest { title } } }`, `{"data":{"updatePullRequest":{"pullRequest":{"title":"better"}}}}`,
-				`{ repository(owner: "acme", name: "widgets") { pullRequests(first: 1, orderBy: {field: UPDATED_AT, direction: DESC}) { nodes { number } } } }`, `[{"number":25}]`},
+				`{ repository(owner: "acme", name: "widgets") { pullRequests(first: 1, orderBy: {field: UPDATED_AT, direction: DESC}) { nodes { number } } } }`, `"nodes":[{"number":25}]`},
 		} {
 			time.Sleep(time.Minute)
-			if got := ask(c.mutation); got != c.want {
-				t.Errorf("%s:\ngot  %s\nwant %s", c.mutation, got, c.want)
-			}
-			if got := ask(c.query); !strings.Contains(got, c.then) {
-				t.Errorf("%s:\ngot  %s\nwant %s", c.query, got, c.then)
-			}
+			t.call("owner", graphQLRequest(c.mutation), 200, "="+c.want)
+			t.call("owner", graphQLRequest(c.query), 200, c.then)
 		}
-		if n := decode[jsonObject](t, t.get("owner", "/search/issues?q=text+in:body"))["total_count"]; n != 1.0 {
-			t.Errorf("the REST search finds %v new issues, want 1", n)
+		t.call("owner", "GET /search/issues?q=text+in:body", 200, `{"total_count":1}`) // the REST search finds the new issue
+	})
+}
+
+func TestMutationChangesTheStateOfTheRESTAPI(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		const subscription = "GET /repos/acme/widgets/subscription"
+		watch := func(id, state string) string {
+			return `POST /graphql {"variables":{"s":"` + state + `"},"query":"mutation M($s: SubscriptionState!) { updateSubscription(` +
+				`input: {subscribableId: \"` + id + `\", state: $s, clientMutationId: \"m\"}) { clientMutationId subscribable { viewerSubscription } } }"}`
 		}
+		for _, c := range []struct {
+			state  string
+			status int
+			want   string
+		}{
+			{"SUBSCRIBED", 200, `{"subscribed":true,"ignored":false}`}, {"IGNORED", 200, `{"subscribed":false,"ignored":true}`}, {"UNSUBSCRIBED", 404, ""},
+		} {
+			t.call("owner", watch("R_1001", c.state), 200,
+				`={"data":{"updateSubscription":{"clientMutationId":"m","subscribable":{"viewerSubscription":"`+c.state+`"}}}}`)
+			t.call("owner", subscription, c.status, c.want)
+		}
+		t.call("outsider", watch("R_1002", "SUBSCRIBED"), 200, "NOT_FOUND") // an invisible repository
+		t.call("owner", graphQLRequest("{ rateLimit { used cost } }"), 200, `={"data":{"rateLimit":{"used":4,"cost":1}}}`)
 	})
 }
 
@@ -48,26 +63,29 @@ func TestGraphQLMutationsRefuseCallers(t *testing.T) {
 		finish  = `mutation { closeIssue(input: {issueId: "I_1001000001"}) { issue { id } } }`
 		create  = `mutation { createIssue(input: {repositoryId: "R_1001", title: "new"}) { issue { id } } }`
 		secret  = `mutation { createIssue(input: {repositoryId: "R_1002", title: "new"}) { issue { id } } }`
+		watch   = `mutation { updateSubscription(input: {subscribableId: "R_1001", state: SUBSCRIBED}) { clientMutationId } }`
 		update  = `mutation { updatePullRequest(input: {pullRequestId: "PR_1001000025", title: "x"}) { pullRequest { id } } }`
 	)
 	runWithService(t, func(t *tester) {
-		for _, c := range []struct{ credential, mutation, want string }{
+		for _, c := range []struct{ as, mutation, want string }{
 			{"member", finish, `"id"`}, {"fine-grained", comment, `"id"`}, {"outsider", comment, `"id"`}, {"outsider", create, `"id"`},
 			{"outsider", finish, "FORBIDDEN"}, {"outsider", update, "FORBIDDEN"}, {"outsider", secret, "NOT_FOUND"}, {"member", secret, `"id"`},
 			{"public", comment, "FORBIDDEN"}, {"read-only", create, "FORBIDDEN"}, {"app", create, "FORBIDDEN"}, {"workflow", update, "FORBIDDEN"},
+			// A token that may not watch by REST may not watch by GraphQL either.
+			{"owner", watch, "clientMutationId"}, {"app-user", watch, "FORBIDDEN"}, {"fine-grained", watch, "FORBIDDEN"},
+			{"read-only", watch, "FORBIDDEN"}, {"app", watch, "FORBIDDEN"},
 			{"owner", `mutation { createIssue(input: {repositoryId: "I_1001999999", title: "new"}) { issue { id } } }`, "NOT_FOUND"},
 			{"owner", `mutation { createIssue(input: {repositoryId: "I_1001000001", title: "new"}) { issue { id } } }`, "NOT_FOUND"},
 			{"owner", `mutation { createIssue(input: {repositoryId: "R_1001", title: ""}) { issue { id } } }`, "UNPROCESSABLE"},
 			{"owner", `mutation { addComment(input: {subjectId: "I_1001000001", body: ""}) { subject { id } } }`, "UNPROCESSABLE"},
 			{"owner", `mutation { updatePullRequest(input: {pullRequestId: "PR_1001000030", state: OPEN}) { pullRequest { id } } }`, "UNPROCESSABLE"}, // merged
 		} {
-			if got := t.queryGraphQL(c.credential, string(encode(object{{"query", c.mutation}}))); !strings.Contains(got, c.want) || strings.Contains(got, "errors") == (c.want == `"id"`) {
-				t.Errorf("%s: %s:\ngot  %s\nwant %s", c.credential, c.mutation, got, c.want)
+			w := t.call(c.as, graphQLRequest(c.mutation), 200, c.want)
+			if refused := strings.ToUpper(c.want) == c.want; strings.Contains(w.Body.String(), "errors") != refused {
+				t.Errorf("%s: %s: got %s", c.as, c.mutation, w.Body)
 			}
 		}
-		t.wantStatus(t.do("owner", http.MethodPost, "/orgs/acme/migrations", `{"repositories":["acme/widgets"],"lock_repositories":true}`), http.StatusCreated)
-		if got := t.queryGraphQL("owner", string(encode(object{{"query", create}}))); !strings.Contains(got, lockedForMigration) {
-			t.Errorf("got %s for a locked repository", got)
-		}
+		t.call("owner", `POST /orgs/acme/migrations {"repositories":["acme/widgets"],"lock_repositories":true}`, 201, "")
+		t.call("owner", graphQLRequest(create), 200, lockedForMigration)
 	})
 }

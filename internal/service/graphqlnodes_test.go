@@ -2,7 +2,6 @@ package service
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -72,7 +71,7 @@ func TestGraphQLFieldsHaveValues(t *testing.T) {
 			}
 			query := fmt.Sprintf(paths[name], fields)
 			t.s.meter.reset()
-			answer := decode[jsonObject](t, t.do("owner", http.MethodPost, "/graphql", string(encode(object{{"query", query}}))))
+			answer := decode[jsonObject](t, t.do("owner", graphQLRequest(query)))
 			found := findType(answer["data"], name)
 			if found == nil {
 				t.Errorf("%s: no object: %s: %v", name, query, answer)
@@ -138,7 +137,7 @@ func TestGraphQLPaginatesInBothDirections(t *testing.T) {
 				var all []int
 				var cursor any
 				for {
-					w := t.do("owner", http.MethodPost, "/graphql", string(encode(object{{"query", query}, {"variables", object{{"cursor", cursor}}}})))
+					w := t.do("owner", "POST /graphql "+string(encode(object{{"query", query}, {"variables", object{{"cursor", cursor}}}})))
 					got := decode[page](t, w).Data.Repository.PullRequests
 					var numbers []int
 					for _, n := range got.Nodes {
@@ -176,28 +175,28 @@ func TestGraphQLPaginatesInBothDirections(t *testing.T) {
 // TestGraphQLCursorsSurviveChanges closes the issue of a cursor, and creates an issue, between two pages.
 func TestGraphQLCursorsSurviveChanges(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		numbers := func(arguments string) string {
-			return t.queryGraphQL("owner", string(encode(object{{"query", `{ repository(owner: "acme", name: "widgets") { issues(states: OPEN, orderBy: {field: CREATED_AT, direction: DESC}, ` + arguments + `) { nodes { number } pageInfo { endCursor } } } }`}})))
+		issues := func(arguments string) string {
+			return graphQLRequest(`{ repository(owner: "acme", name: "widgets") {
+				issues(states: OPEN, orderBy: {field: CREATED_AT, direction: DESC}, ` + arguments + `) { nodes { number } pageInfo { endCursor } } } }`)
 		}
-		first := numbers("first: 2")
+		const numbers = `"nodes":[{"number":5},{"number":6}]`
+		first := t.call("owner", issues("first: 2"), 200, `"nodes":[{"number":2},{"number":3}]`).Body.String()
 		_, cursor, _ := strings.Cut(first, `"endCursor":"`)
 		cursor, _, _ = strings.Cut(cursor, `"`)
-		before := numbers(`first: 2, after: "` + cursor + `"`)
-		t.queryGraphQL("owner", `{"query":"mutation { closeIssue(input: {issueId: \"I_1001000003\"}) { issue { number } } createIssue(input: {repositoryId: \"R_1001\", title: \"new\"}) { issue { number } } }"}`)
-		if after := numbers(`first: 2, after: "` + cursor + `"`); after != before || !strings.Contains(first, `"nodes":[{"number":2},{"number":3}]`) || !strings.Contains(after, `"nodes":[{"number":5},{"number":6}]`) {
-			t.Errorf("got %s, then %s, and after the change %s", first, before, after)
-		}
+		next := issues(`first: 2, after: "` + cursor + `"`)
+		before := t.call("owner", next, 200, numbers).Body.String()
+		t.call("owner", graphQLRequest(`mutation { closeIssue(input: {issueId: "I_1001000003"}) { issue { number } }
+			createIssue(input: {repositoryId: "R_1001", title: "new"}) { issue { number } } }`), 200, "!errors")
+		t.call("owner", next, 200, "="+before)
 		for _, invalid := range []string{"x", "Y3Vyc29yOnYyOjAwOjE="} { // the second is cursor:v2:00:1
-			if got := numbers(`first: 2, after: "` + invalid + `"`); !strings.Contains(got, "INVALID_CURSOR_ARGUMENTS") {
-				t.Errorf("got %s for an invalid cursor", got)
-			}
+			t.call("owner", issues(`first: 2, after: "`+invalid+`"`), 200, "INVALID_CURSOR_ARGUMENTS")
 		}
 	})
 }
 
 func TestGraphQLResolvesTypes(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		for _, c := range []struct{ name, query, want string }{
+		for _, c := range []graphQLCase{
 			{"interface", `{ a: node(id: "U_1") { __typename ... on User { login } ... on Issue { title } } b: node(id: "O_4") { ... on Actor { login } } c: node(id: "R_1002") { id } }`,
 				`{"data":{"a":{"__typename":"User","login":"acme-owner"},"b":{"login":"acme"},"c":{"id":"R_1002"}}}`},
 			{"union", `{ repository(owner: "acme", name: "widgets") { a: issueOrPullRequest(number: 1) { __typename } b: issueOrPullRequest(number: 25) { __typename ... on PullRequest { number } ... on Issue { title } } } }`,
@@ -212,17 +211,7 @@ func TestGraphQLResolvesTypes(t *testing.T) {
 			{"search", `{ a: search(query: "repo:acme/widgets is:pr state:open author:@me", type: ISSUE, first: 9) { issueCount nodes { ... on PullRequest { number } } } b: search(query: "repo:acme/widgets state:open review-requested:@me", type: ISSUE, first: 1) { issueCount } c: search(query: "repo:acme/widgets is:issue", type: ISSUE, first: 1) { issueCount } }`,
 				`{"data":{"a":{"issueCount":2,"nodes":[{"number":29},{"number":25}]},"b":{"issueCount":3},"c":{"issueCount":24}}}`},
 		} {
-			if got := t.queryGraphQL("owner", string(encode(object{{"query", c.query}}))); got != c.want {
-				t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
-			}
-		}
-		for _, query := range []string{`{ node(id: "R_1002") { id } }`, `{ node(id: "PR_1002000001") { id } }`} {
-			if got := t.queryGraphQL("outsider", string(encode(object{{"query", query}}))); !strings.Contains(got, "NOT_FOUND") {
-				t.Errorf("an outsider got %s for %s", got, query)
-			}
-		}
-		if got := t.queryGraphQL("outsider", `{"query":"{ search(query: \"repo:acme/secret part\", type: ISSUE, first: 1) { issueCount } }"}`); !strings.Contains(got, `"issueCount":0`) {
-			t.Errorf("an outsider got %s for a search", got)
+			t.call("owner", graphQLRequest(c.body), 200, "="+c.want)
 		}
 	})
 }

@@ -81,7 +81,7 @@ func TestPointsOfGraphQLCalls(t *testing.T) {
 
 // TestGatewayCountsAtLeastThePointsOfTheService joins parts of documents and members of bodies.
 func TestGatewayCountsAtLeastThePointsOfTheService(t *testing.T) {
-	own := (&tester{T: t}).serviceInDialect("service")
+	own := (&tester{T: t}).newService("service", 1)
 	part := rapid.SampledFrom([]string{
 		"{ viewer { login } }", "{ nosuch }", "query A { viewer { id } }", "query B($x: Int) { nosuch(x: $x) }", "mutation A { nosuch }", "mutation B { x: addStar(input: $x) { y } }",
 		"mutation { nosuch }", "subscription A { x }", "fragment F on User { login }", "{", "}", "#", "\n", "query A", "extend type User { x: Int }", `"text"`, "mutation A @x { y }", ",",

@@ -26,14 +26,13 @@ type graphQLAnswer struct {
 }
 
 // askGraphQL sends a query with variables.
-func (t *tester) askGraphQL(credential, query string, variables map[string]any) (answer graphQLAnswer, header http.Header) {
+func (t *tester) askGraphQL(as, query string, variables map[string]any) (answer graphQLAnswer, header http.Header) {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"query": query, "variables": variables})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := t.do(credential, http.MethodPost, "/graphql", string(body))
-	t.wantStatus(w, http.StatusOK)
+	w := t.call(as, "POST /graphql "+string(body), http.StatusOK, "")
 	return decode[graphQLAnswer](t, w), w.Header()
 }
 
@@ -165,7 +164,7 @@ func TestLearnedEstimatesAreWithinFivePercent(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w := t.do("owner", http.MethodPost, "/graphql", string(body))
+				w := t.do("owner", "POST /graphql "+string(body))
 				rate, _ := limits.ReadRate(w.Header())
 				outcome := limits.Outcome{Sent: true, Answered: true, Ended: true, Succeeded: true, Rate: rate}
 				if parsed.ReportsCost {

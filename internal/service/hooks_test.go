@@ -1,15 +1,16 @@
 package service
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"hash"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
@@ -18,7 +19,6 @@ import (
 	"testing/synctest"
 
 	"github.com/weirgate/weir/internal/testservers"
-	"github.com/weirgate/weir/policy"
 )
 
 const hookSecret = "It's a Secret to Everybody"
@@ -42,10 +42,16 @@ type inbox struct {
 	got []receivedDelivery
 }
 
-// startReceiver starts a receiver for all deliveries of the service. The receiver answers with the given handler.
-// Without a handler, it answers with 202.
-func (t *tester) startReceiver(answer ...http.HandlerFunc) *inbox {
+// startReceiver registers webhooks, and starts a receiver for all deliveries of the service. It answers with 202.
+func (t *tester) startReceiver(webhooks ...Webhook) *inbox {
 	t.Helper()
+	return t.startReceiverWith(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }, webhooks...)
+}
+
+// startReceiverWith starts a receiver that answers with a handler.
+func (t *tester) startReceiverWith(answer http.HandlerFunc, webhooks ...Webhook) *inbox {
+	t.Helper()
+	t.setWebhooks(webhooks...)
 	box := &inbox{}
 	l := testservers.ServePipe(t, "receiver.test:80", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -55,11 +61,7 @@ func (t *tester) startReceiver(answer ...http.HandlerFunc) *inbox {
 		box.mu.Lock()
 		box.got = append(box.got, receivedDelivery{r.Method, r.RequestURI, r.ContentLength, r.Header, body})
 		box.mu.Unlock()
-		if len(answer) > 0 {
-			answer[0](w, r)
-			return
-		}
-		w.WriteHeader(http.StatusAccepted)
+		answer(w, r)
 	})})
 	t.s.deliveries.transport.DialContext = l.Dial
 	return box
@@ -82,11 +84,7 @@ func (b *inbox) takePayload(t *tester) jsonObject {
 	if len(got) != 1 {
 		t.Fatalf("got %d deliveries, want 1", len(got))
 	}
-	var o jsonObject
-	if err := json.Unmarshal(got[0].body, &o); err != nil {
-		t.Fatal(err)
-	}
-	return o
+	return decode[jsonObject](t, &httptest.ResponseRecorder{Body: bytes.NewBuffer(got[0].body)})
 }
 
 func (t *tester) setWebhooks(all ...Webhook) {
@@ -99,9 +97,7 @@ func (t *tester) setWebhooks(all ...Webhook) {
 // createEvent posts an event and returns the response.
 func (t *tester) createEvent(body string, status int) jsonObject {
 	t.Helper()
-	w := t.do("", http.MethodPost, "/_service/events", body)
-	t.wantStatus(w, status)
-	return decode[jsonObject](t, w)
+	return decode[jsonObject](t, t.call("", "POST /_service/events "+body, status, ""))
 }
 
 // wantRefused posts an invalid event and checks the start or the end of the error message.
@@ -130,9 +126,8 @@ func hmacHex(by func() hash.Hash, secret string, body []byte) string {
 // TestDeliveriesHaveTheDocumentedHeaders covers Document B section 6.1.
 func TestDeliveriesHaveTheDocumentedHeaders(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		box := t.startReceiver()
-		t.setWebhooks(webhookOn("acme/widgets"), webhookOn("acme"), webhookOn("app"))
-		answer := t.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
+		box := t.startReceiver(webhookOn("acme/widgets"), webhookOn("acme"), webhookOn("app"))
+		answer := t.createEvent(pushWidgets, 202)
 		guids := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 		seen := map[string]bool{}
 		for i, d := range box.take() {
@@ -177,7 +172,7 @@ func TestDeliveriesWithoutSecretAreUnsigned(t *testing.T) {
 		unsigned := webhookOn("acme")
 		unsigned.Secret = ""
 		t.setWebhooks(unsigned)
-		t.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
+		t.createEvent(pushWidgets, 202)
 		for _, d := range box.take() {
 			if len(d.header["X-Hub-Signature"])+len(d.header["X-Hub-Signature-256"]) > 0 {
 				t.Errorf("got signature headers in %v", d.header)
@@ -192,7 +187,7 @@ func TestFormWebhooksReceiveForms(t *testing.T) {
 		form := webhookOn("acme")
 		form.ContentType = "form"
 		t.setWebhooks(webhookOn("acme"), form)
-		t.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
+		t.createEvent(pushWidgets, 202)
 		got := box.take()
 		if len(got) != 2 || got[1].header.Get("Content-Type") != "application/x-www-form-urlencoded" || got[1].header.Get("X-Hub-Signature-256") != "sha256="+hmacHex(sha256.New, hookSecret, got[1].body) {
 			t.Fatalf("got deliveries %v", got)
@@ -205,19 +200,13 @@ func TestFormWebhooksReceiveForms(t *testing.T) {
 }
 
 func TestDialectNamesTheHeadersOfDeliveries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dialect, err := policy.LoadDialect("github")
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := New(Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
-		defer s.Close()
-		other := &tester{t, s}
-		box := other.startReceiver()
-		other.setWebhooks(webhookOn("acme"))
-		other.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
+	runWithService(t, func(t *tester) {
+		t = t.newService("github", 1)
+		box := t.startReceiver(webhookOn("acme"))
+		t.createEvent(pushWidgets, 202)
 		h := box.take()[0].header
-		for _, name := range []string{"X-GitHub-Hook-ID", "X-GitHub-Event", "X-GitHub-Delivery", "X-GitHub-Hook-Installation-Target-Type", "X-GitHub-Hook-Installation-Target-ID", "X-Hub-Signature-256"} {
+		for _, name := range strings.Fields(`X-GitHub-Hook-ID X-GitHub-Event X-GitHub-Delivery X-GitHub-Hook-Installation-Target-Type
+			X-GitHub-Hook-Installation-Target-ID X-Hub-Signature-256`) {
 			if h.Get(name) == "" {
 				t.Errorf("the header %s is missing", name)
 			}
@@ -233,26 +222,16 @@ func TestWebhookResponsesOmitSecrets(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const body = `[{"url": "https://receiver.test/a", "secret": "hunter2", "content_type": "form", "events": ["push", "release"], "target": "ACME/Widgets"},
 			{"url": "http://receiver.test:8080", "events": ["*"], "target": "app"}, {"url": "http://receiver.test", "events": ["team"], "target": "acme", "secret": "hunter2"}]`
-		refused := t.do("", http.MethodPut, "/_service/webhooks", body)
-		t.wantStatus(refused, 400)
-		if shown := t.get("", "/_service/webhooks").Body.String(); shown != "[]" {
-			t.Errorf("a refused list was stored: %s", shown)
-		}
-		w := t.do("", http.MethodPut, "/_service/webhooks", strings.Replace(body, "team", "projects_v2", 1))
-		t.wantStatus(w, 200)
-		want := `[{"id":1,"url":"https://receiver.test/a","content_type":"form","events":["push","release"],"target":"acme/widgets","signed":true},` +
+		want := `=[{"id":1,"url":"https://receiver.test/a","content_type":"form","events":["push","release"],"target":"acme/widgets","signed":true},` +
 			`{"id":2,"url":"http://receiver.test:8080","content_type":"json","events":["*"],"target":"app","signed":false},` +
 			`{"id":3,"url":"http://receiver.test","content_type":"json","events":["projects_v2"],"target":"acme","signed":true}]`
-		if w.Body.String() != want || t.get("", "/_service/webhooks").Body.String() != want {
-			t.Errorf("got %s, want %s", w.Body, want)
-		}
-		if strings.Contains(refused.Body.String(), "hunter2") {
-			t.Errorf("the error contains the secret: %s", refused.Body)
-		}
-		again := decode[[]jsonObject](t, t.do("", http.MethodPut, "/_service/webhooks", `[{"url": "http://receiver.test", "events": ["*"], "target": "acme"}]`))
-		if len(again) != 1 || again[0]["id"] != 4.0 {
-			t.Errorf("got %v, want one webhook with a new ID", again)
-		}
+		t.calls([]call{
+			{"", "PUT /_service/webhooks " + body, 400, "!hunter2"},
+			{"", "GET /_service/webhooks", 200, "=[]"}, // the refused list is not stored
+			{"", "PUT /_service/webhooks " + strings.Replace(body, "team", "projects_v2", 1), 200, want},
+			{"", "GET /_service/webhooks", 200, want},
+			{"", `PUT /_service/webhooks [{"url": "http://receiver.test", "events": ["*"], "target": "acme"}]`, 200, `[{"id":4}]`},
+		})
 	})
 }
 
@@ -281,9 +260,9 @@ func TestSetWebhooksRefusesInvalidLists(t *testing.T) {
 			{with(`["push"]`, `["custom_property"]`), `webhooks[1].events[0]: custom_property is not available to webhooks of kind repository; available to organization, app`},
 			{strings.Replace(with(`["push"]`, `["push", "projects_v2"]`), `acme/widgets`, `app`, 1), `webhooks[1].events[1]: projects_v2 is not available to webhooks of kind app; available to organization`},
 		} {
-			w := t.do("", http.MethodPut, "/_service/webhooks", c.body)
-			if got := decode[problemBody](t, w).Message; w.Code != 400 || !strings.Contains(got, c.wantMessage) {
-				t.Errorf("%s: got %d %q, want %q", c.body, w.Code, got, c.wantMessage)
+			w := t.call("", "PUT /_service/webhooks "+c.body, 400, "")
+			if got := decode[problemBody](t, w).Message; !strings.Contains(got, c.wantMessage) {
+				t.Errorf("%s: got %q, want %q", c.body, got, c.wantMessage)
 			}
 		}
 		if len(t.s.hooks) > 0 {

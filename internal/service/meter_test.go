@@ -2,9 +2,6 @@ package service
 
 import (
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,10 +10,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-const (
-	query  = `{"query":"{ viewer { login } }"}`
-	mutate = `{"query":"mutation { updateSubscription(input: {subscribableId: \"R_1001\", state: SUBSCRIBED}) { clientMutationId } }"}`
-)
+const secondaryLimit = "Retry-After: 60\nsecondary rate limit\n/secondary-rate-limits"
 
 // wantViolations checks the number of violations, and that all violations are of one limit.
 func (t *tester) wantViolations(limits string, times int) {
@@ -27,25 +21,18 @@ func (t *tester) wantViolations(limits string, times int) {
 	}
 }
 
-func (t *tester) wantSecondaryLimit(w *httptest.ResponseRecorder) {
-	t.Helper()
-	if w.Code != 403 || w.Header().Get("Retry-After") != "60" || !strings.Contains(w.Body.String(), "secondary rate limit") || !strings.Contains(w.Body.String(), "/secondary-rate-limits") {
-		t.Errorf("got %d %v %s, want a secondary limit error", w.Code, w.Header(), w.Body)
-	}
-}
-
 func TestPointsAreLimitedPerMinute(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for range 900 {
-			t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
+			t.call("owner", getTemplates, 200, "")
 		}
-		t.wantStatus(t.get("owner", "/codes_of_conduct"), 200) // each operation has its own limit
-		t.wantStatus(t.get("member", "/gitignore/templates"), 200)
+		t.call("owner", "GET /codes_of_conduct", 200, "") // each operation has its own limit
+		t.call("member", getTemplates, 200, "")
 		t.wantViolations("", 0)
 		if h := t.s.Violations().Highest["points"]; h != (Highest{900, 900}) {
 			t.Errorf("got highest sum %+v", h)
 		}
-		t.wantSecondaryLimit(t.get("owner", "/gitignore/templates"))
+		t.call("owner", getTemplates, 403, secondaryLimit)
 		t.wantViolations("points", 1)
 	})
 }
@@ -53,31 +40,33 @@ func TestPointsAreLimitedPerMinute(t *testing.T) {
 func TestPointsExpireAfterOneMinute(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for range 899 {
-			t.get("owner", "/gitignore/templates")
+			t.do("owner", getTemplates)
 		}
 		time.Sleep(30 * time.Second)
-		t.get("owner", "/gitignore/templates")
+		t.do("owner", getTemplates)
 		time.Sleep(30*time.Second - time.Nanosecond)
 		t.wantViolations("", 0)
-		t.wantSecondaryLimit(t.get("owner", "/gitignore/templates"))
+		t.call("owner", getTemplates, 403, secondaryLimit)
 		time.Sleep(time.Minute)
-		t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
+		t.call("owner", getTemplates, 200, "")
 	})
 }
 
 func TestGraphQLCountsPointsAndContent(t *testing.T) {
 	runWithService(t, func(t *tester) {
+		query := graphQLRequest("{ viewer { login } }")
+		mutate := graphQLRequest(`mutation { updateSubscription(input: {subscribableId: "R_1001", state: SUBSCRIBED}) { clientMutationId } }`)
 		for range 80 {
-			t.wantStatus(t.do("owner", http.MethodPost, "/graphql", mutate), 200)
+			t.call("owner", mutate, 200, "")
 		}
-		t.wantStatus(t.do("owner", http.MethodPost, "/graphql", query), 200)
+		t.call("owner", query, 200, "")
 		v := t.s.Violations()
 		if v.Highest["points:graphql"].Sum != 401 || v.Highest["content:1m0s"].Sum != 80 || v.Answered["graphql"] != 81 {
 			t.Errorf("got violations %+v", v)
 		}
-		t.wantSecondaryLimit(t.do("owner", http.MethodPost, "/graphql", mutate))
+		t.call("owner", mutate, 403, secondaryLimit)
 		t.wantViolations("content:1m0s", 1)
-		t.wantStatus(t.do("", http.MethodPost, "/graphql", query), 401)
+		t.call("", query, 401, "")
 	})
 }
 
@@ -87,23 +76,23 @@ func TestContentIsLimitedPerHour(t *testing.T) {
 			if i%80 == 0 {
 				time.Sleep(time.Minute)
 			}
-			t.wantStatus(t.do("owner", http.MethodPost, fmt.Sprintf("/app-manifests/%d/conversions", i), ""), 201)
+			t.call("owner", fmt.Sprintf("POST /app-manifests/%d/conversions", i), 201, "")
 		}
 		time.Sleep(time.Minute)
 		t.wantViolations("", 0)
-		t.wantSecondaryLimit(t.do("owner", http.MethodPost, "/app-manifests/x/conversions", ""))
+		t.call("owner", "POST /app-manifests/x/conversions", 403, secondaryLimit)
 		t.wantViolations("content:1h0m0s", 1)
 	})
 }
 
-// getConcurrently sends n requests at the same time and counts the statuses.
-func (t *tester) getConcurrently(n int, credential, target string) (statuses map[int]int) {
+// sendConcurrently sends n requests at the same time and counts the statuses.
+func (t *tester) sendConcurrently(n int, as, request string) (statuses map[int]int) {
 	statuses = map[int]int{}
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	for range n {
 		group.Go(func() {
-			code := t.get(credential, target).Code
+			code := t.do(as, request).Code
 			mu.Lock()
 			defer mu.Unlock()
 			statuses[code]++
@@ -116,11 +105,11 @@ func (t *tester) getConcurrently(n int, credential, target string) (statuses map
 func TestConcurrentRequestsAreLimited(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{DelayAfter: Duration(time.Second)})
-		if got := t.getConcurrently(100, "owner", "/gitignore/templates"); got[200] != 100 {
+		if got := t.sendConcurrently(100, "owner", getTemplates); got[200] != 100 {
 			t.Errorf("got statuses %v", got)
 		}
 		t.wantViolations("", 0)
-		if got := t.getConcurrently(101, "member", "/gitignore/templates"); got[403] == 0 {
+		if got := t.sendConcurrently(101, "member", getTemplates); got[403] == 0 {
 			t.Errorf("got statuses %v", got)
 		}
 		t.wantViolations("concurrency", 1)
@@ -133,7 +122,7 @@ func TestConcurrentRequestsAreLimited(t *testing.T) {
 func TestCPUTimeIsLimited(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{DelayBefore: Duration(4 * time.Second), DelayIsCPU: true})
-		got := t.getConcurrently(100, "owner", "/gitignore/templates")
+		got := t.sendConcurrently(100, "owner", getTemplates)
 		v := t.s.Violations()
 		if v.ByLimit["cpu"] == 0 || v.Highest["cpu"].Sum <= 90_000 || got[200] == 0 {
 			t.Errorf("got statuses %v and violations %+v", got, v)
@@ -141,7 +130,7 @@ func TestCPUTimeIsLimited(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		before := v.Violations
 		for range 20 {
-			t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
+			t.call("owner", getTemplates, 200, "")
 		}
 		t.wantViolations("", before)
 	})
@@ -150,21 +139,18 @@ func TestCPUTimeIsLimited(t *testing.T) {
 func TestSecondaryLimitRefusesUntilTheCooldownEnds(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.s.setFaults(Faults{SecondaryEvery: 3, LimitStatus: 429, NoRetryAfter: true, RemainingZero: true})
-		t.get("owner", "/gitignore/templates")
-		t.get("owner", "/gitignore/templates")
-		w := t.get("owner", "/gitignore/templates")
-		if w.Code != 429 || w.Header().Get("Retry-After") != "" || w.Header().Get("X-RateLimit-Remaining") != "0" {
-			t.Errorf("got %d %v", w.Code, w.Header())
-		}
+		t.do("owner", getTemplates)
+		t.do("owner", getTemplates)
+		t.call("owner", getTemplates, 429, "Retry-After:\nX-RateLimit-Remaining: 0")
 		t.wantViolations("", 0)
 		time.Sleep(time.Minute - time.Nanosecond)
-		t.wantStatus(t.get("owner", "/gitignore/templates"), 429)
-		t.wantStatus(t.get("member", "/gitignore/templates"), 200)
+		t.call("owner", getTemplates, 429, "")
+		t.call("member", getTemplates, 200, "")
 		if v := t.s.Violations(); v.SentWhileLimited != 1 || v.Violations != 0 {
 			t.Errorf("got violations %+v", v)
 		}
 		time.Sleep(time.Nanosecond)
-		t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
+		t.call("owner", getTemplates, 200, "")
 	})
 }
 
@@ -182,10 +168,10 @@ func TestInstallationLimitDependsOnItsSize(t *testing.T) {
 // the search. A 304 must not count.
 func TestHighestSumOfSearchesExcludesFreeResponses(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		const target = "/search/users?q=acme"
-		etag := t.get("owner", target).Header().Get("ETag")
+		const search = "GET /search/users?q=acme"
+		etag := t.do("owner", search).Header().Get("ETag")
 		for range 35 {
-			t.wantStatus(t.get("owner", target, "If-None-Match: "+etag), 304)
+			t.call("owner\nIf-None-Match: "+etag, search, 304, "")
 		}
 		if got := t.s.Violations().Highest["search"]; got != (Highest{1, 30}) {
 			t.Errorf("after one search and 35 responses with 304: got %+v", got)
@@ -193,7 +179,7 @@ func TestHighestSumOfSearchesExcludesFreeResponses(t *testing.T) {
 		t.s.setFaults(Faults{DelayAfter: Duration(20 * time.Second)})
 		for range 3 {
 			time.Sleep(time.Minute)
-			if got := t.getConcurrently(10, "member", target); got[200] != 10 {
+			if got := t.sendConcurrently(10, "member", search); got[200] != 10 {
 				t.Errorf("got statuses %v", got)
 			}
 		}

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // commitMembers lists the members of a commit in a push event. The documents do not define these members.
@@ -16,8 +14,7 @@ const commitMembers = "id tree_id distinct message timestamp url author committe
 // TestPushAddsCommitsToTheDefaultBranch also checks that the payload contains the new commits.
 func TestPushAddsCommitsToTheDefaultBranch(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		box := t.startReceiver()
-		t.setWebhooks(webhookOn("acme/widgets"))
+		box := t.startReceiver(webhookOn("acme/widgets"))
 		widgets := t.s.world.repositoryNamed("acme/widgets")
 		before, count := widgets.head(), len(widgets.commits)
 		time.Sleep(time.Hour)
@@ -33,10 +30,7 @@ func TestPushAddsCommitsToTheDefaultBranch(t *testing.T) {
 			}
 			t.wantRecord(encode(c), "", commitMembers)
 		}
-		last := p["commits"].([]any)[2]
-		if diff := cmp.Diff(last, p["head_commit"]); diff != "" {
-			t.Error(diff)
-		}
+		t.wantEqual("head_commit", p["commits"].([]any)[2], p["head_commit"])
 		for member, want := range map[string]any{
 			"before": before, "after": widgets.head(), "ref": "refs/heads/main", "base_ref": nil, "created": false, "deleted": false, "forced": false,
 			"compare": "http://api.test/acme/widgets/compare/" + before[:12] + "..." + widgets.head()[:12],
@@ -48,7 +42,7 @@ func TestPushAddsCommitsToTheDefaultBranch(t *testing.T) {
 		if pushed := p["repository"].(jsonObject)["pushed_at"]; pushed != "2000-01-01T01:00:00Z" {
 			t.Errorf("got pushed_at %v", pushed)
 		}
-		t.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
+		t.createEvent(pushWidgets, 202)
 		if next := box.takePayload(t); next["before"] != p["after"] || next["after"] == p["after"] {
 			t.Errorf("the next push goes from %v to %v", next["before"], next["after"])
 		}
@@ -61,7 +55,7 @@ func TestPushToTheDefaultBranchRenewsStatistics(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const path = "/repos/acme/widgets/stats/punch_card"
 		total := func() (n int) {
-			t.wantStatus(t.get("owner", path), 202)
+			t.call("owner", "GET "+path, 202, "")
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
 			for _, triple := range decode[[][3]int](t, t.get("owner", path)) {
@@ -72,7 +66,7 @@ func TestPushToTheDefaultBranchRenewsStatistics(t *testing.T) {
 		first := total()
 		t.createEvent(`{"event": "push", "repository": "acme/widgets", "ref": "refs/heads/side", "commits": 5}`, 202)
 		t.createEvent(`{"event": "push", "repository": "acme/monolith"}`, 202)
-		t.wantStatus(t.get("owner", path), 200)
+		t.call("owner", "GET "+path, 200, "")
 		t.createEvent(`{"event": "push", "repository": "acme/widgets", "commits": 5}`, 202)
 		if second := total(); second != first+5 {
 			t.Errorf("got %d commits before and %d after the push", first, second)
@@ -109,8 +103,7 @@ func TestPushPayloadDescribesTheRef(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			runWithService(t, func(t *tester) {
-				box := t.startReceiver()
-				t.setWebhooks(webhookOn("acme/widgets"))
+				box := t.startReceiver(webhookOn("acme/widgets"))
 				widgets := t.s.world.repositoryNamed("acme/widgets")
 				was := slices.Clone(widgets.commits)
 				t.createEvent(`{"event": "push", "repository": "acme/widgets", `+c.body+`}`, 202)
@@ -143,15 +136,14 @@ func TestPushPayloadDescribesTheRef(t *testing.T) {
 
 func TestFirstPushCreatesTheDefaultBranch(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		box := t.startReceiver()
-		t.setWebhooks(webhookOn("acme/empty"))
-		t.wantStatus(t.get("", "/repos/acme/empty/stats/contributors"), 204)
+		box := t.startReceiver(webhookOn("acme/empty"))
+		t.call("", "GET /repos/acme/empty/stats/contributors", 204, "")
 		t.createEvent(`{"event": "push", "repository": "acme/empty", "commits": 2}`, 202)
 		p := box.takePayload(t)
 		if p["created"] != true || p["before"] != zeroSHA || p["after"] != t.s.world.repositoryNamed("acme/empty").head() || p["base_ref"] != nil {
 			t.Errorf("got payload %v", p)
 		}
-		t.wantStatus(t.get("", "/repos/acme/empty/stats/contributors"), 202)
+		t.call("", "GET /repos/acme/empty/stats/contributors", 202, "")
 	})
 }
 
@@ -200,7 +192,7 @@ func TestPushedCommitNamesFollowFromTheSeed(t *testing.T) {
 	for range 2 {
 		runWithService(t, func(t *tester) {
 			t.createEvent(`{"event": "push", "repository": "acme/widgets", "commits": 2}`, 202)
-			t.createEvent(`{"event": "push", "repository": "acme/widgets"}`, 202)
+			t.createEvent(pushWidgets, 202)
 			heads = append(heads, t.s.world.repositoryNamed("acme/widgets").head())
 		})
 	}

@@ -2,10 +2,12 @@ package service
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
@@ -18,9 +20,9 @@ func TestRecordsHaveTheDocumentedMembers(t *testing.T) {
 	resources := strings.Join(policy.Resources(), ":{} ") + ":{}"
 	runWithService(t, func(t *tester) {
 		for _, c := range []struct {
-			credential, target string
-			at                 string // path in the response
-			record             string
+			as, target string
+			at         string // path in the response
+			record     string
 		}{
 			{"owner", "/orgs/acme/invitations/7/teams?page=3&per_page=1", "0.parent", testservers.TeamSchema},
 			{"", "/feeds", "", testservers.PublicFeedsSchema},
@@ -34,7 +36,7 @@ func TestRecordsHaveTheDocumentedMembers(t *testing.T) {
 			{"", "/rate_limit", "resources", resources},
 			{"owner", organizationMigrations + "?page=2&per_page=1", "0", testservers.ImportSchema},
 		} {
-			t.wantRecord(t.get(c.credential, c.target).Body.Bytes(), c.at, c.record)
+			t.wantRecord(t.get(c.as, c.target).Body.Bytes(), c.at, c.record)
 		}
 	})
 }
@@ -70,18 +72,21 @@ func (t *tester) wantRecord(text []byte, path, record string) {
 
 func TestResponsesHaveTheCommonHeaders(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		for _, c := range []struct{ credential, target, control string }{
-			{"", "/gitignore/templates", "public, max-age=60, s-maxage=60"},
-			{"owner", "/gitignore/templates", "private, max-age=60, s-maxage=60"},
-			{"owner", "/nowhere", "no-cache"},
-			{"invalid", "/gitignore/templates", "no-cache"},
-			{"owner", "/search/commits?q=gear", "no-cache"},
-			{"owner", "/repos/acme/widgets/stats/participation", "no-cache"},
+		for _, c := range []struct {
+			as, target string
+			status     int
+			control    string
+		}{
+			{"", "/gitignore/templates", 200, "public, max-age=60, s-maxage=60"},
+			{"owner", "/gitignore/templates", 200, "private, max-age=60, s-maxage=60"},
+			{"owner", "/nowhere", 404, "no-cache"},
+			{"invalid", "/gitignore/templates", 401, "no-cache"},
+			{"owner", "/search/commits?q=gear", 200, "no-cache"},
+			{"owner", "/repos/acme/widgets/stats/participation", 202, "no-cache"},
 		} {
-			h := t.get(c.credential, c.target).Header()
-			if h.Get("Cache-Control") != c.control || h.Get("X-Service-Request-Id") == "" || h.Get("X-Service-Media-Type") != "service.v3; format=json" ||
-				!strings.HasPrefix(h.Get("Content-Type"), "application/json") || !strings.Contains(h.Get("Vary"), "Authorization") {
-				t.Errorf("%s as %q: got headers %v", c.target, c.credential, h)
+			h := t.call(c.as, "GET "+c.target, c.status, "Content-Type: application/json...\nX-Service-Media-Type: service.v3; format=json").Header()
+			if h.Get("Cache-Control") != c.control || h.Get("X-Service-Request-Id") == "" || !strings.Contains(h.Get("Vary"), "Authorization") {
+				t.Errorf("%s as %q: got headers %v", c.target, c.as, h)
 			}
 		}
 	})
@@ -90,86 +95,155 @@ func TestResponsesHaveTheCommonHeaders(t *testing.T) {
 func TestErrorsAreJSONWithAMessage(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for target, status := range map[string]int{"/nowhere": 404, "/repos/acme/none/subscribers": 404, "/search/commits": 422, "/repos/%2e%2e": 400} {
-			w := t.get("owner", target)
-			body := decode[problemBody](t, w)
-			if w.Code != status || body.Message == "" || body.Documentation != "https://docs.example.com/rest" {
-				t.Errorf("%s: got %d %s", target, w.Code, w.Body)
-			}
+			t.call("owner", "GET "+target, status, `{"message":"*","documentation_url":"https://docs.example.com/rest"}`)
 		}
 	})
 }
 
 func TestDialectNamesHeadersAndMediaTypes(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		other := t.serviceInDialect("github")
-		raw := other.get("", "/gitignore/templates/Go", "Accept: application/vnd.github.v3.raw+json")
-		if !strings.HasPrefix(raw.Body.String(), "#") || raw.Header().Get("Content-Type") != "application/vnd.github.raw+json; charset=utf-8" ||
-			raw.Header().Get("X-GitHub-Request-Id") == "" {
+		other := t.newService("github", 1)
+		raw := other.call("\nAccept: application/vnd.github.v3.raw+json", "GET /gitignore/templates/Go", 200,
+			"Content-Type: application/vnd.github.raw+json; charset=utf-8")
+		if !strings.HasPrefix(raw.Body.String(), "#") || raw.Header().Get("X-GitHub-Request-Id") == "" {
 			t.Errorf("got headers %v and body %s", raw.Header(), raw.Body)
 		}
-		t.wantStatus(other.get("", "/gitignore/templates", "X-GitHub-Api-Version: 1999-01-01"), 400)
-		t.wantStatus(other.get("", "/gitignore/templates", "X-Service-Api-Version: 1999-01-01"), 200)
+		other.calls([]call{
+			{"\nX-GitHub-Api-Version: 1999-01-01", "GET /gitignore/templates", 400, ""},
+			{"\nX-Service-Api-Version: 1999-01-01", "GET /gitignore/templates", 200, ""},
+			{"owner", `POST /orgs/acme/code-security/configurations {"name":"n","description":"d",
+				"dependabot_alerts":"enabled","depbot_security_updates":"enabled"}`, 201,
+				`{"depbot_alerts":"-","dependabot_alerts":"enabled","dependabot_security_updates":"disabled"}`},
+		})
 	})
-}
-
-func TestRefPatternsSelectBranches(t *testing.T) {
-	set := func(include, exclude string) *ruleset {
-		return &ruleset{Target: "branch", Conditions: conditions{RefName: &patterns{strings.Fields(include), strings.Fields(exclude)}}}
-	}
-	for _, c := range []struct {
-		set    *ruleset
-		branch string
-		want   bool
-	}{
-		{set("~ALL", ""), "anything", true},
-		{set("~DEFAULT_BRANCH", ""), "main", true},
-		{set("~DEFAULT_BRANCH", ""), "other", false},
-		{set("", ""), "main", false},
-		{set("refs/heads/release/*", ""), "release/1", true},
-		{set("refs/heads/release/*", ""), "release/1/fix", false},
-		{set("refs/heads/release/**", ""), "release/1/fix", true},
-		{set("refs/heads/v?", ""), "v1", true},
-		{set("refs/heads/v?", ""), "v10", false},
-		{set("refs/heads/a.b", ""), "axb", false},
-		{set("refs/heads/(x", ""), "(x", true},
-		{set("~ALL", "refs/heads/wip/**"), "wip/x", false},
-		{set("~ALL", "~DEFAULT_BRANCH"), "main", false},
-	} {
-		if got := c.set.appliesToBranch(c.branch, "main"); got != c.want {
-			t.Errorf("include %v, exclude %v, branch %s: got %v", c.set.Conditions.RefName.Include, c.set.Conditions.RefName.Exclude, c.branch, got)
-		}
-	}
 }
 
 // TestPrimaryLimitDependsOnTheCaller also covers the installation. The installation has 42 users, 22 more than the base
 // limit includes (Document B section 8.1).
 func TestPrimaryLimitDependsOnTheCaller(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		for credential, want := range map[string]string{"": "60", "owner": "5000", "app": "6100", "oauth": "5000", "workflow": "1000"} {
-			if got := t.get(credential, "/gitignore/templates").Header().Get("X-RateLimit-Limit"); got != want {
-				t.Errorf("%q: got limit %s, want %s", credential, got, want)
-			}
+		enterprise := itoa(policy.DefaultLimits().Primary.Enterprise)
+		for as, want := range map[string]string{
+			"": "60", "owner": "5000", "app": "6100", "oauth": "5000", "workflow": "1000",
+			"enterprise": enterprise, "enterprise-app": enterprise, "enterprise-workflow": enterprise, "enterprise-oauth": enterprise,
+		} {
+			t.call(as, "GET /gitignore/templates", 200, "X-RateLimit-Limit: "+want)
 		}
 		// The tokens of a user share a window. Other users and resources have separate windows.
-		t.get("owner-2", "/gitignore/templates")
-		for _, c := range []struct{ credential, target, used string }{
-			{"basic user", "/gitignore/templates", "3"}, {"member", "/gitignore/templates", "1"}, {"owner", "/search/commits?q=gear", "1"}, {"owner", "/search/code?q=gear", "1"},
-		} {
-			if got := t.get(c.credential, c.target).Header().Get("X-RateLimit-Used"); got != c.used {
-				t.Errorf("%s as %q: got used %s, want %s", c.target, c.credential, got, c.used)
-			}
+		t.calls([]call{
+			{"owner-2", "GET /gitignore/templates", 200, "X-RateLimit-Used: 2"},
+			{"basic user", "GET /gitignore/templates", 200, "X-RateLimit-Used: 3"},
+			{"member", "GET /gitignore/templates", 200, "X-RateLimit-Used: 1"},
+			{"owner", "GET /search/commits?q=gear", 200, "X-RateLimit-Used: 1"},
+			{"owner", "GET /search/code?q=gear", 200, "X-RateLimit-Used: 1"},
+		})
+	})
+}
+
+func TestInvalidBodiesAreReported(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		const subscription = "PUT /repos/acme/widgets/subscription "
+		t.calls([]call{
+			{"owner", "POST /orgs/acme/invitations []", 400, "Body should be a JSON object"},
+			{"owner", "POST /orgs/acme/invitations 7", 400, "Body should be a JSON object"},
+			{"owner", "POST /orgs/acme/invitations null", 422, `"field":"invitee_id","code":"missing_field"`},
+			{"owner", `POST /orgs/acme/invitations {"EMAIL":"cased@example.com"}`, 422, `"field":"invitee_id","code":"missing_field"`},
+			{"owner", "POST /orgs/acme/rulesets null", 422, `"field":"name","code":"missing_field"`},
+			{"owner", `POST /graphql "x"`, 400, "Body should be a JSON object"},
+			{"owner", subscription + `{"Subscribed":true}`, 200, `{"subscribed":false}`},
+			{"owner", subscription + `{"subscribed":"yes"}`, 422, `"field":"subscribed","code":"invalid"`},
+			{"owner", subscription + `{"subscribed":true`, 400, "Problems parsing JSON"},
+			{"owner", "DELETE /orgs/acme/code-security/configurations/detach []", 400, "Body should be a JSON object"},
+			{"owner", "POST /repos/acme/widgets/git/tags " + strings.Repeat(`{"tagger":`, 5000), 400, "Problems parsing JSON"},
+		})
+	})
+}
+
+func TestPathsAreEscapedInLinkAndLocation(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		for _, branch := range []string{"feature%23one", "a%22b", "100%25", "a%3Eb", "c/d%20e"} {
+			path := "/repositories/1001/rules/branches/" + branch
+			t.call("owner", `POST /repos/acme/widgets/rulesets {"name":"`+branch+`","enforcement":"active",
+				"conditions":{"ref_name":{"include":["~ALL"],"exclude":[]}},"rules":[{"type":"creation"},{"type":"deletion"}]}`, 201, "")
+			t.call("owner", "GET "+path+"?per_page=1", 200, "Link: <http://api.test"+path+"?per_page=1&page=2>...")
+		}
+		t.call("", "GET /orgs/acme/members/a%3Fb%23c", 302, "Location: http://api.test/orgs/acme/public_members/a%3Fb%23c")
+	})
+}
+
+func TestOptionsReturnsTheMethods(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		t.calls([]call{
+			{"owner", "OPTIONS /gitignore/templates", 204, "Allow: GET, HEAD, OPTIONS"},
+			{"owner", "OPTIONS /repos/acme/widgets/subscription", 204, "Allow: GET, HEAD, PUT, DELETE, OPTIONS"},
+			{"owner", "OPTIONS /graphql", 204, "Allow: POST, OPTIONS"},
+			{"owner", "OPTIONS /nowhere", 404, ""},
+		})
+	})
+}
+
+func TestBasicAuthenticationRequiresTheUserOfTheToken(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		for name, status := range map[string]int{"acme-owner": 200, "ACME-owner": 200, "": 200, "outsider": 401} {
+			t.call("\nAuthorization: "+basicAuth(name, "tok-owner"), "GET /gitignore/templates", status, "")
 		}
 	})
 }
 
-func TestSearchQualifiersRestrictTheScope(t *testing.T) {
+func TestFeedsHidePrivateRepositoriesFromTokensWithoutScope(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		total := func(q string) string {
-			return fmt.Sprint(decode[jsonObject](t, t.get("owner", "/search/commits?q="+q))["total_count"])
+		t.call("basic public", "GET /feeds", 200, "!secret\n!token=")
+		t.call("basic public", "GET /feeds/users/acme-owner/private", 200, "!secret\n!token=")
+	})
+}
+
+func TestRepositoryPermissionsDependOnTheCaller(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		for as, want := range map[string][3]bool{
+			"owner": {true, true, true}, "member": {false, true, true}, "outsider": {false, false, true},
+			"app": {true, true, true}, "workflow": {false, true, true}, "": {false, false, true},
+		} {
+			watched := decode[[]jsonObject](t, t.get(as, "/users/watcher-01/subscriptions"))
+			t.wantEqual("permissions of "+as, jsonObject{"admin": want[0], "push": want[1], "pull": want[2]}, watched[0]["permissions"])
 		}
-		all, org, widgets := total("gear"), total("gear+org:acme"), total("gear+repo:acme/widgets")
-		if all != org || all == widgets || total("gear+-repo:acme/monolith") != total("gear+repo:acme/widgets+repo:acme/secret") || total("gear+-org:acme") != "0" {
-			t.Errorf("got totals: all %s, acme %s, widgets %s", all, org, widgets)
+	})
+}
+
+func TestNodeIDPrefixesAreUnique(t *testing.T) {
+	kinds := map[string]string{}
+	for kind, prefix := range nodePrefixes {
+		if kinds[prefix] != "" || prefix == "" {
+			t.Errorf("%s and %s share the prefix %q", kind, kinds[prefix], prefix)
+		}
+		kinds[prefix] = kind
+	}
+	for prefix, kind := range map[string]string{"R": "Repository", "U": "User", "O": "Organization"} {
+		if kinds[prefix] != kind {
+			t.Errorf("prefix %q belongs to %s", prefix, kinds[prefix])
+		}
+	}
+}
+
+func TestObjectsKeepTheOrderOfMembers(t *testing.T) {
+	got := string(encode(object{{"b", 1}, {"a", object{{"z", "<&>"}, {"y", nil}}}, {"c", []int{1, 2}}}))
+	if want := `{"b":1,"a":{"z":"<&>","y":null},"c":[1,2]}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestEncodeMatchesTheStandardLibrary(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text, number, list := rapid.String().Draw(t, "text"), rapid.Int32().Draw(t, "number"), rapid.SliceOf(rapid.String()).Draw(t, "list")
+		written := encode(object{{text, []object{{{"s", text}}, {}}}, {"other " + text, list}, {"n", int(number)}, {"t", true}, {"z", nil}})
+		standard, err := json.Marshal(map[string]any{
+			text: []any{map[string]any{"s": text}, map[string]any{}}, "other " + text: list, "n": number, "t": true, "z": nil,
+		})
+		var got, want any
+		if err != nil || json.Unmarshal(written, &got) != nil || json.Unmarshal(standard, &want) != nil {
+			t.Fatalf("decode %s and %s (%v)", written, standard, err)
+		}
+		if text != "n" && text != "t" && text != "z" && !cmp.Equal(want, got) {
+			t.Fatalf("got %s, want %s", written, standard)
 		}
 	})
 }

@@ -4,14 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirgate/weir/internal/testservers"
 )
@@ -35,30 +31,32 @@ const completeRuleset = `{
 	"rules": [{"type": "update", "parameters": {"update_allows_fetch_and_merge": true}}, {"type": "deletion"}]
 }`
 
-// wantFieldError checks for a 422 with an error of the field, or for a 201 if the field
-// is "".
-func (t *tester) wantFieldError(w *httptest.ResponseRecorder, field, code string) {
-	t.Helper()
-	if field == "" {
-		t.wantStatus(w, 201)
-		return
-	}
-	want := `"errors":[{"resource":"Ruleset","field":"` + field + `","code":"` + code + `"}]`
-	if w.Code != 422 || !strings.Contains(w.Body.String(), want) {
-		t.Errorf("got %d %s, want 422 %s", w.Code, w.Body, want)
-	}
+func TestSeededRulesetsAndRules(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		const branches = "/repos/acme/widgets/rules/branches/"
+		t.calls([]call{
+			{"owner", "GET " + widgetsRulesets, 200, "#5"},
+			{"owner", "GET " + widgetsRulesets + "?includes_parents=false", 200, "#3"},
+			{"owner", "GET " + acmeRulesets, 200, "#2"},
+			{"", "GET " + branches + "main", 200,
+				`[{"type":"pull_request","parameters":"*"},{"type":"required_signatures","ruleset_source_type":"Organization"}]`},
+			{"owner", "GET " + branches + "release/1.x/fix", 200, "each type: deletion non_fast_forward required_signatures"},
+			{"owner", "GET " + branches + "release%2F1.x%2Ffix", 200, "#3"},
+			{"owner", "GET " + branches + "release/old/1", 200, "#1"},
+			{"owner", "GET " + branches + "not/there?per_page=5", 200, "#1"},
+		})
+	})
 }
 
 func TestCreateRulesetReturnsAllMembers(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		time.Sleep(time.Minute)
-		w := t.do("owner", http.MethodPost, widgetsRulesets, completeRuleset)
-		t.wantStatus(w, 201)
-		got, want := decode[jsonObject](t, w), jsonObject{}
+		w := t.call("owner", "POST "+widgetsRulesets+" "+completeRuleset, 201, "Location: http://api.test/repos/acme/widgets/rulesets/604")
+		t.wantRecord(w.Body.Bytes(), "", testservers.NewRulesetSchema)
+		want := jsonObject{}
 		if err := json.Unmarshal([]byte(completeRuleset), &want); err != nil {
 			t.Fatal(err)
 		}
-		t.wantRecord(w.Body.Bytes(), "", testservers.NewRulesetSchema)
 		maps.Copy(want, jsonObject{
 			"id": 604.0, "source_type": "Repository", "source": "acme/widgets", "node_id": "RRS_604",
 			"_links": jsonObject{
@@ -67,17 +65,11 @@ func TestCreateRulesetReturnsAllMembers(t *testing.T) {
 			},
 			"created_at": timestamp(time.Now()), "updated_at": timestamp(time.Now()),
 		})
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("want (-), got (+):\n%s", diff)
-		}
-		if l := w.Header().Get("Location"); l != "http://api.test/repos/acme/widgets/rulesets/604" {
-			t.Errorf("got Location %s", l)
-		}
-		w = t.do("owner", http.MethodPost, acmeRulesets, `{"name":"n","enforcement":"disabled","conditions":{"repository_id":{"repository_ids":[1001]},"ref_name":{}}}`)
-		t.wantStatus(w, 201)
-		if o := decode[jsonObject](t, w); o["id"] != 605.0 || o["source_type"] != "Organization" || o["source"] != "acme" || w.Header().Get("Location") != "http://api.test/orgs/acme/rulesets/605" {
-			t.Errorf("got %s, Location %s", w.Body, w.Header().Get("Location"))
-		}
+		t.wantEqual("ruleset", want, decode[jsonObject](t, w))
+		const conditions = `{"repository_id":{"repository_ids":[1001]},"ref_name":{}}`
+		t.call("owner", "POST "+acmeRulesets+` {"name":"n","enforcement":"disabled","conditions":`+conditions+`}`, 201,
+			`Location: http://api.test/orgs/acme/rulesets/605
+			{"id":605,"source_type":"Organization","source":"acme"}`)
 	})
 }
 
@@ -92,16 +84,11 @@ func TestCreateRulesetAddsDefaults(t *testing.T) {
 			{`{"enforcement":"evaluate","rules":[{"type":"creation","parameters":{}},{"type":"deletion","parameters":null}]`, `"rules":[{"type":"creation"},{"type":"deletion"}]`},
 			{`{"enforcement":"evaluate","bypass_actors":[{"actor_type":"DeployKey","bypass_mode":"always"}]`, `"bypass_actors":[{"actor_id":null,"actor_type":"DeployKey","bypass_mode":"always"}]`},
 		} {
-			w := t.do("owner", http.MethodPost, widgetsRulesets, c.body+fmt.Sprintf(`,"name":"n%d"}`, i))
-			if w.Code != 201 || !strings.Contains(w.Body.String(), c.want) {
-				t.Errorf("%s: got %d %s, want %s", c.body, w.Code, w.Body, c.want)
-			}
+			t.call("owner", fmt.Sprintf(`POST %s %s,"name":"n%d"}`, widgetsRulesets, c.body, i), 201, c.want)
 		}
-		w := t.do("owner", http.MethodPost, acmeRulesets, `{"name":"n","enforcement":"active","conditions":{"ref_name":{},"repository_property":{"include":[{"name":"team","property_values":["parts"]}]}}}`)
-		want := `"conditions":{"ref_name":{"include":[],"exclude":[]},"repository_property":{"include":[{"name":"team","property_values":["parts"],"source":"custom"}],"exclude":[]}}`
-		if w.Code != 201 || !strings.Contains(w.Body.String(), want) {
-			t.Errorf("got %d %s, want %s", w.Code, w.Body, want)
-		}
+		t.call("owner", "POST "+acmeRulesets+` {"name":"n","enforcement":"active","conditions":{"ref_name":{},
+			"repository_property":{"include":[{"name":"team","property_values":["parts"]}]}}}`, 201,
+			`"conditions":{"ref_name":{"include":[],"exclude":[]},"repository_property":{"include":[{"name":"team","property_values":["parts"],"source":"custom"}],"exclude":[]}}`)
 	})
 }
 
@@ -143,20 +130,18 @@ func TestCreateRulesetReportsTheFirstInvalidField(t *testing.T) {
 			{`{"type": "deletion"}`, `{"type": 3}`, "rules[1].type", "invalid"},
 			{`, "parameters": {"update_allows_fetch_and_merge": true}`, ``, "rules[0].parameters", "missing_field"},
 			{`{"update_allows_fetch_and_merge": true}`, `true`, "rules[0].parameters", "invalid"},
-			{``, ``, "", ""}, // valid; the next case repeats the name of this ruleset
-			{``, ``, "name", "already_exists"},
 		} {
-			body := strings.Replace(completeRuleset, c.from, c.to, 1)
-			t.wantFieldError(t.do("owner", http.MethodPost, widgetsRulesets, body), c.field, c.code)
+			t.wantErrors("Ruleset", "POST "+widgetsRulesets, []invalidBody{{strings.Replace(completeRuleset, c.from, c.to, 1), c.field, c.code}})
 		}
-		t.wantFieldError(t.do("owner", http.MethodPost, widgetsRulesets, ""), "name", "missing_field")
-		t.wantStatus(t.do("owner", http.MethodPost, widgetsRulesets, "{"), 400)
-		t.wantStatus(t.do("owner", http.MethodPost, widgetsRulesets, "[]"), 400)
-		t.wantStatus(t.do("owner", http.MethodPost, "/repos/acme/none/rulesets", completeRuleset), 404)
-		t.wantStatus(t.do("owner", http.MethodPost, "/orgs/none/rulesets", completeRuleset), 404)
-		if n := len(t.s.world.repositories[0].rulesets); n != 4 {
-			t.Errorf("got %d rulesets, want 4: a refused ruleset was stored", n)
-		}
+		t.call("owner", "POST "+widgetsRulesets+" "+completeRuleset, 201, "")
+		t.wantErrors("Ruleset", "POST "+widgetsRulesets, []invalidBody{{completeRuleset, "name", "already_exists"}, {"", "name", "missing_field"}})
+		t.calls([]call{
+			{"owner", "POST " + widgetsRulesets + " {", 400, ""},
+			{"owner", "POST " + widgetsRulesets + " []", 400, ""},
+			{"owner", "POST /repos/acme/none/rulesets " + completeRuleset, 404, ""},
+			{"owner", "POST /orgs/none/rulesets " + completeRuleset, 404, ""},
+			{"owner", "GET " + widgetsRulesets + "?includes_parents=false", 200, "#4"}, // no refused ruleset was stored
+		})
 	})
 }
 
@@ -177,19 +162,21 @@ func TestConditionsOfOrganizationRulesetsAreValidated(t *testing.T) {
 			{`,"conditions":{"ref_name":{},"repository_property":{"exclude":[{"name":"x"}]}}`, "conditions.repository_property.exclude[0].property_values", "missing_field"},
 			{`,"conditions":{"ref_name":{},"repository_property":{"exclude":[{"name":"x","property_values":[2]}]}}`, "conditions.repository_property.exclude[0].property_values[0]", "invalid"},
 			{`,"conditions":{"ref_name":{},"repository_property":{"include":[{"name":"x","property_values":[],"source":"else"}]}}`, "conditions.repository_property.include[0].source", "invalid"},
-			{`,"conditions":{"ref_name":{},"repository_name":{"include":["~ALL"],"exclude":[],"protected":true}}`, "", ""},
 		} {
-			t.wantFieldError(t.do("owner", http.MethodPost, acmeRulesets, `{"name":"n","enforcement":"active"`+c.conditions+`}`), c.field, c.code)
+			body := `{"name":"n","enforcement":"active"` + c.conditions + `}`
+			t.wantErrors("Ruleset", "POST "+acmeRulesets, []invalidBody{{body, c.field, c.code}})
 		}
+		t.call("owner", "POST "+acmeRulesets+` {"name":"n","enforcement":"active","conditions":{"ref_name":{},
+			"repository_name":{"include":["~ALL"],"exclude":[],"protected":true}}}`, 201, "")
 	})
 }
 
 func TestListBranchRulesRefusesPatterns(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, branch := range []string{"*", "%2A", "release/*", "v%3F", "%5Ba-z]"} {
-			t.wantFieldError(t.get("", "/repos/acme/widgets/rules/branches/"+branch), "branch", "invalid")
+			t.wantErrors("Ruleset", "GET /repos/acme/widgets/rules/branches/"+branch, []invalidBody{{"", "branch", "invalid"}})
 		}
-		t.wantStatus(t.get("", "/repos/acme/none/rules/branches/*"), 404)
+		t.call("", "GET /repos/acme/none/rules/branches/*", 404, "")
 	})
 }
 
@@ -216,7 +203,7 @@ func TestPersonalRepositoriesRefuseOrganizationFeatures(t *testing.T) {
 // branches.
 func TestNewRulesetsApplyToTheirBranches(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		count := func(target string) int { return len(decode[[]jsonObject](t, t.get("owner", target))) }
+		count := func(target string) int { return len(t.list(target)) }
 		const main, tip = "/repos/acme/widgets/rules/branches/main", "/repos/acme/widgets/rules/branches/tip"
 		for _, c := range []struct {
 			name, target, enforcement, conditions string
@@ -232,17 +219,16 @@ func TestNewRulesetsApplyToTheirBranches(t *testing.T) {
 			{"disabled", "branch", "disabled", `{"ref_name":{"include":["~ALL"]}}`, 0, 0},
 		} {
 			listed, inMain, inTip := count(widgetsRulesets), count(main), count(tip)
-			t.wantStatus(t.do("owner", http.MethodPost, widgetsRulesets, fmt.Sprintf(
-				`{"name":%q,"target":%q,"enforcement":%q,"conditions":%s,"rules":[{"type":"max_file_size","parameters":{"max_file_size":5}}]}`, c.name, c.target, c.enforcement, c.conditions)), 201)
+			t.call("owner", fmt.Sprintf(`POST %s {"name":%q,"target":%q,"enforcement":%q,"conditions":%s,
+				"rules":[{"type":"max_file_size","parameters":{"max_file_size":5}}]}`, widgetsRulesets, c.name, c.target, c.enforcement, c.conditions), 201, "")
 			if got := [3]int{count(widgetsRulesets) - listed, count(main) - inMain, count(tip) - inTip}; got != [3]int{1, c.main, c.tip} {
 				t.Errorf("%s: got %d additional rulesets, %d and %d additional rules", c.name, got[0], got[1], got[2])
 			}
 		}
-		rules := decode[[]jsonObject](t, t.get("", main))
-		want := jsonObject{"type": "max_file_size", "parameters": jsonObject{"max_file_size": 5.0}, "ruleset_source_type": "Repository", "ruleset_source": "acme/widgets", "ruleset_id": 604.0}
-		if diff := cmp.Diff(want, rules[1]); diff != "" {
-			t.Errorf("want (-), got (+):\n%s", diff)
-		}
+		t.wantEqual("new rule", jsonObject{
+			"type": "max_file_size", "parameters": jsonObject{"max_file_size": 5.0},
+			"ruleset_source_type": "Repository", "ruleset_source": "acme/widgets", "ruleset_id": 604.0,
+		}, t.list(main)[1])
 	})
 }
 
@@ -264,24 +250,53 @@ func TestOrganizationRulesetsSelectRepositories(t *testing.T) {
 			{`"repository_property":{"include":[{"name":"language","source":"system","property_values":["Go"]}],"exclude":[{"name":"visibility","source":"system","property_values":["private"]}]}`, "widgets monolith"},
 			{`"repository_property":{"include":[{"name":"visibility","property_values":["private"]}]}`, ""},
 		} {
-			body := `{"name":` + string(encode(c.conditions)) + `,"enforcement":"active","rules":[{"type":"creation"}],"conditions":{"ref_name":{"include":["refs/heads/*"]},` + c.conditions + `}}`
-			w := t.do("owner", http.MethodPost, acmeRulesets, body)
-			t.wantStatus(w, 201)
-			id, got := decode[jsonObject](t, w)["id"], map[string][]string{}
-			for _, r := range t.s.world.repositories {
-				api := "/repos/" + r.fullName()
-				for kind, target := range map[string]string{"listed": api + "/rulesets?per_page=100", "ruled": api + "/rules/branches/x?per_page=100"} {
-					if slices.ContainsFunc(decode[[]jsonObject](t, t.get("owner", target)), func(o jsonObject) bool { return o["id"] == id || o["ruleset_id"] == id }) {
-						got[kind] = append(got[kind], r.name)
+			w := t.call("owner", fmt.Sprintf(`POST %s {"name":%s,"enforcement":"active","rules":[{"type":"creation"}],
+				"conditions":{"ref_name":{"include":["refs/heads/*"]},%s}}`, acmeRulesets, encode(c.conditions), c.conditions), 201, "")
+			id := decode[jsonObject](t, w)["id"]
+			for member, target := range map[string]string{"id": "/rulesets?per_page=100", "ruleset_id": "/rules/branches/x?per_page=100"} {
+				var got []string
+				for _, r := range t.s.world.repositories {
+					if slices.ContainsFunc(t.list("/repos/"+r.fullName()+target), func(o jsonObject) bool { return o[member] == id }) {
+						got = append(got, r.name)
 					}
 				}
-			}
-			if listed, ruled := strings.Join(got["listed"], " "), strings.Join(got["ruled"], " "); listed != c.want || ruled != c.want {
-				t.Errorf("%s: listed for %q, rules apply to %q, want %q", c.conditions, listed, ruled, c.want)
+				if strings.Join(got, " ") != c.want {
+					t.Errorf("%s: %s contains the ruleset for %q, want %q", c.conditions, target, got, c.want)
+				}
 			}
 		}
-		if n := len(decode[[]jsonObject](t, t.get("owner", acmeRulesets))); n != 15 {
-			t.Errorf("got %d rulesets of the organization, want 15", n)
-		}
+		t.call("owner", "GET "+acmeRulesets, 200, "#15")
 	})
+}
+
+func TestRefPatternsSelectBranches(t *testing.T) {
+	for _, c := range []struct {
+		include, exclude, branch string
+		want                     bool
+	}{
+		{"~ALL", "", "anything", true},
+		{"~DEFAULT_BRANCH", "", "main", true},
+		{"~DEFAULT_BRANCH", "", "other", false},
+		{"", "", "main", false},
+		{"refs/heads/release/*", "", "release/1", true},
+		{"refs/heads/release/*", "", "release/1/fix", false},
+		{"refs/heads/release/**", "", "release/1/fix", true},
+		{"refs/heads/v?", "", "v1", true},
+		{"refs/heads/v?", "", "v10", false},
+		{"refs/heads/a.b", "", "axb", false},
+		{"refs/heads/(x", "", "(x", true},
+		{"~ALL", "refs/heads/wip/**", "wip/x", false},
+		{"~ALL", "~DEFAULT_BRANCH", "main", false},
+	} {
+		set := ruleset{Target: "branch", Conditions: conditions{RefName: &patterns{strings.Fields(c.include), strings.Fields(c.exclude)}}}
+		if got := set.appliesToBranch(c.branch, "main"); got != c.want {
+			t.Errorf("include %q, exclude %q, branch %s: got %v", c.include, c.exclude, c.branch, got)
+		}
+	}
+}
+
+func TestLongPatternsAreMatchedFast(t *testing.T) {
+	if matchRef(strings.Repeat("*?", 500_000), "refs/heads/main") || !matchRef(strings.Repeat("*", 500_000), "refs/heads/main") {
+		t.Error("a long pattern has the wrong result")
+	}
 }

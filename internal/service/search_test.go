@@ -2,7 +2,6 @@ package service
 
 import (
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -14,18 +13,15 @@ import (
 
 func TestSearchCountsMatches(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		total := func(credential, target string) int {
-			w := t.get(credential, target)
-			if w.Code != 200 || w.Header().Get("ETag") == "" || w.Header().Get("Cache-Control") != "no-cache" {
-				t.Errorf("%s: got %d %v %s", target, w.Code, w.Header(), w.Body)
-			}
+		total := func(as, target string) int {
+			w := t.call(as, "GET "+target, 200, "ETag: W/...\nCache-Control: no-cache")
 			time.Sleep(7 * time.Second) // stays within 10 searches per minute
 			return int(decode[jsonObject](t, w)["total_count"].(float64))
 		}
 		widgets := total("outsider", "/search/code?q=widget")
 		for _, c := range []struct {
-			credential, target string
-			want               int
+			as, target string
+			want       int
 		}{
 			{"member", "/search/code?q=widget", widgets + 1}, // and acme/secret
 			{"member", "/search/code?q=widget+repo:acme/secret", 1},
@@ -50,87 +46,73 @@ func TestSearchCountsMatches(t *testing.T) {
 			{"", "/search/repositories?q=widgets", 1},
 			{"", "/search/users?q=acme", 4},
 		} {
-			if got := total(c.credential, c.target); got != c.want {
-				t.Errorf("%s as %q: got %d, want %d", c.target, c.credential, got, c.want)
+			if got := total(c.as, c.target); got != c.want {
+				t.Errorf("%s as %q: got %d, want %d", c.target, c.as, got, c.want)
 			}
 		}
 		if total("", "/search/issues?q=widget+state:open+label:bug")+total("", "/search/issues?q=widget+state:open+label:enhancement") != 16 {
 			t.Error("state:open with both labels does not find 16 issues")
 		}
-		time.Sleep(time.Minute)
 		if all := total("", "/search/issues?q=label:bug") + total("", "/search/issues?q=label:enhancement+OR"); all != 24 {
 			t.Errorf("got %d issues without a term, want 24", all)
 		}
-		t.wantStatus(t.get("", "/search/topics?q=x"), 404)
+		t.call("", "GET /search/topics?q=x", 404, "")
+	})
+}
+
+func TestSearchQualifiersRestrictTheScope(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		total := func(q string) any {
+			return decode[jsonObject](t, t.get("owner", "/search/commits?q="+q))["total_count"]
+		}
+		all, org, widgets := total("gear"), total("gear+org:acme"), total("gear+repo:acme/widgets")
+		if all != org || all == widgets || total("gear+-repo:acme/monolith") != total("gear+repo:acme/widgets+repo:acme/secret") || total("gear+-org:acme") != 0.0 {
+			t.Errorf("got totals: all %v, acme %v, widgets %v", all, org, widgets)
+		}
 	})
 }
 
 func TestSearchReturnsAtMost1000SortedResults(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		w := t.get("owner", "/search/commits?q=gear&sort=author-date&order=asc&per_page=100&page=11")
-		if got := decode[jsonObject](t, w); len(got["items"].([]any)) != 0 || got["total_count"].(float64) < 1000 {
-			t.Errorf("got a page beyond 1,000 results; total_count %v", got["total_count"])
+		w := t.call("owner", "GET /search/commits?q=gear&sort=author-date&order=asc&per_page=100&page=11", 200, `{"items":[]}`)
+		if got := decode[searchResult](t, w); got.Total < 1000 {
+			t.Errorf("got total_count %d", got.Total)
 		}
-		w = t.get("owner", "/search/commits?q=gear&per_page=100&page=10")
-		if got := decode[jsonObject](t, w); len(got["items"].([]any)) != 100 || strings.Contains(w.Header().Get("Link"), "next") {
-			t.Errorf("got %d items on page 10 of 1,000 results and Link %s", len(got["items"].([]any)), w.Header().Get("Link"))
+		w = t.call("owner", "GET /search/commits?q=gear&per_page=100&page=10", 200, `{"items":"#100"}`)
+		if link := w.Header().Get("Link"); strings.Contains(link, "next") {
+			t.Errorf("the last page of 1,000 results has Link %s", link)
 		}
-		type result struct {
-			Items []struct {
-				SHA    string
-				Commit struct {
-					Author struct{ Date string }
-				}
-				Matches []struct {
-					Property, Fragment string
-					Matches            []struct {
-						Text    string
-						Indices [2]int
-					}
-				} `json:"text_matches"`
-			}
-		}
-		got := decode[result](t, t.get("owner", "/search/commits?q=gear+repo:acme/widgets&sort=author-date&order=asc", "Accept: application/vnd.service.text-match+json"))
-		for i, item := range got.Items {
+		w = t.call("owner\nAccept: application/vnd.service.text-match+json",
+			"GET /search/commits?q=gear+repo:acme/widgets&sort=author-date&order=asc", 200, `{"items":"#30"}`)
+		var before time.Time
+		for i, item := range decode[searchResult](t, w).Items {
 			m := item.Matches[0]
 			if m.Property != "message" || m.Fragment[m.Matches[0].Indices[0]:m.Matches[0].Indices[1]] != m.Matches[0].Text {
 				t.Errorf("got text match %+v", m)
 			}
 			at, err := time.Parse("2006-01-02T15:04:05.000-07:00", item.Commit.Author.Date)
-			if err != nil {
-				t.Fatal(err)
+			if err != nil || before.After(at) {
+				t.Errorf("item %d is not in order: %v, %v", i, at, err)
 			}
-			if i > 0 {
-				if before, _ := time.Parse("2006-01-02T15:04:05.000-07:00", got.Items[i-1].Commit.Author.Date); before.After(at) {
-					t.Errorf("item %d is not in order", i)
-				}
-			}
-		}
-		if len(got.Items) != 30 {
-			t.Errorf("got %d items, want 30", len(got.Items))
+			before = at
 		}
 	})
 }
 
 func TestSearchRefusesInvalidQueries(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		for _, c := range []struct {
-			credential, target string
-			status             int
-		}{
-			{"owner", "/search/commits", 422},
-			{"owner", "/search/commits?q=" + strings.Repeat("a", 256), 200},
-			{"owner", "/search/commits?q=" + strings.Repeat("a", 257), 422},
-			{"owner", "/search/commits?q=a" + strings.Repeat("+OR+a", 5), 200},
-			{"owner", "/search/commits?q=a" + strings.Repeat("+OR+a", 6), 422},
-			{"owner", "/search/code?q=repo:acme/widgets", 422},
-			{"", "/search/code?q=widget", 401},
-			{"outsider", "/search/code?q=key+repo:acme/secret", 422},
-			{"outsider", "/search/code?q=key+user:nobody", 422},
-			{"outsider", "/search/code?q=key+repo:acme/secret+repo:acme/widgets", 200},
-		} {
-			t.wantStatus(t.get(c.credential, c.target), c.status)
-		}
+		t.calls([]call{
+			{"owner", "GET /search/commits", 422, ""},
+			{"owner", "GET /search/commits?q=" + strings.Repeat("a", 256), 200, ""},
+			{"owner", "GET /search/commits?q=" + strings.Repeat("a", 257), 422, ""},
+			{"owner", "GET /search/commits?q=a" + strings.Repeat("+OR+a", 5), 200, ""},
+			{"owner", "GET /search/commits?q=a" + strings.Repeat("+OR+a", 6), 422, ""},
+			{"owner", "GET /search/code?q=repo:acme/widgets", 422, ""},
+			{"", "GET /search/code?q=widget", 401, ""},
+			{"outsider", "GET /search/code?q=key+repo:acme/secret", 422, ""},
+			{"outsider", "GET /search/code?q=key+user:nobody", 422, ""},
+			{"outsider", "GET /search/code?q=key+repo:acme/secret+repo:acme/widgets", 200, ""},
+		})
 	})
 }
 
@@ -151,7 +133,7 @@ func TestTextMatchesListProperties(t *testing.T) {
 			"go go gear.go in:path":           "path gear.go[5 12] go[10 12]",
 			"zzzz OR turns":                   "file turns[22 27]",
 		} {
-			w := t.get("owner", "/search/code?q="+url.QueryEscape(q+" repo:acme/widgets -import -lever"), "Accept: application/vnd.service.text-match+json")
+			w := t.get("owner\nAccept: application/vnd.service.text-match+json", "/search/code?q="+url.QueryEscape(q+" repo:acme/widgets -import -lever"))
 			got := ""
 			for _, item := range decode[searchResult](t, w).Items {
 				if item.Path == "gear/gear.go" {
@@ -173,19 +155,19 @@ func TestTextMatchesListProperties(t *testing.T) {
 
 // searchResult contains the members of a search response that the tests check.
 type searchResult struct {
-	Total      int  `json:"total_count"`
-	Incomplete bool `json:"incomplete_results"`
-	Items      []searchItem
+	Total int `json:"total_count"`
+	Items []searchItem
 }
 
 type searchItem struct {
 	URL, Path string
 	Number    int
+	Commit    struct{ Author struct{ Date string } }
 	Matches   []struct {
-		URL      string `json:"object_url"`
-		Type     string `json:"object_type"`
-		Property string
-		Matches  []struct {
+		URL                string `json:"object_url"`
+		Type               string `json:"object_type"`
+		Property, Fragment string
+		Matches            []struct {
 			Text    string
 			Indices [2]int
 		}
@@ -242,16 +224,10 @@ func TestIncompleteSearchesReturnAPart(t *testing.T) {
 		complete := decode[searchResult](t, t.get("owner", target))
 		t.s.setFaults(Faults{IncompleteEvery: 2})
 		for i := range 4 {
-			t.wantStatus(t.get("owner", "/search/issues?q="), 422) // an invalid search is not counted by the fault
-			w := t.get("owner", target)
-			got := decode[searchResult](t, w)
-			want := len(complete.Items)
-			if i%2 == 1 {
-				want /= 2
-			}
-			if w.Code != 200 || got.Incomplete != (i%2 == 1) || len(got.Items) != want || got.Total != want {
-				t.Errorf("search %d: got %d, %d of %d items, incomplete %v", i+1, w.Code, len(got.Items), got.Total, got.Incomplete)
-			}
+			t.call("owner", "GET /search/issues?q=", 422, "") // an invalid search is not counted by the fault
+			want := len(complete.Items) / (1 + i%2)
+			got := decode[searchResult](t, t.call("owner", "GET "+target, 200,
+				fmt.Sprintf(`{"incomplete_results":%t,"total_count":%d,"items":"#%d"}`, i%2 == 1, want, want)))
 			for _, item := range got.Items {
 				if !slices.ContainsFunc(complete.Items, func(other searchItem) bool { return other.URL == item.URL }) {
 					t.Errorf("search %d found %s, which the complete search did not find", i+1, item.URL)
@@ -261,13 +237,11 @@ func TestIncompleteSearchesReturnAPart(t *testing.T) {
 				t.Errorf("search %d is not in order", i+1)
 			}
 		}
-		t.wantStatus(t.do("", http.MethodPut, "/_service/faults", `{"incomplete_every":1}`), 200)
-		if got := decode[searchResult](t, t.get("owner", "/search/users?q=acme-owner")); !got.Incomplete || len(got.Items) != 1 {
-			t.Errorf("a single result: got %+v", got)
-		}
-		if w := t.do("", http.MethodPut, "/_service/faults", `{"incomplete_every":-1}`); w.Code != 400 || !strings.Contains(w.Body.String(), "incomplete_every: -1: must be 0 to ") {
-			t.Errorf("incomplete_every -1: got %d %s, want 400", w.Code, w.Body)
-		}
+		t.calls([]call{
+			{"", `PUT /_service/faults {"incomplete_every":1}`, 200, ""},
+			{"owner", "GET /search/users?q=acme-owner", 200, `{"incomplete_results":true,"items":"#1"}`}, // a single result
+			{"", `PUT /_service/faults {"incomplete_every":-1}`, 400, "incomplete_every: -1: must be 0 to "},
+		})
 	})
 }
 
@@ -311,17 +285,8 @@ func TestSearchConsidersAtMost4000Repositories(t *testing.T) {
 			t.s.world.repositories = append(t.s.world.repositories, &r)
 		}
 		last := fmt.Sprint(base.owner.login, "/copy-", maxSearchedRepositories)
-		for _, c := range []struct {
-			query string
-			want  int
-		}{
-			{"needle", 2 * (maxSearchedRepositories - 1)}, // the first is acme/widgets, which does not contain the word
-			{"needle+repo:" + last, 2},
-		} {
-			w := t.get("outsider", "/search/code?q="+c.query)
-			if got := decode[jsonObject](t, w)["total_count"]; got != float64(c.want) {
-				t.Errorf("%s: got %v, want %d", c.query, got, c.want)
-			}
-		}
+		// The first repository is acme/widgets, which does not contain the word.
+		t.call("outsider", "GET /search/code?q=needle", 200, fmt.Sprintf(`{"total_count":%d}`, 2*(maxSearchedRepositories-1)))
+		t.call("outsider", "GET /search/code?q=needle+repo:"+last, 200, `{"total_count":2}`)
 	})
 }

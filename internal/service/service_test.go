@@ -4,15 +4,22 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -25,75 +32,94 @@ type tester struct {
 // runWithService runs a test with a new service, in a synctest bubble with virtual time.
 func runWithService(t *testing.T, f func(*tester)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		dialect, err := policy.LoadDialect("service")
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := New(Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
-		defer s.Close()
-		f(&tester{t, s})
-	})
+	synctest.Test(t, func(t *testing.T) { f((&tester{T: t}).newService("service", 1)) })
 }
 
-// serviceInDialect returns a tester of another service, which uses another dialect.
-func (t *tester) serviceInDialect(name string) *tester {
+// newService returns a tester of another service, with a dialect and a seed.
+func (t *tester) newService(dialect string, seed uint64) *tester {
 	t.Helper()
-	dialect, err := policy.LoadDialect(name)
+	d, err := policy.LoadDialect(dialect)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
+	s := New(Config{Limits: policy.DefaultLimits(), Seed: seed, Dialect: d})
 	t.Cleanup(s.Close)
 	return &tester{t.T, s}
 }
 
+func basicAuth(user, token string) string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+token))
+}
+
 // authorizations maps names to Authorization headers with the credentials of the seed.
 var authorizations = map[string]string{
-	"": "", "owner": "Bearer tok-owner", "owner-2": "token tok-owner-2", "member": "Bearer tok-member", "outsider": "Bearer tok-outsider",
-	"app": "Bearer tok-app", "workflow": "Bearer tok-workflow", "app-user": "Bearer tok-app-user", "security-manager": "Bearer tok-security-manager",
-	"fine-grained": "Bearer tok-fine-grained", "read-only": "Bearer tok-read-only", "public": "Bearer tok-public", "org-admin": "Bearer tok-org-admin", "enterprise": "Bearer tok-enterprise",
-	"enterprise-app": "Bearer tok-enterprise-app", "enterprise-workflow": "Bearer tok-enterprise-workflow",
-	"enterprise-oauth": "Basic " + base64.StdEncoding.EncodeToString([]byte("enterprise-app:enterprise-secret")),
-	"oauth":            "Basic " + base64.StdEncoding.EncodeToString([]byte("oauth-app:oauth-secret")),
-	"basic user":       "Basic " + base64.StdEncoding.EncodeToString([]byte("acme-owner:tok-owner")),
-	"invalid":          "Bearer wrong",
+	"owner-2": "token tok-owner-2", "basic user": basicAuth("acme-owner", "tok-owner"), "basic outsider": basicAuth("outsider", "tok-outsider"),
+	"basic public": basicAuth("acme-owner", "tok-public"), "oauth": basicAuth("oauth-app", "oauth-secret"),
+	"enterprise-oauth": basicAuth("enterprise-app", "enterprise-secret"),
 }
 
-func newRequest(method, target string) *http.Request {
-	return httptest.NewRequest(method, "http://api.test"+target, http.NoBody)
+// call is one request of a story, and what its response must have.
+type call struct {
+	as      string // the name of the credential, or "" for none; lines with further header fields may follow
+	request string // the method, the target and the body
+	status  int
+	want    string // in the syntax of testservers.ResponseDifferences
 }
 
-func (t *tester) serve(r *http.Request) *httptest.ResponseRecorder {
+// newRequest returns the request of a call, for example newRequest("owner", "GET /user").
+func newRequest(as, request string) *http.Request {
+	method, target, _ := strings.Cut(request, " ")
+	target, body, _ := strings.Cut(target, " ")
+	if strings.HasPrefix(target, "/") {
+		target = "http://api.test" + target
+	}
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	name, fields, _ := strings.Cut(as, "\n")
+	if authorization := authorizations[name]; authorization != "" {
+		r.Header.Set("Authorization", authorization)
+	} else if name != "" {
+		r.Header.Set("Authorization", "Bearer tok-"+name)
+	}
+	for field := range strings.Lines(fields) {
+		name, value, _ := strings.Cut(strings.TrimSpace(field), ": ")
+		r.Header.Set(name, value)
+	}
+	return r
+}
+
+func (t *tester) do(as, request string) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
-	t.s.ServeHTTP(w, r)
+	t.s.ServeHTTP(w, newRequest(as, request))
 	return w
 }
 
-func (t *tester) do(credential, method, target, body string, fields ...string) *httptest.ResponseRecorder {
+// call sends a request and checks the response.
+func (t *tester) call(as, request string, status int, want string) *httptest.ResponseRecorder {
 	t.Helper()
-	r := httptest.NewRequest(method, "http://api.test"+target, strings.NewReader(body))
-	if authorizations[credential] != "" {
-		r.Header.Set("Authorization", authorizations[credential])
+	w := t.do(as, request)
+	if differences := testservers.ResponseDifferences(w, status, want); differences != "" {
+		t.Errorf("%.300s as %q: %s", request, as, differences)
 	}
-	for _, f := range fields {
-		name, value, _ := strings.Cut(f, ": ")
-		r.Header.Set(name, value)
-	}
-	return t.serve(r)
+	return w
 }
 
-func (t *tester) get(credential, target string, fields ...string) *httptest.ResponseRecorder {
+func (t *tester) calls(all []call) {
 	t.Helper()
-	return t.do(credential, http.MethodGet, target, "", fields...)
+	for _, c := range all {
+		t.call(c.as, c.request, c.status, c.want)
+	}
 }
 
-func (t *tester) wantStatus(w *httptest.ResponseRecorder, status int) {
+func (t *tester) get(as, target string) *httptest.ResponseRecorder {
 	t.Helper()
-	if w.Code != status {
-		t.Errorf("got %d %.200s, want %d", w.Code, w.Body, status)
-	}
+	return t.do(as, "GET "+target)
+}
+
+// list returns the elements of a list that the owner gets.
+func (t *tester) list(target string) []jsonObject {
+	t.Helper()
+	return decode[[]jsonObject](t, t.call("owner", "GET "+target, 200, ""))
 }
 
 func decode[T any](t *tester, w *httptest.ResponseRecorder) T {
@@ -105,121 +131,112 @@ func decode[T any](t *tester, w *httptest.ResponseRecorder) T {
 	return v
 }
 
+// wantEqual compares two values.
+func (t *tester) wantEqual(name string, want, got any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s: want (-), got (+):\n%s", name, diff)
+	}
+}
+
+// wantErrors checks that each body of a request of the owner is refused because of one field of a resource.
+func (t *tester) wantErrors(resource, request string, all []invalidBody) {
+	t.Helper()
+	for _, c := range all {
+		t.call("owner", request+" "+c.body, 422, fmt.Sprintf(`{"errors":[{"resource":%q,"field":%q,"code":%q}]}`, resource, c.field, c.code))
+	}
+}
+
+type invalidBody struct{ body, field, code string }
+
 type jsonObject = map[string]any
 
 func TestPrivateRepositoriesAreVisibleToMembersOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		for _, c := range []struct {
-			credential, target string
-			status             int
-		}{
-			{"", "/repos/acme/widgets/subscribers", 200},
-			{"", "/repos/ACME/Widgets/subscribers", 200},
-			{"", "/repositories/1001/subscribers", 200},
-			{"", "/repos/acme/secret/subscribers", 404},
-			{"outsider", "/repos/acme/secret/subscribers", 404},
-			{"oauth", "/repos/acme/secret/subscribers", 404},
-			{"workflow", "/repos/acme/secret/subscribers", 404},
-			{"member", "/repos/acme/secret/subscribers", 200},
-			{"owner-2", "/repos/acme/secret/subscribers", 200},
-			{"basic user", "/repositories/1002/subscribers", 200},
-			{"app", "/repos/acme/secret/subscribers", 200},
-			{"invalid", "/gitignore/templates", 401},
-			{"", "/user/subscriptions", 401},
-			{"app", "/repos/acme/widgets/subscription", 403},
-			{"workflow", "/repos/acme/widgets/subscription", 403},
-			{"owner", "/orgs/acme/rulesets", 200},
-			{"member", "/orgs/acme/rulesets", 404},
-			{"owner", "/nowhere", 404},
-			{"owner", "/repos/acme/%2e%2e/x", 400},
-		} {
-			if w := t.get(c.credential, c.target); w.Code != c.status {
-				t.Errorf("%s as %q: got %d %s, want %d", c.target, c.credential, w.Code, w.Body, c.status)
-			}
-		}
+		t.calls([]call{
+			{"", "GET /repos/acme/widgets/subscribers", 200, ""},
+			{"", "GET /repos/ACME/Widgets/subscribers", 200, ""},
+			{"", "GET /repositories/1001/subscribers", 200, ""},
+			{"", "GET /repos/acme/secret/subscribers", 404, ""},
+			{"outsider", "GET /repos/acme/secret/subscribers", 404, ""},
+			{"oauth", "GET /repos/acme/secret/subscribers", 404, ""},
+			{"workflow", "GET /repos/acme/secret/subscribers", 404, ""},
+			{"member", "GET /repos/acme/secret/subscribers", 200, ""},
+			{"owner-2", "GET /repos/acme/secret/subscribers", 200, ""},
+			{"basic user", "GET /repositories/1002/subscribers", 200, ""},
+			{"app", "GET /repos/acme/secret/subscribers", 200, ""},
+			{"invalid", "GET /gitignore/templates", 401, ""},
+			{"", "GET /user/subscriptions", 401, ""},
+			{"app", "GET /repos/acme/widgets/subscription", 403, ""},
+			{"workflow", "GET /repos/acme/widgets/subscription", 403, ""},
+			{"owner", "GET /orgs/acme/rulesets", 200, ""},
+			{"member", "GET /orgs/acme/rulesets", 404, ""},
+			{"owner", "GET /nowhere", 404, ""},
+			{"owner", "GET /repos/acme/%2e%2e/x", 400, ""},
+		})
 	})
 }
 
 func TestTemplatesAndCodesOfConduct(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		names := decode[[]string](t, t.get("", "/gitignore/templates"))
-		if len(names) < 20 || names[0] != "C" || names[1] != "C++" {
-			t.Errorf("got templates %q", names)
-		}
-		template := decode[jsonObject](t, t.get("", "/gitignore/templates/C%2B%2B"))
-		raw := t.get("", "/gitignore/templates/C++", "Accept: application/vnd.service.raw+json")
-		if template["name"] != "C++" || template["source"] != raw.Body.String() {
-			t.Errorf("got template %v and raw template %q", template, raw.Body)
-		}
-		t.wantStatus(t.get("", "/gitignore/templates/None"), 404)
-		all := decode[[]jsonObject](t, t.get("", "/codes_of_conduct"))
-		one := decode[jsonObject](t, t.get("", "/codes_of_conduct/contributor_covenant"))
-		if len(all) < 3 || all[0]["body"] != nil || one["body"] == "" || all[0]["url"] != "http://api.test/codes_of_conduct/contributor_covenant" {
-			t.Errorf("got list %v and single code of conduct %v", all, one)
-		}
-		t.wantStatus(t.get("", "/codes_of_conduct/none"), 404)
+		const self = `"url":"http://api.test/codes_of_conduct/contributor_covenant"`
+		t.calls([]call{
+			{"", "GET /gitignore/templates", 200, `["C","C++",` + strings.Repeat(`"*",`, 18) + `"..."]`},
+			{"", "GET /gitignore/templates/None", 404, ""},
+			{"", "GET /codes_of_conduct", 200, `[{"body":"-",` + self + `},{},{},"..."]`},
+			{"", "GET /codes_of_conduct/contributor_covenant", 200, `{"body":"*"}`},
+			{"", "GET /codes_of_conduct/none", 404, ""},
+		})
+		raw := t.do("\nAccept: application/vnd.service.raw+json", "GET /gitignore/templates/C++").Body
+		t.call("", "GET /gitignore/templates/C%2B%2B", 200, fmt.Sprintf(`{"name":"C++","source":%s}`, encode(raw.String())))
 	})
 }
 
 func TestConditionalRequestsReturn304(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		first := t.get("owner", "/gitignore/templates")
-		etag := first.Header().Get("ETag")
-		if !strings.HasPrefix(etag, `W/"`) || first.Header().Get("X-RateLimit-Used") != "1" {
-			t.Fatalf("got headers %v", first.Header())
-		}
+		etag := t.call("owner", getTemplates, 200, "ETag: W/\"...\nX-RateLimit-Used: 1").Header().Get("ETag")
 		for _, value := range []string{etag, strings.TrimPrefix(etag, "W/"), `"x", ` + etag, "*"} {
-			w := t.get("owner", "/gitignore/templates", "If-None-Match: "+value)
-			t.wantStatus(w, 304)
-			if w.Body.Len() > 0 || w.Header().Get("X-RateLimit-Used") != "1" {
-				t.Errorf("got headers %v and body %q, want a free 304 without body", w.Header(), w.Body)
-			}
+			t.call("owner\nIf-None-Match: "+value, getTemplates, 304, "X-RateLimit-Used: 1\n=")
 		}
-		t.wantStatus(t.get("owner", "/gitignore/templates", `If-None-Match: "x"`), 200)
-		t.get("", "/gitignore/templates")
-		if w := t.get("", "/gitignore/templates", "If-None-Match: "+etag); w.Code != 304 || w.Header().Get("X-RateLimit-Used") != "2" {
-			t.Errorf("got %d %v, want a 304 that costs an anonymous caller one request", w.Code, w.Header())
-		}
-		head := t.do("owner", http.MethodHead, "/gitignore/templates", "")
-		if head.Header().Get("ETag") != etag {
-			t.Error("HEAD and GET have different ETags")
-		}
-		t.wantStatus(t.do("owner", http.MethodOptions, "/gitignore/templates", ""), 204)
+		t.calls([]call{
+			{"owner\nIf-None-Match: \"x\"", getTemplates, 200, ""},
+			{"", getTemplates, 200, ""},
+			{"\nIf-None-Match: " + etag, getTemplates, 304, "X-RateLimit-Used: 2"}, // costs an anonymous caller one request
+			{"owner", "HEAD /gitignore/templates", 200, "ETag: " + etag},
+			{"owner", "OPTIONS /gitignore/templates", 204, ""},
+		})
 	})
 }
 
-func TestUnknownVersionIsRefused(t *testing.T) {
+func TestUnknownVersionIsRefusedWithoutCost(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.wantStatus(t.get("", "/gitignore/templates", "X-Service-Api-Version: 2022-11-28"), 200)
-		t.wantStatus(t.get("", "/gitignore/templates", "X-Service-Api-Version: 1999-01-01"), 400)
+		t.calls([]call{
+			{"owner\nX-Service-Api-Version: 1999-01-01", "GET /gitignore/templates", 400, ""},
+			{"owner\nX-Service-Api-Version: 2022-11-28", "GET /gitignore/templates", 200, "X-RateLimit-Used: 1"},
+		})
 	})
 }
 
 func TestListsArePaginated(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		next := regexp.MustCompile(`<http://api\.test(/[^>]*)>; rel="next"`)
+		next := regexp.MustCompile(`<http://api\.test(/repositories/1001/subscribers\?[^>]*)>; rel="next"`)
 		target, seen, pages := "/repos/acme/widgets/subscribers?per_page=25", map[string]bool{}, 0
-		for target != "" {
-			w := t.get("", target)
+		for link := []string{"", target}; link != nil; pages++ {
+			w := t.get("", link[1])
 			for _, u := range decode[[]jsonObject](t, w) {
 				seen[u["login"].(string)] = true
 			}
-			pages++
-			m := next.FindStringSubmatch(w.Header().Get("Link"))
-			if target = ""; m != nil {
-				target = m[1]
-			}
-			if target != "" && !strings.HasPrefix(target, "/repositories/1001/subscribers?") {
-				t.Fatalf("got next page %s", target)
-			}
+			link = next.FindStringSubmatch(w.Header().Get("Link"))
 		}
 		if len(seen) != watchers || pages != 3 {
 			t.Errorf("got %d watchers on %d pages", len(seen), pages)
 		}
-		for query, want := range map[string]int{"": 30, "?per_page=1000": watchers, "?per_page=0": 30, "?per_page=x": 30, "?page=99": 0, "?page=3": 4} {
-			if got := len(decode[[]jsonObject](t, t.get("", "/repos/acme/widgets/subscribers"+query))); got != want {
-				t.Errorf("%q: got %d items, want %d", query, got, want)
-			}
+		for query, want := range map[string]int{
+			"": 30, "?per_page=1000": watchers, "?per_page=0": 30, "?per_page=x": 30, "?page=99": 0, "?page=3": 4,
+			"?page=9223372036854775807&per_page=30": 0, "?page=307445734561825862": 0, "?page=99999999999999999999": 0, "?page=1000000000": 0,
+			"?per_page=99999999999999999999": watchers, "?per_page=-1": 30, "?page=-99999999999999999999": 30, "?page=x": 30,
+		} {
+			t.call("", "GET /repos/acme/widgets/subscribers"+query, 200, fmt.Sprint("#", want))
 		}
 		middle := t.get("", "/repos/acme/widgets/subscribers?page=2&per_page=10").Header().Get("Link")
 		for _, rel := range []string{"first", "prev", "next", "last"} {
@@ -227,138 +244,116 @@ func TestListsArePaginated(t *testing.T) {
 				t.Errorf("%s is missing in Link %s", rel, middle)
 			}
 		}
+		t.call("owner", "GET /search/code?q=widget&page=9223372036854775807", 200, "")
 	})
 }
 
 func TestSubscriptionsAreStored(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		const path = "/repos/acme/widgets/subscription"
-		t.wantStatus(t.get("member", path), 404)
-		w := t.do("member", http.MethodPut, path, `{"subscribed":true}`)
-		t.wantStatus(w, 200)
-		if sub := decode[jsonObject](t, w); sub["subscribed"] != true || sub["ignored"] != false || sub["reason"] != nil || sub["repository_url"] != "http://api.test/repos/acme/widgets" {
-			t.Errorf("got subscription %v", sub)
+		const path, secret = "/repos/acme/widgets/subscription", "/repos/acme/secret/subscription"
+		t.calls([]call{
+			{"member", "GET " + path, 404, ""},
+			{"member", "PUT " + path + ` {"subscribed":true}`, 200,
+				`{"subscribed":true,"ignored":false,"reason":null,"repository_url":"http://api.test/repos/acme/widgets"}`},
+			{"member", "GET /user/subscriptions", 200, `[{"full_name":"acme/widgets","security_and_analysis":"*","hooks_url":"*"}]`},
+			{"", "GET /repos/acme/widgets/subscribers?per_page=100", 200, fmt.Sprint("#", watchers+1)},
+			{"member", "PUT " + path + ` {"ignored":true}`, 200, `{"subscribed":false,"ignored":true}`},
+			{"member", "PUT " + path + ` {`, 400, ""},
+			{"member", "PUT " + path + ` {"subscribed":"yes"}`, 422, `"field":"subscribed"`},
+			{"member", "PUT " + path + strings.Repeat(" ", maxBody+2), 413, ""},
+			{"member", "DELETE " + path, 204, ""},
+			{"member", "GET " + path, 404, ""},
+			{"member", "PUT " + secret + ` {"subscribed":true}`, 200, ""},
+			{"outsider", "GET /users/acme-member/subscriptions", 200, "[]"},
+			{"", "GET /users/nobody/subscriptions", 404, ""},
+		})
+	})
+}
+
+func TestIgnoredRepositoriesAreNotWatched(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		for name, body := range map[string]string{
+			"widgets": `{"ignored":true}`, "monolith": `{"subscribed":true}`, "empty": `{"subscribed":false}`, "secret": `{"subscribed":true,"ignored":true}`,
+		} {
+			t.call("member", "PUT /repos/acme/"+name+"/subscription "+body, 200, "")
 		}
-		mine := decode[[]jsonObject](t, t.get("member", "/user/subscriptions"))
-		if len(mine) != 1 || mine[0]["full_name"] != "acme/widgets" || mine[0]["security_and_analysis"] == nil || mine[0]["hooks_url"] == nil {
-			t.Errorf("got watched repositories %v", mine)
-		}
-		if n := len(decode[[]jsonObject](t, t.get("", "/repos/acme/widgets/subscribers?per_page=100"))); n != watchers+1 {
-			t.Errorf("got %d watchers", n)
-		}
-		if sub := decode[jsonObject](t, t.do("member", http.MethodPut, path, `{"ignored":true}`)); sub["subscribed"] != false || sub["ignored"] != true {
-			t.Errorf("got subscription %v", sub)
-		}
-		t.wantStatus(t.do("member", http.MethodPut, path, `{`), 400)
-		w = t.do("member", http.MethodPut, path, `{"subscribed":"yes"}`)
-		t.wantStatus(w, 422)
-		if !strings.Contains(w.Body.String(), `"field":"subscribed"`) {
-			t.Errorf("got %s, want an error of subscribed", w.Body)
-		}
-		t.wantStatus(t.do("member", http.MethodPut, path, strings.Repeat(" ", maxBody+1)), 413)
-		t.wantStatus(t.do("member", http.MethodDelete, path, ""), 204)
-		t.wantStatus(t.get("member", path), 404)
-		t.do("member", http.MethodPut, "/repos/acme/secret/subscription", `{"subscribed":true}`)
-		if n := len(decode[[]jsonObject](t, t.get("outsider", "/users/acme-member/subscriptions"))); n != 0 {
-			t.Errorf("got %d private repositories for an outsider, want none", n)
-		}
-		t.wantStatus(t.get("", "/users/nobody/subscriptions"), 404)
+		t.calls([]call{
+			{"member", "GET /user/subscriptions", 200, "each name: monolith"},
+			{"member", "GET /users/acme-member/subscriptions", 200, "each name: monolith"},
+			{"member", "GET /user/2/subscriptions", 200, "each name: monolith"},
+			{"member", "GET /repos/acme/widgets/subscribers?per_page=100", 200, `!"login":"acme-member"`},
+		})
+	})
+}
+
+func TestUsersCanBeNamedByID(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		t.calls([]call{
+			{"member", `PUT /repos/acme/monolith/subscription {"subscribed":true}`, 200, ""},
+			{"member", `PUT /repos/acme/widgets/subscription {"subscribed":true}`, 200, ""},
+			{"", "GET /users/acme-member/subscriptions?per_page=1", 200,
+				`Link: <http://api.test/user/2/subscriptions?per_page=1&page=2>; rel="next"...`},
+			{"", "GET /user/2/subscriptions?per_page=1&page=2", 200, "each name: monolith"},
+			{"", "GET /user/4/subscriptions", 404, ""}, // ID of an organization
+			{"", "GET /users/acme/subscriptions", 404, ""},
+			{"", "GET /user/999/subscriptions", 404, ""},
+		})
 	})
 }
 
 func TestMembersAreListedByVisibilityAndFilter(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		count := func(credential, query string) int {
-			return len(decode[[]jsonObject](t, t.get(credential, "/orgs/acme/members?per_page=100"+query)))
-		}
-		concealed := members/4 + 1
-		for credential, want := range map[string]int{"member": members + 2, "app": members + 2, "outsider": members + 2 - concealed, "": members + 2 - concealed} {
-			if got := count(credential, ""); got != want {
-				t.Errorf("%q: got %d members, want %d", credential, got, want)
-			}
-		}
-		if count("member", "&role=admin") != 1 || count("owner", "&filter=2fa_disabled") != members/10 {
-			t.Error("the filters role and 2fa_disabled return wrong numbers of members")
-		}
-		for _, c := range []struct {
-			credential, target string
-			status             int
-		}{
-			{"member", "/orgs/acme/members?filter=2fa_disabled", 422},
-			{"member", "/orgs/acme/members?role=boss", 422},
-			{"", "/orgs/nobody/members", 404},
-			{"member", "/orgs/acme/members/acme-owner", 204},
-			{"member", "/orgs/acme/members/outsider", 404},
-			{"outsider", "/orgs/acme/members/acme-owner", 302},
-			{"", "/orgs/acme/public_members/acme-owner", 204},
-			{"", "/orgs/acme/public_members/acme-member", 404},
-		} {
-			t.wantStatus(t.get(c.credential, c.target), c.status)
-		}
-		if l := t.get("", "/orgs/acme/members/acme-owner").Header().Get("Location"); l != "http://api.test/orgs/acme/public_members/acme-owner" {
-			t.Errorf("got Location %q", l)
-		}
-	})
-}
-
-func TestSeededRulesetsAndRules(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		count := func(target string) int { return len(decode[[]jsonObject](t, t.get("owner", target))) }
-		for target, want := range map[string]int{
-			"/repos/acme/widgets/rulesets":                            5,
-			"/repos/acme/widgets/rulesets?includes_parents=false":     3,
-			"/orgs/acme/rulesets":                                     2,
-			"/repos/acme/widgets/rules/branches/main":                 2, // pull_request, required_signatures
-			"/repos/acme/widgets/rules/branches/release/1.x/fix":      3, // deletion, non_fast_forward, required_signatures
-			"/repos/acme/widgets/rules/branches/release%2F1.x%2Ffix":  3,
-			"/repos/acme/widgets/rules/branches/release/old/1":        1,
-			"/repos/acme/widgets/rules/branches/not/there?per_page=5": 1,
-		} {
-			if got := count(target); got != want {
-				t.Errorf("%s: got %d, want %d", target, got, want)
-			}
-		}
-		rules := decode[[]jsonObject](t, t.get("", "/repos/acme/widgets/rules/branches/main"))
-		if rules[0]["type"] != "pull_request" || rules[0]["parameters"] == nil || rules[1]["ruleset_source_type"] != "Organization" {
-			t.Errorf("got rules %v", rules)
-		}
+		const list = "GET /orgs/acme/members?per_page=100"
+		all, public := fmt.Sprint("#", members+2), fmt.Sprint("#", members+2-(members/4+1))
+		t.calls([]call{
+			{"member", list, 200, all},
+			{"app", list, 200, all},
+			{"outsider", list, 200, public},
+			{"", list, 200, public},
+			{"workflow", list, 200, public}, // has no permission to read members
+			{"member", list + "&role=admin", 200, "#1"},
+			{"owner", list + "&filter=2fa_disabled", 200, fmt.Sprint("#", members/10)},
+			{"member", list + "&filter=2fa_disabled", 422, ""},
+			{"member", list + "&role=boss", 422, ""},
+			{"", "GET /orgs/nobody/members", 404, ""},
+			{"member", "GET /orgs/acme/members/acme-owner", 204, ""},
+			{"member", "GET /orgs/acme/members/outsider", 404, ""},
+			{"outsider", "GET /orgs/acme/members/acme-owner", 302, ""},
+			{"", "GET /orgs/acme/public_members/acme-owner", 204, ""},
+			{"", "GET /orgs/acme/public_members/acme-member", 404, ""},
+			{"", "GET /orgs/acme/members/acme-owner", 302, "Location: http://api.test/orgs/acme/public_members/acme-owner"},
+		})
 	})
 }
 
 func TestPrimaryLimitIsSharedByTheTokensOfAUser(t *testing.T) {
 	runWithService(t, func(t *tester) {
+		const search = "GET /search/users?q=acme"
 		for i := range 30 {
-			w := t.get("owner", "/search/users?q=acme")
-			if w.Header().Get("X-RateLimit-Used") != fmt.Sprint(i+1) || w.Header().Get("X-RateLimit-Resource") != "search" || w.Header().Get("X-RateLimit-Limit") != "30" {
-				t.Fatalf("request %d: got headers %v", i+1, w.Header())
-			}
+			t.call("owner", search, 200, fmt.Sprintf("X-RateLimit-Used: %d\nX-RateLimit-Resource: search\nX-RateLimit-Limit: 30", i+1))
 		}
-		w := t.get("owner-2", "/search/users?q=acme") // another token of the same user
-		t.wantStatus(w, 403)
-		if w.Header().Get("X-RateLimit-Remaining") != "0" || !strings.Contains(w.Body.String(), "API rate limit exceeded for user acme-owner.") {
-			t.Errorf("got %v %s, want a primary limit error", w.Header(), w.Body)
-		}
-		t.get("owner", "/search/users?q=acme")
-		t.wantStatus(t.get("member", "/search/users?q=acme"), 200)
+		t.calls([]call{
+			{"owner-2", search, 403, "X-RateLimit-Remaining: 0\nAPI rate limit exceeded for user acme-owner."}, // another token of the same user
+			{"owner", search, 403, ""},
+			{"member", search, 200, ""},
+		})
 		if v := t.s.Violations(); v.Violations != 2 || v.SentWhileLimited != 1 || v.Banned || v.ByLimit["primary:search"] != 2 || v.MaxConcurrent != 1 {
 			t.Errorf("got violations %+v", v)
 		}
 		time.Sleep(time.Minute)
-		t.wantStatus(t.get("owner", "/search/users?q=acme"), 200)
+		t.call("owner", search, 200, "")
 	})
 }
 
 func TestRequestsSentWhileLimitedLeadToABan(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		for range 60 {
-			t.wantStatus(t.get("", "/gitignore/templates"), 200)
-		}
-		for range banAfter + 1 {
-			t.wantStatus(t.get("", "/gitignore/templates"), 403)
+		const request = "GET /gitignore/templates"
+		for i := range 60 + banAfter + 1 {
+			t.call("", request, map[bool]int{true: 200, false: 403}[i < 60], "")
 		}
 		time.Sleep(2 * time.Hour)
-		t.wantStatus(t.get("", "/gitignore/templates"), 403)
-		t.wantStatus(t.get("owner", "/gitignore/templates"), 200)
+		t.call("", request, 403, "")
+		t.call("owner", request, 200, "")
 		if v := decode[Violations](t, t.get("", "/_service/violations")); !v.Banned || v.SentWhileLimited != banAfter {
 			t.Errorf("got violations %+v", v)
 		}
@@ -367,33 +362,22 @@ func TestRequestsSentWhileLimitedLeadToABan(t *testing.T) {
 
 func TestRateLimitStatusCountsWithoutCost(t *testing.T) {
 	runWithService(t, func(t *tester) {
+		const core = `"limit":1000,"used":1,"remaining":999`
 		t.get("workflow", "/gitignore/templates")
 		t.get("workflow", "/search/commits?q=gear")
-		var status struct {
-			Resources map[string]struct{ Limit, Used, Remaining int }
-			Rate      struct{ Limit, Used, Remaining int }
-		}
-		w := t.get("workflow", "/rate_limit")
-		if err := json.Unmarshal(w.Body.Bytes(), &status); err != nil {
-			t.Fatal(err)
-		}
-		core := status.Resources["core"]
-		if core != status.Rate || core.Limit != 1000 || core.Used != 1 || core.Remaining != 999 || status.Resources["search"].Used != 1 || len(status.Resources) != 10 {
-			t.Errorf("got %s", w.Body)
+		w := t.call("workflow", "GET /rate_limit", 200, `{"resources":{"core":{`+core+`},"search":{"used":1}},"rate":{`+core+`}}`)
+		if n := len(decode[struct{ Resources map[string]any }](t, w).Resources); n != 10 {
+			t.Errorf("got %d resources", n)
 		}
 	})
 }
 
 func TestSeedDeterminesTheState(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		dialect, _ := policy.LoadDialect("service")
-		other := New(Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
-		defer other.Close()
-		third := New(Config{Limits: policy.DefaultLimits(), Seed: 2, Dialect: dialect})
-		defer third.Close()
-		const target = "/search/commits?q=gear+repo:acme/widgets&sort=author-date"
-		one, two, three := t.get("owner", target), (&tester{t.T, other}).get("owner", target), (&tester{t.T, third}).get("owner", target)
-		if one.Body.String() != two.Body.String() || one.Body.String() == three.Body.String() {
+		commits := func(t *tester) string {
+			return t.get("owner", "/search/commits?q=gear+repo:acme/widgets&sort=author-date").Body.String()
+		}
+		if one := commits(t); one != commits(t.newService("service", 1)) || one == commits(t.newService("service", 2)) {
 			t.Error("equal seeds differ, or different seeds are equal")
 		}
 	})
@@ -407,7 +391,7 @@ func TestServiceIsSafeForConcurrentUse(t *testing.T) {
 				for _, target := range []string{"/repos/acme/widgets/stats/contributors", "/repos/acme/widgets/subscribers", "/rate_limit", "/search/commits?q=gear"} {
 					t.get("app", target)
 				}
-				t.do("member", []string{http.MethodPut, http.MethodDelete}[i%2], "/repos/acme/widgets/subscription", `{"subscribed":true}`)
+				t.do("member", []string{http.MethodPut, http.MethodDelete}[i%2]+` /repos/acme/widgets/subscription {"subscribed":true}`)
 			})
 		}
 		group.Wait()
@@ -418,14 +402,30 @@ func TestServiceIsSafeForConcurrentUse(t *testing.T) {
 // error as an invalid token and reads the scopes.
 func TestIndexValidatesTokens(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		w := t.get("owner", "/")
-		t.wantStatus(w, 200)
-		if got := decode[jsonObject](t, w)["rate_limit_url"]; got != "http://api.test/rate_limit" {
-			t.Errorf("got rate_limit_url %v", got)
-		}
-		if got := w.Header().Get("X-Oauth-Scopes"); got != "admin:org, repo, user" {
-			t.Errorf("got scopes %q", got)
-		}
-		t.wantStatus(t.get("", "/", "Authorization: token nobody"), 401)
+		t.call("owner", "GET /", 200, "X-Oauth-Scopes: admin:org, repo, user\n{\"rate_limit_url\":\"http://api.test/rate_limit\"}")
+		t.call("nobody", "GET /", 401, "")
 	})
+}
+
+// TestDocumentationNamesEndpointsTokensAndFaults reads docs/reference-service.md.
+func TestDocumentationNamesEndpointsTokensAndFaults(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reference-service.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := slices.Concat(slices.Collect(maps.Keys(tokens())),
+		[]string{"/_service/violations", "/_service/faults", "/_service/webhooks", "/_service/events", "/_service/deliveries"})
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Faults]()) {
+		names = append(names, f.Tag.Get("json"))
+	}
+	runWithService(t, func(t *tester) {
+		for _, r := range t.s.world.repositories {
+			names = append(names, r.fullName())
+		}
+	})
+	for _, name := range names {
+		if !strings.Contains(string(text), name+"`") {
+			t.Errorf("docs/reference-service.md does not name %s", name)
+		}
+	}
 }
