@@ -15,7 +15,7 @@ func (t *tester) refusalStatus(credential string, op *policy.Operation) int {
 	t.Helper()
 	path := strings.NewReplacer("{owner}", "acme", "{repo}", "widgets", "{org}", "acme").Replace(op.Path)
 	path = regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "1")
-	req := &request{Request: newRequest(credential, op.Method+" "+path)}
+	req := &request{Request: t.story.NewRequest(credential, op.Method+" "+path)}
 	if problem := t.s.parseRequest(req); problem != nil {
 		return problem.status
 	}
@@ -113,16 +113,14 @@ func TestScopeHeadersAreSentToClassicTokensOnly(t *testing.T) {
 }
 
 func TestRolePermissionAllowsReadingRoles(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		t.calls([]call{
-			{"member", "GET " + acmeRoles, 404, ""},
-			{"owner", "PUT " + acmeRoles + "/users/acme-member/2", 204, ""},
-			{"member", "GET " + acmeRoles, 200, ""},
-			{"member", "GET " + acmeRoles + "/2", 200, ""},
-			{"member", "GET " + acmeRoles + "/2/teams", 404, ""},
-			{"owner", "DELETE " + acmeRoles + "/users/acme-member/2", 204, ""},
-			{"member", "GET " + acmeRoles, 404, ""},
-		})
+	runCalls(t, []call{
+		{"member", "GET " + acmeRoles, 404, ""},
+		{"owner", "PUT " + acmeRoles + "/users/acme-member/2", 204, ""},
+		{"member", "GET " + acmeRoles, 200, ""},
+		{"member", "GET " + acmeRoles + "/2", 200, ""},
+		{"member", "GET " + acmeRoles + "/2/teams", 404, ""},
+		{"owner", "DELETE " + acmeRoles + "/users/acme-member/2", 204, ""},
+		{"member", "GET " + acmeRoles, 404, ""},
 	})
 }
 

@@ -86,22 +86,20 @@ func TestCreateConfigurationRefusesInvalidBodies(t *testing.T) {
 }
 
 func TestGetConfigurations(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		t.calls([]call{
-			{"owner", "GET " + configurationsPath, 200, "each id: 1 2 3"},
-			{"owner", "GET " + configurationsPath + "?target_type=all", 200, "each id: 1 2 3"},
-			{"owner", "GET " + configurationsPath + "?target_type=global", 200, "each id: 1"},
-			{"owner", "GET " + configurationsPath + "?target_type=organization", 422, ""},
-			{"owner", "GET /organizations/4/code-security/configurations", 200, "each id: 1 2 3"},
-			{"owner", "GET " + configurationsPath + "/1", 200, `{"id":1,"target_type":"global","advanced_security":"enabled",
-				"html_url":"http://api.test/organizations/acme/settings/security_products/configurations/view"}`},
-			{"owner", "GET " + configurationsPath + "/3", 200, `{"id":3}`},
-			{"owner", "GET " + configurationsPath + "/0", 404, ""},
-			{"owner", "GET " + configurationsPath + "/x", 404, ""},
-			{"owner", "GET /orgs/none/code-security/configurations", 404, ""},
-			{"owner", "GET " + configurationsPath + "/defaults", 200, `[{"default_for_new_repos":"public","configuration":{"id":1}},
-				{"default_for_new_repos":"private_and_internal","configuration":{"id":3}}]`},
-		})
+	runCalls(t, []call{
+		{"owner", "GET " + configurationsPath, 200, "each id: 1 2 3"},
+		{"owner", "GET " + configurationsPath + "?target_type=all", 200, "each id: 1 2 3"},
+		{"owner", "GET " + configurationsPath + "?target_type=global", 200, "each id: 1"},
+		{"owner", "GET " + configurationsPath + "?target_type=organization", 422, ""},
+		{"owner", "GET /organizations/4/code-security/configurations", 200, "each id: 1 2 3"},
+		{"owner", "GET " + configurationsPath + "/1", 200, `{"id":1,"target_type":"global","advanced_security":"enabled",
+			"html_url":"http://api.test/organizations/acme/settings/security_products/configurations/view"}`},
+		{"owner", "GET " + configurationsPath + "/3", 200, `{"id":3}`},
+		{"owner", "GET " + configurationsPath + "/0", 404, ""},
+		{"owner", "GET " + configurationsPath + "/x", 404, ""},
+		{"owner", "GET /orgs/none/code-security/configurations", 404, ""},
+		{"owner", "GET " + configurationsPath + "/defaults", 200, `[{"default_for_new_repos":"public","configuration":{"id":1}},
+			{"default_for_new_repos":"private_and_internal","configuration":{"id":3}}]`},
 	})
 }
 

@@ -285,7 +285,7 @@ func TestPullRequestNumbersGrow(t *testing.T) {
 
 func TestWebhooksOfOneKindShareAPayload(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		r := newRequest("", "POST /_service/events")
+		r := t.story.NewRequest("", "POST /_service/events")
 		allocations := func(hooks int) float64 {
 			t.setWebhooks(slices.Repeat([]Webhook{webhookOn("acme")}, hooks)...)
 			return testing.AllocsPerRun(10, func() {

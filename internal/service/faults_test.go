@@ -36,17 +36,15 @@ func TestFaultsCanBeChangedAtRunTime(t *testing.T) {
 }
 
 func TestControlEndpointsAllowTheirMethods(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		t.calls([]call{
-			{"", "GET /_service/violations", 200, "Allow:"},
-			{"", "HEAD /_service/violations", 200, "Allow:"},
-			{"", "POST /_service/violations", 405, "Allow: DELETE, GET"},
-			{"", "DELETE /_service/webhooks", 405, "Allow: GET, PUT"},
-			{"", "GET /_service/events", 405, "Allow: POST"},
-			{"", "PUT /_service/deliveries", 405, "Allow: GET"},
-			{"", "GET /_service/", 404, "Allow:"},
-			{"", "GET /_service/nothing", 404, "Allow:"},
-		})
+	runCalls(t, []call{
+		{"", "GET /_service/violations", 200, "Allow:"},
+		{"", "HEAD /_service/violations", 200, "Allow:"},
+		{"", "POST /_service/violations", 405, "Allow: DELETE, GET"},
+		{"", "DELETE /_service/webhooks", 405, "Allow: GET, PUT"},
+		{"", "GET /_service/events", 405, "Allow: POST"},
+		{"", "PUT /_service/deliveries", 405, "Allow: GET"},
+		{"", "GET /_service/", 404, "Allow:"},
+		{"", "GET /_service/nothing", 404, "Allow:"},
 	})
 }
 

@@ -153,14 +153,12 @@ func TestCreateTagRefusesInvalidBodies(t *testing.T) {
 }
 
 func TestSBOMListsLanguages(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		const sbom = "/dependency-graph/sbom"
-		t.calls([]call{
-			{"", "GET /repos/acme/widgets" + sbom, 200, `{"sbom":{"documentDescribes":["SPDXRef-Repository","..."],
-				"packages":[{"SPDXID":"SPDXRef-Repository"},{"SPDXID":"SPDXRef-go"},{"SPDXID":"SPDXRef-py"}]}}`},
-			{"", "GET /repos/acme/empty" + sbom, 200, `{"sbom":{"packages":"#1"}}`},
-			{"outsider", "GET /repos/acme/secret" + sbom, 404, ""},
-			{"member", "GET /repos/acme/secret" + sbom, 200, ""},
-		})
+	const sbom = "/dependency-graph/sbom"
+	runCalls(t, []call{
+		{"", "GET /repos/acme/widgets" + sbom, 200, `{"sbom":{"documentDescribes":["SPDXRef-Repository","..."],
+			"packages":[{"SPDXID":"SPDXRef-Repository"},{"SPDXID":"SPDXRef-go"},{"SPDXID":"SPDXRef-py"}]}}`},
+		{"", "GET /repos/acme/empty" + sbom, 200, `{"sbom":{"packages":"#1"}}`},
+		{"outsider", "GET /repos/acme/secret" + sbom, 404, ""},
+		{"member", "GET /repos/acme/secret" + sbom, 200, ""},
 	})
 }

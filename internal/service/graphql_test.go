@@ -7,7 +7,9 @@ import (
 )
 
 // graphQLRequest returns the request of a call with a query.
-func graphQLRequest(query string) string { return "POST /graphql " + string(encode(object{{"query", query}})) }
+func graphQLRequest(query string) string {
+	return "POST /graphql " + string(encode(object{{"query", query}}))
+}
 
 // graphQLCase is a call of the owner, and the exact body of the response.
 type graphQLCase struct{ name, body, want string }
@@ -44,20 +46,18 @@ func TestGraphQLReturnsSelectedFields(t *testing.T) {
 }
 
 func TestGraphQLHidesInvisibleRepositories(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		secret := graphQLRequest(`{ repository(owner: "acme", name: "secret") { id } }`)
-		t.calls([]call{
-			{"member", secret, 200, "R_1002"},
-			{"app", secret, 200, "R_1002"},
-			{"outsider", secret, 200, "!R_1002"},
-			{"public", secret, 200, "!R_1002"},
-			{"", secret, 401, ""},
-			{"owner", "POST /graphql {", 400, ""},
-			{"app", graphQLRequest("{ viewer { login } }"), 200, `={"data":{"viewer":null}}`},
-			{"outsider", graphQLRequest(`{ node(id: "R_1002") { id } }`), 200, "NOT_FOUND"},
-			{"outsider", graphQLRequest(`{ node(id: "PR_1002000001") { id } }`), 200, "NOT_FOUND"},
-			{"outsider", graphQLRequest(`{ search(query: "repo:acme/secret part", type: ISSUE, first: 1) { issueCount } }`), 200, `"issueCount":0`},
-		})
+	secret := graphQLRequest(`{ repository(owner: "acme", name: "secret") { id } }`)
+	runCalls(t, []call{
+		{"member", secret, 200, "R_1002"},
+		{"app", secret, 200, "R_1002"},
+		{"outsider", secret, 200, "!R_1002"},
+		{"public", secret, 200, "!R_1002"},
+		{"", secret, 401, ""},
+		{"owner", "POST /graphql {", 400, ""},
+		{"app", graphQLRequest("{ viewer { login } }"), 200, `={"data":{"viewer":null}}`},
+		{"outsider", graphQLRequest(`{ node(id: "R_1002") { id } }`), 200, "NOT_FOUND"},
+		{"outsider", graphQLRequest(`{ node(id: "PR_1002000001") { id } }`), 200, "NOT_FOUND"},
+		{"outsider", graphQLRequest(`{ search(query: "repo:acme/secret part", type: ISSUE, first: 1) { issueCount } }`), 200, `"issueCount":0`},
 	})
 }
 

@@ -219,19 +219,17 @@ func TestDialectNamesTheHeadersOfDeliveries(t *testing.T) {
 
 // TestWebhookResponsesOmitSecrets checks the responses to a valid and to an invalid list.
 func TestWebhookResponsesOmitSecrets(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		const body = `[{"url": "https://receiver.test/a", "secret": "hunter2", "content_type": "form", "events": ["push", "release"], "target": "ACME/Widgets"},
-			{"url": "http://receiver.test:8080", "events": ["*"], "target": "app"}, {"url": "http://receiver.test", "events": ["team"], "target": "acme", "secret": "hunter2"}]`
-		want := `=[{"id":1,"url":"https://receiver.test/a","content_type":"form","events":["push","release"],"target":"acme/widgets","signed":true},` +
-			`{"id":2,"url":"http://receiver.test:8080","content_type":"json","events":["*"],"target":"app","signed":false},` +
-			`{"id":3,"url":"http://receiver.test","content_type":"json","events":["projects_v2"],"target":"acme","signed":true}]`
-		t.calls([]call{
-			{"", "PUT /_service/webhooks " + body, 400, "!hunter2"},
-			{"", "GET /_service/webhooks", 200, "=[]"}, // the refused list is not stored
-			{"", "PUT /_service/webhooks " + strings.Replace(body, "team", "projects_v2", 1), 200, want},
-			{"", "GET /_service/webhooks", 200, want},
-			{"", `PUT /_service/webhooks [{"url": "http://receiver.test", "events": ["*"], "target": "acme"}]`, 200, `[{"id":4}]`},
-		})
+	const body = `[{"url": "https://receiver.test/a", "secret": "hunter2", "content_type": "form", "events": ["push", "release"], "target": "ACME/Widgets"},
+		{"url": "http://receiver.test:8080", "events": ["*"], "target": "app"}, {"url": "http://receiver.test", "events": ["team"], "target": "acme", "secret": "hunter2"}]`
+	want := `=[{"id":1,"url":"https://receiver.test/a","content_type":"form","events":["push","release"],"target":"acme/widgets","signed":true},` +
+		`{"id":2,"url":"http://receiver.test:8080","content_type":"json","events":["*"],"target":"app","signed":false},` +
+		`{"id":3,"url":"http://receiver.test","content_type":"json","events":["projects_v2"],"target":"acme","signed":true}]`
+	runCalls(t, []call{
+		{"", "PUT /_service/webhooks " + body, 400, "!hunter2"},
+		{"", "GET /_service/webhooks", 200, "=[]"}, // the refused list is not stored
+		{"", "PUT /_service/webhooks " + strings.Replace(body, "team", "projects_v2", 1), 200, want},
+		{"", "GET /_service/webhooks", 200, want},
+		{"", `PUT /_service/webhooks [{"url": "http://receiver.test", "events": ["*"], "target": "acme"}]`, 200, `[{"id":4}]`},
 	})
 }
 

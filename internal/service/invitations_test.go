@@ -46,21 +46,19 @@ func TestInvitationsArePendingOrFailed(t *testing.T) {
 }
 
 func TestInvitationsCanBeFiltered(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		t.calls([]call{
-			{"owner", "GET " + acmeInvitations + "?role=all&invitation_source=all", 200, "#8"},
-			{"owner", "GET " + acmeInvitations + "?role=&invitation_source=", 200, "#8"},
-			{"owner", "GET " + acmeInvitations + "?role=admin", 200, "each role: admin admin"},
-			{"owner", "GET " + acmeInvitations + "?role=hiring_manager", 200, "each role: hiring_manager hiring_manager"},
-			{"owner", "GET " + acmeInvitations + "?invitation_source=scim", 200, "each invitation_source: scim scim scim scim"},
-			{"owner", "GET " + acmeInvitations + "?role=direct_member&invitation_source=member", 200, "#1"},
-			{"owner", "GET " + acmeInvitations + "?per_page=3&page=3", 200, "#2"},
-			{"owner", "GET " + acmeInvitations + "?role=owner", 422, `"field":"role"`},
-			{"owner", "GET " + acmeInvitations + "?role=reinstate", 422, `"field":"role"`},
-			{"owner", "GET " + acmeInvitations + "?role=admin&invitation_source=mail", 422, `"resource":"OrganizationInvitation","field":"invitation_source"`},
-			{"owner", "GET " + acmeInvitations + "?role=admin&per_page=1", 200,
-				`Link: <http://api.test/organizations/4/invitations?per_page=1&role=admin&page=2>; rel="next"...`},
-		})
+	runCalls(t, []call{
+		{"owner", "GET " + acmeInvitations + "?role=all&invitation_source=all", 200, "#8"},
+		{"owner", "GET " + acmeInvitations + "?role=&invitation_source=", 200, "#8"},
+		{"owner", "GET " + acmeInvitations + "?role=admin", 200, "each role: admin admin"},
+		{"owner", "GET " + acmeInvitations + "?role=hiring_manager", 200, "each role: hiring_manager hiring_manager"},
+		{"owner", "GET " + acmeInvitations + "?invitation_source=scim", 200, "each invitation_source: scim scim scim scim"},
+		{"owner", "GET " + acmeInvitations + "?role=direct_member&invitation_source=member", 200, "#1"},
+		{"owner", "GET " + acmeInvitations + "?per_page=3&page=3", 200, "#2"},
+		{"owner", "GET " + acmeInvitations + "?role=owner", 422, `"field":"role"`},
+		{"owner", "GET " + acmeInvitations + "?role=reinstate", 422, `"field":"role"`},
+		{"owner", "GET " + acmeInvitations + "?role=admin&invitation_source=mail", 422, `"resource":"OrganizationInvitation","field":"invitation_source"`},
+		{"owner", "GET " + acmeInvitations + "?role=admin&per_page=1", 200,
+			`Link: <http://api.test/organizations/4/invitations?per_page=1&role=admin&page=2>; rel="next"...`},
 	})
 }
 

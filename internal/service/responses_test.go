@@ -141,21 +141,19 @@ func TestPrimaryLimitDependsOnTheCaller(t *testing.T) {
 }
 
 func TestInvalidBodiesAreReported(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		const subscription = "PUT /repos/acme/widgets/subscription "
-		t.calls([]call{
-			{"owner", "POST /orgs/acme/invitations []", 400, "Body should be a JSON object"},
-			{"owner", "POST /orgs/acme/invitations 7", 400, "Body should be a JSON object"},
-			{"owner", "POST /orgs/acme/invitations null", 422, `"field":"invitee_id","code":"missing_field"`},
-			{"owner", `POST /orgs/acme/invitations {"EMAIL":"cased@example.com"}`, 422, `"field":"invitee_id","code":"missing_field"`},
-			{"owner", "POST /orgs/acme/rulesets null", 422, `"field":"name","code":"missing_field"`},
-			{"owner", `POST /graphql "x"`, 400, "Body should be a JSON object"},
-			{"owner", subscription + `{"Subscribed":true}`, 200, `{"subscribed":false}`},
-			{"owner", subscription + `{"subscribed":"yes"}`, 422, `"field":"subscribed","code":"invalid"`},
-			{"owner", subscription + `{"subscribed":true`, 400, "Problems parsing JSON"},
-			{"owner", "DELETE /orgs/acme/code-security/configurations/detach []", 400, "Body should be a JSON object"},
-			{"owner", "POST /repos/acme/widgets/git/tags " + strings.Repeat(`{"tagger":`, 5000), 400, "Problems parsing JSON"},
-		})
+	const subscription = "PUT /repos/acme/widgets/subscription "
+	runCalls(t, []call{
+		{"owner", "POST /orgs/acme/invitations []", 400, "Body should be a JSON object"},
+		{"owner", "POST /orgs/acme/invitations 7", 400, "Body should be a JSON object"},
+		{"owner", "POST /orgs/acme/invitations null", 422, `"field":"invitee_id","code":"missing_field"`},
+		{"owner", `POST /orgs/acme/invitations {"EMAIL":"cased@example.com"}`, 422, `"field":"invitee_id","code":"missing_field"`},
+		{"owner", "POST /orgs/acme/rulesets null", 422, `"field":"name","code":"missing_field"`},
+		{"owner", `POST /graphql "x"`, 400, "Body should be a JSON object"},
+		{"owner", subscription + `{"Subscribed":true}`, 200, `{"subscribed":false}`},
+		{"owner", subscription + `{"subscribed":"yes"}`, 422, `"field":"subscribed","code":"invalid"`},
+		{"owner", subscription + `{"subscribed":true`, 400, "Problems parsing JSON"},
+		{"owner", "DELETE /orgs/acme/code-security/configurations/detach []", 400, "Body should be a JSON object"},
+		{"owner", "POST /repos/acme/widgets/git/tags " + strings.Repeat(`{"tagger":`, 5000), 400, "Problems parsing JSON"},
 	})
 }
 
@@ -172,13 +170,11 @@ func TestPathsAreEscapedInLinkAndLocation(t *testing.T) {
 }
 
 func TestOptionsReturnsTheMethods(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		t.calls([]call{
-			{"owner", "OPTIONS /gitignore/templates", 204, "Allow: GET, HEAD, OPTIONS"},
-			{"owner", "OPTIONS /repos/acme/widgets/subscription", 204, "Allow: GET, HEAD, PUT, DELETE, OPTIONS"},
-			{"owner", "OPTIONS /graphql", 204, "Allow: POST, OPTIONS"},
-			{"owner", "OPTIONS /nowhere", 404, ""},
-		})
+	runCalls(t, []call{
+		{"owner", "OPTIONS /gitignore/templates", 204, "Allow: GET, HEAD, OPTIONS"},
+		{"owner", "OPTIONS /repos/acme/widgets/subscription", 204, "Allow: GET, HEAD, PUT, DELETE, OPTIONS"},
+		{"owner", "OPTIONS /graphql", 204, "Allow: POST, OPTIONS"},
+		{"owner", "OPTIONS /nowhere", 404, ""},
 	})
 }
 

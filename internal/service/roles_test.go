@@ -33,25 +33,23 @@ func TestRolesAreListedAndRead(t *testing.T) {
 }
 
 func TestRolesAreAssignedToTeamsAndRevoked(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		t.calls([]call{
-			{"owner", "GET " + acmeRoles + "/1/teams", 200, "[]"},
-			{"owner", "PUT " + acmeRoles + "/teams/release/1", 204, "="},
-			{"owner", "PUT " + acmeRoles + "/teams/builders/1", 204, "="},
-			{"owner", "PUT " + acmeRoles + "/teams/builders/1", 204, "="}, // the second assignment has no effect
-			{"owner", "PUT " + acmeRoles + "/teams/coils/1", 204, "="},
-			{"owner", "GET " + acmeRoles + "/1/teams", 200, "each slug: builders coils release"}, // springs-levers has the role through its parent only
-			{"owner", "GET /organizations/4/organization-roles/1/teams?per_page=2&page=2", 200, "each slug: release"},
-			{"owner", "GET " + acmeRoles + "/1/teams?per_page=2", 200,
-				`Link: <http://api.test/organizations/4/organization-roles/1/teams?per_page=2&page=2>; rel="next"...`},
-			{"owner", "DELETE " + acmeRoles + "/teams/coils/1", 204, ""},
-			{"owner", "DELETE " + acmeRoles + "/teams/coils/1", 204, ""}, // the second removal has no effect
-			{"owner", "GET " + acmeRoles + "/1/teams", 200, "each slug: builders release"},
-			{"owner", "DELETE " + acmeRoles + "/teams/release", 204, ""},
-			{"owner", "GET " + acmeRoles + "/1/teams", 200, "each slug: builders"},
-			{"owner", "GET " + acmeRoles + "/2/teams", 200, "[]"},
-			{"owner", "GET " + acmeRoles + "/3/teams", 200, "each slug: audit"},
-		})
+	runCalls(t, []call{
+		{"owner", "GET " + acmeRoles + "/1/teams", 200, "[]"},
+		{"owner", "PUT " + acmeRoles + "/teams/release/1", 204, "="},
+		{"owner", "PUT " + acmeRoles + "/teams/builders/1", 204, "="},
+		{"owner", "PUT " + acmeRoles + "/teams/builders/1", 204, "="}, // the second assignment has no effect
+		{"owner", "PUT " + acmeRoles + "/teams/coils/1", 204, "="},
+		{"owner", "GET " + acmeRoles + "/1/teams", 200, "each slug: builders coils release"}, // springs-levers has the role through its parent only
+		{"owner", "GET /organizations/4/organization-roles/1/teams?per_page=2&page=2", 200, "each slug: release"},
+		{"owner", "GET " + acmeRoles + "/1/teams?per_page=2", 200,
+			`Link: <http://api.test/organizations/4/organization-roles/1/teams?per_page=2&page=2>; rel="next"...`},
+		{"owner", "DELETE " + acmeRoles + "/teams/coils/1", 204, ""},
+		{"owner", "DELETE " + acmeRoles + "/teams/coils/1", 204, ""}, // the second removal has no effect
+		{"owner", "GET " + acmeRoles + "/1/teams", 200, "each slug: builders release"},
+		{"owner", "DELETE " + acmeRoles + "/teams/release", 204, ""},
+		{"owner", "GET " + acmeRoles + "/1/teams", 200, "each slug: builders"},
+		{"owner", "GET " + acmeRoles + "/2/teams", 200, "[]"},
+		{"owner", "GET " + acmeRoles + "/3/teams", 200, "each slug: audit"},
 	})
 }
 

@@ -32,19 +32,17 @@ const completeRuleset = `{
 }`
 
 func TestSeededRulesetsAndRules(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		const branches = "/repos/acme/widgets/rules/branches/"
-		t.calls([]call{
-			{"owner", "GET " + widgetsRulesets, 200, "#5"},
-			{"owner", "GET " + widgetsRulesets + "?includes_parents=false", 200, "#3"},
-			{"owner", "GET " + acmeRulesets, 200, "#2"},
-			{"", "GET " + branches + "main", 200,
-				`[{"type":"pull_request","parameters":"*"},{"type":"required_signatures","ruleset_source_type":"Organization"}]`},
-			{"owner", "GET " + branches + "release/1.x/fix", 200, "each type: deletion non_fast_forward required_signatures"},
-			{"owner", "GET " + branches + "release%2F1.x%2Ffix", 200, "#3"},
-			{"owner", "GET " + branches + "release/old/1", 200, "#1"},
-			{"owner", "GET " + branches + "not/there?per_page=5", 200, "#1"},
-		})
+	const branches = "/repos/acme/widgets/rules/branches/"
+	runCalls(t, []call{
+		{"owner", "GET " + widgetsRulesets, 200, "#5"},
+		{"owner", "GET " + widgetsRulesets + "?includes_parents=false", 200, "#3"},
+		{"owner", "GET " + acmeRulesets, 200, "#2"},
+		{"", "GET " + branches + "main", 200,
+			`[{"type":"pull_request","parameters":"*"},{"type":"required_signatures","ruleset_source_type":"Organization"}]`},
+		{"owner", "GET " + branches + "release/1.x/fix", 200, "each type: deletion non_fast_forward required_signatures"},
+		{"owner", "GET " + branches + "release%2F1.x%2Ffix", 200, "#3"},
+		{"owner", "GET " + branches + "release/old/1", 200, "#1"},
+		{"owner", "GET " + branches + "not/there?per_page=5", 200, "#1"},
 	})
 }
 

@@ -100,19 +100,17 @@ func TestSearchReturnsAtMost1000SortedResults(t *testing.T) {
 }
 
 func TestSearchRefusesInvalidQueries(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		t.calls([]call{
-			{"owner", "GET /search/commits", 422, ""},
-			{"owner", "GET /search/commits?q=" + strings.Repeat("a", 256), 200, ""},
-			{"owner", "GET /search/commits?q=" + strings.Repeat("a", 257), 422, ""},
-			{"owner", "GET /search/commits?q=a" + strings.Repeat("+OR+a", 5), 200, ""},
-			{"owner", "GET /search/commits?q=a" + strings.Repeat("+OR+a", 6), 422, ""},
-			{"owner", "GET /search/code?q=repo:acme/widgets", 422, ""},
-			{"", "GET /search/code?q=widget", 401, ""},
-			{"outsider", "GET /search/code?q=key+repo:acme/secret", 422, ""},
-			{"outsider", "GET /search/code?q=key+user:nobody", 422, ""},
-			{"outsider", "GET /search/code?q=key+repo:acme/secret+repo:acme/widgets", 200, ""},
-		})
+	runCalls(t, []call{
+		{"owner", "GET /search/commits", 422, ""},
+		{"owner", "GET /search/commits?q=" + strings.Repeat("a", 256), 200, ""},
+		{"owner", "GET /search/commits?q=" + strings.Repeat("a", 257), 422, ""},
+		{"owner", "GET /search/commits?q=a" + strings.Repeat("+OR+a", 5), 200, ""},
+		{"owner", "GET /search/commits?q=a" + strings.Repeat("+OR+a", 6), 422, ""},
+		{"owner", "GET /search/code?q=repo:acme/widgets", 422, ""},
+		{"", "GET /search/code?q=widget", 401, ""},
+		{"outsider", "GET /search/code?q=key+repo:acme/secret", 422, ""},
+		{"outsider", "GET /search/code?q=key+user:nobody", 422, ""},
+		{"outsider", "GET /search/code?q=key+repo:acme/secret+repo:acme/widgets", 200, ""},
 	})
 }
 

@@ -26,7 +26,8 @@ import (
 // tester sends requests to a service in virtual time.
 type tester struct {
 	*testing.T
-	s *Service
+	s     *Service
+	story *testservers.Story
 }
 
 // runWithService runs a test with a new service, in a synctest bubble with virtual time.
@@ -44,7 +45,7 @@ func (t *tester) newService(dialect string, seed uint64) *tester {
 	}
 	s := New(Config{Limits: policy.DefaultLimits(), Seed: seed, Dialect: d})
 	t.Cleanup(s.Close)
-	return &tester{t.T, s}
+	return &tester{t.T, s, &testservers.Story{Handler: s, Host: "api.test", Authorization: authorization}}
 }
 
 func basicAuth(user, token string) string {
@@ -58,61 +59,42 @@ var authorizations = map[string]string{
 	"enterprise-oauth": basicAuth("enterprise-app", "enterprise-secret"),
 }
 
-// call is one request of a story, and what its response must have.
+// authorization returns the header field for the name of a credential.
+func authorization(name string) string {
+	if name == "" || authorizations[name] != "" {
+		return authorizations[name]
+	}
+	return "Bearer tok-" + name
+}
+
+// call is one request of a test, and what its response must have. See testservers.Story.
 type call struct {
-	as      string // the name of the credential, or "" for none; lines with further header fields may follow
-	request string // the method, the target and the body
-	status  int
-	want    string // in the syntax of testservers.ResponseDifferences
+	as, request string
+	status      int
+	want        string
 }
 
-// newRequest returns the request of a call, for example newRequest("owner", "GET /user").
-func newRequest(as, request string) *http.Request {
-	method, target, _ := strings.Cut(request, " ")
-	target, body, _ := strings.Cut(target, " ")
-	if strings.HasPrefix(target, "/") {
-		target = "http://api.test" + target
-	}
-	r := httptest.NewRequest(method, target, strings.NewReader(body))
-	name, fields, _ := strings.Cut(as, "\n")
-	if authorization := authorizations[name]; authorization != "" {
-		r.Header.Set("Authorization", authorization)
-	} else if name != "" {
-		r.Header.Set("Authorization", "Bearer tok-"+name)
-	}
-	for field := range strings.Lines(fields) {
-		name, value, _ := strings.Cut(strings.TrimSpace(field), ": ")
-		r.Header.Set(name, value)
-	}
-	return r
-}
-
-func (t *tester) do(as, request string) *httptest.ResponseRecorder {
+// runCalls sends the calls of a test to a new service.
+func runCalls(t *testing.T, calls []call) {
 	t.Helper()
-	w := httptest.NewRecorder()
-	t.s.ServeHTTP(w, newRequest(as, request))
-	return w
+	runWithService(t, func(t *tester) { t.calls(calls) })
 }
 
-// call sends a request and checks the response.
-func (t *tester) call(as, request string, status int, want string) *httptest.ResponseRecorder {
+func (t *tester) calls(calls []call) {
 	t.Helper()
-	w := t.do(as, request)
-	if differences := testservers.ResponseDifferences(w, status, want); differences != "" {
-		t.Errorf("%.300s as %q: %s", request, as, differences)
-	}
-	return w
-}
-
-func (t *tester) calls(all []call) {
-	t.Helper()
-	for _, c := range all {
+	for _, c := range calls {
 		t.call(c.as, c.request, c.status, c.want)
 	}
 }
 
-func (t *tester) get(as, target string) *httptest.ResponseRecorder {
+func (t *tester) call(as, request string, status int, want string) *httptest.ResponseRecorder {
 	t.Helper()
+	return t.story.Call(t, as, request, status, want)
+}
+
+func (t *tester) do(as, request string) *httptest.ResponseRecorder { return t.story.Do(as, request) }
+
+func (t *tester) get(as, target string) *httptest.ResponseRecorder {
 	return t.do(as, "GET "+target)
 }
 
@@ -152,28 +134,26 @@ type invalidBody struct{ body, field, code string }
 type jsonObject = map[string]any
 
 func TestPrivateRepositoriesAreVisibleToMembersOnly(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		t.calls([]call{
-			{"", "GET /repos/acme/widgets/subscribers", 200, ""},
-			{"", "GET /repos/ACME/Widgets/subscribers", 200, ""},
-			{"", "GET /repositories/1001/subscribers", 200, ""},
-			{"", "GET /repos/acme/secret/subscribers", 404, ""},
-			{"outsider", "GET /repos/acme/secret/subscribers", 404, ""},
-			{"oauth", "GET /repos/acme/secret/subscribers", 404, ""},
-			{"workflow", "GET /repos/acme/secret/subscribers", 404, ""},
-			{"member", "GET /repos/acme/secret/subscribers", 200, ""},
-			{"owner-2", "GET /repos/acme/secret/subscribers", 200, ""},
-			{"basic user", "GET /repositories/1002/subscribers", 200, ""},
-			{"app", "GET /repos/acme/secret/subscribers", 200, ""},
-			{"invalid", "GET /gitignore/templates", 401, ""},
-			{"", "GET /user/subscriptions", 401, ""},
-			{"app", "GET /repos/acme/widgets/subscription", 403, ""},
-			{"workflow", "GET /repos/acme/widgets/subscription", 403, ""},
-			{"owner", "GET /orgs/acme/rulesets", 200, ""},
-			{"member", "GET /orgs/acme/rulesets", 404, ""},
-			{"owner", "GET /nowhere", 404, ""},
-			{"owner", "GET /repos/acme/%2e%2e/x", 400, ""},
-		})
+	runCalls(t, []call{
+		{"", "GET /repos/acme/widgets/subscribers", 200, ""},
+		{"", "GET /repos/ACME/Widgets/subscribers", 200, ""},
+		{"", "GET /repositories/1001/subscribers", 200, ""},
+		{"", "GET /repos/acme/secret/subscribers", 404, ""},
+		{"outsider", "GET /repos/acme/secret/subscribers", 404, ""},
+		{"oauth", "GET /repos/acme/secret/subscribers", 404, ""},
+		{"workflow", "GET /repos/acme/secret/subscribers", 404, ""},
+		{"member", "GET /repos/acme/secret/subscribers", 200, ""},
+		{"owner-2", "GET /repos/acme/secret/subscribers", 200, ""},
+		{"basic user", "GET /repositories/1002/subscribers", 200, ""},
+		{"app", "GET /repos/acme/secret/subscribers", 200, ""},
+		{"invalid", "GET /gitignore/templates", 401, ""},
+		{"", "GET /user/subscriptions", 401, ""},
+		{"app", "GET /repos/acme/widgets/subscription", 403, ""},
+		{"workflow", "GET /repos/acme/widgets/subscription", 403, ""},
+		{"owner", "GET /orgs/acme/rulesets", 200, ""},
+		{"member", "GET /orgs/acme/rulesets", 404, ""},
+		{"owner", "GET /nowhere", 404, ""},
+		{"owner", "GET /repos/acme/%2e%2e/x", 400, ""},
 	})
 }
 
@@ -209,11 +189,9 @@ func TestConditionalRequestsReturn304(t *testing.T) {
 }
 
 func TestUnknownVersionIsRefusedWithoutCost(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		t.calls([]call{
-			{"owner\nX-Service-Api-Version: 1999-01-01", "GET /gitignore/templates", 400, ""},
-			{"owner\nX-Service-Api-Version: 2022-11-28", "GET /gitignore/templates", 200, "X-RateLimit-Used: 1"},
-		})
+	runCalls(t, []call{
+		{"owner\nX-Service-Api-Version: 1999-01-01", "GET /gitignore/templates", 400, ""},
+		{"owner\nX-Service-Api-Version: 2022-11-28", "GET /gitignore/templates", 200, "X-RateLimit-Used: 1"},
 	})
 }
 
@@ -249,24 +227,22 @@ func TestListsArePaginated(t *testing.T) {
 }
 
 func TestSubscriptionsAreStored(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		const path, secret = "/repos/acme/widgets/subscription", "/repos/acme/secret/subscription"
-		t.calls([]call{
-			{"member", "GET " + path, 404, ""},
-			{"member", "PUT " + path + ` {"subscribed":true}`, 200,
-				`{"subscribed":true,"ignored":false,"reason":null,"repository_url":"http://api.test/repos/acme/widgets"}`},
-			{"member", "GET /user/subscriptions", 200, `[{"full_name":"acme/widgets","security_and_analysis":"*","hooks_url":"*"}]`},
-			{"", "GET /repos/acme/widgets/subscribers?per_page=100", 200, fmt.Sprint("#", watchers+1)},
-			{"member", "PUT " + path + ` {"ignored":true}`, 200, `{"subscribed":false,"ignored":true}`},
-			{"member", "PUT " + path + ` {`, 400, ""},
-			{"member", "PUT " + path + ` {"subscribed":"yes"}`, 422, `"field":"subscribed"`},
-			{"member", "PUT " + path + strings.Repeat(" ", maxBody+2), 413, ""},
-			{"member", "DELETE " + path, 204, ""},
-			{"member", "GET " + path, 404, ""},
-			{"member", "PUT " + secret + ` {"subscribed":true}`, 200, ""},
-			{"outsider", "GET /users/acme-member/subscriptions", 200, "[]"},
-			{"", "GET /users/nobody/subscriptions", 404, ""},
-		})
+	const path, secret = "/repos/acme/widgets/subscription", "/repos/acme/secret/subscription"
+	runCalls(t, []call{
+		{"member", "GET " + path, 404, ""},
+		{"member", "PUT " + path + ` {"subscribed":true}`, 200,
+			`{"subscribed":true,"ignored":false,"reason":null,"repository_url":"http://api.test/repos/acme/widgets"}`},
+		{"member", "GET /user/subscriptions", 200, `[{"full_name":"acme/widgets","security_and_analysis":"*","hooks_url":"*"}]`},
+		{"", "GET /repos/acme/widgets/subscribers?per_page=100", 200, fmt.Sprint("#", watchers+1)},
+		{"member", "PUT " + path + ` {"ignored":true}`, 200, `{"subscribed":false,"ignored":true}`},
+		{"member", "PUT " + path + ` {`, 400, ""},
+		{"member", "PUT " + path + ` {"subscribed":"yes"}`, 422, `"field":"subscribed"`},
+		{"member", "PUT " + path + strings.Repeat(" ", maxBody+2), 413, ""},
+		{"member", "DELETE " + path, 204, ""},
+		{"member", "GET " + path, 404, ""},
+		{"member", "PUT " + secret + ` {"subscribed":true}`, 200, ""},
+		{"outsider", "GET /users/acme-member/subscriptions", 200, "[]"},
+		{"", "GET /users/nobody/subscriptions", 404, ""},
 	})
 }
 
@@ -287,42 +263,38 @@ func TestIgnoredRepositoriesAreNotWatched(t *testing.T) {
 }
 
 func TestUsersCanBeNamedByID(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		t.calls([]call{
-			{"member", `PUT /repos/acme/monolith/subscription {"subscribed":true}`, 200, ""},
-			{"member", `PUT /repos/acme/widgets/subscription {"subscribed":true}`, 200, ""},
-			{"", "GET /users/acme-member/subscriptions?per_page=1", 200,
-				`Link: <http://api.test/user/2/subscriptions?per_page=1&page=2>; rel="next"...`},
-			{"", "GET /user/2/subscriptions?per_page=1&page=2", 200, "each name: monolith"},
-			{"", "GET /user/4/subscriptions", 404, ""}, // ID of an organization
-			{"", "GET /users/acme/subscriptions", 404, ""},
-			{"", "GET /user/999/subscriptions", 404, ""},
-		})
+	runCalls(t, []call{
+		{"member", `PUT /repos/acme/monolith/subscription {"subscribed":true}`, 200, ""},
+		{"member", `PUT /repos/acme/widgets/subscription {"subscribed":true}`, 200, ""},
+		{"", "GET /users/acme-member/subscriptions?per_page=1", 200,
+			`Link: <http://api.test/user/2/subscriptions?per_page=1&page=2>; rel="next"...`},
+		{"", "GET /user/2/subscriptions?per_page=1&page=2", 200, "each name: monolith"},
+		{"", "GET /user/4/subscriptions", 404, ""}, // ID of an organization
+		{"", "GET /users/acme/subscriptions", 404, ""},
+		{"", "GET /user/999/subscriptions", 404, ""},
 	})
 }
 
 func TestMembersAreListedByVisibilityAndFilter(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		const list = "GET /orgs/acme/members?per_page=100"
-		all, public := fmt.Sprint("#", members+2), fmt.Sprint("#", members+2-(members/4+1))
-		t.calls([]call{
-			{"member", list, 200, all},
-			{"app", list, 200, all},
-			{"outsider", list, 200, public},
-			{"", list, 200, public},
-			{"workflow", list, 200, public}, // has no permission to read members
-			{"member", list + "&role=admin", 200, "#1"},
-			{"owner", list + "&filter=2fa_disabled", 200, fmt.Sprint("#", members/10)},
-			{"member", list + "&filter=2fa_disabled", 422, ""},
-			{"member", list + "&role=boss", 422, ""},
-			{"", "GET /orgs/nobody/members", 404, ""},
-			{"member", "GET /orgs/acme/members/acme-owner", 204, ""},
-			{"member", "GET /orgs/acme/members/outsider", 404, ""},
-			{"outsider", "GET /orgs/acme/members/acme-owner", 302, ""},
-			{"", "GET /orgs/acme/public_members/acme-owner", 204, ""},
-			{"", "GET /orgs/acme/public_members/acme-member", 404, ""},
-			{"", "GET /orgs/acme/members/acme-owner", 302, "Location: http://api.test/orgs/acme/public_members/acme-owner"},
-		})
+	const list = "GET /orgs/acme/members?per_page=100"
+	all, public := fmt.Sprint("#", members+2), fmt.Sprint("#", members+2-(members/4+1))
+	runCalls(t, []call{
+		{"member", list, 200, all},
+		{"app", list, 200, all},
+		{"outsider", list, 200, public},
+		{"", list, 200, public},
+		{"workflow", list, 200, public}, // has no permission to read members
+		{"member", list + "&role=admin", 200, "#1"},
+		{"owner", list + "&filter=2fa_disabled", 200, fmt.Sprint("#", members/10)},
+		{"member", list + "&filter=2fa_disabled", 422, ""},
+		{"member", list + "&role=boss", 422, ""},
+		{"", "GET /orgs/nobody/members", 404, ""},
+		{"member", "GET /orgs/acme/members/acme-owner", 204, ""},
+		{"member", "GET /orgs/acme/members/outsider", 404, ""},
+		{"outsider", "GET /orgs/acme/members/acme-owner", 302, ""},
+		{"", "GET /orgs/acme/public_members/acme-owner", 204, ""},
+		{"", "GET /orgs/acme/public_members/acme-member", 404, ""},
+		{"", "GET /orgs/acme/members/acme-owner", 302, "Location: http://api.test/orgs/acme/public_members/acme-owner"},
 	})
 }
 

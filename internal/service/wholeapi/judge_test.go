@@ -1,12 +1,9 @@
 package wholeapi
 
 import (
-	"bytes"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 )
 
@@ -24,54 +21,43 @@ func (t inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // freezer is a bad cache: it keeps the first response to each GET forever.
 type freezer struct {
-	next http.RoundTripper
-	kept map[string]*http.Response
-	body map[string][]byte
+	http.Handler
+	kept map[string]*httptest.ResponseRecorder
 }
 
 func (f *freezer) RoundTrip(r *http.Request) (*http.Response, error) {
 	key := r.URL.RequestURI() + r.Header.Get("Authorization")
 	if r.Method != http.MethodGet {
-		return f.next.RoundTrip(r)
+		return inProcess{f.Handler}.RoundTrip(r)
 	}
 	if f.kept[key] == nil {
-		resp, err := f.next.RoundTrip(r)
+		f.kept[key] = httptest.NewRecorder()
+		f.ServeHTTP(f.kept[key], r)
+	}
+	response := *f.kept[key]
+	return response.Result(), nil
+}
+
+func (s *tester) frozen() http.RoundTripper {
+	return &freezer{s, map[string]*httptest.ResponseRecorder{}}
+}
+
+// client returns a function that sends requests of a user through a judge.
+func (s *tester) client(t *testing.T, j *Judge, user string, next http.RoundTripper) func(request string) *http.Response {
+	return func(request string) *http.Response {
+		t.Helper()
+		resp, err := j.Transport(user, next).RoundTrip(s.NewRequest(user, request))
 		if err != nil {
-			return nil, err
+			t.Fatal(err)
 		}
-		f.kept[key] = resp
-		f.body[key], _ = io.ReadAll(resp.Body)
+		return resp
 	}
-	resp := *f.kept[key]
-	resp.Body = io.NopCloser(bytes.NewReader(f.body[key]))
-	return &resp, nil
-}
-
-// client sends requests of one caller through a judge.
-type client struct {
-	t     *testing.T
-	token string
-	http.RoundTripper
-}
-
-func (c client) send(method, target, body string, headers ...string) *http.Response {
-	c.t.Helper()
-	r := httptest.NewRequest(method, target, strings.NewReader(body))
-	r.Header.Set("Authorization", "Bearer "+c.token)
-	for i := 0; i < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
-	resp, err := c.RoundTrip(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return resp
 }
 
 func TestJudgeReportsStaleReads(t *testing.T) {
 	cases := []struct {
 		name, read string
-		write      string // method, target and body
+		write      string
 		stale      bool
 	}{
 		{"the changed object", "/repos/acme/widgets/issues/3", `PATCH /repos/acme/widgets/issues/3 {"title":"x"}`, true},
@@ -115,27 +101,24 @@ func TestJudgeReportsStaleReads(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			s := newTest(t, Config{})
-			j := NewJudge(s)
-			cached := &freezer{inProcess{s}, map[string]*http.Response{}, map[string][]byte{}}
-			owner := client{t, "tok-owner", j.Transport("owner", cached)}
-			owner.send("GET", c.read, "")
-			part := strings.SplitN(c.write, " ", 3)
-			owner.send(part[0], part[1], part[2])
-			member := client{t, "tok-member", j.Transport("member", cached)}
-			member.send("GET", c.read, "")
+			s := newTester(t, Config{})
+			j := NewJudge(s.Service)
+			cached := s.frozen()
+			owner, read := s.client(t, j, "owner", cached), "GET "+c.read
+			owner(read)
+			owner(c.write)
+			s.client(t, j, "member", cached)(read)
 			if len(j.Stale()) != 0 {
 				t.Errorf("a read of a caller without writes is reported: %v", j.Stale())
 			}
-			owner.send("GET", c.read, "")
+			owner(read)
 			if got := j.Stale(); len(got) > 1 || (len(got) == 1) != c.stale {
 				t.Errorf("reported %v; want stale: %v", got, c.stale)
 			}
 			if got := s.Violations().StaleReads == 1; got != c.stale {
 				t.Errorf("stale_reads %d", s.Violations().StaleReads)
 			}
-			fresh := client{t, "tok-owner", j.Transport("owner", inProcess{s})}
-			fresh.send("GET", c.read, "")
+			s.client(t, j, "owner", inProcess{s})(read)
 			if got := j.Stale(); len(got) > 1 {
 				t.Errorf("a fresh read is reported: %v", got)
 			}
@@ -146,80 +129,73 @@ func TestJudgeReportsStaleReads(t *testing.T) {
 	}
 }
 
-func TestJudgeReportsStaleNotModified(t *testing.T) {
-	s := newTest(t, Config{})
-	j := NewJudge(s)
-	c := client{t, "tok-owner", j.Transport("owner", inProcess{s})}
-	tag := c.send("GET", "/repos/acme/widgets/issues/3", "").Header.Get("Etag")
-	c.send("PATCH", "/repos/acme/widgets/issues/3", `{"title":"x"}`)
-	liar := client{t, "tok-owner", j.Transport("owner", roundTripper(func(*http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: http.StatusNotModified, Header: http.Header{"Etag": {tag}}, Body: http.NoBody}, nil
-	}))}
-	liar.send("GET", "/repos/acme/widgets/issues/3", "", "If-None-Match", tag)
-	if len(j.Stale()) != 1 {
-		t.Errorf("reported %v; want one read", j.Stale())
+// wantStale checks the number of reported reads.
+func wantStale(t *testing.T, j *Judge, want int) {
+	t.Helper()
+	if got := j.Stale(); len(got) != want {
+		t.Errorf("reported %v; want %d reads", got, want)
 	}
+}
+
+const readIssue, writeIssue = "GET /repos/acme/widgets/issues/3", `PATCH /repos/acme/widgets/issues/3 {"title":"x"}`
+
+func TestJudgeReportsStaleNotModified(t *testing.T) {
+	s := newTester(t, Config{})
+	j := NewJudge(s.Service)
+	honest := s.client(t, j, "owner", inProcess{s})
+	tag := honest(readIssue).Header.Get("Etag")
+	honest(writeIssue)
+	liar := j.Transport("owner", roundTripper(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusNotModified, Header: http.Header{"Etag": {tag}}, Body: http.NoBody}, nil
+	}))
+	if _, err := liar.RoundTrip(s.NewRequest("owner\nIf-None-Match: "+tag, readIssue)); err != nil {
+		t.Fatal(err)
+	}
+	wantStale(t, j, 1)
 }
 
 func TestWriteInFlightMakesNoReadStale(t *testing.T) {
-	s := newTest(t, Config{})
-	j := NewJudge(s)
-	var read client
+	s := newTester(t, Config{})
+	j := NewJudge(s.Service)
+	read := s.client(t, j, "owner", s.frozen())
 	// The read is sent before the write is answered, so either state is right.
-	write := client{t, "tok-owner", j.Transport("owner", roundTripper(func(r *http.Request) (*http.Response, error) {
-		cached := &freezer{inProcess{s}, map[string]*http.Response{}, map[string][]byte{}}
-		read = client{t, "tok-owner", j.Transport("owner", cached)}
-		read.send("GET", "/repos/acme/widgets/issues/3", "")
+	write := s.client(t, j, "owner", roundTripper(func(r *http.Request) (*http.Response, error) {
+		read(readIssue)
 		resp, err := inProcess{s}.RoundTrip(r)
-		read.send("GET", "/repos/acme/widgets/issues/3", "")
+		read(readIssue)
 		return resp, err
-	}))}
-	write.send("PATCH", "/repos/acme/widgets/issues/3", `{"title":"x"}`)
-	if len(j.Stale()) != 0 {
-		t.Errorf("reported %v", j.Stale())
-	}
-	read.send("GET", "/repos/acme/widgets/issues/3", "")
-	if len(j.Stale()) != 1 {
-		t.Errorf("reported %v after the write; want one read", j.Stale())
-	}
+	}))
+	write(writeIssue)
+	wantStale(t, j, 0)
+	read(readIssue)
+	wantStale(t, j, 1)
 }
 
 func TestRemoteJudge(t *testing.T) {
-	s := newTest(t, Config{})
+	s := newTester(t, Config{})
 	j := NewRemoteJudge("http://service.test", &http.Client{Transport: inProcess{s}})
-	cached := &freezer{inProcess{s}, map[string]*http.Response{}, map[string][]byte{}}
-	c := client{t, "tok-owner", j.Transport("owner", cached)}
-	c.send("GET", "/user/keys", "")
-	c.send("POST", "/user/keys", `{"title":"x"}`)
-	c.send("GET", "/user/keys", "")
-	if len(j.Stale()) != 1 {
-		t.Errorf("reported %v; want one read", j.Stale())
-	}
-	w := send(t, s, "GET", "/_service/violations", "")
-	if got := at(decodeBody(w.Body.Bytes()), "stale_reads"); got != 1.0 {
-		t.Errorf("GET /_service/violations: %s", w.Body)
-	}
-	if w := send(t, s, "DELETE", "/_service/violations", ""); at(decodeBody(w.Body.Bytes()), "stale_reads") != 0.0 {
-		t.Errorf("after the reset: %s", w.Body)
-	}
-	for _, request := range []string{"GET none", "POST violations", "POST judge"} {
-		method, name, _ := strings.Cut(request, " ")
-		if w := send(t, s, method, "/_service/"+name, "x"); w.Code < 400 {
-			t.Errorf("%s: status %d", request, w.Code)
-		}
-	}
+	send := s.client(t, j, "owner", s.frozen())
+	send("GET /user/keys")
+	send(`POST /user/keys {"title":"x"}`)
+	send("GET /user/keys")
+	wantStale(t, j, 1)
+	s.Call(t, "owner", "GET /_service/violations", 200, `{"stale_reads":1}`)
+	s.Call(t, "owner", "DELETE /_service/violations", 200, `{"stale_reads":0}`)
+	s.Call(t, "owner", "GET /_service/none", 404, "")
+	s.Call(t, "owner", "POST /_service/violations x", 404, "")
+	s.Call(t, "owner", "POST /_service/judge x", 400, "")
 }
 
 // TestHonestServiceIsNeverStale sends random traffic of two callers without a cache. The judge may report nothing.
 func TestHonestServiceIsNeverStale(t *testing.T) {
 	random := rand.New(rand.NewPCG(9, 9))
-	s := newTest(t, Config{})
-	j := NewJudge(s)
-	clients := []client{{t, "tok-owner", j.Transport("owner", inProcess{s})}, {t, "tok-member", j.Transport("member", inProcess{s})}}
+	s := newTester(t, Config{})
+	j := NewJudge(s.Service)
+	clients := []func(string) *http.Response{s.client(t, j, "owner", inProcess{s}), s.client(t, j, "member", inProcess{s})}
 	operations := s.Operations()
 	for range 2000 {
 		method, target, body := s.Sample(operations[random.IntN(len(operations))].ID, random)
-		clients[random.IntN(2)].send(method, target, string(body))
+		clients[random.IntN(2)](method + " " + target + " " + string(body))
 	}
 	judged, unjudged := j.Judged()
 	if judged < 500 || unjudged != 0 || len(j.Stale()) != 0 {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -37,67 +37,37 @@ func newTest(t *testing.T, c Config) *Service {
 	return s
 }
 
-// send sends a request of the user acme-owner. Further headers are pairs of name and value.
-func send(t *testing.T, s http.Handler, method, target, body string, headers ...string) *httptest.ResponseRecorder {
-	t.Helper()
-	r := httptest.NewRequest(method, target, strings.NewReader(body))
-	r.Header.Set("Authorization", "Bearer tok-owner")
-	for i := 0; i < len(headers); i += 2 {
-		if r.Header.Set(headers[i], headers[i+1]); headers[i+1] == "" {
-			r.Header.Del(headers[i])
-		}
-	}
-	w := httptest.NewRecorder()
-	s.ServeHTTP(w, r)
-	return w
+// tester sends requests to a service. The names of credentials are those of its tokens without "tok-".
+type tester struct {
+	*Service
+	*testservers.Story
 }
 
-// get returns the decoded body of a GET that responds with 200.
-func get(t *testing.T, s http.Handler, target string) any {
+func newTester(t *testing.T, c Config) *tester {
 	t.Helper()
-	w := send(t, s, http.MethodGet, target, "")
-	if w.Code != http.StatusOK {
-		t.Fatalf("GET %s: status %d: %s", target, w.Code, w.Body)
-	}
-	var v any
-	if err := json.Unmarshal(w.Body.Bytes(), &v); err != nil {
-		t.Fatalf("GET %s: %v in %q", target, err, w.Body)
-	}
-	return v
+	s := newTest(t, c)
+	return &tester{s, &testservers.Story{Handler: s, Host: "example.com", Authorization: func(name string) string {
+		if name == "" {
+			return ""
+		}
+		return "Bearer tok-" + name
+	}}}
 }
 
-// at returns the value at a path of members and indices, or nil.
-func at(v any, path ...any) any {
-	for _, step := range path {
-		switch s := step.(type) {
-		case string:
-			m, _ := v.(map[string]any)
-			v = m[s]
-		case int:
-			list, _ := v.([]any)
-			if s >= len(list) {
-				return nil
-			}
-			v = list[s]
-		}
-	}
-	return v
+// call is one request of a test, and what its response must have. See testservers.Story.
+type call struct {
+	as, request string
+	status      int
+	want        string
 }
 
-// write sends an unsafe request that succeeds, and returns its decoded body.
-func write(t *testing.T, s http.Handler, method, target, body string) any {
+// runCalls sends the calls of a test to a new service.
+func runCalls(t *testing.T, config Config, calls []call) {
 	t.Helper()
-	w := send(t, s, method, target, body)
-	if w.Code >= 300 {
-		t.Fatalf("%s %s: status %d: %s", method, target, w.Code, w.Body)
+	s := newTester(t, config)
+	for _, c := range calls {
+		s.Call(t, c.as, c.request, c.status, c.want)
 	}
-	var v any
-	if w.Body.Len() > 0 {
-		if err := json.Unmarshal(w.Body.Bytes(), &v); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return v
 }
 
 func TestTableHasAllOperationsOfTheCloud(t *testing.T) {
@@ -134,14 +104,14 @@ var statusesBeyondTheTable = map[string][]int{
 func TestEveryOperationMatchesAndAnswersItsSample(t *testing.T) {
 	for _, seed := range []uint64{1, 2} {
 		random := rand.New(rand.NewPCG(seed, seed))
-		s := newTest(t, Config{})
+		s := newTester(t, Config{})
 		operations := s.Operations()
 		slices.SortStableFunc(operations, func(a, b *Operation) int { // deletions last
 			return slices.Index(methods, a.Method) - slices.Index(methods, b.Method)
 		})
 		for _, op := range operations {
 			if op.Method == http.MethodDelete {
-				s = newTest(t, Config{}) // another sample may have deleted what this one needs
+				s = newTester(t, Config{}) // another sample may have deleted what this one needs
 			}
 			method, target, body := s.Sample(op.ID, random)
 			path, _, _ := strings.Cut(target, "?")
@@ -149,7 +119,7 @@ func TestEveryOperationMatchesAndAnswersItsSample(t *testing.T) {
 				t.Errorf("%s: sample %s %s matches %v", op.ID, method, target, got)
 				continue
 			}
-			w := send(t, s, method, target, string(body))
+			w := s.Do("owner", method+" "+target+" "+string(body))
 			allowed := slices.Concat(op.success(), statusesBeyondTheTable[op.ID])
 			if !slices.Contains(allowed, w.Code) {
 				t.Errorf("%s: %s %s %s: status %d; want one of %v: %s", op.ID, method, target, body, w.Code, allowed, w.Body)
@@ -168,7 +138,7 @@ func TestEveryOperationMatchesAndAnswersItsSample(t *testing.T) {
 // revision must change, too; otherwise the judge could not see a stale read.
 func TestRandomTrafficKeepsRevisions(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
-	s := newTest(t, Config{NoRateLimits: true})
+	s := newTester(t, Config{NoRateLimits: true})
 	type view struct {
 		body     []byte
 		revision string
@@ -177,7 +147,7 @@ func TestRandomTrafficKeepsRevisions(t *testing.T) {
 	var targets []string
 	operations := s.Operations()
 	look := func(target string, after string) {
-		w := send(t, s, http.MethodGet, target, "")
+		w := s.Do("owner", "GET "+target)
 		now := view{bytes.TrimRight(w.Body.Bytes(), "\n\t "), w.Header().Get(RevisionHeader)}
 		if w.Code == http.StatusInternalServerError {
 			t.Fatalf("GET %s: status 500", target)
@@ -200,7 +170,7 @@ func TestRandomTrafficKeepsRevisions(t *testing.T) {
 			look(target, "")
 			continue
 		}
-		send(t, s, method, target, string(body))
+		s.Do("owner", method+" "+target+" "+string(body))
 		for range min(40, len(targets)) {
 			look(targets[random.IntN(len(targets))], method+" "+target+" "+string(body))
 		}

@@ -3,16 +3,73 @@ package testservers
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"regexp"
 	"strings"
+	"testing"
 )
+
+// Story sends requests to a handler, one after another.
+type Story struct {
+	Handler http.Handler
+	Host    string // of targets that begin with a slash
+	// Authorization returns the field Authorization for the name of a credential.
+	Authorization func(name string) string
+	names         map[string]any // values of earlier responses
+}
+
+// NewRequest returns a request with the credential of a name. A request is a method, a target and a body, for example
+// "PUT /user {}". Further lines of as contain header fields. Names of values of earlier responses are replaced.
+func (s *Story) NewRequest(as, request string) *http.Request {
+	request = s.withValues(request)
+	method, target, _ := strings.Cut(request, " ")
+	target, body, _ := strings.Cut(target, " ")
+	if strings.HasPrefix(target, "/") {
+		target = "http://" + s.Host + target
+	}
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	name, fields, _ := strings.Cut(as, "\n")
+	if authorization := s.Authorization(name); authorization != "" {
+		r.Header.Set("Authorization", authorization)
+	}
+	for field := range strings.Lines(fields) {
+		name, value, _ := strings.Cut(strings.TrimSpace(field), ": ")
+		r.Header.Set(name, value)
+	}
+	return r
+}
+
+// withValues returns a text in which values replace their names.
+func (s *Story) withValues(text string) string {
+	for name, value := range s.names {
+		text = strings.ReplaceAll(text, name, fmt.Sprint(value))
+	}
+	return text
+}
+
+// Do sends a request.
+func (s *Story) Do(as, request string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	s.Handler.ServeHTTP(w, s.NewRequest(as, request))
+	return w
+}
+
+// Call sends a request and checks the response.
+func (s *Story) Call(t testing.TB, as, request string, status int, want string) *httptest.ResponseRecorder {
+	t.Helper()
+	w := s.Do(as, request)
+	if differences := s.Differences(w, status, want); differences != "" {
+		t.Errorf("%.300s as %q: %s", request, as, differences)
+	}
+	return w
+}
 
 var headerLine = regexp.MustCompile(`^([A-Z][\w-]*):(.*)$`)
 
-// ResponseDifferences compares a response with a status and with the lines of want. It returns one line for each
-// difference and the start of the body, or an empty string. A line of want has one of these forms:
+// Differences compares a response with a status and with the lines of want. It returns one line for each difference
+// and the start of the body, or an empty string. A line of want has one of these forms:
 //
 //	{"a":1,"b":[{},"..."]}  The body has these members, and may have more. Objects in it may have more members, too.
 //	Link: <http://a>...     A header field has the value, or starts with the value if "..." follows. Without a
@@ -25,8 +82,9 @@ var headerLine = regexp.MustCompile(`^([A-Z][\w-]*):(.*)$`)
 //
 // In JSON, which may use several lines, some strings match other values: "-" an absent member, "*" a value that is
 // neither null nor empty, "#3" a list of three elements, and "..." at the end of a list any further elements.
-// ResponseDifferences panics for invalid JSON.
-func ResponseDifferences(w *httptest.ResponseRecorder, status int, want string) string {
+// A string such as "$id" names any value at first, and afterwards matches the same value. Later requests
+// and lines without JSON use the value instead of $id. Differences panics for invalid JSON.
+func (s *Story) Differences(w *httptest.ResponseRecorder, status int, want string) string {
 	var lines []string
 	if w.Code != status {
 		lines = append(lines, fmt.Sprintf("got status %d, want %d", w.Code, status))
@@ -37,7 +95,7 @@ func ResponseDifferences(w *httptest.ResponseRecorder, status int, want string) 
 		if want[0] != '{' && want[0] != '[' {
 			line, rest, _ := strings.Cut(want, "\n")
 			want = rest
-			if !matchesLine(w, body, line) {
+			if line = s.withValues(line); !matchesLine(w, body, line) {
 				lines = append(lines, "want "+line)
 				if name, _, _ := strings.Cut(line, ":"); headerLine.MatchString(line) {
 					lines = append(lines, fmt.Sprintf("got %s: %q", name, w.Header().Values(name)))
@@ -51,7 +109,7 @@ func ResponseDifferences(w *httptest.ResponseRecorder, status int, want string) 
 			panic("testservers: invalid pattern " + want + ": " + err.Error())
 		}
 		want = want[decoder.InputOffset():]
-		lines = append(lines, jsonDifferences("body", pattern, body)...)
+		lines = append(lines, s.jsonDifferences("body", pattern, body)...)
 	}
 	if lines == nil {
 		return ""
@@ -91,7 +149,7 @@ func matchesLine(w *httptest.ResponseRecorder, body any, line string) bool {
 }
 
 // jsonDifferences compares the value at a path with a pattern.
-func jsonDifferences(path string, pattern, got any) (lines []string) {
+func (s *Story) jsonDifferences(path string, pattern, got any) (lines []string) {
 	differ := []string{fmt.Sprintf("%s: got %v, want %v", path, got, pattern)}
 	switch pattern := pattern.(type) {
 	case map[string]any:
@@ -107,7 +165,7 @@ func jsonDifferences(path string, pattern, got any) (lines []string) {
 				}
 				continue
 			}
-			lines = append(lines, jsonDifferences(path+"."+name, want, value)...)
+			lines = append(lines, s.jsonDifferences(path+"."+name, want, value)...)
 		}
 		return lines
 	case []any:
@@ -121,12 +179,23 @@ func jsonDifferences(path string, pattern, got any) (lines []string) {
 			return differ
 		}
 		for i := range list {
-			lines = append(lines, jsonDifferences(fmt.Sprintf("%s[%d]", path, i), pattern[i], list[i])...)
+			lines = append(lines, s.jsonDifferences(fmt.Sprintf("%s[%d]", path, i), pattern[i], list[i])...)
 		}
 		return lines
 	case string:
 		if list, ok := got.([]any); ok && pattern == fmt.Sprint("#", len(list)) || pattern == "*" && got != nil && got != "" {
 			return nil
+		}
+		if strings.HasPrefix(pattern, "$") {
+			if s.names == nil {
+				s.names = map[string]any{}
+			}
+			if s.names[pattern] == nil {
+				s.names[pattern] = got
+			}
+			if got != nil && reflect.DeepEqual(s.names[pattern], got) {
+				return nil
+			}
 		}
 	}
 	if !reflect.DeepEqual(pattern, got) {
