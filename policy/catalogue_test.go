@@ -9,6 +9,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// wantEqual compares two values.
+func wantEqual(t testing.TB, name string, want, got any, options ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		t.Errorf("%s: want (-), got (+):\n%s", name, diff)
+	}
+}
+
 // catalogue returns a catalogue with the given operations and one alias.
 func catalogue(operations string) (*Catalogue, error) {
 	return load(fstest.MapFS{
@@ -36,9 +44,7 @@ func TestLoadAddsDefaults(t *testing.T) {
 		{ID: "c", Section: "X 1", Method: "POST", Path: "/c", Resource: "graphql", Points: 1, Cache: CacheRule{Class: Never}, Auth: "required"},
 		{ID: "d", Section: "X 1", Method: "GET", Path: "/d", Resource: Core, Points: 1, Cache: CacheRule{Class: Shared, TTL: 90 * time.Minute}, Auth: "required"},
 	}
-	if diff := cmp.Diff(want, c.Operations()); diff != "" {
-		t.Errorf("want (-), got (+):\n%s", diff)
-	}
+	wantEqual(t, "operations", want, c.Operations())
 	m, err := c.Classify("GET", "/repositories/7/a", "")
 	if err != nil || m.Operation != c.Operation("a") || m.Params.Get("repository_id") != "7" {
 		t.Errorf("path of an alias: got %+v (%v)", m, err)
@@ -58,23 +64,16 @@ func TestLoadReportsErrors(t *testing.T) {
 		{"unknown resource", "  - {id: a, method: GET, path: /a, resource: gold}", `operation "a": unknown resource "gold"`},
 		{"unknown check", "  - {id: a, method: GET, path: /a, checks: [mate]}", `operation "a": unknown check "mate"`},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if _, err := catalogue(c.operations); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want %s", err, c.want)
-			}
-		})
+		if _, err := catalogue(c.operations); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
+		}
 	}
-	t.Run("several errors", func(t *testing.T) {
-		_, err := catalogue("  - {id: a, method: GET, path: /a, checks: [mate], resource: gold}\n  - {id: b}")
-		if err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
-			t.Errorf("got %v, want three errors", err)
-		}
-	})
-	t.Run("no aliases", func(t *testing.T) {
-		if _, err := load(fstest.MapFS{}); err == nil || !strings.Contains(err.Error(), "aliases.yaml") {
-			t.Errorf("got %v, want an error about aliases.yaml", err)
-		}
-	})
+	if _, err := catalogue("  - {id: a, method: GET, path: /a, checks: [mate], resource: gold}\n  - {id: b}"); err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
+		t.Errorf("got %v, want three errors", err)
+	}
+	if _, err := load(fstest.MapFS{}); err == nil || !strings.Contains(err.Error(), "aliases.yaml") {
+		t.Errorf("got %v, want an error about aliases.yaml", err)
+	}
 }
 
 func TestWithCacheRulesChangesTheCopyOnly(t *testing.T) {

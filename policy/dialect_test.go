@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // dialect loads a dialect, and fails the test if the dialect does not exist.
@@ -21,9 +19,7 @@ func dialect(t *testing.T, name string) *Dialect {
 
 func TestLoadDialectRefusesUnknownNames(t *testing.T) {
 	for _, name := range []string{"service", "github"} {
-		if d := dialect(t, name); d.Name != name {
-			t.Errorf("the dialect %s has the name %q", name, d.Name)
-		}
+		wantEqual(t, "name", name, dialect(t, name).Name)
 	}
 	for _, name := range []string{"", "GitHub", "gitlab"} {
 		_, err := LoadDialect(name)
@@ -65,9 +61,7 @@ func TestServiceDialectMatchesDocuments(t *testing.T) {
 		}
 	}
 	got := []string{d.Webhook.HookID, d.Webhook.Event, d.Webhook.Delivery, d.Webhook.TargetType, d.Webhook.TargetID}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("webhook headers: documents (-), dialect (+):\n%s", diff)
-	}
+	wantEqual(t, "webhook headers", want, got)
 	if agent := statement(t, texts["B"], "User-Agent \\| always begins with `([^`]*)`"); d.Webhook.UserAgent != agent {
 		t.Errorf("got the User-Agent %q for deliveries, want %q", d.Webhook.UserAgent, agent)
 	}
@@ -92,19 +86,11 @@ func documentedVersion(t *testing.T, text string) (header, version string) {
 
 func TestGitHubDialectNames(t *testing.T) {
 	d := dialect(t, "github")
-	want := map[string]string{
-		"version header": "X-GitHub-Api-Version", "vendor": "github", "bot": "dependabot",
-		"event": "X-GitHub-Event", "delivery": "X-GitHub-Delivery", "hook": "X-GitHub-Hook-ID", "agent": "GitHub-Hookshot/",
-		"target": "X-GitHub-Hook-Installation-Target-Type", "target id": "X-GitHub-Hook-Installation-Target-ID",
-	}
-	got := map[string]string{
-		"version header": d.VersionHeader, "vendor": d.Vendor, "bot": d.SecurityBot,
-		"event": d.Webhook.Event, "delivery": d.Webhook.Delivery, "hook": d.Webhook.HookID, "agent": d.Webhook.UserAgent,
-		"target": d.Webhook.TargetType, "target id": d.Webhook.TargetID,
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("want (-), got (+):\n%s", diff)
-	}
+	wantEqual(t, "version header, vendor and bot", []string{"X-GitHub-Api-Version", "github", "dependabot"}, []string{d.VersionHeader, d.Vendor, d.SecurityBot})
+	h := d.Webhook
+	wantEqual(t, "webhook headers", []string{
+		"X-GitHub-Event", "X-GitHub-Delivery", "X-GitHub-Hook-ID", "GitHub-Hookshot/", "X-GitHub-Hook-Installation-Target-Type", "X-GitHub-Hook-Installation-Target-ID",
+	}, []string{h.Event, h.Delivery, h.HookID, h.UserAgent, h.TargetType, h.TargetID})
 }
 
 // TestMessagesDistinguishPrimaryAndSecondary checks the texts by which existing clients distinguish a primary from a
@@ -138,9 +124,7 @@ func TestKindDependsOnSchemeAndTokenPrefix(t *testing.T) {
 		{"github", "Bearer", "xghs_abc", User},
 		{"github", "Bearer", "", User},
 	} {
-		if got := dialect(t, c.dialect).Kind(c.scheme, c.credential); got != c.want {
-			t.Errorf("%s: %s %s: got %s, want %s", c.dialect, c.scheme, c.credential, got, c.want)
-		}
+		wantEqual(t, c.dialect+": "+c.scheme+" "+c.credential, c.want, dialect(t, c.dialect).Kind(c.scheme, c.credential))
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
@@ -20,18 +19,9 @@ import (
 // does not exist, the test is skipped.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
-	root, err := os.Getwd()
+	root, err := filepath.Abs("..") // the root of the module
 	if err != nil {
 		t.Fatal(err)
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
-			break
-		}
-		if filepath.Dir(root) == root {
-			t.Fatal("no parent folder contains go.mod")
-		}
-		root = filepath.Dir(root)
 	}
 	spec := filepath.Join(filepath.Dir(root), "shared", "spec")
 	if _, err := os.Stat(spec); errors.Is(err, fs.ErrNotExist) {
@@ -226,9 +216,7 @@ func TestEndpointsParsesTables(t *testing.T) {
 			{Name: "sort", Values: []string{"a-b"}},
 		}, nil, nil},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("want (-), got (+):\n%s", diff)
-	}
+	wantEqual(t, "endpoints", want, got, cmpopts.EquateEmpty())
 }
 
 // asEndpoint returns the fields of an operation that a row of an endpoint table has.
@@ -271,9 +259,7 @@ func TestCatalogueMatchesEndpointTables(t *testing.T) {
 		}
 	}
 	want, got := byRoute(t, "documents", rows), byRoute(t, "catalogue", operations)
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("documents (-), catalogue (+):\n%s", diff)
-	}
+	wantEqual(t, "catalogue", want, got, cmpopts.EquateEmpty())
 }
 
 // TestOperationsOutsideTheTables lists the operations that no table contains.
@@ -291,9 +277,7 @@ func TestOperationsOutsideTheTables(t *testing.T) {
 			got[op.ID] = op.Method + " " + op.Path
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("want (-), got (+):\n%s", diff)
-	}
+	wantEqual(t, "operations", want, got)
 }
 
 // TestResourcesMatchDocuments compares resources.yaml with the table of Document B 2.6, including its order.
@@ -304,9 +288,7 @@ func TestResourcesMatchDocuments(t *testing.T) {
 			want = append(want, row.cells["Member"])
 		}
 	}
-	if diff := cmp.Diff(want, Resources()); diff != "" {
-		t.Errorf("documents (-), resources.yaml (+):\n%s", diff)
-	}
+	wantEqual(t, "resources.yaml", want, Resources())
 	for _, name := range want {
 		if !IsResource(name) {
 			t.Errorf("IsResource(%q) is false", name)
@@ -316,25 +298,15 @@ func TestResourcesMatchDocuments(t *testing.T) {
 		t.Error(`IsResource("gold") is true`)
 	}
 	outside := []string{"dependency_sbom", "code_scanning_autofix", "copilot_usage_records", "audit_log", "audit_log_streaming"}
-	if diff := cmp.Diff(want, dialect(t, "service").Resources()); diff != "" {
-		t.Errorf("documents (-), service dialect (+):\n%s", diff)
-	}
-	if diff := cmp.Diff(append(want, outside...), dialect(t, "github").Resources()); diff != "" {
-		t.Errorf("want (-), github dialect (+):\n%s", diff)
-	}
-	if diff := cmp.Diff(KnownResources(), dialect(t, "github").Resources()); diff != "" {
-		t.Errorf("all resources (-), github dialect (+):\n%s", diff)
-	}
+	wantEqual(t, "service dialect", want, dialect(t, "service").Resources())
+	wantEqual(t, "github dialect", append(want, outside...), dialect(t, "github").Resources())
+	wantEqual(t, "github dialect", KnownResources(), dialect(t, "github").Resources())
 	names := []string{"zebra", "audit_log", "search", "apple", "core"}
 	slices.SortFunc(names, CompareResources)
-	if !slices.Equal(names, []string{"core", "search", "audit_log", "apple", "zebra"}) {
-		t.Errorf("got the order %q", names)
-	}
+	wantEqual(t, "order", []string{"core", "search", "audit_log", "apple", "zebra"}, names)
 	used := map[string]bool{}
 	for _, op := range Embedded().Operations() {
 		used[op.Resource] = true
 	}
-	if got := slices.Sorted(maps.Keys(used)); !slices.Equal(got, []string{"code_search", "core", "graphql", "integration_manifest", "search"}) {
-		t.Errorf("got the resources %q of operations", got)
-	}
+	wantEqual(t, "resources of operations", []string{"code_search", "core", "graphql", "integration_manifest", "search"}, slices.Sorted(maps.Keys(used)))
 }

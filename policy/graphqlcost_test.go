@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vektah/gqlparser/v2/lexer"
 	"pgregory.net/rapid"
@@ -185,10 +184,7 @@ func TestParseGraphQLPricesQueries(t *testing.T) {
 		t.Errorf("the table has %d queries, want at least 40", len(pricedQueries))
 	}
 	for _, c := range pricedQueries {
-		members := []string{}
-		if c.variables != "" {
-			members = append(members, `"variables":`+c.variables)
-		}
+		members := []string{`"variables":` + stdcmp.Or(c.variables, "null")}
 		if strings.Contains(c.query, "query b") {
 			members = append(members, `"operationName":"b"`)
 		}
@@ -235,9 +231,7 @@ func TestParseGraphQLReportsFacts(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		c.want.Cost = 1
-		if diff := cmp.Diff(&c.want, call, cmpopts.IgnoreUnexported(GraphQLCall{}), cmpopts.IgnoreFields(GraphQLCall{}, "Hash", "Persisted", "Question")); diff != "" {
-			t.Errorf("%s: facts (-want +got):\n%s", c.name, diff)
-		}
+		wantEqual(t, c.name, &c.want, call, cmpopts.IgnoreUnexported(GraphQLCall{}), cmpopts.IgnoreFields(GraphQLCall{}, "Hash", "Persisted", "Question"))
 	}
 }
 
@@ -265,11 +259,7 @@ func TestParseGraphQLRefusesWhatTheUpstreamRefuses(t *testing.T) {
 		{"an ambiguous operation", `query a { viewer { login } } query b { viewer { login } }`, ``, "INVALID", `it has 2 operations; name one in operationName`},
 		{"an operation twice", `query a { viewer { login } } query a { viewer { id } }`, `"operationName":"a"`, "INVALID", `it has 2 operations named "a"; use unique names`},
 	} {
-		members := []string{}
-		if c.members != "" {
-			members = append(members, c.members)
-		}
-		_, err := ParseGraphQL(graphQLBody(c.query, members...))
+		_, err := ParseGraphQL(graphQLBody(c.query, stdcmp.Or(c.members, `"variables":null`)))
 		kind, message := refusal(t, err)
 		if kind != c.kind || !strings.Contains(message, c.message) {
 			t.Errorf("%s: got %s %q, want %s %q", c.name, kind, message, c.kind, c.message)
@@ -282,15 +272,11 @@ func TestParseGraphQLRefusesWhatTheUpstreamRefuses(t *testing.T) {
 }
 
 func TestParseGraphQLDoesNotJudgeUnreadableBodies(t *testing.T) {
-	manyVariables := &strings.Builder{}
-	for i := range 5001 {
-		fmt.Fprintf(manyVariables, `"v%d":1,`, i)
-	}
 	for _, body := range []string{
 		``, `null`, `[]`, `"{ a }"`, `{`, `{"query":"{ a }"`, `{"query":"{ a }"} {}`, `{"query":5}`, `{"query":null}`, `{"query":""}`, `{}`,
 		`{"query":"{ a }","query":"{ a }"}`, `{"query":"{ a }","Query":"mutation { a }"}`, `{"Query":"{ a }"}`,
 		`{"query":"{ a }","variables":"{}"}`, `{"query":"{ a }","variables":[]}`, `{"query":"{ a }","variables":{"a":1,"a":2}}`,
-		`{"query":"{ a }","variables":{` + strings.TrimSuffix(manyVariables.String(), ",") + `}}`,
+		`{"query":"{ a }","variables":{` + numbered(5001, `"v%d":1,`) + `"v":1}}`,
 		`{"query":"{ a }","variables":{"a":[` + strings.Repeat("1,", 20_001) + `1]}}`,
 		`{"query":"{ a }","variables":{"a":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + `}}`,
 		`{"query":"{ a }","operationName":1}`, `{"query":"{ a }","extensions":{"persistedQuery":{"sha256Hash":1}}}`,
@@ -574,32 +560,30 @@ func TestRepositoryRulesRefuseOtherWaysToRepositories(t *testing.T) {
 	}
 }
 
+// numbered formats the numbers from 0 with a text, n times. The second argument of the text is the next number.
+func numbered(n int, format string) string {
+	if !strings.Contains(format, "[2]") {
+		format += "%.0[2]d"
+	}
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, format, i, i+1)
+	}
+	return b.String()
+}
+
 // bombs are bodies that make careless analyses slow.
 func bombs() map[string][]byte {
-	doubling := &strings.Builder{}
-	doubling.WriteString("{ ...f0 }")
-	for i := range 700 {
-		fmt.Fprintf(doubling, " fragment f%d on T { a(first: 100) { ...f%d } b(first: 100) { ...f%d } }", i, i+1, i+1)
-	}
-	doubling.WriteString(" fragment f700 on T { a }")
-	chain := &strings.Builder{}
-	chain.WriteString("{ ...f0 }")
-	for i := range 1500 {
-		fmt.Fprintf(chain, " fragment f%d on T { a { ...f%d } }", i, i+1)
-	}
-	chain.WriteString(" fragment f1500 on T { ...f0 }")
+	doubling := "{ ...f0 }" + numbered(700, " fragment f%d on T { a(first: 100) { ...f%[2]d } b(first: 100) { ...f%[2]d } }") + " fragment f700 on T { a }"
+	chain := "{ ...f0 }" + numbered(1500, " fragment f%d on T { a { ...f%[2]d } }") + " fragment f1500 on T { ...f0 }"
 	long, megabyte := strings.Repeat("x", 200<<10), strings.Repeat("x", 1<<20-200)
 	ids := strings.Repeat(`"x",`, 19_000)
-	members := &strings.Builder{}
-	for i := range 19_000 {
-		fmt.Fprintf(members, `"v%d":[],`, i)
-	}
 	return map[string][]byte{
 		"depth of 20,000":             graphQLBody(strings.Repeat("{a", 20_000) + strings.Repeat("}", 20_000)),
 		"10,000 aliases":              graphQLBody("{" + strings.Repeat(" a:b(first:1){c}", 10_000) + "}"),
 		"aliases within the limit":    graphQLBody("{" + strings.Repeat(" a:b(first:1)", 2400) + "}"),
-		"a cycle of 1,500 fragments":  graphQLBody(chain.String()),
-		"fragments that double":       graphQLBody(doubling.String()),
+		"a cycle of 1,500 fragments":  graphQLBody(chain),
+		"fragments that double":       graphQLBody(doubling),
 		"1 MB of names":               graphQLBody("{" + megabyte + "}"),
 		"a long name":                 graphQLBody("{" + long + "}"),
 		"a long wrong name":           graphQLBody(long),
@@ -619,7 +603,7 @@ func bombs() map[string][]byte {
 		"deep variables in the limit": graphQLBody("mutation($v:I!){a(id:$v)}", `"variables":{"v":`+strings.Repeat("[", 9900)+strings.Repeat("]", 9900)+`}`),
 		"many variables":              graphQLBody("{a}", `"variables":{"v":1`+strings.Repeat(`,"v":1`, 150_000)+`}`),
 		"many elements":               graphQLBody("mutation($v:I!){a(id:$v)}", `"variables":{"v":[`+strings.Repeat(`"x",`, 250_000)+`"x"]}`),
-		"many members":                graphQLBody("{a}", `"variables":{`+members.String()+`"v":1}`),
+		"many members":                graphQLBody("{a}", `"variables":{`+numbered(19_000, `"v%d":[],`)+`"v":1}`),
 		"many IDs":                    graphQLBody("mutation($v:I!){"+strings.Repeat("a(id:$v)", 1500)+"}", `"variables":{"v":[`+ids+`"x"]}`),
 		"many nodes":                  graphQLBody("query($v:[ID!]!){"+strings.Repeat("nodes(ids:$v){a}", 1500)+"}", `"variables":{"v":[`+ids+`"x"]}`),
 		"a variable under many names": graphQLBody("mutation($v:I!){a("+strings.Repeat("x", 10)+":$v "+strings.Repeat("b:$v ", 3000)+")}", `"variables":{"v":"`+strings.Repeat("x", 900<<10)+`"}`),
@@ -690,9 +674,7 @@ func FuzzGraphQLCall(f *testing.F) {
 			t.Errorf("got depth %d and the root fields %q", call.Depth, call.RootFields)
 		}
 		again, _ := ParseGraphQL(append([]byte(" "), body...))
-		if diff := cmp.Diff(call, again, cmpopts.IgnoreUnexported(GraphQLCall{})); diff != "" {
-			t.Errorf("whitespace changes the call:\n%s", diff)
-		}
+		wantEqual(t, "whitespace changes the call", call, again, cmpopts.IgnoreUnexported(GraphQLCall{}))
 		if allowed := (&GraphQLRules{ReadOnly: true}).Check(call) == nil; allowed != (call.Kind == GraphQLQuery) {
 			t.Errorf("the read-only rule allows %v for the kind %q", allowed, call.Kind)
 		}

@@ -1,13 +1,12 @@
 package policy
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestLimitsForKindAndResource(t *testing.T) {
@@ -48,11 +47,7 @@ func TestLimitsForKindAndResource(t *testing.T) {
 		{"an unknown resource", User, "gold", Window{5000, hour}},
 		{"an unknown resource without authentication", Unauthenticated, "gold", Window{60, hour}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := DefaultLimits().For(c.kind, c.resource); got != c.want {
-				t.Errorf("got %+v, want %+v", got, c.want)
-			}
-		})
+		wantEqual(t, c.name, c.want, DefaultLimits().For(c.kind, c.resource))
 	}
 }
 
@@ -60,15 +55,9 @@ func TestLimitsForUsesConfiguredValues(t *testing.T) {
 	l := DefaultLimits()
 	l.Primary.Workflow, l.Primary.Window = 7, time.Minute
 	l.Search.Code, l.Search.Window = 2, time.Second
-	if got := l.For(Workflow, Core); got != (Window{7, time.Minute}) {
-		t.Errorf("core: got %+v", got)
-	}
-	if got := l.For(Workflow, CodeSearch); got != (Window{2, time.Second}) {
-		t.Errorf("code search: got %+v", got)
-	}
-	if got := (Limits{}).For(User, Core); got != (Window{}) {
-		t.Errorf("zero value: got %+v, want no requests", got)
-	}
+	wantEqual(t, "core", Window{7, time.Minute}, l.For(Workflow, Core))
+	wantEqual(t, "code search", Window{2, time.Second}, l.For(Workflow, CodeSearch))
+	wantEqual(t, "zero value", Window{}, Limits{}.For(User, Core))
 }
 
 // number returns the first number of a cell such as "5,000 per app; …".
@@ -115,18 +104,14 @@ func TestDefaultLimitsMatchDocuments(t *testing.T) {
 	for limit := range got {
 		want[limit] = number(t, documented[limit])
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("documents (-), DefaultLimits (+):\n%s", diff)
-	}
+	wantEqual(t, "DefaultLimits", want, got)
 	for limit, want := range map[string]string{
 		"points per minute per endpoint": "900 (REST), 2,000 (GraphQL)",
 		"CPU time":                       "90 seconds per 60 seconds of real time, of which at most 60 seconds for GraphQL",
 		"content-generating requests":    "80 per minute and 500 per hour (some endpoints lower); includes web interface actions",
 		"query length":                   "256 characters at most (excluding operators or qualifiers); at most 5 AND/OR/NOT operators",
 	} {
-		if documented[limit] != want {
-			t.Errorf("%s: Document B has %q, want %q", limit, documented[limit], want)
-		}
+		wantEqual(t, limit, want, documented[limit])
 	}
 	for _, caller := range []string{"app installation token", "OAuth app using client id and secret (public data only)", "built-in workflow token"} {
 		if !strings.Contains(documented[caller], "15,000") {
@@ -143,8 +128,6 @@ func TestInstallationLimitGrowsWithRepositoriesAndUsers(t *testing.T) {
 	for _, c := range []struct{ repositories, users, limit int }{
 		{0, 0, 5000}, {20, 20, 5000}, {21, 20, 5050}, {20, 21, 5050}, {30, 25, 5750}, {170, 20, 12_500}, {5000, 5000, 12_500},
 	} {
-		if got := DefaultLimits().OfInstallation(c.repositories, c.users); got != c.limit {
-			t.Errorf("%d repositories and %d users: got %d, want %d", c.repositories, c.users, got, c.limit)
-		}
+		wantEqual(t, fmt.Sprintf("%+v", c), c.limit, DefaultLimits().OfInstallation(c.repositories, c.users))
 	}
 }

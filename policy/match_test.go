@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )
 
@@ -76,18 +75,14 @@ func TestClassifyFindsOperationAndParameters(t *testing.T) {
 		{"a longer path", "GET", "/feeds/x", "unknown", "/feeds/x", nil},
 		{"the root", "GET", "/", "unknown", "/", nil},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			m := classify(t, c.method, c.target)
-			if m.Operation.ID != c.id || m.Path != c.path {
-				t.Errorf("got %s at %s, want %s at %s", m.Operation.ID, m.Path, c.id, c.path)
-			}
-			if diff := cmp.Diff(c.params, byName(m.Params)); diff != "" {
-				t.Errorf("parameters: want (-), got (+):\n%s", diff)
-			}
-			if m.Operation.Known() != (c.id != "unknown") {
-				t.Errorf("Known returns %v", m.Operation.Known())
-			}
-		})
+		m := classify(t, c.method, c.target)
+		if m.Operation.ID != c.id || m.Path != c.path {
+			t.Errorf("%s: got %s at %s, want %s at %s", c.name, m.Operation.ID, m.Path, c.id, c.path)
+		}
+		wantEqual(t, c.name+": parameters", c.params, byName(m.Params))
+		if m.Operation.Known() != (c.id != "unknown") {
+			t.Errorf("%s: Known returns %v", c.name, m.Operation.Known())
+		}
 	}
 }
 
@@ -169,16 +164,12 @@ func TestClassifyGivesUnknownRoutesSafeDefaults(t *testing.T) {
 		{"DELETE", "DELETE", 5, Never},
 		{"an unknown method", "PROPFIND", 5, Never},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			want := &Operation{ID: "unknown", Method: c.method, Path: "/…", Resource: Core, Points: c.points, Cache: CacheRule{Class: c.class}, Auth: "optional"}
-			m := classify(t, c.method, "/meta")
-			if diff := cmp.Diff(want, m.Operation); diff != "" {
-				t.Errorf("want (-), got (+):\n%s", diff)
-			}
-			if f := m.Preflight(Unauthenticated); f != nil || byName(m.Params) != nil {
-				t.Errorf("got %+v and %v, want no finding and no parameters", f, m.Params)
-			}
-		})
+		want := &Operation{ID: "unknown", Method: c.method, Path: "/…", Resource: Core, Points: c.points, Cache: CacheRule{Class: c.class}, Auth: "optional"}
+		m := classify(t, c.method, "/meta")
+		wantEqual(t, c.name, want, m.Operation)
+		if f := m.Preflight(Unauthenticated); f != nil || byName(m.Params) != nil {
+			t.Errorf("%s: got %+v and %v, want no finding and no parameters", c.name, f, m.Params)
+		}
 	}
 }
 
@@ -195,11 +186,7 @@ func TestUnknownRouteHasTheLongestKnownPrefix(t *testing.T) {
 		{"a segment that may be a token (attack 53)", "/x/ghp_16C7e42F292c6912E7710c838347Ae178B4a", "/…"},
 		{"the root", "/", "/…"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := classify(t, "GET", c.path).Operation.Path; got != c.want {
-				t.Errorf("got %s, want %s", got, c.want)
-			}
-		})
+		wantEqual(t, c.name, c.want, classify(t, "GET", c.path).Operation.Path)
 	}
 }
 

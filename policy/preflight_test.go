@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestPreflightReportsFirstFailedCheck(t *testing.T) {
@@ -39,15 +37,13 @@ func TestPreflightReportsFirstFailedCheck(t *testing.T) {
 		{"a search outside of the endpoint tables", "/search/topics", "", User, "search-query"},
 		{"not a search", "/feeds", "", Unauthenticated, ""},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			got := ""
-			if f := classify(t, "GET", c.path+"?q="+url.QueryEscape(c.q)).Preflight(c.kind); f != nil {
-				got = f.Check
-			}
-			if got != c.check {
-				t.Errorf("%q: got the failed check %q, want %q", c.q, got, c.check)
-			}
-		})
+		got := ""
+		if f := classify(t, "GET", c.path+"?q="+url.QueryEscape(c.q)).Preflight(c.kind); f != nil {
+			got = f.Check
+		}
+		if got != c.check {
+			t.Errorf("%s: %q: got the failed check %q, want %q", c.name, c.q, got, c.check)
+		}
 	}
 }
 
@@ -67,9 +63,7 @@ func TestPreflightFindings(t *testing.T) {
 		{"/search/code?q=a" + strings.Repeat("+OR+b", 6), User, invalid("search-operators", "invalid", "Validation Failed: more than five AND / OR / NOT operators were used")},
 		{"/search/code?q=in:file", User, invalid("search-terms", "invalid", "Validation Failed: the search contains only qualifiers; at least one search term is needed")},
 	} {
-		if diff := cmp.Diff(c.want, classify(t, "GET", c.target).Preflight(c.kind)); diff != "" {
-			t.Errorf("%.40s: want (-), got (+):\n%s", c.target, diff)
-		}
+		wantEqual(t, c.target, c.want, classify(t, "GET", c.target).Preflight(c.kind))
 	}
 }
 

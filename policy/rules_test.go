@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
@@ -90,9 +89,7 @@ func TestOptionalAuthenticationMatchesDocuments(t *testing.T) {
 		want = append(want, ids...)
 	}
 	slices.Sort(want)
-	if diff := cmp.Diff(want, matching(func(op *Operation) bool { return op.Auth == "optional" })); diff != "" {
-		t.Errorf("documents (-), catalogue (+):\n%s", diff)
-	}
+	wantEqual(t, "catalogue", want, matching(func(op *Operation) bool { return op.Auth == "optional" }))
 	if ids := matching(func(op *Operation) bool { return op.Auth != "optional" && op.Auth != "required" }); ids != nil {
 		t.Errorf("the authentication of %q is neither required nor optional", ids)
 	}
@@ -138,9 +135,7 @@ func TestScopesAndPermissionsMatchDocuments(t *testing.T) {
 			got[op.ID] = needs{op.Scope, withoutBrackets(op.Permission)}
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("documents (-), catalogue (+):\n%s", diff)
-	}
+	wantEqual(t, "catalogue", want, got)
 }
 
 func withoutBrackets(s string) string {
@@ -207,9 +202,7 @@ func TestEveryEventHasAnEffectOrAReason(t *testing.T) {
 		}
 	}
 	statistics := matching(func(op *Operation) bool { return op.Cache.Class == Statistics })
-	if diff := cmp.Diff(append([]string{"dependency-graph/export-sbom"}, statistics...), used["push"], cmpopts.SortSlices(strings.Compare)); diff != "" {
-		t.Errorf("event push: want (-), got (+):\n%s", diff)
-	}
+	wantEqual(t, "event push", append([]string{"dependency-graph/export-sbom"}, statistics...), used["push"], cmpopts.SortSlices(strings.Compare))
 }
 
 func TestOperationFieldsAreConsistent(t *testing.T) {
@@ -268,9 +261,7 @@ func TestRepresentationsMatchDocuments(t *testing.T) {
 func TestSubscriptionChangesInvalidateWatchLists(t *testing.T) {
 	want := []string{"watching/get-subscription", "watching/list-subscribers", "watching/list-mine", "watching/list-of-user"}
 	for _, id := range []string{"watching/set-subscription", "watching/delete-subscription"} {
-		if got := Embedded().Operation(id).Invalidates; !slices.Equal(got, want) {
-			t.Errorf("%s: got Invalidates %q, want %q", id, got, want)
-		}
+		wantEqual(t, id, want, Embedded().Operation(id).Invalidates)
 	}
 }
 
@@ -283,9 +274,7 @@ func TestOperationsReturnsCopyOrderedBySection(t *testing.T) {
 		}
 	}
 	want := []string{"A 4.1", "A 4.2", "A 4.3", "A 4.4", "A 4.5", "A 4.6", "A 4.7", "B 4.1", "B 4.2", "B 4.3", "B 4.4", "B 4.5", "B 4.6", ""}
-	if !slices.Equal(sections, want) {
-		t.Errorf("got %q, want %q", sections, want)
-	}
+	wantEqual(t, "sections", want, sections)
 	operations[0] = nil
 	if Embedded().Operations()[0] == nil {
 		t.Error("a change of the returned slice changed the catalogue")

@@ -34,9 +34,7 @@ func TestScopeAllowsListedMethodsAndOperations(t *testing.T) {
 		{"listed operation only", both, "PATCH", "issues/update", false},
 		{"HEAD listed, but not GET", &Scope{Methods: []string{"POST", "HEAD"}}, "HEAD", "repos/get", false},
 	} {
-		if got := c.scope.Allows(c.method, &Operation{ID: c.id}); got != c.want {
-			t.Errorf("%s: got %t, want %t", c.name, got, c.want)
-		}
+		wantEqual(t, c.name, c.want, c.scope.Allows(c.method, &Operation{ID: c.id}))
 	}
 }
 
@@ -49,9 +47,7 @@ func TestGlobMatchesAsterisk(t *testing.T) {
 		{"*/get", "gists/get", true}, {"*/get", "gists/get-star", false}, {"a*b*c", "abc", true}, {"a*b*c", "acb", false}, {"a**c", "ac", true},
 		{"a?", "ab", false}, {"[a]", "a", false}, {"A", "a", false}, {"*b*b", "ab", false},
 	} {
-		if got := Glob(c.pattern, c.name); got != c.want {
-			t.Errorf("Glob(%q, %q): got %t, want %t", c.pattern, c.name, got, c.want)
-		}
+		wantEqual(t, c.pattern+" and "+c.name, c.want, Glob(c.pattern, c.name))
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 )
@@ -62,15 +61,11 @@ func TestParseSearchSplitsTokens(t *testing.T) {
 		{"a name that is not ASCII is not a qualifier", "größe:5", SearchQuery{term("größe:5")}, 7, 0},
 		{"bytes that are not UTF-8", "\xff\xfe", SearchQuery{term("\xff\xfe")}, 2, 0},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			got := ParseSearch(c.q)
-			if diff := cmp.Diff(c.want, got, cmpopts.IgnoreUnexported(SearchToken{})); diff != "" {
-				t.Errorf("%q: want (-), got (+):\n%s", c.q, diff)
-			}
-			if got.Length() != c.length || got.Operators() != c.operators {
-				t.Errorf("%q: got length %d and %d operators, want %d and %d", c.q, got.Length(), got.Operators(), c.length, c.operators)
-			}
-		})
+		got := ParseSearch(c.q)
+		wantEqual(t, c.q, c.want, got, cmpopts.IgnoreUnexported(SearchToken{}))
+		if got.Length() != c.length || got.Operators() != c.operators {
+			t.Errorf("%s: %q: got length %d and %d operators, want %d and %d", c.name, c.q, got.Length(), got.Operators(), c.length, c.operators)
+		}
 	}
 }
 
@@ -79,9 +74,7 @@ func TestHasTermIgnoresQualifiersAndOperators(t *testing.T) {
 		"": false, "repo:a/b": false, "-repo:a/b language:go": false, "repo:a/b NOT language:go": false, `"" repo:a/b`: false, "AND": false,
 		"gear": true, "repo:a/b gear": true, `"repo:a/b"`: true, "-gear": true, "std::vector": true, "-": true,
 	} {
-		if got := ParseSearch(q).HasTerm(); got != want {
-			t.Errorf("%q: HasTerm returns %v", q, got)
-		}
+		wantEqual(t, q, want, ParseSearch(q).HasTerm())
 	}
 }
 
