@@ -19,15 +19,11 @@ import (
 func create(t *testing.T, validity time.Duration) (certificateFile, keyFile string, roots *x509.CertPool) {
 	t.Helper()
 	certificate, key, err := Create([]string{"a.test", "b.test"}, validity, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testservers.NoError(t, err)
 	dir := t.TempDir()
 	certificateFile, keyFile = filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
 	for file, text := range map[string][]byte{certificateFile: certificate, keyFile: key} {
-		if err := os.WriteFile(file, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testservers.NoError(t, os.WriteFile(file, text, 0o600))
 	}
 	roots = x509.NewCertPool()
 	roots.AppendCertsFromPEM(certificate)
@@ -37,10 +33,7 @@ func create(t *testing.T, validity time.Duration) (certificateFile, keyFile stri
 func load(t *testing.T, validity time.Duration) (*Authority, *x509.CertPool) {
 	t.Helper()
 	certificate, key, roots := create(t, validity)
-	a, err := Load(certificate, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := testservers.Must(Load(certificate, key))
 	return a, roots
 }
 
@@ -48,17 +41,14 @@ func TestCertificateIsTrustedForItsNameOnly(t *testing.T) {
 	a, roots := load(t, time.Hour*48)
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		for name, want := range map[string]bool{"a.test": true, "b.test": false, "x.a.test": false, "127.0.0.1": false} {
-			leaf, err := a.Certificate("A.test")
-			if err != nil {
-				t.Fatal(err)
-			}
+			leaf := testservers.Must(a.Certificate("A.test"))
 			client, server := net.Pipe()
 			var serving sync.WaitGroup
 			serving.Go(func() {
 				_ = tls.Server(server, &tls.Config{Certificates: []tls.Certificate{*leaf}, MaxVersion: version}).Handshake() // the client's result counts
 				_ = server.Close()
 			})
-			err = tls.Client(client, &tls.Config{RootCAs: roots, ServerName: name}).Handshake()
+			err := tls.Client(client, &tls.Config{RootCAs: roots, ServerName: name}).Handshake()
 			_ = client.Close()
 			serving.Wait()
 			if (err == nil) != want {
@@ -75,18 +65,12 @@ func TestAuthorityIsOfNoUseForOtherHosts(t *testing.T) {
 		if _, err := a.Certificate(name); err == nil {
 			t.Errorf("the authority signed for %s", name)
 		}
-		leaf, err := a.sign(name, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		leaf := testservers.Must(a.sign(name, time.Now()))
 		if _, err := leaf.Leaf.Verify(x509.VerifyOptions{Roots: roots}); err == nil {
 			t.Errorf("a certificate for %s is trusted", name)
 		}
 	}
-	leaf, err := a.sign("a.test", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	leaf := testservers.Must(a.sign("a.test", time.Now()))
 	if _, err := leaf.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "a.test"}); err != nil {
 		t.Errorf("a certificate for a.test: %v", err)
 	}
@@ -97,10 +81,7 @@ func TestCertificateIsRenewedAndNeverOutlivesTheAuthority(t *testing.T) {
 		a, _ := load(t, 60*time.Hour)
 		var last *tls.Certificate
 		for hour := range 60 {
-			leaf, err := a.Certificate("a.test")
-			if err != nil {
-				t.Fatal(err)
-			}
+			leaf := testservers.Must(a.Certificate("a.test"))
 			left := time.Until(leaf.Leaf.NotAfter)
 			if left < min(leafLife/2, time.Until(a.Expires())-time.Second) || leaf.Leaf.NotAfter.After(a.Expires()) {
 				t.Errorf("hour %d: the certificate lives for %v, the authority for %v", hour, left, time.Until(a.Expires()))
@@ -121,22 +102,12 @@ func TestLoadRefusesUnsuitableFiles(t *testing.T) {
 	certificate, key, _ := create(t, time.Hour)
 	other, otherKey, _ := create(t, time.Hour)
 	expired, expiredKey, _ := create(t, -time.Minute)
-	ca, err := testservers.NewCA()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testservers.Must(testservers.NewCA())
 	leaf := t.TempDir()
-	if err := ca.Issue(leaf); err != nil {
-		t.Fatal(err)
-	}
+	testservers.NoError(t, ca.Issue(leaf))
 	readable := filepath.Join(t.TempDir(), "readable.key")
-	text, err := os.ReadFile(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(readable, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	text := testservers.Must(os.ReadFile(key))
+	testservers.NoError(t, os.WriteFile(readable, text, 0o644))
 	for _, c := range []struct{ certificate, key, want string }{
 		{certificate, readable, "run chmod o-rwx"},
 		{certificate, otherKey, "private key does not match"},

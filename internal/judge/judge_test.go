@@ -55,10 +55,7 @@ func create() int {
 
 func newUpstream(t *testing.T) *Upstream {
 	t.Helper()
-	u, err := NewUpstream()
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := testservers.Must(NewUpstream())
 	t.Cleanup(u.Close)
 	return u
 }
@@ -173,9 +170,7 @@ func TestRunScoresCommands(t *testing.T) {
 	upstream := newUpstream(t)
 	server := httptest.NewServer(upstream)
 	defer server.Close()
-	if err := Run(t.Context(), []string{os.Args[0]}, server.URL, 2, os.Stderr); err != nil {
-		t.Fatal(err)
-	}
+	testservers.NoError(t, Run(t.Context(), []string{os.Args[0]}, server.URL, 2, os.Stderr))
 	limit := Limits().Content[0].Max
 	score := upstream.Score(2, 0)
 	if score.Content.Answered != limit || score.ByLimit["content"] != 1 || score.LimitErrors != 2*creations-limit {

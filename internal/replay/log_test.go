@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // read returns the requests of a text, and the error at its end.
@@ -66,9 +68,7 @@ func TestLogsOfEachFormatAreRead(t *testing.T) {
 			if strings.HasPrefix(c.text, "time=") {
 				got, err = read(c.text, Auto) // the log of a process begins without an empty line
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testservers.NoError(t, err)
 			if diff := cmp.Diff([]Request{c.want}, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -116,9 +116,7 @@ func TestMalformedLinesAreSkippedOnDemand(t *testing.T) {
 	l := &Log{Name: "x", Reader: strings.NewReader(text), Format: JSONL, SkipInvalid: true}
 	n := 0
 	for _, err := range l.Requests() {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testservers.NoError(t, err)
 		n++
 	}
 	if n != 1 || l.Skipped != 2 {
@@ -157,9 +155,7 @@ func TestRequestsOfAllLogsAreOrderedByStart(t *testing.T) {
 	}
 	var got []string
 	for r, err := range Ordered(log("a", 5, 1, 3, 200, 150), log("b", 2, 4, 160)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testservers.NoError(t, err)
 		got = append(got, fmt.Sprint(r.URL.Path, int(r.Start.Sub(noon).Seconds())))
 	}
 	if diff := cmp.Diff([]string{"/a1", "/b2", "/a3", "/b4", "/a5", "/a150", "/b160", "/a200"}, got); diff != "" {
@@ -200,14 +196,8 @@ func TestReportsShowNoCredentialOfALog(t *testing.T) {
 	for _, field := range []string{"user", "client", "remote_user"} {
 		labels := map[string]bool{}
 		for _, credential := range credentials {
-			requests, err := read(fmt.Sprintf("\n"+`{"ts":1767355200,"method":"GET","path":"/user","status":200,%q:%q}`+"\n", field, credential), Auto)
-			if err != nil {
-				t.Fatal(err)
-			}
-			report, err := Run(t.Context(), configuration(t), sequence(requests))
-			if err != nil {
-				t.Fatal(err)
-			}
+			requests := testservers.Must(read(fmt.Sprintf("\n"+`{"ts":1767355200,"method":"GET","path":"/user","status":200,%q:%q}`+"\n", field, credential), Auto))
+			report := testservers.Must(Run(t.Context(), configuration(t), sequence(requests)))
 			text, _ := json.Marshal(report)
 			if strings.Contains(string(text), credential) || strings.Contains(fmt.Sprint(report), credential) {
 				t.Errorf("%s: the report shows %s", field, credential)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
@@ -20,14 +21,8 @@ import (
 // configuration returns the configuration of the tests: two clients with separate accounts.
 func configuration(t *testing.T) Config {
 	t.Helper()
-	upstream, err := url.Parse("https://api.example.com")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dialect, err := policy.LoadDialect("service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	upstream := testservers.Must(url.Parse("https://api.example.com"))
+	dialect := testservers.Must(policy.LoadDialect("service"))
 	return Config{
 		Upstream: upstream, Rules: limits.Rules{Limits: policy.DefaultLimits()}, Catalogue: policy.Embedded(), Dialect: dialect,
 		Wait: 10 * time.Second, Statistics: proxy.Statistics{First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute},
@@ -63,10 +58,7 @@ func sequence(list []Request) iter.Seq2[Request, error] {
 
 func run(t *testing.T, c Config, list ...Request) *Report {
 	t.Helper()
-	report, err := Run(t.Context(), c, sequence(list))
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := testservers.Must(Run(t.Context(), c, sequence(list)))
 	return report
 }
 
@@ -182,9 +174,7 @@ func runLong(t *testing.T, n int) *Report {
 			}
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testservers.NoError(t, err)
 	return report
 }
 
@@ -194,9 +184,7 @@ func TestPageEscapesNamesAndLoadsNothing(t *testing.T) {
 	c := configuration(t)
 	c.Rules.Primary.User = 1
 	var page strings.Builder
-	if err := run(t, c, get(0, members, 9), get(5, "/user", 9), hostile).Page(&page); err != nil {
-		t.Fatal(err)
-	}
+	testservers.NoError(t, run(t, c, get(0, members, 9), get(5, "/user", 9), hostile).Page(&page))
 	text := page.String()
 	if strings.Contains(text, "<script") || !strings.Contains(text, "&lt;script&gt;") {
 		t.Error("the client name is not escaped")

@@ -112,10 +112,7 @@ func TestTruncateEveryTruncatesBodies(t *testing.T) {
 		transport := &http.Transport{DialContext: l.Dial}
 		defer transport.CloseIdleConnections()
 		for i, want := range []error{nil, io.ErrUnexpectedEOF, nil, io.ErrUnexpectedEOF} {
-			resp, err := (&http.Client{Transport: transport}).Get("http://service.test/gitignore/templates/Go")
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := testservers.Must((&http.Client{Transport: transport}).Get("http://service.test/gitignore/templates/Go"))
 			body, err := io.ReadAll(resp.Body)
 			_ = resp.Body.Close()
 			if !errors.Is(err, want) || resp.StatusCode != http.StatusOK || len(body) == 0 || json.Valid(body) != (want == nil) {

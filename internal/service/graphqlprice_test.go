@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -28,10 +29,7 @@ type graphQLAnswer struct {
 // askGraphQL sends a query with variables.
 func (t *tester) askGraphQL(as, query string, variables map[string]any) (answer graphQLAnswer, header http.Header) {
 	t.Helper()
-	body, err := json.Marshal(map[string]any{"query": query, "variables": variables})
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := testservers.Must(json.Marshal(map[string]any{"query": query, "variables": variables}))
 	w := t.call(as, "POST /graphql "+string(body), http.StatusOK, "")
 	return decode[graphQLAnswer](t, w), w.Header()
 }
@@ -115,10 +113,7 @@ func TestGraphQLPrices(t *testing.T) {
 // estimate divided by the cost.
 func checkEstimate(t *tester, query string, cost int) float64 {
 	t.Helper()
-	body, err := json.Marshal(map[string]any{"query": query, "variables": map[string]any{"n": 50}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := testservers.Must(json.Marshal(map[string]any{"query": query, "variables": map[string]any{"n": 50}}))
 	call, err := policy.ParseGraphQL(body)
 	if err != nil || call.Cost < cost {
 		t.Errorf("estimated cost %d, error %v, want at least %d: %s", call.Cost, err, cost, query)
@@ -151,19 +146,10 @@ func TestLearnedEstimatesAreWithinFivePercent(t *testing.T) {
 			t.s.meter.reset()
 			used := 0
 			for _, c := range calls {
-				body, err := json.Marshal(map[string]any{"query": c.query, "variables": map[string]any{"n": c.n}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				parsed, err := policy.ParseGraphQL(body)
-				if err != nil {
-					t.Fatal(err)
-				}
+				body := testservers.Must(json.Marshal(map[string]any{"query": c.query, "variables": map[string]any{"n": c.n}}))
+				parsed := testservers.Must(policy.ParseGraphQL(body))
 				claim := limits.Claim{Operation: policy.GraphQL, Resource: policy.GraphQL, Points: 1, Query: parsed.Hash, UpperEstimate: parsed.UpperCost()}
-				permit, err := limiter.Acquire(t.Context(), claim, caller, time.Now())
-				if err != nil {
-					t.Fatal(err)
-				}
+				permit := testservers.Must(limiter.Acquire(t.Context(), claim, caller, time.Now()))
 				w := t.do("owner", "POST /graphql "+string(body))
 				rate, _ := limits.ReadRate(w.Header())
 				outcome := limits.Outcome{Sent: true, Answered: true, Ended: true, Succeeded: true, Rate: rate}

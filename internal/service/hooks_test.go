@@ -89,9 +89,7 @@ func (b *inbox) takePayload(t *tester) jsonObject {
 
 func (t *tester) setWebhooks(all ...Webhook) {
 	t.Helper()
-	if err := t.s.SetWebhooks(all); err != nil {
-		t.Fatal(err)
-	}
+	testservers.NoError(t, t.s.SetWebhooks(all))
 }
 
 // createEvent posts an event and returns the response.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // documentedRules holds every rule type of Document A section 4.8 with all parameters.
@@ -52,9 +54,7 @@ func TestRuleParametersAreValidated(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, kind := range slices.Sorted(maps.Keys(documentedRules)) {
 			var parameters any
-			if err := json.Unmarshal([]byte(documentedRules[kind]), &parameters); err != nil {
-				t.Fatal(err)
-			}
+			testservers.NoError(t, json.Unmarshal([]byte(documentedRules[kind]), &parameters))
 			c := &ruleCase{tester: t, kind: kind, parameters: parameters}
 			c.create("", "")
 			if want := withoutMarks(parameters); len(want.(jsonObject)) > 0 {

@@ -52,9 +52,7 @@ func TestCreateRulesetReturnsAllMembers(t *testing.T) {
 		w := t.call("owner", "POST "+widgetsRulesets+" "+completeRuleset, 201, "Location: http://api.test/repos/acme/widgets/rulesets/604")
 		t.wantRecord(w.Body.Bytes(), "", testservers.NewRulesetSchema)
 		want := jsonObject{}
-		if err := json.Unmarshal([]byte(completeRuleset), &want); err != nil {
-			t.Fatal(err)
-		}
+		testservers.NoError(t, json.Unmarshal([]byte(completeRuleset), &want))
 		maps.Copy(want, jsonObject{
 			"id": 604.0, "source_type": "Repository", "source": "acme/widgets", "node_id": "RRS_604",
 			"_links": jsonObject{

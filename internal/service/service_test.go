@@ -39,10 +39,7 @@ func runWithService(t *testing.T, f func(*tester)) {
 // newService returns a tester of another service, with a dialect and a seed.
 func (t *tester) newService(dialect string, seed uint64) *tester {
 	t.Helper()
-	d, err := policy.LoadDialect(dialect)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testservers.Must(policy.LoadDialect(dialect))
 	s := New(Config{Limits: policy.DefaultLimits(), Seed: seed, Dialect: d})
 	t.Cleanup(s.Close)
 	return &tester{t.T, s, &testservers.Story{Handler: s, Host: "api.test", Authorization: authorization}}
@@ -381,10 +378,7 @@ func TestIndexValidatesTokens(t *testing.T) {
 
 // TestDocumentationNamesEndpointsTokensAndFaults reads docs/reference-service.md.
 func TestDocumentationNamesEndpointsTokensAndFaults(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reference-service.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testservers.Must(os.ReadFile("../../docs/reference-service.md"))
 	names := slices.Concat(slices.Collect(maps.Keys(tokens())),
 		[]string{"/_service/violations", "/_service/faults", "/_service/webhooks", "/_service/events", "/_service/deliveries"})
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Faults]()) {

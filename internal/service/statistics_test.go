@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 func TestStatisticsAreComputedInTheBackground(t *testing.T) {
@@ -72,10 +74,7 @@ type contributorTotals struct {
 func (t *tester) addSmallRepository() {
 	acme := t.s.world.accounts["acme"]
 	at := func(text string) time.Time {
-		at, err := time.Parse(time.RFC3339, text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		at := testservers.Must(time.Parse(time.RFC3339, text))
 		return at
 	}
 	owner, member := t.s.world.accounts["acme-owner"], t.s.world.accounts["acme-member"]

@@ -34,10 +34,7 @@ func signed(body string) string {
 }
 
 func dialect(t testing.TB) *policy.Dialect {
-	d, err := policy.LoadDialect("service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testservers.Must(policy.LoadDialect("service"))
 	return d
 }
 
@@ -206,10 +203,7 @@ func stall(t *testing.T, l *testservers.PipeListener, connections int, part stri
 	var senders sync.WaitGroup
 	var mu sync.Mutex
 	for range connections {
-		c, err := l.Dial(t.Context(), "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testservers.Must(l.Dial(t.Context(), "", ""))
 		senders.Go(func() {
 			senders.Go(func() {
 				_, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: hook.test\r\nContent-Length: 20000000\r\n\r\n")
@@ -236,10 +230,7 @@ func post(t *testing.T, l *testservers.PipeListener) (int, time.Duration) {
 	t.Helper()
 	began := time.Now()
 	client := http.Client{Transport: &http.Transport{DialContext: l.Dial, DisableKeepAlives: true}}
-	r, err := client.Post("http://hook.test/", "application/json", strings.NewReader("{}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testservers.Must(client.Post("http://hook.test/", "application/json", strings.NewReader("{}")))
 	_ = r.Body.Close()
 	return r.StatusCode, time.Since(began)
 }

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // inProcess is a transport that calls a handler.
@@ -46,10 +48,7 @@ func (s *tester) frozen() http.RoundTripper {
 func (s *tester) client(t *testing.T, j *Judge, user string, next http.RoundTripper) func(request string) *http.Response {
 	return func(request string) *http.Response {
 		t.Helper()
-		resp, err := j.Transport(user, next).RoundTrip(s.NewRequest(user, request))
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := testservers.Must(j.Transport(user, next).RoundTrip(s.NewRequest(user, request)))
 		return resp
 	}
 }

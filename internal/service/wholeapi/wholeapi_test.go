@@ -30,10 +30,7 @@ func newTest(t *testing.T, c Config) *Service {
 	if c.Limits.Concurrent == 0 {
 		c.Limits = testLimits()
 	}
-	s, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testservers.Must(New(c))
 	return s
 }
 
@@ -185,18 +182,12 @@ func decodeBody(body []byte) any {
 
 // TestJudgeSharesNoCodeWithTheGateway checks that the package uses only the text of the table and numbers.
 func TestJudgeSharesNoCodeWithTheGateway(t *testing.T) {
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := testservers.Must(filepath.Glob("*.go"))
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		source, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := testservers.Must(os.ReadFile(name))
 		for _, use := range regexp.MustCompile(`policy\.\w+|weirgate/weir/\S+`).FindAllString(string(source), -1) {
 			if !slices.Contains([]string{"policy.Table", "policy.Limits", "policy.Window", `weirgate/weir/policy"`}, use) {
 				t.Errorf("%s uses %s", name, use)
