@@ -107,66 +107,48 @@ func findType(in any, name string) jsonObject {
 	return nil
 }
 
-// page is a page of pull requests.
-type page struct {
-	Data struct {
-		Repository struct {
-			PullRequests struct {
-				TotalCount int
-				PageInfo   struct {
-					HasNextPage, HasPreviousPage bool
-					StartCursor, EndCursor       string
+// TestGraphQLPaginatesInBothDirections reads 300 pull requests in pages of 70, as octokit's paginator does.
+func TestGraphQLPaginatesInBothDirections(t *testing.T) {
+	type page struct {
+		Data struct {
+			Repository struct {
+				PullRequests struct {
+					PageInfo struct {
+						HasNextPage, HasPreviousPage bool
+						StartCursor, EndCursor       string
+					}
+					Nodes []struct{ Number int }
 				}
-				Nodes []struct{ Number int }
 			}
 		}
 	}
-}
-
-// TestGraphQLPaginatesInBothDirections reads 300 pull requests in pages of 70, as octokit's paginator does.
-func TestGraphQLPaginatesInBothDirections(t *testing.T) {
+	want := make([]int, 300)
+	for i := range want {
+		want[i] = i + 1
+	}
 	runWithService(t, func(t *tester) {
 		for _, direction := range []string{"ASC", "DESC"} {
-			for _, backward := range []bool{false, true} {
-				arguments := "first: 70, after: $cursor"
-				if backward {
-					arguments = "last: 70, before: $cursor"
-				}
-				query := `query($cursor: String) { repository(owner: "acme", name: "monolith") { pullRequests(` + arguments + `, orderBy: {field: CREATED_AT, direction: ` + direction + `}) {
+			for _, arguments := range []string{"first: 70, after: $cursor", "last: 70, before: $cursor"} {
+				query := `query($cursor: String) { repository(owner: "acme", name: "monolith") { pullRequests(` + arguments + `,
+					orderBy: {field: CREATED_AT, direction: ` + direction + `}) {
 					totalCount pageInfo { hasNextPage hasPreviousPage startCursor endCursor } nodes { number } } } }`
 				var all []int
 				var cursor any
-				for {
-					w := t.do("owner", "POST /graphql "+string(encode(object{{"query", query}, {"variables", object{{"cursor", cursor}}}})))
+				for more := true; more; {
+					w := t.call("owner", "POST /graphql "+string(encode(object{{"query", query}, {"variables", object{{"cursor", cursor}}}})), 200, `"totalCount":300,`)
 					got := decode[page](t, w).Data.Repository.PullRequests
-					var numbers []int
-					for _, n := range got.Nodes {
-						numbers = append(numbers, n.Number)
-					}
-					if got.TotalCount != 300 {
-						t.Fatalf("got %d in total: %s", got.TotalCount, w.Body)
-					}
-					more := got.PageInfo.HasNextPage
-					if cursor = got.PageInfo.EndCursor; backward {
+					if cursor, more = got.PageInfo.EndCursor, got.PageInfo.HasNextPage; strings.HasPrefix(arguments, "last") {
 						cursor, more = got.PageInfo.StartCursor, got.PageInfo.HasPreviousPage
-						all = slices.Concat(numbers, all)
-					} else {
-						all = append(all, numbers...)
+						slices.Reverse(got.Nodes)
 					}
-					if !more {
-						break
+					for _, n := range got.Nodes {
+						all = append(all, n.Number)
 					}
 				}
-				if direction == "DESC" {
+				if (direction == "DESC") != strings.HasPrefix(arguments, "last") {
 					slices.Reverse(all)
 				}
-				want := make([]int, 300)
-				for i := range want {
-					want[i] = i + 1
-				}
-				if !slices.Equal(all, want) {
-					t.Errorf("%s, backward %t: got %v", direction, backward, all)
-				}
+				t.wantEqual(direction+" "+arguments, want, all)
 			}
 		}
 	})

@@ -26,11 +26,15 @@ type graphQLAnswer struct {
 	}
 }
 
+// graphQLBody returns the body of a query with variables.
+func graphQLBody(query string, variables map[string]any) []byte {
+	return testservers.Must(json.Marshal(map[string]any{"query": query, "variables": variables}))
+}
+
 // askGraphQL sends a query with variables.
 func (t *tester) askGraphQL(as, query string, variables map[string]any) (answer graphQLAnswer, header http.Header) {
 	t.Helper()
-	body := testservers.Must(json.Marshal(map[string]any{"query": query, "variables": variables}))
-	w := t.call(as, "POST /graphql "+string(body), http.StatusOK, "")
+	w := t.call(as, "POST /graphql "+string(graphQLBody(query, variables)), http.StatusOK, "")
 	return decode[graphQLAnswer](t, w), w.Header()
 }
 
@@ -113,7 +117,7 @@ func TestGraphQLPrices(t *testing.T) {
 // estimate divided by the cost.
 func checkEstimate(t *tester, query string, cost int) float64 {
 	t.Helper()
-	body := testservers.Must(json.Marshal(map[string]any{"query": query, "variables": map[string]any{"n": 50}}))
+	body := graphQLBody(query, map[string]any{"n": 50})
 	call, err := policy.ParseGraphQL(body)
 	if err != nil || call.Cost < cost {
 		t.Errorf("estimated cost %d, error %v, want at least %d: %s", call.Cost, err, cost, query)
@@ -146,7 +150,7 @@ func TestLearnedEstimatesAreWithinFivePercent(t *testing.T) {
 			t.s.meter.reset()
 			used := 0
 			for _, c := range calls {
-				body := testservers.Must(json.Marshal(map[string]any{"query": c.query, "variables": map[string]any{"n": c.n}}))
+				body := graphQLBody(c.query, map[string]any{"n": c.n})
 				parsed := testservers.Must(policy.ParseGraphQL(body))
 				claim := limits.Claim{Operation: policy.GraphQL, Resource: policy.GraphQL, Points: 1, Query: parsed.Hash, UpperEstimate: parsed.UpperCost()}
 				permit := testservers.Must(limiter.Acquire(t.Context(), claim, caller, time.Now()))

@@ -155,44 +155,27 @@ func TestDeliveriesHaveTheDocumentedHeaders(t *testing.T) {
 // hmacHex with the standard library.
 func TestSignaturesMatchPublishedExamples(t *testing.T) {
 	k := &hook{secret: hookSecret}
-	if got, want := k.sign(sha256.New, []byte("Hello, World!")), "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	sum := hmac.New(sha1.New, []byte(hookSecret))
-	if got, want := hmacHex(sha1.New, hookSecret, nil), hex.EncodeToString(sum.Sum(nil)); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	testservers.Equal(t, "service", k.sign(sha256.New, []byte("Hello, World!")), "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17")
+	testservers.Equal(t, "test", hmacHex(sha1.New, hookSecret, nil), hex.EncodeToString(hmac.New(sha1.New, []byte(hookSecret)).Sum(nil)))
 }
 
-func TestDeliveriesWithoutSecretAreUnsigned(t *testing.T) {
+// TestWebhooksChooseSignatureAndContentType compares a webhook without a secret and a webhook of forms with an ordinary one.
+func TestWebhooksChooseSignatureAndContentType(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		box := t.startReceiver()
-		unsigned := webhookOn("acme")
-		unsigned.Secret = ""
-		t.setWebhooks(unsigned)
-		t.createEvent(pushWidgets, 202)
-		for _, d := range box.take() {
-			if len(d.header["X-Hub-Signature"])+len(d.header["X-Hub-Signature-256"]) > 0 {
-				t.Errorf("got signature headers in %v", d.header)
-			}
-		}
-	})
-}
-
-func TestFormWebhooksReceiveForms(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		box := t.startReceiver()
-		form := webhookOn("acme")
-		form.ContentType = "form"
-		t.setWebhooks(webhookOn("acme"), form)
+		unsigned, form := webhookOn("acme"), webhookOn("acme")
+		unsigned.Secret, form.ContentType = "", "form"
+		box := t.startReceiver(webhookOn("acme"), unsigned, form)
 		t.createEvent(pushWidgets, 202)
 		got := box.take()
-		if len(got) != 2 || got[1].header.Get("Content-Type") != "application/x-www-form-urlencoded" || got[1].header.Get("X-Hub-Signature-256") != "sha256="+hmacHex(sha256.New, hookSecret, got[1].body) {
-			t.Fatalf("got deliveries %v", got)
+		if len(got) != 3 || len(got[1].header["X-Hub-Signature"])+len(got[1].header["X-Hub-Signature-256"]) > 0 {
+			t.Fatalf("got deliveries %v, want an unsigned one", got)
 		}
-		values, err := url.ParseQuery(string(got[1].body))
+		h, body := got[2].header, got[2].body
+		t.wantEqual("signature", "sha256="+hmacHex(sha256.New, hookSecret, body), h.Get("X-Hub-Signature-256"))
+		t.wantEqual("content type", "application/x-www-form-urlencoded", h.Get("Content-Type"))
+		values, err := url.ParseQuery(string(body))
 		if err != nil || len(values) != 1 || values.Get("payload") != string(got[0].body) {
-			t.Errorf("got error %v and body %s", err, got[1].body)
+			t.Errorf("got error %v and body %s", err, body)
 		}
 	})
 }

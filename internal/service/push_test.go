@@ -115,9 +115,8 @@ func TestPushPayloadDescribesTheRef(t *testing.T) {
 					}
 					return names[sha]
 				}
-				if called(p["before"]) != c.before || called(p["after"]) != c.after || len(p["commits"].([]any)) != c.commits || p["base_ref"] != c.base || len(widgets.commits)-len(was) != c.moved {
-					t.Errorf("got a push from %v to %v with %d commits and base %v; the branch grew by %d", called(p["before"]), called(p["after"]), len(p["commits"].([]any)), p["base_ref"], len(widgets.commits)-len(was))
-				}
+				t.wantEqual("before, after, commits, base and growth of the branch", []any{c.before, c.after, c.commits, c.base, c.moved},
+					[]any{called(p["before"]), called(p["after"]), len(p["commits"].([]any)), p["base_ref"], len(widgets.commits) - len(was)})
 				for _, flag := range []string{"created", "deleted", "forced"} {
 					if p[flag] != strings.Contains(c.body, flag) {
 						t.Errorf("%s: got %v", flag, p[flag])
