@@ -12,6 +12,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"pgregory.net/rapid"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 func TestSelect(t *testing.T) {
@@ -44,28 +46,20 @@ func TestSelect(t *testing.T) {
 		{"other parameter", "", []string{"gzip;level=9"}},
 		{"empty members", "gzip", []string{", ,gzip,;"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			got := ""
-			if coding := Select(c.accept); coding != nil {
-				got = coding.Name
-			}
-			if got != c.want {
-				t.Errorf("Select(%q) = %q, want %q", c.accept, got, c.want)
-			}
-		})
+		got := ""
+		if coding := Select(c.accept); coding != nil {
+			got = coding.Name
+		}
+		testservers.Equal(t, c.name, got, c.want)
 	}
 }
 
 func TestCompressible(t *testing.T) {
-	for contentType, want := range map[string]bool{
+	testservers.EqualEach(t, Compressible, map[string]bool{
 		"application/json; charset=utf-8": true, "application/vnd.github+json": true, "application/atom+xml": true, "Text/HTML": true,
 		"image/svg+xml": true, "application/xml": true, "text/plain": true, "application/x-ndjson": true,
 		"image/png": false, "application/octet-stream": false, "application/zip": false, "application/gzip": false, "": false, "json": false,
-	} {
-		if Compressible(contentType) != want {
-			t.Errorf("Compressible(%q) = %t", contentType, !want)
-		}
-	}
+	})
 }
 
 // decode decodes with other libraries, or with the options of a strict client.
@@ -140,9 +134,7 @@ func TestErrorOfTheBodyIsReturned(t *testing.T) {
 			if !errors.Is(err, broken) {
 				t.Errorf("error %v, want %v", err, broken)
 			}
-			if start := Decode(c.Name, got, 10); string(start) != "half" {
-				t.Errorf("the body before the error is %q", start)
-			}
+			testservers.Equal(t, "the body before the error", string(Decode(c.Name, got, 10)), "half")
 			_ = r.Close()
 		})
 	}
@@ -150,11 +142,7 @@ func TestErrorOfTheBodyIsReturned(t *testing.T) {
 
 func TestUnsupportedCodingIsNotDecoded(t *testing.T) {
 	for _, coding := range []string{"", "br", "identity"} {
-		if got := string(Decode(coding, []byte("start"), 10)); got != "start" {
-			t.Errorf("%q: got %q", coding, got)
-		}
+		testservers.Equal(t, coding, string(Decode(coding, []byte("start"), 10)), "start")
 	}
-	if got := Decode("gzip", []byte("not gzip"), 10); got != nil {
-		t.Errorf("got %q", got)
-	}
+	testservers.Equal(t, "invalid", Decode("gzip", []byte("not gzip"), 10), nil)
 }

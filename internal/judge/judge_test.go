@@ -54,7 +54,6 @@ func create() int {
 }
 
 func newUpstream(t *testing.T) *Upstream {
-	t.Helper()
 	u := testservers.Must(NewUpstream())
 	t.Cleanup(u.Close)
 	return u
@@ -80,13 +79,13 @@ func inRun(t *testing.T, programs int, work func(ctx context.Context, client *ht
 }
 
 func TestProgramsWithoutLimiterExceedLimits(t *testing.T) {
-	var limitErrors int
-	one := inRun(t, 1, func(ctx context.Context, client *http.Client) {
-		var err error
-		if limitErrors, err = Load(ctx, client, "http://judge.test", 1); err != nil {
-			t.Error(err)
-		}
-	})
+	load := func(programs int) (score Score, limitErrors int) {
+		score = inRun(t, programs, func(ctx context.Context, client *http.Client) {
+			limitErrors = testservers.Must(Load(ctx, client, "http://judge.test", programs))
+		})
+		return score, limitErrors
+	}
+	one, limitErrors := load(1)
 	if one.ByLimit["content"] == 0 || one.ByLimit["search"] == 0 || one.SentWhileLimited == 0 {
 		t.Errorf("score %+v, want violations of content and search, and requests sent while limited", one)
 	}
@@ -99,11 +98,7 @@ func TestProgramsWithoutLimiterExceedLimits(t *testing.T) {
 	if one.LimitErrors != limitErrors {
 		t.Errorf("the upstream sent %d limit errors, but the client received %d", one.LimitErrors, limitErrors)
 	}
-	three := inRun(t, 3, func(ctx context.Context, client *http.Client) {
-		if _, err := Load(ctx, client, "http://judge.test", 3); err != nil {
-			t.Error(err)
-		}
-	})
+	three, _ := load(3)
 	if three.Violations <= one.Violations {
 		t.Errorf("three programs have %+v, want more violations than one program (%d)", three, one.Violations)
 	}

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/weirgate/weir/internal/testservers"
 )
 
@@ -69,9 +67,7 @@ func TestLogsOfEachFormatAreRead(t *testing.T) {
 				got, err = read(c.text, Auto) // the log of a process begins without an empty line
 			}
 			testservers.NoError(t, err)
-			if diff := cmp.Diff([]Request{c.want}, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			testservers.Equal(t, "requests", got, []Request{c.want})
 		})
 	}
 }
@@ -158,9 +154,7 @@ func TestRequestsOfAllLogsAreOrderedByStart(t *testing.T) {
 		testservers.NoError(t, err)
 		got = append(got, fmt.Sprint(r.URL.Path, int(r.Start.Sub(noon).Seconds())))
 	}
-	if diff := cmp.Diff([]string{"/a1", "/b2", "/a3", "/b4", "/a5", "/a150", "/b160", "/a200"}, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	testservers.Equal(t, "requests", got, []string{"/a1", "/b2", "/a3", "/b4", "/a5", "/a150", "/b160", "/a200"})
 }
 
 // FuzzLog checks that no log causes a panic, and that each request of a log is usable.

@@ -58,8 +58,7 @@ func sequence(list []Request) iter.Seq2[Request, error] {
 
 func run(t *testing.T, c Config, list ...Request) *Report {
 	t.Helper()
-	report := testservers.Must(Run(t.Context(), c, sequence(list)))
-	return report
+	return testservers.Must(Run(t.Context(), c, sequence(list)))
 }
 
 const (
@@ -150,7 +149,12 @@ func TestRunStopsWithTheContext(t *testing.T) {
 // TestLongLogsNeedBoundedMemory checks that names, parts and contents of a long log stay within their bounds.
 func TestLongLogsNeedBoundedMemory(t *testing.T) {
 	const requests = 5000
-	r := runLong(t, requests)
+	log := make([]Request, requests)
+	for i := range log {
+		log[i] = get(float64(i*30), fmt.Sprintf("/repos/acme/r%d/subscribers", i), 9)
+		log[i].Client = fmt.Sprint("client", i%3000)
+	}
+	r := run(t, configuration(t), log...)
 	if len(r.Clients) > maxNames+1 || len(r.Accounts) > maxNames+2 || len(r.Series) > maxParts || r.Requests != requests {
 		t.Errorf("%d requests: %d clients, %d accounts, %d parts", r.Requests, len(r.Clients), len(r.Accounts), len(r.Series))
 	}
@@ -161,21 +165,6 @@ func TestLongLogsNeedBoundedMemory(t *testing.T) {
 	if total != requests {
 		t.Errorf("the series has %d requests, want %d", total, requests)
 	}
-}
-
-func runLong(t *testing.T, n int) *Report {
-	t.Helper()
-	report, err := Run(t.Context(), configuration(t), func(yield func(Request, error) bool) {
-		for i := range n {
-			r := get(float64(i*30), fmt.Sprintf("/repos/acme/r%d/subscribers", i), 9)
-			r.Client = fmt.Sprint("client", i%3000)
-			if !yield(r, nil) {
-				return
-			}
-		}
-	})
-	testservers.NoError(t, err)
-	return report
 }
 
 // TestPageEscapesNamesAndLoadsNothing checks the HTML of a report with a hostile client name.

@@ -74,8 +74,7 @@ type contributorTotals struct {
 func (t *tester) addSmallRepository() {
 	acme := t.s.world.accounts["acme"]
 	at := func(text string) time.Time {
-		at := testservers.Must(time.Parse(time.RFC3339, text))
-		return at
+		return testservers.Must(time.Parse(time.RFC3339, text))
 	}
 	owner, member := t.s.world.accounts["acme-owner"], t.s.world.accounts["acme-member"]
 	t.s.world.repositories = append(t.s.world.repositories, &repository{id: 2001, owner: acme, name: "small", defaultBranch: "main", commits: []commit{

@@ -18,8 +18,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
@@ -27,26 +25,23 @@ import (
 
 const secret = "It's a Secret to Everybody"
 
+var configuration = Config{Dialect: testservers.Must(policy.LoadDialect("service")), Secret: secret}
+
 func signed(body string) string {
 	sum := hmac.New(sha256.New, []byte(secret))
 	sum.Write([]byte(body))
 	return "X-Hub-Signature-256: sha256=" + hex.EncodeToString(sum.Sum(nil))
 }
 
-func dialect(t testing.TB) *policy.Dialect {
-	d := testservers.Must(policy.LoadDialect("service"))
-	return d
-}
-
 // deliver sends a delivery to a receiver and returns the response.
-func deliver(t testing.TB, v *Receiver, method, body string, fields ...string) *httptest.ResponseRecorder {
+func deliver(v *Receiver, method, body string, fields ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, "/_weir/webhooks", strings.NewReader(body))
 	for _, f := range fields {
 		name, value, _ := strings.Cut(f, ": ")
 		r.Header.Add(name, value)
 	}
 	w := httptest.NewRecorder()
-	v.Handler(Config{Dialect: dialect(t), Secret: secret}).ServeHTTP(w, r)
+	v.Handler(configuration).ServeHTTP(w, r)
 	return w
 }
 
@@ -91,13 +86,11 @@ func TestHandlerVerifiesDeliveries(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var events []Event
-			w := deliver(t, NewReceiver(func(e Event) { events = append(events, e) }), c.method, c.body, c.fields...)
+			w := deliver(NewReceiver(func(e Event) { events = append(events, e) }), c.method, c.body, c.fields...)
 			if w.Code != c.status || !strings.Contains(w.Body.String(), c.text) {
 				t.Errorf("got %d, %q, want %d with %q", w.Code, w.Body, c.status, c.text)
 			}
-			if diff := cmp.Diff(c.want, events); diff != "" {
-				t.Error(diff)
-			}
+			testservers.Equal(t, "events", events, c.want)
 		})
 	}
 }
@@ -129,15 +122,13 @@ func TestDeliveryShowsEventsOfItsWebhook(t *testing.T) {
 					got = v
 				}
 			}
-			deliver(t, NewReceiver(report), http.MethodPost, c.body, "X-Service-Event: "+c.event, "X-Service-Delivery: 1",
+			deliver(NewReceiver(report), http.MethodPost, c.body, "X-Service-Event: "+c.event, "X-Service-Delivery: 1",
 				"X-Service-Hook-Installation-Target-Type: "+c.target, signed(c.body))
 			if age := time.Since(got.At); got.Object != "" && age > time.Minute {
 				t.Errorf("the delivery is %v old", age)
 			}
 			got.At = time.Time{}
-			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Error(diff)
-			}
+			testservers.Equal(t, "coverage", got, c.want)
 		})
 	}
 }
@@ -146,7 +137,7 @@ func TestDeliveryIsReportedOnce(t *testing.T) {
 	reports := 0
 	v := NewReceiver(func(Event) { reports++ })
 	for _, id := range []string{"a", "b", "a", "a"} {
-		if w := deliver(t, v, http.MethodPost, push, "X-Service-Event: push", "X-Service-Delivery: "+id, signed(push)); w.Code != http.StatusAccepted {
+		if w := deliver(v, http.MethodPost, push, "X-Service-Event: push", "X-Service-Delivery: "+id, signed(push)); w.Code != http.StatusAccepted {
 			t.Errorf("delivery %s: got %d, want 202", id, w.Code)
 		}
 	}
@@ -172,25 +163,23 @@ func TestReplayedBodyKeepsItsEvent(t *testing.T) {
 		event, body string
 		status      int
 	}{{"push", push, http.StatusAccepted}, {"team", push, http.StatusConflict}, {"ping", push, http.StatusConflict}, {"push", push, http.StatusAccepted}, {"team", push + " ", http.StatusAccepted}} {
-		w := deliver(t, v, http.MethodPost, c.body, "X-Service-Event: "+c.event, fmt.Sprintf("X-Service-Delivery: %d", i), signed(c.body))
+		w := deliver(v, http.MethodPost, c.body, "X-Service-Event: "+c.event, fmt.Sprintf("X-Service-Delivery: %d", i), signed(c.body))
 		if w.Code != c.status {
 			t.Errorf("delivery %d: got %d, want %d", i, w.Code, c.status)
 		}
 	}
-	if diff := cmp.Diff([]string{"push", "push", "team"}, names); diff != "" {
-		t.Error(diff)
-	}
+	testservers.Equal(t, "events", names, []string{"push", "push", "team"})
 }
 
 func TestDeliverySizeIsBounded(t *testing.T) {
 	large := strings.Repeat(" ", maxPayload-2) + "{}"
 	fields := []string{"X-Service-Event: push", "X-Service-Delivery: 1"}
 	v := NewReceiver(func(Event) {})
-	if w := deliver(t, v, http.MethodPost, large, append(fields, signed(large))...); w.Code != http.StatusAccepted {
+	if w := deliver(v, http.MethodPost, large, append(fields, signed(large))...); w.Code != http.StatusAccepted {
 		t.Errorf("delivery of the maximum size: got %d, want 202", w.Code)
 	}
 	large += " "
-	if w := deliver(t, v, http.MethodPost, large, append(fields, signed(large))...); w.Code != http.StatusRequestEntityTooLarge {
+	if w := deliver(v, http.MethodPost, large, append(fields, signed(large))...); w.Code != http.StatusRequestEntityTooLarge {
 		t.Errorf("larger delivery: got %d, want 413", w.Code)
 	}
 }
@@ -240,7 +229,7 @@ func TestSlowDeliveriesEndAndDoNotDelayOtherDeliveries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				v := NewReceiver(func(Event) {})
-				l := testservers.ServePipe(t, "hook.test:80", &http.Server{Handler: v.Handler(Config{Dialect: dialect(t), Secret: secret})})
+				l := testservers.ServePipe(t, "hook.test:80", &http.Server{Handler: v.Handler(configuration)})
 				closed := stall(t, l, 100, part)
 				time.Sleep(time.Second)
 				if status, took := post(t, l); status != http.StatusUnauthorized || took > time.Second {
@@ -286,7 +275,7 @@ func TestMemoryOfDeliveriesIsBoundedPerAddressAndInTotal(t *testing.T) {
 		v := NewReceiver(func(Event) {})
 		pipe := testservers.ListenPipe("hook.test:80")
 		l := addressListener{pipe, &atomic.Int32{}}
-		server := &http.Server{Handler: v.Handler(Config{Dialect: dialect(t), Secret: secret})}
+		server := &http.Server{Handler: v.Handler(configuration)}
 		go func() { _ = server.Serve(l) }()
 		defer func() { _ = server.Close() }()
 		var waits []func() []time.Duration

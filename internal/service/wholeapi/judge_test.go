@@ -48,8 +48,7 @@ func (s *tester) frozen() http.RoundTripper {
 func (s *tester) client(t *testing.T, j *Judge, user string, next http.RoundTripper) func(request string) *http.Response {
 	return func(request string) *http.Response {
 		t.Helper()
-		resp := testservers.Must(j.Transport(user, next).RoundTrip(s.NewRequest(user, request)))
-		return resp
+		return testservers.Must(j.Transport(user, next).RoundTrip(s.NewRequest(user, request)))
 	}
 }
 

@@ -30,8 +30,7 @@ func newTest(t *testing.T, c Config) *Service {
 	if c.Limits.Concurrent == 0 {
 		c.Limits = testLimits()
 	}
-	s := testservers.Must(New(c))
-	return s
+	return testservers.Must(New(c))
 }
 
 // tester sends requests to a service. The names of credentials are those of its tokens without "tok-".
