@@ -249,9 +249,7 @@ func TestCatalogueMatchesEndpointTables(t *testing.T) {
 	for letter, text := range documents(t) {
 		rows = append(rows, endpoints(tableRows(letter, text))...)
 	}
-	if len(rows) != 52 {
-		t.Errorf("got %d rows, want 52", len(rows))
-	}
+	wantEqual(t, "rows", 52, len(rows))
 	var operations []endpoint
 	for _, op := range Embedded().Operations() {
 		if op.Section != "" {

@@ -54,9 +54,7 @@ func rowsOf(t *testing.T, product string) (rows []*Operation) {
 func TestEveryOperationMatchesItsRow(t *testing.T) {
 	for product, want := range map[string]int{"cloud": 1223, "ghec": 1471, "ghes-3.19": 1039, "ghes-3.18": 980, "ghes-3.17": 966} {
 		rows := rowsOf(t, product)
-		if len(rows) != want {
-			t.Errorf("%s: got %d operations, want %d", product, len(rows), want)
-		}
+		wantEqual(t, product, want, len(rows))
 		for _, row := range rows {
 			template := cmp.Or(row.Template, row.Path)
 			m, err := CatalogueOf("github").Classify(row.Method, samplePath(template), "")

@@ -46,9 +46,7 @@ func TestQuestionIdentifiesAQuery(t *testing.T) {
 		{"{ a }", `,"variables":{"x":1,"x":2}`},
 		{"{ a }", `,"variables":{"x":"` + strings.Repeat("x", maxSharedValues) + `"}`},
 	} {
-		if got := question(c.query, c.rest); got != "" {
-			t.Errorf("%s %.50s: got question %.50q, want none", c.query, c.rest, got)
-		}
+		wantEqual(t, c.query+c.rest, "", question(c.query, c.rest))
 	}
 }
 

@@ -192,10 +192,7 @@ func TestParseGraphQLPricesQueries(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		if call.Requests != c.requests || call.Nodes != c.nodes || call.Cost != c.cost {
-			t.Errorf("%s: got %d requests, %d nodes, %d points; want %d, %d, %d", c.name,
-				call.Requests, call.Nodes, call.Cost, c.requests, c.nodes, c.cost)
-		}
+		wantEqual(t, c.name, [3]int{c.requests, c.nodes, c.cost}, [3]int{call.Requests, call.Nodes, call.Cost})
 	}
 }
 
@@ -301,9 +298,7 @@ func TestParseGraphQLIdentifiesOperations(t *testing.T) {
 		"# a comment\nquery q($n:Int!){viewer{repositories(first:$n after:\"\"){totalCount}}}",
 		`query q ( $n : Int! , ) { viewer { repositories ( first : $n , after : "" , ) { totalCount , } } }`,
 	} {
-		if got := hash(same, `"variables":{"n":2}`, `"operationName":"q"`); got != base {
-			t.Errorf("%s: got another hash", same)
-		}
+		wantEqual(t, same, base, hash(same, `"variables":{"n":2}`, `"operationName":"q"`))
 	}
 	seen := map[string]string{base: "base"}
 	for _, other := range []string{
@@ -554,9 +549,8 @@ func TestRepositoryRulesRefuseOtherWaysToRepositories(t *testing.T) {
 		if c.field != "" {
 			want = fmt.Sprintf("check GraphQL query: the field %q may reach other repositories; use repository(owner:, name:)", c.field)
 		}
-		if _, message := refusal(t, rules.Check(call)); message != want {
-			t.Errorf("%s: got %q, want %q", c.query, message, want)
-		}
+		_, message := refusal(t, rules.Check(call))
+		wantEqual(t, c.query, want, message)
 	}
 }
 

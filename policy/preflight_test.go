@@ -41,9 +41,7 @@ func TestPreflightReportsFirstFailedCheck(t *testing.T) {
 		if f := classify(t, "GET", c.path+"?q="+url.QueryEscape(c.q)).Preflight(c.kind); f != nil {
 			got = f.Check
 		}
-		if got != c.check {
-			t.Errorf("%s: %q: got the failed check %q, want %q", c.name, c.q, got, c.check)
-		}
+		wantEqual(t, c.name, c.check, got)
 	}
 }
 

@@ -51,13 +51,9 @@ func TestOperationsRefuseDocumentedTokenKinds(t *testing.T) {
 		if strings.HasSuffix(op.Path, "/subscription") || strings.HasSuffix(op.Path, "/migrations") {
 			want = kinds
 		}
-		if !slices.Equal(op.Refuses, want) {
-			t.Errorf("%s: got Refuses %q, want %q", op.ID, op.Refuses, want)
-		}
+		wantEqual(t, op.ID, want, op.Refuses)
 	}
-	if len(kinds) != 3 {
-		t.Errorf("got %d token kinds from %q, want 3", len(kinds), a)
-	}
+	wantEqual(t, a, 3, len(kinds))
 }
 
 func TestOptionalAuthenticationMatchesDocuments(t *testing.T) {
@@ -178,9 +174,7 @@ func TestEveryEventHasAnEffectOrAReason(t *testing.T) {
 			events = append(events, event)
 		}
 	}
-	if len(events) != 25 {
-		t.Errorf("got %d events, want 25", len(events))
-	}
+	wantEqual(t, "events", 25, len(events))
 	for _, m := range quoted.FindAllStringSubmatch(statement(t, text, `(Other events referenced by name[^.]*)\.`), -1) {
 		events = append(events, m[1])
 	}
@@ -250,9 +244,7 @@ func TestRepresentationsMatchDocuments(t *testing.T) {
 		"search/other":           {"text-match"},
 	}
 	for _, op := range Embedded().Operations() {
-		if !slices.Equal(op.Accept, want[op.ID]) {
-			t.Errorf("%s: got the representations %q, want %q", op.ID, op.Accept, want[op.ID])
-		}
+		wantEqual(t, op.ID, want[op.ID], op.Accept)
 	}
 }
 

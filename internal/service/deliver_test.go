@@ -73,9 +73,7 @@ func TestDeliveryFailsWithoutReceiver(t *testing.T) {
 		t.setWebhooks(webhookOn("acme"))
 		t.createEvent(pushWidgets, 202)
 		synctest.Wait()
-		if got := t.listDeliveries()[0]; got.State != "failed" || got.Error != "connection refused" {
-			t.Errorf("got %+v, want a failed delivery", got)
-		}
+		t.wantEqual("state and error", [2]string{"failed", "connection refused"}, [2]string{t.listDeliveries()[0].State, t.listDeliveries()[0].Error})
 	})
 }
 
@@ -104,9 +102,7 @@ func TestSlowReceiverDelaysDeliveriesOnly(t *testing.T) {
 		for _, d := range box.take() {
 			order = append(order, d.header.Get("X-Service-Event"))
 		}
-		if got := fmt.Sprint(order); got != "[push release]" {
-			t.Errorf("got deliveries %s", got)
-		}
+		t.wantEqual("order", []string{"push", "release"}, order)
 		first = true
 		t.createEvent(pushWidgets, 202)
 		synctest.Wait()

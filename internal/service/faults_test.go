@@ -19,9 +19,7 @@ const getTemplates = "GET /gitignore/templates"
 func TestFaultsCanBeChangedAtRunTime(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		t.call("", `PUT /_service/faults {"clock_offset":"1h","limit_status":429}`, 200, "")
-		if got := decode[Faults](t, t.get("", "/_service/faults")); got != (Faults{ClockOffset: Duration(time.Hour), LimitStatus: 429}) {
-			t.Errorf("got faults %+v", got)
-		}
+		t.wantEqual("faults", Faults{ClockOffset: Duration(time.Hour), LimitStatus: 429}, decode[Faults](t, t.get("", "/_service/faults")))
 		date, err := http.ParseTime(t.do("owner", getTemplates).Header().Get("Date"))
 		if err != nil || time.Until(date) < 59*time.Minute {
 			t.Errorf("got Date %v, error %v", date, err)
@@ -58,9 +56,8 @@ func TestBanLastsUntilReset(t *testing.T) {
 		}
 		t.call("", "DELETE /_service/faults", 200, "")
 		time.Sleep(2 * time.Hour)
-		if t.call("owner", getTemplates, 403, "banned\nRetry-After:"); !t.s.Violations().Banned {
-			t.Error("the violations report no ban")
-		}
+		t.call("owner", getTemplates, 403, "banned\nRetry-After:")
+		t.wantEqual("banned", true, t.s.Violations().Banned)
 		t.call("member", getTemplates, 200, "")
 		t.call("", "DELETE /_service/violations", 200, "")
 		t.call("owner", getTemplates, 200, "")

@@ -56,9 +56,7 @@ func TestFeedIndexDependsOnTheCaller(t *testing.T) {
 				}
 				t.wantEqual(c.as+" "+name, any(jsonObject{"href": url, "type": "application/atom+xml"}), link)
 			}
-			if len(links) != len(c.want) {
-				t.Errorf("%q: got %d links of %d URLs", c.as, len(links), len(c.want))
-			}
+			t.wantEqual("links", len(c.want), len(links))
 		}
 	})
 }

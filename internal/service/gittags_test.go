@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 const widgetsTags = "/repos/acme/widgets/git/tags"
@@ -24,9 +26,7 @@ func TestTagsAreCreatedAndRead(t *testing.T) {
 		}
 		t.call("", "GET "+widgetsTags+"/"+made.SHA, 200, "="+w.Body.String())
 		t.call("member", request, 201, "="+w.Body.String()) // the same tag
-		if n := len(t.s.world.repositories[0].tags); n != 3 {
-			t.Errorf("got %d tags", n)
-		}
+		t.wantEqual("tags", 3, len(t.s.world.repositories[0].tags))
 	})
 }
 
@@ -45,9 +45,7 @@ func TestLastModifiedOfATagIgnoresTheTaggerDate(t *testing.T) {
 func TestTagNamesMatchGit(t *testing.T) {
 	at := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	tag := newTag(at, "v0.0.1", "initial version\n", "c3d0be41ecbe669545ee3e94d31ed9a4bc91ee3c", "commit", signer{"Ann", "ann@example.com", at})
-	if want := "396f0c9a253897c1606f17e338d7cc427b49dd8f"; tag.sha != want {
-		t.Errorf("got %s, want %s", tag.sha, want)
-	}
+	testservers.Equal(t, "SHA", tag.sha, "396f0c9a253897c1606f17e338d7cc427b49dd8f")
 }
 
 // TestBlobNamesMatchGit compares the SHA of a file's blob with the output of git hash-object.
@@ -57,17 +55,13 @@ func TestBlobNamesMatchGit(t *testing.T) {
 		for content, want := range map[string]string{
 			"": "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391", "hello\n": "ce013625030ba8dba906f756967f9e9ca394464a",
 		} {
-			if got := (file{path: "a", content: content}).sha(r); got != want {
-				t.Errorf("%q: got %s, want %s", content, got, want)
-			}
+			t.wantEqual(content, want, file{path: "a", content: content}.sha(r))
 		}
 		names := map[string]bool{}
 		for _, f := range r.files {
 			names[f.sha(r)] = true
 		}
-		if len(names) != len(r.files) {
-			t.Errorf("got %d names for %d files", len(names), len(r.files))
-		}
+		t.wantEqual("number of names", len(r.files), len(names))
 		large := file{path: "a", size: 1}
 		if name := large.sha(r); name == large.sha(other) || name == (file{path: "b", size: 1}).sha(r) {
 			t.Error("files without stored content share a name")

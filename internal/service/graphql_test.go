@@ -17,9 +17,7 @@ type graphQLCase struct{ name, body, want string }
 func (t *tester) graphQLCases(all []graphQLCase) {
 	t.Helper()
 	for _, c := range all {
-		if got := t.call("owner", "POST /graphql "+c.body, 200, "").Body.String(); got != c.want {
-			t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
-		}
+		t.wantEqual(c.name, c.want, t.call("owner", "POST /graphql "+c.body, 200, "").Body.String())
 	}
 }
 

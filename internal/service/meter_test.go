@@ -29,9 +29,7 @@ func TestPointsAreLimitedPerMinute(t *testing.T) {
 		t.call("owner", "GET /codes_of_conduct", 200, "") // each operation has its own limit
 		t.call("member", getTemplates, 200, "")
 		t.wantViolations("", 0)
-		if h := t.s.Violations().Highest["points"]; h != (Highest{900, 900}) {
-			t.Errorf("got highest sum %+v", h)
-		}
+		t.wantEqual("highest sum", Highest{900, 900}, t.s.Violations().Highest["points"])
 		t.call("owner", getTemplates, 403, secondaryLimit)
 		t.wantViolations("points", 1)
 	})
@@ -173,9 +171,7 @@ func TestHighestSumOfSearchesExcludesFreeResponses(t *testing.T) {
 		for range 35 {
 			t.call("owner\nIf-None-Match: "+etag, search, 304, "")
 		}
-		if got := t.s.Violations().Highest["search"]; got != (Highest{1, 30}) {
-			t.Errorf("after one search and 35 responses with 304: got %+v", got)
-		}
+		t.wantEqual("one search and 35 responses with 304", Highest{1, 30}, t.s.Violations().Highest["search"])
 		t.s.setFaults(Faults{DelayAfter: Duration(20 * time.Second)})
 		for range 3 {
 			time.Sleep(time.Minute)
@@ -183,8 +179,6 @@ func TestHighestSumOfSearchesExcludesFreeResponses(t *testing.T) {
 				t.Errorf("got statuses %v", got)
 			}
 		}
-		if got := t.s.Violations().Highest["search"]; got.Sum != 10 {
-			t.Errorf("10 searches per minute: got %+v", got)
-		}
+		t.wantEqual("10 searches per minute", 10, t.s.Violations().Highest["search"].Sum)
 	})
 }

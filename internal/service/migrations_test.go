@@ -122,9 +122,7 @@ func TestStartMigrationRefusesInvalidBodies(t *testing.T) {
 		}
 		t.call("owner", "POST "+userMigrations+" {", 400, "")
 		t.call("member", "POST "+userMigrations+` {"repositories":["acme/widgets"]}`, 422, noAccess) // has no admin rights
-		if n := len(t.s.world.migrations); n != 3 {
-			t.Errorf("got %d migrations, want the 3 of the seed", n)
-		}
+		t.wantEqual("migrations", 3, len(t.s.world.migrations))                                      // those of the seed
 	})
 }
 

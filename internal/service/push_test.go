@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // commitMembers lists the members of a commit in a push event. The documents do not define these members.
@@ -39,9 +41,7 @@ func TestPushAddsCommitsToTheDefaultBranch(t *testing.T) {
 				t.Errorf("%s: got %v, want %v", member, p[member], want)
 			}
 		}
-		if pushed := p["repository"].(jsonObject)["pushed_at"]; pushed != "2000-01-01T01:00:00Z" {
-			t.Errorf("got pushed_at %v", pushed)
-		}
+		t.wantEqual("pushed_at", any("2000-01-01T01:00:00Z"), p["repository"].(jsonObject)["pushed_at"])
 		t.createEvent(pushWidgets, 202)
 		if next := box.takePayload(t); next["before"] != p["after"] || next["after"] == p["after"] {
 			t.Errorf("the next push goes from %v to %v", next["before"], next["after"])
@@ -68,12 +68,8 @@ func TestPushToTheDefaultBranchRenewsStatistics(t *testing.T) {
 		t.createEvent(`{"event": "push", "repository": "acme/monolith"}`, 202)
 		t.call("owner", "GET "+path, 200, "")
 		t.createEvent(`{"event": "push", "repository": "acme/widgets", "commits": 5}`, 202)
-		if second := total(); second != first+5 {
-			t.Errorf("got %d commits before and %d after the push", first, second)
-		}
-		if len(t.s.stats) != 1 {
-			t.Errorf("got %d cached results, want 1", len(t.s.stats))
-		}
+		t.wantEqual("commits", first+5, total())
+		t.wantEqual("cached results", 1, len(t.s.stats))
 	})
 }
 
@@ -180,9 +176,7 @@ func TestForcedPushKeepsTheLastCommit(t *testing.T) {
 		t.createEvent(`{"event": "push", "repository": "acme/empty"}`, 202)
 		t.wantRefused(`{"event": "push", "repository": "acme/empty", "forced": true, "commits": 0}`, "commits: 0: refs/heads/main would have no commits")
 		t.createEvent(`{"event": "push", "repository": "acme/empty", "forced": true}`, 202)
-		if n := len(t.s.world.repositoryNamed("acme/empty").commits); n != 1 {
-			t.Errorf("got %d commits, want 1", n)
-		}
+		t.wantEqual("commits", 1, len(t.s.world.repositoryNamed("acme/empty").commits))
 	})
 }
 
@@ -195,7 +189,5 @@ func TestPushedCommitNamesFollowFromTheSeed(t *testing.T) {
 			heads = append(heads, t.s.world.repositoryNamed("acme/widgets").head())
 		})
 	}
-	if heads[0] != heads[1] {
-		t.Errorf("got different heads %q", heads)
-	}
+	testservers.Equal(t, "head", heads[1], heads[0])
 }

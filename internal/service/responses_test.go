@@ -222,9 +222,7 @@ func TestNodeIDPrefixesAreUnique(t *testing.T) {
 
 func TestObjectsKeepTheOrderOfMembers(t *testing.T) {
 	got := string(encode(object{{"b", 1}, {"a", object{{"z", "<&>"}, {"y", nil}}}, {"c", []int{1, 2}}}))
-	if want := `{"b":1,"a":{"z":"<&>","y":null},"c":[1,2]}`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	testservers.Equal(t, "object", got, `{"b":1,"a":{"z":"<&>","y":null},"c":[1,2]}`)
 }
 
 func TestEncodeMatchesTheStandardLibrary(t *testing.T) {

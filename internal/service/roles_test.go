@@ -1,6 +1,7 @@
 package service
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -81,9 +82,7 @@ func TestPermissionsFollowRolesOfUsersAndTeams(t *testing.T) {
 			if method, target, change := strings.Cut(c.request, " "); change {
 				t.call("owner", method+" "+acmeRoles+target, 204, "")
 			}
-			if got := t.s.world.accounts["acme"].hasPermission(c.login, c.permission); got != c.holds {
-				t.Errorf("after %q, %s has %s: got %v", c.request, c.login, c.permission, got)
-			}
+			t.wantEqual(fmt.Sprint(c), c.holds, t.s.world.accounts["acme"].hasPermission(c.login, c.permission))
 		}
 	})
 }
@@ -141,9 +140,7 @@ func TestMembersOfNestedTeamsBelongToTheParents(t *testing.T) {
 			{3, "builder-05", false},
 			{0, "acme-owner", false},
 		} {
-			if got := acme.teams[c.team].hasMember(acme, c.login); got != c.want {
-				t.Errorf("%s in team %s: got %v", c.login, acme.teams[c.team].slug, got)
-			}
+			t.wantEqual(fmt.Sprint(c), c.want, acme.teams[c.team].hasMember(acme, c.login))
 		}
 	})
 }

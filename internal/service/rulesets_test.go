@@ -217,9 +217,7 @@ func TestNewRulesetsApplyToTheirBranches(t *testing.T) {
 			listed, inMain, inTip := count(widgetsRulesets), count(main), count(tip)
 			t.call("owner", fmt.Sprintf(`POST %s {"name":%q,"target":%q,"enforcement":%q,"conditions":%s,
 				"rules":[{"type":"max_file_size","parameters":{"max_file_size":5}}]}`, widgetsRulesets, c.name, c.target, c.enforcement, c.conditions), 201, "")
-			if got := [3]int{count(widgetsRulesets) - listed, count(main) - inMain, count(tip) - inTip}; got != [3]int{1, c.main, c.tip} {
-				t.Errorf("%s: got %d additional rulesets, %d and %d additional rules", c.name, got[0], got[1], got[2])
-			}
+			t.wantEqual(c.name, [3]int{1, c.main, c.tip}, [3]int{count(widgetsRulesets) - listed, count(main) - inMain, count(tip) - inTip})
 		}
 		t.wantEqual("new rule", jsonObject{
 			"type": "max_file_size", "parameters": jsonObject{"max_file_size": 5.0},
@@ -256,9 +254,7 @@ func TestOrganizationRulesetsSelectRepositories(t *testing.T) {
 						got = append(got, r.name)
 					}
 				}
-				if strings.Join(got, " ") != c.want {
-					t.Errorf("%s: %s contains the ruleset for %q, want %q", c.conditions, target, got, c.want)
-				}
+				t.wantEqual(c.conditions+" "+target, c.want, strings.Join(got, " "))
 			}
 		}
 		t.call("owner", "GET "+acmeRulesets, 200, "#15")
@@ -285,9 +281,7 @@ func TestRefPatternsSelectBranches(t *testing.T) {
 		{"~ALL", "~DEFAULT_BRANCH", "main", false},
 	} {
 		set := ruleset{Target: "branch", Conditions: conditions{RefName: &patterns{strings.Fields(c.include), strings.Fields(c.exclude)}}}
-		if got := set.appliesToBranch(c.branch, "main"); got != c.want {
-			t.Errorf("include %q, exclude %q, branch %s: got %v", c.include, c.exclude, c.branch, got)
-		}
+		testservers.Equal(t, fmt.Sprint(c), set.appliesToBranch(c.branch, "main"), c.want)
 	}
 }
 

@@ -46,16 +46,11 @@ func TestSearchCountsMatches(t *testing.T) {
 			{"", "/search/repositories?q=widgets", 1},
 			{"", "/search/users?q=acme", 4},
 		} {
-			if got := total(c.as, c.target); got != c.want {
-				t.Errorf("%s as %q: got %d, want %d", c.target, c.as, got, c.want)
-			}
+			t.wantEqual(c.target, c.want, total(c.as, c.target))
 		}
-		if total("", "/search/issues?q=widget+state:open+label:bug")+total("", "/search/issues?q=widget+state:open+label:enhancement") != 16 {
-			t.Error("state:open with both labels does not find 16 issues")
-		}
-		if all := total("", "/search/issues?q=label:bug") + total("", "/search/issues?q=label:enhancement+OR"); all != 24 {
-			t.Errorf("got %d issues without a term, want 24", all)
-		}
+		t.wantEqual("open issues with both labels", 16,
+			total("", "/search/issues?q=widget+state:open+label:bug")+total("", "/search/issues?q=widget+state:open+label:enhancement"))
+		t.wantEqual("issues without a term", 24, total("", "/search/issues?q=label:bug")+total("", "/search/issues?q=label:enhancement+OR"))
 		t.call("", "GET /search/topics?q=x", 404, "")
 	})
 }
@@ -143,9 +138,7 @@ func TestTextMatchesListProperties(t *testing.T) {
 					}
 				}
 			}
-			if got != want {
-				t.Errorf("%s: got %q, want %q", q, got, want)
-			}
+			t.wantEqual(q, want, got)
 			time.Sleep(7 * time.Second) // stays within 10 searches per minute
 		}
 	})
@@ -202,9 +195,7 @@ func TestSearchSortsByValidKeysOnly(t *testing.T) {
 		} {
 			best := first(c.target)
 			for _, ignored := range []string{"&order=asc", "&order=desc", c.otherSort, "&sort=&order=asc"} {
-				if got := first(c.target + ignored); got != best {
-					t.Errorf("%s%s: got %s first, want the best match %s", c.target, ignored, got, best)
-				}
+				t.wantEqual(c.target+ignored, best, first(c.target+ignored))
 			}
 			newest, oldest := first(c.target+c.sort), first(c.target+c.sort+"&order=asc")
 			if newest == oldest || newest != first(c.target+c.sort+"&order=desc") {

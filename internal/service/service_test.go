@@ -335,9 +335,7 @@ func TestRateLimitStatusCountsWithoutCost(t *testing.T) {
 		t.get("workflow", "/gitignore/templates")
 		t.get("workflow", "/search/commits?q=gear")
 		w := t.call("workflow", "GET /rate_limit", 200, `{"resources":{"core":{`+core+`},"search":{"used":1}},"rate":{`+core+`}}`)
-		if n := len(decode[struct{ Resources map[string]any }](t, w).Resources); n != 10 {
-			t.Errorf("got %d resources", n)
-		}
+		t.wantEqual("resources", 10, len(decode[struct{ Resources map[string]any }](t, w).Resources))
 	})
 }
 

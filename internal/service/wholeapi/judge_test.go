@@ -106,16 +106,12 @@ func TestJudgeReportsStaleReads(t *testing.T) {
 			owner(read)
 			owner(c.write)
 			s.client(t, j, "member", cached)(read)
-			if len(j.Stale()) != 0 {
-				t.Errorf("a read of a caller without writes is reported: %v", j.Stale())
-			}
+			wantStale(t, j, 0) // a caller without writes
 			owner(read)
 			if got := j.Stale(); len(got) > 1 || (len(got) == 1) != c.stale {
 				t.Errorf("reported %v; want stale: %v", got, c.stale)
 			}
-			if got := s.Violations().StaleReads == 1; got != c.stale {
-				t.Errorf("stale_reads %d", s.Violations().StaleReads)
-			}
+			testservers.Equal(t, "stale_reads", s.Violations().StaleReads == 1, c.stale)
 			s.client(t, j, "owner", inProcess{s})(read)
 			if got := j.Stale(); len(got) > 1 {
 				t.Errorf("a fresh read is reported: %v", got)

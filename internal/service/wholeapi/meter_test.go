@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -116,12 +117,8 @@ func TestContentCreationIsCounted(t *testing.T) {
 		s := newTester(t, Config{Limits: l})
 		s.Do("owner", request)
 		s.Do("owner", request)
-		if w := s.Do("owner", request); (w.Code == 403) != counted {
-			t.Errorf("%s: the third request: status %d", request, w.Code)
-		}
-		if got := s.Violations().ByLimit["content:1m0s"] == 1; got != counted {
-			t.Errorf("%s: violation: %v; want %v", request, got, counted)
-		}
+		testservers.Equal(t, request, s.Do("owner", request).Code == 403, counted)
+		testservers.Equal(t, request, s.Violations().ByLimit["content:1m0s"] == 1, counted)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 func TestIssueIsShownByAllItsRoutes(t *testing.T) {
@@ -237,10 +239,6 @@ func TestEventsOfWrites(t *testing.T) {
 	for _, e := range s.Events() {
 		got += fmt.Sprintln(e.Name, e.Repository, e.Organization)
 	}
-	if want := "issues acme/widgets acme\npush acme/widgets acme\norganization  acme\n"; got != want {
-		t.Errorf("events %s; want %s", got, want)
-	}
-	if len(s.Events()) != 0 {
-		t.Error("events are returned twice")
-	}
+	testservers.Equal(t, "events", got, "issues acme/widgets acme\npush acme/widgets acme\norganization  acme\n")
+	testservers.Equal(t, "events returned twice", len(s.Events()), 0)
 }

@@ -68,9 +68,7 @@ func runCalls(t *testing.T, config Config, calls []call) {
 
 func TestTableHasAllOperationsOfTheCloud(t *testing.T) {
 	s := newTest(t, Config{})
-	if got := len(s.Operations()); got != 1223 {
-		t.Errorf("%d operations; want 1223", got)
-	}
+	testservers.Equal(t, "operations", len(s.Operations()), 1223)
 	all, err := parseTable(policy.Table(), "ghec")
 	if err != nil || len(all) < 1223 {
 		t.Errorf("%d operations of ghec, error %v", len(all), err)
