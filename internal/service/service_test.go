@@ -220,6 +220,7 @@ func TestListsArePaginated(t *testing.T) {
 			}
 		}
 		t.call("owner", "GET /search/code?q=widget&page=9223372036854775807", 200, "")
+		t.call("owner", "GET /search/commits?q=gear&per_page=1000", 200, `{"items":"#100"}`)
 	})
 }
 
