@@ -68,7 +68,8 @@ func TestLoadReportsErrors(t *testing.T) {
 			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
 		}
 	}
-	if _, err := catalogue("  - {id: a, method: GET, path: /a, checks: [mate], resource: gold}\n  - {id: b}"); err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
+	_, err := catalogue("  - {id: a, method: GET, path: /a, checks: [mate], resource: gold}\n  - {id: b}")
+	if err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
 		t.Errorf("got %v, want three errors", err)
 	}
 	if _, err := load(fstest.MapFS{}); err == nil || !strings.Contains(err.Error(), "aliases.yaml") {

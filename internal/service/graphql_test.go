@@ -94,7 +94,8 @@ func TestGraphQLBoundsTheCostOfQueries(t *testing.T) {
 			{"{" + strings.Repeat(" viewer { login }", 400) + "}", `{"data":{"viewer":{"login":"acme-owner"}}}`},
 			{"{" + strings.Repeat(" viewer { login }", 4000) + "}", "token limit"},
 			{strings.Repeat("{ viewer ", 4000), "errors"},
-			{`{ repository(owner: "acme", name: "widgets") {` + aliases.String() + ` } } fragment F on User { a: id b: id c: id d: id e: id f: id g: id h: id i: id }`, "more than 50000 fields"},
+			{`{ repository(owner: "acme", name: "widgets") {` + aliases.String() + ` } }
+				fragment F on User { a: id b: id c: id d: id e: id f: id g: id h: id i: id }`, "more than 50000 fields"},
 		} {
 			t.call("owner", graphQLRequest(c.query), 200, c.want)
 		}

@@ -20,11 +20,14 @@ func TestGraphQLMutationsChangeTheState(t *testing.T) {
 			{`mutation { closeIssue(input: {issueId: "I_1001000037", stateReason: NOT_PLANNED}) { issue { closed } } }`, `{"data":{"closeIssue":{"issue":{"closed":true}}}}`,
 				`{ node(id: "I_1001000037") { ... on Issue { state stateReason } } }`, `{"data":{"node":{"state":"CLOSED","stateReason":"NOT_PLANNED"}}}`},
 			{`mutation { updatePullRequest(input: {pullRequestId: "PR_1001000025", title: "better", state: CLOSED}) { pullRequest { title } } }`, `{"data":{"updatePullRequest":{"pullRequest":{"title":"better"}}}}`,
-				`{ node(id: "PR_1001000025") { ... on PullRequest { title state body } } }`, `{"data":{"node":{"title":"better","state":"CLOSED","body":"The old part no longer fits."}}}`},
+				`{ node(id: "PR_1001000025") { ... on PullRequest { title state body } } }`,
+				`{"data":{"node":{"title":"better","state":"CLOSED","body":"The old part no longer fits."}}}`},
 			{`mutation { updatePullRequest(input: {pullRequestId: "PR_1001000025", body: "", state: OPEN}) { pullRequest { title } } }`, `{"data":{"updatePullRequest":{"pullRequest":{"title":"better"}}}}`,
-				`{ node(id: "PR_1001000025") { ... on PullRequest { title state body closedAt } } }`, `{"data":{"node":{"title":"better","state":"OPEN","body":"","closedAt":null}}}`},
+				`{ node(id: "PR_1001000025") { ... on PullRequest { title state body closedAt } } }`,
+				`{"data":{"node":{"title":"better","state":"OPEN","body":"","closedAt":null}}}`},
 			{`mutation { updatePullRequest(input: {pullRequestId: "PR_1001000025"}) { pullRequest { title } } }`, `{"data":{"updatePullRequest":{"pullRequest":{"title":"better"}}}}`,
-				`{ repository(owner: "acme", name: "widgets") { pullRequests(first: 1, orderBy: {field: UPDATED_AT, direction: DESC}) { nodes { number } } } }`, `"nodes":[{"number":25}]`},
+				`{ repository(owner: "acme", name: "widgets") { pullRequests(first: 1, orderBy: {field: UPDATED_AT, direction: DESC}) { nodes { number } } } }`,
+				`"nodes":[{"number":25}]`},
 		} {
 			time.Sleep(time.Minute)
 			t.call("owner", graphQLRequest(c.mutation), 200, "="+c.want)

@@ -84,7 +84,8 @@ func TestCreateRulesetAddsDefaults(t *testing.T) {
 		}
 		t.call("owner", "POST "+acmeRulesets+` {"name":"n","enforcement":"active","conditions":{"ref_name":{},
 			"repository_property":{"include":[{"name":"team","property_values":["parts"]}]}}}`, 201,
-			`"conditions":{"ref_name":{"include":[],"exclude":[]},"repository_property":{"include":[{"name":"team","property_values":["parts"],"source":"custom"}],"exclude":[]}}`)
+			`"conditions":{"ref_name":{"include":[],"exclude":[]},"repository_property":{`+
+				`"include":[{"name":"team","property_values":["parts"],"source":"custom"}],"exclude":[]}}`)
 	})
 }
 

@@ -61,7 +61,8 @@ func TestSearchQualifiersRestrictTheScope(t *testing.T) {
 			return decode[jsonObject](t, t.get("owner", "/search/commits?q="+q))["total_count"]
 		}
 		all, org, widgets := total("gear"), total("gear+org:acme"), total("gear+repo:acme/widgets")
-		if all != org || all == widgets || total("gear+-repo:acme/monolith") != total("gear+repo:acme/widgets+repo:acme/secret") || total("gear+-org:acme") != 0.0 {
+		if all != org || all == widgets ||
+			total("gear+-repo:acme/monolith") != total("gear+repo:acme/widgets+repo:acme/secret") || total("gear+-org:acme") != 0.0 {
 			t.Errorf("got totals: all %v, acme %v, widgets %v", all, org, widgets)
 		}
 	})

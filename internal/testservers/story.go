@@ -1,6 +1,7 @@
 package testservers
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -29,7 +30,7 @@ func (s *Story) NewRequest(as, request string) *http.Request {
 	if strings.HasPrefix(target, "/") {
 		target = "http://" + s.Host + target
 	}
-	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	r := httptest.NewRequestWithContext(context.Background(), method, target, strings.NewReader(body))
 	name, fields, _ := strings.Cut(as, "\n")
 	if authorization := s.Authorization(name); authorization != "" {
 		r.Header.Set("Authorization", authorization)

@@ -172,7 +172,8 @@ func TestPages(t *testing.T) {
 			t.Fatalf("Link: %s", link)
 		}
 	}
-	if link := s.Do("owner", "GET /repos/acme/widgets/dependabot/alerts?per_page=1").Header().Get("Link"); !strings.Contains(link, "after=2") || strings.Contains(link, "last") {
+	link := s.Do("owner", "GET /repos/acme/widgets/dependabot/alerts?per_page=1").Header().Get("Link")
+	if !strings.Contains(link, "after=2") || strings.Contains(link, "last") {
 		t.Errorf("cursor: Link %s", link)
 	}
 }
