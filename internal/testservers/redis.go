@@ -10,47 +10,117 @@
 package testservers
 
 import (
+	"cmp"
 	"context"
+	"flag"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 )
 
-// Redis starts a Redis server and returns the path of its Unix socket. The environment
-// variable WEIR_REDIS_SERVER overrides the program.
+// Redis starts a Redis server and returns the path of its Unix socket. The environment variable WEIR_REDIS_SERVER
+// overrides the program. Without the program, Redis skips the test.
 func Redis(t testing.TB) string {
 	t.Helper()
-	program := os.Getenv("WEIR_REDIS_SERVER")
-	if program == "" {
-		program = "redis-server"
-	}
+	socket, stop := startRedis(t)
+	t.Cleanup(stop)
+	return socket
+}
+
+func startRedis(t testing.TB) (socket string, stop func()) {
+	t.Helper()
+	program := RedisProgram(t)
 	dir, err := os.MkdirTemp("", "weir") //nolint:usetesting // a socket path may have 108 bytes, and test names are long
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket := filepath.Join(dir, "redis.sock")
-	ctx, stop := context.WithCancel(context.Background())
-	server := exec.CommandContext(ctx, program, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no", "--dir", dir)
+	socket = filepath.Join(dir, "redis.sock")
+	ctx, kill := context.WithCancel(context.Background())
+	server := exec.CommandContext(ctx, program, "--port", "0", "--unixsocket", socket, "--databases", strconv.Itoa(databases),
+		"--save", "", "--appendonly", "no", "--dir", dir)
 	if err := server.Start(); err != nil {
-		t.Fatalf("start %s: %v; install redis-server or run make test", program, err)
+		t.Fatalf("start %s: %v", program, err)
 	}
-	t.Cleanup(func() {
-		stop()
+	stop = func() {
+		kill()
 		_ = server.Wait()
 		_ = os.RemoveAll(dir)
-	})
-	for range 500 {
+	}
+	for range 1000 {
 		if c, err := new(net.Dialer).DialContext(ctx, "unix", socket); err == nil {
 			_ = c.Close()
-			return socket
+			return socket, stop
 		}
-		Sleep(ctx, 10*time.Millisecond)
+		Sleep(ctx, 5*time.Millisecond)
 	}
+	stop()
 	t.Fatal("redis-server did not accept connections within 5 seconds")
-	return ""
+	return "", nil
+}
+
+// RedisProgram returns the path of redis-server. Without the program, RedisProgram skips the test.
+func RedisProgram(t testing.TB) string {
+	t.Helper()
+	path, err := exec.LookPath(cmp.Or(os.Getenv("WEIR_REDIS_SERVER"), "redis-server"))
+	if err != nil {
+		t.Skipf("this test needs redis-server: %v", err)
+	}
+	return path
+}
+
+// databases is the number of databases of each server.
+const databases = 4096
+
+// shared contains the servers that the tests of a process share. Main stops them.
+var shared struct {
+	sync.Mutex
+	sockets map[int]string
+	stops   []func()
+	last    int // database
+}
+
+// RedisDatabase returns the socket of a server that the tests of the package share, and an unused database of the server.
+// Servers with different numbers are different processes. The package needs a TestMain that calls [Main].
+func RedisDatabase(t testing.TB, server int) (socket string, database int) {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.sockets[server] == "" {
+		socket, stop := startRedis(t)
+		if shared.sockets == nil {
+			shared.sockets = map[int]string{}
+		}
+		shared.sockets[server], shared.stops = socket, append(shared.stops, stop)
+	}
+	shared.last = shared.last%(databases-1) + 1
+	return shared.sockets[server], shared.last
+}
+
+// Main runs the tests of a package, and stops the shared servers. Properties check the same random cases in each run,
+// as many as the given number. If WEIR_CHECKS is set, they check that number of new cases. Flags of rapid take precedence.
+func Main(m *testing.M, checks int) {
+	flag.Parse()
+	set := func(name, value string) {
+		if f := flag.Lookup(name); f != nil && f.Value.String() == f.DefValue {
+			_ = f.Value.Set(value) // never fails, or rapid checks its default number of cases
+		}
+	}
+	if n := os.Getenv("WEIR_CHECKS"); n != "" {
+		set("rapid.checks", n)
+	} else {
+		set("rapid.checks", strconv.Itoa(checks))
+		set("rapid.seed", "1")
+	}
+	code := m.Run()
+	for _, stop := range shared.stops {
+		stop()
+	}
+	os.Exit(code)
 }
 
 // Eventually waits until a condition holds. It fails the test after one minute.
@@ -62,7 +132,7 @@ func Eventually(t testing.TB, condition string, holds func(context.Context) bool
 		if ctx.Err() != nil {
 			t.Fatalf("condition not reached within a minute: %s", condition)
 		}
-		Sleep(ctx, 20*time.Millisecond)
+		Sleep(ctx, 5*time.Millisecond)
 	}
 }
 

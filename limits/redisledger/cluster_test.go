@@ -1,15 +1,14 @@
 package redisledger
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,21 +22,20 @@ import (
 // node is a Redis server of a cluster.
 type node struct {
 	*redis.Client
-	address string
-	process *exec.Cmd
+	address, bus string
+	process      *exec.Cmd
 }
 
 // startNode starts a server that has not joined a cluster yet.
 func startNode(t *testing.T) *node {
 	t.Helper()
-	address := testservers.FreeAddress(t)
-	_, port, _ := net.SplitHostPort(address)
-	_, bus, _ := net.SplitHostPort(testservers.FreeAddress(t))
-	n := &node{redis.NewClient(&redis.Options{Addr: address}), address, exec.Command(cmp.Or(os.Getenv("WEIR_REDIS_SERVER"), "redis-server"),
-		"--bind", "127.0.0.1", "--port", port, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "1000",
-		"--save", "", "--appendonly", "no", "--dir", t.TempDir())}
+	n := &node{address: testservers.FreeAddress(t), bus: testservers.FreeAddress(t)}
+	n.Client = redis.NewClient(&redis.Options{Addr: n.address})
+	n.process = exec.Command(testservers.RedisProgram(t),
+		"--bind", "127.0.0.1", "--port", port(n.address), "--cluster-enabled", "yes", "--cluster-port", port(n.bus), "--cluster-node-timeout", "2000",
+		"--cluster-announce-ip", "127.0.0.1", "--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0", "--dir", t.TempDir())
 	if err := n.process.Start(); err != nil {
-		t.Fatalf("start redis-server: %v; run make test", err)
+		t.Fatalf("start redis-server: %v", err)
 	}
 	t.Cleanup(func() {
 		_ = n.Close()
@@ -48,34 +46,32 @@ func startNode(t *testing.T) *node {
 	return n
 }
 
-// startCluster starts masters with equal numbers of slots, and a replica of each master.
-func startCluster(t *testing.T, masters int) []*node {
+func port(address string) string {
+	_, port, _ := net.SplitHostPort(address)
+	return port
+}
+
+// startCluster starts three masters with equal numbers of slots, and a replica of the second master.
+func startCluster(t *testing.T) []*node {
 	t.Helper()
-	ctx := t.Context()
-	nodes := make([]*node, 2*masters)
-	for i := range nodes {
-		nodes[i] = startNode(t)
-	}
-	run := func(n *node, args ...any) {
-		if err := n.Do(ctx, args...).Err(); err != nil {
+	const masters = 3
+	nodes := []*node{startNode(t), startNode(t), startNode(t), startNode(t)}
+	run := func(n *node, args ...any) string {
+		text, err := n.Do(t.Context(), args...).Text()
+		if err != nil {
 			t.Fatalf("%v: %v", args, err)
 		}
+		return text
 	}
 	for i, n := range nodes {
 		if i < masters {
 			run(n, "cluster", "addslotsrange", i*16384/masters, (i+1)*16384/masters-1)
 		}
-		run(n, "config", "set", "cluster-announce-ip", "127.0.0.1")
-		host, port, _ := net.SplitHostPort(nodes[0].address)
 		if i > 0 {
-			bus, err := nodes[0].ConfigGet(ctx, "cluster-port").Result()
-			if err != nil {
-				t.Fatal(err)
-			}
-			run(n, "cluster", "meet", host, port, bus["cluster-port"])
+			run(n, "cluster", "meet", "127.0.0.1", port(nodes[0].address), port(nodes[0].bus))
 		}
 	}
-	joined := func(ctx context.Context) bool {
+	testservers.Eventually(t, "all nodes have joined the cluster", func(ctx context.Context) bool {
 		for _, n := range nodes {
 			text, _ := n.ClusterInfo(ctx).Result()
 			if !strings.Contains(text, "cluster_state:ok") || !strings.Contains(text, fmt.Sprint("cluster_known_nodes:", len(nodes))) {
@@ -83,63 +79,95 @@ func startCluster(t *testing.T, masters int) []*node {
 			}
 		}
 		return true
-	}
-	testservers.Eventually(t, "all nodes have joined the cluster", joined)
-	for i, n := range nodes[masters:] {
-		id, err := nodes[i].Do(ctx, "cluster", "myid").Text()
-		if err != nil {
-			t.Fatal(err)
-		}
-		run(n, "cluster", "replicate", id)
-		testservers.Eventually(t, "a replica has copied the data of its master", func(ctx context.Context) bool {
-			text, _ := n.Info(ctx, "replication").Result()
-			return strings.Contains(text, "master_link_status:up")
-		})
-	}
+	})
+	run(nodes[masters], "cluster", "replicate", run(nodes[1], "cluster", "myid"))
+	testservers.Eventually(t, "the replica has copied the data of its master", func(ctx context.Context) bool {
+		text, _ := nodes[masters].Info(ctx, "replication").Result()
+		return strings.Contains(text, "master_link_status:up")
+	})
 	return nodes
 }
 
-// The test uses accounts on all masters and kills one master.
-func TestClusterFailoverKeepsSpends(t *testing.T) {
-	t.Parallel()
-	nodes := startCluster(t, 3)
-	rules := limits.Rules{Limits: policy.DefaultLimits()}
-	l, err := New(Config{URL: fmt.Sprintf("redis+cluster://%s?addr=%s", nodes[0].address, nodes[1].address), Replica: "r1", Rules: rules, Log: slog.New(slog.DiscardHandler)})
+// openCluster opens the ledger of a replica on a cluster.
+func openCluster(t *testing.T, nodes []*node) *Ledger {
+	t.Helper()
+	url := fmt.Sprintf("redis+cluster://%s?addr=%s", nodes[0].address, nodes[1].address)
+	l, err := New(Config{URL: url, Replica: "r1", Rules: defaultRules(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = l.Close() })
 	l.Join(t.Context())
+	return l
+}
+
+func TestCluster(t *testing.T) {
+	t.Parallel() // mostly waits
+	nodes := startCluster(t)
+	t.Run("a new account waits for other replicas", func(t *testing.T) { newAccountWaits(t, nodes) })
+	for _, n := range nodes[:3] {
+		if err := n.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("a failover keeps spends", func(t *testing.T) { failoverKeepsSpends(t, nodes) })
+}
+
+// In a cluster, a replica cannot distinguish a new account from a lost account.
+func newAccountWaits(t *testing.T, nodes []*node) {
+	l := openCluster(t, nodes)
+	for _, c := range []struct {
+		replicas, accounts int64
+		wait               time.Duration
+	}{
+		{1, 1_000_000, 0}, {2, 1000, 1200 * time.Millisecond}, {10, 1000, 2 * time.Second}, {10, 10_000, 11 * time.Second}, {1000, 1_000_000, 30 * time.Second},
+	} {
+		l.replicas.Store(c.replicas)
+		l.indexed = c.accounts
+		before := time.Now()
+		claim := limits.Claim{ID: 1, Account: fmt.Sprint(c), Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
+		d, err := l.Admit(t.Context(), claim)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Redis decides at some time between before and now.
+		const rounding = 10 * time.Millisecond
+		if d.Granted != (c.wait == 0) || !d.Granted && (d.Until.Before(before.Add(c.wait-rounding)) || d.Until.After(time.Now().Add(c.wait+rounding))) {
+			t.Errorf("%d replicas, %d accounts: got %+v, a wait of %v; want %v", c.replicas, c.accounts, d, d.Until.Sub(before), c.wait)
+		}
+	}
+}
+
+// failoverKeepsSpends uses accounts on all masters and kills one master.
+func failoverKeepsSpends(t *testing.T, nodes []*node) {
+	l := openCluster(t, nodes)
 	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		l.Run(ctx)
-		close(done)
-	}()
-	defer func() {
-		stop()
-		<-done
-		_ = l.Close()
-	}()
+	var running sync.WaitGroup
+	running.Go(func() { l.Run(ctx) })
+	defer running.Wait()
+	defer stop()
 	const accounts = 12
 	spent := make([]int, accounts)
-	spend := func(i int) bool {
-		p := limits.Permit{Claim: limits.Claim{
-			ID: uint64(1 + i + accounts*spent[i]), Account: fmt.Sprint("account ", i), Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1,
-		}}
-		if d, err := l.Admit(ctx, p.Claim); err != nil || !d.Granted {
-			return false
+	spendEverywhere := func(name string) {
+		t.Helper()
+		for i := range accounts {
+			testservers.Eventually(t, name, func(ctx context.Context) bool {
+				p := limits.Permit{Claim: limits.Claim{
+					ID: uint64(1 + i + accounts*spent[i]), Account: fmt.Sprint("account ", i), Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1,
+				}}
+				if d, err := l.Admit(ctx, p.Claim); err != nil || !d.Granted {
+					return false
+				}
+				spent[i]++
+				rate := limits.Rate{Limit: 5000, Used: spent[i], Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
+				_ = l.Settle(ctx, p, answered(rate)) // sent after the outage
+				return true
+			})
 		}
-		spent[i]++
-		rate := limits.Rate{Limit: 5000, Used: spent[i], Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
-		_ = l.Settle(ctx, p, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}) // sent after the outage
-		return true
-	}
-	for i := range accounts {
-		testservers.Eventually(t, "a permit is granted", func(context.Context) bool { return spend(i) })
 	}
 	var last string // reason why the last check failed
 	defer func() { t.Log(last) }()
-	used := func(ctx context.Context) bool {
+	allUsed := func(ctx context.Context) bool {
 		list, err := l.Accounts(ctx, 100)
 		if ctx.Err() == nil {
 			last = fmt.Sprint(len(list), " accounts listed, error ", err)
@@ -158,13 +186,11 @@ func TestClusterFailoverKeepsSpends(t *testing.T) {
 		}
 		return true
 	}
-	testservers.Eventually(t, "all spends are in Redis", used)
-
+	spendEverywhere("a permit is granted")
+	testservers.Eventually(t, "all spends are in Redis", allUsed)
 	_ = nodes[1].process.Process.Kill()
 	testservers.Eventually(t, "Redis is lost", func(context.Context) bool { return !l.Lost().IsZero() })
 	testservers.Eventually(t, "Redis is back", func(context.Context) bool { return l.Lost().IsZero() })
-	for i := range accounts {
-		testservers.Eventually(t, "a permit is granted again", func(context.Context) bool { return spend(i) })
-	}
-	testservers.Eventually(t, "all spends are in Redis again", used)
+	spendEverywhere("a permit is granted again")
+	testservers.Eventually(t, "all spends are in Redis again", allUsed)
 }

@@ -16,70 +16,38 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// batchCounter counts the batches that are sent to Redis. If hold is set, hold runs before each batch.
-type batchCounter struct {
-	script  *redis.Script
-	batches atomic.Int64
-	hold    func()
-}
-
-func (*batchCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (*batchCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (c *batchCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == "evalsha" && cmd.Args()[1] == c.script.Hash() {
-			c.batches.Add(1)
-			if c.hold != nil {
-				c.hold()
+// countBatches counts the batches that the first replica sends to Redis from now on, and delays outcomes as in production.
+// If hold is not nil, hold runs before each batch.
+func (p *pair) countBatches(hold func()) *atomic.Int64 {
+	batches := new(atomic.Int64)
+	p.hook.changeAll(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		if cmd.Name() == "evalsha" && cmd.Args()[1] == p.r1.scripts.exchange.Hash() {
+			batches.Add(1)
+			if hold != nil {
+				hold()
 			}
 		}
-		return next(ctx, cmd)
-	}
-}
-
-// withBatchCounter runs a test with a ledger that counts its batches and delays outcomes.
-func withBatchCounter(t *testing.T, run func(t *testing.T, l *Ledger, c *batchCounter)) {
-	inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
-		if err := l.scripts.exchange.Load(t.Context(), l.Client).Err(); err != nil {
-			t.Fatal(err)
-		}
-		c := &batchCounter{script: l.scripts.exchange}
-		l.Client.(*redis.Client).AddHook(c)
-		l.flushDelay = flushDelay
-		defer l.background.Wait()
-		run(t, l, c)
+		return run(ctx, cmd)
 	})
+	p.r1.flushDelay = flushDelay
+	return batches
 }
 
 // Each request needs one batch, because the batch of its claim also sends the previous settlement. The last settlement
 // has a separate batch.
 func TestOutcomesAreSentWithClaims(t *testing.T) {
-	withBatchCounter(t, func(t *testing.T, l *Ledger, c *batchCounter) {
+	withTwoReplicas(t, func(p *pair) {
+		batches := p.countBatches(nil)
 		for i := range uint64(10) {
-			claim := create(i + 1)
-			if d, err := l.Admit(t.Context(), claim); err != nil || !d.Granted {
-				t.Fatal(d, err)
-			}
-			p := limits.Permit{Claim: claim}
-			if err := l.Settle(t.Context(), p, plain(limits.NotLimited)); err != nil {
-				t.Fatal(err)
-			}
-			if err := l.Release(t.Context(), p, false); err != nil {
-				t.Fatal(err)
-			}
+			c := p.mustAdmit(p.r1, create(i+1), "in sequence")
+			p.settle(p.r1, c, plain(limits.NotLimited))
+			p.release(p.r1, c, false)
 		}
-		if n := c.batches.Load(); n != 10 {
-			t.Errorf("10 requests needed %d batches, want 10", n)
-		}
-		time.Sleep(2 * flushDelay)
-		l.background.Wait()
-		if a := l.onlyAccount(t); a.InUse != 0 || c.batches.Load() != 11 {
-			t.Errorf("%d permits in use after %d batches, want 0 after 11", a.InUse, c.batches.Load())
-		}
+		p.want("batches of 10 requests", int(batches.Load()), 10)
+		waitForFlush()
+		p.r1.background.Wait()
+		p.want("permits in use", p.r1.onlyAccount(p.T).InUse, 0)
+		p.want("batches at the end", int(batches.Load()), 11)
 	})
 }
 
@@ -89,13 +57,11 @@ func TestRemovedAccountIsNotLost(t *testing.T) {
 	for _, last := range []time.Duration{0, 59 * time.Second} { // the last claim before the removal
 		t.Run(last.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := open(t, miniredisClient(t), "r1", limits.Rules{Limits: policy.DefaultLimits()}, packer+redisClock)
+				p := &pair{T: t, r1: miniredisLedger(t, defaultRules()).(*Ledger)}
 				began := time.Now()
 				for i, at := range []time.Duration{0, last, refusedTime} {
 					time.Sleep(time.Until(began.Add(at)))
-					if d, err := l.Admit(t.Context(), create(uint64(i+1))); err != nil || !d.Granted {
-						t.Errorf("claim after %v: got %+v, %v", at, d, err)
-					}
+					p.mustAdmit(p.r1, create(uint64(i+1)), at.String())
 				}
 			})
 		})
@@ -107,14 +73,9 @@ func TestLimitErrorIsSentImmediately(t *testing.T) {
 	for _, limited := range []limits.LimitKind{limits.PrimaryLimit, limits.SecondaryLimit} {
 		withTwoReplicas(t, func(p *pair) {
 			p.r1.flushDelay = flushDelay
-			if d, err := p.r1.Admit(p.Context(), create(1)); err != nil || !d.Granted {
-				p.Fatal(d, err)
-			}
-			if err := p.r1.Settle(p.Context(), limits.Permit{Claim: create(1)}, plain(limited)); err != nil {
-				p.Fatal(err)
-			}
-			if d, err := p.r2.Admit(p.Context(), create(2)); err != nil || d.Granted || d.Reason == limits.Concurrency {
-				p.Errorf("limit error %v: got %+v, %v; want a refusal", limited, d, err)
+			p.settle(p.r1, p.mustAdmit(p.r1, create(1), "at the start"), plain(limited))
+			if d := p.decide(p.r2, create(2)); d.Granted || d.Reason == limits.Concurrency {
+				p.Errorf("limit error %v: got %+v; want a refusal", limited, d)
 			}
 		})
 	}
@@ -122,18 +83,10 @@ func TestLimitErrorIsSentImmediately(t *testing.T) {
 
 // Claims that arrive during a batch share the next batches. Each claim gets its own decision.
 func TestConcurrentClaimsShareBatches(t *testing.T) {
-	withBatchCounter(t, func(t *testing.T, l *Ledger, c *batchCounter) {
-		if d, err := l.Admit(t.Context(), create(1)); err != nil || !d.Granted {
-			t.Fatal(d, err)
-		}
-		answered := limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour)}}
-		if err := l.Settle(t.Context(), limits.Permit{Claim: create(1)}, answered); err != nil {
-			t.Fatal(err)
-		}
-		l.background.Wait()
-		c.batches.Store(0)
+	withTwoReplicas(t, func(p *pair) {
+		p.settleAnswered(p.r1, p.mustAdmit(p.r1, create(1), "at the start"), true)
 		gate := make(chan struct{})
-		c.hold = func() { <-gate }
+		batches := p.countBatches(func() { <-gate })
 		var callers sync.WaitGroup
 		var granted, refused atomic.Int64
 		const claims = 150 // more than the number of concurrency slots
@@ -142,58 +95,55 @@ func TestConcurrentClaimsShareBatches(t *testing.T) {
 				claim := create(i + 2)
 				claim.Operation = fmt.Sprint("op", i%3)
 				claim.CreatesContent, claim.Points = false, 1
-				switch d, err := l.Admit(t.Context(), claim); {
+				switch d, err := p.r1.Admit(p.Context(), claim); {
 				case err != nil:
-					t.Error(err)
+					p.Error(err)
 				case d.Granted:
 					granted.Add(1)
 				case d.Reason == limits.Concurrency:
 					refused.Add(1)
 				default:
-					t.Errorf("got %+v, want a permit or a refusal because of concurrency", d)
+					p.Errorf("got %+v, want a permit or a refusal because of concurrency", d)
 				}
 			})
 		}
 		synctest.Wait() // the first batch is running, with one claim
 		close(gate)
 		callers.Wait()
-		most := l.rules.Load().Usable(int64(l.rules.Load().Concurrent))
-		if granted.Load() != most || refused.Load() != claims-most {
-			t.Errorf("%d granted and %d refused, want %d granted", granted.Load(), refused.Load(), most)
-		}
-		if n := c.batches.Load(); n != 1+(claims-1+batchMax-1)/batchMax {
-			t.Errorf("got %d batches, want full batches", n)
-		}
+		most := int(p.r1.rules.Load().Usable(int64(p.r1.rules.Load().Concurrent)))
+		p.want("granted", int(granted.Load()), most)
+		p.want("refused", int(refused.Load()), claims-most)
+		p.want("full batches", int(batches.Load()), 1+(claims-1+batchMax-1)/batchMax)
+		p.r1.background.Wait()
 	})
 }
 
 // If a batch fails because Redis is lost, the claims that wait for later batches are refused without a call.
 func TestWaitingClaimsFailWithTheirBatch(t *testing.T) {
-	withBatchCounter(t, func(t *testing.T, l *Ledger, c *batchCounter) {
-		l.timeout = 50 * time.Millisecond
-		c.hold = func() { time.Sleep(time.Second) } // longer than the deadline
+	withTwoReplicas(t, func(p *pair) {
+		batches := p.countBatches(func() { time.Sleep(time.Second) }) // longer than the deadline
+		p.r1.timeout = 50 * time.Millisecond
 		began := time.Now()
 		var callers sync.WaitGroup
 		for i := range uint64(200) {
 			callers.Go(func() {
-				if d, err := l.Admit(t.Context(), create(i+1)); err != nil || d.Granted || d.Reason != Store {
-					t.Errorf("got %+v, %v; want a refusal because of the store", d, err)
+				if d, err := p.r1.Admit(p.Context(), create(i+1)); err != nil || d.Granted || d.Reason != Store {
+					p.Errorf("got %+v, %v; want a refusal because of the store", d, err)
 				}
 			})
 		}
 		callers.Wait()
-		if n := c.batches.Load(); n != 1 || time.Since(began) > 1100*time.Millisecond {
-			t.Errorf("got %d batches in %v, want 1 in 1 s", n, time.Since(began))
+		p.want("batches", int(batches.Load()), 1)
+		if took := time.Since(began); took > 1100*time.Millisecond {
+			p.Errorf("the refusals took %v, want 1 s", took)
 		}
+		p.r1.background.Wait()
 	})
 }
 
 // withFlushDelay runs a test with two replicas. The first replica delays its settlements as in production.
 func withFlushDelay(t *testing.T, run func(p *pair)) {
 	withTwoReplicas(t, func(p *pair) {
-		if err := p.r1.scripts.exchange.Load(p.Context(), p.r1.Client).Err(); err != nil {
-			p.Fatal(err)
-		}
 		p.spend(p.r1, 1, 1, true)
 		p.r2.account("a", policy.User) // so that Accounts lists it
 		p.r1.flushDelay = flushDelay
@@ -205,43 +155,25 @@ func withFlushDelay(t *testing.T, run func(p *pair)) {
 // waitForFlush waits until the ledger has sent delayed settlements.
 func waitForFlush() { time.Sleep(2 * flushDelay) }
 
-// inUse returns the number of permits in use that the second replica reports.
-func (p *pair) inUse() int { return p.r2.onlyAccount(p.T).InUse }
-
-// expectNothingHeld fails the test if the account has permits in use or holds.
-func (p *pair) expectNothingHeld(when string) {
-	p.Helper()
-	a := p.r2.onlyAccount(p.T)
-	if a.InUse != 0 {
-		p.Errorf("%s: %d permits in use, want 0", when, a.InUse)
-	}
-	for _, b := range a.Budgets {
-		if b.Held != 0 {
-			p.Errorf("%s: %+v, want nothing held", when, b)
-		}
-	}
-}
-
 func TestOpenPermitsAreRestored(t *testing.T) {
 	withFlushDelay(t, func(p *pair) {
 		used := []limits.Claim{p.claim(1), p.claim(1)}
 		for _, c := range used {
-			p.admit(p.r1, c)
+			p.mustAdmit(p.r1, c, "before the loss")
 		}
 		synctest.Wait()
-		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
-			p.Fatal(err)
-		}
-		reconcileAll(p.T, p.r1)
+		p.loseData(p.r1)
 		waitForFlush()
-		if n := p.inUse(); n != 2 {
-			p.Errorf("%d permits in use, want 2", n)
-		}
+		p.want("permits in use", p.r2.onlyAccount(p.T).InUse, 2)
 		for _, c := range used {
 			p.settleAnswered(p.r1, c, true)
 		}
 		waitForFlush()
-		p.expectNothingHeld("at the end")
+		a := p.r2.onlyAccount(p.T)
+		p.want("permits in use at the end", a.InUse, 0)
+		for _, b := range a.Budgets {
+			p.want("held at the end: "+b.Resource, b.Held, 0)
+		}
 	})
 }
 
@@ -250,8 +182,8 @@ func TestOpenPermitsAreRestored(t *testing.T) {
 func TestRepeatedSettlementChangesNothing(t *testing.T) {
 	withFlushDelay(t, func(p *pair) {
 		c, late := p.claim(1), p.claim(1)
-		p.admit(p.r1, c)
-		p.admit(p.r1, late)
+		p.mustAdmit(p.r1, c, "at the start")
+		p.mustAdmit(p.r1, late, "at the start")
 		state := func() string {
 			waitForFlush()
 			p.heartbeat(p.r1) // sends expired permits
@@ -262,35 +194,26 @@ func TestRepeatedSettlementChangesNothing(t *testing.T) {
 			}
 			return text
 		}
-		release := func() {
-			if err := p.r1.Release(p.Context(), limits.Permit{Claim: c}, false); err != nil {
-				p.Fatal(err)
+		release := func() { p.release(p.r1, c, false) }
+		for _, step := range []struct {
+			name          string
+			first, repeat func()
+			inUse         string // after the first call
+		}{
+			{"settlement", func() { p.settleAnswered(p.r1, c, false) }, func() { p.settleAnswered(p.r1, c, false) }, "2 "},
+			{"release", release, release, "1 "},
+			{"settlement after the release", func() {}, func() { p.settleAnswered(p.r1, c, true) }, "1 "},
+			{"late settlement", func() { time.Sleep(permitTime) }, func() { p.settle(p.r1, late, limits.Outcome{}) }, ""},
+		} {
+			step.first()
+			before := state()
+			if !strings.HasPrefix(before, step.inUse) {
+				p.Errorf("%s: got %s, want %spermits in use", step.name, before, step.inUse)
 			}
-		}
-		p.settleAnswered(p.r1, c, false)
-		before := state()
-		if !strings.HasPrefix(before, "2 ") {
-			p.Error("want two permits in use:", before)
-		}
-		p.settleAnswered(p.r1, c, false)
-		if after := state(); after != before {
-			p.Errorf("repeated settlement: got %s, want %s", after, before)
-		}
-		release()
-		before = state()
-		if !strings.HasPrefix(before, "1 ") {
-			p.Error("want one permit in use:", before)
-		}
-		release()
-		p.settleAnswered(p.r1, c, true)
-		if after := state(); after != before {
-			p.Errorf("repeated release: got %s, want %s", after, before)
-		}
-		time.Sleep(permitTime)
-		before = state()
-		p.settle(late, limits.Outcome{})
-		if after := state(); after != before {
-			p.Errorf("late settlement: got %s, want %s", after, before)
+			step.repeat()
+			if after := state(); after != before {
+				p.Errorf("repeated %s: got %s, want %s", step.name, after, before)
+			}
 		}
 	})
 }

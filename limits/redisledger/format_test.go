@@ -1,9 +1,6 @@
 package redisledger
 
 import (
-	"context"
-	"net"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,34 +32,35 @@ func (p *pair) spendOf(l *Ledger, account, client string, most int) (times int) 
 	return times
 }
 
+// limit makes the upstream respond to a claim with a limit error.
+func (p *pair) limit(l *Ledger, account string, o limits.Outcome) {
+	p.Helper()
+	o.Sent, o.Answered, o.Ended = true, true, true
+	p.settle(l, p.mustAdmit(l, p.claimOf(account, 1), "before the limit error"), o)
+}
+
 // TestStoredFormatIsThatOfTheRelease makes two replicas store data of every kind, and compares its format with the
 // recording.
 func TestStoredFormatIsThatOfTheRelease(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		ctx, now := p.Context(), time.Now()
+		ctx := p.Context()
 		p.spendOf(p.r1, "user:1", "job", 300)
 		p.spendOf(p.r2, "user:1", "bot", 200)
-		if !p.admit(p.r2, p.claimOf("user:1", 1)) { // in progress at the time of the recording
-			p.Error("a claim was refused")
-		}
+		p.mustAdmit(p.r2, p.claimOf("user:1", 1), "in progress at the time of the recording")
 		p.limit(p.r1, "user:2", limits.Outcome{Limited: limits.SecondaryLimit, RetryAfter: time.Hour})
+		p.grantFor(time.Hour)
 		for _, err := range []error{
-			p.r1.Grant(ctx, limits.Grant{ID: "a", Client: "job", Resource: policy.Core, Requests: 40, Ends: now.Add(time.Hour)}),
 			second(p.r1.ShareResources(ctx, map[string]string{"orgs/get-audit-log user": "audit_log"})),
 			second(p.r1.ShareAliases(ctx, []string{"token a user:1"})),
-			second(p.r1.Once(ctx, "delivery", now.Add(time.Hour))),
+			second(p.r1.Once(ctx, "delivery", time.Now().Add(time.Hour))),
 		} {
 			if err != nil {
 				p.Error(err)
 			}
 		}
-		p.heartbeat(p.r1)
-		p.heartbeat(p.r2)
-		if err := p.r1.Client.Del(ctx, "weir:test-clock").Err(); err != nil {
-			p.Fatal(err)
-		}
-		testservers.CompareFormat(p.T, p.r1.Client, recording, func(value string) string {
-			return redis.NewScript(unpack).Run(ctx, p.r1.Client, nil, value).Val().(string)
+		p.heartbeat(p.both()...)
+		testservers.CompareFormat(p.T, p.client(p.T), recording, func(value string) string {
+			return redis.NewScript(unpack).Run(ctx, p.r2.Client, nil, value).Val().(string)
 		})
 	})
 }
@@ -74,43 +72,23 @@ return ok and type(value) == 'table' and cjson.encode(value) or ''`
 
 func second[T any](_ T, err error) error { return err }
 
-// limit makes the upstream respond to a claim with a limit error.
-func (p *pair) limit(l *Ledger, account string, o limits.Outcome) {
-	p.Helper()
-	c := p.claimOf(account, 1)
-	o.Sent, o.Answered, o.Ended = true, true, true
-	if !p.admit(l, c) {
-		p.Error("a claim was refused")
-	}
-	if err := l.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil {
-		p.Fatal(err)
-	}
-}
-
 // TestReplicaContinuesWithTheDataOfTheRelease starts a replica on the recorded data.
 func TestReplicaContinuesWithTheDataOfTheRelease(t *testing.T) {
-	socket := testservers.Redis(t)
+	d := newDatabase(t)
 	synctest.Test(t, func(t *testing.T) {
-		client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
-		client.AddHook(tick{new(atomic.Int64)})
-		testservers.Replay(t, client, recording)
-		l := open(t, client, "r3", limits.Rules{Limits: policy.DefaultLimits()}, testClock)
-		p, ctx := &pair{T: t, r1: l}, t.Context()
-		if n := l.Replicas(); n != 3 {
-			t.Errorf("%d replicas, want the new one and the two of the recording", n)
-		}
+		testservers.Replay(t, d.client(t), recording)
+		p, ctx := &pair{T: t, database: d}, t.Context()
+		l := p.open("r3", defaultRules())
+		p.want("replicas, with the two of the recording", int(l.Replicas()), 3)
 
 		// Of 900 points 501 are spent or held, and the recorded replicas have others in their leases.
 		if n := p.spendOf(l, "user:1", "bot", 1000); n == 0 || n > 399 {
 			t.Errorf("%d claims granted beside the recorded replicas, want at most 399", n)
 		}
-		d, err := l.Admit(ctx, p.claimOf("user:2", 1))
-		if err != nil || d.Reason != limits.Cooldown || time.Until(d.Until) < time.Hour-time.Minute {
-			t.Errorf("account with a limit error: got %+v, %v; want its cool-down", d, err)
+		if d := p.decide(l, p.claimOf("user:2", 1)); d.Reason != limits.Cooldown || time.Until(d.Until) < time.Hour-time.Minute {
+			t.Errorf("account with a limit error: got %+v; want its cool-down", d)
 		}
-		if n := p.learnGrants(l); n != 1 {
-			t.Errorf("%d grants, want 1", n)
-		}
+		p.wantGrants("of the recording", l, 1, 0)
 		if resources, err := l.ShareResources(ctx, nil); err != nil || resources["orgs/get-audit-log user"] != "audit_log" {
 			t.Errorf("resources %v, %v", resources, err)
 		}

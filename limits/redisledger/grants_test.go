@@ -14,112 +14,78 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// learnGrants reads the grants, as the gateway does regularly, and returns their number.
-func (p *pair) learnGrants(l *Ledger) int {
+// grantFor grants 40 requests of core to a client for a time.
+func (p *pair) grantFor(life time.Duration) {
 	p.Helper()
-	inForce, _, err := l.Grants(p.Context())
+	g := limits.Grant{ID: "a", Client: "job", Resource: policy.Core, Requests: 40, Ends: time.Now().Add(life)}
+	if err := p.r1.Grant(p.Context(), g); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// grants reads the grants, as the gateway does regularly, and returns the number of grants in force and of those that ended.
+func (p *pair) grants(l *Ledger) (inForce, ended int) {
+	p.Helper()
+	current, past, err := l.Grants(p.Context())
 	if err != nil {
 		p.Fatal(err)
 	}
-	return len(inForce)
+	return len(current), len(past)
+}
+
+func (p *pair) wantGrants(name string, l *Ledger, inForce, ended int) {
+	p.Helper()
+	if current, past := p.grants(l); current != inForce || past != ended || len(l.rules.Load().Grants) != inForce {
+		p.Errorf("%s: %d grants in force (%v), %d ended; want %d and %d", name, current, l.rules.Load().Grants, past, inForce, ended)
+	}
 }
 
 func TestGrantAppliesAtAllReplicasAndAfterARestart(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		used, reset := 0, time.Now().Add(time.Hour).Truncate(time.Second)
-		spend := func(l *Ledger, client string, most int) (n int) {
-			for ; n < most; n++ {
-				c := p.claim(1)
-				c.Client, c.Clients = client, []policy.ClientBudget{{Client: "job", Limit: 1}, {Client: "bot", Limit: 1}}
-				if !p.admit(l, c) {
-					return n
-				}
-				used++
-				rate := limits.Rate{Limit: 100, Used: used, Reset: reset, Date: time.Now().Truncate(time.Second)}
-				if err := l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}); err != nil {
-					p.Fatal(err)
-				}
-			}
-			return n
+		w := &window{pair: p, limit: 100, reset: time.Now().Add(time.Hour).Truncate(time.Second)}
+		spend := func(l *Ledger, client string, most int) int {
+			w.change = func(c *limits.Claim) { c.Client, c.Clients = client, recordedClients }
+			return w.spend(l, most)
 		}
-		g := limits.Grant{ID: "a", Client: "job", Resource: policy.Core, Requests: 40, Ends: time.Now().Add(30 * time.Minute)}
-		if err := p.r1.Grant(p.Context(), g); err != nil {
-			p.Fatal(err)
-		}
-		p.learnGrants(p.r2)
-		if n := spend(p.r2, "bot", 50) + spend(p.r1, "bot", 50); n != 60 {
-			p.Errorf("the bot made %d requests at both replicas, want 60", n)
-		}
-		if n := spend(p.r2, "job", 10); n != 10 {
-			p.Errorf("the job made %d requests, want 10", n)
-		}
-		rules := *p.r1.rules.Load()
-		rules.Grants = nil
-		restarted := open(p.T, p.r2.Client, "r3", rules, testClock)
-		p.learnGrants(restarted)
-		if n := spend(restarted, "bot", 50); n != 0 {
-			p.Errorf("the bot made %d requests at the new replica, want none", n)
-		}
+		p.grantFor(30 * time.Minute)
+		p.grants(p.r2)
+		p.want("requests of the bot at both replicas", spend(p.r2, "bot", 50)+spend(p.r1, "bot", 50), 60)
+		p.want("requests of the job", spend(p.r2, "job", 10), 10)
+		restarted := p.open("r3", defaultRules())
+		p.grants(restarted)
+		p.want("requests of the bot at the new replica", spend(restarted, "bot", 50), 0)
 		time.Sleep(30 * time.Minute)
-		if n := spend(restarted, "bot", 50); n != 30 {
-			p.Errorf("after the end of the grant the bot made %d requests, want 30", n)
-		}
+		p.want("requests of the bot after the end of the grant", spend(restarted, "bot", 50), 30)
 	})
 }
 
 func TestRevocationReachesAllReplicas(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		g := limits.Grant{ID: "a", Client: "job", Resource: policy.Core, Requests: 40, Ends: time.Now().Add(time.Hour)}
-		if err := p.r1.Grant(p.Context(), g); err != nil {
-			p.Fatal(err)
-		}
-		if n := p.learnGrants(p.r2); n != 1 {
-			p.Errorf("%d grants, want 1", n)
-		}
+		p.grantFor(time.Hour)
+		p.wantGrants("before the revocation", p.r2, 1, 0)
 		if _, err := p.r2.Revoke(p.Context(), "a"); err != nil {
 			p.Error(err)
 		}
-		if n := p.learnGrants(p.r1); n != 0 || len(p.r1.rules.Load().Grants) != 0 {
-			p.Errorf("%d grants after the revocation", n)
-		}
+		p.wantGrants("after the revocation", p.r1, 0, 0)
 		time.Sleep(2 * time.Hour)
-		if _, ended, err := p.r1.Grants(p.Context()); err != nil || len(ended) != 0 {
-			p.Errorf("the revoked grant ended by time: %v, %v", ended, err)
-		}
+		p.wantGrants("after the time of the grant", p.r1, 0, 0)
 	})
 }
 
-func TestReloadKeepsGrants(t *testing.T) {
+// Grants survive a reload, and an outage until their end.
+func TestReloadAndOutageKeepGrants(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		g := limits.Grant{ID: "a", Client: "job", Resource: policy.Core, Requests: 40, Ends: time.Now().Add(time.Hour)}
-		if err := p.r1.Grant(p.Context(), g); err != nil {
-			p.Fatal(err)
-		}
-		p.r1.Configure(limits.Rules{Limits: policy.DefaultLimits()})
-		if list := p.r1.rules.Load().Grants; len(list) != 1 {
-			p.Errorf("grants after a reload: %v", list)
-		}
-	})
-}
-
-func TestOutageKeepsGrantsUntilTheirEnd(t *testing.T) {
-	withTwoReplicas(t, func(p *pair) {
-		g := limits.Grant{ID: "a", Client: "job", Resource: policy.Core, Requests: 40, Ends: time.Now().Add(time.Hour)}
-		if err := p.r1.Grant(p.Context(), g); err != nil {
-			p.Fatal(err)
-		}
+		p.grantFor(time.Hour)
+		p.r1.Configure(defaultRules())
+		p.want("grants after a reload", len(p.r1.rules.Load().Grants), 1)
 		p.hook.changeAll(func(context.Context, redis.Cmder, redis.ProcessHook) error { return errDisconnected })
 		if _, _, err := p.r1.Grants(p.Context()); !errors.Is(err, errDisconnected) {
 			p.Errorf("got %v", err)
 		}
-		if list := p.r1.rules.Load().Grants; len(list) != 1 {
-			p.Errorf("grants without Redis: %v", list)
-		}
+		p.want("grants without Redis", len(p.r1.rules.Load().Grants), 1)
 		time.Sleep(2 * time.Hour)
 		p.hook.changeAll(nil)
-		if _, ended, err := p.r1.Grants(p.Context()); err != nil || len(ended) != 1 {
-			p.Errorf("ended during the outage: %v, %v", ended, err)
-		}
+		p.wantGrants("after the outage", p.r1, 0, 1)
 	})
 }
 
@@ -128,13 +94,13 @@ func TestConcurrentGrantsStayWithinTheBound(t *testing.T) {
 		var calls sync.WaitGroup
 		for i := range limits.MaxGrants + 20 {
 			calls.Go(func() {
-				_ = []*Ledger{p.r1, p.r2}[i%2].Grant(p.Context(), limits.Grant{
+				_ = p.both()[i%2].Grant(p.Context(), limits.Grant{
 					ID: fmt.Sprint(i), Client: "job", Resource: policy.Core, Requests: 1, Ends: time.Now().Add(time.Hour),
 				})
 			})
 		}
 		calls.Wait()
-		if n := p.learnGrants(p.r1); n > limits.MaxGrants {
+		if n, _ := p.grants(p.r1); n > limits.MaxGrants {
 			p.Errorf("%d grants", n)
 		}
 	})

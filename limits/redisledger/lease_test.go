@@ -17,9 +17,7 @@ import (
 // The tokens of a dead replica return one window after the end of its lease, and its spare tokens later.
 func TestTokensOfADeadReplicaReturn(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		if n := p.spend(p.r1, 300, 3, true); n != 3 {
-			p.Fatalf("%d claims granted, want 3", n)
-		}
+		p.want("granted at the first replica", p.spend(p.r1, 300, 3, true), 3)
 		began := time.Now()
 		for p.spend(p.r2, 300, 1, true) == 0 {
 			time.Sleep(time.Second)
@@ -35,9 +33,7 @@ func TestTokensOfADeadReplicaReturn(t *testing.T) {
 			p.Errorf("%d claims granted while the spare tokens remain, want almost 900", n)
 		}
 		time.Sleep(spareTime)
-		if n := p.spend(p.r2, 1, 1000, true); n != 900 {
-			p.Errorf("%d claims granted after the end of the spare tokens, want 900", n)
-		}
+		p.want("granted after the end of the spare tokens", p.spend(p.r2, 1, 1000, true), 900)
 	})
 }
 
@@ -48,10 +44,7 @@ func TestLeaveReturnsLeases(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		p.spend(p.r1, 300, 2, true)
 		p.heartbeat(p.r1)
-		p.hook.changeAll(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
-			cmd.SetErr(errDisconnected)
-			return errDisconnected
-		})
+		p.hook.changeAll(fail)
 		if err := p.r1.Leave(p.Context()); err == nil {
 			p.Error("Leave returned no error without Redis")
 		}
@@ -60,20 +53,12 @@ func TestLeaveReturnsLeases(t *testing.T) {
 			p.Fatal(err)
 		}
 		p.heartbeat(p.r2)
-		if n := p.r2.Replicas(); n != 1 {
-			p.Errorf("%d replicas registered, want 1", n)
-		}
-		if p.spend(p.r2, 300, 1, true) != 0 {
-			p.Error("a claim was granted before the first tokens returned")
-		}
+		p.want("registered replicas", int(p.r2.Replicas()), 1)
+		p.want("granted before the first tokens return", p.spend(p.r2, 300, 1, true), 0)
 		time.Sleep(45 * time.Second)
-		if n := p.spend(p.r2, 300, 9, true); n != 1 {
-			p.Errorf("%d claims granted after the first tokens returned, want 1", n)
-		}
+		p.want("granted after the first tokens returned", p.spend(p.r2, 300, 9, true), 1)
 		time.Sleep(45 * time.Second)
-		if n := p.spend(p.r2, 300, 9, true); n != 2 {
-			p.Errorf("%d claims granted after all tokens returned, want 2", n)
-		}
+		p.want("granted after all tokens returned", p.spend(p.r2, 300, 9, true), 2)
 	})
 }
 
@@ -87,13 +72,9 @@ func TestLeaveKeepsTokensOfCloseTimes(t *testing.T) {
 		if err := p.r1.Leave(p.Context()); err != nil {
 			p.Fatal(err)
 		}
-		if n := p.spend(p.r2, 100, 9, true); n != 6 {
-			p.Errorf("%d claims granted beside the 3 of the replica that left, want 6", n)
-		}
+		p.want("granted beside the 3 of the replica that left", p.spend(p.r2, 100, 9, true), 6)
 		time.Sleep(time.Minute - 4*time.Second)
-		if n := p.spend(p.r2, 100, 9, true); n != 0 {
-			p.Errorf("%d claims granted before the first token returns, want 0", n)
-		}
+		p.want("granted before the first token returns", p.spend(p.r2, 100, 9, true), 0)
 	})
 }
 
@@ -102,8 +83,8 @@ func TestReplicasShareReturningTokens(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.spend(p.r1, 9, 100, true)
 		granted := map[*Ledger]int{}
-		for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-			for _, l := range []*Ledger{p.r1, p.r2} {
+		for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+			for _, l := range p.both() {
 				granted[l] += p.spend(l, 9, 2, true)
 			}
 		}
@@ -133,37 +114,22 @@ func TestLostReplyOfAHeartbeatFreesNoTokens(t *testing.T) {
 // Redis may be back at any time, so a refusal during an outage ends soon, also if the lease ends with a window of an hour.
 func TestRefusalDuringAnOutageEndsSoon(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		reset, used := time.Now().Add(time.Hour), 0
-		send := func() limits.Decision {
-			c := p.claim(1)
+		share := func(c *limits.Claim) {
 			c.Client, c.Share = "a", 1
 			c.Clients = []policy.ClientBudget{{Client: "a", Share: 1, Limit: 0.9}, {Client: "b", Share: 1, Limit: 0.9}}
-			d, err := p.r1.Admit(p.Context(), c)
-			if err != nil {
-				p.Fatal(err)
-			}
-			if d.Granted {
-				used++
-				rate := limits.Rate{Limit: 5000, Used: used, Reset: reset, Date: time.Now(), Resource: policy.Core}
-				_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
-			}
-			return d
 		}
+		w := &window{pair: p, limit: 5000, reset: time.Now().Add(time.Hour), change: share}
 		for range 20 {
-			send()
+			w.spend(p.r1, 1)
 			time.Sleep(time.Second)
 		}
 		p.heartbeat(p.r1)
 		p.disconnect(p.r1)
-		d := send()
-		for range 1000 {
-			if !d.Granted {
-				break
-			}
-			d = send()
-		}
-		if d.Granted || time.Until(d.Until) > retryStore {
-			p.Errorf("after %d requests: %+v, want a refusal for at most %v", used, d, retryStore)
+		w.spend(p.r1, 1000)
+		c := p.claim(1)
+		share(&c)
+		if d := p.decide(p.r1, c); d.Granted || time.Until(d.Until) > retryStore {
+			p.Errorf("after %d requests: %+v, want a refusal for at most %v", w.used, d, retryStore)
 		}
 	})
 }
@@ -172,35 +138,18 @@ func TestRefusalDuringAnOutageEndsSoon(t *testing.T) {
 // new window before the old window has certainly ended.
 func TestExtraTokensBelongToOneReplica(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		rules := *p.r1.rules.Load()
-		rules.Primary.User, rules.Primary.Window = 20, 5*time.Minute
-		p.r1.Configure(rules)
-		p.r2.Configure(rules)
-		reset, used := time.Now().Add(2*time.Minute), 0
-		answer := func(l *Ledger, c limits.Claim) {
-			used++
-			rate := limits.Rate{Limit: 20, Used: used, Reset: reset, Date: time.Now()}
-			_ = l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
-		}
-		spend := func(l *Ledger, most int) {
-			for range most {
-				c := p.claim(1)
-				if !p.admit(l, c) {
-					return
-				}
-				answer(l, c)
-			}
-		}
-		spend(p.r1, 5)
+		p.setWindow(20, 5*time.Minute)
+		w := &window{pair: p, limit: 20, reset: time.Now().Add(2 * time.Minute)}
+		w.spend(p.r1, 5)
 		p.heartbeat(p.r1)
-		spend(p.r2, 1)
+		w.spend(p.r2, 1)
 		p.heartbeat(p.r1)
 		time.Sleep(2*time.Minute - time.Second) // the first replica keeps no spare tokens of core
 		for range 9 {
 			c := p.claim(1)
 			c.Resource = policy.Search // the other budgets have spare tokens
 			p.admit(p.r1, c)
-			p.settle(c, plain(limits.NotLimited))
+			p.settle(p.r1, c, plain(limits.NotLimited))
 		}
 		p.heartbeat(p.r1)
 		late := p.claim(1)
@@ -208,10 +157,11 @@ func TestExtraTokensBelongToOneReplica(t *testing.T) {
 		p.heartbeat(p.r1)
 		p.disconnect(p.r1)
 		time.Sleep(2 * time.Second) // the upstream has reset the window
-		reset, used = reset.Add(5*time.Minute), 0
-		answer(p.r2, late)
+		w.reset, w.used = w.reset.Add(5*time.Minute), 0
+		w.answer(p.r2, late)
 		time.Sleep(2 * time.Second)
-		spend(p.r2, 100)
+		w.spend(p.r2, 100)
+		used := w.used
 		for range 100 {
 			if !p.admit(p.r1, p.claim(1)) {
 				break
@@ -229,12 +179,11 @@ func TestExtraTokensBelongToOneReplica(t *testing.T) {
 func TestLateEndOfAWindowFreesNoTokens(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		const limit, length = 5, 30 * time.Second
-		p.withWindow(limit, length)
+		p.setWindow(limit, length)
 		reset, used := time.Now().Add(20*time.Second), 0
 		settle := func(l *Ledger, c limits.Claim, date time.Time) {
 			used++
-			rate := limits.Rate{Limit: limit, Used: used, Reset: reset, Date: date}
-			_ = l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
+			p.settle(l, c, answered(limits.Rate{Limit: limit, Used: used, Reset: reset, Date: date}))
 		}
 		slow, late := []limits.Claim{p.claim(1), p.claim(1)}, p.claim(1)
 		for _, c := range slow {
@@ -254,21 +203,9 @@ func TestLateEndOfAWindowFreesNoTokens(t *testing.T) {
 		settle(p.r2, late, time.Now())
 		time.Sleep(1500 * time.Millisecond)
 		for range 2 { // each call declares the use of the first replica
-			if err := p.r1.Release(p.Context(), limits.Permit{Claim: slow[0]}, false); err != nil {
-				p.Fatal(err)
-			}
+			p.release(p.r1, slow[0], false)
 		}
-		var granted int
-		for range limit {
-			for _, l := range []*Ledger{p.r1, p.r2} {
-				if p.admit(l, p.claim(1)) {
-					granted++
-				}
-			}
-		}
-		if granted != limit-used {
-			p.Errorf("%d claims granted with %d of %d requests used, want %d", granted, used, limit, limit-used)
-		}
+		p.want("granted in the new window", p.grantedInTurns(limit), limit-used)
 		time.Sleep(time.Second) // the window of the first replica ends
 		p.r1.mu.Lock()
 		defer p.r1.mu.Unlock()
@@ -279,12 +216,25 @@ func TestLateEndOfAWindowFreesNoTokens(t *testing.T) {
 	})
 }
 
+// grantedInTurns sends claims to both replicas in turns, and returns the number of granted claims.
+func (p *pair) grantedInTurns(rounds int) (n int) {
+	p.Helper()
+	for range rounds {
+		for _, l := range p.both() {
+			if p.admit(l, p.claim(1)) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // The upstream grants less than documented. After the end of the window, a replica without a report must not use the
 // documented limit.
 func TestReportedLimitAppliesToAllReplicas(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		const granted = 2
-		p.withWindow(5, 30*time.Second)
+		p.setWindow(5, 30*time.Second)
 		for _, resource := range []string{policy.Core, policy.CodeSearch} {
 			claim := func() limits.Claim {
 				c := p.claim(1)
@@ -293,21 +243,18 @@ func TestReportedLimitAppliesToAllReplicas(t *testing.T) {
 			}
 			c := claim()
 			p.admit(p.r1, c)
-			rate := limits.Rate{Limit: granted, Used: 1, Reset: time.Now().Add(20 * time.Second), Date: time.Now()}
-			p.settle(c, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
+			p.settle(p.r1, c, answered(limits.Rate{Limit: granted, Used: 1, Reset: time.Now().Add(20 * time.Second), Date: time.Now()}))
 			time.Sleep(90 * time.Second) // the window and the minute of the sliding log have ended
 			n := 0
 			for range 5 { // the slow start admits further requests after a second
-				for _, l := range []*Ledger{p.r2, p.r1} {
+				for _, l := range p.both() {
 					if p.admit(l, claim()) {
 						n++
 					}
 				}
 				time.Sleep(time.Second)
 			}
-			if n != granted {
-				p.Errorf("%s: %d claims granted, want %d", resource, n, granted)
-			}
+			p.want("granted of "+resource, n, granted)
 		}
 	})
 }
@@ -318,8 +265,7 @@ func TestForgottenAccountReturnsItsLease(t *testing.T) {
 		for range 3 {
 			c := p.claim(300)
 			p.admit(p.r1, c)
-			rate := limits.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(20 * time.Second), Date: time.Now()}
-			p.settle(c, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
+			p.settle(p.r1, c, answered(limits.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(20 * time.Second), Date: time.Now()}))
 		}
 		p.disconnect(p.r1)
 		time.Sleep(spareTime)
@@ -331,59 +277,40 @@ func TestForgottenAccountReturnsItsLease(t *testing.T) {
 		for range 20 {
 			c := p.claim(1)
 			c.Operation = "other"
-			if !p.admit(p.r1, c) {
-				p.Fatal("refused")
-			}
-			p.settleAnswered(p.r1, c, true)
+			p.settleAnswered(p.r1, p.mustAdmit(p.r1, c, "after the outage"), true)
 			time.Sleep(10 * time.Second)
 			p.heartbeat(p.r1)
 		}
-		if n := p.spend(p.r2, 300, 9, true); n != 3 {
-			p.Errorf("%d claims granted, want 3", n)
-		}
+		p.want("granted at the other replica", p.spend(p.r2, 300, 9, true), 3)
 	})
 }
 
 // The replica cannot tell Redis about the requests that reports contain. It must not use their tokens again.
 func TestReportedRequestsLeaveTheLease(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		rules := *p.r1.rules.Load()
-		rules.Primary.User = 30
-		p.r1.Configure(rules)
-		p.r2.Configure(rules)
+		p.configure(func(r *limits.Rules) { r.Primary.User = 30 })
 		sent, reset := 0, time.Now().Add(30*time.Minute)
-		spend := func(l *Ledger, most int) {
-			for range most {
+		spend := func(l *Ledger, used func() int) {
+			for range 100 {
 				c := p.claim(1)
 				if !p.admit(l, c) {
 					return
 				}
 				sent++
-				rate := limits.Rate{Limit: 30, Used: min(sent, 5), Reset: reset}
-				_ = l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
+				p.settle(l, c, answered(limits.Rate{Limit: 30, Used: used(), Reset: reset}))
+				if sent == 5 && l == p.r1 {
+					p.heartbeat(p.r1) // requests spare tokens
+					p.hook.changeAll(fail)
+					p.r1.responded[""] = time.Now().Add(time.Hour) // failing calls are not yet a loss
+				}
 			}
 		}
-		spend(p.r1, 5)
-		p.heartbeat(p.r1) // requests spare tokens
-		p.hook.changeAll(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
-			cmd.SetErr(errDisconnected)
-			return errDisconnected
-		})
-		p.r1.responded[""] = time.Now().Add(time.Hour) // failing calls are not yet a loss
-		spend(p.r1, 100)
+		spend(p.r1, func() int { return min(sent, 5) })
 		if sent < 8 {
 			p.Fatalf("%d requests sent, want some without redis", sent)
 		}
 		alone := sent
-		for spent := 0; spent < 100; spent++ { // the upstream counts the requests of both replicas
-			c := p.claim(1)
-			if !p.admit(p.r2, c) {
-				break
-			}
-			sent++
-			rate := limits.Rate{Limit: 30, Used: 5 + sent - alone, Reset: reset}
-			_ = p.r2.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
-		}
+		spend(p.r2, func() int { return 5 + sent - alone }) // the upstream counts the requests of both replicas
 		if sent > 30 {
 			p.Errorf("%d requests sent, want at most 30", sent)
 		}
@@ -397,9 +324,7 @@ func TestIdleReplicaReturnsSpareTokens(t *testing.T) {
 		p.heartbeat(p.r1)
 		time.Sleep(2 * time.Minute)
 		p.heartbeat(p.r1)
-		if n := p.spend(p.r2, 1, 1000, true); n != 900 {
-			p.Errorf("%d claims granted, want 900", n)
-		}
+		p.want("granted at the other replica", p.spend(p.r2, 1, 1000, true), 900)
 	})
 }
 
@@ -408,10 +333,9 @@ func TestOvertakenCallChangesNothing(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.spend(p.r1, 1, 3, true)
 		var late []any
-		p.hook.changeNext(p.r1.scripts.exchange, func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+		p.hook.changeNext(p.r1.scripts.exchange, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			late = cmd.Args()
-			cmd.SetErr(errDisconnected)
-			return errDisconnected
+			return fail(ctx, cmd, run)
 		})
 		_ = p.r1.heartbeat(p.Context())
 		p.spend(p.r1, 100, 8, true)
@@ -421,9 +345,7 @@ func TestOvertakenCallChangesNothing(t *testing.T) {
 		if err := p.r1.Client.(*redis.Client).Do(p.Context(), late...).Err(); err != nil {
 			p.Fatal(err)
 		}
-		if n := p.spend(p.r2, 97, 9, true); n != 1 {
-			p.Errorf("%d claims granted with 803 of 900 points used, want 1", n)
-		}
+		p.want("granted with 803 of 900 points used", p.spend(p.r2, 97, 9, true), 1)
 	})
 }
 
@@ -435,40 +357,33 @@ func TestAccountWithManyPermits(t *testing.T) {
 	}{{20_000, 0}, {2000, 20 * time.Millisecond}} {
 		t.Run(fmt.Sprint(c.permits), func(t *testing.T) {
 			withTwoReplicas(t, func(p *pair) {
-				rules := *p.r1.rules.Load()
-				rules.Concurrent, rules.Primary.User, rules.Points.REST = 2*c.permits, 2*c.permits, 2*c.permits
-				p.r1.Configure(rules)
-				p.r2.Configure(rules)
+				p.configure(func(r *limits.Rules) {
+					r.Concurrent, r.Primary.User, r.Points.REST = 2*c.permits, 2*c.permits, 2*c.permits
+				})
 				first := p.claim(1)
 				p.admit(p.r1, first)
-				p.settle(first, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Limit: 3 * c.permits, Used: 1, Reset: time.Now().Add(time.Hour)}})
-				var claims []limits.Claim
-				for range c.permits {
-					claims = append(claims, p.claim(1))
+				p.settle(p.r1, first, answered(limits.Rate{Limit: 3 * c.permits, Used: 1, Reset: time.Now().Add(time.Hour)}))
+				open := make([]limits.OpenPermit, c.permits)
+				for i := range open {
+					open[i] = limits.OpenPermit{Permit: limits.Permit{Claim: p.claim(1)}}
 				}
 				var granted atomic.Int64
 				var admitting sync.WaitGroup
 				for part := range 32 {
 					admitting.Go(func() {
-						for i := part; i < len(claims); i += 32 {
-							if p.admit(p.r1, claims[i]) {
+						for i := part; i < len(open); i += 32 {
+							if p.admit(p.r1, open[i].Claim) {
 								granted.Add(1)
 							}
 						}
 					})
 				}
 				admitting.Wait()
-				if n := granted.Load(); n != int64(c.permits) {
-					p.Fatalf("%d permits granted, want %d", n, c.permits)
-				}
+				p.want("permits granted", int(granted.Load()), c.permits)
 				p.hook.changeAll(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 					time.Sleep(c.roundTrip)
 					return run(ctx, cmd)
 				})
-				open := make([]limits.OpenPermit, len(claims))
-				for i, claim := range claims {
-					open[i] = limits.OpenPermit{Permit: limits.Permit{Claim: claim}}
-				}
 				for range 4 {
 					time.Sleep(20 * time.Second)
 					if err := p.r1.Renew(p.Context(), open); err != nil {
@@ -476,14 +391,10 @@ func TestAccountWithManyPermits(t *testing.T) {
 					}
 					p.heartbeat(p.r1)
 				}
-				if a := p.r2.onlyAccount(p.T); a.InUse != c.permits {
-					p.Errorf("%d permits in use after 80 seconds, want %d", a.InUse, c.permits)
-				}
+				p.want("permits in use after 80 seconds", p.r2.onlyAccount(p.T).InUse, c.permits)
 				time.Sleep(permitTime + time.Second)
 				p.heartbeat(p.r1)
-				if a := p.r2.onlyAccount(p.T); a.InUse != 0 {
-					p.Errorf("%d permits in use after their end, want 0", a.InUse)
-				}
+				p.want("permits in use after their end", p.r2.onlyAccount(p.T).InUse, 0)
 			})
 		})
 	}
@@ -492,17 +403,11 @@ func TestAccountWithManyPermits(t *testing.T) {
 // Other replicas get the tokens of claims that only some budgets grant.
 func TestRefusedClaimKeepsNoTokens(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		for _, l := range []*Ledger{p.r1, p.r2} { // the content budget is used up
-			for i := range 40 {
-				c := create(1000*(1+p.lastID) + uint64(i))
-				if !p.admit(l, c) {
-					p.Fatal("refused")
-				}
-				if err := l.Settle(p.Context(), limits.Permit{Claim: c}, plain(limits.NotLimited)); err != nil {
-					p.Fatal(err)
-				}
+		for _, l := range p.both() { // the content budget is used up
+			for range 40 {
+				p.lastID++
+				p.settle(l, p.mustAdmit(l, create(p.lastID), "within the content budget"), plain(limits.NotLimited))
 			}
-			p.lastID++
 		}
 		for range 5 {
 			p.lastID++
@@ -510,10 +415,9 @@ func TestRefusedClaimKeepsNoTokens(t *testing.T) {
 				p.Fatal("granted beyond the content budget")
 			}
 		}
-		c := limits.Claim{ID: 99, Account: "a", Kind: policy.User, Operation: "issues/create", Resource: policy.GraphQL, Points: 2000 - 400}
-		if !p.admit(p.r2, c) {
-			p.Error("refused, although the points are unused")
-		}
+		c := p.claim(2000 - 400)
+		c.Operation, c.Resource = "issues/create", policy.GraphQL
+		p.mustAdmit(p.r2, c, "with unused points")
 	})
 }
 
@@ -549,18 +453,18 @@ func TestLeaseKeepsTrueCosts(t *testing.T) {
 			return c
 		}
 		report := func(used, cost int) limits.Outcome {
-			return limits.Outcome{Sent: true, Answered: true, Ended: true, Cost: cost, Rate: limits.Rate{
-				Limit: 100, Used: used, Reset: reset, Date: time.Now().Truncate(time.Second), Resource: policy.Core,
-			}}
+			o := answered(limits.Rate{Limit: 100, Used: used, Reset: reset, Date: time.Now().Truncate(time.Second), Resource: policy.Core})
+			o.Cost = cost
+			return o
 		}
 		first := heavy(1)
 		p.admit(p.r1, first)
-		p.settle(first, report(1, 0))
+		p.settle(p.r1, first, report(1, 0))
 		c := heavy(60)
 		if !p.admit(p.r1, c) || p.admit(p.r2, heavy(40)) {
 			p.Fatal("the replicas do not share the estimate")
 		}
-		p.settle(c, report(21, 20))
+		p.settle(p.r1, c, report(21, 20))
 		p.heartbeat(p.r1)
 		if p.admit(p.r2, heavy(80)) || !p.admit(p.r2, heavy(79)) {
 			p.Error("the other replica does not get what the true cost leaves")

@@ -3,20 +3,17 @@ package redisledger
 import (
 	"bytes"
 	"context"
-	"flag"
 	"log/slog"
 	"net"
 	"os"
-	"strconv"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
@@ -24,122 +21,52 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// clientOf returns a client that connects with the function dial.
-func clientOf(t testing.TB, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *redis.Client {
-	// A call that waits for a connection uses a timer that go-redis shares between the bubbles of synctest. The pool is
-	// large enough for all calls of a test.
-	client := redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:0", Dialer: dial, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		MaxRetries: -1, DisableIdentity: true, PoolSize: 1000, ContextTimeoutEnabled: true,
-	})
-	t.Cleanup(func() { _ = client.Close() })
-	return client
-}
-
-// miniredisClient starts a miniredis in the bubble of the test.
-func miniredisClient(t *testing.T) *redis.Client {
-	server := miniredis.NewMiniRedis()
-	server.ClockTTL(true)
-	t.Cleanup(server.Close)
-	return clientOf(t, func(context.Context, string, string) (net.Conn, error) { return server.Dial() })
-}
-
 // packer replaces the Lua library cmsgpack, which miniredis does not have.
 const packer = `
 local cmsgpack = {pack = cjson.encode, unpack = cjson.decode}
 `
 
-// open returns the ledger of a replica. The scripts use the given clock.
-func open(t testing.TB, client redis.UniversalClient, replica string, rules limits.Rules, clock string) *Ledger {
-	l, err := New(Config{Client: client, Replica: replica, Rules: rules, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.scripts = newScripts(clock)
-	l.timeout = time.Minute // a real server does not use the time of the bubble
-	l.flushDelay = 0        // outcomes are sent immediately
-	if err := l.heartbeat(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	// In an old epoch, new accounts do not wait for restores.
-	if err := client.HSet(t.Context(), epochKey, "since", 0, "process", "").Err(); err != nil {
-		t.Fatal(err)
-	}
-	return l
+// miniredisLedger opens a ledger on a miniredis in the bubble of the test. The scripts use the clock of production.
+func miniredisLedger(t *testing.T, rules limits.Rules) limits.Ledger {
+	server := miniredis.NewMiniRedis()
+	server.ClockTTL(true)
+	t.Cleanup(server.Close)
+	client := newClient(t, redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return server.Dial() }})
+	return open(t, client, "r1", rules, packer+redisClock)
 }
 
-// The suite runs a sixteenth of the random histories, because miniredis runs scripts slowly.
+// The suite runs on miniredis if there is no redis-server, or if WEIR_MINIREDIS is set, because miniredis runs scripts
+// slowly.
 func TestLedgerSuiteOnMiniredis(t *testing.T) {
-	checks := flag.Lookup("rapid.checks").Value
-	n, err := strconv.Atoi(checks.String())
-	if err == nil {
-		err = checks.Set(strconv.Itoa(max(1, n/16)))
+	program := os.Getenv("WEIR_REDIS_SERVER")
+	if program == "" {
+		program = "redis-server"
 	}
-	if err != nil {
-		t.Fatal(err)
+	if _, err := exec.LookPath(program); err == nil && setting(t, "WEIR_MINIREDIS", 0) == 0 {
+		t.Skip("redis-server runs the suite; set WEIR_MINIREDIS=1 to run it on miniredis, too")
 	}
-	t.Cleanup(func() { _ = checks.Set(strconv.Itoa(n)) })
-	limitstest.RunSuite(t, func(t *testing.T, rules limits.Rules) limits.Ledger {
-		return open(t, miniredisClient(t), "r1", rules, packer+redisClock)
-	})
-}
-
-// testClock is a clock that reads the time from a key.
-const testClock = `
-local function clock()
-  return tonumber(redis.call('GET', 'weir:test-clock'))
-end
-`
-
-// tick is a client hook that sets testClock to the time of the bubble plus an offset before every script.
-type tick struct{ offset *atomic.Int64 }
-
-func (tick) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (tick) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (t tick) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == "evalsha" || cmd.Name() == "eval" {
-			set := redis.NewStatusCmd(ctx, "set", "weir:test-clock", strconv.FormatInt(time.Now().UnixMicro()+t.offset.Load(), 10))
-			if err := next(ctx, set); err != nil {
-				return err
-			}
-		}
-		return next(ctx, cmd)
-	}
+	limitstest.RunSuite(t, miniredisLedger)
 }
 
 func TestLedgerSuiteOnRedis(t *testing.T) {
-	limitstest.RunSuite(t, openWith(testservers.Redis(t)))
+	limitstest.RunSuite(t, openOn(newDatabase(t)))
 }
 
-// openWith opens the ledger of one replica on an empty server in virtual time.
-func openWith(socket string) limitstest.Open {
+// openOn opens the ledger of one replica on an empty database in virtual time.
+func openOn(d database) limitstest.Open {
 	return func(t *testing.T, rules limits.Rules) limits.Ledger {
-		client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
-		client.AddHook(tick{new(atomic.Int64)})
-		if err := client.FlushAll(context.Background()).Err(); err != nil {
+		client := d.client(t)
+		client.AddHook(tick(new(atomic.Int64)))
+		if err := client.FlushDB(context.Background()).Err(); err != nil {
 			t.Fatal(err)
 		}
 		return open(t, client, "r1", rules, testClock)
 	}
 }
 
-// reconcileAll sends a heartbeat as in a new epoch. In tests without passing time, the ledger cannot distinguish
-// epochs.
-func reconcileAll(t *testing.T, l limits.Ledger) {
-	l.(*Ledger).mayHaveLost = true
-	if err := l.(*Ledger).heartbeat(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestLostWritesAreRestored(t *testing.T) {
-	limitstest.RunDataLoss(t, openWith(testservers.Redis(t)), func(t *testing.T, l limits.Ledger) {
-		if err := l.(*Ledger).Client.FlushAll(t.Context()).Err(); err != nil {
+	limitstest.RunDataLoss(t, openOn(newDatabase(t)), func(t *testing.T, l limits.Ledger) {
+		if err := l.(*Ledger).Client.FlushDB(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
 		reconcileAll(t, l)
@@ -147,7 +74,7 @@ func TestLostWritesAreRestored(t *testing.T) {
 }
 
 func TestOfflineSpendsReachRedisAfterAnOutage(t *testing.T) {
-	limitstest.RunStoreOutages(t, openWith(testservers.Redis(t)), func(t *testing.T, l limits.Ledger) {
+	limitstest.RunStoreOutages(t, openOn(newDatabase(t)), func(t *testing.T, l limits.Ledger) {
 		reconcileAll(t, l)
 		l.(*Ledger).markLost(errLost)
 	}, func(t *testing.T, l limits.Ledger) {
@@ -157,36 +84,15 @@ func TestOfflineSpendsReachRedisAfterAnOutage(t *testing.T) {
 	})
 }
 
-// inBubble runs a test with a ledger on a real server in virtual time. The test can change the clock of Redis.
-func inBubble(t *testing.T, run func(t *testing.T, l *Ledger, clockOffset *atomic.Int64)) {
-	socket := testservers.Redis(t)
-	synctest.Test(t, func(t *testing.T) {
-		offset := new(atomic.Int64)
-		client := clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
-		client.AddHook(tick{offset})
-		run(t, open(t, client, "r1", limits.Rules{Limits: policy.DefaultLimits()}, testClock), offset)
-	})
-}
-
-// create returns a claim that creates content.
-func create(id uint64) limits.Claim {
-	return limits.Claim{ID: id, Account: "a", Kind: policy.User, Operation: "issues/create", Resource: policy.GraphQL, Points: 5, CreatesContent: true}
-}
-
-// admitUntilRefused admits and settles claims until a claim is refused, and returns the number of granted claims.
-func admitUntilRefused(t *testing.T, l *Ledger, from uint64) (n uint64) {
+// createUntilRefused creates content until a claim is refused, and returns the number of granted claims.
+func (p *pair) createUntilRefused(l *Ledger) (n int) {
+	p.Helper()
 	for ; n < 1000; n++ {
-		d, err := l.Admit(t.Context(), create(from+n))
-		if err != nil {
-			t.Fatal(err)
+		p.lastID++
+		if !p.admit(l, create(p.lastID)) {
+			break
 		}
-		if !d.Granted {
-			return n
-		}
-		o := limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour)}}
-		if err := l.Settle(t.Context(), limits.Permit{Claim: create(from + n)}, o); err != nil {
-			t.Fatal(err)
-		}
+		p.settleAnswered(l, create(p.lastID), true)
 	}
 	return n
 }
@@ -195,50 +101,40 @@ func admitUntilRefused(t *testing.T, l *Ledger, from uint64) (n uint64) {
 func TestClockOfRedisDoesNotReturnTokens(t *testing.T) {
 	for _, step := range []time.Duration{-50 * time.Second, time.Hour} {
 		t.Run(step.String(), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, l *Ledger, clockOffset *atomic.Int64) {
-				admitUntilRefused(t, l, 1)
+			withTwoReplicas(t, func(p *pair) {
+				p.createUntilRefused(p.r1)
 				time.Sleep(40 * time.Second)
-				clockOffset.Store(step.Microseconds())
-				if n := admitUntilRefused(t, l, 2000); n != 0 {
-					t.Errorf("%d granted within the minute, want 0", n)
-				}
+				p.clockOffset.Store(step.Microseconds())
+				p.want("granted after 40 seconds", p.createUntilRefused(p.r1), 0)
 				time.Sleep(19 * time.Second)
-				if n := admitUntilRefused(t, l, 3000); n != 0 {
-					t.Errorf("%d granted within the minute, want 0", n)
-				}
+				p.want("granted after 59 seconds", p.createUntilRefused(p.r1), 0)
 				time.Sleep(time.Second)
-				if n := admitUntilRefused(t, l, 4000); n != 80 {
-					t.Errorf("%d granted after a minute, want 80", n)
-				}
+				p.want("granted after a minute", p.createUntilRefused(p.r1), 80)
 			})
 		})
 	}
 }
 
 func TestEveryKeyHasATTL(t *testing.T) {
-	inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
-		admitUntilRefused(t, l, 1)
-		if _, err := l.Admit(t.Context(), limits.Claim{ID: 9999, Account: "b", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.heartbeat(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		names, err := l.Client.Keys(t.Context(), "*").Result()
-		if err != nil || len(names) < 6 {
-			t.Fatal(names, err)
+	withTwoReplicas(t, func(p *pair) {
+		p.createUntilRefused(p.r1)
+		p.admit(p.r1, p.claimOf("b", 1))
+		p.heartbeat(p.r1)
+		names, err := p.r1.Client.Keys(p.Context(), "*").Result()
+		if err != nil || len(names) < 5 {
+			p.Fatal(names, err)
 		}
 		for _, name := range names {
-			ttl, err := l.Client.TTL(t.Context(), name).Result()
-			if name != "weir:test-clock" && (err != nil || ttl <= 0) {
-				t.Errorf("%s: got the TTL %v, error %v", name, ttl, err)
+			ttl, err := p.r1.Client.TTL(p.Context(), name).Result()
+			if err != nil || ttl <= 0 {
+				p.Errorf("%s: got the TTL %v, error %v", name, ttl, err)
 			}
 		}
 	})
 }
 
 func TestRegisterWarnsOfEviction(t *testing.T) {
-	socket := testservers.Redis(t)
+	socket := testservers.Redis(t) // the test changes its configuration
 	admin := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
 	defer func() { _ = admin.Close() }()
 	for _, c := range []struct {
@@ -251,7 +147,7 @@ func TestRegisterWarnsOfEviction(t *testing.T) {
 			}
 		}
 		var log bytes.Buffer
-		l, err := New(Config{URL: "unix://" + socket, Replica: "r1", Rules: limits.Rules{Limits: policy.DefaultLimits()}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		l, err := New(Config{URL: "unix://" + socket, Replica: "r1", Rules: defaultRules(), Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -264,11 +160,64 @@ func TestRegisterWarnsOfEviction(t *testing.T) {
 	}
 }
 
-// TestMain reduces the number of random histories, unless a flag sets it.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
-		_ = checks.Value.Set("25") // never fails
+func TestReplicasShareTheLimitOfATag(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		granted := map[string]int{}
+		for i := range 40 {
+			for _, tag := range []string{"ci/1", "ci/2"} {
+				l, c := p.both()[i%2], p.claim(1)
+				c.Client, c.Tag = "ci", tag
+				c.Clients = []policy.ClientBudget{{Client: "ci", Limit: 1, TagLimit: 10.0 / 5000}}
+				if p.admit(l, c) {
+					granted[tag]++
+					p.settleAnswered(l, c, true)
+				}
+			}
+		}
+		p.want("first tag", granted["ci/1"], 10)
+		p.want("second tag", granted["ci/2"], 10)
+		for _, l := range p.both() {
+			if b := p.budget(l, "client:core:ci/2"); b.Used != 10 || b.Limit != 10 {
+				p.Errorf("budget of the tag: %+v", b)
+			}
+		}
+	})
+}
+
+// budget returns the budget of that name of the only account.
+func (p *pair) budget(l *Ledger, name string) limits.Budget {
+	p.Helper()
+	for _, b := range l.onlyAccount(p.T).Budgets {
+		if b.Resource == name {
+			return b
+		}
 	}
-	os.Exit(m.Run())
+	return limits.Budget{}
+}
+
+func TestOnceIsTrueAtOneReplica(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		once := func(l *Ledger, name string, end time.Time) bool {
+			first, err := l.Once(p.Context(), name, end)
+			if err != nil {
+				p.Fatal(err)
+			}
+			return first
+		}
+		end := time.Now().Add(time.Minute)
+		if !once(p.r1, "x", end) || once(p.r2, "x", end) || once(p.r1, "x", end) || !once(p.r2, "y", time.Now()) {
+			p.Error("want true for the first call with a name only")
+		}
+		for name, most := range map[string]time.Duration{"x": time.Minute, "y": time.Second} {
+			if ttl := p.r1.Client.PTTL(p.Context(), oncePrefix+name).Val(); ttl <= 0 || ttl > most {
+				p.Errorf("%s has the TTL %v", name, ttl)
+			}
+		}
+		if err := p.r1.Client.Del(p.Context(), oncePrefix+"x").Err(); err != nil { // as its TTL does
+			p.Fatal(err)
+		}
+		if !once(p.r2, "x", end) {
+			p.Error("want true again after the end")
+		}
+	})
 }

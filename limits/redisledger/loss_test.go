@@ -3,8 +3,8 @@ package redisledger
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,38 +37,22 @@ func TestOfflineLeaseIsUsedOnceWhenAReplyIsLost(t *testing.T) {
 
 func TestOfflineUnitsAreUsedOnceWhenAReplyIsLost(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		rules := *p.r1.rules.Load()
-		rules.Concurrent, rules.Primary.User, rules.Primary.Window = 14, 20, 2*time.Minute
-		p.r1.Configure(rules)
-		p.r2.Configure(rules)
-		reset, used := time.Now().Add(70*time.Second), 0
-		spend := func(l *Ledger, most int, ended bool) (times int) {
-			for ; times < most; times++ {
-				c := p.claim(1)
-				if !p.admit(l, c) {
-					break
-				}
-				used++
-				rate := limits.Rate{Limit: 20, Used: used, Reset: reset, Date: time.Now()}
-				if err := l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: ended, Rate: rate}); err != nil {
-					p.Fatal(err)
-				}
-			}
-			return times
-		}
-		spend(p.r1, 3, true)
+		p.setWindow(20, 2*time.Minute)
+		p.configure(func(r *limits.Rules) { r.Concurrent = 14 })
+		w := &window{pair: p, limit: 20, reset: time.Now().Add(70 * time.Second)}
+		w.spend(p.r1, 3)
 		p.heartbeat(p.r1)
-		spend(p.r2, 100, true)
-		used = 10 // the use that responses report to the first replica
+		w.spend(p.r2, 100)
+		w.used = 10 // the use that responses report to the first replica
 		p.disconnect(p.r1)
-		if spend(p.r1, 100, true) == 0 {
+		if w.spend(p.r1, 100) == 0 {
 			p.Fatal("no claim was granted offline")
 		}
 		p.hook.changeNext(p.r1.scripts.exchange, loseReply)
 		p.r1.reconnect(p.Context())
 		time.Sleep(75 * time.Second)
-		reset, used = time.Now().Add(2*time.Minute), 0
-		if online, offline := spend(p.r2, 100, false), spend(p.r1, 100, false); online+offline > 14 {
+		w.reset, w.used, w.open = time.Now().Add(2*time.Minute), 0, true
+		if online, offline := w.spend(p.r2, 100), w.spend(p.r1, 100); online+offline > 14 {
 			p.Errorf("%d permits in use of 14, %d of them offline", online+offline, offline)
 		}
 	})
@@ -77,109 +61,77 @@ func TestOfflineUnitsAreUsedOnceWhenAReplyIsLost(t *testing.T) {
 // A replica keeps observations until their windows end, also without requests.
 func TestObservationIsRestoredAfterAPause(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		c := p.claim(1)
+		c, now := p.claim(1), time.Now()
 		p.admit(p.r1, c)
-		now := time.Now()
-		o := limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Limit: 5000, Used: 5000, Reset: now.Add(50 * time.Minute), Date: now}}
-		if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil {
-			p.Fatal(err)
-		}
+		p.settle(p.r1, c, answered(limits.Rate{Limit: 5000, Used: 5000, Reset: now.Add(50 * time.Minute), Date: now}))
 		time.Sleep(45 * time.Minute)
-		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
-			p.Fatal(err)
-		}
-		reconcileAll(p.T, p.r1)
+		p.loseData(p.r1)
 		time.Sleep(time.Minute)
 		if p.admit(p.r1, p.claim(1)) {
 			p.Error("granted before the reset")
 		}
 		time.Sleep(5 * time.Minute)
-		if !p.admit(p.r1, p.claim(1)) {
-			p.Error("refused after the reset")
-		}
+		p.mustAdmit(p.r1, p.claim(1), "after the reset")
 	})
+}
+
+// whileRunning runs the background work of the first replica while do runs.
+func (p *pair) whileRunning(do func()) {
+	ctx, end := context.WithCancel(p.Context())
+	var running sync.WaitGroup
+	running.Go(func() { p.r1.Run(ctx) })
+	do()
+	end()
+	running.Wait()
 }
 
 func TestManyAccountsAreRestoredInTime(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		const accounts, roundTrip = 2000, 3 * time.Millisecond
-		rules := *p.r1.rules.Load()
-		rules.Concurrent = 1
-		p.r1.Configure(rules)
-		p.r2.Configure(rules)
-		claim := func(i int) limits.Claim {
-			c := p.claim(1)
-			c.Account = fmt.Sprint("account ", i)
-			return c
-		}
+		p.configure(func(r *limits.Rules) { r.Concurrent = 1 })
+		claim := func(i int) limits.Claim { return p.claimOf(fmt.Sprint("account ", i), 1) }
 		for i := range accounts {
-			if !p.admit(p.r1, claim(i)) {
-				p.Fatal("refused")
-			}
+			p.mustAdmit(p.r1, claim(i), "before the loss")
 		}
-		p.hook.change = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.changeAll(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			if cmd.Name() == "evalsha" {
 				time.Sleep(roundTrip)
 			}
 			return run(ctx, cmd)
-		}
-		p.heartbeat(p.r1)
-		p.heartbeat(p.r2) // r2 now counts r1 and the accounts of r1
-		ctx, end := context.WithCancel(p.Context())
-		var running sync.WaitGroup
-		running.Go(func() { p.r1.Run(ctx) })
-		time.Sleep(heartbeatInterval + 10*time.Millisecond)
-		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
-			p.Fatal(err)
-		}
-		p.heartbeat(p.r2)
+		})
+		p.heartbeat(p.both()...) // the second replica now counts the first replica and its accounts
 		duplicates := 0
-		const rounds, parts = 8, 4
-		for round := range rounds {
-			time.Sleep(250 * time.Millisecond)
-			for i := round % parts; i < accounts; i += parts { // each account twice
-				if p.admit(p.r2, claim(i)) {
-					duplicates++
+		p.whileRunning(func() {
+			time.Sleep(heartbeatInterval + 10*time.Millisecond)
+			p.empty()
+			p.heartbeat(p.r2)
+			const rounds, parts = 8, 4
+			for round := range rounds {
+				time.Sleep(250 * time.Millisecond)
+				for i := round % parts; i < accounts; i += parts { // each account twice
+					if p.admit(p.r2, claim(i)) {
+						duplicates++
+					}
 				}
 			}
-		}
-		end()
-		running.Wait()
-		if duplicates > 0 {
-			p.Errorf("%d of %d accounts have 2 permits in use, want 1", duplicates, accounts)
-		}
+		})
+		p.want("accounts with two permits in use", duplicates, 0)
 	})
 }
 
 func TestIdleAccountIsRemoved(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		c := p.claim(1)
-		if !p.admit(p.r1, c) {
-			p.Fatal("refused")
-		}
-		permit := limits.Permit{Claim: c}
-		if err := p.r1.Settle(p.Context(), permit, limits.Outcome{Sent: true}); err != nil { // abandoned
-			p.Fatal(err)
-		}
+		c := p.mustAdmit(p.r1, p.claim(1), "at the start")
+		p.settle(p.r1, c, limits.Outcome{Sent: true}) // abandoned
 		p.disconnect(p.r1)
-		_ = p.r1.Settle(p.Context(), permit, limits.Outcome{}) // a late settlement
+		p.settle(p.r1, c, limits.Outcome{}) // a late settlement
 		for range 100 {
 			p.spend(p.r1, 1, 1, true)
 		}
 		time.Sleep(2 * time.Hour)
-		p.hook.change = func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
-			cmd.SetErr(errDisconnected)
-			return errDisconnected
-		}
-		ctx, end := context.WithCancel(p.Context())
-		var running sync.WaitGroup
-		running.Go(func() { p.r1.Run(ctx) })
-		time.Sleep(2 * heartbeatInterval)
-		end()
-		running.Wait()
-		if n := len(p.r1.accounts); n != 0 {
-			p.Errorf("%d local accounts, want none", n)
-		}
+		p.hook.changeAll(fail)
+		p.whileRunning(func() { time.Sleep(2 * heartbeatInterval) })
+		p.want("local accounts", len(p.r1.accounts), 0)
 	})
 }
 
@@ -191,15 +143,9 @@ func TestCountersOfIdleReplicasAreRemoved(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 			p.spend(p.r2, 1, 1, true)
 		}
-		key := p.r2.keysOf("a")[0]
-		fields, err := p.r2.Client.HKeys(p.Context(), key).Result()
-		if err != nil {
-			p.Fatal(err)
-		}
-		for _, f := range fields {
-			if f == "r:r1" {
-				p.Errorf("the field %s still exists, want it removed", f)
-			}
+		fields, err := p.r2.Client.HKeys(p.Context(), p.r2.keysOf("a")[0]).Result()
+		if err != nil || slices.Contains(fields, "r:r1") {
+			p.Errorf("fields %q, %v; want no r:r1", fields, err)
 		}
 	})
 }
@@ -211,23 +157,11 @@ func TestLateReleaseDoesNotExtendThePermit(t *testing.T) {
 		p.admit(p.r1, c)
 		p.settleAnswered(p.r1, c, false)
 		time.Sleep(2 * permitTime)
-		permit := limits.Permit{Claim: c}
-		if err := p.r1.Release(p.Context(), permit, true); err != nil {
+		p.release(p.r1, c, true)
+		if err := p.r1.Renew(p.Context(), []limits.OpenPermit{{Permit: limits.Permit{Claim: c}, Elapsed: time.Second}}); err != nil {
 			p.Fatal(err)
 		}
-		if err := p.r1.Renew(p.Context(), []limits.OpenPermit{{Permit: permit, Elapsed: time.Second}}); err != nil {
-			p.Fatal(err)
-		}
-		list, err := p.r1.Accounts(p.Context(), 1)
-		if err != nil {
-			p.Fatal(err)
-		}
-		for _, b := range list[0].Budgets {
-			if b.Resource == "cpu" && b.Held == 1000 {
-				return
-			}
-		}
-		p.Errorf("budgets %+v, want one second of CPU time held", list[0].Budgets)
+		p.want("CPU time held, in ms", p.budget(p.r1, "cpu").Held, 1000)
 	})
 }
 
@@ -240,14 +174,14 @@ func TestUnreadableAccountIsRestored(t *testing.T) {
 		"wrong type": func(ctx context.Context, c redis.Cmdable, key, _, _ string) { c.Set(ctx, key, "other", time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, l *Ledger, _ *atomic.Int64) {
-				admitUntilRefused(t, l, 1)
-				key := l.keysOf("a")[0]
-				for field, value := range l.Client.HGetAll(t.Context(), key).Val() {
-					corrupt(t.Context(), l.Client, key, field, value)
+			withTwoReplicas(t, func(p *pair) {
+				p.createUntilRefused(p.r1)
+				key := p.r1.keysOf("a")[0]
+				for field, value := range p.r1.Client.HGetAll(p.Context(), key).Val() {
+					corrupt(p.Context(), p.r1.Client, key, field, value)
 				}
-				if d, err := l.Admit(t.Context(), create(1000)); err != nil || d.Granted || d.Reason != limits.Content {
-					t.Errorf("got %+v, %v; want a refusal, because the restored account has used its content budget", d, err)
+				if d := p.decide(p.r1, create(1000)); d.Granted || d.Reason != limits.Content {
+					p.Errorf("got %+v; want a refusal, because the restored account has used its content budget", d)
 				}
 			})
 		})

@@ -1,11 +1,8 @@
 package redisledger
 
 import (
-	"context"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/limits"
 )
@@ -16,19 +13,22 @@ type load struct {
 	window, clockOffset time.Duration // of the upstream
 	used                int           // reported by responses
 	every               time.Duration
-	duringRequest       func()
 }
 
-// withWindow returns a load with the given primary window. If limit is zero, the default limit applies.
-func (p *pair) withWindow(limit int, window time.Duration) *load {
-	rules := *p.r1.rules.Load()
-	rules.Primary.Window = window
-	if limit > 0 {
-		rules.Primary.User = limit
-	}
-	p.r1.Configure(rules)
-	p.r2.Configure(rules)
-	return &load{pair: p, window: window, used: 1, every: time.Second, duringRequest: func() {}}
+// setWindow changes the primary window of both replicas. If limit is zero, the default limit applies.
+func (p *pair) setWindow(limit int, length time.Duration) {
+	p.configure(func(r *limits.Rules) {
+		r.Primary.Window = length
+		if limit > 0 {
+			r.Primary.User = limit
+		}
+	})
+}
+
+// newLoad returns a load with the given primary window.
+func (p *pair) newLoad(length time.Duration) *load {
+	p.setWindow(0, length)
+	return &load{pair: p, window: length, used: 1, every: time.Second}
 }
 
 // request sends one request. It returns false if the claim is refused.
@@ -39,9 +39,9 @@ func (l *load) request() bool {
 		return false
 	}
 	time.Sleep(l.every / 10)
-	l.duringRequest()
-	rate := limits.Rate{Limit: 5000, Used: l.used, Reset: now.Truncate(l.window).Add(l.window + l.clockOffset), Date: now.Truncate(time.Second).Add(l.clockOffset)}
-	_ = l.r1.Settle(l.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
+	l.settle(l.r1, c, answered(limits.Rate{
+		Limit: 5000, Used: l.used, Reset: now.Truncate(l.window).Add(l.window + l.clockOffset), Date: now.Truncate(time.Second).Add(l.clockOffset),
+	}))
 	time.Sleep(l.every - l.every/10)
 	return true
 }
@@ -56,24 +56,24 @@ func (l *load) requestFor(phase string, d time.Duration) {
 	}
 }
 
+// requestThenDisconnect sends requests with Redis for the duration d, and then disconnects the first replica.
+func (l *load) requestThenDisconnect(d time.Duration) {
+	l.Helper()
+	l.requestFor("with Redis", d)
+	l.heartbeat(l.r1)
+	l.disconnect(l.r1)
+}
+
 func TestSteadyLoadContinuesWithoutRedis(t *testing.T) {
-	for _, window := range []time.Duration{10 * time.Second, time.Minute, 90 * time.Second, 119 * time.Second, time.Hour} {
-		t.Run(window.String(), func(t *testing.T) {
+	for _, length := range []time.Duration{10 * time.Second, time.Minute, 90 * time.Second, 119 * time.Second, time.Hour} {
+		t.Run(length.String(), func(t *testing.T) {
 			withTwoReplicas(t, func(p *pair) {
-				l := p.withWindow(0, window)
-				l.requestFor("with Redis", 2*time.Minute)
-				p.heartbeat(p.r1)
-				p.disconnect(p.r1)
+				l := p.newLoad(length)
+				l.requestThenDisconnect(2 * time.Minute)
 				l.requestFor("without Redis", 4*time.Minute)
 				p.r1.reconnect(p.Context())
-				list, err := p.r1.Accounts(p.Context(), 1)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, b := range list[0].Budgets {
-					if b.Resource == "core" && b.Used > 5 {
-						t.Errorf("%+v: reported requests were counted again", b)
-					}
+				if b := p.budget(p.r1, "core"); b.Used > 5 {
+					t.Errorf("%+v: reported requests were counted again", b)
 				}
 			})
 		})
@@ -83,10 +83,8 @@ func TestSteadyLoadContinuesWithoutRedis(t *testing.T) {
 func TestLoadContinuesWhenRedisIsLostAgain(t *testing.T) {
 	for _, outage := range []time.Duration{30 * time.Second, 4 * time.Minute} {
 		withTwoReplicas(t, func(p *pair) {
-			l := p.withWindow(0, time.Hour)
-			l.requestFor("with Redis", 2*time.Minute)
-			p.heartbeat(p.r1)
-			p.disconnect(p.r1)
+			l := p.newLoad(time.Hour)
+			l.requestThenDisconnect(2 * time.Minute)
 			l.requestFor("without Redis", outage)
 			p.r1.reconnect(p.Context())
 			if p.r1.isLost() {
@@ -101,10 +99,8 @@ func TestLoadContinuesWhenRedisIsLostAgain(t *testing.T) {
 // A replica keeps the tokens of an account that pauses, until they end.
 func TestPausedAccountContinuesWithoutRedis(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		l := p.withWindow(0, time.Minute)
-		l.requestFor("with Redis", time.Minute)
-		p.heartbeat(p.r1)
-		p.disconnect(p.r1)
+		l := p.newLoad(time.Minute)
+		l.requestThenDisconnect(time.Minute)
 		for range 3 {
 			time.Sleep(forgetAfter + time.Second)
 			p.r1.forgetIdle()
@@ -118,21 +114,14 @@ func TestPausedAccountContinuesWithoutRedis(t *testing.T) {
 // The use that Redis reports includes unconfirmed requests.
 func TestUnreportedRequestsAreCountedOnce(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		p.withWindow(1000, 10*time.Minute)
-		silent := limits.Outcome{Sent: true, Answered: true, Ended: true}
+		p.setWindow(1000, 10*time.Minute)
 		for range 600 {
 			time.Sleep(500 * time.Millisecond)
-			c := p.claim(1)
-			if !p.admit(p.r1, c) {
-				p.Fatal("refused with Redis")
-			}
-			_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, silent)
+			p.settle(p.r1, p.mustAdmit(p.r1, p.claim(1), "with Redis"), answered(limits.Rate{}))
 		}
 		p.heartbeat(p.r1)
 		p.disconnect(p.r1)
-		if !p.admit(p.r1, p.claim(1)) {
-			p.Error("refused with 600 of 1000 used")
-		}
+		p.mustAdmit(p.r1, p.claim(1), "with 600 of 1000 used")
 	})
 }
 
@@ -141,34 +130,28 @@ func TestOfflineLimitErrorClosesTheWindowUntilItsReset(t *testing.T) {
 		c := p.claim(1)
 		p.admit(p.r1, c)
 		// The response has no rate headers, so Redis has no reset.
-		_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Failed: true})
+		p.settle(p.r1, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Failed: true})
 		p.heartbeat(p.r1)
 		p.disconnect(p.r1)
-		c = p.claim(1)
-		if !p.admit(p.r1, c) {
-			p.Fatal("refused")
-		}
+		c = p.mustAdmit(p.r1, p.claim(1), "without Redis")
 		now := time.Now()
-		_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit,
-			Rate: limits.Rate{Limit: 5000, Used: 5000, Reset: now.Add(time.Minute), Date: now}})
+		o := answered(limits.Rate{Limit: 5000, Used: 5000, Reset: now.Add(time.Minute), Date: now})
+		o.Limited = limits.PrimaryLimit
+		p.settle(p.r1, c, o)
 		p.r1.reconnect(p.Context())
 		if p.admit(p.r2, p.claim(1)) {
 			p.Error("granted before the reset")
 		}
 		time.Sleep(70 * time.Second)
-		if !p.admit(p.r2, p.claim(1)) {
-			p.Error("refused after the reset")
-		}
+		p.mustAdmit(p.r2, p.claim(1), "after the reset")
 	})
 }
 
 func TestExhaustedWindowReopensByTheClockOfTheUpstream(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		l := p.withWindow(0, 10*time.Second)
+		l := p.newLoad(10 * time.Second)
 		l.clockOffset, l.every = time.Minute, 100*time.Millisecond
-		l.requestFor("with Redis", 30*time.Second)
-		p.heartbeat(p.r1)
-		p.disconnect(p.r1)
+		l.requestThenDisconnect(30 * time.Second)
 		l.used = 5000
 		l.request()
 		if l.used = 1; l.request() {
@@ -186,13 +169,12 @@ func TestEarlierCopiesCountUntilTheyAreReported(t *testing.T) {
 		p.spend(p.r1, 1, 20, true)
 		p.heartbeat(p.r1)
 		p.disconnect(p.r1)
-		c := p.claim(1)
-		if !p.admit(p.r1, c) {
-			p.Fatal("refused")
-		}
-		now := time.Now()
-		_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Resent: 3,
-			Rate: limits.Rate{Limit: 5000, Used: 4997, Reset: now.Add(time.Hour).Truncate(time.Second), Date: now.Truncate(time.Second)}})
+		c := p.mustAdmit(p.r1, p.claim(1), "without Redis")
+		rate := unusedWindow()
+		rate.Used = 4997
+		o := answered(rate)
+		o.Resent = 3
+		p.settle(p.r1, c, o)
 		if p.admit(p.r1, p.claim(1)) {
 			p.Error("granted with 4997 of 5000 used and three copies unconfirmed")
 		}
@@ -202,18 +184,16 @@ func TestEarlierCopiesCountUntilTheyAreReported(t *testing.T) {
 // Without a Date field, an old reset does not identify its window, so the ledger ignores the response.
 func TestIgnoredObservationIsUnconfirmed(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		p.withWindow(20, 2*time.Minute)
+		p.setWindow(20, 2*time.Minute)
 		reset, used := time.Now().Add(100*time.Second-time.Hour), 0
-		spend := func(l *Ledger, most int, answered bool) {
+		spend := func(l *Ledger, most int, responds bool) {
 			for range most {
 				c := p.claim(1)
 				if !p.admit(l, c) {
 					return
 				}
-				used++
-				if answered {
-					rate := limits.Rate{Limit: 20, Used: used, Reset: reset}
-					_ = l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate})
+				if used++; responds {
+					p.settle(l, c, answered(limits.Rate{Limit: 20, Used: used, Reset: reset}))
 				}
 			}
 		}
@@ -243,23 +223,20 @@ func TestLimitErrorAppliesWithoutRedis(t *testing.T) {
 				p.spend(p.r1, 1, 20, true)
 				p.heartbeat(p.r1)
 				p.r1.flushDelay = flushDelay
-				c := p.claim(1)
-				if !p.admit(p.r1, c) {
-					p.Fatal("refused")
-				}
+				c := p.mustAdmit(p.r1, p.claim(1), "at the start")
 				lose(p)
 				if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, plain(limits.SecondaryLimit)); err == nil {
 					p.Fatal("no error")
 				}
-				if d, err := p.r1.Admit(p.Context(), p.claim(1)); err != nil || d.Reason != limits.Cooldown {
-					p.Errorf("got %+v, %v; want a refusal because of the cool-down", d, err)
+				if d := p.decide(p.r1, p.claim(1)); d.Reason != limits.Cooldown {
+					p.Errorf("got %+v; want a refusal because of the cool-down", d)
 				}
 				if p.r1.isLost() {
 					p.r1.reconnect(p.Context())
 				}
 				p.heartbeat(p.r1)
-				if d, err := p.r2.Admit(p.Context(), p.claim(1)); err != nil || d.Granted {
-					p.Errorf("another replica got %+v, %v after the outage, want a refusal", d, err)
+				if p.admit(p.r2, p.claim(1)) {
+					p.Error("another replica granted a claim after the outage")
 				}
 			})
 		})
@@ -269,38 +246,27 @@ func TestLimitErrorAppliesWithoutRedis(t *testing.T) {
 // Other replicas want the slots of this replica when Redis is lost. The calls that then fail must not reduce the lease.
 func TestFailedCallsKeepTheLease(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		rules := *p.r1.rules.Load()
-		rules.Concurrent = 4
-		p.r1.Configure(rules)
-		p.r2.Configure(rules)
-		l := p.withWindow(0, time.Hour)
-		l.requestFor("with Redis", time.Minute) // the windows get spare tokens
-		held := []limits.Claim{p.claim(1), p.claim(1)}
-		for _, c := range held {
-			if !p.admit(p.r1, c) || !p.admit(p.r2, p.claim(1)) {
-				t.Fatal("refused below the limit")
-			}
+		p.configure(func(r *limits.Rules) { r.Concurrent = 4 })
+		p.newLoad(time.Hour).requestFor("with Redis", time.Minute) // the windows get spare tokens
+		var held []limits.Claim
+		for range 2 {
+			held = append(held, p.mustAdmit(p.r1, p.claim(1), "below the limit"))
+			p.mustAdmit(p.r2, p.claim(1), "below the limit")
 		}
 		p.heartbeat(p.r1)
-		if p.admit(p.r2, p.claim(1)) || p.admit(p.r1, p.claim(1)) {
-			t.Fatal("admitted above the limit")
-		}
-		p.hook.changeAll(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
-			cmd.SetErr(errDisconnected)
-			return errDisconnected
-		})
+		p.want("granted above the limit", p.grantedInTurns(1), 0)
+		p.hook.changeAll(fail)
 		for _, c := range held {
 			p.settleAnswered(p.r1, c, true)
 		}
-		for i := range 20 {
-			c, d := p.claim(1), p.claim(1)
-			if !p.admit(p.r1, c) || !p.admit(p.r1, d) {
-				t.Fatalf("request %d without Redis is refused", i)
+		for range 20 {
+			for i := range held {
+				held[i] = p.mustAdmit(p.r1, p.claim(1), "without Redis")
 			}
-			time.Sleep(100 * time.Millisecond)
-			p.settleAnswered(p.r1, c, true)
-			p.settleAnswered(p.r1, d, true)
-			time.Sleep(100 * time.Millisecond)
+			for _, c := range held {
+				time.Sleep(100 * time.Millisecond)
+				p.settleAnswered(p.r1, c, true)
+			}
 		}
 	})
 }

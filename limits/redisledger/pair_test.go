@@ -3,119 +3,268 @@ package redisledger
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
-// callHook is a client hook that can change calls.
-type callHook struct {
-	mu     sync.Mutex
-	change func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error
+// TestMain runs 10 random histories for each property.
+func TestMain(m *testing.M) { testservers.Main(m, 10) }
+
+// database is an empty database of a Redis server that all tests share.
+type database struct {
+	socket string
+	number int
 }
 
-func (*callHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func newDatabase(t testing.TB) (d database) {
+	d.socket, d.number = testservers.RedisDatabase(t, 0)
+	return d
+}
 
-func (*callHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (d database) client(t testing.TB) *redis.Client {
+	return newClient(t, redis.Options{DB: d.number, Dialer: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", d.socket) }})
+}
+
+// newClient returns a client with the options of production, except for time-outs. Replies take real time.
+func newClient(t testing.TB, o redis.Options) *redis.Client {
+	o.Addr, o.MaintNotificationsConfig = "127.0.0.1:0", &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	o.MaxRetries, o.DialerRetries, o.DisableIdentity, o.ContextTimeoutEnabled = -1, 1, true, true
+	// A call that waits for a connection uses a timer that go-redis shares between the bubbles of synctest. The pool is
+	// large enough for all calls of a test.
+	o.PoolSize = 2000
+	client := redis.NewClient(&o)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// intercept is a client hook that runs a function for each command.
+type intercept func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error
+
+func (intercept) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (intercept) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (s *callHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
+func (f intercept) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { return f(ctx, cmd, next) }
+}
+
+// testClock is a clock that reads the time from the last argument of the script.
+const testClock = `
+local function clock()
+  return tonumber(ARGV[#ARGV])
+end
+`
+
+// tick returns a hook that adds the time of the bubble plus an offset to every script.
+func tick(offset *atomic.Int64) redis.Hook {
+	return intercept(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		script, ok := cmd.(*redis.Cmd)
+		if !ok || cmd.Name() != "evalsha" && cmd.Name() != "eval" {
+			return run(ctx, cmd)
+		}
+		timed := redis.NewCmd(ctx, append(slices.Clone(cmd.Args()), time.Now().UnixMicro()+offset.Load())...)
+		err := run(ctx, timed)
+		script.SetVal(timed.Val())
+		script.SetErr(err)
+		return err
+	})
+}
+
+// open returns the ledger of a replica. The scripts use the given clock.
+func open(t testing.TB, client redis.UniversalClient, replica string, rules limits.Rules, clock string) *Ledger {
+	l, err := New(Config{Client: client, Replica: replica, Rules: rules, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.scripts = newScripts(clock)
+	l.timeout = time.Minute // a real server does not use the time of the bubble
+	l.flushDelay = 0        // outcomes are sent immediately
+	if err := l.heartbeat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// In an old epoch, new accounts do not wait for restores.
+	if err := client.HSet(t.Context(), epochKey, "since", 0, "process", "").Err(); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// defaultRules are the rules of most tests.
+func defaultRules() limits.Rules { return limits.Rules{Limits: policy.DefaultLimits()} }
+
+// callHook changes the calls of a replica. If change is nil, calls are not changed.
+type callHook struct {
+	mu     sync.Mutex
+	change intercept
+}
+
+func (s *callHook) hook() redis.Hook {
+	return intercept(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 		s.mu.Lock()
 		change := s.change
 		s.mu.Unlock()
 		if change == nil {
-			return next(ctx, cmd)
+			return run(ctx, cmd)
 		}
-		return change(ctx, cmd, next)
-	}
+		return change(ctx, cmd, run)
+	})
 }
 
-// changeAll changes all later calls. If change is nil, calls are not changed.
-func (s *callHook) changeAll(change func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error) {
+// changeAll changes all later calls.
+func (s *callHook) changeAll(change intercept) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.change = change
 }
 
 // changeNext changes the next call of a script.
-func (s *callHook) changeNext(script *redis.Script, change func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.change = func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+func (s *callHook) changeNext(script *redis.Script, change intercept) {
+	s.changeAll(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 		if cmd.Name() != "evalsha" || cmd.Args()[1] != script.Hash() {
 			return run(ctx, cmd)
 		}
-		s.mu.Lock()
-		s.change = nil
-		s.mu.Unlock()
+		s.changeAll(nil)
 		return change(ctx, cmd, run)
-	}
+	})
 }
 
 var errDisconnected = errors.New("connection lost")
 
+// fail does not run a call.
+func fail(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+	cmd.SetErr(errDisconnected)
+	return errDisconnected
+}
+
 // loseReply runs a call and loses its reply.
 func loseReply(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 	_ = run(ctx, cmd)
-	cmd.SetErr(errDisconnected)
-	return errDisconnected
+	return fail(ctx, cmd, run)
 }
 
 // pair has two replicas on one Redis. The calls of the first replica pass through a hook.
 type pair struct {
 	*testing.T
+	database
 	r1, r2      *Ledger
-	hook        *callHook
+	hook        callHook
 	lastID      uint64
-	clockOffset *atomic.Int64 // of Redis
+	clockOffset atomic.Int64 // of Redis
 }
 
+// withTwoReplicas runs a test in virtual time, with two replicas on an empty database of a real server.
 func withTwoReplicas(t *testing.T, run func(p *pair)) {
-	inBubble(t, func(t *testing.T, r1 *Ledger, offset *atomic.Int64) {
-		p := &pair{T: t, r1: r1, hook: &callHook{}, clockOffset: offset}
-		for _, script := range []*redis.Script{r1.scripts.exchange} {
-			if err := script.Load(t.Context(), r1.Client).Err(); err != nil {
-				t.Fatal(err)
-			}
+	t.Helper()
+	d := newDatabase(t)
+	synctest.Test(t, func(t *testing.T) {
+		p := &pair{T: t, database: d}
+		p.r1, p.r2 = p.open("r1", defaultRules()), p.open("r2", defaultRules())
+		if err := p.r1.scripts.exchange.Load(t.Context(), p.r1.Client).Err(); err != nil {
+			t.Fatal(err)
 		}
-		r1.Client.(*redis.Client).AddHook(p.hook)
-		client := clientOf(t, r1.Client.(*redis.Client).Options().Dialer)
-		client.AddHook(tick{offset})
-		p.r2 = open(t, client, "r2", *r1.rules.Load(), testClock)
+		p.r1.Client.AddHook(p.hook.hook())
 		run(p)
 	})
 }
 
-func (p *pair) claim(points int) limits.Claim {
-	p.lastID++
-	return limits.Claim{ID: p.lastID, Account: "a", Kind: policy.User, Operation: "repos/get", Resource: policy.Core, Points: points}
+func (p *pair) open(replica string, rules limits.Rules) *Ledger {
+	p.Helper()
+	client := p.client(p.T)
+	client.AddHook(tick(&p.clockOffset))
+	return open(p.T, client, replica, rules, testClock)
 }
 
-func (p *pair) admit(l *Ledger, c limits.Claim) bool {
+// both returns both replicas.
+func (p *pair) both() []*Ledger { return []*Ledger{p.r1, p.r2} }
+
+// configure changes the rules of both replicas.
+func (p *pair) configure(change func(r *limits.Rules)) {
+	rules := *p.r1.rules.Load()
+	change(&rules)
+	for _, l := range p.both() {
+		l.Configure(rules)
+	}
+}
+
+func (p *pair) claim(points int) limits.Claim { return p.claimOf("a", points) }
+
+func (p *pair) claimOf(account string, points int) limits.Claim {
+	p.lastID++
+	return limits.Claim{ID: p.lastID, Account: account, Kind: policy.User, Operation: "repos/get", Resource: policy.Core, Points: points}
+}
+
+// create returns a claim that creates content.
+func create(id uint64) limits.Claim {
+	return limits.Claim{ID: id, Account: "a", Kind: policy.User, Operation: "issues/create", Resource: policy.GraphQL, Points: 5, CreatesContent: true}
+}
+
+func (p *pair) decide(l *Ledger, c limits.Claim) limits.Decision {
 	p.Helper()
 	d, err := l.Admit(p.Context(), c)
 	if err != nil {
 		p.Fatal(err)
 	}
-	return d.Granted
+	return d
+}
+
+func (p *pair) admit(l *Ledger, c limits.Claim) bool {
+	p.Helper()
+	return p.decide(l, c).Granted
+}
+
+// mustAdmit fails the test if a claim is refused.
+func (p *pair) mustAdmit(l *Ledger, c limits.Claim, when string) limits.Claim {
+	p.Helper()
+	if d := p.decide(l, c); !d.Granted {
+		p.Fatalf("%s: a claim was refused: %+v", when, d)
+	}
+	return c
+}
+
+// settle settles a claim. Without Redis, the ledger may return an error.
+func (p *pair) settle(l *Ledger, c limits.Claim, o limits.Outcome) {
+	p.Helper()
+	if err := l.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil && !l.isLost() {
+		p.Fatal(err)
+	}
+}
+
+func plain(limited limits.LimitKind) limits.Outcome {
+	return limits.Outcome{Sent: true, Answered: true, Limited: limited}
+}
+
+// answered returns the outcome of a complete response.
+func answered(rate limits.Rate) limits.Outcome {
+	return limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}
+}
+
+// unusedWindow returns the rate headers of a window that has just begun.
+func unusedWindow() limits.Rate {
+	now := time.Now()
+	return limits.Rate{Limit: 5000, Used: 1, Reset: now.Add(time.Hour).Truncate(time.Second), Date: now.Truncate(time.Second)}
 }
 
 // settleAnswered settles a permit with a response. If ended is not set, the response body remains open.
 func (p *pair) settleAnswered(l *Ledger, c limits.Claim, ended bool) {
 	p.Helper()
-	now := time.Now()
-	rate := limits.Rate{Limit: 5000, Used: 1, Reset: now.Add(time.Hour).Truncate(time.Second), Date: now.Truncate(time.Second)}
-	if err := l.Settle(p.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: ended, Rate: rate}); err != nil {
-		p.Fatal(err)
-	}
+	o := answered(unusedWindow())
+	o.Ended = ended
+	p.settle(l, c, o)
 }
 
 // spend admits and settles claims until a claim is refused, at most the given number. It returns the number of granted
@@ -132,25 +281,88 @@ func (p *pair) spend(l *Ledger, points, most int, ended bool) (times int) {
 	return times
 }
 
-func (p *pair) heartbeat(l *Ledger) {
+// window is a window of the upstream, which counts the requests of all replicas.
+type window struct {
+	*pair
+	limit, used int
+	reset       time.Time
+	open        bool                  // response bodies remain open
+	change      func(c *limits.Claim) // nil, or changes each claim
+}
+
+// answer settles a claim with the rate headers of the window.
+func (w *window) answer(l *Ledger, c limits.Claim) {
+	w.Helper()
+	w.used++
+	o := answered(limits.Rate{Limit: w.limit, Used: w.used, Reset: w.reset, Date: time.Now()})
+	o.Ended = !w.open
+	w.settle(l, c, o)
+}
+
+// spend sends requests until a claim is refused, at most the given number. It returns the number of requests.
+func (w *window) spend(l *Ledger, most int) (times int) {
+	w.Helper()
+	for ; times < most; times++ {
+		c := w.claim(1)
+		if w.change != nil {
+			w.change(&c)
+		}
+		if !w.admit(l, c) {
+			break
+		}
+		w.answer(l, c)
+	}
+	return times
+}
+
+func (p *pair) release(l *Ledger, c limits.Claim, aborted bool) {
 	p.Helper()
-	if err := l.heartbeat(p.Context()); err != nil {
+	if err := l.Release(p.Context(), limits.Permit{Claim: c}, aborted); err != nil {
 		p.Fatal(err)
+	}
+}
+
+func (p *pair) heartbeat(replicas ...*Ledger) {
+	p.Helper()
+	for _, l := range replicas {
+		if err := l.heartbeat(p.Context()); err != nil {
+			p.Fatal(err)
+		}
 	}
 }
 
 func (p *pair) disconnect(l *Ledger) { l.markLost(errDisconnected) }
 
-// settle settles a claim of the first replica.
-func (p *pair) settle(c limits.Claim, o limits.Outcome) {
+// loseData empties Redis, and restores the state of a replica.
+func (p *pair) loseData(l *Ledger) {
 	p.Helper()
-	if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil {
+	p.empty()
+	reconcileAll(p.T, l)
+}
+
+// empty deletes all data of Redis.
+func (p *pair) empty() {
+	p.Helper()
+	if err := p.r2.Client.FlushDB(p.Context()).Err(); err != nil {
 		p.Fatal(err)
 	}
 }
 
-func plain(limited limits.LimitKind) limits.Outcome {
-	return limits.Outcome{Sent: true, Answered: true, Limited: limited}
+// reconcileAll sends a heartbeat as in a new epoch. In tests without passing time, the ledger cannot distinguish
+// epochs.
+func reconcileAll(t *testing.T, l limits.Ledger) {
+	l.(*Ledger).mayHaveLost = true
+	if err := l.(*Ledger).heartbeat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// want fails the test if a count differs.
+func (p *pair) want(name string, got, want int) {
+	p.Helper()
+	if got != want {
+		p.Errorf("%s: got %d, want %d", name, got, want)
+	}
 }
 
 // onlyAccount returns the only account of the ledger.

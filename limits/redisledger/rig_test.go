@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 )
 
@@ -26,7 +26,7 @@ type rig struct {
 	admins [2]*redis.Client // connections of the rig to both servers
 
 	mu          sync.Mutex // guards the fields below
-	sockets     [2]string
+	servers     [2]database
 	master      int
 	cut         map[int]bool // replicas without a connection to the master
 	conns       map[net.Conn]int
@@ -38,12 +38,22 @@ type rig struct {
 	trace       func(format string, args ...any)
 }
 
-func newRig(t *testing.T, sockets [2]string) *rig {
-	r := &rig{t: t, sockets: sockets, cut: map[int]bool{}, conns: map[net.Conn]int{}, rng: rand.New(rand.NewPCG(1, 1)), trace: func(string, ...any) {}}
+// newServers returns an empty database with the same number on two servers.
+func newServers(t *testing.T) (d [2]database) {
+	for i := range d {
+		d[i].socket, _ = testservers.RedisDatabase(t, i)
+	}
+	_, number := testservers.RedisDatabase(t, 0)
+	d[0].number, d[1].number = number, number
+	return d
+}
+
+func newRig(t *testing.T, servers [2]database) *rig {
+	r := &rig{t: t, servers: servers, cut: map[int]bool{}, conns: map[net.Conn]int{}, rng: rand.New(rand.NewPCG(1, 1)), trace: func(string, ...any) {}}
 	redis.SetLogger(silent{})
 	t.Cleanup(func() { time.Sleep(2 * time.Second) }) // closed clients try to connect once more
-	for i, socket := range sockets {
-		r.admins[i] = clientOf(t, func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", socket) })
+	for i, server := range servers {
+		r.admins[i] = server.client(t)
 		r.empty(i)
 	}
 	return r
@@ -56,7 +66,7 @@ func (r *rig) Write(text []byte) (int, error) {
 }
 
 func (r *rig) empty(server int) {
-	if err := r.admins[server].FlushAll(context.Background()).Err(); err != nil {
+	if err := r.admins[server].FlushDB(context.Background()).Err(); err != nil {
 		r.t.Error(err)
 	}
 }
@@ -76,27 +86,17 @@ func (c *tracked) Close() error {
 	return c.Conn.Close()
 }
 
-// delayHook is a client hook that delays the reply to each command by a random time below rig.delay.
-type delayHook struct{ rig *rig }
-
-func (delayHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (delayHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (h delayHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		h.rig.mu.Lock()
-		delay := time.Duration(0)
-		if h.rig.delay > 0 {
-			delay = time.Duration(h.rig.rng.Int64N(int64(h.rig.delay)))
-		}
-		h.rig.mu.Unlock()
-		time.Sleep(delay)
-		return err
+// wait runs a command, and delays its reply by a random time below rig.delay.
+func (r *rig) wait(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+	err := run(ctx, cmd)
+	r.mu.Lock()
+	delay := time.Duration(0)
+	if r.delay > 0 {
+		delay = time.Duration(r.rng.Int64N(int64(r.delay)))
 	}
+	r.mu.Unlock()
+	time.Sleep(delay)
+	return err
 }
 
 func (r *rig) dial(replica int) (net.Conn, error) {
@@ -105,7 +105,7 @@ func (r *rig) dial(replica int) (net.Conn, error) {
 	if r.cut[replica] {
 		return nil, errCut
 	}
-	c, err := net.Dial("unix", r.sockets[r.master])
+	c, err := net.Dial("unix", r.servers[r.master].socket)
 	if err != nil {
 		return nil, err
 	}
@@ -126,25 +126,18 @@ func (r *rig) breakConnections(chosen func(replica int) bool) {
 // open returns the ledger of a replica.
 func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 	var ledger *Ledger
-	o := &redis.Options{
-		Addr: "127.0.0.1:0", Dialer: func(context.Context, string, string) (net.Conn, error) { return r.dial(replica) },
-		OnConnect: func(ctx context.Context, c *redis.Conn) error {
-			return identify("", ledger.meet)(ctx, c)
-		},
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		// The pool is large, because a client waits for connections with timers that bubbles share.
-		MaxRetries: -1, DialerRetries: 1, DisableIdentity: true, PoolSize: 2000, ContextTimeoutEnabled: true,
-	}
-	client := redis.NewClient(o)
+	client := newClient(r.t, redis.Options{
+		DB: r.servers[0].number, Dialer: func(context.Context, string, string) (net.Conn, error) { return r.dial(replica) },
+		OnConnect: func(ctx context.Context, c *redis.Conn) error { return identify("", ledger.meet)(ctx, c) },
+	})
 	offset := new(atomic.Int64)
 	offset.Store(r.clockOffset.Microseconds())
-	client.AddHook(delayHook{r})
-	client.AddHook(tick{offset})
+	client.AddHook(intercept(r.wait))
+	client.AddHook(tick(offset))
 	ledger, err := New(Config{Client: client, Replica: fmt.Sprint("r", replica), Rules: rules, Log: slog.New(slog.NewTextHandler(r, nil)).With("replica", replica)})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.t.Cleanup(func() { _ = client.Close() })
 	ledger.scripts = newScripts(testClock)
 	ledger.Join(r.t.Context())
 	r.mu.Lock()

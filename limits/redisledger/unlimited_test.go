@@ -17,9 +17,7 @@ func (p *pair) search(l *Ledger, o limits.Outcome) bool {
 		return false
 	}
 	o.Sent, o.Answered, o.Ended = true, true, true
-	if err := l.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil && !l.isLost() {
-		p.Fatal(err)
-	}
+	p.settle(l, c, o)
 	return true
 }
 
@@ -30,6 +28,21 @@ func (p *pair) searches(l *Ledger, n int, when string) {
 		if !p.search(l, limits.Outcome{Succeeded: true}) {
 			p.Fatalf("%s: search %d was refused", when, i+1)
 		}
+	}
+}
+
+// limitedSearch sends a search that gets a limit error.
+func (p *pair) limitedSearch(l *Ledger) {
+	p.Helper()
+	if !p.search(l, limits.Outcome{Limited: limits.PrimaryLimit}) {
+		p.Fatal("refused before the limit error")
+	}
+}
+
+func (p *pair) searchRefused(l *Ledger, when string) {
+	p.Helper()
+	if p.search(l, limits.Outcome{}) {
+		p.Errorf("granted %s", when)
 	}
 }
 
@@ -46,16 +59,13 @@ func TestReplicasShareUnlimitedWindows(t *testing.T) {
 		if !p.unlimited(p.r1) || !p.unlimited(p.r2) {
 			p.Error("the window is not unlimited at each replica")
 		}
-		if !p.search(p.r1, limits.Outcome{Limited: limits.PrimaryLimit}) {
-			p.Fatal("refused")
-		}
-		if p.search(p.r2, limits.Outcome{}) {
-			p.Error("granted after a limit error that another replica received")
-		}
+		p.limitedSearch(p.r1)
+		p.searchRefused(p.r2, "after a limit error that another replica received")
 		time.Sleep(2 * time.Minute)
 		p.heartbeat(p.r1) // returns the tokens of the first replica
 		p.searches(p.r2, 30, "after the limit error")
-		if p.search(p.r2, limits.Outcome{}) || p.unlimited(p.r2) {
+		p.searchRefused(p.r2, "beyond the limit after a limit error")
+		if p.unlimited(p.r2) {
 			p.Error("unlimited after a limit error")
 		}
 	})
@@ -70,16 +80,10 @@ func TestUnlimitedWindowsContinueWithoutRedis(t *testing.T) {
 		p.r1.reconnect(p.Context())
 		p.searches(p.r1, 100, "after the outage")
 		p.disconnect(p.r1)
-		if !p.search(p.r1, limits.Outcome{Limited: limits.PrimaryLimit}) {
-			p.Fatal("refused")
-		}
-		if p.search(p.r1, limits.Outcome{}) {
-			p.Error("granted after a limit error without Redis")
-		}
+		p.limitedSearch(p.r1)
+		p.searchRefused(p.r1, "after a limit error without Redis")
 		p.r1.reconnect(p.Context())
-		if p.search(p.r2, limits.Outcome{}) {
-			p.Error("granted after a limit error that another replica received without Redis")
-		}
+		p.searchRefused(p.r2, "after a limit error that another replica received without Redis")
 	})
 }
 
@@ -87,10 +91,7 @@ func TestUnlimitedWindowsContinueWithoutRedis(t *testing.T) {
 func TestUnlimitedWindowIsLearnedAgainAfterDataLoss(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.searches(p.r1, 100, "before the loss")
-		if err := p.r2.Client.FlushAll(p.Context()).Err(); err != nil {
-			p.Fatal(err)
-		}
-		reconcileAll(p.T, p.r1)
+		p.loseData(p.r1)
 		time.Sleep(2 * time.Second)
 		p.searches(p.r1, 100, "after the loss")
 	})
