@@ -74,7 +74,7 @@ func RedisProgram(t testing.TB) string {
 }
 
 // databases is the number of databases of each server.
-const databases = 4096
+const databases = 128
 
 // shared contains the servers that the tests of a process share. Main stops them.
 var shared struct {

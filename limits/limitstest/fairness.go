@@ -24,7 +24,7 @@ func RunFairness(t *testing.T, scenarios int, run func(*testing.T, Scenario) Rep
 		{"points are divided by share", false, func(j *judge) { sharesAtSaturation(j, j.points()) }},
 		{"content is divided by share", true, func(j *judge) { sharesAtSaturation(j, contestedContent) }},
 		{"searches are divided by share", true, func(j *judge) { sharesAtSaturation(j, contestedSearch) }},
-		{"a late client gets its share", false, lateClient},
+		{"a late client gets its share", true, lateClient},
 		{"batch leaves points to an interactive client", true, func(j *judge) { interactiveBesideBatch(j, j.points(), 3*time.Second, time.Second) }},
 		{"batch leaves searches to an interactive client", true, func(j *judge) { interactiveBesideBatch(j, contestedSearch, searchGap, searchClosed) }},
 		{"a greedy client leaves points to a client with few requests", true, fewBesideGreedy},

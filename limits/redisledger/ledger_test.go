@@ -49,6 +49,7 @@ func TestLedgerSuiteOnMiniredis(t *testing.T) {
 }
 
 func TestLedgerSuiteOnRedis(t *testing.T) {
+	t.Parallel() // beside TestCluster, which waits
 	limitstest.RunSuite(t, openOn(newDatabase(t)))
 }
 

@@ -87,7 +87,7 @@ func (p *pair) whileRunning(do func()) {
 
 func TestManyAccountsAreRestoredInTime(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		const accounts, roundTrip = 2000, 3 * time.Millisecond
+		const accounts, roundTrip = 1000, 6 * time.Millisecond
 		p.configure(func(r *limits.Rules) { r.Concurrent = 1 })
 		claim := func(i int) limits.Claim { return p.claimOf(fmt.Sprint("account ", i), 1) }
 		for i := range accounts {
