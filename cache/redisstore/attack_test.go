@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -25,6 +24,7 @@ func TestLateResponseDoesNotReplaceNewerResponse(t *testing.T) {
 		for name, offset := range map[string]time.Duration{"clocks agree": 0, "the clock of the newer response is ahead": time.Hour} {
 			key, slow, other := cache.NewKey(name), f.open(""), f.open("")
 			at := func(d time.Duration, body string) *cache.Entry {
+				time.Sleep(time.Millisecond) // each request is later than the one before
 				e := fetched(slow.Generation(), body)
 				e.Answered = e.Answered.Add(d)
 				return e
@@ -53,13 +53,11 @@ func TestLateResponseDoesNotReplaceNewerResponse(t *testing.T) {
 func TestNewerEntryWithVaryHidesEntryWithoutVary(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a := f.open("")
-		a.Put(f.Context(), page, fetched(a.Generation(), "de"))
-		varies := fetched(a.Generation(), "fr")
-		varies.Vary = []cache.Field{{Name: "Accept-Language", Value: "fr"}}
-		a.Put(f.Context(), page, varies)
+		a.putPage("de")
+		a.Put(f.Context(), page, variantFor(fetched(a.Generation(), "fr"), "fr"))
 		for language, want := range map[string]string{"fr": "fr", "it": "", "de": ""} {
 			for _, r := range []*replica{a, f.open("")} {
-				if body, _ := r.holds(http.Header{"Accept-Language": {language}}); body != want {
+				if body, _ := r.holds(accepts(language)); body != want {
 					f.Errorf("%s: %q, want %q", language, body, want)
 				}
 			}
@@ -79,7 +77,7 @@ func TestErrorOfRedisIsAMiss(t *testing.T) {
 			t.Parallel()
 			server := miniredis.RunT(t)
 			f := &fleet{T: t, network: "tcp", address: server.Addr(), replicaLife: time.Minute}
-			a, b := f.open(""), f.open("")
+			a, b := f.pair()
 			a.Put(t.Context(), page, fetched(a.Generation(), "before", "x"))
 			server.SetError(message)
 			if body, _ := a.holds(nil); body != "before" {
@@ -105,12 +103,11 @@ func TestErrorOfRedisIsAMiss(t *testing.T) {
 func TestScriptsAreLoadedAgainAfterAFlush(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
-		defer func() { _ = client.Close() }()
-		a.Put(f.Context(), page, fetched(a.Generation(), "one"))
+		a.putPage("one")
 		if err := client.ScriptFlush(f.Context()).Err(); err != nil {
 			f.Fatal(err)
 		}
-		a.Put(f.Context(), page, fetched(a.Generation(), "two"))
+		a.putPage("two")
 		if body, _ := f.open("").holds(nil); body != "two" {
 			f.Errorf("got %q after the flush, want two", body)
 		}
@@ -119,12 +116,12 @@ func TestScriptsAreLoadedAgainAfterAFlush(t *testing.T) {
 
 func TestRedisIsUsedAgainAfterAnOutage(t *testing.T) {
 	onEach(t, func(f *fleet) {
-		a, b := f.open(""), f.open("")
+		a, b := f.pair()
 		f.cut(true)
-		testservers.Eventually(f, "the outage is noticed", func(context.Context) bool { return !a.shared.ready.Load() && !b.shared.ready.Load() })
+		f.eventually("the outage is noticed", func() bool { return !a.shared.ready.Load() && !b.shared.ready.Load() })
 		f.cut(false)
-		testservers.Eventually(f, "the replicas share entries again", func(context.Context) bool {
-			a.Put(f.Context(), page, fetched(a.Generation(), "after"))
+		f.eventually("the replicas share entries again", func() bool {
+			a.putPage("after")
 			body, _ := b.holds(nil)
 			return body == "after"
 		})
@@ -167,7 +164,6 @@ func shifted(t *testing.T, server string, late *atomic.Bool) (address string) {
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	serve := func(client net.Conn) {
-		defer func() { _ = client.Close() }()
 		upstream, err := new(net.Dialer).DialContext(t.Context(), "tcp", server)
 		if err != nil {
 			return

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,7 +9,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/internal/testservers"
 )
 
 // A replica finds a bounded number of responses that another replica fetched for other callers. Removed
@@ -18,7 +16,6 @@ import (
 func TestCandidatesAreSharedByReplicas(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, b, client := f.open(""), f.open(""), f.client()
-		defer func() { _ = client.Close() }()
 		base := cache.NewKey("the page of any caller")
 		for i := range 12 {
 			key := cache.NewKey("page", fmt.Sprint(i))
@@ -68,7 +65,7 @@ func TestCandidatesAreSharedByReplicas(t *testing.T) {
 // after the purge.
 func TestResponseFromBeforeAPurgeDoesNotReplaceNewerResponse(t *testing.T) {
 	onEach(t, func(f *fleet) {
-		a, b := f.open(""), f.open("")
+		a, b := f.pair()
 		before := a.Generation()
 		a.Purge(f.Context(), "repo:o/r")
 		after := fetched(a.Generation(), "after", "repo:o/r")
@@ -81,7 +78,7 @@ func TestResponseFromBeforeAPurgeDoesNotReplaceNewerResponse(t *testing.T) {
 		if body, purged := f.open("").holds(nil); body != "after" || purged {
 			f.Errorf("another replica has %q, purged %v", body, purged)
 		}
-		testservers.Eventually(f, "the purge is applied", func(context.Context) bool { return b.Generation() >= after.Since })
+		f.eventually("the purge is applied", func() bool { return b.Generation() >= after.Since })
 		if body, purged := b.holds(nil); body != "after" || purged {
 			f.Errorf("the replica with the late response has %q, purged %v", body, purged)
 		}

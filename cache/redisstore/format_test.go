@@ -37,79 +37,79 @@ var recordedLease = cache.FetchLease{Owner: "r1", Sent: true, Next: time.Date(20
 
 // TestStoredFormatIsThatOfTheRelease makes replicas store data of every kind, and compares its format with the recording.
 func TestStoredFormatIsThatOfTheRelease(t *testing.T) {
-	f := &fleet{T: t, network: "unix", address: testservers.Redis(t), replicaLife: time.Minute}
-	client := f.client()
-	defer func() { _ = client.Close() }()
-	a, sealed := f.open(""), f.open(recordedSecret)
-	ctx := t.Context()
-	a.Put(ctx, recordedKeys.plain, recordedEntry(a.Generation(), `{"name":"plain"}`, "repo:o/r"))
-	a.Put(ctx, recordedKeys.purged, recordedEntry(a.Generation(), `{"name":"purged"}`, "repo:o/gone"))
-	a.Purge(ctx, "repo:o/gone")
-	sealed.Put(ctx, recordedKeys.sealed, recordedEntry(sealed.Generation(), `{"name":"sealed"}`, "repo:o/r"))
-	lease := recordedLease
-	lease.Since, lease.Pending = a.Generation(), recordedEntry(a.Generation(), `{"name":"pending"}`)
-	for _, key := range []cache.Key{recordedKeys.fetched, recordedKeys.failed} {
-		if ok, _ := a.shared.AcquireFetch(ctx, key, lease); !ok {
-			t.Error("the lease was not acquired")
+	onRedis(t, func(f *fleet) {
+		client := f.client()
+		a, sealed := f.open(""), f.open(recordedSecret)
+		ctx := t.Context()
+		a.Put(ctx, recordedKeys.plain, recordedEntry(a.Generation(), `{"name":"plain"}`, "repo:o/r"))
+		a.Put(ctx, recordedKeys.purged, recordedEntry(a.Generation(), `{"name":"purged"}`, "repo:o/gone"))
+		a.Purge(ctx, "repo:o/gone")
+		sealed.Put(ctx, recordedKeys.sealed, recordedEntry(sealed.Generation(), `{"name":"sealed"}`, "repo:o/r"))
+		lease := recordedLease
+		lease.Since, lease.Pending = a.Generation(), recordedEntry(a.Generation(), `{"name":"pending"}`)
+		for _, key := range []cache.Key{recordedKeys.fetched, recordedKeys.failed} {
+			if ok, _ := a.shared.AcquireFetch(ctx, key, lease); !ok {
+				t.Error("the lease was not acquired")
+			}
 		}
-	}
-	a.shared.ReleaseFetch(ctx, recordedKeys.failed, lease.Owner, true)
-	testservers.CompareFormat(t, client, recording, func(value string) string {
-		_, text, _ := strings.Cut(value, "\n") // the value of a lease
-		return text
+		a.shared.ReleaseFetch(ctx, recordedKeys.failed, lease.Owner, true)
+		testservers.CompareFormat(t, client, recording, func(value string) string {
+			_, text, _ := strings.Cut(value, "\n") // the value of a lease
+			return text
+		})
 	})
 }
 
 // TestReplicaContinuesWithTheDataOfTheRelease starts replicas on the recorded data.
 func TestReplicaContinuesWithTheDataOfTheRelease(t *testing.T) {
-	f := &fleet{T: t, network: "unix", address: testservers.Redis(t), replicaLife: time.Minute}
-	client := f.client()
-	defer func() { _ = client.Close() }()
-	testservers.Replay(t, client, recording)
-	for _, key := range []cache.Key{recordedKeys.fetched, recordedKeys.failed} { // their TTL is too short for a slow machine
-		if err := client.Expire(t.Context(), leaseName(key), time.Minute).Err(); err != nil {
-			t.Fatal(err)
+	onRedis(t, func(f *fleet) {
+		client := f.client()
+		testservers.Replay(t, client, recording)
+		for _, key := range []cache.Key{recordedKeys.fetched, recordedKeys.failed} { // their TTL is too short for a slow machine
+			if err := client.Expire(t.Context(), leaseName(key), time.Minute).Err(); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	a, sealed := f.open(""), f.open(recordedSecret)
-	ctx, german := t.Context(), http.Header{"Accept-Language": {"de"}}
-	for _, c := range []struct {
-		name   string
-		from   *replica
-		key    cache.Key
-		purged bool
-	}{{"plain", a, recordedKeys.plain, false}, {"purged", a, recordedKeys.purged, true}, {"sealed", sealed, recordedKeys.sealed, false}} {
-		e, purged := c.from.Lookup(ctx, c.key, german)
-		if e == nil {
-			t.Errorf("%s: the entry is not found", c.name)
-			continue
+		a, sealed := f.open(""), f.open(recordedSecret)
+		ctx, german := t.Context(), accepts("de")
+		for _, c := range []struct {
+			name   string
+			from   *replica
+			key    cache.Key
+			purged bool
+		}{{"plain", a, recordedKeys.plain, false}, {"purged", a, recordedKeys.purged, true}, {"sealed", sealed, recordedKeys.sealed, false}} {
+			e, purged := c.from.Lookup(ctx, c.key, german)
+			if e == nil {
+				t.Errorf("%s: the entry is not found", c.name)
+				continue
+			}
+			want := recordedEntry(e.Since, `{"name":"`+c.name+`"}`)
+			parts := func(e *cache.Entry) []any {
+				return []any{e.Status, e.Header, string(e.Body), e.Vary, e.Requested, e.Answered, e.BaseKey, e.Staleness(e.Answered)}
+			}
+			if diff := cmp.Diff(parts(want), parts(e)); diff != "" || purged != c.purged {
+				t.Errorf("%s: purged %v, want %v; entry (-want +got):\n%s", c.name, purged, c.purged, diff)
+			}
 		}
-		want := recordedEntry(e.Since, `{"name":"`+c.name+`"}`)
-		parts := func(e *cache.Entry) []any {
-			return []any{e.Status, e.Header, string(e.Body), e.Vary, e.Requested, e.Answered, e.BaseKey, e.Staleness(e.Answered)}
+		if _, others := a.Candidates(ctx, page, recordedKeys.base); len(others) != 1 || others[0].BaseKey != recordedKeys.base { // of the newest two, one is sealed
+			t.Errorf("%d candidates, want the readable one", len(others))
 		}
-		if diff := cmp.Diff(parts(want), parts(e)); diff != "" || purged != c.purged {
-			t.Errorf("%s: purged %v, want %v; entry (-want +got):\n%s", c.name, purged, c.purged, diff)
+		a.Purge(ctx, "repo:o/r")
+		if _, purged := a.Lookup(ctx, recordedKeys.plain, german); !purged {
+			t.Error("a purge does not make the recorded entry stale")
 		}
-	}
-	if _, others := a.Candidates(ctx, page, recordedKeys.base); len(others) != 1 || others[0].BaseKey != recordedKeys.base { // of the newest two, one is sealed
-		t.Errorf("%d candidates, want the readable one", len(others))
-	}
-	a.Purge(ctx, "repo:o/r")
-	if _, purged := a.Lookup(ctx, recordedKeys.plain, german); !purged {
-		t.Error("a purge does not make the recorded entry stale")
-	}
 
-	ok, other := a.shared.AcquireFetch(ctx, recordedKeys.fetched, cache.FetchLease{Owner: "r3"})
-	if ok || other == nil || other.Pending == nil || string(other.Pending.Body) != `{"name":"pending"}` {
-		t.Fatalf("lease of the recorded replica: acquired %v, lease %+v", ok, other)
-	}
-	want := recordedLease
-	want.Owner, want.Since, want.Pending = other.Owner, other.Since, other.Pending
-	if *other != want {
-		t.Errorf("lease of the recorded replica: got %+v, want %+v", *other, want)
-	}
-	if ok, other := a.shared.AcquireFetch(ctx, recordedKeys.failed, cache.FetchLease{Owner: "r3"}); ok || other == nil || !other.Failed {
-		t.Errorf("failed fetch of the recorded replica: acquired %v, lease %+v", ok, other)
-	}
+		ok, other := a.shared.AcquireFetch(ctx, recordedKeys.fetched, cache.FetchLease{Owner: "r3"})
+		if ok || other == nil || other.Pending == nil || string(other.Pending.Body) != `{"name":"pending"}` {
+			t.Fatalf("lease of the recorded replica: acquired %v, lease %+v", ok, other)
+		}
+		want := recordedLease
+		want.Owner, want.Since, want.Pending = other.Owner, other.Since, other.Pending
+		if *other != want {
+			t.Errorf("lease of the recorded replica: got %+v, want %+v", *other, want)
+		}
+		if ok, other := a.shared.AcquireFetch(ctx, recordedKeys.failed, cache.FetchLease{Owner: "r3"}); ok || other == nil || !other.Failed {
+			t.Errorf("failed fetch of the recorded replica: acquired %v, lease %+v", ok, other)
+		}
+	})
 }

@@ -1,17 +1,15 @@
 package redisstore
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/internal/testservers"
 )
 
 func TestOnlyOneReplicaHoldsTheLease(t *testing.T) {
 	onEach(t, func(f *fleet) {
-		a, b := f.open(""), f.open("")
+		a, b := f.pair()
 		acquire := func(r *replica, c cache.FetchLease) *cache.FetchLease {
 			f.Helper()
 			acquired, other := r.AcquireFetch(f.Context(), page, c)
@@ -41,7 +39,6 @@ func TestOnlyOneReplicaHoldsTheLease(t *testing.T) {
 			f.Errorf("the failure is not reported: %+v", other)
 		}
 		client := f.client()
-		defer func() { _ = client.Close() }()
 		if lives := client.PTTL(f.Context(), leaseName(page)).Val(); lives <= 0 || lives > failureLife {
 			f.Errorf("the failure expires after %v", lives)
 		}
@@ -59,14 +56,14 @@ func TestOnlyOneReplicaHoldsTheLease(t *testing.T) {
 }
 
 func TestLeaseExpiresWithoutRenewal(t *testing.T) {
-	t.Parallel()
-	f := &fleet{T: t, network: "unix", address: testservers.Redis(t), replicaLife: time.Minute} // miniredis does not expire keys
-	a, b := f.open(""), f.open("")
-	if acquired, _ := a.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "a"}); !acquired {
-		f.Fatal("the free lease was refused")
-	}
-	testservers.Eventually(f, "another replica acquires the lease", func(context.Context) bool {
-		acquired, _ := b.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "b"})
-		return acquired
+	onRedis(t, func(f *fleet) { // miniredis does not expire keys
+		a, b := f.pair()
+		if acquired, _ := a.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "a"}); !acquired {
+			f.Fatal("the free lease was refused")
+		}
+		f.eventually("another replica acquires the lease", func() bool {
+			acquired, _ := b.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "b"})
+			return acquired
+		})
 	})
 }

@@ -6,15 +6,16 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/testservers"
@@ -31,6 +32,8 @@ type replica struct {
 type fleet struct {
 	*testing.T
 	network, address string
+	database         int
+	server           *miniredis.Miniredis // serves in memory, if it is set
 	replicaLife      time.Duration
 
 	mu    sync.Mutex // guards the following fields
@@ -39,13 +42,17 @@ type fleet struct {
 }
 
 // dial connects to Redis, unless cut was called.
-func (f *fleet) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (f *fleet) dial(ctx context.Context, _, _ string) (c net.Conn, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.away {
+	switch {
+	case f.away:
 		return nil, net.ErrClosed
+	case f.server != nil:
+		c, err = f.server.Dial()
+	default:
+		c, err = new(net.Dialer).DialContext(ctx, f.network, f.address)
 	}
-	c, err := new(net.Dialer).DialContext(ctx, f.network, f.address)
 	if err == nil {
 		f.conns = append(f.conns, c)
 	}
@@ -63,58 +70,101 @@ func (f *fleet) cut(away bool) {
 	f.conns = nil
 }
 
+// TestMain runs tests in parallel, because they mostly wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	_ = flag.Set("test.parallel", "16") // never fails; parallel tests mostly wait
-	os.Exit(m.Run())
+	_ = flag.Set("test.parallel", "16") // never fails
+	testservers.Main(m, 100)
+}
+
+// onRedis runs a test with redis-server.
+func onRedis(t *testing.T, test func(f *fleet)) {
+	t.Helper()
+	t.Parallel()
+	f := &fleet{T: t, network: "unix", replicaLife: time.Minute}
+	f.address, f.database = testservers.RedisDatabase(t, 0)
+	test(f)
+}
+
+// onMiniredis runs a test with miniredis, in virtual time.
+func onMiniredis(t *testing.T, test func(f *fleet)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := miniredis.NewMiniRedis()
+		t.Cleanup(server.Close)
+		test(&fleet{T: t, server: server, replicaLife: time.Minute})
+	})
 }
 
 // onEach runs a test with miniredis and with redis-server.
 func onEach(t *testing.T, test func(f *fleet)) {
-	t.Parallel() // the tests mostly wait
-	t.Run("miniredis", func(t *testing.T) {
-		t.Parallel()
-		test(&fleet{T: t, network: "tcp", address: miniredis.RunT(t).Addr(), replicaLife: time.Minute})
-	})
-	t.Run("redis-server", func(t *testing.T) {
-		t.Parallel()
-		test(&fleet{T: t, network: "unix", address: testservers.Redis(t), replicaLife: time.Minute})
-	})
+	t.Helper()
+	t.Parallel()
+	t.Run("miniredis", func(t *testing.T) { onMiniredis(t, test) })
+	t.Run("redis-server", func(t *testing.T) { onRedis(t, test) })
 }
 
 func (f *fleet) client() *redis.Client {
 	// A call that waits for a connection uses a timer that go-redis shares between the bubbles of synctest.
-	return redis.NewClient(&redis.Options{Dialer: f.dial, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, PoolSize: 1000})
+	client := redis.NewClient(&redis.Options{
+		Dialer: f.dial, DB: f.database, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, PoolSize: 1000,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	return client
 }
 
-func (f *fleet) open(secret string) *replica {
-	r := f.start(secret)
-	testservers.Eventually(f, "the store is ready", func(context.Context) bool { return r.shared.ready.Load() })
-	return r
-}
-
-// start returns a replica that may not follow the stream yet.
-func (f *fleet) start(secret string) *replica {
+// store returns the shared tier of a replica that does not run, and its memory.
+func (f *fleet) store(secret string) (*Store, *cache.Memory) {
+	f.Helper()
 	codec, err := cache.NewCodec([]byte(secret))
 	if err != nil {
 		f.Fatal(err)
 	}
 	memory := cache.NewMemory(1 << 20)
-	shared := New(f.client(), codec, memory, slog.New(slog.DiscardHandler))
+	return New(f.client(), codec, memory, slog.New(slog.DiscardHandler)), memory
+}
+
+func (f *fleet) open(secret string) *replica {
+	f.Helper()
+	r := f.start(secret)
+	f.eventually("the store is ready", r.shared.ready.Load)
+	return r
+}
+
+// pair returns two replicas without a secret.
+func (f *fleet) pair() (a, b *replica) {
+	f.Helper()
+	return f.open(""), f.open("")
+}
+
+// start returns a replica that may not follow the stream yet.
+func (f *fleet) start(secret string) *replica {
+	f.Helper()
+	shared, memory := f.store(secret)
 	// Most tests do not check response times.
 	shared.timeout, shared.purgeWait, shared.runTimeout, shared.replicaLife = time.Minute, time.Minute, 4*time.Second, f.replicaLife
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(f.Context())
 	var running sync.WaitGroup
 	running.Go(func() { shared.Run(ctx) })
 	r := &replica{Store: cache.NewStore(memory, shared), shared: shared}
 	running.Go(func() { r.Run(ctx) })
-	r.stop = sync.OnceFunc(func() {
+	r.stop = func() {
 		cancel()
 		running.Wait()
-		_ = shared.Close()
+	}
+	f.Cleanup(func() {
+		cancel()
+		_ = shared.Close() // ends a call that waits for a purge
+		running.Wait()
 	})
-	f.Cleanup(r.stop)
 	return r
+}
+
+// eventually waits until a condition holds. It fails the test after one minute.
+func (f *fleet) eventually(condition string, holds func() bool) {
+	f.Helper()
+	testservers.Eventually(f, condition, func(context.Context) bool { return holds() })
 }
 
 // Put stores an entry and waits until it is shared.
@@ -146,14 +196,37 @@ func (r *replica) holds(request http.Header) (body string, purged bool) {
 	return string(e.Body), purged
 }
 
+// putPage stores the page, fetched now.
+func (r *replica) putPage(body string, tags ...string) {
+	r.Put(context.Background(), page, fetched(r.Generation(), body, tags...))
+}
+
+// remember stores the page in the memory of the replica only.
+func (r *replica) remember(body string, tags ...string) {
+	r.Memory.Put(page, fetched(r.Generation(), body, tags...))
+}
+
+// stale reports whether the memory of the replica has the page from before a purge.
+func (r *replica) stale() bool {
+	_, purged := r.Memory.Lookup(page, nil)
+	return purged
+}
+
+// variantFor makes an entry depend on the language of the request.
+func variantFor(e *cache.Entry, language string) *cache.Entry {
+	e.Vary = []cache.Field{{Name: "Accept-Language", Value: language}}
+	return e
+}
+
+func accepts(language string) http.Header { return http.Header{"Accept-Language": {language}} }
+
 func TestEntriesAreSharedByReplicas(t *testing.T) {
 	onEach(t, func(f *fleet) {
-		a, b := f.open(""), f.open("")
+		a, b := f.pair()
 		body := strings.Repeat("long ", 1000)
-		e := fetched(a.Generation(), body)
-		e.Vary = []cache.Field{{Name: "Accept-Language", Value: "de"}}
+		e := variantFor(fetched(a.Generation(), body), "de")
 		a.Put(f.Context(), page, e)
-		got, purged := b.Lookup(f.Context(), page, http.Header{"Accept-Language": {"de"}})
+		got, purged := b.Lookup(f.Context(), page, accepts("de"))
 		if got == nil || purged {
 			f.Fatalf("%+v, purged %v", got, purged)
 		}
@@ -161,12 +234,12 @@ func TestEntriesAreSharedByReplicas(t *testing.T) {
 		if diff := cmp.Diff([]any{e.Status, e.Header, string(e.Body), e.Vary, e.Age(now)}, []any{got.Status, got.Header, string(got.Body), got.Vary, got.Age(now)}); diff != "" {
 			f.Errorf("stored (-), found (+):\n%s", diff)
 		}
-		if other, _ := b.holds(http.Header{"Accept-Language": {"fr"}}); other != "" {
+		if other, _ := b.holds(accepts("fr")); other != "" {
 			f.Error("another variant was found")
 		}
 		a.Delete(f.Context(), page)
-		testservers.Eventually(f, "the entry is deleted", func(context.Context) bool {
-			again, _ := f.open("").holds(http.Header{"Accept-Language": {"de"}})
+		f.eventually("the entry is deleted", func() bool {
+			again, _ := f.open("").holds(accepts("de"))
 			return again == ""
 		})
 	})
@@ -174,25 +247,25 @@ func TestEntriesAreSharedByReplicas(t *testing.T) {
 
 func TestPurgeReachesAllReplicas(t *testing.T) {
 	onEach(t, func(f *fleet) {
-		a, b := f.open(""), f.open("")
-		b.Put(f.Context(), page, fetched(b.Generation(), "old", "repo:o/r", "org:o"))
+		a, b := f.pair()
+		b.putPage("old", "repo:o/r", "org:o")
 		late := b.Generation() // generation at the start of a fetch that is in progress during the purge
 		a.Purge(f.Context(), "repo:o/r")
-		testservers.Eventually(f, "the other replica applies the purge", func(context.Context) bool { _, purged := b.holds(nil); return purged })
+		f.eventually("the other replica applies the purge", func() bool { _, purged := b.holds(nil); return purged })
 		b.Put(f.Context(), page, fetched(late, "late", "repo:o/r"))
 		for name, r := range map[string]*replica{"purging replica": a, "fetching replica": b, "new replica": f.open("")} {
 			if body, purged := r.holds(nil); !purged {
 				f.Errorf("%s: %q is fresh", name, body)
 			}
 		}
-		b.Put(f.Context(), page, fetched(b.Generation(), "new", "repo:o/r"))
+		b.putPage("new", "repo:o/r")
 		for name, r := range map[string]*replica{"purging replica": a, "fetching replica": b, "new replica": f.open("")} {
 			if body, purged := r.holds(nil); purged || body != "new" {
 				f.Errorf("%s: %q, purged %v", name, body, purged)
 			}
 		}
 		a.PurgeHard(f.Context(), "org:o", "repo:o/r")
-		testservers.Eventually(f, "the other replica removes the entry", func(context.Context) bool { body, _ := b.holds(nil); return body == "" })
+		f.eventually("the other replica removes the entry", func() bool { body, _ := b.holds(nil); return body == "" })
 	})
 }
 
@@ -200,8 +273,7 @@ func TestUnreadableValueIsAMiss(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		const secret = "a secret of thirty-two characters"
 		a, client := f.open(secret), f.client()
-		defer func() { _ = client.Close() }()
-		a.Put(f.Context(), page, fetched(a.Generation(), "private words"))
+		a.putPage("private words")
 		value := client.HGetAll(f.Context(), entriesName(page)).Val()[variant(&cache.Entry{})]
 		if value == "" || strings.Contains(value, "private words") {
 			f.Errorf("the stored value is missing or contains plain text: %q", value)
@@ -226,11 +298,8 @@ func TestUnreadableValueIsAMiss(t *testing.T) {
 func TestEveryKeyExpiresAndIsBounded(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
-		defer func() { _ = client.Close() }()
 		for _, language := range strings.Split("de fr it es pt nl da sv fi pl", " ") {
-			e := fetched(a.Generation(), language)
-			e.Vary = []cache.Field{{Name: "Accept-Language", Value: language}}
-			a.Put(f.Context(), page, e)
+			a.Put(f.Context(), page, variantFor(fetched(a.Generation(), language), language))
 		}
 		if n := client.HLen(f.Context(), entriesName(page)).Val(); n > 8 {
 			f.Errorf("%d variants", n)
@@ -262,14 +331,13 @@ func randomText(n int) string {
 func TestLostStreamMakesOlderEntriesStale(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
-		defer func() { _ = client.Close() }()
-		a.Put(f.Context(), page, fetched(a.Generation(), "old", "x"))
+		a.putPage("old", "x")
 		if err := client.Del(f.Context(), stream).Err(); err != nil {
 			f.Fatal(err)
 		}
-		testservers.Eventually(f, "the old entry is stale", func(context.Context) bool { _, purged := a.holds(nil); return purged })
-		a.Put(f.Context(), page, fetched(a.Generation(), "new", "x"))
-		testservers.Eventually(f, "a new entry is fresh", func(context.Context) bool {
+		f.eventually("the old entry is stale", func() bool { _, purged := a.holds(nil); return purged })
+		a.putPage("new", "x")
+		f.eventually("a new entry is fresh", func() bool {
 			body, purged := f.open("").holds(nil)
 			return body == "new" && !purged
 		})
@@ -278,10 +346,10 @@ func TestLostStreamMakesOlderEntriesStale(t *testing.T) {
 
 func TestPurgeDuringAnOutageIsSentLater(t *testing.T) {
 	onEach(t, func(f *fleet) {
-		a, b := f.open(""), f.open("")
-		b.Put(f.Context(), page, fetched(b.Generation(), "old", "x"))
+		a, b := f.pair()
+		b.putPage("old", "x")
 		f.cut(true)
-		a.Put(f.Context(), page, fetched(a.Generation(), "stored here", "x"))
+		a.putPage("stored here", "x")
 		if body, _ := a.holds(nil); body != "stored here" {
 			f.Errorf("got %q during the outage, want the local entry", body)
 		}
@@ -290,7 +358,7 @@ func TestPurgeDuringAnOutageIsSentLater(t *testing.T) {
 			f.Error("the purge has no effect on this replica")
 		}
 		f.cut(false)
-		testservers.Eventually(f, "the other replica applies the purge", func(context.Context) bool { _, purged := b.holds(nil); return purged })
+		f.eventually("the other replica applies the purge", func() bool { _, purged := b.holds(nil); return purged })
 	})
 }
 
@@ -322,14 +390,7 @@ func (t *then) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestStreamThatStartsDuringACheckMakesOlderEntriesStale(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		other := f.client()
-		f.Cleanup(func() { _ = other.Close() })
-		codec, err := cache.NewCodec(nil)
-		if err != nil {
-			f.Fatal(err)
-		}
-		memory := cache.NewMemory(1 << 20)
-		s := New(f.client(), codec, memory, slog.New(slog.DiscardHandler))
-		f.Cleanup(func() { _ = s.Close() })
+		s, memory := f.store("")
 		memory.Put(page, fetched(memory.Generation(), "old"))
 		for _, c := range []redis.UniversalClient{s.client, other} { // the check has a deadline, connect before
 			if err := c.Ping(f.Context()).Err(); err != nil {

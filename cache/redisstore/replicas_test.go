@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"testing"
@@ -11,32 +12,42 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// overLink returns a fleet whose connections to the same Redis server pass a link.
-func (f *fleet) overLink() (*fleet, *testservers.Link) {
-	link := testservers.NewLink
-	if f.network == "unix" {
-		link = testservers.NewSocketLink
-	}
-	l := link(f, f.address)
-	return &fleet{T: f.T, network: f.network, address: l.Address, replicaLife: f.replicaLife}, l
+// overLink runs a test with a fleet on redis-server, and a fleet whose connections to the same database pass a link.
+func overLink(t *testing.T, test func(near, far *fleet, link *testservers.Link)) {
+	onRedis(t, func(f *fleet) {
+		link := testservers.NewSocketLink(f, f.address)
+		test(f, &fleet{T: t, network: f.network, address: link.Address, database: f.database, replicaLife: f.replicaLife}, link)
+	})
 }
 
+// setting returns a number from the environment, or the default.
+func setting(t *testing.T, name string, fallback int) int {
+	text := os.Getenv(name)
+	if text == "" {
+		return fallback
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// WEIR_PURGES sets the number of purges.
 func TestPurgeReturnsAfterAllReplicasAppliedIt(t *testing.T) {
-	onEach(t, func(f *fleet) {
-		far, link := f.overLink()
+	overLink(t, func(f, far *fleet, link *testservers.Link) {
 		a, b := f.open(""), far.open("")
 		link.Delay(time.Millisecond)
-		took := make([]time.Duration, 1000)
+		took := make([]time.Duration, setting(t, "WEIR_PURGES", 100))
 		for i := range took {
-			b.Memory.Put(page, fetched(b.Generation(), "old", "repo:o/r"))
+			b.remember("old", "repo:o/r")
 			began := time.Now()
 			a.Purge(f.Context(), "repo:o/r")
 			took[i] = time.Since(began)
-			if _, purged := b.Memory.Lookup(page, nil); !purged {
+			if !b.stale() {
 				f.Fatalf("purge %d: the entry of the other replica is fresh", i)
 			}
 		}
@@ -47,11 +58,10 @@ func TestPurgeReturnsAfterAllReplicasAppliedIt(t *testing.T) {
 
 // A fetch that began before the purge is stale on every replica, because the purge has a later generation.
 func TestFetchBeforeAPurgeIsStaleOnTheOtherReplica(t *testing.T) {
-	onEach(t, func(f *fleet) {
-		far, link := f.overLink()
+	overLink(t, func(f, far *fleet, link *testservers.Link) {
 		a, b := f.open(""), far.open("")
 		link.Delay(time.Millisecond)
-		for i := range 100 {
+		for i := range 1 + setting(t, "WEIR_PURGES", 100)/5 {
 			since := b.Generation()
 			a.Purge(f.Context(), "repo:o/r")
 			b.Put(f.Context(), page, fetched(since, "old", "repo:o/r"))
@@ -70,48 +80,44 @@ func TestPurgeWaitsForAReplicaThatHasJoined(t *testing.T) {
 		for i := range 20 {
 			joining := f.start("")
 			<-joining.shared.Joined()
-			joining.Memory.Put(page, fetched(joining.Generation(), "old", "x"))
+			joining.remember("old", "x")
 			a.Purge(f.Context(), "x")
-			if _, purged := joining.Memory.Lookup(page, nil); !purged {
+			if !joining.stale() {
 				f.Errorf("replica %d: the entry is fresh after the purge", i)
 			}
-			joining.stop()
 		}
 	})
 }
 
 func TestPurgeWaitsOnlyForReplicasThatFollow(t *testing.T) {
-	onEach(t, func(f *fleet) {
-		f.replicaLife = replicaLife
-		far, link := f.overLink()
+	overLink(t, func(f, far *fleet, link *testservers.Link) {
+		f.replicaLife, far.replicaLife = replicaLife, replicaLife
 		a, stopped, hanging := f.open(""), f.open(""), far.open("")
 		stopped.stop()
 		a.shared.purgeWait = 30 * time.Second
 		a.Purge(f.Context(), "x")
 		link.Cut()
-		began := time.Now()
-		a.Purge(f.Context(), "x")
-		if took := time.Since(began); took < time.Second || took > 20*time.Second {
-			f.Errorf("a purge with a hanging replica took %v, want about %v", took, replicaLife)
-		}
-		began = time.Now()
-		a.Purge(f.Context(), "x")
-		if took := time.Since(began); took > 20*time.Second {
-			f.Errorf("the next purge took %v", took)
-		}
-		link.Restore()
-		testservers.Eventually(f, "purges wait for the replica again", func(context.Context) bool {
-			hanging.Memory.Put(page, fetched(hanging.Generation(), "old", "x"))
+		purge := func(least time.Duration) {
+			f.Helper()
+			began := time.Now()
 			a.Purge(f.Context(), "x")
-			_, purged := hanging.Memory.Lookup(page, nil)
-			return purged
+			if took := time.Since(began); took < least || took > 20*time.Second {
+				f.Errorf("a purge with a hanging replica took %v, want about %v", took, replicaLife)
+			}
+		}
+		purge(time.Second)
+		purge(0)
+		link.Restore()
+		f.eventually("purges wait for the replica again", func() bool {
+			hanging.remember("old", "x")
+			a.Purge(f.Context(), "x")
+			return hanging.stale()
 		})
 	})
 }
 
 func TestPurgeWaitsForAHangingReplicaForAShortTime(t *testing.T) {
-	onEach(t, func(f *fleet) {
-		far, link := f.overLink()
+	overLink(t, func(f, far *fleet, link *testservers.Link) {
 		a := f.open("")
 		far.open("")
 		a.shared.purgeWait = purgeWait
@@ -129,7 +135,6 @@ func TestPurgeWaitsForAHangingReplicaForAShortTime(t *testing.T) {
 func TestUnreadablePositionsAreRemoved(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		client := f.client()
-		defer func() { _ = client.Close() }()
 		a := f.open("")
 		for i := range 100 {
 			if err := client.HSet(f.Context(), replicas, fmt.Sprint(i), []string{"", "\xffrubbish", "0 00000000000000000000"}[i%3]).Err(); err != nil {
@@ -137,59 +142,71 @@ func TestUnreadablePositionsAreRemoved(t *testing.T) {
 			}
 		}
 		a.Purge(f.Context(), "x")
-		testservers.Eventually(f, "only one replica is left", func(ctx context.Context) bool { return client.HLen(ctx, replicas).Val() == 1 })
+		f.eventually("only one replica is left", func() bool { return client.HLen(f.Context(), replicas).Val() == 1 })
 		if err := client.Set(f.Context(), replicas, "of another type", 0).Err(); err != nil {
 			f.Fatal(err)
 		}
 		a.Purge(f.Context(), "x")
-		testservers.Eventually(f, "the position is written again", func(ctx context.Context) bool { return client.HLen(ctx, replicas).Val() == 1 })
+		f.eventually("the position is written again", func() bool { return client.HLen(f.Context(), replicas).Val() == 1 })
 	})
 }
 
 func TestPurgeDuringAnOutageReachesTheOtherReplicaSoon(t *testing.T) {
-	onEach(t, func(f *fleet) {
-		far, link := f.overLink()
-		for name, fault := range map[string]struct{ begin, end func() }{
-			"connections are refused": {func() { f.cut(true); far.cut(true) }, func() { f.cut(false); far.cut(false) }},
-			"one replica is cut off":  {link.Cut, link.Restore},
-		} {
-			a, b := far.open(""), f.open("")
-			a.shared.purgeWait, b.shared.purgeWait = purgeWait, purgeWait
-			fault.begin()
-			testservers.Eventually(f, "the outage is noticed", func(context.Context) bool { return a.shared.lost.Load() })
-			b.Memory.Put(page, fetched(b.Generation(), "old", name))
-			a.Purge(f.Context(), name)
-			fault.end()
-			ended := time.Now()
-			testservers.Eventually(f, "the other replica applies the purge", func(context.Context) bool { _, purged := b.Memory.Lookup(page, nil); return purged })
-			took := time.Since(ended)
-			f.Logf("%s: the purge took %v", name, took)
-			if took > 4*time.Second { // less than one second on a machine that is not busy
-				f.Errorf("%s: the purge took %v", name, took)
-			}
-		}
-	})
+	t.Parallel()
+	cut := func(f, far *fleet, away bool) {
+		f.cut(away)
+		far.cut(away)
+	}
+	for name, c := range map[string]struct {
+		begin, end func(f, far *fleet, link *testservers.Link)
+	}{
+		"connections are refused": {
+			func(f, far *fleet, _ *testservers.Link) { cut(f, far, true) }, func(f, far *fleet, _ *testservers.Link) { cut(f, far, false) },
+		},
+		"one replica is cut off": {
+			func(_, _ *fleet, link *testservers.Link) { link.Cut() }, func(_, _ *fleet, link *testservers.Link) { link.Restore() },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			overLink(t, func(f, far *fleet, link *testservers.Link) {
+				a, b := far.open(""), f.open("")
+				a.shared.purgeWait, b.shared.purgeWait = purgeWait, purgeWait
+				c.begin(f, far, link)
+				f.eventually("the outage is noticed", a.shared.lost.Load)
+				b.remember("old", name)
+				a.Purge(f.Context(), name)
+				c.end(f, far, link)
+				ended := time.Now()
+				f.eventually("the other replica applies the purge", b.stale)
+				took := time.Since(ended)
+				f.Logf("the purge took %v", took)
+				if took > 20*time.Second { // less than one second on a machine that is not busy
+					f.Errorf("the purge took %v", took)
+				}
+			})
+		})
+	}
 }
 
 func TestTooManyPurgesDuringAnOutageMakeEverythingStale(t *testing.T) {
 	onEach(t, func(f *fleet) {
-		a, b := f.open(""), f.open("")
-		b.Memory.Put(page, fetched(b.Generation(), "old", "another tag"))
+		a, b := f.pair()
+		b.remember("old", "another tag")
 		f.cut(true)
-		testservers.Eventually(f, "the outage is noticed", func(context.Context) bool { return a.shared.lost.Load() })
+		f.eventually("the outage is noticed", func() bool { return a.shared.lost.Load() })
 		for i := range 3*maxPending - 1 {
 			a.Purge(f.Context(), fmt.Sprint(i))
 		}
 		f.cut(false)
-		testservers.Eventually(f, "the entries of the other replica are stale", func(context.Context) bool { _, purged := b.Memory.Lookup(page, nil); return purged })
+		f.eventually("the entries of the other replica are stale", b.stale)
 	})
 }
 
 func TestPurgesOfOtherTagsLeaveEntriesOfAllReplicasFresh(t *testing.T) {
 	onEach(t, func(f *fleet) {
-		a, b := f.open(""), f.open("")
+		a, b := f.pair()
 		for _, r := range []*replica{a, b} {
-			r.Memory.Put(page, fetched(r.Generation(), "other", "repo:o/r"))
+			r.remember("other", "repo:o/r")
 		}
 		for i := range 200 {
 			tags := make([]string, 1000)
@@ -199,13 +216,13 @@ func TestPurgesOfOtherTagsLeaveEntriesOfAllReplicasFresh(t *testing.T) {
 			a.Purge(f.Context(), tags...)
 		}
 		for name, r := range map[string]*replica{"purging": a, "other": b} {
-			if _, purged := r.Memory.Lookup(page, nil); purged {
+			if r.stale() {
 				f.Errorf("the entry of the %s replica is stale", name)
 			}
 		}
 		a.Purge(f.Context(), "repo:o/r")
 		for name, r := range map[string]*replica{"purging": a, "other": b} {
-			if _, purged := r.Memory.Lookup(page, nil); !purged {
+			if !r.stale() {
 				f.Errorf("the entry of the %s replica is fresh after a purge of its tag", name)
 			}
 		}
@@ -216,13 +233,8 @@ func TestPurgesOfOtherTagsLeaveEntriesOfAllReplicasFresh(t *testing.T) {
 func TestReplicaThatReadsTooLateTreatsOlderEntriesAsStale(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		client := f.client()
-		f.Cleanup(func() { _ = client.Close() })
-		codec, err := cache.NewCodec(nil)
-		if err != nil {
-			f.Fatal(err)
-		}
-		memory := cache.NewMemory(1 << 20)
-		late := New(client, codec, memory, f.open("").shared.log)
+		late, memory := f.store("")
+		f.open("")
 		if err := late.check(f.Context()); err != nil {
 			f.Fatal(err)
 		}
@@ -231,9 +243,9 @@ func TestReplicaThatReadsTooLateTreatsOlderEntriesAsStale(t *testing.T) {
 		}
 		memory.Put(page, fetched(memory.Generation(), "old", "x"))
 		tag := "x"
-		for range streamLength/500 + 2 {
-			_, err = client.Pipelined(f.Context(), func(pipe redis.Pipeliner) error {
-				for range 500 {
+		for range streamLength/20 + 50 {
+			_, err := client.Pipelined(f.Context(), func(pipe redis.Pipeliner) error {
+				for range 20 { // more would fill the pipe to miniredis
 					pipe.XAdd(f.Context(), &redis.XAddArgs{Stream: stream, MaxLen: streamLength, Approx: true, Values: []any{"purge", `{"tags":["` + tag + `"]}`}})
 					tag = "other"
 				}
@@ -252,20 +264,20 @@ func TestReplicaThatReadsTooLateTreatsOlderEntriesAsStale(t *testing.T) {
 	})
 }
 
-// Whatever stands at the key of the stream, the replicas treat older entries as stale, and later purges reach all of them.
+// If the key of the stream contains garbage, the replicas treat older entries as stale, and later purges reach all of them.
 func TestGarbageInTheStreamOfPurgesIsRepaired(t *testing.T) {
-	add := func(id string, values ...any) func(context.Context, *redis.Client) error {
+	type write func(context.Context, *redis.Client) error
+	add := func(id string, values ...any) write {
 		return func(ctx context.Context, c *redis.Client) error {
 			return c.XAdd(ctx, &redis.XAddArgs{Stream: stream, ID: id, Values: values}).Err()
 		}
 	}
-	replace := func(write func(context.Context, *redis.Client) error) func(context.Context, *redis.Client) error {
+	replace := func(by write) write {
 		return func(ctx context.Context, c *redis.Client) error {
-			_, err := c.TxPipelined(ctx, func(pipe redis.Pipeliner) error { return pipe.Del(ctx, stream).Err() })
-			return errors.Join(err, write(ctx, c))
+			return errors.Join(c.Del(ctx, stream).Err(), by(ctx, c))
 		}
 	}
-	for name, garbage := range map[string]func(context.Context, *redis.Client) error{
+	for name, garbage := range map[string]write{
 		"a string":                      replace(func(ctx context.Context, c *redis.Client) error { return c.Set(ctx, stream, "garbage", 0).Err() }),
 		"a hash":                        replace(func(ctx context.Context, c *redis.Client) error { return c.HSet(ctx, stream, "a", "b").Err() }),
 		"a list":                        replace(func(ctx context.Context, c *redis.Client) error { return c.LPush(ctx, stream, "a").Err() }),
@@ -279,26 +291,22 @@ func TestGarbageInTheStreamOfPurgesIsRepaired(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(f *fleet) {
-				a, b := f.open(""), f.open("")
+				a, b := f.pair()
 				client := f.client()
-				f.Cleanup(func() { _ = client.Close() })
-				isStale := func(r *replica) bool {
-					_, purged := r.Memory.Lookup(page, nil)
-					return purged
-				}
+				bothStale := func() bool { return a.stale() && b.stale() }
 				for _, r := range []*replica{a, b} {
-					r.Memory.Put(page, fetched(r.Generation(), "old", "y"))
+					r.remember("old", "y")
 				}
 				if err := garbage(f.Context(), client); err != nil {
 					f.Skip(err) // miniredis does not accept all IDs
 				}
-				testservers.Eventually(f, "older entries are stale", func(context.Context) bool { return isStale(a) && isStale(b) })
-				testservers.Eventually(f, "both replicas follow the stream", func(context.Context) bool { return a.shared.Following() && b.shared.Following() })
+				f.eventually("older entries are stale", bothStale)
+				f.eventually("both replicas follow the stream", func() bool { return a.shared.Following() && b.shared.Following() })
 				for _, r := range []*replica{a, b} {
-					r.Memory.Put(page, fetched(r.Generation(), "new", "repo:o/r"))
+					r.remember("new", "repo:o/r")
 				}
 				a.Purge(f.Context(), "repo:o/r")
-				testservers.Eventually(f, "a later purge reaches both replicas", func(context.Context) bool { return isStale(a) && isStale(b) })
+				f.eventually("a later purge reaches both replicas", bothStale)
 			})
 		})
 	}
