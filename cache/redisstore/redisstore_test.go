@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"flag"
 	"log/slog"
 	"net"
 	"net/http"
@@ -70,12 +69,7 @@ func (f *fleet) cut(away bool) {
 	f.conns = nil
 }
 
-// TestMain runs tests in parallel, because they mostly wait.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	_ = flag.Set("test.parallel", "16") // never fails
-	testservers.Main(m, 100)
-}
+func TestMain(m *testing.M) { testservers.Main(m, 100) }
 
 // onRedis runs a test with redis-server.
 func onRedis(t *testing.T, test func(f *fleet)) {

@@ -48,10 +48,13 @@ type ACME struct {
 	gate             chan struct{}   // new orders wait until gate is closed; nil without Hold
 }
 
+// validateAtOnce makes Pebble validate without random pauses. The variable remains set, so that tests can run in parallel.
+var validateAtOnce = sync.OnceFunc(func() { _ = os.Setenv("PEBBLE_VA_NOSLEEP", "1") }) // a valid name has no error
+
 // NewACME starts an ACME server that sends challenges to the given ports of 127.0.0.1.
 func NewACME(t testing.TB, httpPort, tlsPort int) *ACME {
 	t.Helper()
-	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
+	validateAtOnce()
 	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
 	s := &ACME{Trust: x509.NewCertPool(), Roots: x509.NewCertPool(), started: time.Now(), due: map[string]bool{}}
 	store := db.NewMemoryStore()

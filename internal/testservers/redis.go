@@ -101,7 +101,8 @@ func RedisDatabase(t testing.TB, server int) (socket string, database int) {
 	return shared.sockets[server], shared.last
 }
 
-// Main runs the tests of a package, and stops the shared servers. Properties check the same random cases in each run,
+// Main runs the tests of a package, and stops the shared servers. Parallel tests mostly wait, so many run together.
+// Properties check the same random cases in each run,
 // as many as the given number. If WEIR_CHECKS is set, they check that number of new cases. Flags of rapid take precedence.
 func Main(m *testing.M, checks int) {
 	flag.Parse()
@@ -110,6 +111,7 @@ func Main(m *testing.M, checks int) {
 			_ = f.Value.Set(value) // never fails, or rapid checks its default number of cases
 		}
 	}
+	_ = flag.Set("test.parallel", "16") // never fails
 	if n := os.Getenv("WEIR_CHECKS"); n != "" {
 		set("rapid.checks", n)
 	} else {

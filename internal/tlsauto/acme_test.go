@@ -139,6 +139,7 @@ func TestOrderWithEachChallenge(t *testing.T) {
 		{"TLS-ALPN-01", false, true, "challenge=tls-alpn-01"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			s := newSite(t, Config{Storage: NewFolder(dir)}, Names{Domains: []string{name}})
 			closed := listen(t)
@@ -166,6 +167,7 @@ func TestOrderWithEachChallenge(t *testing.T) {
 }
 
 func TestOnlyConfiguredNamesAreOrdered(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, Config{Storage: NewMemory()}, Names{Domains: []string{name}})
 	ca := testservers.NewACME(t, port(s.plain), port(s.secure))
 	s.config.CA, s.config.Roots = ca.URL, ca.Trust

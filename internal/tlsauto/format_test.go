@@ -20,11 +20,9 @@ const (
 
 // TestStoredFormatIsThatOfTheRelease stores values and a lock, and compares their format with the recording.
 func TestStoredFormatIsThatOfTheRelease(t *testing.T) {
-	s, client := openRedis(t, "unix", testservers.Redis(t), secret)
+	s, client := openRedis(t, onServer(t), secret)
 	for _, key := range []string{recordedKey, recordedChallenge} {
-		if err := s.Store(t.Context(), key, []byte("text of "+key)); err != nil {
-			t.Fatal(err)
-		}
+		expect(t, s.Store(t.Context(), key, []byte("text of "+key)))
 	}
 	if ok, err := s.TryLock(t.Context(), "order"); !ok || err != nil {
 		t.Fatalf("lock: %v, %v", ok, err)
@@ -37,7 +35,7 @@ func TestStoredFormatIsThatOfTheRelease(t *testing.T) {
 
 // TestReplicaContinuesWithTheDataOfTheRelease reads the recorded values and respects the recorded lock.
 func TestReplicaContinuesWithTheDataOfTheRelease(t *testing.T) {
-	s, client := openRedis(t, "unix", testservers.Redis(t), secret)
+	s, client := openRedis(t, onServer(t), secret)
 	testservers.Replay(t, client, recording)
 	if ok, err := s.TryLock(t.Context(), "order"); ok || err != nil {
 		t.Errorf("the recorded replica holds this lock, but it was acquired: %v", err)

@@ -29,9 +29,9 @@ func (s slowIssuer) Issue(context.Context, *x509.CertificateRequest) (*certmagic
 
 // The storage depends on the lock names of certmagic, so the test orders through certmagic.
 func TestStoreAndDeleteFailAfterLockIsLost(t *testing.T) {
-	server := miniredis.RunT(t)
-	s, _ := openRedis(t, "tcp", server.Addr(), nil)
-	later, _ := openRedis(t, "tcp", server.Addr(), nil)
+	server, o := inMemory(t)
+	s, _ := openRedis(t, o, nil)
+	later, _ := openRedis(t, o, nil)
 	ctx := t.Context()
 	var magic *certmagic.Config
 	cache := certmagic.NewCache(certmagic.CacheOptions{
@@ -48,12 +48,7 @@ func TestStoreAndDeleteFailAfterLockIsLost(t *testing.T) {
 	}
 	server.Del(lockPrefix + "issue_cert_" + name)
 	const key = "certificates/ca/" + name + "/" + name + ".key"
-	if err := errors.Join(later.Lock(ctx, "issue_cert_"+name), later.Store(ctx, key, []byte("new"))); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Lock(ctx, "issue_cert_second"); err != nil {
-		t.Fatal(err)
-	}
+	expect(t, errors.Join(later.Lock(ctx, "issue_cert_"+name), later.Store(ctx, key, []byte("new")), s.Lock(ctx, "issue_cert_second")))
 	server.Del(lockPrefix + "issue_cert_second")
 	if err := s.Delete(ctx, "certificates/ca/second"); !errors.Is(err, errLockLost) {
 		t.Errorf("deleted without the lock: %v", err)

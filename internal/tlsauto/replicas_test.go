@@ -26,13 +26,14 @@ import (
 type replica struct {
 	Secure, Plain string // addresses
 	CA, Trust     string // URL, PEM file
-	Redis         string // socket
+	Socket        string // of Redis
+	Database      int
 }
 
 func TestMain(m *testing.M) {
 	spec := os.Getenv("WEIR_TLSAUTO_REPLICA")
 	if spec == "" {
-		os.Exit(m.Run())
+		testservers.Main(m, 100)
 	}
 	if err := serveReplica(spec); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -53,7 +54,7 @@ func serveReplica(spec string) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(trust)
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	storage, err := NewRedis(redis.NewClient(&redis.Options{Network: "unix", Addr: r.Redis, MaxRetries: -1}), secret, log)
+	storage, err := NewRedis(redis.NewClient(&redis.Options{Network: "unix", Addr: r.Socket, DB: r.Database, MaxRetries: -1}), secret, log)
 	if err != nil {
 		return err
 	}
@@ -79,23 +80,15 @@ func serveReplica(spec string) error {
 func startReplica(t *testing.T, r replica, log io.Writer) {
 	t.Helper()
 	spec, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect(t, err)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect(t, err)
 	process := exec.Command(self)
 	process.Env = append(os.Environ(), "WEIR_TLSAUTO_REPLICA="+string(spec))
 	process.Stderr = log
 	stdin, err := process.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := process.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect(t, err)
+	expect(t, process.Start())
 	t.Cleanup(func() {
 		_ = stdin.Close()
 		if err := process.Wait(); err != nil {
@@ -106,7 +99,8 @@ func startReplica(t *testing.T, r replica, log io.Writer) {
 
 // One replica orders and renews. Both replicas serve the result.
 func TestReplicasShareOneCertificate(t *testing.T) {
-	socket := testservers.Redis(t)
+	t.Parallel()
+	o := onServer(t)
 	var secure, plain [2]string
 	for i := range 2 {
 		secure[i], plain[i] = testservers.FreeAddress(t), testservers.FreeAddress(t)
@@ -119,7 +113,7 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 		}
 	}()
 	for i := range 2 {
-		startReplica(t, replica{Secure: secure[i], Plain: plain[i], CA: ca.URL, Trust: ca.File, Redis: socket}, &log)
+		startReplica(t, replica{Secure: secure[i], Plain: plain[i], CA: ca.URL, Trust: ca.File, Socket: o.Addr, Database: o.DB}, &log)
 	}
 	serial := func(i int, not string) (serial string) {
 		testservers.Eventually(t, fmt.Sprintf("replica %d serves a certificate other than %q", i, not), func(ctx context.Context) bool {
@@ -148,7 +142,7 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 	if ca.Orders() > 3 || ca.Accounts() != 1 {
 		t.Errorf("%d orders, %d accounts; want 2 or 3 orders, 1 account", ca.Orders(), ca.Accounts())
 	}
-	client := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
+	client := redis.NewClient(&o)
 	defer func() { _ = client.Close() }()
 	assertEveryKeyExpires(t, client)
 	for _, key := range client.Keys(t.Context(), valuePrefix+"*").Val() {

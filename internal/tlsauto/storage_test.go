@@ -5,30 +5,58 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/weirgate/weir/internal/testservers"
 )
 
 var secret = []byte(strings.Repeat("k", 32))
 
-// openRedis opens a storage on the Redis server at an address.
-func openRedis(t *testing.T, network, address string, secret []byte) (*redisStorage, redis.UniversalClient) {
+// openRedis opens a storage on a Redis server.
+func openRedis(t *testing.T, o redis.Options, secret []byte) (*redisStorage, redis.UniversalClient) {
 	t.Helper()
-	client := redis.NewClient(&redis.Options{Network: network, Addr: address, MaxRetries: -1, ContextTimeoutEnabled: true})
+	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
+	client := redis.NewClient(&o)
 	s, err := NewRedis(client, secret, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() }) // some tests close it themselves
 	return s.(*redisStorage), client
+}
+
+// onServer returns the options for an empty database of redis-server.
+func onServer(t *testing.T) redis.Options {
+	socket, database := testservers.RedisDatabase(t, 0)
+	return redis.Options{Network: "unix", Addr: socket, DB: database}
+}
+
+// inMemory starts a miniredis that serves in memory, also in virtual time.
+func inMemory(t *testing.T) (*miniredis.Miniredis, redis.Options) {
+	server := miniredis.NewMiniRedis()
+	t.Cleanup(server.Close)
+	return server, redis.Options{
+		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return server.Dial() },
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+}
+
+// expect fails the test if a call returned an error.
+func expect(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // eachStorage runs a test on every implementation.
@@ -40,11 +68,12 @@ func eachStorage(t *testing.T, test func(*testing.T, Storage)) {
 		{"memory", func(*testing.T) Storage { return NewMemory() }},
 		{"folder", func(t *testing.T) Storage { return NewFolder(t.TempDir()) }},
 		{"miniredis", func(t *testing.T) Storage {
-			s, _ := openRedis(t, "tcp", miniredis.RunT(t).Addr(), nil)
+			_, o := inMemory(t)
+			s, _ := openRedis(t, o, nil)
 			return s
 		}},
 		{"redis-server, sealed", func(t *testing.T) Storage {
-			s, client := openRedis(t, "unix", testservers.Redis(t), secret)
+			s, client := openRedis(t, onServer(t), secret)
 			t.Cleanup(func() { assertEveryKeyExpires(t, client) })
 			return s
 		}},
@@ -75,9 +104,7 @@ func TestStorageMeetsTheContractOfCertmagic(t *testing.T) {
 		ctx := t.Context()
 		put := func(key, text string) {
 			t.Helper()
-			if err := s.Store(ctx, key, []byte(text)); err != nil {
-				t.Fatal(err)
-			}
+			expect(t, s.Store(ctx, key, []byte(text)))
 		}
 		has := func(key, text string) {
 			t.Helper()
@@ -132,9 +159,7 @@ func TestStorageMeetsTheContractOfCertmagic(t *testing.T) {
 func TestLockIsExclusive(t *testing.T) {
 	eachStorage(t, func(t *testing.T, s Storage) {
 		ctx := t.Context()
-		if err := s.Lock(ctx, "a"); err != nil {
-			t.Fatal(err)
-		}
+		expect(t, s.Lock(ctx, "a"))
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
 		if err := s.Lock(short, "a"); !errors.Is(err, context.DeadlineExceeded) {
@@ -152,15 +177,13 @@ func TestLockIsExclusive(t *testing.T) {
 }
 
 func TestSealedValuesCannotBeReadOrForged(t *testing.T) {
-	server := miniredis.RunT(t)
-	s, client := openRedis(t, "tcp", server.Addr(), secret)
-	open, _ := openRedis(t, "tcp", server.Addr(), nil)
-	other, _ := openRedis(t, "tcp", server.Addr(), []byte(strings.Repeat("o", 32)))
+	_, o := inMemory(t)
+	s, client := openRedis(t, o, secret)
+	open, _ := openRedis(t, o, nil)
+	other, _ := openRedis(t, o, []byte(strings.Repeat("o", 32)))
 	ctx := t.Context()
 	const key, text = "certificates/ca/a/a.key", "PRIVATE KEY"
-	if err := s.Store(ctx, key, []byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	expect(t, s.Store(ctx, key, []byte(text)))
 	stored := client.Get(ctx, valuePrefix+key).Val()
 	if strings.Contains(stored, "PRIVATE") {
 		t.Errorf("Redis holds %q", stored)
@@ -184,59 +207,65 @@ func TestSealedValuesCannotBeReadOrForged(t *testing.T) {
 }
 
 func TestReadsRenewTheTTL(t *testing.T) {
-	server := miniredis.RunT(t)
-	s, client := openRedis(t, "tcp", server.Addr(), nil)
-	ctx := t.Context()
-	life := func(key string) time.Duration { return client.TTL(ctx, valuePrefix+key).Val() }
-	const account, challenge = "acme/ca/users/a/a.json", "acme/ca/challenge_tokens/a.json"
-	for _, key := range []string{account, challenge} {
-		if err := s.Store(ctx, key, []byte("x")); err != nil {
+	server, o := inMemory(t)
+	s, client := openRedis(t, o, nil)
+	for key, want := range map[string]time.Duration{"acme/ca/users/a/a.json": longTTL, "acme/ca/challenge_tokens/a.json": 30 * time.Minute} {
+		expect(t, s.Store(t.Context(), key, []byte("x")))
+		server.FastForward(30 * time.Minute)
+		if _, err := s.Load(t.Context(), key); err != nil {
 			t.Fatal(err)
 		}
-	}
-	server.FastForward(30 * time.Minute)
-	for _, key := range []string{account, challenge} {
-		if _, err := s.Load(ctx, key); err != nil {
-			t.Fatal(err)
+		if life := client.TTL(t.Context(), valuePrefix+key).Val(); life != want {
+			t.Errorf("%s: TTL %v after a read, want %v", key, life, want)
 		}
-	}
-	if life(account) != longTTL || life(challenge) != 30*time.Minute {
-		t.Errorf("TTLs %v and %v", life(account), life(challenge))
 	}
 }
 
 func TestLeaseExpiresAfterItsHolderDied(t *testing.T) {
-	server := miniredis.RunT(t)
-	s, client := openRedis(t, "tcp", server.Addr(), nil)
-	client.Set(t.Context(), lockPrefix+"a", "dead replica", leaseTTL)
-	if ok, err := s.TryLock(t.Context(), "a"); ok || err != nil {
-		t.Errorf("locked before the lease expired: %v", err)
-	}
-	server.FastForward(leaseTTL)
-	if ok, err := s.TryLock(t.Context(), "a"); !ok || err != nil {
-		t.Errorf("not locked after the lease expired: %v", err)
-	}
-	server.FastForward(leaseTTL - time.Second)
-	testservers.Eventually(t, "the holder renews its lease", func(ctx context.Context) bool {
-		return client.PTTL(ctx, lockPrefix+"a").Val() > leaseTTL-time.Second
+	synctest.Test(t, func(t *testing.T) {
+		server, o := inMemory(t)
+		server.ClockTTL(true)
+		s, client := openRedis(t, o, nil)
+		client.Set(t.Context(), lockPrefix+"a", "dead replica", leaseTTL)
+		try := func(want bool, when string) {
+			t.Helper()
+			if ok, err := s.TryLock(t.Context(), "a"); ok != want || err != nil {
+				t.Errorf("%s: locked %v, %v", when, ok, err)
+			}
+		}
+		time.Sleep(leaseTTL - time.Second)
+		try(false, "before the lease expired")
+		time.Sleep(time.Second)
+		try(true, "after the lease expired")
+		time.Sleep(3 * leaseTTL)
+		if life := client.PTTL(t.Context(), lockPrefix+"a").Val(); life < leaseTTL-renewInterval {
+			t.Errorf("the lease of the holder lasts %v after three leases", life)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if server.Exists(lockPrefix + "a") {
+			t.Error("a closed storage keeps its lock")
+		}
 	})
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	if server.Exists(lockPrefix + "a") {
-		t.Error("a closed storage keeps its lock")
-	}
 }
 
 func TestLockRetriesWhileRedisIsDown(t *testing.T) {
-	server := miniredis.RunT(t)
-	s, _ := openRedis(t, "tcp", server.Addr(), nil)
-	server.SetError("LOADING")
-	got := make(chan error)
-	go func() { got <- s.Lock(t.Context(), "a") }()
-	testservers.Sleep(t.Context(), 300*time.Millisecond)
-	server.SetError("")
-	if err := <-got; err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		server, o := inMemory(t)
+		s, _ := openRedis(t, o, nil)
+		server.SetError("LOADING")
+		got := make(chan error)
+		go func() { got <- s.Lock(t.Context(), "a") }()
+		time.Sleep(10 * lockPause)
+		select {
+		case err := <-got:
+			t.Errorf("locked without Redis: %v", err)
+		default:
+		}
+		server.SetError("")
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+	})
 }
