@@ -102,8 +102,8 @@ func RedisDatabase(t testing.TB, server int) (socket string, database int) {
 }
 
 // Main runs the tests of a package, and stops the shared servers. Parallel tests mostly wait, so many run together.
-// Properties check the same random cases in each run,
-// as many as the given number. If WEIR_CHECKS is set, they check that number of new cases. Flags of rapid take precedence.
+// Properties check the same random cases in each run, as many as the given number. If WEIR_CHECKS is set, they check
+// that number of new cases. Flags of rapid take precedence.
 func Main(m *testing.M, checks int) {
 	flag.Parse()
 	set := func(name, value string) {

@@ -128,7 +128,10 @@ func (s *site) serial(ca *testservers.ACME, server string) (serial string) {
 	return serial
 }
 
-func TestOrderWithEachChallenge(t *testing.T) {
+// The orders run in sequence, because certmagic shares challenges within one process.
+func TestOrders(t *testing.T) {
+	t.Parallel() // beside TestReplicasShareOneCertificate
+	t.Run("only configured names", onlyConfiguredNamesAreOrdered)
 	for _, c := range []struct {
 		name   string
 		plain  bool // HTTP-01 is possible
@@ -139,7 +142,6 @@ func TestOrderWithEachChallenge(t *testing.T) {
 		{"TLS-ALPN-01", false, true, "challenge=tls-alpn-01"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
 			dir := t.TempDir()
 			s := newSite(t, Config{Storage: NewFolder(dir)}, Names{Domains: []string{name}})
 			closed := listen(t)
@@ -166,34 +168,36 @@ func TestOrderWithEachChallenge(t *testing.T) {
 	}
 }
 
-func TestOnlyConfiguredNamesAreOrdered(t *testing.T) {
-	t.Parallel()
+func onlyConfiguredNamesAreOrdered(t *testing.T) {
 	s := newSite(t, Config{Storage: NewMemory()}, Names{Domains: []string{name}})
 	ca := testservers.NewACME(t, port(s.plain), port(s.secure))
 	s.config.CA, s.config.Roots = ca.URL, ca.Trust
 	s.serve(true)
 	s.serial(ca, name)
-	for _, c := range []*tls.Config{
-		{ServerName: "other.example.com"},
-		{ServerName: "sub." + name},
-		{ServerName: "other.example.com", NextProtos: []string{"acme-tls/1"}},
-		{ServerName: name, NextProtos: []string{"acme-tls/1"}}, // no challenge is pending
+	for _, c := range []struct {
+		name      string
+		config    *tls.Config
+		protocol  string // negotiated
+		completes bool
+	}{
+		{"other name", &tls.Config{ServerName: "other.example.com"}, "", false},
+		{"name below", &tls.Config{ServerName: "sub." + name}, "", false},
+		{"challenge of another name", &tls.Config{ServerName: "other.example.com", NextProtos: []string{"acme-tls/1"}}, "", false},
+		{"challenge that is not pending", &tls.Config{ServerName: name, NextProtos: []string{"acme-tls/1"}}, "", false},
+		{"no name", &tls.Config{NextProtos: []string{"h2"}}, "h2", true},
+		{"capitals and TLS 1.2", &tls.Config{ServerName: "WEIR.example.com", MaxVersion: tls.VersionTLS12}, "", true},
+		{"TLS 1.1", &tls.Config{ServerName: name, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, "", false},
 	} {
-		c.InsecureSkipVerify = true
-		if _, err := s.handshake(t.Context(), c); err == nil {
-			t.Errorf("%s %v: handshake succeeded", c.ServerName, c.NextProtos)
+		c.config.InsecureSkipVerify = true
+		state, err := s.handshake(t.Context(), c.config)
+		if (err == nil) != c.completes || state.NegotiatedProtocol != c.protocol || c.config.MaxVersion == tls.VersionTLS12 && state.Version != tls.VersionTLS12 {
+			t.Errorf("%s: %v, protocol %q", c.name, err, state.NegotiatedProtocol)
 		}
-	}
-	if state, err := s.handshake(t.Context(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}); err != nil {
-		t.Errorf("without server name: %v", err)
-	} else if err := state.PeerCertificates[0].VerifyHostname(name); err != nil || state.NegotiatedProtocol != "h2" {
-		t.Errorf("without server name: %v, protocol %q", err, state.NegotiatedProtocol)
-	}
-	if state, err := s.handshake(t.Context(), &tls.Config{ServerName: "WEIR.example.com", InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}); err != nil || state.Version != tls.VersionTLS12 {
-		t.Errorf("TLS 1.2 with a name in capitals: %v", err)
-	}
-	if _, err := s.handshake(t.Context(), &tls.Config{ServerName: name, InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}); err == nil {
-		t.Error("a TLS 1.1 handshake succeeded")
+		if c.completes {
+			if err := state.PeerCertificates[0].VerifyHostname(name); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
 	}
 	if n := ca.Orders(); n != 1 {
 		t.Errorf("%d orders, want 1", n)
