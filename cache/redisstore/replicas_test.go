@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"testing"
@@ -23,25 +22,12 @@ func overLink(t *testing.T, test func(near, far *fleet, link *testservers.Link))
 	})
 }
 
-// setting returns a number from the environment, or the default.
-func setting(t *testing.T, name string, fallback int) int {
-	text := os.Getenv(name)
-	if text == "" {
-		return fallback
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
-}
-
 // WEIR_PURGES sets the number of purges.
 func TestPurgeReturnsAfterAllReplicasAppliedIt(t *testing.T) {
 	overLink(t, func(f, far *fleet, link *testservers.Link) {
 		a, b := f.open(""), far.open("")
 		link.Delay(time.Millisecond)
-		took := make([]time.Duration, setting(t, "WEIR_PURGES", 100))
+		took := make([]time.Duration, testservers.Setting(t, "WEIR_PURGES", 100))
 		for i := range took {
 			b.remember("old", "repo:o/r")
 			began := time.Now()
@@ -61,7 +47,7 @@ func TestFetchBeforeAPurgeIsStaleOnTheOtherReplica(t *testing.T) {
 	overLink(t, func(f, far *fleet, link *testservers.Link) {
 		a, b := f.open(""), far.open("")
 		link.Delay(time.Millisecond)
-		for i := range 1 + setting(t, "WEIR_PURGES", 100)/5 {
+		for i := range 1 + testservers.Setting(t, "WEIR_PURGES", 100)/5 {
 			since := b.Generation()
 			a.Purge(f.Context(), "repo:o/r")
 			b.Put(f.Context(), page, fetched(since, "old", "repo:o/r"))

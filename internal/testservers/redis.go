@@ -144,3 +144,17 @@ func Sleep(ctx context.Context, d time.Duration) {
 	defer cancel()
 	<-ctx.Done()
 }
+
+// Setting returns a number from the environment, or the default.
+func Setting(t testing.TB, name string, fallback int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return fallback
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}

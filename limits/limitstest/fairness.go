@@ -11,13 +11,13 @@ import (
 )
 
 // RunFairness checks the properties of fairness between the clients of one account, in a number of random scenarios for
-// each property. Scenarios with an odd seed are small: they have fewer replicas, clients and requests. The function run
+// each property. If all is not set, RunFairness leaves out the properties that take long with Redis. Scenarios with an odd seed are small: they have fewer replicas, clients and requests. The function run
 // runs a scenario in a bubble of virtual time. The upstream counts the requests of each client, so the checks do not
 // depend on package limits.
-func RunFairness(t *testing.T, scenarios int, run func(*testing.T, Scenario) Report) {
+func RunFairness(t *testing.T, scenarios int, all bool, run func(*testing.T, Scenario) Report) {
 	for _, p := range []struct {
 		name  string
-		long  bool // takes long with Redis, so that a run of one scenario leaves it out
+		long  bool // takes long with Redis
 		check func(*judge)
 	}{
 		{"a guarantee holds after 50 minutes of greed", false, guaranteeAfterGreed},
@@ -30,7 +30,7 @@ func RunFairness(t *testing.T, scenarios int, run func(*testing.T, Scenario) Rep
 		{"a greedy client leaves points to a client with few requests", true, fewBesideGreedy},
 		{"batch leaves slots to an interactive client", true, func(j *judge) { interactiveBesideBatch(j, contestedSlots, time.Second, time.Second) }},
 	} {
-		if p.long && scenarios < 2 {
+		if p.long && !all {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {

@@ -5,13 +5,14 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 )
 
 // TestClientsShareFairly runs WEIR_FAIR_SCENARIOS random scenarios for each property of fairness, with replicas that
 // share one ledger.
 func TestClientsShareFairly(t *testing.T) {
-	RunFairness(t, setting(t, "WEIR_FAIR_SCENARIOS", 2), func(t *testing.T, s Scenario) (r Report) {
+	RunFairness(t, testservers.Setting(t, "WEIR_FAIR_SCENARIOS", 1), true, func(t *testing.T, s Scenario) (r Report) {
 		synctest.Test(t, func(t *testing.T) {
 			r = s.Run(t, func(t *testing.T, rules limits.Rules) func(int) limits.Ledger {
 				shared := demandOfReplicas{memory(t, rules)(0), s.Replicas}

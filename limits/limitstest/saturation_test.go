@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // TestSaturationUsesTheLimits checks that saturated traffic uses every window as fully as required (I14), and logs the
 // use. WEIR_WINDOWS sets the number of windows.
 func TestSaturationUsesTheLimits(t *testing.T) {
-	windows := setting(t, "WEIR_WINDOWS", 2)
+	windows := testservers.Setting(t, "WEIR_WINDOWS", 2)
 	var mu sync.Mutex
 	table := NewTable()
 	t.Run("I14", func(t *testing.T) {

@@ -1,7 +1,6 @@
 package limitstest
 
 import (
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -9,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -19,19 +19,6 @@ var memory = ShareLedger(newMemory)
 
 func openMemory(_ *testing.T, rules limits.Rules) limits.Ledger { return newMemory(rules) }
 
-// setting returns a number from the environment.
-func setting(t *testing.T, name string, fallback int) int {
-	text := os.Getenv(name)
-	if text == "" {
-		return fallback
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
-}
-
 // inBubble runs a scenario in virtual time.
 func inBubble(t *testing.T, s Scenario, trace func(string, ...any)) (r Report) {
 	synctest.Test(t, func(t *testing.T) { r = s.Run(t, memory, trace) })
@@ -41,7 +28,7 @@ func inBubble(t *testing.T, s Scenario, trace func(string, ...any)) (r Report) {
 // TestNoLimitIsExceeded runs WEIR_SCENARIOS random scenarios. If WEIR_SEED is set, the test runs only the scenario of
 // that seed, and logs its events.
 func TestNoLimitIsExceeded(t *testing.T) {
-	if seed := setting(t, "WEIR_SEED", 0); seed != 0 {
+	if seed := testservers.Setting(t, "WEIR_SEED", 0); seed != 0 {
 		s := Draw(uint64(seed))
 		t.Logf("%+v", s)
 		r := inBubble(t, s, t.Logf)
@@ -49,7 +36,7 @@ func TestNoLimitIsExceeded(t *testing.T) {
 		return
 	}
 	const parts = 8
-	n := setting(t, "WEIR_SCENARIOS", 200)
+	n := testservers.Setting(t, "WEIR_SCENARIOS", 40)
 	var mu sync.Mutex
 	table := NewTable()
 	t.Run("I1 I2 I3 I13", func(t *testing.T) {

@@ -5,31 +5,17 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/limitstest"
 )
-
-// setting returns a number from the environment, or the default.
-func setting(t *testing.T, name string, fallback int) int {
-	text := os.Getenv(name)
-	if text == "" {
-		return fallback
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
-}
 
 // predictable removes events that separated replicas cannot observe from a scenario: spends of other clients, CPU time
 // of requests, limit errors without a cause, and crashes of replicas.
@@ -168,12 +154,12 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 				table.Add(&s, &r)
 				return r
 			}
-			if seed := setting(t, "WEIR_SEED", 0); seed != 0 {
+			if seed := testservers.Setting(t, "WEIR_SEED", 0); seed != 0 {
 				r := play(seed, t.Logf)
 				t.Errorf("seed %d: %d requests\n%s", seed, r.Requests, strings.Join(r.Violations, "\n"))
 				return
 			}
-			for seed := 1; seed <= setting(t, "WEIR_REDIS_SCENARIOS", 1); seed++ {
+			for seed := 1; seed <= testservers.Setting(t, "WEIR_REDIS_SCENARIOS", 1); seed++ {
 				noViolations(t, fmt.Sprint("seed ", seed), play(seed, nil))
 			}
 			t.Logf("%d failovers", failovers)
@@ -186,7 +172,8 @@ func TestNoLimitIsExceededOverRedis(t *testing.T) {
 // that share one Redis server.
 func TestClientsShareFairlyOverRedis(t *testing.T) {
 	servers := newServers(t)
-	limitstest.RunFairness(t, setting(t, "WEIR_FAIR_SCENARIOS", 1), func(t *testing.T, s limitstest.Scenario) limitstest.Report {
+	scenarios := testservers.Setting(t, "WEIR_FAIR_SCENARIOS", 1)
+	limitstest.RunFairness(t, scenarios, scenarios > 1, func(t *testing.T, s limitstest.Scenario) limitstest.Report {
 		r, _ := run(t, servers, s, nil, func(context.Context, *rig) {})
 		return r
 	})
@@ -196,7 +183,7 @@ func TestClientsShareFairlyOverRedis(t *testing.T) {
 // test measures two windows of a minute for each limit but points. With WEIR_WINDOWS the test measures that number of
 // windows of each limit. TestNoLimitIsExceededByManyReplicas measures points.
 func TestSaturationUsesTheLimitsOverRedis(t *testing.T) {
-	windows := setting(t, "WEIR_WINDOWS", 0)
+	windows := testservers.Setting(t, "WEIR_WINDOWS", 0)
 	table := limitstest.NewTable()
 	servers := newServers(t)
 	for i, s := range limitstest.Saturations() {
@@ -216,9 +203,9 @@ func TestSaturationUsesTheLimitsOverRedis(t *testing.T) {
 // WEIR_REPLICAS replicas saturate one account on a real Redis in virtual time. They must use windows as completely as a
 // few replicas.
 func TestNoLimitIsExceededByManyReplicas(t *testing.T) {
-	replicas := setting(t, "WEIR_REPLICAS", 8)
+	replicas := testservers.Setting(t, "WEIR_REPLICAS", 8)
 	hot := limitstest.Saturations()[0]
-	s := hot.Scenario(replicas, max(1, setting(t, "WEIR_WINDOWS", 1)), false)
+	s := hot.Scenario(replicas, max(1, testservers.Setting(t, "WEIR_WINDOWS", 1)), false)
 	s.Clients = max(1, s.Clients)
 	began := time.Now()
 	r := undisturbed(t, newServers(t), s)
@@ -288,7 +275,7 @@ func TestSaturatedAccountsContinueWithoutRedis(t *testing.T) {
 // Busy goroutines compete with the replicas for all processors, in real time, for WEIR_BUSY windows of five seconds. By
 // default the test does nothing, because it disturbs other tests.
 func TestBusyMachineLosesNoQuota(t *testing.T) {
-	windows := setting(t, "WEIR_BUSY", 0)
+	windows := testservers.Setting(t, "WEIR_BUSY", 0)
 	if windows == 0 {
 		t.Skip("set WEIR_BUSY to a number of windows")
 	}

@@ -42,7 +42,7 @@ func TestLedgerSuiteOnMiniredis(t *testing.T) {
 	if program == "" {
 		program = "redis-server"
 	}
-	if _, err := exec.LookPath(program); err == nil && setting(t, "WEIR_MINIREDIS", 0) == 0 {
+	if _, err := exec.LookPath(program); err == nil && testservers.Setting(t, "WEIR_MINIREDIS", 0) == 0 {
 		t.Skip("redis-server runs the suite; set WEIR_MINIREDIS=1 to run it on miniredis, too")
 	}
 	limitstest.RunSuite(t, miniredisLedger)

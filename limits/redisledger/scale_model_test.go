@@ -8,6 +8,8 @@ import (
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // Results of BenchmarkRedis and BenchmarkScale: CPU time of Redis in microseconds, and memory in bytes.
@@ -189,7 +191,7 @@ func TestFleetModel(t *testing.T) {
 	if slot := slotOfTag("123456789"); slot != 0x31c3 {
 		t.Fatalf("got the slot %#x, want 0x31c3", slot)
 	}
-	most := setting(t, "WEIR_ACCOUNTS", 20_000)
+	most := testservers.Setting(t, "WEIR_ACCOUNTS", 20_000)
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprintln(w, "replicas\taccounts\tat\trequests/s\thottest\theartbeats/s\treads/s\tindex/s\tshared\tcores\tshards\trequests/s each\tmemory each\tKB/account\trestore\trelearning\t")
