@@ -105,6 +105,48 @@ func slotsOnly(concurrent int) policy.Limits {
 	return limits
 }
 
+// tenPoints returns limits with ten points for each operation and minute.
+func tenPoints() policy.Limits {
+	limits := policy.DefaultLimits()
+	limits.Points.REST = 10
+	return limits
+}
+
+// spend sends n requests.
+func (o *harness) spend(n int) {
+	o.Helper()
+	for range n {
+		o.answer(o.acquired(core("op"), user("")))
+	}
+}
+
+// refused sends a claim that must be refused at once, and returns the refusal.
+func (o *harness) refused(c Claim, caller policy.Caller, maxWait time.Duration, reason Reason) *Refusal {
+	o.Helper()
+	began := time.Now()
+	_, err := o.acquire(c, caller, maxWait)
+	r := o.refusal(err)
+	if time.Since(began) != 0 || r.Reason != reason {
+		o.Errorf("refused after %v: %v, want a refusal at once (%s)", time.Since(began), err, reason)
+	}
+	return r
+}
+
+// wait sends a claim in the background, and ignores the result.
+func (o *harness) wait(client string, maxWait time.Duration) {
+	go func() { _, _ = o.acquire(core("op"), user(client), maxWait) }()
+}
+
+// onlyAccount returns the only account of the ledger.
+func (o *harness) onlyAccount() Account {
+	o.Helper()
+	list, err := o.ledger.Accounts(o.ctx, 2)
+	if err != nil || len(list) != 1 {
+		o.Fatal(list, err)
+	}
+	return list[0]
+}
+
 // fill uses the three slots of threeSlots.
 func (o *harness) fill() []*Permit {
 	o.Helper()
@@ -137,9 +179,7 @@ func TestAcquireReturnsWhenAnotherPermitSettles(t *testing.T) {
 
 // TestPermitShowsTheUseThatItWaitedFor checks that a permit and a refusal have the use of the budget at the last refusal.
 func TestPermitShowsTheUseThatItWaitedFor(t *testing.T) {
-	limits := policy.DefaultLimits()
-	limits.Points.REST = 10
-	inBubble(t, limits, func(o *harness) {
+	inBubble(t, tenPoints(), func(o *harness) {
 		agent, gh := user("agent"), user("gh")
 		agent.Clients = []policy.ClientBudget{{Client: "agent", Share: 9, Limit: 1}, {Client: "gh", Share: 1, Limit: 1}}
 		agent.Share, gh.Clients = 9, agent.Clients
@@ -176,19 +216,13 @@ func TestPermitShowsTheUseThatItWaitedFor(t *testing.T) {
 
 func TestAcquireStopsWaiting(t *testing.T) {
 	for _, c := range []struct {
-		name            string
-		maxWait, cancel time.Duration
-		after           time.Duration
-		is              func(error) bool
+		name                   string
+		maxWait, cancel, after time.Duration
+		refused                bool // or an error of the context
 	}{
-		{"deadline", 5 * time.Second, time.Hour, 5 * time.Second, func(err error) bool {
-			var r *Refusal
-			return errors.As(err, &r) && r.Reason == Concurrency && r.Until.After(time.Now())
-		}},
-		{"client disconnects", time.Minute, 2 * time.Second, 2 * time.Second,
-			func(err error) bool { return errors.Is(err, context.DeadlineExceeded) }},
-		{"no wait allowed", 0, time.Hour, 0,
-			func(err error) bool { var r *Refusal; return errors.As(err, &r) }},
+		{"deadline", 5 * time.Second, time.Hour, 5 * time.Second, true},
+		{"client disconnects", time.Minute, 2 * time.Second, 2 * time.Second, false},
+		{"no wait allowed", 0, time.Hour, 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, threeSlots(), func(o *harness) {
@@ -197,8 +231,13 @@ func TestAcquireStopsWaiting(t *testing.T) {
 				defer cancel()
 				began := time.Now()
 				_, err := o.Acquire(ctx, core("op"), user(""), began.Add(c.maxWait))
-				if took := time.Since(began); took != c.after || !c.is(err) {
+				if took := time.Since(began); took != c.after || !c.refused && !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("Acquire returned %v after %v, want after %v", err, took, c.after)
+				}
+				if c.refused {
+					if r := o.refusal(err); r.Reason != Concurrency || c.maxWait > 0 && !r.Until.After(time.Now()) {
+						t.Errorf("got %+v, want a later time and concurrency", r)
+					}
 				}
 			})
 		})
@@ -206,17 +245,11 @@ func TestAcquireStopsWaiting(t *testing.T) {
 }
 
 func TestAcquireRefusesImmediatelyIfTheWaitIsTooLong(t *testing.T) {
-	limits := policy.DefaultLimits()
-	limits.Points.REST = 10
-	inBubble(t, limits, func(o *harness) {
-		for range 10 {
-			o.answer(o.acquired(core("op"), user("")))
-		}
+	inBubble(t, tenPoints(), func(o *harness) {
+		o.spend(10)
 		began := time.Now()
-		_, err := o.acquire(core("op"), user(""), 59*time.Second)
-		r := o.refusal(err)
-		if time.Since(began) != 0 || r.Reason != Points || time.Until(r.Until) != time.Minute {
-			t.Errorf("got %v after %v, want an immediate refusal for a minute", r, time.Since(began))
+		if r := o.refused(core("op"), user(""), 59*time.Second, Points); time.Until(r.Until) != time.Minute {
+			t.Errorf("got %v, want a refusal for a minute", r)
 		}
 		p, err := o.acquire(core("op"), user(""), 61*time.Second)
 		if err != nil || time.Since(began) != time.Minute {
@@ -232,18 +265,12 @@ func TestAcquireBoundsWaitingRequests(t *testing.T) {
 		for client := range maxWaiters / maxPerClient {
 			name := fmt.Sprint("client ", client)
 			for range maxPerClient {
-				go func() { _, _ = o.acquire(core("op"), user(name), time.Hour) }()
+				o.wait(name, time.Hour)
 			}
 			synctest.Wait()
-			_, err := o.acquire(core("op"), user(name), time.Hour)
-			if r := o.refusal(err); r.Reason != Queue {
-				t.Errorf("got %v, want a refusal because of the queue", err)
-			}
+			o.refused(core("op"), user(name), time.Hour, Queue)
 		}
-		_, err := o.acquire(core("op"), user("newcomer"), time.Hour)
-		if r := o.refusal(err); r.Reason != Queue {
-			t.Errorf("got %v, want a refusal because of the queue", err)
-		}
+		o.refused(core("op"), user("newcomer"), time.Hour, Queue)
 		o.close()
 		synctest.Wait()
 	})
@@ -281,27 +308,30 @@ func TestLimiterReportsTheDemandOfEachClient(t *testing.T) {
 	})
 }
 
-// slowAdmit delays Admit.
-type slowAdmit struct{ Ledger }
+// slowLedger delays Admit, and the result of Settle.
+type slowLedger struct {
+	Ledger
+	admit, settle time.Duration
+}
 
-func (l slowAdmit) Admit(ctx context.Context, c Claim) (Decision, error) {
-	time.Sleep(50 * time.Millisecond)
+func (l slowLedger) Admit(ctx context.Context, c Claim) (Decision, error) {
+	time.Sleep(l.admit)
 	return l.Ledger.Admit(ctx, c)
+}
+
+func (l slowLedger) Settle(ctx context.Context, p Permit, o Outcome) error {
+	err := l.Ledger.Settle(ctx, p, o)
+	time.Sleep(l.settle)
+	return err
 }
 
 // The deadline passes while the ledger decides. The refusal has the time of that decision.
 func TestRefusalAtTheDeadlineHasTheTimeOfTheLastDecision(t *testing.T) {
-	limits := policy.DefaultLimits()
-	limits.Points.REST = 10
-	inBubble(t, limits, func(o *harness) {
-		for range 5 {
-			o.answer(o.acquired(core("op"), user("")))
-		}
+	inBubble(t, tenPoints(), func(o *harness) {
+		o.spend(5)
 		time.Sleep(30 * time.Second)
-		for range 5 {
-			o.answer(o.acquired(core("op"), user("")))
-		}
-		o.Limiter.ledger = slowAdmit{o.ledger}
+		o.spend(5)
+		o.Limiter.ledger = slowLedger{o.ledger, 50 * time.Millisecond, 0}
 		for range 5 {
 			go func() {
 				p, err := o.acquire(core("op"), user(""), time.Minute)
@@ -361,13 +391,12 @@ func TestRefusalByAFullQueueHasTheTimeOfTheNextPlace(t *testing.T) {
 		o.fill()
 		began := time.Now()
 		for i := range maxPerClient {
-			go func() { _, _ = o.acquire(core("op"), user("greedy"), time.Minute+time.Duration(i)*time.Second) }()
+			o.wait("greedy", time.Minute+time.Duration(i)*time.Second)
 		}
-		go func() { _, _ = o.acquire(core("op"), user("modest"), 10*time.Second) }()
+		o.wait("modest", 10*time.Second)
 		synctest.Wait()
-		_, err := o.acquire(core("op"), user("greedy"), time.Hour)
-		if r := o.refusal(err); r.Reason != Queue || r.Until.Sub(began) != time.Minute {
-			t.Errorf("refused (%s) for %v, want the queue for a minute", r.Reason, r.Until.Sub(began))
+		if r := o.refused(core("op"), user("greedy"), time.Hour, Queue); r.Until.Sub(began) != time.Minute {
+			t.Errorf("refused for %v, want a minute", r.Until.Sub(began))
 		}
 		o.close()
 	})
@@ -375,12 +404,8 @@ func TestRefusalByAFullQueueHasTheTimeOfTheNextPlace(t *testing.T) {
 
 // TestWaitForOneBudgetDoesNotDelayAnother tests I16 of docs/limits.md.
 func TestWaitForOneBudgetDoesNotDelayAnother(t *testing.T) {
-	limits := policy.DefaultLimits()
-	limits.Points.REST = 10
-	inBubble(t, limits, func(o *harness) {
-		for range 10 {
-			o.answer(o.acquired(core("op"), user("")))
-		}
+	inBubble(t, tenPoints(), func(o *harness) {
+		o.spend(10)
 		waiting := make(chan error)
 		go func() {
 			_, err := o.acquire(core("op"), user(""), 61*time.Second)
@@ -405,12 +430,7 @@ func TestAcquireRefusesIfTheQueueIsTooSlow(t *testing.T) {
 		var wg sync.WaitGroup
 		o.backlog(&wg, user("first"), 100, 100*time.Millisecond, func() {})
 		time.Sleep(20 * time.Second)
-		began := time.Now()
-		_, err := o.acquire(core("op"), user("second"), 5*time.Second)
-		r := o.refusal(err)
-		if time.Since(began) != 0 {
-			t.Errorf("refused after %v", time.Since(began))
-		}
+		r := o.refused(core("op"), user("second"), 5*time.Second, Concurrency)
 		if wait := time.Until(r.Until); wait < 9*time.Second || wait > 11*time.Second {
 			t.Errorf("refused for %v, want about 10 s", wait)
 		}
@@ -423,8 +443,7 @@ func TestRunRenewsPermitsInUse(t *testing.T) {
 	inBubble(t, policy.DefaultLimits(), func(o *harness) {
 		p := o.acquired(core("op"), user(""))
 		time.Sleep(10 * time.Minute)
-		list, _ := o.ledger.Accounts(o.ctx, 1)
-		if list[0].InUse != 1 {
+		if o.onlyAccount().InUse != 1 {
 			t.Error("the permit expired while its request was open")
 		}
 		o.answer(p)
@@ -438,18 +457,16 @@ func TestRunRenewsPermitsInUse(t *testing.T) {
 func TestUploadTimeIsNotChargedAsCPUTime(t *testing.T) {
 	inBubble(t, policy.DefaultLimits(), func(o *harness) {
 		cpu := func() int {
-			list, _ := o.ledger.Accounts(o.ctx, 1)
-			i := slices.IndexFunc(list[0].Budgets, func(b Budget) bool { return b.Resource == string(CPU) })
-			return list[0].Budgets[i].Held
+			budgets := o.onlyAccount().Budgets
+			return budgets[slices.IndexFunc(budgets, func(b Budget) bool { return b.Resource == string(CPU) })].Held
 		}
 		o.warmUp("op")
 		p := o.acquired(core("op"), user(""))
 		held := cpu()
 		done := o.Upload(*p)
 		time.Sleep(10 * time.Minute)
-		list, _ := o.ledger.Accounts(o.ctx, 1)
-		if now := cpu(); now != held || list[0].InUse != 1 {
-			t.Errorf("after 10 minutes of upload: %d ms held, %d before; %d permits in use, want 1", now, held, list[0].InUse)
+		if now, inUse := cpu(), o.onlyAccount().InUse; now != held || inUse != 1 {
+			t.Errorf("after 10 minutes of upload: %d ms held, %d before; %d permits in use, want 1", now, held, inUse)
 		}
 		done()
 		time.Sleep(20 * time.Second)
@@ -463,24 +480,14 @@ func TestUploadTimeIsNotChargedAsCPUTime(t *testing.T) {
 	})
 }
 
-// slowLedger delays the result of Settle.
-type slowLedger struct{ Ledger }
-
-func (l slowLedger) Settle(ctx context.Context, p Permit, o Outcome) error {
-	err := l.Ledger.Settle(ctx, p, o)
-	time.Sleep(50 * time.Millisecond)
-	return err
-}
-
 func TestRenewalDoesNotReopenAClosedPermit(t *testing.T) {
 	inBubble(t, threeSlots(), func(o *harness) {
-		o.Limiter.ledger = slowLedger{o.ledger}
+		o.Limiter.ledger = slowLedger{o.ledger, 0, 50 * time.Millisecond}
 		p := o.acquired(core("op"), user("c"))
 		time.Sleep(renewEvery - 20*time.Millisecond)
 		o.answer(p) // the renewal starts before Settle returns
-		list, err := o.ledger.Accounts(o.ctx, 1)
-		if err != nil || list[0].InUse != 0 {
-			o.Errorf("%+v, %v; want no permit in use", list, err)
+		if n := o.onlyAccount().InUse; n != 0 {
+			o.Errorf("%d permits in use, want none", n)
 		}
 	})
 }

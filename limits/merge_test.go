@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -267,14 +266,7 @@ func TestMemoryMergeKeepsPermitsAndNames(t *testing.T) {
 		if list, _ := m.Accounts(ctx, 10); len(list) != 1 || list[0].Name != "user:1" || list[0].InUse != 0 {
 			t.Errorf("accounts: %+v", list)
 		}
-		var saved bytes.Buffer
-		if err := m.Save(&saved); err != nil {
-			t.Fatal(err)
-		}
-		m = NewMemory(rules)
-		if err := m.Load(&saved); err != nil {
-			t.Fatal(err)
-		}
+		m = m.restarted(t, rules, 0)
 		if b, _ := m.Budget(policy.Caller{Account: "token a", Kind: policy.User}, "core"); b.Used != 2 || m.Canonical("token b") != "user:1" {
 			t.Errorf("after a restart: %+v, token b belongs to %s", b, m.Canonical("token b"))
 		}

@@ -25,6 +25,21 @@ func (m *Memory) spend(t *testing.T, c Claim, o Outcome) {
 	}
 }
 
+// restarted returns a ledger with the saved state of m, after a pause.
+func (m *Memory) restarted(t *testing.T, rules Rules, pause time.Duration) *Memory {
+	t.Helper()
+	var saved bytes.Buffer
+	if err := m.Save(&saved); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(pause)
+	fresh := NewMemory(rules)
+	if err := fresh.Load(&saved); err != nil {
+		t.Fatal(err)
+	}
+	return fresh
+}
+
 func claim(id uint64, resource string) Claim {
 	return Claim{ID: id, Account: "a", Kind: policy.User, Operation: "op", Resource: resource, Points: 1,
 		CPU: time.Second}
@@ -50,15 +65,7 @@ func TestLoadRestoresTheSavedState(t *testing.T) {
 		limited := answer("core", 30)
 		limited.Limited, limited.RetryAfter = SecondaryLimit, 30*time.Second
 		old.spend(t, claim(500, "core"), limited)
-		var saved bytes.Buffer
-		if err := old.Save(&saved); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Second) // the restart
-		fresh := NewMemory(rules)
-		if err := fresh.Load(&saved); err != nil {
-			t.Fatal(err)
-		}
+		fresh := old.restarted(t, rules, 10*time.Second)
 		for range 10 {
 			before, _ := old.Accounts(context.Background(), 10)
 			after, _ := fresh.Accounts(context.Background(), 10)
@@ -78,16 +85,10 @@ func TestLoadRestoresTheSavedState(t *testing.T) {
 
 func TestSaveChargesPermitsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewMemory(Rules{Limits: policy.DefaultLimits()})
+		rules := Rules{Limits: policy.DefaultLimits()}
+		m := NewMemory(rules)
 		m.spend(t, claim(1, "core"), Outcome{})
-		var saved bytes.Buffer
-		if err := m.Save(&saved); err != nil {
-			t.Fatal(err)
-		}
-		fresh := NewMemory(Rules{Limits: policy.DefaultLimits()})
-		if err := fresh.Load(&saved); err != nil {
-			t.Fatal(err)
-		}
+		fresh := m.restarted(t, rules, 0)
 		list, _ := fresh.Accounts(context.Background(), 1)
 		if list[0].InUse != 0 || list[0].Budgets[0].Used != 1 {
 			t.Errorf("got %+v, want one request used and no permit in use", list[0])
@@ -142,28 +143,22 @@ func TestLoadKeepsUnlimitedWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"}
 		silent := Outcome{Sent: true, Answered: true, Ended: true, Succeeded: true}
+		limited := func(id uint64) Claim {
+			c := claim(id, "search")
+			c.Account = "limited"
+			return c
+		}
 		old := NewMemory(rules)
 		for i := range uint64(100) {
 			old.spend(t, claim(i+1, "search"), silent)
-			limited := claim(i+1, "search")
-			limited.Account = "limited"
 			if i < 10 {
-				old.spend(t, limited, silent)
+				old.spend(t, limited(i+1), silent)
 			}
 		}
-		limited := claim(500, "search")
-		limited.Account = "limited"
 		reported := silent
 		reported.Rate.Invalid = true
-		old.spend(t, limited, reported)
-		var saved bytes.Buffer
-		if err := old.Save(&saved); err != nil {
-			t.Fatal(err)
-		}
-		fresh := NewMemory(rules)
-		if err := fresh.Load(&saved); err != nil {
-			t.Fatal(err)
-		}
+		old.spend(t, limited(500), reported)
+		fresh := old.restarted(t, rules, 10*time.Second)
 		for account, want := range map[string]bool{"a": true, "limited": false} {
 			if b, _ := fresh.Budget(policy.Caller{Account: account, Kind: policy.User}, "search"); b.Unlimited != want {
 				t.Errorf("account %s: got %+v, want unlimited %v", account, b, want)
