@@ -21,7 +21,7 @@ type options struct {
 
 func optionsOf(t *testing.T, c redis.UniversalClient) options {
 	t.Helper()
-	switch c := c.(type) {
+	switch c := c.(type) { // go-redis reports 0 or -1 for "no retries"
 	case *redis.ClusterClient:
 		o := c.Options()
 		return options{len(o.Addrs), max(0, o.MaxRetries), o.DialerRetries, o.ContextTimeoutEnabled, verified(o.TLSConfig), o.DialTimeout, o.ReadTimeout, o.PoolTimeout}
@@ -36,37 +36,33 @@ func optionsOf(t *testing.T, c redis.UniversalClient) options {
 // verified reports whether the configuration uses TLS and verifies the certificate of the server.
 func verified(c *tls.Config) bool { return c != nil && !c.InsecureSkipVerify }
 
-func TestOpenSetsTheSameTimeoutsForEveryURLForm(t *testing.T) {
-	for address, want := range map[string]struct {
-		addresses int
-		tls       bool
-	}{
-		"redis://127.0.0.1:1/2":                                       {1, false},
-		"rediss://user:pass@localhost:1":                              {1, true},
-		"redis+sentinel://127.0.0.1:1?master_name=m&addr=127.0.0.1:2": {1, false},
-		"redis+cluster://127.0.0.1:1?addr=127.0.0.1:2":                {2, false},
-		"rediss+cluster://127.0.0.1:1":                                {1, true},
+func TestOpenSetsTheSameTimeoutsForEveryValidURL(t *testing.T) {
+	for address, want := range map[string]options{
+		"redis://127.0.0.1:1/2":                                       {addresses: 1},
+		"rediss://user:pass@localhost:1":                              {addresses: 1, tls: true},
+		"redis+sentinel://127.0.0.1:1?master_name=m&addr=127.0.0.1:2": {addresses: 1},
+		"redis+cluster://127.0.0.1:1?addr=127.0.0.1:2":                {addresses: 2},
+		"rediss+cluster://127.0.0.1:1":                                {addresses: 1, tls: true},
 	} {
 		c, err := Open(address, nil)
 		if err != nil {
 			t.Errorf("open %s: %v", address, err)
 			continue
 		}
-		got := optionsOf(t, c)
-		// go-redis reports 0 or -1 for "no retries".
-		if w := (options{want.addresses, 0, 1, true, want.tls, time.Second, 250 * time.Millisecond, 100 * time.Millisecond}); got != w {
-			t.Errorf("%s: got %+v, want %+v", address, got, w)
+		want.dials, want.byContext, want.dial, want.read, want.pool = 1, true, time.Second, 250*time.Millisecond, 100*time.Millisecond
+		if got := optionsOf(t, c); got != want {
+			t.Errorf("%s: got %+v, want %+v", address, got, want)
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
 	}
-}
-
-func TestOpenRefusesInvalidURLs(t *testing.T) {
-	for _, address := range []string{"", "localhost:6379", "http://localhost", "redis://localhost:port", "redis+sentinel://localhost:1?master_name=a&db=x", "redis+cluster://localhost:1?max_retries=many"} {
-		if c, err := Open(address, nil); err == nil {
-			t.Errorf("Open accepted %q", address)
+	for _, invalid := range []string{
+		"", "localhost:6379", "http://localhost", "redis://localhost:port", "redis+sentinel://localhost:1?master_name=a&db=x",
+		"redis+cluster://localhost:1?max_retries=many",
+	} {
+		if c, err := Open(invalid, nil); err == nil {
+			t.Errorf("Open accepted %q", invalid)
 			_ = c.Close()
 		}
 	}

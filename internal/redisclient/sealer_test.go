@@ -33,10 +33,7 @@ func TestSealedValueOpensOnlyWithItsSecretPurposeAndData(t *testing.T) {
 			t.Errorf("%+v: opened as %q, %v", c, got, err)
 		}
 	}
-}
-
-func TestNewSealerWithoutASecretReturnsNil(t *testing.T) {
 	if got, err := NewSealer(nil, "one"); got != nil || err != nil {
-		t.Errorf("got %v, %v, want nil", got, err)
+		t.Errorf("without a secret: got %v, %v, want nil", got, err)
 	}
 }

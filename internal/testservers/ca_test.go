@@ -3,6 +3,7 @@ package testservers
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,21 +11,16 @@ import (
 
 func TestClientWithCAFileTrustsIssuedCertificate(t *testing.T) {
 	dir := t.TempDir()
+	file := filepath.Join(dir, "ca.pem")
 	ca, err := NewCA()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := ca.Write(filepath.Join(dir, "ca.pem")); err != nil {
-		t.Fatal(err)
-	}
-	if err := ca.Issue(dir); err != nil {
+	if err := errors.Join(err, ca.Write(file), ca.Issue(dir)); err != nil {
 		t.Fatal(err)
 	}
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}

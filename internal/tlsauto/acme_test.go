@@ -47,9 +47,7 @@ func (b *transcript) String() string {
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -62,9 +60,7 @@ func newSite(t *testing.T, c Config, names Names) *site {
 	s := &site{T: t, secure: listen(t), plain: listen(t), log: &transcript{}}
 	c.Log = slog.New(slog.NewTextHandler(s.log, nil))
 	m, err := NewManager(c, names)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect(t, err)
 	s.Manager = m
 	t.Cleanup(func() {
 		if err := m.Close(); err != nil {
@@ -202,9 +198,7 @@ func onlyConfiguredNamesAreOrdered(t *testing.T) {
 	if n := ca.Orders(); n != 1 {
 		t.Errorf("%d orders, want 1", n)
 	}
-	if err := s.Change(Names{Domains: []string{"second.example.com"}}); err != nil {
-		t.Fatal(err)
-	}
+	expect(t, s.Change(Names{Domains: []string{"second.example.com"}}))
 	s.serial(ca, "second.example.com")
 	if _, err := s.handshake(t.Context(), &tls.Config{ServerName: name, InsecureSkipVerify: true}); err == nil {
 		t.Error("a removed name is still served")

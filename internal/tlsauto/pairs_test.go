@@ -24,13 +24,9 @@ func writePair(t *testing.T, dir string, serial int64, key crypto.Signer, names 
 	t.Helper()
 	template := &x509.Certificate{SerialNumber: big.NewInt(serial), DNSNames: names, NotAfter: time.Now().Add(365 * 24 * time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect(t, err)
 	bits, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect(t, err)
 	p = Pair{filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")}
 	certificate = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	private = string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: bits}))
@@ -41,17 +37,13 @@ func writePair(t *testing.T, dir string, serial int64, key crypto.Signer, names 
 
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func newKey(t *testing.T) crypto.Signer {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect(t, err)
 	return key
 }
 
@@ -72,9 +64,7 @@ func TestChangedFilesAreReloaded(t *testing.T) {
 		dir := t.TempDir()
 		pair, _, _ := writePair(t, dir, 1, newKey(t), name)
 		m, err := NewManager(Config{Storage: NewMemory(), Log: slog.New(slog.NewTextHandler(&log, nil))}, Names{Pairs: []Pair{pair}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect(t, err)
 		defer func() { _ = m.Close() }()
 		_, certificate, key := writePair(t, t.TempDir(), 2, newKey(t), name)
 		for _, step := range []struct {
@@ -107,17 +97,13 @@ func TestChangedFilesAreReloaded(t *testing.T) {
 
 func TestPairIsSelectedByServerName(t *testing.T) {
 	_, odd, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect(t, err)
 	other, _, _ := writePair(t, t.TempDir(), 1, odd, name) // the client does not support Ed25519
 	one, _, _ := writePair(t, t.TempDir(), 2, newKey(t), name)
 	wild, _, _ := writePair(t, t.TempDir(), 3, newKey(t), "*.internal.example.com")
 	only, _, _ := writePair(t, t.TempDir(), 4, odd, "only.example.com")
 	m, err := NewManager(Config{Storage: NewMemory(), Log: slog.New(slog.DiscardHandler)}, Names{Pairs: []Pair{other, one, wild, only}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect(t, err)
 	defer func() { _ = m.Close() }()
 	ends := m.Expiries()
 	if until := time.Until(ends[name]); len(ends) != 3 || until < 364*24*time.Hour || until > 365*24*time.Hour {

@@ -33,9 +33,7 @@ func newChallengeStorage(t *testing.T) *challengeStorage {
 	challenge, err := json.Marshal(acme.Challenge{
 		Type: acme.ChallengeTypeHTTP01, Token: "to-ken_1", KeyAuthorization: "to-ken_1.thumb", Identifier: acme.Identifier{Type: "dns", Value: name},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect(t, err)
 	return &challengeStorage{Storage: NewMemory(), challenge: challenge}
 }
 
@@ -100,13 +98,10 @@ func TestRedirectServesOnlyPendingChallenges(t *testing.T) {
 
 // A connection that answers a TLS-ALPN-01 challenge carries no requests.
 func TestChallengeConnectionServesNoRequests(t *testing.T) {
-	s := newSite(t, Config{Storage: newChallengeStorage(t), CA: "https://127.0.0.1:1/directory"}, Names{Domains: []string{name}})
-	s.serve(true)
+	s := newSite(t, Config{Storage: newChallengeStorage(t), CA: "https://127.0.0.1:1/directory"}, Names{Domains: []string{name}}).serve(true)
 	for server, completes := range map[string]bool{name: true, "sub." + name: false, "other.example.com": false, "": false} {
 		raw, err := net.Dial("tcp", s.secure.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect(t, err)
 		_ = raw.SetDeadline(time.Now().Add(time.Minute)) // a TCP connection has deadlines
 		conn := tls.Client(raw, &tls.Config{ServerName: server, InsecureSkipVerify: true, NextProtos: []string{acmez.ACMETLS1Protocol}})
 		if err := conn.HandshakeContext(t.Context()); (err == nil) != completes {
@@ -124,8 +119,7 @@ func TestChallengeConnectionServesNoRequests(t *testing.T) {
 
 // A target that does not begin with a slash could extend the host of the redirect.
 func TestRedirectKeepsTheHost(t *testing.T) {
-	s := newSite(t, Config{Storage: NewMemory(), CA: "https://127.0.0.1:1/directory"}, Names{Domains: []string{name}})
-	s.serve(true)
+	s := newSite(t, Config{Storage: NewMemory(), CA: "https://127.0.0.1:1/directory"}, Names{Domains: []string{name}}).serve(true)
 	for target, want := range map[string]string{
 		"/user":                          "308 https://" + name + "/user",
 		"http://" + name + "/user":       "308 https://" + name + "/user",
@@ -140,14 +134,10 @@ func TestRedirectKeepsTheHost(t *testing.T) {
 		"http://" + name + "@evil.test/": "421 ",
 	} {
 		conn, err := net.Dial("tcp", s.plain.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect(t, err)
 		_, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", target, name)
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect(t, err)
 		_ = conn.Close()
 		if got := fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Location")); got != want {
 			t.Errorf("%s: %s, want %s", target, got, want)
@@ -156,38 +146,27 @@ func TestRedirectKeepsTheHost(t *testing.T) {
 }
 
 func TestPlainHTTPIsRedirectedToHTTPS(t *testing.T) {
-	s := newSite(t, Config{Storage: NewMemory(), CA: "https://127.0.0.1:1/directory"}, Names{Domains: []string{name}})
-	s.serve(true)
+	s := newSite(t, Config{Storage: NewMemory(), CA: "https://127.0.0.1:1/directory"}, Names{Domains: []string{name}}).serve(true)
 	secure, plain := strconv.Itoa(port(s.secure)), strconv.Itoa(port(s.plain))
-	client := &http.Client{Timeout: 10 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	for _, c := range []struct {
-		name, method, host, target string
-		status                     int
-		location                   string
-	}{
-		{"port of the listener", "GET", name + ":" + plain, "/user?a=b%2Fc", 308, "https://" + name + ":" + secure + "/user?a=b%2Fc"},
-		{"mapped port", "GET", name, "/user", 308, "https://" + name + "/user"},
-		{"POST", "POST", name, "/graphql", 308, "https://" + name + "/graphql"},
-		{"capitals and trailing dot", "GET", "WEIR.Example.com.", "/", 308, "https://" + name + "/"},
-		{"unknown challenge", "GET", name, "/.well-known/acme-challenge/x", 308, "https://" + name + "/.well-known/acme-challenge/x"},
-		{"unknown name", "GET", "other.example.com", "/", 421, ""},
-		{"challenge of an unknown name", "GET", "other.example.com", "/.well-known/acme-challenge/x", 421, ""},
-		{"two slashes", "GET", name, "//evil.example/x", 308, "https://" + name + "//evil.example/x"},
+	client := &http.Client{Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	for _, c := range []struct{ name, method, host, target, want string }{
+		{"port of the listener", "GET", name + ":" + plain, "/user?a=b%2Fc", "308 https://" + name + ":" + secure + "/user?a=b%2Fc"},
+		{"mapped port", "GET", name, "/user", "308 https://" + name + "/user"},
+		{"POST", "POST", name, "/graphql", "308 https://" + name + "/graphql"},
+		{"capitals and trailing dot", "GET", "WEIR.Example.com.", "/", "308 https://" + name + "/"},
+		{"unknown challenge", "GET", name, "/.well-known/acme-challenge/x", "308 https://" + name + "/.well-known/acme-challenge/x"},
+		{"unknown name", "GET", "other.example.com", "/", "421 "},
+		{"challenge of an unknown name", "GET", "other.example.com", "/.well-known/acme-challenge/x", "421 "},
+		{"two slashes", "GET", name, "//evil.example/x", "308 https://" + name + "//evil.example/x"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			r, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+s.plain.Addr().String()+c.target, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Host = c.host
-			resp, err := client.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = resp.Body.Close()
-			if got := resp.Header.Get("Location"); resp.StatusCode != c.status || got != c.location {
-				t.Errorf("status %d, location %q", resp.StatusCode, got)
-			}
-		})
+		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+s.plain.Addr().String()+c.target, nil)
+		expect(t, err)
+		r.Host = c.host
+		resp, err := client.Do(r)
+		expect(t, err)
+		_ = resp.Body.Close()
+		if got := fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Location")); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
 	}
 }

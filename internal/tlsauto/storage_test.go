@@ -28,9 +28,7 @@ func openRedis(t *testing.T, o redis.Options, secret []byte) (*redisStorage, red
 	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 	client := redis.NewClient(&o)
 	s, err := NewRedis(client, secret, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect(t, err)
 	t.Cleanup(func() { _ = s.Close() }) // some tests close it themselves
 	return s.(*redisStorage), client
 }
@@ -85,9 +83,7 @@ func eachStorage(t *testing.T, test func(*testing.T, Storage)) {
 // assertEveryKeyExpires fails the test if a key has no TTL or an unknown prefix.
 func assertEveryKeyExpires(t *testing.T, client redis.UniversalClient) {
 	keys, err := client.Keys(context.Background(), "*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect(t, err)
 	for _, key := range keys {
 		life, err := client.TTL(context.Background(), key).Result()
 		if life == -2 { // the key was deleted after the list was read
