@@ -35,7 +35,7 @@ func TestCandidatesAreBoundedAndNewestFirst(t *testing.T) {
 }
 
 func TestCandidatesSeparateOwnEntriesFromThoseOfOtherCallers(t *testing.T) {
-	s, base := NewStore(NewMemory(1<<20), nil), NewKey("question")
+	s, base := newStore(nil), NewKey("question")
 	for _, caller := range []string{"a", "b"} {
 		e := NewEntry(response(200), []byte(caller), time.Hour)
 		e.BaseKey, e.Answered = base, time.Now()
@@ -63,7 +63,7 @@ func (l *listingTier) Get(_ context.Context, key Key) []*Entry {
 func TestCandidatesReadFewKeysOfTheSharedTier(t *testing.T) {
 	all := []Key{NewKey("a"), NewKey("b"), NewKey("c"), NewKey("d")}
 	shared := &listingTier{listed: slices.Clone(all)}
-	NewStore(NewMemory(1<<20), shared).Candidates(t.Context(), all[0], NewKey("question"))
+	newStore(shared).Candidates(t.Context(), all[0], NewKey("question"))
 	if !slices.Equal(shared.read, all[1:3]) || !slices.Equal(shared.listed, all) {
 		t.Errorf("listed %x, now %x; read %x", all, shared.listed, shared.read)
 	}

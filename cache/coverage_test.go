@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,34 +24,37 @@ func covered(s *Store, events ...string) bool {
 }
 
 func TestCoverageNeedsAllEvents(t *testing.T) {
-	s := NewStore(NewMemory(1<<20), nil)
-	expect := func(want bool, events ...string) {
-		t.Helper()
-		if got := covered(s, events...); got != want {
-			t.Errorf("%v: got %v, want %v", events, got, want)
+	s := newStore(nil)
+	const other = "repo:acme/other"
+	for i, c := range []struct {
+		webhook  string // of a delivery before the check
+		events   string // of that webhook
+		complete bool
+		object   string
+		needed   string
+		want     bool
+	}{
+		{"", "", false, widgets, "issues", false},
+		{widgets, "issues", false, widgets, "issues", true},
+		{"", "", false, widgets, "issues label", false},
+		{acme, "label", false, widgets, "issues label", true}, // one by the repository, one by the organization
+		{widgets, AllEvents, false, widgets, "push member", true},
+		{"", "", false, other, "issues", false}, // a webhook of a repository does not cover another repository
+		{"", "", false, other, "label", true},   // a webhook of an organization covers its repositories
+		{widgets, "issues", true, widgets, "issues", true},
+		{"", "", false, widgets, "push", false},
+	} {
+		if c.webhook != "" {
+			s.Deliver(t.Context(), Coverage{Webhook: c.webhook, Object: widgets, Events: []string{c.events}, Complete: c.complete, At: time.Now()})
+		}
+		if got := s.Covered([]string{c.object, acme}, strings.Fields(c.needed), s.Generation()); got != c.want {
+			t.Errorf("check %d of %s, %s: got %v, want %v", i, c.object, c.needed, got, c.want)
 		}
 	}
-	expect(false, "issues")
-	deliver(t, s, widgets, "issues")
-	expect(true, "issues")
-	expect(false, "issues", "label")
-	deliver(t, s, acme, "label")
-	expect(true, "issues", "label") // one by the repository, one by the organization
-	deliver(t, s, widgets, AllEvents)
-	expect(true, "push", "member")
-	if s.Covered([]string{"repo:acme/other", acme}, []string{"issues"}, s.Generation()) {
-		t.Error("a webhook of a repository covers another repository")
-	}
-	if !s.Covered([]string{"repo:acme/other", acme}, []string{"label"}, s.Generation()) {
-		t.Error("a webhook of an organization does not cover its repositories")
-	}
-	s.Deliver(t.Context(), Coverage{Webhook: widgets, Object: widgets, Events: []string{"issues"}, Complete: true, At: time.Now()})
-	expect(true, "issues")
-	expect(false, "push")
 }
 
 func TestCoverageBeginsAtItsDelivery(t *testing.T) {
-	s := NewStore(NewMemory(1<<20), nil)
+	s := newStore(nil)
 	before := s.Generation()
 	deliver(t, s, widgets, "issues")
 	since := s.Generation()
@@ -65,7 +69,7 @@ func TestCoverageBeginsAtItsDelivery(t *testing.T) {
 
 func TestCoverageEndsADayAfterTheLastDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewStore(NewMemory(1<<20), nil)
+		s := newStore(nil)
 		deliver(t, s, widgets, "issues")
 		since := s.Generation()
 		time.Sleep(20 * time.Hour)
@@ -86,7 +90,7 @@ func TestCoverageEndsADayAfterTheLastDelivery(t *testing.T) {
 }
 
 func TestLostEventEndsCoverageUntilTheNextDelivery(t *testing.T) {
-	s := NewStore(NewMemory(1<<20), nil)
+	s := newStore(nil)
 	deliver(t, s, acme, AllEvents)
 	before := s.Generation()
 	s.ReportLost(t.Context(), widgets)
@@ -111,7 +115,7 @@ func TestLostEventEndsCoverageUntilTheNextDelivery(t *testing.T) {
 }
 
 func TestCoverageIsBounded(t *testing.T) {
-	s := NewStore(NewMemory(1<<20), nil)
+	s := newStore(nil)
 	for i := range maxEvents + 10 {
 		deliver(t, s, widgets, time.Duration(i).String())
 	}
@@ -141,7 +145,7 @@ func (s *stream) Following() bool { return s.following }
 // A replica that has missed the first deliveries of a webhook learns all its events from the next delivery.
 func TestDeliveryRepeatsTheEventsOfItsWebhook(t *testing.T) {
 	shared := &stream{following: true}
-	s := NewStore(NewMemory(1<<20), shared)
+	s := newStore(shared)
 	deliver(t, s, widgets, "issues")
 	deliver(t, s, widgets, "label")
 	if got := shared.purges[1]; !slices.Equal(got.Coverage.Events, []string{"issues", "label"}) || got.Tags == nil {
@@ -151,7 +155,7 @@ func TestDeliveryRepeatsTheEventsOfItsWebhook(t *testing.T) {
 
 func TestCoverageNeedsPurgesOfAllReplicas(t *testing.T) {
 	shared := &stream{following: true}
-	s := NewStore(NewMemory(1<<20), shared)
+	s := newStore(shared)
 	deliver(t, s, widgets, "issues")
 	if !covered(s, "issues") {
 		t.Error("not covered")

@@ -42,7 +42,7 @@ func TestDeletedEntryDoesNotReturn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
-				s := NewStore(NewMemory(1<<20), &slowTier{entries: map[Key][]*Entry{}})
+				s := newStore(&slowTier{entries: map[Key][]*Entry{}})
 				var running sync.WaitGroup
 				running.Go(func() { s.Run(ctx) })
 				now := time.Now()

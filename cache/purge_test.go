@@ -52,7 +52,7 @@ func TestPurgeMakesEntriesWithTheTagStale(t *testing.T) {
 // A response that is fetched while a change may still happen is stale, also later.
 func TestResponsesFetchedDuringAnUnsettledChangeStayStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewStore(NewMemory(1<<20), nil)
+		s := newStore(nil)
 		key, other := NewKey("a"), NewKey("b")
 		purged := func(key Key) bool { _, p := s.Memory.Lookup(key, nil); return p }
 		fetch := func(key Key, tag string) {
@@ -88,7 +88,7 @@ func TestResponsesFetchedDuringAnUnsettledChangeStayStale(t *testing.T) {
 // Changes that never pause must not fill the list with changes that have ended.
 func TestEndedChangesLeaveOtherResponsesFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewStore(NewMemory(1<<20), nil)
+		s := newStore(nil)
 		for batch := range maxUnsettled/100 + 10 {
 			tags := make([]string, 100)
 			for i := range tags {
@@ -108,32 +108,23 @@ func TestEndedChangesLeaveOtherResponsesFresh(t *testing.T) {
 
 func TestPurgeHardRemovesEntriesWithTheTag(t *testing.T) {
 	m := NewMemory(1 << 20)
-	variant := func(tag, language string) func(*Entry) {
-		return func(e *Entry) {
-			e.Tags = []string{tag}
-			e.Vary = []Field{{"Accept-Language", language, false}}
-		}
-	}
 	before := m.Generation()
-	put(m, NewKey("a"), "one", variant("x", "de"))
-	put(m, NewKey("a"), "two", variant("y", "fr"))
-	put(m, NewKey("b"), "three", variant("x", "de"))
-	if n := m.Count("x"); n != 2 {
-		t.Errorf("%d entries have the tag", n)
-	}
-	if n := m.ApplyPurge(Purge{Tags: []string{"x"}, Hard: true}, 0); n != 2 {
-		t.Errorf("%d entries removed", n)
+	put(m, NewKey("a"), "one", forLanguage("de", "x"))
+	put(m, NewKey("a"), "two", forLanguage("fr", "y"))
+	put(m, NewKey("b"), "three", forLanguage("de", "x"))
+	if counted, removed := m.Count("x"), m.ApplyPurge(Purge{Tags: []string{"x"}, Hard: true}, 0); counted != 2 || removed != 2 {
+		t.Errorf("%d entries have the tag, and %d were removed; want 2", counted, removed)
 	}
 	for _, key := range []Key{NewKey("a"), NewKey("b")} {
-		if e, _ := m.Lookup(key, header("Accept-Language: de")); e != nil {
-			t.Errorf("%q was not removed", e.Body)
+		if body, _ := m.find(key, "Accept-Language: de"); body != "" {
+			t.Errorf("%q was not removed", body)
 		}
 	}
-	if e, purged := m.Lookup(NewKey("a"), header("Accept-Language: fr")); e == nil || purged {
+	if body, purged := m.find(NewKey("a"), "Accept-Language: fr"); body != "two" || purged {
 		t.Error("a variant without the tag was purged")
 	}
-	put(m, NewKey("b"), "late", func(e *Entry) { e.Tags = []string{"x"}; e.Since = before })
-	if _, purged := m.Lookup(NewKey("b"), header()); !purged {
+	put(m, NewKey("b"), "late", func(e *Entry) { e.Tags, e.Since = []string{"x"}, before })
+	if _, purged := m.find(NewKey("b")); !purged {
 		t.Error("a fetch that began before the purge is fresh")
 	}
 }

@@ -5,10 +5,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/limitstest"
 	"github.com/weirgate/weir/policy"
 )
+
+func TestMain(m *testing.M) { testservers.Main(m, 100) }
 
 func TestMemoryPassesTheLedgerSuite(t *testing.T) {
 	limitstest.RunSuite(t, func(_ *testing.T, rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) })
