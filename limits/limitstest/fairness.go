@@ -21,7 +21,7 @@ func RunFairness(t *testing.T, scenarios int, all bool, run func(*testing.T, Sce
 		check func(*judge)
 	}{
 		{"a guarantee holds after 50 minutes of greed", false, guaranteeAfterGreed},
-		{"points are divided by share", false, func(j *judge) { sharesAtSaturation(j, j.points()) }},
+		{"points are divided by share", true, func(j *judge) { sharesAtSaturation(j, j.points()) }},
 		{"content is divided by share", true, func(j *judge) { sharesAtSaturation(j, contestedContent) }},
 		{"searches are divided by share", true, func(j *judge) { sharesAtSaturation(j, contestedSearch) }},
 		{"a late client gets its share", true, lateClient},

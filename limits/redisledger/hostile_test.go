@@ -15,6 +15,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/limitstest"
+	"github.com/weirgate/weir/policy"
 )
 
 // predictable removes events that separated replicas cannot observe from a scenario: spends of other clients, CPU time
@@ -180,14 +181,14 @@ func TestClientsShareFairlyOverRedis(t *testing.T) {
 }
 
 // Four replicas with offline leases must use the documented part of each window (I14 in docs/limits.md). By default the
-// test measures two windows of a minute for each limit but points. With WEIR_WINDOWS the test measures that number of
-// windows of each limit. TestNoLimitIsExceededByManyReplicas measures points.
+// test measures two windows of searches. With WEIR_WINDOWS the test measures that number of windows of each limit.
+// TestNoLimitIsExceededByManyReplicas measures points, and TestSaturatedAccountsContinueWithoutRedis content.
 func TestSaturationUsesTheLimitsOverRedis(t *testing.T) {
 	windows := testservers.Setting(t, "WEIR_WINDOWS", 0)
 	table := limitstest.NewTable()
 	servers := newServers(t)
-	for i, s := range limitstest.Saturations() {
-		if windows == 0 && (i < 2 || s.Window != time.Minute) || s.MinFullness == 0 {
+	for _, s := range limitstest.Saturations() {
+		if windows == 0 && s.Limit != policy.Search && s.Limit != policy.CodeSearch || s.MinFullness == 0 {
 			continue
 		}
 		t.Run(s.Limit, func(t *testing.T) {
@@ -231,12 +232,16 @@ func TestSlowRedisCostsLittle(t *testing.T) {
 }
 
 // All replicas lose Redis for 20 seconds, while they use all quota. Each replica may use the tokens that return to its
-// leases, and uses Redis again within two seconds.
+// leases, and uses Redis again within two seconds. With WEIR_WINDOWS the test also uses all points and searches.
 func TestSaturatedAccountsContinueWithoutRedis(t *testing.T) {
 	servers := newServers(t)
 	const start, outage = 80 * time.Second, 20 * time.Second
-	for _, i := range []int{0, 2, 4} {
-		s := limitstest.Saturations()[i]
+	all := limitstest.Saturations()
+	chosen := all[2:3] // content
+	if testservers.Setting(t, "WEIR_WINDOWS", 0) > 0 {
+		chosen = []limitstest.Saturation{all[0], all[2], all[4]} // points, content and searches
+	}
+	for _, s := range chosen {
 		t.Run(s.Limit, func(t *testing.T) {
 			var from time.Time
 			report, d := run(t, servers, s.Scenario(4, 1, false), nil, func(_ context.Context, r *rig) {
