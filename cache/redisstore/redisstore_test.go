@@ -356,26 +356,35 @@ func TestPurgeDuringAnOutageIsSentLater(t *testing.T) {
 	})
 }
 
-// then is a hook that calls a function after the first command with the given name.
-type then struct {
+// after is a hook that calls a function after each command with the given name.
+type after struct {
 	name string
-	do   func()
+	do   func(redis.Cmder)
 }
 
-func (*then) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (after) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (*then) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (t *then) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if cmd.Name() == t.name && t.do != nil {
-			t.do()
-			t.do = nil
+func (a after) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			a.called(cmd)
 		}
 		return err
+	}
+}
+
+func (a after) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		a.called(cmd)
+		return err
+	}
+}
+
+func (a after) called(cmd redis.Cmder) {
+	if cmd.Name() == a.name {
+		a.do(cmd)
 	}
 }
 
@@ -391,10 +400,13 @@ func TestStreamThatStartsDuringACheckMakesOlderEntriesStale(t *testing.T) {
 				f.Fatal(err)
 			}
 		}
-		s.client.(*redis.Client).AddHook(&then{"xrange", func() {
-			if err := other.XAdd(f.Context(), &redis.XAddArgs{Stream: stream, Values: []any{"purge", "{}"}}).Err(); err != nil {
-				f.Error(err)
-			}
+		var once sync.Once
+		s.client.AddHook(after{"xrange", func(redis.Cmder) {
+			once.Do(func() {
+				if err := other.XAdd(f.Context(), &redis.XAddArgs{Stream: stream, Values: []any{"purge", "{}"}}).Err(); err != nil {
+					f.Error(err)
+				}
+			})
 		}})
 		if err := s.check(f.Context()); err != nil {
 			f.Fatal(err)
