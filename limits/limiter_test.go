@@ -34,12 +34,23 @@ func inBubble(t *testing.T, limits policy.Limits, test func(*harness)) {
 		o.ctx, o.close = context.WithCancel(context.Background())
 		o.running.Go(func() { o.Limiter.Run(o.ctx) })
 		test(o)
-		o.close()
-		o.running.Wait()
+		o.stop()
 		if len(o.queues) != 0 {
 			t.Errorf("%d accounts still have a queue", len(o.queues))
 		}
 	})
+}
+
+// stop ends the limiter and the requests in the background.
+func (o *harness) stop() {
+	o.close()
+	o.running.Wait()
+}
+
+func withPriority(client string, p policy.Priority) policy.Caller {
+	caller := user(client)
+	caller.Priority = p
+	return caller
 }
 
 func user(client string) policy.Caller {
@@ -134,7 +145,7 @@ func (o *harness) refused(c Claim, caller policy.Caller, maxWait time.Duration, 
 
 // wait sends a claim in the background, and ignores the result.
 func (o *harness) wait(client string, maxWait time.Duration) {
-	go func() { _, _ = o.acquire(core("op"), user(client), maxWait) }()
+	o.running.Go(func() { _, _ = o.acquire(core("op"), user(client), maxWait) })
 }
 
 // onlyAccount returns the only account of the ledger.
@@ -271,8 +282,6 @@ func TestAcquireBoundsWaitingRequests(t *testing.T) {
 			o.refused(core("op"), user(name), time.Hour, Queue)
 		}
 		o.refused(core("op"), user("newcomer"), time.Hour, Queue)
-		o.close()
-		synctest.Wait()
 	})
 }
 
@@ -355,10 +364,7 @@ func TestRefusalAtTheDeadlineHasTheTimeOfTheLastDecision(t *testing.T) {
 func TestRefusalAtTheDeadlineHasTheExpectedTime(t *testing.T) {
 	inBubble(t, slotsOnly(1), func(o *harness) {
 		o.warmUp("op")
-		var wg sync.WaitGroup
-		first := user("first")
-		first.Priority = policy.Interactive
-		o.backlog(&wg, first, 100, 100*time.Millisecond, func() {})
+		o.backlog(withPriority("first", policy.Interactive), 100, 100*time.Millisecond)
 		time.Sleep(20 * time.Second)
 		refused := make(chan error)
 		for range 20 { // one grant in twenty goes to the lower priority
@@ -380,8 +386,6 @@ func TestRefusalAtTheDeadlineHasTheExpectedTime(t *testing.T) {
 		if refusals == 0 || shortest < 9*time.Second {
 			t.Errorf("%d refusals, the shortest for %v; want about 10 s", refusals, shortest)
 		}
-		o.close()
-		wg.Wait()
 	})
 }
 
@@ -398,7 +402,6 @@ func TestRefusalByAFullQueueHasTheTimeOfTheNextPlace(t *testing.T) {
 		if r := o.refused(core("op"), user("greedy"), time.Hour, Queue); r.Until.Sub(began) != time.Minute {
 			t.Errorf("refused for %v, want a minute", r.Until.Sub(began))
 		}
-		o.close()
 	})
 }
 
@@ -427,15 +430,12 @@ func TestWaitForOneBudgetDoesNotDelayAnother(t *testing.T) {
 func TestAcquireRefusesIfTheQueueIsTooSlow(t *testing.T) {
 	inBubble(t, slotsOnly(1), func(o *harness) {
 		o.warmUp("op")
-		var wg sync.WaitGroup
-		o.backlog(&wg, user("first"), 100, 100*time.Millisecond, func() {})
+		o.backlog(user("first"), 100, 100*time.Millisecond)
 		time.Sleep(20 * time.Second)
 		r := o.refused(core("op"), user("second"), 5*time.Second, Concurrency)
 		if wait := time.Until(r.Until); wait < 9*time.Second || wait > 11*time.Second {
 			t.Errorf("refused for %v, want about 10 s", wait)
 		}
-		o.close()
-		wg.Wait()
 	})
 }
 
