@@ -59,3 +59,14 @@ func TestSharesAreBounded(t *testing.T) {
 		t.Errorf("%d shares, want the last %d", len(c.Shares), maxShares)
 	}
 }
+
+// A ceiling that reaches the documented limit has no effect.
+func TestCeilingEndsAtTheDocumentedLimit(t *testing.T) {
+	c := cooldown{Ceiling: 8}
+	for i, want := range []int64{9, 0, 0} {
+		c.granted(1, int64(i+1)*raiseAfter, 10, 10)
+		if c.Ceiling != want {
+			t.Errorf("after %d grants: ceiling %d, want %d", i+1, c.Ceiling, want)
+		}
+	}
+}

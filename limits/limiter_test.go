@@ -317,6 +317,22 @@ func TestLimiterReportsTheDemandOfEachClient(t *testing.T) {
 	})
 }
 
+// failingLedger returns an error for every claim.
+type failingLedger struct{ Ledger }
+
+var errLedger = errors.New("failed")
+
+func (failingLedger) Admit(context.Context, Claim) (Decision, error) { return Decision{}, errLedger }
+
+func TestAcquireReturnsTheErrorOfTheLedger(t *testing.T) {
+	inBubble(t, threeSlots(), func(o *harness) {
+		o.Limiter.ledger = failingLedger{o.ledger}
+		if _, err := o.acquire(core("op"), user(""), time.Minute); !errors.Is(err, errLedger) {
+			t.Errorf("got %v, want the error of the ledger", err)
+		}
+	})
+}
+
 // slowLedger delays Admit, and the result of Settle.
 type slowLedger struct {
 	Ledger

@@ -36,7 +36,7 @@ func TestNoLimitIsExceeded(t *testing.T) {
 		return
 	}
 	const parts = 8
-	n := testservers.Setting(t, "WEIR_SCENARIOS", 40)
+	n := testservers.Setting(t, "WEIR_SCENARIOS", 100)
 	var mu sync.Mutex
 	table := NewTable()
 	t.Run("I1 I2 I3 I13", func(t *testing.T) {

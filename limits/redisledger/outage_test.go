@@ -91,6 +91,11 @@ func TestLoadContinuesWhenRedisIsLostAgain(t *testing.T) {
 				p.Fatal("the ledger did not reconnect")
 			}
 			p.disconnect(p.r1)
+			since := p.r1.Lost()
+			time.Sleep(time.Second)
+			if p.disconnect(p.r1); !p.r1.Lost().Equal(since) {
+				p.Error("a second failure changed the time of the loss")
+			}
 			l.requestFor("without Redis again", time.Minute)
 		})
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 // TestMain runs few random histories for each property, because Redis executes each call in 0.2 ms.
-func TestMain(m *testing.M) { testservers.Main(m, 6) }
+func TestMain(m *testing.M) { testservers.Main(m, 20) }
 
 // database is an empty database of a Redis server that all tests share.
 type database struct {
