@@ -66,11 +66,21 @@ func startRedis(t testing.TB) (socket string, stop func()) {
 // RedisProgram returns the path of redis-server. Without the program, RedisProgram skips the test.
 func RedisProgram(t testing.TB) string {
 	t.Helper()
-	path, err := exec.LookPath(cmp.Or(os.Getenv("WEIR_REDIS_SERVER"), "redis-server"))
+	path, err := redisProgram()
 	if err != nil {
 		t.Skipf("this test needs redis-server: %v", err)
 	}
 	return path
+}
+
+// HasRedis reports whether the environment has redis-server.
+func HasRedis() bool {
+	_, err := redisProgram()
+	return err == nil
+}
+
+func redisProgram() (path string, err error) {
+	return exec.LookPath(cmp.Or(os.Getenv("WEIR_REDIS_SERVER"), "redis-server"))
 }
 
 // databases is the number of databases of each server.

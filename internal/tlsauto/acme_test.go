@@ -186,8 +186,9 @@ func onlyConfiguredNamesAreOrdered(t *testing.T) {
 	} {
 		c.config.InsecureSkipVerify = true
 		state, err := s.handshake(t.Context(), c.config)
-		if (err == nil) != c.completes || state.NegotiatedProtocol != c.protocol || c.config.MaxVersion == tls.VersionTLS12 && state.Version != tls.VersionTLS12 {
-			t.Errorf("%s: %v, protocol %q", c.name, err, state.NegotiatedProtocol)
+		rightVersion := !c.completes || c.config.MaxVersion == 0 || state.Version == c.config.MaxVersion
+		if (err == nil) != c.completes || state.NegotiatedProtocol != c.protocol || !rightVersion {
+			t.Errorf("%s: %v, protocol %q, version %x", c.name, err, state.NegotiatedProtocol, state.Version)
 		}
 		if c.completes {
 			if err := state.PeerCertificates[0].VerifyHostname(name); err != nil {

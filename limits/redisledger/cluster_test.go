@@ -120,7 +120,8 @@ func newAccountWaits(t *testing.T, nodes []*node) {
 		replicas, accounts int64
 		wait               time.Duration
 	}{
-		{1, 1_000_000, 0}, {2, 1000, 1200 * time.Millisecond}, {10, 1000, 2 * time.Second}, {10, 10_000, 11 * time.Second}, {1000, 1_000_000, 30 * time.Second},
+		{1, 1_000_000, 0}, {2, 1000, 1200 * time.Millisecond}, {10, 1000, 2 * time.Second},
+		{10, 10_000, 11 * time.Second}, {1000, 1_000_000, 30 * time.Second},
 	} {
 		l.replicas.Store(c.replicas)
 		l.indexed = c.accounts

@@ -5,8 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"os"
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -38,11 +36,7 @@ func miniredisLedger(t *testing.T, rules limits.Rules) limits.Ledger {
 // The suite runs on miniredis if there is no redis-server, or if WEIR_MINIREDIS is set, because miniredis runs scripts
 // slowly.
 func TestLedgerSuiteOnMiniredis(t *testing.T) {
-	program := os.Getenv("WEIR_REDIS_SERVER")
-	if program == "" {
-		program = "redis-server"
-	}
-	if _, err := exec.LookPath(program); err == nil && testservers.Setting(t, "WEIR_MINIREDIS", 0) == 0 {
+	if testservers.HasRedis() && testservers.Setting(t, "WEIR_MINIREDIS", 0) == 0 {
 		t.Skip("redis-server runs the suite; set WEIR_MINIREDIS=1 to run it on miniredis, too")
 	}
 	limitstest.RunSuite(t, miniredisLedger)

@@ -35,7 +35,8 @@ func newDatabase(t testing.TB) (d database) {
 }
 
 func (d database) client(t testing.TB) *redis.Client {
-	return newClient(t, redis.Options{DB: d.number, Dialer: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", d.socket) }})
+	dial := func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", d.socket) }
+	return newClient(t, redis.Options{DB: d.number, Dialer: dial})
 }
 
 // newClient returns a client with the options of production, except for time-outs. Replies take real time.
