@@ -20,8 +20,14 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// TestMain runs few random histories for each property, because Redis executes each call in 0.2 ms.
-func TestMain(m *testing.M) { testservers.Main(m, 20) }
+// TestMain runs few random histories for each property, because Redis executes each call in 0.2 ms, and miniredis is slower.
+func TestMain(m *testing.M) {
+	checks := 20
+	if !testservers.HasRedis() {
+		checks = 1
+	}
+	testservers.Main(m, checks)
+}
 
 // database is an empty database of a Redis server that all tests share.
 type database struct {
