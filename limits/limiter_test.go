@@ -279,9 +279,9 @@ func TestAcquireBoundsWaitingRequests(t *testing.T) {
 				o.wait(name, time.Hour)
 			}
 			synctest.Wait()
-			o.refused(core("op"), user(name), time.Hour, Queue)
+			_ = o.refused(core("op"), user(name), time.Hour, Queue)
 		}
-		o.refused(core("op"), user("newcomer"), time.Hour, Queue)
+		_ = o.refused(core("op"), user("newcomer"), time.Hour, Queue)
 	})
 }
 
@@ -329,6 +329,18 @@ func TestAcquireReturnsTheErrorOfTheLedger(t *testing.T) {
 		o.Limiter.ledger = failingLedger{o.ledger}
 		if _, err := o.acquire(core("op"), user(""), time.Minute); !errors.Is(err, errLedger) {
 			t.Errorf("got %v, want the error of the ledger", err)
+		}
+		o.Limiter.ledger = o.ledger
+		open, waiting := o.fill(), make(chan error)
+		go func() {
+			_, err := o.acquire(core("op"), user(""), time.Minute)
+			waiting <- err
+		}()
+		synctest.Wait()
+		o.Limiter.ledger = failingLedger{o.ledger}
+		o.answer(open[0])
+		if err := <-waiting; !errors.Is(err, errLedger) {
+			t.Errorf("a waiting request got %v, want the error of the ledger", err)
 		}
 	})
 }

@@ -79,7 +79,7 @@ func TestReplicaContinuesWithTheDataOfTheRelease(t *testing.T) {
 		testservers.Replay(t, d.client(t), recording)
 		p, ctx := &pair{T: t, database: d}, t.Context()
 		l := p.open("r3", defaultRules())
-		p.want("replicas, with the two of the recording", int(l.Replicas()), 3)
+		p.want("replicas, with the two of the recording", l.Replicas(), 3)
 
 		// Of 900 points 501 are spent or held, and the recorded replicas have others in their leases.
 		if n := p.spendOf(l, "user:1", "bot", 1000); n == 0 || n > 399 {

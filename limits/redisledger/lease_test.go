@@ -53,7 +53,7 @@ func TestLeaveReturnsLeases(t *testing.T) {
 			p.Fatal(err)
 		}
 		p.heartbeat(p.r2)
-		p.want("registered replicas", int(p.r2.Replicas()), 1)
+		p.want("registered replicas", p.r2.Replicas(), 1)
 		p.want("granted before the first tokens return", p.spend(p.r2, 300, 1, true), 0)
 		time.Sleep(45 * time.Second)
 		p.want("granted after the first tokens returned", p.spend(p.r2, 300, 9, true), 1)
