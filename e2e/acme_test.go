@@ -29,7 +29,7 @@ store: {url: %q}
 cache: {key: %q}
 tls: {domains: [%s], ca: %q, http: %q}
 `, f.store, strings.Repeat("k", 32), domain, ca.URL, plain))
-	return startWith(f.T, []string{"SSL_CERT_FILE=" + ca.File}, "serve", "--config", config, "--listen", secure, "--admin", testservers.FreeAddress(f.T))
+	return startWith(f.T, []string{"SSL_CERT_FILE=" + ca.File}, "serve", "--config", config, "--listen", secure, "--admin", anyPort)
 }
 
 // httpsClient returns a client that trusts roots and connects to address for every name.
@@ -51,12 +51,11 @@ func httpsClient(roots *x509.CertPool, address string) *http.Client {
 func (f *fleet) awaitCertificate(ca *testservers.ACME, address string) (serial string) {
 	f.Helper()
 	client := httpsClient(ca.Roots, address)
-	f.eventually("the replica serves a certificate", func(context.Context) bool {
-		resp, err := client.Get("https://" + domain + "/_weir/")
+	f.eventually("the replica serves a certificate", func(ctx context.Context) bool {
+		resp, _, err := do(client, newRequest(ctx, http.MethodGet, "https://"+domain+"/_weir/", ""))
 		if err != nil {
 			return false
 		}
-		_ = resp.Body.Close()
 		if resp.ProtoMajor != 2 || resp.StatusCode != http.StatusNotFound {
 			f.Errorf("got %s %s, want HTTP/2 404", resp.Proto, resp.Status)
 		}
@@ -71,7 +70,8 @@ func (f *fleet) awaitCertificate(ca *testservers.ACME, address string) (serial s
 func TestCertificateOrderSurvivesKilledReplica(t *testing.T) {
 	f := emptyFleet(t)
 	f.store = oneRedis(f)
-	secure, plain := []string{testservers.FreeAddress(t), testservers.FreeAddress(t)}, []string{testservers.FreeAddress(t), testservers.FreeAddress(t)}
+	free := testservers.FreeAddress
+	secure, plain := []string{free(t), free(t)}, []string{free(t), free(t)}
 	ca := testservers.NewACME(t, testservers.NewBalancer(t, plain...).Port(), testservers.NewBalancer(t, secure...).Port())
 	release := ca.Hold()
 	t.Cleanup(release)
@@ -93,11 +93,7 @@ func TestCertificateOrderSurvivesKilledReplica(t *testing.T) {
 	}
 	redirects := httpsClient(nil, plain[1])
 	for host, want := range map[string]string{domain: "308 https://" + domain + "/user", "other.example.com": "421 "} {
-		resp, err := redirects.Get("http://" + host + "/user")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
+		resp, _ := sendWith(t, redirects, http.MethodGet, "http://"+host+"/user", "")
 		if got := fmt.Sprintf("%d %s", resp.StatusCode, resp.Header.Get("Location")); got != want {
 			t.Errorf("plain HTTP for %s: got %s, want %s", host, got, want)
 		}

@@ -29,7 +29,7 @@ func TestAdjacentVersionsShareRedis(t *testing.T) {
 	}
 	u.run(0, other)
 	u.run(1, other)
-	ctx := u.saturate()
+	ctx, _ := u.saturate()
 	for _, step := range []struct {
 		name    string
 		replica int
@@ -99,16 +99,7 @@ func (u *upgrade) checkSharedCache(ctx context.Context, step string) {
 // send sends a request of an account far from its limits to a replica, and returns the Cache-Status of a success.
 func (u *upgrade) send(method string, replica int, path, body string) string {
 	u.Helper()
-	req, err := http.NewRequest(method, u.replicas[replica].url+path, strings.NewReader(body))
-	if err != nil {
-		u.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer tok-member")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		u.Fatal(err)
-	}
-	_ = resp.Body.Close()
+	resp, _ := send(u.T, method, u.replicas[replica].url+path, body, "Authorization: Bearer tok-member")
 	if resp.StatusCode >= 300 {
 		return ""
 	}

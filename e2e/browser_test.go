@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -23,8 +24,8 @@ import (
 // browserTimeout limits every wait of a browser test.
 const browserTimeout = time.Minute
 
-// browser is a headless Chromium with one page, driven over the DevTools protocol. It has its own profile. Errors of
-// the page, and violations of its content security policy, fail the test.
+// browser is a page in a headless Chromium, driven over the DevTools protocol. Each page has its own profile. Errors of the
+// page, and violations of its content security policy, fail the test.
 type browser struct {
 	testing.TB
 	ctx context.Context
@@ -34,27 +35,45 @@ type browser struct {
 	expected []string // parts of the errors that the test causes
 }
 
-// startBrowser starts chromium. WEIR_CHROMIUM overrides the program.
-func startBrowser(t testing.TB) *browser {
-	t.Helper()
-	executable := os.Getenv("WEIR_CHROMIUM")
-	if executable == "" {
-		executable = "chromium"
+// chromium starts the Chromium that all tests share. WEIR_CHROMIUM overrides the program. The tests end it in runTests.
+var chromium = sync.OnceValues(func() (ctx context.Context, err error) {
+	dir, err := os.MkdirTemp("", "weir-chromium")
+	if err != nil {
+		return nil, err
 	}
 	options := []chromedp.ExecAllocatorOption{
-		chromedp.ExecPath(executable), chromedp.UserDataDir(t.TempDir()), chromedp.NoFirstRun, chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Headless,
-		chromedp.WSURLReadTimeout(browserTimeout), chromedp.Env("HOME=" + t.TempDir()),
+		chromedp.ExecPath(cmp.Or(os.Getenv("WEIR_CHROMIUM"), "chromium")), chromedp.UserDataDir(dir), chromedp.NoFirstRun, chromedp.NoSandbox,
+		chromedp.DisableGPU, chromedp.Headless, chromedp.WSURLReadTimeout(browserTimeout), chromedp.Env("HOME=" + dir),
 	}
-	for _, flag := range []string{"disable-quic", "disable-background-networking", "disable-component-update", "disable-sync", "disable-default-apps", "disable-extensions", "disable-dev-shm-usage", "hide-scrollbars"} {
+	for _, flag := range []string{
+		"disable-quic", "disable-background-networking", "disable-component-update", "disable-sync", "disable-default-apps", "disable-extensions",
+		"disable-dev-shm-usage", "hide-scrollbars", "disable-background-timer-throttling", "disable-renderer-backgrounding",
+	} {
 		options = append(options, chromedp.Flag(flag, true))
 	}
-	allocator, closeBrowser := chromedp.NewExecAllocator(context.Background(), options...)
-	ctx, closePage := chromedp.NewContext(allocator)
+	allocator, _ := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, _ = chromedp.NewContext(allocator)
+	closeChromium = func() {
+		_ = chromedp.Cancel(ctx) // waits until the browser has exited
+		_ = os.RemoveAll(dir)
+	}
+	return ctx, chromedp.Do(ctx, call(log.Enable, cdp.Empty{}))
+})
+
+// closeChromium ends the Chromium, if it runs.
+var closeChromium = func() {}
+
+// openPage opens a page with a wide window and a light theme.
+func openPage(t testing.TB, url string) *browser {
+	t.Helper()
+	shared, err := chromium()
+	if err != nil {
+		t.Fatalf("start chromium: %v; install chromium or run make e2e", err)
+	}
+	ctx, closePage := chromedp.NewContext(shared, chromedp.WithNewBrowserContext())
 	b := &browser{TB: t, ctx: ctx}
 	t.Cleanup(func() {
-		_ = chromedp.Cancel(ctx) // waits until the browser has exited
 		closePage()
-		closeBrowser()
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, e := range b.errors {
@@ -63,13 +82,18 @@ func startBrowser(t testing.TB) *browser {
 			}
 		}
 	})
-	err := chromedp.Listen(ctx, b.record)
-	if err == nil {
-		err = chromedp.Do(ctx, call(log.Enable, cdp.Empty{}), call(runtime.Enable, cdp.Empty{}))
-	}
-	if err != nil {
-		t.Fatalf("start %s: %v; install chromium or run make e2e", executable, err)
-	}
+	must(t, chromedp.Listen(ctx, b.record))
+	must(t, chromedp.Do(ctx, call(log.Enable, cdp.Empty{}), call(runtime.Enable, cdp.Empty{})))
+	b.setWindow(1440, 900, false)
+	b.open(url)
+	return b
+}
+
+// openDashboard opens a dashboard, and waits for its data.
+func openDashboard(t testing.TB, url string) *browser {
+	t.Helper()
+	b := openPage(t, url)
+	b.eventually("the page is live", live)
 	return b
 }
 
@@ -120,9 +144,7 @@ func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, browserTimeout)
 	defer cancel()
-	if err := chromedp.Do(ctx, actions...); err != nil {
-		b.Fatal(err)
-	}
+	must(b, chromedp.Do(ctx, actions...))
 }
 
 // open navigates to a page.
@@ -197,7 +219,5 @@ func (b *browser) screenshot(name string, whole bool) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(screenshots, name+".png"), picture, 0o600)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 }

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,6 +31,7 @@ import (
 
 // fakeGateway provides made-up data for the dashboard: many accounts, requests and alerts.
 type fakeGateway struct {
+	*testing.T
 	accounts int
 	random   *rand.Rand
 	began    time.Time
@@ -43,10 +43,22 @@ type fakeGateway struct {
 	prometheus string // URL of the server of the trends, or empty
 }
 
-func newFakeGateway(t *testing.T, accounts int) *fakeGateway {
-	b := &fakeGateway{accounts: accounts, random: rand.New(rand.NewPCG(1, 2)), began: time.Now()}
+// newFakeGateway returns a gateway that has processed a number of requests.
+func newFakeGateway(t *testing.T, accounts, requests int) *fakeGateway {
+	b := &fakeGateway{T: t, accounts: accounts, random: rand.New(rand.NewPCG(1, 2)), began: time.Now()}
 	b.history = startHistory(t, history.Sources{Accounts: b.list, Waiting: b.waitingByClient, State: b.state, Label: credential.ShortLabel})
+	for i := range requests {
+		b.addRequest(i)
+	}
 	return b
+}
+
+// start serves the admin pages, and returns their URL.
+func (b *fakeGateway) start() (url string) {
+	server := httptest.NewServer(b.withHistory(admin.Handler(admin.Access{}, b.sources())))
+	b.Cleanup(server.Close)
+	b.Cleanup(b.history.Close) // ends the event streams, for which the server waits
+	return server.URL
 }
 
 // startHistory starts a history that samples its sources until the test ends.
@@ -253,7 +265,7 @@ func (b *fakeGateway) withHistory(pages http.Handler) http.Handler {
 					b.fill(left)
 				}
 			}
-			_ = json.NewEncoder(w).Encode(lines)
+			reply(w, http.StatusOK, lines)
 			return
 		}
 		series := b.history.Series()
@@ -263,14 +275,10 @@ func (b *fakeGateway) withHistory(pages http.Handler) http.Handler {
 				series.Values[name][i] = uint32(most / 2 * wave)
 			}
 		}
-		text, err := json.Marshal(struct {
+		_, _ = w.Write(withHourBefore([]byte(toJSON(struct {
 			history.Series
 			history.Costs
-		}{series, b.history.Costs()})
-		if err != nil {
-			panic(err) // names and numbers are encodable
-		}
-		_, _ = w.Write(withHourBefore(text))
+		}{series, b.history.Costs()}))))
 	})
 }
 
@@ -322,10 +330,7 @@ func (b *fakeGateway) fill(line []*int) {
 // TestDashboardLayout checks the layout of every screen in three widths and two themes, and its accessibility with
 // axe-core: without accounts, with a thousand accounts and 200 clients, and with a lost store.
 func TestDashboardLayout(t *testing.T) {
-	axe, err := os.ReadFile("../bin/e2e/node_modules/axe-core/axe.min.js")
-	if err != nil {
-		t.Fatalf("%v; run make e2e", err)
-	}
+	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		accounts int
@@ -333,18 +338,10 @@ func TestDashboardLayout(t *testing.T) {
 		lost     bool
 	}{{"none", 0, 0, false}, {"thousand", 1000, 2000, false}, {"lost", 3, 40, true}} {
 		t.Run(c.name, func(t *testing.T) {
-			b := newFakeGateway(t, c.accounts)
-			for i := range c.requests {
-				b.addRequest(i)
-			}
-			server := httptest.NewServer(b.withHistory(admin.Handler(admin.Access{}, b.sources())))
-			t.Cleanup(server.Close)
-			t.Cleanup(b.history.Close)
-			page := startBrowser(t)
-			page.setWindow(1440, 900, false)
-			page.open(server.URL)
-			page.eventually("the page is live", live)
-			value[bool](page, string(axe)+"; true")
+			t.Parallel()
+			b := newFakeGateway(t, c.accounts, c.requests)
+			page := openDashboard(t, b.start())
+			page.loadAxe()
 			if c.accounts > 0 {
 				page.eventually("the page shows a forecast", `[...document.querySelectorAll(".forecast")].some(f => f.textContent.includes("ends in"))`)
 			}
@@ -369,23 +366,17 @@ func TestDashboardLayout(t *testing.T) {
 	}
 }
 
-// TestDashboardOfTheDemo writes screenshots of the demo with its sample traffic.
+// TestDashboardOfTheDemo checks the layout of the demo with its sample traffic.
 func TestDashboardOfTheDemo(t *testing.T) {
+	t.Parallel()
 	d := startDemo(t)
-	page := startBrowser(t)
-	page.setWindow(1440, 900, false)
-	page.open(d.admin + "/#requests")
+	page := openPage(t, d.admin+"/#requests")
 	page.eventually("the sample traffic is shown", live+` && document.querySelectorAll("#request-rows tr").length > 15`)
 	waited := value[string](page, `fetch("/api/v1/requests").then(r => r.json()).then(list => list.toSorted((a, b) => (b.stages?.length ?? 0) - (a.stages?.length ?? 0))[0].id)`)
+	page.loadAxe()
 	for _, address := range []string{"budgets", "spending", "requests", "requests/" + waited, "system"} {
 		visit(page, address)
-		for _, width := range []int64{1440, 390} {
-			for _, dark := range []bool{false, true} {
-				page.setWindow(width, 900, dark)
-				checkLayout(page, fmt.Sprintf("demo, %s at %d", address, width))
-				page.screenshot(fmt.Sprintf("%s-%d-%s", screenshotName("demo", address), width, theme(dark)), true)
-			}
-		}
+		checkScreen(page, "demo", address, true)
 	}
 }
 
@@ -417,6 +408,16 @@ func checkScreen(page *browser, data, address string, audit bool) {
 			page.screenshot(fmt.Sprintf("%s-%d-%s", name, width, theme(dark)), true)
 		}
 	}
+}
+
+// loadAxe loads axe-core into the page.
+func (b *browser) loadAxe() {
+	b.Helper()
+	axe, err := os.ReadFile("../bin/e2e/node_modules/axe-core/axe.min.js")
+	if err != nil {
+		b.Fatalf("%v; run make e2e", err)
+	}
+	value[bool](b, string(axe)+"; true")
 }
 
 // axeProblems is a script that returns the rules of axe-core that the page violates, with the first element of each.

@@ -4,41 +4,23 @@ package e2e
 
 import (
 	"fmt"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
-
-	"github.com/weirgate/weir/internal/admin"
 )
 
 // startScreens opens the dashboard of a fake gateway with requests.
 func startScreens(t *testing.T, accounts, requests int) (page *browser, url string) {
 	t.Helper()
-	b := newFakeGateway(t, accounts)
-	for i := range requests {
-		b.addRequest(i)
-	}
-	return openGateway(t, b)
-}
-
-// openGateway opens the dashboard of a fake gateway.
-func openGateway(t *testing.T, b *fakeGateway) (page *browser, url string) {
-	t.Helper()
-	server := httptest.NewServer(b.withHistory(admin.Handler(admin.Access{}, b.sources())))
-	t.Cleanup(server.Close)
-	t.Cleanup(b.history.Close)
-	page = startBrowser(t)
-	page.setWindow(1440, 900, false)
-	page.open(server.URL)
-	page.eventually("the page is live", live)
-	return page, server.URL
+	url = newFakeGateway(t, accounts, requests).start()
+	return openDashboard(t, url), url
 }
 
 // A URL holds the screen and its filters. The back button returns to the previous filters.
 func TestDashboardURLsHoldScreenAndFilters(t *testing.T) {
+	t.Parallel()
 	page, url := startScreens(t, 9, 400)
 	rows := func(condition string) string {
 		return `[...document.querySelectorAll("#request-rows tr")].length > 0 && [...document.querySelectorAll("#request-rows tr")].every(r => ` + condition + `)`
@@ -73,6 +55,7 @@ func TestDashboardURLsHoldScreenAndFilters(t *testing.T) {
 }
 
 func TestDashboardIsUsableByKeyboard(t *testing.T) {
+	t.Parallel()
 	page, _ := startScreens(t, 9, 40)
 	for key, screen := range map[string]string{"2": "spending", "3": "requests", "4": "system", "1": "budgets"} {
 		page.do(chromedp.KeyEvent(key))
@@ -100,6 +83,7 @@ func TestDashboardIsUsableByKeyboard(t *testing.T) {
 
 // Long lists draw only the rows near the visible part. Scrolling reaches the last row.
 func TestDashboardDrawsWindowsOfLongLists(t *testing.T) {
+	t.Parallel()
 	page, _ := startScreens(t, 1000, 2000)
 	const ends = `(() => { const w = document.querySelector(".screen:not([hidden]) .window"); w.scrollTop = w.scrollHeight; return true })()`
 	for screen, body := range map[string]string{"budgets": "budget-rows", "spending": "spend", "requests": "request-rows"} {
@@ -120,6 +104,7 @@ func TestDashboardDrawsWindowsOfLongLists(t *testing.T) {
 
 // A hash is shown with a readable label. An empty page shows the command that sends a first request.
 func TestDashboardShowsLabelsAndFirstSteps(t *testing.T) {
+	t.Parallel()
 	page, _ := startScreens(t, 9, 400)
 	for _, screen := range []string{"budgets", "spending", "spending?by=account", "requests"} {
 		visit(page, screen)

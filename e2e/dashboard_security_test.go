@@ -26,7 +26,8 @@ import (
 // or the configuration as text, never as HTML.
 func TestDashboardEscapesNames(t *testing.T) {
 	const evil = `"><img src=x onerror="window.pwned=1"><script>window.pwned=2</script><svg onload=window.pwned=3><a href="javascript:window.pwned=4">evil</a>`
-	b := &fakeGateway{history: startHistory(t, history.Sources{
+	t.Parallel()
+	b := &fakeGateway{T: t, history: startHistory(t, history.Sources{
 		Accounts: func(context.Context, int) ([]limits.Account, error) {
 			return []limits.Account{{Name: evil, Kind: policy.CallerKind(evil), InUse: 1, Concurrent: 1, BlockedUntil: time.Now().Add(time.Minute), Budgets: []limits.Budget{
 				{Resource: evil, Limit: 10, Used: 10, Reset: time.Now().Add(time.Minute)},
@@ -48,11 +49,10 @@ func TestDashboardEscapesNames(t *testing.T) {
 	b.history.Observe(r)
 	s := b.sources()
 	s.Requests = func() any { return []history.Request{b.history.Request(r)} }
-	prometheus := httptest.NewServer(fakePrometheus([]string{evil}, map[string]string{evil: evil}))
-	t.Cleanup(prometheus.Close)
-	s.Prometheus = func() admin.Prometheus { return admin.Prometheus{URL: prometheus.URL} }
+	prometheus := serveHTTP(t, fakePrometheus([]string{evil}, map[string]string{evil: evil}))
+	s.Prometheus = func() admin.Prometheus { return admin.Prometheus{URL: prometheus} }
 	s.Config = func() any {
-		return map[string]any{evil: []string{evil}, "admin": map[string]any{"prometheus": map[string]string{"url": prometheus.URL}}}
+		return map[string]any{evil: []string{evil}, "admin": map[string]any{"prometheus": map[string]string{"url": prometheus}}}
 	}
 	s.Trail.Record(admin.Change{Operator: evil, Action: evil, Target: evil, Outcome: evil})
 	s.Purge = func(admin.Purge) (int, error) { return 0, fmt.Errorf("unknown tag: %s", evil) }
@@ -60,9 +60,7 @@ func TestDashboardEscapesNames(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Cleanup(b.history.Close)
 
-	page := startBrowser(t)
-	page.setWindow(1440, 900, false)
-	page.open(server.URL)
+	page := openPage(t, server.URL)
 	page.eventually("the page is live", `document.getElementById("live")?.dataset.state === "live"`)
 	name := url.QueryEscape(evil)
 	for _, screen := range []struct {
@@ -101,23 +99,20 @@ func TestDashboardEscapesNames(t *testing.T) {
 // TestDashboardCannotBeFramed checks that a browser refuses to show the dashboard in a frame
 // of another site, which could steal clicks.
 func TestDashboardCannotBeFramed(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	var paths []string
-	pages := admin.Handler(admin.Access{}, newFakeGateway(t, 0).sources())
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	pages := admin.Handler(admin.Access{}, newFakeGateway(t, 0, 0).sources())
+	framed := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		paths = append(paths, r.URL.Path)
 		mu.Unlock()
 		pages.ServeHTTP(w, r)
 	}))
-	t.Cleanup(server.Close)
-	page := startBrowser(t)
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	page := openPage(t, serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
-		_, _ = fmt.Fprintf(w, `<link rel=icon href=data:,><iframe src=%q onload="document.title = 'loaded'"></iframe>`, server.URL)
-	}))
-	t.Cleanup(other.Close)
-	page.open(other.URL)
+		_, _ = fmt.Fprintf(w, `<link rel=icon href=data:,><iframe src=%q onload="document.title = 'loaded'"></iframe>`, framed)
+	})))
 	page.eventually("the frame has loaded or was refused", `document.title === "loaded"`)
 	page.expect("frame-ancestors", "X-Frame-Options", "ERR_BLOCKED_BY_RESPONSE")
 	mu.Lock()

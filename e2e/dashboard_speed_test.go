@@ -36,6 +36,7 @@ window.setInterval = (f, ...args) => setInterval(timed(f), ...args);
 // TestDashboardSpeed measures the first paint, and the time of scripts during a live update with 1,000 changing accounts
 // and 200 clients. The log has the figures. The assertions have a wide margin, because tests share the machine.
 func TestDashboardSpeed(t *testing.T) {
+	t.Parallel()
 	b, url := startScreens(t, 1000, 2000)
 	b.do(call(page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: recordUpdates}))
 	var paints []float64
@@ -49,7 +50,7 @@ func TestDashboardSpeed(t *testing.T) {
 	for _, screen := range []string{"budgets", "spending", "requests", "system"} {
 		visit(b, screen)
 		before := value[int](b, "updates.length") + 2 // the first draws of the screen are not updates
-		b.eventually("updates are recorded", fmt.Sprintf("updates.length >= %d", before+15))
+		b.eventually("updates are recorded", fmt.Sprintf("updates.length >= %d", before+5))
 		checkMedian(t, screen+", scripts per live update", value[[]float64](b, fmt.Sprintf("updates.slice(%d)", before)), 250)
 	}
 }

@@ -3,10 +3,8 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -35,12 +33,10 @@ func textOf(page *browser, selector string) string {
 // TestDashboardShowsRequestsAndBudgets uses the page of a gateway with the reference service
 // as its upstream.
 func TestDashboardShowsRequestsAndBudgets(t *testing.T) {
+	t.Parallel()
 	d := startDemo(t, "--traffic", "off")
-	gateway, admin, service := d.gateway, d.admin, d.service
-	page := startBrowser(t)
-	page.setWindow(1440, 900, false)
-	page.open(admin)
-	page.eventually("the page is live", live)
+	gateway, service := d.gateway, d.service
+	page := openDashboard(t, d.admin)
 
 	// A budget falls with each request.
 	left := func(n int) string {
@@ -91,19 +87,10 @@ func checkCoolDowns(page *browser, gateway, service string) {
 	if text := textOf(page, "#cooldowns"); !strings.Contains(text, "No account is in a cool-down") {
 		page.Error(text)
 	}
-	faults, err := http.NewRequestWithContext(page.Context(), http.MethodPut, service+"/_service/faults", strings.NewReader(`{"secondary_every": 1}`))
-	if err != nil {
-		page.Fatal(err)
-	}
-	sendRequest(page, faults)
+	send(page, http.MethodPut, service+"/_service/faults", `{"secondary_every": 1}`)
 	var took []time.Duration
 	for _, token := range []string{"tok-member", "tok-outsider", "tok-security-manager"} {
-		limited, err := http.NewRequestWithContext(page.Context(), http.MethodGet, gateway+"/orgs/acme/members", nil)
-		if err != nil {
-			page.Fatal(err)
-		}
-		limited.Header.Set("Authorization", "Bearer "+token)
-		sendRequest(page, limited)
+		get(page, gateway+"/orgs/acme/members", "Authorization: Bearer "+token)
 		rows := fmt.Sprintf(`document.querySelectorAll("#cooldowns .row").length === %d`, len(took)+1)
 		took = append(took, page.eventually("the cool-down is shown", rows+` && /then one probe request[^]*\d+ s/.test(document.getElementById("cooldowns").innerText)`))
 		if slices.Min(took) <= 2*time.Second {
@@ -116,23 +103,12 @@ func checkCoolDowns(page *browser, gateway, service string) {
 	page.eventually("an alert is shown", `/account[^]* in a cool-down/.test(document.getElementById("alerts").innerText)`)
 }
 
-func sendRequest(page *browser, req *http.Request) {
-	page.Helper()
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		page.Fatal(err)
-	}
-	_ = resp.Body.Close()
-}
-
 // TestDashboardReconnects restarts the gateway of an open page.
 func TestDashboardReconnects(t *testing.T) {
+	t.Parallel()
 	first := startDemo(t, "--traffic", "off")
 	address := strings.TrimPrefix(first.admin, "http://")
-	page := startBrowser(t)
-	page.setWindow(1440, 900, false)
-	page.open(first.admin + "/#requests")
-	page.eventually("the page is live", live)
+	page := openDashboard(t, first.admin+"/#requests")
 	first.signal(syscall.SIGTERM)
 	_ = first.exited()
 	page.eventually("the page shows the lost connection", `document.getElementById("live").innerText === "reconnecting"`)
@@ -143,18 +119,10 @@ func TestDashboardReconnects(t *testing.T) {
 	page.expect("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
 }
 
-// startWithToken starts a gateway whose admin pages require a token.
-func startWithToken(t *testing.T, token string) (admin string) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "weir.yaml")
-	write(t, path, fmt.Sprintf("upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: \"127.0.0.1:0\", token: %q}\n", token))
-	s := start(t, "serve", "--config", path)
-	return "http://" + s.find(`msg="admin listener started" address=(\S+)`)
-}
-
 func TestDashboardRequiresToken(t *testing.T) {
-	admin := startWithToken(t, "correct-horse")
-	page := startBrowser(t)
+	t.Parallel()
+	admin := "http://" + serveText(t, "upstream: {url: \"http://127.0.0.1:1\"}\nadmin: {token: correct-horse}\n").admin
+	page := openPage(t, "about:blank")
 	page.setWindow(390, 800, true)
 	page.open(admin)
 	page.eventually("the login page is shown", `location.pathname === "/login" && document.activeElement.id === "token"`)
@@ -176,36 +144,4 @@ func TestDashboardRequiresToken(t *testing.T) {
 	page.eventually("the login page is shown again", `location.pathname === "/login"`)
 	page.open(admin)
 	page.eventually("the session has ended", `location.pathname === "/login"`)
-}
-
-// TestAdminAPIReportsState checks the JSON of the admin API after one request.
-func TestAdminAPIReportsState(t *testing.T) {
-	d := startDemo(t, "--traffic", "off")
-	gateway, admin := d.gateway, d.admin
-	_, text := get(t, admin+"/api/v1/state")
-	var state struct {
-		Version, Upstream, Dialect string
-		Guarded                    bool
-		Store                      struct {
-			Kind     string
-			Replicas int
-		}
-		Polling, Refused []any
-	}
-	if err := json.Unmarshal([]byte(text), &state); err != nil {
-		t.Fatal(err)
-	}
-	if state.Version == "" || !strings.HasPrefix(state.Upstream, "http://127.0.0.1:") || state.Dialect != "service" || state.Guarded || state.Store.Kind != "memory" || state.Store.Replicas != 1 || state.Polling == nil || state.Refused == nil {
-		t.Error(text)
-	}
-	get(t, gateway+"/gitignore/templates")
-	if _, text := get(t, admin+"/api/v1/requests"); !strings.Contains(text, `"why": "Miss: no response was stored for this caller; the upstream responded with 200. The response was stored`) {
-		t.Error(text)
-	}
-	if _, text := get(t, admin+"/api/v1/series"); !strings.Contains(text, `"operation":"gitignore/list-templates"`) {
-		t.Error(text)
-	}
-	if _, text := get(t, admin); !strings.Contains(text, "/api/v1/events") {
-		t.Errorf("index page for curl: %s", text)
-	}
 }

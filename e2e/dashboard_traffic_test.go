@@ -3,16 +3,12 @@
 package e2e
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -37,13 +33,14 @@ func hostileTexts() []string {
 // hostileTraffic is a gateway whose upstream, clients and webhooks send hostile texts in every field that they choose.
 type hostileTraffic struct {
 	*testing.T
-	gateway, admin string
+	gateway string // address
+	admin   string // URL
 }
 
 // startHostile starts the gateway and the upstream. The upstream takes the text from the query of the request.
 func startHostile(t *testing.T) *hostileTraffic {
 	t.Helper()
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	up := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text := r.URL.Query().Get("text")
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/line"):
@@ -73,17 +70,12 @@ func startHostile(t *testing.T) *hostileTraffic {
 		}
 		_ = json.NewEncoder(w).Encode(map[string]string{"message": text})
 	}))
-	t.Cleanup(up.Close)
-	path := filepath.Join(t.TempDir(), "weir.yaml")
-	write(t, path, fmt.Sprintf(`listen: "127.0.0.1:0"
-admin: {listen: "127.0.0.1:0"}
-upstream: {url: %q}
+	r := serveText(t, fmt.Sprintf(`upstream: {url: %q}
 webhooks: {secret: hook}
 limits: {cold_start: trust, wait: 10ms, inbound: {rate: 0}}
 statistics: {poll: {first: 10s}}
-`, up.URL))
-	p := start(t, "serve", "--config", path)
-	return &hostileTraffic{t, "http://" + p.find(`msg="gateway started" address=(\S+)`), "http://" + p.find(`msg="admin listener started" address=(\S+)`)}
+`, up))
+	return &hostileTraffic{t, r.address, "http://" + r.admin}
 }
 
 // breakProtocol sends bytes instead of a response.
@@ -99,10 +91,8 @@ func breakProtocol(w http.ResponseWriter, text string) {
 // request sends the bytes of a request. Fields with a line break end the request early, as an attacker would try.
 func (h *hostileTraffic) request(method, target, body string, fields ...string) {
 	h.Helper()
-	c, err := net.Dial("tcp", strings.TrimPrefix(h.gateway, "http://"))
-	if err != nil {
-		h.Fatal(err)
-	}
+	c, err := net.Dial("tcp", h.gateway)
+	must(h, err)
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 	_, _ = fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n%s\r\n\r\n%s", method, target, len(body), strings.Join(append(fields, "X-Last: 1"), "\r\n"), body)
@@ -133,18 +123,10 @@ func (h *hostileTraffic) send(n int, text string) {
 		}
 		h.request("GET", "/user"+query, "", fields...)
 	}
-	call, err := json.Marshal(map[string]any{"operationName": text, "query": "query " + strings.Map(nameRune, text) + " { viewer { login } } # " + text, "variables": map[string]string{text: text}})
-	if err != nil {
-		h.Fatal(err)
-	}
-	h.request("POST", "/graphql"+query, string(call), own)
-	delivery, err := json.Marshal(map[string]any{"action": text, "ref": text, "repository": map[string]string{"full_name": "acme/" + text}, "organization": map[string]string{"login": text}, "sender": map[string]string{"login": text}})
-	if err != nil {
-		h.Fatal(err)
-	}
-	mac := hmac.New(sha256.New, []byte("hook"))
-	mac.Write(delivery)
-	h.request("POST", "/_weir/webhooks", string(delivery), "X-Service-Event: "+text, "X-Service-Delivery: "+text, fmt.Sprintf("X-Hub-Signature-256: sha256=%x", mac.Sum(nil)))
+	call := toJSON(map[string]any{"operationName": text, "query": "query " + strings.Map(nameRune, text) + " { viewer { login } } # " + text, "variables": map[string]string{text: text}})
+	h.request("POST", "/graphql"+query, call, own)
+	delivery := toJSON(map[string]any{"action": text, "ref": text, "repository": map[string]string{"full_name": "acme/" + text}, "organization": map[string]string{"login": text}, "sender": map[string]string{"login": text}})
+	h.request("POST", "/_weir/webhooks", delivery, "X-Service-Event: "+text, "X-Service-Delivery: "+text, signature("hook", delivery))
 }
 
 // tokenRune keeps the characters of a method.
@@ -195,11 +177,9 @@ const injectedOnScreens = `(async () => {
 // and webhooks have. It opens every part of the dashboard and every page of the admin listener in a browser. No text may
 // become a script, an element, an attribute or a link, and no panel may fail.
 func TestDashboardShowsHostileTrafficAsText(t *testing.T) {
+	t.Parallel()
 	h := startHostile(t)
-	page := startBrowser(t)
-	page.setWindow(1440, 900, false)
-	page.open(h.admin)
-	page.eventually("the page is live", live)
+	page := openDashboard(t, h.admin)
 	texts := hostileTexts()
 	h.request("GET", "/user?text=core", "", "Authorization: Bearer first")
 	page.eventually("the first budget is shown", `document.getElementById("budget-rows").innerText.includes("core")`)
@@ -248,11 +228,7 @@ func TestDashboardShowsHostileTrafficAsText(t *testing.T) {
 	}
 	for _, text := range texts {
 		for _, screen := range []string{"budgets", "spending", "requests", "system"} {
-			quoted, err := json.Marshal(text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			script := fmt.Sprintf(`(() => { const f = document.getElementById(%q + "-filters"); f.q.value = %s; f.q.dispatchEvent(new Event("input", {bubbles: true})); return true })()`, screen, quoted)
+			script := fmt.Sprintf(`(() => { const f = document.getElementById(%q + "-filters"); f.q.value = %s; f.q.dispatchEvent(new Event("input", {bubbles: true})); return true })()`, screen, toJSON(text))
 			visit(page, screen)
 			value[bool](page, script)
 			if found := value[string](page, injected); found != "" {
@@ -281,11 +257,9 @@ func TestDashboardShowsHostileTrafficAsText(t *testing.T) {
 // TestDashboardShowsResourcesNamedLikeObjectMembers uses names that every JavaScript object has. The upstream may
 // choose such names for resources. A look-up by name must not find the member of the object.
 func TestDashboardShowsResourcesNamedLikeObjectMembers(t *testing.T) {
+	t.Parallel()
 	h := startHostile(t)
-	page := startBrowser(t)
-	page.setWindow(1440, 900, false)
-	page.open(h.admin)
-	page.eventually("the page is live", live)
+	page := openDashboard(t, h.admin)
 	const own = "Authorization: Bearer one"
 	h.request("GET", "/user?text=core", "", own)
 	page.eventually("the line of the first budget is loaded", `performance.getEntriesByType("resource").some(e => e.name.includes("/api/v1/series?account="))`)

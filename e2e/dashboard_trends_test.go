@@ -3,12 +3,9 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
-	"net/http/httptest"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -56,37 +53,30 @@ func fakePrometheus(clients []string, budgets map[string]string) http.HandlerFun
 				})
 			}
 		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "matrix", "result": result}})
+		reply(w, http.StatusOK, map[string]any{"status": "success", "data": map[string]any{"resultType": "matrix", "result": result}})
 	}
 }
 
 // openTrends opens the dashboard of a fake gateway with three accounts, and with a Prometheus unless it is nil.
 func openTrends(t *testing.T, prometheus http.Handler) (page *browser, url string) {
 	t.Helper()
-	b := newFakeGateway(t, 3)
+	b := newFakeGateway(t, 3, 40)
 	if prometheus != nil {
-		server := httptest.NewServer(prometheus)
-		t.Cleanup(server.Close)
-		b.prometheus = server.URL
+		b.prometheus = serveHTTP(t, prometheus)
 	}
-	for i := range 40 {
-		b.addRequest(i)
-	}
-	return openGateway(t, b)
+	url = b.start()
+	return openDashboard(t, url), url
 }
 
 // trendsText is a script that returns the visible text of the panel of trends of the present screen.
 const trendsText = `[...document.querySelectorAll("#trends-spending, #trends-budgets")].filter(p => p.checkVisibility()).map(p => p.innerText).join("\n")`
 
 func TestDashboardShowsTrendsOfDays(t *testing.T) {
-	axe, err := os.ReadFile("../bin/e2e/node_modules/axe-core/axe.min.js")
-	if err != nil {
-		t.Fatalf("%v; run make e2e", err)
-	}
+	t.Parallel()
 	names := []string{"builds", "release-train", "dependency-updates-for-everybody-in-the-organization", "dashboards", "code-search", "agent", "people", "backups", "reports"}
 	const hash = "9e3779b9000000000000000000000003"
 	page, url := openTrends(t, fakePrometheus(names, map[string]string{"octo-bot-000": "core", hash: "search", "release-train-001": "points:repos/list-commits", "ci": "graphql"}))
-	value[bool](page, string(axe)+"; true")
+	page.loadAxe()
 
 	visit(page, "spending")
 	page.eventually("the charts are drawn", `document.querySelectorAll("#trends-spending canvas").length === 2`)
@@ -110,6 +100,7 @@ func TestDashboardShowsTrendsOfDays(t *testing.T) {
 }
 
 func TestDashboardShowsWhyThereAreNoTrends(t *testing.T) {
+	t.Parallel()
 	var broken atomic.Bool
 	broken.Store(true)
 	working := fakePrometheus([]string{"builds"}, nil)

@@ -18,7 +18,7 @@ var documentedCommands = []documentedCommand{
 	{command: "weir tail --cache waited", want: ` waited .*statistics/commit-activity`, stays: true, while: "curl 127.0.0.1:8080/repos/acme/widgets/stats/commit_activity"},
 
 	// README.md
-	{command: "curl -i 127.0.0.1:8080/gitignore/templates", want: `(?s)Cache-Status: weir; (fwd=uri-miss|hit).*"Go"`},
+	{command: "curl -i 127.0.0.1:8080/gitignore/templates", want: `(?s)Cache-Status: weir; (fwd=uri-miss|hit).*X-Ratelimit-Limit: 60.*"Go"`},
 	{command: "curl -i 127.0.0.1:8080/repos/acme/widgets/stats/commit_activity", want: `(?s)^HTTP/1.1 200 .*"total"`},
 	{command: "curl -s 127.0.0.1:9090/api/v1/requests", want: `(?s)"operation": "statistics/commit-activity".*"why": "(Hit|Miss): `},
 	{command: "curl 127.0.0.1:9000/_service/violations", want: `"violations":0`},
@@ -69,7 +69,8 @@ var documentedCommands = []documentedCommand{
 	{command: "curl -si -H 'Authorization: Bearer tok-outsider' 127.0.0.1:8080/orgs/acme/members | grep Cache-Status", want: `uri-miss.*stored`},
 	{command: "for i in 1 2 3 4; do curl -si 127.0.0.1:8080/gitignore/templates/Erlang | grep Cache-Status & done; wait", want: `^1 of 4$`,
 		as: `(for i in 1 2 3 4; do curl -si 127.0.0.1:8080/gitignore/templates/Erlang | grep Cache-Status & done; wait) >all; echo $(grep -c 'stored' all) of $(grep -Ec 'stored|collapsed|hit' all)`},
-	{command: "curl -s 127.0.0.1:9090/api/v1/state", want: `(?s)"store": \{\s+"kind": "memory",\s+"replicas": 1`},
+	{command: "curl -s 127.0.0.1:9090/api/v1/state", want: `(?s)"version": "\w.*"upstream": "http://127\.0\.0\.1:.*"dialect": "service".*` +
+		`"guarded": false,\s+"store": \{\s+"kind": "memory",\s+"replicas": 1.*"polling": \[.*"refused": \[`},
 
 	// docs/operations.md
 	{command: "weir tail --status 5xx", want: `  504  .*only-if-cached`, stays: true, while: "curl -H 'Cache-Control: only-if-cached' 127.0.0.1:8080/gitignore/templates/Swift"},

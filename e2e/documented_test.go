@@ -20,9 +20,7 @@ func documentation(t *testing.T) string {
 	t.Helper()
 	pages := []string{"../README.md", "../CONTRIBUTING.md", "../SECURITY.md", "../deploy/README.md"}
 	docs, err := filepath.Glob("../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var all strings.Builder
 	for _, path := range append(pages, docs...) {
 		all.WriteString(readFile(t, path))
@@ -30,17 +28,9 @@ func documentation(t *testing.T) string {
 	return all.String()
 }
 
-func readFile(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
 // TestDocumentedCommandsWork runs the commands of the documentation and checks their output.
 func TestDocumentedCommandsWork(t *testing.T) {
+	t.Parallel()
 	text := strings.Join(strings.Fields(strings.ReplaceAll(documentation(t), "bin/weir", "weir")), " ")
 	p := newReader(t)
 	for _, c := range documentedCommands {
@@ -75,8 +65,8 @@ func newReader(t *testing.T) *reader {
 	}
 	addresses := []string{"127.0.0.1:8080", gateway, "weir:8080", gateway, "127.0.0.1:9090", admin, "127.0.0.1:9000", service}
 	for file, documented := range map[string][2]string{"weir.yaml": {"127.0.0.1:8081", "127.0.0.1:9091"}, "organization.yaml": {"127.0.0.1:8082", "127.0.0.1:9092"}} {
-		s := startWith(t, r.env, "serve", "--config", filepath.Join(r.dir, file), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-		addresses = append(addresses, documented[0], s.find(`msg="gateway started" address=(\S+)`), documented[1], s.find(`msg="admin listener started" address=(\S+)`))
+		s := serve(t, filepath.Join(r.dir, file), r.env...)
+		addresses = append(addresses, documented[0], s.address, documented[1], s.admin)
 	}
 	r.addresses = strings.NewReplacer(addresses...)
 	return r
@@ -119,26 +109,18 @@ exec WEIR "$@"
 func (r *reader) prepare(t *testing.T, admin, service string) {
 	t.Helper()
 	checkout, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	bin := t.TempDir()
 	text := strings.NewReplacer("WEIR", program, "ADMIN", admin).Replace(wrapper)
-	if err := os.WriteFile(filepath.Join(bin, "weir"), []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(bin, "weir"), []byte(text), 0o700))
 	write(t, filepath.Join(r.dir, ".curlrc"), "silent\nshow-error\n")
 	r.env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+r.dir, "CHECKOUT="+checkout, "GORACE=atexit_sleep_ms=0",
 		"TOKEN=tok-owner", "KEY=a key of 20 characters", "CI_TOKEN=tok-owner", "UPSTREAM_TOKEN=tok-owner",
 		"UPSTREAM_URL=http://"+service, "BOT_TOKEN=tok-owner-2", "APP_ID=4200", "APP_KEY_FILE=app.pem",
 		"CACHE_KEY="+rand.Text()+rand.Text(), "HOOK_SECRET="+rand.Text())
 	for _, name := range []string{"BUILDS_KEY", "CI_KEY", "DEPLOYS_KEY", "REPORTS_KEY", "PEOPLE_KEY"} {
-		text, _ := command(t, "key", "new", "a")
-		m := regexp.MustCompile(`(?s)(weir_[A-Z0-9]+).*sha256:([0-9a-f]+)`).FindStringSubmatch(text)
-		if m == nil {
-			t.Fatalf("weir key new wrote %s", text)
-		}
-		r.env = append(r.env, name+"="+m[1], name+"_SHA256="+m[2])
+		key, hash := newKey(t, "a")
+		r.env = append(r.env, name+"="+key, name+"_SHA256="+hash)
 	}
 }
 
@@ -156,9 +138,7 @@ func (r *reader) run(t *testing.T, c documentedCommand) {
 	cmd := r.shell(ctx, script)
 	var out output
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	want := regexp.MustCompile(c.want)
 	if c.stays {
 		for !want.MatchString(out.String()) && ctx.Err() == nil {

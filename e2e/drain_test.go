@@ -8,9 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -21,10 +18,10 @@ import (
 
 // busyReplica starts a replica and sends one request for /user to it. The upstream responds to this request after
 // respond is closed. The response arrives on result.
-func busyReplica(t *testing.T, method, config string) (f *fleet, r *replica, respond chan<- struct{}, result <-chan string) {
+func busyReplica(t *testing.T, method, config string) (r *replica, respond chan<- struct{}, result <-chan string) {
 	t.Helper()
 	arrived, may := make(chan struct{}, 1), make(chan struct{})
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	upstream := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/user" {
 			return
 		}
@@ -35,42 +32,41 @@ func busyReplica(t *testing.T, method, config string) (f *fleet, r *replica, res
 		case <-r.Context().Done():
 		}
 	}))
-	t.Cleanup(upstream.Close)
-	f = emptyFleet(t)
-	r = f.serve(f.file("weir.yaml", `upstream: {url: "`+upstream.URL+`"}`+"\n"+config), testservers.FreeAddress(t), testservers.FreeAddress(t))
+	r = serveText(t, `upstream: {url: "`+upstream+`"}`+"\n"+config)
 	got := make(chan string, 1)
 	go func() {
-		req, err := http.NewRequest(method, r.url+"/user", http.NoBody)
-		if err != nil {
-			panic(err)
-		}
-		resp, err := http.DefaultClient.Do(req)
+		resp, text, err := do(http.DefaultClient, newRequest(context.Background(), method, r.url+"/user", ""))
 		if err != nil {
 			got <- err.Error()
 			return
 		}
-		defer func() { _ = resp.Body.Close() }()
-		text, _ := io.ReadAll(resp.Body)
-		got <- fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Retry-After"), " ", resp.Header.Get("Cache-Status"), " ", resp.Close, " ", string(text))
+		got <- fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Retry-After"), " ", resp.Header.Get("Cache-Status"), " ", resp.Close, " ", text)
 	}()
 	<-arrived
-	return f, r, may, got
+	return r, may, got
+}
+
+// awaitUnready waits until the readiness probe of a replica fails.
+func (r *replica) awaitUnready() {
+	r.Helper()
+	testservers.Eventually(r, "the readiness probe fails", func(ctx context.Context) bool {
+		status, text := readiness(ctx, r.admin)
+		return status == http.StatusServiceUnavailable && text == "stopping\n"
+	})
 }
 
 // TestDrainFinishesOpenRequests checks the order of a shutdown. First, readiness fails. New requests get a response
 // with "Connection: close". Then the listener closes, and open requests complete.
 func TestDrainFinishesOpenRequests(t *testing.T) {
-	f, r, respond, result := busyReplica(t, "GET", "drain: {delay: 2s, timeout: 20s}")
+	t.Parallel()
+	r, respond, result := busyReplica(t, "GET", "drain: {delay: 2s, timeout: 20s}")
 	r.signal(syscall.SIGTERM)
-	f.eventually("the readiness probe fails", func(ctx context.Context) bool {
-		status, text := readiness(ctx, r.admin)
-		return status == http.StatusServiceUnavailable && text == "stopping\n"
-	})
+	r.awaitUnready()
 	if resp, _ := get(t, r.url+"/zen"); !resp.Close || resp.StatusCode != http.StatusOK {
 		t.Errorf("new request during the delay: %s, connection closed: %v", resp.Status, resp.Close)
 	}
-	f.eventually("the listener refuses connections", func(ctx context.Context) bool {
-		c, err := new(net.Dialer).DialContext(ctx, "tcp", strings.TrimPrefix(r.url, "http://"))
+	testservers.Eventually(t, "the listener refuses connections", func(ctx context.Context) bool {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", r.address)
 		if err == nil {
 			_ = c.Close()
 		}
@@ -91,8 +87,9 @@ func TestDrainFinishesOpenRequests(t *testing.T) {
 // TestDrainTimeoutAnswersOpenRequests checks the response after drain.timeout. A safe method gets 503 and Retry-After.
 // Another method gets 504, because the upstream may have acted.
 func TestDrainTimeoutAnswersOpenRequests(t *testing.T) {
+	t.Parallel()
 	for method, want := range map[string]string{"GET": "503 1 weir; detail=drain true {", "PATCH": "504  weir; detail=drain true {"} {
-		_, r, _, result := busyReplica(t, method, "drain: {timeout: 1s}")
+		r, _, result := busyReplica(t, method, "drain: {timeout: 1s}")
 		r.signal(syscall.SIGTERM)
 		if got := <-result; !strings.HasPrefix(got, want) {
 			t.Errorf("%s got %s, want %s", method, got, want)
@@ -104,12 +101,10 @@ func TestDrainTimeoutAnswersOpenRequests(t *testing.T) {
 }
 
 func TestSecondSignalStopsWithoutDraining(t *testing.T) {
-	f, r, _, _ := busyReplica(t, "GET", "drain: {delay: 1m, timeout: 1m}")
+	t.Parallel()
+	r, _, _ := busyReplica(t, "GET", "drain: {delay: 1m, timeout: 1m}")
 	r.signal(syscall.SIGINT)
-	f.eventually("the readiness probe fails", func(ctx context.Context) bool {
-		status, _ := readiness(ctx, r.admin)
-		return status == http.StatusServiceUnavailable
-	})
+	r.awaitUnready()
 	r.signal(syscall.SIGINT)
 	if err := r.exited(); err == nil {
 		t.Error("exit code 0, want an error")
@@ -119,7 +114,8 @@ func TestSecondSignalStopsWithoutDraining(t *testing.T) {
 // TestReloadKeepsState checks that a reload keeps open requests, connections, the cache and
 // the ledger.
 func TestReloadKeepsState(t *testing.T) {
-	f, r, respond, result := busyReplica(t, "GET", "limits: {wait: 9s}")
+	t.Parallel()
+	r, respond, result := busyReplica(t, "GET", "limits: {wait: 9s}")
 	var dials atomic.Int32
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		dials.Add(1)
@@ -128,21 +124,14 @@ func TestReloadKeepsState(t *testing.T) {
 	defer client.CloseIdleConnections()
 	wantCacheStatus := func(want string) {
 		t.Helper()
-		resp, err := client.Get(r.url + "/gitignore/templates")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, resp.Body)
-		_ = resp.Body.Close()
+		resp, _ := sendWith(t, client, http.MethodGet, r.url+"/gitignore/templates", "")
 		if got := resp.Header.Get("Cache-Status"); !strings.HasPrefix(got, want) {
 			t.Errorf("Cache-Status: %s, want %s", got, want)
 		}
 	}
 	spent := func() (used int) {
 		list, err := accounts(t.Context(), r.admin)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, a := range list {
 			for _, b := range a.Budgets {
 				used += b.Used
@@ -153,20 +142,15 @@ func TestReloadKeepsState(t *testing.T) {
 	wantCacheStatus("weir; fwd=uri-miss")
 	wantCacheStatus("weir; hit")
 	before := spent()
-	text, err := os.ReadFile(filepath.Join(f.dir, "weir.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.file("weir.yaml", strings.Replace(string(text), "wait: 9s", "wait: 11s", 1))
+	file := r.cmd.Args[3]
+	write(t, file, strings.Replace(readFile(t, file), "wait: 9s", "wait: 11s", 1))
 	r.signal(syscall.SIGHUP)
-	f.eventually("the new configuration is active", func(context.Context) bool {
+	testservers.Eventually(t, "the new configuration is active", func(context.Context) bool {
 		_, text := get(t, "http://"+r.admin+"/api/v1/config")
 		return strings.Contains(text, "11s")
 	})
 	wantCacheStatus("weir; hit")
-	if n := dials.Load(); n != 1 {
-		t.Errorf("%d connections, want 1", n)
-	}
+	want(t, "connections", dials.Load(), 1)
 	if after := spent(); before == 0 || after != before {
 		t.Errorf("%d spent before the reload, %d after", before, after)
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -37,13 +36,6 @@ type fleet struct {
 	light    tally // requests of an account far from its limits
 }
 
-// replica is one gateway process.
-type replica struct {
-	*process
-	url   string
-	admin string // host and port
-}
-
 // fleetLimits are the documented limits with shorter windows, so that many windows fit into
 // a test.
 const fleetLimits = `
@@ -59,14 +51,14 @@ limits:
 `
 
 // phase returns the duration of each part of a scenario. WEIR_FLEET_PHASE overrides it.
-func phase(t *testing.T) time.Duration { return duration(t, "WEIR_FLEET_PHASE", 3*time.Second) }
+func phase(t *testing.T) time.Duration { return duration(t, "WEIR_FLEET_PHASE", 2*time.Second) }
 
 // newFleet starts n replicas. The function store starts the store and returns its URL.
 func newFleet(t *testing.T, n int, store func(*fleet) string) *fleet {
 	t.Helper()
 	f := emptyFleet(t)
 	f.store = store(f)
-	f.startService(fleetLimits)
+	f.startService("service", fleetLimits)
 	send(t, http.MethodPut, f.service+"/repos/acme/widgets/subscription", `{"subscribed":true}`, "Authorization: Bearer tok-owner")
 	for range n {
 		f.replicas = append(f.replicas, f.startReplica())
@@ -80,37 +72,25 @@ func emptyFleet(t *testing.T) *fleet {
 	return &fleet{T: t, dir: t.TempDir()}
 }
 
-// startService starts the reference service with limits.
-func (f *fleet) startService(limits string) {
+// startService starts the reference service with a dialect and limits.
+func (f *fleet) startService(dialect, limits string) {
 	f.Helper()
 	address := testservers.FreeAddress(f.T)
 	f.service = "http://" + address
-	start(f.T, "service", "--config", f.file("service.yaml", `upstream: {url: "`+f.service+`"}`+limits), "--listen", address)
+	start(f.T, "service", "--config", f.file("service.yaml", `upstream: {url: "`+f.service+`", dialect: `+dialect+"}\n"+limits), "--listen", address)
 	f.awaitHTTP(f.service + "/_service/violations")
 }
 
 // startReplica starts a replica with the limits of the fleet.
 func (f *fleet) startReplica() *replica {
 	f.Helper()
-	config := f.file("gateway.yaml", `upstream: {url: "`+f.service+`", timeout: 5s}`+"\n"+`store: {url: "`+f.store+`"}`+fleetLimits)
-	return f.serve(config, testservers.FreeAddress(f.T), testservers.FreeAddress(f.T))
-}
-
-// serve starts a replica with a configuration file and waits until it responds.
-func (f *fleet) serve(config, listen, admin string, env ...string) *replica {
-	f.Helper()
-	r := &replica{url: "http://" + listen, admin: admin}
-	r.process = startWith(f.T, env, "serve", "--config", config, "--listen", listen, "--admin", admin)
-	f.awaitHTTP(r.url + "/_weir/")
-	return r
+	return serve(f.T, f.file("gateway.yaml", `upstream: {url: "`+f.service+`", timeout: 5s}`+"\n"+`store: {url: "`+f.store+`"}`+fleetLimits))
 }
 
 // file writes a file into the directory of the fleet and returns its path.
 func (f *fleet) file(name, text string) string {
 	f.Helper()
-	path := filepath.Join(f.dir, name)
-	write(f.T, path, text)
-	return path
+	return write(f.T, filepath.Join(f.dir, name), text)
 }
 
 // oneRedis starts one Redis server as the store.
@@ -140,29 +120,15 @@ func (f *fleet) startRedis(address string, args ...string) *exec.Cmd {
 func (f *fleet) awaitHTTP(url string) {
 	f.Helper()
 	f.eventually(url+" responds", func(ctx context.Context) bool {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-		if err != nil {
-			f.Fatal(err)
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return false
-		}
-		return resp.Body.Close() == nil
+		_, _, err := do(http.DefaultClient, newRequest(ctx, http.MethodGet, url, ""))
+		return err == nil
 	})
 }
 
 // eventually waits until a condition holds.
 func (f *fleet) eventually(condition string, holds func(context.Context) bool) {
 	f.Helper()
-	ctx, cancel := context.WithTimeout(f.Context(), 40*time.Second)
-	defer cancel()
-	for !holds(ctx) {
-		if ctx.Err() != nil {
-			f.Fatalf("condition not reached within 40 seconds: %s", condition)
-		}
-		sleep(ctx, 20*time.Millisecond)
-	}
+	testservers.Eventually(f, condition, holds)
 }
 
 // tally counts responses.
@@ -207,31 +173,16 @@ var requests = []request{
 	{"graphql", "POST", "/graphql", `{"query":"{ viewer { login } }"}`},
 }
 
-// saturate sends far more requests than the limits allow, until the test ends. A second
-// account sends a few requests, which must not wait.
-func (f *fleet) saturate() context.Context {
-	ctx, stop := context.WithCancel(f.Context())
+// saturate sends far more requests than the limits allow to all replicas, until stop is called. A second account sends a
+// few requests to the first two replicas, which must not wait.
+func (f *fleet) saturate() (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(f.Context())
 	var clients sync.WaitGroup
-	f.Cleanup(func() {
-		stop()
+	stop = func() {
+		cancel()
 		clients.Wait()
-	})
-	client := f.startClients(ctx, &clients)
-	for i := range f.replicas {
-		clients.Go(func() {
-			for ctx.Err() == nil {
-				f.request(ctx, client, &f.light, "tok-member", i, requests[0], requests[0].path)
-				sleep(ctx, 200*time.Millisecond)
-			}
-		})
 	}
-	sleep(ctx, 2*time.Second)
-	f.checkViolations("at the start")
-	return ctx
-}
-
-// startClients starts 40 clients that send requests to all replicas until ctx ends.
-func (f *fleet) startClients(ctx context.Context, clients *sync.WaitGroup) *http.Client {
+	f.Cleanup(stop)
 	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 	for i := range 40 {
 		clients.Go(func() {
@@ -244,26 +195,27 @@ func (f *fleet) startClients(ctx context.Context, clients *sync.WaitGroup) *http
 			}
 		})
 	}
-	return client
+	for i := range 2 {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				f.request(ctx, client, &f.light, "tok-member", i, requests[0], requests[0].path)
+				sleep(ctx, 200*time.Millisecond)
+			}
+		})
+	}
+	sleep(ctx, 2*time.Second)
+	f.checkViolations("at the start")
+	return ctx, stop
 }
 
 // request sends one request to a replica, and reports whether it succeeded.
 func (f *fleet) request(ctx context.Context, client *http.Client, counts *tally, token string, replica int, kind request, path string) bool {
-	req, err := http.NewRequestWithContext(ctx, kind.method, f.replicas[replica].url+path, strings.NewReader(kind.body))
-	if err != nil {
-		f.Error(err)
-		return false
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	req.Header.Set("Cache-Control", "no-store")
-	req.Header.Set("Prefer", "wait=1")
 	began := time.Now()
-	resp, err := client.Do(req)
+	resp, _, err := do(client, newRequest(ctx, kind.method, f.replicas[replica].url+path, kind.body,
+		"Authorization: Bearer "+token, "Cache-Control: no-store", "Prefer: wait=1"))
 	if err != nil {
 		return false // the replica is down
 	}
-	_, _ = io.Copy(io.Discard, resp.Body)
-	_ = resp.Body.Close()
 	_, reason, _ := strings.Cut(resp.Header.Get("Cache-Status"), "detail=")
 	counts.add(strings.TrimSpace(fmt.Sprint(kind.kind, " ", resp.StatusCode, " ", reason)), time.Since(began))
 	return resp.StatusCode < 400
@@ -279,12 +231,11 @@ type violationReport struct {
 
 // violations returns the report of the reference service.
 func (f *fleet) violations() (v violationReport, err error) {
-	resp, err := http.Get(f.service + "/_service/violations")
+	_, text, err := do(http.DefaultClient, newRequest(f.Context(), http.MethodGet, f.service+"/_service/violations", ""))
 	if err != nil {
 		return v, err
 	}
-	defer func() { _ = resp.Body.Close() }()
-	return v, json.NewDecoder(resp.Body).Decode(&v)
+	return v, json.Unmarshal([]byte(text), &v)
 }
 
 // checkViolations fails the test if a limit was broken, or if a request of the light account waited for long. Replicas
@@ -292,9 +243,7 @@ func (f *fleet) violations() (v violationReport, err error) {
 func (f *fleet) checkViolations(after string) {
 	f.Helper()
 	v, err := f.violations()
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	if v.Violations != 0 || v.SentWhileLimited != 0 {
 		f.Errorf("%s: %d violations, %d requests sent while limited: %v, highest %v", after, v.Violations, v.SentWhileLimited, v.ByLimit, v.Highest)
 	}

@@ -51,7 +51,7 @@ var floods = []flood{
 
 	{name: "TLS handshakes", secure: true, attack: handshake, workers: 50},
 	{name: "TLS handshakes that stop", secure: true, attack: stopHandshake, workers: 1000, addresses: 4},
-	{name: "HTTP/2 streams with an immediate reset", secure: true, attack: frames(func(h *floodHTTP2, i uint32) error {
+	{name: "HTTP/2 streams with an immediate reset", secure: true, covered: true, attack: frames(func(h *floodHTTP2, i uint32) error {
 		_ = h.get(2*i+1, true)
 		return h.WriteRSTStream(2*i+1, http2.ErrCodeCancel)
 	}), workers: 50},
@@ -59,27 +59,21 @@ var floods = []flood{
 		_ = h.get(2*i+1, false)
 		return h.WriteWindowUpdate(2*i+1, 0) // an error of the stream (RFC 9113, section 6.9)
 	}), workers: 50},
-	{name: "HTTP/2 continuations", secure: true, attack: frames(func(h *floodHTTP2, i uint32) error {
-		if i == 0 {
-			return h.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: h.header("GET", "/"), EndStream: true})
-		}
-		return h.WriteContinuation(1, false, h.field("a", strings.Repeat("b", 8000)))
+	{name: "HTTP/2 continuations", secure: true, covered: true, attack: frames(func(h *floodHTTP2, i uint32) error {
+		return h.continueHeaders(i, h.field("a", strings.Repeat("b", 8000)))
 	}), workers: 50},
 	{name: "HTTP/2 empty continuations", secure: true, attack: frames(func(h *floodHTTP2, i uint32) error {
-		if i == 0 {
-			return h.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: h.header("GET", "/"), EndStream: true})
-		}
-		return h.WriteContinuation(1, false, nil)
+		return h.continueHeaders(i, nil)
 	}), workers: 50},
-	{name: "HTTP/2 headers that reference a large field", secure: true, attack: frames(func(h *floodHTTP2, i uint32) error {
+	{name: "HTTP/2 headers that reference a large field", secure: true, covered: true, attack: frames(func(h *floodHTTP2, i uint32) error {
 		block := append(h.header("GET", "/gitignore/templates"), h.field("a", strings.Repeat("b", 3900))...)
 		block = append(block, bytes.Repeat([]byte{0xbe}, 8000)...) // the first entry of the dynamic table
 		return h.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: block, EndStream: true, EndHeaders: true})
 	}), workers: 50},
-	{name: "HTTP/2 settings", secure: true, attack: frames(func(h *floodHTTP2, i uint32) error {
+	{name: "HTTP/2 settings", secure: true, covered: true, attack: frames(func(h *floodHTTP2, i uint32) error {
 		return h.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: i % 1000}, http2.Setting{ID: http2.SettingHeaderTableSize, Val: i})
 	}), workers: 50},
-	{name: "HTTP/2 pings", secure: true, attack: frames(func(h *floodHTTP2, _ uint32) error { return h.WritePing(false, [8]byte{}) }), workers: 50},
+	{name: "HTTP/2 pings", secure: true, covered: true, attack: frames(func(h *floodHTTP2, _ uint32) error { return h.WritePing(false, [8]byte{}) }), workers: 50},
 	{name: "HTTP/2 window updates", secure: true, attack: frames(func(h *floodHTTP2, _ uint32) error { return h.WriteWindowUpdate(0, 1) }), workers: 50},
 	{name: "HTTP/2 empty data", secure: true, attack: frames(func(h *floodHTTP2, i uint32) error {
 		if i == 0 {
@@ -148,12 +142,20 @@ func idle(request string) func(*flooder, int) error {
 	}
 }
 
+// dialSlowly connects, and waits after a failure.
+func (f *flooder) dialSlowly(n int) (net.Conn, error) {
+	c, err := f.dial(n, "http/1.1")
+	if err != nil {
+		sleep(f, 100*time.Millisecond)
+	}
+	return c, err
+}
+
 // drip sends the begin of a request, and then ten bytes per second.
 func drip(begin string) func(*flooder, int) error {
 	return func(f *flooder, n int) error {
-		c, err := f.dial(n, "http/1.1")
+		c, err := f.dialSlowly(n)
 		if err != nil {
-			sleep(f, 100*time.Millisecond)
 			return err
 		}
 		defer func() { _ = c.Close() }()
@@ -169,9 +171,8 @@ func drip(begin string) func(*flooder, int) error {
 // readSlowly requests a path, and reads ten bytes per second.
 func readSlowly(path string) func(*flooder, int) error {
 	return func(f *flooder, n int) error {
-		c, err := f.dial(n, "http/1.1")
+		c, err := f.dialSlowly(n)
 		if err != nil {
-			sleep(f, 100*time.Millisecond)
 			return err
 		}
 		defer func() { _ = c.Close() }()
@@ -234,9 +235,8 @@ func leave(f *flooder, n int) error {
 
 // halfClose closes the writing side after a request, and does not read.
 func halfClose(f *flooder, n int) error {
-	c, err := f.dial(n, "http/1.1")
+	c, err := f.dialSlowly(n)
 	if err != nil {
-		sleep(f, 100*time.Millisecond)
 		return err
 	}
 	defer func() { _ = c.Close() }()
@@ -321,6 +321,14 @@ func (h *floodHTTP2) header(method, path string) (block []byte) {
 
 func (h *floodHTTP2) get(stream uint32, end bool) error {
 	return h.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: h.header("GET", fmt.Sprint("/users/", stream)), EndStream: end, EndHeaders: true})
+}
+
+// continueHeaders begins a request, and then sends a fragment of its header again and again.
+func (h *floodHTTP2) continueHeaders(i uint32, fragment []byte) error {
+	if i == 0 {
+		return h.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: h.header("GET", "/"), EndStream: true})
+	}
+	return h.WriteContinuation(1, false, fragment)
 }
 
 func (h *floodHTTP2) put(stream uint32) error {

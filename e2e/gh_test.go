@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
@@ -34,9 +33,7 @@ func newGH(t *testing.T, handler http.Handler) *ghClient {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "socket")
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := &http.Server{Handler: handler}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -46,9 +43,7 @@ func newGH(t *testing.T, handler http.Handler) *ghClient {
 			t.Error(err)
 		}
 	})
-	if err := os.WriteFile(filepath.Join(dir, "config.yml"), []byte("http_unix_socket: "+socket+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "config.yml"), []byte("http_unix_socket: "+socket+"\n"), 0o600))
 	return &ghClient{t, dir}
 }
 
@@ -76,23 +71,17 @@ func (g *ghClient) run(command string) (string, error) {
 // newGitHub returns a reference service in the dialect of github.com.
 func newGitHub(t *testing.T) *service.Service {
 	dialect, err := policy.LoadDialect("github")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
 	t.Cleanup(s.Close)
 	return s
 }
 
-// TestGH runs gh against the reference service without a gateway. The scenario in .ci/clients/gh covers a self-hosted
-// upstream.
-func TestGH(t *testing.T) {
-	s := newGitHub(t)
-	gh := newGH(t, s)
-	for _, c := range []struct{ command, want string }{
-		{"pr list -L 3", "35\tReplace part 11\tpart-11\tOPEN\tDATE\n34\tReplace part 10\tpart-10\tDRAFT\tDATE\n32\tReplace part 8\tpart-8\tOPEN\tDATE"},
-		{"pr list --state merged", "36\tReplace part 12\tpart-12\tMERGED\tDATE\n30\tReplace part 6\tpart-6\tMERGED\tDATE"},
-		{"pr status", `Relevant pull requests in acme/widgets
+// ghCommands are commands with their output. The commands before the first change send queries that rules can answer.
+var ghCommands = []struct{ command, want string }{
+	{"pr list -L 3", "35\tReplace part 11\tpart-11\tOPEN\tDATE\n34\tReplace part 10\tpart-10\tDRAFT\tDATE\n32\tReplace part 8\tpart-8\tOPEN\tDATE"},
+	{"pr list --state merged", "36\tReplace part 12\tpart-12\tMERGED\tDATE\n30\tReplace part 6\tpart-6\tMERGED\tDATE"},
+	{"pr status", `Relevant pull requests in acme/widgets
 
 Current branch
   There is no current branch
@@ -110,73 +99,52 @@ Requesting a code review from you
   × 1/3 checks failing
   #28  Replace part 4 [part-4]
   - Checks pending`},
-		{"pr checks 34", "build\tpass\t1m0s\thttp://api.github.com/runs/10010000340\ncoverage\tpass\t0\t\ntest\tpass\t1m0s\thttp://api.github.com/runs/10010000341"},
-		{"issue list -L 2", "2\tOPEN\tThe gear is loose\tenhancement\tDATE\n3\tOPEN\tThe spring is loose\tbug\tDATE"},
-		{"repo view", "name:\tacme/widgets\ndescription:\tMechanical parts"},
-		{"issue create -t New -b text", "http://api.github.com/acme/widgets/issues/37"},
-		{"issue list -L 1", "37\tOPEN\tNew\t\tDATE"},
-		{"issue close 37", "✓ Closed issue #37 (New)"},
-		{"issue list -L 1", "2\tOPEN\tThe gear is loose\tenhancement\tDATE"},
-		{"pr comment 36 -b text", "http://api.github.com/acme/widgets/pull/36#issuecomment-80"},
-	} {
-		if got, err := gh.run(c.command); err != nil || got != c.want {
-			t.Errorf("gh %s: %v\ngot\n%s\nwant\n%s", c.command, err, got, c.want)
-		}
-	}
-	if v := s.Violations(); v.Violations > 0 {
-		t.Errorf("violations: %+v", v)
-	}
+	{"pr checks 34", "build\tpass\t1m0s\tUPSTREAM/runs/10010000340\ncoverage\tpass\t0\t\ntest\tpass\t1m0s\tUPSTREAM/runs/10010000341"},
+	{"issue list -L 2", "2\tOPEN\tThe gear is loose\tenhancement\tDATE\n3\tOPEN\tThe spring is loose\tbug\tDATE"},
+	{"repo view", "name:\tacme/widgets\ndescription:\tMechanical parts"},
+	{"issue create -t New -b text", "UPSTREAM/acme/widgets/issues/37"},
+	{"issue list -L 1", "37\tOPEN\tNew\t\tDATE"},
+	{"issue close 37", "✓ Closed issue #37 (New)"},
+	{"issue list -L 1", "2\tOPEN\tThe gear is loose\tenhancement\tDATE"},
+	{"pr comment 36 -b text", "UPSTREAM/acme/widgets/pull/36#issuecomment-80"},
 }
 
 // TestGHThroughWeir runs gh through a gateway. With the rules for gh its queries are answered from the cache until gh
-// itself changes something, and the output is the same as without rules.
+// itself changes something, and the output is the same as without rules. The scenario in .ci/clients/gh covers a
+// self-hosted upstream.
 func TestGHThroughWeir(t *testing.T) {
-	for _, rules := range []bool{false, true} {
+	t.Parallel()
+	const each, changes = 7, 6 // queries of the commands before the first change; index of the first change
+	for rules, repeated := range map[bool]int32{false: each, true: 0} {
 		t.Run(fmt.Sprint("rules ", rules), func(t *testing.T) {
 			s := newGitHub(t)
 			var queries atomic.Int32
-			upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			upstream := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/graphql" {
 					queries.Add(1)
 				}
 				s.ServeHTTP(w, r)
 			}))
-			t.Cleanup(upstream.Close)
-			config := filepath.Join(t.TempDir(), "weir.yaml")
-			write(t, config, fmt.Sprintf("upstream: {url: %q, dialect: github}\nlimits: {cold_start: trust}\ncache: {graphql: {gh: %v}}\n", upstream.URL, rules))
-			listen := start(t, "serve", "--config", config, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0").find(`msg="gateway started" address=(\S+)`)
-			gh := newGH(t, &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: listen}) }})
-			run := func(command string) string {
-				text, err := gh.run(command)
-				if err != nil {
-					t.Errorf("gh %s: %v\n%s", command, err, text)
+			weir := serveText(t, fmt.Sprintf("upstream: {url: %q, dialect: github}\nlimits: {cold_start: trust}\n"+
+				"cache: {graphql: {gh: %v}}\n", upstream, rules))
+			gh := newGH(t, &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: weir.address}) }})
+			run := func(from, to int, want int32) {
+				before := queries.Load()
+				for _, c := range ghCommands[from:to] {
+					want := strings.ReplaceAll(c.want, "UPSTREAM", upstream)
+					if got, err := gh.run(c.command); err != nil || got != want {
+						t.Errorf("gh %s: %v\ngot\n%s\nwant\n%s", c.command, err, got, want)
+					}
 				}
-				return text
-			}
-			polled := []string{"pr list", "pr status", "pr checks 34", "issue list -L 2", "repo view"}
-			var outputs []string
-			for _, command := range polled {
-				outputs = append(outputs, run(command))
-			}
-			const each = 6 // queries of the five commands
-			if n := queries.Load(); n != each {
-				t.Errorf("the commands sent %d queries, want %d", n, each)
-			}
-			for i, command := range polled {
-				if got := run(command); got != outputs[i] {
-					t.Errorf("gh %s: got\n%s\nat first\n%s", command, got, outputs[i])
+				if n := queries.Load() - before; n != want && want >= 0 {
+					t.Errorf("the commands sent %d queries upstream, want %d", n, want)
 				}
 			}
-			if n := queries.Load() - each; rules && n != 0 || !rules && n != each {
-				t.Errorf("the repeated commands sent %d queries upstream", n)
-			}
-			run("issue create -t New -b text")
-			if got, want := run("issue list -L 1"), "37\tOPEN\tNew\t\tDATE"; got != want {
-				t.Errorf("gh issue list after issue create: got %q, want %q", got, want)
-			}
-			run("issue close 37")
-			if got := run("issue list -L 1"); strings.HasPrefix(got, "37") {
-				t.Errorf("gh issue list after issue close: got %q", got)
+			run(0, changes, each)
+			run(0, changes, repeated)
+			run(changes, len(ghCommands), -1)
+			if v := s.Violations(); v.Violations > 0 {
+				t.Errorf("violations: %+v", v)
 			}
 		})
 	}

@@ -5,9 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,17 +23,15 @@ func TestFullProcessShedsLoad(t *testing.T) {
 	const clients = 1500
 	var admitted, shed atomic.Int32
 	release := make(chan struct{})
-	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	upstream := serveHTTP(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		admitted.Add(1)
 		select {
 		case <-release:
 		case <-r.Context().Done():
 		}
 	}))
-	t.Cleanup(upstream.Close)
-	f := emptyFleet(t)
-	config := f.file("weir.yaml", `upstream: {url: "`+upstream.URL+`", timeout: 3m}`+"\nlimits: {inbound: {rate: 0}, cold_start: trust}\ncache: {memory: 8MiB}")
-	r := f.serve(config, testservers.FreeAddress(t), testservers.FreeAddress(t), "GOMEMLIMIT=64MiB")
+	r := serveText(t, `upstream: {url: "`+upstream+`", timeout: 3m}`+"\nlimits: {inbound: {rate: 0}, cold_start: trust}\n"+
+		"cache: {memory: 8MiB}", "GOMEMLIMIT=64MiB")
 	transport := &http.Transport{MaxIdleConnsPerHost: clients}
 	t.Cleanup(transport.CloseIdleConnections)
 	client := &http.Client{Transport: transport, Timeout: 2 * time.Minute}
@@ -58,7 +54,7 @@ func TestFullProcessShedsLoad(t *testing.T) {
 		})
 		sleep(t.Context(), 500*time.Microsecond)
 	}
-	f.eventually("each request is admitted or shed", func(context.Context) bool { return admitted.Load()+shed.Load() == clients })
+	testservers.Eventually(t, "each request is admitted or shed", func(context.Context) bool { return admitted.Load()+shed.Load() == clients })
 	waiting, refused := int(admitted.Load()), shed.Load()
 	close(release)
 	group.Wait()
@@ -69,17 +65,8 @@ func TestFullProcessShedsLoad(t *testing.T) {
 
 // tryRequest sends one request with its own token, and classifies the response.
 func tryRequest(ctx context.Context, client *http.Client, url string, n int) (outcome string) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprint(url, "/users/", n), http.NoBody)
+	resp, _, err := do(client, newRequest(ctx, http.MethodGet, fmt.Sprint(url, "/users/", n), "", fmt.Sprint("Authorization: Bearer ", n)))
 	if err != nil {
-		return err.Error()
-	}
-	req.Header.Set("Authorization", fmt.Sprint("Bearer ", n))
-	resp, err := client.Do(req)
-	if err != nil {
-		return err.Error()
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if _, err = io.Copy(io.Discard, resp.Body); err != nil {
 		return err.Error()
 	}
 	switch status := resp.Header.Get("Cache-Status"); {

@@ -11,10 +11,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,6 +60,7 @@ func runTests(m *testing.M) int {
 			return 1
 		}
 	}
+	defer func() { closeChromium() }()
 	return m.Run()
 }
 
@@ -108,10 +111,11 @@ func startCommand(t *testing.T, c *exec.Cmd) *process {
 	t.Helper()
 	p := &process{T: t, cmd: c}
 	p.cmd.Env = append(p.cmd.Environ(), "GORACE=atexit_sleep_ms=0")
-	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
+	p.cmd.Stderr = &p.output
+	if p.cmd.Stdout == nil {
+		p.cmd.Stdout = &p.output
 	}
+	must(t, p.cmd.Start())
 	p.exited = sync.OnceValue(p.cmd.Wait)
 	t.Cleanup(func() {
 		p.signal(syscall.SIGCONT)
@@ -147,16 +151,70 @@ func (p *process) find(pattern string) (group string) {
 	return group
 }
 
+// replica is a gateway process.
+type replica struct {
+	*process
+	address, admin string // host and port
+	url            string // plain HTTP
+}
+
+// serve starts a gateway with a configuration, and waits until it listens.
+func serve(t *testing.T, config string, env ...string) *replica {
+	t.Helper()
+	return serveAt(t, config, anyPort, anyPort, env...)
+}
+
+// anyPort is a loopback address with any free port.
+const anyPort = "127.0.0.1:0"
+
+// serveAt starts a gateway at addresses.
+func serveAt(t *testing.T, config, listen, admin string, env ...string) *replica {
+	t.Helper()
+	r := &replica{process: startWith(t, env, "serve", "--config", config, "--listen", listen, "--admin", admin)}
+	r.awaitStart()
+	return r
+}
+
+// awaitStart waits until a gateway listens.
+func (r *replica) awaitStart() {
+	r.Helper()
+	r.address, r.admin = r.find(`msg="gateway started" address=(\S+)`), r.find(`msg="admin listener started" address=(\S+)`)
+	r.url = "http://" + r.address
+}
+
+// serveText starts a gateway with the text of a configuration.
+func serveText(t *testing.T, config string, env ...string) *replica {
+	t.Helper()
+	return serve(t, write(t, filepath.Join(t.TempDir(), "weir.yaml"), config), env...)
+}
+
 // command runs weir until weir exits, and returns its output and its exit code.
 func command(t *testing.T, args ...string) (text string, code int) {
 	t.Helper()
+	return commandWith(t, nil, args...)
+}
+
+// commandWith calls command with additional environment variables.
+func commandWith(t *testing.T, env []string, args ...string) (text string, code int) {
+	t.Helper()
 	c := exec.CommandContext(t.Context(), program, args...)
-	c.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	c.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), env...)
 	out, err := c.CombinedOutput()
 	if err != nil && c.ProcessState == nil {
 		t.Fatal(err)
 	}
 	return string(out), c.ProcessState.ExitCode()
+}
+
+// newKey creates a key of a client, and returns it with its hash.
+func newKey(t *testing.T, client string) (key, hash string) {
+	t.Helper()
+	text, _ := command(t, "key", "new", client)
+	m := regexp.MustCompile(`(?s)(weir_[A-Z0-9]+).*sha256:([0-9a-f]{64})`).FindStringSubmatch(text)
+	if m == nil {
+		t.Fatalf("weir key new wrote %s", text)
+	}
+	return m[1], m[2]
 }
 
 // demo is a running "weir demo".
@@ -167,60 +225,99 @@ type demo struct {
 
 func startDemo(t *testing.T, flags ...string) *demo {
 	t.Helper()
-	const free = "127.0.0.1:0"
-	args := append([]string{"demo", "--listen", free, "--admin", free, "--service", free}, flags...)
+	args := append([]string{"demo", "--listen", anyPort, "--admin", anyPort, "--service", anyPort}, flags...)
 	d := &demo{process: start(t, args...)}
 	d.gateway, d.admin, d.service = d.find(`gateway +(http://\S+)`), d.find(`admin +(http://\S+)`), d.find(`service +(http://\S+)`)
 	return d
 }
 
-// get sends a GET request with header fields in the form "name: value".
-func get(t *testing.T, url string, fields ...string) (*http.Response, string) {
-	t.Helper()
-	return send(t, http.MethodGet, url, "", fields...)
-}
-
-// send sends a request and returns the response with its body.
-func send(t *testing.T, method, url, body string, fields ...string) (*http.Response, string) {
-	t.Helper()
-	return sendWith(t, http.DefaultClient, method, url, body, fields...)
-}
-
-// sendWith calls send with a client.
-func sendWith(t *testing.T, client *http.Client, method, url, body string, fields ...string) (*http.Response, string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+// newRequest returns a request with header fields in the form "name: value".
+func newRequest(ctx context.Context, method, url, body string, fields ...string) *http.Request {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
-		t.Fatal(err)
+		panic(err) // the tests use valid methods and URLs
 	}
 	for _, f := range fields {
 		name, value, _ := strings.Cut(f, ": ")
 		req.Header.Set(name, value)
 	}
+	return req
+}
+
+// do sends a request, and reads the response.
+func do(client *http.Client, req *http.Request) (*http.Response, string, error) {
 	resp, err := client.Do(req)
 	if err != nil {
-		t.Fatal(err)
+		return nil, "", err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
+	return resp, string(text), err
+}
+
+// get sends a GET request, and returns the response with its body.
+func get(t testing.TB, url string, fields ...string) (*http.Response, string) {
+	t.Helper()
+	return send(t, http.MethodGet, url, "", fields...)
+}
+
+// send sends a request, and returns the response with its body.
+func send(t testing.TB, method, url, body string, fields ...string) (*http.Response, string) {
+	t.Helper()
+	return sendWith(t, http.DefaultClient, method, url, body, fields...)
+}
+
+// sendWith calls send with a client.
+func sendWith(t testing.TB, client *http.Client, method, url, body string, fields ...string) (*http.Response, string) {
+	t.Helper()
+	resp, text, err := do(client, newRequest(t.Context(), method, url, body, fields...))
+	must(t, err)
+	return resp, text
+}
+
+// serveHTTP starts a server, and returns its URL.
+func serveHTTP(t testing.TB, handler http.Handler) string {
+	t.Helper()
+	s := httptest.NewServer(handler)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// reply sends a response in JSON.
+func reply(w http.ResponseWriter, status int, value any) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(value) // the client checks the response
+}
+
+// toJSON returns a value in JSON.
+func toJSON(value any) string {
+	text, err := json.Marshal(value)
 	if err != nil {
-		t.Fatal(err)
+		panic(err) // the tests use encodable values
 	}
-	return resp, string(text)
+	return string(text)
+}
+
+// certify writes a certificate for weir, and the certificate of its authority, into a folder: tls.crt, tls.key and ca.pem.
+func certify(t testing.TB, dir string) (roots *x509.CertPool) {
+	t.Helper()
+	ca, err := testservers.NewCA()
+	must(t, err)
+	must(t, ca.Issue(dir))
+	must(t, ca.Write(filepath.Join(dir, "ca.pem")))
+	roots = x509.NewCertPool()
+	roots.AddCert(ca.Certificate)
+	return roots
 }
 
 // accounts returns the accounts that an admin listener reports.
 func accounts(ctx context.Context, admin string) (list []history.Account, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/api/v1/accounts", http.NoBody)
+	_, text, err := do(http.DefaultClient, newRequest(ctx, http.MethodGet, "http://"+admin+"/api/v1/accounts", ""))
 	if err != nil {
 		return nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	return list, json.NewDecoder(resp.Body).Decode(&list)
+	return list, json.Unmarshal([]byte(text), &list)
 }
 
 // permitsInUse returns the number of open permits that an admin listener reports.
@@ -236,21 +333,48 @@ func permitsInUse(ctx context.Context, admin string) (n int, err error) {
 func installed(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("../bin/e2e", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return path
 }
 
-// write replaces a file atomically.
-func write(t *testing.T, path, text string) {
+// must ends the test if an operation has failed.
+func must(t testing.TB, err error) {
 	t.Helper()
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
+}
+
+// want compares a value.
+func want[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %v, want %v", what, got, want)
 	}
+}
+
+// wantMatch compares a text with a pattern.
+func wantMatch(t testing.TB, what, got, pattern string) {
+	t.Helper()
+	if !regexp.MustCompile("(?s)" + pattern).MatchString(got) {
+		t.Errorf("%s: got %s, want a match of %s", what, got, pattern)
+	}
+}
+
+// write replaces a file atomically, and returns its path.
+func write(t *testing.T, path, text string) string {
+	t.Helper()
+	must(t, os.WriteFile(path+".new", []byte(text), 0o600))
+	must(t, os.Rename(path+".new", path))
+	return path
+}
+
+// readFile returns the text of a file.
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	must(t, err)
+	return string(text)
 }
 
 // sleep waits for a duration, or until ctx ends.
@@ -260,8 +384,6 @@ func sleep(ctx context.Context, d time.Duration) { testservers.Sleep(ctx, d) }
 func duration(t *testing.T, variable string, fallback time.Duration) time.Duration {
 	t.Helper()
 	d, err := time.ParseDuration(cmp.Or(os.Getenv(variable), fallback.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return d
 }

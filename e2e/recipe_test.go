@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -39,9 +38,8 @@ type recipe struct {
 	service  *wholeapi.Service // REST
 	graphQL  *service.Service
 	upstream http.Handler // the API, with the host for files
-	weir     *process
+	weir     *replica
 	url      string // of the gateway
-	admin    string // address
 	dir      string // of the programs
 	env      []string
 	http     *http.Client // trusts the certificates of weir, and uses its forward proxy
@@ -52,30 +50,16 @@ type recipe struct {
 
 // startRecipe starts a gateway over HTTPS, in front of an upstream with all operations of the API. The first block of the
 // page that is marked yaml is the configuration, in which pairs of old and new text and the addresses of the hosts are
-// replaced. The upstream accepts the token tok-owner. Programs get the key of the first client as WEIR_KEY.
-func startRecipe(t *testing.T, page string, replace ...string) *recipe {
+// replaced. It and the programs may use variables in env. The upstream accepts the token tok-owner. Programs get the key of the first client
+// as WEIR_KEY.
+func startRecipe(t *testing.T, page string, env []string, replace ...string) *recipe {
 	t.Helper()
 	r := &recipe{T: t, page: readFile(t, "../docs/recipes/"+page), graphQL: newGitHub(t), dir: t.TempDir()}
 	r.upstream = http.HandlerFunc(r.serveAPI)
-	var err error
-	if r.service, err = wholeapi.New(wholeapi.Config{Limits: policy.DefaultLimits(), ETagsPerToken: true}); err != nil {
-		t.Fatal(err)
-	}
-	ca, err := testservers.NewCA()
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificates := filepath.Join(r.dir, "ca.pem")
-	if err := ca.Write(certificates); err != nil {
-		t.Fatal(err)
-	}
-	if err := ca.Issue(r.dir); err != nil {
-		t.Fatal(err)
-	}
+	r.useAPI(wholeapi.Config{})
+	roots, certificates := certify(t, r.dir), filepath.Join(r.dir, "ca.pem")
 	pair, err := tls.LoadX509KeyPair(filepath.Join(r.dir, "tls.crt"), filepath.Join(r.dir, "tls.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(r.serve))
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
 	server.StartTLS()
@@ -83,12 +67,12 @@ func startRecipe(t *testing.T, page string, replace ...string) *recipe {
 
 	config := strings.NewReplacer(replace...).Replace(r.block("yaml"))
 	r.client = r.at(parseYAML(t, config), "clients", 0, "name").(string)
+	env = append(env, "SSL_CERT_FILE="+certificates, "BOT_TOKEN=tok-owner")
 	for _, m := range regexp.MustCompile(`\$\{(\w+_KEY_SHA256)\}`).FindAllStringSubmatch(config, -1) {
-		text, _ := command(t, "key", "new", r.client)
-		r.key = cmp.Or(r.key, regexp.MustCompile(`weir_\S+`).FindString(text))
-		t.Setenv(m[1], regexp.MustCompile(`sha256:([0-9a-f]{64})`).FindStringSubmatch(text)[1])
+		key, hash := newKey(t, r.client)
+		r.key = cmp.Or(r.key, key)
+		env = append(env, m[1]+"="+hash)
 	}
-	t.Setenv("BOT_TOKEN", "tok-owner")
 	file, proxy, proxied := filepath.Join(r.dir, "weir.yaml"), testservers.FreeAddress(t), strings.Contains(config, "proxy:\n")
 	config += "tls: {certificates: [{certificate: tls.crt, key: tls.key}]}\n"
 	if proxied && !strings.Contains(config, "hosts:\n") {
@@ -102,32 +86,39 @@ func startRecipe(t *testing.T, page string, replace ...string) *recipe {
 		"name: uploads.github.com,", `name: uploads.github.com, url: "`+server.URL+`",`,
 		"name: raw.githubusercontent.com,", `name: raw.githubusercontent.com, url: "`+server.URL+`/files",`,
 		":3128", proxy, "/etc/weir/", "").Replace(config))
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: x509.NewCertPool()}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
 	t.Cleanup(transport.CloseIdleConnections)
 	r.http = &http.Client{Transport: transport}
-	r.env = append(os.Environ(), "HOME="+r.dir, "WEIR_KEY="+r.key, "SSL_CERT_FILE="+certificates, "NODE_EXTRA_CA_CERTS="+certificates)
+	r.env = slices.Concat(os.Environ(), env, []string{"HOME=" + r.dir, "WEIR_KEY=" + r.key, "NODE_EXTRA_CA_CERTS=" + certificates})
 	if proxied {
-		if text, code := command(t, "ca", "init", "--config", file, "--out", r.dir); code != 0 {
+		if text, code := commandWith(t, env, "ca", "init", "--config", file, "--out", r.dir); code != 0 {
 			t.Fatalf("weir ca init: exit %d\n%s", code, text)
 		}
-		write(t, certificates, readFile(t, certificates)+readFile(t, filepath.Join(r.dir, "weir-ca.crt")))
+		authority := readFile(t, filepath.Join(r.dir, "weir-ca.crt"))
+		write(t, certificates, readFile(t, certificates)+authority)
+		roots.AppendCertsFromPEM([]byte(authority))
 		u := &url.URL{Scheme: "http", Host: proxy, User: url.UserPassword("weir", r.key)}
 		transport.Proxy = http.ProxyURL(u)
 		r.env = append(r.env, "HTTPS_PROXY="+u.String())
 	}
-	transport.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(readFile(t, certificates)))
-	r.weir = startWith(t, []string{"SSL_CERT_FILE=" + certificates}, "serve", "--config", file, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	r.url = "https://" + r.weir.find(`msg="gateway started" address=(\S+)`)
-	r.admin = r.weir.find(`msg="admin listener started" address=(\S+)`)
+	r.weir = serve(t, file, env...)
+	r.url = "https://" + r.weir.address
 	return r
+}
+
+// useAPI replaces the upstream for REST.
+func (r *recipe) useAPI(config wholeapi.Config) {
+	r.Helper()
+	var err error
+	config.Limits, config.ETagsPerToken = policy.DefaultLimits(), true
+	r.service, err = wholeapi.New(config)
+	must(r, err)
 }
 
 // serve counts a request, and calls the upstream. It also mints tokens of installations, which cost nothing.
 func (r *recipe) serve(w http.ResponseWriter, req *http.Request) {
 	if strings.HasPrefix(req.URL.Path, "/app/installations/") {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusCreated)
-		_, _ = io.WriteString(w, `{"token":"tok-app","expires_at":"2100-01-01T00:00:00Z"}`) // weir reports an incomplete response
+		reply(w, http.StatusCreated, map[string]string{"token": "tok-app", "expires_at": "2100-01-01T00:00:00Z"})
 		return
 	}
 	r.requests.Add(1)
@@ -186,9 +177,7 @@ func (r *recipe) settings() any {
 
 func parseYAML(t *testing.T, text string) (settings any) {
 	t.Helper()
-	if err := yaml.Unmarshal([]byte(text), &settings); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(text), &settings))
 	return settings
 }
 
@@ -221,6 +210,14 @@ func (r *recipe) run(name string, args ...string) (text string, spent int) {
 	return string(out), int(r.spent.Load() - before)
 }
 
+// wantRun runs a program, and compares its standard output with a pattern and the quota that it spent.
+func (r *recipe) wantRun(pattern string, spent int, name string, args ...string) {
+	r.Helper()
+	text, n := r.run(name, args...)
+	wantMatch(r, name, text, pattern)
+	want(r, "requests that "+name+" spent", n, spent)
+}
+
 // start starts a program, and returns its standard input and the lines of its standard output. The program is killed at
 // the end of the test.
 func (r *recipe) start(name string, args ...string) (io.Writer, *bufio.Scanner) {
@@ -228,16 +225,10 @@ func (r *recipe) start(name string, args ...string) (io.Writer, *bufio.Scanner) 
 	var problems output
 	c := r.command(&problems, name, args...)
 	in, err := c.StdinPipe()
-	if err != nil {
-		r.Fatal(err)
-	}
+	must(r, err)
 	out, err := c.StdoutPipe()
-	if err != nil {
-		r.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		r.Fatal(err)
-	}
+	must(r, err)
+	must(r, c.Start())
 	r.Cleanup(func() {
 		_ = c.Wait() // reports the kill
 		if r.Failed() {
@@ -259,7 +250,7 @@ func (r *recipe) command(problems *output, name string, args ...string) *exec.Cm
 // expire makes all stored responses stale.
 func (r *recipe) expire() {
 	r.Helper()
-	if text, code := command(r.T, "cache", "purge", "--admin", r.admin, "--tag", "account:octo-bot"); code != 0 {
+	if text, code := command(r.T, "cache", "purge", "--admin", r.weir.admin, "--tag", "account:octo-bot"); code != 0 {
 		r.Fatalf("weir cache purge: exit %d\n%s", code, text)
 	}
 }
@@ -281,7 +272,7 @@ var spentLine = regexp.MustCompile(`(?m)^weir_spent_total\{.*weir_client="([^"]*
 func (r *recipe) checkSpending() (spent map[string]int) {
 	r.Helper()
 	testservers.Eventually(r, "the metrics attribute the spent quota to "+r.client, func(context.Context) bool {
-		_, text := get(r.T, "http://"+r.admin+"/metrics")
+		_, text := get(r.T, "http://"+r.weir.admin+"/metrics")
 		spent = map[string]int{}
 		sum := 0
 		for _, m := range spentLine.FindAllStringSubmatch(text, -1) {
@@ -325,5 +316,5 @@ func (r *recipe) checkRepetition(run func(), again ...string) {
 // wantLogged checks that weir has logged a request: its method, route, operation and status.
 func (r *recipe) wantLogged(line string) {
 	r.Helper()
-	testservers.Eventually(r, "weir logs "+line, func(context.Context) bool { return strings.Contains(transcript(r.weir), line+"\n") })
+	testservers.Eventually(r, "weir logs "+line, func(context.Context) bool { return strings.Contains(transcript(r.weir.process), line+"\n") })
 }

@@ -30,12 +30,12 @@ type steadyLoad struct {
 // polled, and a write that must not be retried.
 var steadyRequests = []struct {
 	name, method, path, body string
-	fields                   map[string]string
+	fields                   []string
 	every                    time.Duration
 }{
 	{"cached", "GET", "/gitignore/templates", "", nil, time.Millisecond},
-	{"uncached", "GET", "/repos/acme/widgets/subscribers", "", map[string]string{"Cache-Control": "no-store"}, 200 * time.Millisecond},
-	{"statistics", "GET", "/repos/acme/widgets/stats/contributors", "", map[string]string{"Prefer": "wait=6", "Cache-Control": "no-cache"}, 500 * time.Millisecond},
+	{"uncached", "GET", "/repos/acme/widgets/subscribers", "", []string{"Cache-Control: no-store"}, 200 * time.Millisecond},
+	{"statistics", "GET", "/repos/acme/widgets/stats/contributors", "", []string{"Prefer: wait=6", "Cache-Control: no-cache"}, 500 * time.Millisecond},
 	{"write", "PUT", "/repos/acme/widgets/subscription", `{"subscribed":true}`, nil, 300 * time.Millisecond},
 }
 
@@ -49,15 +49,8 @@ func (l *steadyLoad) start(ctx context.Context, clients *sync.WaitGroup, url str
 				defer transport.CloseIdleConnections()
 				client := &http.Client{Timeout: 20 * time.Second, Transport: transport}
 				for ctx.Err() == nil {
-					body := struct{ io.Reader }{strings.NewReader(r.body)} // net/http cannot rewind this reader, so it never retries
-					req, err := http.NewRequest(r.method, url+r.path, body)
-					if err != nil {
-						panic(err)
-					}
-					req.Header.Set("Authorization", "Bearer "+token)
-					for name, value := range r.fields {
-						req.Header.Set(name, value)
-					}
+					req := newRequest(context.Background(), r.method, url+r.path, "", append(r.fields, "Authorization: Bearer "+token)...)
+					req.Body, req.GetBody = io.NopCloser(strings.NewReader(r.body)), nil // net/http cannot rewind this body, so it never retries
 					l.send(r.name, client, req)
 					sleep(ctx, r.every)
 				}
@@ -67,14 +60,10 @@ func (l *steadyLoad) start(ctx context.Context, clients *sync.WaitGroup, url str
 }
 
 func (l *steadyLoad) send(name string, client *http.Client, req *http.Request) {
-	resp, err := client.Do(req)
+	resp, _, err := do(client, req)
 	failure := ""
-	if err == nil {
-		_, err = io.Copy(io.Discard, resp.Body)
-		_ = resp.Body.Close()
-		if resp.StatusCode >= 300 {
-			failure = fmt.Sprintf("%s: %s, %s", name, resp.Status, resp.Header.Get("Cache-Status"))
-		}
+	if err == nil && resp.StatusCode >= 300 {
+		failure = fmt.Sprintf("%s: %s, %s", name, resp.Status, resp.Header.Get("Cache-Status"))
 	}
 	if err != nil {
 		failure = fmt.Sprintf("%s: %v", name, err)
@@ -91,17 +80,11 @@ func (l *steadyLoad) send(name string, client *http.Client, req *http.Request) {
 func readiness(ctx context.Context, admin string) (status int, text string) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/readyz", http.NoBody)
+	resp, text, err := do(http.DefaultClient, newRequest(ctx, http.MethodGet, "http://"+admin+"/readyz", ""))
 	if err != nil {
 		return 0, err.Error()
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, _ := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(body)
+	return resp.StatusCode, text
 }
 
 // TestRollingRestartFailsNoRequest restarts three replicas in sequence, behind a TCP balancer that probes their
@@ -110,13 +93,13 @@ func readiness(ctx context.Context, admin string) (status int, text string) {
 func TestRollingRestartFailsNoRequest(t *testing.T) {
 	f := emptyFleet(t)
 	f.store = oneRedis(f)
-	f.startService("")
+	f.startService("service", "")
 	config := f.file("gateway.yaml", `upstream: {url: "`+f.service+`"}`+"\n"+`store: {url: "`+f.store+`"}`+
 		"\nlimits: {inbound: {rate: 0}}\ndrain: {delay: 1s, timeout: 8s}\n")
 	var addresses []string
 	for range 3 {
-		r := f.serve(config, testservers.FreeAddress(t), testservers.FreeAddress(t))
-		f.replicas, addresses = append(f.replicas, r), append(addresses, strings.TrimPrefix(r.url, "http://"))
+		r := serveAt(t, config, testservers.FreeAddress(t), testservers.FreeAddress(t))
+		f.replicas, addresses = append(f.replicas, r), append(addresses, r.address)
 	}
 	balancer := testservers.NewBalancer(t, addresses...)
 	ctx, stop := context.WithCancel(t.Context())
@@ -144,7 +127,7 @@ func TestRollingRestartFailsNoRequest(t *testing.T) {
 		if err := r.exited(); err != nil {
 			t.Errorf("replica %d: %v", i, err)
 		}
-		f.replicas[i] = f.serve(config, addresses[i], r.admin)
+		f.replicas[i] = serveAt(t, config, addresses[i], r.admin)
 		f.eventually("the new process is ready", func(ctx context.Context) bool {
 			status, _ := readiness(ctx, r.admin)
 			return status == http.StatusOK

@@ -18,14 +18,12 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"hash"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,7 +41,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/internal/service"
-	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -103,7 +100,7 @@ func findSecret(text []byte, forms [][]byte) []byte {
 // outputs record everything that clients, operators, exporters and Redis can see.
 type secretive struct {
 	*fleet
-	cmd        *exec.Cmd
+	weir       *process
 	url, admin string
 	client     *http.Client
 	config     string   // path of the configuration file
@@ -113,16 +110,14 @@ type secretive struct {
 	mu       sync.Mutex
 	received map[string]bool // Authorization values that the upstream has received
 
-	log, exports, responses, adminPages, commands, redisCommands, redisContent output
+	exports, responses, adminPages, commands, redisCommands, redisContent output // the process has the log
 }
 
 // upstream returns a handler that issues installation tokens and has paths with faults. It also translates the secret
 // tokens to the tokens of the reference service.
 func (s *secretive) upstream() http.Handler {
 	dialect, err := policy.LoadDialect("service")
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	limits := policy.DefaultLimits()
 	limits.Points.REST, limits.Content = 100000, nil
 	inner := service.New(service.Config{Limits: limits, Seed: 1, Dialect: dialect, StatisticsDelay: time.Millisecond})
@@ -170,29 +165,15 @@ func startSecretive(t *testing.T) *secretive {
 		return client.Do(ctx, "acl", "setuser", "gateway", "on", ">quokka-redis", "~*", "&*", "+@all").Err() == nil
 	})
 	s.monitorRedis()
-	up := httptest.NewServer(s.upstream())
-	t.Cleanup(up.Close)
 	issuer, sign := startIssuer(t)
 	bearer := func(subject string, lifetime time.Duration) string {
 		return "Bearer " + sign(map[string]any{"sub": subject, "exp": time.Now().Add(lifetime).Unix()})
 	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	appKey := string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
-	ca, err := testservers.NewCA()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := ca.Issue(s.dir); err != nil {
-		t.Fatal(err)
-	}
-	tlsKey, err := os.ReadFile(filepath.Join(s.dir, "tls.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.keys = []string{appKey, string(tlsKey)}
+	roots := certify(t, s.dir)
+	s.keys = []string{appKey, readFile(t, filepath.Join(s.dir, "tls.key"))}
 	var clients strings.Builder
 	for name, credentials := range map[string]string{"builds": "ci, spare", "deploys": "bot", "pages": "app"} {
 		_, _ = fmt.Fprintf(&clients, "  - {name: %s, key: \"sha256:%x\", credentials: [%s]}\n", name, sha256.Sum256([]byte("quokka-key-"+name)), credentials)
@@ -216,9 +197,7 @@ webhooks: {secret: quokka-hook}
 limits: {cold_start: trust, wait: 50ms, inbound: {rate: 0}, points: {rest: 100000}, content: [{max: 10000, window: 1m}], search: {authenticated: 10000, code: 10000}}
 statistics: {poll: {first: 20ms}}
 tls: {certificates: [{certificate: tls.crt, key: tls.key}]}
-`, up.URL, s.address, s.file("app.pem", appKey), issuer, clients.String(), strings.Repeat(secretWord, 6)))
-	roots := x509.NewCertPool()
-	roots.AddCert(ca.Certificate)
+`, serveHTTP(t, s.upstream()), s.address, s.file("app.pem", appKey), issuer, clients.String(), strings.Repeat(secretWord, 6)))
 	s.startGateway(roots)
 	return s
 }
@@ -228,27 +207,20 @@ tls: {certificates: [{certificate: tls.crt, key: tls.key}]}
 func startIssuer(t *testing.T) (url string, sign func(claims map[string]any) string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mux := http.NewServeMux()
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
+	url = serveHTTP(t, mux)
 	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q}`, server.URL, server.URL+"/keys")
+		reply(w, http.StatusOK, map[string]string{"issuer": url, "jwks_uri": url + "/keys"})
 	})
 	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "a"}}})
+		reply(w, http.StatusOK, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "a"}}})
 	})
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", "a"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return server.URL, func(claims map[string]any) string {
-		token, err := jwt.Signed(signer).Claims(map[string]any{"iss": server.URL, "aud": "weir"}).Claims(claims).Serialize()
-		if err != nil {
-			t.Fatal(err)
-		}
+	must(t, err)
+	return url, func(claims map[string]any) string {
+		token, err := jwt.Signed(signer).Claims(map[string]any{"iss": url, "aud": "weir"}).Claims(claims).Serialize()
+		must(t, err)
 		return token
 	}
 }
@@ -256,9 +228,7 @@ func startIssuer(t *testing.T) (url string, sign func(claims map[string]any) str
 // monitorRedis records every command that Redis receives.
 func (s *secretive) monitorRedis() {
 	c, err := net.Dial("tcp", s.address)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	if _, err := io.WriteString(c, "MONITOR\r\n"); err != nil {
 		s.Fatal(err)
 	}
@@ -272,28 +242,13 @@ func (s *secretive) monitorRedis() {
 
 // startGateway starts the gateway and waits until it forwards requests.
 func (s *secretive) startGateway(roots *x509.CertPool) {
-	s.cmd = exec.Command(program, "serve", "--config", s.config)
-	s.cmd.Stdout, s.cmd.Stderr = &s.exports, &s.log
-	s.cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=console", "OTEL_METRICS_EXPORTER=console", "OTEL_LOGS_EXPORTER=console",
+	c := exec.Command(program, "serve", "--config", s.config)
+	c.Stdout = &s.exports
+	c.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=console", "OTEL_METRICS_EXPORTER=console", "OTEL_LOGS_EXPORTER=console",
 		"OTEL_METRIC_EXPORT_INTERVAL=1000", "OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_BLRP_SCHEDULE_DELAY=100")
-	if err := s.cmd.Start(); err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() {
-		_ = s.cmd.Process.Kill()
-		_ = s.cmd.Wait()
-	})
-	address := func(message string) (address string) {
-		s.eventually("the log contains "+message, func(context.Context) bool {
-			m := regexp.MustCompile(`msg="` + message + `" address=(\S+)`).FindStringSubmatch(s.log.String())
-			if m != nil {
-				address = m[1]
-			}
-			return m != nil
-		})
-		return address
-	}
-	s.url, s.admin = "https://"+address("gateway started"), "http://"+address("admin listener started")
+	r := &replica{process: startCommand(s.T, c)}
+	r.awaitStart()
+	s.weir, s.url, s.admin = r.process, "https://"+r.address, "http://"+r.admin
 	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots}}
 	s.Cleanup(transport.CloseIdleConnections)
 	s.client = &http.Client{Timeout: 30 * time.Second, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -305,20 +260,15 @@ func (s *secretive) startGateway(roots *x509.CertPool) {
 // request sends a request, records the response, and returns the status. The status is 0 without
 // a response.
 func (s *secretive) request(authorization, method, target, body string) (status int) {
-	req, err := http.NewRequestWithContext(s.Context(), method, s.url+target, strings.NewReader(body))
-	if err != nil {
-		s.Fatal(err)
-	}
+	req := newRequest(s.Context(), method, s.url+target, body)
 	if authorization != "" {
 		req.Header.Set("Authorization", authorization)
 	}
-	resp, err := s.client.Do(req)
-	if err != nil {
+	resp, text, _ := do(s.client, req)
+	if resp == nil {
 		return 0
 	}
-	defer func() { _ = resp.Body.Close() }()
-	text, _ := io.ReadAll(resp.Body)
-	_, _ = fmt.Fprintln(&s.responses, resp.Status, resp.Header, string(text))
+	_, _ = fmt.Fprintln(&s.responses, resp.Status, resp.Header, text)
 	return resp.StatusCode
 }
 
@@ -358,38 +308,25 @@ func (s *secretive) misuse() {
 		}
 	}
 	body := `{"repository":{"full_name":"acme/widgets"},"hook":{"config":{"secret":"quokka-hook"}},"token":"` + token + `"}`
-	mac := hmac.New(sha256.New, []byte("quokka-hook"))
-	_, _ = io.WriteString(mac, body) // never fails (hash.Hash)
-	req, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+"/_weir/webhooks", strings.NewReader(body))
-	if err != nil {
-		s.Fatal(err)
-	}
-	for name, value := range map[string]string{"Event": "push", "Delivery": "1"} {
-		req.Header.Set("X-Service-"+name, value)
-	}
-	req.Header.Set("X-Hub-Signature-256", fmt.Sprintf("sha256=%x", mac.Sum(nil)))
-	resp, err := s.client.Do(req)
-	if err != nil {
-		s.Fatal(err)
-	}
-	_ = resp.Body.Close()
+	resp, _ := sendWith(s.T, s.client, http.MethodPost, s.url+"/_weir/webhooks", body,
+		"X-Service-Event: push", "X-Service-Delivery: 1", signature("quokka-hook", body))
 	if resp.StatusCode != http.StatusAccepted {
 		s.Errorf("delivery: %s", resp.Status)
 	}
 }
 
+// signature returns the field with the signature of a webhook delivery.
+func signature(secret, body string) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	_, _ = io.WriteString(mac, body) // never fails (hash.Hash)
+	return fmt.Sprintf("X-Hub-Signature-256: sha256=%x", mac.Sum(nil))
+}
+
 // watchEvents records the event stream of the admin listener until each kind of event has
 // arrived.
 func (s *secretive) watchEvents(token string) {
-	req, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.admin+"/api/v1/events", nil)
-	if err != nil {
-		s.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		s.Fatal(err)
-	}
+	resp, err := http.DefaultClient.Do(newRequest(s.Context(), http.MethodGet, s.admin+"/api/v1/events", "", "Authorization: Bearer "+token))
+	must(s, err)
 	defer func() { _ = resp.Body.Close() }()
 	_, _ = fmt.Fprintln(&s.adminPages, resp.Header)
 	s.request("Bearer quokka-owner", http.MethodGet, "/faults/denied", "")
@@ -430,14 +367,11 @@ func (s *secretive) operate() {
 		text, _ := command(s.T, args...)
 		_, _ = fmt.Fprintln(&s.commands, text)
 	}
-	valid, err := os.ReadFile(s.config)
-	if err != nil {
-		s.Fatal(err)
-	}
+	valid := readFile(s.T, s.config)
 	for _, invalid := range []string{
 		"\nwebhooks: {secret: [quokka]}\n", "\nlisten: {address: quokka}\n", "\n- quokka", "\nheaders: {ratelimit: \"${NOT_SET}\"}\n",
 	} {
-		write(s.T, s.config, string(valid)+invalid)
+		write(s.T, s.config, valid+invalid)
 		text, _ := command(s.T, "check", s.config)
 		_, _ = fmt.Fprintln(&s.commands, text)
 		resp, body := send(s.T, http.MethodPost, s.admin+"/api/v1/reload", "", "Authorization: Bearer quokka-admin")
@@ -492,14 +426,15 @@ func uncompressed(hash map[string]string) map[string]string {
 // and failing requests. No secret may appear in its log, exports, responses, admin pages,
 // command output, Redis, or in the stack dump of a killed process.
 func TestNoOutputContainsASecret(t *testing.T) {
+	t.Parallel()
 	s := startSecretive(t)
 	s.callOperations()
 	s.misuse()
 	s.operate()
 	s.dumpRedis()
-	_ = s.cmd.Process.Signal(syscall.SIGQUIT)
-	_ = s.cmd.Wait()
-	if !strings.Contains(s.log.String(), "goroutine 1") {
+	s.weir.signal(syscall.SIGQUIT)
+	_ = s.weir.exited()
+	if !strings.Contains(s.weir.output.String(), "goroutine 1") {
 		t.Error("the killed process wrote no stacks")
 	}
 	s.wantNoHashInRedis()
@@ -510,7 +445,7 @@ func TestNoOutputContainsASecret(t *testing.T) {
 	}
 	forms := secretForms(s.keys...)
 	for name, o := range map[string]*output{
-		"log": &s.log, "exports": &s.exports, "responses": &s.responses, "admin pages": &s.adminPages, "commands": &s.commands,
+		"log": &s.weir.output, "exports": &s.exports, "responses": &s.responses, "admin pages": &s.adminPages, "commands": &s.commands,
 		"Redis commands": &s.redisCommands, "Redis content": &s.redisContent,
 	} {
 		text := []byte(o.String())

@@ -77,7 +77,7 @@ func (s *sentinels) master(ctx context.Context) (address string) {
 func TestLimitsHoldDuringSentinelFailover(t *testing.T) {
 	s := &sentinels{}
 	f := newFleet(t, 4, s.start)
-	ctx := f.saturate()
+	ctx, _ := f.saturate()
 	sleep(ctx, phase(t))
 	f.checkViolations("without faults")
 	first := s.master(ctx)

@@ -6,9 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,8 +15,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/weirgate/weir/internal/testservers"
 )
 
 // A window of the run has ten minutes and 600 requests, a sixth of an hour.
@@ -53,35 +49,18 @@ type sharedRun struct {
 func TestAgentBesidePersonAndJob(t *testing.T) {
 	f := emptyFleet(t)
 	limits := fmt.Sprintf("limits: {cold_start: trust, wait: 2s, inbound: {rate: 0}, primary: {user: %d, window: %v}}\n", sharesLimit, sharesWindow)
-	address := testservers.FreeAddress(t)
-	f.service = "http://" + address
-	start(t, "service", "--config", f.file("service.yaml", "upstream: {dialect: github}\n"+limits), "--listen", address)
-	f.awaitHTTP(f.service + "/_service/violations")
-	ca, err := testservers.NewCA()
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(ca.Certificate)
+	f.startService("github", limits)
+	roots := certify(t, f.dir)
 	r := &sharedRun{
 		fleet: f, ca: filepath.Join(f.dir, "ca.pem"), began: time.Now(), refused: map[string]int{},
 		http: &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots}}},
-	}
-	if err := ca.Write(r.ca); err != nil {
-		t.Fatal(err)
-	}
-	if err := ca.Issue(f.dir); err != nil {
-		t.Fatal(err)
 	}
 	config := fmt.Sprintf("upstream: {url: %q, dialect: github}\ntls: {certificates: [{certificate: tls.crt, key: tls.key}]}\n", f.service) + limits +
 		"credentials: [{name: bot, kind: user, account: acme-bot, token: tok-owner}]\ncallers: {pass_through: false}\nclients:\n"
 	for name, more := range map[string]string{"agent": "", "person": ", priority: interactive, guarantee: 0.1", "job": ", guarantee: 0.4"} {
 		config += fmt.Sprintf("  - {name: %s, key: \"sha256:%x\", credentials: [bot]%s}\n", name, sha256.Sum256([]byte(name+"-key")), more)
 	}
-	listen := testservers.FreeAddress(t)
-	gateway := start(t, "serve", "--config", f.file("weir.yaml", config), "--listen", listen, "--admin", testservers.FreeAddress(t))
-	gateway.find(`gateway started`)
-	r.gateway = "https://" + listen
+	r.gateway = "https://" + serve(t, f.file("weir.yaml", config)).address
 
 	ctx, stop := context.WithTimeout(t.Context(), sharesWindows*sharesWindow)
 	defer stop()
@@ -126,18 +105,11 @@ func (r *sharedRun) record(client string, ok bool) {
 
 // send sends a request that the cache cannot answer, and reports its success.
 func (r *sharedRun) send(ctx context.Context, client string, n int) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/repos/acme/widgets/subscribers?page=%d", r.gateway, n), http.NoBody)
-	if err != nil {
-		r.Error(err)
-		return false
-	}
-	req.Header.Set("Authorization", "Bearer "+client+"-key")
-	resp, err := r.http.Do(req)
+	url := fmt.Sprintf("%s/repos/acme/widgets/subscribers?page=%d", r.gateway, n)
+	resp, _, err := do(r.http, newRequest(ctx, http.MethodGet, url, "", "Authorization: Bearer "+client+"-key"))
 	if err != nil {
 		return false
 	}
-	_, _ = io.Copy(io.Discard, resp.Body)
-	_ = resp.Body.Close()
 	if ctx.Err() == nil {
 		r.record(client, resp.StatusCode == http.StatusOK)
 	}

@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -180,17 +179,8 @@ func (s *soak) awaitRecovery(fault string) {
 
 // responds reports whether a URL responds with 200 and a text.
 func (s *soak) responds(ctx context.Context, url, text string) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		s.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer tok-owner")
+	req := newRequest(ctx, http.MethodGet, url, "", "Authorization: Bearer tok-owner")
 	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	return err == nil && resp.StatusCode == http.StatusOK && strings.Contains(string(body), text)
+	resp, body, err := do(http.DefaultClient, req)
+	return err == nil && resp.StatusCode == http.StatusOK && strings.Contains(body, text)
 }

@@ -119,13 +119,13 @@ func newSoak(t *testing.T) *soak {
 	}
 	s.client = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 	oneRedis(s.fleet)
-	s.startService(fleetLimits)
+	s.startService("service", fleetLimits)
 	s.upstream = testservers.NewLink(t, strings.TrimPrefix(s.service, "http://"))
 	s.recordExpectations()
 	for i := range 3 {
 		s.redisLinks = append(s.redisLinks, testservers.NewLink(t, s.address))
 		s.configure(i, 0)
-		s.replicas = append(s.replicas, s.serve(s.config(i), testservers.FreeAddress(t), testservers.FreeAddress(t)))
+		s.replicas = append(s.replicas, serveAt(t, s.config(i), testservers.FreeAddress(t), testservers.FreeAddress(t)))
 	}
 	return s
 }
@@ -142,7 +142,7 @@ func (s *soak) configure(i, generation int) {
 // restart starts a replica again at its addresses.
 func (s *soak) restart(i int) {
 	r := s.replicas[i]
-	r.process = s.serve(s.config(i), strings.TrimPrefix(r.url, "http://"), r.admin).process // clients read the rest of r
+	r.process = serveAt(s.T, s.config(i), r.address, r.admin).process // clients read the rest of r
 }
 
 // recordExpectations sends each request directly to the upstream, under the host name that the replicas use, and resets
@@ -175,7 +175,8 @@ func (s *soak) control(method, path, body string) {
 // soakRequest is one request of a client.
 type soakRequest struct {
 	kind, method, path, token, body string
-	header                          map[string]string
+	fields                          []string
+	etag                            string        // of If-None-Match
 	admin                           bool          // send the request to the admin listener
 	timeout                         time.Duration // after which the client disconnects
 	readPause                       time.Duration // between pieces of the response body
@@ -193,17 +194,18 @@ func (s *soak) runClient(ctx context.Context, r *rand.Rand) {
 }
 
 func (s *soak) randomRequest(r *rand.Rand, token, path string) *soakRequest {
-	q := &soakRequest{method: http.MethodGet, path: path, token: token, header: map[string]string{"Prefer": "wait=" + strconv.Itoa(r.IntN(3))}}
+	q := &soakRequest{method: http.MethodGet, path: path, token: token, fields: []string{"Prefer: wait=" + strconv.Itoa(r.IntN(3))}}
 	q.wrong = s.differs(q)
 	switch n := r.IntN(100); {
 	case n < 40:
 		q.kind = "read"
 		if r.IntN(4) == 0 {
-			q.header["Cache-Control"] = []string{"no-cache", "no-store", "max-age=1"}[r.IntN(3)]
+			q.fields = append(q.fields, "Cache-Control: "+[]string{"no-cache", "no-store", "max-age=1"}[r.IntN(3)])
 		}
 	case n < 57: // with an entity tag of this caller or of another caller
 		q.kind = "conditional"
-		q.header["If-None-Match"] = cmp.Or(s.expected[soakTokens[r.IntN(len(soakTokens))]+path].etag, `"none"`)
+		q.etag = cmp.Or(s.expected[soakTokens[r.IntN(len(soakTokens))]+path].etag, `"none"`)
+		q.fields = append(q.fields, "If-None-Match: "+q.etag)
 	case n < 62:
 		q.kind, q.path = "search", soakSearch
 	case n < 70:
@@ -227,7 +229,7 @@ func (s *soak) randomRequest(r *rand.Rand, token, path string) *soakRequest {
 		}
 	case n < 92:
 		q.kind, q.timeout = "disconnect", time.Duration(1+r.IntN(30))*time.Millisecond
-		q.header["Cache-Control"] = "no-store"
+		q.fields = append(q.fields, "Cache-Control: no-store")
 	case n < 94:
 		q.kind, q.path, q.readPause = "slow reader", soakSearch, 100*time.Millisecond
 	case n < 98:
@@ -255,7 +257,7 @@ func (s *soak) differs(q *soakRequest) func(int, []byte) bool {
 		case http.StatusOK:
 			return want.status != http.StatusOK || !bytes.Equal(body, want.body)
 		case http.StatusNotModified:
-			return want.status != http.StatusOK || q.header["If-None-Match"] != want.etag
+			return want.status != http.StatusOK || q.etag != want.etag
 		case http.StatusNotFound:
 			return want.status != http.StatusNotFound
 		}
@@ -275,15 +277,9 @@ func (s *soak) runRequest(ctx context.Context, to *replica, q *soakRequest) {
 	if q.admin {
 		base = "http://" + to.admin
 	}
-	req, err := http.NewRequestWithContext(limited, q.method, base+q.path, strings.NewReader(q.body))
-	if err != nil {
-		panic(err)
-	}
+	req := newRequest(limited, q.method, base+q.path, q.body, q.fields...)
 	if q.token != "" {
 		req.Header.Set("Authorization", "Bearer "+q.token)
-	}
-	for name, value := range q.header {
-		req.Header.Set(name, value)
 	}
 	resp, err := s.client.Do(req)
 	var body []byte
@@ -302,7 +298,7 @@ func (s *soak) runRequest(ctx context.Context, to *replica, q *soakRequest) {
 	s.outcomes[q.kind+" "+outcome]++
 	s.mu.Unlock()
 	if err == nil && q.wrong != nil && q.wrong(resp.StatusCode, body) {
-		s.Errorf("%s %s with token %q and %v: wrong response %d, %.200q (%s)", q.method, q.path, q.token, q.header, resp.StatusCode, body, resp.Header.Get("Cache-Status"))
+		s.Errorf("%s %s with token %q and %v: wrong response %d, %.200q (%s)", q.method, q.path, q.token, q.fields, resp.StatusCode, body, resp.Header.Get("Cache-Status"))
 	}
 }
 
