@@ -8,7 +8,6 @@ package deploy
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"io"
 	"net"
 	"net/http"
@@ -28,14 +27,35 @@ const root = "../.."
 
 const adminToken = "admin-token-of-the-test"
 
-// readFile returns the content of a file of the checkout.
-func readFile(t *testing.T, path string) string {
+// must ends the test if an operation has failed.
+func must(t testing.TB, err error) {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(root, path))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(b)
+}
+
+// readFile returns the content of a file of the checkout.
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	return string(readBytes(t, filepath.Join(root, path)))
+}
+
+// readBytes returns the content of a file.
+func readBytes(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	must(t, err)
+	return b
+}
+
+// writeFile writes a file into a folder, and returns its path.
+func writeFile(t *testing.T, folder, name, text string) string {
+	t.Helper()
+	path := filepath.Join(folder, name)
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte(text), 0o755))
+	return path
 }
 
 // runTool runs a program and returns its standard output. The program must succeed.
@@ -54,9 +74,7 @@ func runTool(t *testing.T, name string, args ...string) string {
 func weirBinary(t *testing.T) string {
 	t.Helper()
 	path, err := filepath.Abs(root + "/bin/weir")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return path
 }
 
@@ -73,23 +91,15 @@ func startGateway(t *testing.T, config, secretsFolder string, secrets map[string
 	t.Helper()
 	folder := t.TempDir()
 	for name, value := range secrets {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(value+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, folder, name, value+"\n")
 	}
-	g := &gateway{T: t, config: filepath.Join(folder, "weir.yaml")}
-	if err := os.WriteFile(g.config, []byte(strings.ReplaceAll(config, secretsFolder+"/", folder+"/")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	config = strings.NewReplacer(secretsFolder+"/", folder+"/", "delay: 5s", "delay: 0s").Replace(config) // no client waits for the drain
+	g := &gateway{T: t, config: writeFile(t, folder, "weir.yaml", config)}
 	cmd := exec.Command(weirBinary(t), "serve", "--config", g.config, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
 	log, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
 		_, _ = io.Copy(io.Discard, log)
@@ -118,9 +128,7 @@ func startGateway(t *testing.T, config, secretsFolder string, secrets map[string
 func (g *gateway) get(url string, fields ...string) (int, string) {
 	g.Helper()
 	req, err := http.NewRequestWithContext(g.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		g.Fatal(err)
-	}
+	must(g, err)
 	for _, f := range fields {
 		name, value, _ := strings.Cut(f, ": ")
 		if req.Header.Set(name, value); name == "Host" {
@@ -128,32 +136,29 @@ func (g *gateway) get(url string, fields ...string) (int, string) {
 		}
 	}
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		g.Fatal(err)
-	}
+	must(g, err)
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		g.Fatal(err)
-	}
+	must(g, err)
 	return resp.StatusCode, string(body)
+}
+
+// want sends a GET request, and compares the status and a part of the body.
+func (g *gateway) want(status int, part, url string, fields ...string) {
+	g.Helper()
+	if got, body := g.get(url, fields...); got != status || !strings.Contains(body, part) {
+		g.Errorf("%s %q: got status %d, want %d and %q in: %.300s", url, fields, got, status, part, body)
+	}
 }
 
 // checkAdmin checks the responses of the admin listener to probes and to Prometheus.
 func (g *gateway) checkAdmin(host string) {
 	g.Helper()
 	for _, path := range []string{"/healthz", "/readyz"} {
-		if status, body := g.get(g.admin+path, "Host: 10.1.2.3:9090"); status != http.StatusOK {
-			g.Errorf("%s: status %d: %s", path, status, body)
-		}
+		g.want(http.StatusOK, "", g.admin+path, "Host: 10.1.2.3:9090")
 	}
-	if status, _ := g.get(g.admin+"/metrics", "Host: "+host); status != http.StatusUnauthorized {
-		g.Errorf("/metrics without the token: status %d, want 401", status)
-	}
-	status, body := g.get(g.admin+"/metrics", "Host: "+host, "Authorization: Bearer "+adminToken)
-	if status != http.StatusOK || !strings.Contains(body, "weir_store_up 1") && !strings.Contains(body, "weir_store_up{") {
-		g.Errorf("/metrics with Host %s: status %d: %.300s", host, status, body)
-	}
+	g.want(http.StatusUnauthorized, "", g.admin+"/metrics", "Host: "+host)
+	g.want(http.StatusOK, "\nweir_store_up 1\n", g.admin+"/metrics", "Host: "+host, "Authorization: Bearer "+adminToken)
 }
 
 // startRedis starts a server and returns its URL.
@@ -162,31 +167,39 @@ func startRedis(t *testing.T) string { return "redis://" + startRedisServer(t) +
 // startRedisServer starts redis-server with further arguments, and returns its address.
 func startRedisServer(t *testing.T, args ...string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
+	address := freeAddress(t)
 	_, port, _ := net.SplitHostPort(address)
-	_ = l.Close()
 	cmd := exec.Command("redis-server", append(args, "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", t.TempDir())...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for ctx.Err() == nil {
-		if c, err := net.Dial("tcp", address); err == nil {
+	eventually(t, "redis-server accepts connections", func() bool {
+		c, err := net.Dial("tcp", address)
+		if err == nil {
 			_ = c.Close()
-			return address
+		}
+		return err == nil
+	})
+	return address
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func eventually(t *testing.T, condition string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("condition not reached within a minute: %s", condition)
 		}
 	}
-	t.Fatal("redis-server did not start within a minute")
-	return ""
 }
 
 // decodeYAML decodes a YAML file. An unknown key is an error.

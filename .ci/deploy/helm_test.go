@@ -4,14 +4,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	apps "k8s.io/api/apps/v1"
@@ -49,47 +46,26 @@ type objects struct {
 func render(t *testing.T, values string, more ...string) objects {
 	t.Helper()
 	var r objects
+	kinds := map[string]any{
+		"ConfigMap": &r.config, "Secret": &r.secret, "ServiceAccount": &r.account, "Deployment": &r.deployment, "Service": nil,
+		"PodDisruptionBudget": &r.budget, "HorizontalPodAutoscaler": &r.scaler, "NetworkPolicy": &r.network, "ServiceMonitor": &r.monitor, "Pod": &r.test,
+	}
 	for _, document := range strings.Split(runTool(t, root+"/bin/helm", templateArgs(values, more...)...), "\n---\n") {
 		var head struct{ Kind string }
 		if err := yaml.Unmarshal([]byte(document), &head); err != nil {
 			t.Fatalf("%v\n%s", err, document)
 		}
-		read := func(v any) {
-			if err := yaml.UnmarshalStrict([]byte(document), v); err != nil {
-				t.Errorf("%s: %v", head.Kind, err)
-			}
-		}
-		switch head.Kind {
-		case "ConfigMap":
-			read(&r.config)
-		case "Secret":
-			r.secret = &core.Secret{}
-			read(r.secret)
-		case "ServiceAccount":
-			r.account = &core.ServiceAccount{}
-			read(r.account)
-		case "Deployment":
-			read(&r.deployment)
-		case "Service":
-			r.services = append(r.services, core.Service{})
-			read(&r.services[len(r.services)-1])
-		case "PodDisruptionBudget":
-			r.budget = &disruption.PodDisruptionBudget{}
-			read(r.budget)
-		case "HorizontalPodAutoscaler":
-			r.scaler = &autoscaling.HorizontalPodAutoscaler{}
-			read(r.scaler)
-		case "NetworkPolicy":
-			r.network = &networking.NetworkPolicy{}
-			read(r.network)
-		case "ServiceMonitor":
-			r.monitor = &monitoring.ServiceMonitor{}
-			read(r.monitor)
-		case "Pod":
-			r.test = &core.Pod{}
-			read(r.test)
-		default:
+		object, known := kinds[head.Kind]
+		if !known {
 			t.Errorf("the kind %q is not checked by this test", head.Kind)
+			continue
+		}
+		if head.Kind == "Service" {
+			r.services = append(r.services, core.Service{})
+			object = &r.services[len(r.services)-1]
+		}
+		if err := yaml.UnmarshalStrict([]byte(document), object); err != nil {
+			t.Errorf("%s: %v", head.Kind, err)
 		}
 	}
 	return r
@@ -113,24 +89,23 @@ func TestChartRendersOptionalObjects(t *testing.T) {
 
 // TestChartOpensThePortOfTheForwardProxy checks that clients reach the forward proxy if it is configured.
 func TestChartOpensThePortOfTheForwardProxy(t *testing.T) {
-	for _, listen := range []string{"", ":3128"} {
+	for listen, want := range map[string]string{
+		"":      "service http, container http, container admin, network http, ",
+		":3128": "service http, service proxy, container http, container proxy, container admin, network http, network proxy, ",
+	} {
 		r := render(t, "all", "--set", "config.proxy.listen="+listen)
-		service, container, network := "", "", ""
+		ports := ""
 		for _, p := range r.services[0].Spec.Ports {
-			service += p.Name + " "
+			ports += "service " + p.Name + ", "
 		}
 		for _, p := range r.deployment.Spec.Template.Spec.Containers[0].Ports {
-			container += p.Name + " "
+			ports += "container " + p.Name + ", "
 		}
 		for _, p := range r.network.Spec.Ingress[0].Ports {
-			network += p.Port.StrVal + " "
+			ports += "network " + p.Port.StrVal + ", "
 		}
-		want := [3]string{"http ", "http admin ", "http "}
-		if listen != "" {
-			want = [3]string{"http proxy ", "http proxy admin ", "http proxy "}
-		}
-		if got := [3]string{service, container, network}; got != want {
-			t.Errorf("proxy.listen %q: got the ports %q, want %q", listen, got, want)
+		if ports != want {
+			t.Errorf("proxy.listen %q: got %s, want %s", listen, ports, want)
 		}
 	}
 }
@@ -191,8 +166,9 @@ func TestChartConfigurationStartsGatewayForProbes(t *testing.T) {
 	g.checkAdmin("10.1.2.3:9090")
 	c := r.deployment.Spec.Template.Spec.Containers[0]
 	for _, p := range []*core.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
-		if status, body := g.get(g.admin+p.HTTPGet.Path, "Host: 10.1.2.3:9090"); status != http.StatusOK || p.HTTPGet.Port.StrVal != "admin" || p.HTTPGet.Scheme != core.URISchemeHTTP {
-			t.Errorf("probe %s: status %d: %s", p.HTTPGet.Path, status, body)
+		g.want(http.StatusOK, "", g.admin+p.HTTPGet.Path, "Host: 10.1.2.3:9090")
+		if p.HTTPGet.Port.StrVal != "admin" || p.HTTPGet.Scheme != core.URISchemeHTTP {
+			t.Errorf("probe %s goes to %s", p.HTTPGet.Path, p.HTTPGet.String())
 		}
 	}
 }
@@ -206,10 +182,8 @@ func TestChartNamesLabelsAndPortsMatch(t *testing.T) {
 	pod := r.deployment.Spec.Template
 	matches := func(kind string, selector map[string]string, labels map[string]string) {
 		t.Helper()
-		for name, value := range selector {
-			if labels[name] != value {
-				t.Errorf("%s selects %s=%s, but the label is %q", kind, name, value, labels[name])
-			}
+		if !selects(selector, labels) {
+			t.Errorf("%s selects %v, but the labels are %v", kind, selector, labels)
 		}
 	}
 	ports := map[string]int32{}
@@ -254,6 +228,16 @@ func TestChartNamesLabelsAndPortsMatch(t *testing.T) {
 	}
 }
 
+// selects reports whether a selector selects an object with the labels.
+func selects(selector, labels map[string]string) bool {
+	for name, value := range selector {
+		if labels[name] != value {
+			return false
+		}
+	}
+	return true
+}
+
 // TestChartTestFindsReadyGateway runs the command of the pod of helm test against a gateway.
 func TestChartTestFindsReadyGateway(t *testing.T) {
 	r := render(t, "all")
@@ -281,25 +265,13 @@ func TestChartTestFindsReadyGateway(t *testing.T) {
 		t.Error("the network policy does not let the test reach the admin listener")
 	}
 	g := startGateway(t, render(t, "one").config.Data["weir.yaml"], "/run/secrets/weir", map[string]string{"admin": adminToken})
-	if status, body := g.get(g.admin+"/readyz", "Host: "+strings.TrimPrefix(admin, "http://")); status != http.StatusOK {
-		t.Errorf("/readyz with the name of the service: status %d: %s", status, body)
-	}
+	g.want(http.StatusOK, "", g.admin+"/readyz", "Host: "+strings.TrimPrefix(admin, "http://"))
 	if got := runTool(t, weirBinary(t), append(slices.Clone(c.Args[:2]), g.admin)...); got != "ready\n" {
 		t.Errorf("health: got %q, want ready", got)
 	}
 	if r := render(t, "all", "--set", "config.admin.tls.cert=a,config.admin.tls.key=b"); r.test != nil {
 		t.Error("with config.admin.tls the chart has a test that knows no CA")
 	}
-}
-
-// selects reports whether a selector selects an object with the labels.
-func selects(selector, labels map[string]string) bool {
-	for name, value := range selector {
-		if labels[name] != value {
-			return false
-		}
-	}
-	return true
 }
 
 // TestChartReachesSentinelAndClusterStores starts a gateway with the store of the values, and checks that the network
@@ -330,11 +302,7 @@ func TestChartReachesSentinelAndClusterStores(t *testing.T) {
 func startSentinel(t *testing.T) string {
 	t.Helper()
 	host, port, _ := net.SplitHostPort(startRedisServer(t))
-	config := filepath.Join(t.TempDir(), "sentinel.conf")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "sentinel monitor weir %s %s 1\n", host, port), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return startRedisServer(t, config, "--sentinel")
+	return startRedisServer(t, writeFile(t, t.TempDir(), "sentinel.conf", fmt.Sprintf("sentinel monitor weir %s %s 1\n", host, port)), "--sentinel")
 }
 
 // startCluster starts a Redis Cluster of one node and returns its address.
@@ -343,11 +311,8 @@ func startCluster(t *testing.T) string {
 	address := startRedisServer(t, "--cluster-enabled", "yes")
 	host, port, _ := net.SplitHostPort(address)
 	runTool(t, "redis-cli", "-h", host, "-p", port, "cluster", "addslotsrange", "0", "16383")
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
-		if strings.Contains(runTool(t, "redis-cli", "-h", host, "-p", port, "cluster", "info"), "cluster_state:ok") {
-			return address
-		}
-	}
-	t.Fatal("the cluster is not ready after a minute")
-	return ""
+	eventually(t, "the cluster is ready", func() bool {
+		return strings.Contains(runTool(t, "redis-cli", "-h", host, "-p", port, "cluster", "info"), "cluster_state:ok")
+	})
+	return address
 }

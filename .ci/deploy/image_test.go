@@ -32,16 +32,12 @@ type image struct {
 func dockerfile(t *testing.T) image {
 	t.Helper()
 	file, err := parser.Parse(strings.NewReader(readFile(t, "deploy/docker/Dockerfile")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lint := linter.New(&linter.Config{Warn: func(rule, _, _, message string, at []parser.Range) {
 		t.Errorf("Dockerfile:%v: %s: %s", at, rule, message)
 	}})
 	stages, _, err := instructions.Parse(file.AST, lint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, w := range file.Warnings {
 		t.Errorf("Dockerfile: %s", w.Short)
 	}
@@ -106,19 +102,14 @@ func TestImageContainsOnlyBinaryLicencesAndCertificates(t *testing.T) {
 // build uses the network for modules only: each command is the go command, which does not download a toolchain, and
 // go build works without a module proxy after the download.
 func TestImageBuildsFromBuildContext(t *testing.T) {
+	t.Parallel()
 	i := dockerfile(t)
 	source, out := t.TempDir(), t.TempDir()
 	for _, name := range strings.Fields(runTool(t, "git", "-C", root, "ls-files")) {
-		info, err := os.Stat(filepath.Join(root, name))
-		if err != nil || !inBuildContext(t, name) {
+		if _, err := os.Stat(filepath.Join(root, name)); err != nil || !inBuildContext(t, name) {
 			continue // removed, but not committed yet
 		}
-		if err := os.MkdirAll(filepath.Join(source, path.Dir(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(source, name), []byte(readFile(t, name)), info.Mode().Perm()); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, source, name, readFile(t, name))
 	}
 	for _, c := range i.build.Commands {
 		r, ok := c.(*instructions.RunCommand)
@@ -144,17 +135,15 @@ func TestImageBuildsFromBuildContext(t *testing.T) {
 	if got := runTool(t, binary, "version"); !strings.HasPrefix(got, "weir v9.8.7 ") || !strings.HasSuffix(got, " commit "+commit+"\n") {
 		t.Errorf("got the version %q, want weir v9.8.7 with the commit", got)
 	}
-	licences, err := os.ReadFile(strings.ReplaceAll(i.copied["/THIRD_PARTY_LICENSES"], "/out/", out+"/"))
-	if err != nil || !strings.Contains(string(licences), "\ngithub.com/redis/go-redis/v9: ") || !strings.Contains(string(licences), "\nstdlib: ") {
-		t.Errorf("/THIRD_PARTY_LICENSES lacks go-redis or the standard library: error %v, %d bytes", err, len(licences))
+	licences := readBytes(t, strings.ReplaceAll(i.copied["/THIRD_PARTY_LICENSES"], "/out/", out+"/"))
+	if !strings.Contains(string(licences), "\ngithub.com/redis/go-redis/v9: ") || !strings.Contains(string(licences), "\nstdlib: ") {
+		t.Errorf("/THIRD_PARTY_LICENSES lacks go-redis or the standard library: %d bytes", len(licences))
 	}
 	if license := strings.TrimPrefix(i.copied["/LICENSE"], "/src/"); readFile(t, license) == "" || !inBuildContext(t, license) {
 		t.Errorf("%s is not in the build context", i.copied["/LICENSE"])
 	}
 	f, err := elf.Open(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = f.Close() }()
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {

@@ -17,31 +17,19 @@ import (
 // The other modules come from the module cache of the machine, which go.sum has verified. A proxy has no commit of a tagged version, so weir version
 // prints the checksum of the module.
 func TestGoInstallBuildsTheModule(t *testing.T) {
+	t.Parallel()
 	v := module.Version{Path: "github.com/weirgate/weir", Version: "v0.0.0-test"}
 	proxy, modules, bin := t.TempDir(), t.TempDir(), t.TempDir()
 	folder := filepath.Join(proxy, v.Path, "@v")
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(folder, 0o755))
 	archive, err := os.Create(filepath.Join(folder, v.Version+".zip"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	checkout := copyCheckout(t)
-	if err := zip.CreateFromDir(archive, v, checkout); err != nil {
-		t.Fatal(err)
-	}
-	if err := archive.Close(); err != nil {
-		t.Fatal(err)
-	}
-	definition, err := os.ReadFile(filepath.Join(checkout, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, zip.CreateFromDir(archive, v, checkout))
+	must(t, archive.Close())
+	definition := readBytes(t, filepath.Join(checkout, "go.mod"))
 	for name, text := range map[string]string{"list": v.Version, v.Version + ".mod": string(definition), v.Version + ".info": fmt.Sprintf(`{"Version":%q}`, v.Version)} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, folder, name, text)
 	}
 	cache := strings.TrimSpace(runTool(t, "go", "env", "GOMODCACHE"))
 	install := exec.CommandContext(t.Context(), "go", "install", v.Path+"/cmd/weir@"+v.Version)
@@ -52,9 +40,7 @@ func TestGoInstallBuildsTheModule(t *testing.T) {
 		t.Fatalf("go install: %v\n%s", err, out)
 	}
 	sum, err := dirhash.HashZip(archive.Name(), dirhash.Hash1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := runTool(t, filepath.Join(bin, "weir"), "version"); !strings.HasPrefix(got, "weir "+v.Version+" go1.") || !strings.HasSuffix(got, " module "+sum+"\n") {
 		t.Errorf("got the version %q, want %s and the checksum %s of the module", got, v.Version, sum)
 	}
@@ -65,6 +51,7 @@ func TestGoInstallBuildsTheModule(t *testing.T) {
 
 // TestBuildOfACheckoutPrintsTheCommit builds a checkout with git, without and with a change.
 func TestBuildOfACheckoutPrintsTheCommit(t *testing.T) {
+	t.Parallel()
 	checkout := copyCheckout(t)
 	git := func(args ...string) string {
 		return strings.TrimSpace(runTool(t, "git", append([]string{"-C", checkout, "-c", "user.name=test", "-c", "user.email=test@example.com"}, args...)...))
@@ -86,9 +73,7 @@ func TestBuildOfACheckoutPrintsTheCommit(t *testing.T) {
 	if got := build(); !strings.HasPrefix(got, "weir v0.0.0-") || !strings.HasSuffix(got, want+"\n") {
 		t.Errorf("got the version %q, want a pseudo-version and%s", got, want)
 	}
-	if err := os.WriteFile(filepath.Join(checkout, "LICENSE"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, checkout, "LICENSE", "")
 	if got := build(); !strings.HasSuffix(got, want+"-dirty\n") {
 		t.Errorf("got the version %q of a changed checkout, want%s-dirty", got, want)
 	}

@@ -5,8 +5,10 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	"debug/buildinfo"
 	"encoding/json"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,9 +35,7 @@ func makeRelease(t *testing.T, checkout, out, key string) {
 	if output, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("make release: %v\n%s", err, output)
 	}
-	if err := os.CopyFS(out, os.DirFS(filepath.Join(checkout, "bin/release"))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(out, os.DirFS(filepath.Join(checkout, "bin/release"))))
 }
 
 // copyCheckout copies the checkout to another folder and adds a version to its changelog.
@@ -50,12 +50,7 @@ func copyCheckout(t *testing.T) string {
 		if name == "CHANGELOG.md" {
 			b = bytes.Replace(b, []byte("\n## "), []byte("\n## 9.8.7-test, 2023-11-14\n\n### Added\n\n- A test.\n\n## "), 1)
 		}
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(folder, name), b, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, folder, name, string(b))
 	}
 	return folder
 }
@@ -63,21 +58,14 @@ func copyCheckout(t *testing.T) string {
 // unpack returns the files of an archive by path.
 func unpack(t *testing.T, path string) map[string][]byte {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := readBytes(t, path)
 	files := map[string][]byte{}
 	if strings.HasSuffix(path, ".zip") {
 		z, err := zip.NewReader(bytes.NewReader(b), int64(len(b)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, f := range z.File {
 			r, err := f.Open()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if files[f.Name], err = io.ReadAll(r); err != nil {
 				t.Fatal(err)
 			}
@@ -85,17 +73,13 @@ func unpack(t *testing.T, path string) map[string][]byte {
 		return files
 	}
 	g, err := gzip.NewReader(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for a := tar.NewReader(g); ; {
 		h, err := a.Next()
 		if err == io.EOF {
 			return files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if files[h.Name], err = io.ReadAll(a); err != nil {
 			t.Fatal(err)
 		}
@@ -103,6 +87,7 @@ func unpack(t *testing.T, path string) map[string][]byte {
 }
 
 func TestReleaseIsReproducibleAndComplete(t *testing.T) {
+	t.Parallel()
 	first, second := t.TempDir(), t.TempDir()
 	key := filepath.Join(t.TempDir(), "key")
 	runTool(t, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
@@ -110,17 +95,11 @@ func TestReleaseIsReproducibleAndComplete(t *testing.T) {
 	makeRelease(t, copyCheckout(t), second, key)
 	var names []string
 	entries, err := os.ReadDir(first)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entries {
 		names = append(names, e.Name())
-		a, err := os.ReadFile(filepath.Join(first, e.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if b, err := os.ReadFile(filepath.Join(second, e.Name())); err != nil || !bytes.Equal(a, b) {
-			t.Errorf("%s differs between two builds, error %v", e.Name(), err)
+		if !bytes.Equal(readBytes(t, filepath.Join(first, e.Name())), readBytes(t, filepath.Join(second, e.Name()))) {
+			t.Errorf("%s differs between two builds", e.Name())
 		}
 	}
 	want := []string{
@@ -132,8 +111,8 @@ func TestReleaseIsReproducibleAndComplete(t *testing.T) {
 	}
 	checkDocumentedVerification(t, first, key, len(want)-2)
 	checkProvenance(t, first)
-	if notes, err := os.ReadFile(filepath.Join(first, "NOTES.md")); err != nil || string(notes) != "### Added\n\n- A test.\n" {
-		t.Errorf("got the notes %q, error %v", notes, err)
+	if notes := readBytes(t, filepath.Join(first, "NOTES.md")); string(notes) != "### Added\n\n- A test.\n" {
+		t.Errorf("got the notes %q", notes)
 	}
 	linux := unpack(t, filepath.Join(first, want[5]))
 	windows := unpack(t, filepath.Join(first, want[7]))
@@ -145,10 +124,7 @@ func TestReleaseIsReproducibleAndComplete(t *testing.T) {
 	if !bytes.HasPrefix(windows["weir_9.8.7-test_windows_amd64/weir.exe"], []byte("MZ")) {
 		t.Error("weir.exe is not a Windows program")
 	}
-	binary := filepath.Join(t.TempDir(), "weir")
-	if err := os.WriteFile(binary, linux["weir_9.8.7-test_linux_amd64/weir"], 0o755); err != nil {
-		t.Fatal(err)
-	}
+	binary := writeFile(t, t.TempDir(), "weir", string(linux["weir_9.8.7-test_linux_amd64/weir"]))
 	if runtime.GOOS == "linux" && runtime.GOARCH == "amd64" {
 		if got := runTool(t, binary, "version"); !strings.HasPrefix(got, "weir v9.8.7-test go1.") || !strings.HasSuffix(got, " commit "+commit+"\n") {
 			t.Errorf("got the version %q, want weir v9.8.7-test with the commit", got)
@@ -178,17 +154,9 @@ func checkDocumentedVerification(t *testing.T, release, key string, files int) {
 	}
 	for change, name := range map[string]string{"": "", "a changed archive": "weir_9.8.7-test_windows_amd64.zip", "changed checksums": "SHA256SUMS", "a changed statement": "provenance.json"} {
 		folder := t.TempDir()
-		if err := os.CopyFS(folder, os.DirFS(release)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.CopyFS(folder, os.DirFS(release)))
 		if change != "" {
-			f, err := os.OpenFile(filepath.Join(folder, name), os.O_APPEND|os.O_WRONLY, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := f.WriteString("\n"); err != nil || f.Close() != nil {
-				t.Fatal(err)
-			}
+			writeFile(t, folder, name, string(readBytes(t, filepath.Join(folder, name)))+"\n")
 		}
 		out, err := verify(folder)
 		switch {
@@ -203,10 +171,7 @@ func checkDocumentedVerification(t *testing.T, release, key string, files int) {
 // checkProvenance decodes provenance.json without unknown fields, and compares its subjects with the files.
 func checkProvenance(t *testing.T, folder string) {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(folder, "provenance.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := readBytes(t, filepath.Join(folder, "provenance.json"))
 	var statement intoto.Statement
 	if err := protojson.Unmarshal(b, &statement); err != nil {
 		t.Fatalf("provenance.json is not a statement of in-toto: %v", err)
@@ -215,9 +180,7 @@ func checkProvenance(t *testing.T, folder string) {
 		t.Errorf("provenance.json: %v", err)
 	}
 	predicate, err := statement.GetPredicate().MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var provenance slsa.Provenance
 	if err := protojson.Unmarshal(predicate, &provenance); err != nil {
 		t.Fatalf("the predicate is not SLSA provenance: %v", err)
@@ -238,15 +201,22 @@ func checkProvenance(t *testing.T, folder string) {
 	}
 }
 
+// linkedModules returns the version of each module of a binary.
+func linkedModules(t *testing.T, binary string) map[string]string {
+	t.Helper()
+	info, err := buildinfo.ReadFile(binary)
+	must(t, err)
+	modules := map[string]string{}
+	for _, m := range info.Deps {
+		modules[m.Path] = m.Version
+	}
+	return modules
+}
+
 // checkLicences compares the sections of THIRD_PARTY_LICENSES with the module list of the binary.
 func checkLicences(t *testing.T, text, binary string) {
 	t.Helper()
-	modules := []string{"stdlib"}
-	for line := range strings.Lines(runTool(t, "go", "version", "-m", binary)) {
-		if f := strings.Fields(line); len(f) >= 3 && f[0] == "dep" {
-			modules = append(modules, f[1])
-		}
-	}
+	modules := append(slices.Collect(maps.Keys(linkedModules(t, binary))), "stdlib")
 	sections := regexp.MustCompile(`(?m)^=+$`).Split(text, -1)[1:]
 	if len(sections) != len(modules) {
 		t.Errorf("THIRD_PARTY_LICENSES has %d sections, want %d", len(sections), len(modules))
@@ -262,41 +232,23 @@ func checkLicences(t *testing.T, text, binary string) {
 // checkSBOM compares an SBOM with the schema of CycloneDX, and with the module list of the binary.
 func checkSBOM(t *testing.T, path, binary string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := readBytes(t, path)
 	folder := strings.TrimSpace(runTool(t, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go")) + "/schema/"
 	c := jsonschema.NewCompiler()
 	for url, name := range map[string]string{"spdx.schema.json": "spdx.schema.json", "jsf-0.82.schema.json": "jsf-0.82.schemax.json", "bom-1.6.schema.json": "bom-1.6.schema.json"} {
-		f, err := os.Open(folder + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		document, err := jsonschema.UnmarshalJSON(f)
-		_ = f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.AddResource("http://cyclonedx.org/schema/"+url, document); err != nil {
-			t.Fatal(err)
-		}
+		document, err := jsonschema.UnmarshalJSON(bytes.NewReader(readBytes(t, folder+name)))
+		must(t, err)
+		must(t, c.AddResource("http://cyclonedx.org/schema/"+url, document))
 	}
 	schema, err := c.Compile("http://cyclonedx.org/schema/bom-1.6.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := schema.Validate(document); err != nil {
 		t.Errorf("%s: %v", path, err)
 	}
 	var bom cyclonedx.BOM
-	if err := json.Unmarshal(b, &bom); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(b, &bom))
 	hashes := *bom.Metadata.Component.Hashes
 	if sum := strings.Fields(runTool(t, "sha256sum", binary))[0]; hashes[0].Value != sum {
 		t.Errorf("%s: got the hash %s, the binary has %s", path, hashes[0].Value, sum)
@@ -308,16 +260,13 @@ func checkSBOM(t *testing.T, path, binary string) {
 		}
 		listed[part.Name+" "+part.Version] = true
 	}
-	linked := 0
-	for _, line := range strings.Split(runTool(t, "go", "version", "-m", binary), "\n") {
-		if f := strings.Fields(line); len(f) >= 3 && f[0] == "dep" {
-			linked++
-			if !listed[f[1]+" "+f[2]] {
-				t.Errorf("the module %s %s is linked, but not in the SBOM", f[1], f[2])
-			}
+	linked := linkedModules(t, binary)
+	for module, version := range linked {
+		if !listed[module+" "+version] {
+			t.Errorf("the module %s %s is linked, but not in the SBOM", module, version)
 		}
 	}
-	if linked < 20 || len(listed) != linked+1 || !strings.Contains(string(b), "pkg:golang/stdlib@1.") {
-		t.Errorf("%d modules are linked, but the SBOM lists %d components; want one more, for Go", linked, len(listed))
+	if len(linked) < 20 || len(listed) != len(linked)+1 || !strings.Contains(string(b), "pkg:golang/stdlib@1.") {
+		t.Errorf("%d modules are linked, but the SBOM lists %d components; want one more, for Go", len(linked), len(listed))
 	}
 }

@@ -1,9 +1,9 @@
 package deploy
 
 import (
+	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -12,10 +12,8 @@ import (
 
 func TestSystemdUnitIsValidAndHardened(t *testing.T) {
 	unit := strings.ReplaceAll(readFile(t, "deploy/systemd/weir.service"), "/usr/local/bin/weir", weirBinary(t))
-	path := filepath.Join(t.TempDir(), "weir.service")
-	if err := os.WriteFile(path, []byte(unit), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	path := writeFile(t, t.TempDir(), "weir.service", unit)
+	must(t, os.Chmod(path, 0o644)) // systemd-analyze warns of an executable unit
 	// systemd-analyze exits with 0 for an unknown setting, but writes a warning.
 	out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", path).CombinedOutput()
 	if err != nil || len(out) > 0 {
@@ -50,16 +48,10 @@ func TestSystemdConfigurationStartsGateway(t *testing.T) {
 	key := runTool(t, weirBinary(t), "key", "new", "builds")
 	env := []string{"BUILDS_KEY_SHA256=" + hash.FindStringSubmatch(key)[1]}
 	r := startGateway(t, strings.ReplaceAll(config, "/var/lib/weir", state), "${CREDENTIALS_DIRECTORY}", map[string]string{name: "token-of-the-upstream"}, env...)
-	if status, body := r.get(r.admin + "/readyz"); status != 200 {
-		t.Errorf("/readyz: status %d: %s", status, body)
-	}
+	r.want(http.StatusOK, "", r.admin+"/readyz")
 	secret := strings.Fields(strings.Split(key, "\n")[1])[0]
-	if status, body := r.get(r.url+"/rate_limit", "Authorization: Bearer "+secret); status != 200 || !strings.Contains(body, `"limit"`) {
-		t.Errorf("request with a key: status %d: %s", status, body)
-	}
-	if status, _ := r.get(r.url + "/rate_limit"); status != 401 {
-		t.Errorf("request without a key: status %d, want 401", status)
-	}
+	r.want(http.StatusOK, `"limit"`, r.url+"/rate_limit", "Authorization: Bearer "+secret)
+	r.want(http.StatusUnauthorized, "", r.url+"/rate_limit")
 	if _, err := os.Stat(state + "/ledger.lock"); err != nil {
 		t.Error(err)
 	}

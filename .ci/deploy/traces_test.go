@@ -83,9 +83,7 @@ func (b *traceBackend) server(id string) *trace.Span {
 func startTraceBackend(t *testing.T) *traceBackend {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := &traceBackend{address: listener.Addr().String()}
 	server := grpc.NewServer()
 	collectortrace.RegisterTraceServiceServer(server, b)
@@ -101,10 +99,7 @@ func startTraceBackend(t *testing.T) *traceBackend {
 // startCollector runs the OpenTelemetry collector with a configuration.
 func startCollector(t *testing.T, config string) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "collector.yaml")
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := writeFile(t, t.TempDir(), "collector.yaml", config)
 	c, err := otelcol.NewCollector(otelcol.CollectorSettings{
 		BuildInfo: component.NewDefaultBuildInfo(),
 		Factories: func() (f otelcol.Factories, err error) {
@@ -123,9 +118,7 @@ func startCollector(t *testing.T, config string) {
 		}},
 		DisableGracefulShutdown: true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(context.WithoutCancel(t.Context())) }()
 	t.Cleanup(func() {
@@ -148,10 +141,7 @@ func startCollector(t *testing.T, config string) {
 // startPrometheus runs the documented command with a configuration and returns the URL of the server.
 func startPrometheus(t *testing.T, config string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "prometheus.yml")
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := writeFile(t, t.TempDir(), "prometheus.yml", config)
 	runTool(t, "promtool", "check", "config", path)
 	m := regexp.MustCompile(`(?m)^prometheus --config.file=prometheus.yml (.*)$`).FindStringSubmatch(readFile(t, tracesRecipe))
 	if m == nil {
@@ -159,9 +149,7 @@ func startPrometheus(t *testing.T, config string) string {
 	}
 	address := freeAddress(t)
 	cmd := exec.Command("prometheus", append(strings.Fields(m[1]), "--config.file="+path, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+address)...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
 		_ = cmd.Wait()
@@ -169,28 +157,10 @@ func startPrometheus(t *testing.T, config string) string {
 	return "http://" + address
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
-}
-
-func eventually(t *testing.T, condition string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("condition not reached within a minute: %s", condition)
-		}
-	}
-}
-
 // TestTracesRecipeLeadsFromExemplarToTrace runs the programs of the recipe, sends a request of a client that traces it,
 // and finds its trace by traceresponse and by the exemplar that Prometheus stored.
 func TestTracesRecipeLeadsFromExemplarToTrace(t *testing.T) {
+	t.Parallel()
 	backend := startTraceBackend(t)
 	otlp := freeAddress(t)
 	startCollector(t, strings.NewReplacer("0.0.0.0:4318", otlp, "tempo:4317", backend.address).Replace(recipeBlock(t, "collector.yaml")))
@@ -212,14 +182,10 @@ func TestTracesRecipeLeadsFromExemplarToTrace(t *testing.T) {
 
 	const id, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	req, err := http.NewRequest(http.MethodGet, g.url+"/users/octocat", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	req.Header.Set("Traceparent", "00-"+id+"-"+parent+"-01")
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = resp.Body.Close()
 
 	eventually(t, "the collector forwards the trace", func() bool { return backend.server(id) != nil })
@@ -258,23 +224,16 @@ func TestTracesRecipeLeadsFromExemplarToTrace(t *testing.T) {
 func checkTrends(g *gateway, prometheus string) {
 	g.Helper()
 	const documented = "http://prometheus:9090"
-	config, err := os.ReadFile(g.config)
-	if err != nil {
-		g.Fatal(err)
-	}
+	config := readBytes(g.T, g.config)
 	if !strings.Contains(string(config), documented) {
 		g.Fatalf("%s does not configure admin.prometheus", tracesRecipe)
 	}
-	if err := os.WriteFile(g.config, []byte(strings.ReplaceAll(string(config), documented, prometheus)), 0o600); err != nil {
-		g.Fatal(err)
-	}
+	writeFile(g.T, filepath.Dir(g.config), "weir.yaml", strings.ReplaceAll(string(config), documented, prometheus))
 	eventually(g.T, "Prometheus has a sample of the first request", func() bool {
 		_, text := g.get(prometheus + "/api/v1/query?query=weir_spent_total")
 		return strings.Contains(text, `"weir_client":"pass-through"`)
 	})
-	if status, text := g.get(g.url + "/users/hubot"); status != http.StatusOK {
-		g.Fatalf("%d %s", status, text)
-	}
+	g.want(http.StatusOK, "", g.url+"/users/hubot")
 	var trends struct {
 		Spent []struct {
 			Client string
@@ -316,9 +275,7 @@ func exemplarLabel(t *testing.T) string {
 			} `yaml:"jsonData"`
 		}
 	}
-	if err := yaml.Unmarshal([]byte(recipeBlock(t, "datasources.yaml")), &file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(recipeBlock(t, "datasources.yaml")), &file))
 	traces, metrics := file.Datasources[0], file.Datasources[1]
 	destination := metrics.JSONData.Destinations[0]
 	if traces.Type != "tempo" || traces.UID == "" || metrics.Type != "prometheus" || destination.DatasourceUID != traces.UID {
@@ -334,9 +291,7 @@ func exemplarLabel(t *testing.T) string {
 			}
 		}
 	}
-	if err := yaml.Unmarshal([]byte(recipeBlock(t, "tempo.yaml")), &tempo); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(recipeBlock(t, "tempo.yaml")), &tempo))
 	if want := fmt.Sprint("http://tempo:", tempo.Server.Port); traces.URL != want {
 		t.Errorf("Grafana reads traces from %s, Tempo listens at %s", traces.URL, want)
 	}
