@@ -57,7 +57,8 @@ func TestDashboardURLsHoldScreenAndFilters(t *testing.T) {
 func TestDashboardIsUsableByKeyboard(t *testing.T) {
 	t.Parallel()
 	page, _ := startScreens(t, 9, 40)
-	for key, screen := range map[string]string{"2": "spending", "3": "requests", "4": "system", "1": "budgets"} {
+	for _, c := range [][2]string{{"2", "spending"}, {"3", "requests"}, {"4", "system"}, {"1", "budgets"}} {
+		key, screen := c[0], c[1]
 		page.do(chromedp.KeyEvent(key))
 		page.eventually("the key "+key+" selects a screen", fmt.Sprintf(`!document.getElementById("screen-%s").hidden && document.activeElement.id === "%[1]s-title" && document.querySelector("#nav [aria-current=page]").dataset.screen === "%[1]s"`, screen))
 	}
@@ -76,9 +77,8 @@ func TestDashboardIsUsableByKeyboard(t *testing.T) {
 		page.do(chromedp.KeyEvent("\t"))
 		order = append(order, value[string](page, `document.activeElement.closest("nav, form, .window, .bar-tools")?.id || document.activeElement.closest("nav, form, .window, .bar-tools")?.className || document.activeElement.id`))
 	}
-	if got, want := strings.Join(order, " "), "nav nav nav nav bar-tools budgets-filters budgets-filters budgets-filters window window window window"; got != want {
-		t.Errorf("tab order: %s\nwant %s", got, want)
-	}
+	want(t, "tab order", strings.Join(order, " "),
+		"nav nav nav nav bar-tools budgets-filters budgets-filters budgets-filters window window window window")
 }
 
 // Long lists draw only the rows near the visible part. Scrolling reaches the last row.
