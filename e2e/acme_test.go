@@ -92,10 +92,8 @@ func TestCertificateOrderSurvivesKilledReplica(t *testing.T) {
 		t.Errorf("certificates %s and %s; %d orders, %d issued, %d accounts; want one of each", serial, got, ca.Orders(), ca.Issued(), ca.Accounts())
 	}
 	redirects := httpsClient(nil, plain[1])
-	for host, want := range map[string]string{domain: "308 https://" + domain + "/user", "other.example.com": "421 "} {
+	for host, location := range map[string]string{domain: "308 https://" + domain + "/user", "other.example.com": "421 "} {
 		resp, _ := sendWith(t, redirects, http.MethodGet, "http://"+host+"/user", "")
-		if got := fmt.Sprintf("%d %s", resp.StatusCode, resp.Header.Get("Location")); got != want {
-			t.Errorf("plain HTTP for %s: got %s, want %s", host, got, want)
-		}
+		want(t, "plain HTTP for "+host, fmt.Sprintf("%d %s", resp.StatusCode, resp.Header.Get("Location")), location)
 	}
 }

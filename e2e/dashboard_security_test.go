@@ -91,9 +91,7 @@ func TestDashboardEscapesNames(t *testing.T) {
 	page.do(chromedp.SendKeys(chromedp.CSS("#purge-target"), evil), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
 	page.eventually("the error shows the name as text", `document.getElementById("control-result").textContent.includes("onerror=")`)
 	page.expect("400 (Bad Request)")
-	if got := value[string](page, `JSON.stringify([window.pwned ?? "", document.querySelectorAll('img[src="x"], main script, [onload], [onerror], a[href^=javascript]').length])`); got != `["",0]` {
-		t.Error(got)
-	}
+	want(t, "what the names created", value[string](page, `JSON.stringify([window.pwned ?? "", document.querySelectorAll('img[src="x"], main script, [onload], [onerror], a[href^=javascript]').length])`), `["",0]`)
 }
 
 // TestDashboardCannotBeFramed checks that a browser refuses to show the dashboard in a frame

@@ -185,9 +185,7 @@ func TestDashboardShowsHostileTrafficAsText(t *testing.T) {
 	page.eventually("the first budget is shown", `document.getElementById("budget-rows").innerText.includes("core")`)
 	for n, text := range texts {
 		h.send(n, text)
-		if found := value[string](page, injectedOnScreens); found != "" {
-			t.Errorf("%.40q: the dashboard contains %s", text, found)
-		}
+		want(t, fmt.Sprintf("injected by %.40q", text), value[string](page, injectedOnScreens), "")
 	}
 	page.eventually("an error with a text of the upstream is shown", `fetch("/api/v1/requests").then(r => r.text()).then(s => s.includes("malformed HTTP") && s.includes("window.pwned=1"))`)
 	visit(page, "budgets?q=constructor")
@@ -231,9 +229,7 @@ func TestDashboardShowsHostileTrafficAsText(t *testing.T) {
 			script := fmt.Sprintf(`(() => { const f = document.getElementById(%q + "-filters"); f.q.value = %s; f.q.dispatchEvent(new Event("input", {bubbles: true})); return true })()`, screen, toJSON(text))
 			visit(page, screen)
 			value[bool](page, script)
-			if found := value[string](page, injected); found != "" {
-				t.Errorf("filter %.40q: the dashboard contains %s", text, found)
-			}
+			want(t, fmt.Sprintf("injected by the filter %.40q", text), value[string](page, injected), "")
 		}
 	}
 

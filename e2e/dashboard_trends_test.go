@@ -139,9 +139,7 @@ func TestDashboardShowsWhyThereAreNoTrends(t *testing.T) {
 	for _, screen := range []string{"spending", "budgets"} {
 		visit(none, screen)
 		none.eventually("the configuration is loaded", `import("/assets/js/model.js").then(m => m.model.configuration !== null)`)
-		if text := value[string](none, trendsText); text != "" {
-			t.Errorf("without a Prometheus, %s shows %q", screen, text)
-		}
+		want(t, "trends of "+screen+" without a Prometheus", value[string](none, trendsText), "")
 	}
 	if value[bool](none, `performance.getEntriesByType("resource").some(r => r.name.includes("/api/v1/trends"))`) {
 		t.Error("without a Prometheus, the page requests trends")

@@ -72,16 +72,13 @@ func TestDrainFinishesOpenRequests(t *testing.T) {
 		}
 		return err != nil
 	})
-	if status, text := readiness(t.Context(), r.admin); status != http.StatusServiceUnavailable {
-		t.Errorf("readiness while a request is open: %d %s", status, text)
-	}
+	status, _ := readiness(t.Context(), r.admin)
+	want(t, "readiness while a request is open", status, http.StatusServiceUnavailable)
 	close(respond)
 	if got := <-result; !strings.HasPrefix(got, "200  weir; fwd=") || !strings.HasSuffix(got, " true body") {
 		t.Errorf("open request got %s", got)
 	}
-	if err := r.exited(); err != nil {
-		t.Error(err)
-	}
+	must(t, r.exited())
 }
 
 // TestDrainTimeoutAnswersOpenRequests checks the response after drain.timeout. A safe method gets 503 and Retry-After.
@@ -94,9 +91,7 @@ func TestDrainTimeoutAnswersOpenRequests(t *testing.T) {
 		if got := <-result; !strings.HasPrefix(got, want) {
 			t.Errorf("%s got %s, want %s", method, got, want)
 		}
-		if err := r.exited(); err != nil {
-			t.Error(err)
-		}
+		must(t, r.exited())
 	}
 }
 
