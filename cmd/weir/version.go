@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"sync"
 )
 
 type versionCommand struct{}
@@ -27,15 +28,20 @@ var (
 // version returns the version of the release. Without a release, version returns the version of the module, which names
 // the commit unless it is a tag.
 func version() string {
-	info, ok := debug.ReadBuildInfo()
-	switch {
-	case release != "":
+	if release != "" {
 		return release
-	case ok && info.Main.Version != "" && info.Main.Version != "(devel)":
+	}
+	return moduleVersion()
+}
+
+// moduleVersion parses the build information once, because the history asks for the version every few seconds.
+var moduleVersion = sync.OnceValue(func() string {
+	info, ok := debug.ReadBuildInfo()
+	if ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
 		return info.Main.Version
 	}
 	return "devel"
-}
+})
 
 // source returns the commit of the source: of the release, or of the checkout. A module that go install downloaded has no
 // commit, so source returns its checksum, which is also in the checksum database of Go.
