@@ -1,18 +1,11 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -21,64 +14,30 @@ import (
 	"unicode"
 
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/internal/credential"
 )
 
 // guardedGateway is a gateway that accepts one client, in front of an upstream that counts
 // requests.
 type guardedGateway struct {
 	*gateway
-	log  bytes.Buffer
-	mu   sync.Mutex // guards log
+	log  output
 	seen atomic.Int32
 }
-
-func (g *guardedGateway) Write(p []byte) (int, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.log.Write(p)
-}
-
-// keyHash returns the hash of a client key in the form of the configuration.
-func keyHash(key string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(key))) }
 
 // newGuarded starts the gateway. The handler responds to upstream requests.
 func newGuarded(t *testing.T, answer http.HandlerFunc) *guardedGateway {
 	t.Helper()
 	g := &guardedGateway{}
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	up := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		g.seen.Add(1)
 		answer(w, r)
-	}))
-	t.Cleanup(up.Close)
-	cfg := config.Default()
-	cfg.Upstream.URL, cfg.Limits.ColdStart, cfg.Limits.Inbound.Rate, cfg.Callers.PassThrough = up.URL, "trust", 0, false
-	cfg.Webhooks.Secret, cfg.Admin.Token = "hook-secret", "admin-token"
-	cfg.Credentials = []config.Credential{{Name: "ci", Kind: "user", Account: "octo-bot", Token: "held-token"}}
-	cfg.Clients = []config.Client{{Name: "builds", Key: keyHash("gateway-key"), Credentials: []string{"ci"}}}
-	var err error
-	if g.gateway, err = newGateway(cfg, slog.New(slog.NewTextHandler(g, nil))); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(g.close)
+	})
+	g.gateway = openLogged(t, configure(up, trusting, inboundRate(0, 0), func(c *config.Config) {
+		c.Callers.PassThrough, c.Webhooks.Secret, c.Admin.Token = false, "hook-secret", "admin-token"
+		c.Credentials = []config.Credential{userToken("ci", "octo-bot", "held-token")}
+		c.Clients = []config.Client{{Name: "builds", Key: keyHash("gateway-key"), Credentials: []string{"ci"}}}
+	}), slog.NewTextHandler(&g.log, nil))
 	return g
-}
-
-// sendTo sends a request with header fields in the form "name: value" to a handler.
-func sendTo(h http.Handler, method, target, body string, fields ...string) *httptest.ResponseRecorder {
-	r := httptest.NewRequest(method, "/", strings.NewReader(body))
-	r.RequestURI, r.Host = target, "localhost"
-	r.URL.Path, r.URL.RawQuery, _ = strings.Cut(target, "?")
-	if path, err := r.URL.Parse(target); err == nil {
-		r.URL = path
-	}
-	for _, f := range fields {
-		name, value, _ := strings.Cut(f, ": ")
-		r.Header.Set(name, value)
-	}
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	return w
 }
 
 // TestAuthenticationCannotBeBypassed checks that no header field, method or path spelling
@@ -98,7 +57,10 @@ func TestAuthenticationCannotBeBypassed(t *testing.T) {
 		{"Access-Control-Request-Method: GET", "Origin: http://evil.test"},
 		{"Connection: upgrade", "Upgrade: websocket"},
 	} {
-		for _, target := range []string{"/user", "/user?/healthz", "/user?path=/_weir/webhooks", "/healthz", "/readyz", "/rate_limit", "/gitignore/templates", "/api/v3/user", "/user%23/healthz", "/user%3f/healthz"} {
+		for _, target := range []string{
+			"/user", "/user?/healthz", "/user?path=/_weir/webhooks", "/healthz", "/readyz", "/rate_limit", "/gitignore/templates", "/api/v3/user",
+			"/user%23/healthz", "/user%3f/healthz",
+		} {
 			for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPost} {
 				if w := sendTo(g, method, target, "", f...); w.Code != http.StatusUnauthorized {
 					t.Errorf("%s %s with %q: %d %s", method, target, f, w.Code, w.Body)
@@ -110,7 +72,10 @@ func TestAuthenticationCannotBeBypassed(t *testing.T) {
 				t.Errorf("%s with %q: %d %s", target, f, w.Code, w.Body)
 			}
 		}
-		for _, target := range []string{"/", "/api/v1/config", "/api/v1/accounts?/healthz", "/api/v1/config?path=/healthz", "/api/v1/requests", "/healthz/../api/v1/config", "/healthz/api/v1/config", "//healthz", "/api/v1/config%23/healthz"} {
+		for _, target := range []string{
+			"/", "/api/v1/config", "/api/v1/accounts?/healthz", "/api/v1/config?path=/healthz", "/api/v1/requests", "/healthz/../api/v1/config",
+			"/healthz/api/v1/config", "//healthz", "/api/v1/config%23/healthz",
+		} {
 			if w := sendTo(pages, http.MethodGet, target, "", f...); w.Code != http.StatusUnauthorized && w.Code != http.StatusTemporaryRedirect {
 				t.Errorf("page %s with %q: %d %s", target, f, w.Code, w.Body)
 			}
@@ -124,22 +89,10 @@ func TestAuthenticationCannotBeBypassed(t *testing.T) {
 	}
 }
 
-// signedDelivery sends a signed webhook delivery and returns the status.
-func signedDelivery(g http.Handler, event, id, body string) int {
-	mac := hmac.New(sha256.New, []byte("hook-secret"))
-	mac.Write([]byte(body))
-	return sendTo(g, http.MethodPost, "/_weir/webhooks", body, "X-Service-Event: "+event, "X-Service-Delivery: "+id,
-		"X-Hub-Signature-256: sha256="+hex.EncodeToString(mac.Sum(nil))).Code
-}
-
 // TestWebhookBurstPurgesOnlyNamedRepository sends a thousand deliveries, with replays, out of
 // order, and with names that are similar to other repositories.
 func TestWebhookBurstPurgesOnlyNamedRepository(t *testing.T) {
-	g := newGuarded(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Cache-Control", "private, max-age=600")
-		w.Header().Set("Etag", `"one"`)
-		_, _ = fmt.Fprint(w, "{}")
-	})
+	g := newGuarded(t, validated("private, max-age=600"))
 	send := func(path string) string {
 		return sendTo(g, http.MethodGet, path, "", "Authorization: Bearer gateway-key").Header().Get("Cache-Status")
 	}
@@ -147,9 +100,11 @@ func TestWebhookBurstPurgesOnlyNamedRepository(t *testing.T) {
 	send(widgets)
 	send(other)
 	for i := range 1_000 {
-		names := []string{"acme/widgets", "http://evil.test/acme/other", "evil.test/acme/other", "acme/other/x", "../acme/other", fmt.Sprint("stranger/r", i), "acme/*", "acme/othe"}
+		names := []string{
+			"acme/widgets", "http://evil.test/acme/other", "evil.test/acme/other", "acme/other/x", "../acme/other", fmt.Sprint("stranger/r", i), "acme/*", "acme/othe",
+		}
 		body := fmt.Sprintf(`{"repository": {"full_name": %q, "default_branch": "main"}, "ref": "refs/heads/main", "after": "%040d"}`, names[i%len(names)], 1_000-i)
-		if code := signedDelivery(g, "push", fmt.Sprint(i/2), body); code != http.StatusAccepted { // each delivery is sent twice
+		if code := deliver(g, "X-Service-", "hook-secret", "push", fmt.Sprint(i/2), body); code != http.StatusAccepted { // each delivery is sent twice
 			t.Fatalf("delivery %d: %d", i, code)
 		}
 	}
@@ -183,17 +138,15 @@ clients: [{name: builds, key: %q, credentials: [ci]}]
 	reload := func(text string) error {
 		path := filepath.Join(dir, "weir.yaml")
 		write(t, path, text)
-		g.load = func() (*config.Config, error) {
-			return config.Load(config.Source{Path: path, Getenv: func(string) (string, bool) { return "", false }})
-		}
+		g.load = func() (*config.Config, error) { return load(path) }
 		return g.reload()
 	}
 	stop := make(chan struct{})
-	var load sync.WaitGroup
-	defer load.Wait()
+	var traffic sync.WaitGroup
+	defer traffic.Wait()
 	defer close(stop)
 	for _, key := range []string{"", "stolen", "held-token", "gateway-key"} {
-		load.Go(func() {
+		traffic.Go(func() {
 			for {
 				select {
 				case <-stop:
@@ -237,18 +190,16 @@ clients: [{name: builds, key: %q, credentials: [ci]}]
 
 func TestReplacedKeyIsRefusedAfterReload(t *testing.T) {
 	g := newGuarded(t, func(http.ResponseWriter, *http.Request) {})
-	changed := *g.started
-	changed.Clients = []config.Client{{Name: "builds", Key: keyHash("new-key"), Credentials: []string{"ci"}}}
-	changed.Webhooks.Secret = credential.Secret("new-secret")
-	if err := reloadWith(g.gateway, &changed); err != nil {
-		t.Fatal(err)
-	}
+	reloadChanged(t, g.gateway, func(c *config.Config) {
+		c.Clients = []config.Client{{Name: "builds", Key: keyHash("new-key"), Credentials: []string{"ci"}}}
+		c.Webhooks.Secret = "new-secret"
+	})
 	for key, want := range map[string]int{"gateway-key": 401, "new-key": 200} {
 		if w := sendTo(g, http.MethodGet, "/user", "", "Authorization: Bearer "+key); w.Code != want {
 			t.Errorf("key %s: got %d, want %d", key, w.Code, want)
 		}
 	}
-	if code := signedDelivery(g, "push", "1", "{}"); code != http.StatusUnauthorized {
+	if code := deliver(g, "X-Service-", "hook-secret", "push", "1", "{}"); code != http.StatusUnauthorized {
 		t.Errorf("delivery with the old secret: %d, want 401", code)
 	}
 }
@@ -269,15 +220,10 @@ func TestLogLinesContainNoRequestFields(t *testing.T) {
 				"X-Request-Id: field-of-the-request"+evil, "Referer: field-of-the-request")
 		}
 	}
-	body, err := json.Marshal(map[string]any{"repository": map[string]string{"full_name": "acme/" + evil}, "organization": map[string]string{"login": evil}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if code := signedDelivery(g, "push"+evil, "1"+evil, string(body)); code != http.StatusAccepted {
+	body := must(json.Marshal(map[string]any{"repository": map[string]string{"full_name": "acme/" + evil}, "organization": map[string]string{"login": evil}}))(t)
+	if code := deliver(g, "X-Service-", "hook-secret", "push"+evil, "1"+evil, string(body)); code != http.StatusAccepted {
 		t.Errorf("status of the delivery: %d, want 202", code)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	lines := strings.Split(strings.TrimSuffix(g.log.String(), "\n"), "\n")
 	for _, line := range lines {
 		if !strings.HasPrefix(line, "time=") || strings.IndexFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0 {
@@ -297,10 +243,7 @@ func TestLogLinesContainNoRequestFields(t *testing.T) {
 // TestUpstreamCannotSendTheGatewayToAnotherHost counts the connections to a listener that every response of the upstream
 // names in every field with a URL. The requests have held credentials, polls, background requests and writes.
 func TestUpstreamCannotSendTheGatewayToAnotherHost(t *testing.T) {
-	other, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var connections atomic.Int32
 	var accepting sync.WaitGroup
 	accepting.Go(func() {
@@ -351,29 +294,17 @@ func TestUpstreamCannotSendTheGatewayToAnotherHost(t *testing.T) {
 
 // net/http would answer OPTIONS * itself.
 func TestOptionsOfTheServerGetsTheChecksOfOtherRequests(t *testing.T) {
-	cfg := config.Default()
-	cfg.Upstream.URL, cfg.Listen, cfg.Admin.Listen, cfg.Admin.Token = "http://127.0.0.1:1", "127.0.0.1:0", "127.0.0.1:0", "t0ken"
-	cfg.Callers.PassThrough, cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = false, 1, 2
-	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
+	clients, admin := serveOnListeners(t, open(t, configure(nowhere, onLoopback, inboundRate(1, 2), func(c *config.Config) {
+		c.Admin.Token, c.Callers.PassThrough = "t0ken", false
+	})))
+	// The client can read the response to an invalid request before the connection ends.
+	if resp, _ := sendText(t, clients, "GET /a HTTP/1.1\r\nHost: g\r\nHost: evil", ""); resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("two hosts: got %d, want 400", resp.StatusCode)
 	}
-	t.Cleanup(g.close)
-	endpoints := serveOnListeners(t, g)
-	for i, want := range [][]int{{401, 401, 429}, {401, 401, 401}} {
+	for address, want := range map[string][]int{clients: {401, 401, 429}, admin: {401, 401, 401}} {
 		for n, status := range want {
-			c, err := net.Dial("tcp", endpoints[i].listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, _ = io.WriteString(c, "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-			r, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = c.Close()
-			if r.StatusCode != status {
-				t.Errorf("listener %d, request %d: got %d, want %d", i, n, r.StatusCode, status)
+			if resp, _ := sendText(t, address, "OPTIONS * HTTP/1.1\r\nHost: localhost", ""); resp.StatusCode != status {
+				t.Errorf("request %d: got %d, want %d", n, resp.StatusCode, status)
 			}
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -48,57 +47,44 @@ func assertCheck(t *testing.T, checks map[string]checkup, name, result, found st
 	}
 }
 
-// newServiceServer starts the reference service in a dialect.
-func newServiceServer(t *testing.T, dialect string) *httptest.Server {
+// newServiceServer starts the reference service in a dialect, and returns its URL.
+func newServiceServer(t *testing.T, dialect string) string {
 	t.Helper()
-	d, err := policy.LoadDialect(dialect)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: d})
+	s := service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: must(policy.LoadDialect(dialect))(t)})
 	t.Cleanup(s.Close)
-	server := httptest.NewServer(s)
-	t.Cleanup(server.Close)
-	return server
-}
-
-func TestDoctorAcceptsAHealthyConfiguration(t *testing.T) {
-	up := newServiceServer(t, "github")
-	code, checks := runDoctor(t, t.TempDir(), fmt.Sprintf(`
-listen: "127.0.0.1:0"
-upstream: {url: %q, dialect: github}
-credentials: [{name: ci, kind: user, account: octo-bot, token: tok-owner}]
-`, up.URL))
-	if code != exitOK {
-		t.Errorf("exit %d: %+v", code, checks)
-	}
-	assertCheck(t, checks, "configuration", checkOK, "valid")
-	assertCheck(t, checks, "upstream", checkOK, "responds in")
-	assertCheck(t, checks, "clock", checkOK, "differs")
-	assertCheck(t, checks, "credential ci", checkOK, "5000 of 5000 requests of core are left; scopes: admin:org, repo, user")
-	assertCheck(t, checks, "redis", checkSkipped, "memory")
-	assertCheck(t, checks, "webhooks", checkSkipped, "webhooks.secret is empty")
+	return serveAPI(t, s.ServeHTTP)
 }
 
 // The requests of the checks spend no quota.
-func TestDoctorSpendsNoQuota(t *testing.T) {
-	up := newServiceServer(t, "service")
-	for range 3 {
-		runDoctor(t, t.TempDir(), fmt.Sprintf("upstream: {url: %q}\ncredentials: [{name: ci, kind: user, token: tok-owner}]\n", up.URL))
-	}
-	if resp, _ := get(t, up.URL+"/rate_limit", "Authorization: Bearer tok-owner"); resp.Header.Get("X-Ratelimit-Remaining") != "5000" {
-		t.Errorf("%s requests left, want 5000", resp.Header.Get("X-Ratelimit-Remaining"))
+func TestDoctorAcceptsAHealthyConfiguration(t *testing.T) {
+	for _, dialect := range []string{"github", "service"} {
+		up := newServiceServer(t, dialect)
+		for range 2 {
+			code, checks := runDoctor(t, t.TempDir(), fmt.Sprintf(`
+listen: "127.0.0.1:0"
+upstream: {url: %q, dialect: %s}
+credentials: [{name: ci, kind: user, account: octo-bot, token: tok-owner}]
+`, up, dialect))
+			if code != exitOK {
+				t.Errorf("exit %d: %+v", code, checks)
+			}
+			assertCheck(t, checks, "configuration", checkOK, "valid")
+			assertCheck(t, checks, "upstream", checkOK, "responds in")
+			assertCheck(t, checks, "clock", checkOK, "differs")
+			assertCheck(t, checks, "credential ci", checkOK, "5000 of 5000 requests of core are left; scopes: admin:org, repo, user")
+			assertCheck(t, checks, "redis", checkSkipped, "memory")
+			assertCheck(t, checks, "webhooks", checkSkipped, "webhooks.secret is empty")
+		}
 	}
 }
 
 func TestDoctorReportsProblemsOfTheUpstream(t *testing.T) {
 	var status int
 	var offset time.Duration
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	up := serveAPI(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Date", time.Now().Add(offset).UTC().Format(http.TimeFormat))
 		w.WriteHeader(status)
-	}))
-	defer up.Close()
+	})
 	const configuration = "upstream: {url: %q}\n"
 	for _, c := range []struct {
 		status        int
@@ -114,7 +100,7 @@ func TestDoctorReportsProblemsOfTheUpstream(t *testing.T) {
 		{200, -time.Minute, checkOK, checkFailed},
 	} {
 		status, offset = c.status, c.offset
-		code, checks := runDoctor(t, t.TempDir(), fmt.Sprintf(configuration, up.URL))
+		code, checks := runDoctor(t, t.TempDir(), fmt.Sprintf(configuration, up))
 		assertCheck(t, checks, "upstream", c.upstream, "")
 		assertCheck(t, checks, "clock", c.clk, "differs")
 		if failed := c.upstream == checkFailed || c.clk == checkFailed; failed != (code == exitFailure) {
@@ -128,37 +114,12 @@ func TestDoctorReportsProblemsOfTheUpstream(t *testing.T) {
 	}
 }
 
-func TestDoctorReportsProblemsOfCredentials(t *testing.T) {
-	up := newServiceServer(t, "github")
-	accepting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) }))
-	defer accepting.Close()
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "app.pem"), privateKey(t).Reveal())
-	code, checks := runDoctor(t, dir, fmt.Sprintf(`
-upstream: {url: %q, dialect: github}
-credentials:
-  - {name: revoked, kind: user, token: unknown-token}
-  - {name: app, kind: installation, app: {id: "1", key: "file:app.pem", installation: 99}}
-`, up.URL))
-	assertCheck(t, checks, "credential revoked", checkFailed, "401")
-	assertCheck(t, checks, "credential app", checkFailed, "request installation token: upstream returned")
-	if code != exitFailure {
-		t.Errorf("exit %d", code)
-	}
-	code, checks = runDoctor(t, dir, fmt.Sprintf(`
-upstream: {url: %q, dialect: github}
-credentials: [{name: ci, kind: user, token: ghs_0123456789}]
-`, accepting.URL))
-	assertCheck(t, checks, "credential ci", checkWarning, "looks like kind installation, not user")
-	if code != exitOK {
-		t.Errorf("exit %d for a warning", code)
-	}
-}
-
-// The upstream does not know a new installation token at once.
-func TestDoctorRepeatsTheCheckOfANewToken(t *testing.T) {
+func TestDoctorChecksCredentials(t *testing.T) {
+	api := newServiceServer(t, "github")
+	accepting := serveAPI(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })
+	forbidding := serveAPI(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	var checked atomic.Int32
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	late := serveAPI(t, func(w http.ResponseWriter, r *http.Request) { // does not know a new installation token at once
 		switch {
 		case r.Method == http.MethodPost:
 			w.WriteHeader(http.StatusCreated)
@@ -168,24 +129,25 @@ func TestDoctorRepeatsTheCheckOfANewToken(t *testing.T) {
 		default:
 			_, _ = w.Write([]byte(`{}`))
 		}
-	}))
-	defer up.Close()
+	})
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "app.pem"), privateKey(t).Reveal())
-	_, checks := runDoctor(t, dir, fmt.Sprintf(`
-upstream: {url: %q, dialect: github}
-credentials: [{name: app, kind: installation, app: {id: "1", key: "file:app.pem", installation: 99}}]
-`, up.URL))
-	assertCheck(t, checks, "credential app", checkOK, "accepted")
-}
-
-func TestDoctorReportsAForbiddenAccount(t *testing.T) {
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
-	defer up.Close()
-	code, checks := runDoctor(t, t.TempDir(), fmt.Sprintf("upstream: {url: %q}\ncredentials: [{name: ci, kind: user, token: tok}]\n", up.URL))
-	assertCheck(t, checks, "credential ci", checkFailed, "403")
-	if code != exitFailure {
-		t.Errorf("exit %d", code)
+	write(t, filepath.Join(dir, "app.pem"), privateKey().Reveal())
+	const app = `kind: installation, app: {id: "1", key: "file:app.pem", installation: 99}`
+	for _, c := range []struct {
+		upstream, credential string
+		code                 int
+		result, found        string
+	}{
+		{api, "kind: user, token: unknown-token", exitFailure, checkFailed, "401"},
+		{api, app, exitFailure, checkFailed, "request installation token: upstream returned"},
+		{accepting, "kind: user, token: ghs_0123456789", exitOK, checkWarning, "looks like kind installation, not user"},
+		{forbidding, "kind: user, token: tok", exitFailure, checkFailed, "403"},
+		{late, app, exitOK, checkOK, "accepted"},
+	} {
+		code, checks := runDoctor(t, dir, fmt.Sprintf("upstream: {url: %q, dialect: github}\ncredentials: [{name: ci, %s}]\n", c.upstream, c.credential))
+		if assertCheck(t, checks, "credential ci", c.result, c.found); code != c.code {
+			t.Errorf("%s: exit %d, want %d", c.credential, code, c.code)
+		}
 	}
 }
 
@@ -207,9 +169,7 @@ func TestDoctorReportsRedisThatEvicts(t *testing.T) {
 	checks := check("unix://" + socket)
 	assertCheck(t, checks, "redis", checkOK, "responds in")
 	assertCheck(t, checks, "redis eviction", checkOK, "noeviction")
-	if err := client.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, client.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
 	assertCheck(t, check("unix://"+socket), "redis eviction", checkWarning, "allkeys-lru")
 	assertCheck(t, check("redis://127.0.0.1:1"), "redis", checkFailed, "connection refused")
 }
@@ -219,9 +179,7 @@ func TestDoctorReportsCertificatesThatExpire(t *testing.T) {
 	dir := t.TempDir()
 	for name, validity := range map[string]time.Duration{"soon": 5 * 24 * time.Hour, "later": 90 * 24 * time.Hour} {
 		certificate, key, err := authority.Create([]string{"weir.example"}, validity, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		write(t, filepath.Join(dir, name+".crt"), string(certificate))
 		write(t, filepath.Join(dir, name+".key"), string(key))
 	}
@@ -229,7 +187,7 @@ func TestDoctorReportsCertificatesThatExpire(t *testing.T) {
 upstream: {url: %q}
 tls: {certificates: [{certificate: later.crt, key: later.key}]}
 proxy: {listen: "127.0.0.1:0", ca: {certificate: soon.crt, key: soon.key}}
-`, up.URL))
+`, up))
 	assertCheck(t, checks, "certificate "+filepath.Join(dir, "later.crt"), checkOK, "expires on")
 	assertCheck(t, checks, "authority of the proxy", checkWarning, "expires on")
 }
@@ -238,15 +196,10 @@ func TestDoctorDeliversASignedPing(t *testing.T) {
 	up := newServiceServer(t, "github")
 	dir := t.TempDir()
 	configuration := fmt.Sprintf(`
-listen: "127.0.0.1:0"
-admin: {listen: "127.0.0.1:0"}
 upstream: {url: %q, dialect: github}
 webhooks: {secret: 0123456789abcdef0123456789abcdef}
-`, up.URL)
-	file := filepath.Join(dir, "serve.yaml")
-	write(t, file, configuration)
-	s := start(t, "serve", "--config", file)
-	gateway := "http://" + s.find(`msg="gateway started" address=(\S+)`)
+`, up)
+	gateway := serveAPI(t, open(t, parse(t, configuration)).ServeHTTP)
 	_, checks := runDoctor(t, dir, configuration, "--url", gateway)
 	assertCheck(t, checks, "webhooks", checkOK, "accepts signed deliveries")
 	_, checks = runDoctor(t, dir, configuration)

@@ -13,20 +13,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
-// startEndpoint serves an endpoint on a loopback listener until stop is called.
-func startEndpoint(t *testing.T, e endpoint, plan drainPlan) (address string, stop func()) {
+// startEndpoint serves an endpoint until stop is called.
+func startEndpoint(t *testing.T, e endpoint, plan drainPlan) (stop func()) {
 	t.Helper()
-	if e.listener == nil {
-		var err error
-		if e.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-			t.Fatal(err)
-		}
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- serveAll(ctx, slog.New(slog.DiscardHandler), func() drainPlan { return plan }, e) }()
@@ -37,57 +32,43 @@ func startEndpoint(t *testing.T, e endpoint, plan drainPlan) (address string, st
 		}
 	})
 	t.Cleanup(stop)
-	return e.listener.Addr().String(), stop
+	return stop
 }
 
 // TestTimeoutOfAnEndpointEndsSlowRequests checks the deadline of the redirect listener and the admin listener.
 func TestTimeoutOfAnEndpointEndsSlowRequests(t *testing.T) {
-	readAll := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
-	address, _ := startEndpoint(t, endpoint{handler: readAll, timeout: 50 * time.Millisecond}, noDrain())
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
+	admin := must(open(t, configure(nowhere, onLoopback)).listenAdmin(configure("", onLoopback).Admin))(t)
+	if _ = admin.listener.Close(); admin.timeout != adminIOTimeout {
+		t.Errorf("the admin listener has the timeout %v, want %v", admin.timeout, adminIOTimeout)
 	}
-	defer func() { _ = c.Close() }()
-	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n")
-	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second)) // real time, because the connection is TCP
-	if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("the connection stays open")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		l := testservers.ListenPipe("admin.test:80")
+		readAll := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+		startEndpoint(t, endpoint{listener: l, handler: readAll, timeout: adminIOTimeout}, noDrain())
+		c := must(l.Dial(t.Context(), "", ""))(t)
+		defer func() { _ = c.Close() }()
+		_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error("the connection stays open")
+		}
+	})
 }
 
 // TestAdminListenerBoundsConnections checks that one address gets at most half of the connections.
 func TestAdminListenerBoundsConnections(t *testing.T) {
-	cfg := config.Default()
-	cfg.Upstream.URL, cfg.Admin.Listen = "http://127.0.0.1:9", "127.0.0.1:0"
-	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.close()
-	e, err := g.listenAdmin(cfg.Admin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address, _ := startEndpoint(t, e, noDrain())
+	g := open(t, configure(nowhere, onLoopback))
+	e := must(g.listenAdmin(g.started.Admin))(t)
+	startEndpoint(t, e, noDrain())
 	const tried = maxAdminConnections/2 + 10
 	var open []net.Conn
 	for range tried {
-		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = c.Close() }()
-		open = append(open, c)
+		open = append(open, dial(t, e.listener.Addr().String()))
 	}
-	resp, err := http.Get("http://" + address + "/healthz") // a new connection replaces an idle one
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
+	get(t, "http://"+e.listener.Addr().String()+"/healthz") // a new connection replaces an idle one
 	closed := 0
 	for _, c := range open {
-		_ = c.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 		if _, err := c.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
 			closed++
 		}
@@ -115,18 +96,19 @@ func TestHTTP2ClientMayUse100Streams(t *testing.T) {
 	}), slog.New(slog.DiscardHandler)), true
 	server.StartTLS()
 	defer server.Close()
-	get := func(path string) {
-		resp, err := server.Client().Get(server.URL + path)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		_ = resp.Body.Close()
-	}
-	get("/first") // opens the connection
 	var group sync.WaitGroup
-	for range streams {
-		group.Go(func() { get("/") })
+	for i := range 1 + streams {
+		group.Go(func() {
+			path := []string{"/first", "/"}[min(i, 1)]
+			if resp, err := server.Client().Get(server.URL + path); err != nil {
+				t.Error(err)
+			} else {
+				_ = resp.Body.Close()
+			}
+		})
+		if i == 0 {
+			group.Wait() // the connection is open
+		}
 	}
 	group.Wait()
 	if n := waiting.Load(); n != streams {
@@ -137,30 +119,29 @@ func TestHTTP2ClientMayUse100Streams(t *testing.T) {
 // TestDrainWaitsForTunnels checks that a connection that a handler has taken over gets the time of the drain, and then
 // the end of its context.
 func TestDrainWaitsForTunnels(t *testing.T) {
-	var ended atomic.Bool
-	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, _, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
-		}
+	synctest.Test(t, func(t *testing.T) {
+		var ended atomic.Bool
+		handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = c.Close() }()
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+			<-r.Context().Done()
+			ended.Store(true)
+		})
+		l := testservers.ListenPipe("gateway.test:80")
+		stop := startEndpoint(t, endpoint{listener: l, handler: handler}, drainPlan{func() {}, 0, finalTimeout + 500*time.Millisecond})
+		c := must(l.Dial(t.Context(), "", ""))(t)
 		defer func() { _ = c.Close() }()
-		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
-		<-r.Context().Done()
-		ended.Store(true)
+		go func() { _, _ = io.WriteString(c, "CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n") }()
+		r := bufio.NewReader(c)
+		must(r.ReadString('\n'))(t)
+		go func() { _, _ = io.Copy(io.Discard, r) }()
+		if stop(); !ended.Load() {
+			t.Error("the process would end before the tunnel has ended")
+		}
 	})
-	address, stop := startEndpoint(t, endpoint{handler: handler}, drainPlan{func() {}, 0, finalTimeout + 500*time.Millisecond})
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	_, _ = io.WriteString(c, "CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n")
-	if _, err := bufio.NewReader(c).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	stop()
-	if !ended.Load() {
-		t.Error("the process would end before the tunnel has ended")
-	}
 }

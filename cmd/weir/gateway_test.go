@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -8,13 +9,12 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/testservers"
@@ -24,114 +24,55 @@ import (
 // reload, and that the new limits apply.
 func TestReloadKeepsInboundCounters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := config.Default()
-		cfg.Upstream.URL = "http://service.test"
-		cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = 1, 3
-		g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(g.close)
-		send := func(want ...int) {
-			t.Helper()
-			for i, status := range want {
-				w := httptest.NewRecorder()
-				g.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/_weir/none", nil))
-				if w.Code != status {
-					t.Errorf("request %d: got %d, want %d: %s", i+1, w.Code, status, w.Body)
-				}
-			}
-		}
-		reload := func(perSecond, burst int) {
-			t.Helper()
-			changed := *cfg
-			changed.Limits.Inbound.Rate, changed.Limits.Inbound.Burst = perSecond, burst
-			if err := reloadWith(g, &changed); err != nil {
-				t.Fatal(err)
-			}
-		}
-		send(404, 404, 404, 429)
-		reload(1, 3)
-		send(429)
-		reload(3, 9)
-		send(429)
+		g := open(t, configure(nowhere, inboundRate(1, 3)))
+		wantStatuses(t, g, "/_weir/none", 404, 404, 404, 429)
+		reloadChanged(t, g)
+		wantStatuses(t, g, "/_weir/none", 429)
+		reloadChanged(t, g, inboundRate(3, 9))
+		wantStatuses(t, g, "/_weir/none", 429)
 		time.Sleep(time.Second)
-		send(404, 404, 404, 429)
-		reload(0, 0)
-		send(404, 404, 404, 404, 404, 404, 404, 404, 404, 404)
+		wantStatuses(t, g, "/_weir/none", 404, 404, 404, 429)
+		reloadChanged(t, g, inboundRate(0, 0))
+		wantStatuses(t, g, "/_weir/none", 404, 404, 404, 404, 404, 404, 404, 404, 404, 404)
 	})
 }
 
 // TestReloadTurnsLimitsOffAndOn checks that a reload applies upstream.limits, and that the
 // accounts and the state show the setting.
 func TestReloadTurnsLimitsOffAndOn(t *testing.T) {
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Cache-Control", "no-store") }))
-	defer upstream.Close()
-	cfg := config.Default()
-	cfg.Upstream.URL = upstream.URL
-	cfg.Limits.Primary.Unauthenticated, cfg.Limits.Wait = 1, 0
-	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.close()
-	send := func(want ...int) {
-		t.Helper()
-		for i, status := range want {
-			w := httptest.NewRecorder()
-			g.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/repos/acme/widgets", nil))
-			if w.Code != status {
-				t.Errorf("request %d: got %d, want %d: %s", i+1, w.Code, status, w.Body)
+	synctest.Test(t, func(t *testing.T) {
+		g := open(t, configure("http://service.test", func(c *config.Config) { c.Limits.Primary.Unauthenticated, c.Limits.Wait = 1, 0 }))
+		connectTo(t, g, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Cache-Control", "no-store") }))
+		for _, step := range []struct {
+			limits   bool
+			statuses []int
+			state    string
+			accounts int
+		}{{true, []int{200, 429}, "on", 1}, {false, []int{200, 200, 200, 200}, "off", 0}, {true, []int{429}, "on", 1}} {
+			reloadChanged(t, g, func(c *config.Config) { c.Upstream.Limits = config.Switch(step.limits) })
+			wantStatuses(t, g, "/repos/acme/widgets", step.statuses...)
+			list := must(g.accounts(t.Context(), 10))(t)
+			if state := g.state().(gatewayState); state.Limits != step.state || len(list) != step.accounts {
+				t.Errorf("got limits %s and %d accounts, want %s and %d", state.Limits, len(list), step.state, step.accounts)
 			}
 		}
-	}
-	shows := func(limits string, accounts int) {
-		t.Helper()
-		list, err := g.accounts(t.Context(), 10)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if state := g.state().(gatewayState); state.Limits != limits || len(list) != accounts {
-			t.Errorf("got limits %s and %d accounts, want %s and %d", state.Limits, len(list), limits, accounts)
-		}
-	}
-	send(200, 429)
-	shows("on", 1)
-	off := *cfg
-	off.Upstream.Limits = false
-	if err := reloadWith(g, &off); err != nil {
-		t.Fatal(err)
-	}
-	send(200, 200, 200, 200)
-	shows("off", 0)
-	if err := reloadWith(g, cfg); err != nil {
-		t.Fatal(err)
-	}
-	send(429)
-	shows("on", 1)
+	})
 }
 
 func TestRevertedChangeNeedsNoRestart(t *testing.T) {
 	var log strings.Builder
-	cfg := config.Default()
-	cfg.Upstream.URL = "http://127.0.0.1:9"
-	g, err := newGateway(cfg, slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.close()
+	cfg := configure(nowhere)
+	g := openLogged(t, cfg, slog.NewTextHandler(&log, nil))
 	changed := *cfg
 	changed.Limits.Wait = 3 * time.Second
 	changed.Listen, changed.Admin.Listen, changed.Admin.Token, changed.Admin.Hosts = "127.0.0.1:1", "127.0.0.1:2", "t0ken", []string{"ops.example"}
 	changed.Store.URL, changed.Limits.OnStoreLoss, changed.Cache.Memory, changed.Cache.Key = "redis://127.0.0.1:1", "closed", 1<<30, "k3y"
 	changed.TLS = config.TLS{Domains: []string{"weir.example"}, HTTP: ":80", Email: "ops@example.com"}
 	for _, c := range []*config.Config{&changed, &changed, cfg} {
-		if err := reloadWith(g, c); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, reloadWith(g, c))
 		want := *cfg
 		want.Limits.Wait = c.Limits.Wait // other changes need a restart
-		if diff := cmp.Diff(&want, g.current.Load().config); diff != "" {
+		if diff := gocmp.Diff(&want, g.current.Load().config); diff != "" {
 			t.Error(diff)
 		}
 	}
@@ -141,34 +82,19 @@ func TestRevertedChangeNeedsNoRestart(t *testing.T) {
 }
 
 func TestReloadAppliesPrometheus(t *testing.T) {
-	cfg := config.Default()
-	cfg.Upstream.URL = "http://127.0.0.1:9"
-	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.close()
-	prometheus := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	g := open(t, configure(nowhere))
+	prometheus := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer t0ken" {
 			t.Errorf("authorization %q", r.Header.Get("Authorization"))
 		}
 		_, _ = io.WriteString(w, `{"status": "success", "data": {"resultType": "matrix", "result": []}}`)
-	}))
-	defer prometheus.Close()
-	pages := g.admin(cfg.Admin)
-	for _, c := range []struct {
-		changed config.Prometheus
-		status  int
-	}{{config.Prometheus{}, 404}, {config.Prometheus{URL: prometheus.URL, Token: "t0ken"}, 200}, {config.Prometheus{}, 404}} {
-		next := *cfg
-		next.Admin.Prometheus = c.changed
-		if err := reloadWith(g, &next); err != nil {
-			t.Fatal(err)
-		}
-		w := httptest.NewRecorder()
-		pages.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1/api/v1/trends?range=7d", nil))
-		if w.Code != c.status {
-			t.Errorf("with %q: got %d %s, want %d", c.changed.URL, w.Code, w.Body, c.status)
+	})
+	pages := g.admin(g.started.Admin)
+	for _, changed := range []config.Prometheus{{}, {URL: prometheus, Token: "t0ken"}, {}} {
+		reloadChanged(t, g, func(c *config.Config) { c.Admin.Prometheus = changed })
+		want := cmp.Or(map[string]int{prometheus: 200}[changed.URL], 404)
+		if w := sendTo(pages, http.MethodGet, "/api/v1/trends?range=7d", ""); w.Code != want {
+			t.Errorf("with %q: got %d %s, want %d", changed.URL, w.Code, w.Body, want)
 		}
 	}
 }
@@ -176,27 +102,14 @@ func TestReloadAppliesPrometheus(t *testing.T) {
 // TestDrainClosesHTTP2Connections checks that a request during a drain still succeeds, and that
 // the next request needs a new connection.
 func TestDrainClosesHTTP2Connections(t *testing.T) {
-	g, err := newGateway(config.Default(), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.close()
-	server := httptest.NewUnstartedServer(g)
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	defer server.Close()
+	g := open(t, configure(nowhere))
+	server := serveTLS(t, g, true)
 	var reused atomic.Bool
 	send := func() {
 		t.Helper()
 		trace := &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused.Store(c.Reused) }}
-		req, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet, server.URL+"/_weir/none", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := server.Client().Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := must(http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet, server.URL+"/_weir/none", nil))(t)
+		resp := must(server.Client().Do(req))(t)
 		_ = resp.Body.Close()
 		if resp.ProtoMajor != 2 || resp.StatusCode != http.StatusNotFound {
 			t.Errorf("got %s %s", resp.Proto, resp.Status)
@@ -211,73 +124,95 @@ func TestDrainClosesHTTP2Connections(t *testing.T) {
 	testservers.Eventually(t, "a request uses a new connection", func(context.Context) bool { send(); return !reused.Load() })
 }
 
-// serveOnListeners serves the listeners of a gateway until the test ends. Before serving starts, the functions in
-// changes can change the endpoint of clients.
-func serveOnListeners(t *testing.T, g *gateway, changes ...func(clients *endpoint)) []endpoint {
+// serveTLS serves a gateway with the production settings behind TLS until the test ends.
+func serveTLS(t *testing.T, g *gateway, http2 bool) *httptest.Server {
 	t.Helper()
-	endpoints, err := g.listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, change := range changes {
-		change(&endpoints[0])
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = serveAll(ctx, slog.New(slog.DiscardHandler), noDrain, endpoints...) })
-	t.Cleanup(func() { stop(); serving.Wait() })
-	return endpoints
-}
-
-// reloadWith reloads a configuration that is not in a file.
-func reloadWith(g *gateway, c *config.Config) error {
-	load := g.load
-	defer func() { g.load = load }()
-	g.load = func() (*config.Config, error) { return c, nil }
-	return g.reload()
+	server := httptest.NewUnstartedServer(nil)
+	server.Config, server.EnableHTTP2 = newServer(g, slog.New(slog.DiscardHandler)), http2
+	g.connections.Observe(server.Config)
+	server.Listener = g.connections.Listener(server.Listener, clientWriteTimeout, g.log)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
 }
 
 func TestConcurrentReloadsApplyTheLastConfiguration(t *testing.T) {
-	cfg := config.Default()
-	cfg.Upstream.URL = "http://127.0.0.1:9"
-	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.close()
+	cfg := configure(nowhere)
+	g := open(t, cfg)
 	older, newer := *cfg, *cfg
 	older.Limits.Wait, newer.Limits.Wait = time.Second, 2*time.Second
 	loading, proceed := make(chan struct{}), make(chan struct{})
 	var loads atomic.Int32
 	g.load = func() (*config.Config, error) {
-		if loads.Add(1) == 1 {
-			close(loading)
-			<-proceed
-			return &older, nil
+		if loads.Add(1) > 1 {
+			return &newer, nil
 		}
-		return &newer, nil
+		close(loading)
+		<-proceed
+		return &older, nil
 	}
-	var reloads sync.WaitGroup
-	reloads.Go(func() {
-		if err := g.reload(); err != nil {
-			t.Error(err)
-		}
-	})
+	reload := func(done chan error) { done <- g.reload() }
+	first, second := make(chan error, 1), make(chan error, 1)
+	go reload(first)
 	<-loading
-	second := make(chan struct{})
-	reloads.Go(func() {
-		defer close(second)
-		if err := g.reload(); err != nil {
-			t.Error(err)
-		}
-	})
+	go reload(second)
 	select {
-	case <-second:
-	case <-time.After(100 * time.Millisecond): // the second reload waits for the first one
+	case err := <-second:
+		t.Fatalf("the second reload did not wait for the first: %v", err)
+	case <-time.After(100 * time.Millisecond):
 	}
 	close(proceed)
-	reloads.Wait()
+	noError(t, <-first)
+	noError(t, <-second)
 	if got := g.current.Load().config.Limits.Wait; got != newer.Limits.Wait {
 		t.Errorf("the configuration in force has limits.wait %v, want %v", got, newer.Limits.Wait)
+	}
+}
+
+// TestClientAboveTwiceTheRateIsDisconnected checks that a client first gets 429, and then loses its connection.
+func TestClientAboveTwiceTheRateIsDisconnected(t *testing.T) {
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(protocol, func(t *testing.T) {
+			var log output
+			g := openLogged(t, configure(nowhere, inboundRate(20, 50)), slog.NewTextHandler(&log, nil))
+			server := serveTLS(t, g, protocol == "HTTP/2.0")
+			began, outcomes := time.Now(), map[int]int{} // by status, 0 for a disconnect
+			for range 5000 {
+				if outcomes[0] == 100 {
+					break
+				}
+				resp, err := server.Client().Get(server.URL + "/_weir/none")
+				if err != nil {
+					outcomes[0]++
+					continue
+				}
+				_, _ = io.Copy(io.Discard, resp.Body) // keeps the connection
+				_ = resp.Body.Close()
+				if resp.Proto != protocol {
+					t.Fatalf("got %s", resp.Proto)
+				}
+				outcomes[resp.StatusCode]++
+			}
+			seconds := 1 + int(time.Since(began).Seconds())
+			if allowed, refused := outcomes[404], outcomes[429]; allowed < 50 || allowed > 50+20*seconds || refused < 40 || outcomes[0] < 100 {
+				t.Errorf("outcomes %v in %d seconds; want at least 50 times 404, 40 times 429, and 100 disconnects", outcomes, seconds)
+			}
+			if n := strings.Count(log.String(), "client disconnected"); n < 1 || n > 1+seconds {
+				t.Errorf("%d log lines about disconnects in %d seconds, want one per second:\n%s", n, seconds, log.String())
+			}
+		})
+	}
+}
+
+// TestConnectionOfTrustedProxyIsKept checks that a client above twice its rate gets 429 if it shares the connection of a
+// trusted proxy with other clients.
+func TestConnectionOfTrustedProxyIsKept(t *testing.T) {
+	g := open(t, configure(nowhere, inboundRate(1, 5), func(c *config.Config) { c.Callers.TrustedProxies = []string{"192.0.2.0/24"} }))
+	for i := range 100 {
+		client := map[bool]string{true: "198.51.100.0", false: "198.51.100.1"}[i < 50]
+		w := sendTo(g, http.MethodGet, "/_weir/none", "", "X-Forwarded-For: "+client) // panics if it would disconnect
+		if want := []int{404, 429}[min(1, i%50/5)]; w.Code != want {
+			t.Errorf("request %d: got %d, want %d", i, w.Code, want)
+		}
 	}
 }

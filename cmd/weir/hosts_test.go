@@ -1,15 +1,25 @@
 package main
 
 import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/weirgate/weir/internal/authority"
 	"github.com/weirgate/weir/internal/config"
 )
 
@@ -28,38 +38,31 @@ func startHosts(t *testing.T) *hostsWorld {
 	t.Helper()
 	w := &hostsWorld{T: t, got: map[string][]string{}}
 	reset := fmt.Sprint(time.Now().Add(time.Hour).Unix())
-	serve := func(name string) string {
-		s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	api := func(name string) string {
+		return serveAPI(t, func(rw http.ResponseWriter, r *http.Request) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.got[name] = append(w.got[name], strings.TrimSpace(r.RequestURI+" "+r.Header.Get("Authorization")))
+			if used := len(w.got["api"]) + len(w.got["uploads"]); name == "api" {
+				setRate(rw.Header(), "core", callsPerHour-used)
+				rw.Header().Set("X-Ratelimit-Limit", fmt.Sprint(callsPerHour))
+				rw.Header().Set("X-Ratelimit-Used", fmt.Sprint(used))
+				rw.Header().Set("X-Ratelimit-Reset", reset)
+			}
 			rw.Header().Set("Location", "http://"+r.Host+"/next")
 			rw.Header().Set("Cache-Control", "no-store")
-			if used := len(w.got["api"]) + len(w.got["uploads"]); name == "api" {
-				for field, value := range map[string]string{"Resource": "core", "Limit": fmt.Sprint(callsPerHour), "Used": fmt.Sprint(used), "Remaining": fmt.Sprint(callsPerHour - used), "Reset": reset} {
-					rw.Header().Set("X-Ratelimit-"+field, value)
-				}
-			}
-		}))
-		t.Cleanup(s.Close)
-		return s.URL
+		})
 	}
-	cfg := config.Default()
-	cfg.Upstream.URL, cfg.Limits.ColdStart, cfg.Limits.Wait, cfg.Callers.PassThrough = serve("api"), "trust", 0, false
-	cfg.Limits.Primary.User = callsPerHour
-	cfg.Credentials = []config.Credential{{Name: "ci", Kind: "user", Account: "ci", Token: "tok-held"}}
-	cfg.Clients = []config.Client{{Name: "builds", Key: keyHash("weir_key"), Share: 1, Limit: 0.9, Priority: "normal", Pace: "burst", Credentials: []string{"ci"}}}
-	cfg.Hosts = []config.Host{
-		{Name: "uploads.test", URL: serve("uploads"), Kind: "api", Path: "/api/uploads"},
-		{Name: "raw.test", URL: serve("raw"), Kind: "files", Credential: true},
-		{Name: "storage.test", URL: serve("storage"), Kind: "files", Path: "/storage"},
-	}
-	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(g.close)
-	w.gateway = g
+	w.gateway = open(t, configure(api("api"), trusting, func(cfg *config.Config) {
+		cfg.Limits.Wait, cfg.Callers.PassThrough, cfg.Limits.Primary.User = 0, false, callsPerHour
+		cfg.Credentials = []config.Credential{userToken("ci", "ci", "tok-held")}
+		cfg.Clients = []config.Client{clientOf("builds", "weir_key", "ci")}
+		cfg.Hosts = []config.Host{
+			{Name: "uploads.test", URL: api("uploads"), Kind: "api", Path: "/api/uploads"},
+			{Name: "raw.test", URL: api("raw"), Kind: "files", Credential: true},
+			{Name: "storage.test", URL: api("storage"), Kind: "files", Path: "/storage"},
+		}
+	}))
 	return w
 }
 
@@ -70,9 +73,15 @@ func (w *hostsWorld) send(method, host, target, authorization string) *http.Resp
 	if authorization != "" {
 		r.Header.Set("Authorization", authorization)
 	}
-	recorded := httptest.NewRecorder()
-	w.gateway.ServeHTTP(recorded, r)
-	return recorded.Result()
+	return serveRequest(w.gateway, r).Result()
+}
+
+// wantStatus checks the status of a request.
+func (w *hostsWorld) wantStatus(want int, method, host, target, authorization string) {
+	w.Helper()
+	if resp := w.send(method, host, target, authorization); resp.StatusCode != want {
+		w.Errorf("%s %s%s with %q: got %d, want %d", method, host, target, authorization, resp.StatusCode, want)
+	}
 }
 
 // want checks the requests that a host has received since the last call.
@@ -88,45 +97,37 @@ func (w *hostsWorld) want(host string, want ...string) {
 
 func TestHostIsChosenByNameOrPath(t *testing.T) {
 	w := startHosts(t)
-	const key = "Bearer weir_key"
-	w.send("GET", "weir.internal", "/user", key)
-	w.want("api", "/user Bearer tok-held")
-	w.send("POST", "Uploads.test:443", "/repos/a/b/releases/1/assets?name=x", key)
-	w.want("uploads", "/repos/a/b/releases/1/assets?name=x Bearer tok-held")
-	resp := w.send("POST", "weir.internal", "/api/uploads/repos/a/b/releases/1/assets?name=x", key)
-	w.want("uploads", "/repos/a/b/releases/1/assets?name=x Bearer tok-held")
-	if got, want := resp.Header.Get("Location"), "http://weir.internal/api/uploads/next"; got != want {
-		t.Errorf("Location: got %s, want %s", got, want)
-	}
-	w.send("GET", "storage.test", "/storage/a", key)
-	w.want("storage", "/storage/a")
-	w.send("GET", "weir.internal", "/storage/storage/a", key)
-	w.want("storage", "/storage/a")
-	w.send("GET", "raw.test", "/a/b/main/README", key)
-	w.want("raw", "/a/b/main/README Bearer tok-held")
-	for _, own := range []string{"/_weir/x", "/api/uploads/_weir/x", "/storage/_weir/x"} {
-		if resp := w.send("GET", "weir.internal", own, key); resp.StatusCode != http.StatusNotFound {
-			t.Errorf("%s: got %d", own, resp.StatusCode)
+	const assets = "/repos/a/b/releases/1/assets?name=x"
+	for _, c := range []struct{ method, name, target, host, want, location string }{
+		{"GET", "weir.internal", "/user", "api", "/user Bearer tok-held", "http://weir.internal/next"},
+		{"POST", "Uploads.test:443", assets, "uploads", assets + " Bearer tok-held", "http://Uploads.test:443/next"},
+		{"POST", "weir.internal", "/api/uploads" + assets, "uploads", assets + " Bearer tok-held", "http://weir.internal/api/uploads/next"},
+		{"GET", "storage.test", "/storage/a", "storage", "/storage/a", ""},
+		{"GET", "weir.internal", "/storage/storage/a", "storage", "/storage/a", ""},
+		{"GET", "raw.test", "/a/b/main/README", "raw", "/a/b/main/README Bearer tok-held", ""},
+	} {
+		resp := w.send(c.method, c.name, c.target, "Bearer weir_key")
+		w.want(c.host, c.want)
+		if got := resp.Header.Get("Location"); c.location != "" && got != c.location {
+			t.Errorf("%s%s: Location: got %s, want %s", c.name, c.target, got, c.location)
 		}
 	}
-	w.want("api")
-	w.want("uploads")
-	w.want("storage")
+	for _, own := range []string{"/_weir/x", "/api/uploads/_weir/x", "/storage/_weir/x"} {
+		w.wantStatus(http.StatusNotFound, "GET", "weir.internal", own, "Bearer weir_key")
+	}
+	for _, host := range []string{"api", "uploads", "storage"} {
+		w.want(host)
+	}
 }
 
 // TestUploadsSpendTheBudgetOfTheAPI checks that a host of kind api has the ledger of the API, and that files do not.
 func TestUploadsSpendTheBudgetOfTheAPI(t *testing.T) {
 	w := startHosts(t)
 	for i := range callsPerHour {
-		host := []string{"uploads.test", "weir.internal"}[i%2]
-		if resp := w.send("POST", host, "/repos/a/b/releases/1/assets", "Bearer weir_key"); resp.StatusCode != http.StatusOK {
-			t.Fatalf("call %d: got %d", i, resp.StatusCode)
-		}
+		w.wantStatus(http.StatusOK, "POST", []string{"uploads.test", "weir.internal"}[i%2], "/repos/a/b/releases/1/assets", "Bearer weir_key")
 	}
 	for host, want := range map[string]int{"uploads.test": 429, "weir.internal": 429, "raw.test": 200, "storage.test": 200} {
-		if resp := w.send("GET", host, "/repos/a/b", "Bearer weir_key"); resp.StatusCode != want {
-			t.Errorf("%s after the last call: got %d, want %d", host, resp.StatusCode, want)
-		}
+		w.wantStatus(want, "GET", host, "/repos/a/b", "Bearer weir_key")
 	}
 }
 
@@ -135,16 +136,12 @@ func TestUploadsSpendTheBudgetOfTheAPI(t *testing.T) {
 func TestCredentialReachesOnlyItsHosts(t *testing.T) {
 	w := startHosts(t)
 	for _, authorization := range []string{"", "Bearer weir_key", "Bearer tok-held", "Bearer tok-other", "Basic d2Vpcjp3ZWlyX2tleQ=="} {
-		if resp := w.send("GET", "storage.test", "/a?sig=x", authorization); resp.StatusCode != http.StatusOK {
-			t.Errorf("storage with %q: got %d", authorization, resp.StatusCode)
-		}
+		w.wantStatus(http.StatusOK, "GET", "storage.test", "/a?sig=x", authorization)
 		w.want("storage", "/a?sig=x")
 	}
 	for _, host := range []string{"uploads.test", "raw.test", "weir.internal"} {
 		for _, authorization := range []string{"", "Bearer tok-held", "Bearer tok-other"} {
-			if resp := w.send("GET", host, "/a", authorization); resp.StatusCode != http.StatusUnauthorized {
-				t.Errorf("%s with %q: got %d, want 401", host, authorization, resp.StatusCode)
-			}
+			w.wantStatus(http.StatusUnauthorized, "GET", host, "/a", authorization)
 		}
 	}
 }
@@ -157,5 +154,220 @@ func TestFilesKeepTheirTarget(t *testing.T) {
 	} {
 		w.send("GET", "storage.test", target, "")
 		w.want("storage", strings.TrimSuffix(target, "?"))
+	}
+}
+
+// forwardProxy is the forward proxy of a gateway with further hosts.
+type forwardProxy struct {
+	*hostsWorld
+	address string
+	roots   *x509.CertPool
+}
+
+func startForwardProxy(t *testing.T) *forwardProxy {
+	t.Helper()
+	p := &forwardProxy{hostsWorld: startHosts(t), roots: x509.NewCertPool()}
+	next := *p.gateway.current.Load().config
+	names := []string{"api.test"}
+	next.Upstream.URL = "http://" + names[0] // a name, because the authority signs no addresses
+	for _, h := range next.Hosts {
+		names = append(names, h.Name)
+	}
+	certificate, key, err := authority.Create(names, time.Hour, time.Now())
+	noError(t, err)
+	dir := t.TempDir()
+	next.Proxy.CA.Certificate, next.Proxy.CA.Key = filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
+	write(t, next.Proxy.CA.Certificate, string(certificate))
+	write(t, next.Proxy.CA.Key, string(key))
+	p.roots.AppendCertsFromPEM(certificate)
+	next.Proxy.Listen = "127.0.0.1:0"
+	p.gateway.started.Proxy.Listen = next.Proxy.Listen // as if the process had started with the proxy
+	noError(t, p.gateway.loadAndApply(func() (*config.Config, error) { return &next, nil }))
+	endpoints := must(p.gateway.listenProxy(&next))(t)
+	p.address = endpoints[0].listener.Addr().String()
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- serveAll(ctx, slog.New(slog.DiscardHandler), noDrain, endpoints...) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// client returns a client that sends its requests through the proxy with a key as password.
+func (p *forwardProxy) client(password string) *http.Client {
+	proxy := &url.URL{Scheme: "http", User: url.UserPassword("any", password), Host: p.address}
+	transport := &http.Transport{Proxy: http.ProxyURL(proxy), TLSClientConfig: &tls.Config{RootCAs: p.roots}, ForceAttemptHTTP2: true}
+	p.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// tunnel opens a tunnel to a host.
+func (p *forwardProxy) tunnel(host string) net.Conn {
+	p.Helper()
+	c := dial(p, p.address)
+	_, _ = fmt.Fprintf(c, "CONNECT %s:443 HTTP/1.1\r\nHost: %s\r\nProxy-Authorization: Bearer weir_key\r\n\r\n", host, host)
+	resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: http.MethodConnect})
+	if err != nil || resp.StatusCode != http.StatusOK {
+		p.Fatalf("CONNECT %s: %v, %v", host, resp, err)
+	}
+	return c
+}
+
+// wantTunnelled checks the status and the protocol of a request for a file of storage.test.
+func (p *forwardProxy) wantTunnelled(client *http.Client, status, protocol int, fields ...string) {
+	p.Helper()
+	if resp, _ := getWith(p, client, "https://storage.test/a", fields...); resp.StatusCode != status || resp.ProtoMajor != protocol {
+		p.Errorf("storage.test with %q: got %s over %s, want %d over HTTP/%d", fields, resp.Status, resp.Proto, status, protocol)
+	}
+}
+
+// TestTunnelReplacesTheCredential checks that the key of the proxy identifies the client, and that neither the key nor
+// the program's own token is forwarded.
+func TestTunnelReplacesTheCredential(t *testing.T) {
+	p := startForwardProxy(t)
+	p.wantTunnelled(p.client("weir_key"), http.StatusOK, 2, "Authorization: Bearer tok-of-the-program")
+	p.want("storage", "/a")
+	getWith(t, p.client("weir_key"), "https://raw.test/a/b", "Authorization: Bearer tok-of-the-program")
+	p.want("raw", "/a/b Bearer tok-held")
+}
+
+// TestTunnelIsOnlyForItsTarget checks that a tunnel has the certificate of its target only, and that its requests cannot
+// name another host.
+func TestTunnelIsOnlyForItsTarget(t *testing.T) {
+	p := startForwardProxy(t)
+	if err := tls.Client(p.tunnel("storage.test"), &tls.Config{RootCAs: p.roots, ServerName: "raw.test"}).Handshake(); err == nil {
+		t.Error("the handshake for another name succeeded")
+	}
+	anonymous := tls.Client(p.tunnel("storage.test"), &tls.Config{InsecureSkipVerify: true}) // sends no name
+	noError(t, anonymous.Handshake())
+	if names := anonymous.ConnectionState().PeerCertificates[0].DNSNames; len(names) != 1 || names[0] != "storage.test" {
+		t.Errorf("got a certificate for %v", names)
+	}
+	plain := p.tunnel("storage.test")
+	_, _ = io.WriteString(plain, "GET / HTTP/1.1\r\nHost: storage.test\r\n\r\n")
+	if text, _ := io.ReadAll(plain); len(text) > 0 && text[0] != 21 && string(text[:12]) != "HTTP/1.0 400" {
+		t.Errorf("plain HTTP in the tunnel: got %q", text)
+	}
+	for _, version := range []int{1, 2} {
+		client := p.client("weir_key")
+		protocols := new(http.Protocols)
+		protocols.SetHTTP1(version == 1)
+		protocols.SetHTTP2(version == 2)
+		client.Transport.(*http.Transport).Protocols = protocols
+		p.wantTunnelled(client, http.StatusMisdirectedRequest, version, "Host: raw.test")
+	}
+	p.want("raw")
+	p.want("storage")
+}
+
+// TestReloadWithoutProxyKeepsItsListener checks that the listener, which only a restart closes, keeps its authority.
+func TestReloadWithoutProxyKeepsItsListener(t *testing.T) {
+	p := startForwardProxy(t)
+	p.gateway.started.Proxy = p.gateway.current.Load().config.Proxy
+	reloadChanged(t, p.gateway, func(c *config.Config) { c.Proxy = config.Default().Proxy })
+	p.wantTunnelled(p.client("weir_key"), http.StatusOK, 2)
+}
+
+// TestOpenTunnelEndsWithItsHost checks that the requests of an open tunnel do not go to the API when a reload has removed
+// their host.
+func TestOpenTunnelEndsWithItsHost(t *testing.T) {
+	p := startForwardProxy(t)
+	client := p.client("weir_key")
+	p.wantTunnelled(client, http.StatusOK, 2)
+	reloadChanged(t, p.gateway, func(c *config.Config) { c.Hosts = c.Hosts[:len(c.Hosts)-1] })
+	p.wantTunnelled(client, http.StatusMisdirectedRequest, 2)
+	p.want("storage", "/a")
+	p.want("api")
+}
+
+func TestProxyNeedsAKey(t *testing.T) {
+	p := startForwardProxy(t)
+	for _, password := range []string{"", "wrong", "tok-held", "weir_keyx"} {
+		if resp, err := p.client(password).Get("https://storage.test/"); err == nil {
+			t.Errorf("password %q: got %s", password, resp.Status)
+			_ = resp.Body.Close()
+		}
+	}
+	p.want("storage")
+}
+
+// TestURLsInBodiesLeadToTheGateway checks that each client gets the URLs by which it calls the gateway, from one stored
+// response, and that a client that calls the API by its own name gets the upstream's URLs.
+func TestURLsInBodiesLeadToTheGateway(t *testing.T) {
+	const body = `{"url":"https://api.test/repos/a/b","upload_url":"https://uploads.test/repos/a/b{?name}","body":"https://api.test/x"}`
+	requests := 0
+	up := serveAPI(t, func(w http.ResponseWriter, _ *http.Request) {
+		requests++
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "public, max-age=60")
+		w.Header().Set("Etag", `"1"`)
+		_, _ = io.WriteString(w, body)
+	})
+	g := open(t, configure(up, trusting, func(c *config.Config) {
+		c.Upstream.Rewrite = true
+		c.Hosts = []config.Host{
+			{Name: "api.test", URL: up, Kind: "api"}, {Name: "uploads.test", URL: up, Kind: "api", Path: "/api/uploads"},
+			{Name: "files.test", URL: up, Kind: "files", Path: "/files"},
+		}
+	}))
+	rewritten := func(host, api string) string {
+		return strings.NewReplacer(
+			`"url":"https://api.test`, `"url":"http://`+host+api, "https://uploads.test", "http://"+host+"/api/uploads").Replace(body)
+	}
+	for _, c := range []struct{ host, target, want, etag string }{
+		{"weir.internal", "/gitignore/templates", rewritten("weir.internal", ""), `W/"1"`},
+		{"weir.internal", "/gitignore/templates", rewritten("weir.internal", ""), `W/"1"`},
+		{"api.test", "/gitignore/templates", body, `"1"`},
+		{"weir.internal", "/files/package.json", body, `"1"`},
+		{"[::1]:8080", "/api/v3/gitignore/templates", rewritten("[::1]:8080", "/api/v3"), `W/"1"`},
+	} {
+		w := sendTo(g, http.MethodGet, c.target, "", "Host: "+c.host)
+		if w.Body.String() != c.want || w.Header().Get("Etag") != c.etag {
+			t.Errorf("%s%s: got %s with %s\nwant %s with %s", c.host, c.target, w.Body, w.Header().Get("Etag"), c.want, c.etag)
+		}
+	}
+	if requests != 2 {
+		t.Errorf("%d requests upstream, want one for the API and one for the file", requests)
+	}
+	if w := sendTo(g, http.MethodGet, "/gitignore/templates", "", "Host: weir.internal", `If-None-Match: W/"1"`); w.Code != http.StatusNotModified {
+		t.Errorf("the rewritten ETag: got %d", w.Code)
+	}
+}
+
+// TestGitIsRefusedWithAnExplanation checks what a user of git reads, and that the API receives no request of git.
+func TestGitIsRefusedWithAnExplanation(t *testing.T) {
+	up := serveAPI(t, func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/repos/acme/widgets/contents/info/refs" {
+			t.Errorf("the API received %s %s", r.Method, r.URL)
+		}
+	})
+	g := open(t, configure(up, trusting, func(c *config.Config) { c.Upstream.Dialect = "github" }))
+	for _, c := range []struct {
+		method, target string
+		want           int
+	}{
+		{"POST", "/acme/widgets.git/git-upload-pack", http.StatusMisdirectedRequest},
+		{"POST", "/acme/widgets.git/git-receive-pack", http.StatusMisdirectedRequest},
+		{"POST", "/acme/widgets.git/info/lfs/objects/batch", http.StatusMisdirectedRequest},
+		{"GET", "/acme/widgets.git/info/refs?service=git-receive-pack", http.StatusMisdirectedRequest},
+		{"GET", "/repos/acme/widgets/contents/info/refs", http.StatusOK},
+	} {
+		if w := sendTo(g, c.method, c.target, ""); w.Code != c.want {
+			t.Errorf("%s %s: got %d, want %d", c.method, c.target, w.Code, c.want)
+		}
+	}
+	program, err := exec.LookPath("git")
+	if err != nil {
+		t.Skip("git is not installed") //nolint:forbidigo // the other tests need no program
+	}
+	git := exec.CommandContext(t.Context(), program, "ls-remote", serveAPI(t, g.ServeHTTP)+"/acme/widgets.git")
+	git.Env = append(git.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "no_proxy=*")
+	text, err := git.CombinedOutput()
+	if want := "remote: Weir serves the API, not git. Use the URL of the git host"; err == nil || !strings.Contains(string(text), want) {
+		t.Errorf("git ls-remote: %v\n%s", err, text)
 	}
 }

@@ -1,11 +1,11 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // rawHTTP2 is an HTTP/2 connection to a gateway on which the test writes frames (RFC 9113).
@@ -41,7 +41,7 @@ const (
 func dialHTTP2(t *testing.T, burst int) *rawHTTP2 {
 	t.Helper()
 	s := &rawHTTP2{T: t}
-	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	s.gateway = open(t, configure(serveAPI(t, func(_ http.ResponseWriter, r *http.Request) {
 		s.total.Add(1)
 		for n := s.open.Add(1); n > s.mostOpen.Load(); {
 			s.mostOpen.Store(n)
@@ -50,22 +50,8 @@ func dialHTTP2(t *testing.T, burst int) *rawHTTP2 {
 		if strings.Contains(r.Host, "evil") {
 			t.Errorf("upstream received the host %s", r.Host)
 		}
-	}))
-	t.Cleanup(up.Close)
-	cfg := config.Default()
-	cfg.Upstream.URL, cfg.Limits.ColdStart = up.URL, "trust"
-	cfg.Limits.Inbound.Rate, cfg.Limits.Inbound.Burst = min(burst, 1), burst
-	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(g.close)
-	s.gateway, s.server = g, httptest.NewUnstartedServer(nil)
-	s.server.Config, s.server.EnableHTTP2 = newServer(g, slog.New(slog.DiscardHandler)), true
-	g.connections.Observe(s.server.Config)
-	s.server.Listener = g.connections.Listener(s.server.Listener, clientWriteTimeout, g.log)
-	s.server.StartTLS()
-	t.Cleanup(s.server.Close)
+	}), trusting, inboundRate(min(burst, 1), burst)))
+	s.server = serveTLS(t, s.gateway, true)
 	s.connect()
 	return s
 }
@@ -75,16 +61,9 @@ func (s *rawHTTP2) connect() {
 	s.Helper()
 	trust := s.server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	trust.NextProtos = []string{"h2"}
-	c, err := tls.Dial("tcp", s.server.Listener.Addr().String(), trust)
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() { _ = c.Close() })
-	s.Conn = c
-	_ = s.SetDeadline(time.Now().Add(time.Minute)) // real time, because the connection is TCP
-	if _, err := io.WriteString(s, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {
-		s.Fatal(err)
-	}
+	trust.ServerName = "127.0.0.1"
+	s.Conn = tls.Client(dial(s, s.server.Listener.Addr().String()), trust)
+	must(io.WriteString(s, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))(s)
 	_ = s.frame(frameSettings, 0, 0, "")
 }
 
@@ -128,9 +107,7 @@ func TestHTTP2ConnectAndTraceAreRefused(t *testing.T) {
 		}
 		return all
 	}
-	for deadline := time.Now().Add(20 * time.Second); len(statuses()) < 2 && time.Now().Before(deadline); {
-		s.wantOtherClientServed()
-	}
+	testservers.Eventually(t, "two requests are recorded", func(context.Context) bool { return len(statuses()) >= 2 })
 	if got := statuses(); len(got) != 2 || got[0] != 405 || got[1] != 405 {
 		t.Errorf("statuses %v, want 405 twice", got)
 	}
@@ -192,7 +169,7 @@ func TestHTTP2FloodsAreBounded(t *testing.T) {
 			var err error
 			frames := uint32(0)
 			for ; frames < 20_000 && err == nil; frames++ {
-				_ = s.SetWriteDeadline(time.Now().Add(time.Second)) // the gateway has stopped reading
+				_ = s.SetWriteDeadline(time.Now().Add(time.Second / 4)) // the gateway has stopped reading
 				err = flood(s, frames)
 			}
 			if err == nil && (name == "continuations" || name == "one large field, over and over") {

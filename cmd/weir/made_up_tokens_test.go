@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,14 +38,10 @@ func hasRaceDetector() bool {
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// tokensToSend returns WEIR_TOKENS, or 3000 without it.
+// tokensToSend returns WEIR_TOKENS, or 2000 without it.
 func tokensToSend(t *testing.T) int {
-	text := cmp.Or(os.Getenv("WEIR_TOKENS"), "3000")
-	tokens, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("WEIR_TOKENS: %v", err)
-	}
-	return tokens
+	t.Helper()
+	return must(strconv.Atoi(cmp.Or(os.Getenv("WEIR_TOKENS"), "2000")))(t)
 }
 
 // startProcess starts the binary in front of an upstream, and returns the address of the gateway and the process ID.
@@ -56,15 +50,11 @@ func startProcess(t *testing.T, upstream string) (address string, process int) {
 	config := filepath.Join(t.TempDir(), "weir.yaml")
 	text := fmt.Sprintf("listen: 127.0.0.1:0\nadmin: {listen: 127.0.0.1:0}\nupstream: {url: %s}\n"+
 		"limits: {cold_start: trust, inbound: {rate: 100000, burst: 100000}}\ntelemetry: {access_log: off}\n", upstream)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, config, text)
 	var log output
 	server := exec.Command("weir", "serve", "--config", config) // testscript.Main adds it to PATH
 	server.Stdout, server.Stderr = &log, &log
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, server.Start())
 	t.Cleanup(func() {
 		_ = server.Process.Kill()
 		_ = server.Wait()
@@ -79,137 +69,116 @@ func startProcess(t *testing.T, upstream string) (address string, process int) {
 	return address, server.Process.Pid
 }
 
-// TestMadeUpTokensCostLittle sends WEIR_TOKENS made-up tokens from one address to a process. At most one request in 100
-// reaches the upstream, and the memory grows by at most 60 MB.
-func TestMadeUpTokensCostLittle(t *testing.T) {
-	tokens := tokensToSend(t)
-	var sent atomic.Int64
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		sent.Add(1)
-		if !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer good") {
-			w.WriteHeader(http.StatusUnauthorized)
+// tokenFlood is a process behind which an upstream accepts only the token "good".
+type tokenFlood struct {
+	*testing.T
+	address string
+	process int
+	client  *http.Client
+	sent    atomic.Int64 // other tokens that reached the upstream
+	before  int          // memory of the process in megabytes, after some requests
+	took    time.Duration
+}
+
+// startFlood starts the process. answer answers the requests with other tokens.
+func startFlood(t *testing.T, answer http.HandlerFunc) *tokenFlood {
+	t.Helper()
+	f := &tokenFlood{T: t, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
+	t.Cleanup(f.client.CloseIdleConnections)
+	f.address, f.process = startProcess(t, serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer good" {
+			f.sent.Add(1)
+			answer(w, r)
 		}
 	}))
-	t.Cleanup(upstream.Close)
-
-	address, process := startProcess(t, upstream.URL)
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
-	t.Cleanup(client.CloseIdleConnections)
-	get := func(token string) (status int) {
-		r, err := http.NewRequest(http.MethodGet, "http://"+address+"/user", http.NoBody)
-		if err != nil {
-			t.Error(err)
-			return 0
-		}
-		r.Header.Set("Authorization", "Bearer "+token)
-		resp, err := client.Do(r)
-		if err != nil {
-			t.Error(err)
-			return 0
-		}
-		_, _ = io.Copy(io.Discard, resp.Body)
-		_ = resp.Body.Close()
-		return resp.StatusCode
-	}
 	for range 500 {
-		if status := get("good"); status != http.StatusOK {
-			t.Fatalf("valid token: status %d", status)
-		}
+		f.wantGood()
 	}
-	sent.Store(0)
-	before, last, began := residentMegabytes(process), atomic.Int64{}, time.Now()
+	f.before = residentMegabytes(f.process)
+	return f
+}
+
+// send sends a request with a token, and returns the status, or 0 if the client has left.
+func (f *tokenFlood) send(ctx context.Context, token string) (status int) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+f.address+"/user", http.NoBody)
+	if err != nil {
+		f.Error(err)
+		return 0
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	resp, err := f.client.Do(r)
+	if err != nil {
+		return 0
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+// wantGood checks that the valid token is accepted.
+func (f *tokenFlood) wantGood() {
+	f.Helper()
+	if status := f.send(f.Context(), "good"); status != http.StatusOK {
+		f.Fatalf("valid token: status %d", status)
+	}
+}
+
+// flood sends made-up tokens by 16 clients. A client leaves after a time.
+func (f *tokenFlood) flood(tokens int, leaves time.Duration, statuses ...int) {
+	last, began := atomic.Int64{}, time.Now()
 	var clients sync.WaitGroup
 	for range 16 {
 		clients.Go(func() {
 			for n := last.Add(1); n <= int64(tokens); n = last.Add(1) {
-				if status := get(fmt.Sprint("made-up-", n)); status != http.StatusUnauthorized && status != http.StatusTooManyRequests {
-					t.Errorf("made-up token: status %d", status)
+				ctx, leave := context.WithTimeout(f.Context(), leaves)
+				if status := f.send(ctx, fmt.Sprint("made-up-", n)); !slices.Contains(statuses, status) {
+					f.Errorf("made-up token: status %d", status)
 				}
+				leave()
 			}
 		})
 	}
 	clients.Wait()
-	after := residentMegabytes(process)
-	t.Logf("%d tokens: %d MB before, %d MB after, %d requests upstream", tokens, before, after, sent.Load())
-	allowed := max(int64(tokens/100), 20*int64(1+time.Since(began)/time.Minute)) // a slow machine needs several minutes
-	growth := 60
+	f.took = time.Since(began)
+}
+
+// wantLittle checks the requests upstream, and the growth of the memory after at most the given time.
+func (f *tokenFlood) wantLittle(sent int64, megabytes int, within time.Duration) {
+	f.Helper()
+	if n := f.sent.Load(); n > sent {
+		f.Errorf("%d requests reached the upstream in %v, want at most %d", n, f.took, sent)
+	}
 	if hasRaceDetector() {
-		growth *= 3 // its shadow memory grows with the memory of the process
+		megabytes *= 3 // its shadow memory grows with the memory of the process
 	}
-	if sent.Load() > allowed || after > before+growth {
-		t.Errorf("%d of %d requests reached the upstream, and %d MB grew to %d MB", sent.Load(), tokens, before, after)
+	after := residentMegabytes(f.process)
+	returned := after
+	for until := time.Now().Add(within); returned > f.before+megabytes && time.Now().Before(until); time.Sleep(time.Second) {
+		returned = residentMegabytes(f.process)
 	}
-	if status := get("good"); status != http.StatusOK {
-		t.Errorf("valid token after the made-up tokens: status %d", status)
+	f.Logf("%v: %d MB before, %d MB after, %d MB then, %d requests upstream", f.took, f.before, after, returned, f.sent.Load())
+	if returned > f.before+megabytes {
+		f.Errorf("%d MB grew to %d MB, and were %d MB within %v", f.before, after, returned, within)
 	}
+	f.wantGood()
+}
+
+// TestMadeUpTokensCostLittle sends WEIR_TOKENS made-up tokens from one address to a process. At most one request in 100
+// reaches the upstream, and the memory grows by at most 60 MB.
+func TestMadeUpTokensCostLittle(t *testing.T) {
+	t.Parallel()
+	tokens := tokensToSend(t)
+	f := startFlood(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	f.flood(tokens, time.Minute, http.StatusUnauthorized, http.StatusTooManyRequests)
+	f.wantLittle(max(int64(tokens/100), 20*int64(1+f.took/time.Minute)), 60, 0) // a slow machine needs several minutes
 }
 
 // TestTokensOfClientsThatLeaveCostLittle sends WEIR_TOKENS made-up tokens from one address to a process. Each client
 // disconnects before the upstream responds. At most 20 requests per minute reach the upstream. Two
 // minutes later, the process has at most 10 MB more than before.
 func TestTokensOfClientsThatLeaveCostLittle(t *testing.T) {
-	tokens := tokensToSend(t)
-	var sent atomic.Int64
-	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") == "Bearer good" {
-			return
-		}
-		sent.Add(1)
-		<-r.Context().Done()
-	}))
-	t.Cleanup(upstream.Close)
-	address, process := startProcess(t, upstream.URL)
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
-	t.Cleanup(client.CloseIdleConnections)
-	send := func(ctx context.Context, token string) int {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/user", http.NoBody)
-		if err != nil {
-			t.Error(err)
-			return 0
-		}
-		r.Header.Set("Authorization", "Bearer "+token)
-		resp, err := client.Do(r)
-		if err != nil {
-			return 0
-		}
-		_, _ = io.Copy(io.Discard, resp.Body)
-		_ = resp.Body.Close()
-		return resp.StatusCode
-	}
-	for range 500 {
-		if status := send(t.Context(), "good"); status != http.StatusOK {
-			t.Fatalf("valid token: status %d", status)
-		}
-	}
-	before, last, began := residentMegabytes(process), atomic.Int64{}, time.Now()
-	var clients sync.WaitGroup
-	for range 16 {
-		clients.Go(func() {
-			for n := last.Add(1); n <= int64(tokens); n = last.Add(1) {
-				ctx, leave := context.WithTimeout(t.Context(), 20*time.Millisecond)
-				send(ctx, fmt.Sprint("made-up-", n))
-				leave()
-			}
-		})
-	}
-	clients.Wait()
-	after, took := residentMegabytes(process), time.Since(began)
-	if allowed := 20 * int64(1+took/time.Minute); sent.Load() > allowed {
-		t.Errorf("%d of %d requests reached the upstream in %v, want at most %d", sent.Load(), tokens, took, allowed)
-	}
-	if status := send(t.Context(), "good"); status != http.StatusOK {
-		t.Errorf("valid token after the made-up tokens: status %d", status)
-	}
-	growth := 10
-	if hasRaceDetector() {
-		growth *= 3
-	}
-	returned := after
-	for until := time.Now().Add(2 * time.Minute); returned > before+growth && time.Now().Before(until); time.Sleep(time.Second) {
-		returned = residentMegabytes(process)
-	}
-	t.Logf("%d tokens in %v: %d MB before, %d MB after, %d MB then, %d requests upstream", tokens, took, before, after, returned, sent.Load())
-	if returned > before+growth {
-		t.Errorf("%d MB grew to %d MB, and were %d MB two minutes later", before, after, returned)
-	}
+	t.Parallel()
+	f := startFlood(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	f.flood(tokensToSend(t), 20*time.Millisecond, 0, http.StatusUnauthorized, http.StatusTooManyRequests)
+	f.wantLittle(20*int64(1+f.took/time.Minute), 10, 2*time.Minute)
 }

@@ -3,15 +3,12 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/policy"
 )
 
 // mintingAPI is an upstream that mints installation tokens, and knows them only some time later.
@@ -19,7 +16,6 @@ type mintingAPI struct {
 	*credentialRig
 	unknownFor time.Duration // after minting
 	early      int           // status of the response to an unknown or revoked token
-	latency    time.Duration
 
 	mu      sync.Mutex
 	minted  []time.Time
@@ -31,32 +27,26 @@ type mintingAPI struct {
 	fails   map[string]int // responses to clients that are not a success, by their text
 }
 
-func newMintingAPI(t *testing.T, held ...config.Credential) *mintingAPI {
+// withMintingAPI runs a test with an app, or with other credentials.
+func withMintingAPI(t *testing.T, test func(a *mintingAPI), held ...config.Credential) {
 	t.Helper()
-	a := &mintingAPI{
-		credentialRig: newCredentialRig(t, held...), latency: 10 * time.Millisecond, early: http.StatusUnauthorized,
-		revoked: map[string]bool{}, fails: map[string]int{},
+	if held == nil {
+		held = []config.Credential{installedApp()}
 	}
-	a.answer = a.serve
-	return a
-}
-
-// installedApp returns an app with a new key.
-func installedApp(t *testing.T) config.Credential {
-	t.Helper()
-	app := config.Credential{Name: "bot", Kind: policy.Installation}
-	app.App.ID, app.App.Key, app.App.Installation = "7", privateKey(t), 42
-	return app
+	withCredentials(t, func(c *credentialRig) {
+		a := &mintingAPI{credentialRig: c, early: http.StatusUnauthorized, revoked: map[string]bool{}, fails: map[string]int{}}
+		a.answer = a.serve
+		test(a)
+	}, held...)
 }
 
 func (a *mintingAPI) serve(token string, w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
-	if r.URL.Path == "/app/installations/42/access_tokens" {
+	if mints(r) {
 		a.minted = append(a.minted, time.Now())
 		n := len(a.minted)
 		a.mu.Unlock()
-		w.WriteHeader(http.StatusCreated)
-		_, _ = fmt.Fprintf(w, `{"token":"minted-%d","expires_at":%q}`, n, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+		mint(w, n)
 		return
 	}
 	n := 0
@@ -70,7 +60,7 @@ func (a *mintingAPI) serve(token string, w http.ResponseWriter, r *http.Request)
 		a.wrote++
 	}
 	a.mu.Unlock()
-	time.Sleep(a.latency)
+	time.Sleep(10 * time.Millisecond)
 	if unknown {
 		a.mu.Lock()
 		a.testing--
@@ -78,34 +68,32 @@ func (a *mintingAPI) serve(token string, w http.ResponseWriter, r *http.Request)
 		w.WriteHeader(a.early)
 		return
 	}
-	h := w.Header()
-	h.Set("X-Ratelimit-Limit", "5000")
-	h.Set("X-Ratelimit-Remaining", "4000")
-	h.Set("X-Ratelimit-Used", "1000")
-	h.Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
-	h.Set("X-Ratelimit-Resource", map[bool]string{true: "graphql", false: "core"}[r.URL.Path == "/graphql"])
+	setRate(w.Header(), map[bool]string{true: "graphql", false: "core"}[r.URL.Path == "/graphql"], 4000)
 }
 
 // send sends a request of a client that waits, and records a failure.
 func (a *mintingAPI) send(method, path string, fields ...string) (status int, took time.Duration) {
-	body := http.NoBody
-	r := httptest.NewRequest(method, path, body)
+	body, began := "", time.Now()
 	if method == http.MethodPost {
-		r = httptest.NewRequest(method, path, strings.NewReader(`{"query":"{viewer{login}}"}`))
+		body = `{"query":"{viewer{login}}"}`
 	}
-	r.Header.Set("Authorization", "Bearer key-of-builds")
-	for _, f := range fields {
-		name, value, _ := strings.Cut(f, ": ")
-		r.Header.Set(name, value)
-	}
-	w, began := httptest.NewRecorder(), time.Now()
-	a.g.ServeHTTP(w, r)
+	w := sendTo(a.g, method, path, body, append(fields, "Authorization: Bearer key-of-builds")...)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if w.Code >= 300 {
 		a.fails[fmt.Sprintf("%s: %d %s %s", method, w.Code, w.Header()["Cache-Status"], w.Body)]++
 	}
 	return w.Code, time.Since(began)
+}
+
+// sendMany sends n requests of concurrent clients, and waits between two of them. The path may contain their number.
+func (a *mintingAPI) sendMany(n int, method, path string, pause time.Duration) {
+	var clients sync.WaitGroup
+	for i := range n {
+		clients.Go(func() { a.send(method, strings.ReplaceAll(path, "%d", fmt.Sprint(i))) })
+		time.Sleep(pause)
+	}
+	clients.Wait()
 }
 
 // quiet checks that no request failed.
@@ -122,28 +110,25 @@ func (a *mintingAPI) quiet(mints, refused int) {
 	}
 }
 
-// TestClientsWaitForATokenThatTheUpstreamDoesNotKnowYet has 20 clients with different requests.
+// earlyStatuses are the statuses of a response to a token that the API does not know yet.
+var earlyStatuses = []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound}
+
+// TestClientsWaitForATokenThatTheUpstreamDoesNotKnowYet has 20 clients with different requests, or with the same request.
 func TestClientsWaitForATokenThatTheUpstreamDoesNotKnowYet(t *testing.T) {
-	app := installedApp(t)
 	for _, unknown := range []time.Duration{0, 1500 * time.Millisecond, 5 * time.Second, 9 * time.Second} {
-		for _, early := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound} {
-			for _, question := range []string{"GET /repos/acme/r%d/rulesets", "POST /repos/acme/r%d/rulesets", "POST /graphql?r%d"} {
-				method, path, _ := strings.Cut(question, " ")
+		for _, early := range earlyStatuses {
+			for _, question := range []string{
+				"GET /repos/acme/r%d/rulesets", "GET /repos/acme/r/subscribers", "POST /repos/acme/r%d/rulesets", "POST /graphql?r%d",
+			} {
 				if strings.HasPrefix(question, "POST /repos") && early != http.StatusUnauthorized {
 					continue // a write is not repeated after a 403 or 404
 				}
 				t.Run(fmt.Sprint(unknown, early, question), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						a := newMintingAPI(t, app)
+					withMintingAPI(t, func(a *mintingAPI) {
 						a.unknownFor, a.early = unknown, early
-						var clients sync.WaitGroup
-						for i := range 20 {
-							clients.Go(func() { a.send(method, fmt.Sprintf(path, i)) })
-						}
-						clients.Wait()
-						if len(a.g.credentialHealth.Quarantined()) > 0 {
-							t.Error("the credential is quarantined")
-						}
+						method, path, _ := strings.Cut(question, " ")
+						a.sendMany(20, method, path, 0)
+						a.wantQuarantined()
 						a.quiet(1, 8)
 						if method == http.MethodPost && a.wrote != 20 {
 							t.Errorf("%d writes reached the API, want 20", a.wrote)
@@ -155,67 +140,48 @@ func TestClientsWaitForATokenThatTheUpstreamDoesNotKnowYet(t *testing.T) {
 	}
 }
 
-// TestOneQuestionOfManyClientsWaitsForANewToken has 20 clients with one request.
-func TestOneQuestionOfManyClientsWaitsForANewToken(t *testing.T) {
-	app := installedApp(t)
-	synctest.Test(t, func(t *testing.T) {
-		a := newMintingAPI(t, app)
-		a.unknownFor = 5 * time.Second
-		var clients sync.WaitGroup
-		for range 20 {
-			clients.Go(func() { a.send(http.MethodGet, "/repos/acme/r/subscribers") })
-		}
-		clients.Wait()
-		a.quiet(1, 8)
-	})
-}
-
 // TestNewTokenOfAPoolHidesNothing has a second credential without access. Clients that cannot wait get its response, or 503.
 func TestNewTokenOfAPoolHidesNothing(t *testing.T) {
-	app := installedApp(t)
-	for _, early := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound} {
-		synctest.Test(t, func(t *testing.T) {
-			a := newMintingAPI(t, app, user("b"))
+	for _, early := range earlyStatuses {
+		withMintingAPI(t, func(a *mintingAPI) {
 			a.unknownFor, a.early = 5*time.Second, early
-			serve := a.answer
 			a.answer = func(token string, w http.ResponseWriter, r *http.Request) {
 				if token == "tok-b" {
 					w.WriteHeader(http.StatusNotFound)
 					return
 				}
-				serve(token, w, r)
+				a.serve(token, w, r)
 			}
-			if status, took := a.send(http.MethodGet, "/repos/acme/r/subscribers", "Prefer: wait=0"); status == http.StatusOK || took > 3*time.Second {
-				t.Errorf("without a wait: got %d after %v", status, took)
+			if status, took := a.send(http.MethodGet, "/repos/acme/r/subscribers", "Prefer: wait=0"); status == 200 || took > 3*time.Second {
+				a.Errorf("without a wait: got %d after %v", status, took)
 			}
 			a.fails = map[string]int{}
 			a.send(http.MethodGet, "/repos/acme/r/subscribers")
 			a.quiet(1, 8)
 			a.wantTokens("/repos/acme/r/subscribers", 200, "minted-1") // the token is not known to lack access
-		})
+		}, installedApp(), user("b"))
 	}
 }
 
 // TestUploadWaitsForAKnownToken has a request that cannot be repeated. It waits for the test of another request, or until the
 // token is probably known.
 func TestUploadWaitsForAKnownToken(t *testing.T) {
-	app := installedApp(t)
 	for _, alone := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			a := newMintingAPI(t, app)
+		withMintingAPI(t, func(a *mintingAPI) {
 			a.unknownFor = 1500 * time.Millisecond
 			var clients sync.WaitGroup
 			if !alone {
 				clients.Go(func() { a.send(http.MethodGet, "/repos/acme/r/subscribers") })
 			}
 			clients.Go(func() {
-				if _, took := a.send(http.MethodPost, "/repos/acme/r/rulesets", "Expect: 100-continue"); took > 6*time.Second || !alone && took > 2*time.Second {
-					t.Errorf("alone %v: took %v", alone, took)
+				_, took := a.send(http.MethodPost, "/repos/acme/r/rulesets", "Expect: 100-continue")
+				if took > 6*time.Second || !alone && took > 2*time.Second {
+					a.Errorf("alone %v: took %v", alone, took)
 				}
 			})
 			clients.Wait()
 			if a.wrote != 1 {
-				t.Errorf("%d writes", a.wrote)
+				a.Errorf("%d writes", a.wrote)
 			}
 			a.quiet(1, 8)
 		})
@@ -224,26 +190,24 @@ func TestUploadWaitsForAKnownToken(t *testing.T) {
 
 // TestRenewalIsInvisible renews a token under traffic. No request waits for the new token.
 func TestRenewalIsInvisible(t *testing.T) {
-	app := installedApp(t)
-	for _, early := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound} {
-		synctest.Test(t, func(t *testing.T) {
-			a := newMintingAPI(t, app)
+	for _, early := range earlyStatuses {
+		withMintingAPI(t, func(a *mintingAPI) {
 			a.early = early
 			a.send(http.MethodGet, "/repos/acme/r/tags")
 			a.unknownFor = 5 * time.Second
 			time.Sleep(54 * time.Minute)
 			var clients sync.WaitGroup
-			for i := range 1200 { // four minutes, two of them before the renewal
+			for i := range 400 { // four minutes, two of them before the renewal
 				clients.Go(func() {
 					method, path := http.MethodGet, fmt.Sprintf("/repos/acme/r%d/tags", i)
 					if i%5 == 0 {
 						method, path = http.MethodPost, fmt.Sprintf("/repos/acme/r%d/rulesets", i)
 					}
 					if _, took := a.send(method, path); took > time.Second/4 {
-						t.Errorf("%s took %v", method, took)
+						a.Errorf("%s took %v", method, took)
 					}
 				})
-				time.Sleep(200 * time.Millisecond)
+				time.Sleep(600 * time.Millisecond)
 			}
 			clients.Wait()
 			a.quiet(2, 7)
@@ -253,9 +217,7 @@ func TestRenewalIsInvisible(t *testing.T) {
 
 // TestRevokedTokenIsReplacedOnce revokes a token under traffic. One 401 confirms another.
 func TestRevokedTokenIsReplacedOnce(t *testing.T) {
-	app := installedApp(t)
-	synctest.Test(t, func(t *testing.T) {
-		a := newMintingAPI(t, app)
+	withMintingAPI(t, func(a *mintingAPI) {
 		a.unknownFor = 1500 * time.Millisecond
 		a.send(http.MethodGet, "/repos/acme/r/subscribers")
 		time.Sleep(time.Minute)
@@ -263,11 +225,7 @@ func TestRevokedTokenIsReplacedOnce(t *testing.T) {
 		a.revoked["minted-1"], a.refused = true, nil
 		a.mu.Unlock()
 		for range 3 {
-			var clients sync.WaitGroup
-			for i := range 20 {
-				clients.Go(func() { a.send(http.MethodGet, fmt.Sprintf("/repos/acme/s%d/subscribers", i)) })
-			}
-			clients.Wait()
+			a.sendMany(20, http.MethodGet, "/repos/acme/s%d/subscribers", 0)
 		}
 		a.most = 1 // requests in progress at the time of the revocation
 		a.quiet(2, 20+1+3)
@@ -276,33 +234,20 @@ func TestRevokedTokenIsReplacedOnce(t *testing.T) {
 
 // TestRevokedInstallationSendsFewBadCredentials revokes everything: the API mints tokens that it never accepts.
 func TestRevokedInstallationSendsFewBadCredentials(t *testing.T) {
-	app := installedApp(t)
-	synctest.Test(t, func(t *testing.T) {
-		a := newMintingAPI(t, app)
+	withMintingAPI(t, func(a *mintingAPI) {
 		a.unknownFor = time.Hour
 		for minute := range 20 {
 			mints := len(a.minted)
 			a.refused = nil
-			var clients sync.WaitGroup
-			for i := range 60 {
-				clients.Go(func() {
-					if status, _ := a.send(http.MethodGet, fmt.Sprintf("/repos/acme/r%d/subscribers", i)); status != 503 && status != 401 {
-						t.Errorf("got %d", status)
-					}
-				})
-				time.Sleep(time.Second)
-			}
-			clients.Wait()
+			a.sendMany(60, http.MethodGet, "/repos/acme/r%d/subscribers", time.Second)
 			if len(a.refused) > 20 || len(a.minted)-mints > 3 || a.most > 1 {
-				t.Errorf("minute %d: %d refusals, %d tokens minted, %d requests at a time", minute, len(a.refused), len(a.minted)-mints, a.most)
+				a.Errorf("minute %d: %d refusals, %d tokens minted, %d requests at a time", minute, len(a.refused), len(a.minted)-mints, a.most)
 			}
 		}
-		if list := a.g.credentialHealth.Quarantined(); len(list) != 1 || list[0].Name != "bot" {
-			t.Errorf("quarantine %+v", list)
-		}
-		for text := range a.fails {
-			if !strings.Contains(text, "detail=credential") && !strings.Contains(text, "fwd-status=401") {
-				t.Errorf("a client got %s", text)
+		a.wantQuarantined("bot")
+		for text := range a.fails { // 503 or 401
+			if !strings.Contains(text, "GET: 503 [weir; detail=credential") && !strings.Contains(text, "fwd-status=401") {
+				a.Errorf("a client got %s", text)
 			}
 		}
 		a.unknownFor, a.fails = 0, map[string]int{}
@@ -314,65 +259,51 @@ func TestRevokedInstallationSendsFewBadCredentials(t *testing.T) {
 
 // TestRequestsRefusedInQuarantineUseNothing refuses 20 searches. Afterwards a search may use the whole slow start.
 func TestRequestsRefusedInQuarantineUseNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCredentialRig(t, user("a"))
-		status := http.StatusUnauthorized
-		c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
-		c.wantTokens("/repos/acme/x/subscribers", 401, "tok-a")
+	withMintingAPI(t, func(a *mintingAPI) {
+		a.statuses(map[string]int{"tok-a": 401})
+		a.wantTokens("/repos/acme/x/subscribers", 401, "tok-a")
 		for range 20 {
-			c.wantTokens("/search/labels?q=x&repository_id=1", 503)
+			a.wantTokens("/search/labels?q=x&repository_id=1", 503)
 		}
 		time.Sleep(11 * time.Second)
-		status = http.StatusOK
-		c.wantTokens("/repos/acme/x/subscribers", 200, "tok-a")
+		a.statuses(nil)
+		a.wantTokens("/repos/acme/x/subscribers", 200, "tok-a")
 		var sent []time.Time
-		c.answer = func(string, http.ResponseWriter, *http.Request) {
-			c.mu.Lock()
+		a.answer = func(string, http.ResponseWriter, *http.Request) {
+			a.mu.Lock()
 			sent = append(sent, time.Now())
-			c.mu.Unlock()
+			a.mu.Unlock()
 			time.Sleep(5 * time.Second)
 		}
 		began := time.Now()
-		a := &mintingAPI{credentialRig: c, fails: map[string]int{}}
-		var clients sync.WaitGroup
-		for i := range 4 {
-			clients.Go(func() { a.send(http.MethodGet, fmt.Sprintf("/search/labels?q=x%d&repository_id=1", i)) })
-		}
-		clients.Wait()
+		a.sendMany(4, http.MethodGet, "/search/labels?q=x%d&repository_id=1", 0)
 		if len(sent) != 4 || sent[2].Sub(began) > time.Second/2 || sent[3].Sub(began) < time.Second {
-			t.Errorf("4 requests were sent at %v after %v; want three at once", sent, began)
+			a.Errorf("4 requests were sent at %v after %v; want three at once", sent, began)
 		}
-	})
+	}, user("a"))
 }
 
 // TestOneBad401IsInvisible has one bad 401 among the responses to clients of a token. Only two in a row quarantine it.
 func TestOneBad401IsInvisible(t *testing.T) {
 	for _, bad := range []int{1, 2} {
-		synctest.Test(t, func(t *testing.T) {
-			c := newCredentialRig(t, user("a"))
-			c.wantTokens("/repos/acme/x/subscribers", 200, "tok-a")
-			left, refused := bad, 0
-			c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) {
-				c.mu.Lock()
-				if left > 0 {
-					left--
+		withMintingAPI(t, func(a *mintingAPI) {
+			a.answer = func(string, http.ResponseWriter, *http.Request) {}
+			a.wantTokens("/repos/acme/x/subscribers", 200, "tok-a")
+			refused := 0
+			a.answer = func(_ string, w http.ResponseWriter, _ *http.Request) {
+				a.mu.Lock()
+				if refused < bad {
 					refused++
 					w.WriteHeader(http.StatusUnauthorized)
 				}
-				c.mu.Unlock()
+				a.mu.Unlock()
 				time.Sleep(10 * time.Millisecond)
 			}
-			a := &mintingAPI{credentialRig: c, fails: map[string]int{}}
-			var clients sync.WaitGroup
-			for i := range 20 {
-				clients.Go(func() { a.send(http.MethodGet, fmt.Sprintf("/repos/acme/r%d/subscribers", i)) })
-				time.Sleep(50 * time.Millisecond)
-			}
-			clients.Wait()
-			quarantined := len(c.g.credentialHealth.Quarantined())
+			a.sendMany(20, http.MethodGet, "/repos/acme/r%d/subscribers", 50*time.Millisecond)
+			quarantined := len(a.g.credentialHealth.Quarantined())
 			if bad == 1 && (len(a.fails) > 0 || quarantined > 0) || bad == 2 && quarantined != 1 || refused != bad {
-				t.Errorf("%d bad responses of %d: %d quarantined, %v", refused, bad, quarantined, a.fails)
+				a.Errorf("%d bad responses of %d: %d quarantined, %v", refused, bad, quarantined, a.fails)
 			}
-		})
+		}, user("a"))
 	}
 }

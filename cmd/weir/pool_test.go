@@ -2,17 +2,17 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/rsa"
-	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +22,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -38,41 +38,31 @@ type credentialRig struct {
 	replies []string // all responses to clients
 }
 
-const poolUpstream = "http://upstream.test"
-
-// newCredentialRig starts the gateway. The client "builds" has all credentials. The client "docs" has only the last
+// withCredentials runs a test with a gateway. The client "builds" has all credentials. The client "docs" has only the last
 // credential.
-func newCredentialRig(t *testing.T, held ...config.Credential) *credentialRig {
+func withCredentials(t *testing.T, test func(c *credentialRig), held ...config.Credential) {
 	t.Helper()
-	c := &credentialRig{T: t}
-	c.answer = func(string, http.ResponseWriter, *http.Request) {}
-	up := testservers.ServePipe(t, "upstream.test:80", &http.Server{Handler: http.HandlerFunc(c.upstream)})
-	cfg := config.Default()
-	cfg.Upstream.URL, cfg.Limits.ColdStart, cfg.Limits.Inbound.Rate = poolUpstream, "trust", 0
-	cfg.Credentials = held
-	var names []string
-	for _, h := range held {
-		names = append(names, h.Name)
-	}
-	for name, credentials := range map[string][]string{"builds": names, "docs": names[len(names)-1:]} {
-		key := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("key-of-"+name)))
-		cfg.Clients = append(cfg.Clients, config.Client{Name: name, Key: key, Credentials: credentials, Share: 1, Priority: "normal"})
-	}
-	g, err := newGateway(cfg, slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.transport.DialContext = up.Dial
-	c.g = g
-	t.Cleanup(func() {
-		g.close()
-		c.checkNoSecrets()
+	synctest.Test(t, func(t *testing.T) {
+		c := &credentialRig{T: t, answer: func(string, http.ResponseWriter, *http.Request) {}}
+		t.Cleanup(c.checkNoSecrets)
+		c.g = openLogged(t, configure("http://upstream.test", trusting, inboundRate(0, 0), func(cfg *config.Config) {
+			cfg.Credentials = held
+			var names []string
+			for _, h := range held {
+				names = append(names, h.Name)
+			}
+			cfg.Clients = []config.Client{
+				{Name: "builds", Key: keyHash("key-of-builds"), Credentials: names, Share: 1, Priority: "normal"},
+				{Name: "docs", Key: keyHash("key-of-docs"), Credentials: names[len(names)-1:], Share: 1, Priority: "normal"},
+			}
+		}), slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		connectTo(t, c.g, http.HandlerFunc(c.upstream))
+		test(c)
 	})
-	return c
 }
 
 func user(name string) config.Credential {
-	return config.Credential{Name: name, Kind: policy.User, Account: "account-" + name, Token: credential.Secret("tok-" + name)}
+	return userToken(name, "account-"+name, credential.Secret("tok-"+name))
 }
 
 func (c *credentialRig) upstream(w http.ResponseWriter, r *http.Request) {
@@ -83,35 +73,71 @@ func (c *credentialRig) upstream(w http.ResponseWriter, r *http.Request) {
 	c.answer(token, w, r)
 }
 
+// takeTokens returns the tokens of the upstream requests since the last call.
+func (c *credentialRig) takeTokens() (spent []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	spent, c.spent = c.spent, nil
+	return spent
+}
+
 // request sends a request of a client, checks the status, and returns the tokens of the upstream requests.
 func (c *credentialRig) request(client, method, path string, want int) []string {
 	c.Helper()
-	c.mu.Lock()
-	c.spent = nil
-	c.mu.Unlock()
-	var body io.Reader = http.NoBody
+	c.takeTokens()
+	body := ""
 	if method == http.MethodPost {
-		body = strings.NewReader("{}")
+		body = "{}"
 	}
-	r := httptest.NewRequest(method, path, body)
-	r.Header.Set("Authorization", "Bearer key-of-"+client)
-	w := httptest.NewRecorder()
-	c.g.ServeHTTP(w, r)
+	w := sendTo(c.g, method, path, body, "Authorization: Bearer key-of-"+client)
 	synctest.Wait()
 	if w.Code != want {
 		c.Errorf("%s %s: got %d, want %d: %v %s", method, path, w.Code, want, w.Header(), w.Body)
 	}
 	c.replies = append(c.replies, fmt.Sprint(w.Header(), w.Body))
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.spent
+	return c.takeTokens()
 }
 
 // wantTokens checks the tokens that a GET request uses, in order.
 func (c *credentialRig) wantTokens(path string, status int, want ...string) {
 	c.Helper()
-	if got := c.request("builds", http.MethodGet, path, status); fmt.Sprint(got) != fmt.Sprint(want) {
-		c.Errorf("%s: %q was used, want %q", path, got, want)
+	c.wantTokensOf("builds", http.MethodGet, path, status, want...)
+}
+
+func (c *credentialRig) wantTokensOf(client, method, path string, status int, want ...string) {
+	c.Helper()
+	if got := c.request(client, method, path, status); !slices.Equal(got, want) {
+		c.Errorf("%s %s: %q was used, want %q", method, path, got, want)
+	}
+}
+
+// wantQuarantined checks the names of the credentials in quarantine.
+func (c *credentialRig) wantQuarantined(want ...string) {
+	c.Helper()
+	var got []string
+	for _, q := range c.g.credentialHealth.Quarantined() {
+		got = append(got, q.Name)
+	}
+	if !slices.Equal(got, want) {
+		c.Errorf("credentials in quarantine: %q, want %q", got, want)
+	}
+}
+
+// statuses answers each token with a status, and other tokens with 200.
+func (c *credentialRig) statuses(byToken map[string]int) {
+	c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
+		if status := byToken[token]; status > 0 {
+			w.WriteHeader(status)
+		}
+	}
+}
+
+// hide answers the requests with 404 for which a function returns true.
+func (c *credentialRig) hide(hidden func(token, path string) bool) {
+	c.answer = func(token string, w http.ResponseWriter, r *http.Request) {
+		if hidden(token, r.URL.Path) {
+			w.WriteHeader(http.StatusNotFound)
+		}
 	}
 }
 
@@ -126,26 +152,30 @@ func (c *credentialRig) checkNoSecrets() {
 	}
 }
 
-// rates sets the remaining quota of each token.
-func rates(left map[string]int) func(string, http.ResponseWriter, *http.Request) {
-	return func(token string, w http.ResponseWriter, _ *http.Request) {
-		left[token]--
-		h := w.Header()
-		h.Set("X-Ratelimit-Limit", "5000")
-		h.Set("X-Ratelimit-Remaining", fmt.Sprint(left[token]))
-		h.Set("X-Ratelimit-Used", fmt.Sprint(5000-left[token]))
-		h.Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
-		h.Set("X-Ratelimit-Resource", "core")
-		h.Set("Date", time.Now().UTC().Format(http.TimeFormat))
-		w.WriteHeader(http.StatusOK)
-	}
+// secondaryLimit writes a limit error.
+func secondaryLimit(w http.ResponseWriter, retryAfter string) {
+	w.Header().Set("Retry-After", retryAfter)
+	w.WriteHeader(http.StatusForbidden)
+	_, _ = io.WriteString(w, `{"message":"You have exceeded a secondary rate limit"}`)
+}
+
+// setRate sets the header fields that describe a budget of 5000 requests.
+func setRate(h http.Header, resource string, remaining int) {
+	h.Set("X-Ratelimit-Limit", "5000")
+	h.Set("X-Ratelimit-Remaining", fmt.Sprint(remaining))
+	h.Set("X-Ratelimit-Used", fmt.Sprint(5000-remaining))
+	h.Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+	h.Set("X-Ratelimit-Resource", resource)
 }
 
 func TestCredentialWithMostQuotaIsUsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCredentialRig(t, user("a"), user("b"))
+	withCredentials(t, func(c *credentialRig) {
 		left := map[string]int{"tok-a": 5000, "tok-b": 5000}
-		c.answer = rates(left)
+		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
+			left[token]--
+			setRate(w.Header(), "core", left[token])
+			w.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
+		}
 		for i := range 5 {
 			c.wantTokens(fmt.Sprintf("/repos/acme/r%d/tags", i), 200, "tok-a")
 		}
@@ -155,98 +185,89 @@ func TestCredentialWithMostQuotaIsUsed(t *testing.T) {
 		left["tok-b"] = 1300
 		c.wantTokens("/repos/acme/z/tags", 200, "tok-b")
 		c.wantTokens("/repos/acme/z/branches", 200, "tok-b") // 2401 is not twice 1299
-		if got := c.request("docs", http.MethodGet, "/repos/acme/w/tags", 200); fmt.Sprint(got) != "[tok-b]" {
-			t.Errorf("the client docs used %q", got)
-		}
-	})
+		c.wantTokensOf("docs", http.MethodGet, "/repos/acme/w/tags", 200, "tok-b")
+	}, user("a"), user("b"))
 }
 
 func TestLimitedCredentialIsSkipped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCredentialRig(t, user("a"), user("b"))
+	withCredentials(t, func(c *credentialRig) {
 		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
 			if token == "tok-a" {
-				w.Header().Set("Retry-After", "60")
-				w.WriteHeader(http.StatusForbidden)
-				_, _ = io.WriteString(w, `{"message":"You have exceeded a secondary rate limit"}`)
+				secondaryLimit(w, "60")
 			}
 		}
 		began := time.Now()
 		c.wantTokens("/repos/acme/x/tags", 200, "tok-a", "tok-b")
 		c.wantTokens("/repos/acme/y/tags", 200, "tok-b")
 		if waited := time.Since(began); waited > time.Second {
-			t.Errorf("waited %v", waited)
+			c.Errorf("waited %v", waited)
 		}
-	})
+	}, user("a"), user("b"))
 }
 
 func TestRefusedCredentialIsQuarantined(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCredentialRig(t, user("a"), user("b"))
-		revoked := true
-		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
-			if token == "tok-a" && revoked {
-				w.WriteHeader(http.StatusUnauthorized)
-			}
-		}
+	withCredentials(t, func(c *credentialRig) {
+		c.statuses(map[string]int{"tok-a": 401})
 		c.wantTokens("/repos/acme/x/subscribers", 200, "tok-a", "tok-b")
 		c.wantTokens("/repos/acme/y/subscribers", 200, "tok-b")
-		if list := c.g.credentialHealth.Quarantined(); len(list) != 1 || list[0].Name != "a" || list[0].Times != 1 {
-			t.Errorf("quarantine list: %+v", list)
+		if c.wantQuarantined("a"); c.g.credentialHealth.Quarantined()[0].Times != 1 {
+			c.Errorf("quarantine list: %+v", c.g.credentialHealth.Quarantined())
 		}
 		if !strings.Contains(c.log.String(), "credential quarantined after 401") {
-			t.Error("the log contains no refusal")
+			c.Error("the log contains no refusal")
 		}
 		time.Sleep(11 * time.Second)
 		c.wantTokens("/repos/acme/z/subscribers", 200, "tok-a", "tok-b")
 		time.Sleep(11 * time.Second) // the quarantine has doubled
 		c.wantTokens("/repos/acme/u/subscribers", 200, "tok-b")
-		revoked = false
+		c.statuses(nil)
 		time.Sleep(10 * time.Second)
 		c.wantTokens("/repos/acme/v/subscribers", 200, "tok-a")
-		if list := c.g.credentialHealth.Quarantined(); len(list) != 0 {
-			t.Errorf("quarantine list: %+v", list)
-		}
-	})
+		c.wantQuarantined()
+	}, user("a"), user("b"))
 }
 
 func TestWriteIsSentOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCredentialRig(t, user("a"), user("b"))
-		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
-			if token == "tok-a" {
-				w.WriteHeader(http.StatusUnauthorized)
-			}
-		}
-		if got := c.request("builds", http.MethodPost, "/repos/acme/x/rulesets", 401); fmt.Sprint(got) != "[tok-a]" {
-			t.Errorf("%q was used", got)
-		}
-		if got := c.request("builds", http.MethodPost, "/repos/acme/x/rulesets", 200); fmt.Sprint(got) != "[tok-b]" {
-			t.Errorf("%q was used after the refusal", got)
-		}
-	})
+	withCredentials(t, func(c *credentialRig) {
+		c.statuses(map[string]int{"tok-a": 401})
+		c.wantTokensOf("builds", http.MethodPost, "/repos/acme/x/rulesets", 401, "tok-a")
+		c.wantTokensOf("builds", http.MethodPost, "/repos/acme/x/rulesets", 200, "tok-b")
+	}, user("a"), user("b"))
+}
+
+// TestWriteIsNotRetriedWithOtherCredential checks 404 and 403 responses to a write.
+func TestWriteIsNotRetriedWithOtherCredential(t *testing.T) {
+	for name, refuse := range map[string]func(w http.ResponseWriter){
+		"403 secondary limit": func(w http.ResponseWriter) { secondaryLimit(w, "60") },
+		"403 forbidden":       func(w http.ResponseWriter) { w.WriteHeader(http.StatusForbidden) },
+		"404 not found":       func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			withCredentials(t, func(c *credentialRig) {
+				c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) { refuse(w) }
+				want := map[string]int{"403": 403, "404": 404}[name[:3]]
+				c.wantTokensOf("builds", http.MethodPost, "/repos/acme/x/rulesets", want, "tok-a")
+			}, user("a"), user("b"))
+		})
+	}
 }
 
 func TestRefusalOfOnlyCredentialIsReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCredentialRig(t, user("a"))
-		c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
+	withCredentials(t, func(c *credentialRig) {
+		c.statuses(map[string]int{"tok-a": 401})
 		c.wantTokens("/repos/acme/x/subscribers", 401, "tok-a")
 		c.wantTokens("/repos/acme/x/subscribers", 503)
 		if last := c.replies[1]; !strings.Contains(last, "Retry-After:[10]") || !strings.Contains(last, "detail=credential") {
-			t.Errorf("response %s", last)
+			c.Errorf("response %s", last)
 		}
-	})
+	}, user("a"))
 }
 
 func TestResourceHiddenFromOneCredentialIsTriedWithAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCredentialRig(t, user("a"), user("b"))
-		c.answer = func(token string, w http.ResponseWriter, r *http.Request) {
-			if token == "tok-a" && strings.HasPrefix(r.URL.Path, "/repos/acme/secret") || strings.HasSuffix(r.URL.Path, "/none") {
-				w.WriteHeader(http.StatusNotFound)
-			}
-		}
+	withCredentials(t, func(c *credentialRig) {
+		c.hide(func(token, path string) bool {
+			return token == "tok-a" && strings.HasPrefix(path, "/repos/acme/secret") || strings.HasSuffix(path, "/none")
+		})
 		c.wantTokens("/repos/acme/secret/tags", 200, "tok-a", "tok-b")
 		c.wantTokens("/repos/acme/secret/tags", 200, "tok-b")
 		c.wantTokens("/repos/acme/secret/branches", 200, "tok-a", "tok-b") // only tags were hidden so far
@@ -259,115 +280,278 @@ func TestResourceHiddenFromOneCredentialIsTriedWithAnother(t *testing.T) {
 		c.wantTokens("/repos/acme/widgets/subscription", 200, "tok-a")
 		time.Sleep(6 * time.Minute)
 		c.wantTokens("/repos/acme/secret/milestones", 200, "tok-a", "tok-b")
-	})
+	}, user("a"), user("b"))
+}
+
+func TestHiddenOperationHidesNoOtherOperation(t *testing.T) {
+	withCredentials(t, func(c *credentialRig) {
+		reloadChanged(t, c.g, func(cfg *config.Config) { cfg.Clients = credentialsOfDocs(cfg, "a", "c") })
+		c.hide(func(token, path string) bool {
+			return token == "tok-c" || token == "tok-a" && strings.HasSuffix(path, "/hooks")
+		})
+		c.wantTokens("/repos/acme/widgets/hooks", 200, "tok-a", "tok-b")
+		c.wantTokensOf("docs", http.MethodGet, "/repos/acme/widgets/tags", 200, "tok-a")
+		c.wantTokensOf("docs", http.MethodGet, "/repos/acme/widgets/labels", 200, "tok-a")
+	}, user("a"), user("b"), user("c"))
+}
+
+// credentialsOfDocs returns the clients of a configuration with other credentials for the client "docs".
+func credentialsOfDocs(cfg *config.Config, credentials ...string) []config.Client {
+	clients := slices.Clone(cfg.Clients)
+	clients[slices.IndexFunc(clients, func(c config.Client) bool { return c.Name == "docs" })].Credentials = credentials
+	return clients
+}
+
+// TestCredentialWithoutAccessIsTriedLast checks that a remembered 404 only moves a credential
+// to the end of the order.
+func TestCredentialWithoutAccessIsTriedLast(t *testing.T) {
+	withCredentials(t, func(c *credentialRig) {
+		hidden := map[string]string{"tok-a": "/repos/acme/widgets"}
+		c.hide(func(token, path string) bool { return hidden[token] != "" && strings.HasPrefix(path, hidden[token]) })
+		c.wantTokens("/repos/acme/widgets", 200, "tok-a", "tok-b")
+		c.wantTokens("/repos/acme/widgets/tags", 200, "tok-b")
+		hidden = map[string]string{"tok-b": "/repos/acme", "tok-c": "/repos/acme"} // the access is reversed
+		c.wantTokens("/repos/acme/widgets/labels", 200, "tok-b", "tok-c", "tok-a")
+	}, user("a"), user("b"), user("c"))
+}
+
+func TestCredentialWithoutAccessIsTriedDuringQuarantine(t *testing.T) {
+	withCredentials(t, func(c *credentialRig) {
+		c.statuses(map[string]int{"tok-a": 404})
+		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-a", "tok-b")
+		c.statuses(map[string]int{"tok-b": 401})
+		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-b", "tok-b", "tok-a") // the 401 is confirmed
+		c.wantTokens("/repos/acme/widgets/subscribers", 200, "tok-a")                   // the other credential is in quarantine
+	}, user("a"), user("b"))
+}
+
+// TestCachedDenialAppliesToOneCredential checks that a stored 404 of one credential does not hide the resource from
+// another credential.
+func TestCachedDenialAppliesToOneCredential(t *testing.T) {
+	withCredentials(t, func(c *credentialRig) {
+		reloadChanged(t, c.g, func(cfg *config.Config) { cfg.Clients = credentialsOfDocs(cfg, "a") })
+		allowed := "tok-b"
+		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Cache-Control", "private, max-age=60")
+			if token != allowed {
+				w.WriteHeader(http.StatusNotFound)
+			}
+		}
+		c.wantTokensOf("docs", http.MethodGet, "/repos/acme/secret/tags", 404, "tok-a")
+		c.wantTokensOf("docs", http.MethodGet, "/repos/acme/secret/tags", 404) // the pool has no other credential
+		c.wantTokens("/repos/acme/secret/tags", 200, "tok-b")
+		c.wantTokens("/repos/acme/secret/tags", 200)
+		allowed = "none"
+		c.wantTokens("/repos/acme/secret/none", 404, "tok-a", "tok-b")
+		c.wantTokens("/repos/acme/secret/none", 404) // both denials are stored
+		if last := c.replies[len(c.replies)-1]; !strings.Contains(last, "weir; hit") {
+			c.Errorf("response %s", last)
+		}
+	}, user("a"), user("b"))
+}
+
+// TestDelayedDenialIsForwardedCompletely checks the 404 that is returned after another credential was tried. The 404
+// holds no permit during the attempt, and its body is complete.
+func TestDelayedDenialIsForwardedCompletely(t *testing.T) {
+	for _, size := range []int{100, 200_000} {
+		withCredentials(t, func(c *credentialRig) {
+			c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
+				if token != "tok-a" {
+					time.Sleep(20 * time.Second)
+					accounts, err := c.g.store.Accounts(c.Context(), 10)
+					i := slices.IndexFunc(accounts, func(a limits.Account) bool { return a.Name == "account-a" })
+					if err != nil || i < 0 || accounts[i].InUse > 0 {
+						c.Errorf("want no permit of account-a in use, got %+v, %v", accounts, err)
+					}
+				}
+				w.WriteHeader(http.StatusNotFound)
+				_, _ = io.WriteString(w, strings.Repeat("x", size))
+			}
+			c.wantTokens("/repos/acme/x/tags", 404, "tok-a", "tok-b", "tok-c")
+			if last := c.replies[0]; strings.Count(last, "xxxx") != size/4 {
+				c.Errorf("%d bytes arrived", len(last))
+			}
+		}, user("a"), user("b"), user("c"))
+	}
 }
 
 func TestCallerSpecificOperationUsesOneCredential(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := config.Credential{Name: "app", Kind: policy.OAuthApp, Token: "tok-id:secret"}
-		c := newCredentialRig(t, app, user("a"), user("b"))
-		c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
+	app := config.Credential{Name: "app", Kind: policy.OAuthApp, Token: "tok-id:secret"}
+	withCredentials(t, func(c *credentialRig) {
+		basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("tok-id:secret"))
+		c.statuses(map[string]int{basic: 404, "tok-a": 404, "tok-b": 404})
 		c.wantTokens("/repos/acme/widgets/subscription", 404, "tok-a")
 		c.wantTokens("/user/subscriptions", 404, "tok-a")
-		c.answer = func(string, http.ResponseWriter, *http.Request) {}
-		basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("tok-id:secret"))
+		c.statuses(nil)
 		c.wantTokens("/gitignore/templates", 200, basic) // public
 		c.wantTokens("/orgs/acme/organization-roles", 200, "tok-a")
-		c.answer = func(token string, w http.ResponseWriter, _ *http.Request) {
-			if token == "tok-a" {
-				w.WriteHeader(http.StatusUnauthorized)
-			}
-		}
+		c.statuses(map[string]int{"tok-a": 401})
 		c.wantTokens("/user/subscriptions", 401, "tok-a", "tok-a") // the subscriptions belong to the caller; the 401 is confirmed
 		c.wantTokens("/user/migrations", 503)
 		c.wantTokens("/orgs/acme/rulesets", 200, "tok-b")
-	})
+	}, app, user("a"), user("b"))
 }
 
 func TestCredentialDoesNotExtendScopeOfClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCredentialRig(t, user("a"), user("b"))
-		bounded := *c.g.current.Load().config
-		bounded.Clients = slices.Clone(bounded.Clients)
-		for i := range bounded.Clients {
-			bounded.Clients[i].Methods = []string{http.MethodGet}
-		}
-		if err := reloadWith(c.g, &bounded); err != nil {
-			t.Fatal(err)
-		}
+	withCredentials(t, func(c *credentialRig) {
+		reloadChanged(t, c.g, func(cfg *config.Config) {
+			cfg.Clients = slices.Clone(cfg.Clients)
+			for i := range cfg.Clients {
+				cfg.Clients[i].Methods = []string{http.MethodGet}
+			}
+		})
 		c.wantTokens("/repos/acme/x/tags", 200, "tok-a")
-		if got := c.request("builds", http.MethodPost, "/repos/acme/x/rulesets", 403); len(got) > 0 {
-			t.Errorf("%q was used", got)
-		}
-	})
+		c.wantTokensOf("builds", http.MethodPost, "/repos/acme/x/rulesets", 403)
+	}, user("a"), user("b"))
 }
 
-// privateKey returns a private key in PEM.
-func privateKey(t *testing.T) credential.Secret {
-	t.Helper()
+// TestUnknownOperationCannotQuarantineCredential checks that a 401 for an undocumented
+// operation does not quarantine the credential.
+func TestUnknownOperationCannotQuarantineCredential(t *testing.T) {
+	withCredentials(t, func(c *credentialRig) {
+		c.answer = func(_ string, w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/app" { // requires a JWT of an app
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+		}
+		c.wantTokensOf("docs", http.MethodGet, "/app", 401, "tok-a")
+		c.wantTokens("/repos/acme/x/tags", 200, "tok-a")
+		c.wantQuarantined()
+	}, user("a"))
+}
+
+func TestLateResponseDoesNotEndQuarantine(t *testing.T) {
+	withCredentials(t, func(c *credentialRig) {
+		began := time.Now()
+		c.answer = func(_ string, w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.Path == "/repos/acme/slow/subscribers":
+				time.Sleep(5 * time.Second)
+			case time.Since(began) >= time.Second:
+				w.WriteHeader(http.StatusUnauthorized)
+			}
+		}
+		var slow sync.WaitGroup
+		slow.Go(func() {
+			if w := sendTo(c.g, http.MethodGet, "/repos/acme/slow/subscribers", "", "Authorization: Bearer key-of-docs"); w.Code != http.StatusOK {
+				c.Errorf("got %d", w.Code)
+			}
+		})
+		time.Sleep(time.Second)
+		c.wantTokens("/repos/acme/x/subscribers", 401, "tok-a")
+		slow.Wait()
+		c.wantTokens("/repos/acme/x/subscribers", 503)
+	}, user("a"))
+}
+
+func TestCancelledProbeBlocksNoRequest(t *testing.T) {
+	withCredentials(t, func(c *credentialRig) {
+		c.statuses(map[string]int{"tok-a": 401})
+		c.wantTokens("/repos/acme/x/subscribers", 401, "tok-a")
+		time.Sleep(11 * time.Second)
+		c.answer = func(_ string, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+		ctx, leave := context.WithTimeout(c.Context(), time.Second)
+		defer leave()
+		serveRequest(c.g, newRequest(http.MethodGet, "/repos/acme/y/subscribers", "", "Authorization: Bearer key-of-docs").WithContext(ctx))
+		synctest.Wait()
+		c.statuses(nil)
+		c.wantTokens("/repos/acme/x/subscribers", 200, "tok-a")
+	}, user("a"))
+}
+
+// privateKey returns a private key in PEM. Its computation takes long, so that all tests use the same one.
+var privateKey = sync.OnceValue(func() credential.Secret {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return credential.Secret(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+})
+
+// installedApp returns an app.
+func installedApp() config.Credential {
+	app := config.Credential{Name: "bot", Kind: policy.Installation}
+	app.App.ID, app.App.Key, app.App.Installation = "7", privateKey(), 42
+	return app
+}
+
+// mints reports whether a request mints an installation token.
+func mints(r *http.Request) bool { return r.URL.Path == "/app/installations/42/access_tokens" }
+
+// mint writes an installation token.
+func mint(w http.ResponseWriter, n int) {
+	w.WriteHeader(http.StatusCreated)
+	_, _ = fmt.Fprintf(w, `{"token":"minted-%d","expires_at":%q}`, n, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 }
 
 func TestAppSpendsInstallationToken(t *testing.T) {
-	app := config.Credential{Name: "bot", Kind: policy.Installation}
-	app.App.ID, app.App.Key, app.App.Installation = "7", privateKey(t), 42
-	synctest.Test(t, func(t *testing.T) {
-		c := newCredentialRig(t, app)
+	withCredentials(t, func(c *credentialRig) {
 		minted, bad := 0, ""
 		c.answer = func(token string, w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/app/installations/42/access_tokens" {
+			if mints(r) {
 				minted++
-				w.WriteHeader(http.StatusCreated)
-				_, _ = fmt.Fprintf(w, `{"token":"minted-%d","expires_at":%q}`, minted, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+				mint(w, minted)
 			} else if token == bad {
 				w.WriteHeader(http.StatusUnauthorized)
 			}
 		}
-		last := func(path string, status int, want string) {
-			t.Helper()
-			got := c.request("builds", http.MethodGet, path, status)
-			if len(got) == 0 || got[len(got)-1] != want {
-				t.Errorf("%s: %q was used, want %s", path, got, want)
+		last := func(path string, want string) {
+			c.Helper()
+			if got := c.request("builds", http.MethodGet, path, 200); len(got) == 0 || got[len(got)-1] != want {
+				c.Errorf("%s: %q was used, want %s", path, got, want)
 			}
 		}
-		last("/repos/acme/a/subscribers", 200, "minted-1")
-		last("/repos/acme/b/subscribers", 200, "minted-1")
+		last("/repos/acme/a/subscribers", "minted-1")
+		last("/repos/acme/b/subscribers", "minted-1")
 		time.Sleep(2 * time.Hour)
-		last("/repos/acme/c/subscribers", 200, "minted-2")
+		last("/repos/acme/c/subscribers", "minted-2")
 		bad = "minted-2"
-		last("/repos/acme/d/subscribers", 200, "minted-3")
-		last("/repos/acme/e/subscribers", 200, "minted-3")
-		accounts, err := c.g.store.Accounts(t.Context(), 10)
+		last("/repos/acme/d/subscribers", "minted-3")
+		last("/repos/acme/e/subscribers", "minted-3")
+		accounts, err := c.g.store.Accounts(c.Context(), 10)
 		if err != nil || len(accounts) != 1 || accounts[0].Name != "installation:42" {
-			t.Errorf("want only the account installation:42, got %+v, %v", accounts, err)
+			c.Errorf("want only the account installation:42, got %+v, %v", accounts, err)
 		}
-	})
+	}, installedApp())
+}
+
+// TestAppTokenIsNotSentToNewUpstream loads another upstream URL. The gateway must not send
+// tokens of the previous upstream to the new upstream.
+func TestAppTokenIsNotSentToNewUpstream(t *testing.T) {
+	withCredentials(t, func(c *credentialRig) {
+		minted, got := 0, map[string]string{} // received tokens, by upstream host
+		c.answer = func(token string, w http.ResponseWriter, r *http.Request) {
+			if !mints(r) {
+				got[r.Host] += token
+				return
+			}
+			minted++
+			mint(w, minted)
+		}
+		c.request("builds", http.MethodGet, "/repos/acme/x/tags", 200)
+		reloadChanged(t, c.g, func(cfg *config.Config) { cfg.Upstream.URL = "http://other.test" })
+		c.request("builds", http.MethodGet, "/repos/acme/x/tags", 200)
+		if want := map[string]string{"upstream.test": "minted-1", "other.test": "minted-2"}; !maps.Equal(got, want) {
+			c.Errorf("got %v, want %v", got, want)
+		}
+	}, installedApp())
 }
 
 // TestRecordContainsEveryAttempt checks the cost of each credential attempt, also across a
 // reload.
 func TestRecordContainsEveryAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCredentialRig(t, user("a"), user("b"))
+	withCredentials(t, func(c *credentialRig) {
 		until := time.Now().Add(4 * time.Second)
 		c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) {
 			if time.Now().Before(until) {
-				w.Header().Set("Retry-After", "4")
-				w.WriteHeader(http.StatusForbidden)
-				_, _ = io.WriteString(w, `{"message":"You have exceeded a secondary rate limit"}`)
+				secondaryLimit(w, "4")
 			}
 		}
 		used := c.request("builds", http.MethodGet, "/repos/acme/widgets/tags", http.StatusOK)
-		if err := reloadWith(c.g, c.g.current.Load().config); err != nil {
-			t.Fatal(err)
-		}
+		reloadChanged(t, c.g)
 		records := c.g.current.Load().proxy.Recent()
 		if len(records) == 0 {
-			t.Fatal("no records after the reload")
+			c.Fatal("no records after the reload")
 		}
 		attempts := 0
 		for _, s := range records[0].Stages {
@@ -376,14 +560,13 @@ func TestRecordContainsEveryAttempt(t *testing.T) {
 			}
 		}
 		if r := records[0]; len(used) != 3 || r.Attempts != 3 || r.Spent != 3 || attempts != 3 {
-			t.Errorf("%q was used; %d attempts, %d spent, %d stages of attempts", used, r.Attempts, r.Spent, attempts)
+			c.Errorf("%q was used; %d attempts, %d spent, %d stages of attempts", used, r.Attempts, r.Spent, attempts)
 		}
-	})
+	}, user("a"), user("b"))
 }
 
 func TestPollsSurviveReload(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCredentialRig(t, user("a"))
+	withCredentials(t, func(c *credentialRig) {
 		computed := time.Now().Add(5 * time.Second)
 		c.answer = func(_ string, w http.ResponseWriter, _ *http.Request) {
 			if time.Now().Before(computed) {
@@ -398,13 +581,11 @@ func TestPollsSurviveReload(t *testing.T) {
 		time.Sleep(time.Second / 2)
 		polls := func() int { return len(c.g.state().(gatewayState).Polling) }
 		before := polls()
-		if err := reloadWith(c.g, c.g.current.Load().config); err != nil {
-			t.Fatal(err)
-		}
+		reloadChanged(t, c.g)
 		after := polls()
 		<-done
 		if end := polls(); before != 1 || after != 1 || end != 0 {
-			t.Errorf("%d, %d after the reload, %d at the end", before, after, end)
+			c.Errorf("%d, %d after the reload, %d at the end", before, after, end)
 		}
-	})
+	}, user("a"))
 }

@@ -1,52 +1,45 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
-	"net/http/httptest"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/history"
+	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
-func TestPurge(t *testing.T) {
-	var upstreamCalls atomic.Int64
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		upstreamCalls.Add(1)
-		w.Header().Set("Cache-Control", "max-age=600")
+// validated answers with a lifetime and an ETag, and with 304 to the ETag.
+func validated(cacheControl string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", cacheControl)
 		w.Header().Set("Etag", `"one"`)
 		if r.Header.Get("If-None-Match") != "" {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
-		_, _ = fmt.Fprint(w, "answer")
-	}))
-	defer up.Close()
-	cfg := config.Default()
-	cfg.Upstream.URL, cfg.Limits.ColdStart = up.URL, "trust"
-	g, err := newGateway(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
+		_, _ = fmt.Fprint(w, "[]")
 	}
-	defer g.close()
-	admin := httptest.NewServer(g.admin(cfg.Admin))
-	defer admin.Close()
-	send := func(path string) string {
-		w := httptest.NewRecorder()
-		g.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-		return w.Header().Get("Cache-Status")
-	}
-	weir := func(args ...string) (code int, text string) {
-		var out bytes.Buffer
-		getenv := func(string) (string, bool) { return "", false }
-		code = run(context.Background(), append([]string{"cache", "purge", "--admin", admin.URL}, args...), getenv, &out, &out)
-		return code, out.String()
-	}
+}
+
+// adminOf serves the admin API of a gateway, and returns its URL.
+func adminOf(t *testing.T, g *gateway) string { return serveAPI(t, g.admin(g.started.Admin).ServeHTTP) }
+
+func TestPurge(t *testing.T) {
+	up := serveAPI(t, validated("max-age=600"))
+	g := open(t, configure(up, trusting))
+	address := adminOf(t, g)
+	send := func(path string) string { return sendTo(g, http.MethodGet, path, "").Header().Get("Cache-Status") }
 	const target = "/repos/acme/widgets/subscription"
 	for _, c := range []struct {
 		args  []string
@@ -55,7 +48,7 @@ func TestPurge(t *testing.T) {
 		cache string // Cache-Status of the next request for the target
 	}{
 		{[]string{"--url", target}, 0, "2 entries will be revalidated", "fwd=stale; fwd-status=304"},
-		{[]string{"--url", up.URL + target + "?x=1"}, 0, "2 entries", "fwd=stale; fwd-status=304"},
+		{[]string{"--url", up + target + "?x=1"}, 0, "2 entries", "fwd=stale; fwd-status=304"},
 		{[]string{"--url", "https://weir.example.com/api/v3/repos/Acme/widgets/subscription"}, 0, "2 entries", "fwd=stale; fwd-status=304"},
 		{[]string{"--tag", "repo:acme/widgets"}, 0, "2 entries", "fwd=stale; fwd-status=304"},
 		{[]string{"--tag", "org:acme"}, 0, "2 entries", "fwd=stale; fwd-status=304"},
@@ -68,16 +61,249 @@ func TestPurge(t *testing.T) {
 	} {
 		send(target)
 		send(target + "?page=2")
-		code, text := weir(c.args...)
-		if code != c.code || !strings.Contains(text, c.text) {
-			t.Errorf("%v: exit code %d, wrote %q", c.args, code, text)
-		}
+		wantWeir(t, c.code, c.text, append([]string{"cache", "purge", "--admin", address}, c.args...)...)
 		if got := send(target); !strings.HasPrefix(got, "weir; "+c.cache) {
 			t.Errorf("%v: Cache-Status %q, want %q", c.args, got, c.cache)
 		}
 		send(target + "?page=2")
 	}
-	if code, text := weir("--tag", "t", "--admin", up.URL); code != 1 || !strings.Contains(text, "not the admin listener") {
-		t.Errorf("exit code %d, wrote %q", code, text)
+	wantWeir(t, 1, "not the admin listener", "cache", "purge", "--tag", "t", "--admin", up)
+}
+
+// TestDeliveryPurgesTagsOfCatalogue checks which responses each kind of event makes stale.
+func TestDeliveryPurgesTagsOfCatalogue(t *testing.T) {
+	g := open(t, configure(serveAPI(t, validated("max-age=600")), trusting, func(c *config.Config) { c.Webhooks.Secret = "secret" }))
+	send := func(path string) string { return sendTo(g, http.MethodGet, path, "").Header().Get("Cache-Status") }
+	paths := map[string]string{
+		"statistics": "/repos/acme/widgets/stats/participation", "another repository": "/repos/acme/other/stats/participation",
+		"by number": "/repositories/42/stats/participation", "rulesets": "/repos/acme/widgets/rulesets", "organization": "/orgs/acme/rulesets",
+	}
+	const payload = `{"repository": {"full_name": "Acme/Widgets"}, "organization": {"login": "acme"}}`
+	for i, c := range []struct {
+		event, secret, body string
+		code                int
+		stale               string
+	}{
+		{"push", "secret", payload, 202, "statistics, by number"},
+		{"push", "other", payload, 401, ""},
+		{"branch_protection_rule", "secret", payload, 409, ""}, // a replayed body keeps its event
+		{"made_up", "secret", payload + " ", 202, ""},
+		{"branch_protection_rule", "secret", payload + "  ", 202, "rulesets"},
+		{"custom_property", "secret", `{"organization": {"login": "acme"}}`, 202, "rulesets"},
+		{"push", "secret", `{}`, 202, "by number"},
+	} {
+		for _, path := range paths {
+			send(path)
+		}
+		if code := deliver(g, "X-Service-", c.secret, c.event, fmt.Sprint(i), c.body); code != c.code {
+			t.Errorf("%s: got %d, want %d", c.event, code, c.code)
+		}
+		var stale []string
+		for _, name := range []string{"statistics", "another repository", "by number", "rulesets", "organization"} {
+			if strings.Contains(send(paths[name]), "fwd=stale") {
+				stale = append(stale, name)
+			}
+		}
+		if got := strings.Join(stale, ", "); got != c.stale {
+			t.Errorf("%s, %s: stale: %s; want %s", c.event, c.body, got, c.stale)
+		}
+	}
+	send(paths["statistics"])
+	deliver(g, "X-Service-", "secret", "push", "0", payload) // the second delivery
+	if got := send(paths["statistics"]); !strings.Contains(got, "hit") {
+		t.Errorf("after a replayed delivery: %s", got)
+	}
+}
+
+// TestReplicasUseResponsesUntilAnEvent delivers the ping of a webhook to one of two replicas on one Redis. Both replicas
+// then use responses after their lifetime, until an event that arrives at the other replica.
+func TestReplicasUseResponsesUntilAnEvent(t *testing.T) {
+	t.Parallel()
+	cfg := configure(serveAPI(t, validated("private, max-age=1")), func(c *config.Config) {
+		c.Upstream.Dialect, c.Store.URL = "github", "unix://"+testservers.Redis(t)
+		c.Webhooks.Secret, c.Webhooks.Fresh = "secret", time.Hour
+	})
+	replicas := []*gateway{open(t, cfg), open(t, cfg)}
+	const repository = `"repository": {"full_name": "acme/widgets"}`
+	for i, event := range []struct {
+		name, body, condition string
+		fresh                 bool
+	}{
+		{"ping", `{"hook": {"type": "Repository", "events": ["*"]}, ` + repository + "}", "the replica knows the webhook", true},
+		{"issues", "{" + repository + "}", "the event reached the replica", false},
+	} {
+		code := deliver(replicas[i], "X-GitHub-", "secret", event.name, event.name, event.body, "X-GitHub-Hook-Installation-Target-Type: repository")
+		if code != http.StatusAccepted {
+			t.Errorf("%s: status %d, want 202", event.name, code)
+		}
+		for _, g := range replicas {
+			testservers.Eventually(t, event.condition, func(context.Context) bool {
+				w := sendTo(g, http.MethodGet, "/repos/acme/widgets/issues", "", "Authorization: Bearer token")
+				return strings.Contains(w.Header().Get("Cache-Status"), "detail=webhook") == event.fresh
+			})
+		}
+	}
+}
+
+func TestWebhooksRequireSecret(t *testing.T) {
+	if w := sendTo(open(t, configure(nowhere)), http.MethodPost, "/_weir/webhooks", "{}"); w.Code != http.StatusNotFound {
+		t.Errorf("got %d, want 404", w.Code)
+	}
+}
+
+func TestWebhooksObeyTheRateOfAnAddress(t *testing.T) {
+	g := open(t, configure(nowhere, inboundRate(1, 3), func(c *config.Config) { c.Webhooks.Secret = "secret" }))
+	for address, c := range map[string]struct {
+		body string
+		want []int
+	}{
+		"192.0.2.1:1": {"{}", []int{401, 401, 401, 429}},
+		"192.0.2.2:1": {strings.Repeat("a", 40<<10), []int{401, 429}}, // 40 KiB count as three requests
+	} {
+		var codes []int
+		for range c.want {
+			r := newRequest(http.MethodPost, "/_weir/webhooks", c.body)
+			r.RemoteAddr = address
+			codes = append(codes, serveRequest(g, r).Code)
+		}
+		if !slices.Equal(codes, c.want) {
+			t.Errorf("%d bytes: got %v, want %v", len(c.body), codes, c.want)
+		}
+	}
+}
+
+// withClients adds clients of one account, a group with one client, and a client of its own account.
+func withClients(cfg *config.Config) {
+	cfg.Credentials = []config.Credential{userToken("ci", "octo-bot", "held-token"), userToken("own", "own", "own-token")}
+	cfg.Groups = []config.Group{{Name: "team", Limit: 1}}
+	cfg.Clients = []config.Client{
+		{Name: "job", Key: keyHash("job-key"), Credentials: []string{"ci"}, Limit: 1},
+		{Name: "bot", Key: keyHash("bot-key"), Credentials: []string{"ci"}, Limit: 1, Group: "team"},
+		{Name: "alone", Key: keyHash("alone-key"), Credentials: []string{"own"}, Limit: 0.9},
+	}
+}
+
+func TestGrantCommands(t *testing.T) {
+	g := open(t, configure(nowhere, trusting, withClients))
+	address := adminOf(t, g)
+	for _, c := range []struct {
+		args string
+		code int
+		text string
+	}{
+		{"budget grants", 0, "no grant is in force"},
+		{"budget grant job --requests 500 --for 30m", 0, ": 500 more requests of core for job until "},
+		{"budget grants", 0, "job     core      500       in 30m"},
+		{"budget grants --json", 0, `"requests": 500`},
+		{"budget revoke NONE", 1, `revoke grant "NONE": no grant in force has this ID`},
+		{"budget revoke ID", 0, ": 500 more requests of core for job until "},
+		{"budget grants", 0, "no grant is in force"},
+		{"budget grant team --requests 1 --for 24h", 0, "core for team"},
+		{"budget grant job --resource graphql --requests 1 --for 1h30m", 0, "graphql for job"},
+		{"budget grant jobs --requests 1 --for 30m", 1, `invalid grant: client: "jobs" is not in clients or groups of the configuration`},
+		{"budget grant alone --requests 1 --for 30m", 1, `invalid grant: client: "alone" shares no account with another client`},
+		{"budget grant job --resource cores --requests 1 --for 30m", 1, `invalid grant: resource: "cores" is unknown`},
+		{"budget grant job --resource search --requests 1 --for 30m", 1, "invalid grant: resource: the window of search is 1m0s"},
+		{"budget grant job --requests 1 --for 30", 1, `invalid grant: for: "30" has no unit; use 30m`},
+		{"budget grant job --requests 1 --for soon", 1, `invalid grant: for: "soon" is not a duration; use for example 30m`},
+		{"budget grant job --requests 1 --for 25h", 1, "invalid grant: for: 25h0m0s is out of range; use more than 0 and at most 24h"},
+		{"budget grant job --requests 1 --for 0s", 1, "invalid grant: for: 0s is out of range; use more than 0 and at most 24h"},
+		{"budget grant job --requests 0 --for 30m", 1, "invalid grant: requests: 0 is less than 1"},
+		{"budget grant job --for 30m", 2, "--requests"},
+	} {
+		if strings.HasSuffix(c.args, " ID") {
+			c.args = strings.ReplaceAll(c.args, "ID", must(g.grants(t.Context()))(t)[0].ID)
+		}
+		wantWeir(t, c.code, c.text, append(strings.Fields(c.args), "--admin", address)...)
+	}
+	reloadChanged(t, g)
+	if list, err := g.grants(t.Context()); err != nil || len(list) != 2 {
+		t.Errorf("grants after a reload: %v, %v", list, err)
+	}
+	reloadChanged(t, g, func(c *config.Config) { c.Upstream.Limits = false })
+	wantWeir(t, 1, "upstream.limits", "budget", "grant", "job", "--requests", "1", "--for", "30m", "--admin", address)
+}
+
+func TestEndOfAGrantIsInTheAuditTrail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := open(t, configure(nowhere, withClients))
+		watcher := must(g.history.Watch(history.WatchOptions{Event: "audit"}))(t)
+		granted := must(g.grant(t.Context(), admin.Grant{Client: "job", Resource: "core", Requests: 1, For: "30m"}))(t)
+		time.Sleep(30*time.Minute + grantsInterval)
+		want := admin.Change{Operator: "time", Action: "end grant", Target: granted.ID, Outcome: "ended " + granted.String()}
+		select {
+		case e := <-watcher.Events():
+			if !strings.Contains(fmt.Sprint(e.Data), want.Outcome) {
+				t.Errorf("event %+v, want %+v", e, want)
+			}
+		default:
+			t.Error("no event")
+		}
+		last := g.trail.Last()
+		if len(last) == 1 {
+			last[0].Time = time.Time{}
+		}
+		if fmt.Sprint(last) != fmt.Sprint([]admin.Change{want}) {
+			t.Errorf("audit trail: %+v, want %+v", last, want)
+		}
+	})
+}
+
+// TestGrantReachesAllReplicas grants requests at one replica, and reads the guarantee from another replica.
+func TestGrantReachesAllReplicas(t *testing.T) {
+	t.Parallel()
+	socket := testservers.Redis(t)
+	first, second := startOnRedis(t, socket, "", withClients), startOnRedis(t, socket, "", withClients)
+	guarantee := func() (tokens int) {
+		for _, a := range must(second.accounts(t.Context(), 10))(t) {
+			for _, b := range a.Budgets {
+				if b.Resource == "client:core:job" {
+					tokens = b.Guarantee
+				}
+			}
+		}
+		return tokens
+	}
+	testservers.Eventually(t, "the other replica forwards a request", func(context.Context) bool {
+		status, _ := second.send("bot-key", "/user")
+		return status == http.StatusOK
+	})
+	granted := must(first.grant(t.Context(), admin.Grant{Client: "job", Resource: "core", Requests: 500, For: "30m"}))(t)
+	testservers.Eventually(t, "the other replica applies the grant", func(context.Context) bool { return guarantee() == 500 })
+	must(first.revoke(t.Context(), granted.ID))(t)
+	testservers.Eventually(t, "the other replica applies the revocation", func(context.Context) bool { return guarantee() == 0 })
+	if _, err := second.revoke(t.Context(), granted.ID); !errors.Is(err, limits.ErrUnknownGrant) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOpenAccount(t *testing.T) {
+	g := open(t, configure(nowhere, trusting, func(c *config.Config) { c.Limits.Probes = 1 }))
+	ledger := g.current.Load().ledger
+	for id := range uint64(2) { // a limit error, then a failed probe
+		c := limits.Claim{ID: id + 1, Account: "user:ci", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
+		testservers.Eventually(t, "the cool-down ends", func(ctx context.Context) bool {
+			d, err := ledger.Admit(ctx, c)
+			return err == nil && d.Granted
+		})
+		limited := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: time.Microsecond}
+		noError(t, ledger.Settle(t.Context(), limits.Permit{Claim: c}, limited))
+	}
+	address := adminOf(t, g)
+	for _, c := range []struct {
+		args string
+		code int
+		text string
+	}{
+		{"budget", 0, "s, because probes failed: weir account open user:ci"},
+		{"account open user:other", 1, `open account "user:other": the account is not closed`},
+		{"account open user:ci", 0, "user:ci is open; its next request is a probe"},
+		{"account open user:ci", 1, "not closed"},
+		{"account open", 2, "account"},
+	} {
+		wantWeir(t, c.code, c.text, append(strings.Fields(c.args), "--admin", address)...)
+	}
+	if last := g.trail.Last(); len(last) != 3 || last[1].Action != "open account" || last[1].Target != "user:ci" || last[1].Outcome != "opened" {
+		t.Errorf("audit trail: %+v", last)
 	}
 }

@@ -1,27 +1,33 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/klauspost/compress/zstd"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 // redisGateway is a gateway in this process with a real Redis as its store.
@@ -36,11 +42,10 @@ type redisGateway struct {
 // change the configuration.
 func startOnRedis(t *testing.T, socket, user string, changes ...func(*config.Config)) *redisGateway {
 	t.Helper()
-	o := &redisGateway{T: t, redis: redis.NewClient(&redis.Options{Network: "unix", Addr: socket, MaxRetries: -1})}
-	t.Cleanup(func() { _ = o.redis.Close() })
+	o := &redisGateway{T: t, redis: redisClient(t, socket)}
 	var used atomic.Int32
 	reset := fmt.Sprint(time.Now().Add(time.Hour).Unix())
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	up := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Ratelimit-Limit", "5000")
 		w.Header().Set("X-Ratelimit-Used", fmt.Sprint(used.Add(1)))
 		w.Header().Set("X-Ratelimit-Reset", reset)
@@ -48,34 +53,33 @@ func startOnRedis(t *testing.T, socket, user string, changes ...func(*config.Con
 		w.Header().Set("Etag", `"v1"`)
 		w.Header().Set("X-Oauth-Scopes", "repo")
 		_, _ = fmt.Fprint(w, "response to ", r.URL.Path)
-	}))
-	t.Cleanup(up.Close)
+	})
 	if user != "" {
 		user += "@"
 	}
-	cfg := config.Default()
-	cfg.Upstream.URL, cfg.Store.URL, cfg.Limits.Inbound.Rate = up.URL, "unix://"+user+socket, 0
-	cfg.Upstream.Timeout, cfg.Limits.Wait = 5*time.Second, time.Second
-	cfg.Credentials = []config.Credential{{Name: "ci", Kind: "user", Account: "octo-bot", Token: credential.Secret("held-token")}}
-	cfg.Clients = []config.Client{{Name: "builds", Key: fmt.Sprintf("sha256:%x", sha256.Sum256([]byte("gateway-key"))), Credentials: []string{"ci"}}}
+	cfg := configure(up, inboundRate(0, 0), func(c *config.Config) {
+		c.Store.URL, c.Upstream.Timeout, c.Limits.Wait = "unix://"+user+socket, 5*time.Second, time.Second
+		c.Credentials = []config.Credential{userToken("ci", "octo-bot", "held-token")}
+		c.Clients = []config.Client{{Name: "builds", Key: keyHash("gateway-key"), Credentials: []string{"ci"}}}
+	})
 	for _, change := range changes {
 		change(cfg)
 	}
-	g, err := newGateway(cfg, slog.New(slog.NewTextHandler(&o.log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.gateway = g
-	t.Cleanup(g.close)
+	o.gateway = openLogged(t, cfg, slog.NewTextHandler(&o.log, nil))
 	return o
+}
+
+// redisClient returns a client of the test.
+func redisClient(t *testing.T, socket string) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{Network: "unix", Addr: socket, MaxRetries: -1})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 // send sends a request with a token, and returns the status and the Cache-Status field.
 func (o *redisGateway) send(token, path string) (status int, cacheStatus string) {
-	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
-	r.Header.Set("Authorization", "Bearer "+token)
-	w := httptest.NewRecorder()
-	o.ServeHTTP(w, r)
+	w := sendTo(o, http.MethodGet, path, "", "Authorization: Bearer "+token)
 	return w.Code, w.Header().Get("Cache-Status")
 }
 
@@ -97,9 +101,7 @@ func (o *redisGateway) surviveFault(begin, end func(context.Context, *redis.Clie
 	o.Helper()
 	o.awaitStored("before")
 	o.send("caller-token", "/users/cached")
-	if err := begin(o.Context(), o.redis); err != nil {
-		o.Fatal(err)
-	}
+	noError(o, begin(o.Context(), o.redis))
 	for i := range 20 {
 		began := time.Now()
 		status, cacheStatus := o.send("caller-token", "/users/cached")
@@ -113,22 +115,21 @@ func (o *redisGateway) surviveFault(begin, end func(context.Context, *redis.Clie
 			o.Errorf("two requests took %v", took)
 		}
 	}
-	if err := end(o.Context(), o.redis); err != nil {
-		o.Fatal(err)
-	}
+	noError(o, end(o.Context(), o.redis))
 	o.awaitStored("after")
 }
 
 func TestGatewaySurvivesRedisFaults(t *testing.T) {
+	t.Parallel()
+	nothing := func(context.Context, *redis.Client) error { return nil }
 	for name, c := range map[string]struct {
-		begin func(ctx context.Context, c *redis.Client) error
-		end   func(ctx context.Context, c *redis.Client) error
+		begin, end func(ctx context.Context, c *redis.Client) error
 	}{
-		"paused for four seconds": {
+		"paused for two seconds": {
 			func(ctx context.Context, c *redis.Client) error {
-				return c.Do(ctx, "client", "pause", 4000, "all").Err()
+				return c.Do(ctx, "client", "pause", 2000, "all").Err()
 			},
-			func(ctx context.Context, c *redis.Client) error { testservers.Sleep(ctx, 4*time.Second); return nil },
+			func(ctx context.Context, _ *redis.Client) error { testservers.Sleep(ctx, 2*time.Second); return nil },
 		},
 		"read-only replica": {
 			func(ctx context.Context, c *redis.Client) error { return c.ReplicaOf(ctx, "127.0.0.1", "1").Err() },
@@ -138,14 +139,8 @@ func TestGatewaySurvivesRedisFaults(t *testing.T) {
 			func(ctx context.Context, c *redis.Client) error { return c.ConfigSet(ctx, "maxmemory", "1").Err() },
 			func(ctx context.Context, c *redis.Client) error { return c.ConfigSet(ctx, "maxmemory", "0").Err() },
 		},
-		"scripts are flushed": {
-			func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() },
-			func(context.Context, *redis.Client) error { return nil },
-		},
-		"data is flushed": {
-			func(ctx context.Context, c *redis.Client) error { return c.FlushAll(ctx).Err() },
-			func(context.Context, *redis.Client) error { return nil },
-		},
+		"scripts are flushed": {func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() }, nothing},
+		"data is flushed":     {func(ctx context.Context, c *redis.Client) error { return c.FlushAll(ctx).Err() }, nothing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -154,13 +149,17 @@ func TestGatewaySurvivesRedisFaults(t *testing.T) {
 	}
 }
 
+// requestedPaths are paths of operations with different rules.
+var requestedPaths = []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x"}
+
 // TestRedisContainsNoToken checks the names and values of all keys for tokens of callers,
 // clients and credentials.
 func TestRedisContainsNoToken(t *testing.T) {
+	t.Parallel()
 	o := startOnRedis(t, testservers.Redis(t), "")
 	o.awaitStored("anything")
 	for _, token := range []string{"caller-token", "gateway-key", "held-token"} {
-		for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x", "/gitignore/templates"} {
+		for _, path := range append(requestedPaths, "/gitignore/templates") {
 			if status, _ := o.send(token, path); status != http.StatusOK {
 				t.Errorf("%s: got %d, want 200", path, status)
 			}
@@ -201,10 +200,7 @@ func (o *redisGateway) dump() string {
 // uncompressed returns the fields of a hash with zstd values decompressed, so that a search
 // finds text in them.
 func uncompressed(hash map[string]string) map[string]string {
-	decoder, err := zstd.NewReader(nil)
-	if err != nil {
-		panic(err)
-	}
+	decoder, _ := zstd.NewReader(nil) // without options, NewReader returns no error
 	defer decoder.Close()
 	for name, value := range hash {
 		if text, err := decoder.DecodeAll([]byte(value), nil); err == nil {
@@ -220,11 +216,7 @@ const minimalPermissions = "~weir:* resetchannels -@all +@read +@write +@connect
 
 // TestMinimalRedisPermissionsAreDocumented compares the permissions with docs/operations.md.
 func TestMinimalRedisPermissionsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(text), "`"+minimalPermissions+"`") {
+	if text := must(os.ReadFile("../../docs/operations.md"))(t); !strings.Contains(string(text), "`"+minimalPermissions+"`") {
 		t.Errorf("docs/operations.md does not contain %s", minimalPermissions)
 	}
 }
@@ -232,15 +224,12 @@ func TestMinimalRedisPermissionsAreDocumented(t *testing.T) {
 // restrictGateway creates the user gateway with the minimal permissions, and returns a client with all permissions.
 func restrictGateway(t *testing.T, socket string) *redis.Client {
 	t.Helper()
-	operator := redis.NewClient(&redis.Options{Network: "unix", Addr: socket})
-	t.Cleanup(func() { _ = operator.Close() })
+	operator := redisClient(t, socket)
 	set := []any{"acl", "setuser", "gateway", "reset", "on", "nopass"}
 	for _, rule := range strings.Fields(minimalPermissions) {
 		set = append(set, rule)
 	}
-	if err := operator.Do(t.Context(), set...).Err(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, operator.Do(t.Context(), set...).Err())
 	return operator
 }
 
@@ -261,15 +250,16 @@ var redisKeys = regexp.MustCompile(`^weir:(account:3:\{[0-9a-f]{32}\}|(cache|can
 // every part of a request, a response and a delivery. All keys keep their forms and expire, no stored text is readable
 // with cache.key, and a purge of such a name affects no other entry.
 func TestRedisKeysContainNoTextOfRequests(t *testing.T) {
+	t.Parallel()
 	socket := testservers.Redis(t)
 	operator := restrictGateway(t, socket)
 	texts := []string{
-		"a b", "a\r\nFLUSHALL\r\n", "*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$1\r\ny\r\n", "{weir}:key", "}{", "{}", "*", "weir:*", "?", "[a-z]*", `\*`, "a\x00b", "\xff\xfe", "%s%n", "'; redis.call('FLUSHALL') --", `"}]]`,
-		strings.Repeat("k", 8<<10), strings.Repeat("{", 64<<10),
+		"a b", "a\r\nFLUSHALL\r\n", "*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$1\r\ny\r\n", "{weir}:key", "}{", "{}", "*", "weir:*", "?", "[a-z]*",
+		`\*`, "a\x00b", "\xff\xfe", "%s%n", "'; redis.call('FLUSHALL') --", `"}]]`, strings.Repeat("k", 8<<10), strings.Repeat("{", 64<<10),
 	}
 	o := startOnRedis(t, socket, "gateway:any", func(c *config.Config) {
 		c.Cache.Key, c.Webhooks.Secret = credential.Secret(strings.Repeat("sealing-key-", 4)), "hook-secret"
-		up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.Upstream.URL = serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 			for _, name := range []string{"X-Ratelimit-Resource", "Etag", "Link", "Location", "Surrogate-Key"} {
 				w.Header().Set(name, r.Header.Get("Accept-Language"))
 			}
@@ -279,27 +269,28 @@ func TestRedisKeysContainNoTextOfRequests(t *testing.T) {
 			w.Header().Set("Cache-Control", "private, max-age=600")
 			w.Header().Set("Vary", "Accept-Language")
 			_, _ = fmt.Fprint(w, "body of the response ", r.URL.Path)
-		}))
-		t.Cleanup(up.Close)
-		c.Upstream.URL = up.URL
+		})
 	})
 	o.awaitStored("a response")
 	const victim = "/repos/acme/widgets/subscribers"
 	o.send("caller-token", victim)
 	for i, text := range texts {
 		segment := url.PathEscape(text)
-		for _, target := range []string{"/" + segment, "/made/" + segment + "?q=" + url.QueryEscape(text), "/repos/acme/" + segment + "/subscribers", "/repos/" + segment + "/x/subscription", "/gitignore/templates/" + segment} {
+		for _, target := range []string{
+			"/" + segment, "/made/" + segment + "?q=" + url.QueryEscape(text), "/repos/acme/" + segment + "/subscribers",
+			"/repos/" + segment + "/x/subscription", "/gitignore/templates/" + segment,
+		} {
 			for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete} {
 				sendTo(o, method, target, text, "Authorization: Bearer "+text+fmt.Sprint(i), "Accept-Language: "+text, "User-Agent: "+text, "Weir-Tag: "+text)
 				sendTo(o, method, target, text, fmt.Sprint("Authorization: Bearer token-", i), "Accept-Language: "+text, "If-None-Match: "+text, "Range: "+text)
 			}
 		}
-		body, err := json.Marshal(map[string]any{"repository": map[string]string{"full_name": "acme/" + text}, "organization": map[string]string{"login": text}, "query": "query($x: String) { viewer { login } }", "variables": map[string]string{"x": text}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := must(json.Marshal(map[string]any{
+			"repository": map[string]string{"full_name": "acme/" + text}, "organization": map[string]string{"login": text},
+			"query": "query($x: String) { viewer { login } }", "variables": map[string]string{"x": text},
+		}))(t)
 		sendTo(o, http.MethodPost, "/graphql", string(body), "Authorization: Bearer caller-token")
-		signedDelivery(o, "push", text, string(body))
+		deliver(o, "X-Service-", "hook-secret", "push", text, string(body))
 		o.cache.Purge(t.Context(), "repo:acme/"+text, "org:"+text, "op:"+text, "url:"+text, text)
 	}
 	if _, status := o.send("caller-token", victim); !strings.HasPrefix(status, "weir; hit") {
@@ -335,11 +326,12 @@ func TestRedisKeysContainNoTextOfRequests(t *testing.T) {
 // TestMinimalRedisPermissionsSuffice runs a gateway as a user with minimalPermissions. The gateway must use no other
 // key and no administrative command.
 func TestMinimalRedisPermissionsSuffice(t *testing.T) {
+	t.Parallel()
 	socket := testservers.Redis(t)
 	operator := restrictGateway(t, socket)
 	o := startOnRedis(t, socket, "gateway:any")
 	o.awaitStored("with minimal permissions")
-	for _, path := range []string{"/user", "/repos/acme/widgets/subscribers", "/repos/acme/widgets/dependency-graph/sbom", "/search/code?q=x"} {
+	for _, path := range requestedPaths {
 		for _, token := range []string{"a", "b"} {
 			if status, _ := o.send(token, path); status != http.StatusOK {
 				t.Errorf("%s: got %d, want 200", path, status)
@@ -354,9 +346,7 @@ func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 		t.Error(err)
 	}
 	wantNothingRefused(t, operator)
-	if err := operator.Do(t.Context(), "script", "flush").Err(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, operator.Do(t.Context(), "script", "flush").Err())
 	o.awaitStored("after a flush of the scripts")
 	for _, key := range operator.Keys(t.Context(), "*").Val() {
 		if !strings.HasPrefix(key, "weir:") {
@@ -375,5 +365,390 @@ func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 		if strings.Contains(used, "cmdstat_"+command+":") {
 			t.Errorf("command %s was used", command)
 		}
+	}
+}
+
+// startOnLink starts a gateway whose connection to Redis can be disturbed.
+func startOnLink(t *testing.T) (*redisGateway, *testservers.Link) {
+	t.Helper()
+	socket := testservers.Redis(t)
+	link := testservers.NewSocketLink(t, socket)
+	o := startOnRedis(t, link.Address, "")
+	o.redis = redisClient(t, socket) // the test connects without the link
+	return o, link
+}
+
+// reports reports whether a metric or a log line contains a text.
+func (o *redisGateway) reports(text string) bool {
+	return strings.Contains(o.metrics(), "\n"+text+"\n") || strings.Contains(o.log.String(), text)
+}
+
+// awaitReport waits until a metric or a log line contains a text.
+func (o *redisGateway) awaitReport(text string) {
+	o.Helper()
+	testservers.Eventually(o, "a report contains "+text, func(context.Context) bool { return o.reports(text) })
+}
+
+// TestGatewaySurvivesCutRedisConnection cuts the link without closing connections. Commands in
+// transit arrive late.
+func TestGatewaySurvivesCutRedisConnection(t *testing.T) {
+	t.Parallel()
+	o, link := startOnLink(t)
+	o.surviveFault(func(context.Context, *redis.Client) error {
+		link.Cut()
+		o.send("caller-token", "/users/first") // this request detects the loss
+		o.awaitReport("weir_store_up 0")
+		return nil
+	}, func(context.Context, *redis.Client) error {
+		link.Restore()
+		return nil
+	})
+	o.awaitReport("weir_store_up 1")
+	o.awaitReport("redis connection lost; using the leases of this replica")
+	o.awaitReport("redis connection restored")
+}
+
+// TestUnresponsiveRedisCountsAsLost checks that a slow Redis is not lost, and that a delay beyond
+// the timeout counts as a lost connection.
+func TestUnresponsiveRedisCountsAsLost(t *testing.T) {
+	t.Parallel()
+	o, link := startOnLink(t)
+	o.awaitStored("at first")
+	link.Delay(5 * time.Millisecond)
+	o.awaitStored("slowly")
+	link.Delay(200 * time.Millisecond)
+	for range 5 {
+		o.send("caller-token", "/users/first")
+	}
+	if o.reports("weir_store_up 0") {
+		t.Error("redis is lost, although it responds within 200 ms")
+	}
+	link.Restore() // the cache stores no responses while Redis needs more than 100 ms
+	o.surviveFault(func(context.Context, *redis.Client) error {
+		link.Delay(1500 * time.Millisecond)
+		o.send("caller-token", "/users/first")
+		o.awaitReport("weir_store_up 0")
+		return nil
+	}, func(context.Context, *redis.Client) error {
+		link.Restore()
+		return nil
+	})
+	o.awaitReport("weir_store_up 1")
+}
+
+// TestReplicaKeepsSpendingOfColdStart starts a gateway while Redis is unreachable. When the gateway joins the other
+// replica, it renames the accounts of passed-through tokens. What the accounts used before must count afterwards.
+func TestReplicaKeepsSpendingOfColdStart(t *testing.T) {
+	t.Parallel()
+	socket := testservers.Redis(t)
+	other := startOnRedis(t, socket, "")
+	link := testservers.NewSocketLink(t, socket)
+	link.Cut()
+	o := startOnRedis(t, link.Address, "")
+	const before = 3
+	for i := range before {
+		if status, _ := o.send("caller-token", fmt.Sprint("/users/cold-", i)); status != http.StatusOK {
+			t.Errorf("status %d without redis, want 200", status)
+		}
+	}
+	account := o.current.Load().callers.AccountOf("caller-token")
+	link.Restore()
+	testservers.Eventually(t, "the replica joined", func(context.Context) bool {
+		return o.current.Load().callers.AccountOf("caller-token") != account
+	})
+	testservers.Eventually(t, "a request after joining succeeds", func(context.Context) bool {
+		status, _ := o.send("caller-token", "/users/joined")
+		return status == http.StatusOK
+	})
+	testservers.Eventually(t, "the other replica sees all spending of the account", func(ctx context.Context) bool {
+		accounts, err := other.store.Accounts(ctx, 10)
+		i := slices.IndexFunc(accounts, func(a limits.Account) bool { return a.Name == o.current.Load().callers.AccountOf("caller-token") })
+		if err != nil || i < 0 {
+			return false
+		}
+		return slices.ContainsFunc(accounts[i].Budgets, func(b limits.Budget) bool {
+			return strings.HasPrefix(b.Resource, "points:") && b.Used == before+1
+		})
+	})
+}
+
+// spentPoints returns the used points of all accounts in Redis.
+func (o *redisGateway) spentPoints() (n int) {
+	accounts, err := o.store.Accounts(o.Context(), 10)
+	if err != nil {
+		return -1
+	}
+	for _, a := range accounts {
+		for _, b := range a.Budgets {
+			if strings.HasPrefix(b.Resource, "points:") {
+				n += b.Used
+			}
+		}
+	}
+	return n
+}
+
+// TestSpendingSurvivesLostKeys evicts, deletes and corrupts keys in Redis. A replica must restore the spending of its
+// local accounts in Redis.
+func TestSpendingSurvivesLostKeys(t *testing.T) {
+	t.Parallel()
+	eachField := func(change func(value string) string) func(context.Context, *redis.Client, string) error {
+		return func(ctx context.Context, c *redis.Client, key string) (err error) {
+			for field, value := range c.HGetAll(ctx, key).Val() {
+				err = errors.Join(err, c.HSet(ctx, key, field, change(value)).Err())
+			}
+			return err
+		}
+	}
+	for name, fault := range map[string]struct {
+		keys  string // the fault happens to each of them
+		fails func(ctx context.Context, c *redis.Client, key string) error
+	}{
+		"keys are evicted": {"weir:{weir}:epoch", func(ctx context.Context, c *redis.Client, _ string) error {
+			err := errors.Join(c.ConfigSet(ctx, "maxmemory-policy", "allkeys-random").Err(), c.ConfigSet(ctx, "maxmemory", "1").Err())
+			_ = c.Set(ctx, "any", "more", 0).Err() // evicts all keys, and fails
+			if n := len(c.Keys(ctx, "weir:*").Val()); n > 0 {
+				err = fmt.Errorf("%d keys are left", n)
+			}
+			return errors.Join(err, c.ConfigSet(ctx, "maxmemory", "0").Err())
+		}},
+		"keys are deleted": {"weir:account:*", func(ctx context.Context, c *redis.Client, key string) error { return c.Del(ctx, key).Err() }},
+		"keys have another type": {"weir:account:*", func(ctx context.Context, c *redis.Client, key string) error {
+			return c.Set(ctx, key, "\x00rubbish", time.Hour).Err()
+		}},
+		"fields have invalid values": {"weir:account:*", eachField(func(string) string { return "\xffrubbish" })},
+		"fields are truncated":       {"weir:account:*", eachField(func(value string) string { return value[:len(value)/2] })},
+		"shared keys have another type": {"weir:{weir}:*", func(ctx context.Context, c *redis.Client, key string) error {
+			return errors.Join(c.Del(ctx, key).Err(), c.HSet(ctx, key, "rubbish", 1).Err())
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := startOnRedis(t, testservers.Redis(t), "")
+			spent := 0
+			o.surviveFault(func(ctx context.Context, c *redis.Client) error {
+				n := 0
+				testservers.Eventually(t, "points are spent", func(context.Context) bool {
+					n++
+					o.send("caller-token", fmt.Sprint("/users/spends-", n))
+					spent = o.spentPoints()
+					return spent >= 10
+				})
+				keys := c.Keys(ctx, fault.keys).Val()
+				if len(keys) == 0 {
+					t.Errorf("no keys %s", fault.keys)
+				}
+				for _, key := range keys {
+					noError(t, fault.fails(ctx, c, key))
+				}
+				return nil
+			}, func(context.Context, *redis.Client) error { return nil })
+			testservers.Eventually(t, "the spending is written again", func(context.Context) bool { return o.spentPoints() >= spent })
+			if strings.HasPrefix(name, "fields") || strings.HasPrefix(name, "keys are of") {
+				o.awaitReport("replacing an unreadable account in redis by an empty one")
+			}
+		})
+	}
+}
+
+// Two replicas share one Redis. Each replica learns the user of one token. A limit error of one token at one replica then
+// reaches the other token at the other replica within about two seconds, without a request upstream.
+func TestCooldownReachesTheTokensOfAUserAtEveryReplica(t *testing.T) {
+	t.Parallel()
+	socket := testservers.Redis(t)
+	var limited atomic.Bool
+	var requests atomic.Int64
+	up := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case limited.Load():
+			w.Header().Set("Retry-After", "60")
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = fmt.Fprint(w, `{"message": "You have exceeded a secondary rate limit for user ID 123."}`)
+		case r.URL.Path == "/user":
+			_, _ = fmt.Fprint(w, `{"login": "octo", "id": 123}`)
+		default:
+			_, _ = fmt.Fprint(w, `{}`)
+		}
+	})
+	passingThrough := func(c *config.Config) {
+		c.Upstream.URL, c.Limits.Wait, c.Callers.PassThrough, c.Credentials, c.Clients = up, 2*time.Second, true, nil, nil
+	}
+	replicas := []*redisGateway{startOnRedis(t, socket, "", passingThrough), startOnRedis(t, socket, "", passingThrough)}
+	send := func(replica int, token, path string, want int) {
+		t.Helper()
+		if status, reason := replicas[replica].send(token, path); status != want {
+			t.Fatalf("%s with token %s at replica %d: %d (%s), want %d", path, token, replica, status, reason, want)
+		}
+	}
+	send(0, "token-b", "/repos/o/r/tags", http.StatusOK) // this account exists before it is merged
+	send(1, "token-b", "/user", http.StatusOK)
+	limited.Store(true)
+	send(0, "token-a", "/repos/o/r/branches", http.StatusForbidden)
+	name := replicas[0].current.Load().callers.AccountOf
+	testservers.Eventually(t, "both replicas know both tokens", func(context.Context) bool {
+		for _, r := range replicas {
+			for _, token := range []string{"token-a", "token-b"} {
+				if r.store.Canonical(name(token)) != "user:123" {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	testservers.Eventually(t, "both replicas know the cool-down", func(ctx context.Context) bool {
+		for _, r := range replicas {
+			list, err := r.store.Accounts(ctx, 10)
+			if err != nil || !slices.ContainsFunc(list, func(a limits.Account) bool { return a.Name == "user:123" && !a.BlockedUntil.IsZero() }) {
+				return false
+			}
+		}
+		return true
+	})
+	before := requests.Load()
+	for replica := range replicas {
+		for _, token := range []string{"token-a", "token-b"} {
+			send(replica, token, "/repos/o/r/commits", http.StatusTooManyRequests)
+		}
+	}
+	if n := requests.Load() - before; n != 0 {
+		t.Errorf("%d requests were sent during the cool-down", n)
+	}
+}
+
+// use sends a request of a client. Of 20 requests in an hour, the job may use 10.
+func (o *redisGateway) use(client string, used int, reset time.Time) {
+	o.Helper()
+	caller := policy.Caller{Account: "robot", Kind: policy.User, Client: client, Clients: []policy.ClientBudget{
+		{Client: "job", Share: 1, Limit: 0.5}, {Client: "person", Share: 1, Limit: 1},
+	}}
+	claim := limits.Claim{Operation: "user/get", Resource: policy.Core, Points: 1}
+	p := must(o.limiter.Acquire(o.Context(), claim, caller, time.Now().Add(5*time.Second)))(o)
+	must(o.limiter.Settle(o.Context(), *p, limits.Outcome{
+		Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Resource: policy.Core, Limit: 20, Used: used, Reset: reset, Date: time.Now()},
+	}))(o)
+}
+
+func TestOneReplicaLogsASoftLimitAndAllSendIt(t *testing.T) {
+	t.Parallel()
+	socket := testservers.Redis(t)
+	gateways := []*redisGateway{startOnRedis(t, socket, ""), startOnRedis(t, socket, "")}
+	var watchers []*history.Watcher
+	for _, g := range gateways {
+		watcher := must(g.history.Watch(history.WatchOptions{Event: "soft_limit"}))(t)
+		defer watcher.Close()
+		watchers = append(watchers, watcher)
+	}
+	reset := time.Now().Add(50 * time.Minute).Truncate(time.Second)
+	for i := range 10 {
+		gateways[i%2].use("job", i+1, reset)
+	}
+	want := []string{"100", "50", "80"}
+	for i, watcher := range watchers {
+		var got []string
+		testservers.Eventually(t, "the events", func(context.Context) bool {
+			select {
+			case e := <-watcher.Events():
+				if threshold := e.Data.(history.SoftLimit).Threshold; threshold != "forecast" { // depends on the pace
+					got = append(got, threshold)
+				}
+			default:
+			}
+			return len(got) == len(want)
+		})
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("gateway %d sent %q", i, got)
+		}
+	}
+	var text string
+	for _, g := range gateways {
+		text += g.metrics() + g.log.String()
+	}
+	for _, threshold := range want {
+		for _, line := range []string{
+			`msg="soft limit reached" account=robot client=job resource=core threshold=` + threshold + " used=",
+			`weir_client_soft_limits_total{weir_account="robot",weir_client="job",weir_resource="core",weir_threshold="` + threshold + `"} 1`,
+		} {
+			if n := strings.Count(text, line); n != 1 {
+				t.Errorf("%d lines %s", n, line)
+			}
+		}
+	}
+}
+
+// writesToSend returns WEIR_WRITES, or 200 without it.
+func writesToSend(t *testing.T) int {
+	return must(strconv.Atoi(cmp.Or(os.Getenv("WEIR_WRITES"), "200")))(t)
+}
+
+// TestClientSeesItsWriteThroughTheOtherReplica writes through one gateway and reads at once through another gateway,
+// whose connections to Redis are slower. Other clients read through the other gateway at the same time.
+func TestClientSeesItsWriteThroughTheOtherReplica(t *testing.T) {
+	t.Parallel()
+	for name, redis := range map[string]func(t *testing.T) (address, overLink string, link *testservers.Link){
+		"redis-server": func(t *testing.T) (address, overLink string, link *testservers.Link) {
+			socket := testservers.Redis(t)
+			link = testservers.NewSocketLink(t, socket)
+			return "unix://" + socket, "unix://" + link.Address, link
+		},
+		"miniredis": func(t *testing.T) (address, overLink string, link *testservers.Link) {
+			server := miniredis.RunT(t)
+			link = testservers.NewLink(t, server.Addr())
+			return "redis://" + server.Addr(), "redis://" + link.Address, link
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var written atomic.Int64
+			up := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Cache-Control", "private, max-age=600")
+				if r.Method == http.MethodPatch {
+					written.Add(1)
+				}
+				_, _ = fmt.Fprint(w, written.Load())
+				if r.Method == http.MethodPatch && written.Load()%2 == 0 { // a body without a length
+					_ = http.NewResponseController(w).Flush()
+				}
+			})
+			address, overLink, link := redis(t)
+			openOn := func(store string) *gateway {
+				return open(t, configure(up, inboundRate(0, 0), func(c *config.Config) { c.Store.URL, c.Upstream.Limits = store, false }))
+			}
+			near, far := openOn(address), openOn(overLink)
+			link.Delay(time.Millisecond)
+			send := func(g *gateway, method string) string {
+				body := map[string]string{http.MethodPatch: "{}"}[method]
+				w := sendTo(g, method, "/repos/acme/widgets/issues/3", body, "Authorization: Bearer caller-token")
+				if w.Code != http.StatusOK {
+					t.Errorf("%s: %d", method, w.Code)
+				}
+				return w.Body.String()
+			}
+			writes := writesToSend(t)
+			if name == "miniredis" { // runs scripts slowly
+				writes /= 5
+			}
+			took, stale := make([]time.Duration, writes), 0
+			for i := range took {
+				reader := make(chan struct{})
+				go func() { // this read may fetch the old response during the write
+					defer close(reader)
+					send(far, http.MethodGet)
+				}()
+				began := time.Now()
+				send(near, http.MethodPatch)
+				took[i] = time.Since(began)
+				if got := send(far, http.MethodGet); got != fmt.Sprint(i+1) && took[i] < 250*time.Millisecond { // the bound of the wait
+					stale++
+				}
+				<-reader
+			}
+			slices.Sort(took)
+			t.Logf("a write took %v (median), %v (99th percentile)", took[len(took)/2], took[len(took)*99/100])
+			if stale > 0 {
+				t.Errorf("%d of %d reads did not see the write before", stale, len(took))
+			}
+		})
 	}
 }

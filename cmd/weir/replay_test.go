@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -19,7 +20,6 @@ import (
 	"github.com/weirgate/weir/internal/replay"
 	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/internal/testservers"
-	"github.com/weirgate/weir/policy"
 )
 
 // maxReplayError is the largest permitted difference between a prediction and the real run, relative to the requests.
@@ -40,53 +40,32 @@ type realRun struct {
 
 // replayConfiguration returns the configuration of all runs.
 func replayConfiguration() *config.Config {
-	cfg := config.Default()
-	cfg.Upstream.URL, cfg.Limits.ColdStart, cfg.Limits.Inbound.Rate = "http://service.test", "trust", 0
-	cfg.Webhooks.Secret = "hook-secret"
-	cfg.Credentials = []config.Credential{
-		{Name: "owner", Kind: policy.User, Account: "owner", Token: "tok-owner"},
-		{Name: "member", Kind: policy.User, Account: "member", Token: "tok-member"},
-	}
-	for name, credential := range map[string]string{"dashboards": "owner", "bots": "owner", "ci": "owner", "agents": "member"} {
-		cfg.Clients = append(cfg.Clients, config.Client{Name: name, Key: keyHash("key-of-" + name), Credentials: []string{credential}, Share: 1, Priority: "normal"})
-	}
-	for i := range cfg.Clients {
-		if cfg.Clients[i].Name == "dashboards" {
-			cfg.Clients[i].Share, cfg.Clients[i].Priority = 3, "interactive"
+	return configure("http://service.test", trusting, inboundRate(0, 0), func(cfg *config.Config) {
+		cfg.Webhooks.Secret = "hook-secret"
+		cfg.Credentials = []config.Credential{userToken("owner", "owner", "tok-owner"), userToken("member", "member", "tok-member")}
+		for name, credential := range map[string]string{"bots": "owner", "ci": "owner", "agents": "member"} {
+			cfg.Clients = append(cfg.Clients, config.Client{Name: name, Key: keyHash("key-of-" + name), Credentials: []string{credential}, Share: 1, Priority: "normal"})
 		}
-	}
-	return cfg
+		cfg.Clients = append(cfg.Clients, config.Client{Name: "dashboards", Key: keyHash("key-of-dashboards"), Credentials: []string{"owner"}, Share: 3, Priority: "interactive"})
+	})
 }
 
 func startRealRun(t *testing.T, cfg *config.Config) *realRun {
 	t.Helper()
 	r := &realRun{T: t}
-	var err error
-	if r.gateway, err = newGateway(cfg, slog.New(slog.NewTextHandler(&r.log, nil))); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.gateway.close)
+	r.gateway = openLogged(t, cfg, slog.NewTextHandler(&r.log, nil))
 	listener := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: r.gateway})
-	dialect, err := policy.LoadDialect("service")
-	if err != nil {
-		t.Fatal(err)
-	}
 	faults := service.Faults{Latency: service.Duration(20 * time.Millisecond), DelayAfter: service.Duration(150 * time.Millisecond)}
-	r.service = service.New(service.Config{Limits: cfg.Limits.Limits, Seed: 1, Dialect: dialect, Dial: listener.Dial, Faults: faults})
-	t.Cleanup(r.service.Close)
-	r.gateway.transport.DialContext = testservers.ServePipe(t, "service.test:80", &http.Server{Handler: http.HandlerFunc(r.upstream)}).Dial
+	r.service = newTestService(t, listener, faults, cfg.Limits.Limits)
+	connectTo(t, r.gateway, http.HandlerFunc(r.upstream))
 	hook := service.Webhook{URL: "http://gateway.test" + cfg.Webhooks.Path, Secret: cfg.Webhooks.Secret, Events: []string{"*"}, Target: "acme"}
-	if err := r.service.SetWebhooks([]service.Webhook{hook}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, r.service.SetWebhooks([]service.Webhook{hook}))
 	return r
 }
 
 // upstream serves a request of the gateway, and counts the quota that it costs.
 func (r *realRun) upstream(w http.ResponseWriter, req *http.Request) {
-	recorded := httptest.NewRecorder()
-	r.service.ServeHTTP(recorded, req)
-	h := recorded.Header()
+	recorded := serveRequest(r.service, req)
 	cost := 1
 	if recorded.Code == http.StatusNotModified || recorded.Code == http.StatusForbidden || recorded.Code == http.StatusTooManyRequests {
 		cost = 0
@@ -94,9 +73,7 @@ func (r *realRun) upstream(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	r.spent += cost
 	r.mu.Unlock()
-	for name, values := range h {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), recorded.Header())
 	w.WriteHeader(recorded.Code)
 	_, _ = w.Write(recorded.Body.Bytes())
 }
@@ -106,13 +83,10 @@ func (r *realRun) send(client, method, target, body string, fields ...string) *h
 	start := time.Now()
 	w := sendTo(r.gateway, method, target, body, append(fields, "Authorization: Bearer key-of-"+client, "Content-Type: application/json")...)
 	status := w.Header().Get("Cache-Status")
-	line, err := json.Marshal(map[string]any{
+	line := must(json.Marshal(map[string]any{
 		"time": time.Now().Format(time.RFC3339Nano), "user": client, "method": method, "path": target, "status": w.Code, "bytes": w.Body.Len(),
 		"duration_ms": float64(time.Since(start)) / float64(time.Millisecond), "etag": w.Header().Get("Etag"),
-	})
-	if err != nil {
-		r.Error(err)
-	}
+	}))(r)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests++
@@ -129,9 +103,7 @@ func (r *realRun) send(client, method, target, body string, fields ...string) *h
 
 // event causes an event at the service, which sends a webhook.
 func (r *realRun) event(body string) {
-	w := httptest.NewRecorder()
-	r.service.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://service.test/_service/events", strings.NewReader(body)))
-	if w.Code != http.StatusAccepted {
+	if w := sendTo(r.service, http.MethodPost, "/_service/events", body); w.Code != http.StatusAccepted {
 		r.Errorf("event %s: got %d %s", body, w.Code, w.Body)
 	}
 }
@@ -213,6 +185,12 @@ func mixedTraffic(r *realRun) (clients []func()) {
 	}))
 }
 
+// replayed replays a log.
+func replayed(t *testing.T, cfg *config.Config, log *replay.Log) *replay.Report {
+	t.Helper()
+	return must(replay.Run(t.Context(), must(replayConfig(cfg))(t), replay.Ordered(log)))(t)
+}
+
 // TestReplayPredictsARealRun compares replays with real runs of the gateway against the reference service. A replay reads
 // only the access log of the run. The access log is that of Weir, or that of another proxy that logs sizes and ETags.
 func TestReplayPredictsARealRun(t *testing.T) {
@@ -246,14 +224,7 @@ func TestReplayPredictsARealRun(t *testing.T) {
 			for _, log := range []*replay.Log{
 				{Name: "weir", Reader: &r.log, Format: replay.Auto}, {Name: "other proxy", Reader: &r.other, Format: replay.Auto},
 			} {
-				predicted, err := replayConfig(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				report, err := replay.Run(t.Context(), predicted, replay.Ordered(log))
-				if err != nil {
-					t.Fatal(err)
-				}
+				report := replayed(t, cfg, log)
 				if report.Requests != r.requests {
 					t.Errorf("%s: %d requests in the report, want %d", log.Name, report.Requests, r.requests)
 				}
@@ -282,20 +253,15 @@ func TestReplayPredictsARealRun(t *testing.T) {
 func TestReplaySpendsAllCredentialsOfAClient(t *testing.T) {
 	cfg := replayConfiguration()
 	cfg.Limits.Primary.User, cfg.Limits.Wait = 5, 0
-	cfg.Clients = []config.Client{{Name: "builds", Key: keyHash("key"), Credentials: []string{"owner", "member"}, Share: 1, Priority: "normal", Methods: []string{"GET"}}}
+	builds := clientOf("builds", "key", "owner", "member")
+	builds.Limit, builds.Pace, builds.Methods = 0, "", []string{"GET"}
+	cfg.Clients = []config.Client{builds}
 	var log strings.Builder
 	for i := range 12 {
 		fmt.Fprintf(&log, `{"ts":%d,"method":"GET","path":"/repos/acme/r%d/subscribers","status":200}`+"\n", 1_800_000_000+10*i, i)
 	}
 	fmt.Fprintln(&log, `{"ts":1800000200,"method":"PUT","path":"/repos/acme/widgets/subscription","status":200}`)
-	predicted, err := replayConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	report, err := replay.Run(t.Context(), predicted, replay.Ordered(&replay.Log{Name: "log", Reader: strings.NewReader(log.String()), Format: replay.JSONL}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := replayed(t, cfg, &replay.Log{Name: "log", Reader: strings.NewReader(log.String()), Format: replay.JSONL})
 	if report.Forbidden != 1 || report.Spent != 10 || report.Refused != 2 || len(report.Accounts) != 2 {
 		t.Errorf("%d forbidden, %d spent, %d refused, accounts %+v", report.Forbidden, report.Spent, report.Refused, report.Accounts)
 	}

@@ -18,13 +18,12 @@ import (
 // openFileStore opens a memory store with a file.
 func openFileStore(t *testing.T, file string) *store {
 	t.Helper()
-	cfg := config.Default()
-	cfg.Store.URL = "memory:" + file
-	s, err := openStore(cfg, "r", nil, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return must(tryFileStore(file))(t)
+}
+
+func tryFileStore(file string) (*store, error) {
+	cfg := configure(nowhere, func(c *config.Config) { c.Store.URL = "memory:" + file })
+	return openStore(cfg, "r", nil, slog.New(slog.DiscardHandler))
 }
 
 // spendOne completes one request of an account.
@@ -35,9 +34,7 @@ func spendOne(t *testing.T, s *store) {
 		t.Fatal(d, err)
 	}
 	rate := limits.Rate{Limit: 5000, Used: 4000, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
-	if err := s.Settle(t.Context(), p, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, s.Settle(t.Context(), p, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}))
 }
 
 func used(t *testing.T, s *store) int {
@@ -50,8 +47,9 @@ func TestMemoryLedgerSurvivesRestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ledger")
 	first := openFileStore(t, file)
 	spendOne(t, first)
-	if err := first.close(); err != nil {
-		t.Fatal(err)
+	noError(t, first.close())
+	if list := must(os.ReadDir(filepath.Dir(file)))(t); len(list) != 2 {
+		t.Errorf("want the ledger and the lock, without temporary files, got %v", list)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("ledger file: %v, %v", info, err)
@@ -60,18 +58,14 @@ func TestMemoryLedgerSurvivesRestart(t *testing.T) {
 	if used(t, second) != 4000 || string(second.hashKeys.Load().current) != string(first.hashKeys.Load().current) {
 		t.Errorf("used %d, key %x, not %x", used(t, second), second.hashKeys.Load().current, first.hashKeys.Load().current)
 	}
-	cfg := config.Default()
-	cfg.Store.URL = "memory:" + file
-	if _, err := openStore(cfg, "r", nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process") {
+	if _, err := tryFileStore(file); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("a second process opened the file: %v", err)
 	}
 	// If the second process crashes, the third process must not load the ledger of the first process.
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the loaded ledger file is not removed: %v", err)
 	}
-	if err := errors.Join(second.close(), os.Remove(file)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(second.close(), os.Remove(file)))
 	third := openFileStore(t, file)
 	if used(t, third) != 0 || string(third.hashKeys.Load().current) == string(first.hashKeys.Load().current) {
 		t.Errorf("used %d after a crash, want 0", used(t, third))
@@ -87,9 +81,7 @@ func TestInvalidLedgerFileIsIgnored(t *testing.T) {
 			t.Errorf("the ledger file %q was used", text)
 		}
 		spendOne(t, s)
-		if err := s.close(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, s.close())
 		if used(t, openFileStore(t, file)) != 4000 {
 			t.Errorf("the ledger after the invalid file %q was not written", text)
 		}
@@ -97,20 +89,7 @@ func TestInvalidLedgerFileIsIgnored(t *testing.T) {
 }
 
 func TestUnwritableLedgerFileFailsAtStart(t *testing.T) {
-	cfg := config.Default()
-	cfg.Store.URL = "memory:" + filepath.Join(t.TempDir(), "nowhere", "ledger")
-	if _, err := openStore(cfg, "r", nil, slog.New(slog.DiscardHandler)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := tryFileStore(filepath.Join(t.TempDir(), "nowhere", "ledger")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error %v", err)
-	}
-}
-
-func TestNoTemporaryFilesRemain(t *testing.T) {
-	dir := t.TempDir()
-	s := openFileStore(t, filepath.Join(dir, "ledger"))
-	if err := s.close(); err != nil {
-		t.Fatal(err)
-	}
-	if list, err := os.ReadDir(dir); err != nil || len(list) != 2 { // the ledger and the lock
-		t.Errorf("want the ledger and the lock, got %v, %v", list, err)
 	}
 }
