@@ -13,7 +13,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-func TestMain(m *testing.M) { testservers.Main(m, 100) }
+func TestMain(m *testing.M) { testservers.Main(m) }
 
 // put stores an entry with this body under a key and returns the entry.
 func put(m *Memory, key Key, body string, change func(*Entry)) *Entry {

@@ -1,8 +1,6 @@
 package limits_test
 
 import (
-	"flag"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,17 +9,6 @@ import (
 	"github.com/weirgate/weir/limits/limitstest"
 	"github.com/weirgate/weir/policy"
 )
-
-// TestMain checks the same random cases in each run, or WEIR_CHECKS new ones. This package cannot import testservers.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if checks := os.Getenv("WEIR_CHECKS"); checks != "" {
-		_ = flag.Set("rapid.checks", checks) // never fails, or rapid checks its default number
-	} else if flag.Lookup("rapid.seed").Value.String() == "0" {
-		_ = flag.Set("rapid.seed", "1") // never fails
-	}
-	os.Exit(m.Run())
-}
 
 func TestMemoryPassesTheLedgerSuite(t *testing.T) {
 	limitstest.RunSuite(t, func(_ *testing.T, rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) })

@@ -69,7 +69,7 @@ func (f *fleet) cut(away bool) {
 	f.conns = nil
 }
 
-func TestMain(m *testing.M) { testservers.Main(m, 100) }
+func TestMain(m *testing.M) { testservers.Main(m) }
 
 // onRedis runs a test with redis-server.
 func onRedis(t *testing.T, test func(f *fleet)) {

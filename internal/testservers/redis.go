@@ -12,7 +12,6 @@ package testservers
 import (
 	"cmp"
 	"context"
-	"flag"
 	"net"
 	"os"
 	"os/exec"
@@ -111,23 +110,8 @@ func RedisDatabase(t testing.TB, server int) (socket string, database int) {
 	return shared.sockets[server], shared.last
 }
 
-// Main runs the tests of a package, and stops the shared servers. Parallel tests mostly wait, so many run together.
-// Properties check the same random cases in each run, as many as the given number. If WEIR_CHECKS is set, they check
-// that number of new cases. Flags of rapid take precedence.
-func Main(m *testing.M, checks int) {
-	flag.Parse()
-	set := func(name, value string) {
-		if f := flag.Lookup(name); f != nil && f.Value.String() == f.DefValue {
-			_ = f.Value.Set(value) // never fails, or rapid checks its default number of cases
-		}
-	}
-	_ = flag.Set("test.parallel", "16") // never fails
-	if n := os.Getenv("WEIR_CHECKS"); n != "" {
-		set("rapid.checks", n)
-	} else {
-		set("rapid.checks", strconv.Itoa(checks))
-		set("rapid.seed", "1")
-	}
+// Main runs the tests of a package, and stops the shared servers.
+func Main(m *testing.M) {
 	code := m.Run()
 	for _, stop := range shared.stops {
 		stop()

@@ -33,7 +33,7 @@ type replica struct {
 func TestMain(m *testing.M) {
 	spec := os.Getenv("WEIR_TLSAUTO_REPLICA")
 	if spec == "" {
-		testservers.Main(m, 100)
+		testservers.Main(m)
 	}
 	if err := serveReplica(spec); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -3,6 +3,7 @@ package redisledger
 import (
 	"context"
 	"errors"
+	"flag"
 	"log/slog"
 	"net"
 	"slices"
@@ -20,13 +21,13 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// TestMain runs few random histories for each property, because Redis executes each call in 0.2 ms, and miniredis is slower.
+// TestMain checks one random history with each property if redis-server is not installed, because miniredis is slow.
 func TestMain(m *testing.M) {
-	checks := 20
+	flag.Parse()
 	if !testservers.HasRedis() {
-		checks = 1
+		_ = flag.Set("rapid.checks", "1") // never fails
 	}
-	testservers.Main(m, checks)
+	testservers.Main(m)
 }
 
 // database is an empty database of a Redis server that all tests share.
