@@ -35,6 +35,9 @@ SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 # Properties check a few cases that are the same in each run.
 FIXED = RAPID_SEED=1 RAPID_CHECKS=30 RAPID_NOFAILFILE=true
 
+# The settings of simulations in "make race". docs/tests.md describes them.
+LONGER = WEIR_SCENARIOS=200 WEIR_FAIR_SCENARIOS=2 WEIR_REDIS_SCENARIOS=2 WEIR_WINDOWS=2 WEIR_PURGES=1000 WEIR_WRITES=1000 WEIR_CACHE_REQUESTS=4000 WEIR_TOKENS=3000
+
 # The end-to-end tests that measure memory run without the race detector, which needs much memory itself.
 MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory)$$
 
@@ -55,8 +58,11 @@ test: ## Run the unit and integration tests: 90 seconds. Needs only Go; uses red
 	@command -v redis-server >/dev/null || echo "make: redis-server is not installed; its tests are skipped, and miniredis serves the others"
 	$(SERVERS) $(FIXED) CGO_ENABLED=0 $(GOTEST) -limit 20s -- -vet=off -timeout 5m $(TESTFLAGS) $(PACKAGES)
 
-race: needs ## Run all tests with the race detector, random seeds and long simulations.
-	$(SERVERS) $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m -skip OnMiniredis $(TESTFLAGS) $(PACKAGES)
+# miniredis runs scripts in Go, which takes minutes with the race detector.
+race: needs ## Run the tests with the race detector, new seeds and more simulations, over HTTP/1.1 too: five minutes.
+	$(SERVERS) $(LONGER) $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m $(TESTFLAGS) $(PACKAGES)
+	WEIR_TEST_UPSTREAM=http1 $(GOTEST) -- -race -vet=off -shuffle=on -skip 'TestADay|TestPollingCosts|OverHTTP|TestEveryEnd|TestCancel' ./proxy
+	WEIR_MINIREDIS=1 $(GOTEST) -- -vet=off -shuffle=on -run OnMiniredis ./limits/redisledger
 
 mutants: needs ## Plant faults in the product, one at a time, and show which command finds each: 15 minutes.
 	$(GO) run ./.ci/mutants $(if $(ONLY),-only '$(ONLY)') $(if $(filter write,$(FIGURES)),-write docs/tests.md)
@@ -73,7 +79,7 @@ e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	npm ci --prefix bin/e2e --no-audit --no-fund --loglevel error
 	$(GO) build -C e2e/testdata/go -o $(CURDIR)/bin/e2e/ ./...
 	$(GO) build -race -o bin/weir-race ./cmd/weir
-	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir-race" $(GO) test -tags e2e -count=1 -timeout 20m -skip '$(MEASURED)' ./e2e
+	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir-race" $(GO) test -tags e2e -count=1 -timeout 10m -parallel 4 -skip '$(MEASURED)' ./e2e
 
 needs: # Install the programs that tests need.
 	@.ci/need gcc gcc libc6-dev
@@ -118,11 +124,11 @@ bench-compare: ## Run the benchmarks COUNT times here and at revision BASE, and 
 bench-limits: needs ## Test the limits against a hostile upstream, in memory, over HTTP and with Redis: about 11 minutes.
 	WEIR_SCENARIOS=$${WEIR_SCENARIOS:-2000} WEIR_WINDOWS=$${WEIR_WINDOWS:-40} $(GO) test -count=1 -timeout 1800s -v -run 'TestNoLimitIsExceeded|TestSaturationUsesTheLimits' ./limits/limitstest
 	WEIR_HTTP_SCENARIOS=$${WEIR_HTTP_SCENARIOS:-200} WEIR_WINDOWS=$${WEIR_HTTP_WINDOWS:-2} $(GO) test -count=1 -timeout 1800s -v -run OverHTTP ./proxy
-	$(SERVERS) WEIR_REDIS_SCENARIOS=$${WEIR_REDIS_SCENARIOS:-100} WEIR_WINDOWS=$${WEIR_REDIS_WINDOWS:-4} WEIR_BUSY=$${WEIR_BUSY:-6} $(GO) test -count=1 -timeout 1800s -v -run 'OverRedis|OverSlowRedis|BusyMachine' ./limits/redisledger
+	$(SERVERS) WEIR_REDIS_SCENARIOS=$${WEIR_REDIS_SCENARIOS:-100} WEIR_WINDOWS=$${WEIR_REDIS_WINDOWS:-4} WEIR_BUSY=$${WEIR_BUSY:-6} $(GO) test -count=1 -timeout 1800s -v -run 'OverRedis|BusyMachine' ./limits/redisledger
 
 bench-scale: needs ## Measure the load of Redis for up to 1,000 replicas and 1,000,000 accounts: about 10 minutes.
 	$(SERVERS) $(GO) test -timeout 600s -run '^$$' -bench 'Redis|Scale' ./limits/redisledger
-	$(SERVERS) WEIR_REPLICAS=$${WEIR_REPLICAS:-1000} WEIR_ACCOUNTS=$${WEIR_ACCOUNTS:-1000000} $(GO) test -count=1 -timeout 1800s -v -run 'WithReplicas|ByManyReplicas|FleetModel|NewAccountInACluster' ./limits/redisledger
+	$(SERVERS) WEIR_REPLICAS=$${WEIR_REPLICAS:-1000} WEIR_ACCOUNTS=$${WEIR_ACCOUNTS:-1000000} $(GO) test -count=1 -timeout 1800s -v -run 'WithReplicas|ByManyReplicas|FleetModel|TestCluster' ./limits/redisledger
 
 bench-savings: ## Measure how much quota two days of different traffic cost: five minutes.
 	WEIR_SAVINGS=$${WEIR_SAVINGS:-24h} $(GO) test -count=1 -timeout 1800s -v -run TestADay ./proxy
