@@ -11,28 +11,26 @@ import (
 
 func TestErrorsAreNotStored(t *testing.T) {
 	for _, status := range []int{202, 400, 401, 403, 409, 418, 422, 429, 451, 500, 502, 503, 504} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				failing := true
-				w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-					w.Header().Set("Cache-Control", "public, max-age=3600, s-maxage=3600")
-					w.Header().Set("Etag", `"v1"`)
-					if failing {
-						w.WriteHeader(status)
-					}
-					_, _ = fmt.Fprint(w, "good: ", !failing)
-				})
-				list, _ := w.replicas(2)
-				for _, path := range []string{"/users/octocat", "/gitignore/templates", sbom} {
-					failing = true
-					w.want("status", sendTo(list[0], path, "Authorization", "Bearer a", "Prefer", "wait=0").Code, status)
-					failing = false
-					time.Sleep(5 * time.Minute) // longer than any cool-down
-					for _, g := range list {
-						w.want("body after the error", sendTo(g, path, "Authorization", "Bearer a").Body.String(), "good: true")
-					}
+		bubble(t, fmt.Sprint(status), func(t *testing.T) {
+			failing := true
+			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Cache-Control", "public, max-age=3600, s-maxage=3600")
+				w.Header().Set("Etag", `"v1"`)
+				if failing {
+					w.WriteHeader(status)
 				}
+				_, _ = fmt.Fprint(w, "good: ", !failing)
 			})
+			list, _ := w.replicas(2)
+			for _, path := range []string{"/users/octocat", "/gitignore/templates", sbom} {
+				failing = true
+				w.want("status", sendTo(list[0], path, "Authorization", "Bearer a", "Prefer", "wait=0").Code, status)
+				failing = false
+				time.Sleep(5 * time.Minute) // longer than any cool-down
+				for _, g := range list {
+					w.want("body after the error", sendTo(g, path, "Authorization", "Bearer a").Body.String(), "good: true")
+				}
+			}
 		})
 	}
 }
@@ -47,24 +45,22 @@ func TestStored404EndsWhenAccessIsGranted(t *testing.T) {
 		"expired":          {"private, max-age=60", func(*world) { time.Sleep(time.Minute) }},
 		"purged":           {"private, max-age=60", func(w *world) { w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets") }},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				allowed := map[string]bool{"Bearer b": true}
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					if c.control != "" {
-						w.Header().Set("Cache-Control", c.control)
-					}
-					if !allowed[r.Header.Get("Authorization")] {
-						w.WriteHeader(http.StatusNotFound)
-					}
-					_, _ = fmt.Fprint(w, "for ", r.Header.Get("Authorization"))
-				})
-				w.want("status before", w.get(sbom, "Authorization: Bearer a").StatusCode, http.StatusNotFound)
-				w.want("status of another caller", w.get(sbom, "Authorization: Bearer b").StatusCode, http.StatusOK)
-				allowed["Bearer a"] = true
-				c.before(w)
-				w.want("status after", w.get(sbom, "Authorization: Bearer a").StatusCode, http.StatusOK)
+		bubble(t, name, func(t *testing.T) {
+			allowed := map[string]bool{"Bearer b": true}
+			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+				if c.control != "" {
+					w.Header().Set("Cache-Control", c.control)
+				}
+				if !allowed[r.Header.Get("Authorization")] {
+					w.WriteHeader(http.StatusNotFound)
+				}
+				_, _ = fmt.Fprint(w, "for ", r.Header.Get("Authorization"))
 			})
+			w.want("status before", w.get(sbom, "Authorization: Bearer a").StatusCode, http.StatusNotFound)
+			w.want("status of another caller", w.get(sbom, "Authorization: Bearer b").StatusCode, http.StatusOK)
+			allowed["Bearer a"] = true
+			c.before(w)
+			w.want("status after", w.get(sbom, "Authorization: Bearer a").StatusCode, http.StatusOK)
 		})
 	}
 }
@@ -85,17 +81,15 @@ func TestClientWithoutValidatorGetsNo304(t *testing.T) {
 		"no-store":                {nil, 2 * time.Minute, lines("Cache-Control: no-store")},
 		"stale after a validator": {lines("If-None-Match: " + etag), 2 * time.Minute, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, holding(etag, func(*http.Request) string { return "whole" }, "Cache-Control: max-age=60", "Last-Modified: "+testStart))
-				w.get(sbom, append(c.before, "Authorization: Bearer a")...)
-				time.Sleep(c.after)
-				for _, token := range []string{"a", "b", "a"} {
-					r := w.get(sbom, append(c.fields, "Authorization: Bearer "+token)...)
-					w.want("status for "+token, r.StatusCode, http.StatusOK)
-					w.want("body for "+token, r.body, "whole")
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			w := newWorld(t, holding(etag, func(*http.Request) string { return "whole" }, "Cache-Control: max-age=60", "Last-Modified: "+testStart))
+			w.get(sbom, append(c.before, "Authorization: Bearer a")...)
+			time.Sleep(c.after)
+			for _, token := range []string{"a", "b", "a"} {
+				r := w.get(sbom, append(c.fields, "Authorization: Bearer "+token)...)
+				w.want("status for "+token, r.StatusCode, http.StatusOK)
+				w.want("body for "+token, r.body, "whole")
+			}
 		})
 	}
 }
@@ -110,19 +104,17 @@ func TestIfNoneMatchComparesWholeTagsWeakly(t *testing.T) {
 		{`"v"`, 200}, {`"v11"`, 200}, {`"xv1"`, 200}, {`v1`, 200}, {`"v0"`, 200}, {`"*"`, 200}, {`"v0, v1"`, 200}, {`W/v1`, 200}, {`"v1`, 200}, {`""`, 200},
 	} {
 		for _, etag := range []string{`"v1"`, `W/"v1"`} {
-			t.Run(c.condition+" against "+etag, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-						w.Header().Set("Cache-Control", "max-age=60")
-						w.Header().Set("Etag", etag)
-						_, _ = fmt.Fprint(w, "whole")
-					})
-					w.get("/users/octocat")
-					r := w.get("/users/octocat", "If-None-Match: "+c.condition)
-					w.want("status", r.StatusCode, c.status)
-					w.want("empty", r.body == "", c.status == 304)
-					w.want("requests upstream", w.upstreamSaw(), 1)
+			bubble(t, c.condition+" against "+etag, func(t *testing.T) {
+				w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Cache-Control", "max-age=60")
+					w.Header().Set("Etag", etag)
+					_, _ = fmt.Fprint(w, "whole")
 				})
+				w.get("/users/octocat")
+				r := w.get("/users/octocat", "If-None-Match: "+c.condition)
+				w.want("status", r.StatusCode, c.status)
+				w.want("empty", r.body == "", c.status == 304)
+				w.want("requests upstream", w.upstreamSaw(), 1)
 			})
 		}
 	}
@@ -173,26 +165,24 @@ func Test304UpdatesStoredFields(t *testing.T) {
 // If an entry is purged before or during its revalidation, Weir fetches the response again.
 func TestEntryPurgedDuringRevalidationIsFetchedAgain(t *testing.T) {
 	for name, when := range map[string]time.Duration{"before": -time.Second, "during": 500 * time.Millisecond} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				upstream := holding(`"v1"`, func(*http.Request) string { return "whole" }, "Cache-Control: max-age=10")
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					time.Sleep(time.Second)
-					upstream(w, r)
-				})
-				w.get(sbom, "Authorization: Bearer a")
-				time.Sleep(20 * time.Second)
-				go func() {
-					time.Sleep(time.Second + when)
-					w.gateway.Cache.PurgeHard(t.Context(), "repo:acme/widgets")
-				}()
+		bubble(t, name, func(t *testing.T) {
+			upstream := holding(`"v1"`, func(*http.Request) string { return "whole" }, "Cache-Control: max-age=10")
+			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 				time.Sleep(time.Second)
-				for range 2 {
-					r := w.get(sbom, "Authorization: Bearer a")
-					w.want("status", r.StatusCode, http.StatusOK)
-					w.want("body", r.body, "whole")
-				}
+				upstream(w, r)
 			})
+			w.get(sbom, "Authorization: Bearer a")
+			time.Sleep(20 * time.Second)
+			go func() {
+				time.Sleep(time.Second + when)
+				w.gateway.Cache.PurgeHard(t.Context(), "repo:acme/widgets")
+			}()
+			time.Sleep(time.Second)
+			for range 2 {
+				r := w.get(sbom, "Authorization: Bearer a")
+				w.want("status", r.StatusCode, http.StatusOK)
+				w.want("body", r.body, "whole")
+			}
 		})
 	}
 }
@@ -237,32 +227,30 @@ func TestStaleResponsesEndAtTheDocumentedSecond(t *testing.T) {
 		{"max-age=10", "", lifetime + time.Second, 0, true},
 		{"max-age=10", "", lifetime - time.Second, 0, true}, // fresh
 	} {
-		t.Run(fmt.Sprint(c.control, " ", c.token, " ", c.after, " ", c.status), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				down := false
-				w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-					switch {
-					case down && c.status == 0:
-						panic(http.ErrAbortHandler)
-					case down:
-						w.WriteHeader(c.status)
-						return
-					}
-					w.Header().Set("Cache-Control", c.control)
-					w.Header().Set("Etag", `"v1"`)
-					_, _ = fmt.Fprint(w, "stored")
-				})
-				w.get("/users/octocat", "Authorization: "+c.token)
-				time.Sleep(c.after)
-				down = true
-				for _, field := range []string{"Prefer: wait=1", "Cache-Control: max-stale"} {
-					if field == "Cache-Control: max-stale" && !strings.Contains(c.control, "revalidate") && !strings.Contains(c.control, "s-maxage") {
-						continue // the client accepts stale responses
-					}
-					r := w.get("/users/octocat", "Authorization: "+c.token, field)
-					w.want("stale for "+field+" ("+r.Header.Get("Cache-Status")+")", r.body == "stored", c.stale)
+		bubble(t, fmt.Sprint(c.control, " ", c.token, " ", c.after, " ", c.status), func(t *testing.T) {
+			down := false
+			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+				switch {
+				case down && c.status == 0:
+					panic(http.ErrAbortHandler)
+				case down:
+					w.WriteHeader(c.status)
+					return
 				}
+				w.Header().Set("Cache-Control", c.control)
+				w.Header().Set("Etag", `"v1"`)
+				_, _ = fmt.Fprint(w, "stored")
 			})
+			w.get("/users/octocat", "Authorization: "+c.token)
+			time.Sleep(c.after)
+			down = true
+			for _, field := range []string{"Prefer: wait=1", "Cache-Control: max-stale"} {
+				if field == "Cache-Control: max-stale" && !strings.Contains(c.control, "revalidate") && !strings.Contains(c.control, "s-maxage") {
+					continue // the client accepts stale responses
+				}
+				r := w.get("/users/octocat", "Authorization: "+c.token, field)
+				w.want("stale for "+field+" ("+r.Header.Get("Cache-Status")+")", r.body == "stored", c.stale)
+			}
 		})
 	}
 }

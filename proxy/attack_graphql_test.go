@@ -76,25 +76,23 @@ func TestCheapCallsDoNotHideTheCostOfOthers(t *testing.T) {
 			`{"data":{"x":1}}`, nodes, `"ids":["` + strings.Repeat(",", 300) + `"],`, `"ids":["R_1"` + strings.Repeat(`,"R_1"`, 49) + `],`,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				upstream := &pricingUpstream{price: c.price, reply: c.reply, used: 3000}
-				w := newWorld(t, upstream.ServeHTTP)
-				ask := func(values string, x int) {
-					w.ask(`{"query":` + strconv.Quote(c.query) + `,"variables":{` + values + `"x":` + strconv.Itoa(x) + `}}`)
-				}
-				for i := range 4 {
-					ask(c.firstValues, i)
-				}
-				var clients sync.WaitGroup
-				for i := range 200 {
-					clients.Go(func() { ask(c.thenValues, 10+i) })
-				}
-				clients.Wait()
-				if upstream.used > 5000 || upstream.used < 4500 {
-					t.Errorf("%d of 5000 used", upstream.used)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			upstream := &pricingUpstream{price: c.price, reply: c.reply, used: 3000}
+			w := newWorld(t, upstream.ServeHTTP)
+			ask := func(values string, x int) {
+				w.ask(`{"query":` + strconv.Quote(c.query) + `,"variables":{` + values + `"x":` + strconv.Itoa(x) + `}}`)
+			}
+			for i := range 4 {
+				ask(c.firstValues, i)
+			}
+			var clients sync.WaitGroup
+			for i := range 200 {
+				clients.Go(func() { ask(c.thenValues, 10+i) })
+			}
+			clients.Wait()
+			if upstream.used > 5000 || upstream.used < 4500 {
+				t.Errorf("%d of 5000 used", upstream.used)
+			}
 		})
 	}
 }
@@ -106,13 +104,10 @@ func TestCallsThatCannotBeAnalysedAreCharged(t *testing.T) {
 		"a persisted query":           `{"extensions":{"persistedQuery":{"version":1,"sha256Hash":"abc"}}}`,
 		"a body that is not buffered": `{"query":"{viewer{login}}"}` + strings.Repeat(" ", 2<<20),
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, (&pricingUpstream{price: func(string) int { return 101 }, reply: `{"data":{"x":1}}`}).ServeHTTP)
-				w.ask(body)
-				w.ask(body)
-				w.want("spent", w.gateway.Recent()[0].Spent, 101)
-			})
+		setup((&pricingUpstream{price: func(string) int { return 101 }, reply: `{"data":{"x":1}}`}).ServeHTTP).sub(t, name, func(w *world) {
+			w.ask(body)
+			w.ask(body)
+			w.want("spent", w.gateway.Recent()[0].Spent, 101)
 		})
 	}
 }
@@ -162,15 +157,13 @@ func TestOwnWriteToAnotherRepositoryMakesQueriesStale(t *testing.T) {
 	for _, c := range []struct{ method, path string }{
 		{http.MethodPut, "/repos/me/widgets/contents/a"}, {http.MethodPatch, "/repos/acme/gadgets/pulls/7"},
 	} {
-		t.Run(c.path, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, new(answers).ServeHTTP, withRules(policy.GraphQLCacheRule{Operation: "List", TTL: time.Minute}),
-					func(c *Config) { c.Catalogue = policy.CatalogueOf("github") })
-				w.ask(listIssues("widgets"))
-				w.do(c.method, c.path, strings.NewReader("{}"), "Authorization: Bearer a")
-				w.ask(listIssues("widgets"))
-				w.want("requests upstream", w.upstreamSaw(), 3)
-			})
+		bubble(t, c.path, func(t *testing.T) {
+			w := newWorld(t, new(answers).ServeHTTP, withRules(policy.GraphQLCacheRule{Operation: "List", TTL: time.Minute}),
+				func(c *Config) { c.Catalogue = policy.CatalogueOf("github") })
+			w.ask(listIssues("widgets"))
+			w.do(c.method, c.path, strings.NewReader("{}"), "Authorization: Bearer a")
+			w.ask(listIssues("widgets"))
+			w.want("requests upstream", w.upstreamSaw(), 3)
 		})
 	}
 }

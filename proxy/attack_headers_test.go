@@ -21,45 +21,42 @@ func TestUnsolicitedResponsesAreDiscarded(t *testing.T) {
 		"early hints":     "HTTP/1.1 103 Early Hints\r\nLink: </evil>\r\n\r\n",
 		"request timeout": "HTTP/1.1 408 Request Timeout\r\nContent-Length: 4\r\nConnection: close\r\n\r\nevil",
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := testservers.ListenPipe("raw.test:80")
-				defer func() { _ = l.Close() }()
-				go func() {
-					for n := 0; ; n++ {
-						c, err := l.Accept()
-						if err != nil {
-							return
-						}
-						go func() {
-							defer func() { _ = c.Close() }()
-							_, _ = c.Read(make([]byte, 4<<10)) // one read returns the whole request
-							_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n%d%s", n, more)
-							_, _ = io.Copy(io.Discard, c)
-						}()
+		bubble(t, name, func(t *testing.T) {
+			l := testservers.ListenPipe("raw.test:80")
+			defer func() { _ = l.Close() }()
+			go func() {
+				for n := 0; ; n++ {
+					c, err := l.Accept()
+					if err != nil {
+						return
 					}
-				}()
-				w := newWorld(t, nothing, func(c *Config) {
-					transport := NewTransport()
-					transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-						return l.Dial(ctx, network, address)
-					}
-					t.Cleanup(transport.CloseIdleConnections)
-					c.Transport = transport
-				})
-				for i := range 5 {
-					w.want("body", w.get(fmt.Sprint("/users/", i)).body, fmt.Sprint(i))
-					synctest.Wait() // the connection is idle
+					go func() {
+						defer func() { _ = c.Close() }()
+						_, _ = c.Read(make([]byte, 4<<10)) // one read returns the whole request
+						_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n%d%s", n, more)
+						_, _ = io.Copy(io.Discard, c)
+					}()
 				}
+			}()
+			w := newWorld(t, nothing, func(c *Config) {
+				transport := NewTransport()
+				transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+					return l.Dial(ctx, network, address)
+				}
+				t.Cleanup(transport.CloseIdleConnections)
+				c.Transport = transport
 			})
+			for i := range 5 {
+				w.want("body", w.get(fmt.Sprint("/users/", i)).body, fmt.Sprint(i))
+				synctest.Wait() // the connection is idle
+			}
 		})
 	}
 }
 
 // The Connection field removes fields of the client, but no fields that Weir adds (RFC 9110 section 7.6.1).
 func TestConnectionDoesNotRemoveFieldsOfWeir(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing)
+	setup(nothing).run(t, func(w *world) {
 		for i, fields := range [][]string{
 			{"Connection: authorization, via, user-agent, accept-encoding, host, content-length"},
 			{"Connection: Authorization", "Connection: Via, User-Agent"},
@@ -73,7 +70,7 @@ func TestConnectionDoesNotRemoveFieldsOfWeir(t *testing.T) {
 			w.want("via", seen.Header.Get("Via"), w.gateway.via[0])
 			w.want("host", seen.Host, "upstream.test")
 			if agent := seen.Header.Get("User-Agent"); agent != "test/1" && agent != defaultAgent[0] {
-				t.Errorf("User-Agent: %q", agent)
+				w.Errorf("User-Agent: %q", agent)
 			}
 			for _, name := range []string{"X-Real-Ip", "X-Forwarded-For", "Te", "Upgrade", "Connection", "Keep-Alive", "Proxy-Connection"} {
 				w.want(name, seen.Header.Get(name), "")
@@ -100,8 +97,7 @@ func TestAliasesAreDroppedForAnonymousClients(t *testing.T) { sendAliases(t, "")
 
 func sendAliases(t *testing.T, credential string) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing)
+	setup(nothing).run(t, func(w *world) {
 		for i, path := range []string{"/user/repos", "/gitignore/templates", "/made/up", "/user"} {
 			fields := append(aliases(), "Remote_User: evil")
 			if credential != "" {
@@ -110,7 +106,7 @@ func sendAliases(t *testing.T, credential string) {
 			w.get(path, fields...)
 			for name, values := range w.seen.all()[i].Header {
 				if strings.Contains(strings.Join(values, ","), "evil") {
-					t.Errorf("%s: %s was forwarded", path, name)
+					w.Errorf("%s: %s was forwarded", path, name)
 				}
 			}
 		}

@@ -5,14 +5,12 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 )
 
 // Method, route, operation and resource are metric attributes, so the number of their values must be bounded. A route
 // contains no parameter values.
 func TestMetricAttributesAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(http.ResponseWriter, *http.Request) {})
+	setup(func(http.ResponseWriter, *http.Request) {}).run(t, func(w *world) {
 		labels := map[string]bool{}
 		for i := range 200 {
 			for _, path := range []string{
@@ -22,20 +20,20 @@ func TestMetricAttributesAreBounded(t *testing.T) {
 				method := []string{http.MethodGet, fmt.Sprint("FOO", i), "get", "_OTHER"}[i%4]
 				r := w.try(method, path, nil, fmt.Sprint("Authorization: Bearer ", i%7), "Prefer: respond-async", fmt.Sprint("User-Agent: agent-", i))
 				if r.err != nil {
-					t.Fatal(r.err)
+					w.Fatal(r.err)
 				}
 				record := w.gateway.Recent()[0]
 				labels[fmt.Sprint(record.Method, " ", record.Route, " ", record.Operation, " ", record.Resource)] = true
 				for _, value := range []string{"owner-", "repo-", "user-", "agent-", "FOO", "Bearer"} {
 					if strings.Contains(record.Method+record.Route+record.Operation+record.Resource, value) {
-						t.Fatalf("client text in an attribute of %+v", record)
+						w.Fatalf("client text in an attribute of %+v", record)
 					}
 				}
 			}
 		}
 		// The six kinds of paths have two methods and at most two beginnings each that the catalogue knows.
 		if limit := 2 * 2 * 6; len(labels) > limit {
-			t.Errorf("got %d combinations of attributes, want at most %d", len(labels), limit)
+			w.Errorf("got %d combinations of attributes, want at most %d", len(labels), limit)
 		}
 	})
 }

@@ -216,10 +216,9 @@ func TestEnvironmentProxiesAreIgnored(t *testing.T) {
 	if NewTransport().Proxy != nil {
 		t.Error("the transport uses a proxy")
 	}
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing)
+	setup(nothing).run(t, func(w *world) {
 		for i, request := range []string{"GET /user HTTP/1.1\r\nHost: evil.test\r\nX-Forwarded-Host: evil.test\r\nX-Upstream: http://evil.test\r\n", "GET /user?url=http://evil.test&webhook=http://evil.test HTTP/1.1\r\nHost: 169.254.169.254\r\nProxy: http://evil.test\r\n"} {
-			w.want("status", parseResponse(t, w.raw(request+"Connection: close\r\n\r\n")).StatusCode, 200)
+			w.want("status", parseResponse(w.T, w.raw(request+"Connection: close\r\n\r\n")).StatusCode, 200)
 			w.want("host", w.seen.all()[i].Host, "upstream.test")
 		}
 	})

@@ -99,23 +99,21 @@ func TestPrivateResponseIsNeverServedToAnotherCaller(t *testing.T) {
 		"any If-None-Match":         {control: "max-age=60", fields: lines("If-None-Match: *")},
 		"any If-Match":              {control: "max-age=60", fields: lines("If-Match: *")},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api := newGuarded(c.control, "Bearer a")
-				w := newWorld(t, api.ServeHTTP)
-				w.want("body with access", w.get(sbom, "Authorization: Bearer a").body, secretWords)
-				time.Sleep(c.after)
-				api.change(func() { api.down = c.down })
-				method := http.MethodGet
-				if c.method != "" {
-					method = c.method
+		bubble(t, name, func(t *testing.T) {
+			api := newGuarded(c.control, "Bearer a")
+			w := newWorld(t, api.ServeHTTP)
+			w.want("body with access", w.get(sbom, "Authorization: Bearer a").body, secretWords)
+			time.Sleep(c.after)
+			api.change(func() { api.down = c.down })
+			method := http.MethodGet
+			if c.method != "" {
+				method = c.method
+			}
+			for name, token := range map[string][]string{"another token": lines("Authorization: Bearer b"), "token with the same prefix": lines("Authorization: Bearer a2"), "no token": nil} {
+				for range 2 {
+					w.checkHidden(name, w.do(method, sbom, nil, append(token, c.fields...)...))
 				}
-				for name, token := range map[string][]string{"another token": lines("Authorization: Bearer b"), "token with the same prefix": lines("Authorization: Bearer a2"), "no token": nil} {
-					for range 2 {
-						w.checkHidden(name, w.do(method, sbom, nil, append(token, c.fields...)...))
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -138,32 +136,30 @@ func TestRevokedAccessRemovesStoredResponses(t *testing.T) {
 		"range":                    {control: "max-age=10", fields: lines("Range: bytes=0-3"), status: 401},
 		"no-cache":                 {control: "max-age=1000", fields: lines("Cache-Control: no-cache"), status: 404},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api := newGuarded(c.control, "Bearer a", "Bearer b")
-				w := newWorld(t, api.ServeHTTP)
-				for _, token := range []string{"a", "b"} { // a 304 proves the access of token b
-					w.want("body", w.get(sbom, "Authorization: Bearer "+token).body, secretWords)
+		bubble(t, name, func(t *testing.T) {
+			api := newGuarded(c.control, "Bearer a", "Bearer b")
+			w := newWorld(t, api.ServeHTTP)
+			for _, token := range []string{"a", "b"} { // a 304 proves the access of token b
+				w.want("body", w.get(sbom, "Authorization: Bearer "+token).body, secretWords)
+			}
+			time.Sleep(time.Minute)
+			api.change(func() { clear(api.allowed); api.without = c.status })
+			method := http.MethodGet
+			if c.method != "" {
+				method = c.method
+			}
+			for _, token := range []string{"a", "b"} {
+				field := "Authorization: Bearer " + token
+				r := w.do(method, sbom, nil, append(c.fields, field)...)
+				if !c.servesStale {
+					w.checkHidden("refused request", r)
 				}
-				time.Sleep(time.Minute)
-				api.change(func() { clear(api.allowed); api.without = c.status })
-				method := http.MethodGet
-				if c.method != "" {
-					method = c.method
-				}
-				for _, token := range []string{"a", "b"} {
-					field := "Authorization: Bearer " + token
-					r := w.do(method, sbom, nil, append(c.fields, field)...)
-					if !c.servesStale {
-						w.checkHidden("refused request", r)
-					}
-					synctest.Wait()
-					api.change(func() { api.down = true })
-					w.checkHidden("while the upstream is down", w.get(sbom, field, "Cache-Control: max-stale"))
-					api.change(func() { api.down = false })
-					w.checkHidden("after the outage", w.get(sbom, field))
-				}
-			})
+				synctest.Wait()
+				api.change(func() { api.down = true })
+				w.checkHidden("while the upstream is down", w.get(sbom, field, "Cache-Control: max-stale"))
+				api.change(func() { api.down = false })
+				w.checkHidden("after the outage", w.get(sbom, field))
+			}
 		})
 	}
 }
@@ -190,20 +186,18 @@ func TestCredentialsAreSeparateCallers(t *testing.T) {
 		"purged by a webhook":      {tag: "repo:acme/widgets"},
 		"purged, upstream is down": {tag: "repo:acme/widgets", down: true},
 	} {
-		t.Run("becomes private: "+name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api := newGuarded("public, max-age=60, stale-if-error=600", "", "Bearer a")
-				w := newWorld(t, api.ServeHTTP)
-				w.want("body while public", w.get(sbom).body, secretWords)
-				api.change(func() { delete(api.allowed, ""); api.down = c.down })
-				time.Sleep(c.after)
-				if c.tag != "" {
-					w.gateway.Cache.Purge(t.Context(), c.tag)
-				}
-				w.checkHidden("no credential", w.get(sbom))
-				api.change(func() { api.down = true })
-				w.checkHidden("no credential while the upstream is down", w.get(sbom, "Cache-Control: max-stale"))
-			})
+		bubble(t, "becomes private: "+name, func(t *testing.T) {
+			api := newGuarded("public, max-age=60, stale-if-error=600", "", "Bearer a")
+			w := newWorld(t, api.ServeHTTP)
+			w.want("body while public", w.get(sbom).body, secretWords)
+			api.change(func() { delete(api.allowed, ""); api.down = c.down })
+			time.Sleep(c.after)
+			if c.tag != "" {
+				w.gateway.Cache.Purge(t.Context(), c.tag)
+			}
+			w.checkHidden("no credential", w.get(sbom))
+			api.change(func() { api.down = true })
+			w.checkHidden("no credential while the upstream is down", w.get(sbom, "Cache-Control: max-stale"))
 		})
 	}
 }
@@ -334,8 +328,7 @@ func TestCacheKeyContainsTheUpstream(t *testing.T) {
 			first[0] = w.replica(tier)
 		}
 	})
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, r.Host) })
+	setup(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, r.Host) }).run(t, func(w *world) {
 		for _, host := range []string{"gateway.test", "evil.test", "upstream.test", "UPSTREAM.TEST:80"} {
 			text := w.raw("GET /gitignore/templates HTTP/1.1\r\nHost: " + host + "\r\nX-Forwarded-Host: evil.test\r\nConnection: close\r\n\r\n")
 			w.want("body for "+host, strings.HasSuffix(text, "\r\n\r\nupstream.test"), true)

@@ -11,8 +11,7 @@ import (
 
 // templates is an upstream with one cacheable response that has a validator.
 func templates(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Etag", `W/"one"`)
-	w.Header().Set("Content-Type", "application/json")
+	setFields(w, `Etag: W/"one"`, "Content-Type: application/json")
 	if r.Header.Get("If-None-Match") == `W/"one"` {
 		w.WriteHeader(http.StatusNotModified)
 		return
@@ -20,150 +19,50 @@ func templates(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, `["Go"]`)
 }
 
-func TestMissThenHit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, templates)
-		miss := w.get("/gitignore/templates")
-		time.Sleep(90 * time.Second)
-		hit := w.get("/gitignore/templates")
-
-		w.want("miss", miss.Header.Get("Cache-Status"), "weir; fwd=uri-miss; fwd-status=200; stored; ttl=86400")
-		w.want("hit", hit.Header.Get("Cache-Status"), "weir; hit; ttl=86310")
-		w.want("age", hit.Header.Get("Age"), "90")
-		w.want("body", hit.body, `["Go"]`)
-		w.want("requests upstream", w.upstreamSaw(), 1)
-		for _, name := range []string{"Limit", "Remaining", "Used", "Reset", "Resource"} {
-			for _, r := range []got{miss, hit} {
-				if len(r.Header.Values("X-RateLimit-"+name)) != 1 {
-					t.Errorf("x-ratelimit-%s: %q", name, r.Header.Values("X-RateLimit-"+name))
-				}
-			}
-		}
-	})
+// rateFields are the fields of the budget that each response has once.
+func rateFields(reset int) []string {
+	return lines("X-RateLimit-Limit: 60", "X-RateLimit-Remaining: 59", "X-RateLimit-Used: 1", fmt.Sprint("X-RateLimit-Reset: ", reset), "X-RateLimit-Resource: core")
 }
 
-func TestReferenceDataIsSharedByAllTokens(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, templates)
-		for _, token := range []string{"Bearer a", "Bearer b", "token c"} {
-			w.want("body", w.get("/gitignore/templates", "Authorization: "+token).body, `["Go"]`)
-		}
-		w.want("requests upstream", w.upstreamSaw(), 1)
-	})
-}
-
-func TestPrivateResponsesAreKeptPerCredential(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Cache-Control", "private, max-age=60, s-maxage=60")
-			_, _ = fmt.Fprint(w, r.Header.Get("Authorization"))
-		})
-		for range 2 {
-			for _, token := range []string{"Bearer a", "Bearer b"} {
-				w.want("body", w.get("/repos/acme/secret/subscribers", "Authorization: "+token).body, token)
-			}
-			w.want("anonymous", w.get("/repos/acme/secret/subscribers").body, "")
-		}
-		// Each token has a separate entry. The anonymous response is private, so Weir does not store this response.
-		w.want("requests upstream", w.upstreamSaw(), 4)
-	})
-}
-
-func TestStaleEntryIsRevalidated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, templates)
-		w.get("/gitignore/templates")
-		time.Sleep(25 * time.Hour)
-		second := w.get("/gitignore/templates")
-		w.want("status", second.StatusCode, 200)
-		w.want("body", second.body, `["Go"]`)
-		w.want("cache", second.Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=304; stored; ttl=86400")
-		w.want("Cache-Status after the revalidation", w.get("/gitignore/templates").Header.Get("Cache-Status"), "weir; hit; ttl=86400")
-		w.want("requests upstream", w.upstreamSaw(), 2)
-	})
-}
-
-func TestIfNoneMatchOfClients(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, templates)
-		cold := w.get("/gitignore/templates", `If-None-Match: W/"one"`)
-		w.want("miss, matching: status", cold.StatusCode, 304)
-		full := w.get("/gitignore/templates")
-		w.want("without validator: status", full.StatusCode, 200)
-		w.want("without validator: body", full.body, `["Go"]`)
-		fresh := w.get("/gitignore/templates", `If-None-Match: "other", "one"`)
-		w.want("fresh, matching weakly: status", fresh.StatusCode, 304)
-		w.want("fresh, matching: body", fresh.body, "")
-		if fresh.Header.Get("Content-Length") != "" || fresh.Header.Get("Content-Type") != "" {
-			t.Errorf("the 304 describes a body: %v", fresh.Header)
-		}
-		w.want("fresh, other tag", w.get("/gitignore/templates", `If-None-Match: "on"`).StatusCode, 200)
-		w.want("requests upstream", w.upstreamSaw(), 2)
-	})
-}
-
-func TestCacheControlOfClients(t *testing.T) {
-	for _, c := range []struct {
-		name, control, want string
-		upstream            int
-	}{
-		{"no-cache", "no-cache", "weir; fwd=request; fwd-status=304; stored; ttl=86400", 2},
-		{"no-store", "no-store", "weir; fwd=request; fwd-status=200", 2},
-		{"max-age below the age", "max-age=5", "weir; fwd=request; fwd-status=304; stored; ttl=86400", 2},
-		{"max-age above the age", "max-age=60", "weir; hit; ttl=86390", 1},
-		{"only-if-cached", "only-if-cached", "weir; hit; ttl=86390", 1},
+func TestCacheOfReferenceData(t *testing.T) {
+	const (
+		hit       = "weir; hit; ttl=86390"
+		missed    = "weir; fwd=uri-miss; fwd-status=200; stored; ttl=86400"
+		confirmed = "weir; fwd=request; fwd-status=304; stored; ttl=86400"
+		goes      = `["Go"]`
+	)
+	later := func(control, cache string, forwarded bool) []step {
+		return []step{{}, {after: 10 * time.Second, request: lines("Cache-Control: " + control), body: goes, cache: cache, cached: !forwarded}}
+	}
+	for name, steps := range map[string][]step{
+		"miss, then hit": {
+			{cache: missed, has: rateFields(946688400)},
+			{after: 90 * time.Second, cached: true, cache: "weir; hit; ttl=86310", body: goes, has: append(rateFields(946688490), "Age: 90")},
+		},
+		"shared by all tokens": {{token: "a", body: goes}, {token: "b", body: goes, cached: true}, {request: lines("Authorization: token c"), body: goes, cached: true}},
+		"a stale entry is revalidated": {
+			{}, {after: 25 * time.Hour, body: goes, cache: "weir; fwd=stale; fwd-status=304; stored; ttl=86400"}, {cached: true, cache: "weir; hit; ttl=86400"},
+		},
+		"If-None-Match of clients": {
+			{request: lines(`If-None-Match: W/"one"`), code: 304}, {body: goes},
+			{request: lines(`If-None-Match: "other", "one"`), cached: true, code: 304, lacks: lines("Content-Length", "Content-Type")},
+			{request: lines(`If-None-Match: "on"`), cached: true},
+		},
+		"no-cache":                       later("no-cache", confirmed, true),
+		"no-store":                       later("no-store", "weir; fwd=request; fwd-status=200", true),
+		"max-age below the age":          later("max-age=5", confirmed, true),
+		"max-age above the age":          later("max-age=60", hit, false),
+		"only-if-cached":                 later("only-if-cached", hit, false),
+		"only-if-cached fails on miss":   {{request: lines("Cache-Control: only-if-cached"), cached: true, code: 504}},
+		"a stored GET response for HEAD": {{}, {method: http.MethodHead, cached: true, has: lines("Content-Length: 6")}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, templates)
-				w.get("/gitignore/templates")
-				time.Sleep(10 * time.Second)
-				r := w.get("/gitignore/templates", "Cache-Control: "+c.control)
-				w.want("body", r.body, `["Go"]`)
-				w.want("Cache-Status", r.Header.Get("Cache-Status"), c.want)
-				w.want("requests upstream", w.upstreamSaw(), c.upstream)
-			})
-		})
-	}
-}
-
-func TestOnlyIfCachedFailsOnAMiss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, templates)
-		r := w.get("/gitignore/templates", "Cache-Control: only-if-cached")
-		w.want("status", r.StatusCode, http.StatusGatewayTimeout)
-		w.want("requests upstream", w.upstreamSaw(), 0)
-	})
-}
-
-// A request with only-if-cached is never forwarded (RFC 9111 section 5.2.1.7).
-func TestOnlyIfCachedIsNeverForwarded(t *testing.T) {
-	for _, field := range []string{"Accept: */*", "Range: bytes=0-1", `If-Match: "one"`} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, parts)
-			r := w.get("/gitignore/templates", "Cache-Control: only-if-cached", field)
-			w.want("status of "+field, r.StatusCode, http.StatusGatewayTimeout)
-			w.want("requests upstream", w.upstreamSaw(), 0)
-		})
-	}
-}
-
-func TestConditionsForTheUpstreamBypassTheCache(t *testing.T) {
-	for _, field := range []string{`If-Match: "other"`, "If-Unmodified-Since: Sat, 01 Jan 2000 00:00:00 GMT", "Range: lines=1-2"} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, parts)
-			w.get("/gitignore/templates", field)
-			w.want("not stored with "+field, w.get("/gitignore/templates").body, "whole")
-			w.want("Cache-Status", w.get("/gitignore/templates", field).Header.Get("Cache-Status")[:16], "weir; fwd=bypass")
-			w.want("requests upstream", w.upstreamSaw(), 3)
-		})
+		runScenarios(t, scenario{name: name, path: "/gitignore/templates", upstream: templates, steps: steps})
 	}
 }
 
 // parts is an upstream whose partial responses have the first two bytes.
 func parts(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Etag", `"one"`)
-	w.Header().Set("Last-Modified", beforeStart)
+	setFields(w, `Etag: "one"`, "Last-Modified: "+beforeStart)
 	if r.Header.Get("Range") != "" {
 		w.Header().Set("Content-Range", "bytes 0-1/5")
 		w.WriteHeader(http.StatusPartialContent)
@@ -173,126 +72,90 @@ func parts(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, "whole")
 }
 
-// A partial response is not stored (RFC 9111 section 3.3).
-func TestPartialResponseIsNotStored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, parts)
-		part := w.get("/gitignore/templates", "Range: bytes=0-1")
-		w.want("status on a miss", part.StatusCode, http.StatusPartialContent)
-		w.want("Cache-Status", part.Header.Get("Cache-Status"), "weir; fwd=bypass; fwd-status=206")
-		w.want("complete body", w.get("/gitignore/templates").body, "whole")
-	})
-}
-
-// A stored response answers range requests (RFC 9110 sections 13.1.5 and 14, RFC 9111 section 3.3).
-func TestRangesOfStoredResponses(t *testing.T) {
-	for _, c := range []struct {
+// Ranges of stored responses are served from the cache (RFC 9110 sections 13.1.5 and 14, RFC 9111 section 3.3), and a partial
+// response is not stored. A request with only-if-cached is never forwarded (RFC 9111 section 5.2.1.7).
+func TestPartsAndConditions(t *testing.T) {
+	ranges := []step{{}}
+	for i, c := range []struct {
 		fields []string
 		status int
 		body   string
 		part   string
 	}{
-		{[]string{"Range: bytes=0-1"}, 206, "wh", "bytes 0-1/5"},
-		{[]string{"Range: bytes=3-"}, 206, "le", "bytes 3-4/5"},
-		{[]string{"Range: bytes=-2"}, 206, "le", "bytes 3-4/5"},
-		{[]string{"Range: bytes=9-"}, 416, "invalid range: failed to overlap\n", "bytes */5"},
-		{[]string{"Range: bytes=0-1", `If-Range: "one"`}, 206, "wh", "bytes 0-1/5"},
-		{[]string{"Range: bytes=0-1", `If-Range: "two"`}, 200, "whole", ""},
-		{[]string{"Range: bytes=0-1", `If-Range: W/"one"`}, 200, "whole", ""},
-		{[]string{"Range: bytes=0-1", "If-Range: " + beforeStart}, 206, "wh", "bytes 0-1/5"},
-		{[]string{"Range: bytes=0-1", `If-None-Match: "one"`}, 304, "", ""},
-		{[]string{`If-Range: "two"`}, 200, "whole", ""},
+		{lines("Range: bytes=0-1"), 206, "wh", "bytes 0-1/5"},
+		{lines("Range: bytes=3-"), 206, "le", "bytes 3-4/5"},
+		{lines("Range: bytes=-2"), 206, "le", "bytes 3-4/5"},
+		{lines("Range: bytes=9-"), 416, "invalid range: failed to overlap\n", "bytes */5"},
+		{lines("Range: bytes=0-1", `If-Range: "one"`), 206, "wh", "bytes 0-1/5"},
+		{lines("Range: bytes=0-1", `If-Range: "two"`), 200, "whole", ""},
+		{lines("Range: bytes=0-1", `If-Range: W/"one"`), 200, "whole", ""},
+		{lines("Range: bytes=0-1", "If-Range: "+beforeStart), 206, "wh", "bytes 0-1/5"},
+		{lines("Range: bytes=0-1", `If-None-Match: "one"`), 304, "", ""},
+		{lines(`If-Range: "two"`), 200, "whole", ""},
 	} {
-		t.Run(strings.Join(c.fields, ", "), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, parts)
-				w.get("/gitignore/templates")
-				time.Sleep(5 * time.Second)
-				got := w.get("/gitignore/templates", c.fields...)
-				w.want("status", got.StatusCode, c.status)
-				w.want("body", got.body, c.body)
-				w.want("part", got.Header.Get("Content-Range"), c.part)
-				w.want("age", got.Header.Get("Age"), "5")
-				w.want("requests upstream", w.upstreamSaw(), 1)
-			})
+		ranges = append(ranges, step{
+			after: time.Second, request: c.fields, cached: true, code: c.status, body: c.body,
+			has: lines("Content-Range: "+c.part, fmt.Sprint("Age: ", i+1)),
 		})
+	}
+	all := map[string][]step{
+		"ranges of a stored response": ranges,
+		"a partial response": {
+			{request: lines("Range: bytes=0-1"), code: 206, cache: "weir; fwd=bypass; fwd-status=206"}, {body: "whole"},
+		},
+	}
+	for _, field := range lines("Accept: */*", "Range: bytes=0-1", `If-Match: "one"`) {
+		all["only-if-cached with "+field] = []step{{request: lines("Cache-Control: only-if-cached", field), cached: true, code: 504}}
+	}
+	// The upstream evaluates these conditions. Its responses to them are not stored.
+	for _, field := range lines(`If-Match: "other"`, "If-Unmodified-Since: Sat, 01 Jan 2000 00:00:00 GMT", "Range: lines=1-2") {
+		code := map[bool]int{true: 206, false: 200}[strings.HasPrefix(field, "Range")]
+		conditional := step{request: lines(field), code: code, cache: "weir; fwd=bypass*"}
+		all["the cache is bypassed with "+field] = []step{conditional, {body: "whole"}, conditional}
+	}
+	for name, steps := range all {
+		runScenarios(t, scenario{name: name, path: "/gitignore/templates", upstream: parts, steps: steps})
 	}
 }
 
-func TestStoredGETAnswersHEAD(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, templates)
-		w.get("/gitignore/templates")
-		r := w.do(http.MethodHead, "/gitignore/templates", nil)
-		w.want("status", r.StatusCode, 200)
-		w.want("length", r.ContentLength, int64(6))
-		w.want("body", r.body, "")
-		w.want("requests upstream", w.upstreamSaw(), 1)
-	})
-}
-
-func TestRepresentationsAreKeptApart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			_, _ = fmt.Fprint(w, strings.Contains(r.Header.Get("Accept"), "raw"))
-		})
-		for range 2 {
-			w.want("plain", w.get("/gitignore/templates/Go").body, "false")
-			w.want("vendor type", w.get("/gitignore/templates/Go", "Accept: application/vnd.service+json").body, "false")
-			w.want("raw", w.get("/gitignore/templates/Go", "Accept: application/vnd.service.raw+json").body, "true")
-		}
-		w.want("requests upstream", w.upstreamSaw(), 2)
-	})
-	synctest.Test(t, func(t *testing.T) { // a field of the dialect selects the representation
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			_, _ = fmt.Fprint(w, r.Header.Get("X-GitHub-Next-Global-ID"))
-		}, github)
-		for range 2 {
-			for _, value := range []string{"0", "1"} {
-				w.want("identifiers", w.get("/gitignore/templates/Go", "X-GitHub-Next-Global-ID: "+value).body, value)
-			}
-		}
-	})
+func TestResponsesAreKeptApart(t *testing.T) {
+	vendor := func(accept string) []string { return lines("Accept: application/vnd.service" + accept) }
+	id := func(value string) []string { return lines("X-GitHub-Next-Global-ID: " + value) }
+	runScenarios(t,
+		// The anonymous response is private, so Weir does not store this response.
+		scenario{
+			name: "private responses by credential", path: "/repos/acme/secret/subscribers",
+			response: lines("Cache-Control: private, max-age=60, s-maxage=60"),
+			steps: []step{
+				{token: "a", body: "1"}, {token: "b", body: "2"}, {body: "3"},
+				{token: "a", body: "1", cached: true}, {token: "b", body: "2", cached: true}, {body: "4"},
+			},
+		},
+		scenario{name: "media types", path: "/gitignore/templates/Go", steps: []step{
+			{body: "1"}, {request: vendor("+json"), body: "1", cached: true}, {request: vendor(".raw+json"), body: "2"},
+			{body: "1", cached: true}, {request: vendor("+json"), body: "1", cached: true}, {request: vendor(".raw+json"), body: "2", cached: true},
+		}},
+		scenario{name: "a field of the dialect", path: "/gitignore/templates/Go", options: []option{github}, steps: []step{
+			{request: id("0"), body: "1"}, {request: id("1"), body: "2"},
+			{request: id("0"), body: "1", cached: true}, {request: id("1"), body: "2", cached: true},
+		}},
+	)
 }
 
 func TestWriteInvalidatesAffectedResponses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		subscribed := false
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			subscribed = subscribed || r.Method == http.MethodPut
-			w.Header().Set("Cache-Control", "private, max-age=60")
-			_, _ = fmt.Fprint(w, subscribed)
-		})
-		body := func(path string) string { return w.get(path, "Authorization: Bearer a").body }
-		const watchers = "/repos/acme/widgets/subscribers"
-		for _, path := range []string{"/repos/Acme/Widgets/subscription", watchers, "/repositories/7/subscribers", "/repos/acme/other/subscribers"} {
-			w.want(path, body(path), "false")
-		}
-		w.want("write", w.do(http.MethodPut, "/repos/acme/widgets/subscription", strings.NewReader("{}"), "Authorization: Bearer a").StatusCode, 200)
-		w.want("target of the write", body("/repos/acme/widgets/subscription"), "true")
-		w.want("operation named in the catalogue", body(watchers), "true")
-		w.want("the same repository by ID", body("/repositories/7/subscribers"), "true")
-		w.want("another repository", body("/repos/acme/other/subscribers"), "false")
-	})
-}
-
-// The upstream may have applied a write whose response was lost.
-func TestWriteWithoutAResponseInvalidatesAffectedResponses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		subscribed := false
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			if r.Method == http.MethodPut {
-				subscribed = true
-				panic(http.ErrAbortHandler)
-			}
-			w.Header().Set("Cache-Control", "private, max-age=60")
-			_, _ = fmt.Fprint(w, subscribed)
-		})
-		const subscription = "/repos/acme/widgets/subscription"
-		w.want("before", w.get(subscription, "Authorization: Bearer a").body, "false")
-		w.want("write", w.do(http.MethodPut, subscription, strings.NewReader("{}"), "Authorization: Bearer a").StatusCode, 502)
-		w.want("after", w.get(subscription, "Authorization: Bearer a").body, "true")
-	})
+	const subscription = "/repos/acme/widgets/subscription"
+	runScenarios(t,
+		scenario{name: "by the catalogue", response: lines("Cache-Control: private, max-age=60"), steps: []step{
+			{token: "a", path: "/repos/Acme/Widgets/subscription"}, {token: "a", path: watchers}, {token: "a", path: "/repositories/7/subscribers"},
+			{token: "a", path: "/repos/acme/other/subscribers"},
+			{token: "a", method: http.MethodPut, path: subscription},
+			{token: "a", path: subscription}, {token: "a", path: watchers}, {token: "a", path: "/repositories/7/subscribers"},
+			{token: "a", path: "/repos/acme/other/subscribers", cached: true},
+		}},
+		scenario{name: "after a write whose response was lost", path: subscription, response: lines("Cache-Control: private, max-age=60"), steps: []step{
+			{token: "a"}, {token: "a", method: http.MethodPut, status: aborted, code: 502}, {token: "a", body: "2"},
+		}},
+	)
 }
 
 func TestResponseFetchedDuringAWriteIsStale(t *testing.T) {
@@ -338,42 +201,35 @@ func TestTruncatedBodyIsNotStored(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 		}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				broken := true
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					if broken {
-						c.write(w)
-						panic(http.ErrAbortHandler)
-					}
-					_, _ = fmt.Fprint(w, "whole")
-				})
-				first := w.try(http.MethodGet, "/gitignore/templates", nil)
-				switch {
-				case c.status != 0:
-					w.want("status", first.StatusCode, c.status)
-				case first.err == nil:
-					t.Errorf("the client got a complete response: %v %q", first.Response, first.body)
+		bubble(t, c.name, func(t *testing.T) {
+			broken := true
+			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+				if broken {
+					c.write(w)
+					panic(http.ErrAbortHandler)
 				}
-				r := w.gateway.Recent()[0]
-				w.want("record", fmt.Sprint(r.Status, r.Error != "", strings.Contains(r.Cache, "stored")), "502 true false")
-				broken = false
-				second := w.get("/gitignore/templates")
-				w.want("body", second.body, "whole")
-				w.want("requests upstream", w.upstreamSaw(), 2)
+				_, _ = fmt.Fprint(w, "whole")
 			})
+			first := w.try(http.MethodGet, "/gitignore/templates", nil)
+			switch {
+			case c.status != 0:
+				w.want("status", first.StatusCode, c.status)
+			case first.err == nil:
+				t.Errorf("the client got a complete response: %v %q", first.Response, first.body)
+			}
+			r := w.gateway.Recent()[0]
+			w.want("record", fmt.Sprint(r.Status, r.Error != "", strings.Contains(r.Cache, "stored")), "502 true false")
+			broken = false
+			second := w.get("/gitignore/templates")
+			w.want("body", second.body, "whole")
+			w.want("requests upstream", w.upstreamSaw(), 2)
 		})
 	}
 }
 
 func TestLargeBodyIsForwardedButNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		chunk := strings.Repeat("x", 1<<20)
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			for range maxEntry>>20 + 1 {
-				_, _ = fmt.Fprint(w, chunk)
-			}
-		})
+		w := newWorld(t, replies(strings.Repeat("x", maxEntry+1<<20)))
 		for range 2 {
 			w.want("size", len(w.get("/gitignore/templates").body), maxEntry+1<<20)
 		}

@@ -145,12 +145,11 @@ func sendToAll(list []*Gateway, n int, path string, fields ...string) []*httptes
 }
 
 func TestIdenticalRequestsAreCoalescedAcrossReplicas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, slowly("all"))
+	setup(slowly("all")).run(t, func(w *world) {
 		list, _ := w.replicas(3)
 		for _, r := range sendToAll(list, 1000, watchers) {
 			if r.Code != http.StatusOK || r.Body.String() != "all" {
-				t.Fatal(r.Code, r.Body)
+				w.Fatal(r.Code, r.Body)
 			}
 		}
 		w.want("requests upstream", w.upstreamSaw(), 1)
@@ -159,8 +158,7 @@ func TestIdenticalRequestsAreCoalescedAcrossReplicas(t *testing.T) {
 }
 
 func TestPollsAreSharedAcrossReplicas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, computing(10*time.Second))
+	setup(computing(10*time.Second)).run(t, func(w *world) {
 		list, _ := w.replicas(3)
 		start := time.Now()
 		var short sync.WaitGroup
@@ -173,20 +171,19 @@ func TestPollsAreSharedAcrossReplicas(t *testing.T) {
 		})
 		for _, r := range sendToAll(list, 1000, contributors, "Prefer", "wait=60") {
 			if r.Code != http.StatusOK {
-				t.Fatal(r.Code, r.Body)
+				w.Fatal(r.Code, r.Body)
 			}
 		}
 		short.Wait()
 		w.want("polls", w.upstreamSaw(), 5)
 		if took := time.Since(start); took > 16*time.Second {
-			t.Errorf("the last response arrived after %v", took)
+			w.Errorf("the last response arrived after %v", took)
 		}
 	})
 }
 
 func TestFetchLeaseOfALostReplicaExpires(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, slowly("all"))
+	setup(slowly("all")).run(t, func(w *world) {
 		list, c := w.replicas(2)
 		key := make(chan cache.Key, 1)
 		go func() { // finds the key of the lease
@@ -200,14 +197,14 @@ func TestFetchLeaseOfALostReplicaExpires(t *testing.T) {
 		sendTo(list[0], watchers)
 		k := <-key
 		synctest.Wait() // the lease is released
-		c.Delete(t.Context(), k)
+		c.Delete(w.Context(), k)
 		c.mu.Lock()
 		c.leases[k], c.until[k] = cache.FetchLease{Owner: "dead", Since: w.gateway.Cache.Generation(), Sent: true}, time.Now().Add(3*time.Second)
 		c.mu.Unlock()
 		start := time.Now()
 		w.want("body from the other replica", sendTo(list[1], watchers).Body.String(), "all")
 		if took := time.Since(start); took < 4*time.Second || took > 5*time.Second {
-			t.Errorf("got the response after %v", took)
+			w.Errorf("got the response after %v", took)
 		}
 		w.want("requests upstream", w.upstreamSaw(), 2)
 	})
@@ -280,8 +277,7 @@ func TestRequestsForAnUncacheableResponseDoNotWaitForEachOther(t *testing.T) {
 }
 
 func TestEachReplicaSendsWithoutTheSharedTier(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, slowly("all"))
+	setup(slowly("all")).run(t, func(w *world) {
 		list, c := w.replicas(3)
 		c.away = true
 		for _, r := range sendToAll(list, 9, watchers) {
@@ -334,13 +330,12 @@ func TestCoalescingSurvivesAnUnstableSharedTier(t *testing.T) {
 }
 
 func TestPurgeEndsCoalescingAcrossReplicas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, slowly("all"))
+	setup(slowly("all")).run(t, func(w *world) {
 		list, _ := w.replicas(2)
 		var first sync.WaitGroup
 		first.Go(func() { sendTo(list[0], watchers) })
 		time.Sleep(time.Second / 2)
-		list[1].Cache.Purge(t.Context(), "repo:acme/widgets")
+		list[1].Cache.Purge(w.Context(), "repo:acme/widgets")
 		start := time.Now()
 		sendTo(list[1], watchers)
 		w.want("duration", time.Since(start), time.Second)
@@ -353,13 +348,12 @@ func TestPurgeEndsCoalescingAcrossReplicas(t *testing.T) {
 
 // A follower gets a refusal at its deadline while the lease of a lost replica delays the leader.
 func TestFollowerIsRefusedAtItsDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, computing(time.Hour))
+	setup(computing(time.Hour)).run(t, func(w *world) {
 		list, c := w.replicas(1)
 		g := list[0]
 		ex := &exchange{in: httptest.NewRequest(http.MethodGet, contributors, http.NoBody), w: &recorder{}}
 		if err := g.check(ex); err != nil {
-			t.Fatal(err)
+			w.Fatal(err)
 		}
 		c.leases[ex.key], c.until[ex.key] = cache.FetchLease{Owner: "dead", Since: w.gateway.Cache.Generation(), Sent: true}, time.Now().Add(3*time.Second)
 		var clients sync.WaitGroup
@@ -368,7 +362,7 @@ func TestFollowerIsRefusedAtItsDeadline(t *testing.T) {
 		start := time.Now()
 		w.want("status with a short wait", sendTo(g, contributors, "Prefer", "wait=1").Code, http.StatusAccepted)
 		if took := time.Since(start); took > 5*time.Second {
-			t.Errorf("got the response after %v", took)
+			w.Errorf("got the response after %v", took)
 		}
 		clients.Wait()
 	})
@@ -383,15 +377,14 @@ func TestReplicasDoNotWaitForUnsharableResponses(t *testing.T) {
 		"validated": {"all", []string{"Cache-Control", "no-cache"}},
 		"too large": {strings.Repeat("x", 2<<20), nil},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, slowly(c.body))
+		setup(slowly(c.body)).run(t, func(w *world) {
 			list, _ := w.replicas(3)
 			start := time.Now()
 			for _, r := range sendToAll(list, 3, watchers, c.fields...) {
 				w.want("length", r.Body.Len(), len(c.body))
 			}
 			if took := time.Since(start); took > 2500*time.Millisecond {
-				t.Errorf("%s: the requests were serialized: %v", name, took)
+				w.Errorf("%s: the requests were serialized: %v", name, took)
 			}
 		})
 	}

@@ -41,12 +41,11 @@ func slowly(body string) http.HandlerFunc {
 const watchers = "/repos/acme/widgets/subscribers"
 
 func TestIdenticalRequestsAreCoalesced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, slowly("all"))
+	setup(slowly("all")).run(t, func(w *world) {
 		collapsed := 0
 		for _, r := range w.concurrently(1000, watchers) {
 			if r.body != "all" || r.StatusCode != http.StatusOK {
-				t.Fatalf("got %v: %q, want 200 with the body all", r.Status, r.body)
+				w.Fatalf("got %v: %q, want 200 with the body all", r.Status, r.body)
 			}
 			if r.Header.Get("Cache-Status") == "weir; fwd=uri-miss; collapsed; ttl=59" {
 				collapsed++
@@ -131,28 +130,26 @@ func pausing(stage string, reached chan<- struct{}, resume <-chan struct{}) http
 
 func TestFollowersGetTheResponseAfterTheLeaderDisconnects(t *testing.T) {
 	for _, stage := range []string{"before the header", "after the header", "in the body"} {
-		t.Run(stage, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				reached, resume := make(chan struct{}), make(chan struct{})
-				w := newWorld(t, pausing(stage, reached, resume))
-				first := w.dial()
-				_, _ = io.WriteString(first, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\n\r\n")
-				go func() { _, _ = io.CopyN(io.Discard, first, 1<<10) }()
-				<-reached
-				var followers sync.WaitGroup
-				followers.Go(func() {
-					for _, r := range w.concurrently(10, watchers) {
-						w.want("length", len(r.body), 100<<10+3)
-					}
-				})
-				synctest.Wait()
-				_ = first.Close()
-				time.Sleep(time.Second)
-				close(resume)
-				followers.Wait()
-				w.want("requests upstream", w.upstreamSaw(), 1)
-				w.want("permits in flight", w.inFlight(), 0)
+		bubble(t, stage, func(t *testing.T) {
+			reached, resume := make(chan struct{}), make(chan struct{})
+			w := newWorld(t, pausing(stage, reached, resume))
+			first := w.dial()
+			_, _ = io.WriteString(first, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\n\r\n")
+			go func() { _, _ = io.CopyN(io.Discard, first, 1<<10) }()
+			<-reached
+			var followers sync.WaitGroup
+			followers.Go(func() {
+				for _, r := range w.concurrently(10, watchers) {
+					w.want("length", len(r.body), 100<<10+3)
+				}
 			})
+			synctest.Wait()
+			_ = first.Close()
+			time.Sleep(time.Second)
+			close(resume)
+			followers.Wait()
+			w.want("requests upstream", w.upstreamSaw(), 1)
+			w.want("permits in flight", w.inFlight(), 0)
 		})
 	}
 }
@@ -177,8 +174,7 @@ func TestCallIsCanceledAfterAllClientsDisconnect(t *testing.T) {
 }
 
 func TestSlowLeaderDoesNotDelayFollowers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, slowly(strings.Repeat("x", 1<<20)))
+	setup(slowly(strings.Repeat("x", 1<<20))).run(t, func(w *world) {
 		slow := w.dial()
 		_, _ = io.WriteString(slow, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\n\r\n")
 		synctest.Wait() // the client reads nothing
@@ -188,7 +184,7 @@ func TestSlowLeaderDoesNotDelayFollowers(t *testing.T) {
 		w.want("hit", w.get(watchers).Header.Get("Cache-Status")[:9], "weir; hit")
 		r, err := http.ReadResponse(bufio.NewReader(slow), nil)
 		if err != nil {
-			t.Fatal(err)
+			w.Fatal(err)
 		}
 		body, err := io.ReadAll(r.Body)
 		w.want("length for the slow client", len(body), 1<<20)
@@ -222,27 +218,25 @@ func TestFollowersOfUnsharableResponsesSendConcurrently(t *testing.T) {
 		}, 200},
 		{"Vary: *", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Vary", "*") }, 200},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					time.Sleep(time.Second)
-					w.Header().Set("X-Ratelimit-Limit", "5000")
-					w.Header().Set("X-Ratelimit-Remaining", "4000")
-					w.Header().Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
-					c.upstream(w, r)
-				})
-				w.get("/emojis") // the first response reports the limit, so concurrent requests are allowed afterwards
-				start := time.Now()
-				clients := 8
-				if c.name == "too large" {
-					clients = 3 // the race detector needs a second for each body
-				}
-				for _, r := range w.concurrently(clients, watchers) {
-					w.want("status", r.StatusCode, c.status)
-				}
-				w.want("requests upstream", w.upstreamSaw(), 1+clients)
-				w.want("duration", time.Since(start), 2*time.Second)
+		bubble(t, c.name, func(t *testing.T) {
+			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+				time.Sleep(time.Second)
+				w.Header().Set("X-Ratelimit-Limit", "5000")
+				w.Header().Set("X-Ratelimit-Remaining", "4000")
+				w.Header().Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+				c.upstream(w, r)
 			})
+			w.get("/emojis") // the first response reports the limit, so concurrent requests are allowed afterwards
+			start := time.Now()
+			clients := 8
+			if c.name == "too large" {
+				clients = 3 // the race detector needs a second for each body
+			}
+			for _, r := range w.concurrently(clients, watchers) {
+				w.want("status", r.StatusCode, c.status)
+			}
+			w.want("requests upstream", w.upstreamSaw(), 1+clients)
+			w.want("duration", time.Since(start), 2*time.Second)
 		})
 	}
 }
@@ -275,8 +269,7 @@ func TestTruncatedResponseIsNotShared(t *testing.T) {
 }
 
 func TestFollowersShareATimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	setup(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }).run(t, func(w *world) {
 		start := time.Now()
 		for _, r := range w.concurrently(20, watchers) {
 			w.want("status", r.StatusCode, http.StatusGatewayTimeout)
@@ -342,8 +335,7 @@ func TestPurgeEndsCoalescing(t *testing.T) {
 
 // A no-cache request joins only calls that start after the request arrives (RFC 9111 section 5.2.1.4).
 func TestNoCacheRequestsShareOnlyLaterCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, slowly("all"))
+	setup(slowly("all")).run(t, func(w *world) {
 		w.get(watchers)
 		var clients sync.WaitGroup
 		for i := range 3 {

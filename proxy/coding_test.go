@@ -71,48 +71,45 @@ func TestClientsGetTheContentCodingThatTheyAccept(t *testing.T) {
 		{"gzip, identity;q=0", "gzip"},
 	} {
 		for _, path := range []string{"/gitignore/templates", "/repos/acme/widgets/subscribers", "/made-up"} {
-			t.Run(fmt.Sprintf("%q %s", c.accept, path), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, listing(longList))
-					fields := []string{"Authorization: Bearer a"}
-					if c.accept != "" {
-						fields = append(fields, "Accept-Encoding: "+c.accept)
+			setup(listing(longList)).sub(t, fmt.Sprintf("%q %s", c.accept, path), func(w *world) {
+				fields := []string{"Authorization: Bearer a"}
+				if c.accept != "" {
+					fields = append(fields, "Accept-Encoding: "+c.accept)
+				}
+				check := func(step string, r got, cache string, length bool) {
+					w.want(step+": coding", r.Header.Get("Content-Encoding"), c.want)
+					w.want(step+": Vary", strings.Join(r.Header["Vary"], "|"), "Accept-Encoding")
+					etag := `"v1"`
+					if c.want != "" {
+						etag = `W/"v1"`
+						w.want(step+": Accept-Ranges", r.Header.Get("Accept-Ranges"), "")
 					}
-					check := func(step string, r got, cache string, length bool) {
-						w.want(step+": coding", r.Header.Get("Content-Encoding"), c.want)
-						w.want(step+": Vary", strings.Join(r.Header["Vary"], "|"), "Accept-Encoding")
-						etag := `"v1"`
-						if c.want != "" {
-							etag = `W/"v1"`
-							w.want(step+": Accept-Ranges", r.Header.Get("Accept-Ranges"), "")
-						}
-						w.want(step+": ETag", r.Header.Get("Etag"), etag)
-						if status := r.Header.Get("Cache-Status"); !strings.HasPrefix(status, "weir; "+cache) {
-							t.Errorf("%s: Cache-Status %q, want %q", step, status, cache)
-						}
-						if r.Request.Method == http.MethodGet {
-							w.want(step+": decoded body", w.decoded(r), longList)
-							w.want(step+": smaller", len(r.body) < len(longList)/10, c.want != "")
-							if n := r.Header.Get("Content-Length"); n != "" && n != strconv.Itoa(len(r.body)) {
-								t.Errorf("%s: Content-Length %s, but %d bytes", step, n, len(r.body))
-							}
-						}
-						w.want(step+": has Content-Length", r.Header.Get("Content-Length") != "", length || c.want == "")
+					w.want(step+": ETag", r.Header.Get("Etag"), etag)
+					if status := r.Header.Get("Cache-Status"); !strings.HasPrefix(status, "weir; "+cache) {
+						w.Errorf("%s: Cache-Status %q, want %q", step, status, cache)
 					}
-					check("HEAD miss", w.do(http.MethodHead, path, nil, fields...), "fwd=uri-miss", false)
-					check("miss", w.get(path, fields...), "fwd=uri-miss", false)
-					time.Sleep(time.Second)
-					hit := w.get(path, fields...)
-					check("hit", hit, "hit", true)
-					head := w.do(http.MethodHead, path, nil, fields...)
-					check("HEAD hit", head, "hit", true)
-					w.want("Content-Length of HEAD", head.Header.Get("Content-Length"), hit.Header.Get("Content-Length"))
-					check("revalidated", w.get(path, append(fields, "Cache-Control: no-cache")...), "fwd=request; fwd-status=304; stored", true)
-					w.want("requests upstream", w.upstreamSaw(), 3)
-					for _, r := range w.seen.all() {
-						w.want("Accept-Encoding upstream", r.Header.Get("Accept-Encoding"), "identity")
+					if r.Request.Method == http.MethodGet {
+						w.want(step+": decoded body", w.decoded(r), longList)
+						w.want(step+": smaller", len(r.body) < len(longList)/10, c.want != "")
+						if n := r.Header.Get("Content-Length"); n != "" && n != strconv.Itoa(len(r.body)) {
+							w.Errorf("%s: Content-Length %s, but %d bytes", step, n, len(r.body))
+						}
 					}
-				})
+					w.want(step+": has Content-Length", r.Header.Get("Content-Length") != "", length || c.want == "")
+				}
+				check("HEAD miss", w.do(http.MethodHead, path, nil, fields...), "fwd=uri-miss", false)
+				check("miss", w.get(path, fields...), "fwd=uri-miss", false)
+				time.Sleep(time.Second)
+				hit := w.get(path, fields...)
+				check("hit", hit, "hit", true)
+				head := w.do(http.MethodHead, path, nil, fields...)
+				check("HEAD hit", head, "hit", true)
+				w.want("Content-Length of HEAD", head.Header.Get("Content-Length"), hit.Header.Get("Content-Length"))
+				check("revalidated", w.get(path, append(fields, "Cache-Control: no-cache")...), "fwd=request; fwd-status=304; stored", true)
+				w.want("requests upstream", w.upstreamSaw(), 3)
+				for _, r := range w.seen.all() {
+					w.want("Accept-Encoding upstream", r.Header.Get("Accept-Encoding"), "identity")
+				}
 			})
 		}
 	}
@@ -120,8 +117,7 @@ func TestClientsGetTheContentCodingThatTheyAccept(t *testing.T) {
 
 // The coding of one client does not reach a client that does not accept it.
 func TestClientsOfOneEntryGetDifferentCodings(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, listing(longList))
+	setup(listing(longList)).run(t, func(w *world) {
 		for range 2 {
 			for _, accept := range []string{"gzip", "zstd", "identity", "br", "zstd;q=0.1, gzip"} {
 				want := map[string]string{"gzip": "gzip", "zstd": "zstd", "zstd;q=0.1, gzip": "gzip"}[accept]
@@ -152,39 +148,37 @@ func TestResponsesThatAreNotEncoded(t *testing.T) {
 		{name: "range", request: "Range: bytes=2-9", status: http.StatusPartialContent},
 		{name: "unsatisfiable range", request: "Range: bytes=99999-", status: http.StatusRequestedRangeNotSatisfiable},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				body, status := c.body, c.status
-				if body == "" {
-					body = longList
+		bubble(t, c.name, func(t *testing.T) {
+			body, status := c.body, c.status
+			if body == "" {
+				body = longList
+			}
+			if status == 0 {
+				status = http.StatusOK
+			}
+			w := newWorld(t, listing(body, c.response))
+			fields := []string{"Accept-Encoding: gzip"}
+			if c.request != "" {
+				fields = append(fields, c.request)
+			}
+			for _, step := range []string{"miss", "hit"} {
+				r := w.get("/made-up", fields...)
+				w.want(step+": status", r.StatusCode, status)
+				w.want(step+": coding", r.Header.Get("Content-Encoding"), c.coding)
+				if status != http.StatusRequestedRangeNotSatisfiable {
+					w.want(step+": ETag", r.Header.Get("Etag"), `"v1"`)
 				}
-				if status == 0 {
-					status = http.StatusOK
+				switch status {
+				case http.StatusOK:
+					w.want(step+": body", r.body, body)
+				case http.StatusPartialContent:
+					w.want(step+": body", r.body, body[2:10])
+					w.want(step+": Vary", r.Header.Get("Vary"), "Accept-Encoding")
 				}
-				w := newWorld(t, listing(body, c.response))
-				fields := []string{"Accept-Encoding: gzip"}
-				if c.request != "" {
-					fields = append(fields, c.request)
+				if c.request != "" && step == "miss" {
+					w.get("/made-up") // stores the response
 				}
-				for _, step := range []string{"miss", "hit"} {
-					r := w.get("/made-up", fields...)
-					w.want(step+": status", r.StatusCode, status)
-					w.want(step+": coding", r.Header.Get("Content-Encoding"), c.coding)
-					if status != http.StatusRequestedRangeNotSatisfiable {
-						w.want(step+": ETag", r.Header.Get("Etag"), `"v1"`)
-					}
-					switch status {
-					case http.StatusOK:
-						w.want(step+": body", r.body, body)
-					case http.StatusPartialContent:
-						w.want(step+": body", r.body, body[2:10])
-						w.want(step+": Vary", r.Header.Get("Vary"), "Accept-Encoding")
-					}
-					if c.request != "" && step == "miss" {
-						w.get("/made-up") // stores the response
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -192,8 +186,7 @@ func TestResponsesThatAreNotEncoded(t *testing.T) {
 // A range is a part of the identity form, so the ETag of a coded response selects the whole response. If-Match compares the
 // versions of the resource, which both forms share.
 func TestETagOfCodedResponseInConditions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, listing(longList))
+	setup(listing(longList)).run(t, func(w *world) {
 		coded := w.get("/made-up", "Accept-Encoding: gzip").Header.Get("Etag")
 		for _, cached := range []bool{true, false} {
 			w.want("If-Range with the weak ETag", w.get("/made-up", "Accept-Encoding: gzip", "Range: bytes=2-9", "If-Range: "+coded).StatusCode, 200)
@@ -220,29 +213,26 @@ func TestETagOfCodedResponseIsRevalidated(t *testing.T) {
 		{"other ETag", `If-None-Match: W/"v0"`, 200, weak},
 		{"none", "X-Condition: none", 200, weak},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, listing(longList))
-				ask := func(step string) {
-					r := w.get("/made-up", "Accept-Encoding: gzip", c.condition)
-					w.want(step+": status", r.StatusCode, c.status)
-					w.want(step+": ETag", r.Header.Get("Etag"), c.etag)
-					w.want(step+": Vary", r.Header.Get("Vary"), "Accept-Encoding")
-					if c.status == 200 {
-						w.want(step+": coding", r.Header.Get("Content-Encoding"), "gzip")
-						w.want(step+": body", w.decoded(r), longList)
-					} else {
-						w.want(step+": body", r.body, "")
-						w.want(step+": coding", r.Header.Get("Content-Encoding"), "")
-						w.want(step+": Content-Length", r.Header.Get("Content-Length"), "")
-					}
+		setup(listing(longList)).sub(t, c.name, func(w *world) {
+			ask := func(step string) {
+				r := w.get("/made-up", "Accept-Encoding: gzip", c.condition)
+				w.want(step+": status", r.StatusCode, c.status)
+				w.want(step+": ETag", r.Header.Get("Etag"), c.etag)
+				w.want(step+": Vary", r.Header.Get("Vary"), "Accept-Encoding")
+				if c.status == 200 {
+					w.want(step+": coding", r.Header.Get("Content-Encoding"), "gzip")
+					w.want(step+": body", w.decoded(r), longList)
+				} else {
+					w.want(step+": body", r.body, "")
+					w.want(step+": coding", r.Header.Get("Content-Encoding"), "")
+					w.want(step+": Content-Length", r.Header.Get("Content-Length"), "")
 				}
-				ask("miss")
-				w.get("/made-up", "Accept-Encoding: gzip")
-				ask("hit")
-				time.Sleep(2 * time.Minute)
-				ask("stale")
-			})
+			}
+			ask("miss")
+			w.get("/made-up", "Accept-Encoding: gzip")
+			ask("hit")
+			time.Sleep(2 * time.Minute)
+			ask("stale")
 		})
 	}
 }
@@ -306,28 +296,24 @@ func TestUncacheableResponsesPassInTheCodingOfTheUpstream(t *testing.T) {
 		{"unknown route known to be uncacheable", http.MethodGet, "/made-up", "X-A: b"},
 		{"key known to be uncacheable, with no-cache", http.MethodGet, "/made-up", "Cache-Control: no-cache"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, coding("no-store"))
-				if strings.Contains(c.name, "known") {
-					w.get(c.path, "Accept-Encoding: gzip")
-				}
-				r := w.do(c.method, c.path, nil, "Accept-Encoding: gzip;q=0.9", c.field)
-				w.want("coding", r.Header.Get("Content-Encoding"), "gzip")
-				w.want("ETag", r.Header.Get("Etag"), `"gzip"`)
-				w.want("Vary", strings.Join(r.Header["Vary"], "|"), "Accept-Encoding")
-				w.want("Content-Length", r.Header.Get("Content-Length"), strconv.Itoa(len(r.body)))
-				w.want("body", w.decoded(r), longList)
-				sent := w.seen.all()
-				w.want("Accept-Encoding upstream", sent[len(sent)-1].Header.Get("Accept-Encoding"), "gzip;q=0.9")
-			})
+		setup(coding("no-store")).sub(t, c.name, func(w *world) {
+			if strings.Contains(c.name, "known") {
+				w.get(c.path, "Accept-Encoding: gzip")
+			}
+			r := w.do(c.method, c.path, nil, "Accept-Encoding: gzip;q=0.9", c.field)
+			w.want("coding", r.Header.Get("Content-Encoding"), "gzip")
+			w.want("ETag", r.Header.Get("Etag"), `"gzip"`)
+			w.want("Vary", strings.Join(r.Header["Vary"], "|"), "Accept-Encoding")
+			w.want("Content-Length", r.Header.Get("Content-Length"), strconv.Itoa(len(r.body)))
+			w.want("body", w.decoded(r), longList)
+			sent := w.seen.all()
+			w.want("Accept-Encoding upstream", sent[len(sent)-1].Header.Get("Accept-Encoding"), "gzip;q=0.9")
 		})
 	}
 }
 
 func TestResponsesOfUncacheableOperationPassInTheCodingOfTheUpstream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, coding("no-store"))
+	setup(coding("no-store")).run(t, func(w *world) {
 		etags := map[string]int{}
 		for i := range 40 {
 			r := w.get(fmt.Sprintf("/repos/acme/r%d/subscribers", i), "Accept-Encoding: gzip")
@@ -335,7 +321,7 @@ func TestResponsesOfUncacheableOperationPassInTheCodingOfTheUpstream(t *testing.
 			etags[r.Header.Get("Etag")]++
 		}
 		if etags[`"gzip"`] < 20 {
-			t.Errorf("ETags %v, want most responses in the coding of the upstream", etags)
+			w.Errorf("ETags %v, want most responses in the coding of the upstream", etags)
 		}
 	})
 }
@@ -363,27 +349,25 @@ func TestCodedResponseOfTheUpstreamIsNotStored(t *testing.T) {
 // A 304 confirms a stored response, which has the identity form.
 func TestConditionsOfWeirAskForTheIdentityForm(t *testing.T) {
 	for _, status := range []string{"304", "200"} {
-		t.Run(status, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				body, control := longList, "no-store"
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					if r.Header.Get("If-None-Match") != "" && status == "200" {
-						r.Header.Del("If-None-Match")
-						body = strings.ToUpper(longList)
-					}
-					listing(body, "Cache-Control: "+control)(w, r)
-				})
-				w.get(sbom, "Authorization: Bearer a", "Accept-Encoding: gzip") // marks the key of this caller as uncacheable
-				control = "max-age=60"
-				w.get(sbom, "Authorization: Bearer b") // stores the response for another caller
-				r := w.get(sbom, "Authorization: Bearer a", "Accept-Encoding: gzip", "Cache-Control: no-cache")
-				w.want("coding", r.Header.Get("Content-Encoding"), "gzip")
-				w.want("body", w.decoded(r), body)
-				w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; fwd=uri-miss; fwd-status="+status+"; stored; ttl=60")
-				last := w.seen.all()[2].Header
-				w.want("If-None-Match", last.Get("If-None-Match"), `"v1"`)
-				w.want("Accept-Encoding", last.Get("Accept-Encoding"), "identity")
+		bubble(t, status, func(t *testing.T) {
+			body, control := longList, "no-store"
+			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("If-None-Match") != "" && status == "200" {
+					r.Header.Del("If-None-Match")
+					body = strings.ToUpper(longList)
+				}
+				listing(body, "Cache-Control: "+control)(w, r)
 			})
+			w.get(sbom, "Authorization: Bearer a", "Accept-Encoding: gzip") // marks the key of this caller as uncacheable
+			control = "max-age=60"
+			w.get(sbom, "Authorization: Bearer b") // stores the response for another caller
+			r := w.get(sbom, "Authorization: Bearer a", "Accept-Encoding: gzip", "Cache-Control: no-cache")
+			w.want("coding", r.Header.Get("Content-Encoding"), "gzip")
+			w.want("body", w.decoded(r), body)
+			w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; fwd=uri-miss; fwd-status="+status+"; stored; ttl=60")
+			last := w.seen.all()[2].Header
+			w.want("If-None-Match", last.Get("If-None-Match"), `"v1"`)
+			w.want("Accept-Encoding", last.Get("Accept-Encoding"), "identity")
 		})
 	}
 }
@@ -391,44 +375,42 @@ func TestConditionsOfWeirAskForTheIdentityForm(t *testing.T) {
 // A coded stream reaches the client as soon as the upstream has sent it.
 func TestCodedStreamIsNotDelayed(t *testing.T) {
 	for _, accept := range []string{"gzip", "zstd"} {
-		t.Run(accept, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-					w.Header().Set("Content-Type", "application/json")
-					w.Header().Set("Cache-Control", "max-age=60")
-					_, _ = io.WriteString(w, longList)
-					_ = http.NewResponseController(w).Flush()
-					time.Sleep(10 * time.Second)
-					_, _ = io.WriteString(w, "end")
-				})
-				start := time.Now()
-				r, err := http.NewRequest(http.MethodGet, "http://gateway.test/made-up", http.NoBody)
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Header.Set("Accept-Encoding", accept)
-				resp, err := w.client.Do(r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _ = resp.Body.Close() }()
-				w.want("coding", resp.Header.Get("Content-Encoding"), accept)
-				var received []byte
-				buffer := make([]byte, 1<<10)
-				for err == nil {
-					var n int
-					n, err = resp.Body.Read(buffer)
-					received = append(received, buffer[:n]...)
-					if string(contentcoding.Decode(accept, received, int64(len(longList)))) == longList {
-						break
-					}
-				}
-				w.want("time until the first part is readable", time.Since(start), 0*time.Second)
-				rest, err := io.ReadAll(resp.Body)
-				w.want("error", err, nil)
-				received = append(received, rest...)
-				w.want("body", string(contentcoding.Decode(accept, received, 1<<20)), longList+"end")
+		bubble(t, accept, func(t *testing.T) {
+			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				w.Header().Set("Cache-Control", "max-age=60")
+				_, _ = io.WriteString(w, longList)
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(10 * time.Second)
+				_, _ = io.WriteString(w, "end")
 			})
+			start := time.Now()
+			r, err := http.NewRequest(http.MethodGet, "http://gateway.test/made-up", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Accept-Encoding", accept)
+			resp, err := w.client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = resp.Body.Close() }()
+			w.want("coding", resp.Header.Get("Content-Encoding"), accept)
+			var received []byte
+			buffer := make([]byte, 1<<10)
+			for err == nil {
+				var n int
+				n, err = resp.Body.Read(buffer)
+				received = append(received, buffer[:n]...)
+				if string(contentcoding.Decode(accept, received, int64(len(longList)))) == longList {
+					break
+				}
+			}
+			w.want("time until the first part is readable", time.Since(start), 0*time.Second)
+			rest, err := io.ReadAll(resp.Body)
+			w.want("error", err, nil)
+			received = append(received, rest...)
+			w.want("body", string(contentcoding.Decode(accept, received, 1<<20)), longList+"end")
 		})
 	}
 }
@@ -455,8 +437,7 @@ func TestBrokenUpstreamBodyIsNoCompleteCodedBody(t *testing.T) {
 
 // The client of net/http asks for gzip, and decodes the response by itself.
 func TestTransparentDecompressionOfNetHTTP(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, listing(longList))
+	setup(listing(longList)).run(t, func(w *world) {
 		pipes, _ := w.client.Transport.(*http.Transport)
 		transport := pipes.Clone()
 		transport.DisableCompression = false
@@ -474,21 +455,19 @@ func TestTransparentDecompressionOfNetHTTP(t *testing.T) {
 // Clients accept codings, so the upstream also encodes its limit errors.
 func TestCodedLimitErrorIsRecognized(t *testing.T) {
 	for _, accept := range []string{"gzip", "zstd"} {
-		t.Run(accept, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				// The repetition removes the text of the message from the encoded body.
-				text := `{"hints":["` + strings.Repeat("exceed a second ", 200) + `"],"message":"You have exceeded a secondary rate limit."}`
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					w.Header().Set("Content-Type", "application/json")
-					w.Header().Set("Content-Encoding", accept)
-					w.WriteHeader(http.StatusForbidden)
-					_, _ = w.Write(contentcoding.Select(r.Header["Accept-Encoding"]).Encode([]byte(text)))
-				})
-				w.do(http.MethodPost, "/made-up", nil, "Accept-Encoding: "+accept, "Authorization: Bearer a")
-				r := w.do(http.MethodPost, "/made-up", nil, "Accept-Encoding: "+accept, "Authorization: Bearer a", "Prefer: wait=0")
-				w.want("status during the cool-down", r.StatusCode, http.StatusTooManyRequests)
-				w.want("requests upstream", w.upstreamSaw(), 1)
+		bubble(t, accept, func(t *testing.T) {
+			// The repetition removes the text of the message from the encoded body.
+			text := `{"hints":["` + strings.Repeat("exceed a second ", 200) + `"],"message":"You have exceeded a secondary rate limit."}`
+			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				w.Header().Set("Content-Encoding", accept)
+				w.WriteHeader(http.StatusForbidden)
+				_, _ = w.Write(contentcoding.Select(r.Header["Accept-Encoding"]).Encode([]byte(text)))
 			})
+			w.do(http.MethodPost, "/made-up", nil, "Accept-Encoding: "+accept, "Authorization: Bearer a")
+			r := w.do(http.MethodPost, "/made-up", nil, "Accept-Encoding: "+accept, "Authorization: Bearer a", "Prefer: wait=0")
+			w.want("status during the cool-down", r.StatusCode, http.StatusTooManyRequests)
+			w.want("requests upstream", w.upstreamSaw(), 1)
 		})
 	}
 }

@@ -158,16 +158,14 @@ func TestResponseWithoutReportedChangesIsRevalidated(t *testing.T) {
 		{name: "request with a longer max-age", path: issuesOfWidgets, ping: repository("*"), fields: []string{"Cache-Control: max-age=600"}, want: true},
 		{name: "request with min-fresh", path: issuesOfWidgets, ping: repository("*"), fields: []string{"Cache-Control: min-fresh=1"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newEventWorld(t, &versions{cacheControl: c.cacheControl}, c.options...)
-				c.ping(w.gateway)
-				w.get(c.path, owner)
-				time.Sleep(2 * time.Minute)
-				before := w.upstreamSaw()
-				w.get(c.path, append([]string{owner}, c.fields...)...)
-				w.want("used after its lifetime", w.upstreamSaw() == before, c.want)
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			w := newEventWorld(t, &versions{cacheControl: c.cacheControl}, c.options...)
+			c.ping(w.gateway)
+			w.get(c.path, owner)
+			time.Sleep(2 * time.Minute)
+			before := w.upstreamSaw()
+			w.get(c.path, append([]string{owner}, c.fields...)...)
+			w.want("used after its lifetime", w.upstreamSaw() == before, c.want)
 		})
 	}
 }
@@ -323,13 +321,11 @@ func TestPollingCostsAboutAsManyRequestsAsEvents(t *testing.T) {
 		"one event in ten is lost":   {polling{tokens: 1, fresh: 30 * time.Minute, lost: 10}, 500, 30 * time.Minute},
 		"the programs have 4 tokens": {polling{tokens: 4, fresh: time.Hour}, 600, 2 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				requests, oldest := c.run(t)
-				if requests > c.requests || oldest > c.oldest {
-					t.Errorf("%d requests, oldest response %v; want at most %d, %v", requests, oldest, c.requests, c.oldest)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			requests, oldest := c.run(t)
+			if requests > c.requests || oldest > c.oldest {
+				t.Errorf("%d requests, oldest response %v; want at most %d, %v", requests, oldest, c.requests, c.oldest)
+			}
 		})
 	}
 }

@@ -54,8 +54,7 @@ func (w *world) wantOnlyGraphQLCalls(what string, seen []*http.Request) {
 // TestEverySpellingOfGraphQLHasItsRules sends a query and a mutation with each spelling and method. Only a POST of the query
 // reaches the upstream, under the canonical path.
 func TestEverySpellingOfGraphQLHasItsRules(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"data":{}}`) }, readOnly)
+	setup(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"data":{}}`) }, readOnly).run(t, func(w *world) {
 		passed := 0
 		for _, path := range spellings {
 			for _, method := range strings.Fields("POST PUT PATCH DELETE GET HEAD OPTIONS post Post QUERY PROPFIND") {
@@ -67,17 +66,17 @@ func TestEverySpellingOfGraphQLHasItsRules(t *testing.T) {
 					what := method + " " + path + " " + body
 					w.wantOnlyGraphQLCalls(what, seen)
 					if len(seen) > 0 && body != readsViewer {
-						t.Errorf("%s: not refused", what)
+						w.Errorf("%s: not refused", what)
 					}
 					passed += len(seen)
 					if len(seen) == 0 && !strings.HasPrefix(answer, "HTTP/1.1 4") {
-						t.Errorf("%s: got %.80q", what, answer)
+						w.Errorf("%s: got %.80q", what, answer)
 					}
 				}
 			}
 		}
 		if passed < 8 {
-			t.Errorf("only %d queries reached the upstream", passed)
+			w.Errorf("only %d queries reached the upstream", passed)
 		}
 		for _, path := range []string{"/repos/acme/graphql", "/orgs/graphql", "/repos/acme/widgets/contents/graphql", "/users/graphql/graphql", "/graphqlx", "/made/graphql"} {
 			before := w.upstreamSaw()
@@ -130,11 +129,10 @@ func TestRandomSpellingsOfGraphQL(t *testing.T) {
 
 // TestOperatorsPurgeGraphQLByItsPath checks the tag of each path of GraphQL.
 func TestOperatorsPurgeGraphQLByItsPath(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing)
+	setup(nothing).run(t, func(w *world) {
 		for _, path := range []string{"/graphql", "/api/graphql", "/api/graphql/", upstreamURL + "/graphql"} {
 			if tag, err := w.gateway.TagOf(path); tag != "url:/graphql" || err != nil {
-				t.Errorf("%s: got %s, %v", path, tag, err)
+				w.Errorf("%s: got %s, %v", path, tag, err)
 			}
 		}
 	})

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/policy"
@@ -19,8 +18,7 @@ func (w *world) graphQL(path, query string) got {
 }
 
 func TestGraphQLCallsThatTheAPIMustRefuseCostNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing)
+	setup(nothing).run(t, func(w *world) {
 		for _, c := range []struct{ query, kind string }{
 			{"{viewer{repositories(first:100){nodes{issues(first:100){nodes{comments(first:100){nodes{id}}}}}}}}", "MAX_NODE_LIMIT_EXCEEDED"},
 			{"{viewer{repositories(first:101){nodes{id}}}}", "EXCESSIVE_PAGINATION"},
@@ -29,7 +27,7 @@ func TestGraphQLCallsThatTheAPIMustRefuseCostNothing(t *testing.T) {
 		} {
 			r := w.graphQL("/graphql", c.query)
 			if r.StatusCode != http.StatusOK || r.Header.Get("Cache-Status") != "weir; detail=graphql" || !strings.Contains(r.body, `"errors":[{"type":"`+c.kind+`"`) {
-				t.Errorf("%.60s: got %d, %s, %s", c.query, r.StatusCode, r.Header.Get("Cache-Status"), r.body)
+				w.Errorf("%.60s: got %d, %s, %s", c.query, r.StatusCode, r.Header.Get("Cache-Status"), r.body)
 			}
 		}
 		w.want("requests upstream", w.upstreamSaw(), 0)
@@ -53,23 +51,19 @@ func TestGraphQLRulesOfAClient(t *testing.T) {
 		{"other repository", `{repository(owner:"evil",name:"widgets"){id}}`, policy.GraphQLRules{Repositories: []string{"acme/*"}}, "is not allowed"},
 		{"cost", "{viewer{repositories(first:100){nodes{issues(first:100){nodes{id}}}}}}", policy.GraphQLRules{Cost: 1}, "may cost 2, more than"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nothing, scoped(policy.Scope{GraphQL: &c.rules}))
-				r := w.graphQL("/graphql", c.query)
-				if c.message == "" {
-					w.want("requests upstream", w.upstreamSaw(), 1)
-					return
-				}
-				if r.StatusCode != http.StatusForbidden || r.Header.Get("Cache-Status") != "weir; detail=scope" || !strings.Contains(r.body, c.message) {
-					t.Errorf("got %d, %s, %s", r.StatusCode, r.Header.Get("Cache-Status"), r.body)
-				}
-				w.want("requests upstream", w.upstreamSaw(), 0)
-			})
+		setup(nothing, scoped(policy.Scope{GraphQL: &c.rules})).sub(t, c.name, func(w *world) {
+			r := w.graphQL("/graphql", c.query)
+			if c.message == "" {
+				w.want("requests upstream", w.upstreamSaw(), 1)
+				return
+			}
+			if r.StatusCode != http.StatusForbidden || r.Header.Get("Cache-Status") != "weir; detail=scope" || !strings.Contains(r.body, c.message) {
+				w.Errorf("got %d, %s, %s", r.StatusCode, r.Header.Get("Cache-Status"), r.body)
+			}
+			w.want("requests upstream", w.upstreamSaw(), 0)
 		})
 	}
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, scoped(policy.Scope{GraphQL: &policy.GraphQLRules{ReadOnly: true}}))
+	setup(nothing, scoped(policy.Scope{GraphQL: &policy.GraphQLRules{ReadOnly: true}})).run(t, func(w *world) {
 		r := w.graphQL("/graphql?query=mutation", "{viewer{login}}")
 		w.want("status of a query in the URL", r.StatusCode, http.StatusForbidden)
 		w.want("requests upstream", w.upstreamSaw(), 0)
@@ -106,34 +100,30 @@ func TestGraphQLCallsSpendTheirCost(t *testing.T) {
 		{"the body is long", padded, []int{51, 40, 30}, []int{52, 40, 30}},
 		{"the use grows too fast", padded, []int{51, 400}, []int{52, 52}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, chargeGraphQL(c.costs, c.report))
-				used := 0
-				for i, want := range c.spent {
-					r := w.graphQL("/graphql", heavy)
-					w.want("body", r.body, c.report(c.costs[i]))
-					record := w.gateway.Recent()[0]
-					w.want("spent", record.Spent, want)
-					w.want("name", record.OperationName(), record.Operation+" Heavy")
-					used += c.costs[i]
-					b, _ := w.gateway.Ledger.Budget(policy.Caller{Kind: policy.User, Account: "account of Bearer a"}, policy.GraphQL)
-					w.want("used", b.Used, used)
-				}
-			})
+		setup(chargeGraphQL(c.costs, c.report)).sub(t, c.name, func(w *world) {
+			used := 0
+			for i, want := range c.spent {
+				r := w.graphQL("/graphql", heavy)
+				w.want("body", r.body, c.report(c.costs[i]))
+				record := w.gateway.Recent()[0]
+				w.want("spent", record.Spent, want)
+				w.want("name", record.OperationName(), record.Operation+" Heavy")
+				used += c.costs[i]
+				b, _ := w.gateway.Ledger.Budget(policy.Caller{Kind: policy.User, Account: "account of Bearer a"}, policy.GraphQL)
+				w.want("used", b.Used, used)
+			}
 		})
 	}
 }
 
 func TestGraphQLCallReservesItsEstimate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, chargeGraphQL([]int{4940, 51}, func(int) string { return `{"data":{}}` }))
+	setup(chargeGraphQL([]int{4940, 51}, func(int) string { return `{"data":{}}` })).run(t, func(w *world) {
 		w.graphQL("/graphql", "{viewer{login}}")
 		w.want("first", w.graphQL("/graphql", heavy).StatusCode, http.StatusOK) // 60 points are left
 		r := w.graphQL("/graphql", heavy)
 		w.want("second", r.StatusCode, http.StatusTooManyRequests)
 		if status := r.Header.Get("Cache-Status"); !strings.Contains(status, "detail=primary") {
-			t.Errorf("got Cache-Status %q", status)
+			w.Errorf("got Cache-Status %q", status)
 		}
 		w.want("requests upstream", w.upstreamSaw(), 2)
 	})

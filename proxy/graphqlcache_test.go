@@ -76,30 +76,27 @@ func TestIdenticalQueriesShareACall(t *testing.T) {
 		{"unreadable body", listIssues("widgets"), "[]", []string{"Authorization: Bearer b"}, 11},
 		{"invalid query", listIssues("widgets"), query("{a !!", ""), []string{"Authorization: Bearer b"}, 11},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var spent atomic.Int64
-				w := newWorld(t, new(answers).ServeHTTP, func(g *Config) { g.Observe = func(r *Record) { spent.Add(int64(r.Spent)) } })
-				var clients sync.WaitGroup
-				for range 10 {
-					clients.Go(func() { w.ask(c.first) })
-					clients.Go(func() { w.ask(c.second, c.fields...) })
-				}
-				clients.Wait()
-				w.want("requests upstream", w.upstreamSaw(), c.calls)
-				w.want("requests charged", int(spent.Load()), c.calls)
-				w.want("permits in flight", w.inFlight(), 0)
-				w.ask(c.first)
-				w.want("requests upstream of a later query", w.upstreamSaw(), c.calls+1)
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			var spent atomic.Int64
+			w := newWorld(t, new(answers).ServeHTTP, func(g *Config) { g.Observe = func(r *Record) { spent.Add(int64(r.Spent)) } })
+			var clients sync.WaitGroup
+			for range 10 {
+				clients.Go(func() { w.ask(c.first) })
+				clients.Go(func() { w.ask(c.second, c.fields...) })
+			}
+			clients.Wait()
+			w.want("requests upstream", w.upstreamSaw(), c.calls)
+			w.want("requests charged", int(spent.Load()), c.calls)
+			w.want("permits in flight", w.inFlight(), 0)
+			w.ask(c.first)
+			w.want("requests upstream of a later query", w.upstreamSaw(), c.calls+1)
 		})
 	}
 }
 
 // Mutations never share a call, and neither do queries beside a query in the URL, which may be a mutation.
 func TestMutationsNeverShareACall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, new(answers).ServeHTTP)
+	setup(new(answers).ServeHTTP).run(t, func(w *world) {
 		var clients sync.WaitGroup
 		for range 5 {
 			clients.Go(func() { w.ask(closeIssue) })
@@ -114,8 +111,7 @@ func TestMutationsNeverShareACall(t *testing.T) {
 
 // A client that arrives while the call is on its way gets its response, unless the client requires a newer one.
 func TestQueryJoinsACallInProgress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, new(answers).ServeHTTP)
+	setup(new(answers).ServeHTTP).run(t, func(w *world) {
 		var clients sync.WaitGroup
 		clients.Go(func() { w.ask(listIssues("widgets")) })
 		time.Sleep(500 * time.Millisecond)
@@ -165,20 +161,19 @@ func TestQueryDoesNotJoinACallBeforeAChange(t *testing.T) {
 }
 
 func TestCallOfAQuerySurvivesItsLeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, new(answers).ServeHTTP)
-		ctx, leave := context.WithCancel(t.Context())
+	setup(new(answers).ServeHTTP).run(t, func(w *world) {
+		ctx, leave := context.WithCancel(w.Context())
 		var clients sync.WaitGroup
 		clients.Go(func() {
 			r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://gateway.test/graphql", strings.NewReader(listIssues("widgets")))
 			if err != nil {
-				t.Error(err)
+				w.Error(err)
 				return
 			}
 			r.Header.Set("Authorization", "Bearer a")
 			if resp, err := w.client.Do(r); err == nil {
 				_ = resp.Body.Close()
-				t.Error("the leader got a response")
+				w.Error("the leader got a response")
 			}
 		})
 		time.Sleep(300 * time.Millisecond)
@@ -217,32 +212,28 @@ func TestErrorsAreNeitherSharedNorStored(t *testing.T) {
 		},
 	} {
 		for kind, option := range map[string]option{"shared": withRules(), "stored": withRules(policy.GraphQLCacheRule{Operation: "List", TTL: time.Minute})} {
-			t.Run(name+" "+kind, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { time.Sleep(time.Second); respond(w) }, option)
-					var clients sync.WaitGroup
-					for range 3 {
-						clients.Go(func() {
-							if r := w.ask(listIssues("widgets")); strings.Contains(r.Header.Get("Cache-Status"), "stored") {
-								t.Errorf("Cache-Status: %s", r.Header.Get("Cache-Status"))
-							}
-						})
-					}
-					clients.Wait()
-					w.want("requests upstream", w.upstreamSaw(), 3)
-					w.ask(listIssues("widgets"))
-					w.want("requests upstream", w.upstreamSaw(), 4)
-				})
+			setup(func(w http.ResponseWriter, _ *http.Request) { time.Sleep(time.Second); respond(w) }, option).sub(t, name+" "+kind, func(w *world) {
+				var clients sync.WaitGroup
+				for range 3 {
+					clients.Go(func() {
+						if r := w.ask(listIssues("widgets")); strings.Contains(r.Header.Get("Cache-Status"), "stored") {
+							w.Errorf("Cache-Status: %s", r.Header.Get("Cache-Status"))
+						}
+					})
+				}
+				clients.Wait()
+				w.want("requests upstream", w.upstreamSaw(), 3)
+				w.ask(listIssues("widgets"))
+				w.want("requests upstream", w.upstreamSaw(), 4)
 			})
 		}
 	}
 }
 
 func TestRuleStoresAQuery(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, new(answers).ServeHTTP, withRules(policy.GraphQLCacheRule{Operation: "List", TTL: 30 * time.Second}))
+	setup(new(answers).ServeHTTP, withRules(policy.GraphQLCacheRule{Operation: "List", TTL: 30 * time.Second})).run(t, func(w *world) {
 		check := func(r got, status, age, answer string) {
-			t.Helper()
+			w.Helper()
 			w.want("Cache-Status", r.Header.Get("Cache-Status"), status)
 			w.want("Age", r.Header.Get("Age"), age)
 			w.want("body", r.body, `{"data":{"id":"N_1","answer":`+answer+`}}`)
@@ -263,7 +254,7 @@ func TestRuleStoresAQuery(t *testing.T) {
 		check(w.ask(listIssues("widgets"), "Cache-Control: max-stale"), "weir; fwd=stale; fwd-status=200; stored; ttl=29", "", "7")
 		for _, r := range w.seen.all() {
 			if !isUnconditional(r.Header) {
-				t.Errorf("conditional request: %v", r.Header)
+				w.Errorf("conditional request: %v", r.Header)
 			}
 		}
 	})
@@ -288,8 +279,7 @@ func TestRulesOfStoredQueries(t *testing.T) {
 		{"query Other{user(login:1){id}}", true, false},
 		{"mutation List{viewer{id}}", true, false},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, new(answers).ServeHTTP, func(g *Config) { g.GraphQLCache = rules; g.GraphQLCache.GH = c.gh })
+		setup(new(answers).ServeHTTP, func(g *Config) { g.GraphQLCache = rules; g.GraphQLCache.GH = c.gh }).run(t, func(w *world) {
 			w.graphQL("/graphql", c.query)
 			r := w.graphQL("/graphql", c.query)
 			w.want(c.query, strings.Contains(r.Header.Get("Cache-Status"), "hit"), c.hits)
@@ -347,16 +337,14 @@ func TestChangeMakesQueriesStale(t *testing.T) {
 		{"too many repositories", listIssues("widgets"), mutate("b", `mutation{a(input:{repositoryNameWithOwner:[`+manyIDs(101)+`]}){b}}`), true},
 		{"too many nodes", listIssues("widgets"), mutate("b", `mutation{a(input:{ids:[`+manyIDs(101)+`]}){b}}`), true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, new(answers).ServeHTTP, withRules(policy.GraphQLCacheRule{Field: "repository", TTL: time.Minute}, policy.GraphQLCacheRule{Field: "node", TTL: time.Minute}), func(c *Config) {
-					c.Catalogue = policy.CatalogueOf("github")
-				})
-				w.ask(c.query)
-				w.want("Cache-Status before the change", strings.HasPrefix(w.ask(c.query).Header.Get("Cache-Status"), "weir; hit"), true)
-				c.change(w)
-				w.want("Cache-Status after the change", strings.HasPrefix(w.ask(c.query).Header.Get("Cache-Status"), "weir; fwd=stale"), c.stale)
+		bubble(t, c.name, func(t *testing.T) {
+			w := newWorld(t, new(answers).ServeHTTP, withRules(policy.GraphQLCacheRule{Field: "repository", TTL: time.Minute}, policy.GraphQLCacheRule{Field: "node", TTL: time.Minute}), func(c *Config) {
+				c.Catalogue = policy.CatalogueOf("github")
 			})
+			w.ask(c.query)
+			w.want("Cache-Status before the change", strings.HasPrefix(w.ask(c.query).Header.Get("Cache-Status"), "weir; hit"), true)
+			c.change(w)
+			w.want("Cache-Status after the change", strings.HasPrefix(w.ask(c.query).Header.Get("Cache-Status"), "weir; fwd=stale"), c.stale)
 		})
 	}
 }
@@ -377,29 +365,27 @@ func TestMutationMakesNamedRepositoriesStale(t *testing.T) {
 		{"many nodes", `ids:[` + manyIDs(maxChanged+1) + `]`, nil},
 		{"many repositories", `repositoryNameWithOwner:["acme/widgets",` + strings.Join(many, ",") + `]`, []string{widgets, gears, "/novelty"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) {
-					rw.Header().Set("Cache-Control", "max-age=60")
-					_, _ = io.WriteString(rw, `{"data":{}}`)
-				}, withRules(policy.GraphQLCacheRule{Operation: "List", TTL: time.Minute}), func(c *Config) {
-					c.Catalogue = policy.CatalogueOf("github")
-				})
-				paths := []string{widgets, gears, "/novelty"}
-				hits := func() (list []string) {
-					for _, path := range paths {
-						if r := w.get(path, "Authorization: Bearer a"); strings.HasPrefix(r.Header.Get("Cache-Status"), "weir; hit") {
-							list = append(list, path)
-						}
-					}
-					return list
-				}
-				hits()
-				w.want("stored responses", fmt.Sprint(hits()), fmt.Sprint(paths))
-				w.ask(`{"query":`+strconv.Quote(`mutation{a(input:{`+c.arguments+`}){b}}`)+`}`, "Authorization: Bearer b")
-				fresh := slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return slices.Contains(c.stale, path) })
-				w.want("fresh responses after the mutation", fmt.Sprint(hits()), fmt.Sprint(fresh))
+		bubble(t, c.name, func(t *testing.T) {
+			w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) {
+				rw.Header().Set("Cache-Control", "max-age=60")
+				_, _ = io.WriteString(rw, `{"data":{}}`)
+			}, withRules(policy.GraphQLCacheRule{Operation: "List", TTL: time.Minute}), func(c *Config) {
+				c.Catalogue = policy.CatalogueOf("github")
 			})
+			paths := []string{widgets, gears, "/novelty"}
+			hits := func() (list []string) {
+				for _, path := range paths {
+					if r := w.get(path, "Authorization: Bearer a"); strings.HasPrefix(r.Header.Get("Cache-Status"), "weir; hit") {
+						list = append(list, path)
+					}
+				}
+				return list
+			}
+			hits()
+			w.want("stored responses", fmt.Sprint(hits()), fmt.Sprint(paths))
+			w.ask(`{"query":`+strconv.Quote(`mutation{a(input:{`+c.arguments+`}){b}}`)+`}`, "Authorization: Bearer b")
+			fresh := slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return slices.Contains(c.stale, path) })
+			w.want("fresh responses after the mutation", fmt.Sprint(hits()), fmt.Sprint(fresh))
 		})
 	}
 }

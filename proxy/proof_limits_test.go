@@ -80,8 +80,7 @@ func TestProofKeepsVaryAndDirectives(t *testing.T) {
 
 // Two different variants may have the same weak ETag.
 func TestWeakETagSelectsNoVariant(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, holding(`W/"1"`, language, "Vary: Accept-Language", "Cache-Control: max-age=60"))
+	setup(holding(`W/"1"`, language, "Vary: Accept-Language", "Cache-Control: max-age=60")).run(t, func(w *world) {
 		w.want("german", w.get("/unknown", "Accept-Language: de").body, "de")
 		for range 2 {
 			w.want("french", w.get("/unknown", "Accept-Language: fr").body, "fr")
@@ -137,8 +136,7 @@ func TestReferenceDataIsStoredWithoutFieldsAboutItsCaller(t *testing.T) {
 // Weir does not send invalid or very long ETags, and bounds the size of If-None-Match.
 func TestIfNoneMatchIsBounded(t *testing.T) {
 	for _, etag := range []string{"*", "v1", `"a", "b"`, `"` + strings.Repeat("x", 300) + `"`} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, holding(etag, language, "Cache-Control: max-age=1"))
+		setup(holding(etag, language, "Cache-Control: max-age=1")).run(t, func(w *world) {
 			w.get(sbom, "Authorization: Bearer a")
 			w.get(sbom, "Authorization: Bearer b", "Accept-Language: fr")
 			time.Sleep(2 * time.Second)

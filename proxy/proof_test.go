@@ -72,8 +72,7 @@ func same(string) string { return `["octocat"]` }
 const proofStatus = "weir; fwd=uri-miss; fwd-status=304; stored; ttl=60" // Cache-Status after a proof of access
 
 func Test304ToAnotherTokenProvesItsAccess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, digesting(same, false), github)
+	setup(digesting(same, false), github).run(t, func(w *world) {
 		first := w.get(sbom, "Authorization: Bearer a")
 		second := w.get(sbom, "Authorization: Bearer b")
 		third := w.get(sbom, "Authorization: Bearer b")
@@ -107,8 +106,7 @@ func TestETagsSettingSelectsTheProof(t *testing.T) {
 		{ETagsUpstream, strong, true},
 		{ETagsOff, strong, false},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, c.upstream, github, withETags(c.etags))
+		setup(c.upstream, github, withETags(c.etags)).run(t, func(w *world) {
 			w.get(sbom, "Authorization: Bearer a")
 			status := w.get(sbom, "Authorization: Bearer b").Header.Get("Cache-Status")
 			w.want("proof with "+string(c.etags), status == proofStatus, c.proof)
@@ -150,15 +148,12 @@ func TestCallerWithOtherAccessGetsItsOwnResponse(t *testing.T) {
 			digesting(own, false)(w, r)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, upstream, github)
-				w.get(sbom, "Authorization: Bearer a")
-				w.want("gets the body of a", w.get(sbom, "Authorization: Bearer b").body == "seen by Bearer a", false)
-				seen := w.seen.all()
-				w.want("requests upstream", len(seen), 2)
-				w.want("quotes in If-None-Match", strings.Count(seen[1].Header.Get("If-None-Match"), `"`), 2)
-			})
+		setup(upstream, github).sub(t, name, func(w *world) {
+			w.get(sbom, "Authorization: Bearer a")
+			w.want("gets the body of a", w.get(sbom, "Authorization: Bearer b").body == "seen by Bearer a", false)
+			seen := w.seen.all()
+			w.want("requests upstream", len(seen), 2)
+			w.want("quotes in If-None-Match", strings.Count(seen[1].Header.Get("If-None-Match"), `"`), 2)
 		})
 	}
 }
@@ -189,20 +184,18 @@ func TestOnlyStrongETagIsProof(t *testing.T) {
 		{"weak", `W/"v1"`, `W/"v1"`, false, "for Bearer b"},
 		{"weak in the 304", `"v1"`, `W/"v1"`, true, "for Bearer b"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, taggedWith(func(token string) string {
-					if token == "Bearer a" {
-						return c.first
-					}
-					return c.later
-				}))
-				w.get(sbom, "Authorization: Bearer a")
-				second := w.get(sbom, "Authorization: Bearer b")
-				w.want("status", second.StatusCode, http.StatusOK)
-				w.want("body", second.body, c.body)
-				w.want("request is conditional", w.seen.all()[1].Header.Get("If-None-Match") != "", c.conditional)
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			w := newWorld(t, taggedWith(func(token string) string {
+				if token == "Bearer a" {
+					return c.first
+				}
+				return c.later
+			}))
+			w.get(sbom, "Authorization: Bearer a")
+			second := w.get(sbom, "Authorization: Bearer b")
+			w.want("status", second.StatusCode, http.StatusOK)
+			w.want("body", second.body, c.body)
+			w.want("request is conditional", w.seen.all()[1].Header.Get("If-None-Match") != "", c.conditional)
 		})
 	}
 }
@@ -214,35 +207,33 @@ func TestPagesAreSharedOnlyIf304RepeatsLink(t *testing.T) {
 		repeats bool
 		proofs  int
 	}{"repeated": {true, 4}, "omitted": {false, 0}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				upstream := digesting(same, true)
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					if !c.repeats {
-						w = &unlinked{w}
-					}
-					upstream(w, r)
-				}, github)
-				proofs := 0
-				get := func(token string) {
-					r := w.get(members, "Authorization: Bearer "+token)
-					w.want("has Link", r.Header.Get("Link") != "", true)
-					w.want("status", r.StatusCode, http.StatusOK)
-					if r.Header.Get("Cache-Status") == proofStatus {
-						proofs++
-					}
+		bubble(t, name, func(t *testing.T) {
+			upstream := digesting(same, true)
+			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+				if !c.repeats {
+					w = &unlinked{w}
 				}
-				get("a")
-				get("b") // no 304 of the operation has arrived yet
-				w.want("If-None-Match of b", w.seen.all()[1].Header.Get("If-None-Match"), "")
-				time.Sleep(2 * time.Minute)
-				get("a") // revalidates its own entry
-				for i := range 4 {
-					get(fmt.Sprint(i))
+				upstream(w, r)
+			}, github)
+			proofs := 0
+			get := func(token string) {
+				r := w.get(members, "Authorization: Bearer "+token)
+				w.want("has Link", r.Header.Get("Link") != "", true)
+				w.want("status", r.StatusCode, http.StatusOK)
+				if r.Header.Get("Cache-Status") == proofStatus {
+					proofs++
 				}
-				w.want("proofs", proofs, c.proofs)
-				w.want("requests upstream", w.upstreamSaw(), 7)
-			})
+			}
+			get("a")
+			get("b") // no 304 of the operation has arrived yet
+			w.want("If-None-Match of b", w.seen.all()[1].Header.Get("If-None-Match"), "")
+			time.Sleep(2 * time.Minute)
+			get("a") // revalidates its own entry
+			for i := range 4 {
+				get(fmt.Sprint(i))
+			}
+			w.want("proofs", proofs, c.proofs)
+			w.want("requests upstream", w.upstreamSaw(), 7)
 		})
 	}
 }
@@ -312,8 +303,7 @@ func TestDifferentComputedETagIsLoggedOncePerHour(t *testing.T) {
 }
 
 func TestProofsWorkAcrossReplicas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, digesting(same, false), github)
+	setup(digesting(same, false), github).run(t, func(w *world) {
 		list, _ := w.replicas(2)
 		sendTo(list[0], sbom, "Authorization", "Bearer a")
 		synctest.Wait() // for the writes to the shared tier

@@ -128,8 +128,7 @@ func TestCredentialsInFieldsSeparateCallers(t *testing.T) {
 
 // TestNumbersThatNameCallersSeparateResponses checks that a small number is left to Vary only if it cannot name a caller.
 func TestNumbersThatNameCallersSeparateResponses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, echoFields("max-age=60"))
+	setup(echoFields("max-age=60")).run(t, func(w *world) {
 		for _, name := range strings.Fields("Sudo Tenant Tenant-Id Account Acct-Id User Userid Uid On-Behalf-Of-User Impersonate-User As Pin Otp Private-Token Client Customer Project-Id Org Group On-Behalf-Of Impersonate Delegate Mfa Employee Badge Device Profile View Visitor Realm Domain Site Store Uuid") {
 			w.want(name, strings.Contains(w.get("/made/up", name+": 7").body, "=7"), true)
 			w.want(name, strings.Contains(w.get("/made/up", name+": 8").body, "=8"), true)
@@ -164,8 +163,7 @@ func TestRequestsWithOtherFieldsAreNotCoalesced(t *testing.T) {
 // TestFieldsThatDescribeARequestShareResponses checks that the names of programs and of single requests do not divide the
 // cache.
 func TestFieldsThatDescribeARequestShareResponses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, echoFields("max-age=60"))
+	setup(echoFields("max-age=60")).run(t, func(w *world) {
 		for _, path := range []string{"/made/up", "/gitignore/templates"} {
 			w.get(path)
 			for _, field := range []string{

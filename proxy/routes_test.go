@@ -68,23 +68,20 @@ func TestWriteMakesRelatedReadsStale(t *testing.T) {
 		{"POST /repos/acme/widgets/forks", "/repos/alice/widgets", "/user/keys"},
 		{"POST /orgs/acme/hooks/5", "/orgs/acme/hooks/5", "/orgs/acme/teams"},
 	} {
-		t.Run(c.write, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, respondFresh, wholeAPI(t, unchanged))
-				reads := strings.Fields(c.stale + " " + c.fresh)
-				for _, path := range reads {
-					w.get(path, owner)
-					w.want("outcome of "+path+" before the write", w.lastOutcome(path), "hit")
-				}
-				method, path, _ := strings.Cut(c.write, " ")
-				w.do(method, path, strings.NewReader("{}"), owner)
-				for _, path := range strings.Fields(c.stale) {
-					w.want("outcome of "+path, w.lastOutcome(path) != "hit", true)
-				}
-				for _, path := range strings.Fields(c.fresh) {
-					w.want("outcome of "+path, w.lastOutcome(path), "hit")
-				}
-			})
+		setup(respondFresh, wholeAPI(t, unchanged)).sub(t, c.write, func(w *world) {
+			reads := strings.Fields(c.stale + " " + c.fresh)
+			for _, path := range reads {
+				w.get(path, owner)
+				w.want("outcome of "+path+" before the write", w.lastOutcome(path), "hit")
+			}
+			method, path, _ := strings.Cut(c.write, " ")
+			w.do(method, path, strings.NewReader("{}"), owner)
+			for _, path := range strings.Fields(c.stale) {
+				w.want("outcome of "+path, w.lastOutcome(path) != "hit", true)
+			}
+			for _, path := range strings.Fields(c.fresh) {
+				w.want("outcome of "+path, w.lastOutcome(path), "hit")
+			}
 		})
 	}
 }
@@ -107,25 +104,22 @@ func TestPurgeAndEventsReachEveryRoute(t *testing.T) {
 		"an unlisted event":  func(g *Gateway) []string { return g.TagsOfEvent("made_up", "acme/widgets", "acme", false) },
 		"a repository event": func(g *Gateway) []string { return g.TagsOfEvent("issues", "Acme/Widgets", "", false) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, respondFresh, wholeAPI(t, unchanged))
-				stale := []string{"/repos/acme/widgets/issues/3", "/repositories/7/issues?page=2"}
-				for _, path := range append(stale, "/repos/beta/widgets/issues/3") {
-					w.get(path, owner)
-				}
-				w.get("/repositories/7/keys", owner)
-				w.gateway.Cache.Purge(t.Context(), tags(w.gateway)...)
-				if strings.HasSuffix(name, "issue comment") || name == "a repository event" {
-					w.want("outcome of another collection by number", w.lastOutcome("/repositories/7/keys"), "hit")
-				}
-				for _, path := range stale {
-					w.want("outcome of "+path, w.lastOutcome(path) != "hit", true)
-				}
-				if name != "an operation" {
-					w.want("outcome of another repository", w.lastOutcome("/repos/beta/widgets/issues/3"), "hit")
-				}
-			})
+		setup(respondFresh, wholeAPI(t, unchanged)).sub(t, name, func(w *world) {
+			stale := []string{"/repos/acme/widgets/issues/3", "/repositories/7/issues?page=2"}
+			for _, path := range append(stale, "/repos/beta/widgets/issues/3") {
+				w.get(path, owner)
+			}
+			w.get("/repositories/7/keys", owner)
+			w.gateway.Cache.Purge(w.Context(), tags(w.gateway)...)
+			if strings.HasSuffix(name, "issue comment") || name == "a repository event" {
+				w.want("outcome of another collection by number", w.lastOutcome("/repositories/7/keys"), "hit")
+			}
+			for _, path := range stale {
+				w.want("outcome of "+path, w.lastOutcome(path) != "hit", true)
+			}
+			if name != "an operation" {
+				w.want("outcome of another repository", w.lastOutcome("/repos/beta/widgets/issues/3"), "hit")
+			}
 		})
 	}
 }
@@ -134,15 +128,13 @@ func TestPurgeAndEventsReachEveryRoute(t *testing.T) {
 // the list of defects). The upstream must never get more points in a minute than the limit of one endpoint.
 func TestPointsCountPerEndpoint(t *testing.T) {
 	for _, path := range []string{"/repos/o/r/contents/f%d.txt", "/repos/o/r/contents/dir/f%d/x", "/repos/o/r/new-route/f%d.txt", "/new/f%d"} {
-		t.Run(path, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var sent atomic.Int32
-				w := newWorld(t, func(http.ResponseWriter, *http.Request) { sent.Add(1) }, wholeAPI(t, func(l *policy.Limits) { l.Points.REST = 20 }))
-				for i := range 30 {
-					w.get(fmt.Sprintf(path, i), owner, "Prefer: wait=0")
-				}
-				w.want("requests in a minute", sent.Load(), int32(20))
-			})
+		bubble(t, path, func(t *testing.T) {
+			var sent atomic.Int32
+			w := newWorld(t, func(http.ResponseWriter, *http.Request) { sent.Add(1) }, wholeAPI(t, func(l *policy.Limits) { l.Points.REST = 20 }))
+			for i := range 30 {
+				w.get(fmt.Sprintf(path, i), owner, "Prefer: wait=0")
+			}
+			w.want("requests in a minute", sent.Load(), int32(20))
 		})
 	}
 }

@@ -64,25 +64,23 @@ func TestStaleResponsesReplaceErrorsWhereAllowed(t *testing.T) {
 		{"primary limit exhausted", "", nil, 1, 200, "weir; hit; ttl=-10; detail=primary"},
 		{"primary limit exhausted, must-revalidate", ", must-revalidate", nil, 1, 429, "weir; detail=primary"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var state atomic.Int32
-				w := newWorld(t, failingIn(c.control, &state))
-				token := "Authorization: Bearer a"
-				w.get(path, token)
-				time.Sleep(20 * time.Second)
-				state.Store(int32(c.state))
-				if c.state == 1 {
-					w.get("/users/hubot", token) // the response reports that no quota is left
-				}
-				got := w.get(path, append(c.fields, token, "Prefer: wait=0")...)
-				w.want("status", got.StatusCode, c.status)
-				w.want("Cache-Status", got.Header.Get("Cache-Status"), c.cache)
-				if c.status == http.StatusOK && c.state != 0 {
-					w.want("body", got.body, "answer")
-					w.want("age", got.Header.Get("Age"), "20")
-				}
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			var state atomic.Int32
+			w := newWorld(t, failingIn(c.control, &state))
+			token := "Authorization: Bearer a"
+			w.get(path, token)
+			time.Sleep(20 * time.Second)
+			state.Store(int32(c.state))
+			if c.state == 1 {
+				w.get("/users/hubot", token) // the response reports that no quota is left
+			}
+			got := w.get(path, append(c.fields, token, "Prefer: wait=0")...)
+			w.want("status", got.StatusCode, c.status)
+			w.want("Cache-Status", got.Header.Get("Cache-Status"), c.cache)
+			if c.status == http.StatusOK && c.state != 0 {
+				w.want("body", got.body, "answer")
+				w.want("age", got.Header.Get("Age"), "20")
+			}
 		})
 	}
 }
@@ -114,25 +112,23 @@ func TestWriteInvalidatesItsLocation(t *testing.T) {
 		{"outside the base path", "Location: /users/octocat", false},
 		{"invalid URL", "Location: http://[", false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				name, value, _ := strings.Cut(c.field, ": ")
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					w.Header().Set("Cache-Control", "max-age=60")
-					if r.Method == http.MethodPost {
-						w.Header().Set(name, value)
-					}
-					_, _ = fmt.Fprint(w, "answer")
-				})
-				w.get("/users/octocat")
-				w.do(http.MethodPost, "/made-up", nil)
-				w.get("/users/octocat")
-				want := 2
-				if c.stale {
-					want = 3
+		bubble(t, c.name, func(t *testing.T) {
+			name, value, _ := strings.Cut(c.field, ": ")
+			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Cache-Control", "max-age=60")
+				if r.Method == http.MethodPost {
+					w.Header().Set(name, value)
 				}
-				w.want("requests upstream", w.upstreamSaw(), want)
+				_, _ = fmt.Fprint(w, "answer")
 			})
+			w.get("/users/octocat")
+			w.do(http.MethodPost, "/made-up", nil)
+			w.get("/users/octocat")
+			want := 2
+			if c.stale {
+				want = 3
+			}
+			w.want("requests upstream", w.upstreamSaw(), want)
 		})
 	}
 }

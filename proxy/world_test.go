@@ -119,6 +119,35 @@ func newHTTP1World(t *testing.T, upstream http.HandlerFunc, options ...option) *
 	return newWorldOver(t, http1, upstream, options...)
 }
 
+// worldSetup is an upstream and the options of a world.
+type worldSetup struct {
+	upstream http.HandlerFunc
+	options  []option
+}
+
+// setup returns the description of a world for run and sub.
+func setup(upstream http.HandlerFunc, options ...option) worldSetup {
+	return worldSetup{upstream, options}
+}
+
+// run runs a test with virtual time in a new world.
+func (s worldSetup) run(t *testing.T, test func(*world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(newWorld(t, s.upstream, s.options...)) })
+}
+
+// sub runs a subtest with virtual time in a new world.
+func (s worldSetup) sub(t *testing.T, name string, test func(*world)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { s.run(t, test) })
+}
+
+// bubble runs a subtest with virtual time.
+func bubble(t *testing.T, name string, test func(*testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
 func newWorldOver(t *testing.T, protocol string, upstream http.HandlerFunc, options ...option) *world {
 	t.Helper()
 	// The last cleanup: net/http closes a connection with an incomplete body after half a second of virtual time.
@@ -185,6 +214,35 @@ func identifyByToken(r *http.Request) (Identity, error) {
 		Caller:    policy.Caller{Kind: policy.User, Account: name, Class: name},
 		Authorize: func(_ context.Context, h http.Header) error { h.Set("Authorization", value); return nil },
 	}, nil
+}
+
+// bearer returns the Authorization field with a token.
+func bearer(token string) string { return "Authorization: Bearer " + token }
+
+// setFields sets header fields of the form "Name: value" of a response.
+func setFields(w http.ResponseWriter, fields ...string) {
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		w.Header().Set(name, value)
+	}
+}
+
+// replies returns an upstream that sends the same response to each request.
+func replies(body string, fields ...string) http.HandlerFunc {
+	return repliesWith(func(*http.Request) string { return body }, fields...)
+}
+
+// repliesWith returns an upstream whose response bodies depend on the request.
+func repliesWith(body func(*http.Request) string, fields ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		setFields(w, fields...)
+		_, _ = io.WriteString(w, body(r))
+	}
+}
+
+// requestField returns a function that returns a field of a request.
+func requestField(name string) func(*http.Request) string {
+	return func(r *http.Request) string { return r.Header.Get(name) }
 }
 
 // got is a response with its complete body.
