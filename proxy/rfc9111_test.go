@@ -29,7 +29,7 @@ type step struct {
 	extra  int      // the number of further requests that the gateway must send upstream
 	code   int      // the expected status of the gateway's response, or aborted; 200 by default
 	body   string   // the expected body of the gateway's response, unless empty
-	cache  string   // the expected Cache-Status, unless empty; * at the end stands for any text
+	cache  string   // the expected Cache-Status, unless empty; see matches
 	has    []string // header fields that the gateway's response must have
 	lacks  []string // names of header fields that the gateway's response must not have
 	sent   []string // header fields that the request to the upstream must have
@@ -145,15 +145,12 @@ func (w *world) runStep(name string, u *scriptedUpstream, step step) {
 	w.want(label("requests upstream"), len(seen), forwarded)
 	w.want(label("error"), r.err, nil)
 	if step.body != "" || code == http.StatusNotModified || method == http.MethodHead {
-		w.want(label("body"), r.body, step.body)
+		w.want(label("decoded body"), w.decoded(r), step.body)
 	}
-	if prefix, any := strings.CutSuffix(step.cache, "*"); step.cache != "" && (!any || !strings.HasPrefix(r.Header.Get("Cache-Status"), prefix)) {
-		w.want(name+": Cache-Status", r.Header.Get("Cache-Status"), step.cache)
+	if step.cache != "" {
+		w.wantFields(name, r.Header, "Cache-Status: "+step.cache)
 	}
-	for _, f := range step.has {
-		name, value, _ := strings.Cut(f, ": ")
-		w.want(label(name), strings.Join(r.Header.Values(name), ", "), value)
-	}
+	w.wantFields(label(""), r.Header, step.has...)
 	for _, name := range step.lacks {
 		w.want(label(name), r.Header.Get(name), "")
 	}
@@ -161,6 +158,24 @@ func (w *world) runStep(name string, u *scriptedUpstream, step step) {
 		name, value, _ := strings.Cut(f, ": ")
 		w.want(label("the upstream request has the right "+name), len(seen) > 0 && strings.Join(seen[0].Header.Values(name), ", ") == value, true)
 	}
+}
+
+// wantFields compares header fields. A field without a value must be absent. For a * in a value see matches.
+func (w *world) wantFields(name string, h http.Header, fields ...string) {
+	w.Helper()
+	for _, f := range fields {
+		field, want, _ := strings.Cut(f, ": ")
+		if got := strings.Join(h.Values(field), ", "); !matches(got, want) {
+			w.Errorf("%s: %s: got %q, want %q", name, field, got, want)
+		}
+	}
+}
+
+// matches compares a text with a pattern. A * before or after other text stands for any text.
+func matches(text, pattern string) bool {
+	start, startsWith := strings.CutSuffix(pattern, "*")
+	end, endsWith := strings.CutPrefix(pattern, "*")
+	return text == pattern || startsWith && start != "" && strings.HasPrefix(text, start) || endsWith && end != "" && strings.HasSuffix(text, end)
 }
 
 // lines returns its arguments, which are header field lines, as a slice.

@@ -3,7 +3,6 @@ package proxy
 import (
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,26 +10,26 @@ import (
 	"time"
 )
 
-// failingIn returns an upstream with responses that are fresh for ten seconds. The state is 0 (healthy), -1
-// (unreachable), 1 (primary limit exhausted), or the status of an error.
+// States of the upstream of failingIn. Other states are statuses of errors.
+const (
+	healthy     = 0
+	exhausted   = 1 // the primary limit is exhausted
+	unreachable = -1
+)
+
+// failingIn returns an upstream whose responses depend on a state.
 func failingIn(control string, state *atomic.Int32) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Cache-Control", "max-age=10"+control)
-		h.Set("Etag", `"one"`)
-		h.Set("X-RateLimit-Limit", "60")
-		h.Set("X-RateLimit-Remaining", "59")
-		h.Set("X-RateLimit-Used", "1")
-		h.Set("X-RateLimit-Reset", strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10))
-		h.Set("X-RateLimit-Resource", "core")
-		switch s := int(state.Load()); s {
-		case 0:
-		case 1:
-			h.Set("X-RateLimit-Remaining", "0")
-			h.Set("X-RateLimit-Used", "60")
-		case -1:
+	return func(w http.ResponseWriter, _ *http.Request) {
+		used := 1
+		s := int(state.Load())
+		switch s {
+		case exhausted:
+			used = 60
+		case unreachable:
 			panic(http.ErrAbortHandler)
-		default:
+		}
+		setFields(w, append(rates(60, used, time.Hour), "X-RateLimit-Resource: core", "Cache-Control: "+control, `Etag: "one"`)...)
+		if s >= 100 {
 			w.WriteHeader(s)
 		}
 		_, _ = fmt.Fprint(w, "answer")
@@ -41,43 +40,41 @@ func TestStaleResponsesReplaceErrorsWhereAllowed(t *testing.T) {
 	const path = "/users/octocat"
 	for _, c := range []struct {
 		name    string
-		control string
+		control string // in addition to a lifetime of 10 s
 		fields  []string
 		state   int
 		status  int
 		cache   string // Cache-Status of a request 20 s after the first
 	}{
-		{"unreachable (RFC 9111 4.2.4)", "", nil, -1, 200, "weir; fwd=stale; ttl=-10; detail=upstream"},
-		{"unreachable, must-revalidate (RFC 9111 5.2.2.2)", ", must-revalidate", nil, -1, 504, "weir; detail=upstream"},
-		{"unreachable, no-cache (RFC 9111 5.2.2.4)", ", no-cache", nil, -1, 504, "weir; detail=upstream"},
-		{"unreachable, client sends no-cache (RFC 9111 5.2.1.4)", "", []string{"Cache-Control: no-cache"}, -1, 502, "weir; detail=upstream"},
-		{"unreachable, client sends max-age (RFC 9111 5.2.1.1)", "", []string{"Cache-Control: max-age=5"}, -1, 502, "weir; detail=upstream"},
+		{"unreachable (RFC 9111 4.2.4)", "", nil, unreachable, 200, "weir; fwd=stale; ttl=-10; detail=upstream"},
+		{"unreachable, must-revalidate (RFC 9111 5.2.2.2)", ", must-revalidate", nil, unreachable, 504, "weir; detail=upstream"},
+		{"unreachable, no-cache (RFC 9111 5.2.2.4)", ", no-cache", nil, unreachable, 504, "weir; detail=upstream"},
+		{"unreachable, client sends no-cache (RFC 9111 5.2.1.4)", "", lines("Cache-Control: no-cache"), unreachable, 502, "weir; detail=upstream"},
+		{"unreachable, client sends max-age (RFC 9111 5.2.1.1)", "", lines("Cache-Control: max-age=5"), unreachable, 502, "weir; detail=upstream"},
 		{"error, stale-if-error allows it (RFC 5861 4)", ", stale-if-error=60", nil, 503, 200, "weir; fwd=stale; fwd-status=503; ttl=-10; detail=stale-if-error"},
-		{"error, the request allows it (RFC 5861 4)", "", []string{"Cache-Control: stale-if-error=60"}, 500, 200, "weir; fwd=stale; fwd-status=500; ttl=-10; detail=stale-if-error"},
+		{"error, the request allows it (RFC 5861 4)", "", lines("Cache-Control: stale-if-error=60"), 500, 200, "weir; fwd=stale; fwd-status=500; ttl=-10; detail=stale-if-error"},
 		{"error, too old for stale-if-error", ", stale-if-error=5", nil, 503, 503, "weir; fwd=stale; fwd-status=503"},
 		{"error, no directive allows it", "", nil, 503, 503, "weir; fwd=stale; fwd-status=503"},
 		{"501 is never replaced", ", stale-if-error=60", nil, 501, 501, "weir; fwd=stale; fwd-status=501"},
-		{"max-stale (RFC 9111 5.2.1.2)", "", []string{"Cache-Control: max-stale=15"}, 0, 200, "weir; hit; ttl=-10"},
-		{"max-stale without a bound", "", []string{"Cache-Control: max-stale"}, 0, 200, "weir; hit; ttl=-10"},
-		{"max-stale is exceeded", "", []string{"Cache-Control: max-stale=5"}, 0, 200, "weir; fwd=stale; fwd-status=200; stored; ttl=10"},
-		{"max-stale and must-revalidate", ", must-revalidate", []string{"Cache-Control: max-stale=15"}, 0, 200, "weir; fwd=stale; fwd-status=200; stored; ttl=10"},
-		{"primary limit exhausted", "", nil, 1, 200, "weir; hit; ttl=-10; detail=primary"},
-		{"primary limit exhausted, must-revalidate", ", must-revalidate", nil, 1, 429, "weir; detail=primary"},
+		{"max-stale (RFC 9111 5.2.1.2)", "", lines("Cache-Control: max-stale=15"), healthy, 200, "weir; hit; ttl=-10"},
+		{"max-stale without a bound", "", lines("Cache-Control: max-stale"), healthy, 200, "weir; hit; ttl=-10"},
+		{"max-stale is exceeded", "", lines("Cache-Control: max-stale=5"), healthy, 200, "weir; fwd=stale; fwd-status=200; stored; ttl=10"},
+		{"max-stale and must-revalidate", ", must-revalidate", lines("Cache-Control: max-stale=15"), healthy, 200, "weir; fwd=stale; fwd-status=200; stored; ttl=10"},
+		{"primary limit exhausted", "", nil, exhausted, 200, "weir; hit; ttl=-10; detail=primary"},
+		{"primary limit exhausted, must-revalidate", ", must-revalidate", nil, exhausted, 429, "weir; detail=primary"},
 	} {
-		bubble(t, c.name, func(t *testing.T) {
-			var state atomic.Int32
-			w := newWorld(t, failingIn(c.control, &state))
-			token := "Authorization: Bearer a"
-			w.get(path, token)
+		var state atomic.Int32
+		setup(failingIn("max-age=10"+c.control, &state)).sub(t, c.name, func(w *world) {
+			w.get(path, bearer("a"))
 			time.Sleep(20 * time.Second)
 			state.Store(int32(c.state))
-			if c.state == 1 {
-				w.get("/users/hubot", token) // the response reports that no quota is left
+			if c.state == exhausted {
+				w.get("/users/hubot", bearer("a")) // the response reports that no quota is left
 			}
-			got := w.get(path, append(c.fields, token, "Prefer: wait=0")...)
+			got := w.get(path, append(c.fields, bearer("a"), "Prefer: wait=0")...)
 			w.want("status", got.StatusCode, c.status)
 			w.want("Cache-Status", got.Header.Get("Cache-Status"), c.cache)
-			if c.status == http.StatusOK && c.state != 0 {
+			if c.status == http.StatusOK && c.state != healthy {
 				w.want("body", got.body, "answer")
 				w.want("age", got.Header.Get("Age"), "20")
 			}
@@ -85,66 +82,121 @@ func TestStaleResponsesReplaceErrorsWhereAllowed(t *testing.T) {
 	}
 }
 
-func TestStaleResponsesEndWhenTheUpstreamIsBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var state atomic.Int32
-		w := newWorld(t, failingIn("", &state))
-		w.get("/users/octocat")
-		time.Sleep(20 * time.Second)
-		state.Store(-1)
-		w.want("age while unreachable", w.get("/users/octocat").Header.Get("Age"), "20")
-		state.Store(0)
-		w.want("age afterwards", w.get("/users/octocat").Header.Get("Age"), "")
-	})
-}
-
-// A write invalidates the resource in Location (RFC 9111 section 4.4).
-func TestWriteInvalidatesItsLocation(t *testing.T) {
+// A stale response is served until the documented second, and only if Cache-Control allows a stale response.
+func TestStaleResponsesEndAtTheDocumentedSecond(t *testing.T) {
+	const lifetime, soon = 10 * time.Second, 11 * time.Second
 	for _, c := range []struct {
-		name, field string
-		stale       bool
+		control string
+		after   time.Duration // since the response was stored
+		state   int
+		stale   bool
+		token   string
 	}{
-		{"Location", "Location: /base/users/octocat", true},
-		{"Content-Location", "Content-Location: /base/users/octocat", true},
-		{"absolute", "Location: " + upstreamURL + "/users/octocat", true},
-		{"another spelling", "Location: " + upstreamURL + "/users/%6Fctocat?x=1", true},
-		{"another host", "Location: http://other.test/base/users/octocat", false},
-		{"outside the base path", "Location: /users/octocat", false},
-		{"invalid URL", "Location: http://[", false},
+		{"max-age=10, stale-if-error=60", lifetime + time.Minute, 503, true, ""},
+		{"max-age=10, stale-if-error=60", lifetime + time.Minute + time.Second, 503, false, ""},
+		{"max-age=10, stale-if-error=0", soon, 503, false, ""},
+		{"max-age=10, stale-if-error=60, must-revalidate", soon, 503, false, ""},
+		{"no-cache, max-age=10, stale-if-error=60", time.Second, 503, false, ""},
+		{"max-age=10, stale-if-error=60, no-cache", soon, unreachable, false, ""},
+		{"max-age=10, must-revalidate", soon, unreachable, false, ""},
+		{"max-age=10, must-revalidate, stale-while-revalidate=60", soon, unreachable, false, ""},
+		{"s-maxage=10", soon, unreachable, false, ""},
+		{"s-maxage=10, max-age=10, stale-if-error=60", soon, 503, false, ""},
+		{"max-age=10, proxy-revalidate", soon, unreachable, false, ""},
+		{"max-age=10, must-revalidate", soon, unreachable, false, "Bearer a"},
+		{"max-age=10", soon, unreachable, true, ""},
+		{"max-age=10", lifetime - time.Second, unreachable, true, ""}, // fresh
 	} {
-		bubble(t, c.name, func(t *testing.T) {
-			name, value, _ := strings.Cut(c.field, ": ")
-			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("Cache-Control", "max-age=60")
-				if r.Method == http.MethodPost {
-					w.Header().Set(name, value)
-				}
-				_, _ = fmt.Fprint(w, "answer")
-			})
-			w.get("/users/octocat")
-			w.do(http.MethodPost, "/made-up", nil)
-			w.get("/users/octocat")
-			want := 2
-			if c.stale {
-				want = 3
+		var state atomic.Int32
+		setup(failingIn(c.control, &state)).sub(t, fmt.Sprint(c.control, " ", c.token, " ", c.after, " ", c.state), func(w *world) {
+			w.get("/users/octocat", "Authorization: "+c.token)
+			time.Sleep(c.after)
+			state.Store(int32(c.state))
+			requests := lines("Prefer: wait=1")
+			if strings.Contains(c.control, "revalidate") || strings.Contains(c.control, "s-maxage") { // a client cannot accept stale responses
+				requests = append(requests, "Cache-Control: max-stale")
 			}
-			w.want("requests upstream", w.upstreamSaw(), want)
+			for _, field := range requests {
+				r := w.get("/users/octocat", "Authorization: "+c.token, field)
+				w.want("stale for "+field+" ("+r.Header.Get("Cache-Status")+")", r.body == "answer" && r.StatusCode == http.StatusOK, c.stale)
+			}
 		})
 	}
 }
 
+func TestStaleResponses(t *testing.T) {
+	expiring := lines("Cache-Control: max-age=10")
+	// The responses to writes name another resource (RFC 9111 section 4.4).
+	for name, c := range map[string]struct {
+		field string
+		stale bool
+	}{
+		"Location":              {"Location: /base/users/octocat", true},
+		"Content-Location":      {"Content-Location: /base/users/octocat", true},
+		"absolute":              {"Location: " + upstreamURL + "/users/octocat", true},
+		"another spelling":      {"Location: " + upstreamURL + "/users/%6Fctocat?x=1", true},
+		"another host":          {"Location: http://other.test/base/users/octocat", false},
+		"outside the base path": {"Location: /users/octocat", false},
+		"invalid URL":           {"Location: http://[", false},
+	} {
+		runScenarios(t, scenario{name: "location of a write: " + name, path: "/users/octocat", response: lines(fresh), steps: []step{
+			{}, {method: http.MethodPost, path: "/made-up", response: lines(fresh, c.field)}, {cached: !c.stale},
+		}})
+	}
+	// The directive must-revalidate and a purge end stale-while-revalidate (RFC 9111 section 5.2.2.2).
+	for name, c := range map[string]struct {
+		control string
+		do      func(*world)
+	}{
+		"must-revalidate": {", must-revalidate", func(*world) {}},
+		"purge":           {"", func(w *world) { w.gateway.Cache.Purge(w.Context(), "url:/users/octocat") }},
+	} {
+		runScenarios(t, scenario{
+			name: "stale-while-revalidate ends: " + name, path: "/users/octocat",
+			response: lines("Cache-Control: max-age=10, stale-while-revalidate=60" + c.control),
+			steps:    []step{{}, {after: 15 * time.Second, do: c.do}, {body: "2"}},
+		})
+	}
+	// The first request gets the limit error, and the second request is not sent.
+	for _, status := range []int{http.StatusForbidden, http.StatusTooManyRequests} {
+		wait := lines("Prefer: wait=0")
+		runScenarios(t, scenario{name: fmt.Sprint("limit error ", status), path: "/users/octocat", steps: []step{
+			{response: append(expiring, `Etag: "one"`), text: "good"},
+			{
+				after: 20 * time.Second, request: wait, status: status, response: lines("Cache-Control: max-age=10", `Etag: "one"`, "Retry-After: 60"),
+				text: `{"message":"You have exceeded a secondary rate limit"}`, body: "good", cache: "*detail=cooldown",
+			},
+			{request: wait, cached: true, body: "good", cache: "*detail=cooldown"},
+		}})
+	}
+	runScenarios(t,
+		scenario{name: "stale until the upstream is back", path: "/users/octocat", response: expiring, steps: []step{
+			{}, {after: 20 * time.Second, status: aborted, has: lines("Age: 20")}, {lacks: lines("Age")},
+		}},
+		// A request with only-if-cached sends no revalidation (RFC 9111 section 5.2.1.7). A HEAD that finds a stale response causes a
+		// revalidation by GET.
+		scenario{
+			name: "only-if-cached sends no revalidation", path: "/users/octocat",
+			response: lines("Cache-Control: max-age=10, stale-while-revalidate=1000"), steps: []step{
+				{}, {after: 15 * time.Second, request: lines("Cache-Control: only-if-cached"), cached: true, body: "1"},
+				{do: func(w *world) {
+					synctest.Wait()
+					w.want("requests upstream", w.upstreamSaw(), 1)
+					w.do(http.MethodHead, "/users/octocat", nil)
+					synctest.Wait()
+					w.want("method of the revalidation", w.seen.all()[1].Method, http.MethodGet)
+				}},
+			},
+		},
+	)
+}
+
 // With stale-while-revalidate, Weir serves a stale response and refreshes the entry (RFC 5861 section 3).
 func TestStaleWhileRevalidateServesAndRefreshes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := 0
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			n++ // requests are sequential
-			body := fmt.Sprint("version ", n)
-			time.Sleep(time.Second)
-			w.Header().Set("Cache-Control", "max-age=10, stale-while-revalidate=20")
-			_, _ = fmt.Fprint(w, body)
-		})
-		const path = "/users/octocat"
+	const path = "/users/octocat"
+	var n atomic.Int32
+	upstream := delayed(repliesWith(func(*http.Request) string { return fmt.Sprint("version ", n.Add(1)) }, "Cache-Control: max-age=10, stale-while-revalidate=20"))
+	setup(upstream).run(t, func(w *world) {
 		w.get(path)
 		time.Sleep(14 * time.Second)
 		for _, r := range w.concurrently(5, path, "Cache-Control: max-age=60") {
@@ -160,75 +212,5 @@ func TestStaleWhileRevalidateServesAndRefreshes(t *testing.T) {
 		w.want("requests upstream", w.upstreamSaw(), 3)
 		time.Sleep(15 * time.Second)
 		w.want("client sends no-cache", w.get(path, "Cache-Control: no-cache").body, "version 4")
-	})
-}
-
-// The directive must-revalidate and a purge end stale-while-revalidate (RFC 9111 section 5.2.2.2).
-func TestStaleWhileRevalidateEndsWithMustRevalidateOrPurge(t *testing.T) {
-	for _, c := range []struct {
-		control string
-		purge   bool
-	}{{", must-revalidate", false}, {"", true}} {
-		synctest.Test(t, func(t *testing.T) {
-			n := 0
-			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-				n++
-				w.Header().Set("Cache-Control", "max-age=10, stale-while-revalidate=60"+c.control)
-				_, _ = fmt.Fprint(w, "version ", n)
-			})
-			w.get("/users/octocat")
-			time.Sleep(15 * time.Second)
-			if c.purge {
-				w.gateway.Cache.Purge(t.Context(), "url:/users/octocat")
-			}
-			w.want("body", w.get("/users/octocat").body, "version 2")
-		})
-	}
-}
-
-func TestLimitErrorDoesNotRemoveTheStoredResponse(t *testing.T) {
-	for _, status := range []int{http.StatusForbidden, http.StatusTooManyRequests} {
-		synctest.Test(t, func(t *testing.T) {
-			var limited atomic.Bool
-			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Cache-Control", "max-age=10")
-				w.Header().Set("Etag", `"one"`)
-				if limited.Load() {
-					w.Header().Set("Retry-After", "60")
-					w.WriteHeader(status)
-					_, _ = fmt.Fprint(w, `{"message":"You have exceeded a secondary rate limit"}`)
-					return
-				}
-				_, _ = fmt.Fprint(w, "good")
-			})
-			w.get("/users/octocat")
-			time.Sleep(20 * time.Second)
-			limited.Store(true)
-			for range 2 { // the first request gets the limit error, and the second request is not sent
-				r := w.get("/users/octocat", "Prefer: wait=0")
-				w.want("body", r.body, "good")
-				w.want("detail is cooldown", strings.HasSuffix(r.Header.Get("Cache-Status"), "detail=cooldown"), true)
-			}
-			w.want("requests upstream", w.upstreamSaw(), 2)
-		})
-	}
-}
-
-// A request with only-if-cached sends no revalidation (RFC 9111 section 5.2.1.7). A HEAD that finds a stale response
-// causes a revalidation by GET.
-func TestOnlyIfCachedSendsNoRevalidation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=10, stale-while-revalidate=1000")
-			_, _ = fmt.Fprint(w, "good")
-		})
-		w.get("/users/octocat")
-		time.Sleep(15 * time.Second)
-		w.want("body", w.get("/users/octocat", "Cache-Control: only-if-cached").body, "good")
-		synctest.Wait()
-		w.want("requests upstream", w.upstreamSaw(), 1)
-		w.do(http.MethodHead, "/users/octocat", nil)
-		synctest.Wait()
-		w.want("method of the revalidation", w.seen.all()[1].Method, http.MethodGet)
 	})
 }

@@ -240,6 +240,14 @@ func repliesWith(body func(*http.Request) string, fields ...string) http.Handler
 	}
 }
 
+// delayed returns an upstream that responds after a second.
+func delayed(upstream http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(time.Second)
+		upstream(w, r)
+	}
+}
+
 // requestField returns a function that returns a field of a request.
 func requestField(name string) func(*http.Request) string {
 	return func(r *http.Request) string { return r.Header.Get(name) }
