@@ -1,9 +1,10 @@
 package proxy
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -22,7 +23,6 @@ type guarded struct {
 	without int             // status of other requests
 	control string
 	down    bool
-	fields  []string
 	delay   time.Duration
 }
 
@@ -33,7 +33,7 @@ func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	time.Sleep(delay) // without the mutex, because virtual time does not advance while a goroutine waits for a mutex
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	token, h := r.Header.Get("Authorization"), w.Header()
+	token := r.Header.Get("Authorization")
 	switch {
 	case g.down:
 		panic(http.ErrAbortHandler)
@@ -42,13 +42,7 @@ func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, "no")
 		return
 	}
-	h.Set("Cache-Control", g.control)
-	h.Set("Etag", `"secret"`)
-	h.Set("X-Oauth-Scopes", "for "+token)
-	for _, f := range g.fields {
-		name, value, _ := strings.Cut(f, ": ")
-		h.Set(name, value)
-	}
+	setFields(w, "Cache-Control: "+g.control, `Etag: "secret"`, "X-Oauth-Scopes: for "+token)
 	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(secretWords))
 }
 
@@ -99,19 +93,14 @@ func TestPrivateResponseIsNeverServedToAnotherCaller(t *testing.T) {
 		"any If-None-Match":         {control: "max-age=60", fields: lines("If-None-Match: *")},
 		"any If-Match":              {control: "max-age=60", fields: lines("If-Match: *")},
 	} {
-		bubble(t, name, func(t *testing.T) {
-			api := newGuarded(c.control, "Bearer a")
-			w := newWorld(t, api.ServeHTTP)
-			w.want("body with access", w.get(sbom, "Authorization: Bearer a").body, secretWords)
+		api := newGuarded(c.control, "Bearer a")
+		setup(api.ServeHTTP).sub(t, name, func(w *world) {
+			w.want("body with access", w.get(sbom, bearer("a")).body, secretWords)
 			time.Sleep(c.after)
 			api.change(func() { api.down = c.down })
-			method := http.MethodGet
-			if c.method != "" {
-				method = c.method
-			}
-			for name, token := range map[string][]string{"another token": lines("Authorization: Bearer b"), "token with the same prefix": lines("Authorization: Bearer a2"), "no token": nil} {
+			for name, token := range map[string][]string{"another token": lines(bearer("b")), "token with the same prefix": lines(bearer("a2")), "no token": nil} {
 				for range 2 {
-					w.checkHidden(name, w.do(method, sbom, nil, append(token, c.fields...)...))
+					w.checkHidden(name, w.do(cmp.Or(c.method, http.MethodGet), sbom, nil, append(token, c.fields...)...))
 				}
 			}
 		})
@@ -136,29 +125,23 @@ func TestRevokedAccessRemovesStoredResponses(t *testing.T) {
 		"range":                    {control: "max-age=10", fields: lines("Range: bytes=0-3"), status: 401},
 		"no-cache":                 {control: "max-age=1000", fields: lines("Cache-Control: no-cache"), status: 404},
 	} {
-		bubble(t, name, func(t *testing.T) {
-			api := newGuarded(c.control, "Bearer a", "Bearer b")
-			w := newWorld(t, api.ServeHTTP)
+		api := newGuarded(c.control, "Bearer a", "Bearer b")
+		setup(api.ServeHTTP).sub(t, name, func(w *world) {
 			for _, token := range []string{"a", "b"} { // a 304 proves the access of token b
-				w.want("body", w.get(sbom, "Authorization: Bearer "+token).body, secretWords)
+				w.want("body", w.get(sbom, bearer(token)).body, secretWords)
 			}
 			time.Sleep(time.Minute)
 			api.change(func() { clear(api.allowed); api.without = c.status })
-			method := http.MethodGet
-			if c.method != "" {
-				method = c.method
-			}
 			for _, token := range []string{"a", "b"} {
-				field := "Authorization: Bearer " + token
-				r := w.do(method, sbom, nil, append(c.fields, field)...)
+				r := w.do(cmp.Or(c.method, http.MethodGet), sbom, nil, append(c.fields, bearer(token))...)
 				if !c.servesStale {
 					w.checkHidden("refused request", r)
 				}
 				synctest.Wait()
 				api.change(func() { api.down = true })
-				w.checkHidden("while the upstream is down", w.get(sbom, field, "Cache-Control: max-stale"))
+				w.checkHidden("while the upstream is down", w.get(sbom, bearer(token), "Cache-Control: max-stale"))
 				api.change(func() { api.down = false })
-				w.checkHidden("after the outage", w.get(sbom, field))
+				w.checkHidden("after the outage", w.get(sbom, bearer(token)))
 			}
 		})
 	}
@@ -167,15 +150,12 @@ func TestRevokedAccessRemovesStoredResponses(t *testing.T) {
 // Each kind of token is a separate caller. After a resource becomes private, its entry is not served after a purge or
 // the end of the lifetime.
 func TestCredentialsAreSeparateCallers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := newGuarded("private, max-age=60", "Bearer ghp_a")
-		w := newWorld(t, api.ServeHTTP, github)
-		w.get(sbom, "Authorization: Bearer ghp_a")
-		for _, value := range []string{"Bearer ghs_a", "token ghs_a", "Basic Z2hwX2E6", "Bearer ghp_A", "Bearer"} {
+	setup(newGuarded("private, max-age=60", "Bearer ghp_a").ServeHTTP, github).sub(t, "spellings", func(w *world) {
+		w.get(sbom, bearer("ghp_a"))
+		for _, value := range []string{"Bearer ghs_a", "token ghs_a", "Basic Z2hwX2E6", "Bearer ghp_A", "Bearer", ""} {
 			w.checkHidden(value, w.get(sbom, "Authorization: "+value))
 		}
 		w.checkHidden("no credential", w.get(sbom))
-		w.checkHidden("empty credential", w.get(sbom, "Authorization: "))
 	})
 	for name, c := range map[string]struct {
 		after time.Duration
@@ -186,14 +166,13 @@ func TestCredentialsAreSeparateCallers(t *testing.T) {
 		"purged by a webhook":      {tag: "repo:acme/widgets"},
 		"purged, upstream is down": {tag: "repo:acme/widgets", down: true},
 	} {
-		bubble(t, "becomes private: "+name, func(t *testing.T) {
-			api := newGuarded("public, max-age=60, stale-if-error=600", "", "Bearer a")
-			w := newWorld(t, api.ServeHTTP)
+		api := newGuarded("public, max-age=60, stale-if-error=600", "", "Bearer a")
+		setup(api.ServeHTTP).sub(t, "becomes private: "+name, func(w *world) {
 			w.want("body while public", w.get(sbom).body, secretWords)
 			api.change(func() { delete(api.allowed, ""); api.down = c.down })
 			time.Sleep(c.after)
 			if c.tag != "" {
-				w.gateway.Cache.Purge(t.Context(), c.tag)
+				w.gateway.Cache.Purge(w.Context(), c.tag)
 			}
 			w.checkHidden("no credential", w.get(sbom))
 			api.change(func() { api.down = true })
@@ -203,77 +182,71 @@ func TestCredentialsAreSeparateCallers(t *testing.T) {
 }
 
 func TestRepresentationsOfOneCallerAreKeptApart(t *testing.T) {
+	media := lines("application/vnd.github.raw", "application/vnd.github.raw+json", "application/vnd.github.diff", "application/vnd.github.v3.html")
 	selected := func(r *http.Request) string {
 		return r.Header.Get("Accept") + "|" + r.Header.Get("X-GitHub-Api-Version") + "|" + language(r)
 	}
 	for _, vary := range []string{"", "Accept-Language", "accept, ACCEPT-LANGUAGE", "X-GitHub-Api-Version,accept-language", "*, Foo", "Foo, *"} {
-		for _, path := range []string{"/unknown", "/repos/acme/widgets/readme", sbom} {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					w.Header().Set("Cache-Control", "max-age=60")
-					w.Header().Set("Vary", vary)
-					_, _ = fmt.Fprint(w, selected(r))
-				}, github)
-				languages := []string{"de", "fr"}
-				if vary == "" {
-					languages = []string{"de"}
-				}
+		languages := []string{"de", "fr"}
+		if vary == "" {
+			languages = []string{"de"}
+		}
+		setup(repliesWith(selected, fresh, "Vary: "+vary), github).sub(t, vary, func(w *world) {
+			for _, path := range []string{"/unknown", "/repos/acme/widgets/readme", sbom} {
 				for range 2 {
-					for _, accept := range []string{"application/vnd.github.raw", "application/vnd.github.raw+json", "application/vnd.github.diff", "application/vnd.github.v3.html"} {
+					for _, accept := range media {
 						for _, version := range []string{"2022-11-28", "2099-01-01"} {
 							for _, l := range languages {
 								got := w.get(path, "Accept: "+accept, "X-GitHub-Api-Version: "+version, "Accept-Language: "+l, "Accept-Encoding: gzip")
-								w.want(path+" by "+vary, got.body, accept+"|"+version+"|"+l)
+								w.want(path, got.body, accept+"|"+version+"|"+l)
 							}
 						}
 					}
 				}
-			})
-		}
+			}
+		})
 	}
 }
 
 // A newer response with Vary hides an older response without Vary (RFC 9111 section 4.1).
 func TestNewVaryAppliesToOlderResponses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		varies := false
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=600")
-			if varies {
-				w.Header().Set("Vary", "Accept-Language")
-			}
-			_, _ = fmt.Fprint(w, language(r))
-		})
-		list, _ := w.replicas(1)
-		send := func(l string, fields ...string) string {
-			return sendTo(list[0], "/unknown", append(fields, "Accept-Language", l)...).Body.String()
+	varies := false
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		setFields(w, "Cache-Control: max-age=600")
+		if varies {
+			setFields(w, "Vary: Accept-Language")
 		}
-		w.want("first response", send("de"), "de")
-		time.Sleep(time.Second)
-		varies = true
-		w.want("first response with Vary", send("fr", "Cache-Control", "no-cache"), "fr")
-		w.want("third variant", send("it"), "it")
-		w.want("variant of the first response", send("de"), "de")
-		w.want("second variant again", send("fr"), "fr")
+		_, _ = fmt.Fprint(w, language(r))
+	}).run(t, func(w *world) {
+		list, _ := w.replicas(1)
+		for i, l := range []string{"de", "fr", "it", "de", "fr"} {
+			time.Sleep(time.Second)
+			r := newGet("/unknown", inLanguage(l)...)
+			if varies = i > 0; i == 1 {
+				r.Header.Set("Cache-Control", "no-cache")
+			}
+			recorder := httptest.NewRecorder()
+			list[0].ServeHTTP(recorder, r)
+			w.want(fmt.Sprint("body of request ", i+1), recorder.Body.String(), l)
+		}
 		w.want("requests upstream", w.upstreamSaw(), 4)
 	})
 }
 
 func TestVaryAuthorizationDoesNotSharePrivateResponses(t *testing.T) {
 	for _, control := range []string{"private, max-age=60", "max-age=60", "public, max-age=60"} {
-		for _, first := range [][]string{nil, lines("Authorization: Bearer a")} {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					w.Header().Set("Cache-Control", control)
-					w.Header().Set("Vary", "Authorization")
-					_, _ = fmt.Fprint(w, "for "+r.Header.Get("Authorization"))
-				})
-				w.get(sbom, first...)
+		for _, first := range []string{"", "a"} {
+			upstream := repliesWith(requestField("Authorization"), "Cache-Control: "+control, "Vary: Authorization")
+			setup(upstream).sub(t, control+" "+first, func(w *world) {
+				get := func(token string) {
+					fields := map[bool][]string{true: nil, false: lines(bearer(token))}[token == ""]
+					w.want("body", w.get(sbom, fields...).body, strings.TrimPrefix(strings.Join(fields, ""), "Authorization: "))
+				}
+				get(first)
 				for range 2 {
-					for _, token := range []string{"Bearer a", "Bearer b"} {
-						w.want(control, w.get(sbom, "Authorization: "+token).body, "for "+token)
+					for _, token := range []string{"a", "", "b", ""} {
+						get(token)
 					}
-					w.want(control, w.get(sbom).body, "for ")
 				}
 				anonymous := 0
 				for _, r := range w.seen.all() {
@@ -281,8 +254,7 @@ func TestVaryAuthorizationDoesNotSharePrivateResponses(t *testing.T) {
 						anonymous++
 					}
 				}
-				shared := !strings.Contains(control, "private")
-				w.want(control+": one anonymous request", anonymous == 1, shared)
+				w.want("one anonymous request", anonymous == 1, !strings.Contains(control, "private"))
 			})
 		}
 	}
@@ -290,18 +262,15 @@ func TestVaryAuthorizationDoesNotSharePrivateResponses(t *testing.T) {
 
 // Every cache key contains the upstream. No cache key contains the Host of the client.
 func TestCacheKeyContainsTheUpstream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			holding(`"v1"`, func(r *http.Request) string { return r.Host }, "Cache-Control: max-age=60")(w, r)
-		})
-		first, tier := w.replicas(1)
+	host := func(r *http.Request) string { return r.Host }
+	setup(holding(`"v1"`, host, fresh)).sub(t, "upstream", func(w *world) {
 		for _, address := range []string{"http://other.test/base", "http://upstream.test:8080/base", "https://upstream.test/base", "http://upstream.test/base/base"} {
-			second := w.replica(tier)
+			list, tier := w.replicas(1)
 			u, err := url.Parse(address)
 			if err != nil {
-				t.Fatal(err)
+				w.Fatal(err)
 			}
-			config := second.Config
+			config := w.replica(tier).Config
 			config.Upstream = u
 			if u.Scheme == "https" {
 				config.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
@@ -310,11 +279,10 @@ func TestCacheKeyContainsTheUpstream(t *testing.T) {
 					return w.gateway.Transport.RoundTrip(plain)
 				})
 			}
-			second = New(config)
 			for range 2 {
 				for _, path := range []string{"/unknown", sbom, "/gitignore/templates"} {
 					before := w.upstreamSaw()
-					for g, host := range maps.All(map[*Gateway]string{first[0]: "upstream.test", second: u.Host}) {
+					for g, host := range map[*Gateway]string{list[0]: "upstream.test", New(config): u.Host} {
 						w.want(path+" of "+address, sendTo(g, path, "Authorization", "Bearer a").Body.String(), host)
 					}
 					for _, r := range w.seen.all()[before:] {
@@ -322,13 +290,9 @@ func TestCacheKeyContainsTheUpstream(t *testing.T) {
 					}
 				}
 			}
-			tier.mu.Lock()
-			clear(tier.entries)
-			tier.mu.Unlock()
-			first[0] = w.replica(tier)
 		}
 	})
-	setup(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, r.Host) }).run(t, func(w *world) {
+	setup(repliesWith(host)).sub(t, "host of the client", func(w *world) {
 		for _, host := range []string{"gateway.test", "evil.test", "upstream.test", "UPSTREAM.TEST:80"} {
 			text := w.raw("GET /gitignore/templates HTTP/1.1\r\nHost: " + host + "\r\nX-Forwarded-Host: evil.test\r\nConnection: close\r\n\r\n")
 			w.want("body for "+host, strings.HasSuffix(text, "\r\n\r\nupstream.test"), true)
@@ -339,20 +303,18 @@ func TestCacheKeyContainsTheUpstream(t *testing.T) {
 
 // Status, fields, body and duration of a refusal do not depend on other callers' stored responses.
 func TestRefusalDoesNotRevealStoredResponses(t *testing.T) {
-	observe := func(dialect option, before func(*world)) (observed string) {
-		synctest.Test(t, func(t *testing.T) {
-			api := newGuarded("private, max-age=60, stale-while-revalidate=600, stale-if-error=600", "Bearer a")
-			w := newWorld(t, api.ServeHTTP, dialect)
+	observe := func(t *testing.T, dialect option, before func(*world)) (observed string) {
+		api := newGuarded("private, max-age=60, stale-while-revalidate=600, stale-if-error=600", "Bearer a")
+		setup(api.ServeHTTP, dialect).run(t, func(w *world) {
 			before(w)
 			api.change(func() { api.delay = time.Second })
-			for _, fields := range [][]string{nil, lines(`If-None-Match: "secret"`), lines("Range: bytes=0-3"), lines("Cache-Control: only-if-cached"), lines("Cache-Control: max-stale")} {
-				for _, token := range [][]string{lines("Authorization: Bearer b"), nil} {
+			for _, field := range []string{"Accept: */*", `If-None-Match: "secret"`, "Range: bytes=0-3", "Cache-Control: only-if-cached", "Cache-Control: max-stale"} {
+				for _, token := range [][]string{lines(bearer("b")), nil} {
 					start := time.Now()
-					r := w.get(sbom, append(token, fields...)...)
-					r.Header.Del("Date")
-					r.Header.Del("Weir-Request-Id")
+					r := w.get(sbom, append(token, field)...)
 					for name := range r.Header {
-						if strings.HasSuffix(name, "-Reset") { // the reset depends on the time of the first request
+						// The reset depends on the time of the first request.
+						if name == "Date" || name == "Weir-Request-Id" || strings.HasSuffix(name, "-Reset") {
 							r.Header.Del(name)
 						}
 					}
@@ -362,17 +324,15 @@ func TestRefusalDoesNotRevealStoredResponses(t *testing.T) {
 		})
 		return observed
 	}
+	store := func(w *world) { w.get(sbom, bearer("a")) }
 	for name, before := range map[string]func(*world){
-		"fresh": func(w *world) { w.get(sbom, "Authorization: Bearer a") },
-		"stale": func(w *world) { w.get(sbom, "Authorization: Bearer a"); time.Sleep(2 * time.Minute) },
-		"purged": func(w *world) {
-			w.get(sbom, "Authorization: Bearer a")
-			w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets")
-		},
+		"fresh":  store,
+		"stale":  func(w *world) { store(w); time.Sleep(2 * time.Minute) },
+		"purged": func(w *world) { store(w); w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets") },
 	} {
 		for dialect, o := range map[string]option{"service": func(*Config) {}, "github": github} {
 			t.Run(name+", "+dialect, func(t *testing.T) {
-				if with, without := observe(o, before), observe(o, func(*world) {}); with != without {
+				if with, without := observe(t, o, before), observe(t, o, func(*world) {}); with != without {
 					t.Errorf("with a stored response:\n%s\nwithout:\n%s", with, without)
 				}
 			})
@@ -382,13 +342,13 @@ func TestRefusalDoesNotRevealStoredResponses(t *testing.T) {
 
 // A request does not wait for another caller's request for the same resource.
 func TestRefusalDoesNotRevealRequestsInProgress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Authorization") == "Bearer a" {
-				time.Sleep(10 * time.Second)
-			}
-			newGuarded("max-age=60", "Bearer a").ServeHTTP(w, r)
-		})
+	api := newGuarded("max-age=60", "Bearer a")
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer a" {
+			time.Sleep(10 * time.Second)
+		}
+		api.ServeHTTP(w, r)
+	}).run(t, func(w *world) {
 		list, _ := w.replicas(2)
 		var clients sync.WaitGroup
 		for _, g := range list {
@@ -402,7 +362,7 @@ func TestRefusalDoesNotRevealRequestsInProgress(t *testing.T) {
 			w.want("Cache-Status", r.Header().Get("Cache-Status"), "weir; fwd=uri-miss; fwd-status=404")
 		}
 		if took := time.Since(start); took > time.Second {
-			t.Errorf("got the response after %v", took)
+			w.Errorf("got the response after %v", took)
 		}
 		clients.Wait()
 	})

@@ -184,13 +184,9 @@ func runHistory(t *testing.T, events []event, digests bool) (failure string) {
 		case e.crash:
 			list[e.replica] = w.replica(common)
 		case e.evict:
-			common.mu.Lock()
-			clear(common.entries)
-			common.mu.Unlock()
+			common.change(func() { clear(common.entries) })
 		case e.outage:
-			common.mu.Lock()
-			common.away = !common.away
-			common.mu.Unlock()
+			common.change(func() { common.away = !common.away })
 		case e.pause > 0:
 			time.Sleep(e.pause)
 		default:
@@ -295,34 +291,19 @@ func (w *world) replica(c *sharedTier) *Gateway {
 // The upstream lists the URLs of private feeds for Basic authentication only (Document B section 5.4), although both
 // requests have the same token.
 func TestFeedsDependOnTheScheme(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Cache-Control", "private, max-age=60")
-			scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-			if scheme == "Bearer" && strings.HasPrefix(r.URL.Path, "/feeds/") {
-				w.WriteHeader(http.StatusUnauthorized)
-			}
-			_, _ = fmt.Fprint(w, scheme)
-		}, func(c *Config) {
-			c.Identify = func(r *http.Request) (Identity, error) {
-				id, err := identifyByToken(r)
-				id.Caller.Account, id.Caller.Class = "a", "a"
-				return id, err
-			}
-		})
-		for range 2 {
-			for _, value := range []string{"Bearer tok-a", "Basic YTp0b2stYQ=="} {
-				scheme, _, _ := strings.Cut(value, " ")
-				w.want("feeds with "+scheme, w.get("/feeds", "Authorization: "+value).body, scheme)
-			}
+	const basic, feed = "Authorization: Basic YTp0b2stYQ==", "/feeds/users/a/private"
+	oneCaller := func(c *Config) {
+		c.Identify = func(r *http.Request) (Identity, error) {
+			id, err := identifyByToken(r)
+			id.Caller.Account, id.Caller.Class = "a", "a"
+			return id, err
 		}
-		w.want("requests for feeds", w.upstreamSaw(), 2)
-		for range 3 { // says nothing about the token
-			w.want("a feed with Basic", w.get("/feeds/users/a/private", "Authorization: Basic YTp0b2stYQ==").StatusCode, 200)
-			w.want("a feed without Basic", w.get("/feeds/users/a/private", "Authorization: Bearer tok-a").StatusCode, 401)
-		}
-		for _, value := range []string{"Bearer tok-a", "Basic YTp0b2stYQ=="} {
-			w.want("other responses", w.get("/user", "Authorization: "+value).body, "Bearer")
-		}
-	})
+	}
+	withBasic := step{path: feed, request: lines(basic), cached: true}
+	withToken := step{path: feed, token: "a", status: 401, code: 401} // says nothing about the token
+	runScenarios(t, scenario{name: "feeds", path: "/feeds", response: lines("Cache-Control: private, max-age=60"), options: []option{oneCaller}, steps: []step{
+		{token: "a", body: "1"}, {request: lines(basic), body: "2"}, {token: "a", cached: true, body: "1"}, {request: lines(basic), cached: true, body: "2"},
+		{path: feed, request: lines(basic)}, withToken, withBasic, withToken, withBasic, withToken,
+		{path: "/user", token: "a", body: "7"}, {path: "/user", request: lines(basic), cached: true, body: "7"},
+	}})
 }

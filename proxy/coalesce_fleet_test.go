@@ -29,6 +29,13 @@ type sharedTier struct {
 	gets       int
 }
 
+// change changes the tier while no replica uses it.
+func (c *sharedTier) change(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
 func (c *sharedTier) Get(_ context.Context, key cache.Key) []*cache.Entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
