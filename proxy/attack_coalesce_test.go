@@ -3,7 +3,6 @@ package proxy
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,19 +12,17 @@ import (
 // Followers with another credential or another representation get their own response. Clients do not share errors.
 func TestCoalescedCallIsSharedOnlyByIdenticalRequests(t *testing.T) {
 	for _, status := range []int{200, 401, 403, 404, 429, 500} {
-		bubble(t, fmt.Sprint(status), func(t *testing.T) {
-			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-				time.Sleep(time.Second)
-				w.Header().Set("Cache-Control", "private, max-age=60")
-				w.Header().Set("X-Oauth-Scopes", r.Header.Get("Authorization"))
-				switch token := r.Header.Get("Authorization"); token {
-				case "Bearer leader":
-					w.WriteHeader(status)
-				case "":
-					w.WriteHeader(http.StatusNotFound)
-				}
-				_, _ = fmt.Fprint(w, r.Header.Get("Authorization"), r.Header.Get("Accept"))
-			})
+		setup(delayed(func(w http.ResponseWriter, r *http.Request) {
+			token := r.Header.Get("Authorization")
+			setFields(w, "Cache-Control: private, max-age=60", "X-Oauth-Scopes: "+token)
+			switch token {
+			case "Bearer leader":
+				w.WriteHeader(status)
+			case "":
+				w.WriteHeader(http.StatusNotFound)
+			}
+			_, _ = fmt.Fprint(w, token, r.Header.Get("Accept"))
+		})).sub(t, fmt.Sprint(status), func(w *world) {
 			list, _ := w.replicas(2)
 			var clients sync.WaitGroup
 			send := func(token, accept string, want int) {
@@ -56,19 +53,11 @@ func TestUnsharableResponsesDoNotSerializeClients(t *testing.T) {
 	for name, fields := range map[string][]string{
 		"no-store": lines("Cache-Control: no-store"),
 		"private":  lines("Cache-Control: private, max-age=60"),
-		"cookie":   lines("Set-Cookie: a=b", "Cache-Control: max-age=60"),
+		"cookie":   lines("Set-Cookie: a=b", fresh),
 	} {
-		bubble(t, name, func(t *testing.T) {
-			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-				time.Sleep(time.Second)
-				w.Header().Set("X-RateLimit-Limit", "5000")
-				w.Header().Set("X-RateLimit-Used", "1")
-				w.Header().Set("X-RateLimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
-				for _, f := range fields {
-					name, value, _ := strings.Cut(f, ": ")
-					w.Header().Set(name, value)
-				}
-			})
+		setup(delayed(func(w http.ResponseWriter, _ *http.Request) {
+			setFields(w, append(rates(5000, 1, time.Hour), fields...)...)
+		})).sub(t, name, func(w *world) {
 			w.get("/emojis") // the first response reports the limit, so concurrent requests are allowed afterwards
 			var clients sync.WaitGroup
 			for range 60 {
@@ -77,7 +66,7 @@ func TestUnsharableResponsesDoNotSerializeClients(t *testing.T) {
 					start := time.Now()
 					w.want("status", w.get(watchers).StatusCode, 200)
 					if took := time.Since(start); took > 2*time.Second {
-						t.Errorf("got the response after %v", took)
+						w.Errorf("got the response after %v", took)
 					}
 				})
 			}
@@ -87,13 +76,12 @@ func TestUnsharableResponsesDoNotSerializeClients(t *testing.T) {
 	}
 }
 
-// A replica renews its fetch lease during a long request.
+// A replica renews its fetch lease during a request that takes longer than the lease of 3 s.
 func TestLongRequestsAreCoalescedAcrossReplicas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			time.Sleep(20 * time.Second) // longer than the lease of 3 s
-			slowly("all")(w, r)
-		})
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(20 * time.Second)
+		replies("all", fresh)(w, r)
+	}).run(t, func(w *world) {
 		list, _ := w.replicas(3)
 		for _, r := range sendToAll(list, 9, watchers) {
 			w.want("body", r.Body.String(), "all")
@@ -106,13 +94,9 @@ func TestLongRequestsAreCoalescedAcrossReplicas(t *testing.T) {
 func TestCoalescingSurvivesAPauseOfRedis(t *testing.T) {
 	setup(slowly("all")).run(t, func(w *world) {
 		list, tier := w.replicas(3)
-		pause := func(away bool) {
-			tier.mu.Lock()
-			defer tier.mu.Unlock()
-			tier.away = away
+		for after, away := range map[time.Duration]bool{500 * time.Millisecond: true, 5500 * time.Millisecond: false} {
+			time.AfterFunc(after, func() { tier.change(func() { tier.away = away }) })
 		}
-		time.AfterFunc(500*time.Millisecond, func() { pause(true) })
-		time.AfterFunc(5500*time.Millisecond, func() { pause(false) })
 		for i := range 4 {
 			start := time.Now()
 			for _, r := range sendToAll(list, 30, fmt.Sprint("/users/", i)) {

@@ -2,12 +2,15 @@ package proxy
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,15 +30,16 @@ func (w *world) concurrently(n int, path string, fields ...string) []got {
 	return list
 }
 
+// request sends a GET request over a new connection.
+func (w *world) request(path string) net.Conn {
+	c := w.dial()
+	_, _ = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: g\r\n\r\n")
+	return c
+}
+
 // slowly returns an upstream that responds after a second. The body is fresh for a minute.
 func slowly(body string) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		time.Sleep(time.Second)
-		w.Header().Set("Cache-Control", "max-age=60")
-		w.Header().Set("Etag", `"one"`)
-		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-		_, _ = fmt.Fprint(w, body)
-	}
+	return delayed(replies(body, fresh, `Etag: "one"`, fmt.Sprint("Content-Length: ", len(body))))
 }
 
 const watchers = "/repos/acme/widgets/subscribers"
@@ -60,13 +64,8 @@ func TestIdenticalRequestsAreCoalesced(t *testing.T) {
 // A client that looked up the cache before the end of a call, and became a leader after it, uses the response of that
 // call. The upstream responds at once, so many calls end while other clients arrive.
 func TestCallsThatFollowEachOtherShareAResponse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=60")
-			w.Header().Set("Content-Length", "3")
-			_, _ = io.WriteString(w, "all")
-		})
-		const rounds = 300
+	setup(replies("all", fresh, "Content-Length: 3")).run(t, func(w *world) {
+		const rounds = 100
 		for i := range rounds {
 			for _, r := range w.concurrently(20, watchers+"?page="+strconv.Itoa(i+1)) {
 				w.want("body", r.body, "all")
@@ -78,18 +77,14 @@ func TestCallsThatFollowEachOtherShareAResponse(t *testing.T) {
 
 // Requests of different security classes or for different representations do not share a call.
 func TestDifferentQuestionsAreNotCoalesced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			slowly(r.Header.Get("Authorization")+r.Header.Get("Accept"))(w, r)
-		})
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		slowly(r.Header.Get("Authorization")+r.Header.Get("Accept"))(w, r)
+	}).run(t, func(w *world) {
 		var clients sync.WaitGroup
 		for range 5 {
-			for _, token := range []string{"a", "b", "c"} {
-				clients.Go(func() { w.want("body", w.get(watchers, "Authorization: "+token, "Accept: */*").body, token+"*/*") })
+			for _, c := range [][2]string{{"a", "*/*"}, {"b", "*/*"}, {"c", "*/*"}, {"a", "text/plain"}} {
+				clients.Go(func() { w.want("body", w.get(watchers, "Authorization: "+c[0], "Accept: "+c[1]).body, c[0]+c[1]) })
 			}
-			clients.Go(func() {
-				w.want("body", w.get(watchers, "Authorization: a", "Accept: text/plain").body, "atext/plain")
-			})
 		}
 		clients.Wait()
 		w.want("requests upstream", w.upstreamSaw(), 4)
@@ -133,8 +128,7 @@ func TestFollowersGetTheResponseAfterTheLeaderDisconnects(t *testing.T) {
 		bubble(t, stage, func(t *testing.T) {
 			reached, resume := make(chan struct{}), make(chan struct{})
 			w := newWorld(t, pausing(stage, reached, resume))
-			first := w.dial()
-			_, _ = io.WriteString(first, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\n\r\n")
+			first := w.request(watchers)
 			go func() { _, _ = io.CopyN(io.Discard, first, 1<<10) }()
 			<-reached
 			var followers sync.WaitGroup
@@ -163,8 +157,7 @@ func TestCallIsCanceledAfterAllClientsDisconnect(t *testing.T) {
 			gone <- time.Since(start)
 		})
 		for i := range 3 {
-			conn := w.dial()
-			_, _ = io.WriteString(conn, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\n\r\n")
+			conn := w.request(watchers)
 			synctest.Wait()
 			time.AfterFunc(time.Duration(i+1)*time.Second, func() { _ = conn.Close() })
 		}
@@ -175,8 +168,7 @@ func TestCallIsCanceledAfterAllClientsDisconnect(t *testing.T) {
 
 func TestSlowLeaderDoesNotDelayFollowers(t *testing.T) {
 	setup(slowly(strings.Repeat("x", 1<<20))).run(t, func(w *world) {
-		slow := w.dial()
-		_, _ = io.WriteString(slow, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\n\r\n")
+		slow := w.request(watchers)
 		synctest.Wait() // the client reads nothing
 		for _, r := range w.concurrently(5, watchers) {
 			w.want("length", len(r.body), 1<<20)
@@ -196,44 +188,32 @@ func TestSlowLeaderDoesNotDelayFollowers(t *testing.T) {
 
 // Followers of a response that cannot be shared send their requests concurrently.
 func TestFollowersOfUnsharableResponsesSendConcurrently(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		upstream http.HandlerFunc
-		status   int
+	for name, c := range map[string]struct {
+		fields []string
+		status int
+		body   string
 	}{
-		{"no-store", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Cache-Control", "no-store") }, 200},
-		{"no-cache (RFC 9111 5.2.2.4)", func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "no-cache, max-age=60")
-			w.Header().Set("Etag", `"one"`)
-		}, 200},
-		{"stale on arrival (RFC 9111 4)", func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=0")
-			w.Header().Set("Etag", `"one"`)
-		}, 200},
-		{"cookie", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Set-Cookie", "a=b") }, 200},
-		{"error", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, 500},
-		{"too large", func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=60")
-			_, _ = w.Write(make([]byte, maxEntry+1))
-		}, 200},
-		{"Vary: *", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Vary", "*") }, 200},
+		"no-store":                      {fields: lines("Cache-Control: no-store")},
+		"no-cache (RFC 9111 5.2.2.4)":   {fields: lines("Cache-Control: no-cache, max-age=60", `Etag: "one"`)},
+		"stale on arrival (RFC 9111 4)": {fields: lines("Cache-Control: max-age=0", `Etag: "one"`)},
+		"cookie":                        {fields: lines("Set-Cookie: a=b")},
+		"error":                         {status: http.StatusInternalServerError},
+		"too large":                     {fields: lines(fresh), body: strings.Repeat("x", maxEntry+1)},
+		"Vary: *":                       {fields: lines("Vary: *")},
 	} {
-		bubble(t, c.name, func(t *testing.T) {
-			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-				time.Sleep(time.Second)
-				w.Header().Set("X-Ratelimit-Limit", "5000")
-				w.Header().Set("X-Ratelimit-Remaining", "4000")
-				w.Header().Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
-				c.upstream(w, r)
-			})
+		setup(delayed(func(w http.ResponseWriter, _ *http.Request) {
+			setFields(w, append(rates(5000, 1000, time.Hour), c.fields...)...)
+			w.WriteHeader(cmp.Or(c.status, http.StatusOK))
+			_, _ = io.WriteString(w, c.body)
+		})).sub(t, name, func(w *world) {
 			w.get("/emojis") // the first response reports the limit, so concurrent requests are allowed afterwards
 			start := time.Now()
 			clients := 8
-			if c.name == "too large" {
+			if c.body != "" {
 				clients = 3 // the race detector needs a second for each body
 			}
 			for _, r := range w.concurrently(clients, watchers) {
-				w.want("status", r.StatusCode, c.status)
+				w.want("status", r.StatusCode, cmp.Or(c.status, http.StatusOK))
 			}
 			w.want("requests upstream", w.upstreamSaw(), 1+clients)
 			w.want("duration", time.Since(start), 2*time.Second)
@@ -242,21 +222,19 @@ func TestFollowersOfUnsharableResponsesSendConcurrently(t *testing.T) {
 }
 
 func TestTruncatedResponseIsNotShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var once sync.Once
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+	var once sync.Once
+	setup(delayed(func(w http.ResponseWriter, _ *http.Request) {
+		setFields(w, fresh)
+		broken := false
+		once.Do(func() { broken = true })
+		_, _ = w.Write(make([]byte, 64<<10))
+		_ = http.NewResponseController(w).Flush()
+		if broken {
 			time.Sleep(time.Second)
-			w.Header().Set("Cache-Control", "max-age=60")
-			broken := false
-			once.Do(func() { broken = true })
-			_, _ = w.Write(make([]byte, 64<<10))
-			_ = http.NewResponseController(w).Flush()
-			if broken {
-				time.Sleep(time.Second)
-				panic(http.ErrAbortHandler)
-			}
-			_, _ = w.Write([]byte("end"))
-		})
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = w.Write([]byte("end"))
+	})).run(t, func(w *world) {
 		whole := 0
 		for _, r := range w.concurrently(5, watchers) {
 			if r.err == nil && len(r.body) == 64<<10+3 {
@@ -269,7 +247,7 @@ func TestTruncatedResponseIsNotShared(t *testing.T) {
 }
 
 func TestFollowersShareATimeout(t *testing.T) {
-	setup(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }).run(t, func(w *world) {
+	setup(hang).run(t, func(w *world) {
 		start := time.Now()
 		for _, r := range w.concurrently(20, watchers) {
 			w.want("status", r.StatusCode, http.StatusGatewayTimeout)
@@ -281,25 +259,22 @@ func TestFollowersShareATimeout(t *testing.T) {
 
 // A refusal of the leader does not end followers with a longer deadline.
 func TestFollowersOutliveARefusedLeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rules := policy.DefaultLimits()
-		rules.Concurrent = 1
-		w := newWorld(t, slowly("all"), limited(rules))
+	rules := policy.DefaultLimits()
+	rules.Concurrent = 1
+	setup(slowly("all"), limited(rules)).run(t, func(w *world) {
 		var clients sync.WaitGroup
 		clients.Go(func() { w.get("/emojis") }) // reserves the only concurrent permit
 		synctest.Wait()
-		clients.Go(func() {
-			w.want("status of the leader", w.get(watchers, "Prefer: respond-async").StatusCode, http.StatusTooManyRequests)
-		})
+		for name, after := range map[string]time.Duration{"leader": 0, "follower without a wait": time.Millisecond} {
+			clients.Go(func() {
+				time.Sleep(after)
+				w.want("status of the "+name, w.get(watchers, "Prefer: respond-async").StatusCode, http.StatusTooManyRequests)
+			})
+		}
 		clients.Go(func() {
 			for _, r := range w.concurrently(5, watchers) {
 				w.want("body of a follower", r.body, "all")
 			}
-		})
-		clients.Go(func() {
-			time.Sleep(time.Millisecond)
-			r := w.get(watchers, "Prefer: respond-async")
-			w.want("status of a follower without a wait", r.StatusCode, http.StatusTooManyRequests)
 		})
 		clients.Wait()
 		w.want("requests upstream", w.upstreamSaw(), 2)
@@ -308,20 +283,12 @@ func TestFollowersOutliveARefusedLeader(t *testing.T) {
 
 // A request after a purge does not join a call that started before the purge.
 func TestPurgeEndsCoalescing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		n := 0
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			mu.Lock()
-			n++
-			body := fmt.Sprint("version ", n)
-			mu.Unlock()
-			slowly(body)(w, r)
-		})
+	var n atomic.Int32
+	setup(func(w http.ResponseWriter, r *http.Request) { slowly(fmt.Sprint("version ", n.Add(1)))(w, r) }).run(t, func(w *world) {
 		var clients sync.WaitGroup
 		clients.Go(func() { w.want("body before the purge", w.get(watchers).body, "version 1") })
 		synctest.Wait()
-		w.gateway.Cache.Purge(t.Context(), "repo:acme/widgets")
+		w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets")
 		clients.Go(func() {
 			for _, r := range w.concurrently(3, watchers) {
 				w.want("body after the purge", r.body, "version 2")
@@ -353,30 +320,35 @@ func TestNoCacheRequestsShareOnlyLaterCalls(t *testing.T) {
 }
 
 func TestNoCoalesceSendsEachRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, slowly("all"), func(c *Config) {
-			catalogue, err := c.Catalogue.WithCacheRules(map[string]policy.CacheOverride{"watching/list-subscribers": {NoCoalesce: true}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.Catalogue = catalogue
-		})
+	catalogue, err := policy.Embedded().WithCacheRules(map[string]policy.CacheOverride{"watching/list-subscribers": {NoCoalesce: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	setup(slowly("all"), func(c *Config) { c.Catalogue = catalogue }).run(t, func(w *world) {
 		w.concurrently(3, watchers)
 		w.want("requests upstream", w.upstreamSaw(), 3)
 	})
 }
 
-func TestPanicOfTheLeaderDoesNotBlockFollowers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var once sync.Once
-		w := newWorld(t, slowly("all"), func(c *Config) {
-			next := c.Transport
-			c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
-				resp, err := next.RoundTrip(r)
-				once.Do(func() { panic("in the leader") })
-				return resp, err
-			})
+// changingResponses returns an option that changes the responses of the upstream; n counts from 1.
+func changingResponses(change func(n int32, resp *http.Response)) option {
+	return func(c *Config) {
+		next := c.Transport
+		var n atomic.Int32
+		c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(r)
+			change(n.Add(1), resp)
+			return resp, err
 		})
+	}
+}
+
+func TestPanicOfTheLeaderDoesNotBlockFollowers(t *testing.T) {
+	setup(slowly("all"), changingResponses(func(n int32, _ *http.Response) {
+		if n == 1 {
+			panic("in the leader")
+		}
+	})).run(t, func(w *world) {
 		statuses := map[int]int{}
 		for _, r := range w.concurrently(4, watchers) {
 			statuses[r.StatusCode]++
@@ -388,14 +360,12 @@ func TestPanicOfTheLeaderDoesNotBlockFollowers(t *testing.T) {
 
 // Trailers of stored responses are dropped on every path.
 func TestTrailersOfStoredResponsesAreDropped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=60")
-			w.Header().Set("Trailer", "X-Sum")
-			_, _ = fmt.Fprint(w, "body")
-			_ = http.NewResponseController(w).Flush()
-			w.Header().Set("X-Sum", "1")
-		})
+	setup(func(w http.ResponseWriter, _ *http.Request) {
+		setFields(w, fresh, "Trailer: X-Sum")
+		_, _ = fmt.Fprint(w, "body")
+		_ = http.NewResponseController(w).Flush()
+		w.Header().Set("X-Sum", "1")
+	}).run(t, func(w *world) {
 		for i := range 20 {
 			r := w.get(fmt.Sprint("/users/u", i))
 			w.want("body", r.body, "body")
@@ -405,21 +375,13 @@ func TestTrailersOfStoredResponsesAreDropped(t *testing.T) {
 }
 
 func TestPanicInABackgroundRequestIsContained(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=10, stale-while-revalidate=60")
-			_, _ = fmt.Fprint(w, strings.Repeat("x", 2*smallBody))
-		}, func(c *Config) {
-			next, n := c.Transport, 0
-			c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
-				resp, err := next.RoundTrip(r)
-				if n++; n == 2 {
-					resp.Header.Set("Cache-Control", "no-store") // the body is not buffered
-					resp.Body = panicking{resp.Body}
-				}
-				return resp, err
-			})
-		})
+	upstream := replies(strings.Repeat("x", 2*smallBody), "Cache-Control: max-age=10, stale-while-revalidate=60")
+	setup(upstream, changingResponses(func(n int32, resp *http.Response) {
+		if n == 2 {
+			resp.Header.Set("Cache-Control", "no-store") // the body is not buffered
+			resp.Body = panicking{resp.Body}
+		}
+	})).run(t, func(w *world) {
 		w.get("/users/octocat")
 		time.Sleep(15 * time.Second)
 		w.get("/users/octocat")
