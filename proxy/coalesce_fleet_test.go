@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,13 +19,18 @@ type sharedTier struct {
 	mu         sync.Mutex
 	entries    map[cache.Key][]*cache.Entry
 	candidates map[cache.Key][]cache.Key
-	leases     map[cache.Key]cache.FetchLease
-	until      map[cache.Key]time.Time // ends of the leases
+	leases     map[cache.Key]timedLease
 	memories   []*cache.Memory
 	generation cache.Generation
 	away       bool
 	lookups    int // number of look-ups of candidates
 	gets       int
+}
+
+// timedLease is a lease with its end.
+type timedLease struct {
+	cache.FetchLease
+	until time.Time
 }
 
 // change changes the tier while no replica uses it.
@@ -36,61 +40,55 @@ func (c *sharedTier) change(f func()) {
 	f()
 }
 
-func (c *sharedTier) Get(_ context.Context, key cache.Key) []*cache.Entry {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.gets++
-	if c.away {
-		return nil
-	}
-	return c.entries[key]
+func (c *sharedTier) Get(_ context.Context, key cache.Key) (list []*cache.Entry) {
+	c.change(func() {
+		c.gets++
+		if !c.away {
+			list = c.entries[key]
+		}
+	})
+	return list
 }
 
 func (c *sharedTier) Put(_ context.Context, key cache.Key, e *cache.Entry) (stored bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.away && len(e.Body) <= 1<<20 {
-		c.entries[key] = []*cache.Entry{e}
-		return true
-	}
-	return false
+	c.change(func() {
+		if stored = !c.away && len(e.Body) <= 1<<20; stored {
+			c.entries[key] = []*cache.Entry{e}
+		}
+	})
+	return stored
 }
 
 func (c *sharedTier) Delete(_ context.Context, key cache.Key) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.entries, key)
+	c.change(func() { delete(c.entries, key) })
 }
 
 func (c *sharedTier) AddCandidate(_ context.Context, about, key cache.Key) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.candidates[about] = append([]cache.Key{key}, c.candidates[about]...)
+	c.change(func() { c.candidates[about] = append([]cache.Key{key}, c.candidates[about]...) })
 }
 
-func (c *sharedTier) CandidateKeys(_ context.Context, about cache.Key) []cache.Key {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.lookups++
-	if c.away {
-		return nil
-	}
-	return c.candidates[about]
+func (c *sharedTier) CandidateKeys(_ context.Context, about cache.Key) (keys []cache.Key) {
+	c.change(func() {
+		c.lookups++
+		if !c.away {
+			keys = c.candidates[about]
+		}
+	})
+	return keys
 }
 
 func (c *sharedTier) Purge(_ context.Context, p cache.Purge) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.generation += 1000
-	for _, m := range c.memories {
-		m.ApplyPurge(p, c.generation)
-	}
+	c.change(func() {
+		c.generation += 1000
+		for _, m := range c.memories {
+			m.ApplyPurge(p, c.generation)
+		}
+	})
 }
 
-func (c *sharedTier) Following() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return !c.away
+func (c *sharedTier) Following() (following bool) {
+	c.change(func() { following = !c.away })
+	return following
 }
 
 func (c *sharedTier) AcquireFetch(_ context.Context, key cache.Key, lease cache.FetchLease) (acquired bool, other *cache.FetchLease) {
@@ -100,10 +98,10 @@ func (c *sharedTier) AcquireFetch(_ context.Context, key cache.Key, lease cache.
 		return false, nil
 	}
 	current, ok := c.leases[key]
-	if ok && current.Owner != lease.Owner && time.Now().Before(c.until[key]) {
-		return false, &current
+	if ok && current.Owner != lease.Owner && time.Now().Before(current.until) {
+		return false, &current.FetchLease
 	}
-	c.leases[key], c.until[key] = lease, time.Now().Add(3*time.Second)
+	c.leases[key] = timedLease{lease, time.Now().Add(3 * time.Second)}
 	return true, nil
 }
 
@@ -115,13 +113,20 @@ func (c *sharedTier) ReleaseFetch(_ context.Context, key cache.Key, owner string
 	}
 	delete(c.leases, key)
 	if failed {
-		c.leases[key], c.until[key] = cache.FetchLease{Owner: "-", Failed: true}, time.Now().Add(time.Second)
+		c.leases[key] = timedLease{cache.FetchLease{Owner: "-", Failed: true}, time.Now().Add(time.Second)}
 	}
+}
+
+// loseLease makes a replica that has sent a request hold the lease of a key until it expires.
+func (c *sharedTier) loseLease(key cache.Key, since cache.Generation) {
+	c.change(func() {
+		c.leases[key] = timedLease{cache.FetchLease{Owner: "dead", Since: since, Sent: true}, time.Now().Add(3 * time.Second)}
+	})
 }
 
 // replicas returns gateways with the configuration and the upstream of w that share a tier.
 func (w *world) replicas(n int) ([]*Gateway, *sharedTier) {
-	c := &sharedTier{entries: map[cache.Key][]*cache.Entry{}, candidates: map[cache.Key][]cache.Key{}, leases: map[cache.Key]cache.FetchLease{}, until: map[cache.Key]time.Time{}}
+	c := &sharedTier{entries: map[cache.Key][]*cache.Entry{}, candidates: map[cache.Key][]cache.Key{}, leases: map[cache.Key]timedLease{}}
 	list := make([]*Gateway, n)
 	for i := range list {
 		list[i] = w.replica(c)
@@ -172,8 +177,7 @@ func TestPollsAreSharedAcrossReplicas(t *testing.T) {
 		short.Go(func() {
 			time.Sleep(time.Second / 2)
 			for _, g := range list {
-				r := sendTo(g, contributors, "Prefer", "wait=1")
-				w.want("status with a short wait", r.Code, http.StatusAccepted)
+				w.want("status with a short wait", sendTo(g, contributors, "Prefer", "wait=1").Code, http.StatusAccepted)
 			}
 		})
 		for _, r := range sendToAll(list, 1000, contributors, "Prefer", "wait=60") {
@@ -192,57 +196,47 @@ func TestPollsAreSharedAcrossReplicas(t *testing.T) {
 func TestFetchLeaseOfALostReplicaExpires(t *testing.T) {
 	setup(slowly("all")).run(t, func(w *world) {
 		list, c := w.replicas(2)
-		key := make(chan cache.Key, 1)
-		go func() { // finds the key of the lease
-			time.Sleep(time.Second / 2)
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			for k := range c.leases {
-				key <- k
-			}
-		}()
-		sendTo(list[0], watchers)
-		k := <-key
-		synctest.Wait() // the lease is released
-		c.Delete(w.Context(), k)
-		c.mu.Lock()
-		c.leases[k], c.until[k] = cache.FetchLease{Owner: "dead", Since: w.gateway.Cache.Generation(), Sent: true}, time.Now().Add(3*time.Second)
-		c.mu.Unlock()
+		k := w.exchange(newGet(watchers)).key
+		c.loseLease(k, w.gateway.Cache.Generation())
 		start := time.Now()
 		w.want("body from the other replica", sendTo(list[1], watchers).Body.String(), "all")
 		if took := time.Since(start); took < 4*time.Second || took > 5*time.Second {
 			w.Errorf("got the response after %v", took)
 		}
-		w.want("requests upstream", w.upstreamSaw(), 2)
+		w.want("requests upstream", w.upstreamSaw(), 1)
 	})
 }
 
-func TestReplicasSendUnsharableRequestsConcurrently(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			time.Sleep(time.Second)
-			w.Header().Set("Cache-Control", "no-store")
-			_, _ = fmt.Fprint(w, "mine")
+// Replicas do not wait for a fetch lease if the response will not be in the shared tier.
+func TestReplicasDoNotWaitForUnsharableResponses(t *testing.T) {
+	for name, c := range map[string]struct {
+		upstream http.HandlerFunc
+		length   int
+		fields   []string
+	}{
+		"validated": {slowly("all"), 3, lines("Cache-Control", "no-cache")},
+		"too large": {slowly(strings.Repeat("x", 2<<20)), 2 << 20, nil},
+		"no-store":  {delayed(replies("mine", "Cache-Control: no-store")), 4, nil},
+	} {
+		setup(c.upstream).sub(t, name, func(w *world) {
+			list, _ := w.replicas(3)
+			start := time.Now()
+			for _, r := range sendToAll(list, 3, watchers, c.fields...) {
+				w.want("length", r.Body.Len(), c.length)
+			}
+			if name == "no-store" {
+				w.want("requests upstream", w.upstreamSaw(), 3)
+			}
+			if took := time.Since(start); took > 2500*time.Millisecond {
+				w.Errorf("the requests were serialized: %v", took)
+			}
 		})
-		list, _ := w.replicas(3)
-		start := time.Now()
-		for _, r := range sendToAll(list, 3, watchers) {
-			w.want("body", r.Body.String(), "mine")
-		}
-		w.want("requests upstream", w.upstreamSaw(), 3)
-		if took := time.Since(start); took > 2500*time.Millisecond {
-			t.Errorf("the requests were serialized: %v", took)
-		}
-	})
+	}
 }
 
 func TestUncacheableResponsesAreNotLookedUpInTheSharedTier(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rule := "no-store"
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", rule)
-			_, _ = fmt.Fprint(w, "text")
-		})
+	rule := "no-store"
+	setup(func(w http.ResponseWriter, r *http.Request) { replies("text", "Cache-Control: "+rule)(w, r) }).run(t, func(w *world) {
 		list, c := w.replicas(2)
 		sendTo(list[0], watchers)
 		before := c.gets
@@ -254,25 +248,16 @@ func TestUncacheableResponsesAreNotLookedUpInTheSharedTier(t *testing.T) {
 		sendTo(list[0], watchers)
 		synctest.Wait() // the shared tier stores the response
 		for _, g := range list {
-			if got := sendTo(g, watchers).Header().Get("Cache-Status"); !strings.HasPrefix(got, "weir; hit") {
-				t.Errorf("Cache-Status %q after the response became cacheable", got)
-			}
+			w.wantFields("after the response became cacheable", sendTo(g, watchers).Header(), "Cache-Status: weir; hit*")
 		}
 		w.want("requests upstream", w.upstreamSaw(), 5)
 	})
 }
 
 func TestRequestsForAnUncacheableResponseDoNotWaitForEachOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			h := w.Header()
-			h.Set("Cache-Control", "no-store")
-			h.Set("X-RateLimit-Limit", "5000") // ends the slow start
-			h.Set("X-RateLimit-Used", "1")
-			h.Set("X-RateLimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
-			time.Sleep(time.Second)
-			_, _ = fmt.Fprint(w, "text")
-		})
+	setup(delayed(func(w http.ResponseWriter, _ *http.Request) {
+		setFields(w, append(rates(5000, 1, time.Hour), "Cache-Control: no-store")...) // ends the slow start
+	})).run(t, func(w *world) {
 		w.get(watchers)
 		start := time.Now()
 		for _, r := range w.concurrently(5, watchers) {
@@ -296,13 +281,10 @@ func TestEachReplicaSendsWithoutTheSharedTier(t *testing.T) {
 
 // All clients get a response, and each replica sends each request at most once.
 func TestCoalescingSurvivesAnUnstableSharedTier(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("X-RateLimit-Limit", "5000")
-			w.Header().Set("X-RateLimit-Used", "1")
-			w.Header().Set("X-RateLimit-Reset", strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10))
-			slowly(r.URL.Path)(w, r)
-		})
+	setup(delayed(func(w http.ResponseWriter, r *http.Request) {
+		setFields(w, append(rates(5000, 1, time.Hour), fresh)...)
+		_, _ = fmt.Fprint(w, r.URL.Path)
+	})).run(t, func(w *world) {
 		list, tier := w.replicas(2)
 		stop := make(chan struct{})
 		var toggling, clients sync.WaitGroup
@@ -313,9 +295,7 @@ func TestCoalescingSurvivesAnUnstableSharedTier(t *testing.T) {
 					return
 				case <-time.After(pause % (400 * time.Millisecond)):
 				}
-				tier.mu.Lock()
-				tier.away = !tier.away
-				tier.mu.Unlock()
+				tier.change(func() { tier.away = !tier.away })
 			}
 		})
 		for i := range 400 {
@@ -323,7 +303,7 @@ func TestCoalescingSurvivesAnUnstableSharedTier(t *testing.T) {
 				time.Sleep(time.Duration(i*7%3000) * time.Millisecond)
 				path := fmt.Sprint("/users/", i%8)
 				if r := sendTo(list[i%2], path, "Authorization", "Bearer a"); r.Code != http.StatusOK || r.Body.String() != path {
-					t.Errorf("%s: got %d %q, want 200 with the path", path, r.Code, r.Body)
+					w.Errorf("%s: got %d %q, want 200 with the path", path, r.Code, r.Body)
 				}
 			})
 		}
@@ -331,7 +311,7 @@ func TestCoalescingSurvivesAnUnstableSharedTier(t *testing.T) {
 		close(stop)
 		toggling.Wait()
 		if n := w.upstreamSaw(); n < 8 || n > 16 {
-			t.Errorf("%d requests upstream, for 8 responses and 2 replicas", n)
+			w.Errorf("%d requests upstream, for 8 responses and 2 replicas", n)
 		}
 	})
 }
@@ -349,7 +329,7 @@ func TestPurgeEndsCoalescingAcrossReplicas(t *testing.T) {
 		first.Wait()
 		synctest.Wait() // for the writes to the shared tier
 		w.want("requests upstream", w.upstreamSaw(), 2)
-		w.want("Cache-Status of the first replica", sendTo(list[0], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
+		w.wantFields("the first replica", sendTo(list[0], watchers).Header(), "Cache-Status: weir; hit*")
 	})
 }
 
@@ -357,42 +337,15 @@ func TestPurgeEndsCoalescingAcrossReplicas(t *testing.T) {
 func TestFollowerIsRefusedAtItsDeadline(t *testing.T) {
 	setup(computing(time.Hour)).run(t, func(w *world) {
 		list, c := w.replicas(1)
-		g := list[0]
-		ex := &exchange{in: httptest.NewRequest(http.MethodGet, contributors, http.NoBody), w: &recorder{}}
-		if err := g.check(ex); err != nil {
-			w.Fatal(err)
-		}
-		c.leases[ex.key], c.until[ex.key] = cache.FetchLease{Owner: "dead", Since: w.gateway.Cache.Generation(), Sent: true}, time.Now().Add(3*time.Second)
+		c.loseLease(w.exchange(newGet(contributors)).key, w.gateway.Cache.Generation())
 		var clients sync.WaitGroup
-		clients.Go(func() { sendTo(g, contributors) })
+		clients.Go(func() { sendTo(list[0], contributors) })
 		synctest.Wait()
 		start := time.Now()
-		w.want("status with a short wait", sendTo(g, contributors, "Prefer", "wait=1").Code, http.StatusAccepted)
+		w.want("status with a short wait", sendTo(list[0], contributors, "Prefer", "wait=1").Code, http.StatusAccepted)
 		if took := time.Since(start); took > 5*time.Second {
 			w.Errorf("got the response after %v", took)
 		}
 		clients.Wait()
 	})
-}
-
-// A replica does not wait for a fetch lease if the response will not be in the shared tier.
-func TestReplicasDoNotWaitForUnsharableResponses(t *testing.T) {
-	for name, c := range map[string]struct {
-		body   string
-		fields []string
-	}{
-		"validated": {"all", []string{"Cache-Control", "no-cache"}},
-		"too large": {strings.Repeat("x", 2<<20), nil},
-	} {
-		setup(slowly(c.body)).run(t, func(w *world) {
-			list, _ := w.replicas(3)
-			start := time.Now()
-			for _, r := range sendToAll(list, 3, watchers, c.fields...) {
-				w.want("length", r.Body.Len(), len(c.body))
-			}
-			if took := time.Since(start); took > 2500*time.Millisecond {
-				w.Errorf("%s: the requests were serialized: %v", name, took)
-			}
-		})
-	}
 }

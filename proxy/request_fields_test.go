@@ -79,7 +79,7 @@ func TestForwardedFieldsSeparateResponses(t *testing.T) {
 				r := newGet(path, fields...)
 				want := httptest.NewRecorder()
 				sent := r.Clone(r.Context())
-				sent.Header = w.header(r)
+				sent.Header = w.exchange(r).header
 				echoFields(control)(want, sent)
 				if got := w.get(path, fields...); got.body != want.Body.String() {
 					failure = fmt.Sprintf("%s with %q: got the response to other fields (%s):\n%s\nwant\n%s", path, fields, got.Header.Get("Cache-Status"), got.body, want.Body)
@@ -92,13 +92,13 @@ func TestForwardedFieldsSeparateResponses(t *testing.T) {
 	})
 }
 
-// header returns the fields that the upstream gets for a request.
-func (w *world) header(r *http.Request) http.Header {
+// exchange returns a checked request.
+func (w *world) exchange(r *http.Request) *exchange {
 	ex := w.gateway.open(httptest.NewRecorder(), r)
 	if err := w.gateway.check(ex); err != nil {
 		w.Fatal(err)
 	}
-	return ex.header
+	return ex
 }
 
 // TestCredentialsInFieldsSeparateCallers checks each name alone: with a held credential and with none, the second caller's
@@ -187,10 +187,7 @@ func TestStoredEntriesContainNoFieldOfTheKey(t *testing.T) {
 		})
 		r := newGet("/made/up", "Private-Token: secret-value")
 		w.get("/made/up", "Private-Token: secret-value")
-		ex := w.gateway.open(httptest.NewRecorder(), r)
-		if err := w.gateway.check(ex); err != nil {
-			t.Fatal(err)
-		}
+		ex := w.exchange(r)
 		e, _ := w.gateway.Cache.Memory.Lookup(ex.key, ex.header)
 		if e == nil || strings.Contains(fmt.Sprint(e.Vary), "secret-value") {
 			t.Errorf("got %+v", e)
