@@ -164,7 +164,7 @@ func TestStaleResponses(t *testing.T) {
 			{response: append(expiring, `Etag: "one"`), text: "good"},
 			{
 				after: 20 * time.Second, request: wait, status: status, response: lines("Cache-Control: max-age=10", `Etag: "one"`, "Retry-After: 60"),
-				text: `{"message":"You have exceeded a secondary rate limit"}`, body: "good", cache: "*detail=cooldown",
+				text: `{"message":"You have exceeded a secondary rate limit"}`, code: 200, body: "good", cache: "*detail=cooldown",
 			},
 			{request: wait, cached: true, body: "good", cache: "*detail=cooldown"},
 		}})
