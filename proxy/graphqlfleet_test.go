@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -289,16 +288,9 @@ func (f *ghFleet) run(duration time.Duration, gh bool) int {
 }
 
 // TestAFleetOfGHCostsAFifth replays 20 agents that poll the five queries of gh. With the rules for gh the queries cost at
-// least 80 % less quota than without, and no response is stale. WEIR_SAVINGS sets the duration; the acceptance run has an
-// hour, the default is ten minutes.
+// least 80 % less quota than without, and no response is stale. The acceptance run has an hour, see savingsDuration.
 func TestAFleetOfGHCostsAFifth(t *testing.T) {
-	duration := 10 * time.Minute
-	if text := os.Getenv("WEIR_SAVINGS"); text != "" {
-		var err error
-		if duration, err = time.ParseDuration(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	duration := savingsDuration(t, 4*time.Minute)
 	var quota []int
 	for _, gh := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -59,15 +59,12 @@ func (s *simulation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := w.Header()
-	h.Set("X-RateLimit-Limit", "1000000")
-	h.Set("X-RateLimit-Remaining", "900000")
-	h.Set("X-RateLimit-Used", "100000")
-	h.Set("X-RateLimit-Reset", strconv.FormatInt(time.Now().Truncate(time.Hour).Add(time.Hour).Unix(), 10))
 	resource := "core"
 	if strings.HasPrefix(r.URL.Path, "/search/") {
 		resource = "search"
 	}
-	h.Set("X-RateLimit-Resource", resource)
+	reset := time.Until(time.Now().Truncate(time.Hour).Add(time.Hour))
+	setFields(w, append(rates(1_000_000, 100_000, reset), "X-RateLimit-Resource: "+resource)...)
 	s.spent[resource]++
 	key := r.Header.Get("Authorization") + r.URL.Path
 	if r.Method != http.MethodGet {
@@ -182,16 +179,24 @@ func (s *simulation) check(target string, w *httptest.ResponseRecorder, minVersi
 	}
 }
 
-// TestADayCostsATenth measures how much quota the gateway saves for the simulated traffic of a day.
-// The environment variable WEIR_SAVINGS sets the simulated duration; the default is 20 minutes.
-func TestADayCostsATenth(t *testing.T) {
-	duration := 20 * time.Minute
-	if text := os.Getenv("WEIR_SAVINGS"); text != "" {
-		var err error
-		if duration, err = time.ParseDuration(text); err != nil {
-			t.Fatal(err)
-		}
+// savingsDuration returns the simulated duration that the environment variable WEIR_SAVINGS sets, or the default.
+func savingsDuration(t *testing.T, byDefault time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv("WEIR_SAVINGS")
+	if text == "" {
+		return byDefault
 	}
+	duration, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return duration
+}
+
+// TestADayCostsATenth measures how much quota the gateway saves for the simulated traffic of a day.
+// See savingsDuration.
+func TestADayCostsATenth(t *testing.T) {
+	duration := savingsDuration(t, 5*time.Minute)
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulation{T: t, pushes: map[string]int{}, delivered: map[string]int{}, ready: map[string]time.Time{}, changes: map[string]int{}, spent: map[string]int{}}
 		w := newWorld(t, s.ServeHTTP)

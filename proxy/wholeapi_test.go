@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -22,7 +21,7 @@ import (
 
 // The acceptance run has 10,000 calls: go test ./proxy -run WholeAPI -calls 10000.
 var (
-	calls = flag.Int("calls", 2000, "calls of random traffic over the whole API")
+	calls = flag.Int("calls", 1000, "calls of random traffic over the whole API")
 	seed  = flag.Uint64("seed", 1, "seed of random traffic over the whole API")
 )
 
@@ -167,17 +166,10 @@ var changed = []struct {
 
 // TestADayOfPollingCostsASeventh replays a day of 20 programs that poll one busy repository once a minute. Every change
 // of a user reaches the gateway as a webhook event. The service judges by its own counts: the quota that the programs
-// use must be at most 15 % of the quota that they use without the gateway. WEIR_SAVINGS sets the simulated duration; the
-// default is 20 minutes.
+// use must be at most 15 % of the quota that they use without the gateway. See savingsDuration.
 func TestADayOfPollingCostsASeventh(t *testing.T) {
 	const programs, targets = 20, 12
-	duration := 20 * time.Minute
-	if text := os.Getenv("WEIR_SAVINGS"); text != "" {
-		var err error
-		if duration, err = time.ParseDuration(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	duration := savingsDuration(t, 10*time.Minute)
 	synctest.Test(t, func(t *testing.T) {
 		change := func(l *policy.Limits) { l.Primary.User, l.Points.REST = 1_000_000, 100_000 }
 		l := policy.DefaultLimits()
