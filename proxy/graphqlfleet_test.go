@@ -290,7 +290,7 @@ func (f *ghFleet) run(duration time.Duration, gh bool) int {
 // TestAFleetOfGHCostsAFifth replays 20 agents that poll the five queries of gh. With the rules for gh the queries cost at
 // least 80 % less quota than without, and no response is stale. The acceptance run has an hour, see savingsDuration.
 func TestAFleetOfGHCostsAFifth(t *testing.T) {
-	duration := savingsDuration(t, 4*time.Minute)
+	duration := savingsDuration(t, 3*time.Minute)
 	var quota []int
 	for _, gh := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -196,7 +196,7 @@ func savingsDuration(t *testing.T, byDefault time.Duration) time.Duration {
 // TestADayCostsATenth measures how much quota the gateway saves for the simulated traffic of a day.
 // See savingsDuration.
 func TestADayCostsATenth(t *testing.T) {
-	duration := savingsDuration(t, 5*time.Minute)
+	duration := savingsDuration(t, 10*time.Minute)
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulation{T: t, pushes: map[string]int{}, delivered: map[string]int{}, ready: map[string]time.Time{}, changes: map[string]int{}, spent: map[string]int{}}
 		w := newWorld(t, s.ServeHTTP)
