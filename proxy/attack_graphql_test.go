@@ -31,11 +31,7 @@ func (p *pricingUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.used += p.price(string(body))
 	used := p.used
 	p.mu.Unlock()
-	for name, value := range map[string]any{
-		"Limit": 5000, "Used": used, "Remaining": max(0, 5000-used), "Reset": time.Now().Add(time.Hour).Unix(), "Resource": policy.GraphQL,
-	} {
-		w.Header().Set("X-Ratelimit-"+name, fmt.Sprint(value))
-	}
+	setFields(w, append(rates(5000, used, time.Hour), "X-Ratelimit-Resource: "+policy.GraphQL)...)
 	time.Sleep(200 * time.Millisecond)
 	_, _ = io.WriteString(w, p.reply)
 }
@@ -43,16 +39,21 @@ func (p *pricingUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Calls with a low cost teach the gateway, and calls with a high cost follow at the same time. The names of aliases, absent
 // variables and commas in values must not make the estimate too low.
 func TestCheapCallsDoNotHideTheCostOfOthers(t *testing.T) {
-	pages := func(body string) int {
-		var b struct{ Variables struct{ First int } }
-		_ = json.Unmarshal([]byte(body), &b)
-		return max(1, (1+51*b.Variables.First+50)/100)
+	type call struct {
+		Variables struct {
+			First int
+			IDs   []string
+		}
 	}
-	nodes := func(body string) int {
-		var b struct{ Variables struct{ IDs []string } }
-		_ = json.Unmarshal([]byte(body), &b)
-		return max(1, len(b.Variables.IDs)*101/100)
+	priced := func(price func(call) int) func(string) int {
+		return func(body string) int {
+			var c call
+			_ = json.Unmarshal([]byte(body), &c)
+			return max(1, price(c))
+		}
 	}
+	pages := priced(func(c call) int { return (1 + 51*c.Variables.First + 50) / 100 })
+	nodes := priced(func(c call) int { return len(c.Variables.IDs) * 101 / 100 })
 	always51 := func(string) int { return 51 }
 	const heavyQuery = `query Q($x: Int) { repository(owner: "a", name: "b") { pullRequests(first: 100) { nodes { repository { issues(first: 50) { nodes { labels(first: 30) { nodes { id } } } } } } } } `
 	for name, c := range map[string]struct {
@@ -76,11 +77,10 @@ func TestCheapCallsDoNotHideTheCostOfOthers(t *testing.T) {
 			`{"data":{"x":1}}`, nodes, `"ids":["` + strings.Repeat(",", 300) + `"],`, `"ids":["R_1"` + strings.Repeat(`,"R_1"`, 49) + `],`,
 		},
 	} {
-		bubble(t, name, func(t *testing.T) {
-			upstream := &pricingUpstream{price: c.price, reply: c.reply, used: 3000}
-			w := newWorld(t, upstream.ServeHTTP)
+		upstream := &pricingUpstream{price: c.price, reply: c.reply, used: 3000}
+		setup(upstream.ServeHTTP).sub(t, name, func(w *world) {
 			ask := func(values string, x int) {
-				w.ask(`{"query":` + strconv.Quote(c.query) + `,"variables":{` + values + `"x":` + strconv.Itoa(x) + `}}`)
+				w.ask(graphQLBody(c.query, `"variables":{`+values+`"x":`+strconv.Itoa(x)+`}`))
 			}
 			for i := range 4 {
 				ask(c.firstValues, i)
@@ -114,16 +114,14 @@ func TestCallsThatCannotBeAnalysedAreCharged(t *testing.T) {
 
 // A follower does not get a response that varies on a field in which it differs from the leader.
 func TestSharedQueryVaries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
-			time.Sleep(time.Second)
-			rw.Header().Set("Vary", "Accept-Language")
-			_, _ = fmt.Fprintf(rw, `{"data":{"language":%q}}`, r.Header.Get("Accept-Language"))
-		})
+	setup(delayed(func(w http.ResponseWriter, r *http.Request) {
+		replies(fmt.Sprintf(`{"data":{"language":%q}}`, language(r)), "Vary: Accept-Language")(w, r)
+	})).run(t, func(w *world) {
 		var clients sync.WaitGroup
 		for _, language := range []string{"en", "de"} {
 			clients.Go(func() {
-				w.want("body of "+language, w.ask(listIssues("widgets"), "Accept-Language: "+language).body, fmt.Sprintf(`{"data":{"language":%q}}`, language))
+				r := w.ask(listIssues("widgets"), "Accept-Language: "+language)
+				w.want("body of "+language, r.body, fmt.Sprintf(`{"data":{"language":%q}}`, language))
 			})
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -131,37 +129,12 @@ func TestSharedQueryVaries(t *testing.T) {
 	})
 }
 
-// A client that asks after a mutation does not follow a call from before it, if the response shows the changed node.
-func TestFollowerAfterAMutationOfANodeInTheResponse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
-			body, _ := io.ReadAll(r.Body)
-			if strings.Contains(string(body), "mutation") {
-				_, _ = io.WriteString(rw, `{"data":{}}`)
-				return
-			}
-			new(answers).ServeHTTP(rw, r)
-		})
-		var clients sync.WaitGroup
-		clients.Go(func() { w.ask(listIssues("widgets")) })
-		time.Sleep(500 * time.Millisecond)
-		w.ask(`{"query":"mutation{closeIssue(input:{issueId:\"N_1\"}){issue{id}}}"}`, "Authorization: Bearer b")
-		w.ask(listIssues("widgets"))
-		w.want("requests upstream", w.upstreamSaw(), 3)
-		clients.Wait()
-	})
-}
-
 // A query may show a repository that it does not name: the fork of a pull request, or the repository under its new name.
 func TestOwnWriteToAnotherRepositoryMakesQueriesStale(t *testing.T) {
-	for _, c := range []struct{ method, path string }{
-		{http.MethodPut, "/repos/me/widgets/contents/a"}, {http.MethodPatch, "/repos/acme/gadgets/pulls/7"},
-	} {
-		bubble(t, c.path, func(t *testing.T) {
-			w := newWorld(t, new(answers).ServeHTTP, withRules(policy.GraphQLCacheRule{Operation: "List", TTL: time.Minute}),
-				func(c *Config) { c.Catalogue = policy.CatalogueOf("github") })
+	for path, method := range map[string]string{"/repos/me/widgets/contents/a": http.MethodPut, "/repos/acme/gadgets/pulls/7": http.MethodPatch} {
+		setup(new(answers).ServeHTTP, storingLists(), withCatalogue).sub(t, path, func(w *world) {
 			w.ask(listIssues("widgets"))
-			w.do(c.method, c.path, strings.NewReader("{}"), "Authorization: Bearer a")
+			w.do(method, path, strings.NewReader("{}"), bearer("a"))
 			w.ask(listIssues("widgets"))
 			w.want("requests upstream", w.upstreamSaw(), 3)
 		})
@@ -170,19 +143,13 @@ func TestOwnWriteToAnotherRepositoryMakesQueriesStale(t *testing.T) {
 
 // A mutation names nodes, so Weir does not know which REST responses it changes.
 func TestOwnMutationMakesRESTResponsesStale(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
-			rw.Header().Set("Cache-Control", "private, max-age=60")
-			_, _ = io.WriteString(rw, `{"data":{}}`)
-		}, func(c *Config) { c.Catalogue = policy.CatalogueOf("github") })
-		for _, token := range []string{"a", "b"} {
-			w.get("/repos/acme/widgets/issues/1", "Authorization: Bearer "+token)
-		}
-		w.ask(closeIssue)
-		own := w.get("/repos/acme/widgets/issues/1", "Authorization: Bearer a")
-		w.want("Cache-Status", own.Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=200; stored; ttl=60")
-		other := w.get("/repos/acme/widgets/issues/1", "Authorization: Bearer b")
-		w.want("Cache-Status of another account", other.Header.Get("Cache-Status"), "weir; hit; ttl=60")
+	mutate := func(w *world) { w.ask(closeIssue) }
+	runScenarios(t, scenario{
+		name: "an issue", path: "/repos/acme/widgets/issues/1", upstream: replies(noData, "Cache-Control: private, max-age=60"), options: []option{withCatalogue},
+		steps: []step{
+			{token: "a"}, {token: "b"}, {do: mutate},
+			{token: "a", cache: "weir; fwd=stale; fwd-status=200; stored; ttl=60"}, {token: "b", cached: true, cache: "weir; hit; ttl=60"},
+		},
 	})
 }
 
@@ -190,13 +157,7 @@ func TestOwnMutationMakesRESTResponsesStale(t *testing.T) {
 func TestLongNamesInGraphQLCallsAreNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, (&pricingUpstream{price: func(string) int { return 1 }, reply: `{"data":{"rateLimit":{"cost":1}}}`}).ServeHTTP)
-		heap := func() uint64 {
-			runtime.GC()
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			return m.HeapAlloc
-		}
-		before := heap()
+		before := heapSize()
 		for i := range 20 {
 			long := strconv.Itoa(i) + strings.Repeat("x", 900_000)
 			w.ask(`{"query":"mutation($id:ID!){a(input:{id:$id}){b}}","variables":{"id":"` + long + `"}}`)
@@ -204,7 +165,7 @@ func TestLongNamesInGraphQLCallsAreNotKept(t *testing.T) {
 		}
 		time.Sleep(2 * time.Hour)
 		w.get("/user")
-		if grown := int64(heap()) - int64(before); grown > 10<<20 {
+		if grown := int64(heapSize()) - int64(before); grown > 10<<20 {
 			t.Errorf("the heap grew by %d MiB", grown>>20)
 		}
 		runtime.KeepAlive(w)

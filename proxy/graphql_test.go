@@ -1,10 +1,10 @@
 package proxy
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +14,7 @@ import (
 
 // graphQL sends a query of a client.
 func (w *world) graphQL(path, query string) got {
-	return w.do(http.MethodPost, path, strings.NewReader(`{"query":`+strconv.Quote(query)+`}`), "Authorization: Bearer a")
+	return w.do(http.MethodPost, path, strings.NewReader(graphQLBody(query)), bearer("a"))
 }
 
 func TestGraphQLCallsThatTheAPIMustRefuseCostNothing(t *testing.T) {
@@ -43,43 +43,37 @@ func TestGraphQLRulesOfAClient(t *testing.T) {
 		name, query string
 		rules       policy.GraphQLRules
 		message     string // of the refusal
+		path        string // /graphql by default
 	}{
-		{"mutation", "mutation{addStar(input:{}){clientMutationId}}", policy.GraphQLRules{ReadOnly: true}, "this client may only read"},
-		{"query", "{viewer{login}}", policy.GraphQLRules{ReadOnly: true}, ""},
-		{"depth", "{a{b{c}}}", policy.GraphQLRules{Depth: 2}, "nested 3 deep"},
-		{"repository", `{repository(owner:"acme",name:"widgets"){id}}`, policy.GraphQLRules{Repositories: []string{"acme/*"}}, ""},
-		{"other repository", `{repository(owner:"evil",name:"widgets"){id}}`, policy.GraphQLRules{Repositories: []string{"acme/*"}}, "is not allowed"},
-		{"cost", "{viewer{repositories(first:100){nodes{issues(first:100){nodes{id}}}}}}", policy.GraphQLRules{Cost: 1}, "may cost 2, more than"},
+		{name: "mutation", query: "mutation{addStar(input:{}){clientMutationId}}", rules: policy.GraphQLRules{ReadOnly: true}, message: "this client may only read"},
+		{name: "query", query: "{viewer{login}}", rules: policy.GraphQLRules{ReadOnly: true}},
+		{name: "query in the URL", query: "{viewer{login}}", rules: policy.GraphQLRules{ReadOnly: true}, path: "/graphql?query=mutation", message: "send the GraphQL query in the body"},
+		{name: "depth", query: "{a{b{c}}}", rules: policy.GraphQLRules{Depth: 2}, message: "nested 3 deep"},
+		{name: "repository", query: `{repository(owner:"acme",name:"widgets"){id}}`, rules: policy.GraphQLRules{Repositories: lines("acme/*")}},
+		{name: "other repository", query: `{repository(owner:"evil",name:"widgets"){id}}`, rules: policy.GraphQLRules{Repositories: lines("acme/*")}, message: "is not allowed"},
+		{name: "cost", query: "{viewer{repositories(first:100){nodes{issues(first:100){nodes{id}}}}}}", rules: policy.GraphQLRules{Cost: 1}, message: "may cost 2, more than"},
 	} {
 		setup(nothing, scoped(policy.Scope{GraphQL: &c.rules})).sub(t, c.name, func(w *world) {
-			r := w.graphQL("/graphql", c.query)
+			r := w.graphQL(cmp.Or(c.path, "/graphql"), c.query)
+			w.want("requests upstream", w.upstreamSaw(), map[bool]int{true: 1, false: 0}[c.message == ""])
 			if c.message == "" {
-				w.want("requests upstream", w.upstreamSaw(), 1)
 				return
 			}
-			if r.StatusCode != http.StatusForbidden || r.Header.Get("Cache-Status") != "weir; detail=scope" || !strings.Contains(r.body, c.message) {
-				w.Errorf("got %d, %s, %s", r.StatusCode, r.Header.Get("Cache-Status"), r.body)
-			}
-			w.want("requests upstream", w.upstreamSaw(), 0)
+			w.want("status", r.StatusCode, http.StatusForbidden)
+			w.wantFields("refusal", r.Header, "Cache-Status: weir; detail=scope")
+			w.want("message in "+r.body, strings.Contains(r.body, c.message), true)
 		})
 	}
-	setup(nothing, scoped(policy.Scope{GraphQL: &policy.GraphQLRules{ReadOnly: true}})).run(t, func(w *world) {
-		r := w.graphQL("/graphql?query=mutation", "{viewer{login}}")
-		w.want("status of a query in the URL", r.StatusCode, http.StatusForbidden)
-		w.want("requests upstream", w.upstreamSaw(), 0)
-	})
 }
 
 // chargeGraphQL is an upstream that charges the given costs one after another. report returns the body of a response.
 func chargeGraphQL(costs []int, report func(cost int) string) http.HandlerFunc {
-	used, calls, reset := 0, 0, time.Now().Add(time.Hour).Unix()
+	used, calls := 0, 0
 	return func(w http.ResponseWriter, _ *http.Request) {
 		cost := costs[min(calls, len(costs)-1)]
 		calls++
 		used += cost
-		for name, value := range map[string]any{"Limit": 5000, "Used": used, "Remaining": 5000 - used, "Reset": reset, "Resource": policy.GraphQL} {
-			w.Header().Set("X-Ratelimit-"+name, fmt.Sprint(value))
-		}
+		setFields(w, append(rates(5000, used, time.Hour), "X-Ratelimit-Resource: "+policy.GraphQL)...)
 		_, _ = io.WriteString(w, report(cost))
 	}
 }

@@ -222,17 +222,17 @@ var storing = []requirement{
 	{"3", "a fresh response is stored", []step{stored, fromCache}},
 	{"3", "a response to an unknown method is not stored", []step{{method: "FOO", response: lines(fresh)}, {method: "FOO", body: "2"}}},
 	{"3", "a response to a POST is not stored", []step{{method: "POST", response: lines(fresh)}, fetchedAgain}},
-	{"3", "a fresh response with any final status is stored", []step{
-		{path: "/299", status: 299, response: lines(fresh)}, {cached: true, path: "/299", code: 299}, {path: "/307", status: 307, response: lines(fresh)},
-		{cached: true, path: "/307", code: 307}, {path: "/400", status: 400, response: lines(fresh)}, {cached: true, path: "/400", code: 400},
-		{path: "/503", status: 503, response: lines(fresh)}, {cached: true, path: "/503", code: 503}}},
-	{"3", "202, 401 and 429 are not stored", []step{
-		{status: 202, response: lines(fresh)}, {status: 401, response: lines(fresh)}, {status: 429, response: lines(fresh)}, {after: 2 * time.Hour}}},
+	{"3", "a fresh response with any final status is stored", []step{{path: "/299", status: 299, response: lines(fresh)},
+		{cached: true, path: "/299", code: 299}, {path: "/307", status: 307, response: lines(fresh)}, {cached: true, path: "/307", code: 307},
+		{path: "/400", status: 400, response: lines(fresh)}, {cached: true, path: "/400", code: 400}, {path: "/503", status: 503, response: lines(fresh)},
+		{cached: true, path: "/503", code: 503}}},
+	{"3", "202, 401 and 429 are not stored", []step{{status: 202, response: lines(fresh)}, {status: 401, response: lines(fresh)},
+		{status: 429, response: lines(fresh)}, {after: 2 * time.Hour}}},
 	{"3", "a limit error is not stored", []step{
 		{status: 403, response: lines(fresh, "Retry-After: 1"), text: `{"message": "You have exceeded a secondary rate limit."}`, request: lines("Prefer: wait=0")},
 		{after: 30 * time.Second}}},
-	{"3", "an error to a credential is not stored", []step{
-		{request: lines("Authorization: Bearer a"), status: 403, response: lines(fresh)}, {request: lines("Authorization: Bearer a"), body: "2"}}},
+	{"3", "an error to a credential is not stored", []step{{request: lines("Authorization: Bearer a"), status: 403, response: lines(fresh)},
+		{request: lines("Authorization: Bearer a"), body: "2"}}},
 	{"3", "a redirection of a credential is stored for the credential", []step{
 		{request: lines("Authorization: Bearer a"), status: 302, response: lines(fresh)},
 		{cached: true, request: lines("Authorization: Bearer a"), code: 302}, {request: lines("Authorization: Bearer b")}}},
@@ -244,16 +244,16 @@ var storing = []requirement{
 		{request: lines("Foo: \x80"), status: 400, response: lines(fresh)}, {body: "3"}}},
 	{"3", "a response with no-store is not stored", []step{{response: lines("Cache-Control: no-store, max-age=60")}, fetchedAgain}},
 	{"3", "a private response is not shared", []step{{response: lines("Cache-Control: private, max-age=60")}, fetchedAgain}},
-	{"3", "a response with private and field names is not shared", []step{
-		{response: lines(`Cache-Control: private="X-Foo", max-age=60`, "X-Foo: 1")}, fetchedAgain}},
+	{"3", "a response with private and field names is not shared", []step{{response: lines(`Cache-Control: private="X-Foo", max-age=60`, "X-Foo: 1")},
+		fetchedAgain}},
 	{"3", "a response without freshness and validator is not stored", []step{{}, fetchedAgain}},
-	{"3.1", "unknown header fields are stored", []step{
-		{response: lines(fresh, "X-Unknown: a", "X-Unknown: b")}, {cached: true, body: "1", has: lines("X-Unknown: a, b")}}},
+	{"3.1", "unknown header fields are stored", []step{{response: lines(fresh, "X-Unknown: a", "X-Unknown: b")},
+		{cached: true, body: "1", has: lines("X-Unknown: a, b")}}},
 	{"3.1", "hop-by-hop header fields are not stored", []step{
 		{response: lines(fresh, "Connection: X-Hop", "X-Hop: 1", "Proxy-Authenticate: Basic", "Proxy-Authentication-Info: a")},
 		{cached: true, body: "1", lacks: lines("Connection", "X-Hop", "Proxy-Authenticate", "Proxy-Authentication-Info")}}},
-	{"3.1", "Proxy-Authorization is not stored", []step{
-		{response: lines(fresh, "Proxy-Authorization: Basic eA==")}, {cached: true, body: "1", lacks: lines("Proxy-Authorization")}}},
+	{"3.1", "Proxy-Authorization is not stored", []step{{response: lines(fresh, "Proxy-Authorization: Basic eA==")},
+		{cached: true, body: "1", lacks: lines("Proxy-Authorization")}}},
 	{"3.1", "trailers do not become header fields", []step{
 		{response: lines(fresh, "Trailer: X-Late", http.TrailerPrefix+"X-Late: 1"), text: strings.Repeat("long ", 10_000)},
 		{cached: true, text: "other", lacks: lines("X-Late")}}},
@@ -280,8 +280,7 @@ var storing = []requirement{
 	{"3.3", "a write makes a partial response stale", []step{
 		{request: lines("Range: bytes=0-0"), status: 206, response: lines(fresh, "Content-Range: bytes 0-0/3"), text: "a"}, {method: "PUT"},
 		{request: lines("Range: bytes=0-0")}}},
-	{"3.3", "a range of a stored response is served as 206", []step{
-		{response: lines(fresh), text: "abc"},
+	{"3.3", "a range of a stored response is served as 206", []step{{response: lines(fresh), text: "abc"},
 		{cached: true, request: lines("Range: bytes=1-1"), code: 206, body: "b", has: lines("Content-Range: bytes 1-1/3")}}},
 	{"3.4", "partial responses are not combined with each other or with a stored response", []step{
 		{response: lines("Cache-Control: max-age=1", `Etag: "a"`, "X-Part: none"), text: "abc"},
@@ -299,69 +298,64 @@ var reusing = []requirement{
 	{"4", "a stored GET response answers HEAD", []step{stored, {cached: true, method: "HEAD", has: lines("Content-Length: 1")}}},
 	{"4", "a HEAD response does not answer GET", []step{{method: "HEAD", response: lines(fresh)}, fetchedAgain}},
 	{"4", "a stale response is revalidated", []step{stored, {after: time.Minute, body: "2"}}},
-	{"4", "the gateway replaces Age", []step{
-		{response: lines(fresh, "Age: 20")}, {cached: true, after: 5 * time.Second, body: "1", has: lines("Age: 25")}}},
+	{"4", "the gateway replaces Age", []step{{response: lines(fresh, "Age: 20")},
+		{cached: true, after: 5 * time.Second, body: "1", has: lines("Age: 25")}}},
 	{"4", "unsafe requests are forwarded", []step{stored, {method: "PUT"}, {method: "DELETE"}}},
-	{"4", "unsafe requests are forwarded regardless of their Cache-Control", []step{
-		stored, {method: "POST", request: lines("Cache-Control: only-if-cached, max-stale")}}},
-	{"4", "a failed unsafe request is not answered from the cache", []step{
-		{response: lines("Cache-Control: max-age=1, stale-if-error=60")},
+	{"4", "unsafe requests are forwarded regardless of their Cache-Control", []step{stored,
+		{method: "POST", request: lines("Cache-Control: only-if-cached, max-stale")}}},
+	{"4", "a failed unsafe request is not answered from the cache", []step{{response: lines("Cache-Control: max-age=1, stale-if-error=60")},
 		{after: 2 * time.Second, method: "PUT", request: lines("Cache-Control: max-stale"), status: 503}}},
 	{"4", "the most recent matching response is served", []step{
 		{response: lines("Cache-Control: max-age=60", "Vary: X-A"), request: lines("X-A: 1", "Foo: 1")},
 		{response: lines(fresh, "Vary: Foo"), request: lines("Foo: 1", "Cache-Control: no-cache"), body: "2"},
 		{cached: true, request: lines("X-A: 1", "Foo: 1"), body: "2"}}},
-	{"4", "the most recent response is the one with the latest Date", []step{
-		{response: lines(fresh, "Vary: A"), request: lines("A: 1", "Foo: 1")},
+	{"4", "the most recent response is the one with the latest Date", []step{{response: lines(fresh, "Vary: A"), request: lines("A: 1", "Foo: 1")},
 		{response: lines(fresh, "Vary: Foo", "Date: Fri, 31 Dec 1999 23:59:50 GMT"), request: lines("Foo: 1", "Cache-Control: no-cache"), body: "2"},
 		{cached: true, request: lines("A: 1", "Foo: 1"), body: "1"}, {cached: true, request: lines("A: 2", "Foo: 1"), body: "2"}}},
-	{"4.1", "Vary: a request with another value does not match", []step{
-		{request: lines("Foo: 1"), response: lines(fresh, "Vary: Foo")}, {request: lines("Foo: 2"), body: "2"}}},
+	{"4.1", "Vary: a request with another value does not match", []step{{request: lines("Foo: 1"), response: lines(fresh, "Vary: Foo")},
+		{request: lines("Foo: 2"), body: "2"}}},
 	{"4.1", "Vary: an empty field does not match an absent field", []step{{response: lines(fresh, "Vary: Foo")}, {request: lines("Foo: "), body: "2"}}},
 	{"4.1", "Vary: an absent field does not match a value", []step{{request: lines("Foo: 1"), response: lines(fresh, "Vary: Foo")}, fetchedAgain}},
-	{"4.1", "Vary: all named fields must match", []step{
-		{request: lines("Foo: 1", "Bar: 1"), response: lines(fresh, "Vary: Foo", "Vary: Bar")}, {request: lines("Foo: 1", "Bar: 2"), body: "2"}}},
+	{"4.1", "Vary: all named fields must match", []step{{request: lines("Foo: 1", "Bar: 1"), response: lines(fresh, "Vary: Foo", "Vary: Bar")},
+		{request: lines("Foo: 1", "Bar: 2"), body: "2"}}},
 	{"4.1", "Vary: whitespace and the order of languages have no meaning", []step{
 		{request: lines("Accept-Language: en, de", "Foo: 1,2"), response: lines(fresh, "Vary: Accept-Language, Foo")},
 		{cached: true, request: lines("Accept-Language: DE,en", "Foo: 1, 2"), body: "1"}}},
 	{"4.1", "Vary: * never matches", []step{{response: lines(fresh, "Vary: Foo, *")}, fetchedAgain}},
-	{"4.1", "Vary: each request gets its own variant", []step{
-		{request: lines("Foo: 1"), response: lines(fresh, "Vary: Foo")}, {request: lines("Foo: 2"), response: lines(fresh, "Vary: Foo")},
-		{cached: true, request: lines("Foo: 1"), body: "1"}, {cached: true, request: lines("Foo: 2"), body: "2"}}},
-	{"4.2.1", "s-maxage has precedence over max-age", []step{
-		{response: lines("Cache-Control: max-age=60, s-maxage=5")}, {after: 6 * time.Second, body: "2"}}},
-	{"4.2.1", "max-age has precedence over Expires", []step{
-		{response: lines("Cache-Control: max-age=5", "Expires: Sun, 02 Jan 2000 00:00:00 GMT")}, {after: 6 * time.Second, body: "2"}}},
-	{"4.2.1", "Expires counts from Date", []step{
-		{response: lines("Date: "+testStart, "Expires: Sat, 01 Jan 2000 00:00:10 GMT")}, {cached: true, after: 9 * time.Second, body: "1"},
-		{after: 2 * time.Second, body: "2"}}},
+	{"4.1", "Vary: each request gets its own variant", []step{{request: lines("Foo: 1"), response: lines(fresh, "Vary: Foo")},
+		{request: lines("Foo: 2"), response: lines(fresh, "Vary: Foo")}, {cached: true, request: lines("Foo: 1"), body: "1"},
+		{cached: true, request: lines("Foo: 2"), body: "2"}}},
+	{"4.2.1", "s-maxage has precedence over max-age", []step{{response: lines("Cache-Control: max-age=60, s-maxage=5")},
+		{after: 6 * time.Second, body: "2"}}},
+	{"4.2.1", "max-age has precedence over Expires", []step{{response: lines("Cache-Control: max-age=5", "Expires: Sun, 02 Jan 2000 00:00:00 GMT")},
+		{after: 6 * time.Second, body: "2"}}},
+	{"4.2.1", "Expires counts from Date", []step{{response: lines("Date: "+testStart, "Expires: Sat, 01 Jan 2000 00:00:10 GMT")},
+		{cached: true, after: 9 * time.Second, body: "1"}, {after: 2 * time.Second, body: "2"}}},
 	{"4.2.1", "an invalid max-age means no freshness", []step{{response: lines("Cache-Control: max-age=soon", `Etag: "a"`)}, fetchedAgain}},
 	{"4.2", "a date in a zone other than GMT is invalid in every local zone", []step{
 		{response: lines("Expires: Sunday, 02-Jan-00 00:00:00 CET", `Etag: "a"`)}, fetchedAgain}},
-	{"4.2", "a GMT date is valid in all three formats", []step{
-		{response: lines("Expires: Sunday, 02-Jan-00 00:00:00 GMT")}, fromCache, {response: lines("Expires: Sun Jan  2 00:00:00 2000"), path: "/c"},
-		{cached: true, path: "/c", body: "2"}}},
+	{"4.2", "a GMT date is valid in all three formats", []step{{response: lines("Expires: Sunday, 02-Jan-00 00:00:00 GMT")}, fromCache,
+		{response: lines("Expires: Sun Jan  2 00:00:00 2000"), path: "/c"}, {cached: true, path: "/c", body: "2"}}},
 	{"4.2.2", "no heuristic freshness beside explicit freshness", []step{
 		{response: lines("Cache-Control: max-age=5", "Last-Modified: Fri, 01 Jan 1999 00:00:00 GMT")}, {after: 6 * time.Second, body: "2"}}},
 	{"4.2.2", "no heuristic freshness for a status that does not allow it", []step{
 		{status: 201, response: lines("Last-Modified: Fri, 01 Jan 1999 00:00:00 GMT")}, fetchedAgain}},
-	{"4.2.3", "the age includes the time since Date", []step{
-		{response: lines(fresh, "Date: Fri, 31 Dec 1999 23:59:30 GMT")}, {cached: true, after: 29 * time.Second, body: "1"},
-		{after: 2 * time.Second, body: "2"}}},
+	{"4.2.3", "the age includes the time since Date", []step{{response: lines(fresh, "Date: Fri, 31 Dec 1999 23:59:30 GMT")},
+		{cached: true, after: 29 * time.Second, body: "1"}, {after: 2 * time.Second, body: "2"}}},
 	{"4.2.2", "heuristic freshness for a 405, but not for a 503", []step{
 		{path: "/405", status: 405, response: lines("Last-Modified: Fri, 01 Jan 1999 00:00:00 GMT")}, {cached: true, path: "/405", code: 405},
 		{path: "/503", status: 503, response: lines("Last-Modified: Fri, 01 Jan 1999 00:00:00 GMT")}, {path: "/503"}}},
 	{"5.1", "an invalid Age is ignored", []step{{response: lines(fresh, "Age: -7200")}, fromCache}},
-	{"5.1", "the first member of Age counts", []step{
-		{response: lines(fresh, "Age: 0, 7200")}, fromCache, {path: "/old", response: lines(fresh, "Age: 7200", "Age: 0")}, {path: "/old"}}},
-	{"4.2.3", "the age includes Age", []step{
-		{response: lines(fresh, "Age: 50")}, {cached: true, after: 9 * time.Second, body: "1"}, {after: 2 * time.Second, body: "2"}}},
-	{"1.2.2", "an overflowing max-age is the largest number", []step{
-		{response: lines("Cache-Control: max-age=99999999999999999999")}, {cached: true, after: 24 * time.Hour, body: "1"}}},
+	{"5.1", "the first member of Age counts", []step{{response: lines(fresh, "Age: 0, 7200")}, fromCache,
+		{path: "/old", response: lines(fresh, "Age: 7200", "Age: 0")}, {path: "/old"}}},
+	{"4.2.3", "the age includes Age", []step{{response: lines(fresh, "Age: 50")}, {cached: true, after: 9 * time.Second, body: "1"},
+		{after: 2 * time.Second, body: "2"}}},
+	{"1.2.2", "an overflowing max-age is the largest number", []step{{response: lines("Cache-Control: max-age=99999999999999999999")},
+		{cached: true, after: 24 * time.Hour, body: "1"}}},
 	{"1.2.2", "an overflowing Age is the largest number", []step{
 		{response: lines("Cache-Control: max-age=2147483647", "Age: 99999999999999999999", `Etag: "a"`)}, fetchedAgain}},
-	{"1.2.2", "distant dates do not overflow", []step{
-		{response: lines("Expires: Fri, 31 Dec 9999 23:59:59 GMT")}, {cached: true, after: time.Hour, body: "1"},
+	{"1.2.2", "distant dates do not overflow", []step{{response: lines("Expires: Fri, 31 Dec 9999 23:59:59 GMT")},
+		{cached: true, after: time.Hour, body: "1"},
 		{path: "/old", response: lines("Cache-Control: max-age=3600", "Date: Mon, 01 Jan 0001 00:00:00 GMT", `Etag: "a"`)},
 		{after: time.Second, path: "/old", body: "3"}}},
 	{"4.2.4", "must-revalidate: 504 instead of a stale response (section 5.2.2.2)", []step{
@@ -370,11 +364,10 @@ var reusing = []requirement{
 	{"4.2.4", "proxy-revalidate: 504 instead of a stale response (section 5.2.2.8)", []step{
 		{response: lines("Cache-Control: max-age=1, proxy-revalidate", `Etag: "a"`)},
 		{after: 2 * time.Second, request: lines("Cache-Control: max-stale"), status: aborted, code: 504}}},
-	{"4.2.4", "s-maxage: 504 instead of a stale response (section 5.2.2.10)", []step{
-		{response: lines("Cache-Control: s-maxage=1", `Etag: "a"`)},
+	{"4.2.4", "s-maxage: 504 instead of a stale response (section 5.2.2.10)", []step{{response: lines("Cache-Control: s-maxage=1", `Etag: "a"`)},
 		{after: 2 * time.Second, request: lines("Cache-Control: max-stale"), status: aborted, code: 504}}},
-	{"4.2.4", "no-cache: 504 instead of a stale response", []step{
-		{response: lines("Cache-Control: no-cache, max-age=60", `Etag: "a"`)}, {request: lines("Cache-Control: max-stale"), status: aborted, code: 504}}},
+	{"4.2.4", "no-cache: 504 instead of a stale response", []step{{response: lines("Cache-Control: no-cache, max-age=60", `Etag: "a"`)},
+		{request: lines("Cache-Control: max-stale"), status: aborted, code: 504}}},
 	{"4.2.4", "no stale response for a 503 if neither client nor upstream allows it", []step{expiring, {after: 2 * time.Second, status: 503}}},
 	{"4.2.4", "a stale error is not served", []step{
 		{status: 503, response: lines("Cache-Control: max-age=1, stale-while-revalidate=60, stale-if-error=60", `Etag: "a"`)},
@@ -396,8 +389,8 @@ var validating = []requirement{
 	{"4.3.1", "a stored 404 of another variant is not revalidated", []step{
 		{request: lines("Foo: 1"), status: 404, response: lines(fresh, `Etag: "a"`, "Vary: Foo")},
 		{request: lines("Foo: 2"), sent: lines("If-None-Match: ")}}},
-	{"4.3.2", "If-Match and If-Unmodified-Since are forwarded", []step{
-		{response: lines(fresh, `Etag: "a"`)}, {request: lines(`If-Match: "b"`), status: 412, sent: lines(`If-Match: "b"`)},
+	{"4.3.2", "If-Match and If-Unmodified-Since are forwarded", []step{{response: lines(fresh, `Etag: "a"`)},
+		{request: lines(`If-Match: "b"`), status: 412, sent: lines(`If-Match: "b"`)},
 		{request: lines("If-Unmodified-Since: " + testStart), status: 412, sent: lines("If-Unmodified-Since: " + testStart)}}},
 	{"4.3.2", "conditions without a stored response are forwarded", []step{
 		{request: lines(`If-None-Match: "a"`), status: 304, code: 304, sent: lines(`If-None-Match: "a"`)}}},
@@ -406,41 +399,37 @@ var validating = []requirement{
 	{"4.3.2", "the ETag of a partial response is not added to If-None-Match", []step{
 		{request: lines("Range: bytes=0-0"), status: 206, response: lines(fresh, `Etag: "a"`, "Content-Range: bytes 0-0/3")},
 		{request: lines(`If-None-Match: "b"`), sent: lines(`If-None-Match: "b"`)}}},
-	{"4.3.2", "a stored response answers If-None-Match with a list", []step{
-		{response: lines(fresh, `Etag: "a"`)}, {cached: true, request: lines(`If-None-Match: "b", W/"a"`), code: 304}}},
-	{"4.3.2", "If-None-Match has precedence over If-Modified-Since", []step{
-		{response: lines(fresh, `Etag: "a"`, "Last-Modified: "+testStart)},
+	{"4.3.2", "a stored response answers If-None-Match with a list", []step{{response: lines(fresh, `Etag: "a"`)},
+		{cached: true, request: lines(`If-None-Match: "b", W/"a"`), code: 304}}},
+	{"4.3.2", "If-None-Match has precedence over If-Modified-Since", []step{{response: lines(fresh, `Etag: "a"`, "Last-Modified: "+testStart)},
 		{cached: true, request: lines(`If-None-Match: "b"`, "If-Modified-Since: "+testStart), body: "1"}}},
-	{"4.3.2", "a stored response answers If-Modified-Since", []step{
-		{response: lines(fresh, "Last-Modified: "+beforeStart)}, {cached: true, request: lines("If-Modified-Since: " + beforeStart), code: 304}}},
-	{"4.3.2", "a date in the second of the response does not answer If-Modified-Since", []step{
-		{response: lines(fresh, "Last-Modified: "+testStart)}, {cached: true, request: lines("If-Modified-Since: " + testStart), body: "1"}}},
+	{"4.3.2", "a stored response answers If-Modified-Since", []step{{response: lines(fresh, "Last-Modified: "+beforeStart)},
+		{cached: true, request: lines("If-Modified-Since: " + beforeStart), code: 304}}},
+	{"4.3.2", "a date in the second of the response does not answer If-Modified-Since", []step{{response: lines(fresh, "Last-Modified: "+testStart)},
+		{cached: true, request: lines("If-Modified-Since: " + testStart), body: "1"}}},
 	{"4.3.2", "If-Range: a date in the second of the response selects no range", []step{
 		{response: lines(fresh, "Last-Modified: "+testStart), text: "abc"},
 		{cached: true, request: lines("Range: bytes=1-1", "If-Range: "+testStart), body: "abc"}}},
-	{"4.3.2", "If-Range: an earlier date selects a range", []step{
-		{response: lines(fresh, "Last-Modified: "+beforeStart), text: "abc"},
+	{"4.3.2", "If-Range: an earlier date selects a range", []step{{response: lines(fresh, "Last-Modified: "+beforeStart), text: "abc"},
 		{cached: true, request: lines("Range: bytes=1-1", "If-Range: "+beforeStart), code: 206, body: "b"}}},
-	{"4.3.2", "If-Range: a changed response is served complete", []step{
-		{response: lines(fresh, `Etag: "a"`), text: "abc"}, {cached: true, request: lines("Range: bytes=1-1", `If-Range: "b"`), body: "abc"},
+	{"4.3.2", "If-Range: a changed response is served complete", []step{{response: lines(fresh, `Etag: "a"`), text: "abc"},
+		{cached: true, request: lines("Range: bytes=1-1", `If-Range: "b"`), body: "abc"},
 		{cached: true, request: lines("Range: bytes=1-1", `If-Range: "a"`), code: 206, body: "b"}}},
-	{"4.3.2", "the client gets 200 if its own ETag differs from that of the 304", []step{
-		expiring, {after: 2 * time.Second, request: lines(`If-None-Match: "b"`), status: 304, response: lines(`Etag: "a"`), body: "1"}}},
+	{"4.3.2", "the client gets 200 if its own ETag differs from that of the 304", []step{expiring,
+		{after: 2 * time.Second, request: lines(`If-None-Match: "b"`), status: 304, response: lines(`Etag: "a"`), body: "1"}}},
 	{"4.3.3", "an error with explicit freshness does not replace the stored response", []step{
 		{response: lines("Cache-Control: max-age=1, stale-if-error=60", `Etag: "a"`)}, {after: 2 * time.Second, status: 501, response: lines(fresh)},
 		{status: 503, code: 200, body: "1"}}},
-	{"4.3.3", "a complete response replaces the stored response", []step{
-		expiring, {after: 2 * time.Second, response: lines(fresh, `Etag: "b"`), body: "2"}, {cached: true, body: "2"}}},
-	{"4.3.4", "a 304 with an unknown strong ETag updates no field", []step{
-		expiring,
+	{"4.3.3", "a complete response replaces the stored response", []step{expiring,
+		{after: 2 * time.Second, response: lines(fresh, `Etag: "b"`), body: "2"}, {cached: true, body: "2"}}},
+	{"4.3.4", "a 304 with an unknown strong ETag updates no field", []step{expiring,
 		{after: 2 * time.Second, status: 304, response: lines(`Etag: "other"`, fresh, "X-New: 1"), body: "1", lacks: lines("X-New"), has: lines(`Etag: "a"`)},
 		{cached: true, body: "1", lacks: lines("X-New")}, {after: 2 * time.Second, body: "2"}}},
 	{"4.3.1", "a 304 to an unconditional request becomes 502", []step{{status: 304, code: 502}}},
 	{"4.3.4", "the gateway fetches the response after a 304 to a date with an unknown ETag", []step{
 		{response: lines("Cache-Control: max-age=1", `Etag: "a"`, "Last-Modified: "+testStart)},
 		{after: 2 * time.Second, status: 304, response: lines(`Etag: "other"`), extra: 1, body: "1"}, fetchedAgain}},
-	{"4.3.4", "a 304 with a matching weak ETag updates the stored response", []step{
-		{response: lines("Cache-Control: max-age=1", `Etag: W/"a"`)},
+	{"4.3.4", "a 304 with a matching weak ETag updates the stored response", []step{{response: lines("Cache-Control: max-age=1", `Etag: W/"a"`)},
 		{after: 2 * time.Second, status: 304, response: lines(`Etag: W/"a"`, fresh), body: "1"}, fromCache}},
 	{"4.3.4", "a 304 updates the variant with its ETag", []step{
 		{request: lines("Foo: 1"), response: lines("Cache-Control: max-age=30", `Etag: "1"`, "Vary: Foo")},
@@ -451,12 +440,11 @@ var validating = []requirement{
 
 // heading tests section 4.3.5: the effect of a HEAD response on a stored GET response.
 var heading = []requirement{
-	{"4.3.5", "a HEAD response with another ETag invalidates", []step{
-		{response: lines(fresh, `Etag: "a"`)}, {method: "HEAD", request: lines("Cache-Control: no-cache"), response: lines(`Etag: "b"`)}, {body: "3"}}},
-	{"4.3.5", "a HEAD response with another length invalidates", []step{
-		stored, {method: "HEAD", request: lines("Cache-Control: no-cache"), response: lines("Content-Length: 7")}, {body: "3"}}},
-	{"4.3.5", "a HEAD response with equal validators does not invalidate", []step{
-		{response: lines(fresh, `Etag: "a"`)},
+	{"4.3.5", "a HEAD response with another ETag invalidates", []step{{response: lines(fresh, `Etag: "a"`)},
+		{method: "HEAD", request: lines("Cache-Control: no-cache"), response: lines(`Etag: "b"`)}, {body: "3"}}},
+	{"4.3.5", "a HEAD response with another length invalidates", []step{stored,
+		{method: "HEAD", request: lines("Cache-Control: no-cache"), response: lines("Content-Length: 7")}, {body: "3"}}},
+	{"4.3.5", "a HEAD response with equal validators does not invalidate", []step{{response: lines(fresh, `Etag: "a"`)},
 		{method: "HEAD", request: lines("Cache-Control: no-cache"), response: lines(`Etag: W/"a"`, "Content-Length: 1")}, fromCache}},
 }
 
@@ -468,14 +456,13 @@ var invalidating = []requirement{
 	{"4.4", "an unsafe request with a redirect invalidates its target", []step{stored, {method: "DELETE", status: 303}, {body: "3"}}},
 	{"4.4", "an unsafe request with an error does not invalidate", []step{stored, {method: "DELETE", status: 500}, fromCache}},
 	{"4.4", "a safe request does not invalidate", []step{stored, {method: "OPTIONS"}, fromCache}},
-	{"4.4", "Location on the same origin is invalidated", []step{
-		stored, {method: "POST", path: "/pages", status: 201, response: lines("Location: /base/page")}, {body: "3"}}},
-	{"4.4", "Content-Location on the same origin is invalidated", []step{
-		stored, {method: "POST", path: "/pages", response: lines("Content-Location: " + upstreamURL + "/page")}, {body: "3"}}},
-	{"4.4", "Location on another host is not invalidated", []step{
-		stored, {method: "POST", path: "/pages", status: 201, response: lines("Location: http://other.test/base/page")}, fromCache}},
-	{"4.4", "Location on another port or scheme is not invalidated", []step{
-		stored,
+	{"4.4", "Location on the same origin is invalidated", []step{stored,
+		{method: "POST", path: "/pages", status: 201, response: lines("Location: /base/page")}, {body: "3"}}},
+	{"4.4", "Content-Location on the same origin is invalidated", []step{stored,
+		{method: "POST", path: "/pages", response: lines("Content-Location: " + upstreamURL + "/page")}, {body: "3"}}},
+	{"4.4", "Location on another host is not invalidated", []step{stored,
+		{method: "POST", path: "/pages", status: 201, response: lines("Location: http://other.test/base/page")}, fromCache}},
+	{"4.4", "Location on another port or scheme is not invalidated", []step{stored,
 		{method: "POST", path: "/pages", status: 201, response: lines("Location: http://upstream.test:8080/base/page", "Content-Location: https://upstream.test/base/page")},
 		fromCache}},
 }
@@ -485,33 +472,32 @@ var directives = []requirement{
 	{"5.2", "known and unknown directives are forwarded", []step{
 		{request: lines("Cache-Control: max-age=0, x-made-up=1"), response: lines(`Cache-Control: max-age=60, x-other="a, b"`), sent: lines("Cache-Control: max-age=0, x-made-up=1"), has: lines(`Cache-Control: max-age=60, x-other="a, b"`)},
 		{cached: true, body: "1", has: lines(`Cache-Control: max-age=60, x-other="a, b"`)}}},
-	{"5.2", "directive names ignore case, arguments may be quoted", []step{
-		{response: lines(`Cache-Control: MAX-AGE="5"`)}, {cached: true, after: 4 * time.Second, body: "1"}, {after: 2 * time.Second}}},
+	{"5.2", "directive names ignore case, arguments may be quoted", []step{{response: lines(`Cache-Control: MAX-AGE="5"`)},
+		{cached: true, after: 4 * time.Second, body: "1"}, {after: 2 * time.Second}}},
 	{"5.2.3", "unknown directives and their arguments have no effect", []step{
 		{response: lines(`Cache-Control: x-one, x-two="a, no-store, max-age=0", x-three=private, max-age=60`)}, fromCache}},
-	{"5.2.1.1", "max-age in a request", []step{
-		stored, {after: 10 * time.Second, request: lines("Cache-Control: max-age=5"), response: lines(fresh), body: "2"}}},
-	{"5.2.1.2", "max-stale is an upper bound", []step{
-		expiring, {cached: true, after: 5 * time.Second, request: lines("Cache-Control: max-stale=10"), body: "1"},
+	{"5.2.1.1", "max-age in a request", []step{stored,
+		{after: 10 * time.Second, request: lines("Cache-Control: max-age=5"), response: lines(fresh), body: "2"}}},
+	{"5.2.1.2", "max-stale is an upper bound", []step{expiring,
+		{cached: true, after: 5 * time.Second, request: lines("Cache-Control: max-stale=10"), body: "1"},
 		{after: 10 * time.Second, request: lines("Cache-Control: max-stale=10"), body: "2"}}},
 	{"5.2.1.3", "min-fresh in a request", []step{stored, {after: 10 * time.Second, request: lines("Cache-Control: min-fresh=55"), body: "2"}}},
 	{"5.2.1.4", "no-cache in a request", []step{stored, {request: lines("Cache-Control: no-cache"), body: "2"}}},
 	{"5.2.1.5", "no-store in a request", []step{{request: lines("Cache-Control: no-store"), response: lines(fresh)}, fetchedAgain}},
 	{"5.2.1.6", "no-transform: the body is not changed", []step{
 		{request: lines("Cache-Control: no-transform", "Accept-Encoding: gzip"), response: lines(fresh+", no-transform", "Content-Encoding: made-up"), body: "1", has: lines("Content-Encoding: made-up")}}},
-	{"5.2.1.7", "only-if-cached: 504 or the stored response", []step{
-		{cached: true, request: lines("Cache-Control: only-if-cached"), code: 504}, stored,
+	{"5.2.1.7", "only-if-cached: 504 or the stored response", []step{{cached: true, request: lines("Cache-Control: only-if-cached"), code: 504}, stored,
 		{cached: true, request: lines("Cache-Control: only-if-cached"), body: "1"}}},
 	{"5.2.2.3", "must-understand overrides no-store for a known status", []step{
 		{response: lines("Cache-Control: must-understand, no-store, max-age=60")}, fromCache}},
 	{"5.2.2.3", "must-understand does not override no-store for an unknown status", []step{
 		{status: 299, response: lines("Cache-Control: must-understand, no-store, max-age=60")}, fetchedAgain}},
-	{"5.2.2.5", "a new response with no-store removes the stored response", []step{
-		expiring, {after: 2 * time.Second, response: lines("Cache-Control: no-store"), body: "2"}, {status: aborted, code: 502}}},
-	{"5.2.2.5", "a 304 with no-store removes the stored response", []step{
-		expiring, {after: 2 * time.Second, status: 304, response: lines("Cache-Control: no-store"), body: "1"}, {status: aborted, code: 502}}},
-	{"5.2.2.4", "no-cache: every request is revalidated", []step{
-		{response: lines("Cache-Control: no-cache, max-age=60", `Etag: "a"`)}, {status: 304, body: "1"}}},
+	{"5.2.2.5", "a new response with no-store removes the stored response", []step{expiring,
+		{after: 2 * time.Second, response: lines("Cache-Control: no-store"), body: "2"}, {status: aborted, code: 502}}},
+	{"5.2.2.5", "a 304 with no-store removes the stored response", []step{expiring,
+		{after: 2 * time.Second, status: 304, response: lines("Cache-Control: no-store"), body: "1"}, {status: aborted, code: 502}}},
+	{"5.2.2.4", "no-cache: every request is revalidated", []step{{response: lines("Cache-Control: no-cache, max-age=60", `Etag: "a"`)},
+		{status: 304, body: "1"}}},
 	{"5.2.2.4", "no-cache with field names: every request is revalidated", []step{
 		{response: lines(`Cache-Control: no-cache="X-Foo", max-age=60`, `Etag: "a"`, "X-Foo: 1")}, {status: 304, body: "1"}}},
 	{"5.3", "an Expires with several spaces, a short hour or several lines is invalid", []step{
