@@ -8,6 +8,9 @@ import (
 	"testing/synctest"
 )
 
+// redirects are the statuses with which an upstream can send a client to another URL.
+var redirects = []int{301, 302, 303, 307, 308}
+
 // onlyTo returns an option that reports every request to another host than the upstream.
 func onlyTo(t *testing.T) option {
 	return func(c *Config) {
@@ -25,6 +28,7 @@ func onlyTo(t *testing.T) option {
 // the upstream, or at least the gateway, so the gateway must not put its own host in their place.
 func lookalikes() []string {
 	return []string{
+		"http://evil.test/", "//evil.test/", "/base/user", "http://u:p@upstream.test/base/user",
 		"http://upstream.test.evil.test/base/user", "http://evil.test/base/user", "http://evil.test/?http://upstream.test/base/user", "http://evil.test/#http://upstream.test/base/user",
 		"http://evilupstream.test/base/user", "http://evil.upstream.test/base/user", "http://upstream.tes/base/user", "http://upstream-test/base/user", "http://upstream.test./base/user",
 		"http://upstream.test@evil.test/base/user", "http://upstream.test:80@evil.test/base/user", "http://user@upstream.test/base/user", "http://:@upstream.test/base/user", "http://@upstream.test/base/user",
@@ -55,6 +59,7 @@ func TestOnlyExactURLsOfTheUpstreamAreRewritten(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var uri string
+		n := 0
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			h := w.Header()
 			h["Location"], h["Content-Location"] = []string{uri, "http://evil.test/second"}, []string{uri}
@@ -63,15 +68,17 @@ func TestOnlyExactURLsOfTheUpstreamAreRewritten(t *testing.T) {
 			if r.Method == http.MethodPost {
 				w.WriteHeader(http.StatusCreated)
 			} else {
-				w.WriteHeader(http.StatusMovedPermanently)
+				w.WriteHeader(redirects[n%len(redirects)])
 			}
 		}, onlyTo(t))
-		n := 0
 		for from, want := range same {
 			uri = from
 			for _, method := range []string{"GET", "GET", "POST"} {
 				path := fmt.Sprint("/made/up/", n)
 				r := parseResponse(t, w.raw(fmt.Sprintf("%s %s HTTP/1.1\r\nHost: gateway.test\r\nAuthorization: Bearer a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", method, path)))
+				if method == "GET" {
+					w.want("status", r.StatusCode, redirects[n%len(redirects)])
+				}
 				if got := r.Header["Location"]; len(got) != 1 || got[0] != want {
 					t.Errorf("%s: Location of %q: got %q, want %q", method, from, got, want)
 				}
