@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -33,8 +34,7 @@ var credentialNames = func() []string {
 // echoFields answers with the request fields of the upstream's request that a client can choose.
 func echoFields(cacheControl string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", cacheControl)
-		w.Header().Set("Content-Type", "text/plain")
+		setFields(w, "Cache-Control: "+cacheControl, "Content-Type: text/plain")
 		for _, name := range slices.Sorted(maps.Keys(r.Header)) {
 			if !slices.Contains([]string{"Via", "User-Agent", "Authorization"}, name) {
 				_, _ = fmt.Fprintf(w, "%s=%s\n", name, strings.Join(r.Header[name], ", "))
@@ -42,6 +42,9 @@ func echoFields(cacheControl string) http.HandlerFunc {
 		}
 	}
 }
+
+// isHit reports whether a response is a hit.
+func (r got) isHit() bool { return strings.HasPrefix(r.Header.Get("Cache-Status"), "weir; hit") }
 
 // TestForwardedFieldsSeparateResponses sends requests of one caller that differ in their fields. No request may get a
 // response to other fields: a field is part of the cache key, or does not reach the upstream.
@@ -104,58 +107,48 @@ func (w *world) exchange(r *http.Request) *exchange {
 // TestCredentialsInFieldsSeparateCallers checks each name alone: with a held credential and with none, the second caller's
 // response is that of its own field, and a repetition of the first request is still a hit.
 func TestCredentialsInFieldsSeparateCallers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var control string
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) { echoFields(control)(w, r) })
-		for i, name := range credentialNames {
-			for _, authorization := range []string{"Bearer shared", ""} {
-				control = "private, max-age=60"
-				if authorization == "" {
-					control = "max-age=60"
+	for authorization, control := range map[string]string{"Bearer shared": "private, max-age=60", "": "max-age=60"} {
+		setup(echoFields(control)).sub(t, authorization, func(w *world) {
+			for i, name := range credentialNames {
+				get := func(value string) got {
+					return w.get(fmt.Sprint("/made/up/", i), "Authorization: "+authorization, name+": "+value)
 				}
-				path := fmt.Sprint("/made/up/", i, len(authorization))
-				get := func(value string) got { return w.get(path, "Authorization: "+authorization, name+": "+value) }
 				first, second, again := get("alice"), get("bob"), get("alice")
 				if strings.Contains(second.body, "alice") {
-					t.Errorf("%s, %q: the second caller gets %q (%s)", name, authorization, second.body, second.Header.Get("Cache-Status"))
+					w.Errorf("%s: the second caller gets %q (%s)", name, second.body, second.Header.Get("Cache-Status"))
 				}
 				w.want(name+": repetition", again.body, first.body)
-				w.want(name+": a repetition is a hit", strings.HasPrefix(again.Header.Get("Cache-Status"), "weir; hit"), true)
+				w.want(name+": a repetition is a hit", again.isHit(), true)
 			}
-		}
-	})
+		})
+	}
 }
 
 // TestNumbersThatNameCallersSeparateResponses checks that a small number is left to Vary only if it cannot name a caller.
 func TestNumbersThatNameCallersSeparateResponses(t *testing.T) {
 	setup(echoFields("max-age=60")).run(t, func(w *world) {
-		for _, name := range strings.Fields("Sudo Tenant Tenant-Id Account Acct-Id User Userid Uid On-Behalf-Of-User Impersonate-User As Pin Otp Private-Token Client Customer Project-Id Org Group On-Behalf-Of Impersonate Delegate Mfa Employee Badge Device Profile View Visitor Realm Domain Site Store Uuid") {
-			w.want(name, strings.Contains(w.get("/made/up", name+": 7").body, "=7"), true)
-			w.want(name, strings.Contains(w.get("/made/up", name+": 8").body, "=8"), true)
+		for _, name := range strings.Fields(`
+			Sudo Tenant Tenant-Id Account Acct-Id User Userid Uid On-Behalf-Of-User Impersonate-User As Pin Otp Private-Token Client Customer Project-Id
+			Org Group On-Behalf-Of Impersonate Delegate Mfa Employee Badge Device Profile View Visitor Realm Domain Site Store Uuid
+		`) {
+			for _, value := range []string{"7", "8"} {
+				w.want(name, strings.Contains(w.get("/made/up", name+": "+value).body, "="+value), true)
+			}
 		}
 	})
 }
 
 // TestRequestsWithOtherFieldsAreNotCoalesced sends simultaneous requests that differ in one field.
 func TestRequestsWithOtherFieldsAreNotCoalesced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		hold := make(chan struct{})
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			<-hold
-			echoFields("max-age=60")(w, r)
-		})
-		bodies := make(chan string, 3)
+	setup(delayed(echoFields("max-age=60"))).run(t, func(w *world) {
+		var clients sync.WaitGroup
 		for _, value := range []string{"alice", "bob", "alice"} {
-			go func() {
-				bodies <- value + " " + w.get("/made/up", "Authorization: Bearer shared", "Private-Token: "+value).body
-			}()
+			clients.Go(func() {
+				body := w.get("/made/up", bearer("shared"), "Private-Token: "+value).body
+				w.want("own response", strings.Contains(body, "Private-Token="+value), true)
+			})
 		}
-		synctest.Wait()
-		close(hold)
-		for range 3 {
-			value, body, _ := strings.Cut(<-bodies, " ")
-			w.want("own response", strings.Contains(body, "Private-Token="+value), true)
-		}
+		clients.Wait()
 		w.want("requests upstream", w.upstreamSaw(), 2)
 	})
 }
@@ -163,34 +156,26 @@ func TestRequestsWithOtherFieldsAreNotCoalesced(t *testing.T) {
 // TestFieldsThatDescribeARequestShareResponses checks that the names of programs and of single requests do not divide the
 // cache.
 func TestFieldsThatDescribeARequestShareResponses(t *testing.T) {
-	setup(echoFields("max-age=60")).run(t, func(w *world) {
-		for _, path := range []string{"/made/up", "/gitignore/templates"} {
-			w.get(path)
-			for _, field := range []string{
-				"User-Agent: other", "Request-Id: 1", "Correlation-Id: 1", "Date: " + testStart, "If-None-Match: \"x\"", "Accept-Encoding: gzip", "Content-Type: application/json", "Via: 1.1 other",
-				"Traceparent: 00-1-2-03", "Cookie: session=1",
-			} {
-				w.want(path+" "+field, strings.HasPrefix(w.get(path, field).Header.Get("Cache-Status"), "weir; hit"), true)
-			}
+	describing := lines("User-Agent: other", "Request-Id: 1", "Correlation-Id: 1", "Date: "+testStart, `If-None-Match: "x"`, "Accept-Encoding: gzip",
+		"Content-Type: application/json", "Via: 1.1 other", "Traceparent: 00-1-2-03", "Cookie: session=1")
+	for path, more := range map[string]string{"/made/up": "Req-Num: 2", "/gitignore/templates": "Accept-Language: *"} {
+		steps := []step{{}}
+		for _, field := range append(describing, more) {
+			steps = append(steps, step{request: lines(field), cached: true, cache: "weir; hit*"})
 		}
-		w.want("a number of a request", strings.HasPrefix(w.get("/made/up", "Req-Num: 2").Header.Get("Cache-Status"), "weir; hit"), true)
-		w.want("any language", strings.HasPrefix(w.get("/gitignore/templates", "Accept-Language: *").Header.Get("Cache-Status"), "weir; hit"), true)
-	})
+		runScenarios(t, scenario{name: path, path: path, upstream: echoFields("max-age=60"), steps: steps})
+	}
 }
 
 // TestStoredEntriesContainNoFieldOfTheKey checks that a Vary field does not make the cache keep the value of a field.
 func TestStoredEntriesContainNoFieldOfTheKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=60")
-			w.Header().Set("Vary", "Private-Token")
-		})
+	setup(replies("", fresh, "Vary: Private-Token")).run(t, func(w *world) {
 		r := newGet("/made/up", "Private-Token: secret-value")
 		w.get("/made/up", "Private-Token: secret-value")
 		ex := w.exchange(r)
 		e, _ := w.gateway.Cache.Memory.Lookup(ex.key, ex.header)
 		if e == nil || strings.Contains(fmt.Sprint(e.Vary), "secret-value") {
-			t.Errorf("got %+v", e)
+			w.Errorf("got %+v", e)
 		}
 	})
 }
@@ -198,10 +183,10 @@ func TestStoredEntriesContainNoFieldOfTheKey(t *testing.T) {
 // TestKeysOfTheGatewayAreNotForwarded puts a key of the gateway into each part of a request.
 func TestKeysOfTheGatewayAreNotForwarded(t *testing.T) {
 	const key = "a-key-of-this-gateway"
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, echoFields("max-age=60"), func(c *Config) {
-			c.HoldsOwn = func(_ *http.Request, text string) bool { return strings.Contains(text, key) }
-		})
+	holdsOwn := func(c *Config) {
+		c.HoldsOwn = func(_ *http.Request, text string) bool { return strings.Contains(text, key) }
+	}
+	setup(echoFields("max-age=60"), holdsOwn).run(t, func(w *world) {
 		for _, c := range []struct{ method, path, field, place string }{
 			{"GET", "/made/up", "Private-Token: " + key, "the field Private-Token"},
 			{"POST", "/made/up", "Token: Bearer " + key, "the field Token"},
@@ -216,7 +201,7 @@ func TestKeysOfTheGatewayAreNotForwarded(t *testing.T) {
 			r := w.do(c.method, c.path, nil, cmp.Or(c.field, "Accept: */*"))
 			w.want(c.path+" "+c.field, r.StatusCode, http.StatusBadRequest)
 			if !strings.Contains(r.body, c.place) || c.place != "the path" && strings.Contains(r.body, key) {
-				t.Errorf("%s %s: got %s", c.path, c.field, r.body)
+				w.Errorf("%s %s: got %s", c.path, c.field, r.body)
 			}
 		}
 		w.want("requests upstream", w.upstreamSaw(), 0)
