@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,88 +37,90 @@ func unchanged(*policy.Limits) {}
 
 const owner = "Authorization: Bearer tok-owner"
 
+// inWholeAPI describes a world of the github dialect.
+func inWholeAPI(t *testing.T, upstream http.HandlerFunc, change func(*policy.Limits)) worldSetup {
+	t.Helper()
+	return setup(upstream, wholeAPI(t, change))
+}
+
 // respondFresh answers every request with a fresh response.
-func respondFresh(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Cache-Control", "private, max-age=60")
-	w.Header().Set("Etag", `"1"`)
-	_, _ = fmt.Fprint(w, r.URL.Path)
+var respondFresh = replies("fresh", "Cache-Control: private, max-age=60", `Etag: "1"`)
+
+// wantStale requests paths and checks that the responses are not hits, or are hits.
+func (w *world) wantStale(stale bool, paths ...string) {
+	w.Helper()
+	for _, path := range paths {
+		w.get(path, owner)
+		outcome := w.gateway.Recent()[0].Outcome
+		w.want("stale response of "+path+" ("+outcome+")", outcome != "hit", stale)
+	}
 }
 
 // TestWriteMakesRelatedReadsStale writes to routes outside the documents. Afterwards the listed reads must reach the
-// upstream, and the others must still be hits.
+// upstream, and the others must still be hits. R stands for the repository acme/widgets.
 func TestWriteMakesRelatedReadsStale(t *testing.T) {
-	const repo = "/repos/acme/widgets"
 	for _, c := range []struct {
-		write string
-		stale string
-		fresh string
+		write, stale, fresh string
 	}{
-		{"PATCH " + repo + "/issues/3", repo + "/issues/3 " + repo + "/issues?state=open " + repo + " /repositories/7/issues?page=2 " + repo + "/pulls/3", "/repos/acme/other/issues/3 /user/keys /orgs/acme/hooks"},
-		{"POST " + repo + "/issues/3/comments", repo + "/issues/3 " + repo + "/issues/3/comments " + repo + "/issues/comments " + repo + "/issues", "/repos/acme/other/issues /repos/acme/widgets/keys"},
-		{"PUT " + repo + "/pulls/3/merge", repo + "/pulls/3 " + repo + "/pulls " + repo + "/commits " + repo + "/branches/main " + repo + "/git/ref/heads/main " + repo + "/contents/a.txt " + repo + "/issues/3", "/repos/acme/other/pulls"},
-		{"PUT " + repo + "/contents/docs/a.txt", repo + "/contents/docs " + repo + "/commits?per_page=1 " + repo + "/branches/main " + repo + "/readme", "/repos/acme/other/readme"},
-		{"DELETE /repos/acme/widgets/git/refs/heads/x", repo + "/branches/x " + repo + "/branches", "/repos/acme/other/branches"},
-		{"PATCH /repositories/7/issues/3", repo + "/issues/3 /repositories/7/issues", "/user/keys"},
+		{"PATCH R/issues/3", "R/issues/3 R/issues?state=open R /repositories/7/issues?page=2 R/pulls/3", "/repos/acme/other/issues/3 /user/keys /orgs/acme/hooks"},
+		{"POST R/issues/3/comments", "R/issues/3 R/issues/3/comments R/issues/comments R/issues", "/repos/acme/other/issues R/keys"},
+		{"PUT R/pulls/3/merge", "R/pulls/3 R/pulls R/commits R/branches/main R/git/ref/heads/main R/contents/a.txt R/issues/3", "/repos/acme/other/pulls"},
+		{"PUT R/contents/docs/a.txt", "R/contents/docs R/commits?per_page=1 R/branches/main R/readme", "/repos/acme/other/readme"},
+		{"DELETE R/git/refs/heads/x", "R/branches/x R/branches", "/repos/acme/other/branches"},
+		{"PATCH /repositories/7/issues/3", "R/issues/3 /repositories/7/issues", "/user/keys"},
 		{"POST /orgs/acme/repos", "/orgs/acme/repos /user/repos", "/orgs/other/repos"},
-		{"PUT /user/starred/acme/widgets", "/user/starred " + repo + "/stargazers " + repo, "/orgs/acme/hooks"},
+		{"PUT /user/starred/acme/widgets", "/user/starred R/stargazers R", "/orgs/acme/hooks"},
 		{"PUT /orgs/acme/teams/core/memberships/octo", "/orgs/acme/teams /organizations/12/team/34/members?page=2", "/orgs/other/teams"},
 		{"PUT /organizations/12/team/34/memberships/octo", "/orgs/acme/teams/core/members", "/user/keys"},
-		{"PATCH /repos/123/widgets/issues/3", "/repos/123/widgets/issues", "/repos/acme/widgets/issues"},
-		{"POST /repos/acme/widgets/forks", "/repos/alice/widgets", "/user/keys"},
+		{"PATCH /repos/123/widgets/issues/3", "/repos/123/widgets/issues", "R/issues"},
+		{"POST R/forks", "/repos/alice/widgets", "/user/keys"},
 		{"POST /orgs/acme/hooks/5", "/orgs/acme/hooks/5", "/orgs/acme/teams"},
 	} {
-		setup(respondFresh, wholeAPI(t, unchanged)).sub(t, c.write, func(w *world) {
-			reads := strings.Fields(c.stale + " " + c.fresh)
-			for _, path := range reads {
+		expand := func(paths string) []string {
+			return strings.Fields(strings.ReplaceAll(paths, "R", "/repos/acme/widgets"))
+		}
+		method, target, _ := strings.Cut(c.write, " ")
+		inWholeAPI(t, respondFresh, unchanged).sub(t, c.write, func(w *world) {
+			for _, path := range expand(c.stale + " " + c.fresh) {
 				w.get(path, owner)
-				w.want("outcome of "+path+" before the write", w.lastOutcome(path), "hit")
+				w.wantStale(false, path)
 			}
-			method, path, _ := strings.Cut(c.write, " ")
-			w.do(method, path, strings.NewReader("{}"), owner)
-			for _, path := range strings.Fields(c.stale) {
-				w.want("outcome of "+path, w.lastOutcome(path) != "hit", true)
-			}
-			for _, path := range strings.Fields(c.fresh) {
-				w.want("outcome of "+path, w.lastOutcome(path), "hit")
-			}
+			w.do(method, expand(target)[0], strings.NewReader("{}"), owner)
+			w.wantStale(true, expand(c.stale)...)
+			w.wantStale(false, expand(c.fresh)...)
 		})
 	}
 }
 
-// lastOutcome requests a path and returns the outcome of the request.
-func (w *world) lastOutcome(path string) string {
-	w.Helper()
-	w.get(path, owner)
-	return w.gateway.Recent()[0].Outcome
-}
-
 // TestPurgeAndEventsReachEveryRoute covers tags of routes outside the documents.
 func TestPurgeAndEventsReachEveryRoute(t *testing.T) {
-	for name, tags := range map[string]func(*Gateway) []string{
-		"a repository":       func(*Gateway) []string { return TagsOfOperator("repo:Acme/Widgets") },
-		"an organization":    func(*Gateway) []string { return TagsOfOperator("org:acme") },
-		"a collection":       func(*Gateway) []string { return TagsOfOperator("repo:acme/widgets/issues") },
-		"an operation":       func(*Gateway) []string { return []string{"op:issues/get", "op:issues/list-for-repo"} },
-		"an issue comment":   func(g *Gateway) []string { return g.TagsOfEvent("issue_comment", "acme/widgets", "acme", false) },
-		"an unlisted event":  func(g *Gateway) []string { return g.TagsOfEvent("made_up", "acme/widgets", "acme", false) },
-		"a repository event": func(g *Gateway) []string { return g.TagsOfEvent("issues", "Acme/Widgets", "", false) },
+	operator := func(tag string) func(*Gateway) []string {
+		return func(*Gateway) []string { return TagsOfOperator(tag) }
+	}
+	event := func(name, repository, organization string) func(*Gateway) []string {
+		return func(g *Gateway) []string { return g.TagsOfEvent(name, repository, organization, false) }
+	}
+	const ofOthers, ofNumber = "/repos/beta/widgets/issues/3", "/repositories/7/keys"
+	for name, c := range map[string]struct {
+		tags  func(*Gateway) []string
+		fresh []string
+	}{
+		"a repository":       {operator("repo:Acme/Widgets"), lines(ofOthers)},
+		"an organization":    {operator("org:acme"), lines(ofOthers)},
+		"a collection":       {operator("repo:acme/widgets/issues"), lines(ofOthers)},
+		"an operation":       {func(*Gateway) []string { return lines("op:issues/get", "op:issues/list-for-repo") }, nil},
+		"an issue comment":   {event("issue_comment", "acme/widgets", "acme"), lines(ofOthers, ofNumber)},
+		"an unlisted event":  {event("made_up", "acme/widgets", "acme"), lines(ofOthers)},
+		"a repository event": {event("issues", "Acme/Widgets", ""), lines(ofOthers, ofNumber)},
 	} {
-		setup(respondFresh, wholeAPI(t, unchanged)).sub(t, name, func(w *world) {
-			stale := []string{"/repos/acme/widgets/issues/3", "/repositories/7/issues?page=2"}
-			for _, path := range append(stale, "/repos/beta/widgets/issues/3") {
+		inWholeAPI(t, respondFresh, unchanged).sub(t, name, func(w *world) {
+			stale := lines("/repos/acme/widgets/issues/3", "/repositories/7/issues?page=2")
+			for _, path := range append(stale, ofOthers, ofNumber) {
 				w.get(path, owner)
 			}
-			w.get("/repositories/7/keys", owner)
-			w.gateway.Cache.Purge(w.Context(), tags(w.gateway)...)
-			if strings.HasSuffix(name, "issue comment") || name == "a repository event" {
-				w.want("outcome of another collection by number", w.lastOutcome("/repositories/7/keys"), "hit")
-			}
-			for _, path := range stale {
-				w.want("outcome of "+path, w.lastOutcome(path) != "hit", true)
-			}
-			if name != "an operation" {
-				w.want("outcome of another repository", w.lastOutcome("/repos/beta/widgets/issues/3"), "hit")
-			}
+			w.gateway.Cache.Purge(w.Context(), c.tags(w.gateway)...)
+			w.wantStale(true, stale...)
+			w.wantStale(false, c.fresh...)
 		})
 	}
 }
@@ -127,14 +128,13 @@ func TestPurgeAndEventsReachEveryRoute(t *testing.T) {
 // TestPointsCountPerEndpoint sends requests for many files, and for many paths of a route outside the catalogue (L3 of
 // the list of defects). The upstream must never get more points in a minute than the limit of one endpoint.
 func TestPointsCountPerEndpoint(t *testing.T) {
+	few := func(l *policy.Limits) { l.Points.REST = 20 }
 	for _, path := range []string{"/repos/o/r/contents/f%d.txt", "/repos/o/r/contents/dir/f%d/x", "/repos/o/r/new-route/f%d.txt", "/new/f%d"} {
-		bubble(t, path, func(t *testing.T) {
-			var sent atomic.Int32
-			w := newWorld(t, func(http.ResponseWriter, *http.Request) { sent.Add(1) }, wholeAPI(t, func(l *policy.Limits) { l.Points.REST = 20 }))
+		inWholeAPI(t, nothing, few).sub(t, path, func(w *world) {
 			for i := range 30 {
 				w.get(fmt.Sprintf(path, i), owner, "Prefer: wait=0")
 			}
-			w.want("requests in a minute", sent.Load(), int32(20))
+			w.want("requests in a minute", w.upstreamSaw(), 20)
 		})
 	}
 }
@@ -143,32 +143,27 @@ func TestPointsCountPerEndpoint(t *testing.T) {
 // L2 of the list of defects). Once the window of that resource is exhausted, the operation is not sent, and other
 // operations are.
 func TestNamedResourceAdmitsTheNextRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		reset := time.Now().Add(time.Hour)
-		used := 0
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			h := w.Header()
-			h.Set("X-Ratelimit-Reset", fmt.Sprint(reset.Unix()))
-			h.Set("X-Ratelimit-Resource", "core")
-			h.Set("X-Ratelimit-Limit", "5000")
-			h.Set("X-Ratelimit-Used", "1")
-			if strings.HasSuffix(r.URL.Path, "/hooks") {
-				used++
-				h.Set("X-Ratelimit-Resource", "special")
-				h.Set("X-Ratelimit-Limit", "3")
-				h.Set("X-Ratelimit-Used", fmt.Sprint(min(used, 3)))
-			}
-		}, wholeAPI(t, unchanged))
+	used := 0
+	inWholeAPI(t, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/hooks") {
+			setFields(w, append(rates(5000, 1, time.Hour), "X-Ratelimit-Resource: core")...)
+			return
+		}
+		used++
+		setFields(w, append(rates(3, min(used, 3), time.Hour), "X-Ratelimit-Resource: special")...)
+	}, unchanged).run(t, func(w *world) {
 		for range 6 {
 			w.get("/repos/o/r/hooks", owner, "Prefer: wait=0")
 		}
 		w.want("requests of the exhausted resource", used, 3)
-		refused := w.get("/repos/o/r/hooks", owner, "Prefer: wait=0")
-		w.want("status of the exhausted resource", refused.StatusCode, http.StatusTooManyRequests)
-		w.want("resource of the refusal", refused.Header.Get("X-Ratelimit-Resource"), "special")
-		other := w.get("/repos/o/r", owner)
-		w.want("status of another operation", other.StatusCode, http.StatusOK)
-		w.want("resource of another operation", other.Header.Get("X-Ratelimit-Resource"), "core")
+		for path, want := range map[string]struct {
+			status   int
+			resource string
+		}{"/repos/o/r/hooks": {http.StatusTooManyRequests, "special"}, "/repos/o/r": {http.StatusOK, "core"}} {
+			r := w.get(path, owner, "Prefer: wait=0")
+			w.want("status of "+path, r.StatusCode, want.status)
+			w.want("resource of "+path, r.Header.Get("X-Ratelimit-Resource"), want.resource)
+		}
 	})
 }
 
@@ -195,31 +190,24 @@ func TestResourcesAreShared(t *testing.T) {
 		go first.Share(ctx, accepts, exchange)
 		go second.Share(ctx, accepts, exchange)
 		time.Sleep(5 * shareInterval / 2) // between two exchanges
-		if got := second.of("repos/get", policy.User, "core"); got != "core" {
-			t.Errorf("without exchange: got %s, want core", got)
+		check := func(name string, r *Resources, operation string, kind policy.CallerKind, predicted, want string) {
+			if got := r.of(operation, kind, predicted); got != want {
+				t.Errorf("%s: resource of %s: got %s, want %s", name, operation, got, want)
+			}
 		}
+		check("without exchange", &second, "repos/get", policy.User, "core", "core")
 		mu.Lock()
 		fails = false
 		mu.Unlock()
 		time.Sleep(5 * shareInterval / 2) // between two exchanges
 		for _, r := range []*Resources{&first, &second} {
-			if got := r.of("repos/get", policy.User, "core"); got != "special" {
-				t.Errorf("got %s, want special", got)
-			}
-			if got := r.of("graphql", policy.User, policy.GraphQL); got != policy.GraphQL {
-				t.Errorf("got %s for GraphQL", got)
-			}
-			if got := r.of("repos/get", policy.Unauthenticated, "core"); got != "core" {
-				t.Errorf("got %s for another kind of caller", got)
-			}
+			check("shared", r, "repos/get", policy.User, "core", "special")
+			check("GraphQL", r, "graphql", policy.User, policy.GraphQL, policy.GraphQL)
+			check("another kind of caller", r, "repos/get", policy.Unauthenticated, "core", "core")
 		}
-		if got := second.of("repos/delete", policy.User, "core"); got != "core" {
-			t.Errorf("got the refused name %s", got)
-		}
+		check("refused name", &second, "repos/delete", policy.User, "core", "core")
 		time.Sleep(namedFor)
-		if got := second.of("repos/get", policy.User, "core"); got != "core" {
-			t.Errorf("after %v: got %s, want core", namedFor, got)
-		}
+		check("much later", &second, "repos/get", policy.User, "core", "core")
 	})
 }
 
@@ -263,22 +251,17 @@ func TestEveryOperationReachesTheUpstream(t *testing.T) {
 // TestLearnedResourceCannotBeForced lets clients with wrong tokens name core for searches. The searches of other clients
 // must still be admitted against the search limit.
 func TestLearnedResourceCannotBeForced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("X-Ratelimit-Limit", "60")
-			w.Header().Set("X-Ratelimit-Used", "1")
-			w.Header().Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
-			w.Header().Set("X-Ratelimit-Resource", "core")
-			if r.Header.Get("Authorization") != "Bearer tok-owner" {
-				w.WriteHeader(http.StatusUnauthorized)
-				return
-			}
-			w.Header().Set("X-Ratelimit-Limit", "30")
-			w.Header().Set("X-Ratelimit-Resource", "search")
-		}, wholeAPI(t, unchanged))
+	inWholeAPI(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer wrong" {
+			setFields(w, append(rates(60, 1, time.Hour), "X-Ratelimit-Resource: core")...)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		setFields(w, append(rates(30, 1, time.Hour), "X-Ratelimit-Resource: search")...)
+	}, unchanged).run(t, func(w *world) {
 		sent := 0
 		for i := range 50 {
-			w.get(fmt.Sprint("/search/users?q=a", i), "Authorization: Bearer wrong", "Prefer: wait=0")
+			w.get(fmt.Sprint("/search/users?q=a", i), bearer("wrong"), "Prefer: wait=0")
 			if w.get(fmt.Sprint("/search/users?q=b", i), owner, "Prefer: wait=0").StatusCode == http.StatusOK {
 				sent++
 			}
@@ -289,13 +272,9 @@ func TestLearnedResourceCannotBeForced(t *testing.T) {
 
 // TestRateLimitStatusIsAnsweredWhileTheBudgetIsExhausted requests the status long after the last response.
 func TestRateLimitStatusIsAnsweredWhileTheBudgetIsExhausted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("X-Ratelimit-Limit", "5000")
-			w.Header().Set("X-Ratelimit-Used", "5000")
-			w.Header().Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
-			w.Header().Set("X-Ratelimit-Resource", "core")
-		}, wholeAPI(t, unchanged))
+	inWholeAPI(t, func(w http.ResponseWriter, _ *http.Request) {
+		setFields(w, append(rates(5000, 5000, time.Hour), "X-Ratelimit-Resource: core")...)
+	}, unchanged).run(t, func(w *world) {
 		w.get("/user", owner)
 		for range 5 {
 			time.Sleep(10 * time.Minute)
