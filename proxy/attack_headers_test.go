@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -109,13 +108,7 @@ func TestAliasesOfTrustedFieldsAreDropped(t *testing.T) {
 }
 
 func TestUpstreamReceivesOnlyTheChosenCredential(t *testing.T) {
-	held := func(c *Config) {
-		c.Identify = func(r *http.Request) (Identity, error) {
-			id, err := identifyByToken(r)
-			id.Authorize = func(_ context.Context, h http.Header) error { h.Set("Authorization", "Bearer held"); return nil }
-			return id, err
-		}
-	}
+	held := identifying(func(_ *http.Request, id *Identity) { id.Authorize = sends("Bearer held") })
 	setup(nothing, held).run(t, func(w *world) {
 		for i, path := range []string{"/user", "/made/up", "/repos/a/b/subscription"} {
 			w.get(path, bearer("mine"), "Cookie: session=1", "Proxy-Authorization: Basic eA==", "X-Service-Otp: 123456", "X-Github-Otp: 123456",

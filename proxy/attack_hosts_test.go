@@ -143,16 +143,15 @@ func TestFieldsAboutHostsInResponses(t *testing.T) {
 // TestInterimResponsesHaveTheFieldsOfFinalResponses checks that a field that is withheld from a response is also
 // withheld from an interim response.
 func TestInterimResponsesHaveTheFieldsOfFinalResponses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			h := w.Header()
-			h.Set("Link", "<"+upstreamURL+"/style>; rel=preload")
-			h.Set("Alt-Svc", `h3="evil.test:443"`)
-			h.Set("X-Ratelimit-Remaining", "4711")
-			h.Set("Via", "1.1 evil")
-			w.WriteHeader(http.StatusEarlyHints)
-			clear(h)
-		}, onlyTo(t))
+	setup(func(w http.ResponseWriter, _ *http.Request) {
+		h := w.Header()
+		h.Set("Link", "<"+upstreamURL+"/style>; rel=preload")
+		h.Set("Alt-Svc", `h3="evil.test:443"`)
+		h.Set("X-Ratelimit-Remaining", "4711")
+		h.Set("Via", "1.1 evil")
+		w.WriteHeader(http.StatusEarlyHints)
+		clear(h)
+	}, onlyTo(t)).run(t, func(w *world) {
 		for _, path := range []string{"/gitignore/templates", "/made/up"} {
 			interim, _, _ := strings.Cut(w.raw(fmt.Sprintf("GET %s HTTP/1.1\r\nHost: gateway.test\r\nConnection: close\r\n\r\n", path)), "\r\n\r\n")
 			w.want(path, interim, "HTTP/1.1 103 Early Hints\r\nLink: <http://gateway.test/style>; rel=preload")

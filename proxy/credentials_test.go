@@ -20,7 +20,7 @@ func pooled(names ...string) Identity {
 	first := names[0]
 	return Identity{
 		Caller:    policy.Caller{Kind: policy.User, Account: "account of " + first, Class: first},
-		Authorize: func(_ context.Context, h http.Header) error { h.Set("Authorization", first); return nil },
+		Authorize: sends(first),
 		Pick: func(w CredentialRequest) (Identity, bool) {
 			for _, name := range names {
 				if !slices.Contains(w.Except, name) {
@@ -38,33 +38,28 @@ func pooled(names ...string) Identity {
 // Many clients use several credentials while background requests refresh the responses. The race detector must report
 // no race.
 func TestCredentialAttemptsDuringBackgroundRefresh(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			switch r.Header.Get("Authorization") {
-			case "b":
-				w.Header().Set("Cache-Control", "private, max-age=1, stale-while-revalidate=600")
-				fallthrough
-			case "a":
-				w.WriteHeader(http.StatusNotFound)
-			}
-			_, _ = fmt.Fprint(w, r.Header.Get("Authorization"))
-		}, func(c *Config) {
-			c.Identify = func(r *http.Request) (Identity, error) {
-				if r.Header.Get("Authorization") == "single" {
-					return pooled("b"), nil
-				}
-				return pooled("a", "b", "c"), nil
-			}
-		})
+	pools := identifying(func(r *http.Request, id *Identity) {
+		*id = pooled("a", "b", "c")
+		if r.Header.Get("Authorization") == "single" {
+			*id = pooled("b")
+		}
+	})
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("Authorization") {
+		case "b":
+			setFields(w, "Cache-Control: private, max-age=1, stale-while-revalidate=600")
+			fallthrough
+		case "a":
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_, _ = fmt.Fprint(w, r.Header.Get("Authorization"))
+	}, pools).run(t, func(w *world) {
 		for range 5 {
-			var clients sync.WaitGroup
-			for _, name := range []string{"single", "all"} {
+			for name, want := range map[string]string{"single": "b", "all": "c"} {
+				var clients sync.WaitGroup
 				for i := range 20 {
 					clients.Go(func() {
-						r := w.get(fmt.Sprintf("/repos/acme/r%d/tags", i%5), "Authorization: "+name)
-						if want := map[string]string{"single": "b", "all": "c"}[name]; r.body != want {
-							t.Errorf("%s: %d %q, want %q", name, r.StatusCode, r.body, want)
-						}
+						w.want("credential of "+name, w.get(fmt.Sprintf("/repos/acme/r%d/tags", i%5), "Authorization: "+name).body, want)
 					})
 				}
 				clients.Wait()
@@ -78,28 +73,21 @@ func TestCredentialAttemptsDuringBackgroundRefresh(t *testing.T) {
 func TestFollowersWaitForATokenAfterTheLeaderGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		arrival := time.Now().Add(5 * time.Second)
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Cache-Control", "private, max-age=60") }, func(c *Config) {
-			c.Identify = func(r *http.Request) (Identity, error) {
-				id, err := identifyByToken(r)
-				id.Held, id.Credential = true, lateCredential(arrival)
-				return id, err
-			}
-		})
+		late := identifying(func(_ *http.Request, id *Identity) { id.Held, id.Credential = true, lateCredential(arrival) })
+		w := newWorld(t, replies("", "Cache-Control: private, max-age=60"), late)
 		var clients sync.WaitGroup
 		clients.Go(func() {
-			r := w.get("/repos/acme/widgets/tags", "Authorization: Bearer x", "Prefer: respond-async")
+			r := w.get("/repos/acme/widgets/tags", bearer("x"), "Prefer: respond-async")
 			if r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Cache-Status") == "" || r.Header.Get("Retry-After") == "" {
 				t.Errorf("without a wait: got %d %v %s", r.StatusCode, r.Header, r.body)
 			}
 		})
 		synctest.Wait()
-		for range 3 {
-			clients.Go(func() {
-				if r := w.get("/repos/acme/widgets/tags", "Authorization: Bearer x"); r.StatusCode != http.StatusOK {
-					t.Errorf("with a wait: got %d %s", r.StatusCode, r.body)
-				}
-			})
-		}
+		clients.Go(func() {
+			for _, r := range w.concurrently(3, "/repos/acme/widgets/tags", bearer("x")) {
+				w.want("status with a wait", r.StatusCode, http.StatusOK)
+			}
+		})
 		clients.Wait()
 		w.want("requests", w.upstreamSaw(), 1)
 	})

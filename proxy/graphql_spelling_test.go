@@ -1,13 +1,11 @@
 package proxy
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"pgregory.net/rapid"
 
@@ -15,15 +13,12 @@ import (
 )
 
 // readOnly makes all clients of a gateway clients whose GraphQL calls may only read.
-func readOnly(c *Config) {
-	c.Identify = func(r *http.Request) (Identity, error) {
-		return Identity{
-			Caller: policy.Caller{Kind: policy.User, Account: "held", Class: "held"}, Held: true,
-			Scope:     &policy.Scope{GraphQL: &policy.GraphQLRules{ReadOnly: true}},
-			Authorize: func(_ context.Context, h http.Header) error { h.Set("Authorization", "Bearer held"); return nil },
-		}, nil
+var readOnly = identifying(func(_ *http.Request, id *Identity) {
+	*id = Identity{
+		Caller: policy.Caller{Kind: policy.User, Account: "held", Class: "held"}, Held: true,
+		Scope: &policy.Scope{GraphQL: &policy.GraphQLRules{ReadOnly: true}}, Authorize: sends("Bearer held"),
 	}
-}
+})
 
 const (
 	readsViewer = `{"query":"{ viewer { login } }"}`
@@ -54,7 +49,7 @@ func (w *world) wantOnlyGraphQLCalls(what string, seen []*http.Request) {
 // TestEverySpellingOfGraphQLHasItsRules sends a query and a mutation with each spelling and method. Only a POST of the query
 // reaches the upstream, under the canonical path.
 func TestEverySpellingOfGraphQLHasItsRules(t *testing.T) {
-	setup(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"data":{}}`) }, readOnly).run(t, func(w *world) {
+	setup(replies(noData), readOnly).run(t, func(w *world) {
 		passed := 0
 		for _, path := range spellings {
 			for _, method := range strings.Fields("POST PUT PATCH DELETE GET HEAD OPTIONS post Post QUERY PROPFIND") {
@@ -78,7 +73,7 @@ func TestEverySpellingOfGraphQLHasItsRules(t *testing.T) {
 		if passed < 8 {
 			w.Errorf("only %d queries reached the upstream", passed)
 		}
-		for _, path := range []string{"/repos/acme/graphql", "/orgs/graphql", "/repos/acme/widgets/contents/graphql", "/users/graphql/graphql", "/graphqlx", "/made/graphql"} {
+		for _, path := range strings.Fields("/repos/acme/graphql /orgs/graphql /repos/acme/widgets/contents/graphql /users/graphql/graphql /graphqlx /made/graphql") {
 			before := w.upstreamSaw()
 			w.get(path)
 			w.want(path+" is no GraphQL call", w.upstreamSaw()-before, 1)
@@ -140,19 +135,12 @@ func TestOperatorsPurgeGraphQLByItsPath(t *testing.T) {
 
 // TestGraphQLCallWithAQueryStringCountsAsAMutation checks the points of a call that the upstream may read from the URL.
 func TestGraphQLCallWithAQueryStringCountsAsAMutation(t *testing.T) {
+	debugged := identifying(func(_ *http.Request, id *Identity) { id.Debug = true })
 	for query, points := range map[string]string{"": "points=1", "?query=mutation%7Bx%7D": "points=5"} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"data":{}}`) }, readOnly, func(c *Config) {
-				identify := c.Identify
-				c.Identify = func(r *http.Request) (Identity, error) {
-					id, err := identify(r)
-					id.Scope, id.Debug = nil, true
-					return id, err
-				}
-			})
-			r := w.do(http.MethodPost, "/graphql"+query, strings.NewReader(readsViewer), "Weir-Debug: 1")
+		setup(replies(noData), debugged).sub(t, query, func(w *world) {
+			r := w.do(http.MethodPost, "/graphql"+query, strings.NewReader(readsViewer), bearer("a"), "Weir-Debug: 1")
 			if debug := r.Header.Get(debugHeader); !strings.Contains(debug, points) {
-				t.Errorf("%q: got %s, want %s", query, debug, points)
+				w.Errorf("got %s, want %s", debug, points)
 			}
 		})
 	}

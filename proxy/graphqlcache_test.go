@@ -415,15 +415,12 @@ func TestUncertainMutationMakesQueriesStale(t *testing.T) {
 
 // A client with several credentials may write with one and read with another.
 func TestMutationOfAPoolMakesAllQueriesStale(t *testing.T) {
-	setup(new(answers).ServeHTTP, storingLists(), func(c *Config) {
-		c.Identify = func(r *http.Request) (Identity, error) {
-			id, err := identifyByToken(r)
-			if r.Header.Get("Authorization") == "Bearer b" {
-				id.Pick = func(CredentialRequest) (Identity, bool) { return Identity{}, false }
-			}
-			return id, err
+	pool := identifying(func(r *http.Request, id *Identity) {
+		if r.Header.Get("Authorization") == "Bearer b" {
+			id.Pick = func(CredentialRequest) (Identity, bool) { return Identity{}, false }
 		}
-	}).run(t, func(w *world) {
+	})
+	setup(new(answers).ServeHTTP, storingLists(), pool).run(t, func(w *world) {
 		w.ask(listIssues("widgets"))
 		w.ask(closeIssue, bearer("b"))
 		w.wantFields("after the mutation", w.ask(listIssues("widgets")).Header, "Cache-Status: weir; fwd=stale*")

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 
 	"pgregory.net/rapid"
 
@@ -72,12 +71,11 @@ func TestForwardedFieldsSeparateResponses(t *testing.T) {
 			requests = append(requests, fields)
 		}
 		failure := "" // rapid must fail in its own goroutine
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, echoFields(control), func(c *Config) {
-				if files {
-					c.Catalogue, c.Host = policy.Files, "files.test"
-				}
-			})
+		setup(echoFields(control), func(c *Config) {
+			if files {
+				c.Catalogue, c.Host = policy.Files, "files.test"
+			}
+		}).run(t, func(w *world) {
 			for _, fields := range requests {
 				r := newGet(path, fields...)
 				want := httptest.NewRecorder()

@@ -50,7 +50,7 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := newWorld(t, service.ServeHTTP, wholeAPI(t, change), func(c *Config) { c.Identify = identifyByKind })
+		w := newWorld(t, service.ServeHTTP, wholeAPI(t, change), identifyByKind)
 		replicas, _ := w.replicas(4)
 		judge := wholeapi.NewJudge(service)
 		operations := service.Operations()
@@ -100,14 +100,12 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 	})
 }
 
-// identifyByKind returns the account and the kind of a token of the service.
-func identifyByKind(r *http.Request) (Identity, error) {
-	identity, err := identifyByToken(r)
+// identifyByKind makes a token of the service an installation.
+var identifyByKind = identifying(func(r *http.Request, id *Identity) {
 	if r.Header.Get("Authorization") == "Bearer tok-app" {
-		identity.Caller.Kind = policy.Installation
+		id.Caller.Kind = policy.Installation
 	}
-	return identity, err
-}
+})
 
 // anyReplica sends each request to a random replica.
 type anyReplica struct {

@@ -222,7 +222,7 @@ func identifyByToken(r *http.Request) (Identity, error) {
 	name := "account of " + value
 	return Identity{
 		Caller:    policy.Caller{Kind: policy.User, Account: name, Class: name},
-		Authorize: func(_ context.Context, h http.Header) error { h.Set("Authorization", value); return nil },
+		Authorize: sends(value),
 	}, nil
 }
 
@@ -261,6 +261,22 @@ func delayed(upstream http.HandlerFunc) http.HandlerFunc {
 // requestField returns a function that returns a field of a request.
 func requestField(name string) func(*http.Request) string {
 	return func(r *http.Request) string { return r.Header.Get(name) }
+}
+
+// identifying returns an option that changes the identities of identifyByToken.
+func identifying(change func(*http.Request, *Identity)) option {
+	return func(c *Config) {
+		c.Identify = func(r *http.Request) (Identity, error) {
+			id, err := identifyByToken(r)
+			change(r, &id)
+			return id, err
+		}
+	}
+}
+
+// sends returns an Authorize function that sends a credential.
+func sends(credential string) func(context.Context, http.Header) error {
+	return func(_ context.Context, h http.Header) error { h.Set("Authorization", credential); return nil }
 }
 
 // got is a response with its complete body.
