@@ -21,7 +21,7 @@ import (
 
 // The acceptance run has 10,000 calls: go test ./proxy -run WholeAPI -calls 10000.
 var (
-	calls = flag.Int("calls", 1000, "calls of random traffic over the whole API")
+	calls = flag.Int("calls", 2000, "calls of random traffic over the whole API")
 	seed  = flag.Uint64("seed", 1, "seed of random traffic over the whole API")
 )
 
