@@ -206,7 +206,7 @@ func TestFollowersOfUnsharableResponsesSendConcurrently(t *testing.T) {
 			unused := slices.Delete(rates(5000, 1000, time.Hour), 1, 2) // the gateway computes the use from the remaining requests
 			setFields(w, append(unused, c.fields...)...)
 			w.WriteHeader(cmp.Or(c.status, http.StatusOK))
-			_, _ = io.WriteString(w, c.body)
+			_, _ = w.Write([]byte(c.body))
 		})).sub(t, name, func(w *world) {
 			w.get("/emojis") // the first response reports the limit, so concurrent requests are allowed afterwards
 			start := time.Now()
