@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"flag"
 	"io"
 	"log/slog"
 	"net"
@@ -22,15 +21,6 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
-
-// The properties of this package have the same 40 cases in each run, unless the flags of rapid choose others.
-func init() {
-	for name, value := range map[string]string{"rapid.checks": "40", "rapid.seed": "1"} {
-		if err := flag.Set(name, value); err != nil {
-			panic(err)
-		}
-	}
-}
 
 // world is a gateway with a client and an upstream. Servers, transport and client are real, but use net.Pipe
 // connections, so that synctest can use virtual time.
