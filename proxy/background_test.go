@@ -18,25 +18,20 @@ import (
 
 // A follower whose leader received another variant does not wait for a second leader.
 func TestVariantsAreFetchedConcurrently(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Vary", "Accept-Language")
-			w.Header().Set("X-RateLimit-Limit", "5000")
-			w.Header().Set("X-RateLimit-Used", "1")
-			w.Header().Set("X-RateLimit-Reset", strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10))
-			slowly(r.Header.Get("Accept-Language"))(w, r)
-		})
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Vary", "Accept-Language")
+		w.Header().Set("X-RateLimit-Limit", "5000")
+		w.Header().Set("X-RateLimit-Used", "1")
+		w.Header().Set("X-RateLimit-Reset", strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10))
+		slowly(r.Header.Get("Accept-Language"))(w, r)
+	}).run(t, func(w *world) {
 		languages := []string{"de", "fr", "it", "rm"}
 		all := func() time.Duration {
 			start := time.Now()
-			var clients sync.WaitGroup
-			for i := range 40 {
-				clients.Go(func() {
-					language := languages[i%len(languages)]
-					w.want("body", w.get(watchers, "Accept-Language: "+language).body, language)
-				})
-			}
-			clients.Wait()
+			together(40, func(i int) {
+				language := languages[i%len(languages)]
+				w.want("body", w.get(watchers, "Accept-Language: "+language).body, language)
+			})
 			return time.Since(start)
 		}
 		w.want("duration before Vary is known", all(), 2*time.Second)
@@ -74,33 +69,32 @@ func TestExhaustedAccountDoesNotDelayOthers(t *testing.T) {
 // buffer.
 func TestBufferedBodiesAreBounded(t *testing.T) {
 	const size, most = 1 << 20, 5 << 20
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=60")
-			w.Header().Set("Content-Length", strconv.Itoa(size))
-			_, _ = io.WriteString(w, strings.Repeat("x", size))
-		})
+	setup(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Cache-Control", "max-age=60")
+		w.Header().Set("Content-Length", strconv.Itoa(size))
+		_, _ = io.WriteString(w, strings.Repeat("x", size))
+	}).run(t, func(w *world) {
 		buffers := &w.gateway.Background.buffers
 		buffers.limit = most
 		var slow []*http.Response
 		for i := range 12 {
 			req, err := http.NewRequest(http.MethodGet, fmt.Sprint("http://gateway.test/users/", i), http.NoBody)
 			if err != nil {
-				t.Fatal(err)
+				w.Fatal(err)
 			}
 			req.Header.Set("Authorization", "Bearer a")
 			resp, err := w.client.Do(req)
 			if err != nil {
-				t.Fatal(err)
+				w.Fatal(err)
 			}
 			slow = append(slow, resp)
 			time.Sleep(time.Second)
 			if n := buffers.used.Load(); n > most {
-				t.Fatalf("%d bytes are buffered", n)
+				w.Fatalf("%d bytes are buffered", n)
 			}
 		}
 		if n := buffers.used.Load(); n < most-size {
-			t.Errorf("only %d bytes are buffered", n)
+			w.Errorf("only %d bytes are buffered", n)
 		}
 		for _, resp := range slow {
 			text, err := io.ReadAll(resp.Body)
@@ -115,22 +109,21 @@ func TestBufferedBodiesAreBounded(t *testing.T) {
 }
 
 func TestPanicWhileBufferingEndsOnlyItsResponse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=60")
-			_, _ = fmt.Fprint(w, strings.Repeat("x", 2*smallBody))
-		}, func(c *Config) {
-			next, n := c.Transport, 0
-			c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
-				resp, err := next.RoundTrip(r)
-				if n++; n == 1 {
-					resp.Body = panicking{resp.Body}
-				}
-				return resp, err
-			})
+	setup(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Cache-Control", "max-age=60")
+		_, _ = fmt.Fprint(w, strings.Repeat("x", 2*smallBody))
+	}, func(c *Config) {
+		next, n := c.Transport, 0
+		c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(r)
+			if n++; n == 1 {
+				resp.Body = panicking{resp.Body}
+			}
+			return resp, err
 		})
+	}).run(t, func(w *world) {
 		if r := w.try(http.MethodGet, "/users/octocat", nil); r.err == nil {
-			t.Errorf("got a response of %d bytes", len(r.body))
+			w.Errorf("got a response of %d bytes", len(r.body))
 		}
 		w.want("bytes of the next response", len(w.get("/users/octocat").body), 2*smallBody)
 	})
@@ -138,8 +131,7 @@ func TestPanicWhileBufferingEndsOnlyItsResponse(t *testing.T) {
 
 // Above the bound of polls, clients get the 202 and poll themselves.
 func TestPollsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })
+	setup(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }).run(t, func(w *world) {
 		polls := semaphore.NewWeighted(2)
 		w.gateway.Background.polls = polls
 		var clients sync.WaitGroup

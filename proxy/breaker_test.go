@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -49,37 +48,34 @@ func TestSafeRequestIsRetriedAfterABrokenConnection(t *testing.T) {
 		{"DELETE", "DELETE", nil, 1, 502, 1},
 		{"POST with Idempotency-Key", "POST", []string{"Idempotency-Key: 1"}, 1, 502, 1},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				upstream, _ := breaking(c.breaks)
-				w := newWorld(t, upstream)
-				start := time.Now()
-				r := w.do(c.method, "/made-up", nil, append(c.fields, "Authorization: Bearer a")...)
-				took := time.Since(start)
-				w.want("status", r.StatusCode, c.status)
-				w.want("requests upstream", w.upstreamSaw(), c.sent)
-				if took > time.Second {
-					t.Errorf("got the response after %v", took)
+		bubble(t, c.name, func(t *testing.T) {
+			upstream, _ := breaking(c.breaks)
+			w := newWorld(t, upstream)
+			start := time.Now()
+			r := w.do(c.method, "/made-up", nil, append(c.fields, "Authorization: Bearer a")...)
+			took := time.Since(start)
+			w.want("status", r.StatusCode, c.status)
+			w.want("requests upstream", w.upstreamSaw(), c.sent)
+			if took > time.Second {
+				t.Errorf("got the response after %v", took)
+			}
+			record := w.gateway.Recent()[0]
+			permits := 0
+			for _, s := range record.Stages {
+				if s.Name == stageQueue && !s.Failed {
+					permits++
 				}
-				record := w.gateway.Recent()[0]
-				permits := 0
-				for _, s := range record.Stages {
-					if s.Name == stageQueue && !s.Failed {
-						permits++
-					}
-				}
-				w.want("permits", permits, c.sent)
-				w.want("spent", record.Spent, c.sent)
-				time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
-				w.want("permits in flight", w.inFlight(), 0)
-			})
+			}
+			w.want("permits", permits, c.sent)
+			w.want("spent", record.Spent, c.sent)
+			time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
+			w.want("permits in flight", w.inFlight(), 0)
 		})
 	}
 }
 
 func TestTimeoutIsNotRetried(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	setup(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }).run(t, func(w *world) {
 		w.refused(w.get("/user", "Prefer: wait=300"), 504, "in time")
 		w.want("requests upstream", w.upstreamSaw(), 1)
 	})
@@ -92,76 +88,73 @@ func TestTransportDoesNotRetryItself(t *testing.T) {
 		name, method string
 		status, sent int
 	}{{"Weir retries a safe request", "GET", 200, 2}, {"an unsafe request is not retried", "POST", 502, 1}} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := testservers.ListenPipe("raw.test:80")
-				defer func() { _ = l.Close() }()
-				var requests atomic.Int32 // excludes the first request of the first connection
-				go func() {
-					for n := 0; ; n++ {
-						conn, err := l.Accept()
-						if err != nil {
-							return
-						}
-						go func() {
-							defer func() { _ = conn.Close() }()
-							for i := range 9 {
-								if _, err := conn.Read(make([]byte, 4<<10)); err != nil { // one read returns the whole request
-									return
-								}
-								if i > 0 || n > 0 {
-									requests.Add(1)
-								}
-								if i == 1 {
-									return
-								}
-								_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+		bubble(t, c.name, func(t *testing.T) {
+			l := testservers.ListenPipe("raw.test:80")
+			defer func() { _ = l.Close() }()
+			var requests atomic.Int32 // excludes the first request of the first connection
+			go func() {
+				for n := 0; ; n++ {
+					conn, err := l.Accept()
+					if err != nil {
+						return
+					}
+					go func() {
+						defer func() { _ = conn.Close() }()
+						for i := range 9 {
+							if _, err := conn.Read(make([]byte, 4<<10)); err != nil { // one read returns the whole request
+								return
 							}
-						}()
-					}
-				}()
-				w := newWorld(t, nothing, func(c *Config) {
-					transport := NewTransport()
-					transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-						return l.Dial(ctx, network, address)
-					}
-					t.Cleanup(transport.CloseIdleConnections)
-					c.Transport = transport
-				})
-				w.want("status of the first request", w.get("/users/one").StatusCode, 200)
-				synctest.Wait() // the connection is idle
-				r := w.do(c.method, "/made-up", nil, "Idempotency-Key: 1")
-				w.want("status", r.StatusCode, c.status)
-				w.want("requests upstream", int(requests.Load()), c.sent)
-				w.want("attempts", w.gateway.Recent()[0].Attempts, c.sent)
-				w.want("spent", w.gateway.Recent()[0].Spent, c.sent)
-				if c.status != 200 {
-					w.refused(r, 502, "broke the connection")
+							if i > 0 || n > 0 {
+								requests.Add(1)
+							}
+							if i == 1 {
+								return
+							}
+							_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+						}
+					}()
 				}
+			}()
+			w := newWorld(t, nothing, func(c *Config) {
+				transport := NewTransport()
+				transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+					return l.Dial(ctx, network, address)
+				}
+				t.Cleanup(transport.CloseIdleConnections)
+				c.Transport = transport
 			})
+			w.want("status of the first request", w.get("/users/one").StatusCode, 200)
+			synctest.Wait() // the connection is idle
+			r := w.do(c.method, "/made-up", nil, "Idempotency-Key: 1")
+			w.want("status", r.StatusCode, c.status)
+			w.want("requests upstream", int(requests.Load()), c.sent)
+			w.want("attempts", w.gateway.Recent()[0].Attempts, c.sent)
+			w.want("spent", w.gateway.Recent()[0].Spent, c.sent)
+			if c.status != 200 {
+				w.refused(r, 502, "broke the connection")
+			}
 		})
 	}
 }
 
 // The retry budget allows ten retries, and one further retry for each ten responses.
 func TestRetryBudgetBoundsRetries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/users/bad" {
-				panic(http.ErrAbortHandler)
-			}
-		})
+	setup(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/users/bad" {
+			panic(http.ErrAbortHandler)
+		}
+	}).run(t, func(w *world) {
 		const n = 100
 		for i := range n {
 			w.want("bad", w.get("/users/bad", fmt.Sprint("Authorization: Bearer ", i)).StatusCode, 502)
 			w.want("good", w.get("/user", fmt.Sprint("Authorization: Bearer ", i)).StatusCode, 200)
 		}
 		if retries := w.upstreamSaw() - 2*n; retries != retryBurst+(n-1)/retryCost {
-			t.Errorf("%d retries", retries)
+			w.Errorf("%d retries", retries)
 		}
 		last := w.gateway.Recent()[1]
 		if stage := last.Stages[len(last.Stages)-1]; stage.Name != stageRetry || !stage.Failed {
-			t.Errorf("the record has no failed retry: %+v", last.Stages)
+			w.Errorf("the record has no failed retry: %+v", last.Stages)
 		}
 	})
 }
@@ -222,12 +215,11 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 
 // A client that keeps the breaker open does not use the trials of other accounts.
 func TestEachAccountHasItsOwnTrials(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/users/bad" {
-				panic(http.ErrAbortHandler)
-			}
-		})
+	setup(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/users/bad" {
+			panic(http.ErrAbortHandler)
+		}
+	}).run(t, func(w *world) {
 		bad := func() {
 			w.get("/users/bad", "Authorization: Bearer abuser", "Cache-Control: no-store", "Prefer: wait=0")
 		}
@@ -244,23 +236,18 @@ func TestEachAccountHasItsOwnTrials(t *testing.T) {
 		}
 		open()
 		before := w.upstreamSaw()
-		var clients sync.WaitGroup
-		for i := range 2 * maxTrials {
-			clients.Go(func() { w.get("/users/bad", fmt.Sprint("Authorization: Bearer ", i), "Prefer: wait=0") })
-		}
-		clients.Wait()
+		together(2*maxTrials, func(i int) { w.get("/users/bad", fmt.Sprint("Authorization: Bearer ", i), "Prefer: wait=0") })
 		w.want("concurrent trials", w.upstreamSaw()-before, maxTrials-1)
 	})
 }
 
 func TestClientDisconnectsDoNotOpenTheBreaker(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body)
-			if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/users/slow") {
-				<-r.Context().Done()
-			}
-		})
+	setup(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/users/slow") {
+			<-r.Context().Done()
+		}
+	}).run(t, func(w *world) {
 		for i := range 2 * maxFailures {
 			conn := w.dial()
 			_, _ = fmt.Fprintf(conn, "GET /users/slow%d HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer %d\r\n\r\n", i, i)
@@ -310,31 +297,25 @@ func TestClosedIdleConnectionsDoNotOpenTheBreaker(t *testing.T) {
 		concurrent bool
 		met        int32
 	}{{"concurrent requests", true, n}, {"sequential requests", false, 1}} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var restarted atomic.Bool
-				var met atomic.Int32
-				w := newWorld(t, nothing, func(c *Config) { c.Transport = restarting(t, &restarted, &met) })
-				send := func(i int) { w.want("status", w.get("/user", fmt.Sprint("Authorization: Bearer ", i)).StatusCode, 200) }
-				all := func() {
-					var clients sync.WaitGroup
-					for i := range n {
-						clients.Go(func() { send(i) })
-					}
-					clients.Wait()
-					synctest.Wait()
-				}
+		bubble(t, c.name, func(t *testing.T) {
+			var restarted atomic.Bool
+			var met atomic.Int32
+			w := newWorld(t, nothing, func(c *Config) { c.Transport = restarting(t, &restarted, &met) })
+			send := func(i int) { w.want("status", w.get("/user", fmt.Sprint("Authorization: Bearer ", i)).StatusCode, 200) }
+			all := func() {
+				together(n, func(i int) { send(i) })
+				synctest.Wait()
+			}
+			all()
+			if restarted.Store(true); c.concurrent {
 				all()
-				if restarted.Store(true); c.concurrent {
-					all()
-				} else {
-					for i := range n {
-						send(i)
-					}
+			} else {
+				for i := range n {
+					send(i)
 				}
-				w.want("reachable", w.gateway.Reachable(), true)
-				w.want("requests on closed connections", met.Load(), c.met)
-			})
+			}
+			w.want("reachable", w.gateway.Reachable(), true)
+			w.want("requests on closed connections", met.Load(), c.met)
 		})
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/policy"
@@ -108,11 +107,9 @@ func (a *countingAPI) writes(path string) int {
 // The option connects the gateway to the upstream.
 func overBothProtocols(t *testing.T, handler func() http.Handler, test func(t *testing.T, connect option)) {
 	for _, protocol := range []string{http1, http2} {
-		t.Run(protocol, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				transport := serveUpstream(t, protocol, http.StripPrefix("/base", handler()))
-				test(t, func(c *Config) { c.Transport = transport })
-			})
+		bubble(t, protocol, func(t *testing.T) {
+			transport := serveUpstream(t, protocol, http.StripPrefix("/base", handler()))
+			test(t, func(c *Config) { c.Transport = transport })
 		})
 	}
 }

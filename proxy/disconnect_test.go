@@ -114,27 +114,25 @@ func TestClientDisconnectReleasesItsPermit(t *testing.T) {
 		{"during polls for statistics", "GET", "/repos/a/b/stats/participation", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }},
 	} {
 		for _, l := range leavers {
-			t.Run(c.name+", "+l.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					var disconnected atomic.Bool
-					w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-						if !disconnected.Load() {
-							c.upstream(w, r)
-							return
-						}
-						_, _ = fmt.Fprint(w, "whole")
-					})
-					leave := l.send(w, c.method, c.path)
-					time.Sleep(time.Second / 2)
-					disconnected.Store(true)
-					leave()
-					time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
-					w.want("permits in flight", w.inFlight(), 0)
-					if len(w.gateway.Recent()) == 0 || w.gateway.Recent()[0].Status != statusClientGone {
-						t.Errorf("got records %+v", w.gateway.Recent())
+			bubble(t, c.name+", "+l.name, func(t *testing.T) {
+				var disconnected atomic.Bool
+				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+					if !disconnected.Load() {
+						c.upstream(w, r)
+						return
 					}
-					w.want("body for the next client", w.get("/gitignore/templates").body, "whole")
+					_, _ = fmt.Fprint(w, "whole")
 				})
+				leave := l.send(w, c.method, c.path)
+				time.Sleep(time.Second / 2)
+				disconnected.Store(true)
+				leave()
+				time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
+				w.want("permits in flight", w.inFlight(), 0)
+				if len(w.gateway.Recent()) == 0 || w.gateway.Recent()[0].Status != statusClientGone {
+					t.Errorf("got records %+v", w.gateway.Recent())
+				}
+				w.want("body for the next client", w.get("/gitignore/templates").body, "whole")
 			})
 		}
 	}
@@ -142,23 +140,21 @@ func TestClientDisconnectReleasesItsPermit(t *testing.T) {
 
 func TestClientDisconnectRemovesItsClaimFromTheQueue(t *testing.T) {
 	for _, l := range leavers {
-		t.Run(l.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				release := make(chan struct{})
-				w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { <-release })
-				for i := range 3 { // the slow start allows three requests before the first response
-					go func() { w.get(fmt.Sprint("/users/", i)) }()
-				}
-				synctest.Wait()
-				leave := l.send(w, "GET", "/user")
-				time.Sleep(time.Second / 2) // the slow start allows the next request after a second
-				leave()
-				time.Sleep(time.Second)
-				close(release)
-				synctest.Wait()
-				w.want("requests upstream", w.upstreamSaw(), 3)
-				w.want("permits in flight", w.inFlight(), 0)
-			})
+		bubble(t, l.name, func(t *testing.T) {
+			release := make(chan struct{})
+			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { <-release })
+			for i := range 3 { // the slow start allows three requests before the first response
+				go func() { w.get(fmt.Sprint("/users/", i)) }()
+			}
+			synctest.Wait()
+			leave := l.send(w, "GET", "/user")
+			time.Sleep(time.Second / 2) // the slow start allows the next request after a second
+			leave()
+			time.Sleep(time.Second)
+			close(release)
+			synctest.Wait()
+			w.want("requests upstream", w.upstreamSaw(), 3)
+			w.want("permits in flight", w.inFlight(), 0)
 		})
 	}
 }
@@ -215,27 +211,25 @@ func TestMalformedResponsesOfTheUpstream(t *testing.T) {
 		{"unrequested switch of protocols", "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", 502, "", false},
 		{"body of a 204", "HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\nbody", 204, "", false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nothing, rawUpstream(t, c.response))
-				for _, cacheStatus := range []string{"fwd=uri-miss", "hit"} {
-					r := w.get("/gitignore/templates")
-					w.want("status", r.StatusCode, c.status)
-					if c.status < 300 {
-						w.want("body", r.body, c.body)
-					} else {
-						w.refused(r, c.status, "Bad Gateway")
-					}
-					if c.stored && !strings.Contains(r.Header.Get("Cache-Status"), cacheStatus) {
-						t.Errorf("want %s, got %s", cacheStatus, r.Header.Get("Cache-Status"))
-					}
-					if !c.stored && strings.Contains(r.Header.Get("Cache-Status"), "hit") {
-						t.Errorf("the response was stored: %s", r.Header.Get("Cache-Status"))
-					}
+		bubble(t, c.name, func(t *testing.T) {
+			w := newWorld(t, nothing, rawUpstream(t, c.response))
+			for _, cacheStatus := range []string{"fwd=uri-miss", "hit"} {
+				r := w.get("/gitignore/templates")
+				w.want("status", r.StatusCode, c.status)
+				if c.status < 300 {
+					w.want("body", r.body, c.body)
+				} else {
+					w.refused(r, c.status, "Bad Gateway")
 				}
-				time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
-				w.want("permits in flight", w.inFlight(), 0)
-			})
+				if c.stored && !strings.Contains(r.Header.Get("Cache-Status"), cacheStatus) {
+					t.Errorf("want %s, got %s", cacheStatus, r.Header.Get("Cache-Status"))
+				}
+				if !c.stored && strings.Contains(r.Header.Get("Cache-Status"), "hit") {
+					t.Errorf("the response was stored: %s", r.Header.Get("Cache-Status"))
+				}
+			}
+			time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
+			w.want("permits in flight", w.inFlight(), 0)
 		})
 	}
 }

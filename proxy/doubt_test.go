@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,21 +26,19 @@ func rates(limit, used int, reset time.Duration) []string {
 // TestRateHeadersOfARefusedCredentialSayNothing covers a 401 that reports the budget of the address.
 func TestRateHeadersOfARefusedCredentialSayNothing(t *testing.T) {
 	for _, request := range []string{reads, queries} {
-		t.Run(request, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				up := &moody{}
-				w := newWorld(t, up.ServeHTTP, asGitHub)
-				w.send(request, 1)
-				up.next = []answer{{401, rates(60, 60, 20*time.Minute), problem("Bad credentials", docs)}}
-				r := w.send(request, 2)
-				w.want("status", r.StatusCode, 401)
-				if limit := r.Header.Get("X-RateLimit-Limit"); limit == "60" {
-					t.Error("the client gets the budget of the address")
-				}
-				for i := range 5 {
-					w.want("status of the next request", w.send(request, 3+i).StatusCode, 200)
-				}
-			})
+		bubble(t, request, func(t *testing.T) {
+			up := &moody{}
+			w := newWorld(t, up.ServeHTTP, asGitHub)
+			w.send(request, 1)
+			up.next = []answer{{401, rates(60, 60, 20*time.Minute), problem("Bad credentials", docs)}}
+			r := w.send(request, 2)
+			w.want("status", r.StatusCode, 401)
+			if limit := r.Header.Get("X-RateLimit-Limit"); limit == "60" {
+				t.Error("the client gets the budget of the address")
+			}
+			for i := range 5 {
+				w.want("status of the next request", w.send(request, 3+i).StatusCode, 200)
+			}
 		})
 	}
 }
@@ -70,32 +67,28 @@ func TestOneOutlierDoesNotCloseTheAccount(t *testing.T) {
 		{"another limit only", 60, 60, time.Hour},
 		{"a later reset", 60, 60, 2 * time.Hour},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				up := &moody{}
-				w := newWorld(t, up.ServeHTTP, asGitHub)
-				for i := range 3 {
-					w.send(reads, i)
-				}
-				up.next = []answer{{200, rates(c.limit, c.used, c.reset), "[]"}}
-				w.send(reads, 100)
-				for i := range 10 {
-					w.want("status", w.send(reads, 101+i).StatusCode, 200)
-				}
-			})
-		})
-	}
-	t.Run("the probe agrees", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, c.name, func(t *testing.T) {
 			up := &moody{}
 			w := newWorld(t, up.ServeHTTP, asGitHub)
-			w.send(reads, 0)
-			up.next = []answer{{200, rates(60, 60, 20*time.Minute), "[]"}, {200, rates(60, 60, 20*time.Minute), "[]"}}
-			w.send(reads, 1)
-			w.send(reads, 2)
-			w.want("Cache-Status", w.send(reads, 3).Header.Get("Cache-Status"), "weir; detail=primary")
-			w.want("requests upstream", w.upstreamSaw(), 3)
+			for i := range 3 {
+				w.send(reads, i)
+			}
+			up.next = []answer{{200, rates(c.limit, c.used, c.reset), "[]"}}
+			w.send(reads, 100)
+			for i := range 10 {
+				w.want("status", w.send(reads, 101+i).StatusCode, 200)
+			}
 		})
+	}
+	bubble(t, "the probe agrees", func(t *testing.T) {
+		up := &moody{}
+		w := newWorld(t, up.ServeHTTP, asGitHub)
+		w.send(reads, 0)
+		up.next = []answer{{200, rates(60, 60, 20*time.Minute), "[]"}, {200, rates(60, 60, 20*time.Minute), "[]"}}
+		w.send(reads, 1)
+		w.send(reads, 2)
+		w.want("Cache-Status", w.send(reads, 3).Header.Get("Cache-Status"), "weir; detail=primary")
+		w.want("requests upstream", w.upstreamSaw(), 3)
 	})
 }
 
@@ -123,13 +116,11 @@ func TestSafeRequestIsNotRepeatedWithoutAWait(t *testing.T) {
 		"content":          {422, nil, problem(quicklyText, "")},
 		"another resource": {403, []string{"X-RateLimit-Resource: search"}, problem(primaryText, "")},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				up := &moody{next: []answer{a, a, a, a}}
-				w := newWorld(t, up.ServeHTTP, asGitHub)
-				w.want("status", w.get("/repos/acme/widgets", "Authorization: Bearer a", "Prefer: wait=300").StatusCode, a.status)
-				w.want("requests upstream", w.upstreamSaw(), 1)
-			})
+		bubble(t, name, func(t *testing.T) {
+			up := &moody{next: []answer{a, a, a, a}}
+			w := newWorld(t, up.ServeHTTP, asGitHub)
+			w.want("status", w.get("/repos/acme/widgets", "Authorization: Bearer a", "Prefer: wait=300").StatusCode, a.status)
+			w.want("requests upstream", w.upstreamSaw(), 1)
 		})
 	}
 }
@@ -150,44 +141,34 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 		{"errors in data", `,"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}}`, limits.NotLimited, false},
 		{"errors in a text", `,"a":"},\"errors\":[{\"type\":\"RATE_LIMITED\"}]}"}}`, limits.NotLimited, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				data := data
-				if c.short {
-					_, rest, _ := strings.Cut(data[len(data)-9<<10:], "},")
-					data = `{"data":{"nodes":[` + rest
-				}
-				up := &moody{next: []answer{{200, nil, data + c.end}}}
-				w := newWorld(t, up.ServeHTTP, asGitHub)
-				w.want("body", w.send(queries, 1).body, data+c.end)
-				w.want("limit in the record", w.last().Limited, c.want)
-				w.send(queries, 2)
-				w.want("next request is sent", w.upstreamSaw() == 2, c.want == limits.NotLimited)
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			data := data
+			if c.short {
+				_, rest, _ := strings.Cut(data[len(data)-9<<10:], "},")
+				data = `{"data":{"nodes":[` + rest
+			}
+			up := &moody{next: []answer{{200, nil, data + c.end}}}
+			w := newWorld(t, up.ServeHTTP, asGitHub)
+			w.want("body", w.send(queries, 1).body, data+c.end)
+			w.want("limit in the record", w.last().Limited, c.want)
+			w.send(queries, 2)
+			w.want("next request is sent", w.upstreamSaw() == 2, c.want == limits.NotLimited)
 		})
 	}
-	t.Run("several credentials", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			body := data + `},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`
-			up := &moody{next: []answer{{200, nil, body}}}
-			w := newWorld(t, up.ServeHTTP, asGitHub, func(c *Config) {
-				c.Identify = func(*http.Request) (Identity, error) { return pooled("a", "b"), nil }
-			})
-			w.want("body", w.send(queries, 1).body, body)
-			w.want("limit in the record", w.last().Limited, limits.PrimaryLimit)
+	bubble(t, "several credentials", func(t *testing.T) {
+		body := data + `},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`
+		up := &moody{next: []answer{{200, nil, body}}}
+		w := newWorld(t, up.ServeHTTP, asGitHub, func(c *Config) {
+			c.Identify = func(*http.Request) (Identity, error) { return pooled("a", "b"), nil }
 		})
+		w.want("body", w.send(queries, 1).body, body)
+		w.want("limit in the record", w.last().Limited, limits.PrimaryLimit)
 	})
-	t.Run("identical queries", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			up := &moody{delay: time.Second, next: slices.Repeat([]answer{{200, nil, data + `},"errors":[{"type":"RATE_LIMIT","message":"` + alreadyText + `"}]}`}}, 10)}
-			w := newWorld(t, up.ServeHTTP, asGitHub)
-			var group sync.WaitGroup
-			for range 10 {
-				group.Go(func() { w.ask(`{"query":"query{viewer{login}}"}`, "Authorization: Bearer a") })
-			}
-			group.Wait()
-			w.want("requests upstream", w.upstreamSaw(), 1)
-		})
+	bubble(t, "identical queries", func(t *testing.T) {
+		up := &moody{delay: time.Second, next: slices.Repeat([]answer{{200, nil, data + `},"errors":[{"type":"RATE_LIMIT","message":"` + alreadyText + `"}]}`}}, 10)}
+		w := newWorld(t, up.ServeHTTP, asGitHub)
+		together(10, func(int) { w.ask(`{"query":"query{viewer{login}}"}`, "Authorization: Bearer a") })
+		w.want("requests upstream", w.upstreamSaw(), 1)
 	})
 }
 

@@ -98,9 +98,7 @@ func TestEveryEndIsCharged(t *testing.T) {
 					if !happens(protocol, stage, e, s) {
 						continue
 					}
-					t.Run(fmt.Sprintf("%s/%s/%s/%s", protocol, stage, e.name, strings.TrimSpace(s.method+" "+s.fields)), func(t *testing.T) {
-						synctest.Test(t, func(t *testing.T) { endRequest(t, protocol, stage, e, s) })
-					})
+					bubble(t, fmt.Sprintf("%s/%s/%s/%s", protocol, stage, e.name, strings.TrimSpace(s.method+" "+s.fields)), func(t *testing.T) { endRequest(t, protocol, stage, e, s) })
 				}
 			}
 		}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,15 +27,11 @@ func TestServerErrorsAreForwardedWithoutSideEffects(t *testing.T) {
 		})
 		send := func(i int) got { return w.get(fmt.Sprint("/users/", i), "Authorization: Bearer a") }
 		w.want("status of the first request", send(0).StatusCode, status)
-		var clients sync.WaitGroup
-		for i := range 99 {
-			clients.Go(func() {
-				r := send(1 + i)
-				w.want("status", r.StatusCode, http.StatusBadGateway)
-				w.want("body", r.body, "unicorn")
-			})
-		}
-		clients.Wait()
+		together(99, func(i int) {
+			r := send(1 + i)
+			w.want("status", r.StatusCode, http.StatusBadGateway)
+			w.want("body", r.body, "unicorn")
+		})
 		w.want("requests upstream", w.upstreamSaw(), 100)
 		w.want("reachable", w.gateway.Reachable(), true)
 		status = http.StatusOK
@@ -56,12 +51,11 @@ func TestCompressedBodiesAreNotDecompressed(t *testing.T) {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=60")
-			w.Header().Set("Content-Encoding", "gzip") // independent of Accept-Encoding
-			_, _ = w.Write(bomb.Bytes())
-		})
+	setup(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Cache-Control", "max-age=60")
+		w.Header().Set("Content-Encoding", "gzip") // independent of Accept-Encoding
+		_, _ = w.Write(bomb.Bytes())
+	}).run(t, func(w *world) {
 		for _, path := range []string{"/gitignore/templates", "/user", "/made-up"} {
 			for range 2 {
 				r := w.get(path, "Authorization: Bearer a", "Accept-Encoding: gzip")
@@ -70,7 +64,7 @@ func TestCompressedBodiesAreNotDecompressed(t *testing.T) {
 			}
 		}
 		if _, bytes := w.gateway.Cache.Size(); bytes > 4*uint64(bomb.Len())+64<<10 {
-			t.Errorf("the cache has %d bytes for bodies of %d bytes", bytes, bomb.Len())
+			w.Errorf("the cache has %d bytes for bodies of %d bytes", bytes, bomb.Len())
 		}
 	})
 }
@@ -88,28 +82,25 @@ func TestInvalidRateLimitFieldsAreIgnored(t *testing.T) {
 		"next century": func() []string { return []string{"60", "60", hour(24 * 365 * 100)} },
 		"duplicates":   func() []string { return []string{"60, 5000", "1, 2", hour(1) + ", " + hour(2)} },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-					for i, value := range fields() {
-						w.Header().Set([]string{"X-RateLimit-Limit", "X-RateLimit-Used", "X-RateLimit-Reset"}[i], value)
-					}
-				})
-				responses := 0
-				for i := range 80 { // the anonymous limit is 60 per hour
-					if w.get(fmt.Sprint("/users/", i), "Prefer: wait=5").StatusCode == http.StatusOK {
-						responses++
-					}
+		setup(func(w http.ResponseWriter, _ *http.Request) {
+			for i, value := range fields() {
+				w.Header().Set([]string{"X-RateLimit-Limit", "X-RateLimit-Used", "X-RateLimit-Reset"}[i], value)
+			}
+		}).sub(t, name, func(w *world) {
+			responses := 0
+			for i := range 80 { // the anonymous limit is 60 per hour
+				if w.get(fmt.Sprint("/users/", i), "Prefer: wait=5").StatusCode == http.StatusOK {
+					responses++
 				}
-				if responses == 0 || responses > 60 {
-					t.Errorf("%d of 80 requests were forwarded", responses)
-				}
-				if name != "next century" { // Weir waits for such a reset, up to a day
-					time.Sleep(2 * time.Hour)
-					w.want("status two hours later", w.get("/users/next").StatusCode, http.StatusOK)
-				}
-				w.want("permits in flight", w.inFlight(), 0)
-			})
+			}
+			if responses == 0 || responses > 60 {
+				w.Errorf("%d of 80 requests were forwarded", responses)
+			}
+			if name != "next century" { // Weir waits for such a reset, up to a day
+				time.Sleep(2 * time.Hour)
+				w.want("status two hours later", w.get("/users/next").StatusCode, http.StatusOK)
+			}
+			w.want("permits in flight", w.inFlight(), 0)
 		})
 	}
 }

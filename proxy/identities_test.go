@@ -213,16 +213,13 @@ func TestIdentityIsNotLearnedFromOtherResponses(t *testing.T) {
 		}, "x"},
 		"a user without a JSON number": {policy.User, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"id": "5"}`) }, "x"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, c.upstream, func(config *Config) {
-					config.Identify = func(*http.Request) (Identity, error) {
-						return Identity{Caller: policy.Caller{Kind: c.kind, Account: "x", Class: "x"}}, nil
-					}
-				})
-				w.as("x", "/user")
-				w.want("account", w.gateway.Ledger.Canonical("x"), c.want)
-			})
+		setup(c.upstream, func(config *Config) {
+			config.Identify = func(*http.Request) (Identity, error) {
+				return Identity{Caller: policy.Caller{Kind: c.kind, Account: "x", Class: "x"}}, nil
+			}
+		}).sub(t, name, func(w *world) {
+			w.as("x", "/user")
+			w.want("account", w.gateway.Ledger.Canonical("x"), c.want)
 		})
 	}
 }

@@ -54,8 +54,7 @@ func (w *world) wantStatuses(remote string, statuses ...int) {
 }
 
 func TestRateLimitPerAddress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, withRateLimit(2, 3))
+	setup(nothing, withRateLimit(2, 3)).run(t, func(w *world) {
 		w.wantStatuses("192.0.2.1:1000", 200, 200, 200, 429, 429)
 		w.wantStatuses("192.0.2.2:1000", 200)
 		time.Sleep(time.Second) // the value of Retry-After
@@ -69,17 +68,16 @@ func TestRateLimitPerAddress(t *testing.T) {
 
 // TestRequestsInProgressPerAddressAreBounded covers HTTP/2 clients, whose streams share few connections.
 func TestRequestsInProgressPerAddressAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
-			if strings.HasPrefix(r.URL.Path, "/users/slow") {
-				time.Sleep(10 * time.Second)
-			}
-		}, withRateLimit(2, 3))
+	setup(func(_ http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/users/slow") {
+			time.Sleep(10 * time.Second)
+		}
+	}, withRateLimit(2, 3)).run(t, func(w *world) {
 		var clients sync.WaitGroup
 		for i := range 3 {
 			clients.Go(func() {
 				if r := w.from("192.0.2.1:1000", "GET", fmt.Sprint("/users/slow", i)); r.StatusCode != http.StatusOK {
-					t.Errorf("request in progress: got %d, want 200", r.StatusCode)
+					w.Errorf("request in progress: got %d, want 200", r.StatusCode)
 				}
 			})
 		}
@@ -132,11 +130,10 @@ func TestRateLimitRefusal(t *testing.T) {
 }
 
 func TestRateLimitIsTheFirstCheck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, withRateLimit(1, 3))
+	setup(nothing, withRateLimit(1, 3)).run(t, func(w *world) {
 		for _, target := range []string{"/_weir/none", "/repos//widgets", "/user?q=" + strings.Repeat("a", maxTarget)} {
 			if r := w.from("192.0.2.1:1000", "GET", target); r.StatusCode == 429 {
-				t.Errorf("%.20s within the burst: got %d, want another refusal", target, r.StatusCode)
+				w.Errorf("%.20s within the burst: got %d, want another refusal", target, r.StatusCode)
 			}
 		}
 		for _, method := range []string{"GET", "HEAD", "TRACE", "POST"} {
@@ -195,29 +192,25 @@ func TestRateLimitCountsAddresses(t *testing.T) {
 		{"zones share a bucket", 2, []string{"[fe80::1%eth0]:1000", "[fe80::2%eth1]:1000", "[fe80::3%eth2]:1000"}, "192.0.2.1:1000"},
 		{"connections without an address share a bucket", 2, []string{"@", "", "/run/weir.sock"}, "192.0.2.1:1000"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nothing, withRateLimit(1, c.burst))
-				for i, remote := range c.remotes {
-					status := 200
-					if i >= c.burst {
-						status = 429
-					}
-					w.wantStatuses(remote, status)
+		setup(nothing, withRateLimit(1, c.burst)).sub(t, c.name, func(w *world) {
+			for i, remote := range c.remotes {
+				status := 200
+				if i >= c.burst {
+					status = 429
 				}
-				w.wantStatuses(c.other, 200)
-			})
+				w.wantStatuses(remote, status)
+			}
+			w.wantStatuses(c.other, 200)
 		})
 	}
 }
 
 func TestRateLimitBehindTrustedProxyIsPerClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Link", "<"+upstreamURL+`/x?page=2>; rel="next"`)
-		}, withRateLimit(1, 1), func(c *Config) {
-			c.TrustedProxies = inbound.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}
-		})
+	setup(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Link", "<"+upstreamURL+`/x?page=2>; rel="next"`)
+	}, withRateLimit(1, 1), func(c *Config) {
+		c.TrustedProxies = inbound.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}
+	}).run(t, func(w *world) {
 		for _, c := range []struct {
 			client string
 			want   int
@@ -306,13 +299,9 @@ func TestShedderRefusesBatchFirstAndServesStale(t *testing.T) {
 			}
 			w.Header().Set("Cache-Control", "max-age=1, stale-if-error=3600")
 			_, _ = io.WriteString(w, "answer")
-		}, shed, func(c *Config) {
-			c.Identify = func(r *http.Request) (Identity, error) {
-				identity, err := identifyByToken(r)
-				identity.Caller.Priority = policy.Priority(r.Header.Get("Priority"))
-				return identity, err
-			}
-		})
+		}, shed, identifying(func(identity *Identity, r *http.Request) {
+			identity.Caller.Priority = policy.Priority(r.Header.Get("Priority"))
+		}))
 		w.get("/users/stored", "Authorization: Bearer a")
 		time.Sleep(2 * time.Second)
 		var clients sync.WaitGroup
@@ -349,34 +338,32 @@ func TestUnreadBodyClosesTheConnection(t *testing.T) {
 		{"shed request", "PUT /repos/a/b/subscription", 1, "503"},
 		{"GET with a body", "GET /user", 0, "200"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				_, shed := withShedder(c.limit)
-				w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
-					if r.URL.Path == "/users/slow" {
-						time.Sleep(5 * time.Second)
-					}
-				}, shed)
-				var clients sync.WaitGroup
-				clients.Go(func() { w.get("/users/slow", "Authorization: Bearer a") })
-				synctest.Wait()
-				conn := w.dial()
-				defer func() { _ = conn.Close() }()
-				go func() {
-					_, _ = io.WriteString(conn, c.line+" HTTP/1.1\r\nHost: g\r\nContent-Length: 3\r\n\r\n")
-					time.Sleep(50 * time.Millisecond)
-					_, _ = io.WriteString(conn, "xyz")
-					time.Sleep(50 * time.Millisecond)
-					_, _ = io.WriteString(conn, "GET /user HTTP/1.1\r\nHost: g\r\n\r\n")
-				}()
-				text, _ := io.ReadAll(conn)
-				first, rest, _ := strings.Cut(string(text), "\r\n")
-				if !strings.Contains(first, c.status) || !strings.Contains(rest, "Connection: close\r\n") || strings.Contains(rest, "HTTP/1.1 ") {
-					t.Errorf("got %s\n%s", first, rest)
+		bubble(t, c.name, func(t *testing.T) {
+			_, shed := withShedder(c.limit)
+			w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/users/slow" {
+					time.Sleep(5 * time.Second)
 				}
-				clients.Wait()
-				time.Sleep(10 * time.Second)
-			})
+			}, shed)
+			var clients sync.WaitGroup
+			clients.Go(func() { w.get("/users/slow", "Authorization: Bearer a") })
+			synctest.Wait()
+			conn := w.dial()
+			defer func() { _ = conn.Close() }()
+			go func() {
+				_, _ = io.WriteString(conn, c.line+" HTTP/1.1\r\nHost: g\r\nContent-Length: 3\r\n\r\n")
+				time.Sleep(50 * time.Millisecond)
+				_, _ = io.WriteString(conn, "xyz")
+				time.Sleep(50 * time.Millisecond)
+				_, _ = io.WriteString(conn, "GET /user HTTP/1.1\r\nHost: g\r\n\r\n")
+			}()
+			text, _ := io.ReadAll(conn)
+			first, rest, _ := strings.Cut(string(text), "\r\n")
+			if !strings.Contains(first, c.status) || !strings.Contains(rest, "Connection: close\r\n") || strings.Contains(rest, "HTTP/1.1 ") {
+				t.Errorf("got %s\n%s", first, rest)
+			}
+			clients.Wait()
+			time.Sleep(10 * time.Second)
 		})
 	}
 }

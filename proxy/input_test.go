@@ -48,18 +48,15 @@ func TestAmbiguousTargetsAreRejected(t *testing.T) {
 		{"1,001 parameters", "/user?" + strings.Repeat("a&", 1000) + "q=1", "1,000 parameters"},
 		{"long target", "/user?q=" + strings.Repeat("a", maxTarget), "URI Too Long"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nothing)
-				status := http.StatusBadRequest
-				if c.message == "URI Too Long" {
-					status = http.StatusRequestURITooLong
-				}
-				// The test sends raw bytes, because http.Client normalizes targets.
-				response := w.raw("GET " + c.path + " HTTP/1.1\r\nHost: gateway.test\r\nConnection: close\r\n\r\n")
-				w.refused(parseResponse(t, response), status, c.message)
-				w.want("requests upstream", w.upstreamSaw(), 0)
-			})
+		setup(nothing).sub(t, c.name, func(w *world) {
+			status := http.StatusBadRequest
+			if c.message == "URI Too Long" {
+				status = http.StatusRequestURITooLong
+			}
+			// The test sends raw bytes, because http.Client normalizes targets.
+			response := w.raw("GET " + c.path + " HTTP/1.1\r\nHost: gateway.test\r\nConnection: close\r\n\r\n")
+			w.refused(parseResponse(w.T, response), status, c.message)
+			w.want("requests upstream", w.upstreamSaw(), 0)
 		})
 	}
 }
@@ -100,24 +97,20 @@ func TestUnsupportedRequestsAreRejected(t *testing.T) {
 		{"Weir's own paths as /%61pi/v3/_weir%2Fother", "GET /%61pi/v3/_weir%2Fother HTTP/1.1\r\nHost: gateway.test\r\n", 404, "Not Found"},
 		{"large header", "GET / HTTP/1.1\r\nHost: gateway.test\r\nX-A: " + strings.Repeat("a", maxHeader) + "\r\n", 431, "32 KiB"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nothing)
-				r := parseResponse(t, w.raw(c.request+"Connection: close\r\n\r\n"))
-				w.refused(r, c.status, c.message)
-				if c.status == 405 && r.Header.Get("Allow") == "" {
-					t.Error("405 without Allow")
-				}
-				w.want("requests upstream", w.upstreamSaw(), 0)
-			})
+		setup(nothing).sub(t, c.name, func(w *world) {
+			r := parseResponse(w.T, w.raw(c.request+"Connection: close\r\n\r\n"))
+			w.refused(r, c.status, c.message)
+			if c.status == 405 && r.Header.Get("Allow") == "" {
+				w.Error("405 without Allow")
+			}
+			w.want("requests upstream", w.upstreamSaw(), 0)
 		})
 	}
 }
 
 // TestBodyOfAHitIsNotParsedAsARequest covers attack 3 of docs/attacks.md. The body contains another request.
 func TestBodyOfAHitIsNotParsedAsARequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, templates)
+	setup(templates).run(t, func(w *world) {
 		w.get("/gitignore/templates")
 		smuggled := "GET /evil HTTP/1.1\r\nHost: gateway.test\r\n\r\n"
 		responses := w.raw("GET /gitignore/templates HTTP/1.1\r\nHost: gateway.test\r\nContent-Length: " + fmt.Sprint(len(smuggled)) + "\r\n\r\n" + smuggled +
@@ -131,11 +124,10 @@ func TestBodyOfAHitIsNotParsedAsARequest(t *testing.T) {
 // TestSlowBodyEndsWith408 covers attack 46 of docs/attacks.md.
 func TestSlowBodyEndsWith408(t *testing.T) {
 	for _, head := range []string{"PUT /repos/a/b/subscription", "POST /graphql"} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+		setup(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }).run(t, func(w *world) {
 			began := time.Now()
 			response := w.raw(head + " HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: 100\r\n\r\nhalf")
-			w.refused(parseResponse(t, response), http.StatusRequestTimeout, "the body arrives too slowly")
+			w.refused(parseResponse(w.T, response), http.StatusRequestTimeout, "the body arrives too slowly")
 			w.want("duration", time.Since(began).Round(time.Second), 30*time.Second)
 			time.Sleep(10 * time.Second) // the upstream may still process the request
 			w.want("permits in flight", w.inFlight(), 0)
@@ -144,11 +136,10 @@ func TestSlowBodyEndsWith408(t *testing.T) {
 }
 
 func TestServerRejectsHugeHeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing)
+	setup(nothing).run(t, func(w *world) {
 		response := w.raw("GET / HTTP/1.1\r\nHost: gateway.test\r\nX-A: " + strings.Repeat("a", 2*MaxHeaderBytes) + "\r\n\r\n")
 		if !strings.HasPrefix(response, "HTTP/1.1 431 ") {
-			t.Errorf("got %.100q, want status 431", response)
+			w.Errorf("got %.100q, want status 431", response)
 		}
 	})
 }
@@ -173,22 +164,18 @@ func TestUpstreamFailureIsReported(t *testing.T) {
 		{"connection closed", io.ErrUnexpectedEOF, 502, "broke the connection"},
 		{"malformed response", errors.New("malformed HTTP response"), 502, "no valid answer"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nothing, failing(func(*http.Request) (*http.Response, error) { return nil, c.err }))
-				r := w.get("/user", "Authorization: Bearer a")
-				w.refused(r, c.status, c.message)
-				if strings.Contains(r.body, "secret.internal") {
-					t.Errorf("the body contains the upstream's address: %s", r.body)
-				}
-			})
+		setup(nothing, failing(func(*http.Request) (*http.Response, error) { return nil, c.err })).sub(t, c.name, func(w *world) {
+			r := w.get("/user", "Authorization: Bearer a")
+			w.refused(r, c.status, c.message)
+			if strings.Contains(r.body, "secret.internal") {
+				w.Errorf("the body contains the upstream's address: %s", r.body)
+			}
 		})
 	}
 }
 
 func TestHangingUpstreamEndsWith504(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	setup(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }).run(t, func(w *world) {
 		began := time.Now()
 		w.refused(w.get("/user"), 504, "in time")
 		w.want("duration", time.Since(began), 30*time.Second)
@@ -196,34 +183,32 @@ func TestHangingUpstreamEndsWith504(t *testing.T) {
 }
 
 func TestStalledUpstreamBodyAbortsTheResponse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			_, _ = fmt.Fprint(w, "half")
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		})
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprint(w, "half")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}).run(t, func(w *world) {
 		began := time.Now()
 		r := w.get("/gitignore/templates")
 		if r.err == nil {
-			t.Errorf("got the complete body %q, want an aborted response", r.body)
+			w.Errorf("got the complete body %q, want an aborted response", r.body)
 		}
 		w.want("duration", time.Since(began), 30*time.Second)
 	})
 }
 
 func TestSlowUpstreamBodyWithoutStallsIsComplete(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			flush := http.NewResponseController(w).Flush
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		flush := http.NewResponseController(w).Flush
+		time.Sleep(20 * time.Second)
+		w.WriteHeader(http.StatusOK)
+		_ = flush()
+		for range 10 {
 			time.Sleep(20 * time.Second)
-			w.WriteHeader(http.StatusOK)
+			_, _ = fmt.Fprint(w, "part ")
 			_ = flush()
-			for range 10 {
-				time.Sleep(20 * time.Second)
-				_, _ = fmt.Fprint(w, "part ")
-				_ = flush()
-			}
-		})
+		}
+	}).run(t, func(w *world) {
 		r := w.get("/user/migrations/1/archive", "Authorization: Bearer a")
 		w.want("body", r.body, strings.Repeat("part ", 10))
 		w.want("error", r.err, nil)
@@ -231,8 +216,7 @@ func TestSlowUpstreamBodyWithoutStallsIsComplete(t *testing.T) {
 }
 
 func TestRequestsThatTheUpstreamWouldRejectAreNotForwarded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing)
+	setup(nothing).run(t, func(w *world) {
 		r := w.get("/search/commits?q=a+AND+b+AND+c+AND+d+AND+e+AND+f+AND+g", "Authorization: Bearer a")
 		w.refused(r, 422, "Validation Failed")
 		w.want("status of an anonymous code search", w.get("/search/code?q=x").StatusCode, 401)
@@ -254,10 +238,9 @@ func TestUnauthenticatedClientsAreRejected(t *testing.T) {
 }
 
 func TestPanicEndsWith500(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, func(c *Config) {
-			c.Identify = func(*http.Request) (Identity, error) { panic("a bug") }
-		})
+	setup(nothing, func(c *Config) {
+		c.Identify = func(*http.Request) (Identity, error) { panic("a bug") }
+	}).run(t, func(w *world) {
 		w.refused(w.get("/user"), 500, "Internal Server Error")
 	})
 }

@@ -228,58 +228,56 @@ func TestLimitAnswersAreRecognized(t *testing.T) {
 		t.Fatalf("%d rows, want at least 40", len(judgedAnswers))
 	}
 	for _, c := range judgedAnswers {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				up := &moody{silent: c.silent}
-				w := newWorld(t, up.ServeHTTP, asGitHub)
-				w.send(reads, 1)
-				w.send(queries, 1)
-				c.answer.fields = append([]string{"Cache-Control: private, max-age=60", `ETag: "limit"`}, c.answer.fields...)
-				up.next = []answer{c.answer}
-				r := w.send(c.request, 2)
-				w.want("status", r.StatusCode, c.answer.status)
-				last := w.last()
-				w.want("limit in the record", last.Limited, c.want)
-				w.want("row in the record", last.LimitAnswer != "", c.want != limits.NotLimited)
-				w.want("requests upstream", w.upstreamSaw(), 3)
-				if strings.Contains(last.Cache, "stored") {
-					t.Errorf("the limit error is stored: %s", last.Cache)
-				}
-				if c.request == reads {
-					cached := w.get("/repos/acme/widgets/issues?page=2", "Authorization: Bearer a", "Cache-Control: only-if-cached")
-					w.want("status from the cache", cached.StatusCode, 504)
-				}
+		bubble(t, c.name, func(t *testing.T) {
+			up := &moody{silent: c.silent}
+			w := newWorld(t, up.ServeHTTP, asGitHub)
+			w.send(reads, 1)
+			w.send(queries, 1)
+			c.answer.fields = append([]string{"Cache-Control: private, max-age=60", `ETag: "limit"`}, c.answer.fields...)
+			up.next = []answer{c.answer}
+			r := w.send(c.request, 2)
+			w.want("status", r.StatusCode, c.answer.status)
+			last := w.last()
+			w.want("limit in the record", last.Limited, c.want)
+			w.want("row in the record", last.LimitAnswer != "", c.want != limits.NotLimited)
+			w.want("requests upstream", w.upstreamSaw(), 3)
+			if strings.Contains(last.Cache, "stored") {
+				t.Errorf("the limit error is stored: %s", last.Cache)
+			}
+			if c.request == reads {
+				cached := w.get("/repos/acme/widgets/issues?page=2", "Authorization: Bearer a", "Cache-Control: only-if-cached")
+				w.want("status from the cache", cached.StatusCode, 504)
+			}
 
-				graphQL := c.request == queries || c.request == mutates
-				for i, kind := range []string{reads, queries, creates, mutates} {
-					ofGraphQL := kind == queries || kind == mutates
-					var detail string
-					switch {
-					case c.want == limits.SecondaryLimit:
-						detail = "cooldown"
-					case c.want == limits.PrimaryLimit && graphQL == ofGraphQL:
-						detail = "primary"
-					case c.want == limits.ContentLimit && (kind == creates || kind == mutates):
-						detail = "content"
-					}
-					before := w.upstreamSaw()
-					r := w.send(kind, 10+i)
-					if detail == "" {
-						w.want(kind+": requests upstream", w.upstreamSaw(), before+1)
-						w.want(kind+": status", r.StatusCode, 200)
-						continue
-					}
-					w.want(kind+": requests upstream", w.upstreamSaw(), before)
-					exhausted := slices.Contains(c.answer.fields, "X-RateLimit-Remaining: 0") && ofGraphQL == graphQL
-					if got := r.Header.Get("Cache-Status"); got != "weir; detail="+detail && (!exhausted || got != "weir; detail=primary") {
-						w.Errorf("%s: Cache-Status %s, want detail=%s", kind, got, detail)
-					}
-					seconds, _ := strconv.Atoi(r.Header.Get("Retry-After"))
-					if wait := time.Duration(seconds) * time.Second; c.wait != 0 && (wait < c.wait || wait > c.wait+3*time.Second) {
-						t.Errorf("%s: Retry-After %v, want about %v", kind, wait, c.wait)
-					}
+			graphQL := c.request == queries || c.request == mutates
+			for i, kind := range []string{reads, queries, creates, mutates} {
+				ofGraphQL := kind == queries || kind == mutates
+				var detail string
+				switch {
+				case c.want == limits.SecondaryLimit:
+					detail = "cooldown"
+				case c.want == limits.PrimaryLimit && graphQL == ofGraphQL:
+					detail = "primary"
+				case c.want == limits.ContentLimit && (kind == creates || kind == mutates):
+					detail = "content"
 				}
-			})
+				before := w.upstreamSaw()
+				r := w.send(kind, 10+i)
+				if detail == "" {
+					w.want(kind+": requests upstream", w.upstreamSaw(), before+1)
+					w.want(kind+": status", r.StatusCode, 200)
+					continue
+				}
+				w.want(kind+": requests upstream", w.upstreamSaw(), before)
+				exhausted := slices.Contains(c.answer.fields, "X-RateLimit-Remaining: 0") && ofGraphQL == graphQL
+				if got := r.Header.Get("Cache-Status"); got != "weir; detail="+detail && (!exhausted || got != "weir; detail=primary") {
+					w.Errorf("%s: Cache-Status %s, want detail=%s", kind, got, detail)
+				}
+				seconds, _ := strconv.Atoi(r.Header.Get("Retry-After"))
+				if wait := time.Duration(seconds) * time.Second; c.wait != 0 && (wait < c.wait || wait > c.wait+3*time.Second) {
+					t.Errorf("%s: Retry-After %v, want about %v", kind, wait, c.wait)
+				}
+			}
 		})
 	}
 }
@@ -305,28 +303,26 @@ func TestBareRefusalsInARowAreALimit(t *testing.T) {
 		{"two, another error between", queries, []answer{bare, forbidden, bare}, time.Second, false},
 		{"two, five minutes apart", queries, []answer{bare, bare}, 5 * time.Minute, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				up := &moody{silent: true}
-				w := newWorld(t, up.ServeHTTP, asGitHub)
-				w.send(c.request, 1)
-				up.next = c.answers
-				for i := range c.answers {
-					w.want("status", w.send(c.request, 2+i).StatusCode, 403)
-					time.Sleep(c.pause)
-				}
-				want := limits.NotLimited
-				if c.limited {
-					want = limits.SecondaryLimit
-				}
-				w.want("limit in the record", w.last().Limited, want)
-				before := w.upstreamSaw()
-				r := w.send(c.request, 100)
-				w.want("sent", w.upstreamSaw() > before, !c.limited)
-				if c.limited {
-					w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=cooldown")
-				}
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			up := &moody{silent: true}
+			w := newWorld(t, up.ServeHTTP, asGitHub)
+			w.send(c.request, 1)
+			up.next = c.answers
+			for i := range c.answers {
+				w.want("status", w.send(c.request, 2+i).StatusCode, 403)
+				time.Sleep(c.pause)
+			}
+			want := limits.NotLimited
+			if c.limited {
+				want = limits.SecondaryLimit
+			}
+			w.want("limit in the record", w.last().Limited, want)
+			before := w.upstreamSaw()
+			r := w.send(c.request, 100)
+			w.want("sent", w.upstreamSaw() > before, !c.limited)
+			if c.limited {
+				w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=cooldown")
+			}
 		})
 	}
 }
@@ -347,27 +343,21 @@ func TestIdenticalRequestsShareTheCostOfALimit(t *testing.T) {
 		{"REST, 403", reads, answer{403, nil, problem(secondaryText, "")}, 1},
 		{"REST, page", reads, answer{403, []string{"Content-Type: text/html"}, "<html></html>"}, 2},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				up := &moody{silent: true}
-				w := newWorld(t, up.ServeHTTP, asGitHub)
-				w.send(c.request, 1)
-				up.delay, up.next = time.Second, slices.Repeat([]answer{c.answer}, 10)
-				var group sync.WaitGroup
-				for range 10 {
-					group.Go(func() { // the client waits, so that it follows a call whose leader waits for a permit
-						if c.request == queries {
-							w.ask(`{"query":"query{viewer{login}}"}`, "Authorization: Bearer a")
-						} else {
-							w.get("/repos/acme/widgets/issues", "Authorization: Bearer a")
-						}
-					})
-				}
-				group.Wait()
-				if n := w.upstreamSaw() - 1; n < 1 || n > c.most {
-					t.Errorf("%d requests upstream, want at most %d", n, c.most)
+		bubble(t, c.name, func(t *testing.T) {
+			up := &moody{silent: true}
+			w := newWorld(t, up.ServeHTTP, asGitHub)
+			w.send(c.request, 1)
+			up.delay, up.next = time.Second, slices.Repeat([]answer{c.answer}, 10)
+			together(10, func(int) { // the client waits, so that it follows a call whose leader waits for a permit
+				if c.request == queries {
+					w.ask(`{"query":"query{viewer{login}}"}`, "Authorization: Bearer a")
+				} else {
+					w.get("/repos/acme/widgets/issues", "Authorization: Bearer a")
 				}
 			})
+			if n := w.upstreamSaw() - 1; n < 1 || n > c.most {
+				t.Errorf("%d requests upstream, want at most %d", n, c.most)
+			}
 		})
 	}
 }

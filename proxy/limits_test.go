@@ -116,25 +116,23 @@ func TestRequestWaitsForABudgetWithinItsDeadline(t *testing.T) {
 		{"Prefer: wait", "wait=60", 10 * time.Second, 200, 51 * time.Second},
 		{"no wait", "respond-async", 59 * time.Second, 429, 0},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				up := newCounter()
-				w := newWorld(t, up.ServeHTTP)
-				began := time.Now()
-				for range 30 {
-					w.get("/search/commits?q=fix")
-				}
-				// Anonymous callers have ten searches per minute until the upstream reports another limit.
-				time.Sleep(c.until - time.Since(began))
-				start := time.Now()
-				r := w.get("/search/commits?q=fix", "Prefer: "+c.prefer)
-				w.want("status", r.StatusCode, c.status)
-				w.want("wait", time.Since(start), c.wait)
-				if c.wait > 0 && c.prefer != "" {
-					w.want("Preference-Applied", r.Header.Get("Preference-Applied"), c.prefer)
-				}
-				w.want("violations", up.violations, 0)
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			up := newCounter()
+			w := newWorld(t, up.ServeHTTP)
+			began := time.Now()
+			for range 30 {
+				w.get("/search/commits?q=fix")
+			}
+			// Anonymous callers have ten searches per minute until the upstream reports another limit.
+			time.Sleep(c.until - time.Since(began))
+			start := time.Now()
+			r := w.get("/search/commits?q=fix", "Prefer: "+c.prefer)
+			w.want("status", r.StatusCode, c.status)
+			w.want("wait", time.Since(start), c.wait)
+			if c.wait > 0 && c.prefer != "" {
+				w.want("Preference-Applied", r.Header.Get("Preference-Applied"), c.prefer)
+			}
+			w.want("violations", up.violations, 0)
 		})
 	}
 }
@@ -248,24 +246,22 @@ func TestSafeRequestIsRetriedAfterASecondaryLimit(t *testing.T) {
 		{"deadline during the cool-down", http.MethodGet, "wait=20", 403, 1, 0},
 		{"unsafe request", http.MethodPut, "wait=60", 403, 1, 0},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var limited sync.Once
-				w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-					status := http.StatusOK
-					limited.Do(func() {
-						w.Header().Set("Retry-After", "30")
-						status = http.StatusForbidden
-					})
-					w.WriteHeader(status)
-					_, _ = fmt.Fprint(w, `{"message":"You have exceeded a secondary rate limit."}`)
+		bubble(t, c.name, func(t *testing.T) {
+			var limited sync.Once
+			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
+				status := http.StatusOK
+				limited.Do(func() {
+					w.Header().Set("Retry-After", "30")
+					status = http.StatusForbidden
 				})
-				began := time.Now()
-				r := w.do(c.method, "/repos/a/b/subscription", nil, "Authorization: Bearer a", "Prefer: "+c.prefer)
-				w.want("status", r.StatusCode, c.status)
-				w.want("duration", time.Since(began), c.duration)
-				w.want("requests upstream", w.upstreamSaw(), c.sent)
+				w.WriteHeader(status)
+				_, _ = fmt.Fprint(w, `{"message":"You have exceeded a secondary rate limit."}`)
 			})
+			began := time.Now()
+			r := w.do(c.method, "/repos/a/b/subscription", nil, "Authorization: Bearer a", "Prefer: "+c.prefer)
+			w.want("status", r.StatusCode, c.status)
+			w.want("duration", time.Since(began), c.duration)
+			w.want("requests upstream", w.upstreamSaw(), c.sent)
 		})
 	}
 }
@@ -285,12 +281,4 @@ func TestRateLimitFieldsDescribeTheBudget(t *testing.T) {
 		w.want("Retry-After of the refusal", r.Header.Get("Retry-After"), "3602")
 		w.want("number of RateLimit fields", len(r.Header.Values("RateLimit")), 1)
 	})
-}
-
-// limited returns an option that sets the limits.
-func limited(l policy.Limits) option {
-	return func(c *Config) {
-		ledger := limits.NewMemory(limits.Rules{Limits: l})
-		c.Ledger, c.Limiter = ledger, limits.NewLimiter(ledger)
-	}
 }

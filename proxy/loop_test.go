@@ -48,14 +48,13 @@ func TestLoopIsAnsweredWith508(t *testing.T) {
 }
 
 func TestViaOfTheClientIsKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing)
+	setup(nothing).run(t, func(w *world) {
 		for _, path := range []string{"/users/a", "/made/up"} {
 			w.get(path, "Via: 1.0 fred, 1.1 weir-other", "Via: HTTP/2 edge (a, b)")
 		}
 		for _, r := range w.seen.all() {
 			if want := []string{"1.0 fred, 1.1 weir-other", "HTTP/2 edge (a, b)", w.gateway.via[0]}; !slices.Equal(r.Header["Via"], want) {
-				t.Errorf("%s: the upstream got Via %q, want %q", r.URL.Path, r.Header["Via"], want)
+				w.Errorf("%s: the upstream got Via %q, want %q", r.URL.Path, r.Header["Via"], want)
 			}
 		}
 	})

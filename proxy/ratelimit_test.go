@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 )
 
 // refuseOtherTokens refuses every token but tok-owner, as the upstream does.
@@ -20,8 +19,7 @@ func refuseOtherTokens(w http.ResponseWriter, r *http.Request) {
 
 // TestRateLimitStatusDependsOnTheCredential covers C3 of the list of defects.
 func TestRateLimitStatusDependsOnTheCredential(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, refuseOtherTokens, wholeAPI(t, unchanged))
+	setup(refuseOtherTokens, wholeAPI(t, unchanged)).run(t, func(w *world) {
 		for range 2 {
 			w.want("status for a refused token", w.get("/rate_limit", "Authorization: Bearer wrong").StatusCode, http.StatusUnauthorized)
 		}
@@ -34,8 +32,7 @@ func TestRateLimitStatusDependsOnTheCredential(t *testing.T) {
 }
 
 func TestRateLimitStatusHasTheShapeOfTheVersion(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, refuseOtherTokens, wholeAPI(t, unchanged))
+	setup(refuseOtherTokens, wholeAPI(t, unchanged)).run(t, func(w *world) {
 		w.get("/user", owner)
 		for version, rate := range map[string]bool{"": true, "2022-11-28": true, "2026-03-10": false} {
 			r := w.get("/rate_limit", owner, "X-GitHub-Api-Version: "+version)

@@ -13,19 +13,14 @@ import (
 )
 
 func TestDebugFieldIsForTrustedClientsOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			time.Sleep(38 * time.Microsecond)
-			w.Header().Set("Cache-Control", "max-age=60")
-			_, _ = fmt.Fprint(w, "text")
-		}, func(c *Config) {
-			c.Identify = func(r *http.Request) (Identity, error) {
-				id, err := identifyByToken(r)
-				id.Debug = strings.HasSuffix(r.Header.Get("Authorization"), "trusted")
-				id.Caller.Client = "evil\nname"
-				return id, err
-			}
-		})
+	setup(func(w http.ResponseWriter, _ *http.Request) {
+		time.Sleep(38 * time.Microsecond)
+		w.Header().Set("Cache-Control", "max-age=60")
+		_, _ = fmt.Fprint(w, "text")
+	}, identifying(func(id *Identity, r *http.Request) {
+		id.Debug = strings.HasSuffix(r.Header.Get("Authorization"), "trusted")
+		id.Caller.Client = "evil\nname"
+	})).run(t, func(w *world) {
 		for _, c := range []struct {
 			name, path, token, debug, want string
 		}{
@@ -37,7 +32,7 @@ func TestDebugFieldIsForTrustedClientsOnly(t *testing.T) {
 		} {
 			got := w.get(c.path, "Authorization: Bearer "+c.token, debugHeader+": "+c.debug).Header.Get(debugHeader)
 			if c.want == "" && got != "" || !regexp.MustCompile(c.want).MatchString(got) {
-				t.Errorf("%s: %q, want %s", c.name, got, c.want)
+				w.Errorf("%s: %q, want %s", c.name, got, c.want)
 			}
 		}
 	})

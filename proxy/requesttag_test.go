@@ -15,13 +15,9 @@ import (
 
 // withTagClaim makes every client have a token whose claim for tags has this value.
 func withTagClaim(claim string) option {
-	return func(c *Config) {
-		c.Identify = func(r *http.Request) (Identity, error) {
-			id, err := identifyByToken(r)
-			id.Tag, id.TagFromClaim = claim, true
-			return id, err
-		}
-	}
+	return identifying(func(id *Identity, _ *http.Request) {
+		id.Tag, id.TagFromClaim = claim, true
+	})
 }
 
 func TestTagIsRecordedButNotForwarded(t *testing.T) {
@@ -84,8 +80,7 @@ func TestClaimReplacesTheTagField(t *testing.T) {
 		{"invalid", "evil\ntag", ""},
 		{"too long", strings.Repeat("x", 65), ""},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, nothing, withTagClaim(c.claim))
+		setup(nothing, withTagClaim(c.claim)).run(t, func(w *world) {
 			for _, field := range []string{"X-A: b", "Weir-Tag: forged", "Weir-Tag: not valid"} {
 				w.want(c.name+" claim with "+field, w.get("/repos/a/b/subscribers", field).StatusCode, http.StatusOK)
 				w.want(c.name+" claim with "+field, w.gateway.Recent()[0].Tag, c.want)
@@ -125,14 +120,10 @@ func TestTagOfALimitedClientHasAPartOfTheWindow(t *testing.T) {
 			h.Set("X-Ratelimit-Used", strconv.Itoa(used))
 			h.Set("X-Ratelimit-Remaining", strconv.Itoa(100-used))
 			h.Set("X-Ratelimit-Reset", reset)
-		}, func(c *Config) {
-			c.Identify = func(r *http.Request) (Identity, error) {
-				id, err := identifyByToken(r)
-				id.Caller.Account, id.Caller.Client = "bot", "ci"
-				id.Caller.Clients = []policy.ClientBudget{{Client: "ci", Limit: 1, TagLimit: 0.05}}
-				return id, err
-			}
-		})
+		}, identifying(func(id *Identity, _ *http.Request) {
+			id.Caller.Account, id.Caller.Client = "bot", "ci"
+			id.Caller.Clients = []policy.ClientBudget{{Client: "ci", Limit: 1, TagLimit: 0.05}}
+		}))
 		get := func(tag string) got {
 			return w.get("/repos/a/b/subscribers", "Cache-Control: no-cache", "Weir-Tag: "+tag)
 		}

@@ -43,8 +43,7 @@ func naming(limit int, name func(n int) string) http.HandlerFunc {
 }
 
 func TestResourceNamedByTheUpstreamIsAWindowOfItsOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, naming(3, func(int) string { return "audit_log" }))
+	setup(naming(3, func(int) string { return "audit_log" })).run(t, func(w *world) {
 		for i := range 3 {
 			r := w.get("/orgs/acme/audit-log", "Authorization: Bearer a")
 			w.want("status", r.StatusCode, 200)
@@ -64,8 +63,7 @@ func TestResourceNamedByTheUpstreamIsAWindowOfItsOwn(t *testing.T) {
 }
 
 func TestInvalidResourceNameCountsLikeNoHeaders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, naming(3, func(int) string { return "Audit log" }))
+	setup(naming(3, func(int) string { return "Audit log" })).run(t, func(w *world) {
 		for i := range 3 {
 			r := w.get("/repos/acme/widgets", "Authorization: Bearer a")
 			w.want("status", r.StatusCode, 200)
@@ -79,8 +77,7 @@ func TestInvalidResourceNameCountsLikeNoHeaders(t *testing.T) {
 }
 
 func TestUpstreamCannotCreateWindowsWithoutBound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, naming(5000, func(n int) string { return fmt.Sprint("invented-", n) }))
+	setup(naming(5000, func(n int) string { return fmt.Sprint("invented-", n) })).run(t, func(w *world) {
 		for range 250 {
 			w.want("status", w.get("/repos/acme/widgets", "Authorization: Bearer a").StatusCode, 200)
 		}

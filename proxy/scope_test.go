@@ -13,18 +13,13 @@ import (
 
 // scoped identifies every caller as the client "builds" with this scope.
 func scoped(s policy.Scope) option {
-	return func(c *Config) {
-		c.Identify = func(r *http.Request) (Identity, error) {
-			id, err := identifyByToken(r)
-			id.Caller.Client, id.Scope = "builds", &s
-			return id, err
-		}
-	}
+	return identifying(func(id *Identity, _ *http.Request) {
+		id.Caller.Client, id.Scope = "builds", &s
+	})
 }
 
 func TestCallOutsideTheScopeIsRefusedLocally(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, scoped(policy.Scope{Methods: []string{"GET"}, Operations: []string{"watching/*", "gitignore/get-template"}}))
+	setup(nothing, scoped(policy.Scope{Methods: []string{"GET"}, Operations: []string{"watching/*", "gitignore/get-template"}})).run(t, func(w *world) {
 		for _, c := range []struct{ method, path, call string }{
 			{"GET", "/user", "GET unknown"},
 			{"HEAD", "/search/code?q=x", "HEAD search/code"},
@@ -37,10 +32,10 @@ func TestCallOutsideTheScopeIsRefusedLocally(t *testing.T) {
 		} {
 			r := w.do(c.method, c.path, nil, "Authorization: Bearer a", "Prefer: wait=0")
 			if r.StatusCode != 403 || r.Header.Get("Cache-Status") != "weir; detail=scope" {
-				t.Errorf("%s %s: got %d, %s, want 403 for the scope", c.method, c.path, r.StatusCode, r.Header.Get("Cache-Status"))
+				w.Errorf("%s %s: got %d, %s, want 403 for the scope", c.method, c.path, r.StatusCode, r.Header.Get("Cache-Status"))
 			}
 			if want := fmt.Sprintf(`does not let its client \"builds\" call %s"`, c.call); c.method != "HEAD" && !strings.Contains(r.body, want) {
-				t.Errorf("%s %s: got %s, want %s", c.method, c.path, r.body, want)
+				w.Errorf("%s %s: got %s, want %s", c.method, c.path, r.body, want)
 			}
 		}
 		w.want("requests upstream", w.upstreamSaw(), 0)
@@ -53,16 +48,11 @@ func TestCallOutsideTheScopeIsRefusedLocally(t *testing.T) {
 }
 
 func TestScopeAppliesToStoredResponses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, func(c *Config) {
-			c.Identify = func(r *http.Request) (Identity, error) {
-				id, err := identifyByToken(r)
-				if strings.HasSuffix(r.Header.Get("Authorization"), "scoped") {
-					id.Scope = &policy.Scope{Operations: []string{"search/*"}}
-				}
-				return id, err
-			}
-		})
+	setup(nothing, identifying(func(id *Identity, r *http.Request) {
+		if strings.HasSuffix(r.Header.Get("Authorization"), "scoped") {
+			id.Scope = &policy.Scope{Operations: []string{"search/*"}}
+		}
+	})).run(t, func(w *world) {
 		w.want("status of an allowed client", w.get("/gitignore/templates", "Authorization: Bearer a").StatusCode, 200)
 		w.want("status of a scoped client", w.get("/gitignore/templates", "Authorization: Bearer scoped").StatusCode, 403)
 	})

@@ -41,16 +41,13 @@ func TestStatisticsArePolledUntilReady(t *testing.T) {
 		{"the client does not wait", participation, "respond-async", time.Second, 202, 1, 0, "2"},
 		{"another operation's 202 is final", "/repos/acme/widgets/forks", "", time.Second, 202, 1, 0, ""},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, computing(c.ready))
-				start := time.Now()
-				r := w.get(c.path, "Prefer: "+c.prefer)
-				w.want("status", r.StatusCode, c.status)
-				w.want("attempts", w.upstreamSaw(), c.attempts)
-				w.want("duration", time.Since(start), c.duration)
-				w.want("retry-after", r.Header.Get("Retry-After"), c.retry)
-			})
+		setup(computing(c.ready)).sub(t, c.name, func(w *world) {
+			start := time.Now()
+			r := w.get(c.path, "Prefer: "+c.prefer)
+			w.want("status", r.StatusCode, c.status)
+			w.want("attempts", w.upstreamSaw(), c.attempts)
+			w.want("duration", time.Since(start), c.duration)
+			w.want("retry-after", r.Header.Get("Retry-After"), c.retry)
 		})
 	}
 }
@@ -58,12 +55,11 @@ func TestStatisticsArePolledUntilReady(t *testing.T) {
 const contributors = "/repos/acme/widgets/stats/contributors"
 
 func TestPollsAreShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, computing(10*time.Second))
+	setup(computing(10*time.Second)).run(t, func(w *world) {
 		start := time.Now()
 		for _, r := range w.concurrently(1000, contributors, "Prefer: wait=60") {
 			if r.StatusCode != http.StatusOK {
-				t.Fatal(r.Status)
+				w.Fatal(r.Status)
 			}
 		}
 		w.want("polls", w.upstreamSaw(), 5) // at 0, 1, 3, 7 and 15 s
@@ -72,8 +68,7 @@ func TestPollsAreShared(t *testing.T) {
 }
 
 func TestPollingContinuesAfterA202(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, computing(10*time.Second))
+	setup(computing(10*time.Second)).run(t, func(w *world) {
 		first := w.get(contributors, "Prefer: wait=5")
 		w.want("first", first.StatusCode, http.StatusAccepted)
 		w.want("Retry-After", first.Header.Get("Retry-After"), "3")
@@ -86,8 +81,7 @@ func TestPollingContinuesAfterA202(t *testing.T) {
 }
 
 func TestPollingEndsAfterItsBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, computing(24*time.Hour))
+	setup(computing(24*time.Hour)).run(t, func(w *world) {
 		w.get(contributors)
 		time.Sleep(time.Hour)
 		// Weir polls at 0, 1, 3, 7, 15, 30 and 45 s, then every 15 s for five minutes.
@@ -142,8 +136,7 @@ func TestStaleStatisticsAreServedWhileComputing(t *testing.T) {
 }
 
 func TestClientDisconnectEndsItsPolls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, computing(time.Hour))
+	setup(computing(time.Hour)).run(t, func(w *world) {
 		c := w.dial()
 		_, _ = fmt.Fprint(c, "GET /repos/acme/widgets/stats/participation HTTP/1.1\r\nHost: gateway.test\r\n\r\n")
 		time.Sleep(2 * time.Second)
@@ -177,15 +170,14 @@ func TestPollErrorDoesNotEndSharedPolling(t *testing.T) {
 }
 
 func TestPollingListsActivePolls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, computing(5*time.Second))
+	setup(computing(5*time.Second)).run(t, func(w *world) {
 		start := time.Now()
 		w.want("polls before", len(w.gateway.Polling()), 0)
 		go w.get(contributors, "Prefer: wait=60")
 		time.Sleep(4 * time.Second) // polls at 0, 1 and 3 s
 		polls := w.gateway.Polling()
 		if len(polls) != 1 {
-			t.Fatalf("got %+v, want one poll", polls)
+			w.Fatalf("got %+v, want one poll", polls)
 		}
 		p := polls[0]
 		w.want("path", p.Path, contributors)

@@ -97,60 +97,51 @@ func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
 		{"redirect of a write", status(307, "/elsewhere"), time.Minute, "{}"},
 	} {
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
-			t.Run(c.name+" over "+protocol, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, c.upstream, limitAddresses, func(c *Config) { c.Timeout, c.Wait = 5*time.Second, time.Second })
-					client := w.client
-					if protocol == "HTTP/2" {
-						client = w.overHTTP2()
-					}
-					method := map[bool]string{true: http.MethodGet, false: http.MethodPost}[c.body == ""]
-					began := time.Now()
-					var clients sync.WaitGroup
-					for i := range 10 {
-						clients.Go(func() {
-							for j := 0; time.Since(began) < 3*failedWindow && j < 100; j++ {
-								w.leave(client, c.stay, method, tags, c.body, fmt.Sprintf("Authorization: Bearer bad %d of %d", j, i))
-								time.Sleep(time.Second)
-							}
-						})
-					}
-					clients.Wait()
-					minutes := int(time.Since(began)/failedWindow) + 1
-					if n := w.upstreamSaw(); n < maxUnverified || n > minutes*maxUnverified {
-						t.Errorf("%d requests upstream in %v", n, time.Since(began))
+			setup(c.upstream, limitAddresses, func(c *Config) { c.Timeout, c.Wait = 5*time.Second, time.Second }).sub(t, c.name+" over "+protocol, func(w *world) {
+				client := w.client
+				if protocol == "HTTP/2" {
+					client = w.overHTTP2()
+				}
+				method := map[bool]string{true: http.MethodGet, false: http.MethodPost}[c.body == ""]
+				began := time.Now()
+				together(10, func(i int) {
+					for j := 0; time.Since(began) < 3*failedWindow && j < 100; j++ {
+						w.leave(client, c.stay, method, tags, c.body, fmt.Sprintf("Authorization: Bearer bad %d of %d", j, i))
+						time.Sleep(time.Second)
 					}
 				})
+				minutes := int(time.Since(began)/failedWindow) + 1
+				if n := w.upstreamSaw(); n < maxUnverified || n > minutes*maxUnverified {
+					w.Errorf("%d requests upstream in %v", n, time.Since(began))
+				}
 			})
 		}
 	}
 }
 
 func TestRepetitionsOfOneUnverifiedTokenAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, hang, limitAddresses)
+	setup(hang, limitAddresses).run(t, func(w *world) {
 		for i := range 590 {
 			w.leave(w.client, 5*time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer bad ", i%3))
 			time.Sleep(95 * time.Millisecond)
 		}
 		if n := w.upstreamSaw(); n > maxUnverified {
-			t.Errorf("%d requests upstream", n)
+			w.Errorf("%d requests upstream", n)
 		}
 	})
 }
 
 // Behind a trusted proxy, each client address has a bound of its own.
 func TestUnverifiedTokensAreBoundedPerForwardedAddress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, hang, limitAddresses, func(c *Config) {
-			c.TrustedProxies = inbound.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}
-		})
-		front := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	setup(hang, limitAddresses, func(c *Config) {
+		c.TrustedProxies = inbound.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}
+	}).run(t, func(w *world) {
+		front := testservers.ServePipe(w.T, "gateway.test:80", &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			r.RemoteAddr = "10.1.2.3:4567"
 			w.gateway.ServeHTTP(rw, r)
 		})})
 		transport := &http.Transport{DialContext: front.Dial}
-		t.Cleanup(transport.CloseIdleConnections)
+		w.Cleanup(transport.CloseIdleConnections)
 		client := &http.Client{Transport: transport}
 		for i := range 3 * maxUnverified {
 			for _, address := range []string{"203.0.113.1", "203.0.113.2"} {
@@ -204,40 +195,33 @@ func TestOnlySentRequestsOfUnverifiedTokensCount(t *testing.T) {
 
 // After a restart, all tokens of a fleet are new. Some of its clients leave before their first response.
 func TestFleetWhoseClientsLeaveIsServed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, acceptOnly(100*time.Millisecond), limitAddresses)
-		var clients sync.WaitGroup
-		for i := range 200 {
-			clients.Go(func() {
-				token := fmt.Sprint("Authorization: Bearer good ", i)
-				if i%20 == 0 {
-					w.leave(w.client, 50*time.Millisecond, http.MethodGet, tags, "", token)
-				}
-				w.want("status", w.get(tags, token).StatusCode, 200)
-			})
-		}
-		clients.Wait()
+	setup(acceptOnly(100*time.Millisecond), limitAddresses).run(t, func(w *world) {
+		together(200, func(i int) {
+			token := fmt.Sprint("Authorization: Bearer good ", i)
+			if i%20 == 0 {
+				w.leave(w.client, 50*time.Millisecond, http.MethodGet, tags, "", token)
+			}
+			w.want("status", w.get(tags, token).StatusCode, 200)
+		})
 	})
 }
 
 // An account whose responses are missing is kept, so that a valid token gets no more than its limit.
 func TestUnansweredRequestsOfAValidTokenAreCharged(t *testing.T) {
 	for name, option := range map[string]option{"with the bound for addresses": limitAddresses, "without it": func(*Config) {}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const limit = 60
-				documented := policy.DefaultLimits()
-				documented.Primary.User = limit
-				ledger := limits.NewMemory(limits.Rules{Limits: documented, ColdStart: "trust"})
-				running, stop := context.WithCancel(t.Context())
-				t.Cleanup(stop)
-				go ledger.Run(running)
-				w := newWorld(t, hang, option, func(c *Config) { c.Ledger, c.Limiter, c.Wait = ledger, limits.NewLimiter(ledger), 0 })
-				for began := time.Now(); time.Since(began) < documented.Primary.Window; time.Sleep(2 * time.Second) {
-					w.leave(w.client, 5*time.Millisecond, http.MethodGet, tags, "", owner)
-				}
-				w.want("requests upstream in a window", w.upstreamSaw(), limit)
-			})
+		bubble(t, name, func(t *testing.T) {
+			const limit = 60
+			documented := policy.DefaultLimits()
+			documented.Primary.User = limit
+			ledger := limits.NewMemory(limits.Rules{Limits: documented, ColdStart: "trust"})
+			running, stop := context.WithCancel(t.Context())
+			t.Cleanup(stop)
+			go ledger.Run(running)
+			w := newWorld(t, hang, option, func(c *Config) { c.Ledger, c.Limiter, c.Wait = ledger, limits.NewLimiter(ledger), 0 })
+			for began := time.Now(); time.Since(began) < documented.Primary.Window; time.Sleep(2 * time.Second) {
+				w.leave(w.client, 5*time.Millisecond, http.MethodGet, tags, "", owner)
+			}
+			w.want("requests upstream in a window", w.upstreamSaw(), limit)
 		})
 	}
 }

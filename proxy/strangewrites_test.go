@@ -128,39 +128,37 @@ func TestUncertainAndFailedWritesPurgeWhatTheirCallersCouldChange(t *testing.T) 
 				if caller == "" && c.path == "/graphql" {
 					continue // the gateway refuses it
 				}
-				t.Run(fmt.Sprint(c.name, "/", e.name, "/caller ", caller), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						w := writeWorld(t, e.write)
-						var fields []string
-						if caller != "" {
-							fields = append(fields, "Authorization: Bearer "+caller)
-						}
-						if caller != "" && caller != "unverified" {
-							w.get("/user", fields...)
-							time.Sleep(2 * firstRefusal)
-						}
-						unnamed := []string{otherLabels, "/user/issues", "/repositories/7/labels"}
-						all := append([]string{namedTarget, reference}, unnamed...)
-						w.hits(reader, all...)
-						w.want("stored", len(w.hits(reader, all...)), len(all))
-						stay := time.Minute
-						if e.name == "disconnect" {
-							stay = 10 * time.Millisecond
-						}
-						sent := w.upstreamSaw()
-						w.leave(w.client, stay, c.method, c.path, c.body, fields...)
-						w.want("writes upstream", w.upstreamSaw()-sent, 1)
-						time.Sleep(2 * stoppedWorking)
+				bubble(t, fmt.Sprint(c.name, "/", e.name, "/caller ", caller), func(t *testing.T) {
+					w := writeWorld(t, e.write)
+					var fields []string
+					if caller != "" {
+						fields = append(fields, "Authorization: Bearer "+caller)
+					}
+					if caller != "" && caller != "unverified" {
+						w.get("/user", fields...)
+						time.Sleep(2 * firstRefusal)
+					}
+					unnamed := []string{otherLabels, "/user/issues", "/repositories/7/labels"}
+					all := append([]string{namedTarget, reference}, unnamed...)
+					w.hits(reader, all...)
+					w.want("stored", len(w.hits(reader, all...)), len(all))
+					stay := time.Minute
+					if e.name == "disconnect" {
+						stay = 10 * time.Millisecond
+					}
+					sent := w.upstreamSaw()
+					w.leave(w.client, stay, c.method, c.path, c.body, fields...)
+					w.want("writes upstream", w.upstreamSaw()-sent, 1)
+					time.Sleep(2 * stoppedWorking)
 
-						trusted := caller == "accepted" || caller == "held" || strings.HasPrefix(c.path, "/graphql") && e.ok
-						stale := c.named && (e.effect == done || e.effect == unsure && trusted)
-						w.want("hits of the named object", len(w.hits(reader, namedTarget)), map[bool]int{true: 0, false: 1}[stale])
-						w.want("hits of reference data", len(w.hits(reader, reference)), 1)
-						w.want("hits of another repository", len(w.hits(reader, otherLabels)), map[bool]int{true: 0, false: 1}[c.all && e.effect == done])
-						if e.effect != done {
-							w.want("hits of objects without a name", len(w.hits(reader, unnamed...)), len(unnamed))
-						}
-					})
+					trusted := caller == "accepted" || caller == "held" || strings.HasPrefix(c.path, "/graphql") && e.ok
+					stale := c.named && (e.effect == done || e.effect == unsure && trusted)
+					w.want("hits of the named object", len(w.hits(reader, namedTarget)), map[bool]int{true: 0, false: 1}[stale])
+					w.want("hits of reference data", len(w.hits(reader, reference)), 1)
+					w.want("hits of another repository", len(w.hits(reader, otherLabels)), map[bool]int{true: 0, false: 1}[c.all && e.effect == done])
+					if e.effect != done {
+						w.want("hits of objects without a name", len(w.hits(reader, unnamed...)), len(unnamed))
+					}
 				})
 			}
 		}
@@ -183,15 +181,13 @@ func TestUncertainWriteIsSeenByItsClient(t *testing.T) {
 		{"/graphql", mutation(`ids:[` + manyIDs(maxUncertain+1) + `]`), "/repos/acme/w/labels"},
 	} {
 		for _, token := range []string{"Authorization: Bearer accepted", "Authorization: Bearer held"} {
-			t.Run(c.path+" and "+c.stale+" of "+token, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := writeWorld(t, hang)
-					w.hits(token, c.stale)
-					w.want("stored", len(w.hits(token, c.stale)), 1)
-					w.leave(w.client, 10*time.Millisecond, http.MethodPost, c.path, c.body, token)
-					time.Sleep(time.Second)
-					w.want("hits", len(w.hits(token, c.stale)), 0)
-				})
+			bubble(t, c.path+" and "+c.stale+" of "+token, func(t *testing.T) {
+				w := writeWorld(t, hang)
+				w.hits(token, c.stale)
+				w.want("stored", len(w.hits(token, c.stale)), 1)
+				w.leave(w.client, 10*time.Millisecond, http.MethodPost, c.path, c.body, token)
+				time.Sleep(time.Second)
+				w.want("hits", len(w.hits(token, c.stale)), 0)
 			})
 		}
 	}
@@ -212,18 +208,16 @@ func TestNamesInUncertainWritesAreNoPatterns(t *testing.T) {
 		{"/user/repos", "{}"},
 		{"/repositories/8", "{}"},
 	} {
-		t.Run(c.path+" "+c.body, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := writeWorld(t, hang)
-				w.get("/user", owner)
-				paths := []string{otherLabels, "/repositories/7/labels", "/orgs/other/hooks", "/user/repos", "/orgs/other/repos", reference}
-				w.hits(reader, paths...)
-				for _, method := range []string{http.MethodPost, http.MethodPatch} {
-					w.leave(w.client, 10*time.Millisecond, method, c.path, c.body, owner)
-				}
-				time.Sleep(time.Second)
-				w.want("hits of another caller", fmt.Sprint(w.hits(reader, paths...)), fmt.Sprint(paths))
-			})
+		bubble(t, c.path+" "+c.body, func(t *testing.T) {
+			w := writeWorld(t, hang)
+			w.get("/user", owner)
+			paths := []string{otherLabels, "/repositories/7/labels", "/orgs/other/hooks", "/user/repos", "/orgs/other/repos", reference}
+			w.hits(reader, paths...)
+			for _, method := range []string{http.MethodPost, http.MethodPatch} {
+				w.leave(w.client, 10*time.Millisecond, method, c.path, c.body, owner)
+			}
+			time.Sleep(time.Second)
+			w.want("hits of another caller", fmt.Sprint(w.hits(reader, paths...)), fmt.Sprint(paths))
 		})
 	}
 }

@@ -39,8 +39,7 @@ func addressNumber(i int) netip.Addr {
 const tags = "/repos/acme/widgets/tags"
 
 func TestRefusedTokenIsNotSentAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, acceptOnly(0))
+	setup(acceptOnly(0)).run(t, func(w *world) {
 		r := w.get(tags, "Authorization: Bearer bad")
 		w.want("first status", r.StatusCode, 401)
 		for range 100 {
@@ -48,7 +47,7 @@ func TestRefusedTokenIsNotSentAgain(t *testing.T) {
 			w.want("status", r.StatusCode, 401)
 			w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=refused-token")
 			if !strings.Contains(r.body, `"message":"Bad credentials"`) || !strings.Contains(r.body, "documentation_url") {
-				t.Errorf("body %s", r.body)
+				w.Errorf("body %s", r.body)
 			}
 		}
 		w.want("requests", w.upstreamSaw(), 1)
@@ -61,7 +60,7 @@ func TestRefusedTokenIsNotSentAgain(t *testing.T) {
 			w.get(tags, "Authorization: Bearer bad")
 		}
 		if n := w.upstreamSaw() - 2; n < 12 || n > 18 {
-			t.Errorf("%d requests upstream in an hour of one request per second, want about 16", n)
+			w.Errorf("%d requests upstream in an hour of one request per second, want about 16", n)
 		}
 	})
 }
@@ -90,19 +89,16 @@ func TestAcceptedTokenIsNotRefusedForOneMistake(t *testing.T) {
 
 // A 401 to an operation for the credentials of apps, or for users only, says nothing about other tokens.
 func TestOnlyConclusiveRefusalsAreRemembered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Cache-Control", "no-store")
-			if r.URL.Path != tags {
-				w.WriteHeader(http.StatusUnauthorized)
-			}
-		}, wholeAPI(t, unchanged), func(c *Config) {
-			c.Identify = func(r *http.Request) (Identity, error) {
-				id, err := identifyByToken(r)
-				id.Caller.Kind = c.Dialect.Kind("Bearer", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
-				return id, err
-			}
-		})
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		if r.URL.Path != tags {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}, wholeAPI(t, unchanged), func(c *Config) {
+		identifying(func(id *Identity, r *http.Request) {
+			id.Caller.Kind = c.Dialect.Kind("Bearer", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		})(c)
+	}).run(t, func(w *world) {
 		for path, token := range map[string]string{"/app": "Authorization: Bearer ghp_user", "/user": "Authorization: Bearer ghs_app"} {
 			w.want(path, w.get(path, token).StatusCode, 401)
 			w.want(tags+" after "+path, w.get(tags, token).StatusCode, 200)
@@ -112,49 +108,41 @@ func TestOnlyConclusiveRefusalsAreRemembered(t *testing.T) {
 
 func TestMadeUpTokensOfOneAddressAreBounded(t *testing.T) {
 	for _, delay := range []time.Duration{0, 100 * time.Millisecond} {
-		t.Run(fmt.Sprint("upstream delay ", delay), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, acceptOnly(delay), limitAddresses)
-				w.get(tags, "Authorization: Bearer good, known")
-				began, saw := time.Now(), w.upstreamSaw()
-				var mu sync.Mutex
-				statuses := map[int]int{}
-				var clients sync.WaitGroup
-				for i := range 50 {
-					clients.Go(func() {
-						for j := range 40 {
-							r := w.get(tags, fmt.Sprintf("Authorization: Bearer bad %d of %d", j, i))
-							mu.Lock()
-							statuses[r.StatusCode]++
-							mu.Unlock()
-						}
-					})
+		setup(acceptOnly(delay), limitAddresses).sub(t, fmt.Sprint("upstream delay ", delay), func(w *world) {
+			w.get(tags, "Authorization: Bearer good, known")
+			began, saw := time.Now(), w.upstreamSaw()
+			var mu sync.Mutex
+			statuses := map[int]int{}
+			together(50, func(i int) {
+				for j := range 40 {
+					r := w.get(tags, fmt.Sprintf("Authorization: Bearer bad %d of %d", j, i))
+					mu.Lock()
+					statuses[r.StatusCode]++
+					mu.Unlock()
 				}
-				clients.Wait()
-				w.want("requests upstream", w.upstreamSaw()-saw, maxUnverified)
-				w.want("401", statuses[401], maxUnverified)
-				w.want("429", statuses[429], 2000-maxUnverified)
-
-				r := w.get(tags, "Authorization: Bearer good, new")
-				w.want("status of a new token", r.StatusCode, 429)
-				w.want("Cache-Status of a new token", r.Header.Get("Cache-Status"), "weir; detail=unverified-token")
-				after, err := strconv.Atoi(r.Header.Get("Retry-After"))
-				if err != nil || after < 59 || after > 60 {
-					t.Errorf("Retry-After %q after %v", r.Header.Get("Retry-After"), time.Since(began))
-				}
-				w.want("status of a known token", w.get(tags, "Authorization: Bearer good, known").StatusCode, 200)
-				w.want("status without a token", w.get(tags).StatusCode, 401) // the upstream's response
-				time.Sleep(time.Duration(after) * time.Second)
-				w.want("status after Retry-After", w.get(tags, "Authorization: Bearer good, new").StatusCode, 200)
 			})
+			w.want("requests upstream", w.upstreamSaw()-saw, maxUnverified)
+			w.want("401", statuses[401], maxUnverified)
+			w.want("429", statuses[429], 2000-maxUnverified)
+
+			r := w.get(tags, "Authorization: Bearer good, new")
+			w.want("status of a new token", r.StatusCode, 429)
+			w.want("Cache-Status of a new token", r.Header.Get("Cache-Status"), "weir; detail=unverified-token")
+			after, err := strconv.Atoi(r.Header.Get("Retry-After"))
+			if err != nil || after < 59 || after > 60 {
+				w.Errorf("Retry-After %q after %v", r.Header.Get("Retry-After"), time.Since(began))
+			}
+			w.want("status of a known token", w.get(tags, "Authorization: Bearer good, known").StatusCode, 200)
+			w.want("status without a token", w.get(tags).StatusCode, 401) // the upstream's response
+			time.Sleep(time.Duration(after) * time.Second)
+			w.want("status after Retry-After", w.get(tags, "Authorization: Bearer good, new").StatusCode, 200)
 		})
 	}
 }
 
 // After a restart all tokens are unverified. They wait for each other instead of being refused.
 func TestValidTokensOfOneAddressAreNotRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, acceptOnly(100*time.Millisecond), limitAddresses)
+	setup(acceptOnly(100*time.Millisecond), limitAddresses).run(t, func(w *world) {
 		began := time.Now()
 		var clients sync.WaitGroup
 		for i := range 200 {
@@ -166,20 +154,15 @@ func TestValidTokensOfOneAddressAreNotRefused(t *testing.T) {
 		}
 		clients.Wait()
 		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("200 tokens took %v", took)
+			w.Errorf("200 tokens took %v", took)
 		}
 	})
 }
 
 func TestHeldCredentialsNeedNoVerification(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, acceptOnly(0), limitAddresses, func(c *Config) {
-			c.Identify = func(r *http.Request) (Identity, error) {
-				id, err := identifyByToken(r)
-				id.Held = true
-				return id, err
-			}
-		})
+	setup(acceptOnly(0), limitAddresses, identifying(func(id *Identity, _ *http.Request) {
+		id.Held = true
+	})).run(t, func(w *world) {
 		for i := range 3 * maxUnverified {
 			w.want("status", w.get(tags, fmt.Sprint("Authorization: Bearer bad ", i)).StatusCode, 401)
 			w.get(tags, fmt.Sprint("Authorization: Bearer bad ", i))

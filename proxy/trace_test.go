@@ -86,40 +86,38 @@ func TestRecordHasOutcomeCostAndStages(t *testing.T) {
 		{"unknown path of the gateway", "", 0, "GET /_weir/none", "refused", 0, false, "", 0},
 		{"only-if-cached", "", 0, "GET /repos/a/b/subscribers Cache-Control: only-if-cached", "refused", 0, false, "", 0},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var o recordLog
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					w.Header().Set("Cache-Control", "max-age=60")
-					w.Header().Set("Etag", `"one"`)
-					if r.Header.Get("If-None-Match") != "" {
-						w.WriteHeader(http.StatusNotModified)
-					} else if c.upstream != 0 {
-						w.WriteHeader(c.upstream)
-					}
-				}, func(config *Config) { config.Observe = o.observe })
-				send := func(text string) {
-					method, rest, _ := strings.Cut(text, " ")
-					target, field, _ := strings.Cut(rest, " ")
-					fields := []string{"Authorization: token a"}
-					if name, value, ok := strings.Cut(field, ":"); ok && value == "" {
-						fields = nil
-					} else if ok {
-						fields = append(fields, name+":"+value)
-					}
-					w.do(method, target, nil, fields...)
+		bubble(t, c.name, func(t *testing.T) {
+			var o recordLog
+			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Cache-Control", "max-age=60")
+				w.Header().Set("Etag", `"one"`)
+				if r.Header.Get("If-None-Match") != "" {
+					w.WriteHeader(http.StatusNotModified)
+				} else if c.upstream != 0 {
+					w.WriteHeader(c.upstream)
 				}
-				if c.before != "" {
-					send(c.before)
+			}, func(config *Config) { config.Observe = o.observe })
+			send := func(text string) {
+				method, rest, _ := strings.Cut(text, " ")
+				target, field, _ := strings.Cut(rest, " ")
+				fields := []string{"Authorization: token a"}
+				if name, value, ok := strings.Cut(field, ":"); ok && value == "" {
+					fields = nil
+				} else if ok {
+					fields = append(fields, name+":"+value)
 				}
-				time.Sleep(c.pause)
-				send(c.request)
-				r := o.last()
-				w.want("outcome", r.Outcome, c.outcome)
-				w.want("spent", r.Spent, c.spent)
-				w.want("saved", r.Saved, c.saved)
-				w.want("stages", stagesOf(r), c.stages)
-			})
+				w.do(method, target, nil, fields...)
+			}
+			if c.before != "" {
+				send(c.before)
+			}
+			time.Sleep(c.pause)
+			send(c.request)
+			r := o.last()
+			w.want("outcome", r.Outcome, c.outcome)
+			w.want("spent", r.Spent, c.spent)
+			w.want("saved", r.Saved, c.saved)
+			w.want("stages", stagesOf(r), c.stages)
 		})
 	}
 }

@@ -23,8 +23,7 @@ import (
 )
 
 func TestOnlyAllowedFieldsReachTheUpstream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing)
+	setup(nothing).run(t, func(w *world) {
 		w.get("/user", "Authorization: Bearer a", "Cookie: session=1", "Proxy-Authorization: Basic eA==",
 			"X-Forwarded-For: 10.0.0.1", "X_Forwarded_For: 10.0.0.1", "X-Http-Method-Override: DELETE", "X-Original-Url: /admin",
 			"Connection: authorization, accept", "X-Service-Api-Version: 2022-11-28", "Accept: application/json",
@@ -37,7 +36,7 @@ func TestOnlyAllowedFieldsReachTheUpstream(t *testing.T) {
 		slices.Sort(names)
 		want := []string{"Accept-Encoding", "Authorization", "Surrogate-Capability", "User-Agent", "Via", "X-Service-Api-Version"}
 		if diff := cmp.Diff(want, names); diff != "" {
-			t.Error(diff)
+			w.Error(diff)
 		}
 		w.want("authorization", seen.Header.Get("Authorization"), "Bearer a")
 		w.want("host", seen.Host, "upstream.test")
@@ -73,12 +72,11 @@ func TestUnknownOperationsForwardMostFields(t *testing.T) {
 
 // Surrogate-Control may address this cache by the name in Surrogate-Capability.
 func TestSurrogateControlIsAddressedByName(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			name, _, _ := strings.Cut(r.Header.Get("Surrogate-Capability"), "=")
-			w.Header().Set("Cache-Control", "no-store")
-			w.Header().Set("Surrogate-Control", "max-age=60;"+name)
-		})
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		name, _, _ := strings.Cut(r.Header.Get("Surrogate-Capability"), "=")
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("Surrogate-Control", "max-age=60;"+name)
+	}).run(t, func(w *world) {
 		w.get("/made/up", `Surrogate-Capability: other="Surrogate/1.0"`)
 		w.want("Cache-Status", w.get("/made/up").Header.Get("Cache-Status"), "weir; hit; ttl=60")
 	})
@@ -141,27 +139,26 @@ func TestLargeBodiesAreStreamed(t *testing.T) {
 }
 
 func TestUpstreamMayRespondDuringTheRequestBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			control := http.NewResponseController(w)
-			_ = control.EnableFullDuplex()
-			_, _ = io.CopyN(io.Discard, r.Body, 2*maxUploadBuffer)
-			b := make([]byte, 4)
-			for {
-				n, err := r.Body.Read(b)
-				if err != nil {
-					return
-				}
-				_, _ = w.Write(b[:n])
-				_ = control.Flush()
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		_ = control.EnableFullDuplex()
+		_, _ = io.CopyN(io.Discard, r.Body, 2*maxUploadBuffer)
+		b := make([]byte, 4)
+		for {
+			n, err := r.Body.Read(b)
+			if err != nil {
+				return
 			}
-		})
+			_, _ = w.Write(b[:n])
+			_ = control.Flush()
+		}
+	}).run(t, func(w *world) {
 		in, out := io.Pipe()
 		responses := make(chan *http.Response)
 		go func() {
 			resp, err := w.client.Post("http://gateway.test/echo", "text/plain", in)
 			if err != nil {
-				t.Error(err)
+				w.Error(err)
 			}
 			responses <- resp
 		}()
@@ -178,17 +175,16 @@ func TestUpstreamMayRespondDuringTheRequestBody(t *testing.T) {
 }
 
 func TestTrailersAreForwardedInBothDirections(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Trailer", "X-Sum")
-			_, _ = io.Copy(w, r.Body)
-			w.Header().Set("X-Sum", "for "+r.Trailer.Get("X-Request-Sum"))
-		})
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-Sum")
+		_, _ = io.Copy(w, r.Body)
+		w.Header().Set("X-Sum", "for "+r.Trailer.Get("X-Request-Sum"))
+	}).run(t, func(w *world) {
 		req, _ := http.NewRequest(http.MethodPost, "http://gateway.test/upload", io.NopCloser(strings.NewReader("body")))
 		req.Trailer = http.Header{"X-Request-Sum": {"42"}}
 		resp, err := w.client.Do(req)
 		if err != nil {
-			t.Fatal(err)
+			w.Fatal(err)
 		}
 		text, _ := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
@@ -198,11 +194,10 @@ func TestTrailersAreForwardedInBothDirections(t *testing.T) {
 }
 
 func TestBodyOfAGETIsDropped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			text, _ := io.ReadAll(r.Body)
-			_, _ = fmt.Fprintf(w, "%q", text)
-		})
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		_, _ = fmt.Fprintf(w, "%q", text)
+	}).run(t, func(w *world) {
 		w.want("body", w.do(http.MethodGet, "/user", strings.NewReader("body")).body, `""`)
 	})
 }
@@ -220,21 +215,18 @@ func TestLinkAndLocationAreRewrittenToTheGateway(t *testing.T) {
 		{"outside the base", "/user", "<http://upstream.test/basement/a>", "<http://upstream.test/basement/a>"},
 		{"relative", "/user", "</base/a>", "</base/a>"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					w.Header().Set("Link", c.upstream)
-					uri, _, _ := strings.Cut(c.upstream[1:], ">")
-					w.Header().Set("Location", uri)
-					w.Header().Set("Cache-Control", "max-age=60")
-				})
-				for range 2 { // from the upstream and from the cache
-					r := w.get(c.path)
-					w.want("Link", r.Header.Get("Link"), c.want)
-					uri, _, _ := strings.Cut(c.want[1:], ">")
-					w.want("Location", r.Header.Get("Location"), uri)
-				}
-			})
+		setup(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Link", c.upstream)
+			uri, _, _ := strings.Cut(c.upstream[1:], ">")
+			w.Header().Set("Location", uri)
+			w.Header().Set("Cache-Control", "max-age=60")
+		}).sub(t, c.name, func(w *world) {
+			for range 2 { // from the upstream and from the cache
+				r := w.get(c.path)
+				w.want("Link", r.Header.Get("Link"), c.want)
+				uri, _, _ := strings.Cut(c.want[1:], ">")
+				w.want("Location", r.Header.Get("Location"), uri)
+			}
 		})
 	}
 }
@@ -268,12 +260,11 @@ func TestConnectionAndUndocumentedFieldsAreRemoved(t *testing.T) {
 }
 
 func TestInterimResponsesAreForwarded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Link", "</style>")
-			w.WriteHeader(http.StatusEarlyHints)
-			w.WriteHeader(http.StatusOK)
-		})
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", "</style>")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusOK)
+	}).run(t, func(w *world) {
 		w.want("status", w.get("/user").StatusCode, 200)
 		w.want("status of the record", w.gateway.Recent()[0].Status, 200)
 	})
@@ -281,13 +272,12 @@ func TestInterimResponsesAreForwarded(t *testing.T) {
 
 // Interim responses are not stored (RFC 9111 section 3).
 func TestInterimResponsesAreNotStored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=60")
-			w.WriteHeader(http.StatusEarlyHints)
-			w.Header().Del("Cache-Control")
-			_, _ = fmt.Fprint(w, "final")
-		})
+	setup(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Cache-Control", "max-age=60")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Del("Cache-Control")
+		_, _ = fmt.Fprint(w, "final")
+	}).run(t, func(w *world) {
 		for range 2 {
 			r := w.get("/made-up")
 			w.want("status", r.StatusCode, http.StatusOK)

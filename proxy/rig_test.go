@@ -1,0 +1,124 @@
+package proxy
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// together calls f concurrently with the numbers below n, and waits until all calls have returned.
+func together(n int, f func(i int)) {
+	var calls sync.WaitGroup
+	for i := range n {
+		calls.Go(func() { f(i) })
+	}
+	calls.Wait()
+}
+
+// identifying changes the identity that identifyByToken returns for a request.
+func identifying(change func(id *Identity, r *http.Request)) option {
+	return func(c *Config) {
+		c.Identify = func(r *http.Request) (Identity, error) {
+			id, err := identifyByToken(r)
+			change(&id, r)
+			return id, err
+		}
+	}
+}
+
+// logTo writes the log as text.
+func logTo(w io.Writer) option {
+	return func(c *Config) { c.Log = slog.New(slog.NewTextHandler(w, nil)) }
+}
+
+// limited sets the limits.
+func limited(l policy.Limits) option { return withLedger(limits.NewMemory(limits.Rules{Limits: l})) }
+
+// withLedger sets the ledger.
+func withLedger(l limits.Ledger) option {
+	return func(c *Config) { c.Ledger, c.Limiter = l, limits.NewLimiter(l) }
+}
+
+// oneSlot limits each account to one request at a time.
+func oneSlot(c *Config) {
+	l := policy.DefaultLimits()
+	l.Concurrent = 1
+	limited(l)(c)
+}
+
+// traced keeps the spans of the world in the exporter.
+func traced(kept *tracetest.InMemoryExporter, samplers ...sdktrace.Sampler) option {
+	options := []sdktrace.TracerProviderOption{sdktrace.WithSyncer(kept)}
+	for _, s := range samplers {
+		options = append(options, sdktrace.WithSampler(s))
+	}
+	return func(c *Config) { c.Tracer = sdktrace.NewTracerProvider(options...).Tracer("test") }
+}
+
+// responds returns an upstream that sends this status with these fields and no body.
+func responds(code int, fields ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		setFields(w, fields...)
+		w.WriteHeader(code)
+	}
+}
+
+// setRate sets the rate limit fields of a response. Without a name, the field of the resource is left out.
+func setRate(h http.Header, resource string, limit, used int, reset time.Time) {
+	h.Set("X-Ratelimit-Limit", strconv.Itoa(limit))
+	h.Set("X-Ratelimit-Used", strconv.Itoa(used))
+	h.Set("X-Ratelimit-Remaining", strconv.Itoa(max(0, limit-used)))
+	h.Set("X-Ratelimit-Reset", strconv.FormatInt(reset.Unix(), 10))
+	if resource != "" {
+		h.Set("X-Ratelimit-Resource", resource)
+	}
+}
+
+// newRequest returns a request with fields of the form "Name: value".
+func (w *world) newRequest(ctx context.Context, method, url string, body io.Reader, fields ...string) *http.Request {
+	w.Helper()
+	r, err := http.NewRequestWithContext(ctx, method, url, body)
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, f := range fields {
+		if name, value, ok := strings.Cut(f, ": "); ok {
+			r.Header.Add(name, value)
+		}
+	}
+	return r
+}
+
+// accounts returns the accounts of the ledger.
+func (w *world) accounts(most int) []limits.Account {
+	w.Helper()
+	list, err := w.gateway.Ledger.Accounts(context.Background(), most)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return list
+}
+
+// rawTransport returns a transport to an upstream without TLS whose connections serve reads and writes.
+func rawTransport(t *testing.T, serve func(net.Conn)) *http.Transport {
+	l := testservers.ListenPipe("raw.test:80")
+	serveRaw(t, l, l, serve)
+	transport := NewTransport()
+	transport.DialContext = l.Dial
+	t.Cleanup(transport.CloseIdleConnections)
+	return transport
+}
