@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -13,16 +12,13 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/weirgate/weir/policy"
 )
 
 // A follower whose leader received another variant does not wait for a second leader.
 func TestVariantsAreFetchedConcurrently(t *testing.T) {
 	setup(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Vary", "Accept-Language")
-		w.Header().Set("X-RateLimit-Limit", "5000")
-		w.Header().Set("X-RateLimit-Used", "1")
-		w.Header().Set("X-RateLimit-Reset", strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10))
+		setRate(w.Header(), "", 5000, 1, time.Now().Add(time.Hour))
 		slowly(r.Header.Get("Accept-Language"))(w, r)
 	}).run(t, func(w *world) {
 		languages := []string{"de", "fr", "it", "rm"}
@@ -44,22 +40,17 @@ func TestVariantsAreFetchedConcurrently(t *testing.T) {
 
 // An account with quota does not wait as a follower of an account without quota.
 func TestExhaustedAccountDoesNotDelayOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rules := policy.DefaultLimits()
-		rules.Concurrent = 1
-		w := newWorld(t, slowly("all"), limited(rules))
+	setup(slowly("all"), oneSlot).run(t, func(w *world) {
 		var clients sync.WaitGroup
 		clients.Go(func() { w.get("/users/octocat", "Authorization: Bearer a") }) // uses the only permit of account a
 		synctest.Wait()
 		clients.Go(func() { w.want("body of a", w.get("/gitignore/templates", "Authorization: Bearer a").body, "all") })
 		synctest.Wait()
 		start := time.Now()
-		for i := range 25 {
-			clients.Go(func() {
-				w.want("body of b", w.get("/gitignore/templates", fmt.Sprint("Authorization: Bearer b", i%5)).body, "all")
-				w.want("duration", time.Since(start), time.Second+shortWait)
-			})
-		}
+		together(25, func(i int) {
+			w.want("body of b", w.get("/gitignore/templates", bearer(fmt.Sprint("b", i%5))).body, "all")
+			w.want("duration", time.Since(start), time.Second+shortWait)
+		})
 		clients.Wait()
 		w.want("requests upstream", w.upstreamSaw(), 3) // including the later request of account a
 	})
@@ -69,25 +60,12 @@ func TestExhaustedAccountDoesNotDelayOthers(t *testing.T) {
 // buffer.
 func TestBufferedBodiesAreBounded(t *testing.T) {
 	const size, most = 1 << 20, 5 << 20
-	setup(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Cache-Control", "max-age=60")
-		w.Header().Set("Content-Length", strconv.Itoa(size))
-		_, _ = io.WriteString(w, strings.Repeat("x", size))
-	}).run(t, func(w *world) {
+	setup(replies(strings.Repeat("x", size), "Cache-Control: max-age=60", fmt.Sprint("Content-Length: ", size))).run(t, func(w *world) {
 		buffers := &w.gateway.Background.buffers
 		buffers.limit = most
 		var slow []*http.Response
 		for i := range 12 {
-			req, err := http.NewRequest(http.MethodGet, fmt.Sprint("http://gateway.test/users/", i), http.NoBody)
-			if err != nil {
-				w.Fatal(err)
-			}
-			req.Header.Set("Authorization", "Bearer a")
-			resp, err := w.client.Do(req)
-			if err != nil {
-				w.Fatal(err)
-			}
-			slow = append(slow, resp)
+			slow = append(slow, w.open(w.client, http.MethodGet, fmt.Sprint("/users/", i), http.NoBody, bearer("a")))
 			time.Sleep(time.Second)
 			if n := buffers.used.Load(); n > most {
 				w.Fatalf("%d bytes are buffered", n)
@@ -109,10 +87,7 @@ func TestBufferedBodiesAreBounded(t *testing.T) {
 }
 
 func TestPanicWhileBufferingEndsOnlyItsResponse(t *testing.T) {
-	setup(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Cache-Control", "max-age=60")
-		_, _ = fmt.Fprint(w, strings.Repeat("x", 2*smallBody))
-	}, func(c *Config) {
+	setup(replies(strings.Repeat("x", 2*smallBody), "Cache-Control: max-age=60"), func(c *Config) {
 		next, n := c.Transport, 0
 		c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(r)
@@ -131,19 +106,14 @@ func TestPanicWhileBufferingEndsOnlyItsResponse(t *testing.T) {
 
 // Above the bound of polls, clients get the 202 and poll themselves.
 func TestPollsAreBounded(t *testing.T) {
-	setup(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }).run(t, func(w *world) {
+	setup(responds(http.StatusAccepted)).run(t, func(w *world) {
 		polls := semaphore.NewWeighted(2)
 		w.gateway.Background.polls = polls
-		var clients sync.WaitGroup
-		for i := range 4 {
-			clients.Go(func() {
-				r := w.get(fmt.Sprintf("/repos/acme/r%d/stats/contributors", i), "Prefer: wait=20")
-				w.want("status", r.StatusCode, http.StatusAccepted)
-			})
-		}
-		time.Sleep(10 * time.Second)
-		w.want("room for a third poll", polls.TryAcquire(1), false)
-		clients.Wait()
+		time.AfterFunc(10*time.Second, func() { w.want("room for a third poll", polls.TryAcquire(1), false) })
+		together(4, func(i int) {
+			r := w.get(fmt.Sprintf("/repos/acme/r%d/stats/contributors", i), "Prefer: wait=20")
+			w.want("status", r.StatusCode, http.StatusAccepted)
+		})
 		time.Sleep(10 * time.Minute)
 		w.want("room for two polls at the end", polls.TryAcquire(2), true)
 	})

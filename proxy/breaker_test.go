@@ -1,32 +1,54 @@
 package proxy
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/internal/testservers"
 )
 
-// breaking returns an upstream that reads the first requests and then breaks their connections. The test may change the
-// returned number of breaks left. A negative number disables breaks.
-func breaking(first int64) (http.HandlerFunc, *atomic.Int64) {
-	left := new(atomic.Int64)
-	left.Store(first)
-	return func(w http.ResponseWriter, _ *http.Request) {
-		if left.Add(-1) >= 0 {
+// breakFirst returns an upstream that reads the first requests and then breaks their connections.
+func breakFirst(requests int64) http.HandlerFunc {
+	var seen atomic.Int64
+	return func(http.ResponseWriter, *http.Request) {
+		if seen.Add(1) <= requests {
 			panic(http.ErrAbortHandler)
 		}
-		_, _ = io.WriteString(w, "answer")
-	}, left
+	}
+}
+
+// breakWhile returns an upstream that reads requests and then breaks their connections while down is true.
+func breakWhile(down *atomic.Bool, next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if down.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		next(w, r)
+	}
+}
+
+// breakBad is an upstream that reads each request for /users/bad and then breaks its connection.
+func breakBad(_ http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/users/bad" {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// permits returns the number of permits of a request.
+func permits(r Record) (n int) {
+	for _, s := range r.Stages {
+		if s.Name == stageQueue && !s.Failed {
+			n++
+		}
+	}
+	return n
 }
 
 // A safe request is retried a few times while its client waits, and each attempt has a permit. Unsafe requests are not
@@ -48,38 +70,25 @@ func TestSafeRequestIsRetriedAfterABrokenConnection(t *testing.T) {
 		{"DELETE", "DELETE", nil, 1, 502, 1},
 		{"POST with Idempotency-Key", "POST", []string{"Idempotency-Key: 1"}, 1, 502, 1},
 	} {
-		bubble(t, c.name, func(t *testing.T) {
-			upstream, _ := breaking(c.breaks)
-			w := newWorld(t, upstream)
+		setup(breakFirst(c.breaks)).sub(t, c.name, func(w *world) {
 			start := time.Now()
-			r := w.do(c.method, "/made-up", nil, append(c.fields, "Authorization: Bearer a")...)
+			r := w.do(c.method, "/made-up", nil, append(c.fields, bearer("a"))...)
 			took := time.Since(start)
 			w.want("status", r.StatusCode, c.status)
 			w.want("requests upstream", w.upstreamSaw(), c.sent)
 			if took > time.Second {
-				t.Errorf("got the response after %v", took)
+				w.Errorf("got the response after %v", took)
 			}
-			record := w.gateway.Recent()[0]
-			permits := 0
-			for _, s := range record.Stages {
-				if s.Name == stageQueue && !s.Failed {
-					permits++
-				}
-			}
-			w.want("permits", permits, c.sent)
-			w.want("spent", record.Spent, c.sent)
+			w.want("permits", permits(w.last()), c.sent)
+			w.want("spent", w.last().Spent, c.sent)
 			time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
 			w.want("permits in flight", w.inFlight(), 0)
 		})
 	}
 }
 
-func TestTimeoutIsNotRetried(t *testing.T) {
-	setup(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }).run(t, func(w *world) {
-		w.refused(w.get("/user", "Prefer: wait=300"), 504, "in time")
-		w.want("requests upstream", w.upstreamSaw(), 1)
-	})
-}
+// shortResponse is the response of raw upstreams. One read returns the whole request.
+const shortResponse = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 // The transport of net/http would retry on a reused connection without a permit, and retry a POST with an
 // Idempotency-Key.
@@ -89,47 +98,30 @@ func TestTransportDoesNotRetryItself(t *testing.T) {
 		status, sent int
 	}{{"Weir retries a safe request", "GET", 200, 2}, {"an unsafe request is not retried", "POST", 502, 1}} {
 		bubble(t, c.name, func(t *testing.T) {
-			l := testservers.ListenPipe("raw.test:80")
-			defer func() { _ = l.Close() }()
-			var requests atomic.Int32 // excludes the first request of the first connection
-			go func() {
-				for n := 0; ; n++ {
-					conn, err := l.Accept()
-					if err != nil {
+			var conns, requests atomic.Int32 // requests excludes the first request of the first connection
+			transport := rawTransport(t, func(conn net.Conn) {
+				first := conns.Add(1) == 1
+				for i := 0; ; i++ {
+					if _, err := conn.Read(make([]byte, 4<<10)); err != nil {
 						return
 					}
-					go func() {
-						defer func() { _ = conn.Close() }()
-						for i := range 9 {
-							if _, err := conn.Read(make([]byte, 4<<10)); err != nil { // one read returns the whole request
-								return
-							}
-							if i > 0 || n > 0 {
-								requests.Add(1)
-							}
-							if i == 1 {
-								return
-							}
-							_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-						}
-					}()
+					if i > 0 || !first {
+						requests.Add(1)
+					}
+					if i == 1 {
+						return
+					}
+					_, _ = io.WriteString(conn, shortResponse)
 				}
-			}()
-			w := newWorld(t, nothing, func(c *Config) {
-				transport := NewTransport()
-				transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-					return l.Dial(ctx, network, address)
-				}
-				t.Cleanup(transport.CloseIdleConnections)
-				c.Transport = transport
 			})
+			w := newWorld(t, nothing, func(c *Config) { c.Transport = transport })
 			w.want("status of the first request", w.get("/users/one").StatusCode, 200)
 			synctest.Wait() // the connection is idle
 			r := w.do(c.method, "/made-up", nil, "Idempotency-Key: 1")
 			w.want("status", r.StatusCode, c.status)
 			w.want("requests upstream", int(requests.Load()), c.sent)
-			w.want("attempts", w.gateway.Recent()[0].Attempts, c.sent)
-			w.want("spent", w.gateway.Recent()[0].Spent, c.sent)
+			w.want("attempts", w.last().Attempts, c.sent)
+			w.want("spent", w.last().Spent, c.sent)
 			if c.status != 200 {
 				w.refused(r, 502, "broke the connection")
 			}
@@ -139,19 +131,13 @@ func TestTransportDoesNotRetryItself(t *testing.T) {
 
 // The retry budget allows ten retries, and one further retry for each ten responses.
 func TestRetryBudgetBoundsRetries(t *testing.T) {
-	setup(func(_ http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/users/bad" {
-			panic(http.ErrAbortHandler)
-		}
-	}).run(t, func(w *world) {
+	setup(breakBad).run(t, func(w *world) {
 		const n = 100
 		for i := range n {
-			w.want("bad", w.get("/users/bad", fmt.Sprint("Authorization: Bearer ", i)).StatusCode, 502)
-			w.want("good", w.get("/user", fmt.Sprint("Authorization: Bearer ", i)).StatusCode, 200)
+			w.want("bad", w.get("/users/bad", bearer(strconv.Itoa(i))).StatusCode, 502)
+			w.want("good", w.get("/user", bearer(strconv.Itoa(i))).StatusCode, 200)
 		}
-		if retries := w.upstreamSaw() - 2*n; retries != retryBurst+(n-1)/retryCost {
-			w.Errorf("%d retries", retries)
-		}
+		w.want("retries", w.upstreamSaw()-2*n, retryBurst+(n-1)/retryCost)
 		last := w.gateway.Recent()[1]
 		if stage := last.Stages[len(last.Stages)-1]; stage.Name != stageRetry || !stage.Failed {
 			w.Errorf("the record has no failed retry: %+v", last.Stages)
@@ -162,16 +148,9 @@ func TestRetryBudgetBoundsRetries(t *testing.T) {
 // While the circuit breaker is open, requests fail immediately or get stale responses. Each account sends one trial per
 // second, and the first response closes the breaker.
 func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var down atomic.Bool
-		var log strings.Builder
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			if down.Load() {
-				panic(http.ErrAbortHandler)
-			}
-			w.Header().Set("Cache-Control", "max-age=10")
-			_, _ = io.WriteString(w, "answer")
-		}, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	var down atomic.Bool
+	var log strings.Builder
+	setup(breakWhile(&down, replies("answer", "Cache-Control: max-age=10")), logTo(&log)).run(t, func(w *world) {
 		w.get("/users/stored")
 		time.Sleep(20 * time.Second)
 		down.Store(true)
@@ -197,7 +176,7 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 		w.want("requests in five seconds", w.upstreamSaw(), 1+uncounted+maxFailures+5)
 		w.want("stored body", w.get("/users/stored").body, "answer")
 		if status := w.gateway.Recent()[0].Cache; !strings.HasPrefix(status, "weir; fwd=stale; ttl=-") || !strings.HasSuffix(status, "; detail=upstream") {
-			t.Errorf("got Cache-Status %s for the stored response", status)
+			w.Errorf("got Cache-Status %s for the stored response", status)
 		}
 		down.Store(false)
 		time.Sleep(trialInterval)
@@ -205,7 +184,7 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 		w.want("status after the trial", w.get("/users/newer").StatusCode, 200)
 		for _, line := range []string{`msg="circuit breaker opened`, `msg="circuit breaker closed`} {
 			if strings.Count(log.String(), line) != 1 {
-				t.Errorf("%q is not logged once: %s", line, log.String())
+				w.Errorf("%q is not logged once: %s", line, log.String())
 			}
 		}
 		time.Sleep(10 * time.Second)
@@ -215,11 +194,7 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 
 // A client that keeps the breaker open does not use the trials of other accounts.
 func TestEachAccountHasItsOwnTrials(t *testing.T) {
-	setup(func(_ http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/users/bad" {
-			panic(http.ErrAbortHandler)
-		}
-	}).run(t, func(w *world) {
+	setup(breakBad).run(t, func(w *world) {
 		bad := func() {
 			w.get("/users/bad", "Authorization: Bearer abuser", "Cache-Control: no-store", "Prefer: wait=0")
 		}
@@ -242,22 +217,22 @@ func TestEachAccountHasItsOwnTrials(t *testing.T) {
 }
 
 func TestClientDisconnectsDoNotOpenTheBreaker(t *testing.T) {
-	setup(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/users/slow") {
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		if _, _ = io.Copy(io.Discard, r.Body); strings.HasPrefix(r.URL.Path, "/users/slow") {
 			<-r.Context().Done()
 		}
 	}).run(t, func(w *world) {
 		for i := range 2 * maxFailures {
-			conn := w.dial()
-			_, _ = fmt.Fprintf(conn, "GET /users/slow%d HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer %d\r\n\r\n", i, i)
-			synctest.Wait()
-			_ = conn.Close()
-			conn = w.dial()
-			_, _ = fmt.Fprintf(conn, "PUT /repos/a/b/subscription HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer %d\r\nTransfer-Encoding: chunked\r\n\r\nno", i)
-			synctest.Wait()
-			_ = conn.Close()
-			synctest.Wait()
+			for _, request := range []string{
+				"GET /users/slow%d HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer %[1]d\r\n\r\n",
+				"PUT /repos/a/b/subscription HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer %d\r\nTransfer-Encoding: chunked\r\n\r\nno",
+			} {
+				conn := w.dial()
+				_, _ = fmt.Fprintf(conn, request, i)
+				synctest.Wait()
+				_ = conn.Close()
+				synctest.Wait()
+			}
 		}
 		w.want("reachable", w.gateway.Reachable(), true)
 	})
@@ -265,18 +240,13 @@ func TestClientDisconnectsDoNotOpenTheBreaker(t *testing.T) {
 
 // A trial continues after its client disconnects, so that the response can close the breaker.
 func TestTrialContinuesAfterItsClientDisconnects(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var back atomic.Bool
-		w := newWorld(t, func(http.ResponseWriter, *http.Request) {
-			if !back.Load() {
-				panic(http.ErrAbortHandler)
-			}
-			time.Sleep(2 * time.Second)
-		})
+	var down atomic.Bool
+	down.Store(true)
+	setup(breakWhile(&down, func(http.ResponseWriter, *http.Request) { time.Sleep(2 * time.Second) })).run(t, func(w *world) {
 		for i := 0; w.gateway.Reachable(); i++ {
 			w.get("/user", fmt.Sprint("Authorization: Bearer ", i))
 		}
-		back.Store(true)
+		down.Store(false)
 		for i := range 5 {
 			time.Sleep(trialInterval)
 			conn := w.dial()
@@ -299,16 +269,26 @@ func TestClosedIdleConnectionsDoNotOpenTheBreaker(t *testing.T) {
 	}{{"concurrent requests", true, n}, {"sequential requests", false, 1}} {
 		bubble(t, c.name, func(t *testing.T) {
 			var restarted atomic.Bool
-			var met atomic.Int32
-			w := newWorld(t, nothing, func(c *Config) { c.Transport = restarting(t, &restarted, &met) })
-			send := func(i int) { w.want("status", w.get("/user", fmt.Sprint("Authorization: Bearer ", i)).StatusCode, 200) }
-			all := func() {
-				together(n, func(i int) { send(i) })
-				synctest.Wait()
-			}
-			all()
+			var met atomic.Int32 // requests on connections from before the restart, which end with their next request
+			transport := rawTransport(t, func(conn net.Conn) {
+				for old := !restarted.Load(); ; {
+					if _, err := conn.Read(make([]byte, 4<<10)); err != nil {
+						return
+					}
+					time.Sleep(time.Second) // concurrent requests use separate connections
+					if old && restarted.Load() {
+						met.Add(1)
+						return
+					}
+					_, _ = io.WriteString(conn, shortResponse)
+				}
+			})
+			w := newWorld(t, nothing, func(c *Config) { c.Transport = transport })
+			send := func(i int) { w.want("status", w.get("/user", bearer(strconv.Itoa(i))).StatusCode, 200) }
+			together(n, send)
+			synctest.Wait()
 			if restarted.Store(true); c.concurrent {
-				all()
+				together(n, send)
 			} else {
 				for i := range n {
 					send(i)
@@ -318,41 +298,4 @@ func TestClosedIdleConnectionsDoNotOpenTheBreaker(t *testing.T) {
 			w.want("requests on closed connections", met.Load(), c.met)
 		})
 	}
-}
-
-// restarting returns a transport to an upstream that restarts. A request on a connection from before the restart closes
-// the connection and increments met. Concurrent requests use separate connections.
-func restarting(t *testing.T, restarted *atomic.Bool, met *atomic.Int32) http.RoundTripper {
-	l := testservers.ListenPipe("raw.test:80")
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer func() { _ = conn.Close() }()
-				for old := !restarted.Load(); ; {
-					if _, err := conn.Read(make([]byte, 4<<10)); err != nil { // one read returns the whole request
-						return
-					}
-					time.Sleep(time.Second)
-					if old && restarted.Load() {
-						met.Add(1)
-						return
-					}
-					_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-				}
-			}()
-		}
-	}()
-	transport := NewTransport()
-	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		return l.Dial(ctx, network, address)
-	}
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		_ = l.Close()
-	})
-	return transport
 }

@@ -13,17 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/internal/testservers"
 )
 
 // inFlight returns the number of open permits of the ledger.
-func (w *world) inFlight() int {
-	accounts, err := w.gateway.Ledger.Accounts(context.Background(), 100)
-	if err != nil {
-		w.Fatal(err)
-	}
-	n := 0
-	for _, a := range accounts {
+func (w *world) inFlight() (n int) {
+	w.Helper()
+	for _, a := range w.accounts(100) {
 		n += a.InUse
 	}
 	return n
@@ -62,31 +57,29 @@ type stream struct{ reset, closeConn func() }
 // sendOverHTTP2 sends a request over a new connection with HTTP/2. A PUT has an incomplete body. The response is discarded.
 func (w *world) sendOverHTTP2(method, path string) stream {
 	w.Helper()
-	front := testservers.ServePipeTLS(w.T, "gateway.test:443", &http.Server{Handler: w.gateway, MaxHeaderBytes: MaxHeaderBytes})
-	conns := make(chan net.Conn, 1)
-	transport := &http.Transport{
-		TLSClientConfig: testservers.PipeClientTLS(), ForceAttemptHTTP2: true,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := front.Dial(ctx, network, address)
-			conns <- conn
-			return conn, err
-		},
+	client := w.http2Client()
+	transport := client.Transport.(*http.Transport)
+	dial, conns := transport.DialContext, make(chan net.Conn, 1)
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		conns <- conn
+		return conn, err
 	}
-	w.Cleanup(transport.CloseIdleConnections)
 	ctx, cancel := context.WithCancel(context.Background())
 	w.Cleanup(cancel)
-	r, err := http.NewRequestWithContext(ctx, method, "https://gateway.test"+path, http.NoBody)
-	if err != nil {
-		w.Fatal(err)
-	}
+	var body io.Reader = http.NoBody
 	if method == http.MethodPut {
-		body, more := io.Pipe()
+		in, more := io.Pipe()
 		w.Cleanup(func() { _ = more.Close() })
-		r.Body, r.ContentLength = body, 100
+		body = in
 		go func() { _, _ = io.WriteString(more, "half") }()
 	}
+	r := w.newRequest(ctx, method, "https://gateway.test"+path, body)
+	if method == http.MethodPut {
+		r.ContentLength = 100
+	}
 	go func() {
-		resp, err := transport.RoundTrip(r)
+		resp, err := client.Do(r)
 		if err != nil {
 			return
 		}
@@ -111,7 +104,7 @@ func TestClientDisconnectReleasesItsPermit(t *testing.T) {
 			<-r.Context().Done()
 		}},
 		{"during the request body", "PUT", "/repos/a/b/subscription", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }},
-		{"during polls for statistics", "GET", "/repos/a/b/stats/participation", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }},
+		{"during polls for statistics", "GET", "/repos/a/b/stats/participation", responds(http.StatusAccepted)},
 	} {
 		for _, l := range leavers {
 			bubble(t, c.name+", "+l.name, func(t *testing.T) {
@@ -159,38 +152,25 @@ func TestClientDisconnectRemovesItsClaimFromTheQueue(t *testing.T) {
 	}
 }
 
+// readHead reads the head of a request from a connection.
+func readHead(c net.Conn) (string, error) {
+	var head strings.Builder
+	for b := make([]byte, 1); !strings.HasSuffix(head.String(), "\r\n\r\n"); head.WriteByte(b[0]) {
+		if _, err := c.Read(b); err != nil {
+			return "", err
+		}
+	}
+	return head.String(), nil
+}
+
 // rawUpstream responds to every request with these bytes and closes the connection.
 func rawUpstream(t *testing.T, response string) option {
-	l := testservers.ListenPipe("raw.test:80")
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer func() { _ = c.Close() }()
-				head := make([]byte, 1)
-				for seen := ""; !strings.HasSuffix(seen, "\r\n\r\n"); seen += string(head) {
-					if _, err := c.Read(head); err != nil {
-						return
-					}
-				}
-				_, _ = io.WriteString(c, response)
-			}()
+	transport := rawTransport(t, func(c net.Conn) {
+		if _, err := readHead(c); err == nil {
+			_, _ = io.WriteString(c, response)
 		}
-	}()
-	t.Cleanup(func() { _ = l.Close(); <-done })
-	return func(c *Config) {
-		transport := NewTransport()
-		transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-			return l.Dial(ctx, network, address)
-		}
-		t.Cleanup(transport.CloseIdleConnections)
-		c.Transport = transport
-	}
+	})
+	return func(c *Config) { c.Transport = transport }
 }
 
 func TestMalformedResponsesOfTheUpstream(t *testing.T) {

@@ -18,9 +18,7 @@ func TestServerErrorsAreForwardedWithoutSideEffects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status := http.StatusBadGateway
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=60")
-			w.Header().Set("X-RateLimit-Limit", "5000")
-			w.Header().Set("X-RateLimit-Used", "1")
+			setFields(w, "Cache-Control: max-age=60", "X-RateLimit-Limit: 5000", "X-RateLimit-Used: 1")
 			w.Header().Set("X-RateLimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
 			w.WriteHeader(status)
 			_, _ = io.WriteString(w, "unicorn")

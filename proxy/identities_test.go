@@ -27,8 +27,7 @@ func (p *people) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	id := p.ids[strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")]
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.Header().Set("Cache-Control", "no-store")
+	setFields(w, "Content-Type: application/json; charset=utf-8", "Cache-Control: no-store")
 	switch {
 	case p.limited[id]:
 		w.Header().Set("Retry-After", "60")

@@ -177,8 +177,9 @@ func TestUpstreamFailureIsReported(t *testing.T) {
 func TestHangingUpstreamEndsWith504(t *testing.T) {
 	setup(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }).run(t, func(w *world) {
 		began := time.Now()
-		w.refused(w.get("/user"), 504, "in time")
+		w.refused(w.get("/user", "Prefer: wait=300"), 504, "in time")
 		w.want("duration", time.Since(began), 30*time.Second)
+		w.want("requests upstream, without a retry", w.upstreamSaw(), 1)
 	})
 }
 

@@ -105,20 +105,18 @@ func serveRaw(t *testing.T, pipes *testservers.PipeListener, l net.Listener, ser
 func rawHTTP1(r *subjectLog, most int) func(net.Conn) {
 	return func(c net.Conn) {
 		for {
-			var head strings.Builder
-			for b := make([]byte, 1); !strings.HasSuffix(head.String(), "\r\n\r\n"); head.WriteByte(b[0]) {
-				if _, err := c.Read(b); err != nil {
-					return
-				}
+			head, err := readHead(c)
+			if err != nil {
+				return
 			}
 			length := 0
-			for line := range strings.Lines(head.String()) {
+			for line := range strings.Lines(head) {
 				if n, ok := strings.CutPrefix(strings.ToLower(line), "content-length: "); ok {
 					_, _ = fmt.Sscan(n, &length)
 				}
 			}
 			const header = "HTTP/1.1 200 OK\r\nCache-Control: private, max-age=300\r\nContent-Length: 5\r\n\r\n"
-			target, _, _ := strings.Cut(head.String(), "\n")
+			target, _, _ := strings.Cut(head, "\n")
 			if r.see(target) {
 				_, _ = io.CopyN(io.Discard, c, int64(min(length, most)))
 				ended := make(chan struct{})

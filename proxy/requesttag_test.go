@@ -92,9 +92,7 @@ func TestClaimReplacesTheTagField(t *testing.T) {
 func TestBackgroundRequestsHaveTheTagOfTheirCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var records recordLog
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=10, stale-while-revalidate=600")
-		}, func(c *Config) { c.Observe = records.observe })
+		w := newWorld(t, responds(http.StatusOK, "Cache-Control: max-age=10, stale-while-revalidate=600"), func(c *Config) { c.Observe = records.observe })
 		w.get("/repos/a/b/subscribers")
 		time.Sleep(time.Minute)
 		w.get("/repos/a/b/subscribers", "Weir-Tag: nightly")

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // together calls f concurrently with the numbers below n, and waits until all calls have returned.
@@ -69,6 +71,11 @@ func traced(kept *tracetest.InMemoryExporter, samplers ...sdktrace.Sampler) opti
 	return func(c *Config) { c.Tracer = sdktrace.NewTracerProvider(options...).Tracer("test") }
 }
 
+// trusting trusts the proxies in a network.
+func trusting(network string) option {
+	return func(c *Config) { c.TrustedProxies = inbound.TrustedProxies{netip.MustParsePrefix(network)} }
+}
+
 // responds returns an upstream that sends this status with these fields and no body.
 func responds(code int, fields ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -101,6 +108,22 @@ func (w *world) newRequest(ctx context.Context, method, url string, body io.Read
 		}
 	}
 	return r
+}
+
+// open sends a request of the client, and returns the response when its header fields have arrived.
+func (w *world) open(client *http.Client, method, path string, body io.Reader, fields ...string) *http.Response {
+	w.Helper()
+	resp, err := client.Do(w.newRequest(context.Background(), method, "http://gateway.test"+path, body, fields...))
+	if err != nil {
+		w.Fatal(err)
+	}
+	return resp
+}
+
+// lastSeen returns the last request that reached the upstream.
+func (w *world) lastSeen() *http.Request {
+	list := w.seen.all()
+	return list[len(list)-1]
 }
 
 // accounts returns the accounts of the ledger.

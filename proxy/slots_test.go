@@ -54,10 +54,7 @@ func TestSlotIsFreeWhenTheResponseHasEnded(t *testing.T) {
 		{"no content", "PUT", "/repos/acme/widgets/subscription", "{}", status(204, nothing)},
 		{"HEAD", "HEAD", "/gitignore/templates", "", body(`["Go"]`)},
 		{"not modified", "GET", "/gitignore/templates", "", status(304, nothing)},
-		{"not modified with a length", "GET", "/gitignore/templates", "", func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Length", "6")
-			w.WriteHeader(304)
-		}},
+		{"not modified with a length", "GET", "/gitignore/templates", "", responds(304, "Content-Length: 6")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			overBothProtocols(t, func() http.Handler { return c.response }, func(t *testing.T, connect option) {

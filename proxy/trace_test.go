@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +21,6 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
-	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // recordLog collects the records of a gateway.
@@ -36,14 +33,6 @@ func (o *recordLog) observe(r *Record) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.list = append(o.list, *r)
-}
-
-// last waits until all goroutines block and returns the last record.
-func (o *recordLog) last() Record {
-	synctest.Wait()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.list[len(o.list)-1]
 }
 
 // stagesOf returns the stages of a record as text.
@@ -86,34 +75,32 @@ func TestRecordHasOutcomeCostAndStages(t *testing.T) {
 		{"unknown path of the gateway", "", 0, "GET /_weir/none", "refused", 0, false, "", 0},
 		{"only-if-cached", "", 0, "GET /repos/a/b/subscribers Cache-Control: only-if-cached", "refused", 0, false, "", 0},
 	} {
-		bubble(t, c.name, func(t *testing.T) {
-			var o recordLog
-			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("Cache-Control", "max-age=60")
-				w.Header().Set("Etag", `"one"`)
-				if r.Header.Get("If-None-Match") != "" {
-					w.WriteHeader(http.StatusNotModified)
-				} else if c.upstream != 0 {
-					w.WriteHeader(c.upstream)
-				}
-			}, func(config *Config) { config.Observe = o.observe })
+		setup(func(w http.ResponseWriter, r *http.Request) {
+			setFields(w, "Cache-Control: max-age=60", `Etag: "one"`)
+			if r.Header.Get("If-None-Match") != "" {
+				w.WriteHeader(http.StatusNotModified)
+			} else if c.upstream != 0 {
+				w.WriteHeader(c.upstream)
+			}
+		}).sub(t, c.name, func(w *world) {
 			send := func(text string) {
 				method, rest, _ := strings.Cut(text, " ")
 				target, field, _ := strings.Cut(rest, " ")
-				fields := []string{"Authorization: token a"}
-				if name, value, ok := strings.Cut(field, ":"); ok && value == "" {
-					fields = nil
-				} else if ok {
-					fields = append(fields, name+":"+value)
+				switch field {
+				case "":
+					w.do(method, target, nil, "Authorization: token a")
+				case "Authorization:":
+					w.do(method, target, nil)
+				default:
+					w.do(method, target, nil, "Authorization: token a", field)
 				}
-				w.do(method, target, nil, fields...)
 			}
 			if c.before != "" {
 				send(c.before)
 			}
 			time.Sleep(c.pause)
 			send(c.request)
-			r := o.last()
+			r := w.last()
 			w.want("outcome", r.Outcome, c.outcome)
 			w.want("spent", r.Spent, c.spent)
 			w.want("saved", r.Saved, c.saved)
@@ -124,91 +111,67 @@ func TestRecordHasOutcomeCostAndStages(t *testing.T) {
 
 // Stages show waits for a permit, for a coalesced call and for statistics.
 func TestStagesShowWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var o recordLog
-		narrow := policy.DefaultLimits()
-		narrow.Concurrent = 1
-		w := newWorld(t, slowly("all"), func(c *Config) {
-			c.Observe = o.observe
-			c.Ledger = limits.NewMemory(limits.Rules{Limits: narrow})
-			c.Limiter = limits.NewLimiter(c.Ledger)
-		})
+	setup(slowly("all"), oneSlot).run(t, func(w *world) {
 		var first sync.WaitGroup
 		first.Go(func() { w.get("/repos/a/b/subscribers") })
 		time.Sleep(time.Millisecond)
 		first.Go(func() { w.get("/repos/a/b/subscribers") })
 		w.get("/repos/c/d/subscribers")
 		first.Wait()
-		r := o.last()
+		r := w.last()
 		w.want("stages", stagesOf(r), "queue(concurrency) attempt(200) settle")
 		w.want("admission", r.admission(), "waited")
-		if s := r.Stages[1]; s.Start < 990*time.Millisecond || s.Elapsed != time.Second || r.Stages[0].Elapsed+time.Millisecond < s.Start || r.Waited != r.Stages[0].Elapsed {
-			t.Errorf("times of the record %+v", r)
+		queue, attempt := r.Stages[0], r.Stages[1]
+		if attempt.Start < 990*time.Millisecond || attempt.Start > queue.Elapsed+time.Millisecond || attempt.Elapsed != time.Second || r.Waited != queue.Elapsed {
+			w.Errorf("times of the record %+v", r)
 		}
-		if !slices.ContainsFunc(o.list, func(r Record) bool { return stagesOf(r) == "coalesce(stored)" && r.Outcome == "collapsed" && r.Saved }) {
-			t.Errorf("no request waited as a follower: %+v", o.list)
+		list := w.gateway.Recent()
+		if !slices.ContainsFunc(list, func(r Record) bool { return stagesOf(r) == "coalesce(stored)" && r.Outcome == "collapsed" && r.Saved }) {
+			w.Errorf("no request waited as a follower: %+v", list)
 		}
 	})
 }
 
 // TestQueueStageShowsTheUseOfClients checks a request that waits for the slot of another client.
 func TestQueueStageShowsTheUseOfClients(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var o recordLog
-		kept := tracetest.NewInMemoryExporter()
-		narrow := policy.DefaultLimits()
-		narrow.Concurrent = 1
-		w := newWorld(t, slowly("all"), func(c *Config) {
-			c.Observe = o.observe
-			c.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept)).Tracer("test")
-			c.Ledger = limits.NewMemory(limits.Rules{Limits: narrow})
-			c.Limiter = limits.NewLimiter(c.Ledger)
-			c.Identify = func(r *http.Request) (Identity, error) {
-				return Identity{Caller: policy.Caller{
-					Kind: policy.User, Account: "shared", Class: "shared", Client: r.UserAgent(),
-					Clients: []policy.ClientBudget{{Client: "agent", Share: 1, Limit: 1}, {Client: "gh", Share: 1, Limit: 1}},
-				}}, nil
-			}
-		})
+	kept := tracetest.NewInMemoryExporter()
+	setup(slowly("all"), oneSlot, traced(kept), func(c *Config) {
+		c.Identify = func(r *http.Request) (Identity, error) {
+			return Identity{Caller: policy.Caller{
+				Kind: policy.User, Account: "shared", Class: "shared", Client: r.UserAgent(),
+				Clients: []policy.ClientBudget{{Client: "agent", Share: 1, Limit: 1}, {Client: "gh", Share: 1, Limit: 1}},
+			}}, nil
+		}
+	}).run(t, func(w *world) {
 		var first sync.WaitGroup
-		first.Go(func() { w.get("/repos/a/b/subscribers", "User-Agent: agent") })
-		time.Sleep(time.Millisecond)
-		w.get("/repos/c/d/subscribers", "User-Agent: gh")
+		afterAgent := func(busy, path string, fields ...string) Record {
+			first.Go(func() { w.get(busy, "User-Agent: agent") })
+			time.Sleep(time.Millisecond)
+			w.get(path, append(fields, "User-Agent: gh")...)
+			return w.last()
+		}
+		s := afterAgent("/repos/a/b/subscribers", "/repos/c/d/subscribers").Stages[0]
 		first.Wait()
-		s := o.last().Stages[0]
-		if s.Detail != "concurrency" || fmt.Sprint(s.Shared) != "&{concurrency 1 [{agent 1}]}" {
-			t.Errorf("stage %+v, use %+v", s, s.Shared)
-		}
-		i := slices.IndexFunc(kept.GetSpans(), func(s tracetest.SpanStub) bool { return s.Name == stageQueue && len(s.Attributes) > 0 })
-		got := map[string]string{}
-		for _, a := range kept.GetSpans()[i].Attributes {
-			got[string(a.Key)] = a.Value.String()
-		}
-		w.want("attributes", fmt.Sprint(got), "map[weir.budget:concurrency weir.budget.clients:[\"agent\"] weir.budget.limit:1 weir.budget.used:[1] weir.reason:concurrency]")
-		if r := o.list[0]; r.Stages[0].Shared != nil {
-			t.Errorf("the first request did not wait, but has %+v", r.Stages[0].Shared)
+		w.want("reason", s.Detail, "concurrency")
+		w.want("use", fmt.Sprint(s.Shared), "&{concurrency 1 [{agent 1}]}")
+		span := w.span(kept, func(s tracetest.SpanStub) bool { return s.Name == stageQueue && len(s.Attributes) > 0 })
+		w.want("attributes", fmt.Sprint(attributesOf(span)), `map[weir.budget:concurrency weir.budget.clients:["agent"] `+
+			`weir.budget.limit:1 weir.budget.used:[1] weir.reason:concurrency]`)
+		if earlier := w.gateway.Recent()[1]; earlier.Stages[0].Shared != nil {
+			w.Errorf("the first request did not wait, but has %+v", earlier.Stages[0].Shared)
 		}
 
 		w.gateway.Ledger.Merge("shared", "user:1", policy.User)
-		first.Go(func() { w.get("/repos/e/f/subscribers", "User-Agent: agent") })
-		time.Sleep(time.Millisecond)
-		w.get("/repos/g/h/subscribers", "User-Agent: gh", "Prefer: respond-async")
-		r := o.last()
+		r := afterAgent("/repos/e/f/subscribers", "/repos/g/h/subscribers", "Prefer: respond-async")
 		w.want("refusal", r.Outcome+" "+r.Account+" "+fmt.Sprint(r.Stages[0].Shared), "refused user:1 &{concurrency 1 [{agent 1}]}")
 		first.Wait()
 	})
 }
 
 func TestEachPollIsAStage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var o recordLog
-		requests := 0
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			if requests++; requests < 3 {
-				w.WriteHeader(http.StatusAccepted)
-			}
-		}, func(c *Config) { c.Observe = o.observe })
-		w.get("/repos/a/b/stats/contributors")
+	var o recordLog
+	setup(computing(2*time.Second), func(c *Config) { c.Observe = o.observe }).run(t, func(w *world) {
+		w.get(contributors)
 		synctest.Wait()
 		background := o.list[slices.IndexFunc(o.list, func(r Record) bool { return r.Background })]
 		w.want("stages of the background request", stagesOf(background), "poll queue attempt(202) settle poll queue attempt(200) settle")
@@ -281,23 +244,42 @@ func TestOutcomeFollowsCacheStatus(t *testing.T) {
 	}
 }
 
+// span returns the first span that matches.
+func (w *world) span(kept *tracetest.InMemoryExporter, match func(tracetest.SpanStub) bool) tracetest.SpanStub {
+	w.Helper()
+	synctest.Wait()
+	spans := kept.GetSpans()
+	i := slices.IndexFunc(spans, match)
+	if i < 0 {
+		w.Fatalf("no matching span in %+v", spans)
+	}
+	return spans[i]
+}
+
+func isServer(s tracetest.SpanStub) bool { return s.SpanKind == trace.SpanKindServer }
+
+func attributesOf(s tracetest.SpanStub) map[string]string {
+	list := map[string]string{}
+	for _, a := range s.Attributes {
+		list[string(a.Key)] = a.Value.String()
+	}
+	return list
+}
+
 func TestSpansAreCreatedOnlyIfSampled(t *testing.T) {
-	for _, sampler := range []sdktrace.Sampler{sdktrace.AlwaysSample(), sdktrace.ParentBased(sdktrace.NeverSample())} {
-		synctest.Test(t, func(t *testing.T) {
-			var o recordLog
-			kept := tracetest.NewInMemoryExporter()
-			provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept), sdktrace.WithSampler(sampler))
-			w := newWorld(t, slowly("all"), func(c *Config) { c.Tracer, c.Observe = provider.Tracer("test"), o.observe })
+	const route = "GET /repos/{owner}/{repo}/subscribers"
+	for want, sampler := range map[string]sdktrace.Sampler{
+		"[queue " + route + " settle " + route + " " + route + "]": sdktrace.AlwaysSample(),
+		"[]": sdktrace.ParentBased(sdktrace.NeverSample()),
+	} {
+		kept := tracetest.NewInMemoryExporter()
+		setup(slowly("all"), traced(kept, sampler)).run(t, func(w *world) {
 			w.get("/repos/a/b/subscribers")
 			w.get("/repos/a/b/subscribers")
-			r := o.last()
+			r := w.last()
 			var names []string
 			for _, s := range kept.GetSpans() {
 				names = append(names, s.Name)
-			}
-			want := "[queue GET /repos/{owner}/{repo}/subscribers settle GET /repos/{owner}/{repo}/subscribers GET /repos/{owner}/{repo}/subscribers]"
-			if sampler.Description() != sdktrace.AlwaysSample().Description() {
-				want = "[]"
 			}
 			w.want("spans", fmt.Sprint(names), want)
 			w.want("the record has a trace ID", r.Trace != "" && r.Span != "", want != "[]")
@@ -308,31 +290,18 @@ func TestSpansAreCreatedOnlyIfSampled(t *testing.T) {
 
 // A background revalidation is a separate trace that links to the client's request.
 func TestBackgroundRevalidationLinksToItsRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		kept := tracetest.NewInMemoryExporter()
-		provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept))
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "max-age=1, stale-while-revalidate=60")
-		}, func(c *Config) { c.Tracer = provider.Tracer("test") })
+	kept := tracetest.NewInMemoryExporter()
+	setup(responds(http.StatusOK, "Cache-Control: max-age=1, stale-while-revalidate=60"), traced(kept)).run(t, func(w *world) {
 		w.get("/repos/a/b/subscribers")
 		time.Sleep(2 * time.Second)
 		w.want("status", w.get("/repos/a/b/subscribers").Header.Get("Cache-Status"), "weir; hit; ttl=-1")
-		synctest.Wait()
-		spans := kept.GetSpans()
-		find := func(match func(tracetest.SpanStub) bool) tracetest.SpanStub {
-			t.Helper()
-			i := slices.IndexFunc(spans, match)
-			if i < 0 {
-				t.Fatalf("no matching span in %+v", spans)
-			}
-			return spans[i]
-		}
-		background := find(func(s tracetest.SpanStub) bool { return strings.HasPrefix(s.Name, "background ") })
-		began := find(func(s tracetest.SpanStub) bool {
-			return s.SpanKind == trace.SpanKindServer && s.StartTime.After(spans[0].EndTime.Add(time.Second))
+		background := w.span(kept, func(s tracetest.SpanStub) bool { return strings.HasPrefix(s.Name, "background ") })
+		first := kept.GetSpans()[0]
+		began := w.span(kept, func(s tracetest.SpanStub) bool {
+			return isServer(s) && s.StartTime.After(first.EndTime.Add(time.Second))
 		})
 		if len(background.Links) != 1 || background.Links[0].SpanContext.SpanID() != began.SpanContext.SpanID() || background.Parent.IsValid() {
-			t.Errorf("span of the background request %+v", background)
+			w.Errorf("span of the background request %+v", background)
 		}
 	})
 }
@@ -368,19 +337,10 @@ func TestAccessLogSetting(t *testing.T) {
 		AccessLogErrors: "503 404 ",
 		AccessLogOff:    "",
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			var log strings.Builder
-			upstream := func(w http.ResponseWriter, r *http.Request) {
-				switch r.URL.Path {
-				case "/users/missing":
-					w.WriteHeader(http.StatusNotFound)
-				case "/users/failing":
-					w.WriteHeader(http.StatusServiceUnavailable)
-				}
-			}
-			w := newWorld(t, upstream, func(c *Config) {
-				c.AccessLog, c.Log = setting, slog.New(slog.NewTextHandler(&log, nil))
-			})
+		var log strings.Builder
+		statuses := map[string]int{"/users/octocat": 200, "/users/missing": http.StatusNotFound, "/users/failing": http.StatusServiceUnavailable}
+		upstream := func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(statuses[r.URL.Path]) }
+		setup(upstream, logTo(&log), func(c *Config) { c.AccessLog = setting }).run(t, func(w *world) {
 			for _, path := range []string{"/users/octocat", "/users/missing", "/users/failing", "/_weir/refused"} {
 				w.get(path)
 				synctest.Wait()
@@ -398,10 +358,8 @@ func TestAccessLogSetting(t *testing.T) {
 }
 
 func TestFollowerLinksToTheLeaderOnAnotherReplica(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		kept := tracetest.NewInMemoryExporter()
-		provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept))
-		w := newWorld(t, slowly("all"), func(c *Config) { c.Tracer = provider.Tracer("test") })
+	kept := tracetest.NewInMemoryExporter()
+	setup(slowly("all"), traced(kept)).run(t, func(w *world) {
 		list, _ := w.replicas(2)
 		var first sync.WaitGroup
 		first.Go(func() { sendTo(list[0], watchers) })
@@ -415,7 +373,7 @@ func TestFollowerLinksToTheLeaderOnAnotherReplica(t *testing.T) {
 		leader := list[0].Recent()[0].Span
 		for _, s := range kept.GetSpans() {
 			if s.Name == stageCoalesce && (len(s.Links) != 1 || s.Links[0].SpanContext.SpanID().String() != leader) {
-				t.Errorf("%+v, want a link to %s", s, leader)
+				w.Errorf("%+v, want a link to %s", s, leader)
 			}
 		}
 	})
@@ -423,17 +381,11 @@ func TestFollowerLinksToTheLeaderOnAnotherReplica(t *testing.T) {
 
 func TestSpanHasTheClientAddressFromATrustedProxy(t *testing.T) {
 	for trusted, want := range map[string]string{"192.0.2.0/24": "203.0.113.9 https 443", "198.51.100.0/24": "192.0.2.1 http 80"} {
-		synctest.Test(t, func(t *testing.T) {
-			kept := tracetest.NewInMemoryExporter()
-			w := newWorld(t, nothing, func(c *Config) {
-				c.Tracer, c.TrustedProxies = sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept)).Tracer("test"), inbound.TrustedProxies{netip.MustParsePrefix(trusted)}
-			})
+		kept := tracetest.NewInMemoryExporter()
+		setup(nothing, traced(kept), trusting(trusted)).run(t, func(w *world) {
 			sendTo(w.gateway, "/_weir/none", "X-Forwarded-For", "203.0.113.9", "X-Forwarded-Proto", "https")
-			attributes := map[string]string{}
-			for _, a := range kept.GetSpans()[0].Attributes {
-				attributes[string(a.Key)] = a.Value.String()
-			}
-			w.want("sender", attributes["client.address"]+" "+attributes["url.scheme"]+" "+attributes["server.port"], want)
+			a := attributesOf(kept.GetSpans()[0])
+			w.want("sender", a["client.address"]+" "+a["url.scheme"]+" "+a["server.port"], want)
 		})
 	}
 }
@@ -450,65 +402,54 @@ func TestTraceContextIsSentUpstreamOnDemandOnly(t *testing.T) {
 		"upstream, sampled":         {true, sdktrace.AlwaysSample(), "00-" + traceID + "-SPAN-01"},
 		"upstream, without tracing": {true, nil, "00-" + traceID + "-" + parent + "-01"},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			kept := tracetest.NewInMemoryExporter()
-			w := newWorld(t, nothing, func(config *Config) {
-				if config.PropagateTrace = c.propagate; c.sampler != nil {
-					config.Tracer = sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept), sdktrace.WithSampler(c.sampler)).Tracer("test")
-				}
-			})
+		kept := tracetest.NewInMemoryExporter()
+		setup(nothing, func(config *Config) {
+			if config.PropagateTrace = c.propagate; c.sampler != nil {
+				traced(kept, c.sampler)(config)
+			}
+		}).sub(t, name, func(w *world) {
 			for _, path := range []string{"/repos/acme/widgets/subscribers", "/made/up"} {
 				kept.Reset()
 				w.get(path, "Traceparent: 00-"+traceID+"-"+parent+"-01", "Tracestate: a=1", "Baggage: user=1", "B3: 1-2-1", "Uber-Trace-Id: 1:2:0:1")
-				synctest.Wait()
 				want, state := c.want, ""
-				for _, s := range kept.GetSpans() {
-					if s.SpanKind == trace.SpanKindClient {
-						want = strings.Replace(want, "SPAN", s.SpanContext.SpanID().String(), 1)
-					}
-				}
 				if c.propagate {
 					state = "a=1"
 				}
-				list := w.seen.all()
-				seen := list[len(list)-1]
-				w.want(name+": traceparent of "+path, seen.Header.Get("Traceparent"), want)
-				w.want(name+": tracestate of "+path, seen.Header.Get("Tracestate"), state)
+				if strings.Contains(want, "SPAN") {
+					attempt := w.span(kept, func(s tracetest.SpanStub) bool { return s.SpanKind == trace.SpanKindClient })
+					want = strings.Replace(want, "SPAN", attempt.SpanContext.SpanID().String(), 1)
+				}
+				seen := w.lastSeen().Header
+				w.want("traceparent of "+path, seen.Get("Traceparent"), want)
+				w.want("tracestate of "+path, seen.Get("Tracestate"), state)
 				for _, never := range []string{"Baggage", "B3", "Uber-Trace-Id"} {
-					w.want(name+": "+never+" of "+path, seen.Header.Get(never), "")
+					w.want(never+" of "+path, seen.Get(never), "")
 				}
 			}
 			w.get("/users/other") // without a context of the client
-			list := w.seen.all()
-			if got := list[len(list)-1].Header.Get("Traceparent"); (got != "") != (c.propagate && c.sampler != nil) {
-				t.Errorf("%s: traceparent of a request without one: %q", name, got)
+			if got := w.lastSeen().Header.Get("Traceparent"); (got != "") != (c.propagate && c.sampler != nil) {
+				w.Errorf("traceparent of a request without one: %q", got)
 			}
 		})
 	}
 }
 
-// tracedWorld starts a gateway that records a trace of each request whose client does not forbid it.
-func tracedWorld(t *testing.T, upstream http.HandlerFunc, options ...option) (*world, *tracetest.InMemoryExporter) {
-	t.Helper()
-	kept := tracetest.NewInMemoryExporter()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept), sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())))
-	return newWorld(t, upstream, append([]option{func(c *Config) { c.Tracer = provider.Tracer("test") }}, options...)...), kept
-}
+// sampled samples each request whose client does not forbid it.
+var sampled = sdktrace.ParentBased(sdktrace.AlwaysSample())
 
 func TestResponseNamesTheTraceOfItsOwnRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, kept := tracedWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Traceresponse", "00-11111111111111111111111111111111-1111111111111111-01") // of the upstream
-			w.Header().Set("Cache-Control", "max-age=60")
-			w.Header().Set("Etag", `"one"`)
-			switch {
-			case strings.HasSuffix(r.URL.Path, "/limited"):
-				w.Header().Set("Retry-After", "60")
-				w.WriteHeader(http.StatusTooManyRequests)
-			case r.Header.Get("If-None-Match") != "":
-				w.WriteHeader(http.StatusNotModified)
-			}
-		})
+	kept := tracetest.NewInMemoryExporter()
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		setFields(w, "Traceresponse: 00-11111111111111111111111111111111-1111111111111111-01") // of the upstream
+		setFields(w, "Cache-Control: max-age=60", `Etag: "one"`)
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/limited"):
+			w.Header().Set("Retry-After", "60")
+			w.WriteHeader(http.StatusTooManyRequests)
+		case r.Header.Get("If-None-Match") != "":
+			w.WriteHeader(http.StatusNotModified)
+		}
+	}, traced(kept, sampled)).run(t, func(w *world) {
 		const subscribers, token = "/repos/a/b/subscribers", "Authorization: Bearer a"
 		for _, c := range []struct {
 			name, path string
@@ -529,15 +470,10 @@ func TestResponseNamesTheTraceOfItsOwnRequest(t *testing.T) {
 			kept.Reset()
 			const traceID, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 			r := w.get(c.path, token, "Traceparent: 00-"+traceID+"-"+parent+"-01", "Prefer: wait=0")
-			synctest.Wait()
 			if got := r.Header.Get("Cache-Status"); !strings.Contains(got, c.cache) {
-				t.Errorf("%s: Cache-Status %q, want %q", c.name, got, c.cache)
+				w.Errorf("%s: Cache-Status %q, want %q", c.name, got, c.cache)
 			}
-			i := slices.IndexFunc(kept.GetSpans(), func(s tracetest.SpanStub) bool { return s.SpanKind == trace.SpanKindServer })
-			if i < 0 {
-				t.Fatalf("%s: no span of kind server", c.name)
-			}
-			server := kept.GetSpans()[i]
+			server := w.span(kept, isServer)
 			w.want(c.name+": parent of the span", server.Parent.SpanID().String(), parent)
 			want := []string{"00-" + traceID + "-" + server.SpanContext.SpanID().String() + "-01"}
 			w.want(c.name+": traceresponse", fmt.Sprint(r.Header["Traceresponse"]), fmt.Sprint(want))
@@ -546,11 +482,9 @@ func TestResponseNamesTheTraceOfItsOwnRequest(t *testing.T) {
 }
 
 func TestResponseNamesNoTrace(t *testing.T) {
-	upstreamTrace := func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Traceresponse", "00-11111111111111111111111111111111-1111111111111111-01")
-	}
+	upstreamTrace := responds(http.StatusOK, "Traceresponse: 00-11111111111111111111111111111111-1111111111111111-01")
 	const unsampled = "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
-	traced, untraced := func(*Config) {}, func(c *Config) { c.Tracer = nil }
+	on, untraced := func(*Config) {}, func(c *Config) { c.Tracer = nil }
 	for _, c := range []struct {
 		name, path, field string
 		option            option
@@ -558,19 +492,18 @@ func TestResponseNamesNoTrace(t *testing.T) {
 	}{
 		{"without tracing", "/users/a", "Accept: */*", untraced, http.StatusOK},
 		{"without tracing, unknown operation", "/made/up", "Accept: */*", untraced, http.StatusOK},
-		{"not sampled by the client", "/users/a", unsampled, traced, http.StatusOK},
+		{"not sampled by the client", "/users/a", unsampled, on, http.StatusOK},
 		{"unauthenticated", "/users/a", "Accept: */*", func(c *Config) {
 			c.Identify = func(*http.Request) (Identity, error) { return Identity{}, ErrUnauthenticated }
 		}, http.StatusUnauthorized},
 		{"outside of the scope", "/users/a", "Accept: */*", scoped(policy.Scope{Operations: []string{"search/*"}}), http.StatusForbidden},
-		{"invalid tag", "/users/a", "Weir-Tag: a b", traced, http.StatusBadRequest},
-		{"path of the gateway", "/_weir/none", "Accept: */*", traced, http.StatusNotFound},
+		{"invalid tag", "/users/a", "Weir-Tag: a b", on, http.StatusBadRequest},
+		{"path of the gateway", "/_weir/none", "Accept: */*", on, http.StatusNotFound},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			w, _ := tracedWorld(t, upstreamTrace, c.option)
+		setup(upstreamTrace, traced(tracetest.NewInMemoryExporter(), sampled), c.option).sub(t, c.name, func(w *world) {
 			r := w.get(c.path, "Authorization: Bearer a", c.field)
-			w.want(c.name+": status", r.StatusCode, c.status)
-			w.want(c.name+": traceresponse", len(r.Header["Traceresponse"]), 0)
+			w.want("status", r.StatusCode, c.status)
+			w.want("traceresponse", len(r.Header["Traceresponse"]), 0)
 		})
 	}
 }
