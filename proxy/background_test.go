@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
-
 )
 
 // A follower whose leader received another variant does not wait for a second leader.

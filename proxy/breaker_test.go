@@ -11,7 +11,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
 )
 
 // breakFirst returns an upstream that reads the first requests and then breaks their connections.

@@ -2,20 +2,18 @@ package proxy
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
-	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
@@ -55,77 +53,73 @@ func (w *world) wantStatuses(remote string, statuses ...int) {
 
 func TestRateLimitPerAddress(t *testing.T) {
 	setup(nothing, withRateLimit(2, 3)).run(t, func(w *world) {
-		w.wantStatuses("192.0.2.1:1000", 200, 200, 200, 429, 429)
-		w.wantStatuses("192.0.2.2:1000", 200)
-		time.Sleep(time.Second) // the value of Retry-After
-		w.wantStatuses("192.0.2.1:1000", 200, 200, 429)
-		time.Sleep(500 * time.Millisecond)
-		w.wantStatuses("192.0.2.1:1000", 200, 429)
-		time.Sleep(time.Hour)
-		w.wantStatuses("192.0.2.1:1000", 200, 200, 200, 429)
+		for _, c := range []struct {
+			pause    time.Duration
+			remote   string
+			statuses []int
+		}{
+			{0, "192.0.2.1:1000", []int{200, 200, 200, 429, 429}},
+			{0, "192.0.2.2:1000", []int{200}},
+			{time.Second, "192.0.2.1:1000", []int{200, 200, 429}}, // the value of Retry-After
+			{500 * time.Millisecond, "192.0.2.1:1000", []int{200, 429}},
+			{time.Hour, "192.0.2.1:1000", []int{200, 200, 200, 429}},
+		} {
+			time.Sleep(c.pause)
+			w.wantStatuses(c.remote, c.statuses...)
+		}
 	})
 }
 
 // TestRequestsInProgressPerAddressAreBounded covers HTTP/2 clients, whose streams share few connections.
 func TestRequestsInProgressPerAddressAreBounded(t *testing.T) {
-	setup(func(_ http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/users/slow") {
-			time.Sleep(10 * time.Second)
-		}
-	}, withRateLimit(2, 3)).run(t, func(w *world) {
-		var clients sync.WaitGroup
-		for i := range 3 {
-			clients.Go(func() {
-				if r := w.from("192.0.2.1:1000", "GET", fmt.Sprint("/users/slow", i)); r.StatusCode != http.StatusOK {
-					w.Errorf("request in progress: got %d, want 200", r.StatusCode)
-				}
-			})
-		}
-		time.Sleep(5 * time.Second)
-		w.wantStatuses("192.0.2.1:1001", 429)
-		w.wantStatuses("192.0.2.2:1000", 200)
-		clients.Wait()
+	setup(slowUsers(10*time.Second), withRateLimit(2, 3)).run(t, func(w *world) {
+		time.AfterFunc(5*time.Second, func() {
+			w.wantStatuses("192.0.2.1:1001", 429)
+			w.wantStatuses("192.0.2.2:1000", 200)
+		})
+		together(3, func(i int) {
+			w.want("status in progress", w.from("192.0.2.1:1000", "GET", fmt.Sprint("/users/slow", i)).StatusCode, http.StatusOK)
+		})
 		w.wantStatuses("192.0.2.1:1001", 200)
 	})
 }
 
-func TestRateLimitDisabled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, off := range []option{withRateLimit(0, 0), func(*Config) {}} {
-			w := newWorld(t, nothing, off)
-			for range 50 {
-				w.wantStatuses("192.0.2.1:1000", 200)
-			}
+// slowUsers returns an upstream that responds to requests for /users/slow... after a time, and to all others immediately.
+func slowUsers(delay time.Duration) http.HandlerFunc {
+	return func(_ http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/users/slow") {
+			time.Sleep(delay)
 		}
-	})
+	}
+}
+
+func TestRateLimitDisabled(t *testing.T) {
+	for _, off := range []option{withRateLimit(0, 0), func(*Config) {}} {
+		setup(nothing, off).run(t, func(w *world) { w.wantStatuses("192.0.2.1:1000", slices.Repeat([]int{200}, 50)...) })
+	}
 }
 
 func TestRateLimitRefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		identified := 0
-		w := newWorld(t, nothing, withRateLimit(1, 1), func(c *Config) {
-			c.RefusalStatus = http.StatusForbidden // this status applies to limits of the upstream only
-			c.Identify = func(r *http.Request) (Identity, error) { identified++; return identifyByToken(r) }
-		})
+	identified := 0
+	setup(nothing, withRateLimit(1, 1), identifying(func(*Identity, *http.Request) { identified++ }), func(c *Config) {
+		c.RefusalStatus = http.StatusForbidden // this status applies to limits of the upstream only
+	}).run(t, func(w *world) {
 		w.wantStatuses("192.0.2.1:1000", 200)
-		r := w.from("192.0.2.1:1001", "GET", "/user", "Authorization: Bearer a")
+		r := w.from("192.0.2.1:1001", "GET", "/user", bearer("a"))
 		w.refused(r, 429, "Too Many Requests: this address sends faster than the gateway lets one address send")
-		w.want("Retry-After", r.Header.Get("Retry-After"), "1")
-		w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=inbound")
-		w.want("Cache-Control", r.Header.Get("Cache-Control"), "no-store")
+		w.wantFields(r, "Retry-After: 1", "Cache-Status: weir; detail=inbound", "Cache-Control: no-store")
 		for name := range r.Header {
 			if strings.HasPrefix(name, "X-Ratelimit-") {
-				t.Errorf("the refusal has the field %s of an unrelated budget", name)
+				w.Errorf("the refusal has the field %s of an unrelated budget", name)
 			}
 		}
 		if r.limitKind() == limits.PrimaryLimit {
-			t.Error("clients classify the refusal as a primary limit and wait for its reset")
+			w.Error("clients classify the refusal as a primary limit and wait for its reset")
 		}
 		w.want("identified requests", identified, 1)
 		w.want("requests upstream", w.upstreamSaw(), 1)
-		last := w.gateway.Recent()[0]
-		w.want("error of the record", last.Error, "limits.inbound.rate: request rate of 192.0.2.1 exceeded")
-		w.want("status of the record", last.Status, 429)
+		w.want("error of the record", w.last().Error, "limits.inbound.rate: request rate of 192.0.2.1 exceeded")
+		w.want("status of the record", w.last().Status, 429)
 	})
 }
 
@@ -139,9 +133,7 @@ func TestRateLimitIsTheFirstCheck(t *testing.T) {
 		for _, method := range []string{"GET", "HEAD", "TRACE", "POST"} {
 			r := w.from("192.0.2.1:1000", method, "/_weir/none")
 			w.want(method+" above the burst", r.StatusCode, 429)
-			if method == "HEAD" {
-				w.want("body of HEAD", r.body, "")
-			}
+			w.want(method+" has a body", r.body != "", method != "HEAD")
 		}
 	})
 }
@@ -149,26 +141,24 @@ func TestRateLimitIsTheFirstCheck(t *testing.T) {
 // TestForwardedFieldsOfClientsAreIgnored covers attack 14 of docs/attacks.md. A client can
 // neither evade its own limit nor use the tokens of another address.
 func TestForwardedFieldsOfClientsAreIgnored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		names := []string{
-			"X-Forwarded-For", "X_forwarded_for", "Forwarded", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "True-Client-Ip",
-			"Cf-Connecting-Ip", "X-Original-Forwarded-For", "X-Remote-Addr", "Remote-Addr", "Via",
-		}
-		w := newWorld(t, nothing, withRateLimit(1, len(names)))
-		value := func(name, ip string) string {
+	names := []string{
+		"X-Forwarded-For", "X_forwarded_for", "Forwarded", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "True-Client-Ip",
+		"Cf-Connecting-Ip", "X-Original-Forwarded-For", "X-Remote-Addr", "Remote-Addr", "Via",
+	}
+	setup(nothing, withRateLimit(1, len(names))).run(t, func(w *world) {
+		field := func(name, ip string) string {
 			if name == "Forwarded" {
-				return "for=" + ip
+				ip = "for=" + ip
 			}
-			return ip
+			return name + ": " + ip
 		}
 		for i, name := range names {
-			ip := fmt.Sprintf("198.51.100.%d", i)
-			r := w.from("192.0.2.1:1000", "GET", "/user", name+": "+value(name, ip))
+			r := w.from("192.0.2.1:1000", "GET", "/user", field(name, fmt.Sprint("198.51.100.", i)))
 			w.want(name+" within the burst", r.StatusCode, 200)
 		}
 		for i, name := range names {
-			ip := fmt.Sprintf("203.0.113.%d", i)
-			r := w.from("192.0.2.1:1000", "GET", "/user", name+": "+value(name, ip), "Connection: "+name)
+			ip := fmt.Sprint("203.0.113.", i)
+			r := w.from("192.0.2.1:1000", "GET", "/user", field(name, ip), "Connection: "+name)
 			w.want(name+" above the burst", r.StatusCode, 429)
 			w.wantStatuses(ip+":1000", 200) // the bucket of this address is full
 		}
@@ -179,26 +169,24 @@ func TestRateLimitCountsAddresses(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		burst   int
-		remotes []string
+		remotes string
 		other   string // an address with a separate bucket
 	}{
-		{"ports share a bucket", 2, []string{"192.0.2.1:1000", "192.0.2.1:1001", "192.0.2.1:1002"}, "192.0.2.2:1000"},
-		{"IPv4-mapped IPv6 is IPv4", 3, []string{
-			"192.0.2.1:1000", "[::ffff:192.0.2.1]:1000", "[::ffff:c000:201]:1000", "192.0.2.1:1000",
-		}, "[::ffff:192.0.2.2]:1000"},
-		{"IPv6 addresses of one /64 share a bucket", 3, []string{
-			"[2001:db8:1:2::1]:1000", "[2001:db8:1:2:1::2]:1000", "[2001:db8:1:2:ffff:1:2:3]:1000", "[2001:db8:1:2::4]:1000",
-		}, "[2001:db8:1:3::1]:1000"},
-		{"zones share a bucket", 2, []string{"[fe80::1%eth0]:1000", "[fe80::2%eth1]:1000", "[fe80::3%eth2]:1000"}, "192.0.2.1:1000"},
-		{"connections without an address share a bucket", 2, []string{"@", "", "/run/weir.sock"}, "192.0.2.1:1000"},
+		{"ports share a bucket", 2, "192.0.2.1:1000 192.0.2.1:1001 192.0.2.1:1002", "192.0.2.2:1000"},
+		{
+			"IPv4-mapped IPv6 is IPv4", 3, "192.0.2.1:1000 [::ffff:192.0.2.1]:1000 [::ffff:c000:201]:1000 192.0.2.1:1000",
+			"[::ffff:192.0.2.2]:1000",
+		},
+		{
+			"IPv6 addresses of one /64 share a bucket", 3,
+			"[2001:db8:1:2::1]:1000 [2001:db8:1:2:1::2]:1000 [2001:db8:1:2:ffff:1:2:3]:1000 [2001:db8:1:2::4]:1000", "[2001:db8:1:3::1]:1000",
+		},
+		{"zones share a bucket", 2, "[fe80::1%eth0]:1000 [fe80::2%eth1]:1000 [fe80::3%eth2]:1000", "192.0.2.1:1000"},
+		{"connections without an address share a bucket", 2, "@  /run/weir.sock", "192.0.2.1:1000"},
 	} {
 		setup(nothing, withRateLimit(1, c.burst)).sub(t, c.name, func(w *world) {
-			for i, remote := range c.remotes {
-				status := 200
-				if i >= c.burst {
-					status = 429
-				}
-				w.wantStatuses(remote, status)
+			for i, remote := range strings.Split(c.remotes, " ") {
+				w.want(remote+" is refused", w.from(remote, "GET", "/user").StatusCode == 429, i >= c.burst)
 			}
 			w.wantStatuses(c.other, 200)
 		})
@@ -206,11 +194,7 @@ func TestRateLimitCountsAddresses(t *testing.T) {
 }
 
 func TestRateLimitBehindTrustedProxyIsPerClient(t *testing.T) {
-	setup(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Link", "<"+upstreamURL+`/x?page=2>; rel="next"`)
-	}, withRateLimit(1, 1), func(c *Config) {
-		c.TrustedProxies = inbound.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}
-	}).run(t, func(w *world) {
+	setup(responds(200, "Link: <"+upstreamURL+`/x?page=2>; rel="next"`), withRateLimit(1, 1), trusting("10.0.0.0/8")).run(t, func(w *world) {
 		for _, c := range []struct {
 			client string
 			want   int
@@ -235,48 +219,38 @@ func withShedder(limit int) (*inbound.Shedder, option) {
 // TestOverloadKeepsGoodput checks that the goodput at five times the capacity is close to the peak.
 // Refusals must be immediate, and cache hits must continue.
 func TestOverloadKeepsGoodput(t *testing.T) {
-	const limit, latency, duration = 50, 100 * time.Millisecond, 3 * time.Second
+	const limit, latency, duration = 50, 100 * time.Millisecond, 2 * time.Second
 	capacity := float64(limit) / latency.Seconds()
 	goodput := func(load float64) (perSecond float64, refused int) {
-		synctest.Test(t, func(t *testing.T) {
-			_, shed := withShedder(limit)
-			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-				time.Sleep(latency)
-				w.Header().Set("Cache-Control", "max-age=3600")
-				_, _ = io.WriteString(w, "answer")
-			}, shed)
+		_, shed := withShedder(limit)
+		setup(func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(latency)
+			w.Header().Set("Cache-Control", "max-age=3600")
+			_, _ = io.WriteString(w, "answer")
+		}, shed).run(t, func(w *world) {
 			w.want("status of the stored response", w.get("/gitignore/templates").StatusCode, 200)
 			var mu sync.Mutex
 			succeeded := 0
-			var clients sync.WaitGroup
-			for i := range int(load * capacity * duration.Seconds()) {
-				time.Sleep(time.Duration(float64(time.Second) / (load * capacity)))
-				clients.Go(func() {
-					start := time.Now()
-					r := httptest.NewRequest(http.MethodGet, fmt.Sprint("/users/", i), http.NoBody)
-					r.Header.Set("Authorization", fmt.Sprint("Bearer ", i))
-					response := httptest.NewRecorder()
-					w.gateway.ServeHTTP(response, r)
-					elapsed := time.Since(start)
-					mu.Lock()
-					defer mu.Unlock()
-					if response.Code == 200 {
-						succeeded++
-						return
-					}
-					refused++
-					h := response.Header()
-					if elapsed != 0 || response.Code != 503 || h.Get("Retry-After") != "1" || h.Get("Cache-Status") != "weir; detail=overload" {
-						t.Errorf("refusal after %v: got %d %v", elapsed, response.Code, h)
-					}
-				})
+			interval := time.Duration(float64(time.Second) / (load * capacity))
+			together(int(load*capacity*duration.Seconds()), func(i int) {
+				time.Sleep(time.Duration(i) * interval)
 				if i%100 == 0 {
-					hit := httptest.NewRecorder()
-					w.gateway.ServeHTTP(hit, httptest.NewRequest(http.MethodGet, "/gitignore/templates", http.NoBody))
-					w.want("status of a hit", hit.Code, 200)
+					w.want("status of a hit", w.from("192.0.2.1:1", http.MethodGet, "/gitignore/templates").StatusCode, 200)
 				}
-			}
-			clients.Wait()
+				start := time.Now()
+				r := w.from("192.0.2.1:1", http.MethodGet, fmt.Sprint("/users/", i), bearer(strconv.Itoa(i)))
+				elapsed := time.Since(start)
+				mu.Lock()
+				defer mu.Unlock()
+				if r.StatusCode == 200 {
+					succeeded++
+					return
+				}
+				refused++
+				w.want("time until the refusal", elapsed, time.Duration(0))
+				w.want("status of the refusal", r.StatusCode, 503)
+				w.wantFields(r, "Retry-After: 1", "Cache-Status: weir; detail=overload")
+			})
 			perSecond = float64(succeeded) / duration.Seconds()
 		})
 		return perSecond, refused
@@ -291,39 +265,34 @@ func TestOverloadKeepsGoodput(t *testing.T) {
 }
 
 func TestShedderRefusesBatchFirstAndServesStale(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		shedder, shed := withShedder(4)
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/users/slow" {
-				time.Sleep(5 * time.Second)
-			}
-			w.Header().Set("Cache-Control", "max-age=1, stale-if-error=3600")
-			_, _ = io.WriteString(w, "answer")
-		}, shed, identifying(func(identity *Identity, r *http.Request) {
-			identity.Caller.Priority = policy.Priority(r.Header.Get("Priority"))
-		}))
-		w.get("/users/stored", "Authorization: Bearer a")
+	shedder, shed := withShedder(4)
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		slowUsers(5*time.Second)(w, r)
+		replies("answer", "Cache-Control: max-age=1, stale-if-error=3600")(w, r)
+	}, shed, identifying(func(id *Identity, r *http.Request) {
+		id.Caller.Priority = policy.Priority(r.Header.Get("Priority"))
+	})).run(t, func(w *world) {
+		w.get("/users/stored", bearer("a"))
 		time.Sleep(2 * time.Second)
 		var clients sync.WaitGroup
 		slow := func(n int) {
 			for range n {
-				clients.Go(func() { w.get("/users/slow", fmt.Sprint("Authorization: Bearer ", n), "Cache-Control: no-store") })
+				clients.Go(func() { w.get("/users/slow", bearer(strconv.Itoa(n)), "Cache-Control: no-store") })
 			}
 			synctest.Wait()
 		}
 		slow(3)
-		r := w.get("/user", "Authorization: Bearer b", "Priority: batch")
-		w.refused(r, 503, "too many requests wait")
-		w.want("status at normal priority", w.get("/user", "Authorization: Bearer b").StatusCode, 200)
+		w.refused(w.get("/user", bearer("b"), "Priority: batch"), 503, "too many requests wait")
+		w.want("status at normal priority", w.get("/user", bearer("b")).StatusCode, 200)
 		slow(1)
-		w.refused(w.get("/user", "Authorization: Bearer c"), 503, "too many requests wait")
-		w.refused(w.do("PUT", "/repos/a/b/subscription", http.NoBody, "Authorization: Bearer c"), 503, "too many requests wait")
-		stale := w.get("/users/stored", "Authorization: Bearer a")
+		w.refused(w.get("/user", bearer("c")), 503, "too many requests wait")
+		w.refused(w.do("PUT", "/repos/a/b/subscription", http.NoBody, bearer("c")), 503, "too many requests wait")
+		stale := w.get("/users/stored", bearer("a"))
 		w.want("stale response", stale.body, "answer")
-		w.want("Cache-Status", stale.Header.Get("Cache-Status"), "weir; hit; ttl=-1; detail=overload")
+		w.wantFields(stale, "Cache-Status: weir; hit; ttl=-1; detail=overload")
 		clients.Wait()
 		w.want("waiting requests", shedder.Waiting(), int64(0))
-		w.want("status below the limit", w.get("/user", "Authorization: Bearer c").StatusCode, 200)
+		w.want("status below the limit", w.get("/user", bearer("c")).StatusCode, 200)
 	})
 }
 
@@ -338,31 +307,25 @@ func TestUnreadBodyClosesTheConnection(t *testing.T) {
 		{"shed request", "PUT /repos/a/b/subscription", 1, "503"},
 		{"GET with a body", "GET /user", 0, "200"},
 	} {
-		bubble(t, c.name, func(t *testing.T) {
-			_, shed := withShedder(c.limit)
-			w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
-				if r.URL.Path == "/users/slow" {
-					time.Sleep(5 * time.Second)
-				}
-			}, shed)
-			var clients sync.WaitGroup
-			clients.Go(func() { w.get("/users/slow", "Authorization: Bearer a") })
+		_, shed := withShedder(c.limit)
+		setup(slowUsers(5*time.Second), shed).sub(t, c.name, func(w *world) {
+			go w.get("/users/slow", bearer("a"))
 			synctest.Wait()
 			conn := w.dial()
 			defer func() { _ = conn.Close() }()
 			go func() {
-				_, _ = io.WriteString(conn, c.line+" HTTP/1.1\r\nHost: g\r\nContent-Length: 3\r\n\r\n")
-				time.Sleep(50 * time.Millisecond)
-				_, _ = io.WriteString(conn, "xyz")
-				time.Sleep(50 * time.Millisecond)
-				_, _ = io.WriteString(conn, "GET /user HTTP/1.1\r\nHost: g\r\n\r\n")
+				for _, part := range []string{
+					c.line + " HTTP/1.1\r\nHost: g\r\nContent-Length: 3\r\n\r\n", "xyz", "GET /user HTTP/1.1\r\nHost: g\r\n\r\n",
+				} {
+					_, _ = io.WriteString(conn, part)
+					time.Sleep(50 * time.Millisecond)
+				}
 			}()
 			text, _ := io.ReadAll(conn)
 			first, rest, _ := strings.Cut(string(text), "\r\n")
 			if !strings.Contains(first, c.status) || !strings.Contains(rest, "Connection: close\r\n") || strings.Contains(rest, "HTTP/1.1 ") {
-				t.Errorf("got %s\n%s", first, rest)
+				w.Errorf("got %s\n%s", first, rest)
 			}
-			clients.Wait()
 			time.Sleep(10 * time.Second)
 		})
 	}
@@ -371,35 +334,17 @@ func TestUnreadBodyClosesTheConnection(t *testing.T) {
 // TestHTTP2StreamWithoutReaderEnds covers attack 46 of docs/attacks.md. The client reads only other
 // streams of the same connection.
 func TestHTTP2StreamWithoutReaderEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		large := bytes.Repeat([]byte("x"), 7<<20)
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/gitignore/templates" {
-				_, _ = w.Write(large)
-			}
-		})
-		var protocols http.Protocols
-		protocols.SetUnencryptedHTTP2(true)
-		server := testservers.ServePipe(t, "streams.test:80", &http.Server{Handler: w.gateway, Protocols: &protocols})
-		transport := &http.Transport{DialContext: server.Dial, Protocols: &protocols, DisableCompression: true}
-		t.Cleanup(transport.CloseIdleConnections)
-		get := func(path string) *http.Response {
-			target := &url.URL{Scheme: "http", Host: "streams.test", Path: path}
-			r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, target.String(), http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp, err := transport.RoundTrip(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return resp
+	large := bytes.Repeat([]byte("x"), 7<<20)
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/gitignore/templates" {
+			_, _ = w.Write(large)
 		}
-		unread := get("/gitignore/templates")
+	}).run(t, func(w *world) {
+		client := w.overHTTP2()
+		unread := w.open(client, http.MethodGet, "/gitignore/templates", http.NoBody)
 		for range 6 {
 			time.Sleep(20 * time.Second)
-			resp := get("/emojis")
-			_ = resp.Body.Close()
+			_ = w.open(client, http.MethodGet, "/emojis", http.NoBody).Body.Close()
 		}
 		ended := 0
 		for _, r := range w.gateway.Recent() {
@@ -407,11 +352,10 @@ func TestHTTP2StreamWithoutReaderEnds(t *testing.T) {
 				ended++
 			}
 		}
-		if ended != 1 || unread.ProtoMajor != 2 {
-			t.Errorf("%s: got %d ended responses, want 1", unread.Proto, ended)
-		}
+		w.want("ended responses", ended, 1)
+		w.want("protocol", unread.ProtoMajor, 2)
 		if n, err := io.Copy(io.Discard, unread.Body); err == nil {
-			t.Errorf("the client received the whole response of %d bytes", n)
+			w.Errorf("the client received the whole response of %d bytes", n)
 		}
 		_ = unread.Body.Close()
 	})

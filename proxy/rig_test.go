@@ -120,6 +120,15 @@ func (w *world) open(client *http.Client, method, path string, body io.Reader, f
 	return resp
 }
 
+// wantFields compares header fields of a response. The form of the fields is "Name: value", and "Name: " for a missing field.
+func (w *world) wantFields(r got, fields ...string) {
+	w.Helper()
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		w.want(name, r.Header.Get(name), value)
+	}
+}
+
 // lastSeen returns the last request that reached the upstream.
 func (w *world) lastSeen() *http.Request {
 	list := w.seen.all()

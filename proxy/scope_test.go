@@ -1,12 +1,10 @@
 package proxy
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -55,20 +53,5 @@ func TestScopeAppliesToStoredResponses(t *testing.T) {
 	})).run(t, func(w *world) {
 		w.want("status of an allowed client", w.get("/gitignore/templates", "Authorization: Bearer a").StatusCode, 200)
 		w.want("status of a scoped client", w.get("/gitignore/templates", "Authorization: Bearer scoped").StatusCode, 403)
-	})
-}
-
-func TestUnavailableIdentityProvider(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nothing, func(c *Config) {
-			c.Identify = func(*http.Request) (Identity, error) {
-				return Identity{}, fmt.Errorf("%w: %w", ErrIdentityUnavailable, errors.New("issuer https://issuer.internal is away"))
-			}
-		})
-		r := w.get("/user", "Authorization: Bearer a")
-		w.refused(r, 503, "Service Unavailable: identity provider unavailable")
-		w.want("Retry-After", r.Header.Get("Retry-After"), "10")
-		w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=identity")
-		w.want("requests upstream", w.upstreamSaw(), 0)
 	})
 }

@@ -47,7 +47,7 @@ func (w *world) overHTTP2() *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	front := testservers.ServePipe(w.T, "gateway.test:80", &http.Server{Handler: w.gateway, Protocols: protocols})
-	transport := &http.Transport{DialContext: front.Dial, Protocols: protocols}
+	transport := &http.Transport{DialContext: front.Dial, Protocols: protocols, DisableCompression: true}
 	w.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
 }
