@@ -32,8 +32,7 @@ func TestClosedAccountIsRefusedAtOnce(t *testing.T) {
 		w.want("wait", time.Since(began), time.Duration(0))
 		w.want("requests upstream", w.upstreamSaw(), seen)
 		w.want("status", r.StatusCode, http.StatusTooManyRequests)
-		w.want("Retry-After", r.Header.Get("Retry-After"), "3600")
-		w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=closed")
+		w.wantFields(r, "Retry-After: 3600", "Cache-Status: weir; detail=closed")
 		if !strings.Contains(r.body, "secondary rate limit") || !strings.Contains(r.body, "An operator must open it") {
 			t.Errorf("body %s", r.body)
 		}

@@ -106,15 +106,14 @@ func TestClientDisconnectReleasesItsPermit(t *testing.T) {
 		{"during polls for statistics", "GET", "/repos/a/b/stats/participation", responds(http.StatusAccepted)},
 	} {
 		for _, l := range leavers {
-			bubble(t, c.name+", "+l.name, func(t *testing.T) {
-				var disconnected atomic.Bool
-				w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-					if !disconnected.Load() {
-						c.upstream(w, r)
-						return
-					}
-					_, _ = fmt.Fprint(w, "whole")
-				})
+			var disconnected atomic.Bool
+			setup(func(w http.ResponseWriter, r *http.Request) {
+				if !disconnected.Load() {
+					c.upstream(w, r)
+					return
+				}
+				_, _ = fmt.Fprint(w, "whole")
+			}).sub(t, c.name+", "+l.name, func(w *world) {
 				leave := l.send(w, c.method, c.path)
 				time.Sleep(time.Second / 2)
 				disconnected.Store(true)
@@ -122,7 +121,7 @@ func TestClientDisconnectReleasesItsPermit(t *testing.T) {
 				time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
 				w.want("permits in flight", w.inFlight(), 0)
 				if len(w.gateway.Recent()) == 0 || w.gateway.Recent()[0].Status != statusClientGone {
-					t.Errorf("got records %+v", w.gateway.Recent())
+					w.Errorf("got records %+v", w.gateway.Recent())
 				}
 				w.want("body for the next client", w.get("/gitignore/templates").body, "whole")
 			})

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -26,15 +25,14 @@ func rates(limit, used int, reset time.Duration) []string {
 // TestRateHeadersOfARefusedCredentialSayNothing covers a 401 that reports the budget of the address.
 func TestRateHeadersOfARefusedCredentialSayNothing(t *testing.T) {
 	for _, request := range []string{reads, queries} {
-		bubble(t, request, func(t *testing.T) {
-			up := &moody{}
-			w := newWorld(t, up.ServeHTTP, asGitHub)
+		up := &moody{}
+		setup(up.ServeHTTP, asGitHub).sub(t, request, func(w *world) {
 			w.send(request, 1)
 			up.next = []answer{{401, rates(60, 60, 20*time.Minute), problem("Bad credentials", docs)}}
 			r := w.send(request, 2)
 			w.want("status", r.StatusCode, 401)
 			if limit := r.Header.Get("X-RateLimit-Limit"); limit == "60" {
-				t.Error("the client gets the budget of the address")
+				w.Error("the client gets the budget of the address")
 			}
 			for i := range 5 {
 				w.want("status of the next request", w.send(request, 3+i).StatusCode, 200)
@@ -44,9 +42,8 @@ func TestRateHeadersOfARefusedCredentialSayNothing(t *testing.T) {
 }
 
 func TestA401WithoutACredentialReportsTheBudgetOfTheAddress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		up := &moody{}
-		w := newWorld(t, up.ServeHTTP, asGitHub)
+	up := &moody{}
+	setup(up.ServeHTTP, asGitHub).run(t, func(w *world) {
 		w.get("/repos/acme/tools")
 		up.next = []answer{{401, rates(5000, 5000, time.Hour), problem("Requires authentication", docs)}}
 		w.want("status", w.get("/user", "Prefer: wait=0").StatusCode, 401)
@@ -67,9 +64,8 @@ func TestOneOutlierDoesNotCloseTheAccount(t *testing.T) {
 		{"another limit only", 60, 60, time.Hour},
 		{"a later reset", 60, 60, 2 * time.Hour},
 	} {
-		bubble(t, c.name, func(t *testing.T) {
-			up := &moody{}
-			w := newWorld(t, up.ServeHTTP, asGitHub)
+		up := &moody{}
+		setup(up.ServeHTTP, asGitHub).sub(t, c.name, func(w *world) {
 			for i := range 3 {
 				w.send(reads, i)
 			}
@@ -80,9 +76,8 @@ func TestOneOutlierDoesNotCloseTheAccount(t *testing.T) {
 			}
 		})
 	}
-	bubble(t, "the probe agrees", func(t *testing.T) {
-		up := &moody{}
-		w := newWorld(t, up.ServeHTTP, asGitHub)
+	up := &moody{}
+	setup(up.ServeHTTP, asGitHub).sub(t, "the probe agrees", func(w *world) {
 		w.send(reads, 0)
 		up.next = []answer{{200, rates(60, 60, 20*time.Minute), "[]"}, {200, rates(60, 60, 20*time.Minute), "[]"}}
 		w.send(reads, 1)
@@ -94,15 +89,14 @@ func TestOneOutlierDoesNotCloseTheAccount(t *testing.T) {
 
 func TestTheAccessLogNamesALimitError(t *testing.T) {
 	for _, level := range []AccessLog{AccessLogAll, AccessLogErrors} {
-		synctest.Test(t, func(t *testing.T) {
-			var log bytes.Buffer
-			up := &moody{next: []answer{{200, nil, failedQuery(`"type":"RATE_LIMIT","message":"` + alreadyText + `"`)}}}
-			w := newWorld(t, up.ServeHTTP, asGitHub, func(c *Config) {
-				c.AccessLog, c.Log = level, slog.New(slog.NewTextHandler(&log, nil))
-			})
+		var log bytes.Buffer
+		up := &moody{next: []answer{{200, nil, failedQuery(`"type":"RATE_LIMIT","message":"` + alreadyText + `"`)}}}
+		setup(up.ServeHTTP, asGitHub, func(c *Config) {
+			c.AccessLog, c.Log = level, slog.New(slog.NewTextHandler(&log, nil))
+		}).run(t, func(w *world) {
 			w.send(queries, 1)
 			if line := log.String(); !strings.Contains(line, "limited=primary") || !strings.Contains(line, "limit_answer=graphql-primary-type") {
-				t.Errorf("access log %s: %s", level, line)
+				w.Errorf("access log %s: %s", level, line)
 			}
 			stages := w.last().Stages
 			w.want("limit of the attempt", stages[1].Limited, limits.PrimaryLimit)
@@ -116,9 +110,8 @@ func TestSafeRequestIsNotRepeatedWithoutAWait(t *testing.T) {
 		"content":          {422, nil, problem(quicklyText, "")},
 		"another resource": {403, []string{"X-RateLimit-Resource: search"}, problem(primaryText, "")},
 	} {
-		bubble(t, name, func(t *testing.T) {
-			up := &moody{next: []answer{a, a, a, a}}
-			w := newWorld(t, up.ServeHTTP, asGitHub)
+		up := &moody{next: []answer{a, a, a, a}}
+		setup(up.ServeHTTP, asGitHub).sub(t, name, func(w *world) {
 			w.want("status", w.get("/repos/acme/widgets", "Authorization: Bearer a", "Prefer: wait=300").StatusCode, a.status)
 			w.want("requests upstream", w.upstreamSaw(), 1)
 		})
@@ -164,9 +157,8 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 		w.want("body", w.send(queries, 1).body, body)
 		w.want("limit in the record", w.last().Limited, limits.PrimaryLimit)
 	})
-	bubble(t, "identical queries", func(t *testing.T) {
-		up := &moody{delay: time.Second, next: slices.Repeat([]answer{{200, nil, data + `},"errors":[{"type":"RATE_LIMIT","message":"` + alreadyText + `"}]}`}}, 10)}
-		w := newWorld(t, up.ServeHTTP, asGitHub)
+	up := &moody{delay: time.Second, next: slices.Repeat([]answer{{200, nil, data + `},"errors":[{"type":"RATE_LIMIT","message":"` + alreadyText + `"}]}`}}, 10)}
+	setup(up.ServeHTTP, asGitHub).sub(t, "identical queries", func(w *world) {
 		together(10, func(int) { w.ask(`{"query":"query{viewer{login}}"}`, "Authorization: Bearer a") })
 		w.want("requests upstream", w.upstreamSaw(), 1)
 	})

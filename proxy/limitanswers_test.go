@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -228,9 +227,8 @@ func TestLimitAnswersAreRecognized(t *testing.T) {
 		t.Fatalf("%d rows, want at least 40", len(judgedAnswers))
 	}
 	for _, c := range judgedAnswers {
-		bubble(t, c.name, func(t *testing.T) {
-			up := &moody{silent: c.silent}
-			w := newWorld(t, up.ServeHTTP, asGitHub)
+		up := &moody{silent: c.silent}
+		setup(up.ServeHTTP, asGitHub).sub(t, c.name, func(w *world) {
 			w.send(reads, 1)
 			w.send(queries, 1)
 			c.answer.fields = append([]string{"Cache-Control: private, max-age=60", `ETag: "limit"`}, c.answer.fields...)
@@ -242,7 +240,7 @@ func TestLimitAnswersAreRecognized(t *testing.T) {
 			w.want("row in the record", last.LimitAnswer != "", c.want != limits.NotLimited)
 			w.want("requests upstream", w.upstreamSaw(), 3)
 			if strings.Contains(last.Cache, "stored") {
-				t.Errorf("the limit error is stored: %s", last.Cache)
+				w.Errorf("the limit error is stored: %s", last.Cache)
 			}
 			if c.request == reads {
 				cached := w.get("/repos/acme/widgets/issues?page=2", "Authorization: Bearer a", "Cache-Control: only-if-cached")
@@ -275,7 +273,7 @@ func TestLimitAnswersAreRecognized(t *testing.T) {
 				}
 				seconds, _ := strconv.Atoi(r.Header.Get("Retry-After"))
 				if wait := time.Duration(seconds) * time.Second; c.wait != 0 && (wait < c.wait || wait > c.wait+3*time.Second) {
-					t.Errorf("%s: Retry-After %v, want about %v", kind, wait, c.wait)
+					w.Errorf("%s: Retry-After %v, want about %v", kind, wait, c.wait)
 				}
 			}
 		})
@@ -303,9 +301,8 @@ func TestBareRefusalsInARowAreALimit(t *testing.T) {
 		{"two, another error between", queries, []answer{bare, forbidden, bare}, time.Second, false},
 		{"two, five minutes apart", queries, []answer{bare, bare}, 5 * time.Minute, false},
 	} {
-		bubble(t, c.name, func(t *testing.T) {
-			up := &moody{silent: true}
-			w := newWorld(t, up.ServeHTTP, asGitHub)
+		up := &moody{silent: true}
+		setup(up.ServeHTTP, asGitHub).sub(t, c.name, func(w *world) {
 			w.send(c.request, 1)
 			up.next = c.answers
 			for i := range c.answers {
@@ -343,9 +340,8 @@ func TestIdenticalRequestsShareTheCostOfALimit(t *testing.T) {
 		{"REST, 403", reads, answer{403, nil, problem(secondaryText, "")}, 1},
 		{"REST, page", reads, answer{403, []string{"Content-Type: text/html"}, "<html></html>"}, 2},
 	} {
-		bubble(t, c.name, func(t *testing.T) {
-			up := &moody{silent: true}
-			w := newWorld(t, up.ServeHTTP, asGitHub)
+		up := &moody{silent: true}
+		setup(up.ServeHTTP, asGitHub).sub(t, c.name, func(w *world) {
 			w.send(c.request, 1)
 			up.delay, up.next = time.Second, slices.Repeat([]answer{c.answer}, 10)
 			together(10, func(int) { // the client waits, so that it follows a call whose leader waits for a permit
@@ -356,7 +352,7 @@ func TestIdenticalRequestsShareTheCostOfALimit(t *testing.T) {
 				}
 			})
 			if n := w.upstreamSaw() - 1; n < 1 || n > c.most {
-				t.Errorf("%d requests upstream, want at most %d", n, c.most)
+				w.Errorf("%d requests upstream, want at most %d", n, c.most)
 			}
 		})
 	}
@@ -364,9 +360,8 @@ func TestIdenticalRequestsShareTheCostOfALimit(t *testing.T) {
 
 // TestContentLimitDoublesOnRepetition also covers the end of the doubling.
 func TestContentLimitDoublesOnRepetition(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		up := &moody{}
-		w := newWorld(t, up.ServeHTTP, asGitHub)
+	up := &moody{}
+	setup(up.ServeHTTP, asGitHub).run(t, func(w *world) {
 		quickly := answer{422, nil, `{"message":"Validation Failed","errors":[{"message":"was submitted too quickly"}]}`}
 		w.send(reads, 1)
 		for i, want := range []string{"60", "120", "240", "480", "960", "1920", "3600", "3600"} {
@@ -485,9 +480,8 @@ func TestOrdinaryErrorsChangeNothing(t *testing.T) {
 	if len(list) < 100 {
 		t.Fatalf("%d errors, want at least 100", len(list))
 	}
-	synctest.Test(t, func(t *testing.T) {
-		up := &moody{}
-		w := newWorld(t, up.ServeHTTP, asGitHub)
+	up := &moody{}
+	setup(up.ServeHTTP, asGitHub).run(t, func(w *world) {
 		w.send(reads, 0)
 		w.send(queries, 0)
 		for i, c := range list {
@@ -501,16 +495,16 @@ func TestOrdinaryErrorsChangeNothing(t *testing.T) {
 		}
 		w.want("creation", w.send(creates, 0).StatusCode, 200)
 		w.want("mutation", w.send(mutates, 0).StatusCode, 200)
-		accounts, err := w.gateway.Ledger.Accounts(t.Context(), 10)
+		accounts, err := w.gateway.Ledger.Accounts(w.Context(), 10)
 		if err != nil || len(accounts) != 1 {
-			t.Fatal(accounts, err)
+			w.Fatal(accounts, err)
 		}
 		a := accounts[0]
 		w.want("cool-down", a.BlockedUntil.IsZero(), true)
 		w.want("concurrency", a.Concurrent, 100)
 		for _, b := range a.Budgets {
 			if b.Share != 0 {
-				t.Errorf("%s has the share %v", b.Resource, b.Share)
+				w.Errorf("%s has the share %v", b.Resource, b.Share)
 			}
 			if used := up.used[b.Resource]; used != 0 {
 				w.want("used "+b.Resource, b.Used, used)

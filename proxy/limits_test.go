@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -54,13 +54,8 @@ func (c *counter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	used, limit, reset := c.used[resource], c.limit[resource], c.reset[resource]
 	c.mu.Unlock()
 
-	h := w.Header()
-	h.Set("X-RateLimit-Limit", strconv.Itoa(limit))
-	h.Set("X-RateLimit-Used", strconv.Itoa(used))
-	h.Set("X-RateLimit-Remaining", strconv.Itoa(max(0, limit-used)))
-	h.Set("X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
-	h.Set("X-RateLimit-Resource", resource)
-	h.Set("Cache-Control", "no-cache")
+	setRate(w.Header(), resource, limit, used, reset)
+	w.Header().Set("Cache-Control", "no-cache")
 	if over {
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = fmt.Fprint(w, `{"message":"API rate limit exceeded"}`)
@@ -70,13 +65,12 @@ func (c *counter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestSearchAboveTheLimitIsRefusedLocally(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		up := newCounter()
-		w := newWorld(t, up.ServeHTTP)
+	up := newCounter()
+	setup(up.ServeHTTP).run(t, func(w *world) {
 		search := func() got { return w.get("/search/commits?q=fix", "Authorization: Bearer a") }
 		for i := range 30 {
 			if r := search(); r.StatusCode != 200 {
-				t.Fatalf("search %d: %d %s", i+1, r.StatusCode, r.body)
+				w.Fatalf("search %d: %d %s", i+1, r.StatusCode, r.body)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -84,18 +78,9 @@ func TestSearchAboveTheLimitIsRefusedLocally(t *testing.T) {
 		w.want("status", r.StatusCode, 429)
 		w.want("Retry-After", r.Header.Get("Retry-After"), "58") // one second after the reset
 		w.want("reset", r.Header.Get("X-RateLimit-Reset"), strconv.FormatInt(refused.Add(58*time.Second).Unix(), 10))
-		w.want("remaining", r.Header.Get("X-RateLimit-Remaining"), "0")
-		w.want("resource", r.Header.Get("X-RateLimit-Resource"), "search")
-		w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=primary")
+		w.wantFields(r, "X-RateLimit-Remaining: 0", "X-RateLimit-Resource: search", "Cache-Status: weir; detail=primary")
 		w.want("requests upstream", w.upstreamSaw(), 30)
-
-		var body struct {
-			Message       string `json:"message"`
-			Documentation string `json:"documentation_url"`
-		}
-		if err := json.Unmarshal([]byte(r.body), &body); err != nil || body.Message == "" || body.Documentation == "" {
-			t.Errorf("body %q: %v", r.body, err)
-		}
+		w.refused(r, 429, "")
 		w.want("classification", r.limitKind(), limits.PrimaryLimit)
 
 		time.Sleep(58 * time.Second)
@@ -116,9 +101,8 @@ func TestRequestWaitsForABudgetWithinItsDeadline(t *testing.T) {
 		{"Prefer: wait", "wait=60", 10 * time.Second, 200, 51 * time.Second},
 		{"no wait", "respond-async", 59 * time.Second, 429, 0},
 	} {
-		bubble(t, c.name, func(t *testing.T) {
-			up := newCounter()
-			w := newWorld(t, up.ServeHTTP)
+		up := newCounter()
+		setup(up.ServeHTTP).sub(t, c.name, func(w *world) {
 			began := time.Now()
 			for range 30 {
 				w.get("/search/commits?q=fix")
@@ -138,10 +122,9 @@ func TestRequestWaitsForABudgetWithinItsDeadline(t *testing.T) {
 }
 
 func TestRefusalStatusCanBe403(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		up := newCounter()
-		up.limit["core"] = 1
-		w := newWorld(t, up.ServeHTTP, func(c *Config) { c.RefusalStatus = http.StatusForbidden })
+	up := newCounter()
+	up.limit["core"] = 1
+	setup(up.ServeHTTP, func(c *Config) { c.RefusalStatus = http.StatusForbidden }).run(t, func(w *world) {
 		w.get("/user", "Authorization: Bearer a")
 		r := w.get("/user", "Authorization: Bearer a")
 		w.refused(r, 403, "API rate limit exceeded")
@@ -154,40 +137,30 @@ func TestRefusalStatusCanBe403(t *testing.T) {
 }
 
 func TestConcurrentRequestsDoNotExceedTheLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		up := newCounter()
-		up.limit["core"] = 50
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			time.Sleep(time.Duration(len(r.URL.RawQuery)*37%500) * time.Millisecond)
-			up.ServeHTTP(w, r)
+	up := newCounter()
+	up.limit["core"] = 50
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(time.Duration(len(r.URL.RawQuery)*37%500) * time.Millisecond)
+		up.ServeHTTP(w, r)
+	}).run(t, func(w *world) {
+		var served, refused atomic.Int64
+		together(200, func(i int) {
+			switch w.get(fmt.Sprintf("/repos/acme/widgets/pulls?n=%0*d", i%40+1, i), bearer("a")).StatusCode {
+			case 200:
+				served.Add(1)
+			case 429:
+				refused.Add(1)
+			}
 		})
-		var group sync.WaitGroup
-		var served, refused int
-		var mu sync.Mutex
-		for i := range 200 {
-			group.Go(func() {
-				r := w.get(fmt.Sprintf("/repos/acme/widgets/pulls?n=%0*d", i%40+1, i), "Authorization: Bearer a")
-				mu.Lock()
-				defer mu.Unlock()
-				switch r.StatusCode {
-				case 200:
-					served++
-				case 429:
-					refused++
-				}
-			})
-		}
-		group.Wait()
 		w.want("violations", up.violations, 0)
-		w.want("served", served, 50)
-		w.want("refused", refused, 150)
+		w.want("served", served.Load(), int64(50))
+		w.want("refused", refused.Load(), int64(150))
 	})
 }
 
 func TestRateLimitStatusComesFromTheLedger(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		up := newCounter()
-		w := newWorld(t, up.ServeHTTP)
+	up := newCounter()
+	setup(up.ServeHTTP).run(t, func(w *world) {
 		for range 3 {
 			w.get("/search/commits?q=fix", "Authorization: Bearer a")
 		}
@@ -199,7 +172,7 @@ func TestRateLimitStatusComesFromTheLedger(t *testing.T) {
 			Rate      budget            `json:"rate"`
 		}
 		if err := json.Unmarshal([]byte(r.body), &status); err != nil {
-			t.Fatal(err)
+			w.Fatal(err)
 		}
 		w.want("search used", status.Resources["search"].Used, 3)
 		w.want("search remaining", status.Resources["search"].Remaining, 27)
@@ -211,28 +184,29 @@ func TestRateLimitStatusComesFromTheLedger(t *testing.T) {
 	})
 }
 
-func TestSecondaryLimitStartsACoolDown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limited := true
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			if limited {
-				w.Header().Set("Retry-After", "30")
-				w.WriteHeader(http.StatusForbidden)
-				_, _ = fmt.Fprint(w, `{"message":"You have exceeded a secondary rate limit."}`)
-				limited = false
-				return
-			}
-			_, _ = fmt.Fprint(w, "ok")
+// secondaryLimitOnce returns an upstream whose first response is a secondary limit error.
+func secondaryLimitOnce() http.HandlerFunc {
+	var limited sync.Once
+	return func(w http.ResponseWriter, _ *http.Request) {
+		limited.Do(func() {
+			w.Header().Set("Retry-After", "30")
+			w.WriteHeader(http.StatusForbidden)
 		})
-		w.want("status from the upstream", w.get("/user", "Authorization: Bearer a").StatusCode, 403)
-		r := w.get("/user", "Authorization: Bearer a")
+		_, _ = fmt.Fprint(w, `{"message":"You have exceeded a secondary rate limit."}`)
+	}
+}
+
+func TestSecondaryLimitStartsACoolDown(t *testing.T) {
+	setup(secondaryLimitOnce()).run(t, func(w *world) {
+		w.want("status from the upstream", w.get("/user", bearer("a")).StatusCode, 403)
+		r := w.get("/user", bearer("a"))
 		w.want("status during the cool-down", r.StatusCode, 429)
 		w.want("Retry-After", r.Header.Get("Retry-After"), "31") // one second is added, because the upstream may round down
 		w.want("classification", r.limitKind(), limits.SecondaryLimit)
 		w.want("requests upstream", w.upstreamSaw(), 1)
-		w.want("status of another account", w.get("/user", "Authorization: Bearer b").StatusCode, 200)
+		w.want("status of another account", w.get("/user", bearer("b")).StatusCode, 200)
 		time.Sleep(31 * time.Second)
-		w.want("status after the cool-down", w.get("/user", "Authorization: Bearer a").StatusCode, 200)
+		w.want("status after the cool-down", w.get("/user", bearer("a")).StatusCode, 200)
 	})
 }
 
@@ -246,19 +220,9 @@ func TestSafeRequestIsRetriedAfterASecondaryLimit(t *testing.T) {
 		{"deadline during the cool-down", http.MethodGet, "wait=20", 403, 1, 0},
 		{"unsafe request", http.MethodPut, "wait=60", 403, 1, 0},
 	} {
-		bubble(t, c.name, func(t *testing.T) {
-			var limited sync.Once
-			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-				status := http.StatusOK
-				limited.Do(func() {
-					w.Header().Set("Retry-After", "30")
-					status = http.StatusForbidden
-				})
-				w.WriteHeader(status)
-				_, _ = fmt.Fprint(w, `{"message":"You have exceeded a secondary rate limit."}`)
-			})
+		setup(secondaryLimitOnce()).sub(t, c.name, func(w *world) {
 			began := time.Now()
-			r := w.do(c.method, "/repos/a/b/subscription", nil, "Authorization: Bearer a", "Prefer: "+c.prefer)
+			r := w.do(c.method, "/repos/a/b/subscription", nil, bearer("a"), "Prefer: "+c.prefer)
 			w.want("status", r.StatusCode, c.status)
 			w.want("duration", time.Since(began), c.duration)
 			w.want("requests upstream", w.upstreamSaw(), c.sent)
@@ -267,18 +231,15 @@ func TestSafeRequestIsRetriedAfterASecondaryLimit(t *testing.T) {
 }
 
 func TestRateLimitFieldsDescribeTheBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		up := newCounter()
-		up.limit["core"] = 2
-		w := newWorld(t, up.ServeHTTP, func(c *Config) { c.RateLimitFields = true })
+	up := newCounter()
+	up.limit["core"] = 2
+	setup(up.ServeHTTP, func(c *Config) { c.RateLimitFields = true }).run(t, func(w *world) {
 		r := w.get("/user", "Authorization: Bearer a")
-		w.want("RateLimit-Policy", r.Header.Get("RateLimit-Policy"), `"core";q=2;w=3600`)
-		w.want("RateLimit", r.Header.Get("RateLimit"), `"core";r=1;t=3600`)
+		w.wantFields(r, `RateLimit-Policy: "core";q=2;w=3600`, `RateLimit: "core";r=1;t=3600`)
 		w.get("/user", "Authorization: Bearer a")
 		r = w.get("/user", "Authorization: Bearer a")
 		w.want("status", r.StatusCode, 429)
-		w.want("RateLimit of a refusal", r.Header.Get("RateLimit"), `"core";r=0;t=3602`)
-		w.want("Retry-After of the refusal", r.Header.Get("Retry-After"), "3602")
+		w.wantFields(r, `RateLimit: "core";r=0;t=3602`, "Retry-After: 3602")
 		w.want("number of RateLimit fields", len(r.Header.Values("RateLimit")), 1)
 	})
 }

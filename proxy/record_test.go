@@ -41,11 +41,10 @@ func TestDebugFieldIsForTrustedClientsOnly(t *testing.T) {
 // TestAccessLinesIdentifyQuestions checks that equal questions have equal targets in the access log, and that the path
 // has no credential.
 func TestAccessLinesIdentifyQuestions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"data":{}}`) }, func(c *Config) {
-			c.Log = slog.New(slog.NewTextHandler(&log, nil))
-		})
+	var log bytes.Buffer
+	setup(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"data":{}}`) }, func(c *Config) {
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	}).run(t, func(w *world) {
 		field := func(name string) string {
 			_, rest, _ := strings.Cut(log.String(), " "+name+"=")
 			value, _, _ := strings.Cut(rest, " ")
@@ -66,12 +65,12 @@ func TestAccessLinesIdentifyQuestions(t *testing.T) {
 			"organization": target(http.MethodGet, "/orgs/other/members?page=1&per_page=5", ""),
 		} {
 			if other == first || other == "" {
-				t.Errorf("another %s: target %q", name, other)
+				w.Errorf("another %s: target %q", name, other)
 			}
 		}
 		query := target(http.MethodPost, "/graphql", `{"query":"{ viewer { login } }"}`)
 		if query == "" || query == target(http.MethodPost, "/graphql", `{"query":"{ viewer { name } }"}`) {
-			t.Errorf("GraphQL queries have no targets of their own: %q", query)
+			w.Errorf("GraphQL queries have no targets of their own: %q", query)
 		}
 		w.want("mutation", target(http.MethodPost, "/graphql", `{"query":"mutation { x }"}`), "")
 		target(http.MethodGet, "/repos/acme/token-of-client/subscribers", "")

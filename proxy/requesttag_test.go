@@ -21,9 +21,8 @@ func withTagClaim(claim string) option {
 }
 
 func TestTagIsRecordedButNotForwarded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		w := newWorld(t, nothing, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	var log bytes.Buffer
+	setup(nothing, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }).run(t, func(w *world) {
 		longest := strings.Repeat("x", 64)
 		for _, c := range []struct{ field, want string }{
 			{"Weir-Tag: acme/widgets:nightly_4.2@main-1", "acme/widgets:nightly_4.2@main-1"}, {"weir-tag: light_mode", "light_mode"},
@@ -37,7 +36,7 @@ func TestTagIsRecordedButNotForwarded(t *testing.T) {
 		for _, r := range w.seen.all() {
 			for name := range r.Header {
 				if strings.HasPrefix(name, "Weir-") {
-					t.Errorf("%s: %s was forwarded", r.URL.Path, name)
+					w.Errorf("%s: %s was forwarded", r.URL.Path, name)
 				}
 			}
 		}
@@ -48,9 +47,8 @@ func TestTagIsRecordedButNotForwarded(t *testing.T) {
 }
 
 func TestInvalidTagIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		w := newWorld(t, nothing, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	var log bytes.Buffer
+	setup(nothing, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }).run(t, func(w *world) {
 		invalid := []string{
 			"evil" + strings.Repeat("x", 61), "evil\tx", "evil\x80", "evilä", "ghp_evil" + strings.Repeat("x", 32), "run:weir_evil" + strings.Repeat("a", 22),
 		}
@@ -60,11 +58,11 @@ func TestInvalidTagIsRefused(t *testing.T) {
 		for _, value := range invalid {
 			r := w.get("/repos/a/b/subscribers", "Weir-Tag: "+value)
 			if r.StatusCode != http.StatusBadRequest || !strings.Contains(r.body, "Weir-Tag must be") || !strings.Contains(r.Header.Get("Cache-Status"), "detail=tag") {
-				t.Errorf("%q: %d with %s: %s", value, r.StatusCode, r.Header.Get("Cache-Status"), r.body)
+				w.Errorf("%q: %d with %s: %s", value, r.StatusCode, r.Header.Get("Cache-Status"), r.body)
 			}
 			w.want("recorded tag", w.gateway.Recent()[0].Tag, "")
 			if strings.Contains(r.body+log.String(), "evil") {
-				t.Fatalf("%q is in the response or in the log", value)
+				w.Fatalf("%q is in the response or in the log", value)
 			}
 		}
 		w.want("status with two fields", w.get("/repos/a/b/subscribers", "Weir-Tag: a", "Weir-Tag: b").StatusCode, http.StatusBadRequest)
@@ -90,9 +88,8 @@ func TestClaimReplacesTheTagField(t *testing.T) {
 }
 
 func TestBackgroundRequestsHaveTheTagOfTheirCause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var records recordLog
-		w := newWorld(t, responds(http.StatusOK, "Cache-Control: max-age=10, stale-while-revalidate=600"), func(c *Config) { c.Observe = records.observe })
+	var records recordLog
+	setup(responds(http.StatusOK, "Cache-Control: max-age=10, stale-while-revalidate=600"), func(c *Config) { c.Observe = records.observe }).run(t, func(w *world) {
 		w.get("/repos/a/b/subscribers")
 		time.Sleep(time.Minute)
 		w.get("/repos/a/b/subscribers", "Weir-Tag: nightly")

@@ -95,6 +95,18 @@ func setRate(h http.Header, resource string, limit, used int, reset time.Time) {
 	}
 }
 
+// onDial calls f before each connection to the upstream. An error is the result of the dial.
+func onDial(c *Config, f func() error) {
+	transport := transportOf(c)
+	dial := transport.DialContext
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if err := f(); err != nil {
+			return nil, err
+		}
+		return dial(ctx, network, address)
+	}
+}
+
 // newRequest returns a request with fields of the form "Name: value".
 func (w *world) newRequest(ctx context.Context, method, url string, body io.Reader, fields ...string) *http.Request {
 	w.Helper()

@@ -92,15 +92,14 @@ func TestPollingEndsAfterItsBudget(t *testing.T) {
 
 func TestPollingEndsWithAnyFinalStatus(t *testing.T) {
 	for _, status := range []int{200, 204, 404, 422} {
-		synctest.Test(t, func(t *testing.T) {
-			var polls atomic.Int32
-			w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-				if polls.Add(1) < 3 {
-					w.WriteHeader(http.StatusAccepted)
-					return
-				}
-				w.WriteHeader(status)
-			})
+		var polls atomic.Int32
+		setup(func(w http.ResponseWriter, _ *http.Request) {
+			if polls.Add(1) < 3 {
+				w.WriteHeader(http.StatusAccepted)
+				return
+			}
+			w.WriteHeader(status)
+		}).run(t, func(w *world) {
 			for _, r := range w.concurrently(10, contributors) {
 				w.want("status", r.StatusCode, status)
 			}
@@ -110,15 +109,14 @@ func TestPollingEndsWithAnyFinalStatus(t *testing.T) {
 }
 
 func TestStaleStatisticsAreServedWhileComputing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ready := true
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			if !ready {
-				w.WriteHeader(http.StatusAccepted)
-				return
-			}
-			_, _ = fmt.Fprint(w, "good")
-		})
+	ready := true
+	setup(func(w http.ResponseWriter, _ *http.Request) {
+		if !ready {
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		_, _ = fmt.Fprint(w, "good")
+	}).run(t, func(w *world) {
 		w.get(contributors)
 		time.Sleep(2 * time.Minute)
 		ready = false
@@ -128,7 +126,7 @@ func TestStaleStatisticsAreServedWhileComputing(t *testing.T) {
 		w.want("Cache-Status while computing", r.Header.Get("Cache-Status"), "weir; hit; ttl=-70; detail=computing")
 		w.want("duration", time.Since(start), w.gateway.Statistics.Wait)
 		w.want("Age", r.Header.Get("Age"), "130")
-		w.gateway.Cache.Purge(t.Context(), "repo:acme/widgets")
+		w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets")
 		r = w.get(contributors)
 		w.want("status after a push", r.StatusCode, http.StatusAccepted)
 		w.want("Cache-Status after a push", r.Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=202; collapsed")

@@ -5,19 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"math"
 	"net/http"
-	"net/netip"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
-	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // leave sends a request whose client disconnects after a time. It reports whether the client got no response before.
@@ -25,14 +21,7 @@ func (w *world) leave(client *http.Client, after time.Duration, method, path, bo
 	w.Helper()
 	ctx, cancel := context.WithTimeoutCause(w.Context(), after, errors.New("the client leaves"))
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, "http://gateway.test"+path, strings.NewReader(body))
-	if err != nil {
-		w.Fatal(err)
-	}
-	for _, f := range fields {
-		name, value, _ := strings.Cut(f, ": ")
-		r.Header.Add(name, value)
-	}
+	r := w.newRequest(ctx, method, "http://gateway.test"+path, strings.NewReader(body), fields...)
 	resp, err := client.Do(r)
 	if err != nil {
 		return true
@@ -60,14 +49,6 @@ func hang(_ http.ResponseWriter, r *http.Request) {
 
 // Strangers cannot send more unverified tokens upstream by any end of their requests.
 func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
-	status := func(code int, location string) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			if location != "" {
-				w.Header().Set("Location", location)
-			}
-			w.WriteHeader(code)
-		}
-	}
 	for _, c := range []struct {
 		name     string
 		upstream http.HandlerFunc
@@ -84,17 +65,17 @@ func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
 			<-r.Context().Done()
 		}, 10 * time.Millisecond, ""},
 		{"timeout", hang, time.Minute, ""},
-		{"broken connection", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, time.Minute, ""},
-		{"401", status(401, ""), time.Minute, ""},
-		{"403", status(403, ""), time.Minute, ""},
-		{"404", status(404, ""), time.Minute, ""},
-		{"422 to a write", status(422, ""), time.Minute, "{}"},
-		{"429", status(429, ""), time.Minute, ""},
-		{"500", status(500, ""), time.Minute, ""},
-		{"502", status(502, ""), time.Minute, ""},
-		{"redirect", status(301, "/elsewhere"), time.Minute, ""},
-		{"redirect to a login", status(302, "https://login.example/"), time.Minute, ""},
-		{"redirect of a write", status(307, "/elsewhere"), time.Minute, "{}"},
+		{"broken connection", breakFirst(math.MaxInt64), time.Minute, ""},
+		{"401", responds(401), time.Minute, ""},
+		{"403", responds(403), time.Minute, ""},
+		{"404", responds(404), time.Minute, ""},
+		{"422 to a write", responds(422), time.Minute, "{}"},
+		{"429", responds(429), time.Minute, ""},
+		{"500", responds(500), time.Minute, ""},
+		{"502", responds(502), time.Minute, ""},
+		{"redirect", responds(301, "Location: /elsewhere"), time.Minute, ""},
+		{"redirect to a login", responds(302, "Location: https://login.example/"), time.Minute, ""},
+		{"redirect of a write", responds(307, "Location: /elsewhere"), time.Minute, "{}"},
 	} {
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
 			setup(c.upstream, limitAddresses, func(c *Config) { c.Timeout, c.Wait = 5*time.Second, time.Second }).sub(t, c.name+" over "+protocol, func(w *world) {
@@ -133,19 +114,10 @@ func TestRepetitionsOfOneUnverifiedTokenAreBounded(t *testing.T) {
 
 // Behind a trusted proxy, each client address has a bound of its own.
 func TestUnverifiedTokensAreBoundedPerForwardedAddress(t *testing.T) {
-	setup(hang, limitAddresses, func(c *Config) {
-		c.TrustedProxies = inbound.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}
-	}).run(t, func(w *world) {
-		front := testservers.ServePipe(w.T, "gateway.test:80", &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			r.RemoteAddr = "10.1.2.3:4567"
-			w.gateway.ServeHTTP(rw, r)
-		})})
-		transport := &http.Transport{DialContext: front.Dial}
-		w.Cleanup(transport.CloseIdleConnections)
-		client := &http.Client{Transport: transport}
+	setup(responds(401), limitAddresses, trusting("10.0.0.0/8")).run(t, func(w *world) {
 		for i := range 3 * maxUnverified {
 			for _, address := range []string{"203.0.113.1", "203.0.113.2"} {
-				w.leave(client, 5*time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer bad ", i, address), "X-Forwarded-For: "+address)
+				w.from("10.1.2.3:4567", http.MethodGet, tags, bearer(fmt.Sprint("bad ", i, address)), "X-Forwarded-For: "+address)
 			}
 		}
 		w.want("requests upstream", w.upstreamSaw(), 2*maxUnverified)
@@ -154,23 +126,20 @@ func TestUnverifiedTokensAreBoundedPerForwardedAddress(t *testing.T) {
 
 // A request that was not sent costs nothing, and a success ends the counts of its token.
 func TestOnlySentRequestsOfUnverifiedTokensCount(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		down := true
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			if strings.Contains(r.Header.Get("Authorization"), "slow") {
-				time.Sleep(time.Second)
+	down := true
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.Header.Get("Authorization"), "slow") {
+			time.Sleep(time.Second)
+		}
+		w.Header().Set("Cache-Control", "no-store")
+	}, limitAddresses, func(c *Config) {
+		onDial(c, func() error {
+			if down {
+				return errors.New("no route to host")
 			}
-			w.Header().Set("Cache-Control", "no-store")
-		}, limitAddresses, func(c *Config) {
-			transport := transportOf(c)
-			dial := transport.DialContext
-			transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-				if down {
-					return nil, errors.New("no route to host")
-				}
-				return dial(ctx, network, address)
-			}
+			return nil
 		})
+	}).run(t, func(w *world) {
 		for i := range 3 * maxUnverified {
 			w.want("status without a connection", w.get(tags, fmt.Sprint("Authorization: Bearer unsent ", i)).StatusCode/100, 5)
 		}
@@ -226,39 +195,25 @@ func TestUnansweredRequestsOfAValidTokenAreCharged(t *testing.T) {
 	}
 }
 
-// Requests that are refused, or were certainly not sent, leave no account.
+// Requests that are refused, or were certainly not sent, leave no account. A record names no account if the token may not
+// exist, because history and metrics have a bounded number of accounts.
 func TestRefusedRequestsOfStrangersLeaveNoAccounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var ledger *limits.Memory
-		w := newWorld(t, hang, limitAddresses, func(c *Config) { ledger = c.Ledger.(*limits.Memory) })
-		for i := range 3000 {
-			w.leave(w.client, time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer bad ", i))
-		}
-		list, err := ledger.Accounts(t.Context(), 3000)
-		if minutes := 1 + 3000*time.Millisecond/failedWindow; err != nil || len(list) > maxUnverified*int(minutes) {
-			t.Errorf("%d accounts, %v", len(list), err)
-		}
-	})
-}
-
-// A record names no account if the token may not exist, because history and metrics have a bounded number of accounts.
-func TestRefusedTokensHaveNoAccountInRecords(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		accounts := map[string]bool{}
-		w := newWorld(t, hang, limitAddresses, func(c *Config) {
-			c.Observe = func(r *Record) {
-				mu.Lock()
-				defer mu.Unlock()
-				accounts[r.Account] = true
-			}
-		})
-		for i := range 500 {
-			w.leave(w.client, time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer bad ", i))
+	const requests = 1000
+	var records recordLog
+	setup(hang, limitAddresses, func(c *Config) { c.Observe = records.observe }).run(t, func(w *world) {
+		for i := range requests {
+			w.leave(w.client, time.Millisecond, http.MethodGet, tags, "", bearer(fmt.Sprint("bad ", i)))
 		}
 		time.Sleep(time.Second)
-		if len(accounts) > maxUnverified+1 {
-			t.Errorf("%d accounts in records", len(accounts))
+		if n, minutes := len(w.accounts(requests)), 1+int(requests*time.Millisecond/failedWindow); n > maxUnverified*minutes {
+			w.Errorf("%d accounts", n)
+		}
+		named := map[string]bool{}
+		for _, r := range records.list {
+			named[r.Account] = true
+		}
+		if len(named) > maxUnverified+1 {
+			w.Errorf("%d accounts in records", len(named))
 		}
 	})
 }

@@ -66,14 +66,13 @@ func TestRefusedTokenIsNotSentAgain(t *testing.T) {
 }
 
 func TestAcceptedTokenIsNotRefusedForOneMistake(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		refuse := false
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Cache-Control", "no-store")
-			if refuse {
-				w.WriteHeader(http.StatusUnauthorized)
-			}
-		})
+	refuse := false
+	setup(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		if refuse {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}).run(t, func(w *world) {
 		w.get(tags, owner)
 		refuse = true
 		w.want("status of the mistake", w.get(tags, owner).StatusCode, 401)
@@ -200,16 +199,15 @@ func TestTokenListsAreBounded(t *testing.T) {
 
 // The tokens come from different addresses, so that each is sent upstream once.
 func TestRefusedTokensLeaveNoAccounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var ledger *limits.Memory
-		w := newWorld(t, acceptOnly(0), func(c *Config) { ledger = c.Ledger.(*limits.Memory) })
+	var ledger *limits.Memory
+	setup(acceptOnly(0), func(c *Config) { ledger = c.Ledger.(*limits.Memory) }).run(t, func(w *world) {
 		for i := range 500 {
 			w.get(tags, fmt.Sprint("Authorization: Bearer bad ", i))
 		}
 		w.get(tags, "Authorization: Bearer good")
-		list, err := ledger.Accounts(t.Context(), 1000)
+		list, err := ledger.Accounts(w.Context(), 1000)
 		if err != nil || len(list) != 1 || !strings.Contains(list[0].Name, "good") {
-			t.Errorf("%d accounts, %v; want only the accepted one", len(list), err)
+			w.Errorf("%d accounts, %v; want only the accepted one", len(list), err)
 		}
 		w.want("kind", list[0].Kind, policy.User)
 	})

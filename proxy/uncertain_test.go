@@ -13,18 +13,17 @@ import (
 // The upstream may apply a write although its response is an error, or arrives too late.
 func TestWriteWithoutAResultMakesResponsesStale(t *testing.T) {
 	for name, delay := range map[string]time.Duration{"error": 0, "timeout": 35 * time.Second} {
-		bubble(t, name, func(t *testing.T) {
-			var changed atomic.Bool
-			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-				if r.Method == http.MethodGet {
-					w.Header().Set("Cache-Control", "private, max-age=300")
-					_, _ = fmt.Fprint(w, map[bool]string{false: "old", true: "new"}[changed.Load()])
-					return
-				}
-				time.Sleep(delay)
-				changed.Store(true)
-				w.WriteHeader(http.StatusGatewayTimeout)
-			}, wholeAPI(t, unchanged))
+		var changed atomic.Bool
+		setup(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet {
+				w.Header().Set("Cache-Control", "private, max-age=300")
+				_, _ = fmt.Fprint(w, map[bool]string{false: "old", true: "new"}[changed.Load()])
+				return
+			}
+			time.Sleep(delay)
+			changed.Store(true)
+			w.WriteHeader(http.StatusGatewayTimeout)
+		}, wholeAPI(t, unchanged)).sub(t, name, func(w *world) {
 			w.get(issuesOfWidgets, owner)
 			w.do(http.MethodPost, issuesOfWidgets, strings.NewReader("{}"), owner)
 			w.get(issuesOfWidgets, owner) // may be stored before the upstream applies the write
@@ -36,23 +35,22 @@ func TestWriteWithoutAResultMakesResponsesStale(t *testing.T) {
 
 func TestCompleteResponseEndsAnOlderPart(t *testing.T) {
 	for _, method := range []string{http.MethodHead, http.MethodGet} {
-		bubble(t, method, func(t *testing.T) {
-			version := "1"
-			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-				h := w.Header()
-				h.Set("Cache-Control", "max-age=600")
-				h.Set("Etag", `"`+version+`"`)
-				if r.Header.Get("Range") != "" {
-					h.Set("Content-Range", fmt.Sprint("bytes 0-3/", maxEntry+1))
-					w.WriteHeader(http.StatusPartialContent)
-					_, _ = fmt.Fprint(w, strings.Repeat(version, 4))
-					return
-				}
-				h.Set("Content-Length", fmt.Sprint(maxEntry+1))
-				if r.Method == http.MethodGet {
-					_, _ = w.Write(bytes.Repeat([]byte(version), maxEntry+1))
-				}
-			})
+		version := "1"
+		setup(func(w http.ResponseWriter, r *http.Request) {
+			h := w.Header()
+			h.Set("Cache-Control", "max-age=600")
+			h.Set("Etag", `"`+version+`"`)
+			if r.Header.Get("Range") != "" {
+				h.Set("Content-Range", fmt.Sprint("bytes 0-3/", maxEntry+1))
+				w.WriteHeader(http.StatusPartialContent)
+				_, _ = fmt.Fprint(w, strings.Repeat(version, 4))
+				return
+			}
+			h.Set("Content-Length", fmt.Sprint(maxEntry+1))
+			if r.Method == http.MethodGet {
+				_, _ = w.Write(bytes.Repeat([]byte(version), maxEntry+1))
+			}
+		}).sub(t, method, func(w *world) {
 			w.want("part", w.get("/page", "Range: bytes=0-3").body, "1111")
 			version = "2"
 			w.want("stored part", w.get("/page", "Range: bytes=0-3").body, "1111")
