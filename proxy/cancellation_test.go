@@ -58,11 +58,7 @@ func (a *countingAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Cache-Control", "private, max-age=60")
 	h.Set("Etag", strconv.Quote(version))
-	h.Set("X-Ratelimit-Resource", policy.Core)
-	h.Set("X-Ratelimit-Limit", strconv.Itoa(coreLimit))
-	h.Set("X-Ratelimit-Used", strconv.Itoa(used))
-	h.Set("X-Ratelimit-Remaining", strconv.Itoa(coreLimit-used))
-	h.Set("X-Ratelimit-Reset", strconv.FormatInt(reset.Unix(), 10))
+	setRate(h, policy.Core, coreLimit, used, reset)
 	_, _ = io.WriteString(w, version)
 }
 
@@ -163,20 +159,12 @@ type cancellations struct {
 
 // run sends a number of requests from several clients.
 func (c *cancellations) run(requests int) {
-	var clients sync.WaitGroup
-	next := make(chan struct{}, requests)
-	for range requests {
-		next <- struct{}{}
-	}
-	close(next)
-	for range 20 {
-		clients.Go(func() {
-			for range next {
-				c.send()
-			}
-		})
-	}
-	clients.Wait()
+	const clients = 20
+	together(clients, func(i int) {
+		for range (requests + i) / clients {
+			c.send()
+		}
+	})
 }
 
 // send sends one request that is canceled within the time of an exchange, and checks that a read after a write is no
@@ -187,7 +175,7 @@ func (c *cancellations) send() {
 	ctx, cancel := context.WithTimeout(context.Background(), c.upTo(8*time.Millisecond))
 	defer cancel()
 	if method == http.MethodGet {
-		c.request(ctx, method, path, "no-cache")
+		c.request(ctx, method, path, "Cache-Control: no-cache")
 		return
 	}
 	arrived := c.api.writes(path)
@@ -225,15 +213,8 @@ func (c *cancellations) read(path string) {
 // request sends a request, and repeats it after each refusal, like a careful client.
 func (c *cancellations) request(ctx context.Context, method, path, cacheControl string) (status, body string) {
 	for {
-		req, err := http.NewRequestWithContext(ctx, method, "http://gateway.test"+path, strings.NewReader(map[bool]string{true: "{}"}[method == http.MethodPatch]))
-		if err != nil {
-			c.Error(err)
-			return "", ""
-		}
-		req.Header.Set("Authorization", "Bearer tok-owner")
-		if cacheControl != "" {
-			req.Header.Set("Cache-Control", cacheControl)
-		}
+		body := strings.NewReader(map[string]string{http.MethodPatch: "{}"}[method])
+		req := c.newRequest(ctx, method, "http://gateway.test"+path, body, bearer("tok-owner"), cacheControl)
 		resp, err := c.client.Do(req)
 		if err != nil {
 			return "", "" // canceled

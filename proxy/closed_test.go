@@ -19,10 +19,9 @@ func TestClosedAccountIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ledger := limits.NewMemory(limits.Rules{Limits: policy.DefaultLimits(), Probes: 1})
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Retry-After", "60")
-			w.WriteHeader(http.StatusForbidden)
+			responds(http.StatusForbidden, "Retry-After: 60")(w, nil)
 			_, _ = fmt.Fprint(w, `{"message":"You have exceeded a secondary rate limit"}`)
-		}, func(c *Config) { c.Ledger, c.Limiter = ledger, limits.NewLimiter(ledger) })
+		}, withLedger(ledger))
 		for range 2 { // the limit error and the failed probe
 			w.get("/users/octocat", "Prefer: wait=0")
 			time.Sleep(5 * time.Minute)

@@ -3,7 +3,6 @@ package proxy
 import (
 	"bytes"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -91,9 +90,7 @@ func TestTheAccessLogNamesALimitError(t *testing.T) {
 	for _, level := range []AccessLog{AccessLogAll, AccessLogErrors} {
 		var log bytes.Buffer
 		up := &moody{next: []answer{{200, nil, failedQuery(`"type":"RATE_LIMIT","message":"` + alreadyText + `"`)}}}
-		setup(up.ServeHTTP, asGitHub, func(c *Config) {
-			c.AccessLog, c.Log = level, slog.New(slog.NewTextHandler(&log, nil))
-		}).run(t, func(w *world) {
+		setup(up.ServeHTTP, asGitHub, logTo(&log), func(c *Config) { c.AccessLog = level }).run(t, func(w *world) {
 			w.send(queries, 1)
 			if line := log.String(); !strings.Contains(line, "limited=primary") || !strings.Contains(line, "limit_answer=graphql-primary-type") {
 				w.Errorf("access log %s: %s", level, line)

@@ -204,15 +204,7 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 	if protocol == http2 {
 		client, scheme = w.http2Client(), "https"
 	}
-	request, err := http.NewRequestWithContext(ctx, s.method, scheme+"://gateway.test"+path+"?"+subjectQuery, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range []string{owner, s.fields} {
-		if name, value, ok := strings.Cut(f, ": "); ok {
-			request.Header.Set(name, value)
-		}
-	}
+	request := w.newRequest(ctx, s.method, scheme+"://gateway.test"+path+"?"+subjectQuery, body, owner, s.fields)
 	type ending struct {
 		status int
 		body   string
@@ -277,13 +269,8 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 		t.Errorf("got %d %v", got.status, got.err)
 	}
 	// Copies.
-	permits := 0
 	record := w.last()
-	for _, stage := range record.Stages {
-		if stage.Name == stageQueue && !stage.Failed {
-			permits++
-		}
-	}
+	permits := permits(record)
 	points := 1
 	if !s.safe {
 		points = 5
@@ -353,11 +340,7 @@ func (p *pausedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // pointsUsed returns the used and reserved points of all accounts.
 func (w *world) pointsUsed() (points int) {
-	accounts, err := w.gateway.Ledger.Accounts(context.Background(), 100)
-	if err != nil {
-		w.Fatal(err)
-	}
-	for _, a := range accounts {
+	for _, a := range w.accounts(100) {
 		for _, b := range a.Budgets {
 			if strings.HasPrefix(b.Resource, "points") {
 				points += b.Used + b.Held

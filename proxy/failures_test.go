@@ -18,8 +18,8 @@ func TestServerErrorsAreForwardedWithoutSideEffects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		status := http.StatusBadGateway
 		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			setFields(w, "Cache-Control: max-age=60", "X-RateLimit-Limit: 5000", "X-RateLimit-Used: 1")
-			w.Header().Set("X-RateLimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+			w.Header().Set("Cache-Control", "max-age=60")
+			setRate(w.Header(), "", 5000, 1, time.Now().Add(time.Hour))
 			w.WriteHeader(status)
 			_, _ = io.WriteString(w, "unicorn")
 		})
@@ -69,22 +69,18 @@ func TestCompressedBodiesAreNotDecompressed(t *testing.T) {
 
 // With invalid rate limit fields, the documented limits apply.
 func TestInvalidRateLimitFieldsAreIgnored(t *testing.T) {
-	hour := func(hours int) string { return fmt.Sprint(time.Now().Add(time.Duration(hours) * time.Hour).Unix()) }
-	for name, fields := range map[string]func() []string{
-		"not numbers": func() []string { return []string{"many", "few", "soon"} },
-		"negative":    func() []string { return []string{"-5", "-1", "-1"} },
-		"out of range": func() []string {
-			return []string{strings.Repeat("9", 40), strings.Repeat("9", 40), strings.Repeat("9", 40)}
-		},
-		"empty":        func() []string { return []string{"", "", ""} },
-		"next century": func() []string { return []string{"60", "60", hour(24 * 365 * 100)} },
-		"duplicates":   func() []string { return []string{"60, 5000", "1, 2", hour(1) + ", " + hour(2)} },
+	const next, century = "946688400", "4102444800" // virtual time begins at 946684800
+	nines := strings.Repeat("9", 40)
+	for name, fields := range map[string][]string{ // limit, used, reset
+		"not numbers":  {"many", "few", "soon"},
+		"negative":     {"-5", "-1", "-1"},
+		"out of range": {nines, nines, nines},
+		"empty":        {"", "", ""},
+		"next century": {"60", "60", century},
+		"duplicates":   {"60, 5000", "1, 2", next + ", 946692000"},
 	} {
-		setup(func(w http.ResponseWriter, _ *http.Request) {
-			for i, value := range fields() {
-				w.Header().Set([]string{"X-RateLimit-Limit", "X-RateLimit-Used", "X-RateLimit-Reset"}[i], value)
-			}
-		}).sub(t, name, func(w *world) {
+		upstream := responds(200, "X-Ratelimit-Limit: "+fields[0], "X-Ratelimit-Used: "+fields[1], "X-Ratelimit-Reset: "+fields[2])
+		setup(upstream).sub(t, name, func(w *world) {
 			responses := 0
 			for i := range 80 { // the anonymous limit is 60 per hour
 				if w.get(fmt.Sprint("/users/", i), "Prefer: wait=5").StatusCode == http.StatusOK {

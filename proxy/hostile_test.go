@@ -403,11 +403,7 @@ func (h *hostileRun) write(w http.ResponseWriter, r *http.Request, call *hostile
 	header := w.Header()
 	header["Date"] = nil
 	if rate := response.Rate; rate.Limit != 0 {
-		for name, value := range map[string]any{
-			"Limit": rate.Limit, "Used": rate.Used, "Remaining": max(0, rate.Limit-rate.Used), "Reset": rate.Reset.Unix(), "Resource": rate.Resource,
-		} {
-			header.Set("X-Ratelimit-"+name, fmt.Sprint(value))
-		}
+		setRate(header, rate.Resource, rate.Limit, rate.Used, rate.Reset)
 		if !rate.Date.IsZero() {
 			header.Set("Date", rate.Date.UTC().Format(http.TimeFormat))
 		}
@@ -556,13 +552,7 @@ func (c *hostileClient) send(until context.Context) {
 	} else {
 		body = fmt.Sprintf(body, n)
 	}
-	request, err := http.NewRequestWithContext(ctx, o.method, c.origin()+path, strings.NewReader(body))
-	if err != nil {
-		c.Error(err)
-		return
-	}
-	request.Header.Set("Authorization", c.account)
-	request.Header.Set("User-Agent", id)
+	request := c.newRequest(ctx, o.method, c.origin()+path, strings.NewReader(body), "Authorization: "+c.account, "User-Agent: "+id)
 	if !c.Backlog {
 		request.Header.Set("Prefer", fmt.Sprint("wait=", int(c.maxWait/time.Second)))
 	}

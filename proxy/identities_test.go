@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -54,11 +53,9 @@ func (p *people) limit(id int, limited bool) {
 }
 
 func withPeople(t *testing.T, run func(w *world, p *people), options ...option) {
-	synctest.Test(t, func(t *testing.T) {
-		p := &people{ids: map[string]int{"a": 123, "b": 123, "c": 7}, named: true}
-		accountOf := func(c *Config) { c.AccountOf = func(token string) string { return "account of Bearer " + token } }
-		run(newWorld(t, p.ServeHTTP, append([]option{accountOf}, options...)...), p)
-	})
+	p := &people{ids: map[string]int{"a": 123, "b": 123, "c": 7}, named: true}
+	accountOf := func(c *Config) { c.AccountOf = func(token string) string { return "account of Bearer " + token } }
+	setup(p.ServeHTTP, append(options, accountOf)...).run(t, func(w *world) { run(w, p) })
 }
 
 // as sends a request with a token, and returns the status.
@@ -113,25 +110,19 @@ func TestLimitErrorsJoinTheTokensOfAUser(t *testing.T) {
 		p.limit(123, true)
 		w.want("status of the next limit error", w.as("a", "/repos/o/r/tags"), http.StatusForbidden)
 		w.checkRefused("b")
-		list, err := w.gateway.Ledger.Accounts(context.Background(), 10)
-		if err != nil || len(list) != 1 || list[0].Name != "user:123" {
-			t.Errorf("accounts: %+v, %v", list, err)
+		if list := w.accounts(10); len(list) != 1 || list[0].Name != "user:123" {
+			w.Errorf("accounts: %+v", list)
 		}
 	})
 }
 
 // A renewed installation token continues the account of the earlier token.
 func TestRenewedInstallationTokenKeepsItsAccount(t *testing.T) {
-	installation := func(c *Config) {
-		byToken := c.Identify
-		c.Identify = func(r *http.Request) (Identity, error) {
-			i, err := byToken(r)
-			if strings.HasPrefix(r.Header.Get("Authorization"), "Bearer tok-") {
-				i.Caller.Kind = policy.Installation
-			}
-			return i, err
+	installation := identifying(func(id *Identity, r *http.Request) {
+		if strings.HasPrefix(r.Header.Get("Authorization"), "Bearer tok-") {
+			id.Caller.Kind = policy.Installation
 		}
-	}
+	})
 	withPeople(t, func(w *world, _ *people) {
 		mint := func() string {
 			r := w.do(http.MethodPost, "/app/installations/456/access_tokens", nil, "Authorization: Bearer assertion")
@@ -148,12 +139,8 @@ func TestRenewedInstallationTokenKeepsItsAccount(t *testing.T) {
 		}
 		second := mint()
 		w.want("status", w.as(second, "/repos/o/r/tags"), http.StatusOK)
-		list, err := w.gateway.Ledger.Accounts(context.Background(), 10)
-		if err != nil {
-			t.Fatal(err)
-		}
 		points := map[string]int{}
-		for _, a := range list {
+		for _, a := range w.accounts(10) {
 			for _, b := range a.Budgets {
 				if strings.HasPrefix(b.Resource, "points:") {
 					points[a.Name] += b.Used
@@ -185,12 +172,10 @@ func TestIdentityInMessage(t *testing.T) {
 
 // Identities of other kinds, of workflows and of content are not learned.
 func TestIdentityIsNotLearnedFromOtherResponses(t *testing.T) {
-	primary := func(limit, kind string) http.HandlerFunc {
+	primary := func(limit int, kind string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			w.Header().Set("X-Ratelimit-Limit", limit)
-			w.Header().Set("X-Ratelimit-Used", limit)
-			w.Header().Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(time.Hour).Unix()))
+			setRate(w.Header(), "", limit, limit, time.Now().Add(time.Hour))
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = fmt.Fprintf(w, `{"message": "API rate limit exceeded for %s ID 5."}`, kind)
 		}
@@ -200,17 +185,17 @@ func TestIdentityIsNotLearnedFromOtherResponses(t *testing.T) {
 		upstream http.HandlerFunc
 		want     string
 	}{
-		"a user":                    {policy.User, primary("5000", "user"), "user:5"},
-		"an installation":           {policy.Installation, primary("5000", "installation"), "installation:5"},
-		"a workflow":                {policy.Installation, primary("1000", "installation"), "x"},
-		"another kind":              {policy.Installation, primary("5000", "user"), "x"},
-		"an app":                    {policy.OAuthApp, primary("5000", "user"), "x"},
-		"an address":                {policy.Unauthenticated, primary("60", "user"), "x"},
-		"content that names a user": {policy.User, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"message": "user ID 5"}`) }, "x"},
+		"a user":                    {policy.User, primary(5000, "user"), "user:5"},
+		"an installation":           {policy.Installation, primary(5000, "installation"), "installation:5"},
+		"a workflow":                {policy.Installation, primary(1000, "installation"), "x"},
+		"another kind":              {policy.Installation, primary(5000, "user"), "x"},
+		"an app":                    {policy.OAuthApp, primary(5000, "user"), "x"},
+		"an address":                {policy.Unauthenticated, primary(60, "user"), "x"},
+		"content that names a user": {policy.User, replies(`{"message": "user ID 5"}`), "x"},
 		"a refusal that names a user": {policy.User, func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "no access for user ID 5", http.StatusForbidden)
 		}, "x"},
-		"a user without a JSON number": {policy.User, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"id": "5"}`) }, "x"},
+		"a user without a JSON number": {policy.User, replies(`{"id": "5"}`), "x"},
 	} {
 		setup(c.upstream, func(config *Config) {
 			config.Identify = func(*http.Request) (Identity, error) {
@@ -259,11 +244,10 @@ func TestReplicasShareIdentities(t *testing.T) {
 }
 
 func TestUnlimitedLedgerMergesNothing(t *testing.T) {
-	off := func(c *Config) { c.Ledger, c.Limiter = limits.Unlimited{}, limits.NewLimiter(limits.Unlimited{}) }
 	withPeople(t, func(w *world, p *people) {
 		w.want("status", w.as("a", "/user"), http.StatusOK)
 		p.limit(123, true)
 		w.want("status", w.as("a", "/user"), http.StatusForbidden)
 		w.want("status", w.as("b", "/user"), http.StatusForbidden)
-	}, off)
+	}, withLedger(limits.Unlimited{}))
 }

@@ -3,7 +3,6 @@ package proxy
 import (
 	"bytes"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"regexp"
 	"strings"
@@ -42,9 +41,7 @@ func TestDebugFieldIsForTrustedClientsOnly(t *testing.T) {
 // has no credential.
 func TestAccessLinesIdentifyQuestions(t *testing.T) {
 	var log bytes.Buffer
-	setup(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"data":{}}`) }, func(c *Config) {
-		c.Log = slog.New(slog.NewTextHandler(&log, nil))
-	}).run(t, func(w *world) {
+	setup(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, `{"data":{}}`) }, logTo(&log)).run(t, func(w *world) {
 		field := func(name string) string {
 			_, rest, _ := strings.Cut(log.String(), " "+name+"=")
 			value, _, _ := strings.Cut(rest, " ")

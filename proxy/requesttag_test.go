@@ -2,9 +2,7 @@ package proxy
 
 import (
 	"bytes"
-	"log/slog"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,16 +11,9 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// withTagClaim makes every client have a token whose claim for tags has this value.
-func withTagClaim(claim string) option {
-	return identifying(func(id *Identity, _ *http.Request) {
-		id.Tag, id.TagFromClaim = claim, true
-	})
-}
-
 func TestTagIsRecordedButNotForwarded(t *testing.T) {
 	var log bytes.Buffer
-	setup(nothing, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }).run(t, func(w *world) {
+	setup(nothing, logTo(&log)).run(t, func(w *world) {
 		longest := strings.Repeat("x", 64)
 		for _, c := range []struct{ field, want string }{
 			{"Weir-Tag: acme/widgets:nightly_4.2@main-1", "acme/widgets:nightly_4.2@main-1"}, {"weir-tag: light_mode", "light_mode"},
@@ -48,7 +39,7 @@ func TestTagIsRecordedButNotForwarded(t *testing.T) {
 
 func TestInvalidTagIsRefused(t *testing.T) {
 	var log bytes.Buffer
-	setup(nothing, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }).run(t, func(w *world) {
+	setup(nothing, logTo(&log)).run(t, func(w *world) {
 		invalid := []string{
 			"evil" + strings.Repeat("x", 61), "evil\tx", "evil\x80", "evilä", "ghp_evil" + strings.Repeat("x", 32), "run:weir_evil" + strings.Repeat("a", 22),
 		}
@@ -78,7 +69,7 @@ func TestClaimReplacesTheTagField(t *testing.T) {
 		{"invalid", "evil\ntag", ""},
 		{"too long", strings.Repeat("x", 65), ""},
 	} {
-		setup(nothing, withTagClaim(c.claim)).run(t, func(w *world) {
+		setup(nothing, identifying(func(id *Identity, _ *http.Request) { id.Tag, id.TagFromClaim = c.claim, true })).run(t, func(w *world) {
 			for _, field := range []string{"X-A: b", "Weir-Tag: forged", "Weir-Tag: not valid"} {
 				w.want(c.name+" claim with "+field, w.get("/repos/a/b/subscribers", field).StatusCode, http.StatusOK)
 				w.want(c.name+" claim with "+field, w.gateway.Recent()[0].Tag, c.want)
@@ -106,19 +97,10 @@ func TestBackgroundRequestsHaveTheTagOfTheirCause(t *testing.T) {
 }
 
 func TestTagOfALimitedClientHasAPartOfTheWindow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		used, reset := 0, strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			used++
-			h := w.Header()
-			h.Set("X-Ratelimit-Limit", "100")
-			h.Set("X-Ratelimit-Used", strconv.Itoa(used))
-			h.Set("X-Ratelimit-Remaining", strconv.Itoa(100-used))
-			h.Set("X-Ratelimit-Reset", reset)
-		}, identifying(func(id *Identity, _ *http.Request) {
-			id.Caller.Account, id.Caller.Client = "bot", "ci"
-			id.Caller.Clients = []policy.ClientBudget{{Client: "ci", Limit: 1, TagLimit: 0.05}}
-		}))
+	setup(naming(100, always("core")), identifying(func(id *Identity, _ *http.Request) {
+		id.Caller.Account, id.Caller.Client = "bot", "ci"
+		id.Caller.Clients = []policy.ClientBudget{{Client: "ci", Limit: 1, TagLimit: 0.05}}
+	})).run(t, func(w *world) {
 		get := func(tag string) got {
 			return w.get("/repos/a/b/subscribers", "Cache-Control: no-cache", "Weir-Tag: "+tag)
 		}

@@ -4,10 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strconv"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -33,64 +30,53 @@ func naming(limit int, name func(n int) string) http.HandlerFunc {
 	used := 0
 	return func(w http.ResponseWriter, _ *http.Request) {
 		used++
-		h := w.Header()
-		h.Set("Cache-Control", "no-cache")
-		h.Set("X-Ratelimit-Limit", strconv.Itoa(limit))
-		h.Set("X-Ratelimit-Used", strconv.Itoa(min(used, limit)))
-		h.Set("X-Ratelimit-Reset", strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10))
-		h.Set("X-Ratelimit-Resource", name(used))
+		w.Header().Set("Cache-Control", "no-cache")
+		setRate(w.Header(), name(used), limit, min(used, limit), time.Now().Add(time.Hour))
 	}
 }
 
-func TestResourceNamedByTheUpstreamIsAWindowOfItsOwn(t *testing.T) {
-	setup(naming(3, func(int) string { return "audit_log" })).run(t, func(w *world) {
-		for i := range 3 {
-			r := w.get("/orgs/acme/audit-log", "Authorization: Bearer a")
-			w.want("status", r.StatusCode, 200)
-			w.wantFields(r, "X-Ratelimit-Resource: audit_log", "X-Ratelimit-Limit: 3")
-			w.want("used", r.Header.Get("X-Ratelimit-Used"), strconv.Itoa(i+1))
-		}
-		r := w.get("/repos/acme/widgets", "Authorization: Bearer a")
-		w.want("status of a request that core counts", r.StatusCode, 200)
-		status := w.rateStatus()
-		w.want("core limit", status.Resources["core"].Limit, 5000)
-		w.want("core used", status.Resources["core"].Used, 0)
-		w.want("audit_log limit", status.Resources["audit_log"].Limit, 3)
-		w.want("audit_log remaining", status.Resources["audit_log"].Remaining, 0)
-		w.want("members", len(status.Resources), len(policy.Resources())+1)
-	})
-}
+// always returns the same name of a resource.
+func always(name string) func(int) string { return func(int) string { return name } }
 
-func TestInvalidResourceNameCountsLikeNoHeaders(t *testing.T) {
-	setup(naming(3, func(int) string { return "Audit log" })).run(t, func(w *world) {
-		for i := range 3 {
-			r := w.get("/repos/acme/widgets", "Authorization: Bearer a")
-			w.want("status", r.StatusCode, 200)
-			w.wantFields(r, "X-Ratelimit-Resource: core", "X-Ratelimit-Limit: 5000")
-			w.want("used", r.Header.Get("X-Ratelimit-Used"), strconv.Itoa(i+1))
-		}
-		w.want("status after three responses", w.get("/repos/acme/widgets", "Authorization: Bearer a").StatusCode, 200)
-		w.want("members", len(w.rateStatus().Resources), len(policy.Resources()))
-	})
+func TestResourceNamedByTheUpstreamIsAWindowOfItsOwn(t *testing.T) {
+	for _, c := range []struct {
+		name, path, upstream string
+		resource, limit      string // in responses
+		own                  int    // windows besides those of the documents
+	}{
+		{"new", "/orgs/acme/audit-log", "audit_log", "audit_log", "3", 1},
+		{"invalid name, like no fields", "/repos/acme/widgets", "Audit log", "core", "5000", 0},
+	} {
+		setup(naming(3, always(c.upstream))).sub(t, c.name, func(w *world) {
+			for i := range 3 {
+				r := w.get(c.path, bearer("a"))
+				w.want("status", r.StatusCode, 200)
+				w.wantFields(r, "X-Ratelimit-Resource: "+c.resource, "X-Ratelimit-Limit: "+c.limit, fmt.Sprint("X-Ratelimit-Used: ", i+1))
+			}
+			w.want("status of a request that core counts", w.get("/repos/acme/widgets", bearer("a")).StatusCode, 200)
+			status := w.rateStatus()
+			w.want("members", len(status.Resources), len(policy.Resources())+c.own)
+			if c.own > 0 {
+				core, own := status.Resources["core"], status.Resources[c.resource]
+				w.want("core", fmt.Sprint(core.Limit, core.Used), "5000 0")
+				w.want("limit and remaining", fmt.Sprint(own.Limit, own.Remaining), "3 0")
+			}
+		})
+	}
 }
 
 func TestUpstreamCannotCreateWindowsWithoutBound(t *testing.T) {
 	setup(naming(5000, func(n int) string { return fmt.Sprint("invented-", n) })).run(t, func(w *world) {
 		for range 250 {
-			w.want("status", w.get("/repos/acme/widgets", "Authorization: Bearer a").StatusCode, 200)
+			w.want("status", w.get("/repos/acme/widgets", bearer("a")).StatusCode, 200)
 		}
 		w.want("members", len(w.rateStatus().Resources), len(policy.Resources())+100)
 	})
 }
 
 func TestRateLimitStatusOfADialectHasItsResources(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		github, err := policy.LoadDialect("github")
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := newWorld(t, newCounter().ServeHTTP, func(c *Config) { c.Dialect = github })
-		w.get("/repos/acme/widgets", "Authorization: Bearer a")
+	setup(newCounter().ServeHTTP, asGitHub).run(t, func(w *world) {
+		w.get("/repos/acme/widgets", bearer("a"))
 		status := w.rateStatus()
 		w.want("audit_log", status.Resources["audit_log"].Limit, 1750)
 		w.want("members", len(status.Resources), len(policy.KnownResources()))
@@ -124,51 +110,36 @@ func TestUpstreamWithoutRateHeadersHasNoLimit(t *testing.T) {
 }
 
 func TestLimiterThatIsOffSendsImmediately(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		off := func(c *Config) { c.Ledger, c.Limiter = limits.Unlimited{}, limits.NewLimiter(limits.Unlimited{}) }
-		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-			h := w.Header()
-			h.Set("Cache-Control", "no-cache")
-			switch r.URL.Path {
-			case "/user":
-				h.Set("Retry-After", "5")
-				w.WriteHeader(http.StatusTooManyRequests)
-			case "/repos/acme/widgets":
-				h.Set("X-Ratelimit-Limit", "7")
-				h.Set("X-Ratelimit-Remaining", "0")
-				h.Set("X-Ratelimit-Used", "9")
-				h.Set("X-Ratelimit-Reset", "12345")
-				h.Set("X-Ratelimit-Resource", "Made Up")
-			}
-			if r.URL.Path != "/user" {
-				time.Sleep(time.Second)
-			}
-		}, off)
+	const widgets, members = "/repos/acme/widgets", "/orgs/acme/members"
+	own := []string{
+		"X-Ratelimit-Limit: 7", "X-Ratelimit-Remaining: 0", "X-Ratelimit-Used: 9", "X-Ratelimit-Reset: 12345", "X-Ratelimit-Resource: Made Up",
+	}
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-cache")
+		switch r.URL.Path {
+		case "/user":
+			responds(http.StatusTooManyRequests, "Retry-After: 5")(w, r)
+		case widgets:
+			time.Sleep(time.Second)
+			setFields(w, own...)
+		}
+	}, withLedger(limits.Unlimited{})).run(t, func(w *world) {
 		began := time.Now()
-		var group sync.WaitGroup
-		for i := range 300 { // three times limits.concurrent
-			group.Go(func() {
-				w.want("status", w.get(fmt.Sprintf("/repos/acme/widgets?n=%d", i), "Authorization: Bearer a").StatusCode, 200)
-			})
-		}
-		group.Wait()
+		together(300, func(i int) { // three times limits.concurrent
+			w.want("status", w.get(fmt.Sprint(widgets, "?n=", i), bearer("a")).StatusCode, 200)
+		})
 		w.want("duration of 300 requests", time.Since(began), time.Second)
-		r := w.get("/repos/acme/widgets", "Authorization: Bearer a")
-		for name, want := range map[string]string{"Limit": "7", "Remaining": "0", "Used": "9", "Reset": "12345", "Resource": "Made Up"} {
-			w.want(name, r.Header.Get("X-Ratelimit-"+name), want)
-		}
-		w.want("RateLimit", r.Header.Get("Ratelimit"), "")
+		w.wantFields(w.get(widgets, bearer("a")), append(own, "Ratelimit: ")...)
 		before := w.upstreamSaw()
-		r = w.get("/orgs/acme/members", "Authorization: Bearer a")
-		w.want("added headers", r.Header.Get("X-Ratelimit-Limit"), "")
-		w.get("/rate_limit", "Authorization: Bearer a")
+		w.wantFields(w.get(members, bearer("a")), "X-Ratelimit-Limit: ")
+		w.get("/rate_limit", bearer("a"))
 		w.want("the rate limit status is forwarded", w.upstreamSaw()-before, 2)
 		began = time.Now()
-		r = w.get("/user", "Authorization: Bearer a", "Prefer: wait=60")
+		r := w.get("/user", bearer("a"), "Prefer: wait=60")
 		w.want("status of a limit error", r.StatusCode, 429)
-		w.want("Retry-After", r.Header.Get("Retry-After"), "5")
+		w.wantFields(r, "Retry-After: 5")
 		w.want("duration of a limit error", time.Since(began), time.Duration(0))
 		w.want("requests after a limit error", w.upstreamSaw()-before, 3)
-		w.want("status of another request after a limit error", w.get("/orgs/acme/members", "Authorization: Bearer a").StatusCode, 200)
+		w.want("status of another request after a limit error", w.get(members, bearer("a")).StatusCode, 200)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,6 +82,14 @@ func responds(code int, fields ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		setFields(w, fields...)
 		w.WriteHeader(code)
+	}
+}
+
+// inOrder returns an upstream whose responses come from these handlers in their order, and then from the last one.
+func inOrder(handlers ...http.HandlerFunc) http.HandlerFunc {
+	var requests atomic.Int64
+	return func(w http.ResponseWriter, r *http.Request) {
+		handlers[min(int(requests.Add(1)), len(handlers))-1](w, r)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -65,7 +64,7 @@ func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
 			<-r.Context().Done()
 		}, 10 * time.Millisecond, ""},
 		{"timeout", hang, time.Minute, ""},
-		{"broken connection", breakFirst(math.MaxInt64), time.Minute, ""},
+		{"broken connection", breakConn, time.Minute, ""},
 		{"401", responds(401), time.Minute, ""},
 		{"403", responds(403), time.Minute, ""},
 		{"404", responds(404), time.Minute, ""},
@@ -186,7 +185,7 @@ func TestUnansweredRequestsOfAValidTokenAreCharged(t *testing.T) {
 			running, stop := context.WithCancel(t.Context())
 			t.Cleanup(stop)
 			go ledger.Run(running)
-			w := newWorld(t, hang, option, func(c *Config) { c.Ledger, c.Limiter, c.Wait = ledger, limits.NewLimiter(ledger), 0 })
+			w := newWorld(t, hang, option, withLedger(ledger), func(c *Config) { c.Wait = 0 })
 			for began := time.Now(); time.Since(began) < documented.Primary.Window; time.Sleep(2 * time.Second) {
 				w.leave(w.client, 5*time.Millisecond, http.MethodGet, tags, "", owner)
 			}

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -199,15 +198,14 @@ func TestTokenListsAreBounded(t *testing.T) {
 
 // The tokens come from different addresses, so that each is sent upstream once.
 func TestRefusedTokensLeaveNoAccounts(t *testing.T) {
-	var ledger *limits.Memory
-	setup(acceptOnly(0), func(c *Config) { ledger = c.Ledger.(*limits.Memory) }).run(t, func(w *world) {
+	setup(acceptOnly(0)).run(t, func(w *world) {
 		for i := range 500 {
-			w.get(tags, fmt.Sprint("Authorization: Bearer bad ", i))
+			w.get(tags, bearer(fmt.Sprint("bad ", i)))
 		}
-		w.get(tags, "Authorization: Bearer good")
-		list, err := ledger.Accounts(w.Context(), 1000)
-		if err != nil || len(list) != 1 || !strings.Contains(list[0].Name, "good") {
-			w.Errorf("%d accounts, %v; want only the accepted one", len(list), err)
+		w.get(tags, bearer("good"))
+		list := w.accounts(1000)
+		if len(list) != 1 || !strings.Contains(list[0].Name, "good") {
+			w.Fatalf("%d accounts; want only the accepted one", len(list))
 		}
 		w.want("kind", list[0].Kind, policy.User)
 	})
