@@ -219,7 +219,7 @@ func withShedder(limit int) (*inbound.Shedder, option) {
 // TestOverloadKeepsGoodput checks that the goodput at five times the capacity is close to the peak.
 // Refusals must be immediate, and cache hits must continue.
 func TestOverloadKeepsGoodput(t *testing.T) {
-	const limit, latency, duration = 50, 100 * time.Millisecond, 2 * time.Second
+	const limit, latency, duration = 20, 100 * time.Millisecond, 2 * time.Second
 	capacity := float64(limit) / latency.Seconds()
 	goodput := func(load float64) (perSecond float64, refused int) {
 		_, shed := withShedder(limit)

@@ -84,8 +84,8 @@ func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
 				}
 				method := map[bool]string{true: http.MethodGet, false: http.MethodPost}[c.body == ""]
 				began := time.Now()
-				together(10, func(i int) {
-					for j := 0; time.Since(began) < 3*failedWindow && j < 100; j++ {
+				together(2, func(i int) {
+					for j := 0; time.Since(began) < 3*failedWindow && j < 70; j++ {
 						w.leave(client, c.stay, method, tags, c.body, fmt.Sprintf("Authorization: Bearer bad %d of %d", j, i))
 						time.Sleep(time.Second)
 					}
@@ -186,7 +186,7 @@ func TestUnansweredRequestsOfAValidTokenAreCharged(t *testing.T) {
 			t.Cleanup(stop)
 			go ledger.Run(running)
 			w := newWorld(t, hang, option, withLedger(ledger), func(c *Config) { c.Wait = 0 })
-			for began := time.Now(); time.Since(began) < documented.Primary.Window; time.Sleep(2 * time.Second) {
+			for began := time.Now(); time.Since(began) < documented.Primary.Window; time.Sleep(10 * time.Second) {
 				w.leave(w.client, 5*time.Millisecond, http.MethodGet, tags, "", owner)
 			}
 			w.want("requests upstream in a window", w.upstreamSaw(), limit)

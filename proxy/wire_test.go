@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -71,7 +70,7 @@ func TestSurrogateControlIsAddressedByName(t *testing.T) {
 }
 
 func TestLargeBodiesAreForwardedInBothDirections(t *testing.T) {
-	const size = 20 << 20
+	const size = 8 << 20
 	setup(func(w http.ResponseWriter, r *http.Request) {
 		sum := sha256.New()
 		n, _ := io.Copy(sum, r.Body)
@@ -309,23 +308,16 @@ func TestGraphQLTargetOfASelfHostedUpstream(t *testing.T) {
 	}
 }
 
-// HTTP/2 needs TLS, so this test uses the loopback interface.
 func TestHTTP2Upstream(t *testing.T) {
-	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Trailer", "X-End")
-		_, _ = io.Copy(w, r.Body)
-		_, _ = fmt.Fprint(w, " over ", r.Proto)
-		w.Header().Set("X-End", "yes")
-	}))
-	up.EnableHTTP2 = true
-	up.StartTLS()
-	defer up.Close()
-	transport := NewTransport()
-	transport.TLSClientConfig = up.Client().Transport.(*http.Transport).TLSClientConfig
-	defer transport.CloseIdleConnections()
-	base, _ := url.Parse(up.URL)
-	w := newWorld(t, nothing, func(c *Config) { c.Upstream, c.Transport = base, transport })
-	r := w.do(http.MethodPost, "/echo", strings.NewReader("hello"), "Authorization: Bearer a")
-	w.want("body", r.body, "hello over HTTP/2.0")
-	w.want("trailer", r.Trailer.Get("X-End"), "yes")
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorldOver(t, http2, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Trailer", "X-End")
+			_, _ = io.Copy(w, r.Body)
+			_, _ = fmt.Fprint(w, " over ", r.Proto)
+			w.Header().Set("X-End", "yes")
+		})
+		r := w.do(http.MethodPost, "/echo", strings.NewReader("hello"), bearer("a"))
+		w.want("body", r.body, "hello over HTTP/2.0")
+		w.want("trailer", r.Trailer.Get("X-End"), "yes")
+	})
 }
