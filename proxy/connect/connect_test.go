@@ -49,11 +49,16 @@ func startProxy(t *testing.T, c Config) *testProxy {
 	return p
 }
 
+// addressOf returns a lookup that returns one address for all names.
+func addressOf(text string) func(context.Context, string) ([]netip.Addr, error) {
+	return func(context.Context, string) ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr(text)}, nil
+	}
+}
+
 // dialTo makes the proxy connect to an address, whatever the target is. All names have one public address.
 func (p *testProxy) dialTo(address string) {
-	p.lookup = func(context.Context, string) ([]netip.Addr, error) {
-		return []netip.Addr{netip.MustParseAddr("8.8.8.8")}, nil
-	}
+	p.lookup = addressOf("8.8.8.8")
 	p.dial = func(ctx context.Context, network, target string) (net.Conn, error) {
 		p.dialed.Store(&target)
 		var d net.Dialer
@@ -79,6 +84,23 @@ func (p *testProxy) connect(target, more string) (c net.Conn, buffered *bufio.Re
 	return c, buffered, resp.StatusCode
 }
 
+// tunnelTo opens a tunnel to a target.
+func (p *testProxy) tunnelTo(target string) (*net.TCPConn, *bufio.Reader) {
+	p.Helper()
+	c, buffered, status := p.connect(target, "")
+	if status != http.StatusOK {
+		p.Fatalf("got status %d", status)
+	}
+	return c.(*net.TCPConn), buffered
+}
+
+// startEcho starts a proxy that tunnels to a server that returns all bytes.
+func startEcho(t *testing.T) *testProxy {
+	p := startProxy(t, Config{TunnelOthers: true})
+	p.dialTo(echo(t))
+	return p
+}
+
 // echo starts a server that returns all bytes after the client has ended its direction.
 func echo(t *testing.T) (address string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -101,16 +123,12 @@ func echo(t *testing.T) (address string) {
 }
 
 func TestTunnelCopiesBytesInBothDirections(t *testing.T) {
-	p := startProxy(t, Config{TunnelOthers: true})
-	p.dialTo(echo(t))
-	c, buffered, status := p.connect("other.test:443", "")
-	if status != http.StatusOK {
-		t.Fatalf("got status %d", status)
-	}
+	p := startEcho(t)
+	c, buffered := p.tunnelTo("other.test:443")
 	text := clientHello(t, "other.test") + strings.Repeat("any bytes\x00", 100_000)
 	go func() {
 		_, _ = io.WriteString(c, text)
-		_ = c.(*net.TCPConn).CloseWrite()
+		_ = c.CloseWrite()
 	}()
 	if got, err := io.ReadAll(buffered); err != nil || string(got) != text {
 		t.Errorf("got %d bytes back, %v, want %d", len(got), err, len(text))
@@ -167,9 +185,7 @@ func TestTunnelsLeadToPublicAddressesOnly(t *testing.T) {
 		100::1 100:0:0:1::1 2001:2::1 2001:10::1 2001:20::1 2001:db8::1 3fff::1 5f00::1 4000::1 8000::1 f000::1
 	`) {
 		p := New(nil)
-		p.lookup = func(context.Context, string) ([]netip.Addr, error) {
-			return []netip.Addr{netip.MustParseAddr(text)}, nil
-		}
+		p.lookup = addressOf(text)
 		p.dial = func(_ context.Context, _, address string) (net.Conn, error) {
 			t.Errorf("%s: the proxy connects to %s", text, address)
 			return nil, io.EOF
@@ -300,17 +316,13 @@ func TestTunnelBeginsWithAHandshakeForItsTarget(t *testing.T) {
 		"many small records":              {strings.Repeat("\x16\x03\x01\x00\x01\x01", 30_000), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := startProxy(t, Config{TunnelOthers: true})
-			p.dialTo(echo(t))
-			conn, buffered, status := p.connect("Other.Test:443", "")
-			if status != http.StatusOK {
-				t.Fatalf("got status %d", status)
-			}
+			p := startEcho(t)
+			conn, buffered := p.tunnelTo("Other.Test:443")
 			go func() {
 				for part := range slices.Chunk([]byte(c.first), 100+len(c.first)/10) {
 					_, _ = conn.Write(part)
 				}
-				_ = conn.(*net.TCPConn).CloseWrite()
+				_ = conn.CloseWrite()
 			}()
 			want := ""
 			if c.passes {
@@ -325,8 +337,7 @@ func TestTunnelBeginsWithAHandshakeForItsTarget(t *testing.T) {
 
 // TestConnectToAnAddressIsRefused checks the spellings of addresses that resolvers accept.
 func TestConnectToAnAddressIsRefused(t *testing.T) {
-	p := startProxy(t, Config{TunnelOthers: true})
-	p.dialTo(echo(t))
+	p := startEcho(t)
 	for _, target := range strings.Fields(`
 		140.82.121.6 140.82.121.6. 2354215174 0x8c527906 0X8C527906 0214.0122.0171.06 0x8c.0x52.0x79.0x6 140.5404934 140.82.31238 127.1 0 [2606:50c0::1] [::ffff:140.82.121.6]
 		[::ffff:8c52:7906] [fe80::1%25eth0] 1.2.3.4%25x 140.82.121.6%2e other.test.. .other.test other..test -other.test oth%65r.test other.test%00 a@b.test 140.82.121.0x6
@@ -363,11 +374,11 @@ func FuzzConnectTarget(f *testing.F) {
 				TunnelOthers: others, Log: slog.New(slog.DiscardHandler),
 			}
 		})
-		p.lookup = func(_ context.Context, name string) ([]netip.Addr, error) {
+		p.lookup = func(ctx context.Context, name string) ([]netip.Addr, error) {
 			if !others || name == "api.test" || !isName(name) {
 				t.Errorf("the proxy resolves %q for %q", name, target)
 			}
-			return []netip.Addr{netip.MustParseAddr("8.8.8.8")}, nil
+			return addressOf("8.8.8.8")(ctx, name)
 		}
 		p.dial = func(_ context.Context, _, address string) (net.Conn, error) {
 			if address != "8.8.8.8:443" {
@@ -395,10 +406,7 @@ func TestConnectionToServedHostIsPassedOn(t *testing.T) {
 			accepted <- c
 		}
 	}()
-	c, _, status := p.connect("API.test:443", "")
-	if status != http.StatusOK {
-		t.Fatalf("got status %d", status)
-	}
+	c, _ := p.tunnelTo("API.test:443")
 	served := <-accepted
 	tunnel, ok := inbound.TunnelOfConn(served)
 	h := http.Header{}
@@ -426,14 +434,10 @@ func TestEarlyDataIsRefused(t *testing.T) {
 
 // TestTunnelEndsWithTheGateway checks that the end of the server's requests closes an open tunnel.
 func TestTunnelEndsWithTheGateway(t *testing.T) {
-	p := startProxy(t, Config{TunnelOthers: true})
-	p.dialTo(echo(t))
+	p := startEcho(t)
 	ctx, stop := context.WithCancel(t.Context())
 	p.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.ServeHTTP(w, r.WithContext(ctx)) })
-	_, buffered, status := p.connect("other.test:443", "")
-	if status != http.StatusOK {
-		t.Fatalf("got status %d", status)
-	}
+	_, buffered := p.tunnelTo("other.test:443")
 	stop()
 	if _, err := buffered.ReadByte(); err == nil {
 		t.Error("the tunnel is still open")

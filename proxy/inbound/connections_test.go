@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -78,14 +79,45 @@ func (s *server) openAll(n int, from string, state http.ConnState) (served int) 
 	return served
 }
 
-func TestConnectionsOfTrustedProxiesHaveNoBoundPerAddress(t *testing.T) {
-	var s server
-	s.LimitPerAddress(1000, 1, trustedProxies("10.0.0.0/8"))
-	if n := s.openAll(3, "10.0.0.1", http.StateActive); n != 3 {
-		t.Errorf("%d of 3 connections of the proxy are served", n)
+func TestNumberOfConnectionsIsBounded(t *testing.T) {
+	type opened struct {
+		from         string
+		n, want      int
+		closesOldest bool // the first connection of all, which waits for a request
 	}
-	if n := s.openAll(3, "192.0.2.1", http.StateActive); n != 1 {
-		t.Errorf("%d connections of the client are served, want 1", n)
+	for _, c := range []struct {
+		name       string
+		total      int
+		perAddress int
+		steps      []opened
+	}{
+		{"no bound", 0, 0, []opened{{"192.0.2.1", 10, 10, false}}},
+		{"total", 12, 0, []opened{{"192.0.2.1", 10, 10, false}, {"192.0.2.2", 10, 2, false}}},
+		{"half of the total for an address", 100, 1000, []opened{{"192.0.2.1", 100, 50, false}, {"192.0.2.2", 100, 50, false}}},
+		{"a trusted proxy has no bound per address", 0, 1, []opened{{"10.0.0.1", 3, 3, false}, {"192.0.2.1", 3, 1, false}}},
+		{
+			"a new connection replaces a waiting one of its address", 0, 3,
+			[]opened{{"192.0.2.3", 0, 1, false}, {"192.0.2.3", 2, 2, false}, {"192.0.2.3", 2, 1, true}},
+		},
+	} {
+		var s server
+		s.LimitTotal(c.total)
+		if c.perAddress > 0 {
+			s.LimitPerAddress(1000, c.perAddress, trustedProxies("10.0.0.0/8"))
+		}
+		var waiting *testConn
+		for _, o := range c.steps {
+			if o.n == 0 {
+				waiting, _ = s.open(o.from)
+				continue
+			}
+			if n := s.openAll(o.n, o.from, http.StateActive); n != o.want {
+				t.Errorf("%s: %d of %d connections of %s are served, want %d", c.name, n, o.n, o.from, o.want)
+			}
+			if waiting != nil && waiting.closed != o.closesOldest {
+				t.Errorf("%s: the waiting connection is closed: %v, want %v", c.name, waiting.closed, o.closesOldest)
+			}
+		}
 	}
 }
 
@@ -123,27 +155,6 @@ func TestNewConnectionsPerAddressHaveARate(t *testing.T) {
 			t.Errorf("%d connections are served, %d of another address, and %d a second later; want 200, 200 and 20", first, other, later)
 		}
 	})
-}
-
-func TestConnectionsAboveTheTotalAreRefused(t *testing.T) {
-	var s server
-	if n := s.openAll(10, "192.0.2.1", http.StateActive); n != 10 {
-		t.Errorf("without a bound %d of 10 connections are served", n)
-	}
-	s.LimitTotal(12)
-	if n := s.openAll(10, "192.0.2.2", http.StateActive); n != 2 {
-		t.Errorf("%d connections are served, want 2", n)
-	}
-}
-
-// TestAddressGetsHalfOfTheTotal checks that the requests of one client cannot use all connections.
-func TestAddressGetsHalfOfTheTotal(t *testing.T) {
-	var s server
-	s.LimitTotal(100)
-	s.LimitPerAddress(1000, 1000, nil)
-	if n, other := s.openAll(100, "192.0.2.1", http.StateActive), s.openAll(100, "192.0.2.2", http.StateActive); n != 50 || other != 50 {
-		t.Errorf("%d and %d connections are served, want 50 each", n, other)
-	}
 }
 
 // TestNewConnectionReplacesAWaitingOne fills the total with connections of one address that wait for a request. Other
@@ -195,18 +206,6 @@ func TestIdleConnectionsOfTrustedProxiesAreKept(t *testing.T) {
 	}
 }
 
-func TestNewConnectionReplacesAWaitingOneOfItsAddress(t *testing.T) {
-	var s server
-	s.LimitPerAddress(1000, 3, nil)
-	first, _ := s.open("192.0.2.1")
-	if n := s.openAll(2, "192.0.2.1", http.StateActive); n != 2 || first.closed {
-		t.Errorf("%d of 2 connections below the bound are served, the first is closed: %v", n, first.closed)
-	}
-	if n := s.openAll(2, "192.0.2.1", http.StateActive); n != 1 || !first.closed {
-		t.Errorf("%d connections above the bound are served, the idle one is closed: %v; want 1 and true", n, first.closed)
-	}
-}
-
 // TestWaitingConnectionsAreBounded checks the bound of the memory for idle connections of many addresses.
 func TestWaitingConnectionsAreBounded(t *testing.T) {
 	var s server
@@ -219,13 +218,8 @@ func TestWaitingConnectionsAreBounded(t *testing.T) {
 		s.setState(c, http.StateIdle)
 		clients = append(clients, client)
 	}
-	open := 0
-	for _, c := range clients {
-		if !c.closed {
-			open++
-		}
-	}
-	if open != maxWaiting {
+	clients = slices.DeleteFunc(clients, func(c *testConn) bool { return c.closed })
+	if open := len(clients); open != maxWaiting {
 		t.Errorf("%d idle connections are open, want %d", open, maxWaiting)
 	}
 	if n := s.openAll(maxWaiting, "192.0.2.1", http.StateActive); n != maxWaiting {

@@ -15,98 +15,103 @@ func testAddress(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-func TestRateLimiterEvictsTheLeastRecentlyUsedAddress(t *testing.T) {
+func newLimiter(perSecond, burst int) *RateLimiter {
 	l := &RateLimiter{}
-	l.Configure(1, 1)
-	now := time.Now()
-	first, second := testAddress(0), testAddress(1)
+	l.Configure(perSecond, burst)
+	return l
+}
+
+func (l *RateLimiter) wantAddresses(t *testing.T, when string, want int) {
+	t.Helper()
+	if got := l.buckets.Len(); got != want {
+		t.Errorf("%s: got %d addresses, want %d", when, got, want)
+	}
+}
+
+func TestRateLimiterEvictsTheLeastRecentlyUsedAddress(t *testing.T) {
+	l, now := newLimiter(1, 1), time.Now()
 	for n := range maxBuckets {
 		l.Allow(testAddress(n), now)
 	}
-	if l.Allow(first, now) || l.buckets.Len() != maxBuckets {
-		t.Errorf("got %d addresses, or the first address was evicted below the bound", l.buckets.Len())
+	if l.Allow(testAddress(0), now) {
+		t.Error("the first address was evicted below the bound")
 	}
+	l.wantAddresses(t, "at the bound", maxBuckets)
 	l.Allow(testAddress(maxBuckets), now)
-	if l.buckets.Len() != maxBuckets {
-		t.Errorf("got %d addresses, want %d", l.buckets.Len(), maxBuckets)
-	}
-	if l.Allow(first, now) {
+	l.wantAddresses(t, "above the bound", maxBuckets)
+	if l.Allow(testAddress(0), now) {
 		t.Error("a recently used address was evicted")
 	}
-	if !l.Allow(second, now) {
+	if !l.Allow(testAddress(1), now) {
 		t.Error("the least recently used address was not evicted")
 	}
 }
 
 func TestRateLimiterRemovesIdleAddresses(t *testing.T) {
-	l := &RateLimiter{}
-	l.Configure(1, 100)
-	now := time.Now()
+	l, now := newLimiter(1, 100), time.Now()
 	for n := range 1000 {
 		l.Allow(testAddress(n), now)
 	}
 	for range 99 {
 		l.Allow(testAddress(0), now) // the bucket of this address needs more than minIdle to refill
 	}
-	l.Allow(testAddress(1000), now.Add(minIdle-time.Nanosecond))
-	if l.buckets.Len() != 1001 {
-		t.Errorf("got %d addresses before minIdle, want 1001", l.buckets.Len())
-	}
 	late := now.Add(minIdle + time.Second)
-	l.Allow(testAddress(1000), late)
-	if l.buckets.Len() != 999 {
-		t.Errorf("one request removed %d addresses, want 2", 1001-l.buckets.Len())
-	}
-	for range 500 {
-		l.Allow(testAddress(1000), late)
-	}
-	if l.buckets.Len() != 2 || !l.buckets.Contains(testAddress(0)) {
-		t.Errorf("got %d addresses after minIdle, want the active address and the empty bucket", l.buckets.Len())
-	}
-	l.Allow(testAddress(1000), late.Add(time.Minute))
-	if l.buckets.Len() != 1 {
-		t.Errorf("got %d addresses after all buckets are full, want 1", l.buckets.Len())
+	for _, c := range []struct {
+		when     string
+		at       time.Time
+		requests int
+		want     int
+	}{
+		{"before minIdle", now.Add(minIdle - time.Nanosecond), 1, 1001},
+		{"after one request, which removes two", late, 1, 999},
+		{"after minIdle, with the active address and the empty bucket", late, 500, 2},
+		{"after all buckets are full", late.Add(time.Minute), 1, 1},
+	} {
+		if c.want == 1 && !l.buckets.Contains(testAddress(0)) {
+			t.Error("the empty bucket was removed")
+		}
+		for range c.requests {
+			l.Allow(testAddress(1000), c.at)
+		}
+		l.wantAddresses(t, c.when, c.want)
 	}
 }
 
 func TestConfigureKeepsRemainingTokens(t *testing.T) {
-	l := &RateLimiter{}
-	now := time.Now()
+	l, now := &RateLimiter{}, time.Now()
 	a, b := testAddress(1), testAddress(2)
-	allowed := func(a netip.Addr) (n int) {
-		for l.Allow(a, now) {
-			n++
+	for _, c := range []struct {
+		step             string
+		perSecond, burst int
+		pause            time.Duration
+		address          netip.Addr
+		want             int // allowed requests
+	}{
+		{"burst", 2, 10, 0, a, 10},
+		{"same configuration", 2, 10, 0, a, 0},
+		{"larger burst", 4, 20, 0, a, 0},
+		{"new rate", 4, 20, time.Second, a, 4},
+		{"another address", 4, 20, 0, b, 1},
+		{"smaller burst", 4, 5, 0, b, 5},
+		{"disabled", 0, 0, 0, a, 100},
+		{"enabled again", 4, 5, 0, a, 5},
+	} {
+		now = now.Add(c.pause)
+		l.Configure(c.perSecond, c.burst)
+		if c.burst == 0 && l.buckets != nil {
+			t.Error("a disabled limiter keeps addresses")
 		}
-		return n
-	}
-	want := func(step string, got, want int) {
-		t.Helper()
-		if got != want {
-			t.Errorf("%s: got %d requests, want %d", step, got, want)
+		got, most := 0, 100
+		if c.step == "another address" {
+			most = 1
+		}
+		for got < most && l.Allow(c.address, now) {
+			got++
+		}
+		if got != c.want {
+			t.Errorf("%s: got %d requests, want %d", c.step, got, c.want)
 		}
 	}
-	l.Configure(2, 10)
-	want("burst", allowed(a), 10)
-	l.Configure(2, 10)
-	want("same configuration", allowed(a), 0)
-	l.Configure(4, 20)
-	want("larger burst", allowed(a), 0)
-	now = now.Add(time.Second)
-	want("new rate", allowed(a), 4)
-	l.Allow(b, now)
-	l.Configure(4, 5)
-	want("smaller burst", allowed(b), 5)
-	l.Configure(0, 0)
-	for range 100 {
-		if !l.Allow(a, now) {
-			t.Fatal("the disabled limiter refused a request")
-		}
-	}
-	if l.buckets != nil {
-		t.Error("a disabled limiter keeps addresses")
-	}
-	l.Configure(4, 5)
-	want("enabled again", allowed(a), 5)
 }
 
 // TestAllowNeverExceedsBurstAndRate checks all time windows, for any order of requests and
@@ -141,9 +146,7 @@ func TestAllowNeverExceedsBurstAndRate(t *testing.T) {
 }
 
 func TestConcurrentRequestsShareOneBurst(t *testing.T) {
-	l := &RateLimiter{}
-	l.Configure(1, 100)
-	now := time.Now()
+	l, now := newLimiter(1, 100), time.Now()
 	var allowed atomic.Int64
 	var workers sync.WaitGroup
 	for worker := range 8 {
@@ -166,9 +169,7 @@ func TestConcurrentRequestsShareOneBurst(t *testing.T) {
 }
 
 func TestReserveWaitsForTokens(t *testing.T) {
-	l := &RateLimiter{}
-	l.Configure(10, 20)
-	now := time.Now()
+	l, now := newLimiter(10, 20), time.Now()
 	for i, want := range []time.Duration{0, 0, time.Second, 2 * time.Second, 2 * time.Second} {
 		if got := l.Reserve(testAddress(1), 10, now, 2*time.Second); got != want {
 			t.Errorf("call %d: got %v, want %v", i, got, want)
@@ -180,9 +181,7 @@ func TestReserveWaitsForTokens(t *testing.T) {
 }
 
 func TestBlockedAddressIsRefusedForAWhile(t *testing.T) {
-	l := &RateLimiter{}
-	l.Configure(1000, 2000)
-	now := time.Now()
+	l, now := newLimiter(1000, 2000), time.Now()
 	for range 100 {
 		l.Block(testAddress(1), now)
 	}
@@ -195,9 +194,7 @@ func TestBlockedAddressIsRefusedForAWhile(t *testing.T) {
 }
 
 func TestBlockedAddressHasFewEvents(t *testing.T) {
-	l := &RateLimiter{}
-	l.Configure(1000, 2000)
-	now := time.Now()
+	l, now := newLimiter(1000, 2000), time.Now()
 	l.Block(testAddress(1), now)
 	allowed := func(since, until time.Duration) (n int) {
 		for at := since; at < until; at += time.Millisecond {
@@ -217,9 +214,7 @@ func TestBlockedAddressHasFewEvents(t *testing.T) {
 }
 
 func TestLargeRequestsTakeMoreTokens(t *testing.T) {
-	l := &RateLimiter{}
-	l.Configure(10, 20)
-	now := time.Now()
+	l, now := newLimiter(10, 20), time.Now()
 	for i, want := range []time.Duration{0, 1100 * time.Millisecond} { // 20 tokens: 1 + 10, 1 + 10
 		if !l.Allow(testAddress(1), now) {
 			t.Fatalf("request %d is refused", i)
