@@ -215,19 +215,14 @@ func (c *cancellations) request(ctx context.Context, method, path, cacheControl 
 	for {
 		body := strings.NewReader(map[string]string{http.MethodPatch: "{}"}[method])
 		req := c.newRequest(ctx, method, "http://gateway.test"+path, body, bearer("tok-owner"), cacheControl)
-		resp, err := c.client.Do(req)
-		if err != nil {
-			return "", "" // canceled
+		r := receive(c.client.Do(req))
+		if r.err != nil {
+			return "", "" // canceled, perhaps during the body
 		}
-		text, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if err != nil {
-			return "", "" // canceled during the body
+		if r.StatusCode != http.StatusTooManyRequests {
+			return r.Header.Get("Cache-Status"), r.body
 		}
-		if resp.StatusCode != http.StatusTooManyRequests {
-			return resp.Header.Get("Cache-Status"), string(text)
-		}
-		wait, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
+		wait, _ := strconv.Atoi(r.Header.Get("Retry-After"))
 		select {
 		case <-time.After(time.Duration(wait)*time.Second + c.upTo(time.Second)):
 		case <-ctx.Done():

@@ -118,7 +118,8 @@ func TestClientDisconnectReleasesItsPermit(t *testing.T) {
 				time.Sleep(time.Second / 2)
 				disconnected.Store(true)
 				leave()
-				time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
+				time.Sleep(time.Minute) // unconfirmed permits are held for a while
+				w.want("requests upstream, without further polls", w.upstreamSaw(), 1)
 				w.want("permits in flight", w.inFlight(), 0)
 				if len(w.gateway.Recent()) == 0 || w.gateway.Recent()[0].Status != statusClientGone {
 					w.Errorf("got records %+v", w.gateway.Recent())

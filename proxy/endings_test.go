@@ -196,31 +196,14 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 	w.client.CloseIdleConnections() // on a reused connection, the client might send a request again
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
-	var body io.Reader = http.NoBody
-	if s.body > 0 {
-		body = strings.NewReader(strings.Repeat("x", s.body))
-	}
+	body := strings.NewReader(strings.Repeat("x", s.body))
 	client, scheme := w.client, "http"
 	if protocol == http2 {
 		client, scheme = w.http2Client(), "https"
 	}
 	request := w.newRequest(ctx, s.method, scheme+"://gateway.test"+path+"?"+subjectQuery, body, owner, s.fields)
-	type ending struct {
-		status int
-		body   string
-		err    error
-	}
-	ended := make(chan ending, 1)
-	go func() {
-		resp, err := client.Do(request)
-		if err != nil {
-			ended <- ending{err: err}
-			return
-		}
-		text, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		ended <- ending{resp.StatusCode, string(text), err}
-	}()
+	ended := make(chan got, 1)
+	go func() { ended <- receive(client.Do(request)) }()
 	synctest.Wait()
 	var first rawCopy
 	switch {
@@ -262,11 +245,12 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 	seen := r.seen()
 
 	// The client.
-	if got.err == nil && got.status == http.StatusOK && (got.body != "whole" || r.complete() == 0) {
-		t.Errorf("the client got %d %q, but the upstream sent %d complete responses", got.status, got.body, r.complete())
+	ok := got.err == nil && got.StatusCode == http.StatusOK
+	if ok && (got.body != "whole" || r.complete() == 0) {
+		t.Errorf("the client got %q, but the upstream sent %d complete responses", got.body, r.complete())
 	}
-	if e.name == "nothing ends" && got.status != http.StatusOK {
-		t.Errorf("got %d %v", got.status, got.err)
+	if e.name == "nothing ends" && !ok {
+		t.Errorf("got %+v", got)
 	}
 	// Copies.
 	record := w.last()
@@ -299,15 +283,9 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 	}
 	// The cache.
 	blocked = false
-	if !s.safe && seen > 0 {
-		if status := w.get(changed, owner).Header.Get("Cache-Status"); strings.Contains(status, "hit") {
-			t.Errorf("a response from before the write is served: %s", status)
-		}
-	}
-	if stage == dialing {
-		if status := w.get(changed, owner).Header.Get("Cache-Status"); !strings.Contains(status, "hit") {
-			t.Errorf("a write without a connection purged a response: %s", status)
-		}
+	if stage == dialing || !s.safe && seen > 0 {
+		hit := strings.Contains(w.get(changed, owner).Header.Get("Cache-Status"), "hit")
+		w.want("the response from before the request is served", hit, stage == dialing)
 	}
 	time.Sleep(10*time.Second + time.Millisecond)
 	w.want("permits in flight", w.inFlight(), 0)

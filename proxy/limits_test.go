@@ -121,21 +121,6 @@ func TestRequestWaitsForABudgetWithinItsDeadline(t *testing.T) {
 	}
 }
 
-func TestRefusalStatusCanBe403(t *testing.T) {
-	up := newCounter()
-	up.limit["core"] = 1
-	setup(up.ServeHTTP, func(c *Config) { c.RefusalStatus = http.StatusForbidden }).run(t, func(w *world) {
-		w.get("/user", "Authorization: Bearer a")
-		r := w.get("/user", "Authorization: Bearer a")
-		w.refused(r, 403, "API rate limit exceeded")
-		w.want("Retry-After", r.Header.Get("Retry-After"), "3602")
-		head := w.do(http.MethodHead, "/user", nil, "Authorization: Bearer a")
-		w.want("HEAD", head.StatusCode, 403)
-		w.want("HEAD has no body", head.body, "")
-		w.want("violations", up.violations, 0)
-	})
-}
-
 func TestConcurrentRequestsDoNotExceedTheLimit(t *testing.T) {
 	up := newCounter()
 	up.limit["core"] = 50
@@ -231,15 +216,20 @@ func TestSafeRequestIsRetriedAfterASecondaryLimit(t *testing.T) {
 }
 
 func TestRateLimitFieldsDescribeTheBudget(t *testing.T) {
-	up := newCounter()
-	up.limit["core"] = 2
-	setup(up.ServeHTTP, func(c *Config) { c.RateLimitFields = true }).run(t, func(w *world) {
-		r := w.get("/user", "Authorization: Bearer a")
-		w.wantFields(r, `RateLimit-Policy: "core";q=2;w=3600`, `RateLimit: "core";r=1;t=3600`)
-		w.get("/user", "Authorization: Bearer a")
-		r = w.get("/user", "Authorization: Bearer a")
-		w.want("status", r.StatusCode, 429)
-		w.wantFields(r, `RateLimit: "core";r=0;t=3602`, "Retry-After: 3602")
-		w.want("number of RateLimit fields", len(r.Header.Values("RateLimit")), 1)
-	})
+	for _, status := range []int{http.StatusTooManyRequests, http.StatusForbidden} {
+		up := newCounter()
+		up.limit["core"] = 2
+		setup(up.ServeHTTP, func(c *Config) { c.RateLimitFields, c.RefusalStatus = true, status }).run(t, func(w *world) {
+			w.wantFields(w.get("/user", bearer("a")), `RateLimit-Policy: "core";q=2;w=3600`, `RateLimit: "core";r=1;t=3600`)
+			w.get("/user", bearer("a"))
+			r := w.get("/user", bearer("a"))
+			w.refused(r, status, "API rate limit exceeded")
+			w.wantFields(r, `RateLimit: "core";r=0;t=3602`, "Retry-After: 3602")
+			w.want("number of RateLimit fields", len(r.Header.Values("RateLimit")), 1)
+			head := w.do(http.MethodHead, "/user", nil, bearer("a"))
+			w.want("HEAD", head.StatusCode, status)
+			w.want("HEAD has no body", head.body, "")
+			w.want("violations", up.violations, 0)
+		})
+	}
 }

@@ -131,6 +131,16 @@ func (w *world) newRequest(ctx context.Context, method, url string, body io.Read
 	return r
 }
 
+// receive reads the body of a response.
+func receive(resp *http.Response, err error) got {
+	if err != nil {
+		return got{err: err}
+	}
+	text, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	return got{resp, string(text), err}
+}
+
 // open sends a request of the client, and returns the response when its header fields have arrived.
 func (w *world) open(client *http.Client, method, path string, body io.Reader, fields ...string) *http.Response {
 	w.Helper()

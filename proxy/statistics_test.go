@@ -114,20 +114,6 @@ func TestStaleStatisticsAreServedWhileComputing(t *testing.T) {
 	})
 }
 
-func TestClientDisconnectEndsItsPolls(t *testing.T) {
-	setup(computing(time.Hour)).run(t, func(w *world) {
-		c := w.dial()
-		_, _ = fmt.Fprint(c, "GET /repos/acme/widgets/stats/participation HTTP/1.1\r\nHost: gateway.test\r\n\r\n")
-		time.Sleep(2 * time.Second)
-		_ = c.Close()
-		time.Sleep(time.Minute)
-		w.want("attempts", w.upstreamSaw(), 2)
-		for _, r := range w.gateway.Recent() {
-			w.want("status of the record", r.Status, statusClientGone)
-		}
-	})
-}
-
 func TestPollErrorDoesNotEndSharedPolling(t *testing.T) {
 	good := computing(20 * time.Second)
 	setup(inOrder(good, good, responds(http.StatusBadGateway), good)).run(t, func(w *world) {

@@ -138,25 +138,6 @@ func TestMadeUpTokensOfOneAddressAreBounded(t *testing.T) {
 	}
 }
 
-// After a restart all tokens are unverified. They wait for each other instead of being refused.
-func TestValidTokensOfOneAddressAreNotRefused(t *testing.T) {
-	setup(acceptOnly(100*time.Millisecond), limitAddresses).run(t, func(w *world) {
-		began := time.Now()
-		var clients sync.WaitGroup
-		for i := range 200 {
-			for range 2 {
-				clients.Go(func() {
-					w.want("status", w.get(tags, fmt.Sprintf("Authorization: Bearer good %d", i)).StatusCode, 200)
-				})
-			}
-		}
-		clients.Wait()
-		if took := time.Since(began); took > 2*time.Second {
-			w.Errorf("200 tokens took %v", took)
-		}
-	})
-}
-
 func TestHeldCredentialsNeedNoVerification(t *testing.T) {
 	setup(acceptOnly(0), limitAddresses, identifying(func(id *Identity, _ *http.Request) {
 		id.Held = true
