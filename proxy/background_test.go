@@ -117,3 +117,143 @@ func TestPollsAreBounded(t *testing.T) {
 		w.want("room for two polls at the end", polls.TryAcquire(2), true)
 	})
 }
+
+// computing returns an upstream whose statistics are ready after the given time.
+func computing(ready time.Duration) http.HandlerFunc {
+	var start time.Time
+	return func(w http.ResponseWriter, r *http.Request) {
+		if start.IsZero() {
+			start = time.Now()
+		}
+		if time.Since(start) < ready {
+			w.WriteHeader(http.StatusAccepted)
+		}
+		_, _ = fmt.Fprint(w, `{"all":[1]}`)
+	}
+}
+
+func TestStatisticsArePolledUntilReady(t *testing.T) {
+	const participation = "/repos/acme/widgets/stats/participation"
+	for _, c := range []struct {
+		name, path, prefer string
+		ready              time.Duration
+		status, attempts   int
+		duration           time.Duration
+		retry              string
+	}{
+		{"ready at the second poll", participation, "", 2 * time.Second, 200, 3, 3 * time.Second, ""},
+		{"ready immediately", participation, "", 0, 200, 1, 0, ""},
+		{"not ready in the default wait", participation, "", time.Hour, 202, 4, 10 * time.Second, "6"},
+		{"the client waits longer", participation, "wait=20", 14 * time.Second, 200, 5, 15 * time.Second, ""},
+		{"the client does not wait", participation, "respond-async", time.Second, 202, 1, 0, "2"},
+		{"another operation's 202 is final", "/repos/acme/widgets/forks", "", time.Second, 202, 1, 0, ""},
+	} {
+		setup(computing(c.ready)).sub(t, c.name, func(w *world) {
+			start := time.Now()
+			r := w.get(c.path, "Prefer: "+c.prefer)
+			w.want("status", r.StatusCode, c.status)
+			w.want("attempts", w.upstreamSaw(), c.attempts)
+			w.want("duration", time.Since(start), c.duration)
+			w.want("retry-after", r.Header.Get("Retry-After"), c.retry)
+		})
+	}
+}
+
+const contributors = "/repos/acme/widgets/stats/contributors"
+
+func TestPollsAreShared(t *testing.T) {
+	setup(computing(10*time.Second)).run(t, func(w *world) {
+		start := time.Now()
+		for _, r := range w.concurrently(200, contributors, "Prefer: wait=60") {
+			if r.StatusCode != http.StatusOK {
+				w.Fatal(r.Status)
+			}
+		}
+		w.want("polls", w.upstreamSaw(), 5) // at 0, 1, 3, 7 and 15 s
+		w.want("duration", time.Since(start), 15*time.Second)
+	})
+}
+
+func TestPollingContinuesAfterA202(t *testing.T) {
+	setup(computing(10*time.Second)).run(t, func(w *world) {
+		first := w.get(contributors, "Prefer: wait=5")
+		w.want("first", first.StatusCode, http.StatusAccepted)
+		w.want("Retry-After", first.Header.Get("Retry-After"), "3")
+		time.Sleep(3 * time.Second)
+		w.want("status while computing", w.get(contributors, "Prefer: respond-async").StatusCode, http.StatusAccepted)
+		time.Sleep(8 * time.Second)
+		w.want("Cache-Status afterwards", w.get(contributors).Header.Get("Cache-Status")[:9], "weir; hit")
+		w.want("polls", w.upstreamSaw(), 5)
+	})
+}
+
+func TestPollingEndsAfterItsBudget(t *testing.T) {
+	setup(computing(24*time.Hour)).run(t, func(w *world) {
+		w.get(contributors)
+		time.Sleep(time.Hour)
+		// Weir polls at 0, 1, 3, 7, 15, 30 and 45 s, then every 15 s for five minutes.
+		w.want("polls", w.upstreamSaw(), 24)
+		w.want("status after the budget", w.get(contributors).StatusCode, http.StatusAccepted)
+	})
+}
+
+func TestPollingEndsWithAnyFinalStatus(t *testing.T) {
+	for _, status := range []int{200, 204, 404, 422} {
+		setup(inOrder(responds(http.StatusAccepted), responds(http.StatusAccepted), responds(status))).run(t, func(w *world) {
+			for _, r := range w.concurrently(10, contributors) {
+				w.want("status", r.StatusCode, status)
+			}
+			w.want(fmt.Sprint("polls until ", status), w.upstreamSaw(), 3)
+		})
+	}
+}
+
+func TestStaleStatisticsAreServedWhileComputing(t *testing.T) {
+	setup(inOrder(replies("good"), responds(http.StatusAccepted))).run(t, func(w *world) {
+		w.get(contributors)
+		time.Sleep(2 * time.Minute)
+		start := time.Now()
+		r := w.get(contributors)
+		w.want("body while computing", r.body, "good")
+		w.want("Cache-Status while computing", r.Header.Get("Cache-Status"), "weir; hit; ttl=-70; detail=computing")
+		w.want("duration", time.Since(start), w.gateway.Statistics.Wait)
+		w.want("Age", r.Header.Get("Age"), "130")
+		w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets")
+		r = w.get(contributors)
+		w.want("status after a push", r.StatusCode, http.StatusAccepted)
+		w.want("Cache-Status after a push", r.Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=202; collapsed")
+	})
+}
+
+func TestPollErrorDoesNotEndSharedPolling(t *testing.T) {
+	good := computing(20 * time.Second)
+	setup(inOrder(good, good, responds(http.StatusBadGateway), good)).run(t, func(w *world) {
+		for _, r := range w.concurrently(50, contributors, "Prefer: wait=60", "Authorization: a") {
+			w.want("status", r.StatusCode, http.StatusOK)
+		}
+		if n := w.upstreamSaw(); n > 10 {
+			w.Errorf("%d requests upstream", n)
+		}
+	})
+}
+
+func TestPollingListsActivePolls(t *testing.T) {
+	setup(computing(5*time.Second)).run(t, func(w *world) {
+		start := time.Now()
+		w.want("polls before", len(w.gateway.Polling()), 0)
+		go w.get(contributors, "Prefer: wait=60")
+		time.Sleep(4 * time.Second) // polls at 0, 1 and 3 s
+		polls := w.gateway.Polling()
+		if len(polls) != 1 {
+			w.Fatalf("got %+v, want one poll", polls)
+		}
+		p := polls[0]
+		w.want("path", p.Path, contributors)
+		w.want("since", p.Since.Sub(start), time.Duration(0))
+		w.want("next", p.Next.Sub(start), 7*time.Second)
+		w.want("polls", p.Polls, 3)
+		w.want("waiting", p.Waiting, 1)
+		time.Sleep(10 * time.Second)
+		w.want("polls after", len(w.gateway.Polling()), 0)
+	})
+}

@@ -1,16 +1,23 @@
 package proxy
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/policy"
 )
 
 // refused checks the status of an error response, the format of the body and a part of the message.
@@ -252,4 +259,98 @@ func TestParsePrefer(t *testing.T) {
 			t.Errorf("%q: got %+v, want %+v", c.value, got, c.want)
 		}
 	}
+}
+
+// scoped identifies every caller as the client "builds" with this scope.
+func scoped(s policy.Scope) option {
+	return identifying(func(id *Identity, _ *http.Request) {
+		id.Caller.Client, id.Scope = "builds", &s
+	})
+}
+
+func TestCallOutsideTheScopeIsRefusedLocally(t *testing.T) {
+	setup(nothing, scoped(policy.Scope{Methods: []string{"GET"}, Operations: []string{"watching/*", "gitignore/get-template"}})).run(t, func(w *world) {
+		for _, c := range []struct{ method, path, call string }{
+			{"GET", "/user", "GET unknown"},
+			{"HEAD", "/search/code?q=x", "HEAD search/code"},
+			{"GET", "/api/v3/search/code?q=x", "GET search/code"},
+			{"PUT", "/user/subscriptions/acme/widgets", "PUT unknown"},
+			{"POST", "/graphql", "POST graphql"},
+			{"GET", "/rate_limit", "GET rate-limit/get"},
+			{"GET", "/gitignore/templates", "GET gitignore/list-templates"},
+			{"GET", "/search/code", "GET search/code"}, // the scope is checked before preflight
+		} {
+			r := w.do(c.method, c.path, nil, "Authorization: Bearer a", "Prefer: wait=0")
+			if r.StatusCode != 403 || r.Header.Get("Cache-Status") != "weir; detail=scope" {
+				w.Errorf("%s %s: got %d, %s, want 403 for the scope", c.method, c.path, r.StatusCode, r.Header.Get("Cache-Status"))
+			}
+			if want := fmt.Sprintf(`does not let its client \"builds\" call %s"`, c.call); c.method != "HEAD" && !strings.Contains(r.body, want) {
+				w.Errorf("%s %s: got %s, want %s", c.method, c.path, r.body, want)
+			}
+		}
+		w.want("requests upstream", w.upstreamSaw(), 0)
+		used := func() string {
+			return w.get("/gitignore/templates/Go", "Authorization: Bearer a").Header.Get("X-Ratelimit-Used")
+		}
+		w.want("quota used after the first allowed call", used(), "1")
+		w.want("requests upstream", w.upstreamSaw(), 1)
+	})
+}
+
+func TestScopeAppliesToStoredResponses(t *testing.T) {
+	setup(nothing, identifying(func(id *Identity, r *http.Request) {
+		if strings.HasSuffix(r.Header.Get("Authorization"), "scoped") {
+			id.Scope = &policy.Scope{Operations: []string{"search/*"}}
+		}
+	})).run(t, func(w *world) {
+		w.want("status of an allowed client", w.get("/gitignore/templates", "Authorization: Bearer a").StatusCode, 200)
+		w.want("status of a scoped client", w.get("/gitignore/templates", "Authorization: Bearer scoped").StatusCode, 403)
+	})
+}
+
+func TestLoopIsAnsweredWith508(t *testing.T) {
+	for _, gateways := range []int{1, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			listeners := map[string]*testservers.PipeListener{}
+			names := []string{"a.test", "b.test", "c.test"}[:gateways]
+			transport := NewTransport()
+			defer transport.CloseIdleConnections()
+			transport.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) {
+				return listeners[address].Dial(ctx, "", "")
+			}
+			for i, name := range names {
+				w := newWorld(t, nothing, func(c *Config) {
+					c.Upstream = &url.URL{Scheme: "http", Host: names[(i+1)%gateways]}
+					c.Transport = transport
+				})
+				address := name + ":80"
+				listeners[address] = testservers.ServePipe(t, testservers.PipeAddress(address), &http.Server{Handler: w.gateway})
+			}
+			client := http.Client{Transport: transport}
+			for _, path := range []string{"/repos/acme/widgets", "/made/up"} {
+				began := time.Now()
+				r, err := client.Get("http://a.test" + path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = r.Body.Close()
+				if took := time.Since(began); r.StatusCode != http.StatusLoopDetected || took > time.Second {
+					t.Errorf("%d gateways, %s: got %d after %v, want 508 within a second", gateways, path, r.StatusCode, took)
+				}
+			}
+		})
+	}
+}
+
+func TestViaOfTheClientIsKept(t *testing.T) {
+	setup(nothing).run(t, func(w *world) {
+		for _, path := range []string{"/users/a", "/made/up"} {
+			w.get(path, "Via: 1.0 fred, 1.1 weir-other", "Via: HTTP/2 edge (a, b)")
+		}
+		for _, r := range w.seen.all() {
+			if want := []string{"1.0 fred, 1.1 weir-other", "HTTP/2 edge (a, b)", w.gateway.via[0]}; !slices.Equal(r.Header["Via"], want) {
+				w.Errorf("%s: the upstream got Via %q, want %q", r.URL.Path, r.Header["Via"], want)
+			}
+		}
+	})
 }

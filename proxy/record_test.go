@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
 func TestDebugFieldIsForTrustedClientsOnly(t *testing.T) {
@@ -72,5 +74,114 @@ func TestAccessLinesIdentifyQuestions(t *testing.T) {
 		w.want("mutation", target(http.MethodPost, "/graphql", `{"query":"mutation { x }"}`), "")
 		target(http.MethodGet, "/repos/acme/token-of-client/subscribers", "")
 		w.want("path with a credential", field("path"), "/repos/acme/REDACTED/subscribers")
+	})
+}
+
+func TestTagIsRecordedButNotForwarded(t *testing.T) {
+	var log bytes.Buffer
+	setup(nothing, logTo(&log)).run(t, func(w *world) {
+		longest := strings.Repeat("x", 64)
+		for _, c := range []struct{ field, want string }{
+			{"Weir-Tag: acme/widgets:nightly_4.2@main-1", "acme/widgets:nightly_4.2@main-1"}, {"weir-tag: light_mode", "light_mode"},
+			{"Weir-Tag: " + longest, longest}, {"Weir-Tag: ", ""}, {"Weir-Tags: x", ""},
+		} {
+			for _, path := range []string{"/repos/a/b/subscribers", "/undocumented/path"} {
+				w.want("status with "+c.field, w.get(path, c.field, "Cache-Control: no-cache").StatusCode, http.StatusOK)
+				w.want("tag of "+c.field, w.gateway.Recent()[0].Tag, c.want)
+			}
+		}
+		for _, r := range w.seen.all() {
+			for name := range r.Header {
+				if strings.HasPrefix(name, "Weir-") {
+					w.Errorf("%s: %s was forwarded", r.URL.Path, name)
+				}
+			}
+		}
+		w.want("requests upstream", w.upstreamSaw(), 10)
+		w.want("access lines with the tag", strings.Count(log.String(), " tag=light_mode\n"), 2)
+		w.want("access lines with any tag", strings.Count(log.String(), " tag="), 6)
+	})
+}
+
+func TestInvalidTagIsRefused(t *testing.T) {
+	var log bytes.Buffer
+	setup(nothing, logTo(&log)).run(t, func(w *world) {
+		invalid := []string{
+			"evil" + strings.Repeat("x", 61), "evil\tx", "evil\x80", "evilä", "ghp_evil" + strings.Repeat("x", 32), "run:weir_evil" + strings.Repeat("a", 22),
+		}
+		for _, c := range " !\"#$%&'()*+,;<=>?[\\]^`{|}~" {
+			invalid = append(invalid, "evil"+string(c)+"x")
+		}
+		for _, value := range invalid {
+			r := w.get("/repos/a/b/subscribers", "Weir-Tag: "+value)
+			if r.StatusCode != http.StatusBadRequest || !strings.Contains(r.body, "Weir-Tag must be") || !strings.Contains(r.Header.Get("Cache-Status"), "detail=tag") {
+				w.Errorf("%q: %d with %s: %s", value, r.StatusCode, r.Header.Get("Cache-Status"), r.body)
+			}
+			w.want("recorded tag", w.gateway.Recent()[0].Tag, "")
+			if strings.Contains(r.body+log.String(), "evil") {
+				w.Fatalf("%q is in the response or in the log", value)
+			}
+		}
+		w.want("status with two fields", w.get("/repos/a/b/subscribers", "Weir-Tag: a", "Weir-Tag: b").StatusCode, http.StatusBadRequest)
+		w.want("requests upstream", w.upstreamSaw(), 0)
+	})
+}
+
+// A claim is verified, and the field is not. A client cannot change its claims, so an invalid claim is no error.
+func TestClaimReplacesTheTagField(t *testing.T) {
+	for _, c := range []struct{ name, claim, want string }{
+		{"valid", "acme/widgets", "acme/widgets"},
+		{"missing", "", ""},
+		{"invalid", "evil\ntag", ""},
+		{"too long", strings.Repeat("x", 65), ""},
+	} {
+		setup(nothing, identifying(func(id *Identity, _ *http.Request) { id.Tag, id.TagFromClaim = c.claim, true })).run(t, func(w *world) {
+			for _, field := range []string{"X-A: b", "Weir-Tag: forged", "Weir-Tag: not valid"} {
+				w.want(c.name+" claim with "+field, w.get("/repos/a/b/subscribers", field).StatusCode, http.StatusOK)
+				w.want(c.name+" claim with "+field, w.gateway.Recent()[0].Tag, c.want)
+			}
+		})
+	}
+}
+
+func TestBackgroundRequestsHaveTheTagOfTheirCause(t *testing.T) {
+	var records recordLog
+	setup(responds(http.StatusOK, "Cache-Control: max-age=10, stale-while-revalidate=600"), func(c *Config) { c.Observe = records.observe }).run(t, func(w *world) {
+		w.get("/repos/a/b/subscribers")
+		time.Sleep(time.Minute)
+		w.get("/repos/a/b/subscribers", "Weir-Tag: nightly")
+		synctest.Wait()
+		found := false
+		for _, r := range records.list {
+			if r.Background {
+				found = true
+				w.want("tag of the background request", r.Tag, "nightly")
+			}
+		}
+		w.want("a background request was sent", found, true)
+	})
+}
+
+func TestTagOfALimitedClientHasAPartOfTheWindow(t *testing.T) {
+	setup(naming(100, always("core")), identifying(func(id *Identity, _ *http.Request) {
+		id.Caller.Account, id.Caller.Client = "bot", "ci"
+		id.Caller.Clients = []policy.ClientBudget{{Client: "ci", Limit: 1, TagLimit: 0.05}}
+	})).run(t, func(w *world) {
+		get := func(tag string) got {
+			return w.get("/repos/a/b/subscribers", "Cache-Control: no-cache", "Weir-Tag: "+tag)
+		}
+		for _, tag := range []string{"1", "2", ""} {
+			for range 4 {
+				w.want("status with tag "+tag, get(tag).StatusCode, http.StatusOK)
+			}
+			r := get(tag)
+			w.want("status with tag "+tag, r.StatusCode, http.StatusOK)
+			w.want("limit with tag "+tag, r.Header.Get("X-Ratelimit-Limit"), "5")
+			w.want("remaining with tag "+tag, r.Header.Get("X-Ratelimit-Remaining"), "0")
+			r = get(tag)
+			w.want("status beyond the limit of tag "+tag, r.StatusCode, http.StatusTooManyRequests)
+			w.want("cause", strings.Contains(r.Header.Get("Cache-Status"), "detail=client"), true)
+		}
+		w.want("requests upstream", w.upstreamSaw(), 15)
 	})
 }

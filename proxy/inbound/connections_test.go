@@ -1,12 +1,15 @@
 package inbound
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -351,4 +354,136 @@ func TestReadReturnsNothingAfterATimeout(t *testing.T) {
 			t.Errorf("read after a timeout: got %d bytes and %v, want a timeout", n, err)
 		}
 	})
+}
+
+// deadlineRecorder is a response writer that records read deadlines.
+type deadlineRecorder struct {
+	http.ResponseWriter
+	read []time.Time
+}
+
+func (d *deadlineRecorder) SetReadDeadline(t time.Time) error {
+	d.read = append(d.read, t)
+	return nil
+}
+
+// testBody returns a body of two bytes for a version of HTTP.
+func testBody(d *deadlineRecorder, version int) *Body {
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("xx"))
+	r.ProtoMajor = version
+	_, b := LimitBody(d, r, time.Minute, 0)
+	return b
+}
+
+func TestDetachedBodySetsNoDeadlines(t *testing.T) {
+	for _, version := range []int{1, 2} {
+		d := &deadlineRecorder{}
+		b := testBody(d, version)
+		if _, err := b.Read(make([]byte, 1)); err != nil || len(d.read) == 0 {
+			t.Fatalf("HTTP/%d: got %v and %d deadlines, want at least one deadline", version, err, len(d.read))
+		}
+		b.Detach()
+		before := len(d.read)
+		if _, err := io.ReadAll(b); err != nil || len(d.read) != before {
+			t.Errorf("HTTP/%d: got %v and %d more deadlines, want none", version, err, len(d.read)-before)
+		}
+	}
+}
+
+func TestHTTP2BodyHasDeadlinesOnlyInsideRead(t *testing.T) {
+	d := &deadlineRecorder{}
+	b := testBody(d, 2)
+	if len(d.read) > 0 {
+		t.Error("a deadline was set before the first read")
+	}
+	if _, err := b.Read(make([]byte, 1)); err != nil || len(d.read) != 2 || d.read[0].IsZero() || !d.read[1].IsZero() {
+		t.Errorf("got deadlines %v and %v, want one deadline that is removed after the read", d.read, err)
+	}
+}
+
+// slowReader needs one second for each read.
+type slowReader struct{}
+
+func (slowReader) Read(p []byte) (int, error) {
+	time.Sleep(time.Second)
+	return len(p), nil
+}
+
+func TestBodyTotalCountsOnlyTimeInsideRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := httptest.NewRequest(http.MethodPost, "/", slowReader{})
+		_, b := LimitBody(&deadlineRecorder{}, r, time.Minute, 5*time.Second)
+		for i := range 5 {
+			if _, err := b.Read(make([]byte, 4<<10)); err != nil {
+				t.Errorf("read %d: %v", i, err)
+			}
+			time.Sleep(time.Hour)
+		}
+		_, err := b.Read(make([]byte, 4<<10))
+		var invalid *BodyError
+		if !errors.As(err, &invalid) || !invalid.Timeout || b.Err() == nil {
+			t.Errorf("after five seconds: got %v, want a timeout", err)
+		}
+	})
+}
+
+func trustedProxies(networks ...string) TrustedProxies {
+	var t TrustedProxies
+	for _, n := range networks {
+		t = append(t, netip.MustParsePrefix(n))
+	}
+	return t
+}
+
+// TestClientAddressUsesTrustedProxiesOnly covers attack 14 of docs/attacks.md.
+func TestClientAddressUsesTrustedProxiesOnly(t *testing.T) {
+	proxies := trustedProxies("10.0.0.0/8", "2001:db8::1/128")
+	for _, c := range []struct {
+		name, remote string
+		forwarded    []string
+		want         string
+	}{
+		{"client without the field", "192.0.2.1:1", nil, "192.0.2.1"},
+		{"client that forges the field", "192.0.2.1:1", []string{"203.0.113.1"}, "192.0.2.1"},
+		{"proxy without the field", "10.0.0.1:1", nil, "10.0.0.1"},
+		{"proxy", "10.0.0.1:1", []string{"203.0.113.1"}, "203.0.113.1"},
+		{"IPv6 proxy", "[2001:db8::1]:1", []string{"203.0.113.1"}, "203.0.113.1"},
+		{"IPv4-mapped addresses", "[::ffff:10.0.0.1]:1", []string{"::ffff:203.0.113.1"}, "203.0.113.1"},
+		{"proxy after a client that forges the field", "10.0.0.1:1", []string{"198.51.100.1, 203.0.113.1"}, "203.0.113.1"},
+		{"two proxies", "10.0.0.1:1", []string{"198.51.100.1, 203.0.113.1 , 10.0.0.2"}, "203.0.113.1"},
+		{"two field lines", "10.0.0.1:1", []string{"198.51.100.1", "203.0.113.1,10.0.0.2"}, "203.0.113.1"},
+		{"only proxies", "10.0.0.1:1", []string{"10.0.0.3,10.0.0.2"}, "10.0.0.3"},
+		{"invalid address", "10.0.0.1:1", []string{"203.0.113.1, unknown, 10.0.0.2"}, "10.0.0.2"},
+		{"empty member", "10.0.0.1:1", []string{"203.0.113.1,"}, "10.0.0.1"},
+		{"address with a zone", "10.0.0.1:1", []string{"fe80::1%eth0"}, "fe80::1"},
+		{"Unix socket", "@", []string{"203.0.113.1"}, "invalid IP"},
+	} {
+		r := &http.Request{RemoteAddr: c.remote, Header: http.Header{"X-Forwarded-For": c.forwarded}}
+		if got := proxies.ClientAddress(r).String(); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestIsHTTPS(t *testing.T) {
+	proxies := trustedProxies("10.0.0.0/8")
+	for _, c := range []struct {
+		name, remote string
+		tls          *tls.ConnectionState
+		forwarded    []string
+		want         bool
+	}{
+		{"HTTP", "192.0.2.1:1", nil, nil, false},
+		{"HTTPS", "192.0.2.1:1", &tls.ConnectionState{}, nil, true},
+		{"HTTP with a forged field", "192.0.2.1:1", nil, []string{"https"}, false},
+		{"HTTPS to a proxy", "10.0.0.1:1", nil, []string{"HTTPS"}, true},
+		{"HTTP to a proxy", "10.0.0.1:1", nil, []string{"http"}, false},
+		{"proxy without the field", "10.0.0.1:1", nil, nil, false},
+		{"proxy with two values", "10.0.0.1:1", nil, []string{"https", "http"}, false},
+	} {
+		r := &http.Request{RemoteAddr: c.remote, TLS: c.tls, Header: http.Header{"X-Forwarded-Proto": c.forwarded}}
+		if got := proxies.IsHTTPS(r); got != c.want {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
 }
