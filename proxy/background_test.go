@@ -70,9 +70,8 @@ func TestBufferedBodiesAreBounded(t *testing.T) {
 				w.Fatalf("%d bytes are buffered", n)
 			}
 		}
-		if n := buffers.used.Load(); n < most-size {
-			w.Errorf("only %d bytes are buffered", n)
-		}
+		n := buffers.used.Load()
+		w.failIf(n < most-size, "only %d bytes are buffered", n)
 		for _, resp := range slow {
 			text, err := io.ReadAll(resp.Body)
 			_ = resp.Body.Close()
@@ -96,9 +95,8 @@ func TestPanicWhileBufferingEndsOnlyItsResponse(t *testing.T) {
 			return resp, err
 		})
 	}).run(t, func(w *world) {
-		if r := w.try(http.MethodGet, "/users/octocat", nil); r.err == nil {
-			w.Errorf("got a response of %d bytes", len(r.body))
-		}
+		r := w.try(http.MethodGet, "/users/octocat", nil)
+		w.failIf(r.err == nil, "got a response of %d bytes", len(r.body))
 		w.want("bytes of the next response", len(w.get("/users/octocat").body), 2*smallBody)
 	})
 }
@@ -110,8 +108,7 @@ func TestPollsAreBounded(t *testing.T) {
 		w.gateway.Background.polls = polls
 		time.AfterFunc(10*time.Second, func() { w.want("room for a third poll", polls.TryAcquire(1), false) })
 		together(4, func(i int) {
-			r := w.get(fmt.Sprintf("/repos/acme/r%d/stats/contributors", i), "Prefer: wait=20")
-			w.want("status", r.StatusCode, http.StatusAccepted)
+			w.wantReply("", w.get(fmt.Sprintf("/repos/acme/r%d/stats/contributors", i), "Prefer: wait=20"), http.StatusAccepted)
 		})
 		time.Sleep(10 * time.Minute)
 		w.want("room for two polls at the end", polls.TryAcquire(2), true)
@@ -150,8 +147,7 @@ func TestStatisticsArePolledUntilReady(t *testing.T) {
 	} {
 		setup(computing(c.ready)).sub(t, c.name, func(w *world) {
 			start := time.Now()
-			r := w.get(c.path, "Prefer: "+c.prefer)
-			w.want("status", r.StatusCode, c.status)
+			r := w.wantReply("", w.get(c.path, "Prefer: "+c.prefer), c.status)
 			w.want("attempts", w.upstreamSaw(), c.attempts)
 			w.want("duration", time.Since(start), c.duration)
 			w.want("retry-after", r.Header.Get("Retry-After"), c.retry)
@@ -176,9 +172,7 @@ func TestPollsAreShared(t *testing.T) {
 
 func TestPollingContinuesAfterA202(t *testing.T) {
 	setup(computing(10*time.Second)).run(t, func(w *world) {
-		first := w.get(contributors, "Prefer: wait=5")
-		w.want("first", first.StatusCode, http.StatusAccepted)
-		w.want("Retry-After", first.Header.Get("Retry-After"), "3")
+		w.wantReply("first", w.get(contributors, "Prefer: wait=5"), http.StatusAccepted, "Retry-After: 3")
 		time.Sleep(3 * time.Second)
 		w.want("status while computing", w.get(contributors, "Prefer: respond-async").StatusCode, http.StatusAccepted)
 		time.Sleep(8 * time.Second)
@@ -219,9 +213,7 @@ func TestStaleStatisticsAreServedWhileComputing(t *testing.T) {
 		w.want("duration", time.Since(start), w.gateway.Statistics.Wait)
 		w.want("Age", r.Header.Get("Age"), "130")
 		w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets")
-		r = w.get(contributors)
-		w.want("status after a push", r.StatusCode, http.StatusAccepted)
-		w.want("Cache-Status after a push", r.Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=202; collapsed")
+		w.wantReply("after a push", w.get(contributors), http.StatusAccepted, "Cache-Status: weir; fwd=stale; fwd-status=202; collapsed")
 	})
 }
 
@@ -231,9 +223,8 @@ func TestPollErrorDoesNotEndSharedPolling(t *testing.T) {
 		for _, r := range w.concurrently(50, contributors, "Prefer: wait=60", "Authorization: a") {
 			w.want("status", r.StatusCode, http.StatusOK)
 		}
-		if n := w.upstreamSaw(); n > 10 {
-			w.Errorf("%d requests upstream", n)
-		}
+		n := w.upstreamSaw()
+		w.failIf(n > 10, "%d requests upstream", n)
 	})
 }
 

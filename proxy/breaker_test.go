@@ -71,9 +71,7 @@ func TestSafeRequestIsRetriedAfterABrokenConnection(t *testing.T) {
 			took := time.Since(start)
 			w.want("status", r.StatusCode, c.status)
 			w.want("requests upstream", w.upstreamSaw(), c.sent)
-			if took > time.Second {
-				w.Errorf("got the response after %v", took)
-			}
+			w.failIf(took > time.Second, "got the response after %v", took)
 			w.want("permits", permits(w.last()), c.sent)
 			w.want("spent", w.last().Spent, c.sent)
 			time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
@@ -112,8 +110,7 @@ func TestTransportDoesNotRetryItself(t *testing.T) {
 			w := newWorld(t, nothing, func(c *Config) { c.Transport = transport })
 			w.want("status of the first request", w.get("/users/one").StatusCode, 200)
 			synctest.Wait() // the connection is idle
-			r := w.do(c.method, "/made-up", nil, "Idempotency-Key: 1")
-			w.want("status", r.StatusCode, c.status)
+			r := w.wantReply("", w.do(c.method, "/made-up", nil, "Idempotency-Key: 1"), c.status)
 			w.want("requests upstream", int(requests.Load()), c.sent)
 			w.want("attempts", w.last().Attempts, c.sent)
 			w.want("spent", w.last().Spent, c.sent)
@@ -134,9 +131,8 @@ func TestRetryBudgetBoundsRetries(t *testing.T) {
 		}
 		w.want("retries", w.upstreamSaw()-2*n, retryBurst+(n-1)/retryCost)
 		last := w.gateway.Recent()[1]
-		if stage := last.Stages[len(last.Stages)-1]; stage.Name != stageRetry || !stage.Failed {
-			w.Errorf("the record has no failed retry: %+v", last.Stages)
-		}
+		stage := last.Stages[len(last.Stages)-1]
+		w.failIf(stage.Name != stageRetry || !stage.Failed, "the record has no failed retry: %+v", last.Stages)
 	})
 }
 
@@ -177,9 +173,7 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 		w.want("status of the trial", w.get("/users/new").StatusCode, 200)
 		w.want("status after the trial", w.get("/users/newer").StatusCode, 200)
 		for _, line := range []string{`msg="circuit breaker opened`, `msg="circuit breaker closed`} {
-			if strings.Count(log.String(), line) != 1 {
-				w.Errorf("%q is not logged once: %s", line, log.String())
-			}
+			w.failIf(strings.Count(log.String(), line) != 1, "%q is not logged once: %s", line, log.String())
 		}
 		time.Sleep(10 * time.Second)
 		w.want("permits in flight", w.inFlight(), 0)
@@ -343,9 +337,8 @@ func TestCompressedBodiesAreNotDecompressed(t *testing.T) {
 				w.want("coding", r.Header.Get("Content-Encoding"), "gzip")
 			}
 		}
-		if _, bytes := w.gateway.Cache.Size(); bytes > 4*uint64(bomb.Len())+64<<10 {
-			w.Errorf("the cache has %d bytes for bodies of %d bytes", bytes, bomb.Len())
-		}
+		_, bytes := w.gateway.Cache.Size()
+		w.failIf(bytes > 4*uint64(bomb.Len())+64<<10, "the cache has %d bytes for bodies of %d bytes", bytes, bomb.Len())
 	})
 }
 
@@ -369,9 +362,7 @@ func TestInvalidRateLimitFieldsAreIgnored(t *testing.T) {
 					responses++
 				}
 			}
-			if responses == 0 || responses > 60 {
-				w.Errorf("%d of 80 requests were forwarded", responses)
-			}
+			w.failIf(responses == 0 || responses > 60, "%d of 80 requests were forwarded", responses)
 			if name != "next century" { // Weir waits for such a reset, up to a day
 				time.Sleep(2 * time.Hour)
 				w.want("status two hours later", w.get("/users/next").StatusCode, http.StatusOK)

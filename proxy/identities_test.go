@@ -71,9 +71,8 @@ func (w *world) checkRefused(token string) {
 	r := w.get("/repos/o/r/tags", "Authorization: Bearer "+token, "Prefer: wait=0")
 	w.want("status of token "+token, r.StatusCode, http.StatusTooManyRequests)
 	w.want("requests of token "+token, w.upstreamSaw()-before, 0)
-	if status := r.Header.Get("Cache-Status"); !strings.Contains(status, "cooldown") {
-		w.Errorf("token %s was refused with %q, want a cool-down", token, status)
-	}
+	status := r.Header.Get("Cache-Status")
+	w.failIf(!strings.Contains(status, "cooldown"), "token %s was refused with %q, want a cool-down", token, status)
 }
 
 // GET /user names the user of each token. A limit error of one token then starts a cool-down of the other token.
@@ -110,9 +109,8 @@ func TestLimitErrorsJoinTheTokensOfAUser(t *testing.T) {
 		p.limit(123, true)
 		w.want("status of the next limit error", w.as("a", "/repos/o/r/tags"), http.StatusForbidden)
 		w.checkRefused("b")
-		if list := w.accounts(10); len(list) != 1 || list[0].Name != "user:123" {
-			w.Errorf("accounts: %+v", list)
-		}
+		list := w.accounts(10)
+		w.failIf(len(list) != 1 || list[0].Name != "user:123", "accounts: %+v", list)
 	})
 }
 

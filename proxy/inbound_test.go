@@ -45,9 +45,8 @@ func (w *world) from(remote, method, target string, fields ...string) got {
 func (w *world) wantStatuses(remote string, statuses ...int) {
 	w.Helper()
 	for i, want := range statuses {
-		if r := w.from(remote, "GET", "/user"); r.StatusCode != want {
-			w.Errorf("request %d of %s: got %d, want %d", i+1, remote, r.StatusCode, want)
-		}
+		r := w.from(remote, "GET", "/user")
+		w.failIf(r.StatusCode != want, "request %d of %s: got %d, want %d", i+1, remote, r.StatusCode, want)
 	}
 }
 
@@ -109,13 +108,9 @@ func TestRateLimitRefusal(t *testing.T) {
 		w.refused(r, 429, "Too Many Requests: this address sends faster than the gateway lets one address send")
 		w.wantFields(r, "Retry-After: 1", "Cache-Status: weir; detail=inbound", "Cache-Control: no-store")
 		for name := range r.Header {
-			if strings.HasPrefix(name, "X-Ratelimit-") {
-				w.Errorf("the refusal has the field %s of an unrelated budget", name)
-			}
+			w.failIf(strings.HasPrefix(name, "X-Ratelimit-"), "the refusal has the field %s of an unrelated budget", name)
 		}
-		if r.limitKind() == limits.PrimaryLimit {
-			w.Error("clients classify the refusal as a primary limit and wait for its reset")
-		}
+		w.failIf(r.limitKind() == limits.PrimaryLimit, "clients classify the refusal as a primary limit and wait for its reset")
 		w.want("identified requests", identified, 1)
 		w.want("requests upstream", w.upstreamSaw(), 1)
 		w.want("error of the record", w.last().Error, "limits.inbound.rate: request rate of 192.0.2.1 exceeded")
@@ -126,9 +121,8 @@ func TestRateLimitRefusal(t *testing.T) {
 func TestRateLimitIsTheFirstCheck(t *testing.T) {
 	setup(nothing, withRateLimit(1, 3)).run(t, func(w *world) {
 		for _, target := range []string{"/_weir/none", "/repos//widgets", "/user?q=" + strings.Repeat("a", maxTarget)} {
-			if r := w.from("192.0.2.1:1000", "GET", target); r.StatusCode == 429 {
-				w.Errorf("%.20s within the burst: got %d, want another refusal", target, r.StatusCode)
-			}
+			r := w.from("192.0.2.1:1000", "GET", target)
+			w.failIf(r.StatusCode == 429, "%.20s within the burst: got %d, want another refusal", target, r.StatusCode)
 		}
 		for _, method := range []string{"GET", "HEAD", "TRACE", "POST"} {
 			r := w.from("192.0.2.1:1000", method, "/_weir/none")
@@ -354,9 +348,8 @@ func TestHTTP2StreamWithoutReaderEnds(t *testing.T) {
 		}
 		w.want("ended responses", ended, 1)
 		w.want("protocol", unread.ProtoMajor, 2)
-		if n, err := io.Copy(io.Discard, unread.Body); err == nil {
-			w.Errorf("the client received the whole response of %d bytes", n)
-		}
+		n, err := io.Copy(io.Discard, unread.Body)
+		w.failIf(err == nil, "the client received the whole response of %d bytes", n)
 		_ = unread.Body.Close()
 	})
 }

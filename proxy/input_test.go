@@ -28,9 +28,8 @@ func (w *world) refused(r got, status int, message string) {
 		Message       string `json:"message"`
 		Documentation string `json:"documentation_url"`
 	}
-	if err := json.Unmarshal([]byte(r.body), &body); err != nil {
-		w.Errorf("body %q: %v", r.body, err)
-	}
+	err := json.Unmarshal([]byte(r.body), &body)
+	w.failIf(err != nil, "body %q: %v", r.body, err)
 	if !strings.Contains(body.Message, message) || body.Documentation == "" {
 		w.Errorf("body %s: want a documentation_url and a message with %q", r.body, message)
 	}
@@ -183,9 +182,7 @@ func TestFailureIsReported(t *testing.T) {
 			w.refused(r, c.status, c.message)
 			w.wantFields(r, c.fields...)
 			w.want("requests upstream", w.upstreamSaw(), 0)
-			if strings.Contains(r.body, ".internal") {
-				w.Errorf("the body contains an internal address: %s", r.body)
-			}
+			w.failIf(strings.Contains(r.body, ".internal"), "the body contains an internal address: %s", r.body)
 		})
 	}
 }
@@ -207,9 +204,7 @@ func TestStalledUpstreamBodyAbortsTheResponse(t *testing.T) {
 	}).run(t, func(w *world) {
 		began := time.Now()
 		r := w.get("/gitignore/templates")
-		if r.err == nil {
-			w.Errorf("got the complete body %q, want an aborted response", r.body)
-		}
+		w.failIf(r.err == nil, "got the complete body %q, want an aborted response", r.body)
 		w.want("duration", time.Since(began), 30*time.Second)
 	})
 }
@@ -284,9 +279,8 @@ func TestCallOutsideTheScopeIsRefusedLocally(t *testing.T) {
 			if r.StatusCode != 403 || r.Header.Get("Cache-Status") != "weir; detail=scope" {
 				w.Errorf("%s %s: got %d, %s, want 403 for the scope", c.method, c.path, r.StatusCode, r.Header.Get("Cache-Status"))
 			}
-			if want := fmt.Sprintf(`does not let its client \"builds\" call %s"`, c.call); c.method != "HEAD" && !strings.Contains(r.body, want) {
-				w.Errorf("%s %s: got %s, want %s", c.method, c.path, r.body, want)
-			}
+			want := fmt.Sprintf(`does not let its client \"builds\" call %s"`, c.call)
+			w.failIf(c.method != "HEAD" && !strings.Contains(r.body, want), "%s %s: got %s, want %s", c.method, c.path, r.body, want)
 		}
 		w.want("requests upstream", w.upstreamSaw(), 0)
 		used := func() string {
@@ -348,9 +342,8 @@ func TestViaOfTheClientIsKept(t *testing.T) {
 			w.get(path, "Via: 1.0 fred, 1.1 weir-other", "Via: HTTP/2 edge (a, b)")
 		}
 		for _, r := range w.seen.all() {
-			if want := []string{"1.0 fred, 1.1 weir-other", "HTTP/2 edge (a, b)", w.gateway.via[0]}; !slices.Equal(r.Header["Via"], want) {
-				w.Errorf("%s: the upstream got Via %q, want %q", r.URL.Path, r.Header["Via"], want)
-			}
+			want := []string{"1.0 fred, 1.1 weir-other", "HTTP/2 edge (a, b)", w.gateway.via[0]}
+			w.failIf(!slices.Equal(r.Header["Via"], want), "%s: the upstream got Via %q, want %q", r.URL.Path, r.Header["Via"], want)
 		}
 	})
 }

@@ -234,15 +234,12 @@ func TestLimitAnswersAreRecognized(t *testing.T) {
 			w.send(queries, 1)
 			c.answer.fields = append([]string{"Cache-Control: private, max-age=60", `ETag: "limit"`}, c.answer.fields...)
 			up.next = []answer{c.answer}
-			r := w.send(c.request, 2)
-			w.want("status", r.StatusCode, c.answer.status)
+			w.wantReply("", w.send(c.request, 2), c.answer.status)
 			last := w.last()
 			w.want("limit in the record", last.Limited, c.want)
 			w.want("row in the record", last.LimitAnswer != "", c.want != limits.NotLimited)
 			w.want("requests upstream", w.upstreamSaw(), 3)
-			if strings.Contains(last.Cache, "stored") {
-				w.Errorf("the limit error is stored: %s", last.Cache)
-			}
+			w.failIf(strings.Contains(last.Cache, "stored"), "the limit error is stored: %s", last.Cache)
 			if c.request == reads {
 				cached := w.get("/repos/acme/widgets/issues?page=2", "Authorization: Bearer a", "Cache-Control: only-if-cached")
 				w.want("status from the cache", cached.StatusCode, 504)
@@ -273,9 +270,8 @@ func TestLimitAnswersAreRecognized(t *testing.T) {
 					w.Errorf("%s: Cache-Status %s, want detail=%s", kind, got, detail)
 				}
 				seconds, _ := strconv.Atoi(r.Header.Get("Retry-After"))
-				if wait := time.Duration(seconds) * time.Second; c.wait != 0 && (wait < c.wait || wait > c.wait+3*time.Second) {
-					w.Errorf("%s: Retry-After %v, want about %v", kind, wait, c.wait)
-				}
+				wait := time.Duration(seconds) * time.Second
+				w.failIf(c.wait != 0 && (wait < c.wait || wait > c.wait+3*time.Second), "%s: Retry-After %v, want about %v", kind, wait, c.wait)
 			}
 		})
 	}
@@ -352,9 +348,8 @@ func TestIdenticalRequestsShareTheCostOfALimit(t *testing.T) {
 					w.get("/repos/acme/widgets/issues", "Authorization: Bearer a")
 				}
 			})
-			if n := w.upstreamSaw() - 1; n < 1 || n > c.most {
-				w.Errorf("%d requests upstream, want at most %d", n, c.most)
-			}
+			n := w.upstreamSaw() - 1
+			w.failIf(n < 1 || n > c.most, "%d requests upstream, want at most %d", n, c.most)
 		})
 	}
 }
@@ -504,9 +499,7 @@ func TestOrdinaryErrorsChangeNothing(t *testing.T) {
 		w.want("cool-down", a.BlockedUntil.IsZero(), true)
 		w.want("concurrency", a.Concurrent, 100)
 		for _, b := range a.Budgets {
-			if b.Share != 0 {
-				w.Errorf("%s has the share %v", b.Resource, b.Share)
-			}
+			w.failIf(b.Share != 0, "%s has the share %v", b.Resource, b.Share)
 			if used := up.used[b.Resource]; used != 0 {
 				w.want("used "+b.Resource, b.Used, used)
 				w.want("limit of "+b.Resource, b.Limit, 5000)
@@ -530,11 +523,9 @@ func TestRateHeadersOfARefusedCredentialSayNothing(t *testing.T) {
 		setup(up.ServeHTTP, asGitHub).sub(t, request, func(w *world) {
 			w.send(request, 1)
 			up.next = []answer{{401, rates(60, 60, 20*time.Minute), problem("Bad credentials", docs)}}
-			r := w.send(request, 2)
-			w.want("status", r.StatusCode, 401)
-			if limit := r.Header.Get("X-RateLimit-Limit"); limit == "60" {
-				w.Error("the client gets the budget of the address")
-			}
+			r := w.wantReply("", w.send(request, 2), 401)
+			limit := r.Header.Get("X-RateLimit-Limit")
+			w.failIf(limit == "60", "the client gets the budget of the address")
 			for i := range 5 {
 				w.want("status of the next request", w.send(request, 3+i).StatusCode, 200)
 			}

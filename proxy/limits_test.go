@@ -113,8 +113,7 @@ func TestRequestWaitsForABudgetWithinItsDeadline(t *testing.T) {
 			// Anonymous callers have ten searches per minute until the upstream reports another limit.
 			time.Sleep(c.until - time.Since(began))
 			start := time.Now()
-			r := w.get("/search/commits?q=fix", "Prefer: "+c.prefer)
-			w.want("status", r.StatusCode, c.status)
+			r := w.wantReply("", w.get("/search/commits?q=fix", "Prefer: "+c.prefer), c.status)
 			w.want("wait", time.Since(start), c.wait)
 			if c.wait > 0 && c.prefer != "" {
 				w.want("Preference-Applied", r.Header.Get("Preference-Applied"), c.prefer)
@@ -187,8 +186,7 @@ func secondaryLimitOnce() http.HandlerFunc {
 func TestSecondaryLimitStartsACoolDown(t *testing.T) {
 	setup(secondaryLimitOnce()).run(t, func(w *world) {
 		w.want("status from the upstream", w.get("/user", bearer("a")).StatusCode, 403)
-		r := w.get("/user", bearer("a"))
-		w.want("status during the cool-down", r.StatusCode, 429)
+		r := w.wantReply("during the cool-down", w.get("/user", bearer("a")), 429)
 		w.want("Retry-After", r.Header.Get("Retry-After"), "31") // one second is added, because the upstream may round down
 		w.want("classification", r.limitKind(), limits.SecondaryLimit)
 		w.want("requests upstream", w.upstreamSaw(), 1)
@@ -210,8 +208,7 @@ func TestSafeRequestIsRetriedAfterASecondaryLimit(t *testing.T) {
 	} {
 		setup(secondaryLimitOnce()).sub(t, c.name, func(w *world) {
 			began := time.Now()
-			r := w.do(c.method, "/repos/a/b/subscription", nil, bearer("a"), "Prefer: "+c.prefer)
-			w.want("status", r.StatusCode, c.status)
+			w.wantReply("", w.do(c.method, "/repos/a/b/subscription", nil, bearer("a"), "Prefer: "+c.prefer), c.status)
 			w.want("duration", time.Since(began), c.duration)
 			w.want("requests upstream", w.upstreamSaw(), c.sent)
 		})
@@ -229,8 +226,7 @@ func TestRateLimitFieldsDescribeTheBudget(t *testing.T) {
 			w.refused(r, status, "API rate limit exceeded")
 			w.wantFields(r, `RateLimit: "core";r=0;t=3602`, "Retry-After: 3602")
 			w.want("number of RateLimit fields", len(r.Header.Values("RateLimit")), 1)
-			head := w.do(http.MethodHead, "/user", nil, bearer("a"))
-			w.want("HEAD", head.StatusCode, status)
+			head := w.wantReply("HEAD", w.do(http.MethodHead, "/user", nil, bearer("a")), status)
 			w.want("HEAD has no body", head.body, "")
 			w.want("violations", up.violations, 0)
 		})
@@ -323,14 +319,12 @@ func TestUpstreamWithoutRateHeadersHasNoLimit(t *testing.T) {
 	limit.Primary.User = 10
 	setup(withoutLimits, limited(limit)).run(t, func(w *world) {
 		for i := range 200 {
-			r := w.get("/repos/acme/widgets", "Authorization: Bearer a")
-			w.want("status", r.StatusCode, 200)
+			r := w.wantReply("", w.get("/repos/acme/widgets", "Authorization: Bearer a"), 200)
 			if _, shown := r.Header["X-Ratelimit-Limit"]; shown != (i < 2) {
 				w.Fatalf("response %d: rate headers %v", i+1, r.Header)
 			}
 		}
-		r := w.get("/rate_limit", "Authorization: Bearer a")
-		w.want("status of /rate_limit", r.StatusCode, 404)
+		r := w.wantReply("/rate_limit", w.get("/rate_limit", "Authorization: Bearer a"), 404)
 		w.want("body of /rate_limit", r.body, `{"message":"Rate limiting is not enabled."}`)
 	})
 }
@@ -361,9 +355,7 @@ func TestLimiterThatIsOffSendsImmediately(t *testing.T) {
 		w.get("/rate_limit", bearer("a"))
 		w.want("the rate limit status is forwarded", w.upstreamSaw()-before, 2)
 		began = time.Now()
-		r := w.get("/user", bearer("a"), "Prefer: wait=60")
-		w.want("status of a limit error", r.StatusCode, 429)
-		w.wantFields(r, "Retry-After: 5")
+		w.wantReply("a limit error", w.get("/user", bearer("a"), "Prefer: wait=60"), 429, "Retry-After: 5")
 		w.want("duration of a limit error", time.Since(began), time.Duration(0))
 		w.want("requests after a limit error", w.upstreamSaw()-before, 3)
 		w.want("status of another request after a limit error", w.get(members, bearer("a")).StatusCode, 200)

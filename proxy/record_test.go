@@ -32,9 +32,7 @@ func TestDebugFieldIsForTrustedClientsOnly(t *testing.T) {
 			{"not trusted", "/user/subscriptions", "another", "1", ""},
 		} {
 			got := w.get(c.path, "Authorization: Bearer "+c.token, debugHeader+": "+c.debug).Header.Get(debugHeader)
-			if c.want == "" && got != "" || !regexp.MustCompile(c.want).MatchString(got) {
-				w.Errorf("%s: %q, want %s", c.name, got, c.want)
-			}
+			w.failIf(c.want == "" && got != "" || !regexp.MustCompile(c.want).MatchString(got), "%s: %q, want %s", c.name, got, c.want)
 		}
 	})
 }
@@ -63,9 +61,7 @@ func TestAccessLinesIdentifyQuestions(t *testing.T) {
 			"page":         target(http.MethodGet, "/orgs/acme/members?page=2&per_page=5", ""),
 			"organization": target(http.MethodGet, "/orgs/other/members?page=1&per_page=5", ""),
 		} {
-			if other == first || other == "" {
-				w.Errorf("another %s: target %q", name, other)
-			}
+			w.failIf(other == first || other == "", "another %s: target %q", name, other)
 		}
 		query := target(http.MethodPost, "/graphql", `{"query":"{ viewer { login } }"}`)
 		if query == "" || query == target(http.MethodPost, "/graphql", `{"query":"{ viewer { name } }"}`) {
@@ -92,9 +88,7 @@ func TestTagIsRecordedButNotForwarded(t *testing.T) {
 		}
 		for _, r := range w.seen.all() {
 			for name := range r.Header {
-				if strings.HasPrefix(name, "Weir-") {
-					w.Errorf("%s: %s was forwarded", r.URL.Path, name)
-				}
+				w.failIf(strings.HasPrefix(name, "Weir-"), "%s: %s was forwarded", r.URL.Path, name)
 			}
 		}
 		w.want("requests upstream", w.upstreamSaw(), 10)

@@ -160,6 +160,22 @@ func (w *world) wantFields(r got, fields ...string) {
 	}
 }
 
+// wantReply compares the status of a response, and header fields like wantFields.
+func (w *world) wantReply(name string, r got, status int, fields ...string) got {
+	w.Helper()
+	w.want(strings.TrimSpace(name+" status"), r.StatusCode, status)
+	w.wantFields(r, fields...)
+	return r
+}
+
+// failIf reports an error if the condition holds.
+func (w *world) failIf(condition bool, format string, args ...any) {
+	w.Helper()
+	if condition {
+		w.Errorf(format, args...)
+	}
+}
+
 // lastSeen returns the last request that reached the upstream.
 func (w *world) lastSeen() *http.Request {
 	list := w.seen.all()

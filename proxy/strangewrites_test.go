@@ -254,9 +254,8 @@ func TestNoWritePurgesReferenceData(t *testing.T) {
 			}
 		}
 		for _, tag := range changed {
-			if id := shared[tag]; id != "" {
-				w.Errorf("a write purges %s of %s", tag, id)
-			}
+			id := shared[tag]
+			w.failIf(id != "", "a write purges %s of %s", tag, id)
 		}
 	})
 }
@@ -293,9 +292,7 @@ func TestAbortedWritesOfStrangersLeaveHits(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		strangers.Wait()
-		if w.upstreamSaw() < 3*maxUnverified || hits*100 < reads*99 {
-			w.Errorf("%d hits of %d reads, %d requests upstream", hits, reads, w.upstreamSaw())
-		}
+		w.failIf(w.upstreamSaw() < 3*maxUnverified || hits*100 < reads*99, "%d hits of %d reads, %d requests upstream", hits, reads, w.upstreamSaw())
 	})
 }
 

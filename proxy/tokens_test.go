@@ -44,15 +44,10 @@ const tags = "/repos/acme/widgets/tags"
 
 func TestRefusedTokenIsNotSentAgain(t *testing.T) {
 	setup(acceptOnly(0)).run(t, func(w *world) {
-		r := w.get(tags, "Authorization: Bearer bad")
-		w.want("first status", r.StatusCode, 401)
+		w.wantReply("first", w.get(tags, "Authorization: Bearer bad"), 401)
 		for range 100 {
-			r = w.get(tags, "Authorization: Bearer bad")
-			w.want("status", r.StatusCode, 401)
-			w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=refused-token")
-			if !strings.Contains(r.body, `"message":"Bad credentials"`) || !strings.Contains(r.body, "documentation_url") {
-				w.Errorf("body %s", r.body)
-			}
+			r := w.wantReply("", w.get(tags, "Authorization: Bearer bad"), 401, "Cache-Status: weir; detail=refused-token")
+			w.failIf(!strings.Contains(r.body, `"message":"Bad credentials"`) || !strings.Contains(r.body, "documentation_url"), "body %s", r.body)
 		}
 		w.want("requests", w.upstreamSaw(), 1)
 		w.want("status of another token", w.get(tags, "Authorization: Bearer good").StatusCode, 200)
@@ -63,9 +58,8 @@ func TestRefusedTokenIsNotSentAgain(t *testing.T) {
 			time.Sleep(time.Second)
 			w.get(tags, "Authorization: Bearer bad")
 		}
-		if n := w.upstreamSaw() - 2; n < 12 || n > 18 {
-			w.Errorf("%d requests upstream in an hour of one request per second, want about 16", n)
-		}
+		n := w.upstreamSaw() - 2
+		w.failIf(n < 12 || n > 18, "%d requests upstream in an hour of one request per second, want about 16", n)
 	})
 }
 
@@ -128,13 +122,9 @@ func TestMadeUpTokensOfOneAddressAreBounded(t *testing.T) {
 			w.want("401", statuses[401], maxUnverified)
 			w.want("429", statuses[429], 500-maxUnverified)
 
-			r := w.get(tags, "Authorization: Bearer good, new")
-			w.want("status of a new token", r.StatusCode, 429)
-			w.want("Cache-Status of a new token", r.Header.Get("Cache-Status"), "weir; detail=unverified-token")
+			r := w.wantReply("a new token", w.get(tags, "Authorization: Bearer good, new"), 429, "Cache-Status: weir; detail=unverified-token")
 			after, err := strconv.Atoi(r.Header.Get("Retry-After"))
-			if err != nil || after < 59 || after > 60 {
-				w.Errorf("Retry-After %q after %v", r.Header.Get("Retry-After"), time.Since(began))
-			}
+			w.failIf(err != nil || after < 59 || after > 60, "Retry-After %q after %v", r.Header.Get("Retry-After"), time.Since(began))
 			w.want("status of a known token", w.get(tags, "Authorization: Bearer good, known").StatusCode, 200)
 			w.want("status without a token", w.get(tags).StatusCode, 401) // the upstream's response
 			time.Sleep(time.Duration(after) * time.Second)
@@ -267,9 +257,8 @@ func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
 					}
 				})
 				minutes := int(time.Since(began)/failedWindow) + 1
-				if n := w.upstreamSaw(); n < maxUnverified || n > minutes*maxUnverified {
-					w.Errorf("%d requests upstream in %v", n, time.Since(began))
-				}
+				n := w.upstreamSaw()
+				w.failIf(n < maxUnverified || n > minutes*maxUnverified, "%d requests upstream in %v", n, time.Since(began))
 			})
 		}
 	}
@@ -281,9 +270,8 @@ func TestRepetitionsOfOneUnverifiedTokenAreBounded(t *testing.T) {
 			w.leave(w.client, 5*time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer bad ", i%3))
 			time.Sleep(95 * time.Millisecond)
 		}
-		if n := w.upstreamSaw(); n > maxUnverified {
-			w.Errorf("%d requests upstream", n)
-		}
+		n := w.upstreamSaw()
+		w.failIf(n > maxUnverified, "%d requests upstream", n)
 	})
 }
 
@@ -350,9 +338,8 @@ func TestValidTokensOfOneAddressAreNotRefused(t *testing.T) {
 				}
 				w.want("status", w.get(tags, token).StatusCode, 200)
 			})
-			if took := time.Since(began); took > 2*time.Second {
-				w.Errorf("200 tokens took %v", took)
-			}
+			took := time.Since(began)
+			w.failIf(took > 2*time.Second, "200 tokens took %v", took)
 		})
 	}
 }
@@ -387,15 +374,12 @@ func TestRefusedRequestsOfStrangersLeaveNoAccounts(t *testing.T) {
 			w.leave(w.client, time.Millisecond, http.MethodGet, tags, "", bearer(fmt.Sprint("bad ", i)))
 		}
 		time.Sleep(time.Second)
-		if n, minutes := len(w.accounts(requests)), 1+int(requests*time.Millisecond/failedWindow); n > maxUnverified*minutes {
-			w.Errorf("%d accounts", n)
-		}
+		n, minutes := len(w.accounts(requests)), 1+int(requests*time.Millisecond/failedWindow)
+		w.failIf(n > maxUnverified*minutes, "%d accounts", n)
 		named := map[string]bool{}
 		for _, r := range records.list {
 			named[r.Account] = true
 		}
-		if len(named) > maxUnverified+1 {
-			w.Errorf("%d accounts in records", len(named))
-		}
+		w.failIf(len(named) > maxUnverified+1, "%d accounts in records", len(named))
 	})
 }

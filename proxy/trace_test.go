@@ -157,9 +157,8 @@ func TestQueueStageShowsTheUseOfClients(t *testing.T) {
 		span := w.span(kept, func(s tracetest.SpanStub) bool { return s.Name == stageQueue && len(s.Attributes) > 0 })
 		w.want("attributes", fmt.Sprint(attributesOf(span)), `map[weir.budget:concurrency weir.budget.clients:["agent"] `+
 			`weir.budget.limit:1 weir.budget.used:[1] weir.reason:concurrency]`)
-		if earlier := w.gateway.Recent()[1]; earlier.Stages[0].Shared != nil {
-			w.Errorf("the first request did not wait, but has %+v", earlier.Stages[0].Shared)
-		}
+		earlier := w.gateway.Recent()[1]
+		w.failIf(earlier.Stages[0].Shared != nil, "the first request did not wait, but has %+v", earlier.Stages[0].Shared)
 
 		w.gateway.Ledger.Merge("shared", "user:1", policy.User)
 		r := afterAgent("/repos/e/f/subscribers", "/repos/g/h/subscribers", "Prefer: respond-async")
@@ -427,9 +426,8 @@ func TestTraceContextIsSentUpstreamOnDemandOnly(t *testing.T) {
 				}
 			}
 			w.get("/users/other") // without a context of the client
-			if got := w.lastSeen().Header.Get("Traceparent"); (got != "") != (c.propagate && c.sampler != nil) {
-				w.Errorf("traceparent of a request without one: %q", got)
-			}
+			got := w.lastSeen().Header.Get("Traceparent")
+			w.failIf((got != "") != (c.propagate && c.sampler != nil), "traceparent of a request without one: %q", got)
 		})
 	}
 }
@@ -470,9 +468,8 @@ func TestResponseNamesTheTraceOfItsOwnRequest(t *testing.T) {
 			kept.Reset()
 			const traceID, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 			r := w.get(c.path, token, "Traceparent: 00-"+traceID+"-"+parent+"-01", "Prefer: wait=0")
-			if got := r.Header.Get("Cache-Status"); !strings.Contains(got, c.cache) {
-				w.Errorf("%s: Cache-Status %q, want %q", c.name, got, c.cache)
-			}
+			got := r.Header.Get("Cache-Status")
+			w.failIf(!strings.Contains(got, c.cache), "%s: Cache-Status %q, want %q", c.name, got, c.cache)
 			server := w.span(kept, isServer)
 			w.want(c.name+": parent of the span", server.Parent.SpanID().String(), parent)
 			want := []string{"00-" + traceID + "-" + server.SpanContext.SpanID().String() + "-01"}
@@ -501,8 +498,7 @@ func TestResponseNamesNoTrace(t *testing.T) {
 		{"path of the gateway", "/_weir/none", "Accept: */*", on, http.StatusNotFound},
 	} {
 		setup(upstreamTrace, traced(tracetest.NewInMemoryExporter(), sampled), c.option).sub(t, c.name, func(w *world) {
-			r := w.get(c.path, "Authorization: Bearer a", c.field)
-			w.want("status", r.StatusCode, c.status)
+			r := w.wantReply("", w.get(c.path, "Authorization: Bearer a", c.field), c.status)
 			w.want("traceresponse", len(r.Header["Traceresponse"]), 0)
 		})
 	}

@@ -239,8 +239,7 @@ func TestInterimResponsesAreNotStored(t *testing.T) {
 		_, _ = fmt.Fprint(w, "final")
 	}).run(t, func(w *world) {
 		for range 2 {
-			r := w.get("/made-up")
-			w.want("status", r.StatusCode, http.StatusOK)
+			r := w.wantReply("", w.get("/made-up"), http.StatusOK)
 			w.want("status of the record", w.last().Status, http.StatusOK)
 			w.want("body", r.body, "final")
 		}
