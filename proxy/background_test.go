@@ -71,7 +71,7 @@ func TestBufferedBodiesAreBounded(t *testing.T) {
 			}
 		}
 		n := buffers.used.Load()
-		w.failIf(n < most-size, "only %d bytes are buffered", n)
+		failIf(w, n < most-size, "only %d bytes are buffered", n)
 		for _, resp := range slow {
 			text, err := io.ReadAll(resp.Body)
 			_ = resp.Body.Close()
@@ -96,7 +96,7 @@ func TestPanicWhileBufferingEndsOnlyItsResponse(t *testing.T) {
 		})
 	}).run(t, func(w *world) {
 		r := w.try(http.MethodGet, "/users/octocat", nil)
-		w.failIf(r.err == nil, "got a response of %d bytes", len(r.body))
+		failIf(w, r.err == nil, "got a response of %d bytes", len(r.body))
 		w.want("bytes of the next response", len(w.get("/users/octocat").body), 2*smallBody)
 	})
 }
@@ -224,7 +224,7 @@ func TestPollErrorDoesNotEndSharedPolling(t *testing.T) {
 			w.want("status", r.StatusCode, http.StatusOK)
 		}
 		n := w.upstreamSaw()
-		w.failIf(n > 10, "%d requests upstream", n)
+		failIf(w, n > 10, "%d requests upstream", n)
 	})
 }
 

@@ -71,7 +71,7 @@ func TestSafeRequestIsRetriedAfterABrokenConnection(t *testing.T) {
 			took := time.Since(start)
 			w.want("status", r.StatusCode, c.status)
 			w.want("requests upstream", w.upstreamSaw(), c.sent)
-			w.failIf(took > time.Second, "got the response after %v", took)
+			failIf(w, took > time.Second, "got the response after %v", took)
 			w.want("permits", permits(w.last()), c.sent)
 			w.want("spent", w.last().Spent, c.sent)
 			time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
@@ -132,7 +132,7 @@ func TestRetryBudgetBoundsRetries(t *testing.T) {
 		w.want("retries", w.upstreamSaw()-2*n, retryBurst+(n-1)/retryCost)
 		last := w.gateway.Recent()[1]
 		stage := last.Stages[len(last.Stages)-1]
-		w.failIf(stage.Name != stageRetry || !stage.Failed, "the record has no failed retry: %+v", last.Stages)
+		failIf(w, stage.Name != stageRetry || !stage.Failed, "the record has no failed retry: %+v", last.Stages)
 	})
 }
 
@@ -173,7 +173,7 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 		w.want("status of the trial", w.get("/users/new").StatusCode, 200)
 		w.want("status after the trial", w.get("/users/newer").StatusCode, 200)
 		for _, line := range []string{`msg="circuit breaker opened`, `msg="circuit breaker closed`} {
-			w.failIf(strings.Count(log.String(), line) != 1, "%q is not logged once: %s", line, log.String())
+			failIf(w, strings.Count(log.String(), line) != 1, "%q is not logged once: %s", line, log.String())
 		}
 		time.Sleep(10 * time.Second)
 		w.want("permits in flight", w.inFlight(), 0)
@@ -338,7 +338,7 @@ func TestCompressedBodiesAreNotDecompressed(t *testing.T) {
 			}
 		}
 		_, bytes := w.gateway.Cache.Size()
-		w.failIf(bytes > 4*uint64(bomb.Len())+64<<10, "the cache has %d bytes for bodies of %d bytes", bytes, bomb.Len())
+		failIf(w, bytes > 4*uint64(bomb.Len())+64<<10, "the cache has %d bytes for bodies of %d bytes", bytes, bomb.Len())
 	})
 }
 
@@ -362,7 +362,7 @@ func TestInvalidRateLimitFieldsAreIgnored(t *testing.T) {
 					responses++
 				}
 			}
-			w.failIf(responses == 0 || responses > 60, "%d of 80 requests were forwarded", responses)
+			failIf(w, responses == 0 || responses > 60, "%d of 80 requests were forwarded", responses)
 			if name != "next century" { // Weir waits for such a reset, up to a day
 				time.Sleep(2 * time.Hour)
 				w.want("status two hours later", w.get("/users/next").StatusCode, http.StatusOK)

@@ -126,9 +126,9 @@ func TestClientDisconnectReleasesItsPermit(t *testing.T) {
 				leave()
 				time.Sleep(time.Minute) // unconfirmed permits are held for a while
 				n := w.upstreamSaw()
-				w.failIf(n > 1, "%d requests upstream; polls continue", n)
+				failIf(w, n > 1, "%d requests upstream; polls continue", n)
 				w.want("permits in flight", w.inFlight(), 0)
-				w.failIf(len(w.gateway.Recent()) == 0 || w.gateway.Recent()[0].Status != statusClientGone, "got records %+v", w.gateway.Recent())
+				failIf(w, len(w.gateway.Recent()) == 0 || w.gateway.Recent()[0].Status != statusClientGone, "got records %+v", w.gateway.Recent())
 				w.want("body for the next client", w.get("/gitignore/templates").body, "whole")
 			})
 		}
@@ -338,12 +338,8 @@ func TestCanceledRequestsAreCountedAndPurge(t *testing.T) {
 			c.compareUse()
 		}
 		t.Logf("%d GETs and %d PATCHes arrived, %d of %d reads after a canceled write were hits", api.arrived["GET"], api.arrived["PATCH"], c.hits, c.reads)
-		if len(api.excesses) > 0 {
-			t.Errorf("%d requests exceeded a limit, the first one: %s", len(api.excesses), api.excesses[0])
-		}
-		if c.reads == 0 || api.arrived["GET"] == 0 || api.arrived["PATCH"] == 0 {
-			t.Error("the test sent nothing")
-		}
+		failIf(t, len(api.excesses) > 0, "%d requests exceeded a limit, the first one: %s", len(api.excesses), api.excesses[0])
+		failIf(t, c.reads == 0 || api.arrived["GET"] == 0 || api.arrived["PATCH"] == 0, "the test sent nothing")
 	})
 }
 
@@ -406,9 +402,7 @@ func (c *cancellations) read(path string) {
 		c.hits++
 	}
 	c.mu.Unlock()
-	if hit && version < before {
-		c.Errorf("%s: version %d after version %d was applied: %s", path, version, before, status)
-	}
+	failIf(c, hit && version < before, "%s: version %d after version %d was applied: %s", path, version, before, status)
 }
 
 // request sends a request, and repeats it after each refusal, like a careful client.
@@ -441,7 +435,5 @@ func (c *cancellations) compareUse() {
 	if reset := c.api.window.Add(time.Hour); !known || b.Reset.Before(reset) || time.Now().After(reset) {
 		return // the ledger knows another window
 	}
-	if b.Used+b.Held < c.api.used {
-		c.Errorf("the ledger shows %d used and %d held, the upstream counted %d", b.Used, b.Held, c.api.used)
-	}
+	failIf(c, b.Used+b.Held < c.api.used, "the ledger shows %d used and %d held, the upstream counted %d", b.Used, b.Held, c.api.used)
 }

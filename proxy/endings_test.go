@@ -254,9 +254,7 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 	if ok && (got.body != "whole" || r.complete() == 0) {
 		t.Errorf("the client got %q, but the upstream sent %d complete responses", got.body, r.complete())
 	}
-	if e.name == "nothing ends" && !ok {
-		t.Errorf("got %+v", got)
-	}
+	failIf(t, e.name == "nothing ends" && !ok, "got %+v", got)
 	// Copies.
 	record := w.last()
 	permits := permits(record)
@@ -273,19 +271,13 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 	if e.proven {
 		charges--
 	}
-	if seen > allowed || !s.safe && seen > 1 && !e.proven {
-		t.Errorf("the upstream saw %d copies with %d permits", seen, permits)
-	}
+	failIf(t, seen > allowed || !s.safe && seen > 1 && !e.proven, "the upstream saw %d copies with %d permits", seen, permits)
 	// The ledger.
 	if charged < charges*points || charged > max(seen, permits)*points {
 		t.Errorf("charged %d points with %d permits, but the upstream saw %d copies of %d points", charged, permits, seen, points)
 	}
-	if stage == dialing && charged > 0 {
-		t.Errorf("charged %d points without a connection", charged)
-	}
-	if record.Spent < charges {
-		t.Errorf("the record has %d spent, but the upstream saw %d copies", record.Spent, seen)
-	}
+	failIf(t, stage == dialing && charged > 0, "charged %d points without a connection", charged)
+	failIf(t, record.Spent < charges, "the record has %d spent, but the upstream saw %d copies", record.Spent, seen)
 	// The cache.
 	blocked = false
 	if stage == dialing || !s.safe && seen > 0 {

@@ -65,9 +65,8 @@ func TestSaturationUsesTheLimitsOverHTTP(t *testing.T) {
 				for _, v := range r.Violations {
 					t.Errorf("%s: %s", limit.Limit, v)
 				}
-				if full := r.Fullness(limit.Limit); full < limit.MinFullness {
-					t.Errorf("%s: a window was only %.1f%% full", limit.Limit, full*100)
-				}
+				full := r.Fullness(limit.Limit)
+				failIf(t, full < limit.MinFullness, "%s: a window was only %.1f%% full", limit.Limit, full*100)
 				table.Add(&s, &r, limit.Limit)
 			}
 			table.Print(t)

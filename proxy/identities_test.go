@@ -72,7 +72,7 @@ func (w *world) checkRefused(token string) {
 	w.want("status of token "+token, r.StatusCode, http.StatusTooManyRequests)
 	w.want("requests of token "+token, w.upstreamSaw()-before, 0)
 	status := r.Header.Get("Cache-Status")
-	w.failIf(!strings.Contains(status, "cooldown"), "token %s was refused with %q, want a cool-down", token, status)
+	failIf(w, !strings.Contains(status, "cooldown"), "token %s was refused with %q, want a cool-down", token, status)
 }
 
 // GET /user names the user of each token. A limit error of one token then starts a cool-down of the other token.
@@ -110,7 +110,7 @@ func TestLimitErrorsJoinTheTokensOfAUser(t *testing.T) {
 		w.want("status of the next limit error", w.as("a", "/repos/o/r/tags"), http.StatusForbidden)
 		w.checkRefused("b")
 		list := w.accounts(10)
-		w.failIf(len(list) != 1 || list[0].Name != "user:123", "accounts: %+v", list)
+		failIf(w, len(list) != 1 || list[0].Name != "user:123", "accounts: %+v", list)
 	})
 }
 
@@ -162,9 +162,8 @@ func TestIdentityInMessage(t *testing.T) {
 		"You have exceeded a secondary rate limit for user ID 5. Please wait a few minutes, request 7": "user:5",
 	} {
 		i, ok := identityInMessage(message)
-		if got := i.account(); ok != (want != "") || ok && got != want {
-			t.Errorf("%q: %s, %v; want %q", message, got, ok, want)
-		}
+		got := i.account()
+		failIf(t, ok != (want != "") || ok && got != want, "%q: %s, %v; want %q", message, got, ok, want)
 	}
 }
 
@@ -224,21 +223,15 @@ func TestReplicasShareIdentities(t *testing.T) {
 	if !one.learn("an account", user("1"), now) || one.learn("an account", user("1"), now) || one.learn("an account", user("2"), now) {
 		t.Error("an account did not keep its first identity")
 	}
-	if one.learn("user:1", user("1"), now) {
-		t.Error("an account was merged with itself")
-	}
+	failIf(t, one.learn("user:1", user("1"), now), "an account was merged with itself")
 	var first, second merges
 	one.share(t.Context(), first.merge, fails)
 	one.share(t.Context(), first.merge, exchange)
 	stored = append(stored, "user 0 x", "root 1 x", "user 1", "")
 	two.share(t.Context(), second.merge, exchange)
 	two.share(t.Context(), second.merge, exchange)
-	if len(first) != 0 || fmt.Sprint(second) != "[an account -> user:1]" {
-		t.Errorf("merges: %q and %q", first, second)
-	}
-	if !one.learn("an account", user("1"), now.Add(renewIdentity)) {
-		t.Error("a confirmed identity was not shared again")
-	}
+	failIf(t, len(first) != 0 || fmt.Sprint(second) != "[an account -> user:1]", "merges: %q and %q", first, second)
+	failIf(t, !one.learn("an account", user("1"), now.Add(renewIdentity)), "a confirmed identity was not shared again")
 }
 
 func TestUnlimitedLedgerMergesNothing(t *testing.T) {

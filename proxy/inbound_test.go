@@ -46,7 +46,7 @@ func (w *world) wantStatuses(remote string, statuses ...int) {
 	w.Helper()
 	for i, want := range statuses {
 		r := w.from(remote, "GET", "/user")
-		w.failIf(r.StatusCode != want, "request %d of %s: got %d, want %d", i+1, remote, r.StatusCode, want)
+		failIf(w, r.StatusCode != want, "request %d of %s: got %d, want %d", i+1, remote, r.StatusCode, want)
 	}
 }
 
@@ -108,9 +108,9 @@ func TestRateLimitRefusal(t *testing.T) {
 		w.refused(r, 429, "Too Many Requests: this address sends faster than the gateway lets one address send")
 		w.wantFields(r, "Retry-After: 1", "Cache-Status: weir; detail=inbound", "Cache-Control: no-store")
 		for name := range r.Header {
-			w.failIf(strings.HasPrefix(name, "X-Ratelimit-"), "the refusal has the field %s of an unrelated budget", name)
+			failIf(w, strings.HasPrefix(name, "X-Ratelimit-"), "the refusal has the field %s of an unrelated budget", name)
 		}
-		w.failIf(r.limitKind() == limits.PrimaryLimit, "clients classify the refusal as a primary limit and wait for its reset")
+		failIf(w, r.limitKind() == limits.PrimaryLimit, "clients classify the refusal as a primary limit and wait for its reset")
 		w.want("identified requests", identified, 1)
 		w.want("requests upstream", w.upstreamSaw(), 1)
 		w.want("error of the record", w.last().Error, "limits.inbound.rate: request rate of 192.0.2.1 exceeded")
@@ -122,7 +122,7 @@ func TestRateLimitIsTheFirstCheck(t *testing.T) {
 	setup(nothing, withRateLimit(1, 3)).run(t, func(w *world) {
 		for _, target := range []string{"/_weir/none", "/repos//widgets", "/user?q=" + strings.Repeat("a", maxTarget)} {
 			r := w.from("192.0.2.1:1000", "GET", target)
-			w.failIf(r.StatusCode == 429, "%.20s within the burst: got %d, want another refusal", target, r.StatusCode)
+			failIf(w, r.StatusCode == 429, "%.20s within the burst: got %d, want another refusal", target, r.StatusCode)
 		}
 		for _, method := range []string{"GET", "HEAD", "TRACE", "POST"} {
 			r := w.from("192.0.2.1:1000", method, "/_weir/none")
@@ -253,9 +253,7 @@ func TestOverloadKeepsGoodput(t *testing.T) {
 	overloaded, refused := goodput(5)
 	t.Logf("capacity %.0f/s; goodput %.1f/s at 0.9 and %.1f/s at 5 times the capacity; %d and %d refusals",
 		capacity, peak, overloaded, none, refused)
-	if none != 0 || refused == 0 || overloaded < 0.9*max(peak, capacity) {
-		t.Error("the goodput falls under overload")
-	}
+	failIf(t, none != 0 || refused == 0 || overloaded < 0.9*max(peak, capacity), "the goodput falls under overload")
 }
 
 func TestShedderRefusesBatchFirstAndServesStale(t *testing.T) {
@@ -349,7 +347,7 @@ func TestHTTP2StreamWithoutReaderEnds(t *testing.T) {
 		w.want("ended responses", ended, 1)
 		w.want("protocol", unread.ProtoMajor, 2)
 		n, err := io.Copy(io.Discard, unread.Body)
-		w.failIf(err == nil, "the client received the whole response of %d bytes", n)
+		failIf(w, err == nil, "the client received the whole response of %d bytes", n)
 		_ = unread.Body.Close()
 	})
 }

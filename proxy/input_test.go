@@ -29,7 +29,7 @@ func (w *world) refused(r got, status int, message string) {
 		Documentation string `json:"documentation_url"`
 	}
 	err := json.Unmarshal([]byte(r.body), &body)
-	w.failIf(err != nil, "body %q: %v", r.body, err)
+	failIf(w, err != nil, "body %q: %v", r.body, err)
 	if !strings.Contains(body.Message, message) || body.Documentation == "" {
 		w.Errorf("body %s: want a documentation_url and a message with %q", r.body, message)
 	}
@@ -182,7 +182,7 @@ func TestFailureIsReported(t *testing.T) {
 			w.refused(r, c.status, c.message)
 			w.wantFields(r, c.fields...)
 			w.want("requests upstream", w.upstreamSaw(), 0)
-			w.failIf(strings.Contains(r.body, ".internal"), "the body contains an internal address: %s", r.body)
+			failIf(w, strings.Contains(r.body, ".internal"), "the body contains an internal address: %s", r.body)
 		})
 	}
 }
@@ -204,7 +204,7 @@ func TestStalledUpstreamBodyAbortsTheResponse(t *testing.T) {
 	}).run(t, func(w *world) {
 		began := time.Now()
 		r := w.get("/gitignore/templates")
-		w.failIf(r.err == nil, "got the complete body %q, want an aborted response", r.body)
+		failIf(w, r.err == nil, "got the complete body %q, want an aborted response", r.body)
 		w.want("duration", time.Since(began), 30*time.Second)
 	})
 }
@@ -250,9 +250,8 @@ func TestParsePrefer(t *testing.T) {
 		{"wait=soon", preference{}},
 		{"wait=99999999", preference{maxPreferWait, true, "wait=99999999"}},
 	} {
-		if got := parsePrefer([]string{c.value}); got != c.want {
-			t.Errorf("%q: got %+v, want %+v", c.value, got, c.want)
-		}
+		got := parsePrefer([]string{c.value})
+		failIf(t, got != c.want, "%q: got %+v, want %+v", c.value, got, c.want)
 	}
 }
 
@@ -280,7 +279,7 @@ func TestCallOutsideTheScopeIsRefusedLocally(t *testing.T) {
 				w.Errorf("%s %s: got %d, %s, want 403 for the scope", c.method, c.path, r.StatusCode, r.Header.Get("Cache-Status"))
 			}
 			want := fmt.Sprintf(`does not let its client \"builds\" call %s"`, c.call)
-			w.failIf(c.method != "HEAD" && !strings.Contains(r.body, want), "%s %s: got %s, want %s", c.method, c.path, r.body, want)
+			failIf(w, c.method != "HEAD" && !strings.Contains(r.body, want), "%s %s: got %s, want %s", c.method, c.path, r.body, want)
 		}
 		w.want("requests upstream", w.upstreamSaw(), 0)
 		used := func() string {
@@ -343,7 +342,7 @@ func TestViaOfTheClientIsKept(t *testing.T) {
 		}
 		for _, r := range w.seen.all() {
 			want := []string{"1.0 fred, 1.1 weir-other", "HTTP/2 edge (a, b)", w.gateway.via[0]}
-			w.failIf(!slices.Equal(r.Header["Via"], want), "%s: the upstream got Via %q, want %q", r.URL.Path, r.Header["Via"], want)
+			failIf(w, !slices.Equal(r.Header["Via"], want), "%s: the upstream got Via %q, want %q", r.URL.Path, r.Header["Via"], want)
 		}
 	})
 }

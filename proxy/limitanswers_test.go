@@ -239,7 +239,7 @@ func TestLimitAnswersAreRecognized(t *testing.T) {
 			w.want("limit in the record", last.Limited, c.want)
 			w.want("row in the record", last.LimitAnswer != "", c.want != limits.NotLimited)
 			w.want("requests upstream", w.upstreamSaw(), 3)
-			w.failIf(strings.Contains(last.Cache, "stored"), "the limit error is stored: %s", last.Cache)
+			failIf(w, strings.Contains(last.Cache, "stored"), "the limit error is stored: %s", last.Cache)
 			if c.request == reads {
 				cached := w.get("/repos/acme/widgets/issues?page=2", "Authorization: Bearer a", "Cache-Control: only-if-cached")
 				w.want("status from the cache", cached.StatusCode, 504)
@@ -271,7 +271,7 @@ func TestLimitAnswersAreRecognized(t *testing.T) {
 				}
 				seconds, _ := strconv.Atoi(r.Header.Get("Retry-After"))
 				wait := time.Duration(seconds) * time.Second
-				w.failIf(c.wait != 0 && (wait < c.wait || wait > c.wait+3*time.Second), "%s: Retry-After %v, want about %v", kind, wait, c.wait)
+				failIf(w, c.wait != 0 && (wait < c.wait || wait > c.wait+3*time.Second), "%s: Retry-After %v, want about %v", kind, wait, c.wait)
 			}
 		})
 	}
@@ -349,7 +349,7 @@ func TestIdenticalRequestsShareTheCostOfALimit(t *testing.T) {
 				}
 			})
 			n := w.upstreamSaw() - 1
-			w.failIf(n < 1 || n > c.most, "%d requests upstream, want at most %d", n, c.most)
+			failIf(w, n < 1 || n > c.most, "%d requests upstream, want at most %d", n, c.most)
 		})
 	}
 }
@@ -499,7 +499,7 @@ func TestOrdinaryErrorsChangeNothing(t *testing.T) {
 		w.want("cool-down", a.BlockedUntil.IsZero(), true)
 		w.want("concurrency", a.Concurrent, 100)
 		for _, b := range a.Budgets {
-			w.failIf(b.Share != 0, "%s has the share %v", b.Resource, b.Share)
+			failIf(w, b.Share != 0, "%s has the share %v", b.Resource, b.Share)
 			if used := up.used[b.Resource]; used != 0 {
 				w.want("used "+b.Resource, b.Used, used)
 				w.want("limit of "+b.Resource, b.Limit, 5000)
@@ -525,7 +525,7 @@ func TestRateHeadersOfARefusedCredentialSayNothing(t *testing.T) {
 			up.next = []answer{{401, rates(60, 60, 20*time.Minute), problem("Bad credentials", docs)}}
 			r := w.wantReply("", w.send(request, 2), 401)
 			limit := r.Header.Get("X-RateLimit-Limit")
-			w.failIf(limit == "60", "the client gets the budget of the address")
+			failIf(w, limit == "60", "the client gets the budget of the address")
 			for i := range 5 {
 				w.want("status of the next request", w.send(request, 3+i).StatusCode, 200)
 			}
@@ -661,8 +661,6 @@ func FuzzRecognizeLimit(f *testing.F) {
 	f.Fuzz(func(t *testing.T, status int, body string, graphQL bool) {
 		h := http.Header{"Content-Type": {"application/json"}}
 		row, _ := policy.RecognizeLimit(policy.UpstreamAnswer{Status: status, Header: h, Body: []byte(body), GraphQL: graphQL})
-		if row != nil && (status >= 500 || status < 200) {
-			t.Errorf("status %d is a limit error", status)
-		}
+		failIf(t, row != nil && (status >= 500 || status < 200), "status %d is a limit error", status)
 	})
 }

@@ -421,9 +421,7 @@ func TestClosedAccountIsRefusedAtOnce(t *testing.T) {
 		w.want("requests upstream", w.upstreamSaw(), seen)
 		w.want("status", r.StatusCode, http.StatusTooManyRequests)
 		w.wantFields(r, "Retry-After: 3600", "Cache-Status: weir; detail=closed")
-		if !strings.Contains(r.body, "secondary rate limit") || !strings.Contains(r.body, "An operator must open it") {
-			t.Errorf("body %s", r.body)
-		}
+		failIf(t, !strings.Contains(r.body, "secondary rate limit") || !strings.Contains(r.body, "An operator must open it"), "body %s", r.body)
 		if err := ledger.Open(context.Background(), "egress:test"); err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,7 @@ func TestDebugFieldIsForTrustedClientsOnly(t *testing.T) {
 			{"not trusted", "/user/subscriptions", "another", "1", ""},
 		} {
 			got := w.get(c.path, "Authorization: Bearer "+c.token, debugHeader+": "+c.debug).Header.Get(debugHeader)
-			w.failIf(c.want == "" && got != "" || !regexp.MustCompile(c.want).MatchString(got), "%s: %q, want %s", c.name, got, c.want)
+			failIf(w, c.want == "" && got != "" || !regexp.MustCompile(c.want).MatchString(got), "%s: %q, want %s", c.name, got, c.want)
 		}
 	})
 }
@@ -61,7 +61,7 @@ func TestAccessLinesIdentifyQuestions(t *testing.T) {
 			"page":         target(http.MethodGet, "/orgs/acme/members?page=2&per_page=5", ""),
 			"organization": target(http.MethodGet, "/orgs/other/members?page=1&per_page=5", ""),
 		} {
-			w.failIf(other == first || other == "", "another %s: target %q", name, other)
+			failIf(w, other == first || other == "", "another %s: target %q", name, other)
 		}
 		query := target(http.MethodPost, "/graphql", `{"query":"{ viewer { login } }"}`)
 		if query == "" || query == target(http.MethodPost, "/graphql", `{"query":"{ viewer { name } }"}`) {
@@ -88,7 +88,7 @@ func TestTagIsRecordedButNotForwarded(t *testing.T) {
 		}
 		for _, r := range w.seen.all() {
 			for name := range r.Header {
-				w.failIf(strings.HasPrefix(name, "Weir-"), "%s: %s was forwarded", r.URL.Path, name)
+				failIf(w, strings.HasPrefix(name, "Weir-"), "%s: %s was forwarded", r.URL.Path, name)
 			}
 		}
 		w.want("requests upstream", w.upstreamSaw(), 10)

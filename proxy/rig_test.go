@@ -23,6 +23,14 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
+// failIf reports an error if the condition holds.
+func failIf(t testing.TB, condition bool, format string, args ...any) {
+	t.Helper()
+	if condition {
+		t.Errorf(format, args...)
+	}
+}
+
 // together calls f concurrently with the numbers below n, and waits until all calls have returned.
 func together(n int, f func(i int)) {
 	var calls sync.WaitGroup
@@ -166,14 +174,6 @@ func (w *world) wantReply(name string, r got, status int, fields ...string) got 
 	w.want(strings.TrimSpace(name+" status"), r.StatusCode, status)
 	w.wantFields(r, fields...)
 	return r
-}
-
-// failIf reports an error if the condition holds.
-func (w *world) failIf(condition bool, format string, args ...any) {
-	w.Helper()
-	if condition {
-		w.Errorf(format, args...)
-	}
 }
 
 // lastSeen returns the last request that reached the upstream.

@@ -255,7 +255,7 @@ func TestNoWritePurgesReferenceData(t *testing.T) {
 		}
 		for _, tag := range changed {
 			id := shared[tag]
-			w.failIf(id != "", "a write purges %s of %s", tag, id)
+			failIf(w, id != "", "a write purges %s of %s", tag, id)
 		}
 	})
 }
@@ -292,7 +292,7 @@ func TestAbortedWritesOfStrangersLeaveHits(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		strangers.Wait()
-		w.failIf(w.upstreamSaw() < 3*maxUnverified || hits*100 < reads*99, "%d hits of %d reads, %d requests upstream", hits, reads, w.upstreamSaw())
+		failIf(w, w.upstreamSaw() < 3*maxUnverified || hits*100 < reads*99, "%d hits of %d reads, %d requests upstream", hits, reads, w.upstreamSaw())
 	})
 }
 

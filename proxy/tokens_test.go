@@ -47,7 +47,7 @@ func TestRefusedTokenIsNotSentAgain(t *testing.T) {
 		w.wantReply("first", w.get(tags, "Authorization: Bearer bad"), 401)
 		for range 100 {
 			r := w.wantReply("", w.get(tags, "Authorization: Bearer bad"), 401, "Cache-Status: weir; detail=refused-token")
-			w.failIf(!strings.Contains(r.body, `"message":"Bad credentials"`) || !strings.Contains(r.body, "documentation_url"), "body %s", r.body)
+			failIf(w, !strings.Contains(r.body, `"message":"Bad credentials"`) || !strings.Contains(r.body, "documentation_url"), "body %s", r.body)
 		}
 		w.want("requests", w.upstreamSaw(), 1)
 		w.want("status of another token", w.get(tags, "Authorization: Bearer good").StatusCode, 200)
@@ -59,7 +59,7 @@ func TestRefusedTokenIsNotSentAgain(t *testing.T) {
 			w.get(tags, "Authorization: Bearer bad")
 		}
 		n := w.upstreamSaw() - 2
-		w.failIf(n < 12 || n > 18, "%d requests upstream in an hour of one request per second, want about 16", n)
+		failIf(w, n < 12 || n > 18, "%d requests upstream in an hour of one request per second, want about 16", n)
 	})
 }
 
@@ -124,7 +124,7 @@ func TestMadeUpTokensOfOneAddressAreBounded(t *testing.T) {
 
 			r := w.wantReply("a new token", w.get(tags, "Authorization: Bearer good, new"), 429, "Cache-Status: weir; detail=unverified-token")
 			after, err := strconv.Atoi(r.Header.Get("Retry-After"))
-			w.failIf(err != nil || after < 59 || after > 60, "Retry-After %q after %v", r.Header.Get("Retry-After"), time.Since(began))
+			failIf(w, err != nil || after < 59 || after > 60, "Retry-After %q after %v", r.Header.Get("Retry-After"), time.Since(began))
 			w.want("status of a known token", w.get(tags, "Authorization: Bearer good, known").StatusCode, 200)
 			w.want("status without a token", w.get(tags).StatusCode, 401) // the upstream's response
 			time.Sleep(time.Duration(after) * time.Second)
@@ -258,7 +258,7 @@ func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
 				})
 				minutes := int(time.Since(began)/failedWindow) + 1
 				n := w.upstreamSaw()
-				w.failIf(n < maxUnverified || n > minutes*maxUnverified, "%d requests upstream in %v", n, time.Since(began))
+				failIf(w, n < maxUnverified || n > minutes*maxUnverified, "%d requests upstream in %v", n, time.Since(began))
 			})
 		}
 	}
@@ -271,7 +271,7 @@ func TestRepetitionsOfOneUnverifiedTokenAreBounded(t *testing.T) {
 			time.Sleep(95 * time.Millisecond)
 		}
 		n := w.upstreamSaw()
-		w.failIf(n > maxUnverified, "%d requests upstream", n)
+		failIf(w, n > maxUnverified, "%d requests upstream", n)
 	})
 }
 
@@ -339,7 +339,7 @@ func TestValidTokensOfOneAddressAreNotRefused(t *testing.T) {
 				w.want("status", w.get(tags, token).StatusCode, 200)
 			})
 			took := time.Since(began)
-			w.failIf(took > 2*time.Second, "200 tokens took %v", took)
+			failIf(w, took > 2*time.Second, "200 tokens took %v", took)
 		})
 	}
 }
@@ -375,11 +375,11 @@ func TestRefusedRequestsOfStrangersLeaveNoAccounts(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		n, minutes := len(w.accounts(requests)), 1+int(requests*time.Millisecond/failedWindow)
-		w.failIf(n > maxUnverified*minutes, "%d accounts", n)
+		failIf(w, n > maxUnverified*minutes, "%d accounts", n)
 		named := map[string]bool{}
 		for _, r := range records.list {
 			named[r.Account] = true
 		}
-		w.failIf(len(named) > maxUnverified+1, "%d accounts in records", len(named))
+		failIf(w, len(named) > maxUnverified+1, "%d accounts in records", len(named))
 	})
 }

@@ -158,7 +158,7 @@ func TestQueueStageShowsTheUseOfClients(t *testing.T) {
 		w.want("attributes", fmt.Sprint(attributesOf(span)), `map[weir.budget:concurrency weir.budget.clients:["agent"] `+
 			`weir.budget.limit:1 weir.budget.used:[1] weir.reason:concurrency]`)
 		earlier := w.gateway.Recent()[1]
-		w.failIf(earlier.Stages[0].Shared != nil, "the first request did not wait, but has %+v", earlier.Stages[0].Shared)
+		failIf(w, earlier.Stages[0].Shared != nil, "the first request did not wait, but has %+v", earlier.Stages[0].Shared)
 
 		w.gateway.Ledger.Merge("shared", "user:1", policy.User)
 		r := afterAgent("/repos/e/f/subscribers", "/repos/g/h/subscribers", "Prefer: respond-async")
@@ -185,9 +185,7 @@ func TestAttemptsOfSeveralCredentialsShareOneRecord(t *testing.T) {
 	next := r
 	next.Attempts, next.Spent, next.Stages = 2, 2, append(next.Stages, Stage{Name: stageAttempt})
 	r.copyProgress(&next)
-	if r.Attempts != 2 || r.Spent != 2 || stagesOf(r) != "queue attempt" {
-		t.Errorf("record of both attempts %+v", r)
-	}
+	failIf(t, r.Attempts != 2 || r.Spent != 2 || stagesOf(r) != "queue attempt", "record of both attempts %+v", r)
 }
 
 func TestAttemptResultHasTheErrorType(t *testing.T) {
@@ -205,9 +203,8 @@ func TestAttemptResultHasTheErrorType(t *testing.T) {
 		{io.ErrUnexpectedEOF, "connection_broken"},
 		{errors.New("malformed HTTP response"), "_OTHER"},
 	} {
-		if got := attemptResult(&http.Response{StatusCode: http.StatusNoContent}, c.err); got != c.want {
-			t.Errorf("%v: got %s, want %s", c.err, got, c.want)
-		}
+		got := attemptResult(&http.Response{StatusCode: http.StatusNoContent}, c.err)
+		failIf(t, got != c.want, "%v: got %s, want %s", c.err, got, c.want)
 	}
 }
 
@@ -223,9 +220,8 @@ func TestQueueResultHasTheReason(t *testing.T) {
 		{nil, context.Canceled, "canceled"},
 		{nil, errors.New("no reply"), "store"},
 	} {
-		if got := queueResult(c.permit, c.err); got != c.want {
-			t.Errorf("%+v, %v: got %q, want %q", c.permit, c.err, got, c.want)
-		}
+		got := queueResult(c.permit, c.err)
+		failIf(t, got != c.want, "%+v, %v: got %q, want %q", c.permit, c.err, got, c.want)
 	}
 }
 
@@ -237,9 +233,8 @@ func TestOutcomeFollowsCacheStatus(t *testing.T) {
 		"weir; fwd=uri-miss; collapsed; ttl=59": "collapsed", "weir; fwd=method; fwd-status=200": "bypass", "weir; fwd=bypass": "bypass",
 		"weir": "refused", "weir; detail=inbound": "refused", "": "refused",
 	} {
-		if got := outcomeOf(status); got != want {
-			t.Errorf("%s: got %s, want %s", status, got, want)
-		}
+		got := outcomeOf(status)
+		failIf(t, got != want, "%s: got %s, want %s", status, got, want)
 	}
 }
 
@@ -323,9 +318,8 @@ func TestPathsInSpansHaveNoSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 		ex := &exchange{question: question{match: m, route: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
-		if got := ex.maskedPath(); m.Operation.Known() != !strings.HasPrefix(c.path, "/made") || got != c.want {
-			t.Errorf("%+v: got %s", c, got)
-		}
+		got := ex.maskedPath()
+		failIf(t, m.Operation.Known() != !strings.HasPrefix(c.path, "/made") || got != c.want, "%+v: got %s", c, got)
 	}
 }
 
@@ -427,7 +421,7 @@ func TestTraceContextIsSentUpstreamOnDemandOnly(t *testing.T) {
 			}
 			w.get("/users/other") // without a context of the client
 			got := w.lastSeen().Header.Get("Traceparent")
-			w.failIf((got != "") != (c.propagate && c.sampler != nil), "traceparent of a request without one: %q", got)
+			failIf(w, (got != "") != (c.propagate && c.sampler != nil), "traceparent of a request without one: %q", got)
 		})
 	}
 }
@@ -469,7 +463,7 @@ func TestResponseNamesTheTraceOfItsOwnRequest(t *testing.T) {
 			const traceID, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 			r := w.get(c.path, token, "Traceparent: 00-"+traceID+"-"+parent+"-01", "Prefer: wait=0")
 			got := r.Header.Get("Cache-Status")
-			w.failIf(!strings.Contains(got, c.cache), "%s: Cache-Status %q, want %q", c.name, got, c.cache)
+			failIf(w, !strings.Contains(got, c.cache), "%s: Cache-Status %q, want %q", c.name, got, c.cache)
 			server := w.span(kept, isServer)
 			w.want(c.name+": parent of the span", server.Parent.SpanID().String(), parent)
 			want := []string{"00-" + traceID + "-" + server.SpanContext.SpanID().String() + "-01"}

@@ -222,9 +222,8 @@ func TestConnectionAndUndocumentedFieldsAreRemoved(t *testing.T) {
 					w.want(path+" "+name, h.Get(name), "")
 				}
 				w.want("field of the dialect", h.Get("X-Service-Media-Type"), "service.v3")
-				if got := h.Values("X-RateLimit-Remaining"); len(got) != 1 || got[0] == "4711" {
-					t.Errorf("x-ratelimit-remaining: %q", got)
-				}
+				got := h.Values("X-RateLimit-Remaining")
+				failIf(t, len(got) != 1 || got[0] == "4711", "x-ratelimit-remaining: %q", got)
 			}
 		}
 	})
@@ -291,9 +290,8 @@ func TestIdleConnectionsAreReusedFor30Seconds(t *testing.T) {
 func TestGraphQLTargetOfASelfHostedUpstream(t *testing.T) {
 	g := New(Config{Upstream: &url.URL{Scheme: "https", Host: "ghe.test", Path: "/api/v3"}, Dialect: &policy.Dialect{}, Log: slog.New(slog.DiscardHandler)})
 	for path, want := range map[string]string{"/graphql": "https://ghe.test/api/graphql", "/user": "https://ghe.test/api/v3/user"} {
-		if got := g.target(policy.Match{Path: path}).String(); got != want {
-			t.Errorf("%s: got %s, want %s", path, got, want)
-		}
+		got := g.target(policy.Match{Path: path}).String()
+		failIf(t, got != want, "%s: got %s, want %s", path, got, want)
 	}
 }
 

@@ -13,6 +13,14 @@ import (
 	"github.com/weirgate/weir/cache"
 )
 
+// failIf reports an error if the condition holds.
+func failIf(t testing.TB, condition bool, format string, args ...any) {
+	t.Helper()
+	if condition {
+		t.Errorf(format, args...)
+	}
+}
+
 func neverPurged(cache.Generation) bool { return false }
 
 // lead starts a call as its leader and returns the context of its request.
@@ -45,9 +53,8 @@ func TestWaitReturnsTheResultToEachFollower(t *testing.T) {
 		for range 3 {
 			c := follow(t, &g, Question{Path: "/a"})
 			go func() {
-				if r, err := c.Wait(t.Context(), time.Now().Add(time.Minute)); r != Failed || !errors.Is(err, fault) {
-					t.Errorf("got %v, %v, want failed, %v", r, err, fault)
-				}
+				r, err := c.Wait(t.Context(), time.Now().Add(time.Minute))
+				failIf(t, r != Failed || !errors.Is(err, fault), "got %v, %v, want failed, %v", r, err, fault)
 			}()
 		}
 		time.Sleep(time.Second)
@@ -72,9 +79,7 @@ func TestJoinStartsANewCallAfterAPurge(t *testing.T) {
 		t.Fatal("followed a call that began before the purge")
 	}
 	old.Finish(Stored, nil)
-	if follow(t, &g, Question{Since: 2}) != c {
-		t.Error("the end of the old call removed the new call")
-	}
+	failIf(t, follow(t, &g, Question{Since: 2}) != c, "the end of the old call removed the new call")
 }
 
 func TestRequestIsCanceledWhenAllClientsHaveLeft(t *testing.T) {
@@ -107,19 +112,13 @@ func TestDetachedCallOutlivesItsLeader(t *testing.T) {
 			t.Fatal("the request was canceled although the leader follows")
 		}
 		c.SetComputing(&cache.Entry{}, time.Now().Add(time.Second))
-		if r, _ := c.Wait(t.Context(), time.Now()); r != Computing {
-			t.Errorf("got %v, want computing", r)
-		}
-		if background.Err() != nil {
-			t.Error("the request was canceled although the client is expected to return")
-		}
-		if polls := g.Polls(); len(polls) != 1 || polls[0].Polls != 1 || polls[0].Waiting != 1 {
-			t.Errorf("got polls %+v", polls)
-		}
+		r, _ := c.Wait(t.Context(), time.Now())
+		failIf(t, r != Computing, "got %v, want computing", r)
+		failIf(t, background.Err() != nil, "the request was canceled although the client is expected to return")
+		polls := g.Polls()
+		failIf(t, len(polls) != 1 || polls[0].Polls != 1 || polls[0].Waiting != 1, "got polls %+v", polls)
 		c.Finish(Stored, nil)
-		if background.Err() == nil || c.Detach(cancel) || len(g.Polls()) > 0 {
-			t.Error("the call continues after its end")
-		}
+		failIf(t, background.Err() == nil || c.Detach(cancel) || len(g.Polls()) > 0, "the call continues after its end")
 	})
 }
 
@@ -210,25 +209,19 @@ func TestLeaseIsRenewedUntilTheCallEnds(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var l leases
 			c, d := await(t, &l, time.Now(), time.Time{})
-			if d != Fetch {
-				t.Errorf("got decision %v, want fetch", d)
-			}
+			failIf(t, d != Fetch, "got decision %v, want fetch", d)
 			time.Sleep(5*renewEvery + renewEvery/2)
 			synctest.Wait()
 			l.mu.Lock()
 			renewals := l.renewals
 			l.mu.Unlock()
-			if renewals < 4 {
-				t.Errorf("%d renewals in five periods", renewals)
-			}
+			failIf(t, renewals < 4, "%d renewals in five periods", renewals)
 			c.Finish(result, nil)
 			synctest.Wait()
 			if result == Stored {
 				time.Sleep(10 * renewEvery) // the write waits in its queue
 				synctest.Wait()
-				if l.lease == nil || !time.Now().Before(l.expires) {
-					t.Error("the lease ended before the write to the shared cache")
-				}
+				failIf(t, l.lease == nil || !time.Now().Before(l.expires), "the lease ended before the write to the shared cache")
 				c.SetShared(false) // a response that is not in the shared cache counts as failed
 				synctest.Wait()
 			}
@@ -245,9 +238,8 @@ func TestAwaitFleetUsesTheResponseOfAnotherReplica(t *testing.T) {
 		l.hold(cache.FetchLease{Owner: "other", Sent: true}, time.Minute)
 		began := time.Now()
 		_, d := await(t, &l, began, began.Add(2*time.Second))
-		if took := time.Since(began); d != Found || took < 2*time.Second || took > 2*time.Second+maxLook {
-			t.Errorf("got decision %v after %v, want found after 2s", d, took)
-		}
+		took := time.Since(began)
+		failIf(t, d != Found || took < 2*time.Second || took > 2*time.Second+maxLook, "got decision %v after %v, want found after 2s", d, took)
 	})
 }
 
@@ -270,9 +262,8 @@ func TestAwaitFleetFetchesWithoutTheOtherReplica(t *testing.T) {
 				l.hold(c.lease, c.held)
 				began := time.Now()
 				call, d := await(t, &l, began.Add(c.wait), time.Time{})
-				if took := time.Since(began); d != c.want || took > c.most {
-					t.Errorf("got decision %v after %v, want %v within %v", d, took, c.want, c.most)
-				}
+				took := time.Since(began)
+				failIf(t, d != c.want || took > c.most, "got decision %v after %v, want %v within %v", d, took, c.want, c.most)
 				if c.want == StillComputing && call.Computation().Response == nil {
 					t.Error("the other replica's computation is not visible to followers")
 				}

@@ -25,6 +25,14 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
+// failIf reports an error if the condition holds.
+func failIf(t testing.TB, condition bool, format string, args ...any) {
+	t.Helper()
+	if condition {
+		t.Errorf(format, args...)
+	}
+}
+
 // testProxy is a proxy on a loopback listener. It serves the host api.test, and needs no key.
 type testProxy struct {
 	*testing.T
@@ -130,9 +138,8 @@ func TestTunnelCopiesBytesInBothDirections(t *testing.T) {
 		_, _ = io.WriteString(c, text)
 		_ = c.CloseWrite()
 	}()
-	if got, err := io.ReadAll(buffered); err != nil || string(got) != text {
-		t.Errorf("got %d bytes back, %v, want %d", len(got), err, len(text))
-	}
+	got, err := io.ReadAll(buffered)
+	failIf(t, err != nil || string(got) != text, "got %d bytes back, %v, want %d", len(got), err, len(text))
 	if target := p.dialed.Load(); target == nil || *target != "8.8.8.8:443" {
 		t.Errorf("the proxy connected to %v", target)
 	}
@@ -156,9 +163,8 @@ func TestConnectIsRefused(t *testing.T) {
 		{"to this host", "0.0.0.0:443", Config{TunnelOthers: true}, http.StatusForbidden},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if _, _, got := startProxy(t, c.config).connect(c.target, ""); got != c.want {
-				t.Errorf("got status %d, want %d", got, c.want)
-			}
+			_, _, got := startProxy(t, c.config).connect(c.target, "")
+			failIf(t, got != c.want, "got status %d, want %d", got, c.want)
 		})
 	}
 }
@@ -190,14 +196,11 @@ func TestTunnelsLeadToPublicAddressesOnly(t *testing.T) {
 			t.Errorf("%s: the proxy connects to %s", text, address)
 			return nil, io.EOF
 		}
-		if _, err := p.dialOther(t.Context(), Config{}, "other.test"); !errors.Is(err, errPrivate) {
-			t.Errorf("%s: got %v", text, err)
-		}
+		_, err := p.dialOther(t.Context(), Config{}, "other.test")
+		failIf(t, !errors.Is(err, errPrivate), "%s: got %v", text, err)
 	}
 	for _, text := range []string{"140.82.121.6", "8.8.8.8", "2606:50c0:8000::154", "::ffff:8.8.8.8", "2001:4860:4860::8888", "2a00::1"} {
-		if !isPublic(netip.MustParseAddr(text)) {
-			t.Errorf("%s is not public", text)
-		}
+		failIf(t, !isPublic(netip.MustParseAddr(text)), "%s is not public", text)
 	}
 }
 
@@ -239,9 +242,7 @@ func TestTunnelsNeverLeadToTheAPI(t *testing.T) {
 	check()
 	names["api.example"] = []string{"140.82.121.5"}
 	check()
-	if len(dialed) > 0 {
-		t.Errorf("the proxy connected to %v", dialed)
-	}
+	failIf(t, len(dialed) > 0, "the proxy connected to %v", dialed)
 	for name, want := range map[string]string{"other.test": "[8.8.8.8:443 8.8.4.4:443]", "private.test": "[8.8.8.8:443]"} {
 		dialed = nil
 		if _, err := p.dialOther(t.Context(), c, name); !errors.Is(err, io.EOF) || fmt.Sprint(dialed) != want {
@@ -328,9 +329,8 @@ func TestTunnelBeginsWithAHandshakeForItsTarget(t *testing.T) {
 			if c.passes {
 				want = c.first
 			}
-			if got, _ := io.ReadAll(buffered); string(got) != want {
-				t.Errorf("the upstream got %d bytes of %d", len(got), len(c.first))
-			}
+			got, _ := io.ReadAll(buffered)
+			failIf(t, string(got) != want, "the upstream got %d bytes of %d", len(got), len(c.first))
 		})
 	}
 }
@@ -375,22 +375,16 @@ func FuzzConnectTarget(f *testing.F) {
 			}
 		})
 		p.lookup = func(ctx context.Context, name string) ([]netip.Addr, error) {
-			if !others || name == "api.test" || !isName(name) {
-				t.Errorf("the proxy resolves %q for %q", name, target)
-			}
+			failIf(t, !others || name == "api.test" || !isName(name), "the proxy resolves %q for %q", name, target)
 			return addressOf("8.8.8.8")(ctx, name)
 		}
 		p.dial = func(_ context.Context, _, address string) (net.Conn, error) {
-			if address != "8.8.8.8:443" {
-				t.Errorf("the proxy connects to %q for %q", address, target)
-			}
+			failIf(t, address != "8.8.8.8:443", "the proxy connects to %q for %q", address, target)
 			return nil, errors.New("no network")
 		}
 		w := httptest.NewRecorder()
 		p.ServeHTTP(w, &http.Request{Method: http.MethodConnect, Host: target, Header: http.Header{}})
-		if w.Code == http.StatusOK && !strings.HasPrefix(strings.ToLower(target), "api.test") {
-			t.Errorf("%q: got status %d", target, w.Code)
-		}
+		failIf(t, w.Code == http.StatusOK && !strings.HasPrefix(strings.ToLower(target), "api.test"), "%q: got status %d", target, w.Code)
 	})
 }
 
@@ -413,9 +407,8 @@ func TestConnectionToServedHostIsPassedOn(t *testing.T) {
 	if !ok || tunnel.Host != "api.test" || tunnel.Authorize == nil {
 		t.Fatalf("got tunnel %+v", tunnel)
 	}
-	if tunnel.Authorize(h); h.Get("Authorization") != "Bearer key" {
-		t.Errorf("got %v", h)
-	}
+	tunnel.Authorize(h)
+	failIf(t, h.Get("Authorization") != "Bearer key", "got %v", h)
 	_, _ = io.WriteString(c, "hello")
 	text := make([]byte, 5)
 	if _, err := io.ReadFull(served, text); err != nil || string(text) != "hello" {
@@ -427,9 +420,8 @@ func TestConnectionToServedHostIsPassedOn(t *testing.T) {
 // early may frame the request differently.
 func TestEarlyDataIsRefused(t *testing.T) {
 	p := startProxy(t, Config{})
-	if _, _, status := p.connect("api.test:443", "GET / HTTP/1.1\r\nHost: api.test\r\n\r\n"); status != 0 {
-		t.Errorf("got status %d, want a closed connection", status)
-	}
+	_, _, status := p.connect("api.test:443", "GET / HTTP/1.1\r\nHost: api.test\r\n\r\n")
+	failIf(t, status != 0, "got status %d, want a closed connection", status)
 }
 
 // TestTunnelEndsWithTheGateway checks that the end of the server's requests closes an open tunnel.
@@ -439,7 +431,6 @@ func TestTunnelEndsWithTheGateway(t *testing.T) {
 	p.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.ServeHTTP(w, r.WithContext(ctx)) })
 	_, buffered := p.tunnelTo("other.test:443")
 	stop()
-	if _, err := buffered.ReadByte(); err == nil {
-		t.Error("the tunnel is still open")
-	}
+	_, err := buffered.ReadByte()
+	failIf(t, err == nil, "the tunnel is still open")
 }

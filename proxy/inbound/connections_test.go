@@ -22,6 +22,14 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+// failIf reports an error if the condition holds.
+func failIf(t testing.TB, condition bool, format string, args ...any) {
+	t.Helper()
+	if condition {
+		t.Errorf(format, args...)
+	}
+}
+
 // testConn is a connection from an address.
 type testConn struct {
 	net.Conn
@@ -114,9 +122,8 @@ func TestNumberOfConnectionsIsBounded(t *testing.T) {
 				waiting, _ = s.open(o.from)
 				continue
 			}
-			if n := s.openAll(o.n, o.from, http.StateActive); n != o.want {
-				t.Errorf("%s: %d of %d connections of %s are served, want %d", c.name, n, o.n, o.from, o.want)
-			}
+			n := s.openAll(o.n, o.from, http.StateActive)
+			failIf(t, n != o.want, "%s: %d of %d connections of %s are served, want %d", c.name, n, o.n, o.from, o.want)
 			if waiting != nil && waiting.closed != o.closesOldest {
 				t.Errorf("%s: the waiting connection is closed: %v, want %v", c.name, waiting.closed, o.closesOldest)
 			}
@@ -173,15 +180,13 @@ func TestNewConnectionReplacesAWaitingOne(t *testing.T) {
 			busy, working := s.open("192.0.2.1")
 			s.setState(first, state)
 			s.setState(working, http.StateActive)
-			if n := s.openAll(1000, "192.0.2.1", state); n != 1000 {
-				t.Errorf("%d of 1,000 connections are served", n)
-			}
+			n := s.openAll(1000, "192.0.2.1", state)
+			failIf(t, n != 1000, "%d of 1,000 connections are served", n)
 			if !oldest.closed || busy.closed || other.closed {
 				t.Errorf("closed: the oldest %v, one with a request %v, one of another address %v; want only the oldest", oldest.closed, busy.closed, other.closed)
 			}
-			if _, c := s.open("192.0.2.2"); c == nil {
-				t.Error("a connection of another address is refused")
-			}
+			_, c := s.open("192.0.2.2")
+			failIf(t, c == nil, "a connection of another address is refused")
 		})
 	}
 }
@@ -222,12 +227,10 @@ func TestWaitingConnectionsAreBounded(t *testing.T) {
 		clients = append(clients, client)
 	}
 	clients = slices.DeleteFunc(clients, func(c *testConn) bool { return c.closed })
-	if open := len(clients); open != maxWaiting {
-		t.Errorf("%d idle connections are open, want %d", open, maxWaiting)
-	}
-	if n := s.openAll(maxWaiting, "192.0.2.1", http.StateActive); n != maxWaiting {
-		t.Errorf("%d of %d connections with requests are served", n, maxWaiting)
-	}
+	open := len(clients)
+	failIf(t, open != maxWaiting, "%d idle connections are open, want %d", open, maxWaiting)
+	n := s.openAll(maxWaiting, "192.0.2.1", http.StateActive)
+	failIf(t, n != maxWaiting, "%d of %d connections with requests are served", n, maxWaiting)
 }
 
 // TestOverheadIsReadSlowly sends bytes to a server that allows 10 requests per second. Bodies must not be delayed.
@@ -326,9 +329,7 @@ func TestWriteContinuesWhileTheClientReads(t *testing.T) {
 				}
 			})
 			n, err := near.Write(make([]byte, 5*writeSize))
-			if (err == nil) != c.complete {
-				t.Errorf("%s: wrote %d bytes: %v", c.name, n, err)
-			}
+			failIf(t, (err == nil) != c.complete, "%s: wrote %d bytes: %v", c.name, n, err)
 			_ = near.Close()
 			reading.Wait()
 		})
@@ -393,9 +394,7 @@ func TestDetachedBodySetsNoDeadlines(t *testing.T) {
 func TestHTTP2BodyHasDeadlinesOnlyInsideRead(t *testing.T) {
 	d := &deadlineRecorder{}
 	b := testBody(d, 2)
-	if len(d.read) > 0 {
-		t.Error("a deadline was set before the first read")
-	}
+	failIf(t, len(d.read) > 0, "a deadline was set before the first read")
 	if _, err := b.Read(make([]byte, 1)); err != nil || len(d.read) != 2 || d.read[0].IsZero() || !d.read[1].IsZero() {
 		t.Errorf("got deadlines %v and %v, want one deadline that is removed after the read", d.read, err)
 	}
@@ -421,9 +420,7 @@ func TestBodyTotalCountsOnlyTimeInsideRead(t *testing.T) {
 		}
 		_, err := b.Read(make([]byte, 4<<10))
 		var invalid *BodyError
-		if !errors.As(err, &invalid) || !invalid.Timeout || b.Err() == nil {
-			t.Errorf("after five seconds: got %v, want a timeout", err)
-		}
+		failIf(t, !errors.As(err, &invalid) || !invalid.Timeout || b.Err() == nil, "after five seconds: got %v, want a timeout", err)
 	})
 }
 
@@ -459,9 +456,8 @@ func TestClientAddressUsesTrustedProxiesOnly(t *testing.T) {
 		{"Unix socket", "@", []string{"203.0.113.1"}, "invalid IP"},
 	} {
 		r := &http.Request{RemoteAddr: c.remote, Header: http.Header{"X-Forwarded-For": c.forwarded}}
-		if got := proxies.ClientAddress(r).String(); got != c.want {
-			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
-		}
+		got := proxies.ClientAddress(r).String()
+		failIf(t, got != c.want, "%s: got %s, want %s", c.name, got, c.want)
 	}
 }
 
@@ -482,8 +478,7 @@ func TestIsHTTPS(t *testing.T) {
 		{"proxy with two values", "10.0.0.1:1", nil, []string{"https", "http"}, false},
 	} {
 		r := &http.Request{RemoteAddr: c.remote, TLS: c.tls, Header: http.Header{"X-Forwarded-Proto": c.forwarded}}
-		if got := proxies.IsHTTPS(r); got != c.want {
-			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
-		}
+		got := proxies.IsHTTPS(r)
+		failIf(t, got != c.want, "%s: got %v, want %v", c.name, got, c.want)
 	}
 }

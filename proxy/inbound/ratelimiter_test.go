@@ -23,9 +23,8 @@ func newLimiter(perSecond, burst int) *RateLimiter {
 
 func (l *RateLimiter) wantAddresses(t *testing.T, when string, want int) {
 	t.Helper()
-	if got := l.buckets.Len(); got != want {
-		t.Errorf("%s: got %d addresses, want %d", when, got, want)
-	}
+	got := l.buckets.Len()
+	failIf(t, got != want, "%s: got %d addresses, want %d", when, got, want)
 }
 
 func TestRateLimiterEvictsTheLeastRecentlyUsedAddress(t *testing.T) {
@@ -33,18 +32,12 @@ func TestRateLimiterEvictsTheLeastRecentlyUsedAddress(t *testing.T) {
 	for n := range maxBuckets {
 		l.Allow(testAddress(n), now)
 	}
-	if l.Allow(testAddress(0), now) {
-		t.Error("the first address was evicted below the bound")
-	}
+	failIf(t, l.Allow(testAddress(0), now), "the first address was evicted below the bound")
 	l.wantAddresses(t, "at the bound", maxBuckets)
 	l.Allow(testAddress(maxBuckets), now)
 	l.wantAddresses(t, "above the bound", maxBuckets)
-	if l.Allow(testAddress(0), now) {
-		t.Error("a recently used address was evicted")
-	}
-	if !l.Allow(testAddress(1), now) {
-		t.Error("the least recently used address was not evicted")
-	}
+	failIf(t, l.Allow(testAddress(0), now), "a recently used address was evicted")
+	failIf(t, !l.Allow(testAddress(1), now), "the least recently used address was not evicted")
 }
 
 func TestRateLimiterRemovesIdleAddresses(t *testing.T) {
@@ -67,9 +60,7 @@ func TestRateLimiterRemovesIdleAddresses(t *testing.T) {
 		{"after minIdle, with the active address and the empty bucket", late, 500, 2},
 		{"after all buckets are full", late.Add(time.Minute), 1, 1},
 	} {
-		if c.want == 1 && !l.buckets.Contains(testAddress(0)) {
-			t.Error("the empty bucket was removed")
-		}
+		failIf(t, c.want == 1 && !l.buckets.Contains(testAddress(0)), "the empty bucket was removed")
 		for range c.requests {
 			l.Allow(testAddress(1000), c.at)
 		}
@@ -98,9 +89,7 @@ func TestConfigureKeepsRemainingTokens(t *testing.T) {
 	} {
 		now = now.Add(c.pause)
 		l.Configure(c.perSecond, c.burst)
-		if c.burst == 0 && l.buckets != nil {
-			t.Error("a disabled limiter keeps addresses")
-		}
+		failIf(t, c.burst == 0 && l.buckets != nil, "a disabled limiter keeps addresses")
 		got, most := 0, 100
 		if c.step == "another address" {
 			most = 1
@@ -108,9 +97,7 @@ func TestConfigureKeepsRemainingTokens(t *testing.T) {
 		for got < most && l.Allow(c.address, now) {
 			got++
 		}
-		if got != c.want {
-			t.Errorf("%s: got %d requests, want %d", c.step, got, c.want)
-		}
+		failIf(t, got != c.want, "%s: got %d requests, want %d", c.step, got, c.want)
 	}
 }
 
@@ -163,9 +150,7 @@ func TestConcurrentRequestsShareOneBurst(t *testing.T) {
 		})
 	}
 	workers.Wait()
-	if allowed.Load() != 100 {
-		t.Errorf("got %d allowed requests, want 100", allowed.Load())
-	}
+	failIf(t, allowed.Load() != 100, "got %d allowed requests, want 100", allowed.Load())
 }
 
 func TestReserveWaitsForTokens(t *testing.T) {
@@ -188,9 +173,7 @@ func TestBlockedAddressIsRefusedForAWhile(t *testing.T) {
 	if l.Allow(testAddress(1), now) || l.Allow(testAddress(1), now.Add(blockTime*9/10)) || !l.Allow(testAddress(1), now.Add(blockTime*22/10)) {
 		t.Errorf("the address is not refused for about %v", 2*blockTime)
 	}
-	if !l.Allow(testAddress(2), now) {
-		t.Error("another address is refused")
-	}
+	failIf(t, !l.Allow(testAddress(2), now), "another address is refused")
 }
 
 func TestBlockedAddressHasFewEvents(t *testing.T) {
@@ -219,18 +202,13 @@ func TestLargeRequestsTakeMoreTokens(t *testing.T) {
 		if !l.Allow(testAddress(1), now) {
 			t.Fatalf("request %d is refused", i)
 		}
-		if got := l.AllowN(testAddress(1), 1000, now); got != want {
-			t.Errorf("request %d: wait for %v, want %v", i, got, want)
-		}
+		got := l.AllowN(testAddress(1), 1000, now)
+		failIf(t, got != want, "request %d: wait for %v, want %v", i, got, want)
 	}
 	now = now.Add(1100 * time.Millisecond)
-	if !l.Allow(testAddress(1), now) || l.AllowN(testAddress(1), 1000, now) != 0 {
-		t.Error("the request is refused after the announced time")
-	}
+	failIf(t, !l.Allow(testAddress(1), now) || l.AllowN(testAddress(1), 1000, now) != 0, "the request is refused after the announced time")
 	l.Configure(1, 1)
-	if !l.Allow(testAddress(2), now) || l.AllowN(testAddress(2), 1000, now) != 0 {
-		t.Error("a burst of one allows no large request")
-	}
+	failIf(t, !l.Allow(testAddress(2), now) || l.AllowN(testAddress(2), 1000, now) != 0, "a burst of one allows no large request")
 }
 
 func TestRefusedRequestsInProgressAreBounded(t *testing.T) {
@@ -242,10 +220,7 @@ func TestRefusedRequestsInProgressAreBounded(t *testing.T) {
 			t.Fatal("refused too early")
 		}
 	}
-	if l.EnterRefused(address, now) || !l.EnterRefused(netip.MustParseAddr("192.0.2.2"), now) {
-		t.Error("want a bound for each address")
-	}
-	if l.LeaveRefused(address); !l.EnterRefused(address, now) || !l.Enter(address, now) {
-		t.Error("want one more refused request, and a count of its own for admitted requests")
-	}
+	failIf(t, l.EnterRefused(address, now) || !l.EnterRefused(netip.MustParseAddr("192.0.2.2"), now), "want a bound for each address")
+	l.LeaveRefused(address)
+	failIf(t, !l.EnterRefused(address, now) || !l.Enter(address, now), "want one more refused request, and a count of its own for admitted requests")
 }
