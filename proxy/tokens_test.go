@@ -250,10 +250,10 @@ func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
 				}
 				method := map[bool]string{true: http.MethodGet, false: http.MethodPost}[c.body == ""]
 				began := time.Now()
-				together(2, func(i int) {
-					for j := 0; time.Since(began) < 3*failedWindow && j < 70; j++ {
+				together(12, func(i int) { // more than may wait for their first response at a time
+					for j := 0; time.Since(began) < 3*failedWindow && j < 8; j++ {
 						w.leave(client, c.stay, method, tags, c.body, fmt.Sprintf("Authorization: Bearer bad %d of %d", j, i))
-						time.Sleep(time.Second)
+						time.Sleep(10 * time.Second)
 					}
 				})
 				minutes := int(time.Since(began)/failedWindow) + 1
