@@ -30,11 +30,7 @@ func breakWhile(down *atomic.Bool, next http.HandlerFunc) http.HandlerFunc {
 }
 
 // breakBad is an upstream that reads each request for /users/bad and then breaks its connection.
-func breakBad(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == "/users/bad" {
-		breakConn(w, r)
-	}
-}
+var breakBad = byPath(nothing, map[string]http.HandlerFunc{"/users/bad": breakConn})
 
 // permits returns the number of permits of a request.
 func permits(r Record) (n int) {

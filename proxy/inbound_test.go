@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -326,12 +325,8 @@ func TestUnreadBodyClosesTheConnection(t *testing.T) {
 // TestHTTP2StreamWithoutReaderEnds covers attack 46 of docs/attacks.md. The client reads only other
 // streams of the same connection.
 func TestHTTP2StreamWithoutReaderEnds(t *testing.T) {
-	large := bytes.Repeat([]byte("x"), 7<<20)
-	setup(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/gitignore/templates" {
-			_, _ = w.Write(large)
-		}
-	}).run(t, func(w *world) {
+	large := strings.Repeat("x", 7<<20)
+	setup(byPath(nothing, map[string]http.HandlerFunc{"/gitignore/templates": replies(large)})).run(t, func(w *world) {
 		client := w.overHTTP2()
 		unread := w.open(client, http.MethodGet, "/gitignore/templates", http.NoBody)
 		for range 6 {

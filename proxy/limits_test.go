@@ -334,16 +334,13 @@ func TestLimiterThatIsOffSendsImmediately(t *testing.T) {
 	own := []string{
 		"X-Ratelimit-Limit: 7", "X-Ratelimit-Remaining: 0", "X-Ratelimit-Used: 9", "X-Ratelimit-Reset: 12345", "X-Ratelimit-Resource: Made Up",
 	}
-	setup(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "no-cache")
-		switch r.URL.Path {
-		case "/user":
-			responds(http.StatusTooManyRequests, "Retry-After: 5")(w, r)
-		case widgets:
+	setup(byPath(responds(200, "Cache-Control: no-cache"), map[string]http.HandlerFunc{
+		"/user": responds(http.StatusTooManyRequests, "Retry-After: 5"),
+		widgets: func(w http.ResponseWriter, _ *http.Request) {
 			time.Sleep(time.Second)
-			setFields(w, own...)
-		}
-	}, withLedger(limits.Unlimited{})).run(t, func(w *world) {
+			setFields(w, append(own, "Cache-Control: no-cache")...)
+		},
+	}), withLedger(limits.Unlimited{})).run(t, func(w *world) {
 		began := time.Now()
 		together(300, func(i int) { // three times limits.concurrent
 			w.want("status", w.get(fmt.Sprint(widgets, "?n=", i), bearer("a")).StatusCode, 200)

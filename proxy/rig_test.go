@@ -101,6 +101,17 @@ func inOrder(handlers ...http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
+// byPath returns an upstream that has handlers for some paths.
+func byPath(others http.HandlerFunc, paths map[string]http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if next := paths[r.URL.Path]; next != nil {
+			next(w, r)
+			return
+		}
+		others(w, r)
+	}
+}
+
 // setRate sets the rate limit fields of a response. Without a name, the field of the resource is left out.
 func setRate(h http.Header, resource string, limit, used int, reset time.Time) {
 	h.Set("X-Ratelimit-Limit", strconv.Itoa(limit))

@@ -64,21 +64,10 @@ func TestRefusedTokenIsNotSentAgain(t *testing.T) {
 }
 
 func TestAcceptedTokenIsNotRefusedForOneMistake(t *testing.T) {
-	refuse := false
-	setup(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Cache-Control", "no-store")
-		if refuse {
-			w.WriteHeader(http.StatusUnauthorized)
-		}
-	}).run(t, func(w *world) {
-		w.get(tags, owner)
-		refuse = true
-		w.want("status of the mistake", w.get(tags, owner).StatusCode, 401)
-		refuse = false
-		w.want("status after the mistake", w.get(tags, owner).StatusCode, 200)
-		refuse = true
-		for range 5 {
-			w.want("status of the revoked token", w.get(tags, owner).StatusCode, 401)
+	accepted, refused := responds(200, "Cache-Control: no-store"), responds(401)
+	setup(inOrder(accepted, refused, accepted, refused)).run(t, func(w *world) {
+		for i, status := range []int{200, 401, 200, 401, 401, 401, 401, 401} { // one mistake, and then the token is revoked
+			w.want(fmt.Sprint("status ", i), w.get(tags, owner).StatusCode, status)
 		}
 		w.want("requests", w.upstreamSaw(), 5)
 	})
@@ -86,12 +75,8 @@ func TestAcceptedTokenIsNotRefusedForOneMistake(t *testing.T) {
 
 // A 401 to an operation for the credentials of apps, or for users only, says nothing about other tokens.
 func TestOnlyConclusiveRefusalsAreRemembered(t *testing.T) {
-	setup(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "no-store")
-		if r.URL.Path != tags {
-			w.WriteHeader(http.StatusUnauthorized)
-		}
-	}, wholeAPI(t, unchanged), func(c *Config) {
+	upstream := byPath(responds(401), map[string]http.HandlerFunc{tags: responds(200, "Cache-Control: no-store")})
+	setup(upstream, wholeAPI(t, unchanged), func(c *Config) {
 		identifying(func(id *Identity, r *http.Request) {
 			id.Caller.Kind = c.Dialect.Kind("Bearer", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 		})(c)
@@ -212,6 +197,8 @@ func hang(_ http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
+func impatient(c *Config) { c.Timeout, c.Wait = 5*time.Second, time.Second }
+
 // Strangers cannot send more unverified tokens upstream by any end of their requests.
 func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
 	for _, c := range []struct {
@@ -243,7 +230,7 @@ func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
 		{"redirect of a write", responds(307, "Location: /elsewhere"), time.Minute, "{}"},
 	} {
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
-			setup(c.upstream, limitAddresses, func(c *Config) { c.Timeout, c.Wait = 5*time.Second, time.Second }).sub(t, c.name+" over "+protocol, func(w *world) {
+			setup(c.upstream, limitAddresses, impatient).sub(t, c.name+" over "+protocol, func(w *world) {
 				client := w.client
 				if protocol == "HTTP/2" {
 					client = w.overHTTP2()

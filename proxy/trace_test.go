@@ -122,9 +122,8 @@ func TestStagesShowWaits(t *testing.T) {
 		w.want("stages", stagesOf(r), "queue(concurrency) attempt(200) settle")
 		w.want("admission", r.admission(), "waited")
 		queue, attempt := r.Stages[0], r.Stages[1]
-		if attempt.Start < 990*time.Millisecond || attempt.Start > queue.Elapsed+time.Millisecond || attempt.Elapsed != time.Second || r.Waited != queue.Elapsed {
-			w.Errorf("times of the record %+v", r)
-		}
+		early, late := attempt.Start < 990*time.Millisecond, attempt.Start > queue.Elapsed+time.Millisecond
+		failIf(w, early || late || attempt.Elapsed != time.Second || r.Waited != queue.Elapsed, "times of the record %+v", r)
 		list := w.gateway.Recent()
 		if !slices.ContainsFunc(list, func(r Record) bool { return stagesOf(r) == "coalesce(stored)" && r.Outcome == "collapsed" && r.Saved }) {
 			w.Errorf("no request waited as a follower: %+v", list)
@@ -331,8 +330,7 @@ func TestAccessLogSetting(t *testing.T) {
 		AccessLogOff:    "",
 	} {
 		var log strings.Builder
-		statuses := map[string]int{"/users/octocat": 200, "/users/missing": http.StatusNotFound, "/users/failing": http.StatusServiceUnavailable}
-		upstream := func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(statuses[r.URL.Path]) }
+		upstream := byPath(nothing, map[string]http.HandlerFunc{"/users/missing": responds(404), "/users/failing": responds(503)})
 		setup(upstream, logTo(&log), func(c *Config) { c.AccessLog = setting }).run(t, func(w *world) {
 			for _, path := range []string{"/users/octocat", "/users/missing", "/users/failing", "/_weir/refused"} {
 				w.get(path)
@@ -426,18 +424,18 @@ func TestTraceContextIsSentUpstreamOnDemandOnly(t *testing.T) {
 	}
 }
 
+const upstreamTrace = "Traceresponse: 00-11111111111111111111111111111111-1111111111111111-01"
+
 // sampled samples each request whose client does not forbid it.
 var sampled = sdktrace.ParentBased(sdktrace.AlwaysSample())
 
 func TestResponseNamesTheTraceOfItsOwnRequest(t *testing.T) {
 	kept := tracetest.NewInMemoryExporter()
 	setup(func(w http.ResponseWriter, r *http.Request) {
-		setFields(w, "Traceresponse: 00-11111111111111111111111111111111-1111111111111111-01") // of the upstream
-		setFields(w, "Cache-Control: max-age=60", `Etag: "one"`)
+		setFields(w, upstreamTrace, "Cache-Control: max-age=60", `Etag: "one"`)
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/limited"):
-			w.Header().Set("Retry-After", "60")
-			w.WriteHeader(http.StatusTooManyRequests)
+			responds(http.StatusTooManyRequests, "Retry-After: 60")(w, r)
 		case r.Header.Get("If-None-Match") != "":
 			w.WriteHeader(http.StatusNotModified)
 		}
@@ -473,7 +471,6 @@ func TestResponseNamesTheTraceOfItsOwnRequest(t *testing.T) {
 }
 
 func TestResponseNamesNoTrace(t *testing.T) {
-	upstreamTrace := responds(http.StatusOK, "Traceresponse: 00-11111111111111111111111111111111-1111111111111111-01")
 	const unsampled = "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 	on, untraced := func(*Config) {}, func(c *Config) { c.Tracer = nil }
 	for _, c := range []struct {
@@ -491,7 +488,7 @@ func TestResponseNamesNoTrace(t *testing.T) {
 		{"invalid tag", "/users/a", "Weir-Tag: a b", on, http.StatusBadRequest},
 		{"path of the gateway", "/_weir/none", "Accept: */*", on, http.StatusNotFound},
 	} {
-		setup(upstreamTrace, traced(tracetest.NewInMemoryExporter(), sampled), c.option).sub(t, c.name, func(w *world) {
+		setup(responds(http.StatusOK, upstreamTrace), traced(tracetest.NewInMemoryExporter(), sampled), c.option).sub(t, c.name, func(w *world) {
 			r := w.wantReply("", w.get(c.path, "Authorization: Bearer a", c.field), c.status)
 			w.want("traceresponse", len(r.Header["Traceresponse"]), 0)
 		})
