@@ -116,7 +116,7 @@ func TestLimitErrorsJoinTheTokensOfAUser(t *testing.T) {
 
 // A renewed installation token continues the account of the earlier token.
 func TestRenewedInstallationTokenKeepsItsAccount(t *testing.T) {
-	installation := identifying(func(id *Identity, r *http.Request) {
+	installation := identifying(func(r *http.Request, id *Identity) {
 		if strings.HasPrefix(r.Header.Get("Authorization"), "Bearer tok-") {
 			id.Caller.Kind = policy.Installation
 		}

@@ -257,7 +257,7 @@ func TestParsePrefer(t *testing.T) {
 
 // scoped identifies every caller as the client "builds" with this scope.
 func scoped(s policy.Scope) option {
-	return identifying(func(id *Identity, _ *http.Request) {
+	return identifying(func(_ *http.Request, id *Identity) {
 		id.Caller.Client, id.Scope = "builds", &s
 	})
 }
@@ -291,7 +291,7 @@ func TestCallOutsideTheScopeIsRefusedLocally(t *testing.T) {
 }
 
 func TestScopeAppliesToStoredResponses(t *testing.T) {
-	setup(nothing, identifying(func(id *Identity, r *http.Request) {
+	setup(nothing, identifying(func(r *http.Request, id *Identity) {
 		if strings.HasSuffix(r.Header.Get("Authorization"), "scoped") {
 			id.Scope = &policy.Scope{Operations: []string{"search/*"}}
 		}

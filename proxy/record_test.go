@@ -19,7 +19,7 @@ func TestDebugFieldIsForTrustedClientsOnly(t *testing.T) {
 		time.Sleep(38 * time.Microsecond)
 		w.Header().Set("Cache-Control", "max-age=60")
 		_, _ = fmt.Fprint(w, "text")
-	}, identifying(func(id *Identity, r *http.Request) {
+	}, identifying(func(r *http.Request, id *Identity) {
 		id.Debug = strings.HasSuffix(r.Header.Get("Authorization"), "trusted")
 		id.Caller.Client = "evil\nname"
 	})).run(t, func(w *world) {
@@ -130,7 +130,7 @@ func TestClaimReplacesTheTagField(t *testing.T) {
 		{"invalid", "evil\ntag", ""},
 		{"too long", strings.Repeat("x", 65), ""},
 	} {
-		setup(nothing, identifying(func(id *Identity, _ *http.Request) { id.Tag, id.TagFromClaim = c.claim, true })).run(t, func(w *world) {
+		setup(nothing, identifying(func(_ *http.Request, id *Identity) { id.Tag, id.TagFromClaim = c.claim, true })).run(t, func(w *world) {
 			for _, field := range []string{"X-A: b", "Weir-Tag: forged", "Weir-Tag: not valid"} {
 				w.want(c.name+" claim with "+field, w.get("/repos/a/b/subscribers", field).StatusCode, http.StatusOK)
 				w.want(c.name+" claim with "+field, w.gateway.Recent()[0].Tag, c.want)
@@ -154,7 +154,7 @@ func TestBackgroundRequestsHaveTheTagOfTheirCause(t *testing.T) {
 }
 
 func TestTagOfALimitedClientHasAPartOfTheWindow(t *testing.T) {
-	setup(naming(100, always("core")), identifying(func(id *Identity, _ *http.Request) {
+	setup(naming(100, always("core")), identifying(func(_ *http.Request, id *Identity) {
 		id.Caller.Account, id.Caller.Client = "bot", "ci"
 		id.Caller.Clients = []policy.ClientBudget{{Client: "ci", Limit: 1, TagLimit: 0.05}}
 	})).run(t, func(w *world) {

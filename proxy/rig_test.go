@@ -40,17 +40,6 @@ func together(n int, f func(i int)) {
 	calls.Wait()
 }
 
-// identifying changes the identity that identifyByToken returns for a request.
-func identifying(change func(id *Identity, r *http.Request)) option {
-	return func(c *Config) {
-		c.Identify = func(r *http.Request) (Identity, error) {
-			id, err := identifyByToken(r)
-			change(&id, r)
-			return id, err
-		}
-	}
-}
-
 // logTo writes the log as text.
 func logTo(w io.Writer) option {
 	return func(c *Config) { c.Log = slog.New(slog.NewTextHandler(w, nil)) }

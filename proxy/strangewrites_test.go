@@ -55,7 +55,7 @@ func writes(t *testing.T, write http.HandlerFunc) worldSetup {
 		default:
 			replies("{}", "Cache-Control: private, max-age=3600")(rw, r)
 		}
-	}, wholeAPI(t, unchanged), limitAddresses, identifying(func(id *Identity, r *http.Request) {
+	}, wholeAPI(t, unchanged), limitAddresses, identifying(func(r *http.Request, id *Identity) {
 		id.Held = strings.Contains(r.Header.Get("Authorization"), "held")
 	}), func(c *Config) { c.Timeout = 5 * time.Second })
 }

@@ -77,7 +77,7 @@ func TestAcceptedTokenIsNotRefusedForOneMistake(t *testing.T) {
 func TestOnlyConclusiveRefusalsAreRemembered(t *testing.T) {
 	upstream := byPath(responds(401), map[string]http.HandlerFunc{tags: responds(200, "Cache-Control: no-store")})
 	setup(upstream, wholeAPI(t, unchanged), func(c *Config) {
-		identifying(func(id *Identity, r *http.Request) {
+		identifying(func(r *http.Request, id *Identity) {
 			id.Caller.Kind = c.Dialect.Kind("Bearer", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 		})(c)
 	}).run(t, func(w *world) {
@@ -119,7 +119,7 @@ func TestMadeUpTokensOfOneAddressAreBounded(t *testing.T) {
 }
 
 func TestHeldCredentialsNeedNoVerification(t *testing.T) {
-	setup(acceptOnly(0), limitAddresses, identifying(func(id *Identity, _ *http.Request) {
+	setup(acceptOnly(0), limitAddresses, identifying(func(_ *http.Request, id *Identity) {
 		id.Held = true
 	})).run(t, func(w *world) {
 		for i := range 3 * maxUnverified {
