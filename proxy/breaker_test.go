@@ -157,7 +157,7 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 				continue // a trial request
 			}
 			w.refused(r, 503, "does not respond")
-			w.wantFields(r, "Retry-After: 1", "Cache-Status: weir; detail=breaker")
+			w.wantHeader(r, "Retry-After: 1", "Cache-Status: weir; detail=breaker")
 		}
 		w.want("requests in five seconds", w.upstreamSaw(), 1+uncounted+maxFailures+5)
 		w.want("stored body", w.get("/users/stored").body, "answer")

@@ -105,7 +105,7 @@ func TestRateLimitRefusal(t *testing.T) {
 		w.wantStatuses("192.0.2.1:1000", 200)
 		r := w.from("192.0.2.1:1001", "GET", "/user", bearer("a"))
 		w.refused(r, 429, "Too Many Requests: this address sends faster than the gateway lets one address send")
-		w.wantFields(r, "Retry-After: 1", "Cache-Status: weir; detail=inbound", "Cache-Control: no-store")
+		w.wantHeader(r, "Retry-After: 1", "Cache-Status: weir; detail=inbound", "Cache-Control: no-store")
 		for name := range r.Header {
 			failIf(w, strings.HasPrefix(name, "X-Ratelimit-"), "the refusal has the field %s of an unrelated budget", name)
 		}
@@ -242,7 +242,7 @@ func TestOverloadKeepsGoodput(t *testing.T) {
 				refused++
 				w.want("time until the refusal", elapsed, time.Duration(0))
 				w.want("status of the refusal", r.StatusCode, 503)
-				w.wantFields(r, "Retry-After: 1", "Cache-Status: weir; detail=overload")
+				w.wantHeader(r, "Retry-After: 1", "Cache-Status: weir; detail=overload")
 			})
 			perSecond = float64(succeeded) / duration.Seconds()
 		})
@@ -280,7 +280,7 @@ func TestShedderRefusesBatchFirstAndServesStale(t *testing.T) {
 		w.refused(w.do("PUT", "/repos/a/b/subscription", http.NoBody, bearer("c")), 503, "too many requests wait")
 		stale := w.get("/users/stored", bearer("a"))
 		w.want("stale response", stale.body, "answer")
-		w.wantFields(stale, "Cache-Status: weir; hit; ttl=-1; detail=overload")
+		w.wantHeader(stale, "Cache-Status: weir; hit; ttl=-1; detail=overload")
 		clients.Wait()
 		w.want("waiting requests", shedder.Waiting(), int64(0))
 		w.want("status below the limit", w.get("/user", bearer("c")).StatusCode, 200)

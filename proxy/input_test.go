@@ -180,7 +180,7 @@ func TestFailureIsReported(t *testing.T) {
 		setup(nothing, c.option).sub(t, c.name, func(w *world) {
 			r := w.get("/user", bearer("a"))
 			w.refused(r, c.status, c.message)
-			w.wantFields(r, c.fields...)
+			w.wantHeader(r, c.fields...)
 			w.want("requests upstream", w.upstreamSaw(), 0)
 			failIf(w, strings.Contains(r.body, ".internal"), "the body contains an internal address: %s", r.body)
 		})

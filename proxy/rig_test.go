@@ -159,8 +159,8 @@ func (w *world) open(client *http.Client, method, path string, body io.Reader, f
 	return resp
 }
 
-// wantFields compares header fields of a response. The form of the fields is "Name: value", and "Name: " for a missing field.
-func (w *world) wantFields(r got, fields ...string) {
+// wantHeader compares header fields of a response. The form of the fields is "Name: value", and "Name: " for a missing field.
+func (w *world) wantHeader(r got, fields ...string) {
 	w.Helper()
 	for _, f := range fields {
 		name, value, _ := strings.Cut(f, ": ")
@@ -168,11 +168,11 @@ func (w *world) wantFields(r got, fields ...string) {
 	}
 }
 
-// wantReply compares the status of a response, and header fields like wantFields.
+// wantReply compares the status of a response, and header fields like wantHeader.
 func (w *world) wantReply(name string, r got, status int, fields ...string) got {
 	w.Helper()
 	w.want(strings.TrimSpace(name+" status"), r.StatusCode, status)
-	w.wantFields(r, fields...)
+	w.wantHeader(r, fields...)
 	return r
 }
 
