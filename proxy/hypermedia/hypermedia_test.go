@@ -2,7 +2,6 @@ package hypermedia
 
 import (
 	"encoding/json"
-	"flag"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,8 +12,6 @@ import (
 )
 
 // The properties of this package have the same cases in each run, unless a flag chooses others.
-func init() { _ = flag.Set("rapid.seed", "1") }
-
 var bases = []Base{{"https://uploads.example", "http://weir/api/uploads"}, {"https://api.example", "http://weir"}}
 
 // rewriteAll returns the rewritten form of a text that is written in pieces.

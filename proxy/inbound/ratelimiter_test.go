@@ -1,7 +1,6 @@
 package inbound
 
 import (
-	"flag"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -12,8 +11,6 @@ import (
 )
 
 // The properties of this package have the same cases in each run, unless a flag chooses others.
-func init() { _ = flag.Set("rapid.seed", "1") }
-
 // testAddress returns the n-th of many addresses.
 func testAddress(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
