@@ -11,7 +11,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The properties of this package have the same cases in each run, unless a flag chooses others.
 var bases = []Base{{"https://uploads.example", "http://weir/api/uploads"}, {"https://api.example", "http://weir"}}
 
 // rewriteAll returns the rewritten form of a text that is written in pieces.

@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The properties of this package have the same cases in each run, unless a flag chooses others.
 // testAddress returns the n-th of many addresses.
 func testAddress(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
