@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -315,7 +316,7 @@ func overBothProtocols(t *testing.T, handler func() http.Handler, test func(t *t
 // not show less use than the upstream, and no hit may be older than a write that arrived before. WEIR_CANCELLATIONS sets
 // the number of requests.
 func TestCanceledRequestsAreCountedAndPurge(t *testing.T) {
-	total := setting(t, "WEIR_CANCELLATIONS", 500)
+	total := testservers.Setting(t, "WEIR_CANCELLATIONS", 500)
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(1, 2))
 	// Whole milliseconds let many events happen at the same virtual time, so that goroutines race.

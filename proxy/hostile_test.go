@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 	"runtime"
 	"slices"
 	"strconv"
@@ -30,8 +29,8 @@ func TestNoLimitIsExceededOverHTTP(t *testing.T) {
 	few := map[string]int{http1: 4, http2: 12} // streams have more ways to end
 	for _, protocol := range []string{http1, http2} {
 		t.Run(protocol, func(t *testing.T) {
-			first, last := 1, setting(t, "WEIR_HTTP_SCENARIOS", few[protocol])
-			if seed := setting(t, "WEIR_SEED", 0); seed != 0 {
+			first, last := 1, testservers.Setting(t, "WEIR_HTTP_SCENARIOS", few[protocol])
+			if seed := testservers.Setting(t, "WEIR_SEED", 0); seed != 0 {
 				first, last = seed, seed
 			}
 			table := limitstest.NewTable()
@@ -52,7 +51,7 @@ func TestNoLimitIsExceededOverHTTP(t *testing.T) {
 // TestSaturationUsesTheLimitsOverHTTP checks that saturated traffic through a gateway uses every window as fully as
 // without HTTP (I14). WEIR_WINDOWS sets the number of windows, and adds the limits that need many requests.
 func TestSaturationUsesTheLimitsOverHTTP(t *testing.T) {
-	windows := setting(t, "WEIR_WINDOWS", 0)
+	windows := testservers.Setting(t, "WEIR_WINDOWS", 0)
 	few := map[string][]string{http1: {"concurrency", policy.Search}, http2: {"points", policy.Search}}
 	for _, protocol := range []string{http1, http2} {
 		t.Run(protocol, func(t *testing.T) {
@@ -73,20 +72,6 @@ func TestSaturationUsesTheLimitsOverHTTP(t *testing.T) {
 			table.Print(t)
 		})
 	}
-}
-
-// setting returns a number from the environment.
-func setting(t *testing.T, name string, fallback int) int {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return fallback
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
 }
 
 // hostileRun is a scenario in progress: clients, gateways that share a ledger, and a hostile upstream.

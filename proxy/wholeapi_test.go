@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -16,13 +15,8 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/service/wholeapi"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
-)
-
-// The acceptance run has 10,000 calls: go test ./proxy -run WholeAPI -calls 10000.
-var (
-	calls = flag.Int("calls", 2000, "calls of random traffic over the whole API")
-	seed  = flag.Uint64("seed", 1, "seed of random traffic over the whole API")
 )
 
 // TestRandomTrafficOverTheWholeAPI sends random reads and writes for every operation of the table through four replicas.
@@ -31,9 +25,10 @@ var (
 // exceeds the quota, so the windows must be used almost completely.
 func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 	const clients = 40
+	calls, seed := testservers.Setting(t, "WEIR_CALLS", 2000), uint64(testservers.Setting(t, "WEIR_SEED", 1))
 	synctest.Test(t, func(t *testing.T) {
 		change := func(l *policy.Limits) {
-			most := 900 * *calls / 10_000 // so that the load exceeds the quota
+			most := 900 * calls / 10_000 // so that the load exceeds the quota
 			l.Primary.User, l.Primary.Installation, l.Primary.Window = most, most, 10*time.Minute
 			l.Points.REST = max(15, most/15)
 			l.Content = []policy.Window{{Max: 60, Window: time.Minute}, {Max: 500, Window: 10 * time.Minute}}
@@ -60,11 +55,11 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 		var group sync.WaitGroup
 		for i := range clients {
 			group.Go(func() {
-				random := rand.New(rand.NewPCG(*seed, uint64(i)))
+				random := rand.New(rand.NewPCG(seed, uint64(i)))
 				token := tokens[i%len(tokens)]
 				transport := judge.Transport(token, anyReplica{random, replicas})
 				var reads []string // the latest reads, which are repeated: they may be hits
-				for range *calls / clients {
+				for range calls / clients {
 					method, target, body := service.Sample(operations[random.IntN(len(operations))].ID, random)
 					switch {
 					case method == http.MethodGet:
@@ -185,7 +180,7 @@ func TestADayOfPollingCostsASeventh(t *testing.T) {
 		var direct, outsideCalls atomic.Int64 // requests that use quota without the gateway, and requests of users
 		for i := range programs {
 			group.Go(func() {
-				random := rand.New(rand.NewPCG(*seed, uint64(i)))
+				random := rand.New(rand.NewPCG(1, uint64(i)))
 				token := tokens[i%len(tokens)]
 				through := judge.Transport(token, anyReplica{random, []*Gateway{w.gateway}})
 				var list []string
@@ -210,7 +205,7 @@ func TestADayOfPollingCostsASeventh(t *testing.T) {
 		}
 		for i, c := range changed {
 			group.Go(func() {
-				random := rand.New(rand.NewPCG(*seed, uint64(1000+i)))
+				random := rand.New(rand.NewPCG(1, uint64(1000+i)))
 				outside := roundTripper(func(r *http.Request) (*http.Response, error) {
 					w := httptest.NewRecorder()
 					service.ServeHTTP(w, r)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -41,7 +40,7 @@ func hasRaceDetector() bool {
 // tokensToSend returns WEIR_TOKENS, or 2000 without it.
 func tokensToSend(t *testing.T) int {
 	t.Helper()
-	return must(strconv.Atoi(cmp.Or(os.Getenv("WEIR_TOKENS"), "2000")))(t)
+	return testservers.Setting(t, "WEIR_TOKENS", 2000)
 }
 
 // startProcess starts the binary in front of an upstream, and returns the address of the gateway and the process ID.

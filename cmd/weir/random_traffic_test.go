@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -186,7 +184,7 @@ var versionOf = regexp.MustCompile(`version (\d+)$`)
 // requests.
 func TestRandomTrafficGetsNoWrongResponse(t *testing.T) {
 	t.Parallel()
-	total := must(strconv.Atoi(cmp.Or(os.Getenv("WEIR_CACHE_REQUESTS"), "3000")))(t)
+	total := testservers.Setting(t, "WEIR_CACHE_REQUESTS", 3000)
 	api := &trafficAPI{versions: map[string]int{}}
 	up, socket := serveAPI(t, api.ServeHTTP), testservers.Redis(t)
 	j := &trafficJudge{T: t, api: api, losses: &lossNotes{}, least: map[string]int{}}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -679,7 +677,7 @@ func TestOneReplicaLogsASoftLimitAndAllSendIt(t *testing.T) {
 
 // writesToSend returns WEIR_WRITES, or 200 without it.
 func writesToSend(t *testing.T) int {
-	return must(strconv.Atoi(cmp.Or(os.Getenv("WEIR_WRITES"), "200")))(t)
+	return testservers.Setting(t, "WEIR_WRITES", 200)
 }
 
 // TestClientSeesItsWriteThroughTheOtherReplica writes through one gateway and reads at once through another gateway,
