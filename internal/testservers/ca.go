@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,21 +28,47 @@ type CA struct {
 func NewCA() (*CA, error) { return newCA(time.Now().Add(-time.Hour), time.Now().Add(time.Hour)) }
 
 func newCA(from, until time.Time) (*CA, error) {
+	c, err := SelfSigned(&x509.Certificate{
+		Subject: pkix.Name{CommonName: "private CA"}, NotBefore: from, NotAfter: until,
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &CA{c.Leaf, c.PrivateKey.(*ecdsa.PrivateKey)}, nil
+}
+
+// SelfSigned creates a certificate with a new key. It is valid for an hour unless the template has dates.
+func SelfSigned(template *x509.Certificate) (tls.Certificate, error) { return new(CA).Sign(template) }
+
+// Sign creates a certificate with a new key. It is for client authentication unless the template has other usages, and
+// valid for an hour unless the template has dates.
+func (a *CA) Sign(template *x509.Certificate) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, err
+		return tls.Certificate{}, err
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "private CA"}, NotBefore: from, NotAfter: until,
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	template.SerialNumber = big.NewInt(serial.Add(1))
+	if template.NotAfter.IsZero() {
+		template.NotBefore, template.NotAfter = time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	parent, signer := template, key
+	if a.key != nil {
+		parent, signer = a.Certificate, a.key
+		if template.ExtKeyUsage == nil {
+			template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
 	if err != nil {
-		return nil, err
+		return tls.Certificate{}, err
 	}
-	certificate, err := x509.ParseCertificate(der)
-	return &CA{certificate, key}, err
+	leaf, err := x509.ParseCertificate(der)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
 }
+
+// serial is the number of the last certificate.
+var serial atomic.Int64
 
 // Write writes the certificate of the authority to a PEM file.
 func (a *CA) Write(file string) error {
@@ -50,31 +77,30 @@ func (a *CA) Write(file string) error {
 
 // Issue writes tls.crt and tls.key for a server on 127.0.0.1 into dir.
 func (a *CA) Issue(dir string) error {
-	der, key, err := a.issue("localhost")
+	c, err := a.issue("localhost")
 	if err != nil {
 		return err
 	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
+	return WritePair(c, filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
+}
+
+// WritePair writes a certificate and its key to PEM files.
+func WritePair(c tls.Certificate, certificate, key string) error {
+	private, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
 	if err != nil {
 		return err
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "tls.crt"), pemBlock("CERTIFICATE", der), 0o600),
-		os.WriteFile(filepath.Join(dir, "tls.key"), pemBlock("PRIVATE KEY", private), 0o600))
+		os.WriteFile(certificate, pemBlock("CERTIFICATE", c.Certificate[0]), 0o600),
+		os.WriteFile(key, pemBlock("PRIVATE KEY", private), 0o600))
 }
 
 // issue creates a certificate for a server on 127.0.0.1 with the given names.
-func (a *CA) issue(names ...string) (der []byte, key *ecdsa.PrivateKey, err error) {
-	key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "weir"}, DNSNames: names, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+func (a *CA) issue(names ...string) (tls.Certificate, error) {
+	return a.Sign(&x509.Certificate{
+		Subject: pkix.Name{CommonName: "weir"}, DNSNames: names, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore: a.Certificate.NotBefore, NotAfter: a.Certificate.NotAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err = x509.CreateCertificate(rand.Reader, template, a.Certificate, &key.PublicKey, a.key)
-	return der, key, err
+	})
 }
 
 // pipeTLS has the configurations for TLS over pipes. The certificate is created once per process, and is valid in virtual
@@ -89,15 +115,8 @@ type pipeCertificate struct {
 
 func (p *pipeCertificate) create() {
 	p.once.Do(func() {
-		ca, err := newCA(time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC))
-		if err != nil {
-			panic(err)
-		}
-		der, key, err := ca.issue("*.test")
-		if err != nil {
-			panic(err)
-		}
-		p.certificate = tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+		ca := Must(newCA(time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)))
+		p.certificate = Must(ca.issue("*.test"))
 		p.authority = x509.NewCertPool()
 		p.authority.AddCert(ca.Certificate)
 	})
