@@ -1,21 +1,18 @@
 package credential
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
-	"crypto"
-	"crypto/rand"
 	"crypto/rsa"
-	"crypto/sha256"
 	"crypto/x509"
-	"encoding/base64"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -23,6 +20,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // appUpstream issues tokens and records the requests for them.
@@ -65,30 +67,17 @@ func (u *appUpstream) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // isValid checks an assertion like the upstream: signature, issuer and times.
 func (u *appUpstream) isValid(authorization string) bool {
-	parts := strings.Split(strings.TrimPrefix(authorization, "Bearer "), ".")
-	if len(parts) != 3 {
-		return false
-	}
-	var text [3][]byte
-	for i, part := range parts {
-		decoded, err := base64.RawURLEncoding.DecodeString(part)
-		if err != nil {
-			return false
-		}
-		text[i] = decoded
-	}
-	sum := sha256.Sum256([]byte(parts[0] + "." + parts[1]))
+	token, err := jwt.ParseSigned(strings.TrimPrefix(authorization, "Bearer "), []jose.SignatureAlgorithm{jose.RS256})
 	var claims struct {
 		Issuer  string `json:"iss"`
 		Issued  int64  `json:"iat"`
 		Expires int64  `json:"exp"`
 	}
-	if json.Unmarshal(text[1], &claims) != nil {
+	if err != nil || token.Claims(u.key, &claims) != nil {
 		return false
 	}
 	now, issued, expires := time.Now().Unix(), claims.Issued, claims.Expires
-	return rsa.VerifyPKCS1v15(u.key, crypto.SHA256, sum[:], text[2]) == nil && string(text[0]) == `{"alg":"RS256","typ":"JWT"}` &&
-		claims.Issuer == "7" && issued == now-60 && expires > now && expires-issued <= 600
+	return token.Headers[0].ExtraHeaders["typ"] == "JWT" && claims.Issuer == "7" && issued == now-60 && expires > now && expires-issued <= 600
 }
 
 // appTest holds an app and its upstream.
@@ -100,27 +89,19 @@ type appTest struct {
 }
 
 func newAppTest(t *testing.T) *appTest {
-	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	app := App{ID: "7", Installation: 42, Upstream: apiURL(t, "http://api.test/api/v3"), Key: Secret(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}))}
-	return &appTest{T: t, up: &appUpstream{key: &key.PublicKey}, app: app}
+	block, _ := pem.Decode([]byte(testservers.AppKey()))
+	key := must(x509.ParsePKCS1PrivateKey(block.Bytes))
+	return &appTest{T: t, up: &appUpstream{key: &key.PublicKey}, app: testApp()}
 }
 
-// apiURL parses the base URL of an API.
-func apiURL(t *testing.T, text string) *url.URL {
+func testApp() App {
+	return App{ID: "7", Installation: 42, Upstream: must(url.Parse("http://api.test/api/v3")), Key: Secret(testservers.AppKey())}
+}
+
+// inBubble runs a test with an app in virtual time.
+func inBubble(t *testing.T, test func(r *appTest)) {
 	t.Helper()
-	u, err := url.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u
+	synctest.Test(t, func(t *testing.T) { test(newAppTest(t)) })
 }
 
 func (r *appTest) cache(store TokenStore) *AppTokens {
@@ -165,9 +146,8 @@ func (r *appTest) answered(s *Source, answers ...answer) {
 }
 
 func TestTokenIsRenewedInTheBackgroundBeforeItExpires(t *testing.T) {
-	r := newAppTest(t)
-	synctest.Test(t, func(t *testing.T) {
-		r.T, r.up.delay = t, time.Second
+	inBubble(t, func(r *appTest) {
+		r.up.delay = time.Second
 		s := r.source(r.cache(nil), nil)
 		var clients sync.WaitGroup
 		for range 20 {
@@ -178,96 +158,129 @@ func TestTokenIsRenewedInTheBackgroundBeforeItExpires(t *testing.T) {
 		r.want(s, "ghs_1")
 		synctest.Wait()
 		if r.up.issued != 1 {
-			t.Errorf("%d tokens were issued", r.up.issued)
+			r.Errorf("%d tokens were issued", r.up.issued)
 		}
 		time.Sleep(2 * time.Minute)
 		began := time.Now()
 		r.want(s, "ghs_1")
 		if time.Since(began) != 0 {
-			t.Error("a request waited for the renewal")
+			r.Error("a request waited for the renewal")
 		}
 		time.Sleep(2 * time.Second)
 		r.want(s, "ghs_2")
 		if r.up.issued != 2 || r.up.requests[0] != "POST http://api.test/api/v3/app/installations/42/access_tokens {}" {
-			t.Errorf("%d tokens were issued, first request %s", r.up.issued, r.up.requests[0])
+			r.Errorf("%d tokens were issued, first request %s", r.up.issued, r.up.requests[0])
 		}
 	})
 }
 
 func TestAppsWithDifferentPermissionsShareNoToken(t *testing.T) {
-	r := newAppTest(t)
-	synctest.Test(t, func(t *testing.T) {
-		r.T = t
+	inBubble(t, func(r *appTest) {
 		m := r.cache(nil)
 		r.want(r.source(m, map[string]string{"contents": "read", "issues": "read"}), "ghs_1")
 		r.want(r.source(m, map[string]string{"contents": "write"}), "ghs_2")
 		r.want(r.source(m, map[string]string{"issues": "read", "contents": "read"}), "ghs_1")
 		if !strings.HasSuffix(r.up.requests[0], `{"permissions":{"contents":"read","issues":"read"}}`) {
-			t.Errorf("requested %s", r.up.requests[0])
+			r.Errorf("requested %s", r.up.requests[0])
+		}
+	})
+}
+
+// Two APIs may have installations with the same number.
+func TestAppsOfDifferentUpstreamsShareNoToken(t *testing.T) {
+	inBubble(t, func(r *appTest) {
+		m := r.cache(nil)
+		for _, c := range []struct{ upstream, token string }{
+			{"https://api.test", "ghs_1"}, {"https://api.example", "ghs_2"}, {"https://api.test", "ghs_1"},
+		} {
+			r.app.Upstream = must(url.Parse(c.upstream))
+			r.want(r.source(m, nil), c.token)
 		}
 	})
 }
 
 func TestFailedTokenRequestIsRetriedAfterAPause(t *testing.T) {
-	r := newAppTest(t)
-	synctest.Test(t, func(t *testing.T) {
-		r.T = t
+	inBubble(t, func(r *appTest) {
 		for _, c := range []struct {
-			name, body string
-			status     int
-			pause      time.Duration
+			name, body, retryAfter string
+			status                 int
+			pause                  time.Duration
 		}{
-			{"not found", `{"message":"ghs_secret"}`, 404, 90 * time.Second}, // Retry-After
-			{"redirect", "", 307, 90 * time.Second},
-			{"not JSON", "ghs_secret", 201, 5 * time.Second},
-			{"token with a line break", `{"token":"ghs_secret\n","expires_at":"2999-01-01T00:00:00Z"}`, 201, 5 * time.Second},
-			{"expired token", `{"token":"ghs_secret","expires_at":"1999-01-01T00:00:00Z"}`, 201, 5 * time.Second},
+			{"not found", `{"message":"ghs_secret"}`, "90", 404, 90 * time.Second},
+			{"redirect", "", "90", 307, 90 * time.Second},
+			{"Retry-After above an hour", "{}", "60000", 403, time.Hour},
+			{"not JSON", "ghs_secret", "90", 201, 5 * time.Second},
+			{"token with a line break", `{"token":"ghs_secret\n","expires_at":"2999-01-01T00:00:00Z"}`, "90", 201, 5 * time.Second},
+			{"expired token", `{"token":"ghs_secret","expires_at":"1999-01-01T00:00:00Z"}`, "90", 201, 5 * time.Second},
 		} {
-			r.up.requests, r.up.respond = nil, func() (int, string) { return c.status, c.body }
+			r.up.requests, r.up.retryAfter, r.up.respond = nil, c.retryAfter, func() (int, string) { return c.status, c.body }
 			s := r.source(r.cache(nil), nil)
 			for range 10 {
-				got, err := s.get(t.Context())
+				got, err := s.get(r.Context())
 				var unusable *UnusableError
 				if got != "" || !errors.As(err, &unusable) || time.Until(unusable.Until) != c.pause || strings.Contains(err.Error(), "secret") {
-					t.Errorf("%s: got token %q and error %v", c.name, got.Reveal(), err)
+					r.Errorf("%s: got token %q and error %v", c.name, got.Reveal(), err)
 				}
 			}
-			if len(r.up.requests) != 1 {
-				t.Errorf("%s: %d requests, want 1", c.name, len(r.up.requests))
-			}
+			before := len(r.up.requests)
 			time.Sleep(c.pause)
-			_, _ = s.get(t.Context())
-			if len(r.up.requests) != 2 {
-				t.Errorf("%s: %d requests after the pause, want 2", c.name, len(r.up.requests))
+			_, _ = s.get(r.Context())
+			if before != 1 || len(r.up.requests) != 2 {
+				r.Errorf("%s: %d requests, and %d after the pause; want 1 and 2", c.name, before, len(r.up.requests))
 			}
 		}
 		if strings.Contains(r.log.String(), "secret") || strings.Contains(r.log.String(), "eyJ") {
-			t.Errorf("the log contains a secret: %s", r.log.String())
+			r.Errorf("the log contains a secret: %s", r.log.String())
 		}
 	})
 }
 
+// net/http quotes malformed responses in its errors, and such a response may contain a token.
+func TestErrorsQuoteNoTokenOfAResponse(t *testing.T) {
+	for _, response := range []string{
+		"HTTP/1.1 2x1 ghs_secret\r\n\r\n",
+		"HTTP/1.1 201 Created\r\n{\"token\":\"ghs_secret\"}\r\n\r\n",
+		"{\"token\":\"ghs_secret\"}\r\n\r\n",
+		"HTTP/1.1 201 Created\r\nContent-Length: 22\r\n\r\n{\"token\":\"ghs_secret\"}",
+		"HTTP/1.1 201 Created\r\nContent-Length: 99\r\n\r\n{\"token\":\"ghs_secret\"}",
+	} {
+		transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			go func() {
+				if _, err := http.ReadRequest(bufio.NewReader(far)); err == nil {
+					_, _ = io.WriteString(far, response)
+				}
+				_ = far.Close()
+			}()
+			return near, nil
+		}}
+		app := testApp()
+		_, err := app.issue(t.Context(), transport)
+		if err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v", response, err)
+		}
+		transport.CloseIdleConnections()
+	}
+}
+
 func TestWaitForATokenEndsWithTheClientsContext(t *testing.T) {
-	r := newAppTest(t)
-	synctest.Test(t, func(t *testing.T) {
-		r.T, r.up.delay = t, time.Hour
+	inBubble(t, func(r *appTest) {
+		r.up.delay = time.Hour
 		s := r.source(r.cache(nil), nil)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 		defer cancel()
 		if _, err := s.get(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
+			r.Error(err)
 		}
 		time.Sleep(issueTimeout) // the cache stops waiting too
-		if _, err := s.get(t.Context()); err == nil {
-			t.Error("got a token from an upstream that does not respond")
+		if _, err := s.get(r.Context()); err == nil {
+			r.Error("got a token from an upstream that does not respond")
 		}
 	})
 }
 
 func TestRejectedTokenIsReplaced(t *testing.T) {
-	r := newAppTest(t)
-	synctest.Test(t, func(t *testing.T) {
-		r.T = t
+	inBubble(t, func(r *appTest) {
 		s := r.source(r.cache(nil), nil)
 		r.want(s, "ghs_1")
 		time.Sleep(freshFor)
@@ -282,39 +295,24 @@ func TestRejectedTokenIsReplaced(t *testing.T) {
 
 // A reload with another key does not wait for the pause after the failures of the old key.
 func TestCorrectedKeyIsUsedWithoutPause(t *testing.T) {
-	r := newAppTest(t)
-	wrong := newAppTest(t).app.Key
-	synctest.Test(t, func(t *testing.T) {
-		r.T = t
+	inBubble(t, func(r *appTest) {
 		m, right := r.cache(nil), r.app.Key
+		der := x509.MarshalPKCS1PrivateKey(newRSAKey("", 2048).private.(*rsa.PrivateKey))
+		wrong := Secret(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: der}))
 		r.app.Key = wrong
 		var unusable *UnusableError
 		for range 20 {
 			time.Sleep(time.Minute)
-			if _, err := r.source(m, nil).get(t.Context()); !errors.As(err, &unusable) {
-				t.Fatal(err)
+			if _, err := r.source(m, nil).get(r.Context()); !errors.As(err, &unusable) {
+				r.Fatal(err)
 			}
 		}
 		before := len(r.up.requests)
 		r.app.Key = right
 		r.want(r.source(m, nil), "ghs_1")
 		r.app.Key = wrong
-		if _, err := r.source(m, nil).get(t.Context()); err == nil || len(r.up.requests) != before+1 {
-			t.Errorf("%v; %d more requests, want 1", err, len(r.up.requests)-before)
-		}
-	})
-}
-
-func TestRetryAfterIsCappedAtAnHour(t *testing.T) {
-	r := newAppTest(t)
-	synctest.Test(t, func(t *testing.T) {
-		r.T = t
-		r.up.retryAfter = "60000"
-		r.up.respond = func() (int, string) { return http.StatusForbidden, "{}" }
-		s := r.source(r.cache(nil), nil)
-		var unusable *UnusableError
-		if _, err := s.get(t.Context()); !errors.As(err, &unusable) || !unusable.Until.Equal(time.Now().Add(time.Hour)) {
-			t.Errorf("want a pause of one hour, got %v", err)
+		if _, err := r.source(m, nil).get(r.Context()); err == nil || len(r.up.requests) != before+1 {
+			r.Errorf("%v; %d more requests, want 1", err, len(r.up.requests)-before)
 		}
 	})
 }
@@ -356,13 +354,12 @@ func (v *memoryTokens) Return(_ context.Context, _, owner string, t AppToken) er
 }
 
 func TestReplicasShareRenewalsAndSurviveALostLeaseOwner(t *testing.T) {
-	r := newAppTest(t)
-	synctest.Test(t, func(t *testing.T) {
-		r.T, r.up.delay = t, time.Second
+	inBubble(t, func(r *appTest) {
+		r.up.delay = time.Second
 		store := &memoryTokens{}
 		a, b := r.source(r.cache(store), nil), r.source(r.cache(store), nil)
 		both := func(token string) {
-			t.Helper()
+			r.Helper()
 			var replicas sync.WaitGroup
 			for _, s := range []*Source{a, b} {
 				replicas.Go(func() { r.want(s, token) })
@@ -375,13 +372,13 @@ func TestReplicasShareRenewalsAndSurviveALostLeaseOwner(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		both("ghs_2")
 		time.Sleep(2 * time.Hour)
-		if mine, _ := store.Lease(t.Context(), "", "crashed replica", leaseLifetime); !mine {
-			t.Error("another replica holds the lease")
+		if mine, _ := store.Lease(r.Context(), "", "crashed replica", leaseLifetime); !mine {
+			r.Error("another replica holds the lease")
 		}
 		began := time.Now()
 		both("ghs_3")
 		if waited := time.Since(began); waited < leaseLifetime || waited > leaseLifetime+3*time.Second {
-			t.Errorf("waited %v for the lease of a crashed replica", waited)
+			r.Errorf("waited %v for the lease of a crashed replica", waited)
 		}
 		time.Sleep(freshFor)
 		r.answered(a, answerRefused) // the stored token is the rejected one
@@ -391,12 +388,12 @@ func TestReplicasShareRenewalsAndSurviveALostLeaseOwner(t *testing.T) {
 }
 
 func TestParseAppKeyRefusesOtherTexts(t *testing.T) {
-	r := newAppTest(t)
-	if _, err := ParseAppKey(r.app.Key); err != nil {
-		t.Error(err)
-	}
-	for _, text := range []string{"", "hunter2", "-----BEGIN PRIVATE KEY-----\naHVudGVyMg==\n-----END PRIVATE KEY-----\n"} {
-		if _, err := ParseAppKey(Secret(text)); err == nil || strings.Contains(err.Error(), "unter") {
+	pkcs8 := must(x509.MarshalPKCS8PrivateKey(newRSAKey("", 2048).private))
+	for text, valid := range map[string]bool{
+		testservers.AppKey(): true, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})): true,
+		"": false, "hunter2": false, "-----BEGIN PRIVATE KEY-----\naHVudGVyMg==\n-----END PRIVATE KEY-----\n": false,
+	} {
+		if _, err := ParseAppKey(Secret(text)); (err == nil) != valid || err != nil && strings.Contains(err.Error(), "unter") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -2,9 +2,6 @@ package credential
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -13,72 +10,20 @@ import (
 	"encoding/pem"
 	"errors"
 	"log/slog"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
-// authority is a certificate authority.
-type authority struct {
-	testing.TB
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-}
-
-func newAuthority(t testing.TB, name string) *authority {
-	t.Helper()
-	a := &authority{TB: t}
-	template := &x509.Certificate{Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	issued := a.issue(template)
-	a.certificate, a.key = issued.Leaf, issued.PrivateKey.(*ecdsa.PrivateKey)
-	return a
-}
-
-// issue returns a certificate that is valid for an hour unless the template has dates. An
-// authority without a key returns a self-signed certificate.
-func (a *authority) issue(template *x509.Certificate) tls.Certificate {
-	a.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.Fatal(err)
-	}
-	template.SerialNumber = big.NewInt(time.Now().UnixNano())
-	if template.NotAfter.IsZero() {
-		template.NotBefore, template.NotAfter = time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
-	}
-	parent, signer := template, key
-	if a.key != nil {
-		parent, signer = a.certificate, a.key
-		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
-	if err != nil {
-		a.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
-}
-
 func named(name string) *x509.Certificate {
 	return &x509.Certificate{Subject: pkix.Name{CommonName: name}}
-}
-
-func certificate(t testing.TB, text string) Certificate {
-	t.Helper()
-	c, err := ParseCertificate(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
 }
 
 func fingerprint(c tls.Certificate) string {
@@ -86,15 +31,18 @@ func fingerprint(c tls.Certificate) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// certificateRegistry returns a registry of clients that are identified by certificates. The
-// clients have the names of the certificates.
-func certificateRegistry(t testing.TB, passThrough bool, authorities []*x509.Certificate, names ...string) *Registry {
-	t.Helper()
-	config := Config{Dialect: &policy.Dialect{}, HashKey: NewHashKey(), Egress: "shared", PassThrough: passThrough, Authorities: authorities, Held: []Held{{Name: "ci", Kind: policy.User, Token: "held"}}}
-	for _, name := range names {
-		config.Clients = append(config.Clients, Client{Name: name, Certificate: certificate(t, name), Credentials: []string{"ci"}})
-	}
-	return NewRegistry(config)
+// certificateRegistry returns a registry of clients that are identified by certificates. The clients have the names of
+// the certificates.
+func certificateRegistry(passThrough bool, authority *testservers.CA, names ...string) *Registry {
+	return newRegistry(func(c *Config) {
+		c.PassThrough = passThrough
+		if authority != nil {
+			c.Authorities = []*x509.Certificate{authority.Certificate}
+		}
+		for _, name := range names {
+			c.Clients = append(c.Clients, Client{Name: name, Certificate: must(ParseCertificate(name)), Credentials: []string{"ci"}})
+		}
+	})
 }
 
 // connect opens a TLS connection to a listener of the registry and returns the state that a
@@ -110,157 +58,143 @@ func connect(t testing.TB, b *Registry, with ...tls.Certificate) *tls.Connection
 	defer server.Close()
 	transport := server.Client().Transport.(*http.Transport)
 	transport.TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		if len(with) == 0 {
-			return &tls.Certificate{}, nil
-		}
-		return &with[0], nil // even if the server does not accept the certificate
+		return &append(with, tls.Certificate{})[0], nil // even if the server does not accept the certificate
 	}
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, server.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := must(http.NewRequestWithContext(context.Background(), http.MethodGet, server.URL, nil))
 	if response, err := transport.RoundTrip(request); err == nil {
 		_ = response.Body.Close()
 	}
 	return state
 }
 
+// connected returns a registry of one client, a connection with its certificate, and the authority of both.
+func connected(t testing.TB, client string, certificate *x509.Certificate) (*Registry, *tls.ConnectionState, *testservers.CA) {
+	ours := must(testservers.NewCA())
+	b := certificateRegistry(true, ours, client)
+	return b, connect(t, b, must(ours.Sign(certificate))), ours
+}
+
 func TestCertificateIdentifiesItsClient(t *testing.T) {
-	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "ours") // same name, other key
-	self := &authority{TB: t}
-	spiffe, err := url.Parse("spiffe://example/builds")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours, theirs := must(testservers.NewCA()), must(testservers.NewCA()) // same name, other key
+	signed := func(c *x509.Certificate) []tls.Certificate { return []tls.Certificate{must(ours.Sign(c))} }
+	self := func(c *x509.Certificate) []tls.Certificate { return []tls.Certificate{must(testservers.SelfSigned(c))} }
+	uri := []*url.URL{must(url.Parse("spiffe://example/builds"))}
 	dns := &x509.Certificate{DNSNames: []string{"other.example", "Builds.example"}}
-	uri := &x509.Certificate{URIs: []*url.URL{spiffe}}
-	pinned, selfSigned := ours.issue(named("pinned")), self.issue(named("self"))
-	names := []string{"dns:builds.example", "uri:spiffe://example/builds", "email:builds@example", "subject:CN=builds,O=Acme", fingerprint(pinned), fingerprint(selfSigned)}
-	b := certificateRegistry(t, false, []*x509.Certificate{ours.certificate}, names...)
-	past := named("builds")
+	past, old := named("builds"), named("old")
 	past.NotBefore, past.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
+	old.NotBefore, old.NotAfter = past.NotBefore, past.NotAfter
+	pinned, selfSigned, expired := signed(named("pinned")), self(named("self")), self(old)
+	names := []string{
+		"dns:builds.example", "uri:spiffe://example/builds", "email:builds@example", "subject:CN=builds,O=Acme",
+		fingerprint(pinned[0]), fingerprint(selfSigned[0]),
+	}
+	all, pinnedOnly := certificateRegistry(false, ours, names...), certificateRegistry(false, nil, fingerprint(selfSigned[0]))
 	for _, c := range []struct {
-		name string
-		with tls.Certificate
-		want string // the client; empty if no client matches
+		name     string
+		registry *Registry
+		with     []tls.Certificate
+		want     string // the client; empty if no client matches
 	}{
-		{"DNS name in another case", ours.issue(dns), "dns:builds.example"},
-		{"URI", ours.issue(uri), "uri:spiffe://example/builds"},
-		{"email address", ours.issue(&x509.Certificate{EmailAddresses: []string{"builds@example"}}), "email:builds@example"},
-		{"subject", ours.issue(&x509.Certificate{Subject: pkix.Name{CommonName: "builds", Organization: []string{"Acme"}}}), "subject:CN=builds,O=Acme"},
-		{"fingerprint", pinned, fingerprint(pinned)},
-		{"name signed by an unknown authority", theirs.issue(dns), ""},
-		{"self-signed name", self.issue(dns), ""},
-		{"part of a subject", ours.issue(named("builds")), ""},
-		{"subject with a separator in its name", ours.issue(named("builds,O=Acme")), ""},
-		{"DNS name in the subject", ours.issue(named("builds.example")), ""},
-		{"wildcard", ours.issue(&x509.Certificate{DNSNames: []string{"*.example"}}), ""},
-		{"names of two clients", ours.issue(&x509.Certificate{URIs: []*url.URL{spiffe}, DNSNames: []string{"builds.example"}}), "dns:builds.example"},
-		{"expired", ours.issue(past), ""},
+		{"DNS name in another case", all, signed(dns), "dns:builds.example"},
+		{"URI", all, signed(&x509.Certificate{URIs: uri}), "uri:spiffe://example/builds"},
+		{"email address", all, signed(&x509.Certificate{EmailAddresses: []string{"builds@example"}}), "email:builds@example"},
+		{"subject", all, signed(&x509.Certificate{Subject: pkix.Name{CommonName: "builds", Organization: []string{"Acme"}}}), "subject:CN=builds,O=Acme"},
+		{"fingerprint", all, pinned, fingerprint(pinned[0])},
+		{"name signed by an unknown authority", all, []tls.Certificate{must(theirs.Sign(dns))}, ""},
+		{"self-signed name", all, self(dns), ""},
+		{"part of a subject", all, signed(named("builds")), ""},
+		{"subject with a separator in its name", all, signed(named("builds,O=Acme")), ""},
+		{"DNS name in the subject", all, signed(named("builds.example")), ""},
+		{"wildcard", all, signed(&x509.Certificate{DNSNames: []string{"*.example"}}), ""},
+		{"names of two clients", all, signed(&x509.Certificate{URIs: uri, DNSNames: []string{"builds.example"}}), "dns:builds.example"},
+		{"expired", all, signed(past), ""},
+		{"no certificate", all, nil, ""},
+		{"fingerprint without any authority", pinnedOnly, selfSigned, fingerprint(selfSigned[0])},
+		{"another certificate", pinnedOnly, pinned, ""},
+		{"fingerprint of an expired certificate", certificateRegistry(false, nil, fingerprint(expired[0])), expired, ""},
 	} {
-		caller, err := b.Identify(&http.Request{TLS: connect(t, b, c.with)})
+		caller, err := c.registry.Identify(&http.Request{TLS: connect(t, c.registry, c.with...)})
 		if caller.Client != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%s: got client %q and error %v, want client %q", c.name, caller.Client, err, c.want)
 		}
 	}
-	if _, err := b.Identify(&http.Request{TLS: connect(t, b)}); err == nil {
-		t.Error("a connection without a certificate was identified")
-	}
-	if _, err := b.Identify(&http.Request{}); err == nil {
+	if _, err := all.Identify(&http.Request{}); err == nil {
 		t.Error("a connection without TLS was identified")
-	}
-	pinnedOnly := certificateRegistry(t, false, nil, fingerprint(selfSigned))
-	if caller, err := pinnedOnly.Identify(&http.Request{TLS: connect(t, pinnedOnly, selfSigned)}); err != nil || caller.Client != fingerprint(selfSigned) {
-		t.Errorf("fingerprint without any authority: %q, %v", caller.Client, err)
-	}
-	old := named("old")
-	old.NotBefore, old.NotAfter = past.NotBefore, past.NotAfter
-	expired := self.issue(old)
-	pins := certificateRegistry(t, false, nil, fingerprint(expired))
-	if caller, err := pins.Identify(&http.Request{TLS: connect(t, pins, expired)}); err == nil {
-		t.Errorf("fingerprint of an expired certificate: %q", caller.Client)
-	}
-	if caller, err := pinnedOnly.Identify(&http.Request{TLS: connect(t, pinnedOnly, pinned)}); err == nil {
-		t.Errorf("another certificate: %q", caller.Client)
 	}
 }
 
 // A verified connection is trusted only as long as its authority is configured and its
 // certificates are valid.
 func TestCertificateIsCheckedAgainOnEachRequest(t *testing.T) {
-	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
-	authorities := []*x509.Certificate{ours.certificate}
-	b := certificateRegistry(t, false, authorities, "dns:builds.example")
-	state := connect(t, b, ours.issue(&x509.Certificate{DNSNames: []string{"builds.example"}}))
-	clientOf := func(b *Registry, state *tls.ConnectionState) string {
-		c, _ := b.Identify(&http.Request{TLS: state})
-		return c.Client
+	const client = "dns:builds.example"
+	b, state, ours := connected(t, client, &x509.Certificate{DNSNames: []string{"builds.example"}})
+	// changed returns a copy of the connection's state after a change.
+	changed := func(change func(s *tls.ConnectionState)) *tls.ConnectionState {
+		s := *state
+		change(&s)
+		return &s
 	}
-	if got := clientOf(b, state); got != "dns:builds.example" {
-		t.Fatalf("unchanged configuration: %q", got)
+	// expired returns the state after one certificate of the chain has expired.
+	expired := func(i int) *tls.ConnectionState {
+		return changed(func(s *tls.ConnectionState) {
+			chain := slices.Clone(state.VerifiedChains[0])
+			old := *chain[i]
+			old.NotAfter = time.Now().Add(-time.Second)
+			chain[i], s.VerifiedChains = &old, [][]*x509.Certificate{chain}
+		})
 	}
-	for name, other := range map[string]*Registry{
-		"another authority": certificateRegistry(t, false, []*x509.Certificate{theirs.certificate}, "dns:builds.example"),
-		"no authority":      certificateRegistry(t, false, nil, "dns:builds.example"),
-		"no such client":    certificateRegistry(t, false, authorities, "dns:deploys.example"),
+	for _, c := range []struct {
+		name     string
+		registry *Registry
+		state    *tls.ConnectionState
+		want     string
+	}{
+		{"unchanged configuration", b, state, client},
+		{"another authority", certificateRegistry(true, must(testservers.NewCA()), client), state, ""},
+		{"no authority", certificateRegistry(true, nil, client), state, ""},
+		{"no such client", certificateRegistry(true, ours, "dns:deploys.example"), state, ""},
+		{"expired certificate", b, expired(0), ""},
+		{"expired authority", b, expired(1), ""},
+		{"unverified chain", b, changed(func(s *tls.ConnectionState) { s.VerifiedChains = nil }), ""},
+		{"incomplete handshake", b, changed(func(s *tls.ConnectionState) { s.HandshakeComplete = false }), ""},
 	} {
-		if got := clientOf(other, state); got != "" {
-			t.Errorf("%s: got client %q, want none", name, got)
-		}
-	}
-	unverified := *state
-	unverified.VerifiedChains = nil
-	expired := *state
-	for _, i := range []int{0, 1} { // leaf, authority
-		chain := append([]*x509.Certificate(nil), state.VerifiedChains[0]...)
-		old := *chain[i]
-		old.NotAfter = time.Now().Add(-time.Second)
-		chain[i] = &old
-		expired.VerifiedChains = [][]*x509.Certificate{chain}
-		if got := clientOf(b, &expired); got != "" {
-			t.Errorf("expired certificate %d: %q", i, got)
-		}
-	}
-	unfinished := *state
-	unfinished.HandshakeComplete = false
-	for name, state := range map[string]*tls.ConnectionState{"unverified chain": &unverified, "incomplete handshake": &unfinished} {
-		if got := clientOf(b, state); got != "" {
-			t.Errorf("%s: got client %q, want none", name, got)
+		if got, _ := c.registry.Identify(&http.Request{TLS: c.state}); got.Client != c.want {
+			t.Errorf("%s: got client %q, want %q", c.name, got.Client, c.want)
 		}
 	}
 }
 
 func TestAuthorizationTakesPrecedenceOverTheCertificate(t *testing.T) {
-	ours := newAuthority(t, "ours")
-	b := certificateRegistry(t, true, []*x509.Certificate{ours.certificate}, "dns:builds.example")
-	state := connect(t, b, ours.issue(&x509.Certificate{DNSNames: []string{"builds.example"}}))
-	own := requestWith("Bearer ghp_own")
-	own.TLS = state
-	if c, err := b.Identify(own); err != nil || c.Client != "" || c.Authorization.Reveal() != "Bearer ghp_own" {
-		t.Errorf("own token: %+v, %v", c, err)
-	}
-	blank := requestWith("  ")
-	blank.TLS = state
-	if c, err := b.Identify(blank); err != nil || c.Client != "dns:builds.example" || c.Authorization.Reveal() != "Bearer held" {
-		t.Errorf("empty Authorization: %+v, %v", c, err)
-	}
-	if c, err := b.Identify(&http.Request{TLS: connect(t, b, ours.issue(named("x")))}); err != nil || c.Kind != policy.Unauthenticated {
-		t.Errorf("unknown certificate: %+v, %v", c, err)
+	b, state, ours := connected(t, "dns:builds.example", &x509.Certificate{DNSNames: []string{"builds.example"}})
+	for _, c := range []struct {
+		name                  string
+		request               *http.Request
+		state                 *tls.ConnectionState
+		client, authorization string
+	}{
+		{"own token", requestWith("Bearer ghp_own"), state, "", "Bearer ghp_own"},
+		{"empty Authorization", requestWith("  "), state, "dns:builds.example", "Bearer held"},
+		{"unknown certificate", requestWith(), connect(t, b, must(ours.Sign(named("x")))), "", ""},
+	} {
+		c.request.TLS = c.state
+		got, err := b.Identify(c.request)
+		if err != nil || got.Client != c.client || got.Authorization.Reveal() != c.authorization || (got.Kind == policy.Unauthenticated) != (c.authorization == "") {
+			t.Errorf("%s: %+v, %v", c.name, got, err)
+		}
 	}
 }
 
 func TestClientAuthDependsOnTheClients(t *testing.T) {
-	ours := newAuthority(t, "ours")
-	authorities := []*x509.Certificate{ours.certificate}
+	ours, pin := must(testservers.NewCA()), "sha256:"+strings.Repeat("0", 64)
 	for name, c := range map[string]struct {
 		registry *Registry
 		want     tls.ClientAuthType
 	}{
-		"no certificates":            {certificateRegistry(t, true, authorities), tls.NoClientCert},
-		"fingerprints":               {certificateRegistry(t, true, nil, "sha256:"+strings.Repeat("0", 64)), tls.RequestClientCert},
-		"names":                      {certificateRegistry(t, true, authorities, "dns:a"), tls.VerifyClientCertIfGiven},
-		"names and fingerprints":     {certificateRegistry(t, true, authorities, "dns:a", "sha256:"+strings.Repeat("0", 64)), tls.VerifyClientCertIfGiven},
-		"names without an authority": {certificateRegistry(t, true, nil, "dns:a"), tls.RequestClientCert},
+		"no certificates":            {certificateRegistry(true, ours), tls.NoClientCert},
+		"fingerprints":               {certificateRegistry(true, nil, pin), tls.RequestClientCert},
+		"names":                      {certificateRegistry(true, ours, "dns:a"), tls.VerifyClientCertIfGiven},
+		"names and fingerprints":     {certificateRegistry(true, ours, "dns:a", pin), tls.VerifyClientCertIfGiven},
+		"names without an authority": {certificateRegistry(true, nil, "dns:a"), tls.RequestClientCert},
 	} {
 		if got, pool := c.registry.ClientAuth(); got != c.want || (pool != nil) != (c.want == tls.VerifyClientCertIfGiven) {
 			t.Errorf("%s: got %s with pool %v, want %s", name, got, pool, c.want)
@@ -285,8 +219,7 @@ func TestParseCertificateAcceptsKnownForms(t *testing.T) {
 }
 
 func TestParseAuthoritiesAcceptsOnlyCertificates(t *testing.T) {
-	ours := newAuthority(t, "ours")
-	one := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ours.certificate.Raw}))
+	one := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: must(testservers.NewCA()).Certificate.Raw}))
 	key := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")}))
 	for _, c := range []struct {
 		name, text string
@@ -306,9 +239,7 @@ func TestParseAuthoritiesAcceptsOnlyCertificates(t *testing.T) {
 // because a browser sends its certificate without being asked. Programs and pages of the same site are accepted, and a
 // page of another site that knows a key may use the key.
 func TestPageOfAnotherSiteCannotUseTheCertificateOfABrowser(t *testing.T) {
-	ours := newAuthority(t, "ours")
-	b := certificateRegistry(t, true, []*x509.Certificate{ours.certificate}, "subject:CN=builds")
-	state := connect(t, b, ours.issue(named("builds")))
+	b, state, _ := connected(t, "subject:CN=builds", named("builds"))
 	for _, c := range []struct {
 		name, method string
 		fields       []string // name, value, ...

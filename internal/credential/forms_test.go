@@ -1,18 +1,13 @@
 package credential
 
 import (
-	"crypto/sha256"
 	"encoding/base32"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/weirgate/weir/policy"
 )
 
 const customKey = "9Hq4xWzT7rKp2mVs8bNd"
@@ -24,25 +19,14 @@ type wrapping struct {
 }
 
 func newWrapping(t testing.TB) wrapping {
-	a := newRunningIssuer(t)
+	w, token := lasting(t)
 	key, _ := NewKey()
 	unknown, _ := NewKey()
-	dialect, err := policy.LoadDialect("github")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := a.registry(true, map[string]string{"sub": "builds"}).config
-	b.Dialect = dialect
-	b.Clients = append(b.Clients,
-		Client{Name: "generated", Key: sha256.Sum256([]byte(key.Reveal())), Credentials: []string{"ci"}},
-		Client{Name: "custom", Key: sha256.Sum256([]byte(customKey)), Credentials: []string{"ci"}},
-	)
-	token := func(expiry time.Time) string {
-		return strings.TrimPrefix(a.bearer(map[string]any{"sub": "builds", "exp": expiry.Unix()}), "Bearer ")
-	}
-	return wrapping{NewRegistry(b), map[string]string{
+	config := w.registry(true, builds).config
+	config.Clients = append(config.Clients, keyed("generated", key.Reveal(), "ci"), keyed("custom", customKey, "ci"))
+	return wrapping{NewRegistry(config), map[string]string{
 		"client key": key.Reveal(), "unknown key": unknown.Reveal(), "custom key": customKey,
-		"token": token(time.Now().Add(24 * time.Hour)), "expired token": token(time.Unix(1, 0)),
+		"token": token, "expired token": w.token(map[string]any{"exp": 1}),
 	}}
 }
 
@@ -52,62 +36,50 @@ func (w wrapping) forwards(value string) bool {
 	return err == nil && c.Client == ""
 }
 
-func upperKey(s string) string {
-	if strings.HasPrefix(s, keyPrefix) {
-		return strings.ToUpper(s)
-	}
-	return s
-}
-
-func basic(pair string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(pair)) }
-
-func b64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
-
-func b64url(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
-
 func TestWrappedCredentialsOfTheGatewayAreNeverForwarded(t *testing.T) {
 	w := newWrapping(t)
-	for name, wrap := range map[string]func(string) string{
-		"in a list":                          func(s string) string { return "Bearer x, " + s },
-		"before a list":                      func(s string) string { return "Bearer " + s + ", y" },
-		"with a trailing dot":                func(s string) string { return "Bearer " + s + "." },
-		"with a leading dot":                 func(s string) string { return "Bearer ." + s },
-		"after the prefix of a token":        func(s string) string { return "Bearer ghp_" + s },
-		"after another prefix":               func(s string) string { return "Bearer ghs_1_" + s },
-		"in upper case":                      func(s string) string { return "Bearer " + strings.ToUpper(upperKey(s)) + "." },
-		"twice the scheme":                   func(s string) string { return "Bearer Bearer " + s },
-		"another scheme":                     func(s string) string { return "Digest response=" + s },
-		"without a scheme":                   func(s string) string { return s + "." },
-		"percent-encoded":                    func(s string) string { return "Bearer " + url.QueryEscape("a "+s) },
-		"password":                           func(s string) string { return basic("octocat:" + s) },
-		"password of a name with dots":       func(s string) string { return basic("a.b:" + s) },
-		"name with dots":                     func(s string) string { return basic("a.b." + s + ":x") },
-		"name":                               func(s string) string { return basic(s + ":") },
-		"name with x-oauth-basic":            func(s string) string { return basic(s + ":x-oauth-basic") },
-		"pair without a colon":               basic,
-		"Basic without padding":              func(s string) string { return "Basic " + strings.TrimRight(b64("x:"+s), "=") },
-		"Basic for URLs":                     func(s string) string { return "Basic " + b64url("??>:"+s) },
-		"Basic that is not encoded":          func(s string) string { return "Basic x:" + s },
-		"base64":                             func(s string) string { return "Bearer " + b64url(s) },
-		"base64 in a pair":                   func(s string) string { return basic("x:" + b64url(s)) },
-		"base64 of a pair":                   func(s string) string { return "Bearer " + b64url("x:"+s) },
-		"base64 of a header":                 func(s string) string { return "Bearer " + b64url("Authorization: Bearer "+s) },
-		"base64 twice":                       func(s string) string { return "Bearer " + b64url(b64(s)) },
-		"base64 five times":                  func(s string) string { return "Bearer " + b64url(b64url(b64url(b64url(b64url(s))))) },
-		"base64 after the prefix of a token": func(s string) string { return "Bearer github_pat_" + b64url(s) },
-		"base64 after one character":         func(s string) string { return "Bearer x" + b64url(s) },
-		"base64 in a dotted token":           func(s string) string { return "Bearer ghs_1." + b64url(s) + ".x" },
-		"hexadecimal":                        func(s string) string { return "Bearer " + hex.EncodeToString([]byte(s)) },
-		"hexadecimal in base64":              func(s string) string { return "Bearer " + b64url(hex.EncodeToString([]byte(s))) },
-		"base32": func(s string) string {
-			return "Bearer " + strings.TrimRight(base32.StdEncoding.EncodeToString([]byte(s)), "=")
-		},
-	} {
-		for kind, own := range w.own {
-			if kind == "custom key" && (strings.Contains(name, "prefix") && !strings.HasPrefix(name, "base64") || name == "in upper case") {
+	hexed := func(s string) string { return hex.EncodeToString([]byte(s)) }
+	base32ed := func(s string) string { return strings.TrimRight(base32.StdEncoding.EncodeToString([]byte(s)), "=") }
+	five := func(s string) string { return b64url(b64url(b64url(b64url(b64url(s))))) }
+	for kind, own := range w.own {
+		for name, value := range map[string]string{
+			"in a list":                          "Bearer x, " + own,
+			"before a list":                      "Bearer " + own + ", y",
+			"with a trailing dot":                "Bearer " + own + ".",
+			"with a leading dot":                 "Bearer ." + own,
+			"after the prefix of a token":        "Bearer ghp_" + own,
+			"after another prefix":               "Bearer ghs_1_" + own,
+			"in upper case":                      "Bearer " + strings.ToUpper(own) + ".",
+			"twice the scheme":                   "Bearer Bearer " + own,
+			"another scheme":                     "Digest response=" + own,
+			"without a scheme":                   own + ".",
+			"percent-encoded":                    "Bearer " + url.QueryEscape("a "+own),
+			"password":                           basic("octocat:" + own),
+			"password of a name with dots":       basic("a.b:" + own),
+			"name with dots":                     basic("a.b." + own + ":x"),
+			"name":                               basic(own + ":"),
+			"name with x-oauth-basic":            basic(own + ":x-oauth-basic"),
+			"pair without a colon":               basic(own),
+			"Basic without padding":              "Basic " + strings.TrimRight(b64("x:"+own), "="),
+			"Basic for URLs":                     "Basic " + b64url("??>:"+own),
+			"Basic that is not encoded":          "Basic x:" + own,
+			"base64":                             "Bearer " + b64url(own),
+			"base64 in a pair":                   basic("x:" + b64url(own)),
+			"base64 of a pair":                   "Bearer " + b64url("x:"+own),
+			"base64 of a header":                 "Bearer " + b64url("Authorization: Bearer "+own),
+			"base64 twice":                       "Bearer " + b64url(b64(own)),
+			"base64 five times":                  "Bearer " + five(own),
+			"base64 after the prefix of a token": "Bearer github_pat_" + b64url(own),
+			"base64 after one character":         "Bearer x" + b64url(own),
+			"base64 in a dotted token":           "Bearer ghs_1." + b64url(own) + ".x",
+			"hexadecimal":                        "Bearer " + hexed(own),
+			"hexadecimal in base64":              "Bearer " + b64url(hexed(own)),
+			"base32":                             "Bearer " + base32ed(own),
+		} {
+			if kind == "custom key" && (name == "after the prefix of a token" || name == "after another prefix" || name == "in upper case") {
 				continue // part of a longer word, or another word: not a key
 			}
-			if w.forwards(wrap(own)) {
+			if w.forwards(value) {
 				t.Errorf("%s, %s: forwarded", kind, name)
 			}
 		}
@@ -118,7 +90,7 @@ func TestWrappedCredentialsOfTheGatewayAreNeverForwarded(t *testing.T) {
 		"client key with another mark":              "Bearer ghp_" + strings.TrimPrefix(w.own["client key"], keyPrefix),
 		"unknown key in another case":               "Bearer Weir_" + strings.TrimPrefix(w.own["unknown key"], keyPrefix),
 		"beginning of a key":                        "Bearer WEIR_ABC",
-		"token in the JSON serialization":           "Bearer " + b64url(inJSON(t, w.own["token"])),
+		"token in the JSON serialization":           "Bearer " + b64url(inJSON(w.own["token"])),
 		"too many encodings":                        "Bearer " + strings.Repeat("3", 4000),
 		"too long":                                  "Bearer " + strings.Repeat("-", maxCredential),
 	} {
@@ -130,7 +102,7 @@ func TestWrappedCredentialsOfTheGatewayAreNeverForwarded(t *testing.T) {
 
 func TestOnlyFormsOfUpstreamCredentialsAreForwarded(t *testing.T) {
 	w := newWrapping(t)
-	app := unsigned(t, map[string]any{"iss": "12345", "aud": "https://issuer.example"}) + "c2lnbmF0dXJl"
+	app := unsigned(map[string]any{"iss": "12345", "aud": "https://issuer.example"}) + "c2lnbmF0dXJl"
 	for _, value := range []string{
 		"Bearer ghp_16C7e42F292c6912E7710c838347Ae178B4a", "token ghp_x", "bearer 0123456789abcdef0123456789abcdef01234567", "Bearer my-token",
 		"Bearer github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijk",

@@ -2,7 +2,6 @@ package credential
 
 import (
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -10,8 +9,6 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
-
-	"github.com/weirgate/weir/policy"
 )
 
 func TestNewKeyReturnsKeyAndHash(t *testing.T) {
@@ -28,14 +25,13 @@ func TestNewKeyReturnsKeyAndHash(t *testing.T) {
 
 // An unknown client key may be mistyped or revoked. The upstream must not receive it.
 func TestUnknownClientKeyIsNeverPassedThrough(t *testing.T) {
-	b := newTestRegistry(t, true)
-	key, _ := NewKey()
-	basic := func(pair string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(pair)) }
+	b := newTestRegistry(true)
+	secret, _ := NewKey()
+	key := secret.Reveal()
 	for _, value := range []string{
-		"Bearer " + key.Reveal(), "token " + key.Reveal(), "bearer  " + key.Reveal(),
-		basic("x:" + key.Reveal()), basic(key.Reveal() + ":"), basic(key.Reveal() + ":x"), basic(key.Reveal()),
-		key.Reveal(), "Bearer\t" + key.Reveal(), "Bearer: " + key.Reveal(), `Bearer "` + key.Reveal() + `"`, "Bearer=" + key.Reveal(), "Bearer Bearer " + key.Reveal(),
-		"Bearer " + key.Reveal()[:9], "Bearer x, Bearer " + key.Reveal(), "Basic " + key.Reveal(), "Digest response=\"" + key.Reveal() + "\"",
+		"Bearer " + key, "token " + key, "bearer  " + key, basic("x:" + key), basic(key + ":"), basic(key + ":x"), basic(key),
+		key, "Bearer\t" + key, "Bearer: " + key, `Bearer "` + key + `"`, "Bearer=" + key, "Bearer Bearer " + key,
+		"Bearer " + key[:9], "Bearer x, Bearer " + key, "Basic " + key, "Digest response=\"" + key + "\"",
 	} {
 		if c, err := b.Identify(requestWith(value)); !errors.Is(err, ErrForm) && !errors.Is(err, ErrOwn) {
 			t.Errorf("%s: got %+v, %v, want ErrForm or ErrOwn", value, c, err)
@@ -45,20 +41,22 @@ func TestUnknownClientKeyIsNeverPassedThrough(t *testing.T) {
 
 // Upstream credentials may contain the key prefix by chance.
 func TestCredentialContainingTheKeyPrefixIsPassedThrough(t *testing.T) {
-	b := newTestRegistry(t, true)
-	for _, value := range []string{"Bearer ghp_weir_x", "Bearer my-weir_x", "Bearer weir", "Basic " + base64.StdEncoding.EncodeToString([]byte("my_weir_app:x"))} {
+	b := newTestRegistry(true)
+	for _, value := range []string{"Bearer ghp_weir_x", "Bearer my-weir_x", "Bearer weir", basic("my_weir_app:x")} {
 		if c := identify(t, b, value); c.Authorization.Reveal() != value {
 			t.Errorf("%s: not passed through: %+v", value, c)
 		}
 	}
 }
 
+// registryOf returns a registry of clients without pass-through.
+func registryOf(clients ...Client) *Registry {
+	return newRegistry(func(c *Config) { c.PassThrough, c.Clients = false, clients })
+}
+
 func TestHashOrPartOfAKeyIdentifiesNoClient(t *testing.T) {
 	long := strings.Repeat("k", 100)
-	b := NewRegistry(Config{
-		Dialect: &policy.Dialect{}, HashKey: NewHashKey(), Held: []Held{{Name: "ci", Token: "held"}},
-		Clients: []Client{{Name: "long", Key: sha256.Sum256([]byte(long)), Credentials: []string{"ci"}}, {Name: "without a key", Credentials: []string{"ci"}}},
-	})
+	b := registryOf(keyed("long", long, "ci"), Client{Name: "without a key", Credentials: []string{"ci"}})
 	sum := sha256.Sum256([]byte(long))
 	if c := identify(t, b, "Bearer "+long); c.Client != "long" {
 		t.Fatalf("got %+v, want the client long", c)
@@ -86,13 +84,12 @@ func TestHashOrPartOfAKeyIdentifiesNoClient(t *testing.T) {
 func TestKeyIdentifiesOnlyItsClient(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		keys := rapid.SliceOfNDistinct(rapid.StringMatching(`[ab]{1,4}`), 1, 8, rapid.ID[string]).Draw(t, "keys")
-		config := Config{Dialect: &policy.Dialect{}, HashKey: NewHashKey(), Held: []Held{{Name: "ci", Kind: policy.User, Token: "held"}}}
+		clients := []Client{{Name: "without a key", Credentials: []string{"ci"}}}
 		for _, key := range keys {
-			config.Clients = append(config.Clients, Client{Name: key, Key: sha256.Sum256([]byte(key)), Credentials: []string{"ci"}})
+			clients = append(clients, keyed(key, key, "ci"))
 		}
-		config.Clients = append(config.Clients, Client{Name: "without a key", Credentials: []string{"ci"}})
 		shown := rapid.StringMatching(`[ab]{0,4}`).Draw(t, "shown")
-		c, err := NewRegistry(config).Identify(requestWith("Bearer " + shown))
+		c, err := registryOf(clients...).Identify(requestWith("Bearer " + shown))
 		if err == nil && c.Client != shown || err != nil && strings.Contains(fmt.Sprint(keys, " "), " "+shown+" ") {
 			t.Fatalf("%q is %q, %v", shown, c.Client, err)
 		}
@@ -100,12 +97,7 @@ func TestKeyIdentifiesOnlyItsClient(t *testing.T) {
 }
 
 func TestSharedKeyIdentifiesTheFirstClient(t *testing.T) {
-	key := sha256.Sum256([]byte("k"))
-	b := NewRegistry(Config{HashKey: NewHashKey(), Held: []Held{{Name: "ci", Token: "held"}}, Clients: []Client{
-		{Name: "first", Key: key, Credentials: []string{"ci"}},
-		{Name: "second", Key: key, Credentials: []string{"ci"}},
-	}})
-	if c := identify(t, b, "Bearer k"); c.Client != "first" {
+	if c := identify(t, registryOf(keyed("first", "k", "ci"), keyed("second", "k", "ci")), "Bearer k"); c.Client != "first" {
 		t.Errorf("got %+v, want the client first", c)
 	}
 }

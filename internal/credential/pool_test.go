@@ -1,12 +1,9 @@
 package credential
 
 import (
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -27,24 +24,16 @@ func heldOfEachKind() []Held {
 	return held
 }
 
+// subscribers is an operation that accepts all kinds of credentials.
+var subscribers = policy.Embedded().Operation("watching/list-subscribers")
+
 // poolOf returns the pool of a client with the named credentials.
-func poolOf(t interface{ Fatal(...any) }, names ...string) *Pool {
-	dialect, err := policy.LoadDialect("github")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := NewRegistry(Config{
-		Dialect: dialect, HashKey: NewHashKey(), Held: heldOfEachKind(),
-		Clients: []Client{
-			{Name: "other", Key: sha256.Sum256([]byte("other")), Credentials: []string{"second", "user"}},
-			{Name: "builds", Key: sha256.Sum256([]byte("key")), Credentials: names},
-		},
+func poolOf(names ...string) *Pool {
+	b := newRegistry(func(c *Config) {
+		c.Held = heldOfEachKind()
+		c.Clients = []Client{keyed("other", "other", "second", "user"), keyed("builds", "key", names...)}
 	})
-	caller, err := b.Identify(&http.Request{Header: http.Header{"Authorization": {"Bearer key"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return caller.Pool
+	return must(b.Identify(requestWith("Bearer key"))).Pool
 }
 
 // The test varies operations, budgets, rejections and hidden targets at random.
@@ -55,7 +44,7 @@ func TestPoolReturnsOnlyCredentialsOfTheClient(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		given := rapid.SliceOfNDistinct(rapid.SampledFrom(names), 1, len(names), rapid.ID).Draw(t, "given")
-		p := poolOf(t, given...)
+		p := poolOf(given...)
 		ops := policy.Embedded().Operations()
 		now := time.Now()
 		for range rapid.IntRange(1, 30).Draw(t, "requests") {
@@ -96,7 +85,7 @@ func TestPoolReturnsOnlyCredentialsOfTheClient(t *testing.T) {
 			}
 			now = now.Add(time.Duration(rapid.IntRange(0, 600).Draw(t, "later")) * time.Second)
 		}
-		for _, class := range []string{"", poolOf(t, "second").held[0].Class, "anonymous"} {
+		for _, class := range []string{"", poolOf("second").held[0].Class, "anonymous"} {
 			if _, err := p.Begin(class, Use{}); !errors.Is(err, errNotInPool) {
 				t.Fatalf("class of another client: %v", err)
 			}
@@ -106,9 +95,8 @@ func TestPoolReturnsOnlyCredentialsOfTheClient(t *testing.T) {
 
 // isHeld reports whether an Authorization value belongs to a credential of heldOfEachKind.
 func isHeld(name string, value Secret) bool {
-	h := heldOfEachKind()[slices.IndexFunc(heldOfEachKind(), func(h Held) bool { return h.Name == name })]
 	b := &Registry{accounts: map[string]policy.Caller{}}
-	return value == b.hold(h).Authorization
+	return slices.ContainsFunc(heldOfEachKind(), func(h Held) bool { return h.Name == name && value == b.hold(h).Authorization })
 }
 
 func TestPickPrefersClearlyLargerBudgets(t *testing.T) {
@@ -132,13 +120,12 @@ func TestPickPrefersClearlyLargerBudgets(t *testing.T) {
 		{"own budget unknown", budget(-2, 9, 9), "account user"},
 		{"budgets of the other accounts are unknown", budget(3, -2, -2), "account user"},
 	} {
-		p := poolOf(t, "user", "second", "enterprise")
-		op := policy.Embedded().Operation("watching/list-subscribers")
-		got, _ := p.Pick(Request{Operation: op, Resource: policy.Core, Left: c.left}, time.Now())
+		p := poolOf("user", "second", "enterprise")
+		got, _ := p.Pick(Request{Operation: subscribers, Resource: policy.Core, Left: c.left}, time.Now())
 		if got.Account != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got.Account, c.want)
 		}
-		if again, _ := p.Pick(Request{Operation: op, Resource: policy.Core}, time.Now()); again.Class != got.Class {
+		if again, _ := p.Pick(Request{Operation: subscribers, Resource: policy.Core}, time.Now()); again.Class != got.Class {
 			t.Errorf("%s: the next request uses %s", c.name, again.Account)
 		}
 	}
@@ -146,9 +133,9 @@ func TestPickPrefersClearlyLargerBudgets(t *testing.T) {
 
 // The ledger may be in Redis, so Pick must not hold its lock during the call.
 func TestPickReadsBudgetsWithoutItsLock(t *testing.T) {
-	p := poolOf(t, "user", "second")
+	p := poolOf("user", "second")
 	called := false
-	p.Pick(Request{Operation: policy.Embedded().Operation("watching/list-subscribers"), Left: func(policy.Caller) (int, bool) {
+	p.Pick(Request{Operation: subscribers, Left: func(policy.Caller) (int, bool) {
 		called = true
 		if !p.mu.TryLock() {
 			t.Fatal("Pick holds its lock")
@@ -170,13 +157,9 @@ func TestKindsThatAnOperationAccepts(t *testing.T) {
 
 		"migrations/list-organization": "second user enterprise",
 	} {
-		op := policy.Embedded().Operation(id)
-		if op == nil {
-			t.Fatalf("no operation %s", id)
-		}
 		got := ""
 		for _, h := range heldOfEachKind() {
-			if op.Accepts(h.Kind) {
+			if policy.Embedded().Operation(id).Accepts(h.Kind) {
 				got += " " + h.Name
 			}
 		}
@@ -188,17 +171,11 @@ func TestKindsThatAnOperationAccepts(t *testing.T) {
 
 // The class of an app's tokens is derived from the app. No token of a client may have this class.
 func TestNoClientTokenGetsTheClassOfAnApp(t *testing.T) {
-	dialect, err := policy.LoadDialect("github")
-	if err != nil {
-		t.Fatal(err)
-	}
-	app := &App{Upstream: apiURL(t, "https://api.test"), ID: "7", Installation: 42}
-	identity := app.identity()
-	cache := NewAppTokens(http.DefaultTransport, nil, slog.New(slog.DiscardHandler))
-	t.Cleanup(cache.Close)
-	b := NewRegistry(Config{Dialect: dialect, PassThrough: true, HashKey: NewHashKey(), Held: []Held{{
-		Name: "bot", Kind: policy.Installation, Account: "installation:42", Source: cache.Source("bot", app),
-	}}})
+	r := newAppTest(t)
+	identity := r.app.identity()
+	b := newRegistry(func(c *Config) {
+		c.Held = []Held{{Name: "bot", Kind: policy.Installation, Account: "installation:42", Source: r.source(r.cache(nil), nil)}}
+	})
 	for _, value := range []string{identity, "source " + identity, "\x00" + identity} {
 		if account := b.AccountOf(value); account == "installation:42" {
 			t.Errorf("%q has the account of the app", value)
@@ -206,103 +183,98 @@ func TestNoClientTokenGetsTheClassOfAnApp(t *testing.T) {
 	}
 }
 
-// sent is a request with the first credential of a pool at a time.
-func (p *Pool) sent(at time.Time) *Sent {
-	return &Sent{held: &p.held[0], health: p.health, use: Use{Safe: true, Repeatable: true}, at: at}
+// answered sends a request with the first credential of a pool, which is answered with a status at once. A status of 0 is no
+// response. It reports whether the request is repeated.
+func (p *Pool) answered(sent time.Time, status int) (repeated bool) {
+	s := &Sent{held: &p.held[0], health: p.health, use: Use{Safe: true, Repeatable: true}, at: sent}
+	return s.End(subscribers, status, false)
+}
+
+// mustBegin begins a request, and checks that no second request may begin: they test whether the credential works.
+func mustBegin(t *testing.T, p *Pool) *Sent {
+	t.Helper()
+	class, use := p.held[0].Class, Use{Safe: true, Repeatable: true}
+	sent, err := p.Begin(class, use)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Begin(class, use); !errors.Is(err, ErrBusy) {
+		t.Errorf("two requests test the credential: %v", err)
+	}
+	return sent
+}
+
+// expectQuarantine checks how often the first credential was quarantined in a row, and how long it remains so.
+func expectQuarantine(t *testing.T, what string, p *Pool, times int, remains time.Duration) {
+	t.Helper()
+	got := p.health.Quarantined()
+	if times == 0 && len(got) == 0 {
+		return
+	}
+	if len(got) != 1 || got[0].Times != times || time.Until(got[0].Until) != remains {
+		t.Errorf("%s: quarantine %+v, want %d times and %v", what, got, times, remains)
+	}
+	var unusable *UnusableError
+	if _, err := p.Begin(p.held[0].Class, Use{}); remains > 0 && (!errors.As(err, &unusable) || unusable.Name != "user") {
+		t.Errorf("%s: a request is sent in quarantine: %v", what, err)
+	}
 }
 
 func TestQuarantineGrowsAndEndsAfterAProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := poolOf(t, "user", "second")
-		op := policy.Embedded().Operation("watching/list-subscribers")
-		began, class := time.Now(), p.held[0].Class
+		p, began := poolOf("user", "second"), time.Now()
 		for range 20 { // sent before the quarantine
-			if p.sent(began).End(op, 401, false) {
+			if p.answered(began, 401) {
 				t.Error("a rejected request is repeated")
 			}
 		}
-		if q := p.health.Quarantined(); len(q) != 1 || q[0].Times != 1 || !q[0].Until.Equal(began.Add(firstQuarantine)) {
-			t.Errorf("quarantine after repeated refusals: %+v", q)
-		}
+		expectQuarantine(t, "repeated refusals", p, 1, firstQuarantine)
 		for range 40 {
 			time.Sleep(time.Hour)
-			p.sent(time.Now()).End(op, 401, false)
+			p.answered(time.Now(), 401)
 		}
-		if q := p.health.Quarantined(); !q[0].Until.Equal(time.Now().Add(longestQuarantine)) {
-			t.Errorf("%+v at %v", q, time.Now())
-		}
-		var unusable *UnusableError
-		if _, err := p.Begin(class, Use{}); !errors.As(err, &unusable) || unusable.Name != "user" {
-			t.Errorf("a request is sent in quarantine: %v", err)
-		}
+		expectQuarantine(t, "many refusals", p, 41, longestQuarantine)
 		time.Sleep(longestQuarantine)
-		probe, err := p.Begin(class, Use{})
-		if err != nil {
-			t.Fatalf("no probe permitted: %v", err)
-		}
-		if _, err := p.Begin(class, Use{}); !errors.Is(err, ErrBusy) {
-			t.Errorf("two probes permitted: %v", err)
-		}
-		probe.End(op, 502, false)
-		if len(p.health.Quarantined()) != 1 {
-			t.Error("a 502 ended the quarantine")
-		}
-		p.sent(time.Now()).End(op, 403, false)
-		if len(p.health.Quarantined()) != 0 {
-			t.Error("a 403 did not end the quarantine")
-		}
+		mustBegin(t, p).End(subscribers, 502, false)
+		expectQuarantine(t, "a 502", p, 41, 0)
+		p.answered(time.Now(), 403)
+		expectQuarantine(t, "a 403", p, 0, 0)
 	})
 }
 
 // One 401 of an accepted credential is confirmed by one request, while the others wait.
 func TestSingle401OfAnAcceptedCredentialQuarantinesNothing(t *testing.T) {
-	op := policy.Embedded().Operation("watching/list-subscribers")
-	for _, c := range []struct {
-		status      int
-		quarantined bool
-	}{{200, false}, {404, false}, {401, true}} {
+	for status, times := range map[int]int{200: 0, 404: 0, 401: 1} {
 		synctest.Test(t, func(t *testing.T) {
-			p := poolOf(t, "user", "second")
-			class, use := p.held[0].Class, Use{Safe: true, Repeatable: true}
-			p.sent(time.Now()).End(op, 200, false)
+			p := poolOf("user", "second")
+			p.answered(time.Now(), 200)
 			time.Sleep(time.Second)
-			earlier := p.sent(time.Now())
-			if !p.sent(time.Now()).End(op, 401, false) || !earlier.End(op, 401, false) || len(p.health.Quarantined()) > 0 {
-				t.Fatal("one 401 counts")
+			for range 2 {
+				if !p.answered(time.Now(), 401) || len(p.health.Quarantined()) > 0 {
+					t.Fatal("one 401 counts")
+				}
 			}
-			if err := p.Await(t.Context(), time.Now().Add(time.Minute), class, use); err != nil {
+			if err := p.Await(t.Context(), time.Now().Add(time.Minute), p.held[0].Class, Use{Safe: true, Repeatable: true}); err != nil {
 				t.Fatal(err)
 			}
-			confirming, err := p.Begin(class, use)
-			if err != nil {
-				t.Fatal(err)
+			if mustBegin(t, p).End(subscribers, status, false) {
+				t.Errorf("%d: the confirming request is repeated", status)
 			}
-			if _, err := p.Begin(class, use); !errors.Is(err, ErrBusy) {
-				t.Errorf("two requests confirm a 401: %v", err)
-			}
-			if confirming.End(op, c.status, false) {
-				t.Errorf("%d: the confirming request is repeated", c.status)
-			}
-			if got := len(p.health.Quarantined()) > 0; got != c.quarantined {
-				t.Errorf("%d: quarantined %v", c.status, got)
-			}
+			expectQuarantine(t, fmt.Sprint(status), p, times, firstQuarantine)
 		})
 	}
 }
 
 // A credential that stays in the configuration stays in quarantine.
 func TestKeepEndsTheQuarantineOfReplacedCredentials(t *testing.T) {
-	dialect, err := policy.LoadDialect("github")
-	if err != nil {
-		t.Fatal(err)
-	}
 	health, now := NewHealth(slog.New(slog.DiscardHandler)), time.Now()
 	registry := func(tokens ...Secret) *Registry {
-		c := Config{Dialect: dialect, HashKey: []byte("key"), Health: health}
-		for _, token := range tokens {
-			c.Held = append(c.Held, Held{Name: string(token), Kind: policy.User, Token: token})
-		}
-		return NewRegistry(c)
+		return newRegistry(func(c *Config) {
+			c.HashKey, c.Health, c.Held = []byte("key"), health, nil
+			for _, token := range tokens {
+				c.Held = append(c.Held, Held{Name: string(token), Kind: policy.User, Token: token})
+			}
+		})
 	}
 	b := registry("one", "other")
 	for class := range b.accounts {
@@ -318,26 +290,19 @@ func TestKeepEndsTheQuarantineOfReplacedCredentials(t *testing.T) {
 // A probe gets no response if its client disconnects or the upstream is unreachable.
 func TestProbeWithoutResponsePermitsAnotherProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := poolOf(t, "user", "second")
-		op := policy.Embedded().Operation("watching/list-subscribers")
-		class := p.held[0].Class
-		p.sent(time.Now()).End(op, 401, false)
-		p.sent(time.Now()).End(op, 0, false) // this request is not a probe
-		if _, err := p.Begin(class, Use{}); err == nil {
-			t.Error("a request without response ended the quarantine")
-		}
+		p := poolOf("user", "second")
+		p.answered(time.Now(), 401)
+		p.answered(time.Now(), 0) // this request is not a probe
+		expectQuarantine(t, "a request without response", p, 1, firstQuarantine)
 		time.Sleep(firstQuarantine)
 		for range 3 {
-			probe, err := p.Begin(class, Use{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			p.sent(time.Now().Add(-time.Second)).End(op, 0, false) // sent before the probe
-			if _, err := p.Begin(class, Use{}); err == nil {
+			probe := mustBegin(t, p)
+			p.answered(time.Now().Add(-time.Second), 0) // sent before the probe
+			if _, err := p.Begin(p.held[0].Class, Use{}); err == nil {
 				t.Error("two probes permitted")
 			}
 			time.Sleep(time.Second)
-			probe.End(op, 0, false)
+			probe.End(subscribers, 0, false)
 		}
 		if q := p.health.Quarantined(); len(q) != 1 || q[0].Times != 1 {
 			t.Errorf("quarantine after probes without response: %+v", q)
@@ -346,11 +311,10 @@ func TestProbeWithoutResponsePermitsAnotherProbe(t *testing.T) {
 }
 
 func TestHiddenTargetsAreBounded(t *testing.T) {
-	p := poolOf(t, "user", "second")
+	p := poolOf("user", "second")
 	caller, now := p.held[0].Caller, time.Now()
-	op := policy.Embedded().Operation("watching/list-subscribers")
 	for i := range 3 * maxHidden {
-		p.OnHidden(caller, Request{Operation: op, Path: fmt.Sprint(i)}, 404, false, now)
+		p.OnHidden(caller, Request{Operation: subscribers, Path: fmt.Sprint(i)}, 404, false, now)
 	}
 	if n := p.health.hidden.Len(); n > maxHidden {
 		t.Errorf("%d hidden targets, want at most %d", n, maxHidden)
@@ -375,8 +339,8 @@ func TestOperationsAcceptKindsOfAnEnterpriseLikeTheirBaseKinds(t *testing.T) {
 }
 
 func TestOAuthAppOfAnEnterpriseIsSentAsBasic(t *testing.T) {
-	p := poolOf(t, "enterprise_oauth_app", "enterprise_installation")
-	for i, want := range []string{"Basic " + base64.StdEncoding.EncodeToString([]byte("enterprise_oauth_app:x")), "Bearer enterprise_installation:x"} {
+	p := poolOf("enterprise_oauth_app", "enterprise_installation")
+	for i, want := range []string{basic("enterprise_oauth_app:x"), "Bearer enterprise_installation:x"} {
 		if got := p.held[i].Authorization.Reveal(); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}

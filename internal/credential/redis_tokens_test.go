@@ -2,10 +2,6 @@ package credential
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -60,11 +56,24 @@ func (f *tokenFleet) client() *redis.Client {
 }
 
 func (f *tokenFleet) open(secret string) *RedisTokens {
-	s, err := NewRedisTokens(f.client(), []byte(secret))
-	if err != nil {
-		f.Fatal(err)
+	return must(NewRedisTokens(f.client(), []byte(secret)))
+}
+
+// expectLease checks whether a replica gets a lease.
+func (f *tokenFleet) expectLease(s *RedisTokens, token, owner string, lifetime time.Duration, want bool) {
+	f.Helper()
+	if leased, err := s.Lease(f.Context(), token, owner, lifetime); leased != want || err != nil {
+		f.Errorf("lease of %s for %s: %v, %v; want %v", token, owner, leased, err, want)
 	}
-	return s
+}
+
+// expectToken checks a stored token, or the error of reading it.
+func (f *tokenFleet) expectToken(what string, s *RedisTokens, name string, want AppToken, wantErr error) {
+	f.Helper()
+	got, err := s.Load(f.Context(), name)
+	if got.Value != want.Value || !got.Expires.Equal(want.Expires) || !got.Minted.Equal(want.Minted) || !errors.Is(err, wantErr) {
+		f.Errorf("%s: got %+v, %v; want %+v, %v", what, got, err, want, wantErr)
+	}
 }
 
 // RoundTrip responds with a new token.
@@ -75,26 +84,19 @@ func (f *tokenFleet) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
 }
 
-func (f *tokenFleet) source(v TokenStore, key Secret) *Source {
-	m := NewAppTokens(f, v, slog.New(slog.DiscardHandler))
+// replica returns the app of a new replica.
+func (f *tokenFleet) replica() *Source {
+	m := NewAppTokens(f, f.open(sealKey), slog.New(slog.DiscardHandler))
 	f.Cleanup(m.Close)
-	return m.Source("bot", &App{Upstream: apiURL(f.T, "http://api.test"), ID: "7", Installation: 42, Key: key})
-}
-
-func newAppKey(t *testing.T) Secret {
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return Secret(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+	app := testApp()
+	return m.Source("bot", &app)
 }
 
 func TestReplicasShareOneSealedToken(t *testing.T) {
 	onEachServer(t, func(f *tokenFleet) {
-		key := newAppKey(f.T)
 		var replicas sync.WaitGroup
 		for range 4 {
-			s := f.source(f.open(sealKey), key)
+			s := f.replica()
 			replicas.Go(func() {
 				if got, err := s.get(f.Context()); err != nil || got.Reveal() != "ghs_secret1" {
 					f.Errorf("got %s, %v", got.Reveal(), err)
@@ -122,25 +124,18 @@ func TestReplicasShareOneSealedToken(t *testing.T) {
 
 func TestLeaseOfACrashedReplicaExpires(t *testing.T) {
 	onEachServer(t, func(f *tokenFleet) {
-		dead := f.open(sealKey)
-		if leased, err := dead.Lease(f.Context(), "x", "dead", time.Second); !leased || err != nil {
-			f.Fatal(leased, err)
-		}
-		next := f.open(sealKey)
-		if leased, err := next.Lease(f.Context(), "x", "next", time.Second); leased || err != nil {
-			f.Fatal(leased, err)
-		}
-		if err := next.Return(f.Context(), "x", "next", AppToken{}); err != nil { // not the owner
+		s := f.open(sealKey)
+		f.expectLease(s, "x", "dead", time.Second, true)
+		f.expectLease(s, "x", "next", time.Second, false)
+		if err := s.Return(f.Context(), "x", "next", AppToken{}); err != nil { // not the owner
 			f.Fatal(err)
 		}
-		if leased, _ := next.Lease(f.Context(), "x", "next", time.Second); leased {
-			f.Error("Return released the lease of another owner")
-		}
+		f.expectLease(s, "x", "next", time.Second, false)
 		if f.forward != nil {
 			f.forward(2 * time.Second)
 		}
 		testservers.Eventually(f.T, "the lease ends", func(ctx context.Context) bool {
-			leased, err := next.Lease(ctx, "x", "next", time.Second)
+			leased, err := s.Lease(ctx, "x", "next", time.Second)
 			return leased && err == nil
 		})
 	})
@@ -148,34 +143,50 @@ func TestLeaseOfACrashedReplicaExpires(t *testing.T) {
 
 func TestStoredTokenOpensOnlyWithItsNameAndKey(t *testing.T) {
 	onEachServer(t, func(f *tokenFleet) {
-		s, expires := f.open(sealKey), time.Now().Add(time.Minute).Round(time.Millisecond)
-		minted := time.Now().Round(time.Millisecond)
-		if err := s.Return(f.Context(), "x", "me", AppToken{Value: "ghs_secret", Expires: expires, Minted: minted}); err != nil {
+		s, now := f.open(sealKey), time.Now().Round(time.Millisecond)
+		token := AppToken{Value: "ghs_secret", Expires: now.Add(time.Minute), Minted: now}
+		if err := s.Return(f.Context(), "x", "me", token); err != nil {
 			f.Fatal(err)
 		}
-		if got, err := s.Load(f.Context(), "x"); err != nil || got.Value != "ghs_secret" || !got.Expires.Equal(expires) || !got.Minted.Equal(minted) {
-			f.Errorf("stored token: got %v, %v", got, err)
-		}
-		if got, err := s.Load(f.Context(), "y"); err != nil || got.Value != "" {
-			f.Errorf("missing token: got %v, %v", got, err)
-		}
-		if _, err := f.open(strings.Repeat("x", 32)).Load(f.Context(), "x"); !errors.Is(err, ErrSealed) {
-			f.Errorf("with another key: %v", err)
-		}
-		c := f.client()
-		if err := c.Copy(f.Context(), tokenKey("x"), tokenKey("y"), 0, true).Err(); err != nil {
+		f.expectToken("stored token", s, "x", token, nil)
+		f.expectToken("missing token", s, "y", AppToken{}, nil)
+		f.expectToken("with another key", f.open(strings.Repeat("x", 32)), "x", AppToken{}, ErrSealed)
+		if err := f.client().Copy(f.Context(), tokenKey("x"), tokenKey("y"), 0, true).Err(); err != nil {
 			f.Fatal(err)
 		}
-		if _, err := s.Load(f.Context(), "y"); !errors.Is(err, ErrSealed) {
-			f.Errorf("under another name: %v", err)
-		}
+		f.expectToken("under another name", s, "y", AppToken{}, ErrSealed)
 	})
 }
 
 func TestWithoutRedisEachReplicaRequestsAToken(t *testing.T) {
 	f := &tokenFleet{T: t, network: "unix", address: "/nowhere"}
-	s := f.source(f.open(sealKey), newAppKey(t))
-	if got, err := s.get(t.Context()); err != nil || got != "ghs_secret1" {
+	if got, err := f.replica().get(t.Context()); err != nil || got != "ghs_secret1" {
 		t.Errorf("got token %s, %v", got, err)
 	}
+}
+
+// recording is the data of a replica of version 0.2.
+const recording = "testdata/redis-0.2.txt"
+
+// recordedToken is the stored token. It expires after all runs of the test.
+var recordedToken = AppToken{Value: "recorded-token", Expires: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)}
+
+// TestStoredFormatIsThatOfTheRelease stores a token and a lease, and compares their format with the recording.
+func TestStoredFormatIsThatOfTheRelease(t *testing.T) {
+	f := &tokenFleet{T: t, network: "unix", address: testservers.Redis(t)}
+	s := f.open(sealKey)
+	f.expectLease(s, "stored", "r1", 15*time.Second, true)
+	if err := s.Return(t.Context(), "stored", "r1", recordedToken); err != nil {
+		t.Fatal(err)
+	}
+	f.expectLease(s, "requested", "r1", 15*time.Second, true)
+	testservers.CompareFormat(t, f.client(), recording, nil)
+}
+
+// TestReplicaContinuesWithTheDataOfTheRelease uses the recorded token and lease. The recorded replica requests a token.
+func TestReplicaContinuesWithTheDataOfTheRelease(t *testing.T) {
+	f := &tokenFleet{T: t, network: "unix", address: testservers.Redis(t)}
+	testservers.Replay(t, f.client(), recording)
+	f.expectToken("recorded token", f.open(sealKey), "stored", recordedToken, nil)
+	f.expectLease(f.open(sealKey), "requested", "r2", 15*time.Second, false)
 }

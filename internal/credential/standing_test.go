@@ -1,9 +1,7 @@
 package credential
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -107,27 +105,17 @@ func (a *slowAPI) revoke() bool {
 }
 
 // botPool returns a pool with an app as its only credential.
-func botPool(t *testing.T, s *Source) *Pool {
-	dialect, err := policy.LoadDialect("github")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := NewRegistry(Config{
-		Dialect: dialect, HashKey: NewHashKey(), Health: NewHealth(slog.New(slog.DiscardHandler)),
-		Held:    []Held{{Name: "bot", Kind: policy.Installation, Account: "installation:42", Source: s}},
-		Clients: []Client{{Name: "builds", Key: sha256.Sum256([]byte("key")), Credentials: []string{"bot"}}},
+func botPool(s *Source) *Pool {
+	r := newRegistry(func(c *Config) {
+		c.Held = []Held{{Name: "bot", Kind: policy.Installation, Account: "installation:42", Source: s}}
+		c.Clients = []Client{keyed("builds", "key", "bot")}
 	})
-	caller, err := r.Identify(&http.Request{Header: http.Header{"Authorization": {"Bearer key"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return caller.Pool
+	return must(r.Identify(requestWith("Bearer key"))).Pool
 }
 
 // request sends a request as the proxy does, and returns the status for the client, or 0 with the reason.
 func (a *slowAPI) request(p *Pool, u Use, wait time.Duration) (status int, err error) {
 	by := time.Now().Add(wait)
-	op := policy.Embedded().Operation("watching/list-subscribers")
 	for {
 		if err := p.Await(context.Background(), by, p.held[0].Class, u); err != nil {
 			return 0, err
@@ -140,7 +128,7 @@ func (a *slowAPI) request(p *Pool, u Use, wait time.Duration) (status int, err e
 			return 0, err
 		}
 		status := a.respond(sent.Authorization)
-		if !sent.End(op, status, false) {
+		if !sent.End(subscribers, status, false) {
 			return status, nil
 		}
 	}
@@ -149,7 +137,6 @@ func (a *slowAPI) request(p *Pool, u Use, wait time.Duration) (status int, err e
 // Two replicas share a store. Tokens become known late, expire and are revoked. No request of a client that waits fails, and
 // only the first use, an expiry or a revocation mints a token.
 func TestTokensServeEveryClientThatWaits(t *testing.T) {
-	key := newAppTest(t).app.Key
 	rapid.Check(t, func(rt *rapid.T) {
 		milliseconds := func(name string, most int) time.Duration {
 			return time.Duration(rapid.IntRange(0, most).Draw(rt, name)) * time.Millisecond
@@ -181,10 +168,11 @@ func TestTokensServeEveryClientThatWaits(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store, began := &memoryTokens{}, time.Now()
 			var pools []*Pool
+			app := testApp()
 			for range 2 {
 				m := NewAppTokens(a, store, slog.New(slog.DiscardHandler))
 				defer m.Close()
-				pools = append(pools, botPool(t, m.Source("bot", &App{ID: "7", Installation: 42, Upstream: apiURL(t, "http://api.test"), Key: key})))
+				pools = append(pools, botPool(m.Source("bot", &app)))
 			}
 			revocations, requests := 0, 0
 			var clients sync.WaitGroup
@@ -217,22 +205,20 @@ func TestTokensServeEveryClientThatWaits(t *testing.T) {
 
 // A token of another replica is fresh by the time of its minting.
 func TestAgeOfATokenIsThatOfItsMinting(t *testing.T) {
-	r := newAppTest(t)
 	for _, c := range []struct {
 		name   string
 		minted time.Duration // before now
 		fresh  bool
 	}{{"new", time.Second, true}, {"old", freshFor, false}, {"clock of the other replica is ahead", -time.Hour, true}, {"version 0.2", 0, false}} {
-		synctest.Test(t, func(t *testing.T) {
-			r.T, r.log = t, bytes.Buffer{}
-			token := AppToken{Value: "ghs_other", Expires: time.Now().Add(time.Hour), Minted: time.Now().Add(-c.minted)}
-			if c.minted == 0 {
-				token.Minted = time.Time{}
+		inBubble(t, func(r *appTest) {
+			token := AppToken{Value: "ghs_other", Expires: time.Now().Add(time.Hour)}
+			if c.minted != 0 {
+				token.Minted = time.Now().Add(-c.minted)
 			}
 			s := r.source(r.cache(&memoryTokens{token: token}), nil)
 			r.want(s, "ghs_other")
 			if now := time.Now(); s.newest.isFresh(now) != c.fresh || s.newest.isFresh(now.Add(freshFor)) {
-				t.Errorf("%s: fresh %v, want %v", c.name, !c.fresh, c.fresh)
+				r.Errorf("%s: fresh %v, want %v", c.name, !c.fresh, c.fresh)
 			}
 		})
 	}
