@@ -1,51 +1,31 @@
 package config
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
+	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // certificates returns a directory with a self-signed certificate, its key and an empty file.
 func certificates(t *testing.T) string {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
-	chain, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
-	for name, text := range map[string][]byte{
-		"own.pem":   pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain}),
-		"own.key":   pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
-		"empty.pem": nil,
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	own := must(testservers.SelfSigned(&x509.Certificate{IsCA: true, BasicConstraintsValid: true}))
+	err := testservers.WritePair(own, filepath.Join(dir, "own.pem"), filepath.Join(dir, "own.key"))
+	if err := errors.Join(err, os.WriteFile(filepath.Join(dir, "empty.pem"), nil, 0o600)); err != nil {
+		t.Fatal(err)
 	}
 	return dir
 }
 
-func TestInvalidAdminCertificatesAreRefused(t *testing.T) {
+func TestAdminCertificates(t *testing.T) {
 	dir := certificates(t)
 	for _, c := range []struct{ name, tls, want string }{
 		{"certificate without a key", "certificate: own.pem", "2:31: admin.tls: needs certificate and key"},
@@ -56,27 +36,22 @@ func TestInvalidAdminCertificatesAreRefused(t *testing.T) {
 		{"empty client_ca file", "certificate: own.pem, key: own.key, client_ca: empty.pem", `empty.pem" contains no PEM certificate`},
 		{"key instead of client_ca", "certificate: own.pem, key: own.key, client_ca: own.key", `own.key" contains no PEM certificate`},
 		{"public HTTPS without token and client_ca", "certificate: own.pem, key: own.key", "2:8: admin.token: required"},
+		{"client_ca without token", "certificate: own.pem, key: own.key, client_ca: " + filepath.Join(dir, "own.pem"), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			text := minimal + fmt.Sprintf("admin: {listen: \":9090\", tls: {%s}}", c.tls)
-			got, err := Parse(Source{Path: filepath.Join(dir, "weir.yaml"), Getenv: env()}, []byte(text))
-			if err == nil || got != nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want %s", err, c.want)
+			text := minimal + fmt.Sprintf("admin: {listen: \":9090\", tls: {%s}, hosts: [weir.internal]}", c.tls)
+			got, err := parseAt(filepath.Join(dir, "weir.yaml"), text)
+			if c.want != "" {
+				if err == nil || got != nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("got %v, want %s", err, c.want)
+				}
+				return
+			}
+			loaded := must(must(got, err).Admin.TLS.Load())
+			if loaded.ClientAuth != tls.VerifyClientCertIfGiven || loaded.ClientCAs == nil || loaded.MinVersion != tls.VersionTLS13 {
+				t.Errorf("TLS configuration %+v", loaded)
 			}
 		})
-	}
-}
-
-func TestAdminWithClientCANeedsNoToken(t *testing.T) {
-	dir := certificates(t)
-	text := minimal + "admin: {listen: \":9090\", hosts: [weir.internal], tls: {certificate: own.pem, key: own.key, client_ca: " + filepath.Join(dir, "own.pem") + "}}"
-	c, err := Parse(Source{Path: filepath.Join(dir, "weir.yaml"), Getenv: env()}, []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	loaded, err := c.Admin.TLS.Load()
-	if err != nil || loaded.ClientAuth != tls.VerifyClientCertIfGiven || loaded.ClientCAs == nil || loaded.MinVersion != tls.VersionTLS13 {
-		t.Errorf("TLS configuration %+v, %v", loaded, err)
 	}
 }
 
@@ -84,9 +59,9 @@ func TestAdminHostsMustBeNames(t *testing.T) {
 	var mistakes []mistake
 	for name, host := range map[string]string{"name with a port": "weir:9090", "URL": "https://weir", "empty": ""} {
 		mistakes = append(mistakes, mistake{name, fmt.Sprintf("admin: {hosts: [%q]}", host),
-			fmt.Sprintf("weir.yaml:2:17: admin.hosts[0]: %q: must be only a name such as weir.internal, without scheme and port", host)})
+			fmt.Sprintf("2:17: admin.hosts[0]: %q: must be only a name such as weir.internal, without scheme and port", host)})
 	}
-	checkMistakes(t, mistakes)
+	checkMistakes(t, minimal, mistakes)
 }
 
 func TestPrometheusURLMayHaveAPathPrefix(t *testing.T) {

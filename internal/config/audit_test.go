@@ -1,10 +1,6 @@
 package config
 
 import (
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -12,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // risks is the number of different risks that Assess can report.
@@ -45,16 +43,6 @@ func assess(t *testing.T, mode fs.FileMode, text, app string, reasons map[string
 	return found
 }
 
-// appKey returns the private key of an app, in PEM.
-func appKey(t *testing.T) string {
-	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
-}
-
 func TestAssessFindsEachRisk(t *testing.T) {
 	const key = `key: "sha256:0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f"`
 	const two = `credentials: [{name: a, kind: user, token: "${LONG}"}, {name: b, kind: user, token: "${LONG}"}]` + "\n"
@@ -66,7 +54,7 @@ clients: [{name: x, credentials: [a], jwt: {issuer: i, claims: %s}}]
 		return fmt.Sprintf(strings.Replace(issued, old, now, 1), "{sub: builds}")
 	}
 	claims := func(text string) string { return fmt.Sprintf(issued, text) }
-	private := appKey(t)
+	private := testservers.AppKey()
 	app := func(key string) string {
 		return "credentials: [{name: a, kind: installation, app: {id: x, installation: 1, key: " + key + "}}]\n"
 	}

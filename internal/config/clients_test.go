@@ -1,16 +1,8 @@
 package config
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +16,7 @@ issuers: [{name: actions, url: "https://issuer.example", audiences: [weir]}]
 
 func TestIdentityMistakesAreReported(t *testing.T) {
 	algorithms := "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512, EdDSA"
-	for _, c := range []struct{ name, text, want string }{
+	mistakes := []mistake{
 		{"short fingerprint", "clients: [{name: a, certificate: \"sha256:00\", credentials: [ci]}]\ntls: {domains: [weir.example]}", `4:34: clients[0].certificate: "sha256:00": the fingerprint must have 64 hexadecimal digits`},
 		{"certificate without a form", "clients: [{name: a, certificate: builds, credentials: [ci]}]\ntls: {domains: [weir.example]}", `4:34: clients[0].certificate: "builds": must be sha256:FINGERPRINT, subject:NAME, dns:NAME, uri:URI or email:ADDRESS`},
 		{"name without an authority", "clients: [{name: a, certificate: \"dns:a\", credentials: [ci]}]\ntls: {domains: [weir.example]}", `4:34: clients[0].certificate: "dns:a": a name needs tls.client_ca, which is not set`},
@@ -46,35 +38,18 @@ func TestIdentityMistakesAreReported(t *testing.T) {
 		{"no algorithms", "issuers: [{name: b, url: \"https://b.example\", audiences: [weir], algorithms: []}]", "4:78: issuers[0].algorithms: must not be empty"},
 		{"large skew", "issuers: [{name: b, url: \"https://b.example\", audiences: [weir], skew: 6m}]", "4:72: issuers[0].skew: 6m0s: must be 5m0s or less"},
 		{"duplicate issuer URL", "issuers: [{name: b, url: \"https://b.example\", audiences: [weir]}, {name: c, url: \"https://b.example\", audiences: [weir]}]", `4:82: issuers[1].url: "https://b.example" is a duplicate`},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			text := heldAndIssuers + c.text
-			if strings.HasPrefix(c.text, "issuers") {
-				text = minimal + "credentials: [{name: ci, kind: user, token: x}]\n\n" + c.text
-			}
-			_, err := parse(t, text)
-			if err == nil || message(err) != "weir.yaml:"+c.want {
-				t.Errorf("got %v\nwant weir.yaml:%s", err, c.want)
-			}
-		})
+	}
+	for _, m := range mistakes {
+		beginning := heldAndIssuers
+		if strings.HasPrefix(m.text, "issuers") {
+			beginning = minimal + "credentials: [{name: ci, kind: user, token: x}]\n\n"
+		}
+		checkMistakes(t, beginning, []mistake{m})
 	}
 }
 
 func TestClientsWithCertificatesAndTokens(t *testing.T) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c := valid(t, heldAndIssuers+`tls: {domains: [weir.example], client_ca: "`+path+`"}
+	c := valid(t, heldAndIssuers+`tls: {domains: [weir.example], client_ca: "`+certificates(t)+`/own.pem"}
 clients:
   - {name: a, certificate: "dns:a.example", methods: [GET], operations: ["search/*", unknown], credentials: [ci]}
   - {name: b, jwt: {issuer: actions, claims: {sub: "repo:acme/*"}}, credentials: [ci]}
@@ -83,11 +58,14 @@ clients:
 	if c.Clients[0].Share != 1 || c.Clients[2].Priority != "normal" {
 		t.Errorf("clients %+v", c.Clients)
 	}
-	want := []Issuer{{Name: "actions", URL: "https://issuer.example", Audiences: []string{"weir"}, Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second}}
+	want := []Issuer{{
+		Name: "actions", URL: "https://issuer.example", Audiences: []string{"weir"}, Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second,
+	}}
 	if diff := cmp.Diff(want, c.Issuers); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := parse(t, heldAndIssuers+`tls: {client_ca: /nonexistent}`); err == nil || !strings.Contains(message(err), "4:18: tls.client_ca: open /nonexistent: no such file") {
+	_, err := parse(t, heldAndIssuers+`tls: {client_ca: /nonexistent}`)
+	if err == nil || !strings.Contains(message(err), "4:18: tls.client_ca: open /nonexistent: no such file") {
 		t.Errorf("unreadable client_ca: %v", err)
 	}
 }
@@ -99,7 +77,5 @@ func TestManyInteractiveClientsAreValid(t *testing.T) {
 		name := fmt.Sprint("person-", i)
 		clients = append(clients, fmt.Sprintf(`{name: %s, key: "sha256:%x", credentials: [ci], priority: interactive}`, name, sha256.Sum256([]byte(name))))
 	}
-	if _, err := parse(t, heldAndIssuers+"clients: ["+strings.Join(clients, ", ")+"]"); err != nil {
-		t.Error(err)
-	}
+	valid(t, heldAndIssuers+"clients: ["+strings.Join(clients, ", ")+"]")
 }

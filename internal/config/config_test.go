@@ -1,11 +1,7 @@
 package config
 
 import (
-	"crypto/rand"
-	"crypto/rsa"
 	"crypto/sha256"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -19,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -34,23 +31,18 @@ func env(pairs ...string) func(string) (string, bool) {
 	}
 }
 
+// must returns a value that the setup of a test needs.
+func must[T any](value T, err error) T { return testservers.Must(value, err) }
+
 func parse(t *testing.T, text string) (*Config, error) {
 	t.Helper()
-	pairs := []string{"TOKEN", "s3cret", "EMPTY", "", "N", "7"}
-	if strings.Contains(text, "${PEM}") {
-		pairs = append(pairs, "PEM", privateKey(t))
-	}
-	return Parse(Source{Path: "weir.yaml", Getenv: env(pairs...)}, []byte(text))
+	return parseAt("weir.yaml", text)
 }
 
-// privateKey returns an app key in PEM.
-func privateKey(t *testing.T) string {
-	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 1024)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+// parseAt parses the text of a file with this path.
+func parseAt(path, text string) (*Config, error) {
+	getenv := env("TOKEN", "s3cret", "EMPTY", "", "N", "7", "PEM", testservers.AppKey())
+	return Parse(Source{Path: path, Getenv: getenv}, []byte(text))
 }
 
 // valid parses a valid file.
@@ -66,24 +58,21 @@ func valid(t *testing.T, text string) *Config {
 // minimal is the shortest valid file.
 const minimal = "upstream: {url: \"https://api.example.com\"}\n"
 
-// mistake is an invalid text to append to minimal, and the expected problem.
+// mistake is an invalid text after a beginning of the file, and the expected problem at a line and column of weir.yaml.
 type mistake struct{ name, text, want string }
 
 // message returns an error of Parse without the operation that starts each line.
 func message(err error) string { return strings.ReplaceAll(err.Error(), "read config ", "") }
 
 // checkMistakes checks that each file has exactly the expected problem.
-func checkMistakes(t *testing.T, mistakes []mistake) {
+func checkMistakes(t *testing.T, beginning string, mistakes []mistake) {
 	t.Helper()
 	for _, m := range mistakes {
 		t.Run(m.name, func(t *testing.T) {
-			c, err := parse(t, minimal+m.text)
+			c, err := parse(t, beginning+m.text)
 			var problems Problems
-			if !errors.As(err, &problems) || c != nil {
-				t.Fatalf("got %v, %v; want %s", c, err, m.want)
-			}
-			if len(problems) != 1 || problems[0].String() != m.want {
-				t.Errorf("got  %s\nwant %s", err, m.want)
+			if want := "weir.yaml:" + m.want; !errors.As(err, &problems) || c != nil || len(problems) != 1 || problems[0].String() != want {
+				t.Errorf("got  %v, %v\nwant %s", c, err, want)
 			}
 		})
 	}
@@ -207,8 +196,18 @@ func TestMaskedHidesSecrets(t *testing.T) {
 	}
 }
 
+// checkTexts calls a function with each key, and compares the results with the values.
+func checkTexts[T comparable](t *testing.T, f func(string) T, wants map[string]T) {
+	t.Helper()
+	for text, want := range wants {
+		if got := f(text); got != want {
+			t.Errorf("%q: got %v, want %v", text, got, want)
+		}
+	}
+}
+
 func TestRedacted(t *testing.T) {
-	for raw, want := range map[string]string{
+	checkTexts(t, redacted, map[string]string{
 		"memory:":                             "memory:",
 		"redis://h:6379/0":                    "redis://h:6379/0",
 		"redis://:pw@h/0":                     "redis://•••@h/0",
@@ -220,11 +219,7 @@ func TestRedacted(t *testing.T) {
 		"redis://u:p\nw@h":                    "redis://•••@h",
 		"redis://h?sentinel_password=pw":      "redis://h?sentinel_password=•••",
 		"https://h?a=1&Access_Token=pw&b=2#c": "https://h?a=1&Access_Token=•••&b=2#c",
-	} {
-		if got := redacted(raw); got != want {
-			t.Errorf("%q: got %q, want %q", raw, got, want)
-		}
-	}
+	})
 }
 
 func TestRedactedHidesPasswords(t *testing.T) {
@@ -239,22 +234,21 @@ func TestRedactedHidesPasswords(t *testing.T) {
 }
 
 func TestCatalogueAppliesCacheRules(t *testing.T) {
-	catalogue, err := valid(t, everything).Catalogue()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := catalogue.Operation("gitignore/get-template").Cache.TTL; got != 24*time.Hour {
+	if got := must(valid(t, everything).Catalogue()).Operation("gitignore/get-template").Cache.TTL; got != 24*time.Hour {
 		t.Errorf("got %s", got)
 	}
 }
 
 func TestReadyConfigurationsAreValid(t *testing.T) {
-	files, err := filepath.Glob("../../configs/*.yaml")
-	if err != nil || len(files) < 4 {
-		t.Fatal(files, err)
+	root, files := schema(t), must(filepath.Glob("../../configs/*.yaml"))
+	if len(files) < 4 {
+		t.Fatal(files)
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
+			if mistakes := violations(t, root, string(must(os.ReadFile(file)))); mistakes != nil {
+				t.Errorf("the schema refuses it: %q", mistakes)
+			}
 			c, err := Load(Source{Path: file, Getenv: sampleEnv(t)})
 			if err != nil {
 				t.Fatal(err)
@@ -275,20 +269,10 @@ func TestReadyConfigurationsAreValid(t *testing.T) {
 // Every block of the documentation that is marked yaml must be valid together with the required keys. Recipes mark the
 // configuration of another program with yml.
 func TestDocumentedConfigurationsAreValid(t *testing.T) {
-	pages, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	recipes, err := filepath.Glob("../../docs/recipes/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	files, found := certificates(t), 0
-	for _, page := range slices.Concat(pages, recipes, []string{"../../README.md"}) {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+	pages := slices.Concat(must(filepath.Glob("../../docs/*.md")), must(filepath.Glob("../../docs/recipes/*.md")), []string{"../../README.md"})
+	for _, page := range pages {
+		text := must(os.ReadFile(page))
 		for _, block := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {
 			shown := strings.NewReplacer(`"file:/run/secrets/weir-cache"`, `"${CACHE_KEY}"`, "tls.crt", files+"/own.pem", "tls.key", files+"/own.key",
 				"/etc/weir/weir-ca.crt", files+"/own.pem", "/etc/weir/weir-ca.key", files+"/own.key").Replace(block[1])
@@ -311,14 +295,9 @@ func TestDocumentedConfigurationsAreValid(t *testing.T) {
 // sampleEnv returns an environment with the variables of all ready configurations.
 func sampleEnv(t *testing.T) func(string) (string, bool) {
 	t.Helper()
-	token := filepath.Join(t.TempDir(), "admin")
-	if err := os.WriteFile(token, []byte("t0ken\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	app := filepath.Join(t.TempDir(), "app.pem")
-	if err := os.WriteFile(app, []byte(privateKey(t)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	token, app := filepath.Join(t.TempDir(), "admin"), filepath.Join(t.TempDir(), "app.pem")
+	testservers.WriteFile(t, token, "t0ken\n")
+	testservers.WriteFile(t, app, testservers.AppKey())
 	named := env("APP_ID", "4200", "APP_KEY_FILE", app, "BOT_TOKEN", "t0ken", "CACHE_KEY", strings.Repeat("t0ken", 8),
 		"UPSTREAM_URL", "https://api.example.com", "CI_TOKEN", "t0ken", "UPSTREAM_TOKEN", "t0ken",
 		"REDIS_URL", "rediss://user:pw@redis.internal:6379/0", "HOOK_SECRET", "t0ken", "ADMIN_TOKEN_FILE", token)
@@ -340,12 +319,8 @@ func TestReadyConfigurationsDocumentTheirVariables(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join("../../configs", name+".yaml")
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = Load(Source{Path: path, Getenv: env()})
-			comments := regexp.MustCompile(`(?m)^ *#.*`).FindAllString(string(text), -1)
+			_, err := Load(Source{Path: path, Getenv: env()})
+			comments := regexp.MustCompile(`(?m)^ *#.*`).FindAllString(string(must(os.ReadFile(path))), -1)
 			for _, variable := range variables {
 				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("environment variable %q is not set", variable)) {
 					t.Errorf("does not require %s: %v", variable, err)
@@ -362,10 +337,7 @@ func TestReadyConfigurationsDocumentTheirVariables(t *testing.T) {
 }
 
 func TestDemoConfigurationEqualsTheDemoDefaults(t *testing.T) {
-	c, err := Load(Source{Path: "../../configs/demo.yaml", Getenv: env()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(Load(Source{Path: "../../configs/demo.yaml", Getenv: env()}))
 	want := Default()
 	want.Listen, want.Admin.Listen = "127.0.0.1:8080", "127.0.0.1:9090"
 	want.Upstream.URL = "http://127.0.0.1:9000"

@@ -2,7 +2,7 @@ package config
 
 import (
 	"errors"
-	"os"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,49 +10,51 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 func TestMalformedValuesAreReported(t *testing.T) {
 	all := "admin, cache, callers, clients, credentials, drain, groups, headers, hosts, issuers, limits, listen, proxy, socket, statistics, store, telemetry, tls, upstream, webhooks"
-	checkMistakes(t, []mistake{
-		{"unknown key", "listne: x", `weir.yaml:2:1: listne: unknown key; did you mean "listen"?`},
-		{"unknown key without a suggestion", "store: {location: x}", "weir.yaml:2:9: store.location: unknown key; must be one of url"},
-		{"unknown key in a struct with inlined fields", "limits: {primry: {user: 1}}", `weir.yaml:2:10: limits.primry: unknown key; did you mean "primary"?`},
-		{"unknown key in a list", "limits: {content: [{max: 1, window: 1s, mix: 2}]}", `weir.yaml:2:41: limits.content[0].mix: unknown key; did you mean "max"?`},
-		{"key in upper case", "LISTEN: x", "weir.yaml:2:1: LISTEN: unknown key; must be one of " + all},
-		{"empty key", `"": x`, "weir.yaml:2:1: unknown key; must be one of " + all},
-		{"merge key", "<<: {listen: x}", "weir.yaml:2:1: <<: unknown key; must be one of " + all},
-		{"key that is a mapping", "? {a: b}\n: c", "weir.yaml:2:3: keys must be plain text"},
-		{"key that is an alias", "telemetry: {service_name: &listen x, *listen : y}", "weir.yaml:2:38: telemetry: keys must be plain text"},
-		{"duplicate key", "listen: \":1\"\nlisten: \":2\"", "weir.yaml:3:1: listen: duplicate key; first on line 2"},
-		{"duplicate key in a map", "cache: {operations: {gitignore/list-templates: {ttl: 1s}, gitignore/list-templates: {ttl: 1s}}}", "weir.yaml:2:59: cache.operations.gitignore/list-templates: duplicate key; first on line 2"},
-		{"list for a value", "listen: [a]", "weir.yaml:2:9: listen: must be a single value"},
-		{"mapping for a value", "limits: {wait: {seconds: 3}}", "weir.yaml:2:16: limits.wait: must be a single value"},
-		{"unknown key of Prometheus", "admin: {prometheus: {uri: x}}", `weir.yaml:2:22: admin.prometheus.uri: unknown key; did you mean "url"?`},
-		{"list for a secret", "admin: {listen: \":1\", token: [x]}", "weir.yaml:2:30: admin.token: must be a single value"},
-		{"value for a mapping", "limits: many", "weir.yaml:2:9: limits: must be a mapping"},
-		{"list for a mapping", "limits: []", "weir.yaml:2:9: limits: must be a mapping"},
-		{"value for a mapping with required keys", "admin: \":9090\"", "weir.yaml:2:8: admin: must be a mapping"},
-		{"value for a list", "clients: me", "weir.yaml:2:10: clients: must be a list"},
-		{"value for a map", "cache: {operations: all}", "weir.yaml:2:21: cache.operations: must be a mapping"},
-		{"recursive list", "clients: &a [*a]", "weir.yaml:2:10: clients[0]: must be a mapping"},
-		{"invalid duration", "limits: {wait: soon}", `weir.yaml:2:16: limits.wait: "soon" is not a duration; use for example 500ms, 30s or 1h30m`},
-		{"duration without a unit", "limits: {wait: 30}", `weir.yaml:2:16: limits.wait: "30" has no unit; use 30s`},
-		{"negative duration", "limits: {wait: -1s}", `weir.yaml:2:16: limits.wait: "-1s" is not a duration; use for example 500ms, 30s or 1h30m`},
-		{"invalid number", "limits: {concurrent: many}", `weir.yaml:2:22: limits.concurrent: "many" is not a whole number`},
-		{"fraction for a whole number", "limits: {concurrent: 1.5}", `weir.yaml:2:22: limits.concurrent: "1.5" is not a whole number`},
-		{"number that is too large", "limits: {concurrent: 9223372036854775808}", `weir.yaml:2:22: limits.concurrent: "9223372036854775808" is not a whole number`},
-		{"word for a fraction", "limits: {headroom: half}", `weir.yaml:2:20: limits.headroom: "half" is not a number`},
-		{"not a number", "limits: {headroom: NaN}", `weir.yaml:2:20: limits.headroom: "NaN" is not a number`},
-		{"infinity", "statistics: {poll: {factor: Inf}}", `weir.yaml:2:29: statistics.poll.factor: "Inf" is not a number`},
-		{"invalid boolean", "callers: {pass_through: yes}", `weir.yaml:2:25: callers.pass_through: "yes": must be true or false`},
-		{"invalid size", "cache: {memory: 5 apples}", `weir.yaml:2:17: cache.memory: "5 apples" is not a size; use a number with KiB, MiB or GiB`},
-		{"unset variable", "listen: ${NOPE}", `weir.yaml:2:9: listen: environment variable "NOPE" is not set; use ${NOPE:-VALUE} for a default`},
-		{"open variable", "listen: ${NOPE", "weir.yaml:2:9: listen: ${ has no closing }; use $${ for a literal ${"},
-		{"tag", "listen: !env LISTEN", `weir.yaml:2:9: listen: "!env": YAML tags are not supported; write only the value`},
-		{"tag without effect", "tls: {email: !!str me@example.com}", `weir.yaml:2:14: tls.email: "!!str": YAML tags are not supported; write only the value`},
-		{"tag on a secret", "admin: {listen: \":1\", token: !env TOKEN}", `weir.yaml:2:30: admin.token: "!env": YAML tags are not supported; write only the value`},
-		{"second document", "---\nlisten: \":1\"", "weir.yaml:2:1: a second YAML document starts here; use a single document"},
+	checkMistakes(t, minimal, []mistake{
+		{"unknown key", "listne: x", `2:1: listne: unknown key; did you mean "listen"?`},
+		{"unknown key without a suggestion", "store: {location: x}", "2:9: store.location: unknown key; must be one of url"},
+		{"unknown key in a struct with inlined fields", "limits: {primry: {user: 1}}", `2:10: limits.primry: unknown key; did you mean "primary"?`},
+		{"unknown key in a list", "limits: {content: [{max: 1, window: 1s, mix: 2}]}", `2:41: limits.content[0].mix: unknown key; did you mean "max"?`},
+		{"key in upper case", "LISTEN: x", "2:1: LISTEN: unknown key; must be one of " + all},
+		{"empty key", `"": x`, "2:1: unknown key; must be one of " + all},
+		{"merge key", "<<: {listen: x}", "2:1: <<: unknown key; must be one of " + all},
+		{"key that is a mapping", "? {a: b}\n: c", "2:3: keys must be plain text"},
+		{"key that is an alias", "telemetry: {service_name: &listen x, *listen : y}", "2:38: telemetry: keys must be plain text"},
+		{"duplicate key", "listen: \":1\"\nlisten: \":2\"", "3:1: listen: duplicate key; first on line 2"},
+		{"duplicate key in a map", "cache: {operations: {gitignore/list-templates: {ttl: 1s}, gitignore/list-templates: {ttl: 1s}}}", "2:59: cache.operations.gitignore/list-templates: duplicate key; first on line 2"},
+		{"list for a value", "listen: [a]", "2:9: listen: must be a single value"},
+		{"mapping for a value", "limits: {wait: {seconds: 3}}", "2:16: limits.wait: must be a single value"},
+		{"unknown key of Prometheus", "admin: {prometheus: {uri: x}}", `2:22: admin.prometheus.uri: unknown key; did you mean "url"?`},
+		{"list for a secret", "admin: {listen: \":1\", token: [x]}", "2:30: admin.token: must be a single value"},
+		{"value for a mapping", "limits: many", "2:9: limits: must be a mapping"},
+		{"list for a mapping", "limits: []", "2:9: limits: must be a mapping"},
+		{"value for a mapping with required keys", "admin: \":9090\"", "2:8: admin: must be a mapping"},
+		{"value for a list", "clients: me", "2:10: clients: must be a list"},
+		{"value for a map", "cache: {operations: all}", "2:21: cache.operations: must be a mapping"},
+		{"recursive list", "clients: &a [*a]", "2:10: clients[0]: must be a mapping"},
+		{"invalid duration", "limits: {wait: soon}", `2:16: limits.wait: "soon" is not a duration; use for example 500ms, 30s or 1h30m`},
+		{"duration without a unit", "limits: {wait: 30}", `2:16: limits.wait: "30" has no unit; use 30s`},
+		{"negative duration", "limits: {wait: -1s}", `2:16: limits.wait: "-1s" is not a duration; use for example 500ms, 30s or 1h30m`},
+		{"invalid number", "limits: {concurrent: many}", `2:22: limits.concurrent: "many" is not a whole number`},
+		{"fraction for a whole number", "limits: {concurrent: 1.5}", `2:22: limits.concurrent: "1.5" is not a whole number`},
+		{"number that is too large", "limits: {concurrent: 9223372036854775808}", `2:22: limits.concurrent: "9223372036854775808" is not a whole number`},
+		{"word for a fraction", "limits: {headroom: half}", `2:20: limits.headroom: "half" is not a number`},
+		{"not a number", "limits: {headroom: NaN}", `2:20: limits.headroom: "NaN" is not a number`},
+		{"infinity", "statistics: {poll: {factor: Inf}}", `2:29: statistics.poll.factor: "Inf" is not a number`},
+		{"invalid boolean", "callers: {pass_through: yes}", `2:25: callers.pass_through: "yes": must be true or false`},
+		{"invalid size", "cache: {memory: 5 apples}", `2:17: cache.memory: "5 apples" is not a size; use a number with KiB, MiB or GiB`},
+		{"unset variable", "listen: ${NOPE}", `2:9: listen: environment variable "NOPE" is not set; use ${NOPE:-VALUE} for a default`},
+		{"open variable", "listen: ${NOPE", "2:9: listen: ${ has no closing }; use $${ for a literal ${"},
+		{"tag", "listen: !env LISTEN", `2:9: listen: "!env": YAML tags are not supported; write only the value`},
+		{"tag without effect", "tls: {email: !!str me@example.com}", `2:14: tls.email: "!!str": YAML tags are not supported; write only the value`},
+		{"tag on a secret", "admin: {listen: \":1\", token: !env TOKEN}", `2:30: admin.token: "!env": YAML tags are not supported; write only the value`},
+		{"second document", "---\nlisten: \":1\"", "2:1: a second YAML document starts here; use a single document"},
 	})
 }
 
@@ -81,30 +83,19 @@ limits:
   headroom: 1
   wait: x
 `)
-	want := `weir.yaml:1:1: upstream.url: required: the base URL of the API
-weir.yaml:1:9: listen: "here" is not an address; use host:port or :port
-weir.yaml:3:20: clients[0].key: must be sha256: and 64 hexadecimal digits
-weir.yaml:3:47: clients[0].credentials[0]: "none" is not among credentials
-weir.yaml:3:61: clients[0].share: 0: must be from 1 to 1000
-weir.yaml:3:74: clients[0].priority: "low": must be one of interactive, normal, batch
-weir.yaml:4:5: clients[1].credentials: must name at least one credential
-weir.yaml:4:12: clients[1].name: "a" is a duplicate
-weir.yaml:4:20: clients[1].key: must be sha256: and 64 hexadecimal digits
-weir.yaml:6:13: limits.headroom: 1: must be from 0 to below 1
-weir.yaml:7:9: limits.wait: "x" is not a duration; use for example 500ms, 30s or 1h30m`
-	if err == nil {
-		t.Fatal("accepted")
-	}
-	if diff := cmp.Diff(want, message(err)); diff != "" {
+	want := `read config weir.yaml:1:1: upstream.url: required: the base URL of the API
+read config weir.yaml:1:9: listen: "here" is not an address; use host:port or :port
+read config weir.yaml:3:20: clients[0].key: must be sha256: and 64 hexadecimal digits
+read config weir.yaml:3:47: clients[0].credentials[0]: "none" is not among credentials
+read config weir.yaml:3:61: clients[0].share: 0: must be from 1 to 1000
+read config weir.yaml:3:74: clients[0].priority: "low": must be one of interactive, normal, batch
+read config weir.yaml:4:5: clients[1].credentials: must name at least one credential
+read config weir.yaml:4:12: clients[1].name: "a" is a duplicate
+read config weir.yaml:4:20: clients[1].key: must be sha256: and 64 hexadecimal digits
+read config weir.yaml:6:13: limits.headroom: 1: must be from 0 to below 1
+read config weir.yaml:7:9: limits.wait: "x" is not a duration; use for example 500ms, 30s or 1h30m`
+	if diff := cmp.Diff(want, fmt.Sprint(err)); diff != "" {
 		t.Error(diff)
-	}
-}
-
-func TestErrorNamesTheOperation(t *testing.T) {
-	_, err := parse(t, minimal+"listen: here")
-	want := `read config weir.yaml:2:9: listen: "here" is not an address; use host:port or :port`
-	if err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
@@ -120,14 +111,14 @@ func TestMistakesAreReportedInAStableOrder(t *testing.T) {
 
 // The time per problem must not grow with the number of problems.
 func TestManyMistakesAreReportedInLinearTime(t *testing.T) {
-	const many = 20_000
+	const many = 10_000
 	start := time.Now()
 	_, err := parse(t, minimal+"clients: [&a {name: x}"+strings.Repeat(", *a", many-1)+"]")
 	var problems Problems
 	if !errors.As(err, &problems) || len(problems) < many {
 		t.Fatalf("%d problems", len(problems))
 	}
-	if took := time.Since(start); took > time.Minute {
+	if took := time.Since(start); took > 30*time.Second {
 		t.Errorf("took %s", took)
 	}
 }
@@ -167,10 +158,10 @@ func TestNullIsAnEmptySecret(t *testing.T) {
 
 func TestSecretsFromFiles(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"token": "t0ken\n", "windows": "t0ken\r\n", "bare": "t0ken", "empty": "", "blank": "\n\n", "two": "t0ken\nother\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	for name, text := range map[string]string{
+		"token": "t0ken\n", "windows": "t0ken\r\n", "bare": "t0ken", "empty": "", "blank": "\n\n", "two": "t0ken\nother\n",
+	} {
+		testservers.WriteFile(t, filepath.Join(dir, name), text)
 	}
 	load := func(value string) (*Config, error) {
 		source := Source{Path: filepath.Join(dir, "weir.yaml"), Getenv: env("DIR", dir, "VALUE", "file:token")}
@@ -237,35 +228,33 @@ func TestErrorsQuoteNoSecret(t *testing.T) {
 }
 
 func TestFlagsOverrideTheFileAndAreNamedInErrors(t *testing.T) {
-	names := map[string]string{"listen": "--listen", "admin.listen": "--admin", "upstream.url": "--upstream", "upstream.dialect": "--dialect", "store.url": "--store", "limits.wait": "--wait"}
-	flags := func(pairs ...string) Source {
-		s := Source{Path: "weir.yaml", Getenv: env(), Flags: map[string]string{}, FlagNames: names}
-		for i := 0; i < len(pairs); i += 2 {
-			s.Flags[pairs[i]] = pairs[i+1]
-		}
-		return s
+	names := map[string]string{
+		"listen": "--listen", "admin.listen": "--admin", "upstream.url": "--upstream", "upstream.dialect": "--dialect", "store.url": "--store",
+		"limits.wait": "--wait",
 	}
-	c, err := Parse(flags("listen", ":1", "upstream.url", "http://other"), []byte(minimal+"listen: nonsense"))
-	if err != nil || c.Listen != ":1" || c.Upstream.URL != "http://other" {
-		t.Errorf("configuration %+v, %v", c, err)
-	}
+	const stores = "must be memory:, memory:/FILE or a URL of one of redis, rediss, redis+sentinel, rediss+sentinel, redis+cluster, rediss+cluster"
 	for _, c := range []struct {
-		name   string
-		source Source
-		text   string
-		want   string
+		name        string
+		flag, value string
+		text        string
+		want        string // the listen address and the URL, or the problems
 	}{
-		{"unknown value", flags("upstream.dialect", "klingon"), minimal, `--dialect: "klingon": must be one of service, github`},
-		{"invalid address", flags("listen", "here"), minimal, `--listen: "here" is not an address; use host:port or :port`},
-		{"flag requires a key of the file", flags("admin.listen", ":9"), minimal + "admin: {}", `weir.yaml:2:8: admin.token: required because admin.listen ":9" is not on loopback`},
-		{"mistakes in a flag and in the file", flags("store.url", "x"), minimal + "listen: here", "--store: \"x\": must be memory:, memory:/FILE or a URL of one of redis, rediss, redis+sentinel, rediss+sentinel, redis+cluster, rediss+cluster\n" +
-			`weir.yaml:2:9: listen: "here" is not an address; use host:port or :port`},
-		{"malformed value", flags("limits.wait", "soon"), minimal, `--wait: "soon" is not a duration; use for example 500ms, 30s or 1h30m`},
-		{"value with a password", flags("store.url", "x://u:hunter2@h"), minimal, `--store: "x://•••@h": must be memory:, memory:/FILE or a URL of one of redis, rediss, redis+sentinel, rediss+sentinel, redis+cluster, rediss+cluster`},
+		{"address", "listen", ":1", minimal + "listen: nonsense", ":1 https://api.example.com"},
+		{"URL", "upstream.url", "http://other", minimal, ":8080 http://other"},
+		{"unknown value", "upstream.dialect", "klingon", minimal, `--dialect: "klingon": must be one of service, github`},
+		{"invalid address", "listen", "here", minimal, `--listen: "here" is not an address; use host:port or :port`},
+		{"flag requires a key of the file", "admin.listen", ":9", minimal + "admin: {}",
+			`weir.yaml:2:8: admin.token: required because admin.listen ":9" is not on loopback`},
+		{"mistakes in a flag and in the file", "store.url", "x", minimal + "listen: here",
+			`--store: "x": ` + stores + "\n" + `weir.yaml:2:9: listen: "here" is not an address; use host:port or :port`},
+		{"malformed value", "limits.wait", "soon", minimal, `--wait: "soon" is not a duration; use for example 500ms, 30s or 1h30m`},
+		{"value with a password", "store.url", "x://u:hunter2@h", minimal, `--store: "x://•••@h": ` + stores},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if _, err := Parse(c.source, []byte(c.text)); err == nil || message(err) != c.want {
-				t.Errorf("got  %v\nwant %s", err, c.want)
+			source := Source{Path: "weir.yaml", Getenv: env(), Flags: map[string]string{c.flag: c.value}, FlagNames: names}
+			got, err := Parse(source, []byte(c.text))
+			if err != nil && message(err) != c.want || err == nil && got.Listen+" "+got.Upstream.URL != c.want {
+				t.Errorf("got  %v, %v\nwant %s", got, err, c.want)
 			}
 		})
 	}
@@ -293,29 +282,26 @@ func TestUnreadableFileIsReported(t *testing.T) {
 
 func TestExpandEnv(t *testing.T) {
 	get := env("A", "1", "EMPTY", "", "NESTED", "${A}")
-	for text, want := range map[string]string{
+	expand := func(text string) string {
+		got, err := expandEnv(text, get)
+		if err != nil {
+			return "error: " + err.Error()
+		}
+		return got
+	}
+	checkTexts(t, expand, map[string]string{
 		"plain": "plain", "": "", "${A}": "1", "x${A}y${A}": "x1y1", "$A": "$A", "$": "$", "}": "}",
 		"${B:-2}": "2", "${B:-}": "", "${A:-9}": "1", "${B:-a:-b}": "a:-b", "${B:-https://h:1}": "https://h:1",
 		"${EMPTY}": "", "${EMPTY:-3}": "3",
 		"$${A}": "${A}", "$${A": "${A", "$$${A}": "$${A}", "$${A}${A}": "${A}1",
-		"${NESTED}": "${A}", // values are not expanded again
-	} {
-		if got, err := expandEnv(text, get); got != want || err != nil {
-			t.Errorf("%s: got %q, %v; want %q", text, got, err, want)
-		}
-	}
-	for text, want := range map[string]string{
-		"${B}":       `environment variable "B" is not set; use ${B:-VALUE} for a default`,
-		"${A}${B}":   `environment variable "B" is not set; use ${B:-VALUE} for a default`,
-		"${}":        `environment variable "" is not set; use ${:-VALUE} for a default`,
-		"${a}":       `environment variable "a" is not set; use ${a:-VALUE} for a default`,
-		"${A":        "${ has no closing }; use $${ for a literal ${",
-		"${A}${A:-x": "${ has no closing }; use $${ for a literal ${",
-	} {
-		if got, err := expandEnv(text, get); err == nil || err.Error() != want {
-			t.Errorf("%s: got %q, %v; want %s", text, got, err, want)
-		}
-	}
+		"${NESTED}":  "${A}", // values are not expanded again
+		"${B}":       `error: environment variable "B" is not set; use ${B:-VALUE} for a default`,
+		"${A}${B}":   `error: environment variable "B" is not set; use ${B:-VALUE} for a default`,
+		"${}":        `error: environment variable "" is not set; use ${:-VALUE} for a default`,
+		"${a}":       `error: environment variable "a" is not set; use ${a:-VALUE} for a default`,
+		"${A":        "error: ${ has no closing }; use $${ for a literal ${",
+		"${A}${A:-x": "error: ${ has no closing }; use $${ for a literal ${",
+	})
 }
 
 func TestExpandEnvKeepsEscapedText(t *testing.T) {
@@ -329,28 +315,27 @@ func TestExpandEnvKeepsEscapedText(t *testing.T) {
 }
 
 func TestNearest(t *testing.T) {
-	names := []string{"listen", "limits", "tls", "url"}
-	for key, want := range map[string]string{
+	find := func(key string) string { return nearest(key, []string{"listen", "limits", "tls", "url"}) }
+	checkTexts(t, find, map[string]string{
 		"listne": "listen", "isten": "listen", "listenn": "listen", "Listen": "listen", "limit": "limits",
 		"lists": "listen", "lts": "tls", "location": "", "": "", "LISTEN": "", "x": "",
-	} {
-		if got := nearest(key, names); got != want {
-			t.Errorf("%q: got %q, want %q", key, got, want)
-		}
-	}
+	})
 }
 
 func TestSize(t *testing.T) {
-	for text, want := range map[string]Size{"0": 0, "12": 12, "12B": 12, "3KiB": 3 << 10, "256MiB": 256 << 20, "2 GiB": 2 << 30} {
-		if got, err := parseSize(text); got != want || err != nil {
-			t.Errorf("%s: got %d, %v", text, got, err)
+	const invalid = -1
+	parsed := func(text string) Size {
+		size, err := parseSize(text)
+		if err != nil {
+			return invalid
 		}
+		return size
 	}
-	for _, text := range []string{"", " ", "-1", "1.5MiB", "MiB", "1MB", "1mib", "1e3", "0x10", "9999999999GiB"} {
-		if got, err := parseSize(text); err == nil {
-			t.Errorf("%q: accepted as %d", text, got)
-		}
-	}
+	checkTexts(t, parsed, map[string]Size{
+		"0": 0, "12": 12, "12B": 12, "3KiB": 3 << 10, "256MiB": 256 << 20, "2 GiB": 2 << 30,
+		"": invalid, " ": invalid, "-1": invalid, "1.5MiB": invalid, "MiB": invalid, "1MB": invalid, "1mib": invalid, "1e3": invalid,
+		"0x10": invalid, "9999999999GiB": invalid,
+	})
 	for size, want := range map[Size]string{0: "0B", 1: "1B", 1 << 20: "1MiB", 1536: "1536B", 1536 << 10: "1536KiB"} {
 		if size.String() != want {
 			t.Errorf("%d: got %s, want %s", int64(size), size, want)
@@ -397,23 +382,17 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestUpstreamLimitsAreOnOrOff(t *testing.T) {
-	for text, want := range map[string]Switch{
-		"": true, "on": true, "On": true, `"on"`: true, "true": true, "off": false, "OFF": false, `"off"`: false, "'off'": false, "false": false, `"false"`: false,
-		`"${SWITCH:-off}"`: false, `"${SWITCH:-on}"`: true,
-	} {
+	parsed := func(text string) string {
 		c, err := parse(t, `upstream: {url: "https://api.example.com", limits: `+text+"}")
 		if err != nil {
-			t.Errorf("%s: %v", text, err)
-		} else if c.Upstream.Limits != want {
-			t.Errorf("%s: got %s, want %s", text, c.Upstream.Limits, want)
+			_, problem, _ := strings.Cut(err.Error(), "upstream.limits: ")
+			return problem
 		}
+		return c.Upstream.Limits.String()
 	}
-	for text, want := range map[string]string{
+	checkTexts(t, parsed, map[string]string{
+		"": "on", "on": "on", "On": "on", `"on"`: "on", "true": "on", "off": "off", "OFF": "off", `"off"`: "off", "'off'": "off", "false": "off",
+		`"false"`: "off", `"${SWITCH:-off}"`: "off", `"${SWITCH:-on}"`: "on",
 		"maybe": `"maybe": must be on or off`, "1": `"1": must be on or off`, "yes": `"yes": must be on or off`, "[off]": "must be a single value",
-	} {
-		_, err := parse(t, `upstream: {url: "https://api.example.com", limits: `+text+"}")
-		if err == nil || !strings.HasSuffix(err.Error(), "upstream.limits: "+want) {
-			t.Errorf("%s: got %v, want %s", text, err, want)
-		}
-	}
+	})
 }

@@ -2,11 +2,15 @@ package config
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // reload is a call of the apply function.
@@ -16,6 +20,14 @@ type reload struct {
 	err   error
 }
 
+// String returns the listen address and the secret, or the error.
+func (r reload) String() string {
+	if r.err != nil && r.c == nil {
+		return r.err.Error()
+	}
+	return fmt.Sprintf("listen=%s secret=%s", r.c.Listen, r.c.Webhooks.Secret.Reveal())
+}
+
 // watched runs Watch until the test ends.
 type watched struct {
 	*testing.T
@@ -23,15 +35,14 @@ type watched struct {
 	reloads chan reload
 }
 
-// watch starts to watch a file. After watch returns, Watch detects every change.
-func watch(t *testing.T, path string) *watched {
+// watchSince starts to watch a file, whose fingerprint was taken before.
+func watchSince(t *testing.T, s Source, fingerprint string) *watched {
 	t.Helper()
 	w := &watched{t, make(chan os.Signal), make(chan reload)}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		s := Source{Path: path, Getenv: env()}
-		ended <- Watch(ctx, s, s.Fingerprint(), w.hup, func(cause string) {
+		ended <- Watch(ctx, s, fingerprint, w.hup, func(cause string) {
 			c, err := Load(s)
 			select {
 			case w.reloads <- reload{cause, c, err}:
@@ -45,22 +56,29 @@ func watch(t *testing.T, path string) *watched {
 			t.Error(err)
 		}
 	})
-	w.hup <- os.Interrupt
-	if r := w.next(); r.cause != "signal" {
-		t.Errorf("reload after a signal has the cause %q", r.cause)
-	}
 	return w
 }
 
-// next waits for a reload.
-func (w *watched) next() reload {
+// watch starts to watch a file. After watch returns, Watch detects every change.
+func watch(t *testing.T, path string) *watched {
+	t.Helper()
+	s := Source{Path: path, Getenv: env()}
+	w := watchSince(t, s, s.Fingerprint())
+	w.hup <- os.Interrupt
+	w.expect("signal", "listen=")
+	return w
+}
+
+// expect waits for a reload with this cause, whose result contains a text.
+func (w *watched) expect(cause, want string) {
 	w.Helper()
 	select {
 	case r := <-w.reloads:
-		return r
+		if r.cause != cause || !strings.Contains(r.String(), want) {
+			w.Errorf("got %s after a %s, want %s after a %s", r, r.cause, want, cause)
+		}
 	case <-time.After(30 * time.Second):
 		w.Fatal("no reload")
-		return reload{}
 	}
 }
 
@@ -69,130 +87,101 @@ func (w *watched) expectNoReload() {
 	w.Helper()
 	select {
 	case r := <-w.reloads:
-		w.Errorf("reloaded: %+v, %v", r.c, r.err)
+		w.Errorf("reloaded: %s", r)
 	case <-time.After(4 * settle):
 	}
 }
 
-// expectListen waits for a reload of a valid file with this address.
-func (w *watched) expectListen(want string) {
-	w.Helper()
-	if r := w.next(); r.err != nil || r.c.Listen != want {
-		w.Errorf("got %+v, %v; want %s", r.c, r.err, want)
-	}
-}
-
-// write replaces a file by renaming, like editors and tools.
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+// configFile writes a new valid file with a listen address.
+func configFile(t *testing.T, address string) (path string) {
+	path = filepath.Join(t.TempDir(), "weir.yaml")
+	testservers.WriteFile(t, path, listening(address))
+	return path
 }
 
 // listening returns a valid file with a listen address.
 func listening(address string) string { return minimal + "listen: \"" + address + "\"\n" }
 
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestWatchReloadsAChangedFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "weir.yaml")
-	write(t, path, minimal)
+	t.Parallel()
+	path := configFile(t, ":8080")
 	w := watch(t, path)
-	write(t, path, listening(":1"))
-	w.expectListen(":1")
-	write(t, path, "nonsense: 1")
-	if r := w.next(); r.cause != "file" || r.c != nil || r.err == nil || !strings.Contains(r.err.Error(), "weir.yaml:1:1: nonsense: unknown key") {
-		t.Errorf("invalid file: %+v, %v", r.c, r.err)
-	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	if r := w.next(); r.c != nil || r.err == nil || !strings.Contains(r.err.Error(), "no such file") {
-		t.Errorf("removed file: %+v, %v", r.c, r.err)
-	}
-	if err := os.WriteFile(path, []byte(listening(":2")), 0o600); err != nil { // creates the file without renaming
-		t.Fatal(err)
-	}
-	w.expectListen(":2")
+	testservers.WriteFile(t, path, listening(":1"))
+	w.expect("file", "listen=:1 ")
+	testservers.WriteFile(t, path, "nonsense: 1")
+	w.expect("file", "weir.yaml:1:1: nonsense: unknown key")
+	check(t, os.Remove(path))
+	w.expect("file", "no such file")
+	check(t, os.WriteFile(path, []byte(listening(":2")), 0o600)) // creates the file without renaming
+	w.expect("file", "listen=:2 ")
 }
 
 func TestWatchReloadsAnUnchangedFileOnASignal(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "weir.yaml")
-	write(t, path, listening(":1"))
-	w := watch(t, path)
+	t.Parallel()
+	w := watch(t, configFile(t, ":1"))
 	for range 2 {
 		w.hup <- os.Interrupt
-		w.expectListen(":1")
+		w.expect("signal", "listen=:1 ")
 	}
 }
 
 // The file is in a directory that is not watched, so only the signal causes a reload.
 func TestWatchReloadsAChangeOnce(t *testing.T) {
-	elsewhere, dir := filepath.Join(t.TempDir(), "weir.yaml"), t.TempDir()
-	write(t, elsewhere, minimal)
+	t.Parallel()
+	elsewhere, dir := configFile(t, ":8080"), t.TempDir()
 	path := filepath.Join(dir, "weir.yaml")
-	if err := os.Symlink(elsewhere, path); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Symlink(elsewhere, path))
 	w := watch(t, path)
-	write(t, elsewhere, listening(":1"))
+	testservers.WriteFile(t, elsewhere, listening(":1"))
 	w.hup <- os.Interrupt
-	w.expectListen(":1")
-	write(t, filepath.Join(dir, "other"), "")
+	w.expect("signal", "listen=:1 ")
+	testservers.WriteFile(t, filepath.Join(dir, "other"), "")
 	w.expectNoReload()
 }
 
 // Kubernetes replaces ..data, a symbolic link to the directory of the files.
 func TestWatchReloadsWhenASymbolicLinkChanges(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	version := func(name, text string) {
 		t.Helper()
-		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		write(t, filepath.Join(dir, name, "weir.yaml"), text)
-		if err := os.Symlink(name, filepath.Join(dir, "..tmp")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Mkdir(filepath.Join(dir, name), 0o700))
+		testservers.WriteFile(t, filepath.Join(dir, name, "weir.yaml"), text)
+		check(t, os.Symlink(name, filepath.Join(dir, "..tmp")))
+		check(t, os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")))
 	}
 	version("..one", listening(":1"))
 	path := filepath.Join(dir, "weir.yaml")
-	if err := os.Symlink("..data/weir.yaml", path); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Symlink("..data/weir.yaml", path))
 	w := watch(t, path)
 	version("..two", listening(":2"))
-	w.expectListen(":2")
+	w.expect("file", "listen=:2 ")
 }
 
 func TestOtherFilesNeitherCauseNorDelayAReload(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "weir.yaml")
-	write(t, path, minimal)
+	t.Parallel()
+	path := configFile(t, ":8080")
 	w := watch(t, path)
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() { // a log file in the same directory
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(settle / 10):
-				if err := os.WriteFile(filepath.Join(dir, "log"), nil, 0o600); err != nil {
-					t.Error(err)
-				}
+	var logging sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	logging.Go(func() { // a log file in the same directory
+		for ; ctx.Err() == nil; testservers.Sleep(ctx, settle/10) {
+			if err := os.WriteFile(filepath.Join(filepath.Dir(path), "log"), nil, 0o600); err != nil {
+				t.Error(err)
 			}
 		}
-	}()
-	defer func() { close(stop); <-stopped }()
+	})
+	defer func() { stop(); logging.Wait() }()
 	w.expectNoReload()
-	write(t, path, listening(":1"))
-	w.expectListen(":1")
+	testservers.WriteFile(t, path, listening(":1"))
+	w.expect("file", "listen=:1 ")
 }
 
 func TestWatchReturnsAnErrorForAMissingDirectory(t *testing.T) {
@@ -204,65 +193,32 @@ func TestWatchReturnsAnErrorForAMissingDirectory(t *testing.T) {
 
 // The file may change between Load and Watch.
 func TestWatchReloadsAChangeBeforeItsStart(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "weir.yaml")
-	write(t, path, "listen: 127.0.0.1:1\nupstream: {url: http://api.test}\n")
-	s := Source{Path: path, Getenv: env()}
+	t.Parallel()
+	s := Source{Path: configFile(t, "127.0.0.1:1"), Getenv: env()}
 	before := s.Fingerprint()
-	write(t, path, "listen: 127.0.0.1:2\nupstream: {url: http://api.test}\n")
-	ctx, cancel := context.WithCancel(t.Context())
-	reloads, ended := make(chan string, 1), make(chan error, 1)
-	go func() {
-		ended <- Watch(ctx, s, before, nil, func(string) {
-			c, err := Load(s)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			reloads <- c.Listen
-		})
-	}()
-	select {
-	case listen := <-reloads:
-		if listen != "127.0.0.1:2" {
-			t.Errorf("got %q", listen)
-		}
-	case <-time.After(30 * time.Second):
-		t.Error("no reload")
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	testservers.WriteFile(t, s.Path, listening("127.0.0.1:2"))
+	watchSince(t, s, before).expect("file", "listen=127.0.0.1:2 ")
 }
 
 func TestWatchReloadsAChangedSecretFile(t *testing.T) {
+	t.Parallel()
 	secrets, others := t.TempDir(), t.TempDir()
-	path, token := filepath.Join(t.TempDir(), "weir.yaml"), filepath.Join(secrets, "token")
+	path, token, other := filepath.Join(t.TempDir(), "weir.yaml"), filepath.Join(secrets, "token"), filepath.Join(others, "token")
 	named := func(dir string) string { return minimal + "webhooks: {secret: \"file:" + dir + "/token\"}\n" }
-	write(t, token, "one")
-	write(t, filepath.Join(others, "token"), "two")
-	write(t, path, named(secrets))
+	testservers.WriteFile(t, token, "one")
+	testservers.WriteFile(t, other, "two")
+	testservers.WriteFile(t, path, named(secrets))
 	w := watch(t, path)
-	expect := func(want string) {
-		t.Helper()
-		if r := w.next(); r.cause != "file" || r.err != nil || r.c.Webhooks.Secret.Reveal() != want {
-			t.Errorf("got %+v, want the secret %s", r, want)
-		}
-	}
-	write(t, token, "three")
-	expect("three")
-	if err := os.Remove(token); err != nil {
-		t.Fatal(err)
-	}
-	if r := w.next(); r.err == nil {
-		t.Error("no error for a missing secret file")
-	}
-	write(t, token, "four")
-	expect("four")
-	write(t, path, named(others))
-	expect("two")
-	write(t, token, "five")
+	testservers.WriteFile(t, token, "three")
+	w.expect("file", "secret=three")
+	check(t, os.Remove(token))
+	w.expect("file", "no such file")
+	testservers.WriteFile(t, token, "four")
+	w.expect("file", "secret=four")
+	testservers.WriteFile(t, path, named(others))
+	w.expect("file", "secret=two")
+	testservers.WriteFile(t, token, "five")
 	w.expectNoReload()
-	write(t, filepath.Join(others, "token"), "six")
-	expect("six")
+	testservers.WriteFile(t, other, "six")
+	w.expect("file", "secret=six")
 }
