@@ -3,121 +3,109 @@ package admin
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/limits"
 )
 
-func sources() Sources {
-	return Sources{
-		Ready:    func() bool { return true },
-		History:  history.New(history.Sources{Waiting: func() map[limits.ClientResource]int { return nil }}),
-		Accounts: func(context.Context, int) ([]limits.Account, error) { return []limits.Account{{Name: "ci"}}, nil },
-		Requests: func() any { return []string{"one"} },
-		Config:   func() any { return map[string]string{"token": "•••"} },
-		Reload:   func() error { return nil },
-		Cache:    func() (int, uint64) { return 3, 4096 },
-		Trail:    NewTrail(slog.New(slog.DiscardHandler)),
-		Purge: func(p Purge) (int, error) {
-			if p.URL == "http://[" {
-				return 0, errors.New("no URL")
-			}
-			return len(p.Tag + p.URL), nil
-		},
-		Open: func(_ context.Context, account string) error {
-			if account != "ci" {
-				return limits.ErrNotClosed
-			}
-			return nil
-		},
-	}
-}
+const validGrant = `{"client": "ci", "resource": "core", "requests": 500, "for": "30m"}`
 
 func TestEndpointsRespondWithDataOrProblem(t *testing.T) {
-	broken := sources()
-	broken.Accounts = func(context.Context, int) ([]limits.Account, error) { return nil, errors.New("the store is lost") }
-	broken.Reload = func() error { return errors.New("weir.yaml:3:1: unknown key") }
-	broken.Open = func(context.Context, string) error { return errors.New("the store is lost") }
-	stopping := sources()
-	stopping.Ready = func() bool { return false }
 	for _, c := range []struct {
-		name, method, path string
-		sources            Sources
-		fields             []string
-		token              string
-		status             int
-		contains           string
+		name, request, field, token string
+		broken, stopping            bool
+		status                      int
+		contains                    string
+		audit                       string // of grants
 	}{
-		{"index", "GET", "/", sources(), nil, "", 200, "/api/v1/accounts"},
-		{"health", "GET", "/healthz", sources(), nil, "", 200, "ok"},
-		{"readiness", "GET", "/readyz", sources(), nil, "", 200, "ok"},
-		{"readiness during shutdown", "GET", "/readyz", stopping, nil, "", 503, "stopping"},
-		{"health during shutdown", "GET", "/healthz", stopping, nil, "", 200, "ok"},
-		{"accounts", "GET", "/api/v1/accounts", sources(), nil, "", 200, `"account": "ci"`},
-		{"accounts without a store", "GET", "/api/v1/accounts", broken, nil, "", 503, "the store is lost"},
-		{"requests", "GET", "/api/v1/requests", sources(), nil, "", 200, `"one"`},
-		{"configuration", "GET", "/api/v1/config", sources(), nil, "", 200, "•••"},
-		{"cache", "GET", "/api/v1/cache", sources(), nil, "", 200, `"keys": 3`},
-		{"reload", "POST", "/api/v1/reload", sources(), nil, "", 200, `"reloaded": true`},
-		{"reload of an invalid file", "POST", "/api/v1/reload", broken, nil, "", 422, "weir.yaml:3:1"},
-		{"audit trail", "GET", "/api/v1/audit", sources(), nil, "", 200, "[]"},
-		{"audit trail without the token", "GET", "/api/v1/audit", sources(), nil, "secret", 401, "token"},
-		{"purge with a body that is too large", "POST", `/api/v1/cache/purge {"tag": "` + strings.Repeat("a", maxBody) + `"}`, sources(), nil, "", 400, "too large"},
-		{"trends without the token", "GET", "/api/v1/trends?range=7d", sources(), nil, "secret", 401, "token"},
-		{"reload by GET", "GET", "/api/v1/reload", sources(), nil, "", 405, ""},
-		{"reload from another site", "POST", "/api/v1/reload", sources(), []string{"Sec-Fetch-Site: cross-site"}, "", 403, ""},
-		{"reload from another origin", "POST", "/api/v1/reload", sources(), []string{"Origin: http://evil.test"}, "", 403, ""},
-		{"purge by tag", "POST", `/api/v1/cache/purge {"tag": "op:x"}`, sources(), nil, "", 200, `"entries": 4`},
-		{"purge by URL", "POST", `/api/v1/cache/purge {"url": "/a", "hard": true}`, sources(), nil, "", 200, `"entries": 2`},
-		{"purge without a target", "POST", `/api/v1/cache/purge {}`, sources(), nil, "", 400, "either tag or url"},
-		{"purge by tag and URL", "POST", `/api/v1/cache/purge {"tag": "t", "url": "/a"}`, sources(), nil, "", 400, "either tag or url"},
-		{"purge with an unknown field", "POST", `/api/v1/cache/purge {"tags": ["t"]}`, sources(), nil, "", 400, "tags"},
-		{"purge without JSON", "POST", `/api/v1/cache/purge tag=t`, sources(), nil, "", 400, "send {"},
-		{"purge by an invalid URL", "POST", `/api/v1/cache/purge {"url": "http://["}`, sources(), nil, "", 400, "no URL"},
-		{"purge by GET", "GET", `/api/v1/cache/purge`, sources(), nil, "", 405, ""},
-		{"purge from another site", "POST", `/api/v1/cache/purge {"tag": "t"}`, sources(), []string{"Sec-Fetch-Site: cross-site"}, "", 403, ""},
-		{"purge without the token", "POST", `/api/v1/cache/purge {"tag": "t"}`, sources(), nil, "secret", 401, "token"},
-		{"open a closed account", "POST", `/api/v1/accounts/open {"account": "ci"}`, sources(), nil, "", 200, `"opened": true`},
-		{"open an account that is not closed", "POST", `/api/v1/accounts/open {"account": "other"}`, sources(), nil, "", 400, "not closed"},
-		{"open without a store", "POST", `/api/v1/accounts/open {"account": "ci"}`, broken, nil, "", 503, "the store is lost"},
-		{"open without a name", "POST", `/api/v1/accounts/open {}`, sources(), nil, "", 400, "send {"},
-		{"open with an unknown field", "POST", `/api/v1/accounts/open {"name": "ci"}`, sources(), nil, "", 400, "name"},
-		{"open by GET", "GET", `/api/v1/accounts/open`, sources(), nil, "", 405, ""},
-		{"open from another site", "POST", `/api/v1/accounts/open {"account": "ci"}`, sources(), []string{"Sec-Fetch-Site: cross-site"}, "", 403, ""},
-		{"open without the token", "POST", `/api/v1/accounts/open {"account": "ci"}`, sources(), nil, "secret", 401, "token"},
-		{"unknown path with a known prefix", "GET", "/api/v1/configuration", sources(), nil, "", 404, ""},
-		{"health needs no token", "GET", "/healthz", sources(), nil, "secret", 200, "ok"},
-		{"without the token", "GET", "/api/v1/accounts", sources(), nil, "secret", 401, "token"},
-		{"with a wrong token", "GET", "/api/v1/accounts", sources(), []string{"Authorization: Bearer secre"}, "secret", 401, "token"},
-		{"with the token", "GET", "/api/v1/accounts", sources(), []string{"Authorization: Bearer secret"}, "secret", 200, "ci"},
+		{name: "index", request: "GET /", status: 200, contains: "/api/v1/accounts"},
+		{name: "health", request: "GET /healthz", status: 200, contains: "ok"},
+		{name: "readiness", request: "GET /readyz", status: 200, contains: "ok"},
+		{name: "readiness during shutdown", request: "GET /readyz", stopping: true, status: 503, contains: "stopping"},
+		{name: "health during shutdown", request: "GET /healthz", stopping: true, status: 200, contains: "ok"},
+		{name: "accounts", request: "GET /api/v1/accounts", status: 200, contains: `"account": "ci"`},
+		{name: "accounts without a store", request: "GET /api/v1/accounts", broken: true, status: 503, contains: "the store is lost"},
+		{name: "requests", request: "GET /api/v1/requests", status: 200, contains: `"one"`},
+		{name: "configuration", request: "GET /api/v1/config", status: 200, contains: "•••"},
+		{name: "cache", request: "GET /api/v1/cache", status: 200, contains: `"keys": 3`},
+		{name: "reload", request: "POST /api/v1/reload", status: 200, contains: `"reloaded": true`},
+		{name: "reload of an invalid file", request: "POST /api/v1/reload", broken: true, status: 422, contains: "weir.yaml:3:1"},
+		{name: "audit trail", request: "GET /api/v1/audit", status: 200, contains: "[]"},
+		{name: "audit trail without the token", request: "GET /api/v1/audit", token: "secret", status: 401, contains: "token"},
+		{name: "purge with a body that is too large", request: `POST /api/v1/cache/purge {"tag": "` + strings.Repeat("a", maxBody) + `"}`, status: 400, contains: "too large"},
+		{name: "trends without the token", request: "GET /api/v1/trends?range=7d", token: "secret", status: 401, contains: "token"},
+		{name: "reload by GET", request: "GET /api/v1/reload", status: 405},
+		{name: "reload from another site", request: "POST /api/v1/reload", field: "Sec-Fetch-Site: cross-site", status: 403},
+		{name: "reload from another origin", request: "POST /api/v1/reload", field: "Origin: http://evil.test", status: 403},
+		{name: "purge by tag", request: `POST /api/v1/cache/purge {"tag": "op:x"}`, status: 200, contains: `"entries": 4`},
+		{name: "purge by URL", request: `POST /api/v1/cache/purge {"url": "/a", "hard": true}`, status: 200, contains: `"entries": 2`},
+		{name: "purge without a target", request: `POST /api/v1/cache/purge {}`, status: 400, contains: "either tag or url"},
+		{name: "purge by tag and URL", request: `POST /api/v1/cache/purge {"tag": "t", "url": "/a"}`, status: 400, contains: "either tag or url"},
+		{name: "purge with an unknown field", request: `POST /api/v1/cache/purge {"tags": ["t"]}`, status: 400, contains: "tags"},
+		{name: "purge without JSON", request: `POST /api/v1/cache/purge tag=t`, status: 400, contains: "send {"},
+		{name: "purge by an invalid URL", request: `POST /api/v1/cache/purge {"url": "http://["}`, status: 400, contains: "no URL"},
+		{name: "purge by GET", request: `GET /api/v1/cache/purge`, status: 405},
+		{name: "purge from another site", request: `POST /api/v1/cache/purge {"tag": "t"}`, field: "Sec-Fetch-Site: cross-site", status: 403},
+		{name: "purge without the token", request: `POST /api/v1/cache/purge {"tag": "t"}`, token: "secret", status: 401, contains: "token"},
+		{name: "open a closed account", request: `POST /api/v1/accounts/open {"account": "ci"}`, status: 200, contains: `"opened": true`},
+		{name: "open an account that is not closed", request: `POST /api/v1/accounts/open {"account": "other"}`, status: 400, contains: "not closed"},
+		{name: "open without a store", request: `POST /api/v1/accounts/open {"account": "ci"}`, broken: true, status: 503, contains: "the store is lost"},
+		{name: "open without a name", request: `POST /api/v1/accounts/open {}`, status: 400, contains: "send {"},
+		{name: "open with an unknown field", request: `POST /api/v1/accounts/open {"name": "ci"}`, status: 400, contains: "name"},
+		{name: "open by GET", request: `GET /api/v1/accounts/open`, status: 405},
+		{name: "open from another site", request: `POST /api/v1/accounts/open {"account": "ci"}`, field: "Sec-Fetch-Site: cross-site", status: 403},
+		{name: "open without the token", request: `POST /api/v1/accounts/open {"account": "ci"}`, token: "secret", status: 401, contains: "token"},
+		{name: "unknown path with a known prefix", request: "GET /api/v1/configuration", status: 404},
+		{name: "health needs no token", request: "GET /healthz", token: "secret", status: 200, contains: "ok"},
+		{name: "without the token", request: "GET /api/v1/accounts", token: "secret", status: 401, contains: "token"},
+		{name: "with a wrong token", request: "GET /api/v1/accounts", field: "Authorization: Bearer secre", token: "secret", status: 401, contains: "token"},
+		{name: "with the token", request: "GET /api/v1/accounts", field: "Authorization: Bearer secret", token: "secret", status: 200, contains: "ci"},
+		{name: "grant", request: "POST /api/v1/grants " + validGrant, status: 200, contains: `"id": "A1"`, audit: "grant ci core granted A1: 500 more requests of core for ci until 1970-01-01T00:00:01Z"},
+		{name: "invalid grant", request: `POST /api/v1/grants {"client": "other", "resource": "core"}`, status: 400, contains: "invalid grant: client", audit: "grant other core failed: invalid grant: client"},
+		{name: "unknown field", request: `POST /api/v1/grants {"name": "ci"}`, status: 400, contains: "send {"},
+		{name: "grant without a store", request: "POST /api/v1/grants " + validGrant, broken: true, status: 503, contains: "the store is lost", audit: "grant ci core failed: the store is lost"},
+		{name: "list", request: "GET /api/v1/grants", status: 200, contains: "[]"},
+		{name: "list without a store", request: "GET /api/v1/grants", broken: true, status: 503, contains: "the store is lost"},
+		{name: "revoke", request: "DELETE /api/v1/grants/A1", status: 200, contains: `"id": "A1"`, audit: "revoke grant A1 revoked A1: 500 more requests of core for ci until 1970-01-01T00:00:01Z"},
+		{name: "revoke an unknown grant", request: "DELETE /api/v1/grants/B2", status: 400, contains: `revoke grant "B2": no grant`, audit: "revoke grant B2 failed: no grant in force has this ID"},
+		{name: "revoke without a store", request: "DELETE /api/v1/grants/A1", broken: true, status: 503, contains: "the store is lost", audit: "revoke grant A1 failed: the store is lost"},
+		{name: "revoke without an ID", request: "DELETE /api/v1/grants/", status: 404},
+		{name: "method of another page", request: "DELETE /api/v1/grants", status: 405},
+		{name: "read of one grant", request: "GET /api/v1/grants/A1", status: 405},
+		{name: "grant from another site", request: "POST /api/v1/grants " + validGrant, field: "Sec-Fetch-Site: cross-site", status: 403},
+		{name: "revoke from another site", request: "DELETE /api/v1/grants/A1", field: "Sec-Fetch-Site: cross-site", status: 403},
+		{name: "grant without the token", request: "POST /api/v1/grants " + validGrant, token: "secret", status: 401, contains: "token"},
+		{name: "list without the token", request: "GET /api/v1/grants", token: "secret", status: 401, contains: "token"},
+		{name: "revoke without the token", request: "DELETE /api/v1/grants/A1", token: "secret", status: 401, contains: "token"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			path, body, _ := strings.Cut(c.path, " ")
-			r := httptest.NewRequest(c.method, "http://127.0.0.1:9090"+path, strings.NewReader(body))
-			for _, f := range c.fields {
-				name, value, _ := strings.Cut(f, ": ")
-				r.Header.Set(name, value)
+			s := sources()
+			if c.broken {
+				s.Accounts = func(context.Context, int) ([]limits.Account, error) { return nil, errLost }
+				s.Reload = func() error { return errors.New("weir.yaml:3:1: unknown key") }
+				s.Open = func(context.Context, string) error { return errLost }
+				s.Grant = func(context.Context, Grant) (limits.Grant, error) { return limits.Grant{}, errLost }
+				s.Grants = func(context.Context) ([]limits.Grant, error) { return nil, errLost }
+				s.Revoke = func(context.Context, string) (limits.Grant, error) { return limits.Grant{}, errLost }
 			}
-			w := httptest.NewRecorder()
-			Handler(Access{Token: credential.Secret(c.token)}, c.sources).ServeHTTP(w, r)
+			s.Ready = func() bool { return !c.stopping }
+			w := send(Handler(Access{Token: credential.Secret(c.token)}, s), c.request, c.field)
 			if w.Code != c.status || !strings.Contains(w.Body.String(), c.contains) {
 				t.Errorf("got %d %q", w.Code, w.Body)
 			}
+			if challenge := w.Header().Get("WWW-Authenticate"); (challenge != "") != (c.status == 401) {
+				t.Errorf("the challenge is %q", challenge)
+			}
+			audit := ""
+			for _, change := range s.Trail.Last() {
+				audit += change.Action + " " + change.Target + " " + change.Outcome
+			}
+			if audit != c.audit && strings.Contains(c.request, "grants") {
+				t.Errorf("audit trail: %q, want %q", audit, c.audit)
+			}
 		})
-	}
-}
-
-func TestUnauthorizedResponseHasAChallenge(t *testing.T) {
-	w := httptest.NewRecorder()
-	Handler(Access{Token: "secret"}, sources()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/", nil))
-	if w.Header().Get("WWW-Authenticate") == "" {
-		t.Error("401 without WWW-Authenticate")
 	}
 }
 
@@ -129,8 +117,9 @@ func TestJSONEscapesHTML(t *testing.T) {
 	hostile.Requests = func() any { return []map[string]string{{evil: evil}} }
 	hostile.Config = func() any { return evil }
 	for _, path := range []string{"/api/v1/accounts", "/api/v1/requests", "/api/v1/config"} {
-		w := respond(Handler(Access{}, hostile), http.MethodGet, "http://localhost"+path, nil)
-		if w.Header().Get("Content-Type") != "application/json; charset=utf-8" || !strings.Contains(w.Body.String(), "alert(1)") || strings.ContainsAny(w.Body.String(), "<>&") {
+		w := send(Handler(Access{}, hostile), "GET "+path)
+		if w.Header().Get("Content-Type") != "application/json; charset=utf-8" || !strings.Contains(w.Body.String(), "alert(1)") ||
+			strings.ContainsAny(w.Body.String(), "<>&") {
 			t.Errorf("%s: want escaped JSON, got %d %v %s", path, w.Code, w.Header(), w.Body)
 		}
 	}

@@ -1,80 +1,38 @@
 package admin
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"math/big"
-	"net/http"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // authority signs certificates of operators.
-type authority struct {
-	*testing.T
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-}
+type authority struct{ *testservers.CA }
 
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &authority{T: t, key: key}
-	a.certificate = a.sign(&x509.Certificate{IsCA: true, BasicConstraintsValid: true, Subject: pkix.Name{CommonName: "authority"}}, nil, key)
-	return a
-}
+func newAuthority() authority { return authority{must(testservers.NewCA())} }
 
-// sign returns a certificate for a template, signed by the authority. With a nil parent the certificate is self-signed.
-func (a *authority) sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
-	a.Helper()
-	template.SerialNumber = big.NewInt(1)
-	if template.NotAfter.IsZero() {
-		template.NotAfter = time.Now().Add(time.Hour)
-	}
-	if parent == nil {
-		parent = template
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), a.key)
-	if err != nil {
-		a.Fatal(err)
-	}
-	c, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.Fatal(err)
-	}
-	return c
-}
-
-// connection returns the state of a connection whose client presented a certificate. The certificate is for client
-// authentication unless the template lists other usages.
-func (a *authority) connection(template *x509.Certificate) *tls.ConnectionState {
-	a.Helper()
-	if template.ExtKeyUsage == nil {
-		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	}
-	leaf := a.sign(template, a.certificate, a.key)
+// connection returns the state of a connection whose client presented a certificate.
+func (a authority) connection(template *x509.Certificate) *tls.ConnectionState {
+	leaf := must(a.Sign(template)).Leaf
 	return &tls.ConnectionState{
-		HandshakeComplete: true, PeerCertificates: []*x509.Certificate{leaf}, VerifiedChains: [][]*x509.Certificate{{leaf, a.certificate}},
+		HandshakeComplete: true, PeerCertificates: []*x509.Certificate{leaf}, VerifiedChains: [][]*x509.Certificate{{leaf, a.Certificate}},
 	}
 }
 
 // pool returns a pool with only this authority.
-func (a *authority) pool() *x509.CertPool {
+func (a authority) pool() *x509.CertPool {
 	p := x509.NewCertPool()
-	p.AddCert(a.certificate)
+	p.AddCert(a.Certificate)
 	return p
 }
 
 // Each request is verified against the current authorities, independently of the handshake.
 func TestCertificatesAuthenticateEachRequest(t *testing.T) {
-	trusted, foreign := newAuthority(t), newAuthority(t)
+	trusted, foreign := newAuthority(), newAuthority()
 	ops := func() *x509.Certificate { return &x509.Certificate{Subject: pkix.Name{CommonName: "ops"}} }
 	good, expired, server := trusted.connection(ops()), ops(), ops()
 	expired.NotAfter = time.Now().Add(-time.Minute)
@@ -103,13 +61,10 @@ func TestCertificatesAuthenticateEachRequest(t *testing.T) {
 		{"token as a basic password", Access{Token: "secret"}, nil, "Basic secret", 401},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := respond(Handler(c.access, sources()), http.MethodGet, "http://localhost/api/v1/config", func(r *http.Request) {
-				r.TLS = c.tls
-				r.Header.Set("Authorization", c.token)
-			})
-			if w.Code != c.status {
-				t.Errorf("got %d %s, want %d", w.Code, w.Body, c.status)
-			}
+			r := newRequest("GET /api/v1/config", "Authorization: "+c.token)
+			r.TLS = c.tls
+			w := serve(Handler(c.access, sources()), r)
+			equal(t, "status", w.Code, c.status)
 		})
 	}
 }

@@ -1,66 +1,18 @@
 package admin
 
 import (
-	"bufio"
 	"context"
+	"encoding/json"
+	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/internal/history"
-	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 )
-
-// stream is a client of the event stream over an in-memory network.
-type stream struct {
-	*testing.T
-	lines *bufio.Scanner
-}
-
-// next returns the name, ID and data of the next event, or "end".
-func (s *stream) next() (event string) {
-	s.Helper()
-	for s.lines.Scan() {
-		if s.lines.Text() == "" {
-			if event != "" {
-				return strings.TrimSpace(event)
-			}
-			continue
-		}
-		event += s.lines.Text() + " "
-	}
-	return "end"
-}
-
-// openStream opens an event stream. The server has the timeouts of the production server.
-func openStream(t *testing.T, h *history.History, a Access, query string, fields ...string) *stream {
-	t.Helper()
-	s := sources()
-	s.History = h
-	l := testservers.ServePipe(t, "127.0.0.1:80", &http.Server{Handler: Handler(a, s), ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second})
-	transport := &http.Transport{DialContext: l.Dial}
-	t.Cleanup(transport.CloseIdleConnections)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/api/v1/events"+query, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < len(fields); i += 2 {
-		req.Header.Set(fields[i], fields[i+1])
-	}
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = resp.Body.Close() })
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
-		t.Fatalf("want an event stream, got %s %v", resp.Status, resp.Header)
-	}
-	return &stream{t, bufio.NewScanner(resp.Body)}
-}
 
 // observe records a finished request.
 func observe(h *history.History, id, client string) {
@@ -72,10 +24,7 @@ func observe(h *history.History, id, client string) {
 func TestEventStreamOutlivesServerTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := history.New(history.Sources{})
-		s := openStream(t, h, Access{}, "?only=request")
-		if got := s.next(); got != "retry: 1000" {
-			t.Errorf("first event: %s", got)
-		}
+		s := openStream(t, h, "?only=request")
 		observe(h, "one", "a\nevent: forged\n\n")
 		if got := s.next(); !strings.HasPrefix(got, `event: request id: 1 data: {"id":"one",`) || strings.Contains(got, "event: forged ") {
 			t.Errorf("event of the first request: %s", got)
@@ -94,23 +43,18 @@ func TestEventStreamOutlivesServerTimeouts(t *testing.T) {
 			t.Errorf("event of the second request: %s", got)
 		}
 		h.Close()
-		if got := s.next(); got != "end" {
-			t.Errorf("got %s after Close, want the end", got)
-		}
+		equal(t, "after Close", s.next(), "end")
 	})
 }
 
 func TestSlowWatcherIsDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := history.New(history.Sources{})
-		s := openStream(t, h, Access{}, "?only=request")
-		s.next()
+		openStream(t, h, "?only=request")
 		observe(h, strings.Repeat("x", 64<<10), "") // more bytes than the client buffers
 		time.Sleep(eventWriteTimeout + time.Second)
 		synctest.Wait()
-		if n := h.Watchers(); n != 0 {
-			t.Errorf("%d watchers", n)
-		}
+		equal(t, "watchers", h.Watchers(), 0)
 	})
 }
 
@@ -120,12 +64,9 @@ func TestReconnectReportsMissedEvents(t *testing.T) {
 		for range 5 {
 			observe(h, "", "")
 		}
-		s := openStream(t, h, Access{}, "?only=request&rate=1", "Last-Event-ID", "2")
-		s.next()
+		s := openStream(t, h, "?only=request&rate=1", "Last-Event-ID: 2")
 		observe(h, "", "")
-		if got := s.next(); got != `event: skipped id: 5 data: {"requests":3}` {
-			t.Errorf("got %s, want three skipped requests", got)
-		}
+		equal(t, "skipped requests", s.next(), `event: skipped id: 5 data: {"requests":3}`)
 		h.Close()
 	})
 }
@@ -137,58 +78,41 @@ func TestEventStreamEndsWithItsSession(t *testing.T) {
 		s.History = h
 		handler := Handler(Access{Token: "sesame"}, s)
 		b := newBrowser(t, handler)
-		b.send("POST", "/api/v1/login", `{"token":"sesame"}`)
-		ended := make(chan int)
-		go func() {
-			r := httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost/api/v1/events", nil)
-			r.AddCookie(&http.Cookie{Name: "weir-session", Value: b.cookies["weir-session"]})
-			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, r)
-			ended <- w.Code
-		}()
+		b.expect("login", login, 200)
+		r := newRequest("GET /api/v1/events")
+		r.AddCookie(&http.Cookie{Name: "weir-session", Value: b.cookies["weir-session"]})
+		status := 0
+		go func() { status = serve(handler, r.WithContext(t.Context())).Code }()
 		time.Sleep(time.Hour)
-		select {
-		case <-ended:
-			t.Error("the stream ended before the session")
-		default:
-		}
-		b.send("POST", "/api/v1/logout", "")
+		synctest.Wait()
+		equal(t, "status during the session", status, 0)
+		b.expect("logout", "POST /api/v1/logout", 200)
 		time.Sleep(heartbeatInterval + time.Second)
-		select {
-		case status := <-ended:
-			if status != 200 {
-				t.Errorf("got status %d, want 200", status)
-			}
-		default:
-			t.Error("the stream continues without a session")
-		}
+		synctest.Wait()
+		equal(t, "status after the session", status, 200)
 	})
 }
 
 func TestEventStreamRequiresAuthenticationAndIsBounded(t *testing.T) {
-	h := history.New(history.Sources{})
-	s := sources()
-	s.History = h
+	s, events := sources(), func(h http.Handler, method string, status int, contains string, fields ...string) {
+		t.Helper()
+		w := send(h, method+" /api/v1/events", fields...)
+		if w.Code != status || !strings.Contains(w.Body.String(), contains) || (contains != "") != (w.Header().Get("Retry-After") != "") {
+			t.Errorf("got %d %s %v, want %d", w.Code, w.Body, w.Header(), status)
+		}
+	}
 	handler := Handler(Access{Token: "sesame"}, s)
-	if w := respond(handler, "GET", "http://localhost/api/v1/events", nil); w.Code != 401 {
-		t.Errorf("without the token: %d", w.Code)
-	}
-	withToken := func(r *http.Request) { r.Header.Set("Authorization", "Bearer sesame") }
-	if w := respond(handler, "HEAD", "http://localhost/api/v1/events", withToken); w.Code != 200 || h.Watchers() != 0 {
-		t.Errorf("HEAD: %d", w.Code)
-	}
+	events(handler, "GET", 401, "")
+	events(handler, "HEAD", 200, "", bearer)
+	equal(t, "watchers after HEAD", s.History.Watchers(), 0)
 	for {
-		if _, err := h.Watch(history.WatchOptions{}); err != nil {
+		if _, err := s.History.Watch(history.WatchOptions{}); err != nil {
 			break
 		}
 	}
-	if w := respond(handler, "GET", "http://localhost/api/v1/events", withToken); w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "too many watchers") {
-		t.Errorf("above the limit: %d %s", w.Code, w.Body)
-	}
-	h.Close()
-	if w := respond(handler, "GET", "http://localhost/api/v1/events", withToken); w.Code != 503 {
-		t.Errorf("after Close: %d %s", w.Code, w.Body)
-	}
+	events(handler, "GET", 503, "too many watchers", bearer)
+	s.History.Close()
+	events(handler, "GET", 503, "", bearer)
 }
 
 func TestSeriesHasTotalsAndBudgets(t *testing.T) {
@@ -213,7 +137,7 @@ func TestSeriesHasTotalsAndBudgets(t *testing.T) {
 			"/api/v1/series?account=none":                                `{"none":{}}`,
 			"/api/v1/series?" + strings.Repeat("account=a&", maxLines+1): "at most 100",
 		} {
-			if w := respond(Handler(Access{}, s), "GET", "http://localhost"+target, nil); !strings.Contains(w.Body.String(), contains) {
+			if w := send(Handler(Access{}, s), "GET "+target); !strings.Contains(w.Body.String(), contains) {
 				t.Errorf("%s: got %d %s, want %s", target, w.Code, w.Body, contains)
 			}
 		}
@@ -223,17 +147,31 @@ func TestSeriesHasTotalsAndBudgets(t *testing.T) {
 func TestIndexIsHTMLOnlyForBrowsers(t *testing.T) {
 	handler := Handler(Access{}, sources())
 	for accept, html := range map[string]bool{"": false, "*/*": false, "application/json": false, "text/html,application/xhtml+xml,*/*;q=0.8": true} {
-		w := respond(handler, "GET", "http://localhost/", func(r *http.Request) { r.Header.Set("Accept", accept) })
+		w := send(handler, "GET /", "Accept: "+accept)
 		if got := strings.Contains(w.Body.String(), "<!doctype html>"); got != html || w.Header().Get("Vary") != "Accept" {
 			t.Errorf("Accept %q: want HTML %v, got %v with the header %v", accept, html, got, w.Header())
 		}
 	}
-	if w := respond(handler, "GET", "http://localhost/help", nil); !strings.Contains(w.Body.String(), "/api/v1/events") {
+	if w := send(handler, "GET /help"); !strings.Contains(w.Body.String(), "/api/v1/events") {
 		t.Errorf("help without the event stream: %d %s", w.Code, w.Body)
 	}
-	for _, target := range []string{"/assets/", "/assets/js/", "/assets/vendor/LICENSE", "/assets/index.html", "/assets/js/../js/app.js", "/index.html"} {
-		if w := respond(handler, "GET", "http://localhost"+target, nil); w.Code != 404 {
-			t.Errorf("%s: got %d, want 404", target, w.Code)
-		}
+	for _, target := range []string{
+		"/assets/", "/assets/js/", "/assets/vendor/LICENSE", "/assets/index.html", "/assets/js/../js/app.js", "/index.html",
+	} {
+		equal(t, target, send(handler, "GET "+target).Code, 404)
 	}
+}
+
+func TestEventStreamHasTheAuditTrail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, trail := history.New(history.Sources{}), NewTrail(slog.New(slog.DiscardHandler))
+		trail.OnChange(func(c Change) { h.PublishChange(c) })
+		s := openStream(t, h, "?only=audit")
+		trail.Record(Change{Operator: "time", Action: "end grant", Target: "A1"})
+		_, data, _ := strings.Cut(s.next(), "data: ")
+		var c Change
+		if err := json.Unmarshal([]byte(data), &c); err != nil || c.Action != "end grant" || c.Target != "A1" {
+			t.Errorf("got %s, %v", data, err)
+		}
+	})
 }

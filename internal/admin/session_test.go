@@ -14,6 +14,13 @@ import (
 	"time"
 )
 
+// Requests of browsers and of programs.
+const (
+	login     = `POST /api/v1/login {"token":"sesame"}`
+	getConfig = "GET /api/v1/config"
+	bearer    = "Authorization: Bearer sesame"
+)
+
 // browser stores cookies and sends them with each request.
 type browser struct {
 	*testing.T
@@ -24,9 +31,12 @@ type browser struct {
 	last    *http.Cookie
 }
 
-func (b *browser) send(method, path, body string, fields ...string) *httptest.ResponseRecorder {
-	b.Helper()
-	r := httptest.NewRequest(method, "http://localhost"+path, strings.NewReader(body))
+func newBrowser(t *testing.T, handler http.Handler) *browser {
+	return &browser{T: t, handler: handler, address: "192.0.2.1:1", cookies: map[string]string{}}
+}
+
+func (b *browser) send(request string, fields ...string) *httptest.ResponseRecorder {
+	r := newRequest(request, fields...)
 	r.RemoteAddr = b.address
 	if b.secure {
 		r.TLS = &tls.ConnectionState{}
@@ -34,11 +44,7 @@ func (b *browser) send(method, path, body string, fields ...string) *httptest.Re
 	for name, value := range b.cookies {
 		r.AddCookie(&http.Cookie{Name: name, Value: value})
 	}
-	for i := 0; i < len(fields); i += 2 {
-		r.Header.Set(fields[i], fields[i+1])
-	}
-	w := httptest.NewRecorder()
-	b.handler.ServeHTTP(w, r)
+	w := serve(b.handler, r)
 	for _, c := range w.Result().Cookies() {
 		b.last = c
 		if b.cookies[c.Name] = c.Value; c.MaxAge < 0 {
@@ -48,106 +54,94 @@ func (b *browser) send(method, path, body string, fields ...string) *httptest.Re
 	return w
 }
 
-func (b *browser) expect(name string, w *httptest.ResponseRecorder, status int) {
+// expect sends a request, checks the status of the response, and returns the header.
+func (b *browser) expect(name, request string, status int, fields ...string) http.Header {
 	b.Helper()
-	if w.Code != status {
-		b.Errorf("%s: got %d %s, want %d", name, w.Code, w.Body, status)
-	}
+	w := b.send(request, fields...)
+	equal(b, name, w.Code, status)
+	return w.Header()
 }
 
-func newBrowser(t *testing.T, handler http.Handler) *browser {
-	return &browser{T: t, handler: handler, address: "192.0.2.1:1", cookies: map[string]string{}}
+// expectCookies checks the number of stored cookies.
+func (b *browser) expectCookies(after string, want int) {
+	b.Helper()
+	if len(b.cookies) != want {
+		b.Errorf("cookies after %s: %v", after, b.cookies)
+	}
 }
 
 func TestLoginStartsASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBrowser(t, Handler(Access{Token: "sesame"}, sources()))
-		b.expect("before the login", b.send("GET", "/api/v1/config", ""), 401)
-		w := b.send("GET", "/", "", "Accept", "text/html,*/*")
-		if w.Code != 303 || w.Header().Get("Location") != "/login" {
-			t.Errorf("the dashboard: %d %v", w.Code, w.Header())
-		}
-		b.expect("login page", b.send("GET", "/login", ""), 200)
-		b.expect("script of the login page", b.send("GET", "/assets/js/login.js", ""), 200)
-		b.expect("help", b.send("GET", "/help", ""), 401)
-		b.expect("wrong token", b.send("POST", "/api/v1/login", `{"token":"sesam"}`), 401)
-		b.expect("invalid JSON", b.send("POST", "/api/v1/login", `sesame`), 400)
-		if len(b.cookies) != 0 {
-			t.Errorf("cookies after failed logins: %v", b.cookies)
-		}
-		b.expect("login", b.send("POST", "/api/v1/login", `{"token":"sesame"}`), 200)
-		if c := b.last; !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure || c.Path != "/" || c.Name != "weir-session" || c.MaxAge != 12*3600 || strings.Contains(c.Value, "sesame") {
+		b.expect("before the login", getConfig, 401)
+		equal(t, "the dashboard", b.expect("the dashboard", "GET /", 303, "Accept: text/html,*/*").Get("Location"), "/login")
+		b.expect("login page", "GET /login", 200)
+		b.expect("script of the login page", "GET /assets/js/login.js", 200)
+		b.expect("help", "GET /help", 401)
+		b.expect("wrong token", `POST /api/v1/login {"token":"sesam"}`, 401)
+		b.expect("invalid JSON", "POST /api/v1/login sesame", 400)
+		b.expectCookies("failed logins", 0)
+		b.expect("login", login, 200)
+		if c := b.last; !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure || c.Path != "/" || c.Name != "weir-session" ||
+			c.MaxAge != 12*3600 || strings.Contains(c.Value, "sesame") {
 			t.Errorf("session cookie: %+v", c)
 		}
-		b.expect("with the session", b.send("GET", "/api/v1/config", ""), 200)
-		w = b.send("GET", "/", "", "Accept", "text/html,*/*")
-		if w.Code != 200 || w.Header().Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(w.Header().Get("Content-Security-Policy"), "script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:") {
-			t.Errorf("the dashboard: %d %v", w.Code, w.Header())
+		b.expect("with the session", getConfig, 200)
+		const policy = "script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
+		h := b.expect("the dashboard", "GET /", 200, "Accept: text/html,*/*")
+		if h.Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(h.Get("Content-Security-Policy"), policy) {
+			t.Errorf("the dashboard: %v", h)
 		}
 		time.Sleep(sessionLifetime - time.Second)
-		b.expect("just before expiry", b.send("GET", "/api/v1/config", ""), 200)
+		b.expect("just before expiry", getConfig, 200)
 		time.Sleep(time.Second)
-		b.expect("at expiry", b.send("GET", "/api/v1/config", ""), 401)
-		b.expect("second login", b.send("POST", "/api/v1/login", `{"token":"sesame"}`), 200)
+		b.expect("at expiry", getConfig, 401)
+		b.expect("second login", login, 200)
 		cookie := b.cookies["weir-session"]
-		b.expect("logout", b.send("POST", "/api/v1/logout", ""), 200)
-		if len(b.cookies) != 0 {
-			t.Errorf("cookies after the logout: %v", b.cookies)
-		}
+		b.expect("logout", "POST /api/v1/logout", 200)
+		b.expectCookies("the logout", 0)
 		b.cookies["weir-session"] = cookie
-		b.expect("cookie after the logout", b.send("GET", "/api/v1/config", ""), 401)
+		b.expect("cookie after the logout", getConfig, 401)
 	})
 }
 
 func TestSessionMayChangeTheGatewayAndIsAudited(t *testing.T) {
 	s := sources()
 	b := newBrowser(t, Handler(Access{Token: "sesame"}, s))
-	b.send("POST", "/api/v1/login", `{"token":"sesame"}`)
-	b.expect("same origin", b.send("POST", "/api/v1/reload", "", "Origin", "http://localhost"), 200)
+	b.expect("login", login, 200)
+	b.expect("same origin", "POST /api/v1/reload", 200, "Origin: http://localhost")
+	b.expect("cross-site", "POST /api/v1/reload", 403, "Origin: http://evil.test", "Sec-Fetch-Site: cross-site")
+	b.expect("another port", "POST /api/v1/logout", 403, "Origin: http://localhost:3000")
 	if last := s.Trail.Last(); len(last) != 1 || last[0].Operator != "session" {
 		t.Errorf("audit trail: %+v", last)
-	}
-	b.expect("cross-site", b.send("POST", "/api/v1/reload", "", "Origin", "http://evil.test", "Sec-Fetch-Site", "cross-site"), 403)
-	b.expect("another port", b.send("POST", "/api/v1/logout", "", "Origin", "http://localhost:3000"), 403)
-	if len(s.Trail.Last()) != 1 {
-		t.Error("a cross-site request changed the gateway")
 	}
 }
 
 func TestSessionIDsAreRandomAndRotate(t *testing.T) {
 	b := newBrowser(t, Handler(Access{Token: "sesame"}, sources()))
 	b.cookies["weir-session"] = "chosen-by-an-attacker"
-	b.expect("forged session", b.send("GET", "/api/v1/config", ""), 401)
-	b.expect("login", b.send("POST", "/api/v1/login", `{"token":"sesame"}`), 200)
+	b.expect("forged session", getConfig, 401)
+	b.expect("login", login, 200)
 	first := b.cookies["weir-session"]
-	if first == "chosen-by-an-attacker" || len(first) < 26 {
-		t.Errorf("session ID %q", first)
+	b.expect("login again", login, 200)
+	if first == "chosen-by-an-attacker" || len(first) < 26 || first == b.cookies["weir-session"] {
+		t.Errorf("session IDs %q and %q", first, b.cookies["weir-session"])
 	}
-	b.expect("login again", b.send("POST", "/api/v1/login", `{"token":"sesame"}`), 200)
-	second := b.cookies["weir-session"]
 	b.cookies["weir-session"] = first
-	if first == second {
-		t.Error("the second login has the same session ID")
-	}
-	b.expect("session of the first login", b.send("GET", "/api/v1/config", ""), 401)
-	b.expect("cross-site login", b.send("POST", "/api/v1/login", `{"token":"sesame"}`, "Sec-Fetch-Site", "cross-site"), 403)
-	b.expect("login after DNS rebinding", func() *httptest.ResponseRecorder {
-		r := httptest.NewRequest("POST", "http://evil.test/api/v1/login", strings.NewReader(`{"token":"sesame"}`))
-		w := httptest.NewRecorder()
-		b.handler.ServeHTTP(w, r)
-		return w
-	}(), 403)
+	b.expect("session of the first login", getConfig, 401)
+	b.expect("cross-site login", login, 403, "Sec-Fetch-Site: cross-site")
+	b.expect("login after DNS rebinding", login, 403, "Host: evil.test")
 	secure := newBrowser(t, b.handler)
 	secure.secure = true
-	secure.send("POST", "/api/v1/login", `{"token":"sesame"}`)
+	secure.expect("login over TLS", login, 200)
 	if c := secure.last; c == nil || !c.Secure || c.Name != "__Host-weir-session" {
 		t.Errorf("over TLS: %+v", c)
 	}
 	open := newBrowser(t, Handler(Access{}, sources()))
-	open.expect("login without a configured token", open.send("POST", "/api/v1/login", `{"token":""}`), 404)
+	open.expect("login without a configured token", `POST /api/v1/login {"token":""}`, 404)
 	certificates := newBrowser(t, Handler(Access{Authorities: x509.NewCertPool}, sources()))
-	certificates.expect("login with certificates only", certificates.send("POST", "/api/v1/login", `{"token":""}`), 404)
-	certificates.expect("dashboard without a certificate", certificates.send("GET", "/", "", "Accept", "text/html"), 401)
+	certificates.expect("login with certificates only", `POST /api/v1/login {"token":""}`, 404)
+	certificates.expect("dashboard without a certificate", "GET /", 401, "Accept: text/html")
 }
 
 func TestWrongBearerTokensAreLoggedAndSlowed(t *testing.T) {
@@ -156,12 +150,9 @@ func TestWrongBearerTokensAreLoggedAndSlowed(t *testing.T) {
 		s := sources()
 		s.Trail = NewTrail(slog.New(slog.NewTextHandler(&log, nil)))
 		b := newBrowser(t, Handler(Access{Token: "sesame"}, s))
-		get := func(token string) int {
-			return b.send("GET", "/api/v1/config", "", "Authorization", "Bearer "+token).Code
-		}
 		statuses := map[int]int{}
 		for i := range 3000 {
-			statuses[get(fmt.Sprint(i))]++
+			statuses[b.send(getConfig, fmt.Sprint("Authorization: Bearer ", i)).Code]++
 		}
 		if statuses[401] != guessBurst || statuses[429] != 3000-guessBurst {
 			t.Errorf("3,000 wrong tokens got %v, want %d times 401 and then 429", statuses, guessBurst)
@@ -169,63 +160,42 @@ func TestWrongBearerTokensAreLoggedAndSlowed(t *testing.T) {
 		if lines := strings.Count(log.String(), "wrong admin token refused"); lines != guessBurst || !strings.Contains(log.String(), "192.0.2.1:1") {
 			t.Errorf("%d log lines, want %d:\n%s", lines, guessBurst, log.String())
 		}
-		if status := get("sesame"); status != 429 {
-			t.Errorf("correct token after too many wrong ones: got %d, want 429", status)
-		}
-		w := b.send("POST", "/api/v1/login", `{"token":"sesame"}`)
-		b.expect("login from the same address", w, 429)
+		b.expect("correct token after too many wrong ones", getConfig, 429, bearer)
+		b.expect("login from the same address", login, 429)
 		b.address = "192.0.2.2:1"
 		for range 100 { // correct tokens are not bounded
-			b.expect("another address", b.send("GET", "/api/v1/config", "", "Authorization", "Bearer sesame"), 200)
+			b.expect("another address", getConfig, 200, bearer)
 		}
 		b.address = "192.0.2.1:2"
 		time.Sleep(guessInterval)
-		if status := get("sesame"); status != 200 {
-			t.Errorf("correct token after the pause: got %d, want 200", status)
-		}
-		b.send("POST", "/api/v1/login", `{"token":"sesame"}`)
+		b.expect("correct token after the pause", getConfig, 200, bearer)
+		b.expect("login", login, 200)
 		another := newBrowser(t, b.handler)
 		for i := range 10 {
-			another.send("GET", "/api/v1/config", "", "Authorization", fmt.Sprint("Bearer ", i))
+			another.send(getConfig, fmt.Sprint("Authorization: Bearer ", i))
 		}
-		b.expect("session from an address with wrong tokens", b.send("GET", "/api/v1/config", ""), 200)
+		b.expect("session from an address with wrong tokens", getConfig, 200)
 	})
 }
 
 func TestLoginAttemptsAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const wrong = `POST /api/v1/login {"token":"wrong"}`
 		b := newBrowser(t, Handler(Access{Token: "sesame"}, sources()))
-		login := func(token string) int {
-			w := b.send("POST", "/api/v1/login", `{"token":"`+token+`"}`)
-			if w.Code == 429 && w.Header().Get("Retry-After") != "2" {
-				t.Errorf("want Retry-After 2, got %v", w.Header())
-			}
-			return w.Code
-		}
 		for i := range guessBurst {
-			if status := login("wrong"); status != 401 {
-				t.Errorf("attempt %d: %d", i, status)
-			}
+			b.expect(fmt.Sprint("attempt ", i), wrong, 401)
 		}
-		if status := login("sesame"); status != 429 {
-			t.Errorf("correct token above the rate: %d", status)
+		if h := b.expect("correct token above the rate", login, 429); h.Get("Retry-After") != "2" {
+			t.Errorf("want Retry-After 2, got %v", h)
 		}
 		b.address = "192.0.2.1:2"
-		if status := login("sesame"); status != 429 {
-			t.Errorf("from another port: %d", status)
-		}
+		b.expect("from another port", login, 429)
 		b.address = "192.0.2.2:2"
-		if status := login("wrong"); status != 401 {
-			t.Errorf("from another address: %d", status)
-		}
+		b.expect("from another address", wrong, 401)
 		b.address = "192.0.2.1:1"
 		time.Sleep(guessInterval)
-		if status := login("sesame"); status != 200 {
-			t.Errorf("after the interval: %d", status)
-		}
-		if w := b.send("GET", "/api/v1/config", "", "Authorization", "Bearer sesame"); w.Code != 200 {
-			t.Errorf("request with the token: %d", w.Code)
-		}
+		b.expect("after the interval", login, 200)
+		b.expect("request with the token", getConfig, 200, bearer)
 	})
 }
 
@@ -253,9 +223,7 @@ func TestAddressesOfWrongTokensAreBounded(t *testing.T) {
 			}
 		}
 	}
-	if n := g.guesses.wrong.Len(); n != maxAddresses {
-		t.Errorf("%d addresses are remembered, want %d", n, maxAddresses)
-	}
+	equal(t, "remembered addresses", g.guesses.wrong.Len(), maxAddresses)
 	err := g.checkToken(&http.Request{RemoteAddr: "[2001:db8::ffff:1]:1"}, "wrong")
 	if !errors.Is(err, errGuesses) { // the /64 network is one address
 		t.Errorf("another address of an IPv6 network: got %v, want %v", err, errGuesses)

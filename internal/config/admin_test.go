@@ -19,9 +19,7 @@ func certificates(t *testing.T) string {
 	dir := t.TempDir()
 	own := must(testservers.SelfSigned(&x509.Certificate{IsCA: true, BasicConstraintsValid: true}))
 	err := testservers.WritePair(own, filepath.Join(dir, "own.pem"), filepath.Join(dir, "own.key"))
-	if err := errors.Join(err, os.WriteFile(filepath.Join(dir, "empty.pem"), nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(err, os.WriteFile(filepath.Join(dir, "empty.pem"), nil, 0o600)))
 	return dir
 }
 
@@ -82,8 +80,6 @@ func TestPositionsOfValues(t *testing.T) {
 		"credentials[0].token": "3:44 false", "webhooks.secret": "4:20 false", "store.url": "1:1 false",
 	} {
 		line, column := positions.At(key)
-		if got := fmt.Sprintf("%d:%d %v", line, column, positions.Plain(key)); got != want {
-			t.Errorf("%s: %s, want %s", key, got, want)
-		}
+		equal(t, key, fmt.Sprintf("%d:%d %v", line, column, positions.Plain(key)), want)
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/weirgate/weir/internal/testservers"
 )
 
@@ -127,14 +125,10 @@ clients: [{name: x, credentials: [a], jwt: {issuer: i, claims: %s}}]
 			if c.old != "" {
 				text = strings.Replace(safe, c.old, c.new, 1)
 			}
-			if diff := cmp.Diff(c.want, assess(t, c.mode, text, private, reasons)); diff != "" {
-				t.Errorf("want (-), got (+):\n%s", diff)
-			}
+			equal(t, "findings", assess(t, c.mode, text, private, reasons), c.want)
 		})
 	}
-	if len(reasons) != risks {
-		t.Errorf("the cases cover %d of %d risks", len(reasons), risks)
-	}
+	equal(t, "risks in the cases", len(reasons), risks)
 }
 
 func TestAssessSortsByGrade(t *testing.T) {

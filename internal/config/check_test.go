@@ -197,9 +197,7 @@ func TestInboundRateZeroMeansNoLimit(t *testing.T) {
 		"{rate: 0}": {0, 1000}, "{rate: 0, burst: 0}": {0, 0}, "{rate: 1, burst: 1}": {1, 1}, "{rate: 2000}": {2000, 1000}, "{}": {500, 1000},
 	} {
 		in := valid(t, minimal+"limits: {inbound: "+text+"}").Limits.Inbound
-		if got := [2]int{in.Rate, in.Burst}; got != want {
-			t.Errorf("%s: got %v, want %v", text, got, want)
-		}
+		equal(t, text, [2]int{in.Rate, in.Burst}, want)
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 const heldAndIssuers = minimal + `credentials: [{name: ci, kind: user, token: x}]
@@ -61,9 +59,7 @@ clients:
 	want := []Issuer{{
 		Name: "actions", URL: "https://issuer.example", Audiences: []string{"weir"}, Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second,
 	}}
-	if diff := cmp.Diff(want, c.Issuers); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "configuration", c.Issuers, want)
 	_, err := parse(t, heldAndIssuers+`tls: {client_ca: /nonexistent}`)
 	if err == nil || !strings.Contains(message(err), "4:18: tls.client_ca: open /nonexistent: no such file") {
 		t.Errorf("unreadable client_ca: %v", err)

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/internal/testservers"
@@ -34,6 +33,14 @@ func env(pairs ...string) func(string) (string, bool) {
 // must returns a value that the setup of a test needs.
 func must[T any](value T, err error) T { return testservers.Must(value, err) }
 
+func noError(t testing.TB, err error) { t.Helper(); testservers.NoError(t, err) }
+
+// equal compares a value with the expected value.
+func equal[T any](t testing.TB, name string, got, want T) {
+	t.Helper()
+	testservers.Equal(t, name, got, want)
+}
+
 func parse(t *testing.T, text string) (*Config, error) {
 	t.Helper()
 	return parseAt("weir.yaml", text)
@@ -48,10 +55,7 @@ func parseAt(path, text string) (*Config, error) {
 // valid parses a valid file.
 func valid(t *testing.T, text string) *Config {
 	t.Helper()
-	c, err := parse(t, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(parse(t, text))
 	return c
 }
 
@@ -82,19 +86,13 @@ func TestMinimalFileHasTheDefaults(t *testing.T) {
 	c := valid(t, minimal)
 	want := Default()
 	want.Upstream.URL = "https://api.example.com"
-	if diff := cmp.Diff(want, c); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff(policy.DefaultLimits(), c.Limits.Limits); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "configuration", c, want)
+	equal(t, "configuration", c.Limits.Limits, policy.DefaultLimits())
 }
 
 func TestDefaultReturnsACopy(t *testing.T) {
 	Default().Limits.Content[0].Max = 1
-	if got := Default().Limits.Content[0].Max; got != 80 {
-		t.Errorf("a change of the returned value changed the default: %d", got)
-	}
+	equal(t, "default after a change of the returned value", Default().Limits.Content[0].Max, 80)
 }
 
 func TestFileOverridesTheDefaults(t *testing.T) {
@@ -113,9 +111,7 @@ clients: [{name: a, key: "sha256:`+strings.Repeat("0F", 32)+`", credentials: [ci
 	want.Limits.Content = []policy.Window{{Max: 5, Window: time.Second}}
 	want.Credentials = []Credential{{Name: "ci", Kind: policy.User, Token: "s3cret"}}
 	want.Clients = []Client{{Name: "a", Key: "sha256:" + strings.Repeat("0F", 32), Credentials: []string{"ci"}, Share: 1, Priority: "batch", Limit: 0.9, Pace: "burst"}}
-	if diff := cmp.Diff(want, c); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "configuration", c, want)
 }
 
 // everything is a file with almost all keys.
@@ -188,21 +184,15 @@ func TestMaskedHidesSecrets(t *testing.T) {
 		"drain":     map[string]any{"delay": "0s", "timeout": "10s"},
 	}
 	c := valid(t, everything)
-	if diff := cmp.Diff(want, c.Masked()); diff != "" {
-		t.Error(diff)
-	}
-	if c.Store.URL != "rediss://default:t0ken@redis.internal:6379/0" {
-		t.Errorf("masking changed the configuration: %s", c.Store.URL)
-	}
+	equal(t, "configuration", c.Masked(), want)
+	equal(t, "URL after masking", c.Store.URL, "rediss://default:t0ken@redis.internal:6379/0")
 }
 
 // checkTexts calls a function with each key, and compares the results with the values.
 func checkTexts[T comparable](t *testing.T, f func(string) T, wants map[string]T) {
 	t.Helper()
 	for text, want := range wants {
-		if got := f(text); got != want {
-			t.Errorf("%q: got %v, want %v", text, got, want)
-		}
+		equal(t, text, f(text), want)
 	}
 }
 
@@ -234,9 +224,7 @@ func TestRedactedHidesPasswords(t *testing.T) {
 }
 
 func TestCatalogueAppliesCacheRules(t *testing.T) {
-	if got := must(valid(t, everything).Catalogue()).Operation("gitignore/get-template").Cache.TTL; got != 24*time.Hour {
-		t.Errorf("got %s", got)
-	}
+	equal(t, "TTL", must(valid(t, everything).Catalogue()).Operation("gitignore/get-template").Cache.TTL, 24*time.Hour)
 }
 
 func TestReadyConfigurationsAreValid(t *testing.T) {
@@ -246,13 +234,8 @@ func TestReadyConfigurationsAreValid(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			if mistakes := violations(t, root, string(must(os.ReadFile(file)))); mistakes != nil {
-				t.Errorf("the schema refuses it: %q", mistakes)
-			}
-			c, err := Load(Source{Path: file, Getenv: sampleEnv(t)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			equal(t, "violations of the schema", violations(t, root, string(must(os.ReadFile(file)))), []string(nil))
+			c := must(Load(Source{Path: file, Getenv: sampleEnv(t)}))
 			if c.Admin.Token != "" && c.Admin.Token.Reveal() != "t0ken" {
 				t.Error("the secret contains the newline of its file")
 			}
@@ -343,9 +326,7 @@ func TestDemoConfigurationEqualsTheDemoDefaults(t *testing.T) {
 	want.Upstream.URL = "http://127.0.0.1:9000"
 	want.Limits.ColdStart = "trust"
 	want.Limits.Inbound.Rate = 0
-	if diff := cmp.Diff(want, c); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "configuration", c, want)
 }
 
 func TestAppCredential(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/internal/testservers"
@@ -94,9 +93,7 @@ read config weir.yaml:4:12: clients[1].name: "a" is a duplicate
 read config weir.yaml:4:20: clients[1].key: must be sha256: and 64 hexadecimal digits
 read config weir.yaml:6:13: limits.headroom: 1: must be from 0 to below 1
 read config weir.yaml:7:9: limits.wait: "x" is not a duration; use for example 500ms, 30s or 1h30m`
-	if diff := cmp.Diff(want, fmt.Sprint(err)); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "configuration", fmt.Sprint(err), want)
 }
 
 func TestMistakesAreReportedInAStableOrder(t *testing.T) {
@@ -151,9 +148,7 @@ func TestNullIsAnEmptySecret(t *testing.T) {
 			t.Errorf("%q is accepted as the token of a public listener", null)
 		}
 	}
-	if c := valid(t, minimal+`admin: {token: "null"}`); c.Admin.Token.Reveal() != "null" {
-		t.Errorf("quoted null: got %q", c.Admin.Token.Reveal())
-	}
+	equal(t, "quoted null", valid(t, minimal+`admin: {token: "null"}`).Admin.Token.Reveal(), "null")
 }
 
 func TestSecretsFromFiles(t *testing.T) {
@@ -187,9 +182,7 @@ func TestSecretsFromFiles(t *testing.T) {
 }
 
 func TestOnlySecretsAreReadFromFiles(t *testing.T) {
-	if c := valid(t, minimal+"telemetry: {service_name: \"file:/etc/passwd\"}"); c.Telemetry.ServiceName != "file:/etc/passwd" {
-		t.Errorf("got %q", c.Telemetry.ServiceName)
-	}
+	equal(t, "service name", valid(t, minimal+"telemetry: {service_name: \"file:/etc/passwd\"}").Telemetry.ServiceName, "file:/etc/passwd")
 }
 
 // secretPlaces are invalid files with a secret instead of each %.
@@ -337,9 +330,7 @@ func TestSize(t *testing.T) {
 		"0x10": invalid, "9999999999GiB": invalid,
 	})
 	for size, want := range map[Size]string{0: "0B", 1: "1B", 1 << 20: "1MiB", 1536: "1536B", 1536 << 10: "1536KiB"} {
-		if size.String() != want {
-			t.Errorf("%d: got %s, want %s", int64(size), size, want)
-		}
+		equal(t, want, size.String(), want)
 	}
 }
 

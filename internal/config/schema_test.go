@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v4"
 )
 
@@ -28,9 +27,7 @@ type node struct {
 func schema(t *testing.T) *node {
 	t.Helper()
 	var root node
-	if err := json.Unmarshal(must(Schema()), &root); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, json.Unmarshal(must(Schema()), &root))
 	return &root
 }
 
@@ -95,9 +92,7 @@ func typeOf(value any) string {
 func violations(t *testing.T, root *node, text string) []string {
 	t.Helper()
 	var value any
-	if err := yaml.Load([]byte(text), &value); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, yaml.Load([]byte(text), &value))
 	return root.validate("", value)
 }
 
@@ -109,9 +104,7 @@ func TestSchemaAcceptsValidFiles(t *testing.T) {
 		`cache: {memory: "512KiB"}`, `cache: {memory: "${N}MiB"}`, `upstream: {dialect: "${D:-service}"}`, `callers: {pass_through: "${P}"}`,
 		`telemetry: {sample: 1}`, `telemetry: {sample: 0.5}`, `statistics: {wait: "0"}`, `statistics: {wait: 1.5s}`, `tls: {domains: []}`,
 	} {
-		if mistakes := violations(t, root, text); mistakes != nil {
-			t.Errorf("%s: %q", text, mistakes)
-		}
+		equal(t, text, violations(t, root, text), []string(nil))
 	}
 }
 
@@ -139,9 +132,7 @@ func TestSchemaRejectsInvalidFiles(t *testing.T) {
 		"limits: {concurrent: 1.5}":                             "limits.concurrent: matches no alternative",
 		"callers: {pass_through: 'yes'}":                        "callers.pass_through: matches no alternative",
 	} {
-		if diff := cmp.Diff([]string{want}, violations(t, root, text)); diff != "" {
-			t.Errorf("%s: %s", text, diff)
-		}
+		equal(t, text, violations(t, root, text), []string{want})
 		if _, err := parse(t, minimal+text); err == nil && !strings.HasPrefix(text, "upstream") {
 			t.Errorf("%s: Parse accepts it", text)
 		}
@@ -175,16 +166,12 @@ func TestSchemaHasTheDefaults(t *testing.T) {
 		for name := range strings.SplitSeq(key, ".") {
 			n = n.Properties[name]
 		}
-		if n.Default != want {
-			t.Errorf("%s: got %v, want %v", key, n.Default, want)
-		}
+		equal(t, key, n.Default, want)
 	}
 }
 
 func TestSchemaAcceptsTheMaskedDefaults(t *testing.T) {
-	if mistakes := schema(t).validate("", plain(Default().Masked())); mistakes != nil {
-		t.Errorf("violations %q", mistakes)
-	}
+	equal(t, "violations", schema(t).validate("", plain(Default().Masked())), []string(nil))
 }
 
 // plain removes empty lists and maps, which YAML decodes as null.

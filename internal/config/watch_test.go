@@ -102,13 +102,6 @@ func configFile(t *testing.T, address string) (path string) {
 // listening returns a valid file with a listen address.
 func listening(address string) string { return minimal + "listen: \"" + address + "\"\n" }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestWatchReloadsAChangedFile(t *testing.T) {
 	t.Parallel()
 	path := configFile(t, ":8080")
@@ -117,9 +110,9 @@ func TestWatchReloadsAChangedFile(t *testing.T) {
 	w.expect("file", "listen=:1 ")
 	testservers.WriteFile(t, path, "nonsense: 1")
 	w.expect("file", "weir.yaml:1:1: nonsense: unknown key")
-	check(t, os.Remove(path))
+	noError(t, os.Remove(path))
 	w.expect("file", "no such file")
-	check(t, os.WriteFile(path, []byte(listening(":2")), 0o600)) // creates the file without renaming
+	noError(t, os.WriteFile(path, []byte(listening(":2")), 0o600)) // creates the file without renaming
 	w.expect("file", "listen=:2 ")
 }
 
@@ -137,7 +130,7 @@ func TestWatchReloadsAChangeOnce(t *testing.T) {
 	t.Parallel()
 	elsewhere, dir := configFile(t, ":8080"), t.TempDir()
 	path := filepath.Join(dir, "weir.yaml")
-	check(t, os.Symlink(elsewhere, path))
+	noError(t, os.Symlink(elsewhere, path))
 	w := watch(t, path)
 	testservers.WriteFile(t, elsewhere, listening(":1"))
 	w.hup <- os.Interrupt
@@ -152,14 +145,14 @@ func TestWatchReloadsWhenASymbolicLinkChanges(t *testing.T) {
 	dir := t.TempDir()
 	version := func(name, text string) {
 		t.Helper()
-		check(t, os.Mkdir(filepath.Join(dir, name), 0o700))
+		noError(t, os.Mkdir(filepath.Join(dir, name), 0o700))
 		testservers.WriteFile(t, filepath.Join(dir, name, "weir.yaml"), text)
-		check(t, os.Symlink(name, filepath.Join(dir, "..tmp")))
-		check(t, os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")))
+		noError(t, os.Symlink(name, filepath.Join(dir, "..tmp")))
+		noError(t, os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")))
 	}
 	version("..one", listening(":1"))
 	path := filepath.Join(dir, "weir.yaml")
-	check(t, os.Symlink("..data/weir.yaml", path))
+	noError(t, os.Symlink("..data/weir.yaml", path))
 	w := watch(t, path)
 	version("..two", listening(":2"))
 	w.expect("file", "listen=:2 ")
@@ -211,7 +204,7 @@ func TestWatchReloadsAChangedSecretFile(t *testing.T) {
 	w := watch(t, path)
 	testservers.WriteFile(t, token, "three")
 	w.expect("file", "secret=three")
-	check(t, os.Remove(token))
+	noError(t, os.Remove(token))
 	w.expect("file", "no such file")
 	testservers.WriteFile(t, token, "four")
 	w.expect("file", "secret=four")

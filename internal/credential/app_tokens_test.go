@@ -138,9 +138,7 @@ func (r *appTest) answered(s *Source, answers ...answer) {
 				s.observe(token, a, time.Now(), time.Now())
 				break
 			}
-			if err := wait.wait(r.Context()); err != nil {
-				r.Fatal(err)
-			}
+			noError(r.T, wait.wait(r.Context()))
 		}
 	}
 }
@@ -157,15 +155,11 @@ func TestTokenIsRenewedInTheBackgroundBeforeItExpires(t *testing.T) {
 		time.Sleep(54 * time.Minute)
 		r.want(s, "ghs_1")
 		synctest.Wait()
-		if r.up.issued != 1 {
-			r.Errorf("%d tokens were issued", r.up.issued)
-		}
+		equal(r, "issued tokens", r.up.issued, 1)
 		time.Sleep(2 * time.Minute)
 		began := time.Now()
 		r.want(s, "ghs_1")
-		if time.Since(began) != 0 {
-			r.Error("a request waited for the renewal")
-		}
+		equal(r, "waiting for the renewal", time.Since(began), 0)
 		time.Sleep(2 * time.Second)
 		r.want(s, "ghs_2")
 		if r.up.issued != 2 || r.up.requests[0] != "POST http://api.test/api/v3/app/installations/42/access_tokens {}" {

@@ -86,9 +86,7 @@ func TestVerifyStopsWaitingForAHangingIssuer(t *testing.T) {
 		w.answer(func(http.ResponseWriter) { <-hang })
 		for _, name := range []string{"after the timeout", "within the pause"} {
 			w.verify(name, w.token(nil), "unavailable")
-			if waited := time.Since(start); waited != keysFetchTimeout {
-				w.Errorf("%s: waited %s", name, waited)
-			}
+			equal(w, name+", waited", time.Since(start), keysFetchTimeout)
 		}
 		time.Sleep(keysFetchPause)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)

@@ -15,9 +15,7 @@ func TestNewKeyReturnsKeyAndHash(t *testing.T) {
 	key, hash := NewKey()
 	other, _ := NewKey()
 	sum := sha256.Sum256([]byte(key.Reveal()))
-	if hash != "sha256:"+hex.EncodeToString(sum[:]) {
-		t.Errorf("%s is not the hash of the key", hash)
-	}
+	equal(t, "hash of the key", hash, "sha256:"+hex.EncodeToString(sum[:]))
 	if !strings.HasPrefix(key.Reveal(), "weir_") || len(key.Reveal()) < len("weir_")+26 || key == other {
 		t.Errorf("keys %s and %s", key.Reveal(), other.Reveal())
 	}
@@ -43,9 +41,7 @@ func TestUnknownClientKeyIsNeverPassedThrough(t *testing.T) {
 func TestCredentialContainingTheKeyPrefixIsPassedThrough(t *testing.T) {
 	b := newTestRegistry(true)
 	for _, value := range []string{"Bearer ghp_weir_x", "Bearer my-weir_x", "Bearer weir", basic("my_weir_app:x")} {
-		if c := identify(t, b, value); c.Authorization.Reveal() != value {
-			t.Errorf("%s: not passed through: %+v", value, c)
-		}
+		equal(t, value, identify(t, b, value).Authorization.Reveal(), value)
 	}
 }
 
@@ -97,7 +93,5 @@ func TestKeyIdentifiesOnlyItsClient(t *testing.T) {
 }
 
 func TestSharedKeyIdentifiesTheFirstClient(t *testing.T) {
-	if c := identify(t, registryOf(keyed("first", "k", "ci"), keyed("second", "k", "ci")), "Bearer k"); c.Client != "first" {
-		t.Errorf("got %+v, want the client first", c)
-	}
+	equal(t, "client", identify(t, registryOf(keyed("first", "k", "ci"), keyed("second", "k", "ci")), "Bearer k").Client, "first")
 }

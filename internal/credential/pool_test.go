@@ -122,9 +122,7 @@ func TestPickPrefersClearlyLargerBudgets(t *testing.T) {
 	} {
 		p := poolOf("user", "second", "enterprise")
 		got, _ := p.Pick(Request{Operation: subscribers, Resource: policy.Core, Left: c.left}, time.Now())
-		if got.Account != c.want {
-			t.Errorf("%s: got %s, want %s", c.name, got.Account, c.want)
-		}
+		equal(t, c.name, got.Account, c.want)
 		if again, _ := p.Pick(Request{Operation: subscribers, Resource: policy.Core}, time.Now()); again.Class != got.Class {
 			t.Errorf("%s: the next request uses %s", c.name, again.Account)
 		}
@@ -163,9 +161,7 @@ func TestKindsThatAnOperationAccepts(t *testing.T) {
 				got += " " + h.Name
 			}
 		}
-		if got != " "+want {
-			t.Errorf("%s: got%s, want %s", id, got, want)
-		}
+		equal(t, id, got, " "+want)
 	}
 }
 
@@ -194,10 +190,7 @@ func (p *Pool) answered(sent time.Time, status int) (repeated bool) {
 func mustBegin(t *testing.T, p *Pool) *Sent {
 	t.Helper()
 	class, use := p.held[0].Class, Use{Safe: true, Repeatable: true}
-	sent, err := p.Begin(class, use)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sent := must(p.Begin(class, use))
 	if _, err := p.Begin(class, use); !errors.Is(err, ErrBusy) {
 		t.Errorf("two requests test the credential: %v", err)
 	}
@@ -254,9 +247,7 @@ func TestSingle401OfAnAcceptedCredentialQuarantinesNothing(t *testing.T) {
 					t.Fatal("one 401 counts")
 				}
 			}
-			if err := p.Await(t.Context(), time.Now().Add(time.Minute), p.held[0].Class, Use{Safe: true, Repeatable: true}); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, p.Await(t.Context(), time.Now().Add(time.Minute), p.held[0].Class, Use{Safe: true, Repeatable: true}))
 			if mustBegin(t, p).End(subscribers, status, false) {
 				t.Errorf("%d: the confirming request is repeated", status)
 			}
@@ -341,8 +332,6 @@ func TestOperationsAcceptKindsOfAnEnterpriseLikeTheirBaseKinds(t *testing.T) {
 func TestOAuthAppOfAnEnterpriseIsSentAsBasic(t *testing.T) {
 	p := poolOf("enterprise_oauth_app", "enterprise_installation")
 	for i, want := range []string{basic("enterprise_oauth_app:x"), "Bearer enterprise_installation:x"} {
-		if got := p.held[i].Authorization.Reveal(); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
+		equal(t, "authorization", p.held[i].Authorization.Reveal(), want)
 	}
 }

@@ -104,9 +104,7 @@ func TestReplicasShareOneSealedToken(t *testing.T) {
 			})
 		}
 		replicas.Wait()
-		if n := f.issued.Load(); n != 1 {
-			f.Errorf("%d tokens were issued, want 1", n)
-		}
+		equal(f, "issued tokens", f.issued.Load(), 1)
 		c := f.client()
 		keys, err := c.Keys(f.Context(), "*").Result()
 		if err != nil || len(keys) != 1 {
@@ -127,9 +125,7 @@ func TestLeaseOfACrashedReplicaExpires(t *testing.T) {
 		s := f.open(sealKey)
 		f.expectLease(s, "x", "dead", time.Second, true)
 		f.expectLease(s, "x", "next", time.Second, false)
-		if err := s.Return(f.Context(), "x", "next", AppToken{}); err != nil { // not the owner
-			f.Fatal(err)
-		}
+		noError(f, s.Return(f.Context(), "x", "next", AppToken{})) // not the owner
 		f.expectLease(s, "x", "next", time.Second, false)
 		if f.forward != nil {
 			f.forward(2 * time.Second)
@@ -145,15 +141,11 @@ func TestStoredTokenOpensOnlyWithItsNameAndKey(t *testing.T) {
 	onEachServer(t, func(f *tokenFleet) {
 		s, now := f.open(sealKey), time.Now().Round(time.Millisecond)
 		token := AppToken{Value: "ghs_secret", Expires: now.Add(time.Minute), Minted: now}
-		if err := s.Return(f.Context(), "x", "me", token); err != nil {
-			f.Fatal(err)
-		}
+		noError(f.T, s.Return(f.Context(), "x", "me", token))
 		f.expectToken("stored token", s, "x", token, nil)
 		f.expectToken("missing token", s, "y", AppToken{}, nil)
 		f.expectToken("with another key", f.open(strings.Repeat("x", 32)), "x", AppToken{}, ErrSealed)
-		if err := f.client().Copy(f.Context(), tokenKey("x"), tokenKey("y"), 0, true).Err(); err != nil {
-			f.Fatal(err)
-		}
+		noError(f.T, f.client().Copy(f.Context(), tokenKey("x"), tokenKey("y"), 0, true).Err())
 		f.expectToken("under another name", s, "y", AppToken{}, ErrSealed)
 	})
 }
@@ -176,9 +168,7 @@ func TestStoredFormatIsThatOfTheRelease(t *testing.T) {
 	f := &tokenFleet{T: t, network: "unix", address: testservers.Redis(t)}
 	s := f.open(sealKey)
 	f.expectLease(s, "stored", "r1", 15*time.Second, true)
-	if err := s.Return(t.Context(), "stored", "r1", recordedToken); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, s.Return(t.Context(), "stored", "r1", recordedToken))
 	f.expectLease(s, "requested", "r1", 15*time.Second, true)
 	testservers.CompareFormat(t, f.client(), recording, nil)
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v4"
 	"pgregory.net/rapid"
 
@@ -37,9 +36,7 @@ func TestSecretNeverPrints(t *testing.T) {
 			t.Errorf("%q is in the output:\n%s", leak, out.String())
 		}
 	}
-	if s.Reveal() != "hunter2" {
-		t.Error("Reveal must return the text")
-	}
+	equal(t, "Reveal", s.Reveal(), "hunter2")
 }
 
 func TestSecretPrintsItsMask(t *testing.T) {
@@ -55,9 +52,7 @@ func TestSecretPrintsItsMask(t *testing.T) {
 		{"JSON any", inJSON(map[string]any{"s": Secret("hunter2")}), `{"s":"•••"}`},
 		{"YAML value", string(must(yaml.Dump(map[string]Secret{"s": "hunter2"}))), "s: •••\n"},
 	} {
-		if c.got != c.want {
-			t.Errorf("%s: got %q, want %q", c.name, c.got, c.want)
-		}
+		equal(t, c.name, c.got, c.want)
 	}
 }
 
@@ -103,9 +98,7 @@ func TestBearerAndTokenAreOneCredential(t *testing.T) {
 	if other := identify(t, b, "Bearer ghp_y"); other.Class == bearer.Class {
 		t.Error("two credentials have one class")
 	}
-	if token.Authorization.Reveal() != "token ghp_x" {
-		t.Errorf("forwarded as %s", token.Authorization.Reveal())
-	}
+	equal(t, "forwarded", token.Authorization.Reveal(), "token ghp_x")
 	if strings.Contains(fmt.Sprintf("%+v", bearer), "ghp_x") || strings.Contains(bearer.Account, "ghp_x") {
 		t.Errorf("the credential is visible: %+v", bearer)
 	}
@@ -132,9 +125,7 @@ func TestClientsOfOneAccountDivideItsWindows(t *testing.T) {
 	for key, want := range map[string][]policy.ClientBudget{
 		"ci": both, "people": both, "solo": nil, "ghp_1": both, "ghp_3": nil, "tagged": alone,
 	} {
-		if diff := cmp.Diff(want, identify(t, r, "Bearer "+key).Clients); diff != "" {
-			t.Errorf("%s: %s", key, diff)
-		}
+		equal(t, key, identify(t, r, "Bearer "+key).Clients, want)
 	}
 }
 
@@ -149,12 +140,8 @@ func TestTokenInABasicPairIsTheSameCredential(t *testing.T) {
 		want := identify(t, b, "Bearer "+token)
 		for _, pair := range pairs {
 			got := identify(t, b, basic(pair))
-			if diff := cmp.Diff(want.Caller, got.Caller); diff != "" {
-				t.Errorf("%s: %s", pair, diff)
-			}
-			if got.Authorization.Reveal() != basic(pair) {
-				t.Errorf("%s: forwarded as %s", pair, got.Authorization.Reveal())
-			}
+			equal(t, pair, got.Caller, want.Caller)
+			equal(t, pair+", forwarded", got.Authorization.Reveal(), basic(pair))
 		}
 	}
 	for _, pair := range []string{"id:secret", "Iv1.0123456789abcdef:0123456789abcdef0123456789abcdef01234567", "ghp_x:password"} {
@@ -177,9 +164,7 @@ func TestEachCredentialHasOneStableClass(t *testing.T) {
 		}
 		classes[class] = credential
 	}
-	if len(classes) != 1000 {
-		t.Errorf("%d classes of 1000 credentials", len(classes))
-	}
+	equal(t, "classes of 1000 credentials", len(classes), 1000)
 }
 
 func TestKindOfAPassedThroughCredential(t *testing.T) {
@@ -187,9 +172,7 @@ func TestKindOfAPassedThroughCredential(t *testing.T) {
 	for value, want := range map[string]policy.CallerKind{
 		"Bearer ghp_a": policy.User, "Bearer ghs_a": policy.Installation, "Bearer abc": policy.User, basic("id:s"): policy.OAuthApp,
 	} {
-		if got := identify(t, b, value).Kind; got != want {
-			t.Errorf("%s: got %s, want %s", value, got, want)
-		}
+		equal(t, value, identify(t, b, value).Kind, want)
 	}
 	for name, values := range map[string][]string{"no credential": nil, "empty credential": {"  "}} {
 		c := identify(t, b, values...)
@@ -230,9 +213,7 @@ func TestTokensOfOneUserShareTheAccountNotTheClass(t *testing.T) {
 	if one.Account != "octo-bot" || two.Account != "octo-bot" || one.Class == two.Class {
 		t.Errorf("%+v and %+v", one, two)
 	}
-	if client := identify(t, b, "Bearer weir-key"); client.Class != one.Class {
-		t.Error("the same credential has two classes")
-	}
+	equal(t, "class of the same credential", identify(t, b, "Bearer weir-key").Class, one.Class)
 }
 
 func TestLabelsOfAccounts(t *testing.T) {
@@ -248,9 +229,7 @@ func TestLabelsOfAccounts(t *testing.T) {
 	for account, want := range map[string]string{
 		"0a1b2c3d4e5f60718293a4b5c6d7e8f9": "account 0a1b2c3d", "user:583231": "user:583231", "egress:default": "egress:default", "0a1b2c3d": "0a1b2c3d",
 	} {
-		if got := ShortLabel(account); got != want {
-			t.Errorf("%s: %q, want %q", account, got, want)
-		}
+		equal(t, account, ShortLabel(account), want)
 	}
 }
 
@@ -269,9 +248,7 @@ func TestAllFormsOfATokenHaveOneAccount(t *testing.T) {
 			c := identify(t, r, value)
 			accounts[c.Account+" "+c.Class+" "+string(c.Kind)] = true
 		}
-		if len(accounts) != 1 {
-			t.Errorf("%s has %d accounts", token, len(accounts))
-		}
+		equal(t, token+", accounts", len(accounts), 1)
 	}
 	for _, id := range []string{"Iv1.0123456789abcdef", "Iv23liABCDEFGHIJKLMN", "Ov23liABCDEFGHIJKLMN", "0123456789abcdef0123"} {
 		if c := identify(t, r, basic(id+":"+plain)); c.Kind != policy.OAuthApp || c.Account == r.AccountOf(plain) {

@@ -117,9 +117,7 @@ func TestUnverifiedIssuerReadsTheClaim(t *testing.T) {
 		{"text with dots", "a.b.c", ""},
 		{"encrypted token", "a.b.c.d.e", ""},
 	} {
-		if got := unverifiedIssuer(c.token); got != c.want {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
+		equal(t, c.name, unverifiedIssuer(c.token), c.want)
 	}
 }
 
@@ -131,18 +129,14 @@ func TestCheckIssuerURLRequiresHTTPS(t *testing.T) {
 		"ftp://issuer.example": false, "https://u:p@issuer.example": false, "https://issuer.example#x": false, "https://": false,
 		"file:///etc/passwd": false,
 	} {
-		if err := CheckIssuerURL(url); (err == nil) != good {
-			t.Errorf("%q: %v", url, err)
-		}
+		equal(t, url, (CheckIssuerURL(url) == nil), good)
 	}
 }
 
 func TestClaimValuesAreStringsOnly(t *testing.T) {
 	c := jwtClaims{"one": "a", "many": []any{"a", 1.0, "b"}, "number": 1.0, "object": map[string]any{"a": "b"}, "null": nil}
 	for name, want := range map[string]int{"one": 1, "many": 2, "number": 0, "object": 0, "null": 0, "none": 0} {
-		if got := c.values(name); len(got) != want {
-			t.Errorf("%s: got values %q, want %d values", name, got, want)
-		}
+		equal(t, name, len(c.values(name)), want)
 	}
 }
 

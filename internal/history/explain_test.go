@@ -69,12 +69,8 @@ func TestExplainGivesResultAndReason(t *testing.T) {
 		{"background request", proxy.Record{Outcome: "validated", Status: 200, Cache: "weir; fwd=stale; fwd-status=304", Attempts: 1, Background: true}, Validated, "The stored response was stale or purged; the upstream confirmed that it has not changed. This was a background request: a revalidation, or a poll for statistics."},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := resultOf(&c.record); got != c.result {
-				t.Errorf("result %s, want %s", got, c.result)
-			}
-			if got := explain(&c.record); got != c.why {
-				t.Errorf("got  %s\nwant %s", got, c.why)
-			}
+			equal(t, "result", resultOf(&c.record), c.result)
+			equal(t, "reason", explain(&c.record), c.why)
 		})
 	}
 }

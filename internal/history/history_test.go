@@ -14,9 +14,19 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy"
 )
+
+// must returns a value that the setup of a test needs.
+func must[T any](value T, err error) T { return testservers.Must(value, err) }
+
+// equal compares a value with the expected value.
+func equal[T any](t testing.TB, name string, got, want T) {
+	t.Helper()
+	testservers.Equal(t, name, got, want)
+}
 
 // fixture is a history over sources that a test sets.
 type fixture struct {
@@ -88,10 +98,7 @@ func account(name string, remaining, limit int, reset time.Duration) limits.Acco
 
 func watch(t *testing.T, h *History, options WatchOptions) *Watcher {
 	t.Helper()
-	w, err := h.Watch(options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must(h.Watch(options))
 	t.Cleanup(w.Close)
 	return w
 }
@@ -195,9 +202,7 @@ func TestCostsByOperationAndClient(t *testing.T) {
 			}
 			got.Operations[i].Median, got.Operations[i].P95 = want.Operations[i].Median, want.Operations[i].P95
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Error(diff)
-		}
+		equal(t, "configuration", got, want)
 		time.Sleep(time.Hour + time.Minute)
 		if got := w.Costs(); len(got.Operations)+len(got.Spenders)+len(got.Tags) > 0 {
 			t.Errorf("after an hour: %v", got)
@@ -254,9 +259,7 @@ func TestQuantilesAreCloseToExactValues(t *testing.T) {
 			t.Errorf("quantile %v: %v, want about %v", share, got, exact)
 		}
 	}
-	if got := new(histogram).quantile(0.5); got != 0 {
-		t.Errorf("quantile without observations: %v", got)
-	}
+	equal(t, "quantile without observations", new(histogram).quantile(0.5), 0)
 }
 
 // A flood of 100,000 paths, tokens, clients and methods must not use more memory than a few hundred, or displace frequent
@@ -342,9 +345,7 @@ func TestReplaceIsRateLimitedAndKeepsCounts(t *testing.T) {
 	for _, n := range table.sums(0, interval(now, periodLength)) {
 		total += int(n.last.requests)
 	}
-	if total != names {
-		t.Errorf("the counts add up to %d, want %d", total, names)
-	}
+	equal(t, "sum of the counts", total, names)
 }
 
 // Names with one count per second keep their rows in a flood of names that are counted once.
@@ -393,13 +394,9 @@ func TestBudgetSamplesAreBounded(t *testing.T) {
 		accounts[i].Name = "other" + accounts[i].Name
 	}
 	samples.add(accounts, time.Now())
-	if len(samples) != maxSeries {
-		t.Errorf("%d series after all accounts changed", len(samples))
-	}
+	equal(t, "series after all accounts changed", len(samples), maxSeries)
 	samples.add(nil, time.Now().Add(2*time.Hour))
-	if len(samples) != 0 {
-		t.Errorf("%d series after two hours without accounts", len(samples))
-	}
+	equal(t, "series after two hours without accounts", len(samples), 0)
 }
 
 func TestForecast(t *testing.T) {
@@ -435,9 +432,7 @@ func TestForecast(t *testing.T) {
 				if ok != (c.rate > 0) || f.Rate != c.rate || f.Early != c.early || ok && f.Ends.Sub(time.Now().Truncate(time.Second)) != c.ends {
 					t.Errorf("forecast %+v, found: %v", f, ok)
 				}
-				if d.Waiting != 3 {
-					t.Errorf("%d requests wait", d.Waiting)
-				}
+				equal(t, "waiting requests", d.Waiting, 3)
 				line := samples.lines("a", time.Now())["core"]
 				if last := line[len(line)-1]; len(line) != 120 || last == nil || *last != c.remaining[len(c.remaining)-1] {
 					t.Errorf("%d points", len(line))

@@ -43,9 +43,7 @@ func TestSoftLimitsAreReportedOncePerWindow(t *testing.T) {
 			w.use(used, end.Add(time.Duration(used%3)*time.Second)) // the reset changes by the clocks of reports
 			time.Sleep(5 * time.Second)
 			synctest.Wait()
-			if got := softLimitsOf(watcher); got != want {
-				t.Errorf("%d requests: got %q, want %q", used, got, want)
-			}
+			equal(t, fmt.Sprint(used, " requests"), softLimitsOf(watcher), want)
 		}
 		step(900, "") // perhaps requests of the previous window
 		w.use(0, end)
@@ -68,9 +66,7 @@ func TestSoftLimitsAreReportedOncePerWindow(t *testing.T) {
 		w.use(0, time.Time{})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n := len(w.softLimits); n != 0 {
-			t.Errorf("%d soft limits remain after their window", n)
-		}
+		equal(t, "soft limits after their window", len(w.softLimits), 0)
 	})
 }
 
@@ -99,9 +95,7 @@ func TestForecastIsReportedOncePerWindow(t *testing.T) {
 					t.Errorf("minute %d: %s", minute, got)
 				}
 			}
-			if strings.Join(got, " ") != want {
-				t.Errorf("%d requests per minute: got %q, want %q", requestsPerMinute, got, want)
-			}
+			equal(t, fmt.Sprint(requestsPerMinute, " requests per minute"), strings.Join(got, " "), want)
 			expected := start.Add(time.Duration(1000/max(1, requestsPerMinute)) * time.Minute)
 			if difference := first.Ends.Sub(expected).Abs(); !first.Ends.IsZero() && difference > 10*time.Minute {
 				t.Errorf("%d requests per minute: the forecast differs by %v", requestsPerMinute, difference)
@@ -126,9 +120,7 @@ func TestSoftLimitIsRepeatedAfterAnError(t *testing.T) {
 		w.use(1000, reset)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := softLimitsOf(watcher); got != "80 100 50" {
-			t.Errorf("events %q", got)
-		}
+		equal(t, "events", softLimitsOf(watcher), "80 100 50")
 		want := SoftLimit{Account: "a", Client: "builds", Resource: "core", Threshold: "50", Used: 1000, Limit: 1000, Reset: reset}
 		if len(calls) != 4 || calls[0] != want || calls[3] != want {
 			t.Errorf("calls %+v", calls)
@@ -149,8 +141,6 @@ func TestSoftLimitsAreBounded(t *testing.T) {
 		w.run()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if n := len(w.softLimits); n != maxSoftLimits {
-			t.Errorf("%d soft limits", n)
-		}
+		equal(t, "soft limits", len(w.softLimits), maxSoftLimits)
 	})
 }

@@ -35,9 +35,7 @@ func TestWatchersReceiveTheStateAndItsChanges(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := namesOf(received(watcher)); got != "state series" {
-			t.Errorf("events without a change: %s", got)
-		}
+		equal(t, "events without a change", namesOf(received(watcher)), "state series")
 		w.set(nil, fixed("a", 4999))
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -54,10 +52,7 @@ func TestWatchersReceiveTheStateAndItsChanges(t *testing.T) {
 		if got := namesOf(events); got != "request" || events[0].ID != 1 {
 			t.Fatalf("events after a request: %s %+v", got, events)
 		}
-		text, err := json.Marshal(events[0].Data)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(json.Marshal(events[0].Data))
 		var r Request
 		if err := json.Unmarshal(text, &r); err != nil || r.ID != "7" || r.Result != Hit || r.Why == "" {
 			t.Errorf("request %s, %v", text, err)
@@ -176,9 +171,7 @@ func TestSlowWatcherReceivesTheNumberOfSkippedRequests(t *testing.T) {
 		t.Errorf("events after the overflow: %+v", events)
 	}
 	w.Observe(hit(0))
-	if got := namesOf(received(slow)); got != "request" {
-		t.Errorf("events after the skipped event: %s", got)
-	}
+	equal(t, "events after the skipped event", namesOf(received(slow)), "request")
 }
 
 func TestRequestsPerSecondAreBounded(t *testing.T) {
@@ -188,9 +181,7 @@ func TestRequestsPerSecondAreBounded(t *testing.T) {
 		for range 10 {
 			w.Observe(hit(0))
 		}
-		if got := namesOf(received(watcher)); got != "request request request" {
-			t.Errorf("got %s, want three requests", got)
-		}
+		equal(t, "events", namesOf(received(watcher)), "request request request")
 		time.Sleep(time.Second)
 		w.Observe(hit(0))
 		events := received(watcher)
@@ -224,9 +215,7 @@ func TestReconnectedWatcherReceivesTheNumberOfMissedRequests(t *testing.T) {
 					missed = s.Requests
 				}
 			}
-			if missed != c.missed {
-				t.Errorf("%d, want %d", missed, c.missed)
-			}
+			equal(t, "missed requests", missed, c.missed)
 		})
 	}
 }
@@ -241,9 +230,7 @@ func TestWatchersAreBoundedAndEndWithTheHistory(t *testing.T) {
 		t.Error(err)
 	}
 	watchers[0].Close()
-	if w.Watchers() != maxWatchers-1 {
-		t.Errorf("%d watchers", w.Watchers())
-	}
+	equal(t, "watchers", w.Watchers(), maxWatchers-1)
 	another := watch(t, w.History, WatchOptions{})
 	w.Close()
 	if got := namesOf(received(another)); got != "accounts operations end" {

@@ -26,16 +26,10 @@ func documentedNames(t *testing.T) map[string]bool {
 // The files in deploy must use only documented metrics and series that a rule records.
 func TestRulesAndDashboardUseExistingMetrics(t *testing.T) {
 	names := documentedNames(t)
-	rules, err := os.ReadFile("../../deploy/prometheus/weir.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := must(os.ReadFile("../../deploy/prometheus/weir.rules.yml"))
 	used := 0
 	for _, path := range []string{"prometheus/weir.rules.yml", "prometheus/weir_test.yml", "grafana/weir.json"} {
-		text, err := os.ReadFile("../../deploy/" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(os.ReadFile("../../deploy/" + path))
 		for _, name := range regexp.MustCompile(`\b(weir|http)_[a-z_]+[a-z]\b`).FindAllString(string(text), -1) {
 			used++
 			base := name
@@ -60,14 +54,8 @@ func TestRulesAndDashboardUseExistingMetrics(t *testing.T) {
 // docs/operations.md has one section per alert, in the order of the alerts, with a command for the diagnosis and the
 // remedy.
 func TestEachAlertIsDocumented(t *testing.T) {
-	rules, err := os.ReadFile("../../deploy/prometheus/weir.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := must(os.ReadFile("../../deploy/prometheus/weir.rules.yml"))
+	page := must(os.ReadFile("../../docs/operations.md"))
 	_, part, _ := strings.Cut(string(page), "\n## Alerts\n")
 	part, _, _ = strings.Cut(part, "\n## ")
 	var alerts, headings []string
@@ -88,10 +76,7 @@ func TestEachAlertIsDocumented(t *testing.T) {
 
 // Each panel needs a title, a description, distinct queries and a separate position.
 func TestGrafanaPanelsAreComplete(t *testing.T) {
-	text, err := os.ReadFile("../../deploy/grafana/weir.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile("../../deploy/grafana/weir.json"))
 	var board struct {
 		Panels []struct {
 			ID                       int
@@ -100,9 +85,7 @@ func TestGrafanaPanelsAreComplete(t *testing.T) {
 			Targets                  []struct{ Expr, RefID string }
 		}
 	}
-	if err := json.Unmarshal(text, &board); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, json.Unmarshal(text, &board))
 	taken := map[[2]int]string{}
 	ids := map[int]bool{}
 	for _, p := range board.Panels {

@@ -39,10 +39,7 @@ func codes(cell string) (list []string) {
 // documented reads the table of metrics in docs/observability.md.
 func documented(t *testing.T) (all map[string]description, inPrometheus map[string]string) {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/observability.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must(os.ReadFile("../../docs/observability.md"))
 	_, section, _ := strings.Cut(string(page), "\n## Metrics\n")
 	section, _, _ = strings.Cut(section, "\n\nBeside")
 	all, inPrometheus = map[string]description{}, map[string]string{}
@@ -95,9 +92,7 @@ func describe(m *otlp.Metric) description {
 func TestMetricsMatchTheirDocumentation(t *testing.T) {
 	received := testservers.StartOTLP(t)
 	w := opened(t)
-	if err := w.Watch(sources(3)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, w.Watch(sources(3)))
 	w.RequestStarted(http.MethodGet)
 	w.Reloaded(errors.New("line 1"))
 	w.SoftLimitReached("account", "builds", policy.Core, "50")
@@ -114,9 +109,7 @@ func TestMetricsMatchTheirDocumentation(t *testing.T) {
 			got[m.GetName()] = describe(m)
 		}
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(description{})); diff != "" {
-		t.Errorf("-documented +exported:\n%s", diff)
-	}
+	equal(t, "exported metrics", got, want, cmp.AllowUnexported(description{}))
 	var names []string
 	for _, name := range inPrometheus {
 		names = append(names, name)
@@ -129,18 +122,13 @@ func TestMetricsMatchTheirDocumentation(t *testing.T) {
 	}
 	slices.Sort(names)
 	slices.Sort(seen)
-	if diff := cmp.Diff(names, seen); diff != "" {
-		t.Errorf("-documented +in Prometheus:\n%s", diff)
-	}
+	equal(t, "metrics in Prometheus", seen, names)
 }
 
 // opened returns telemetry for the environment of the test. The telemetry is closed with the test.
 func opened(t *testing.T) *Telemetry {
 	t.Helper()
-	w, err := Open(Config{ServiceName: "weir", Version: "1.2.3", Instance: "one", Sample: 1, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must(Open(Config{ServiceName: "weir", Version: "1.2.3", Instance: "one", Sample: 1, Log: slog.New(slog.DiscardHandler)}))
 	t.Cleanup(w.Close)
 	return w
 }

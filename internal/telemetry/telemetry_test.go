@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
@@ -23,6 +24,17 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
 )
+
+// must returns a value that the setup of a test needs.
+func must[T any](value T, err error) T { return testservers.Must(value, err) }
+
+func noError(t testing.TB, err error) { t.Helper(); testservers.NoError(t, err) }
+
+// equal compares a value with the expected value.
+func equal[T any](t testing.TB, name string, got, want T, options ...cmp.Option) {
+	t.Helper()
+	testservers.Equal(t, name, got, want, options...)
+}
 
 // fullRecord returns a record with every kind of stage.
 func fullRecord() *proxy.Record {
@@ -142,9 +154,7 @@ func TestOTELSDKDisabledDisablesAll(t *testing.T) {
 	received := testservers.StartOTLP(t)
 	t.Setenv("OTEL_SDK_DISABLED", "true")
 	w := opened(t)
-	if err := w.Watch(sources(1)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, w.Watch(sources(1)))
 	w.RequestStarted(http.MethodGet)
 	w.Reloaded(nil)
 	slog.New(w.Logs(slog.DiscardHandler)).Info("line")
@@ -193,9 +203,7 @@ func TestSamplerFollowsParentsAndLinks(t *testing.T) {
 		{"link to a span that is not sampled", 0, t.Context(), span(0), false},
 	} {
 		_, s := sdktrace.NewTracerProvider(sdktrace.WithSampler(newSampler(c.fraction))).Tracer("").Start(c.in, "", trace.WithLinks(trace.Link{SpanContext: c.link}))
-		if s.IsRecording() != c.want {
-			t.Errorf("%s: sampled %v, want %v", c.name, s.IsRecording(), c.want)
-		}
+		equal(t, c.name, s.IsRecording(), c.want)
 	}
 	tenth, sampled := sdktrace.NewTracerProvider(sdktrace.WithSampler(newSampler(0.1))).Tracer(""), 0
 	for range 10_000 {
@@ -258,9 +266,7 @@ func TestSpentQuotaNamesGraphQLOperations(t *testing.T) {
 	assertContains(t, text,
 		`weir_spent_total{graphql_operation_name="Query0",weir_client="builds",weir_operation="graphql",weir_resource="graphql"} 53`,
 		`weir_spent_total{graphql_operation_name="_OTHER",weir_client="builds",weir_operation="graphql",weir_resource="graphql"} 5100`)
-	if n := strings.Count(text, "\nweir_spent_total{"); n != maxQueryNames+1 {
-		t.Errorf("got %d series, want %d", n, maxQueryNames+1)
-	}
+	equal(t, "series", strings.Count(text, "\nweir_spent_total{"), maxQueryNames+1)
 }
 
 func TestSeriesAreBounded(t *testing.T) {
@@ -280,17 +286,13 @@ func TestSeriesAreBounded(t *testing.T) {
 
 func TestTightestAccountsHaveGauges(t *testing.T) {
 	w := opened(t)
-	if err := w.Watch(sources(700)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, w.Watch(sources(700)))
 	text := w.scrape(false)
 	assertContains(t, text, `weir_accounts{weir_shown="true"} 200`, `weir_accounts{weir_shown="false"} 500`,
 		`weir_budget_remaining{weir_account="account-0699",weir_resource="core"} 9301`, `weir_budget_remaining{weir_account="account-0699",weir_resource="points"} 899`,
 		`weir_queue_length 5`, `weir_store_up 1`, `weir_store_replicas 2`, `weir_cache_entries 4`, `weir_cache_size_bytes 1.048576e+06`, `weir_credentials_quarantined 1`,
 		`weir_tls_certificate_expiry_seconds{server_name="gateway.test"} 3`)
-	if n := strings.Count(text, "\nweir_account_in_flight{"); n != 200 {
-		t.Errorf("%d accounts have gauges, want 200", n)
-	}
+	equal(t, "accounts with gauges", strings.Count(text, "\nweir_account_in_flight{"), 200)
 }
 
 // Of 100 requests the person has a guarantee of 20 and the job a limit of 50. Both belong to a team.
@@ -305,11 +307,8 @@ func TestClientsHaveGauges(t *testing.T) {
 		}
 		claim, reset := limits.Claim{Operation: "user/get", Resource: policy.Core, Points: 1}, time.Now().Add(30*time.Minute)
 		for i := range 50 {
-			p, err := limiter.Acquire(t.Context(), claim, caller("job"), time.Now())
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = limiter.Settle(t.Context(), *p, limits.Outcome{
+			p := must(limiter.Acquire(t.Context(), claim, caller("job"), time.Now()))
+			_, err := limiter.Settle(t.Context(), *p, limits.Outcome{
 				Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Resource: policy.Core, Limit: 100, Used: i + 1, Reset: reset},
 			})
 			if err != nil {
@@ -323,9 +322,7 @@ func TestClientsHaveGauges(t *testing.T) {
 		synctest.Wait()
 		w, s := opened(t), sources(0)
 		s.Accounts, s.Waiting = ledger.Accounts, limiter.WaitingByClient
-		if err := w.Watch(s); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, w.Watch(s))
 		text := w.scrape(false)
 		for labels, values := range map[string][]int{ // nominal, lower and upper limit, use, demand
 			`{weir_account="robot",weir_client="person",weir_resource="core"}`: {75, 20, 100, 0, 0},
@@ -352,9 +349,7 @@ func TestOtherGaugesWorkWhileTheStoreIsLost(t *testing.T) {
 	w, s := opened(t), sources(1)
 	s.Accounts = func(context.Context, int) ([]limits.Account, error) { return nil, errors.New("no answer") }
 	s.Lost = time.Now
-	if err := w.Watch(s); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, w.Watch(s))
 	assertContains(t, w.scrape(false), "weir_store_up 0", "weir_queue_length 5")
 }
 
@@ -396,10 +391,7 @@ func TestExportErrorsAreLoggedOncePerMinute(t *testing.T) {
 
 func TestErrorsAfterCloseAreNotLogged(t *testing.T) {
 	var text bytes.Buffer
-	w, err := Open(Config{ServiceName: "weir", Log: slog.New(slog.NewTextHandler(&text, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must(Open(Config{ServiceName: "weir", Log: slog.New(slog.NewTextHandler(&text, nil))}))
 	otel.Handle(errors.New("the first"))
 	w.Close()
 	otel.Handle(errors.New("late"))

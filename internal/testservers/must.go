@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // Must returns a value that the setup of a test needs. Must panics if the setup failed.
@@ -17,15 +19,31 @@ func Must[T any](value T, err error) T {
 	return value
 }
 
+// NoError ends the test if an error is not nil.
+func NoError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Equal fails the test if a value is not the expected value, and reports both and their differences.
+func Equal[T any](t interface {
+	Helper()
+	Errorf(format string, args ...any)
+}, name string, got, want T, options ...cmp.Option,
+) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		t.Errorf("%s: got %v, want %v\n- want, + got:\n%s", name, got, want, diff)
+	}
+}
+
 // WriteFile replaces a file by renaming, like editors and tools.
 func WriteFile(t testing.TB, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
+	NoError(t, os.Rename(path+".new", path))
 }
 
 // AppKey returns the private key of an app, in PEM. It is always the same key, because generating a key takes long.
