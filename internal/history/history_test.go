@@ -31,7 +31,7 @@ func equal[T any](t testing.TB, name string, got, want T) {
 // fixture is a history over sources that a test sets.
 type fixture struct {
 	*History
-	t        *testing.T
+	*testing.T
 	mu       sync.Mutex
 	accounts []limits.Account
 	err      error
@@ -41,7 +41,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) *fixture {
-	w := &fixture{t: t}
+	w := &fixture{T: t}
 	w.History = New(Sources{
 		Accounts: func(context.Context, int) ([]limits.Account, error) {
 			w.mu.Lock()
@@ -70,18 +70,37 @@ func newFixture(t *testing.T) *fixture {
 	return w
 }
 
+// inBubble runs a test with a fixture in virtual time.
+func inBubble(t *testing.T, test func(w *fixture)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(newFixture(t)) })
+}
+
 // run runs the history until the test ends.
 func (w *fixture) run() {
-	ctx, cancel := context.WithCancel(w.t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		w.Run(ctx)
-	}()
-	w.t.Cleanup(func() {
+	ctx, cancel := context.WithCancel(w.Context())
+	var running sync.WaitGroup
+	running.Go(func() { w.History.Run(ctx) })
+	w.Cleanup(func() {
 		cancel()
-		<-done
+		running.Wait()
 	})
+}
+
+// pass lets virtual time pass, and waits until the history has done its work.
+func (w *fixture) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// expectListings checks the number of listings since the start.
+func (w *fixture) expectListings(least, most int) {
+	w.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.listings < least || w.listings > most {
+		w.Errorf("%d listings, want %d to %d", w.listings, least, most)
+	}
 }
 
 func (w *fixture) set(err error, accounts ...limits.Account) {
@@ -96,11 +115,20 @@ func account(name string, remaining, limit int, reset time.Duration) limits.Acco
 	}}
 }
 
-func watch(t *testing.T, h *History, options WatchOptions) *Watcher {
-	t.Helper()
-	w := must(h.Watch(options))
-	t.Cleanup(w.Close)
-	return w
+func (w *fixture) watch(options WatchOptions) *Watcher {
+	watcher := must(w.Watch(options))
+	w.Cleanup(watcher.Close)
+	return watcher
+}
+
+// expect returns the events in the buffer of a watcher, which must have these names.
+func (w *fixture) expect(what string, watcher *Watcher, names string) []Event {
+	w.Helper()
+	events := received(watcher)
+	if got := namesOf(events); got != names {
+		w.Fatalf("%s: got the events %s, want %s", what, got, names)
+	}
+	return events
 }
 
 // received returns the events in the buffer of a watcher.
@@ -135,8 +163,7 @@ func miss() *proxy.Record {
 }
 
 func TestSeriesCountResults(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t)
+	inBubble(t, func(w *fixture) {
 		w.Observe(hit(1))
 		w.Observe(hit(2))
 		w.Observe(miss())
@@ -150,17 +177,17 @@ func TestSeriesCountResults(t *testing.T) {
 		last := func(name string) []uint32 { return s.Values[name][len(s.Values[name])-2:] }
 		for name, want := range map[string][]uint32{"hit": {2, 0}, "miss": {1, 0}, "refused": {0, 1}, "limited": {0, 1}, "saved": {2, 0}, "spent": {2, 0}, "upstream": {4, 0}, "error": {0, 0}, "waiting": {0, 0}} {
 			if diff := cmp.Diff(want, last(name)); diff != "" || len(s.Values[name]) != 360 {
-				t.Errorf("%s: %s", name, diff)
+				w.Errorf("%s: %s", name, diff)
 			}
 		}
 		if end := s.Start + int64(len(s.Values["hit"]))*int64(s.Step); end-time.Now().Unix() < 0 || end-time.Now().Unix() > int64(s.Step) {
-			t.Errorf("the series starts at %d, now is %d", s.Start, time.Now().Unix())
+			w.Errorf("the series starts at %d, now is %d", s.Start, time.Now().Unix())
 		}
 		time.Sleep(time.Hour)
 		for name, values := range w.Series().Values {
 			for _, v := range values {
 				if v != 0 {
-					t.Fatalf("%s holds values that are older than an hour", name)
+					w.Fatalf("%s holds values that are older than an hour", name)
 				}
 			}
 		}
@@ -168,8 +195,7 @@ func TestSeriesCountResults(t *testing.T) {
 }
 
 func TestCostsByOperationAndClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t)
+	inBubble(t, func(w *fixture) {
 		for range 98 {
 			w.Observe(hit(1))
 		}
@@ -198,42 +224,41 @@ func TestCostsByOperationAndClient(t *testing.T) {
 		got := w.Costs()
 		for i := range got.Operations { // quantiles are estimates
 			if m := got.Operations[i].Median; m > got.Operations[i].P95 {
-				t.Errorf("median %v", m)
+				w.Errorf("median %v", m)
 			}
 			got.Operations[i].Median, got.Operations[i].P95 = want.Operations[i].Median, want.Operations[i].P95
 		}
-		equal(t, "configuration", got, want)
+		equal(w, "costs", got, want)
 		time.Sleep(time.Hour + time.Minute)
 		if got := w.Costs(); len(got.Operations)+len(got.Spenders)+len(got.Tags) > 0 {
-			t.Errorf("after an hour: %v", got)
+			w.Errorf("after an hour: %v", got)
 		}
 	})
 }
 
 // The last hour is compared with the hour before. Older requests are dropped.
 func TestCostsIncludeTheHourBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t)
+	inBubble(t, func(w *fixture) {
 		w.Observe(miss())
 		time.Sleep(time.Hour + time.Minute)
 		w.Observe(miss())
 		w.Observe(hit(1))
 		if got, want := w.Costs().Spenders[0], (Spender{Client: "builds", Operation: "users/get", ClientLabel: "builds", Use: Use{2, 1, 2, 1}, Before: Use{1, 1, 2, 0}}); got != want {
-			t.Errorf("got %+v, want %+v", got, want)
+			w.Errorf("got %+v, want %+v", got, want)
 		}
 		if got := w.Series().Before; got["miss"] != 1 || got["hit"] != 0 || got["upstream"] != 2 || got["spent"] != 1 || got["saved"] != 0 {
-			t.Errorf("the hour before: %v", got)
+			w.Errorf("the hour before: %v", got)
 		}
 		if got := w.Costs().Operations[0]; got.Requests != 2 || got.Max != 40*time.Millisecond {
-			t.Errorf("the operation of the last hour: %+v", got)
+			w.Errorf("the operation of the last hour: %+v", got)
 		}
 		time.Sleep(time.Hour)
 		w.Observe(hit(2))
 		if got := w.Costs().Spenders[0]; got.Use != (Use{1, 0, 0, 1}) || got.Before != (Use{2, 1, 2, 1}) {
-			t.Errorf("an hour later: %+v", got)
+			w.Errorf("an hour later: %+v", got)
 		}
 		if got := w.Series().Before; got["miss"] != 1 || got["hit"] != 1 {
-			t.Errorf("the hour before, an hour later: %v", got)
+			w.Errorf("the hour before, an hour later: %v", got)
 		}
 	})
 }
@@ -461,15 +486,14 @@ func BenchmarkObserve(b *testing.B) {
 }
 
 func TestCostsCoverAWholeHour(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t)
+	inBubble(t, func(w *fixture) {
 		w.run()
 		for range 10 {
 			w.Observe(&proxy.Record{Operation: "repos/get", Client: "ci", Status: 200, Outcome: "miss", Attempts: 1, Spent: 1})
 		}
 		time.Sleep(58 * time.Minute)
 		if costs := w.Costs(); len(costs.Spenders) != 1 || costs.Spenders[0].Spent != 10 {
-			t.Errorf("spenders %+v", costs.Spenders)
+			w.Errorf("spenders %+v", costs.Spenders)
 		}
 	})
 }
@@ -497,8 +521,7 @@ func TestForecastSkipsGaps(t *testing.T) {
 
 // TestAccountsHaveRequestsOfClients checks the waiting and denied requests of clients. Denied requests expire after an hour.
 func TestAccountsHaveRequestsOfClients(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t)
+	inBubble(t, func(w *fixture) {
 		w.queue = map[limits.ClientResource]int{{Account: "a", Resource: "core", Client: "agent"}: 2, {Account: "a", Resource: "search", Client: "agent"}: 3}
 		for _, s := range []proxy.Stage{
 			{Name: "queue", Detail: "client", Failed: true}, {Name: "queue", Detail: "points", Failed: true},
@@ -511,11 +534,11 @@ func TestAccountsHaveRequestsOfClients(t *testing.T) {
 		}}}
 		want := map[string]ClientRequests{"client:core:agent": {Waiting: 2, Denied: 2}}
 		if got := w.Describe(accounts)[0]; got.Waiting != 5 || !maps.Equal(got.Clients, want) {
-			t.Errorf("got %d waiting and %v, want 5 and %v", got.Waiting, got.Clients, want)
+			w.Errorf("got %d waiting and %v, want 5 and %v", got.Waiting, got.Clients, want)
 		}
 		time.Sleep(time.Hour)
 		if got := w.Describe(accounts)[0].Clients["client:core:agent"]; got.Denied != 0 {
-			t.Errorf("after an hour: %+v", got)
+			w.Errorf("after an hour: %+v", got)
 		}
 	})
 }
