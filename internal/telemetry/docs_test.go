@@ -3,9 +3,8 @@ package telemetry
 import (
 	"encoding/json"
 	"errors"
-	"log/slog"
+	"maps"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
@@ -13,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	common "go.opentelemetry.io/proto/otlp/common/v1"
 	otlp "go.opentelemetry.io/proto/otlp/metrics/v1"
 
 	"github.com/weirgate/weir/internal/testservers"
@@ -26,22 +27,30 @@ type description struct {
 	attributes []string
 }
 
-var code = regexp.MustCompile("`([^`]+)`")
-
-// codes returns the texts in back quotes of a table cell.
-func codes(cell string) (list []string) {
-	for _, m := range code.FindAllStringSubmatch(cell, -1) {
+// groups returns the first group of all matches of a regular expression.
+func groups(expression, text string) (list []string) {
+	for _, m := range regexp.MustCompile(expression).FindAllStringSubmatch(text, -1) {
 		list = append(list, m[1])
 	}
+	return list
+}
+
+// codes returns the texts in back quotes of a table cell.
+func codes(cell string) []string {
+	list := groups("`([^`]+)`", cell)
 	slices.Sort(list)
 	return list
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	return string(must(os.ReadFile("../../" + path)))
 }
 
 // documented reads the table of metrics in docs/observability.md.
 func documented(t *testing.T) (all map[string]description, inPrometheus map[string]string) {
 	t.Helper()
-	page := must(os.ReadFile("../../docs/observability.md"))
-	_, section, _ := strings.Cut(string(page), "\n## Metrics\n")
+	_, section, _ := strings.Cut(read(t, "docs/observability.md"), "\n## Metrics\n")
 	section, _, _ = strings.Cut(section, "\n\nBeside")
 	all, inPrometheus = map[string]description{}, map[string]string{}
 	for _, row := range strings.Split(section, "\n| `")[1:] {
@@ -53,54 +62,40 @@ func documented(t *testing.T) (all map[string]description, inPrometheus map[stri
 	return all, inPrometheus
 }
 
+// keysOf returns the names of the attributes of all points.
+func keysOf[P interface{ GetAttributes() []*common.KeyValue }](points []P) []string {
+	keys := map[string]string{}
+	for _, p := range points {
+		maps.Copy(keys, testservers.Attributes(p.GetAttributes()))
+	}
+	return slices.Sorted(maps.Keys(keys))
+}
+
 // describe returns the description of an exported metric.
 func describe(m *otlp.Metric) description {
-	d := description{unit: m.GetUnit()}
-	keys := map[string]bool{}
-	points := func(list []*otlp.NumberDataPoint) {
-		for _, p := range list {
-			for key := range testservers.Attributes(p.GetAttributes()) {
-				keys[key] = true
-			}
-		}
-	}
 	switch data := m.GetData().(type) {
 	case *otlp.Metric_Gauge:
-		d.kind = "gauge"
-		points(data.Gauge.GetDataPoints())
-	case *otlp.Metric_Sum:
-		d.kind = "sum"
-		if data.Sum.GetIsMonotonic() {
-			d.kind = "counter"
-		}
-		points(data.Sum.GetDataPoints())
+		return description{"gauge", m.GetUnit(), keysOf(data.Gauge.GetDataPoints())}
 	case *otlp.Metric_Histogram:
-		d.kind = "histogram"
-		for _, p := range data.Histogram.GetDataPoints() {
-			for key := range testservers.Attributes(p.GetAttributes()) {
-				keys[key] = true
-			}
-		}
+		return description{"histogram", m.GetUnit(), keysOf(data.Histogram.GetDataPoints())}
+	case *otlp.Metric_Sum:
+		return description{map[bool]string{true: "counter", false: "sum"}[data.Sum.GetIsMonotonic()], m.GetUnit(), keysOf(data.Sum.GetDataPoints())}
 	}
-	for key := range keys {
-		d.attributes = append(d.attributes, key)
-	}
-	slices.Sort(d.attributes)
-	return d
+	return description{}
 }
 
 // Names, kinds, units, attributes and Prometheus names must agree in both directions.
 func TestMetricsMatchTheirDocumentation(t *testing.T) {
 	received := testservers.StartOTLP(t)
-	w := opened(t)
-	noError(t, w.Watch(sources(3)))
+	w := watching(t, sources(3))
 	w.RequestStarted(http.MethodGet)
 	w.Reloaded(errors.New("line 1"))
 	w.SoftLimitReached("account", "builds", policy.Core, "50")
 	w.Observer("api.example.com")(fullRecord())
-	w.Observer("api.example.com")(&proxy.Record{Method: "POST", Route: "/graphql", Operation: "graphql", Query: "Viewer", Resource: "graphql", Status: 200, Outcome: "bypass", Spent: 51})
-	response := httptest.NewRecorder()
-	w.ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	w.Observer("api.example.com")(&proxy.Record{
+		Method: "POST", Route: "/graphql", Operation: "graphql", Query: "Viewer", Resource: "graphql", Status: 200, Outcome: "bypass", Spent: 51,
+	})
+	scraped := w.scrape(false)
 	w.Close()
 
 	want, inPrometheus := documented(t)
@@ -110,28 +105,11 @@ func TestMetricsMatchTheirDocumentation(t *testing.T) {
 			got[m.GetName()] = describe(m)
 		}
 	}
-	equal(t, "exported metrics", got, want, cmp.AllowUnexported(description{}))
-	var names []string
-	for _, name := range inPrometheus {
-		names = append(names, name)
-	}
-	var seen []string
-	for line := range strings.Lines(response.Body.String()) {
-		if name, ok := strings.CutPrefix(line, "# TYPE "); ok && !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "target_info") {
-			seen = append(seen, strings.Fields(name)[0])
-		}
-	}
-	slices.Sort(names)
-	slices.Sort(seen)
-	equal(t, "metrics in Prometheus", seen, names)
-}
-
-// opened returns telemetry for the environment of the test. The telemetry is closed with the test.
-func opened(t *testing.T) *Telemetry {
-	t.Helper()
-	w := must(Open(Config{ServiceName: "weir", Version: "1.2.3", Instance: "one", Sample: 1, Log: slog.New(slog.DiscardHandler)}))
-	t.Cleanup(w.Close)
-	return w
+	equal(t, "exported metrics", got, want, cmp.AllowUnexported(description{}), cmpopts.EquateEmpty())
+	seen := slices.DeleteFunc(groups(`(?m)^# TYPE (\S+)`, scraped), func(name string) bool {
+		return strings.HasPrefix(name, "go_") || name == "target_info"
+	})
+	equal(t, "metrics in Prometheus", slices.Sorted(slices.Values(seen)), slices.Sorted(maps.Values(inPrometheus)))
 }
 
 // documentedNames returns the Prometheus names of all documented metrics and labels.
@@ -150,23 +128,18 @@ func documentedNames(t *testing.T) map[string]bool {
 
 // The files in deploy must use only documented metrics and series that a rule records.
 func TestRulesAndDashboardUseExistingMetrics(t *testing.T) {
-	names := documentedNames(t)
-	rules := must(os.ReadFile("../../deploy/prometheus/weir.rules.yml"))
-	used := 0
-	for _, path := range []string{"prometheus/weir.rules.yml", "prometheus/weir_test.yml", "grafana/weir.json"} {
-		text := must(os.ReadFile("../../deploy/" + path))
-		for _, name := range regexp.MustCompile(`\b(weir|http)_[a-z_]+[a-z]\b`).FindAllString(string(text), -1) {
+	names, rules, used := documentedNames(t), read(t, "deploy/prometheus/weir.rules.yml"), 0
+	for _, path := range []string{"deploy/prometheus/weir.rules.yml", "deploy/prometheus/weir_test.yml", "deploy/grafana/weir.json"} {
+		text := read(t, path)
+		for _, name := range groups(`\b((?:weir|http)_[a-z_]+[a-z])\b`, text) {
 			used++
-			base := name
-			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
-				base = strings.TrimSuffix(base, suffix)
-			}
+			base := regexp.MustCompile(`(_bucket|_count|_sum)+$`).ReplaceAllString(name, "")
 			if !names[name] && !names[base] && name != "weir_test" {
 				t.Errorf("%s: %s is not in docs/observability.md", path, name)
 			}
 		}
-		for _, name := range regexp.MustCompile(`\bweir:[a-z0-9_]+`).FindAllString(string(text), -1) {
-			if !strings.Contains(string(rules), "record: "+name+"\n") {
+		for _, name := range groups(`\b(weir:[a-z0-9_]+)`, text) {
+			if !strings.Contains(rules, "record: "+name+"\n") {
 				t.Errorf("%s: %s is not recorded", path, name)
 			}
 		}
@@ -179,14 +152,9 @@ func TestRulesAndDashboardUseExistingMetrics(t *testing.T) {
 // docs/operations.md has one section per alert, in the order of the alerts, with a command for the diagnosis and the
 // remedy.
 func TestEachAlertIsDocumented(t *testing.T) {
-	rules := must(os.ReadFile("../../deploy/prometheus/weir.rules.yml"))
-	page := must(os.ReadFile("../../docs/operations.md"))
-	_, part, _ := strings.Cut(string(page), "\n## Alerts\n")
+	_, part, _ := strings.Cut(read(t, "docs/operations.md"), "\n## Alerts\n")
 	part, _, _ = strings.Cut(part, "\n## ")
-	var alerts, headings []string
-	for _, m := range regexp.MustCompile(`(?m)^ +- alert: (\w+)$`).FindAllStringSubmatch(string(rules), -1) {
-		alerts = append(alerts, m[1])
-	}
+	var headings []string
 	for _, section := range strings.Split(part, "\n### ")[1:] {
 		name, text, _ := strings.Cut(section, "\n")
 		headings = append(headings, name)
@@ -194,14 +162,14 @@ func TestEachAlertIsDocumented(t *testing.T) {
 			t.Errorf("%s: the section lacks a command or the paragraph that begins with Then", name)
 		}
 	}
-	if len(alerts) < 10 || !slices.Equal(alerts, headings) {
-		t.Errorf("alerts %q, headings %q", alerts, headings)
+	alerts := groups(`(?m)^ +- alert: (\w+)$`, read(t, "deploy/prometheus/weir.rules.yml"))
+	if equal(t, "headings", headings, alerts); len(alerts) < 10 {
+		t.Errorf("only %d alerts found", len(alerts))
 	}
 }
 
 // Each panel needs a title, a description, distinct queries and a separate position.
 func TestGrafanaPanelsAreComplete(t *testing.T) {
-	text := must(os.ReadFile("../../deploy/grafana/weir.json"))
 	var board struct {
 		Panels []struct {
 			ID                       int
@@ -210,9 +178,8 @@ func TestGrafanaPanelsAreComplete(t *testing.T) {
 			Targets                  []struct{ Expr, RefID string }
 		}
 	}
-	noError(t, json.Unmarshal(text, &board))
-	taken := map[[2]int]string{}
-	ids := map[int]bool{}
+	noError(t, json.Unmarshal([]byte(read(t, "deploy/grafana/weir.json")), &board))
+	taken, ids := map[[2]int]string{}, map[int]bool{}
 	for _, p := range board.Panels {
 		if p.Title == "" || ids[p.ID] || p.Type != "row" && (p.Description == "" || len(p.Targets) == 0) {
 			t.Errorf("incomplete panel %+v", p)
@@ -227,11 +194,11 @@ func TestGrafanaPanelsAreComplete(t *testing.T) {
 		}
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
-				if at := [2]int{x, y}; taken[at] != "" || x >= 24 {
+				at := [2]int{x, y}
+				if taken[at] != "" || x >= 24 {
 					t.Fatalf("%s overlaps %s", p.Title, taken[at])
-				} else {
-					taken[at] = p.Title
 				}
+				taken[at] = p.Title
 			}
 		}
 	}
