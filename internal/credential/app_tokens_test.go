@@ -47,22 +47,18 @@ func (u *appUpstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, err
-	}
-	u.requests = append(u.requests, r.Method+" "+r.URL.String()+" "+string(body))
-	status, text := http.StatusUnauthorized, "{}"
+	u.requests = append(u.requests, r.Method+" "+r.URL.String()+" "+string(must(io.ReadAll(r.Body))))
+	response := &http.Response{StatusCode: http.StatusUnauthorized, Header: http.Header{}, Body: http.NoBody, Request: r}
 	if valid {
 		u.issued++
-		status = http.StatusCreated
-		text = fmt.Sprintf(`{"token":"ghs_%d","expires_at":%q}`, u.issued, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+		response = tokenResponse(r, fmt.Sprint("ghs_", u.issued), time.Hour)
 	}
 	if u.respond != nil {
-		status, text = u.respond()
+		status, text := u.respond()
+		response.StatusCode, response.Body = status, io.NopCloser(strings.NewReader(text))
 	}
-	h := http.Header{"Retry-After": {cmp.Or(u.retryAfter, "90")}}
-	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
+	response.Header.Set("Retry-After", cmp.Or(u.retryAfter, "90"))
+	return response, nil
 }
 
 // isValid checks an assertion like the upstream: signature, issuer and times.

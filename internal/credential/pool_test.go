@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -393,8 +392,7 @@ func (a *slowAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.minted = append(a.minted, time.Now())
-	text := fmt.Sprintf(`{"token":"ghs_%d","expires_at":%q}`, len(a.minted), time.Now().Add(a.life).UTC().Format(time.RFC3339))
-	return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
+	return tokenResponse(r, fmt.Sprint("ghs_", len(a.minted)), a.life), nil
 }
 
 // respond returns the status of the response to a request.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -80,8 +79,7 @@ func (f *tokenFleet) expectToken(what string, s *RedisTokens, name string, want 
 func (f *tokenFleet) RoundTrip(r *http.Request) (*http.Response, error) {
 	n := f.issued.Add(1)
 	testservers.Sleep(r.Context(), 100*time.Millisecond)
-	text := fmt.Sprintf(`{"token":"ghs_secret%d","expires_at":%q}`, n, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
-	return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
+	return tokenResponse(r, fmt.Sprint("ghs_secret", n), time.Hour), nil
 }
 
 // replica returns the app of a new replica.

@@ -11,6 +11,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"strings"
@@ -64,6 +65,12 @@ func identify(t testing.TB, b *Registry, values ...string) Caller {
 		t.Fatalf("identify %q: %v", values, err)
 	}
 	return c
+}
+
+// tokenResponse is the response of an upstream to a request for a token of an app.
+func tokenResponse(r *http.Request, token string, life time.Duration) *http.Response {
+	text := fmt.Sprintf(`{"token":%q,"expires_at":%q}`, token, time.Now().Add(life).UTC().Format(time.RFC3339))
+	return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(text)), Request: r}
 }
 
 func basic(pair string) string { return "Basic " + b64(pair) }
