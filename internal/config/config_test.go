@@ -188,16 +188,8 @@ func TestMaskedHidesSecrets(t *testing.T) {
 	equal(t, "URL after masking", c.Store.URL, "rediss://default:t0ken@redis.internal:6379/0")
 }
 
-// checkTexts calls a function with each key, and compares the results with the values.
-func checkTexts[T comparable](t *testing.T, f func(string) T, wants map[string]T) {
-	t.Helper()
-	for text, want := range wants {
-		equal(t, text, f(text), want)
-	}
-}
-
 func TestRedacted(t *testing.T) {
-	checkTexts(t, redacted, map[string]string{
+	testservers.EqualEach(t, redacted, map[string]string{
 		"memory:":                             "memory:",
 		"redis://h:6379/0":                    "redis://h:6379/0",
 		"redis://:pw@h/0":                     "redis://•••@h/0",

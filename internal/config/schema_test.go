@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -71,21 +72,12 @@ func (n *node) member(name string) *node {
 }
 
 func typeOf(value any) string {
-	switch value.(type) {
-	case string:
-		return "string"
-	case bool:
-		return "boolean"
-	case int:
-		return "integer"
-	case float64:
-		return "number"
-	case []any:
-		return "array"
-	case map[string]any:
-		return "object"
+	if value == nil {
+		return "null"
 	}
-	return fmt.Sprintf("%T", value)
+	return map[reflect.Kind]string{
+		reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "integer", reflect.Float64: "number", reflect.Slice: "array", reflect.Map: "object",
+	}[reflect.TypeOf(value).Kind()]
 }
 
 // violations validates a file and returns the violations.

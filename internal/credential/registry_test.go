@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v4"
 	"pgregory.net/rapid"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -132,11 +133,10 @@ func TestEachCredentialHasOneStableClass(t *testing.T) {
 
 func TestKindOfAPassedThroughCredential(t *testing.T) {
 	b := newTestRegistry(true)
-	for value, want := range map[string]policy.CallerKind{
+	kind := func(value string) policy.CallerKind { return identify(t, b, value).Kind }
+	testservers.EqualEach(t, kind, map[string]policy.CallerKind{
 		"Bearer ghp_a": policy.User, "Bearer ghs_a": policy.Installation, "Bearer abc": policy.User, basic("id:s"): policy.OAuthApp,
-	} {
-		equal(t, value, identify(t, b, value).Kind, want)
-	}
+	})
 	for name, values := range map[string][]string{"no credential": nil, "empty credential": {"  "}} {
 		c := identify(t, b, values...)
 		if c.Kind != policy.Unauthenticated || c.Account != "egress:shared" || c.Authorization != "" {
@@ -189,11 +189,9 @@ func TestLabelsOfAccounts(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", account, got, ok, want)
 		}
 	}
-	for account, want := range map[string]string{
+	testservers.EqualEach(t, ShortLabel, map[string]string{
 		"0a1b2c3d4e5f60718293a4b5c6d7e8f9": "account 0a1b2c3d", "user:583231": "user:583231", "egress:default": "egress:default", "0a1b2c3d": "0a1b2c3d",
-	} {
-		equal(t, account, ShortLabel(account), want)
-	}
+	})
 }
 
 // TestAllFormsOfATokenAreOneCredential sends each kind of token in each form in which the upstream accepts it. The client ID

@@ -21,6 +21,8 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"pgregory.net/rapid"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 func TestVerifyAcceptsOnlyValidTokensOfTheIssuer(t *testing.T) {
@@ -126,22 +128,20 @@ func TestUnverifiedIssuerReadsTheClaim(t *testing.T) {
 }
 
 func TestCheckIssuerURLRequiresHTTPS(t *testing.T) {
-	for url, good := range map[string]bool{
+	valid := func(url string) bool { return CheckIssuerURL(url) == nil }
+	testservers.EqualEach(t, valid, map[string]bool{
 		"https://issuer.example": true, "https://issuer.example/tenant": true, "http://127.0.0.1:1/x": true, "http://localhost": true,
 		"http://[::1]:80": true,
 		"":                false, "issuer.example": false, "http://issuer.example": false, "http://localhost.example": false,
 		"ftp://issuer.example": false, "https://u:p@issuer.example": false, "https://issuer.example#x": false, "https://": false,
 		"file:///etc/passwd": false,
-	} {
-		equal(t, url, (CheckIssuerURL(url) == nil), good)
-	}
+	})
 }
 
 func TestClaimValuesAreStringsOnly(t *testing.T) {
 	c := jwtClaims{"one": "a", "many": []any{"a", 1.0, "b"}, "number": 1.0, "object": map[string]any{"a": "b"}, "null": nil}
-	for name, want := range map[string]int{"one": 1, "many": 2, "number": 0, "object": 0, "null": 0, "none": 0} {
-		equal(t, name, len(c.values(name)), want)
-	}
+	count := func(name string) int { return len(c.values(name)) }
+	testservers.EqualEach(t, count, map[string]int{"one": 1, "many": 2, "number": 0, "object": 0, "null": 0, "none": 0})
 }
 
 func TestVerifyOverTLS(t *testing.T) {

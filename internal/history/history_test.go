@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy"
@@ -174,21 +172,19 @@ func TestSeriesCountResults(t *testing.T) {
 		w.Observe(&proxy.Record{Status: 429, Outcome: "refused", Cache: "weir; detail=primary"})
 		w.Observe(&proxy.Record{Status: 403, Outcome: "miss", Cache: "weir; fwd=uri-miss; fwd-status=403", Limited: limits.SecondaryLimit})
 		s := w.Series()
-		last := func(name string) []uint32 { return s.Values[name][len(s.Values[name])-2:] }
-		for name, want := range map[string][]uint32{"hit": {2, 0}, "miss": {1, 0}, "refused": {0, 1}, "limited": {0, 1}, "saved": {2, 0}, "spent": {2, 0}, "upstream": {4, 0}, "error": {0, 0}, "waiting": {0, 0}} {
-			if diff := cmp.Diff(want, last(name)); diff != "" || len(s.Values[name]) != 360 {
-				w.Errorf("%s: %s", name, diff)
-			}
-		}
+		last := func(name string) []uint32 { return s.Values[name][358:] }
+		equal(w, "points of a series", len(s.Values["hit"]), 360)
+		testservers.EqualEach(w, last, map[string][]uint32{
+			"hit": {2, 0}, "miss": {1, 0}, "refused": {0, 1}, "limited": {0, 1}, "saved": {2, 0}, "spent": {2, 0}, "upstream": {4, 0}, "error": {0, 0},
+			"waiting": {0, 0},
+		})
 		if end := s.Start + int64(len(s.Values["hit"]))*int64(s.Step); end-time.Now().Unix() < 0 || end-time.Now().Unix() > int64(s.Step) {
 			w.Errorf("the series starts at %d, now is %d", s.Start, time.Now().Unix())
 		}
 		time.Sleep(time.Hour)
 		for name, values := range w.Series().Values {
-			for _, v := range values {
-				if v != 0 {
-					w.Fatalf("%s holds values that are older than an hour", name)
-				}
+			if slices.Max(values) != 0 {
+				w.Errorf("%s holds values that are older than an hour", name)
 			}
 		}
 	})
@@ -243,23 +239,23 @@ func TestCostsIncludeTheHourBefore(t *testing.T) {
 		time.Sleep(time.Hour + time.Minute)
 		w.Observe(miss())
 		w.Observe(hit(1))
-		if got, want := w.Costs().Spenders[0], (Spender{Client: "builds", Operation: "users/get", ClientLabel: "builds", Use: Use{2, 1, 2, 1}, Before: Use{1, 1, 2, 0}}); got != want {
-			w.Errorf("got %+v, want %+v", got, want)
+		equal(w, "spender", w.Costs().Spenders[0], Spender{
+			Client: "builds", Operation: "users/get", ClientLabel: "builds", Use: Use{2, 1, 2, 1}, Before: Use{1, 1, 2, 0},
+		})
+		before := func() string {
+			got := w.Series().Before
+			return fmt.Sprint(got["miss"], got["hit"], got["upstream"], got["spent"], got["saved"])
 		}
-		if got := w.Series().Before; got["miss"] != 1 || got["hit"] != 0 || got["upstream"] != 2 || got["spent"] != 1 || got["saved"] != 0 {
-			w.Errorf("the hour before: %v", got)
-		}
+		equal(w, "the hour before", before(), "1 0 2 1 0")
 		if got := w.Costs().Operations[0]; got.Requests != 2 || got.Max != 40*time.Millisecond {
 			w.Errorf("the operation of the last hour: %+v", got)
 		}
 		time.Sleep(time.Hour)
 		w.Observe(hit(2))
-		if got := w.Costs().Spenders[0]; got.Use != (Use{1, 0, 0, 1}) || got.Before != (Use{2, 1, 2, 1}) {
-			w.Errorf("an hour later: %+v", got)
-		}
-		if got := w.Series().Before; got["miss"] != 1 || got["hit"] != 1 {
-			w.Errorf("the hour before, an hour later: %v", got)
-		}
+		equal(w, "spender, an hour later", w.Costs().Spenders[0], Spender{
+			Client: "builds", Operation: "users/get", ClientLabel: "builds", Use: Use{1, 0, 0, 1}, Before: Use{2, 1, 2, 1},
+		})
+		equal(w, "the hour before, an hour later", before(), "1 1 2 1 1")
 	})
 }
 
@@ -321,24 +317,22 @@ func TestNamesAreBounded(t *testing.T) {
 	if len(costs.Operations) != maxOperations+1 || len(costs.Spenders) != maxSpenders+1 || len(costs.Tags) != maxTags+1 {
 		t.Errorf("%d operations, %d spenders, %d tags", len(costs.Operations), len(costs.Spenders), len(costs.Tags))
 	}
-	tagged := uint32(0)
-	for _, s := range costs.Tags {
-		tagged += s.Requests
-	}
-	if tagged != 101000 || !slices.Contains(costs.Tags, Spender{Client: "builds", Tag: "nightly", ClientLabel: "builds", Use: Use{1000, 1000, 2000, 0}}) {
-		t.Errorf("%d requests with tags, want 101000 with those of the frequent tag", tagged)
-	}
-	var requests uint32
-	found := false
-	for _, s := range costs.Spenders {
-		requests += s.Requests
-		found = found || s == Spender{Client: "builds", Operation: "users/get", ClientLabel: "builds", Use: Use{1000, 1000, 2000, 0}}
-		if len(s.Operation) > maxNameLength {
-			t.Fatalf("a name has %d bytes", len(s.Operation))
+	for name, c := range map[string]struct {
+		rows     []Spender
+		frequent Spender
+	}{
+		"tags":     {costs.Tags, Spender{Client: "builds", Tag: "nightly", ClientLabel: "builds", Use: Use{1000, 1000, 2000, 0}}},
+		"spenders": {costs.Spenders, Spender{Client: "builds", Operation: "users/get", ClientLabel: "builds", Use: Use{1000, 1000, 2000, 0}}},
+	} {
+		requests := uint32(0)
+		for _, s := range c.rows {
+			if requests += s.Requests; len(s.Operation) > maxNameLength {
+				t.Fatalf("a name has %d bytes", len(s.Operation))
+			}
 		}
-	}
-	if requests != 101000 || !found {
-		t.Errorf("%d requests, frequent client found: %v", requests, found)
+		if requests != 101000 || !slices.Contains(c.rows, c.frequent) {
+			t.Errorf("%s: %d requests, want 101000 with those of the frequent name", name, requests)
+		}
 	}
 }
 

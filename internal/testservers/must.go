@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"fmt"
 	"os"
 	"sync"
 	"testing"
@@ -36,6 +37,14 @@ func Equal[T any](t interface {
 	t.Helper()
 	if diff := cmp.Diff(want, got, options...); diff != "" {
 		t.Errorf("%s: got %v, want %v\n- want, + got:\n%s", name, got, want, diff)
+	}
+}
+
+// EqualEach calls a function with each key, and compares the results with the values.
+func EqualEach[K comparable, V any](t testing.TB, function func(K) V, wants map[K]V) {
+	t.Helper()
+	for key, want := range wants {
+		Equal(t, fmt.Sprintf("%#v", key), function(key), want)
 	}
 }
 
