@@ -10,10 +10,12 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -65,6 +67,27 @@ func identify(t testing.TB, b *Registry, values ...string) Caller {
 		t.Fatalf("identify %q: %v", values, err)
 	}
 	return c
+}
+
+// expectForwarded checks that the registry forwards Authorization values of unknown clients as they are.
+func expectForwarded(t *testing.T, b *Registry, values ...string) {
+	t.Helper()
+	for _, value := range values {
+		if c, err := b.Identify(requestWith(value)); err != nil || c.Client != "" || c.Authorization.Reveal() != value {
+			t.Errorf("%s: got %+v, %v, want it forwarded", value, c, err)
+		}
+	}
+}
+
+// expectRefused checks that the registry refuses Authorization values with one of these errors.
+func expectRefused(t *testing.T, b *Registry, wants []error, values ...string) {
+	t.Helper()
+	for _, value := range values {
+		c, err := b.Identify(requestWith(value))
+		if c.Client != "" || !slices.ContainsFunc(wants, func(want error) bool { return errors.Is(err, want) }) {
+			t.Errorf("%q: got %+v, %v, want one of %v", value, c, err, wants)
+		}
+	}
 }
 
 // tokenResponse is the response of an upstream to a request for a token of an app.
