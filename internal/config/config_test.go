@@ -55,7 +55,8 @@ func parseAt(path, text string) (*Config, error) {
 // valid parses a valid file.
 func valid(t *testing.T, text string) *Config {
 	t.Helper()
-	c := must(parse(t, text))
+	c, err := parse(t, text)
+	noError(t, err)
 	return c
 }
 
@@ -67,6 +68,15 @@ type mistake struct{ name, text, want string }
 
 // message returns an error of Parse without the operation that starts each line.
 func message(err error) string { return strings.ReplaceAll(err.Error(), "read config ", "") }
+
+// outcome returns a value of a valid file, or the problems of an invalid file.
+func outcome(s Source, text string, value func(c *Config) string) string {
+	c, err := Parse(s, []byte(text))
+	if err != nil {
+		return message(err)
+	}
+	return value(c)
+}
 
 // checkMistakes checks that each file has exactly the expected problem.
 func checkMistakes(t *testing.T, beginning string, mistakes []mistake) {
@@ -227,7 +237,8 @@ func TestReadyConfigurationsAreValid(t *testing.T) {
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			equal(t, "violations of the schema", violations(t, root, string(must(os.ReadFile(file)))), []string(nil))
-			c := must(Load(Source{Path: file, Getenv: sampleEnv(t)}))
+			c, err := Load(Source{Path: file, Getenv: sampleEnv(t)})
+			noError(t, err)
 			if c.Admin.Token != "" && c.Admin.Token.Reveal() != "t0ken" {
 				t.Error("the secret contains the newline of its file")
 			}
@@ -312,7 +323,8 @@ func TestReadyConfigurationsDocumentTheirVariables(t *testing.T) {
 }
 
 func TestDemoConfigurationEqualsTheDemoDefaults(t *testing.T) {
-	c := must(Load(Source{Path: "../../configs/demo.yaml", Getenv: env()}))
+	c, err := Load(Source{Path: "../../configs/demo.yaml", Getenv: env()})
+	noError(t, err)
 	want := Default()
 	want.Listen, want.Admin.Listen = "127.0.0.1:8080", "127.0.0.1:9090"
 	want.Upstream.URL = "http://127.0.0.1:9000"

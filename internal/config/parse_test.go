@@ -125,9 +125,7 @@ func TestSyntaxErrorsHaveAPosition(t *testing.T) {
 func TestNullIsAnEmptySecret(t *testing.T) {
 	for _, null := range []string{"", "~", "null", "Null", "NULL"} {
 		c := valid(t, minimal+"admin: {token: "+null+"}\nwebhooks: {secret: "+null+"}")
-		if c.Admin.Token != "" || c.Webhooks.Secret != "" {
-			t.Errorf("%q is the secret %q", null, c.Admin.Token.Reveal())
-		}
+		equal(t, null, c.Admin.Token.Reveal()+c.Webhooks.Secret.Reveal(), "")
 		if _, err := parse(t, minimal+"admin: {listen: \":9090\", token: "+null+"}"); err == nil {
 			t.Errorf("%q is accepted as the token of a public listener", null)
 		}
@@ -142,27 +140,20 @@ func TestSecretsFromFiles(t *testing.T) {
 	} {
 		testservers.WriteFile(t, filepath.Join(dir, name), text)
 	}
-	load := func(value string) (*Config, error) {
+	load := func(value string) string {
 		source := Source{Path: filepath.Join(dir, "weir.yaml"), Getenv: env("DIR", dir, "VALUE", "file:token")}
-		return Parse(source, []byte(minimal+"admin: {token: \""+value+"\"}"))
+		text := minimal + "admin: {token: \"" + value + "\"}"
+		return outcome(source, text, func(c *Config) string { return c.Admin.Token.Reveal() })
 	}
-	for _, value := range []string{"file:token", "file:windows", "file:./bare", "file:${DIR}/token", "${VALUE}", "t0ken"} {
-		if c, err := load(value); err != nil || c.Admin.Token.Reveal() != "t0ken" {
-			t.Errorf("%s: %v", value, err)
-		}
-	}
-	for value, want := range map[string]string{
-		"file:none":  `file "` + dir + `/none": no such file or directory`,
-		"file:":      `file "` + dir + `": is a directory`,
-		"file:empty": `file "` + dir + `/empty": is empty`,
-		"file:blank": `file "` + dir + `/blank": is empty`,
-		"file:two":   "contains a space, a line break or another character that is not allowed in a token",
-	} {
-		prefix := dir + "/weir.yaml:2:16: admin.token: "
-		if _, err := load(value); err == nil || message(err) != prefix+want {
-			t.Errorf("%s: got %v, want %s", value, err, prefix+want)
-		}
-	}
+	problem := dir + "/weir.yaml:2:16: admin.token: "
+	testservers.EqualEach(t, load, map[string]string{
+		"file:token": "t0ken", "file:windows": "t0ken", "file:./bare": "t0ken", "file:${DIR}/token": "t0ken", "${VALUE}": "t0ken", "t0ken": "t0ken",
+		"file:none":  problem + `file "` + dir + `/none": no such file or directory`,
+		"file:":      problem + `file "` + dir + `": is a directory`,
+		"file:empty": problem + `file "` + dir + `/empty": is empty`,
+		"file:blank": problem + `file "` + dir + `/blank": is empty`,
+		"file:two":   problem + "contains a space, a line break or another character that is not allowed in a token",
+	})
 }
 
 func TestOnlySecretsAreReadFromFiles(t *testing.T) {
@@ -229,32 +220,29 @@ func TestFlagsOverrideTheFileAndAreNamedInErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			source := Source{Path: "weir.yaml", Getenv: env(), Flags: map[string]string{c.flag: c.value}, FlagNames: names}
-			got, err := Parse(source, []byte(c.text))
-			if err != nil && message(err) != c.want || err == nil && got.Listen+" "+got.Upstream.URL != c.want {
-				t.Errorf("got  %v, %v\nwant %s", got, err, c.want)
-			}
+			got := outcome(source, c.text, func(c *Config) string { return c.Listen + " " + c.Upstream.URL })
+			equal(t, "outcome", got, c.want)
 		})
 	}
 }
 
 func TestFlagsWithoutAFile(t *testing.T) {
 	s := Source{Flags: map[string]string{"upstream.url": "http://x"}, FlagNames: map[string]string{"upstream.url": "--upstream"}, Getenv: env()}
-	if c, err := Load(s); err != nil || c.Upstream.URL != "http://x" {
-		t.Errorf("configuration %+v, %v", c, err)
-	}
-	if _, err := Load(Source{Getenv: env()}); err == nil || message(err) != "upstream.url: required: the base URL of the API" {
-		t.Errorf("got %v", err)
-	}
+	c, err := Load(s)
+	noError(t, err)
+	equal(t, "URL", c.Upstream.URL, "http://x")
 }
 
 func TestUnreadableFileIsReported(t *testing.T) {
 	dir := t.TempDir()
-	for path, want := range map[string]string{"nowhere.yaml": "nowhere.yaml: no such file or directory", dir: dir + ": is a directory"} {
+	load := func(path string) string {
 		_, err := Load(Source{Path: path, Getenv: env()})
-		if err == nil || message(err) != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		return message(err)
 	}
+	testservers.EqualEach(t, load, map[string]string{
+		"nowhere.yaml": "nowhere.yaml: no such file or directory", dir: dir + ": is a directory",
+		"": "upstream.url: required: the base URL of the API", // neither a file nor a flag
+	})
 }
 
 func TestExpandEnv(t *testing.T) {

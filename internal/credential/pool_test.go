@@ -194,7 +194,8 @@ func (p *Pool) answered(sent time.Time, status int) (repeated bool) {
 func mustBegin(t *testing.T, p *Pool) *Sent {
 	t.Helper()
 	class, use := p.held[0].Class, Use{Safe: true, Repeatable: true}
-	sent := must(p.Begin(class, use))
+	sent, err := p.Begin(class, use)
+	noError(t, err)
 	if _, err := p.Begin(class, use); !errors.Is(err, ErrBusy) {
 		t.Errorf("two requests test the credential: %v", err)
 	}
