@@ -20,8 +20,6 @@ import (
 // must returns a value that the setup of a test needs.
 func must[T any](value T, err error) T { return testservers.Must(value, err) }
 
-func noError(t testing.TB, err error) { t.Helper(); testservers.NoError(t, err) }
-
 // equal compares a value with the expected value.
 func equal[T any](t testing.TB, name string, got, want T) {
 	t.Helper()

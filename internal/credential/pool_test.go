@@ -227,14 +227,19 @@ func TestQuarantineGrowsAndEndsAfterAProbe(t *testing.T) {
 			}
 		}
 		expectQuarantine(t, "repeated refusals", p, 1, firstQuarantine)
+		for n := range 3 {
+			time.Sleep(firstQuarantine << n)
+			p.answered(time.Now(), 401)
+			expectQuarantine(t, "refusal after a quarantine", p, n+2, firstQuarantine<<(n+1))
+		}
 		for range 40 {
 			time.Sleep(time.Hour)
 			p.answered(time.Now(), 401)
 		}
-		expectQuarantine(t, "many refusals", p, 41, longestQuarantine)
+		expectQuarantine(t, "many refusals", p, 44, longestQuarantine)
 		time.Sleep(longestQuarantine)
 		mustBegin(t, p).End(subscribers, 502, false)
-		expectQuarantine(t, "a 502", p, 41, 0)
+		expectQuarantine(t, "a 502", p, 44, 0)
 		p.answered(time.Now(), 403)
 		expectQuarantine(t, "a 403", p, 0, 0)
 	})
