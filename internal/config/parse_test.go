@@ -280,7 +280,7 @@ func TestExpandEnvKeepsEscapedText(t *testing.T) {
 }
 
 func TestNearest(t *testing.T) {
-	find := func(key string) string { return nearest(key, []string{"listen", "limits", "tls", "url"}) }
+	find := func(key string) string { return nearest(key, []string{"listen", "limits", "tls", "url", "ca"}) }
 	testservers.EqualEach(t, find, map[string]string{
 		"listne": "listen", "isten": "listen", "listenn": "listen", "Listen": "listen", "limit": "limits",
 		"lists": "listen", "lts": "tls", "location": "", "": "", "LISTEN": "", "x": "",
