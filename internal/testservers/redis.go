@@ -1,5 +1,6 @@
 // Package testservers starts the servers that tests need: Redis, an ACME server, an OTLP receiver, in-memory listeners
-// for testing/synctest, and network links with faults. The package also contains the documented schemas of responses.
+// for testing/synctest, and network links with faults. The package also contains the documented schemas of responses,
+// certificates, and functions that prepare tests and compare values.
 //
 // Invariants:
 //   - A server listens on loopback or on a Unix socket, and stops when its test ends.
