@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -36,10 +35,8 @@ func TestChangesFromOtherSitesAreRefused(t *testing.T) {
 			s, purged := sources(), false
 			s.Purge = func(Purge) (int, error) { purged = true; return 1, nil }
 			fields := append([]string{"Host: localhost:9090"}, c.fields...)
-			w := send(Handler(Access{}, s), `POST /api/v1/cache/purge {"tag":"op:x"}`, fields...)
-			if w.Code != c.status || purged != (c.status == 200) {
-				t.Errorf("%d %s, purged: %v", w.Code, w.Body, purged)
-			}
+			expectResponse(t, Handler(Access{}, s), `POST /api/v1/cache/purge {"tag":"op:x"}`, c.status, "", fields...)
+			equal(t, "purged", purged, c.status == 200)
 		})
 	}
 }
@@ -56,9 +53,9 @@ func TestUnknownHostsAreRefused(t *testing.T) {
 			if status != 200 {
 				want = status
 			}
-			equal(t, target+" at "+host, send(h, "GET "+target, "Host: "+host).Code, want)
+			expectResponse(t, h, "GET "+target, want, "", "Host: "+host)
 		}
-		equal(t, "health at "+host, send(h, "GET /healthz", "Host: "+host).Code, 200)
+		expectResponse(t, h, "GET /healthz", 200, "", "Host: "+host)
 	}
 }
 
@@ -70,9 +67,7 @@ func TestPathsMatchExactly(t *testing.T) {
 		"/api/v1/%63onfig": 404, "/api%2Fv1%2Fconfig": 404, "/api/v1/config%00": 404, "/API/v1/config": 404, "/healthz/": 404, "/healthz;/api/v1/config": 404,
 	} {
 		for token, want := range map[string]int{"secret": want, "wrong": 401} {
-			if w := send(Handler(Access{Token: "secret"}, sources()), "GET "+target, "Authorization: Bearer "+token); w.Code != want {
-				t.Errorf("%s with the token %q: %d, want %d", target, token, w.Code, want)
-			}
+			expectResponse(t, Handler(Access{Token: "secret"}, sources()), "GET "+target, want, "", "Authorization: Bearer "+token)
 		}
 	}
 }
@@ -83,10 +78,8 @@ func TestWrongMethodListsTheAllowedMethods(t *testing.T) {
 		"/api/v1/grants": "GET, HEAD, POST", // the methods of two pages
 	} {
 		for _, method := range []string{"PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "FOO"} {
-			w := send(Handler(Access{}, sources()), method+" "+path)
-			if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != allow {
-				t.Errorf("%s %s: %d, Allow %q", method, path, w.Code, w.Header().Get("Allow"))
-			}
+			w := expectResponse(t, Handler(Access{}, sources()), method+" "+path, 405, "")
+			equal(t, method+" "+path+": Allow", w.Header().Get("Allow"), allow)
 		}
 	}
 }

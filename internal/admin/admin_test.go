@@ -74,10 +74,7 @@ func TestEndpointsRespondWithDataOrProblem(t *testing.T) {
 				s.Revoke = func(context.Context, string) (limits.Grant, error) { return limits.Grant{}, errLost }
 			}
 			s.Ready = func() bool { return !c.stopping }
-			w := send(Handler(Access{Token: credential.Secret(c.token)}, s), c.request, c.field)
-			if w.Code != c.status || !strings.Contains(w.Body.String(), c.contains) {
-				t.Errorf("got %d %q", w.Code, w.Body)
-			}
+			w := expectResponse(t, Handler(Access{Token: credential.Secret(c.token)}, s), c.request, c.status, c.contains, c.field)
 			if challenge := w.Header().Get("WWW-Authenticate"); (challenge != "") != (c.status == 401) {
 				t.Errorf("the challenge is %q", challenge)
 			}
@@ -100,19 +97,16 @@ func TestEveryEndpointIsProtected(t *testing.T) {
 		"POST /api/v1/grants " + validGrant, "DELETE /api/v1/grants/A1",
 	}
 	for _, request := range append(changes, "GET /api/v1/audit", "GET /api/v1/trends?range=7d", "GET /api/v1/accounts", "GET /api/v1/grants") {
-		w := send(Handler(Access{Token: "secret"}, s), request)
-		if w.Code != 401 || !strings.Contains(w.Body.String(), "token") {
-			t.Errorf("%s without the token: got %d %q", request, w.Code, w.Body)
-		}
+		expectResponse(t, Handler(Access{Token: "secret"}, s), request, 401, "token")
 	}
 	for _, request := range changes {
 		for _, field := range []string{"Sec-Fetch-Site: cross-site", "Origin: http://evil.test"} {
-			equal(t, request+" with "+field, send(Handler(Access{}, s), request, field).Code, 403)
+			expectResponse(t, Handler(Access{}, s), request, 403, "", field)
 		}
 	}
 	equal(t, "audit trail", s.Trail.Last(), []Change{})
 	for _, path := range []string{"/api/v1/reload", "/api/v1/cache/purge", "/api/v1/accounts/open"} {
-		equal(t, "GET "+path, send(Handler(Access{}, sources()), "GET "+path).Code, 405)
+		expectResponse(t, Handler(Access{}, s), "GET "+path, 405, "")
 	}
 }
 

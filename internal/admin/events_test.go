@@ -94,25 +94,21 @@ func TestEventStreamEndsWithItsSession(t *testing.T) {
 }
 
 func TestEventStreamRequiresAuthenticationAndIsBounded(t *testing.T) {
-	s, events := sources(), func(h http.Handler, method string, status int, contains string, fields ...string) {
-		t.Helper()
-		w := send(h, method+" /api/v1/events", fields...)
-		if w.Code != status || !strings.Contains(w.Body.String(), contains) || (contains != "") != (w.Header().Get("Retry-After") != "") {
-			t.Errorf("got %d %s %v, want %d", w.Code, w.Body, w.Header(), status)
-		}
-	}
+	s := sources()
 	handler := Handler(Access{Token: "sesame"}, s)
-	events(handler, "GET", 401, "")
-	events(handler, "HEAD", 200, "", bearer)
+	expectResponse(t, handler, "GET /api/v1/events", 401, "")
+	expectResponse(t, handler, "HEAD /api/v1/events", 200, "", bearer)
 	equal(t, "watchers after HEAD", s.History.Watchers(), 0)
 	for {
 		if _, err := s.History.Watch(history.WatchOptions{}); err != nil {
 			break
 		}
 	}
-	events(handler, "GET", 503, "too many watchers", bearer)
+	if w := expectResponse(t, handler, "GET /api/v1/events", 503, "too many watchers", bearer); w.Header().Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
 	s.History.Close()
-	events(handler, "GET", 503, "", bearer)
+	expectResponse(t, handler, "GET /api/v1/events", 503, "", bearer)
 }
 
 func TestSeriesHasTotalsAndBudgets(t *testing.T) {
@@ -131,16 +127,11 @@ func TestSeriesHasTotalsAndBudgets(t *testing.T) {
 		<-done
 		s := sources()
 		s.History = h
-		for target, contains := range map[string]string{
-			"/api/v1/series": `"step":10,`,
-			"/api/v1/series?account=a%2Fb&account=none":                  `null,7]},"none":{}}`,
-			"/api/v1/series?account=none":                                `{"none":{}}`,
-			"/api/v1/series?" + strings.Repeat("account=a&", maxLines+1): "at most 100",
-		} {
-			if w := send(Handler(Access{}, s), "GET "+target); !strings.Contains(w.Body.String(), contains) {
-				t.Errorf("%s: got %d %s, want %s", target, w.Code, w.Body, contains)
-			}
-		}
+		handler := Handler(Access{}, s)
+		expectResponse(t, handler, "GET /api/v1/series", 200, `"step":10,`)
+		expectResponse(t, handler, "GET /api/v1/series?account=a%2Fb&account=none", 200, `null,7]},"none":{}}`)
+		expectResponse(t, handler, "GET /api/v1/series?account=none", 200, `{"none":{}}`)
+		expectResponse(t, handler, "GET /api/v1/series?"+strings.Repeat("account=a&", maxLines+1), 400, "at most 100")
 	})
 }
 
@@ -152,13 +143,11 @@ func TestIndexIsHTMLOnlyForBrowsers(t *testing.T) {
 			t.Errorf("Accept %q: want HTML %v, got %v with the header %v", accept, html, got, w.Header())
 		}
 	}
-	if w := send(handler, "GET /help"); !strings.Contains(w.Body.String(), "/api/v1/events") {
-		t.Errorf("help without the event stream: %d %s", w.Code, w.Body)
-	}
+	expectResponse(t, handler, "GET /help", 200, "/api/v1/events")
 	for _, target := range []string{
 		"/assets/", "/assets/js/", "/assets/vendor/LICENSE", "/assets/index.html", "/assets/js/../js/app.js", "/index.html",
 	} {
-		equal(t, target, send(handler, "GET "+target).Code, 404)
+		expectResponse(t, handler, "GET "+target, 404, "")
 	}
 }
 

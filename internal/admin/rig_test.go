@@ -95,6 +95,16 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
+// expectResponse checks the status of the response to a request, and that the body contains a text.
+func expectResponse(t testing.TB, h http.Handler, request string, status int, contains string, fields ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	w := send(h, request, fields...)
+	if w.Code != status || !strings.Contains(w.Body.String(), contains) {
+		t.Errorf("%s %q: got %d %q, want %d with %q", request, fields, w.Code, w.Body, status, contains)
+	}
+	return w
+}
+
 // stream is a client of the event stream over an in-memory network.
 type stream struct {
 	*testing.T
