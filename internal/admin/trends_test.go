@@ -13,8 +13,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // trendsFrom asks for the trends of a gateway with a Prometheus.
@@ -53,8 +51,7 @@ func TestTrendsSendFixedQueries(t *testing.T) {
 			before := time.Now().Unix()
 			w := trendsFrom(Prometheus{URL: prometheus + "/prefix/", Token: "s3cret"}, c.name+"&query=up")
 			after := time.Now().Unix()
-			want := fmt.Sprintf(`"range":%q`, c.name)
-			if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
+			if want := fmt.Sprintf(`"range":%q`, c.name); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
 				t.Errorf("got %d %s, want %s", w.Code, w.Body, want)
 			}
 			var queries []string
@@ -74,14 +71,12 @@ func TestTrendsSendFixedQueries(t *testing.T) {
 					t.Errorf("request %s %s with authorization %q", r.Method, r.URL.Path, r.Header.Get("Authorization"))
 				}
 			}
-			if diff := cmp.Diff([]string{
+			equal(t, "queries", queries, []string{
 				"sum by (weir_client) (increase(weir_spent_total[" + c.step + "]))",
 				"sum(increase(weir_saved_total[" + c.step + "]))",
 				`sum(increase(weir_requests_total{weir_cache="refused"}[` + c.step + "]))",
 				`topk(20, max by (weir_account, weir_resource) (max_over_time(weir_budget_utilization_ratio{weir_account!=""}[` + c.step + "])))",
-			}, queries); diff != "" {
-				t.Error(diff)
-			}
+			})
 		})
 	}
 }
@@ -150,15 +145,13 @@ func TestTrendsReportTheLargestClientsAndTheTightestBudgets(t *testing.T) {
 		}
 		lines = append(lines, text)
 	}
-	if diff := cmp.Diff([]string{
+	equal(t, "lines", lines, []string{
 		"client-8[8 0 0] 168", "client-7[7 0 0] 168", "client-6[6 0 0] 168", "client-5[5 0 0] 168", "client-4[4 0 0] 168", "client-3[3 0 0] 168",
 		"client-2[2 0 0] 168",
 		"[1001 0 0] [10 0 3 0] 0 [0 0] 168 168 168", // others, saved and refused
 		"exceeded cpu 0 – – –", "a8 core 1 – 0.1 1", "a7 core 1 – 0.2 1", "a6 core 1 – 0.3 1", "a5 core 1 – 0.4 1", "a4 core 1 – 0.5 1",
 		"a3 core 1 – 0.6 1", "a2 core 1 – 0.7 1",
-	}, lines); diff != "" {
-		t.Error(diff)
-	}
+	})
 }
 
 // A new Prometheus has data from the second of the last two steps only.
