@@ -178,7 +178,8 @@ func TestAuthorizationTakesPrecedenceOverTheCertificate(t *testing.T) {
 	} {
 		c.request.TLS = c.state
 		got, err := b.Identify(c.request)
-		if err != nil || got.Client != c.client || got.Authorization.Reveal() != c.authorization || (got.Kind == policy.Unauthenticated) != (c.authorization == "") {
+		if err != nil || got.Client != c.client || got.Authorization.Reveal() != c.authorization ||
+			(got.Kind == policy.Unauthenticated) != (c.authorization == "") {
 			t.Errorf("%s: %+v, %v", c.name, got, err)
 		}
 	}
