@@ -217,30 +217,36 @@ func (w *fixture) use(used int, reset time.Time) {
 	}})
 }
 
-// recordSoftLimits records the soft limits that the history reports from now on. A history without a watcher polls less
-// often, so a test of hours takes less time.
-func (w *fixture) recordSoftLimits() *[]SoftLimit {
-	list := new([]SoftLimit)
+// recordSoftLimits records the soft limits that the history reports. The returned function returns those that were recorded
+// since its last call. A history without a watcher polls less often, so a test of hours takes less time.
+func (w *fixture) recordSoftLimits() (take func() []SoftLimit) {
+	var list []SoftLimit
 	w.sources.SoftLimit = func(_ context.Context, s SoftLimit) error {
-		*list = append(*list, s)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		list = append(list, s)
 		return nil
 	}
-	return list
+	return func() []SoftLimit {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		taken := list
+		list = nil
+		return taken
+	}
 }
 
-// thresholds returns the thresholds of a list, and clears the list.
-func thresholds(list *[]SoftLimit) string {
+func thresholds(list []SoftLimit) string {
 	var texts []string
-	for _, s := range *list {
+	for _, s := range list {
 		texts = append(texts, s.Threshold)
 	}
-	*list = nil
 	return strings.Join(texts, " ")
 }
 
 func TestSoftLimitsAreReportedOncePerWindow(t *testing.T) {
 	inBubble(t, func(w *fixture) {
-		reported := w.recordSoftLimits()
+		take := w.recordSoftLimits()
 		w.use(0, time.Time{})
 		w.run()
 		end := time.Now().Add(time.Hour)
@@ -249,7 +255,8 @@ func TestSoftLimitsAreReportedOncePerWindow(t *testing.T) {
 			w.use(used, end.Add(time.Duration(used%3)*time.Second)) // the reset changes by the clocks of reports
 			watcher := w.watch(WatchOptions{Event: "soft_limit"})
 			w.pass(5 * time.Second)
-			w.expect(fmt.Sprint(used, " requests"), watcher, strings.TrimSpace(strings.Repeat("soft_limit ", len(*reported))))
+			reported := take()
+			w.expect(fmt.Sprint(used, " requests"), watcher, strings.TrimSpace(strings.Repeat("soft_limit ", len(reported))))
 			watcher.Close()
 			equal(w, fmt.Sprint(used, " requests"), thresholds(reported), want)
 		}
@@ -280,18 +287,18 @@ func TestSoftLimitsAreReportedOncePerWindow(t *testing.T) {
 func TestForecastIsReportedOncePerWindow(t *testing.T) {
 	for requestsPerMinute, want := range map[int]string{10: "", 16: "50", 20: "forecast 50 80", 40: "forecast 50 80 100"} {
 		inBubble(t, func(w *fixture) {
-			reported := w.recordSoftLimits()
+			take, start := w.recordSoftLimits(), time.Now()
+			var reported []SoftLimit
 			w.run()
-			start := time.Now()
 			for minute := range 45 {
 				w.use(min(1000, minute*requestsPerMinute), start.Add(time.Hour))
 				w.pass(time.Minute)
-				if minute < 5 && len(*reported) > 0 {
-					w.Errorf("minute %d: %+v", minute, *reported)
+				if reported = append(reported, take()...); minute < 5 && len(reported) > 0 {
+					w.Errorf("minute %d: %+v", minute, reported)
 				}
 			}
 			ends := start.Add(time.Duration(1000/max(1, requestsPerMinute)) * time.Minute)
-			for _, s := range *reported {
+			for _, s := range reported {
 				if (s.Threshold == "forecast") == s.Ends.IsZero() || !s.Ends.IsZero() && s.Ends.Sub(ends).Abs() > 10*time.Minute {
 					w.Errorf("%d requests per minute, threshold %s: ends at %v, want %v", requestsPerMinute, s.Threshold, s.Ends, ends)
 				}
@@ -319,7 +326,7 @@ func TestSoftLimitIsRepeatedAfterAnError(t *testing.T) {
 		for _, e := range w.expect("after an error", watcher, "soft_limit soft_limit soft_limit") {
 			published = append(published, e.Data.(SoftLimit))
 		}
-		equal(w, "events", thresholds(&published), "80 100 50")
+		equal(w, "events", thresholds(published), "80 100 50")
 		want := SoftLimit{Account: "a", Client: "builds", Resource: "core", Threshold: "50", Used: 1000, Limit: 1000, Reset: reset}
 		if len(calls) != 4 || calls[0] != want || calls[3] != want {
 			w.Errorf("calls %+v", calls)
