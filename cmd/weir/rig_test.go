@@ -29,13 +29,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// noError ends the test if a step of its setup has failed.
-func noError(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func noError(t testing.TB, err error) { t.Helper(); testservers.NoError(t, err) }
 
 // must returns the value of a step of the setup, or ends the test: must(os.ReadFile(path))(t).
 func must[T any](v T, err error) func(testing.TB) T {
