@@ -13,9 +13,9 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// TestLimitsHoldWhileRedisFails overloads four replicas while one replica is killed, another replica is paused for longer
-// than most windows, and Redis is paused, killed, and restarted empty. No limit may be broken, and the paused replica must
-// release its permits.
+// TestLimitsHoldWhileRedisFails overloads four replicas while Redis is paused, killed, and restarted empty. Then one replica is
+// killed, and another replica is paused for longer than most windows. No limit may be broken, and the permits of both replicas
+// must be released.
 func TestLimitsHoldWhileRedisFails(t *testing.T) {
 	f := newFleet(t, 4, oneRedis)
 	long := phase(t)
@@ -28,13 +28,13 @@ func TestLimitsHoldWhileRedisFails(t *testing.T) {
 		wait  time.Duration
 	}{
 		{"without faults", func() {}, 2 * long},
-		{"a replica was killed", func() { f.replicas[3].signal(syscall.SIGKILL) }, long},
-		{"a replica was paused", func() { paused.signal(syscall.SIGSTOP) }, 2 * long},
-		{"the replica continued", func() { paused.signal(syscall.SIGCONT) }, long},
 		{"Redis was paused", func() { _ = f.redis.Process.Signal(syscall.SIGSTOP) }, down},
 		{"Redis continued", func() { _ = f.redis.Process.Signal(syscall.SIGCONT) }, long},
 		{"Redis was killed", func() { _, _ = f.redis.Process.Kill(), f.redis.Wait() }, down},
 		{"Redis restarted empty", func() { f.redis = f.startRedis(f.address) }, 2 * long},
+		{"a replica was killed", func() { f.replicas[3].signal(syscall.SIGKILL) }, long},
+		{"a replica was paused", func() { paused.signal(syscall.SIGSTOP) }, 2 * long},
+		{"the replica continued", func() { paused.signal(syscall.SIGCONT) }, long},
 	} {
 		c.fault()
 		sleep(ctx, c.wait)

@@ -74,7 +74,7 @@ func TestOnlyExactURLsOfTheUpstreamAreRewritten(t *testing.T) {
 		for from, want := range same {
 			uri = from
 			for _, method := range []string{"GET", "GET", "POST"} {
-				path := fmt.Sprint("/made/up/", n)
+				path := fmt.Sprint([]string{"/made/up/", "/users/"}[n/2%2], n)
 				r := parseResponse(t, w.raw(fmt.Sprintf("%s %s HTTP/1.1\r\nHost: gateway.test\r\nAuthorization: Bearer a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", method, path)))
 				if method == "GET" {
 					w.want("status", r.StatusCode, redirects[n%len(redirects)])

@@ -1,5 +1,6 @@
-// Command gotest runs "go test" with the arguments after "--". It prints the results of all packages, the output of failed tests,
-// the reasons of skipped tests, and the ten slowest tests. With -limit DURATION, it fails if a test takes longer.
+// Command gotest runs "go test" with the arguments after "--". It prints the results of all packages, the output of tests that
+// failed or did not end, the reasons of skipped tests, and the ten slowest tests. With -limit DURATION, it fails if a test takes
+// longer.
 package main
 
 import (
@@ -10,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -32,7 +34,7 @@ type result struct {
 // report prints the events of a run.
 type report struct {
 	out     io.Writer
-	outputs map[string][]string // output of tests that still run, by package and test
+	outputs map[string]map[string][]string // output of tests that still run, by package and test; a package itself is the test ""
 	tests   []result
 	skipped map[string]int // number of tests, by reason
 }
@@ -56,7 +58,7 @@ func run(limit time.Duration, args []string, out io.Writer) error {
 	if err := command.Start(); err != nil {
 		return err
 	}
-	r := report{out: out, outputs: map[string][]string{}, skipped: map[string]int{}}
+	r := report{out: out, outputs: map[string]map[string][]string{}, skipped: map[string]int{}}
 	err = errors.Join(r.read(events), command.Wait())
 	return errors.Join(err, r.finish(limit))
 }
@@ -84,19 +86,28 @@ func (r *report) read(events io.Reader) error {
 }
 
 func (r *report) add(e event) {
-	key := e.Package + " " + e.Test
+	if r.outputs[e.Package] == nil {
+		r.outputs[e.Package] = map[string][]string{}
+	}
+	running := r.outputs[e.Package]
 	switch e.Action {
 	case "build-output":
 		fmt.Fprint(r.out, e.Output)
 	case "output":
 		if e.Test != "" || !strings.HasPrefix(e.Output, "ok ") {
-			r.outputs[key] = append(r.outputs[key], e.Output)
+			running[e.Test] = append(running[e.Test], e.Output)
 		} else if !strings.Contains(e.Output, "[no tests to run]") {
 			fmt.Fprint(r.out, e.Output)
 		}
 	case "pass", "fail", "skip":
-		output := r.outputs[key]
-		delete(r.outputs, key)
+		output := running[e.Test]
+		delete(running, e.Test)
+		if e.Test == "" {
+			for _, name := range slices.Sorted(maps.Keys(running)) { // the process ended before these tests
+				fmt.Fprintf(r.out, "%s--- FAIL: %s (did not end)\n", strings.Join(running[name], ""), name)
+			}
+			clear(running)
+		}
 		if e.Action == "fail" {
 			fmt.Fprint(r.out, strings.Join(output, ""))
 		}

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -35,13 +36,20 @@ func main() {
 	only := flag.String("only", ".", "regular expression of the faults to plant")
 	write := flag.String("write", "", "Markdown file whose table between the marks is replaced")
 	flag.Parse()
-	if err := run(regexp.MustCompile(*only), *write); err != nil {
+	if err := run(*only, *write); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(only *regexp.Regexp, write string) error {
+func run(pattern, write string) error {
+	only, err := regexp.Compile(pattern)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
+	if pattern != "." && write != "" {
+		return errors.New("-write needs all faults, without -only")
+	}
 	var mutants []mutant
 	if err := yaml.Unmarshal(table, &mutants); err != nil {
 		return err
@@ -53,12 +61,18 @@ func run(only *regexp.Regexp, write string) error {
 	defer func() { _ = os.RemoveAll(dir) }()
 	var out bytes.Buffer
 	out.WriteString("| fault | file | found by | test |\n|---|---|---|---|\n")
-	planted, found := 0, map[string]int{}
+	planted, found, sound := 0, map[string]int{}, map[string]bool{}
 	for _, m := range mutants {
 		if !only.MatchString(m.Fault) {
 			continue
 		}
 		planted++
+		if !sound[m.Packages] {
+			if test := failingTest("test", "", m.Packages); test != "" {
+				return fmt.Errorf("%s fails in %s without a fault", test, m.Packages)
+			}
+			sound[m.Packages] = true
+		}
 		overlay, err := m.overlay(dir)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.Fault, err)
@@ -66,10 +80,7 @@ func run(only *regexp.Regexp, write string) error {
 		command, test := "nothing", ""
 		began := time.Now()
 		for _, target := range []string{"test", "race"} {
-			if test, err = failingTest(target, overlay, m.Packages); err != nil {
-				return fmt.Errorf("%s: %w", m.Fault, err)
-			}
-			if test != "" {
+			if test = failingTest(target, overlay, m.Packages); test != "" {
 				command = "make " + target
 				break
 			}
@@ -81,6 +92,9 @@ func run(only *regexp.Regexp, write string) error {
 	}
 	fmt.Fprintf(&out, "\n`make test` finds %d of %d, `make check` %d.\n", found["make test"], planted, planted-found["nothing"])
 	fmt.Print(out.String())
+	if planted == 0 {
+		return fmt.Errorf("no fault matches %q", pattern)
+	}
 	if found["nothing"] > 0 || 10*found["make test"] < 9*planted {
 		return fmt.Errorf("%d faults were not found, and %d not by make test", found["nothing"], planted-found["make test"])
 	}
@@ -116,22 +130,24 @@ func (m mutant) overlay(dir string) (string, error) {
 }
 
 // failed matches the first line about a failed test, without the name of its subtest.
-var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\w+)|^panic: test timed out`)
+var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\w+)`)
 
-// failingTest runs the tests of some packages with a fault, and returns the first test that fails. It returns an empty name if
-// all tests pass.
-func failingTest(target, overlay, packages string) (string, error) {
+// failingTest runs the tests of some packages with a fault, and returns the first test that fails, or the last line of the output
+// if no test fails. It returns an empty text if the command succeeds.
+func failingTest(target, overlay, packages string) string {
 	command := exec.Command("make", target, "PACKAGES="+packages, "TESTFLAGS=-failfast") //nolint:noctx // ends with the tests
-	command.Env = append(os.Environ(), "GOFLAGS=-overlay="+overlay)
+	if overlay != "" {
+		command.Env = append(os.Environ(), "GOFLAGS=-overlay="+overlay)
+	}
 	output, err := command.CombinedOutput()
 	if err == nil {
-		return "", nil
+		return ""
 	}
-	match := failed.FindSubmatch(output)
-	if match == nil {
-		return "", fmt.Errorf("make %s: %w, without a failed test:\n%s", target, err, output)
+	if match := failed.FindSubmatch(output); match != nil {
+		return string(match[1])
 	}
-	return cmp.Or(string(match[1]), "timeout"), nil
+	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
+	return lines[len(lines)-1]
 }
 
 // replace replaces the text between the marks in a file.

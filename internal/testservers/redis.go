@@ -21,6 +21,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Redis starts a Redis server and returns the path of its Unix socket. The environment variable WEIR_REDIS_SERVER
@@ -94,7 +96,7 @@ var shared struct {
 	last    int // database
 }
 
-// RedisDatabase returns the socket of a server that the tests of the package share, and an unused database of the server.
+// RedisDatabase returns the socket of a server that the tests of the package share, and an empty database of the server.
 // Servers with different numbers are different processes. The package needs a TestMain that calls [Main].
 func RedisDatabase(t testing.TB, server int) (socket string, database int) {
 	t.Helper()
@@ -108,6 +110,9 @@ func RedisDatabase(t testing.TB, server int) (socket string, database int) {
 		shared.sockets[server], shared.stops = socket, append(shared.stops, stop)
 	}
 	shared.last = shared.last%(databases-1) + 1
+	client := redis.NewClient(&redis.Options{Network: "unix", Addr: shared.sockets[server], DB: shared.last})
+	NoError(t, client.FlushDB(context.Background()).Err()) // another test may have used the database
+	NoError(t, client.Close())
 	return shared.sockets[server], shared.last
 }
 

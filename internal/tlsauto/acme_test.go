@@ -125,7 +125,7 @@ func (s *site) serial(ca *testservers.ACME, server string) (serial string) {
 }
 
 // The orders run in sequence, because certmagic shares challenges within one process.
-func TestOrders(t *testing.T) {
+func TestOnlyConfiguredNamesAreOrdered(t *testing.T) {
 	t.Parallel() // beside TestReplicasShareOneCertificate
 	t.Run("only configured names", onlyConfiguredNamesAreOrdered)
 	for _, c := range []struct {

@@ -101,7 +101,7 @@ func openCluster(t *testing.T, nodes []*node) *Ledger {
 	return l
 }
 
-func TestCluster(t *testing.T) {
+func TestClusterLosesNoSpends(t *testing.T) {
 	t.Parallel() // mostly waits
 	nodes := startCluster(t)
 	t.Run("a new account waits for other replicas", func(t *testing.T) { newAccountWaits(t, nodes) })

@@ -278,11 +278,11 @@ func TestSaturatedAccountsContinueWithoutRedis(t *testing.T) {
 }
 
 // Busy goroutines compete with the replicas for all processors, in real time, for WEIR_BUSY windows of five seconds. By
-// default the test does nothing, because it disturbs other tests.
+// default the test is skipped, because it disturbs other tests.
 func TestBusyMachineLosesNoQuota(t *testing.T) {
 	windows := testservers.Setting(t, "WEIR_BUSY", 0)
 	if windows == 0 {
-		return
+		t.Skip("set WEIR_BUSY to keep the processors busy")
 	}
 	server := newDatabase(t)
 	stop := make(chan struct{})

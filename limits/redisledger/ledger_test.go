@@ -37,14 +37,13 @@ func miniredisLedger(t *testing.T, rules limits.Rules) limits.Ledger {
 // slowly.
 func TestLedgerSuiteOnMiniredis(t *testing.T) {
 	if testservers.HasRedis() && testservers.Setting(t, "WEIR_MINIREDIS", 0) == 0 {
-		t.Log("redis-server runs the suite; set WEIR_MINIREDIS=1 to run it on miniredis, too")
-		return
+		t.Skip("redis-server runs the suite; set WEIR_MINIREDIS=1 to run it on miniredis, too")
 	}
 	limitstest.RunSuite(t, miniredisLedger)
 }
 
 func TestLedgerSuiteOnRedis(t *testing.T) {
-	t.Parallel() // beside TestCluster, which waits
+	t.Parallel() // beside TestClusterLosesNoSpends, which waits
 	limitstest.RunSuite(t, openOn(newDatabase(t)))
 }
 
