@@ -11,9 +11,9 @@ import (
 )
 
 // RunFairness checks the properties of fairness between the clients of one account, in a number of random scenarios for
-// each property. If all is not set, RunFairness leaves out the properties that take long with Redis. Scenarios with an odd seed are small: they have fewer replicas, clients and requests. The function run
-// runs a scenario in a bubble of virtual time. The upstream counts the requests of each client, so the checks do not
-// depend on package limits.
+// each property. If all is not set, RunFairness leaves out the properties that take long with Redis. Scenarios with an odd
+// seed are small: they have fewer replicas, clients and requests. The function run runs a scenario in a bubble of virtual
+// time. The upstream counts the requests of each client, so the checks do not depend on package limits.
 func RunFairness(t *testing.T, scenarios int, all bool, run func(*testing.T, Scenario) Report) {
 	for _, p := range []struct {
 		name  string
