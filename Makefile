@@ -223,7 +223,7 @@ cover: needs ## Print the coverage of each function.
 	$(SERVERS) $(GO) test -coverprofile=cover.out ./... && $(GO) tool cover -func=cover.out
 
 fmt: ## Format the Go files.
-	gofmt -w cmd proxy policy cache limits internal e2e
+	$(GO) fmt ./...
 
 clean: ## Remove build results.
 	rm -rf bin cover.out
