@@ -35,13 +35,13 @@ SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 # Properties check a few cases that are the same in each run.
 FIXED = RAPID_SEED=1 RAPID_CHECKS=30 RAPID_NOFAILFILE=true
 
-# The settings of simulations in "make race". docs/tests.md describes them.
+# The settings of "make simulations". docs/tests.md describes them.
 LONGER = WEIR_SCENARIOS=200 WEIR_HTTP_SCENARIOS=25 WEIR_CANCELLATIONS=1500 WEIR_FAIR_SCENARIOS=2 WEIR_REDIS_SCENARIOS=2 WEIR_WINDOWS=2 WEIR_PURGES=1000 WEIR_WRITES=1000 WEIR_CACHE_REQUESTS=4000 WEIR_CALLS=10000 WEIR_TOKENS=3000
 
 # The end-to-end tests that measure memory run without the race detector, which needs much memory itself.
 MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory)$$
 
-.PHONY: help build demo test race mutants e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients judge h2spec generate rules release deploy-check adjacent cover fmt clean needs
+.PHONY: help build demo test race simulations mutants e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients judge h2spec generate rules release deploy-check adjacent cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,8 +59,8 @@ test: ## Run the unit and integration tests: 90 seconds. Needs only Go; uses red
 
 # The upstream of package proxy speaks HTTP/2, and HTTP/1.1 in the second run. miniredis runs scripts in Go, which takes minutes with the
 # race detector.
-race: needs ## Run the tests with the race detector, new seeds and more simulations, over HTTP/1.1 too: five minutes.
-	$(SERVERS) $(LONGER) $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m $(TESTFLAGS) $(PACKAGES)
+race: needs ## Run the tests with the race detector and new seeds, over HTTP/1.1 too: five minutes.
+	$(SERVERS) $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m $(TESTFLAGS) $(PACKAGES)
 	WEIR_TEST_UPSTREAM=http1 $(GOTEST) -- -race -vet=off -shuffle=on -skip 'TestADay|TestPollingCosts|OverHTTP|TestEveryEnd|TestCancel' ./proxy
 	WEIR_MINIREDIS=1 $(GOTEST) -- -vet=off -shuffle=on -run OnMiniredis ./limits/redisledger
 
@@ -96,8 +96,12 @@ lint: ## Run the linters, with go vet, and check that the module files are tidy.
 	$(TOOL) golangci-lint run ./...
 	$(GO) mod tidy -diff
 
-check: ## Run everything, as CI does: 15 minutes. Installs what it needs.
+simulations: needs ## Run more random scenarios, requests and tokens than the tests do: ten minutes.
+	$(SERVERS) $(LONGER) $(GOTEST) -- -vet=off -timeout 15m ./limits/... ./cache/redisstore ./proxy ./cmd/weir
+
+check: ## Run everything: what CI runs (15 minutes), and the simulations. Installs what it needs.
 	@.ci/run
+	@$(MAKE) simulations
 
 vuln: ## Check the modules and the standard library in the binary for known vulnerabilities.
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/weir-symbols ./cmd/weir
