@@ -68,8 +68,8 @@ func run(pattern, write string) error {
 		}
 		planted++
 		if !sound[m.Packages] {
-			if test := failingTest("test", "", m.Packages); test != "" {
-				return fmt.Errorf("%s fails in %s without a fault", test, m.Packages)
+			if output, err := runTests("test", "", m.Packages); err != nil {
+				return fmt.Errorf("%s without a fault: %w\n%s", m.Packages, err, output)
 			}
 			sound[m.Packages] = true
 		}
@@ -80,8 +80,11 @@ func run(pattern, write string) error {
 		command, test := "nothing", ""
 		began := time.Now()
 		for _, target := range []string{"test", "race"} {
-			if test = failingTest(target, overlay, m.Packages); test != "" {
-				command = "make " + target
+			if output, err := runTests(target, overlay, m.Packages); err != nil {
+				if bytes.Contains(output, []byte("[build failed]")) {
+					return fmt.Errorf("%s: the change does not compile\n%s", m.Fault, output)
+				}
+				command, test = "make "+target, failure(output)
 				break
 			}
 		}
@@ -132,22 +135,24 @@ func (m mutant) overlay(dir string) (string, error) {
 // failed matches the first line about a failed test, without the name of its subtest.
 var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\w+)`)
 
-// failingTest runs the tests of some packages with a fault, and returns the first test that fails, or the last line of the output
-// if no test fails. It returns an empty text if the command succeeds.
-func failingTest(target, overlay, packages string) string {
+// runTests runs a make target for some packages with an overlay, or without if it is empty. It returns the output of the target.
+func runTests(target, overlay, packages string) ([]byte, error) {
 	command := exec.Command("make", target, "PACKAGES="+packages, "TESTFLAGS=-failfast") //nolint:noctx // ends with the tests
 	if overlay != "" {
 		command.Env = append(os.Environ(), "GOFLAGS=-overlay="+overlay)
 	}
-	output, err := command.CombinedOutput()
-	if err == nil {
-		return ""
-	}
+	return command.CombinedOutput()
+}
+
+// failure returns the name of the first test that failed. If no test failed, for example because a test took too long, it returns
+// the message of gotest.
+func failure(output []byte) string {
 	if match := failed.FindSubmatch(output); match != nil {
 		return string(match[1])
 	}
-	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
-	return lines[len(lines)-1]
+	_, message, _ := strings.Cut(string(output), "gotest: ")
+	message, _, _ = strings.Cut(message, "\n")
+	return message
 }
 
 // replace replaces the text between the marks in a file.
