@@ -176,7 +176,6 @@ func TestMadeUpTokensCostLittle(t *testing.T) {
 // disconnects before the upstream responds. At most 20 requests per minute reach the upstream. Two
 // minutes later, the process has at most 10 MB more than before.
 func TestTokensOfClientsThatLeaveCostLittle(t *testing.T) {
-	t.Parallel()
 	f := startFlood(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	f.flood(tokensToSend(t), 20*time.Millisecond, 0, http.StatusUnauthorized, http.StatusTooManyRequests)
 	f.wantLittle(20*int64(1+f.took/time.Minute), 10, 2*time.Minute)
