@@ -24,10 +24,10 @@ const packer = `
 local cmsgpack = {pack = cjson.encode, unpack = cjson.decode}
 `
 
-// miniredisLedger opens a ledger on a miniredis in the bubble of the test. The scripts use the clock of production.
+// miniredisLedger opens a ledger on a miniredis in the bubble of the test. The scripts use the clock of production. Keys do not
+// expire, as on redis-server, because the ledger sends no heartbeats that renew them.
 func miniredisLedger(t *testing.T, rules limits.Rules) limits.Ledger {
 	server := miniredis.NewMiniRedis()
-	server.ClockTTL(true)
 	t.Cleanup(server.Close)
 	client := newClient(t, redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return server.Dial() }})
 	return open(t, client, "r1", rules, packer+redisClock)
