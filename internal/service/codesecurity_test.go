@@ -148,21 +148,21 @@ func TestCursorPagesCanBeWalkedInBothDirections(t *testing.T) {
 func TestCursorsSelectPages(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const empty = "=[]\nLink:"
-		for query, want := range map[string]string{
-			"after=" + cursor(1):                                          "each id: 2 3",
-			"after=" + cursor(0):                                          "each id: 1 2 3", // no item has the ID of the cursor
-			"after=" + cursor(3):                                          empty,
-			"before=" + cursor(3):                                         "each id: 1 2",
-			"before=" + cursor(3) + "&per_page=1":                         "each id: 2",
-			"before=" + cursor(1):                                         empty,
-			"before=" + cursor(4):                                         "each id: 1 2 3",
-			"after=" + cursor(1) + "&before=" + cursor(3):                 "each id: 2",
-			"after=" + cursor(0) + "&before=" + cursor(3) + "&per_page=1": "each id: 1",
-			"after=" + cursor(3) + "&before=" + cursor(1):                 empty,
-			"after=" + cursor(9223372036854775807):                        empty,
-			"after=&before=":                                              "each id: 1 2 3",
+		for _, c := range []struct{ query, want string }{
+			{"after=" + cursor(1), "each id: 2 3"},
+			{"after=" + cursor(0), "each id: 1 2 3"}, // no item has the ID of the cursor
+			{"after=" + cursor(3), empty},
+			{"before=" + cursor(3), "each id: 1 2"},
+			{"before=" + cursor(3) + "&per_page=1", "each id: 2"},
+			{"before=" + cursor(1), empty},
+			{"before=" + cursor(4), "each id: 1 2 3"},
+			{"after=" + cursor(1) + "&before=" + cursor(3), "each id: 2"},
+			{"after=" + cursor(0) + "&before=" + cursor(3) + "&per_page=1", "each id: 1"},
+			{"after=" + cursor(3) + "&before=" + cursor(1), empty},
+			{"after=" + cursor(9223372036854775807), empty},
+			{"after=&before=", "each id: 1 2 3"},
 		} {
-			t.call("owner", "GET "+configurationsPath+"?"+query, 200, want)
+			t.call("owner", "GET "+configurationsPath+"?"+c.query, 200, c.want)
 		}
 		for query, field := range map[string]string{
 			"after=1": "after", "after=" + cursor(1) + "!": "after", "before=Y3Vyc29yOnYxOjAx": "before" /* cursor:v1:01 */, "before=MQ": "before", /* 1 */
