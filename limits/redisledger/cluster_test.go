@@ -64,6 +64,7 @@ func startCluster(t *testing.T) []*node {
 		return text
 	}
 	for i, n := range nodes {
+		run(n, "cluster", "set-config-epoch", i+1) // with equal epochs, masters may refuse to vote in a failover
 		if i < masters {
 			run(n, "cluster", "addslotsrange", i*16384/masters, (i+1)*16384/masters-1)
 		}
