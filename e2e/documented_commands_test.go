@@ -153,7 +153,6 @@ var documentedCommands = []documentedCommand{
 	{command: "curl -H 'Authorization: Bearer tok-owner' 127.0.0.1:9000/orgs/acme/organization-roles", want: `"roles":\[\{`},
 	{command: `curl -X PUT 127.0.0.1:9000/_service/webhooks -d '[{"url":"http://127.0.0.1:8080/_weir/webhooks","secret":"s","events":["*"],"target":"acme"}]'`, want: `"target":"acme"`},
 	{command: `curl -X POST 127.0.0.1:9000/_service/events -d '{"event":"push","repository":"acme/widgets","commits":3}'`, want: `"deliveries":\["[0-9a-f-]{36}"`},
-	{command: "weir service --api all", want: `msg="reference service started" address=`, stays: true},
 	{command: "weir service --webhook URL", as: "WEIR_WEBHOOK_SECRET=s weir service --webhook http://127.0.0.1:8080/_weir/webhooks", want: `msg="reference service started" address=`, stays: true},
 
 	// docs/judge.md

@@ -72,7 +72,8 @@ func (g *ghClient) run(command string) (string, error) {
 func newGitHub(t *testing.T) *service.Service {
 	dialect, err := policy.LoadDialect("github")
 	must(t, err)
-	s := service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
+	s, err := service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
+	must(t, err)
 	t.Cleanup(s.Close)
 	return s
 }

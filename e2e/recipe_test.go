@@ -24,7 +24,6 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weirgate/weir/internal/service"
-	"github.com/weirgate/weir/internal/service/wholeapi"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
@@ -32,11 +31,10 @@ import (
 // recipe runs a program through weir with the configuration of a page of docs/recipes.
 type recipe struct {
 	*testing.T
-	page     string            // text
-	client   string            // name of the first client in the configuration
-	key      string            // of the client, if it has one
-	service  *wholeapi.Service // REST
-	graphQL  *service.Service
+	page     string // text
+	client   string // name of the first client in the configuration
+	key      string // of the client, if it has one
+	service  *service.Service
 	upstream http.Handler // the API, with the host for files
 	weir     *replica
 	url      string // of the gateway
@@ -54,9 +52,9 @@ type recipe struct {
 // as WEIR_KEY.
 func startRecipe(t *testing.T, page string, env []string, replace ...string) *recipe {
 	t.Helper()
-	r := &recipe{T: t, page: readFile(t, "../docs/recipes/"+page), graphQL: newGitHub(t), dir: t.TempDir()}
+	r := &recipe{T: t, page: readFile(t, "../docs/recipes/"+page), dir: t.TempDir()}
 	r.upstream = http.HandlerFunc(r.serveAPI)
-	r.useAPI(wholeapi.Config{})
+	r.useAPI(service.Config{})
 	roots, certificates := certify(t, r.dir), filepath.Join(r.dir, "ca.pem")
 	pair, err := tls.LoadX509KeyPair(filepath.Join(r.dir, "tls.crt"), filepath.Join(r.dir, "tls.key"))
 	must(t, err)
@@ -106,13 +104,14 @@ func startRecipe(t *testing.T, page string, env []string, replace ...string) *re
 	return r
 }
 
-// useAPI replaces the upstream for REST.
-func (r *recipe) useAPI(config wholeapi.Config) {
+// useAPI replaces the upstream.
+func (r *recipe) useAPI(config service.Config) {
 	r.Helper()
 	var err error
-	config.Limits, config.ETagsPerToken = policy.DefaultLimits(), true
-	r.service, err = wholeapi.New(config)
+	config.Limits, config.Seed, config.Faults.ETagsPerToken = policy.DefaultLimits(), 1, true
+	r.service, err = service.New(config)
 	must(r, err)
+	r.Cleanup(r.service.Close)
 }
 
 // serve counts a request, and calls the upstream. It also mints tokens of installations, which cost nothing.
@@ -145,8 +144,6 @@ func (w refundWriter) WriteHeader(status int) {
 // serveAPI responds as the API and its host for files.
 func (r *recipe) serveAPI(w http.ResponseWriter, req *http.Request) {
 	switch path := req.URL.Path; {
-	case path == "/graphql", path == "/": // the service of the whole API has neither
-		r.graphQL.ServeHTTP(w, req)
 	case strings.HasPrefix(path, "/files/"):
 		if req.Header.Get("Authorization") != "Bearer tok-owner" {
 			r.Errorf("%s has the Authorization %q", path, req.Header.Get("Authorization"))
@@ -288,8 +285,8 @@ func (r *recipe) checkSpending() (spent map[string]int) {
 		counted := int(r.spent.Load())
 		return counted <= sum && sum <= counted+left
 	})
-	if rest, queries := r.service.Violations(), r.graphQL.Violations(); rest.Violations+rest.SentWhileLimited+queries.Violations+queries.SentWhileLimited > 0 {
-		r.Errorf("violations: %+v %+v", rest, queries)
+	if v := r.service.Violations(); v.Violations+v.SentWhileLimited > 0 {
+		r.Errorf("violations: %+v", v)
 	}
 	return spent
 }

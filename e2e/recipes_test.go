@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirgate/weir/internal/service/wholeapi"
+	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/internal/testservers"
 )
 
@@ -409,7 +409,7 @@ func (s *selfHosted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func TestSelfHostedRecipe(t *testing.T) {
 	t.Parallel()
 	s := &selfHosted{recipe: startRecipe(t, "self-hosted.md", nil)}
-	s.useAPI(wholeapi.Config{Product: "ghes-3.19", NoRateLimits: true})
+	s.useAPI(service.Config{Product: "ghes-3.19", NoRateLimits: true})
 	s.upstream = s
 	host := strings.TrimPrefix(s.url, "https://")
 	s.env = append(s.env, "GH_HOST="+host, "GH_ENTERPRISE_TOKEN="+s.key, "GH_CONFIG_DIR="+s.dir, "GH_PROMPT_DISABLED=1", "GIT_CONFIG_GLOBAL=/dev/null")

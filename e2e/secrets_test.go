@@ -120,7 +120,8 @@ func (s *secretive) upstream() http.Handler {
 	must(s, err)
 	limits := policy.DefaultLimits()
 	limits.Points.REST, limits.Content = 100000, nil
-	inner := service.New(service.Config{Limits: limits, Seed: 1, Dialect: dialect, StatisticsDelay: time.Millisecond})
+	inner, err := service.New(service.Config{Limits: limits, Seed: 1, Dialect: dialect, StatisticsDelay: time.Millisecond})
+	must(s, err)
 	s.Cleanup(inner.Close)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token := r.Header.Get("Authorization")

@@ -201,7 +201,9 @@ func (f *ghFleet) run(duration time.Duration, gh bool) int {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.service = service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
+	if f.service, err = service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect}); err != nil {
+		f.Fatal(err)
+	}
 	defer f.service.Close()
 	f.queries, f.answers, f.made, f.own, f.delivered = map[string]map[string]string{}, map[string][]answerSince{}, map[string]int{}, map[string]int{}, map[string]int{}
 	tokens := []string{"tok-owner", "tok-member"}

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/internal/service/wholeapi"
+	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -221,19 +221,20 @@ func TestEveryOperationReachesTheUpstream(t *testing.T) {
 		}
 		l := policy.DefaultLimits()
 		change(&l)
-		service, err := wholeapi.New(wholeapi.Config{Limits: l})
+		upstream, err := service.New(service.Config{Limits: l})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var received *wholeapi.Operation
+		defer upstream.Close()
+		var received *service.Operation
 		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {
-			received = service.Match(r.Method, r.URL.EscapedPath())
+			received = upstream.Match(r.Method, r.URL.EscapedPath())
 		}, wholeAPI(t, change))
 		random := rand.New(rand.NewPCG(1, 2))
-		operations := service.Operations()
+		operations := upstream.Operations()
 		w.want("operations", len(operations), 1223)
 		for _, op := range operations {
-			method, target, body := service.Sample(op.ID, random)
+			method, target, body := upstream.Sample(op.ID, random)
 			received = nil
 			w.do(method, target, bytes.NewReader(body), owner, "Cache-Control: no-cache")
 			record := w.gateway.Recent()[0]

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/internal/service/wholeapi"
+	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
@@ -35,9 +35,9 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 		}
 		l := policy.DefaultLimits()
 		change(&l)
-		service, err := wholeapi.New(wholeapi.Config{
-			Limits: l, ETagsPerToken: true, Latency: 200 * time.Millisecond,
-			Unlisted: map[string]wholeapi.Resource{
+		upstream, err := service.New(service.Config{
+			Limits: l, Faults: withDelays(200 * time.Millisecond),
+			Unlisted: map[string]service.Resource{
 				"repos/list-webhooks":         {Name: "special", Limit: policy.Window{Max: 5, Window: time.Hour}},
 				"actions/list-repo-variables": {Name: "special-2", Limit: policy.Window{Max: 20, Window: time.Minute}},
 			},
@@ -45,10 +45,11 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := newWorld(t, service.ServeHTTP, wholeAPI(t, change), identifyByKind)
+		defer upstream.Close()
+		w := newWorld(t, upstream.ServeHTTP, wholeAPI(t, change), identifyByKind)
 		replicas, _ := w.replicas(4)
-		judge := wholeapi.NewJudge(service)
-		operations := service.Operations()
+		judge := service.NewJudge(upstream)
+		operations := upstream.Operations()
 		tokens := []string{"tok-owner", "tok-member", "tok-outsider", "tok-app"}
 		statuses := map[int]int{}
 		var mu sync.Mutex
@@ -60,7 +61,7 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 				transport := judge.Transport(token, anyReplica{random, replicas})
 				var reads []string // the latest reads, which are repeated: they may be hits
 				for range calls / clients {
-					method, target, body := service.Sample(operations[random.IntN(len(operations))].ID, random)
+					method, target, body := upstream.Sample(operations[random.IntN(len(operations))].ID, random)
 					switch {
 					case method == http.MethodGet:
 						reads = append(reads[max(0, len(reads)-20):], target)
@@ -80,7 +81,7 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 			})
 		}
 		group.Wait()
-		got := service.Violations()
+		got := upstream.Violations()
 		judged, unjudged := judge.Judged()
 		t.Logf("statuses %v, judged %d, not judged %d, violations %+v", statuses, judged, unjudged, got)
 		w.want("violations", got.Violations, 0)
@@ -93,6 +94,11 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 			t.Errorf("core: used %d of %d, want at least 99 %%", core.Sum, core.Limit)
 		}
 	})
+}
+
+// withDelays returns the faults of a service that answers as the API does, with random delays.
+func withDelays(delay time.Duration) service.Faults {
+	return service.Faults{ETagsPerToken: true, DelayBefore: service.Duration(delay), DelayAfter: service.Duration(delay)}
 }
 
 // identifyByKind makes a token of the service an installation.
@@ -168,12 +174,13 @@ func TestADayOfPollingCostsASeventh(t *testing.T) {
 		change := func(l *policy.Limits) { l.Primary.User, l.Points.REST = 1_000_000, 100_000 }
 		l := policy.DefaultLimits()
 		change(&l)
-		service, err := wholeapi.New(wholeapi.Config{Limits: l, ETagsPerToken: true, Latency: 100 * time.Millisecond})
+		upstream, err := service.New(service.Config{Limits: l, Faults: withDelays(100 * time.Millisecond)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := newWorld(t, service.ServeHTTP, wholeAPI(t, change))
-		judge := wholeapi.NewJudge(service)
+		defer upstream.Close()
+		w := newWorld(t, upstream.ServeHTTP, wholeAPI(t, change))
+		judge := service.NewJudge(upstream)
 		tokens := []string{"tok-owner", "tok-member"}
 		end := time.Now().Add(duration)
 		var group sync.WaitGroup
@@ -188,7 +195,7 @@ func TestADayOfPollingCostsASeventh(t *testing.T) {
 					if round%60 == 0 { // the program's interest changes every hour
 						list = nil
 						for range targets {
-							_, target, _ := service.Sample(polled[random.IntN(len(polled))], random)
+							_, target, _ := upstream.Sample(polled[random.IntN(len(polled))], random)
 							list = append(list, target)
 						}
 					}
@@ -208,7 +215,7 @@ func TestADayOfPollingCostsASeventh(t *testing.T) {
 				random := rand.New(rand.NewPCG(1, uint64(1000+i)))
 				outside := roundTripper(func(r *http.Request) (*http.Response, error) {
 					w := httptest.NewRecorder()
-					service.ServeHTTP(w, r)
+					upstream.ServeHTTP(w, r)
 					return w.Result(), nil
 				})
 				var transport http.RoundTripper = outside
@@ -222,21 +229,21 @@ func TestADayOfPollingCostsASeventh(t *testing.T) {
 					if time.Now().After(end) {
 						return
 					}
-					method, target, body := service.Sample(c.id, random)
+					method, target, body := upstream.Sample(c.id, random)
 					if _, err := roundTrip(transport, method, target, token, body); err != nil {
 						t.Error(err)
 						return
 					}
 					counter.Add(1)
 					time.Sleep(time.Second)
-					for _, e := range service.Events() {
+					for _, e := range upstream.Events() {
 						w.gateway.Cache.Purge(t.Context(), w.gateway.TagsOfEvent(e.Name, e.Repository, e.Organization, false)...)
 					}
 				}
 			})
 		}
 		group.Wait()
-		got, judged := service.Violations(), 0
+		got, judged := upstream.Violations(), 0
 		judged, _ = judge.Judged()
 		spent := got.Answered["core"] - int(outsideCalls.Load())
 		share := 100 * float64(spent) / float64(direct.Load())

@@ -39,7 +39,7 @@ func startWebhookPair(t *testing.T, signedWith credential.Secret, contentType st
 func newTestService(t *testing.T, to *testservers.PipeListener, faults service.Faults, limits policy.Limits) *service.Service {
 	t.Helper()
 	dialect := must(policy.LoadDialect("service"))(t)
-	s := service.New(service.Config{Limits: limits, Seed: 1, Dialect: dialect, Dial: to.Dial, Faults: faults})
+	s := must(service.New(service.Config{Limits: limits, Seed: 1, Dialect: dialect, Dial: to.Dial, Faults: faults}))(t)
 	t.Cleanup(s.Close)
 	return s
 }

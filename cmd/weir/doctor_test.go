@@ -50,7 +50,7 @@ func assertCheck(t *testing.T, checks map[string]checkup, name, result, found st
 // newServiceServer starts the reference service in a dialect, and returns its URL.
 func newServiceServer(t *testing.T, dialect string) string {
 	t.Helper()
-	s := service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: must(policy.LoadDialect(dialect))(t)})
+	s := must(service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: must(policy.LoadDialect(dialect))(t)}))(t)
 	t.Cleanup(s.Close)
 	return serveAPI(t, s.ServeHTTP)
 }

@@ -9,14 +9,13 @@ import (
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/service"
-	"github.com/weirgate/weir/internal/service/wholeapi"
 	"github.com/weirgate/weir/policy"
 )
 
 type serviceCommand struct {
 	Listen string `default:"127.0.0.1:9000" help:"Address of the service."`
 	Config string `help:"Configuration file with limits and dialect." placeholder:"FILE"`
-	API    string `default:"documents" enum:"documents,all" help:"API of the service: documents, or all operations of the table."`
+	API    string `hidden:"" help:"Removed: the service always plays all operations."`
 	Seed   uint64 `default:"1" help:"Seed of the generated state."`
 	Faults string `default:"{}" help:"Initial faults, in the format of PUT /_service/faults." placeholder:"JSON"`
 
@@ -25,6 +24,9 @@ type serviceCommand struct {
 
 // Run starts the reference service.
 func (c *serviceCommand) Run(p *process) error {
+	if c.API != "" {
+		return &exit{exitUsage, "--api: the service always plays all operations; remove the flag"}
+	}
 	cfg := config.Default()
 	if c.Config != "" {
 		// The service has no upstream, so the file may omit it.
@@ -49,15 +51,8 @@ func (c *serviceCommand) Run(p *process) error {
 	return serveAll(p.ctx, log, noDrain, endpoint{listener: l, handler: handler})
 }
 
-// newHandler returns the service for the selected API, and a function that closes it.
+// newHandler returns the service, and a function that closes it.
 func (c *serviceCommand) newHandler(p *process, cfg *config.Config) (http.Handler, func(), error) {
-	if c.API == "all" {
-		if c.Webhook != "" || c.Faults != "{}" {
-			return nil, nil, &exit{exitUsage, "--webhook and --faults require --api documents"}
-		}
-		s, err := wholeapi.New(wholeapi.Config{Limits: cfg.Limits.Limits, ETagsPerToken: true})
-		return s, func() {}, err
-	}
 	faults, err := service.ParseFaults([]byte(c.Faults), service.Faults{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("--faults: %w", err)
@@ -91,5 +86,5 @@ func newService(cfg *config.Config, seed uint64, faults service.Faults) (*servic
 	if err != nil {
 		return nil, err
 	}
-	return service.New(service.Config{Limits: cfg.Limits.Limits, Seed: seed, Dialect: dialect, Faults: faults}), nil
+	return service.New(service.Config{Limits: cfg.Limits.Limits, Seed: seed, Dialect: dialect, Faults: faults})
 }

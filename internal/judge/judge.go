@@ -58,9 +58,10 @@ func NewUpstream() (*Upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Upstream{service: service.New(service.Config{
+	s, err := service.New(service.Config{
 		Limits: Limits(), Seed: 1, Dialect: dialect, Cooldown: cooldown, Faults: service.Faults{Latency: service.Duration(latency)},
-	})}, nil
+	})
+	return &Upstream{service: s}, err
 }
 
 // Close stops the upstream's background jobs and waits for them.

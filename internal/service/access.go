@@ -57,7 +57,11 @@ var impliedScopes = map[string]string{
 }
 
 // requiredScope returns the scope that an operation needs, or an empty string.
-func requiredScope(op *policy.Operation) string {
+func (o *Operation) requiredScope() string {
+	if o == nil || o.documented == nil {
+		return ""
+	}
+	op := o.documented
 	return cmp.Or(op.Scope, impliedScopes[op.Permission], impliedScopes[op.Role])
 }
 
@@ -66,25 +70,6 @@ func requiredScope(op *policy.Operation) string {
 type pathTarget struct {
 	repository   *repository
 	organization *account
-}
-
-// findPathTarget resolves the path of a request. It returns false when the target does
-// not exist or the caller may not see it.
-func (s *Service) findPathTarget(req *request) (target pathTarget, found bool) {
-	names := func(parameters ...string) bool {
-		return slices.ContainsFunc(parameters, func(p string) bool { return req.match.Params.Get(p) != "" })
-	}
-	switch {
-	case names("repo", "repository_id"):
-		if target.repository = s.findRepository(req); target.repository != nil {
-			target.organization = target.repository.owner
-		}
-		return target, target.repository != nil
-	case names("org", "organization_id"):
-		target.organization = s.findOrganization(req)
-		return target, target.organization != nil
-	}
-	return target, true
 }
 
 // coveredBy reports whether a token without a user was issued for this target.
@@ -142,10 +127,9 @@ func isOwner(target pathTarget, u *account) bool {
 
 // authorize returns an error response if the caller may not call the operation, else nil. It checks the kind of the
 // token, the permission, the scope and the user (Document A section 5, B section 5). Service.mu must be held.
-func (s *Service) authorize(req *request) *response {
-	op, c := req.match.Operation, req.caller
-	target, found := s.findPathTarget(req)
-	req.target = target
+func (s *Service) authorize(req *request, found bool) *response {
+	op, c := req.op.documented, req.caller
+	target := pathTarget{req.repo, req.org}
 	var p response
 	switch {
 	case slices.Contains(op.Refuses, c.token):
@@ -156,8 +140,8 @@ func (s *Service) authorize(req *request) *response {
 		return nil
 	case !c.hasPermission(op.Permission):
 		p = s.problem(http.StatusForbidden, "Resource not accessible by this token: it needs "+op.Permission)
-	case !c.hasScope(requiredScope(op)):
-		p = s.problem(http.StatusForbidden, "Resource not accessible by this token: it needs the scope "+requiredScope(op))
+	case !c.hasScope(req.op.requiredScope()):
+		p = s.problem(http.StatusForbidden, "Resource not accessible by this token: it needs the scope "+req.op.requiredScope())
 	default:
 		return s.authorizeUser(req, target)
 	}
@@ -167,7 +151,7 @@ func (s *Service) authorize(req *request) *response {
 // authorizeUser checks the user of the token. A refused caller gets 404 if the documents
 // list 404 for the operation, else 403. Members get 403 if the documents list both.
 func (s *Service) authorizeUser(req *request, target pathTarget) *response {
-	op, c := req.match.Operation, req.caller
+	op, c := req.op.documented, req.caller
 	requirement, named := userRequirements[cmp.Or(op.Role, op.Permission)]
 	user := s.world.user(c)
 	member := user != nil && target.organization != nil && isMember(target, user)

@@ -19,10 +19,11 @@ func (t *tester) refusalStatus(credential string, op *policy.Operation) int {
 	if problem := t.s.parseRequest(req); problem != nil {
 		return problem.status
 	}
-	if req.match.Operation.ID != op.ID {
-		t.Fatalf("%s is %s, not %s", path, req.match.Operation.ID, op.ID)
+	if req.op.documented == nil || req.op.documented.ID != op.ID {
+		t.Fatalf("%s is %s, not %s", path, req.op.ID, op.ID)
 	}
-	if problem := t.s.authorize(req); problem != nil {
+	hasTarget, _ := t.s.resolve(req)
+	if problem := t.s.authorize(req, hasTarget); problem != nil {
 		return problem.status
 	}
 	return 0

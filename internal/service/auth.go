@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"encoding/base64"
 	"net"
 	"net/http"
@@ -25,6 +26,14 @@ type caller struct {
 	canSee func(*repository) bool
 	// coreLimit replaces the core limit of the caller's kind, unless it is zero.
 	coreLimit int
+}
+
+// appKind is the kind of an app that sends its own assertion.
+const appKind policy.CallerKind = "app"
+
+// name returns the login of the user, or the name of the account.
+func (c caller) name() string {
+	return cmp.Or(c.login, c.account[strings.LastIndexAny(c.account, " /")+1:])
 }
 
 // tokens returns the credentials that the service accepts and their callers. The credentials include each kind of
@@ -68,6 +77,8 @@ func tokens() map[string]caller {
 			canSee: func(r *repository) bool { return r.fullName() == "acme/monolith" },
 		},
 		"enterprise-app:enterprise-secret": {kind: policy.EnterpriseOAuthApp, account: "app enterprise-app", token: "oauth_app"},
+
+		"tok-jwt": {kind: appKind, account: "app builder", token: "app", canSee: func(*repository) bool { return false }},
 
 		"oauth-app:oauth-secret": {kind: policy.OAuthApp, account: "app oauth-app", token: "oauth_app"},
 	}
@@ -123,27 +134,4 @@ func (w *world) isVisible(r *repository, c caller) bool {
 	}
 	u := w.user(c)
 	return u != nil && r.owner.members[u.login] != nil && c.hasScope("repo")
-}
-
-// findRepository returns the repository that a request names by name or by number. It
-// returns nil if the caller may not see the repository.
-func (s *Service) findRepository(req *request) *repository {
-	for _, r := range s.world.repositories {
-		named := strings.EqualFold(r.owner.login, req.match.Params.Get("owner")) && strings.EqualFold(r.name, req.match.Params.Get("repo"))
-		if (named || itoa(r.id) == req.match.Params.Get("repository_id")) && s.world.isVisible(r, req.caller) {
-			return r
-		}
-	}
-	return nil
-}
-
-// findOrganization returns the organization that a request names by name or by number.
-func (s *Service) findOrganization(req *request) *account {
-	for _, a := range s.world.accounts {
-		named := strings.EqualFold(a.login, req.match.Params.Get("org"))
-		if a.members != nil && (named || itoa(a.id) == req.match.Params.Get("organization_id")) {
-			return a
-		}
-	}
-	return nil
 }

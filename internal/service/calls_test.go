@@ -134,7 +134,7 @@ func TestEveryCallIsAnsweredAsDocumented(t *testing.T) {
 		}
 		limits := policy.DefaultLimits()
 		limits.Primary.Unauthenticated = 1000
-		c := &callTest{T: t, service: service.New(service.Config{Limits: limits, Seed: 1, Dialect: dialect})}
+		c := &callTest{T: t, service: testservers.Must(service.New(service.Config{Limits: limits, Seed: 1, Dialect: dialect}))}
 		defer c.service.Close()
 		c.names = testservers.CallNames(func(call testservers.Call, names *strings.Replacer) string { return c.send(call, names).Body.String() })
 		all := testservers.Calls()

@@ -149,7 +149,7 @@ func configurationURL(req *request, org *account, c *configuration) string {
 
 // listConfigurations lists configurations. Only this list is paged by cursors (Document A section 1).
 func listConfigurations(s *Service, req *request) response {
-	org := req.target.organization
+	org := req.org
 	target := req.query.Get("target_type")
 	if !slices.Contains([]string{"", "all", "global"}, target) {
 		return s.invalid(configurationResource, "target_type")
@@ -166,9 +166,9 @@ func listConfigurations(s *Service, req *request) response {
 // createConfiguration adds a configuration to an organization. Names are unique per
 // organization, ignoring case.
 func createConfiguration(s *Service, req *request) response {
-	org := req.target.organization
+	org := req.org
 	var body map[string]any
-	if problem := s.decode(req.body, configurationResource, &body); problem != nil {
+	if problem := s.decode(req.raw, configurationResource, &body); problem != nil {
 		return *problem
 	}
 	values, fieldErr := parseConfiguration(body, s.config.Dialect.SecurityBot)
@@ -187,9 +187,9 @@ func createConfiguration(s *Service, req *request) response {
 }
 
 func getConfiguration(s *Service, req *request) response {
-	org := req.target.organization
+	org := req.org
 	for _, c := range s.world.configurationsOf(org) {
-		if itoa(c.id) == req.match.Params.Get("configuration_id") {
+		if itoa(c.id) == req.params["configuration_id"] {
 			return response{status: http.StatusOK, modified: c.created, body: s.configurationObject(req, org, c)}
 		}
 	}
@@ -197,7 +197,7 @@ func getConfiguration(s *Service, req *request) response {
 }
 
 func listDefaultConfigurations(s *Service, req *request) response {
-	org := req.target.organization
+	org := req.org
 	return response{status: http.StatusOK, body: renderAll(org.defaults, func(d newRepositoryDefault) object {
 		return object{{"default_for_new_repos", d.kind}, {"configuration", s.configurationObject(req, org, d.configuration)}}
 	})}
@@ -207,11 +207,11 @@ func listDefaultConfigurations(s *Service, req *request) response {
 // error, no repository is changed. Repositories without a configuration are ignored. A repository that is locked for a
 // migration is a conflict. The operation has no 422: an invalid body is a 400.
 func detachConfigurations(s *Service, req *request) response {
-	org := req.target.organization
+	org := req.org
 	var body struct {
 		Selected []int `json:"selected_repository_ids"`
 	}
-	problem := s.decode(req.body, configurationResource, &body)
+	problem := s.decode(req.raw, configurationResource, &body)
 	if problem == nil && len(body.Selected) == 0 {
 		missing := s.missing(configurationResource, "selected_repository_ids")
 		problem = &missing

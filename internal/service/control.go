@@ -16,7 +16,8 @@ var controlHandlers = map[string]map[string]func(*Service, http.ResponseWriter, 
 	"violations": {http.MethodGet: (*Service).showViolations, http.MethodDelete: (*Service).resetMeter},
 	"faults":     {http.MethodGet: (*Service).showFaults, http.MethodPut: (*Service).putFaults, http.MethodDelete: (*Service).deleteFaults},
 	"webhooks":   {http.MethodGet: (*Service).showWebhooks, http.MethodPut: (*Service).putWebhooks},
-	"events":     {http.MethodPost: (*Service).postEvent},
+	"events":     {http.MethodGet: (*Service).showEvents, http.MethodPost: (*Service).postEvent},
+	"judge":      {http.MethodPost: (*Service).postRead},
 	"deliveries": {http.MethodGet: (*Service).showDeliveries},
 }
 
@@ -53,6 +54,26 @@ func (s *Service) showViolations(w http.ResponseWriter, _ *http.Request) {
 func (s *Service) resetMeter(w http.ResponseWriter, r *http.Request) {
 	s.meter.reset()
 	s.showViolations(w, r)
+}
+
+// showEvents handles GET /_service/events: the events of the writes since the last request.
+func (s *Service) showEvents(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, s.Events())
+}
+
+// postRead handles POST /_service/judge: it decides whether one read is stale.
+func (s *Service) postRead(w http.ResponseWriter, r *http.Request) {
+	var read Read
+	err := readControlJSON(w, r, &read)
+	var v Verdict
+	if err == nil {
+		v, err = s.Check(read)
+	}
+	if err != nil {
+		badRequest(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, v)
 }
 
 func (s *Service) showFaults(w http.ResponseWriter, _ *http.Request) {

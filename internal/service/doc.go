@@ -1,21 +1,26 @@
-// Package service is the reference service: an implementation of the API of Documents A and B. Its state is in memory
-// and is generated from a seed.
+// Package service is the reference service: an implementation of the whole API. Its state is in memory and is generated from
+// a seed.
 //
-// The demo uses the service as its upstream. The tests use the service to judge the gateway, because the service counts
-// every request that exceeds a limit. Authors of clients can test their programs against the service.
+// The demo uses the service as its upstream. The tests use the service to judge the gateway: it counts requests that exceed
+// a limit, and a [Judge] counts reads that are older than an own write. Authors of clients can test their programs against
+// the service.
 //
-// The service implements every operation of the catalogue and every limit of Document B section 8.
-// docs/reference-service.md describes the behaviour that the documents leave open. The service is not safe to expose to
-// untrusted clients.
+// The service plays every operation of the table policy/github/operations.tsv. The operations of Documents A and B have exact
+// handlers. docs/reference-service.md describes the behaviour that the documents leave open. The service is not safe to
+// expose to untrusted clients.
 //
 // Invariants:
-//   - Responses are computed from the state. The same seed gives the same state.
-//   - The service shares the policy's catalogue of operations with the gateway. It shares no counting code, because its
-//     meter is simple and exact.
+//   - The service shares the text of the tables and the numbers of [policy.Limits] with the gateway. It has its own matcher,
+//     meter and notion of which reads a write makes stale.
+//   - An endpoint is a row of the table, never a path.
+//   - Every response is computed from the state, and carries the number of the last write that changed it. The same seed
+//     gives the same state.
 //   - The service holds no lock while it writes to a client.
 //
 // [New] is the entry point. It returns a [Service], which implements [net/http.Handler].
 //
-// Read service.go first: [Service.ServeHTTP] shows the steps of one request. Then read meter.go for the limits, and
-// world.go and seed.go for the state.
+// Read service.go first: [Service.ServeHTTP] shows the steps of one request. table.go finds the operation, meter.go counts,
+// and world.go, objects.go and seed.go hold the state. route.go names the handlers of the documents' operations, and repos.go
+// those of the others; generic.go answers the rest. effects.go holds, as data, what each write changes elsewhere. judge.go
+// finds stale reads.
 package service

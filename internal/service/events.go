@@ -195,7 +195,7 @@ func (s *Service) resolveEvent(r *http.Request, body eventBody) (*event, error) 
 	e.sender = s.world.accounts[strings.ToLower(body.Sender)]
 	switch {
 	case body.Sender == "":
-		e.sender = e.defaultSender()
+		e.sender = s.world.defaultSender(e)
 	case e.sender == nil || e.sender.members != nil:
 		return nil, fmt.Errorf("sender: %q is not a user", body.Sender)
 	}
@@ -282,16 +282,11 @@ func (w *world) organizationNamed(login string) *account {
 }
 
 // defaultSender returns the sender of events whose body names no sender.
-func (e *event) defaultSender() *account {
+func (w *world) defaultSender(e *event) *account {
 	if e.organization == nil {
 		return e.repository.owner
 	}
-	for _, login := range sortedMembers(e.organization) {
-		if m := e.organization.members[login]; m.admin {
-			return m.user
-		}
-	}
-	panic("organization " + e.organization.login + " has no owner") // every seeded organization has an owner
+	return w.ownerOf(e.organization)
 }
 
 // publish makes a private repository public.

@@ -39,7 +39,7 @@ func TestControlEndpointsAllowTheirMethods(t *testing.T) {
 		{"", "HEAD /_service/violations", 200, "Allow:"},
 		{"", "POST /_service/violations", 405, "Allow: DELETE, GET"},
 		{"", "DELETE /_service/webhooks", 405, "Allow: GET, PUT"},
-		{"", "GET /_service/events", 405, "Allow: POST"},
+		{"", "PUT /_service/events", 405, "Allow: GET, POST"},
 		{"", "PUT /_service/deliveries", 405, "Allow: GET"},
 		{"", "GET /_service/", 404, "Allow:"},
 		{"", "GET /_service/nothing", 404, "Allow:"},

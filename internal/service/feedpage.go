@@ -78,8 +78,8 @@ func (s *Service) feedPage(req *request, feed *feedRequest) feedPage {
 		return cmp.Or(b.author.at.Compare(a.author.at), strings.Compare(a.path, b.path))
 	})
 	page := feedPage{
-		ID: feedID(req.match.Path), Title: feed.heading(), Updated: timestamp(time.Unix(0, 0)),
-		Link: pageLink{"self", atomType, req.base + req.match.Path}, Entries: []pageEntry{},
+		ID: feedID(req.path), Title: feed.heading(), Updated: timestamp(time.Unix(0, 0)),
+		Link: pageLink{"self", atomType, req.base + req.path}, Entries: []pageEntry{},
 	}
 	for _, a := range activities[:min(len(activities), feedSize)] {
 		page.Entries = append(page.Entries, pageEntry{

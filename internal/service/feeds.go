@@ -109,7 +109,7 @@ type feedRequest struct {
 // getFeed returns a feed as JSON, or as Atom if the request accepts Atom (Document B
 // section 4.4).
 func getFeed(s *Service, req *request) response {
-	feed := s.findFeed(req.match.Path)
+	feed := s.findFeed(req)
 	if feed == nil {
 		return s.notFound()
 	}
@@ -124,40 +124,16 @@ func getFeed(s *Service, req *request) response {
 	return resp
 }
 
-// findFeed returns the feed at a path, or nil.
-func (s *Service) findFeed(path string) *feedRequest {
-	for _, f := range feeds {
-		named, ok := matchFeedPath(f.path, path)
-		if !ok {
-			continue
-		}
-		feed := &feedRequest{f, s.world.accounts[named["{user}"]], s.world.accounts[named["{organization}"]]}
-		_, ofUser := named["{user}"]
-		_, ofOrganization := named["{organization}"]
-		if ofUser && (feed.user == nil || feed.user.members != nil) || ofOrganization && feed.organization == nil {
-			return nil
-		}
-		return feed
+// findFeed returns the feed that a request names, or nil.
+func (s *Service) findFeed(req *request) *feedRequest {
+	at := slices.IndexFunc(feeds, func(f feed) bool { return f.path == req.op.Path })
+	feed := &feedRequest{feeds[at], s.world.accounts[req.params["user"]], s.world.accounts[req.params["organization"]]}
+	_, ofUser := req.params["user"]
+	_, ofOrganization := req.params["organization"]
+	if ofUser && (feed.user == nil || feed.user.members != nil) || ofOrganization && feed.organization == nil {
+		return nil
 	}
-	return nil
-}
-
-// matchFeedPath matches a path against a template and returns the values of the
-// placeholders.
-func matchFeedPath(template, path string) (named map[string]string, ok bool) {
-	names, segments := strings.Split(template, "/"), strings.Split(path, "/")
-	if len(names) != len(segments) {
-		return nil, false
-	}
-	named = map[string]string{}
-	for i, name := range names {
-		if strings.HasPrefix(name, "{") {
-			named[name] = segments[i]
-		} else if name != segments[i] {
-			return nil, false
-		}
-	}
-	return named, true
+	return feed
 }
 
 // authorizeReader returns an error response if the caller may not read a private feed. The

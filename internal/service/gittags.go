@@ -67,7 +67,7 @@ func tagObject(req *request, r *repository, t *gitTag) object {
 // repositoryWithObjects returns the repository of a tag operation. An empty repository has no Git objects and causes a
 // 409.
 func (s *Service) repositoryWithObjects(req *request) (*repository, *response) {
-	r := req.target.repository
+	r := req.repo
 	if r.head() == "" {
 		p := s.problem(http.StatusConflict, "Git Repository is empty.")
 		return nil, &p
@@ -80,7 +80,7 @@ func getTag(s *Service, req *request) response {
 	if problem != nil {
 		return *problem
 	}
-	at := slices.IndexFunc(r.tags, func(t *gitTag) bool { return t.sha == req.match.Params.Get("tag_sha") })
+	at := slices.IndexFunc(r.tags, func(t *gitTag) bool { return t.sha == req.params["tag_sha"] })
 	if at < 0 {
 		return s.notFound()
 	}
@@ -103,7 +103,7 @@ func createTag(s *Service, req *request) response {
 		Type    string      `json:"type"`
 		Tagger  *taggerBody `json:"tagger"`
 	}
-	if problem := s.decode(req.body, "Tag", &body); problem != nil {
+	if problem := s.decode(req.raw, "Tag", &body); problem != nil {
 		return *problem
 	}
 	for _, f := range []struct{ name, value string }{{"tag", body.Tag}, {"message", body.Message}, {"object", body.Object}, {"type", body.Type}} {

@@ -13,8 +13,6 @@ import (
 	"github.com/vektah/gqlparser/v2/gqlerror"
 	"github.com/vektah/gqlparser/v2/parser"
 	"github.com/vektah/gqlparser/v2/validator"
-
-	"github.com/weirgate/weir/policy"
 )
 
 //go:embed schema.graphql
@@ -78,28 +76,20 @@ func (s *Service) readGraphQL(body []byte) *graphQLCall {
 	return call
 }
 
-// charged returns the operation with the secondary points of the call (Document B section 8.3): five points with mutations,
-// and one point without. A call that selects a mutation creates content. A call without a document selects none.
-func (call *graphQLCall) charged(op *policy.Operation) *policy.Operation {
-	charged := *op
-	charged.Points, charged.CreatesContent = 1, false
-	if call.mutates {
-		charged.Points, charged.CreatesContent = 5, true
-	}
-	return &charged
-}
+const graphQLID = "graphql"
 
-// primaryCost returns the points that the request costs in the window of its resource.
-func (req *request) primaryCost() int {
-	if req.graphQL == nil || req.graphQL.dryRun {
+// amount returns the points that the call costs in the window of its resource.
+func (call *graphQLCall) amount() int {
+	if call.dryRun {
 		return 1
 	}
-	return req.graphQL.price.cost
+	return call.price.cost
 }
 
 // graphQL executes a query or a mutation (schema.graphql).
 func graphQL(s *Service, req *request) response {
 	call := req.graphQL
+	req.seq = 0 // mutations touch no topics
 	if call.problem != nil {
 		return *call.problem
 	}

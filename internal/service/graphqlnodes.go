@@ -486,7 +486,7 @@ func (e *execution) rateLimit() node {
 	m := e.s.meter
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	w := m.window(e.req.caller, policy.GraphQL, time.Now())
+	w := m.window(e.req.caller, graphQLResource, time.Now())
 	return node{"RateLimit", map[string]any{
 		"limit": w.Max, "used": w.used, "remaining": w.Max - w.used, "resetAt": timestamp(w.reset.Add(time.Duration(e.req.faults.ClockOffset))),
 		"cost": e.call.price.cost, "nodeCount": e.call.price.nodes,

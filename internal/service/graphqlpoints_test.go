@@ -2,6 +2,7 @@ package service
 
 import (
 	"encoding/json"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -11,9 +12,9 @@ import (
 )
 
 // pointsOf returns what the service and the gateway charge for a body.
-func pointsOf(t *tester, body string) (service, gateway *policy.Operation) {
-	op := policy.Embedded().Operation("graphql")
-	return t.s.readGraphQL([]byte(body)).charged(op), op.ForBody([]byte(body))
+func pointsOf(t *tester, body string) (service demand, gateway *policy.Operation) {
+	call := &request{Request: &http.Request{Method: http.MethodPost}, op: t.s.router.byID[graphQLID], graphQL: t.s.readGraphQL([]byte(body))}
+	return t.s.demand(call), policy.Embedded().Operation("graphql").ForBody([]byte(body))
 }
 
 // TestPointsOfGraphQLCalls checks the points of Document B section 8.3: five with mutations, one without. A call that the
@@ -69,8 +70,8 @@ func TestPointsOfGraphQLCalls(t *testing.T) {
 			{`{"query":"{` + strings.Repeat(" viewer { login }", 20_000) + `}"}`, 1, 5},
 		} {
 			service, gateway := pointsOf(t, c.body)
-			if service.Points != c.service || service.CreatesContent != (c.service == 5) {
-				t.Errorf("%.100s: the service counts %d points, content %v, want %d", c.body, service.Points, service.CreatesContent, c.service)
+			if service.points != c.service || service.content != (c.service == 5) {
+				t.Errorf("%.100s: the service counts %d points, content %v, want %d", c.body, service.points, service.content, c.service)
 			}
 			if gateway.Points != c.gateway || gateway.CreatesContent != (c.gateway == 5) {
 				t.Errorf("%.100s: the gateway counts %d points, content %v, want %d", c.body, gateway.Points, gateway.CreatesContent, c.gateway)
@@ -99,8 +100,8 @@ func TestGatewayCountsAtLeastThePointsOfTheService(t *testing.T) {
 		}
 		body := "{" + strings.Join(members, ",") + "}"
 		service, gateway := pointsOf(own, body)
-		if gateway.Points < service.Points || service.CreatesContent && !gateway.CreatesContent {
-			rt.Errorf("%s: the service counts %d points, the gateway %d", body, service.Points, gateway.Points)
+		if gateway.Points < service.points || service.content && !gateway.CreatesContent {
+			rt.Errorf("%s: the service counts %d points, the gateway %d", body, service.points, gateway.Points)
 		}
 	})
 }

@@ -84,7 +84,7 @@ var invitationFilters = []struct {
 }
 
 func listInvitations(s *Service, req *request) response {
-	org := req.target.organization
+	org := req.org
 	shown := org.invitationsByState(true)
 	for _, f := range invitationFilters {
 		switch value := req.query.Get(f.name); {
@@ -99,7 +99,7 @@ func listInvitations(s *Service, req *request) response {
 }
 
 func listFailedInvitations(s *Service, req *request) response {
-	org := req.target.organization
+	org := req.org
 	path := "/organizations/" + itoa(org.id) + "/failed_invitations"
 	return list(req, path, org.invitationsByState(false), func(i *invitation) object { return invitationListObject(req, org, i) })
 }
@@ -117,8 +117,8 @@ func (org *account) invitationsByState(pending bool) []*invitation {
 
 // invitation returns the organization and the invitation that a request names.
 func (s *Service) invitation(req *request) (*account, *invitation, *response) {
-	org := req.target.organization
-	at := slices.IndexFunc(org.invitations, func(i *invitation) bool { return itoa(i.id) == req.match.Params.Get("invitation_id") })
+	org := req.org
+	at := slices.IndexFunc(org.invitations, func(i *invitation) bool { return itoa(i.id) == req.params["invitation_id"] })
 	if at < 0 {
 		p := s.notFound()
 		return nil, nil, &p
@@ -158,9 +158,9 @@ type invitationBody struct {
 // createInvitation invites a user or an e-mail address to the organization (Document A section 4.3). If an app sends
 // the request, the organization is the inviter.
 func createInvitation(s *Service, req *request) response {
-	org := req.target.organization
+	org := req.org
 	body := invitationBody{Role: "direct_member"}
-	if problem := s.decode(req.body, invitationResource, &body); problem != nil {
+	if problem := s.decode(req.raw, invitationResource, &body); problem != nil {
 		return *problem
 	}
 	i := &invitation{source: "member", inviter: s.world.user(req.caller), created: time.Now()}

@@ -5,7 +5,7 @@ import "net/http"
 // convertManifest creates an app from a manifest's code (Document B section 2.6).
 // Repeated requests with one code return the same app.
 func convertManifest(s *Service, req *request) response {
-	code := req.match.Params.Get("code")
+	code := req.params["code"]
 	if s.world.apps[code] == 0 {
 		s.world.apps[code] = len(s.world.apps) + 1
 	}

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"net/http"
@@ -20,8 +21,11 @@ const banAfter = 100
 // meter counts requests against the limits of Document B section 8, as strictly as the text allows. It is deliberately
 // simple: one lock, and a list of all charges in each window.
 type meter struct {
-	limits   policy.Limits
-	cooldown time.Duration // see Config.Cooldown
+	limits    policy.Limits
+	cooldown  time.Duration            // see Config.Cooldown
+	resources []Resource               // all resources, in the order of the rate limit status
+	override  map[string]policy.Window // see Config.Resources
+	off       bool                     // see Config.NoRateLimits
 
 	mu             sync.Mutex // guards the fields below
 	usages         map[string]*usage
@@ -56,9 +60,128 @@ type charge struct {
 	amount int
 }
 
-func newMeter(limits policy.Limits, cooldown time.Duration) *meter {
-	return &meter{limits: limits, cooldown: cooldown, usages: map[string]*usage{}, violations: noViolations()}
+// Resource is a primary limit with a name, which x-ratelimit-resource shows.
+type Resource struct {
+	Name      string
+	Limit     policy.Window
+	Anonymous int // the limit of an address without a credential
 }
+
+const core, searchResource, codeSearch, graphQLResource = "core", "search", "code_search", "graphql"
+
+// resources are the resources in the order of the rate limit status. The limits of the first three come from
+// policy.Limits, and those of the others from observed responses. The documents name the first ten.
+var resources = []Resource{
+	{Name: core}, {Name: searchResource}, {Name: codeSearch},
+	{graphQLResource, policy.Window{Max: 5000, Window: time.Hour}, 0},
+	{"integration_manifest", policy.Window{Max: 5000, Window: time.Hour}, 5000},
+	{"dependency_snapshots", policy.Window{Max: 100, Window: time.Minute}, 0},
+	{"code_scanning_upload", policy.Window{Max: 1000, Window: time.Hour}, 0},
+	{"actions_runner_registration", policy.Window{Max: 10_000, Window: time.Hour}, 0},
+	{"scim", policy.Window{Max: 15_000, Window: time.Hour}, 0},
+	{"source_import", policy.Window{Max: 100, Window: time.Minute}, 5},
+	{"code_scanning_autofix", policy.Window{Max: 10, Window: time.Minute}, 0},
+	{"dependency_sbom", policy.Window{Max: 100, Window: time.Minute}, 0},
+	{"audit_log", policy.Window{Max: 1750, Window: time.Hour}, 0},
+}
+
+const documentedResources = 10
+
+// newMeter returns a meter for the limits and resources of a configuration.
+func newMeter(c Config) *meter {
+	m := &meter{
+		limits: c.Limits, cooldown: cmp.Or(c.Cooldown, time.Minute), override: c.Resources, off: c.NoRateLimits,
+		resources: slices.Clone(resources), usages: map[string]*usage{}, violations: noViolations(),
+	}
+	if c.Dialect.Name == "service" {
+		m.resources = m.resources[:documentedResources]
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.Unlisted)) {
+		if !slices.ContainsFunc(m.resources, func(r Resource) bool { return r.Name == c.Unlisted[id].Name }) {
+			m.resources = append(m.resources, c.Unlisted[id])
+		}
+	}
+	return m
+}
+
+// demand is what a request costs.
+type demand struct {
+	resource string
+	amount   int    // in the window of the resource
+	endpoint string // the points are counted for each endpoint
+	points   int
+	content  bool // creates content
+	free     bool // costs nothing: the rate limit status
+}
+
+// resourceRules assign operations to resources: the first rule whose method and part of the path match. Other
+// operations belong to core.
+var resourceRules = []struct{ method, part, resource string }{
+	{"", "/graphql", graphQLResource},
+	{"", "/search/code", codeSearch},
+	{"", "/search/", searchResource},
+	{http.MethodPost, "/app-manifests/", "integration_manifest"},
+	{"", "/repos/{owner}/{repo}/import", "source_import"},
+	{http.MethodPost, "/code-scanning/sarifs", "code_scanning_upload"},
+	{http.MethodPost, "/autofix", "code_scanning_autofix"},
+	{http.MethodPost, "/actions/runners/registration-token", "actions_runner_registration"},
+	{http.MethodPost, "/actions/runners/remove-token", "actions_runner_registration"},
+	{http.MethodPost, "/actions/runners/generate-jitconfig", "actions_runner_registration"},
+	{"", "/scim/v2/", "scim"},
+	{http.MethodPost, "/dependency-graph/snapshots", "dependency_snapshots"},
+	{"", "/dependency-graph/sbom", "dependency_sbom"},
+	{http.MethodGet, "/audit-log", "audit_log"},
+}
+
+// createsNoContent are parts of paths whose POST operations respond with 201 but create only credentials, runs or
+// internal objects.
+var createsNoContent = []string{
+	"/registration-token", "/remove-token", "/generate-jitconfig", "/access_tokens", "/conversions", "/rerun", "/approve",
+	"/rerequest", "/dependency-graph/snapshots", "/pages/builds", "/copilot/billing/", "/codespaces",
+}
+
+// oneEndpoint maps an operation to the operation that is counted as the same endpoint.
+var oneEndpoint = map[string]string{"repos/compare-commits": "repos/compare-commits-with-basehead"}
+
+// demand returns what a request costs (Document B section 8.3). A path that no row of the table has is an endpoint, too.
+func (s *Service) demand(r *request) demand {
+	d := demand{resource: core, amount: 1, points: 5}
+	if isRead(r.Method) {
+		d.points = 1
+	}
+	op := r.op
+	if op == nil {
+		d.endpoint = endpoint(r.Method, r.URL.Path)
+		return d
+	}
+	d.endpoint, d.free = cmp.Or(oneEndpoint[op.ID], op.ID), op.ID == rateLimitID
+	for _, rule := range resourceRules {
+		if (rule.method == "" || rule.method == op.Method) && strings.Contains(op.Path, rule.part) {
+			d.resource = rule.resource
+			break
+		}
+	}
+	without := slices.ContainsFunc(createsNoContent, func(part string) bool { return strings.Contains(op.Path, part) })
+	d.content = op.notifies || op.Method == http.MethodPost && op.lists(http.StatusCreated) && !without
+	if s.config.Dialect.Name == "service" && op.documented != nil {
+		d.content = op.documented.CreatesContent
+	}
+	if !slices.ContainsFunc(s.meter.resources, func(known Resource) bool { return known.Name == d.resource }) {
+		d.resource = core
+	}
+	if unlisted, ok := s.config.Unlisted[op.ID]; ok {
+		d.resource = unlisted.Name
+	}
+	if call := r.graphQL; call != nil {
+		d.amount, d.points, d.content = call.amount(), 1, call.mutates
+		if call.mutates {
+			d.points = 5
+		}
+	}
+	return d
+}
+
+const rateLimitID = "rate-limit/get"
 
 // ticket represents one request in the meter. arrive creates the ticket, count charges
 // the request, and leave ends the ticket before the last byte of the response is written.
@@ -68,9 +191,8 @@ type ticket struct {
 	usage     *usage
 	arrivedAt time.Time
 
-	window    *window
-	resource  string
-	amount    int // points that the request costs in its window
+	window *window
+	demand
 	counted   bool
 	left      bool
 	countedAt time.Time // the time when the request was counted
@@ -98,7 +220,7 @@ func (m *meter) arrive(c caller, now time.Time) *ticket {
 	t.usage.inProgress++
 	m.violations.MaxConcurrent = max(m.violations.MaxConcurrent, t.usage.inProgress)
 	m.recordHighest("concurrency", t.usage.inProgress, m.limits.Concurrent)
-	if t.usage.inProgress > m.limits.Concurrent {
+	if !m.off && t.usage.inProgress > m.limits.Concurrent {
 		t.refuseSecondary("concurrency", now)
 	}
 	return t
@@ -113,7 +235,7 @@ func (t *ticket) leave() {
 	}
 	t.left = true
 	t.usage.inProgress--
-	if t.counted && (t.resource == policy.Search || t.resource == policy.CodeSearch) {
+	if t.counted && (t.resource == searchResource || t.resource == codeSearch) {
 		t.recordSearch()
 	}
 }
@@ -164,16 +286,16 @@ func (t *ticket) recordSentWhileLimited() {
 	violations.Banned = violations.Banned || t.usage.sentWhileLimited >= banAfter
 }
 
-// count charges a request, which costs amount in its window, or refuses it. Refused requests and requests for the rate
-// limit status are not charged (Document B section 4.5).
-func (t *ticket) count(op *policy.Operation, path string, amount int) {
+// count charges a request or refuses it. Refused requests and requests for the rate limit status are not charged (Document
+// B section 4.5).
+func (t *ticket) count(d demand) {
 	m := t.meter
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now() // under the lock, so that charges are ordered by time
-	t.resource, t.window, t.amount = op.Resource, m.window(t.caller, op.Resource, now), amount
+	t.demand, t.window = d, m.window(t.caller, d.resource, now)
 	switch {
-	case t.refusal != accepted, op.ID == "rate-limit/get":
+	case m.off, t.refusal != accepted, d.free:
 		return
 	case t.usage.sentWhileLimited >= banAfter:
 		t.refusal = banned
@@ -190,14 +312,14 @@ func (t *ticket) count(op *policy.Operation, path string, amount int) {
 		t.startCooldown(now)
 		return
 	}
-	costs := m.costs(op, path)
+	costs := m.costs(d)
 	for _, c := range costs {
 		if t.usage.sum(c, now)+c.amount > c.limit {
 			t.refuseSecondary(c.name, now)
 			return
 		}
 	}
-	if t.window.used+amount > t.window.Max {
+	if t.window.used+d.amount > t.window.Max {
 		t.refusePrimary(now)
 		return
 	}
@@ -205,7 +327,7 @@ func (t *ticket) count(op *policy.Operation, path string, amount int) {
 		t.usage.charge(c, now)
 		m.recordHighest(c.name, t.usage.sum(c, now), c.limit)
 	}
-	t.window.used += amount
+	t.window.used += d.amount
 	t.counted, t.countedAt = true, now
 	m.recordHighest("primary:"+t.resource, t.window.used, t.window.Max)
 	m.violations.Answered[t.resource]++
@@ -233,27 +355,23 @@ type cost struct {
 
 // costs returns the costs of a request: points and content (Document B section 8.3), and CPU time in milliseconds. The
 // CPU cost is 0, because it is known only at the end.
-func (m *meter) costs(op *policy.Operation, path string) []cost {
-	graphQL := op.Resource == policy.GraphQL
+func (m *meter) costs(d demand) []cost {
+	isGraphQL := d.resource == graphQLResource
 	points, name := m.limits.Points.REST, "points"
-	if graphQL {
+	if isGraphQL {
 		points, name = m.limits.Points.GraphQL, "points:graphql"
 	}
-	scope := op.ID
-	if !op.Known() {
-		scope = endpoint(op.Method, path)
-	}
-	list := []cost{{name, "points " + scope, points, op.Points, m.limits.Points.Window}}
-	if op.CreatesContent {
+	list := []cost{{name, "points " + d.endpoint, points, d.points, m.limits.Points.Window}}
+	if d.content {
 		for _, w := range m.limits.Content {
 			list = append(list, cost{"content:" + w.Window.String(), "content:" + w.Window.String(), w.Max, 1, w.Window})
 		}
 	}
-	return append(list, m.cpuCosts(graphQL, 0)...)
+	return append(list, m.cpuCosts(isGraphQL, 0)...)
 }
 
-// endpoint returns the endpoint of a path outside the catalogue: the method and the segments at the positions where paths
-// of the API have literals. The meter has this notion of its own, because it judges the gateway.
+// endpoint returns the endpoint of a path without an operation: the method and the segments at the positions where paths of
+// the API have literals.
 func endpoint(method, path string) string {
 	segments := strings.Split(strings.Trim(path, "/"), "/")
 	name := method + " " + segments[0]
@@ -309,14 +427,17 @@ func (u *usage) charge(limit cost, now time.Time) {
 
 // chargeCPU charges the CPU time of a request. It records a violation if the sum exceeds
 // the limit. The request cannot be refused at this point.
-func (t *ticket) chargeCPU(op *policy.Operation, took time.Duration) {
+func (t *ticket) chargeCPU(took time.Duration) {
 	m := t.meter
+	if m.off {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
 	millis := int(math.Round(float64(took) * m.limits.CPU.Factor / float64(time.Millisecond)))
 	over := false
-	for _, c := range m.cpuCosts(op.Resource == policy.GraphQL, millis) {
+	for _, c := range m.cpuCosts(t.resource == graphQLResource, millis) {
 		t.usage.charge(c, now)
 		sum := t.usage.sum(c, now)
 		m.recordHighest(c.name, sum, c.limit)
@@ -341,14 +462,59 @@ func (m *meter) window(c caller, resource string, now time.Time) *window {
 	u := m.usage(c)
 	w := u.windows[resource]
 	if w == nil || !now.Before(w.reset) {
-		limit := m.limits.For(c.kind, resource)
-		if c.coreLimit != 0 && resource == policy.Core {
-			limit.Max = c.coreLimit
-		}
+		limit := m.limit(c, resource)
 		w = &window{Window: limit, reset: now.Add(limit.Window).Truncate(time.Second)}
 		u.windows[resource] = w
 	}
 	return w
+}
+
+// limit returns the window of a resource for a caller (Document B sections 8.1 and 8.2).
+func (m *meter) limit(c caller, resource string) policy.Window {
+	l, isAnonymous := m.limits, c.kind == policy.Unauthenticated
+	if limit, ok := m.override[resource]; ok && !isAnonymous {
+		return limit
+	}
+	switch {
+	case resource == core:
+		return policy.Window{Max: cmp.Or(c.coreLimit, m.coreLimit(c.kind)), Window: l.Primary.Window}
+	case resource == searchResource && isAnonymous:
+		return policy.Window{Max: l.Search.Unauthenticated, Window: l.Search.Window}
+	case resource == searchResource:
+		return policy.Window{Max: l.Search.Authenticated, Window: l.Search.Window}
+	case resource == codeSearch && isAnonymous:
+		return policy.Window{Max: 0, Window: l.Search.Window}
+	case resource == codeSearch:
+		return policy.Window{Max: l.Search.Code, Window: l.Search.Window}
+	}
+	r := m.resources[slices.IndexFunc(m.resources, func(r Resource) bool { return r.Name == resource })]
+	if isAnonymous {
+		r.Limit.Max = r.Anonymous
+	}
+	return r.Limit
+}
+
+func (m *meter) coreLimit(kind policy.CallerKind) int {
+	switch p := m.limits.Primary; kind {
+	case policy.Unauthenticated:
+		return p.Unauthenticated
+	case policy.Enterprise, policy.EnterpriseInstallation, policy.EnterpriseOAuthApp, policy.EnterpriseWorkflow:
+		return p.Enterprise
+	case policy.Installation, appKind:
+		return p.Installation
+	case policy.OAuthApp:
+		return p.OAuthApp
+	case policy.Workflow:
+		return p.Workflow
+	}
+	return m.limits.Primary.User
+}
+
+// installationLimit returns the primary limit of an installation, which grows with its repositories and users (Document B
+// section 8.1).
+func (m *meter) installationLimit(repositories, users int) int {
+	least := m.limits.Primary.Installation
+	return max(least, min(least+50*(max(0, repositories-20)+max(0, users-20)), 12_500))
 }
 
 // refund reverses the primary charge of a request whose response is a 304 to an
@@ -368,6 +534,9 @@ func (t *ticket) refund() {
 func (t *ticket) writeHeaders(h http.Header, f Faults, behind int) {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
+	if t.meter.off {
+		return
+	}
 	remaining := t.window.Max - max(0, t.window.used-behind)
 	if t.refusal == primary || t.refusal == secondary && f.RemainingZero {
 		remaining = 0
@@ -393,6 +562,12 @@ func noViolations() Violations {
 	return Violations{ByLimit: map[string]int{}, Highest: map[string]Highest{}, Answered: map[string]int{}}
 }
 
+func (m *meter) recordStale() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.violations.StaleReads++
+}
+
 func (m *meter) report() Violations {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -403,24 +578,23 @@ func (m *meter) report() Violations {
 
 // rateLimit returns the rate limit status (Document B section 2.6).
 func rateLimit(s *Service, req *request) response {
-	type member struct {
-		Limit     int   `json:"limit"`
-		Used      int   `json:"used"`
-		Remaining int   `json:"remaining"`
-		Reset     int64 `json:"reset"`
+	m := s.meter
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.off {
+		return fail(http.StatusNotFound, "Rate limiting is not enabled.")
 	}
-	s.meter.mu.Lock()
-	defer s.meter.mu.Unlock()
 	now := time.Now()
 	var members object
-	var core member
-	for _, name := range policy.Resources() {
-		w := s.meter.window(req.caller, name, now)
-		m := member{w.Max, w.used, w.Max - w.used, w.reset.Add(time.Duration(req.faults.ClockOffset)).Unix()}
-		if name == policy.Core {
-			core = m
-		}
-		members = append(members, field{name, m})
+	for _, r := range m.resources {
+		w := m.window(req.caller, r.Name, now)
+		members = append(members, field{r.Name, object{
+			{"limit", w.Max}, {"used", w.used}, {"remaining", w.Max - w.used}, {"reset", w.reset.Add(time.Duration(req.faults.ClockOffset)).Unix()},
+		}})
 	}
-	return response{status: http.StatusOK, volatile: true, body: object{{"resources", members}, {"rate", core}}}
+	body := object{{"resources", members}}
+	if since := s.config.Dialect.NoRateSince; since == "none" || s.version(req) < since {
+		body = append(body, field{"rate", members.member(core)})
+	}
+	return response{status: http.StatusOK, volatile: true, body: body}
 }

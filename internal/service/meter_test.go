@@ -156,7 +156,8 @@ func TestInstallationLimitDependsOnItsSize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := seed(1, time.Now())
 		repositories, users := w.installationSize("acme")
-		if limit := policy.DefaultLimits().OfInstallation(repositories, users); limit != 6100 {
+		m := &meter{limits: policy.DefaultLimits()}
+		if limit := m.installationLimit(repositories, users); limit != 6100 {
 			t.Errorf("%d repositories, %d users: got limit %d", repositories, users, limit)
 		}
 	})

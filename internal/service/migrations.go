@@ -115,7 +115,7 @@ func (w *world) migrationsOf(owner *account) []*migration {
 // listOrganizationMigrations lists the migrations of an organization. The parameters
 // exclude=repositories and exclude[]=repositories omit the repositories.
 func listOrganizationMigrations(s *Service, req *request) response {
-	org := req.target.organization
+	org := req.org
 	excluded := slices.Concat(req.query["exclude"], req.query["exclude[]"])
 	all := !slices.Contains(excluded, "repositories")
 	return list(req, "/organizations/"+itoa(org.id)+"/migrations", s.world.migrationsOf(org),
@@ -129,7 +129,7 @@ func listUserMigrations(s *Service, req *request) response {
 
 // startOrganizationMigration exports repositories of the organization.
 func startOrganizationMigration(s *Service, req *request) response {
-	org := req.target.organization
+	org := req.org
 	return s.startMigration(req, org, func(r *repository) bool { return r.owner == org })
 }
 
@@ -144,7 +144,7 @@ func startUserMigration(s *Service, req *request) response {
 // other options are ignored.
 func (s *Service) startMigration(req *request, owner *account, allowed func(*repository) bool) response {
 	var body migrationBody
-	if problem := s.decode(req.body, "Migration", &body); problem != nil {
+	if problem := s.decode(req.raw, "Migration", &body); problem != nil {
 		return *problem
 	}
 	if body.MetadataOnly {

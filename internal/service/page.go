@@ -56,14 +56,20 @@ func renderAll[T any](items []T, render func(T) object) []object {
 // repositories and organizations by number.
 func pageLinks(req *request, path string, total int) string {
 	page, perPage := pages(req.query)
-	last := max(1, (total+perPage-1)/perPage)
-	link, parts := linkBuilder(req, path, "page"), []string(nil)
-	add := func(rel string, n int) { parts = append(parts, link(rel, "page", strconv.Itoa(n))) }
+	return linksTo(req, path, "page", page, max(1, (total+perPage-1)/perPage))
+}
+
+// linksTo returns the Link header of a page. A parameter other than page is a cursor, and a cursor has no last page.
+func linksTo(req *request, path, parameter string, page, last int) string {
+	link, parts := linkBuilder(req, path, parameter), []string(nil)
+	add := func(rel string, n int) { parts = append(parts, link(rel, parameter, strconv.Itoa(n))) }
 	if page > 1 {
 		add("prev", min(page-1, last))
 	}
 	if page < last {
 		add("next", page+1)
+	}
+	if page < last && parameter == "page" {
 		add("last", last)
 	}
 	if page > 1 {

@@ -1,10 +1,6 @@
 package service
 
-import (
-	"net/http"
-
-	"github.com/weirgate/weir/policy"
-)
+import "net/http"
 
 // problemBody is the body of an error response. It has the members of the gateway's errors, in the same order.
 type problemBody struct {
@@ -20,7 +16,7 @@ type problemField struct {
 }
 
 func (s *Service) problem(status int, message string, fields ...problemField) response {
-	return response{status: status, body: problemBody{message, fields, s.config.Dialect.Documentation}}
+	return fail(status, message, fields...)
 }
 
 func (s *Service) notFound() response { return s.problem(http.StatusNotFound, "Not Found") }
@@ -35,12 +31,9 @@ func (s *Service) missing(resource, field string) response {
 	return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "missing_field"})
 }
 
-func (s *Service) preflightProblem(f *policy.Finding) response {
-	var fields []problemField
-	if f.Field != "" {
-		fields = []problemField{{f.Resource, f.Field, f.Code}}
-	}
-	return s.problem(f.Status, f.Message, fields...)
+// fail returns an error response.
+func fail(status int, message string, fields ...problemField) response {
+	return response{status: status, body: problemBody{Message: message, Errors: fields}}
 }
 
 // limitProblem returns the API's error response for a reason of refusal.

@@ -59,14 +59,14 @@ func listTemplates(*Service, *request) response {
 }
 
 func getTemplate(s *Service, req *request) response {
-	source, ok := templates[req.match.Params.Get("name")]
+	source, ok := templates[req.params["name"]]
 	if !ok {
 		return s.notFound()
 	}
 	if s.accepts(req, "raw") {
 		return response{status: http.StatusOK, text: []byte(source), kind: s.mediaType("raw") + "; charset=utf-8"}
 	}
-	return response{status: http.StatusOK, body: object{{"name", req.match.Params.Get("name")}, {"source", source}}}
+	return response{status: http.StatusOK, body: object{{"name", req.params["name"]}, {"source", source}}}
 }
 
 func codeOfConductObject(req *request, c codeOfConduct) object {
@@ -86,7 +86,7 @@ func listCodesOfConduct(_ *Service, req *request) response {
 
 func getCodeOfConduct(s *Service, req *request) response {
 	for _, c := range codesOfConduct {
-		if c.Key == req.match.Params.Get("key") {
+		if c.Key == req.params["key"] {
 			return response{status: http.StatusOK, body: append(codeOfConductObject(req, c), field{"body", c.Body})}
 		}
 	}

@@ -39,7 +39,7 @@ func (org *account) assignedThroughTeam(r *role, login string) bool {
 // organizationWithRoles returns the organization of a role operation. It returns a 422
 // when organization roles are not enabled.
 func (s *Service) organizationWithRoles(req *request) (*account, *response) {
-	org := req.target.organization
+	org := req.org
 	if org.roles == nil {
 		p := s.problem(http.StatusUnprocessableEntity, "Organization roles are not enabled for this organization")
 		return nil, &p
@@ -53,7 +53,7 @@ func (s *Service) findRole(req *request) (*account, *role, *response) {
 	if problem != nil {
 		return nil, nil, problem
 	}
-	at := slices.IndexFunc(org.roles, func(r *role) bool { return itoa(r.id) == req.match.Params.Get("role_id") })
+	at := slices.IndexFunc(org.roles, func(r *role) bool { return itoa(r.id) == req.params["role_id"] })
 	if at < 0 {
 		p := s.notFound()
 		return nil, nil, &p
@@ -64,7 +64,7 @@ func (s *Service) findRole(req *request) (*account, *role, *response) {
 // findAssignee returns the team or the user that a request names. The boolean reports
 // whether the team or the user exists.
 func (s *Service) findAssignee(req *request, org *account) (assignee, bool) {
-	slug, login := req.match.Params.Get("team_slug"), req.match.Params.Get("username")
+	slug, login := req.params["team_slug"], req.params["username"]
 	if slug != "" {
 		return assignee{team: slug}, slices.ContainsFunc(org.teams, func(t *team) bool { return t.slug == slug })
 	}

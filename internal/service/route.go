@@ -2,98 +2,80 @@ package service
 
 import (
 	"net/http"
-	"strings"
 )
 
-// handler returns the handler of a request, or nil without a handler. Two handlers serve paths outside the catalogue:
-// the feeds, and the index at /. The gh client requests the index to check its token.
-func (s *Service) handler(req *request) handler {
-	reads := req.Method == http.MethodGet || req.Method == http.MethodHead
-	if !req.match.Operation.Known() && reads {
-		switch {
-		case strings.HasPrefix(req.match.Path, "/feeds/"):
-			return getFeed
-		case req.match.Path == "/":
-			return getIndex
-		}
-	}
-	return s.handlers[req.match.Operation.ID]
-}
+// documentedHandlers are the handlers of the documents' operations, by ID.
+var documentedHandlers = map[string]handler{
+	"codes-of-conduct/list":      listCodesOfConduct,
+	"codes-of-conduct/get":       getCodeOfConduct,
+	"gitignore/list-templates":   listTemplates,
+	"gitignore/get-template":     getTemplate,
+	"rate-limit/get":             rateLimit,
+	"statistics/code-frequency":  statistics(codeFrequency),
+	"statistics/commit-activity": statistics(commitActivity),
+	"statistics/contributors":    statistics(contributors),
+	"statistics/participation":   statistics(participation),
+	"statistics/punch-card":      statistics(punchCard),
 
-// handlers returns the handler of each operation ID of the catalogue.
-func handlers() map[string]handler {
-	return map[string]handler{
-		"codes-of-conduct/list":      listCodesOfConduct,
-		"codes-of-conduct/get":       getCodeOfConduct,
-		"gitignore/list-templates":   listTemplates,
-		"gitignore/get-template":     getTemplate,
-		"rate-limit/get":             rateLimit,
-		"statistics/code-frequency":  statistics(codeFrequency),
-		"statistics/commit-activity": statistics(commitActivity),
-		"statistics/contributors":    statistics(contributors),
-		"statistics/participation":   statistics(participation),
-		"statistics/punch-card":      statistics(punchCard),
+	"git-tags/create": createTag,
+	"git-tags/get":    getTag,
 
-		"git-tags/create": createTag,
-		"git-tags/get":    getTag,
+	"dependency-graph/export-sbom": exportSBOM,
 
-		"dependency-graph/export-sbom": exportSBOM,
+	"feeds/get": listFeeds,
 
-		"feeds/get": listFeeds,
+	"graphql":               graphQL,
+	"app-manifests/convert": convertManifest,
 
-		"graphql":               graphQL,
-		"app-manifests/convert": convertManifest,
+	"search/code":    searchCode,
+	"search/commits": searchCommits,
+	"search/issues":  searchIssues,
+	"search/other":   searchOther,
 
-		"search/code":    searchCode,
-		"search/commits": searchCommits,
-		"search/issues":  searchIssues,
-		"search/other":   searchOther,
+	"watching/list-subscribers":    listSubscribers,
+	"watching/get-subscription":    getSubscription,
+	"watching/set-subscription":    setSubscription,
+	"watching/delete-subscription": deleteSubscription,
+	"watching/list-mine":           listMyWatched,
+	"watching/list-of-user":        listWatchedOfUser,
 
-		"watching/list-subscribers":    listSubscribers,
-		"watching/get-subscription":    getSubscription,
-		"watching/set-subscription":    setSubscription,
-		"watching/delete-subscription": deleteSubscription,
-		"watching/list-mine":           listMyWatched,
-		"watching/list-of-user":        listWatchedOfUser,
+	"organization-members/list":         listMembers,
+	"organization-members/check":        checkMember,
+	"organization-members/check-public": checkPublicMember,
 
-		"organization-members/list":         listMembers,
-		"organization-members/check":        checkMember,
-		"organization-members/check-public": checkPublicMember,
+	"organization-members/list-invitations":        listInvitations,
+	"organization-members/list-failed-invitations": listFailedInvitations,
+	"organization-members/create-invitation":       createInvitation,
+	"organization-members/cancel-invitation":       cancelInvitation,
+	"organization-members/list-invitation-teams":   listInvitationTeams,
 
-		"organization-members/list-invitations":        listInvitations,
-		"organization-members/list-failed-invitations": listFailedInvitations,
-		"organization-members/create-invitation":       createInvitation,
-		"organization-members/cancel-invitation":       cancelInvitation,
-		"organization-members/list-invitation-teams":   listInvitationTeams,
+	"organization-roles/list":            listRoles,
+	"organization-roles/get":             getRole,
+	"organization-roles/list-teams":      listTeamsOfRole,
+	"organization-roles/assign-team":     assignRole,
+	"organization-roles/assign-user":     assignRole,
+	"organization-roles/revoke-team":     revokeRole,
+	"organization-roles/revoke-user":     revokeRole,
+	"organization-roles/revoke-all-team": revokeAllRoles,
+	"organization-roles/revoke-all-user": revokeAllRoles,
 
-		"organization-roles/list":            listRoles,
-		"organization-roles/get":             getRole,
-		"organization-roles/list-teams":      listTeamsOfRole,
-		"organization-roles/assign-team":     assignRole,
-		"organization-roles/assign-user":     assignRole,
-		"organization-roles/revoke-team":     revokeRole,
-		"organization-roles/revoke-user":     revokeRole,
-		"organization-roles/revoke-all-team": revokeAllRoles,
-		"organization-roles/revoke-all-user": revokeAllRoles,
+	"rulesets/list-repository":   listRepositoryRulesets,
+	"rulesets/list-organization": listOrganizationRulesets,
+	"rulesets/list-branch-rules": listBranchRules,
 
-		"rulesets/list-repository":   listRepositoryRulesets,
-		"rulesets/list-organization": listOrganizationRulesets,
-		"rulesets/list-branch-rules": listBranchRules,
+	"rulesets/create-repository":   createRepositoryRuleset,
+	"rulesets/create-organization": createOrganizationRuleset,
 
-		"rulesets/create-repository":   createRepositoryRuleset,
-		"rulesets/create-organization": createOrganizationRuleset,
+	"code-security/list-configurations":  listConfigurations,
+	"code-security/create-configuration": createConfiguration,
+	"code-security/list-defaults":        listDefaultConfigurations,
+	"code-security/detach-configuration": detachConfigurations,
+	"code-security/get-configuration":    getConfiguration,
 
-		"code-security/list-configurations":  listConfigurations,
-		"code-security/create-configuration": createConfiguration,
-		"code-security/list-defaults":        listDefaultConfigurations,
-		"code-security/detach-configuration": detachConfigurations,
-		"code-security/get-configuration":    getConfiguration,
-
-		"migrations/list-organization":  listOrganizationMigrations,
-		"migrations/start-organization": startOrganizationMigration,
-		"migrations/list-user":          listUserMigrations,
-		"migrations/start-user":         startUserMigration,
-	}
+	"migrations/list-organization":  listOrganizationMigrations,
+	"migrations/start-organization": startOrganizationMigration,
+	"migrations/list-user":          listUserMigrations,
+	"migrations/start-user":         startUserMigration,
 }
 
 // getIndex returns the URI templates of some operations.

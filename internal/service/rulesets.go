@@ -89,7 +89,7 @@ func (set sourcedRuleset) url(req *request) string {
 }
 
 func listRepositoryRulesets(s *Service, req *request) response {
-	r := req.target.repository
+	r := req.repo
 	sets := repositorySource(r).attach(r.rulesets)
 	parents := cmp.Or(req.query.Get("includes_parents"), "true")
 	if parents != "true" && parents != "false" {
@@ -102,7 +102,7 @@ func listRepositoryRulesets(s *Service, req *request) response {
 }
 
 func listOrganizationRulesets(s *Service, req *request) response {
-	org := req.target.organization
+	org := req.org
 	sets := organizationSource(org).attach(org.rulesets)
 	return list(req, "/organizations/"+itoa(org.id)+"/rulesets", sets, func(set sourcedRuleset) object { return rulesetObject(req, set) })
 }
@@ -119,8 +119,8 @@ const wildcards = "*?["
 // listBranchRules lists the active rules of the repository and its organization for a
 // branch (Document A section 4.7). The branch need not exist, but a pattern is refused.
 func listBranchRules(s *Service, req *request) response {
-	r := req.target.repository
-	branch := req.match.Params.Get("branch")
+	r := req.repo
+	branch := req.params["branch"]
 	if strings.ContainsAny(branch, wildcards) {
 		return s.invalid("Ruleset", "branch")
 	}
@@ -146,7 +146,7 @@ func listBranchRules(s *Service, req *request) response {
 }
 
 func createRepositoryRuleset(s *Service, req *request) response {
-	r := req.target.repository
+	r := req.repo
 	if r.locked {
 		return s.problem(http.StatusForbidden, lockedForMigration)
 	}
@@ -154,7 +154,7 @@ func createRepositoryRuleset(s *Service, req *request) response {
 }
 
 func createOrganizationRuleset(s *Service, req *request) response {
-	org := req.target.organization
+	org := req.org
 	return s.createRuleset(req, organizationSource(org), &org.rulesets)
 }
 
@@ -162,7 +162,7 @@ func createOrganizationRuleset(s *Service, req *request) response {
 // The response contains the summary and the other members of the body.
 func (s *Service) createRuleset(req *request, source rulesetSource, sets *[]*ruleset) response {
 	body := map[string]json.RawMessage{}
-	if problem := s.decode(req.body, "Ruleset", &body); problem != nil {
+	if problem := s.decode(req.raw, "Ruleset", &body); problem != nil {
 		return *problem
 	}
 	set, fieldErr := readRuleset(encode(body))

@@ -10,7 +10,7 @@ import (
 // exportSBOM returns the software bill of materials of a repository (Document B section
 // 2.4). It lists the repository and one package per language.
 func exportSBOM(s *Service, req *request) response {
-	r := req.target.repository
+	r := req.repo
 	name := "com.example." + r.fullName()
 	packages := []object{spdxPackage("SPDXRef-Repository", name, r.head(), "git+"+req.base+"/"+r.fullName(), "MIT")}
 	for _, language := range r.languages() {

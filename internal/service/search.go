@@ -90,9 +90,23 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 		items = append(items, item)
 	}
 	return response{
-		status: http.StatusOK, volatile: true, link: pageLinks(req, req.match.Path, len(all)),
+		status: http.StatusOK, volatile: true, link: pageLinks(req, req.path, len(all)),
 		body: object{{"total_count", total}, {"incomplete_results", incomplete}, {"items", items}},
 	}
+}
+
+// preflight returns an error response to a search that the documents refuse, and to a call without a required credential.
+func (s *Service) preflight(r *request) *response {
+	m := policy.Match{Operation: r.op.documented, Query: r.query.Encode()}
+	f := m.Preflight(r.caller.kind)
+	if f == nil {
+		return nil
+	}
+	var fields []problemField
+	if f.Field != "" {
+		fields = []problemField{{f.Resource, f.Field, f.Code}}
+	}
+	return refuse(f.Status, f.Message, fields...)
 }
 
 // checkScopes refuses a query if the caller can access none of the repositories and
@@ -126,7 +140,7 @@ func (s *Service) checkScopes(req *request, query policy.SearchQuery) *response 
 
 // sort orders the hits by the sort parameter if it is valid, otherwise by score.
 func (s *Service) sort(req *request, all []searchHit) {
-	chosen := slices.ContainsFunc(req.match.Operation.Query, func(p policy.Parameter) bool {
+	chosen := slices.ContainsFunc(req.op.documented.Query, func(p policy.Parameter) bool {
 		return p.Name == "sort" && (len(p.Values) == 0 || slices.Contains(p.Values, req.query.Get("sort")))
 	}) && req.query.Get("sort") != ""
 	slices.SortStableFunc(all, func(a, b searchHit) int {

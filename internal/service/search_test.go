@@ -51,7 +51,7 @@ func TestSearchCountsMatches(t *testing.T) {
 		t.wantEqual("open issues with both labels", 16,
 			total("", "/search/issues?q=widget+state:open+label:bug")+total("", "/search/issues?q=widget+state:open+label:enhancement"))
 		t.wantEqual("issues without a term", 24, total("", "/search/issues?q=label:bug")+total("", "/search/issues?q=label:enhancement+OR"))
-		t.call("", "GET /search/topics?q=x", 404, "")
+		t.call("", "GET /search/nothing?q=x", 404, "")
 	})
 }
 

@@ -106,10 +106,12 @@ func issueDocument(req *request, r *repository, i *issue) document {
 	}
 }
 
+const searchOtherID = "search/other"
+
 // searchOther searches repositories and users. The documents describe no other kinds.
 func searchOther(s *Service, req *request) response {
 	var all []document
-	switch req.match.Params.Get("kind") {
+	switch lastOf(req.path) {
 	case "repositories":
 		for _, r := range s.world.repositories {
 			all = append(all, document{

@@ -15,7 +15,7 @@ import (
 // pages.
 func seed(n uint64, now time.Time) *world {
 	s := &seeder{random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
-	w := &world{apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{}}
+	w := &world{objects: newObjects(now.UTC().Truncate(time.Second)), apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{}}
 	acme := s.people(w)
 	widgets := s.repository(w, acme, 1001, "widgets", "Mechanical parts", "Go", false)
 	s.commits(widgets, 400, 70)
@@ -35,7 +35,7 @@ func seed(n uint64, now time.Time) *world {
 	s.rulesets(w, acme, widgets)
 
 	s.organizations(w, acme)
-	s.teams(acme)
+	s.teams(w, acme)
 	s.roles(acme)
 	s.invitations(w, acme)
 
@@ -46,6 +46,7 @@ func seed(n uint64, now time.Time) *world {
 	s.pulls(w, widgets, 12)
 	s.pulls(w, secret, 2)
 	s.pulls(w, monolith, 300)
+	w.seedObjects(w.started)
 	return w
 }
 
@@ -61,34 +62,36 @@ const (
 
 // people creates the users and the organization acme, and returns the organization.
 func (s *seeder) people(w *world) *account {
-	owner, member := w.add("acme-owner", "Owner of Acme"), w.add("acme-member", "Member of Acme")
-	w.add("outsider", "Outsider")
-	acme := w.add("acme", "Acme")
+	owner, member := w.addAccount("acme-owner", "Owner of Acme"), w.addAccount("acme-member", "Member of Acme")
+	w.addAccount("outsider", "Outsider")
+	acme := w.addAccount("acme", "Acme")
 	acme.members = map[string]*membership{
 		owner.login:  {user: owner, admin: true, public: true, twoFactor: true},
 		member.login: {user: member, twoFactor: true},
 	}
 	for i := range members {
-		u := w.add(fmt.Sprintf("builder-%02d", i+1), fmt.Sprintf("Builder %d", i+1))
+		u := w.addAccount(fmt.Sprintf("builder-%02d", i+1), fmt.Sprintf("Builder %d", i+1))
 		acme.members[u.login] = &membership{user: u, public: i%4 != 0, twoFactor: i%10 != 0, securityManager: i == 0}
 	}
 	for i := range watchers {
-		w.add(fmt.Sprintf("watcher-%02d", i+1), fmt.Sprintf("Watcher %d", i+1))
+		w.addAccount(fmt.Sprintf("watcher-%02d", i+1), fmt.Sprintf("Watcher %d", i+1))
 	}
 	return acme
 }
 
-// add creates an account with the next ID.
-func (w *world) add(login, name string) *account {
+// addAccount creates an account with the next ID.
+func (w *world) addAccount(login, name string) *account {
 	a := &account{id: len(w.accounts) + 1, login: login, name: name, email: login + "@example.com"}
 	w.accounts[login] = a
+	w.byID = append(w.byID, a)
 	return a
 }
 
 func (s *seeder) repository(w *world, owner *account, id int, name, description, language string, private bool) *repository {
 	r := &repository{
 		id: id, owner: owner, name: name, description: description, language: language, private: private,
-		defaultBranch: "main", created: s.now.AddDate(-2, 0, 0), pushed: s.now.AddDate(-2, 0, 0),
+		defaultBranch: mainBranch, created: s.now.AddDate(-2, 0, 0), pushed: s.now.AddDate(-2, 0, 0), fields: doc{},
+		git: newGit(name, 35, s.now), // two pages
 	}
 	w.repositories = append(w.repositories, r)
 	return r
@@ -107,7 +110,7 @@ func (s *seeder) commits(r *repository, n, weeks int) {
 		c := commit{
 			author: authors[s.random.IntN(len(authors))], at: at.In(zones[s.random.IntN(len(zones))]),
 			additions: s.random.IntN(80), deletions: s.random.IntN(40),
-			message: fmt.Sprintf("%s the %s", pick(s, "fix", "add", "remove", "polish"), pick(s, "gear", "lever", "spring", "widget")),
+			message: fmt.Sprintf("%s the %s", pickText(s, "fix", "add", "remove", "polish"), pickText(s, "gear", "lever", "spring", "widget")),
 		}
 		switch s.random.IntN(20) {
 		case 0:
@@ -121,7 +124,7 @@ func (s *seeder) commits(r *repository, n, weeks int) {
 	r.pushed = r.commits[n-1].at
 }
 
-func pick(s *seeder, from ...string) string { return from[s.random.IntN(len(from))] }
+func pickText(s *seeder, from ...string) string { return from[s.random.IntN(len(from))] }
 
 // hashOf derives 40 hexadecimal digits from numbers, in the form of a Git object name.
 func hashOf(parts ...uint64) string {
@@ -151,8 +154,8 @@ func (s *seeder) issues(r *repository) {
 		created := s.now.AddDate(0, 0, -i)
 		of := &issue{
 			number: i + 1, author: r.commits[i].author, open: i%3 != 0,
-			title: fmt.Sprintf("The %s %s", pick(s, "gear", "lever", "spring"), pick(s, "squeaks", "is loose", "does not turn")),
-			body:  "Seen with the newest widget.", labels: []string{pick(s, "bug", "enhancement")},
+			title: fmt.Sprintf("The %s %s", pickText(s, "gear", "lever", "spring"), pickText(s, "squeaks", "is loose", "does not turn")),
+			body:  "Seen with the newest widget.", labels: []string{pickText(s, "bug", "enhancement")},
 			created: created, updated: created,
 		}
 		if !of.open {

@@ -9,10 +9,10 @@ import (
 // organizations creates acme-labs, a small organization without organization roles. It also adds a former owner to
 // acme.
 func (s *seeder) organizations(w *world, acme *account) {
-	leaver := w.add("leaver", "Leaver")
+	leaver := w.addAccount("leaver", "Leaver")
 	acme.formerMembers = map[string]*membership{leaver.login: {user: leaver, admin: true, twoFactor: true}}
 	acme.description = "Widgets, and the parts that fit"
-	labs := w.add("acme-labs", "Acme Labs")
+	labs := w.addAccount("acme-labs", "Acme Labs")
 	labs.description = "Experiments with widgets"
 	labs.members = map[string]*membership{}
 	for _, login := range []string{"acme-owner", "acme-member", "builder-02"} {
@@ -22,20 +22,19 @@ func (s *seeder) organizations(w *world, acme *account) {
 
 // teams creates the teams of acme. Coils is nested in springs-levers, which is nested in
 // builders.
-func (s *seeder) teams(acme *account) {
-	add := func(name, slug, description, privacy string, parent *team, logins ...string) *team {
-		t := &team{id: 201 + len(acme.teams), name: name, slug: slug, description: description, privacy: privacy, parent: parent, members: map[string]bool{}}
+func (s *seeder) teams(w *world, acme *account) {
+	add := func(name, description, privacy string, parent *team, logins ...string) *team {
+		t := w.addTeam(acme, name, description, privacy, parent)
 		for _, login := range logins {
 			t.members[login] = true
 		}
-		acme.teams = append(acme.teams, t)
 		return t
 	}
-	builders := add("Builders", "builders", "Makes the parts", "closed", nil, "builder-01", "builder-02", "builder-03")
-	springs := add("Springs & Levers", "springs-levers", "Makes moving parts", "closed", builders, "acme-member", "builder-04")
-	add("Coils", "coils", "Winds the springs", "closed", springs, "builder-05")
-	add("Release", "release", "Ships the parts", "closed", nil, "builder-06", "builder-10")
-	add("Audit", "audit", "Audits the releases", "secret", nil, "builder-07")
+	builders := add("Builders", "Makes the parts", "closed", nil, "builder-01", "builder-02", "builder-03")
+	springs := add("Springs & Levers", "Makes moving parts", "closed", builders, "acme-member", "builder-04")
+	add("Coils", "Winds the springs", "closed", springs, "builder-05")
+	add("Release", "Ships the parts", "closed", nil, "builder-06", "builder-10")
+	add("Audit", "Audits the releases", "secret", nil, "builder-07")
 }
 
 // roles creates the organization roles of acme. No user of a seeded token has a role.

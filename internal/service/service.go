@@ -5,15 +5,18 @@ import (
 	"cmp"
 	"context"
 	cryptorand "crypto/rand"
-	"errors"
+	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -23,8 +26,16 @@ type Config struct {
 	Limits policy.Limits
 	// Seed determines the initial state.
 	Seed uint64
-	// Dialect determines the names of headers and media types.
+	// Dialect determines the names of headers and media types. The default is "github".
 	Dialect *policy.Dialect
+	// Product selects the operations of the table. The default is "cloud".
+	Product string
+	// Resources replaces the limits of resources, by name.
+	Resources map[string]policy.Window
+	// Unlisted assigns operations, by ID, to resources that no documentation names.
+	Unlisted map[string]Resource
+	// NoRateLimits disables all limits and their headers, like a self-hosted server.
+	NoRateLimits bool
 	// StatisticsDelay is the duration of a statistics job. The default is 1.5 s.
 	StatisticsDelay time.Duration
 	// Cooldown is the duration of the cool-down after a secondary limit error, and the value of Retry-After. The default is
@@ -39,16 +50,18 @@ type Config struct {
 
 // Service is an [http.Handler] that implements the API and is safe for concurrent use.
 type Service struct {
-	config   Config
-	handlers map[string]handler
-	meter    *meter
-	faults   faultState
-	jobs     sync.WaitGroup
-	stop     context.CancelFunc
-	running  context.Context
+	config  Config
+	router  *router
+	meter   *meter
+	faults  faultState
+	jobs    sync.WaitGroup
+	stop    context.CancelFunc
+	running context.Context
 
-	mu        sync.Mutex // guards the next five fields
+	mu        sync.Mutex // guards the next fields
 	world     *world
+	changes   *changes
+	events    []Event
 	stats     map[statisticsKey]*statisticsJob
 	hooks     []*hook
 	lastHook  int // ID of the newest webhook
@@ -59,25 +72,38 @@ type Service struct {
 }
 
 // New returns a service with new state. Call [Service.Close] to release its goroutines.
-func New(c Config) *Service {
-	if c.StatisticsDelay == 0 {
-		c.StatisticsDelay = 1500 * time.Millisecond
+func New(c Config) (*Service, error) {
+	c.StatisticsDelay = cmp.Or(c.StatisticsDelay, 1500*time.Millisecond)
+	c.Product = cmp.Or(c.Product, "cloud")
+	if c.Dialect == nil {
+		var err error
+		if c.Dialect, err = policy.LoadDialect("github"); err != nil {
+			return nil, err
+		}
+	}
+	router, err := routerOf(c.Product)
+	if err != nil {
+		return nil, err
+	}
+	for id := range c.Unlisted {
+		if router.byID[id] == nil {
+			return nil, fmt.Errorf("resource %s: no operation of %s has the ID %q", c.Unlisted[id].Name, c.Product, id)
+		}
 	}
 	s := &Service{
-		config: c, meter: newMeter(c.Limits, cmp.Or(c.Cooldown, time.Minute)),
-		world: seed(c.Seed, time.Now()), stats: map[statisticsKey]*statisticsJob{},
+		config: c, router: router, meter: newMeter(c),
+		world: seed(c.Seed, time.Now()), changes: newChanges(), stats: map[statisticsKey]*statisticsJob{},
 	}
 	s.faults.random = rand.New(rand.NewPCG(c.Seed, 2))
 	s.setFaults(c.Faults)
-	s.handlers = handlers()
 	app := s.world.tokens["tok-app"]
-	app.coreLimit = c.Limits.OfInstallation(s.world.installationSize("acme"))
+	app.coreLimit = s.meter.installationLimit(s.world.installationSize("acme"))
 	s.world.tokens["tok-app"] = app
 	s.running, s.stop = context.WithCancel(context.Background())
 
 	s.deliveries = newDeliveryQueue(c.Dial)
 	s.jobs.Go(func() { s.deliveries.run(s.running) })
-	return s
+	return s, nil
 }
 
 // Close stops the background jobs and waits for them. Later requests start no jobs.
@@ -106,6 +132,8 @@ type Violations struct {
 	Highest map[string]Highest `json:"highest"`
 	// Answered counts the charged requests of each resource.
 	Answered map[string]int `json:"answered"`
+	// StaleReads counts the reads that were older than an own write.
+	StaleReads int `json:"stale_reads"`
 }
 
 // Highest is the highest sum of a limit, and the limit.
@@ -117,29 +145,54 @@ type Highest struct {
 // Violations returns the violations and sums since the start or the last reset.
 func (s *Service) Violations() Violations { return s.meter.report() }
 
+// Operations returns the operations of the table, in its order.
+func (s *Service) Operations() []*Operation { return slices.Clone(s.router.operations) }
+
+// Match returns the operation of a request with a method and an escaped path, or nil.
+func (s *Service) Match(method, escapedPath string) *Operation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	op, _ := s.route(method, escapedPath)
+	return op
+}
+
 // handler serves one operation. It runs with Service.mu held.
 type handler func(*Service, *request) response
+
+// doc is a JSON object.
+type doc = map[string]any
 
 // request is an HTTP request together with its operation, caller and parameters.
 type request struct {
 	*http.Request
-	match policy.Match
-	// operation is the matched operation. For GraphQL it also depends on the body.
-	operation *policy.Operation
-	caller    caller
-	target    pathTarget // the repository and organization that the path names
-	query     url.Values
-	body      []byte
-	graphQL   *graphQLCall // nil for REST requests
-	base      string       // scheme and host of absolute URLs
-	faults    Faults       // the active faults at the arrival of the request
+	op      *Operation // nil if no operation has the path
+	params  map[string]string
+	path    string // the canonical path
+	repo    *repository
+	org     *account // the organization in the path, or the owner of repo
+	team    *team
+	caller  caller
+	query   url.Values
+	raw     []byte       // the body
+	body    doc          // the body if it is a JSON object
+	graphQL *graphQLCall // nil for REST requests
+	base    string       // scheme and host of absolute URLs
+	faults  Faults       // the active faults at the arrival of the request
+	now     time.Time
+	seq     int64    // the number of this write
+	topics  []string // what this write changed
 }
+
+// touch records topics that a successful write changes.
+func (r *request) touch(topics ...string) { r.topics = append(r.topics, topics...) }
 
 // response is an HTTP response before it is written.
 type response struct {
 	status int
-	// body is encoded as JSON. If text is not nil, text is written instead.
+	// body is encoded as JSON. If text is not nil, text is written instead. If list is not nil, one page of list is
+	// encoded.
 	body any
+	list []any
 	text []byte
 	kind string // Content-Type of text
 	link string
@@ -150,7 +203,8 @@ type response struct {
 	// volatile responses must not be cached.
 	volatile bool
 	// private responses are for one user, even without an Authorization header.
-	private bool
+	private  bool
+	revision int64 // the number of the last write that the response shows
 }
 
 // maxBody is the maximum size of a request body in bytes.
@@ -163,16 +217,17 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	arrived, faults := time.Now(), s.faults.current()
-	req := &request{Request: r, base: baseURL(r), faults: faults}
+	req := &request{Request: r, base: baseURL(r), faults: faults, now: arrived.UTC()}
+	problem := s.parseRequest(req)
 	s.setCommonHeaders(w, req)
-	if problem := s.parseRequest(req); problem != nil {
+	if problem != nil {
 		s.write(w, req, *problem)
 		return
 	}
 	ticket := s.meter.arrive(req.caller, arrived)
 	defer ticket.leave()
 	s.faults.delay(r, faults.Latency, faults.DelayBefore)
-	ticket.count(req.operation, r.URL.Path, req.primaryCost())
+	ticket.count(s.demand(req))
 	if ticket.refusal != accepted {
 		ticket.writeHeaders(w.Header(), faults, 0)
 		s.write(w, req, s.limitProblem(req, ticket.refusal))
@@ -181,7 +236,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	var resp response
 	if s.faults.isDue(&s.faults.errors, faults.ErrorEvery) {
-		resp = s.problem(cmp.Or(faults.ErrorStatus, http.StatusBadGateway), "Server Error")
+		resp = fail(cmp.Or(faults.ErrorStatus, http.StatusBadGateway), "Server Error")
 	} else {
 		resp = s.answer(req)
 	}
@@ -190,7 +245,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if faults.DelayIsCPU {
 		worked = time.Since(arrived)
 	}
-	ticket.chargeCPU(req.operation, worked)
+	ticket.chargeCPU(worked)
 	body := s.finish(w, req, &resp)
 	if w.Header().Get("Etag") != "" && resp.status == http.StatusNotModified && req.caller.kind != policy.Unauthenticated {
 		ticket.refund()
@@ -227,82 +282,193 @@ func sendTruncated(w http.ResponseWriter, status int, body []byte) {
 	panic(http.ErrAbortHandler)
 }
 
-// parseRequest sets the operation, the parameters and the caller of a request. It returns
-// the error response of an invalid request, which is not counted.
-func (s *Service) parseRequest(req *request) *response {
-	problem := func(status int, message string) *response {
-		p := s.problem(status, message)
-		return &p
+// parseRequest sets the operation, the parameters, the body and the caller of a request. It returns the error response of an
+// invalid request, which is not counted.
+func (s *Service) parseRequest(r *request) *response {
+	if message := targetProblem(r.URL); message != "" {
+		return refuse(http.StatusBadRequest, message)
 	}
-	match, err := policy.Embedded().Classify(req.Method, req.URL.EscapedPath(), req.URL.RawQuery)
-	var target *policy.TargetError
-	switch {
-	case errors.As(err, &target) && target.Status == http.StatusMethodNotAllowed && req.Method == http.MethodOptions:
-		match.Operation = &policy.Operation{ID: policy.UnknownID, Method: req.Method, Path: req.URL.Path, Resource: policy.Core, Points: 1, Auth: "optional"}
-	case errors.As(err, &target):
-		return problem(cmp.Or(target.Status, http.StatusBadRequest), err.Error())
-	}
-	req.match, req.operation = match, match.Operation
-	req.query, _ = url.ParseQuery(match.Query) // canonical, so it cannot fail
-	if v := req.Header.Get(s.config.Dialect.VersionHeader); v != "" && v != s.config.Dialect.Version {
-		return problem(http.StatusBadRequest, "Unsupported API version "+v+": must be "+s.config.Dialect.Version)
+	r.query, _ = url.ParseQuery(r.URL.RawQuery) // the target is valid
+	s.mu.Lock()
+	r.op, r.params = s.route(r.Method, r.URL.EscapedPath())
+	s.mu.Unlock()
+	r.path = r.URL.EscapedPath()
+	if v := s.version(r); !slices.Contains(s.config.Dialect.Versions, v) {
+		return refuse(http.StatusBadRequest, "Unsupported API version "+v+": must be one of "+strings.Join(s.config.Dialect.Versions, ", "))
 	}
 	var ok bool
-	if req.caller, ok = s.authenticate(req.Request); !ok {
-		return problem(http.StatusUnauthorized, "Bad credentials")
+	if r.caller, ok = s.authenticate(r.Request); !ok {
+		return refuse(http.StatusUnauthorized, "Bad credentials")
 	}
-	if match.Operation.Auth == "required" && req.caller.kind == policy.Unauthenticated {
-		return problem(http.StatusUnauthorized, "Requires authentication")
+	if r.caller.kind == policy.Unauthenticated && r.op != nil && r.op.needsCaller() {
+		return refuse(http.StatusUnauthorized, "Requires authentication")
 	}
-	if match.Operation.Resource == policy.GraphQL {
-		var tooLarge *response
-		if req.body, tooLarge = s.read(req); tooLarge != nil {
-			return tooLarge
-		}
-		req.graphQL = s.readGraphQL(req.body)
-		req.operation = req.graphQL.charged(match.Operation)
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(http.MaxBytesReader(nil, r.Body, maxBody)); err != nil {
+		return refuse(http.StatusRequestEntityTooLarge, "The body is larger than 1 MiB")
+	}
+	r.raw = b.Bytes()
+	_ = json.Unmarshal(r.raw, &r.body) // other bodies are not JSON objects
+	if r.op != nil && r.op.ID == graphQLID {
+		r.graphQL = s.readGraphQL(r.raw)
 	}
 	return nil
 }
 
-// answer runs the handler of the operation and returns its response.
-func (s *Service) answer(req *request) response {
-	if req.Method == http.MethodOptions {
-		return s.options(req)
-	}
-	op, handle := req.match.Operation, s.handler(req)
-	if !op.Known() && handle == nil {
-		return s.notFound()
-	}
-	if f := req.match.Preflight(req.caller.kind); f != nil {
-		return s.preflightProblem(f)
-	}
-	if handle == nil {
-		return s.problem(http.StatusNotImplemented, "Not Implemented: "+op.ID)
-	}
-	if !op.Safe() && req.body == nil {
-		var problem *response
-		if req.body, problem = s.read(req); problem != nil {
-			return *problem
+// targetProblem returns the reason why a target is refused, or "".
+func targetProblem(u *url.URL) string {
+	for part := range strings.SplitSeq(u.Path, "/") {
+		if part == "." || part == ".." {
+			return "the path holds a dot segment"
 		}
 	}
+	if !utf8.ValidString(u.Path) || strings.ContainsFunc(u.Path, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {
+		return "the path holds a forbidden character"
+	}
+	if _, err := url.ParseQuery(u.RawQuery); err != nil {
+		return "the query is invalid"
+	}
+	return ""
+}
+
+// version returns the API version that a request selects.
+func (s *Service) version(r *request) string {
+	return cmp.Or(r.Header.Get(s.config.Dialect.VersionHeader), s.config.Dialect.Version)
+}
+
+// needsCaller reports whether an operation requires authentication.
+func (op *Operation) needsCaller() bool {
+	if op.documented != nil {
+		return op.documented.Auth == "required"
+	}
+	return isMine(op.view) || !isRead(op.Method)
+}
+
+func refuse(status int, message string, fields ...problemField) *response {
+	resp := fail(status, message, fields...)
+	return &resp
+}
+
+func isRead(method string) bool {
+	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
+}
+
+// route returns the operation and the parameters of a request. Paths by number match the operation of the path by name.
+func (s *Service) route(method, escapedPath string) (*Operation, map[string]string) {
+	path, ok := decodePath(escapedPath)
+	if !ok {
+		return nil, nil
+	}
+	op, values := s.router.match(method, path)
+	if op == nil {
+		op, values = s.router.match(method, s.world.byName(path))
+	}
+	return op, values
+}
+
+// decodePath returns the decoded segments of a path.
+func decodePath(escapedPath string) ([]string, bool) {
+	path := strings.Split(strings.TrimPrefix(escapedPath, "/"), "/")
+	for i, part := range path {
+		var err error
+		if path[i], err = url.PathUnescape(part); err != nil {
+			return nil, false
+		}
+	}
+	return path, true
+}
+
+// answer returns the encoded response to a counted request. It applies writes to the state.
+func (s *Service) answer(r *request) response {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if problem := s.authorize(req); problem != nil {
-		return *problem
+	if r.Method == http.MethodOptions {
+		return s.options(r)
 	}
-	resp := handle(s, req)
+	if r.op == nil {
+		return s.encode(r, s.notFound(), 0)
+	}
+	hasTarget, isVisible := s.resolve(r)
+	handle := s.handler(r, hasTarget, isVisible)
+	if isRead(r.Method) {
+		resp := handle(s, r)
+		return s.encode(r, resp, s.changes.revision(s.topicsOf(r)))
+	}
+	if isVisible {
+		s.touchKinds(r) // before and after the change
+	}
+	r.seq = s.changes.last + 1
+	resp := handle(s, r)
+	if resp.status >= 400 || r.seq == 0 {
+		return s.encode(r, resp, 0)
+	}
+	s.touchKinds(r)
+	s.touchTree(r)
+	s.touchEffects(r)
+	if r.repo != nil && slices.Contains(r.topics, r.repo.path()) {
+		s.touchRepo(r)
+	}
+	s.changes.last = r.seq
+	for _, topic := range r.topics {
+		s.changes.touch(r.seq, topic)
+	}
+	return s.encode(r, resp, r.seq)
+}
+
+// handler returns the handler of a request with an operation. The handlers of the documents precede the others.
+func (s *Service) handler(r *request, hasTarget, isVisible bool) handler {
+	if documented := r.op.documented; documented != nil {
+		if refused := s.preflight(r); refused != nil {
+			return answerWith(*refused)
+		}
+		if refused := s.authorize(r, hasTarget); refused != nil {
+			return answerWith(*refused)
+		}
+		return documentedHandlers[documented.ID]
+	}
+	switch {
+	case !isVisible:
+		return answerWith(s.notFound())
+	case r.op.noApps && r.caller.kind == policy.Installation:
+		return answerWith(fail(http.StatusForbidden, "Resource not accessible by integration"))
+	case tableHandlers[r.op.ID] != nil:
+		return tableHandlers[r.op.ID]
+	case viewHandlers[r.op.Method+" "+r.op.view] != nil:
+		return viewHandlers[r.op.Method+" "+r.op.view]
+	}
+	return (*Service).generic
+}
+
+// answerWith returns a handler with one response.
+func answerWith(resp response) handler { return func(*Service, *request) response { return resp } }
+
+// encode turns the body of a response into text with a revision.
+func (s *Service) encode(r *request, resp response, revision int64) response {
+	resp.revision = revision
+	if resp.list != nil {
+		s.page(r, &resp)
+	}
+	if resp.status == http.StatusNoContent || resp.status == http.StatusResetContent {
+		resp.body = nil
+	}
 	if resp.text == nil && resp.body != nil {
+		if p, ok := resp.body.(problemBody); ok && p.Documentation == "" {
+			p.Documentation = s.config.Dialect.Documentation
+			resp.body = p
+		}
 		resp.text, resp.kind = encode(resp.body), "application/json; charset=utf-8"
+		if r.graphQL == nil {
+			resp.text = mark(resp.text, revision)
+		}
 	}
 	return resp
 }
 
 // options returns the methods that the path supports.
-func (s *Service) options(req *request) response {
+func (s *Service) options(r *request) response {
 	var allow []string
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
-		if m, err := policy.Embedded().Classify(method, req.URL.EscapedPath(), ""); err == nil && m.Operation.Known() {
+		if op, _ := s.route(method, r.URL.EscapedPath()); op != nil {
 			allow = append(allow, method)
 		}
 	}
@@ -310,15 +476,6 @@ func (s *Service) options(req *request) response {
 		return s.notFound()
 	}
 	return response{status: http.StatusNoContent, allow: strings.Join(append(allow, http.MethodOptions), ", ")}
-}
-
-func (s *Service) read(req *request) ([]byte, *response) {
-	var b bytes.Buffer
-	if _, err := b.ReadFrom(http.MaxBytesReader(nil, req.Body, maxBody)); err != nil {
-		p := s.problem(http.StatusRequestEntityTooLarge, "The body is larger than 1 MiB")
-		return nil, &p
-	}
-	return b.Bytes(), nil
 }
 
 // setCommonHeaders sets the headers of every response.
@@ -331,13 +488,21 @@ func (s *Service) setCommonHeaders(w http.ResponseWriter, req *request) {
 	name := http.CanonicalHeaderKey("X-" + vendor)
 	h.Set(name+"-Request-Id", cryptorand.Text())
 	h.Set(name+"-Media-Type", vendor+".v3; format=json")
+	h.Set(name+"-Api-Version-Selected", s.version(req))
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Vary", "Accept, Authorization, Cookie, "+name+"-Otp")
 	h.Set("Cache-Control", "public, max-age=60, s-maxage=60")
-	if req.Header.Get("Authorization") != "" {
+	h.Set("Vary", "Accept, Accept-Encoding, X-Requested-With")
+	isPrivate := req.Header.Get("Authorization") != ""
+	if isPrivate {
 		h.Set("Cache-Control", "private, max-age=60, s-maxage=60")
 	}
+	if isPrivate || s.config.Dialect.Name == "service" {
+		h.Set("Vary", "Accept, Authorization, Cookie, "+name+"-Otp, Accept-Encoding, X-Requested-With")
+	}
 }
+
+// RevisionHeader is the response header with the revision. JSON bodies carry the revision, too.
+const RevisionHeader = "X-Github-Revision"
 
 // write sets the remaining headers and writes a response.
 func (s *Service) write(w http.ResponseWriter, req *request, resp response) {
@@ -349,12 +514,13 @@ func (s *Service) write(w http.ResponseWriter, req *request, resp response) {
 // response into a 304.
 func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []byte {
 	if resp.text == nil && resp.body != nil {
-		resp.text, resp.kind = encode(resp.body), "application/json; charset=utf-8"
+		*resp = s.encode(req, *resp, 0)
 	}
 	h := w.Header()
+	h.Set(RevisionHeader, strconv.FormatInt(resp.revision, 10))
 	if req.caller.token == "classic" {
 		h.Set("X-Oauth-Scopes", strings.Join(req.caller.scopes, ", "))
-		h.Set("X-Accepted-Oauth-Scopes", requiredScope(req.match.Operation))
+		h.Set("X-Accepted-Oauth-Scopes", req.op.requiredScope())
 	}
 	if resp.link != "" {
 		h.Set("Link", resp.link)
@@ -392,4 +558,27 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(encode(v))
+}
+
+// page sets the body to the requested page of a list, and the links to the other pages.
+func (s *Service) page(r *request, resp *response) {
+	total, shown := len(resp.list), resp.list
+	if r.op.paging != "" {
+		page, perPage := pages(r.query)
+		parameter := map[string]string{"page": "page", "cursor": "after"}[r.op.paging]
+		if parameter == "after" {
+			page = parsePositive(r.query.Get(parameter), 1, maxPage)
+		}
+		from := min((page-1)*perPage, total)
+		shown = shown[from:min(from+perPage, total)]
+		resp.link = linksTo(r, s.world.byNumber(r.path), parameter, page, max(1, (total+perPage-1)/perPage))
+	}
+	resp.body = shown
+	if key := r.op.wrapper(); key != "" {
+		wrapped := object{{"total_count", total}}
+		if r.op.category == "search" {
+			wrapped = append(wrapped, field{"incomplete_results", false})
+		}
+		resp.body = append(wrapped, field{key, shown})
+	}
 }

@@ -37,10 +37,10 @@ func fixedBody(figures any) bodyRenderer { return func(*request) any { return fi
 // job, and requests receive a 202 until the job completes.
 func statistics(f computeFunc) handler {
 	return func(s *Service, req *request) response {
-		r := req.target.repository
-		op := req.match.Operation.ID
+		r := req.repo
+		op := req.op.documented.ID
 		switch {
-		case len(r.commits) == 0 && slices.Contains(req.match.Operation.Errors, http.StatusNoContent):
+		case len(r.commits) == 0 && slices.Contains(req.op.documented.Errors, http.StatusNoContent):
 			return response{status: http.StatusNoContent}
 		case op == "statistics/code-frequency" && len(r.commits) >= largeRepositoryCommits:
 			return s.problem(http.StatusUnprocessableEntity, "Repository contains 10,000 or more commits")
@@ -53,7 +53,7 @@ func statistics(f computeFunc) handler {
 			s.jobs.Go(func() { s.runStatisticsJob(job, f, r) })
 		}
 		if job == nil || job.render == nil || req.faults.Endless202 {
-			return response{status: http.StatusAccepted, body: object{}}
+			return response{status: http.StatusAccepted, body: object{}, volatile: true}
 		}
 		return response{status: http.StatusOK, body: job.render(req), modified: r.pushed}
 	}

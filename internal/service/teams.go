@@ -1,5 +1,11 @@
 package service
 
+import (
+	"net/http"
+	"slices"
+	"strings"
+)
+
 // team is a team of an organization (Document A section 2.5).
 type team struct {
 	id          int
@@ -45,4 +51,113 @@ func teamObject(req *request, org *account, t *team) object {
 // listTeams returns one page of teams of an organization.
 func listTeams(req *request, org *account, path string, teams []*team) response {
 	return list(req, "/organizations/"+itoa(org.id)+path, teams, func(t *team) object { return teamObject(req, org, t) })
+}
+
+// teamNamed returns the team with a slug, or nil.
+func (org *account) teamNamed(slug string) *team {
+	if at := slices.IndexFunc(org.teams, func(t *team) bool { return t.slug == slug }); at >= 0 {
+		return org.teams[at]
+	}
+	return nil
+}
+
+// teamWithID returns a team and its organization, or nil.
+func (w *world) teamWithID(id string) (*account, *team) {
+	for _, org := range w.byID {
+		for _, t := range org.teams {
+			if itoa(t.id) == id {
+				return org, t
+			}
+		}
+	}
+	return nil, nil
+}
+
+// addTeam adds a team to an organization.
+func (w *world) addTeam(org *account, name, description, privacy string, parent *team) *team {
+	slug := strings.Join(strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r == ' ' || r == '&' }), "-")
+	w.lastTeam++
+	t := &team{id: 200 + w.lastTeam, name: name, slug: slug, description: description, privacy: privacy, parent: parent, members: map[string]bool{}}
+	org.teams = append(org.teams, t)
+	return t
+}
+
+func listAllTeams(_ *Service, r *request) response { return listTeams(r, r.org, "/teams", r.org.teams) }
+
+func listChildTeams(_ *Service, r *request) response {
+	children := slices.DeleteFunc(slices.Clone(r.org.teams), func(t *team) bool { return t.parent != r.team })
+	return listTeams(r, r.org, "/team/"+itoa(r.team.id)+"/teams", children)
+}
+
+func getTeam(_ *Service, r *request) response {
+	return response{status: http.StatusOK, body: teamObject(r, r.org, r.team)}
+}
+
+func createTeam(s *Service, r *request) response {
+	t := s.world.addTeam(r.org, r.text("name"), r.text("description"), "closed", nil)
+	if t.slug == "" || r.org.teamNamed(t.slug) != t {
+		r.org.teams = r.org.teams[:len(r.org.teams)-1]
+		return fail(http.StatusUnprocessableEntity, "Validation Failed")
+	}
+	r.team = t
+	if login := r.caller.login; login != "" {
+		t.members[login] = true
+	}
+	r.touch(r.path + "/" + escape(t.slug))
+	return response{status: http.StatusCreated, body: updateTeam(s, r).body}
+}
+
+func updateTeam(s *Service, r *request) response {
+	for name, value := range map[string]*string{"name": &r.team.name, "description": &r.team.description, "privacy": &r.team.privacy} {
+		if text := r.text(name); text != "" {
+			*value = text
+		}
+	}
+	for _, t := range r.org.teams { // a team shows its parents
+		r.touch("/orgs/"+r.org.login+"/teams/"+escape(t.slug), "/orgs/"+r.org.login+"/teams/"+escape(t.slug)+"/teams")
+	}
+	return response{status: r.op.created(), body: teamObject(r, r.org, r.team)}
+}
+
+func deleteTeam(_ *Service, r *request) response {
+	r.org.teams = slices.DeleteFunc(r.org.teams, func(t *team) bool { return t == r.team || t.parent == r.team })
+	r.touch("/orgs/"+r.org.login+"/teams/**", "/teams/"+itoa(r.team.id)+"/**")
+	return response{status: http.StatusNoContent}
+}
+
+func listTeamMembers(s *Service, r *request) response {
+	logins := slices.DeleteFunc(sortedMembers(r.org), func(login string) bool { return !r.team.hasMember(r.org, login) })
+	return list(r, "/organizations/"+itoa(r.org.id)+"/team/"+itoa(r.team.id)+"/members", logins, func(login string) object {
+		return userObject(r, s.world.accounts[login])
+	})
+}
+
+// changeTeamMember adds a member to a team, or removes it. A new member joins the organization, too.
+func changeTeamMember(s *Service, r *request) response {
+	login := keyOf(r.path)
+	delete(r.team.members, login)
+	for t := r.team; t != nil; t = t.parent {
+		r.touch("/orgs/" + r.org.login + "/teams/" + escape(t.slug) + "/**")
+	}
+	if r.Method == http.MethodDelete {
+		return response{status: http.StatusNoContent}
+	}
+	r.team.members[login] = true
+	s.join(r, login)
+	if r.op.lists(http.StatusNoContent) {
+		return response{status: http.StatusNoContent}
+	}
+	return getTeamMember(s, r)
+}
+
+// getTeamMember returns the membership of a team, or checks it without a body.
+func getTeamMember(_ *Service, r *request) response {
+	login := keyOf(r.path)
+	switch {
+	case !r.team.hasMember(r.org, login):
+		return fail(http.StatusNotFound, "Not Found")
+	case r.op.isCheck():
+		return response{status: http.StatusNoContent}
+	}
+	return response{status: http.StatusOK, body: object{{"url", r.base + r.path}, {"role", "member"}, {"state", "active"}}}
 }

@@ -17,14 +17,14 @@ func watchersOf(r *repository) []*account {
 }
 
 func listSubscribers(s *Service, req *request) response {
-	r := req.target.repository
+	r := req.repo
 	return list(req, "/repositories/"+itoa(r.id)+"/subscribers", watchersOf(r), func(a *account) object { return userObject(req, a) })
 }
 
 // subscriptionTarget returns the repository and the user of a subscription operation. It
 // returns a 403 for callers without a user.
 func (s *Service) subscriptionTarget(req *request) (*repository, *account, *response) {
-	r, u := req.target.repository, s.world.user(req.caller)
+	r, u := req.repo, s.world.user(req.caller)
 	if u == nil {
 		p := s.problem(http.StatusForbidden, "Only users watch repositories")
 		return nil, nil, &p
@@ -63,7 +63,7 @@ func setSubscription(s *Service, req *request) response {
 		Subscribed *bool `json:"subscribed"`
 		Ignored    *bool `json:"ignored"`
 	}
-	if problem := s.decode(req.body, "Subscription", &wanted); problem != nil {
+	if problem := s.decode(req.raw, "Subscription", &wanted); problem != nil {
 		return *problem
 	}
 	sub := r.subscriptions.forUser(u)
@@ -116,7 +116,7 @@ func listMyWatched(s *Service, req *request) response {
 // findUser returns the user that a request names by login or ID, or nil for an unknown user.
 func (s *Service) findUser(req *request) *account {
 	for _, a := range s.world.accounts {
-		if a.members == nil && (a.login == req.match.Params.Get("username") || itoa(a.id) == req.match.Params.Get("user_id")) {
+		if a.members == nil && (a.login == req.params["username"] || itoa(a.id) == req.params["user_id"]) {
 			return a
 		}
 	}

@@ -13,10 +13,14 @@ import (
 // world is the state of the service. Service.mu guards it, except the tokens and the IDs
 // and logins of accounts, which never change.
 type world struct {
+	objects
+	byID []*account // by ascending ID
+
 	apps map[string]int // IDs of the apps created from manifests, by code
 
 	invitations int // number of invitations so far, which is the ID of the newest invitation
 	lastRuleset int // highest ID of a ruleset
+	lastTeam    int // number of teams so far
 	lastComment int // highest ID of a comment on an issue or a pull request
 
 	tokens       map[string]caller
@@ -80,6 +84,11 @@ type repository struct {
 	properties    map[string]string // custom properties, by name
 	tags          []*gitTag
 	advisories    []advisory
+
+	gone       bool // deleted
+	fields     doc  // changed by PATCH
+	lastNumber int  // of the issues and pull requests
+	git        *git
 
 	configuration *configuration // the attached code security configuration, or nil
 	locked        bool           // locked by a migration, permanently

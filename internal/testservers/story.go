@@ -77,7 +77,7 @@ var headerLine = regexp.MustCompile(`^([A-Z][\w-]*):(.*)$`)
 //	                        value, the field is absent.
 //	each slug: a b c        The body is a list, and these are the values of a member of its elements.
 //	#3                      The body is a list of three elements.
-//	=text                   The body is the text.
+//	=text                   The body is the text, except for white space at the end.
 //	!text                   The body does not contain the text.
 //	text                    The body contains the text.
 //
@@ -141,7 +141,7 @@ func matchesLine(w *httptest.ResponseRecorder, body any, line string) bool {
 		return isList && count == fmt.Sprint(len(list))
 	}
 	if exact, ok := strings.CutPrefix(line, "="); ok {
-		return text == exact
+		return strings.TrimRight(text, " \t\n") == strings.TrimRight(exact, " \t\n")
 	}
 	if absent, ok := strings.CutPrefix(line, "!"); ok {
 		return !strings.Contains(text, absent)

@@ -1,4 +1,4 @@
-package wholeapi
+package service
 
 import (
 	"bytes"
@@ -44,7 +44,8 @@ func (s *Service) Check(read Read) (Verdict, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.op, r.params = s.route(http.MethodGet, u.EscapedPath())
-	if refused := s.authenticate(r); refused != nil || r.op == nil {
+	var ok bool
+	if r.caller, ok = s.authenticate(r.Request); !ok || r.op == nil {
 		return Verdict{}, nil
 	}
 	s.resolve(r)
@@ -203,7 +204,7 @@ func (j *Judge) revision(r *http.Request, resp *http.Response, body []byte) (int
 		return n, ok
 	}
 	n, ok := Revision(body)
-	if len(body) == 0 {
+	if len(body) == 0 || !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
 		var err error
 		n, err = strconv.ParseInt(resp.Header.Get(RevisionHeader), 10, 64)
 		ok = err == nil

@@ -1,22 +1,18 @@
-package wholeapi
+package service
 
 import (
 	"maps"
 	"net/http"
-	"slices"
 	"strings"
 )
 
-// handler answers one operation. It runs with Service.mu held.
-type handler func(*Service, *request) response
-
-// handlers are the operations that are neither generic nor operations on a kind, by ID.
-var handlers = map[string]handler{
+// tableHandlers are the operations of the table that are neither documented nor generic, by ID.
+var tableHandlers = map[string]handler{
 	"repos/get": getRepo, "repos/update": updateRepo, "repos/delete": deleteRepo, "repos/list-for-org": listRepos, "repos/list-for-user": listRepos,
 	"repos/list-for-authenticated-user": listRepos, "apps/list-repos-accessible-to-installation": listRepos, "repos/create-in-org": createRepo,
 	"repos/create-for-authenticated-user": createRepo, "repos/create-using-template": createRepo, "repos/replace-all-topics": replaceTopics,
 	"repos/get-all-topics": getTopics, "orgs/get": getOwner, "users/get-by-username": getOwner, "users/get-by-id": getOwner,
-	"users/get-authenticated": getOwner, "orgs/delete": acceptLater, "teams/create": createTeam, "meta/get-zen": zen, "meta/get-octocat": zen,
+	"users/get-authenticated": getOwner, "orgs/delete": acceptLater, "meta/get-zen": zen, "meta/root": getIndex, "activity/get-feed": getFeed, "meta/get-octocat": zen,
 
 	"issues/list-for-repo": listIssues, "issues/list": listIssues, "issues/list-for-org": listIssues, "issues/list-for-authenticated-user": listIssues,
 	"issues/create": createIssue, "issues/update": withIssue(updateIssue), "issues/lock": withIssue(lockIssue), "issues/unlock": withIssue(lockIssue),
@@ -34,24 +30,36 @@ var handlers = map[string]handler{
 	"repos/list-branches-for-head-commit": listBranches, "repos/list-pull-requests-associated-with-commit": pullsOfCommit, "repos/merge": mergeBranch,
 	"git/get-ref": getRef, "git/list-matching-refs": listRefs, "git/create-ref": changeRef, "git/update-ref": changeRef, "git/delete-ref": changeRef,
 	"git/create-blob": createObject, "git/get-blob": getObject, "git/create-tree": createObject, "git/get-tree": getObject,
-	"git/create-commit": createObject, "git/get-commit": getObject, "git/create-tag": createObject, "git/get-tag": getObject,
+	"git/create-commit": createObject, "git/get-commit": getObject,
 	"repos/get-content": getContent, "repos/get-readme": getContent, "repos/get-readme-in-directory": getContent,
 	"repos/create-or-update-file-contents": changeContent, "repos/delete-file": changeContent, "repos/get-combined-status-for-ref": combinedStatus,
 	"repos/get-latest-release": latestRelease, "repos/get-release-by-tag": latestRelease, "repos/get-release-asset": getAsset,
+}
 
-	"repos/get-code-frequency-stats": statistics, "repos/get-commit-activity-stats": statistics, "repos/get-contributors-stats": statistics,
-	"repos/get-participation-stats": statistics, "repos/get-punch-card-stats": statistics,
+// viewHandlers are handlers by method and view, for operations with several paths.
+var viewHandlers = map[string]handler{
+	"GET /orgs/{}/teams": listAllTeams, "POST /orgs/{}/teams": createTeam, "GET /orgs/{}/teams/{}": getTeam, "PATCH /orgs/{}/teams/{}": updateTeam,
+	"DELETE /orgs/{}/teams/{}": deleteTeam, "GET /orgs/{}/teams/{}/teams": listChildTeams, "GET /orgs/{}/teams/{}/members": listTeamMembers,
+	"GET /orgs/{}/teams/{}/members/{}": getTeamMember, "PUT /orgs/{}/teams/{}/members/{}": changeTeamMember,
+	"DELETE /orgs/{}/teams/{}/members/{}": changeTeamMember, "GET /orgs/{}/teams/{}/memberships/{}": getTeamMember,
+	"PUT /orgs/{}/teams/{}/memberships/{}": changeTeamMember, "DELETE /orgs/{}/teams/{}/memberships/{}": changeTeamMember,
+
+	"GET /orgs/{}/memberships/{}": getMembership, "PUT /orgs/{}/memberships/{}": setMembership, "DELETE /orgs/{}/memberships/{}": removeMember,
+	"DELETE /orgs/{}/members/{}": removeMember, "GET /orgs/{}/public_members": listPublicMembers,
+	"PUT /orgs/{}/public_members/{}": publicizeMember, "DELETE /orgs/{}/public_members/{}": publicizeMember,
+	"GET /user/orgs": listOrganizations, "GET /user/memberships/orgs": listOrganizations, "GET /users/{}/orgs": listOrganizations,
+	"GET /user/memberships/orgs/{}": getMembership,
 }
 
 func (s *Service) renderRepo(r *request, repo *repository) doc {
 	stars := 0
-	for _, u := range s.world.users {
-		if s.world.find("/@"+u.login+"/user/starred/"+repo.owner+"/"+repo.name) != nil {
+	for _, u := range s.world.users() {
+		if s.world.find("/@"+u.login+"/user/starred/"+repo.owner.login+"/"+repo.name) != nil {
 			stars++
 		}
 	}
 	body := doc{
-		"id": repo.id, "name": repo.name, "full_name": repo.owner + "/" + repo.name, "owner": doc{"login": repo.owner}, "private": repo.private,
+		"id": repo.id, "name": repo.name, "full_name": repo.owner.login + "/" + repo.name, "owner": doc{"login": repo.owner.login}, "private": repo.private,
 		"url": r.base + repo.path(), "default_branch": mainBranch, "open_issues_count": len(s.where(repo, "issues", "state", "open")),
 		"pushed_at": stamp(repo.pushed), "created_at": stamp(s.world.started), "stargazers_count": stars, "topics": []string{}, "description": nil,
 	}
@@ -61,8 +69,8 @@ func (s *Service) renderRepo(r *request, repo *repository) doc {
 
 // touchRepo touches the repository of the request and the lists of repositories.
 func (s *Service) touchRepo(r *request) {
-	owner := r.repo.owner
-	r.touch(r.repo.path(), "/orgs/"+owner+"/repos", "/users/"+owner+"/repos", "/*/user/repos", "/*/installation/repositories")
+	owner := r.repo.owner.login
+	r.touch(r.repo.path(), r.repo.path()+"/dependency-graph/sbom", "/users/*/subscriptions", "/*/user/subscriptions", "/orgs/"+owner+"/repos", "/users/"+owner+"/repos", "/*/user/repos", "/*/installation/repositories")
 }
 
 func getRepo(s *Service, r *request) response {
@@ -86,18 +94,19 @@ func updateRepo(s *Service, r *request) response {
 func deleteRepo(s *Service, r *request) response {
 	r.repo.gone = true
 	s.touchRepo(r)
-	r.touch("/orgs/"+r.repo.owner, "/users/"+r.repo.owner, "/@"+r.repo.owner+"/user")
+	r.touch("/orgs/"+r.repo.owner.login, "/users/"+r.repo.owner.login, "/@"+r.repo.owner.login+"/user")
 	return response{status: http.StatusNoContent}
 }
 
 // listRepos lists the visible repositories of an owner. Without an owner in the path, it lists those of the caller and
 // of the caller's organization.
 func listRepos(s *Service, r *request) response {
-	list, isMember := []any{}, s.isMember(r.caller)
+	list, user := []any{}, s.world.user(r.caller)
 	for _, repo := range s.world.reposOf("") {
-		ofOwner := strings.HasPrefix(r.path, "/orgs/"+repo.owner+"/") || strings.HasPrefix(r.path, "/users/"+repo.owner+"/")
-		ofCaller := isMine(r.op.view) && (repo.owner == r.caller.login || repo.owner == "acme" && isMember)
-		if (ofOwner || ofCaller) && (!repo.private || isMember) {
+		ofOwner := strings.HasPrefix(r.path, "/orgs/"+repo.owner.login+"/") || strings.HasPrefix(r.path, "/users/"+repo.owner.login+"/")
+		target := pathTarget{repo, repo.owner}
+		ofCaller := isMine(r.op.view) && (user != nil && isMember(target, user) || target.coveredBy(r.caller))
+		if (ofOwner || ofCaller) && s.world.isVisible(repo, r.caller) {
 			list = append(list, s.renderRepo(r, repo))
 		}
 	}
@@ -105,16 +114,19 @@ func listRepos(s *Service, r *request) response {
 }
 
 func createRepo(s *Service, r *request) response {
-	owner, name := r.caller.login, r.text("name")
-	if r.params["org"] != "" {
-		owner = keyOf(parentOf(r.path))
+	owner, name := r.org, r.text("name")
+	if owner == nil {
+		owner = s.world.user(r.caller)
 	}
-	if old := s.world.repo(owner, name); name == "" || old != nil && !old.gone {
+	if owner == nil {
+		return fail(http.StatusForbidden, "Resource not accessible by integration")
+	}
+	if old := s.world.repo(owner.login, name); name == "" || old != nil && !old.gone {
 		return fail(http.StatusUnprocessableEntity, "Repository creation failed.")
 	}
 	r.repo = s.world.addRepo(owner, name, r.body["private"] == true, r.now)
 	s.touchRepo(r)
-	r.touch(r.repo.path()+"/**", "/orgs/"+owner, "/users/"+owner, "/@"+owner+"/user")
+	r.touch(r.repo.path()+"/**", "/orgs/"+owner.login, "/users/"+owner.login, "/@"+owner.login+"/user")
 	return response{status: http.StatusCreated, body: s.renderRepo(r, r.repo), location: r.base + r.repo.path()}
 }
 
@@ -131,31 +143,21 @@ func getTopics(s *Service, r *request) response {
 
 // getOwner returns an organization or a user.
 func getOwner(s *Service, r *request) response {
-	login := keyOf(r.path)
+	o := s.world.accounts[keyOf(r.path)]
 	if r.path == "/user" {
-		login = r.caller.login
+		o = s.world.user(r.caller)
 	}
-	o, ok := ownerOf(slices.Concat(s.world.users, s.world.orgs), login)
-	if !ok {
+	if o == nil {
 		return fail(http.StatusNotFound, "Not Found")
 	}
 	kind, path := "User", "/users/"+o.login
-	if o.org {
+	if o.members != nil {
 		kind, path = "Organization", "/orgs/"+o.login
 	}
 	body := doc{"login": o.login, "id": o.id, "type": kind, "url": r.base + path, "public_repos": len(s.world.reposOf(o.login))}
 	maps.Copy(body, s.world.find("/orgs/"+o.login))
 	maps.Copy(body, s.world.find("/@"+o.login+"/user"))
 	return response{status: http.StatusOK, body: body, modified: s.world.started}
-}
-
-func createTeam(s *Service, r *request) response {
-	slug := strings.ReplaceAll(strings.ToLower(r.text("name")), " ", "-")
-	if slug == "" || s.world.find(r.path+"/"+escape(slug)) != nil {
-		return fail(http.StatusUnprocessableEntity, "Validation Failed")
-	}
-	r.touch(r.path + "/" + escape(slug))
-	return response{status: http.StatusCreated, body: s.world.addTeam(keyOf(parentOf(r.path)), slug, maps.Clone(r.body))}
 }
 
 // acceptLater responds with 202 and changes nothing.
@@ -166,17 +168,4 @@ func acceptLater(_ *Service, r *request) response {
 
 func zen(*Service, *request) response {
 	return response{status: http.StatusOK, text: []byte("Keep it logically awesome."), kind: "text/plain; charset=utf-8"}
-}
-
-// statistics responds with 202 until the job of the path has ended. The first request starts the job.
-func statistics(s *Service, r *request) response {
-	end, started := s.jobs[r.path]
-	if !started {
-		end = r.now.Add(s.config.StatisticsDelay)
-		s.jobs[r.path] = end
-	}
-	if r.now.Before(end) {
-		return response{status: http.StatusAccepted, body: doc{}}
-	}
-	return response{status: http.StatusOK, list: []any{}}
 }

@@ -1,4 +1,4 @@
-package wholeapi
+package service
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 )
 
 func TestIssueIsShownByAllItsRoutes(t *testing.T) {
-	runCalls(t, Config{}, []call{
+	runTableCalls(t, []call{
 		{"owner", "GET /repos/acme/widgets", 200, `{"open_issues_count":40}`},
 		{"owner", `POST /repos/acme/widgets/issues {"title":"New","labels":["fresh"],"assignees":["acme-owner"],"milestone":1}`, 201, `{"number":"$n"}`},
 		{"owner", "GET /repos/acme/widgets/issues", 200, `"number":$n,`},
@@ -19,7 +19,7 @@ func TestIssueIsShownByAllItsRoutes(t *testing.T) {
 		{"owner", "GET /issues", 200, `"number":$n,`},
 		{"owner", "GET /user/issues", 200, `"number":$n,`},
 		{"owner", "GET /orgs/acme/issues", 200, `"number":$n,`},
-		{"owner", "GET /organizations/101/issues", 200, `"number":$n,`},
+		{"owner", "GET /organizations/4/issues", 200, `"number":$n,`},
 		{"owner", "GET /repos/acme/widgets/issues?labels=fresh", 200, `"number":$n,`},
 		{"owner", "GET /repos/acme/widgets/issues?milestone=1&assignee=acme-owner&creator=acme-owner", 200, `"number":$n,`},
 		{"owner", "GET /repos/acme/widgets", 200, `{"open_issues_count":41}`},
@@ -48,7 +48,7 @@ func TestIssueIsShownByAllItsRoutes(t *testing.T) {
 }
 
 func TestFileIsACommit(t *testing.T) {
-	runCalls(t, Config{}, []call{
+	runTableCalls(t, []call{
 		{"owner", "GET /repos/acme/widgets/branches/main", 200, `{"commit":{"sha":"$main"}}`},
 		{"owner", `POST /repos/acme/widgets/git/refs {"ref":"refs/heads/feature/x","sha":"$main"}`, 201, ""},
 		{"owner", `PUT /repos/acme/widgets/contents/a/b.txt {"message":"Add b","branch":"feature/x","content":"aGVsbG8="}`, 201, `{"commit":{"sha":"$sha"}}`},
@@ -77,7 +77,7 @@ func TestFileIsACommit(t *testing.T) {
 }
 
 func TestChecksAndStatusesAreShownByCommitAndBranch(t *testing.T) {
-	runCalls(t, Config{}, []call{
+	runTableCalls(t, []call{
 		{"owner", "GET /repos/acme/widgets/branches/main", 200, `{"commit":{"sha":"$sha"}}`},
 		{"owner", `POST /repos/acme/widgets/statuses/$sha {"state":"failure","context":"lint"}`, 201, ""},
 		{"owner", `POST /repos/acme/widgets/check-runs {"name":"unit","head_sha":"$sha"}`, 201, `{"id":"$run","suite":"$suite"}`},
@@ -91,7 +91,7 @@ func TestChecksAndStatusesAreShownByCommitAndBranch(t *testing.T) {
 
 func TestReleaseIsShownByTagAndAsLatest(t *testing.T) {
 	const release = `{"id":"$id","assets":[{"id":"$asset"},"..."]}`
-	runCalls(t, Config{}, []call{
+	runTableCalls(t, []call{
 		{"owner", `POST /repos/acme/widgets/releases {"tag_name":"v2/rc","name":"Two"}`, 201, `{"id":"$id"}`},
 		{"owner", "POST /repos/acme/widgets/releases/$id/assets?name=a.zip binary", 201, `{"id":"$asset"}`},
 		{"owner", "GET /repos/acme/widgets/releases/$id", 200, release},
@@ -140,9 +140,9 @@ func TestChecksRespondWith204Or404(t *testing.T) {
 func TestPathsByNumberShowTheSame(t *testing.T) {
 	s := newTester(t, Config{})
 	for byName, byNumber := range map[string]string{
-		"/repos/acme/widgets/labels": "/repositories/1001/labels", "/orgs/acme/teams": "/organizations/101/teams",
-		"/users/acme-owner/repos": "/user/1/repos", "/orgs/acme/teams/core/members": "/organizations/101/team/10001/members",
-		"/orgs/acme/teams/core": "/teams/10001", "/repos/Acme/WIDGETS": "/repos/acme/widgets", "/users/acme-owner": "/user/1",
+		"/repos/acme/widgets/labels": "/repositories/1001/labels", "/orgs/acme/teams": "/organizations/4/teams",
+		"/users/acme-owner/repos": "/user/1/repos", "/orgs/acme/teams/coils/members": "/organizations/4/team/203/members",
+		"/orgs/acme/teams/coils": "/teams/203", "/repos/Acme/WIDGETS": "/repos/acme/widgets", "/users/acme-owner": "/user/1",
 	} {
 		a, b := s.Call(t, "owner", "GET "+byName, 200, ""), s.Call(t, "owner", "GET "+byNumber, 200, "")
 		if a.Body.String() != b.Body.String() {
@@ -179,7 +179,7 @@ func TestPages(t *testing.T) {
 }
 
 func TestAccess(t *testing.T) {
-	runCalls(t, Config{}, []call{
+	runTableCalls(t, []call{
 		{"owner", "GET /repos/acme/secret", 200, ""},
 		{"\nAuthorization: token tok-member", "GET /repos/acme/secret", 200, ""},
 		{"app", "GET /repos/acme/secret", 200, ""},
@@ -212,7 +212,7 @@ func TestHeaders(t *testing.T) {
 	}
 	s.Call(t, "owner", "GET /repos/acme/widgets/tarball/main", 302, "Location: https://downloads.example.com/...")
 	for perToken, differ := range map[bool]bool{false: false, true: true} {
-		s := newTester(t, Config{ETagsPerToken: perToken})
+		s := newTester(t, Config{Faults: Faults{ETagsPerToken: perToken}})
 		tag := func(as string) string { return s.Do(as, "GET /orgs/acme").Header().Get("Etag") }
 		if (tag("owner") != tag("member")) != differ || perToken && tag("owner") == tag("owner\nAccept: application/json") {
 			t.Errorf("ETags per token %t: the ETags depend on the token or not on Accept", perToken)

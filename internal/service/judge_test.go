@@ -1,4 +1,4 @@
-package wholeapi
+package service
 
 import (
 	"math/rand/v2"
@@ -40,12 +40,12 @@ func (f *freezer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response.Result(), nil
 }
 
-func (s *tester) frozen() http.RoundTripper {
+func (s *tableTester) frozen() http.RoundTripper {
 	return &freezer{s, map[string]*httptest.ResponseRecorder{}}
 }
 
 // client returns a function that sends requests of a user through a judge.
-func (s *tester) client(t *testing.T, j *Judge, user string, next http.RoundTripper) func(request string) *http.Response {
+func (s *tableTester) client(t *testing.T, j *Judge, user string, next http.RoundTripper) func(request string) *http.Response {
 	return func(request string) *http.Response {
 		t.Helper()
 		return testservers.Must(j.Transport(user, next).RoundTrip(s.NewRequest(user, request)))
@@ -79,7 +79,7 @@ func TestJudgeReportsStaleReads(t *testing.T) {
 		{"label of an issue", "/repos/acme/widgets/issues/3", `PATCH /repos/acme/widgets/labels/bug {"color":"ff0000"}`, true},
 		{"star", "/repos/acme/widgets/stargazers/count", `PUT /user/starred/acme/widgets `, true},
 		{"star check", "/user/starred/acme/widgets", `DELETE /user/starred/acme/widgets `, true},
-		{"team by number", "/teams/10001/members", `PUT /orgs/acme/teams/core/memberships/outsider {}`, true},
+		{"team by number", "/teams/203/members", `PUT /orgs/acme/teams/coils/memberships/outsider {}`, true},
 		{"selected secrets", "/repos/acme/widgets/actions/organization-secrets", `PUT /orgs/acme/actions/secrets/KEY {}`, true},
 		{"protection", "/repos/acme/widgets/branches/main", `PUT /repos/acme/widgets/branches/main/protection {}`, true},
 		{"check runs of a branch", "/repos/acme/widgets/commits/main/check-runs", `POST /repos/acme/widgets/check-runs {"name":"x","head_sha":"main"}`, true},
@@ -176,7 +176,7 @@ func TestRemoteJudge(t *testing.T) {
 	s.Call(t, "owner", "GET /_service/violations", 200, `{"stale_reads":1}`)
 	s.Call(t, "owner", "DELETE /_service/violations", 200, `{"stale_reads":0}`)
 	s.Call(t, "owner", "GET /_service/none", 404, "")
-	s.Call(t, "owner", "POST /_service/violations x", 404, "")
+	s.Call(t, "owner", "POST /_service/violations x", 405, "")
 	s.Call(t, "owner", "POST /_service/judge x", 400, "")
 }
 

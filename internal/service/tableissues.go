@@ -1,4 +1,4 @@
-package wholeapi
+package service
 
 import (
 	"cmp"
@@ -15,9 +15,9 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // addIssue creates an issue from the body of a request.
 func (w *world) addIssue(repo *repository, body doc, login string, now time.Time) doc {
-	repo.issues++
+	repo.lastNumber++
 	issue := w.add(repo, repo.path()+"/issues", inRepo+"issues", doc{
-		"number": repo.issues, "title": "", "body": nil, "state": "open", "locked": false, "labels": []string{}, "assignees": []string{},
+		"number": repo.lastNumber, "title": "", "body": nil, "state": "open", "locked": false, "labels": []string{}, "assignees": []string{},
 		"milestone": 0, "parent": 0, "children": []int{}, "closed_at": nil, "repo": repo.id,
 	}, login, now)
 	changeIssue(issue, body, now)
@@ -90,13 +90,10 @@ func touchIssue(s *Service, r *request, fields doc) {
 	for _, child := range issue["children"].([]int) {
 		r.touch(root + "/issues/" + strconv.Itoa(child) + "/parent")
 	}
-	for _, u := range s.world.users {
-		for _, list := range []string{"/issues", "/user/issues", "/orgs/" + r.repo.owner + "/issues"} {
-			for _, filter := range []string{"all", "assigned", "created"} {
-				if concerns(issue, filter, u.login) {
-					r.touch("/@" + u.login + list + " " + filter)
-				}
-			}
+	for _, list := range []string{"/issues", "/user/issues", "/orgs/" + r.repo.owner.login + "/issues"} {
+		r.touch(list+" all", "/@"+str(issue["user"].(doc)["login"])+list+" created")
+		for _, login := range issue["assignees"].([]string) {
+			r.touch("/@" + login + list + " assigned")
 		}
 	}
 }
@@ -177,13 +174,13 @@ func listIssues(s *Service, r *request) response {
 	}
 	q, list := r.query, []any{}
 	for _, repo := range repos {
-		if repo.private && !s.isMember(r.caller) {
+		if !s.world.isVisible(repo, r.caller) {
 			continue
 		}
 		for _, issue := range slices.Backward(s.where(repo, "issues", "", "")) {
 			labels := issue["labels"].([]string)
 			lacks := func(name string) bool { return !slices.Contains(labels, name) }
-			if hasState(issue, q.Get("state")) && (r.repo != nil || concerns(issue, r.issueFilter(), r.caller.login)) &&
+			if hasState(issue, q.Get("state")) && (r.repo != nil || concerns(issue, r.issueFilter(), r.caller.name())) &&
 				(q.Get("creator") == "" || concerns(issue, "created", q.Get("creator"))) &&
 				(q.Get("assignee") == "" || concerns(issue, "assigned", q.Get("assignee"))) &&
 				(q.Get("milestone") == "" || str(issue["milestone"]) == q.Get("milestone")) && issue["updated_at"].(string) >= q.Get("since") &&
@@ -212,7 +209,7 @@ func withIssue(handle func(*Service, *request, doc) response) handler {
 }
 
 func createIssue(s *Service, r *request) response {
-	issue := s.world.addIssue(r.repo, r.body, r.caller.login, r.now)
+	issue := s.world.addIssue(r.repo, r.body, r.caller.name(), r.now)
 	path := r.path + "/" + str(issue["number"])
 	r.touch(path)
 	s.createLabels(r, issue)
@@ -244,7 +241,7 @@ func updateIssue(s *Service, r *request, issue doc) response {
 func (s *Service) note(r *request, issue doc, event string) {
 	issue["updated_at"] = stamp(r.now)
 	path := r.repo.path() + "/issues/events"
-	added := s.world.add(r.repo, path, inRepo+"issues/events", doc{"event": event, "issue": str(issue["number"])}, r.caller.login, r.now)
+	added := s.world.add(r.repo, path, inRepo+"issues/events", doc{"event": event, "issue": str(issue["number"])}, r.caller.name(), r.now)
 	own := r.repo.path() + "/issues/" + str(issue["number"])
 	r.touch(path, path+"/"+str(added["id"]), own+"/events", own+"/timeline")
 }
@@ -331,7 +328,7 @@ func (s *Service) createLabels(r *request, issue doc) {
 	path := r.repo.path() + "/labels"
 	for _, name := range issue["labels"].([]string) {
 		if s.world.find(path+"/"+escape(name)) == nil {
-			s.world.add(r.repo, path, inRepo+"labels", doc{"name": name}, r.caller.login, r.now)
+			s.world.add(r.repo, path, inRepo+"labels", doc{"name": name}, r.caller.name(), r.now)
 			r.touch(path, path+"/"+escape(name))
 		}
 	}
@@ -391,7 +388,7 @@ func renderPull(s *Service, r *request, pull doc) doc {
 	delete(body, "pull_request")
 	body["url"] = r.base + path
 	body["head"] = doc{
-		"ref": pull["head"], "sha": r.repo.git.refs["heads/"+str(pull["head"])], "repo": doc{"full_name": r.repo.owner + "/" + r.repo.name},
+		"ref": pull["head"], "sha": r.repo.git.refs["heads/"+str(pull["head"])], "repo": doc{"full_name": r.repo.owner.login + "/" + r.repo.name},
 	}
 	body["base"] = doc{"ref": pull["base"], "sha": pull["base_sha"]}
 	return body
@@ -422,7 +419,7 @@ func createPull(s *Service, r *request) response {
 	if r.repo.git.resolve(r.text("base")) == "" || r.text("head") == "" {
 		return fail(http.StatusUnprocessableEntity, "Validation Failed")
 	}
-	pull := s.world.addPull(r.repo, r.body, r.caller.login, r.now)
+	pull := s.world.addPull(r.repo, r.body, r.caller.name(), r.now)
 	path := r.path + "/" + str(pull["number"])
 	r.touch(path)
 	touchIssue(s, r, pull)
@@ -458,7 +455,7 @@ func mergePull(s *Service, r *request, issue, pull doc) response {
 	if issue["state"] != "open" || g.refs["heads/"+base] == "" || head == "" {
 		return fail(http.StatusMethodNotAllowed, "Pull Request is not mergeable")
 	}
-	if sha := g.merge(base, head, "Merge pull request #"+str(pull["number"]), r.caller.login, r.now); sha != "" {
+	if sha := g.merge(base, head, "Merge pull request #"+str(pull["number"]), r.caller.name(), r.now); sha != "" {
 		s.move(r, "heads/"+base, sha)
 	}
 	pull["merged"], pull["merged_at"] = true, stamp(r.now)

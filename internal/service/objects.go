@@ -1,7 +1,6 @@
-package wholeapi
+package service
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/url"
@@ -11,72 +10,44 @@ import (
 	"time"
 )
 
-// world is the state. Objects are stored by canonical path, such as /repos/acme/widgets/issues/3. Paths that depend on
-// the caller begin with "/@login".
-type world struct {
+// objects are the objects that no exact handler owns. They are stored by canonical path, such as
+// /repos/acme/widgets/issues/3. Paths that depend on the caller begin with "/@login".
+type objects struct {
 	started time.Time
 	lastID  int
-	users   []owner
-	orgs    []owner
-	teams   map[int][2]string // organization and slug by ID
-	repos   []*repository
 	kinds   map[string]kind
-	objects map[string]*object
+	stored  map[string]*entry
 	keys    map[string][]string // the keys of created objects by the path of their collection, oldest first
 	counts  map[string]int      // by the path of a collection, a space and what its objects belong to
 }
 
-// owner is a user or an organization.
-type owner struct {
-	id     int
-	login  string
-	member bool // of the organization acme
-	org    bool
-}
-
-// repository is a repository with its own numbers of issues and its own Git data.
-type repository struct {
-	id      int
-	owner   string
-	name    string
-	private bool
-	gone    bool
-	pushed  time.Time
-	fields  doc // changed by PATCH
-	issues  int // the last number of an issue or pull request
-	git     *git
-}
-
-// object is a stored object. A deleted object remains as gone.
-type object struct {
+// entry is a stored object. A deleted object remains as gone.
+type entry struct {
 	fields doc
 	gone   bool
 }
 
-func (r *repository) path() string { return "/repos/" + r.owner + "/" + r.name }
+func (r *repository) path() string { return "/repos/" + r.fullName() }
 
-// Spare is the number of repositories acme/spare-N, which requests to delete a repository may name.
+// spare is the number of repositories acme-labs/spare-N, which requests to delete a repository may name.
 const spare = 20
 
-func newWorld(now time.Time) *world {
-	w := &world{
-		started: now, lastID: 10_000, teams: map[int][2]string{}, objects: map[string]*object{}, keys: map[string][]string{}, counts: map[string]int{}, kinds: newKinds(),
-		users: []owner{{1, "acme-owner", true, false}, {2, "acme-member", true, false}, {3, "outsider", false, false}, {4, "builder", true, false}},
-		orgs:  []owner{{101, "acme", false, true}, {102, "acme-labs", false, true}},
+func newObjects(now time.Time) objects {
+	return objects{
+		started: now, lastID: 10_000, stored: map[string]*entry{}, keys: map[string][]string{}, counts: map[string]int{}, kinds: newKinds(),
 	}
-	w.addRepo("acme", "widgets", false, now)
-	w.addRepo("acme", "secret", true, now)
-	w.addRepo("acme-owner", "tools", false, now)
+}
+
+// seedObjects adds the repositories that only requests outside the documents use.
+func (w *world) seedObjects(now time.Time) {
+	owner, labs := w.accounts["acme-owner"], w.accounts["acme-labs"]
+	w.addRepo(owner, "tools", false, now).subscriptions.set(&subscription{user: owner, ignored: true, created: now})
 	for n := range spare {
-		w.addRepo("acme", fmt.Sprintf("spare-%d", n), false, now)
+		w.addRepo(labs, fmt.Sprintf("spare-%d", n), false, now)
 	}
-	for _, slug := range []string{"core", "docs"} {
-		w.addTeam("acme", slug, doc{"name": slug, "privacy": "closed"})
+	for _, name := range []string{"acme/widgets", "acme/secret", "acme-owner/tools"} {
+		w.seedRepo(w.repositoryNamed(name), now)
 	}
-	for _, r := range w.repos[:3] {
-		w.seedRepo(r, now)
-	}
-	return w
 }
 
 func (w *world) nextID() int {
@@ -88,32 +59,22 @@ func (w *world) nextID() int {
 const firstRepo = 1001
 
 // addRepo creates a repository.
-func (w *world) addRepo(owner, name string, private bool, now time.Time) *repository {
-	r := &repository{id: firstRepo + len(w.repos), owner: owner, name: name, private: private, pushed: now, fields: doc{}}
-	commits := 1
-	if name == "widgets" {
-		commits = 35 // two pages
+func (w *world) addRepo(owner *account, name string, private bool, now time.Time) *repository {
+	r := &repository{
+		id: firstRepo + len(w.repositories), owner: owner, name: name, private: private, defaultBranch: mainBranch,
+		created: now, pushed: now, fields: doc{}, git: newGit(name, 1, now),
 	}
-	r.git = newGit(name, commits, now)
-	w.repos = append(w.repos, r)
+	w.repositories = append(w.repositories, r)
 	return r
 }
 
-func (w *world) addTeam(org, slug string, fields doc) doc {
-	id := w.nextID()
-	w.teams[id] = [2]string{org, slug}
-	fields["id"], fields["slug"] = id, slug
-	w.create("/orgs/"+org+"/teams", slug, fields)
-	return fields
-}
-
 // create stores an object in a collection.
-func (w *world) create(collection, key string, fields doc) *object {
-	o := &object{fields: fields}
+func (w *world) create(collection, key string, fields doc) *entry {
+	o := &entry{fields: fields}
 	if !slices.Contains(w.keys[collection], key) {
 		w.keys[collection] = append(w.keys[collection], key)
 	}
-	w.objects[itemPath(collection, key)] = o
+	w.stored[itemPath(collection, key)] = o
 	return o
 }
 
@@ -127,7 +88,7 @@ func itemPath(collection, key string) string {
 
 // find returns the fields of a stored object, or nil.
 func (w *world) find(path string) doc {
-	if o := w.objects[path]; o != nil && !o.gone {
+	if o := w.stored[path]; o != nil && !o.gone {
 		return o.fields
 	}
 	return nil
@@ -146,7 +107,7 @@ func (w *world) all(collection string) []doc {
 
 // remove deletes an object and reports whether it existed.
 func (w *world) remove(path string) bool {
-	o := w.objects[path]
+	o := w.stored[path]
 	if o == nil || o.gone {
 		return false
 	}
@@ -157,11 +118,11 @@ func (w *world) remove(path string) bool {
 func escape(segment string) string { return strings.ReplaceAll(url.PathEscape(segment), "+", "%2B") }
 
 // repoOf returns the repository of an issue.
-func (w *world) repoOf(issue doc) *repository { return w.repos[issue["repo"].(int)-firstRepo] }
+func (w *world) repoOf(issue doc) *repository { return w.repositories[issue["repo"].(int)-firstRepo] }
 
 func (w *world) repo(owner, name string) *repository {
-	for _, r := range slices.Backward(w.repos) { // a new repository may have the name of a deleted one
-		if strings.EqualFold(r.owner, owner) && strings.EqualFold(r.name, name) {
+	for _, r := range slices.Backward(w.repositories) { // a new repository may have the name of a deleted one
+		if strings.EqualFold(r.owner.login, owner) && strings.EqualFold(r.name, name) {
 			return r
 		}
 	}
@@ -169,16 +130,23 @@ func (w *world) repo(owner, name string) *repository {
 }
 
 func (w *world) reposOf(owner string) []*repository {
-	return slices.DeleteFunc(slices.Clone(w.repos), func(r *repository) bool { return r.gone || owner != "" && r.owner != owner })
+	return slices.DeleteFunc(slices.Clone(w.repositories), func(r *repository) bool { return r.gone || owner != "" && r.owner.login != owner })
 }
 
-// ownerOf returns the user or organization with a name or number.
-func ownerOf(all []owner, name string) (owner, bool) {
-	at := slices.IndexFunc(all, func(o owner) bool { return strings.EqualFold(o.login, name) || strconv.Itoa(o.id) == name })
-	if at < 0 {
-		return owner{}, false
+// accountNamed returns the organization or the user with a login or number, or nil.
+func (w *world) accountNamed(isOrganization bool, name string) *account {
+	if a := w.accounts[strings.ToLower(name)]; a != nil && (a.members != nil) == isOrganization {
+		return a
 	}
-	return all[at], true
+	if id, err := strconv.Atoi(name); err == nil && id > 0 && id <= len(w.byID) && (w.byID[id-1].members != nil) == isOrganization {
+		return w.byID[id-1]
+	}
+	return nil
+}
+
+// users returns all users by ID.
+func (w *world) users() []*account {
+	return slices.DeleteFunc(slices.Clone(w.byID), func(a *account) bool { return a.members != nil })
 }
 
 // byName replaces the numbers at the beginning of a path by names. Other paths are returned unchanged.
@@ -189,23 +157,22 @@ func (w *world) byName(path []string) []string {
 	id, _ := strconv.Atoi(path[1])
 	switch path[0] {
 	case "repositories":
-		for _, r := range w.repos {
+		for _, r := range w.repositories {
 			if r.id == id {
-				return append([]string{"repos", r.owner, r.name}, path[2:]...)
+				return append([]string{"repos", r.owner.login, r.name}, path[2:]...)
 			}
 		}
 	case "organizations":
-		org, ok := ownerOf(w.orgs, path[1])
-		if ok && len(path) > 3 && path[2] == "team" {
-			number, _ := strconv.Atoi(path[3])
-			if team, known := w.teams[number]; known && team[0] == org.login {
-				return append([]string{"orgs", team[0], "teams", team[1]}, path[4:]...)
+		org := w.accountNamed(true, path[1])
+		if org != nil && len(path) > 3 && path[2] == "team" {
+			if owner, team := w.teamWithID(path[3]); owner == org {
+				return append([]string{"orgs", org.login, "teams", team.slug}, path[4:]...)
 			}
-		} else if ok {
+		} else if org != nil {
 			return append([]string{"orgs", org.login}, path[2:]...)
 		}
 	case "user":
-		if user, ok := ownerOf(w.users, path[1]); ok {
+		if user := w.accountNamed(false, path[1]); user != nil {
 			return append([]string{"users", user.login}, path[2:]...)
 		}
 	}
@@ -221,17 +188,17 @@ func (w *world) byNumber(path string) string {
 			return strings.Join(append([]string{"", "repositories", strconv.Itoa(r.id)}, part[4:]...), "/")
 		}
 	case len(part) > 2 && part[1] == "orgs":
-		if org, ok := ownerOf(w.orgs, part[2]); ok {
+		if org := w.accountNamed(true, part[2]); org != nil {
 			rest := strings.TrimPrefix(path, "/orgs/"+part[2])
-			for id, team := range w.teams {
-				if below, isTeam := strings.CutPrefix(rest+"/", "/teams/"+escape(team[1])+"/"); isTeam && team[0] == org.login {
-					rest = strings.TrimSuffix("/team/"+strconv.Itoa(id)+"/"+below, "/")
+			for _, team := range org.teams {
+				if below, isTeam := strings.CutPrefix(rest+"/", "/teams/"+escape(team.slug)+"/"); isTeam {
+					rest = strings.TrimSuffix("/team/"+itoa(team.id)+"/"+below, "/")
 				}
 			}
 			return "/organizations/" + strconv.Itoa(org.id) + rest
 		}
 	case len(part) > 2 && part[1] == "users":
-		if user, ok := ownerOf(w.users, part[2]); ok {
+		if user := w.accountNamed(false, part[2]); user != nil {
 			return "/user/" + strconv.Itoa(user.id) + strings.TrimPrefix(path, "/users/"+part[2])
 		}
 	}
@@ -253,59 +220,68 @@ func isMine(view string) bool {
 // qualify adds the caller to a path whose response depends on the caller.
 func (r *request) qualify(path, view string) string {
 	if isMine(view) {
-		return "/@" + r.caller.login + path
+		return "/@" + r.caller.name() + path
 	}
 	return path
 }
 
-// resolve sets the canonical path and the repository of a request. It reports whether the caller can see the
-// repository, organization and users in the path.
-func (s *Service) resolve(r *request) bool {
-	w, visible := s.world, true
+// resolve sets the canonical path, the repository and the organization of a request. hasTarget reports whether the
+// caller can see the repository and the organization in the path, and isVisible whether it can see the users and teams, too.
+func (s *Service) resolve(r *request) (hasTarget, isVisible bool) {
+	w := s.world
+	hasTarget, isVisible = true, true
 	values := maps.Clone(r.params)
 	for _, names := range [][2]string{{"owner", "repo"}, {"template_owner", "template_repo"}} {
 		if _, ok := values[names[0]]; !ok {
 			continue
 		}
 		if r.repo = w.repo(values[names[0]], values[names[1]]); r.repo == nil {
-			visible = false
+			hasTarget = false
 			continue
 		}
-		values[names[0]], values[names[1]] = r.repo.owner, r.repo.name
-		visible = visible && !r.repo.gone && (!r.repo.private || s.isMember(r.caller))
+		r.org = r.repo.owner
+		values[names[0]], values[names[1]] = r.repo.owner.login, r.repo.name
+		hasTarget = hasTarget && !r.repo.gone && w.isVisible(r.repo, r.caller)
 	}
-	for name, all := range map[string][]owner{"org": w.orgs, "username": w.users, "account_id": w.users, "user_id": w.users} {
+	if value, ok := values["org"]; ok {
+		if r.org = w.accountNamed(true, value); r.org == nil {
+			hasTarget = false
+		} else {
+			values["org"] = r.org.login
+		}
+	}
+	for _, name := range []string{"username", "account_id", "user_id"} {
 		if value, ok := values[name]; ok {
-			known, found := ownerOf(all, value)
-			if visible = visible && found; found {
-				values[name] = known.login
+			user := w.accountNamed(false, value)
+			if isVisible = isVisible && user != nil; user != nil {
+				values[name] = user.login
 			}
 		}
 	}
 	path := r.op.Path
 	if number, ok := values["team_id"]; ok && strings.HasPrefix(path, "/teams/") {
-		id, _ := strconv.Atoi(number)
-		team, known := w.teams[id]
-		visible = visible && known
-		path = "/orgs/{org}/teams/{team_slug}" + strings.TrimPrefix(path, "/teams/{team_id}")
-		values["org"], values["team_slug"] = team[0], cmp.Or(team[1], number)
+		if r.org, r.team = w.teamWithID(number); r.team != nil {
+			path = "/orgs/{org}/teams/{team_slug}" + strings.TrimPrefix(path, "/teams/{team_id}")
+			values["org"], values["team_slug"] = r.org.login, r.team.slug
+		}
+		isVisible = isVisible && r.team != nil
+	}
+	if slug, ok := values["team_slug"]; ok && strings.HasPrefix(r.op.view, "/orgs/{}/teams/") {
+		if r.org != nil {
+			r.team = r.org.teamNamed(slug)
+		}
+		isVisible = isVisible && r.team != nil
 	}
 	path = strings.Replace(path, "/organizations/{org}", "/orgs/{org}", 1)
 	path = strings.Replace(path, "/user/{account_id}", "/users/{account_id}", 1)
 	path = strings.Replace(path, "/user/{user_id}", "/users/{user_id}", 1)
 	r.path = expand(path, values)
-	return visible
+	return hasTarget, hasTarget && isVisible
 }
 
 // expand replaces the parameters of a template by escaped values.
 func expand(template string, values map[string]string) string {
 	return parameter.ReplaceAllStringFunc(template, func(p string) string { return escape(values[strings.Trim(p, "{+}")]) })
-}
-
-// isMember reports whether a caller can see the private repository of the organization acme.
-func (s *Service) isMember(c caller) bool {
-	user, ok := ownerOf(s.world.users, c.login)
-	return c.kind == User && ok && user.member || c.kind == Installation && c.login == "acme"
 }
 
 // seedRepo creates the first issues, pull requests and other objects of a repository.

@@ -1,4 +1,4 @@
-package wholeapi
+package service
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package wholeapi
+package service
 
 import (
 	"fmt"
@@ -76,11 +76,11 @@ func TestPrimaryWindowsAreCountedPerResource(t *testing.T) {
 				three := policy.Window{Max: 3, Window: time.Hour}
 				l := testLimits()
 				l.Primary.User, l.Search.Authenticated, l.Search.Code = 3, 3, 3
-				resources := map[string]policy.Window{}
-				for _, r := range resourcesOf(User, l) {
-					resources[r.Name] = three
+				override := map[string]policy.Window{}
+				for _, r := range resources {
+					override[r.Name] = three
 				}
-				s := newTester(t, Config{Limits: l, Resources: resources, Unlisted: map[string]Resource{"repos/get-views": {"invented", three, 0}}})
+				s := newTester(t, Config{Limits: l, Resources: override, Unlisted: map[string]Resource{"repos/get-views": {"invented", three, 0}}})
 				for n := range 3 {
 					w := s.Do("owner", c.request)
 					if h := w.Header(); w.Code >= 400 || h.Get("X-Ratelimit-Resource") != c.resource || h.Get("X-Ratelimit-Remaining") != strconv.Itoa(2-n) {
@@ -126,7 +126,7 @@ func TestConcurrentRequestsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := testLimits()
 		l.Concurrent = 2
-		s := newTester(t, Config{Limits: l, Latency: time.Second})
+		s := newTester(t, Config{Limits: l, Faults: Faults{DelayAfter: Duration(time.Second)}})
 		refused := make(chan bool, 3)
 		for range 3 {
 			go func() { refused <- s.Do("owner", "GET /orgs/acme").Code == http.StatusForbidden }()
@@ -156,7 +156,7 @@ func TestNotModifiedIsFreeForAuthenticatedCallers(t *testing.T) {
 }
 
 func TestTokensOfOneUserShareLimits(t *testing.T) {
-	runCalls(t, Config{}, []call{
+	runTableCalls(t, []call{
 		{"owner", "GET /orgs/acme", 200, ""},
 		{"\nAuthorization: token tok-owner-2", "GET /orgs/acme", 200, "X-Ratelimit-Used: 2"},
 		{"\nAuthorization: token tok-member", "GET /orgs/acme", 200, "X-Ratelimit-Used: 1"},
@@ -174,7 +174,7 @@ func TestRequestsWhileLimitedCauseABan(t *testing.T) {
 	if v := s.Violations(); !v.Banned || v.SentWhileLimited != banAfter {
 		t.Errorf("%+v", v)
 	}
-	s.Reset()
+	s.meter.reset()
 	s.Call(t, "owner", "GET /orgs/acme", 200, "")
 	if s.Violations().Banned {
 		t.Error("the ban outlives the reset")
@@ -183,11 +183,11 @@ func TestRequestsWhileLimitedCauseABan(t *testing.T) {
 
 func TestRateLimitStatusDependsOnTheVersion(t *testing.T) {
 	s := newTester(t, Config{Unlisted: map[string]Resource{"repos/get-views": {"invented", policy.Window{Max: 7, Window: time.Minute}, 0}}})
-	for version, rate := range map[string]string{"": "*", "\n" + versionHeader + ": 2022-11-28": "*", "\n" + versionHeader + ": 2026-03-10": "-"} {
+	for version, rate := range map[string]string{"": "*", "\n" + "X-GitHub-Api-Version" + ": 2022-11-28": "*", "\n" + "X-GitHub-Api-Version" + ": 2026-03-10": "-"} {
 		as := "owner" + version
 		etag := s.Call(t, as, "GET /rate_limit", 200, fmt.Sprintf(`{"rate":%q,"resources":{"invented":{"limit":7}}}`, rate)).Header().Get("Etag")
 		s.Call(t, as+"\nIf-None-Match: "+etag, "GET /rate_limit", 304, "")
 	}
-	s.Call(t, "owner\n"+versionHeader+": 2021-01-01", "GET /rate_limit", 400, "")
+	s.Call(t, "owner\n"+"X-GitHub-Api-Version"+": 2021-01-01", "GET /rate_limit", 400, "")
 	newTester(t, Config{NoRateLimits: true}).Call(t, "owner", "GET /rate_limit", 404, "X-Ratelimit-Limit:")
 }

@@ -1,4 +1,4 @@
-package wholeapi
+package service
 
 import (
 	"cmp"
@@ -18,13 +18,13 @@ import (
 type git struct {
 	refs    map[string]string // SHA by name, such as heads/main
 	known   map[string]bool   // all refs that ever existed
-	commits map[string]*commit
+	commits map[string]*gitCommit
 	trees   map[string]map[string]string // SHA of the content by path, of all levels
 	blobs   map[string]string
 	tags    map[string]doc
 }
 
-type commit struct {
+type gitCommit struct {
 	sha, tree, message, login string
 	parents                   []string
 	at                        time.Time
@@ -35,7 +35,7 @@ const mainBranch = "main"
 
 // newGit returns Git data with a number of commits on the branch main.
 func newGit(name string, commits int, now time.Time) *git {
-	g := &git{refs: map[string]string{}, known: map[string]bool{"heads/" + mainBranch: true, "tags/v1.0": true}, commits: map[string]*commit{},
+	g := &git{refs: map[string]string{}, known: map[string]bool{"heads/" + mainBranch: true, "tags/v1.0": true}, commits: map[string]*gitCommit{},
 		trees: map[string]map[string]string{}, blobs: map[string]string{}, tags: map[string]doc{}}
 	for n := range commits {
 		files := map[string]string{fmt.Sprintf("docs/f-%d.txt", n%20): fmt.Sprintf("%s %d", name, n), "README.md": "# " + name, "docs/README.md": "# Docs"}
@@ -64,7 +64,7 @@ func (g *git) tree(files map[string]string) string {
 
 func (g *git) commit(tree, message, login string, now time.Time, parents ...string) string {
 	sha := shaOf("commit", []any{tree, parents, message, login, len(g.commits)})
-	g.commits[sha] = &commit{sha, tree, message, login, parents, now, len(g.commits)}
+	g.commits[sha] = &gitCommit{sha, tree, message, login, parents, now, len(g.commits)}
 	return sha
 }
 
@@ -118,25 +118,25 @@ func (g *git) short(name string) string {
 }
 
 // history returns the commits that are reachable from a commit, newest first.
-func (g *git) history(sha string) []*commit {
-	seen, list := map[string]bool{}, []*commit{}
+func (g *git) history(sha string) []*gitCommit {
+	seen, list := map[string]bool{}, []*gitCommit{}
 	for todo := []string{sha}; len(todo) > 0; todo = todo[1:] {
 		if c := g.commits[todo[0]]; c != nil && !seen[c.sha] {
 			seen[c.sha] = true
 			list, todo = append(list, c), append(todo, c.parents...)
 		}
 	}
-	slices.SortFunc(list, func(a, b *commit) int { return b.number - a.number })
+	slices.SortFunc(list, func(a, b *gitCommit) int { return b.number - a.number })
 	return list
 }
 
 // ahead returns the commits of one history that another lacks.
-func (g *git) ahead(from, to string) []*commit {
-	old := map[*commit]bool{}
+func (g *git) ahead(from, to string) []*gitCommit {
+	old := map[*gitCommit]bool{}
 	for _, c := range g.history(from) {
 		old[c] = true
 	}
-	return slices.DeleteFunc(g.history(to), func(c *commit) bool { return old[c] })
+	return slices.DeleteFunc(g.history(to), func(c *gitCommit) bool { return old[c] })
 }
 
 // files returns the content of a commit.
@@ -256,7 +256,7 @@ func (r *request) comparison() (base, head string) {
 	return r.params["base"], r.params["head"]
 }
 
-func (s *Service) renderCommit(r *request, c *commit) doc {
+func (s *Service) renderCommit(r *request, c *gitCommit) doc {
 	root, parents := r.base+r.repo.path(), []any{}
 	for _, p := range c.parents {
 		parents = append(parents, doc{"sha": p, "url": root + "/commits/" + p})
@@ -268,7 +268,7 @@ func (s *Service) renderCommit(r *request, c *commit) doc {
 	}
 }
 
-func (s *Service) renderCommits(r *request, commits []*commit) []any {
+func (s *Service) renderCommits(r *request, commits []*gitCommit) []any {
 	list := []any{}
 	for _, c := range commits {
 		list = append(list, s.renderCommit(r, c))
@@ -402,7 +402,7 @@ func mergeBranch(s *Service, r *request) response {
 	if g.refs["heads/"+base] == "" || head == "" {
 		return fail(http.StatusNotFound, "Base or head does not exist")
 	}
-	sha := g.merge(base, head, "Merge "+r.text("head"), r.caller.login, r.now)
+	sha := g.merge(base, head, "Merge "+r.text("head"), r.caller.name(), r.now)
 	if sha == "" {
 		r.seq = 0
 		return response{status: http.StatusNoContent}
@@ -476,7 +476,7 @@ func createObject(s *Service, r *request) response {
 		for _, p := range given {
 			parents = append(parents, g.resolve(str(p)))
 		}
-		sha = g.commit(r.text("tree"), r.text("message"), r.caller.login, r.now, parents...)
+		sha = g.commit(r.text("tree"), r.text("message"), r.caller.name(), r.now, parents...)
 		r.touch(r.repo.path() + "/commits/" + sha)
 	default:
 		sha = shaOf("tag", s.world.nextID())
@@ -547,7 +547,7 @@ func changeContent(s *Service, r *request) response {
 	case deletes:
 		content = ""
 	}
-	sha := g.change(branch, r.text("message"), r.caller.login, r.now, map[string]string{path: content})
+	sha := g.change(branch, r.text("message"), r.caller.name(), r.now, map[string]string{path: content})
 	s.move(r, "heads/"+branch, sha)
 	body := doc{"content": nil, "commit": s.renderCommit(r, g.commits[sha])}
 	if !deletes {

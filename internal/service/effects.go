@@ -1,4 +1,4 @@
-package wholeapi
+package service
 
 import (
 	"maps"
@@ -41,7 +41,7 @@ func isEmbedded(view string) bool {
 
 // isDelayed reports whether the real API computes a response later, so that it need not show the last write.
 func isDelayed(op *Operation) bool {
-	return op.category == "search" || op.category == "activity" && strings.Contains(op.Path, "events") || op.ID == "activity/get-feeds" || op.ID == rateLimitID ||
+	return op.category == "search" || op.category == "activity" && strings.Contains(op.Path, "events") || strings.HasPrefix(op.Path, "/feeds") || op.ID == rateLimitID || strings.Contains(op.Path, "/migrations") ||
 		op.category == "metrics" && !strings.Contains(op.Path, "/community/") || strings.Contains(op.Path, "/insights/") || strings.Contains(op.Path, "/settings/billing/")
 }
 
@@ -52,7 +52,10 @@ func (s *Service) topicsOf(r *request) []string {
 	case isDelayed(r.op):
 		return nil
 	case r.repo == nil && strings.HasSuffix(r.op.view, "/issues"):
-		return []string{path + " " + r.issueFilter()}
+		if filter := r.issueFilter(); filter != "all" {
+			return []string{path + " " + filter}
+		}
+		return []string{r.path + " all"}
 	case r.repo != nil:
 		if topics := gitTopics(r); topics != nil {
 			return topics
@@ -202,16 +205,16 @@ var effects = []effect{
 
 // touchEffects touches what the table of effects adds to a write, and records its events.
 func (s *Service) touchEffects(r *request) {
-	path, _ := decode(r.path)
+	path, _ := decodePath(r.path)
 	for _, e := range compiledEffects {
-		values := map[string]string{"@": r.caller.login}
+		values := map[string]string{"@": r.caller.name()}
 		if e.method != "" && e.method != r.Method || !bind(e.pattern, path, values) {
 			continue
 		}
 		for _, topic := range e.topics {
-			topic = strings.ReplaceAll(expand(topic, values), "/@/", "/"+r.caller.login+"/")
+			topic = strings.ReplaceAll(expand(topic, values), "/@/", "/"+r.caller.name()+"/")
 			if owner, ok := strings.CutSuffix(topic, "/@"); ok {
-				topic = owner + "/" + r.caller.login
+				topic = owner + "/" + r.caller.name()
 			}
 			r.touch(r.qualify(topic, viewOfTopic(topic)))
 		}
@@ -261,18 +264,18 @@ type Event struct {
 
 // emit records an event. The action depends on the method unless the payload has one.
 func (s *Service) emit(r *request, name string, payload doc) {
-	e := Event{Name: name, Payload: doc{"sender": doc{"login": r.caller.login}}}
+	e := Event{Name: name, Payload: doc{"sender": doc{"login": r.caller.name()}}}
 	if action := map[string]string{http.MethodPost: "created", http.MethodPatch: "edited", http.MethodPut: "edited", http.MethodDelete: "deleted"}[r.Method]; name != "push" {
 		e.Payload["action"] = action
 	}
 	if r.repo != nil {
-		e.Repository = r.repo.owner + "/" + r.repo.name
-		e.Payload["repository"] = doc{"id": r.repo.id, "name": r.repo.name, "full_name": e.Repository, "owner": doc{"login": r.repo.owner}}
-		e.Organization = r.repo.owner
+		e.Repository = r.repo.fullName()
+		e.Payload["repository"] = doc{"id": r.repo.id, "name": r.repo.name, "full_name": e.Repository, "owner": doc{"login": r.repo.owner.login}}
+		e.Organization = r.repo.owner.login
 	} else if rest, ok := strings.CutPrefix(r.path, "/orgs/"); ok {
 		e.Organization, _, _ = strings.Cut(rest, "/")
 	}
-	if org, ok := ownerOf(s.world.orgs, e.Organization); ok {
+	if org := s.world.accountNamed(true, e.Organization); org != nil {
 		e.Payload["organization"] = doc{"login": org.login, "id": org.id}
 	} else {
 		e.Organization = ""

@@ -1,4 +1,4 @@
-package wholeapi
+package service
 
 import (
 	"cmp"
@@ -164,7 +164,7 @@ func (s *Service) createPart(r *request, p part) response {
 	if name := r.text("name"); fields["head_sha"] == "" || k.key == "name" && (name == "" || s.world.find(path+"/"+escape(name)) != nil) {
 		return fail(http.StatusUnprocessableEntity, "Validation Failed")
 	}
-	created := s.world.add(r.repo, path, inRepo+view, fields, r.caller.login, r.now)
+	created := s.world.add(r.repo, path, inRepo+view, fields, r.caller.name(), r.now)
 	item := path + "/" + escape(str(created[cmp.Or(k.key, "id")]))
 	r.touch(path, item)
 	if k.touch != nil {
@@ -280,7 +280,7 @@ func latestRelease(s *Service, r *request) response {
 
 func getAsset(s *Service, r *request) response {
 	if strings.Contains(r.Header.Get("Accept"), "octet-stream") && s.exists(r.path, r.op.view) {
-		return response{status: http.StatusFound, location: s.config.Downloads + r.path}
+		return response{status: http.StatusFound, location: downloads + r.path}
 	}
 	return s.generic(r)
 }
@@ -324,7 +324,7 @@ func combinedStatus(s *Service, r *request) response {
 	}
 	url := r.base + r.repo.path()
 	repository := doc{
-		"full_name": r.repo.owner + "/" + r.repo.name, "url": url, "trees_url": url + "/git/trees{/sha}", "archive_url": url + "/{archive_format}{/ref}",
+		"full_name": r.repo.owner.login + "/" + r.repo.name, "url": url, "trees_url": url + "/git/trees{/sha}", "archive_url": url + "/{archive_format}{/ref}",
 	}
 	return response{status: http.StatusOK, body: doc{"sha": sha, "state": state, "total_count": len(list), "statuses": list, "repository": repository}}
 }

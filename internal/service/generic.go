@@ -1,4 +1,4 @@
-package wholeapi
+package service
 
 import (
 	"fmt"
@@ -10,6 +10,9 @@ import (
 	"strconv"
 	"strings"
 )
+
+// downloads is the server for archives, logs and files.
+const downloads = "https://downloads.example.com"
 
 // generic answers an operation without a handler. Objects that no request created or deleted exist, with made-up
 // content; objects of a kind exist only if they were created.
@@ -48,7 +51,7 @@ func (s *Service) generic(r *request) response {
 	case r.op.isCheck():
 		return response{status: http.StatusNoContent}
 	case r.op.success()[0] == http.StatusFound:
-		return response{status: http.StatusFound, location: s.config.Downloads + r.path}
+		return response{status: http.StatusFound, location: downloads + r.path}
 	case s.router.isList(r.op):
 		list := []any{}
 		for _, key := range s.keysOf(path, view+"/{}") {
@@ -125,7 +128,7 @@ func (op *Operation) lastParameter() string { return op.pattern[len(op.pattern)-
 func (s *Service) exists(path, view string) bool {
 	for ; path != ""; path, view = parentOf(path), parentOf(view) {
 		_, isKind := s.world.kindOf(view)
-		if o := s.world.objects[path]; o != nil && o.gone || o == nil && (isKind || view == "/orgs/{}/teams/{}") {
+		if o := s.world.stored[path]; o != nil && o.gone || o == nil && isKind {
 			return false
 		}
 	}
@@ -134,18 +137,18 @@ func (s *Service) exists(path, view string) bool {
 
 // isKnown reports whether a PUT finds an object: it was stored, or it is part of the made-up content.
 func (s *Service) isKnown(path, view string) bool {
-	return s.world.objects[path] != nil || s.router.items[view] == nil || slices.Contains(s.seeds(parentOf(path), view), keyOf(path))
+	return s.world.stored[path] != nil || s.router.items[view] == nil || slices.Contains(s.seeds(parentOf(path), view), keyOf(path))
 }
 
 // merge stores the body of a request in the object at a path and returns the fields. A deleted object exists again.
 func (s *Service) merge(r *request, path string) doc {
-	o := s.world.objects[path]
+	o := s.world.stored[path]
 	if o != nil && o.gone {
 		r.touch(path + "/**") // the objects below the path exist again
 	}
 	if o == nil || o.gone {
-		o = &object{fields: doc{}}
-		s.world.objects[path] = o
+		o = &entry{fields: doc{}}
+		s.world.stored[path] = o
 	}
 	maps.Copy(o.fields, r.body)
 	o.fields["updated_at"] = stamp(r.now)
@@ -162,7 +165,7 @@ func (s *Service) remove(r *request, path string) {
 		s.renameLabel(r.repo, keyOf(path), "")
 	}
 	if single := !isItem && read != nil; single && !read.lists(http.StatusNotFound) {
-		delete(s.world.objects, path)
+		delete(s.world.stored, path)
 	} else if isItem || single && !s.router.isList(read) {
 		s.world.remove(path)
 	}
@@ -171,17 +174,17 @@ func (s *Service) remove(r *request, path string) {
 // seeds returns the keys of the made-up objects of a collection.
 func (s *Service) seeds(collection, itemView string) []string {
 	item, list, keys := s.router.items[itemView], s.router.reads[parentOf(itemView)], []string{}
-	if _, isKind := s.world.kindOf(itemView); isKind || itemView == "/orgs/{}/teams/{}" {
+	if _, isKind := s.world.kindOf(itemView); isKind {
 		return nil
 	}
 	if item != nil && slices.Contains([]string{"username", "assignee", "target_user"}, item.lastParameter()) {
-		for _, u := range s.world.users {
+		for _, u := range s.world.users()[:5] {
 			keys = append(keys, u.login)
 		}
 		return keys
 	}
 	count := 3
-	if list != nil && list.paging != "" && hash(collection)%4 == 0 {
+	if list != nil && list.paging != "" && digest(collection)%4 == 0 {
 		count = 65 // three pages
 	}
 	for n := range count {
@@ -203,7 +206,7 @@ func (s *Service) keysOf(collection, itemView string) []string {
 		}
 	}
 	return slices.DeleteFunc(keys, func(key string) bool {
-		o := s.world.objects[itemPath(collection, key)]
+		o := s.world.stored[itemPath(collection, key)]
 		return o != nil && o.gone
 	})
 }
@@ -216,10 +219,10 @@ func (s *Service) render(r *request, path, view string) doc {
 	}
 	id, err := strconv.Atoi(key)
 	if err != nil {
-		id = int(hash(path) % 1_000_000)
+		id = int(digest(path) % 1_000_000)
 	}
 	fields := doc{
-		"id": id, "node_id": fmt.Sprintf("N_%d", id), "url": r.base + strings.TrimPrefix(path, "/@"+r.caller.login),
+		"id": id, "node_id": fmt.Sprintf("N_%d", id), "url": r.base + strings.TrimPrefix(path, "/@"+r.caller.name()),
 		"created_at": stamp(s.world.started), "updated_at": stamp(s.world.started),
 	}
 	if item := s.router.items[view]; item != nil {
@@ -267,7 +270,7 @@ func keyOf(path string) string {
 
 func lastOf(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-func hash(text string) uint32 {
+func digest(text string) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(text)) // a hash returns no error
 	return h.Sum32()

@@ -1,4 +1,4 @@
-package wholeapi
+package service
 
 import (
 	"encoding/base64"
@@ -21,7 +21,10 @@ func (s *Service) Sample(id string, random *rand.Rand) (method, target string, b
 	x := &sampler{Service: s, op: op, random: random, values: map[string]string{}}
 	x.repo = s.world.repo("acme", "widgets")
 	if id == "repos/delete" {
-		x.repo = pick(random, slices.DeleteFunc(s.world.reposOf("acme"), func(r *repository) bool { return !strings.HasPrefix(r.name, "spare-") }), x.repo)
+		x.repo = pick(random, slices.DeleteFunc(s.world.reposOf("acme-labs"), func(r *repository) bool { return !strings.HasPrefix(r.name, "spare-") }), x.repo)
+	}
+	if strings.HasSuffix(op.view, "/subscription") {
+		x.repo = s.world.repo("acme-owner", "tools")
 	}
 	target = x.path()
 	content := x.body()
@@ -45,6 +48,7 @@ type sampler struct {
 	random *rand.Rand
 	repo   *repository
 	values map[string]string
+	chosen *team
 }
 
 // pick returns a random element, or a default if there is none.
@@ -109,14 +113,19 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 	g := x.repo.git
 	head := g.refs["heads/"+mainBranch]
 	branch := pick(x.random, x.branches(), mainBranch)
-	user := pick(x.random, x.world.users, owner{})
+	acme := x.world.accounts["acme"]
+	users := x.world.users()[:5]
+	if (strings.HasPrefix(view, "/orgs/{}/") || strings.HasPrefix(view, "/teams/{}/")) && !strings.Contains(view, "outside") {
+		users = x.members(strings.HasSuffix(view, "/public_members"))
+	}
+	user := pick(x.random, users, acme)
 	files := slices.Sorted(maps.Keys(g.trees[g.commits[head].tree]))
 	if value, ok := x.special(p.name); ok {
 		return value
 	}
 	switch p.name {
 	case "owner", "template_owner":
-		return x.repo.owner
+		return x.repo.owner.login
 	case "repo", "template_repo":
 		return x.repo.name
 	case "org":
@@ -126,11 +135,26 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 	case "account_id", "user_id":
 		return strconv.Itoa(user.id)
 	case "team_id":
-		ids := slices.Sorted(maps.Keys(x.world.teams))
-		return strconv.Itoa(pick(x.random, slices.DeleteFunc(ids, func(id int) bool {
-			team := x.world.teams[id]
-			return x.world.find("/orgs/"+team[0]+"/teams/"+escape(team[1])) == nil
-		}), ids[0]))
+		return itoa(x.team().id)
+	case "team_slug":
+		if strings.HasPrefix(view, "/enterprises/") {
+			return "name-1"
+		}
+		return x.team().slug
+	case "configuration_id":
+		return itoa(pick(x.random, x.world.configurations, nil).id)
+	case "role_id":
+		return itoa(pick(x.random, acme.roles, nil).id)
+	case "invitation_id":
+		return itoa(pick(x.random, acme.invitationsByState(true), &invitation{}).id)
+	case "name":
+		if strings.HasPrefix(view, "/gitignore/") {
+			return "Go"
+		}
+	case "key":
+		if view == "/codes_of_conduct" {
+			return codesOfConduct[0].Key
+		}
 	case "enterprise":
 		return "acme-corp"
 	case "security_product":
@@ -161,7 +185,7 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 	case "file_sha":
 		return pick(x.random, slices.Sorted(maps.Keys(g.blobs)), "")
 	case "tag_sha":
-		return pick(x.random, slices.Sorted(maps.Keys(g.tags)), "")
+		return pick(x.random, x.repo.tags, nil).sha
 	case "path":
 		if x.op.Method == http.MethodPut && x.random.IntN(2) == 0 {
 			return fmt.Sprintf("docs/new-%d.txt", x.random.IntN(20))
@@ -185,6 +209,23 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 		return "1"
 	}
 	return "name-1"
+}
+
+// members returns the members of acme that can be named without changing who may see its repositories.
+func (x *sampler) members(public bool) (users []*account) {
+	acme := x.world.accounts["acme"]
+	for _, login := range sortedMembers(acme) {
+		if m := acme.members[login]; (!public || m.public) && (x.chosen == nil || x.chosen.hasMember(acme, login)) {
+			users = append(users, m.user)
+		}
+	}
+	return users
+}
+
+// team chooses a team of acme. A user below it in the path is one of its members.
+func (x *sampler) team() *team {
+	x.chosen = pick(x.random, x.world.accounts["acme"].teams, nil)
+	return x.chosen
 }
 
 // special returns a value that an operation needs, such as the number of a pull request that can be merged.
@@ -255,7 +296,18 @@ func (x *sampler) body() doc {
 	case "git/create-commit":
 		return doc{"message": name, "tree": g.commits[head].tree, "parents": []any{head}}
 	case "git/create-tag":
-		return doc{"tag": name, "message": name, "object": head, "type": "commit"}
+		return doc{"tag": name, "message": name, "object": x.repo.head(), "type": "commit"}
+	case "orgs/create-invitation":
+		return doc{"email": name + "@example.com"}
+	case "migrations/start-for-org", "migrations/start-for-authenticated-user":
+		return doc{"repositories": []any{"acme/widgets"}}
+	case "repos/create-repo-ruleset":
+		return doc{"name": name, "enforcement": "active", "rules": []any{}}
+	case "repos/create-org-ruleset":
+		all := doc{"include": []any{"~ALL"}}
+		return doc{"name": name, "enforcement": "active", "rules": []any{}, "conditions": doc{"repository_name": all, "ref_name": all}}
+	case "code-security/detach-configuration":
+		return doc{"selected_repository_ids": []any{1001}}
 	case "repos/merge":
 		return doc{"base": mainBranch, "head": branch}
 	case "repos/rename-branch":

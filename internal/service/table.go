@@ -1,4 +1,4 @@
-package wholeapi
+package service
 
 import (
 	"cmp"
@@ -23,6 +23,8 @@ type Operation struct {
 	statuses []int // all statuses that the table lists
 	paging   string
 	pattern  []segment
+	// documented is the operation of the documents with the method and the path, or nil.
+	documented *policy.Operation
 	// view is the canonical path without parameter names, such as /repos/{}/{}. Two operations with one view read and
 	// change the same thing.
 	view string
@@ -196,13 +198,46 @@ func routerOf(product string) (*router, error) {
 	if len(operations) == 0 {
 		return nil, fmt.Errorf("table of operations: no operation has the product %q", product)
 	}
-	r := newRouter(operations)
+	r := newRouter(addDocumented(operations))
+	r.operations = operations
 	routers.Store(product, r)
 	return r, nil
 }
 
+// addDocumented adds the documents' operations to those of the table: to the row with the same method and path, or as
+// another row. The feeds are rows without documentation.
+func addDocumented(operations []*Operation) []*Operation {
+	byShape := map[string]*Operation{}
+	for _, op := range operations {
+		byShape[op.Method+" "+parameter.ReplaceAllString(op.Path, "{}")] = op
+	}
+	add := func(op *Operation) {
+		op.pattern, op.view = parseTemplate(op.Path), viewOf(op.Path)
+		operations = append(operations, op)
+	}
+	for _, d := range policy.Embedded().Operations() {
+		op := byShape[d.Method+" "+parameter.ReplaceAllString(d.Path, "{}")]
+		if op == nil && d.ID == searchOtherID {
+			for _, kind := range []string{"repositories", "users"} {
+				byShape[http.MethodGet+" /search/"+kind].documented = d
+			}
+		}
+		if op == nil {
+			category, _, _ := strings.Cut(d.ID, "/")
+			op = &Operation{ID: d.ID, Method: d.Method, Path: d.Path, category: category, statuses: []int{http.StatusOK}}
+			add(op)
+		}
+		op.documented = d
+	}
+	add(&Operation{ID: graphQLID, Method: http.MethodPost, Path: "/api/graphql", documented: operations[len(operations)-1].documented})
+	for _, f := range feeds {
+		add(&Operation{ID: "activity/get-feed", Method: http.MethodGet, Path: f.path})
+	}
+	return operations
+}
+
 func newRouter(operations []*Operation) *router {
-	r := &router{operations: operations, byID: map[string]*Operation{}, byStart: map[string][]*Operation{},
+	r := &router{byID: map[string]*Operation{}, byStart: map[string][]*Operation{},
 		reads: map[string]*Operation{}, items: map[string]*Operation{}}
 	for _, op := range operations {
 		r.byID[op.ID] = op
