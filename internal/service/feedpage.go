@@ -120,14 +120,14 @@ func (feed *feedRequest) activities(r *repository) []activity {
 			activities = append(activities, activity{by, did + " " + r.fullName(), "/" + r.fullName() + path})
 		}
 	}
-	for _, c := range slices.Backward(r.commits) {
+	for _, c := range slices.Backward(r.history()) {
 		if len(activities) == feedSize {
 			break
 		}
 		subject, _, _ := strings.Cut(c.message, "\n")
 		add(signer{c.author.name, c.author.email, c.at}, `committed "`+subject+`" to`, "/commit/"+c.sha)
 	}
-	for _, t := range r.tags {
+	for _, t := range r.git.tags {
 		add(t.tagger, "tagged "+t.name+" of", "/releases/tag/"+t.sha)
 	}
 	for _, sub := range r.subscriptions {

@@ -194,7 +194,7 @@ func TestFeedEntriesDescribeTheirEvents(t *testing.T) {
 			"title":"Acme announced: The gear turns without its key in acme/widgets","updated":%q,"author":{"name":"Acme"},
 			"link":{"rel":"alternate","type":"text/html","href":"http://api.test%[1]s"}},{}]}`, advisory, timestamp(time.Now().AddDate(0, 0, -10))))
 		r := t.s.world.repositories[3]
-		last := r.commits[len(r.commits)-1]
+		last := r.history()[len(r.history())-1]
 		timeline := decode[feedPage](t, t.get("", "/feeds/timeline"))
 		want := pageEntry{
 			ID: "tag:example.com,2022:/acme/monolith/commit/" + last.sha, Title: last.author.name + ` committed "` + last.message + `" to acme/monolith`,
@@ -205,7 +205,7 @@ func TestFeedEntriesDescribeTheirEvents(t *testing.T) {
 			t.Errorf("entry %v is missing in %v", want, timeline.Entries)
 		}
 		oldest := timeline.Entries[feedSize-1].Updated
-		for _, c := range r.commits[len(r.commits)-10:] {
+		for _, c := range r.history()[len(r.history())-10:] {
 			if timestamp(c.at) > oldest && !strings.Contains(string(encode(timeline)), c.sha) {
 				t.Errorf("the feed lacks commit %s of %s", c.sha, timestamp(c.at))
 			}

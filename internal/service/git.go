@@ -18,31 +18,47 @@ import (
 type git struct {
 	refs    map[string]string // SHA by name, such as heads/main
 	known   map[string]bool   // all refs that ever existed
-	commits map[string]*gitCommit
+	commits map[string]*commit
 	trees   map[string]map[string]string // SHA of the content by path, of all levels
 	blobs   map[string]string
-	tags    map[string]doc
+	tags    []*gitTag
+	line    []*commit // the history of the default branch when it was last read, oldest first
 }
 
-type gitCommit struct {
-	sha, tree, message, login string
-	parents                   []string
-	at                        time.Time
-	number                    int // the order of creation
+type commit struct {
+	sha, tree, message   string
+	author               *account
+	parents              []string
+	at                   time.Time // in the author's time zone
+	number               int       // the order of creation
+	additions, deletions int
+	merge                bool
 }
+
+func (c *commit) empty() bool { return c.additions == 0 && c.deletions == 0 }
 
 const mainBranch = "main"
 
-// newGit returns Git data with a number of commits on the branch main.
-func newGit(name string, commits int, now time.Time) *git {
-	g := &git{refs: map[string]string{}, known: map[string]bool{"heads/" + mainBranch: true, "tags/v1.0": true}, commits: map[string]*gitCommit{},
-		trees: map[string]map[string]string{}, blobs: map[string]string{}, tags: map[string]doc{}}
-	for n := range commits {
-		files := map[string]string{fmt.Sprintf("docs/f-%d.txt", n%20): fmt.Sprintf("%s %d", name, n), "README.md": "# " + name, "docs/README.md": "# Docs"}
-		g.refs["heads/"+mainBranch] = g.change(mainBranch, fmt.Sprintf("Commit %d", n+1), "acme-owner", now, files)
+// newGit returns Git data without commits.
+func newGit() *git {
+	return &git{
+		refs: map[string]string{}, known: map[string]bool{"heads/" + mainBranch: true, "tags/v1.0": true}, commits: map[string]*commit{},
+		trees: map[string]map[string]string{}, blobs: map[string]string{},
 	}
-	g.refs["tags/v1.0"] = g.refs["heads/"+mainBranch]
-	return g
+}
+
+// head returns the SHA of the default branch, or "" without commits.
+func (g *git) head() string { return g.refs["heads/"+mainBranch] }
+
+// mainLine returns the history of the default branch, oldest first.
+func (g *git) mainLine() []*commit {
+	if n := len(g.line); g.head() == "" {
+		g.line = nil
+	} else if n == 0 || g.line[n-1].sha != g.head() {
+		g.line = g.history(g.head())
+		slices.Reverse(g.line)
+	}
+	return g.line
 }
 
 func shaOf(kind string, content any) string {
@@ -51,7 +67,7 @@ func shaOf(kind string, content any) string {
 }
 
 func (g *git) blob(content string) string {
-	sha := shaOf("blob", content)
+	sha := gitObjectName("blob", content)
 	g.blobs[sha] = content
 	return sha
 }
@@ -62,36 +78,58 @@ func (g *git) tree(files map[string]string) string {
 	return sha
 }
 
-func (g *git) commit(tree, message, login string, now time.Time, parents ...string) string {
-	sha := shaOf("commit", []any{tree, parents, message, login, len(g.commits)})
-	g.commits[sha] = &gitCommit{sha, tree, message, login, parents, now, len(g.commits)}
-	return sha
+// treeOf returns the tree of files with their content.
+func (g *git) treeOf(content map[string]string) string {
+	files := map[string]string{}
+	for path, text := range content {
+		files[path] = g.blob(text)
+	}
+	return g.tree(files)
+}
+
+// add adds a commit and returns its SHA.
+func (g *git) add(c commit) string {
+	c.number, c.merge = len(g.commits), c.merge || len(c.parents) > 1
+	if c.sha == "" {
+		c.sha = shaOf("commit", []any{c.tree, c.parents, c.message, c.author.login, c.number})
+	}
+	g.commits[c.sha] = &c
+	return c.sha
+}
+
+// grow adds a commit to the default branch.
+func (g *git) grow(c commit) {
+	if head := g.head(); head != "" {
+		c.parents = []string{head}
+	}
+	g.refs["heads/"+mainBranch] = g.add(c)
 }
 
 // change adds a commit to the commit with a name and returns its SHA. An empty content deletes a file.
-func (g *git) change(onto, message, login string, now time.Time, changed map[string]string) string {
-	var parents []string
+func (g *git) change(onto string, c commit, changed map[string]string) string {
 	files := map[string]string{}
 	if parent := g.commits[g.resolve(onto)]; parent != nil {
-		parents, files = []string{parent.sha}, maps.Clone(g.trees[parent.tree])
+		c.parents, files = []string{parent.sha}, maps.Clone(g.trees[parent.tree])
 	}
 	for path, content := range changed {
 		if files[path] = g.blob(content); content == "" {
 			delete(files, path)
 		}
 	}
-	return g.commit(g.tree(files), message, login, now, parents...)
+	c.tree, c.additions = g.tree(files), len(changed)
+	return g.add(c)
 }
 
 // merge returns a merge commit of a branch and a head, or "" if the branch contains the head. The files of the head win.
-func (g *git) merge(base, head, message, login string, now time.Time) string {
+func (g *git) merge(base, head string, c commit) string {
 	onto := g.refs["heads/"+base]
 	if slices.Contains(g.history(onto), g.commits[head]) {
 		return ""
 	}
 	files := maps.Clone(g.trees[g.commits[onto].tree])
 	maps.Copy(files, g.trees[g.commits[head].tree])
-	return g.commit(g.tree(files), message, login, now, onto, head)
+	c.tree, c.parents = g.tree(files), []string{onto, head}
+	return g.add(c)
 }
 
 // resolve returns the SHA of the commit with a name: a branch, a tag, a full ref name or a SHA. It returns "" if there is
@@ -118,25 +156,25 @@ func (g *git) short(name string) string {
 }
 
 // history returns the commits that are reachable from a commit, newest first.
-func (g *git) history(sha string) []*gitCommit {
-	seen, list := map[string]bool{}, []*gitCommit{}
+func (g *git) history(sha string) []*commit {
+	seen, list := map[string]bool{}, []*commit{}
 	for todo := []string{sha}; len(todo) > 0; todo = todo[1:] {
 		if c := g.commits[todo[0]]; c != nil && !seen[c.sha] {
 			seen[c.sha] = true
 			list, todo = append(list, c), append(todo, c.parents...)
 		}
 	}
-	slices.SortFunc(list, func(a, b *gitCommit) int { return b.number - a.number })
+	slices.SortFunc(list, func(a, b *commit) int { return b.number - a.number })
 	return list
 }
 
 // ahead returns the commits of one history that another lacks.
-func (g *git) ahead(from, to string) []*gitCommit {
-	old := map[*gitCommit]bool{}
+func (g *git) ahead(from, to string) []*commit {
+	old := map[*commit]bool{}
 	for _, c := range g.history(from) {
 		old[c] = true
 	}
-	return slices.DeleteFunc(g.history(to), func(c *gitCommit) bool { return old[c] })
+	return slices.DeleteFunc(g.history(to), func(c *commit) bool { return old[c] })
 }
 
 // files returns the content of a commit.
@@ -256,19 +294,19 @@ func (r *request) comparison() (base, head string) {
 	return r.params["base"], r.params["head"]
 }
 
-func (s *Service) renderCommit(r *request, c *gitCommit) doc {
+func (s *Service) renderCommit(r *request, c *commit) doc {
 	root, parents := r.base+r.repo.path(), []any{}
 	for _, p := range c.parents {
 		parents = append(parents, doc{"sha": p, "url": root + "/commits/" + p})
 	}
-	author := doc{"name": c.login, "date": stamp(c.at)}
+	author := doc{"name": c.author.name, "email": c.author.email, "date": stamp(c.at)}
 	return doc{
-		"sha": c.sha, "url": root + "/commits/" + c.sha, "parents": parents, "author": doc{"login": c.login},
+		"sha": c.sha, "url": root + "/commits/" + c.sha, "parents": parents, "author": userObject(r, c.author),
 		"commit": doc{"message": c.message, "author": author, "committer": author, "tree": doc{"sha": c.tree}},
 	}
 }
 
-func (s *Service) renderCommits(r *request, commits []*gitCommit) []any {
+func (s *Service) renderCommits(r *request, commits []*commit) []any {
 	list := []any{}
 	for _, c := range commits {
 		list = append(list, s.renderCommit(r, c))
@@ -397,12 +435,18 @@ func changeRef(s *Service, r *request) response {
 	return response{status: r.op.created(), body: renderRef(r, ref)}
 }
 
+// commitBy returns a new commit by the user or the account of a request.
+func (s *Service) commitBy(r *request, message string) commit {
+	author := cmp.Or(s.world.user(r.caller), s.world.accounts[r.caller.name()], r.repo.owner)
+	return commit{message: message, author: author, at: r.now}
+}
+
 func mergeBranch(s *Service, r *request) response {
 	g, base, head := r.repo.git, r.text("base"), r.repo.git.resolve(r.text("head"))
 	if g.refs["heads/"+base] == "" || head == "" {
 		return fail(http.StatusNotFound, "Base or head does not exist")
 	}
-	sha := g.merge(base, head, "Merge "+r.text("head"), r.caller.name(), r.now)
+	sha := g.merge(base, head, s.commitBy(r, "Merge "+r.text("head")))
 	if sha == "" {
 		r.seq = 0
 		return response{status: http.StatusNoContent}
@@ -411,10 +455,10 @@ func mergeBranch(s *Service, r *request) response {
 	return response{status: http.StatusCreated, body: s.renderCommit(r, g.commits[sha])}
 }
 
-// getObject returns a blob, tree, commit or annotated tag.
+// getObject returns a blob, tree or commit.
 func getObject(_ *Service, r *request) response {
 	g := r.repo.git
-	for _, param := range []string{"file_sha", "tag_sha", "commit_sha"} {
+	for _, param := range []string{"file_sha", "commit_sha"} {
 		if body := g.object(r.params[param]); body != nil {
 			return response{status: http.StatusOK, body: body}
 		}
@@ -435,7 +479,7 @@ func (g *git) object(sha string) doc {
 		return doc{"sha": sha, "encoding": "base64", "size": len(content), "content": encoded(content)}
 	}
 	if c, ok := g.commits[sha]; ok {
-		return doc{"sha": sha, "message": c.message, "tree": doc{"sha": c.tree}, "author": doc{"name": c.login, "date": stamp(c.at)}}
+		return doc{"sha": sha, "message": c.message, "tree": doc{"sha": c.tree}, "author": doc{"name": c.author.name, "date": stamp(c.at)}}
 	}
 	if files, ok := g.trees[sha]; ok {
 		entries := []any{}
@@ -444,10 +488,10 @@ func (g *git) object(sha string) doc {
 		}
 		return doc{"sha": sha, "tree": entries, "truncated": false}
 	}
-	return g.tags[sha]
+	return nil
 }
 
-// createObject creates a blob, tree, commit or annotated tag.
+// createObject creates a blob, tree or commit.
 func createObject(s *Service, r *request) response {
 	g, sha := r.repo.git, ""
 	switch r.op.ID {
@@ -467,7 +511,7 @@ func createObject(s *Service, r *request) response {
 			files[str(e["path"])] = cmp.Or(blob, g.blob(content))
 		}
 		sha = g.tree(files)
-	case "git/create-commit":
+	default:
 		if g.trees[r.text("tree")] == nil {
 			return fail(http.StatusUnprocessableEntity, "Tree SHA does not exist")
 		}
@@ -476,11 +520,10 @@ func createObject(s *Service, r *request) response {
 		for _, p := range given {
 			parents = append(parents, g.resolve(str(p)))
 		}
-		sha = g.commit(r.text("tree"), r.text("message"), r.caller.name(), r.now, parents...)
+		c := s.commitBy(r, r.text("message"))
+		c.tree, c.parents = r.text("tree"), parents
+		sha = g.add(c)
 		r.touch(r.repo.path() + "/commits/" + sha)
-	default:
-		sha = shaOf("tag", s.world.nextID())
-		g.tags[sha] = doc{"sha": sha, "tag": r.text("tag"), "message": r.text("message"), "object": doc{"sha": r.text("object"), "type": "commit"}}
 	}
 	r.touch(r.path + "/" + sha)
 	return response{status: http.StatusCreated, body: g.object(sha), location: r.base + r.path + "/" + sha}
@@ -547,7 +590,7 @@ func changeContent(s *Service, r *request) response {
 	case deletes:
 		content = ""
 	}
-	sha := g.change(branch, r.text("message"), r.caller.name(), r.now, map[string]string{path: content})
+	sha := g.change(branch, s.commitBy(r, r.text("message")), map[string]string{path: content})
 	s.move(r, "heads/"+branch, sha)
 	body := doc{"content": nil, "commit": s.renderCommit(r, g.commits[sha])}
 	if !deletes {

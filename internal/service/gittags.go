@@ -80,11 +80,11 @@ func getTag(s *Service, req *request) response {
 	if problem != nil {
 		return *problem
 	}
-	at := slices.IndexFunc(r.tags, func(t *gitTag) bool { return t.sha == req.params["tag_sha"] })
+	at := slices.IndexFunc(r.git.tags, func(t *gitTag) bool { return t.sha == req.params["tag_sha"] })
 	if at < 0 {
 		return s.notFound()
 	}
-	return response{status: http.StatusOK, modified: r.tags[at].created, body: tagObject(req, r, r.tags[at])}
+	return response{status: http.StatusOK, modified: r.git.tags[at].created, body: tagObject(req, r, r.git.tags[at])}
 }
 
 // createTag creates a tag object without a reference (Document A section 4.6).
@@ -130,9 +130,10 @@ func createTag(s *Service, req *request) response {
 		return s.invalid("Tag", "object")
 	}
 	t := newTag(time.Now(), body.Tag, body.Message, body.Object, body.Type, tagger)
-	if !slices.ContainsFunc(r.tags, func(other *gitTag) bool { return other.sha == t.sha }) {
-		r.tags = append(r.tags, t)
+	if !slices.ContainsFunc(r.git.tags, func(other *gitTag) bool { return other.sha == t.sha }) {
+		r.git.tags = append(r.git.tags, t)
 	}
+	req.touch(req.path + "/" + t.sha)
 	return response{status: http.StatusCreated, body: tagObject(req, r, t), location: req.base + "/repos/" + r.fullName() + "/git/tags/" + t.sha}
 }
 
@@ -167,13 +168,9 @@ func (t *taggerBody) signer(now time.Time) (signer, *fieldError) {
 
 // hasObject reports whether the repository has a Git object of the given type and name.
 func (r *repository) hasObject(kind, sha string) bool {
-	switch kind {
-	case "commit", "tree": // the tree of a commit has the SHA of the commit in this service
-		return slices.ContainsFunc(r.commits, func(c commit) bool { return c.sha == sha })
-	case "blob":
-		return slices.ContainsFunc(r.files, func(f file) bool { return f.sha(r) == sha })
-	}
-	return false
+	_, isBlob := r.git.blobs[sha]
+	isCommit := r.git.commits[sha] != nil // a commit names its tree, too
+	return kind == "blob" && isBlob || kind != "blob" && isCommit || kind == "tree" && r.git.trees[sha] != nil
 }
 
 // isRefName reports whether refs/tags/NAME is a valid ref (see git-check-ref-format).

@@ -26,7 +26,7 @@ func TestTagsAreCreatedAndRead(t *testing.T) {
 		}
 		t.call("", "GET "+widgetsTags+"/"+made.SHA, 200, "="+w.Body.String())
 		t.call("member", request, 201, "="+w.Body.String()) // the same tag
-		t.wantEqual("tags", 3, len(t.s.world.repositories[0].tags))
+		t.wantEqual("tags", 3, len(t.s.world.repositories[0].git.tags))
 	})
 }
 
@@ -51,27 +51,23 @@ func TestTagNamesMatchGit(t *testing.T) {
 // TestBlobNamesMatchGit compares the SHA of a file's blob with the output of git hash-object.
 func TestBlobNamesMatchGit(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		r, other := t.s.world.repositories[0], t.s.world.repositories[1]
+		r := t.s.world.repositories[0]
 		for content, want := range map[string]string{
 			"": "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391", "hello\n": "ce013625030ba8dba906f756967f9e9ca394464a",
 		} {
-			t.wantEqual(content, want, file{path: "a", content: content}.sha(r))
+			t.wantEqual(content, want, r.git.blob(content))
 		}
 		names := map[string]bool{}
-		for _, f := range r.files {
-			names[f.sha(r)] = true
+		for _, f := range r.files() {
+			names[f.sha] = true
 		}
-		t.wantEqual("number of names", len(r.files), len(names))
-		large := file{path: "a", size: 1}
-		if name := large.sha(r); name == large.sha(other) || name == (file{path: "b", size: 1}).sha(r) {
-			t.Error("files without stored content share a name")
-		}
+		t.wantEqual("number of names", len(r.files()), len(names))
 	})
 }
 
 func TestTagVerificationReportsTheSignature(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		valid := t.s.world.repositories[0].tags[0]
+		valid := t.s.world.repositories[0].git.tags[0]
 		w := t.call("", "GET "+widgetsTags+"/"+valid.sha, 200, `{"verification":{"verified":true,"reason":"valid"}}`)
 		v := decode[struct {
 			Verification struct{ Signature, Payload string }
@@ -101,7 +97,7 @@ func TestCreateTagRefusesInvalidBodies(t *testing.T) {
 		}{
 			{"", "", 201, ""},
 			{`"type":"commit"`, `"type":"blob"`, 422, "object"},
-			{r.head() + `","type":"commit"`, r.files[0].sha(r) + `","type":"blob"`, 201, ""},
+			{r.head() + `","type":"commit"`, r.files()[0].sha + `","type":"blob"`, 201, ""},
 			{`"tag":"v2",`, "", 422, "tag"},
 			{`"message":"m",`, "", 422, "message"},
 			{`"object":"` + r.head() + `",`, "", 422, "object"},

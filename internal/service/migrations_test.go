@@ -140,7 +140,7 @@ func TestLockedRepositoriesRefuseTags(t *testing.T) {
 		time.Sleep(time.Hour)
 		tag(0, 403)
 		tag(1, 201)
-		t.call("", "GET /repos/acme/widgets/git/tags/"+t.s.world.repositories[0].tags[0].sha, 200, "")
+		t.call("", "GET /repos/acme/widgets/git/tags/"+t.s.world.repositories[0].git.tags[0].sha, 200, "")
 		t.call("owner", "DELETE "+configurationsPath+`/detach {"selected_repository_ids":[1001]}`, 409, "")
 	})
 }

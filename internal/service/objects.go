@@ -62,8 +62,10 @@ const firstRepo = 1001
 func (w *world) addRepo(owner *account, name string, private bool, now time.Time) *repository {
 	r := &repository{
 		id: firstRepo + len(w.repositories), owner: owner, name: name, private: private, defaultBranch: mainBranch,
-		created: now, pushed: now, fields: doc{}, git: newGit(name, 1, now),
+		created: now, pushed: now, fields: doc{}, git: newGit(),
 	}
+	content := map[string]string{"README.md": "# " + name, "docs/README.md": "# Docs", "docs/f-0.txt": name}
+	r.git.grow(commit{tree: r.git.treeOf(content), message: "Commit 1", author: w.accounts["acme-owner"], at: now})
 	w.repositories = append(w.repositories, r)
 	return r
 }
@@ -301,7 +303,7 @@ func (w *world) seedRepo(r *repository, now time.Time) {
 	w.find(root + "/issues/1")["children"], w.find(root + "/issues/2")["parent"] = []int{2}, 1
 	for n := range 7 {
 		branch := fmt.Sprintf("topic-%d", n)
-		g.refs["heads/"+branch] = g.change(mainBranch, "Change "+branch, "acme-owner", now, map[string]string{branch + ".txt": branch})
+		g.refs["heads/"+branch] = g.change(mainBranch, commit{message: "Change " + branch, author: w.accounts["acme-owner"], at: now}, map[string]string{branch + ".txt": branch})
 		g.known["heads/"+branch] = true
 		number := str(w.addPull(r, doc{"title": "Pull " + branch, "head": branch, "base": mainBranch}, "acme-owner", now)["number"])
 		add("pulls/"+number+"/reviews", "pulls/{}/reviews", doc{"body": "A review."})
@@ -320,8 +322,7 @@ func (w *world) seedRepo(r *repository, now time.Time) {
 		add("statuses", "statuses", doc{"sha": head, "state": "success"})
 		add("comments", "comments", doc{"commit": head, "body": "A comment."})
 	}
-	tag := shaOf("tag", "v1.0")
-	g.tags[tag] = doc{"sha": tag, "tag": "v1.0", "object": doc{"sha": head, "type": "commit"}}
+	g.refs["tags/v1.0"] = head
 }
 
 func str(v any) string { return fmt.Sprint(v) }

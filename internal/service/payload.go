@@ -214,7 +214,7 @@ func payloadHeadCommit(_ *Service, e *event) any {
 	if e.push.head == nil {
 		return nil
 	}
-	return commitObject(e, *e.push.head)
+	return commitObject(e, e.push.head)
 }
 
 func payloadPullRequest(_ *Service, e *event) any {

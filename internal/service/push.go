@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 )
 
@@ -20,9 +19,9 @@ const (
 // pushResult describes the effect of a push on its ref (Document B section 6.3).
 type pushResult struct {
 	before, after            string
-	baseRef                  any      // the source of a new ref; nil for a push with commits
-	commits                  []commit // oldest first
-	head                     *commit  // the ref's new target; nil for a deleted ref
+	baseRef                  any       // the source of a new ref; nil for a push with commits
+	commits                  []*commit // oldest first
+	head                     *commit   // the ref's new target; nil for a deleted ref
 	created, deleted, forced bool
 }
 
@@ -38,22 +37,21 @@ func (s *Service) push(e *event, body eventBody) error {
 	if err != nil {
 		return err
 	}
-	head := r.head()
-	p := &pushResult{before: cmp.Or(head, zeroSHA), commits: s.newCommits(e, n), created: body.Created || head == "", deleted: body.Deleted, forced: body.Forced}
+	g, ref, head := r.git, strings.TrimPrefix(e.ref, "refs/"), r.head()
+	p := &pushResult{before: cmp.Or(head, zeroSHA), after: head, created: body.Created || head == "", deleted: body.Deleted, forced: body.Forced}
 	e.push, r.pushed = p, e.at
-	history := r.commits
 	if p.forced { // the ref's old head is removed
-		history = history[:len(history)-1]
+		p.after = ""
+		if parents := g.commits[head].parents; len(parents) > 0 {
+			p.after = parents[0]
+		}
 	}
-	history = slices.Concat(history, p.commits)
-	if e.ref == r.mainRef() {
-		r.commits = history
-		maps.DeleteFunc(s.stats, func(k statisticsKey, _ *statisticsJob) bool { return k.repository == r.id && k.head != r.head() })
-	}
-	p.head = &history[len(history)-1]
-	p.after = p.head.sha
+	p.commits, p.after = s.newCommits(e, n, p.after)
+	p.head, g.refs[ref], g.known[ref] = g.commits[p.after], p.after, true
+	maps.DeleteFunc(s.stats, func(k statisticsKey, _ *statisticsJob) bool { return k.repository == r.id && k.head != r.head() })
 	switch {
 	case p.deleted:
+		delete(g.refs, ref)
 		p.after, p.head = zeroSHA, nil
 	case p.created && n == 0:
 		p.baseRef = r.mainRef()
@@ -74,7 +72,7 @@ func (r *repository) checkPush(ref string, body eventBody) (int, error) {
 	if body.Commits != nil {
 		n = *body.Commits
 	}
-	left := len(r.commits) + n
+	left := len(r.history()) + n
 	if body.Forced {
 		left--
 	}
@@ -101,29 +99,38 @@ func (r *repository) checkPush(ref string, body eventBody) (int, error) {
 	return n, nil
 }
 
-// newCommits returns n new commits by the sender, at the time of the event.
-func (s *Service) newCommits(e *event, n int) []commit {
+// newCommits adds n new commits by the sender, at the time of the event, and returns them and the last SHA.
+func (s *Service) newCommits(e *event, n int, head string) ([]*commit, string) {
 	verbs, nouns := []string{"fix", "add", "remove", "polish"}, []string{"gear", "lever", "spring"}
-	made := make([]commit, n)
+	g, made := e.repository.git, make([]*commit, n)
+	tree := g.treeOf(nil)
+	if parent := g.commits[head]; parent != nil {
+		tree = parent.tree
+	}
 	for i := range made {
-		made[i] = commit{
-			sha: hashOf(uint64(e.repository.id), uint64(e.serial), uint64(i), s.config.Seed), author: e.sender, at: e.at,
+		c := commit{
+			tree: tree, sha: hashOf(uint64(e.repository.id), uint64(e.serial), uint64(i), s.config.Seed), author: e.sender, at: e.at,
 			message:   verbs[i%len(verbs)] + " the " + nouns[i%len(nouns)],
 			additions: 1 + i%40, deletions: i % 20,
 		}
+		if head != "" {
+			c.parents = []string{head}
+		}
+		head = g.add(c)
+		made[i] = g.commits[head]
 	}
-	return made
+	return made, head
 }
 
 // commitObject returns the record of a pushed commit. The documents do not define the members of this record.
-func commitObject(e *event, c commit) object {
+func commitObject(e *event, c *commit) object {
 	by := object{{"name", c.author.name}, {"email", c.author.email}, {"username", c.author.login}}
 	changed := []string{}
-	if len(e.repository.files) > 0 {
-		changed = append(changed, e.repository.files[0].path)
+	if files := e.repository.files(); len(files) > 0 {
+		changed = append(changed, files[0].path)
 	}
 	return object{
-		{"id", c.sha}, {"tree_id", c.sha}, {"distinct", true}, {"message", c.message}, {"timestamp", timestamp(c.at)},
+		{"id", c.sha}, {"tree_id", c.tree}, {"distinct", true}, {"message", c.message}, {"timestamp", timestamp(c.at)},
 		{"url", e.htmlURL() + "/commit/" + c.sha}, {"author", by}, {"committer", by},
 		{"added", []string{}}, {"removed", []string{}}, {"modified", changed},
 	}

@@ -18,15 +18,15 @@ func TestPushAddsCommitsToTheDefaultBranch(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver(webhookOn("acme/widgets"))
 		widgets := t.s.world.repositoryNamed("acme/widgets")
-		before, count := widgets.head(), len(widgets.commits)
+		before, count := widgets.head(), len(widgets.history())
 		time.Sleep(time.Hour)
 		t.createEvent(`{"event": "push", "repository": "acme/widgets", "commits": 3, "sender": "acme-member"}`, 202)
 		p := box.takePayload(t)
-		if len(widgets.commits) != count+3 || widgets.head() == before {
-			t.Errorf("got %d commits and head %s", len(widgets.commits), widgets.head())
+		if len(widgets.history()) != count+3 || widgets.head() == before {
+			t.Errorf("got %d commits and head %s", len(widgets.history()), widgets.head())
 		}
 		for i, c := range p["commits"].([]any) {
-			c, own := c.(jsonObject), widgets.commits[count+i]
+			c, own := c.(jsonObject), widgets.history()[count+i]
 			if c["id"] != own.sha || c["message"] != own.message || c["timestamp"] != "2000-01-01T01:00:00Z" || c["author"].(jsonObject)["username"] != "acme-member" || own.empty() {
 				t.Errorf("got payload commit %v and stored commit %v", c, own)
 			}
@@ -101,7 +101,7 @@ func TestPushPayloadDescribesTheRef(t *testing.T) {
 			runWithService(t, func(t *tester) {
 				box := t.startReceiver(webhookOn("acme/widgets"))
 				widgets := t.s.world.repositoryNamed("acme/widgets")
-				was := slices.Clone(widgets.commits)
+				was := slices.Clone(widgets.history())
 				t.createEvent(`{"event": "push", "repository": "acme/widgets", `+c.body+`}`, 202)
 				p := box.takePayload(t)
 				names := map[any]string{was[len(was)-1].sha: "H", was[len(was)-2].sha: "P", zeroSHA: "0"}
@@ -112,7 +112,7 @@ func TestPushPayloadDescribesTheRef(t *testing.T) {
 					return names[sha]
 				}
 				t.wantEqual("before, after, commits, base and growth of the branch", []any{c.before, c.after, c.commits, c.base, c.moved},
-					[]any{called(p["before"]), called(p["after"]), len(p["commits"].([]any)), p["base_ref"], len(widgets.commits) - len(was)})
+					[]any{called(p["before"]), called(p["after"]), len(p["commits"].([]any)), p["base_ref"], len(widgets.history()) - len(was)})
 				for _, flag := range []string{"created", "deleted", "forced"} {
 					if p[flag] != strings.Contains(c.body, flag) {
 						t.Errorf("%s: got %v", flag, p[flag])
@@ -176,7 +176,7 @@ func TestForcedPushKeepsTheLastCommit(t *testing.T) {
 		t.createEvent(`{"event": "push", "repository": "acme/empty"}`, 202)
 		t.wantRefused(`{"event": "push", "repository": "acme/empty", "forced": true, "commits": 0}`, "commits: 0: refs/heads/main would have no commits")
 		t.createEvent(`{"event": "push", "repository": "acme/empty", "forced": true}`, 202)
-		t.wantEqual("commits", 1, len(t.s.world.repositoryNamed("acme/empty").commits))
+		t.wantEqual("commits", 1, len(t.s.world.repositoryNamed("acme/empty").history()))
 	})
 }
 

@@ -95,7 +95,7 @@ func repositoryObject(s *Service, req *request, r *repository) object {
 	}
 	return append(minimalRepository(req, r), object{
 		{"homepage", ""}, {"language", language}, {"forks_count", 0}, {"stargazers_count", 0}, {"watchers_count", 0},
-		{"size", len(r.files)}, {"default_branch", r.defaultBranch}, {"open_issues_count", r.openIssues()},
+		{"size", len(r.git.files(r.head()))}, {"default_branch", r.defaultBranch}, {"open_issues_count", r.openIssues()},
 		{"is_template", false}, {"topics", []string{}}, {"has_issues", true}, {"has_projects", true}, {"has_wiki", true},
 		{"has_pages", false}, {"has_downloads", true}, {"has_discussions", false}, {"archived", false}, {"disabled", false},
 		{"visibility", r.visibility()}, {"pushed_at", timestamp(r.pushed)}, {"created_at", timestamp(r.created)}, {"updated_at", timestamp(r.pushed)},

@@ -119,7 +119,7 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 		users = x.members(strings.HasSuffix(view, "/public_members"))
 	}
 	user := pick(x.random, users, acme)
-	files := slices.Sorted(maps.Keys(g.trees[g.commits[head].tree]))
+	files := slices.Sorted(maps.Keys(g.files(head)))
 	if value, ok := x.special(p.name); ok {
 		return value
 	}
@@ -185,7 +185,7 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 	case "file_sha":
 		return pick(x.random, slices.Sorted(maps.Keys(g.blobs)), "")
 	case "tag_sha":
-		return pick(x.random, x.repo.tags, nil).sha
+		return pick(x.random, x.repo.git.tags, nil).sha
 	case "path":
 		if x.op.Method == http.MethodPut && x.random.IntN(2) == 0 {
 			return fmt.Sprintf("docs/new-%d.txt", x.random.IntN(20))
@@ -281,7 +281,7 @@ func (x *sampler) body() doc {
 	switch x.op.ID {
 	case "repos/create-or-update-file-contents", "repos/delete-file":
 		body := doc{"message": "Change " + x.values["path"], "content": encoded}
-		if sha, ok := g.trees[g.commits[head].tree][x.values["path"]]; ok {
+		if sha, ok := g.files(head)[x.values["path"]]; ok {
 			body["sha"] = sha
 		}
 		return body

@@ -33,7 +33,7 @@ func spdxPackage(id, name, version, location, license string) object {
 
 // languages returns the sorted file extensions of the programming languages in use.
 func (r *repository) languages() (all []string) {
-	for _, f := range r.files {
+	for _, f := range r.files() {
 		switch ending := strings.TrimPrefix(path.Ext(f.path), "."); ending {
 		case "go", "py":
 			if !slices.Contains(all, ending) {

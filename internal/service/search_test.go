@@ -240,7 +240,7 @@ func TestSearchBuildsItemsOfThePageOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		commits := 0
 		for _, r := range t.s.world.repositories {
-			commits += len(r.commits)
+			commits += len(r.history())
 		}
 		for _, target := range []string{"/search/commits?q=turnip", "/search/commits?q=the&per_page=1"} {
 			if each := testing.AllocsPerRun(1, func() { t.get("owner", target) }) / float64(commits); each > 4 {
@@ -267,16 +267,17 @@ func FuzzSearchQuery(f *testing.F) {
 
 func TestSearchConsidersAtMost4000Repositories(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		base := t.s.world.repositories[0]
+		base, g := t.s.world.repositories[0], newGit()
+		g.grow(commit{sha: "needle", tree: g.treeOf(map[string]string{"a.txt": "needle", "b.txt": "needle"}), author: base.owner})
 		for i := range maxSearchedRepositories + 1 {
 			r := *base
 			r.id, r.name, r.issues = 100_000+i, fmt.Sprint("copy-", i), nil
-			r.files = []file{{path: "a.txt", content: "needle"}, {path: "b.txt", content: "needle"}}
+			r.git = g
 			t.s.world.repositories = append(t.s.world.repositories, &r)
 		}
 		last := fmt.Sprint(base.owner.login, "/copy-", maxSearchedRepositories)
-		// The first repository is acme/widgets, which does not contain the word.
-		t.call("outsider", "GET /search/code?q=needle", 200, fmt.Sprintf(`{"total_count":%d}`, 2*(maxSearchedRepositories-1)))
+		// acme/widgets, acme-owner/tools and the spare repositories precede the copies and do not contain the word.
+		t.call("outsider", "GET /search/code?q=needle", 200, fmt.Sprintf(`{"total_count":%d}`, 2*(maxSearchedRepositories-2-spare)))
 		t.call("outsider", "GET /search/code?q=needle+repo:"+last, 200, `{"total_count":2}`)
 	})
 }

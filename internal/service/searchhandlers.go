@@ -12,8 +12,8 @@ var languages = map[string]string{".go": "Go", ".py": "Python", ".md": "Markdown
 func searchCode(s *Service, req *request) response {
 	var all []document
 	for _, r := range s.world.repositories {
-		for _, f := range r.files {
-			if f.size < maxSearchedFileSize {
+		for _, f := range r.files() {
+			if len(f.content) < maxSearchedFileSize {
 				all = append(all, fileDocument(req, r, f))
 			}
 		}
@@ -26,7 +26,7 @@ func fileDocument(req *request, r *repository, f file) document {
 		properties: []property{{"file", f.content}, {"path", f.path}},
 		repository: r, language: languages[path.Ext(f.path)], order: r.pushed.Unix(),
 		item: func() object {
-			api, sha := req.base+"/repositories/"+itoa(r.id), f.sha(r)
+			api, sha := req.base+"/repositories/"+itoa(r.id), f.sha
 			return object{
 				{"name", path.Base(f.path)}, {"path", f.path}, {"sha", sha}, {"url", api + "/contents/" + f.path + "?ref=" + r.head()},
 				{"git_url", api + "/git/blobs/" + sha},
@@ -40,23 +40,22 @@ func fileDocument(req *request, r *repository, f file) document {
 func searchCommits(s *Service, req *request) response {
 	var all []document
 	for _, r := range s.world.repositories {
-		for i, c := range r.commits {
+		for _, c := range r.history() {
 			all = append(all, document{
 				properties: []property{{"message", c.message}}, repository: r, author: c.author.login, order: c.at.Unix(),
-				item: func() object { return commitItem(req, r, i) },
+				item: func() object { return commitItem(req, r, c) },
 			})
 		}
 	}
 	return s.search(req, "Commit", all)
 }
 
-// commitItem returns the search result for commit i of the default branch.
-func commitItem(req *request, r *repository, i int) object {
-	c, api := r.commits[i], req.base+"/repos/"+r.fullName()
+// commitItem returns the search result for a commit.
+func commitItem(req *request, r *repository, c *commit) object {
+	api := req.base + "/repos/" + r.fullName()
 	url := api + "/commits/" + c.sha
 	parents := []object{}
-	if i > 0 {
-		parent := r.commits[i-1].sha
+	for _, parent := range c.parents {
 		parents = append(parents, object{{"url", api + "/commits/" + parent}, {"sha", parent}})
 	}
 	person := object{{"name", c.author.name}, {"email", c.author.email}, {"date", c.at.Format("2006-01-02T15:04:05.000-07:00")}}
@@ -65,7 +64,7 @@ func commitItem(req *request, r *repository, i int) object {
 		{"comments_url", url + "/comments"},
 		{"commit", object{
 			{"url", api + "/git/commits/" + c.sha}, {"author", person}, {"committer", person}, {"message", c.message},
-			{"tree", object{{"url", api + "/git/trees/" + c.sha}, {"sha", c.sha}}}, {"comment_count", 0},
+			{"tree", object{{"url", api + "/git/trees/" + c.tree}, {"sha", c.tree}}}, {"comment_count", 0},
 		}},
 		{"author", userObject(req, c.author)}, {"committer", userObject(req, c.author)},
 		{"parents", parents}, {"repository", minimalRepository(req, r)},

@@ -18,19 +18,17 @@ func seed(n uint64, now time.Time) *world {
 	w := &world{objects: newObjects(now.UTC().Truncate(time.Second)), apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{}}
 	acme := s.people(w)
 	widgets := s.repository(w, acme, 1001, "widgets", "Mechanical parts", "Go", false)
-	s.commits(widgets, 400, 70)
-	s.files(widgets)
+	s.commits(widgets, widgetFiles(), 400, 70)
 	s.issues(widgets)
 	s.watchers(w, widgets)
 	s.tags(widgets)
 	s.advisories(widgets)
 	secret := s.repository(w, acme, 1002, "secret", "A private repository", "Go", true)
-	s.commits(secret, 60, 20)
+	s.commits(secret, map[string]string{"vault.go": "package vault\n\n// Key opens the vault.\nconst Key = \"widget\"\n"}, 60, 20)
 	s.advisories(secret)
-	secret.files = []file{{path: "vault.go", content: "package vault\n\n// Key opens the vault.\nconst Key = \"widget\"\n"}}
 	s.repository(w, acme, 1003, "empty", "A repository without commits", "", false)
 	monolith := s.repository(w, acme, 1004, "monolith", "A large repository", "Go", false)
-	s.commits(monolith, 12_000, 100)
+	s.commits(monolith, nil, 12_000, 100)
 	s.properties(w.repositories)
 	s.rulesets(w, acme, widgets)
 
@@ -91,24 +89,25 @@ func (s *seeder) repository(w *world, owner *account, id int, name, description,
 	r := &repository{
 		id: id, owner: owner, name: name, description: description, language: language, private: private,
 		defaultBranch: mainBranch, created: s.now.AddDate(-2, 0, 0), pushed: s.now.AddDate(-2, 0, 0), fields: doc{},
-		git: newGit(name, 35, s.now), // two pages
+		git: newGit(),
 	}
 	w.repositories = append(w.repositories, r)
 	return r
 }
 
-// commits adds n commits that are spread over the last weeks. The time of the last commit is now.
-func (s *seeder) commits(r *repository, n, weeks int) {
+// commits adds n commits of files that are spread over the last weeks. The time of the last commit is now.
+func (s *seeder) commits(r *repository, files map[string]string, n, weeks int) {
 	zones := []*time.Location{time.UTC, time.FixedZone("", 2*3600), time.FixedZone("", -7*3600)}
 	var authors []*account
 	for _, login := range sortedMembers(r.owner)[:6] {
 		authors = append(authors, r.owner.members[login].user)
 	}
 	span := time.Duration(weeks) * 7 * 24 * time.Hour
+	tree := r.git.treeOf(files)
 	for i := range n {
 		at := s.now.Add(-span / time.Duration(n) * time.Duration(n-1-i))
 		c := commit{
-			author: authors[s.random.IntN(len(authors))], at: at.In(zones[s.random.IntN(len(zones))]),
+			tree: tree, author: authors[s.random.IntN(len(authors))], at: at.In(zones[s.random.IntN(len(zones))]),
 			additions: s.random.IntN(80), deletions: s.random.IntN(40),
 			message: fmt.Sprintf("%s the %s", pickText(s, "fix", "add", "remove", "polish"), pickText(s, "gear", "lever", "spring", "widget")),
 		}
@@ -119,9 +118,9 @@ func (s *seeder) commits(r *repository, n, weeks int) {
 			c.additions, c.deletions = 0, 0
 		}
 		c.sha = hashOf(uint64(r.id), uint64(i), s.random.Uint64())
-		r.commits = append(r.commits, c)
+		r.git.grow(c)
+		r.pushed = at
 	}
-	r.pushed = r.commits[n-1].at
 }
 
 func pickText(s *seeder, from ...string) string { return from[s.random.IntN(len(from))] }
@@ -136,24 +135,27 @@ func hashOf(parts ...uint64) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (s *seeder) files(r *repository) {
-	r.files = []file{
-		{path: "README.md", content: "# widgets\n\nA widget is a part that fits. Each widget has a gear.\n"},
-		{path: "gear/gear.go", content: "package gear\n\n// Turn turns the gear of a widget once.\nfunc Turn() {}\n"},
-		{path: "gear/gear_test.go", content: "package gear\n\nimport \"testing\"\n\nfunc TestTurn(t *testing.T) { Turn() }\n"},
-		{path: "lever/lever.py", content: "def pull():\n    \"\"\"Pull the lever.\"\"\"\n"},
-		{path: "assets/widget.svg", size: 400 << 10},
+// widgetFiles returns the content of the files of widgets.
+func widgetFiles() map[string]string {
+	files := map[string]string{
+		"README.md":         "# widgets\n\nA widget is a part that fits. Each widget has a gear.\n",
+		"docs/README.md":    "# Documentation\n",
+		"gear/gear.go":      "package gear\n\n// Turn turns the gear of a widget once.\nfunc Turn() {}\n",
+		"gear/gear_test.go": "package gear\n\nimport \"testing\"\n\nfunc TestTurn(t *testing.T) { Turn() }\n",
+		"lever/lever.py":    "def pull():\n    \"\"\"Pull the lever.\"\"\"\n",
+		"assets/widget.svg": strings.Repeat("<svg/>\n", maxSearchedFileSize/7+1),
 	}
 	for i := range 40 {
-		r.files = append(r.files, file{path: fmt.Sprintf("parts/part%02d.go", i), content: fmt.Sprintf("package parts\n\n// Part%02d belongs to a widget.\nconst Part%02d = %d\n", i, i, i)})
+		files[fmt.Sprintf("parts/part%02d.go", i)] = fmt.Sprintf("package parts\n\n// Part%02d belongs to a widget.\nconst Part%02d = %d\n", i, i, i)
 	}
+	return files
 }
 
 func (s *seeder) issues(r *repository) {
 	for i := range 24 {
 		created := s.now.AddDate(0, 0, -i)
 		of := &issue{
-			number: i + 1, author: r.commits[i].author, open: i%3 != 0,
+			number: i + 1, author: r.history()[i].author, open: i%3 != 0,
 			title: fmt.Sprintf("The %s %s", pickText(s, "gear", "lever", "spring"), pickText(s, "squeaks", "is loose", "does not turn")),
 			body:  "Seen with the newest widget.", labels: []string{pickText(s, "bug", "enhancement")},
 			created: created, updated: created,
@@ -168,12 +170,12 @@ func (s *seeder) issues(r *repository) {
 // tags creates one tag with a valid signature and one unsigned tag.
 func (s *seeder) tags(r *repository) {
 	release := func(n int, name, message string) *gitTag {
-		c := r.commits[n]
+		c := r.history()[n]
 		return newTag(c.at, name, message, c.sha, "commit", signer{c.author.name, c.author.email, c.at})
 	}
 	signed := release(100, "v1.0.0", "The first one\n"+signatureBegin+"\n\n"+hashOf(s.random.Uint64())+"\n"+signatureEnd+"\n")
 	signed.reason = "valid"
-	r.tags = []*gitTag{signed, release(200, "v1.1.0", "The second one\n")}
+	r.git.tags = []*gitTag{signed, release(200, "v1.1.0", "The second one\n")}
 }
 
 func (s *seeder) watchers(w *world, r *repository) {

@@ -386,7 +386,7 @@ func (s *Service) answer(r *request) response {
 		return s.options(r)
 	}
 	if r.op == nil {
-		return s.encode(r, s.notFound(), 0)
+		return s.notFound()
 	}
 	hasTarget, isVisible := s.resolve(r)
 	handle := s.handler(r, hasTarget, isVisible)
@@ -451,17 +451,24 @@ func (s *Service) encode(r *request, resp response, revision int64) response {
 	if resp.status == http.StatusNoContent || resp.status == http.StatusResetContent {
 		resp.body = nil
 	}
-	if resp.text == nil && resp.body != nil {
-		if p, ok := resp.body.(problemBody); ok && p.Documentation == "" {
-			p.Documentation = s.config.Dialect.Documentation
-			resp.body = p
-		}
-		resp.text, resp.kind = encode(resp.body), "application/json; charset=utf-8"
-		if r.graphQL == nil {
-			resp.text = mark(resp.text, revision)
-		}
+	isStatement := resp.status < 400 || resp.status == http.StatusNotFound // about the state
+	if isJSON := resp.text == nil && resp.body != nil; isJSON && isStatement && r.graphQL == nil {
+		s.encodeBody(&resp)
+		resp.text = mark(resp.text, revision)
 	}
 	return resp
+}
+
+// encodeBody turns the body of a response into text.
+func (s *Service) encodeBody(resp *response) {
+	if resp.text != nil || resp.body == nil {
+		return
+	}
+	if p, ok := resp.body.(problemBody); ok && p.Documentation == "" {
+		p.Documentation = s.config.Dialect.Documentation
+		resp.body = p
+	}
+	resp.text, resp.kind = encode(resp.body), "application/json; charset=utf-8"
 }
 
 // options returns the methods that the path supports.
@@ -513,9 +520,7 @@ func (s *Service) write(w http.ResponseWriter, req *request, resp response) {
 // finish sets the remaining headers and returns the body. If the validators of the request match, finish turns the
 // response into a 304.
 func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []byte {
-	if resp.text == nil && resp.body != nil {
-		*resp = s.encode(req, *resp, 0)
-	}
+	s.encodeBody(resp)
 	h := w.Header()
 	h.Set(RevisionHeader, strconv.FormatInt(resp.revision, 10))
 	if req.caller.token == "classic" {

@@ -40,9 +40,9 @@ func statistics(f computeFunc) handler {
 		r := req.repo
 		op := req.op.documented.ID
 		switch {
-		case len(r.commits) == 0 && slices.Contains(req.op.documented.Errors, http.StatusNoContent):
+		case r.head() == "" && slices.Contains(req.op.documented.Errors, http.StatusNoContent):
 			return response{status: http.StatusNoContent}
-		case op == "statistics/code-frequency" && len(r.commits) >= largeRepositoryCommits:
+		case op == "statistics/code-frequency" && len(r.history()) >= largeRepositoryCommits:
 			return s.problem(http.StatusUnprocessableEntity, "Repository contains 10,000 or more commits")
 		}
 		key := statisticsKey{r.id, op, r.head()}
@@ -83,14 +83,14 @@ func weekStart(t time.Time) time.Time {
 
 // withoutMerges returns the commits that are not merges. All statistics ignore merges
 // (Document A section 2.9).
-func withoutMerges(commits []commit) []commit {
-	return slices.DeleteFunc(slices.Clone(commits), func(c commit) bool { return c.merge })
+func withoutMerges(commits []*commit) []*commit {
+	return slices.DeleteFunc(slices.Clone(commits), func(c *commit) bool { return c.merge })
 }
 
 // codeFrequency computes [week, additions, -deletions] for each week.
 func codeFrequency(r *repository, _ time.Time) bodyRenderer {
 	sums := map[int64][2]int{}
-	for _, c := range withoutMerges(r.commits) {
+	for _, c := range withoutMerges(r.history()) {
 		w := weekStart(c.at).Unix()
 		sums[w] = [2]int{sums[w][0] + c.additions, sums[w][1] - c.deletions}
 	}
@@ -113,7 +113,7 @@ func commitActivity(r *repository, now time.Time) bodyRenderer {
 	for i := range weeks {
 		weeks[i].Week = first.Add(time.Duration(i) * week).Unix()
 	}
-	for _, c := range withoutMerges(r.commits) {
+	for _, c := range withoutMerges(r.history()) {
 		if i := int(c.at.Sub(first) / week); !c.at.Before(first) && i < len(weeks) {
 			weeks[i].Total++
 			weeks[i].Days[c.at.UTC().Weekday()]++
@@ -129,7 +129,7 @@ type contribution struct{ additions, deletions, commits int }
 // large repositories.
 func contributors(r *repository, _ time.Time) bodyRenderer {
 	byAuthor := map[*account]map[int64]contribution{}
-	for _, c := range withoutMerges(r.commits) {
+	for _, c := range withoutMerges(r.history()) {
 		if c.empty() {
 			continue
 		}
@@ -139,7 +139,7 @@ func contributors(r *repository, _ time.Time) bodyRenderer {
 		w := weekStart(c.at).Unix()
 		sum := byAuthor[c.author][w]
 		sum.commits++
-		if len(r.commits) < largeRepositoryCommits {
+		if len(r.history()) < largeRepositoryCommits {
 			sum.additions, sum.deletions = sum.additions+c.additions, sum.deletions+c.deletions
 		}
 		byAuthor[c.author][w] = sum
@@ -167,7 +167,7 @@ func participation(r *repository, now time.Time) bodyRenderer {
 	end := now.UTC().Truncate(24 * time.Hour)
 	first := end.Add(-52 * week)
 	var all, owner [52]int
-	for _, c := range withoutMerges(r.commits) {
+	for _, c := range withoutMerges(r.history()) {
 		if c.at.Before(first) || !c.at.Before(end) {
 			continue
 		}
@@ -183,7 +183,7 @@ func participation(r *repository, now time.Time) bodyRenderer {
 // punchCard computes [day, hour, commits] in the time zone of each commit.
 func punchCard(r *repository, _ time.Time) bodyRenderer {
 	var counts [7][24]int
-	for _, c := range withoutMerges(r.commits) {
+	for _, c := range withoutMerges(r.history()) {
 		counts[c.at.Weekday()][c.at.Hour()]++
 	}
 	triples := make([][3]int, 0, 7*24)

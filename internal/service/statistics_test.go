@@ -77,7 +77,8 @@ func (t *tester) addSmallRepository() {
 		return testservers.Must(time.Parse(time.RFC3339, text))
 	}
 	owner, member := t.s.world.accounts["acme-owner"], t.s.world.accounts["acme-member"]
-	t.s.world.repositories = append(t.s.world.repositories, &repository{id: 2001, owner: acme, name: "small", defaultBranch: "main", commits: []commit{
+	small := &repository{id: 2001, owner: acme, name: "small", defaultBranch: "main", git: newGit()}
+	for _, c := range []commit{
 		{sha: "1", author: owner, at: at("1999-01-05T23:59:59Z"), additions: 10, deletions: 1},      // too old for the participation
 		{sha: "2", author: member, at: at("1999-01-06T00:00:00Z"), additions: 1},                    // in the participation, too old for the activity
 		{sha: "3", author: member, at: at("1999-12-31T23:30:00-07:00"), additions: 5, deletions: 3}, // Friday in the time zone of the author, Saturday in UTC
@@ -86,7 +87,10 @@ func (t *tester) addSmallRepository() {
 		{sha: "6", author: member, at: at("2000-01-03T10:00:00Z")}, // a commit without changes
 		{sha: "7", author: owner, at: at("2000-01-04T23:59:59Z"), additions: 4},
 		{sha: "8", author: owner, at: at("2000-01-05T00:00:00Z"), deletions: 6}, // today
-	}})
+	} {
+		small.git.grow(c)
+	}
+	t.s.world.repositories = append(t.s.world.repositories, small)
 	time.Sleep(time.Until(at("2000-01-05T10:30:00Z")))
 }
 
@@ -160,9 +164,9 @@ func TestCodeFrequencyRefuses10000Commits(t *testing.T) {
 			commits, status, lines int
 		}{{9_999, 200, 9_998}, {10_000, 422, 0}} {
 			author, at := t.s.world.accounts["acme-owner"], time.Now().Add(-time.Hour)
-			r := &repository{id: 2000 + c.commits, owner: t.s.world.accounts["acme"], name: itoa(c.commits), defaultBranch: "main"}
+			r := &repository{id: 2000 + c.commits, owner: t.s.world.accounts["acme"], name: itoa(c.commits), defaultBranch: "main", git: newGit()}
 			for i := range c.commits {
-				r.commits = append(r.commits, commit{sha: itoa(i), author: author, at: at, additions: 1, deletions: 1, merge: i == 0})
+				r.git.grow(commit{sha: itoa(i), author: author, at: at, additions: 1, deletions: 1, merge: i == 0})
 			}
 			t.s.world.repositories = append(t.s.world.repositories, r)
 			path := "/repos/" + r.fullName() + "/stats/"

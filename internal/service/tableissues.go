@@ -455,7 +455,7 @@ func mergePull(s *Service, r *request, issue, pull doc) response {
 	if issue["state"] != "open" || g.refs["heads/"+base] == "" || head == "" {
 		return fail(http.StatusMethodNotAllowed, "Pull Request is not mergeable")
 	}
-	if sha := g.merge(base, head, "Merge pull request #"+str(pull["number"]), r.caller.name(), r.now); sha != "" {
+	if sha := g.merge(base, head, s.commitBy(r, "Merge pull request #"+str(pull["number"]))); sha != "" {
 		s.move(r, "heads/"+base, sha)
 	}
 	pull["merged"], pull["merged_at"] = true, stamp(r.now)

@@ -4,6 +4,7 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,14 +76,11 @@ type repository struct {
 	private       bool
 	created       time.Time
 	pushed        time.Time
-	commits       []commit // oldest first
-	files         []file
 	issues        []*issue       // by number
 	pulls         []*pullRequest // by number; numbered together with the issues
 	subscriptions subscriptions
 	rulesets      []*ruleset
 	properties    map[string]string // custom properties, by name
-	tags          []*gitTag
 	advisories    []advisory
 
 	gone       bool // deleted
@@ -104,38 +102,21 @@ func (r *repository) visibility() string {
 }
 
 // head returns the SHA of the default branch, or "" without commits.
-func (r *repository) head() string {
-	if len(r.commits) == 0 {
-		return ""
+func (r *repository) head() string { return r.git.head() }
+
+// history returns the commits of the default branch, oldest first.
+func (r *repository) history() []*commit { return r.git.mainLine() }
+
+// file is a file of the default branch.
+type file struct{ path, sha, content string }
+
+// files returns the files of the default branch by path.
+func (r *repository) files() (all []file) {
+	blobs := r.git.files(r.head())
+	for _, path := range slices.Sorted(maps.Keys(blobs)) {
+		all = append(all, file{path, blobs[path], r.git.blobs[blobs[path]]})
 	}
-	return r.commits[len(r.commits)-1].sha
-}
-
-type commit struct {
-	sha       string
-	author    *account
-	at        time.Time // in the author's time zone
-	message   string
-	additions int
-	deletions int
-	merge     bool
-}
-
-func (c commit) empty() bool { return c.additions == 0 && c.deletions == 0 }
-
-type file struct {
-	path    string
-	content string
-	size    int // size of a file without stored content, otherwise 0
-}
-
-// sha returns the Git object name of the file's blob. Files with the same content have the same name. A file without
-// stored content has a name that depends on its path.
-func (f file) sha(r *repository) string {
-	if f.size > 0 {
-		return gitObjectName("blob", r.fullName()+"/"+f.path)
-	}
-	return gitObjectName("blob", f.content)
+	return all
 }
 
 // gitObjectName returns the Git object name of an object type and its content.
