@@ -27,8 +27,8 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 	const clients = 40
 	calls, seed := testservers.Setting(t, "WEIR_CALLS", 2000), uint64(testservers.Setting(t, "WEIR_SEED", 1))
 	synctest.Test(t, func(t *testing.T) {
+		most := 900 * calls / 10_000 // so that the load exceeds the quota
 		change := func(l *policy.Limits) {
-			most := 900 * calls / 10_000 // so that the load exceeds the quota
 			l.Primary.User, l.Primary.Installation, l.Primary.Window = most, most, 10*time.Minute
 			l.Points.REST = max(15, most/15)
 			l.Content = []policy.Window{{Max: 60, Window: time.Minute}, {Max: 500, Window: 10 * time.Minute}}
@@ -37,6 +37,7 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 		change(&l)
 		upstream, err := service.New(service.Config{
 			Limits: l, Faults: withDelays(200 * time.Millisecond),
+			Resources: map[string]policy.Window{"core": {Max: most, Window: 10 * time.Minute}}, // also for the installation
 			Unlisted: map[string]service.Resource{
 				"repos/list-webhooks":         {Name: "special", Limit: policy.Window{Max: 5, Window: time.Hour}},
 				"actions/list-repo-variables": {Name: "special-2", Limit: policy.Window{Max: 20, Window: time.Minute}},

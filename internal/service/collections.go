@@ -95,7 +95,7 @@ func (w *world) add(repo *repository, path, view string, fields doc, login strin
 	}
 	w.create(path, str(all[cmp.Or(k.key, "id")]), all)
 	if k.of != "" {
-		w.counts[path+" "+str(all[k.of])]++
+		w.of[path+" "+str(all[k.of])] = append(w.of[path+" "+str(all[k.of])], str(all["id"]))
 	}
 	return all
 }
@@ -117,17 +117,11 @@ func (s *Service) listPart(r *request, p part) response {
 		return fail(http.StatusNotFound, "Not Found")
 	}
 	k := s.world.kinds[parameter.ReplaceAllString(p.collection, "{}")]
-	list := s.where(r.repo, expand(p.collection, r.params), p.member, value)
+	list := s.world.where(r.repo, expand(p.collection, r.params), p.member, value)
 	if p.collection == "releases" {
 		slices.Reverse(list)
 	}
 	return response{status: http.StatusOK, list: s.showAll(r, k, list)}
-}
-
-// where returns the objects of a collection whose member has a value, oldest first.
-func (s *Service) where(repo *repository, collection, member, value string) []doc {
-	list := s.world.all(repo.path() + "/" + collection)
-	return slices.DeleteFunc(list, func(fields doc) bool { return member != "" && str(fields[member]) != value })
 }
 
 func (s *Service) show(r *request, k kind, fields doc) doc {
@@ -220,14 +214,14 @@ func touchLabel(s *Service, r *request, label doc) {
 
 // touchMilestone touches the issues of a milestone.
 func touchMilestone(s *Service, r *request, milestone doc) {
-	for _, issue := range s.where(r.repo, "issues", "milestone", str(milestone["number"])) {
+	for _, issue := range s.world.where(r.repo, "issues", "milestone", str(milestone["number"])) {
 		touchIssue(s, r, issue)
 	}
 }
 
 func renderMilestone(s *Service, r *request, milestone doc) doc {
 	body, count := maps.Clone(milestone), map[any]int{}
-	for _, issue := range s.where(r.repo, "issues", "milestone", str(milestone["number"])) {
+	for _, issue := range s.world.where(r.repo, "issues", "milestone", str(milestone["number"])) {
 		count[issue["state"]]++
 	}
 	body["open_issues"], body["closed_issues"] = count["open"], count["closed"]
@@ -245,7 +239,7 @@ func tagRelease(_ *world, repo *repository, release doc) {
 func renderRelease(s *Service, r *request, release doc) doc {
 	body, id := maps.Clone(release), str(release["id"])
 	path := r.repo.path() + "/releases/" + id
-	body["assets"] = s.where(r.repo, "releases/assets", "release", id)
+	body["assets"] = append([]doc{}, s.world.where(r.repo, "releases/assets", "release", id)...)
 	body["url"], body["upload_url"] = r.base+path, r.base+path+"/assets{?name,label}"
 	body["reactions"] = doc{"total_count": len(s.keysOf(path+"/reactions", inRepo+"releases/{}/reactions/{}"))}
 	return body
@@ -270,7 +264,7 @@ func touchAsset(s *Service, r *request, asset doc) {
 // latestRelease handles the routes of the latest release and of the release with a tag.
 func latestRelease(s *Service, r *request) response {
 	tag, byTag := r.params["tag"]
-	for _, release := range slices.Backward(s.where(r.repo, "releases", "draft", "false")) {
+	for _, release := range slices.Backward(s.world.where(r.repo, "releases", "draft", "false")) {
 		if byTag && release["tag_name"] == tag || !byTag && release["prerelease"] != true {
 			return response{status: http.StatusOK, body: renderRelease(s, r, release)}
 		}
@@ -288,10 +282,8 @@ func getAsset(s *Service, r *request) response {
 // joinSuite adds a check run to the last suite of its commit. It creates the suite if there is none.
 func joinSuite(w *world, repo *repository, run doc) {
 	path := repo.path() + "/check-suites"
-	for _, suite := range w.all(path) {
-		if suite["head_sha"] == run["head_sha"] {
-			run["suite"] = suite["id"]
-		}
+	for _, suite := range w.where(repo, "check-suites", "head_sha", str(run["head_sha"])) {
+		run["suite"] = suite["id"]
 	}
 	if run["suite"] == nil {
 		run["suite"] = w.add(repo, path, inRepo+"check-suites", doc{"head_sha": run["head_sha"]}, "", w.started)["id"]
@@ -315,7 +307,7 @@ func combinedStatus(s *Service, r *request) response {
 		return fail(http.StatusNotFound, "Not Found")
 	}
 	latest, state := map[string]any{}, "pending"
-	for _, status := range s.where(r.repo, "statuses", "sha", sha) {
+	for _, status := range s.world.where(r.repo, "statuses", "sha", sha) {
 		latest[str(status["context"])], state = status, str(status["state"])
 	}
 	list := []any{}

@@ -32,8 +32,9 @@ func (s *Service) generic(r *request) response {
 		return s.genericPost(r, path)
 	case r.Method == http.MethodPut:
 		known := exists && s.isKnown(path, view)
-		if fields := s.merge(r, path); isItem && !known {
-			s.world.create(parentOf(path), keyOf(path), fields)
+		s.merge(r, path)
+		if list := s.world.keys[parentOf(path)]; isItem && !known && !slices.Contains(list, keyOf(path)) {
+			s.world.keys[parentOf(path)] = append(list, keyOf(path))
 		}
 		return response{status: r.op.putStatus(known), body: s.render(r, path, view)}
 	case !exists:
@@ -159,9 +160,7 @@ func (s *Service) merge(r *request, path string) doc {
 func (s *Service) remove(r *request, path string) {
 	read := s.router.reads[r.op.view]
 	isItem := s.router.items[r.op.view] != nil
-	if k, ok := s.world.kindOf(r.op.view); ok && k.of != "" {
-		s.world.counts[parentOf(path)+" "+str(s.world.find(path)[k.of])]--
-	} else if ok && k.key == "name" {
+	if k, ok := s.world.kindOf(r.op.view); ok && k.key == "name" {
 		s.renameLabel(r.repo, keyOf(path), "")
 	}
 	if single := !isItem && read != nil; single && !read.lists(http.StatusNotFound) {

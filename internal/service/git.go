@@ -228,7 +228,7 @@ func (s *Service) move(r *request, ref, sha string) {
 			r.touch(root+"/contents/"+escape(path)+at, root+"/readme/"+escape(path)+at)
 		}
 	}
-	for _, pull := range s.where(r.repo, "pulls", "head", name) {
+	for _, pull := range s.world.where(r.repo, "pulls", "head", name) {
 		path := root + "/pulls/" + str(pull["number"])
 		r.touch(path+"/commits", path+"/files", root+"/commits/"+from+"/pulls")
 		touchIssue(s, r, pull)
@@ -328,7 +328,7 @@ func getCommit(s *Service, r *request) response {
 		return fail(http.StatusNotFound, "No commit found for SHA: "+r.params["ref"])
 	}
 	body := s.renderCommit(r, c)
-	body["commit"].(doc)["comment_count"] = s.world.counts[r.repo.path()+"/comments "+c.sha]
+	body["commit"].(doc)["comment_count"] = len(s.world.where(r.repo, "comments", "commit", c.sha))
 	return response{status: http.StatusOK, body: body, modified: c.at}
 }
 
@@ -394,7 +394,7 @@ func listTags(_ *Service, r *request) response {
 }
 
 func pullsOfCommit(s *Service, r *request) response {
-	list := s.where(r.repo, "pulls", "", "")
+	list := s.world.where(r.repo, "pulls", "", "")
 	return response{status: http.StatusOK, list: s.showAll(r, s.world.kinds["pulls"], slices.DeleteFunc(list, func(pull doc) bool {
 		return r.repo.git.resolve(str(pull["head"])) != r.repo.git.resolve(r.params["commit_sha"])
 	}))}

@@ -89,7 +89,9 @@ func (call *graphQLCall) amount() int {
 // graphQL executes a query or a mutation (schema.graphql).
 func graphQL(s *Service, req *request) response {
 	call := req.graphQL
-	req.seq = 0 // mutations touch no topics
+	if call.problem != nil || call.operation.Operation != ast.Mutation {
+		req.seq = 0 // a query changes nothing
+	}
 	if call.problem != nil {
 		return *call.problem
 	}

@@ -2,6 +2,7 @@ package service
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/vektah/gqlparser/v2/ast"
@@ -69,7 +70,11 @@ func (e *execution) addComment(f *ast.Field, input map[string]any) map[string]an
 		e.addError(f, "UNPROCESSABLE", "Body can't be blank")
 	default:
 		if u := e.writer(f, r, nil); u != nil {
-			c := e.s.world.comment(i, u, body, time.Now().UTC())
+			e.req.repo = r
+			c := e.s.world.add(r, r.path()+"/issues/comments", inRepo+"issues/comments", doc{"issue": itoa(i.number), "body": body}, u.login, e.req.now)
+			i.fields["updated_at"] = stamp(e.req.now)
+			touchComment(e.s, e.req, c)
+			e.s.emit(e.req, "issue_comment", doc{"issue": doc{"number": i.number}})
 			added := e.commentItem(r, c, e.req.base+"/"+r.fullName()+page+itoa(i.number))
 			return map[string]any{"commentEdge": newEdge("IssueCommentConnection", added), "subject": e.nodeWithID(id)}
 		}
@@ -87,12 +92,8 @@ func (e *execution) closeIssue(f *ast.Field, input map[string]any) map[string]an
 	if e.writer(f, r, i.author) == nil {
 		return nil
 	}
-	reason, ok := input["stateReason"].(string)
-	if !ok {
-		reason = "COMPLETED"
-	}
-	i.close(reason, time.Now().UTC())
-	return map[string]any{"issue": e.issue(r, i)}
+	e.change(r, i.fields, doc{"state": "closed", "state_reason": strings.ToLower(textOf(input["stateReason"]))}, "issues", "closed")
+	return map[string]any{"issue": e.nodeWithID(id)}
 }
 
 func (e *execution) createIssue(f *ast.Field, input map[string]any) map[string]any {
@@ -107,10 +108,10 @@ func (e *execution) createIssue(f *ast.Field, input map[string]any) map[string]a
 		e.addError(f, "UNPROCESSABLE", "Title can't be blank")
 	default:
 		if u := e.writer(f, r, nil); u != nil {
-			now := time.Now().UTC()
-			created := &issue{number: r.nextNumber(), title: title, body: body, author: u, open: true, created: now, updated: now}
-			r.issues = append(r.issues, created)
-			return map[string]any{"issue": e.issue(r, created)}
+			fields := e.s.world.addIssue(r, doc{"title": title, "body": body}, u.login, e.req.now)
+			e.change(r, fields, doc{}, "issues", "opened")
+			created := e.s.world.issueOf(fields)
+			return map[string]any{"issue": e.issue(r, &created)}
 		}
 	}
 	return nil
@@ -131,20 +132,25 @@ func (e *execution) updatePullRequest(f *ast.Field, input map[string]any) map[st
 		e.addError(f, "UNPROCESSABLE", "The pull request is merged")
 		return nil
 	}
-	p.updated = time.Now().UTC()
-	if title, ok := input["title"].(string); ok && title != "" {
-		p.title = title
+	body := doc{"body": input["body"], "state": strings.ToLower(textOf(input["state"]))}
+	if title := textOf(input["title"]); title != "" {
+		body["title"] = title
 	}
-	if body, ok := input["body"].(string); ok {
-		p.body = body
+	if body["body"] == nil {
+		delete(body, "body")
 	}
-	switch input["state"] {
-	case "CLOSED":
-		p.close("", p.updated)
-	case "OPEN":
-		p.open, p.closed = true, time.Time{}
-	}
-	return map[string]any{"pullRequest": e.pullRequest(r, p)}
+	e.change(r, p.fields, body, "pull_request", "edited")
+	return map[string]any{"pullRequest": e.nodeWithID(id)}
+}
+
+// change changes an issue or a pull request, and announces the change.
+func (e *execution) change(r *repository, fields, body doc, event, action string) {
+	e.req.repo = r
+	touchIssue(e.s, e.req, fields)
+	e.s.touchCounts(e.req, fields)
+	changeIssue(fields, body, e.req.now)
+	e.s.note(e.req, fields, action)
+	e.s.emit(e.req, event, doc{"action": action, "number": fields["number"]})
 }
 
 func (e *execution) updateSubscription(f *ast.Field, input map[string]any) map[string]any {
@@ -164,5 +170,6 @@ func (e *execution) updateSubscription(f *ast.Field, input map[string]any) map[s
 	} else {
 		r.subscriptions.set(&subscription{user: u, subscribed: state == "SUBSCRIBED", ignored: state == "IGNORED", created: time.Now()})
 	}
+	e.req.touch(r.path()+"/subscribers", "/@"+u.login+r.path()+"/subscription", "/@"+u.login+"/user/subscriptions", "/users/"+u.login+"/subscriptions")
 	return map[string]any{"subscribable": e.repository(r)}
 }

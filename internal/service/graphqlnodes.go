@@ -105,11 +105,11 @@ func (e *execution) find(id string) (*repository, *issue, *pullRequest) {
 			return r, nil, nil
 		case n/maxNumber != r.id:
 		case prefix == nodePrefixes["Issue"]:
-			if i := r.issueNumbered(n % maxNumber); i != nil {
+			if i, _ := e.s.world.numbered(r, n%maxNumber); i != nil {
 				return r, i, nil
 			}
 		case prefix == nodePrefixes["/pulls"]:
-			if p := r.pullNumbered(n % maxNumber); p != nil {
+			if _, p := e.s.world.numbered(r, n%maxNumber); p != nil {
 				return r, nil, p
 			}
 		}
@@ -150,31 +150,10 @@ func (e *execution) repository(r *repository) node {
 		"createdAt": timestamp(r.created), "pushedAt": timestamp(r.pushed), "hasIssuesEnabled": true, "hasWikiEnabled": true,
 		"mergeCommitAllowed": true, "rebaseMergeAllowed": true, "squashMergeAllowed": true,
 		"viewerPermission": e.permission(r), "viewerSubscription": subscriptionState(r, u), "defaultBranchRef": branch,
-		"issue": resolver(func(f *ast.Field, arguments map[string]any) any {
-			n, _ := arguments["number"].(int64)
-			if i := r.issueNumbered(int(n)); i != nil {
-				return e.issue(r, i)
-			}
-			return e.addError(f, "NOT_FOUND", "Could not resolve to an Issue with the number of "+itoa(int(n))+".")
-		}),
-		"pullRequest": resolver(func(f *ast.Field, arguments map[string]any) any {
-			n, _ := arguments["number"].(int64)
-			if p := r.pullNumbered(int(n)); p != nil {
-				return e.pullRequest(r, p)
-			}
-			return e.addError(f, "NOT_FOUND", "Could not resolve to a PullRequest with the number of "+itoa(int(n))+".")
-		}),
-		"issueOrPullRequest": resolver(func(f *ast.Field, arguments map[string]any) any {
-			n, _ := arguments["number"].(int64)
-			if i := r.issueNumbered(int(n)); i != nil {
-				return e.issue(r, i)
-			}
-			if p := r.pullNumbered(int(n)); p != nil {
-				return e.pullRequest(r, p)
-			}
-			return e.addError(f, "NOT_FOUND", "Could not resolve to an issue or pull request with the number of "+itoa(int(n))+".")
-		}),
-		"issues": resolver(func(f *ast.Field, arguments map[string]any) any { return e.issues(r, f, arguments) }),
+		"issue":              e.numbered(r, "an Issue", true, false),
+		"pullRequest":        e.numbered(r, "a PullRequest", false, true),
+		"issueOrPullRequest": e.numbered(r, "an issue or pull request", true, true),
+		"issues":             resolver(func(f *ast.Field, arguments map[string]any) any { return e.issues(r, f, arguments) }),
 		"pullRequests": resolver(func(f *ast.Field, arguments map[string]any) any {
 			return e.pullRequests(r, f, arguments)
 		}),
@@ -186,6 +165,20 @@ func (e *execution) repository(r *repository) node {
 			return e.connection(f, arguments, items, false)
 		}),
 	}}
+}
+
+// numbered returns the resolver of the issue, or the pull request, with a number.
+func (e *execution) numbered(r *repository, kind string, issues, pulls bool) resolver {
+	return func(f *ast.Field, arguments map[string]any) any {
+		n, _ := arguments["number"].(int64)
+		switch i, p := e.s.world.numbered(r, int(n)); {
+		case issues && i != nil:
+			return e.issue(r, i)
+		case pulls && p != nil:
+			return e.pullRequest(r, p)
+		}
+		return e.addError(f, "NOT_FOUND", "Could not resolve to "+kind+" with the number of "+itoa(int(n))+".")
+	}
 }
 
 func (e *execution) mainBranch(r *repository) node {
@@ -222,7 +215,7 @@ func subscriptionState(r *repository, u *account) any {
 func (e *execution) issues(r *repository, f *ast.Field, arguments map[string]any) any {
 	filter, _ := arguments["filterBy"].(map[string]any)
 	var items []item
-	for _, i := range r.issues {
+	for _, i := range e.s.world.issuesOf(r) {
 		if filter["assignee"] != nil || filter["mentioned"] != nil { // no issue has one
 			continue
 		}
@@ -236,7 +229,7 @@ func (e *execution) issues(r *repository, f *ast.Field, arguments map[string]any
 
 func (e *execution) pullRequests(r *repository, f *ast.Field, arguments map[string]any) any {
 	var items []item
-	for _, p := range r.pulls {
+	for _, p := range e.s.world.pullsOf(r) {
 		if hasOneOf(arguments["states"], p.state()) && hasOneOf(arguments["labels"], p.labels...) &&
 			hasOneOf(arguments["headRefName"], p.branch) && hasOneOf(arguments["baseRefName"], r.defaultBranch) {
 			items = append(items, item{p.orderKey(arguments), p.number, func() node { return e.pullRequest(r, p) }})
@@ -298,7 +291,7 @@ func (e *execution) issueValues(r *repository, i *issue, kind, page string) map[
 		}),
 		"comments": resolver(func(f *ast.Field, arguments map[string]any) any {
 			var items []item
-			for _, c := range i.comments {
+			for _, c := range e.s.world.where(r, "issues/comments", "issue", itoa(i.number)) {
 				items = append(items, e.commentItem(r, c, url))
 			}
 			return e.connection(f, arguments, items, false)
@@ -319,11 +312,12 @@ func label(r *repository, name string) node {
 }
 
 // commentItem returns a comment on an issue with a URL.
-func (e *execution) commentItem(r *repository, c comment, url string) item {
-	return item{id: c.id, node: func() node {
+func (e *execution) commentItem(r *repository, c doc, url string) item {
+	id, author := c["id"].(int), e.s.world.authorOf(c)
+	return item{id: id, node: func() node {
 		return node{"IssueComment", map[string]any{
-			"id": nodeID("Comment", c.id), "author": e.account(c.author), "authorAssociation": association(r, c.author), "body": c.body,
-			"createdAt": timestamp(c.created), "url": url + "#issuecomment-" + itoa(c.id),
+			"id": nodeID("Comment", id), "author": e.account(author), "authorAssociation": association(r, author), "body": c["body"],
+			"createdAt": c["created_at"], "url": url + "#issuecomment-" + itoa(id),
 		}}
 	}}
 }
@@ -348,6 +342,7 @@ func (e *execution) issue(r *repository, i *issue) node {
 }
 
 func (e *execution) pullRequest(r *repository, p *pullRequest) node {
+	e.s.world.complete(r, p)
 	n := node{"PullRequest", e.issueValues(r, &p.issue, "/pulls", "/pull/")}
 	id := issueID(r, p.number)
 	for name, value := range map[string]any{
@@ -467,15 +462,13 @@ func (e *execution) search(f *ast.Field, arguments map[string]any) any {
 		if !e.s.world.isVisible(r, e.req.caller) {
 			continue
 		}
-		for _, i := range r.issues {
+		for _, i := range e.s.world.issuesOf(r) {
 			add(issueDocument(e.req, r, i), i, func() node { return e.issue(r, i) })
 		}
-		for _, p := range r.pulls {
+		for _, p := range e.s.world.pullsOf(r) {
 			d := issueDocument(e.req, r, &p.issue)
 			d.kind = "pr"
-			if p.requested != nil {
-				d.reviewer = p.requested.login
-			}
+			d.reviewer = p.requested
 			add(d, &p.issue, func() node { return e.pullRequest(r, p) })
 		}
 	}

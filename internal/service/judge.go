@@ -204,7 +204,7 @@ func (j *Judge) revision(r *http.Request, resp *http.Response, body []byte) (int
 		return n, ok
 	}
 	n, ok := Revision(body)
-	if len(body) == 0 || !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
+	if !ok { // without a body, or no JSON
 		var err error
 		n, err = strconv.ParseInt(resp.Header.Get(RevisionHeader), 10, 64)
 		ok = err == nil

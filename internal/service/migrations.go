@@ -97,7 +97,7 @@ func migratedRepository(s *Service, req *request, r *repository) object {
 	return append(repositoryObject(s, req, r), object{
 		{"allow_rebase_merge", true}, {"allow_squash_merge", true}, {"allow_auto_merge", false}, {"delete_branch_on_merge", false}, {"allow_merge_commit", true},
 		{"template_repository", nil}, {"temp_clone_token", ""}, {"subscribers_count", len(watchersOf(r))}, {"network_count", 0},
-		{"forks", 0}, {"open_issues", r.openIssues()}, {"watchers", 0},
+		{"forks", 0}, {"open_issues", s.world.openIssues(r)}, {"watchers", 0},
 		{"license", object{
 			{"key", "mit"}, {"name", "MIT License"}, {"url", req.base + "/licenses/mit"}, {"spdx_id", "MIT"},
 			{"node_id", nodeID("License", 1)}, {"html_url", req.base + "/" + r.fullName() + "/blob/" + r.defaultBranch + "/LICENSE"},

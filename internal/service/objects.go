@@ -18,7 +18,7 @@ type objects struct {
 	kinds   map[string]kind
 	stored  map[string]*entry
 	keys    map[string][]string // the keys of created objects by the path of their collection, oldest first
-	counts  map[string]int      // by the path of a collection, a space and what its objects belong to
+	of      map[string][]string // the keys by the path of a collection, a space and what its objects belong to
 }
 
 // entry is a stored object. A deleted object remains as gone.
@@ -34,7 +34,7 @@ const spare = 20
 
 func newObjects(now time.Time) objects {
 	return objects{
-		started: now, lastID: 10_000, stored: map[string]*entry{}, keys: map[string][]string{}, counts: map[string]int{}, kinds: newKinds(),
+		started: now, lastID: 10_000, stored: map[string]*entry{}, keys: map[string][]string{}, of: map[string][]string{}, kinds: newKinds(),
 	}
 }
 
@@ -45,9 +45,12 @@ func (w *world) seedObjects(now time.Time) {
 	for n := range spare {
 		w.addRepo(labs, fmt.Sprintf("spare-%d", n), false, now)
 	}
-	for _, name := range []string{"acme/widgets", "acme/secret", "acme-owner/tools"} {
-		w.seedRepo(w.repositoryNamed(name), now)
+	for _, r := range w.repositories[:4] {
+		for _, name := range []string{"bug", "docs", "enhancement", "question"} {
+			w.add(r, r.path()+"/labels", inRepo+"labels", doc{"name": name}, "acme-owner", now)
+		}
 	}
+	w.seedRepo(w.repositories[0], now)
 }
 
 func (w *world) nextID() int {
@@ -72,11 +75,11 @@ func (w *world) addRepo(owner *account, name string, private bool, now time.Time
 
 // create stores an object in a collection.
 func (w *world) create(collection, key string, fields doc) *entry {
-	o := &entry{fields: fields}
-	if !slices.Contains(w.keys[collection], key) {
+	o, path := &entry{fields: fields}, itemPath(collection, key)
+	if w.stored[path] == nil { // a deleted object remains stored
 		w.keys[collection] = append(w.keys[collection], key)
 	}
-	w.stored[itemPath(collection, key)] = o
+	w.stored[path] = o
 	return o
 }
 
@@ -101,6 +104,21 @@ func (w *world) all(collection string) []doc {
 	list := []doc{}
 	for _, key := range w.keys[collection] {
 		if fields := w.find(itemPath(collection, key)); fields != nil {
+			list = append(list, fields)
+		}
+	}
+	return list
+}
+
+// where returns the objects of a collection whose member has a value, oldest first.
+func (w *world) where(repo *repository, collection, member, value string) (list []doc) {
+	path := repo.path() + "/" + collection
+	keys := w.keys[path]
+	if member != "" && w.kinds[collection].of == member {
+		keys = w.of[path+" "+value]
+	}
+	for _, key := range keys {
+		if fields := w.find(itemPath(path, key)); fields != nil && (member == "" || str(fields[member]) == value) {
 			list = append(list, fields)
 		}
 	}
@@ -286,43 +304,35 @@ func expand(template string, values map[string]string) string {
 	return parameter.ReplaceAllStringFunc(template, func(p string) string { return escape(values[strings.Trim(p, "{+}")]) })
 }
 
-// seedRepo creates the first issues, pull requests and other objects of a repository.
+// seedRepo creates the first labels, milestones, releases, checks and comments of a repository.
 func (w *world) seedRepo(r *repository, now time.Time) {
 	root, g := r.path(), r.git
-	add := func(collection, view string, fields doc) doc {
-		return w.add(r, root+"/"+collection, inRepo+view, fields, "acme-member", now)
+	add := func(collection string, fields doc) doc {
+		return w.add(r, root+"/"+collection, inRepo+collection, fields, "acme-member", now)
 	}
-	for _, name := range []string{"bug", "docs", "question"} {
-		add("labels", "labels", doc{"name": name})
+	for _, issue := range w.all(root + "/issues") {
+		add("issues/events", doc{"issue": str(issue["number"]), "event": "labeled"})
 	}
-	for n := range 34 {
-		i := w.addIssue(r, doc{"title": fmt.Sprintf("Issue %d", n+1), "labels": []any{"bug"}, "milestone": float64(1 + n%2)}, "acme-owner", now)
-		add("issues/comments", "issues/comments", doc{"issue": str(i["number"]), "body": "A comment."})
-		add("issues/events", "issues/events", doc{"issue": str(i["number"]), "event": "labeled"})
+	for n := range 3 {
+		add("milestones", doc{"title": fmt.Sprintf("v%d", n+1)})
+		release := add("releases", doc{"tag_name": fmt.Sprintf("v1.%d", n), "name": "A release"})
+		add("releases/assets", doc{"release": str(release["id"]), "name": "weir.tar.gz"})
+		add("check-runs", doc{"name": "build", "head_sha": g.head(), "status": "completed", "conclusion": "success"})
+		add("statuses", doc{"sha": g.head(), "state": "success"})
+		add("comments", doc{"commit": g.head(), "body": "A comment."})
+		add("pulls/comments", doc{"pull": "25", "body": "A comment.", "path": "README.md"})
+		add("issues/comments", doc{"issue": "2", "body": "A comment."})
 	}
 	w.find(root + "/issues/1")["children"], w.find(root + "/issues/2")["parent"] = []int{2}, 1
-	for n := range 7 {
-		branch := fmt.Sprintf("topic-%d", n)
-		g.refs["heads/"+branch] = g.change(mainBranch, commit{message: "Change " + branch, author: w.accounts["acme-owner"], at: now}, map[string]string{branch + ".txt": branch})
-		g.known["heads/"+branch] = true
-		number := str(w.addPull(r, doc{"title": "Pull " + branch, "head": branch, "base": mainBranch}, "acme-owner", now)["number"])
-		add("pulls/"+number+"/reviews", "pulls/{}/reviews", doc{"body": "A review."})
-		add("pulls/comments", "pulls/comments", doc{"pull": number, "body": "A comment.", "path": "README.md"})
-		if n == 0 {
-			changeIssue(w.find(root+"/issues/"+number), doc{"state": "closed"}, now)
-			maps.Copy(w.find(root+"/pulls/"+number), doc{"merged": true, "merged_at": stamp(now)})
-		}
-	}
-	head := g.refs["heads/"+mainBranch]
-	for n := range 3 {
-		add("milestones", "milestones", doc{"title": fmt.Sprintf("v%d", n+1)})
-		release := add("releases", "releases", doc{"tag_name": fmt.Sprintf("v1.%d", n), "name": "A release"})
-		add("releases/assets", "releases/assets", doc{"release": str(release["id"]), "name": "weir.tar.gz"})
-		add("check-runs", "check-runs", doc{"name": "build", "head_sha": head, "status": "completed", "conclusion": "success"})
-		add("statuses", "statuses", doc{"sha": head, "state": "success"})
-		add("comments", "comments", doc{"commit": head, "body": "A comment."})
-	}
-	g.refs["tags/v1.0"] = head
+	g.refs["tags/v1.0"] = g.head()
 }
 
-func str(v any) string { return fmt.Sprint(v) }
+func str(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case int:
+		return strconv.Itoa(v)
+	}
+	return fmt.Sprint(v)
+}

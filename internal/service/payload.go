@@ -178,7 +178,7 @@ func (e *event) isTag() bool { return strings.HasPrefix(e.ref, "refs/tags/") }
 
 // number returns the number of a pull request. Pull requests are numbered after the
 // issues.
-func (e *event) number() int { return len(e.repository.issues) + e.serial }
+func (e *event) number() int { return e.repository.lastNumber + e.serial }
 
 // payloadRef returns the full ref, or only the name of the ref for the event create.
 func payloadRef(_ *Service, e *event) any {

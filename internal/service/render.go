@@ -95,7 +95,7 @@ func repositoryObject(s *Service, req *request, r *repository) object {
 	}
 	return append(minimalRepository(req, r), object{
 		{"homepage", ""}, {"language", language}, {"forks_count", 0}, {"stargazers_count", 0}, {"watchers_count", 0},
-		{"size", len(r.git.files(r.head()))}, {"default_branch", r.defaultBranch}, {"open_issues_count", r.openIssues()},
+		{"size", len(r.git.files(r.head()))}, {"default_branch", r.defaultBranch}, {"open_issues_count", s.world.openIssues(r)},
 		{"is_template", false}, {"topics", []string{}}, {"has_issues", true}, {"has_projects", true}, {"has_wiki", true},
 		{"has_pages", false}, {"has_downloads", true}, {"has_discussions", false}, {"archived", false}, {"disabled", false},
 		{"visibility", r.visibility()}, {"pushed_at", timestamp(r.pushed)}, {"created_at", timestamp(r.created)}, {"updated_at", timestamp(r.pushed)},
@@ -118,11 +118,5 @@ func (s *Service) permissions(c caller, r *repository) object {
 	return object{{"admin", admin}, {"push", push}, {"pull", true}}
 }
 
-func (r *repository) openIssues() (n int) {
-	for _, i := range r.issues {
-		if i.open {
-			n++
-		}
-	}
-	return n
-}
+// openIssues returns the number of open issues and pull requests.
+func (w *world) openIssues(r *repository) int { return len(w.where(r, "issues", "state", "open")) }

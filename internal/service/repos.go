@@ -60,7 +60,7 @@ func (s *Service) renderRepo(r *request, repo *repository) doc {
 	}
 	body := doc{
 		"id": repo.id, "name": repo.name, "full_name": repo.owner.login + "/" + repo.name, "owner": doc{"login": repo.owner.login}, "private": repo.private,
-		"url": r.base + repo.path(), "default_branch": mainBranch, "open_issues_count": len(s.where(repo, "issues", "state", "open")),
+		"url": r.base + repo.path(), "default_branch": mainBranch, "open_issues_count": s.world.openIssues(repo),
 		"pushed_at": stamp(repo.pushed), "created_at": stamp(s.world.started), "stargazers_count": stars, "topics": []string{}, "description": nil,
 	}
 	maps.Copy(body, repo.fields)

@@ -236,6 +236,13 @@ func (x *sampler) special(name string) (string, bool) {
 		numbers := x.issues(has)
 		return pick(x.random, numbers, ""), len(numbers) > 0
 	}
+	if name == "review_id" {
+		reviews := x.world.keys[root+"/pulls/"+x.values["pull_number"]+"/reviews"]
+		return pick(x.random, reviews, ""), len(reviews) > 0
+	}
+	if name == "pull_number" && strings.Contains(x.op.Path, "/reviews/") {
+		return choose(func(i doc) bool { return len(x.world.keys[root+"/pulls/"+str(i["number"])+"/reviews"]) > 0 })
+	}
 	switch x.op.ID + " " + name {
 	case "issues/remove-label name":
 		for _, label := range x.world.find(root + "/issues/" + x.values["issue_number"])["labels"].([]string) {

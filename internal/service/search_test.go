@@ -271,7 +271,7 @@ func TestSearchConsidersAtMost4000Repositories(t *testing.T) {
 		g.grow(commit{sha: "needle", tree: g.treeOf(map[string]string{"a.txt": "needle", "b.txt": "needle"}), author: base.owner})
 		for i := range maxSearchedRepositories + 1 {
 			r := *base
-			r.id, r.name, r.issues = 100_000+i, fmt.Sprint("copy-", i), nil
+			r.id, r.name = 100_000+i, fmt.Sprint("copy-", i)
 			r.git = g
 			t.s.world.repositories = append(t.s.world.repositories, &r)
 		}

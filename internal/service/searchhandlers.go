@@ -74,7 +74,7 @@ func commitItem(req *request, r *repository, c *commit) object {
 func searchIssues(s *Service, req *request) response {
 	var all []document
 	for _, r := range s.world.repositories {
-		for _, i := range r.issues {
+		for _, i := range s.world.issuesOf(r) {
 			all = append(all, issueDocument(req, r, i))
 		}
 	}

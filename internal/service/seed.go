@@ -19,7 +19,7 @@ func seed(n uint64, now time.Time) *world {
 	acme := s.people(w)
 	widgets := s.repository(w, acme, 1001, "widgets", "Mechanical parts", "Go", false)
 	s.commits(widgets, widgetFiles(), 400, 70)
-	s.issues(widgets)
+	s.seedIssues(w, widgets)
 	s.watchers(w, widgets)
 	s.tags(widgets)
 	s.advisories(widgets)
@@ -41,9 +41,9 @@ func seed(n uint64, now time.Time) *world {
 
 	s.migrations(w, acme, widgets, secret)
 
-	s.pulls(w, widgets, 12)
-	s.pulls(w, secret, 2)
-	s.pulls(w, monolith, 300)
+	s.seedPulls(w, widgets, 12)
+	s.seedPulls(w, secret, 2)
+	s.seedPulls(w, monolith, 300)
 	w.seedObjects(w.started)
 	return w
 }
@@ -149,22 +149,6 @@ func widgetFiles() map[string]string {
 		files[fmt.Sprintf("parts/part%02d.go", i)] = fmt.Sprintf("package parts\n\n// Part%02d belongs to a widget.\nconst Part%02d = %d\n", i, i, i)
 	}
 	return files
-}
-
-func (s *seeder) issues(r *repository) {
-	for i := range 24 {
-		created := s.now.AddDate(0, 0, -i)
-		of := &issue{
-			number: i + 1, author: r.history()[i].author, open: i%3 != 0,
-			title: fmt.Sprintf("The %s %s", pickText(s, "gear", "lever", "spring"), pickText(s, "squeaks", "is loose", "does not turn")),
-			body:  "Seen with the newest widget.", labels: []string{pickText(s, "bug", "enhancement")},
-			created: created, updated: created,
-		}
-		if !of.open {
-			of.closed, of.reason = created, "COMPLETED"
-		}
-		r.issues = append(r.issues, of)
-	}
 }
 
 // tags creates one tag with a valid signature and one unsigned tag.

@@ -452,7 +452,7 @@ func (s *Service) encode(r *request, resp response, revision int64) response {
 		resp.body = nil
 	}
 	isStatement := resp.status < 400 || resp.status == http.StatusNotFound // about the state
-	if isJSON := resp.text == nil && resp.body != nil; isJSON && isStatement && r.graphQL == nil {
+	if isJSON := resp.text == nil && resp.body != nil; isJSON && isStatement && r.graphQL == nil && r.op.ID != rateLimitID {
 		s.encodeBody(&resp)
 		resp.text = mark(resp.text, revision)
 	}

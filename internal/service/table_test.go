@@ -99,9 +99,6 @@ func TestEveryOperationMatchesAndAnswersItsSample(t *testing.T) {
 			return slices.Index(methods, a.Method) - slices.Index(methods, b.Method)
 		})
 		for _, op := range operations {
-			if op.Method == http.MethodDelete {
-				s = newTester(t, Config{}) // another sample may have deleted what this one needs
-			}
 			method, target, body := s.Sample(op.ID, random)
 			path, _, _ := strings.Cut(target, "?")
 			if got := s.Match(method, path); got == nil || got.ID != op.ID {
@@ -110,11 +107,16 @@ func TestEveryOperationMatchesAndAnswersItsSample(t *testing.T) {
 			}
 			w := s.Do("owner", method+" "+target+" "+string(body))
 			allowed := slices.Concat(op.success(), statusesBeyondTheTable[op.ID])
+			if op.Method == http.MethodDelete && !slices.Contains(allowed, w.Code) { // another sample deleted what this one needs
+				s = newTester(t, Config{})
+				method, target, body = s.Sample(op.ID, random)
+				w = s.Do("owner", method+" "+target+" "+string(body))
+			}
 			if !slices.Contains(allowed, w.Code) {
 				t.Errorf("%s: %s %s %s: status %d; want one of %v: %s", op.ID, method, target, body, w.Code, allowed, w.Body)
 			}
 			isJSON := strings.HasPrefix(w.Header().Get("Content-Type"), "application/json")
-			if _, ok := Revision(w.Body.Bytes()); isJSON && !ok {
+			if _, ok := Revision(w.Body.Bytes()); isJSON && !ok && op.ID != rateLimitID {
 				t.Errorf("%s: the body has no revision", op.ID)
 			}
 			if isJSON && !json.Valid(w.Body.Bytes()) {

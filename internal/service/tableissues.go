@@ -18,7 +18,7 @@ func (w *world) addIssue(repo *repository, body doc, login string, now time.Time
 	repo.lastNumber++
 	issue := w.add(repo, repo.path()+"/issues", inRepo+"issues", doc{
 		"number": repo.lastNumber, "title": "", "body": nil, "state": "open", "locked": false, "labels": []string{}, "assignees": []string{},
-		"milestone": 0, "parent": 0, "children": []int{}, "closed_at": nil, "repo": repo.id,
+		"milestone": 0, "parent": 0, "children": []int{}, "closed_at": nil, "state_reason": nil, "repo": repo.id,
 	}, login, now)
 	changeIssue(issue, body, now)
 	return issue
@@ -41,11 +41,17 @@ func changeIssue(issue, body doc, now time.Time) {
 		issue["milestone"] = int(number)
 	}
 	if state := body["state"]; state == "open" {
-		issue["state"], issue["closed_at"] = "open", nil
+		issue["state"], issue["closed_at"], issue["state_reason"] = "open", nil, nil
 	} else if state == "closed" {
-		issue["state"], issue["closed_at"] = "closed", stamp(now)
+		issue["state"], issue["closed_at"], issue["state_reason"] = "closed", stamp(now), cmp.Or(textOf(body["state_reason"]), "completed")
 	}
 	issue["updated_at"] = stamp(now)
+}
+
+// asList returns a list of a body, or nil.
+func asList(value any) []any {
+	list, _ := value.([]any)
+	return list
 }
 
 // namesIn returns the distinct strings of a list, and the names of its objects.
@@ -70,7 +76,8 @@ func (w *world) addPull(repo *repository, body doc, login string, now time.Time)
 		branch = rest
 	}
 	return w.add(repo, repo.path()+"/pulls", inRepo+"pulls", doc{
-		"number": issue["number"], "head": branch, "base": base, "base_sha": repo.git.resolve(base), "merged": false, "merged_at": nil,
+		"number": issue["number"], "head": branch, "base": base, "base_sha": repo.git.resolve(base), "sha": repo.git.resolve(branch), "merged": false, "merged_at": nil,
+		"draft": body["draft"] == true, "requested_reviewers": namesIn(asList(body["requested_reviewers"])),
 	}, login, now)
 }
 
@@ -154,7 +161,7 @@ func renderIssue(s *Service, r *request, issue doc) doc {
 	}
 	body["labels"], body["assignees"], body["milestone"] = labels, assignees, nil
 	body["url"], body["repository_url"] = r.base+root+"/issues/"+number, r.base+root
-	body["comments"] = s.world.counts[root+"/issues/comments "+number]
+	body["comments"] = len(s.world.where(repo, "issues/comments", "issue", number))
 	body["reactions"] = doc{"total_count": len(s.keysOf(root+"/issues/"+number+"/reactions", inRepo+"issues/{}/reactions/{}"))}
 	body["sub_issues_summary"] = doc{"total": len(children), "completed": done}
 	if milestone := s.world.find(root + "/milestones/" + str(issue["milestone"])); milestone != nil {
@@ -177,7 +184,7 @@ func listIssues(s *Service, r *request) response {
 		if !s.world.isVisible(repo, r.caller) {
 			continue
 		}
-		for _, issue := range slices.Backward(s.where(repo, "issues", "", "")) {
+		for _, issue := range slices.Backward(s.world.where(repo, "issues", "", "")) {
 			labels := issue["labels"].([]string)
 			lacks := func(name string) bool { return !slices.Contains(labels, name) }
 			if hasState(issue, q.Get("state")) && (r.repo != nil || concerns(issue, r.issueFilter(), r.caller.name())) &&
@@ -309,7 +316,7 @@ func updateLabel(s *Service, r *request) response {
 
 // renameLabel renames a label of all issues, or removes it if the new name is empty.
 func (s *Service) renameLabel(repo *repository, from, to string) {
-	for _, issue := range s.where(repo, "issues", "", "") {
+	for _, issue := range s.world.where(repo, "issues", "", "") {
 		labels := []string{}
 		for _, name := range issue["labels"].([]string) {
 			if name == from {
@@ -359,7 +366,7 @@ func parentIssue(s *Service, r *request, issue doc) response {
 // changeSubIssue adds a sub-issue to an issue or removes it.
 func changeSubIssue(s *Service, r *request, issue doc) response {
 	id, _ := r.body["sub_issue_id"].(float64)
-	found := s.where(r.repo, "issues", "id", strconv.Itoa(int(id)))
+	found := s.world.where(r.repo, "issues", "id", strconv.Itoa(int(id)))
 	number, parent := issue["number"].(int), 0
 	if r.Method == http.MethodDelete {
 		parent = number
@@ -382,10 +389,15 @@ func changeSubIssue(s *Service, r *request, issue doc) response {
 func renderPull(s *Service, r *request, pull doc) doc {
 	path := r.repo.path() + "/pulls/" + str(pull["number"])
 	body := renderIssue(s, r, s.world.find(r.repo.path()+"/issues/"+str(pull["number"])))
-	for _, name := range []string{"id", "merged", "merged_at"} {
+	for _, name := range []string{"id", "merged", "merged_at", "draft"} {
 		body[name] = pull[name]
 	}
 	delete(body, "pull_request")
+	reviewers := []any{}
+	for _, login := range pull["requested_reviewers"].([]string) {
+		reviewers = append(reviewers, doc{"login": login})
+	}
+	body["requested_reviewers"] = reviewers
 	body["url"] = r.base + path
 	body["head"] = doc{
 		"ref": pull["head"], "sha": r.repo.git.refs["heads/"+str(pull["head"])], "repo": doc{"full_name": r.repo.owner.login + "/" + r.repo.name},
@@ -396,7 +408,7 @@ func renderPull(s *Service, r *request, pull doc) doc {
 
 func listPulls(s *Service, r *request) response {
 	list := []any{}
-	for _, pull := range slices.Backward(s.where(r.repo, "pulls", "", "")) {
+	for _, pull := range slices.Backward(s.world.where(r.repo, "pulls", "", "")) {
 		if body := renderPull(s, r, pull); hasState(body, r.query.Get("state")) {
 			list = append(list, body)
 		}

@@ -24,7 +24,7 @@ func TestPointsAreCountedPerEndpoint(t *testing.T) {
 			return []string{"GET /repos/acme/widgets/issues/1", "GET /repositories/1001/issues/2"}[n%2]
 		}, 20},
 		{"branches with slashes", func(n int) string { return fmt.Sprintf("GET /repos/acme/widgets/branches/a/b/%d/protection", n) }, 20},
-		{"comparisons", func(n int) string { return fmt.Sprintf("GET /repos/acme/widgets/compare/main...topic-%d", n%6) }, 20},
+		{"comparisons", func(n int) string { return fmt.Sprintf("GET /repos/acme/widgets/compare/main...part-%d", 1+n%6) }, 20},
 		{"unsafe", func(n int) string { return fmt.Sprintf("PATCH /repos/acme/widgets/issues/%d {}", n+1) }, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {

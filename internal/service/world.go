@@ -22,7 +22,6 @@ type world struct {
 	invitations int // number of invitations so far, which is the ID of the newest invitation
 	lastRuleset int // highest ID of a ruleset
 	lastTeam    int // number of teams so far
-	lastComment int // highest ID of a comment on an issue or a pull request
 
 	tokens       map[string]caller
 	accounts     map[string]*account // by login
@@ -76,8 +75,6 @@ type repository struct {
 	private       bool
 	created       time.Time
 	pushed        time.Time
-	issues        []*issue       // by number
-	pulls         []*pullRequest // by number; numbered together with the issues
 	subscriptions subscriptions
 	rulesets      []*ruleset
 	properties    map[string]string // custom properties, by name
