@@ -262,31 +262,36 @@ type Event struct {
 	Payload      map[string]any
 }
 
-// emit records an event. The action depends on the method unless the payload has one.
+// maxEvents is the number of events that [Service.Events] returns at most.
+const maxEvents = 10_000
+
+// emit records an event and sends it to the webhooks that receive it. The action depends on the method unless the payload
+// has one.
 func (s *Service) emit(r *request, name string, payload doc) {
-	e := Event{Name: name, Payload: doc{"sender": doc{"login": r.caller.name()}}}
-	if action := map[string]string{http.MethodPost: "created", http.MethodPatch: "edited", http.MethodPut: "edited", http.MethodDelete: "deleted"}[r.Method]; name != "push" {
-		e.Payload["action"] = action
+	e := &event{name: name, repository: r.repo, organization: r.org, at: r.now, payloads: map[string]any{}}
+	all := doc{"sender": doc{"login": r.caller.name()}}
+	if name != "push" {
+		all["action"] = map[string]string{http.MethodPost: "created", http.MethodPatch: "edited", http.MethodPut: "edited", http.MethodDelete: "deleted"}[r.Method]
 	}
+	event := Event{Name: name, Payload: all}
 	if r.repo != nil {
-		e.Repository = r.repo.fullName()
-		e.Payload["repository"] = doc{"id": r.repo.id, "name": r.repo.name, "full_name": e.Repository, "owner": doc{"login": r.repo.owner.login}}
-		e.Organization = r.repo.owner.login
-	} else if rest, ok := strings.CutPrefix(r.path, "/orgs/"); ok {
-		e.Organization, _, _ = strings.Cut(rest, "/")
+		e.organization, event.Repository = r.repo.owner, r.repo.fullName()
+		all["repository"] = repositoryObject(s, r, r.repo)
 	}
-	if org := s.world.accountNamed(true, e.Organization); org != nil {
-		e.Payload["organization"] = doc{"login": org.login, "id": org.id}
-	} else {
-		e.Organization = ""
+	if org := e.organization; org != nil && org.members != nil {
+		event.Organization, all["organization"] = org.login, organizationSummary(r, org)
 	}
 	for param, member := range map[string]string{"issue_number": "issue", "pull_number": "pull_request"} {
 		if number, err := strconv.Atoi(r.params[param]); err == nil {
-			e.Payload[member] = doc{"number": number}
+			all[member] = doc{"number": number}
 		}
 	}
-	maps.Copy(e.Payload, payload)
-	s.events = append(s.events, e)
+	maps.Copy(all, payload)
+	s.events = append(s.events, event)
+	s.events = s.events[max(0, len(s.events)-maxEvents):]
+	e.action, _ = all["action"].(string)
+	s.subscribe(e, func(string) any { return all })
+	s.deliver(e)
 }
 
 // Events returns the webhook events of the writes since the last call.

@@ -95,7 +95,7 @@ type eventBody struct {
 	AtOnce *int `json:"at_once"`
 }
 
-// event is an event that a request to POST /_service/events created.
+// event is an event that a write or a request to POST /_service/events created.
 type event struct {
 	name, action string
 	repository   *repository // nil for events without a repository
@@ -110,7 +110,7 @@ type event struct {
 	// subscribers are the webhooks that receive the event. payloads holds the payload for
 	// each kind of webhook.
 	subscribers []*hook
-	payloads    map[string]object
+	payloads    map[string]any
 }
 
 // postEvent handles POST /_service/events: it creates an event and responds with the IDs
@@ -167,15 +167,20 @@ func (s *Service) applyEvent(r *http.Request, body eventBody) (*event, error) {
 		return nil, err
 	}
 	s.lastEvent = e.serial
+	s.subscribe(e, func(kind string) any { return s.payload(e, kind) })
+	return e, nil
+}
+
+// subscribe selects the webhooks that receive an event, and sets the payload for each of their kinds.
+func (s *Service) subscribe(e *event, payload func(kind string) any) {
 	for _, k := range s.hooks {
 		if k.receives(e) {
 			e.subscribers = append(e.subscribers, k)
 			if e.payloads[k.kind] == nil {
-				e.payloads[k.kind] = s.payload(e, k.kind)
+				e.payloads[k.kind] = payload(k.kind)
 			}
 		}
 	}
-	return e, nil
 }
 
 // resolveEvent looks up the objects that a body names. Its errors name the invalid
@@ -188,7 +193,7 @@ func (s *Service) resolveEvent(r *http.Request, body eventBody) (*event, error) 
 	if err := kind.validate(body); err != nil {
 		return nil, err
 	}
-	e := &event{name: body.Event, action: body.Action, at: time.Now().UTC(), serial: s.lastEvent + 1, payloads: map[string]object{}}
+	e := &event{name: body.Event, action: body.Action, at: time.Now().UTC(), serial: s.lastEvent + 1, payloads: map[string]any{}}
 	if err := s.world.locate(e, kind, body); err != nil {
 		return nil, err
 	}

@@ -118,9 +118,9 @@ func (k *hook) checkEvents() error {
 
 // receives reports whether a webhook receives an event (Document B section 6.2).
 func (k *hook) receives(e *event) bool {
-	kind := eventKinds[e.name]
+	kind, isDocumented := eventKinds[e.name]
 	switch {
-	case !slices.Contains(kind.targets, k.kind), k.events[0] != "*" && !slices.Contains(k.events, e.name):
+	case isDocumented && !slices.Contains(kind.targets, k.kind), k.events[0] != "*" && !slices.Contains(k.events, e.name):
 		return false
 	case k.kind != onApp && len(kind.webhookActions) > 0 && !slices.Contains(kind.webhookActions, e.action):
 		return false

@@ -243,3 +243,17 @@ func TestEventsOfWrites(t *testing.T) {
 	testservers.Equal(t, "events", got, "issues acme/widgets acme\npush acme/widgets acme\norganization  acme\n")
 	testservers.Equal(t, "events returned twice", len(s.Events()), 0)
 }
+
+func TestWritesAreDelivered(t *testing.T) {
+	runWithService(t, func(t *tester) {
+		box := t.startReceiver(webhookOn("acme/widgets"))
+		t.call("owner", `PUT /repos/acme/widgets/contents/x.txt {"message":"x","content":"eA=="}`, 201, "")
+		if p := box.takePayload(t); p["ref"] != "refs/heads/main" || p["repository"].(jsonObject)["full_name"] != "acme/widgets" {
+			t.Errorf("got payload %v", p)
+		}
+		t.call("owner", `PATCH /repos/acme/widgets/issues/3 {"title":"x"}`, 200, "")
+		if p := box.takePayload(t); p["action"] != "edited" || p["issue"].(jsonObject)["number"] != 3.0 {
+			t.Errorf("got payload %v", p)
+		}
+	})
+}
