@@ -9,9 +9,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// grants holds the permissions of a token. The keys are the names in the documents,
-// such as "Members (organization)". The values are "read" or "write". Every token
-// also has "Metadata (repository)".
+// grants holds the permissions of a token. The keys are the names in the documents, such as "Members (organization)".
+// The values are "read" or "write". Every token also has "Metadata (repository)".
 type grants map[string]string
 
 // allGrants returns every permission of the catalogue, each at its highest level.
@@ -25,9 +24,8 @@ func allGrants() grants {
 	return g
 }
 
-// hasPermission reports whether the token has a permission, such as "Members
-// (organization): read". Callers whose token has scopes, and callers without a token,
-// have every permission.
+// hasPermission reports whether the token has a permission, such as "Members (organization): read". Callers whose token
+// has scopes, and callers without a token, have every permission.
 func (c caller) hasPermission(permission string) bool {
 	name, level, named := strings.Cut(permission, ": ")
 	granted := c.grants[name]
@@ -48,8 +46,8 @@ func (c caller) hasScope(scope string) bool {
 	return scope == "" || c.token != "classic"
 }
 
-// impliedScopes maps a permission or a role to the scope that a classic token needs. It
-// applies to operations for which the documents name no scope.
+// impliedScopes maps a permission or a role to the scope that a classic token needs. It applies to operations for which
+// the documents name no scope.
 var impliedScopes = map[string]string{
 	"Members (organization): read": "read:org", "Members (organization): write": "admin:org", "Administration (organization): write": "admin:org",
 	"Administration (repository): write": "repo", "Contents (repository): write": "repo",
@@ -65,8 +63,8 @@ func (o *Operation) requiredScope() string {
 	return cmp.Or(op.Scope, impliedScopes[op.Permission], impliedScopes[op.Role])
 }
 
-// pathTarget holds the repository or the organization that the path of a request names.
-// For a repository, organization is the owner, which may be a user.
+// pathTarget holds the repository or the organization that the path of a request names. For a repository, organization
+// is the owner, which may be a user.
 type pathTarget struct {
 	repository   *repository
 	organization *account
@@ -80,21 +78,21 @@ func (target pathTarget) coveredBy(c caller) bool {
 	return target.organization != nil && c.account == "installation "+target.organization.login
 }
 
-// allowsAnonymous reports whether the operation needs no authentication for this
-// target: authentication is optional, and the target is not a private repository.
+// allowsAnonymous reports whether the operation needs no authentication for this target: authentication is optional,
+// and the target is not a private repository.
 func (target pathTarget) allowsAnonymous(op *policy.Operation) bool {
 	return op.Auth == "optional" && (target.repository == nil || !target.repository.private)
 }
 
-// userRequirement is a condition on the user of a token. It applies in addition to the
-// permissions and scopes of the token.
+// userRequirement is a condition on the user of a token. It applies in addition to the permissions and scopes of the
+// token.
 type userRequirement struct {
 	isMet   func(pathTarget, *account) bool
 	refusal string
 }
 
-// userRequirements maps the catalogue's roles to requirements. For operations without
-// a role, it maps the permission (Document A section 5.4, B section 5.5).
+// userRequirements maps the catalogue's roles to requirements. For operations without a role, it maps the permission
+// (Document A section 5.4, B section 5.5).
 var userRequirements = map[string]userRequirement{
 	"organization owner":         {isOwner, "Must be an organization owner"},
 	"organization administrator": {isOwner, "Must have admin rights to the organization"},
@@ -115,8 +113,7 @@ var userRequirements = map[string]userRequirement{
 
 func anyUser(pathTarget, *account) bool { return true }
 
-// isMember reports whether the user is a member of the organization, or the owner of
-// the personal repository.
+// isMember reports whether the user is a member of the organization, or the owner of the personal repository.
 func isMember(target pathTarget, u *account) bool {
 	return target.organization == u || target.organization.members[u.login] != nil
 }
@@ -148,8 +145,8 @@ func (s *Service) authorize(req *request, found bool) *response {
 	return &p
 }
 
-// authorizeUser checks the user of the token. A refused caller gets 404 if the documents
-// list 404 for the operation, else 403. Members get 403 if the documents list both.
+// authorizeUser checks the user of the token. A refused caller gets 404 if the documents list 404 for the operation,
+// else 403. Members get 403 if the documents list both.
 func (s *Service) authorizeUser(req *request, target pathTarget) *response {
 	op, c := req.op.documented, req.caller
 	requirement, named := userRequirements[cmp.Or(op.Role, op.Permission)]

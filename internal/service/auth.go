@@ -14,8 +14,8 @@ import (
 type caller struct {
 	kind    policy.CallerKind
 	account string // the key of the meter, which limit errors contain
-	// token is the kind of the token: classic, app_user, installation,
-	// fine_grained, workflow or oauth_app. It is empty without a token.
+	// token is the kind of the token: classic, app_user, installation, fine_grained, workflow or oauth_app. It is empty
+	// without a token.
 	token string
 	// login is the login of the token's user. It is empty for tokens without a user.
 	login string
@@ -84,8 +84,7 @@ func tokens() map[string]caller {
 	}
 }
 
-// authenticate returns the caller of a request. It returns false if the credential is
-// invalid (Document A section 5).
+// authenticate returns the caller of a request. It returns false if the credential is invalid (Document A section 5).
 func (s *Service) authenticate(r *http.Request) (caller, bool) {
 	value := r.Header.Get("Authorization")
 	if value == "" {

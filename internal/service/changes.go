@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// changes records which writes changed which topics. A topic is the canonical path of a read, sometimes followed by
-// " ref=" and the name of a branch. Writes are numbered from 1; the number of a write is the revision of all that it
+// changes records which writes changed which topics. A topic is the canonical path of a read, sometimes followed by "
+// ref=" and the name of a branch. Writes are numbered from 1; the number of a write is the revision of all that it
 // changed.
 type changes struct {
 	last  int64

@@ -10,16 +10,14 @@ import (
 // configuration is a code security configuration (Document A section 2.3).
 type configuration struct {
 	id int
-	// organization is the owner. It is nil for a global configuration, which every
-	// organization has.
+	// organization is the owner. It is nil for a global configuration, which every organization has.
 	organization *account
 	// values holds the value of each of configurationFields by name.
 	values  map[string]any
 	created time.Time
 }
 
-// newRepositoryDefault assigns a configuration to new repositories of a kind, which is
-// public or private_and_internal.
+// newRepositoryDefault assigns a configuration to new repositories of a kind, which is public or private_and_internal.
 type newRepositoryDefault struct {
 	kind          string
 	configuration *configuration
@@ -34,8 +32,8 @@ type configurationField struct {
 	parse func(name string, given any) (value any, invalidPath string)
 }
 
-// configurationFields lists the members of the create body (Document A section 4.2),
-// in the order of the record in section 2.3.
+// configurationFields lists the members of the create body (Document A section 4.2), in the order of the record in
+// section 2.3.
 var configurationFields = []configurationField{
 	{"name", nil, readText},
 	{"description", nil, readText},
@@ -82,8 +80,7 @@ func readAutosubmitOptions(name string, given any) (value any, invalidPath strin
 	return object{{"labeled_runners", labeled}}, ""
 }
 
-// documentedBot is the name of the dependency bot in configurationFields. A dialect may
-// use another name.
+// documentedBot is the name of the dependency bot in configurationFields. A dialect may use another name.
 const documentedBot = "depbot"
 
 // configurationFieldName returns the name of a field for a dialect's dependency bot.
@@ -97,8 +94,8 @@ func configurationFieldName(name, bot string) string {
 // configurationResource is the resource name of configurations in error responses.
 const configurationResource = "CodeSecurityConfiguration"
 
-// parseConfiguration returns the values that a create body gives to a configuration, or
-// the first invalid field. A null member counts as absent.
+// parseConfiguration returns the values that a create body gives to a configuration, or the first invalid field. A null
+// member counts as absent.
 func parseConfiguration(body map[string]any, bot string) (map[string]any, *problemField) {
 	values := map[string]any{}
 	for _, f := range configurationFields {
@@ -163,8 +160,7 @@ func listConfigurations(s *Service, req *request) response {
 		func(c *configuration) object { return s.configurationObject(req, org, c) })
 }
 
-// createConfiguration adds a configuration to an organization. Names are unique per
-// organization, ignoring case.
+// createConfiguration adds a configuration to an organization. Names are unique per organization, ignoring case.
 func createConfiguration(s *Service, req *request) response {
 	org := req.org
 	var body map[string]any

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// kind describes the objects of a collection of a repository. They exist only if a request or the seed created them, and
-// other routes show them, too.
+// kind describes the objects of a collection of a repository. They exist only if a request or the seed created them,
+// and other routes show them, too.
 type kind struct {
 	key      string // the member that names the object in paths; the default is id
 	of       string // the member that names what the object belongs to, such as the number of an issue

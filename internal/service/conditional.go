@@ -24,8 +24,8 @@ func (s *Service) validate(h http.Header, req *request, resp *response) {
 	h.Del("Content-Type")
 }
 
-// entityTag returns the ETag of a response. The ETag depends only on the bytes and
-// the media type, unless the fault ETagsPerToken is set.
+// entityTag returns the ETag of a response. The ETag depends only on the bytes and the media type, unless the fault
+// ETagsPerToken is set.
 func (s *Service) entityTag(req *request, resp *response) string {
 	hashed := resp.kind + "\n"
 	if req.faults.ETagsPerToken {

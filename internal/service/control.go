@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// controlPrefix is the path prefix of the control endpoints, which are not part of the
-// API.
+// controlPrefix is the path prefix of the control endpoints, which are not part of the API.
 const controlPrefix = "/_service/"
 
 // controlHandlers maps the control endpoints to handlers, by path and method.
@@ -49,8 +48,8 @@ func (s *Service) showViolations(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s.Violations())
 }
 
-// resetMeter handles DELETE /_service/violations: it resets the meter and the
-// violations. No caller is limited or banned afterwards.
+// resetMeter handles DELETE /_service/violations: it resets the meter and the violations. No caller is limited or
+// banned afterwards.
 func (s *Service) resetMeter(w http.ResponseWriter, r *http.Request) {
 	s.meter.reset()
 	s.showViolations(w, r)

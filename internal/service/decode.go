@@ -42,8 +42,8 @@ func (s *Service) decode(body []byte, resource string, into any) *response {
 	return &p
 }
 
-// dropUnknownMembers deletes the members that a structure does not have. Otherwise
-// package json would match names that differ only in case.
+// dropUnknownMembers deletes the members that a structure does not have. Otherwise package json would match names that
+// differ only in case.
 func dropUnknownMembers(members map[string]json.RawMessage, into reflect.Type) {
 	if into.Kind() != reflect.Struct {
 		return

@@ -14,8 +14,8 @@ import (
 const (
 	// maxPayload is the size of the largest body that is sent (Document B section 6.1).
 	maxPayload = 25 << 20
-	// maxQueued and maxQueuedBytes bound the queue. Deliveries beyond these bounds
-	// are dropped, and their records contain an error.
+	// maxQueued and maxQueuedBytes bound the queue. Deliveries beyond these bounds are dropped, and their records contain
+	// an error.
 	maxQueued      = 1000
 	maxQueuedBytes = 4 * maxPayload
 	// receiverTimeout is the time within which a receiver must respond.
@@ -58,8 +58,8 @@ type deliveryQueue struct {
 	recent      []*delivery
 }
 
-// newDeliveryQueue returns a queue that connects with dial, or over the network if dial is
-// nil. The queue sends nothing until run is called.
+// newDeliveryQueue returns a queue that connects with dial, or over the network if dial is nil. The queue sends nothing
+// until run is called.
 func newDeliveryQueue(dial func(ctx context.Context, network, address string) (net.Conn, error)) *deliveryQueue {
 	return &deliveryQueue{
 		transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
@@ -67,8 +67,7 @@ func newDeliveryQueue(dial func(ctx context.Context, network, address string) (n
 	}
 }
 
-// enqueue appends a delivery to the queue. It drops the delivery if the payload is too
-// large or the queue is full.
+// enqueue appends a delivery to the queue. It drops the delivery if the payload is too large or the queue is full.
 func (d *deliveryQueue) enqueue(item *delivery) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,8 +115,7 @@ func (d *deliveryQueue) send(ctx context.Context, item *delivery) {
 	item.State, item.body = "answered", nil
 }
 
-// post sends a delivery once and returns the status of the response. It does not follow
-// redirects.
+// post sends a delivery once and returns the status of the response. It does not follow redirects.
 func (d *deliveryQueue) post(ctx context.Context, item *delivery) (int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, receiverTimeout, fmt.Errorf("no response within %v", receiverTimeout))
 	defer cancel()

@@ -6,8 +6,7 @@ import (
 	"strconv"
 )
 
-// object is a JSON object with ordered members. Responses have the member order of the
-// documents.
+// object is a JSON object with ordered members. Responses have the member order of the documents.
 type object []field
 
 type field struct {

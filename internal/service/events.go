@@ -19,57 +19,29 @@ const (
 	onApp          = "app"
 )
 
-// eventKind describes one event of the documents' tables.
+// eventKind is an event of reference/events.yaml.
 type eventKind struct {
-	// targets lists the kinds of webhook that may subscribe (section 6.2).
-	targets []string
-	// payload lists the members of the payload in order (section 6.3). Optional
-	// members end with a question mark.
-	payload string
-	// webhookActions lists the actions that webhooks of repositories and organizations
-	// receive. An empty list selects all actions.
-	webhookActions []string
-	// options lists the optional members of POST /_service/events that the event accepts.
-	options []string
+	Targets []string `yaml:"targets"`
+	Payload string   `yaml:"payload"`
+	Actions []string `yaml:"actions"`
+	Options []string `yaml:"options"`
 }
 
-var (
-	anyTarget        = []string{onRepository, onOrganization, onApp}
-	onlyOrganization = []string{onOrganization}
-)
-
-// eventKinds maps event names to the tables of Document B sections 6.2 and 6.3.
-var eventKinds = map[string]eventKind{
-	"branch_protection_configuration": {targets: anyTarget, payload: "action enterprise? installation? organization? repository sender"},
-	"branch_protection_rule":          {targets: anyTarget, payload: "action enterprise? installation? organization? repository rule sender"},
-	"bypass_request_push_ruleset":     {targets: anyTarget, payload: "action enterprise? installation? organization? repository? exemption_request sender"},
-	"bypass_request_secret_scanning":  {targets: anyTarget, payload: "action enterprise? installation? organization? repository? exemption_request sender"},
-	"check_run":                       {targets: anyTarget, payload: "action? check_run installation? organization? repository sender", webhookActions: []string{"created", "completed"}},
-	"check_suite":                     {targets: anyTarget, payload: "action check_suite enterprise? installation? organization? repository sender", webhookActions: []string{"completed"}},
-	"code_scanning_alert":             {targets: anyTarget, payload: "action alert commit_oid enterprise? installation? organization? ref repository sender", options: []string{"ref"}},
-	"commit_comment":                  {targets: anyTarget, payload: "action comment enterprise? installation? organization? repository sender"},
-	"create":                          {targets: anyTarget, payload: "description master_branch pusher_type ref ref_type enterprise? installation? organization? repository sender", options: []string{"ref", "at_once"}},
-	"custom_property":                 {targets: []string{onOrganization, onApp}, payload: "action definition enterprise? installation? organization? sender?"},
-	"project":                         {targets: anyTarget, payload: "action enterprise? installation? organization? project repository? sender"},
-	"project_column":                  {targets: anyTarget, payload: "action enterprise? installation? organization? project_column repository? sender?"},
-	"projects_v2":                     {targets: onlyOrganization, payload: "action installation? organization projects_v2 sender"},
-	"projects_v2_item":                {targets: onlyOrganization, payload: "action changes installation? organization projects_v2_item sender"},
-	"projects_v2_status_update":       {targets: onlyOrganization, payload: "action installation? organization projects_v2_status_update sender"},
-	"public":                          {targets: anyTarget, payload: "enterprise? installation? organization? repository sender"},
-	"pull_request":                    {targets: anyTarget, payload: "action assignee number pull_request enterprise? installation? organization? repository sender"},
-	"pull_request_review_comment":     {targets: anyTarget, payload: "action comment pull_request enterprise? installation? organization? repository sender"},
-	"pull_request_review":             {targets: anyTarget, payload: "action pull_request review enterprise? installation? organization? repository sender"},
-	"pull_request_review_thread":      {targets: anyTarget, payload: "action pull_request thread enterprise? installation? organization? repository sender?"},
-	"push": {targets: anyTarget, payload: "after base_ref before commits compare created deleted forced head_commit pusher ref enterprise? installation? organization? repository sender?",
-		options: []string{"ref", "at_once", "commits", "forced", "created", "deleted"}},
-	"registry_package":    {targets: anyTarget, payload: "action registry_package enterprise? installation? organization? repository? sender"},
-	"release":             {targets: anyTarget, payload: "action release enterprise? installation? organization? repository sender"},
-	"repository_advisory": {targets: anyTarget, payload: "action enterprise? installation? organization? repository"},
-}
+// eventKinds maps event names to reference/events.yaml.
+var eventKinds = func() map[string]eventKind {
+	kinds := readReference[map[string]eventKind]("events.yaml")
+	for name, kind := range kinds {
+		if kind.Targets == nil {
+			kind.Targets = []string{onRepository, onOrganization, onApp}
+			kinds[name] = kind
+		}
+	}
+	return kinds
+}()
 
 // has reports whether payloads may have a member, and whether they always have the member.
 func (k eventKind) has(member string) (listed, required bool) {
-	all := strings.Fields(k.payload)
+	all := strings.Fields(k.Payload)
 	required = slices.Contains(all, member)
 	return required || slices.Contains(all, member+"?"), required
 }
@@ -90,8 +62,8 @@ type eventBody struct {
 	Forced  bool `json:"forced"`
 	Created bool `json:"created"`
 	Deleted bool `json:"deleted"`
-	// AtOnce is the number of branches or tags that were pushed or created together,
-	// including Ref. The default is 1. The event describes only Ref.
+	// AtOnce is the number of branches or tags that were pushed or created together, including Ref. The default is 1. The
+	// event describes only Ref.
 	AtOnce *int `json:"at_once"`
 }
 
@@ -107,14 +79,12 @@ type event struct {
 	serial       int // the ID of objects that are not in the state
 	// req is the request whose base URL the payloads use. The caller of req is the sender.
 	req *request
-	// subscribers are the webhooks that receive the event. payloads holds the payload for
-	// each kind of webhook.
+	// subscribers are the webhooks that receive the event. payloads holds the payload for each kind of webhook.
 	subscribers []*hook
 	payloads    map[string]any
 }
 
-// postEvent handles POST /_service/events: it creates an event and responds with the IDs
-// of the deliveries.
+// postEvent handles POST /_service/events: it creates an event and responds with the IDs of the deliveries.
 func (s *Service) postEvent(w http.ResponseWriter, r *http.Request) {
 	var body eventBody
 	err := readControlJSON(w, r, &body)
@@ -129,8 +99,8 @@ func (s *Service) postEvent(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// createEvent applies an event to the state and enqueues the deliveries. eventMu keeps
-// deliveries in the order of the events. On an error the state is unchanged.
+// createEvent applies an event to the state and enqueues the deliveries. eventMu keeps deliveries in the order of the
+// events. On an error the state is unchanged.
 func (s *Service) createEvent(r *http.Request, body eventBody) (object, error) {
 	s.eventMu.Lock()
 	defer s.eventMu.Unlock()
@@ -183,8 +153,7 @@ func (s *Service) subscribe(e *event, payload func(kind string) any) {
 	}
 }
 
-// resolveEvent looks up the objects that a body names. Its errors name the invalid
-// member.
+// resolveEvent looks up the objects that a body names. Its errors name the invalid member.
 func (s *Service) resolveEvent(r *http.Request, body eventBody) (*event, error) {
 	kind, known := eventKinds[body.Event]
 	if !known {
@@ -216,14 +185,13 @@ var (
 	refForm    = regexp.MustCompile(`^refs/(heads|tags)/[^\s~^:?*\[\\/][^\s~^:?*\[\\]*$`)
 )
 
-// validate returns an error for members that the event does not accept, and for invalid
-// values.
+// validate returns an error for members that the event does not accept, and for invalid values.
 func (k eventKind) validate(body eventBody) error {
 	for _, option := range []struct {
 		name  string
 		given bool
 	}{{"ref", body.Ref != ""}, {"commits", body.Commits != nil}, {"forced", body.Forced}, {"created", body.Created}, {"deleted", body.Deleted}, {"at_once", body.AtOnce != nil}} {
-		if option.given && !slices.Contains(k.options, option.name) {
+		if option.given && !slices.Contains(k.Options, option.name) {
 			return fmt.Errorf("%s: not allowed for event %s", option.name, body.Event)
 		}
 	}
@@ -303,8 +271,8 @@ func (r *repository) publish() error {
 	return nil
 }
 
-// checkCreate returns an error if a ref cannot be created. The state holds only the
-// default branch, so creating another ref does not change the state.
+// checkCreate returns an error if a ref cannot be created. The state holds only the default branch, so creating another
+// ref does not change the state.
 func (r *repository) checkCreate(ref string) error {
 	switch ref {
 	case "":

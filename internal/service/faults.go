@@ -12,48 +12,46 @@ import (
 	"time"
 )
 
-// Faults configures misbehaviour of the service. Faults are set at the start with
-// [Config], and at run time with PUT /_service/faults.
+// Faults configures misbehaviour of the service. Faults are set at the start with [Config], and at run time with PUT
+// /_service/faults.
 type Faults struct {
 	// Latency is the minimum delay before a request is counted.
 	Latency Duration `json:"latency"`
-	// DelayBefore and DelayAfter are the maximum random delays before and after a
-	// request is counted.
+	// DelayBefore and DelayAfter are the maximum random delays before and after a request is counted.
 	DelayBefore Duration `json:"delay_before"`
 	DelayAfter  Duration `json:"delay_after"`
 	// DelayIsCPU counts the delays as CPU time.
 	DelayIsCPU bool `json:"delay_is_cpu"`
 	// LimitStatus is the status of limit errors: 403 (the default) or 429.
 	LimitStatus int `json:"limit_status"`
-	// NoRetryAfter omits the Retry-After header from secondary limit errors.
-	// RemainingZero sets the remaining quota to 0 in secondary limit errors.
+	// NoRetryAfter omits the Retry-After header from secondary limit errors. RemainingZero sets the remaining quota to 0
+	// in secondary limit errors.
 	NoRetryAfter  bool `json:"no_retry_after"`
 	RemainingZero bool `json:"remaining_zero"`
-	// SecondaryEvery answers every n-th request with a secondary limit error, which
-	// starts a cool-down. 0 disables the fault.
+	// SecondaryEvery answers every n-th request with a secondary limit error, which starts a cool-down. 0 disables the
+	// fault.
 	SecondaryEvery int `json:"secondary_every"`
 	// ClockOffset is the time by which the clock of the service is ahead.
 	ClockOffset Duration `json:"clock_offset"`
 	// HeadersBehind makes the rate limit headers stale by a random number of requests, up to HeadersBehind. This fault
 	// simulates responses that arrive out of order.
 	HeadersBehind int `json:"headers_behind"`
-	// ErrorEvery answers every n-th counted request with ErrorStatus, which is 500 to
-	// 599 (default 502). 0 disables the fault.
+	// ErrorEvery answers every n-th counted request with ErrorStatus, which is 500 to 599 (default 502). 0 disables the
+	// fault.
 	ErrorEvery  int `json:"error_every"`
 	ErrorStatus int `json:"error_status"`
-	// TruncateEvery closes the connection in the middle of the body of every n-th
-	// response. 0 disables the fault.
+	// TruncateEvery closes the connection in the middle of the body of every n-th response. 0 disables the fault.
 	TruncateEvery int `json:"truncate_every"`
-	// IncompleteEvery makes every n-th search time out: the response contains a part of
-	// the results and is marked incomplete. 0 disables the fault.
+	// IncompleteEvery makes every n-th search time out: the response contains a part of the results and is marked
+	// incomplete. 0 disables the fault.
 	IncompleteEvery int `json:"incomplete_every"`
 	// Endless202 prevents statistics jobs from completing.
 	Endless202 bool `json:"endless_202"`
 	// ETagsPerToken makes ETags depend on the request headers that the dialect names. If the dialect names no headers,
 	// ETags depend on the Authorization header.
 	ETagsPerToken bool `json:"etags_per_token"`
-	// LinksByName makes Link headers use the path of the request instead of a path that
-	// identifies repositories and organizations by number.
+	// LinksByName makes Link headers use the path of the request instead of a path that identifies repositories and
+	// organizations by number.
 	LinksByName bool `json:"links_by_name"`
 }
 
@@ -111,8 +109,8 @@ func (f Faults) check() error {
 	return nil
 }
 
-// ParseFaults reads the JSON form of faults. Members that the text omits keep the values
-// of inForce. An error names the invalid member.
+// ParseFaults reads the JSON form of faults. Members that the text omits keep the values of inForce. An error names the
+// invalid member.
 func ParseFaults(text []byte, inForce Faults) (Faults, error) {
 	var members map[string]json.RawMessage
 	if err := unmarshalStrict(text, &members); err != nil {
@@ -138,8 +136,7 @@ type faultState struct {
 	mu      sync.Mutex // guards the fields below
 	inForce Faults
 	random  *rand.Rand
-	// errors, bodies and searches count the candidates for the faults ErrorEvery,
-	// TruncateEvery and IncompleteEvery.
+	// errors, bodies and searches count the candidates for the faults ErrorEvery, TruncateEvery and IncompleteEvery.
 	errors, bodies, searches int
 }
 
@@ -159,8 +156,7 @@ func (f *faultState) randomUpTo(n int64) int64 {
 	return f.random.Int64N(n + 1)
 }
 
-// isDue increments count, and reports whether a fault that occurs every n-th time occurs
-// now.
+// isDue increments count, and reports whether a fault that occurs every n-th time occurs now.
 func (f *faultState) isDue(count *int, every int) bool {
 	if every == 0 {
 		return false
@@ -189,8 +185,7 @@ func (s *Service) setFaults(f Faults) {
 	_ = s.changeFaults(func(Faults) (Faults, error) { return f, nil })
 }
 
-// changeFaults replaces the current faults with the result of change, unless change
-// returns an error.
+// changeFaults replaces the current faults with the result of change, unless change returns an error.
 func (s *Service) changeFaults(change func(Faults) (Faults, error)) error {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()

@@ -58,8 +58,7 @@ type activity struct {
 	path        string // of the page, below the base URL
 }
 
-// feedPage builds a feed from its newest activities. A feed without activities has the
-// Unix epoch as its update time.
+// feedPage builds a feed from its newest activities. A feed without activities has the Unix epoch as its update time.
 func (s *Service) feedPage(req *request, feed *feedRequest) feedPage {
 	var reader caller
 	switch {
@@ -108,8 +107,7 @@ func (feed *feedRequest) heading() string {
 // feedID returns the permanent identifier of the feed or entry at a path (RFC 4151).
 func feedID(path string) string { return "tag:example.com,2022:" + path }
 
-// activities returns the activities of a repository that may be among the newest entries of
-// the feed.
+// activities returns the activities of a repository that may be among the newest entries of the feed.
 func (feed *feedRequest) activities(r *repository) []activity {
 	if feed.advisoriesOnly {
 		return advisoryActivities(r)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// feed describes one feed of the index (Document B section 2.5). The documents define no
-// paths for feeds. The service uses paths below /feeds/, which the catalogue does not use.
+// feed describes one feed of the index (Document B section 2.5). The documents define no paths for feeds. The service
+// uses paths below /feeds/, which the catalogue does not use.
 type feed struct {
 	name        string // in the index
 	path        string // below the base URL; {user} and {organization} are placeholders
@@ -18,8 +18,8 @@ type feed struct {
 	ownActivity bool   // only the activities of {user}
 	// advisoriesOnly selects security advisories instead of activities.
 	advisoriesOnly bool
-	// selects reports whether the feed covers a repository. A feed without selects covers
-	// all repositories that the caller may see.
+	// selects reports whether the feed covers a repository. A feed without selects covers all repositories that the caller
+	// may see.
 	selects func(r *repository, user, organization *account) bool
 }
 
@@ -45,13 +45,11 @@ func followed(r *repository, user, _ *account) bool {
 	return r.owner.members[user.login] != nil || sub != nil && sub.subscribed
 }
 
-// feedToken returns the token with which programs without another credential read a
-// user's private feeds.
+// feedToken returns the token with which programs without another credential read a user's private feeds.
 func feedToken(user *account) string { return "feed-" + user.login }
 
-// listFeeds returns the feed index. Feeds of the calling user require a user. Private
-// feeds also require basic authentication (Document B section 5.4) and scope repo. The
-// index omits the feeds that the caller may not read.
+// listFeeds returns the feed index. Feeds of the calling user require a user. Private feeds also require basic
+// authentication (Document B section 5.4) and scope repo. The index omits the feeds that the caller may not read.
 func listFeeds(s *Service, req *request) response {
 	user := s.world.user(req.caller)
 	_, _, basic := req.BasicAuth()
@@ -106,8 +104,7 @@ type feedRequest struct {
 	user, organization *account
 }
 
-// getFeed returns a feed as JSON, or as Atom if the request accepts Atom (Document B
-// section 4.4).
+// getFeed returns a feed as JSON, or as Atom if the request accepts Atom (Document B section 4.4).
 func getFeed(s *Service, req *request) response {
 	feed := s.findFeed(req)
 	if feed == nil {
@@ -136,9 +133,8 @@ func (s *Service) findFeed(req *request) *feedRequest {
 	return feed
 }
 
-// authorizeReader returns an error response if the caller may not read a private feed. The
-// caller needs the token of the feed, or basic authentication as its user. A feed of an
-// organization exists only for its members.
+// authorizeReader returns an error response if the caller may not read a private feed. The caller needs the token of
+// the feed, or basic authentication as its user. A feed of an organization exists only for its members.
 func (s *Service) authorizeReader(req *request, feed *feedRequest) *response {
 	if !feed.private {
 		return nil

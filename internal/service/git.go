@@ -120,7 +120,8 @@ func (g *git) change(onto string, c commit, changed map[string]string) string {
 	return g.add(c)
 }
 
-// merge returns a merge commit of a branch and a head, or "" if the branch contains the head. The files of the head win.
+// merge returns a merge commit of a branch and a head, or "" if the branch contains the head. The files of the head
+// win.
 func (g *git) merge(base, head string, c commit) string {
 	onto := g.refs["heads/"+base]
 	if slices.Contains(g.history(onto), g.commits[head]) {
@@ -132,8 +133,8 @@ func (g *git) merge(base, head string, c commit) string {
 	return g.add(c)
 }
 
-// resolve returns the SHA of the commit with a name: a branch, a tag, a full ref name or a SHA. It returns "" if there is
-// none.
+// resolve returns the SHA of the commit with a name: a branch, a tag, a full ref name or a SHA. It returns "" if there
+// is none.
 func (g *git) resolve(name string) string {
 	if name == "" || name == "HEAD" {
 		name = mainBranch
@@ -240,7 +241,8 @@ func refTopic(repo *repository, ref string) string {
 	return repo.path() + "/git/ref/" + escape(strings.TrimPrefix(ref, "refs/"))
 }
 
-// touchCommit records a change of parts of a commit, such as its statuses, under the SHA and under each ref of the commit.
+// touchCommit records a change of parts of a commit, such as its statuses, under the SHA and under each ref of the
+// commit.
 func (s *Service) touchCommit(r *request, sha string, parts ...string) {
 	names := []string{sha}
 	for ref, at := range r.repo.git.refs {

@@ -16,8 +16,7 @@ type gitTag struct {
 	// target is the SHA of the tagged object. kind is the type of that object.
 	target, kind string
 	tagger       signer
-	// reason is the result of the signature check (Document A section 2.8). signature
-	// is empty for unsigned tags.
+	// reason is the result of the signature check (Document A section 2.8). signature is empty for unsigned tags.
 	reason, signature string
 	// created is the time at which the service created the tag.
 	created time.Time
@@ -144,9 +143,8 @@ type taggerBody struct {
 	Date  string `json:"date"` // the default is the current time
 }
 
-// signer returns the tagger to write into the tag, or the first invalid field. Git writes
-// the line "NAME <EMAIL> SECONDS ZONE", so name and email must not contain its
-// delimiters. The year of the date in UTC must have four digits.
+// signer returns the tagger to write into the tag, or the first invalid field. Git writes the line "NAME <EMAIL>
+// SECONDS ZONE", so name and email must not contain its delimiters. The year of the date in UTC must have four digits.
 func (t *taggerBody) signer(now time.Time) (signer, *fieldError) {
 	for _, f := range []struct{ name, value string }{{"tagger.name", t.Name}, {"tagger.email", t.Email}} {
 		switch {

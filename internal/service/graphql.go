@@ -147,8 +147,8 @@ type execution struct {
 	fieldCount int // fields selected so far
 }
 
-// node is an object of the graph: the name of its type and the values of its fields. A value is a scalar, nil, a node, a
-// list of nodes, or a resolver of one of these.
+// node is an object of the graph: the name of its type and the values of its fields. A value is a scalar, nil, a node,
+// a list of nodes, or a resolver of one of these.
 type node struct {
 	typeName string
 	values   map[string]any
@@ -243,8 +243,8 @@ func (e *execution) unresolved(f *ast.Field, id any) any {
 	return e.addError(f, "NOT_FOUND", fmt.Sprintf("Could not resolve to a node with the global id of '%v'.", id))
 }
 
-// stringArgument returns an argument of type String! or ID!. If a variable made it null,
-// stringArgument records an error and returns false.
+// stringArgument returns an argument of type String! or ID!. If a variable made it null, stringArgument records an
+// error and returns false.
 func (e *execution) stringArgument(f *ast.Field, arguments map[string]any, name string) (string, bool) {
 	s, ok := arguments[name].(string)
 	if !ok {

@@ -38,8 +38,8 @@ func (e *execution) mutation() node {
 	return root
 }
 
-// writer returns the user of a token that may write to a repository. Otherwise it records an error and returns nil. Only
-// the author and members may change an issue or a pull request. author is nil for changes that each user may make.
+// writer returns the user of a token that may write to a repository. Otherwise it records an error and returns nil.
+// Only the author and members may change an issue or a pull request. author is nil for changes that each user may make.
 func (e *execution) writer(f *ast.Field, r *repository, author *account) *account {
 	c, u := e.req.caller, e.s.world.user(e.req.caller)
 	switch {

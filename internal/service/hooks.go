@@ -24,21 +24,20 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Webhook is the configuration of one receiver of events. [Service.SetWebhooks] and PUT
-// /_service/webhooks set the webhooks.
+// Webhook is the configuration of one receiver of events. [Service.SetWebhooks] and PUT /_service/webhooks set the
+// webhooks.
 type Webhook struct {
 	// URL is the receiver's URL: http or https, without credentials.
 	URL string `json:"url"`
-	// Secret is the key that signs deliveries. An empty secret disables signatures. The
-	// service never returns the secret.
+	// Secret is the key that signs deliveries. An empty secret disables signatures. The service never returns the secret.
 	Secret credential.Secret `json:"secret"`
 	// ContentType is the type of the body: json (the default) or form.
 	ContentType string `json:"content_type"`
-	// Events lists the names of the subscribed events. The single element "*" subscribes
-	// to all events that are available to the webhook's kind.
+	// Events lists the names of the subscribed events. The single element "*" subscribes to all events that are available
+	// to the webhook's kind.
 	Events []string `json:"events"`
-	// Target is a repository "owner/name", the login of an organization, or "app". The
-	// app is installed on every organization.
+	// Target is a repository "owner/name", the login of an organization, or "app". The app is installed on every
+	// organization.
 	Target string `json:"target"`
 }
 
@@ -55,8 +54,8 @@ type hook struct {
 	organization *account
 }
 
-// SetWebhooks replaces all webhooks. An error names the field, such as
-// "webhooks[0].url", and leaves the webhooks unchanged.
+// SetWebhooks replaces all webhooks. An error names the field, such as "webhooks[0].url", and leaves the webhooks
+// unchanged.
 func (s *Service) SetWebhooks(all []Webhook) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,8 +95,7 @@ func (w *world) hook(c Webhook) (*hook, error) {
 	return k, k.checkEvents()
 }
 
-// checkEvents returns an error for unknown events and for events that are not available
-// to the webhook's kind.
+// checkEvents returns an error for unknown events and for events that are not available to the webhook's kind.
 func (k *hook) checkEvents() error {
 	if len(k.events) == 0 {
 		return errors.New(`events: must name at least one event, or be ["*"]`)
@@ -109,8 +107,8 @@ func (k *hook) checkEvents() error {
 			return fmt.Errorf(`events[%d]: "*" must be the only element`, i)
 		case !known:
 			return fmt.Errorf("events[%d]: %q: must be one of %s", i, name, strings.Join(slices.Sorted(maps.Keys(eventKinds)), ", "))
-		case !slices.Contains(kind.targets, k.kind):
-			return fmt.Errorf("events[%d]: %s is not available to webhooks of kind %s; available to %s", i, name, k.kind, strings.Join(kind.targets, ", "))
+		case !slices.Contains(kind.Targets, k.kind):
+			return fmt.Errorf("events[%d]: %s is not available to webhooks of kind %s; available to %s", i, name, k.kind, strings.Join(kind.Targets, ", "))
 		}
 	}
 	return nil
@@ -120,9 +118,9 @@ func (k *hook) checkEvents() error {
 func (k *hook) receives(e *event) bool {
 	kind, isDocumented := eventKinds[e.name]
 	switch {
-	case isDocumented && !slices.Contains(kind.targets, k.kind), k.events[0] != "*" && !slices.Contains(k.events, e.name):
+	case isDocumented && !slices.Contains(kind.Targets, k.kind), k.events[0] != "*" && !slices.Contains(k.events, e.name):
 		return false
-	case k.kind != onApp && len(kind.webhookActions) > 0 && !slices.Contains(kind.webhookActions, e.action):
+	case k.kind != onApp && len(kind.Actions) > 0 && !slices.Contains(kind.Actions, e.action):
 		return false
 	case k.kind == onRepository:
 		return k.repository == e.repository
@@ -147,8 +145,7 @@ func (s *Service) deliver(e *event) []string {
 	return ids
 }
 
-// delivery returns the delivery of an event to the webhook, with the header of Document
-// B section 6.1.
+// delivery returns the delivery of an event to the webhook, with the header of Document B section 6.1.
 func (k *hook) delivery(dialect *policy.Dialect, e *event, id string, payload []byte) *delivery {
 	body, contentType := payload, "application/json"
 	if k.form {
@@ -173,8 +170,8 @@ func (k *hook) delivery(dialect *policy.Dialect, e *event, id string, payload []
 	}
 }
 
-// target returns the type and the ID of the webhook's target. The type of an app is
-// integration, as in the bypass actors of rulesets (Document A section 4.9).
+// target returns the type and the ID of the webhook's target. The type of an app is integration, as in the bypass
+// actors of rulesets (Document A section 4.9).
 func (k *hook) target() (kind string, id int) {
 	switch k.kind {
 	case onRepository:
@@ -191,8 +188,8 @@ func (k *hook) sign(by func() hash.Hash, body []byte) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// randomGUID returns a random identifier (RFC 9562 section 5.4). The identifier does not
-// depend on the seed: two processes must not send the same delivery ID.
+// randomGUID returns a random identifier (RFC 9562 section 5.4). The identifier does not depend on the seed: two
+// processes must not send the same delivery ID.
 func randomGUID() string {
 	var b [16]byte
 	_, _ = cryptorand.Read(b[:]) // crypto/rand.Read returns no error
@@ -271,8 +268,7 @@ func readControlJSON(w http.ResponseWriter, r *http.Request, into any) error {
 	return unmarshalStrict(body, into)
 }
 
-// unmarshalStrict unmarshals one JSON value. Its errors name unknown members and members
-// of a wrong type.
+// unmarshalStrict unmarshals one JSON value. Its errors name unknown members and members of a wrong type.
 func unmarshalStrict(text []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()

@@ -34,8 +34,8 @@ var (
 	invitationSources = []string{"member", "scim"}
 )
 
-// invitableRoles lists the roles that a new invitation may have, in addition to
-// reinstate (Document A section 4.3). This API cannot invite hiring managers.
+// invitableRoles lists the roles that a new invitation may have, in addition to reinstate (Document A section 4.3).
+// This API cannot invite hiring managers.
 var invitableRoles = []string{"admin", "direct_member", "billing_manager"}
 
 const invitationResource = "OrganizationInvitation"
@@ -47,8 +47,7 @@ func (w *world) invite(org *account, i *invitation) {
 	org.invitations = append(org.invitations, i)
 }
 
-// invitationObject returns the record of Document A section 2.4 that a create request
-// responds with.
+// invitationObject returns the record of Document A section 2.4 that a create request responds with.
 func invitationObject(req *request, org *account, i *invitation) object {
 	var login any
 	if i.user != nil {
@@ -175,8 +174,8 @@ func createInvitation(s *Service, req *request) response {
 	return response{status: http.StatusCreated, body: invitationObject(req, org, i), location: location}
 }
 
-// setInvitee sets the user and the address of an invitation. The user ID takes
-// precedence over the address. Members and users with a pending invitation are refused.
+// setInvitee sets the user and the address of an invitation. The user ID takes precedence over the address. Members and
+// users with a pending invitation are refused.
 func (i *invitation) setInvitee(w *world, org *account, body invitationBody) *problemField {
 	field := "invitee_id"
 	switch {
@@ -203,8 +202,8 @@ func (i *invitation) setInvitee(w *world, org *account, body invitationBody) *pr
 	return nil
 }
 
-// setRole sets the requested role. The role reinstate restores the role of a former
-// member, and is invalid for all other users.
+// setRole sets the requested role. The role reinstate restores the role of a former member, and is invalid for all
+// other users.
 func (i *invitation) setRole(org *account, body invitationBody) *problemField {
 	i.role = body.Role
 	if i.role == "reinstate" && i.user != nil && org.formerMembers[i.user.login] != nil {
@@ -233,8 +232,7 @@ func (i *invitation) setTeams(org *account, body invitationBody) *problemField {
 	return nil
 }
 
-// findUser returns the user for which matches returns true, or nil. At most one user may
-// match.
+// findUser returns the user for which matches returns true, or nil. At most one user may match.
 func (w *world) findUser(matches func(*account) bool) *account {
 	for _, a := range w.accounts {
 		if a.members == nil && matches(a) {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// issue is an issue, or the part of a pull request that it shares with issues. It is made from the stored fields, which a
-// change must use.
+// issue is an issue, or the part of a pull request that it shares with issues. It is made from the stored fields, which
+// a change must use.
 type issue struct {
 	fields  doc
 	number  int

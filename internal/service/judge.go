@@ -108,8 +108,8 @@ func newJudge(check func(context.Context, Read) (Verdict, error)) *Judge {
 	return &Judge{check: check, written: map[string][]int64{}, requests: map[int64]string{}, tags: map[string]int64{}}
 }
 
-// Transport returns a transport that sends requests with next and judges the responses. Writes of one caller are the own
-// writes of its reads. The name is free; it is usually the client's token.
+// Transport returns a transport that sends requests with next and judges the responses. Writes of one caller are the
+// own writes of its reads. The name is free; it is usually the client's token.
 func (j *Judge) Transport(caller string, next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		written := j.answered(caller)

@@ -2,8 +2,8 @@ package service
 
 import "net/http"
 
-// convertManifest creates an app from a manifest's code (Document B section 2.6).
-// Repeated requests with one code return the same app.
+// convertManifest creates an app from a manifest's code (Document B section 2.6). Repeated requests with one code
+// return the same app.
 func convertManifest(s *Service, req *request) response {
 	code := req.params["code"]
 	if s.world.apps[code] == 0 {

@@ -10,15 +10,13 @@ import (
 // sortedMembers returns the sorted logins of an organization's members.
 func sortedMembers(org *account) []string { return slices.Sorted(maps.Keys(org.members)) }
 
-// canSeeConcealedMembers reports whether the caller may see concealed members. The caller
-// must be a member or an installation of the organization, and its token must allow the
-// read.
+// canSeeConcealedMembers reports whether the caller may see concealed members. The caller must be a member or an
+// installation of the organization, and its token must allow the read.
 func canSeeConcealedMembers(org *account, c caller) bool {
 	return (org.members[c.login] != nil || c.account == "installation "+org.login) && c.hasPermission("Members (organization): read") && c.hasScope("read:org")
 }
 
-// listMembers lists members. Only members of the organization see concealed members
-// (Document A section 4.3).
+// listMembers lists members. Only members of the organization see concealed members (Document A section 4.3).
 func listMembers(s *Service, req *request) response {
 	org := req.org
 	filter, role := req.query.Get("filter"), req.query.Get("role")
@@ -45,8 +43,8 @@ func listMembers(s *Service, req *request) response {
 	return list(req, "/organizations/"+itoa(org.id)+"/members", shown, func(a *account) object { return userObject(req, a) })
 }
 
-// checkMember reports whether a user is a member. It redirects callers outside the
-// organization to the check of public members (Document A section 4.3).
+// checkMember reports whether a user is a member. It redirects callers outside the organization to the check of public
+// members (Document A section 4.3).
 func checkMember(s *Service, req *request) response {
 	org := req.org
 	switch {

@@ -45,8 +45,7 @@ type usage struct {
 	sentWhileLimited        int // see banAfter
 }
 
-// window is a fixed window. The first request in the window opens it (Document B section
-// 3).
+// window is a fixed window. The first request in the window opens it (Document B section 3).
 type window struct {
 	policy.Window
 	used         int
@@ -143,7 +142,8 @@ var createsNoContent = []string{
 // oneEndpoint maps an operation to the operation that is counted as the same endpoint.
 var oneEndpoint = map[string]string{"repos/compare-commits": "repos/compare-commits-with-basehead"}
 
-// demand returns what a request costs (Document B section 8.3). A path that no row of the table has is an endpoint, too.
+// demand returns what a request costs (Document B section 8.3). A path that no row of the table has is an endpoint,
+// too.
 func (s *Service) demand(r *request) demand {
 	d := demand{resource: core, amount: 1, points: 5}
 	if isRead(r.Method) {
@@ -183,8 +183,8 @@ func (s *Service) demand(r *request) demand {
 
 const rateLimitID = "rate-limit/get"
 
-// ticket represents one request in the meter. arrive creates the ticket, count charges
-// the request, and leave ends the ticket before the last byte of the response is written.
+// ticket represents one request in the meter. arrive creates the ticket, count charges the request, and leave ends the
+// ticket before the last byte of the response is written.
 type ticket struct {
 	meter     *meter
 	caller    caller
@@ -211,8 +211,7 @@ const (
 	banned
 )
 
-// arrive returns a ticket for a request. It refuses the request if the caller exceeds
-// the concurrency limit.
+// arrive returns a ticket for a request. It refuses the request if the caller exceeds the concurrency limit.
 func (m *meter) arrive(c caller, now time.Time) *ticket {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -277,8 +276,7 @@ func (t *ticket) startCooldown(now time.Time) {
 	t.usage.limitedAt, t.usage.limitedUntil = now, now.Add(t.meter.cooldown)
 }
 
-// recordSentWhileLimited counts a request that was sent while its caller was limited.
-// The request may cause a ban.
+// recordSentWhileLimited counts a request that was sent while its caller was limited. The request may cause a ban.
 func (t *ticket) recordSentWhileLimited() {
 	violations := &t.meter.violations
 	violations.SentWhileLimited++
@@ -286,8 +284,8 @@ func (t *ticket) recordSentWhileLimited() {
 	violations.Banned = violations.Banned || t.usage.sentWhileLimited >= banAfter
 }
 
-// count charges a request or refuses it. Refused requests and requests for the rate limit status are not charged (Document
-// B section 4.5).
+// count charges a request or refuses it. Refused requests and requests for the rate limit status are not charged
+// (Document B section 4.5).
 func (t *ticket) count(d demand) {
 	m := t.meter
 	m.mu.Lock()
@@ -370,8 +368,8 @@ func (m *meter) costs(d demand) []cost {
 	return append(list, m.cpuCosts(isGraphQL, 0)...)
 }
 
-// endpoint returns the endpoint of a path without an operation: the method and the segments at the positions where paths of
-// the API have literals.
+// endpoint returns the endpoint of a path without an operation: the method and the segments at the positions where
+// paths of the API have literals.
 func endpoint(method, path string) string {
 	segments := strings.Split(strings.Trim(path, "/"), "/")
 	name := method + " " + segments[0]
@@ -390,15 +388,13 @@ func (m *meter) cpuCosts(graphQL bool, millis int) []cost {
 	return list
 }
 
-// chargeList holds the charges against one sliding limit within its window, oldest
-// first, and their sum.
+// chargeList holds the charges against one sliding limit within its window, oldest first, and their sum.
 type chargeList struct {
 	all []charge
 	sum int
 }
 
-// sum returns the sum of the charges in the window that ends now. It drops older
-// charges.
+// sum returns the sum of the charges in the window that ends now. It drops older charges.
 func (u *usage) sum(limit cost, now time.Time) int {
 	s := u.charges[limit.scope]
 	if s == nil {
@@ -425,8 +421,8 @@ func (u *usage) charge(limit cost, now time.Time) {
 	s.all, s.sum = append(s.all, charge{now, limit.amount}), s.sum+limit.amount
 }
 
-// chargeCPU charges the CPU time of a request. It records a violation if the sum exceeds
-// the limit. The request cannot be refused at this point.
+// chargeCPU charges the CPU time of a request. It records a violation if the sum exceeds the limit. The request cannot
+// be refused at this point.
 func (t *ticket) chargeCPU(took time.Duration) {
 	m := t.meter
 	if m.off {
@@ -456,8 +452,7 @@ func (m *meter) recordHighest(name string, sum, limit int) {
 	}
 }
 
-// window returns the caller's window of a resource at now, and opens a new window if
-// the previous one has ended.
+// window returns the caller's window of a resource at now, and opens a new window if the previous one has ended.
 func (m *meter) window(c caller, resource string, now time.Time) *window {
 	u := m.usage(c)
 	w := u.windows[resource]
@@ -510,15 +505,14 @@ func (m *meter) coreLimit(kind policy.CallerKind) int {
 	return m.limits.Primary.User
 }
 
-// installationLimit returns the primary limit of an installation, which grows with its repositories and users (Document B
-// section 8.1).
+// installationLimit returns the primary limit of an installation, which grows with its repositories and users (Document
+// B section 8.1).
 func (m *meter) installationLimit(repositories, users int) int {
 	least := m.limits.Primary.Installation
 	return max(least, min(least+50*(max(0, repositories-20)+max(0, users-20)), 12_500))
 }
 
-// refund reverses the primary charge of a request whose response is a 304 to an
-// authorized caller.
+// refund reverses the primary charge of a request whose response is a 304 to an authorized caller.
 func (t *ticket) refund() {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
@@ -529,8 +523,8 @@ func (t *ticket) refund() {
 	}
 }
 
-// writeHeaders sets the rate limit headers (Document B section 8.4) and applies the faults
-// f to them. behind is the number of requests by which the headers are stale.
+// writeHeaders sets the rate limit headers (Document B section 8.4) and applies the faults f to them. behind is the
+// number of requests by which the headers are stale.
 func (t *ticket) writeHeaders(h http.Header, f Faults, behind int) {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()

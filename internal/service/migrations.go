@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// migration exports repositories of an organization or a user to an archive, or imports
-// repositories into an organization (Document B section 2.7).
+// migration exports repositories of an organization or a user to an archive, or imports repositories into an
+// organization (Document B section 2.7).
 type migration struct {
 	id    int
 	owner *account // an organization, or the user that started the migration
@@ -19,8 +19,7 @@ type migration struct {
 	created      time.Time
 }
 
-// migrationBody is the body that starts a migration (Document B section 4.6). Absent
-// members are false or empty.
+// migrationBody is the body that starts a migration (Document B section 4.6). Absent members are false or empty.
 type migrationBody struct {
 	Repositories         []string `json:"repositories"`
 	LockRepositories     bool     `json:"lock_repositories"`
@@ -59,8 +58,8 @@ func (m *migration) state(now time.Time) (name string, since time.Time) {
 	return "exported", ended
 }
 
-// guid returns an identifier that is derived from the ID. The same seed gives the same
-// identifiers (RFC 9562 section 5.8).
+// guid returns an identifier that is derived from the ID. The same seed gives the same identifiers (RFC 9562 section
+// 5.8).
 func (m *migration) guid() string {
 	digits := hashOf(uint64(m.id))
 	return strings.Join([]string{digits[:8], digits[8:12], "8" + digits[13:16], "8" + digits[17:20], digits[20:32]}, "-")
@@ -74,9 +73,8 @@ func (m *migration) url(req *request) string {
 	return req.base + "/orgs/" + m.owner.login + "/migrations/" + itoa(m.id)
 }
 
-// migrationObject returns the record of a migration (Document B section 2.7). The list
-// of repositories is omitted for imports and if withRepositories is false. The list
-// contains only the repositories that the caller may see.
+// migrationObject returns the record of a migration (Document B section 2.7). The list of repositories is omitted for
+// imports and if withRepositories is false. The list contains only the repositories that the caller may see.
 func migrationObject(s *Service, req *request, m *migration, withRepositories bool) object {
 	state, since := m.state(time.Now())
 	o := object{
@@ -91,8 +89,7 @@ func migrationObject(s *Service, req *request, m *migration, withRepositories bo
 	return append(o, object{{"url", m.url(req)}, {"created_at", timestamp(m.created)}, {"updated_at", timestamp(since)}}...)
 }
 
-// migratedRepository returns the record of Document A section 2.7 with the additional
-// members that migrations show.
+// migratedRepository returns the record of Document A section 2.7 with the additional members that migrations show.
 func migratedRepository(s *Service, req *request, r *repository) object {
 	return append(repositoryObject(s, req, r), object{
 		{"allow_rebase_merge", true}, {"allow_squash_merge", true}, {"allow_auto_merge", false}, {"delete_branch_on_merge", false}, {"allow_merge_commit", true},
@@ -112,8 +109,8 @@ func (w *world) migrationsOf(owner *account) []*migration {
 	return own
 }
 
-// listOrganizationMigrations lists the migrations of an organization. The parameters
-// exclude=repositories and exclude[]=repositories omit the repositories.
+// listOrganizationMigrations lists the migrations of an organization. The parameters exclude=repositories and
+// exclude[]=repositories omit the repositories.
 func listOrganizationMigrations(s *Service, req *request) response {
 	org := req.org
 	excluded := slices.Concat(req.query["exclude"], req.query["exclude[]"])
@@ -171,9 +168,8 @@ func (s *Service) startMigration(req *request, owner *account, allowed func(*rep
 	return response{status: http.StatusCreated, body: migrationObject(s, req, m, len(body.Exclude) == 0), location: m.url(req)}
 }
 
-// repositoriesNamed returns the repositories with the given full names, without
-// duplicates. badIndex is the index of the first name without an allowed repository, or
-// -1.
+// repositoriesNamed returns the repositories with the given full names, without duplicates. badIndex is the index of
+// the first name without an allowed repository, or -1.
 func (s *Service) repositoriesNamed(names []string, allowed func(*repository) bool) (named []*repository, badIndex int) {
 	for i, name := range names {
 		at := slices.IndexFunc(s.world.repositories, func(r *repository) bool { return strings.EqualFold(r.fullName(), name) && allowed(r) })

@@ -246,7 +246,8 @@ func (r *request) qualify(path, view string) string {
 }
 
 // resolve sets the canonical path, the repository and the organization of a request. hasTarget reports whether the
-// caller can see the repository and the organization in the path, and isVisible whether it can see the users and teams, too.
+// caller can see the repository and the organization in the path, and isVisible whether it can see the users and teams,
+// too.
 func (s *Service) resolve(r *request) (hasTarget, isVisible bool) {
 	w := s.world
 	hasTarget, isVisible = true, true

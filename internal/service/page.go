@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// pages returns the page parameters of a list. page defaults to 1. per_page defaults to
-// 30 and is at most 100 (Document A section 8). Invalid numbers count as absent.
+// pages returns the page parameters of a list. page defaults to 1. per_page defaults to 30 and is at most 100 (Document
+// A section 8). Invalid numbers count as absent.
 func pages(query url.Values) (page, perPage int) {
 	return parsePositive(query.Get("page"), 1, maxPage), parsePositive(query.Get("per_page"), 30, 100)
 }
@@ -21,8 +21,7 @@ func pages(query url.Values) (page, perPage int) {
 // maxPage is greater than the number of pages of any list.
 const maxPage = 1 << 20
 
-// parsePositive returns a positive number, reduced to most if it is larger. It returns
-// fallback for any other text.
+// parsePositive returns a positive number, reduced to most if it is larger. It returns fallback for any other text.
 func parsePositive(text string, fallback, most int) int {
 	n, err := strconv.Atoi(text)
 	switch {
@@ -42,8 +41,7 @@ func list[T any](req *request, path string, items []T, render func(T) object) re
 	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: pageLinks(req, path, len(items))}
 }
 
-// renderAll returns the rendered items. The result is never nil, so that it encodes as an
-// array.
+// renderAll returns the rendered items. The result is never nil, so that it encodes as an array.
 func renderAll[T any](items []T, render func(T) object) []object {
 	shown := make([]object, 0, len(items))
 	for _, item := range items {
@@ -52,8 +50,8 @@ func renderAll[T any](items []T, render func(T) object) []object {
 	return shown
 }
 
-// pageLinks returns the Link header of a list of total items. Its absolute URLs identify
-// repositories and organizations by number.
+// pageLinks returns the Link header of a list of total items. Its absolute URLs identify repositories and organizations
+// by number.
 func pageLinks(req *request, path string, total int) string {
 	page, perPage := pages(req.query)
 	return linksTo(req, path, "page", page, max(1, (total+perPage-1)/perPage))
@@ -78,8 +76,8 @@ func linksTo(req *request, path, parameter string, page, last int) string {
 	return strings.Join(parts, ", ")
 }
 
-// linkBuilder returns a function that formats one value of a Link header. The URL has the
-// path, the request's query without the parameters in without, and one new parameter.
+// linkBuilder returns a function that formats one value of a Link header. The URL has the path, the request's query
+// without the parameters in without, and one new parameter.
 func linkBuilder(req *request, path string, without ...string) func(rel, name, value string) string {
 	if req.faults.LinksByName {
 		path = req.URL.EscapedPath()
@@ -157,8 +155,7 @@ func cursor(id int) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(cursorPrefix + itoa(id)))
 }
 
-// cursorID returns the id of a cursor. It returns false if cursor did not produce the
-// text.
+// cursorID returns the id of a cursor. It returns false if cursor did not produce the text.
 func cursorID(text string) (int, bool) {
 	plain, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil {

@@ -12,11 +12,11 @@ const (
 	installationID = 9101
 )
 
-// payload returns the body of a delivery to a kind of webhook (Document B section 6.3).
-// No payload has an enterprise. Only payloads for apps have an installation.
+// payload returns the body of a delivery to a kind of webhook (Document B section 6.3). No payload has an enterprise.
+// Only payloads for apps have an installation.
 func (s *Service) payload(e *event, to string) object {
 	var o object
-	for name := range strings.FieldsSeq(eventKinds[e.name].payload) {
+	for name := range strings.FieldsSeq(eventKinds[e.name].Payload) {
 		name, optional := strings.CutSuffix(name, "?")
 		if !optional || e.hasMember(name, to) {
 			o = append(o, field{name, payloadMembers[name](s, e)})
@@ -42,9 +42,9 @@ func (e *event) hasMember(member, to string) bool {
 	return true
 }
 
-// payloadMembers maps the name of a payload member to a function that computes the member.
-// The documents do not define the content of members that are specific to one event. The
-// service gives those members a small content from the state.
+// payloadMembers maps the name of a payload member to a function that computes the member. The documents do not define
+// the content of members that are specific to one event. The service gives those members a small content from the
+// state.
 var payloadMembers = map[string]func(*Service, *event) any{
 	"action": func(_ *Service, e *event) any { return e.action },
 	"installation": func(*Service, *event) any {
@@ -155,8 +155,7 @@ func (e *event) newObject(below string, more ...field) object {
 	}, more...)
 }
 
-// newObjectBySender returns a new object that names the sender as its author, in the
-// member called name.
+// newObjectBySender returns a new object that names the sender as its author, in the member called name.
 func (e *event) newObjectBySender(name, below string, more ...field) object {
 	return append(e.newObject(below, more...), field{name, userObject(e.req, e.sender)})
 }
@@ -176,8 +175,7 @@ func (e *event) headSHA() string { return cmp.Or(e.repository.head(), zeroSHA) }
 // isTag reports whether the ref is a tag.
 func (e *event) isTag() bool { return strings.HasPrefix(e.ref, "refs/tags/") }
 
-// number returns the number of a pull request. Pull requests are numbered after the
-// issues.
+// number returns the number of a pull request. Pull requests are numbered after the issues.
 func (e *event) number() int { return e.repository.lastNumber + e.serial }
 
 // payloadRef returns the full ref, or only the name of the ref for the event create.

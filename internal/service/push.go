@@ -11,8 +11,7 @@ import (
 const (
 	// zeroSHA is the SHA of a ref that does not exist.
 	zeroSHA = "0000000000000000000000000000000000000000"
-	// maxCommits is the maximum number of commits in one push. A push of this size has
-	// a payload that exceeds maxPayload.
+	// maxCommits is the maximum number of commits in one push. A push of this size has a payload that exceeds maxPayload.
 	maxCommits = 60_000
 )
 
@@ -28,9 +27,9 @@ type pushResult struct {
 // mainRef returns the full ref of the default branch.
 func (r *repository) mainRef() string { return "refs/heads/" + r.defaultBranch }
 
-// push applies a push to the state. The state holds only the default branch. A push to
-// the default branch changes its head and discards the statistics of the old head
-// (Document A section 3). A push to another ref changes only the time of the last push.
+// push applies a push to the state. The state holds only the default branch. A push to the default branch changes its
+// head and discards the statistics of the old head (Document A section 3). A push to another ref changes only the time
+// of the last push.
 func (s *Service) push(e *event, body eventBody) error {
 	r := e.repository
 	n, err := r.checkPush(e.ref, body)

@@ -37,17 +37,19 @@ type codeOfConduct struct {
 	Body string `yaml:"body"`
 }
 
-var codesOfConduct = func() []codeOfConduct {
-	text, err := referenceFiles.ReadFile("reference/codes_of_conduct.yaml")
+var codesOfConduct = readReference[[]codeOfConduct]("codes_of_conduct.yaml")
+
+// readReference returns the content of a file of reference data.
+func readReference[T any](name string) (into T) {
+	text, err := referenceFiles.ReadFile("reference/" + name)
+	if err == nil {
+		err = yaml.Load(text, &into)
+	}
 	if err != nil {
-		panic(err)
+		panic(err) // the file is embedded
 	}
-	var all []codeOfConduct
-	if err := yaml.Load(text, &all); err != nil {
-		panic(err)
-	}
-	return all
-}()
+	return into
+}
 
 func listTemplates(*Service, *request) response {
 	names := make([]string, 0, len(templates))
@@ -98,8 +100,7 @@ func (s *Service) mediaType(representation string) string {
 	return "application/vnd." + s.config.Dialect.Vendor + "." + representation + "+json"
 }
 
-// accepts reports whether the Accept header names a vendor representation. The media
-// type may contain the version "v3".
+// accepts reports whether the Accept header names a vendor representation. The media type may contain the version "v3".
 func (s *Service) accepts(req *request, representation string) bool {
 	return slices.ContainsFunc(acceptedTypes(req), func(name string) bool {
 		rest, ok := strings.CutPrefix(name, "application/vnd."+s.config.Dialect.Vendor+".")
@@ -107,8 +108,7 @@ func (s *Service) accepts(req *request, representation string) bool {
 	})
 }
 
-// acceptedTypes returns the media types of the Accept header in lower case and without
-// parameters.
+// acceptedTypes returns the media types of the Accept header in lower case and without parameters.
 func acceptedTypes(req *request) []string {
 	var names []string
 	for _, value := range req.Header.Values("Accept") {

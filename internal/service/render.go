@@ -44,8 +44,8 @@ var nodePrefixes = map[string]string{
 
 func nodeID(kind string, id int) string { return nodePrefixes[kind] + "_" + itoa(id) }
 
-// repositoryURLs lists the URL fields of a repository object. Each value is appended to
-// the URL of the repository (Document A section 2.7).
+// repositoryURLs lists the URL fields of a repository object. Each value is appended to the URL of the repository
+// (Document A section 2.7).
 var repositoryURLs = [][2]string{
 	{"archive_url", "/{archive_format}{/ref}"}, {"assignees_url", "/assignees{/user}"}, {"blobs_url", "/git/blobs{/sha}"},
 	{"branches_url", "/branches{/branch}"}, {"collaborators_url", "/collaborators{/collaborator}"}, {"comments_url", "/comments{/number}"},
@@ -61,8 +61,8 @@ var repositoryURLs = [][2]string{
 	{"teams_url", "/teams"}, {"trees_url", "/git/trees{/sha}"}, {"hooks_url", "/hooks"},
 }
 
-// minimalRepository returns the repository object of a search result. It has the owner
-// and the URL fields (Document B section 2.1).
+// minimalRepository returns the repository object of a search result. It has the owner and the URL fields (Document B
+// section 2.1).
 func minimalRepository(req *request, r *repository) object {
 	api, html := req.base+"/repos/"+r.fullName(), req.base+"/"+r.fullName()
 	o := object{
@@ -80,8 +80,8 @@ func minimalRepository(req *request, r *repository) object {
 	}...)
 }
 
-// repositoryObject returns the repository object of the lists of watched repositories
-// (Document A section 2.7). No repository is a mirror, so mirror_url is empty.
+// repositoryObject returns the repository object of the lists of watched repositories (Document A section 2.7). No
+// repository is a mirror, so mirror_url is empty.
 func repositoryObject(s *Service, req *request, r *repository) object {
 	var language any
 	if r.language != "" {

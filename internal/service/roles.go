@@ -22,22 +22,21 @@ type assignee struct {
 	user string // login
 }
 
-// hasPermission reports whether a user has a permission through an assigned role. The role
-// may be assigned to the user, to a team of the user, or to a parent of that team.
+// hasPermission reports whether a user has a permission through an assigned role. The role may be assigned to the user,
+// to a team of the user, or to a parent of that team.
 func (org *account) hasPermission(login, permission string) bool {
 	return slices.ContainsFunc(org.roles, func(r *role) bool {
 		return slices.Contains(r.permissions, permission) && (r.assigned[assignee{user: login}] || org.assignedThroughTeam(r, login))
 	})
 }
 
-// assignedThroughTeam reports whether a role is assigned to a team that has the user as a
-// member.
+// assignedThroughTeam reports whether a role is assigned to a team that has the user as a member.
 func (org *account) assignedThroughTeam(r *role, login string) bool {
 	return slices.ContainsFunc(org.teams, func(t *team) bool { return r.assigned[assignee{team: t.slug}] && t.hasMember(org, login) })
 }
 
-// organizationWithRoles returns the organization of a role operation. It returns a 422
-// when organization roles are not enabled.
+// organizationWithRoles returns the organization of a role operation. It returns a 422 when organization roles are not
+// enabled.
 func (s *Service) organizationWithRoles(req *request) (*account, *response) {
 	org := req.org
 	if org.roles == nil {
@@ -61,8 +60,8 @@ func (s *Service) findRole(req *request) (*account, *role, *response) {
 	return org, org.roles[at], nil
 }
 
-// findAssignee returns the team or the user that a request names. The boolean reports
-// whether the team or the user exists.
+// findAssignee returns the team or the user that a request names. The boolean reports whether the team or the user
+// exists.
 func (s *Service) findAssignee(req *request, org *account) (assignee, bool) {
 	slug, login := req.params["team_slug"], req.params["username"]
 	if slug != "" {
@@ -72,8 +71,8 @@ func (s *Service) findAssignee(req *request, org *account) (assignee, bool) {
 	return assignee{user: login}, u != nil && u.members == nil
 }
 
-// roleObject returns the JSON object of a role (Document A section 2.2). Lists contain the
-// organization as an account object, and a single role contains its summary.
+// roleObject returns the JSON object of a role (Document A section 2.2). Lists contain the organization as an account
+// object, and a single role contains its summary.
 func roleObject(r *role, organization object) object {
 	return object{
 		{"id", r.id}, {"name", r.name}, {"description", r.description}, {"permissions", r.permissions},
@@ -113,8 +112,7 @@ func getRole(s *Service, req *request) response {
 	return response{status: http.StatusOK, modified: r.created, body: roleObject(r, organizationSummary(req, org))}
 }
 
-// listTeamsOfRole lists the teams that the role is assigned to. It does not list their
-// child teams.
+// listTeamsOfRole lists the teams that the role is assigned to. It does not list their child teams.
 func listTeamsOfRole(s *Service, req *request) response {
 	org, r, problem := s.findRole(req)
 	if problem != nil {
@@ -129,8 +127,7 @@ func listTeamsOfRole(s *Service, req *request) response {
 	return listTeams(req, org, "/organization-roles/"+itoa(r.id)+"/teams", teams)
 }
 
-// assignRole assigns a role to a team or a member. Assigning a role again has no effect
-// (Document A section 3).
+// assignRole assigns a role to a team or a member. Assigning a role again has no effect (Document A section 3).
 func assignRole(s *Service, req *request) response {
 	org, r, problem := s.findRole(req)
 	if problem != nil {
@@ -163,8 +160,7 @@ func revokeAllRoles(s *Service, req *request) response {
 	return s.revoke(req, org, org.roles...)
 }
 
-// revoke removes roles from the team or the user that a request names. It ignores roles
-// that are not assigned.
+// revoke removes roles from the team or the user that a request names. It ignores roles that are not assigned.
 func (s *Service) revoke(req *request, org *account, roles ...*role) response {
 	from, ok := s.findAssignee(req, org)
 	if !ok {

@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// conditions select the refs and repositories of a ruleset (Document A section 4.9). A
-// repository ruleset may have RefName only. An organization ruleset has RefName and
-// exactly one of the other fields, which select repositories.
+// conditions select the refs and repositories of a ruleset (Document A section 4.9). A repository ruleset may have
+// RefName only. An organization ruleset has RefName and exactly one of the other fields, which select repositories.
 type conditions struct {
 	RefName        *patterns `json:"ref_name,omitempty"`
 	RepositoryName *struct {
@@ -97,8 +96,8 @@ func (c conditions) validate(source rulesetSource) *fieldError {
 	return nil
 }
 
-// appliesToBranch reports whether the ruleset targets branches and its ref_name condition
-// matches this branch. A ruleset without the condition applies to no branch.
+// appliesToBranch reports whether the ruleset targets branches and its ref_name condition matches this branch. A
+// ruleset without the condition applies to no branch.
 func (set *ruleset) appliesToBranch(branch, defaultBranch string) bool {
 	return set.Target == "branch" && set.Conditions.RefName != nil && set.Conditions.RefName.match(func(p string) bool {
 		return p == "~ALL" || p == "~DEFAULT_BRANCH" && branch == defaultBranch || matchRef(p, "refs/heads/"+branch)

@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// valueSchema describes the allowed type of a JSON value. The schemas are read from
-// reference/rulesets.yaml, which documents their format.
+// valueSchema describes the allowed type of a JSON value. The schemas are read from reference/rulesets.yaml, which
+// documents their format.
 type valueSchema struct {
 	kind    string       // none, boolean, integer, string, choice, object, list, record or rule
 	choices []string     // choice: the allowed values; rule: the rule types
@@ -24,19 +24,8 @@ type member struct {
 	schema   *valueSchema
 }
 
-// rulesetSchema describes the request body that creates a ruleset (Document A sections
-// 4.8, 4.9).
-var rulesetSchema = func() *valueSchema {
-	text, err := referenceFiles.ReadFile("reference/rulesets.yaml")
-	if err != nil {
-		panic(err) // cannot fail, because the file is embedded
-	}
-	var s valueSchema
-	if err := yaml.Load(text, &s); err != nil {
-		panic(err)
-	}
-	return &s
-}()
+// rulesetSchema describes the request body that creates a ruleset (Document A sections 4.8, 4.9).
+var rulesetSchema = readReference[*valueSchema]("rulesets.yaml")
 
 // UnmarshalYAML reads a schema from its YAML form.
 func (s *valueSchema) UnmarshalYAML(n *yaml.Node) error {
@@ -65,8 +54,8 @@ func (s *valueSchema) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// fieldError is a validation error of one field. The field is a dotted path with indices,
-// for example rules[0].parameters.operator. The code is a code of [problemField].
+// fieldError is a validation error of one field. The field is a dotted path with indices, for example
+// rules[0].parameters.operator. The code is a code of [problemField].
 type fieldError struct{ field, code string }
 
 func invalidAt(field string) *fieldError { return &fieldError{field, "invalid"} }
@@ -75,8 +64,8 @@ func missingAt(field string) *fieldError { return &fieldError{field, "missing_fi
 // memberPath returns the path of a member of the value at path.
 func memberPath(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
 
-// read validates a value and returns it, or returns the first error. It puts members in
-// the order of the schema, adds defaults and drops unknown members.
+// read validates a value and returns it, or returns the first error. It puts members in the order of the schema, adds
+// defaults and drops unknown members.
 func (s *valueSchema) read(text json.RawMessage, path string) (any, *fieldError) {
 	switch s.kind {
 	case "list":

@@ -24,8 +24,7 @@ type ruleset struct {
 	created time.Time
 }
 
-// rule is one rule of a ruleset (Document A section 4.8). Some rule types have no
-// parameters.
+// rule is one rule of a ruleset (Document A section 4.8). Some rule types have no parameters.
 type rule struct {
 	Type       string          `json:"type"`
 	Parameters json.RawMessage `json:"parameters,omitempty"`
@@ -116,8 +115,8 @@ type branchRule struct {
 // wildcards lists characters that patterns may contain and branch names may not.
 const wildcards = "*?["
 
-// listBranchRules lists the active rules of the repository and its organization for a
-// branch (Document A section 4.7). The branch need not exist, but a pattern is refused.
+// listBranchRules lists the active rules of the repository and its organization for a branch (Document A section 4.7).
+// The branch need not exist, but a pattern is refused.
 func listBranchRules(s *Service, req *request) response {
 	r := req.repo
 	branch := req.params["branch"]
@@ -158,8 +157,8 @@ func createOrganizationRuleset(s *Service, req *request) response {
 	return s.createRuleset(req, organizationSource(org), &org.rulesets)
 }
 
-// createRuleset adds a ruleset to a repository or organization (Document A section 4.9).
-// The response contains the summary and the other members of the body.
+// createRuleset adds a ruleset to a repository or organization (Document A section 4.9). The response contains the
+// summary and the other members of the body.
 func (s *Service) createRuleset(req *request, source rulesetSource, sets *[]*ruleset) response {
 	body := map[string]json.RawMessage{}
 	if problem := s.decode(req.raw, "Ruleset", &body); problem != nil {
@@ -194,8 +193,7 @@ func readRuleset(text []byte) (*ruleset, *fieldError) {
 	return &set, nil
 }
 
-// validate returns the first error that depends on several members, the source, or the
-// other rulesets.
+// validate returns the first error that depends on several members, the source, or the other rulesets.
 func (set *ruleset) validate(source rulesetSource, others []*ruleset) *fieldError {
 	switch {
 	case slices.ContainsFunc(others, func(other *ruleset) bool { return other.Name == set.Name }):
@@ -238,8 +236,8 @@ func (a bypassActor) validate(path string, source rulesetSource) *fieldError {
 	return nil
 }
 
-// hasValidPattern reports whether the regular expression of a rule compiles. It returns
-// true for rules without a pattern.
+// hasValidPattern reports whether the regular expression of a rule compiles. It returns true for rules without a
+// pattern.
 func (r rule) hasValidPattern() bool {
 	if !strings.HasSuffix(r.Type, "_pattern") {
 		return true

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// exportSBOM returns the software bill of materials of a repository (Document B section
-// 2.4). It lists the repository and one package per language.
+// exportSBOM returns the software bill of materials of a repository (Document B section 2.4). It lists the repository
+// and one package per language.
 func exportSBOM(s *Service, req *request) response {
 	r := req.repo
 	name := "com.example." + r.fullName()

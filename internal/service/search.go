@@ -19,8 +19,7 @@ const (
 	maxSearchedFileSize = 384 << 10
 )
 
-// document is a searchable record. It holds the text properties and the values that
-// qualifiers compare.
+// document is a searchable record. It holds the text properties and the values that qualifiers compare.
 type document struct {
 	properties []property
 	repository *repository
@@ -44,8 +43,8 @@ type searchHit struct {
 	score float64
 }
 
-// search returns one page of the documents that match the query and that the caller may
-// see. The results are sorted by score or by the requested sort key.
+// search returns one page of the documents that match the query and that the caller may see. The results are sorted by
+// score or by the requested sort key.
 func (s *Service) search(req *request, kind string, documents []document) response {
 	query := policy.ParseSearch(req.query.Get("q"))
 	if problem := s.checkScopes(req, query); problem != nil {
@@ -95,7 +94,8 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 	}
 }
 
-// preflight returns an error response to a search that the documents refuse, and to a call without a required credential.
+// preflight returns an error response to a search that the documents refuse, and to a call without a required
+// credential.
 func (s *Service) preflight(r *request) *response {
 	m := policy.Match{Operation: r.op.documented, Query: r.query.Encode()}
 	f := m.Preflight(r.caller.kind)
@@ -109,8 +109,8 @@ func (s *Service) preflight(r *request) *response {
 	return refuse(f.Status, f.Message, fields...)
 }
 
-// checkScopes refuses a query if the caller can access none of the repositories and
-// accounts that it names (Document B section 5.2).
+// checkScopes refuses a query if the caller can access none of the repositories and accounts that it names (Document B
+// section 5.2).
 func (s *Service) checkScopes(req *request, query policy.SearchQuery) *response {
 	named, accessible := 0, 0
 	for _, t := range query {
@@ -154,10 +154,9 @@ func (s *Service) sort(req *request, all []searchHit) {
 	})
 }
 
-// alternatives splits a query at each OR and returns the terms of each part in lower case.
-// All terms of a part must match, because AND binds tighter than OR. NOT and a leading
-// minus negate a term. A part without terms is dropped, because qualifiers restrict the
-// whole query. A query without any term has one empty alternative, which matches every
+// alternatives splits a query at each OR and returns the terms of each part in lower case. All terms of a part must
+// match, because AND binds tighter than OR. NOT and a leading minus negate a term. A part without terms is dropped,
+// because qualifiers restrict the whole query. A query without any term has one empty alternative, which matches every
 // document.
 func alternatives(query policy.SearchQuery) [][]policy.SearchToken {
 	if !query.HasTerm() {
@@ -193,8 +192,7 @@ func bestScore(alternatives [][]policy.SearchToken, in []property) float64 {
 	return best
 }
 
-// score returns 0 if a term does not match. Otherwise it returns 1 plus the number of
-// occurrences of the terms.
+// score returns 0 if a term does not match. Otherwise it returns 1 plus the number of occurrences of the terms.
 func score(terms []policy.SearchToken, in []property) float64 {
 	if in == nil {
 		return 0
@@ -262,8 +260,8 @@ func searchedProperties(query policy.SearchQuery, d document) []property {
 	return in
 }
 
-// belongsTo reports whether the document belongs to the repository or account that a
-// repo:, user: or org: qualifier names.
+// belongsTo reports whether the document belongs to the repository or account that a repo:, user: or org: qualifier
+// names.
 func (d document) belongsTo(t policy.SearchToken) bool {
 	if d.repository == nil {
 		return false
@@ -292,8 +290,7 @@ func textMatches(alternatives [][]policy.SearchToken, kind string, url any, in [
 	return all
 }
 
-// matchPositions returns the sorted, distinct [start, end) positions of the terms in a
-// lower-case text.
+// matchPositions returns the sorted, distinct [start, end) positions of the terms in a lower-case text.
 func matchPositions(alternatives [][]policy.SearchToken, text []rune) [][2]int {
 	var all [][2]int
 	for _, t := range slices.Concat(alternatives...) {

@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// seed creates the initial state. The state has the organization acme, its repositories,
-// and the users of the tokens. It has enough watchers and members for lists of several
-// pages.
+// seed creates the initial state. The state has the organization acme, its repositories, and the users of the tokens.
+// It has enough watchers and members for lists of several pages.
 func seed(n uint64, now time.Time) *world {
 	s := &seeder{random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
 	w := &world{objects: newObjects(now.UTC().Truncate(time.Second)), apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{}}
@@ -176,8 +175,7 @@ func (s *seeder) advisories(r *repository) {
 	}
 }
 
-// properties sets the custom properties that organization rulesets can select
-// repositories by.
+// properties sets the custom properties that organization rulesets can select repositories by.
 func (s *seeder) properties(all []*repository) {
 	for _, r := range all {
 		r.properties = map[string]string{"team": "parts", "stage": "production"}

@@ -20,8 +20,7 @@ func (s *seeder) organizations(w *world, acme *account) {
 	}
 }
 
-// teams creates the teams of acme. Coils is nested in springs-levers, which is nested in
-// builders.
+// teams creates the teams of acme. Coils is nested in springs-levers, which is nested in builders.
 func (s *seeder) teams(w *world, acme *account) {
 	add := func(name, description, privacy string, parent *team, logins ...string) *team {
 		t := w.addTeam(acme, name, description, privacy, parent)
@@ -59,9 +58,8 @@ func (s *seeder) roles(acme *account) {
 	add("Auditor", "Reads the audit log of the organization", []string{"read_audit_logs"}, assignee{team: "audit"}, assignee{user: "builder-09"})
 }
 
-// invitations creates one pending and one failed invitation for each role and source.
-// Members invite existing users and add them to teams. SCIM invites e-mail addresses
-// without an account.
+// invitations creates one pending and one failed invitation for each role and source. Members invite existing users and
+// add them to teams. SCIM invites e-mail addresses without an account.
 func (s *seeder) invitations(w *world, acme *account) {
 	for _, failed := range []bool{false, true} {
 		for n, role := range invitationRoles {

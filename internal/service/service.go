@@ -38,8 +38,8 @@ type Config struct {
 	NoRateLimits bool
 	// StatisticsDelay is the duration of a statistics job. The default is 1.5 s.
 	StatisticsDelay time.Duration
-	// Cooldown is the duration of the cool-down after a secondary limit error, and the value of Retry-After. The default is
-	// one minute.
+	// Cooldown is the duration of the cool-down after a secondary limit error, and the value of Retry-After. The default
+	// is one minute.
 	Cooldown time.Duration
 	// Faults are active from the start.
 	Faults Faults
@@ -114,13 +114,11 @@ func (s *Service) Close() {
 	s.jobs.Wait()
 }
 
-// Violations is the result of [Service.Violations] and the response to GET
-// /_service/violations.
+// Violations is the result of [Service.Violations] and the response to GET /_service/violations.
 type Violations struct {
 	// Violations counts requests that were refused because they exceeded a limit.
 	Violations int `json:"violations"`
-	// SentWhileLimited counts requests that arrived during the waiting time of an earlier
-	// refusal.
+	// SentWhileLimited counts requests that arrived during the waiting time of an earlier refusal.
 	SentWhileLimited int `json:"sent_while_limited"`
 	// MaxConcurrent is the maximum number of concurrent requests of one caller.
 	MaxConcurrent int `json:"max_concurrent"`
@@ -272,8 +270,7 @@ func sendPart(w http.ResponseWriter, status int, beginning []byte, n int) {
 	_, _ = w.Write(beginning)
 }
 
-// sendTruncated writes the Content-Length of the body and half of the body. Then it closes
-// the connection.
+// sendTruncated writes the Content-Length of the body and half of the body. Then it closes the connection.
 func sendTruncated(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
@@ -282,8 +279,8 @@ func sendTruncated(w http.ResponseWriter, status int, body []byte) {
 	panic(http.ErrAbortHandler)
 }
 
-// parseRequest sets the operation, the parameters, the body and the caller of a request. It returns the error response of an
-// invalid request, which is not counted.
+// parseRequest sets the operation, the parameters, the body and the caller of a request. It returns the error response
+// of an invalid request, which is not counted.
 func (s *Service) parseRequest(r *request) *response {
 	if message := targetProblem(r.URL); message != "" {
 		return refuse(http.StatusBadRequest, message)

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// largeRepositoryCommits is the number of commits from which additions and deletions are
-// not computed (Document A section 4.5).
+// largeRepositoryCommits is the number of commits from which additions and deletions are not computed (Document A
+// section 4.5).
 const largeRepositoryCommits = 10_000
 
-// statisticsKey identifies a cached result. The head is part of the key, so a push to the
-// default branch starts a new computation (Document A section 3).
+// statisticsKey identifies a cached result. The head is part of the key, so a push to the default branch starts a new
+// computation (Document A section 3).
 type statisticsKey struct {
 	repository int
 	operation  string
@@ -33,8 +33,8 @@ type computeFunc func(r *repository, now time.Time) bodyRenderer
 // fixedBody returns a renderer of a body that does not depend on the request.
 func fixedBody(figures any) bodyRenderer { return func(*request) any { return figures } }
 
-// statistics returns the handler of a statistics operation. The first request starts a
-// job, and requests receive a 202 until the job completes.
+// statistics returns the handler of a statistics operation. The first request starts a job, and requests receive a 202
+// until the job completes.
 func statistics(f computeFunc) handler {
 	return func(s *Service, req *request) response {
 		r := req.repo
@@ -81,8 +81,7 @@ func weekStart(t time.Time) time.Time {
 	return day.AddDate(0, 0, -int(day.Weekday()))
 }
 
-// withoutMerges returns the commits that are not merges. All statistics ignore merges
-// (Document A section 2.9).
+// withoutMerges returns the commits that are not merges. All statistics ignore merges (Document A section 2.9).
 func withoutMerges(commits []*commit) []*commit {
 	return slices.DeleteFunc(slices.Clone(commits), func(c *commit) bool { return c.merge })
 }
@@ -161,8 +160,8 @@ func contributor(req *request, author *account, byWeek map[int64]contribution) o
 	return object{{"author", userObject(req, author)}, {"total", total}, {"weeks", weeks}}
 }
 
-// participation counts the commits of the last 52 weeks, in total and by the owner. The
-// last week ends at the start of the current day in UTC.
+// participation counts the commits of the last 52 weeks, in total and by the owner. The last week ends at the start of
+// the current day in UTC.
 func participation(r *repository, now time.Time) bodyRenderer {
 	end := now.UTC().Truncate(24 * time.Hour)
 	first := end.Add(-52 * week)

@@ -120,8 +120,8 @@ func (p segment) accepts(value string) bool {
 	return p.head == "" || isPair && base != "" && head != ""
 }
 
-// bind matches a path against a pattern. If they match, bind adds the parameters of the path to values. A parameter with
-// slashes takes as many segments as possible.
+// bind matches a path against a pattern. If they match, bind adds the parameters of the path to values. A parameter
+// with slashes takes as many segments as possible.
 func bind(pattern []segment, path []string, values map[string]string) bool {
 	if len(pattern) == 0 || len(path) == 0 {
 		return len(pattern) == len(path)

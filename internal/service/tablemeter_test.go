@@ -129,6 +129,7 @@ func TestConcurrentRequestsAreCounted(t *testing.T) {
 		s := newTester(t, Config{Limits: l, Faults: Faults{DelayAfter: Duration(time.Second)}})
 		refused := make(chan bool, 3)
 		for range 3 {
+			time.Sleep(time.Nanosecond) // in this order
 			go func() { refused <- s.Do("owner", "GET /orgs/acme").Code == http.StatusForbidden }()
 		}
 		n := 0

@@ -21,8 +21,8 @@ func listSubscribers(s *Service, req *request) response {
 	return list(req, "/repositories/"+itoa(r.id)+"/subscribers", watchersOf(r), func(a *account) object { return userObject(req, a) })
 }
 
-// subscriptionTarget returns the repository and the user of a subscription operation. It
-// returns a 403 for callers without a user.
+// subscriptionTarget returns the repository and the user of a subscription operation. It returns a 403 for callers
+// without a user.
 func (s *Service) subscriptionTarget(req *request) (*repository, *account, *response) {
 	r, u := req.repo, s.world.user(req.caller)
 	if u == nil {
@@ -52,8 +52,8 @@ func getSubscription(s *Service, req *request) response {
 	return response{status: http.StatusOK, body: subscriptionObject(req, r, sub)}
 }
 
-// setSubscription makes the caller watch or ignore the repository (Document A section 3).
-// Absent members of the body keep their value. Ignoring a repository ends watching.
+// setSubscription makes the caller watch or ignore the repository (Document A section 3). Absent members of the body
+// keep their value. Ignoring a repository ends watching.
 func setSubscription(s *Service, req *request) response {
 	r, u, problem := s.subscriptionTarget(req)
 	if problem != nil {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// world is the state of the service. Service.mu guards it, except the tokens and the IDs
-// and logins of accounts, which never change.
+// world is the state of the service. Service.mu guards it, except the tokens and the IDs and logins of accounts, which
+// never change.
 type world struct {
 	objects
 	byID []*account // by ascending ID
@@ -169,8 +169,8 @@ func itoa(n int) string { return strconv.Itoa(n) }
 // timestamp formats a time in the format of the documents.
 func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
 
-// installationSize returns the number of repositories and users of an installation on an
-// organization (Document B section 8.1).
+// installationSize returns the number of repositories and users of an installation on an organization (Document B
+// section 8.1).
 func (w *world) installationSize(login string) (repositories, users int) {
 	for _, r := range w.repositories {
 		if r.owner.login == login {
