@@ -130,15 +130,15 @@ func (s *Service) authorize(req *request, found bool) *response {
 	var p response
 	switch {
 	case slices.Contains(op.Refuses, c.token):
-		p = s.problem(http.StatusForbidden, "Resource not accessible by this kind of token")
+		p = fail(http.StatusForbidden, "Resource not accessible by this kind of token")
 	case !found:
-		p = s.notFound()
+		p = notFound()
 	case target.allowsAnonymous(op):
 		return nil
 	case !c.hasPermission(op.Permission):
-		p = s.problem(http.StatusForbidden, "Resource not accessible by this token: it needs "+op.Permission)
+		p = fail(http.StatusForbidden, "Resource not accessible by this token: it needs "+op.Permission)
 	case !c.hasScope(req.op.requiredScope()):
-		p = s.problem(http.StatusForbidden, "Resource not accessible by this token: it needs the scope "+req.op.requiredScope())
+		p = fail(http.StatusForbidden, "Resource not accessible by this token: it needs the scope "+req.op.requiredScope())
 	default:
 		return s.authorizeUser(req, target)
 	}
@@ -156,9 +156,7 @@ func (s *Service) authorizeUser(req *request, target pathTarget) *response {
 	case !named, user != nil && requirement.isMet(target, user), target.coveredBy(c):
 		return nil
 	case slices.Contains(op.Errors, http.StatusNotFound) && (!member || !slices.Contains(op.Errors, http.StatusForbidden)):
-		p := s.notFound()
-		return &p
+		return refuse(http.StatusNotFound, notFoundText)
 	}
-	p := s.problem(http.StatusForbidden, requirement.refusal)
-	return &p
+	return refuse(http.StatusForbidden, requirement.refusal)
 }

@@ -149,7 +149,7 @@ func listConfigurations(s *Service, req *request) response {
 	org := req.org
 	target := req.query.Get("target_type")
 	if !slices.Contains([]string{"", "all", "global"}, target) {
-		return s.invalid(configurationResource, "target_type")
+		return invalid(configurationResource, "target_type")
 	}
 	shown := slices.DeleteFunc(s.world.configurationsOf(org), func(c *configuration) bool {
 		return target == "global" && c.organization != nil
@@ -169,13 +169,13 @@ func createConfiguration(s *Service, req *request) response {
 	}
 	values, fieldErr := parseConfiguration(body, s.config.Dialect.SecurityBot)
 	if fieldErr != nil {
-		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", *fieldErr)
+		return fail(http.StatusUnprocessableEntity, "Validation Failed", *fieldErr)
 	}
 	all := s.world.configurations
 	if slices.ContainsFunc(all, func(other *configuration) bool {
 		return other.organization == org && strings.EqualFold(other.values["name"].(string), values["name"].(string))
 	}) {
-		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{configurationResource, "name", "already_exists"})
+		return fail(http.StatusUnprocessableEntity, "Validation Failed", problemField{configurationResource, "name", "already_exists"})
 	}
 	c := &configuration{id: all[len(all)-1].id + 1, organization: org, values: values, created: time.Now()}
 	s.world.configurations = append(s.world.configurations, c)
@@ -189,7 +189,7 @@ func getConfiguration(s *Service, req *request) response {
 			return response{status: http.StatusOK, modified: c.created, body: s.configurationObject(req, org, c)}
 		}
 	}
-	return s.notFound()
+	return notFound()
 }
 
 func listDefaultConfigurations(s *Service, req *request) response {
@@ -209,7 +209,7 @@ func detachConfigurations(s *Service, req *request) response {
 	}
 	problem := s.decode(req.raw, configurationResource, &body)
 	if problem == nil && len(body.Selected) == 0 {
-		missing := s.missing(configurationResource, "selected_repository_ids")
+		missing := missing(configurationResource, "selected_repository_ids")
 		problem = &missing
 	}
 	if problem != nil {
@@ -220,12 +220,12 @@ func detachConfigurations(s *Service, req *request) response {
 	for _, id := range body.Selected {
 		at := slices.IndexFunc(s.world.repositories, func(r *repository) bool { return r.id == id && r.owner == org })
 		if at < 0 {
-			return s.notFound()
+			return notFound()
 		}
 		detached = append(detached, s.world.repositories[at])
 	}
 	if slices.ContainsFunc(detached, func(r *repository) bool { return r.locked }) {
-		return s.problem(http.StatusConflict, lockedForMigration)
+		return fail(http.StatusConflict, lockedForMigration)
 	}
 	for _, r := range detached {
 		r.configuration = nil

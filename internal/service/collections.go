@@ -114,7 +114,7 @@ func (s *Service) valueOf(r *request, p part) (string, bool) {
 func (s *Service) listPart(r *request, p part) response {
 	value, ok := s.valueOf(r, p)
 	if !ok {
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	}
 	k := s.world.kinds[parameter.ReplaceAllString(p.collection, "{}")]
 	list := s.world.where(r.repo, expand(p.collection, r.params), p.member, value)
@@ -143,7 +143,7 @@ func (s *Service) showAll(r *request, k kind, list []doc) []any {
 func (s *Service) createPart(r *request, p part) response {
 	value, ok := s.valueOf(r, p)
 	if !ok {
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	}
 	view := parameter.ReplaceAllString(p.collection, "{}")
 	k, fields := s.world.kinds[view], doc{}
@@ -269,7 +269,7 @@ func latestRelease(s *Service, r *request) response {
 			return response{status: http.StatusOK, body: renderRelease(s, r, release)}
 		}
 	}
-	return fail(http.StatusNotFound, "Not Found")
+	return notFound()
 }
 
 func getAsset(s *Service, r *request) response {
@@ -304,7 +304,7 @@ func touchCheck(s *Service, r *request, fields doc) {
 func combinedStatus(s *Service, r *request) response {
 	sha := r.repo.git.resolve(r.params["ref"])
 	if sha == "" {
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	}
 	latest, state := map[string]any{}, "pending"
 	for _, status := range s.world.where(r.repo, "statuses", "sha", sha) {

@@ -33,11 +33,11 @@ func (s *Service) decode(body []byte, resource string, into any) *response {
 	case err == nil:
 		return nil
 	case members == nil && errors.As(err, &mismatch):
-		p = s.problem(http.StatusBadRequest, "Body should be a JSON object")
+		p = fail(http.StatusBadRequest, "Body should be a JSON object")
 	case errors.As(err, &mismatch):
-		p = s.invalid(resource, elementIndex.ReplaceAllString(mismatch.Field, ""))
+		p = invalid(resource, elementIndex.ReplaceAllString(mismatch.Field, ""))
 	default:
-		p = s.problem(http.StatusBadRequest, "Problems parsing JSON")
+		p = fail(http.StatusBadRequest, "Problems parsing JSON")
 	}
 	return &p
 }

@@ -108,7 +108,7 @@ type feedRequest struct {
 func getFeed(s *Service, req *request) response {
 	feed := s.findFeed(req)
 	if feed == nil {
-		return s.notFound()
+		return notFound()
 	}
 	if problem := s.authorizeReader(req, feed); problem != nil {
 		return *problem
@@ -144,10 +144,10 @@ func (s *Service) authorizeReader(req *request, feed *feedRequest) *response {
 	var p response
 	switch {
 	case token == "" && !basic:
-		p = s.problem(http.StatusUnauthorized, "Requires the token of the feed or basic authentication")
+		p = fail(http.StatusUnauthorized, "Requires the token of the feed or basic authentication")
 	case token != "" && token != feedToken(feed.user), token == "" && req.caller.login != feed.user.login,
 		feed.organization != nil && feed.organization.members[feed.user.login] == nil:
-		p = s.notFound()
+		p = notFound()
 	default:
 		return nil
 	}

@@ -38,7 +38,7 @@ func (s *Service) generic(r *request) response {
 		}
 		return response{status: r.op.putStatus(known), body: s.render(r, path, view)}
 	case !exists:
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	case r.Method == http.MethodPatch:
 		s.merge(r, path)
 		return response{status: r.op.created(), body: s.render(r, path, view)}
@@ -98,7 +98,7 @@ func (s *Service) act(r *request, path string) response {
 	}
 	above, view := parentOf(path), parentOf(r.op.view)
 	if !s.exists(above, view) {
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	}
 	s.merge(r, above)["last_action"] = lastOf(path)
 	return response{status: r.op.created(), body: s.render(r, above, view)}

@@ -319,7 +319,7 @@ func (s *Service) renderCommits(r *request, commits []*commit) []any {
 func listCommits(s *Service, r *request) response {
 	sha := r.repo.git.resolve(r.query.Get("sha"))
 	if sha == "" {
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	}
 	return response{status: http.StatusOK, list: s.renderCommits(r, r.repo.git.history(sha))}
 }
@@ -339,7 +339,7 @@ func compare(s *Service, r *request) response {
 	base, head := r.comparison()
 	from, to := g.resolve(base), g.resolve(head)
 	if from == "" || to == "" {
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	}
 	files, ahead := []any{}, g.ahead(from, to)
 	for _, path := range g.changed(from, to) {
@@ -408,7 +408,7 @@ func renderRef(r *request, ref string) doc {
 
 func getRef(_ *Service, r *request) response {
 	if r.repo.git.refs[r.params["ref"]] == "" {
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	}
 	return response{status: http.StatusOK, body: renderRef(r, r.params["ref"])}
 }
@@ -472,7 +472,7 @@ func getObject(_ *Service, r *request) response {
 	if body := g.object(name); body != nil {
 		return response{status: http.StatusOK, body: body}
 	}
-	return fail(http.StatusNotFound, "Not Found")
+	return notFound()
 }
 
 // object returns the object with a SHA, or nil.
@@ -562,7 +562,7 @@ func getContent(_ *Service, r *request) response {
 		}
 	}
 	if len(list) == 0 {
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	}
 	return response{status: http.StatusOK, list: list}
 }
@@ -584,7 +584,7 @@ func changeContent(s *Service, r *request) response {
 	content := cmp.Or(decoded(r.text("content"), "base64"), "\n") // an empty content would delete the file
 	switch given := cmp.Or(r.text("sha"), r.query.Get("sha")); {
 	case head == "" || deletes && !exists:
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	case exists && given == "":
 		return fail(http.StatusUnprocessableEntity, `Invalid request. "sha" wasn't supplied.`)
 	case exists && given != old:

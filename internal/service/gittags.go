@@ -68,8 +68,7 @@ func tagObject(req *request, r *repository, t *gitTag) object {
 func (s *Service) repositoryWithObjects(req *request) (*repository, *response) {
 	r := req.repo
 	if r.head() == "" {
-		p := s.problem(http.StatusConflict, "Git Repository is empty.")
-		return nil, &p
+		return nil, refuse(http.StatusConflict, "Git Repository is empty.")
 	}
 	return r, nil
 }
@@ -81,7 +80,7 @@ func getTag(s *Service, req *request) response {
 	}
 	at := slices.IndexFunc(r.git.tags, func(t *gitTag) bool { return t.sha == req.params["tag_sha"] })
 	if at < 0 {
-		return s.notFound()
+		return notFound()
 	}
 	return response{status: http.StatusOK, modified: r.git.tags[at].created, body: tagObject(req, r, r.git.tags[at])}
 }
@@ -93,7 +92,7 @@ func createTag(s *Service, req *request) response {
 		return *problem
 	}
 	if r.locked {
-		return s.problem(http.StatusForbidden, lockedForMigration)
+		return fail(http.StatusForbidden, lockedForMigration)
 	}
 	var body struct {
 		Tag     string      `json:"tag"`
@@ -107,7 +106,7 @@ func createTag(s *Service, req *request) response {
 	}
 	for _, f := range []struct{ name, value string }{{"tag", body.Tag}, {"message", body.Message}, {"object", body.Object}, {"type", body.Type}} {
 		if f.value == "" {
-			return s.missing("Tag", f.name)
+			return missing("Tag", f.name)
 		}
 	}
 	tagger := signer{name: req.caller.account, email: "noreply@example.com", at: time.Now()}
@@ -117,16 +116,16 @@ func createTag(s *Service, req *request) response {
 	if t := body.Tagger; t != nil {
 		var fieldErr *fieldError
 		if tagger, fieldErr = t.signer(tagger.at); fieldErr != nil {
-			return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{"Tag", fieldErr.field, fieldErr.code})
+			return fail(http.StatusUnprocessableEntity, "Validation Failed", problemField{"Tag", fieldErr.field, fieldErr.code})
 		}
 	}
 	switch {
 	case !isRefName(body.Tag):
-		return s.invalid("Tag", "tag")
+		return invalid("Tag", "tag")
 	case !slices.Contains([]string{"commit", "tree", "blob"}, body.Type):
-		return s.invalid("Tag", "type")
+		return invalid("Tag", "type")
 	case !r.hasObject(body.Type, body.Object):
-		return s.invalid("Tag", "object")
+		return invalid("Tag", "object")
 	}
 	t := newTag(time.Now(), body.Tag, body.Message, body.Object, body.Type, tagger)
 	if !slices.ContainsFunc(r.git.tags, func(other *gitTag) bool { return other.sha == t.sha }) {

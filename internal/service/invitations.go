@@ -89,7 +89,7 @@ func listInvitations(s *Service, req *request) response {
 		switch value := req.query.Get(f.name); {
 		case value == "" || value == "all":
 		case !slices.Contains(f.values, value):
-			return s.invalid(invitationResource, f.name)
+			return invalid(invitationResource, f.name)
 		default:
 			shown = slices.DeleteFunc(shown, func(i *invitation) bool { return f.of(i) != value })
 		}
@@ -119,8 +119,7 @@ func (s *Service) invitation(req *request) (*account, *invitation, *response) {
 	org := req.org
 	at := slices.IndexFunc(org.invitations, func(i *invitation) bool { return itoa(i.id) == req.params["invitation_id"] })
 	if at < 0 {
-		p := s.notFound()
-		return nil, nil, &p
+		return nil, nil, refuse(http.StatusNotFound, notFoundText)
 	}
 	return org, org.invitations[at], nil
 }
@@ -140,7 +139,7 @@ func cancelInvitation(s *Service, req *request) response {
 		return *problem
 	}
 	if !i.pending() {
-		return s.invalid(invitationResource, "invitation_id")
+		return invalid(invitationResource, "invitation_id")
 	}
 	org.invitations = slices.DeleteFunc(org.invitations, func(other *invitation) bool { return other == i })
 	return response{status: http.StatusNoContent}
@@ -167,7 +166,7 @@ func createInvitation(s *Service, req *request) response {
 		i.inviter = org
 	}
 	if fieldErr := cmp.Or(i.setInvitee(s.world, org, body), i.setRole(org, body), i.setTeams(org, body)); fieldErr != nil {
-		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", *fieldErr)
+		return fail(http.StatusUnprocessableEntity, "Validation Failed", *fieldErr)
 	}
 	s.world.invite(org, i)
 	location := req.base + "/orgs/" + org.login + "/invitations/" + itoa(i.id)

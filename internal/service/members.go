@@ -21,14 +21,14 @@ func listMembers(s *Service, req *request) response {
 	org := req.org
 	filter, role := req.query.Get("filter"), req.query.Get("role")
 	if !slices.Contains([]string{"", "all", "2fa_disabled"}, filter) {
-		return s.invalid("OrganizationMember", "filter")
+		return invalid("OrganizationMember", "filter")
 	}
 	if !slices.Contains([]string{"", "all", "admin", "member"}, role) {
-		return s.invalid("OrganizationMember", "role")
+		return invalid("OrganizationMember", "role")
 	}
 	caller := org.members[req.caller.login]
 	if filter == "2fa_disabled" && (caller == nil || !caller.admin) {
-		return s.problem(http.StatusUnprocessableEntity, "Only owners can use this filter", problemField{"OrganizationMember", "filter", "invalid"})
+		return fail(http.StatusUnprocessableEntity, "Only owners can use this filter", problemField{"OrganizationMember", "filter", "invalid"})
 	}
 	var shown []*account
 	for _, login := range sortedMembers(org) {
@@ -49,11 +49,11 @@ func checkMember(s *Service, req *request) response {
 	org := req.org
 	switch {
 	case org == nil:
-		return s.notFound()
+		return notFound()
 	case !canSeeConcealedMembers(org, req.caller):
 		return response{status: http.StatusFound, location: req.base + "/orgs/" + org.login + "/public_members/" + url.PathEscape(req.params["username"])}
 	case org.members[req.params["username"]] == nil:
-		return s.notFound()
+		return notFound()
 	}
 	return response{status: http.StatusNoContent}
 }
@@ -61,7 +61,7 @@ func checkMember(s *Service, req *request) response {
 func checkPublicMember(s *Service, req *request) response {
 	org := req.org
 	if m := org.members[req.params["username"]]; m == nil || !m.public {
-		return s.notFound()
+		return notFound()
 	}
 	return response{status: http.StatusNoContent}
 }
@@ -122,7 +122,7 @@ func getMembership(s *Service, r *request) response {
 	}
 	m := r.org.members[login]
 	if m == nil {
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	}
 	return response{status: http.StatusOK, body: membershipObject(r, r.org, m)}
 }

@@ -61,40 +61,29 @@ type charge struct {
 
 // Resource is a primary limit with a name, which x-ratelimit-resource shows.
 type Resource struct {
-	Name      string
-	Limit     policy.Window
-	Anonymous int // the limit of an address without a credential
+	Name      string        `yaml:"name"`
+	Limit     policy.Window `yaml:"limit"`
+	Anonymous int           `yaml:"anonymous"` // the limit of an address without a credential
+	Dialect   string        `yaml:"dialect"`   // the only dialect with the resource, or ""
 }
 
 const core, searchResource, codeSearch, graphQLResource = "core", "search", "code_search", "graphql"
 
-// resources are the resources in the order of the rate limit status. The limits of the first three come from
-// policy.Limits, and those of the others from observed responses. The documents name the first ten.
-var resources = []Resource{
-	{Name: core}, {Name: searchResource}, {Name: codeSearch},
-	{graphQLResource, policy.Window{Max: 5000, Window: time.Hour}, 0},
-	{"integration_manifest", policy.Window{Max: 5000, Window: time.Hour}, 5000},
-	{"dependency_snapshots", policy.Window{Max: 100, Window: time.Minute}, 0},
-	{"code_scanning_upload", policy.Window{Max: 1000, Window: time.Hour}, 0},
-	{"actions_runner_registration", policy.Window{Max: 10_000, Window: time.Hour}, 0},
-	{"scim", policy.Window{Max: 15_000, Window: time.Hour}, 0},
-	{"source_import", policy.Window{Max: 100, Window: time.Minute}, 5},
-	{"code_scanning_autofix", policy.Window{Max: 10, Window: time.Minute}, 0},
-	{"dependency_sbom", policy.Window{Max: 100, Window: time.Minute}, 0},
-	{"audit_log", policy.Window{Max: 1750, Window: time.Hour}, 0},
-}
-
-const documentedResources = 10
+// limitRules is the content of reference/limits.yaml.
+var limitRules = readReference[struct {
+	Resources []Resource
+	Rules     []struct{ Method, Part, Resource string }
+	NoContent []string `yaml:"no_content"`
+	Endpoints map[string]string
+}]("limits.yaml")
 
 // newMeter returns a meter for the limits and resources of a configuration.
 func newMeter(c Config) *meter {
 	m := &meter{
 		limits: c.Limits, cooldown: cmp.Or(c.Cooldown, time.Minute), override: c.Resources, off: c.NoRateLimits,
-		resources: slices.Clone(resources), usages: map[string]*usage{}, violations: noViolations(),
+		usages: map[string]*usage{}, violations: noViolations(),
 	}
-	if c.Dialect.Name == "service" {
-		m.resources = m.resources[:documentedResources]
-	}
+	m.resources = slices.DeleteFunc(slices.Clone(limitRules.Resources), func(r Resource) bool { return r.Dialect != "" && r.Dialect != c.Dialect.Name })
 	for _, id := range slices.Sorted(maps.Keys(c.Unlisted)) {
 		if !slices.ContainsFunc(m.resources, func(r Resource) bool { return r.Name == c.Unlisted[id].Name }) {
 			m.resources = append(m.resources, c.Unlisted[id])
@@ -113,35 +102,6 @@ type demand struct {
 	free     bool // costs nothing: the rate limit status
 }
 
-// resourceRules assign operations to resources: the first rule whose method and part of the path match. Other
-// operations belong to core.
-var resourceRules = []struct{ method, part, resource string }{
-	{"", "/graphql", graphQLResource},
-	{"", "/search/code", codeSearch},
-	{"", "/search/", searchResource},
-	{http.MethodPost, "/app-manifests/", "integration_manifest"},
-	{"", "/repos/{owner}/{repo}/import", "source_import"},
-	{http.MethodPost, "/code-scanning/sarifs", "code_scanning_upload"},
-	{http.MethodPost, "/autofix", "code_scanning_autofix"},
-	{http.MethodPost, "/actions/runners/registration-token", "actions_runner_registration"},
-	{http.MethodPost, "/actions/runners/remove-token", "actions_runner_registration"},
-	{http.MethodPost, "/actions/runners/generate-jitconfig", "actions_runner_registration"},
-	{"", "/scim/v2/", "scim"},
-	{http.MethodPost, "/dependency-graph/snapshots", "dependency_snapshots"},
-	{"", "/dependency-graph/sbom", "dependency_sbom"},
-	{http.MethodGet, "/audit-log", "audit_log"},
-}
-
-// createsNoContent are parts of paths whose POST operations respond with 201 but create only credentials, runs or
-// internal objects.
-var createsNoContent = []string{
-	"/registration-token", "/remove-token", "/generate-jitconfig", "/access_tokens", "/conversions", "/rerun", "/approve",
-	"/rerequest", "/dependency-graph/snapshots", "/pages/builds", "/copilot/billing/", "/codespaces",
-}
-
-// oneEndpoint maps an operation to the operation that is counted as the same endpoint.
-var oneEndpoint = map[string]string{"repos/compare-commits": "repos/compare-commits-with-basehead"}
-
 // demand returns what a request costs (Document B section 8.3). A path that no row of the table has is an endpoint,
 // too.
 func (s *Service) demand(r *request) demand {
@@ -154,14 +114,14 @@ func (s *Service) demand(r *request) demand {
 		d.endpoint = endpoint(r.Method, r.URL.Path)
 		return d
 	}
-	d.endpoint, d.free = cmp.Or(oneEndpoint[op.ID], op.ID), op.ID == rateLimitID
-	for _, rule := range resourceRules {
-		if (rule.method == "" || rule.method == op.Method) && strings.Contains(op.Path, rule.part) {
-			d.resource = rule.resource
+	d.endpoint, d.free = cmp.Or(limitRules.Endpoints[op.ID], op.ID), op.ID == rateLimitID
+	for _, rule := range limitRules.Rules {
+		if (rule.Method == "" || rule.Method == op.Method) && strings.Contains(op.Path, rule.Part) {
+			d.resource = rule.Resource
 			break
 		}
 	}
-	without := slices.ContainsFunc(createsNoContent, func(part string) bool { return strings.Contains(op.Path, part) })
+	without := slices.ContainsFunc(limitRules.NoContent, func(part string) bool { return strings.Contains(op.Path, part) })
 	d.content = op.notifies || op.Method == http.MethodPost && op.lists(http.StatusCreated) && !without
 	if s.config.Dialect.Name == "service" && op.documented != nil {
 		d.content = op.documented.CreatesContent

@@ -151,13 +151,13 @@ func (s *Service) startMigration(req *request, owner *account, allowed func(*rep
 	unsupported := slices.IndexFunc(body.Exclude, func(attribute string) bool { return attribute != "repositories" })
 	switch {
 	case body.Repositories == nil:
-		return s.missing("Migration", "repositories")
+		return missing("Migration", "repositories")
 	case body.MetadataOnly != (len(body.Repositories) == 0):
-		return s.invalid("Migration", "repositories")
+		return invalid("Migration", "repositories")
 	case badIndex >= 0:
-		return s.invalid("Migration", "repositories["+itoa(badIndex)+"]")
+		return invalid("Migration", "repositories["+itoa(badIndex)+"]")
 	case unsupported >= 0:
-		return s.invalid("Migration", "exclude["+itoa(unsupported)+"]")
+		return invalid("Migration", "exclude["+itoa(unsupported)+"]")
 	}
 	for _, r := range repositories {
 		r.locked = r.locked || body.LockRepositories

@@ -117,7 +117,7 @@ func listByCursor[T any](s *Service, req *request, resource, path string, items 
 	if after != "" {
 		last, ok := cursorID(after)
 		if !ok {
-			return s.invalid(resource, "after")
+			return invalid(resource, "after")
 		}
 		var found bool
 		if from, found = slices.BinarySearchFunc(items, last, byID); found {
@@ -127,7 +127,7 @@ func listByCursor[T any](s *Service, req *request, resource, path string, items 
 	if before != "" {
 		first, ok := cursorID(before)
 		if !ok {
-			return s.invalid(resource, "before")
+			return invalid(resource, "before")
 		}
 		to, _ = slices.BinarySearchFunc(items, first, byID)
 		to = max(from, to)

@@ -15,20 +15,18 @@ type problemField struct {
 	Code     string `json:"code"`
 }
 
-func (s *Service) problem(status int, message string, fields ...problemField) response {
-	return fail(status, message, fields...)
-}
+const notFoundText = "Not Found"
 
-func (s *Service) notFound() response { return s.problem(http.StatusNotFound, "Not Found") }
+func notFound() response { return fail(http.StatusNotFound, notFoundText) }
 
 // invalid returns a 422 for an invalid field.
-func (s *Service) invalid(resource, field string) response {
-	return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "invalid"})
+func invalid(resource, field string) response {
+	return fail(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "invalid"})
 }
 
 // missing returns a 422 for a missing field.
-func (s *Service) missing(resource, field string) response {
-	return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "missing_field"})
+func missing(resource, field string) response {
+	return fail(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "missing_field"})
 }
 
 // fail returns an error response.

@@ -63,7 +63,7 @@ func listTemplates(*Service, *request) response {
 func getTemplate(s *Service, req *request) response {
 	source, ok := templates[req.params["name"]]
 	if !ok {
-		return s.notFound()
+		return notFound()
 	}
 	if s.accepts(req, "raw") {
 		return response{status: http.StatusOK, text: []byte(source), kind: s.mediaType("raw") + "; charset=utf-8"}
@@ -92,7 +92,7 @@ func getCodeOfConduct(s *Service, req *request) response {
 			return response{status: http.StatusOK, body: append(codeOfConductObject(req, c), field{"body", c.Body})}
 		}
 	}
-	return s.notFound()
+	return notFound()
 }
 
 // mediaType returns the vendor media type of a representation, for example "raw".

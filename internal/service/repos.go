@@ -148,7 +148,7 @@ func getOwner(s *Service, r *request) response {
 		o = s.world.user(r.caller)
 	}
 	if o == nil {
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	}
 	kind, path := "User", "/users/"+o.login
 	if o.members != nil {

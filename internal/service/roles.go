@@ -40,8 +40,7 @@ func (org *account) assignedThroughTeam(r *role, login string) bool {
 func (s *Service) organizationWithRoles(req *request) (*account, *response) {
 	org := req.org
 	if org.roles == nil {
-		p := s.problem(http.StatusUnprocessableEntity, "Organization roles are not enabled for this organization")
-		return nil, &p
+		return nil, refuse(http.StatusUnprocessableEntity, "Organization roles are not enabled for this organization")
 	}
 	return org, nil
 }
@@ -54,8 +53,7 @@ func (s *Service) findRole(req *request) (*account, *role, *response) {
 	}
 	at := slices.IndexFunc(org.roles, func(r *role) bool { return itoa(r.id) == req.params["role_id"] })
 	if at < 0 {
-		p := s.notFound()
-		return nil, nil, &p
+		return nil, nil, refuse(http.StatusNotFound, notFoundText)
 	}
 	return org, org.roles[at], nil
 }
@@ -136,9 +134,9 @@ func assignRole(s *Service, req *request) response {
 	to, ok := s.findAssignee(req, org)
 	switch {
 	case !ok:
-		return s.notFound()
+		return notFound()
 	case to.user != "" && org.members[to.user] == nil:
-		return s.problem(http.StatusUnprocessableEntity, "The user is not a member of the organization", problemField{"OrganizationRole", "username", "invalid"})
+		return fail(http.StatusUnprocessableEntity, "The user is not a member of the organization", problemField{"OrganizationRole", "username", "invalid"})
 	}
 	r.assigned[to] = true
 	return response{status: http.StatusNoContent}
@@ -164,7 +162,7 @@ func revokeAllRoles(s *Service, req *request) response {
 func (s *Service) revoke(req *request, org *account, roles ...*role) response {
 	from, ok := s.findAssignee(req, org)
 	if !ok {
-		return s.notFound()
+		return notFound()
 	}
 	for _, r := range roles {
 		delete(r.assigned, from)

@@ -92,7 +92,7 @@ func listRepositoryRulesets(s *Service, req *request) response {
 	sets := repositorySource(r).attach(r.rulesets)
 	parents := cmp.Or(req.query.Get("includes_parents"), "true")
 	if parents != "true" && parents != "false" {
-		return s.invalid("Ruleset", "includes_parents")
+		return invalid("Ruleset", "includes_parents")
 	}
 	if parents == "true" {
 		sets = append(sets, inheritedRulesets(r)...)
@@ -121,7 +121,7 @@ func listBranchRules(s *Service, req *request) response {
 	r := req.repo
 	branch := req.params["branch"]
 	if strings.ContainsAny(branch, wildcards) {
-		return s.invalid("Ruleset", "branch")
+		return invalid("Ruleset", "branch")
 	}
 	var rules []branchRule
 	for _, set := range append(repositorySource(r).attach(r.rulesets), inheritedRulesets(r)...) {
@@ -147,7 +147,7 @@ func listBranchRules(s *Service, req *request) response {
 func createRepositoryRuleset(s *Service, req *request) response {
 	r := req.repo
 	if r.locked {
-		return s.problem(http.StatusForbidden, lockedForMigration)
+		return fail(http.StatusForbidden, lockedForMigration)
 	}
 	return s.createRuleset(req, repositorySource(r), &r.rulesets)
 }
@@ -169,7 +169,7 @@ func (s *Service) createRuleset(req *request, source rulesetSource, sets *[]*rul
 		fieldErr = set.validate(source, *sets)
 	}
 	if fieldErr != nil {
-		return s.problem(http.StatusUnprocessableEntity, "Validation Failed", problemField{"Ruleset", fieldErr.field, fieldErr.code})
+		return fail(http.StatusUnprocessableEntity, "Validation Failed", problemField{"Ruleset", fieldErr.field, fieldErr.code})
 	}
 	s.world.lastRuleset++
 	set.id, set.created = s.world.lastRuleset, time.Now()

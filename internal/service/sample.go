@@ -1,8 +1,7 @@
 package service
 
 import (
-	"encoding/base64"
-	"encoding/json"
+	_ "embed"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -27,16 +26,14 @@ func (s *Service) Sample(id string, random *rand.Rand) (method, target string, b
 		x.repo = s.world.repo("acme-owner", "tools")
 	}
 	target = x.path()
-	content := x.body()
-	if id == "repos/delete-file" {
-		target += fmt.Sprintf("?message=Delete&sha=%v", content["sha"])
-		content = nil
+	if op.ID == "repos/delete-file" {
+		target += "?message=Delete&sha=" + x.repo.git.files(x.repo.head())[x.values["path"]]
 	}
 	if strings.HasPrefix(op.Path, "/search/") {
 		target += "?q=weir"
 	}
-	if content != nil && !isRead(op.Method) {
-		body, _ = json.Marshal(content) // documents hold only JSON values
+	if !isRead(op.Method) {
+		body = []byte(x.body())
 	}
 	return op.Method, target, body
 }
@@ -271,87 +268,31 @@ func (x *sampler) special(name string) (string, bool) {
 	return "", false
 }
 
-// body returns the body of the request.
-func (x *sampler) body() doc {
-	n, g := x.random.IntN(1_000_000), x.repo.git
-	name := fmt.Sprintf("sample-%d", n)
-	head := g.refs["heads/"+mainBranch]
-	branch := pick(x.random, x.branches(), mainBranch)
-	issue := func(has func(doc) bool) any {
-		number := pick(x.random, x.issues(has), "0")
-		if found := x.world.find(x.repo.path() + "/issues/" + number); found != nil {
-			return found["id"]
-		}
-		return 0
-	}
-	encoded := base64.StdEncoding.EncodeToString([]byte(name))
-	switch x.op.ID {
-	case "repos/create-or-update-file-contents", "repos/delete-file":
-		body := doc{"message": "Change " + x.values["path"], "content": encoded}
-		if sha, ok := g.files(head)[x.values["path"]]; ok {
-			body["sha"] = sha
-		}
-		return body
-	case "git/create-ref":
-		return doc{"ref": "refs/heads/" + name, "sha": head}
-	case "git/update-ref":
-		return doc{"sha": pick(x.random, slices.Sorted(maps.Keys(g.commits)), head), "force": true}
-	case "git/create-blob":
-		return doc{"content": encoded, "encoding": "base64"}
-	case "git/create-tree":
-		return doc{"base_tree": head, "tree": []any{doc{"path": "docs/" + name, "mode": "100644", "type": "blob", "content": name}}}
-	case "git/create-commit":
-		return doc{"message": name, "tree": g.commits[head].tree, "parents": []any{head}}
-	case "git/create-tag":
-		return doc{"tag": name, "message": name, "object": x.repo.head(), "type": "commit"}
-	case "orgs/create-invitation":
-		return doc{"email": name + "@example.com"}
-	case "migrations/start-for-org", "migrations/start-for-authenticated-user":
-		return doc{"repositories": []any{"acme/widgets"}}
-	case "repos/create-repo-ruleset":
-		return doc{"name": name, "enforcement": "active", "rules": []any{}}
-	case "repos/create-org-ruleset":
-		all := doc{"include": []any{"~ALL"}}
-		return doc{"name": name, "enforcement": "active", "rules": []any{}, "conditions": doc{"repository_name": all, "ref_name": all}}
-	case "code-security/detach-configuration":
-		return doc{"selected_repository_ids": []any{1001}}
-	case "repos/merge":
-		return doc{"base": mainBranch, "head": branch}
-	case "repos/rename-branch":
-		return doc{"new_name": name}
-	case "pulls/create":
-		return doc{"title": name, "head": branch, "base": mainBranch}
-	case "pulls/create-review":
-		return doc{"body": name, "event": "COMMENT"}
-	case "issues/create":
-		return doc{"title": name, "body": "A sample.", "labels": []any{"bug"}, "assignees": []any{"acme-owner"}, "milestone": 1}
-	case "issues/update":
-		return doc{"title": name, "state": pick(x.random, []string{"open", "closed"}, "")}
-	case "issues/add-labels", "issues/set-labels":
-		return doc{"labels": []any{pick(x.random, []string{"bug", "docs", "question"}, "")}}
-	case "issues/add-assignees", "issues/remove-assignees":
-		return doc{"assignees": []any{"acme-owner"}}
-	case "issues/add-sub-issue":
-		return doc{"sub_issue_id": issue(func(i doc) bool { return i["parent"] == 0 && str(i["number"]) != x.values["issue_number"] })}
-	case "issues/remove-sub-issue":
-		return doc{"sub_issue_id": issue(func(i doc) bool { return str(i["parent"]) == x.values["issue_number"] })}
-	case "repos/create-commit-status":
-		return doc{"state": pick(x.random, []string{"success", "failure", "pending"}, ""), "context": "ci"}
-	case "checks/create", "checks/create-suite":
-		return doc{"name": name, "head_sha": head}
-	case "checks/update":
-		return doc{"status": "completed", "conclusion": "success"}
-	case "repos/create-release":
-		return doc{"tag_name": name, "name": name}
-	case "repos/update", "orgs/update", "users/update-authenticated", "repos/update-release", "pulls/update":
-		return doc{"description": name, "body": name}
-	case "repos/replace-all-topics":
-		return doc{"names": []any{name}}
-	case "issues/update-label":
-		return doc{"description": name}
-	}
+//go:embed reference/samples.tsv
+var samplesText string
+
+// body returns the body of the request, or "".
+func (x *sampler) body() string {
+	g, text, issues := x.repo.git, `{"name":"$name","title":"$name","body":"A sample.","description":"$name"}`, x.world.all(x.repo.path()+"/issues")
 	if x.op.Method == http.MethodDelete {
-		return nil
+		text = ""
 	}
-	return doc{"name": name, "title": name, "body": "A sample.", "description": name}
+	for line := range strings.Lines(samplesText) {
+		if id, body, _ := strings.Cut(strings.TrimSpace(line), "\t"); id == x.op.ID {
+			text = body
+		}
+	}
+	// issue returns the ID of an issue of a parent, or 0.
+	issue := func(parent string) string {
+		of := slices.DeleteFunc(slices.Clone(issues), func(i doc) bool { return str(i["parent"]) != parent || str(i["number"]) == x.values["issue_number"] })
+		return str(pick(x.random, of, doc{"id": 0})["id"])
+	}
+	name := fmt.Sprintf("sample-%d", x.random.IntN(1_000_000))
+	commits := slices.Sorted(maps.Keys(g.commits))
+	return strings.NewReplacer(
+		"$name", name, "$encoded", encoded(name), "$head", g.head(), "$commit", pick(x.random, commits, ""), "$tree", g.commits[g.head()].tree,
+		"$path", x.values["path"], "$blob", g.files(g.head())[x.values["path"]], "$branch", pick(x.random, x.branches(), mainBranch),
+		"$state", pick(x.random, []string{"open", "closed"}, ""), "$label", pick(x.random, []string{"bug", "docs", "question"}, ""),
+		"$result", pick(x.random, []string{"success", "failure", "pending"}, ""), "$orphan", issue("0"), "$child", issue(x.values["issue_number"]),
+	).Replace(text)
 }

@@ -134,8 +134,7 @@ func (s *Service) checkScopes(req *request, query policy.SearchQuery) *response 
 	if named == 0 || accessible > 0 {
 		return nil
 	}
-	p := s.problem(http.StatusUnprocessableEntity, "Validation Failed: the listed users and repositories cannot be searched", problemField{"Search", "q", "invalid"})
-	return &p
+	return refuse(http.StatusUnprocessableEntity, "Validation Failed: the listed users and repositories cannot be searched", problemField{"Search", "q", "invalid"})
 }
 
 // sort orders the hits by the sort parameter if it is valid, otherwise by score.

@@ -130,5 +130,5 @@ func searchOther(s *Service, req *request) response {
 		}
 		return s.search(req, "User", all)
 	}
-	return s.notFound()
+	return notFound()
 }

@@ -383,7 +383,7 @@ func (s *Service) answer(r *request) response {
 		return s.options(r)
 	}
 	if r.op == nil {
-		return s.notFound()
+		return notFound()
 	}
 	hasTarget, isVisible := s.resolve(r)
 	handle := s.handler(r, hasTarget, isVisible)
@@ -425,7 +425,7 @@ func (s *Service) handler(r *request, hasTarget, isVisible bool) handler {
 	}
 	switch {
 	case !isVisible:
-		return answerWith(s.notFound())
+		return answerWith(notFound())
 	case r.op.noApps && r.caller.kind == policy.Installation:
 		return answerWith(fail(http.StatusForbidden, "Resource not accessible by integration"))
 	case tableHandlers[r.op.ID] != nil:
@@ -477,7 +477,7 @@ func (s *Service) options(r *request) response {
 		}
 	}
 	if allow == nil {
-		return s.notFound()
+		return notFound()
 	}
 	return response{status: http.StatusNoContent, allow: strings.Join(append(allow, http.MethodOptions), ", ")}
 }

@@ -43,7 +43,7 @@ func statistics(f computeFunc) handler {
 		case r.head() == "" && slices.Contains(req.op.documented.Errors, http.StatusNoContent):
 			return response{status: http.StatusNoContent}
 		case op == "statistics/code-frequency" && len(r.history()) >= largeRepositoryCommits:
-			return s.problem(http.StatusUnprocessableEntity, "Repository contains 10,000 or more commits")
+			return fail(http.StatusUnprocessableEntity, "Repository contains 10,000 or more commits")
 		}
 		key := statisticsKey{r.id, op, r.head()}
 		job := s.stats[key]

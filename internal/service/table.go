@@ -219,7 +219,9 @@ func addDocumented(operations []*Operation) []*Operation {
 		op := byShape[d.Method+" "+parameter.ReplaceAllString(d.Path, "{}")]
 		if op == nil && d.ID == searchOtherID {
 			for _, kind := range []string{"repositories", "users"} {
-				byShape[http.MethodGet+" /search/"+kind].documented = d
+				if row := byShape[http.MethodGet+" /search/"+kind]; row != nil {
+					row.documented = d
+				}
 			}
 		}
 		if op == nil {
@@ -229,7 +231,7 @@ func addDocumented(operations []*Operation) []*Operation {
 		}
 		op.documented = d
 	}
-	add(&Operation{ID: graphQLID, Method: http.MethodPost, Path: "/api/graphql", documented: operations[len(operations)-1].documented})
+	add(&Operation{ID: graphQLID, Method: http.MethodPost, Path: "/api/graphql", documented: policy.Embedded().Operation(graphQLID)})
 	for _, f := range feeds {
 		add(&Operation{ID: "activity/get-feed", Method: http.MethodGet, Path: f.path})
 	}

@@ -209,7 +209,7 @@ func withIssue(handle func(*Service, *request, doc) response) handler {
 	return func(s *Service, r *request) response {
 		issue := s.world.find(r.repo.path() + "/issues/" + cmp.Or(r.params["issue_number"], r.params["pull_number"]))
 		if issue == nil {
-			return fail(http.StatusNotFound, "Not Found")
+			return notFound()
 		}
 		return handle(s, r, issue)
 	}
@@ -301,7 +301,7 @@ func updateLabel(s *Service, r *request) response {
 	name, renamed := r.params["name"], cmp.Or(r.text("new_name"), r.params["name"])
 	label := s.world.find(r.path)
 	if label == nil {
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	}
 	maps.Copy(label, r.body)
 	if delete(label, "new_name"); renamed != name {
@@ -358,7 +358,7 @@ func subIssues(s *Service, r *request, issue doc) response {
 func parentIssue(s *Service, r *request, issue doc) response {
 	parent := s.world.find(r.repo.path() + "/issues/" + str(issue["parent"]))
 	if parent == nil {
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	}
 	return response{status: http.StatusOK, body: renderIssue(s, r, parent)}
 }
@@ -421,7 +421,7 @@ func withPull(handle func(s *Service, r *request, issue, pull doc) response) han
 	return withIssue(func(s *Service, r *request, issue doc) response {
 		pull := s.world.find(r.repo.path() + "/pulls/" + r.params["pull_number"])
 		if pull == nil {
-			return fail(http.StatusNotFound, "Not Found")
+			return notFound()
 		}
 		return handle(s, r, issue, pull)
 	})
@@ -456,7 +456,7 @@ func pullFiles(_ *Service, r *request, _, pull doc) response {
 
 func isMerged(_ *Service, _ *request, _, pull doc) response {
 	if pull["merged"] != true {
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	}
 	return response{status: http.StatusNoContent}
 }

@@ -77,10 +77,10 @@ func TestPrimaryWindowsAreCountedPerResource(t *testing.T) {
 				l := testLimits()
 				l.Primary.User, l.Search.Authenticated, l.Search.Code = 3, 3, 3
 				override := map[string]policy.Window{}
-				for _, r := range resources {
+				for _, r := range limitRules.Resources {
 					override[r.Name] = three
 				}
-				s := newTester(t, Config{Limits: l, Resources: override, Unlisted: map[string]Resource{"repos/get-views": {"invented", three, 0}}})
+				s := newTester(t, Config{Limits: l, Resources: override, Unlisted: map[string]Resource{"repos/get-views": {Name: "invented", Limit: three}}})
 				for n := range 3 {
 					w := s.Do("owner", c.request)
 					if h := w.Header(); w.Code >= 400 || h.Get("X-Ratelimit-Resource") != c.resource || h.Get("X-Ratelimit-Remaining") != strconv.Itoa(2-n) {
@@ -183,7 +183,7 @@ func TestRequestsWhileLimitedCauseABan(t *testing.T) {
 }
 
 func TestRateLimitStatusDependsOnTheVersion(t *testing.T) {
-	s := newTester(t, Config{Unlisted: map[string]Resource{"repos/get-views": {"invented", policy.Window{Max: 7, Window: time.Minute}, 0}}})
+	s := newTester(t, Config{Unlisted: map[string]Resource{"repos/get-views": {Name: "invented", Limit: policy.Window{Max: 7, Window: time.Minute}}}})
 	for version, rate := range map[string]string{"": "*", "\n" + "X-GitHub-Api-Version" + ": 2022-11-28": "*", "\n" + "X-GitHub-Api-Version" + ": 2026-03-10": "-"} {
 		as := "owner" + version
 		etag := s.Call(t, as, "GET /rate_limit", 200, fmt.Sprintf(`{"rate":%q,"resources":{"invented":{"limit":7}}}`, rate)).Header().Get("Etag")

@@ -155,7 +155,7 @@ func getTeamMember(_ *Service, r *request) response {
 	login := keyOf(r.path)
 	switch {
 	case !r.team.hasMember(r.org, login):
-		return fail(http.StatusNotFound, "Not Found")
+		return notFound()
 	case r.op.isCheck():
 		return response{status: http.StatusNoContent}
 	}

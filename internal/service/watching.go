@@ -26,8 +26,7 @@ func listSubscribers(s *Service, req *request) response {
 func (s *Service) subscriptionTarget(req *request) (*repository, *account, *response) {
 	r, u := req.repo, s.world.user(req.caller)
 	if u == nil {
-		p := s.problem(http.StatusForbidden, "Only users watch repositories")
-		return nil, nil, &p
+		return nil, nil, refuse(http.StatusForbidden, "Only users watch repositories")
 	}
 	return r, u, nil
 }
@@ -47,7 +46,7 @@ func getSubscription(s *Service, req *request) response {
 	}
 	sub := r.subscriptions.forUser(u)
 	if sub == nil {
-		return s.notFound()
+		return notFound()
 	}
 	return response{status: http.StatusOK, body: subscriptionObject(req, r, sub)}
 }
@@ -108,7 +107,7 @@ func (s *Service) watchedRepositories(req *request, u *account) []*repository {
 func listMyWatched(s *Service, req *request) response {
 	u := s.world.user(req.caller)
 	if u == nil {
-		return s.problem(http.StatusForbidden, "Only users watch repositories")
+		return fail(http.StatusForbidden, "Only users watch repositories")
 	}
 	return list(req, "/user/subscriptions", s.watchedRepositories(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
 }
@@ -126,7 +125,7 @@ func (s *Service) findUser(req *request) *account {
 func listWatchedOfUser(s *Service, req *request) response {
 	u := s.findUser(req)
 	if u == nil {
-		return s.notFound()
+		return notFound()
 	}
 	return list(req, "/user/"+itoa(u.id)+"/subscriptions", s.watchedRepositories(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
 }
