@@ -47,6 +47,8 @@ var viewHandlers = map[string]handler{
 	"GET /orgs/{}/memberships/{}": getMembership, "PUT /orgs/{}/memberships/{}": setMembership, "DELETE /orgs/{}/memberships/{}": removeMember,
 	"DELETE /orgs/{}/members/{}": removeMember, "GET /orgs/{}/public_members": listPublicMembers,
 	"PUT /orgs/{}/public_members/{}": publicizeMember, "DELETE /orgs/{}/public_members/{}": publicizeMember,
+	"GET /repos/{}/{}/rulesets/{}": oneRuleset, "PUT /repos/{}/{}/rulesets/{}": oneRuleset, "DELETE /repos/{}/{}/rulesets/{}": oneRuleset,
+	"GET /orgs/{}/rulesets/{}": oneRuleset, "PUT /orgs/{}/rulesets/{}": oneRuleset, "DELETE /orgs/{}/rulesets/{}": oneRuleset,
 	"GET /user/orgs": listOrganizations, "GET /user/memberships/orgs": listOrganizations, "GET /users/{}/orgs": listOrganizations,
 	"GET /user/memberships/orgs/{}": getMembership,
 }

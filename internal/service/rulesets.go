@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -175,9 +176,51 @@ func (s *Service) createRuleset(req *request, source rulesetSource, sets *[]*rul
 	set.id, set.created = s.world.lastRuleset, time.Now()
 	*sets = append(*sets, set)
 	made := sourcedRuleset{set, source}
-	return response{status: http.StatusCreated, location: made.url(req), body: append(rulesetObject(req, made), object{
+	return response{status: http.StatusCreated, location: made.url(req), body: rulesetDetails(req, made)}
+}
+
+// rulesetDetails returns the summary and the other members of the body that created a ruleset.
+func rulesetDetails(req *request, set sourcedRuleset) object {
+	return append(rulesetObject(req, set), object{
 		{"target", set.Target}, {"bypass_actors", set.BypassActors}, {"conditions", set.Conditions}, {"rules", set.Rules},
-	}...)}
+	}...)
+}
+
+// oneRuleset handles GET, PUT and DELETE of a ruleset of a repository or an organization. Members that the body of a PUT
+// lacks keep their values.
+func oneRuleset(s *Service, req *request) response {
+	source, sets := organizationSource(req.org), &req.org.rulesets
+	if req.repo != nil {
+		source, sets = repositorySource(req.repo), &req.repo.rulesets
+	}
+	at := slices.IndexFunc(*sets, func(set *ruleset) bool { return itoa(set.id) == keyOf(req.path) })
+	if at < 0 {
+		return notFound()
+	}
+	old := (*sets)[at]
+	others := slices.Delete(slices.Clone(*sets), at, at+1)
+	switch req.Method {
+	case http.MethodDelete:
+		*sets = others
+		return response{status: http.StatusNoContent}
+	case http.MethodPut:
+		members, given := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+		_ = json.Unmarshal(encode(old), &members) // encode wrote it
+		if problem := s.decode(req.raw, "Ruleset", &given); problem != nil {
+			return *problem
+		}
+		maps.Copy(members, given)
+		set, fieldErr := readRuleset(encode(members))
+		if fieldErr == nil {
+			fieldErr = set.validate(source, others)
+		}
+		if fieldErr != nil {
+			return fail(http.StatusUnprocessableEntity, "Validation Failed", problemField{"Ruleset", fieldErr.field, fieldErr.code})
+		}
+		set.id, set.created = old.id, old.created
+		(*sets)[at] = set
+	}
+	return response{status: http.StatusOK, body: rulesetDetails(req, sourcedRuleset{(*sets)[at], source})}
 }
 
 // readRuleset reads the body of a request that creates a ruleset.

@@ -142,6 +142,12 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 		return itoa(pick(x.random, x.world.configurations, nil).id)
 	case "role_id":
 		return itoa(pick(x.random, acme.roles, nil).id)
+	case "ruleset_id":
+		sets := acme.rulesets
+		if strings.HasPrefix(view, "/repos/") {
+			sets = x.repo.rulesets
+		}
+		return itoa(pick(x.random, sets, &ruleset{}).id)
 	case "invitation_id":
 		return itoa(pick(x.random, acme.invitationsByState(true), &invitation{}).id)
 	case "name":

@@ -244,6 +244,37 @@ func TestEventsOfWrites(t *testing.T) {
 	testservers.Equal(t, "events returned twice", len(s.Events()), 0)
 }
 
+func TestRulesetsAreShownByAllTheirRoutes(t *testing.T) {
+	runTableCalls(t, []call{
+		{"owner", `POST /repos/acme/widgets/rulesets {"name":"new","enforcement":"active","rules":[{"type":"deletion"}]}`, 201, `{"id":"$id"}`},
+		{"owner", "GET /repos/acme/widgets/rulesets/$id", 200, `{"name":"new","target":"branch","rules":[{"type":"deletion"}]}`},
+		{"owner", `PUT /repos/acme/widgets/rulesets/$id {"enforcement":"disabled"}`, 200, `{"name":"new","enforcement":"disabled"}`},
+		{"owner", `PUT /repos/acme/widgets/rulesets/$id {"name":"switched off"}`, 422, `already_exists`},
+		{"owner", "GET /repos/acme/widgets/rulesets?per_page=100", 200, `"name":"new"`},
+		{"owner", "DELETE /repos/acme/widgets/rulesets/$id", 204, ""},
+		{"owner", "GET /repos/acme/widgets/rulesets/$id", 404, ""},
+		{"owner", "GET /repos/acme/widgets/rulesets?per_page=100", 200, `!"name":"new"`},
+		{"owner", "DELETE /orgs/acme/rulesets/501", 204, ""},
+		{"owner", "GET /repos/acme/widgets/rulesets", 200, "!signed everywhere"},
+	})
+}
+
+func TestMembershipsAreShownByAllTheirRoutes(t *testing.T) {
+	runTableCalls(t, []call{
+		{"owner", "GET /orgs/acme/members/outsider", 404, ""},
+		{"owner", `PUT /orgs/acme/teams/coils/memberships/outsider {}`, 200, `{"state":"active"}`},
+		{"owner", "GET /orgs/acme/members/outsider", 204, ""},
+		{"outsider", "GET /user/orgs", 200, `[{"login":"acme"}]`},
+		{"outsider", "GET /repos/acme/secret", 200, ""},
+		{"owner", "GET /orgs/acme/teams/builders/members", 200, `"login":"outsider"`}, // coils is below builders
+		{"owner", "PUT /orgs/acme/public_members/outsider", 204, ""},
+		{"", "GET /orgs/acme/public_members/outsider", 204, ""},
+		{"owner", "DELETE /orgs/acme/members/outsider", 204, ""},
+		{"outsider", "GET /repos/acme/secret", 404, ""},
+		{"owner", "GET /teams/203/members", 200, `!"login":"outsider"`},
+	})
+}
+
 func TestWritesAreDelivered(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver(webhookOn("acme/widgets"))
