@@ -102,12 +102,12 @@ Requesting a code review from you
   - Checks pending`},
 	{"pr checks 34", "build\tpass\t1m0s\tUPSTREAM/runs/10010000340\ncoverage\tpass\t0\t\ntest\tpass\t1m0s\tUPSTREAM/runs/10010000341"},
 	{"issue list -L 2", "2\tOPEN\tThe gear is loose\tenhancement\tDATE\n3\tOPEN\tThe spring is loose\tbug\tDATE"},
-	{"repo view", "name:\tacme/widgets\ndescription:\tMechanical parts"},
+	{"repo view", "name:\tacme/widgets\ndescription:\tMechanical parts\n--\n# widgets\n\nA widget is a part that fits. Each widget has a gear."},
 	{"issue create -t New -b text", "UPSTREAM/acme/widgets/issues/37"},
 	{"issue list -L 1", "37\tOPEN\tNew\t\tDATE"},
 	{"issue close 37", "✓ Closed issue #37 (New)"},
 	{"issue list -L 1", "2\tOPEN\tThe gear is loose\tenhancement\tDATE"},
-	{"pr comment 36 -b text", "UPSTREAM/acme/widgets/pull/36#issuecomment-80"},
+	{"pr comment 36 -b text", "UPSTREAM/acme/widgets/pull/36#issuecomment-12277"},
 }
 
 // TestGHThroughWeir runs gh through a gateway. With the rules for gh its queries are answered from the cache until gh

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -112,6 +113,9 @@ func (r *recipe) useAPI(config service.Config) {
 	r.service, err = service.New(config)
 	must(r, err)
 	r.Cleanup(r.service.Close)
+	for i := range 10 { // more repositories of acme
+		r.asMember(http.MethodPost, "/orgs/acme/repos", fmt.Sprintf(`{"name":"spare-%d"}`, i))
+	}
 }
 
 // serve counts a request, and calls the upstream. It also mints tokens of installations, which cost nothing.

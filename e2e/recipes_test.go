@@ -203,12 +203,12 @@ var jenkinsScan = []struct{ path, want string }{
 	{"/", `"rate_limit_url"`},
 	{"/rate_limit", `"core"`},
 	{"/repos/acme/widgets", `"full_name"`},
-	{"/repos/acme/widgets/pulls?state=open", `"topic-6"`},
-	{"/repos/acme/widgets/branches", `"topic-6"`},
-	{"/repos/acme/widgets/contents/docs?ref=refs%2Fheads%2Ftopic-6", `"docs/README.md"`},
-	{"/repos/acme/widgets/contents/docs/README.md?ref=topic-6", `"content"`},
+	{"/repos/acme/widgets/pulls?state=open", `"part-11"`},
+	{"/repos/acme/widgets/branches", `"part-11"`},
+	{"/repos/acme/widgets/contents/docs?ref=refs%2Fheads%2Fpart-11", `"docs/README.md"`},
+	{"/repos/acme/widgets/contents/docs/README.md?ref=part-11", `"content"`},
 	{"/repos/acme/widgets/collaborators/acme-owner/permission", `/permission"`},
-	{"/repos/acme/widgets/pulls/41", `"number":41`},
+	{"/repos/acme/widgets/pulls/35", `"number":35`},
 }
 
 // jenkins sends the requests of the plugin with the fields of its library.
@@ -272,7 +272,7 @@ func TestJenkinsRecipe(t *testing.T) {
 				want = c.second
 			})
 			var pull struct{ Head struct{ SHA string } }
-			must(t, json.Unmarshal(j.asMember(http.MethodGet, "/repos/acme/widgets/pulls/41", "").Body.Bytes(), &pull))
+			must(t, json.Unmarshal(j.asMember(http.MethodGet, "/repos/acme/widgets/pulls/35", "").Body.Bytes(), &pull))
 			if resp, text := j.send(http.MethodPost, "/repos/acme/widgets/statuses/"+pull.Head.SHA, `{"state":"success"}`); resp.StatusCode != http.StatusCreated {
 				t.Errorf("the status of a build: got %s %s", resp.Status, text)
 			}
