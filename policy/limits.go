@@ -94,20 +94,6 @@ func (l Limits) For(kind CallerKind, resource string) Window {
 	return Window{l.core(kind), l.Primary.Window}
 }
 
-// The limit of an installation grows with repositories and users (Document B section 8.1).
-const (
-	installationFree  = 20 // number of repositories, and of users, without effect
-	installationExtra = 50 // requests for each further repository or user
-	installationMost  = 12_500
-)
-
-// OfInstallation returns the primary limit of an installation outside an enterprise (Document B section 8.1). The
-// reference service uses the result; the gateway learns the limit from responses.
-func (l Limits) OfInstallation(repositories, users int) int {
-	more := max(0, repositories-installationFree) + max(0, users-installationFree)
-	return max(l.Primary.Installation, min(l.Primary.Installation+installationExtra*more, installationMost))
-}
-
 func (l Limits) core(kind CallerKind) int {
 	if kind != kind.Base() {
 		return l.Primary.Enterprise

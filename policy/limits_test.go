@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,13 +120,5 @@ func TestDefaultLimitsMatchDocuments(t *testing.T) {
 	if l.Points.GraphQL != 2000 || l.CPU.GraphQL != time.Minute || l.CPU.Window != time.Minute || l.Points.Window != time.Minute || maxSearchOperators != 5 ||
 		!slices.Equal(l.Content, []Window{{80, time.Minute}, {500, time.Hour}}) {
 		t.Errorf("got the limits %+v, which differ from Document B", l)
-	}
-}
-
-func TestInstallationLimitGrowsWithRepositoriesAndUsers(t *testing.T) {
-	for _, c := range []struct{ repositories, users, limit int }{
-		{0, 0, 5000}, {20, 20, 5000}, {21, 20, 5050}, {20, 21, 5050}, {30, 25, 5750}, {170, 20, 12_500}, {5000, 5000, 12_500},
-	} {
-		wantEqual(t, fmt.Sprintf("%+v", c), c.limit, DefaultLimits().OfInstallation(c.repositories, c.users))
 	}
 }

@@ -160,6 +160,13 @@ func TestInstallationLimitDependsOnItsSize(t *testing.T) {
 		if limit := m.installationLimit(repositories, users); limit != 6100 {
 			t.Errorf("%d repositories, %d users: got limit %d", repositories, users, limit)
 		}
+		for _, c := range []struct{ repositories, users, limit int }{
+			{0, 0, 5000}, {20, 20, 5000}, {21, 20, 5050}, {20, 21, 5050}, {30, 25, 5750}, {170, 20, 12_500}, {5000, 5000, 12_500},
+		} {
+			if limit := m.installationLimit(c.repositories, c.users); limit != c.limit {
+				t.Errorf("%+v: got limit %d", c, limit)
+			}
+		}
 	})
 }
 
