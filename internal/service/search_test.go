@@ -276,8 +276,8 @@ func TestSearchConsidersAtMost4000Repositories(t *testing.T) {
 			t.s.world.repositories = append(t.s.world.repositories, &r)
 		}
 		last := fmt.Sprint(base.owner.login, "/copy-", maxSearchedRepositories)
-		// acme/widgets, acme-owner/tools and the spare repositories precede the copies and do not contain the word.
-		t.call("outsider", "GET /search/code?q=needle", 200, fmt.Sprintf(`{"total_count":%d}`, 2*(maxSearchedRepositories-2-spare)))
+		// acme/widgets, acme/monolith, acme-owner/tools and the spare repositories precede the copies and do not contain the word.
+		t.call("outsider", "GET /search/code?q=needle", 200, fmt.Sprintf(`{"total_count":%d}`, 2*(maxSearchedRepositories-3-spare)))
 		t.call("outsider", "GET /search/code?q=needle+repo:"+last, 200, `{"total_count":2}`)
 	})
 }

@@ -23,11 +23,11 @@ func seed(n uint64, now time.Time) *world {
 	s.tags(widgets)
 	s.advisories(widgets)
 	secret := s.repository(w, acme, 1002, "secret", "A private repository", "Go", true)
-	s.commits(secret, map[string]string{"vault.go": "package vault\n\n// Key opens the vault.\nconst Key = \"widget\"\n"}, 60, 20)
+	s.commits(secret, map[string]string{"README.md": "# secret\n", "vault.go": "package vault\n\n// Key opens the vault.\nconst Key = \"widget\"\n"}, 60, 20)
 	s.advisories(secret)
 	s.repository(w, acme, 1003, "empty", "A repository without commits", "", false)
 	monolith := s.repository(w, acme, 1004, "monolith", "A large repository", "Go", false)
-	s.commits(monolith, nil, 12_000, 100)
+	s.commits(monolith, map[string]string{"README.md": "# monolith\n"}, 12_000, 100)
 	s.properties(w.repositories)
 	s.rulesets(w, acme, widgets)
 

@@ -57,8 +57,8 @@ func repositories(ctx context.Context, client *github.Client, organization, path
 			return err
 		}
 		for _, r := range page {
-			branch, _, err := client.Repositories.GetBranch(ctx, organization, r.GetName(), r.GetDefaultBranch(), 0)
-			if isNotFound(err) {
+			branch, resp, err := client.Repositories.GetBranch(ctx, organization, r.GetName(), r.GetDefaultBranch(), 0)
+			if resp != nil && resp.StatusCode == http.StatusNotFound {
 				continue // an empty repository
 			}
 			if err != nil {

@@ -14,7 +14,7 @@ import (
 
 const (
 	owner, repo = "acme", "widgets"
-	number      = 41
+	number      = 35
 )
 
 func main() {
