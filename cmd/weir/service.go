@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -17,7 +17,7 @@ type serviceCommand struct {
 	Config string `help:"Configuration file with limits and dialect." placeholder:"FILE"`
 	API    string `hidden:"" help:"Removed: the service always plays all operations."`
 	Seed   uint64 `default:"1" help:"Seed of the generated state."`
-	Faults string `default:"{}" help:"Initial faults, in the format of PUT /_service/faults." placeholder:"JSON"`
+	Quirks string `default:"{}" help:"Initial quirks, in the format of PUT /_service/quirks." placeholder:"JSON" aliases:"faults"`
 
 	Webhook string `help:"URL that receives all events of organization acme, signed with WEIR_WEBHOOK_SECRET. PUT /_service/webhooks adds others." placeholder:"URL"`
 }
@@ -52,12 +52,12 @@ func (c *serviceCommand) Run(p *process) error {
 }
 
 // newHandler returns the service, and a function that closes it.
-func (c *serviceCommand) newHandler(p *process, cfg *config.Config) (http.Handler, func(), error) {
-	faults, err := service.ParseFaults([]byte(c.Faults), service.Faults{})
+func (c *serviceCommand) newHandler(p *process, cfg *config.Config) (*service.Service, func(), error) {
+	quirks, err := quirk.Parse([]byte(c.Quirks), quirk.Set{})
 	if err != nil {
-		return nil, nil, fmt.Errorf("--faults: %w", err)
+		return nil, nil, fmt.Errorf("--quirks: %w", err)
 	}
-	s, err := newService(cfg, c.Seed, faults)
+	s, err := newService(cfg, c.Seed, quirks)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -81,10 +81,10 @@ func (c *serviceCommand) addWebhook(p *process, s *service.Service) error {
 	return nil
 }
 
-func newService(cfg *config.Config, seed uint64, faults service.Faults) (*service.Service, error) {
+func newService(cfg *config.Config, seed uint64, quirks quirk.Set) (*service.Service, error) {
 	dialect, err := policy.LoadDialect(cfg.Upstream.Dialect)
 	if err != nil {
 		return nil, err
 	}
-	return service.New(service.Config{Limits: cfg.Limits.Limits, Seed: seed, Dialect: dialect, Faults: faults})
+	return service.New(service.Config{Limits: cfg.Limits.Limits, Seed: seed, Dialect: dialect, Faults: quirks})
 }

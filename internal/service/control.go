@@ -13,12 +13,19 @@ const controlPrefix = "/_service/"
 // controlHandlers maps the control endpoints to handlers, by path and method.
 var controlHandlers = map[string]map[string]func(*Service, http.ResponseWriter, *http.Request){
 	"violations": {http.MethodGet: (*Service).showViolations, http.MethodDelete: (*Service).resetMeter},
-	"faults":     {http.MethodGet: (*Service).showFaults, http.MethodPut: (*Service).putFaults, http.MethodDelete: (*Service).deleteFaults},
+	"quirks":     quirks,
+	"faults":     quirks, // the former name
 	"webhooks":   {http.MethodGet: (*Service).showWebhooks, http.MethodPut: (*Service).putWebhooks},
 	"events":     {http.MethodGet: (*Service).showEvents, http.MethodPost: (*Service).postEvent},
 	"judge":      {http.MethodPost: (*Service).postRead},
 	"deliveries": {http.MethodGet: (*Service).showDeliveries},
 }
+
+var quirks = map[string]func(*Service, http.ResponseWriter, *http.Request){
+	http.MethodGet: serveQuirks, http.MethodPut: serveQuirks, http.MethodDelete: serveQuirks,
+}
+
+func serveQuirks(s *Service, w http.ResponseWriter, r *http.Request) { s.faults.ServeControl(w, r) }
 
 // serveControl serves the control endpoints. The meter does not count these requests.
 func (s *Service) serveControl(w http.ResponseWriter, r *http.Request) {
@@ -73,28 +80,6 @@ func (s *Service) postRead(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, http.StatusOK, v)
-}
-
-func (s *Service) showFaults(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, s.faults.current())
-}
-
-// putFaults handles PUT /_service/faults: it changes the faults that the body names.
-func (s *Service) putFaults(w http.ResponseWriter, r *http.Request) {
-	body, err := readControlBody(w, r)
-	if err == nil {
-		err = s.changeFaults(func(inForce Faults) (Faults, error) { return ParseFaults(body, inForce) })
-	}
-	if err != nil {
-		badRequest(w, err)
-		return
-	}
-	s.showFaults(w, r)
-}
-
-func (s *Service) deleteFaults(w http.ResponseWriter, r *http.Request) {
-	s.setFaults(Faults{})
-	s.showFaults(w, r)
 }
 
 func (s *Service) showDeliveries(w http.ResponseWriter, _ *http.Request) {

@@ -49,7 +49,7 @@ func TestControlEndpointsAllowTheirMethods(t *testing.T) {
 // TestBanLastsUntilReset sends requests during the waiting time until the caller is banned.
 func TestBanLastsUntilReset(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.setFaults(Faults{SecondaryEvery: 1})
+		t.s.faults.Put(Faults{SecondaryEvery: 1})
 		for range banAfter + 1 {
 			t.do("owner", getTemplates)
 			time.Sleep(time.Millisecond)
@@ -69,7 +69,7 @@ func TestBanLastsUntilReset(t *testing.T) {
 
 func TestClockOffsetShiftsTheResetTime(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.setFaults(Faults{ClockOffset: Duration(2 * time.Hour)})
+		t.s.faults.Put(Faults{ClockOffset: Duration(2 * time.Hour)})
 		w := t.get("owner", "/rate_limit")
 		core := decode[struct{ Rate struct{ Reset int64 } }](t, w)
 		if reset := time.Unix(core.Rate.Reset, 0); time.Until(reset) < 2*time.Hour || w.Header().Get("X-Ratelimit-Reset") != itoa(int(core.Rate.Reset)) {
@@ -80,7 +80,7 @@ func TestClockOffsetShiftsTheResetTime(t *testing.T) {
 
 func TestLatencyIsTheMinimumDuration(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.setFaults(Faults{Latency: Duration(time.Second), DelayBefore: Duration(time.Second)})
+		t.s.faults.Put(Faults{Latency: Duration(time.Second), DelayBefore: Duration(time.Second)})
 		for range 20 {
 			began := time.Now()
 			t.do("owner", getTemplates)
@@ -93,18 +93,18 @@ func TestLatencyIsTheMinimumDuration(t *testing.T) {
 
 func TestErrorEveryFailsRequests(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.setFaults(Faults{ErrorEvery: 3})
+		t.s.faults.Put(Faults{ErrorEvery: 3})
 		for _, status := range []int{200, 200, 502, 200, 200, 502} {
 			t.call("owner", getTemplates, status, "")
 		}
-		t.s.setFaults(Faults{ErrorEvery: 1, ErrorStatus: 503})
+		t.s.faults.Put(Faults{ErrorEvery: 1, ErrorStatus: 503})
 		t.call("owner", getTemplates, 503, "X-RateLimit-Used: 7\n{\"message\":\"*\"}") // the error is counted
 	})
 }
 
 func TestTruncateEveryTruncatesBodies(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.setFaults(Faults{TruncateEvery: 2})
+		t.s.faults.Put(Faults{TruncateEvery: 2})
 		l := testservers.ServePipe(t.T, "service.test:80", &http.Server{Handler: t.s})
 		transport := &http.Transport{DialContext: l.Dial}
 		defer transport.CloseIdleConnections()
@@ -121,19 +121,19 @@ func TestTruncateEveryTruncatesBodies(t *testing.T) {
 
 func TestEndless202NeverCompletesStatistics(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.setFaults(Faults{Endless202: true})
+		t.s.faults.Put(Faults{Endless202: true})
 		for range 10 {
 			t.call("owner", "GET /repos/acme/widgets/stats/punch_card", 202, "")
 			time.Sleep(time.Minute)
 		}
-		t.s.setFaults(Faults{})
+		t.s.faults.Put(Faults{})
 		t.call("owner", "GET /repos/acme/widgets/stats/punch_card", 200, "")
 	})
 }
 
 func TestHeadersBehindSendsOlderRateLimitHeaders(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.setFaults(Faults{HeadersBehind: 5})
+		t.s.faults.Put(Faults{HeadersBehind: 5})
 		var all []int
 		for i := range 100 {
 			used, err := strconv.Atoi(t.do("owner", getTemplates).Header().Get("X-RateLimit-Used"))
@@ -156,7 +156,7 @@ func TestETagsPerTokenDiffer(t *testing.T) {
 			if etag("owner") != etag("owner-2") {
 				t.Error("ETags depend on the token without the fault")
 			}
-			t.s.setFaults(Faults{ETagsPerToken: true})
+			t.s.faults.Put(Faults{ETagsPerToken: true})
 			if etag("owner") == etag("owner-2") {
 				t.Error("ETags do not depend on the token")
 			}
@@ -168,7 +168,7 @@ func TestETagsPerTokenDiffer(t *testing.T) {
 
 func TestLinksByNameUsesNames(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.setFaults(Faults{LinksByName: true})
+		t.s.faults.Put(Faults{LinksByName: true})
 		t.call("owner", "GET /repos/acme/widgets/subscribers?per_page=60", 200,
 			`Link: <http://api.test/repos/acme/widgets/subscribers?per_page=60&page=2>; rel="next"...`)
 	})

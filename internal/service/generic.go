@@ -83,7 +83,7 @@ func (s *Service) genericPost(r *request, path string) response {
 // readOnlyPosts are POST operations that change no object that a read shows, or only later: deliveries of webhooks and
 // runs of workflows.
 var readOnlyPosts = []string{
-	"markdown/render", "markdown/render-raw", "repos/generate-release-notes", "apps/check-token", "apps/create-installation-access-token",
+	"markdown/render", "markdown/render-raw", "repos/generate-release-notes", "apps/check-token",
 	"orgs/list-attestations-bulk", "users/list-attestations-bulk", "actions/create-workflow-dispatch", "repos/create-dispatch-event",
 	"actions/create-registration-token-for-org", "actions/create-registration-token-for-repo", "actions/create-remove-token-for-org",
 	"actions/create-remove-token-for-repo", "repos/ping-webhook", "orgs/ping-webhook", "repos/test-push-webhook",

@@ -207,12 +207,21 @@ func (g *git) named(prefix string) []string {
 
 // move changes a ref, creates it, or deletes it if the SHA is empty. It touches all that shows the ref.
 func (s *Service) move(r *request, ref, sha string) {
-	g, root := r.repo.git, r.repo.path()
+	g := r.repo.git
 	from := g.refs[ref]
 	if g.refs[ref] = sha; sha == "" {
 		delete(g.refs, ref)
 	}
 	g.known[ref], r.repo.pushed = true, r.now
+	if strings.HasPrefix(ref, "heads/") {
+		s.emit(r, "push", doc{"ref": "refs/" + ref, "before": from, "after": sha})
+	}
+	s.touchRef(r, ref, from, sha)
+}
+
+// touchRef touches all that shows a ref that moved.
+func (s *Service) touchRef(r *request, ref, from, sha string) {
+	g, root := r.repo.git, r.repo.path()
 	s.touchRepo(r)
 	name := g.short(ref)
 	of := root + "/commits/" + escape(name)
@@ -221,7 +230,6 @@ func (s *Service) move(r *request, ref, sha string) {
 		r.touch(root + "/tags")
 		return
 	}
-	s.emit(r, "push", doc{"ref": "refs/" + ref, "before": from, "after": sha})
 	at := " ref=" + name
 	r.touch(root+"/branches", root+"/branches/"+escape(name), root+"/commits"+at, root+"/readme"+at)
 	for _, path := range g.changed(from, sha) {

@@ -275,10 +275,7 @@ func unmarshalStrict(text []byte, into any) error {
 	err := decoder.Decode(into)
 	if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) {
 		typeName, named := jsonTypeNames[mismatch.Type.Kind()]
-		switch {
-		case mismatch.Type == reflect.TypeFor[Duration]():
-			typeName = durationForm
-		case !named:
+		if !named {
 			typeName = "an object"
 		}
 		return fmt.Errorf("%s: must be %s, not %s", cmp.Or(mismatch.Field, "the body"), typeName, mismatch.Value)

@@ -37,20 +37,17 @@ func (s *Service) Check(read Read) (Verdict, error) {
 	if err != nil {
 		return Verdict{}, fmt.Errorf("judge read of %q: %w", read.Target, err)
 	}
-	r := &request{Request: &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}}, query: u.Query()}
+	r := &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}}
 	if read.Authorization != "" {
 		r.Header.Set("Authorization", read.Authorization)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r.op, r.params = s.route(http.MethodGet, u.EscapedPath())
-	var ok bool
-	if r.caller, ok = s.authenticate(r.Request); !ok || r.op == nil {
+	changes := s.changedSince(r, read.Revision)
+	op := s.Match(http.MethodGet, u.EscapedPath())
+	if op == nil {
 		return Verdict{}, nil
 	}
-	s.resolve(r)
-	v := Verdict{Operation: r.op.ID}
-	for _, n := range s.changes.since(s.topicsOf(r), read.Revision) {
+	v := Verdict{Operation: op.ID}
+	for _, n := range changes {
 		if slices.Contains(read.Written, n) && !slices.Contains(v.Missing, n) {
 			v.Missing = append(v.Missing, n)
 		}
@@ -60,6 +57,20 @@ func (s *Service) Check(read Read) (Verdict, error) {
 		s.meter.recordStale()
 	}
 	return v, nil
+}
+
+// changedSince returns the writes after a revision that changed what a read shows.
+func (s *Service) changedSince(read *http.Request, revision int64) []int64 {
+	r := &request{Request: read, query: read.URL.Query()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.op, r.params = s.route(http.MethodGet, read.URL.EscapedPath())
+	var ok bool
+	if r.caller, ok = s.authenticate(r.Request); !ok || r.op == nil {
+		return nil
+	}
+	s.resolve(r)
+	return s.changes.since(s.topicsOf(r), revision)
 }
 
 // Judge finds stale reads on the client's side of a gateway. It records the writes that pass through its transports,

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -142,6 +143,12 @@ func (s *Service) demand(r *request) demand {
 }
 
 const rateLimitID = "rate-limit/get"
+
+func (m *meter) setQuirks(set quirk.Set) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.secondaryEvery = set.SecondaryEvery
+}
 
 // ticket represents one request in the meter. arrive creates the ticket, count charges the request, and leave ends the
 // ticket before the last byte of the response is written.
@@ -492,7 +499,7 @@ func (t *ticket) writeHeaders(h http.Header, f Faults, behind int) {
 		return
 	}
 	remaining := t.window.Max - max(0, t.window.used-behind)
-	if t.refusal == primary || t.refusal == secondary && f.RemainingZero {
+	if t.refusal == primary {
 		remaining = 0
 	}
 	h.Set("X-Ratelimit-Limit", strconv.Itoa(t.window.Max))
@@ -500,7 +507,7 @@ func (t *ticket) writeHeaders(h http.Header, f Faults, behind int) {
 	h.Set("X-Ratelimit-Used", strconv.Itoa(t.window.Max-remaining))
 	h.Set("X-Ratelimit-Reset", strconv.FormatInt(t.window.reset.Add(time.Duration(f.ClockOffset)).Unix(), 10))
 	h.Set("X-Ratelimit-Resource", t.resource)
-	if t.refusal == secondary && !f.NoRetryAfter {
+	if t.refusal == secondary {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(t.retryAfter.Seconds()))))
 	}
 }

@@ -102,7 +102,7 @@ func (t *tester) sendConcurrently(n int, as, request string) (statuses map[int]i
 
 func TestConcurrentRequestsAreLimited(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.setFaults(Faults{DelayAfter: Duration(time.Second)})
+		t.s.faults.Put(Faults{DelayAfter: Duration(time.Second)})
 		if got := t.sendConcurrently(100, "owner", getTemplates); got[200] != 100 {
 			t.Errorf("got statuses %v", got)
 		}
@@ -119,7 +119,7 @@ func TestConcurrentRequestsAreLimited(t *testing.T) {
 
 func TestCPUTimeIsLimited(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.setFaults(Faults{DelayBefore: Duration(4 * time.Second), DelayIsCPU: true})
+		t.s.faults.Put(Faults{DelayBefore: Duration(4 * time.Second), DelayIsCPU: true})
 		got := t.sendConcurrently(100, "owner", getTemplates)
 		v := t.s.Violations()
 		if v.ByLimit["cpu"] == 0 || v.Highest["cpu"].Sum <= 90_000 || got[200] == 0 {
@@ -136,7 +136,7 @@ func TestCPUTimeIsLimited(t *testing.T) {
 
 func TestSecondaryLimitRefusesUntilTheCooldownEnds(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.setFaults(Faults{SecondaryEvery: 3, LimitStatus: 429, NoRetryAfter: true, RemainingZero: true})
+		t.s.faults.Put(Faults{SecondaryEvery: 3, LimitStatus: 429, NoRetryAfter: true, RemainingZero: true})
 		t.do("owner", getTemplates)
 		t.do("owner", getTemplates)
 		t.call("owner", getTemplates, 429, "Retry-After:\nX-RateLimit-Remaining: 0")
@@ -180,7 +180,7 @@ func TestHighestSumOfSearchesExcludesFreeResponses(t *testing.T) {
 			t.call("owner\nIf-None-Match: "+etag, search, 304, "")
 		}
 		t.wantEqual("one search and 35 responses with 304", Highest{1, 30}, t.s.Violations().Highest["search"])
-		t.s.setFaults(Faults{DelayAfter: Duration(20 * time.Second)})
+		t.s.faults.Put(Faults{DelayAfter: Duration(20 * time.Second)})
 		for range 3 {
 			time.Sleep(time.Minute)
 			if got := t.sendConcurrently(10, "member", search); got[200] != 10 {

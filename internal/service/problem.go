@@ -36,10 +36,6 @@ func fail(status int, message string, fields ...problemField) response {
 
 // limitProblem returns the API's error response for a reason of refusal.
 func (s *Service) limitProblem(req *request, why refusalReason) response {
-	status := http.StatusForbidden
-	if req.faults.LimitStatus != 0 {
-		status = req.faults.LimitStatus
-	}
 	body := problemBody{
 		Message:       "API rate limit exceeded for " + req.caller.account + ".",
 		Documentation: s.config.Dialect.Documentation + "/rate-limits",
@@ -54,5 +50,5 @@ func (s *Service) limitProblem(req *request, why refusalReason) response {
 		body.Message = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
 		body.Documentation = s.config.Dialect.Documentation + "/secondary-rate-limits"
 	}
-	return response{status: status, body: body}
+	return response{status: http.StatusForbidden, body: body}
 }

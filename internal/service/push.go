@@ -45,6 +45,7 @@ func (s *Service) push(e *event, body eventBody) error {
 			p.after = parents[0]
 		}
 	}
+	from := g.refs[ref]
 	p.commits, p.after = s.newCommits(e, n, p.after)
 	p.head, g.refs[ref], g.known[ref] = g.commits[p.after], p.after, true
 	maps.DeleteFunc(s.stats, func(k statisticsKey, _ *statisticsJob) bool { return k.repository == r.id && k.head != r.head() })
@@ -58,7 +59,19 @@ func (s *Service) push(e *event, body eventBody) error {
 	if p.created {
 		p.before = zeroSHA
 	}
+	s.touchPush(e.req, r, ref, from)
 	return nil
+}
+
+// touchPush numbers a push as a write, and touches all that shows its ref.
+func (s *Service) touchPush(req *request, r *repository, ref, from string) {
+	req.repo = r
+	s.touchRef(req, ref, from, r.git.refs[ref])
+	s.changes.last++
+	for _, topic := range req.topics {
+		s.changes.touch(s.changes.last, topic)
+	}
+	s.faults.Wrote(s.changes.last)
 }
 
 // checkPush returns the number of commits in a push, or an error for an invalid push.

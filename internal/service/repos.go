@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/http"
 	"strings"
+	"time"
 )
 
 // tableHandlers are the operations of the table that are neither documented nor generic, by ID.
@@ -13,6 +14,7 @@ var tableHandlers = map[string]handler{
 	"repos/create-for-authenticated-user": createRepo, "repos/create-using-template": createRepo, "repos/replace-all-topics": replaceTopics,
 	"repos/get-all-topics": getTopics, "orgs/get": getOwner, "users/get-by-username": getOwner, "users/get-by-id": getOwner,
 	"users/get-authenticated": getOwner, "orgs/delete": acceptLater, "meta/get-zen": zen, "meta/root": getIndex, "activity/get-feed": getFeed, "meta/get-octocat": zen,
+	"apps/create-installation-access-token": mintToken,
 
 	"issues/list-for-repo": listIssues, "issues/list": listIssues, "issues/list-for-org": listIssues, "issues/list-for-authenticated-user": listIssues,
 	"issues/create": createIssue, "issues/update": withIssue(updateIssue), "issues/lock": withIssue(lockIssue), "issues/unlock": withIssue(lockIssue),
@@ -166,6 +168,15 @@ func getOwner(s *Service, r *request) response {
 func acceptLater(_ *Service, r *request) response {
 	r.seq = 0
 	return response{status: http.StatusAccepted, body: doc{}}
+}
+
+// mintToken creates a token of the installation on acme.
+func mintToken(s *Service, r *request) response {
+	r.seq = 0 // no read shows a token
+	token := "ghs_1_" + shaOf("token", s.world.nextID())
+	s.world.tokens[token] = s.world.tokens["tok-app"]
+	body := doc{"token": token, "expires_at": stamp(r.now.Add(time.Hour)), "permissions": doc{"contents": "write", "issues": "write"}, "repository_selection": "all"}
+	return response{status: http.StatusCreated, body: body}
 }
 
 func zen(*Service, *request) response {

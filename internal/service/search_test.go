@@ -212,7 +212,7 @@ func TestIncompleteSearchesReturnAPart(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const target = "/search/issues?q=widget&sort=created"
 		complete := decode[searchResult](t, t.get("owner", target))
-		t.s.setFaults(Faults{IncompleteEvery: 2})
+		t.s.faults.Put(Faults{IncompleteEvery: 2})
 		for i := range 4 {
 			t.call("owner", "GET /search/issues?q=", 422, "") // an invalid search is not counted by the fault
 			want := len(complete.Items) / (1 + i%2)

@@ -7,7 +7,6 @@ import (
 	cryptorand "crypto/rand"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -18,6 +17,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -53,7 +53,7 @@ type Service struct {
 	config  Config
 	router  *router
 	meter   *meter
-	faults  faultState
+	faults  *quirk.State
 	jobs    sync.WaitGroup
 	stop    context.CancelFunc
 	running context.Context
@@ -94,8 +94,7 @@ func New(c Config) (*Service, error) {
 		config: c, router: router, meter: newMeter(c),
 		world: seed(c.Seed, time.Now()), changes: newChanges(), stats: map[statisticsKey]*statisticsJob{},
 	}
-	s.faults.random = rand.New(rand.NewPCG(c.Seed, 2))
-	s.setFaults(c.Faults)
+	s.faults = quirk.New(c.Seed, c.Faults, quirk.Hooks{Changed: s.meter.setQuirks, RevisionHeader: RevisionHeader, ChangedSince: s.changedSince, Mark: mark})
 	app := s.world.tokens["tok-app"]
 	app.coreLimit = s.meter.installationLimit(s.world.installationSize("acme"))
 	s.world.tokens["tok-app"] = app
@@ -208,13 +207,21 @@ type response struct {
 // maxBody is the maximum size of a request body in bytes.
 const maxBody = 1 << 20
 
-// ServeHTTP parses, counts and answers one request. Requests to the control endpoints below /_service/ are not counted.
+// Listener adds the quirks of connections to a listener with TLS.
+func (s *Service) Listener(l net.Listener) net.Listener { return s.faults.Listener(l) }
+
+// ServeHTTP serves the API and the control endpoints below /_service/.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.URL.Path, controlPrefix) {
 		s.serveControl(w, r)
 		return
 	}
-	arrived, faults := time.Now(), s.faults.current()
+	s.faults.Serve(w, r, s.serve)
+}
+
+// serve parses, counts and answers one request of the API.
+func (s *Service) serve(w http.ResponseWriter, r *http.Request) {
+	arrived, faults := time.Now(), s.faults.Current()
 	req := &request{Request: r, base: baseURL(r), faults: faults, now: arrived.UTC()}
 	problem := s.parseRequest(req)
 	s.setCommonHeaders(w, req)
@@ -224,7 +231,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ticket := s.meter.arrive(req.caller, arrived)
 	defer ticket.leave()
-	s.faults.delay(r, faults.Latency, faults.DelayBefore)
+	s.faults.Delay(r.Context(), faults.Latency, faults.DelayBefore)
 	ticket.count(s.demand(req))
 	if ticket.refusal != accepted {
 		ticket.writeHeaders(w.Header(), faults, 0)
@@ -233,13 +240,13 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	began := time.Now()
 	var resp response
-	if s.faults.isDue(&s.faults.errors, faults.ErrorEvery) {
+	if s.faults.Due("error_every", faults.ErrorEvery) {
 		resp = fail(cmp.Or(faults.ErrorStatus, http.StatusBadGateway), "Server Error")
 	} else {
 		resp = s.answer(req)
 	}
 	worked := time.Since(began)
-	s.faults.delay(r, 0, faults.DelayAfter)
+	s.faults.Delay(r.Context(), 0, faults.DelayAfter)
 	if faults.DelayIsCPU {
 		worked = time.Since(arrived)
 	}
@@ -248,10 +255,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if w.Header().Get("Etag") != "" && resp.status == http.StatusNotModified && req.caller.kind != policy.Unauthenticated {
 		ticket.refund()
 	}
-	ticket.writeHeaders(w.Header(), faults, int(s.faults.randomUpTo(int64(faults.HeadersBehind))))
-	if len(body) > 1 && s.faults.isDue(&s.faults.bodies, faults.TruncateEvery) {
-		sendTruncated(w, resp.status, body)
-	}
+	ticket.writeHeaders(w.Header(), faults, int(s.faults.UpTo(int64(faults.HeadersBehind))))
 	last := max(0, len(body)-1)
 	sendPart(w, resp.status, body[:last], len(body))
 	ticket.leave() // a client that has the last byte may send the next request
@@ -270,15 +274,6 @@ func sendPart(w http.ResponseWriter, status int, beginning []byte, n int) {
 	_, _ = w.Write(beginning)
 }
 
-// sendTruncated writes the Content-Length of the body and half of the body. Then it closes the connection.
-func sendTruncated(w http.ResponseWriter, status int, body []byte) {
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	_, _ = w.Write(body[:len(body)/2])
-	_ = http.NewResponseController(w).Flush()
-	panic(http.ErrAbortHandler)
-}
-
 // parseRequest sets the operation, the parameters, the body and the caller of a request. It returns the error response
 // of an invalid request, which is not counted.
 func (s *Service) parseRequest(r *request) *response {
@@ -293,8 +288,11 @@ func (s *Service) parseRequest(r *request) *response {
 	if v := s.version(r); !slices.Contains(s.config.Dialect.Versions, v) {
 		return refuse(http.StatusBadRequest, "Unsupported API version "+v+": must be one of "+strings.Join(s.config.Dialect.Versions, ", "))
 	}
+	s.mu.Lock()
 	var ok bool
-	if r.caller, ok = s.authenticate(r.Request); !ok {
+	r.caller, ok = s.authenticate(r.Request)
+	s.mu.Unlock()
+	if !ok {
 		return refuse(http.StatusUnauthorized, "Bad credentials")
 	}
 	if r.caller.kind == policy.Unauthenticated && r.op != nil && r.op.needsCaller() {

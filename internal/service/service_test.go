@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -375,14 +374,11 @@ func TestIndexValidatesTokens(t *testing.T) {
 	})
 }
 
-// TestDocumentationNamesEndpointsTokensAndFaults reads docs/reference-service.md.
-func TestDocumentationNamesEndpointsTokensAndFaults(t *testing.T) {
+// TestDocumentationNamesEndpointsAndTokens reads docs/reference-service.md.
+func TestDocumentationNamesEndpointsAndTokens(t *testing.T) {
 	text := testservers.Must(os.ReadFile("../../docs/reference-service.md"))
 	names := slices.Concat(slices.Collect(maps.Keys(tokens())),
-		[]string{"/_service/violations", "/_service/faults", "/_service/webhooks", "/_service/events", "/_service/deliveries"})
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Faults]()) {
-		names = append(names, f.Tag.Get("json"))
-	}
+		[]string{"/_service/violations", "/_service/quirks", "/_service/webhooks", "/_service/events", "/_service/deliveries"})
 	runWithService(t, func(t *tester) {
 		for _, r := range t.s.world.repositories {
 			if name := r.fullName(); !strings.HasPrefix(name, "acme-labs/spare-") || name == "acme-labs/spare-0" {

@@ -1,0 +1,300 @@
+package quirk
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Hooks connect the quirks to a service. All hooks may be nil.
+type Hooks struct {
+	// Changed gets each new set.
+	Changed func(Set)
+	// RevisionHeader is the response header with the number of a write, and of the last write that a read shows.
+	// ChangedSince returns the numbers of the later writes that changed what a read shows. Without these hooks, each write
+	// may have changed all reads, so that ReplicaLag affects fewer of them.
+	RevisionHeader string
+	ChangedSince   func(r *http.Request, revision int64) []int64
+	// Mark returns a body with a revision.
+	Mark func(body []byte, revision int64) []byte
+}
+
+// State applies a set of quirks. It is safe for concurrent use.
+type State struct {
+	hooks   Hooks
+	refused sync.Map // streams that the service refused
+
+	mu       sync.Mutex // guards the fields below
+	set      Set
+	active   bool // any quirk is set
+	random   *rand.Rand
+	counts   map[string]int       // candidates for the quirks that occur every N times
+	episodes map[string]time.Time // the ends, by scope and credential
+	minted   map[string]time.Time // installation tokens
+	granted  time.Time            // when PermissionSnapshot was set
+	journal  journal
+}
+
+// New returns the state for a set. The seed determines all random choices.
+func New(seed uint64, set Set, hooks Hooks) *State {
+	s := &State{
+		hooks: hooks, random: rand.New(rand.NewPCG(seed, 2)),
+		counts: map[string]int{}, episodes: map[string]time.Time{}, minted: map[string]time.Time{}, journal: newJournal(),
+	}
+	s.Put(set)
+	return s
+}
+
+// Current returns the set in force.
+func (s *State) Current() Set {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.set
+}
+
+// Put replaces the set in force.
+func (s *State) Put(set Set) { _ = s.change(func(Set) (Set, error) { return set, nil }) }
+
+// change replaces the set in force with the result of change, unless change returns an error.
+func (s *State) change(change func(Set) (Set, error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set, err := change(s.set)
+	if err != nil {
+		return err
+	}
+	if !reflect.DeepEqual(set.PermissionSnapshot, s.set.PermissionSnapshot) {
+		s.granted = time.Now()
+	}
+	s.set, s.active = set, !reflect.ValueOf(set).IsZero()
+	if s.hooks.Changed != nil {
+		s.hooks.Changed(set)
+	}
+	return nil
+}
+
+// UpTo returns a random number from 0 to n.
+func (s *State) UpTo(n int64) int64 {
+	if n <= 0 {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.random.Int64N(n + 1)
+}
+
+// Due counts a candidate for a quirk that occurs every n-th time, and reports whether it occurs now.
+func (s *State) Due(name string, every int) bool {
+	if every == 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts[name]++
+	return s.counts[name]%every == 0
+}
+
+// Delay waits for least plus a random part of random, or until ctx ends.
+func (s *State) Delay(ctx context.Context, least, random Duration) {
+	d := time.Duration(least) + time.Duration(s.UpTo(int64(random)))
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// maxSet is the maximum size of a request to [State.ServeControl] in bytes.
+const maxSet = 1 << 20
+
+// ServeControl shows the set in force. PUT changes the quirks that the body names, and DELETE disables all.
+func (s *State) ServeControl(w http.ResponseWriter, r *http.Request) {
+	var err error
+	switch r.Method {
+	case http.MethodPut:
+		var body []byte
+		if body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxSet)); err == nil {
+			err = s.change(func(inForce Set) (Set, error) { return Parse(body, inForce) })
+		}
+	case http.MethodDelete:
+		s.Put(Set{})
+	}
+	var shown any = s.Current()
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		shown = map[string]string{"message": err.Error()}
+	}
+	_ = json.NewEncoder(w).Encode(shown) // the client may be gone
+}
+
+// exchange is one request with the set at its arrival.
+type exchange struct {
+	*http.Request
+	Path    string // the escaped path
+	state   *State
+	set     Set
+	now     time.Time // of the arrival
+	started int64     // number of the last write at the arrival
+	raw     []byte    // the body, once read
+}
+
+// body returns the body of the request, which the service can still read.
+func (x *exchange) body() []byte {
+	if x.raw == nil && x.Body != nil {
+		x.raw, _ = io.ReadAll(io.LimitReader(x.Body, maxSet)) // the service gets the error, too
+		x.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(x.raw), x.Body), x.Body}
+	}
+	return x.raw
+}
+
+// token returns the token of the request, also if it is the password of Basic authentication.
+func (x *exchange) token() string {
+	if _, password, ok := x.BasicAuth(); ok {
+		return password
+	}
+	_, token, _ := strings.Cut(x.Header.Get("Authorization"), " ")
+	return token
+}
+
+// happens reports whether a chance selects the response to a request.
+func (x *exchange) happens(c Chance) bool {
+	if c.Operations != nil {
+		return c.Operations.match(x.Method, x.Path)
+	}
+	if c.Probability == 0 || c.Probability == 1 {
+		return c.Probability == 1
+	}
+	x.state.mu.Lock()
+	defer x.state.mu.Unlock()
+	return x.state.random.Float64() < c.Probability
+}
+
+func (c Chance) isZero() bool { return c.Probability == 0 && c.Operations == nil }
+
+// response is a response that no client has seen. It is the [http.ResponseWriter] of the service.
+type response struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// newResponse returns an error response, or an empty response without a message.
+func newResponse(status int, message string) *response {
+	r := &response{status: status, header: http.Header{}}
+	if message != "" {
+		r.header.Set("Content-Type", "application/json; charset=utf-8")
+		r.body = []byte(rest(message))
+	}
+	return r
+}
+
+// Header implements http.ResponseWriter.
+func (r *response) Header() http.Header { return r.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (r *response) WriteHeader(status int) {
+	if r.status == 0 {
+		r.status = status
+	}
+}
+
+func (r *response) Write(p []byte) (int, error) {
+	r.WriteHeader(http.StatusOK)
+	r.body = append(r.body, p...)
+	return len(p), nil
+}
+
+// Serve serves a request of the API with next, and applies the quirks.
+func (s *State) Serve(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+	stream := r.Header.Get(streamField)
+	r.Header.Del(streamField)
+	s.mu.Lock()
+	set, active, last := s.set, s.active, s.journal.last
+	s.mu.Unlock()
+	if !active {
+		next(w, r)
+		return
+	}
+	x := &exchange{Request: r.Clone(r.Context()), Path: r.URL.EscapedPath(), state: s, set: set, now: time.Now(), started: last}
+	if x.happens(set.RefusedStream) {
+		s.refuse(stream)
+		panic(http.ErrAbortHandler)
+	}
+	resp := x.answer()
+	if resp == nil {
+		resp = x.run(next)
+		if x.happens(set.ResetAfterProcessing) {
+			panic(http.ErrAbortHandler)
+		}
+		x.limit(resp)
+		x.exceed(resp)
+		x.unfinished(resp)
+		x.notModified(resp)
+	}
+	x.rate(resp)
+	x.write(w, resp)
+}
+
+// answer returns the response of a quirk instead of that of the service, or nil.
+func (x *exchange) answer() *response {
+	for _, quirk := range []func() *response{x.episode, x.unknownToken, x.endedVersion, x.oldPermissions, x.oldName} {
+		if resp := quirk(); resp != nil {
+			return resp
+		}
+	}
+	return nil
+}
+
+// run returns the response of the service, or what a replica would return.
+func (x *exchange) run(next http.HandlerFunc) *response {
+	old := x.replica()
+	resp := newResponse(0, "")
+	next(resp, x.Request)
+	resp.WriteHeader(http.StatusOK)
+	x.mint(resp)
+	return x.record(resp, old)
+}
+
+// write writes the response, and applies the quirks of the connection.
+func (x *exchange) write(w http.ResponseWriter, r *response) {
+	maps.Copy(w.Header(), r.header)
+	if x.state.Due("goaway_every", x.set.GoAwayEvery) {
+		w.Header().Set("Connection", "close") // net/http sends GOAWAY over HTTP/2
+	}
+	truncated := len(r.body) > 1 && x.state.Due("truncate_every", x.set.TruncateEvery)
+	half := 0
+	if truncated || x.set.SlowBody > 0 {
+		half = len(r.body) / 2
+	}
+	w.Header().Del("Content-Length")
+	if len(r.body) > 0 {
+		w.Header().Set("Content-Length", strconv.Itoa(len(r.body)))
+	}
+	w.WriteHeader(r.status)
+	if half > 0 {
+		_, _ = w.Write(r.body[:half]) // the client may be gone
+		_ = http.NewResponseController(w).Flush()
+		x.state.Delay(x.Context(), x.set.SlowBody, 0)
+	}
+	if truncated {
+		panic(http.ErrAbortHandler)
+	}
+	_, _ = w.Write(r.body[half:])
+}

@@ -1,0 +1,177 @@
+package service
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/internal/service/quirk"
+	"github.com/weirgate/weir/internal/testservers"
+)
+
+// TestReplicaLagIsThatOfAReplica sends random traffic, and checks that each read shows all writes but those of the last
+// second.
+func TestReplicaLagIsThatOfAReplica(t *testing.T) {
+	const lag = time.Second
+	synctest.Test(t, func(t *testing.T) {
+		random := rand.New(rand.NewPCG(3, 3))
+		s := newTester(t, Config{NoRateLimits: true, Faults: quirk.Set{ReplicaLag: quirk.Duration(lag)}})
+		written, targets, stale := map[int64]time.Time{}, []string{"/repos/acme/widgets/issues"}, 0
+		operations := slices.DeleteFunc(s.Operations(), func(op *Operation) bool {
+			return !strings.HasPrefix(op.Path, "/repos/{owner}/{repo}/issues") && !strings.HasPrefix(op.Path, "/repos/{owner}/{repo}/labels")
+		})
+		read := func(target string) {
+			w := s.Do("owner", "GET "+target)
+			revision, err := strconv.ParseInt(w.Header().Get(RevisionHeader), 10, 64)
+			if _, marked := Revision(w.Body.Bytes()); err != nil || w.Body.Len() > 0 && !marked {
+				t.Errorf("GET %s: status %d without a revision: %v", target, w.Code, err)
+			}
+			for _, n := range s.changedSince(s.NewRequest("owner", "GET "+target), revision) {
+				if stale++; time.Since(written[n]) >= lag {
+					t.Errorf("GET %s: status %d without write %d, %v later", target, w.Code, n, time.Since(written[n]))
+				}
+			}
+		}
+		for range 1000 {
+			op := operations[random.IntN(len(operations))]
+			method, target, body := s.Sample(op.ID, random)
+			if method == http.MethodGet && len(targets) < 40 {
+				targets = append(targets, target)
+			} else if method != http.MethodGet {
+				revision, _ := strconv.ParseInt(s.Do("owner", method+" "+target+" "+string(body)).Header().Get(RevisionHeader), 10, 64)
+				written[revision] = time.Now()
+			}
+			for range 5 {
+				time.Sleep(time.Duration(random.Int64N(int64(lag / 4))))
+				read(targets[random.IntN(len(targets))])
+			}
+		}
+		if stale < 100 {
+			t.Errorf("only %d reads were stale", stale)
+		}
+	})
+}
+
+// TestLaggingNotModifiedCostsNothing checks that a 304 for an old state is charged as a 304.
+func TestLaggingNotModifiedCostsNothing(t *testing.T) {
+	s := newTester(t, Config{Faults: quirk.Set{ReplicaLag: quirk.Duration(time.Hour)}})
+	const issue = "/repos/acme/widgets/issues/3"
+	tag := s.Do("owner", "GET "+issue).Header().Get("Etag")
+	s.Call(t, "owner", "PATCH "+issue+` {"title":"new"}`, 200, "X-Ratelimit-Used: 2")
+	s.Call(t, "owner\nIf-None-Match: "+tag, "GET "+issue, 304, "X-Ratelimit-Used: 2\nEtag: "+tag)
+	s.Call(t, "owner", "GET "+issue, 200, "X-Ratelimit-Used: 3\nEtag: "+tag)
+}
+
+// allQuirks has all quirks, each so rare that most requests pass.
+const allQuirks = `{"slow_body":"1ms","truncate_every":17,"limit_answers":true,"episode_every":13,"odd_rate_every":11,"wrong_rate_on_401":0.5,
+	"resource_limits_exceeded":0.1,"link_missing_in_304":0.5,"etag_missing_in_304":0.5,"etag_other_strength":0.5,"error_validators":0.5,
+	"replica_lag":"1s","unfinished_for":"1s","token_unknown_for":"1s","permission_snapshot":["GET /orgs/*/teams"],
+	"old_names":{"acme/old":"acme/widgets"},"ended_versions":["2022-11-28"],"goaway_every":19,"refused_stream":0.02,"reset_after_processing":0.02}`
+
+// TestAllQuirksTogether sends parallel random traffic. Most requests must succeed.
+func TestAllQuirksTogether(t *testing.T) {
+	for _, protocol := range []string{"http/1.1", "h2"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTester(t, Config{NoRateLimits: true, Faults: testservers.Must(quirk.Parse([]byte(allQuirks), quirk.Set{}))})
+			l := testservers.ListenPipe("api.test:443")
+			server := &http.Server{Handler: s, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+			var serving sync.WaitGroup
+			serving.Go(func() { _ = server.Serve(s.Listener(l.TLS(protocol))) })
+			transport := &http.Transport{DialContext: l.Dial, TLSClientConfig: testservers.PipeClientTLS(), ForceAttemptHTTP2: protocol == "h2"}
+			client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+			var answered, failed atomic.Int32
+			var clients sync.WaitGroup
+			operations := s.Operations()
+			for seed := range uint64(8) {
+				clients.Go(func() {
+					random := rand.New(rand.NewPCG(seed, seed))
+					for range 100 {
+						method, target, body := s.Sample(operations[random.IntN(len(operations))].ID, random)
+						r := testservers.Must(http.NewRequestWithContext(t.Context(), method, "https://api.test"+target, bytes.NewReader(body)))
+						r.Header.Set("Authorization", "Bearer tok-owner")
+						resp, err := client.Do(r)
+						if err == nil {
+							_, err = io.Copy(io.Discard, resp.Body)
+							_ = resp.Body.Close()
+						}
+						if answered.Add(1); err != nil {
+							failed.Add(1)
+						}
+					}
+				})
+			}
+			clients.Wait()
+			if n := failed.Load(); n == 0 || n > answered.Load()/4 {
+				t.Errorf("%s: %d of %d requests failed", protocol, n, answered.Load())
+			}
+			transport.CloseIdleConnections()
+			_ = server.Close()
+			serving.Wait()
+			time.Sleep(time.Minute) // both sides of a pipe may wait to end TLS
+		})
+	}
+}
+
+// TestReadsLagBehindEvents checks that a push is invisible for the time of the lag.
+func TestReadsLagBehindEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTester(t, Config{Faults: quirk.Set{ReplicaLag: quirk.Duration(time.Second)}})
+		const target = "/repos/acme/widgets/commits?per_page=1"
+		before := s.Do("owner", "GET "+target).Header().Get("Etag")
+		s.Call(t, "", `POST /_service/events {"event":"push","repository":"acme/widgets","commits":3}`, 202, "")
+		s.Call(t, "owner", "GET "+target, 200, "Etag: "+before)
+		time.Sleep(time.Second)
+		if s.Do("owner", "GET "+target).Header().Get("Etag") == before {
+			t.Error("the read does not show the push after the lag")
+		}
+	})
+}
+
+// TestMintedTokensAreUnknownAtFirst checks that a new token is refused for a time, and then belongs to the installation.
+func TestMintedTokensAreUnknownAtFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTester(t, Config{Faults: quirk.Set{TokenUnknownFor: quirk.Duration(time.Second)}})
+		var minted struct{ Token string }
+		if err := json.Unmarshal(s.Do("jwt", "POST /app/installations/1/access_tokens {}").Body.Bytes(), &minted); err != nil {
+			t.Fatal(err)
+		}
+		get := func() int {
+			r := s.NewRequest("", "GET /repos/acme/secret")
+			r.Header.Set("Authorization", "Bearer "+minted.Token)
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			return w.Code
+		}
+		if status := get(); status != 401 && status != 403 && status != 404 {
+			t.Errorf("got %d at first", status)
+		}
+		time.Sleep(time.Second)
+		if status := get(); status != http.StatusOK {
+			t.Errorf("got %d after the time", status)
+		}
+	})
+}
+
+func TestQuirksOfTheWholeAPIChangeAtRunTime(t *testing.T) {
+	s := newTester(t, Config{})
+	s.Call(t, "", `PUT /_service/quirks {"link_missing_in_304":true}`, 200, `{"link_missing_in_304":1}`)
+	w := s.Do("owner", "GET /repos/acme/widgets/issues?per_page=1")
+	if w.Header().Get("Link") == "" {
+		t.Fatal("the list has no second page")
+	}
+	s.Call(t, "owner\nIf-None-Match: "+w.Header().Get("Etag"), "GET /repos/acme/widgets/issues?per_page=1", 304, "Link:")
+	s.Call(t, "", `PUT /_service/quirks {"late":true}`, 400, `{"message":"*"}`)
+	s.Call(t, "", `DELETE /_service/quirks`, 200, `{}`)
+}
