@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
@@ -17,6 +20,7 @@ type serviceCommand struct {
 	Config string `help:"Configuration file with limits and dialect." placeholder:"FILE"`
 	API    string `hidden:"" help:"Removed: the service always plays all operations."`
 	Seed   uint64 `default:"1" help:"Seed of the generated state."`
+	TLS    bool   `help:"Serve HTTP/2 and HTTP/1.1 with TLS, for localhost and the API's hosts below localhost. The log names the authority to trust."`
 	Quirks string `default:"{}" help:"Initial quirks, in the format of PUT /_service/quirks." placeholder:"JSON" aliases:"faults"`
 
 	Webhook string `help:"URL that receives all events of organization acme, signed with WEIR_WEBHOOK_SECRET. PUT /_service/webhooks adds others." placeholder:"URL"`
@@ -47,7 +51,18 @@ func (c *serviceCommand) Run(p *process) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(p.stderr, nil))
-	log.Info("reference service started", "address", l.Addr().String())
+	attributes := []any{"address", l.Addr().String()}
+	if c.TLS {
+		secured, file, err := withServiceTLS(l)
+		if file != "" {
+			defer func() { _ = os.RemoveAll(filepath.Dir(file)) }()
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("--tls: %w", err), l.Close())
+		}
+		l, attributes = handler.Listener(secured), append(attributes, "authority", file)
+	}
+	log.Info("reference service started", attributes...)
 	return serveAll(p.ctx, log, noDrain, endpoint{listener: l, handler: handler})
 }
 

@@ -240,7 +240,7 @@ func renderRelease(s *Service, r *request, release doc) doc {
 	body, id := maps.Clone(release), str(release["id"])
 	path := r.repo.path() + "/releases/" + id
 	body["assets"] = append([]doc{}, s.world.where(r.repo, "releases/assets", "release", id)...)
-	body["url"], body["upload_url"] = r.base+path, r.base+path+"/assets{?name,label}"
+	body["url"], body["upload_url"] = r.base+path, r.on("uploads", r.base)+path+"/assets{?name,label}"
 	body["reactions"] = doc{"total_count": len(s.keysOf(path+"/reactions", inRepo+"releases/{}/reactions/{}"))}
 	return body
 }
@@ -274,7 +274,7 @@ func latestRelease(s *Service, r *request) response {
 
 func getAsset(s *Service, r *request) response {
 	if strings.Contains(r.Header.Get("Accept"), "octet-stream") && s.exists(r.path, r.op.view) {
-		return response{status: http.StatusFound, location: downloads + r.path}
+		return response{status: http.StatusFound, location: r.download()}
 	}
 	return s.generic(r)
 }

@@ -52,7 +52,7 @@ func (s *Service) generic(r *request) response {
 	case r.op.isCheck():
 		return response{status: http.StatusNoContent}
 	case r.op.success()[0] == http.StatusFound:
-		return response{status: http.StatusFound, location: downloads + r.path}
+		return response{status: http.StatusFound, location: r.download()}
 	case s.router.isList(r.op):
 		list := []any{}
 		for _, key := range s.keysOf(path, view+"/{}") {

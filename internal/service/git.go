@@ -580,6 +580,7 @@ func renderFile(r *request, path, sha string) doc {
 	return doc{
 		"name": lastOf("/" + path), "path": path, "sha": sha, "size": len(content), "type": "file", "encoding": "base64",
 		"content": encoded(content), "url": r.base + r.repo.path() + "/contents/" + path,
+		"download_url": r.on("raw", r.base+"/raw") + "/" + r.repo.fullName() + "/" + cmp.Or(r.query.Get("ref"), mainBranch) + "/" + path,
 	}
 }
 

@@ -210,13 +210,15 @@ const maxBody = 1 << 20
 // Listener adds the quirks of connections to a listener with TLS.
 func (s *Service) Listener(l net.Listener) net.Listener { return s.faults.Listener(l) }
 
-// ServeHTTP serves the API and the control endpoints below /_service/.
+// ServeHTTP serves the API, the hosts beside it, and the control endpoints below /_service/.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.URL.Path, controlPrefix) {
 		s.serveControl(w, r)
 		return
 	}
-	s.faults.Serve(w, r, s.serve)
+	if !s.serveHost(w, r) {
+		s.faults.Serve(w, r, s.serve)
+	}
 }
 
 // serve parses, counts and answers one request of the API.
