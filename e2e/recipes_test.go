@@ -82,7 +82,7 @@ func TestArgoCDRecipe(t *testing.T) {
 	r.wantRun("^"+regexp.QuoteMeta(first)+"$", 1, installed(t, "argocd"), args...) // the 404 of the empty repository
 	r.expire()
 	before := r.requests.Load()
-	r.wantRun("^"+regexp.QuoteMeta(first)+"$", 0, installed(t, "argocd"), args...)
+	r.wantRun("^"+regexp.QuoteMeta(first)+"$", 1, installed(t, "argocd"), args...)
 	want(t, "requests upstream after the responses expired", r.requests.Load()-before, 29)
 	r.checkSpending()
 }

@@ -102,6 +102,7 @@ func (s *seeder) commits(r *repository, files map[string]string, n, weeks int) {
 		authors = append(authors, r.owner.members[login].user)
 	}
 	span := time.Duration(weeks) * 7 * 24 * time.Hour
+	r.git.commits = make(map[string]*commit, n)
 	tree := r.git.treeOf(files)
 	for i := range n {
 		at := s.now.Add(-span / time.Duration(n) * time.Duration(n-1-i))
