@@ -1,197 +1,479 @@
 package service
 
 import (
-	"fmt"
+	"cmp"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
-// issue is an issue, or the part of a pull request that it shares with issues. It is made from the stored fields, which
-// a change must use.
-type issue struct {
-	fields  doc
-	number  int
-	title   string
-	body    string
-	author  *account
-	labels  []string
-	open    bool
-	reason  string // COMPLETED or NOT_PLANNED for a closed issue, otherwise empty
-	created time.Time
-	updated time.Time
-	closed  time.Time // zero for an open issue
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// addIssue creates an issue from the body of a request.
+func (w *world) addIssue(repo *repository, body doc, login string, now time.Time) doc {
+	repo.lastNumber++
+	issue := w.add(repo, repo.path()+"/issues", inRepo+"issues", doc{
+		"number": repo.lastNumber, "title": "", "body": nil, "state": "open", "locked": false, "labels": []string{}, "assignees": []string{},
+		"milestone": 0, "parent": 0, "children": []int{}, "closed_at": nil, "state_reason": nil, "repo": repo.id,
+	}, login, now)
+	changeIssue(issue, body, now)
+	return issue
 }
 
-// pullRequest is a pull request to the default branch of its repository. Its branch has one commit.
-type pullRequest struct {
-	issue
-	branch    string
-	sha       string // of the commit
-	draft     bool
-	merged    bool
-	requested string  // the user whose review is requested, or ""
-	review    *review // nil without a review
-	checks    []check
-}
-
-type review struct {
-	author   *account
-	approved bool
-	at       time.Time
-}
-
-// check is a check run or a commit status.
-type check struct {
-	name     string
-	isStatus bool
-	result   string // SUCCESS, FAILURE, or empty while the check runs
-	started  time.Time
-}
-
-// timeOf returns the time of a stamp, or the zero time.
-func timeOf(value any) time.Time {
-	text, _ := value.(string)
-	t, _ := time.Parse(time.RFC3339, text) // other values are no time
-	return t
-}
-
-func textOf(value any) string {
-	text, _ := value.(string)
-	return text
-}
-
-// authorOf returns the user of a stored object.
-func (w *world) authorOf(fields doc) *account {
-	if a := w.accounts[textOf(fields["user"].(doc)["login"])]; a != nil {
-		return a
-	}
-	return w.accounts["acme"] // an installation has no user
-}
-
-func (w *world) issueOf(fields doc) issue {
-	i := issue{
-		fields: fields, number: fields["number"].(int), title: textOf(fields["title"]), body: textOf(fields["body"]), author: w.authorOf(fields),
-		labels: fields["labels"].([]string), open: fields["state"] == "open", created: timeOf(fields["created_at"]), updated: timeOf(fields["updated_at"]),
-		closed: timeOf(fields["closed_at"]),
-	}
-	if !i.open {
-		i.reason = strings.ToUpper(textOf(fields["state_reason"]))
-	}
-	return i
-}
-
-func (w *world) pullOf(r *repository, fields, pull doc) *pullRequest {
-	branch := str(pull["head"])
-	p := &pullRequest{issue: w.issueOf(fields), branch: branch, sha: str(pull["sha"]), draft: pull["draft"] == true, merged: pull["merged"] == true}
-	if sha := r.git.refs["heads/"+branch]; sha != "" {
-		p.sha = sha
-	}
-	if logins := pull["requested_reviewers"].([]string); len(logins) > 0 {
-		p.requested = logins[0]
-	}
-	return p
-}
-
-// complete adds the review and the checks of a pull request.
-func (w *world) complete(r *repository, p *pullRequest) {
-	for _, v := range w.all(r.path() + "/pulls/" + itoa(p.number) + "/reviews") {
-		if state := str(v["state"]); state == "APPROVED" || state == "CHANGES_REQUESTED" {
-			p.review = &review{w.authorOf(v), state == "APPROVED", timeOf(v["created_at"])}
+// changeIssue applies the members of a body that an issue has.
+func changeIssue(issue, body doc, now time.Time) {
+	for _, name := range []string{"title", "body"} {
+		if value, ok := body[name]; ok {
+			issue[name] = value
 		}
 	}
-	for _, run := range w.where(r, "check-runs", "head_sha", p.sha) {
-		p.checks = append(p.checks, check{str(run["name"]), false, strings.ToUpper(textOf(run["conclusion"])), timeOf(run["created_at"])})
-	}
-	for _, status := range w.where(r, "statuses", "sha", p.sha) {
-		p.checks = append(p.checks, check{str(status["context"]), true, strings.ToUpper(str(status["state"])), timeOf(status["created_at"])})
-	}
-}
-
-// numbered returns the issue or the pull request with a number, or nil twice.
-func (w *world) numbered(r *repository, number int) (*issue, *pullRequest) {
-	fields := w.find(r.path() + "/issues/" + itoa(number))
-	if fields == nil {
-		return nil, nil
-	}
-	if pull := w.find(r.path() + "/pulls/" + itoa(number)); pull != nil {
-		return nil, w.pullOf(r, fields, pull)
-	}
-	i := w.issueOf(fields)
-	return &i, nil
-}
-
-// issuesOf returns the issues of a repository by number, without pull requests.
-func (w *world) issuesOf(r *repository) (list []*issue) {
-	for _, fields := range w.all(r.path() + "/issues") {
-		if w.find(r.path()+"/pulls/"+str(fields["number"])) == nil {
-			i := w.issueOf(fields)
-			list = append(list, &i)
+	for _, name := range []string{"labels", "assignees"} {
+		if list, ok := body[name].([]any); ok {
+			issue[name] = namesIn(list)
 		}
 	}
+	if value, given := body["milestone"]; given {
+		number, _ := value.(float64)
+		issue["milestone"] = int(number)
+	}
+	if state := body["state"]; state == "open" {
+		issue["state"], issue["closed_at"], issue["state_reason"] = "open", nil, nil
+	} else if state == "closed" {
+		issue["state"], issue["closed_at"], issue["state_reason"] = "closed", stamp(now), cmp.Or(textOf(body["state_reason"]), "completed")
+	}
+	issue["updated_at"] = stamp(now)
+}
+
+// asList returns a list of a body, or nil.
+func asList(value any) []any {
+	list, _ := value.([]any)
 	return list
 }
 
-// pullsOf returns the pull requests of a repository by number.
-func (w *world) pullsOf(r *repository) (list []*pullRequest) {
-	for _, pull := range w.all(r.path() + "/pulls") {
-		list = append(list, w.pullOf(r, w.find(r.path()+"/issues/"+str(pull["number"])), pull))
+// namesIn returns the distinct strings of a list, and the names of its objects.
+func namesIn(list []any) []string {
+	names := []string{}
+	for _, element := range list {
+		if o, ok := element.(doc); ok {
+			element = o["name"]
+		}
+		if name, ok := element.(string); ok && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
 	}
-	return list
+	return names
 }
 
-// seedIssues adds issues.
-func (s *seeder) seedIssues(w *world, r *repository) {
-	for i := range 24 {
-		created := s.now.AddDate(0, 0, -i)
-		title := fmt.Sprintf("The %s %s", pickText(s, "gear", "lever", "spring"), pickText(s, "squeaks", "is loose", "does not turn"))
-		body := doc{"title": title, "body": "Seen with the newest widget.", "labels": []any{pickText(s, "bug", "enhancement")}, "milestone": float64(1 + i%2)}
-		if i%3 == 0 {
-			body["state"] = "closed"
+// addPull creates a pull request, which is an issue, too.
+func (w *world) addPull(repo *repository, body doc, login string, now time.Time) doc {
+	issue := w.addIssue(repo, body, login, now)
+	branch, base := str(body["head"]), str(body["base"])
+	if _, rest, ok := strings.Cut(branch, ":"); ok { // owner:branch
+		branch = rest
+	}
+	return w.add(repo, repo.path()+"/pulls", inRepo+"pulls", doc{
+		"number": issue["number"], "head": branch, "base": base, "base_sha": repo.git.resolve(base), "sha": repo.git.resolve(branch), "merged": false, "merged_at": nil,
+		"draft": body["draft"] == true, "requested_reviewers": namesIn(asList(body["requested_reviewers"])),
+	}, login, now)
+}
+
+// touchIssue touches all that shows an issue or a pull request: itself, its lists, the routes of its parent and its
+// sub-issues, and the lists of its users.
+func touchIssue(s *Service, r *request, fields doc) {
+	root, number := r.repo.path(), str(fields["number"])
+	own, issue := root+"/issues/"+number, s.world.find(root+"/issues/"+number)
+	r.touch(own, root+"/issues")
+	if pull := s.world.find(root + "/pulls/" + number); pull != nil {
+		r.touch(root+"/pulls/"+number, root+"/pulls")
+		s.touchCommit(r, r.repo.git.resolve(str(pull["head"])), "/pulls")
+	}
+	if issue["parent"] != 0 {
+		r.touch(root + "/issues/" + str(issue["parent"]) + "/sub_issues")
+	}
+	for _, child := range issue["children"].([]int) {
+		r.touch(root + "/issues/" + strconv.Itoa(child) + "/parent")
+	}
+	for _, list := range []string{"/issues", "/user/issues", "/orgs/" + r.repo.owner.login + "/issues"} {
+		r.touch(list+" all", "/@"+str(issue["user"].(doc)["login"])+list+" created")
+		for _, login := range issue["assignees"].([]string) {
+			r.touch("/@" + login + list + " assigned")
 		}
-		w.addIssue(r, body, r.history()[i].author.login, created)
 	}
 }
 
-// seedPulls adds n pull requests, the newest last. They differ in author, state, review and checks.
-func (s *seeder) seedPulls(w *world, r *repository, n int) {
-	root, authors, g := r.path(), []string{"acme-owner", "acme-member", "builder-02", "outsider"}, r.git
-	for i := range n {
-		created, author, branch := s.now.Add(-time.Duration(n-i)*6*time.Hour), authors[i%len(authors)], fmt.Sprintf("part-%d", i+1)
-		c := commit{sha: hashOf(uint64(r.id), uint64(i)), message: "Replace a part", author: w.accounts[author], at: created}
-		g.refs["heads/"+branch], g.known["heads/"+branch] = g.change(mainBranch, c, map[string]string{"part-" + itoa(i+1) + ".txt": branch}), true
-		body := doc{
-			"title": fmt.Sprintf("Replace part %d", i+1), "body": "The old part no longer fits.", "labels": []any{"enhancement"},
-			"head": branch, "base": mainBranch, "draft": i%5 == 4,
-		}
-		if i%3 == 0 && author != authors[0] {
-			body["requested_reviewers"] = []any{authors[0]}
-		}
-		pull := w.addPull(r, body, author, created)
-		number := str(pull["number"])
-		add := func(collection, view string, fields doc, at time.Time) {
-			w.add(r, root+"/"+collection, inRepo+view, fields, "builder-03", at)
-		}
-		test := doc{"name": "test", "head_sha": c.sha, "status": "completed", "conclusion": []any{"success", "success", "failure", nil}[i%4]}
-		if test["conclusion"] == nil {
-			test["status"] = "in_progress"
-		}
-		add("check-runs", "check-runs", doc{"name": "build", "head_sha": c.sha, "status": "completed", "conclusion": "success"}, created)
-		add("check-runs", "check-runs", test, created)
-		add("statuses", "statuses", doc{"sha": c.sha, "context": "coverage", "state": "success"}, created)
-		if i%3 > 0 {
-			state := []string{"APPROVED", "CHANGES_REQUESTED"}[i%3-1]
-			add("pulls/"+number+"/reviews", "pulls/{}/reviews", doc{"state": state, "body": ""}, created.Add(time.Hour))
-		}
-		issue := w.find(root + "/issues/" + number)
-		if i%4 == 1 {
-			add("issues/comments", "issues/comments", doc{"issue": number, "body": "Does it still fit?"}, created.Add(time.Hour))
-			issue["updated_at"] = stamp(created.Add(time.Hour))
-		}
-		if i%6 == 2 || i%6 == 5 {
-			changeIssue(issue, doc{"state": "closed"}, created.Add(2*time.Hour))
-		}
-		if i%6 == 5 {
-			pull["merged"], pull["merged_at"] = true, issue["closed_at"]
+// touchCounts touches what counts an issue by its state: the repository, the milestone and the parent.
+func (s *Service) touchCounts(r *request, issue doc) {
+	root := r.repo.path()
+	r.touch(root)
+	if issue["milestone"] != 0 {
+		r.touch(root+"/milestones", root+"/milestones/"+str(issue["milestone"]))
+	}
+	if parent := s.world.find(root + "/issues/" + str(issue["parent"])); parent != nil {
+		touchIssue(s, r, parent)
+	}
+}
+
+// concerns reports whether a list of a user's issues with a filter shows an issue.
+func concerns(issue doc, filter, login string) bool {
+	switch filter {
+	case "assigned":
+		return slices.Contains(issue["assignees"].([]string), login)
+	case "created":
+		return issue["user"].(doc)["login"] == login
+	}
+	return true
+}
+
+// issueFilter returns assigned, created or all.
+func (r *request) issueFilter() string {
+	filter := cmp.Or(r.query.Get("filter"), "assigned")
+	if filter != "assigned" && filter != "created" {
+		return "all"
+	}
+	return filter
+}
+
+func renderIssue(s *Service, r *request, issue doc) doc {
+	repo := s.world.repoOf(issue)
+	root, number := repo.path(), str(issue["number"])
+	body := maps.Clone(issue)
+	labels, assignees, done := []any{}, []any{}, 0
+	for _, name := range issue["labels"].([]string) {
+		if label := s.world.find(root + "/labels/" + escape(name)); label != nil {
+			labels = append(labels, label)
 		}
 	}
+	for _, login := range issue["assignees"].([]string) {
+		assignees = append(assignees, doc{"login": login})
+	}
+	children := issue["children"].([]int)
+	for _, child := range children {
+		if s.world.find(root + "/issues/" + strconv.Itoa(child))["state"] == "closed" {
+			done++
+		}
+	}
+	for _, internal := range []string{"parent", "children", "repo"} {
+		delete(body, internal)
+	}
+	body["labels"], body["assignees"], body["milestone"] = labels, assignees, nil
+	body["url"], body["repository_url"] = r.base+root+"/issues/"+number, r.base+root
+	body["comments"] = len(s.world.where(repo, "issues/comments", "issue", number))
+	body["reactions"] = doc{"total_count": len(s.keysOf(root+"/issues/"+number+"/reactions", inRepo+"issues/{}/reactions/{}"))}
+	body["sub_issues_summary"] = doc{"total": len(children), "completed": done}
+	if milestone := s.world.find(root + "/milestones/" + str(issue["milestone"])); milestone != nil {
+		body["milestone"] = doc{"number": milestone["number"], "title": milestone["title"]}
+	}
+	if pull := s.world.find(root + "/pulls/" + number); pull != nil {
+		body["pull_request"] = doc{"url": r.base + root + "/pulls/" + number, "merged_at": pull["merged_at"]}
+	}
+	return body
+}
+
+// listIssues lists the issues of a repository, or those of the caller in all repositories, newest first.
+func listIssues(s *Service, r *request) response {
+	repos := []*repository{r.repo}
+	if r.repo == nil {
+		repos = s.world.reposOf(r.params["org"])
+	}
+	q, list := r.query, []any{}
+	for _, repo := range repos {
+		if !s.world.isVisible(repo, r.caller) {
+			continue
+		}
+		for _, issue := range slices.Backward(s.world.where(repo, "issues", "", "")) {
+			labels := issue["labels"].([]string)
+			lacks := func(name string) bool { return !slices.Contains(labels, name) }
+			if hasState(issue, q.Get("state")) && (r.repo != nil || concerns(issue, r.issueFilter(), r.caller.name())) &&
+				(q.Get("creator") == "" || concerns(issue, "created", q.Get("creator"))) &&
+				(q.Get("assignee") == "" || concerns(issue, "assigned", q.Get("assignee"))) &&
+				(q.Get("milestone") == "" || str(issue["milestone"]) == q.Get("milestone")) && issue["updated_at"].(string) >= q.Get("since") &&
+				(q.Get("labels") == "" || !slices.ContainsFunc(strings.Split(q.Get("labels"), ","), lacks)) {
+				list = append(list, renderIssue(s, r, issue))
+			}
+		}
+	}
+	return response{status: http.StatusOK, list: list}
+}
+
+// hasState reports whether the query parameter state selects an issue. The default is open.
+func hasState(issue doc, state string) bool {
+	return state == "all" || issue["state"] == state || state != "closed" && issue["state"] == "open"
+}
+
+// withIssue returns a handler that responds with 404 if the issue does not exist.
+func withIssue(handle func(*Service, *request, doc) response) handler {
+	return func(s *Service, r *request) response {
+		issue := s.world.find(r.repo.path() + "/issues/" + cmp.Or(r.params["issue_number"], r.params["pull_number"]))
+		if issue == nil {
+			return notFound()
+		}
+		return handle(s, r, issue)
+	}
+}
+
+func createIssue(s *Service, r *request) response {
+	issue := s.world.addIssue(r.repo, r.body, r.caller.name(), r.now)
+	path := r.path + "/" + str(issue["number"])
+	r.touch(path)
+	s.createLabels(r, issue)
+	touchIssue(s, r, issue)
+	s.touchCounts(r, issue)
+	s.note(r, issue, "opened")
+	return response{status: http.StatusCreated, body: renderIssue(s, r, issue), location: r.base + path}
+}
+
+// updateIssue handles PATCH of an issue or a pull request.
+func updateIssue(s *Service, r *request, issue doc) response {
+	old := maps.Clone(issue)
+	changeIssue(issue, r.body, r.now)
+	if issue["state"] != old["state"] || issue["milestone"] != old["milestone"] {
+		s.touchCounts(r, old)
+		s.touchCounts(r, issue)
+	}
+	if issue["state"] != old["state"] {
+		s.note(r, issue, map[any]string{"closed": "closed", "open": "reopened"}[issue["state"]])
+	}
+	s.createLabels(r, issue)
+	if pull := s.world.find(r.path); pull["base"] != nil {
+		return response{status: http.StatusOK, body: renderPull(s, r, pull)}
+	}
+	return response{status: http.StatusOK, body: renderIssue(s, r, issue)}
+}
+
+// note adds an event to the history of an issue.
+func (s *Service) note(r *request, issue doc, event string) {
+	issue["updated_at"] = stamp(r.now)
+	path := r.repo.path() + "/issues/events"
+	added := s.world.add(r.repo, path, inRepo+"issues/events", doc{"event": event, "issue": str(issue["number"])}, r.caller.name(), r.now)
+	own := r.repo.path() + "/issues/" + str(issue["number"])
+	r.touch(path, path+"/"+str(added["id"]), own+"/events", own+"/timeline")
+}
+
+// changeNames returns a handler that changes the labels or the assignees of an issue.
+func changeNames(member, event string) handler {
+	return withIssue(func(s *Service, r *request, issue doc) response {
+		given, isMember := r.body[member].([]any)
+		if !isMember {
+			_ = json.Unmarshal(r.raw, &given) // a body may be the list itself
+		}
+		names, old := namesIn(given), issue[member].([]string)
+		name, isOne := r.params["name"]
+		if isOne {
+			names = []string{name}
+		}
+		var list []any
+		for _, name := range old {
+			if r.Method == http.MethodPost || r.Method == http.MethodDelete && !slices.Contains(names, name) && (isOne || member == "assignees") {
+				list = append(list, name)
+			}
+		}
+		if isOne && len(list) == len(old) {
+			return fail(http.StatusNotFound, "Label does not exist")
+		}
+		if r.Method != http.MethodDelete {
+			for _, name := range names {
+				list = append(list, name)
+			}
+		}
+		issue[member] = []string{}
+		changeIssue(issue, doc{member: list}, r.now)
+		s.note(r, issue, event)
+		s.createLabels(r, issue)
+		r.touch(r.repo.path() + "/issues/" + str(issue["number"]) + "/labels")
+		body := any(renderIssue(s, r, issue))
+		if member == "labels" {
+			body = body.(doc)["labels"]
+		}
+		return response{status: r.op.created(), body: body}
+	})
+}
+
+func listLabels(s *Service, r *request, issue doc) response {
+	return response{status: http.StatusOK, list: renderIssue(s, r, issue)["labels"].([]any)}
+}
+
+// updateLabel handles PATCH of a label, which may rename it.
+func updateLabel(s *Service, r *request) response {
+	name, renamed := r.params["name"], cmp.Or(r.text("new_name"), r.params["name"])
+	label := s.world.find(r.path)
+	if label == nil {
+		return notFound()
+	}
+	maps.Copy(label, r.body)
+	if delete(label, "new_name"); renamed != name {
+		s.world.remove(r.path)
+		label["name"] = renamed
+		s.world.create(parentOf(r.path), renamed, label)
+		r.touch(parentOf(r.path) + "/" + escape(renamed))
+		s.renameLabel(r.repo, name, renamed)
+	}
+	return response{status: http.StatusOK, body: label}
+}
+
+// renameLabel renames a label of all issues, or removes it if the new name is empty.
+func (s *Service) renameLabel(repo *repository, from, to string) {
+	for _, issue := range s.world.where(repo, "issues", "", "") {
+		labels := []string{}
+		for _, name := range issue["labels"].([]string) {
+			if name == from {
+				name = to
+			}
+			if name != "" {
+				labels = append(labels, name)
+			}
+		}
+		issue["labels"] = labels
+	}
+}
+
+// createLabels creates the labels of an issue that the repository lacks.
+func (s *Service) createLabels(r *request, issue doc) {
+	path := r.repo.path() + "/labels"
+	for _, name := range issue["labels"].([]string) {
+		if s.world.find(path+"/"+escape(name)) == nil {
+			s.world.add(r.repo, path, inRepo+"labels", doc{"name": name}, r.caller.name(), r.now)
+			r.touch(path, path+"/"+escape(name))
+		}
+	}
+}
+
+func lockIssue(s *Service, r *request, issue doc) response {
+	issue["locked"] = r.Method == http.MethodPut
+	s.note(r, issue, map[bool]string{true: "locked", false: "unlocked"}[r.Method == http.MethodPut])
+	return response{status: http.StatusNoContent}
+}
+
+func subIssues(s *Service, r *request, issue doc) response {
+	list := []any{}
+	for _, number := range issue["children"].([]int) {
+		list = append(list, renderIssue(s, r, s.world.find(r.repo.path()+"/issues/"+strconv.Itoa(number))))
+	}
+	return response{status: http.StatusOK, list: list}
+}
+
+func parentIssue(s *Service, r *request, issue doc) response {
+	parent := s.world.find(r.repo.path() + "/issues/" + str(issue["parent"]))
+	if parent == nil {
+		return notFound()
+	}
+	return response{status: http.StatusOK, body: renderIssue(s, r, parent)}
+}
+
+// changeSubIssue adds a sub-issue to an issue or removes it.
+func changeSubIssue(s *Service, r *request, issue doc) response {
+	id, _ := r.body["sub_issue_id"].(float64)
+	found := s.world.where(r.repo, "issues", "id", strconv.Itoa(int(id)))
+	number, parent := issue["number"].(int), 0
+	if r.Method == http.MethodDelete {
+		parent = number
+	}
+	if len(found) == 0 || found[0]["parent"] != parent || found[0]["number"] == number {
+		return fail(http.StatusUnprocessableEntity, "The sub-issue does not exist or has another parent")
+	}
+	child, own := found[0], found[0]["number"].(int)
+	children := slices.DeleteFunc(slices.Clone(issue["children"].([]int)), func(n int) bool { return n == own })
+	if child["parent"] = 0; r.Method == http.MethodPost {
+		child["parent"], children = number, append(children, own)
+	}
+	issue["children"] = children
+	list := r.repo.path() + "/issues/"
+	r.touch(list+strconv.Itoa(own)+"/parent", list+strconv.Itoa(number)+"/sub_issues")
+	touchIssue(s, r, child)
+	return response{status: r.op.created(), body: renderIssue(s, r, issue)}
+}
+
+func renderPull(s *Service, r *request, pull doc) doc {
+	path := r.repo.path() + "/pulls/" + str(pull["number"])
+	body := renderIssue(s, r, s.world.find(r.repo.path()+"/issues/"+str(pull["number"])))
+	for _, name := range []string{"id", "merged", "merged_at", "draft"} {
+		body[name] = pull[name]
+	}
+	delete(body, "pull_request")
+	reviewers := []any{}
+	for _, login := range pull["requested_reviewers"].([]string) {
+		reviewers = append(reviewers, doc{"login": login})
+	}
+	body["requested_reviewers"] = reviewers
+	body["url"] = r.base + path
+	body["head"] = doc{
+		"ref": pull["head"], "sha": r.repo.git.refs["heads/"+str(pull["head"])], "repo": doc{"full_name": r.repo.owner.login + "/" + r.repo.name},
+	}
+	body["base"] = doc{"ref": pull["base"], "sha": pull["base_sha"]}
+	return body
+}
+
+func listPulls(s *Service, r *request) response {
+	list := []any{}
+	for _, pull := range slices.Backward(s.world.where(r.repo, "pulls", "", "")) {
+		if body := renderPull(s, r, pull); hasState(body, r.query.Get("state")) {
+			list = append(list, body)
+		}
+	}
+	return response{status: http.StatusOK, list: list}
+}
+
+// withPull returns a handler that responds with 404 if the pull request does not exist.
+func withPull(handle func(s *Service, r *request, issue, pull doc) response) handler {
+	return withIssue(func(s *Service, r *request, issue doc) response {
+		pull := s.world.find(r.repo.path() + "/pulls/" + r.params["pull_number"])
+		if pull == nil {
+			return notFound()
+		}
+		return handle(s, r, issue, pull)
+	})
+}
+
+func createPull(s *Service, r *request) response {
+	if r.repo.git.resolve(r.text("base")) == "" || r.text("head") == "" {
+		return fail(http.StatusUnprocessableEntity, "Validation Failed")
+	}
+	pull := s.world.addPull(r.repo, r.body, r.caller.name(), r.now)
+	path := r.path + "/" + str(pull["number"])
+	r.touch(path)
+	touchIssue(s, r, pull)
+	s.touchCounts(r, s.world.find(r.repo.path()+"/issues/"+str(pull["number"])))
+	return response{status: http.StatusCreated, body: renderPull(s, r, pull), location: r.base + path}
+}
+
+func pullCommits(s *Service, r *request, _, pull doc) response {
+	g := r.repo.git
+	return response{status: http.StatusOK, list: s.renderCommits(r, g.ahead(str(pull["base_sha"]), g.refs["heads/"+str(pull["head"])]))}
+}
+
+func pullFiles(_ *Service, r *request, _, pull doc) response {
+	list := []any{}
+	if head := r.repo.git.refs["heads/"+str(pull["head"])]; head != "" {
+		for _, path := range r.repo.git.changed(str(pull["base_sha"]), head) {
+			list = append(list, doc{"filename": path, "status": "modified"})
+		}
+	}
+	return response{status: http.StatusOK, list: list}
+}
+
+func isMerged(_ *Service, _ *request, _, pull doc) response {
+	if pull["merged"] != true {
+		return notFound()
+	}
+	return response{status: http.StatusNoContent}
+}
+
+func mergePull(s *Service, r *request, issue, pull doc) response {
+	g, base := r.repo.git, str(pull["base"])
+	head := g.refs["heads/"+str(pull["head"])]
+	if issue["state"] != "open" || g.refs["heads/"+base] == "" || head == "" {
+		return fail(http.StatusMethodNotAllowed, "Pull Request is not mergeable")
+	}
+	if sha := g.merge(base, head, s.commitBy(r, "Merge pull request #"+str(pull["number"]))); sha != "" {
+		s.move(r, "heads/"+base, sha)
+	}
+	pull["merged"], pull["merged_at"] = true, stamp(r.now)
+	changeIssue(issue, doc{"state": "closed"}, r.now)
+	s.note(r, issue, "merged")
+	s.touchCounts(r, issue)
+	r.touch(parentOf(r.path) + "/merge")
+	return response{status: http.StatusOK, body: doc{"sha": g.refs["heads/"+base], "merged": true, "message": "Pull Request successfully merged"}}
 }
