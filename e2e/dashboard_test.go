@@ -87,7 +87,7 @@ func checkCoolDowns(page *browser, gateway, service string) {
 	if text := textOf(page, "#cooldowns"); !strings.Contains(text, "No account is in a cool-down") {
 		page.Error(text)
 	}
-	send(page, http.MethodPut, service+"/_service/faults", `{"secondary_every": 1}`)
+	send(page, http.MethodPut, service+"/_service/quirks", `{"secondary_every": 1}`)
 	var took []time.Duration
 	for _, token := range []string{"tok-member", "tok-outsider", "tok-security-manager"} {
 		get(page, gateway+"/orgs/acme/members", "Authorization: Bearer "+token)

@@ -149,7 +149,7 @@ var documentedCommands = []documentedCommand{
 	// docs/reference-service.md
 	{command: "weir service", want: `msg="reference service started" address=`, stays: true},
 	{command: "weir service --seed 7 --config weir.yaml", want: `msg="reference service started" address=`, stays: true},
-	{command: `weir service --faults '{"latency":"200ms","error_every":10}'`, want: `msg="reference service started" address=`, stays: true},
+	{command: `weir service --quirks '{"latency":"200ms","error_every":10}'`, want: `msg="reference service started" address=`, stays: true},
 	{command: "curl -H 'Authorization: Bearer tok-owner' 127.0.0.1:9000/orgs/acme/organization-roles", want: `"roles":\[\{`},
 	{command: `curl -X PUT 127.0.0.1:9000/_service/webhooks -d '[{"url":"http://127.0.0.1:8080/_weir/webhooks","secret":"s","events":["*"],"target":"acme"}]'`, want: `"target":"acme"`},
 	{command: `curl -X POST 127.0.0.1:9000/_service/events -d '{"event":"push","repository":"acme/widgets","commits":3}'`, want: `"deliveries":\["[0-9a-f-]{36}"`},

@@ -136,8 +136,8 @@ func (s *soak) allowLateRequests(d time.Duration) {
 
 // serviceFault starts a fault of the reference service.
 func (s *soak) serviceFault(format string, values ...any) (end func()) {
-	s.control(http.MethodPut, "/_service/faults", fmt.Sprintf(format, values...))
-	return func() { s.control(http.MethodDelete, "/_service/faults", "") }
+	s.control(http.MethodPut, "/_service/quirks", fmt.Sprintf(format, values...))
+	return func() { s.control(http.MethodDelete, "/_service/quirks", "") }
 }
 
 // runFaults runs all kinds of faults in random order, repeatedly, until ctx ends.

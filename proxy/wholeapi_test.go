@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
@@ -36,7 +37,7 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 		l := policy.DefaultLimits()
 		change(&l)
 		upstream, err := service.New(service.Config{
-			Limits: l, Faults: withDelays(200 * time.Millisecond),
+			Limits: l, Quirks: withDelays(200 * time.Millisecond),
 			Resources: map[string]policy.Window{"core": {Max: most, Window: 10 * time.Minute}}, // also for the installation
 			Unlisted: map[string]service.Resource{
 				"repos/list-webhooks":         {Name: "special", Limit: policy.Window{Max: 5, Window: time.Hour}},
@@ -97,9 +98,9 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 	})
 }
 
-// withDelays returns the faults of a service that answers as the API does, with random delays.
-func withDelays(delay time.Duration) service.Faults {
-	return service.Faults{ETagsPerToken: true, DelayBefore: service.Duration(delay), DelayAfter: service.Duration(delay)}
+// withDelays returns the quirks of a service that answers as the API does, with random delays.
+func withDelays(delay time.Duration) quirk.Set {
+	return quirk.Set{ETagsPerToken: true, DelayBefore: quirk.Duration(delay), DelayAfter: quirk.Duration(delay)}
 }
 
 // identifyByKind makes a token of the service an installation.
@@ -175,7 +176,7 @@ func TestADayOfPollingCostsASeventh(t *testing.T) {
 		change := func(l *policy.Limits) { l.Primary.User, l.Points.REST = 1_000_000, 100_000 }
 		l := policy.DefaultLimits()
 		change(&l)
-		upstream, err := service.New(service.Config{Limits: l, Faults: withDelays(100 * time.Millisecond)})
+		upstream, err := service.New(service.Config{Limits: l, Quirks: withDelays(100 * time.Millisecond)})
 		if err != nil {
 			t.Fatal(err)
 		}

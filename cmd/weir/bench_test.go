@@ -18,6 +18,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/proxy"
 )
 
@@ -29,7 +30,7 @@ func BenchmarkService(b *testing.B) {
 	cfg.Limits.Primary.User = 1 << 30
 	cfg.Limits.Points.REST = 1 << 30
 	cfg.Limits.CPU.Total, cfg.Limits.CPU.GraphQL = 24*time.Hour, 24*time.Hour
-	s := must(newService(cfg, 1, service.Faults{}))(b)
+	s := must(newService(cfg, 1, quirk.Set{}))(b)
 	defer s.Close()
 	direct := serveAPI(b, s.ServeHTTP)
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
@@ -98,7 +99,7 @@ func unauthorizedCalls(op *policy.Operation, names *strings.Replacer) []testserv
 func TestGatewayRespondsLikeService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := configure("http://service.test", func(c *config.Config) { c.Limits.Primary.Unauthenticated = 1000 })
-		g, s, behind := open(t, cfg), must(newService(cfg, 1, service.Faults{}))(t), must(newService(cfg, 1, service.Faults{}))(t)
+		g, s, behind := open(t, cfg), must(newService(cfg, 1, quirk.Set{}))(t), must(newService(cfg, 1, quirk.Set{}))(t)
 		t.Cleanup(s.Close)
 		t.Cleanup(behind.Close)
 		connectTo(t, g, behind)
@@ -148,7 +149,7 @@ func TestGatewayRespondsLikeService(t *testing.T) {
 func TestInvalidQueriesCauseNoViolation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := configure("http://service.test", trusting)
-		g, s := open(t, cfg), must(newService(cfg, 1, service.Faults{}))(t)
+		g, s := open(t, cfg), must(newService(cfg, 1, quirk.Set{}))(t)
 		t.Cleanup(s.Close)
 		connectTo(t, g, s)
 		queries := []string{

@@ -11,6 +11,7 @@ import (
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
@@ -27,7 +28,7 @@ type webhookPair struct {
 func startWebhookPair(t *testing.T, signedWith credential.Secret, contentType string) *webhookPair {
 	t.Helper()
 	g := open(t, configure("http://service.test", trusting, func(c *config.Config) { c.Webhooks.Secret = "secret" }))
-	d := newTestService(t, testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: g}), service.Faults{}, policy.DefaultLimits())
+	d := newTestService(t, testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: g}), quirk.Set{}, policy.DefaultLimits())
 	connectTo(t, g, d)
 	noError(t, d.SetWebhooks([]service.Webhook{
 		{URL: "http://gateway.test/_weir/webhooks", Secret: signedWith, ContentType: contentType, Events: []string{"*"}, Target: "acme"},
@@ -36,10 +37,10 @@ func startWebhookPair(t *testing.T, signedWith credential.Secret, contentType st
 }
 
 // newTestService returns a service that sends deliveries to a listener.
-func newTestService(t *testing.T, to *testservers.PipeListener, faults service.Faults, limits policy.Limits) *service.Service {
+func newTestService(t *testing.T, to *testservers.PipeListener, quirks quirk.Set, limits policy.Limits) *service.Service {
 	t.Helper()
 	dialect := must(policy.LoadDialect("service"))(t)
-	s := must(service.New(service.Config{Limits: limits, Seed: 1, Dialect: dialect, Dial: to.Dial, Faults: faults}))(t)
+	s := must(service.New(service.Config{Limits: limits, Seed: 1, Dialect: dialect, Dial: to.Dial, Quirks: quirks}))(t)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -116,7 +117,7 @@ func TestServiceWebhookFlagSignsDeliveries(t *testing.T) {
 					t.Errorf("signature %s, want %s", got, want)
 				}
 			})})
-			d := &webhookPair{T: t, service: newTestService(t, l, service.Faults{}, policy.DefaultLimits())}
+			d := &webhookPair{T: t, service: newTestService(t, l, quirk.Set{}, policy.DefaultLimits())}
 			p := &process{getenv: func(name string) (string, bool) { return secret, name == "WEIR_WEBHOOK_SECRET" && secret != "" }}
 			noError(t, (&serviceCommand{Webhook: "http://hooks.test"}).addWebhook(p, d.service))
 			if d.cause(`{"event": "push", "repository": "acme/secret"}`, http.StatusOK); (got == "") != (secret == "") {

@@ -15,6 +15,7 @@ import (
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/service/quirk"
 )
 
 type demoCommand struct {
@@ -36,7 +37,7 @@ func (c *demoCommand) Run(p *process) error {
 	cfg.Limits.ColdStart = "trust"
 	cfg.Limits.Inbound.Rate = 0 // all clients have the same address
 	cfg.Webhooks.Secret = credential.Secret(cryptorand.Text())
-	s, err := newService(cfg, 1, service.Faults{})
+	s, err := newService(cfg, 1, quirk.Set{})
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/replay"
 	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/internal/testservers"
 )
 
@@ -55,8 +56,8 @@ func startRealRun(t *testing.T, cfg *config.Config) *realRun {
 	r := &realRun{T: t}
 	r.gateway = openLogged(t, cfg, slog.NewTextHandler(&r.log, nil))
 	listener := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: r.gateway})
-	faults := service.Faults{Latency: service.Duration(20 * time.Millisecond), DelayAfter: service.Duration(150 * time.Millisecond)}
-	r.service = newTestService(t, listener, faults, cfg.Limits.Limits)
+	quirks := quirk.Set{Latency: quirk.Duration(20 * time.Millisecond), DelayAfter: quirk.Duration(150 * time.Millisecond)}
+	r.service = newTestService(t, listener, quirks, cfg.Limits.Limits)
 	connectTo(t, r.gateway, http.HandlerFunc(r.upstream))
 	hook := service.Webhook{URL: "http://gateway.test" + cfg.Webhooks.Path, Secret: cfg.Webhooks.Secret, Events: []string{"*"}, Target: "acme"}
 	noError(t, r.service.SetWebhooks([]service.Webhook{hook}))

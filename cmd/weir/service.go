@@ -21,7 +21,8 @@ type serviceCommand struct {
 	API    string `hidden:"" help:"Removed: the service always plays all operations."`
 	Seed   uint64 `default:"1" help:"Seed of the generated state."`
 	TLS    bool   `help:"Serve HTTP/2 and HTTP/1.1 with TLS, for localhost and the API's hosts below localhost. The log names the authority to trust."`
-	Quirks string `default:"{}" help:"Initial quirks, in the format of PUT /_service/quirks." placeholder:"JSON" aliases:"faults"`
+	Quirks string `default:"{}" help:"Initial quirks, in the format of PUT /_service/quirks." placeholder:"JSON"`
+	Faults string `hidden:"" help:"Removed: use --quirks."`
 
 	Webhook string `help:"URL that receives all events of organization acme, signed with WEIR_WEBHOOK_SECRET. PUT /_service/webhooks adds others." placeholder:"URL"`
 }
@@ -30,6 +31,9 @@ type serviceCommand struct {
 func (c *serviceCommand) Run(p *process) error {
 	if c.API != "" {
 		return &exit{exitUsage, "--api: the service always plays all operations; remove the flag"}
+	}
+	if c.Faults != "" {
+		return &exit{exitUsage, "--faults was removed; use --quirks with the same value"}
 	}
 	cfg := config.Default()
 	if c.Config != "" {
@@ -101,5 +105,5 @@ func newService(cfg *config.Config, seed uint64, quirks quirk.Set) (*service.Ser
 	if err != nil {
 		return nil, err
 	}
-	return service.New(service.Config{Limits: cfg.Limits.Limits, Seed: seed, Dialect: dialect, Faults: quirks})
+	return service.New(service.Config{Limits: cfg.Limits.Limits, Seed: seed, Dialect: dialect, Quirks: quirks})
 }

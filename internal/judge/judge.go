@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -59,7 +60,7 @@ func NewUpstream() (*Upstream, error) {
 		return nil, err
 	}
 	s, err := service.New(service.Config{
-		Limits: Limits(), Seed: 1, Dialect: dialect, Cooldown: cooldown, Faults: service.Faults{Latency: service.Duration(latency)},
+		Limits: Limits(), Seed: 1, Dialect: dialect, Cooldown: cooldown, Quirks: quirk.Set{Latency: quirk.Duration(latency)},
 	})
 	return &Upstream{service: s}, err
 }

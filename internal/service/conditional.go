@@ -24,11 +24,11 @@ func (s *Service) validate(h http.Header, req *request, resp *response) {
 	h.Del("Content-Type")
 }
 
-// entityTag returns the ETag of a response. The ETag depends only on the bytes and the media type, unless the fault
+// entityTag returns the ETag of a response. The ETag depends only on the bytes and the media type, unless the quirk
 // ETagsPerToken is set.
 func (s *Service) entityTag(req *request, resp *response) string {
 	hashed := resp.kind + "\n"
-	if req.faults.ETagsPerToken {
+	if req.quirks.ETagsPerToken {
 		if fields := s.config.Dialect.ETag; len(fields) > 0 { // a strong tag
 			sum := sha256.New()
 			for _, name := range fields {

@@ -1,87 +1,100 @@
 package service
 
 import (
-	"maps"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
-	"slices"
+	"reflect"
 	"strings"
+
+	"github.com/weirgate/weir/internal/service/quirk"
 )
 
 // controlPrefix is the path prefix of the control endpoints, which are not part of the API.
 const controlPrefix = "/_service/"
 
-// controlHandlers maps the control endpoints to handlers, by path and method.
-var controlHandlers = map[string]map[string]func(*Service, http.ResponseWriter, *http.Request){
-	"violations": {http.MethodGet: (*Service).showViolations, http.MethodDelete: (*Service).resetMeter},
-	"quirks":     quirks,
-	"faults":     quirks, // the former name
-	"webhooks":   {http.MethodGet: (*Service).showWebhooks, http.MethodPut: (*Service).putWebhooks},
-	"events":     {http.MethodGet: (*Service).showEvents, http.MethodPost: (*Service).postEvent},
-	"judge":      {http.MethodPost: (*Service).postRead},
-	"deliveries": {http.MethodGet: (*Service).showDeliveries},
+// controlEndpoints are the control endpoints. The meter does not count their requests. An endpoint responds with a JSON
+// value, or with 400 and an error that names the invalid member of the body.
+var controlEndpoints = []struct {
+	method, name string
+	status       int
+	serve        func(s *Service, r *http.Request, body []byte) (any, error)
+}{
+	{"GET", "violations", 200, func(s *Service, _ *http.Request, _ []byte) (any, error) { return s.Violations(), nil }},
+	{"DELETE", "violations", 200, func(s *Service, _ *http.Request, _ []byte) (any, error) {
+		s.meter.reset()
+		return s.Violations(), nil
+	}},
+	{"GET", "quirks", 200, func(s *Service, _ *http.Request, _ []byte) (any, error) { return s.quirks.Current(), nil }},
+	{"PUT", "quirks", 200, func(s *Service, _ *http.Request, body []byte) (any, error) { return s.quirks.Change(body) }},
+	{"DELETE", "quirks", 200, func(s *Service, _ *http.Request, _ []byte) (any, error) {
+		s.quirks.Put(quirk.Set{})
+		return s.quirks.Current(), nil
+	}},
+	{"GET", "webhooks", 200, func(s *Service, _ *http.Request, _ []byte) (any, error) { return s.shownWebhooks(), nil }},
+	{"PUT", "webhooks", 200, (*Service).putWebhooks},
+	{"GET", "events", 200, func(s *Service, _ *http.Request, _ []byte) (any, error) { return s.Events(), nil }},
+	{"POST", "events", 202, (*Service).postEvent},
+	{"GET", "deliveries", 200, func(s *Service, _ *http.Request, _ []byte) (any, error) { return s.deliveries.records(), nil }},
 }
 
-var quirks = map[string]func(*Service, http.ResponseWriter, *http.Request){
-	http.MethodGet: serveQuirks, http.MethodPut: serveQuirks, http.MethodDelete: serveQuirks,
-}
-
-func serveQuirks(s *Service, w http.ResponseWriter, r *http.Request) { s.faults.ServeControl(w, r) }
-
-// serveControl serves the control endpoints. The meter does not count these requests.
-func (s *Service) serveControl(w http.ResponseWriter, r *http.Request) {
-	methods, known := controlHandlers[strings.TrimPrefix(r.URL.Path, controlPrefix)]
-	if !known {
-		writeJSON(w, http.StatusNotFound, problemBody{Message: "Not Found: must be one of " + strings.Join(slices.Sorted(maps.Keys(controlHandlers)), ", ")})
-		return
+// control returns the handler of the control endpoints.
+func (s *Service) control() http.Handler {
+	mux, names := http.NewServeMux(), []string(nil)
+	for _, e := range controlEndpoints {
+		pattern := e.method + " " + controlPrefix + e.name
+		names = append(names, pattern)
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+			if err == nil && len(bytes.TrimSpace(body)) == 0 && strings.HasPrefix(e.method, "P") {
+				err = errors.New("the body is empty; send JSON")
+			}
+			var result any
+			if err == nil {
+				result, err = e.serve(s, r, body)
+			}
+			if err != nil {
+				writeJSON(w, http.StatusBadRequest, problemBody{Message: err.Error()})
+				return
+			}
+			writeJSON(w, e.status, result)
+		})
 	}
-	serve := methods[r.Method]
-	if r.Method == http.MethodHead {
-		serve = methods[http.MethodGet]
+	for _, method := range []string{"GET ", "PUT ", "DELETE "} {
+		mux.HandleFunc(method+controlPrefix+"faults", func(w http.ResponseWriter, _ *http.Request) {
+			writeJSON(w, http.StatusGone, problemBody{Message: "/_service/faults was removed; use /_service/quirks"})
+		})
 	}
-	if serve == nil {
-		allowed := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
-		w.Header().Set("Allow", allowed)
-		writeJSON(w, http.StatusMethodNotAllowed, problemBody{Message: "Method Not Allowed: must be one of " + allowed})
-		return
+	mux.HandleFunc("GET "+controlPrefix, func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusNotFound, problemBody{Message: "Not Found: must be one of " + strings.Join(names, ", ")})
+	})
+	return mux
+}
+
+// unmarshalStrict unmarshals one JSON value. Its errors name unknown members and members of a wrong type.
+func unmarshalStrict(text []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(into)
+	if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) {
+		return fmt.Errorf("%s: must be %s, not %s", cmp.Or(mismatch.Field, "the body"), cmp.Or(jsonTypeNames[mismatch.Type.Kind()], "an object"), mismatch.Value)
 	}
-	serve(s, w, r)
-}
-
-func badRequest(w http.ResponseWriter, err error) {
-	writeJSON(w, http.StatusBadRequest, problemBody{Message: err.Error()})
-}
-
-func (s *Service) showViolations(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, s.Violations())
-}
-
-// resetMeter handles DELETE /_service/violations: it resets the meter and the violations. No caller is limited or
-// banned afterwards.
-func (s *Service) resetMeter(w http.ResponseWriter, r *http.Request) {
-	s.meter.reset()
-	s.showViolations(w, r)
-}
-
-// showEvents handles GET /_service/events: the events of the writes since the last request.
-func (s *Service) showEvents(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, s.Events())
-}
-
-// postRead handles POST /_service/judge: it decides whether one read is stale.
-func (s *Service) postRead(w http.ResponseWriter, r *http.Request) {
-	var read Read
-	err := readControlJSON(w, r, &read)
-	var v Verdict
-	if err == nil {
-		v, err = s.Check(read)
+	if err == nil && !errors.Is(decoder.Decode(&struct{}{}), io.EOF) {
+		return errors.New("more than one JSON value")
 	}
 	if err != nil {
-		badRequest(w, err)
-		return
+		if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
+			return fmt.Errorf("%s: unknown member", strings.Trim(name, `"`))
+		}
 	}
-	writeJSON(w, http.StatusOK, v)
+	return err
 }
 
-func (s *Service) showDeliveries(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, s.deliveries.records())
+// jsonTypeNames maps Go kinds to the names of JSON types.
+var jsonTypeNames = map[reflect.Kind]string{
+	reflect.Bool: "a boolean", reflect.Int: "an integer", reflect.Int64: "an integer", reflect.Slice: "an array", reflect.String: "a string",
 }

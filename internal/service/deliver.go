@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/weirgate/weir/internal/service/quirk"
 )
 
 const (
@@ -33,9 +35,9 @@ type deliveryRecord struct {
 	URL      string `json:"url"`
 	Created  string `json:"created_at"`
 	// State is waiting, answered (with any status) or failed.
-	State    string   `json:"state"`
-	Status   int      `json:"status,omitempty"`
-	Duration Duration `json:"duration"`
+	State    string         `json:"state"`
+	Status   int            `json:"status,omitempty"`
+	Duration quirk.Duration `json:"duration"`
 	// Error describes why a delivery failed.
 	Error string `json:"error,omitempty"`
 }
@@ -107,7 +109,7 @@ func (d *deliveryQueue) send(ctx context.Context, item *delivery) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.queuedBytes -= size
-	item.Status, item.Duration = status, Duration(time.Since(began))
+	item.Status, item.Duration = status, quirk.Duration(time.Since(began))
 	if err != nil {
 		item.fail(err.Error())
 		return

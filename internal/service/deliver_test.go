@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirgate/weir/internal/service/quirk"
 )
 
 const pushWidgets = `{"event": "push", "repository": "acme/widgets"}`
@@ -49,7 +51,7 @@ func TestDeliveriesAreListedWithTheirOutcome(t *testing.T) {
 				got := t.listDeliveries()
 				want := deliveryRecord{
 					answer["deliveries"].([]any)[0].(string), 1, "release", "published", "http://receiver.test/hook?a=b", "2000-01-01T00:00:00Z",
-					c.state, c.status, Duration(c.duration), c.wantError,
+					c.state, c.status, quirk.Duration(c.duration), c.wantError,
 				}
 				if len(got) != 1 || got[0] != want {
 					t.Errorf("got %+v, want %+v", got, want)

@@ -84,35 +84,25 @@ type event struct {
 	payloads    map[string]any
 }
 
-// postEvent handles POST /_service/events: it creates an event and responds with the IDs of the deliveries.
-func (s *Service) postEvent(w http.ResponseWriter, r *http.Request) {
+// postEvent handles POST /_service/events: it applies an event to the state, enqueues the deliveries and responds with
+// their IDs. eventMu keeps deliveries in the order of the events. On an error the state is unchanged.
+func (s *Service) postEvent(r *http.Request, text []byte) (any, error) {
 	var body eventBody
-	err := readControlJSON(w, r, &body)
-	if err == nil {
-		var result object
-		if result, err = s.createEvent(r, body); err == nil {
-			writeJSON(w, http.StatusAccepted, result)
-		}
+	if err := unmarshalStrict(text, &body); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		badRequest(w, err)
-	}
-}
-
-// createEvent applies an event to the state and enqueues the deliveries. eventMu keeps deliveries in the order of the
-// events. On an error the state is unchanged.
-func (s *Service) createEvent(r *http.Request, body eventBody) (object, error) {
 	s.eventMu.Lock()
 	defer s.eventMu.Unlock()
 	e, err := s.applyEvent(r, body)
 	if err != nil {
 		return nil, err
 	}
-	if reason := e.withheldReason(body); reason != "" {
-		return object{{"deliveries", []string{}}, {"withheld", reason}}, nil
+	reason := e.withheldReason(body)
+	if reason == "" && len(e.subscribers) == 0 {
+		reason = "no webhook is subscribed"
 	}
-	if len(e.subscribers) == 0 {
-		return object{{"deliveries", []string{}}, {"withheld", "no webhook is subscribed"}}, nil
+	if reason != "" {
+		return object{{"deliveries", []string{}}, {"withheld", reason}}, nil
 	}
 	return object{{"deliveries", s.deliver(e)}, {"withheld", nil}}, nil
 }

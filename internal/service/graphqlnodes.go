@@ -481,7 +481,7 @@ func (e *execution) rateLimit() node {
 	defer m.mu.Unlock()
 	w := m.window(e.req.caller, graphQLResource, time.Now())
 	return node{"RateLimit", map[string]any{
-		"limit": w.Max, "used": w.used, "remaining": w.Max - w.used, "resetAt": timestamp(w.reset.Add(time.Duration(e.req.faults.ClockOffset))),
+		"limit": w.Max, "used": w.used, "remaining": w.Max - w.used, "resetAt": timestamp(w.reset.Add(time.Duration(e.req.quirks.ClockOffset))),
 		"cost": e.call.price.cost, "nodeCount": e.call.price.nodes,
 	}}
 }

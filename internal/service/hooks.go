@@ -1,8 +1,6 @@
 package service
 
 import (
-	"bytes"
-	"cmp"
 	"crypto/hmac"
 	cryptorand "crypto/rand"
 	"crypto/sha1"
@@ -12,11 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -197,28 +193,10 @@ func randomGUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// showWebhooks handles GET /_service/webhooks. The response contains no secrets.
-func (s *Service) showWebhooks(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, s.shownWebhooks())
-}
-
-// putWebhooks handles PUT /_service/webhooks: it replaces all webhooks.
-func (s *Service) putWebhooks(w http.ResponseWriter, r *http.Request) {
-	all, err := readWebhooks(w, r)
-	if err == nil {
-		err = s.SetWebhooks(all)
-	}
-	if err != nil {
-		badRequest(w, err)
-		return
-	}
-	s.showWebhooks(w, r)
-}
-
-// readWebhooks reads a list of webhooks. Its errors contain the index of the webhook.
-func readWebhooks(w http.ResponseWriter, r *http.Request) ([]Webhook, error) {
+// putWebhooks handles PUT /_service/webhooks: it replaces all webhooks. Its errors contain the index of the webhook.
+func (s *Service) putWebhooks(_ *http.Request, body []byte) (any, error) {
 	var texts []json.RawMessage
-	if err := readControlJSON(w, r, &texts); err != nil {
+	if err := unmarshalStrict(body, &texts); err != nil {
 		return nil, err
 	}
 	all := make([]Webhook, len(texts))
@@ -227,9 +205,13 @@ func readWebhooks(w http.ResponseWriter, r *http.Request) ([]Webhook, error) {
 			return nil, fmt.Errorf("webhooks[%d].%w", i, err)
 		}
 	}
-	return all, nil
+	if err := s.SetWebhooks(all); err != nil {
+		return nil, err
+	}
+	return s.shownWebhooks(), nil
 }
 
+// shownWebhooks returns the webhooks without their secrets.
 func (s *Service) shownWebhooks() []object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,50 +230,4 @@ func (s *Service) shownWebhooks() []object {
 		shown = append(shown, object{{"id", k.id}, {"url", k.url}, {"content_type", contentType}, {"events", k.events}, {"target", target}, {"signed", k.secret != ""}})
 	}
 	return shown
-}
-
-// readControlBody reads the body of a request to a control endpoint.
-func readControlBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err == nil && len(bytes.TrimSpace(body)) == 0 {
-		err = errors.New("the body is empty; send JSON")
-	}
-	return body, err
-}
-
-// readControlJSON reads the body of a request to a control endpoint as JSON.
-func readControlJSON(w http.ResponseWriter, r *http.Request, into any) error {
-	body, err := readControlBody(w, r)
-	if err != nil {
-		return err
-	}
-	return unmarshalStrict(body, into)
-}
-
-// unmarshalStrict unmarshals one JSON value. Its errors name unknown members and members of a wrong type.
-func unmarshalStrict(text []byte, into any) error {
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	err := decoder.Decode(into)
-	if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) {
-		typeName, named := jsonTypeNames[mismatch.Type.Kind()]
-		if !named {
-			typeName = "an object"
-		}
-		return fmt.Errorf("%s: must be %s, not %s", cmp.Or(mismatch.Field, "the body"), typeName, mismatch.Value)
-	}
-	switch {
-	case err == nil && !errors.Is(decoder.Decode(&struct{}{}), io.EOF):
-		return errors.New("more than one JSON value")
-	case err != nil:
-		if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
-			return fmt.Errorf("%s: unknown member", strings.Trim(name, `"`))
-		}
-	}
-	return err
-}
-
-// jsonTypeNames maps Go kinds to the names of JSON types.
-var jsonTypeNames = map[reflect.Kind]string{
-	reflect.Bool: "a boolean", reflect.Int: "an integer", reflect.Int64: "an integer", reflect.Slice: "an array", reflect.String: "a string",
 }

@@ -30,7 +30,7 @@ func (s *Service) serveHost(w http.ResponseWriter, r *http.Request) bool {
 			writeJSON(w, http.StatusNotFound, problemBody{Message: "Not Found"})
 			return true
 		}
-		s.faults.Serve(w, r, s.serve)
+		s.quirks.Serve(w, r, s.serve)
 	case label == "raw":
 		s.serveFile(w, r, rawFile)
 	case label == "codeload":

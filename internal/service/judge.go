@@ -2,8 +2,6 @@ package service
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,16 +16,16 @@ import (
 
 // Read is a response to a GET request, for [Service.Check].
 type Read struct {
-	Target        string  `json:"target"`        // the path and query
-	Authorization string  `json:"authorization"` // of the request
-	Revision      int64   `json:"revision"`      // of the response
-	Written       []int64 `json:"written"`       // the revisions of own writes that were answered before the request was sent
+	Target        string  // the path and query
+	Authorization string  // of the request
+	Revision      int64   // of the response
+	Written       []int64 // the revisions of own writes that were answered before the request was sent
 }
 
 // Verdict is the result of [Service.Check]. Missing are the own writes that the response had to show and did not.
 type Verdict struct {
-	Operation string  `json:"operation"`
-	Missing   []int64 `json:"missing"`
+	Operation string
+	Missing   []int64
 }
 
 // Check decides whether a read is stale: an own write had been answered before the read was sent, it changed what the
@@ -76,7 +74,7 @@ func (s *Service) changedSince(read *http.Request, revision int64) []int64 {
 // Judge finds stale reads on the client's side of a gateway. It records the writes that pass through its transports,
 // and checks the reads. It is safe for concurrent use.
 type Judge struct {
-	check func(context.Context, Read) (Verdict, error)
+	check func(Read) (Verdict, error)
 
 	mu       sync.Mutex
 	written  map[string][]int64 // the revisions of answered writes by caller, ascending
@@ -89,34 +87,7 @@ type Judge struct {
 
 // NewJudge returns a judge for a service in the same process.
 func NewJudge(s *Service) *Judge {
-	return newJudge(func(_ context.Context, r Read) (Verdict, error) { return s.Check(r) })
-}
-
-// NewRemoteJudge returns a judge for the service at a base URL.
-func NewRemoteJudge(base string, client *http.Client) *Judge {
-	return newJudge(func(ctx context.Context, read Read) (v Verdict, err error) {
-		body, err := json.Marshal(read)
-		if err != nil {
-			return v, err
-		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+controlPrefix+"judge", bytes.NewReader(body))
-		if err != nil {
-			return v, err
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return v, err
-		}
-		defer func() { err = errors.Join(err, resp.Body.Close()) }()
-		if resp.StatusCode != http.StatusOK {
-			return v, fmt.Errorf("judge read of %s: status %d", read.Target, resp.StatusCode)
-		}
-		return v, json.NewDecoder(resp.Body).Decode(&v)
-	})
-}
-
-func newJudge(check func(context.Context, Read) (Verdict, error)) *Judge {
-	return &Judge{check: check, written: map[string][]int64{}, requests: map[int64]string{}, tags: map[string]int64{}}
+	return &Judge{check: s.Check, written: map[string][]int64{}, requests: map[int64]string{}, tags: map[string]int64{}}
 }
 
 // Transport returns a transport that sends requests with next and judges the responses. Writes of one caller are the
@@ -187,7 +158,7 @@ func (j *Judge) judge(r *http.Request, resp *http.Response, body []byte, written
 	if !ok || at == len(written) {
 		return nil
 	}
-	v, err := j.check(r.Context(), Read{r.URL.RequestURI(), r.Header.Get("Authorization"), revision, written[at:]})
+	v, err := j.check(Read{r.URL.RequestURI(), r.Header.Get("Authorization"), revision, written[at:]})
 	if err != nil || v.Missing == nil {
 		return err
 	}

@@ -31,7 +31,7 @@ type meter struct {
 	mu             sync.Mutex // guards the fields below
 	usages         map[string]*usage
 	requests       int // number of requests that were not refused for a cool-down or a ban
-	secondaryEvery int // see Faults.SecondaryEvery
+	secondaryEvery int // see quirk.Set.SecondaryEvery
 	violations     Violations
 }
 
@@ -490,9 +490,9 @@ func (t *ticket) refund() {
 	}
 }
 
-// writeHeaders sets the rate limit headers (Document B section 8.4) and applies the faults f to them. behind is the
+// writeHeaders sets the rate limit headers (Document B section 8.4) and applies the quirks to them. behind is the
 // number of requests by which the headers are stale.
-func (t *ticket) writeHeaders(h http.Header, f Faults, behind int) {
+func (t *ticket) writeHeaders(h http.Header, quirks quirk.Set, behind int) {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
 	if t.meter.off {
@@ -505,7 +505,7 @@ func (t *ticket) writeHeaders(h http.Header, f Faults, behind int) {
 	h.Set("X-Ratelimit-Limit", strconv.Itoa(t.window.Max))
 	h.Set("X-Ratelimit-Remaining", strconv.Itoa(remaining))
 	h.Set("X-Ratelimit-Used", strconv.Itoa(t.window.Max-remaining))
-	h.Set("X-Ratelimit-Reset", strconv.FormatInt(t.window.reset.Add(time.Duration(f.ClockOffset)).Unix(), 10))
+	h.Set("X-Ratelimit-Reset", strconv.FormatInt(t.window.reset.Add(time.Duration(quirks.ClockOffset)).Unix(), 10))
 	h.Set("X-Ratelimit-Resource", t.resource)
 	if t.refusal == secondary {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(t.retryAfter.Seconds()))))
@@ -550,7 +550,7 @@ func rateLimit(s *Service, req *request) response {
 	for _, r := range m.resources {
 		w := m.window(req.caller, r.Name, now)
 		members = append(members, field{r.Name, object{
-			{"limit", w.Max}, {"used", w.used}, {"remaining", w.Max - w.used}, {"reset", w.reset.Add(time.Duration(req.faults.ClockOffset)).Unix()},
+			{"limit", w.Max}, {"used", w.used}, {"remaining", w.Max - w.used}, {"reset", w.reset.Add(time.Duration(req.quirks.ClockOffset)).Unix()},
 		}})
 	}
 	body := object{{"resources", members}}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -102,7 +103,7 @@ func (t *tester) sendConcurrently(n int, as, request string) (statuses map[int]i
 
 func TestConcurrentRequestsAreLimited(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.faults.Put(Faults{DelayAfter: Duration(time.Second)})
+		t.s.quirks.Put(quirk.Set{DelayAfter: quirk.Duration(time.Second)})
 		if got := t.sendConcurrently(100, "owner", getTemplates); got[200] != 100 {
 			t.Errorf("got statuses %v", got)
 		}
@@ -119,7 +120,7 @@ func TestConcurrentRequestsAreLimited(t *testing.T) {
 
 func TestCPUTimeIsLimited(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.faults.Put(Faults{DelayBefore: Duration(4 * time.Second), DelayIsCPU: true})
+		t.s.quirks.Put(quirk.Set{DelayBefore: quirk.Duration(4 * time.Second), DelayIsCPU: true})
 		got := t.sendConcurrently(100, "owner", getTemplates)
 		v := t.s.Violations()
 		if v.ByLimit["cpu"] == 0 || v.Highest["cpu"].Sum <= 90_000 || got[200] == 0 {
@@ -136,10 +137,10 @@ func TestCPUTimeIsLimited(t *testing.T) {
 
 func TestSecondaryLimitRefusesUntilTheCooldownEnds(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.faults.Put(Faults{SecondaryEvery: 3, LimitStatus: 429, NoRetryAfter: true, RemainingZero: true})
+		t.s.quirks.Put(quirk.Set{SecondaryEvery: 3, LimitAnswers: quirk.Forms{"rest_429"}})
 		t.do("owner", getTemplates)
 		t.do("owner", getTemplates)
-		t.call("owner", getTemplates, 429, "Retry-After:\nX-RateLimit-Remaining: 0")
+		t.call("owner", getTemplates, 429, "Retry-After: 60")
 		t.wantViolations("", 0)
 		time.Sleep(time.Minute - time.Nanosecond)
 		t.call("owner", getTemplates, 429, "")
@@ -180,7 +181,7 @@ func TestHighestSumOfSearchesExcludesFreeResponses(t *testing.T) {
 			t.call("owner\nIf-None-Match: "+etag, search, 304, "")
 		}
 		t.wantEqual("one search and 35 responses with 304", Highest{1, 30}, t.s.Violations().Highest["search"])
-		t.s.faults.Put(Faults{DelayAfter: Duration(20 * time.Second)})
+		t.s.quirks.Put(quirk.Set{DelayAfter: quirk.Duration(20 * time.Second)})
 		for range 3 {
 			time.Sleep(time.Minute)
 			if got := t.sendConcurrently(10, "member", search); got[200] != 10 {

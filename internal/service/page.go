@@ -79,7 +79,7 @@ func linksTo(req *request, path, parameter string, page, last int) string {
 // linkBuilder returns a function that formats one value of a Link header. The URL has the path, the request's query
 // without the parameters in without, and one new parameter.
 func linkBuilder(req *request, path string, without ...string) func(rel, name, value string) string {
-	if req.faults.LinksByName {
+	if req.quirks.LinksByName {
 		path = req.URL.EscapedPath()
 	}
 	query := maps.Clone(req.query)

@@ -71,7 +71,7 @@ func (s *Service) touchPush(req *request, r *repository, ref, from string) {
 	for _, topic := range req.topics {
 		s.changes.touch(s.changes.last, topic)
 	}
-	s.faults.Wrote(s.changes.last)
+	s.quirks.Wrote(s.changes.last)
 }
 
 // checkPush returns the number of commits in a push, or an error for an invalid push.

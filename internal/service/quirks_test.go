@@ -27,7 +27,7 @@ func TestReplicaLagIsThatOfAReplica(t *testing.T) {
 	const lag = time.Second
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(3, 3))
-		s := newTester(t, Config{NoRateLimits: true, Faults: quirk.Set{ReplicaLag: quirk.Duration(lag)}})
+		s := newTester(t, Config{NoRateLimits: true, Quirks: quirk.Set{ReplicaLag: quirk.Duration(lag)}})
 		written, targets, stale := map[int64]time.Time{}, []string{"/repos/acme/widgets/issues"}, 0
 		operations := slices.DeleteFunc(s.Operations(), func(op *Operation) bool {
 			return !strings.HasPrefix(op.Path, "/repos/{owner}/{repo}/issues") && !strings.HasPrefix(op.Path, "/repos/{owner}/{repo}/labels")
@@ -66,7 +66,7 @@ func TestReplicaLagIsThatOfAReplica(t *testing.T) {
 
 // TestLaggingNotModifiedCostsNothing checks that a 304 for an old state is charged as a 304.
 func TestLaggingNotModifiedCostsNothing(t *testing.T) {
-	s := newTester(t, Config{Faults: quirk.Set{ReplicaLag: quirk.Duration(time.Hour)}})
+	s := newTester(t, Config{Quirks: quirk.Set{ReplicaLag: quirk.Duration(time.Hour)}})
 	const issue = "/repos/acme/widgets/issues/3"
 	tag := s.Do("owner", "GET "+issue).Header().Get("Etag")
 	s.Call(t, "owner", "PATCH "+issue+` {"title":"new"}`, 200, "X-Ratelimit-Used: 2")
@@ -84,7 +84,7 @@ const allQuirks = `{"slow_body":"1ms","truncate_every":17,"limit_answers":true,"
 func TestAllQuirksTogether(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {
 		synctest.Test(t, func(t *testing.T) {
-			s := newTester(t, Config{NoRateLimits: true, Faults: testservers.Must(quirk.Parse([]byte(allQuirks), quirk.Set{}))})
+			s := newTester(t, Config{NoRateLimits: true, Quirks: testservers.Must(quirk.Parse([]byte(allQuirks), quirk.Set{}))})
 			l := testservers.ListenPipe("api.test:443")
 			server := &http.Server{Handler: s, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
 			var serving sync.WaitGroup
@@ -127,7 +127,7 @@ func TestAllQuirksTogether(t *testing.T) {
 // TestReadsLagBehindEvents checks that a push is invisible for the time of the lag.
 func TestReadsLagBehindEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newTester(t, Config{Faults: quirk.Set{ReplicaLag: quirk.Duration(time.Second)}})
+		s := newTester(t, Config{Quirks: quirk.Set{ReplicaLag: quirk.Duration(time.Second)}})
 		const target = "/repos/acme/widgets/commits?per_page=1"
 		before := s.Do("owner", "GET "+target).Header().Get("Etag")
 		s.Call(t, "", `POST /_service/events {"event":"push","repository":"acme/widgets","commits":3}`, 202, "")
@@ -142,7 +142,7 @@ func TestReadsLagBehindEvents(t *testing.T) {
 // TestMintedTokensAreUnknownAtFirst checks that a new token is refused for a time, and then belongs to the installation.
 func TestMintedTokensAreUnknownAtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newTester(t, Config{Faults: quirk.Set{TokenUnknownFor: quirk.Duration(time.Second)}})
+		s := newTester(t, Config{Quirks: quirk.Set{TokenUnknownFor: quirk.Duration(time.Second)}})
 		var minted struct{ Token string }
 		if err := json.Unmarshal(s.Do("jwt", "POST /app/installations/1/access_tokens {}").Body.Bytes(), &minted); err != nil {
 			t.Fatal(err)

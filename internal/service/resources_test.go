@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
@@ -126,7 +127,7 @@ func TestConcurrentRequestsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := testLimits()
 		l.Concurrent = 2
-		s := newTester(t, Config{Limits: l, Faults: Faults{DelayAfter: Duration(time.Second)}})
+		s := newTester(t, Config{Limits: l, Quirks: quirk.Set{DelayAfter: quirk.Duration(time.Second)}})
 		refused := make(chan bool, 3)
 		for range 3 {
 			time.Sleep(time.Nanosecond) // in this order

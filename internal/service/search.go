@@ -68,7 +68,7 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 			all = append(all, searchHit{d, score})
 		}
 	}
-	incomplete := s.faults.Due("incomplete_every", req.faults.IncompleteEvery)
+	incomplete := s.quirks.Due("incomplete_every", req.quirks.IncompleteEvery)
 	if incomplete {
 		all = all[:(len(all)+1)/2] // as if the search had timed out
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -212,9 +213,9 @@ func TestIncompleteSearchesReturnAPart(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const target = "/search/issues?q=widget&sort=created"
 		complete := decode[searchResult](t, t.get("owner", target))
-		t.s.faults.Put(Faults{IncompleteEvery: 2})
+		t.s.quirks.Put(quirk.Set{IncompleteEvery: 2})
 		for i := range 4 {
-			t.call("owner", "GET /search/issues?q=", 422, "") // an invalid search is not counted by the fault
+			t.call("owner", "GET /search/issues?q=", 422, "") // an invalid search is not counted by the quirk
 			want := len(complete.Items) / (1 + i%2)
 			got := decode[searchResult](t, t.call("owner", "GET "+target, 200,
 				fmt.Sprintf(`{"incomplete_results":%t,"total_count":%d,"items":"#%d"}`, i%2 == 1, want, want)))
@@ -228,9 +229,9 @@ func TestIncompleteSearchesReturnAPart(t *testing.T) {
 			}
 		}
 		t.calls([]call{
-			{"", `PUT /_service/faults {"incomplete_every":1}`, 200, ""},
+			{"", `PUT /_service/quirks {"incomplete_every":1}`, 200, ""},
 			{"owner", "GET /search/users?q=acme-owner", 200, `{"incomplete_results":true,"items":"#1"}`}, // a single result
-			{"", `PUT /_service/faults {"incomplete_every":-1}`, 400, "incomplete_every: -1: must be 0 to "},
+			{"", `PUT /_service/quirks {"incomplete_every":-1}`, 400, "incomplete_every: -1: must be 0 to "},
 		})
 	})
 }

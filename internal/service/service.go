@@ -41,8 +41,8 @@ type Config struct {
 	// Cooldown is the duration of the cool-down after a secondary limit error, and the value of Retry-After. The default
 	// is one minute.
 	Cooldown time.Duration
-	// Faults are active from the start.
-	Faults Faults
+	// Quirks are active from the start.
+	Quirks quirk.Set
 
 	// Dial connects to the receivers of webhook deliveries. The default uses the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -50,13 +50,14 @@ type Config struct {
 
 // Service is an [http.Handler] that implements the API and is safe for concurrent use.
 type Service struct {
-	config  Config
-	router  *router
-	meter   *meter
-	faults  *quirk.State
-	jobs    sync.WaitGroup
-	stop    context.CancelFunc
-	running context.Context
+	config   Config
+	router   *router
+	meter    *meter
+	quirks   *quirk.State
+	controls http.Handler
+	jobs     sync.WaitGroup
+	stop     context.CancelFunc
+	running  context.Context
 
 	mu        sync.Mutex // guards the next fields
 	world     *world
@@ -94,7 +95,8 @@ func New(c Config) (*Service, error) {
 		config: c, router: router, meter: newMeter(c),
 		world: seed(c.Seed, time.Now()), changes: newChanges(), stats: map[statisticsKey]*statisticsJob{},
 	}
-	s.faults = quirk.New(c.Seed, c.Faults, quirk.Hooks{Changed: s.meter.setQuirks, RevisionHeader: RevisionHeader, ChangedSince: s.changedSince, Mark: mark})
+	s.quirks = quirk.New(c.Seed, c.Quirks, quirk.Hooks{Changed: s.meter.setQuirks, RevisionHeader: RevisionHeader, ChangedSince: s.changedSince, Mark: mark})
+	s.controls = s.control()
 	app := s.world.tokens["tok-app"]
 	app.coreLimit = s.meter.installationLimit(s.world.installationSize("acme"))
 	s.world.tokens["tok-app"] = app
@@ -174,7 +176,7 @@ type request struct {
 	body    doc          // the body if it is a JSON object
 	graphQL *graphQLCall // nil for REST requests
 	base    string       // scheme and host of absolute URLs
-	faults  Faults       // the active faults at the arrival of the request
+	quirks  quirk.Set    // the active quirks at the arrival of the request
 	now     time.Time
 	seq     int64    // the number of this write
 	topics  []string // what this write changed
@@ -208,23 +210,23 @@ type response struct {
 const maxBody = 1 << 20
 
 // Listener adds the quirks of connections to a listener with TLS.
-func (s *Service) Listener(l net.Listener) net.Listener { return s.faults.Listener(l) }
+func (s *Service) Listener(l net.Listener) net.Listener { return s.quirks.Listener(l) }
 
 // ServeHTTP serves the API, the hosts beside it, and the control endpoints below /_service/.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.URL.Path, controlPrefix) {
-		s.serveControl(w, r)
+		s.controls.ServeHTTP(w, r)
 		return
 	}
 	if !s.serveHost(w, r) {
-		s.faults.Serve(w, r, s.serve)
+		s.quirks.Serve(w, r, s.serve)
 	}
 }
 
 // serve parses, counts and answers one request of the API.
 func (s *Service) serve(w http.ResponseWriter, r *http.Request) {
-	arrived, faults := time.Now(), s.faults.Current()
-	req := &request{Request: r, base: baseURL(r), faults: faults, now: arrived.UTC()}
+	arrived, quirks := time.Now(), s.quirks.Current()
+	req := &request{Request: r, base: baseURL(r), quirks: quirks, now: arrived.UTC()}
 	problem := s.parseRequest(req)
 	s.setCommonHeaders(w, req)
 	if problem != nil {
@@ -233,23 +235,23 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	ticket := s.meter.arrive(req.caller, arrived)
 	defer ticket.leave()
-	s.faults.Delay(r.Context(), faults.Latency, faults.DelayBefore)
+	s.quirks.Delay(r.Context(), quirks.Latency, quirks.DelayBefore)
 	ticket.count(s.demand(req))
 	if ticket.refusal != accepted {
-		ticket.writeHeaders(w.Header(), faults, 0)
+		ticket.writeHeaders(w.Header(), quirks, 0)
 		s.write(w, req, s.limitProblem(req, ticket.refusal))
 		return
 	}
 	began := time.Now()
 	var resp response
-	if s.faults.Due("error_every", faults.ErrorEvery) {
-		resp = fail(cmp.Or(faults.ErrorStatus, http.StatusBadGateway), "Server Error")
+	if s.quirks.Due("error_every", quirks.ErrorEvery) {
+		resp = fail(cmp.Or(quirks.ErrorStatus, http.StatusBadGateway), "Server Error")
 	} else {
 		resp = s.answer(req)
 	}
 	worked := time.Since(began)
-	s.faults.Delay(r.Context(), 0, faults.DelayAfter)
-	if faults.DelayIsCPU {
+	s.quirks.Delay(r.Context(), 0, quirks.DelayAfter)
+	if quirks.DelayIsCPU {
 		worked = time.Since(arrived)
 	}
 	ticket.chargeCPU(worked)
@@ -257,7 +259,7 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request) {
 	if w.Header().Get("Etag") != "" && resp.status == http.StatusNotModified && req.caller.kind != policy.Unauthenticated {
 		ticket.refund()
 	}
-	ticket.writeHeaders(w.Header(), faults, int(s.faults.UpTo(int64(faults.HeadersBehind))))
+	ticket.writeHeaders(w.Header(), quirks, int(s.quirks.UpTo(int64(quirks.HeadersBehind))))
 	last := max(0, len(body)-1)
 	sendPart(w, resp.status, body[:last], len(body))
 	ticket.leave() // a client that has the last byte may send the next request
@@ -485,7 +487,7 @@ func (s *Service) options(r *request) response {
 // setCommonHeaders sets the headers of every response.
 func (s *Service) setCommonHeaders(w http.ResponseWriter, req *request) {
 	h := w.Header()
-	if offset := time.Duration(req.faults.ClockOffset); offset != 0 { // otherwise net/http sets Date
+	if offset := time.Duration(req.quirks.ClockOffset); offset != 0 { // otherwise net/http sets Date
 		h.Set("Date", time.Now().Add(offset).UTC().Format(http.TimeFormat))
 	}
 	vendor := s.config.Dialect.Vendor

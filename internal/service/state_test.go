@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/internal/testservers"
 )
 
@@ -212,7 +213,7 @@ func TestHeaders(t *testing.T) {
 	}
 	s.Call(t, "owner", "GET /repos/acme/widgets/tarball/main", 302, "Location: https://downloads.example.com/...")
 	for perToken, differ := range map[bool]bool{false: false, true: true} {
-		s := newTester(t, Config{Faults: Faults{ETagsPerToken: perToken}})
+		s := newTester(t, Config{Quirks: quirk.Set{ETagsPerToken: perToken}})
 		tag := func(as string) string { return s.Do(as, "GET /orgs/acme").Header().Get("Etag") }
 		if (tag("owner") != tag("member")) != differ || perToken && tag("owner") == tag("owner\nAccept: application/json") {
 			t.Errorf("ETags per token %t: the ETags depend on the token or not on Accept", perToken)

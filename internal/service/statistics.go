@@ -52,7 +52,7 @@ func statistics(f computeFunc) handler {
 			s.stats[key] = job
 			s.jobs.Go(func() { s.runStatisticsJob(job, f, r) })
 		}
-		if job == nil || job.render == nil || req.faults.Endless202 {
+		if job == nil || job.render == nil || req.quirks.Endless202 {
 			return response{status: http.StatusAccepted, body: object{}, volatile: true}
 		}
 		return response{status: http.StatusOK, body: job.render(req), modified: r.pushed}

@@ -144,15 +144,6 @@ func (x *exchange) limit(r *response) {
 		return
 	}
 	secondary := bytes.Contains(r.body, []byte("secondary"))
-	if r.status != http.StatusOK && x.set.LimitStatus != 0 {
-		r.status = x.set.LimitStatus
-	}
-	if secondary && x.set.NoRetryAfter {
-		r.header.Del("Retry-After")
-	}
-	if secondary && x.set.RemainingZero {
-		setRemaining(r.header, 0)
-	}
 	// Without its fields, the end of a primary limit would be unknown, and each guess a violation.
 	if f := x.form(""); f != nil && (secondary || f.kind == "") {
 		f.apply(r, x.now)

@@ -6,6 +6,7 @@
 package quirk
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -17,7 +18,7 @@ import (
 	"time"
 )
 
-// Set is the table of all quirks. The tag desc documents a quirk; min, max and oneof restrict its value. The zero value
+// Set is the table of all quirks. The tag desc documents a quirk; min and max restrict its value. The zero value
 // of a field disables the quirk.
 type Set struct {
 	Latency         Duration `json:"latency,omitzero" desc:"shortest time before a request is counted"`
@@ -25,23 +26,20 @@ type Set struct {
 	DelayAfter      Duration `json:"delay_after,omitzero" desc:"longest random time between counting and the response header"`
 	DelayIsCPU      bool     `json:"delay_is_cpu,omitzero" desc:"these times count as CPU time"`
 	SlowBody        Duration `json:"slow_body,omitzero" desc:"time between the first and the second half of a body"`
-	TruncateEvery   int      `json:"truncate_every,omitzero" max:"1000000" desc:"every Nth body ends in the middle, and with it the connection or the stream"`
-	ErrorEvery      int      `json:"error_every,omitzero" max:"1000000" desc:"every Nth request fails with error_status; it is counted and has no effect"`
+	TruncateEvery   int      `json:"truncate_every,omitzero" desc:"every Nth body ends in the middle, and with it the connection or the stream"`
+	ErrorEvery      int      `json:"error_every,omitzero" desc:"every Nth request fails with error_status; it is counted and has no effect"`
 	ErrorStatus     int      `json:"error_status,omitzero" min:"500" max:"599" desc:"status of error_every; the default is 502"`
 	ClockOffset     Duration `json:"clock_offset,omitzero" min:"any" desc:"time by which the clock of the service is ahead"`
-	IncompleteEvery int      `json:"incomplete_every,omitzero" max:"1000000" desc:"every Nth search is incomplete"`
+	IncompleteEvery int      `json:"incomplete_every,omitzero" desc:"every Nth search is incomplete"`
 	Endless202      bool     `json:"endless_202,omitzero" desc:"statistics are never completed"`
 	LinksByName     bool     `json:"links_by_name,omitzero" desc:"Link has names instead of ids"`
 
-	SecondaryEvery int   `json:"secondary_every,omitzero" max:"1000000" desc:"every Nth request gets a secondary limit error, which lasts a minute"`
-	LimitStatus    int   `json:"limit_status,omitzero" oneof:"403,429" desc:"status of limit errors: 403 or 429"`
-	NoRetryAfter   bool  `json:"no_retry_after,omitzero" desc:"secondary limit errors have no Retry-After"`
-	RemainingZero  bool  `json:"remaining_zero,omitzero" desc:"secondary limit errors have x-ratelimit-remaining 0"`
+	SecondaryEvery int   `json:"secondary_every,omitzero" desc:"every Nth request gets a secondary limit error, which lasts a minute"`
 	LimitAnswers   Forms `json:"limit_answers,omitzero" desc:"limit errors have a random one of these forms"`
-	EpisodeEvery   int   `json:"episode_every,omitzero" max:"1000000" desc:"every Nth suitable request starts a limit of one of the forms of limit_answers that begin with brief; it concerns only requests of that kind, and the meter does not count it"`
+	EpisodeEvery   int   `json:"episode_every,omitzero" desc:"every Nth suitable request starts a limit of one of the forms of limit_answers that begin with brief; it concerns only requests of that kind, and the meter does not count it"`
 
-	HeadersBehind   int    `json:"headers_behind,omitzero" max:"1000000" desc:"x-ratelimit fields may come from up to N requests earlier"`
-	OddRateEvery    int    `json:"odd_rate_every,omitzero" max:"1000000" desc:"every Nth response reports an exhausted limit of 60 and another reset"`
+	HeadersBehind   int    `json:"headers_behind,omitzero" desc:"x-ratelimit fields may come from up to N requests earlier"`
+	OddRateEvery    int    `json:"odd_rate_every,omitzero" desc:"every Nth response reports an exhausted limit of 60 and another reset"`
 	WrongRateOn401  Chance `json:"wrong_rate_on_401,omitzero" desc:"a 401 reports the exhausted limit of an anonymous caller"`
 	ResourcesExceed Chance `json:"resource_limits_exceeded,omitzero" desc:"a GraphQL response has the error RESOURCE_LIMITS_EXCEEDED and a part of the data"`
 
@@ -57,7 +55,7 @@ type Set struct {
 	OldNames           Names    `json:"old_names,omitzero" desc:"requests for a former name of a repository are redirected: 301 for reads, 307 for writes"`
 	EndedVersions      Versions `json:"ended_versions,omitzero" desc:"requests for these API versions get 400"`
 
-	GoAwayEvery          int    `json:"goaway_every,omitzero" max:"1000000" desc:"every Nth response ends its connection: GOAWAY, or Connection: close over HTTP/1.1"`
+	GoAwayEvery          int    `json:"goaway_every,omitzero" desc:"every Nth response ends its connection: GOAWAY, or Connection: close over HTTP/1.1"`
 	RefusedStream        Chance `json:"refused_stream,omitzero" desc:"the service does not process a request and resets its stream with REFUSED_STREAM; over HTTP/1.1 it closes the connection"`
 	ResetAfterProcessing Chance `json:"reset_after_processing,omitzero" desc:"the service processes a request, and resets its stream or closes the connection instead of responding"`
 }
@@ -158,8 +156,11 @@ var kinds = map[reflect.Type]string{
 	reflect.TypeFor[Versions](): `a list of versions such as "2022-11-28"`,
 }
 
-// maxDelay bounds durations.
-const maxDelay = Duration(time.Hour)
+// These values bound durations and, unless a tag does, numbers.
+const (
+	maxDelay = Duration(time.Hour)
+	maxEvery = 1_000_000
+)
 
 // fields returns the fields of Set by name, in the order of the table.
 func fields() (names []string, byName map[string]reflect.StructField) {
@@ -169,6 +170,13 @@ func fields() (names []string, byName map[string]reflect.StructField) {
 		names, byName[name] = append(names, name), f
 	}
 	return names, byName
+}
+
+// removed are former quirks, and what replaces them.
+var removed = map[string]string{
+	"limit_status":   `"limit_answers": ["rest_429"]`,
+	"no_retry_after": `"limit_answers": ["rest_403_without_retry_after"]`,
+	"remaining_zero": `"limit_answers": ["rest_403_remaining_0"]`,
 }
 
 // Parse reads the JSON form of quirks. Members that the text omits keep the values of inForce. An error names the
@@ -182,6 +190,9 @@ func Parse(text []byte, inForce Set) (Set, error) {
 	set := reflect.ValueOf(&inForce).Elem()
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		f, ok := byName[name]
+		if removed[name] != "" {
+			return Set{}, fmt.Errorf("%s: was removed; use %s", name, removed[name])
+		}
 		if !ok {
 			return Set{}, fmt.Errorf("%s: unknown quirk; must be one of %s", name, strings.Join(names, ", "))
 		}
@@ -207,10 +218,7 @@ func check(tag reflect.StructTag, value any) error {
 	case int:
 		low, _ := strconv.Atoi(tag.Get("min")) // 0 without a tag
 		high, _ := strconv.Atoi(tag.Get("max"))
-		switch list := tag.Get("oneof"); {
-		case list != "" && v != 0 && !slices.Contains(strings.Split(list, ","), strconv.Itoa(v)):
-			return fmt.Errorf("%d: must be %s", v, strings.ReplaceAll(list, ",", " or "))
-		case list == "" && v != 0 && (v < low || v > high):
+		if high = cmp.Or(high, maxEvery); v != 0 && (v < low || v > high) {
 			return fmt.Errorf("%d: must be %d to %d", v, low, high)
 		}
 	case Patterns:

@@ -3,7 +3,6 @@ package quirk
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -62,16 +61,25 @@ func (s *State) Current() Set {
 }
 
 // Put replaces the set in force.
-func (s *State) Put(set Set) { _ = s.change(func(Set) (Set, error) { return set, nil }) }
-
-// change replaces the set in force with the result of change, unless change returns an error.
-func (s *State) change(change func(Set) (Set, error)) error {
+func (s *State) Put(set Set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	set, err := change(s.set)
-	if err != nil {
-		return err
+	s.put(set)
+}
+
+// Change changes the quirks that a JSON object names, and returns the set in force.
+func (s *State) Change(text []byte) (Set, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set, err := Parse(text, s.set)
+	if err == nil {
+		s.put(set)
 	}
+	return set, err
+}
+
+// put replaces the set in force. The caller must hold the lock.
+func (s *State) put(set Set) {
 	if !reflect.DeepEqual(set.PermissionSnapshot, s.set.PermissionSnapshot) {
 		s.granted = time.Now()
 	}
@@ -79,7 +87,6 @@ func (s *State) change(change func(Set) (Set, error)) error {
 	if s.hooks.Changed != nil {
 		s.hooks.Changed(set)
 	}
-	return nil
 }
 
 // UpTo returns a random number from 0 to n.
@@ -117,29 +124,8 @@ func (s *State) Delay(ctx context.Context, least, random Duration) {
 	}
 }
 
-// maxSet is the maximum size of a request to [State.ServeControl] in bytes.
-const maxSet = 1 << 20
-
-// ServeControl shows the set in force. PUT changes the quirks that the body names, and DELETE disables all.
-func (s *State) ServeControl(w http.ResponseWriter, r *http.Request) {
-	var err error
-	switch r.Method {
-	case http.MethodPut:
-		var body []byte
-		if body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxSet)); err == nil {
-			err = s.change(func(inForce Set) (Set, error) { return Parse(body, inForce) })
-		}
-	case http.MethodDelete:
-		s.Put(Set{})
-	}
-	var shown any = s.Current()
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	if err != nil {
-		w.WriteHeader(http.StatusBadRequest)
-		shown = map[string]string{"message": err.Error()}
-	}
-	_ = json.NewEncoder(w).Encode(shown) // the client may be gone
-}
+// maxBody is the number of bytes of a request body that the quirks read.
+const maxBody = 1 << 20
 
 // exchange is one request with the set at its arrival.
 type exchange struct {
@@ -155,7 +141,7 @@ type exchange struct {
 // body returns the body of the request, which the service can still read.
 func (x *exchange) body() []byte {
 	if x.raw == nil && x.Body != nil {
-		x.raw, _ = io.ReadAll(io.LimitReader(x.Body, maxSet)) // the service gets the error, too
+		x.raw, _ = io.ReadAll(io.LimitReader(x.Body, maxBody)) // the service gets the error, too
 		x.Body = struct {
 			io.Reader
 			io.Closer

@@ -11,24 +11,25 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/internal/testservers"
 )
 
 const getTemplates = "GET /gitignore/templates"
 
-func TestFaultsCanBeChangedAtRunTime(t *testing.T) {
+func TestQuirksCanBeChangedAtRunTime(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.call("", `PUT /_service/faults {"clock_offset":"1h","limit_status":429}`, 200, "")
-		t.wantEqual("faults", Faults{ClockOffset: Duration(time.Hour), LimitStatus: 429}, decode[Faults](t, t.get("", "/_service/faults")))
+		t.call("", `PUT /_service/quirks {"clock_offset":"1h","error_status":503}`, 200, "")
+		t.wantEqual("quirks", quirk.Set{ClockOffset: quirk.Duration(time.Hour), ErrorStatus: 503}, decode[quirk.Set](t, t.get("", "/_service/quirks")))
 		date, err := http.ParseTime(t.do("owner", getTemplates).Header().Get("Date"))
 		if err != nil || time.Until(date) < 59*time.Minute {
 			t.Errorf("got Date %v, error %v", date, err)
 		}
 		for _, wrong := range []string{
-			`{"delay":"1s"}`, `{"delay_before":"soon"}`, `{"limit_status":404}`, `{"error_status":404}`, `{"error_every":-1}`, `{"latency":"-1s"}`, `{"latency":200}`, `{`,
+			`{"delay":"1s"}`, `{"delay_before":"soon"}`, `{"limit_status":429}`, `{"error_status":404}`, `{"error_every":-1}`, `{"latency":"-1s"}`, `{"latency":200}`, `{`,
 		} {
 			name, _, _ := strings.Cut(strings.TrimLeft(wrong, `{"`), `"`)
-			t.call("", "PUT /_service/faults "+wrong, 400, "{}\n"+name)
+			t.call("", "PUT /_service/quirks "+wrong, 400, "{}\n"+name)
 		}
 	})
 }
@@ -37,24 +38,25 @@ func TestControlEndpointsAllowTheirMethods(t *testing.T) {
 	runCalls(t, []call{
 		{"", "GET /_service/violations", 200, "Allow:"},
 		{"", "HEAD /_service/violations", 200, "Allow:"},
-		{"", "POST /_service/violations", 405, "Allow: DELETE, GET"},
-		{"", "DELETE /_service/webhooks", 405, "Allow: GET, PUT"},
-		{"", "PUT /_service/events", 405, "Allow: GET, POST"},
-		{"", "PUT /_service/deliveries", 405, "Allow: GET"},
+		{"", "POST /_service/violations", 405, "Allow: DELETE, GET, HEAD"},
+		{"", "DELETE /_service/webhooks", 405, "Allow: GET, HEAD, PUT"},
+		{"", "PUT /_service/events", 405, "Allow: GET, HEAD, POST"},
+		{"", "PUT /_service/deliveries", 405, "Allow: GET, HEAD"},
 		{"", "GET /_service/", 404, "Allow:"},
-		{"", "GET /_service/nothing", 404, "Allow:"},
+		{"", "GET /_service/nothing", 404, "GET /_service/violations, DELETE /_service/violations, "},
+		{"", "PUT /_service/faults {}", 410, "/_service/quirks"},
 	})
 }
 
 // TestBanLastsUntilReset sends requests during the waiting time until the caller is banned.
 func TestBanLastsUntilReset(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.faults.Put(Faults{SecondaryEvery: 1})
+		t.s.quirks.Put(quirk.Set{SecondaryEvery: 1})
 		for range banAfter + 1 {
 			t.do("owner", getTemplates)
 			time.Sleep(time.Millisecond)
 		}
-		t.call("", "DELETE /_service/faults", 200, "")
+		t.call("", "DELETE /_service/quirks", 200, "")
 		time.Sleep(2 * time.Hour)
 		t.call("owner", getTemplates, 403, "banned\nRetry-After:")
 		t.wantEqual("banned", true, t.s.Violations().Banned)
@@ -69,7 +71,7 @@ func TestBanLastsUntilReset(t *testing.T) {
 
 func TestClockOffsetShiftsTheResetTime(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.faults.Put(Faults{ClockOffset: Duration(2 * time.Hour)})
+		t.s.quirks.Put(quirk.Set{ClockOffset: quirk.Duration(2 * time.Hour)})
 		w := t.get("owner", "/rate_limit")
 		core := decode[struct{ Rate struct{ Reset int64 } }](t, w)
 		if reset := time.Unix(core.Rate.Reset, 0); time.Until(reset) < 2*time.Hour || w.Header().Get("X-Ratelimit-Reset") != itoa(int(core.Rate.Reset)) {
@@ -80,7 +82,7 @@ func TestClockOffsetShiftsTheResetTime(t *testing.T) {
 
 func TestLatencyIsTheMinimumDuration(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.faults.Put(Faults{Latency: Duration(time.Second), DelayBefore: Duration(time.Second)})
+		t.s.quirks.Put(quirk.Set{Latency: quirk.Duration(time.Second), DelayBefore: quirk.Duration(time.Second)})
 		for range 20 {
 			began := time.Now()
 			t.do("owner", getTemplates)
@@ -93,18 +95,18 @@ func TestLatencyIsTheMinimumDuration(t *testing.T) {
 
 func TestErrorEveryFailsRequests(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.faults.Put(Faults{ErrorEvery: 3})
+		t.s.quirks.Put(quirk.Set{ErrorEvery: 3})
 		for _, status := range []int{200, 200, 502, 200, 200, 502} {
 			t.call("owner", getTemplates, status, "")
 		}
-		t.s.faults.Put(Faults{ErrorEvery: 1, ErrorStatus: 503})
+		t.s.quirks.Put(quirk.Set{ErrorEvery: 1, ErrorStatus: 503})
 		t.call("owner", getTemplates, 503, "X-RateLimit-Used: 7\n{\"message\":\"*\"}") // the error is counted
 	})
 }
 
 func TestTruncateEveryTruncatesBodies(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.faults.Put(Faults{TruncateEvery: 2})
+		t.s.quirks.Put(quirk.Set{TruncateEvery: 2})
 		l := testservers.ServePipe(t.T, "service.test:80", &http.Server{Handler: t.s})
 		transport := &http.Transport{DialContext: l.Dial}
 		defer transport.CloseIdleConnections()
@@ -121,19 +123,19 @@ func TestTruncateEveryTruncatesBodies(t *testing.T) {
 
 func TestEndless202NeverCompletesStatistics(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.faults.Put(Faults{Endless202: true})
+		t.s.quirks.Put(quirk.Set{Endless202: true})
 		for range 10 {
 			t.call("owner", "GET /repos/acme/widgets/stats/punch_card", 202, "")
 			time.Sleep(time.Minute)
 		}
-		t.s.faults.Put(Faults{})
+		t.s.quirks.Put(quirk.Set{})
 		t.call("owner", "GET /repos/acme/widgets/stats/punch_card", 200, "")
 	})
 }
 
 func TestHeadersBehindSendsOlderRateLimitHeaders(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.faults.Put(Faults{HeadersBehind: 5})
+		t.s.quirks.Put(quirk.Set{HeadersBehind: 5})
 		var all []int
 		for i := range 100 {
 			used, err := strconv.Atoi(t.do("owner", getTemplates).Header().Get("X-RateLimit-Used"))
@@ -154,9 +156,9 @@ func TestETagsPerTokenDiffer(t *testing.T) {
 			t = t.newService(name, 1)
 			etag := func(as string) string { return t.do(as, getTemplates).Header().Get("ETag") }
 			if etag("owner") != etag("owner-2") {
-				t.Error("ETags depend on the token without the fault")
+				t.Error("ETags depend on the token without the quirk")
 			}
-			t.s.faults.Put(Faults{ETagsPerToken: true})
+			t.s.quirks.Put(quirk.Set{ETagsPerToken: true})
 			if etag("owner") == etag("owner-2") {
 				t.Error("ETags do not depend on the token")
 			}
@@ -168,7 +170,7 @@ func TestETagsPerTokenDiffer(t *testing.T) {
 
 func TestLinksByNameUsesNames(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.faults.Put(Faults{LinksByName: true})
+		t.s.quirks.Put(quirk.Set{LinksByName: true})
 		t.call("owner", "GET /repos/acme/widgets/subscribers?per_page=60", 200,
 			`Link: <http://api.test/repos/acme/widgets/subscribers?per_page=60&page=2>; rel="next"...`)
 	})
