@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/proxy"
 )

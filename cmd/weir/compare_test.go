@@ -15,7 +15,6 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"

@@ -155,7 +155,7 @@ func TestSecondaryLimitRefusesUntilTheCooldownEnds(t *testing.T) {
 
 func TestInstallationLimitDependsOnItsSize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := seed(1, time.Now())
+		w := seed(1, time.Now(), documentedBot)
 		repositories, users := w.installationSize("acme")
 		m := &meter{limits: policy.DefaultLimits()}
 		if limit := m.installationLimit(repositories, users); limit != 6100 {

@@ -59,12 +59,12 @@ var documentedHandlers = map[string]handler{
 	"organization-roles/revoke-all-team": revokeAllRoles,
 	"organization-roles/revoke-all-user": revokeAllRoles,
 
-	"rulesets/list-repository":   listRepositoryRulesets,
-	"rulesets/list-organization": listOrganizationRulesets,
+	"rulesets/list-repository":   listRulesets,
+	"rulesets/list-organization": listRulesets,
 	"rulesets/list-branch-rules": listBranchRules,
 
-	"rulesets/create-repository":   createRepositoryRuleset,
-	"rulesets/create-organization": createOrganizationRuleset,
+	"rulesets/create-repository":   createRuleset,
+	"rulesets/create-organization": createRuleset,
 
 	"code-security/list-configurations":  listConfigurations,
 	"code-security/create-configuration": createConfiguration,

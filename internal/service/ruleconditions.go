@@ -39,17 +39,13 @@ type propertyCondition struct {
 	Source string   `json:"source"` // custom, system
 }
 
-func (p propertyCondition) matches(r *repository) bool {
+// has reports whether a repository has one of the values. Every repository has the system properties.
+func (r *repository) has(p propertyCondition) bool {
 	value := r.properties[p.Name]
 	if p.Source == "system" {
-		value = r.systemProperties()[p.Name]
+		value = map[string]string{"fork": "false", "language": r.language, "visibility": r.visibility()}[p.Name]
 	}
 	return slices.Contains(p.Values, value)
-}
-
-// systemProperties returns the properties that every repository has.
-func (r *repository) systemProperties() map[string]string {
-	return map[string]string{"fork": "false", "language": r.language, "visibility": r.visibility()}
 }
 
 // selects reports whether the conditions select a repository. Names are not case sensitive. A repository must match
@@ -61,34 +57,29 @@ func (c conditions) selects(r *repository) bool {
 	case c.RepositoryID != nil:
 		return slices.Contains(c.RepositoryID.RepositoryIDs, r.id)
 	case c.RepositoryProperty != nil:
-		lacks := func(p propertyCondition) bool { return !p.matches(r) }
-		has := func(p propertyCondition) bool { return p.matches(r) }
-		return !slices.ContainsFunc(c.RepositoryProperty.Include, lacks) && !slices.ContainsFunc(c.RepositoryProperty.Exclude, has)
+		lacks := func(p propertyCondition) bool { return !r.has(p) }
+		return !slices.ContainsFunc(c.RepositoryProperty.Include, lacks) && !slices.ContainsFunc(c.RepositoryProperty.Exclude, r.has)
 	}
 	return true
 }
 
 // validate returns the first invalid or missing condition, or nil if all conditions are valid.
-func (c conditions) validate(source rulesetSource) *fieldError {
-	var groups []string
-	for _, group := range []struct {
+func (c conditions) validate(ofOrganization bool) *fieldError {
+	var selectors []string
+	for _, s := range []struct {
 		name string
 		used bool
-	}{
-		{"repository_name", c.RepositoryName != nil},
-		{"repository_id", c.RepositoryID != nil},
-		{"repository_property", c.RepositoryProperty != nil},
-	} {
-		if group.used {
-			groups = append(groups, group.name)
+	}{{"repository_name", c.RepositoryName != nil}, {"repository_id", c.RepositoryID != nil}, {"repository_property", c.RepositoryProperty != nil}} {
+		if s.used {
+			selectors = append(selectors, s.name)
 		}
 	}
-	switch ofOrganization := source.kind == "Organization"; {
-	case !ofOrganization && len(groups) > 0:
-		return invalidAt("conditions." + groups[0])
-	case ofOrganization && len(groups) == 0:
+	switch {
+	case !ofOrganization && len(selectors) > 0:
+		return invalidAt("conditions." + selectors[0])
+	case ofOrganization && len(selectors) == 0:
 		return missingAt("conditions")
-	case len(groups) > 1:
+	case len(selectors) > 1:
 		return invalidAt("conditions")
 	case ofOrganization && c.RefName == nil:
 		return missingAt("conditions.ref_name")

@@ -180,17 +180,18 @@ func TestListBranchRulesRefusesPatterns(t *testing.T) {
 // TestPersonalRepositoriesRefuseOrganizationFeatures checks the actor OrganizationAdmin
 // and the enforcement "evaluate".
 func TestPersonalRepositoriesRefuseOrganizationFeatures(t *testing.T) {
-	home := repositorySource(&repository{name: "home", owner: &account{login: "outsider"}})
+	home := &repository{name: "home", owner: &account{login: "outsider"}}
 	for _, c := range []struct{ body, field string }{
 		{completeRuleset, "bypass_actors[0].actor_type"},
 		{`{"name":"n","enforcement":"evaluate"}`, "enforcement"},
 		{`{"name":"n","enforcement":"active","bypass_actors":[{"actor_type":"DeployKey","bypass_mode":"always"}]}`, ""},
 	} {
-		set, fieldErr := readRuleset([]byte(c.body))
+		set := ruleset{owner: home.owner, repository: home}
+		fieldErr := set.read([]byte(c.body))
 		if fieldErr != nil {
 			t.Fatalf("%s: %v", c.body, fieldErr)
 		}
-		if fieldErr = set.validate(home, nil); fieldErr == nil && c.field != "" || fieldErr != nil && *fieldErr != *invalidAt(c.field) {
+		if fieldErr = set.validate(nil); fieldErr == nil && c.field != "" || fieldErr != nil && *fieldErr != *invalidAt(c.field) {
 			t.Errorf("%s: got %v, want %q", c.body, fieldErr, c.field)
 		}
 	}

@@ -1,77 +1,112 @@
 package service
 
 import (
+	"cmp"
 	"crypto/sha1"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 )
 
-// seed creates the initial state. The state has the organization acme, its repositories, and the users of the tokens.
-// It has enough watchers and members for lists of several pages.
-func seed(n uint64, now time.Time) *world {
-	s := &seeder{random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
-	w := &world{objects: newObjects(now.UTC().Truncate(time.Second)), apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{}}
-	acme := s.people(w)
-	widgets := s.repository(w, acme, 1001, "widgets", "Mechanical parts", "Go", false)
-	s.commits(widgets, widgetFiles(), 400, 70)
-	s.seedIssues(w, widgets)
-	s.watchers(w, widgets)
-	s.tags(widgets)
-	s.advisories(widgets)
-	secret := s.repository(w, acme, 1002, "secret", "A private repository", "Go", true)
-	s.commits(secret, map[string]string{"README.md": "# secret\n", "vault.go": "package vault\n\n// Key opens the vault.\nconst Key = \"widget\"\n"}, 60, 20)
-	s.advisories(secret)
-	s.repository(w, acme, 1003, "empty", "A repository without commits", "", false)
-	monolith := s.repository(w, acme, 1004, "monolith", "A large repository", "Go", false)
-	s.commits(monolith, map[string]string{"README.md": "# monolith\n"}, 12_000, 100)
-	s.properties(w.repositories)
-	s.rulesets(w, acme, widgets)
-
-	s.organizations(w, acme)
-	s.teams(w, acme)
-	s.roles(acme)
-	s.invitations(w, acme)
-
-	s.configurations(w, acme, widgets, secret)
-
-	s.migrations(w, acme, widgets, secret)
-
-	s.seedPulls(w, widgets, 12)
-	s.seedPulls(w, secret, 2)
-	s.seedPulls(w, monolith, 300)
-	w.seedObjects(w.started)
-	return w
-}
+// seedData is the content of reference/seed.yaml.
+var seedData = readReference[struct {
+	Accounts []struct {
+		Login, Name, Description string
+		Count                    int
+		Organization             bool
+	}
+	Repositories []struct {
+		Name, Description, Language string
+		Private                     bool
+		Commits, Weeks, Pulls       int
+		Files, Properties           map[string]string
+	}
+	Teams []struct {
+		Name, Description, Privacy, Parent string
+		Members                            []string
+	}
+	Roles []struct {
+		Name, Description         string
+		Permissions, Users, Teams []string
+	}
+	Rulesets []struct {
+		ID               int
+		Repository, Body string
+	}
+	Configurations []struct{ Repository, Default, Body string }
+}]("seed.yaml")
 
 type seeder struct {
+	*world
 	random *rand.Rand
 	now    time.Time
 }
 
-const (
-	watchers = 64
-	members  = 40
-)
+// seed creates the initial state. The state has the organization acme, its repositories, and the users of the tokens.
+// It has enough watchers and members for lists of several pages. The bot is that of the dialect.
+func seed(n uint64, now time.Time, bot string) *world {
+	w := &world{objects: newObjects(now.UTC().Truncate(time.Second)), apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{}}
+	s := &seeder{world: w, random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
+	acme := s.seedAccounts()
+	for i, d := range seedData.Repositories {
+		r := &repository{
+			id: 1001 + i, owner: acme, name: d.Name, description: d.Description, language: d.Language, private: d.Private,
+			defaultBranch: mainBranch, created: s.now.AddDate(-2, 0, 0), pushed: s.now.AddDate(-2, 0, 0), fields: doc{},
+			properties: maps.Clone(d.Properties), git: newGit(),
+		}
+		w.repositories = append(w.repositories, r)
+		if d.Commits > 0 {
+			s.commits(r, d.Files, d.Commits, d.Weeks)
+		}
+	}
+	widgets, secret := w.repositories[0], w.repositories[1]
+	s.seedIssues(w, widgets)
+	s.watchers(w, widgets)
+	s.tags(widgets)
+	s.advisories(widgets)
+	s.advisories(secret)
+	s.seedTeams(acme)
+	s.invitations(w, acme)
+	s.rulesets(acme)
+	s.seedConfigurations(acme, bot)
+	s.seedMigrations(acme, widgets, secret)
+	for i, d := range seedData.Repositories {
+		s.seedPulls(w, w.repositories[i], d.Pulls)
+	}
+	w.seedObjects(w.started)
+	return w
+}
 
-// people creates the users and the organization acme, and returns the organization.
-func (s *seeder) people(w *world) *account {
-	owner, member := w.addAccount("acme-owner", "Owner of Acme"), w.addAccount("acme-member", "Member of Acme")
-	w.addAccount("outsider", "Outsider")
-	acme := w.addAccount("acme", "Acme")
-	acme.members = map[string]*membership{
-		owner.login:  {user: owner, admin: true, public: true, twoFactor: true},
-		member.login: {user: member, twoFactor: true},
+// seedAccounts creates the accounts and the members of the organizations, and returns acme.
+func (s *seeder) seedAccounts() *account {
+	for _, d := range seedData.Accounts {
+		for i := range max(1, d.Count) {
+			login, name := d.Login, d.Name
+			if d.Count > 0 {
+				login, name = fmt.Sprintf(login, i+1), fmt.Sprintf(name, i+1)
+			}
+			a := s.addAccount(login, name)
+			a.description = d.Description
+			if d.Organization {
+				a.members = map[string]*membership{}
+			}
+		}
 	}
-	for i := range members {
-		u := w.addAccount(fmt.Sprintf("builder-%02d", i+1), fmt.Sprintf("Builder %d", i+1))
-		acme.members[u.login] = &membership{user: u, public: i%4 != 0, twoFactor: i%10 != 0, securityManager: i == 0}
+	acme, labs, user := s.accounts["acme"], s.accounts["acme-labs"], s.accounts
+	acme.members["acme-owner"] = &membership{user: user["acme-owner"], admin: true, public: true, twoFactor: true}
+	acme.members["acme-member"] = &membership{user: user["acme-member"], twoFactor: true}
+	for i := range 40 {
+		login := fmt.Sprintf("builder-%02d", i+1)
+		acme.members[login] = &membership{user: user[login], public: i%4 != 0, twoFactor: i%10 != 0, securityManager: i == 0}
 	}
-	for i := range watchers {
-		w.addAccount(fmt.Sprintf("watcher-%02d", i+1), fmt.Sprintf("Watcher %d", i+1))
+	acme.formerMembers = map[string]*membership{"leaver": {user: user["leaver"], admin: true, twoFactor: true}}
+	for _, login := range []string{"acme-owner", "acme-member", "builder-02"} {
+		labs.members[login] = &membership{user: user[login], admin: login == "acme-owner", public: true, twoFactor: true}
 	}
 	return acme
 }
@@ -84,16 +119,6 @@ func (w *world) addAccount(login, name string) *account {
 	return a
 }
 
-func (s *seeder) repository(w *world, owner *account, id int, name, description, language string, private bool) *repository {
-	r := &repository{
-		id: id, owner: owner, name: name, description: description, language: language, private: private,
-		defaultBranch: mainBranch, created: s.now.AddDate(-2, 0, 0), pushed: s.now.AddDate(-2, 0, 0), fields: doc{},
-		git: newGit(),
-	}
-	w.repositories = append(w.repositories, r)
-	return r
-}
-
 // commits adds n commits of files that are spread over the last weeks. The time of the last commit is now.
 func (s *seeder) commits(r *repository, files map[string]string, n, weeks int) {
 	zones := []*time.Location{time.UTC, time.FixedZone("", 2*3600), time.FixedZone("", -7*3600)}
@@ -102,6 +127,9 @@ func (s *seeder) commits(r *repository, files map[string]string, n, weeks int) {
 		authors = append(authors, r.owner.members[login].user)
 	}
 	span := time.Duration(weeks) * 7 * 24 * time.Hour
+	if r.name == "widgets" {
+		files = withParts(files)
+	}
 	r.git.commits = make(map[string]*commit, n)
 	tree := r.git.treeOf(files)
 	for i := range n {
@@ -135,16 +163,10 @@ func hashOf(parts ...uint64) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// widgetFiles returns the content of the files of widgets.
-func widgetFiles() map[string]string {
-	files := map[string]string{
-		"README.md":         "# widgets\n\nA widget is a part that fits. Each widget has a gear.\n",
-		"docs/README.md":    "# Documentation\n",
-		"gear/gear.go":      "package gear\n\n// Turn turns the gear of a widget once.\nfunc Turn() {}\n",
-		"gear/gear_test.go": "package gear\n\nimport \"testing\"\n\nfunc TestTurn(t *testing.T) { Turn() }\n",
-		"lever/lever.py":    "def pull():\n    \"\"\"Pull the lever.\"\"\"\n",
-		"assets/widget.svg": strings.Repeat("<svg/>\n", maxSearchedFileSize/7+1),
-	}
+// withParts returns the files of widgets with many small ones, and one that is too large for the search.
+func withParts(files map[string]string) map[string]string {
+	files = maps.Clone(files)
+	files["assets/widget.svg"] = strings.Repeat("<svg/>\n", maxSearchedFileSize/7+1)
 	for i := range 40 {
 		files[fmt.Sprintf("parts/part%02d.go", i)] = fmt.Sprintf("package parts\n\n// Part%02d belongs to a widget.\nconst Part%02d = %d\n", i, i, i)
 	}
@@ -176,77 +198,90 @@ func (s *seeder) advisories(r *repository) {
 	}
 }
 
-// properties sets the custom properties that organization rulesets can select repositories by.
-func (s *seeder) properties(all []*repository) {
-	for _, r := range all {
-		r.properties = map[string]string{"team": "parts", "stage": "production"}
-		if r.private {
-			r.properties["team"] = "security"
+// seedTeams creates the teams of acme and the roles of its teams and members.
+func (s *seeder) seedTeams(acme *account) {
+	for _, d := range seedData.Teams {
+		t := s.addTeam(acme, d.Name, d.Description, cmp.Or(d.Privacy, "closed"), acme.teamNamed(d.Parent))
+		for _, login := range d.Members {
+			t.members[login] = true
 		}
-		if r.head() == "" {
-			r.properties["stage"] = "plan"
+	}
+	for i, d := range seedData.Roles {
+		r := &role{id: i + 1, name: d.Name, description: d.Description, permissions: d.Permissions, created: s.now.AddDate(-1, 0, 0), assigned: map[assignee]bool{}}
+		for _, slug := range d.Teams {
+			r.assigned[assignee{team: slug}] = true
 		}
+		for _, login := range d.Users {
+			r.assigned[assignee{user: login}] = true
+		}
+		acme.roles = append(acme.roles, r)
 	}
 }
 
-func (s *seeder) rulesets(w *world, acme *account, widgets *repository) {
-	add := func(to *[]*ruleset, id int, body string) {
-		set, fieldErr := readRuleset([]byte(body))
-		if fieldErr != nil {
+func (s *seeder) rulesets(acme *account) {
+	acme.canEvaluate = true
+	for _, d := range seedData.Rulesets {
+		set := &ruleset{id: d.ID, owner: acme, repository: s.repositoryNamed("acme/" + d.Repository), created: s.now.AddDate(0, -1, -d.ID%20)}
+		if fieldErr := set.read([]byte(d.Body)); fieldErr != nil {
 			panic("seed: invalid ruleset field " + fieldErr.field)
 		}
-		set.id, set.created = id, s.now.AddDate(0, -1, -id%20)
-		*to, w.lastRuleset = append(*to, set), id
-	}
-	acme.canEvaluate = true
-	add(&acme.rulesets, 501, `{"name": "signed everywhere", "enforcement": "active", "rules": [{"type": "required_signatures"}],
-		"conditions": {"repository_name": {"include": ["~ALL"]}, "ref_name": {"include": ["~ALL"]}}}`)
-	add(&acme.rulesets, 502, `{"name": "linear history, in evaluation", "enforcement": "evaluate", "rules": [{"type": "required_linear_history"}],
-		"conditions": {"repository_name": {"include": ["~ALL"]}, "ref_name": {"include": ["~ALL"]}}}`)
-	add(&widgets.rulesets, 601, `{"name": "main is reviewed", "enforcement": "active", "conditions": {"ref_name": {"include": ["~DEFAULT_BRANCH"]}},
-		"rules": [{"type": "pull_request", "parameters": {
-			"dismiss_stale_reviews_on_push": true, "require_code_owner_review": false, "require_last_push_approval": false,
-			"required_approving_review_count": 1, "required_review_thread_resolution": true}}]}`)
-	add(&widgets.rulesets, 602, `{"name": "protect release branches", "enforcement": "active", "rules": [{"type": "deletion"}, {"type": "non_fast_forward"}],
-		"conditions": {"ref_name": {"include": ["refs/heads/release/**"], "exclude": ["refs/heads/release/old/*"]}}}`)
-	add(&widgets.rulesets, 603, `{"name": "switched off", "enforcement": "disabled", "rules": [{"type": "creation"}],
-		"conditions": {"ref_name": {"include": ["~ALL"]}}}`)
-}
-
-// configurations creates one global configuration and two configurations of acme. New public repositories get the
-// global configuration. One configuration of acme is attached to widgets. The other configuration is attached to secret
-// and is the default for private repositories.
-func (s *seeder) configurations(w *world, acme *account, widgets, secret *repository) {
-	add := func(id int, org *account, body map[string]any) *configuration {
-		values, fieldErr := parseConfiguration(body, documentedBot)
-		if fieldErr != nil {
-			panic("seed: invalid configuration field " + fieldErr.Field)
+		sets := &acme.rulesets
+		if set.repository != nil {
+			sets = &set.repository.rulesets
 		}
-		c := &configuration{id: id, organization: org, values: values, created: s.now.AddDate(0, -6, id)}
-		w.configurations = append(w.configurations, c)
-		return c
+		*sets, s.lastRuleset = append(*sets, set), d.ID
 	}
-	recommended := add(1, nil, map[string]any{
-		"name": "Recommended", "description": "Settings that suit most repositories",
-		"advanced_security": "enabled", "depbot_alerts": "enabled", "depbot_security_updates": "not_set",
-		"code_scanning_default_setup": "enabled", "secret_scanning": "enabled", "secret_scanning_push_protection": "enabled",
-		"secret_scanning_validity_checks": "enabled", "private_vulnerability_reporting": "enabled",
-	})
-	widgets.configuration = add(2, acme, map[string]any{
-		"name": "Public parts", "description": "Settings of public repositories", "secret_scanning": "enabled", "enforcement": "unenforced",
-	})
-	secret.configuration = add(3, acme, map[string]any{
-		"name": "Secrets", "description": "Settings of private repositories", "secret_scanning": "enabled",
-		"dependency_graph_autosubmit_action": "enabled", "dependency_graph_autosubmit_action_options": map[string]any{"labeled_runners": true},
-	})
-	acme.defaults = []newRepositoryDefault{{"public", recommended}, {"private_and_internal", secret.configuration}}
 }
 
-// migrations creates an import and an export of acme, and an export of a user. The archive of the export of acme is
+// seedConfigurations creates the configurations of acme, attaches them and makes them defaults.
+func (s *seeder) seedConfigurations(acme *account, bot string) {
+	for i, d := range seedData.Configurations {
+		values, fieldErr := configurationSchema(bot).read([]byte(strings.ReplaceAll(d.Body, documentedBot, bot)), "")
+		if fieldErr != nil {
+			panic("seed: invalid configuration field " + fieldErr.field)
+		}
+		c := &configuration{id: i + 1, values: values.(object), created: s.now.AddDate(0, -6, i+1)}
+		if i > 0 { // not the global one
+			c.organization = acme
+		}
+		if r := s.repositoryNamed("acme/" + d.Repository); r != nil {
+			r.configuration = c
+		}
+		if d.Default != "" {
+			acme.defaults = append(acme.defaults, newRepositoryDefault{d.Default, c})
+		}
+		s.configurations = append(s.configurations, c)
+	}
+}
+
+// invitations creates one pending and one failed invitation for each role and source. Members invite existing users and
+// add them to teams. SCIM invites e-mail addresses without an account.
+func (s *seeder) invitations(w *world, acme *account) {
+	for _, failed := range []bool{false, true} {
+		for n, role := range invitationRoles {
+			for _, source := range invitationSources {
+				i := &invitation{
+					email: fmt.Sprintf("newcomer-%02d@example.com", w.invitations+1), role: role, source: source,
+					inviter: w.accounts["acme-owner"], created: s.now.Add(time.Duration(w.invitations-24) * time.Hour),
+				}
+				if source == "member" {
+					i.user = w.accounts[fmt.Sprintf("watcher-%02d", w.invitations+1)]
+					i.email, i.teams = i.user.email, slices.Clone(acme.teams[:n+1])
+				}
+				if failed {
+					i.failedAt, i.failedReason = i.created.Add(time.Hour), "The email could not be delivered"
+				}
+				w.invite(acme, i)
+			}
+		}
+	}
+}
+
+// seedMigrations creates an import and an export of acme, and an export of a user. The archive of the export of acme is
 // still available.
-func (s *seeder) migrations(w *world, acme *account, widgets, secret *repository) {
-	owner := w.accounts["acme-owner"]
-	w.migrations = []*migration{
+func (s *seeder) seedMigrations(acme *account, widgets, secret *repository) {
+	owner := s.accounts["acme-owner"]
+	s.migrations = []*migration{
 		{id: 801, owner: acme, isImport: true, created: s.now.AddDate(-1, 0, 0)},
 		{id: 802, owner: acme, repositories: []*repository{widgets, secret}, options: migrationBody{ExcludeAttachments: true}, created: s.now.AddDate(0, 0, -2)},
 		{id: 803, owner: owner, repositories: []*repository{widgets}, created: s.now.AddDate(0, 0, -1)},

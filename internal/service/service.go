@@ -93,7 +93,7 @@ func New(c Config) (*Service, error) {
 	}
 	s := &Service{
 		config: c, router: router, meter: newMeter(c),
-		world: seed(c.Seed, time.Now()), changes: newChanges(), stats: map[statisticsKey]*statisticsJob{},
+		world: seed(c.Seed, time.Now(), c.Dialect.SecurityBot), changes: newChanges(), stats: map[statisticsKey]*statisticsJob{},
 	}
 	s.quirks = quirk.New(c.Seed, c.Quirks, quirk.Hooks{Changed: s.meter.setQuirks, RevisionHeader: RevisionHeader, ChangedSince: s.changedSince, Mark: mark})
 	s.controls = s.control()

@@ -22,6 +22,12 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
+// These are numbers of the seed.
+const (
+	watchers = 64
+	members  = 40
+)
+
 // tester sends requests to a service in virtual time.
 type tester struct {
 	*testing.T

@@ -2,19 +2,21 @@ package service
 
 import (
 	"encoding/json"
+	"net/http"
 	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
 )
 
-// valueSchema describes the allowed type of a JSON value. The schemas are read from reference/rulesets.yaml, which
+// valueSchema describes the allowed type of a JSON value. The schemas are read from reference/bodies.yaml, which
 // documents their format.
 type valueSchema struct {
-	kind    string       // none, boolean, integer, string, choice, object, list, record or rule
-	choices []string     // choice: the allowed values; rule: the rule types
-	element *valueSchema // list: the schema of its elements
-	members []member     // record: its members; rule: the parameters of each rule type
+	kind     string       // none, boolean, integer, string, choice, object, list, record or rule
+	choices  []string     // choice: the allowed values; rule: the rule types
+	element  *valueSchema // list: the schema of its elements
+	members  []member     // record: its members; rule: the parameters of each rule type
+	fallback string       // the JSON of an absent value, or ""
 }
 
 // member is a member of a record. A null value counts as absent.
@@ -24,8 +26,8 @@ type member struct {
 	schema   *valueSchema
 }
 
-// rulesetSchema describes the request body that creates a ruleset (Document A sections 4.8, 4.9).
-var rulesetSchema = readReference[*valueSchema]("rulesets.yaml")
+// bodySchemas are the schemas of request bodies, by resource.
+var bodySchemas = readReference[map[string]*valueSchema]("bodies.yaml")
 
 // UnmarshalYAML reads a schema from its YAML form.
 func (s *valueSchema) UnmarshalYAML(n *yaml.Node) error {
@@ -33,10 +35,10 @@ func (s *valueSchema) UnmarshalYAML(n *yaml.Node) error {
 	case yaml.ScalarNode:
 		s.kind = n.Value
 		if choices := strings.Split(n.Value, " | "); len(choices) > 1 {
-			s.kind, s.choices = "choice", choices
+			s.kind, s.choices, s.fallback = "choice", choices, string(encode(choices[0]))
 		}
 	case yaml.SequenceNode:
-		s.kind, s.element = "list", &valueSchema{}
+		s.kind, s.element, s.fallback = "list", &valueSchema{}, "[]"
 		return n.Content[0].Decode(s.element)
 	case yaml.MappingNode:
 		s.kind = "record"
@@ -51,6 +53,9 @@ func (s *valueSchema) UnmarshalYAML(n *yaml.Node) error {
 			}
 		}
 	}
+	if n.Tag == "!default" {
+		s.fallback = map[string]string{"record": "{}", "boolean": "false"}[s.kind]
+	}
 	return nil
 }
 
@@ -58,11 +63,13 @@ func (s *valueSchema) UnmarshalYAML(n *yaml.Node) error {
 // rules[0].parameters.operator. The code is a code of [problemField].
 type fieldError struct{ field, code string }
 
+// of returns the error response for a resource.
+func (e *fieldError) of(resource string) *response {
+	return refuse(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, e.field, e.code})
+}
+
 func invalidAt(field string) *fieldError { return &fieldError{field, "invalid"} }
 func missingAt(field string) *fieldError { return &fieldError{field, "missing_field"} }
-
-// memberPath returns the path of a member of the value at path.
-func memberPath(path, name string) string { return strings.TrimPrefix(path+"."+name, ".") }
 
 // read validates a value and returns it, or returns the first error. It puts members in the order of the schema, adds
 // defaults and drops unknown members.
@@ -126,28 +133,22 @@ func (s *valueSchema) readRecord(text json.RawMessage, path string) (any, *field
 	}
 	o := object{}
 	for _, m := range s.members {
-		switch absent := m.isAbsent(given[m.name]); {
-		case absent && !m.optional:
-			return nil, missingAt(memberPath(path, m.name))
-		case absent && m.schema.kind == "choice":
-			o = append(o, field{m.name, m.schema.choices[0]})
-		case absent && m.schema.kind == "list":
-			o = append(o, field{m.name, []any{}})
-		case !absent:
-			value, fieldErr := m.schema.read(given[m.name], memberPath(path, m.name))
-			if fieldErr != nil {
-				return nil, fieldErr
+		text, name := given[m.name], strings.TrimPrefix(path+"."+m.name, ".")
+		if text == nil || string(text) == "null" || m.schema.kind == "string" && string(text) == `""` {
+			if !m.optional {
+				return nil, missingAt(name)
 			}
-			o = append(o, field{m.name, value})
+			if text = json.RawMessage(m.schema.fallback); len(text) == 0 {
+				continue
+			}
 		}
+		value, fieldErr := m.schema.read(text, name)
+		if fieldErr != nil {
+			return nil, fieldErr
+		}
+		o = append(o, field{m.name, value})
 	}
 	return o, nil
-}
-
-// isAbsent reports whether a member is missing, null, or an empty string.
-func (m member) isAbsent(text json.RawMessage) bool {
-	isText := m.schema.kind == "string" || m.schema.kind == "choice"
-	return text == nil || string(text) == "null" || isText && string(text) == `""`
 }
 
 // readRule reads {type, parameters}. It drops the parameters if the rule type has no parameters.
