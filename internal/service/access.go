@@ -160,3 +160,23 @@ func (s *Service) authorizeUser(req *request, target pathTarget) *response {
 	}
 	return refuse(http.StatusForbidden, requirement.refusal)
 }
+
+// findInOrganization sets the role and the invitation that a request names. Without organization roles, their operations
+// are a 422.
+func (r *request) findInOrganization() *response {
+	if r.org.roles == nil && strings.HasPrefix(r.op.documented.ID, "organization-roles/") {
+		return refuse(http.StatusUnprocessableEntity, "Organization roles are not enabled for this organization")
+	}
+	roleID, ofRole := r.params["role_id"]
+	invitationID, ofInvitation := r.params["invitation_id"]
+	if at := slices.IndexFunc(r.org.roles, func(o *role) bool { return itoa(o.id) == roleID }); at >= 0 {
+		r.role = r.org.roles[at]
+	}
+	if at := slices.IndexFunc(r.org.invitations, func(i *invitation) bool { return itoa(i.id) == invitationID }); at >= 0 {
+		r.invitation = r.org.invitations[at]
+	}
+	if ofRole && r.role == nil || ofInvitation && r.invitation == nil {
+		return refuse(http.StatusNotFound, notFoundText)
+	}
+	return nil
+}

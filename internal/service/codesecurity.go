@@ -66,7 +66,7 @@ func configurationURL(req *request, c *configuration) string {
 // listConfigurations lists configurations. Only this list is paged by cursors (Document A section 1).
 func listConfigurations(s *Service, req *request) response {
 	target := req.query.Get("target_type")
-	if !slices.Contains([]string{"", "all", "global"}, target) {
+	if !isFilter(target, "global") {
 		return invalid(configurationResource, "target_type")
 	}
 	shown := slices.DeleteFunc(s.world.configurationsOf(req.org), func(c *configuration) bool {

@@ -2,7 +2,6 @@ package service
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
 	"net/mail"
 	"slices"
@@ -48,7 +47,7 @@ func (w *world) invite(org *account, i *invitation) {
 }
 
 // invitationObject returns the record of Document A section 2.4 that a create request responds with.
-func invitationObject(req *request, org *account, i *invitation) object {
+func invitationObject(req *request, i *invitation) object {
 	var login any
 	if i.user != nil {
 		login = i.user.login
@@ -56,92 +55,57 @@ func invitationObject(req *request, org *account, i *invitation) object {
 	return object{
 		{"id", i.id}, {"login", login}, {"node_id", nodeID("Invitation", i.id)}, {"email", i.email}, {"role", i.role},
 		{"created_at", timestamp(i.created)}, {"inviter", userObject(req, i.inviter)}, {"team_count", len(i.teams)},
-		{"invitation_teams_url", req.base + "/organizations/" + itoa(org.id) + "/invitations/" + itoa(i.id) + "/teams"},
+		{"invitation_teams_url", req.base + "/organizations/" + itoa(req.org.id) + "/invitations/" + itoa(i.id) + "/teams"},
 		{"invitation_source", i.source},
 	}
 }
 
 // invitationListObject returns the record in the form of the lists. It has the members of the failure, which are empty
 // for pending invitations.
-func invitationListObject(req *request, org *account, i *invitation) object {
+func invitationListObject(req *request, i *invitation) object {
 	failed := ""
 	if !i.pending() {
 		failed = timestamp(i.failedAt)
 	}
-	return append(invitationObject(req, org, i), object{{"failed_at", failed}, {"failed_reason", i.failedReason}}...)
+	return append(invitationObject(req, i), object{{"failed_at", failed}, {"failed_reason", i.failedReason}}...)
 }
 
-// invitationFilters lists the query parameters of the list of pending invitations. The default of each parameter is all
-// (Document A section 4.3).
-var invitationFilters = []struct {
-	name   string
-	values []string
-	of     func(*invitation) string
-}{
-	{"role", invitationRoles, func(i *invitation) string { return i.role }},
-	{"invitation_source", invitationSources, func(i *invitation) string { return i.source }},
+// isFilter reports whether a query parameter selects all objects, or those with one of the values.
+func isFilter(filter string, values ...string) bool {
+	return filter == "" || filter == "all" || slices.Contains(values, filter)
 }
 
 func listInvitations(s *Service, req *request) response {
-	org := req.org
-	shown := org.invitationsByState(true)
-	for _, f := range invitationFilters {
-		switch value := req.query.Get(f.name); {
-		case value == "" || value == "all":
-		case !slices.Contains(f.values, value):
-			return invalid(invitationResource, f.name)
-		default:
-			shown = slices.DeleteFunc(shown, func(i *invitation) bool { return f.of(i) != value })
-		}
+	role, source := req.query.Get("role"), req.query.Get("invitation_source")
+	switch {
+	case !isFilter(role, invitationRoles...):
+		return invalid(invitationResource, "role")
+	case !isFilter(source, invitationSources...):
+		return invalid(invitationResource, "invitation_source")
 	}
-	return list(req, "/organizations/"+itoa(org.id)+"/invitations", shown, func(i *invitation) object { return invitationListObject(req, org, i) })
+	shown := slices.DeleteFunc(req.org.invitationsByState(true), func(i *invitation) bool { return !isFilter(role, i.role) || !isFilter(source, i.source) })
+	return list(req, s.world.byNumber(req.path), shown, func(i *invitation) object { return invitationListObject(req, i) })
 }
 
 func listFailedInvitations(s *Service, req *request) response {
-	org := req.org
-	path := "/organizations/" + itoa(org.id) + "/failed_invitations"
-	return list(req, path, org.invitationsByState(false), func(i *invitation) object { return invitationListObject(req, org, i) })
+	return list(req, s.world.byNumber(req.path), req.org.invitationsByState(false), func(i *invitation) object { return invitationListObject(req, i) })
 }
 
 // invitationsByState returns the organization's pending or failed invitations.
 func (org *account) invitationsByState(pending bool) []*invitation {
-	var all []*invitation
-	for _, i := range org.invitations {
-		if i.pending() == pending {
-			all = append(all, i)
-		}
-	}
-	return all
+	return slices.DeleteFunc(slices.Clone(org.invitations), func(i *invitation) bool { return i.pending() != pending })
 }
 
-// invitation returns the organization and the invitation that a request names.
-func (s *Service) invitation(req *request) (*account, *invitation, *response) {
-	org := req.org
-	at := slices.IndexFunc(org.invitations, func(i *invitation) bool { return itoa(i.id) == req.params["invitation_id"] })
-	if at < 0 {
-		return nil, nil, refuse(http.StatusNotFound, notFoundText)
-	}
-	return org, org.invitations[at], nil
-}
-
-func listInvitationTeams(s *Service, req *request) response {
-	org, i, problem := s.invitation(req)
-	if problem != nil {
-		return *problem
-	}
-	return listTeams(req, org, "/invitations/"+itoa(i.id)+"/teams", i.teams)
+func listInvitationTeams(_ *Service, req *request) response {
+	return listTeams(req, req.org, "/invitations/"+itoa(req.invitation.id)+"/teams", req.invitation.teams)
 }
 
 // cancelInvitation removes a pending invitation. Failed invitations cannot be removed.
-func cancelInvitation(s *Service, req *request) response {
-	org, i, problem := s.invitation(req)
-	if problem != nil {
-		return *problem
-	}
-	if !i.pending() {
+func cancelInvitation(_ *Service, req *request) response {
+	if !req.invitation.pending() {
 		return invalid(invitationResource, "invitation_id")
 	}
-	org.invitations = slices.DeleteFunc(org.invitations, func(other *invitation) bool { return other == i })
+	req.org.invitations = slices.DeleteFunc(req.org.invitations, func(other *invitation) bool { return other == req.invitation })
 	return response{status: http.StatusNoContent}
 }
 
@@ -166,16 +130,16 @@ func createInvitation(s *Service, req *request) response {
 		i.inviter = org
 	}
 	if fieldErr := cmp.Or(i.setInvitee(s.world, org, body), i.setRole(org, body), i.setTeams(org, body)); fieldErr != nil {
-		return fail(http.StatusUnprocessableEntity, "Validation Failed", *fieldErr)
+		return *fieldErr.of(invitationResource)
 	}
 	s.world.invite(org, i)
 	location := req.base + "/orgs/" + org.login + "/invitations/" + itoa(i.id)
-	return response{status: http.StatusCreated, body: invitationObject(req, org, i), location: location}
+	return response{status: http.StatusCreated, body: invitationObject(req, i), location: location}
 }
 
 // setInvitee sets the user and the address of an invitation. The user ID takes precedence over the address. Members and
 // users with a pending invitation are refused.
-func (i *invitation) setInvitee(w *world, org *account, body invitationBody) *problemField {
+func (i *invitation) setInvitee(w *world, org *account, body invitationBody) *fieldError {
 	field := "invitee_id"
 	switch {
 	case body.InviteeID != nil:
@@ -189,21 +153,21 @@ func (i *invitation) setInvitee(w *world, org *account, body invitationBody) *pr
 			i.user = w.findUser(func(u *account) bool { return strings.EqualFold(u.email, i.email) })
 		}
 	default:
-		return &problemField{invitationResource, field, "missing_field"}
+		return missingAt("invitee_id")
 	}
 	switch {
 	case i.email == "":
-		return &problemField{invitationResource, field, "invalid"}
+		return invalidAt(field)
 	case i.user != nil && org.members[i.user.login] != nil,
 		slices.ContainsFunc(org.invitationsByState(true), func(other *invitation) bool { return strings.EqualFold(other.email, i.email) }):
-		return &problemField{invitationResource, field, "already_exists"}
+		return &fieldError{field, "already_exists"}
 	}
 	return nil
 }
 
 // setRole sets the requested role. The role reinstate restores the role of a former member, and is invalid for all
 // other users.
-func (i *invitation) setRole(org *account, body invitationBody) *problemField {
+func (i *invitation) setRole(org *account, body invitationBody) *fieldError {
 	i.role = body.Role
 	if i.role == "reinstate" && i.user != nil && org.formerMembers[i.user.login] != nil {
 		i.role = "direct_member"
@@ -212,17 +176,17 @@ func (i *invitation) setRole(org *account, body invitationBody) *problemField {
 		}
 	}
 	if !slices.Contains(invitableRoles, i.role) {
-		return &problemField{invitationResource, "role", "invalid"}
+		return invalidAt("role")
 	}
 	return nil
 }
 
 // setTeams sets the teams without duplicates. All teams must be teams of the organization.
-func (i *invitation) setTeams(org *account, body invitationBody) *problemField {
+func (i *invitation) setTeams(org *account, body invitationBody) *fieldError {
 	for n, id := range body.TeamIDs {
 		at := slices.IndexFunc(org.teams, func(t *team) bool { return t.id == id })
 		if at < 0 {
-			return &problemField{invitationResource, fmt.Sprintf("team_ids[%d]", n), "invalid"}
+			return invalidAt("team_ids[" + itoa(n) + "]")
 		}
 		if t := org.teams[at]; !slices.Contains(i.teams, t) {
 			i.teams = append(i.teams, t)

@@ -20,10 +20,10 @@ func canSeeConcealedMembers(org *account, c caller) bool {
 func listMembers(s *Service, req *request) response {
 	org := req.org
 	filter, role := req.query.Get("filter"), req.query.Get("role")
-	if !slices.Contains([]string{"", "all", "2fa_disabled"}, filter) {
+	if !isFilter(filter, "2fa_disabled") {
 		return invalid("OrganizationMember", "filter")
 	}
-	if !slices.Contains([]string{"", "all", "admin", "member"}, role) {
+	if !isFilter(role, "admin", "member") {
 		return invalid("OrganizationMember", "role")
 	}
 	caller := org.members[req.caller.login]

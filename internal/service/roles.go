@@ -35,38 +35,13 @@ func (org *account) assignedThroughTeam(r *role, login string) bool {
 	return slices.ContainsFunc(org.teams, func(t *team) bool { return r.assigned[assignee{team: t.slug}] && t.hasMember(org, login) })
 }
 
-// organizationWithRoles returns the organization of a role operation. It returns a 422 when organization roles are not
-// enabled.
-func (s *Service) organizationWithRoles(req *request) (*account, *response) {
-	org := req.org
-	if org.roles == nil {
-		return nil, refuse(http.StatusUnprocessableEntity, "Organization roles are not enabled for this organization")
+// findAssignee returns the team or the user that a request names, and whether it exists.
+func (s *Service) findAssignee(req *request) (assignee, bool) {
+	if slug, ok := req.params["team_slug"]; ok {
+		return assignee{team: slug}, req.org.teamNamed(slug) != nil
 	}
-	return org, nil
-}
-
-// findRole returns the organization and the role that a request names.
-func (s *Service) findRole(req *request) (*account, *role, *response) {
-	org, problem := s.organizationWithRoles(req)
-	if problem != nil {
-		return nil, nil, problem
-	}
-	at := slices.IndexFunc(org.roles, func(r *role) bool { return itoa(r.id) == req.params["role_id"] })
-	if at < 0 {
-		return nil, nil, refuse(http.StatusNotFound, notFoundText)
-	}
-	return org, org.roles[at], nil
-}
-
-// findAssignee returns the team or the user that a request names. The boolean reports whether the team or the user
-// exists.
-func (s *Service) findAssignee(req *request, org *account) (assignee, bool) {
-	slug, login := req.params["team_slug"], req.params["username"]
-	if slug != "" {
-		return assignee{team: slug}, slices.ContainsFunc(org.teams, func(t *team) bool { return t.slug == slug })
-	}
-	u := s.world.accounts[login]
-	return assignee{user: login}, u != nil && u.members == nil
+	u := s.world.accounts[req.params["username"]]
+	return assignee{user: req.params["username"]}, u != nil && u.members == nil
 }
 
 // roleObject returns the JSON object of a role (Document A section 2.2). Lists contain the organization as an account
@@ -90,82 +65,39 @@ func organizationSummary(req *request, org *account) object {
 	}
 }
 
-func listRoles(s *Service, req *request) response {
-	org, problem := s.organizationWithRoles(req)
-	if problem != nil {
-		return *problem
-	}
-	shown := make([]object, 0, len(org.roles))
-	for _, r := range org.roles {
-		shown = append(shown, roleObject(r, userObject(req, org)))
-	}
+func listRoles(_ *Service, req *request) response {
+	shown := renderAll(req.org.roles, func(r *role) object { return roleObject(r, userObject(req, req.org)) })
 	return response{status: http.StatusOK, body: object{{"total_count", len(shown)}, {"roles", shown}}}
 }
 
-func getRole(s *Service, req *request) response {
-	org, r, problem := s.findRole(req)
-	if problem != nil {
-		return *problem
-	}
-	return response{status: http.StatusOK, modified: r.created, body: roleObject(r, organizationSummary(req, org))}
+func getRole(_ *Service, req *request) response {
+	return response{status: http.StatusOK, modified: req.role.created, body: roleObject(req.role, organizationSummary(req, req.org))}
 }
 
 // listTeamsOfRole lists the teams that the role is assigned to. It does not list their child teams.
-func listTeamsOfRole(s *Service, req *request) response {
-	org, r, problem := s.findRole(req)
-	if problem != nil {
-		return *problem
-	}
-	var teams []*team
-	for _, t := range org.teams {
-		if r.assigned[assignee{team: t.slug}] {
-			teams = append(teams, t)
-		}
-	}
-	return listTeams(req, org, "/organization-roles/"+itoa(r.id)+"/teams", teams)
+func listTeamsOfRole(_ *Service, req *request) response {
+	teams := slices.DeleteFunc(slices.Clone(req.org.teams), func(t *team) bool { return !req.role.assigned[assignee{team: t.slug}] })
+	return listTeams(req, req.org, "/organization-roles/"+itoa(req.role.id)+"/teams", teams)
 }
 
-// assignRole assigns a role to a team or a member. Assigning a role again has no effect (Document A section 3).
-func assignRole(s *Service, req *request) response {
-	org, r, problem := s.findRole(req)
-	if problem != nil {
-		return *problem
-	}
-	to, ok := s.findAssignee(req, org)
+// changeAssignment assigns a role to a team or a member, or removes the role or all roles. Assigning an assigned role and
+// removing another one have no effect (Document A section 3).
+func changeAssignment(s *Service, req *request) response {
+	to, exists := s.findAssignee(req)
+	assigns := req.Method == http.MethodPut
 	switch {
-	case !ok:
+	case !exists:
 		return notFound()
-	case to.user != "" && org.members[to.user] == nil:
+	case assigns && to.user != "" && req.org.members[to.user] == nil:
 		return fail(http.StatusUnprocessableEntity, "The user is not a member of the organization", problemField{"OrganizationRole", "username", "invalid"})
-	}
-	r.assigned[to] = true
-	return response{status: http.StatusNoContent}
-}
-
-func revokeRole(s *Service, req *request) response {
-	org, r, problem := s.findRole(req)
-	if problem != nil {
-		return *problem
-	}
-	return s.revoke(req, org, r)
-}
-
-func revokeAllRoles(s *Service, req *request) response {
-	org, problem := s.organizationWithRoles(req)
-	if problem != nil {
-		return *problem
-	}
-	return s.revoke(req, org, org.roles...)
-}
-
-// revoke removes roles from the team or the user that a request names. It ignores roles that are not assigned.
-func (s *Service) revoke(req *request, org *account, roles ...*role) response {
-	from, ok := s.findAssignee(req, org)
-	if !ok {
-		return notFound()
-	}
-	for _, r := range roles {
-		delete(r.assigned, from)
+	case assigns:
+		req.role.assigned[to] = true
+	case req.role != nil:
+		delete(req.role.assigned, to)
+	default:
+		for _, r := range req.org.roles {
+			delete(r.assigned, to)
+		}
 	}
 	return response{status: http.StatusNoContent}
 }

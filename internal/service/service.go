@@ -164,22 +164,24 @@ type doc = map[string]any
 // request is an HTTP request together with its operation, caller and parameters.
 type request struct {
 	*http.Request
-	op      *Operation // nil if no operation has the path
-	params  map[string]string
-	path    string // the canonical path
-	repo    *repository
-	org     *account // the organization in the path, or the owner of repo
-	team    *team
-	caller  caller
-	query   url.Values
-	raw     []byte       // the body
-	body    doc          // the body if it is a JSON object
-	graphQL *graphQLCall // nil for REST requests
-	base    string       // scheme and host of absolute URLs
-	quirks  quirk.Set    // the active quirks at the arrival of the request
-	now     time.Time
-	seq     int64    // the number of this write
-	topics  []string // what this write changed
+	op         *Operation // nil if no operation has the path
+	params     map[string]string
+	path       string // the canonical path
+	repo       *repository
+	org        *account // the organization in the path, or the owner of repo
+	team       *team
+	role       *role
+	invitation *invitation
+	caller     caller
+	query      url.Values
+	raw        []byte       // the body
+	body       doc          // the body if it is a JSON object
+	graphQL    *graphQLCall // nil for REST requests
+	base       string       // scheme and host of absolute URLs
+	quirks     quirk.Set    // the active quirks at the arrival of the request
+	now        time.Time
+	seq        int64    // the number of this write
+	topics     []string // what this write changed
 }
 
 // touch records topics that a successful write changes.
@@ -420,7 +422,11 @@ func (s *Service) handler(r *request, hasTarget, isVisible bool) handler {
 		if refused := s.preflight(r); refused != nil {
 			return answerWith(*refused)
 		}
-		if refused := s.authorize(r, hasTarget); refused != nil {
+		refused := s.authorize(r, hasTarget)
+		if refused == nil && r.org != nil {
+			refused = r.findInOrganization()
+		}
+		if refused != nil {
 			return answerWith(*refused)
 		}
 		return documentedHandlers[documented.ID]
