@@ -39,11 +39,14 @@ var eventKinds = func() map[string]eventKind {
 	return kinds
 }()
 
-// has reports whether payloads may have a member, and whether they always have the member.
-func (k eventKind) has(member string) (listed, required bool) {
+// accepts reports whether the body of an event may have a member, and whether it must have it.
+func (k eventKind) accepts(member string) (may, must bool) {
 	all := strings.Fields(k.Payload)
-	required = slices.Contains(all, member)
-	return required || slices.Contains(all, member+"?"), required
+	if member != "action" && member != "repository" {
+		return slices.Contains(k.Options, member), false
+	}
+	must = slices.Contains(all, member)
+	return must || slices.Contains(all, member+"?"), must
 }
 
 // eventBody is the body of POST /_service/events. It describes the event to create.
@@ -64,7 +67,7 @@ type eventBody struct {
 	Deleted bool `json:"deleted"`
 	// AtOnce is the number of branches or tags that were pushed or created together, including Ref. The default is 1. The
 	// event describes only Ref.
-	AtOnce *int `json:"at_once"`
+	AtOnce int `json:"at_once"`
 }
 
 // event is an event that a write or a request to POST /_service/events created.
@@ -85,9 +88,10 @@ type event struct {
 }
 
 // postEvent handles POST /_service/events: it applies an event to the state, enqueues the deliveries and responds with
-// their IDs. eventMu keeps deliveries in the order of the events. On an error the state is unchanged.
+// their IDs, or with the reason why no webhook receives the event (Document B section 6.2). eventMu keeps deliveries in
+// the order of the events. On an error the state is unchanged.
 func (s *Service) postEvent(r *http.Request, text []byte) (any, error) {
-	var body eventBody
+	body := eventBody{AtOnce: 1}
 	if err := unmarshalStrict(text, &body); err != nil {
 		return nil, err
 	}
@@ -97,17 +101,22 @@ func (s *Service) postEvent(r *http.Request, text []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	reason := e.withheldReason(body)
-	if reason == "" && len(e.subscribers) == 0 {
+	reason := ""
+	switch {
+	case e.isTag() && body.AtOnce > 3:
+		reason = "more than three tags at once"
+	case !e.isTag() && e.name == "push" && body.AtOnce > 5000:
+		reason = "more than 5,000 branches at once"
+	case len(e.subscribers) == 0:
 		reason = "no webhook is subscribed"
+	default:
+		return object{{"deliveries", s.deliver(e)}, {"withheld", nil}}, nil
 	}
-	if reason != "" {
-		return object{{"deliveries", []string{}}, {"withheld", reason}}, nil
-	}
-	return object{{"deliveries", s.deliver(e)}, {"withheld", nil}}, nil
+	return object{{"deliveries", []string{}}, {"withheld", reason}}, nil
 }
 
-// applyEvent applies an event to the state and selects the webhooks that receive it.
+// applyEvent applies an event to the state and selects the webhooks that receive it. The state holds only the default
+// branch, so creating another ref does not change the state.
 func (s *Service) applyEvent(r *http.Request, body eventBody) (*event, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,13 +124,17 @@ func (s *Service) applyEvent(r *http.Request, body eventBody) (*event, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch e.name {
-	case "push":
+	switch repo := e.repository; {
+	case e.name == "push":
 		err = s.push(e, body)
-	case "public":
-		err = e.repository.publish()
-	case "create":
-		err = e.repository.checkCreate(body.Ref)
+	case e.name == "public" && !repo.private:
+		err = fmt.Errorf("repository: %s is already public", repo.fullName())
+	case e.name == "public":
+		repo.private = false
+	case e.name == "create" && body.Ref == "":
+		err = errors.New("ref: required; name the branch or tag to create")
+	case e.name == "create" && body.Ref == repo.mainRef():
+		err = fmt.Errorf("ref: %q is the default branch; push to create it", body.Ref)
 	}
 	if err != nil {
 		return nil, err
@@ -145,84 +158,69 @@ func (s *Service) subscribe(e *event, payload func(kind string) any) {
 
 // resolveEvent looks up the objects that a body names. Its errors name the invalid member.
 func (s *Service) resolveEvent(r *http.Request, body eventBody) (*event, error) {
-	kind, known := eventKinds[body.Event]
-	if !known {
-		return nil, fmt.Errorf("event: %q: must be one of %s", body.Event, strings.Join(slices.Sorted(maps.Keys(eventKinds)), ", "))
-	}
-	if err := kind.validate(body); err != nil {
+	if err := body.validate(); err != nil {
 		return nil, err
 	}
 	e := &event{name: body.Event, action: body.Action, at: time.Now().UTC(), serial: s.lastEvent + 1, payloads: map[string]any{}}
-	if err := s.world.locate(e, kind, body); err != nil {
-		return nil, err
-	}
+	e.repository, e.organization = s.world.repositoryNamed(body.Repository), s.world.organizationNamed(body.Organization)
 	e.sender = s.world.accounts[strings.ToLower(body.Sender)]
 	switch {
-	case body.Sender == "":
-		e.sender = s.world.defaultSender(e)
-	case e.sender == nil || e.sender.members != nil:
+	case body.Repository != "" && e.repository == nil:
+		return nil, fmt.Errorf("repository: %q does not exist", body.Repository)
+	case body.Organization != "" && e.organization == nil:
+		return nil, fmt.Errorf("organization: %q does not exist", body.Organization)
+	case e.repository == nil && e.organization == nil:
+		return nil, errors.New("organization: required without repository")
+	case e.repository != nil && e.organization != nil && e.organization != e.repository.owner:
+		return nil, fmt.Errorf("organization: %q does not own %s", body.Organization, e.repository.fullName())
+	case body.Sender != "" && (e.sender == nil || e.sender.members != nil):
 		return nil, fmt.Errorf("sender: %q is not a user", body.Sender)
 	}
 	if e.repository != nil {
-		e.ref = cmp.Or(body.Ref, e.repository.mainRef())
+		e.ref, e.organization = cmp.Or(body.Ref, e.repository.mainRef()), s.world.organizationNamed(e.repository.owner.login)
+	}
+	switch {
+	case e.sender != nil:
+	case e.organization == nil:
+		e.sender = e.repository.owner
+	default:
+		e.sender = s.world.ownerOf(e.organization)
 	}
 	e.req = &request{Request: r, base: baseURL(r), caller: caller{login: e.sender.login}}
 	return e, nil
 }
 
 var (
-	actionForm = regexp.MustCompile(`^[a-z_]+$`)
-	refForm    = regexp.MustCompile(`^refs/(heads|tags)/[^\s~^:?*\[\\/][^\s~^:?*\[\\]*$`)
+	actionForm = regexp.MustCompile(`^[a-z_]*$`)
+	refForm    = regexp.MustCompile(`^(refs/(heads|tags)/[^\s~^:?*\[\\/][^\s~^:?*\[\\]*)?$`)
 )
 
 // validate returns an error for members that the event does not accept, and for invalid values.
-func (k eventKind) validate(body eventBody) error {
-	for _, option := range []struct {
-		name  string
-		given bool
-	}{{"ref", body.Ref != ""}, {"commits", body.Commits != nil}, {"forced", body.Forced}, {"created", body.Created}, {"deleted", body.Deleted}, {"at_once", body.AtOnce != nil}} {
-		if option.given && !slices.Contains(k.Options, option.name) {
-			return fmt.Errorf("%s: not allowed for event %s", option.name, body.Event)
+func (b eventBody) validate() error {
+	kind, known := eventKinds[b.Event]
+	if !known {
+		return fmt.Errorf("event: %q: must be one of %s", b.Event, strings.Join(slices.Sorted(maps.Keys(eventKinds)), ", "))
+	}
+	given := map[string]bool{
+		"action": b.Action != "", "repository": b.Repository != "", "ref": b.Ref != "", "commits": b.Commits != nil,
+		"forced": b.Forced, "created": b.Created, "deleted": b.Deleted, "at_once": b.AtOnce != 1,
+	}
+	for _, member := range slices.Sorted(maps.Keys(given)) {
+		switch may, must := kind.accepts(member); {
+		case given[member] && !may:
+			return fmt.Errorf("%s: not allowed for event %s", member, b.Event)
+		case !given[member] && must:
+			return fmt.Errorf("%s: required for event %s", member, b.Event)
 		}
 	}
-	listed, required := k.has("action")
 	switch {
-	case body.Action != "" && !listed:
-		return fmt.Errorf("action: not allowed for event %s", body.Event)
-	case body.Action == "" && required:
-		return fmt.Errorf("action: required for event %s", body.Event)
-	case body.Action != "" && !actionForm.MatchString(body.Action):
-		return fmt.Errorf("action: %q: must contain only lower-case letters and underscores", body.Action)
-	case body.Ref != "" && !refForm.MatchString(body.Ref):
-		return fmt.Errorf("ref: %q: must be refs/heads/NAME or refs/tags/NAME", body.Ref)
-	case body.AtOnce != nil && *body.AtOnce < 1:
-		return fmt.Errorf("at_once: %d: must be 1 or more", *body.AtOnce)
+	case !actionForm.MatchString(b.Action):
+		return fmt.Errorf("action: %q: must contain only lower-case letters and underscores", b.Action)
+	case !refForm.MatchString(b.Ref):
+		return fmt.Errorf("ref: %q: must be refs/heads/NAME or refs/tags/NAME", b.Ref)
+	case b.AtOnce < 1:
+		return fmt.Errorf("at_once: %d: must be 1 or more", b.AtOnce)
 	}
-	return nil
-}
-
-// locate sets the repository and the organization of an event.
-func (w *world) locate(e *event, kind eventKind, body eventBody) error {
-	listed, required := kind.has("repository")
-	switch e.repository = w.repositoryNamed(body.Repository); {
-	case body.Repository != "" && !listed:
-		return fmt.Errorf("repository: not allowed for event %s", body.Event)
-	case body.Repository == "" && required:
-		return fmt.Errorf("repository: required for event %s", body.Event)
-	case body.Repository != "" && e.repository == nil:
-		return fmt.Errorf("repository: %q does not exist", body.Repository)
-	}
-	switch e.organization = w.organizationNamed(body.Organization); {
-	case body.Organization != "" && e.organization == nil:
-		return fmt.Errorf("organization: %q does not exist", body.Organization)
-	case e.repository == nil && e.organization == nil:
-		return errors.New("organization: required without repository")
-	case e.repository == nil:
-		return nil
-	case e.organization != nil && e.organization != e.repository.owner:
-		return fmt.Errorf("organization: %q does not own %s", body.Organization, e.repository.fullName())
-	}
-	e.organization = w.organizationNamed(e.repository.owner.login)
 	return nil
 }
 
@@ -242,47 +240,4 @@ func (w *world) organizationNamed(login string) *account {
 		return a
 	}
 	return nil
-}
-
-// defaultSender returns the sender of events whose body names no sender.
-func (w *world) defaultSender(e *event) *account {
-	if e.organization == nil {
-		return e.repository.owner
-	}
-	return w.ownerOf(e.organization)
-}
-
-// publish makes a private repository public.
-func (r *repository) publish() error {
-	if !r.private {
-		return fmt.Errorf("repository: %s is already public", r.fullName())
-	}
-	r.private = false
-	return nil
-}
-
-// checkCreate returns an error if a ref cannot be created. The state holds only the default branch, so creating another
-// ref does not change the state.
-func (r *repository) checkCreate(ref string) error {
-	switch ref {
-	case "":
-		return errors.New("ref: required; name the branch or tag to create")
-	case r.mainRef():
-		return fmt.Errorf("ref: %q is the default branch; push to create it", ref)
-	}
-	return nil
-}
-
-// withheldReason returns the reason why no webhook receives an event, or an empty string (section 6.2).
-func (e *event) withheldReason(body eventBody) string {
-	if body.AtOnce == nil {
-		return ""
-	}
-	switch tag := strings.HasPrefix(e.ref, "refs/tags/"); {
-	case tag && *body.AtOnce > 3:
-		return "more than three tags at once"
-	case !tag && e.name == "push" && *body.AtOnce > 5000:
-		return "more than 5,000 branches at once"
-	}
-	return ""
 }

@@ -289,7 +289,7 @@ func TestWebhooksOfOneKindShareAPayload(t *testing.T) {
 		allocations := func(hooks int) float64 {
 			t.setWebhooks(slices.Repeat([]Webhook{webhookOn("acme")}, hooks)...)
 			return testing.AllocsPerRun(10, func() {
-				if e, err := t.s.applyEvent(r, eventBody{Event: "release", Action: "published", Repository: "acme/widgets"}); err != nil || len(e.subscribers) != hooks || len(e.payloads) != 1 {
+				if e, err := t.s.applyEvent(r, eventBody{Event: "release", Action: "published", Repository: "acme/widgets", AtOnce: 1}); err != nil || len(e.subscribers) != hooks || len(e.payloads) != 1 {
 					t.Fatalf("got %d subscribers, error %v", len(e.subscribers), err)
 				}
 			})

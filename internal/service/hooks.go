@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"crypto/hmac"
 	cryptorand "crypto/rand"
 	"crypto/sha1"
@@ -39,12 +40,9 @@ type Webhook struct {
 
 // hook is a validated webhook with its target.
 type hook struct {
-	id     int
-	url    string
-	secret credential.Secret
-	form   bool
-	events []string
-	kind   string // onRepository, onOrganization or onApp
+	Webhook
+	id   int
+	kind string // onRepository, onOrganization or onApp
 	// repository or organization is the target. Both are nil for the app.
 	repository   *repository
 	organization *account
@@ -70,21 +68,20 @@ func (s *Service) SetWebhooks(all []Webhook) error {
 
 // hook validates a webhook and looks up its target.
 func (w *world) hook(c Webhook) (*hook, error) {
-	k := &hook{url: c.URL, secret: c.Secret, form: c.ContentType == "form", events: c.Events, kind: onApp}
-	switch u, err := url.Parse(c.URL); {
+	c.ContentType = cmp.Or(c.ContentType, "json")
+	k := &hook{Webhook: c, kind: onApp, repository: w.repositoryNamed(c.Target), organization: w.organizationNamed(c.Target)}
+	u, err := url.Parse(c.URL)
+	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		return nil, errors.New("url: must be http://HOST/PATH or https://HOST/PATH")
 	case u.User != nil:
 		return nil, errors.New("url: must not contain credentials")
-	}
-	if !slices.Contains([]string{"", "json", "form"}, c.ContentType) {
+	case c.ContentType != "json" && c.ContentType != "form":
 		return nil, fmt.Errorf("content_type: %q: must be json or form", c.ContentType)
-	}
-	switch k.repository, k.organization = w.repositoryNamed(c.Target), w.organizationNamed(c.Target); {
 	case k.repository != nil:
-		k.kind = onRepository
+		k.kind, k.Target = onRepository, k.repository.fullName()
 	case k.organization != nil:
-		k.kind = onOrganization
+		k.kind, k.Target = onOrganization, k.organization.login
 	case c.Target != onApp:
 		return nil, fmt.Errorf("target: %q: must be a repository (owner/name), an organization or app", c.Target)
 	}
@@ -93,12 +90,12 @@ func (w *world) hook(c Webhook) (*hook, error) {
 
 // checkEvents returns an error for unknown events and for events that are not available to the webhook's kind.
 func (k *hook) checkEvents() error {
-	if len(k.events) == 0 {
+	if len(k.Events) == 0 {
 		return errors.New(`events: must name at least one event, or be ["*"]`)
 	}
-	for i, name := range k.events {
+	for i, name := range k.Events {
 		switch kind, known := eventKinds[name]; {
-		case name == "*" && len(k.events) == 1:
+		case name == "*" && len(k.Events) == 1:
 		case name == "*":
 			return fmt.Errorf(`events[%d]: "*" must be the only element`, i)
 		case !known:
@@ -114,7 +111,7 @@ func (k *hook) checkEvents() error {
 func (k *hook) receives(e *event) bool {
 	kind, isDocumented := eventKinds[e.name]
 	switch {
-	case isDocumented && !slices.Contains(kind.Targets, k.kind), k.events[0] != "*" && !slices.Contains(k.events, e.name):
+	case isDocumented && !slices.Contains(kind.Targets, k.kind), k.Events[0] != "*" && !slices.Contains(k.Events, e.name):
 		return false
 	case k.kind != onApp && len(kind.Actions) > 0 && !slices.Contains(kind.Actions, e.action):
 		return false
@@ -144,7 +141,7 @@ func (s *Service) deliver(e *event) []string {
 // delivery returns the delivery of an event to the webhook, with the header of Document B section 6.1.
 func (k *hook) delivery(dialect *policy.Dialect, e *event, id string, payload []byte) *delivery {
 	body, contentType := payload, "application/json"
-	if k.form {
+	if k.ContentType == "form" {
 		body, contentType = []byte("payload="+url.QueryEscape(string(payload))), "application/x-www-form-urlencoded"
 	}
 	targetType, targetID := k.target()
@@ -156,12 +153,12 @@ func (k *hook) delivery(dialect *policy.Dialect, e *event, id string, payload []
 	} {
 		header.Set(name, value)
 	}
-	if k.secret != "" {
+	if k.Secret != "" {
 		header.Set("X-Hub-Signature", "sha1="+k.sign(sha1.New, body))
 		header.Set("X-Hub-Signature-256", "sha256="+k.sign(sha256.New, body))
 	}
 	return &delivery{
-		deliveryRecord: deliveryRecord{Delivery: id, Hook: k.id, Event: e.name, Action: e.action, URL: k.url, Created: timestamp(e.at)},
+		deliveryRecord: deliveryRecord{Delivery: id, Hook: k.id, Event: e.name, Action: e.action, URL: k.URL, Created: timestamp(e.at)},
 		header:         header, body: body,
 	}
 }
@@ -179,7 +176,7 @@ func (k *hook) target() (kind string, id int) {
 }
 
 func (k *hook) sign(by func() hash.Hash, body []byte) string {
-	sum := hmac.New(by, []byte(k.secret.Reveal()))
+	sum := hmac.New(by, []byte(k.Secret.Reveal()))
 	_, _ = sum.Write(body) // a hash returns no error
 	return hex.EncodeToString(sum.Sum(nil))
 }
@@ -215,19 +212,7 @@ func (s *Service) putWebhooks(_ *http.Request, body []byte) (any, error) {
 func (s *Service) shownWebhooks() []object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	shown := make([]object, 0, len(s.hooks))
-	for _, k := range s.hooks {
-		contentType, target := "json", onApp
-		if k.form {
-			contentType = "form"
-		}
-		switch {
-		case k.repository != nil:
-			target = k.repository.fullName()
-		case k.organization != nil:
-			target = k.organization.login
-		}
-		shown = append(shown, object{{"id", k.id}, {"url", k.url}, {"content_type", contentType}, {"events", k.events}, {"target", target}, {"signed", k.secret != ""}})
-	}
-	return shown
+	return renderAll(s.hooks, func(k *hook) object {
+		return object{{"id", k.id}, {"url", k.URL}, {"content_type", k.ContentType}, {"events", k.Events}, {"target", k.Target}, {"signed", k.Secret != ""}}
+	})
 }

@@ -154,7 +154,7 @@ func TestDeliveriesHaveTheDocumentedHeaders(t *testing.T) {
 // TestSignaturesMatchPublishedExamples checks the service with a published example, and
 // hmacHex with the standard library.
 func TestSignaturesMatchPublishedExamples(t *testing.T) {
-	k := &hook{secret: hookSecret}
+	k := &hook{Webhook: Webhook{Secret: hookSecret}}
 	testservers.Equal(t, "service", k.sign(sha256.New, []byte("Hello, World!")), "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17")
 	testservers.Equal(t, "test", hmacHex(sha1.New, hookSecret, nil), hex.EncodeToString(hmac.New(sha1.New, []byte(hookSecret)).Sum(nil)))
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	_ "embed"
 	"encoding/json"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,57 +19,18 @@ const (
 // payload returns the body of a delivery to a kind of webhook (Document B section 6.3). No payload has an enterprise.
 // Only payloads for apps have an installation.
 func (s *Service) payload(e *event, to string) object {
+	values := s.payloadValues(e)
+	isAbsent := map[string]bool{
+		"action": e.action == "", "enterprise": true, "installation": to != onApp, "organization": e.organization == nil, "repository": e.repository == nil,
+	}
 	var o object
 	for name := range strings.FieldsSeq(eventKinds[e.name].Payload) {
 		name, optional := strings.CutSuffix(name, "?")
-		if !optional || e.hasMember(name, to) {
-			o = append(o, field{name, s.member(e, name)})
+		if !optional || !isAbsent[name] {
+			o = append(o, field{name, e.member(name, values)})
 		}
 	}
 	return o
-}
-
-// hasMember reports whether the payload has an optional member.
-func (e *event) hasMember(member, to string) bool {
-	switch member {
-	case "action":
-		return e.action != ""
-	case "enterprise":
-		return false
-	case "installation":
-		return to == onApp
-	case "organization":
-		return e.organization != nil
-	case "repository":
-		return e.repository != nil
-	}
-	return true
-}
-
-// payloadMembers maps the name of a payload member to a function that computes the member. reference/payloads.tsv has the
-// other members.
-var payloadMembers = map[string]func(*Service, *event) any{
-	"action": func(_ *Service, e *event) any { return e.action },
-	"installation": func(*Service, *event) any {
-		return object{{"id", installationID}, {"node_id", nodeID("Installation", installationID)}}
-	},
-	"organization": func(_ *Service, e *event) any { return organizationSummary(e.req, e.organization) },
-	"repository":   func(s *Service, e *event) any { return repositoryObject(s, e.req, e.repository) },
-
-	"after":    func(_ *Service, e *event) any { return e.push.after },
-	"base_ref": func(_ *Service, e *event) any { return e.push.baseRef },
-	"before":   func(_ *Service, e *event) any { return e.push.before },
-	"commits":  payloadCommits,
-	"compare": func(_ *Service, e *event) any {
-		return e.htmlURL() + "/compare/" + e.push.before[:12] + "..." + e.push.after[:12]
-	},
-	"created":     func(_ *Service, e *event) any { return e.push.created },
-	"deleted":     func(_ *Service, e *event) any { return e.push.deleted },
-	"forced":      func(_ *Service, e *event) any { return e.push.forced },
-	"head_commit": payloadHeadCommit,
-	"pusher":      func(_ *Service, e *event) any { return object{{"name", e.sender.login}, {"email", e.sender.email}} },
-	"ref":         payloadRef,
-	"description": payloadDescription,
 }
 
 //go:embed reference/payloads.tsv
@@ -85,13 +47,13 @@ var payloadTemplates = func() map[string]string {
 
 var placeholder = regexp.MustCompile(`\$[a-z_]+(:[a-z/-]+)?`)
 
-// member returns a member of the payload.
-func (s *Service) member(e *event, name string) any {
-	if compute := payloadMembers[name]; compute != nil {
-		return compute(s, e)
+// member returns a member of the payload: an expanded template, or the value with the name.
+func (e *event) member(name string, values map[string]any) any {
+	template, ok := payloadTemplates[name]
+	if !ok {
+		return values[name]
 	}
-	values := e.values()
-	return json.RawMessage(placeholder.ReplaceAllStringFunc(payloadTemplates[name], func(name string) string {
+	return json.RawMessage(placeholder.ReplaceAllStringFunc(template, func(name string) string {
 		if _, below, isNew := strings.Cut(name, ":"); isNew {
 			return strings.Trim(string(encode(e.newObject(below))), "{}")
 		}
@@ -99,17 +61,38 @@ func (s *Service) member(e *event, name string) any {
 	}))
 }
 
-// values returns the values that templates of payload members use.
-func (e *event) values() map[string]any {
+// payloadValues returns the values of payloads and their templates.
+func (s *Service) payloadValues(e *event) map[string]any {
 	values := map[string]any{
-		"serial": e.serial, "at": timestamp(e.at), "sender": userObject(e.req, e.sender), "sender_id": e.sender.id, "sender_login": e.sender.login,
-		"ref": e.ref, "ref_type": map[bool]string{true: "tag", false: "branch"}[e.isTag()], "tag": "v" + itoa(e.serial) + ".0.0",
-		"project": nodeID("/projects", e.serial), "thread": nodeID("Thread", e.serial), "request_type": strings.TrimPrefix(e.name, "bypass_request_"),
+		"serial": e.serial, "at": timestamp(e.at), "action": e.action, "sender": userObject(e.req, e.sender), "sender_id": e.sender.id, "sender_login": e.sender.login,
+		"sender_email": e.sender.email, "ref": e.ref, "ref_type": map[bool]string{true: "tag", false: "branch"}[e.isTag()], "tag": "v" + itoa(e.serial) + ".0.0",
+		"installation": object{{"id", installationID}, {"node_id", nodeID("Installation", installationID)}},
+		"project":      nodeID("/projects", e.serial), "thread": nodeID("Thread", e.serial), "request_type": strings.TrimPrefix(e.name, "bypass_request_"),
 		"status": "queued", "conclusion": nil, "assignee": nil, "state": "open", "prerelease": e.action == "prereleased",
-		"draft": !slices.Contains([]string{"published", "released", "prereleased"}, e.action),
+		"draft": !slices.Contains([]string{"published", "released", "prereleased"}, e.action), "description": nil,
+	}
+	if e.organization != nil {
+		values["organization"] = organizationSummary(e.req, e.organization)
 	}
 	if r := e.repository; r != nil {
-		values["sha"], values["branch"], values["repository_id"], values["number"] = cmp.Or(r.head(), zeroSHA), r.defaultBranch, r.id, r.lastNumber+e.serial
+		values["repository"], values["repository_id"], values["number"] = repositoryObject(s, e.req, r), r.id, r.lastNumber+e.serial
+		values["commit_oid"], values["branch"] = cmp.Or(r.head(), zeroSHA), r.defaultBranch
+		if r.description != "" {
+			values["description"] = r.description
+		}
+	}
+	if e.name == "create" { // the name of the ref
+		values["ref"] = strings.TrimPrefix(strings.TrimPrefix(e.ref, "refs/heads/"), "refs/tags/")
+	}
+	if p := e.push; p != nil {
+		maps.Copy(values, map[string]any{
+			"before": p.before, "after": p.after, "base_ref": p.baseRef, "created": p.created, "deleted": p.deleted, "forced": p.forced,
+			"compare": e.htmlURL() + "/compare/" + p.before[:12] + "..." + p.after[:12],
+			"commits": renderAll(p.commits, func(c *commit) object { return commitObject(e, c) }), "head_commit": nil,
+		})
+		if p.head != nil {
+			values["head_commit"] = commitObject(e, p.head)
+		}
 	}
 	switch e.action {
 	case "completed":
@@ -149,33 +132,3 @@ func (e *event) newObject(below string) object {
 
 // isTag reports whether the ref is a tag.
 func (e *event) isTag() bool { return strings.HasPrefix(e.ref, "refs/tags/") }
-
-// payloadRef returns the full ref, or only the name of the ref for the event create.
-func payloadRef(_ *Service, e *event) any {
-	if e.name == "create" {
-		return strings.TrimPrefix(strings.TrimPrefix(e.ref, "refs/heads/"), "refs/tags/")
-	}
-	return e.ref
-}
-
-func payloadDescription(_ *Service, e *event) any {
-	if e.repository.description == "" {
-		return nil
-	}
-	return e.repository.description
-}
-
-func payloadCommits(_ *Service, e *event) any {
-	all := make([]object, 0, len(e.push.commits))
-	for _, c := range e.push.commits {
-		all = append(all, commitObject(e, c))
-	}
-	return all
-}
-
-func payloadHeadCommit(_ *Service, e *event) any {
-	if e.push.head == nil {
-		return nil
-	}
-	return commitObject(e, e.push.head)
-}
