@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -26,7 +27,10 @@ type caller struct {
 	canSee func(*repository) bool
 	// coreLimit replaces the core limit of the caller's kind, unless it is zero.
 	coreLimit int
+	ends      time.Time // of a token that the API minted
 }
+
+func (c caller) hasEnded(now time.Time) bool { return !c.ends.IsZero() && !now.Before(c.ends) }
 
 // appKind is the kind of an app that sends its own assertion.
 const appKind policy.CallerKind = "app"
@@ -115,7 +119,7 @@ func (s *Service) authenticate(r *http.Request) (caller, bool) {
 		return caller{}, false
 	}
 	c, ok := s.world.tokens[credential]
-	return c, ok && (user == "" || strings.EqualFold(user, c.login))
+	return c, ok && !c.hasEnded(time.Now()) && (user == "" || strings.EqualFold(user, c.login))
 }
 
 // user returns the caller's user, or nil.

@@ -164,6 +164,40 @@ func TestMintedTokensAreUnknownAtFirst(t *testing.T) {
 	})
 }
 
+func TestMintedTokensEndAfterAnHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTester(t, Config{})
+		var minted struct{ Token string }
+		if err := json.Unmarshal(s.Do("jwt", "POST /app/installations/1/access_tokens {}").Body.Bytes(), &minted); err != nil {
+			t.Fatal(err)
+		}
+		for _, status := range []int{200, 401} {
+			r := s.NewRequest("", "GET /repos/acme/secret")
+			r.Header.Set("Authorization", "Bearer "+minted.Token)
+			w := httptest.NewRecorder()
+			if s.ServeHTTP(w, r); w.Code != status {
+				t.Errorf("got %d, want %d", w.Code, status)
+			}
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
+// TestResponsesOfQuirksCount checks that the responses which only the API can give count, and report the limits.
+func TestResponsesOfQuirksCount(t *testing.T) {
+	s := newTester(t, Config{Quirks: testservers.Must(quirk.Parse([]byte(`{"old_names":{"acme/old":"acme/widgets"},"ended_versions":["2022-11-28"],
+		"limit_answers":["brief_content_422","brief_graphql_403"],"episode_every":1}`), quirk.Set{}))})
+	s.Call(t, "owner", "GET /repos/acme/old", 301, "X-Ratelimit-Used: 1")
+	s.Call(t, "owner", "PATCH /repos/acme/old {}", 307, "X-Ratelimit-Used: 2")
+	s.Call(t, "owner", "POST /repos/acme/widgets/issues {}", 422, "X-Ratelimit-Used: 3")
+	s.Call(t, "owner", "POST /graphql {}", 403, "X-Ratelimit-Used:")
+	s.Call(t, "owner\nX-Github-Api-Version: 2022-11-28", "GET /user", 400, "X-Ratelimit-Used:")
+	s.Call(t, "owner", "GET /user", 200, "X-Ratelimit-Used: 4")
+	if got := s.Violations().Highest["content:1m0s"].Sum; got != 1 {
+		t.Errorf("got %d content creations, want that of the episode", got)
+	}
+}
+
 func TestQuirksOfTheWholeAPIChangeAtRunTime(t *testing.T) {
 	s := newTester(t, Config{})
 	s.Call(t, "", `PUT /_service/quirks {"link_missing_in_304":true}`, 200, `{"link_missing_in_304":1}`)

@@ -170,12 +170,15 @@ func acceptLater(_ *Service, r *request) response {
 	return response{status: http.StatusAccepted, body: doc{}}
 }
 
-// mintToken creates a token of the installation on acme.
+// mintToken creates a token of the installation on acme. The token ends after an hour.
 func mintToken(s *Service, r *request) response {
 	r.seq = 0 // no read shows a token
 	token := "ghs_1_" + shaOf("token", s.world.nextID())
-	s.world.tokens[token] = s.world.tokens["tok-app"]
-	body := doc{"token": token, "expires_at": stamp(r.now.Add(time.Hour)), "permissions": doc{"contents": "write", "issues": "write"}, "repository_selection": "all"}
+	minted := s.world.tokens["tok-app"]
+	minted.ends = r.now.Add(time.Hour)
+	maps.DeleteFunc(s.world.tokens, func(_ string, c caller) bool { return c.hasEnded(r.now) })
+	s.world.tokens[token] = minted
+	body := doc{"token": token, "expires_at": stamp(minted.ends), "permissions": doc{"contents": "write", "issues": "write"}, "repository_selection": "all"}
 	return response{status: http.StatusCreated, body: body}
 }
 

@@ -225,8 +225,8 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve parses, counts and answers one request of the API.
-func (s *Service) serve(w http.ResponseWriter, r *http.Request) {
+// serve parses, counts and answers one request of the API. If instead is not nil, it responds to a counted request.
+func (s *Service) serve(w http.ResponseWriter, r *http.Request, instead http.Handler) {
 	arrived, quirks := time.Now(), s.quirks.Current()
 	req := &request{Request: r, base: baseURL(r), quirks: quirks, now: arrived.UTC()}
 	problem := s.parseRequest(req)
@@ -242,6 +242,11 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request) {
 	if ticket.refusal != accepted {
 		ticket.writeHeaders(w.Header(), quirks, 0)
 		s.write(w, req, s.limitProblem(req, ticket.refusal))
+		return
+	}
+	if instead != nil {
+		ticket.writeHeaders(w.Header(), quirks, 0)
+		instead.ServeHTTP(w, r)
 		return
 	}
 	began := time.Now()

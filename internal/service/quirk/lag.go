@@ -1,6 +1,7 @@
 package quirk
 
 import (
+	"bytes"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -35,14 +36,29 @@ func newJournal() journal {
 
 // key returns the key of a read.
 func (x *exchange) key() string {
-	return strings.Join([]string{x.Path, x.URL.RawQuery, x.Header.Get("Accept"), x.Header.Get("Authorization")}, "\n")
+	parts := []string{x.Path, x.URL.RawQuery, x.Header.Get("Accept"), x.Header.Get("Authorization")}
+	if x.isGraphQL() {
+		parts = append(parts, string(x.body()))
+	}
+	return strings.Join(parts, "\n")
+}
+
+// isRead reports whether a request is a read that a replica may answer. Replicas know the limits.
+func (x *exchange) isRead() bool {
+	return x.Method == http.MethodGet || x.isGraphQL() && !x.isWrite() && !bytes.Contains(x.body(), []byte("rateLimit"))
+}
+
+func (x *exchange) isWrite() bool {
+	if x.isGraphQL() {
+		return x.creates()
+	}
+	return x.Method != http.MethodGet && x.Method != http.MethodHead
 }
 
 // replica returns what a replica returns that does not have the last writes yet, or nil. The service must charge the
 // request as a 304 if the client has this representation, and otherwise as a 200.
 func (x *exchange) replica() *response {
-	if x.set.ReplicaLag == 0 || x.Method != http.MethodGet {
-		_ = x.isGraphQL() && x.creates() // recordWrite needs the body, which the service reads
+	if x.set.ReplicaLag == 0 || !x.isRead() {
 		return nil
 	}
 	old := x.oldRepresentation()
@@ -98,7 +114,7 @@ func (x *exchange) lags(written time.Time) bool {
 
 // changedSince returns the writes after a revision that changed the read.
 func (x *exchange) changedSince(revision int64) []int64 {
-	if since := x.state.hooks.ChangedSince; since != nil {
+	if since := x.state.hooks.ChangedSince; since != nil && !x.isGraphQL() {
 		return since(x.Request, revision)
 	}
 	var all []int64
@@ -116,7 +132,7 @@ func (x *exchange) record(r, old *response) *response {
 	x.state.mu.Lock()
 	defer x.state.mu.Unlock()
 	switch {
-	case x.Method != http.MethodGet && x.Method != http.MethodHead:
+	case x.isWrite():
 		x.recordWrite(r)
 	case old != nil && slices.Contains([]int{http.StatusOK, http.StatusAccepted, http.StatusNoContent, http.StatusNotFound, http.StatusNotModified}, r.status):
 		header := r.header
@@ -126,7 +142,7 @@ func (x *exchange) record(r, old *response) *response {
 			}
 		}
 		return &response{status: old.status, header: header, body: old.body}
-	case x.Method == http.MethodGet && (r.status == http.StatusOK || r.status == http.StatusNotFound):
+	case x.isRead() && (r.status == http.StatusOK || r.status == http.StatusNotFound):
 		x.read(r)
 	}
 	return r
@@ -136,7 +152,7 @@ func (x *exchange) record(r, old *response) *response {
 func (x *exchange) recordWrite(r *response) {
 	j := &x.state.journal
 	n, _ := strconv.ParseInt(r.header.Get(x.state.hooks.RevisionHeader), 10, 64) // 0 without a number
-	if r.status >= http.StatusBadRequest || x.isGraphQL() && !x.creates() || n == 0 && x.state.hooks.ChangedSince != nil {
+	if r.status >= http.StatusBadRequest || n == 0 && x.state.hooks.ChangedSince != nil {
 		return
 	}
 	n = x.state.wrote(n)
@@ -179,7 +195,7 @@ func (s *State) wrote(n int64) int64 {
 func (x *exchange) read(r *response) {
 	j := &x.state.journal
 	revision := x.started
-	if name := x.state.hooks.RevisionHeader; name != "" {
+	if name := x.state.hooks.RevisionHeader; name != "" && !x.isGraphQL() {
 		revision, _ = strconv.ParseInt(r.header.Get(name), 10, 64) // 0 before the first write
 	}
 	for key := range j.reads {

@@ -2,73 +2,43 @@ package quirk
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"go.yaml.in/yaml/v4"
 )
 
 // form is one form of a limit error.
 type form struct {
-	name    string
-	graphQL bool   // for GraphQL calls; the others are for REST
-	scope   string // of an episode, or "" for the limit errors of the service
-	status  int
-	fields  map[string]string // response header fields; an empty value removes the field
-	kind    string            // the Content-Type; the default is JSON
-	body    string            // the default is the body of the service
+	Name    string
+	GraphQL bool   // for GraphQL calls; the others are for REST
+	Scope   string // of an episode, or "" for the limit errors of the service
+	Status  int
+	Fields  map[string]string // response header fields; an empty value removes the field
+	Body    string            // the default is the body of the service
 }
 
-const (
-	primaryText   = "API rate limit exceeded for user ID 1."
-	secondaryText = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
-	edgePage      = "<!DOCTYPE html>\n<html><body><h1>Whoa there!</h1><p>You have sent too many requests. Please wait a few minutes.</p></body></html>\n"
-	html          = "text/html; charset=utf-8"
-)
-
-var noRate = map[string]string{
-	"X-Ratelimit-Limit": "", "X-Ratelimit-Remaining": "", "X-Ratelimit-Used": "", "X-Ratelimit-Reset": "", "X-Ratelimit-Resource": "",
-}
+//go:embed forms.yaml
+var formsText []byte
 
 // forms are the forms of limit errors in traffic of the real API.
-var forms = []form{
-	{name: "rest_403", status: 403},
-	{name: "rest_429", status: 429},
-	{name: "rest_403_without_retry_after", status: 403, fields: map[string]string{"Retry-After": ""}},
-	{name: "rest_429_date", status: 429, fields: map[string]string{"Retry-After": "date"}},
-	{name: "rest_403_remaining_0", status: 403, fields: map[string]string{"X-Ratelimit-Remaining": "0"}},
-	{name: "rest_429_primary_text", status: 429, body: rest(primaryText)},
-	{name: "rest_403_secondary_text", status: 403, body: rest(secondaryText)},
-	{name: "rest_429_html", status: 429, fields: noRate, kind: html, body: edgePage},
-
-	{name: "graphql_403", graphQL: true, status: 403, body: rest(secondaryText)},
-	{name: "graphql_rate_limited", graphQL: true, status: 200, fields: map[string]string{"X-Ratelimit-Remaining": "0"}, body: call("null", `"type":"RATE_LIMITED",`, primaryText)},
-	{name: "graphql_rate_limited_partial", graphQL: true, status: 200, fields: map[string]string{"X-Ratelimit-Resource": "", "Retry-After": ""}, body: call(`{"viewer":null}`, `"type":"RATE_LIMITED",`, primaryText)},
-	{name: "graphql_rate_limit", graphQL: true, status: 200, fields: map[string]string{"Retry-After": ""}, body: call("null", `"type":"RATE_LIMIT","code":"graphql_rate_limit",`, "API rate limit already exceeded for user ID 1.")},
-	{name: "graphql_secondary_text", graphQL: true, status: 200, fields: map[string]string{"Retry-After": ""}, body: call("null", "", secondaryText)},
-
-	{name: "brief_graphql_403", graphQL: true, scope: "graphql", status: 403, fields: noRate, kind: html, body: " "},
-	{name: "brief_graphql_403_html", graphQL: true, scope: "graphql", status: 403, fields: noRate, kind: html, body: edgePage},
-	{name: "brief_content_422", scope: "content", status: 422, body: `{"message":"Validation Failed","errors":[{"resource":"Issue","code":"custom","field":"body","message":"body was submitted too quickly"}]}`},
-	{name: "brief_content_graphql", graphQL: true, scope: "content", status: 200, body: call(`{"addComment":null}`, `"type":"UNPROCESSABLE",`, "was submitted too quickly")},
-}
-
-func rest(message string) string {
-	return fmt.Sprintf(`{"message":%q,"documentation_url":"https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api"}`, message)
-}
-
-func call(data, members, message string) string {
-	return fmt.Sprintf(`{"data":%s,"errors":[{%s"message":%q}]}`, data, members, message)
-}
+var forms = func() (all []form) {
+	if err := yaml.Load(formsText, &all); err != nil {
+		panic(err) // the file is embedded
+	}
+	return all
+}()
 
 func formNames() []string {
 	var names []string
 	for _, f := range forms {
-		names = append(names, f.name)
+		names = append(names, f.Name)
 	}
 	return names
 }
@@ -77,7 +47,7 @@ func formNames() []string {
 func (x *exchange) form(scope string) *form {
 	var suited []*form
 	for i, f := range forms {
-		if f.scope == scope && f.graphQL == x.isGraphQL() && slices.Contains(x.set.LimitAnswers, f.name) {
+		if f.Scope == scope && f.GraphQL == x.isGraphQL() && slices.Contains(x.set.LimitAnswers, f.Name) {
 			suited = append(suited, &forms[i])
 		}
 	}
@@ -99,24 +69,22 @@ func (x *exchange) creates() bool {
 	return x.Method == http.MethodPost && slices.Contains([]string{"issues", "comments", "pulls", "reviews", "replies"}, last)
 }
 
-// episode answers a request during an episode, and starts episodes. An episode is a limit for one credential, which
-// concerns only GraphQL or only content.
-func (x *exchange) episode() *response {
-	for _, scope := range []string{"content", "graphql"} {
-		f := x.form(scope)
-		if f == nil || scope == "content" && !x.creates() {
-			continue
-		}
-		key := scope + " " + x.Header.Get("Authorization")
-		lasts := time.Minute
-		if scope == "graphql" {
-			lasts = 5*time.Second + time.Duration(x.state.UpTo(int64(25*time.Second)))
-		}
-		if x.state.limited(key, x.now, lasts, x.state.Due("episode "+scope, x.set.EpisodeEvery)) {
-			return f.apply(newResponse(0, ""), x.now)
-		}
+// episode answers a request during an episode of a scope, and starts episodes. An episode is a limit for one credential,
+// which concerns only GraphQL or only content.
+func (x *exchange) episode(scope string) *response {
+	f := x.form(scope)
+	if f == nil || scope == "content" && !x.creates() {
+		return nil
 	}
-	return nil
+	lasts := time.Minute
+	if scope == "graphql" {
+		lasts = 5*time.Second + time.Duration(x.state.UpTo(int64(25*time.Second)))
+	}
+	due := x.state.Due("episode "+scope, x.set.EpisodeEvery)
+	if !x.state.limited(scope+" "+x.Header.Get("Authorization"), x.now, lasts, due) {
+		return nil
+	}
+	return f.apply(newResponse(0, ""), x.now)
 }
 
 // limited reports whether an episode is in progress, and starts one that is due.
@@ -145,31 +113,29 @@ func (x *exchange) limit(r *response) {
 	}
 	secondary := bytes.Contains(r.body, []byte("secondary"))
 	// Without its fields, the end of a primary limit would be unknown, and each guess a violation.
-	if f := x.form(""); f != nil && (secondary || f.kind == "") {
+	if f := x.form(""); f != nil && (secondary || f.Fields["Content-Type"] == "") {
 		f.apply(r, x.now)
 	}
 }
 
 // apply gives a response the form.
 func (f *form) apply(r *response, now time.Time) *response {
-	r.status = f.status
-	for name, value := range f.fields {
-		seconds, err := strconv.Atoi(r.header.Get("Retry-After"))
+	r.status = f.Status
+	if f.Body != "" {
+		r.body = []byte(strings.TrimSpace(f.Body))
+		r.header.Set("Content-Type", "application/json; charset=utf-8")
+	}
+	seconds, err := strconv.Atoi(r.header.Get("Retry-After"))
+	for name, value := range f.Fields {
 		switch {
 		case value == "":
 			r.header.Del(name)
-		case value != "date" && r.header.Get(name) != "":
+		case name == "X-Ratelimit-Remaining":
 			setRemaining(r.header, 0)
-		case value == "date" && err == nil:
-			seconds++ // a date has no fraction
-			r.header.Set(name, now.Add(time.Duration(seconds)*time.Second).UTC().Format(http.TimeFormat))
-		}
-	}
-	if f.body != "" {
-		r.body = []byte(strings.TrimSpace(f.body))
-		r.header.Set("Content-Type", "application/json; charset=utf-8")
-		if f.kind != "" {
-			r.header.Set("Content-Type", f.kind)
+		case name != "Retry-After":
+			r.header.Set(name, value)
+		case err == nil: // a date, which has no fraction
+			r.header.Set(name, now.Add(time.Duration(seconds+1)*time.Second).UTC().Format(http.TimeFormat))
 		}
 	}
 	return r

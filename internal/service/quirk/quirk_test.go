@@ -31,11 +31,12 @@ type api struct {
 	*State
 	mu     sync.Mutex
 	items  map[string]string
+	viewer string
 	served int
 }
 
 // serve is the service behind the quirks.
-func (a *api) serve(w http.ResponseWriter, r *http.Request) {
+func (a *api) serve(w http.ResponseWriter, r *http.Request, instead http.Handler) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.served++
@@ -45,6 +46,8 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Ratelimit-"+field, value)
 	}
 	switch {
+	case instead != nil:
+		instead.ServeHTTP(w, r)
 	case isItem && r.Method == http.MethodPut:
 		text, _ := io.ReadAll(r.Body)
 		a.items[name] = string(text)
@@ -61,7 +64,7 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) {
 		if text, _ := io.ReadAll(r.Body); strings.HasPrefix(string(text), "mutation") {
 			a.items["a"] = "mutated"
 		}
-		_, _ = io.WriteString(w, `{"data":{"viewer":{"login":"a"},"zone":1}}`)
+		_, _ = fmt.Fprintf(w, `{"data":{"viewer":{"login":%q},"zone":1}}`, cmp.Or(a.viewer, "a"))
 	case strings.HasSuffix(r.URL.Path, "/access_tokens"):
 		w.WriteHeader(http.StatusCreated)
 		_, _ = fmt.Fprintf(w, `{"token":"ghs_%d"}`, a.served)
@@ -336,6 +339,26 @@ func TestReplicaLagReturnsTheOldState(t *testing.T) {
 		c.want(404, "", "GET /items/b")
 		time.Sleep(time.Second)
 		c.want(200, "text", "GET /items/b")
+	})
+}
+
+func TestQueriesLag(t *testing.T) {
+	run(t, `{"replica_lag":"1s"}`, func(c *client) {
+		const query, limits = "POST /graphql {viewer}", "POST /graphql {viewer,rateLimit}"
+		old := c.want(200, "", query).body
+		c.want(200, old, limits)
+		c.mu.Lock()
+		c.viewer = "b"
+		c.mu.Unlock()
+		c.want(200, "", "POST /graphql mutation{change}")
+		c.want(200, old, query)
+		changed := c.want(200, "", limits).body
+		if changed == old {
+			c.Errorf("the limits lag: %s", changed)
+		}
+		c.want(200, changed, "POST /graphql {viewer,zone}") // a query without an old answer
+		time.Sleep(time.Second)
+		c.want(200, changed, query)
 	})
 }
 

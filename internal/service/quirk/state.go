@@ -2,7 +2,9 @@ package quirk
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -186,7 +188,7 @@ func newResponse(status int, message string) *response {
 	r := &response{status: status, header: http.Header{}}
 	if message != "" {
 		r.header.Set("Content-Type", "application/json; charset=utf-8")
-		r.body = []byte(rest(message))
+		r.body = fmt.Appendf(nil, `{"message":%q,"documentation_url":"https://docs.github.com/rest"}`, message)
 	}
 	return r
 }
@@ -201,21 +203,32 @@ func (r *response) WriteHeader(status int) {
 	}
 }
 
+// ServeHTTP writes the response.
+func (r *response) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	maps.Copy(w.Header(), r.header)
+	w.WriteHeader(r.status)
+	_, _ = w.Write(r.body) // the client may be gone
+}
+
 func (r *response) Write(p []byte) (int, error) {
 	r.WriteHeader(http.StatusOK)
 	r.body = append(r.body, p...)
 	return len(p), nil
 }
 
+// Service serves a request of the API. If instead is not nil, the service counts the request as usual, and lets instead
+// respond.
+type Service func(w http.ResponseWriter, r *http.Request, instead http.Handler)
+
 // Serve serves a request of the API with next, and applies the quirks.
-func (s *State) Serve(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+func (s *State) Serve(w http.ResponseWriter, r *http.Request, next Service) {
 	stream := r.Header.Get(streamField)
 	r.Header.Del(streamField)
 	s.mu.Lock()
 	set, active, last := s.set, s.active, s.journal.last
 	s.mu.Unlock()
 	if !active {
-		next(w, r)
+		next(w, r, nil)
 		return
 	}
 	x := &exchange{Request: r.Clone(r.Context()), Path: r.URL.EscapedPath(), state: s, set: set, now: time.Now(), started: last}
@@ -223,7 +236,7 @@ func (s *State) Serve(w http.ResponseWriter, r *http.Request, next http.HandlerF
 		s.refuse(stream)
 		panic(http.ErrAbortHandler)
 	}
-	resp := x.answer()
+	resp := cmp.Or(x.unknownToken(), x.endedVersion(), x.episode("graphql"))
 	if resp == nil {
 		resp = x.run(next)
 		if x.happens(set.ResetAfterProcessing) {
@@ -238,21 +251,15 @@ func (s *State) Serve(w http.ResponseWriter, r *http.Request, next http.HandlerF
 	x.write(w, resp)
 }
 
-// answer returns the response of a quirk instead of that of the service, or nil.
-func (x *exchange) answer() *response {
-	for _, quirk := range []func() *response{x.episode, x.unknownToken, x.endedVersion, x.oldPermissions, x.oldName} {
-		if resp := quirk(); resp != nil {
-			return resp
-		}
-	}
-	return nil
-}
-
-// run returns the response of the service, or what a replica would return.
-func (x *exchange) run(next http.HandlerFunc) *response {
-	old := x.replica()
+// run returns the response of the service, or what a quirk or a replica returns at the cost of the service.
+func (x *exchange) run(next Service) *response {
 	resp := newResponse(0, "")
-	next(resp, x.Request)
+	if instead := cmp.Or(x.episode("content"), x.oldPermissions(), x.oldName()); instead != nil {
+		next(resp, x.Request, instead)
+		return resp
+	}
+	old := x.replica()
+	next(resp, x.Request, nil)
 	resp.WriteHeader(http.StatusOK)
 	x.mint(resp)
 	return x.record(resp, old)
