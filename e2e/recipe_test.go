@@ -109,7 +109,7 @@ func startRecipe(t *testing.T, page string, env []string, replace ...string) *re
 func (r *recipe) useAPI(config service.Config) {
 	r.Helper()
 	var err error
-	config.Limits, config.Seed, config.Faults.ETagsPerToken = policy.DefaultLimits(), 1, true
+	config.Limits, config.Seed, config.Quirks.ETagsPerToken = policy.DefaultLimits(), 1, true
 	r.service, err = service.New(config)
 	must(r, err)
 	r.Cleanup(r.service.Close)

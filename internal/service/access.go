@@ -63,31 +63,15 @@ func (o *Operation) requiredScope() string {
 	return cmp.Or(op.Scope, impliedScopes[op.Permission], impliedScopes[op.Role])
 }
 
-// pathTarget holds the repository or the organization that the path of a request names. For a repository, organization
-// is the owner, which may be a user.
-type pathTarget struct {
-	repository   *repository
-	organization *account
-}
-
-// coveredBy reports whether a token without a user was issued for this target.
-func (target pathTarget) coveredBy(c caller) bool {
-	if target.repository != nil {
-		return c.canSee != nil && c.canSee(target.repository)
-	}
-	return target.organization != nil && c.account == "installation "+target.organization.login
-}
-
-// allowsAnonymous reports whether the operation needs no authentication for this target: authentication is optional,
-// and the target is not a private repository.
-func (target pathTarget) allowsAnonymous(op *policy.Operation) bool {
-	return op.Auth == "optional" && (target.repository == nil || !target.repository.private)
+// covers reports whether a token without a user was issued for a repository or its owner. The repository may be nil.
+func (c caller) covers(owner *account, r *repository) bool {
+	return c.account == "installation "+owner.login || r != nil && c.account == "repository "+r.fullName()
 }
 
 // userRequirement is a condition on the user of a token. It applies in addition to the permissions and scopes of the
 // token.
 type userRequirement struct {
-	isMet   func(pathTarget, *account) bool
+	isMet   func(org, user *account) bool
 	refusal string
 }
 
@@ -96,11 +80,11 @@ type userRequirement struct {
 var userRequirements = map[string]userRequirement{
 	"organization owner":         {isOwner, "Must be an organization owner"},
 	"organization administrator": {isOwner, "Must have admin rights to the organization"},
-	"organization administrator, or holder of read_organization_custom_org_role": {func(target pathTarget, u *account) bool {
-		return isOwner(target, u) || isMember(target, u) && target.organization.hasPermission(u.login, "read_organization_custom_org_role")
+	"organization administrator, or holder of read_organization_custom_org_role": {func(org, user *account) bool {
+		return isOwner(org, user) || isMember(org, user) && org.hasPermission(user.login, "read_organization_custom_org_role")
 	}, "Must have admin rights to the organization, or a role that may read roles"},
-	"organization administrator or security manager": {func(target pathTarget, u *account) bool {
-		return isOwner(target, u) || isMember(target, u) && target.organization.members[u.login].securityManager
+	"organization administrator or security manager": {func(org, user *account) bool {
+		return isOwner(org, user) || isMember(org, user) && org.members[user.login].securityManager
 	}, "Must be an administrator or a security manager of the organization"},
 	"account owner":                 {anyUser, "Must be a user"},
 	"read access to the repository": {anyUser, "Must have read access to the repository"}, // the search returns only repositories that the caller may read
@@ -111,51 +95,45 @@ var userRequirements = map[string]userRequirement{
 	"Contents (repository): write":         {isMember, "Must have push access to the repository"},
 }
 
-func anyUser(pathTarget, *account) bool { return true }
+func anyUser(_, _ *account) bool { return true }
 
-// isMember reports whether the user is a member of the organization, or the owner of the personal repository.
-func isMember(target pathTarget, u *account) bool {
-	return target.organization == u || target.organization.members[u.login] != nil
-}
+// isMember reports whether a user is a member of the organization, or the owner itself.
+func isMember(owner, user *account) bool { return owner == user || owner.members[user.login] != nil }
 
-func isOwner(target pathTarget, u *account) bool {
-	return target.organization == u || isMember(target, u) && target.organization.members[u.login].admin
+func isOwner(owner, user *account) bool {
+	return owner == user || isMember(owner, user) && owner.members[user.login].admin
 }
 
 // authorize returns an error response if the caller may not call the operation, else nil. It checks the kind of the
 // token, the permission, the scope and the user (Document A section 5, B section 5). Service.mu must be held.
 func (s *Service) authorize(req *request, found bool) *response {
 	op, c := req.op.documented, req.caller
-	target := pathTarget{req.repo, req.org}
-	var p response
 	switch {
 	case slices.Contains(op.Refuses, c.token):
-		p = fail(http.StatusForbidden, "Resource not accessible by this kind of token")
+		return refuse(http.StatusForbidden, "Resource not accessible by this kind of token")
 	case !found:
-		p = notFound()
-	case target.allowsAnonymous(op):
+		return refuse(http.StatusNotFound, notFoundText)
+	case op.Auth == "optional" && (req.repo == nil || !req.repo.private): // nobody needs a token
 		return nil
 	case !c.hasPermission(op.Permission):
-		p = fail(http.StatusForbidden, "Resource not accessible by this token: it needs "+op.Permission)
+		return refuse(http.StatusForbidden, "Resource not accessible by this token: it needs "+op.Permission)
 	case !c.hasScope(req.op.requiredScope()):
-		p = fail(http.StatusForbidden, "Resource not accessible by this token: it needs the scope "+req.op.requiredScope())
-	default:
-		return s.authorizeUser(req, target)
+		return refuse(http.StatusForbidden, "Resource not accessible by this token: it needs the scope "+req.op.requiredScope())
 	}
-	return &p
+	return s.authorizeUser(req)
 }
 
 // authorizeUser checks the user of the token. A refused caller gets 404 if the documents list 404 for the operation,
 // else 403. Members get 403 if the documents list both.
-func (s *Service) authorizeUser(req *request, target pathTarget) *response {
+func (s *Service) authorizeUser(req *request) *response {
 	op, c := req.op.documented, req.caller
 	requirement, named := userRequirements[cmp.Or(op.Role, op.Permission)]
 	user := s.world.user(c)
-	member := user != nil && target.organization != nil && isMember(target, user)
+	isMember := user != nil && req.org != nil && isMember(req.org, user)
 	switch {
-	case !named, user != nil && requirement.isMet(target, user), target.coveredBy(c):
+	case !named, user != nil && requirement.isMet(req.org, user), req.org != nil && c.covers(req.org, req.repo):
 		return nil
-	case slices.Contains(op.Errors, http.StatusNotFound) && (!member || !slices.Contains(op.Errors, http.StatusForbidden)):
+	case slices.Contains(op.Errors, http.StatusNotFound) && (!isMember || !slices.Contains(op.Errors, http.StatusForbidden)):
 		return refuse(http.StatusNotFound, notFoundText)
 	}
 	return refuse(http.StatusForbidden, requirement.refusal)

@@ -23,8 +23,6 @@ type caller struct {
 	// scopes is set for classic tokens. grants is set for tokens with permissions.
 	scopes []string
 	grants grants
-	// canSee reports whether an installation or a workflow may see a private repository.
-	canSee func(*repository) bool
 	// coreLimit replaces the core limit of the caller's kind, unless it is zero.
 	coreLimit int
 	ends      time.Time // of a token that the API minted
@@ -40,52 +38,23 @@ func (c caller) name() string {
 	return cmp.Or(c.login, c.account[strings.LastIndexAny(c.account, " /")+1:])
 }
 
-// tokens returns the credentials that the service accepts and their callers. The credentials include each kind of
-// token, and tokens with reduced permissions.
+// tokens returns the callers of reference/tokens.yaml by credential.
 func tokens() map[string]caller {
-	classic := func(login string, scopes ...string) caller {
-		return caller{kind: policy.User, account: "user " + login, token: "classic", login: login, scopes: scopes}
+	all := map[string]caller{}
+	for credential, d := range readReference[map[string]struct {
+		Kind                  policy.CallerKind
+		Account, Token, Login string
+		Scopes                []string
+		Grants                grants
+		All                   bool
+	}]("tokens.yaml") {
+		c := caller{kind: d.Kind, account: d.Account, token: d.Token, login: d.Login, scopes: d.Scopes, grants: d.Grants}
+		if d.All {
+			c.grants = allGrants()
+		}
+		all[credential] = c
 	}
-	granted := func(token string, g grants) caller {
-		return caller{kind: policy.User, account: "user acme-owner", token: token, login: "acme-owner", grants: g}
-	}
-	all := []string{"admin:org", "repo", "user"}
-	return map[string]caller{
-		"tok-owner":            classic("acme-owner", all...),
-		"tok-owner-2":          classic("acme-owner", all...),
-		"tok-member":           classic("acme-member", all...),
-		"tok-outsider":         classic("outsider", all...),
-		"tok-security-manager": classic("builder-01", all...),
-		"tok-org-admin":        classic("acme-owner", "admin:org"),
-		"tok-public":           classic("acme-owner"),
-
-		"tok-enterprise": {kind: policy.Enterprise, account: "user builder-02", token: "classic", login: "builder-02", scopes: all},
-
-		"tok-fine-grained": granted("fine_grained", allGrants()),
-		"tok-read-only":    granted("fine_grained", grants{"Contents (repository)": "read", "Members (organization)": "read"}),
-		"tok-app-user":     granted("app_user", allGrants()),
-		"tok-app": {
-			kind: policy.Installation, account: "installation acme", token: "installation", grants: allGrants(),
-			canSee: func(r *repository) bool { return r.owner.login == "acme" },
-		},
-		"tok-workflow": {
-			kind: policy.Workflow, account: "repository acme/widgets", token: "workflow", grants: grants{"Contents (repository)": "write"},
-			canSee: func(r *repository) bool { return r.fullName() == "acme/widgets" },
-		},
-		"tok-enterprise-app": {
-			kind: policy.EnterpriseInstallation, account: "installation acme-labs", token: "installation", grants: allGrants(),
-			canSee: func(r *repository) bool { return r.owner.login == "acme-labs" },
-		},
-		"tok-enterprise-workflow": {
-			kind: policy.EnterpriseWorkflow, account: "repository acme/monolith", token: "workflow", grants: grants{"Contents (repository)": "write"},
-			canSee: func(r *repository) bool { return r.fullName() == "acme/monolith" },
-		},
-		"enterprise-app:enterprise-secret": {kind: policy.EnterpriseOAuthApp, account: "app enterprise-app", token: "oauth_app"},
-
-		"tok-jwt": {kind: appKind, account: "app builder", token: "app", canSee: func(*repository) bool { return false }},
-
-		"oauth-app:oauth-secret": {kind: policy.OAuthApp, account: "app oauth-app", token: "oauth_app"},
-	}
+	return all
 }
 
 // authenticate returns the caller of a request. It returns false if the credential is invalid (Document A section 5).
@@ -132,7 +101,7 @@ func (w *world) user(c caller) *account {
 
 // isVisible reports whether the caller may see the repository.
 func (w *world) isVisible(r *repository, c caller) bool {
-	if !r.private || c.canSee != nil && c.canSee(r) {
+	if !r.private || c.covers(r.owner, r) {
 		return true
 	}
 	u := w.user(c)

@@ -323,11 +323,10 @@ func (e *execution) commentItem(r *repository, c doc, url string) item {
 }
 
 func association(r *repository, u *account) string {
-	target := pathTarget{repository: r, organization: r.owner}
 	switch {
-	case isOwner(target, u):
+	case isOwner(r.owner, u):
 		return "OWNER"
-	case isMember(target, u):
+	case isMember(r.owner, u):
 		return "MEMBER"
 	}
 	return "NONE"

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,47 +13,14 @@ import (
 	"time"
 )
 
-// Read is a response to a GET request, for [Service.Check].
-type Read struct {
-	Target        string  // the path and query
-	Authorization string  // of the request
-	Revision      int64   // of the response
-	Written       []int64 // the revisions of own writes that were answered before the request was sent
-}
-
-// Verdict is the result of [Service.Check]. Missing are the own writes that the response had to show and did not.
-type Verdict struct {
-	Operation string
-	Missing   []int64
-}
-
-// Check decides whether a read is stale: an own write had been answered before the read was sent, it changed what the
-// read shows, and the response is older. Check counts stale reads in [Violations].
-func (s *Service) Check(read Read) (Verdict, error) {
-	u, err := url.ParseRequestURI(read.Target)
-	if err != nil {
-		return Verdict{}, fmt.Errorf("judge read of %q: %w", read.Target, err)
-	}
-	r := &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}}
-	if read.Authorization != "" {
-		r.Header.Set("Authorization", read.Authorization)
-	}
-	changes := s.changedSince(r, read.Revision)
-	op := s.Match(http.MethodGet, u.EscapedPath())
-	if op == nil {
-		return Verdict{}, nil
-	}
-	v := Verdict{Operation: op.ID}
-	for _, n := range changes {
-		if slices.Contains(read.Written, n) && !slices.Contains(v.Missing, n) {
-			v.Missing = append(v.Missing, n)
-		}
-	}
-	slices.Sort(v.Missing)
-	if v.Missing != nil {
+// missing returns which of the writes a read had to show and does not. It counts stale reads in [Violations].
+func (s *Service) missing(read *http.Request, revision int64, written []int64) []int64 {
+	missing := slices.DeleteFunc(s.changedSince(read, revision), func(n int64) bool { return !slices.Contains(written, n) })
+	slices.Sort(missing)
+	if len(missing) > 0 {
 		s.meter.recordStale()
 	}
-	return v, nil
+	return slices.Compact(missing)
 }
 
 // changedSince returns the writes after a revision that changed what a read shows.
@@ -72,9 +38,10 @@ func (s *Service) changedSince(read *http.Request, revision int64) []int64 {
 }
 
 // Judge finds stale reads on the client's side of a gateway. It records the writes that pass through its transports,
-// and checks the reads. It is safe for concurrent use.
+// and checks the reads. A read is stale if an own write had been answered before the read was sent, it changed what the
+// read shows, and the response is older. A judge is safe for concurrent use.
 type Judge struct {
-	check func(Read) (Verdict, error)
+	service *Service
 
 	mu       sync.Mutex
 	written  map[string][]int64 // the revisions of answered writes by caller, ascending
@@ -87,7 +54,7 @@ type Judge struct {
 
 // NewJudge returns a judge for a service in the same process.
 func NewJudge(s *Service) *Judge {
-	return &Judge{check: s.Check, written: map[string][]int64{}, requests: map[int64]string{}, tags: map[string]int64{}}
+	return &Judge{service: s, written: map[string][]int64{}, requests: map[int64]string{}, tags: map[string]int64{}}
 }
 
 // Transport returns a transport that sends requests with next and judges the responses. Writes of one caller are the
@@ -104,11 +71,12 @@ func (j *Judge) Transport(caller string, next http.RoundTripper) http.RoundTripp
 			return nil, err
 		}
 		resp.Body = io.NopCloser(bytes.NewReader(body))
-		if !isRead(r.Method) {
+		if isRead(r.Method) {
+			j.judge(r, resp, body, written)
+		} else {
 			j.record(caller, r, resp)
-			return resp, nil
 		}
-		return resp, j.judge(r, resp, body, written)
+		return resp, nil
 	})
 }
 
@@ -137,40 +105,33 @@ func (j *Judge) record(caller string, r *http.Request, resp *http.Response) {
 }
 
 // judge checks the response to a read.
-func (j *Judge) judge(r *http.Request, resp *http.Response, body []byte, written []int64) error {
+func (j *Judge) judge(r *http.Request, resp *http.Response, body []byte, written []int64) {
 	revision, ok := j.revision(r, resp, body)
 	switch resp.StatusCode {
 	case http.StatusOK, http.StatusNoContent, http.StatusFound, http.StatusNotModified, http.StatusNotFound, http.StatusAccepted:
 	default:
-		return nil // no statement about the state
+		return // no statement about the state
 	}
-	j.mu.Lock()
-	if ok {
-		j.judged++
-	} else {
-		j.unjudged++
-	}
-	j.mu.Unlock()
-	at, found := slices.BinarySearch(written, revision)
-	if found {
-		at++
-	}
-	if !ok || at == len(written) {
-		return nil
-	}
-	v, err := j.check(Read{r.URL.RequestURI(), r.Header.Get("Authorization"), revision, written[at:]})
-	if err != nil || v.Missing == nil {
-		return err
+	var missing []int64
+	if ok && len(written) > 0 && written[len(written)-1] > revision {
+		missing = j.service.missing(r, revision, written)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var missing []string
-	for _, n := range v.Missing {
-		missing = append(missing, j.requests[n])
+	if !ok {
+		j.unjudged++
+		return
 	}
-	j.stale = append(j.stale, fmt.Sprintf("%s %s (%s): status %d, revision %d, but these writes of the caller were answered before: %s; Cache-Status: %s; at %s",
-		r.Method, r.URL.RequestURI(), v.Operation, resp.StatusCode, revision, strings.Join(missing, ", "), resp.Header.Get("Cache-Status"), time.Now().UTC().Format(time.StampMilli)))
-	return nil
+	j.judged++
+	if len(missing) == 0 {
+		return
+	}
+	var writes []string
+	for _, n := range missing {
+		writes = append(writes, j.requests[n])
+	}
+	j.stale = append(j.stale, fmt.Sprintf("%s %s: status %d, revision %d, but these writes of the caller were answered before: %s; Cache-Status: %s; at %s",
+		r.Method, r.URL.RequestURI(), resp.StatusCode, revision, strings.Join(writes, ", "), resp.Header.Get("Cache-Status"), time.Now().UTC().Format(time.StampMilli)))
 }
 
 // revision returns the revision of a response. A 304 has the revision of the representation that the client holds.

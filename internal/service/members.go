@@ -13,7 +13,7 @@ func sortedMembers(org *account) []string { return slices.Sorted(maps.Keys(org.m
 // canSeeConcealedMembers reports whether the caller may see concealed members. The caller must be a member or an
 // installation of the organization, and its token must allow the read.
 func canSeeConcealedMembers(org *account, c caller) bool {
-	return (org.members[c.login] != nil || c.account == "installation "+org.login) && c.hasPermission("Members (organization): read") && c.hasScope("read:org")
+	return (org.members[c.login] != nil || c.covers(org, nil)) && c.hasPermission("Members (organization): read") && c.hasScope("read:org")
 }
 
 // listMembers lists members. Only members of the organization see concealed members (Document A section 4.3).

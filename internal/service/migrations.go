@@ -133,7 +133,7 @@ func startOrganizationMigration(s *Service, req *request) response {
 // startUserMigration exports repositories that the user administers.
 func startUserMigration(s *Service, req *request) response {
 	user := s.world.user(req.caller)
-	return s.startMigration(req, user, func(r *repository) bool { return isOwner(pathTarget{organization: r.owner}, user) })
+	return s.startMigration(req, user, func(r *repository) bool { return isOwner(r.owner, user) })
 }
 
 // startMigration starts the export of the repositories that the body names. The caller must see each repository, and

@@ -110,9 +110,9 @@ func repositoryObject(s *Service, req *request, r *repository) object {
 // permissions returns the permissions of the caller in a repository (Document A section 2.7). The permissions depend on
 // the user, or on the grants of an installation or workflow token.
 func (s *Service) permissions(c caller, r *repository) object {
-	target, u := pathTarget{repository: r, organization: r.owner}, s.world.user(c)
-	admin, push := u != nil && isOwner(target, u), u != nil && isMember(target, u)
-	if target.coveredBy(c) {
+	u := s.world.user(c)
+	admin, push := u != nil && isOwner(r.owner, u), u != nil && isMember(r.owner, u)
+	if c.covers(r.owner, r) {
 		admin, push = c.hasPermission("Administration (repository): write"), c.hasPermission("Contents (repository): write")
 	}
 	return object{{"admin", admin}, {"push", push}, {"pull", true}}

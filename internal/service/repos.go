@@ -108,8 +108,7 @@ func listRepos(s *Service, r *request) response {
 	list, user := []any{}, s.world.user(r.caller)
 	for _, repo := range s.world.reposOf("") {
 		ofOwner := strings.HasPrefix(r.path, "/orgs/"+repo.owner.login+"/") || strings.HasPrefix(r.path, "/users/"+repo.owner.login+"/")
-		target := pathTarget{repo, repo.owner}
-		ofCaller := isMine(r.op.view) && (user != nil && isMember(target, user) || target.coveredBy(r.caller))
+		ofCaller := isMine(r.op.view) && (user != nil && isMember(repo.owner, user) || r.caller.covers(repo.owner, repo))
 		if (ofOwner || ofCaller) && s.world.isVisible(repo, r.caller) {
 			list = append(list, s.renderRepo(r, repo))
 		}

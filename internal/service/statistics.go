@@ -172,7 +172,7 @@ func participation(r *repository, now time.Time) bodyRenderer {
 		}
 		i := int(c.at.Sub(first) / week)
 		all[i]++
-		if isOwner(pathTarget{organization: r.owner}, c.author) {
+		if isOwner(r.owner, c.author) {
 			owner[i]++
 		}
 	}
