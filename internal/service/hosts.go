@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -81,12 +80,7 @@ func (s *Service) serveFile(w http.ResponseWriter, r *http.Request, of func(g *g
 		h.Set("Content-Type", "application/x-gzip")
 		h.Set("Content-Disposition", "attachment; filename="+name)
 	}
-	if matches(r, h.Get("Etag"), time.Time{}) {
-		w.WriteHeader(http.StatusNotModified)
-		return
-	}
-	h.Set("Content-Length", strconv.Itoa(len(content)))
-	_, _ = w.Write(content)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
 }
 
 // file returns the content of a file, and its name for a download.

@@ -85,6 +85,14 @@ func newMeter(c Config) *meter {
 		usages: map[string]*usage{}, violations: noViolations(),
 	}
 	m.resources = slices.DeleteFunc(slices.Clone(limitRules.Resources), func(r Resource) bool { return r.Dialect != "" && r.Dialect != c.Dialect.Name })
+	for i, r := range m.resources {
+		switch search := c.Limits.Search; r.Name {
+		case searchResource:
+			m.resources[i].Limit, m.resources[i].Anonymous = policy.Window{Max: search.Authenticated, Window: search.Window}, search.Unauthenticated
+		case codeSearch:
+			m.resources[i].Limit = policy.Window{Max: search.Code, Window: search.Window}
+		}
+	}
 	for _, id := range slices.Sorted(maps.Keys(c.Unlisted)) {
 		if !slices.ContainsFunc(m.resources, func(r Resource) bool { return r.Name == c.Unlisted[id].Name }) {
 			m.resources = append(m.resources, c.Unlisted[id])
@@ -187,7 +195,8 @@ func (m *meter) arrive(c caller, now time.Time) *ticket {
 	m.violations.MaxConcurrent = max(m.violations.MaxConcurrent, t.usage.inProgress)
 	m.recordHighest("concurrency", t.usage.inProgress, m.limits.Concurrent)
 	if !m.off && t.usage.inProgress > m.limits.Concurrent {
-		t.refuseSecondary("concurrency", now)
+		m.violate("concurrency")
+		t.startCooldown(now)
 	}
 	return t
 }
@@ -230,11 +239,10 @@ func (m *meter) usage(c caller) *usage {
 	return u
 }
 
-// refuseSecondary records a violation of a secondary limit and starts a cool-down.
-func (t *ticket) refuseSecondary(limit string, now time.Time) {
-	t.meter.violations.Violations++
-	t.meter.violations.ByLimit[limit]++
-	t.startCooldown(now)
+// violate records a violation of a limit.
+func (m *meter) violate(limit string) {
+	m.violations.Violations++
+	m.violations.ByLimit[limit]++
 }
 
 // startCooldown refuses the request and starts a cool-down for the caller.
@@ -280,7 +288,8 @@ func (t *ticket) count(d demand) {
 	costs := m.costs(d)
 	for _, c := range costs {
 		if t.usage.sum(c, now)+c.amount > c.limit {
-			t.refuseSecondary(c.name, now)
+			m.violate(c.name)
+			t.startCooldown(now)
 			return
 		}
 	}
@@ -301,8 +310,7 @@ func (t *ticket) count(d demand) {
 // refusePrimary refuses a request because its fixed window is exhausted.
 func (t *ticket) refusePrimary(now time.Time) {
 	t.refusal = primary
-	t.meter.violations.Violations++
-	t.meter.violations.ByLimit["primary:"+t.resource]++
+	t.meter.violate("primary:" + t.resource)
 	if at := t.window.firstRefusal; !at.IsZero() && !t.arrivedAt.Before(at) {
 		t.recordSentWhileLimited()
 	}
@@ -407,8 +415,7 @@ func (t *ticket) chargeCPU(took time.Duration) {
 		over = over || sum > c.limit
 	}
 	if over {
-		m.violations.Violations++
-		m.violations.ByLimit["cpu"]++
+		m.violate("cpu")
 	}
 }
 
@@ -433,21 +440,12 @@ func (m *meter) window(c caller, resource string, now time.Time) *window {
 
 // limit returns the window of a resource for a caller (Document B sections 8.1 and 8.2).
 func (m *meter) limit(c caller, resource string) policy.Window {
-	l, isAnonymous := m.limits, c.kind == policy.Unauthenticated
+	isAnonymous := c.kind == policy.Unauthenticated
 	if limit, ok := m.override[resource]; ok && !isAnonymous {
 		return limit
 	}
-	switch {
-	case resource == core:
-		return policy.Window{Max: cmp.Or(c.coreLimit, m.coreLimit(c.kind)), Window: l.Primary.Window}
-	case resource == searchResource && isAnonymous:
-		return policy.Window{Max: l.Search.Unauthenticated, Window: l.Search.Window}
-	case resource == searchResource:
-		return policy.Window{Max: l.Search.Authenticated, Window: l.Search.Window}
-	case resource == codeSearch && isAnonymous:
-		return policy.Window{Max: 0, Window: l.Search.Window}
-	case resource == codeSearch:
-		return policy.Window{Max: l.Search.Code, Window: l.Search.Window}
+	if resource == core {
+		return policy.Window{Max: cmp.Or(c.coreLimit, m.coreLimit(c.kind)), Window: m.limits.Primary.Window}
 	}
 	r := m.resources[slices.IndexFunc(m.resources, func(r Resource) bool { return r.Name == resource })]
 	if isAnonymous {

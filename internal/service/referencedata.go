@@ -3,7 +3,6 @@ package service
 import (
 	"embed"
 	"net/http"
-	"path"
 	"slices"
 	"strings"
 
@@ -12,23 +11,6 @@ import (
 
 //go:embed reference
 var referenceFiles embed.FS
-
-// templates maps the name of each gitignore template to its text.
-var templates = func() map[string]string {
-	all := map[string]string{}
-	entries, err := referenceFiles.ReadDir("reference/gitignore")
-	if err != nil {
-		panic(err) // the file is embedded
-	}
-	for _, e := range entries {
-		text, err := referenceFiles.ReadFile("reference/gitignore/" + e.Name())
-		if err != nil {
-			panic(err)
-		}
-		all[strings.TrimSuffix(e.Name(), path.Ext(e.Name()))] = string(text)
-	}
-	return all
-}()
 
 // codeOfConduct is one entry of reference/codes_of_conduct.yaml (Document B section 2.2).
 type codeOfConduct struct {
@@ -51,24 +33,31 @@ func readReference[T any](name string) (into T) {
 	return into
 }
 
+const templates, templateSuffix = "reference/gitignore", ".gitignore"
+
 func listTemplates(*Service, *request) response {
-	names := make([]string, 0, len(templates))
-	for name := range templates {
-		names = append(names, name)
+	entries, err := referenceFiles.ReadDir(templates)
+	if err != nil {
+		panic(err) // the folder is embedded
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, strings.TrimSuffix(e.Name(), templateSuffix))
 	}
 	slices.Sort(names)
 	return response{status: http.StatusOK, body: names}
 }
 
 func getTemplate(s *Service, req *request) response {
-	source, ok := templates[req.params["name"]]
-	if !ok {
+	name := req.params["name"]
+	source, err := referenceFiles.ReadFile(templates + "/" + name + templateSuffix)
+	if err != nil {
 		return notFound()
 	}
 	if s.accepts(req, "raw") {
-		return response{status: http.StatusOK, text: []byte(source), kind: s.mediaType("raw") + "; charset=utf-8"}
+		return response{status: http.StatusOK, text: source, kind: s.mediaType("raw") + "; charset=utf-8"}
 	}
-	return response{status: http.StatusOK, body: object{{"name", req.params["name"]}, {"source", source}}}
+	return response{status: http.StatusOK, body: object{{"name", name}, {"source", string(source)}}}
 }
 
 func codeOfConductObject(req *request, c codeOfConduct) object {
@@ -79,11 +68,7 @@ func codeOfConductObject(req *request, c codeOfConduct) object {
 }
 
 func listCodesOfConduct(_ *Service, req *request) response {
-	var all []object
-	for _, c := range codesOfConduct {
-		all = append(all, codeOfConductObject(req, c))
-	}
-	return response{status: http.StatusOK, body: all}
+	return response{status: http.StatusOK, body: renderAll(codesOfConduct, func(c codeOfConduct) object { return codeOfConductObject(req, c) })}
 }
 
 func getCodeOfConduct(s *Service, req *request) response {

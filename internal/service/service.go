@@ -268,21 +268,10 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, instead http.Han
 	}
 	ticket.writeHeaders(w.Header(), quirks, int(s.quirks.UpTo(int64(quirks.HeadersBehind))))
 	last := max(0, len(body)-1)
-	sendPart(w, resp.status, body[:last], len(body))
-	ticket.leave() // a client that has the last byte may send the next request
+	w.WriteHeader(resp.status)
+	_, _ = w.Write(body[:last]) // the client may be gone
+	ticket.leave()              // a client that has the last byte may send the next request
 	_, _ = w.Write(body[last:])
-}
-
-// send writes a response with its Content-Length.
-func send(w http.ResponseWriter, status int, body []byte) { sendPart(w, status, body, len(body)) }
-
-// sendPart writes the beginning of a response with a body of n bytes.
-func sendPart(w http.ResponseWriter, status int, beginning []byte, n int) {
-	if n > 0 {
-		w.Header().Set("Content-Length", strconv.Itoa(n))
-	}
-	w.WriteHeader(status)
-	_, _ = w.Write(beginning)
 }
 
 // parseRequest sets the operation, the parameters, the body and the caller of a request. It returns the error response
@@ -292,20 +281,18 @@ func (s *Service) parseRequest(r *request) *response {
 		return refuse(http.StatusBadRequest, message)
 	}
 	r.query, _ = url.ParseQuery(r.URL.RawQuery) // the target is valid
-	s.mu.Lock()
-	r.op, r.params = s.route(r.Method, r.URL.EscapedPath())
-	s.mu.Unlock()
 	r.path = r.URL.EscapedPath()
+	s.mu.Lock()
+	r.op, r.params = s.route(r.Method, r.path)
+	caller, isKnown := s.authenticate(r.Request)
+	s.mu.Unlock()
 	if v := s.version(r); !slices.Contains(s.config.Dialect.Versions, v) {
 		return refuse(http.StatusBadRequest, "Unsupported API version "+v+": must be one of "+strings.Join(s.config.Dialect.Versions, ", "))
 	}
-	s.mu.Lock()
-	var ok bool
-	r.caller, ok = s.authenticate(r.Request)
-	s.mu.Unlock()
-	if !ok {
+	if !isKnown {
 		return refuse(http.StatusUnauthorized, "Bad credentials")
 	}
+	r.caller = caller
 	if r.caller.kind == policy.Unauthenticated && r.op != nil && r.op.needsCaller() {
 		return refuse(http.StatusUnauthorized, "Requires authentication")
 	}
@@ -524,7 +511,8 @@ const RevisionHeader = "X-Github-Revision"
 // write sets the remaining headers and writes a response.
 func (s *Service) write(w http.ResponseWriter, req *request, resp response) {
 	body := s.finish(w, req, &resp)
-	send(w, resp.status, body)
+	w.WriteHeader(resp.status)
+	_, _ = w.Write(body) // the client may be gone
 }
 
 // finish sets the remaining headers and returns the body. If the validators of the request match, finish turns the
@@ -558,6 +546,9 @@ func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []
 	safe := req.Method == http.MethodGet || req.Method == http.MethodHead
 	if safe && resp.status == http.StatusOK {
 		s.validate(h, req, resp)
+	}
+	if len(resp.text) > 0 {
+		h.Set("Content-Length", strconv.Itoa(len(resp.text)))
 	}
 	return resp.text
 }
