@@ -35,6 +35,14 @@ func (c *changes) touch(n int64, topic string) {
 	}
 }
 
+// write numbers a write that changed topics.
+func (c *changes) write(topics []string) {
+	c.last++
+	for _, topic := range topics {
+		c.touch(c.last, topic)
+	}
+}
+
 // each calls yield with the writes that changed a topic, as one ascending list for each way to touch it.
 func (c *changes) each(topic string, yield func([]int64)) {
 	yield(c.exact[topic])

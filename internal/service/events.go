@@ -131,6 +131,7 @@ func (s *Service) applyEvent(r *http.Request, body eventBody) (*event, error) {
 		err = fmt.Errorf("repository: %s is already public", repo.fullName())
 	case e.name == "public":
 		repo.private = false
+		s.touchRepo(e.req)
 	case e.name == "create" && body.Ref == "":
 		err = errors.New("ref: required; name the branch or tag to create")
 	case e.name == "create" && body.Ref == repo.mainRef():
@@ -138,6 +139,10 @@ func (s *Service) applyEvent(r *http.Request, body eventBody) (*event, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if e.req.topics != nil { // a write without a caller
+		s.changes.write(e.req.topics)
+		s.quirks.Wrote(s.changes.last)
 	}
 	s.lastEvent = e.serial
 	s.subscribe(e, func(kind string) any { return s.payload(e, kind) })
@@ -186,7 +191,7 @@ func (s *Service) resolveEvent(r *http.Request, body eventBody) (*event, error) 
 	default:
 		e.sender = s.world.ownerOf(e.organization)
 	}
-	e.req = &request{Request: r, base: baseURL(r), caller: caller{login: e.sender.login}}
+	e.req = &request{Request: r, base: baseURL(r), caller: caller{login: e.sender.login}, repo: e.repository}
 	return e, nil
 }
 

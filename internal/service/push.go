@@ -59,19 +59,8 @@ func (s *Service) push(e *event, body eventBody) error {
 	if p.created {
 		p.before = zeroSHA
 	}
-	s.touchPush(e.req, r, ref, from)
+	s.touchRef(e.req, ref, from, r.git.refs[ref])
 	return nil
-}
-
-// touchPush numbers a push as a write, and touches all that shows its ref.
-func (s *Service) touchPush(req *request, r *repository, ref, from string) {
-	req.repo = r
-	s.touchRef(req, ref, from, r.git.refs[ref])
-	s.changes.last++
-	for _, topic := range req.topics {
-		s.changes.touch(s.changes.last, topic)
-	}
-	s.quirks.Wrote(s.changes.last)
 }
 
 // checkPush returns the number of commits in a push, or an error for an invalid push.

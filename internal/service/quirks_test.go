@@ -124,17 +124,23 @@ func TestAllQuirksTogether(t *testing.T) {
 	}
 }
 
-// TestReadsLagBehindEvents checks that a push is invisible for the time of the lag.
+// TestReadsLagBehindEvents checks that an event is invisible for the time of the lag.
 func TestReadsLagBehindEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTester(t, Config{Quirks: quirk.Set{ReplicaLag: quirk.Duration(time.Second)}})
-		const target = "/repos/acme/widgets/commits?per_page=1"
-		before := s.Do("owner", "GET "+target).Header().Get("Etag")
-		s.Call(t, "", `POST /_service/events {"event":"push","repository":"acme/widgets","commits":3}`, 202, "")
-		s.Call(t, "owner", "GET "+target, 200, "Etag: "+before)
-		time.Sleep(time.Second)
-		if s.Do("owner", "GET "+target).Header().Get("Etag") == before {
-			t.Error("the read does not show the push after the lag")
+		for target, event := range map[string]string{
+			"/repos/acme/widgets/commits?per_page=1": `{"event":"push","repository":"acme/widgets","commits":3}`,
+			"/user/subscriptions":                    `{"event":"public","repository":"acme/secret"}`,
+		} {
+			s.Call(t, "owner", "PUT /repos/acme/secret/subscription {\"subscribed\":true}", 200, "")
+			time.Sleep(time.Second)
+			before := s.Do("owner", "GET "+target).Header().Get("Etag")
+			s.Call(t, "", "POST /_service/events "+event, 202, "")
+			s.Call(t, "owner", "GET "+target, 200, "Etag: "+before)
+			time.Sleep(time.Second)
+			if s.Do("owner", "GET "+target).Header().Get("Etag") == before {
+				t.Errorf("GET %s does not show the event after the lag", target)
+			}
 		}
 	})
 }

@@ -401,10 +401,7 @@ func (s *Service) answer(r *request) response {
 	if r.repo != nil && slices.Contains(r.topics, r.repo.path()) {
 		s.touchRepo(r)
 	}
-	s.changes.last = r.seq
-	for _, topic := range r.topics {
-		s.changes.touch(r.seq, topic)
-	}
+	s.changes.write(r.topics)
 	return s.encode(r, resp, r.seq)
 }
 

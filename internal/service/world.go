@@ -141,7 +141,7 @@ type subscriptions []*subscription
 
 // forUser returns the subscription of a user, or nil if the user has no subscription.
 func (all subscriptions) forUser(u *account) *subscription {
-	if at, found := all.find(u); found {
+	if at := slices.IndexFunc(all, func(sub *subscription) bool { return sub.user == u }); at >= 0 {
 		return all[at]
 	}
 	return nil
@@ -150,18 +150,12 @@ func (all subscriptions) forUser(u *account) *subscription {
 // set adds a subscription or replaces the subscription of the same user.
 func (all *subscriptions) set(sub *subscription) {
 	all.remove(sub.user)
-	at, _ := all.find(sub.user)
-	*all = slices.Insert(*all, at, sub)
+	*all = append(*all, sub)
+	slices.SortFunc(*all, func(a, b *subscription) int { return strings.Compare(a.user.login, b.user.login) })
 }
 
 func (all *subscriptions) remove(u *account) {
-	if at, found := all.find(u); found {
-		*all = slices.Delete(*all, at, at+1)
-	}
-}
-
-func (all subscriptions) find(u *account) (at int, found bool) {
-	return slices.BinarySearchFunc(all, u.login, func(sub *subscription, login string) int { return strings.Compare(sub.user.login, login) })
+	*all = slices.DeleteFunc(*all, func(sub *subscription) bool { return sub.user == u })
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
