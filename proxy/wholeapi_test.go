@@ -50,7 +50,7 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 		defer upstream.Close()
 		w := newWorld(t, upstream.ServeHTTP, wholeAPI(t, change), identifyByKind)
 		replicas, _ := w.replicas(4)
-		judge := service.NewJudge(upstream)
+		judge := testservers.NewJudge(upstream.Missing)
 		operations := upstream.Operations()
 		tokens := []string{"tok-owner", "tok-member", "tok-outsider", "tok-app"}
 		statuses := map[int]int{}
@@ -182,7 +182,7 @@ func TestADayOfPollingCostsASeventh(t *testing.T) {
 		}
 		defer upstream.Close()
 		w := newWorld(t, upstream.ServeHTTP, wholeAPI(t, change))
-		judge := service.NewJudge(upstream)
+		judge := testservers.NewJudge(upstream.Missing)
 		tokens := []string{"tok-owner", "tok-member"}
 		end := time.Now().Add(duration)
 		var group sync.WaitGroup

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"bytes"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,15 +104,4 @@ func mark(body []byte, revision int64) []byte {
 		body = append(body, map[rune]byte{'0': ' ', '1': '\t'}[digit])
 	}
 	return body
-}
-
-// Revision returns the revision that a body carries, and whether it carries one.
-func Revision(body []byte) (int64, bool) {
-	digits := body[bytes.LastIndexByte(body, '\n')+1:]
-	if len(digits) == 0 || len(digits) == len(body) {
-		return 0, false
-	}
-	number := strings.NewReplacer(" ", "0", "\t", "1").Replace(string(digits))
-	revision, err := strconv.ParseInt(number, 2, 64)
-	return revision, err == nil
 }

@@ -45,7 +45,7 @@ func (s *tableTester) frozen() http.RoundTripper {
 }
 
 // client returns a function that sends requests of a user through a judge.
-func (s *tableTester) client(t *testing.T, j *Judge, user string, next http.RoundTripper) func(request string) *http.Response {
+func (s *tableTester) client(t *testing.T, j *testservers.Judge, user string, next http.RoundTripper) func(request string) *http.Response {
 	return func(request string) *http.Response {
 		t.Helper()
 		return testservers.Must(j.Transport(user, next).RoundTrip(s.NewRequest(user, request)))
@@ -100,7 +100,7 @@ func TestJudgeReportsStaleReads(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			s := newTester(t, Config{})
-			j := NewJudge(s.Service)
+			j := testservers.NewJudge(s.Missing)
 			cached := s.frozen()
 			owner, read := s.client(t, j, "owner", cached), "GET "+c.read
 			owner(read)
@@ -124,7 +124,7 @@ func TestJudgeReportsStaleReads(t *testing.T) {
 }
 
 // wantStale checks the number of reported reads.
-func wantStale(t *testing.T, j *Judge, want int) {
+func wantStale(t *testing.T, j *testservers.Judge, want int) {
 	t.Helper()
 	if got := j.Stale(); len(got) != want {
 		t.Errorf("reported %v; want %d reads", got, want)
@@ -135,11 +135,11 @@ const readIssue, writeIssue = "GET /repos/acme/widgets/issues/3", `PATCH /repos/
 
 func TestJudgeReportsStaleNotModified(t *testing.T) {
 	s := newTester(t, Config{})
-	j := NewJudge(s.Service)
+	j := testservers.NewJudge(s.Missing)
 	honest := s.client(t, j, "owner", inProcess{s})
 	tag := honest(readIssue).Header.Get("Etag")
 	honest(writeIssue)
-	liar := j.Transport("owner", roundTripper(func(*http.Request) (*http.Response, error) {
+	liar := j.Transport("owner", testservers.RoundTripper(func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: http.StatusNotModified, Header: http.Header{"Etag": {tag}}, Body: http.NoBody}, nil
 	}))
 	if _, err := liar.RoundTrip(s.NewRequest("owner\nIf-None-Match: "+tag, readIssue)); err != nil {
@@ -150,10 +150,10 @@ func TestJudgeReportsStaleNotModified(t *testing.T) {
 
 func TestWriteInFlightMakesNoReadStale(t *testing.T) {
 	s := newTester(t, Config{})
-	j := NewJudge(s.Service)
+	j := testservers.NewJudge(s.Missing)
 	read := s.client(t, j, "owner", s.frozen())
 	// The read is sent before the write is answered, so either state is right.
-	write := s.client(t, j, "owner", roundTripper(func(r *http.Request) (*http.Response, error) {
+	write := s.client(t, j, "owner", testservers.RoundTripper(func(r *http.Request) (*http.Response, error) {
 		read(readIssue)
 		resp, err := inProcess{s}.RoundTrip(r)
 		read(readIssue)
@@ -167,7 +167,7 @@ func TestWriteInFlightMakesNoReadStale(t *testing.T) {
 
 func TestViolationsCountStaleReads(t *testing.T) {
 	s := newTester(t, Config{})
-	j := NewJudge(s.Service)
+	j := testservers.NewJudge(s.Missing)
 	send := s.client(t, j, "owner", s.frozen())
 	send("GET /user/keys")
 	send(`POST /user/keys {"title":"x"}`)
@@ -181,7 +181,7 @@ func TestViolationsCountStaleReads(t *testing.T) {
 func TestHonestServiceIsNeverStale(t *testing.T) {
 	random := rand.New(rand.NewPCG(9, 9))
 	s := newTester(t, Config{})
-	j := NewJudge(s.Service)
+	j := testservers.NewJudge(s.Missing)
 	clients := []func(string) *http.Response{s.client(t, j, "owner", inProcess{s}), s.client(t, j, "member", inProcess{s})}
 	operations := s.Operations()
 	for range 2000 {
@@ -197,13 +197,13 @@ func TestHonestServiceIsNeverStale(t *testing.T) {
 func TestRevisionOfABody(t *testing.T) {
 	for _, n := range []int64{0, 1, 2, 5, 1 << 40} {
 		for _, body := range []string{"", "[]", `{"a":"\n"}`, "text\n"} {
-			if got, ok := Revision(mark([]byte(body), n)); got != n || !ok {
+			if got, ok := testservers.Revision(mark([]byte(body), n)); got != n || !ok {
 				t.Errorf("revision %d of %q: %d, %v", n, body, got, ok)
 			}
 		}
 	}
 	for _, body := range []string{"", "[]", "{}\n", "a\nb", " \t"} {
-		if n, ok := Revision([]byte(body)); ok {
+		if n, ok := testservers.Revision([]byte(body)); ok {
 			t.Errorf("%q has revision %d", body, n)
 		}
 	}

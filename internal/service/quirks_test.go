@@ -35,7 +35,7 @@ func TestReplicaLagIsThatOfAReplica(t *testing.T) {
 		read := func(target string) {
 			w := s.Do("owner", "GET "+target)
 			revision, err := strconv.ParseInt(w.Header().Get(RevisionHeader), 10, 64)
-			if _, marked := Revision(w.Body.Bytes()); err != nil || w.Body.Len() > 0 && !marked {
+			if _, marked := testservers.Revision(w.Body.Bytes()); err != nil || w.Body.Len() > 0 && !marked {
 				t.Errorf("GET %s: status %d without a revision: %v", target, w.Code, err)
 			}
 			for _, n := range s.changedSince(s.NewRequest("owner", "GET "+target), revision) {

@@ -116,7 +116,7 @@ func TestEveryOperationMatchesAndAnswersItsSample(t *testing.T) {
 				t.Errorf("%s: %s %s %s: status %d; want one of %v: %s", op.ID, method, target, body, w.Code, allowed, w.Body)
 			}
 			isJSON := strings.HasPrefix(w.Header().Get("Content-Type"), "application/json")
-			if _, ok := Revision(w.Body.Bytes()); isJSON && !ok && op.ID != rateLimitID {
+			if _, ok := testservers.Revision(w.Body.Bytes()); isJSON && !ok && op.ID != rateLimitID {
 				t.Errorf("%s: the body has no revision", op.ID)
 			}
 			if isJSON && !json.Valid(w.Body.Bytes()) {
