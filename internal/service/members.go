@@ -30,17 +30,17 @@ func listMembers(s *Service, req *request) response {
 	if filter == "2fa_disabled" && (caller == nil || !caller.admin) {
 		return fail(http.StatusUnprocessableEntity, "Only owners can use this filter", problemField{"OrganizationMember", "filter", "invalid"})
 	}
-	var shown []*account
-	for _, login := range sortedMembers(org) {
-		m := org.members[login]
-		hidden := !m.public && !canSeeConcealedMembers(org, req.caller)
-		wrongRole := role == "admin" && !m.admin || role == "member" && m.admin
-		if hidden || wrongRole || filter == "2fa_disabled" && m.twoFactor {
-			continue
-		}
-		shown = append(shown, m.user)
-	}
-	return list(req, "/organizations/"+itoa(org.id)+"/members", shown, func(a *account) object { return userObject(req, a) })
+	seesAll := canSeeConcealedMembers(org, req.caller)
+	return s.listSelected(req, func(m *membership) bool {
+		hasRole := role != "admin" && role != "member" || m.admin == (role == "admin")
+		return (m.public || seesAll) && hasRole && (filter != "2fa_disabled" || !m.twoFactor)
+	})
+}
+
+// listSelected returns one page of the selected members of the organization.
+func (s *Service) listSelected(req *request, selects func(*membership) bool) response {
+	logins := slices.DeleteFunc(sortedMembers(req.org), func(login string) bool { return !selects(req.org.members[login]) })
+	return list(req, s.world.byNumber(req.path), logins, func(login string) object { return userObject(req, req.org.members[login].user) })
 }
 
 // checkMember reports whether a user is a member. It redirects callers outside the organization to the check of public
@@ -139,10 +139,7 @@ func membershipObject(r *request, org *account, m *membership) object {
 }
 
 func listPublicMembers(s *Service, r *request) response {
-	logins := slices.DeleteFunc(sortedMembers(r.org), func(login string) bool { return !r.org.members[login].public })
-	return list(r, "/organizations/"+itoa(r.org.id)+"/public_members", logins, func(login string) object {
-		return userObject(r, s.world.accounts[login])
-	})
+	return s.listSelected(r, func(m *membership) bool { return m.public })
 }
 
 // publicizeMember shows or conceals a membership.

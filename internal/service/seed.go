@@ -10,11 +10,12 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
-// seedData is the content of reference/seed.yaml.
-var seedData = readReference[struct {
+// seedFile is the content of reference/seed.yaml.
+type seedFile struct {
 	Accounts []struct {
 		Login, Name, Description string
 		Count                    int
@@ -39,10 +40,13 @@ var seedData = readReference[struct {
 		Repository, Body string
 	}
 	Configurations []struct{ Repository, Default, Body string }
-}]("seed.yaml")
+}
+
+var seedData = sync.OnceValue(func() seedFile { return readReference[seedFile]("seed.yaml") })
 
 type seeder struct {
 	*world
+	seedFile
 	random *rand.Rand
 	now    time.Time
 }
@@ -51,9 +55,9 @@ type seeder struct {
 // It has enough watchers and members for lists of several pages. The bot is that of the dialect.
 func seed(n uint64, now time.Time, bot string) *world {
 	w := &world{objects: newObjects(now.UTC().Truncate(time.Second)), apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{}}
-	s := &seeder{world: w, random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
+	s := &seeder{world: w, seedFile: seedData(), random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
 	acme := s.seedAccounts()
-	for i, d := range seedData.Repositories {
+	for i, d := range s.Repositories {
 		r := &repository{
 			id: 1001 + i, owner: acme, name: d.Name, description: d.Description, language: d.Language, private: d.Private,
 			defaultBranch: mainBranch, created: s.now.AddDate(-2, 0, 0), pushed: s.now.AddDate(-2, 0, 0), fields: doc{},
@@ -75,7 +79,7 @@ func seed(n uint64, now time.Time, bot string) *world {
 	s.rulesets(acme)
 	s.seedConfigurations(acme, bot)
 	s.seedMigrations(acme, widgets, secret)
-	for i, d := range seedData.Repositories {
+	for i, d := range s.Repositories {
 		s.seedPulls(w, w.repositories[i], d.Pulls)
 	}
 	w.seedObjects(w.started)
@@ -84,7 +88,7 @@ func seed(n uint64, now time.Time, bot string) *world {
 
 // seedAccounts creates the accounts and the members of the organizations, and returns acme.
 func (s *seeder) seedAccounts() *account {
-	for _, d := range seedData.Accounts {
+	for _, d := range s.Accounts {
 		for i := range max(1, d.Count) {
 			login, name := d.Login, d.Name
 			if d.Count > 0 {
@@ -200,13 +204,13 @@ func (s *seeder) advisories(r *repository) {
 
 // seedTeams creates the teams of acme and the roles of its teams and members.
 func (s *seeder) seedTeams(acme *account) {
-	for _, d := range seedData.Teams {
+	for _, d := range s.Teams {
 		t := s.addTeam(acme, d.Name, d.Description, cmp.Or(d.Privacy, "closed"), acme.teamNamed(d.Parent))
 		for _, login := range d.Members {
 			t.members[login] = true
 		}
 	}
-	for i, d := range seedData.Roles {
+	for i, d := range s.Roles {
 		r := &role{id: i + 1, name: d.Name, description: d.Description, permissions: d.Permissions, created: s.now.AddDate(-1, 0, 0), assigned: map[assignee]bool{}}
 		for _, slug := range d.Teams {
 			r.assigned[assignee{team: slug}] = true
@@ -220,7 +224,7 @@ func (s *seeder) seedTeams(acme *account) {
 
 func (s *seeder) rulesets(acme *account) {
 	acme.canEvaluate = true
-	for _, d := range seedData.Rulesets {
+	for _, d := range s.Rulesets {
 		set := &ruleset{id: d.ID, owner: acme, repository: s.repositoryNamed("acme/" + d.Repository), created: s.now.AddDate(0, -1, -d.ID%20)}
 		if fieldErr := set.read([]byte(d.Body)); fieldErr != nil {
 			panic("seed: invalid ruleset field " + fieldErr.field)
@@ -235,7 +239,7 @@ func (s *seeder) rulesets(acme *account) {
 
 // seedConfigurations creates the configurations of acme, attaches them and makes them defaults.
 func (s *seeder) seedConfigurations(acme *account, bot string) {
-	for i, d := range seedData.Configurations {
+	for i, d := range s.Configurations {
 		values, fieldErr := configurationSchema(bot).read([]byte(strings.ReplaceAll(d.Body, documentedBot, bot)), "")
 		if fieldErr != nil {
 			panic("seed: invalid configuration field " + fieldErr.field)

@@ -126,10 +126,7 @@ func deleteTeam(_ *Service, r *request) response {
 }
 
 func listTeamMembers(s *Service, r *request) response {
-	logins := slices.DeleteFunc(sortedMembers(r.org), func(login string) bool { return !r.team.hasMember(r.org, login) })
-	return list(r, "/organizations/"+itoa(r.org.id)+"/team/"+itoa(r.team.id)+"/members", logins, func(login string) object {
-		return userObject(r, s.world.accounts[login])
-	})
+	return s.listSelected(r, func(m *membership) bool { return r.team.hasMember(r.org, m.user.login) })
 }
 
 // changeTeamMember adds a member to a team, or removes it. A new member joins the organization, too.

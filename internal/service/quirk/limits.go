@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"go.yaml.in/yaml/v4"
@@ -27,17 +28,17 @@ type form struct {
 //go:embed forms.yaml
 var formsText []byte
 
-// forms are the forms of limit errors in traffic of the real API.
-var forms = func() (all []form) {
+// forms returns the forms of limit errors in traffic of the real API.
+var forms = sync.OnceValue(func() (all []form) {
 	if err := yaml.Load(formsText, &all); err != nil {
 		panic(err) // the file is embedded
 	}
 	return all
-}()
+})
 
 func formNames() []string {
 	var names []string
-	for _, f := range forms {
+	for _, f := range forms() {
 		names = append(names, f.Name)
 	}
 	return names
@@ -46,9 +47,9 @@ func formNames() []string {
 // form returns a random enabled form that suits a request, or nil.
 func (x *exchange) form(scope string) *form {
 	var suited []*form
-	for i, f := range forms {
+	for _, f := range forms() {
 		if f.Scope == scope && f.GraphQL == x.isGraphQL() && slices.Contains(x.set.LimitAnswers, f.Name) {
-			suited = append(suited, &forms[i])
+			suited = append(suited, &f)
 		}
 	}
 	if suited == nil {
