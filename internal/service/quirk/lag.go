@@ -2,6 +2,7 @@ package quirk
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -38,7 +39,8 @@ func newJournal() journal {
 func (x *exchange) key() string {
 	parts := []string{x.Path, x.URL.RawQuery, x.Header.Get("Accept"), x.Header.Get("Authorization")}
 	if x.isGraphQL() {
-		parts = append(parts, string(x.body()))
+		sum := sha256.Sum256(x.body())
+		parts = append(parts, string(sum[:]))
 	}
 	return strings.Join(parts, "\n")
 }
@@ -132,6 +134,7 @@ func (x *exchange) record(r, old *response) *response {
 	x.state.mu.Lock()
 	defer x.state.mu.Unlock()
 	switch {
+	case isLimitError(r):
 	case x.isWrite():
 		x.recordWrite(r)
 	case old != nil && slices.Contains([]int{http.StatusOK, http.StatusAccepted, http.StatusNoContent, http.StatusNotFound, http.StatusNotModified}, r.status):

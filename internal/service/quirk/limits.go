@@ -59,7 +59,9 @@ func (x *exchange) form(scope string) *form {
 }
 
 // isGraphQL reports whether a request is a GraphQL call.
-func (x *exchange) isGraphQL() bool { return strings.TrimSuffix(x.Path, "/") == "/graphql" }
+func (x *exchange) isGraphQL() bool {
+	return strings.TrimPrefix(strings.TrimSuffix(x.Path, "/"), "/api") == "/graphql"
+}
 
 // creates reports whether a request creates content.
 func (x *exchange) creates() bool {

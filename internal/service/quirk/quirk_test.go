@@ -29,10 +29,11 @@ import (
 type api struct {
 	*testing.T
 	*State
-	mu     sync.Mutex
-	items  map[string]string
-	viewer string
-	served int
+	mu        sync.Mutex
+	items     map[string]string
+	viewer    string
+	isLimited bool
+	served    int
 }
 
 // serve is the service behind the quirks.
@@ -46,6 +47,8 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request, instead http.Handler
 		w.Header().Set("X-Ratelimit-"+field, value)
 	}
 	switch {
+	case a.isLimited:
+		_, _ = io.WriteString(w, `{"errors":[{"type":"RATE_LIMITED"}]}`)
 	case instead != nil:
 		instead.ServeHTTP(w, r)
 	case isItem && r.Method == http.MethodPut:
@@ -357,6 +360,15 @@ func TestQueriesLag(t *testing.T) {
 			c.Errorf("the limits lag: %s", changed)
 		}
 		c.want(200, changed, "POST /graphql {viewer,zone}") // a query without an old answer
+		c.mu.Lock()
+		c.isLimited = true
+		c.mu.Unlock()
+		if got := c.want(200, "", query).body; !strings.Contains(got, "RATE_LIMITED") {
+			c.Errorf("an old response hides a limit error: %s", got)
+		}
+		c.mu.Lock()
+		c.isLimited = false
+		c.mu.Unlock()
 		time.Sleep(time.Second)
 		c.want(200, changed, query)
 	})
