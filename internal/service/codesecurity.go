@@ -94,7 +94,7 @@ func createConfiguration(s *Service, req *request) response {
 	}) {
 		return *(&fieldError{"name", "already_exists"}).of(configurationResource)
 	}
-	s.world.configurations = append(all, c)
+	s.world.configurations = append(s.world.configurations, c)
 	return response{status: http.StatusCreated, body: configurationObject(req, c), location: configurationURL(req, c)}
 }
 

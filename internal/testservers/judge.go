@@ -26,9 +26,9 @@ type Judge struct {
 
 	mu       sync.Mutex
 	at       map[int64]time.Time // of the responses to these writes
-	written  map[string][]int64 // the revisions of answered writes by caller, ascending
-	requests map[int64]string   // the requests of these writes
-	tags     map[string]int64   // the revision of the representation with an ETag
+	written  map[string][]int64  // the revisions of answered writes by caller, ascending
+	requests map[int64]string    // the requests of these writes
+	tags     map[string]int64    // the revision of the representation with an ETag
 	stale    []string
 	judged   int
 	unjudged int
