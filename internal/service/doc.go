@@ -2,8 +2,8 @@
 // from a seed.
 //
 // The demo uses the service as its upstream. The tests use the service to judge the gateway: it counts requests that
-// exceed a limit, and finds reads that are older than an own write. Authors of clients can test their
-// programs against the service.
+// exceed a limit, and finds reads that are older than an own write. Authors of clients can test their programs against
+// the service.
 //
 // The service plays every operation of the table policy/github/operations.tsv. The operations of Documents A and B have
 // exact handlers. docs/reference-service.md describes the behaviour that the documents leave open. The service is not
@@ -20,7 +20,7 @@
 // [New] is the entry point. It returns a [Service], which implements [net/http.Handler].
 //
 // Read service.go first: [Service.ServeHTTP] shows the steps of one request. table.go finds the operation, meter.go
-// counts, and world.go, objects.go and seed.go hold the state. route.go names the handlers of the documents'
-// operations, and repos.go those of the others; generic.go answers the rest. effects.go holds, as data, what each write
-// changes elsewhere. judge.go decides which reads are stale.
+// counts, and world.go, objects.go and seed.go hold the state. schema.go reads the bodies of records. route.go names the
+// handlers of the documents' operations, and repos.go those of the others; generic.go answers the rest. effects.go holds,
+// as data, what each write changes elsewhere. judge.go decides which reads are stale.
 package service
