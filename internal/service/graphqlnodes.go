@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/vektah/gqlparser/v2/ast"
-
-	"github.com/weirgate/weir/policy"
 )
 
 func (e *execution) query() node {
@@ -449,7 +447,7 @@ func (e *execution) check(c check, id int) node {
 // search returns the issues and pull requests that match a query. @me is the viewer.
 func (e *execution) search(f *ast.Field, arguments map[string]any) any {
 	text, _ := arguments["query"].(string)
-	query := policy.ParseSearch(strings.ReplaceAll(text, "@me", e.req.caller.login))
+	query := parseQuery(strings.ReplaceAll(text, "@me", e.req.caller.login))
 	terms := alternatives(query)
 	var items []item
 	add := func(d document, i *issue, build func() node) {

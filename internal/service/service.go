@@ -415,7 +415,7 @@ func (s *Service) answer(r *request) response {
 // handler returns the handler of a request with an operation. The handlers of the documents precede the others.
 func (s *Service) handler(r *request, hasTarget, isVisible bool) handler {
 	if documented := r.op.documented; documented != nil {
-		if refused := s.preflight(r); refused != nil {
+		if refused := s.checkQuery(r); refused != nil {
 			return answerWith(*refused)
 		}
 		if refused := s.authorize(r, hasTarget); refused != nil {

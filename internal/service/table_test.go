@@ -186,7 +186,7 @@ func TestJudgeSharesNoCodeWithTheGateway(t *testing.T) {
 		for _, use := range regexp.MustCompile(`policy\.\w+|weirgate/weir/\S+`).FindAllString(string(source), -1) {
 			if !slices.Contains([]string{"policy.Table", "policy.Limits", "policy.Window", "policy.Dialect", "policy.LoadDialect", "policy.CallerKind", "policy.Embedded", "policy.Operation",
 				"policy.Unauthenticated", "policy.User", "policy.Installation", "policy.OAuthApp", "policy.Workflow", "policy.Enterprise", "policy.EnterpriseInstallation",
-				"policy.EnterpriseOAuthApp", "policy.ParseSearch", "policy.SearchQuery", "policy.SearchToken", "policy.Match", "policy.Parameter", "policy.EnterpriseWorkflow", `weirgate/weir/policy"`, `weirgate/weir/internal/credential"`, `weirgate/weir/internal/service/quirk"`}, use) {
+				"policy.EnterpriseOAuthApp", "policy.Parameter", "policy.EnterpriseWorkflow", `weirgate/weir/policy"`, `weirgate/weir/internal/credential"`, `weirgate/weir/internal/service/quirk"`}, use) {
 				t.Errorf("%s uses %s", name, use)
 			}
 		}
