@@ -238,12 +238,8 @@ func (w *world) locate(e *event, kind eventKind, body eventBody) error {
 
 // repositoryNamed returns the repository "owner/name", or nil.
 func (w *world) repositoryNamed(fullName string) *repository {
-	for _, r := range w.repositories {
-		if strings.EqualFold(r.fullName(), fullName) {
-			return r
-		}
-	}
-	return nil
+	owner, name, _ := strings.Cut(fullName, "/")
+	return w.repo(owner, name)
 }
 
 // organizationNamed returns the organization with a login, or nil.

@@ -112,7 +112,7 @@ func (w *world) all(collection string) []doc {
 
 // where returns the objects of a collection whose member has a value, oldest first.
 func (w *world) where(repo *repository, collection, member, value string) (list []doc) {
-	path := repo.path() + "/" + collection
+	path := repo.filled().path() + "/" + collection
 	keys := w.keys[path]
 	if member != "" && w.kinds[collection].of == member {
 		keys = w.of[path+" "+value]
@@ -143,7 +143,7 @@ func (w *world) repoOf(issue doc) *repository { return w.repositories[issue["rep
 func (w *world) repo(owner, name string) *repository {
 	for _, r := range slices.Backward(w.repositories) { // a new repository may have the name of a deleted one
 		if strings.EqualFold(r.owner.login, owner) && strings.EqualFold(r.name, name) {
-			return r
+			return r.filled()
 		}
 	}
 	return nil

@@ -27,7 +27,7 @@ func seed(n uint64, now time.Time) *world {
 	s.advisories(secret)
 	s.repository(w, acme, 1003, "empty", "A repository without commits", "", false)
 	monolith := s.repository(w, acme, 1004, "monolith", "A large repository", "Go", false)
-	s.commits(monolith, map[string]string{"README.md": "# monolith\n"}, 12_000, 100)
+	monolith.pushed, monolith.fill = s.now, func() { s.monolith(n, w, monolith) }
 	s.properties(w.repositories)
 	s.rulesets(w, acme, widgets)
 
@@ -42,9 +42,21 @@ func seed(n uint64, now time.Time) *world {
 
 	s.seedPulls(w, widgets, 12)
 	s.seedPulls(w, secret, 2)
-	s.seedPulls(w, monolith, 300)
 	w.seedObjects(w.started)
 	return w
+}
+
+// monolithIDs is the ID before those of the objects of monolith. They precede the IDs of other objects, which therefore
+// do not depend on the first use of monolith.
+const monolithIDs = 5000
+
+// monolith adds the commits and pull requests of the large repository.
+func (s *seeder) monolith(n uint64, w *world, r *repository) {
+	own, lastID := &seeder{random: rand.New(rand.NewPCG(n, 2)), now: s.now}, w.lastID
+	w.lastID = monolithIDs
+	own.commits(r, map[string]string{"README.md": "# monolith\n"}, 12_000, 100)
+	own.seedPulls(w, r, 300)
+	w.lastID = lastID
 }
 
 type seeder struct {
@@ -183,7 +195,7 @@ func (s *seeder) properties(all []*repository) {
 		if r.private {
 			r.properties["team"] = "security"
 		}
-		if r.head() == "" {
+		if r.name == "empty" {
 			r.properties["stage"] = "plan"
 		}
 	}
