@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/vektah/gqlparser/v2/ast"
@@ -13,7 +14,7 @@ import (
 // item is one item of a connection. Connections order items by key and then by ID, so that a cursor stays valid while
 // items are added and removed.
 type item struct {
-	key int64
+	key string
 	id  int
 	// node builds the node. It is called only for items on the requested page.
 	node func() node
@@ -25,7 +26,7 @@ const itemCursorPrefix = "cursor:v2:"
 
 // cursor returns the position of the item as an opaque text.
 func (i item) cursor() string {
-	return base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%s%d:%d", itemCursorPrefix, i.key, i.id))
+	return base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%s%d:%s", itemCursorPrefix, i.id, i.key))
 }
 
 // itemAt returns an item at the position of a cursor. It returns false if cursor did not produce the text.
@@ -34,8 +35,18 @@ func itemAt(cursor string) (i item, ok bool) {
 	if err != nil {
 		return i, false
 	}
-	_, err = fmt.Sscanf(strings.TrimPrefix(string(plain), itemCursorPrefix), "%d:%d", &i.key, &i.id)
+	id, key, _ := strings.Cut(strings.TrimPrefix(string(plain), itemCursorPrefix), ":")
+	i.key = key
+	i.id, err = strconv.Atoi(id)
 	return i, err == nil && i.cursor() == cursor
+}
+
+// paged returns the resolver of a connection.
+func (e *execution) paged(items func(arguments map[string]any) []item) resolver {
+	return func(f *ast.Field, arguments map[string]any) any {
+		order, _ := arguments["orderBy"].(map[string]any)
+		return e.connection(f, arguments, items(arguments), order["direction"] == "DESC")
+	}
 }
 
 // connection returns a page of items in ascending order, or in descending order if descending is set. readGraphQL has
@@ -74,12 +85,12 @@ func (e *execution) connection(f *ast.Field, arguments map[string]any, items []i
 // newConnection returns the connection with the items from and to.
 func newConnection(typeName string, items []item, total, from, to int) node {
 	page := items[from:to]
-	info := map[string]any{"hasPreviousPage": from > 0, "hasNextPage": to < total}
+	info := values{"hasPreviousPage": from > 0, "hasNextPage": to < total}
 	if len(page) > 0 {
 		info["startCursor"], info["endCursor"] = page[0].cursor(), page[len(page)-1].cursor()
 	}
-	return node{typeName, map[string]any{
-		"totalCount": total, "issueCount": total, "pageInfo": node{"PageInfo", info},
+	return node{typeName: typeName, values: values{
+		"totalCount": total, "issueCount": total, "pageInfo": node{typeName: "PageInfo", values: info},
 		"nodes": resolver(func(*ast.Field, map[string]any) any {
 			nodes := make([]node, 0, len(page))
 			for _, i := range page {
@@ -99,5 +110,5 @@ func newConnection(typeName string, items []item, total, from, to int) node {
 
 // newEdge returns an edge of a type of connection.
 func newEdge(connection string, i item) node {
-	return node{strings.TrimSuffix(connection, "Connection") + "Edge", map[string]any{"cursor": i.cursor(), "node": i.node()}}
+	return node{typeName: strings.TrimSuffix(connection, "Connection") + "Edge", values: values{"cursor": i.cursor(), "node": i.node()}}
 }

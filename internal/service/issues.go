@@ -11,6 +11,26 @@ import (
 	"time"
 )
 
+// timeOf returns the time of a stamp, or the zero time.
+func timeOf(value any) time.Time {
+	text, _ := value.(string)
+	t, _ := time.Parse(time.RFC3339, text) // other values are no time
+	return t
+}
+
+func textOf(value any) string {
+	text, _ := value.(string)
+	return text
+}
+
+// authorOf returns the user of a stored object.
+func (w *world) authorOf(fields doc) *account {
+	if a := w.accounts[textOf(fields["user"].(doc)["login"])]; a != nil {
+		return a
+	}
+	return w.accounts["acme"] // an installation has no user
+}
+
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // addIssue creates an issue from the body of a request.
@@ -161,6 +181,7 @@ func renderIssue(s *Service, r *request, issue doc) doc {
 	}
 	body["labels"], body["assignees"], body["milestone"] = labels, assignees, nil
 	body["url"], body["repository_url"] = r.base+root+"/issues/"+number, r.base+root
+	body["html_url"], body["user"] = r.base+"/"+repo.fullName()+"/issues/"+number, userObject(r, s.world.authorOf(issue))
 	body["comments"] = len(s.world.where(repo, "issues/comments", "issue", number))
 	body["reactions"] = doc{"total_count": len(s.keysOf(root+"/issues/"+number+"/reactions", inRepo+"issues/{}/reactions/{}"))}
 	body["sub_issues_summary"] = doc{"total": len(children), "completed": done}
@@ -398,7 +419,7 @@ func renderPull(s *Service, r *request, pull doc) doc {
 		reviewers = append(reviewers, doc{"login": login})
 	}
 	body["requested_reviewers"] = reviewers
-	body["url"] = r.base + path
+	body["url"], body["html_url"] = r.base+path, r.base+"/"+r.repo.fullName()+"/pull/"+str(pull["number"])
 	body["head"] = doc{
 		"ref": pull["head"], "sha": r.repo.git.refs["heads/"+str(pull["head"])], "repo": doc{"full_name": r.repo.owner.login + "/" + r.repo.name},
 	}

@@ -27,9 +27,9 @@ type document struct {
 	labels     []string
 	state      string
 	author     string
-	kind       string // pr or issue
-	reviewer   string // the user whose review is requested
-	order      int64  // the key for the sort parameter
+	kind       string   // pr or issue
+	reviewers  []string // the users whose review is requested
+	order      int64    // the key for the sort parameter
 	// item builds the result object. It is called only for results on the requested page. The member url of the result
 	// identifies the document.
 	item func() object
@@ -261,7 +261,7 @@ func searchedProperties(query searchQuery, d document) []property {
 		case "is", "type":
 			matches = t.value == d.kind || t.value == d.state
 		case "review-requested":
-			matches = d.reviewer == t.value
+			matches = slices.Contains(d.reviewers, t.value)
 		default:
 			continue
 		}

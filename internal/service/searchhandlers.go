@@ -74,35 +74,33 @@ func commitItem(req *request, r *repository, c *commit) object {
 func searchIssues(s *Service, req *request) response {
 	var all []document
 	for _, r := range s.world.repositories {
-		for _, i := range s.world.issuesOf(r) {
-			all = append(all, issueDocument(req, r, i))
+		for _, issue := range s.world.where(r, "issues", "", "") {
+			if d := s.issueDocument(req, r, issue); d.kind == "issue" {
+				all = append(all, d)
+			}
 		}
 	}
 	return s.search(req, "Issue", all)
 }
 
-func issueDocument(req *request, r *repository, i *issue) document {
-	state := "closed"
-	if i.open {
-		state = "open"
-	}
-	return document{
-		properties: []property{{"title", i.title}, {"body", i.body}},
-		repository: r, kind: "issue", labels: i.labels, state: state, author: i.author.login, order: i.created.Unix(),
-		item: func() object {
-			var labels []object
-			for _, name := range i.labels {
-				labels = append(labels, object{{"name", name}})
+// issueDocument returns the record of an issue or a pull request.
+func (s *Service) issueDocument(req *request, r *repository, issue doc) document {
+	d := document{
+		properties: []property{{"title", textOf(issue["title"])}, {"body", textOf(issue["body"])}},
+		repository: r, kind: "issue", labels: issue["labels"].([]string), state: str(issue["state"]), author: s.world.authorOf(issue).login,
+		order: timeOf(issue["created_at"]).Unix(),
+		item: func() (item object) {
+			fields := renderIssue(s, req, issue)
+			for _, name := range slices.Sorted(maps.Keys(fields)) {
+				item = append(item, field{name, fields[name]})
 			}
-			api, below := req.base+"/repos/"+r.fullName(), "/issues/"+itoa(i.number)
-			return object{
-				{"url", api + below}, {"repository_url", api}, {"html_url", req.base + "/" + r.fullName() + below},
-				{"id", r.id*1000 + i.number}, {"number", i.number}, {"title", i.title}, {"user", userObject(req, i.author)},
-				{"labels", labels}, {"state", state}, {"comments", 0}, {"created_at", timestamp(i.created)}, {"updated_at", timestamp(i.updated)},
-				{"body", i.body},
-			}
+			return item
 		},
 	}
+	if _, pull := s.world.numbered(r, issue["number"].(int)); pull != nil {
+		d.kind, d.reviewers = "pr", pull["requested_reviewers"].([]string)
+	}
+	return d
 }
 
 const searchOtherID = "search/other"
