@@ -33,12 +33,14 @@ func parsePositive(text string, fallback, most int) int {
 	return min(n, most)
 }
 
-// list returns one page of items with a Link header.
+// list returns one page of items with a Link header. Its absolute URLs identify repositories and organizations by
+// number.
 func list[T any](req *request, path string, items []T, render func(T) object) response {
 	page, perPage := pages(req.query)
 	from := min((page-1)*perPage, len(items))
 	to := min(from+perPage, len(items))
-	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: pageLinks(req, path, len(items))}
+	link := linksTo(req, path, "page", page, max(1, (len(items)+perPage-1)/perPage))
+	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: link}
 }
 
 // renderAll returns the rendered items. The result is never nil, so that it encodes as an array.
@@ -48,13 +50,6 @@ func renderAll[T any](items []T, render func(T) object) []object {
 		shown = append(shown, render(item))
 	}
 	return shown
-}
-
-// pageLinks returns the Link header of a list of total items. Its absolute URLs identify repositories and organizations
-// by number.
-func pageLinks(req *request, path string, total int) string {
-	page, perPage := pages(req.query)
-	return linksTo(req, path, "page", page, max(1, (total+perPage-1)/perPage))
 }
 
 // linksTo returns the Link header of a page. A parameter other than page is a cursor, and a cursor has no last page.

@@ -2,6 +2,7 @@ package service
 
 import (
 	"embed"
+	"io/fs"
 	"net/http"
 	"path"
 	"slices"
@@ -13,22 +14,7 @@ import (
 //go:embed reference
 var referenceFiles embed.FS
 
-// templates maps the name of each gitignore template to its text.
-var templates = func() map[string]string {
-	all := map[string]string{}
-	entries, err := referenceFiles.ReadDir("reference/gitignore")
-	if err != nil {
-		panic(err) // the file is embedded
-	}
-	for _, e := range entries {
-		text, err := referenceFiles.ReadFile("reference/gitignore/" + e.Name())
-		if err != nil {
-			panic(err)
-		}
-		all[strings.TrimSuffix(e.Name(), path.Ext(e.Name()))] = string(text)
-	}
-	return all
-}()
+const templateFolder, templateEnding = "reference/gitignore/", ".gitignore"
 
 // codeOfConduct is one entry of reference/codes_of_conduct.yaml (Document B section 2.2).
 type codeOfConduct struct {
@@ -52,23 +38,27 @@ func readReference[T any](name string) (into T) {
 }
 
 func listTemplates(*Service, *request) response {
-	names := make([]string, 0, len(templates))
-	for name := range templates {
-		names = append(names, name)
+	files, err := fs.Glob(referenceFiles, templateFolder+"*"+templateEnding)
+	if err != nil {
+		panic(err) // the pattern is valid
+	}
+	names := []string{}
+	for _, name := range files {
+		names = append(names, strings.TrimSuffix(path.Base(name), templateEnding))
 	}
 	slices.Sort(names)
 	return response{status: http.StatusOK, body: names}
 }
 
 func getTemplate(s *Service, req *request) response {
-	source, ok := templates[req.params["name"]]
-	if !ok {
+	text, err := referenceFiles.ReadFile(templateFolder + req.params["name"] + templateEnding)
+	if err != nil {
 		return notFound()
 	}
 	if s.accepts(req, "raw") {
-		return response{status: http.StatusOK, text: []byte(source), kind: s.mediaType("raw") + "; charset=utf-8"}
+		return response{status: http.StatusOK, text: text, kind: s.mediaType("raw") + "; charset=utf-8"}
 	}
-	return response{status: http.StatusOK, body: object{{"name", req.params["name"]}, {"source", source}}}
+	return response{status: http.StatusOK, body: object{{"name", req.params["name"]}, {"source", string(text)}}}
 }
 
 func codeOfConductObject(req *request, c codeOfConduct) object {

@@ -75,22 +75,18 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 	s.sort(req, all)
 	total := len(all)
 	all = all[:min(total, maxResults)]
-	page, perPage := pages(req.query)
-	from := min((page-1)*perPage, len(all))
-	to := min(from+perPage, len(all))
-	items := make([]object, 0, to-from)
-	for _, f := range all[from:to] {
-		item := slices.Clone(f.item())
+	found := list(req, req.path, all, func(h searchHit) object {
+		item := slices.Clone(h.item())
 		url := item.member("url")
-		item = append(item, field{"score", f.score})
+		item = append(item, field{"score", h.score})
 		if s.accepts(req, "text-match") {
-			item = append(item, field{"text_matches", textMatches(terms, kind, url, f.properties)})
+			item = append(item, field{"text_matches", textMatches(terms, kind, url, h.properties)})
 		}
-		items = append(items, item)
-	}
+		return item
+	})
 	return response{
-		status: http.StatusOK, volatile: true, link: pageLinks(req, req.path, len(all)),
-		body: object{{"total_count", total}, {"incomplete_results", incomplete}, {"items", items}},
+		status: http.StatusOK, volatile: true, link: found.link,
+		body: object{{"total_count", total}, {"incomplete_results", incomplete}, {"items", found.body}},
 	}
 }
 

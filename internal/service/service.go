@@ -62,7 +62,7 @@ type Service struct {
 	world     *world
 	changes   *changes
 	events    []Event
-	stats     map[statisticsKey]*statisticsJob
+	stats     map[statisticsKey]any // nil while the job runs
 	hooks     []*hook
 	lastHook  int // ID of the newest webhook
 	lastEvent int // number of the newest event
@@ -92,7 +92,7 @@ func New(c Config) (*Service, error) {
 	}
 	s := &Service{
 		config: c, router: router, meter: newMeter(c),
-		world: seed(c.Seed, time.Now()), changes: newChanges(), stats: map[statisticsKey]*statisticsJob{},
+		world: seed(c.Seed, time.Now()), changes: newChanges(), stats: map[statisticsKey]any{},
 	}
 	s.faults = quirk.New(c.Seed, c.Faults, quirk.Hooks{Changed: s.meter.setQuirks, RevisionHeader: RevisionHeader, ChangedSince: s.changedSince, Mark: mark})
 	app := s.world.tokens["tok-app"]
