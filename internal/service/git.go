@@ -316,20 +316,16 @@ func (s *Service) renderCommit(r *request, c *commit) doc {
 	}
 }
 
-func (s *Service) renderCommits(r *request, commits []*commit) []any {
-	list := []any{}
-	for _, c := range commits {
-		list = append(list, s.renderCommit(r, c))
-	}
-	return list
-}
-
 func listCommits(s *Service, r *request) response {
 	sha := r.repo.git.resolve(r.query.Get("sha"))
 	if sha == "" {
 		return notFound()
 	}
-	return response{status: http.StatusOK, list: s.renderCommits(r, r.repo.git.history(sha))}
+	return s.listOfCommits(r, r.repo.git.history(sha))
+}
+
+func (s *Service) listOfCommits(r *request, commits []*commit) response {
+	return listOf(commits, func(c *commit) doc { return s.renderCommit(r, c) })
 }
 
 func getCommit(s *Service, r *request) response {
@@ -349,13 +345,16 @@ func compare(s *Service, r *request) response {
 	if from == "" || to == "" {
 		return notFound()
 	}
-	files, ahead := []any{}, g.ahead(from, to)
+	files, commits, ahead := []any{}, []doc{}, g.ahead(from, to)
+	for _, c := range ahead {
+		commits = append(commits, s.renderCommit(r, c))
+	}
 	for _, path := range g.changed(from, to) {
 		files = append(files, doc{"filename": path})
 	}
 	return response{status: http.StatusOK, body: doc{
 		"url": r.base + r.path, "status": map[bool]string{true: "identical", false: "ahead"}[len(ahead) == 0], "ahead_by": len(ahead), "total_commits": len(ahead),
-		"commits": s.renderCommits(r, ahead), "files": files, "base_commit": s.renderCommit(r, g.commits[from]),
+		"commits": commits, "files": files, "base_commit": s.renderCommit(r, g.commits[from]),
 	}}
 }
 
@@ -367,14 +366,9 @@ func (s *Service) renderBranch(r *request, name string) doc {
 
 // listBranches lists all branches, or those whose head is the commit in the path.
 func listBranches(s *Service, r *request) response {
-	list := []any{}
 	sha, ofHead := r.params["commit_sha"]
-	for _, name := range r.repo.git.named("heads/") {
-		if !ofHead || r.repo.git.refs["heads/"+name] == sha {
-			list = append(list, s.renderBranch(r, name))
-		}
-	}
-	return response{status: http.StatusOK, list: list}
+	names := slices.DeleteFunc(r.repo.git.named("heads/"), func(name string) bool { return ofHead && r.repo.git.refs["heads/"+name] != sha })
+	return listOf(names, func(name string) doc { return s.renderBranch(r, name) })
 }
 
 func getBranch(s *Service, r *request) response {
@@ -396,18 +390,15 @@ func renameBranch(s *Service, r *request) response {
 }
 
 func listTags(_ *Service, r *request) response {
-	list := []any{}
-	for _, name := range r.repo.git.named("tags/") {
-		list = append(list, doc{"name": name, "commit": doc{"sha": r.repo.git.refs["tags/"+name]}})
-	}
-	return response{status: http.StatusOK, list: list}
+	return listOf(r.repo.git.named("tags/"), func(name string) doc {
+		return doc{"name": name, "commit": doc{"sha": r.repo.git.refs["tags/"+name]}}
+	})
 }
 
 func pullsOfCommit(s *Service, r *request) response {
-	list := s.world.where(r.repo, "pulls", "", "")
-	return response{status: http.StatusOK, list: s.showAll(r, s.world.kinds["pulls"], slices.DeleteFunc(list, func(pull doc) bool {
-		return r.repo.git.resolve(str(pull["head"])) != r.repo.git.resolve(r.params["commit_sha"])
-	}))}
+	sha := r.repo.git.resolve(r.params["commit_sha"])
+	pulls := slices.DeleteFunc(s.world.where(r.repo, "pulls", "", ""), func(pull doc) bool { return r.repo.git.resolve(str(pull["head"])) != sha })
+	return listOf(pulls, func(pull doc) doc { return renderPull(s, r, pull) })
 }
 
 func renderRef(r *request, ref string) doc {
@@ -422,11 +413,8 @@ func getRef(_ *Service, r *request) response {
 }
 
 func listRefs(_ *Service, r *request) response {
-	list := []any{}
-	for _, rest := range r.repo.git.named(r.params["ref"]) {
-		list = append(list, renderRef(r, r.params["ref"]+rest))
-	}
-	return response{status: http.StatusOK, list: list}
+	prefix := r.params["ref"]
+	return listOf(r.repo.git.named(prefix), func(rest string) doc { return renderRef(r, prefix+rest) })
 }
 
 // changeRef creates, changes or deletes a ref.

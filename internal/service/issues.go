@@ -200,7 +200,7 @@ func listIssues(s *Service, r *request) response {
 	if r.repo == nil {
 		repos = s.world.reposOf(r.params["org"])
 	}
-	q, list := r.query, []any{}
+	q, list := r.query, []doc(nil)
 	for _, repo := range repos {
 		if !s.world.isVisible(repo, r.caller) {
 			continue
@@ -213,11 +213,11 @@ func listIssues(s *Service, r *request) response {
 				(q.Get("assignee") == "" || concerns(issue, "assigned", q.Get("assignee"))) &&
 				(q.Get("milestone") == "" || str(issue["milestone"]) == q.Get("milestone")) && issue["updated_at"].(string) >= q.Get("since") &&
 				(q.Get("labels") == "" || !slices.ContainsFunc(strings.Split(q.Get("labels"), ","), lacks)) {
-				list = append(list, renderIssue(s, r, issue))
+				list = append(list, issue)
 			}
 		}
 	}
-	return response{status: http.StatusOK, list: list}
+	return listOf(list, func(issue doc) doc { return renderIssue(s, r, issue) })
 }
 
 // hasState reports whether the query parameter state selects an issue. The default is open.
@@ -369,11 +369,9 @@ func lockIssue(s *Service, r *request, issue doc) response {
 }
 
 func subIssues(s *Service, r *request, issue doc) response {
-	list := []any{}
-	for _, number := range issue["children"].([]int) {
-		list = append(list, renderIssue(s, r, s.world.find(r.repo.path()+"/issues/"+strconv.Itoa(number))))
-	}
-	return response{status: http.StatusOK, list: list}
+	return listOf(issue["children"].([]int), func(number int) doc {
+		return renderIssue(s, r, s.world.find(r.repo.path()+"/issues/"+strconv.Itoa(number)))
+	})
 }
 
 func parentIssue(s *Service, r *request, issue doc) response {
@@ -428,13 +426,12 @@ func renderPull(s *Service, r *request, pull doc) doc {
 }
 
 func listPulls(s *Service, r *request) response {
-	list := []any{}
-	for _, pull := range slices.Backward(s.world.where(r.repo, "pulls", "", "")) {
-		if body := renderPull(s, r, pull); hasState(body, r.query.Get("state")) {
-			list = append(list, body)
-		}
-	}
-	return response{status: http.StatusOK, list: list}
+	root, state := r.repo.path(), r.query.Get("state")
+	pulls := slices.DeleteFunc(s.world.where(r.repo, "pulls", "", ""), func(pull doc) bool {
+		return !hasState(s.world.find(root+"/issues/"+str(pull["number"])), state)
+	})
+	slices.Reverse(pulls)
+	return listOf(pulls, func(pull doc) doc { return renderPull(s, r, pull) })
 }
 
 // withPull returns a handler that responds with 404 if the pull request does not exist.
@@ -462,17 +459,15 @@ func createPull(s *Service, r *request) response {
 
 func pullCommits(s *Service, r *request, _, pull doc) response {
 	g := r.repo.git
-	return response{status: http.StatusOK, list: s.renderCommits(r, g.ahead(str(pull["base_sha"]), g.refs["heads/"+str(pull["head"])]))}
+	return s.listOfCommits(r, g.ahead(str(pull["base_sha"]), g.refs["heads/"+str(pull["head"])]))
 }
 
 func pullFiles(_ *Service, r *request, _, pull doc) response {
-	list := []any{}
+	var files []string
 	if head := r.repo.git.refs["heads/"+str(pull["head"])]; head != "" {
-		for _, path := range r.repo.git.changed(str(pull["base_sha"]), head) {
-			list = append(list, doc{"filename": path, "status": "modified"})
-		}
+		files = r.repo.git.changed(str(pull["base_sha"]), head)
 	}
-	return response{status: http.StatusOK, list: list}
+	return listOf(files, func(path string) doc { return doc{"filename": path, "status": "modified"} })
 }
 
 func isMerged(_ *Service, _ *request, _, pull doc) response {

@@ -43,6 +43,18 @@ func list[T any](req *request, path string, items []T, render func(T) object) re
 	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: link}
 }
 
+// listOf returns the list of all items. It renders only those on the requested page.
+func listOf[T, D any](items []T, show func(T) D) response {
+	all := make([]any, len(items))
+	for i, item := range items {
+		all[i] = lazy(func() any { return show(item) })
+	}
+	return response{status: http.StatusOK, list: all}
+}
+
+// lazy is an element of a list that is not yet rendered.
+type lazy func() any
+
 // renderAll returns the rendered items. The result is never nil, so that it encodes as an array.
 func renderAll[T any](items []T, render func(T) object) []object {
 	shown := make([]object, 0, len(items))

@@ -105,16 +105,16 @@ func deleteRepo(s *Service, r *request) response {
 // listRepos lists the visible repositories of an owner. Without an owner in the path, it lists those of the caller and
 // of the caller's organization.
 func listRepos(s *Service, r *request) response {
-	list, user := []any{}, s.world.user(r.caller)
+	list, user := []*repository(nil), s.world.user(r.caller)
 	for _, repo := range s.world.reposOf("") {
 		ofOwner := strings.HasPrefix(r.path, "/orgs/"+repo.owner.login+"/") || strings.HasPrefix(r.path, "/users/"+repo.owner.login+"/")
 		target := pathTarget{repo, repo.owner}
 		ofCaller := isMine(r.op.view) && (user != nil && isMember(target, user) || target.coveredBy(r.caller))
 		if (ofOwner || ofCaller) && s.world.isVisible(repo, r.caller) {
-			list = append(list, s.renderRepo(r, repo))
+			list = append(list, repo)
 		}
 	}
-	return response{status: http.StatusOK, list: list}
+	return listOf(list, func(repo *repository) doc { return s.renderRepo(r, repo) })
 }
 
 func createRepo(s *Service, r *request) response {

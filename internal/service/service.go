@@ -575,6 +575,11 @@ func (s *Service) page(r *request, resp *response) {
 		shown = shown[from:min(from+perPage, total)]
 		resp.link = linksTo(r, s.world.byNumber(r.path), parameter, page, max(1, (total+perPage-1)/perPage))
 	}
+	for i, element := range shown {
+		if render, ok := element.(lazy); ok {
+			shown[i] = render()
+		}
+	}
 	resp.body = shown
 	if key := r.op.wrapper(); key != "" {
 		wrapped := object{{"total_count", total}}
