@@ -456,15 +456,11 @@ func mergeBranch(s *Service, r *request) response {
 // getObject returns a blob, tree or commit.
 func getObject(_ *Service, r *request) response {
 	g := r.repo.git
-	for _, param := range []string{"file_sha", "commit_sha"} {
-		if body := g.object(r.params[param]); body != nil {
-			return response{status: http.StatusOK, body: body}
-		}
-	}
-	name := r.params["tree_sha"]
-	if c := g.commits[g.resolve(name)]; c != nil {
+	name, isTree := r.params["tree_sha"]
+	if c := g.commits[g.resolve(name)]; isTree && c != nil {
 		name = c.tree
 	}
+	name = cmp.Or(name, r.params["file_sha"], r.params["commit_sha"])
 	if body := g.object(name); body != nil {
 		return response{status: http.StatusOK, body: body}
 	}
@@ -496,17 +492,13 @@ func createObject(s *Service, r *request) response {
 	case "git/create-blob":
 		sha = g.blob(decoded(r.text("content"), r.text("encoding")))
 	case "git/create-tree":
-		files := maps.Clone(g.files(g.resolve(r.text("base_tree"))))
-		if files == nil {
-			files = map[string]string{}
-		}
+		files := map[string]string{}
+		maps.Copy(files, g.files(g.resolve(r.text("base_tree"))))
 		maps.Copy(files, g.trees[r.text("base_tree")])
 		entries, _ := r.body["tree"].([]any)
 		for _, entry := range entries {
 			e, _ := entry.(doc)
-			content, _ := e["content"].(string)
-			blob, _ := e["sha"].(string)
-			files[str(e["path"])] = cmp.Or(blob, g.blob(content))
+			files[str(e["path"])] = cmp.Or(textOf(e["sha"]), g.blob(textOf(e["content"])))
 		}
 		sha = g.tree(files)
 	default:
@@ -599,10 +591,7 @@ func changeContent(s *Service, r *request) response {
 }
 
 // text returns a string of the body, or "".
-func (r *request) text(name string) string {
-	value, _ := r.body[name].(string)
-	return value
-}
+func (r *request) text(name string) string { return textOf(r.body[name]) }
 
 // isNumber reports whether a text is a number.
 func isNumber(s string) bool {

@@ -68,14 +68,9 @@ func changeIssue(issue, body doc, now time.Time) {
 	issue["updated_at"] = stamp(now)
 }
 
-// asList returns a list of a body, or nil.
-func asList(value any) []any {
+// namesIn returns the distinct strings of a list, and the names of its objects. Other values have none.
+func namesIn(value any) []string {
 	list, _ := value.([]any)
-	return list
-}
-
-// namesIn returns the distinct strings of a list, and the names of its objects.
-func namesIn(list []any) []string {
 	names := []string{}
 	for _, element := range list {
 		if o, ok := element.(doc); ok {
@@ -97,7 +92,7 @@ func (w *world) addPull(repo *repository, body doc, login string, now time.Time)
 	}
 	return w.add(repo, repo.path()+"/pulls", inRepo+"pulls", doc{
 		"number": issue["number"], "head": branch, "base": base, "base_sha": repo.git.resolve(base), "sha": repo.git.resolve(branch), "merged": false, "merged_at": nil,
-		"draft": body["draft"] == true, "requested_reviewers": namesIn(asList(body["requested_reviewers"])),
+		"draft": body["draft"] == true, "requested_reviewers": namesIn(body["requested_reviewers"]),
 	}, login, now)
 }
 
@@ -277,8 +272,8 @@ func (s *Service) note(r *request, issue doc, event string) {
 // changeNames returns a handler that changes the labels or the assignees of an issue.
 func changeNames(member, event string) handler {
 	return withIssue(func(s *Service, r *request, issue doc) response {
-		given, isMember := r.body[member].([]any)
-		if !isMember {
+		given := r.body[member]
+		if given == nil {
 			_ = json.Unmarshal(r.raw, &given) // a body may be the list itself
 		}
 		names, old := namesIn(given), issue[member].([]string)

@@ -135,8 +135,7 @@ func createRepo(s *Service, r *request) response {
 }
 
 func replaceTopics(s *Service, r *request) response {
-	names, _ := r.body["names"].([]any)
-	r.repo.fields["topics"] = namesIn(names)
+	r.repo.fields["topics"] = namesIn(r.body["names"])
 	s.touchRepo(r)
 	return getTopics(s, r)
 }

@@ -27,9 +27,9 @@ var documentedHandlers = map[string]handler{
 	"graphql":               graphQL,
 	"app-manifests/convert": convertManifest,
 
-	"search/code":    searchCode,
-	"search/commits": searchCommits,
-	"search/issues":  searchIssues,
+	"search/code":    searchIn("FileContent", fileDocuments),
+	"search/commits": searchIn("Commit", commitDocuments),
+	"search/issues":  searchIn("Issue", issueDocuments),
 	"search/other":   searchOther,
 
 	"watching/list-subscribers":    listSubscribers,

@@ -9,16 +9,24 @@ import (
 // languages maps file extensions to language names.
 var languages = map[string]string{".go": "Go", ".py": "Python", ".md": "Markdown", ".svg": "SVG"}
 
-func searchCode(s *Service, req *request) response {
-	var all []document
-	for _, r := range s.world.repositories {
-		for _, f := range r.files() {
-			if len(f.content) < maxSearchedFileSize {
-				all = append(all, fileDocument(req, r, f))
-			}
+// searchIn returns a handler that searches the documents of all repositories.
+func searchIn(kind string, documents func(*Service, *request, *repository) []document) handler {
+	return func(s *Service, req *request) response {
+		var all []document
+		for _, r := range s.world.repositories {
+			all = append(all, documents(s, req, r)...)
+		}
+		return s.search(req, kind, all)
+	}
+}
+
+func fileDocuments(_ *Service, req *request, r *repository) (all []document) {
+	for _, f := range r.files() {
+		if len(f.content) < maxSearchedFileSize {
+			all = append(all, fileDocument(req, r, f))
 		}
 	}
-	return s.search(req, "FileContent", all)
+	return all
 }
 
 func fileDocument(req *request, r *repository, f file) document {
@@ -37,17 +45,14 @@ func fileDocument(req *request, r *repository, f file) document {
 	}
 }
 
-func searchCommits(s *Service, req *request) response {
-	var all []document
-	for _, r := range s.world.repositories {
-		for _, c := range r.history() {
-			all = append(all, document{
-				properties: []property{{"message", c.message}}, repository: r, author: c.author.login, order: c.at.Unix(),
-				item: func() object { return commitItem(req, r, c) },
-			})
-		}
+func commitDocuments(_ *Service, req *request, r *repository) (all []document) {
+	for _, c := range r.history() {
+		all = append(all, document{
+			properties: []property{{"message", c.message}}, repository: r, author: c.author.login, order: c.at.Unix(),
+			item: func() object { return commitItem(req, r, c) },
+		})
 	}
-	return s.search(req, "Commit", all)
+	return all
 }
 
 // commitItem returns the search result for a commit.
@@ -71,16 +76,13 @@ func commitItem(req *request, r *repository, c *commit) object {
 	}
 }
 
-func searchIssues(s *Service, req *request) response {
-	var all []document
-	for _, r := range s.world.repositories {
-		for _, issue := range s.world.where(r, "issues", "", "") {
-			if d := s.issueDocument(req, r, issue); d.kind == "issue" {
-				all = append(all, d)
-			}
+func issueDocuments(s *Service, req *request, r *repository) (all []document) {
+	for _, issue := range s.world.where(r, "issues", "", "") {
+		if d := s.issueDocument(req, r, issue); d.kind == "issue" {
+			all = append(all, d)
 		}
 	}
-	return s.search(req, "Issue", all)
+	return all
 }
 
 // issueDocument returns the record of an issue or a pull request.
@@ -107,20 +109,12 @@ const searchOtherID = "search/other"
 
 // searchOther searches repositories and users. The documents describe no other kinds.
 func searchOther(s *Service, req *request) response {
-	var all []document
 	switch lastOf(req.path) {
 	case "repositories":
-		for _, r := range s.world.repositories {
-			all = append(all, document{
-				properties: []property{{"name", r.name}, {"description", r.description}},
-				repository: r, language: r.language, order: r.pushed.Unix(),
-				item: func() object { return repositoryObject(s, req, r) },
-			})
-		}
-		return s.search(req, "Repository", all)
+		return searchIn("Repository", repositoryDocuments)(s, req)
 	case "users":
-		for _, login := range slices.Sorted(maps.Keys(s.world.accounts)) {
-			a := s.world.accounts[login]
+		var all []document
+		for _, a := range s.world.byID {
 			all = append(all, document{
 				properties: []property{{"login", a.login}, {"name", a.name}}, order: -int64(a.id),
 				item: func() object { return userObject(req, a) },
@@ -129,4 +123,12 @@ func searchOther(s *Service, req *request) response {
 		return s.search(req, "User", all)
 	}
 	return notFound()
+}
+
+func repositoryDocuments(s *Service, req *request, r *repository) []document {
+	return []document{{
+		properties: []property{{"name", r.name}, {"description", r.description}},
+		repository: r, language: r.language, order: r.pushed.Unix(),
+		item: func() object { return repositoryObject(s, req, r) },
+	}}
 }

@@ -292,13 +292,8 @@ func (r *router) isList(op *Operation) bool {
 // success returns the success statuses of an operation in ascending order. A redirect is a success only of an operation
 // without other successes.
 func (op *Operation) success() []int {
-	var list []int
-	for _, status := range op.statuses {
-		if status < 300 {
-			list = append(list, status)
-		}
-	}
-	if list == nil && op.lists(http.StatusFound) {
+	list := slices.DeleteFunc(slices.Clone(op.statuses), func(status int) bool { return status >= 300 })
+	if len(list) == 0 && op.lists(http.StatusFound) {
 		list = []int{http.StatusFound}
 	}
 	return list
