@@ -358,7 +358,8 @@ func (s *Service) route(method, escapedPath string) (*Operation, map[string]stri
 	}
 	op, values := s.router.match(method, path)
 	if op == nil {
-		op, values = s.router.match(method, s.world.byName(path))
+		path, _ = decodePath(s.world.byName(escapedPath)) // the path is valid
+		op, values = s.router.match(method, path)
 	}
 	return op, values
 }
