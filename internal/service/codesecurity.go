@@ -155,7 +155,7 @@ func listConfigurations(s *Service, req *request) response {
 		return target == "global" && c.organization != nil
 	})
 	path := "/organizations/" + itoa(org.id) + "/code-security/configurations"
-	return listByCursor(s, req, configurationResource, path, shown,
+	return listByCursor(req, configurationResource, path, shown,
 		func(c *configuration) int { return c.id },
 		func(c *configuration) object { return s.configurationObject(req, org, c) })
 }

@@ -1,45 +1,12 @@
 package service
 
 import (
-	"cmp"
-	"encoding/base64"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/vektah/gqlparser/v2/ast"
 )
-
-// item is one item of a connection. Connections order items by key and then by ID, so that a cursor stays valid while
-// items are added and removed.
-type item struct {
-	key string
-	id  int
-	// node builds the node. It is called only for items on the requested page.
-	node func() node
-}
-
-func (i item) compare(o item) int { return cmp.Or(cmp.Compare(i.key, o.key), cmp.Compare(i.id, o.id)) }
-
-const itemCursorPrefix = "cursor:v2:"
-
-// cursor returns the position of the item as an opaque text.
-func (i item) cursor() string {
-	return base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%s%d:%s", itemCursorPrefix, i.id, i.key))
-}
-
-// itemAt returns an item at the position of a cursor. It returns false if cursor did not produce the text.
-func itemAt(cursor string) (i item, ok bool) {
-	plain, err := base64.StdEncoding.DecodeString(cursor)
-	if err != nil {
-		return i, false
-	}
-	id, key, _ := strings.Cut(strings.TrimPrefix(string(plain), itemCursorPrefix), ":")
-	i.key = key
-	i.id, err = strconv.Atoi(id)
-	return i, err == nil && i.cursor() == cursor
-}
 
 // paged returns the resolver of a connection.
 func (e *execution) paged(items func(arguments map[string]any) []item) resolver {
@@ -57,22 +24,10 @@ func (e *execution) connection(f *ast.Field, arguments map[string]any, items []i
 		order = func(a, b item) int { return b.compare(a) }
 	}
 	slices.SortFunc(items, order)
-	total, from, to := len(items), 0, len(items)
-	for _, name := range []string{"after", "before"} {
-		text, given := arguments[name].(string)
-		if !given {
-			continue
-		}
-		edge, ok := itemAt(text)
-		if !ok {
-			return e.addError(f, "INVALID_CURSOR_ARGUMENTS", fmt.Sprintf("`%s` does not appear to be a valid cursor.", text))
-		}
-		at, found := slices.BinarySearchFunc(items, edge, order)
-		if name == "before" {
-			to = max(from, at)
-		} else if from = at; found {
-			from++
-		}
+	total := len(items)
+	from, to, wrong := between(items, order, textOf(arguments["after"]), textOf(arguments["before"]))
+	if wrong != "" {
+		return e.addError(f, "INVALID_CURSOR_ARGUMENTS", fmt.Sprintf("`%s` does not appear to be a valid cursor.", arguments[wrong]))
 	}
 	if size, _ := e.call.pageSize(f, nil, nil); arguments["last"] != nil {
 		from = max(from, to-size)
