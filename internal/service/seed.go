@@ -46,8 +46,8 @@ func seed(n uint64, now time.Time) *world {
 	return w
 }
 
-// monolithIDs is the ID before those of the objects of monolith. They precede the IDs of other objects, which therefore
-// do not depend on the first use of monolith.
+// monolithIDs precedes the IDs of the objects of monolith, and 10,000 follows them. The IDs of other objects therefore do
+// not depend on the first use of monolith.
 const monolithIDs = 5000
 
 // monolith adds the commits and pull requests of the large repository.
