@@ -304,15 +304,21 @@ func (r *request) comparison() (base, head string) {
 	return r.params["base"], r.params["head"]
 }
 
-func (s *Service) renderCommit(r *request, c *commit) doc {
-	root, parents := r.base+r.repo.path(), []any{}
+// renderCommit returns a commit of a repository.
+func renderCommit(r *request, repo *repository, c *commit) doc {
+	root, parents := r.base+repo.path(), []any{}
 	for _, p := range c.parents {
 		parents = append(parents, doc{"sha": p, "url": root + "/commits/" + p})
 	}
+	url, user := root+"/commits/"+c.sha, userObject(r, c.author)
 	author := doc{"name": c.author.name, "email": c.author.email, "date": stamp(c.at)}
 	return doc{
-		"sha": c.sha, "url": root + "/commits/" + c.sha, "parents": parents, "author": userObject(r, c.author),
-		"commit": doc{"message": c.message, "author": author, "committer": author, "tree": doc{"sha": c.tree}},
+		"sha": c.sha, "node_id": "C_" + c.sha, "url": url, "html_url": r.base + "/" + repo.fullName() + "/commit/" + c.sha,
+		"comments_url": url + "/comments", "parents": parents, "author": user, "committer": user,
+		"commit": doc{
+			"url": root + "/git/commits/" + c.sha, "message": c.message, "author": author, "committer": author,
+			"tree": doc{"sha": c.tree, "url": root + "/git/trees/" + c.tree},
+		},
 	}
 }
 
@@ -325,7 +331,7 @@ func listCommits(s *Service, r *request) response {
 }
 
 func (s *Service) listOfCommits(r *request, commits []*commit) response {
-	return listOf(commits, func(c *commit) doc { return s.renderCommit(r, c) })
+	return listOf(commits, func(c *commit) doc { return renderCommit(r, r.repo, c) })
 }
 
 func getCommit(s *Service, r *request) response {
@@ -333,7 +339,7 @@ func getCommit(s *Service, r *request) response {
 	if c == nil {
 		return fail(http.StatusNotFound, "No commit found for SHA: "+r.params["ref"])
 	}
-	body := s.renderCommit(r, c)
+	body := renderCommit(r, r.repo, c)
 	body["commit"].(doc)["comment_count"] = len(s.world.where(r.repo, "comments", "commit", c.sha))
 	return response{status: http.StatusOK, body: body, modified: c.at}
 }
@@ -347,14 +353,14 @@ func compare(s *Service, r *request) response {
 	}
 	files, commits, ahead := []any{}, []doc{}, g.ahead(from, to)
 	for _, c := range ahead {
-		commits = append(commits, s.renderCommit(r, c))
+		commits = append(commits, renderCommit(r, r.repo, c))
 	}
 	for _, path := range g.changed(from, to) {
 		files = append(files, doc{"filename": path})
 	}
 	return response{status: http.StatusOK, body: doc{
 		"url": r.base + r.path, "status": map[bool]string{true: "identical", false: "ahead"}[len(ahead) == 0], "ahead_by": len(ahead), "total_commits": len(ahead),
-		"commits": commits, "files": files, "base_commit": s.renderCommit(r, g.commits[from]),
+		"commits": commits, "files": files, "base_commit": renderCommit(r, r.repo, g.commits[from]),
 	}}
 }
 
@@ -450,7 +456,7 @@ func mergeBranch(s *Service, r *request) response {
 		return response{status: http.StatusNoContent}
 	}
 	s.move(r, "heads/"+base, sha)
-	return response{status: http.StatusCreated, body: s.renderCommit(r, g.commits[sha])}
+	return response{status: http.StatusCreated, body: renderCommit(r, r.repo, g.commits[sha])}
 }
 
 // getObject returns a blob, tree or commit.
@@ -583,7 +589,7 @@ func changeContent(s *Service, r *request) response {
 	}
 	sha := g.change(branch, s.commitBy(r, r.text("message")), map[string]string{path: content})
 	s.move(r, "heads/"+branch, sha)
-	body := doc{"content": nil, "commit": s.renderCommit(r, g.commits[sha])}
+	body := doc{"content": nil, "commit": renderCommit(r, r.repo, g.commits[sha])}
 	if !deletes {
 		body["content"] = renderFile(r, path, g.files(sha)[path])
 	}

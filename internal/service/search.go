@@ -101,9 +101,11 @@ var queryChecks = map[string]struct {
 	isInvalid     func(searchQuery) bool
 	code, message string
 }{
-	"search-query":     {func(q searchQuery) bool { return len(q) == 0 }, "missing", ""},
-	"search-length":    {func(q searchQuery) bool { return q.length() > maxQueryLength }, "invalid", ": the search is longer than 256 characters"},
-	"search-operators": {func(q searchQuery) bool { return q.operators() > maxQueryOperators }, "invalid", ": more than five AND / OR / NOT operators were used"},
+	"search-query":  {func(q searchQuery) bool { return len(q) == 0 }, "missing", ""},
+	"search-length": {func(q searchQuery) bool { return q.length() > maxQueryLength }, "invalid", ": the search is longer than 256 characters"},
+	"search-operators": {
+		func(q searchQuery) bool { return q.operators() > maxQueryOperators }, "invalid", ": more than five AND / OR / NOT operators were used",
+	},
 	"search-terms": {
 		func(q searchQuery) bool { return !q.hasTerm() }, "invalid",
 		": the search contains only qualifiers; at least one search term is needed",

@@ -55,25 +55,21 @@ func commitDocuments(_ *Service, req *request, r *repository) (all []document) {
 	return all
 }
 
-// commitItem returns the search result for a commit.
+// commitItem returns the search result for a commit. Its times are in the author's time zone.
 func commitItem(req *request, r *repository, c *commit) object {
-	api := req.base + "/repos/" + r.fullName()
-	url := api + "/commits/" + c.sha
-	parents := []object{}
-	for _, parent := range c.parents {
-		parents = append(parents, object{{"url", api + "/commits/" + parent}, {"sha", parent}})
+	item := renderCommit(req, r, c)
+	shown := item["commit"].(doc)
+	shown["comment_count"], shown["author"].(doc)["date"] = 0, c.at.Format("2006-01-02T15:04:05.000-07:00")
+	item["repository"] = minimalRepository(req, r)
+	return fieldsOf(item)
+}
+
+// fieldsOf returns an object with the members of a document in the order of their names.
+func fieldsOf(d doc) (o object) {
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		o = append(o, field{name, d[name]})
 	}
-	person := object{{"name", c.author.name}, {"email", c.author.email}, {"date", c.at.Format("2006-01-02T15:04:05.000-07:00")}}
-	return object{
-		{"url", url}, {"sha", c.sha}, {"node_id", "C_" + c.sha[:12]}, {"html_url", req.base + "/" + r.fullName() + "/commit/" + c.sha},
-		{"comments_url", url + "/comments"},
-		{"commit", object{
-			{"url", api + "/git/commits/" + c.sha}, {"author", person}, {"committer", person}, {"message", c.message},
-			{"tree", object{{"url", api + "/git/trees/" + c.tree}, {"sha", c.tree}}}, {"comment_count", 0},
-		}},
-		{"author", userObject(req, c.author)}, {"committer", userObject(req, c.author)},
-		{"parents", parents}, {"repository", minimalRepository(req, r)},
-	}
+	return o
 }
 
 func issueDocuments(s *Service, req *request, r *repository) (all []document) {
@@ -91,13 +87,7 @@ func (s *Service) issueDocument(req *request, r *repository, issue doc) document
 		properties: []property{{"title", textOf(issue["title"])}, {"body", textOf(issue["body"])}},
 		repository: r, kind: "issue", labels: issue["labels"].([]string), state: str(issue["state"]), author: s.world.authorOf(issue).login,
 		order: timeOf(issue["created_at"]).Unix(),
-		item: func() (item object) {
-			fields := renderIssue(s, req, issue)
-			for _, name := range slices.Sorted(maps.Keys(fields)) {
-				item = append(item, field{name, fields[name]})
-			}
-			return item
-		},
+		item:  func() object { return fieldsOf(renderIssue(s, req, issue)) },
 	}
 	if _, pull := s.world.numbered(r, issue["number"].(int)); pull != nil {
 		d.kind, d.reviewers = "pr", pull["requested_reviewers"].([]string)
