@@ -587,6 +587,7 @@ func (s *Service) page(r *request, resp *response) {
 		if r.op.category == "search" {
 			wrapped = append(wrapped, field{"incomplete_results", false})
 		}
-		resp.body = append(wrapped, field{key, shown})
+		wrapped = append(wrapped, field{key, shown})
+		resp.body = wrapped
 	}
 }
