@@ -107,7 +107,7 @@ Requesting a code review from you
 	{"issue list -L 1", "37\tOPEN\tNew\t\tDATE"},
 	{"issue close 37", "✓ Closed issue #37 (New)"},
 	{"issue list -L 1", "2\tOPEN\tThe gear is loose\tenhancement\tDATE"},
-	{"pr comment 36 -b text", "UPSTREAM/acme/widgets/pull/36#issuecomment-12277"},
+	{"pr comment 36 -b text", "UPSTREAM/acme/widgets/pull/36#issuecomment-10202"},
 }
 
 // TestGHThroughWeir runs gh through a gateway. With the rules for gh its queries are answered from the cache until gh

@@ -165,7 +165,7 @@ func TestCursorsSelectPages(t *testing.T) {
 			t.call("owner", "GET "+configurationsPath+"?"+c.query, 200, c.want)
 		}
 		for query, field := range map[string]string{
-			"after=1": "after", "after=" + cursor(1) + "!": "after", "before=Y3Vyc29yOnYxOjAx": "before" /* cursor:v1:01 */, "before=MQ": "before", /* 1 */
+			"after=1": "after", "after=" + cursor(1) + "!": "after", "before=Y3Vyc29yOnYyOjAxOg": "before" /* cursor:v2:01: */, "before=MQ": "before", /* 1 */
 		} {
 			t.call("owner", "GET "+configurationsPath+"?"+query, 422, fmt.Sprintf(`"resource":%q,"field":%q`, configurationResource, field))
 		}
@@ -216,3 +216,5 @@ func TestDetachedRepositoriesKeepTheirSettings(t *testing.T) {
 		t.call("owner", "GET /user/subscriptions", 200, "="+before)
 	})
 }
+
+func cursor(id int) string { return item{id: id}.cursor() }

@@ -41,34 +41,35 @@ func newKinds() map[string]kind {
 }
 
 // part is a route that shows or creates the objects of a collection whose member has the value of a parameter. An empty
-// member selects all objects.
+// member selects all objects, as on the route of the collection itself.
 type part struct{ collection, member, param string }
 
 // parts are the routes by view below the repository.
 var parts = map[string]part{
-	"issues/comments":              {"issues/comments", "", ""},
 	"issues/{}/comments":           {"issues/comments", "issue", "issue_number"},
-	"issues/events":                {"issues/events", "", ""},
 	"issues/{}/events":             {"issues/events", "issue", "issue_number"},
 	"issues/{}/timeline":           {"issues/events", "issue", "issue_number"},
-	"pulls/comments":               {"pulls/comments", "", ""},
 	"pulls/{}/comments":            {"pulls/comments", "pull", "pull_number"},
 	"pulls/{}/comments/{}/replies": {"pulls/comments", "pull", "pull_number"},
 	"pulls/{}/reviews/{}/comments": {"pulls/comments", "review", "review_id"},
 	"pulls/{}/reviews":             {"pulls/{pull_number}/reviews", "", ""},
-	"comments":                     {"comments", "", ""},
 	"commits/{}/comments":          {"comments", "commit", "commit_sha"},
-	"labels":                       {"labels", "", ""},
-	"milestones":                   {"milestones", "", ""},
-	"releases":                     {"releases", "", ""},
 	"releases/{}/assets":           {"releases/assets", "release", "release_id"},
 	"statuses/{}":                  {"statuses", "sha", "sha"},
 	"commits/{}/statuses":          {"statuses", "sha", "ref"},
-	"check-runs":                   {"check-runs", "", ""},
 	"commits/{}/check-runs":        {"check-runs", "head_sha", "ref"},
 	"check-suites/{}/check-runs":   {"check-runs", "suite", "check_suite_id"},
-	"check-suites":                 {"check-suites", "", ""},
 	"commits/{}/check-suites":      {"check-suites", "head_sha", "ref"},
+}
+
+// partOf returns the part that a route with a view shows, if it shows one.
+func (w *world) partOf(view string) (part, bool) {
+	below := strings.TrimPrefix(view, inRepo)
+	if p, ok := parts[below]; ok {
+		return p, true
+	}
+	_, isCollection := w.kinds[below]
+	return part{collection: below}, isCollection
 }
 
 const inRepo = "/repos/{}/{}/"
@@ -121,7 +122,7 @@ func (s *Service) listPart(r *request, p part) response {
 	if p.collection == "releases" {
 		slices.Reverse(list)
 	}
-	return response{status: http.StatusOK, list: s.showAll(r, k, list)}
+	return listOf(list, func(fields doc) doc { return s.show(r, k, fields) })
 }
 
 func (s *Service) show(r *request, k kind, fields doc) doc {
@@ -129,14 +130,6 @@ func (s *Service) show(r *request, k kind, fields doc) doc {
 		return k.render(s, r, fields)
 	}
 	return fields
-}
-
-func (s *Service) showAll(r *request, k kind, list []doc) []any {
-	shown := make([]any, 0, len(list))
-	for _, fields := range list {
-		shown = append(shown, s.show(r, k, fields))
-	}
-	return shown
 }
 
 // createPart creates an object of a kind.

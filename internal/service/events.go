@@ -231,12 +231,8 @@ func (b eventBody) validate() error {
 
 // repositoryNamed returns the repository "owner/name", or nil.
 func (w *world) repositoryNamed(fullName string) *repository {
-	for _, r := range w.repositories {
-		if strings.EqualFold(r.fullName(), fullName) {
-			return r
-		}
-	}
-	return nil
+	owner, name, _ := strings.Cut(fullName, "/")
+	return w.repo(owner, name)
 }
 
 // organizationNamed returns the organization with a login, or nil.

@@ -1,10 +1,19 @@
 package service
 
 import (
+	"cmp"
+	"encoding/xml"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
+)
+
+const (
+	// feedSize is the maximum number of entries in a feed.
+	feedSize = 30
+	atomType = "application/atom+xml"
 )
 
 // feed describes one feed of the index (Document B section 2.5). The documents define no paths for feeds. The service
@@ -81,7 +90,7 @@ func (s *Service) feedURLs(req *request, f feed, user *account) []string {
 	if !f.perUser {
 		return []string{req.base + f.path}
 	}
-	url := req.base + strings.ReplaceAll(f.path, "{user}", user.login)
+	url := req.base + inserted(f.path, user, nil)
 	if f.private {
 		url += "?token=" + feedToken(user)
 	}
@@ -90,66 +99,152 @@ func (s *Service) feedURLs(req *request, f feed, user *account) []string {
 	}
 	urls := []string{}
 	for _, login := range slices.Sorted(maps.Keys(s.world.accounts)) {
-		if s.world.accounts[login].members[user.login] != nil {
-			urls = append(urls, strings.ReplaceAll(url, "{organization}", login))
+		if a := s.world.accounts[login]; a.members[user.login] != nil {
+			urls = append(urls, inserted(url, nil, a))
 		}
 	}
 	return urls
 }
 
-// feedRequest is a feed with the user and the organization of the requested path. The user and the organization may be
-// nil.
-type feedRequest struct {
-	feed
-	user, organization *account
+// inserted returns a path or a title of a feed with a user and an organization, unless they are nil.
+func inserted(template string, user, organization *account) string {
+	if user != nil {
+		template = strings.ReplaceAll(template, "{user}", user.login)
+	}
+	if organization != nil {
+		template = strings.ReplaceAll(template, "{organization}", organization.login)
+	}
+	return template
 }
 
-// getFeed returns a feed as JSON, or as Atom if the request accepts Atom (Document B section 4.4).
+// getFeed returns a feed as JSON, or as Atom if the request accepts Atom (Document B section 4.4). Private feeds need
+// the token of the feed, or basic authentication as its user. A feed of an organization exists only for its members.
 func getFeed(s *Service, req *request) response {
-	feed := s.findFeed(req)
-	if feed == nil {
+	f := feeds[slices.IndexFunc(feeds, func(f feed) bool { return f.path == req.op.Path })]
+	user, organization := s.world.accounts[req.params["user"]], s.world.accounts[req.params["organization"]]
+	if strings.Contains(f.path, "{user}") && (user == nil || user.members != nil) || strings.Contains(f.path, "{organization}") && organization == nil {
 		return notFound()
 	}
-	if problem := s.authorizeReader(req, feed); problem != nil {
-		return *problem
+	var reader caller
+	if f.private {
+		token := req.query.Get("token")
+		if _, _, basic := req.BasicAuth(); token == "" && !basic {
+			return fail(http.StatusUnauthorized, "Requires the token of the feed or basic authentication")
+		}
+		if reader = req.caller; token != "" {
+			reader = caller{login: user.login}
+		}
+		if token != "" && token != feedToken(user) || reader.login != user.login || organization != nil && organization.members[user.login] == nil {
+			return notFound()
+		}
 	}
-	page := s.feedPage(req, feed)
-	resp := response{status: http.StatusOK, private: feed.private, body: page}
+	var all []activity
+	for _, r := range s.world.repositories {
+		if s.world.isVisible(r, reader) && (f.selects == nil || f.selects(r, user, organization)) {
+			all = append(all, f.activities(r, user)...)
+		}
+	}
+	page := newFeedPage(req, inserted(f.title, user, organization), all)
+	resp := response{status: http.StatusOK, private: f.private, body: page}
 	if slices.Contains(acceptedTypes(req), atomType) {
 		resp.text, resp.kind = page.atom(), atomType+"; charset=utf-8"
 	}
 	return resp
 }
 
-// findFeed returns the feed that a request names, or nil.
-func (s *Service) findFeed(req *request) *feedRequest {
-	at := slices.IndexFunc(feeds, func(f feed) bool { return f.path == req.op.Path })
-	feed := &feedRequest{feeds[at], s.world.accounts[req.params["user"]], s.world.accounts[req.params["organization"]]}
-	_, ofUser := req.params["user"]
-	_, ofOrganization := req.params["organization"]
-	if ofUser && (feed.user == nil || feed.user.members != nil) || ofOrganization && feed.organization == nil {
-		return nil
-	}
-	return feed
+// activity is an action that appears as a feed entry.
+type activity struct {
+	author      signer
+	description string // the text after the author's name
+	path        string // of the page, below the base URL
 }
 
-// authorizeReader returns an error response if the caller may not read a private feed. The caller needs the token of
-// the feed, or basic authentication as its user. A feed of an organization exists only for its members.
-func (s *Service) authorizeReader(req *request, feed *feedRequest) *response {
-	if !feed.private {
-		return nil
+// activities returns the activities of a repository that may be among the newest entries of the feed.
+func (f feed) activities(r *repository, user *account) (all []activity) {
+	add := func(by signer, did, path string) {
+		if !f.ownActivity || by.email == user.email {
+			all = append(all, activity{by, did + " " + r.fullName(), "/" + r.fullName() + path})
+		}
 	}
-	token := req.query.Get("token")
-	_, _, basic := req.BasicAuth()
-	var p response
-	switch {
-	case token == "" && !basic:
-		p = fail(http.StatusUnauthorized, "Requires the token of the feed or basic authentication")
-	case token != "" && token != feedToken(feed.user), token == "" && req.caller.login != feed.user.login,
-		feed.organization != nil && feed.organization.members[feed.user.login] == nil:
-		p = notFound()
-	default:
-		return nil
+	if f.advisoriesOnly {
+		for _, a := range r.advisories {
+			add(signer{r.owner.name, r.owner.email, a.published}, "announced: "+a.summary+" in", "/security/advisories/"+a.id)
+		}
+		return all
 	}
-	return &p
+	for _, c := range slices.Backward(r.history()) {
+		if len(all) == feedSize {
+			break
+		}
+		subject, _, _ := strings.Cut(c.message, "\n")
+		add(signer{c.author.name, c.author.email, c.at}, `committed "`+subject+`" to`, "/commit/"+c.sha)
+	}
+	for _, t := range r.git.tags {
+		add(t.tagger, "tagged "+t.name+" of", "/releases/tag/"+t.sha)
+	}
+	for _, sub := range r.subscriptions {
+		if sub.subscribed {
+			add(signer{sub.user.name, sub.user.email, sub.created}, "watches", "/watchers/"+sub.user.login)
+		}
+	}
+	return all
+}
+
+// feedPage is a feed document: Atom (RFC 4287), or JSON with the same members. The URLs of a feed contain no token. The
+// identifiers contain no host.
+type feedPage struct {
+	XMLName xml.Name    `xml:"http://www.w3.org/2005/Atom feed" json:"-"`
+	ID      string      `xml:"id" json:"id"`
+	Title   string      `xml:"title" json:"title"`
+	Updated string      `xml:"updated" json:"updated"`
+	Link    pageLink    `xml:"link" json:"link"`
+	Entries []pageEntry `xml:"entry" json:"entries"`
+}
+
+type pageEntry struct {
+	ID      string     `xml:"id" json:"id"`
+	Title   string     `xml:"title" json:"title"`
+	Updated string     `xml:"updated" json:"updated"`
+	Author  pageAuthor `xml:"author" json:"author"`
+	Link    pageLink   `xml:"link" json:"link"`
+}
+
+type pageAuthor struct {
+	Name string `xml:"name" json:"name"`
+}
+
+type pageLink struct {
+	Rel  string `xml:"rel,attr" json:"rel"`
+	Type string `xml:"type,attr" json:"type"`
+	Href string `xml:"href,attr" json:"href"`
+}
+
+// atom returns the page as XML. Characters that XML cannot represent are replaced.
+func (p feedPage) atom() []byte {
+	text, err := xml.Marshal(p)
+	if err != nil {
+		panic(err) // a feedPage always encodes
+	}
+	return append([]byte(xml.Header), text...)
+}
+
+// newFeedPage returns a page of the newest activities. A feed without activities has the Unix epoch as its update time.
+func newFeedPage(req *request, title string, activities []activity) feedPage {
+	id := func(path string) string { return "tag:example.com,2022:" + path } // RFC 4151
+	page := feedPage{
+		ID: id(req.path), Title: title, Updated: timestamp(time.Unix(0, 0)), Link: pageLink{"self", atomType, req.base + req.path}, Entries: []pageEntry{},
+	}
+	slices.SortFunc(activities, func(a, b activity) int {
+		return cmp.Or(b.author.at.Compare(a.author.at), strings.Compare(a.path, b.path))
+	})
+	for _, a := range activities[:min(len(activities), feedSize)] {
+		page.Entries = append(page.Entries, pageEntry{
+			ID: id(a.path), Title: a.author.name + " " + a.description, Updated: timestamp(a.author.at),
+			Author: pageAuthor{a.author.name}, Link: pageLink{"alternate", "text/html", req.base + a.path},
+		})
+	}
+	if len(page.Entries) > 0 {
+		page.Updated = page.Entries[0].Updated
+	}
+	return page
 }

@@ -20,7 +20,7 @@ func (s *Service) generic(r *request) response {
 	path, view := r.qualify(r.path, r.op.view), r.op.view
 	exists, read := s.exists(path, view), s.router.reads[view]
 	_, isItem := s.router.items[view]
-	if p, ok := parts[strings.TrimPrefix(view, inRepo)]; ok && isRead(r.Method) {
+	if p, ok := s.world.partOf(view); ok && isRead(r.Method) {
 		return s.listPart(r, p)
 	} else if ok && r.Method == http.MethodPost {
 		return s.createPart(r, p)
@@ -54,11 +54,7 @@ func (s *Service) generic(r *request) response {
 	case r.op.success()[0] == http.StatusFound:
 		return response{status: http.StatusFound, location: r.download()}
 	case s.router.isList(r.op):
-		list := []any{}
-		for _, key := range s.keysOf(path, view+"/{}") {
-			list = append(list, s.render(r, itemPath(path, key), view+"/{}"))
-		}
-		return response{status: http.StatusOK, list: list}
+		return listOf(s.keysOf(path, view+"/{}"), func(key string) doc { return s.render(r, itemPath(path, key), view+"/{}") })
 	}
 	return response{status: r.op.success()[0], body: s.render(r, path, view), modified: s.world.started}
 }

@@ -304,24 +304,22 @@ func (r *request) comparison() (base, head string) {
 	return r.params["base"], r.params["head"]
 }
 
-func (s *Service) renderCommit(r *request, c *commit) doc {
-	root, parents := r.base+r.repo.path(), []any{}
+// renderCommit returns a commit of a repository.
+func renderCommit(r *request, repo *repository, c *commit) doc {
+	root, parents := r.base+repo.path(), []any{}
 	for _, p := range c.parents {
 		parents = append(parents, doc{"sha": p, "url": root + "/commits/" + p})
 	}
+	url, user := root+"/commits/"+c.sha, userObject(r, c.author)
 	author := doc{"name": c.author.name, "email": c.author.email, "date": stamp(c.at)}
 	return doc{
-		"sha": c.sha, "url": root + "/commits/" + c.sha, "parents": parents, "author": userObject(r, c.author),
-		"commit": doc{"message": c.message, "author": author, "committer": author, "tree": doc{"sha": c.tree}},
+		"sha": c.sha, "node_id": "C_" + c.sha, "url": url, "html_url": r.base + "/" + repo.fullName() + "/commit/" + c.sha,
+		"comments_url": url + "/comments", "parents": parents, "author": user, "committer": user,
+		"commit": doc{
+			"url": root + "/git/commits/" + c.sha, "message": c.message, "author": author, "committer": author,
+			"tree": doc{"sha": c.tree, "url": root + "/git/trees/" + c.tree},
+		},
 	}
-}
-
-func (s *Service) renderCommits(r *request, commits []*commit) []any {
-	list := []any{}
-	for _, c := range commits {
-		list = append(list, s.renderCommit(r, c))
-	}
-	return list
 }
 
 func listCommits(s *Service, r *request) response {
@@ -329,7 +327,11 @@ func listCommits(s *Service, r *request) response {
 	if sha == "" {
 		return notFound()
 	}
-	return response{status: http.StatusOK, list: s.renderCommits(r, r.repo.git.history(sha))}
+	return s.listOfCommits(r, r.repo.git.history(sha))
+}
+
+func (s *Service) listOfCommits(r *request, commits []*commit) response {
+	return listOf(commits, func(c *commit) doc { return renderCommit(r, r.repo, c) })
 }
 
 func getCommit(s *Service, r *request) response {
@@ -337,7 +339,7 @@ func getCommit(s *Service, r *request) response {
 	if c == nil {
 		return fail(http.StatusNotFound, "No commit found for SHA: "+r.params["ref"])
 	}
-	body := s.renderCommit(r, c)
+	body := renderCommit(r, r.repo, c)
 	body["commit"].(doc)["comment_count"] = len(s.world.where(r.repo, "comments", "commit", c.sha))
 	return response{status: http.StatusOK, body: body, modified: c.at}
 }
@@ -349,13 +351,16 @@ func compare(s *Service, r *request) response {
 	if from == "" || to == "" {
 		return notFound()
 	}
-	files, ahead := []any{}, g.ahead(from, to)
+	files, commits, ahead := []any{}, []doc{}, g.ahead(from, to)
+	for _, c := range ahead {
+		commits = append(commits, renderCommit(r, r.repo, c))
+	}
 	for _, path := range g.changed(from, to) {
 		files = append(files, doc{"filename": path})
 	}
 	return response{status: http.StatusOK, body: doc{
 		"url": r.base + r.path, "status": map[bool]string{true: "identical", false: "ahead"}[len(ahead) == 0], "ahead_by": len(ahead), "total_commits": len(ahead),
-		"commits": s.renderCommits(r, ahead), "files": files, "base_commit": s.renderCommit(r, g.commits[from]),
+		"commits": commits, "files": files, "base_commit": renderCommit(r, r.repo, g.commits[from]),
 	}}
 }
 
@@ -367,14 +372,9 @@ func (s *Service) renderBranch(r *request, name string) doc {
 
 // listBranches lists all branches, or those whose head is the commit in the path.
 func listBranches(s *Service, r *request) response {
-	list := []any{}
 	sha, ofHead := r.params["commit_sha"]
-	for _, name := range r.repo.git.named("heads/") {
-		if !ofHead || r.repo.git.refs["heads/"+name] == sha {
-			list = append(list, s.renderBranch(r, name))
-		}
-	}
-	return response{status: http.StatusOK, list: list}
+	names := slices.DeleteFunc(r.repo.git.named("heads/"), func(name string) bool { return ofHead && r.repo.git.refs["heads/"+name] != sha })
+	return listOf(names, func(name string) doc { return s.renderBranch(r, name) })
 }
 
 func getBranch(s *Service, r *request) response {
@@ -396,18 +396,15 @@ func renameBranch(s *Service, r *request) response {
 }
 
 func listTags(_ *Service, r *request) response {
-	list := []any{}
-	for _, name := range r.repo.git.named("tags/") {
-		list = append(list, doc{"name": name, "commit": doc{"sha": r.repo.git.refs["tags/"+name]}})
-	}
-	return response{status: http.StatusOK, list: list}
+	return listOf(r.repo.git.named("tags/"), func(name string) doc {
+		return doc{"name": name, "commit": doc{"sha": r.repo.git.refs["tags/"+name]}}
+	})
 }
 
 func pullsOfCommit(s *Service, r *request) response {
-	list := s.world.where(r.repo, "pulls", "", "")
-	return response{status: http.StatusOK, list: s.showAll(r, s.world.kinds["pulls"], slices.DeleteFunc(list, func(pull doc) bool {
-		return r.repo.git.resolve(str(pull["head"])) != r.repo.git.resolve(r.params["commit_sha"])
-	}))}
+	sha := r.repo.git.resolve(r.params["commit_sha"])
+	pulls := slices.DeleteFunc(s.world.where(r.repo, "pulls", "", ""), func(pull doc) bool { return r.repo.git.resolve(str(pull["head"])) != sha })
+	return listOf(pulls, func(pull doc) doc { return renderPull(s, r, pull) })
 }
 
 func renderRef(r *request, ref string) doc {
@@ -422,11 +419,8 @@ func getRef(_ *Service, r *request) response {
 }
 
 func listRefs(_ *Service, r *request) response {
-	list := []any{}
-	for _, rest := range r.repo.git.named(r.params["ref"]) {
-		list = append(list, renderRef(r, r.params["ref"]+rest))
-	}
-	return response{status: http.StatusOK, list: list}
+	prefix := r.params["ref"]
+	return listOf(r.repo.git.named(prefix), func(rest string) doc { return renderRef(r, prefix+rest) })
 }
 
 // changeRef creates, changes or deletes a ref.
@@ -462,21 +456,17 @@ func mergeBranch(s *Service, r *request) response {
 		return response{status: http.StatusNoContent}
 	}
 	s.move(r, "heads/"+base, sha)
-	return response{status: http.StatusCreated, body: s.renderCommit(r, g.commits[sha])}
+	return response{status: http.StatusCreated, body: renderCommit(r, r.repo, g.commits[sha])}
 }
 
 // getObject returns a blob, tree or commit.
 func getObject(_ *Service, r *request) response {
 	g := r.repo.git
-	for _, param := range []string{"file_sha", "commit_sha"} {
-		if body := g.object(r.params[param]); body != nil {
-			return response{status: http.StatusOK, body: body}
-		}
-	}
-	name := r.params["tree_sha"]
-	if c := g.commits[g.resolve(name)]; c != nil {
+	name, isTree := r.params["tree_sha"]
+	if c := g.commits[g.resolve(name)]; isTree && c != nil {
 		name = c.tree
 	}
+	name = cmp.Or(name, r.params["file_sha"], r.params["commit_sha"])
 	if body := g.object(name); body != nil {
 		return response{status: http.StatusOK, body: body}
 	}
@@ -508,17 +498,13 @@ func createObject(s *Service, r *request) response {
 	case "git/create-blob":
 		sha = g.blob(decoded(r.text("content"), r.text("encoding")))
 	case "git/create-tree":
-		files := maps.Clone(g.files(g.resolve(r.text("base_tree"))))
-		if files == nil {
-			files = map[string]string{}
-		}
+		files := map[string]string{}
+		maps.Copy(files, g.files(g.resolve(r.text("base_tree"))))
 		maps.Copy(files, g.trees[r.text("base_tree")])
 		entries, _ := r.body["tree"].([]any)
 		for _, entry := range entries {
 			e, _ := entry.(doc)
-			content, _ := e["content"].(string)
-			blob, _ := e["sha"].(string)
-			files[str(e["path"])] = cmp.Or(blob, g.blob(content))
+			files[str(e["path"])] = cmp.Or(textOf(e["sha"]), g.blob(textOf(e["content"])))
 		}
 		sha = g.tree(files)
 	default:
@@ -603,7 +589,7 @@ func changeContent(s *Service, r *request) response {
 	}
 	sha := g.change(branch, s.commitBy(r, r.text("message")), map[string]string{path: content})
 	s.move(r, "heads/"+branch, sha)
-	body := doc{"content": nil, "commit": s.renderCommit(r, g.commits[sha])}
+	body := doc{"content": nil, "commit": renderCommit(r, r.repo, g.commits[sha])}
 	if !deletes {
 		body["content"] = renderFile(r, path, g.files(sha)[path])
 	}
@@ -611,10 +597,7 @@ func changeContent(s *Service, r *request) response {
 }
 
 // text returns a string of the body, or "".
-func (r *request) text(name string) string {
-	value, _ := r.body[name].(string)
-	return value
-}
+func (r *request) text(name string) string { return textOf(r.body[name]) }
 
 // isNumber reports whether a text is a number.
 func isNumber(s string) bool {

@@ -63,21 +63,18 @@ func tagObject(req *request, r *repository, t *gitTag) object {
 	}
 }
 
-// repositoryWithObjects returns the repository of a tag operation. An empty repository has no Git objects and causes a
-// 409.
-func (s *Service) repositoryWithObjects(req *request) (*repository, *response) {
-	r := req.repo
-	if r.head() == "" {
-		return nil, refuse(http.StatusConflict, "Git Repository is empty.")
+// withObjects returns a handler that responds with 409 if the repository is empty: it has no Git objects.
+func withObjects(handle handler) handler {
+	return func(s *Service, req *request) response {
+		if req.repo.head() == "" {
+			return fail(http.StatusConflict, "Git Repository is empty.")
+		}
+		return handle(s, req)
 	}
-	return r, nil
 }
 
-func getTag(s *Service, req *request) response {
-	r, problem := s.repositoryWithObjects(req)
-	if problem != nil {
-		return *problem
-	}
+func getTag(_ *Service, req *request) response {
+	r := req.repo
 	at := slices.IndexFunc(r.git.tags, func(t *gitTag) bool { return t.sha == req.params["tag_sha"] })
 	if at < 0 {
 		return notFound()
@@ -87,10 +84,7 @@ func getTag(s *Service, req *request) response {
 
 // createTag creates a tag object without a reference (Document A section 4.6).
 func createTag(s *Service, req *request) response {
-	r, problem := s.repositoryWithObjects(req)
-	if problem != nil {
-		return *problem
-	}
+	r := req.repo
 	if r.locked {
 		return fail(http.StatusForbidden, lockedForMigration)
 	}

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/vektah/gqlparser/v2"
 	"github.com/vektah/gqlparser/v2/ast"
@@ -98,7 +100,7 @@ func graphQL(s *Service, req *request) response {
 	e := &execution{s: s, req: req, call: call}
 	root := e.query()
 	if call.dryRun {
-		root.values = map[string]any{"rateLimit": root.values["rateLimit"]}
+		root.values = values{"rateLimit": root.values["rateLimit"]}
 	}
 	if call.operation.Operation == ast.Mutation {
 		root = e.mutation()
@@ -147,12 +149,35 @@ type execution struct {
 	fieldCount int // fields selected so far
 }
 
-// node is an object of the graph: the name of its type and the values of its fields. A value is a scalar, nil, a node,
-// a list of nodes, or a resolver of one of these.
+// node is an object of the graph. The values of its fields are the computed ones, and the members of the stored object
+// with the names of the fields in snake case.
 type node struct {
 	typeName string
-	values   map[string]any
+	stored   doc
+	values   values
 }
+
+// values are values by the names of fields. A value is a scalar, nil, a node, a list of nodes, or a resolver of one of
+// these.
+type values map[string]any
+
+// value returns the value of a field. The stored names of constants are in lower case, and a stored text may be null.
+func (n node) value(f *ast.Field) any {
+	computed, ok := n.values[f.Name]
+	if ok || n.stored == nil {
+		return computed
+	}
+	stored := n.stored[strings.ToLower(upperCase.ReplaceAllString(f.Name, "_$0"))]
+	switch text, isText := stored.(string); {
+	case isText && schema.Types[f.Definition.Type.Name()].Kind == ast.Enum:
+		return strings.ToUpper(text)
+	case stored == nil && f.Definition.Type.String() == "String!":
+		return ""
+	}
+	return stored
+}
+
+var upperCase = regexp.MustCompile(`[A-Z]`)
 
 // resolver returns the value of a field for its arguments.
 type resolver func(f *ast.Field, arguments map[string]any) any
@@ -172,7 +197,7 @@ func (e *execution) selectFields(set ast.SelectionSet, n node) object {
 		if e.fieldCount++; e.fieldCount > maxGraphQLFields {
 			break
 		}
-		value := n.values[f.Name]
+		value := n.value(f)
 		if f.Name == "__typename" {
 			value = n.typeName
 		}

@@ -1,8 +1,6 @@
 package service
 
 import (
-	"cmp"
-	"encoding/base64"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,32 +8,12 @@ import (
 	"github.com/vektah/gqlparser/v2/ast"
 )
 
-// item is one item of a connection. Connections order items by key and then by ID, so that a cursor stays valid while
-// items are added and removed.
-type item struct {
-	key int64
-	id  int
-	// node builds the node. It is called only for items on the requested page.
-	node func() node
-}
-
-func (i item) compare(o item) int { return cmp.Or(cmp.Compare(i.key, o.key), cmp.Compare(i.id, o.id)) }
-
-const itemCursorPrefix = "cursor:v2:"
-
-// cursor returns the position of the item as an opaque text.
-func (i item) cursor() string {
-	return base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%s%d:%d", itemCursorPrefix, i.key, i.id))
-}
-
-// itemAt returns an item at the position of a cursor. It returns false if cursor did not produce the text.
-func itemAt(cursor string) (i item, ok bool) {
-	plain, err := base64.StdEncoding.DecodeString(cursor)
-	if err != nil {
-		return i, false
+// paged returns the resolver of a connection.
+func (e *execution) paged(items func(arguments map[string]any) []item) resolver {
+	return func(f *ast.Field, arguments map[string]any) any {
+		order, _ := arguments["orderBy"].(map[string]any)
+		return e.connection(f, arguments, items(arguments), order["direction"] == "DESC")
 	}
-	_, err = fmt.Sscanf(strings.TrimPrefix(string(plain), itemCursorPrefix), "%d:%d", &i.key, &i.id)
-	return i, err == nil && i.cursor() == cursor
 }
 
 // connection returns a page of items in ascending order, or in descending order if descending is set. readGraphQL has
@@ -46,22 +24,10 @@ func (e *execution) connection(f *ast.Field, arguments map[string]any, items []i
 		order = func(a, b item) int { return b.compare(a) }
 	}
 	slices.SortFunc(items, order)
-	total, from, to := len(items), 0, len(items)
-	for _, name := range []string{"after", "before"} {
-		text, given := arguments[name].(string)
-		if !given {
-			continue
-		}
-		edge, ok := itemAt(text)
-		if !ok {
-			return e.addError(f, "INVALID_CURSOR_ARGUMENTS", fmt.Sprintf("`%s` does not appear to be a valid cursor.", text))
-		}
-		at, found := slices.BinarySearchFunc(items, edge, order)
-		if name == "before" {
-			to = max(from, at)
-		} else if from = at; found {
-			from++
-		}
+	total := len(items)
+	from, to, wrong := between(items, order, textOf(arguments["after"]), textOf(arguments["before"]))
+	if wrong != "" {
+		return e.addError(f, "INVALID_CURSOR_ARGUMENTS", fmt.Sprintf("`%s` does not appear to be a valid cursor.", arguments[wrong]))
 	}
 	if size, _ := e.call.pageSize(f, nil, nil); arguments["last"] != nil {
 		from = max(from, to-size)
@@ -74,12 +40,12 @@ func (e *execution) connection(f *ast.Field, arguments map[string]any, items []i
 // newConnection returns the connection with the items from and to.
 func newConnection(typeName string, items []item, total, from, to int) node {
 	page := items[from:to]
-	info := map[string]any{"hasPreviousPage": from > 0, "hasNextPage": to < total}
+	info := values{"hasPreviousPage": from > 0, "hasNextPage": to < total}
 	if len(page) > 0 {
 		info["startCursor"], info["endCursor"] = page[0].cursor(), page[len(page)-1].cursor()
 	}
-	return node{typeName, map[string]any{
-		"totalCount": total, "issueCount": total, "pageInfo": node{"PageInfo", info},
+	return node{typeName: typeName, values: values{
+		"totalCount": total, "issueCount": total, "pageInfo": node{typeName: "PageInfo", values: info},
 		"nodes": resolver(func(*ast.Field, map[string]any) any {
 			nodes := make([]node, 0, len(page))
 			for _, i := range page {
@@ -99,5 +65,5 @@ func newConnection(typeName string, items []item, total, from, to int) node {
 
 // newEdge returns an edge of a type of connection.
 func newEdge(connection string, i item) node {
-	return node{strings.TrimSuffix(connection, "Connection") + "Edge", map[string]any{"cursor": i.cursor(), "node": i.node()}}
+	return node{typeName: strings.TrimSuffix(connection, "Connection") + "Edge", values: values{"cursor": i.cursor(), "node": i.node()}}
 }

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -10,159 +11,144 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// mutations maps the fields of Mutation to functions that change the state and return the values of the payload.
-var mutations = map[string]func(*execution, *ast.Field, map[string]any) map[string]any{
-	"addComment":         (*execution).addComment,
-	"closeIssue":         (*execution).closeIssue,
-	"createIssue":        (*execution).createIssue,
-	"updatePullRequest":  (*execution).updatePullRequest,
-	"updateSubscription": (*execution).updateSubscription,
+// mutation is a field of Mutation.
+type mutation struct {
+	subject string   // the member of the input with the node ID of the subject
+	types   []string // of the subject
+	// change changes the state and returns the values of the payload. It returns nil after it recorded an error.
+	change func(*execution, *ast.Field, subject, map[string]any) values
+}
+
+// subject is the object that a mutation names: a repository, or an issue or a pull request of a repository.
+type subject struct {
+	node
+	r           *repository
+	issue, pull doc
+}
+
+var mutations = map[string]mutation{
+	"addComment":         {"subjectId", []string{"Issue", "PullRequest"}, (*execution).addComment},
+	"closeIssue":         {"issueId", []string{"Issue"}, (*execution).closeIssue},
+	"createIssue":        {"repositoryId", []string{"Repository"}, (*execution).createIssue},
+	"updatePullRequest":  {"pullRequestId", []string{"PullRequest"}, (*execution).updatePullRequest},
+	"updateSubscription": {"subscribableId", []string{"Repository"}, (*execution).updateSubscription},
 }
 
 func (e *execution) mutation() node {
-	root := node{"Mutation", map[string]any{}}
-	for name, mutate := range mutations {
+	root := node{typeName: "Mutation", values: values{}}
+	for name, m := range mutations {
 		root.values[name] = resolver(func(f *ast.Field, arguments map[string]any) any {
 			input, ok := arguments["input"].(map[string]any)
 			if !ok {
 				return e.addError(f, "INVALID", "Argument 'input' must be an object.")
 			}
-			values := mutate(e, f, input)
-			if values == nil {
+			id := textOf(input[m.subject])
+			on := subject{node: e.nodeWithID(id)}
+			if on.r, on.issue, on.pull = e.find(id); !slices.Contains(m.types, on.typeName) {
+				return e.unresolved(f, id)
+			}
+			payload := m.change(e, f, on, input)
+			if payload == nil {
 				return nil
 			}
-			values["clientMutationId"] = input["clientMutationId"]
-			return node{f.Definition.Type.Name(), values}
+			payload["clientMutationId"] = input["clientMutationId"]
+			return node{typeName: f.Definition.Type.Name(), values: payload}
 		})
 	}
 	return root
 }
 
-// writer returns the user of a token that may write to a repository. Otherwise it records an error and returns nil.
-// Only the author and members may change an issue or a pull request. author is nil for changes that each user may make.
-func (e *execution) writer(f *ast.Field, r *repository, author *account) *account {
+// refused records an error and returns true if the caller may not write to a repository. Only the author and members may
+// change an issue or a pull request. author is nil for changes that each user may make.
+func (e *execution) refused(f *ast.Field, r *repository, author *account) bool {
 	c, u := e.req.caller, e.s.world.user(e.req.caller)
+	reason := ""
 	switch {
 	case u == nil || !c.hasPermission("Contents (repository): write") || !c.hasScope("repo"):
-		e.addError(f, "FORBIDDEN", "Resource not accessible by this kind of token")
-	case author != nil && author != u && association(r, u) == "NONE":
-		e.addError(f, "FORBIDDEN", u.login+" does not have the correct permissions to execute `"+f.Name+"`")
+		reason = "Resource not accessible by this kind of token"
+	case author != nil && author != u && association(r.owner, u) == "NONE":
+		reason = u.login + " does not have the correct permissions to execute `" + f.Name + "`"
 	case r.locked:
-		e.addError(f, "FORBIDDEN", lockedForMigration)
+		reason = lockedForMigration
 	default:
-		return u
+		return false
 	}
-	return nil
+	e.addError(f, "FORBIDDEN", reason)
+	return true
 }
 
-func (e *execution) addComment(f *ast.Field, input map[string]any) map[string]any {
-	id, _ := input["subjectId"].(string)
-	body, _ := input["body"].(string)
-	r, i, p := e.find(id)
-	page := "/issues/"
-	if p != nil {
-		i, page = &p.issue, "/pull/"
-	}
-	switch {
-	case i == nil:
-		e.unresolved(f, id)
-	case body == "":
+func (e *execution) addComment(f *ast.Field, on subject, input map[string]any) values {
+	r, number := on.r, str(on.issue["number"])
+	if input["body"] == "" {
 		e.addError(f, "UNPROCESSABLE", "Body can't be blank")
-	default:
-		if u := e.writer(f, r, nil); u != nil {
-			e.req.repo = r
-			c := e.s.world.add(r, r.path()+"/issues/comments", inRepo+"issues/comments", doc{"issue": itoa(i.number), "body": body}, u.login, e.req.now)
-			i.fields["updated_at"] = stamp(e.req.now)
-			touchComment(e.s, e.req, c)
-			e.s.emit(e.req, "issue_comment", doc{"issue": doc{"number": i.number}})
-			added := e.commentItem(r, c, e.req.base+"/"+r.fullName()+page+itoa(i.number))
-			return map[string]any{"commentEdge": newEdge("IssueCommentConnection", added), "subject": e.nodeWithID(id)}
-		}
-	}
-	return nil
-}
-
-func (e *execution) closeIssue(f *ast.Field, input map[string]any) map[string]any {
-	id, _ := input["issueId"].(string)
-	r, i, _ := e.find(id)
-	if i == nil {
-		e.unresolved(f, id)
 		return nil
 	}
-	if e.writer(f, r, i.author) == nil {
+	if e.refused(f, r, nil) {
 		return nil
 	}
-	e.change(r, i.fields, doc{"state": "closed", "state_reason": strings.ToLower(textOf(input["stateReason"]))}, "issues", "closed")
-	return map[string]any{"issue": e.nodeWithID(id)}
+	e.req.repo = r
+	fields := doc{"issue": number, "body": input["body"]}
+	c := e.s.world.add(r, r.path()+"/issues/comments", inRepo+"issues/comments", fields, e.req.caller.login, e.req.now)
+	on.issue["updated_at"] = stamp(e.req.now)
+	touchComment(e.s, e.req, c)
+	e.s.emit(e.req, "issue_comment", doc{"issue": doc{"number": on.issue["number"]}})
+	return values{"commentEdge": newEdge("IssueCommentConnection", e.comment(r, c, on.values["url"].(string))), "subject": on.node}
 }
 
-func (e *execution) createIssue(f *ast.Field, input map[string]any) map[string]any {
-	id, _ := input["repositoryId"].(string)
-	title, _ := input["title"].(string)
-	body, _ := input["body"].(string)
-	r, i, p := e.find(id)
-	switch {
-	case r == nil || i != nil || p != nil:
-		e.unresolved(f, id)
-	case title == "":
+func (e *execution) closeIssue(f *ast.Field, on subject, input map[string]any) values {
+	if e.refused(f, on.r, e.s.world.authorOf(on.issue)) {
+		return nil
+	}
+	reason := strings.ToLower(textOf(input["stateReason"]))
+	e.change(on.r, on.issue, doc{"state": "closed", "state_reason": reason}, "issues", "closed")
+	return values{"issue": e.issue(on.r, on.issue)}
+}
+
+func (e *execution) createIssue(f *ast.Field, on subject, input map[string]any) values {
+	if input["title"] == "" {
 		e.addError(f, "UNPROCESSABLE", "Title can't be blank")
-	default:
-		if u := e.writer(f, r, nil); u != nil {
-			fields := e.s.world.addIssue(r, doc{"title": title, "body": body}, u.login, e.req.now)
-			e.change(r, fields, doc{}, "issues", "opened")
-			created := e.s.world.issueOf(fields)
-			return map[string]any{"issue": e.issue(r, &created)}
-		}
+		return nil
 	}
-	return nil
+	if e.refused(f, on.r, nil) {
+		return nil
+	}
+	fields := doc{"title": input["title"], "body": input["body"]}
+	issue := e.s.world.addIssue(on.r, fields, e.req.caller.login, e.req.now)
+	e.change(on.r, issue, doc{}, "issues", "opened")
+	return values{"issue": e.issue(on.r, issue)}
 }
 
 // updatePullRequest changes the title, the body and the state of a pull request. A merged pull request keeps its state.
-func (e *execution) updatePullRequest(f *ast.Field, input map[string]any) map[string]any {
-	id, _ := input["pullRequestId"].(string)
-	r, _, p := e.find(id)
-	if p == nil {
-		e.unresolved(f, id)
+func (e *execution) updatePullRequest(f *ast.Field, on subject, input map[string]any) values {
+	if e.refused(f, on.r, e.s.world.authorOf(on.issue)) {
 		return nil
 	}
-	if e.writer(f, r, p.author) == nil {
-		return nil
-	}
-	if p.merged && input["state"] != nil {
+	if on.pull["merged"] == true && input["state"] != nil {
 		e.addError(f, "UNPROCESSABLE", "The pull request is merged")
 		return nil
 	}
-	body := doc{"body": input["body"], "state": strings.ToLower(textOf(input["state"]))}
-	if title := textOf(input["title"]); title != "" {
-		body["title"] = title
+	body := doc{
+		"title": cmp.Or(textOf(input["title"]), str(on.issue["title"])), "body": cmp.Or(input["body"], on.issue["body"]),
+		"state": strings.ToLower(textOf(input["state"])),
 	}
-	if body["body"] == nil {
-		delete(body, "body")
-	}
-	e.change(r, p.fields, body, "pull_request", "edited")
-	return map[string]any{"pullRequest": e.nodeWithID(id)}
+	e.change(on.r, on.issue, body, "pull_request", "edited")
+	return values{"pullRequest": e.issue(on.r, on.issue)}
 }
 
 // change changes an issue or a pull request, and announces the change.
-func (e *execution) change(r *repository, fields, body doc, event, action string) {
+func (e *execution) change(r *repository, issue, body doc, event, action string) {
 	e.req.repo = r
-	touchIssue(e.s, e.req, fields)
-	e.s.touchCounts(e.req, fields)
-	changeIssue(fields, body, e.req.now)
-	e.s.note(e.req, fields, action)
-	e.s.emit(e.req, event, doc{"action": action, "number": fields["number"]})
+	touchIssue(e.s, e.req, issue)
+	e.s.touchCounts(e.req, issue)
+	changeIssue(issue, body, e.req.now)
+	e.s.note(e.req, issue, action)
+	e.s.emit(e.req, event, doc{"action": action, "number": issue["number"]})
 }
 
-func (e *execution) updateSubscription(f *ast.Field, input map[string]any) map[string]any {
-	if slices.Contains(policy.Embedded().Operation("watching/set-subscription").Refuses, e.req.caller.token) {
+func (e *execution) updateSubscription(f *ast.Field, on subject, input map[string]any) values {
+	r, u := on.r, e.s.world.user(e.req.caller)
+	if u == nil || slices.Contains(policy.Embedded().Operation("watching/set-subscription").Refuses, e.req.caller.token) {
 		e.addError(f, "FORBIDDEN", "Resource not accessible by this kind of token")
-		return nil
-	}
-	id, _ := input["subscribableId"].(string)
-	r, i, p := e.find(id)
-	u := e.s.world.user(e.req.caller)
-	if r == nil || i != nil || p != nil || u == nil {
-		e.unresolved(f, id)
 		return nil
 	}
 	if state := input["state"]; state == "UNSUBSCRIBED" {
@@ -171,5 +157,5 @@ func (e *execution) updateSubscription(f *ast.Field, input map[string]any) map[s
 		r.subscriptions.set(&subscription{user: u, subscribed: state == "SUBSCRIBED", ignored: state == "IGNORED", created: time.Now()})
 	}
 	e.req.touch(r.path()+"/subscribers", "/@"+u.login+r.path()+"/subscription", "/@"+u.login+"/user/subscriptions", "/users/"+u.login+"/subscriptions")
-	return map[string]any{"subscribable": e.repository(r)}
+	return values{"subscribable": e.repository(r)}
 }

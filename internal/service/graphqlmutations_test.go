@@ -15,7 +15,7 @@ func TestGraphQLMutationsChangeTheState(t *testing.T) {
 				`{ repository(owner: "acme", name: "widgets") { issues(last: 1, orderBy: {field: CREATED_AT, direction: ASC}) { totalCount nodes { title body author { login } } } } }`,
 				`"totalCount":25,"nodes":[{"title":"new","body":"text","author":{"login":"acme-owner"}}]`},
 			{`mutation { addComment(input: {subjectId: "PR_1001000036", body: "hi"}) { commentEdge { node { url } } subject { id } } }`,
-				`{"data":{"addComment":{"commentEdge":{"node":{"url":"http://api.test/acme/widgets/pull/36#issuecomment-12276"}},"subject":{"id":"PR_1001000036"}}}}`,
+				`{"data":{"addComment":{"commentEdge":{"node":{"url":"http://api.test/acme/widgets/pull/36#issuecomment-10201"}},"subject":{"id":"PR_1001000036"}}}}`,
 				`{ node(id: "PR_1001000036") { ... on PullRequest { comments(last: 1) { nodes { body author { login } } } } } }`, `"nodes":[{"body":"hi","author":{"login":"acme-owner"}}]`},
 			{`mutation { closeIssue(input: {issueId: "I_1001000037", stateReason: NOT_PLANNED}) { issue { closed } } }`, `{"data":{"closeIssue":{"issue":{"closed":true}}}}`,
 				`{ node(id: "I_1001000037") { ... on Issue { state stateReason } } }`, `{"data":{"node":{"state":"CLOSED","stateReason":"NOT_PLANNED"}}}`},

@@ -1,19 +1,23 @@
 package service
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/vektah/gqlparser/v2/ast"
-
-	"github.com/weirgate/weir/policy"
 )
 
 func (e *execution) query() node {
-	return node{"Query", map[string]any{
-		"viewer": e.userOrNil(e.s.world.user(e.req.caller)),
+	var viewer any
+	if u := e.s.world.user(e.req.caller); u != nil {
+		viewer = e.account(u)
+	}
+	return node{typeName: "Query", values: values{
+		"viewer": viewer,
 		"repository": resolver(func(f *ast.Field, arguments map[string]any) any {
 			owner, ok := e.stringArgument(f, arguments, "owner")
 			name, also := e.stringArgument(f, arguments, "name")
@@ -51,9 +55,9 @@ func (e *execution) query() node {
 
 // introspected returns the names in a type of the schema. Other introspection fields are null.
 func introspected(d *ast.Definition) node {
-	var fields, inputs, values []node
+	var fields, inputs, constants []node
 	for _, f := range d.Fields {
-		named := node{"__Field", map[string]any{"name": f.Name, "description": f.Description, "isDeprecated": false}}
+		named := node{typeName: "__Field", values: values{"name": f.Name, "description": f.Description, "isDeprecated": false}}
 		if d.Kind == ast.InputObject {
 			inputs = append(inputs, named)
 		} else if !strings.HasPrefix(f.Name, "__") {
@@ -61,20 +65,18 @@ func introspected(d *ast.Definition) node {
 		}
 	}
 	for _, v := range d.EnumValues {
-		values = append(values, node{"__EnumValue", map[string]any{"name": v.Name, "description": v.Description, "isDeprecated": false}})
+		constants = append(constants, node{typeName: "__EnumValue", values: values{"name": v.Name, "description": v.Description, "isDeprecated": false}})
 	}
-	return node{"__Type", map[string]any{
-		"kind": d.Kind, "name": d.Name, "description": d.Description, "fields": fields, "inputFields": inputs, "enumValues": values,
+	return node{typeName: "__Type", values: values{
+		"kind": d.Kind, "name": d.Name, "description": d.Description, "fields": fields, "inputFields": inputs, "enumValues": constants,
 	}}
 }
 
 // nodeWithID returns the object with a node ID, or a node without a type if the caller cannot see such an object.
 func (e *execution) nodeWithID(id string) node {
-	switch r, i, p := e.find(id); {
-	case p != nil:
-		return e.pullRequest(r, p)
-	case i != nil:
-		return e.issue(r, i)
+	switch r, issue, _ := e.find(id); {
+	case issue != nil:
+		return e.issue(r, issue)
 	case r != nil:
 		return e.repository(r)
 	}
@@ -90,31 +92,35 @@ func (e *execution) nodeWithID(id string) node {
 const maxNumber = 1_000_000
 
 // issueID returns the number in the node ID of an issue or a pull request.
-func issueID(r *repository, number int) int { return r.id*maxNumber + number }
+func issueID(r *repository, issue doc) int { return r.id*maxNumber + issue["number"].(int) }
 
-// find returns the visible object with a node ID: a repository, or an issue or a pull request with its repository.
-func (e *execution) find(id string) (*repository, *issue, *pullRequest) {
+// find returns the visible object with a node ID: a repository, or an issue with its repository. A pull request is an
+// issue, too.
+func (e *execution) find(id string) (r *repository, issue, pull doc) {
 	prefix, digits, _ := strings.Cut(id, "_")
 	n, _ := strconv.Atoi(digits)
 	for _, r := range e.s.world.repositories {
 		if !e.s.world.isVisible(r, e.req.caller) {
 			continue
 		}
-		switch {
-		case id == nodeID("Repository", r.id):
+		if id == nodeID("Repository", r.id) {
 			return r, nil, nil
-		case n/maxNumber != r.id:
-		case prefix == nodePrefixes["Issue"]:
-			if i, _ := e.s.world.numbered(r, n%maxNumber); i != nil {
-				return r, i, nil
-			}
-		case prefix == nodePrefixes["/pulls"]:
-			if _, p := e.s.world.numbered(r, n%maxNumber); p != nil {
-				return r, nil, p
-			}
+		}
+		if n/maxNumber != r.id {
+			continue
+		}
+		issue, pull := e.s.world.numbered(r, n%maxNumber)
+		if issue != nil && prefix == nodePrefixes[map[bool]string{true: "/pulls", false: "Issue"}[pull != nil]] {
+			return r, issue, pull
 		}
 	}
 	return nil, nil, nil
+}
+
+// numbered returns the issue with a number, and the pull request if it is one. Without an issue, both are nil.
+func (w *world) numbered(r *repository, number int) (issue, pull doc) {
+	root := r.filled().path()
+	return w.find(root + "/issues/" + itoa(number)), w.find(root + "/pulls/" + itoa(number))
 }
 
 func accountType(a *account) string {
@@ -125,26 +131,18 @@ func accountType(a *account) string {
 }
 
 func (e *execution) account(a *account) node {
-	return node{accountType(a), map[string]any{
+	return node{typeName: accountType(a), values: values{
 		"id": nodeID(accountType(a), a.id), "databaseId": a.id, "login": a.login, "name": a.name, "url": e.req.base + "/" + a.login,
 	}}
-}
-
-// userOrNil returns the node of a user, or nil without a user.
-func (e *execution) userOrNil(u *account) any {
-	if u == nil {
-		return nil
-	}
-	return e.account(u)
 }
 
 func (e *execution) repository(r *repository) node {
 	var branch any
 	if r.head() != "" {
-		branch = e.mainBranch(r)
+		branch = ref(r.defaultBranch)
 	}
 	u := e.s.world.user(e.req.caller)
-	return node{"Repository", map[string]any{
+	return node{typeName: "Repository", values: values{
 		"id": nodeID("Repository", r.id), "databaseId": r.id, "name": r.name, "nameWithOwner": r.fullName(), "owner": e.account(r.owner),
 		"description": r.description, "url": e.req.base + "/" + r.fullName(), "isPrivate": r.private,
 		"createdAt": timestamp(r.created), "pushedAt": timestamp(r.pushed), "hasIssuesEnabled": true, "hasWikiEnabled": true,
@@ -153,16 +151,13 @@ func (e *execution) repository(r *repository) node {
 		"issue":              e.numbered(r, "an Issue", true, false),
 		"pullRequest":        e.numbered(r, "a PullRequest", false, true),
 		"issueOrPullRequest": e.numbered(r, "an issue or pull request", true, true),
-		"issues":             resolver(func(f *ast.Field, arguments map[string]any) any { return e.issues(r, f, arguments) }),
-		"pullRequests": resolver(func(f *ast.Field, arguments map[string]any) any {
-			return e.pullRequests(r, f, arguments)
-		}),
-		"watchers": resolver(func(f *ast.Field, arguments map[string]any) any {
-			var items []item
+		"issues":             e.paged(func(arguments map[string]any) []item { return e.issues(r, false, arguments) }),
+		"pullRequests":       e.paged(func(arguments map[string]any) []item { return e.issues(r, true, arguments) }),
+		"watchers": e.paged(func(map[string]any) (items []item) {
 			for _, u := range watchersOf(r) {
 				items = append(items, item{id: u.id, node: func() node { return e.account(u) }})
 			}
-			return e.connection(f, arguments, items, false)
+			return items
 		}),
 	}}
 }
@@ -171,19 +166,15 @@ func (e *execution) repository(r *repository) node {
 func (e *execution) numbered(r *repository, kind string, issues, pulls bool) resolver {
 	return func(f *ast.Field, arguments map[string]any) any {
 		n, _ := arguments["number"].(int64)
-		switch i, p := e.s.world.numbered(r, int(n)); {
-		case issues && i != nil:
-			return e.issue(r, i)
-		case pulls && p != nil:
-			return e.pullRequest(r, p)
+		issue, pull := e.s.world.numbered(r, int(n))
+		if issue != nil && (pulls && pull != nil || issues && pull == nil) {
+			return e.issue(r, issue)
 		}
 		return e.addError(f, "NOT_FOUND", "Could not resolve to "+kind+" with the number of "+itoa(int(n))+".")
 	}
 }
 
-func (e *execution) mainBranch(r *repository) node {
-	return node{"Ref", map[string]any{"name": r.defaultBranch}}
-}
+func ref(name string) node { return node{typeName: "Ref", values: values{"name": name}} }
 
 // permission returns the permission of the viewer in a repository, or nil without a user.
 func (e *execution) permission(r *repository) any {
@@ -212,30 +203,29 @@ func subscriptionState(r *repository, u *account) any {
 	return "SUBSCRIBED"
 }
 
-func (e *execution) issues(r *repository, f *ast.Field, arguments map[string]any) any {
+// issues returns the selected issues or pull requests of a repository.
+func (e *execution) issues(r *repository, pulls bool, arguments map[string]any) (items []item) {
 	filter, _ := arguments["filterBy"].(map[string]any)
-	var items []item
-	for _, i := range e.s.world.issuesOf(r) {
-		if filter["assignee"] != nil || filter["mentioned"] != nil { // no issue has one
-			continue
+	order, _ := arguments["orderBy"].(map[string]any)
+	for _, issue := range e.s.world.where(r, "issues", "", "") {
+		number, state, labels := issue["number"].(int), strings.ToUpper(str(issue["state"])), issue["labels"].([]string)
+		_, pull := e.s.world.numbered(r, number)
+		if pull["merged"] == true {
+			state = "MERGED"
 		}
-		if hasOneOf(arguments["states"], i.state()) && hasOneOf(filter["states"], i.state()) && hasOneOf(filter["createdBy"], i.author.login) &&
-			hasOneOf(arguments["labels"], i.labels...) && hasOneOf(filter["labels"], i.labels...) {
-			items = append(items, item{i.orderKey(arguments), i.number, func() node { return e.issue(r, i) }})
-		}
-	}
-	return e.connection(f, arguments, items, isDescending(arguments))
-}
-
-func (e *execution) pullRequests(r *repository, f *ast.Field, arguments map[string]any) any {
-	var items []item
-	for _, p := range e.s.world.pullsOf(r) {
-		if hasOneOf(arguments["states"], p.state()) && hasOneOf(arguments["labels"], p.labels...) &&
-			hasOneOf(arguments["headRefName"], p.branch) && hasOneOf(arguments["baseRefName"], r.defaultBranch) {
-			items = append(items, item{p.orderKey(arguments), p.number, func() node { return e.pullRequest(r, p) }})
+		if (pull != nil) == pulls && hasOneOf(arguments["states"], state) && hasOneOf(filter["states"], state) &&
+			hasOneOf(arguments["labels"], labels...) && hasOneOf(filter["labels"], labels...) &&
+			hasOneOf(filter["createdBy"], e.s.world.authorOf(issue).login) && hasOneOf(filter["mentioned"]) &&
+			hasOneOf(filter["assignee"], issue["assignees"].([]string)...) &&
+			hasOneOf(arguments["headRefName"], textOf(pull["head"])) && hasOneOf(arguments["baseRefName"], textOf(pull["base"])) {
+			key := issue["created_at"]
+			if order["field"] == "UPDATED_AT" {
+				key = issue["updated_at"]
+			}
+			items = append(items, item{key.(string), number, func() node { return e.issue(r, issue) }})
 		}
 	}
-	return e.connection(f, arguments, items, isDescending(arguments))
+	return items
 }
 
 // hasOneOf reports whether a filter has one of the values. A filter is null, a text or a list of texts. Null has every
@@ -248,227 +238,157 @@ func hasOneOf(filter any, values ...string) bool {
 	return filter == nil || slices.ContainsFunc(values, func(v string) bool { return slices.Contains(list, any(v)) })
 }
 
-// orderKey returns the key of an issue for the argument orderBy. The default is the time of creation.
-func (i *issue) orderKey(arguments map[string]any) int64 {
-	if by, _ := arguments["orderBy"].(map[string]any); by["field"] == "UPDATED_AT" {
-		return i.updated.UnixNano()
+// issue returns an issue or a pull request.
+func (e *execution) issue(r *repository, issue doc) node {
+	number := issue["number"].(int)
+	_, pull := e.s.world.numbered(r, number)
+	typeName, kind, page := "Issue", "Issue", "/issues/"
+	if pull != nil {
+		typeName, kind, page = "PullRequest", "/pulls", "/pull/"
 	}
-	return i.created.UnixNano()
-}
-
-func isDescending(arguments map[string]any) bool {
-	by, _ := arguments["orderBy"].(map[string]any)
-	return by["direction"] == "DESC"
-}
-
-func (i *issue) state() string {
-	if i.open {
-		return "OPEN"
-	}
-	return "CLOSED"
-}
-
-func (p *pullRequest) state() string {
-	if p.merged {
-		return "MERGED"
-	}
-	return p.issue.state()
-}
-
-// issueValues returns the fields that issues and pull requests share. kind is the kind of the node ID.
-func (e *execution) issueValues(r *repository, i *issue, kind, page string) map[string]any {
-	url := e.req.base + "/" + r.fullName() + page + itoa(i.number)
-	return map[string]any{
-		"id": nodeID(kind, issueID(r, i.number)), "number": i.number, "title": i.title, "body": i.body, "state": i.state(), "closed": !i.open,
-		"url": url, "author": e.account(i.author), "createdAt": timestamp(i.created), "updatedAt": timestamp(i.updated), "closedAt": optionalTime(i.closed),
+	url := e.req.base + "/" + r.fullName() + page + itoa(number)
+	n := node{typeName, issue, values{
+		"id": nodeID(kind, issueID(r, issue)), "url": url, "closed": issue["state"] == "closed", "author": e.account(e.s.world.authorOf(issue)),
 		"repository": resolver(func(*ast.Field, map[string]any) any { return e.repository(r) }),
-		"labels": resolver(func(f *ast.Field, arguments map[string]any) any {
-			var items []item
-			for n, name := range i.labels {
-				items = append(items, item{id: n, node: func() node { return label(r, name) }})
+		"labels": e.paged(func(map[string]any) (items []item) {
+			for _, name := range issue["labels"].([]string) {
+				if l := e.s.world.find(r.path() + "/labels/" + escape(name)); l != nil {
+					items = append(items, e.record("Label", "Label", l, nil))
+				}
 			}
-			return e.connection(f, arguments, items, false)
+			return items
 		}),
-		"comments": resolver(func(f *ast.Field, arguments map[string]any) any {
-			var items []item
-			for _, c := range e.s.world.where(r, "issues/comments", "issue", itoa(i.number)) {
-				items = append(items, e.commentItem(r, c, url))
+		"comments": e.paged(func(map[string]any) (items []item) {
+			for _, c := range e.s.world.where(r, "issues/comments", "issue", itoa(number)) {
+				items = append(items, e.comment(r, c, url))
 			}
-			return e.connection(f, arguments, items, false)
+			return items
 		}),
+	}}
+	if pull != nil {
+		maps.Copy(n.values, e.pullValues(r, issue, pull))
 	}
+	return n
 }
 
-// optionalTime returns a timestamp, or nil for the zero time.
-func optionalTime(t time.Time) any {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamp(t)
-}
-
-func label(r *repository, name string) node {
-	return node{"Label", map[string]any{"id": nodePrefixes["Label"] + "_" + itoa(r.id) + "_" + name, "name": name, "color": "d73a4a"}}
-}
-
-// commentItem returns a comment on an issue with a URL.
-func (e *execution) commentItem(r *repository, c doc, url string) item {
-	id, author := c["id"].(int), e.s.world.authorOf(c)
+// record returns the item of a stored object.
+func (e *execution) record(typeName, kind string, fields doc, computed values) item {
+	id := fields["id"].(int)
 	return item{id: id, node: func() node {
-		return node{"IssueComment", map[string]any{
-			"id": nodeID("Comment", id), "author": e.account(author), "authorAssociation": association(r, author), "body": c["body"],
-			"createdAt": c["created_at"], "url": url + "#issuecomment-" + itoa(id),
-		}}
+		n := node{typeName, fields, values{"id": nodeID(kind, id)}}
+		maps.Copy(n.values, computed)
+		return n
 	}}
 }
 
-func association(r *repository, u *account) string {
+// comment returns a comment on the issue with a URL.
+func (e *execution) comment(r *repository, c doc, url string) item {
+	return e.record("IssueComment", "Comment", c, e.authored(r, c, values{"url": url + "#issuecomment-" + str(c["id"])}))
+}
+
+// authored adds the author of a stored object to its values.
+func (e *execution) authored(r *repository, fields doc, to values) values {
+	author := e.s.world.authorOf(fields)
+	to["author"], to["authorAssociation"] = e.account(author), association(r.owner, author)
+	return to
+}
+
+func association(owner, u *account) string {
 	switch {
-	case isOwner(r.owner, u):
+	case isOwner(owner, u):
 		return "OWNER"
-	case isMember(r.owner, u):
+	case isMember(owner, u):
 		return "MEMBER"
 	}
 	return "NONE"
 }
 
-func (e *execution) issue(r *repository, i *issue) node {
-	n := node{"Issue", e.issueValues(r, i, "Issue", "/issues/")}
-	if i.reason != "" {
-		n.values["stateReason"] = i.reason
-	}
-	return n
-}
-
-func (e *execution) pullRequest(r *repository, p *pullRequest) node {
-	e.s.world.complete(r, p)
-	n := node{"PullRequest", e.issueValues(r, &p.issue, "/pulls", "/pull/")}
-	id := issueID(r, p.number)
-	for name, value := range map[string]any{
-		"state": p.state(), "merged": p.merged, "isDraft": p.draft, "isCrossRepository": false, "headRefName": p.branch, "headRefOid": p.sha,
-		"headRepositoryOwner": e.account(r.owner), "baseRefName": r.defaultBranch, "baseRef": e.mainBranch(r),
-		"mergeable": "MERGEABLE", "mergeStateStatus": p.mergeStatus(), "reviewDecision": "REVIEW_REQUIRED",
-		"latestReviews": resolver(func(f *ast.Field, arguments map[string]any) any {
-			var items []item
-			if p.review != nil {
-				items = []item{{id: 1, node: func() node { return e.review(r, id, p.review) }}}
-			}
-			return e.connection(f, arguments, items, false)
-		}),
-		"commits": resolver(func(f *ast.Field, arguments map[string]any) any {
-			return e.connection(f, arguments, []item{{id: 1, node: func() node { return e.pullCommit(p, id) }}}, false)
-		}),
-	} {
-		n.values[name] = value
-	}
-	if p.merged {
-		n.values["mergedAt"] = timestamp(p.closed)
-	}
-	if p.review != nil {
-		n.values["reviewDecision"] = p.review.state()
-	}
-	return n
-}
-
-// mergeStatus returns whether the pull request can be merged: its review decides, then its checks.
-func (p *pullRequest) mergeStatus() string {
-	switch {
-	case p.draft:
-		return "DRAFT"
-	case p.review == nil || !p.review.approved:
-		return "BLOCKED"
-	case p.checkState() != "SUCCESS":
-		return "UNSTABLE"
-	}
-	return "CLEAN"
-}
-
-// checkState returns the state of all checks.
-func (p *pullRequest) checkState() string {
-	state := "SUCCESS"
-	for _, c := range p.checks {
-		switch c.result {
-		case "FAILURE":
-			return "FAILURE"
-		case "":
-			state = "PENDING"
+// pullValues returns the values that a pull request adds to its issue.
+func (e *execution) pullValues(r *repository, issue, pull doc) values {
+	branch, base := str(pull["head"]), str(pull["base"])
+	sha := cmp.Or(r.git.refs["heads/"+branch], str(pull["sha"]))
+	checks, checkState := e.checks(r, sha)
+	decision, reviews := "REVIEW_REQUIRED", []item(nil)
+	for _, v := range e.s.world.all(r.path() + "/pulls/" + str(pull["number"]) + "/reviews") {
+		if state := str(v["state"]); state == "APPROVED" || state == "CHANGES_REQUESTED" {
+			decision = state
+			reviews = []item{e.record("PullRequestReview", "/reviews", v, e.authored(r, v, values{"submittedAt": v["created_at"]}))}
 		}
 	}
-	return state
-}
-
-func (v *review) state() string {
-	if v.approved {
-		return "APPROVED"
+	mergeState := "CLEAN"
+	switch { // the review decides, then the checks
+	case pull["draft"] == true:
+		mergeState = "DRAFT"
+	case decision != "APPROVED":
+		mergeState = "BLOCKED"
+	case checkState != "SUCCESS":
+		mergeState = "UNSTABLE"
 	}
-	return "CHANGES_REQUESTED"
-}
-
-func (e *execution) review(r *repository, id int, v *review) node {
-	return node{"PullRequestReview", map[string]any{
-		"id": nodeID("/reviews", id), "author": e.account(v.author), "authorAssociation": association(r, v.author), "body": "",
-		"state": v.state(), "submittedAt": timestamp(v.at),
+	commit := node{typeName: "Commit", values: values{
+		"id": "C_" + sha, "oid": sha, "messageHeadline": issue["title"], "committedDate": pull["created_at"],
+		"statusCheckRollup": node{typeName: "StatusCheckRollup", values: values{
+			"state": checkState, "contexts": e.paged(func(map[string]any) []item { return checks }),
+		}},
 	}}
-}
-
-func (e *execution) pullCommit(p *pullRequest, id int) node {
-	rollup := node{"StatusCheckRollup", map[string]any{
-		"state": p.checkState(),
-		"contexts": resolver(func(f *ast.Field, arguments map[string]any) any {
-			var items []item
-			for n, c := range p.checks {
-				items = append(items, item{id: n, node: func() node { return e.check(c, id*10+n) }})
-			}
-			return e.connection(f, arguments, items, false)
+	computed := values{
+		"merged": pull["merged"], "mergedAt": pull["merged_at"], "isDraft": pull["draft"], "isCrossRepository": false,
+		"headRefName": branch, "headRefOid": sha, "headRepositoryOwner": e.account(r.owner), "baseRefName": base, "baseRef": ref(base),
+		"mergeable": "MERGEABLE", "mergeStateStatus": mergeState, "reviewDecision": decision,
+		"latestReviews": e.paged(func(map[string]any) []item { return reviews }),
+		"commits": e.paged(func(map[string]any) []item {
+			return []item{e.record("PullRequestCommit", "Pull commit", pull, values{"commit": commit})}
 		}),
-	}}
-	commit := node{"Commit", map[string]any{
-		"id": "C_" + p.sha[:12], "oid": p.sha, "messageHeadline": p.title, "committedDate": timestamp(p.created), "statusCheckRollup": rollup,
-	}}
-	return node{"PullRequestCommit", map[string]any{"id": nodeID("Pull commit", id), "commit": commit}}
+	}
+	if pull["merged"] == true {
+		computed["state"] = "MERGED"
+	}
+	return computed
 }
 
-func (e *execution) check(c check, id int) node {
-	if c.isStatus {
-		return node{"StatusContext", map[string]any{
-			"id": nodeID("Commit status", id), "context": c.name, "state": c.result, "createdAt": timestamp(c.started), "isRequired": false,
+// checks returns the check runs and the statuses of a commit, and the state of all.
+func (e *execution) checks(r *repository, sha string) (items []item, state string) {
+	var results []string
+	for _, run := range e.s.world.where(r, "check-runs", "head_sha", sha) {
+		results = append(results, textOf(run["conclusion"]))
+		workflow := node{typeName: "WorkflowRun", values: values{
+			"event": "pull_request", "workflow": node{typeName: "Workflow", values: values{"name": "CI"}},
 		}}
+		computed := values{
+			"startedAt": run["created_at"], "isRequired": false, "detailsUrl": e.req.base + "/runs/" + str(run["id"]),
+			"checkSuite": node{typeName: "CheckSuite", values: values{"workflowRun": workflow}},
+		}
+		if run["status"] == "completed" {
+			computed["completedAt"] = timestamp(timeOf(run["created_at"]).Add(time.Minute))
+		}
+		items = append(items, e.record("CheckRun", "Check run", run, computed))
 	}
-	run := node{"WorkflowRun", map[string]any{"event": "pull_request", "workflow": node{"Workflow", map[string]any{"name": "CI"}}}}
-	values := map[string]any{
-		"id": nodeID("Check run", id), "name": c.name, "status": "IN_PROGRESS", "startedAt": timestamp(c.started), "isRequired": false,
-		"detailsUrl": e.req.base + "/runs/" + itoa(id), "checkSuite": node{"CheckSuite", map[string]any{"workflowRun": run}},
+	for _, status := range e.s.world.where(r, "statuses", "sha", sha) {
+		results = append(results, textOf(status["state"]))
+		items = append(items, e.record("StatusContext", "Commit status", status, values{"isRequired": false}))
 	}
-	if c.result != "" {
-		values["status"], values["conclusion"], values["completedAt"] = "COMPLETED", c.result, timestamp(c.started.Add(time.Minute))
+	switch {
+	case slices.Contains(results, "failure"):
+		return items, "FAILURE"
+	case slices.Contains(results, ""), slices.Contains(results, "pending"):
+		return items, "PENDING"
 	}
-	return node{"CheckRun", values}
+	return items, "SUCCESS"
 }
 
 // search returns the issues and pull requests that match a query. @me is the viewer.
 func (e *execution) search(f *ast.Field, arguments map[string]any) any {
 	text, _ := arguments["query"].(string)
-	query := policy.ParseSearch(strings.ReplaceAll(text, "@me", e.req.caller.login))
+	query := parseQuery(strings.ReplaceAll(text, "@me", e.req.caller.login))
 	terms := alternatives(query)
 	var items []item
-	add := func(d document, i *issue, build func() node) {
-		d.properties = searchedProperties(query, d)
-		if bestScore(terms, d.properties) > 0 {
-			items = append(items, item{i.created.UnixNano(), issueID(d.repository, i.number), build})
-		}
-	}
 	for _, r := range e.s.world.repositories {
 		if !e.s.world.isVisible(r, e.req.caller) {
 			continue
 		}
-		for _, i := range e.s.world.issuesOf(r) {
-			add(issueDocument(e.req, r, i), i, func() node { return e.issue(r, i) })
-		}
-		for _, p := range e.s.world.pullsOf(r) {
-			d := issueDocument(e.req, r, &p.issue)
-			d.kind = "pr"
-			d.reviewer = p.requested
-			add(d, &p.issue, func() node { return e.pullRequest(r, p) })
+		for _, issue := range e.s.world.where(r, "issues", "", "") {
+			if in := searchedProperties(query, e.s.issueDocument(e.req, r, issue)); bestScore(terms, in) > 0 {
+				items = append(items, item{issue["created_at"].(string), issueID(r, issue), func() node { return e.issue(r, issue) }})
+			}
 		}
 	}
 	return e.connection(f, arguments, items, true)
@@ -479,7 +399,7 @@ func (e *execution) rateLimit() node {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w := m.window(e.req.caller, graphQLResource, time.Now())
-	return node{"RateLimit", map[string]any{
+	return node{typeName: "RateLimit", values: values{
 		"limit": w.Max, "used": w.used, "remaining": w.Max - w.used, "resetAt": timestamp(w.reset.Add(time.Duration(e.req.quirks.ClockOffset))),
 		"cost": e.call.price.cost, "nodeCount": e.call.price.nodes,
 	}}

@@ -11,6 +11,26 @@ import (
 	"time"
 )
 
+// timeOf returns the time of a stamp, or the zero time.
+func timeOf(value any) time.Time {
+	text, _ := value.(string)
+	t, _ := time.Parse(time.RFC3339, text) // other values are no time
+	return t
+}
+
+func textOf(value any) string {
+	text, _ := value.(string)
+	return text
+}
+
+// authorOf returns the user of a stored object.
+func (w *world) authorOf(fields doc) *account {
+	if a := w.accounts[textOf(fields["user"].(doc)["login"])]; a != nil {
+		return a
+	}
+	return w.accounts["acme"] // an installation has no user
+}
+
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // addIssue creates an issue from the body of a request.
@@ -48,14 +68,9 @@ func changeIssue(issue, body doc, now time.Time) {
 	issue["updated_at"] = stamp(now)
 }
 
-// asList returns a list of a body, or nil.
-func asList(value any) []any {
+// namesIn returns the distinct strings of a list, and the names of its objects. Other values have none.
+func namesIn(value any) []string {
 	list, _ := value.([]any)
-	return list
-}
-
-// namesIn returns the distinct strings of a list, and the names of its objects.
-func namesIn(list []any) []string {
 	names := []string{}
 	for _, element := range list {
 		if o, ok := element.(doc); ok {
@@ -77,7 +92,7 @@ func (w *world) addPull(repo *repository, body doc, login string, now time.Time)
 	}
 	return w.add(repo, repo.path()+"/pulls", inRepo+"pulls", doc{
 		"number": issue["number"], "head": branch, "base": base, "base_sha": repo.git.resolve(base), "sha": repo.git.resolve(branch), "merged": false, "merged_at": nil,
-		"draft": body["draft"] == true, "requested_reviewers": namesIn(asList(body["requested_reviewers"])),
+		"draft": body["draft"] == true, "requested_reviewers": namesIn(body["requested_reviewers"]),
 	}, login, now)
 }
 
@@ -161,6 +176,7 @@ func renderIssue(s *Service, r *request, issue doc) doc {
 	}
 	body["labels"], body["assignees"], body["milestone"] = labels, assignees, nil
 	body["url"], body["repository_url"] = r.base+root+"/issues/"+number, r.base+root
+	body["html_url"], body["user"] = r.base+"/"+repo.fullName()+"/issues/"+number, userObject(r, s.world.authorOf(issue))
 	body["comments"] = len(s.world.where(repo, "issues/comments", "issue", number))
 	body["reactions"] = doc{"total_count": len(s.keysOf(root+"/issues/"+number+"/reactions", inRepo+"issues/{}/reactions/{}"))}
 	body["sub_issues_summary"] = doc{"total": len(children), "completed": done}
@@ -179,7 +195,7 @@ func listIssues(s *Service, r *request) response {
 	if r.repo == nil {
 		repos = s.world.reposOf(r.params["org"])
 	}
-	q, list := r.query, []any{}
+	q, list := r.query, []doc(nil)
 	for _, repo := range repos {
 		if !s.world.isVisible(repo, r.caller) {
 			continue
@@ -192,11 +208,11 @@ func listIssues(s *Service, r *request) response {
 				(q.Get("assignee") == "" || concerns(issue, "assigned", q.Get("assignee"))) &&
 				(q.Get("milestone") == "" || str(issue["milestone"]) == q.Get("milestone")) && issue["updated_at"].(string) >= q.Get("since") &&
 				(q.Get("labels") == "" || !slices.ContainsFunc(strings.Split(q.Get("labels"), ","), lacks)) {
-				list = append(list, renderIssue(s, r, issue))
+				list = append(list, issue)
 			}
 		}
 	}
-	return response{status: http.StatusOK, list: list}
+	return listOf(list, func(issue doc) doc { return renderIssue(s, r, issue) })
 }
 
 // hasState reports whether the query parameter state selects an issue. The default is open.
@@ -256,8 +272,8 @@ func (s *Service) note(r *request, issue doc, event string) {
 // changeNames returns a handler that changes the labels or the assignees of an issue.
 func changeNames(member, event string) handler {
 	return withIssue(func(s *Service, r *request, issue doc) response {
-		given, isMember := r.body[member].([]any)
-		if !isMember {
+		given := r.body[member]
+		if given == nil {
 			_ = json.Unmarshal(r.raw, &given) // a body may be the list itself
 		}
 		names, old := namesIn(given), issue[member].([]string)
@@ -348,11 +364,9 @@ func lockIssue(s *Service, r *request, issue doc) response {
 }
 
 func subIssues(s *Service, r *request, issue doc) response {
-	list := []any{}
-	for _, number := range issue["children"].([]int) {
-		list = append(list, renderIssue(s, r, s.world.find(r.repo.path()+"/issues/"+strconv.Itoa(number))))
-	}
-	return response{status: http.StatusOK, list: list}
+	return listOf(issue["children"].([]int), func(number int) doc {
+		return renderIssue(s, r, s.world.find(r.repo.path()+"/issues/"+strconv.Itoa(number)))
+	})
 }
 
 func parentIssue(s *Service, r *request, issue doc) response {
@@ -398,7 +412,7 @@ func renderPull(s *Service, r *request, pull doc) doc {
 		reviewers = append(reviewers, doc{"login": login})
 	}
 	body["requested_reviewers"] = reviewers
-	body["url"] = r.base + path
+	body["url"], body["html_url"] = r.base+path, r.base+"/"+r.repo.fullName()+"/pull/"+str(pull["number"])
 	body["head"] = doc{
 		"ref": pull["head"], "sha": r.repo.git.refs["heads/"+str(pull["head"])], "repo": doc{"full_name": r.repo.owner.login + "/" + r.repo.name},
 	}
@@ -407,13 +421,12 @@ func renderPull(s *Service, r *request, pull doc) doc {
 }
 
 func listPulls(s *Service, r *request) response {
-	list := []any{}
-	for _, pull := range slices.Backward(s.world.where(r.repo, "pulls", "", "")) {
-		if body := renderPull(s, r, pull); hasState(body, r.query.Get("state")) {
-			list = append(list, body)
-		}
-	}
-	return response{status: http.StatusOK, list: list}
+	root, state := r.repo.path(), r.query.Get("state")
+	pulls := slices.DeleteFunc(s.world.where(r.repo, "pulls", "", ""), func(pull doc) bool {
+		return !hasState(s.world.find(root+"/issues/"+str(pull["number"])), state)
+	})
+	slices.Reverse(pulls)
+	return listOf(pulls, func(pull doc) doc { return renderPull(s, r, pull) })
 }
 
 // withPull returns a handler that responds with 404 if the pull request does not exist.
@@ -441,17 +454,15 @@ func createPull(s *Service, r *request) response {
 
 func pullCommits(s *Service, r *request, _, pull doc) response {
 	g := r.repo.git
-	return response{status: http.StatusOK, list: s.renderCommits(r, g.ahead(str(pull["base_sha"]), g.refs["heads/"+str(pull["head"])]))}
+	return s.listOfCommits(r, g.ahead(str(pull["base_sha"]), g.refs["heads/"+str(pull["head"])]))
 }
 
 func pullFiles(_ *Service, r *request, _, pull doc) response {
-	list := []any{}
+	var files []string
 	if head := r.repo.git.refs["heads/"+str(pull["head"])]; head != "" {
-		for _, path := range r.repo.git.changed(str(pull["base_sha"]), head) {
-			list = append(list, doc{"filename": path, "status": "modified"})
-		}
+		files = r.repo.git.changed(str(pull["base_sha"]), head)
 	}
-	return response{status: http.StatusOK, list: list}
+	return listOf(files, func(path string) doc { return doc{"filename": path, "status": "modified"} })
 }
 
 func isMerged(_ *Service, _ *request, _, pull doc) response {

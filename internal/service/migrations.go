@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -102,44 +103,30 @@ func migratedRepository(s *Service, req *request, r *repository) object {
 	}...)
 }
 
-// migrationsOf returns the migrations of an organization or a user, newest first.
-func (w *world) migrationsOf(owner *account) []*migration {
-	own := slices.DeleteFunc(slices.Clone(w.migrations), func(m *migration) bool { return m.owner != owner })
+// migrationOwner returns the organization in the path, or the user.
+func (s *Service) migrationOwner(req *request) *account {
+	return cmp.Or(req.org, s.world.user(req.caller))
+}
+
+// listMigrations lists the migrations of an organization or of the user, newest first. For an organization, the
+// parameters exclude=repositories and exclude[]=repositories omit the repositories.
+func listMigrations(s *Service, req *request) response {
+	owner := s.migrationOwner(req)
+	own := slices.DeleteFunc(slices.Clone(s.world.migrations), func(m *migration) bool { return m.owner != owner })
 	slices.Reverse(own)
-	return own
-}
-
-// listOrganizationMigrations lists the migrations of an organization. The parameters exclude=repositories and
-// exclude[]=repositories omit the repositories.
-func listOrganizationMigrations(s *Service, req *request) response {
-	org := req.org
 	excluded := slices.Concat(req.query["exclude"], req.query["exclude[]"])
-	all := !slices.Contains(excluded, "repositories")
-	return list(req, "/organizations/"+itoa(org.id)+"/migrations", s.world.migrationsOf(org),
-		func(m *migration) object { return migrationObject(s, req, m, all) })
+	all := req.org == nil || !slices.Contains(excluded, "repositories")
+	return list(req, s.world.byNumber(req.path), own, func(m *migration) object { return migrationObject(s, req, m, all) })
 }
 
-func listUserMigrations(s *Service, req *request) response {
-	return list(req, "/user/migrations", s.world.migrationsOf(s.world.user(req.caller)),
-		func(m *migration) object { return migrationObject(s, req, m, true) })
-}
-
-// startOrganizationMigration exports repositories of the organization.
-func startOrganizationMigration(s *Service, req *request) response {
-	org := req.org
-	return s.startMigration(req, org, func(r *repository) bool { return r.owner == org })
-}
-
-// startUserMigration exports repositories that the user administers.
-func startUserMigration(s *Service, req *request) response {
-	user := s.world.user(req.caller)
-	return s.startMigration(req, user, func(r *repository) bool { return isOwner(r.owner, user) })
-}
-
-// startMigration starts the export of the repositories that the body names. The caller must see each repository, and
-// allowed must return true for each repository. With org_metadata_only, the migration has no repositories, and the
-// other options are ignored.
-func (s *Service) startMigration(req *request, owner *account, allowed func(*repository) bool) response {
+// startMigration exports repositories of the organization, or repositories that the user administers. The caller must
+// see each repository. With org_metadata_only, the migration has no repositories, and the other options are ignored.
+func startMigration(s *Service, req *request) response {
+	owner := s.migrationOwner(req)
+	allowed := func(r *repository) bool {
+		ofOwner := r.owner == owner || req.org == nil && isOwner(r.owner, owner)
+		return ofOwner && s.world.isVisible(r, req.caller)
+	}
 	var body migrationBody
 	if problem := s.decode(req.raw, "Migration", &body); problem != nil {
 		return *problem
@@ -147,7 +134,7 @@ func (s *Service) startMigration(req *request, owner *account, allowed func(*rep
 	if body.MetadataOnly {
 		body = migrationBody{Repositories: body.Repositories, MetadataOnly: true, Exclude: body.Exclude}
 	}
-	repositories, badIndex := s.repositoriesNamed(body.Repositories, func(r *repository) bool { return s.world.isVisible(r, req.caller) && allowed(r) })
+	repositories, badIndex := s.repositoriesNamed(body.Repositories, allowed)
 	unsupported := slices.IndexFunc(body.Exclude, func(attribute string) bool { return attribute != "repositories" })
 	switch {
 	case body.Repositories == nil:

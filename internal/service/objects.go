@@ -112,7 +112,7 @@ func (w *world) all(collection string) []doc {
 
 // where returns the objects of a collection whose member has a value, oldest first.
 func (w *world) where(repo *repository, collection, member, value string) (list []doc) {
-	path := repo.path() + "/" + collection
+	path := repo.filled().path() + "/" + collection
 	keys := w.keys[path]
 	if member != "" && w.kinds[collection].of == member {
 		keys = w.of[path+" "+value]
@@ -143,7 +143,7 @@ func (w *world) repoOf(issue doc) *repository { return w.repositories[issue["rep
 func (w *world) repo(owner, name string) *repository {
 	for _, r := range slices.Backward(w.repositories) { // a new repository may have the name of a deleted one
 		if strings.EqualFold(r.owner.login, owner) && strings.EqualFold(r.name, name) {
-			return r
+			return r.filled()
 		}
 	}
 	return nil
@@ -169,31 +169,37 @@ func (w *world) users() []*account {
 	return slices.DeleteFunc(slices.Clone(w.byID), func(a *account) bool { return a.members != nil })
 }
 
-// byName replaces the numbers at the beginning of a path by names. Other paths are returned unchanged.
-func (w *world) byName(path []string) []string {
-	if len(path) < 2 || !isNumber(path[1]) {
-		return path
+// prefixes calls yield with the beginnings of the canonical paths by name and by number. Teams precede their
+// organization, and a new repository precedes a deleted one with its name.
+func (w *world) prefixes(yield func(named, numbered string) bool) {
+	for _, org := range w.byID {
+		for _, t := range org.teams {
+			if !yield("/orgs/"+org.login+"/teams/"+escape(t.slug), "/organizations/"+itoa(org.id)+"/team/"+itoa(t.id)) {
+				return
+			}
+		}
 	}
-	id, _ := strconv.Atoi(path[1])
-	switch path[0] {
-	case "repositories":
-		for _, r := range w.repositories {
-			if r.id == id {
-				return append([]string{"repos", r.owner.login, r.name}, path[2:]...)
-			}
+	for _, a := range w.byID {
+		named, numbered := "/users/"+a.login, "/user/"+itoa(a.id)
+		if a.members != nil {
+			named, numbered = "/orgs/"+a.login, "/organizations/"+itoa(a.id)
 		}
-	case "organizations":
-		org := w.accountNamed(true, path[1])
-		if org != nil && len(path) > 3 && path[2] == "team" {
-			if owner, team := w.teamWithID(path[3]); owner == org {
-				return append([]string{"orgs", org.login, "teams", team.slug}, path[4:]...)
-			}
-		} else if org != nil {
-			return append([]string{"orgs", org.login}, path[2:]...)
+		if !yield(named, numbered) {
+			return
 		}
-	case "user":
-		if user := w.accountNamed(false, path[1]); user != nil {
-			return append([]string{"users", user.login}, path[2:]...)
+	}
+	for _, r := range slices.Backward(w.repositories) {
+		if !yield(r.path(), "/repositories/"+itoa(r.id)) {
+			return
+		}
+	}
+}
+
+// byName replaces the numbers at the beginning of a path by names. Other paths are returned unchanged.
+func (w *world) byName(path string) string {
+	for named, numbered := range w.prefixes {
+		if rest, ok := strings.CutPrefix(path, numbered); ok && (rest == "" || rest[0] == '/') {
+			return named + rest
 		}
 	}
 	return path
@@ -201,25 +207,9 @@ func (w *world) byName(path []string) []string {
 
 // byNumber replaces the names at the beginning of a canonical path by numbers, as the real API does in Link.
 func (w *world) byNumber(path string) string {
-	part := strings.SplitN(path, "/", 5)
-	switch {
-	case len(part) > 3 && part[1] == "repos":
-		if r := w.repo(part[2], part[3]); r != nil {
-			return strings.Join(append([]string{"", "repositories", strconv.Itoa(r.id)}, part[4:]...), "/")
-		}
-	case len(part) > 2 && part[1] == "orgs":
-		if org := w.accountNamed(true, part[2]); org != nil {
-			rest := strings.TrimPrefix(path, "/orgs/"+part[2])
-			for _, team := range org.teams {
-				if below, isTeam := strings.CutPrefix(rest+"/", "/teams/"+escape(team.slug)+"/"); isTeam {
-					rest = strings.TrimSuffix("/team/"+itoa(team.id)+"/"+below, "/")
-				}
-			}
-			return "/organizations/" + strconv.Itoa(org.id) + rest
-		}
-	case len(part) > 2 && part[1] == "users":
-		if user := w.accountNamed(false, part[2]); user != nil {
-			return "/user/" + strconv.Itoa(user.id) + strings.TrimPrefix(path, "/users/"+part[2])
+	for named, numbered := range w.prefixes {
+		if rest, ok := strings.CutPrefix(path, named); ok && (rest == "" || rest[0] == '/') {
+			return numbered + rest
 		}
 	}
 	return path

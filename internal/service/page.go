@@ -33,13 +33,27 @@ func parsePositive(text string, fallback, most int) int {
 	return min(n, most)
 }
 
-// list returns one page of items with a Link header.
+// list returns one page of items with a Link header. Its absolute URLs identify repositories and organizations by
+// number.
 func list[T any](req *request, path string, items []T, render func(T) object) response {
 	page, perPage := pages(req.query)
 	from := min((page-1)*perPage, len(items))
 	to := min(from+perPage, len(items))
-	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: pageLinks(req, path, len(items))}
+	link := linksTo(req, path, "page", page, max(1, (len(items)+perPage-1)/perPage))
+	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: link}
 }
+
+// listOf returns the list of all items. It renders only those on the requested page.
+func listOf[T, D any](items []T, show func(T) D) response {
+	all := make([]any, len(items))
+	for i, item := range items {
+		all[i] = lazy(func() any { return show(item) })
+	}
+	return response{status: http.StatusOK, list: all}
+}
+
+// lazy is an element of a list that is not yet rendered.
+type lazy func() any
 
 // renderAll returns the rendered items. The result is never nil, so that it encodes as an array.
 func renderAll[T any](items []T, render func(T) object) []object {
@@ -48,13 +62,6 @@ func renderAll[T any](items []T, render func(T) object) []object {
 		shown = append(shown, render(item))
 	}
 	return shown
-}
-
-// pageLinks returns the Link header of a list of total items. Its absolute URLs identify repositories and organizations
-// by number.
-func pageLinks(req *request, path string, total int) string {
-	page, perPage := pages(req.query)
-	return linksTo(req, path, "page", page, max(1, (total+perPage-1)/perPage))
 }
 
 // linksTo returns the Link header of a page. A parameter other than page is a cursor, and a cursor has no last page.
@@ -110,27 +117,15 @@ func escapePath(path string) string {
 //
 // A cursor encodes an id, so pages stay consistent while items are added and removed. The Link header has prev and
 // next. An empty page has no Link header. An invalid cursor is a 422.
-func listByCursor[T any](s *Service, req *request, resource, path string, items []T, id func(T) int, render func(T) object) response {
-	from, to := 0, len(items)
-	byID := func(item T, wanted int) int { return cmp.Compare(id(item), wanted) }
-	after, before := req.query.Get("after"), req.query.Get("before")
-	if after != "" {
-		last, ok := cursorID(after)
-		if !ok {
-			return invalid(resource, "after")
-		}
-		var found bool
-		if from, found = slices.BinarySearchFunc(items, last, byID); found {
-			from++
-		}
+func listByCursor[T any](req *request, resource, path string, items []T, id func(T) int, render func(T) object) response {
+	positions := make([]item, len(items))
+	for i, listed := range items {
+		positions[i].id = id(listed)
 	}
-	if before != "" {
-		first, ok := cursorID(before)
-		if !ok {
-			return invalid(resource, "before")
-		}
-		to, _ = slices.BinarySearchFunc(items, first, byID)
-		to = max(from, to)
+	after, before := req.query.Get("after"), req.query.Get("before")
+	from, to, wrong := between(positions, item.compare, after, before)
+	if wrong != "" {
+		return invalid(resource, wrong)
 	}
 	if _, perPage := pages(req.query); before != "" && after == "" {
 		from = max(from, to-perPage)
@@ -139,28 +134,65 @@ func listByCursor[T any](s *Service, req *request, resource, path string, items 
 	}
 	link, parts := linkBuilder(req, path, "before", "after"), []string(nil)
 	if from > 0 && from < to {
-		parts = append(parts, link("prev", "before", cursor(id(items[from]))))
+		parts = append(parts, link("prev", "before", positions[from].cursor()))
 	}
 	if from < to && to < len(items) {
-		parts = append(parts, link("next", "after", cursor(id(items[to-1]))))
+		parts = append(parts, link("next", "after", positions[to-1].cursor()))
 	}
 	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: strings.Join(parts, ", ")}
 }
 
-// cursorPrefix distinguishes a cursor from other text.
-const cursorPrefix = "cursor:v1:"
-
-// cursor returns the cursor of the item with an id. The format is opaque to clients.
-func cursor(id int) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(cursorPrefix + itoa(id)))
+// item is one item of a list that is paged by cursors. The order of the items is by key and then by ID, so that a cursor
+// stays valid while items are added and removed.
+type item struct {
+	key string
+	id  int
+	// node builds the node of a GraphQL connection. It is called only for items on the requested page.
+	node func() node
 }
 
-// cursorID returns the id of a cursor. It returns false if cursor did not produce the text.
-func cursorID(text string) (int, bool) {
-	plain, err := base64.RawURLEncoding.DecodeString(text)
+func (i item) compare(o item) int { return cmp.Or(cmp.Compare(i.key, o.key), cmp.Compare(i.id, o.id)) }
+
+// cursorPrefix distinguishes a cursor from other text.
+const cursorPrefix = "cursor:v2:"
+
+// cursor returns the position of the item as an opaque text.
+func (i item) cursor() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(cursorPrefix + itoa(i.id) + ":" + i.key))
+}
+
+// itemAt returns an item at the position of a cursor. It returns false if cursor did not produce the text.
+func itemAt(cursor string) (i item, ok bool) {
+	plain, err := base64.RawURLEncoding.DecodeString(cursor)
 	if err != nil {
-		return 0, false
+		return i, false
 	}
-	id, err := strconv.Atoi(strings.TrimPrefix(string(plain), cursorPrefix))
-	return id, err == nil && cursor(id) == text
+	id, key, _ := strings.Cut(strings.TrimPrefix(string(plain), cursorPrefix), ":")
+	i.key = key
+	i.id, err = strconv.Atoi(id)
+	return i, err == nil && i.cursor() == cursor
+}
+
+// between returns the range of the items between two cursors, or the name of the invalid cursor. An empty cursor is no
+// bound.
+func between(items []item, order func(a, b item) int, after, before string) (from, to int, invalid string) {
+	to = len(items)
+	if after != "" {
+		edge, ok := itemAt(after)
+		if !ok {
+			return 0, 0, "after"
+		}
+		var found bool
+		if from, found = slices.BinarySearchFunc(items, edge, order); found {
+			from++
+		}
+	}
+	if before != "" {
+		edge, ok := itemAt(before)
+		if !ok {
+			return 0, 0, "before"
+		}
+		to, _ = slices.BinarySearchFunc(items, edge, order)
+	}
+	return from, max(from, to), ""
 }

@@ -48,7 +48,7 @@ func (s *Service) push(e *event, body eventBody) error {
 	from := g.refs[ref]
 	p.commits, p.after = s.newCommits(e, n, p.after)
 	p.head, g.refs[ref], g.known[ref] = g.commits[p.after], p.after, true
-	maps.DeleteFunc(s.stats, func(k statisticsKey, _ *statisticsJob) bool { return k.repository == r.id && k.head != r.head() })
+	maps.DeleteFunc(s.stats, func(k statisticsKey, _ any) bool { return k.repository == r.id && k.head != r.head() })
 	switch {
 	case p.deleted:
 		delete(g.refs, ref)

@@ -2,7 +2,9 @@ package service
 
 import (
 	"embed"
+	"io/fs"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 
@@ -11,6 +13,8 @@ import (
 
 //go:embed reference
 var referenceFiles embed.FS
+
+const templateFolder, templateEnding = "reference/gitignore/", ".gitignore"
 
 // codeOfConduct is one entry of reference/codes_of_conduct.yaml (Document B section 2.2).
 type codeOfConduct struct {
@@ -33,31 +37,28 @@ func readReference[T any](name string) (into T) {
 	return into
 }
 
-const templates, templateSuffix = "reference/gitignore", ".gitignore"
-
 func listTemplates(*Service, *request) response {
-	entries, err := referenceFiles.ReadDir(templates)
+	files, err := fs.Glob(referenceFiles, templateFolder+"*"+templateEnding)
 	if err != nil {
-		panic(err) // the folder is embedded
+		panic(err) // the pattern is valid
 	}
-	var names []string
-	for _, e := range entries {
-		names = append(names, strings.TrimSuffix(e.Name(), templateSuffix))
+	names := []string{}
+	for _, name := range files {
+		names = append(names, strings.TrimSuffix(path.Base(name), templateEnding))
 	}
 	slices.Sort(names)
 	return response{status: http.StatusOK, body: names}
 }
 
 func getTemplate(s *Service, req *request) response {
-	name := req.params["name"]
-	source, err := referenceFiles.ReadFile(templates + "/" + name + templateSuffix)
+	text, err := referenceFiles.ReadFile(templateFolder + req.params["name"] + templateEnding)
 	if err != nil {
 		return notFound()
 	}
 	if s.accepts(req, "raw") {
-		return response{status: http.StatusOK, text: source, kind: s.mediaType("raw") + "; charset=utf-8"}
+		return response{status: http.StatusOK, text: text, kind: s.mediaType("raw") + "; charset=utf-8"}
 	}
-	return response{status: http.StatusOK, body: object{{"name", name}, {"source", string(source)}}}
+	return response{status: http.StatusOK, body: object{{"name", req.params["name"]}, {"source", string(text)}}}
 }
 
 func codeOfConductObject(req *request, c codeOfConduct) object {

@@ -105,15 +105,15 @@ func deleteRepo(s *Service, r *request) response {
 // listRepos lists the visible repositories of an owner. Without an owner in the path, it lists those of the caller and
 // of the caller's organization.
 func listRepos(s *Service, r *request) response {
-	list, user := []any{}, s.world.user(r.caller)
+	list, user := []*repository(nil), s.world.user(r.caller)
 	for _, repo := range s.world.reposOf("") {
 		ofOwner := strings.HasPrefix(r.path, "/orgs/"+repo.owner.login+"/") || strings.HasPrefix(r.path, "/users/"+repo.owner.login+"/")
 		ofCaller := isMine(r.op.view) && (user != nil && isMember(repo.owner, user) || r.caller.covers(repo.owner, repo))
 		if (ofOwner || ofCaller) && s.world.isVisible(repo, r.caller) {
-			list = append(list, s.renderRepo(r, repo))
+			list = append(list, repo)
 		}
 	}
-	return response{status: http.StatusOK, list: list}
+	return listOf(list, func(repo *repository) doc { return s.renderRepo(r, repo) })
 }
 
 func createRepo(s *Service, r *request) response {
@@ -134,8 +134,7 @@ func createRepo(s *Service, r *request) response {
 }
 
 func replaceTopics(s *Service, r *request) response {
-	names, _ := r.body["names"].([]any)
-	r.repo.fields["topics"] = namesIn(names)
+	r.repo.fields["topics"] = namesIn(r.body["names"])
 	s.touchRepo(r)
 	return getTopics(s, r)
 }

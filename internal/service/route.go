@@ -17,8 +17,8 @@ var documentedHandlers = map[string]handler{
 	"statistics/participation":   statistics(participation),
 	"statistics/punch-card":      statistics(punchCard),
 
-	"git-tags/create": createTag,
-	"git-tags/get":    getTag,
+	"git-tags/create": withObjects(createTag),
+	"git-tags/get":    withObjects(getTag),
 
 	"dependency-graph/export-sbom": exportSBOM,
 
@@ -27,16 +27,16 @@ var documentedHandlers = map[string]handler{
 	"graphql":               graphQL,
 	"app-manifests/convert": convertManifest,
 
-	"search/code":    searchCode,
-	"search/commits": searchCommits,
-	"search/issues":  searchIssues,
+	"search/code":    searchIn("FileContent", fileDocuments),
+	"search/commits": searchIn("Commit", commitDocuments),
+	"search/issues":  searchIn("Issue", issueDocuments),
 	"search/other":   searchOther,
 
 	"watching/list-subscribers":    listSubscribers,
-	"watching/get-subscription":    getSubscription,
-	"watching/set-subscription":    setSubscription,
-	"watching/delete-subscription": deleteSubscription,
-	"watching/list-mine":           listMyWatched,
+	"watching/get-subscription":    withUser(getSubscription),
+	"watching/set-subscription":    withUser(setSubscription),
+	"watching/delete-subscription": withUser(deleteSubscription),
+	"watching/list-mine":           withUser(listWatched),
 	"watching/list-of-user":        listWatchedOfUser,
 
 	"organization-members/list":         listMembers,
@@ -72,10 +72,10 @@ var documentedHandlers = map[string]handler{
 	"code-security/detach-configuration": detachConfigurations,
 	"code-security/get-configuration":    getConfiguration,
 
-	"migrations/list-organization":  listOrganizationMigrations,
-	"migrations/start-organization": startOrganizationMigration,
-	"migrations/list-user":          listUserMigrations,
-	"migrations/start-user":         startUserMigration,
+	"migrations/list-organization":  listMigrations,
+	"migrations/start-organization": startMigration,
+	"migrations/list-user":          listMigrations,
+	"migrations/start-user":         startMigration,
 }
 
 // getIndex returns the URI templates of some operations.

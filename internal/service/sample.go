@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"maps"
@@ -85,24 +86,12 @@ func (x *sampler) path() string {
 }
 
 func (x *sampler) branches() []string {
-	var names []string
-	for _, ref := range slices.Sorted(maps.Keys(x.repo.git.refs)) {
-		if name, ok := strings.CutPrefix(ref, "heads/"); ok && name != mainBranch {
-			names = append(names, name)
-		}
-	}
-	return names
+	return slices.DeleteFunc(x.repo.git.named("heads/"), func(name string) bool { return name == mainBranch })
 }
 
-// issues returns the numbers of the issues with a property.
-func (x *sampler) issues(has func(issue doc) bool) []string {
-	var numbers []string
-	for _, issue := range x.world.all(x.repo.path() + "/issues") {
-		if has(issue) {
-			numbers = append(numbers, str(issue["number"]))
-		}
-	}
-	return numbers
+// sampleValues are the values of parameters with one value.
+var sampleValues = map[string]string{
+	"org": "acme", "enterprise": "acme-corp", "security_product": "dependabot_alerts", "enablement": "enable_all", "base": mainBranch, "dir": "docs",
 }
 
 // parameter returns a value for a parameter below a path.
@@ -117,7 +106,7 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 	}
 	user := pick(x.random, users, acme)
 	files := slices.Sorted(maps.Keys(g.files(head)))
-	if value, ok := x.special(p.name); ok {
+	if value := cmp.Or(sampleValues[p.name], x.special(p.name)); value != "" {
 		return value
 	}
 	switch p.name {
@@ -125,8 +114,6 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 		return x.repo.owner.login
 	case "repo", "template_repo":
 		return x.repo.name
-	case "org":
-		return "acme"
 	case "username", "target_user", "assignee":
 		return user.login
 	case "account_id", "user_id":
@@ -158,17 +145,7 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 		if view == "/codes_of_conduct" {
 			return codesOfConduct[0].Key
 		}
-	case "enterprise":
-		return "acme-corp"
-	case "security_product":
-		return "dependabot_alerts"
-	case "enablement":
-		return "enable_all"
-	case "branch":
-		return branch
-	case "base":
-		return mainBranch
-	case "head":
+	case "branch", "head":
 		return branch
 	case "basehead":
 		if p.many {
@@ -194,8 +171,6 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 			return fmt.Sprintf("docs/new-%d.txt", x.random.IntN(20))
 		}
 		return pick(x.random, slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, ".md") }), "README.md")
-	case "dir":
-		return "docs"
 	}
 	itemView := view + "/{}"
 	_, isItem := x.router.items[itemView]
@@ -231,47 +206,42 @@ func (x *sampler) team() *team {
 	return x.chosen
 }
 
-// special returns a value that an operation needs, such as the number of a pull request that can be merged.
-func (x *sampler) special(name string) (string, bool) {
-	root := x.repo.path()
-	isPull := func(i doc) bool { return x.world.find(root+"/pulls/"+str(i["number"])) != nil }
-	choose := func(has func(doc) bool) (string, bool) {
-		numbers := x.issues(has)
-		return pick(x.random, numbers, ""), len(numbers) > 0
-	}
-	if name == "review_id" {
-		reviews := x.world.keys[root+"/pulls/"+x.values["pull_number"]+"/reviews"]
-		return pick(x.random, reviews, ""), len(reviews) > 0
-	}
-	if name == "pull_number" && strings.Contains(x.op.Path, "/reviews/") {
-		return choose(func(i doc) bool { return len(x.world.keys[root+"/pulls/"+str(i["number"])+"/reviews"]) > 0 })
-	}
-	switch x.op.ID + " " + name {
-	case "issues/remove-label name":
-		for _, label := range x.world.find(root + "/issues/" + x.values["issue_number"])["labels"].([]string) {
-			return label, true
+// needs are the properties of the issue, or of the pull request, that an operation needs.
+var needs = map[string]func(x *sampler, issue, pull doc) bool{
+	"issues/remove-label":     func(_ *sampler, issue, _ doc) bool { return len(issue["labels"].([]string)) > 0 },
+	"issues/get-parent":       func(_ *sampler, issue, _ doc) bool { return issue["parent"] != 0 },
+	"issues/remove-sub-issue": func(_ *sampler, issue, _ doc) bool { return len(issue["children"].([]int)) > 0 },
+	"pulls/check-if-merged":   func(_ *sampler, _, pull doc) bool { return pull["merged"] == true },
+	"pulls/merge":             canMerge, "pulls/merge-async": canMerge,
+}
+
+func canMerge(x *sampler, issue, pull doc) bool {
+	return pull != nil && issue["state"] == "open" && x.repo.git.refs["heads/"+str(pull["head"])] != ""
+}
+
+// special returns a value that an operation needs, such as the number of a pull request that can be merged, or "".
+func (x *sampler) special(name string) string {
+	root, need := x.repo.path(), needs[x.op.ID]
+	reviews := func(pull string) []string { return x.world.keys[root+"/pulls/"+pull+"/reviews"] }
+	switch ofReview := strings.Contains(x.op.Path, "/reviews/"); {
+	case name == "review_id":
+		return pick(x.random, reviews(x.values["pull_number"]), "")
+	case name == "name" && x.op.ID == "issues/remove-label":
+		labels, _ := x.world.find(root + "/issues/" + x.values["issue_number"])["labels"].([]string)
+		return pick(x.random, labels, "")
+	case name == "tag" && x.op.ID == "repos/get-release-by-tag":
+		return textOf(pick(x.random, x.world.where(x.repo, "releases", "draft", "false"), nil)["tag_name"])
+	case (name == "issue_number" || name == "pull_number") && (need != nil || ofReview):
+		var numbers []string
+		for _, issue := range x.world.where(x.repo, "issues", "", "") {
+			number := str(issue["number"])
+			if _, pull := x.world.numbered(x.repo, issue["number"].(int)); need != nil && need(x, issue, pull) || ofReview && len(reviews(number)) > 0 {
+				numbers = append(numbers, number)
+			}
 		}
-	case "issues/remove-label issue_number":
-		return choose(func(i doc) bool { return len(i["labels"].([]string)) > 0 })
-	case "issues/get-parent issue_number":
-		return choose(func(i doc) bool { return i["parent"] != 0 })
-	case "issues/remove-sub-issue issue_number":
-		return choose(func(i doc) bool { return len(i["children"].([]int)) > 0 })
-	case "pulls/check-if-merged pull_number":
-		return choose(func(i doc) bool {
-			return isPull(i) && x.world.find(root + "/pulls/" + str(i["number"]))["merged"] == true
-		})
-	case "pulls/merge pull_number", "pulls/merge-async pull_number":
-		return choose(func(i doc) bool {
-			return isPull(i) && i["state"] == "open" && x.repo.git.refs["heads/"+str(x.world.find(root + "/pulls/" + str(i["number"]))["head"])] != ""
-		})
-	case "repos/get-release-by-tag tag":
-		releases := slices.DeleteFunc(x.world.all(root+"/releases"), func(r doc) bool { return r["draft"] == true })
-		if len(releases) > 0 {
-			return str(pick(x.random, releases, nil)["tag_name"]), true
-		}
+		return pick(x.random, numbers, "")
 	}
-	return "", false
+	return ""
 }
 
 //go:embed reference/samples.tsv

@@ -27,9 +27,9 @@ type document struct {
 	labels     []string
 	state      string
 	author     string
-	kind       string // pr or issue
-	reviewer   string // the user whose review is requested
-	order      int64  // the key for the sort parameter
+	kind       string   // pr or issue
+	reviewers  []string // the users whose review is requested
+	order      int64    // the key for the sort parameter
 	// item builds the result object. It is called only for results on the requested page. The member url of the result
 	// identifies the document.
 	item func() object
@@ -46,7 +46,7 @@ type searchHit struct {
 // search returns one page of the documents that match the query and that the caller may see. The results are sorted by
 // score or by the requested sort key.
 func (s *Service) search(req *request, kind string, documents []document) response {
-	query := policy.ParseSearch(req.query.Get("q"))
+	query := parseQuery(req.query.Get("q"))
 	if problem := s.checkScopes(req, query); problem != nil {
 		return *problem
 	}
@@ -75,57 +75,71 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 	s.sort(req, all)
 	total := len(all)
 	all = all[:min(total, maxResults)]
-	page, perPage := pages(req.query)
-	from := min((page-1)*perPage, len(all))
-	to := min(from+perPage, len(all))
-	items := make([]object, 0, to-from)
-	for _, f := range all[from:to] {
-		item := slices.Clone(f.item())
+	found := list(req, req.path, all, func(h searchHit) object {
+		item := slices.Clone(h.item())
 		url := item.member("url")
-		item = append(item, field{"score", f.score})
+		item = append(item, field{"score", h.score})
 		if s.accepts(req, "text-match") {
-			item = append(item, field{"text_matches", textMatches(terms, kind, url, f.properties)})
+			item = append(item, field{"text_matches", textMatches(terms, kind, url, h.properties)})
 		}
-		items = append(items, item)
-	}
+		return item
+	})
 	return response{
-		status: http.StatusOK, volatile: true, link: pageLinks(req, req.path, len(all)),
-		body: object{{"total_count", total}, {"incomplete_results", incomplete}, {"items", items}},
+		status: http.StatusOK, volatile: true, link: found.link,
+		body: object{{"total_count", total}, {"incomplete_results", incomplete}, {"items", found.body}},
 	}
 }
 
-// preflight returns an error response to a search that the documents refuse, and to a call without a required
-// credential.
-func (s *Service) preflight(r *request) *response {
-	m := policy.Match{Operation: r.op.documented, Query: r.query.Encode()}
-	f := m.Preflight(r.caller.kind)
-	if f == nil {
-		return nil
+// These constants bound the query of a search (Document B sections 7 and 8.2).
+const (
+	maxQueryLength    = 256
+	maxQueryOperators = 5
+)
+
+// queryChecks are the reasons to refuse a query, by the name of the check in the catalogue.
+var queryChecks = map[string]struct {
+	isInvalid     func(searchQuery) bool
+	code, message string
+}{
+	"search-query":  {func(q searchQuery) bool { return len(q) == 0 }, "missing", ""},
+	"search-length": {func(q searchQuery) bool { return q.length() > maxQueryLength }, "invalid", ": the search is longer than 256 characters"},
+	"search-operators": {
+		func(q searchQuery) bool { return q.operators() > maxQueryOperators }, "invalid", ": more than five AND / OR / NOT operators were used",
+	},
+	"search-terms": {
+		func(q searchQuery) bool { return !q.hasTerm() }, "invalid",
+		": the search contains only qualifiers; at least one search term is needed",
+	},
+}
+
+// checkQuery returns an error response to a search that the documents refuse.
+func (s *Service) checkQuery(r *request) *response {
+	query := parseQuery(r.query.Get("q"))
+	for _, name := range r.op.documented.Checks {
+		if c, ok := queryChecks[name]; ok && c.isInvalid(query) {
+			return refuse(http.StatusUnprocessableEntity, "Validation Failed"+c.message, problemField{"Search", "q", c.code})
+		}
 	}
-	var fields []problemField
-	if f.Field != "" {
-		fields = []problemField{{f.Resource, f.Field, f.Code}}
-	}
-	return refuse(f.Status, f.Message, fields...)
+	return nil
 }
 
 // checkScopes refuses a query if the caller can access none of the repositories and accounts that it names (Document B
 // section 5.2).
-func (s *Service) checkScopes(req *request, query policy.SearchQuery) *response {
+func (s *Service) checkScopes(req *request, query searchQuery) *response {
 	named, accessible := 0, 0
 	for _, t := range query {
-		switch t.Name {
+		switch t.name {
 		case "repo":
 			named++
 			for _, r := range s.world.repositories {
-				if strings.EqualFold(r.fullName(), t.Value) && s.world.isVisible(r, req.caller) {
+				if strings.EqualFold(r.fullName(), t.value) && s.world.isVisible(r, req.caller) {
 					accessible++
 				}
 			}
 		case "user", "org":
 			named++
 			for _, a := range s.world.accounts {
-				if strings.EqualFold(a.login, t.Value) {
+				if strings.EqualFold(a.login, t.value) {
 					accessible++
 				}
 			}
@@ -157,33 +171,33 @@ func (s *Service) sort(req *request, all []searchHit) {
 // match, because AND binds tighter than OR. NOT and a leading minus negate a term. A part without terms is dropped,
 // because qualifiers restrict the whole query. A query without any term has one empty alternative, which matches every
 // document.
-func alternatives(query policy.SearchQuery) [][]policy.SearchToken {
-	if !query.HasTerm() {
-		return [][]policy.SearchToken{nil}
+func alternatives(query searchQuery) [][]searchToken {
+	if !query.hasTerm() {
+		return [][]searchToken{nil}
 	}
-	var all [][]policy.SearchToken
-	var terms []policy.SearchToken
+	var all [][]searchToken
+	var terms []searchToken
 	negate := false
 	for _, t := range query {
 		switch {
-		case t.Operator == "NOT":
+		case t.operator == "NOT":
 			negate = true
 			continue
-		case t.Operator == "OR":
+		case t.operator == "OR":
 			all, terms = append(all, terms), nil
-		case t.Term != "":
-			t.Term, t.Negated = strings.ToLower(t.Term), t.Negated || negate
+		case t.term != "":
+			t.term, t.negated = strings.ToLower(t.term), t.negated || negate
 			terms = append(terms, t)
 		}
 		negate = false
 	}
 	all = append(all, terms)
-	return slices.DeleteFunc(all, func(terms []policy.SearchToken) bool { return len(terms) == 0 })
+	return slices.DeleteFunc(all, func(terms []searchToken) bool { return len(terms) == 0 })
 }
 
 // bestScore returns the highest score of the alternatives. It returns 0 if no alternative matches or if there are no
 // properties.
-func bestScore(alternatives [][]policy.SearchToken, in []property) float64 {
+func bestScore(alternatives [][]searchToken, in []property) float64 {
 	best := 0.0
 	for _, terms := range alternatives {
 		best = max(best, score(terms, in))
@@ -192,14 +206,14 @@ func bestScore(alternatives [][]policy.SearchToken, in []property) float64 {
 }
 
 // score returns 0 if a term does not match. Otherwise it returns 1 plus the number of occurrences of the terms.
-func score(terms []policy.SearchToken, in []property) float64 {
+func score(terms []searchToken, in []property) float64 {
 	if in == nil {
 		return 0
 	}
 	sum := 1
 	for _, t := range terms {
-		n := occurrences(t.Term, in)
-		if (n > 0) == t.Negated {
+		n := occurrences(t.term, in)
+		if (n > 0) == t.negated {
 			return 0
 		}
 		sum += n
@@ -219,37 +233,37 @@ func occurrences(term string, in []property) int {
 // searchedProperties returns the properties of the document that the query searches. It returns nil if the document
 // does not match the qualifiers. A single matching repo:, user: or org: qualifier is sufficient. Unknown qualifiers are
 // ignored.
-func searchedProperties(query policy.SearchQuery, d document) []property {
+func searchedProperties(query searchQuery, d document) []property {
 	in := d.properties
 	scoped, inScope := false, false
 	for _, t := range query {
 		var matches bool
-		switch t.Name {
+		switch t.name {
 		case "in":
-			in = slices.DeleteFunc(slices.Clone(in), func(p property) bool { return !slices.Contains(strings.Split(t.Value, ","), p.name) })
+			in = slices.DeleteFunc(slices.Clone(in), func(p property) bool { return !slices.Contains(strings.Split(t.value, ","), p.name) })
 			continue
 		case "repo", "user", "org":
 			matches = d.belongsTo(t)
-			if !t.Negated {
+			if !t.negated {
 				scoped, inScope = true, inScope || matches
 				continue
 			}
 		case "language":
-			matches = strings.EqualFold(d.language, t.Value)
+			matches = strings.EqualFold(d.language, t.value)
 		case "label":
-			matches = slices.Contains(d.labels, t.Value)
+			matches = slices.Contains(d.labels, t.value)
 		case "state":
-			matches = d.state == t.Value
+			matches = d.state == t.value
 		case "author":
-			matches = d.author == t.Value
+			matches = d.author == t.value
 		case "is", "type":
-			matches = t.Value == d.kind || t.Value == d.state
+			matches = t.value == d.kind || t.value == d.state
 		case "review-requested":
-			matches = d.reviewer == t.Value
+			matches = slices.Contains(d.reviewers, t.value)
 		default:
 			continue
 		}
-		if matches == t.Negated {
+		if matches == t.negated {
 			return nil
 		}
 	}
@@ -261,20 +275,20 @@ func searchedProperties(query policy.SearchQuery, d document) []property {
 
 // belongsTo reports whether the document belongs to the repository or account that a repo:, user: or org: qualifier
 // names.
-func (d document) belongsTo(t policy.SearchToken) bool {
+func (d document) belongsTo(t searchToken) bool {
 	if d.repository == nil {
 		return false
 	}
 	name := d.repository.owner.login
-	if t.Name == "repo" {
+	if t.name == "repo" {
 		name = d.repository.fullName()
 	}
-	return strings.EqualFold(name, t.Value)
+	return strings.EqualFold(name, t.value)
 }
 
 // textMatches returns the positions of the terms in the searched properties (Document B section 2.1). Negated terms
 // have no positions. The indices count characters of the fragment.
-func textMatches(alternatives [][]policy.SearchToken, kind string, url any, in []property) []object {
+func textMatches(alternatives [][]searchToken, kind string, url any, in []property) []object {
 	all := []object{}
 	for _, p := range in {
 		var matches []object
@@ -290,11 +304,11 @@ func textMatches(alternatives [][]policy.SearchToken, kind string, url any, in [
 }
 
 // matchPositions returns the sorted, distinct [start, end) positions of the terms in a lower-case text.
-func matchPositions(alternatives [][]policy.SearchToken, text []rune) [][2]int {
+func matchPositions(alternatives [][]searchToken, text []rune) [][2]int {
 	var all [][2]int
 	for _, t := range slices.Concat(alternatives...) {
-		term := []rune(t.Term)
-		for i := 0; !t.Negated && i+len(term) <= len(text); i++ {
+		term := []rune(t.term)
+		for i := 0; !t.negated && i+len(term) <= len(text); i++ {
 			if slices.Equal(text[i:i+len(term)], term) {
 				all = append(all, [2]int{i, i + len(term)})
 			}

@@ -252,12 +252,22 @@ func TestSearchBuildsItemsOfThePageOnly(t *testing.T) {
 }
 
 func FuzzSearchQuery(f *testing.F) {
-	for _, q := range []string{"widget", "a OR b", "NOT", "-", `"x y" in:path`, "OR OR", "repo:acme/widgets -user:x", "in:", "é"} {
+	for _, q := range []string{"widget", "a OR b", "NOT", "-", `"x y" in:path`, "OR OR", "repo:acme/widgets -user:x", "in:", "é", "std::vector https://h a:/ -", `a"b c"d "" x:"y z" "AND`, "a\u00a0b\vc"} {
 		f.Add(q)
 	}
 	d := document{properties: []property{{"file", "a Widget é"}, {"path", "x/y"}}, language: "Go"}
 	f.Fuzz(func(t *testing.T, q string) {
-		query := policy.ParseSearch(q)
+		query := parseQuery(q)
+		gateway := policy.ParseSearch(q) // an independent parser
+		if len(query) != len(gateway) || query.hasTerm() != gateway.HasTerm() || query.operators() != gateway.Operators() ||
+			max(0, query.length()) != gateway.Length() {
+			t.Fatalf("query %q is %+v here, but %+v for the gateway", q, query, gateway)
+		}
+		for i, own := range query {
+			if g := gateway[i]; own.term != g.Term || own.name != g.Name || own.value != g.Value || own.negated != g.Negated {
+				t.Errorf("query %q has the token %+v here, but %+v for the gateway", q, own, g)
+			}
+		}
 		terms, in := alternatives(query), searchedProperties(query, d)
 		if score := bestScore(terms, in); score < 0 || len(terms) == 0 || in == nil && score > 0 {
 			t.Errorf("query %q has score %v", q, score)

@@ -9,16 +9,24 @@ import (
 // languages maps file extensions to language names.
 var languages = map[string]string{".go": "Go", ".py": "Python", ".md": "Markdown", ".svg": "SVG"}
 
-func searchCode(s *Service, req *request) response {
-	var all []document
-	for _, r := range s.world.repositories {
-		for _, f := range r.files() {
-			if len(f.content) < maxSearchedFileSize {
-				all = append(all, fileDocument(req, r, f))
-			}
+// searchIn returns a handler that searches the documents of all repositories.
+func searchIn(kind string, documents func(*Service, *request, *repository) []document) handler {
+	return func(s *Service, req *request) response {
+		var all []document
+		for _, r := range s.world.repositories {
+			all = append(all, documents(s, req, r)...)
+		}
+		return s.search(req, kind, all)
+	}
+}
+
+func fileDocuments(_ *Service, req *request, r *repository) (all []document) {
+	for _, f := range r.files() {
+		if len(f.content) < maxSearchedFileSize {
+			all = append(all, fileDocument(req, r, f))
 		}
 	}
-	return s.search(req, "FileContent", all)
+	return all
 }
 
 func fileDocument(req *request, r *repository, f file) document {
@@ -37,92 +45,66 @@ func fileDocument(req *request, r *repository, f file) document {
 	}
 }
 
-func searchCommits(s *Service, req *request) response {
-	var all []document
-	for _, r := range s.world.repositories {
-		for _, c := range r.history() {
-			all = append(all, document{
-				properties: []property{{"message", c.message}}, repository: r, author: c.author.login, order: c.at.Unix(),
-				item: func() object { return commitItem(req, r, c) },
-			})
-		}
+func commitDocuments(_ *Service, req *request, r *repository) (all []document) {
+	for _, c := range r.history() {
+		all = append(all, document{
+			properties: []property{{"message", c.message}}, repository: r, author: c.author.login, order: c.at.Unix(),
+			item: func() object { return commitItem(req, r, c) },
+		})
 	}
-	return s.search(req, "Commit", all)
+	return all
 }
 
-// commitItem returns the search result for a commit.
+// commitItem returns the search result for a commit. Its times are in the author's time zone.
 func commitItem(req *request, r *repository, c *commit) object {
-	api := req.base + "/repos/" + r.fullName()
-	url := api + "/commits/" + c.sha
-	parents := []object{}
-	for _, parent := range c.parents {
-		parents = append(parents, object{{"url", api + "/commits/" + parent}, {"sha", parent}})
-	}
-	person := object{{"name", c.author.name}, {"email", c.author.email}, {"date", c.at.Format("2006-01-02T15:04:05.000-07:00")}}
-	return object{
-		{"url", url}, {"sha", c.sha}, {"node_id", "C_" + c.sha[:12]}, {"html_url", req.base + "/" + r.fullName() + "/commit/" + c.sha},
-		{"comments_url", url + "/comments"},
-		{"commit", object{
-			{"url", api + "/git/commits/" + c.sha}, {"author", person}, {"committer", person}, {"message", c.message},
-			{"tree", object{{"url", api + "/git/trees/" + c.tree}, {"sha", c.tree}}}, {"comment_count", 0},
-		}},
-		{"author", userObject(req, c.author)}, {"committer", userObject(req, c.author)},
-		{"parents", parents}, {"repository", minimalRepository(req, r)},
-	}
+	item := renderCommit(req, r, c)
+	shown := item["commit"].(doc)
+	shown["comment_count"], shown["author"].(doc)["date"] = 0, c.at.Format("2006-01-02T15:04:05.000-07:00")
+	item["repository"] = minimalRepository(req, r)
+	return fieldsOf(item)
 }
 
-func searchIssues(s *Service, req *request) response {
-	var all []document
-	for _, r := range s.world.repositories {
-		for _, i := range s.world.issuesOf(r) {
-			all = append(all, issueDocument(req, r, i))
+// fieldsOf returns an object with the members of a document in the order of their names.
+func fieldsOf(d doc) (o object) {
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		o = append(o, field{name, d[name]})
+	}
+	return o
+}
+
+func issueDocuments(s *Service, req *request, r *repository) (all []document) {
+	for _, issue := range s.world.where(r, "issues", "", "") {
+		if d := s.issueDocument(req, r, issue); d.kind == "issue" {
+			all = append(all, d)
 		}
 	}
-	return s.search(req, "Issue", all)
+	return all
 }
 
-func issueDocument(req *request, r *repository, i *issue) document {
-	state := "closed"
-	if i.open {
-		state = "open"
+// issueDocument returns the record of an issue or a pull request.
+func (s *Service) issueDocument(req *request, r *repository, issue doc) document {
+	d := document{
+		properties: []property{{"title", textOf(issue["title"])}, {"body", textOf(issue["body"])}},
+		repository: r, kind: "issue", labels: issue["labels"].([]string), state: str(issue["state"]), author: s.world.authorOf(issue).login,
+		order: timeOf(issue["created_at"]).Unix(),
+		item:  func() object { return fieldsOf(renderIssue(s, req, issue)) },
 	}
-	return document{
-		properties: []property{{"title", i.title}, {"body", i.body}},
-		repository: r, kind: "issue", labels: i.labels, state: state, author: i.author.login, order: i.created.Unix(),
-		item: func() object {
-			var labels []object
-			for _, name := range i.labels {
-				labels = append(labels, object{{"name", name}})
-			}
-			api, below := req.base+"/repos/"+r.fullName(), "/issues/"+itoa(i.number)
-			return object{
-				{"url", api + below}, {"repository_url", api}, {"html_url", req.base + "/" + r.fullName() + below},
-				{"id", r.id*1000 + i.number}, {"number", i.number}, {"title", i.title}, {"user", userObject(req, i.author)},
-				{"labels", labels}, {"state", state}, {"comments", 0}, {"created_at", timestamp(i.created)}, {"updated_at", timestamp(i.updated)},
-				{"body", i.body},
-			}
-		},
+	if _, pull := s.world.numbered(r, issue["number"].(int)); pull != nil {
+		d.kind, d.reviewers = "pr", pull["requested_reviewers"].([]string)
 	}
+	return d
 }
 
 const searchOtherID = "search/other"
 
 // searchOther searches repositories and users. The documents describe no other kinds.
 func searchOther(s *Service, req *request) response {
-	var all []document
 	switch lastOf(req.path) {
 	case "repositories":
-		for _, r := range s.world.repositories {
-			all = append(all, document{
-				properties: []property{{"name", r.name}, {"description", r.description}},
-				repository: r, language: r.language, order: r.pushed.Unix(),
-				item: func() object { return repositoryObject(s, req, r) },
-			})
-		}
-		return s.search(req, "Repository", all)
+		return searchIn("Repository", repositoryDocuments)(s, req)
 	case "users":
-		for _, login := range slices.Sorted(maps.Keys(s.world.accounts)) {
-			a := s.world.accounts[login]
+		var all []document
+		for _, a := range s.world.byID {
 			all = append(all, document{
 				properties: []property{{"login", a.login}, {"name", a.name}}, order: -int64(a.id),
 				item: func() object { return userObject(req, a) },
@@ -131,4 +113,12 @@ func searchOther(s *Service, req *request) response {
 		return s.search(req, "User", all)
 	}
 	return notFound()
+}
+
+func repositoryDocuments(s *Service, req *request, r *repository) []document {
+	return []document{{
+		properties: []property{{"name", r.name}, {"description", r.description}},
+		repository: r, language: r.language, order: r.pushed.Unix(),
+		item: func() object { return repositoryObject(s, req, r) },
+	}}
 }

@@ -64,7 +64,7 @@ func seed(n uint64, now time.Time, bot string) *world {
 			properties: maps.Clone(d.Properties), git: newGit(),
 		}
 		w.repositories = append(w.repositories, r)
-		if d.Commits > 0 {
+		if d.Commits > 0 && r.name != largeRepository {
 			s.commits(r, d.Files, d.Commits, d.Weeks)
 		}
 	}
@@ -80,10 +80,30 @@ func seed(n uint64, now time.Time, bot string) *world {
 	s.seedConfigurations(acme, bot)
 	s.seedMigrations(acme, widgets, secret)
 	for i, d := range s.Repositories {
-		s.seedPulls(w, w.repositories[i], d.Pulls)
+		if r := w.repositories[i]; r.name == largeRepository {
+			r.pushed, r.fill = s.now, func() { s.fill(n, r, d.Files, d.Commits, d.Weeks, d.Pulls) }
+		} else {
+			s.seedPulls(w, r, d.Pulls)
+		}
 	}
 	w.seedObjects(w.started)
 	return w
+}
+
+// largeRepository is filled on its first use. largeRepositoryIDs precedes the IDs of its objects, and 10,000 follows them:
+// the IDs of other objects do not depend on the first use.
+const (
+	largeRepository    = "monolith"
+	largeRepositoryIDs = 5000
+)
+
+// fill adds the commits and pull requests of the large repository.
+func (s *seeder) fill(n uint64, r *repository, files map[string]string, commits, weeks, pulls int) {
+	own, lastID := &seeder{world: s.world, random: rand.New(rand.NewPCG(n, 2)), now: s.now}, s.lastID
+	s.lastID = largeRepositoryIDs
+	own.commits(r, files, commits, weeks)
+	own.seedPulls(s.world, r, pulls)
+	s.lastID = lastID
 }
 
 // seedAccounts creates the accounts and the members of the organizations, and returns acme.

@@ -63,7 +63,7 @@ type Service struct {
 	world     *world
 	changes   *changes
 	events    []Event
-	stats     map[statisticsKey]*statisticsJob
+	stats     map[statisticsKey]any // nil while the job runs
 	hooks     []*hook
 	lastHook  int // ID of the newest webhook
 	lastEvent int // number of the newest event
@@ -93,7 +93,7 @@ func New(c Config) (*Service, error) {
 	}
 	s := &Service{
 		config: c, router: router, meter: newMeter(c),
-		world: seed(c.Seed, time.Now(), c.Dialect.SecurityBot), changes: newChanges(), stats: map[statisticsKey]*statisticsJob{},
+		world: seed(c.Seed, time.Now(), c.Dialect.SecurityBot), changes: newChanges(), stats: map[statisticsKey]any{},
 	}
 	s.quirks = quirk.New(c.Seed, c.Quirks, quirk.Hooks{Changed: s.meter.setQuirks, RevisionHeader: RevisionHeader, ChangedSince: s.changedSince, Mark: mark})
 	s.controls = s.control()
@@ -354,7 +354,8 @@ func (s *Service) route(method, escapedPath string) (*Operation, map[string]stri
 	}
 	op, values := s.router.match(method, path)
 	if op == nil {
-		op, values = s.router.match(method, s.world.byName(path))
+		path, _ = decodePath(s.world.byName(escapedPath)) // the path is valid
+		op, values = s.router.match(method, path)
 	}
 	return op, values
 }
@@ -408,7 +409,7 @@ func (s *Service) answer(r *request) response {
 // handler returns the handler of a request with an operation. The handlers of the documents precede the others.
 func (s *Service) handler(r *request, hasTarget, isVisible bool) handler {
 	if documented := r.op.documented; documented != nil {
-		if refused := s.preflight(r); refused != nil {
+		if refused := s.checkQuery(r); refused != nil {
 			return answerWith(*refused)
 		}
 		refused := s.authorize(r, hasTarget)
@@ -575,6 +576,11 @@ func (s *Service) page(r *request, resp *response) {
 		from := min((page-1)*perPage, total)
 		shown = shown[from:min(from+perPage, total)]
 		resp.link = linksTo(r, s.world.byNumber(r.path), parameter, page, max(1, (total+perPage-1)/perPage))
+	}
+	for i, element := range shown {
+		if render, ok := element.(lazy); ok {
+			shown[i] = render()
+		}
 	}
 	resp.body = shown
 	if key := r.op.wrapper(); key != "" {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -396,5 +397,25 @@ func TestDocumentationNamesEndpointsAndTokens(t *testing.T) {
 		if !strings.Contains(string(text), name+"`") {
 			t.Errorf("docs/reference-service.md does not name %s", name)
 		}
+	}
+}
+
+// TestLargeRepositoryIsSeededOnFirstUse checks that New leaves the content of monolith out, and that the time of its
+// first use changes no ID.
+func TestLargeRepositoryIsSeededOnFirstUse(t *testing.T) {
+	var ids []any
+	for _, first := range []string{"GET /repos/acme/widgets", "GET /repos/acme/monolith/pulls"} {
+		runWithService(t, func(t *tester) {
+			if n := len(t.s.world.repositories[3].git.commits); n > 0 {
+				t.Errorf("New seeds %d commits of monolith", n)
+			}
+			t.call("owner", first, 200, "")
+			created := decode[jsonObject](t, t.call("owner", `POST /repos/acme/widgets/issues {"title":"new"}`, 201, ""))
+			pulls := decode[[]jsonObject](t, t.call("owner", "GET /repos/acme/monolith/pulls?per_page=1", 200, ""))
+			ids = append(ids, []any{created["id"], pulls[0]["id"]})
+		})
+	}
+	if !reflect.DeepEqual(ids[0], ids[1]) {
+		t.Errorf("the IDs of an issue and of a pull request are %v, depending on the first use", ids)
 	}
 }

@@ -19,48 +19,39 @@ type statisticsKey struct {
 	head       string
 }
 
-// statisticsJob is a running or completed job. render is nil until the job completes.
-type statisticsJob struct {
-	render bodyRenderer
-}
-
-// bodyRenderer returns the response body of one request from shared figures.
-type bodyRenderer func(*request) any
-
-// computeFunc computes the statistics of a repository.
-type computeFunc func(r *repository, now time.Time) bodyRenderer
-
-// fixedBody returns a renderer of a body that does not depend on the request.
-func fixedBody(figures any) bodyRenderer { return func(*request) any { return figures } }
+// computeFunc computes the figures of a repository: the response body, or a function that returns the body of a request.
+type computeFunc func(r *repository, now time.Time) any
 
 // statistics returns the handler of a statistics operation. The first request starts a job, and requests receive a 202
 // until the job completes.
 func statistics(f computeFunc) handler {
 	return func(s *Service, req *request) response {
-		r := req.repo
-		op := req.op.documented.ID
+		r, op := req.repo, req.op.documented
 		switch {
-		case r.head() == "" && slices.Contains(req.op.documented.Errors, http.StatusNoContent):
+		case r.head() == "" && slices.Contains(op.Errors, http.StatusNoContent):
 			return response{status: http.StatusNoContent}
-		case op == "statistics/code-frequency" && len(r.history()) >= largeRepositoryCommits:
+		case op.ID == "statistics/code-frequency" && len(r.history()) >= largeRepositoryCommits:
 			return fail(http.StatusUnprocessableEntity, "Repository contains 10,000 or more commits")
 		}
-		key := statisticsKey{r.id, op, r.head()}
-		job := s.stats[key]
-		if job == nil && s.running.Err() == nil {
-			job = &statisticsJob{}
-			s.stats[key] = job
-			s.jobs.Go(func() { s.runStatisticsJob(job, f, r) })
+		key := statisticsKey{r.id, op.ID, r.head()}
+		figures, started := s.stats[key]
+		if !started && s.running.Err() == nil {
+			s.stats[key] = nil
+			s.jobs.Go(func() { s.runStatisticsJob(key, f, r) })
 		}
-		if job == nil || job.render == nil || req.quirks.Endless202 {
+		if figures == nil || req.quirks.Endless202 {
 			return response{status: http.StatusAccepted, body: object{}, volatile: true}
 		}
-		return response{status: http.StatusOK, body: job.render(req), modified: r.pushed}
+		if render, ok := figures.(func(*request) any); ok {
+			figures = render(req)
+		}
+		return response{status: http.StatusOK, body: figures, modified: r.pushed}
 	}
 }
 
-// runStatisticsJob completes the job after the configured delay, unless the service closes.
-func (s *Service) runStatisticsJob(job *statisticsJob, f computeFunc, r *repository) {
+// runStatisticsJob completes a job after the configured delay, unless the service closes. A push to the default branch
+// discards the job.
+func (s *Service) runStatisticsJob(key statisticsKey, f computeFunc, r *repository) {
 	timer := time.NewTimer(s.config.StatisticsDelay)
 	defer timer.Stop()
 	select {
@@ -70,7 +61,9 @@ func (s *Service) runStatisticsJob(job *statisticsJob, f computeFunc, r *reposit
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	job.render = f(r, time.Now())
+	if _, wanted := s.stats[key]; wanted {
+		s.stats[key] = f(r, time.Now())
+	}
 }
 
 const week = 7 * 24 * time.Hour
@@ -87,7 +80,7 @@ func withoutMerges(commits []*commit) []*commit {
 }
 
 // codeFrequency computes [week, additions, -deletions] for each week.
-func codeFrequency(r *repository, _ time.Time) bodyRenderer {
+func codeFrequency(r *repository, _ time.Time) any {
 	sums := map[int64][2]int{}
 	for _, c := range withoutMerges(r.history()) {
 		w := weekStart(c.at).Unix()
@@ -97,11 +90,11 @@ func codeFrequency(r *repository, _ time.Time) bodyRenderer {
 	for _, w := range slices.Sorted(maps.Keys(sums)) {
 		triples = append(triples, [3]int64{w, int64(sums[w][0]), int64(sums[w][1])})
 	}
-	return fixedBody(triples)
+	return triples
 }
 
 // commitActivity counts the commits of the last 52 weeks by week and day.
-func commitActivity(r *repository, now time.Time) bodyRenderer {
+func commitActivity(r *repository, now time.Time) any {
 	type activity struct {
 		Days  [7]int `json:"days"`
 		Total int    `json:"total"`
@@ -118,7 +111,7 @@ func commitActivity(r *repository, now time.Time) bodyRenderer {
 			weeks[i].Days[c.at.UTC().Weekday()]++
 		}
 	}
-	return fixedBody(weeks)
+	return weeks
 }
 
 // contribution holds the totals of one author in one week.
@@ -126,7 +119,7 @@ type contribution struct{ additions, deletions, commits int }
 
 // contributors computes the weekly totals of each author. It also ignores empty commits, and does not count lines in
 // large repositories.
-func contributors(r *repository, _ time.Time) bodyRenderer {
+func contributors(r *repository, _ time.Time) any {
 	byAuthor := map[*account]map[int64]contribution{}
 	for _, c := range withoutMerges(r.history()) {
 		if c.empty() {
@@ -162,7 +155,7 @@ func contributor(req *request, author *account, byWeek map[int64]contribution) o
 
 // participation counts the commits of the last 52 weeks, in total and by the owner. The last week ends at the start of
 // the current day in UTC.
-func participation(r *repository, now time.Time) bodyRenderer {
+func participation(r *repository, now time.Time) any {
 	end := now.UTC().Truncate(24 * time.Hour)
 	first := end.Add(-52 * week)
 	var all, owner [52]int
@@ -176,11 +169,11 @@ func participation(r *repository, now time.Time) bodyRenderer {
 			owner[i]++
 		}
 	}
-	return fixedBody(object{{"all", all}, {"owner", owner}})
+	return object{{"all", all}, {"owner", owner}}
 }
 
 // punchCard computes [day, hour, commits] in the time zone of each commit.
-func punchCard(r *repository, _ time.Time) bodyRenderer {
+func punchCard(r *repository, _ time.Time) any {
 	var counts [7][24]int
 	for _, c := range withoutMerges(r.history()) {
 		counts[c.at.Weekday()][c.at.Hour()]++
@@ -191,5 +184,5 @@ func punchCard(r *repository, _ time.Time) bodyRenderer {
 			triples = append(triples, [3]int{day, hour, n})
 		}
 	}
-	return fixedBody(triples)
+	return triples
 }

@@ -38,18 +38,14 @@ type segment struct {
 	head string // the second parameter of {+base}...{+head}
 }
 
-// parseTable returns the operations of a product in the order of the table.
-func parseTable(text, product string) ([]*Operation, error) {
-	var all []*Operation
-	for n, line := range strings.Split(text, "\n") {
-		if line == "" || strings.HasPrefix(line, "#") {
+// parseTable returns the operations of a product in the order of the embedded table.
+func parseTable(product string) (all []*Operation) {
+	for line := range strings.Lines(policy.Table()) {
+		if strings.HasPrefix(line, "#") {
 			continue
 		}
-		column := strings.Split(line, "\t")
-		if len(column) < 8 {
-			return nil, fmt.Errorf("table of operations: line %d has %d columns; want at least 8", n+1, len(column))
-		}
-		if !slices.Contains(strings.Fields(column[7]), product) {
+		column := strings.Split(strings.TrimSpace(line), "\t")
+		if len(column) < 8 || !slices.Contains(strings.Fields(column[7]), product) {
 			continue
 		}
 		flags := strings.Fields(column[4])
@@ -59,15 +55,12 @@ func parseTable(text, product string) ([]*Operation, error) {
 			pattern: parseTemplate(column[2]), view: viewOf(column[2]),
 		}
 		for _, status := range strings.Fields(column[5]) {
-			code, err := strconv.Atoi(status)
-			if err != nil {
-				return nil, fmt.Errorf("table of operations: line %d: status %q is not a number", n+1, status)
-			}
+			code, _ := strconv.Atoi(status) // the table has only numbers
 			op.statuses = append(op.statuses, code)
 		}
 		all = append(all, op)
 	}
-	return all, nil
+	return all
 }
 
 func parseTemplate(path string) []segment {
@@ -191,10 +184,7 @@ func routerOf(product string) (*router, error) {
 	if known, ok := routers.Load(product); ok {
 		return known.(*router), nil
 	}
-	operations, err := parseTable(policy.Table(), product)
-	if err != nil {
-		return nil, err
-	}
+	operations := parseTable(product)
 	if len(operations) == 0 {
 		return nil, fmt.Errorf("table of operations: no operation has the product %q", product)
 	}
@@ -292,13 +282,8 @@ func (r *router) isList(op *Operation) bool {
 // success returns the success statuses of an operation in ascending order. A redirect is a success only of an operation
 // without other successes.
 func (op *Operation) success() []int {
-	var list []int
-	for _, status := range op.statuses {
-		if status < 300 {
-			list = append(list, status)
-		}
-	}
-	if list == nil && op.lists(http.StatusFound) {
+	list := slices.DeleteFunc(slices.Clone(op.statuses), func(status int) bool { return status >= 300 })
+	if len(list) == 0 && op.lists(http.StatusFound) {
 		list = []int{http.StatusFound}
 	}
 	return list

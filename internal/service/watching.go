@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"net/http"
 	"time"
 )
@@ -21,43 +22,37 @@ func listSubscribers(s *Service, req *request) response {
 	return list(req, "/repositories/"+itoa(r.id)+"/subscribers", watchersOf(r), func(a *account) object { return userObject(req, a) })
 }
 
-// subscriptionTarget returns the repository and the user of a subscription operation. It returns a 403 for callers
-// without a user.
-func (s *Service) subscriptionTarget(req *request) (*repository, *account, *response) {
-	r, u := req.repo, s.world.user(req.caller)
-	if u == nil {
-		return nil, nil, refuse(http.StatusForbidden, "Only users watch repositories")
+// withUser returns a handler that responds with 403 to callers without a user.
+func withUser(handle func(*Service, *request, *account) response) handler {
+	return func(s *Service, req *request) response {
+		u := s.world.user(req.caller)
+		if u == nil {
+			return fail(http.StatusForbidden, "Only users watch repositories")
+		}
+		return handle(s, req, u)
 	}
-	return r, u, nil
 }
 
-func subscriptionObject(req *request, r *repository, sub *subscription) object {
-	api := req.base + "/repos/" + r.fullName()
+func subscriptionObject(req *request, sub *subscription) object {
+	api := req.base + req.repo.path()
 	return object{
 		{"subscribed", sub.subscribed}, {"ignored", sub.ignored}, {"reason", nil}, {"created_at", timestamp(sub.created)},
 		{"url", api + "/subscription"}, {"repository_url", api},
 	}
 }
 
-func getSubscription(s *Service, req *request) response {
-	r, u, problem := s.subscriptionTarget(req)
-	if problem != nil {
-		return *problem
-	}
-	sub := r.subscriptions.forUser(u)
+func getSubscription(_ *Service, req *request, u *account) response {
+	sub := req.repo.subscriptions.forUser(u)
 	if sub == nil {
 		return notFound()
 	}
-	return response{status: http.StatusOK, body: subscriptionObject(req, r, sub)}
+	return response{status: http.StatusOK, body: subscriptionObject(req, sub)}
 }
 
 // setSubscription makes the caller watch or ignore the repository (Document A section 3). Absent members of the body
 // keep their value. Ignoring a repository ends watching.
-func setSubscription(s *Service, req *request) response {
-	r, u, problem := s.subscriptionTarget(req)
-	if problem != nil {
-		return *problem
-	}
+func setSubscription(s *Service, req *request, u *account) response {
+	r := req.repo
 	var wanted struct {
 		Subscribed *bool `json:"subscribed"`
 		Ignored    *bool `json:"ignored"`
@@ -81,51 +76,29 @@ func setSubscription(s *Service, req *request) response {
 	if !sub.subscribed && !sub.ignored {
 		r.subscriptions.remove(u) // not subscribed, not ignored (Document A section 4.4)
 	}
-	return response{status: http.StatusOK, body: subscriptionObject(req, r, sub)}
+	return response{status: http.StatusOK, body: subscriptionObject(req, sub)}
 }
 
-func deleteSubscription(s *Service, req *request) response {
-	r, u, problem := s.subscriptionTarget(req)
-	if problem != nil {
-		return *problem
-	}
-	r.subscriptions.remove(u)
+func deleteSubscription(_ *Service, req *request, u *account) response {
+	req.repo.subscriptions.remove(u)
 	return response{status: http.StatusNoContent}
 }
 
-// watchedRepositories returns the repositories that a user watches and the caller may see.
-func (s *Service) watchedRepositories(req *request, u *account) []*repository {
+// listWatched lists the repositories that a user watches and the caller may see.
+func listWatched(s *Service, req *request, u *account) response {
 	var all []*repository
 	for _, r := range s.world.repositories {
 		if sub := r.subscriptions.forUser(u); sub != nil && sub.subscribed && s.world.isVisible(r, req.caller) {
 			all = append(all, r)
 		}
 	}
-	return all
-}
-
-func listMyWatched(s *Service, req *request) response {
-	u := s.world.user(req.caller)
-	if u == nil {
-		return fail(http.StatusForbidden, "Only users watch repositories")
-	}
-	return list(req, "/user/subscriptions", s.watchedRepositories(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
-}
-
-// findUser returns the user that a request names by login or ID, or nil for an unknown user.
-func (s *Service) findUser(req *request) *account {
-	for _, a := range s.world.accounts {
-		if a.members == nil && (a.login == req.params["username"] || itoa(a.id) == req.params["user_id"]) {
-			return a
-		}
-	}
-	return nil
+	return list(req, s.world.byNumber(req.path), all, func(r *repository) object { return repositoryObject(s, req, r) })
 }
 
 func listWatchedOfUser(s *Service, req *request) response {
-	u := s.findUser(req)
+	u := s.world.accountNamed(false, cmp.Or(req.params["username"], req.params["user_id"]))
 	if u == nil {
 		return notFound()
 	}
-	return list(req, "/user/"+itoa(u.id)+"/subscriptions", s.watchedRepositories(req, u), func(r *repository) object { return repositoryObject(s, req, r) })
+	return listWatched(s, req, u)
 }

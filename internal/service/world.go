@@ -84,9 +84,19 @@ type repository struct {
 	fields     doc  // changed by PATCH
 	lastNumber int  // of the issues and pull requests
 	git        *git
+	fill       func() // adds the seeded content on first use; nil without such content
 
 	configuration *configuration // the attached code security configuration, or nil
 	locked        bool           // locked by a migration, permanently
+}
+
+// filled returns the repository with its content. Every use of git and of stored objects needs it.
+func (r *repository) filled() *repository {
+	if fill := r.fill; fill != nil {
+		r.fill = nil
+		fill()
+	}
+	return r
 }
 
 func (r *repository) fullName() string { return r.owner.login + "/" + r.name }
@@ -99,17 +109,17 @@ func (r *repository) visibility() string {
 }
 
 // head returns the SHA of the default branch, or "" without commits.
-func (r *repository) head() string { return r.git.head() }
+func (r *repository) head() string { return r.filled().git.head() }
 
 // history returns the commits of the default branch, oldest first.
-func (r *repository) history() []*commit { return r.git.mainLine() }
+func (r *repository) history() []*commit { return r.filled().git.mainLine() }
 
 // file is a file of the default branch.
 type file struct{ path, sha, content string }
 
 // files returns the files of the default branch by path.
 func (r *repository) files() (all []file) {
-	blobs := r.git.files(r.head())
+	blobs := r.filled().git.files(r.head())
 	for _, path := range slices.Sorted(maps.Keys(blobs)) {
 		all = append(all, file{path, blobs[path], r.git.blobs[blobs[path]]})
 	}
