@@ -100,7 +100,7 @@ Requesting a code review from you
   × 1/3 checks failing
   #28  Replace part 4 [part-4]
   - Checks pending`},
-	{"pr checks 34", "build\tpass\t1m0s\tUPSTREAM/runs/10010000340\ncoverage\tpass\t0\t\ntest\tpass\t1m0s\tUPSTREAM/runs/10010000341"},
+	{"pr checks 34", "build\tpass\t1m0s\tUPSTREAM/runs/10089\ncoverage\tpass\t0\t\ntest\tpass\t1m0s\tUPSTREAM/runs/10091"},
 	{"issue list -L 2", "2\tOPEN\tThe gear is loose\tenhancement\tDATE\n3\tOPEN\tThe spring is loose\tbug\tDATE"},
 	{"repo view", "name:\tacme/widgets\ndescription:\tMechanical parts\n--\n# widgets\n\nA widget is a part that fits. Each widget has a gear."},
 	{"issue create -t New -b text", "UPSTREAM/acme/widgets/issues/37"},
