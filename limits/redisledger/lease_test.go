@@ -37,6 +37,21 @@ func TestTokensOfADeadReplicaReturn(t *testing.T) {
 	})
 }
 
+// A replica without heartbeats remains registered as long as it may use its spare tokens.
+func TestSilentReplicaRemainsRegistered(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.heartbeat(p.r2)
+		for _, c := range []struct {
+			after    time.Duration
+			replicas int
+		}{{spareTime - time.Second, 2}, {2 * time.Second, 1}} {
+			time.Sleep(c.after)
+			p.heartbeat(p.r1)
+			p.want("registered replicas", p.r1.Replicas(), c.replicas)
+		}
+	})
+}
+
 // A leaving replica keeps no token longer than the upstream.
 func TestLeaveReturnsLeases(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
