@@ -94,8 +94,9 @@ func (o *redisGateway) awaitStored(condition string) {
 }
 
 // surviveFault starts and ends a fault of Redis. During the fault, hits must succeed, and misses must be forwarded or
-// refused in time. After the fault, new responses must be stored.
-func (o *redisGateway) surviveFault(losesData bool, begin, end func(context.Context, *redis.Client) error) {
+// refused in time. After the fault, new responses must be stored. A fault that loses purges makes the cached response stale
+// once.
+func (o *redisGateway) surviveFault(losesPurges bool, begin, end func(context.Context, *redis.Client) error) {
 	o.Helper()
 	o.awaitStored("before")
 	o.send("caller-token", "/users/cached")
@@ -103,10 +104,11 @@ func (o *redisGateway) surviveFault(losesData bool, begin, end func(context.Cont
 	for i := range 20 {
 		began := time.Now()
 		status, cacheStatus := o.send("caller-token", "/users/cached")
-		revalidated := losesData && strings.HasPrefix(cacheStatus, "weir; fwd=stale") // purges may be lost with the data
+		revalidated := losesPurges && strings.HasPrefix(cacheStatus, "weir; fwd=stale")
 		if status != http.StatusOK || !strings.HasPrefix(cacheStatus, "weir; hit") && !revalidated {
 			o.Errorf("cached response: %d, %s", status, cacheStatus)
 		}
+		losesPurges = losesPurges && !revalidated
 		if status, cacheStatus = o.send("caller-token", fmt.Sprint("/users/", i)); status != http.StatusOK && status != http.StatusTooManyRequests {
 			o.Errorf("uncached response: %d, %s", status, cacheStatus)
 		}
@@ -703,10 +705,10 @@ func TestClientSeesItsWriteThroughTheOtherReplica(t *testing.T) {
 			return "redis://" + server.Addr(), "redis://" + link.Address, link
 		},
 	} {
-		if (name == "redis-server") != testservers.HasRedis() {
-			continue
-		}
 		t.Run(name, func(t *testing.T) {
+			if name == "miniredis" && testservers.HasRedis() && os.Getenv("WEIR_WRITES") == "" {
+				t.Skip("the case of redis-server sends the same writes; set WEIR_WRITES to run both")
+			}
 			var written atomic.Int64
 			up := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Cache-Control", "private, max-age=600")
