@@ -369,7 +369,7 @@ func TestAccountWithManyPermits(t *testing.T) {
 	for _, c := range []struct {
 		permits   int
 		roundTrip time.Duration
-	}{{9_000, 0}, {2000, 20 * time.Millisecond}} {
+	}{{20_000, 0}, {2000, 20 * time.Millisecond}} {
 		t.Run(fmt.Sprint(c.permits), func(t *testing.T) {
 			withTwoReplicas(t, func(p *pair) {
 				p.configure(func(r *limits.Rules) {
