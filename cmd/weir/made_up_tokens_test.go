@@ -50,7 +50,7 @@ func startProcess(t *testing.T, upstream string) (address string, process int) {
 	text := fmt.Sprintf("listen: 127.0.0.1:0\nadmin: {listen: 127.0.0.1:0}\nupstream: {url: %s}\n"+
 		"limits: {cold_start: trust, inbound: {rate: 100000, burst: 100000}}\ntelemetry: {access_log: off}\n", upstream)
 	write(t, config, text)
-	var log output
+	var log testservers.Output
 	server := exec.Command("weir", "serve", "--config", config) // testscript.Main adds it to PATH
 	server.Stdout, server.Stderr = &log, &log
 	noError(t, server.Start())

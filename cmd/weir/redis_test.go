@@ -33,7 +33,7 @@ type redisGateway struct {
 	*testing.T
 	*gateway
 	redis *redis.Client // client of the test
-	log   output
+	log   testservers.Output
 }
 
 // startOnRedis starts a gateway on Redis. The gateway connects as user, or without a user if user is empty. The functions

@@ -107,7 +107,7 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 		secure[i], plain[i] = testservers.FreeAddress(t), testservers.FreeAddress(t)
 	}
 	ca := testservers.NewACME(t, testservers.NewBalancer(t, plain[:]...).Port(), testservers.NewBalancer(t, secure[:]...).Port())
-	var log transcript
+	var log testservers.Output
 	defer func() {
 		if t.Failed() {
 			t.Log(log.String())
