@@ -520,7 +520,12 @@ func TestSpendingSurvivesLostKeys(t *testing.T) {
 		"fields have invalid values": {"weir:account:*", eachField(func(string) string { return "\xffrubbish" })},
 		"fields are truncated":       {"weir:account:*", eachField(func(value string) string { return value[:len(value)/2] })},
 		"shared keys have another type": {"weir:{weir}:*", func(ctx context.Context, c *redis.Client, key string) error {
-			return errors.Join(c.Del(ctx, key).Err(), c.HSet(ctx, key, "rubbish", 1).Err())
+			_, err := c.TxPipelined(ctx, func(p redis.Pipeliner) error { // a gateway may write the key in between
+				p.Del(ctx, key)
+				p.HSet(ctx, key, "rubbish", 1)
+				return nil
+			})
+			return err
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -705,10 +710,10 @@ func TestClientSeesItsWriteThroughTheOtherReplica(t *testing.T) {
 			return "redis://" + server.Addr(), "redis://" + link.Address, link
 		},
 	} {
+		if name == "miniredis" && testservers.HasRedis() && os.Getenv("WEIR_WRITES") == "" {
+			continue // the case of redis-server sends the same writes
+		}
 		t.Run(name, func(t *testing.T) {
-			if name == "miniredis" && testservers.HasRedis() && os.Getenv("WEIR_WRITES") == "" {
-				t.Skip("the case of redis-server sends the same writes; set WEIR_WRITES to run both")
-			}
 			var written atomic.Int64
 			up := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Cache-Control", "private, max-age=600")
