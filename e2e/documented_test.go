@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // documentation returns the text of all pages with commands.
@@ -136,7 +138,7 @@ func (r *reader) run(t *testing.T, c documentedCommand) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	cmd := r.shell(ctx, script)
-	var out output
+	var out testservers.Output
 	cmd.Stdout, cmd.Stderr = &out, &out
 	must(t, cmd.Start())
 	want := regexp.MustCompile(c.want)

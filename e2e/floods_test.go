@@ -160,7 +160,7 @@ func (s *flooded) reexec(role, address string) (stop func() string) {
 	c.Env = append(os.Environ(), "WEIR_FLOOD="+role, "WEIR_FLOOD_ADDRESS="+address)
 	input, err := c.StdinPipe() // the process ends with it
 	must(s, err)
-	var out output
+	var out testservers.Output
 	c.Stdout, c.Stderr = &out, &out
 	must(s, c.Start())
 	stop = sync.OnceValue(func() string {

@@ -8,7 +8,6 @@
 package e2e
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/x509"
@@ -64,31 +63,12 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// output collects the output of a process. It is safe for concurrent use.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
 // process is a running weir command.
 type process struct {
 	*testing.T
-	cmd     *exec.Cmd
-	output  output // standard output and standard error
-	scanned int    // bytes of output that find has passed
-	exited  func() error
+	cmd    *exec.Cmd
+	output testservers.Output // standard output and standard error
+	exited func() error
 }
 
 // start starts weir. The test terminates the process, and fails if the race detector has reported a data race in the
@@ -133,22 +113,10 @@ func startCommand(t *testing.T, c *exec.Cmd) *process {
 
 func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// find waits until the process writes text that matches a pattern. It returns the last group of the match. The next
-// call of find searches the following text.
+// find waits until the process writes text that matches a pattern, and returns the last group of the match.
 func (p *process) find(pattern string) (group string) {
 	p.Helper()
-	re := regexp.MustCompile("(?m)" + pattern)
-	testservers.Eventually(p, "weir writes "+pattern, func(context.Context) bool {
-		text := p.output.String()[p.scanned:]
-		m := re.FindStringSubmatchIndex(text)
-		if m == nil {
-			return false
-		}
-		p.scanned += m[1]
-		group = text[m[len(m)-2]:m[len(m)-1]]
-		return true
-	})
-	return group
+	return p.output.Find(p, pattern)
 }
 
 // replica is a gateway process.

@@ -202,7 +202,7 @@ func (r *recipe) at(settings any, keys ...any) any {
 func (r *recipe) run(name string, args ...string) (text string, spent int) {
 	r.Helper()
 	before := r.spent.Load()
-	var problems output
+	var problems testservers.Output
 	c := r.command(&problems, name, args...)
 	out, err := c.Output()
 	if err != nil {
@@ -223,7 +223,7 @@ func (r *recipe) wantRun(pattern string, spent int, name string, args ...string)
 // the end of the test.
 func (r *recipe) start(name string, args ...string) (io.Writer, *bufio.Scanner) {
 	r.Helper()
-	var problems output
+	var problems testservers.Output
 	c := r.command(&problems, name, args...)
 	in, err := c.StdinPipe()
 	must(r, err)
@@ -242,7 +242,7 @@ func (r *recipe) start(name string, args ...string) (io.Writer, *bufio.Scanner) 
 }
 
 // command returns a command that writes its standard error to problems.
-func (r *recipe) command(problems *output, name string, args ...string) *exec.Cmd {
+func (r *recipe) command(problems *testservers.Output, name string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(r.Context(), name, args...)
 	c.Dir, c.Env, c.Stderr = r.dir, r.env, problems
 	return c

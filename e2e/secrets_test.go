@@ -41,6 +41,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -110,7 +111,7 @@ type secretive struct {
 	mu       sync.Mutex
 	received map[string]bool // Authorization values that the upstream has received
 
-	exports, responses, adminPages, commands, redisCommands, redisContent output // the process has the log
+	exports, responses, adminPages, commands, redisCommands, redisContent testservers.Output // the process has the log
 }
 
 // upstream returns a handler that issues installation tokens and has paths with faults. It also translates the secret
@@ -445,7 +446,7 @@ func TestNoOutputContainsASecret(t *testing.T) {
 		}
 	}
 	forms := secretForms(s.keys...)
-	for name, o := range map[string]*output{
+	for name, o := range map[string]*testservers.Output{
 		"log": &s.weir.output, "exports": &s.exports, "responses": &s.responses, "admin pages": &s.adminPages, "commands": &s.commands,
 		"Redis commands": &s.redisCommands, "Redis content": &s.redisContent,
 	} {

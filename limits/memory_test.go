@@ -11,7 +11,9 @@ import (
 )
 
 func TestMemoryPassesTheLedgerSuite(t *testing.T) {
-	limitstest.RunSuite(t, func(_ *testing.T, rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) })
+	limitstest.RunSuite(t, func(testing.TB) limitstest.Open {
+		return func(_ *testing.T, rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) }
+	})
 }
 
 func TestAccountsReturnsTheMostRecentlyUsed(t *testing.T) {

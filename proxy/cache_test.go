@@ -2,9 +2,11 @@ package proxy
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 )
@@ -228,11 +230,26 @@ func TestTruncatedBodyIsNotStored(t *testing.T) {
 }
 
 func TestLargeBodyIsForwardedButNotStored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, replies(strings.Repeat("x", maxEntry+1<<20)))
-		for range 2 {
-			w.want("size", len(w.get("/gitignore/templates").body), maxEntry+1<<20)
-		}
-		w.want("requests upstream", w.upstreamSaw(), 2)
-	})
+	for name, c := range map[string]struct {
+		size   int
+		option option
+	}{
+		"many bytes more": {maxEntry + 1<<20, func(*Config) {}},
+		"one byte more, with io.EOF": {maxEntry + 1, changingResponses(func(_ int32, resp *http.Response) {
+			resp.Body = readCloser{iotest.DataErrReader(resp.Body), resp.Body}
+		})},
+	} {
+		setup(replies(strings.Repeat("x", c.size)), c.option).sub(t, name, func(w *world) {
+			for range 2 {
+				w.want("size", len(w.get("/gitignore/templates").body), c.size)
+			}
+			w.want("requests upstream", w.upstreamSaw(), 2)
+		})
+	}
+}
+
+// readCloser reads from another reader than that which it closes.
+type readCloser struct {
+	io.Reader
+	io.Closer
 }

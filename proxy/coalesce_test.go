@@ -283,13 +283,15 @@ func TestFollowersOutliveARefusedLeader(t *testing.T) {
 	})
 }
 
-// A request after a purge does not join a call that started before the purge.
+// A request after a purge does not join a call that started before the purge, and a follower does not use its response.
 func TestPurgeEndsCoalescing(t *testing.T) {
 	var n atomic.Int32
 	setup(func(w http.ResponseWriter, r *http.Request) { slowly(fmt.Sprint("version ", n.Add(1)))(w, r) }).run(t, func(w *world) {
 		var clients sync.WaitGroup
 		clients.Go(func() { w.want("body before the purge", w.get(watchers).body, "version 1") })
 		synctest.Wait()
+		clients.Go(func() { w.want("body of a follower from before the purge", w.get(watchers).body, "version 2") })
+		time.Sleep(time.Second / 2)
 		w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets")
 		clients.Go(func() {
 			for _, r := range w.concurrently(3, watchers) {

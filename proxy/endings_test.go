@@ -264,7 +264,7 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 	}
 	charged := w.pointsUsed() - before
 	allowed := permits
-	if s.safe || e.proven { // the transport may send a copy, for which the permit is charged
+	if s.safe { // the transport may send a copy, for which the permit is charged
 		allowed++
 	}
 	charges := seen

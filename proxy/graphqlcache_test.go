@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/policy"
@@ -451,6 +452,7 @@ func TestQueriesAreStoredForAllReplicas(t *testing.T) {
 			for i := range 2 {
 				seen := w.upstreamSaw()
 				r := post(list[1-i], "a", listIssues(repo))
+				synctest.Wait() // the shared tier is written after the response
 				w.want(fmt.Sprint("requests for ", repo, " after the mutation: ", r.Header().Get("Cache-Status")), w.upstreamSaw()-seen, 1-i)
 			}
 		}

@@ -179,15 +179,19 @@ func TestOnlyStrongETagIsProof(t *testing.T) {
 func TestPagesAreSharedOnlyIf304RepeatsLink(t *testing.T) {
 	upstream := digesting(same, `Link: <https://elsewhere.test/?page=2>; rel="next"`)
 	for name, c := range map[string]struct {
-		upstream http.HandlerFunc
-		proofs   int
+		omits            func(token string) bool
+		proofs, requests int
 	}{
-		"repeated": {upstream, 4},
-		"omitted": {func(w http.ResponseWriter, r *http.Request) {
-			upstream(&changing304{w, func(h http.Header) { h.Del("Link") }}, r)
-		}, 0},
+		"repeated":                  {func(string) bool { return false }, 4, 7},
+		"omitted":                   {func(string) bool { return true }, 0, 7},
+		"omitted for other callers": {func(token string) bool { return token != "Bearer a" }, 0, 8}, // the first 304 confirms nothing
 	} {
-		setup(c.upstream, github).sub(t, name, func(w *world) {
+		setup(func(w http.ResponseWriter, r *http.Request) {
+			if c.omits(r.Header.Get("Authorization")) {
+				w = &changing304{w, func(h http.Header) { h.Del("Link") }}
+			}
+			upstream(w, r)
+		}, github).sub(t, name, func(w *world) {
 			proofs := 0
 			get := func(token string) {
 				r := w.get(members, bearer(token))
@@ -206,7 +210,7 @@ func TestPagesAreSharedOnlyIf304RepeatsLink(t *testing.T) {
 				get(fmt.Sprint(i))
 			}
 			w.want("proofs", proofs, c.proofs)
-			w.want("requests upstream", w.upstreamSaw(), 7)
+			w.want("requests upstream", w.upstreamSaw(), c.requests)
 		})
 	}
 }

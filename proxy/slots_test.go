@@ -87,7 +87,7 @@ func tenSlots(c *Config) {
 	limited(l)(c)
 }
 
-// A hundred calls one after another need one slot.
+// A hundred calls one after another, ten times the slots, need one slot.
 func TestSequentialGraphQLCallsNeedOneSlot(t *testing.T) {
 	answer := func() http.Handler { return replies(`{"data":{"n":1}}`) }
 	overBothProtocols(t, answer, func(t *testing.T, connect option) {

@@ -337,7 +337,8 @@ type spool struct {
 func (s *spool) fill() {
 	buffer := make([]byte, copyBuffer)
 	var err error
-	for full := false; err == nil && !full; {
+	full := false
+	for err == nil && !full {
 		var n int
 		n, err = s.body.Read(buffer)
 		full = s.append(buffer[:n], err)
@@ -345,7 +346,7 @@ func (s *spool) fill() {
 	if err != nil {
 		_ = s.body.Close() // the body has ended
 	}
-	s.complete(s.data, err == io.EOF && (s.length < 0 || int64(len(s.data)) == s.length))
+	s.complete(s.data, err == io.EOF && !full && (s.length < 0 || int64(len(s.data)) == s.length))
 	s.stop(err)
 }
 

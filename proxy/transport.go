@@ -119,8 +119,8 @@ func (w *wire) hooks(interim func(int, textproto.MIMEHeader) error, safe bool) *
 		// If a reused connection ends without a response, the transport sends a request again, even an unsafe request
 		// with an Idempotency-Key. GotConn prevents the copy, which has no permit; [Gateway.retries] decides about
 		// retries. Over HTTP/2, the transport may send a copy of a safe request, and the permit is charged for the copy,
-		// too. A copy of an unsafe request could be processed twice, because the transport also sends one after the
-		// upstream has reset the stream with PROTOCOL_ERROR.
+		// too. A copy of an unsafe request has a permit of its own, and could be processed twice: the transport of Go
+		// 1.26 also sends one after the upstream has reset the stream with PROTOCOL_ERROR.
 		GotConn: func(c httptrace.GotConnInfo) {
 			w.connected.Store(true)
 			w.noteSent()

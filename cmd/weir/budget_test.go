@@ -56,7 +56,7 @@ func adminHandler(token string, accounts ...limits.Account) http.Handler {
 // testView is the budget command with an in-memory connection to a handler.
 type testView struct {
 	budgetView
-	out, problems output
+	out, problems testservers.Output
 	away          atomic.Bool // the listener is down
 }
 
@@ -88,7 +88,7 @@ func (v *testView) shows(t *testing.T, want string) {
 	if err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), v.out.take()); diff != "" {
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), v.out.Take()); diff != "" {
 		t.Errorf("shown (-want +got):\n%s", diff)
 	}
 }
@@ -212,7 +212,7 @@ func TestBudgetReportsInvalidResponses(t *testing.T) {
 					t.Errorf("the call took %s", took)
 				}
 				// Watching returns the same error and prints nothing.
-				if err := v.watch(t.Context(), time.Second); err == nil || v.out.text.Len() > 0 {
+				if err := v.watch(t.Context(), time.Second); err == nil || v.out.String() != "" {
 					t.Errorf("watch: %v, %q", err, v.out.String())
 				}
 			})
@@ -233,7 +233,7 @@ func TestWatchContinuesAfterErrors(t *testing.T) {
 		wantOutput := func(out, problems string) {
 			t.Helper()
 			synctest.Wait()
-			if diff := cmp.Diff([]string{out, problems}, []string{v.out.take(), v.problems.take()}); diff != "" {
+			if diff := cmp.Diff([]string{out, problems}, []string{v.out.Take(), v.problems.Take()}); diff != "" {
 				t.Errorf("output (-want +got):\n%s", diff)
 			}
 		}
@@ -282,7 +282,7 @@ func TestWatchCanBeInterrupted(t *testing.T) {
 			if err := v.watch(ctx, time.Second); err != nil || time.Since(began) != 3*time.Second {
 				t.Errorf("after %s: %v", time.Since(began), err)
 			}
-			if text := v.problems.take(); text != "" {
+			if text := v.problems.Take(); text != "" {
 				t.Errorf("output %q", text)
 			}
 		}
@@ -694,7 +694,7 @@ a (user): 0 of 9 requests open
 			}
 		}
 		last := strings.TrimPrefix(table(6), "\n") + "\n"
-		if diff := cmp.Diff([]string{last, ""}, []string{screen.below.String(), v.problems.take()}); diff != "" {
+		if diff := cmp.Diff([]string{last, ""}, []string{screen.below.String(), v.problems.Take()}); diff != "" {
 			t.Errorf("main screen (-want +got):\n%s", diff)
 		}
 	})

@@ -14,13 +14,14 @@ import (
 	"unicode"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // guardedGateway is a gateway that accepts one client, in front of an upstream that counts
 // requests.
 type guardedGateway struct {
 	*gateway
-	log  output
+	log  testservers.Output
 	seen atomic.Int32
 }
 

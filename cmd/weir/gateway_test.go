@@ -173,7 +173,7 @@ func TestConcurrentReloadsApplyTheLastConfiguration(t *testing.T) {
 func TestClientAboveTwiceTheRateIsDisconnected(t *testing.T) {
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(protocol, func(t *testing.T) {
-			var log output
+			var log testservers.Output
 			g := openLogged(t, configure(nowhere, inboundRate(20, 50)), slog.NewTextHandler(&log, nil))
 			server := serveTLS(t, g, protocol == "HTTP/2.0")
 			began, outcomes := time.Now(), map[int]int{} // by status, 0 for a disconnect

@@ -36,7 +36,7 @@ type realRun struct {
 
 	mu                             sync.Mutex
 	requests, spent, hits, refused int
-	other                          bytes.Buffer // access log of another proxy in front of the gateway, as JSON lines
+	other                          bytes.Buffer // access log of another proxy, as JSON lines
 }
 
 // replayConfiguration returns the configuration of all runs.
@@ -64,9 +64,14 @@ func startRealRun(t *testing.T, cfg *config.Config) *realRun {
 	return r
 }
 
+// responseTime is a field of the upstream's responses with their response time in milliseconds.
+const responseTime = "X-Response-Time"
+
 // upstream serves a request of the gateway, and counts the quota that it costs.
 func (r *realRun) upstream(w http.ResponseWriter, req *http.Request) {
+	start := time.Now()
 	recorded := serveRequest(r.service, req)
+	w.Header().Set(responseTime, fmt.Sprint(float64(time.Since(start))/float64(time.Millisecond)))
 	cost := 1
 	if recorded.Code == http.StatusNotModified || recorded.Code == http.StatusForbidden || recorded.Code == http.StatusTooManyRequests {
 		cost = 0
@@ -79,14 +84,15 @@ func (r *realRun) upstream(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write(recorded.Body.Bytes())
 }
 
-// send sends a request of a client to the gateway, and writes a line to the log of the other proxy.
+// send sends a request of a client to the gateway, and writes a line to the log of the other proxy. Its duration is the
+// response time of the upstream: with the wait for a permit, the replayed request would wait twice.
 func (r *realRun) send(client, method, target, body string, fields ...string) *httptest.ResponseRecorder {
 	start := time.Now()
 	w := sendTo(r.gateway, method, target, body, append(fields, "Authorization: Bearer key-of-"+client, "Content-Type: application/json")...)
 	status := w.Header().Get("Cache-Status")
 	line := must(json.Marshal(map[string]any{
-		"time": time.Now().Format(time.RFC3339Nano), "user": client, "method": method, "path": target, "status": w.Code, "bytes": w.Body.Len(),
-		"duration_ms": float64(time.Since(start)) / float64(time.Millisecond), "etag": w.Header().Get("Etag"),
+		"start_time": start.Format(time.RFC3339Nano), "user": client, "method": method, "path": target, "status": w.Code, "bytes": w.Body.Len(),
+		"duration_ms": w.Header().Get(responseTime), "etag": w.Header().Get("Etag"),
 	}))(r)
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/hmac"
@@ -17,7 +16,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -43,35 +41,9 @@ func must[T any](v T, err error) func(testing.TB) T {
 // noEnv is an environment without variables.
 func noEnv(string) (string, bool) { return "", false }
 
-// output collects the output of a command. It is safe for concurrent use.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
-// take returns the output since the previous call.
-func (o *output) take() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	defer o.text.Reset()
-	return o.text.String()
-}
-
 // runWeir runs a command without environment variables, and returns its exit code and its output.
 func runWeir(args ...string) (code int, text string) {
-	var out output
+	var out testservers.Output
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // a command that should fail may serve instead
 	defer cancel()
 	code = run(ctx, args, noEnv, &out, &out)
@@ -89,9 +61,8 @@ func wantWeir(t *testing.T, code int, text string, args ...string) {
 // command is a weir command that runs in this process until the test ends.
 type command struct {
 	*testing.T
-	output  output // standard output and standard error
-	scanned int    // bytes of output that find has passed
-	cancel  context.CancelFunc
+	output testservers.Output // standard output and standard error
+	cancel context.CancelFunc
 }
 
 // start starts a command. The test cancels the command and expects exit code 0.
@@ -110,22 +81,10 @@ func start(t *testing.T, args ...string) *command {
 	return c
 }
 
-// find waits until the command writes text that matches a pattern. It returns the last group of the match. The next
-// call of find searches the following text.
+// find waits until the command writes text that matches a pattern, and returns the last group of the match.
 func (c *command) find(pattern string) (group string) {
 	c.Helper()
-	re := regexp.MustCompile("(?m)" + pattern)
-	testservers.Eventually(c, "the command writes "+pattern, func(context.Context) bool {
-		text := c.output.String()[c.scanned:]
-		m := re.FindStringSubmatchIndex(text)
-		if m == nil {
-			return false
-		}
-		c.scanned += m[1]
-		group = text[m[len(m)-2]:m[len(m)-1]]
-		return true
-	})
-	return group
+	return c.output.Find(c, pattern)
 }
 
 // served is the command weir serve with its configuration file and its addresses.

@@ -136,7 +136,7 @@ func TestTailReconnects(t *testing.T) {
 				pages.ServeHTTP(w, r.WithContext(ctx))
 			}
 		})})
-		var out, problems output
+		var out, problems testservers.Output
 		v := &tailView{tailCommand: &tailCommand{}, admin: &adminClient{pipeClient(t, l).Transport, "http://admin.test", ""}, out: &out, problems: &problems}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -152,13 +152,13 @@ func TestTailReconnects(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		messages := problems.take()
+		messages := problems.Take()
 		for _, want := range []string{"retrying in 1s", "answered 502", "retrying in 2s", "no data received for 45s"} {
 			if !strings.Contains(messages, want) {
 				t.Errorf("%q is missing in %s", want, messages)
 			}
 		}
-		lines := out.take()
+		lines := out.Take()
 		if n := strings.Count(lines, "\n"); n != 4 || after.Load() != "1" {
 			t.Errorf("%d lines, after %v: %s", n, after.Load(), lines)
 		}

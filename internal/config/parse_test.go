@@ -92,14 +92,14 @@ func TestMistakesAreReportedInAStableOrder(t *testing.T) {
 
 // The time per problem must not grow with the number of problems.
 func TestManyMistakesAreReportedInLinearTime(t *testing.T) {
-	const many = 10_000
+	const many = 20_000
 	start := time.Now()
 	_, err := parse(t, minimal+"clients: [&a {name: x}"+strings.Repeat(", *a", many-1)+"]")
 	var problems Problems
 	if !errors.As(err, &problems) || len(problems) < many {
 		t.Fatalf("%d problems", len(problems))
 	}
-	if took := time.Since(start); took > 30*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		t.Errorf("took %s", took)
 	}
 }

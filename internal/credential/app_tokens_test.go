@@ -35,7 +35,8 @@ type appUpstream struct {
 	requests   []string // method, URL and body
 	respond    func() (status int, body string)
 	delay      time.Duration
-	retryAfter string // of every response
+	retryAfter string        // of every response
+	life       time.Duration // of tokens; an hour if it is zero
 }
 
 func (u *appUpstream) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -51,7 +52,7 @@ func (u *appUpstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	response := &http.Response{StatusCode: http.StatusUnauthorized, Header: http.Header{}, Body: http.NoBody, Request: r}
 	if valid {
 		u.issued++
-		response = tokenResponse(r, fmt.Sprint("ghs_", u.issued), time.Hour)
+		response = tokenResponse(r, fmt.Sprint("ghs_", u.issued), cmp.Or(u.life, time.Hour))
 	}
 	if u.respond != nil {
 		status, text := u.respond()
@@ -161,6 +162,21 @@ func TestTokenIsRenewedInTheBackgroundBeforeItExpires(t *testing.T) {
 		if r.up.issued != 2 || r.up.requests[0] != "POST http://api.test/api/v3/app/installations/42/access_tokens {}" {
 			r.Errorf("%d tokens were issued, first request %s", r.up.issued, r.up.requests[0])
 		}
+	})
+}
+
+// An upstream may issue tokens that need a renewal at once. Such tokens are used, and renewed once in firstPause.
+func TestShortLivedTokensAreRenewedWithPauses(t *testing.T) {
+	inBubble(t, func(r *appTest) {
+		r.up.life = renewBefore - time.Second
+		s := r.source(r.cache(nil), nil)
+		for range 4 * int(firstPause/time.Second) {
+			if _, err := s.get(r.Context()); err != nil {
+				r.Error(err)
+			}
+			time.Sleep(time.Second)
+		}
+		equal(r, "issued tokens", r.up.issued, 4)
 	})
 }
 

@@ -191,6 +191,7 @@ func TestRunEndsProgramsAtTheEnd(t *testing.T) {
 		t.Fatalf("program wrote %q: %v", line, err)
 	}
 	cancel()
+	_ = started.Close() // nothing waits for a reader of further output
 	if err := <-ended; err != nil {
 		t.Errorf("error %v, want none for a program that still ran", err)
 	}

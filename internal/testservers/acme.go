@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,6 +44,7 @@ type ACME struct {
 
 	mu               sync.Mutex
 	due              map[string]bool // by certificate identifier (RFC 9773): whether renewal is due
+	replaced         []string        // identifiers of the certificates that orders replace; empty for a first order
 	accounts, orders int             // number of created accounts and orders
 	issued           int             // number of issued certificates
 	waiting          int             // number of orders that Hold has delayed
@@ -129,6 +132,14 @@ func (s *ACME) Orders() int {
 	return s.orders
 }
 
+// Replaced returns the identifiers of the certificates that the orders replace, in their order. It is empty for an order
+// that replaces none.
+func (s *ACME) Replaced() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.replaced)
+}
+
 // Issued returns the number of issued certificates.
 func (s *ACME) Issued() int {
 	s.mu.Lock()
@@ -177,12 +188,16 @@ func (s *ACME) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.waiting++
 	}
 	s.mu.Unlock()
-	if order && gate != nil {
+	var replaces string
+	if order {
 		body, err := io.ReadAll(r.Body) // net/http detects a disconnected client only after the body of the request is read
 		if err != nil {
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
+		replaces = replacedBy(body)
+	}
+	if order && gate != nil {
 		select {
 		case <-gate:
 		case <-r.Context().Done():
@@ -199,9 +214,20 @@ func (s *ACME) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case response.code != http.StatusCreated: // a nonce was invalid, or the account existed
 	case order:
 		s.orders++
+		s.replaced = append(s.replaced, replaces)
 	case strings.HasPrefix(r.URL.Path, "/sign-me-up"):
 		s.accounts++
 	}
+}
+
+// replacedBy returns the identifier of the certificate that an order replaces, from the signed body of its request.
+func replacedBy(body []byte) string {
+	var signed struct{ Payload string }
+	var order struct{ Replaces string }
+	_ = json.Unmarshal(body, &signed) // Pebble refuses other bodies
+	payload, _ := base64.RawURLEncoding.DecodeString(signed.Payload)
+	_ = json.Unmarshal(payload, &order)
+	return order.Replaces
 }
 
 // status records the status code of a response.

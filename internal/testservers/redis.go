@@ -86,7 +86,7 @@ func redisProgram() (path string, err error) {
 }
 
 // databases is the number of databases of each server.
-const databases = 128
+const databases = 512
 
 // shared contains the servers that the tests of a process share. Main stops them.
 var shared struct {

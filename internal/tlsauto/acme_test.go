@@ -1,7 +1,6 @@
 package tlsauto
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"io"
@@ -23,25 +22,7 @@ type site struct {
 	*testing.T
 	*Manager
 	secure, plain net.Listener
-	log           *transcript
-}
-
-// transcript collects log lines.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *transcript) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *transcript) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
+	log           *testservers.Output
 }
 
 func listen(t *testing.T) net.Listener {
@@ -57,7 +38,7 @@ func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 // newSite returns a site with open listeners. The method serve starts the servers.
 func newSite(t *testing.T, c Config, names Names) *site {
 	t.Helper()
-	s := &site{T: t, secure: listen(t), plain: listen(t), log: &transcript{}}
+	s := &site{T: t, secure: listen(t), plain: listen(t), log: &testservers.Output{}}
 	c.Log = slog.New(slog.NewTextHandler(s.log, nil))
 	m, err := NewManager(c, names)
 	expect(t, err)

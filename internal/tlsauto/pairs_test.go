@@ -17,6 +17,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // writePair writes a self-signed certificate for names, and returns the paths and the PEM texts.
@@ -60,7 +62,7 @@ func servedSerial(m *Manager, server string) int64 {
 
 func TestChangedFilesAreReloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log transcript
+		var log testservers.Output
 		dir := t.TempDir()
 		pair, _, _ := writePair(t, dir, 1, newKey(t), name)
 		m, err := NewManager(Config{Storage: NewMemory(), Log: slog.New(slog.NewTextHandler(&log, nil))}, Names{Pairs: []Pair{pair}})

@@ -191,7 +191,7 @@ func TestSealedValuesCannotBeReadOrForged(t *testing.T) {
 	}
 	for name, forged := range map[string]string{
 		"one bit changed": stored[:len(stored)-1] + string(stored[len(stored)-1]^1),
-		"truncated":       stored[:20], "empty": "", "nonsense": "x", "other time": stored[:10] + "\x01" + stored[11:],
+		"truncated":       stored[:20], "empty": "", "nonsense": "x", "other time": stored[:10] + string(stored[10]^1) + stored[11:],
 		"not sealed":           string(open.sealer.seal(key, []byte("EVIL"), time.Now())),
 		"value of another key": string(s.sealer.seal("certificates/ca/b/b.key", []byte("EVIL"), time.Now())),
 	} {

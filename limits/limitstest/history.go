@@ -430,9 +430,9 @@ func compare(t *testing.T, open Open, rules limits.Rules, history []step, repeat
 }
 
 // runHistories compares the ledger with the model on random histories: the decisions, and the account after every step.
-func runHistories(t *testing.T, open Open) {
+func runHistories(runCase func(name string, test func(*testing.T, Open))) {
 	check := func(name string, repeat int) {
-		t.Run(name, func(t *testing.T) {
+		runCase(name, func(t *testing.T, open Open) {
 			rapid.Check(t, func(rt *rapid.T) {
 				if difference := compare(t, open, drawRules(rt), drawHistory(rt), repeat); difference != "" {
 					rt.Fatal(difference)

@@ -116,9 +116,9 @@ var invariants = []invariant{
 }
 
 // runInvariants checks every invariant after random histories.
-func runInvariants(t *testing.T, open Open) {
+func runInvariants(runCase func(name string, test func(*testing.T, Open))) {
 	for _, i := range invariants {
-		t.Run(i.name, func(t *testing.T) {
+		runCase(i.name, func(t *testing.T, open Open) {
 			rapid.Check(t, func(rt *rapid.T) {
 				rules, d := drawRules(rt), draw(rt)
 				var violation string
@@ -140,7 +140,7 @@ func runInvariants(t *testing.T, open Open) {
 			})
 		})
 	}
-	t.Run("I8 the order of reports does not matter", func(t *testing.T) {
+	runCase("I8 the order of reports does not matter", func(t *testing.T, open Open) {
 		rapid.Check(t, func(rt *rapid.T) {
 			reports := drawReports(rt)
 			shuffled := rapid.Permutation(append(reports, reports...)).Draw(rt, "order")
@@ -159,8 +159,8 @@ func runInvariants(t *testing.T, open Open) {
 }
 
 // runBatchReserve checks the part of a window that batch claims leave to other claims.
-func runBatchReserve(t *testing.T, open Open) {
-	t.Run("I18 batch claims leave a part of the window at any time", func(t *testing.T) {
+func runBatchReserve(runCase func(name string, test func(*testing.T, Open))) {
+	runCase("I18 batch claims leave a part of the window at any time", func(t *testing.T, open Open) {
 		rapid.Check(t, func(rt *rapid.T) {
 			minutes := rapid.IntRange(0, 59).Draw(rt, "minutes")
 			got := 0

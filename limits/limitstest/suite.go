@@ -14,11 +14,18 @@ import (
 // inside the bubble of virtual time.
 type Open func(t *testing.T, rules limits.Rules) limits.Ledger
 
-// RunSuite tests a ledger: fixed cases, random histories compared with the model, and the invariants.
-func RunSuite(t *testing.T, open Open) {
+// RunSuite tests a ledger: fixed cases, random histories compared with the model, and the invariants. They run at the
+// same time, and each calls store for a store of its own.
+func RunSuite(t *testing.T, store func(testing.TB) Open) {
+	runCase := func(name string, test func(*testing.T, Open)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, store(t))
+		})
+	}
 	run := func(rules limits.Rules, cases []testCase) {
 		for _, c := range cases {
-			t.Run(c.name, func(t *testing.T) {
+			runCase(c.name, func(t *testing.T, open Open) {
 				synctest.Test(t, func(t *testing.T) { c.run(newHarness(t, open, rules)) })
 			})
 		}
@@ -29,9 +36,9 @@ func RunSuite(t *testing.T, open Open) {
 	}
 	rules.Probes = 3
 	run(rules, closedCases)
-	runHistories(t, open)
-	runInvariants(t, open)
-	runBatchReserve(t, open)
+	runHistories(runCase)
+	runInvariants(runCase)
+	runBatchReserve(runCase)
 }
 
 // testCase is a short history of one account.

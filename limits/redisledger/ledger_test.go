@@ -39,12 +39,11 @@ func TestLedgerSuiteOnMiniredis(t *testing.T) {
 	if testservers.HasRedis() && testservers.Setting(t, "WEIR_MINIREDIS", 0) == 0 {
 		t.Skip("redis-server runs the suite; set WEIR_MINIREDIS=1 to run it on miniredis, too")
 	}
-	limitstest.RunSuite(t, miniredisLedger)
+	limitstest.RunSuite(t, func(testing.TB) limitstest.Open { return miniredisLedger })
 }
 
 func TestLedgerSuiteOnRedis(t *testing.T) {
-	t.Parallel() // beside TestClusterLosesNoSpends, which waits
-	limitstest.RunSuite(t, openOn(newDatabase(t)))
+	limitstest.RunSuite(t, func(t testing.TB) limitstest.Open { return openOn(newDatabase(t)) })
 }
 
 // openOn opens the ledger of one replica on an empty database in virtual time.
