@@ -74,6 +74,9 @@ func TestWriteMakesRelatedReadsStale(t *testing.T) {
 		{"PUT /organizations/12/team/34/memberships/octo", "/orgs/acme/teams/core/members", "/user/keys"},
 		{"PATCH /repos/123/widgets/issues/3", "/repos/123/widgets/issues", "R/issues"},
 		{"POST R/forks", "/repos/alice/widgets", "/user/keys"},
+		{"PUT R/pages", "R/pages R /orgs/acme/repos /user/subscriptions /users/octo/starred", "R/keys"},
+		{"PATCH R/properties/values", "R/properties/values R /user/repos /user/subscriptions", "R/keys"},
+		{"PATCH /orgs/acme/properties/values", "/orgs/acme/repos R /user/subscriptions", "/user/keys"},
 		{"POST /orgs/acme/hooks/5", "/orgs/acme/hooks/5", "/orgs/acme/teams"},
 	} {
 		expand := func(paths string) []string {
