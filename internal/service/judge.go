@@ -76,9 +76,12 @@ func (s *Service) changedSince(read *http.Request, revision int64) []int64 {
 // Judge finds stale reads on the client's side of a gateway. It records the writes that pass through its transports,
 // and checks the reads. It is safe for concurrent use.
 type Judge struct {
+	// Lag is the time after a write for which reads may be older. Set it before the first request.
+	Lag   time.Duration
 	check func(context.Context, Read) (Verdict, error)
 
 	mu       sync.Mutex
+	at       map[int64]time.Time // of the responses to these writes
 	written  map[string][]int64 // the revisions of answered writes by caller, ascending
 	requests map[int64]string   // the requests of these writes
 	tags     map[string]int64   // the revision of the representation with an ETag
@@ -116,7 +119,7 @@ func NewRemoteJudge(base string, client *http.Client) *Judge {
 }
 
 func newJudge(check func(context.Context, Read) (Verdict, error)) *Judge {
-	return &Judge{check: check, written: map[string][]int64{}, requests: map[int64]string{}, tags: map[string]int64{}}
+	return &Judge{check: check, written: map[string][]int64{}, requests: map[int64]string{}, at: map[int64]time.Time{}, tags: map[string]int64{}}
 }
 
 // Transport returns a transport that sends requests with next and judges the responses. Writes of one caller are the
@@ -145,10 +148,14 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// answered returns the writes of a caller that its reads must show now.
 func (j *Judge) answered(caller string) []int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.written[caller]
+	if j.Lag == 0 {
+		return j.written[caller]
+	}
+	return slices.DeleteFunc(slices.Clone(j.written[caller]), func(n int64) bool { return time.Since(j.at[n]) < j.Lag })
 }
 
 // record records an answered write. A refused write has no revision.
@@ -159,7 +166,7 @@ func (j *Judge) record(caller string, r *http.Request, resp *http.Response) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.requests[n] = fmt.Sprintf("%d: %s %s", n, r.Method, r.URL.RequestURI())
+	j.requests[n], j.at[n] = fmt.Sprintf("%d: %s %s", n, r.Method, r.URL.RequestURI()), time.Now()
 	list := slices.Clone(j.written[caller])
 	at, _ := slices.BinarySearch(list, n)
 	j.written[caller] = slices.Insert(list, at, n)
