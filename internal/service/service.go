@@ -253,6 +253,9 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request) {
 		worked = time.Since(arrived)
 	}
 	ticket.chargeCPU(worked)
+	if quirks, ok := w.(interface{ SetRefund(refund func()) }); ok && req.caller.kind != policy.Unauthenticated {
+		quirks.SetRefund(ticket.refund)
+	}
 	body := s.finish(w, req, &resp)
 	if w.Header().Get("Etag") != "" && resp.status == http.StatusNotModified && req.caller.kind != policy.Unauthenticated {
 		ticket.refund()

@@ -16,6 +16,7 @@ import (
 type form struct {
 	name    string
 	graphQL bool   // for GraphQL calls; the others are for REST
+	primary bool   // says that a primary limit is exceeded; a secondary limit error has no such form, because it concerns all resources
 	scope   string // of an episode, or "" for the limit errors of the service
 	status  int
 	fields  map[string]string // response header fields; an empty value removes the field
@@ -41,14 +42,14 @@ var forms = []form{
 	{name: "rest_403_without_retry_after", status: 403, fields: map[string]string{"Retry-After": ""}},
 	{name: "rest_429_date", status: 429, fields: map[string]string{"Retry-After": "date"}},
 	{name: "rest_403_remaining_0", status: 403, fields: map[string]string{"X-Ratelimit-Remaining": "0"}},
-	{name: "rest_429_primary_text", status: 429, body: rest(primaryText)},
+	{name: "rest_429_primary_text", primary: true, status: 429, body: rest(primaryText)},
 	{name: "rest_403_secondary_text", status: 403, body: rest(secondaryText)},
 	{name: "rest_429_html", status: 429, fields: noRate, kind: html, body: edgePage},
 
 	{name: "graphql_403", graphQL: true, status: 403, body: rest(secondaryText)},
-	{name: "graphql_rate_limited", graphQL: true, status: 200, fields: map[string]string{"X-Ratelimit-Remaining": "0"}, body: call("null", `"type":"RATE_LIMITED",`, primaryText)},
-	{name: "graphql_rate_limited_partial", graphQL: true, status: 200, fields: map[string]string{"X-Ratelimit-Resource": "", "Retry-After": ""}, body: call(`{"viewer":null}`, `"type":"RATE_LIMITED",`, primaryText)},
-	{name: "graphql_rate_limit", graphQL: true, status: 200, fields: map[string]string{"Retry-After": ""}, body: call("null", `"type":"RATE_LIMIT","code":"graphql_rate_limit",`, "API rate limit already exceeded for user ID 1.")},
+	{name: "graphql_rate_limited", primary: true, graphQL: true, status: 200, fields: map[string]string{"X-Ratelimit-Remaining": "0"}, body: call("null", `"type":"RATE_LIMITED",`, primaryText)},
+	{name: "graphql_rate_limited_partial", primary: true, graphQL: true, status: 200, fields: map[string]string{"X-Ratelimit-Resource": "", "Retry-After": ""}, body: call(`{"viewer":null}`, `"type":"RATE_LIMITED",`, primaryText)},
+	{name: "graphql_rate_limit", primary: true, graphQL: true, status: 200, fields: map[string]string{"Retry-After": ""}, body: call("null", `"type":"RATE_LIMIT","code":"graphql_rate_limit",`, "API rate limit already exceeded for user ID 1.")},
 	{name: "graphql_secondary_text", graphQL: true, status: 200, fields: map[string]string{"Retry-After": ""}, body: call("null", "", secondaryText)},
 
 	{name: "brief_graphql_403", graphQL: true, scope: "graphql", status: 403, fields: noRate, kind: html, body: " "},
@@ -74,10 +75,10 @@ func formNames() []string {
 }
 
 // form returns a random enabled form that suits a request, or nil.
-func (x *exchange) form(scope string) *form {
+func (x *exchange) form(scope string, secondary bool) *form {
 	var suited []*form
 	for i, f := range forms {
-		if f.scope == scope && f.graphQL == x.isGraphQL() && slices.Contains(x.set.LimitAnswers, f.name) {
+		if f.scope == scope && !(f.primary && secondary) && f.graphQL == x.isGraphQL() && slices.Contains(x.set.LimitAnswers, f.name) {
 			suited = append(suited, &forms[i])
 		}
 	}
@@ -103,7 +104,7 @@ func (x *exchange) creates() bool {
 // concerns only GraphQL or only content.
 func (x *exchange) episode() *response {
 	for _, scope := range []string{"content", "graphql"} {
-		f := x.form(scope)
+		f := x.form(scope, false)
 		if f == nil || scope == "content" && !x.creates() {
 			continue
 		}
@@ -140,7 +141,7 @@ func isLimitError(r *response) bool {
 
 // limit gives a limit error of the service the form of the quirks.
 func (x *exchange) limit(r *response) {
-	if !isLimitError(r) {
+	if r.limited = isLimitError(r); !r.limited {
 		return
 	}
 	secondary := bytes.Contains(r.body, []byte("secondary"))
@@ -154,7 +155,7 @@ func (x *exchange) limit(r *response) {
 		setRemaining(r.header, 0)
 	}
 	// Without its fields, the end of a primary limit would be unknown, and each guess a violation.
-	if f := x.form(""); f != nil && (secondary || f.kind == "") {
+	if f := x.form("", secondary); f != nil && (secondary || f.kind == "") {
 		f.apply(r, x.now)
 	}
 }
