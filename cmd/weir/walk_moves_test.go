@@ -86,6 +86,8 @@ var walkMoves = []struct {
 	{1, "", (*walkClient).event},
 	{1, "", (*walkClient).oldVersion},
 	{1, "", (*walkClient).rateLimit},
+	{2, "vendor fields", (*walkClient).vendorField},
+	{2, "trailers", (*walkClient).trailer},
 }
 
 // walk makes random moves until all requests of the walk are sent.
@@ -110,6 +112,7 @@ func (c *walkClient) run() {
 type message struct {
 	method, target, body string
 	fields               []string // name, value
+	trailer              string   // the name of a field after the body
 }
 
 // reply is a response, or an error.
@@ -140,6 +143,9 @@ func (c *walkClient) do(m message) (r reply) {
 	}
 	if c.token != "" {
 		req.Header.Set("Authorization", c.upstreamAuthorization())
+	}
+	if m.trailer != "" {
+		req.Trailer, req.ContentLength, req.Body = http.Header{m.trailer: {"walk"}}, -1, io.NopCloser(strings.NewReader(m.body))
 	}
 	asClient := roundTripper(func(req *http.Request) (*http.Response, error) {
 		req = req.Clone(req.Context())
@@ -252,8 +258,12 @@ func bodyOf[T any](body []byte) (v T) {
 	return v
 }
 
-// createAndList creates an issue. Later lists must contain it.
+// createAndList creates an issue, or reads without creating after the first ten. Later lists must contain it.
 func (c *walkClient) createAndList() {
+	if len(c.created) == 10 { // longer lists would take all requests
+		c.readAgain()
+		return
+	}
 	r := c.do(message{method: http.MethodPost, target: "/repos/acme/widgets/issues", body: `{"title":"walk"}`})
 	if n := bodyOf[struct{ Number int }](r.body).Number; r.status == http.StatusCreated && r.err == nil {
 		c.created = append(c.created, createdIssue{n, time.Now()})
@@ -267,7 +277,7 @@ var nextPage = regexp.MustCompile(`<([^>]*)>; rel="next"`)
 // list reads all pages of a list, and checks that the issues that this client created are in it.
 func (c *walkClient) list() {
 	began, numbers := time.Now(), map[int]bool{}
-	target := fmt.Sprintf("/repos/acme/widgets/issues?state=all&sort=created&direction=asc&per_page=%d", []int{10, 30}[c.random.IntN(2)])
+	target := fmt.Sprintf("/repos/acme/widgets/issues?state=all&sort=created&direction=asc&per_page=%d", []int{30, 100}[c.random.IntN(2)])
 	for pages := 0; ; pages++ {
 		r := c.do(message{method: http.MethodGet, target: target})
 		if r.status != http.StatusOK || r.err != nil || pages > 50 {
@@ -363,6 +373,16 @@ func (c *walkClient) download() {
 func (c *walkClient) unknown() {
 	target := []string{"/repos/acme/widgets/future/things", "/future", "/repos/acme/secret/future"}[c.random.IntN(3)]
 	c.do(message{method: http.MethodGet, target: target})
+}
+
+// vendorField sends a field of a vendor to an unknown route. The service must get it.
+func (c *walkClient) vendorField() {
+	c.do(message{method: http.MethodGet, target: "/future/tools", fields: []string{"X-Mcp-Readonly", "true"}})
+}
+
+// trailer sends a credential in a trailer. The service must not get it.
+func (c *walkClient) trailer() {
+	c.do(message{method: http.MethodPost, target: "/repos/acme/widgets/issues/3/comments", body: `{"body":"walk"}`, trailer: "Cookie"})
 }
 
 // event lets something happen outside of the gateway, which the service announces with a webhook.

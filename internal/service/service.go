@@ -406,7 +406,7 @@ func (s *Service) answer(r *request) response {
 	s.touchTree(r)
 	s.touchEffects(r)
 	if r.repo != nil && slices.Contains(r.topics, r.repo.path()) {
-		s.touchRepo(r)
+		s.touchRepoViews(r)
 	}
 	s.changes.last = r.seq
 	for _, topic := range r.topics {
