@@ -17,9 +17,12 @@ type openDefect struct {
 
 // openDefects are the defects without which the walk passes with all quirks.
 var openDefects = []openDefect{
+	// Reports that are some requests behind hide as many requests from the ledger.
 	{id: "W1", issue: 50, without: func(s *quirk.Set) { s.HeadersBehind = 0 }},
 	{id: "P21", issue: 50, traffic: "trailers"},
 	{id: "T1", issue: 54, traffic: "vendor fields"},
+	// The first requests with a new token may get the 401 of an API that does not know the token yet.
+	{id: "W2", issue: 50, traffic: "new tokens"},
 	{id: "Q2", issue: 53, without: func(s *quirk.Set) { s.ReplicaLag = 0 }},
 }
 
@@ -34,7 +37,7 @@ func withoutOpenDefects(s *quirk.Set) {
 // TestEachOpenDefectFailsTheWalk has one defect at a time, and detects entries that are no longer necessary.
 func TestEachOpenDefectFailsTheWalk(t *testing.T) {
 	t.Parallel()
-	const most = 4 // seeds
+	const most = 6 // seeds
 	for i, d := range openDefects {
 		t.Run(d.id, func(t *testing.T) {
 			for seed := range uint64(most) {
