@@ -25,7 +25,6 @@ type oracle struct {
 	judge      *service.Judge
 	operations []*service.Operation
 	lag        time.Duration // of the service's replicas
-	strict     bool          // no valid credential may get a 401, even a new token
 
 	mu       sync.Mutex
 	journal  map[string][]*arrival // by account, in the order of arrival
@@ -237,8 +236,6 @@ func (o *oracle) check(a *walkActor, m message, r reply, began time.Time, left b
 		o.findings = append(o.findings, "leak of a private repository: "+what)
 	case shows && a.madeUp && !limitText.Match(r.body) && !public.MatchString(path) && r.header.Get("Location") == "":
 		o.findings = append(o.findings, "response to a made-up token: "+what)
-	case o.strict && r.status == http.StatusUnauthorized && a.token != "":
-		o.findings = append(o.findings, "401 for a valid credential: "+what)
 	case shows && private && !o.shown[a.account()+path]:
 		o.findings = append(o.findings, "response that the service never gave to this caller: "+what)
 	}

@@ -120,7 +120,6 @@ func (w *walk) open(faults quirk.Set) {
 	w.service = must(service.New(service.Config{Limits: walkLimits(), Seed: w.seed, Dial: hooks.Dial, Faults: faults}))(t)
 	t.Cleanup(w.service.Close)
 	w.oracle = newOracle(w.service, faults)
-	w.strict = w.traffic["new tokens"]
 
 	api := testservers.ListenPipe("api.test:443").Buffered()
 	upstream := &http.Server{Handler: w.observe(w.service), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
