@@ -149,7 +149,8 @@ shares: needs ## Run a script without a pause, gh and a job on one account for h
 	$(GO) test -tags e2e,soak -c -o bin/e2e.test ./e2e
 	cd e2e && WEIR_PICTURE=../docs/shares.svg ../bin/e2e.test -test.v -test.run '^TestAgentBesidePersonAndJob$$'
 
-soak: needs ## Run three replicas under random faults for WEIR_SOAK (10m), from the seed WEIR_SOAK_SEED.
+soak: needs ## Run the random walk with 50 seeds of 20,000 requests (an hour), and three replicas under random faults for WEIR_SOAK (10m), from the seed WEIR_SOAK_SEED.
+	WEIR_WALK_SEEDS=$${WEIR_WALK_SEEDS:-50} WEIR_WALK_REQUESTS=$${WEIR_WALK_REQUESTS:-20000} $(GO) test -count=1 -timeout 0 -run '^TestRandomWalk$$' ./cmd/weir
 	$(SERVERS) WEIR_SOAK=$${WEIR_SOAK:-10m} $(GO) test -tags e2e,soak -count=1 -timeout 0 -v -run '^TestSoak$$' ./e2e
 
 conformance: build ## Run the public HTTP cache test suite in the folder SUITE against bin/weir: 90 seconds. Needs Node.

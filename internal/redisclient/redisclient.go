@@ -11,7 +11,9 @@ package redisclient
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,6 +32,21 @@ const (
 // OnConnect is called for every new connection before the client uses the connection. Commands on the argument use that
 // connection. When OnConnect returns an error, the client closes the connection.
 type OnConnect func(ctx context.Context, connection *redis.Conn) error
+
+// Dialer opens a connection to a server.
+type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// dialers contains the dialers of [DialWith] by address.
+var dialers sync.Map
+
+// DialWith makes clients that are opened later connect to a single server with a dialer instead of the network. A test in
+// virtual time needs a server in memory. Without a dialer, DialWith removes the dialer of the address.
+func DialWith(address string, dial Dialer) {
+	dialers.Store(address, dial)
+	if dial == nil {
+		dialers.Delete(address)
+	}
+}
 
 // Open opens a client on the URL of a store. The client adds a span for each command of a traced request. The URL has
 // the forms of go-redis:
@@ -88,6 +105,9 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 		return nil, err
 	}
 	o.OnConnect, o.MaintNotificationsConfig = onConnect(""), off
+	if dial, ok := dialers.Load(o.Addr); ok {
+		o.Dialer = dial.(Dialer)
+	}
 	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
 	return redis.NewClient(o), nil

@@ -71,10 +71,16 @@ func (s *Service) renderRepo(r *request, repo *repository) doc {
 	return body
 }
 
-// touchRepo touches the repository of the request and the lists of repositories.
+// touchRepo touches the repository of the request, the lists of repositories, and what shows the name or the content.
 func (s *Service) touchRepo(r *request) {
+	s.touchRepoViews(r)
+	r.touch(r.repo.path() + "/dependency-graph/sbom")
+}
+
+// touchRepoViews touches the repository of the request and the lists of repositories.
+func (s *Service) touchRepoViews(r *request) {
 	owner := r.repo.owner.login
-	r.touch(r.repo.path(), r.repo.path()+"/dependency-graph/sbom", "/users/*/subscriptions", "/*/user/subscriptions", "/orgs/"+owner+"/repos", "/users/"+owner+"/repos", "/*/user/repos", "/*/installation/repositories")
+	r.touch(r.repo.path(), "/users/*/subscriptions", "/*/user/subscriptions", "/orgs/"+owner+"/repos", "/users/"+owner+"/repos", "/*/user/repos", "/*/installation/repositories")
 }
 
 func getRepo(s *Service, r *request) response {

@@ -262,6 +262,9 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, instead http.Han
 		worked = time.Since(arrived)
 	}
 	ticket.chargeCPU(worked)
+	if quirks, ok := w.(interface{ SetRefund(refund func()) }); ok && req.caller.kind != policy.Unauthenticated {
+		quirks.SetRefund(ticket.refund)
+	}
 	body := s.finish(w, req, &resp)
 	if w.Header().Get("Etag") != "" && resp.status == http.StatusNotModified && req.caller.kind != policy.Unauthenticated {
 		ticket.refund()
@@ -400,7 +403,7 @@ func (s *Service) answer(r *request) response {
 	s.touchTree(r)
 	s.touchEffects(r)
 	if r.repo != nil && slices.Contains(r.topics, r.repo.path()) {
-		s.touchRepo(r)
+		s.touchRepoViews(r)
 	}
 	s.changes.write(r.topics)
 	return s.encode(r, resp, r.seq)

@@ -18,6 +18,8 @@ type PipeListener struct {
 	conns   chan net.Conn
 	done    chan struct{}
 	once    sync.Once
+
+	buffered bool
 }
 
 // PipeAddress is the host and port that a PipeListener reports.
@@ -55,6 +57,9 @@ func (l *PipeListener) Addr() net.Addr { return l.address }
 // Dial connects to the listener and ignores the address. The signature fits http.Transport.DialContext.
 func (l *PipeListener) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	near, far := net.Pipe()
+	if l.buffered {
+		near, far = newBufferedConn(near), newBufferedConn(far)
+	}
 	select {
 	case l.conns <- far:
 		return near, nil

@@ -94,8 +94,7 @@ func (x *exchange) notModified(r *response) {
 		r.header.Set("Etag", errorTag)
 	}
 	if !x.set.ErrorValidators.isZero() && strings.Contains(x.Header.Get("If-None-Match"), errorTag) {
-		r.status, r.body = http.StatusNotModified, nil
-		r.header.Set("Etag", errorTag)
+		r.becomeNotModified(errorTag)
 	}
 	if r.status != http.StatusNotModified {
 		return
@@ -147,6 +146,6 @@ func (x *exchange) unfinished(r *response) {
 	r.header.Set("Etag", tag)
 	r.body = body
 	if x.Header.Get("If-None-Match") == tag {
-		r.status, r.body = http.StatusNotModified, nil
+		r.becomeNotModified(tag)
 	}
 }

@@ -144,7 +144,7 @@ func (x *exchange) record(r, old *response) *response {
 				header.Set(name, old.header.Get(name))
 			}
 		}
-		return &response{status: old.status, header: header, body: old.body}
+		return &response{status: old.status, header: header, body: old.body, refund: r.refund}
 	case x.isRead() && (r.status == http.StatusOK || r.status == http.StatusNotFound):
 		x.read(r)
 	}

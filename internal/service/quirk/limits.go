@@ -19,6 +19,7 @@ import (
 type form struct {
 	Name    string
 	GraphQL bool   // for GraphQL calls; the others are for REST
+	Primary bool   // says that a primary limit is exceeded; a secondary limit error has no such form, because it concerns all resources
 	Scope   string // of an episode, or "" for the limit errors of the service
 	Status  int
 	Fields  map[string]string // response header fields; an empty value removes the field
@@ -45,10 +46,10 @@ func formNames() []string {
 }
 
 // form returns a random enabled form that suits a request, or nil.
-func (x *exchange) form(scope string) *form {
+func (x *exchange) form(scope string, secondary bool) *form {
 	var suited []*form
 	for _, f := range forms() {
-		if f.Scope == scope && f.GraphQL == x.isGraphQL() && slices.Contains(x.set.LimitAnswers, f.Name) {
+		if f.Scope == scope && !(f.Primary && secondary) && f.GraphQL == x.isGraphQL() && slices.Contains(x.set.LimitAnswers, f.Name) {
 			suited = append(suited, &f)
 		}
 	}
@@ -75,7 +76,7 @@ func (x *exchange) creates() bool {
 // episode answers a request during an episode of a scope, and starts episodes. An episode is a limit for one credential,
 // which concerns only GraphQL or only content.
 func (x *exchange) episode(scope string) *response {
-	f := x.form(scope)
+	f := x.form(scope, false)
 	if f == nil || scope == "content" && !x.creates() {
 		return nil
 	}
@@ -111,12 +112,12 @@ func isLimitError(r *response) bool {
 
 // limit gives a limit error of the service the form of the quirks.
 func (x *exchange) limit(r *response) {
-	if !isLimitError(r) {
+	if r.limited = isLimitError(r); !r.limited {
 		return
 	}
 	secondary := bytes.Contains(r.body, []byte("secondary"))
 	// Without its fields, the end of a primary limit would be unknown, and each guess a violation.
-	if f := x.form(""); f != nil && (secondary || f.Fields["Content-Type"] == "") {
+	if f := x.form("", secondary); f != nil && (secondary || f.Fields["Content-Type"] == "") {
 		f.apply(r, x.now)
 	}
 }

@@ -61,6 +61,9 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request, instead http.Handler
 		w.Header().Set("Retry-After", "60")
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = io.WriteString(w, `{"message":"You have exceeded a secondary rate limit."}`)
+	case r.URL.Path == "/exhausted":
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, `{"message":"API rate limit exceeded"}`)
 	case r.URL.Path == "/refused":
 		w.WriteHeader(http.StatusUnauthorized)
 	case r.URL.Path == "/graphql":
@@ -273,7 +276,7 @@ func TestLimitAnswersHaveAllForms(t *testing.T) {
 		{"rest_403_without_retry_after", "GET /limited", 403, "secondary", []string{"Retry-After", ""}},
 		{"rest_429_date", "GET /limited", 429, "secondary", []string{"Retry-After", "Sat, 01 Jan 2000 00:01:01 GMT"}},
 		{"rest_403_remaining_0", "GET /limited", 403, "secondary", []string{"X-Ratelimit-Remaining", "0", "X-Ratelimit-Used", "5000"}},
-		{"rest_429_primary_text", "GET /limited", 429, "API rate limit exceeded", []string{"X-Ratelimit-Remaining", "4000"}},
+		{"rest_429_primary_text", "GET /exhausted", 429, "API rate limit exceeded", []string{"X-Ratelimit-Remaining", "4000"}},
 		{"rest_403_secondary_text", "GET /limited", 403, "secondary", []string{"Content-Type", "application/json; charset=utf-8"}},
 		{"rest_429_html", "GET /limited", 429, "<html>", []string{"Content-Type", "text/html; charset=utf-8", "X-Ratelimit-Limit", ""}},
 		{"brief_graphql_403", "POST /graphql {viewer}", 403, "", []string{"Retry-After", "", "X-Ratelimit-Limit", ""}},

@@ -181,6 +181,21 @@ type response struct {
 	status int
 	header http.Header
 	body   []byte
+	refund func() // makes the request cost nothing; may be nil
+	// limited marks a limit error, which must arrive: otherwise no client could know the limit.
+	limited bool
+}
+
+// SetRefund sets a function that makes the request cost nothing, for a quirk that responds with 304.
+func (r *response) SetRefund(refund func()) { r.refund = refund }
+
+// becomeNotModified turns a response into a 304.
+func (r *response) becomeNotModified(tag string) {
+	r.status, r.body = http.StatusNotModified, nil
+	r.header.Set("Etag", tag)
+	if r.refund != nil {
+		r.refund()
+	}
 }
 
 // newResponse returns an error response, or an empty response without a message.
@@ -239,10 +254,10 @@ func (s *State) Serve(w http.ResponseWriter, r *http.Request, next Service) {
 	resp := cmp.Or(x.unknownToken(), x.endedVersion(), x.episode("graphql"))
 	if resp == nil {
 		resp = x.run(next)
-		if x.happens(set.ResetAfterProcessing) {
+		x.limit(resp)
+		if !resp.limited && x.happens(set.ResetAfterProcessing) {
 			panic(http.ErrAbortHandler)
 		}
-		x.limit(resp)
 		x.exceed(resp)
 		x.unfinished(resp)
 		x.notModified(resp)
@@ -271,9 +286,9 @@ func (x *exchange) write(w http.ResponseWriter, r *response) {
 	if x.state.Due("goaway_every", x.set.GoAwayEvery) {
 		w.Header().Set("Connection", "close") // net/http sends GOAWAY over HTTP/2
 	}
-	truncated := len(r.body) > 1 && x.state.Due("truncate_every", x.set.TruncateEvery)
+	truncated := len(r.body) > 1 && !r.limited && x.state.Due("truncate_every", x.set.TruncateEvery)
 	half := 0
-	if truncated || x.set.SlowBody > 0 {
+	if truncated || x.set.SlowBody > 0 && !r.limited {
 		half = len(r.body) / 2
 	}
 	w.Header().Del("Content-Length")

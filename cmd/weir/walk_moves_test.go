@@ -1,0 +1,398 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// walkActor is an identity. Several clients may have it.
+type walkActor struct {
+	name string
+	// authorization is what the client sends to the gateway, and token what the gateway sends to the service.
+	authorization, token string
+	login                string // of the token's user; empty without a user
+	member               bool   // sees the private repository
+	madeUp               bool   // each request has another token
+}
+
+// walkers is the number of clients.
+const walkers = 22
+
+var walkActors = []walkActor{
+	{name: "builds", authorization: "Bearer key-of-builds", token: "tok-owner", login: "acme-owner", member: true},
+	{name: "agents", authorization: "Bearer key-of-agents", token: "tok-owner", login: "acme-owner", member: true},
+	{name: "bots", authorization: "Bearer key-of-bots", token: "tok-app", member: true},
+	{name: "member", authorization: "Bearer tok-member", token: "tok-member", login: "acme-member", member: true},
+	{name: "outsider", authorization: "token tok-outsider", token: "tok-outsider", login: "outsider"},
+	{name: "security", authorization: "Bearer tok-security-manager", token: "tok-security-manager", login: "builder-01", member: true},
+	{name: "enterprise", authorization: basic("builder-02:tok-enterprise"), token: "tok-enterprise", login: "builder-02", member: true},
+	{name: "workflow", authorization: "Bearer tok-workflow", token: "tok-workflow"},
+	{name: "oauth", authorization: basic("oauth-app:oauth-secret"), token: "oauth-app:oauth-secret"},
+	{name: "anonymous"},
+	{name: "made-up", madeUp: true},
+}
+
+func basic(pair string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(pair)) }
+
+// walkClient sends one request after the other.
+type walkClient struct {
+	*walk
+	*walkActor
+	random  *rand.Rand
+	recent  []string          // targets of reads
+	tags    map[string]string // ETags by target
+	created []createdIssue
+}
+
+type createdIssue struct {
+	number int
+	at     time.Time
+}
+
+func (w *walk) client(a *walkActor, random *rand.Rand) *walkClient {
+	return &walkClient{walk: w, walkActor: a, random: random, tags: map[string]string{}}
+}
+
+// walkMoves are what clients do. A move with a name is traffic that shows an open defect.
+var walkMoves = []struct {
+	weight int
+	only   string
+	do     func(c *walkClient)
+}{
+	{30, "", (*walkClient).readAgain},
+	{14, "", (*walkClient).readAny},
+	{12, "", (*walkClient).readPrivate},
+	{6, "", (*walkClient).readOwn},
+	{6, "", (*walkClient).write},
+	{5, "", (*walkClient).createAndList},
+	{3, "", (*walkClient).list},
+	{5, "", (*walkClient).query},
+	{2, "", (*walkClient).mutate},
+	{3, "", (*walkClient).search},
+	{2, "", (*walkClient).statistics},
+	{2, "", (*walkClient).oldName},
+	{2, "", (*walkClient).download},
+	{2, "", (*walkClient).unknown},
+	{1, "", (*walkClient).event},
+	{1, "", (*walkClient).oldVersion},
+	{1, "", (*walkClient).rateLimit},
+	{2, "vendor fields", (*walkClient).vendorField},
+	{2, "trailers", (*walkClient).trailer},
+}
+
+// walk makes random moves until all requests of the walk are sent.
+func (c *walkClient) run() {
+	total := 0
+	for _, m := range walkMoves {
+		total += m.weight
+	}
+	for c.sent.Load() < c.requests {
+		pick, i := c.random.IntN(total), 0
+		for ; pick >= walkMoves[i].weight; i++ {
+			pick -= walkMoves[i].weight
+		}
+		if m := walkMoves[i]; m.only == "" || c.traffic[m.only] {
+			m.do(c)
+		}
+		sleepFor(context.Background(), c.random, time.Second)
+	}
+}
+
+// message is a request of a client.
+type message struct {
+	method, target, body string
+	fields               []string // name, value
+	trailer              string   // the name of a field after the body
+}
+
+// reply is a response, or an error.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+	err    error
+}
+
+// do sends a request and passes the result to the oracle. Some clients leave before the end. After a refusal, the client
+// waits as long as the response demands, but at most for 15 seconds.
+func (c *walkClient) do(m message) (r reply) {
+	c.sent.Add(1)
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	leaves := c.random.IntN(20) == 0
+	if leaves {
+		defer time.AfterFunc(time.Duration(c.random.Int64N(int64(400*time.Millisecond))), leave).Stop()
+	}
+	req := must(http.NewRequestWithContext(ctx, m.method, c.origin()+m.target, strings.NewReader(m.body)))(c)
+	if m.body == "" {
+		req.Body = http.NoBody
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(m.fields); i += 2 {
+		req.Header.Set(m.fields[i], m.fields[i+1])
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", c.upstreamAuthorization())
+	}
+	if m.trailer != "" {
+		req.Trailer, req.ContentLength, req.Body = http.Header{m.trailer: {"walk"}}, -1, io.NopCloser(strings.NewReader(m.body))
+	}
+	asClient := roundTripper(func(req *http.Request) (*http.Response, error) {
+		req = req.Clone(req.Context())
+		switch {
+		case c.madeUp:
+			req.Header.Set("Authorization", fmt.Sprintf("Bearer made-up-%d", c.random.Uint64()))
+		case c.authorization != "":
+			req.Header.Set("Authorization", c.authorization)
+		}
+		return c.walk.clients[c.random.IntN(len(c.walk.clients))].RoundTrip(req)
+	})
+	began := time.Now()
+	transport := http.RoundTripper(asClient)
+	if !c.madeUp {
+		transport = c.judge.Transport(c.account(), asClient)
+	}
+	resp, err := transport.RoundTrip(req)
+	if r.err = err; err == nil {
+		r.status, r.header = resp.StatusCode, resp.Header
+		r.body, r.err = io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+	}
+	c.check(c.walkActor, m, r, began, leaves && ctx.Err() != nil)
+	if after, err := strconv.Atoi(r.header.Get("Retry-After")); err == nil && r.status >= 400 {
+		sleepFor(context.Background(), c.random, min(15*time.Second, time.Duration(after)*time.Second))
+	}
+	return r
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements [http.RoundTripper].
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// upstreamAuthorization is the field that the service gets.
+func (a *walkActor) upstreamAuthorization() string {
+	if strings.Contains(a.token, ":") {
+		return basic(a.token)
+	}
+	return "Bearer " + a.token
+}
+
+// account is what the service counts against.
+func (a *walkActor) account() string {
+	switch {
+	case a.madeUp:
+		return "made-up"
+	case a.token == "":
+		return "anonymous"
+	}
+	return a.token
+}
+
+// read sends a GET request, half of the time with the ETag of the last response.
+func (c *walkClient) read(target string, fields ...string) reply {
+	c.recent = append(c.recent[max(0, len(c.recent)-15):], target)
+	tag := c.tags[target]
+	if tag != "" && c.random.IntN(2) == 0 {
+		fields = append(fields, "If-None-Match", tag)
+	}
+	r := c.do(message{method: http.MethodGet, target: target, fields: fields})
+	if tag := r.header.Get("Etag"); tag != "" && r.status == http.StatusOK && r.err == nil {
+		c.tags[target] = tag
+	}
+	return r
+}
+
+func (c *walkClient) readAgain() {
+	if len(c.recent) > 0 {
+		c.read(c.recent[c.random.IntN(len(c.recent))])
+	}
+}
+
+// accessChanges are operations that change who may see what. Their samples would make the oracle wrong.
+var accessChanges = regexp.MustCompile(`member|collaborator|outside|teams/|enterprise|invit|repos/(delete|update|transfer|create)$|visib|block|repos/create-(in|for|using)|migrations/|installation`)
+
+// sample returns a request for a random operation.
+func (c *walkClient) sample(reads bool) message {
+	operations := c.operations
+	for {
+		op := operations[c.random.IntN(len(operations))]
+		if (op.Method == http.MethodGet) != reads || !reads && accessChanges.MatchString(op.ID) || op.ID == "meta/root" {
+			continue
+		}
+		method, target, body := c.service.Sample(op.ID, c.random)
+		return message{method: method, target: target, body: string(body)}
+	}
+}
+
+func (c *walkClient) readAny() { c.read(c.sample(true).target) }
+
+func (c *walkClient) write() { c.do(c.sample(false)) }
+
+var privatePaths = []string{"", "/pulls", "/commits", "/contents/README.md", "/readme", "/issues", "/branches", "/pulls/1", "/subscribers"}
+
+func (c *walkClient) readPrivate() {
+	c.read("/repos/acme/secret" + privatePaths[c.random.IntN(len(privatePaths))])
+}
+
+// readOwn reads what depends on the caller.
+func (c *walkClient) readOwn() {
+	r := c.read([]string{"/user", "/user/orgs", "/user/repos", "/user/emails", "/users/acme-owner", "/gitignore/templates/Go"}[c.random.IntN(6)])
+	if path := c.recent[len(c.recent)-1]; path == "/user" && r.status == http.StatusOK && r.err == nil {
+		c.want(c.login, bodyOf[struct{ Login string }](r.body).Login, "GET /user as "+c.name)
+	}
+}
+
+func bodyOf[T any](body []byte) (v T) {
+	_ = json.Unmarshal(body, &v) // another body has no members
+	return v
+}
+
+// createAndList creates an issue, or reads without creating after the first ten. Later lists must contain it.
+func (c *walkClient) createAndList() {
+	if len(c.created) == 10 { // longer lists would take all requests
+		c.readAgain()
+		return
+	}
+	r := c.do(message{method: http.MethodPost, target: "/repos/acme/widgets/issues", body: `{"title":"walk"}`})
+	if n := bodyOf[struct{ Number int }](r.body).Number; r.status == http.StatusCreated && r.err == nil {
+		c.created = append(c.created, createdIssue{n, time.Now()})
+		c.read(fmt.Sprintf("/repos/acme/widgets/issues/%d", n))
+	}
+	c.list()
+}
+
+var nextPage = regexp.MustCompile(`<([^>]*)>; rel="next"`)
+
+// list reads all pages of a list, and checks that the issues that this client created are in it.
+func (c *walkClient) list() {
+	began, numbers := time.Now(), map[int]bool{}
+	target := fmt.Sprintf("/repos/acme/widgets/issues?state=all&sort=created&direction=asc&per_page=%d", []int{30, 100}[c.random.IntN(2)])
+	for pages := 0; ; pages++ {
+		r := c.do(message{method: http.MethodGet, target: target})
+		if r.status != http.StatusOK || r.err != nil || pages > 50 {
+			return
+		}
+		for _, issue := range bodyOf[[]struct{ Number int }](r.body) {
+			numbers[issue.Number] = true
+		}
+		next := nextPage.FindStringSubmatch(r.header.Get("Link"))
+		if next == nil {
+			break
+		}
+		u := must(url.Parse(next[1]))(c)
+		if u.Scheme+"://"+u.Host != c.origin() {
+			c.wrong("%s: the next page is at another host: %s", target, next[1])
+			return
+		}
+		target = u.RequestURI()
+	}
+	for _, issue := range c.created {
+		if issue.at.Before(began.Add(-c.lag)) && !numbers[issue.number] {
+			c.wrong("a list of all issues as %s lacks issue %d, created %v before; it has %d issues", c.name, issue.number, began.Sub(issue.at), len(numbers))
+			return
+		}
+	}
+}
+
+// call sends a GraphQL call.
+func (c *walkClient) call(query string) reply {
+	body := must(json.Marshal(map[string]string{"query": query}))(c)
+	return c.do(message{method: http.MethodPost, target: "/graphql", body: string(body)})
+}
+
+func (c *walkClient) query() {
+	repository := []string{"widgets", "secret"}[c.random.IntN(2)]
+	r := c.call(fmt.Sprintf(`{ viewer { login } repository(owner: "acme", name: %q) { nameWithOwner issues(first: %d) { nodes { title } } } }`,
+		repository, 1+c.random.IntN(100)))
+	answer := bodyOf[struct {
+		Data struct{ Viewer struct{ Login string } }
+	}](r.body)
+	if login := answer.Data.Viewer.Login; login != "" {
+		c.want(c.login, login, "the viewer of "+c.name)
+	}
+}
+
+func (c *walkClient) mutate() {
+	c.call(fmt.Sprintf(`mutation { addComment(input: {subjectId: "I_1001%06d", body: "walk"}) { subject { id } } }`, 1+c.random.IntN(30)))
+}
+
+func (c *walkClient) search() {
+	c.read([]string{
+		"/search/issues?q=repo:acme/widgets+gear", "/search/code?q=gear+repo:acme/widgets", "/search/repositories?q=acme",
+		"/search/code?q=vault+repo:acme/secret",
+	}[c.random.IntN(4)])
+}
+
+func (c *walkClient) statistics() {
+	c.read("/repos/acme/widgets/stats/" + []string{"punch_card", "contributors", "commit_activity"}[c.random.IntN(3)])
+}
+
+// oldName reads or writes by the former name of a repository.
+func (c *walkClient) oldName() {
+	m := message{method: http.MethodGet, target: "/repos/acme/gadgets/issues/3"}
+	if c.random.IntN(4) == 0 {
+		m.method, m.body = http.MethodPost, `{"body":"walk"}`
+		m.target += "/comments"
+	}
+	c.redirected(m)
+}
+
+// redirected sends a request and follows a redirect within the API.
+func (c *walkClient) redirected(m message) {
+	r := c.do(m)
+	location := r.header.Get("Location")
+	if r.status/100 != 3 || location == "" {
+		return
+	}
+	u := must(url.Parse(location))(c)
+	switch {
+	case u.Host == "api.test":
+		c.wrong("%s %s: the redirect leads past the gateway: %s", m.method, m.target, location)
+	case u.Scheme+"://"+u.Host == c.origin():
+		m.target = u.RequestURI()
+		c.do(m)
+	}
+}
+
+func (c *walkClient) download() {
+	c.redirected(message{method: http.MethodGet, target: "/repos/acme/" + []string{"widgets", "secret"}[c.random.IntN(2)] + "/tarball/main"})
+}
+
+// unknown calls a route that neither the gateway nor the service knows.
+func (c *walkClient) unknown() {
+	target := []string{"/repos/acme/widgets/future/things", "/future", "/repos/acme/secret/future"}[c.random.IntN(3)]
+	c.do(message{method: http.MethodGet, target: target})
+}
+
+// vendorField sends a field of a vendor to an unknown route. The service must get it.
+func (c *walkClient) vendorField() {
+	c.do(message{method: http.MethodGet, target: "/future/tools", fields: []string{"X-Mcp-Readonly", "true"}})
+}
+
+// trailer sends a credential in a trailer. The service must not get it.
+func (c *walkClient) trailer() {
+	c.do(message{method: http.MethodPost, target: "/repos/acme/widgets/issues/3/comments", body: `{"body":"walk"}`, trailer: "Cookie"})
+}
+
+// event lets something happen outside of the gateway, which the service announces with a webhook.
+func (c *walkClient) event() {
+	w := sendTo(c.service, http.MethodPost, "/_service/events", `{"event":"push","repository":"acme/widgets","commits":1}`)
+	c.want(fmt.Sprint(http.StatusAccepted), fmt.Sprint(w.Code), "create an event")
+}
+
+func (c *walkClient) oldVersion() {
+	c.read("/repos/acme/widgets/labels", "X-GitHub-Api-Version", "2021-01-01")
+}
+
+func (c *walkClient) rateLimit() { c.do(message{method: http.MethodGet, target: "/rate_limit"}) }

@@ -1,0 +1,371 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weirgate/weir/internal/service"
+	"github.com/weirgate/weir/internal/service/quirk"
+	"github.com/weirgate/weir/internal/testservers"
+)
+
+// oracle decides what is wrong in a walk. It shares no decision with the gateway: it uses the counts of the service, a
+// journal of the requests that reached the service, and the access log.
+type oracle struct {
+	service    *service.Service
+	judge      *testservers.Judge
+	operations []*service.Operation
+	lag        time.Duration // of the service's replicas
+
+	mu       sync.Mutex
+	journal  map[string][]*arrival // by account, in the order of arrival
+	shown    map[string]bool       // accounts and paths for which the service gave a response that is no error
+	answered map[string]bool       // methods, paths and statuses of the service
+	records  map[string]walkRecord // of the access log, by request ID
+	failures []failedReply         // to find in the records
+	findings []string              // what was wrong
+	outcomes map[string]int        // replies by status and cache status, for the log
+	// lostLimits counts limit errors that the gateway could not receive, because their client had left.
+	lostLimits  int
+	limitErrors []string               // for a finding
+	broken      map[string][]time.Time // by method and path: the service broke the connection, the stream or the body
+}
+
+// arrival is a request at the service.
+type arrival struct {
+	began, ended           time.Time // ended is zero while the request is in progress
+	status                 int
+	write, graphQL, search bool
+	limited                time.Time // until then, because of a limit error or because little remains
+}
+
+// walkRecord is an access line.
+type walkRecord map[string]string
+
+// failedReply is a reply that the record must explain.
+type failedReply struct {
+	what, id, method string
+	status           int
+	began, ended     time.Time
+	broken           bool // in the middle of the body
+}
+
+func newOracle(s *service.Service, faults quirk.Set) *oracle {
+	o := &oracle{
+		service: s, judge: testservers.NewJudge(s.Missing), operations: s.Operations(), lag: time.Duration(faults.ReplicaLag),
+		journal: map[string][]*arrival{}, shown: map[string]bool{}, answered: map[string]bool{},
+		records: map[string]walkRecord{}, outcomes: map[string]int{}, broken: map[string][]time.Time{},
+	}
+	o.judge.Lag = o.lag
+	return o
+}
+
+// wrong records a finding.
+func (o *oracle) wrong(format string, args ...any) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.findings = append(o.findings, fmt.Sprintf(format, args...))
+}
+
+// want records a finding unless the texts are equal.
+func (o *oracle) want(want, got, what string) {
+	if got != want {
+		o.wrong("%s: got %q, want %q", what, got, want)
+	}
+}
+
+// accessLog passes the access lines of a gateway to the oracle.
+type accessLog struct {
+	slog.Handler
+	*oracle
+}
+
+func (accessLog) Enabled(context.Context, slog.Level) bool { return true }
+
+// WithAttrs implements [slog.Handler].
+func (l accessLog) WithAttrs([]slog.Attr) slog.Handler { return l }
+
+// Handle implements [slog.Handler].
+func (l accessLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message != "request" {
+		return nil
+	}
+	record := walkRecord{"at": r.Time.Format(time.RFC3339Nano)}
+	r.Attrs(func(a slog.Attr) bool {
+		record[a.Key] = a.Value.String()
+		return true
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.records[record["request"]] = record
+	return nil
+}
+
+// accountOf returns the account of a request at the service, as walkActor.account does.
+func accountOf(r *http.Request) string {
+	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	user, password, ok := r.BasicAuth()
+	switch {
+	case ok && strings.HasPrefix(password, "tok-"):
+		return password
+	case ok:
+		return user + ":" + password
+	case token == "":
+		return "anonymous"
+	case strings.HasPrefix(token, "ghs_"):
+		return "tok-app"
+	case strings.HasPrefix(token, "made-up"):
+		return "made-up"
+	}
+	return token
+}
+
+// observe writes the journal.
+func (o *oracle) observe(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/access_tokens") && strings.Contains(r.Header.Get("Authorization"), "eyJ") {
+			r.Header.Set("Authorization", "Bearer tok-jwt") // the service knows no keys of apps
+		}
+		account, path := accountOf(r), r.URL.EscapedPath()
+		a := &arrival{began: time.Now(), write: r.Method != http.MethodGet && r.Method != http.MethodHead, graphQL: path == "/graphql", search: strings.HasPrefix(path, "/search/")}
+		o.mu.Lock()
+		o.journal[account] = append(o.journal[account], a)
+		o.mu.Unlock()
+		seen := &seenWriter{ResponseWriter: w}
+		seen.onHeader = func(status int) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			a.status = status
+			number := func(field string) int64 { n, _ := strconv.ParseInt(w.Header().Get(field), 10, 64); return n }
+			if limit := number("X-Ratelimit-Limit"); limit > 0 && number("X-Ratelimit-Remaining") <= limit/2 {
+				a.limited = time.Unix(number("X-Ratelimit-Reset"), 0)
+			}
+			o.answered[fmt.Sprint(r.Method, path, status)] = true
+			if status < 400 {
+				o.shown[account+path] = true
+			}
+		}
+		defer func() {
+			problem := recover()
+			switch {
+			case path == "/future/tools" && r.Header.Get("X-Mcp-Readonly") == "":
+				o.wrong("the field X-Mcp-Readonly of a client did not reach the service")
+			case r.Trailer.Get("Cookie") != "":
+				o.wrong("the trailer Cookie of a client reached the service")
+			}
+			o.mu.Lock()
+			a.ended = time.Now()
+			lost := problem != nil || r.Context().Err() != nil
+			if until := time.Now().Add(2 * time.Minute); (limitText.MatchString(seen.body.String()) || a.graphQL && a.status == http.StatusForbidden) && a.limited.Before(until) {
+				a.limited = until
+				o.limitErrors = append(o.limitErrors, fmt.Sprintf("%s to %s for %s %s: %d %.120q", a.ended.Format("04:05.000"), account, r.Method, r.URL.RequestURI(), a.status, seen.body.String()))
+				if lost {
+					o.lostLimits++
+				}
+			}
+			if lost {
+				o.broken[r.Method+path] = append(o.broken[r.Method+path], a.ended)
+			}
+			o.mu.Unlock()
+			if problem != nil {
+				panic(problem)
+			}
+		}()
+		next.ServeHTTP(seen, r)
+	})
+}
+
+var limitText = regexp.MustCompile(`rate limit|RATE_LIMIT|too quickly|too many requests`)
+
+// seenWriter shows the status and the first bytes of a response.
+type seenWriter struct {
+	http.ResponseWriter
+	onHeader func(status int)
+	body     strings.Builder
+	begun    bool
+}
+
+func (w *seenWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *seenWriter) WriteHeader(status int) {
+	if !w.begun {
+		w.begun = true
+		w.onHeader(status)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *seenWriter) Write(p []byte) (int, error) {
+	if !w.begun {
+		w.WriteHeader(http.StatusOK)
+	}
+	if w.body.Len() < 512 {
+		w.body.Write(p[:min(len(p), 512)])
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+var (
+	public      = regexp.MustCompile(`^/(rate_limit|(gitignore|codes_of_conduct|licenses)(/.*)?|emojis|meta|versions|zen|octocat)$`)
+	privateName = regexp.MustCompile(`"(full_name|nameWithOwner)":\s*"acme/secret"`)
+	detailOf    = regexp.MustCompile(`detail="?([\w-]+)`)
+	forwardedOf = regexp.MustCompile(`fwd-status=(\d+)`)
+)
+
+// check checks the reply to a request of a client.
+func (o *oracle) check(a *walkActor, m message, r reply, began time.Time, left bool) {
+	path, _, _ := strings.Cut(m.target, "?")
+	cache := r.header.Get("Cache-Status")
+	what := fmt.Sprintf("%s %s as %s at %s: %d %v, %s, %.150q", m.method, m.target, a.name, time.Now().Format("04:05.000"), r.status, r.err, cache, r.body)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.outcomes[fmt.Sprintf("%d %t %s", r.status, r.err != nil, regexp.MustCompile(`ttl=-?\d+`).ReplaceAllString(cache, ""))]++
+	shows := r.status >= 200 && r.status < 400
+	private := strings.HasPrefix(path, "/repos/acme/secret")
+	switch {
+	case shows && !a.member && (private || privateName.Match(r.body)):
+		o.findings = append(o.findings, "leak of a private repository: "+what)
+	case shows && a.madeUp && !limitText.Match(r.body) && !public.MatchString(path) && r.header.Get("Location") == "":
+		o.findings = append(o.findings, "response to a made-up token: "+what)
+	case shows && private && !o.shown[a.account()+path]:
+		o.findings = append(o.findings, "response that the service never gave to this caller: "+what)
+	}
+	if left || r.err == nil && shows {
+		return
+	}
+	f := failedReply{what, r.header.Get("Weir-Request-Id"), m.method, r.status, began, time.Now(), r.err != nil}
+	o.failures = append(o.failures, f)
+	if r.status >= 400 && o.answered[fmt.Sprint(m.method, path, r.status)] && !detailOf.MatchString(cache) {
+		return
+	}
+	if problem := o.justify(a, m, path, r, f); problem != "" {
+		o.findings = append(o.findings, problem+": "+what)
+	}
+}
+
+// justify returns the reason why a failure is wrong, or "".
+func (o *oracle) justify(a *walkActor, m message, path string, r reply, f failedReply) string {
+	detail := ""
+	if found := detailOf.FindStringSubmatch(r.header.Get("Cache-Status")); found != nil {
+		detail = found[1]
+	}
+	since := func(d time.Duration, count func(*arrival) float64) (sum float64) {
+		for _, arrived := range slices.Backward(o.journal[a.account()]) {
+			if time.Since(arrived.began) > d {
+				break
+			}
+			sum += count(arrived)
+		}
+		return sum
+	}
+	l := walkLimits()
+	ok := false
+	switch detail {
+	case "primary", "client", "cooldown", "queue", "headroom":
+		ok = since(time.Hour, func(x *arrival) float64 { return b2f(!x.limited.Before(f.began)) }) > 0
+		// The documents do not tell when a window of searches begins, so the gateway obeys each minute.
+		ok = ok || strings.HasPrefix(path, "/search/") && since(time.Minute+2*time.Second, func(x *arrival) float64 { return b2f(x.search) }) >= float64(l.Search.Code)/2
+	case "points":
+		ok = since(time.Minute+time.Second, func(x *arrival) float64 { return 1 + 4*b2f(x.write) }) >= float64(l.Points.REST)/2
+	case "content":
+		ok = since(5*time.Minute, func(x *arrival) float64 { return b2f(x.write) }) >= float64(l.Content[0].Max)/2
+	case "concurrency":
+		ok = since(time.Minute, func(x *arrival) float64 { return b2f(x.ended.IsZero() || x.ended.After(f.began.Add(-10*time.Second))) }) >= float64(l.Concurrent)/2
+		ok = ok || since(5*time.Minute, func(x *arrival) float64 { return b2f(!x.limited.IsZero()) }) > 0 // slow start
+	case "cpu":
+		ok = since(2*time.Minute, func(x *arrival) float64 {
+			if x.ended.IsZero() {
+				return time.Since(x.began).Seconds()
+			}
+			return x.ended.Sub(x.began).Seconds()
+		}) >= l.CPU.GraphQL.Seconds()/2
+	case "unverified-token", "refused-token":
+		ok = a.madeUp
+	case "authentication":
+		ok = a.token == ""
+	case "credential":
+		ok = since(time.Minute, func(x *arrival) float64 { return b2f(x.status == 401 || x.status == 403 || x.status == 404) }) > 0
+		minting := o.journal["tok-jwt"] // may have failed
+		ok = ok || len(minting) > 0 && time.Since(minting[len(minting)-1].began) < time.Minute
+	case "upstream", "timeout", "":
+		ok = slices.ContainsFunc(o.broken[m.method+path], func(at time.Time) bool { return !at.Before(f.began) })
+	default:
+		return "failure with an unknown detail"
+	}
+	switch {
+	case !ok:
+		return "failure that neither the service nor a limit justifies"
+	case (r.status == http.StatusTooManyRequests || r.status == http.StatusServiceUnavailable) && r.header.Get("Retry-After") == "" && detail != "":
+		return "refusal without Retry-After"
+	}
+	return ""
+}
+
+func b2f(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// conclude returns all findings after the walk.
+func (w *walk) conclude() []string {
+	o := w.oracle
+	got := o.service.Violations()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	wrong := func(format string, args ...any) { o.findings = append(o.findings, fmt.Sprintf(format, args...)) }
+	// Requests after a limit error that was lost get another one. Until then, requests in parallel are on their way.
+	if got.Violations > 0 || got.SentWhileLimited > 4*o.lostLimits || got.Banned {
+		wrong("limits: %d violations, %d requests sent while limited (%d limit errors lost), banned: %t, by limit %v\n%s",
+			got.Violations, got.SentWhileLimited, o.lostLimits, got.Banned, got.ByLimit, strings.Join(o.limitErrors, "\n"))
+	}
+	for _, stale := range o.judge.Stale() {
+		wrong("stale: %s", stale)
+	}
+	for _, f := range o.failures {
+		if reason := o.unexplained(f); reason != nil {
+			wrong("%v: %s", reason, f.what)
+		}
+	}
+	judged, _ := o.judge.Judged()
+	w.Logf("%d requests, %d judged reads, service %v", w.sent.Load(), judged, got.Answered)
+	for _, outcome := range slices.Sorted(maps.Keys(o.outcomes)) {
+		w.Logf("%6d %s", o.outcomes[outcome], outcome)
+	}
+	return o.findings
+}
+
+// unexplained returns why the access log does not explain a failure.
+func (o *oracle) unexplained(f failedReply) error {
+	if f.id == "" { // an aborted connection
+		for _, r := range o.records {
+			at, _ := time.Parse(time.RFC3339Nano, r["at"])
+			if r["method"] == f.method && r["error"] != "" && !at.Before(f.began) && !at.After(f.ended.Add(time.Second)) {
+				return nil
+			}
+		}
+		return errors.New("no record explains an aborted response")
+	}
+	r, ok := o.records[f.id]
+	switch {
+	case !ok:
+		return errors.New("failure without a record")
+	case r["error"] != "" && f.broken:
+	case r["status"] != fmt.Sprint(f.status):
+		return fmt.Errorf("the record has another status, %s", r["status"])
+	case f.status >= 500 && r["error"] == "" && !forwardedOf.MatchString(r["cache"]):
+		return fmt.Errorf("the record does not explain the failure: %v", r)
+	}
+	return nil
+}
