@@ -101,12 +101,12 @@ Requesting a code review from you
   #28  Replace part 4 [part-4]
   - Checks pending`},
 	{"pr checks 34", "build\tpass\t1m0s\tUPSTREAM/runs/10089\ncoverage\tpass\t0\t\ntest\tpass\t1m0s\tUPSTREAM/runs/10091"},
-	{"issue list -L 2", "2\tOPEN\tThe gear is loose\tenhancement\tDATE\n3\tOPEN\tThe spring is loose\tbug\tDATE"},
+	{"issue list -L 2", "2\tOPEN\tThe lever is loose\tenhancement\tDATE\n3\tOPEN\tThe gear squeaks\tenhancement\tDATE"},
 	{"repo view", "name:\tacme/widgets\ndescription:\tMechanical parts\n--\n# widgets\n\nA widget is a part that fits. Each widget has a gear."},
 	{"issue create -t New -b text", "UPSTREAM/acme/widgets/issues/37"},
 	{"issue list -L 1", "37\tOPEN\tNew\t\tDATE"},
 	{"issue close 37", "✓ Closed issue #37 (New)"},
-	{"issue list -L 1", "2\tOPEN\tThe gear is loose\tenhancement\tDATE"},
+	{"issue list -L 1", "2\tOPEN\tThe lever is loose\tenhancement\tDATE"},
 	{"pr comment 36 -b text", "UPSTREAM/acme/widgets/pull/36#issuecomment-10202"},
 }
 

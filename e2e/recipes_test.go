@@ -51,7 +51,7 @@ func TestActionsRecipe(t *testing.T) {
 	}
 	r.env = append(r.env, "WEIR_TOKEN="+m[2], "TOKEN="+m[2], "BASE_URL="+r.at(steps, 1, "with", "base-url").(string), "SCRIPT="+r.at(steps, 1, "with", "script").(string))
 	for _, spent := range []int{1, 0} {
-		r.wantRun("acme/widgets has 40 open issues", spent, "node", installed(t, "job.mjs"))
+		r.wantRun("acme/widgets has 24 open issues", spent, "node", installed(t, "job.mjs"))
 	}
 	r.env = append(r.env, "GH_HOST="+strings.TrimPrefix(r.url, "https://"), "GH_ENTERPRISE_TOKEN="+m[2])
 	for _, spent := range []int{1, 0} {
