@@ -41,7 +41,7 @@ func (b *bufferedConn) run() {
 		b.written = nil
 		b.mu.Unlock()
 		if closed {
-			_ = b.Conn.SetWriteDeadline(time.Now().Add(closingTime))
+			_ = b.SetWriteDeadline(time.Now().Add(closingTime))
 		}
 		_, err := b.Conn.Write(text)
 		if closed || err != nil {
@@ -71,7 +71,7 @@ func (b *bufferedConn) Close() error {
 	defer b.mu.Unlock()
 	b.closed = true
 	b.signal()
-	return b.Conn.SetReadDeadline(time.Unix(1, 0)) // ends reading
+	return b.SetReadDeadline(time.Unix(1, 0)) // ends reading
 }
 
 func (b *bufferedConn) signal() {

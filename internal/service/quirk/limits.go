@@ -49,7 +49,7 @@ func formNames() []string {
 func (x *exchange) form(scope string, secondary bool) *form {
 	var suited []*form
 	for _, f := range forms() {
-		if f.Scope == scope && !(f.Primary && secondary) && f.GraphQL == x.isGraphQL() && slices.Contains(x.set.LimitAnswers, f.Name) {
+		if f.Scope == scope && (!f.Primary || !secondary) && f.GraphQL == x.isGraphQL() && slices.Contains(x.set.LimitAnswers, f.Name) {
 			suited = append(suited, &f)
 		}
 	}
