@@ -130,7 +130,7 @@ var errRetryBudget = errors.New("the retry budget is exhausted")
 func (g *Gateway) retries(ex *exchange, ctx context.Context, err error, before int) bool {
 	pause := time.Duration((1 + rand.Float64()) * float64(minRetryPause<<(2*before)))
 	switch {
-	case !ex.match.Operation.Safe(), before == maxRetries, !isBroken(err), ctx.Err() != nil, !g.Reachable():
+	case !ex.match.Operation.Safe(), before == maxRetries, !isBroken(err), ex.body.Err() != nil, ctx.Err() != nil, !g.Reachable():
 		return false
 	case time.Now().Add(pause).After(ex.deadline(g.Wait)):
 		return false

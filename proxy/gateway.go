@@ -436,7 +436,7 @@ const statusClientGone = 499
 
 // finish completes, logs and traces the record of the exchange, and calls Observe. After a panic, finish responds with
 // 500 if no response has begun. Otherwise finish panics with [http.ErrAbortHandler], so that the client sees an
-// incomplete response.
+// incomplete response. An exchange without a response ends in the same way, because net/http would respond with 200.
 func (g *Gateway) finish(ex *exchange) {
 	p := recover()
 	defer ex.body.Detach()
@@ -471,7 +471,7 @@ func (g *Gateway) finish(ex *exchange) {
 		g.Observe(&ex.record)
 	}
 	g.logAccess(ex)
-	if p != nil && !ex.record.Background { // a background task has no client
+	if (p != nil || ex.w.status == 0) && !ex.record.Background { // a background task has no client
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -80,16 +80,21 @@ func (g *Gateway) shed(p policy.Priority) error {
 	}
 }
 
-// bodyFault returns the refusal for an invalid request body, or err if the body is valid.
+// bodyFault returns the refusal for an invalid or incomplete request body, or err if the body is valid. The client may have
+// closed only its sending side, so it gets a response.
 func (ex *exchange) bodyFault(err error) error {
 	invalid := ex.body.Err()
-	switch {
-	case invalid == nil:
+	if invalid == nil {
 		return err
-	case invalid.Timeout:
-		return &failure{status: http.StatusRequestTimeout, message: "Request Timeout: the body arrives too slowly", cause: invalid}
 	}
-	return &failure{status: http.StatusBadRequest, message: "Bad Request: the framing of the body is invalid", cause: invalid}
+	f := &failure{status: http.StatusBadRequest, message: "Bad Request: the framing of the body is invalid", cause: invalid, closes: true}
+	switch {
+	case invalid.Timeout:
+		f.status, f.message = http.StatusRequestTimeout, "Request Timeout: the body arrives too slowly"
+	case invalid.Incomplete:
+		f.message = "Bad Request: the body is incomplete; the client stopped sending before its end"
+	}
+	return f
 }
 
 // drained returns the refusal for a request that the drain has canceled, otherwise nil. The refusal suggests a retry

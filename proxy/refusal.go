@@ -32,6 +32,7 @@ type failure struct {
 	// documentation is the path below the dialect's documentation URL.
 	documentation string
 	plain         bool // the body is the message as text, for a program that does not read JSON
+	closes        bool // the connection ends after the response, because the rest of the request is unknown
 }
 
 func (f *failure) Error() string { return f.message }
@@ -75,9 +76,13 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 		body = []byte(f.message + "\n")
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
+	ex.w.closes = ex.w.closes || f.closes
 	ex.w.WriteHeader(f.status)
 	if ex.in.Method != http.MethodHead {
 		_, _ = ex.w.Write(body)
+	}
+	if f.closes && http.NewResponseController(ex.w).Flush() != nil {
+		ex.w.status = statusClientGone
 	}
 }
 

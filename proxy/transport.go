@@ -188,18 +188,21 @@ func isHTTP2(c net.Conn) bool {
 	return ok && secure.ConnectionState().NegotiatedProtocol == "h2"
 }
 
-// requestBody reports the progress of an upload.
+// requestBody reports the progress of an upload. An error of the body ends the attempt, so that neither the upstream nor the
+// client takes a part of the body for the whole.
 type requestBody struct {
 	io.ReadCloser
 	wire *wire
 }
 
 func (b *requestBody) Read(p []byte) (int, error) {
+	b.wire.timer.Stop() // the client has a deadline of its own (inbound.Body)
 	n, err := b.ReadCloser.Read(p)
-	if n > 0 {
-		b.wire.timer.Reset(b.wire.timeout)
-	}
+	b.wire.timer.Reset(b.wire.timeout)
 	b.wire.noteSent()
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.wire.cancel(err)
+	}
 	return n, err
 }
 

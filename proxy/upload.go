@@ -46,7 +46,7 @@ func (g *Gateway) bufferBody(ex *exchange) (complete []byte, err error) {
 		ex.wholeBody = true
 		return ex.buffered.data, nil
 	case err != nil:
-		return nil, ex.bodyFault(&failure{status: statusClientGone, cause: err})
+		return nil, ex.bodyFault(err)
 	}
 	return nil, nil
 }

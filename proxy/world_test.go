@@ -29,6 +29,8 @@ type world struct {
 	gateway *Gateway
 	client  *http.Client
 	dial    func() net.Conn // a raw connection to the gateway
+	// dialHalves returns a raw connection whose directions can be closed alone.
+	dialHalves func() *testservers.HalfPipe
 	seen    *requestLog
 	secure  *http.Client // see http2Client
 }
@@ -202,7 +204,14 @@ func newWorldOver(t *testing.T, protocol string, upstream http.HandlerFunc, opti
 		}
 		return c
 	}
-	return &world{T: t, gateway: g, client: client, dial: raw, seen: seen}
+	halves := func() *testservers.HalfPipe {
+		c, err := front.DialHalves(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	return &world{T: t, gateway: g, client: client, dial: raw, dialHalves: halves, seen: seen}
 }
 
 // identifyByToken returns a separate user for each token.

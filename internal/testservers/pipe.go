@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 )
 
 // PipeListener is an in-memory listener for tests that run inside testing/synctest, where time is virtual. Each
@@ -68,6 +69,43 @@ func (l *PipeListener) Dial(ctx context.Context, _, _ string) (net.Conn, error) 
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// DialHalves connects to the listener like Dial. Each direction of the connection can be closed alone, as with TCP.
+func (l *PipeListener) DialHalves(ctx context.Context) (*HalfPipe, error) {
+	toServer, fromClient := net.Pipe()
+	toClient, fromServer := net.Pipe()
+	select {
+	case l.conns <- &HalfPipe{fromClient, toClient}:
+		return &HalfPipe{fromServer, toServer}, nil
+	case <-l.done:
+		return nil, &net.OpError{Op: "dial", Net: "pipe", Err: net.ErrClosed}
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// HalfPipe is a connection in memory with a pipe for each direction. The embedded connection is read.
+type HalfPipe struct {
+	net.Conn
+	out net.Conn
+}
+
+// Write implements net.Conn.
+func (c *HalfPipe) Write(p []byte) (int, error) { return c.out.Write(p) }
+
+// CloseWrite ends the sent data. The peer can still send.
+func (c *HalfPipe) CloseWrite() error { return c.out.Close() }
+
+// Close implements net.Conn.
+func (c *HalfPipe) Close() error { return errors.Join(c.out.Close(), c.Conn.Close()) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *HalfPipe) SetWriteDeadline(t time.Time) error { return c.out.SetWriteDeadline(t) }
+
+// SetDeadline implements net.Conn.
+func (c *HalfPipe) SetDeadline(t time.Time) error {
+	return errors.Join(c.Conn.SetDeadline(t), c.out.SetWriteDeadline(t))
 }
 
 // TLS returns a listener for the same connections with TLS. The server offers the given protocols by ALPN.

@@ -21,17 +21,22 @@ const minRate = 1 << 10
 // is about [minRate].
 const writeSize = 32 << 10
 
-// BodyError is an error of the client that prevents reading the request body. A disconnect is not a BodyError.
+// BodyError is an error of the client that prevents reading the request body.
 type BodyError struct {
-	Timeout bool // the body is too slow; otherwise its framing is invalid
-	Err     error
+	Timeout    bool // the body is too slow
+	Incomplete bool // the client has stopped sending, or has disconnected
+	Err        error
 }
 
 func (e *BodyError) Error() string {
-	if e.Timeout {
-		return fmt.Sprintf("read request body: too slow: %v", e.Err)
+	reason := "invalid framing"
+	switch {
+	case e.Timeout:
+		reason = "too slow"
+	case e.Incomplete:
+		reason = "incomplete"
 	}
-	return fmt.Sprintf("read request body: invalid framing: %v", e.Err)
+	return fmt.Sprintf("read request body: %s: %v", reason, e.Err)
 }
 
 func (e *BodyError) Unwrap() error { return e.Err }
@@ -119,13 +124,12 @@ func (b *Body) Read(p []byte) (int, error) {
 	elapsed, received := time.Since(start), time.Duration(n)*time.Second/minRate
 	b.credit = max(0, min(b.pause, b.credit-elapsed+received))
 	b.total -= elapsed
-	if b.http2 && isDisconnect(err) {
-		err = io.ErrUnexpectedEOF // as over HTTP/1.1
-	}
 	switch {
 	case err == nil && b.http2:
 		b.setDeadline(time.Time{})
-	case err == nil || errors.Is(err, io.ErrUnexpectedEOF): // the client has disconnected
+	case err == nil:
+	case errors.Is(err, io.ErrUnexpectedEOF), b.http2 && isDisconnect(err):
+		err = b.fail(&BodyError{Incomplete: true, Err: err})
 	case errors.Is(err, io.EOF):
 		b.setDeadline(time.Time{}) // net/http starts to watch for a disconnect
 	case errors.Is(err, os.ErrDeadlineExceeded):
