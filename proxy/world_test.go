@@ -31,8 +31,8 @@ type world struct {
 	dial    func() net.Conn // a raw connection to the gateway
 	// dialHalves returns a raw connection whose directions can be closed alone.
 	dialHalves func() *testservers.HalfPipe
-	seen    *requestLog
-	secure  *http.Client // see http2Client
+	seen       *requestLog
+	secure     *http.Client // see http2Client
 }
 
 // Protocols of an upstream: HTTP/1.1 without TLS, and HTTP/2 with TLS, as the real API speaks it.

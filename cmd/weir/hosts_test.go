@@ -371,3 +371,41 @@ func TestGitIsRefusedWithAnExplanation(t *testing.T) {
 		t.Errorf("git ls-remote: %v\n%s", err, text)
 	}
 }
+
+// TestHalfRequestsAreRefusedAtEveryEntrance sends a short body and closes the sending side, or stops within a chunk.
+func TestHalfRequestsAreRefusedAtEveryEntrance(t *testing.T) {
+	p := startForwardProxy(t)
+	next := *p.gateway.current.Load().config
+	next.Webhooks = config.Webhooks{Path: "/_weir/webhooks", Secret: "secret"}
+	noError(t, p.gateway.loadAndApply(func() (*config.Config, error) { return &next, nil }))
+	front := httptest.NewServer(p.gateway)
+	defer front.Close()
+	direct := func() net.Conn { return dial(t, front.Listener.Addr().String()) }
+	tunnelled := func(host string) func() net.Conn {
+		return func() net.Conn { return tls.Client(p.tunnel(host), &tls.Config{ServerName: host, RootCAs: p.roots}) }
+	}
+	for _, c := range []struct {
+		name, target, host string
+		connect            func() net.Conn
+	}{
+		{"API", "POST /repos/a/b/issues", "g", direct},
+		{"uploads", "POST /api/uploads/repos/a/b/releases/1/assets?name=x", "g", direct},
+		{"files", "PUT /storage/a", "g", direct},
+		{"webhook", "POST /_weir/webhooks", "g", direct},
+		{"API in a tunnel", "POST /repos/a/b/issues", "api.test", tunnelled("api.test")},
+		{"uploads in a tunnel", "POST /repos/a/b/releases/1/assets?name=x", "uploads.test", tunnelled("uploads.test")},
+	} {
+		for _, body := range []string{"Content-Length: 100\r\n\r\n{}", "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n", "Transfer-Encoding: chunked\r\n\r\n64\r\n{}"} {
+			conn := c.connect()
+			_, _ = fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer weir_key\r\n%s", c.target, c.host, body)
+			noError(t, conn.(interface{ CloseWrite() error }).CloseWrite())
+			if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil && resp.StatusCode != http.StatusBadRequest {
+				t.Errorf("%s: got %s after %q", c.name, resp.Status, body)
+			}
+			_ = conn.Close()
+		}
+	}
+	for _, host := range []string{"api", "uploads", "storage"} {
+		p.want(host)
+	}
+}

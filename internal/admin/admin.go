@@ -19,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -180,6 +181,14 @@ func Handler(a Access, s Sources) http.Handler {
 			if err := crossOrigin.Check(r); err != nil {
 				fail(w, http.StatusForbidden, err)
 				return
+			}
+			if p.method != http.MethodGet {
+				body, err := io.ReadAll(r.Body) // an incomplete request changes nothing
+				if err != nil {
+					fail(w, http.StatusBadRequest, fmt.Errorf("read request body: %w", err))
+					return
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
 			}
 			p.serve(w, r)
 		}

@@ -3,8 +3,11 @@ package admin
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/limits"
@@ -124,4 +127,25 @@ func TestJSONEscapesHTML(t *testing.T) {
 			t.Errorf("%s: want escaped JSON, got %d %v %s", path, w.Code, w.Header(), w.Body)
 		}
 	}
+}
+
+// A request whose body ends early changes nothing, even if the bytes that arrived are valid JSON.
+func TestHalfRequestsChangeNothing(t *testing.T) {
+	changed := 0
+	s := sources()
+	s.Purge = func(Purge) (int, error) { changed++; return 0, nil }
+	s.Open = func(context.Context, string) error { changed++; return nil }
+	s.Reload = func() error { changed++; return nil }
+	h := Handler(Access{}, s)
+	for _, request := range []string{
+		`POST /api/v1/cache/purge {"tag": "op:user/get"}`, `POST /api/v1/accounts/open {"account": "ci"}`, `POST /api/v1/reload {}`,
+		`POST /api/v1/grants {"client": "ci", "resource": "core", "requests": 500, "for": "30m"}`, `DELETE /api/v1/grants/A1 {}`,
+	} {
+		r := newRequest(request)
+		r.Body = io.NopCloser(io.MultiReader(r.Body, iotest.ErrReader(io.ErrUnexpectedEOF)))
+		if w := serve(h, r); w.Code != http.StatusBadRequest {
+			t.Errorf("%s: got %d %q, want 400", request, w.Code, w.Body)
+		}
+	}
+	equal(t, "changes", changed, 0)
 }
