@@ -349,7 +349,7 @@ func (f *earlierResults) add(a credentialResult, v verdict) {
 // holdBack buffers a response, so that its concurrency slot is released while other credentials are tried. The end of a
 // response over maxHeldBack is lost if the upstream closes the connection.
 func holdBack(resp *http.Response) {
-	peek(resp, maxHeldBack)
+	_, _ = peek(resp, maxHeldBack) // an error follows the body again
 }
 
 // tryCredential sends the question with one credential, in a copy of the exchange. The client's exchange records the

@@ -472,6 +472,7 @@ func (g *Gateway) finish(ex *exchange) {
 	}
 	g.logAccess(ex)
 	if (p != nil || ex.w.status == 0) && !ex.record.Background { // a background task has no client
+		ex.w.showAbort(ex.in, ex.broken)
 		panic(http.ErrAbortHandler)
 	}
 }

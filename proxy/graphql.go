@@ -147,7 +147,8 @@ func resultOfMutation(resp *http.Response) writeResult {
 	if mediaType := strings.ToLower(resp.Header.Get("Content-Type")); !strings.Contains(mediaType, "json") && !strings.HasPrefix(mediaType, "text/plain") {
 		return uncertain // such as a stream, which may not end
 	}
-	text := contentcoding.Decode(resp.Header.Get("Content-Encoding"), peek(resp, maxMutationPeek), maxMutationPeek)
+	start, _ := peek(resp, maxMutationPeek) // a part of the JSON is no JSON
+	text := contentcoding.Decode(resp.Header.Get("Content-Encoding"), start, maxMutationPeek)
 	var answer struct {
 		Data   json.RawMessage
 		Errors []graphQLError

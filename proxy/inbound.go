@@ -171,5 +171,17 @@ func (r *recorder) flush(in *http.Request) {
 	}
 }
 
+// showAbort lets the client see that the response is incomplete. The begun response is written to the connection, because
+// clients repeat a request after an empty reply. In HTTP/1.0 the end of the connection may be the end of the body, so the
+// connection is reset.
+func (r *recorder) showAbort(in *http.Request, broken bool) {
+	if broken && r.status != 0 {
+		_ = http.NewResponseController(r).Flush() // an error means that the client has disconnected
+	}
+	if !in.ProtoAtLeast(1, 1) {
+		inbound.ResetAtEnd(in)
+	}
+}
+
 // Unwrap supports [http.ResponseController].
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

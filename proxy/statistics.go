@@ -66,7 +66,8 @@ func (g *Gateway) nextPoll(ex *exchange, resp *http.Response) (pause time.Durati
 	ex.record.Polls++
 	now := time.Now()
 	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: now}
-	ex.call.SetComputing(cache.NewEntry(answer, peek(resp, maxPeek), 0), now.Add(pause))
+	body, _ := peek(resp, maxPeek) // a 202 has no or a small body
+	ex.call.SetComputing(cache.NewEntry(answer, body, 0), now.Add(pause))
 	left := time.Until(ex.deadline(s.Wait))
 	if left <= 0 || !ex.record.Background {
 		resp.Header.Set("Retry-After", retryAfter(pause))

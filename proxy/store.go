@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -22,20 +21,17 @@ import (
 )
 
 // store returns the response for the client. When the body is complete, store stores it, or passes it to the followers of a
-// GraphQL query without a rule. Such a response loses its trailers, because another goroutine reads the body. An incomplete
-// small body is an error.
-func (g *Gateway) store(
-	ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation,
-) (*http.Response, error) {
+// GraphQL query without a rule. Such a response loses its trailers, because another goroutine reads the body.
+func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation) *http.Response {
 	if ex.mayBeLimited() {
 		ex.call.Finish(coalesce.Refused, nil) // each follower needs a separate permit
-		return resp, nil
+		return resp
 	}
 	lifetime, vary, ok := g.storable(ex, a)
 	if ok && !ex.identityAsked && resp.Header.Get("Content-Encoding") != "" {
 		g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key) // the next request asks for the identity form
 		ex.call.Finish(coalesce.Private, nil)
-		return resp, nil
+		return resp
 	}
 	if !ok || resp.ContentLength > maxEntry || !delimited(resp) {
 		if ex.stale != nil && ex.replacesStored(resp.StatusCode) {
@@ -45,7 +41,7 @@ func (g *Gateway) store(
 			g.Cache.MarkUncacheable(ex.match.Operation.ID, ex.key)
 		}
 		ex.call.Finish(coalesce.Private, nil)
-		return resp, nil
+		return resp
 	}
 	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
 	// The entry copies the header now, because the response to the client changes the header later.
@@ -78,16 +74,9 @@ func (g *Gateway) store(
 	// The end of the body decides whether a GraphQL response is stored. Cache-Status of a larger GraphQL response precedes
 	// its body, so it never has stored.
 	stored := ex.graphQL == nil
-	if 0 <= resp.ContentLength && resp.ContentLength <= smallBody {
-		body := make([]byte, resp.ContentLength)
-		_, err := io.ReadFull(resp.Body, body)
-		_ = resp.Body.Close() // the body has ended
-		complete(body, err == nil)
+	if body, ok := resp.Body.(completeBody); ok || resp.ContentLength == 0 {
+		complete(body.whole, true)
 		stored = stored || ex.cacheable && e.Body != nil
-		if err != nil {
-			return g.staleOr(ex, err)
-		}
-		own.Body = io.NopCloser(bytes.NewReader(body))
 	} else {
 		s := &spool{body: resp.Body, length: resp.ContentLength, complete: complete, buffer: buffer{budget: &g.Background.buffers}}
 		s.changed.L = &s.mu
@@ -97,7 +86,7 @@ func (g *Gateway) store(
 	if stored {
 		ex.record.Cache += "; stored" + ttl(e, a.Answered)
 	}
-	return &own, nil
+	return &own
 }
 
 // fillInBackground reads a body ahead of the client. While the call has followers, the read continues after a

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // NewTransport returns the transport for the upstream. The transport uses HTTP/2 if the upstream supports HTTP/2, no
@@ -188,7 +189,7 @@ func isHTTP2(c net.Conn) bool {
 	return ok && secure.ConnectionState().NegotiatedProtocol == "h2"
 }
 
-// requestBody reports the progress of an upload. An error of the body ends the attempt, so that neither the upstream nor the
+// requestBody reports the progress of an upload. An error of the client ends the attempt, so that neither the upstream nor the
 // client takes a part of the body for the whole.
 type requestBody struct {
 	io.ReadCloser
@@ -200,7 +201,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.wire.timer.Reset(b.wire.timeout)
 	b.wire.noteSent()
-	if err != nil && !errors.Is(err, io.EOF) {
+	if _, ok := errors.AsType[*inbound.BodyError](err); ok {
 		b.wire.cancel(err)
 	}
 	return n, err

@@ -67,10 +67,10 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 			ex.call.Finish(coalesce.Computing, nil)
 		}
 	case ex.cacheable && ex.method != http.MethodHead, ex.graphQL != nil && ex.call != nil:
-		return g.store(ex, resp, out.Header, a, since)
+		return g.store(ex, resp, out.Header, a, since), nil
 	case ex.ranged && resp.StatusCode == http.StatusPartialContent:
 		ex.key = partKey(ex.key)
-		return g.store(ex, resp, out.Header, a, since)
+		return g.store(ex, resp, out.Header, a, since), nil
 	case ex.outdatesStored(resp):
 		g.deleteStored(ex)
 	case !ex.match.Operation.Safe() && resp.StatusCode < 400:
@@ -174,6 +174,9 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 			discard(resp.Body)
 			ex.call.SetPaused(true)
 			continue // the next permit waits for the credential, and until the limit has ended
+		}
+		if err := g.readAhead(ex, resp); err != nil {
+			return nil, err
 		}
 		wait, again := g.nextPoll(ex, resp)
 		if !again {
@@ -420,20 +423,23 @@ func (g *Gateway) isPlainType(ex *exchange, contentType string) bool {
 // maxPeek bounds the bytes of a body that are read to recognize a limit error or an identity.
 const maxPeek = 8 << 10
 
-// peek reads up to most bytes of the body and returns them. The body can still be read completely.
-func peek(resp *http.Response, most int64) []byte {
+// peek reads up to most bytes of the body and returns them. The body can still be read completely, with its error.
+func peek(resp *http.Response, most int64) ([]byte, error) {
 	start, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	if err == nil && int64(len(start)) < most {
 		_ = resp.Body.Close()
-		resp.Body = completeBody{bytes.NewReader(start)}
-		return start
+		resp.Body = completeBody{bytes.NewReader(start), start}
+		return start, nil
 	}
 	resp.Body = rejoin(start, err, resp.Body)
-	return start
+	return start, err
 }
 
 // completeBody is a response body that has been read from the upstream completely.
-type completeBody struct{ *bytes.Reader }
+type completeBody struct {
+	*bytes.Reader
+	whole []byte
+}
 
 // Close implements io.Closer.
 func (completeBody) Close() error { return nil }
@@ -446,7 +452,8 @@ func hasEnded(resp *http.Response) bool {
 
 // peekText returns the decoded beginning of the body. The body can still be read completely.
 func peekText(resp *http.Response) []byte {
-	return contentcoding.Decode(resp.Header.Get("Content-Encoding"), peek(resp, maxPeek), maxPeek)
+	start, _ := peek(resp, maxPeek) // an error follows the beginning again
+	return contentcoding.Decode(resp.Header.Get("Content-Encoding"), start, maxPeek)
 }
 
 // rejoin returns a body that begins with start. After start the body continues with the rest of body, or returns err if

@@ -271,3 +271,27 @@ func TestSlowUploadsBlockNoOtherClient(t *testing.T) {
 		})
 	}
 }
+
+// TestAbortIsVisibleInHTTP10 checks that a client to which the end of the connection is the end of the body sees a fault.
+func TestAbortIsVisibleInHTTP10(t *testing.T) {
+	g := open(t, configure(serveAPI(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(make([]byte, 100_000))
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}), trusting))
+	server := newServer(g, slog.New(slog.DiscardHandler))
+	g.connections.Observe(server)
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(g.connections.Listener(l, clientWriteTimeout, g.log)) // until Close
+	}()
+	defer func() { _ = server.Close(); <-served }()
+	c := must(net.Dial("tcp", l.Addr().String()))(t)
+	defer func() { _ = c.Close() }()
+	_, _ = io.WriteString(c, "GET /a HTTP/1.0\r\n\r\n")
+	if text, err := io.ReadAll(c); err == nil {
+		t.Errorf("got %d bytes with a clean end", len(text))
+	}
+}

@@ -174,15 +174,25 @@ func (r *reader) Close() error {
 	return r.ReadCloser.Close()
 }
 
+// NewReader returns a reader of the decoded body. ok is false for an unsupported coding. A truncated body is an error at its
+// end, or of NewReader.
+func NewReader(contentEncoding string, body io.Reader) (decoded io.Reader, ok bool, err error) {
+	i := slices.IndexFunc(codings, func(c *Coding) bool { return strings.EqualFold(c.Name, contentEncoding) })
+	if i < 0 {
+		return nil, false, nil
+	}
+	decoded, err = codings[i].decode(body)
+	return decoded, true, err
+}
+
 // Decode returns at most limit bytes of the body that starts with these bytes of a Content-Encoding.
 // With an unsupported coding, Decode returns start.
 func Decode(contentEncoding string, start []byte, limit int64) []byte {
-	i := slices.IndexFunc(codings, func(c *Coding) bool { return strings.EqualFold(c.Name, contentEncoding) })
-	if i < 0 {
+	r, ok, err := NewReader(contentEncoding, bytes.NewReader(start))
+	switch {
+	case !ok:
 		return start
-	}
-	r, err := codings[i].decode(bytes.NewReader(start))
-	if err != nil {
+	case err != nil:
 		return nil
 	}
 	decoded, _ := io.ReadAll(io.LimitReader(r, limit)) // a truncated body is an error at its end

@@ -57,6 +57,7 @@ type Body struct {
 
 	mu       sync.Mutex
 	detached bool // the handler has returned, so control must not be used
+	closed   atomic.Bool
 	err      atomic.Pointer[BodyError]
 }
 
@@ -127,7 +128,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	switch {
 	case err == nil && b.http2:
 		b.setDeadline(time.Time{})
-	case err == nil:
+	case err == nil, b.closed.Load(): // the gateway needs no more of the body
 	case errors.Is(err, io.ErrUnexpectedEOF), b.http2 && isDisconnect(err):
 		err = b.fail(&BodyError{Incomplete: true, Err: err})
 	case errors.Is(err, io.EOF):
@@ -144,6 +145,12 @@ func (b *Body) Read(p []byte) (int, error) {
 // net/http exports no types for these errors.
 func isDisconnect(err error) bool {
 	return err != nil && (strings.HasPrefix(err.Error(), "stream error: ") || err.Error() == "client disconnected")
+}
+
+// Close ends the use of the body. The errors of further reads are no errors of the client.
+func (b *Body) Close() error {
+	b.closed.Store(true)
+	return b.ReadCloser.Close()
 }
 
 func (b *Body) fail(err *BodyError) error {

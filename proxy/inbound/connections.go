@@ -213,6 +213,17 @@ func Disconnect(r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
+// ResetAtEnd lets the connection of a request end with a reset, which a client recognizes as a fault.
+func ResetAtEnd(r *http.Request) {
+	c, ok := r.Context().Value(connKey{}).(*conn)
+	if !ok {
+		return
+	}
+	if tcp, ok := c.Conn.(interface{ SetLinger(int) error }); ok {
+		_ = tcp.SetLinger(0) // an error means that the connection has ended
+	}
+}
+
 // connKey is the key of the *conn in the context of a request.
 type connKey struct{}
 

@@ -1,0 +1,227 @@
+package proxy
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// halfResponse is a response that the upstream does not complete.
+type halfResponse struct {
+	name string
+	// text is what an upstream with HTTP/1.1 sends before it closes the connection. STORE is replaced by Cache-Control. An
+	// upstream with HTTP/2 sends a Content-Length of declared if that is positive, and sent bytes, and resets the stream.
+	text           string
+	declared, sent int
+	// begun is set if the client gets the header of the response, and then an aborted body.
+	begun bool
+}
+
+func halfJSON(size int) string { return `{"a":"` + strings.Repeat("x", size) }
+
+func gzipped(text string) string {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = io.WriteString(w, text)
+	_ = w.Close()
+	return b.String()
+}
+
+const (
+	statusOK  = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nSTORE\r\n"
+	wholeText = `{"a":"whole"}`
+)
+
+func halfResponses() []halfResponse {
+	cutGzip := gzipped(`{"a":"` + fmt.Sprint(make([]int, 100)) + `"}`)
+	cutGzip = cutGzip[:len(cutGzip)-10]
+	undelimited := strings.Replace(statusOK, "1.1", "1.0", 1)
+	return []halfResponse{
+		{name: "short Content-Length", text: statusOK + "Content-Length: 4000\r\n\r\n" + halfJSON(2000)},
+		{name: "no byte of the body", text: statusOK + "Content-Length: 4000\r\n\r\n"},
+		{name: "long, short Content-Length", text: statusOK + "Content-Length: 400000\r\n\r\n" + halfJSON(200_000), begun: true},
+		{name: "long, beginning only", text: statusOK + "Content-Length: 400000\r\n\r\n" + halfJSON(100), begun: true},
+		{name: "no last chunk", text: statusOK + "Transfer-Encoding: chunked\r\n\r\n64\r\n" + halfJSON(94) + "\r\n", begun: true},
+		{name: "no chunk", text: statusOK + "Transfer-Encoding: chunked\r\n\r\n", begun: true},
+		{name: "invalid chunk", text: statusOK + "Transfer-Encoding: chunked\r\n\r\n64\r\n" + halfJSON(94) + "\r\nzz\r\n", begun: true},
+		{name: "no trailer", text: statusOK + "Trailer: Sum\r\nTransfer-Encoding: chunked\r\n\r\n64\r\n" + halfJSON(94) + "\r\n0\r\n", begun: true},
+		{name: "HTTP/1.0", text: undelimited + "\r\n" + halfJSON(100)},
+		{name: "long, HTTP/1.0", text: undelimited + "\r\n" + halfJSON(200_000), begun: true},
+		{name: "cut gzip", text: statusOK + fmt.Sprintf("Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n", len(cutGzip)) + cutGzip},
+		{name: "cut gzip over HTTP/1.0", text: undelimited + "Content-Encoding: gzip\r\n\r\n" + cutGzip},
+		{name: "no header", text: ""},
+		{name: "half header", text: "HTTP/1.1 200 OK\r\nContent-Le"},
+		{name: "reset", declared: 4000, sent: 2000},
+		{name: "reset before the body", declared: 4000},
+		{name: "long, reset", declared: 400_000, sent: 200_000, begun: true},
+		{name: "reset without a length", sent: 2000, begun: true},
+	}
+}
+
+// halfUpstream sends the half response while half is set, and otherwise a whole one.
+type halfUpstream struct {
+	halfResponse
+	cacheControl string
+	half         atomic.Bool
+	requests     atomic.Int32
+}
+
+// option connects a gateway to the upstream.
+func (u *halfUpstream) option(t *testing.T) option {
+	if u.text == "" && u.declared+u.sent > 0 {
+		transport := serveUpstream(t, http2, u)
+		return func(c *Config) { c.Transport = transport }
+	}
+	transport := rawTransport(t, func(c net.Conn) {
+		if _, err := readHead(c); err != nil {
+			return
+		}
+		u.requests.Add(1)
+		time.Sleep(time.Second)
+		text := statusOK + "Content-Length: 13\r\n\r\n" + wholeText
+		if u.half.Load() {
+			text = u.text
+		}
+		_, _ = io.WriteString(c, strings.Replace(text, "STORE", "Cache-Control: "+u.cacheControl, 1))
+	})
+	return func(c *Config) { c.Transport = transport }
+}
+
+// ServeHTTP implements http.Handler.
+func (u *halfUpstream) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	u.requests.Add(1)
+	time.Sleep(time.Second)
+	setFields(w, "Content-Type: application/json", "Cache-Control: "+u.cacheControl)
+	if !u.half.Load() {
+		_, _ = io.WriteString(w, wholeText)
+		return
+	}
+	if u.declared > 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(u.declared))
+	}
+	_, _ = io.WriteString(w, strings.Repeat("x", u.sent))
+	_ = http.NewResponseController(w).Flush()
+	panic(http.ErrAbortHandler)
+}
+
+// wantHalf checks what a client sees of the half response.
+func (w *world) wantHalf(u *halfUpstream, r got) {
+	w.Helper()
+	switch {
+	case u.begun && (r.Response == nil || r.err == nil):
+		w.Errorf("got %v with the complete body %.50q, want an aborted response", r.err, r.body)
+	case !u.begun && (r.Response == nil || r.StatusCode != http.StatusBadGateway || r.err != nil):
+		w.Errorf("got %+v, %v, want 502", r.Response, r.err)
+	}
+}
+
+// TestHalfResponsesNeverLookWhole checks each way in which an upstream can stop, for responses that may be stored and for
+// others. The client gets 502, or a stale response, or the abort of a response that has begun. No half response is stored.
+func TestHalfResponsesNeverLookWhole(t *testing.T) {
+	for _, h := range halfResponses() {
+		for _, cacheControl := range []string{"no-store", "private, max-age=60"} {
+			for _, client := range []string{http1, http2} {
+				if h.name == "cut gzip" && cacheControl == "no-store" {
+					continue // its framing is complete, and the client detects it
+				}
+				bubble(t, fmt.Sprintf("%s/%s/%s", h.name, cacheControl, client), func(t *testing.T) {
+					u := &halfUpstream{halfResponse: h, cacheControl: cacheControl}
+					w := newWorld(t, nothing, u.option(t))
+					request := w.clientOf(client)
+					u.half.Store(true)
+					w.wantHalf(u, request())
+					failIf(t, w.last().Status != http.StatusBadGateway, "got status %d in the log", w.last().Status)
+					u.half.Store(false)
+					r := request()
+					failIf(t, r.body != wholeText || strings.Contains(r.Header.Get("Cache-Status"), "hit"), "then got %q %q", r.Header.Get("Cache-Status"), r.body)
+					if cacheControl == "no-store" || h.begun {
+						return
+					}
+					time.Sleep(2 * time.Minute)
+					u.half.Store(true)
+					w.want("stale response", request().body, wholeText)
+				})
+			}
+		}
+	}
+}
+
+// clientOf returns a function that sends a request over a protocol.
+func (w *world) clientOf(protocol string) func() got {
+	client, scheme := w.client, "http"
+	if protocol == http2 {
+		client, scheme = w.http2Client(), "https"
+	}
+	return func() got {
+		return receive(client.Do(w.newRequest(w.Context(), http.MethodGet, scheme+"://gateway.test/repos/a/b", http.NoBody, owner)))
+	}
+}
+
+// Followers of a call see what its leader sees. They send requests of their own only after a response that has begun, of which
+// the leader's client has a part (TestTruncatedResponseIsNotShared).
+func TestFollowersSeeTheHalfResponse(t *testing.T) {
+	for _, h := range halfResponses() {
+		bubble(t, h.name, func(t *testing.T) {
+			u := &halfUpstream{halfResponse: h, cacheControl: "private, max-age=60"}
+			u.half.Store(true)
+			w := newWorld(t, nothing, u.option(t))
+			request, followers := w.clientOf(http2), atomic.Int32{}
+			together(4, func(int) {
+				r := request()
+				switch {
+				case r.Response != nil && r.StatusCode == http.StatusBadGateway && r.err == nil:
+					followers.Add(1)
+				default:
+					w.wantHalf(u, r)
+				}
+			})
+			want, attempts := int32(4), int32(1)
+			switch {
+			case h.begun:
+				want, attempts = 0, 4
+			case h.name == "no header":
+				attempts += maxRetries
+			}
+			w.want("clients with 502", followers.Load(), want)
+			w.want("requests upstream", u.requests.Load(), attempts)
+		})
+	}
+}
+
+// A write whose response is cut may have succeeded.
+func TestHalfResponseOfAWritePurges(t *testing.T) {
+	for _, h := range halfResponses() {
+		bubble(t, h.name, func(t *testing.T) {
+			u := &halfUpstream{halfResponse: h, cacheControl: "private, max-age=60"}
+			w := newWorld(t, nothing, wholeAPI(t, unchanged), u.option(t))
+			w.get("/repos/a/b", owner)
+			u.half.Store(true)
+			r := w.try(http.MethodPatch, "/repos/a/b", strings.NewReader("{}"), owner)
+			if h.name != "cut gzip" { // its framing is complete, and the client detects it
+				w.wantHalf(u, r)
+			}
+			w.want("spent", w.last().Spent > 0, true)
+			u.half.Store(false)
+			before := strings.Contains(w.get("/repos/a/b", owner).Header.Get("Cache-Status"), "hit")
+			failIf(t, before, "the response from before the write is served: %+v", w.last())
+		})
+	}
+}
+
+// A response of a computation (202) that is cut is not shared.
+func TestHalfComputingResponseIsRefused(t *testing.T) {
+	h := halfResponse{name: "202", text: strings.Replace(statusOK, "200 OK", "202 Accepted", 1) + "Content-Length: 400\r\n\r\n{"}
+	bubble(t, h.name, func(t *testing.T) {
+		u := &halfUpstream{halfResponse: h, cacheControl: "no-store"}
+		u.half.Store(true)
+		w := newWorld(t, nothing, u.option(t))
+		w.wantHalf(u, w.get("/repos/a/b/stats/participation", owner, "Prefer: wait=0"))
+	})
+}
