@@ -165,6 +165,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	g.trail.OnChange(func(c admin.Change) { g.history.PublishChange(c) })
 	g.running.Go(func() { g.followGrants(ctx) })
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
+	g.webhooks.Once = g.store.once
 	if err := g.loadAndApply(func() (*config.Config, error) { return cfg, nil }); err != nil {
 		return err
 	}

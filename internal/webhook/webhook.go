@@ -5,7 +5,8 @@
 //   - A body is parsed only after its SHA-256 signature was verified.
 //   - A repeated delivery is not reported again, as long as its identifier is remembered.
 //   - A body counts for the event of its first delivery only, as long as the body is remembered. The signature covers
-//     neither the name of the event nor the identifier.
+//     neither the name of the event nor the identifier, nor the kind of the webhook.
+//   - A repeated body shows nothing about its webhook.
 //   - An event identifies the changed data and its webhook. No other data is taken from a delivery.
 //   - A delivery waits for no other delivery. One address cannot use the memory for the bodies of other addresses.
 //
@@ -14,7 +15,7 @@ package webhook
 
 import (
 	"bytes"
-	"cmp"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -48,6 +49,9 @@ const (
 	maxPause, readTimeout = 5 * time.Second, 10 * time.Second
 	// maxRemembered is the number of delivery identifiers, and of bodies, that are remembered.
 	maxRemembered = 16384
+	// rememberedFor is the time for which all replicas remember a body. It exceeds the time for which a delivery shows that
+	// its webhook works.
+	rememberedFor = 25 * time.Hour
 )
 
 // Event is the content of one delivery.
@@ -57,17 +61,23 @@ type Event struct {
 	Repository string
 	// Organization is the owner of the repository, or the organization of the delivery, in lower case.
 	Organization string
-	// Webhook is the kind of object that has the webhook: repository, organization or integration (an app).
+	// Webhook is the kind of object that has the webhook: repository or organization. Only the event ping has it.
 	Webhook string
 	// Subscribed lists the events that the webhook delivers, or has "*" for all events. Only the event ping has the list.
 	Subscribed []string
 	// OtherBranch is true for a push of a tag, or to a branch that is not the default branch.
 	OtherBranch bool
+	// Repeated is true if the body was delivered before.
+	Repeated bool
+	// App is true if the webhook belongs to an app.
+	App bool
 }
 
 // Coverage returns what the delivery shows about its webhook. ok is false if the delivery names no object, or does not
-// show that the webhook delivers an event. A webhook of an app counts as a webhook of the repository, because the app may
-// be installed in some repositories of the organization.
+// show that the webhook delivers an event. A repeated delivery shows nothing, because anyone who has seen the first may
+// send it. The coverage depends on the signed body only: the body of an event in a repository does not show whether the
+// organization has the webhook. A webhook of an app counts as a webhook of the repository, because the app may be
+// installed in some repositories of the organization.
 func (e Event) Coverage() (c cache.Coverage, ok bool) {
 	c.Events, c.At = []string{e.Name}, time.Now()
 	if e.Name == "ping" {
@@ -80,14 +90,20 @@ func (e Event) Coverage() (c cache.Coverage, ok bool) {
 		c.Object = "org:" + e.Organization
 	}
 	c.Webhook = c.Object
-	if e.Organization != "" && e.Webhook == "organization" {
-		c.Webhook = "org:" + e.Organization
+	ofOrganization := !e.App
+	if e.Name == "ping" {
+		if ofOrganization = e.Webhook == "organization"; ofOrganization && e.Organization != "" {
+			c.Webhook = "org:" + e.Organization
+		}
 	}
-	return c, c.Object != "" && len(c.Events) > 0 && (e.Repository != "" || e.Webhook == "organization")
+	return c, c.Object != "" && len(c.Events) > 0 && !e.Repeated && (e.Repository != "" || ofOrganization)
 }
 
 // Receiver verifies deliveries and reports events. It is safe for concurrent use.
 type Receiver struct {
+	// Once reports whether a call is the first one with a name at any replica before end. Nil means that there is one
+	// replica, which remembers the bodies itself.
+	Once   func(ctx context.Context, name string, end time.Time) (bool, error)
 	report func(Event)
 	memory memory
 	seen   *lru.Cache[string, struct{}]          // identifiers of deliveries
@@ -215,16 +231,22 @@ func (v *Receiver) receive(c Config, w http.ResponseWriter, r *http.Request) (st
 		return http.StatusUnauthorized, err.Error()
 	}
 	names := c.Dialect.Webhook
-	e := Event{Name: r.Header.Get(names.Event), Delivery: r.Header.Get(names.Delivery), Webhook: r.Header.Get(names.TargetType)}
+	e := Event{Name: r.Header.Get(names.Event), Delivery: r.Header.Get(names.Delivery)}
 	if e.Name == "" || e.Delivery == "" {
 		return http.StatusBadRequest, fmt.Sprintf("header missing; send %s and %s", names.Event, names.Delivery)
 	}
 	if err := e.parse(r.Header.Get("Content-Type"), body.Bytes()); err != nil {
 		return http.StatusBadRequest, err.Error()
 	}
-	if first, known, _ := v.events.PeekOrAdd([sha256.Size]byte(sum.Sum(nil)), e.Name); known && first != e.Name {
+	first, known, _ := v.events.PeekOrAdd([sha256.Size]byte(sum.Sum(nil)), e.Name)
+	if known && first != e.Name {
 		return http.StatusConflict, "a delivery with this body had another event"
 	}
+	if e.Repeated = known; !known && v.Once != nil {
+		first, err := v.Once(r.Context(), "delivery "+hex.EncodeToString(sum.Sum(nil)[:16]), time.Now().Add(rememberedFor))
+		e.Repeated = err != nil || !first // unknown without the shared store
+	}
+	e.App = e.App || r.Header.Get(names.TargetType) == "integration" // an unsigned field may only narrow the coverage
 	if known, _ := v.seen.ContainsOrAdd(e.Delivery, struct{}{}); !known {
 		v.report(e)
 	}
@@ -266,6 +288,7 @@ func (e *Event) parse(contentType string, body []byte) error {
 		Organization struct {
 			Login string `json:"login"`
 		} `json:"organization"`
+		Installation *struct{} `json:"installation"` // only deliveries to apps have it
 		Hook struct {
 			Type   string   `json:"type"`
 			Active *bool    `json:"active"`
@@ -278,8 +301,9 @@ func (e *Event) parse(contentType string, body []byte) error {
 	branch := payload.Repository.DefaultBranch
 	e.OtherBranch = e.Name == "push" && payload.Ref != "" && branch != "" && payload.Ref != "refs/heads/"+branch
 	if hook := payload.Hook; e.Name == "ping" && (hook.Active == nil || *hook.Active) {
-		e.Webhook, e.Subscribed = cmp.Or(strings.ToLower(hook.Type), e.Webhook), hook.Events
+		e.Webhook, e.Subscribed = strings.ToLower(hook.Type), hook.Events
 	}
+	e.App = payload.Installation != nil
 	e.Organization = strings.ToLower(payload.Organization.Login)
 	owner, name, ok := strings.Cut(strings.ToLower(payload.Repository.FullName), "/")
 	if ok && owner != "" && name != "" && !strings.Contains(name, "/") {

@@ -2,9 +2,11 @@ package webhook
 
 import (
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -103,7 +105,9 @@ func TestDeliveryShowsEventsOfItsWebhook(t *testing.T) {
 		want                      cache.Coverage
 	}{
 		{"event of a repository", "issues", "repository", "{" + repository + "}", cache.Coverage{Webhook: "repo:acme/widgets", Object: "repo:acme/widgets", Events: []string{"issues"}}},
-		{"event of a repository by an organization", "issues", "organization", "{" + repository + "}", cache.Coverage{Webhook: "org:acme", Object: "repo:acme/widgets", Events: []string{"issues"}}},
+		{"event of a repository, with an unsigned claim of an organization", "issues", "organization", "{" + repository + "," + organization + "}", cache.Coverage{Webhook: "repo:acme/widgets", Object: "repo:acme/widgets", Events: []string{"issues"}}},
+		{"ping of a repository, with an unsigned claim of an organization", "ping", "organization", `{"hook": {"events": ["*"]}, ` + organization + "}", cache.Coverage{}},
+		{"event of an organization to an app, without the unsigned field", "team", "", `{"installation": {"id": 1}, ` + organization + "}", cache.Coverage{}},
 		{"event of an organization", "team", "organization", "{" + organization + "}", cache.Coverage{Webhook: "org:acme", Object: "org:acme", Events: []string{"team"}}},
 		{"event by an app", "issues", "integration", "{" + repository + "," + organization + "}", cache.Coverage{Webhook: "repo:acme/widgets", Object: "repo:acme/widgets", Events: []string{"issues"}}},
 		{"event of an organization by an app", "team", "integration", "{" + organization + "}", cache.Coverage{}},
@@ -169,6 +173,32 @@ func TestReplayedBodyKeepsItsEvent(t *testing.T) {
 		}
 	}
 	testservers.Equal(t, "events", names, []string{"push", "push", "team"})
+}
+
+// A repeated body shows nothing about its webhook, whatever its identifier and the replica that gets it.
+func TestReplaysShowNothing(t *testing.T) {
+	shared := map[string]bool{}
+	once := func(_ context.Context, name string, end time.Time) (bool, error) {
+		first := !shared[name] && time.Until(end) > 24*time.Hour
+		shared[name] = true
+		return first, nil
+	}
+	lost := func(context.Context, string, time.Time) (bool, error) { return true, errors.New("the store is lost") }
+	var covered int
+	replica := func(once func(context.Context, string, time.Time) (bool, error)) *Receiver {
+		v := NewReceiver(func(e Event) {
+			if _, ok := e.Coverage(); ok {
+				covered++
+			}
+		})
+		v.Once = once
+		return v
+	}
+	replicas := []*Receiver{replica(once), replica(once), replica(lost)}
+	for i, c := range []struct{ replica, want int }{{0, 1}, {0, 1}, {1, 1}, {2, 1}} {
+		deliver(replicas[c.replica], http.MethodPost, push, "X-Service-Event: push", fmt.Sprintf("X-Service-Delivery: %d", i), signed(push))
+		testservers.Equal(t, "deliveries that show a webhook", covered, c.want)
+	}
 }
 
 func TestDeliverySizeIsBounded(t *testing.T) {
