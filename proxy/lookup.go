@@ -64,8 +64,15 @@ func (g *Gateway) usableEntry(ex *exchange) *cache.Entry {
 }
 
 // lookup returns the stored response to the question. If the question is known to have uncacheable responses, lookup
-// reads only the memory tier.
+// reads only the memory tier. If the upstream has refused the credential, all its responses are stale, also those that another
+// replica or an earlier process has stored.
 func (g *Gateway) lookup(ex *exchange) (e *cache.Entry, purged bool) {
+	e, purged = g.stored(ex)
+	return e, purged || e != nil && ex.hasAccess() && g.tokens.hasLostAccess(ex.identity.Caller.Class)
+}
+
+// stored is lookup without regard to the access of the credential.
+func (g *Gateway) stored(ex *exchange) (e *cache.Entry, purged bool) {
 	if g.WebhookFresh > 0 { // [cache.Store.Lookup] would read the shared tier after the response's lifetime
 		if e, purged = g.Cache.Memory.Lookup(ex.key, ex.header); g.isCurrent(ex, e, purged, time.Now()) {
 			return e, purged
@@ -104,6 +111,9 @@ func (g *Gateway) refuseUncached(ex *exchange) bool {
 func (g *Gateway) answerRange(ex *exchange) bool {
 	if !strings.HasPrefix(ex.in.Header.Get("Range"), "bytes=") {
 		return false // the upstream may support other units
+	}
+	if ex.hasAccess() && g.tokens.hasLostAccess(ex.identity.Caller.Class) {
+		return false
 	}
 	e, purged := g.Cache.Lookup(ex.in.Context(), ex.key, ex.header)
 	now := time.Now()

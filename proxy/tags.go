@@ -25,6 +25,8 @@ import (
 //	repo:*/F@ACCOUNT      of a collection of all objects, to an account;     uncertain writes
 //	                      likewise me/F@ACCOUNT, top/F@ACCOUNT
 //	account:ACCOUNT       to an account                                      mutations, uncertain writes
+//	credential:CLASS      to a security class                                refusals of its credential
+//	credential:CLASS@PATH of a path, to a security class                     denials of the path
 //
 // GraphQL queries also have these tags ([question.queryTags]):
 //
@@ -68,7 +70,37 @@ func (q *question) tags() []string {
 	if account := q.identity.Caller.Account; m.Operation.Cache.Class != policy.Shared {
 		tags = append(tags, "account:"+account, ofAccount(widest(c), account))
 	}
+	if q.hasAccess() {
+		tags = append(tags, credentialTag(q.identity.Caller.Class), q.accessTag())
+	}
 	return tags
+}
+
+// hasAccess reports whether the responses to the question depend on the access of a credential.
+func (q *question) hasAccess() bool {
+	return q.identity.Caller.Kind != policy.Unauthenticated && q.match.Operation.Cache.Class != policy.Shared
+}
+
+func credentialTag(class string) string { return "credential:" + class }
+
+// accessTag returns the tag of all responses to the caller's credential with the path of the question.
+func (q *question) accessTag() string {
+	return credentialTag(q.identity.Caller.Class) + "@" + q.match.Path
+}
+
+// endAccess makes the responses of a path stale after the upstream has denied the path to a credential. The stored response to the
+// question itself is replaced or deleted.
+func (g *Gateway) endAccess(ex *exchange, status int) {
+	if status < http.StatusBadRequest || !ex.match.Operation.Safe() || !ex.hasAccess() || !ex.replacesStored(status) || isFeed(ex.match.Path) {
+		return // a feed may be denied to a scheme of the credential
+	}
+	own := 0
+	if ex.stale != nil {
+		own = 1
+	}
+	if tag := ex.accessTag(); g.Cache.Count(tag) > own {
+		g.Cache.Purge(ex.detach(), tag)
+	}
 }
 
 // widest returns the tag of the responses of a collection about any object.

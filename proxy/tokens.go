@@ -54,6 +54,7 @@ const (
 type refusedToken struct {
 	until time.Time // end of the refusal without a request upstream; zero without such a refusal
 	times int
+	lost  bool // a refusal concerned the credential and not the operation
 }
 
 // sender is a client address with unverified tokens.
@@ -94,10 +95,10 @@ func (t *ClientTokens) initLocked() {
 // observe records the status of a response to a request with a credential. Only a success proves that the upstream
 // accepted the credential, because a 403 or a 404 may also be an answer to a wrong one. A conclusive 401 concerns the
 // credential and not the operation. The first 401 of an accepted token is not remembered, because it may be a mistake of
-// one client of the token.
-func (t *ClientTokens) observe(class string, status int, conclusive bool, now time.Time) {
+// one client of the token. The result is whether an accepted credential has lost its access.
+func (t *ClientTokens) observe(class string, status int, conclusive bool, now time.Time) (lost bool) {
 	if status >= http.StatusBadRequest && status != http.StatusUnauthorized {
-		return
+		return false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,9 +106,11 @@ func (t *ClientTokens) observe(class string, status int, conclusive bool, now ti
 	if status != http.StatusUnauthorized {
 		t.accepted.Add(class, struct{}{})
 		t.refused.Remove(class)
-		return
+		return false
 	}
 	r, _ := t.refused.Get(class)
+	r.lost = r.lost || conclusive
+	lost = conclusive && t.accepted.Contains(class)
 	if conclusive && !t.accepted.Contains(class) && !now.Before(r.until) {
 		span := longestRefusal
 		if r.times < 5 { // a larger shift exceeds longestRefusal
@@ -117,6 +120,16 @@ func (t *ClientTokens) observe(class string, status int, conclusive bool, now ti
 	}
 	t.accepted.Remove(class)
 	t.refused.Add(class, r)
+	return lost
+}
+
+// hasLostAccess reports whether the upstream refused a credential in its last response.
+func (t *ClientTokens) hasLostAccess(class string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.initLocked()
+	r, _ := t.refused.Get(class)
+	return r.lost
 }
 
 // has reports whether the upstream accepted a credential in its last response. Without a response, the result is
@@ -305,5 +318,7 @@ func (g *Gateway) observeToken(ex *exchange, status int) {
 	if status < http.StatusBadRequest && !isSuccess(status) && !redirects {
 		return
 	}
-	g.tokens.observe(caller.Class, status, op.Accepts(caller.Kind) && !isFeed(ex.match.Path), time.Now())
+	if g.tokens.observe(caller.Class, status, op.Accepts(caller.Kind) && !isFeed(ex.match.Path), time.Now()) {
+		g.Cache.Purge(ex.detach(), credentialTag(caller.Class)) // on all replicas
+	}
 }

@@ -59,6 +59,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 		}
 	}
 	a := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
+	g.endAccess(ex, resp.StatusCode)
 	g.deleteOldPart(ex, resp)
 	ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
 	switch {
