@@ -5,6 +5,7 @@ import (
 	"maps"
 	"regexp"
 	"strconv"
+	"strings"
 )
 
 var (
@@ -12,15 +13,56 @@ var (
 	byteRange    = regexp.MustCompile(`^bytes=(\d{0,9})-(\d{0,9})$`)
 )
 
+// bounds returns the first and the last byte of a stored 206, and the size of the complete response. ok is false for several
+// ranges, and if the body has another length than Content-Range says.
+func (e *Entry) bounds() (first, last, size int, ok bool) {
+	stored := contentRange.FindStringSubmatch(e.Header.Get("Content-Range"))
+	if stored == nil {
+		return 0, 0, 0, false
+	}
+	first, last, size = number(stored[1]), number(stored[2]), number(stored[3])
+	return first, last, size, last < size && len(e.Body) == last-first+1
+}
+
+// number returns the value of at most nine digits, and zero for no digits.
+func number(digits string) int {
+	n, _ := strconv.Atoi(digits)
+	return n
+}
+
+// IsWholePart reports whether a 206 has one range with all its bytes.
+func (e *Entry) IsWholePart() bool {
+	_, _, _, ok := e.bounds()
+	return ok
+}
+
+// Satisfiable returns the ranges of a Range field that a response can satisfy. Without the result, the last zero bytes
+// ("-0") would be a part of any response (RFC 9110 section 14.1.2). The result is empty if no range remains.
+func Satisfiable(selected string) string {
+	if !strings.Contains(selected, "-0") {
+		return selected
+	}
+	unit, list, _ := strings.Cut(selected, "=")
+	var ranges []string
+	for r := range strings.SplitSeq(list, ",") {
+		if r = strings.TrimSpace(r); len(r) < 2 || r[0] != '-' || strings.Trim(r[1:], "0") != "" {
+			ranges = append(ranges, r)
+		}
+	}
+	if len(ranges) == 0 {
+		return ""
+	}
+	return unit + "=" + strings.Join(ranges, ",")
+}
+
 // Part returns the part of a stored 206 that a value of Range selects (RFC 9110 section 14.1.2), as
 // another 206. If the entry does not contain the whole range, or for several ranges, Part returns nil.
 func (e *Entry) Part(selected string) *Entry {
-	stored, wanted := contentRange.FindStringSubmatch(e.Header.Get("Content-Range")), byteRange.FindStringSubmatch(selected)
-	if stored == nil || wanted == nil {
+	first, last, size, whole := e.bounds()
+	wanted := byteRange.FindStringSubmatch(selected)
+	if !whole || wanted == nil {
 		return nil
 	}
-	number := func(digits string) int { n, _ := strconv.Atoi(digits); return n } // zero for no digits
-	first, last, size := number(stored[1]), number(stored[2]), number(stored[3])
 	from, to := number(wanted[1]), number(wanted[2])
 	begin, end := from-first, to-first+1
 	if wanted[1] == "" { // the last bytes

@@ -225,3 +225,21 @@ func TestHalfComputingResponseIsRefused(t *testing.T) {
 		w.wantHalf(u, w.get("/repos/a/b/stats/participation", owner, "Prefer: wait=0"))
 	})
 }
+
+// A part is stored only if it has all bytes of its Content-Range.
+func TestShortPartsAreNotStored(t *testing.T) {
+	for contentRange, stored := range map[string]bool{"bytes 0-3/10": true, "bytes 0-4/10": false, "bytes 0-2/10": false, "bytes 0-3/3": false, "bytes 0-3/*": false, "": false} {
+		upstream := func(w http.ResponseWriter, _ *http.Request) {
+			setFields(w, "Cache-Control: private, max-age=60", "Content-Range: "+contentRange)
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = io.WriteString(w, "0123")
+		}
+		setup(upstream).sub(t, contentRange, func(w *world) {
+			for range 2 {
+				w.want("body", w.get("/repos/a/b", owner, "Range: bytes=0-3").body, "0123")
+			}
+			w.want("requests upstream", w.upstreamSaw(), map[bool]int{true: 1, false: 2}[stored])
+			w.want("entries", w.gateway.Cache.Count("url:/repos/a/b"), map[bool]int{true: 1, false: 0}[stored])
+		})
+	}
+}

@@ -85,7 +85,12 @@ func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 		if h["Content-Type"] == nil {
 			h["Content-Type"] = nil // prevents ServeContent from guessing
 		}
-		http.ServeContent(ex.w, ex.in, "", e.LastModified(), bytes.NewReader(e.Body)) // ignores the zero time
+		in := ex.in
+		if wanted := in.Header.Get("Range"); cache.Satisfiable(wanted) != wanted {
+			in = in.Clone(in.Context())
+			in.Header.Set("Range", cmp.Or(cache.Satisfiable(wanted), beyond))
+		}
+		http.ServeContent(ex.w, in, "", e.LastModified(), bytes.NewReader(e.Body)) // ignores the zero time
 		return
 	}
 	ex.w.WriteHeader(status)
@@ -93,6 +98,9 @@ func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 		_, _ = ex.w.Write(body) // the record shows an incomplete write
 	}
 }
+
+// beyond is a range that no stored response contains.
+const beyond = "bytes=99999999999-"
 
 // ttl returns the Cache-Status parameter for the remaining lifetime of an entry. The value is negative for a stale
 // entry.

@@ -52,12 +52,16 @@ func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a c
 	if ex.graphQL == nil && ex.resultFor(e) == coalesce.Private {
 		ex.call.Finish(coalesce.Private, nil)
 	}
+	kept := false
 	complete := func(body []byte, ok bool) {
 		if !ok || ex.graphQL != nil && !hasData(body) {
 			ex.call.Finish(coalesce.Private, nil)
 			return
 		}
-		e.Body = body
+		if e.Body = body; e.Status == http.StatusPartialContent && !e.IsWholePart() {
+			ex.call.Finish(coalesce.Private, nil)
+			return
+		}
 		if ex.graphQL != nil {
 			if !ex.cacheable {
 				ex.tagNodes(e)
@@ -70,13 +74,14 @@ func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a c
 		g.checkEvents(ex, e)
 		g.Cache.Put(ex.in.Context(), ex.key, e, ex.call.SetShared)
 		ex.call.Finish(coalesce.Stored, nil)
+		kept = true
 	}
 	// The end of the body decides whether a GraphQL response is stored. Cache-Status of a larger GraphQL response precedes
 	// its body, so it never has stored.
 	stored := ex.graphQL == nil
 	if body, ok := resp.Body.(completeBody); ok || resp.ContentLength == 0 {
 		complete(body.whole, true)
-		stored = stored || ex.cacheable && e.Body != nil
+		stored = kept
 	} else {
 		s := &spool{body: resp.Body, length: resp.ContentLength, complete: complete, buffer: buffer{budget: &g.Background.buffers}}
 		s.changed.L = &s.mu
