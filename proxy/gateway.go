@@ -299,7 +299,8 @@ func (g *Gateway) forward(ex *exchange) {
 			out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
 			return
 		}
-		out.Trailer = p.In.Trailer // net/http sets the values at the end of the body
+		out.Trailer = nil
+		g.addTrailers(ex, out)
 	}
 	proxy.Transport = roundTripper(func(out *http.Request) (*http.Response, error) {
 		// send calls the hook from the httptrace of each attempt.
@@ -314,14 +315,14 @@ func (g *Gateway) forward(ex *exchange) {
 	})
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		ex.encode(resp)
-		if len(resp.Trailer) > 0 {
+		if g.filterResponse(ex.match.Operation, resp.Trailer); len(resp.Trailer) > 0 {
 			resp.Header.Del("Content-Length") // HTTP/1.1 needs chunks for trailers
 		}
 		h := ex.w.Header()
 		maps.Copy(h, resp.Header)
 		resp.Header = nil // the ReverseProxy would copy the header again
 		g.finishHeader(ex, h)
-		resp.Body = &forwardedBody{resp.Body, ex}
+		resp.Body = &forwardedBody{resp.Body, ex, func() { g.filterResponse(ex.match.Operation, resp.Trailer) }}
 		return nil
 	}
 	proxy.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(ex, ex.bodyFault(err)) }
@@ -333,11 +334,15 @@ func (g *Gateway) forward(ex *exchange) {
 // forwardedBody records an error of the upstream's body. A disconnect of the client is not recorded.
 type forwardedBody struct {
 	io.ReadCloser
-	ex *exchange
+	ex             *exchange
+	filterTrailers func()
 }
 
 func (b *forwardedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		b.filterTrailers() // net/http has set them
+	}
 	if ex := b.ex; err != nil && err != io.EOF && ex.in.Context().Err() == nil {
 		ex.broken, ex.record.Error = true, "upstream body ended early: "+err.Error()
 		ex.record.Cache, _, _ = strings.Cut(ex.record.Cache, "; stored") // the response will not be stored

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"io"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -74,7 +75,7 @@ func (g *Gateway) isKeyed(name string, values []string) bool {
 func (g *Gateway) outbound(out, in http.Header, known bool) {
 	connection := cache.ConnectionFields(in)
 	for name, values := range in {
-		if len(values) > 0 && !connection[name] && (g.forwardable[name] || !known && forwardsUnknown(name)) {
+		if len(values) > 0 && !connection[name] && g.forwards(name, known) {
 			out[name] = values[:len(values):len(values)]
 		}
 	}
@@ -93,8 +94,78 @@ func (g *Gateway) outbound(out, in http.Header, known bool) {
 	}
 }
 
+// forwards reports whether a request field or a trailer with a name is forwarded.
+func (g *Gateway) forwards(name string, known bool) bool {
+	return g.forwardable[name] || !known && forwardsUnknown(name)
+}
+
+// addTrailers forwards the trailers of a request with a body, by the rules for fields. Their values are known at the end of
+// the body.
+func (g *Gateway) addTrailers(ex *exchange, out *http.Request) {
+	connection := cache.ConnectionFields(ex.in.Header)
+	for name := range ex.in.Trailer {
+		if !connection[name] && g.forwards(name, ex.match.Operation.Known()) {
+			if out.Trailer == nil {
+				out.Trailer = http.Header{}
+			}
+			out.Trailer[name] = nil
+		}
+	}
+	if out.Trailer != nil {
+		out.Body = &trailedBody{ReadCloser: out.Body, g: g, ex: ex, out: out.Trailer}
+	}
+}
+
+// trailedBody is a request body that sets the forwarded trailers at its end.
+type trailedBody struct {
+	io.ReadCloser
+	g   *Gateway
+	ex  *exchange
+	out http.Header
+}
+
+func (b *trailedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != io.EOF {
+		return n, err
+	}
+	for name := range b.out {
+		b.out[name] = b.ex.in.Trailer[name]
+	}
+	if refusal := b.g.findOwn(b.ex, b.out, "the trailer "); refusal != nil {
+		return n, refusal
+	}
+	return n, err
+}
+
 // minOwn is the length of the shortest text that can contain a key or a token for this gateway.
 const minOwn = 20
+
+// holdsOwn reports whether a text of a request contains a key or a token for this gateway.
+func (g *Gateway) holdsOwn(ex *exchange, text string) bool {
+	return g.HoldsOwn != nil && len(text) >= minOwn && g.HoldsOwn(ex.in, text)
+}
+
+// ownRefusal refuses a request that would send a key or a token for this gateway upstream.
+func ownRefusal(place string) *failure {
+	return &failure{
+		status: http.StatusBadRequest, detail: "key",
+		message: "Bad Request: " + place + " has a key or a token for this gateway, which must not reach the API; send it only in Authorization",
+	}
+}
+
+// findOwn returns the refusal for a key or a token for this gateway in fields or trailers, or nil.
+func (g *Gateway) findOwn(ex *exchange, fields http.Header, kind string) *failure {
+	for name, values := range fields {
+		if name == "Via" { // the last value is that of the gateway
+			values = values[:len(values)-len(g.via)]
+		}
+		if slices.ContainsFunc(values, func(value string) bool { return g.holdsOwn(ex, value) }) {
+			return ownRefusal(kind + name)
+		}
+	}
+	return nil
+}
 
 // checkOwn refuses a request that would send a key or a token for this gateway upstream. It checks the forwarded fields, the
 // path and the query.
@@ -102,33 +173,22 @@ func (g *Gateway) checkOwn(ex *exchange) error {
 	if g.HoldsOwn == nil {
 		return nil
 	}
-	holds := func(text string) bool { return len(text) >= minOwn && g.HoldsOwn(ex.in, text) }
-	refusal := func(place string) error {
-		return &failure{
-			status: http.StatusBadRequest, detail: "key",
-			message: "Bad Request: " + place + " has a key or a token for this gateway, which must not reach the API; send it only in Authorization",
-		}
-	}
-	for name, values := range ex.header {
-		if name == "Via" { // the last value is that of the gateway
-			values = values[:len(values)-len(g.via)]
-		}
-		if slices.ContainsFunc(values, holds) {
-			return refusal("the field " + name)
-		}
+	holds := func(text string) bool { return g.holdsOwn(ex, text) }
+	if refusal := g.findOwn(ex, ex.header, "the field "); refusal != nil {
+		return refusal
 	}
 	for parameter := range strings.SplitSeq(ex.match.Query, "&") {
 		name, value, _ := strings.Cut(parameter, "=")
 		switch {
 		case holds(name):
-			return refusal("the name of a query parameter")
+			return ownRefusal("the name of a query parameter")
 		case holds(value):
-			return refusal("the query parameter " + name)
+			return ownRefusal("the query parameter " + name)
 		}
 	}
 	for segment := range strings.SplitSeq(ex.match.Path, "/") {
 		if holds(segment) {
-			return refusal("the path")
+			return ownRefusal("the path")
 		}
 	}
 	return nil

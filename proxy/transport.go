@@ -201,7 +201,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.wire.timer.Reset(b.wire.timeout)
 	b.wire.noteSent()
-	if _, ok := errors.AsType[*inbound.BodyError](err); ok {
+	_, invalid := errors.AsType[*inbound.BodyError](err)
+	if _, refused := errors.AsType[*failure](err); invalid || refused {
 		b.wire.cancel(err)
 	}
 	return n, err

@@ -151,10 +151,10 @@ func TestTrailersAreForwardedInBothDirections(t *testing.T) {
 	setup(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Sum")
 		_, _ = io.Copy(w, r.Body)
-		w.Header().Set("X-Sum", "for "+r.Trailer.Get("X-Request-Sum"))
+		w.Header().Set("X-Sum", "for "+r.Trailer.Get("Request-Sum"))
 	}).run(t, func(w *world) {
 		req := w.newRequest(context.Background(), http.MethodPost, "http://gateway.test/upload", io.NopCloser(strings.NewReader("body")))
-		req.Trailer = http.Header{"X-Request-Sum": {"42"}}
+		req.Trailer = http.Header{"Request-Sum": {"42"}}
 		resp, err := w.client.Do(req)
 		if err != nil {
 			w.Fatal(err)
@@ -164,6 +164,54 @@ func TestTrailersAreForwardedInBothDirections(t *testing.T) {
 		w.want("body", string(text), "body")
 		w.want("trailer", resp.Trailer.Get("X-Sum"), "for 42")
 	})
+}
+
+// Trailers of requests and responses obey the rules for fields.
+func TestTrailersObeyTheRulesForFields(t *testing.T) {
+	const key = "weir_0123456789abcdefghij"
+	held := func(c *Config) {
+		c.HoldsOwn = func(_ *http.Request, text string) bool { return strings.Contains(text, key) }
+	}
+	sent := http.Header{
+		"Authorization": {"Bearer evil"}, "Cookie": {"a=b"}, "X-Forwarded-For": {"10.0.0.1"}, "Proxy-Authorization": {"Basic eA=="}, "Forwarded": {"for=10.0.0.1"},
+		"X-Real-Ip": {"10.0.0.1"}, "Via": {"1.1 evil"}, "Te": {"trailers"}, "Foo": {"1"},
+	}
+	for _, c := range []struct {
+		name, path string
+		size       int
+		trailers   http.Header
+		status     int
+		seen       string // trailers
+	}{
+		{"unknown operation", "/upload", 4, sent, 200, "map[Foo:[1]]"},
+		{"unknown operation, streamed", "/upload", 2 * maxUploadBuffer, sent, 200, "map[Foo:[1]]"},
+		{"known operation", "/repos/acme/widgets/git/tags", 4, sent, 200, "map[]"},
+		{"key", "/upload", 4, http.Header{"Foo": {"a " + key}}, 400, ""},
+		{"key, streamed", "/upload", 2 * maxUploadBuffer, http.Header{"Foo": {key}}, 400, ""},
+		{"key in a trailer that is not forwarded", "/upload", 4, http.Header{"Authorization": {key}, "Foo": {"1"}}, 200, "map[Foo:[1]]"},
+	} {
+		for _, protocol := range []string{http1, http2} {
+			seen := ""
+			bubble(t, c.name+"/"+protocol, func(t *testing.T) {
+				w := newWorldOver(t, protocol, func(w http.ResponseWriter, r *http.Request) {
+					setFields(w, "Trailer: Server, Set-Cookie, Sum")
+					if _, err := io.Copy(io.Discard, r.Body); err != nil {
+						panic(http.ErrAbortHandler)
+					}
+					seen = fmt.Sprint(r.Trailer)
+					_, _ = io.WriteString(w, "ok")
+					setFields(w, "Server: up", "Sum: 1")
+				}, held)
+				req := w.newRequest(context.Background(), http.MethodPost, "http://gateway.test"+c.path, io.NopCloser(strings.NewReader(strings.Repeat("x", c.size))))
+				req.Trailer = c.trailers.Clone()
+				r := receive(w.client.Do(req))
+				w.want("status", r.StatusCode, c.status)
+				w.want("trailers upstream", seen, c.seen)
+				_, known := r.Trailer["Server"]
+				w.want("trailer Server for the client", known, c.status == 200 && c.path == "/upload")
+			})
+		}
+	}
 }
 
 func TestBodyOfAGETIsDropped(t *testing.T) {
