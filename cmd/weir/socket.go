@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	osuser "os/user"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -23,21 +24,55 @@ func listenForClients(c *config.Config) (net.Listener, error) {
 	if err := removeUnusedSocket(path); err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("unix", path)
+	mode, err := strconv.ParseUint(c.Socket.Mode, 8, 32)
+	if err != nil {
+		return nil, fmt.Errorf("socket.mode: %w", err)
+	}
+	return listenUnix(path, fs.FileMode(mode), c.Socket.Owner)
+}
+
+// listenUnix opens a Unix socket that has its mode and its owner before any other user can connect: the socket is created in
+// a directory of this process, and then moved to its path.
+func listenUnix(path string, mode fs.FileMode, owner string) (net.Listener, error) {
+	private, err := os.MkdirTemp(filepath.Dir(path), ".w")
 	if err != nil {
 		return nil, err
 	}
-	mode, err := strconv.ParseUint(c.Socket.Mode, 8, 32)
-	if err == nil {
-		err = os.Chmod(path, fs.FileMode(mode))
+	defer func() { _ = os.RemoveAll(private) }()
+	created := filepath.Join(private, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: created, Net: "unix"})
+	if err != nil {
+		return nil, err
 	}
-	if err == nil && c.Socket.Owner != "" {
-		err = changeOwner(path, c.Socket.Owner)
+	l.SetUnlinkOnClose(false) // it would remove the former path
+	if err = os.Chmod(created, mode); err == nil && owner != "" {
+		err = changeOwner(created, owner)
+	}
+	if err == nil {
+		err = os.Rename(created, path)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("socket: %w", err), l.Close())
 	}
-	return l, nil
+	return &unixListener{l, path}, nil
+}
+
+// unixListener is a listener whose socket was moved to path.
+type unixListener struct {
+	*net.UnixListener
+	path string
+}
+
+// Addr returns the path by which clients connect.
+func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
+
+// Close also removes the socket.
+func (l *unixListener) Close() error {
+	err := l.UnixListener.Close()
+	if err == nil { // otherwise the listener was closed before
+		err = os.Remove(l.path)
+	}
+	return err
 }
 
 // removeUnusedSocket removes a socket that a process left behind.

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestSocketNeverHasAnotherMode looks at the socket all the time while it is opened.
+func TestSocketNeverHasAnotherMode(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	seen, stop, done := map[fs.FileMode]bool{}, make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if info, err := os.Lstat(path); err == nil {
+				seen[info.Mode().Perm()] = true
+			}
+		}
+	}()
+	for range 300 {
+		l := must(listenUnix(path, 0o600, ""))(t)
+		if l.Addr().String() != path {
+			t.Fatalf("the listener has the address %s, want %s", l.Addr(), path)
+		}
+		c := must(net.Dial("unix", path))(t)
+		_ = c.Close()
+		noError(t, l.Close())
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("after Close: %v", err)
+		}
+	}
+	close(stop)
+	<-done
+	delete(seen, 0o600)
+	if len(seen) > 0 {
+		t.Errorf("the socket had the modes %v", seen)
+	}
+	if left := must(os.ReadDir(filepath.Dir(path)))(t); len(left) > 0 {
+		t.Errorf("left in the directory: %v", left)
+	}
+}
