@@ -152,7 +152,7 @@ func (g *gateway) state() any {
 	c := g.current.Load()
 	s := gatewayState{
 		Version: version(), Started: g.startTime.UTC(), Now: time.Now().UTC(),
-		Upstream: c.config.Upstream.URL, Dialect: c.config.Upstream.Dialect, Limits: c.config.Upstream.Limits.String(), Guarded: g.started.Admin.Token != "",
+		Upstream: c.config.Upstream.Shown(), Dialect: c.config.Upstream.Dialect, Limits: c.config.Upstream.Limits.String(), Guarded: g.started.Admin.Token != "",
 		Store:   storeState{Kind: g.store.kind, Lost: g.store.lostSince(), Replicas: g.store.replicas(), ColdStart: g.store.coldStart()},
 		Waiting: g.limiter.Waiting(), Polling: c.proxy.Polling(),
 		Refused: g.credentialHealth.Quarantined(),

@@ -295,10 +295,9 @@ func (d *doctor) checkRedis(ctx context.Context) {
 		d.report("redis", checkFailed, err.Error(), "correct store.url, or start Redis; see "+section)
 		return
 	}
-	settings, err := client.ConfigGet(ctx, "maxmemory*").Result()
-	switch eviction := settings["maxmemory-policy"]; {
+	switch eviction, _, err := redisclient.Eviction(ctx, client); {
 	case err != nil:
-		d.report("redis eviction", checkSkipped, "this Redis does not permit CONFIG GET", "check that maxmemory-policy is noeviction; see "+section)
+		d.report("redis eviction", checkSkipped, "this Redis does not permit INFO", "check that maxmemory-policy is noeviction; see "+section)
 	case eviction != "noeviction":
 		d.report("redis eviction", checkWarning, "maxmemory-policy is "+eviction+", so Redis may remove the accounts",
 			"run redis-cli config set maxmemory-policy noeviction; see "+section)

@@ -303,7 +303,7 @@ func (g *gateway) apply(c *config.Config) error {
 	g.fileTokens.LimitAddresses(c.Limits.Inbound.Rate > 0)
 	ledger, limiter := limits.Ledger(g.store), g.limiter
 	if !c.Upstream.Limits {
-		g.log.Info("limits are off", "key", "upstream.limits", "upstream", c.Upstream.URL)
+		g.log.Info("limits are off", "key", "upstream.limits", "upstream", c.Upstream.Shown())
 		ledger, limiter = limits.Unlimited{}, g.unlimited
 	}
 	next := &configured{config: c, callers: callers, ledger: ledger, trusted: trusted}
@@ -509,7 +509,7 @@ func (g *gateway) listen() ([]endpoint, error) {
 		return nil, errors.Join(err, clients.Close(), adminEndpoint.listener.Close())
 	}
 	endpoints = append(endpoints, forward...)
-	g.log.Info("gateway started", "address", clients.Addr().String(), "upstream", c.Upstream.URL, "dialect", c.Upstream.Dialect)
+	g.log.Info("gateway started", "address", clients.Addr().String(), "upstream", c.Upstream.Shown(), "dialect", c.Upstream.Dialect)
 	g.log.Info("admin listener started", "address", adminEndpoint.listener.Addr().String())
 	return append(endpoints, adminEndpoint), nil
 }

@@ -24,6 +24,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -477,6 +478,15 @@ func (c *Config) Catalogue() (*policy.Catalogue, error) {
 func (c *Config) Masked() map[string]any {
 	shown := *c
 	shown.Store.URL = redacted(c.Store.URL)
+	if c.Upstream.URL != "" {
+		shown.Upstream.URL = c.Upstream.Shown()
+	}
+	shown.Hosts = slices.Clone(c.Hosts)
+	for i, h := range c.Hosts {
+		if h.URL != "" {
+			shown.Hosts[i].URL = shownURL(h.URL)
+		}
+	}
 	var values map[string]any
 	text, err := yaml.Dump(shown)
 	if err == nil {
@@ -486,6 +496,23 @@ func (c *Config) Masked() map[string]any {
 		panic(fmt.Sprintf("config: %v", err)) // plain data always marshals
 	}
 	return values
+}
+
+// Shown returns the base URL of the API for logs and pages. Some gateways in front of an API have a key in their path, so only the
+// path of a self-hosted API is shown.
+func (u Upstream) Shown() string { return shownURL(u.URL) }
+
+func shownURL(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return redacted(raw)
+	}
+	shown := u.Scheme + "://" + u.Host
+	switch path := strings.TrimSuffix(u.EscapedPath(), "/"); path {
+	case "", "/api/v3":
+		return shown + path
+	}
+	return shown + "/•••"
 }
 
 // userInfo matches the text between the scheme of a URL and the last "@". secretParameter matches parameters that may be

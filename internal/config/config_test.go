@@ -343,3 +343,19 @@ func TestAppCredential(t *testing.T) {
 		t.Errorf("shown: %s", shown)
 	}
 }
+
+func TestPathOfTheUpstreamIsMasked(t *testing.T) {
+	for raw, want := range map[string]string{
+		"https://api.test": "https://api.test", "https://ghe.test/api/v3/": "https://ghe.test/api/v3", "https://proxy.test/s3cr3t/api": "https://proxy.test/•••",
+		"https://user:s3cr3t@api.test/?key=s3cr3t": "https://api.test", "http://[::1]:1/a%2Fb": "http://[::1]:1/•••",
+	} {
+		if got := (Upstream{URL: raw}).Shown(); got != want {
+			t.Errorf("%s: got %s, want %s", raw, got, want)
+		}
+		c := Default()
+		c.Upstream.URL, c.Hosts = raw, []Host{{Name: "a.test", URL: raw}}
+		if text := fmt.Sprint(c.Masked()); strings.Contains(text, "s3cr3t") {
+			t.Errorf("Masked contains %s", text)
+		}
+	}
+}

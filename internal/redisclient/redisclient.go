@@ -10,6 +10,7 @@ package redisclient
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -153,4 +154,25 @@ func PingAll(ctx context.Context, c redis.UniversalClient) bool {
 		return nil
 	})
 	return group.Wait() == nil && err == nil
+}
+
+// Eviction returns the eviction policy of Redis, and whether its memory is bounded. It reads INFO, because CONFIG GET needs an
+// administrative right.
+func Eviction(ctx context.Context, client redis.UniversalClient) (policy string, bounded bool, err error) {
+	text, err := client.Info(ctx, "memory").Result()
+	if err != nil {
+		return "", false, err
+	}
+	for line := range strings.Lines(text) {
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
+		case "maxmemory_policy":
+			policy = value
+		case "maxmemory":
+			bounded = value != "0"
+		}
+	}
+	if policy == "" {
+		return "", false, errors.New("INFO has no maxmemory_policy")
+	}
+	return policy, bounded, nil
 }

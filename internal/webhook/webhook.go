@@ -289,7 +289,7 @@ func (e *Event) parse(contentType string, body []byte) error {
 			Login string `json:"login"`
 		} `json:"organization"`
 		Installation *struct{} `json:"installation"` // only deliveries to apps have it
-		Hook struct {
+		Hook         struct {
 			Type   string   `json:"type"`
 			Active *bool    `json:"active"`
 			Events []string `json:"events"`

@@ -1,6 +1,7 @@
 package redisledger
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -253,7 +254,8 @@ func (l *Ledger) Join(ctx context.Context) (secret []byte) {
 			l.mu.Lock()
 			l.startedCold = true
 			l.mu.Unlock()
-			l.Log.Warn("started without redis; "+l.ColdStart(), "cold_start", l.rules.Load().ColdStart, "error", err)
+			l.Log.Warn("started without redis; "+cmp.Or(l.ColdStart(), "all quota may be used until redis responds"),
+				"cold_start", l.rules.Load().ColdStart, "error", err)
 		case <-time.After(reconnectInterval):
 			continue
 		}
@@ -289,11 +291,8 @@ func (l *Ledger) ColdStart() string {
 func (l *Ledger) warnOfEviction(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	settings, err := l.Client.ConfigGet(limited, "maxmemory*").Result()
-	if err != nil {
-		return // some providers forbid the command
-	}
-	if policy := settings["maxmemory-policy"]; policy != "noeviction" && settings["maxmemory"] != "0" {
+	policy, bounded, err := redisclient.Eviction(limited, l.Client)
+	if err == nil && bounded && policy != "noeviction" { // some providers forbid the command
 		l.Log.Warn("redis may evict accounts; set maxmemory-policy noeviction", "maxmemory_policy", policy)
 	}
 }

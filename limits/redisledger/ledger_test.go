@@ -215,3 +215,22 @@ func TestOnceIsTrueAtOneReplica(t *testing.T) {
 		}
 	})
 }
+
+func TestStartWithoutRedisNamesWhatIsHeldBack(t *testing.T) {
+	for start, want := range map[string]string{"trust": "all quota may be used", "strict": "holding back all quota", "ramp": "holding back three quarters"} {
+		var log bytes.Buffer
+		rules := defaultRules()
+		rules.ColdStart = start
+		l, err := New(Config{URL: "unix:///nowhere", Replica: "r1", Rules: rules, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		l.Join(ctx)
+		_ = l.Close()
+		if !strings.Contains(log.String(), `msg="started without redis; `+want) {
+			t.Errorf("%s: %s", start, log.String())
+		}
+	}
+}
