@@ -73,8 +73,8 @@ type reservation struct {
 	holds           []hold
 	// charged means that the logs contain the costs as spends. The reservation then holds only the concurrency slot.
 	charged bool
-	// abandoned means that the reservation ends only by its expiry.
-	abandoned bool
+	// abandoned means that the reservation ends only by its expiry. lostProbe means that another probe has replaced the request.
+	abandoned, lostProbe bool
 	// slowStart identifies the slow start of the window to which the request counts ([window.start]), or is zero.
 	slowStart int64
 }
@@ -299,7 +299,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		if o.Answered {
 			a.charge(v, now)
 		} else { // the upstream may still count the request: charge it at expiry
-			a.Cooldown.inconclusive(v.id)
+			a.loseProbe(v)
 			a.abandon(v, now)
 		}
 	}
@@ -428,6 +428,21 @@ func (a *account) reserveCopies(v *reservation, id uint64, n, now int64) {
 	}
 	a.abandon(copies, now)
 	a.reserve(copies)
+}
+
+// loseProbe lets another permit replace a probe whose result is unknown. The upstream may still work on the lost probe, so
+// further probes wait until it has certainly stopped: while probes hang, they would fill all slots.
+func (a *account) loseProbe(v *reservation) {
+	if a.Cooldown.probe != v.id {
+		return
+	}
+	for _, other := range a.reservations {
+		if other.lostProbe {
+			return
+		}
+	}
+	v.lostProbe = true
+	a.Cooldown.inconclusive(v.id)
 }
 
 // abandon makes a reservation expire when the upstream has certainly stopped working on the request.

@@ -45,6 +45,7 @@ type openPermit struct {
 	price              int64 // in the window
 	holds              []holding
 	charged, abandoned bool
+	hangs              bool // a probe without a response that was replaced
 	// slowStart is set if the grant counts to the slow start of the window.
 	slowStart bool
 }
@@ -406,7 +407,11 @@ func (m *model) settlePermit(p *openPermit, price int64, o limits.Outcome, now i
 		m.open = append(m.open, copies)
 	}
 	if !o.Answered {
-		m.clearProbe(p.id)
+		another := slices.ContainsFunc(m.open, func(other *openPermit) bool { return other.hangs })
+		if m.probe == p.id && !another { // at most one hanging probe is replaced at a time
+			p.hangs = true
+			m.clearProbe(p.id)
+		}
 		m.abandon(p, now)
 		return
 	}

@@ -270,6 +270,20 @@ var cooldownCases = []testCase{
 		h.settled(h.granted(get("core")), limits.Outcome{Sent: true}) // no response
 		h.granted(get("core"))
 	}},
+	{"probes that hang do not pile up", func(h *harness) {
+		h.spend(get("core"), limitedBy(10*second))
+		time.Sleep(11 * second)
+		for range 3 {
+			for range 2 { // a lost probe is replaced
+				h.settled(h.granted(get("core")), limits.Outcome{Sent: true})
+			}
+			h.refused(get("core"), limits.Cooldown, untilSettled)
+			h.check("slots", h.account().InUse, 2)
+			time.Sleep(10 * second) // the upstream has stopped
+		}
+		h.spend(get("core"), answered())
+		h.granted(get("core"))
+	}},
 	{"an error during the probe requires another probe", func(h *harness) {
 		older := h.granted(get("core"))
 		h.spend(get("core"), limitedBy(10*second))
