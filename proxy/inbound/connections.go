@@ -79,9 +79,10 @@ func (c *Connections) LimitPerAddress(perSecond, burst int, trusted TrustedProxi
 	c.overhead.Configure(perSecond*overheadPerRequest, burst*overheadPerBurst)
 }
 
-// writeBuffer bounds the bytes that the kernel keeps for a client that reads slowly. It could otherwise grow to 4 MiB per
-// connection, and filling the buffers of 1,000 slow readers kept a processor busy for seconds.
-const writeBuffer = 512 << 10
+// maxUnsent bounds the bytes that the kernel keeps unsent for a client that reads slowly. They could otherwise grow to 4 MiB per
+// connection, and filling the buffers of 1,000 slow readers kept a processor busy for seconds. Bytes in flight do not count,
+// so a distant client that reads fast gets its full rate.
+const maxUnsent = 512 << 10
 
 // Listener returns a listener that accepts connections from l within the bounds. The client must read at least
 // [minRate] bytes per second, measured over writeTimeout.
@@ -110,7 +111,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		if ok {
 			if tcp, ok := accepted.(*net.TCPConn); ok && !l.connections.exempt(c.address) {
-				_ = tcp.SetWriteBuffer(writeBuffer) // an error means that the client has disconnected
+				_ = limitUnsent(tcp) // an error means that the client has disconnected
 			}
 			return c, nil
 		}
