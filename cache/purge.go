@@ -27,6 +27,8 @@ type Purge struct {
 	Unsettled time.Duration `json:"unsettled,omitempty"`
 	// Coverage is set for the purge of a webhook event.
 	Coverage *Coverage `json:"coverage,omitempty"`
+	// Upstream names the API whose responses the tags name, for gateways of several APIs on one shared tier. Empty means any.
+	Upstream string `json:"upstream,omitempty"`
 }
 
 // tag is a tag of at least one entry in memory. The entries with the tag share it, so a purge costs

@@ -82,6 +82,9 @@ func (s *Store) add(ctx context.Context, id string, purges ...cache.Purge) (cach
 	var last *redis.StringCmd
 	_, err := s.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, p := range purges {
+			if len(p.Tags) > 0 {
+				p.Upstream = s.Upstream
+			}
 			text, err := json.Marshal(p)
 			if err != nil {
 				return err
@@ -234,6 +237,9 @@ func (s *Store) follow(ctx context.Context) error {
 		err := json.Unmarshal([]byte(text), &p)
 		if err != nil {
 			s.unreadable.Do(func() { s.log.Warn("unreadable purge counted as a purge of all entries", "id", m.ID, "error", err) })
+		}
+		if p.Upstream != "" && s.Upstream != "" && p.Upstream != s.Upstream {
+			continue // a gateway for another API
 		}
 		if err != nil || len(p.Tags) == 0 {
 			s.memory.PurgeUntil(generation(m.ID))

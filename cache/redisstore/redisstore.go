@@ -81,6 +81,9 @@ const sinceField = "since:"
 
 // Store implements [cache.Shared]. A Store is safe for concurrent use.
 type Store struct {
+	// Upstream names the API of this gateway, so that its purges do not concern gateways of other APIs. Set it before Run.
+	Upstream string
+
 	client    redis.UniversalClient
 	codec     *cache.Codec
 	memory    *cache.Memory // applies the purges

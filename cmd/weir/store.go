@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,7 +67,7 @@ func openStore(cfg *config.Config, replica string, joined func(hashKey []byte), 
 		return openMemory(path, rules, log)
 	}
 	ledger, err := redisledger.New(redisledger.Config{
-		URL: cfg.Store.URL, Replica: replica, Rules: rules, Closed: cfg.Limits.OnStoreLoss == "closed", Joined: joined, Log: log,
+		URL: cfg.Store.URL, Replica: replica, Upstream: upstreamName(cfg), Rules: rules, Closed: cfg.Limits.OnStoreLoss == "closed", Joined: joined, Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -212,5 +214,13 @@ func openRedisCache(cfg *config.Config, memory *cache.Memory, log *slog.Logger) 
 	if err != nil {
 		return nil, err
 	}
-	return redisstore.New(client, codec, memory, log), nil
+	s := redisstore.New(client, codec, memory, log)
+	s.Upstream = upstreamName(cfg)
+	return s, nil
+}
+
+// upstreamName returns the name of the API in Redis, a hash because its path may contain a key.
+func upstreamName(cfg *config.Config) string {
+	sum := sha256.Sum256([]byte(strings.ToLower(strings.TrimSuffix(cfg.Upstream.URL, "/"))))
+	return hex.EncodeToString(sum[:8])
 }

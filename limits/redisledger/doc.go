@@ -32,7 +32,8 @@
 //	  r:REPLICA           number and time of the last saved call of a replica
 //	weir:{weir}:replicas  sorted set of replicas by the time of their last heartbeat. TTL: 5 minutes.
 //	weir:{weir}:epoch     hash: run_id of the Redis process, and the time of its first registration. TTL: a day.
-//	                      A change means that Redis may have lost writes.
+//	                      A change means that Redis may have lost writes. Also the API of the first gateway: gateways
+//	                      for another API append its name to the names of accounts and to the keys below.
 //	weir:{weir}:key       secret from which replicas derive account names, in hexadecimal. TTL: 30 days.
 //	weir:{weir}:accounts  sorted set of "KIND NAME" by the second of the last use. TTL: two hours.
 //	weir:{weir}:resources hash of learned resources. TTL: two hours.

@@ -29,9 +29,9 @@ func (l *Ledger) Grant(ctx context.Context, g limits.Grant) error {
 	defer cancel()
 	var all *redis.MapStringStringCmd
 	_, err = l.Client.TxPipelined(ctx, func(p redis.Pipeliner) error {
-		p.HSet(ctx, grantsKey, g.ID, text)
-		p.Expire(ctx, grantsKey, limits.MaxGrantTime)
-		all = p.HGetAll(ctx, grantsKey)
+		p.HSet(ctx, l.shared(grantsKey), g.ID, text)
+		p.Expire(ctx, l.shared(grantsKey), limits.MaxGrantTime)
+		all = p.HGetAll(ctx, l.shared(grantsKey))
 		return nil
 	})
 	if err != nil {
@@ -39,7 +39,7 @@ func (l *Ledger) Grant(ctx context.Context, g limits.Grant) error {
 	}
 	inForce, _ := limits.SplitGrants(parseGrants(all.Val()), time.Now())
 	if err := limits.CheckGrants(len(inForce)); err != nil {
-		return errors.Join(err, l.Client.HDel(ctx, grantsKey, g.ID).Err())
+		return errors.Join(err, l.Client.HDel(ctx, l.shared(grantsKey), g.ID).Err())
 	}
 	l.changeGrants(func(known []limits.Grant) []limits.Grant { return append(slices.Clone(known), g) })
 	return nil
@@ -57,7 +57,7 @@ func (l *Ledger) Revoke(ctx context.Context, id string) (limits.Grant, error) {
 	if i < 0 {
 		return limits.Grant{}, limits.ErrUnknownGrant
 	}
-	if err := l.Client.HDel(ctx, grantsKey, id).Err(); err != nil {
+	if err := l.Client.HDel(ctx, l.shared(grantsKey), id).Err(); err != nil {
 		return limits.Grant{}, unavailable(err)
 	}
 	l.changeGrants(func(known []limits.Grant) []limits.Grant {
@@ -82,13 +82,13 @@ func (l *Ledger) Grants(ctx context.Context) (inForce, ended []limits.Grant, err
 
 // storedGrants returns the grants in force, and removes the other grants from Redis.
 func (l *Ledger) storedGrants(ctx context.Context) ([]limits.Grant, error) {
-	texts, err := l.Client.HGetAll(ctx, grantsKey).Result()
+	texts, err := l.Client.HGetAll(ctx, l.shared(grantsKey)).Result()
 	if err != nil {
 		return nil, unavailable(err)
 	}
 	inForce, ended := limits.SplitGrants(parseGrants(texts), time.Now())
 	for _, g := range ended {
-		if err := l.Client.HDel(ctx, grantsKey, g.ID).Err(); err != nil {
+		if err := l.Client.HDel(ctx, l.shared(grantsKey), g.ID).Err(); err != nil {
 			return nil, unavailable(err)
 		}
 	}

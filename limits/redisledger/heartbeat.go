@@ -218,13 +218,14 @@ func (l *Ledger) indexAccount(ctx context.Context, a *account, force bool) error
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	to, err := l.serverOf(limited, accountsKey)
+	index := l.shared(accountsKey)
 	if err != nil {
 		return unavailable(err)
 	}
 	_, err = to.node.Pipelined(limited, func(p redis.Pipeliner) error {
-		p.ZAdd(limited, accountsKey, redis.Z{Score: float64(now.Unix()), Member: a.title()})
-		p.ZRemRangeByScore(limited, accountsKey, "-inf", strconv.FormatInt(now.Add(-indexedTime).Unix(), 10))
-		p.PExpire(limited, accountsKey, indexedTime)
+		p.ZAdd(limited, index, redis.Z{Score: float64(now.Unix()), Member: a.title()})
+		p.ZRemRangeByScore(limited, index, "-inf", strconv.FormatInt(now.Add(-indexedTime).Unix(), 10))
+		p.PExpire(limited, index, indexedTime)
 		return nil
 	})
 	if err != nil {
@@ -303,12 +304,15 @@ type registration struct {
 	TTL     int64  `json:"ttl"` // milliseconds
 	Secret  string `json:"secret"`
 	Process string `json:"process"`
+	// Upstream is Config.Upstream.
+	Upstream string `json:"upstream"`
 }
 
 type registered struct {
 	Replicas int64  `json:"replicas"`
 	Secret   string `json:"secret"`
 	Epoch    string `json:"epoch"`
+	Upstream string `json:"upstream"` // of the first gateway on this Redis
 	Accounts int64  `json:"accounts"`
 }
 
@@ -327,6 +331,12 @@ func (l *Ledger) registerReplica(ctx context.Context) (newEpoch bool, err error)
 		return false, unavailable(err)
 	}
 	l.replicas.Store(answer.Replicas)
+	if second := l.Upstream != "" && answer.Upstream != l.Upstream; l.second.Swap(second) != second && second {
+		l.Log.Info("redis has the ledger of another upstream; this gateway uses its own names there", "upstream", l.Upstream)
+		if err := l.Client.ZRem(ctx, replicasKey, l.Replica).Err(); err != nil { // registered there before the answer
+			return false, unavailable(err)
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.indexed = max(answer.Accounts, l.indexed*49/50) // the estimate falls slowly after a loss of the index
@@ -364,12 +374,12 @@ func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, addre
 	}
 	l.mu.Lock()
 	l.createSecret()
-	argument, err := json.Marshal(registration{l.Replica, registeredTime.Milliseconds(), l.secret, to.process})
+	argument, err := json.Marshal(registration{l.Replica, registeredTime.Milliseconds(), l.secret, to.process, l.Upstream})
 	l.mu.Unlock()
 	if err != nil {
 		return answer, to.address, err
 	}
-	text, err := l.scripts.register.Run(ctx, to.node, []string{replicasKey, epochKey, secretKey, accountsKey}, argument).Text()
+	text, err := l.scripts.register.Run(ctx, to.node, []string{l.shared(replicasKey), epochKey, secretKey, l.shared(accountsKey)}, argument).Text()
 	if err != nil {
 		return answer, to.address, err
 	}
@@ -406,5 +416,5 @@ func (l *Ledger) Leave(ctx context.Context) error {
 	}
 	ctx, cancel = context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	return l.Client.ZRem(ctx, replicasKey, l.Replica).Err()
+	return l.Client.ZRem(ctx, l.shared(replicasKey), l.Replica).Err()
 }

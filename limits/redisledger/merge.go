@@ -92,7 +92,7 @@ func (l *Ledger) ShareAliases(ctx context.Context, changed []string) (all []stri
 	if err != nil {
 		return nil, err
 	}
-	text, err := l.scripts.aliases.Run(ctx, l.Client, []string{aliasesKey}, argument).Text()
+	text, err := l.scripts.aliases.Run(ctx, l.Client, []string{l.shared(aliasesKey)}, argument).Text()
 	if err != nil {
 		return nil, err
 	}

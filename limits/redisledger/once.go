@@ -15,7 +15,7 @@ func (l *Ledger) Once(ctx context.Context, name string, end time.Time) (bool, er
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	kept := max(time.Until(end), time.Second)
-	err := l.Client.SetArgs(ctx, oncePrefix+name, "", redis.SetArgs{Mode: "NX", TTL: kept}).Err()
+	err := l.Client.SetArgs(ctx, l.shared(oncePrefix+name), "", redis.SetArgs{Mode: "NX", TTL: kept}).Err()
 	if errors.Is(err, redis.Nil) {
 		return false, nil
 	}

@@ -130,7 +130,7 @@ func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, erro
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	titles, err := to.node.ZRevRange(limited, accountsKey, 0, int64(most-1)).Result()
+	titles, err := to.node.ZRevRange(limited, l.shared(accountsKey), 0, int64(most-1)).Result()
 	if err != nil {
 		return nil, unavailable(err)
 	}

@@ -22,10 +22,10 @@ func (l *Ledger) ShareResources(ctx context.Context, changed map[string]string) 
 	var all *redis.MapStringStringCmd
 	_, err := l.Client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		if len(changed) > 0 {
-			p.HSet(ctx, resourcesKey, changed)
-			p.Expire(ctx, resourcesKey, resourcesKept)
+			p.HSet(ctx, l.shared(resourcesKey), changed)
+			p.Expire(ctx, l.shared(resourcesKey), resourcesKept)
 		}
-		all = p.HGetAll(ctx, resourcesKey)
+		all = p.HGetAll(ctx, l.shared(resourcesKey))
 		return nil
 	})
 	if err != nil {

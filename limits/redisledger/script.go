@@ -118,12 +118,21 @@ func (l *Ledger) send(
 // keysOf returns the keys of a script on an account: the hash of the account, and the epoch. In a cluster, the node of
 // the account does not store the epoch.
 func (l *Ledger) keysOf(name string) []string {
-	sum := sha256.Sum256([]byte(name))
+	sum := sha256.Sum256([]byte(l.shared(name)))
 	key := accountPrefix + "{" + hex.EncodeToString(sum[:16]) + "}"
 	if redisclient.IsCluster(l.Client) {
 		return []string{key}
 	}
 	return []string{key, epochKey}
+}
+
+// shared returns the name of an account or of a shared key. The first gateway on a Redis uses the plain names. Gateways for
+// another API add its name, so that they share nothing with the first.
+func (l *Ledger) shared(name string) string {
+	if l.second.Load() {
+		return name + ":" + l.Upstream
+	}
+	return name
 }
 
 // server is the node that stores an account, and the Redis process (run_id) of the node.

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/limits"
+)
+
+// TestUpstreamsOnOneRedisShareNothing starts gateways for two APIs with the same credentials on one Redis. The first API limits
+// its account.
+func TestUpstreamsOnOneRedisShareNothing(t *testing.T) {
+	t.Parallel()
+	socket := testservers.Redis(t)
+	start := func(limited bool) (g *gateway, calls *atomic.Int32) {
+		calls = &atomic.Int32{}
+		return open(t, configure(serveAPI(t, func(w http.ResponseWriter, _ *http.Request) {
+			calls.Add(1)
+			w.Header().Set("Cache-Control", "private, max-age=60")
+			if limited {
+				w.Header().Set("Retry-After", "600")
+				w.WriteHeader(http.StatusTooManyRequests)
+			}
+		}), trusting, func(c *config.Config) {
+			c.Store.URL, c.Limits.Wait = "unix://"+socket, time.Second
+			c.Webhooks.Secret, c.Webhooks.Fresh = "secret", time.Hour
+			c.Credentials = []config.Credential{userToken("ci", "octo-bot", "held-token")}
+			c.Clients = []config.Client{clientOf("builds", "gateway-key", "ci")}
+		})), calls
+	}
+	get := func(g *gateway, path string) int {
+		w := sendTo(g, http.MethodGet, path, "", "Authorization: Bearer gateway-key")
+		if strings.Contains(w.Header().Get("Cache-Status"), "detail=store") { // accounts of a new Redis wait for other replicas
+			return 0
+		}
+		return w.Code
+	}
+	first, limitErrors := start(true)
+	second, calls := start(false)
+	testservers.Eventually(t, "the first API limits its account", func(context.Context) bool {
+		return get(first, "/user") == http.StatusTooManyRequests && limitErrors.Load() > 0
+	})
+	testservers.Eventually(t, "the other API responds", func(context.Context) bool {
+		code := get(second, "/user")
+		if code == http.StatusTooManyRequests {
+			t.Fatal("the other API has the cool-down")
+		}
+		return code == http.StatusOK
+	})
+	for _, g := range []*gateway{first, second} {
+		testservers.Eventually(t, "each API has one replica", func(context.Context) bool { return g.store.replicas() == 1 })
+	}
+	list := must(second.store.Accounts(t.Context(), 100))(t)
+	for _, a := range list {
+		if !a.BlockedUntil.IsZero() {
+			t.Errorf("the other API shows the cool-down of %+v", a)
+		}
+	}
+	grant := limits.Grant{ID: "1", Client: "builds", Resource: "core", Requests: 10, Ends: time.Now().Add(time.Hour)}
+	noError(t, first.store.Grant(t.Context(), grant))
+	if inForce, _, err := second.store.Grants(t.Context()); err != nil || len(inForce) > 0 {
+		t.Errorf("the other API has the grants %v, %v", inForce, err)
+	}
+	// A purge and a webhook of the first API do not concern the other API.
+	deliver(first, "X-Service-", "secret", "push", "1", `{"repository": {"full_name": "acme/widgets"}}`)
+	first.cache.Purge(t.Context(), "url:/user")
+	before := calls.Load()
+	time.Sleep(time.Second)
+	if get(second, "/user"); calls.Load() != before {
+		t.Error("a purge of the first API made a response of the other API stale")
+	}
+}
