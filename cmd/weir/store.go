@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -219,8 +220,13 @@ func openRedisCache(cfg *config.Config, memory *cache.Memory, log *slog.Logger) 
 	return s, nil
 }
 
-// upstreamName returns the name of the API in Redis, a hash because its path may contain a key.
+// upstreamName returns the name of the API in Redis, a hash of its host and path: the path may contain a key. The port and the
+// common path of self-hosted APIs do not name another API.
 func upstreamName(cfg *config.Config) string {
-	sum := sha256.Sum256([]byte(strings.ToLower(strings.TrimSuffix(cfg.Upstream.URL, "/"))))
+	name := strings.ToLower(cfg.Upstream.URL)
+	if u, err := url.Parse(name); err == nil {
+		name = u.Hostname() + strings.TrimSuffix(strings.TrimSuffix(u.EscapedPath(), "/"), "/api/v3")
+	}
+	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:8])
 }

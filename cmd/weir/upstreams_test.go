@@ -29,6 +29,9 @@ func TestUpstreamsOnOneRedisShareNothing(t *testing.T) {
 			}
 		}), trusting, func(c *config.Config) {
 			c.Store.URL, c.Limits.Wait = "unix://"+socket, time.Second
+			if limited {
+				c.Upstream.URL = strings.Replace(c.Upstream.URL, "127.0.0.1", "localhost", 1)
+			}
 			c.Webhooks.Secret, c.Webhooks.Fresh = "secret", time.Hour
 			c.Credentials = []config.Credential{userToken("ci", "octo-bot", "held-token")}
 			c.Clients = []config.Client{clientOf("builds", "gateway-key", "ci")}
