@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -9,6 +8,8 @@ import (
 	"time"
 
 	"github.com/dunglas/httpsfv"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // Directives maps the directives of a Cache-Control field to their arguments (RFC 9111 section 5.2).
@@ -80,8 +81,8 @@ func (d Directives) Has(name string) bool {
 	return ok
 }
 
-// maxDelta replaces larger numbers of seconds (RFC 9111 section 1.2.2).
-const maxDelta = 1 << 31
+// longestTime replaces longer times (RFC 9111 section 1.2.2).
+var longestTime = time.Duration(policy.CacheSeconds.Most) * time.Second
 
 // Seconds returns a directive's argument as a duration, and whether the directive is present. An
 // argument that is not a number counts as zero, which is the strictest reading.
@@ -93,11 +94,8 @@ func (d Directives) Seconds(name string) (time.Duration, bool) {
 
 // parseSeconds parses a number of seconds (RFC 9111 section 1.2.2). ok is false for other text.
 func parseSeconds(text string) (d time.Duration, ok bool) {
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil && !errors.Is(err, strconv.ErrRange) {
-		return 0, false
-	}
-	return time.Duration(min(n, maxDelta)) * time.Second, true
+	seconds, ok, _ := policy.CacheSeconds.Parse(text)
+	return time.Duration(seconds) * time.Second, ok
 }
 
 // targetedFields lists the fields that address gateway caches. These fields take precedence over

@@ -178,7 +178,7 @@ func afterSpace(s string) string {
 // between returns the time from earlier to later, or zero if later precedes earlier. A bound prevents
 // overflows in later calculations (RFC 9111 section 1.2.2).
 func between(earlier, later time.Time) time.Duration {
-	return min(max(0, later.Sub(earlier)), maxDelta*time.Second)
+	return min(max(0, later.Sub(earlier)), longestTime)
 }
 
 // initialAge returns the corrected initial age (RFC 9111 section 4.2.3). The first member of Age counts,

@@ -310,6 +310,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		o = o.withoutRate()
 	}
 	a.Enforced = a.Enforced || o.Enforces()
+	retryAfter := min(o.RetryAfter, policy.LongestWait)
 	w, rate, foreign := a.window(r, cmp.Or(o.Rate.Resource, p.Resource)), o.Rate, false
 	if rate.Limit != 0 {
 		anonymous := a.Kind != policy.Unauthenticated && rate.Limit == r.Primary.Unauthenticated
@@ -321,6 +322,8 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		case learnedDoubt: // the window of the known reports may have counted the request
 			a.spendUnconfirmed(w, now, cost)
 			foreign = anonymous // the exhausted budget may be that of the address
+		case learnedNothing:
+			a.spendUnconfirmed(w, now, cost)
 		case learnedEnded:
 		}
 	} else if v != nil {
@@ -330,10 +333,10 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	switch {
 	case o.Limited == PrimaryLimit && foreign: // the probe decides
 	case o.Limited == PrimaryLimit:
-		w.exhaust(o.RetryAfter, now)
+		w.exhaust(retryAfter, now)
 	case o.Limited == ContentLimit:
 		a.changeCooldown(func(s *cooldown) {
-			s.Content.limited(o.RetryAfter, sent > s.Content.LastError || sent == 0 && now >= s.Content.Until, now)
+			s.Content.limited(retryAfter, sent > s.Content.LastError || sent == 0 && now >= s.Content.Until, now)
 		})
 	case o.Limited == SecondaryLimit && (v != nil || now >= a.Cooldown.Until): // otherwise this call may be a repetition
 		separate := sent > a.Cooldown.LastError || sent == 0 && now >= a.Cooldown.Until
@@ -342,7 +345,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 			a.learnShares(p.Claim, r, now)
 		}
 		a.changeCooldown(func(s *cooldown) {
-			s.limited(o.RetryAfter, separate, reopens, now, r.Usable(int64(r.Concurrent)), int64(r.Probes))
+			s.limited(retryAfter, separate, reopens, now, r.Usable(int64(r.Concurrent)), int64(r.Probes))
 		})
 	case o.Limited == NotLimited && !o.Failed:
 		a.changeCooldown(func(s *cooldown) { s.succeeded(p.ID, now) })

@@ -11,7 +11,7 @@ const (
 	// cooldownDefault is the cool-down after a secondary limit error without Retry-After. Each consecutive error
 	// doubles the cool-down, up to cooldownLongest. Retry-After is doubled in the same way, but never shortened.
 	cooldownDefault = 60 * second
-	cooldownLongest = 64 * cooldownDefault
+	cooldownLongest = longestReset
 	// slowStartStep is the time after which a slow start doubles the number of concurrency slots.
 	slowStartStep = 5 * second
 	// raiseAfter is the minimum time between a change of the ceiling and its next rise. A grant that occupies the last
@@ -72,7 +72,7 @@ func (c *cooldown) slots(now, documented int64) int64 {
 	if c.SlowStart == 0 {
 		return slots
 	}
-	slow := int64(1) << min(30, (now-c.SlowStart)/slowStartStep)
+	slow := int64(1) << min(30, max(0, now-c.SlowStart)/slowStartStep)
 	if slow >= slots {
 		c.SlowStart = 0
 	}
@@ -143,6 +143,18 @@ func (c *cooldown) limited(retryAfter time.Duration, separate bool, reopens, now
 	c.Probing, c.probe, c.SlowStart = true, 0, 0
 }
 
+// opening returns the change with which an operator opens the account: it ends the state closed, or else the cool-down and the
+// pause of content creation. The next permit is a probe. opening returns nil if the account has none of these states.
+func (c *cooldown) opening(now int64) func(*cooldown) {
+	switch {
+	case c.Closed != 0:
+		return (*cooldown).open
+	case now < max(c.Until, c.Content.Until):
+		return func(c *cooldown) { c.Until, c.Content.Until = min(c.Until, now), min(c.Content.Until, now) }
+	}
+	return nil
+}
+
 // open ends the state closed. The next permit is a probe, unless the cool-down has not ended yet.
 func (c *cooldown) open() { c.Closed, c.FailedProbes = 0, 0 }
 
@@ -167,6 +179,20 @@ func (c *cooldown) shift(by int64) {
 	for key, s := range c.Shares {
 		s.Error, s.Next = s.Error+by, s.Next+by
 		c.Shares[key] = s
+	}
+}
+
+// bound moves times and numbers into their ranges. Another replica or process may have stored others, for example on a clock that
+// has stepped.
+func (c *cooldown) bound(now int64) {
+	const slack = 120 * second // resets are later than LongestWait by margins
+	for _, t := range []*int64{&c.LastError, &c.SlowStart, &c.Raised, &c.Closed, &c.Content.LastError} {
+		*t = min(*t, now)
+	}
+	c.Until, c.Content.Until = min(c.Until, now+cooldownLongest+slack), min(c.Content.Until, now+cooldownLongest+slack)
+	c.Ceiling = max(0, c.Ceiling)
+	for key, s := range c.Shares {
+		c.Shares[key] = share{min(max(s.Parts, leastShare), fullShare), min(s.Error, now), min(s.Next, now+shareHold)}
 	}
 }
 
@@ -202,7 +228,7 @@ const (
 	// contentDefault is the pause after a limit error of content creation without Retry-After. Each consecutive error doubles
 	// it, up to contentLongest.
 	contentDefault = 60 * second
-	contentLongest = 3600 * second
+	contentLongest = longestReset
 )
 
 // limited starts a pause. Errors of requests that were in progress together count once: separate is set for the first of
@@ -214,7 +240,7 @@ func (p *contentPause) limited(retryAfter time.Duration, separate bool, now int6
 	}
 	wait := contentDefault
 	if retryAfter > 0 {
-		wait = min(retryAfter.Microseconds(), longestReset)
+		wait = retryAfter.Microseconds()
 	}
 	for range p.Errors - 1 {
 		if wait >= contentLongest {

@@ -41,8 +41,8 @@ type Ledger interface {
 	Merge(from, into string, kind policy.CallerKind)
 	// Canonical returns the name of the account to which a name belongs: the name itself, unless the account was merged.
 	Canonical(name string) string
-	// Open opens a closed account. The next permit of the account is a probe. If the account is not closed, Open
-	// returns [ErrNotClosed].
+	// Open opens a closed account. Of another account, Open ends the cool-down and the pause of content creation. The next
+	// permit is a probe. If the account has none of these states, Open returns [ErrNotClosed].
 	Open(ctx context.Context, account string) error
 	// Grant stores a grant with a new ID. This process applies the grant at once, and another replica when it calls Grants.
 	Grant(ctx context.Context, g Grant) error
@@ -52,8 +52,8 @@ type Ledger interface {
 	Grants(ctx context.Context) (inForce, ended []Grant, err error)
 }
 
-// ErrNotClosed is the error of [Ledger.Open] for an account that is not closed.
-var ErrNotClosed = errors.New("the account is not closed")
+// ErrNotClosed is the error of [Ledger.Open] for an account that is neither closed nor in a cool-down.
+var ErrNotClosed = errors.New("the account is not closed, and in no cool-down")
 
 // Claim is a request for one permit.
 type Claim struct {
@@ -161,6 +161,8 @@ type Outcome struct {
 	Rate       Rate // zero without rate headers
 	Limited    LimitKind
 	RetryAfter time.Duration // zero without the header
+	// Outside is the name of a number of the response outside its range, or empty. It is only recorded.
+	Outside string
 	// Cost is the true cost of the request in its primary window, or zero if the cost is unknown. It replaces the estimate
 	// of the claim.
 	Cost int

@@ -300,11 +300,10 @@ func (m *Memory) Open(_ context.Context, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a := m.accounts[m.canonical(name)]
-	if a == nil || a.Cooldown.Closed == 0 {
+	if a == nil {
 		return ErrNotClosed
 	}
-	a.Cooldown.open()
-	return nil
+	return a.open(a.advance(m.now()))
 }
 
 // Grant implements [Ledger].

@@ -118,7 +118,9 @@ func (w *window) mergeWindow(other *window, now int64, logs map[*slidingLog]*sli
 	w.sentSlowStart = max(w.sentSlowStart, other.sentSlowStart)
 	w.withoutHeaders = min(w.withoutHeaders, other.withoutHeaders)
 	w.Silent = min(w.Silent, other.Silent)
-	w.LastReset = max(w.LastReset, other.LastReset)
+	if other.LastReset > w.LastReset {
+		w.LastReset, w.LastEnd = other.LastReset, other.LastEnd
+	}
 	w.inUse += other.inUse
 	w.Doubt = cmp.Or(w.Doubt, other.Doubt)
 	w.reported += other.reported
@@ -131,7 +133,7 @@ func (w *window) mergeWindow(other *window, now int64, logs map[*slidingLog]*sli
 		old := &w.Reports[i]
 		old.Reset, old.Used, old.Limit = max(old.Reset, p.Reset), max(old.Used, p.Used), min(old.Limit, p.Limit)
 		old.MaxOffset, old.MinOffset = max(old.MaxOffset, p.MaxOffset), min(old.MinOffset, p.MinOffset)
-		old.Responses = min(old.Responses, p.Responses)
+		old.Responses, old.Granted = min(old.Responses, p.Responses), max(old.Granted, p.Granted)
 	}
 	slices.SortFunc(w.Reports, func(x, y report) int { return cmp.Compare(x.Reset, y.Reset) })
 	w.Reports = w.Reports[max(0, len(w.Reports)-2):]

@@ -353,6 +353,9 @@ func (p *Part) WindowState(budget string, offset Offset, now int64) (s WindowSta
 	s.Silent = w.Silent
 	for _, r := range w.Reports {
 		r.MaxOffset, r.MinOffset = r.MaxOffset+offset.Max, r.MinOffset+offset.Min
+		if r.Granted != 0 {
+			r.Granted += offset.Min
+		}
 		s.Reports = append(s.Reports, r)
 	}
 	return s, true
@@ -398,12 +401,13 @@ func (p *Part) CooldownStored(changes int) { p.changes = slices.Delete(p.changes
 
 // LearnCooldown replaces the cool-down by the cool-down that another replica stored, and repeats the changes that are
 // not stored yet.
-func (p *Part) LearnCooldown(state json.RawMessage, offset Offset) error {
+func (p *Part) LearnCooldown(state json.RawMessage, offset Offset, now int64) error {
 	var c cooldown
 	if err := json.Unmarshal(state, &c); err != nil {
 		return err
 	}
 	c.shift(-offset.Min)
+	c.bound(now)
 	c.probe = p.Cooldown.probe
 	for _, change := range p.changes {
 		change(&c)
@@ -412,12 +416,16 @@ func (p *Part) LearnCooldown(state json.RawMessage, offset Offset) error {
 	return nil
 }
 
-// Open opens a closed account, like [Ledger.Open].
-func (p *Part) Open() error {
-	if p.Cooldown.Closed == 0 {
+// Open opens the account, like [Ledger.Open].
+func (p *Part) Open(now int64) error { return p.open(p.advance(now)) }
+
+// open opens the account for an operator.
+func (a *account) open(now int64) error {
+	change := a.Cooldown.opening(now)
+	if change == nil {
 		return ErrNotClosed
 	}
-	p.changeCooldown((*cooldown).open)
+	a.changeCooldown(change)
 	return nil
 }
 

@@ -63,7 +63,7 @@ func (l *Limiter) KnowsResource(name string) bool {
 // that may not have a window, the result is invalid: the response counts like a response without headers. The ledger
 // then charges the window of the claim, and not the window of another resource.
 func (l *Limiter) ReadRate(h http.Header) Rate {
-	r, ok := ReadRate(h)
+	r, ok := ReadRate(h, l.now())
 	if ok && r.Resource != "" && !l.resources.accept(r.Resource) {
 		return Rate{Invalid: true}
 	}

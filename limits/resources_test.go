@@ -6,12 +6,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // rateHeader returns the rate headers of a response that names a resource.
 func rateHeader(resource string) http.Header {
 	h := http.Header{}
-	for name, value := range map[string]string{"Limit": "30", "Used": "3", "Reset": "1000060", "Resource": resource} {
+	for name, value := range map[string]string{"Limit": "30", "Used": "3", "Reset": fmt.Sprint(time.Now().Add(time.Minute).Unix()), "Resource": resource} {
 		h.Set("X-Ratelimit-"+name, value)
 	}
 	return h

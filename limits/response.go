@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/weirgate/weir/policy"
@@ -15,6 +13,8 @@ import (
 type Rate struct {
 	// Invalid means that the response has x-ratelimit headers that Weir cannot use. The other fields are then zero.
 	Invalid bool
+	// Ignored is the name of the first number outside its range, or empty. Invalid is then set.
+	Ignored string
 	Limit   int
 	Used    int
 	// Reset is in whole seconds of the upstream's clock.
@@ -25,30 +25,46 @@ type Rate struct {
 	Resource string
 }
 
-// latestReset is the latest reset that ReadRate accepts, in Unix seconds (year 2255). With this bound, times in
-// microseconds fit into 53 bits.
-const latestReset = 9_000_000_000
-
 // rateHeaders are the x-ratelimit headers with a number.
 var rateHeaders = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Used", "X-Ratelimit-Reset"}
 
-// ReadRate parses the x-ratelimit headers. It returns false if the limit or the reset is missing or invalid. If the
-// used number is missing, ReadRate computes that number from the limit and the remaining number.
-func ReadRate(h http.Header) (Rate, bool) {
-	limit, okLimit := number(h, "X-Ratelimit-Limit")
-	reset, okReset := number(h, "X-Ratelimit-Reset")
-	used, okUsed := number(h, "X-Ratelimit-Used")
-	if remaining, ok := number(h, "X-Ratelimit-Remaining"); ok && !okUsed {
-		used, okUsed = max(0, limit-remaining), true
+// ReadRate parses the x-ratelimit headers of a response that arrived at now. It returns false if the limit or the reset is
+// missing, or if a number is invalid or outside its range (policy/numbers.go). If the used number is missing, ReadRate
+// computes that number from the limit and the remaining number.
+func ReadRate(h http.Header, now time.Time) (r Rate, ok bool) {
+	present, ignored := false, ""
+	read := func(name string, n policy.Number) (value int, ok bool) {
+		if len(h[name]) == 0 {
+			return 0, false
+		}
+		present = true
+		parsed, ok, _ := n.Parse(h.Get(name))
+		if !ok {
+			ignored = cmp.Or(ignored, n.Name)
+		}
+		return int(parsed), ok
 	}
-	if !okLimit || !okReset || !okUsed || reset > latestReset {
-		present := func(name string) bool { return len(h[name]) > 0 }
-		return Rate{Invalid: slices.ContainsFunc(rateHeaders, present)}, false
+	r.Limit, ok = read("X-Ratelimit-Limit", policy.RateLimit)
+	remaining, okRemaining := read("X-Ratelimit-Remaining", policy.RateRemaining)
+	used, okUsed := read("X-Ratelimit-Used", policy.RateUsed)
+	if r.Used = used; !okUsed {
+		r.Used = max(0, r.Limit-remaining)
 	}
-	r := Rate{Limit: limit, Used: used, Reset: time.Unix(int64(reset), 0), Resource: h.Get("X-Ratelimit-Resource")}
+	from, reset := now, policy.UndatedReset
 	if date, err := http.ParseTime(h.Get("Date")); err == nil {
-		r.Date = date
+		r.Date, from, reset = date, date, policy.RateReset
 	}
+	okReset := false
+	if text := h["X-Ratelimit-Reset"]; len(text) > 0 {
+		present = true
+		if r.Reset, okReset, _ = reset.ParseUnix(text[0], from); !okReset {
+			ignored = cmp.Or(ignored, reset.Name)
+		}
+	}
+	if !ok || !okReset || !okUsed && !okRemaining || ignored != "" {
+		return Rate{Invalid: present, Ignored: ignored}, false
+	}
+	r.Resource = h.Get("X-Ratelimit-Resource")
 	return r, true
 }
 
@@ -58,12 +74,6 @@ func RemoveRate(h http.Header) {
 		h.Del(name)
 	}
 	h.Del("X-Ratelimit-Resource")
-}
-
-// number parses a header field as a number of zero or more.
-func number(h http.Header, name string) (int, bool) {
-	n, err := strconv.Atoi(h.Get(name))
-	return n, err == nil && n >= 0
 }
 
 // LimitKind is the kind of limit error that a response reports.
@@ -117,31 +127,41 @@ func ReadLimitError(a policy.UpstreamAnswer) LimitError {
 
 // ReadCost returns the cost that a response to a GraphQL call has at data.rateLimit.cost, or zero. executed is false if the
 // response has only errors, so the cost may be lower than the cost of the query. The body may be truncated: the cost is then
-// zero, and executed is true, because errors are short.
-func ReadCost(body []byte) (cost int, executed bool) {
+// zero, and executed is true, because errors are short. outside reports whether the cost is outside its range, and ignored.
+func ReadCost(body []byte) (cost int, executed, outside bool) {
 	// Maps, because the names of members of a struct ignore case, and a client chooses aliases.
 	var parsed, data, rate map[string]json.RawMessage
 	if json.Unmarshal(body, &parsed) != nil {
-		return 0, true
+		return 0, true, false
 	}
 	if json.Unmarshal(parsed["data"], &data) != nil || data == nil {
-		return 0, false
+		return 0, false, false
 	}
-	if json.Unmarshal(data["rateLimit"], &rate) != nil || json.Unmarshal(rate["cost"], &cost) != nil {
-		return 0, true
+	if json.Unmarshal(data["rateLimit"], &rate) != nil || rate["cost"] == nil {
+		return 0, true, false
 	}
-	return max(0, cost), true
+	value, ok, outside := policy.GraphQLCost.Parse(string(rate["cost"]))
+	if !ok {
+		value = 0
+	}
+	return int(value), true, outside
 }
 
-// ReadRetryAfter parses a Retry-After header, which is a number of seconds or a date (RFC 9110 section 10.2.3). It
-// returns zero if the header is missing or invalid, and for zero, a negative number or a past date.
-func ReadRetryAfter(h http.Header, now time.Time) time.Duration {
+// ReadRetryAfter parses the Retry-After of a response that arrived at now: a number of seconds, or a date (RFC 9110 section
+// 10.2.3) on the clock of the response's Date. It returns zero if the header is missing or invalid, and for zero, a negative
+// number or a past date. outside reports whether the header is invalid or the value is outside its range.
+func ReadRetryAfter(h http.Header, now time.Time) (wait time.Duration, outside bool) {
 	value := h.Get("Retry-After")
-	if seconds, err := strconv.Atoi(value); err == nil {
-		return max(0, time.Duration(seconds)*time.Second)
+	if seconds, ok, outside := policy.RetryAfter.Parse(value); ok {
+		return time.Duration(seconds) * time.Second, outside
 	}
-	if at, err := http.ParseTime(value); err == nil {
-		return max(0, at.Sub(now))
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0, value != ""
 	}
-	return 0
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = date
+	}
+	end, _, outside := policy.RetryAfter.Date(at, now)
+	return end.Sub(now), outside
 }

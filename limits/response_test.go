@@ -40,7 +40,7 @@ func TestReadRateParsesRateHeaders(t *testing.T) {
 		{"no headers", nil, Rate{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, ok := ReadRate(c.h)
+			got, ok := ReadRate(c.h, now)
 			if !got.Reset.Equal(c.want.Reset) || !got.Date.Equal(c.want.Date) || got.Limit != c.want.Limit || got.Used != c.want.Used || got.Resource != c.want.Resource || got.Invalid != c.want.Invalid || ok != c.ok {
 				t.Errorf("got %+v, %v; want %+v, %v", got, ok, c.want, c.ok)
 			}
@@ -99,7 +99,7 @@ func TestReadCostOfAGraphQLCall(t *testing.T) {
 		`{"data":{"rateLimit":{"cost":7},"nodes":[` + strings.Repeat(`{"login":"a"},`, 600) + `trunca`: {0, true},
 		`{"data":{"rateLimit":{"cost":"many"}}}`:                                                       {0, true},
 	} {
-		if cost, executed := ReadCost([]byte(body)); cost != want.cost || executed != want.executed {
+		if cost, executed, _ := ReadCost([]byte(body)); cost != want.cost || executed != want.executed {
 			t.Errorf("%.80s: got %d, %v; want %d, %v", body, cost, executed, want.cost, want.executed)
 		}
 	}
@@ -115,7 +115,7 @@ func TestReadRetryAfterParsesSecondsAndDates(t *testing.T) {
 		now.Add(time.Minute).UTC().Format(http.TimeFormat):  time.Minute,
 		now.Add(-time.Minute).UTC().Format(http.TimeFormat): 0,
 	} {
-		if got := ReadRetryAfter(http.Header{"Retry-After": {value}}, now); got != want {
+		if got, _ := ReadRetryAfter(http.Header{"Retry-After": {value}}, now); got != want {
 			t.Errorf("%q: got %v, want %v", value, got, want)
 		}
 	}

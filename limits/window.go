@@ -25,7 +25,7 @@ const (
 	// the window.
 	reserveParts = 20
 	// longestReset bounds the time from now to a reset.
-	longestReset = 24 * 3600 * second
+	longestReset = int64(policy.LongestWait / time.Microsecond)
 )
 
 // window is the budget of one resource. The upstream counts in a fixed window, and reports limit, use and reset in rate
@@ -44,8 +44,9 @@ type window struct {
 	Reports []report
 	// Doubt is a report that contradicts Reports, until another response decides.
 	Doubt *doubt `json:",omitempty"`
-	// LastReset is the newest reset that has passed. Reports of older windows are ignored.
-	LastReset int64
+	// LastReset is the newest reset that has passed, and LastEnd the time at which its window ended here. A late response with
+	// an older reset is ignored.
+	LastReset, LastEnd int64
 	// Confirmed ends the slow start of the window. It is set by the first report of the open window, or by
 	// slowStartBurst responses without rate headers.
 	Confirmed bool
@@ -77,6 +78,8 @@ type report struct {
 	MaxOffset, MinOffset int64
 	Limit, Used          int64
 	Responses            int64 // zero if no response reported the window
+	// Granted is the latest grant of a request whose response reported the window, or zero.
+	Granted int64
 }
 
 // end returns the end of the window on the local clock, without a margin for rounding.
@@ -85,6 +88,22 @@ func (p report) end() int64 { return p.Reset + p.MaxOffset }
 // sameWindow reports whether both reports are about the same window.
 func (p report) sameWindow(other report) bool {
 	return max(p.Reset-other.Reset, other.Reset-p.Reset) <= resetJitter
+}
+
+// learnClock adds the bounds of another report about the same window. If the bounds contradict each other, one Date is wrong, and
+// the later end of the window counts.
+func (p *report) learnClock(other report) {
+	switch {
+	case other.MinOffset <= p.MaxOffset+resetJitter && other.MaxOffset >= p.MinOffset-resetJitter:
+		p.MaxOffset, p.MinOffset = min(p.MaxOffset, other.MaxOffset), max(p.MinOffset, other.MinOffset)
+	case other.MaxOffset > p.MaxOffset:
+		p.MaxOffset, p.MinOffset = other.MaxOffset, other.MinOffset
+	}
+}
+
+// isValid reports whether the numbers of a report are in their ranges. The report of another replica or process may not be.
+func (p report) isValid() bool {
+	return min(p.Limit, p.Used) >= 0 && max(p.Limit, p.Used) <= policy.RateUsed.Most
 }
 
 // reopens returns the time at which requests may be sent again.
@@ -114,8 +133,8 @@ func (w *window) expire(now int64) {
 		if p.reopens() > now {
 			return false
 		}
-		if p.Responses > 0 { // otherwise the reset was assumed on the local clock
-			w.LastReset = max(w.LastReset, p.Reset)
+		if p.Responses > 0 && p.Reset >= w.LastReset { // otherwise the reset was assumed on the local clock
+			w.LastReset, w.LastEnd = p.Reset, p.reopens()
 		}
 		w.Confirmed, w.withoutHeaders, w.slowStarted = false, 0, 0
 		w.Unconfirmed.removeUntil(p.Reset + p.MinOffset)
@@ -205,7 +224,8 @@ func (w *window) fits(p report, now int64, r *Rules, cost int64, batch bool, oth
 type learned int
 
 const (
-	learnedEnded learned = iota // the report is about an ended window
+	learnedEnded   learned = iota // the report of a late response is about an ended window
+	learnedNothing                // the reset has passed before the request was sent
 	learnedOpen
 	learnedDoubt // the report needs a confirmation
 )
@@ -215,7 +235,7 @@ const (
 // credential, and limited that the response is a limit error.
 func (w *window) learn(r Rate, sent, now int64, anonymous, limited bool) learned {
 	w.expire(now)
-	p := report{Reset: r.Reset.UnixMicro(), Limit: int64(r.Limit), Used: int64(r.Used), Responses: 1}
+	p := report{Reset: r.Reset.UnixMicro(), Limit: int64(r.Limit), Used: int64(r.Used), Responses: 1, Granted: sent}
 	switch {
 	case !r.Date.IsZero():
 		// The response was made within the second of Date, between sent and now.
@@ -224,9 +244,12 @@ func (w *window) learn(r Rate, sent, now int64, anonymous, limited bool) learned
 	case p.Reset+w.Length <= now: // the upstream's clock is wrong
 		p.MaxOffset = now + w.Length - p.Reset
 	}
-	p.MaxOffset = min(p.MaxOffset, now+longestReset-p.Reset)
-	if w.LastReset != 0 && p.Reset <= w.LastReset+resetJitter || p.reopens() <= now {
+	p.MaxOffset = min(p.MaxOffset, now+max(longestReset, w.Length)-p.Reset)
+	switch {
+	case w.isLate(p):
 		return learnedEnded
+	case !p.isValid(), p.reopens() <= now:
+		return learnedNothing
 	}
 	if w.doubts(p, sent, now, anonymous, limited) {
 		return learnedDoubt
@@ -242,10 +265,17 @@ func (w *window) learn(r Rate, sent, now int64, anonymous, limited bool) learned
 	return learnedOpen
 }
 
+// isLate reports whether a report is about a window that had not ended here at the time of its request. After that time, the
+// upstream reports the same reset only if the window ended too early here.
+func (w *window) isLate(p report) bool {
+	return w.LastReset != 0 && p.Reset <= w.LastReset+resetJitter && p.Granted < w.LastEnd
+}
+
 // merge adds a report of another replica.
 func (w *window) merge(p report, now int64) {
 	w.expire(now)
-	if p.Responses > 0 && w.LastReset != 0 && p.Reset <= w.LastReset+resetJitter || p.reopens() <= now {
+	p.MaxOffset = min(p.MaxOffset, now+max(longestReset, w.Length)-p.Reset)
+	if !p.isValid() || p.Responses > 0 && w.isLate(p) || p.reopens() <= now {
 		return
 	}
 	if w.Doubt != nil && w.Doubt.repeats(p) {
@@ -265,7 +295,8 @@ func (w *window) add(p report, responses func(old, added int64) int64) {
 	for i := range w.Reports {
 		if old := &w.Reports[i]; old.sameWindow(p) {
 			old.Reset, old.Used, old.Limit = max(old.Reset, p.Reset), max(old.Used, p.Used), p.Limit
-			old.MaxOffset, old.MinOffset = min(old.MaxOffset, p.MaxOffset), max(old.MinOffset, p.MinOffset)
+			old.learnClock(p)
+			old.Granted = max(old.Granted, p.Granted)
 			old.Responses = responses(old.Responses, p.Responses)
 			return
 		}

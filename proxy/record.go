@@ -49,6 +49,8 @@ type Record struct {
 	// policy/limitanswers.yaml that recognized it.
 	Limited     limits.LimitKind `json:"limited,omitempty"`
 	LimitAnswer string           `json:"limit_answer,omitempty"`
+	// OutsideRange is the name of a number of the last response that Weir ignored or clamped (policy/numbers.go).
+	OutsideRange string `json:"outside_range,omitempty"`
 	// Saved is set for a response without quota cost that would have cost quota without Weir.
 	Saved bool `json:"saved,omitempty"`
 	// Error describes the failure for the operator.
@@ -223,7 +225,7 @@ func (ex *exchange) conclude() {
 type AccessLog string
 
 // These are the values of the setting telemetry.access_log. [AccessLogErrors] selects refusals by Weir, limit errors of the
-// upstream, responses with status 500 and above, and requests with an error in their record.
+// upstream, responses with status 500 and above, requests with an error in their record, and numbers outside their range.
 const (
 	AccessLogAll    AccessLog = "all"
 	AccessLogErrors AccessLog = "errors"
@@ -232,7 +234,7 @@ const (
 
 func (g *Gateway) logAccess(ex *exchange) {
 	r := &ex.record
-	failed := r.Error != "" || r.Outcome == "refused" || r.Limited != limits.NotLimited || r.Status >= http.StatusInternalServerError
+	failed := r.Error != "" || r.OutsideRange != "" || r.Outcome == "refused" || r.Limited != limits.NotLimited || r.Status >= http.StatusInternalServerError
 	if g.AccessLog == AccessLogOff || g.AccessLog == AccessLogErrors && !failed {
 		return
 	}
@@ -263,6 +265,9 @@ func (g *Gateway) logAccess(ex *exchange) {
 	}
 	if r.Limited != limits.NotLimited {
 		attrs = append(attrs, slog.String("limited", r.Limited.String()), slog.String("limit_answer", r.LimitAnswer))
+	}
+	if r.OutsideRange != "" {
+		attrs = append(attrs, slog.String("outside_range", r.OutsideRange))
 	}
 	if r.Error != "" {
 		attrs = append(attrs, slog.String("error", r.Error))

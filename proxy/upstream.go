@@ -259,6 +259,7 @@ func (ex *exchange) count(resp *http.Response, o limits.Outcome, cost int) {
 	if o.Limited != limits.NotLimited {
 		ex.record.LimitAnswer = ex.limitError.Name
 	}
+	ex.record.OutsideRange = cmp.Or(o.Rate.Ignored, o.Outside)
 	if o.Sent {
 		ex.record.Spent += cost * (1 + o.Resent)
 	}
@@ -339,7 +340,10 @@ func (g *Gateway) waitsForLimit(ex *exchange, o limits.Outcome) bool {
 	case o.RetryAfter > 0:
 		end = now.Add(o.RetryAfter)
 	case o.Limited == limits.PrimaryLimit || o.Rate.Limit != 0 && o.Rate.Used >= o.Rate.Limit:
-		end = o.Rate.Reset
+		end = now.Add(o.Rate.Reset.Sub(o.Rate.Date)) // the clocks may differ
+		if o.Rate.Date.IsZero() {
+			end = o.Rate.Reset
+		}
 	default:
 		end = now.Add(time.Minute)
 	}
@@ -367,7 +371,10 @@ func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *lim
 	}
 	e := g.Limiter.ReadLimitError(permit.Account, a)
 	if e.Kind != limits.NotLimited {
-		outcome.RetryAfter = limits.ReadRetryAfter(resp.Header, time.Now())
+		var outside bool
+		if outcome.RetryAfter, outside = limits.ReadRetryAfter(resp.Header, time.Now()); outside {
+			outcome.Outside = policy.RetryAfter.Name
+		}
 	}
 	if e.Repeated == 0 {
 		outcome.Limited = e.Kind
@@ -377,7 +384,10 @@ func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *lim
 		ex.lateLimit = g.watchEnd(ex, resp, permit)
 	}
 	if a.GraphQL && resp.StatusCode == http.StatusOK {
-		cost, executed := limits.ReadCost(a.Body)
+		cost, executed, outside := limits.ReadCost(a.Body)
+		if outside {
+			outcome.Outside = policy.GraphQLCost.Name
+		}
 		if outcome.Succeeded = executed; ex.graphQL.ReportsCost {
 			outcome.Cost = cost
 		}

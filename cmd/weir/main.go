@@ -53,7 +53,7 @@ type commands struct {
 	Explain   explainCommand   `cmd:"" help:"Show how the gateway treats a call, or how it answered a request."`
 	Catalogue catalogueCommand `cmd:"" help:"List the operations of the API, with what each costs and how it is cached."`
 	Budget    budgetCommand    `cmd:"" help:"Show the remaining budgets of each account, and raise the part of a client for a time."`
-	Account   accountCommand   `cmd:"" help:"Open an account that the gateway has closed after repeated limit errors."`
+	Account   accountCommand   `cmd:"" help:"Open an account that is closed after repeated limit errors, or end its cool-down."`
 	Tail      tailCommand      `cmd:"" help:"Follow the requests: print one line for each."`
 	Cache     cacheCommand     `cmd:"" help:"Purge responses from the cache."`
 	CA        caCommand        `cmd:"" help:"Create the authority of the forward proxy."`

@@ -280,13 +280,13 @@ func TestGrantReachesAllReplicas(t *testing.T) {
 func TestOpenAccount(t *testing.T) {
 	g := open(t, configure(nowhere, trusting, func(c *config.Config) { c.Limits.Probes = 1 }))
 	ledger := g.current.Load().ledger
-	for id := range uint64(2) { // a limit error, then a failed probe
-		c := limits.Claim{ID: id + 1, Account: "user:ci", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
+	for id, retryAfter := range []time.Duration{time.Microsecond, time.Hour} { // a limit error, then a failed probe
+		c := limits.Claim{ID: uint64(id + 1), Account: "user:ci", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
 		testservers.Eventually(t, "the cool-down ends", func(ctx context.Context) bool {
 			d, err := ledger.Admit(ctx, c)
 			return err == nil && d.Granted
 		})
-		limited := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: time.Microsecond}
+		limited := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: retryAfter}
 		noError(t, ledger.Settle(t.Context(), limits.Permit{Claim: c}, limited))
 	}
 	address := adminOf(t, g)
@@ -298,12 +298,13 @@ func TestOpenAccount(t *testing.T) {
 		{"budget", 0, "s, because probes failed: weir account open user:ci"},
 		{"account open user:other", 1, `open account "user:other": the account is not closed`},
 		{"account open user:ci", 0, "user:ci is open; its next request is a probe"},
-		{"account open user:ci", 1, "not closed"},
+		{"account open user:ci", 0, "user:ci is open"}, // the end of its cool-down
+		{"account open user:ci", 1, "not closed, and in no cool-down"},
 		{"account open", 2, "account"},
 	} {
 		wantWeir(t, c.code, c.text, append(strings.Fields(c.args), "--admin", address)...)
 	}
-	if last := g.trail.Last(); len(last) != 3 || last[1].Action != "open account" || last[1].Target != "user:ci" || last[1].Outcome != "opened" {
+	if last := g.trail.Last(); len(last) != 4 || last[1].Action != "open account" || last[1].Target != "user:ci" || last[1].Outcome != "opened" {
 		t.Errorf("audit trail: %+v", last)
 	}
 }

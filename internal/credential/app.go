@@ -20,6 +20,8 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // App is an installed app. The app proves its identity with its private key and gets tokens that expire after an hour.
@@ -141,7 +143,7 @@ func (a *App) issue(ctx context.Context, transport http.RoundTripper) (AppToken,
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxTokenBody))
 	switch {
 	case resp.StatusCode != http.StatusCreated:
-		seconds, _ := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 16)
+		seconds, _, _ := policy.RetryAfter.Parse(resp.Header.Get("Retry-After"))
 		return AppToken{}, &issueError{resp.StatusCode, time.Duration(seconds) * time.Second}
 	case err != nil:
 		return AppToken{}, errors.New("request installation token: response truncated")
@@ -151,9 +153,17 @@ func (a *App) issue(ctx context.Context, transport http.RoundTripper) (AppToken,
 		Expires time.Time `json:"expires_at"`
 	}
 	invalid := func(r rune) bool { return r <= ' ' || r > '~' } // a header field cannot carry these characters
-	if json.Unmarshal(text, &issued) != nil || issued.Token == "" || strings.ContainsFunc(issued.Token, invalid) ||
-		!issued.Expires.After(time.Now()) {
+	if json.Unmarshal(text, &issued) != nil || issued.Token == "" || strings.ContainsFunc(issued.Token, invalid) {
 		return AppToken{}, errors.New("request installation token: upstream returned 201 without a usable token")
 	}
-	return AppToken{Secret(issued.Token), issued.Expires, time.Now()}, nil
+	// The clocks may differ, so the lifetime counts from the Date of the response.
+	now, date := time.Now(), time.Now()
+	if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+		date = at
+	}
+	if !issued.Expires.After(date) {
+		return AppToken{}, fmt.Errorf("request installation token: upstream returned a token that has expired (expires_at %s)", issued.Expires.UTC().Format(time.RFC3339))
+	}
+	expires, _, _ := policy.TokenExpiry.Date(issued.Expires, date)
+	return AppToken{Secret(issued.Token), now.Add(expires.Sub(date)), now}, nil
 }

@@ -24,8 +24,6 @@ const (
 	// The pause after a failed request starts at firstPause and doubles up to longestPause. firstPause is also the
 	// minimum time between two tokens, even if tokens expire sooner.
 	firstPause, longestPause = 5 * time.Second, 5 * time.Minute
-	// maxRetryAfter caps the upstream's Retry-After at the longest window of a limit.
-	maxRetryAfter = time.Hour
 )
 
 // TokenStore shares installation tokens among replicas. A replica requests a token only under a lease from the store.
@@ -247,7 +245,7 @@ var errRejected = errors.New("the upstream rejects its new installation token (4
 func (s *Source) delay(reason error, now time.Time) {
 	s.pause = min(max(firstPause, 2*s.pause), longestPause)
 	if refused, ok := errors.AsType[*issueError](reason); ok {
-		s.pause = max(s.pause, min(refused.retryAfter, maxRetryAfter))
+		s.pause = max(s.pause, refused.retryAfter)
 	}
 	s.err, s.next = reason, now.Add(s.pause)
 }

@@ -205,6 +205,26 @@ func TestAppsOfDifferentUpstreamsShareNoToken(t *testing.T) {
 	})
 }
 
+// The lifetime of a token counts from the Date of the response, because the clocks may differ. It is at most an hour.
+func TestLifetimeOfATokenHasARange(t *testing.T) {
+	for _, c := range []struct{ clock, life, want time.Duration }{
+		{0, 40 * time.Minute, 40 * time.Minute}, {0, 100 * 365 * 24 * time.Hour, time.Hour},
+		{-3 * time.Hour, time.Hour, time.Hour}, {3 * time.Hour, time.Hour, time.Hour}, {time.Hour, 10 * time.Minute, 10 * time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			app := testApp()
+			token, err := app.issue(t.Context(), roundTripper(func(r *http.Request) (*http.Response, error) {
+				resp := tokenResponse(r, "ghs_1", c.clock+c.life)
+				resp.Header.Set("Date", time.Now().Add(c.clock).UTC().Format(http.TimeFormat))
+				return resp, nil
+			}))
+			if got := time.Until(token.Expires); err != nil || got != c.want {
+				t.Errorf("clock %v ahead, lifetime %v: got %v, %v; want %v", c.clock, c.life, got, err, c.want)
+			}
+		})
+	}
+}
+
 func TestFailedTokenRequestIsRetriedAfterAPause(t *testing.T) {
 	inBubble(t, func(r *appTest) {
 		for _, c := range []struct {
@@ -214,7 +234,7 @@ func TestFailedTokenRequestIsRetriedAfterAPause(t *testing.T) {
 		}{
 			{"not found", `{"message":"ghs_secret"}`, "90", 404, 90 * time.Second},
 			{"redirect", "", "90", 307, 90 * time.Second},
-			{"Retry-After above an hour", "{}", "60000", 403, time.Hour},
+			{"Retry-After above an hour", "{}", "9000000000", 403, time.Hour},
 			{"not JSON", "ghs_secret", "90", 201, 5 * time.Second},
 			{"token with a line break", `{"token":"ghs_secret\n","expires_at":"2999-01-01T00:00:00Z"}`, "90", 201, 5 * time.Second},
 			{"expired token", `{"token":"ghs_secret","expires_at":"1999-01-01T00:00:00Z"}`, "90", 201, 5 * time.Second},

@@ -265,3 +265,8 @@ func sign(with any, algorithm, kid string, claims map[string]any, header ...any)
 	signer := must(jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(algorithm), Key: with}, options))
 	return must(jwt.Signed(signer).Claims(claims).Serialize())
 }
+
+// roundTripper is a transport that calls a function.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -123,27 +123,52 @@ var windowCases = []testCase{
 			h.spend(get("core"), reported("core", used, 5000, reset.Add(time.Duration(used%3-1)*second)))
 		}
 		h.check("used", h.budget("core").Used, 4010)
-		h.spend(get("core"), reported("core", 60, 60, reset.Add(-2*time.Hour))) // an earlier window
-		h.check("used", h.budget("core").Used, 4010)
+		h.spend(get("core"), reported("core", 60, 60, reset.Add(-2*time.Hour))) // an earlier window, which does not count the request
+		h.check("used", h.budget("core").Used, 4011)
 		h.check("limit", h.budget("core").Limit, 5000)
 	}},
 	{"late responses of an ended window are ignored", func(h *harness) {
 		old := time.Now().Add(60 * second)
-		late := h.granted(get("core"))
+		late, renewed := h.granted(get("core")), h.granted(get("core"))
 		outcome := reported("core", 5000, 5000, old)
 		h.spend(get("core"), reported("core", 4999, 5000, old))
-		time.Sleep(60*second + jitter)
+		for range 3 {
+			time.Sleep(20 * second)
+			h.renewed(0, renewed)
+		}
+		time.Sleep(jitter)
 		h.settled(late, outcome)
 		h.check("used", h.budget("core").Used, 0)
-		late = h.granted(get("core"))
 		outcome = reported("core", 5000, 5000, old.Add(second))
 		outcome.Rate.Date = outcome.Rate.Date.Add(-2 * second) // the response was made before the end of the window
-		h.settled(late, outcome)
+		h.settled(renewed, outcome)
 		h.check("used, with another rounding of the reset", h.budget("core").Used, 0)
 	}},
-	{"a reset is at most a day away", func(h *harness) {
+	{"a reset is at most an hour away", func(h *harness) {
 		h.spend(get("core"), reported("core", 5000, 5000, time.Now().Add(30*24*time.Hour)))
-		h.refused(get("core"), limits.Primary, 24*time.Hour+jitter)
+		h.refused(get("core"), limits.Primary, time.Hour+jitter)
+	}},
+	{"a date in the future does not hide later reports", func(h *harness) {
+		reset := time.Now().Add(50 * time.Minute)
+		wrong := reported("core", 20, 5000, reset)
+		wrong.Rate.Date = wrong.Rate.Date.Add(48 * time.Minute) // the window seems to end in two minutes
+		h.spend(get("core"), wrong)
+		time.Sleep(3 * time.Minute)
+		h.spend(get("core"), reported("core", 5000, 5000, reset))
+		h.refused(get("core"), limits.Primary, 47*time.Minute+jitter)
+	}},
+	{"one wrong date among others changes nothing", func(h *harness) {
+		reset := time.Now().Add(50 * time.Minute)
+		h.confirm(3, 5000, reset)
+		for _, offset := range []time.Duration{48 * time.Minute, -5 * time.Minute} {
+			wrong := reported("core", 20, 5000, reset)
+			wrong.Rate.Date = wrong.Rate.Date.Add(offset)
+			h.spend(get("core"), wrong)
+			time.Sleep(5 * time.Minute)
+			h.spend(get("core"), reported("core", 30, 5000, reset))
+		}
+		h.spend(get("core"), reported("core", 5000, 5000, reset))
+		h.refused(get("core"), limits.Primary, 45*time.Minute+jitter) // the later end counts
 	}},
 	{"the clock of the upstream may differ", func(h *harness) {
 		for i, offset := range []time.Duration{-time.Hour, 1900 * time.Millisecond, -1900 * time.Millisecond,

@@ -49,14 +49,41 @@ var closedCases = []testCase{
 		h.settled(earlier, answered())
 		h.granted(get("core"))
 	}},
-	{"an account that is not closed cannot be opened", func(h *harness) {
+	{"an account that is neither closed nor in a cool-down cannot be opened", func(h *harness) {
 		for range 2 {
 			if err := h.Open(context.Background(), "a"); !errors.Is(err, limits.ErrNotClosed) {
 				h.Errorf("got %v, want %v", err, limits.ErrNotClosed)
 			}
-			h.spend(get("core"), limitedBy(10*second)) // in a cool-down, but not closed
+			h.spend(get("core"), limitedBy(10*second))
 			time.Sleep(11 * second)
 		}
+	}},
+	{"an operator ends a cool-down", func(h *harness) {
+		h.spend(get("core"), limitedBy(time.Hour))
+		h.opened()
+		probe := h.granted(get("core"))
+		h.refused(get("core"), limits.Cooldown, untilSettled)
+		h.settled(probe, answered())
+		h.granted(get("core"))
+	}},
+	{"an operator ends a pause of content creation", func(h *harness) {
+		o := answered()
+		o.Limited, o.RetryAfter = limits.ContentLimit, time.Hour
+		c := get("core")
+		c.CreatesContent = true
+		h.spend(c, o)
+		h.opened()
+		h.granted(c)
+	}},
+	{"a second opening ends the cool-down of a closed account", func(h *harness) {
+		for range 4 {
+			time.Sleep(time.Until(h.account().BlockedUntil))
+			h.spend(get("core"), limitedBy(time.Hour))
+		}
+		h.opened()
+		h.refused(get("core"), limits.Cooldown, time.Hour+margin)
+		h.opened()
+		h.granted(get("core"))
 	}},
 	{"an opened account still waits for Retry-After", func(h *harness) {
 		for range 4 {

@@ -147,13 +147,13 @@ var doubtCases = []testCase{
 		h.refused(anonymous, limits.Primary, 20*time.Minute+jitter)
 	}},
 	{"a new limit counts from its second report", func(h *harness) {
-		h.confirm(3, 5000, time.Now().Add(time.Hour))
-		late := time.Now().Add(80 * time.Minute)
+		h.confirm(3, 5000, time.Now().Add(30*time.Minute))
+		late := time.Now().Add(50 * time.Minute)
 		h.spend(get("core"), reported("core", 1, 100, late))
 		h.spend(get("core"), reported("core", 2, 100, late))
 		h.check("limit", h.budget("core").Limit, 100)
 		h.spend(get("core"), reported("core", 100, 100, late))
-		h.refused(get("core"), limits.Primary, 80*time.Minute+jitter)
+		h.refused(get("core"), limits.Primary, 50*time.Minute+jitter)
 	}},
 	{"the rate headers of a 401 say nothing", func(h *harness) {
 		reset := time.Now().Add(time.Hour)

@@ -350,7 +350,7 @@ func (c *player) apply(s step) (difference string) {
 	for range times {
 		d, err := c.applyToLedger(s, o)
 		if s.kind == opens {
-			if opened := c.model.reopen(); opened != (err == nil) || err != nil && !errors.Is(err, limits.ErrNotClosed) {
+			if opened := c.model.opened(now.UnixMicro()); opened != (err == nil) || err != nil && !errors.Is(err, limits.ErrNotClosed) {
 				return fmt.Sprintf("open: got %v, the model opened the account: %v", err, opened)
 			}
 			continue

@@ -81,6 +81,7 @@ type fixedWindow struct {
 	length, limit   int64
 	reports         []windowReport
 	lastReset       int64 // newest reset that has passed
+	lastEnd         int64 // end of that window
 	answered        bool
 	withoutHeaders  int64         // responses without rate headers
 	silentSuccesses int64         // successes without rate headers
@@ -355,13 +356,14 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 	if o.Unauthorized && m.kind != policy.Unauthenticated { // the headers are not about the account
 		o.Rate = limits.Rate{}
 	}
+	o.RetryAfter = min(o.RetryAfter, time.Hour)
 	headers := o.Rate.Invalid || o.Rate.Limit != 0
 	m.enforced = m.enforced || headers || o.Limited != limits.NotLimited
 	w := m.window(cmp.Or(o.Rate.Resource, c.Resource))
 	ofAddress := false
 	if o.Rate.Limit != 0 {
-		strange := w.learn(m, o, sent, now)
-		if strange && price > 0 {
+		strange, uncounted := w.learn(m, o, sent, now)
+		if (strange || uncounted) && price > 0 {
 			m.addUnconfirmed(w, now, price)
 		}
 		ofAddress = strange && m.kind != policy.Unauthenticated && o.Rate.Limit == m.rules.Primary.Unauthenticated
@@ -447,7 +449,7 @@ func (m *model) pauseContent(retryAfter time.Duration, another bool, now int64) 
 	}
 	wait, more := 60*sec, int64(0)
 	if retryAfter > 0 {
-		wait, more = min(retryAfter.Microseconds(), 86400*sec), sec
+		wait, more = retryAfter.Microseconds(), sec
 	}
 	for n := 1; n < m.contentErrors && wait < 3600*sec; n++ {
 		wait = min(2*wait, 3600*sec)
@@ -456,7 +458,7 @@ func (m *model) pauseContent(retryAfter time.Duration, another bool, now int64) 
 }
 
 // startCooldown starts a cool-down. The cool-down lasts for retryAfter, or until the reset of an exhausted window, or
-// for a minute. Consecutive errors double retryAfter and the minute, up to 64 minutes.
+// for a minute. Consecutive errors double retryAfter and the minute, up to an hour.
 func (m *model) startCooldown(another bool, w *fixedWindow, retryAfter time.Duration, now int64) {
 	if another && m.probing {
 		m.failedProbes++
@@ -474,7 +476,7 @@ func (m *model) startCooldown(another bool, w *fixedWindow, retryAfter time.Dura
 		m.lastError = now
 	}
 	doubled := func(wait int64) int64 {
-		longest := max(wait, 64*60*sec)
+		longest := max(wait, 60*60*sec)
 		for n := int64(1); n < m.errors && wait < longest; n++ {
 			wait *= 2
 		}
@@ -488,6 +490,16 @@ func (m *model) startCooldown(another bool, w *fixedWindow, retryAfter time.Dura
 	}
 	m.blocked = max(m.blocked, until)
 	m.probing, m.probe, m.slowStart = true, 0, 0
+}
+
+// opened opens the account for an operator. It returns false if the account waits for nothing.
+func (m *model) opened(now int64) bool {
+	if m.advance(now); m.reopen() {
+		return true
+	}
+	waits := now < m.blocked || now < m.contentUntil
+	m.blocked, m.contentUntil = min(m.blocked, now), min(m.contentUntil, now)
+	return waits
 }
 
 // reopen lets a closed account send a probe after its cool-down. It returns false if the account is not closed.

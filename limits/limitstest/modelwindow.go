@@ -44,7 +44,9 @@ func (w *fixedWindow) expire(now int64) {
 		}
 		w.reports = slices.DeleteFunc(w.reports, func(other windowReport) bool { return other == t })
 		if t.answers > 0 {
-			w.lastReset = max(w.lastReset, t.reset)
+			if t.reset >= w.lastReset {
+				w.lastReset, w.lastEnd = t.reset, t.reopens()
+			}
 		}
 		w.answered, w.withoutHeaders, w.slowStarts = false, 0, nil
 		w.removeConfirmed(t.reset + t.earliest)
@@ -80,8 +82,8 @@ func split(l *slidingLog) [][]spending {
 
 // learn adds rate headers. Responses arrive in any order, so the largest use of a window counts. An ended window does
 // not open again.
-// learn returns true for a report that other reports contradict.
-func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strange bool) {
+// learn returns true for a report that other reports contradict. uncounted is set if the report does not count the request.
+func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strange, uncounted bool) {
 	r := o.Rate
 	w.expire(now)
 	t := windowReport{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used), answers: 1}
@@ -90,14 +92,14 @@ func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strang
 	} else if t.reset+w.length <= now {
 		t.latest = now + w.length - t.reset
 	}
-	t.latest = min(t.latest, now+86400*sec-t.reset)
-	if w.lastReset != 0 && t.reset <= w.lastReset+2*sec || t.reopens() <= now {
-		return false
+	t.latest = min(t.latest, now+max(3600*sec, w.length)-t.reset)
+	if late := w.lastReset != 0 && t.reset <= w.lastReset+2*sec && sent < w.lastEnd; late || t.reopens() <= now {
+		return false, !late
 	}
 	if s := w.strange; s != nil && s.limit == t.limit && same(s.windowReport, t) {
 		// Perhaps the same response, or that of a request that was in progress together.
 		if sent == 0 || sent < s.arrived && (o.Limited == limits.NotLimited || w.ofAddress(t, m)) {
-			return true
+			return true, false
 		}
 		w.strange = nil // it was right
 		w.insert(s.windowReport)
@@ -105,7 +107,7 @@ func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strang
 		if sent > 0 { // otherwise it is perhaps the same response
 			w.suspect(t, now)
 		}
-		return true
+		return true, false
 	} else if s != nil && sent >= s.arrived {
 		if s.asking, s.dismissed = 0, true; !slices.ContainsFunc(w.reported(), func(old windowReport) bool { return old.limit == s.limit }) {
 			w.strange = nil
@@ -116,7 +118,7 @@ func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strang
 		t.answers = 0 // perhaps the same response
 	}
 	w.insert(t)
-	return false
+	return false, false
 }
 
 // same reports whether two reports are about one window.
@@ -194,10 +196,14 @@ func (w *fixedWindow) insert(t windowReport) {
 	w.answered, w.limit = true, t.limit
 	for i, old := range w.reports {
 		if difference := old.reset - t.reset; -2*sec <= difference && difference <= 2*sec {
-			w.reports[i] = windowReport{
-				max(old.reset, t.reset), min(old.latest, t.latest), max(old.earliest, t.earliest),
-				t.limit, max(old.used, t.used), old.answers + t.answers,
+			latest, earliest := min(old.latest, t.latest), max(old.earliest, t.earliest)
+			if apart := max(t.earliest-old.latest, old.earliest-t.latest); apart > 2*sec { // a Date is wrong
+				latest, earliest = old.latest, old.earliest
+				if t.latest > old.latest {
+					latest, earliest = t.latest, t.earliest
+				}
 			}
+			w.reports[i] = windowReport{max(old.reset, t.reset), latest, earliest, t.limit, max(old.used, t.used), old.answers + t.answers}
 			return
 		}
 	}
@@ -231,7 +237,7 @@ func (w *fixedWindow) exhaust(retryAfter time.Duration, now int64) {
 	if len(w.reports) == 0 {
 		wait := w.length
 		if retryAfter > 0 {
-			wait = min(retryAfter.Microseconds(), 86400*sec)
+			wait = retryAfter.Microseconds()
 		}
 		w.reports = []windowReport{{reset: now + wait, limit: w.limit}}
 	}

@@ -3,6 +3,7 @@
 -- tables with save(). Times are microseconds since 1970 on the clock of Redis.
 
 local SECOND = 1000000
+local LONGEST, MOST = 3600 * SECOND, 1e9 -- the longest wait and the largest number of a report, as in policy/numbers.go
 local JITTER = 2 * SECOND -- two resets within this distance are resets of one window
 local LEASE_TIME, SPARE_TIME = 30 * SECOND, 300 * SECOND -- the same as leaseTime and spareTime in account.go
 local FORGET_TIME = 7200 * SECOND -- time without calls after which a replica is forgotten
@@ -83,9 +84,11 @@ local function end_windows(budget, w)
   local reports = #w.reports
   for i = #w.reports, 1, -1 do
     local o = w.reports[i]
-    if o.reset + o.max_offset + (o.responses < 10 and JITTER or SECOND) <= now then
+    local ends = o.reset + o.max_offset + (o.responses < 10 and JITTER or SECOND)
+    if ends <= now or max(o.limit, o.used) > MOST then
       table.remove(w.reports, i)
-      if o.responses > 0 then w.over = max(w.over, o.reset) end -- otherwise the reset is on the clock of a replica
+      -- Without a response, the reset is on the clock of a replica.
+      if o.responses > 0 and o.reset >= w.over and ends <= now then w.over, w.ended = o.reset, ends end
     end
   end
   if #w.reports < reports then
@@ -117,21 +120,26 @@ end
 
 -- Adds a report to a window, by the rules of the type window in package limits. Returns false if that window has ended.
 local function report(w, new)
-  if new.responses > 0 and w.over ~= 0 and new.reset <= w.over + JITTER then return false end
+  if new.responses > 0 and w.over ~= 0 and new.reset <= w.over + JITTER and new.granted < (w.ended or now) then return false end
   if new.reset + new.max_offset + JITTER <= now then return false end
   for _, o in ipairs(w.reports) do
     if math.abs(o.reset - new.reset) <= JITTER then
-      if new.reset > o.reset or new.used > o.used or new.limit ~= o.limit or new.max_offset < o.max_offset
-        or new.min_offset > o.min_offset then
+      local latest, earliest = min(o.max_offset, new.max_offset), max(o.min_offset, new.min_offset)
+      if new.min_offset > o.max_offset + JITTER or new.max_offset < o.min_offset - JITTER then -- one Date is wrong
+        local later = new.max_offset > o.max_offset and new or o
+        latest, earliest = later.max_offset, later.min_offset
+      end
+      if new.reset > o.reset or new.used > o.used or new.limit ~= o.limit or latest ~= o.max_offset or earliest ~= o.min_offset then
         if new.limit ~= o.limit then w.limit = new.limit end
         o.reset, o.used, o.limit = max(o.reset, new.reset), max(o.used, new.used), new.limit
-        o.max_offset, o.min_offset = min(o.max_offset, new.max_offset), max(o.min_offset, new.min_offset)
+        o.max_offset, o.min_offset = latest, earliest
         w.version = w.version + 1
       end
       o.responses = max(o.responses, new.responses)
       return true
     end
   end
+  new.granted = nil
   table.insert(w.reports, new)
   w.limit = new.limit
   table.sort(w.reports, function(a, b) return a.reset < b.reset end)

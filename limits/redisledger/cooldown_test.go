@@ -28,3 +28,45 @@ func TestCooldownIsRestoredByAnotherReplica(t *testing.T) {
 		})
 	}
 }
+
+// The second replica refuses claims without a call, and has no lease any more.
+func TestAnOpenedAccountIsOpenAtAllReplicas(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.settleAnswered(p.r2, p.mustAdmit(p.r2, p.claim(1), "at the start"), true)
+		c := p.mustAdmit(p.r1, p.claim(1), "at the start")
+		p.settle(p.r1, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: time.Hour})
+		for range 20 { // the leases are returned
+			time.Sleep(10 * time.Second)
+			p.heartbeat(p.r1, p.r2)
+		}
+		if d := p.decide(p.r2, p.claim(1)); d.Reason != limits.Cooldown {
+			p.Fatal(d)
+		}
+		if err := p.r1.Open(p.Context(), "a"); err != nil {
+			p.Fatal(err)
+		}
+		p.decide(p.r2, p.claim(1))
+		p.heartbeat(p.r2)
+		p.settleAnswered(p.r2, p.mustAdmit(p.r2, p.claim(1), "after the opening"), true)
+	})
+}
+
+// A replica of an earlier version may have stored numbers that no answer of a script can contain.
+func TestNumbersOutsideTheirRangeAreNotShared(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		c := p.mustAdmit(p.r1, p.claim(1), "at the start")
+		key := p.r1.keysOf("a")[0]
+		script := `local w = cmsgpack.pack({version = 1, over = 0, silent = 0, windows = 0, limit = 5000, reports = {{reset = ` +
+			`9e15, max_offset = 0, min_offset = 0, limit = 5000, used = 1e14, responses = 3}}}) return redis.call('HSET', KEYS[1], 'w:core', w)`
+		if err := p.r1.Client.Eval(p.Context(), script, []string{key}).Err(); err != nil {
+			p.Fatal(err)
+		}
+		p.settleAnswered(p.r1, c, true)
+		p.settleAnswered(p.r2, p.mustAdmit(p.r2, p.claim(1), "by another replica"), true)
+		for _, l := range p.both() {
+			if _, err := l.Accounts(p.Context(), 10); err != nil {
+				p.Error(err)
+			}
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -78,6 +79,7 @@ type reportCall struct {
 	Limit     int64 `json:"limit"`
 	Used      int64 `json:"used"`
 	Responses int64 `json:"responses"`
+	Granted   int64 `json:"granted"`
 }
 
 // budgetCall contains the use of one budget. Spare is the number of tokens that the replica keeps beyond its use. Ahead
@@ -179,7 +181,7 @@ type reportReply struct {
 func (w windowReply) state() limits.WindowState {
 	s := limits.WindowState{Silent: w.Silent}
 	for _, r := range w.Reports {
-		s.Reports = append(s.Reports, limits.Report(r))
+		s.Reports = append(s.Reports, limits.Report{Reset: r.Reset, MaxOffset: r.MaxOffset, MinOffset: r.MinOffset, Limit: r.Limit, Used: r.Used, Responses: r.Responses})
 	}
 	return s
 }
@@ -479,8 +481,8 @@ func (x *exchange) apply(answer *reply) (again []*entry, err error) {
 		a.windows[budget] = w.Version
 	}
 	if answer.Cooldown != "" {
-		if err := a.part.LearnCooldown(json.RawMessage(answer.Cooldown), *a.offset); err != nil {
-			return nil, unavailable(err)
+		if err := a.part.LearnCooldown(json.RawMessage(answer.Cooldown), *a.offset, now); err != nil {
+			return nil, fmt.Errorf("%w: %w", errUnreadable, err)
 		}
 		a.cooldown = answer.CooldownVersion
 	} else if x.call.Cooldown != "" {

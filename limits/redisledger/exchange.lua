@@ -235,7 +235,10 @@ end
 
 local reply = {now = int(now), seq = replica.seq, enforced = account.enforced, claims = {}, budgets = {}, windows = {}}
 for i, c in ipairs(call.claims or {}) do
-  for _, n in ipairs(c) do n.limit = known_limit(budgets[n.budget + 1].budget, n.limit) end
+  for _, n in ipairs(c) do
+    local limit = known_limit(budgets[n.budget + 1].budget, n.limit)
+    if limit < n.limit then n.limit, n.cost = limit, min(n.cost, limit) end -- the replica has bounded the cost by its own limit
+  end
   reply.claims[i] = claim(c)
 end
 for i, b in ipairs(budgets) do

@@ -165,8 +165,11 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 		l.mu.Lock()
 		a := l.account(c.Account, c.Kind)
 		d := a.part.Check(c, r, l.now())
-		if !d.Granted && len(c.Clients) > 0 { // the other replicas must know that the client waits
+		switch {
+		case !d.Granted && len(c.Clients) > 0: // the other replicas must know that the client waits
 			a.touch(a.part.Touches(c, "", r)...)
+		case d.Reason == limits.Closed, d.Reason == limits.Cooldown, d.Reason == limits.Content:
+			a.touch(limits.SlotsBudget) // the next heartbeat learns whether an operator has ended the cool-down
 		}
 		if d.Granted && a.part.Has(c) {
 			d = a.part.Admit(c, r, l.now())
@@ -243,7 +246,7 @@ func (l *Ledger) Open(ctx context.Context, name string) error {
 		return err
 	}
 	l.mu.Lock()
-	err := a.part.Open()
+	err := a.part.Open(l.now())
 	l.mu.Unlock()
 	if err != nil {
 		return err

@@ -53,7 +53,7 @@ func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limit
 		a.part.LearnWindow(w.Budget, w.state(), offset, r, now)
 	}
 	if answer.Cooldown != "" && a.cooldown == 0 {
-		if err := a.part.LearnCooldown(json.RawMessage(answer.Cooldown), offset); err != nil {
+		if err := a.part.LearnCooldown(json.RawMessage(answer.Cooldown), offset, now); err != nil {
 			return nil, unavailable(err)
 		}
 		a.cooldown = answer.Version

@@ -85,6 +85,8 @@ func (l *Ledger) run(
 	case err == nil:
 		l.responds(address, nil)
 		return nil
+	case errors.Is(err, errUnreadable):
+		return err
 	case redis.HasErrorPrefix(err, "WRONGTYPE"), redis.HasErrorPrefix(err, "user_script:"):
 		return fmt.Errorf("%w: %w", errUnreadable, err)
 	case ctx.Err() == nil:
@@ -112,7 +114,10 @@ func (l *Ledger) send(
 	if err != nil {
 		return to.address, err
 	}
-	return to.address, json.Unmarshal([]byte(text), answer)
+	if err := json.Unmarshal([]byte(text), answer); err != nil {
+		return to.address, fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	return to.address, nil
 }
 
 // keysOf returns the keys of a script on an account: the hash of the account, and the epoch. In a cluster, the node of

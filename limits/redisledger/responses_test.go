@@ -1,0 +1,40 @@
+package redisledger
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+
+	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/limitstest"
+)
+
+func TestNoNumberOfAResponseBlocksAnAccountInRedis(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		r := limitstest.NewResponder(p.T, func() { p.heartbeat(p.r1, p.r2) }, p.r1, p.r2)
+		r.RunResponses(testservers.Setting(p.T, "WEIR_RESPONSES", 300), rand.New(rand.NewPCG(1, 2)))
+	})
+}
+
+// FuzzResponses passes one response three times to an account in memory, and to an account of two replicas in Redis.
+func FuzzResponses(f *testing.F) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 20 {
+		f.Add(limitstest.RandomResponse(rng))
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		answer := func(r *limitstest.Responder) {
+			for range 3 {
+				r.Answer("a", raw)
+			}
+			r.CheckUsable("a")
+		}
+		synctest.Test(t, func(t *testing.T) {
+			answer(limitstest.NewResponder(t, func() {}, limits.NewMemory(defaultRules())))
+		})
+		withTwoReplicas(t, func(p *pair) {
+			answer(limitstest.NewResponder(p.T, func() { p.heartbeat(p.r1, p.r2) }, p.r1, p.r2))
+		})
+	})
+}

@@ -1,0 +1,83 @@
+package policy
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Number is a number that the upstream sends. A value outside the range is ignored or clamped, so that no response can
+// block, blind or corrupt an account. All readers of such numbers use this type. docs/limits.md contains the ranges.
+type Number struct {
+	Name string // in logs
+	// Least and Most are the bounds of the range. Those of a date are seconds after the Date of the response.
+	Least, Most int64
+	// Clamp replaces a value outside the range by the nearest bound. Otherwise the value is ignored.
+	Clamp bool
+}
+
+// LongestWait bounds each wait that one response can cause. It is the longest window of a limit that the upstream reports.
+const LongestWait = time.Hour
+
+const (
+	waitSeconds = int64(LongestWait / time.Second)
+	// dateSlack allows for a Date and a reset that different servers of the upstream have written.
+	dateSlack = 60
+	day       = 24 * 3600
+)
+
+// Numbers that the upstream sends. If one rate header is ignored, the whole report is ignored.
+var (
+	RateLimit     = Number{Name: "x-ratelimit-limit", Most: 1e9}
+	RateRemaining = Number{Name: "x-ratelimit-remaining", Most: 1e9}
+	RateUsed      = Number{Name: "x-ratelimit-used", Most: 1e9}
+	RateReset     = Number{Name: "x-ratelimit-reset", Least: -waitSeconds, Most: waitSeconds + dateSlack}
+	// UndatedReset is the range of a reset without a valid Date, in seconds after the arrival of the response. The clocks
+	// may differ.
+	UndatedReset = Number{Name: "x-ratelimit-reset without date", Least: -day, Most: day}
+	RetryAfter   = Number{Name: "retry-after", Most: waitSeconds, Clamp: true}
+	// GraphQLCost has the cost of a query of 500,000 nodes as its bound, which is the largest query.
+	GraphQLCost = Number{Name: "rateLimit.cost", Most: 5000}
+	TokenExpiry = Number{Name: "expires_at", Least: 1, Most: waitSeconds, Clamp: true}
+	// CacheSeconds is the range of Age, max-age and similar numbers (RFC 9111 section 1.2.2).
+	CacheSeconds = Number{Name: "age, max-age", Most: 1 << 31, Clamp: true}
+)
+
+// Numbers returns the table of all numbers.
+func Numbers() []Number {
+	return []Number{RateLimit, RateRemaining, RateUsed, RateReset, UndatedReset, RetryAfter, GraphQLCost, TokenExpiry, CacheSeconds}
+}
+
+// Parse returns the value of a decimal text. ok is false if the value must be ignored. outside reports whether the text is no
+// number, or the number is outside the range.
+func (n Number) Parse(text string) (value int64, ok, outside bool) {
+	value, err := strconv.ParseInt(text, 10, 64) // of a number that is too large: the largest number
+	if err != nil && !errors.Is(err, strconv.ErrRange) || strings.HasPrefix(text, "+") {
+		return 0, false, true
+	}
+	return n.bound(value)
+}
+
+func (n Number) bound(value int64) (bounded int64, ok, outside bool) {
+	bounded = min(max(value, n.Least), n.Most)
+	return bounded, n.Clamp || bounded == value, bounded != value
+}
+
+// ParseUnix is like Parse for a time in seconds since 1970. from is the Date of the response, or its arrival.
+func (n Number) ParseUnix(text string, from time.Time) (at time.Time, ok, outside bool) {
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return time.Time{}, false, true
+	}
+	return n.Date(time.Unix(seconds, 0), from)
+}
+
+// Date is like Parse for a date.
+func (n Number) Date(at, from time.Time) (_ time.Time, ok, outside bool) {
+	seconds, ok, outside := n.bound(at.Unix() - from.Unix())
+	if outside {
+		at = from.Add(time.Duration(seconds) * time.Second)
+	}
+	return at, ok, outside
+}

@@ -1,0 +1,88 @@
+package proxy
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+func TestNumbersOutsideTheirRangeAreNamedAndBlockNoAccount(t *testing.T) {
+	date := func(offset time.Duration) string { return time.Now().Add(offset).UTC().Format(http.TimeFormat) }
+	for _, c := range []struct {
+		name, kind string
+		answer     func() answer
+		named      string
+		wait       int // Retry-After of the next request; 0 if the request is granted
+	}{
+		{"use", reads, func() answer { return answer{200, []string{"X-RateLimit-Used: 100000000000000"}, "{}"} }, "x-ratelimit-used", 0},
+		{"limit", reads, func() answer { return answer{200, []string{"X-RateLimit-Limit: 9223372036854775808"}, "{}"} }, "x-ratelimit-limit", 0},
+		{"reset", reads, func() answer {
+			return answer{200, []string{"X-RateLimit-Reset: 9000000000", "X-RateLimit-Remaining: 0"}, "{}"}
+		}, "x-ratelimit-reset", 0},
+		{"date", reads, func() answer { return answer{200, []string{"Date: " + date(5*time.Hour)}, "{}"} }, "x-ratelimit-reset", 0},
+		{"cost", queries, func() answer { return answer{200, nil, `{"data":{"rateLimit":{"cost":1000000000000}}}`} }, "rateLimit.cost", 0},
+		{"retry-after", reads, func() answer { return answer{429, []string{"Retry-After: 9000000000"}, problem(secondaryText, "")} }, "retry-after", 3601},
+		{"retry-after that overflows", reads, func() answer { return answer{429, []string{"Retry-After: 9223372037"}, problem(secondaryText, "")} }, "retry-after", 3601},
+		{"retry-after as a date", reads, func() answer {
+			return answer{429, []string{"Date: " + date(-20*time.Second), "Retry-After: " + date(10*time.Second)}, problem(secondaryText, "")}
+		}, "", 31},
+		{"retry-after as a late date", reads, func() answer {
+			return answer{429, []string{"Retry-After: " + date(1e6*time.Hour)}, problem(secondaryText, "")}
+		}, "retry-after", 3601},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var log bytes.Buffer
+			up := &moody{}
+			setup(up.ServeHTTP, asGitHub, logTo(&log)).run(t, func(w *world) {
+				w.send(c.kind, 1)
+				up.next = []answer{c.answer()}
+				w.send(c.kind, 2)
+				w.want("number in the record", w.last().OutsideRange, c.named)
+				w.want("number in the log", strings.Contains(log.String(), "outside_range="+c.named), c.named != "")
+				wait, _ := strconv.Atoi(w.send(c.kind, 3).Header.Get("Retry-After"))
+				w.want("Retry-After", wait, c.wait)
+			})
+		})
+	}
+}
+
+func TestOneWrongDateHidesNoExhaustedWindow(t *testing.T) {
+	up := &moody{}
+	setup(up.ServeHTTP, asGitHub).run(t, func(w *world) {
+		w.send(reads, 1)
+		up.next = []answer{{200, []string{"Date: " + time.Now().Add(time.Hour-time.Minute).UTC().Format(http.TimeFormat)}, "{}"}}
+		w.send(reads, 2)
+		time.Sleep(2 * time.Minute)
+		up.used["core"] = 4999
+		w.send(reads, 3)
+		before := w.upstreamSaw()
+		for n := range 6 {
+			w.send(reads, 4+n)
+		}
+		w.want("requests upstream", w.upstreamSaw(), before)
+	})
+}
+
+func TestTheDocumentationListsTheRangesOfNumbers(t *testing.T) {
+	text, err := os.ReadFile("../docs/limits.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range policy.Numbers() {
+		rule := "ignored"
+		if n.Clamp {
+			rule = "clamped"
+		}
+		row := fmt.Sprintf("| `%s` | %d | %d | %s |", n.Name, n.Least, n.Most, rule)
+		if !strings.Contains(string(text), row) {
+			t.Errorf("docs/limits.md: the row %s is missing", row)
+		}
+	}
+}
