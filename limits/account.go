@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -220,7 +219,7 @@ func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others ma
 		}
 	}
 	if last != 0 {
-		d.Until = time.UnixMicro(last)
+		d.Wait = waitUntil(last, now)
 		d.Early = exceeds // tokens of the client may return earlier
 	}
 	if refusing != "" {

@@ -194,8 +194,8 @@ func (w *window) unused(guarantees []Guarantee, replicas map[string]int64, now i
 }
 
 // budgetOf returns what a caller may use of a resource.
-func (a *account) budgetOf(caller policy.Caller, resource string, r *Rules, now int64) Budget {
-	b := a.budget(resource, r, now, nil)
+func (a *account) budgetOf(caller policy.Caller, resource string, r *Rules, now int64, wall wallTime) Budget {
+	b := a.budget(resource, r, now, nil, wall)
 	c := &Claim{Resource: resource, Client: caller.Client, Group: caller.Group, Tag: caller.Tag, Clients: caller.Clients}
 	if w := a.Windows[resource]; w != nil && w.divided(c) && !b.Unlimited {
 		own, others := w.divide(c, r, a.others, now)
@@ -239,11 +239,11 @@ func (w *window) upper(part, granted float64, usable, now int64) int64 {
 
 // describeClients returns the budgets of the clients of the last claim, each with the budgets of its tags. foreign is the
 // use of other replicas by budget.
-func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (list []Budget) {
+func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use, wall wallTime) (list []Budget) {
 	usable, guarantees := r.Usable(w.Limit), w.guarantees(w.budgets, r, now)
 	for i, b := range w.budgets {
 		c := &Claim{Resource: w.Resource, Client: b.Client, Clients: []policy.ClientBudget{b}}
-		d := w.describeClient(c, r, now, foreign)
+		d := w.describeClient(c, r, now, foreign, wall)
 		d.Client, d.Guarantee = b.Client, int(w.kept(guarantees[i], now))
 		d.Upper = int(w.upper(b.Limit, r.granted(b.Client, w.Resource, now), usable, now))
 		if b.Share > 0 {
@@ -255,7 +255,7 @@ func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (l
 			continue
 		}
 		for _, c.Tag = range w.tags(b.Client, foreign) {
-			list = append(list, w.describeClient(c, r, now, foreign))
+			list = append(list, w.describeClient(c, r, now, foreign, wall))
 		}
 	}
 	lend(list)
@@ -264,7 +264,7 @@ func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use) (l
 
 // describeClient returns the budget of the client of a claim or, if the claim has a tag, of the tag. Without a report,
 // the reset is unknown and therefore zero.
-func (w *window) describeClient(c *Claim, r *Rules, now int64, foreign map[string]Use) Budget {
+func (w *window) describeClient(c *Claim, r *Rules, now int64, foreign map[string]Use, wall wallTime) Budget {
 	own, _ := w.divide(c, r, nil, now)
 	n := own[len(own)-1]
 	use := foreign[n.Budget]
@@ -277,7 +277,7 @@ func (w *window) describeClient(c *Claim, r *Rules, now int64, foreign map[strin
 		Window: time.Duration(w.Length) * time.Microsecond,
 	}
 	if len(w.Reports) > 0 {
-		d.Reset = time.UnixMicro(w.Reports[0].shownReset())
+		d.Reset = w.Reports[0].shownReset(wall)
 	}
 	return d
 }

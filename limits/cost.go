@@ -14,6 +14,8 @@ const (
 	maxQueries, maxUses = 4096, 4096
 	// recentCalls is the number of calls of a query that an estimate considers. Fewer than minCalls calls do not lower it.
 	recentCalls, minCalls = 8, 3
+	// mostRaised bounds the estimate that recent calls may raise, as a multiple of the upper estimate. Low ones may rise further.
+	mostRaised = 10
 	// costCeiling bounds the cost of one request. No window of the upstream has so many tokens.
 	costCeiling = 1_000_000
 )
@@ -82,7 +84,8 @@ func (c *costs) predict(claim *Claim) int {
 			ceiling = min(ceiling, most)
 		}
 	}
-	return max(floor, ceiling)
+	// A cost far above its estimate may be wrong, and a claim of a whole window would wait for its end.
+	return min(max(floor, ceiling), int(mostRaised*upper)+mostRaised*mostRaised)
 }
 
 // bounds returns the bounds of the cost of a call with another upper estimate and the same ratio. The upstream rounds costs to

@@ -13,7 +13,7 @@ import (
 // budget returns the budget of one resource as rate headers report it. Used excludes permits in use, which Held counts.
 // A search resource has a window and a log; budget reports the use of the more used of the two. foreign is the use of
 // other replicas by budget.
-func (a *account) budget(resource string, r *Rules, now int64, foreign map[string]Use) Budget {
+func (a *account) budget(resource string, r *Rules, now int64, foreign map[string]Use, wall wallTime) Budget {
 	w := a.Windows[resource]
 	if w == nil {
 		w = newWindow(resource, r.For(a.Kind, resource))
@@ -22,22 +22,22 @@ func (a *account) budget(resource string, r *Rules, now int64, foreign map[strin
 		return Budget{Resource: resource, Unlimited: true}
 	}
 	w.expire(now)
-	limit, used, reset := w.Limit, int64(0), now+w.Length
+	limit, used, reset := w.Limit, int64(0), wall(now+w.Length)
 	for _, p := range w.Reports {
 		if limit = p.Limit; p.Used >= used {
-			used, reset = p.Used, p.shownReset()
+			used, reset = p.Used, p.shownReset(wall)
 		}
 	}
 	others := foreign[windowPrefix+resource]
 	used += w.Unconfirmed.Total + others.Spent
 	key := logKey(Primary, resource)
 	if spent, returns := a.spent(key, foreign[key], now); spent > used {
-		used, reset = spent, returns
+		used, reset = spent, wall(returns)
 	}
 	used = min(used, limit)
 	return Budget{
 		Resource: resource, Limit: int(limit), Used: int(used), Remaining: int(limit - used), Held: int(w.inUse + others.Held),
-		Reset: time.UnixMicro(reset), Window: time.Duration(w.Length) * time.Microsecond,
+		Reset: reset, Window: time.Duration(w.Length) * time.Microsecond,
 	}
 }
 
@@ -55,13 +55,17 @@ func (a *account) spent(key string, foreign Use, now int64) (spent, returns int6
 	return spent, returns
 }
 
+// wallTime is [Clock.Wall].
+type wallTime func(at int64) time.Time
+
 // shownReset returns the reported reset. If the clock of the upstream clearly differs, shownReset returns the local
 // time of that reset.
-func (p report) shownReset() int64 {
-	if p.MaxOffset > -resetJitter && p.MaxOffset < resetJitter {
-		return p.Reset
+func (p report) shownReset(wall wallTime) time.Time {
+	reset, end := time.UnixMicro(p.Reset), wall(p.end())
+	if end.Sub(reset).Abs().Microseconds() < resetJitter {
+		return reset
 	}
-	return p.end() / second * second
+	return time.Unix(end.Unix(), 0)
 }
 
 // resources returns the resources that have a window.
@@ -72,24 +76,24 @@ func (a *account) resources() []string {
 // describe returns the account for operators. The budgets are the resources in the order of resources.yaml, then other
 // resources that the upstream has named, then the budgets that the upstream does not report. foreign is the use of other
 // replicas by budget.
-func (a *account) describe(r *Rules, now int64, foreign map[string]Use) Account {
+func (a *account) describe(r *Rules, now int64, foreign map[string]Use, wall wallTime) Account {
 	now = a.advance(now)
 	d := Account{Name: a.Name, Kind: a.Kind, InUse: len(a.reservations) + int(foreign[SlotsBudget].Held)}
 	d.Concurrent = int(a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))))
 	if now < a.Cooldown.Until {
-		d.BlockedUntil = time.UnixMicro(a.Cooldown.Until)
+		d.BlockedUntil = wall(a.Cooldown.Until)
 	}
 	if a.Cooldown.Closed != 0 {
-		d.ClosedSince = time.UnixMicro(a.Cooldown.Closed)
+		d.ClosedSince = wall(a.Cooldown.Closed)
 	}
 	for _, resource := range a.resources() {
-		if b := a.budget(resource, r, now, foreign); !b.Unlimited {
+		if b := a.budget(resource, r, now, foreign, wall); !b.Unlimited {
 			d.Budgets = append(d.Budgets, b)
 		}
 	}
 	resources := len(d.Budgets)
 	for _, w := range a.Windows {
-		d.Budgets = append(d.Budgets, w.describeClients(r, now, foreign)...)
+		d.Budgets = append(d.Budgets, w.describeClients(r, now, foreign, wall)...)
 	}
 	uses := maps.Clone(foreign)
 	if uses == nil {
@@ -116,7 +120,7 @@ func (a *account) describe(r *Rules, now int64, foreign map[string]Use) Account 
 				b.Share = float64(limit) / float64(b.Limit)
 				b.Limit, b.Remaining = limit, limit-b.Used
 			}
-			b.Reset = time.UnixMicro(cmp.Or(u.Ends, now))
+			b.Reset = wall(cmp.Or(u.Ends, now))
 			d.Budgets = append(d.Budgets, b)
 		}
 	}

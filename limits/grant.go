@@ -73,7 +73,7 @@ func SplitGrants(list []Grant, now time.Time) (inForce, ended []Grant) {
 // granted returns the requests by which grants raise the guarantee and the limit of a client or group.
 func (r *Rules) granted(client, resource string, now int64) (requests float64) {
 	for _, g := range r.Grants {
-		if g.Client == client && g.Resource == resource && g.Ends.UnixMicro() > now {
+		if g.Client == client && g.Resource == resource && g.Ends.UnixMicro() > now+r.Ahead.Microseconds() {
 			requests += float64(g.Requests)
 		}
 	}

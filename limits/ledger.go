@@ -111,10 +111,10 @@ type OpenPermit struct {
 // Decision is the result of a claim.
 type Decision struct {
 	Granted bool
-	// Until is the time at which a refused claim may be repeated. If Until is zero, the claim may be repeated after
-	// another permit of the account is settled or released.
-	Until time.Time
-	// Early means that the claim may fit before Until, because other replicas may return tokens, or because the client may use
+	// Wait is the time after which a refused claim may be repeated. If Wait is zero, the claim may be repeated after another
+	// permit of the account is settled or released.
+	Wait time.Duration
+	// Early means that the claim may fit before the end of Wait, because other replicas may return tokens, or because the client may use
 	// less than its nominal part by then.
 	Early  bool
 	Reason Reason
@@ -128,7 +128,7 @@ type Reason string
 // Reasons, in the order in which they are checked. A ledger may have further reasons.
 const (
 	// Closed means that repeated probes failed. Only an operator or the success of an earlier request ends it, so the
-	// time of its end is unknown. Decision.Until is then at least one hour away.
+	// time of its end is unknown. Decision.Wait is then at least one hour.
 	Closed      Reason = "closed"
 	Cooldown    Reason = "cooldown"
 	Concurrency Reason = "concurrency"

@@ -148,7 +148,8 @@ func (l *Limiter) undoRenewal(ctx context.Context, p Permit) {
 // Refusal is the error for a request that cannot be sent before its deadline.
 type Refusal struct {
 	Reason Reason
-	// Until is the time at which the same request would be admitted if no other request is sent.
+	// Until is the time at which the same request would be admitted if no other request is sent. It has a reading of the
+	// monotonic clock: use [Refusal.Wall] for clients.
 	Until time.Time
 	// Shared is the use of the budget at the last refusal, as in [Decision].
 	Shared *SharedUse
@@ -157,6 +158,9 @@ type Refusal struct {
 func (r *Refusal) Error() string {
 	return fmt.Sprintf("refused (%s) until %s", r.Reason, r.Until.UTC().Format(time.RFC3339))
 }
+
+// Wall returns Until as the wall clock is set now.
+func (r *Refusal) Wall() time.Time { return time.Now().Round(0).Add(time.Until(r.Until)) }
 
 // defaultRetry is the time until the end of a refusal if neither the ledger nor the queue names a time. This is the case
 // if the response of a permit in use decides, and during the shutdown. A repeated request costs no quota.
@@ -205,8 +209,9 @@ func (l *Limiter) tryAcquire(ctx context.Context, claim *Claim, caller policy.Ca
 		return nil, d, err
 	case d.Granted:
 		return l.use(Permit{Claim: *claim}), d, nil
-	case d.Until.After(deadline):
-		return nil, d, &Refusal{d.Reason, d.Until, d.Shared}
+	}
+	if until := l.now().Add(d.Wait); d.Wait > 0 && until.After(deadline) {
+		return nil, d, &Refusal{d.Reason, until, d.Shared}
 	}
 	return nil, d, nil
 }
@@ -376,13 +381,13 @@ func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 	default:
 		if w.leaving {
 			q.remove(w)
-			until := d.Until
-			if until.IsZero() {
+			until := now.Add(d.Wait)
+			if d.Wait == 0 {
 				until = w.line.retryAt(w.flow.rank, now)
 			}
 			w.result <- &Refusal{d.Reason, until, d.Shared}
 		}
-		if d.Until.IsZero() && q.settled {
+		if d.Wait == 0 && q.settled {
 			return // a permit was settled or released during the call: try again
 		}
 		q.refuse(w.line.class, d, now)

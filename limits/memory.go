@@ -34,16 +34,17 @@ type Memory struct {
 	// unproven contains the accounts without any outcome but 401, with the number of their permits that are not settled.
 	unproven map[string]int
 	peak     int // most accounts since accounts was allocated
-	clock    func() time.Time
-	started  time.Time
+	clock    *Clock
+	started  int64
 	cold     bool // the spends before the start are unknown
 }
 
 // NewMemory returns an empty ledger.
-func NewMemory(rules Rules) *Memory { return newMemory(rules, time.Now) }
+func NewMemory(rules Rules) *Memory { return NewMemoryAt(rules, NewClock()) }
 
-func newMemory(rules Rules, clock func() time.Time) *Memory {
-	return &Memory{rules: rules, accounts: map[string]*account{}, unproven: map[string]int{}, clock: clock, started: clock(), cold: true}
+// NewMemoryAt returns an empty ledger with a clock.
+func NewMemoryAt(rules Rules, clock *Clock) *Memory {
+	return &Memory{rules: rules, accounts: map[string]*account{}, unproven: map[string]int{}, clock: clock, started: clock.Now(), cold: true}
 }
 
 // Run removes idle accounts until ctx ends.
@@ -103,18 +104,18 @@ func (m *Memory) remove(a *account) {
 func (m *Memory) Configure(rules Rules) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	rules.Grants = m.rules.Grants
+	rules.Grants, rules.Ahead = m.rules.Grants, m.rules.Ahead
 	m.rules = rules
 }
 
-// now returns the ledger's time, which is monotonic.
-func (m *Memory) now() int64 { return m.started.Add(m.clock().Sub(m.started)).UnixMicro() }
+// now returns the ledger's time.
+func (m *Memory) now() int64 { return m.clock.Now() }
 
 // Merge implements [Ledger].
 func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	from, into, merged := m.aliases.Add(from, into, m.clock())
+	from, into, merged := m.aliases.Add(from, into, m.clock.wall())
 	b := m.accounts[from]
 	if !merged || b == nil {
 		return
@@ -122,7 +123,7 @@ func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
 	a := m.account(into, cmp.Or(kind, b.Kind))
 	var assumed int64
 	if m.cold {
-		assumed = m.started.UnixMicro()
+		assumed = m.started
 	}
 	a.merge(b, m.now(), assumed)
 	m.remove(b)
@@ -137,7 +138,7 @@ func (m *Memory) Canonical(name string) string {
 }
 
 // canonical returns the canonical name of an account. mu must be held.
-func (m *Memory) canonical(name string) string { return m.aliases.Canonical(name, m.clock()) }
+func (m *Memory) canonical(name string) string { return m.aliases.Canonical(name, m.clock.wall()) }
 
 // account returns an account, and creates it if necessary.
 func (m *Memory) account(name string, kind policy.CallerKind) *account {
@@ -174,7 +175,7 @@ func (m *Memory) fill(l *slidingLog, s Spend) {
 	case "ramp":
 		spent, steps = s.Limit-s.Limit/4, rampSteps
 	}
-	started, length := m.started.UnixMicro(), s.Window.Microseconds()
+	started, length := m.started, s.Window.Microseconds()
 	for i := range steps {
 		l.First = 0 // do not merge the steps
 		l.spend(started-length+length*(i+1)/steps, spent*(i+1)/steps-spent*i/steps)
@@ -190,10 +191,11 @@ func (m *Memory) ColdStart() string {
 	for _, w := range m.rules.Content {
 		longest = max(longest, w.Window)
 	}
-	until := m.started.Add(longest)
-	if !m.cold || !m.clock().Before(until) {
+	end := m.started + longest.Microseconds()
+	if !m.cold || m.now() >= end {
 		return ""
 	}
+	until := m.clock.Wall(end)
 	switch m.rules.ColdStart {
 	case "strict":
 		return "holding back all points and content until " + until.UTC().Format(time.RFC3339)
@@ -279,7 +281,7 @@ func (m *Memory) Budget(caller policy.Caller, resource string) (b Budget, known 
 	if a == nil {
 		a = newAccount(caller.Account, caller.Kind)
 	}
-	return a.budgetOf(caller, resource, &m.rules, m.now()), true
+	return a.budgetOf(caller, resource, &m.rules, m.now(), m.clock.Wall), true
 }
 
 // Alone implements [Ledger]. No other process uses the ledger.
@@ -310,10 +312,11 @@ func (m *Memory) Open(_ context.Context, name string) error {
 func (m *Memory) Grant(_ context.Context, g Grant) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.rules.CheckGrant(g, m.clock()); err != nil {
+	if err := m.rules.CheckGrant(g, m.clock.wall()); err != nil {
 		return err
 	}
-	inForce, _ := SplitGrants(m.rules.Grants, m.clock())
+	m.rules.Ahead = m.clock.Ahead()
+	inForce, _ := SplitGrants(m.rules.Grants, m.clock.wall())
 	if err := CheckGrants(len(inForce) + 1); err != nil {
 		return err
 	}
@@ -326,7 +329,7 @@ func (m *Memory) Revoke(_ context.Context, id string) (Grant, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, g := range m.rules.Grants {
-		if g.ID == id && g.Ends.After(m.clock()) {
+		if g.ID == id && g.Ends.After(m.clock.wall()) {
 			m.rules.Grants = slices.Delete(m.rules.Grants, i, i+1)
 			return g, nil
 		}
@@ -338,7 +341,8 @@ func (m *Memory) Revoke(_ context.Context, id string) (Grant, error) {
 func (m *Memory) Grants(context.Context) (inForce, ended []Grant, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.rules.Grants, ended = SplitGrants(m.rules.Grants, m.clock())
+	m.rules.Ahead = m.clock.Ahead()
+	m.rules.Grants, ended = SplitGrants(m.rules.Grants, m.clock.wall())
 	return slices.Clone(m.rules.Grants), ended, nil
 }
 
@@ -363,7 +367,7 @@ func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 		defer m.mu.Unlock()
 		for _, u := range group {
 			if a := m.accounts[u.name]; a != nil {
-				list = append(list, a.describe(&m.rules, m.now(), nil))
+				list = append(list, a.describe(&m.rules, m.now(), nil, m.clock.Wall))
 			}
 		}
 	}

@@ -438,14 +438,14 @@ func (p *Part) CooldownUntil() (until int64, probing bool) {
 func (p *Part) Idle(now int64) bool { return len(p.changes) == 0 && p.idle(now) }
 
 // Budget returns one resource, like [Ledger.Budget].
-func (p *Part) Budget(caller policy.Caller, resource string, r *Rules, now int64) Budget {
-	return p.budgetOf(caller, resource, r, p.advance(now))
+func (p *Part) Budget(caller policy.Caller, resource string, r *Rules, c *Clock) Budget {
+	return p.budgetOf(caller, resource, r, p.advance(c.Now()), c.Wall)
 }
 
 // Resources returns the resources that have a window.
 func (p *Part) Resources() []string { return p.resources() }
 
 // Describe returns the account for operators. foreign is the use of other replicas by budget.
-func (p *Part) Describe(r *Rules, foreign map[string]Use, now int64) Account {
-	return p.describe(r, now, foreign)
+func (p *Part) Describe(r *Rules, foreign map[string]Use, c *Clock) Account {
+	return p.describe(r, c.Now(), foreign, c.Wall)
 }

@@ -246,12 +246,13 @@ func (q *queue) granted(w *waiter, now time.Time) {
 
 // block forbids attempts of a refused line until the decision may change.
 func (l *line) block(d Decision, now time.Time) {
-	l.reason, l.shared, l.until, l.next, l.untilSettled = d.Reason, d.Shared, d.Until, d.Until, false
+	until := now.Add(d.Wait)
+	l.reason, l.shared, l.until, l.next, l.untilSettled = d.Reason, d.Shared, until, until, false
 	if early := now.Add(earlyEvery); d.Early && early.Before(l.next) {
 		l.next = early
 	}
-	if d.Until.IsZero() {
-		l.next, l.untilSettled = now.Add(pollEvery), true
+	if d.Wait == 0 {
+		l.until, l.next, l.untilSettled = time.Time{}, now.Add(pollEvery), true
 	}
 	l.pacedUntil = l.next.Add(pacedTime)
 }
@@ -265,9 +266,9 @@ func (q *queue) refuse(c class, d Decision, now time.Time) {
 		}
 		l.block(d, now)
 		for _, w := range slices.Clone(l.waiters) {
-			if d.Until.After(w.deadline) && !w.admitting {
+			if until := now.Add(d.Wait); d.Wait > 0 && until.After(w.deadline) && !w.admitting {
 				q.remove(w)
-				w.result <- &Refusal{d.Reason, d.Until, d.Shared}
+				w.result <- &Refusal{d.Reason, until, d.Shared}
 			}
 		}
 	}

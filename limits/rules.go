@@ -20,6 +20,8 @@ type Rules struct {
 	ColdStart string
 	// Grants are the temporary raises that [Ledger.Grants] returned last. The ledger sets them.
 	Grants []Grant
+	// Ahead is [Clock.Ahead] at the last call of [Ledger.Grants]. The ledgers set it, because the wall clock ends a grant.
+	Ahead time.Duration
 }
 
 // Spend is the cost of one claim in one sliding log.

@@ -27,7 +27,7 @@ func (m *Memory) Save(w io.Writer) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	s := snapshot{Version: snapshotVersion, Taken: time.UnixMicro(now), Aliases: m.aliases.saved()}
+	s := snapshot{Version: snapshotVersion, Taken: m.clock.Wall(now), Aliases: m.aliases.saved()}
 	for _, a := range m.accounts {
 		now := a.advance(now)
 		for _, v := range a.reservations {
@@ -53,7 +53,7 @@ func (m *Memory) Load(r io.Reader) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s.Taken.UnixMicro() > m.now()+margin {
+	if s.Taken.After(m.clock.wall().Add(time.Second)) {
 		return errors.New("read saved ledger: its time is in the future; check the clock")
 	}
 	accounts := map[string]*account{}

@@ -18,7 +18,7 @@ func (m *Memory) spend(t *testing.T, c Claim, o Outcome) {
 	t.Helper()
 	ctx := context.Background()
 	if d, _ := m.Admit(ctx, c); !d.Granted {
-		t.Fatalf("%d: %s until %v", c.ID, d.Reason, d.Until)
+		t.Fatalf("%d: %s for %v", c.ID, d.Reason, d.Wait)
 	}
 	if o.Sent {
 		_ = m.Settle(ctx, Permit{Claim: c}, o)

@@ -109,7 +109,7 @@ func setLimitHeaders(h http.Header, r *limits.Refusal) {
 	h.Set("X-Ratelimit-Remaining", "0")
 	h.Set("X-Ratelimit-Used", h.Get("X-Ratelimit-Limit"))
 	// Some clients wait for the reset instead of Retry-After, so both fields have the same time.
-	h.Set("X-Ratelimit-Reset", strconv.FormatInt(r.Until.Add(time.Second-1).Unix(), 10))
+	h.Set("X-Ratelimit-Reset", strconv.FormatInt(r.Wall().Add(time.Second-1).Unix(), 10))
 	if field := h.Get("Ratelimit"); field != "" {
 		name, _, _ := strings.Cut(field, ";")
 		h.Set("Ratelimit", name+";r=0;t="+after)

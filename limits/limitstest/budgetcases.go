@@ -181,7 +181,7 @@ var windowCases = []testCase{
 			c.ID = 0
 			over := time.Until(o.Rate.Reset.Add(-offset)) // on the local clock
 			_, d := h.admit(c)
-			if wait := time.Until(d.Until); wait < over+jitter || wait > over+jitter+second {
+			if wait := d.Wait; wait < over+jitter || wait > over+jitter+second {
 				h.Errorf("clock %v ahead: refused for %v, want about %v", offset, wait, over)
 			}
 		}

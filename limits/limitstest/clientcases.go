@@ -80,7 +80,7 @@ var clientCases = []testCase{
 		n, d := h.fill("bot", &used, reset)
 		h.check("requests of the bot", n, 79)
 		h.check("reason", d.Reason, limits.ClientBudget)
-		if wait := time.Until(d.Until); wait < 54*time.Minute || wait > 56*time.Minute {
+		if wait := d.Wait; wait < 54*time.Minute || wait > 56*time.Minute {
 			h.Errorf("the refusal ends after %v", wait)
 		}
 		time.Sleep(50 * time.Minute)
@@ -210,8 +210,8 @@ var clientCases = []testCase{
 		n, d := h.repeat(creates("bot", 1), answered)
 		h.check("first requests of the bot", n, 80)
 		h.check("reason", d.Reason, limits.Content)
-		h.refused(creates("person", 3), limits.Content, time.Until(d.Until))
-		time.Sleep(time.Until(d.Until))
+		h.refused(creates("person", 3), limits.Content, d.Wait)
+		time.Sleep(d.Wait)
 		n, d = h.repeat(creates("bot", 1), answered)
 		h.check("requests of the bot", n, 20)
 		h.check("reason", d.Reason, limits.ClientBudget)
@@ -319,7 +319,7 @@ var clientCases = []testCase{
 		n, d := fill("1")
 		h.check("requests with the first tag", n, 25)
 		h.check("reason", d.Reason, limits.ClientBudget)
-		if wait := time.Until(d.Until); wait < 54*time.Minute || wait > 56*time.Minute {
+		if wait := d.Wait; wait < 54*time.Minute || wait > 56*time.Minute {
 			h.Errorf("the refusal ends after %v", wait)
 		}
 		n, _ = fill("2")
@@ -342,7 +342,7 @@ var clientCases = []testCase{
 		n, d := h.fill("even", &used, reset)
 		h.check("requests at once", n, 1)
 		h.check("reason", d.Reason, limits.ClientBudget)
-		if wait := time.Until(d.Until); wait < 10*second || wait > 40*second {
+		if wait := d.Wait; wait < 10*second || wait > 40*second {
 			h.Errorf("the refusal ends after %v", wait)
 		}
 		for time.Since(first) < 30*time.Minute {
@@ -356,8 +356,8 @@ var clientCases = []testCase{
 	}},
 	{"a client uses the part of another client that does not wait", func(h *harness) {
 		_, d := h.repeat(creates("bot", 1), answered)
-		h.refused(creates("person", 3), limits.Content, time.Until(d.Until))
-		time.Sleep(time.Until(d.Until) + second)
+		h.refused(creates("person", 3), limits.Content, d.Wait)
+		time.Sleep(d.Wait + second)
 		n, _ := h.repeat(creates("bot", 1), answered)
 		h.check("requests of the bot", n, 80)
 	}},
@@ -418,8 +418,8 @@ var clientCases = []testCase{
 		_, d := h.repeat(creates("bot", 1), answered)
 		one := creates("person", 1)
 		one.Waiting = 1
-		h.refused(one, limits.Content, time.Until(d.Until))
-		time.Sleep(time.Until(d.Until))
+		h.refused(one, limits.Content, d.Wait)
+		time.Sleep(d.Wait)
 		n, _ := h.repeat(creates("bot", 1), answered)
 		h.check("requests of the bot", n, 79)
 		h.granted(one)
@@ -431,7 +431,7 @@ var clientCases = []testCase{
 		h.check("requests at once", n, 1) // one in three quarters of a second
 		h.check("reason", d.Reason, limits.Content)
 		for range 79 {
-			time.Sleep(time.Until(d.Until))
+			time.Sleep(d.Wait)
 			var more int
 			more, d = h.repeat(c, answered)
 			n += more

@@ -69,8 +69,8 @@ var invariants = []invariant{
 		}
 		until := b.account().BlockedUntil
 		time.Sleep(time.Until(until) - time.Microsecond)
-		if _, early := b.admit(get(policy.Core)); early.Granted || !early.Until.Equal(until) {
-			return differ("claim before the end", early, limits.Decision{Until: until, Reason: limits.Cooldown})
+		if _, early := b.admit(get(policy.Core)); early.Granted || early.Wait != time.Until(until) {
+			return differ("claim before the end", early, limits.Decision{Wait: time.Until(until), Reason: limits.Cooldown})
 		}
 		time.Sleep(time.Microsecond)
 		probe := b.granted(get(policy.Core))
@@ -98,12 +98,12 @@ var invariants = []invariant{
 		// Several budgets may refuse in sequence. Unconfirmed requests of an ended window may refuse again.
 		for range 10 {
 			_, refusal := b.admit(c)
-			if refusal.Granted || refusal.Until.IsZero() || refusal.Reason == limits.Closed {
+			if refusal.Granted || refusal.Wait == 0 || refusal.Reason == limits.Closed {
 				return ""
 			}
-			time.Sleep(time.Until(refusal.Until) - time.Microsecond)
+			time.Sleep(refusal.Wait - time.Microsecond)
 			if _, early := b.admit(c); early.Granted {
-				return fmt.Sprintf("granted a microsecond before %v (%s)", refusal.Until.UTC(), refusal.Reason)
+				return fmt.Sprintf("granted a microsecond before %v (%s)", refusal.Wait, refusal.Reason)
 			}
 			time.Sleep(time.Microsecond)
 			_, now := b.admit(c)

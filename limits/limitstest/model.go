@@ -212,7 +212,7 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 	if refused {
 		d := limits.Decision{Reason: reason}
 		if until != 0 {
-			d.Until = time.UnixMicro(until)
+			d.Wait = time.Duration(max(1, until-now)) * time.Microsecond
 		}
 		return d
 	}

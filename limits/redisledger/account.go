@@ -129,9 +129,8 @@ func (a *account) admitFromLeases(c limits.Claim, r *limits.Rules, joined bool, 
 	if !d.Granted || a.part.Has(c) {
 		return d
 	}
-	soon := time.Now().Add(retryStore)
 	if until, probing := a.part.CooldownUntil(); probing { // only Redis can coordinate the probe
-		return limits.Decision{Reason: limits.Cooldown, Until: latest(time.UnixMicro(until), soon)}
+		return limits.Decision{Reason: limits.Cooldown, Wait: max(microseconds(until-now), retryStore)}
 	}
 	needs := a.part.Needs(c, r, now)
 	cold := a.saved.IsZero() && !joined
@@ -148,14 +147,14 @@ func (a *account) admitFromLeases(c limits.Claim, r *limits.Rules, joined bool, 
 		switch reported := use.Reported - own.reported; {
 		case use.Total()+reported+n.Cost <= tokens:
 		case reported+n.Cost > tokens: // the lease is too small
-			refused = limits.Decision{Reason: Store, Until: soon}
-		case refused.Granted || !refused.Until.IsZero() && use.Returns > refused.Until.UnixMicro():
+			refused = limits.Decision{Reason: Store, Wait: retryStore}
+		case refused.Granted || refused.Wait != 0 && microseconds(use.Returns-now) > refused.Wait:
 			refused = limits.Decision{Reason: n.Reason}
 			switch {
 			case use.Returns != 0 && use.Held+reported+n.Cost <= tokens: // Redis may be back earlier
-				refused.Until = earliest(time.UnixMicro(use.Returns), soon)
+				refused.Wait = min(max(microseconds(use.Returns-now), time.Microsecond), retryStore)
 			case use.Held == 0: // unconfirmed requests of a primary window
-				refused.Until = soon
+				refused.Wait = retryStore
 			}
 		}
 	}
@@ -253,16 +252,5 @@ func (a *account) due(now int64) bool {
 	return false
 }
 
-func latest(x, y time.Time) time.Time {
-	if x.After(y) {
-		return x
-	}
-	return y
-}
-
-func earliest(x, y time.Time) time.Time {
-	if x.Before(y) {
-		return x
-	}
-	return y
-}
+// microseconds returns the duration between two times of a ledger.
+func microseconds(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -203,8 +203,10 @@ end
 local function load()
   account = field('m', {seen = 0, touched = 0, ttl = 0, next_removal = 0, relearning_until = 0, process = '', enforced = false,
     cooldown_version = 0, cooldown = ''})
-  now = max(now, account.seen)
+  local redis_time, step = now, account.step or 0
+  now = max(steady(redis_time, step, call), account.seen)
   account.seen = now
+  if is_step(redis_time - now - step) then account.step, save_needed = redis_time - now, true end
 end
 
 -- Begins a change of the account. After a possible loss of data the account is relearning: it grants nothing until all
@@ -218,7 +220,7 @@ local function begin()
     if call.confirmed > 0 or call.may_be_lost or (epoch and epoch[2] ~= call.process) then
       account.relearning_until = now + call.relearning
     elseif epoch and epoch[1] + call.relearning > now then
-      account.relearning_until = epoch[1] + call.relearning
+      account.relearning_until = min(epoch[1] + call.relearning, now + call.relearning)
     end
   elseif account.process ~= call.process then
     account.process, account.relearning_until, save_needed = call.process, now + call.relearning, true

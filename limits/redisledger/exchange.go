@@ -47,6 +47,7 @@ type call struct {
 	// Relearning is the time for which an account grants nothing after a loss.
 	Relearning int64 `json:"relearning"`
 	Replicas   int64 `json:"replicas"`
+	reach
 	// Seq is the number of this call, and Confirmed is the number of the last call that Redis saved. Full means that
 	// this replica uses nothing but Budgets.
 	Seq       int64 `json:"seq"`
@@ -62,6 +63,13 @@ type call struct {
 	Budgets         []budgetCall `json:"budgets,omitempty"`
 	Claims          [][]needCall `json:"claims,omitempty"`
 	Left            [][]leftCall `json:"left,omitempty"`
+}
+
+// reach bounds the time of Redis at the execution of a call, by the monotonic clock of this replica. Both bounds are zero
+// before the first reply.
+type reach struct {
+	Earliest int64 `json:"earliest"`
+	Latest   int64 `json:"latest"`
 }
 
 // windowCall contains the reports of this replica about a window.
@@ -240,8 +248,8 @@ func (l *Ledger) exchangeOnce(ctx context.Context, a *account, entries []*entry)
 	}
 	var x *exchange
 	var answer reply
-	err = l.run(ctx, l.scripts.exchange, a.name, func(process string) any {
-		x = l.prepare(a, entries, process)
+	err = l.run(ctx, l.scripts.exchange, a.name, func(to server) any {
+		x = l.prepare(a, entries, to)
 		return x.call
 	}, &answer)
 	if x == nil {
@@ -249,7 +257,7 @@ func (l *Ledger) exchangeOnce(ctx context.Context, a *account, entries []*entry)
 	}
 	if errors.Is(err, errUnreadable) {
 		l.Log.Error("replacing an unreadable account in redis by an empty one", "account", a.name, "error", err)
-		err = l.run(ctx, l.scripts.repair, a.name, func(string) any { return x.call }, &reply{})
+		err = l.run(ctx, l.scripts.repair, a.name, func(server) any { return x.call }, &reply{})
 		answer.Missing = true
 	}
 	l.mu.Lock()
@@ -258,6 +266,7 @@ func (l *Ledger) exchangeOnce(ctx context.Context, a *account, entries []*entry)
 		l.Log.Warn("redis lost data of the ledger; restoring it", "account", a.name)
 		a.full, again = true, entries
 	} else if err == nil {
+		l.replied(x.address, x.sent, answer.Now)
 		again, err = x.apply(&answer)
 		if name := l.canonical(a.name); name != a.name { // the reply may contain reports and a cool-down
 			l.merge(a, l.account(name, a.kind))
@@ -282,6 +291,7 @@ type exchange struct {
 	now     func() int64
 	merged  func() bool // reports whether the account was merged
 	sent    int64       // time
+	address string      // of Redis
 	claims  []*entry
 	needs   [][]limits.Need
 	indexes map[string]int // in call.Budgets
@@ -291,7 +301,7 @@ type exchange struct {
 }
 
 // prepare makes the call. From this moment, the leases have at most the tokens that the call keeps.
-func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange {
+func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.rules.Load()
@@ -302,11 +312,11 @@ func (l *Ledger) prepare(a *account, entries []*entry, process string) *exchange
 	}
 	merged := func() bool { return l.canonical(a.name) != a.name }
 	x := &exchange{
-		account: a, rules: r, now: l.now, merged: merged, sent: now,
+		account: a, rules: r, now: l.now, merged: merged, sent: now, address: to.address,
 		indexes: map[string]int{}, ahead: map[string]int64{}, touched: a.touched,
 	}
 	x.call = call{
-		TTL: a.ttl(r), Account: a.title(), Replica: l.Replica, Process: process, MayBeLost: l.mayBeLost(),
+		TTL: a.ttl(r), Account: a.title(), Replica: l.Replica, Process: to.process, reach: l.reach(to.address, now), MayBeLost: l.mayBeLost(),
 		Relearning: l.relearning().Microseconds(), Replicas: l.replicas.Load(), Seq: l.seq, Confirmed: a.confirmed,
 		Enforced: a.enforced || a.part.Enforced, Headroom: r.Headroom, CooldownVersion: a.cooldown,
 		Full: a.full, Renew: a.unsure || time.Since(a.saved) > renewTime,
@@ -559,11 +569,11 @@ func (x *exchange) decide(c limits.Claim, needs []limits.Need, answer claimReply
 	case answer.Kept && answer.At != 0:
 		d.Reason = limits.ClientBudget
 	case answer.Kept || d.Reason == limits.ClientBudget:
-		d.Reason, d.Until = limits.ClientBudget, time.UnixMicro(x.part.RetryAt(c, x.rules, now))
+		d.Reason, d.Wait = limits.ClientBudget, max(microseconds(x.part.RetryAt(c, x.rules, now)-now), time.Microsecond)
 		return d
 	}
 	if answer.At != 0 {
-		d.Until, d.Early = time.UnixMicro(answer.At-x.offset.Min), true
+		d.Wait, d.Early = max(microseconds(answer.At-x.offset.Min-now), time.Microsecond), true
 	}
 	return d
 }

@@ -85,7 +85,7 @@ func TestReplicaContinuesWithTheDataOfTheRelease(t *testing.T) {
 		if n := p.spendOf(l, "user:1", "bot", 1000); n == 0 || n > 399 {
 			t.Errorf("%d claims granted beside the recorded replicas, want at most 399", n)
 		}
-		if d := p.decide(l, p.claimOf("user:2", 1)); d.Reason != limits.Cooldown || time.Until(d.Until) < time.Hour-time.Minute {
+		if d := p.decide(l, p.claimOf("user:2", 1)); d.Reason != limits.Cooldown || d.Wait < time.Hour-time.Minute {
 			t.Errorf("account with a limit error: got %+v; want its cool-down", d)
 		}
 		p.wantGrants("of the recording", l, 1, 0)

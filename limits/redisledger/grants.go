@@ -112,6 +112,6 @@ func (l *Ledger) changeGrants(change func(known []limits.Grant) []limits.Grant) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	rules := *l.rules.Load()
-	rules.Grants = change(rules.Grants)
+	rules.Grants, rules.Ahead = change(rules.Grants), l.clock.Ahead()
 	l.rules.Store(&rules)
 }

@@ -306,9 +306,11 @@ type registration struct {
 	Process string `json:"process"`
 	// Upstream is Config.Upstream.
 	Upstream string `json:"upstream"`
+	reach
 }
 
 type registered struct {
+	Now      int64  `json:"now,string"`
 	Replicas int64  `json:"replicas"`
 	Secret   string `json:"secret"`
 	Epoch    string `json:"epoch"`
@@ -374,7 +376,8 @@ func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, addre
 	}
 	l.mu.Lock()
 	l.createSecret()
-	argument, err := json.Marshal(registration{l.Replica, registeredTime.Milliseconds(), l.secret, to.process, l.Upstream})
+	sent := l.now()
+	argument, err := json.Marshal(registration{l.Replica, registeredTime.Milliseconds(), l.secret, to.process, l.Upstream, l.reach(to.address, sent)})
 	l.mu.Unlock()
 	if err != nil {
 		return answer, to.address, err
@@ -383,7 +386,13 @@ func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, addre
 	if err != nil {
 		return answer, to.address, err
 	}
-	return answer, to.address, json.Unmarshal([]byte(text), &answer)
+	if err := json.Unmarshal([]byte(text), &answer); err != nil {
+		return answer, to.address, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.replied(to.address, sent, answer.Now)
+	return answer, to.address, nil
 }
 
 // Leave returns all leases of this replica and ends the registration, so that other replicas can use the quota

@@ -143,7 +143,7 @@ func TestRefusalDuringAnOutageEndsSoon(t *testing.T) {
 		w.spend(p.r1, 1000)
 		c := p.claim(1)
 		share(&c)
-		if d := p.decide(p.r1, c); d.Granted || time.Until(d.Until) > retryStore {
+		if d := p.decide(p.r1, c); d.Granted || d.Wait > retryStore {
 			p.Errorf("after %d requests: %+v, want a refusal for at most %v", w.used, d, retryStore)
 		}
 	})

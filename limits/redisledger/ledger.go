@@ -66,7 +66,7 @@ type Ledger struct {
 	Config
 	rules      atomic.Pointer[limits.Rules]
 	scripts    scripts
-	started    time.Time
+	clock      *limits.Clock
 	timeout    time.Duration  // of each call
 	flushDelay time.Duration  // of outcomes; 0 in tests
 	background sync.WaitGroup // flushes
@@ -90,6 +90,8 @@ type Ledger struct {
 	seq           int64 // number of the last call about an account
 	// responded is the time of the last response of each address.
 	responded map[string]time.Time
+	// ahead is the least known difference of the clock of Redis and the local clock, by address (reach).
+	ahead map[string]int64
 	// trusted contains the Redis process (run_id) at each address to which calls may be sent. met contains new
 	// processes that are not trusted yet.
 	trusted, met map[string]string
@@ -107,9 +109,9 @@ type Ledger struct {
 // New returns a ledger without waiting for Redis. It returns an error if the URL is invalid.
 func New(c Config) (*Ledger, error) {
 	l := &Ledger{
-		Config: c, started: time.Now(), timeout: callTimeout, flushDelay: flushDelay,
+		Config: c, clock: limits.NewClock(), timeout: callTimeout, flushDelay: flushDelay,
 		scripts: newScripts(redisClock), accounts: map[string]*account{}, responded: map[string]time.Time{},
-		trusted: map[string]string{}, met: map[string]string{},
+		ahead: map[string]int64{}, trusted: map[string]string{}, met: map[string]string{},
 	}
 	l.replicas.Store(1)
 	l.rules.Store(&c.Rules)
@@ -136,12 +138,12 @@ func (l *Ledger) Close() error {
 func (l *Ledger) Configure(rules limits.Rules) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	rules.Grants = l.rules.Load().Grants
+	rules.Grants, rules.Ahead = l.rules.Load().Grants, l.rules.Load().Ahead
 	l.rules.Store(&rules)
 }
 
-// now returns the time of this process in microseconds, which is monotonic.
-func (l *Ledger) now() int64 { return l.started.Add(time.Since(l.started)).UnixMicro() }
+// now returns the time of this process.
+func (l *Ledger) now() int64 { return l.clock.Now() }
 
 // account returns the local state of an account, and creates the state if necessary. Ledger.mu must be held.
 func (l *Ledger) account(name string, kind policy.CallerKind) *account {
@@ -190,7 +192,7 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.Closed {
-			return limits.Decision{Reason: Store, Until: time.Now().Add(retryStore)}, nil
+			return limits.Decision{Reason: Store, Wait: retryStore}, nil
 		}
 		return l.account(c.Account, c.Kind).admitFromLeases(c, r, l.registered, l.now()), nil
 	}

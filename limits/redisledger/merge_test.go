@@ -65,7 +65,7 @@ func TestMergeSharesTheCooldown(t *testing.T) {
 		p.mergeEverywhere()
 		p.heartbeat(p.r1)
 		for _, name := range []string{"token a", "token b", "user:1"} {
-			if d := p.decide(p.r2, p.claimOf(name, 1)); d.Reason != limits.Cooldown || time.Until(d.Until) < 50*time.Second {
+			if d := p.decide(p.r2, p.claimOf(name, 1)); d.Reason != limits.Cooldown || d.Wait < 50*time.Second {
 				p.Errorf("%s: %+v; want a cool-down of a minute", name, d)
 			}
 		}

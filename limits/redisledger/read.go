@@ -35,8 +35,13 @@ type accountReply struct {
 // windows and the cool-down.
 func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limits.Use, err error) {
 	var answer accountReply
-	sent := l.now()
-	err = l.run(ctx, l.scripts.read, a.name, func(string) any { return call{Replica: l.Replica} }, &answer)
+	var sent int64
+	err = l.run(ctx, l.scripts.read, a.name, func(to server) any {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		sent = l.now()
+		return call{Replica: l.Replica, reach: l.reach(to.address, sent)}
+	}, &answer)
 	if err != nil {
 		return nil, err
 	}
@@ -79,12 +84,12 @@ func (l *Ledger) Budget(caller policy.Caller, res string) (b limits.Budget, know
 	defer l.mu.Unlock()
 	a := l.accounts[l.canonical(caller.Account)]
 	if a == nil {
-		return newAccount(caller.Account, caller.Kind).part.Budget(caller, res, l.rules.Load(), l.now()), false
+		return newAccount(caller.Account, caller.Kind).part.Budget(caller, res, l.rules.Load(), l.clock), false
 	}
 	if known = slices.Contains(a.part.Resources(), res); !known {
 		a.touch(limits.WindowBudget(res))
 	}
-	return a.part.Budget(caller, res, l.rules.Load(), l.now()), known
+	return a.part.Budget(caller, res, l.rules.Load(), l.clock), known
 }
 
 // Alone implements [limits.Ledger]. A replica has tokens of a window until activeTime after its last claim.
@@ -182,5 +187,5 @@ func (l *Ledger) describe(ctx context.Context, title string) (limits.Account, er
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return a.part.Describe(l.rules.Load(), foreign, l.now()), nil
+	return a.part.Describe(l.rules.Load(), foreign, l.clock), nil
 }

@@ -1,13 +1,17 @@
 -- Keeps a replica registered, and renews the TTL of the keys that all replicas share.
 -- KEYS: replicas, epoch, secret, accounts. ARGV[1]: {replica, ttl, secret, process, upstream}, ttl in milliseconds.
 
-local now = clock()
+local time = clock()
 local arg = cjson.decode(ARGV[1])
 local replicas, epoch, secret, accounts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 for name, kind in pairs({[replicas] = 'zset', [epoch] = 'hash', [secret] = 'string', [accounts] = 'zset'}) do
   if redis.call('TYPE', name).ok ~= kind then redis.call('DEL', name) end
 end
+local step = tonumber(redis.call('HGET', epoch, 'step') or 0)
+local now = steady(time, step, arg)
+if is_step(time - now - step) then redis.call('HSET', epoch, 'step', string.format('%.0f', time - now)) end
 redis.call('ZREMRANGEBYSCORE', replicas, '-inf', now - arg.ttl * 1000)
+redis.call('ZREMRANGEBYSCORE', replicas, now + 1000000, '+inf')
 redis.call('ZADD', replicas, now, arg.replica)
 redis.call('PEXPIRE', replicas, arg.ttl)
 redis.call('SET', secret, arg.secret, 'NX')
@@ -17,5 +21,5 @@ if redis.call('HGET', epoch, 'process') ~= arg.process then
 end
 if arg.upstream ~= '' then redis.call('HSETNX', epoch, 'upstream', arg.upstream) end
 redis.call('PEXPIRE', epoch, 24 * 3600 * 1000)
-return cjson.encode({replicas = redis.call('ZCARD', replicas), secret = redis.call('GET', secret),
+return cjson.encode({now = string.format('%.0f', now), replicas = redis.call('ZCARD', replicas), secret = redis.call('GET', secret),
   epoch = redis.call('HGET', epoch, 'since') .. ' ' .. arg.process, upstream = redis.call('HGET', epoch, 'upstream') or '', accounts = redis.call('ZCARD', accounts)})

@@ -31,7 +31,8 @@ type rig struct {
 	cut         map[int]bool // replicas without a connection to the master
 	conns       map[net.Conn]int
 	failovers   int
-	clockOffset time.Duration // of Redis
+	clockOffset time.Duration // of Redis at the start
+	clockSteps  atomic.Int64  // microseconds by which the clock of Redis has stepped, and clockOffset
 	delay       time.Duration // longest delay of a reply
 	rng         *rand.Rand
 	ledgers     []*Ledger
@@ -130,10 +131,9 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 		DB: r.servers[0].number, Dialer: func(context.Context, string, string) (net.Conn, error) { return r.dial(replica) },
 		OnConnect: func(ctx context.Context, c *redis.Conn) error { return identify("", ledger.meet)(ctx, c) },
 	})
-	offset := new(atomic.Int64)
-	offset.Store(r.clockOffset.Microseconds())
+	r.clockSteps.CompareAndSwap(0, r.clockOffset.Microseconds())
 	client.AddHook(intercept(r.wait))
-	client.AddHook(tick(offset))
+	client.AddHook(tick(&r.clockSteps))
 	ledger, err := New(Config{Client: client, Replica: fmt.Sprint("r", replica), Rules: rules, Log: slog.New(slog.NewTextHandler(r, nil)).With("replica", replica)})
 	if err != nil {
 		r.t.Fatal(err)

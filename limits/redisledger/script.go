@@ -35,6 +35,7 @@ func source(file string) string {
 type scripts struct{ exchange, read, repair, register, aliases *redis.Script }
 
 func newScripts(clock string) scripts {
+	clock += source("steady.lua")
 	account := clock + source("account.lua")
 	return scripts{
 		exchange: redis.NewScript(account + source("exchange.lua")), read: redis.NewScript(account + source("read.lua")),
@@ -72,9 +73,9 @@ func (l *Ledger) relearning() time.Duration {
 	return min(relearningMax, relearningMin+time.Duration(l.indexed*l.replicas.Load())*relearningPerAccount)
 }
 
-// run runs a script on an account and decodes its reply. argument gets the Redis process that stores the account.
+// run runs a script on an account and decodes its reply. argument gets the server that stores the account.
 func (l *Ledger) run(
-	ctx context.Context, script *redis.Script, name string, argument func(process string) any, answer any,
+	ctx context.Context, script *redis.Script, name string, argument func(to server) any, answer any,
 ) error {
 	l.calls.RLock()
 	defer l.calls.RUnlock()
@@ -99,14 +100,14 @@ func (l *Ledger) run(
 var errUnreadable = errors.New("the account in redis cannot be read")
 
 func (l *Ledger) send(
-	ctx context.Context, script *redis.Script, name string, makeArgument func(process string) any, answer any,
+	ctx context.Context, script *redis.Script, name string, makeArgument func(to server) any, answer any,
 ) (address string, err error) {
 	keys := l.keysOf(name)
 	to, err := l.serverOf(ctx, keys[0])
 	if err != nil {
 		return to.address, err
 	}
-	argument, err := json.Marshal(makeArgument(to.process))
+	argument, err := json.Marshal(makeArgument(to))
 	if err != nil {
 		return to.address, err
 	}
@@ -168,6 +169,28 @@ func (l *Ledger) process(address string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.trusted[address]
+}
+
+// reachSlack is the longest time from the preparation of a call to its execution for which the clock of Redis counts.
+const reachSlack = 500 * time.Millisecond
+
+// reach returns the bounds for a call that is prepared now. Ledger.mu must be held.
+func (l *Ledger) reach(address string, now int64) reach {
+	ahead, ok := l.ahead[address]
+	if !ok {
+		return reach{}
+	}
+	return reach{now + ahead, now + ahead + reachSlack.Microseconds()}
+}
+
+// replied records the time of Redis in the reply to a call. The clock of Redis minus the local clock is at least the least
+// difference, and only drifts. Ledger.mu must be held.
+func (l *Ledger) replied(address string, sent, redisTime int64) {
+	ahead := redisTime - sent
+	if known, ok := l.ahead[address]; ok {
+		ahead = max(min(known, ahead), ahead-reachSlack.Microseconds())
+	}
+	l.ahead[address] = ahead
 }
 
 // identify returns a hook that passes the run_id of the server of each new connection to meet. Sentinels are ignored.

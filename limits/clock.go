@@ -1,0 +1,46 @@
+package limits
+
+import "time"
+
+// Clock is the time of a ledger: microseconds that no step of the wall clock changes. They begin with the wall clock's time
+// since 1970, and follow the monotonic clock. A ledger time is an int64 and a time of the wall clock a [time.Time], so both
+// cannot be compared by accident. Only this file converts one to the other. Decisions of a ledger contain durations.
+type Clock struct {
+	start   time.Time
+	elapsed func() time.Duration // monotonic, since start
+	wall    func() time.Time
+}
+
+// NewClock returns a clock that starts now.
+func NewClock() *Clock {
+	start := time.Now()
+	return &Clock{start, func() time.Duration { return time.Since(start) }, time.Now}
+}
+
+// simulatedClock returns a clock in the time of a simulation.
+func simulatedClock(now func() time.Time) *Clock {
+	start := now()
+	return &Clock{start, func() time.Duration { return now().Sub(start) }, now}
+}
+
+// Stepped returns a clock whose wall clock shows another time than that of c.
+func (c *Clock) Stepped(by func() time.Duration) *Clock {
+	return &Clock{c.start, c.elapsed, func() time.Time { return c.wall().Add(by()) }}
+}
+
+// Now returns the time.
+func (c *Clock) Now() int64 { return c.start.Add(c.elapsed()).UnixMicro() }
+
+// Ahead returns the time by which the wall clock is ahead of the clock, in whole seconds, so that small adjustments of the wall
+// clock change no time that people see.
+func (c *Clock) Ahead() time.Duration {
+	return c.wall().Round(0).Sub(c.start.Round(0).Add(c.elapsed())).Round(time.Second)
+}
+
+// Wall returns the time that the wall clock shows at a time of the clock, as the wall clock is set now.
+func (c *Clock) Wall(at int64) time.Time { return time.UnixMicro(at).Add(c.Ahead()) }
+
+// waitUntil returns the time until a later time of the clock. It is not zero, because a wait of zero has another meaning.
+func waitUntil(until, now int64) time.Duration {
+	return time.Duration(max(1, until-now)) * time.Microsecond
+}

@@ -1,0 +1,81 @@
+package redisledger
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/limitstest"
+	"github.com/weirgate/weir/policy"
+)
+
+// steps are steps of a clock.
+var steps = []time.Duration{
+	10 * time.Minute, -26 * time.Hour, 26 * time.Hour, -20 * time.Second, 20 * time.Second, -700 * time.Millisecond, -time.Second, 900 * time.Millisecond, 2 * time.Second, -10 * time.Minute,
+	-time.Hour, time.Hour, 3 * time.Second, -5 * time.Second,
+}
+
+// The clock of Redis steps while two replicas use an account at its limits.
+func TestStepsOfTheRedisClockExceedNoLimit(t *testing.T) {
+	for _, step := range steps[:testservers.Setting(t, "WEIR_STEPS", 4)] {
+		t.Run(step.String(), func(t *testing.T) {
+			withTwoReplicas(t, func(p *pair) {
+				reset := time.Now().Add(10 * time.Minute)
+				p.want("points", p.spend(p.r1, 1, 500, true)+p.spend(p.r2, 1, 500, true), 900)
+				c := p.mustAdmit(p.r1, limits.Claim{Account: "b", Operation: "op", Resource: policy.Core, Kind: policy.User, Points: 1, ID: 77}, "another account")
+				p.settle(p.r1, c, answered(limits.Rate{Limit: 5000, Used: 5000, Reset: reset, Date: time.Now(), Resource: policy.Core}))
+				p.heartbeat(p.r1, p.r2)
+				p.clockOffset.Add(step.Microseconds())
+				for range 10 {
+					if p.admit(p.r2, p.claim(1)) || p.admit(p.r1, p.claim(1)) {
+						p.Fatal("a point was granted twice")
+					}
+					if p.admit(p.r2, p.claimOf("b", 1)) {
+						p.Fatal("an exhausted window was open")
+					}
+					time.Sleep(5 * time.Second)
+					p.heartbeat(p.r1, p.r2)
+				}
+				time.Sleep(11 * time.Second)
+				p.heartbeat(p.r1, p.r2)
+				p.mustAdmit(p.r2, p.claim(1), "after the window")
+				p.mustAdmit(p.r1, p.claim(1), "after the window")
+				time.Sleep(time.Until(reset) + 3*time.Second)
+				p.heartbeat(p.r1, p.r2)
+				p.mustAdmit(p.r2, p.claimOf("b", 1), "after the reset")
+				r3 := p.open("r3", defaultRules())
+				p.mustAdmit(r3, p.claim(1), "by a new replica")
+			})
+		})
+	}
+}
+
+// Replicas saturate an account for an hour, while the clock of Redis steps 30 times.
+func TestStepsOfTheRedisClockUnderLoad(t *testing.T) {
+	all := testservers.Setting(t, "WEIR_WINDOWS", 0) > 0
+	for i, s := range limitstest.Saturations() {
+		if s.Window != time.Hour || s.Limit != "primary graphql" && !all {
+			continue
+		}
+		t.Run(s.Limit, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(uint64(i), 5))
+			scenario := s.Scenario(2, 1, true)
+			scenario.Duration, scenario.WarmUp = time.Hour+10*time.Minute, 0
+			report, decisions := run(t, newServers(t), scenario, nil, func(ctx context.Context, r *rig) {
+				for range 30 {
+					testservers.Sleep(ctx, time.Duration(rng.IntN(240))*time.Second)
+					r.clockSteps.Add(steps[rng.IntN(len(steps))].Microseconds())
+				}
+			})
+			if len(report.Violations) > 0 {
+				t.Errorf("%d violations, first: %v", len(report.Violations), report.Violations[0])
+			}
+			if len(decisions.granted) < 400 {
+				t.Errorf("only %d claims were granted", len(decisions.granted))
+			}
+		})
+	}
+}
