@@ -30,11 +30,14 @@ type account struct {
 	Cooldown cooldown
 	// Enforced means that the upstream has reported or enforced a limit. Without it, windows may be unlimited.
 	Enforced bool
+	// Assumed is the start after an unclean stop, or zero. Logs with short windows count as spent at that time.
+	Assumed int64 `json:",omitempty"`
 
 	reservations map[uint64]*reservation // by permit ID
 	last         int64                   // time of the last step
 	nextExpiry   int64                   // no reservation expires earlier
 	waits        waits                   // for concurrency slots
+	coverage     *coverage               // by the saved ledger; nil without a line
 	// In a shared account, others contains the tokens of other replicas by budget, from the last exchange. changes are
 	// the changes of the cool-down that other replicas do not have yet.
 	shared  bool
@@ -572,7 +575,7 @@ func (a *account) spendUnconfirmed(w *window, at, cost int64) {
 // idle removes idle logs and windows. It reports whether the account has the state of a new account.
 func (a *account) idle(now int64) bool {
 	now = a.advance(now)
-	if len(a.reservations) > 0 {
+	if len(a.reservations) > 0 || a.Assumed != 0 && now < a.Assumed+dividedFrom {
 		return false
 	}
 	maps.DeleteFunc(a.Logs, func(_ string, l *slidingLog) bool { return l.idle(now) })

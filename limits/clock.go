@@ -23,11 +23,6 @@ func simulatedClock(now func() time.Time) *Clock {
 	return &Clock{start, func() time.Duration { return now().Sub(start) }, now}
 }
 
-// Stepped returns a clock whose wall clock shows another time than that of c.
-func (c *Clock) Stepped(by func() time.Duration) *Clock {
-	return &Clock{c.start, c.elapsed, func() time.Time { return c.wall().Add(by()) }}
-}
-
 // Now returns the time.
 func (c *Clock) Now() int64 { return c.start.Add(c.elapsed()).UnixMicro() }
 

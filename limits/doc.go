@@ -26,7 +26,8 @@
 //   - Settling a permit twice has the same effect as settling it once. A permit that is never settled expires, and its
 //     cost is charged.
 //   - During a cool-down no request is granted. After the cool-down, one probe is granted.
-//   - Every decision is a function of the account and a time. Time never goes back within an account.
+//   - Every decision is a function of the account and a time. Time never goes back within an account, and follows no step of
+//     the wall clock ([Clock]).
 //
 // [Simulation] makes the same decisions in the time of a simulation, without goroutines.
 //

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"sync"
@@ -551,19 +553,30 @@ func TestEstimatesAreHighAfterFewResponses(t *testing.T) {
 func BenchmarkAdmitAndSettle(b *testing.B) {
 	limits := policy.DefaultLimits()
 	limits.Points.REST = 1 << 40
-	m := NewMemory(Rules{Limits: limits})
-	ctx := context.Background()
-	claim := Claim{Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1,
-		CPU: time.Millisecond}
-	outcome := Outcome{Sent: true, Answered: true, Ended: true,
-		Rate: Rate{Limit: 1 << 20, Used: 1, Reset: time.Now().Add(time.Hour), Resource: "core"}}
-	b.ReportAllocs()
-	for b.Loop() {
-		claim.ID++
-		if d, _ := m.Admit(ctx, claim); !d.Granted {
-			b.Fatal(d.Reason)
-		}
-		_ = m.Settle(ctx, Permit{Claim: claim}, outcome)
+	for _, name := range []string{"memory", "file"} {
+		b.Run(name, func(b *testing.B) {
+			m := NewMemory(Rules{Limits: limits})
+			if name == "file" {
+				file, err := os.Create(filepath.Join(b.TempDir(), "ledger"))
+				if err != nil {
+					b.Fatal(err)
+				}
+				m.Journal(file)
+			}
+			ctx := context.Background()
+			claim := Claim{Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1, CPU: time.Millisecond}
+			outcome := Outcome{Sent: true, Answered: true, Ended: true,
+				Rate: Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour), Resource: "core"}}
+			b.ReportAllocs()
+			for b.Loop() {
+				claim.ID++
+				outcome.Rate.Used = int(claim.ID % 4000)
+				if d, _ := m.Admit(ctx, claim); !d.Granted {
+					b.Fatal(d.Reason)
+				}
+				_ = m.Settle(ctx, Permit{Claim: claim}, outcome)
+			}
+		})
 	}
 }
 

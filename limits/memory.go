@@ -3,6 +3,7 @@ package limits
 import (
 	"cmp"
 	"context"
+	"io"
 	"maps"
 	"runtime"
 	"slices"
@@ -36,7 +37,10 @@ type Memory struct {
 	peak     int // most accounts since accounts was allocated
 	clock    *Clock
 	started  int64
-	cold     bool // the spends before the start are unknown
+	cold     bool      // the spends before the start are unknown
+	journal  io.Writer // nil without a file
+	// assumption replaces Rules.ColdStart, unless it is empty.
+	assumption string
 }
 
 // NewMemory returns an empty ledger.
@@ -121,12 +125,12 @@ func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
 		return
 	}
 	a := m.account(into, cmp.Or(kind, b.Kind))
-	var assumed int64
-	if m.cold {
-		assumed = m.started
-	}
-	a.merge(b, m.now(), assumed)
+	a.merge(b, m.now(), m.assumed(a, b))
 	m.remove(b)
+	if m.journal != nil {
+		_ = m.writeLine(m.journal, savedLine{Aliases: map[string]alias{from: {into, m.clock.wall()}}})
+		_ = m.writeAccount(m.journal, a)
+	}
 	delete(m.unproven, a.Name) // the upstream has named the account, so it accepts the credentials
 }
 
@@ -152,12 +156,12 @@ func (m *Memory) account(name string, kind policy.CallerKind) *account {
 	return a
 }
 
-// spends returns the spends of a claim. After a cold start, spends also fills the new logs of the account.
+// spends returns the spends of a claim. After a cold start or an unclean stop, spends also fills the new logs of the account.
 func (m *Memory) spends(a *account, c Claim) []Spend {
 	spends := m.rules.Spends(c)
 	for _, s := range spends {
-		if m.cold && s.Of == "" && a.Logs[logKey(s.Budget, s.Scope)] == nil {
-			m.fill(a.log(s), s)
+		if (m.cold || a.Assumed != 0) && s.Of == "" && a.Logs[logKey(s.Budget, s.Scope)] == nil {
+			m.spendAssumed(a, s)
 		}
 	}
 	return spends
@@ -166,16 +170,16 @@ func (m *Memory) spends(a *account, c Claim) []Spend {
 // rampSteps is the number of steps in which the tokens of a "ramp" return.
 const rampSteps = 16
 
-// fill adds the assumed spending before a cold start to a log.
-func (m *Memory) fill(l *slidingLog, s Spend) {
+// fill adds the assumed spending before a start to a log.
+func (m *Memory) fill(l *slidingLog, s Spend, started int64, assumption string) {
 	var spent, steps int64
-	switch m.rules.ColdStart {
+	switch assumption {
 	case "strict":
 		spent, steps = s.Limit, 1
 	case "ramp":
 		spent, steps = s.Limit-s.Limit/4, rampSteps
 	}
-	started, length := m.started, s.Window.Microseconds()
+	length := s.Window.Microseconds()
 	for i := range steps {
 		l.First = 0 // do not merge the steps
 		l.spend(started-length+length*(i+1)/steps, spent*(i+1)/steps-spent*i/steps)
@@ -196,7 +200,7 @@ func (m *Memory) ColdStart() string {
 		return ""
 	}
 	until := m.clock.Wall(end)
-	switch m.rules.ColdStart {
+	switch m.coldStart() {
 	case "strict":
 		return "holding back all points and content until " + until.UTC().Format(time.RFC3339)
 	case "ramp":
@@ -220,6 +224,9 @@ func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 	case d.Granted && !repeated && (unproven || !known):
 		m.unproven[a.Name] = permits + 1
 	}
+	if d.Granted && !repeated {
+		m.covered(a, &claim, claim.Resource)
+	}
 	return d, nil
 }
 
@@ -239,6 +246,7 @@ func (m *Memory) Settle(_ context.Context, permit Permit, outcome Outcome) error
 			m.unproven[a.Name] = permits - 1
 		}
 	}
+	m.covered(a, nil, cmp.Or(outcome.Rate.Resource, permit.Resource))
 	m.removeUnproven(a)
 	return nil
 }
@@ -269,6 +277,7 @@ func (m *Memory) Renew(_ context.Context, permits []OpenPermit) error {
 	for _, p := range permits {
 		a := m.account(p.Account, p.Kind)
 		a.renew(&p, m.spends(a, p.Claim), &m.rules, now)
+		m.covered(a, nil, p.Resource)
 	}
 	return nil
 }
@@ -305,6 +314,7 @@ func (m *Memory) Open(_ context.Context, name string) error {
 	if a == nil {
 		return ErrNotClosed
 	}
+	defer m.covered(a, nil, "")
 	return a.open(a.advance(m.now()))
 }
 

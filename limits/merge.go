@@ -16,6 +16,7 @@ func (a *account) merge(b *account, now, assumed int64) {
 	now = a.advance(max(now, b.last))
 	b.advance(now)
 	a.Enforced = a.Enforced || b.Enforced
+	a.Assumed = max(a.Assumed, b.Assumed)
 	logs := map[*slidingLog]*slidingLog{}
 	for key, from := range b.Logs {
 		into := a.Logs[key]

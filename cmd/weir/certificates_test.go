@@ -346,7 +346,7 @@ func TestUnreadableCAFileIsRejected(t *testing.T) {
 				"the start with an old configuration": func() error {
 					g, err := newGateway(read, slog.New(slog.DiscardHandler))
 					if err == nil {
-						g.close()
+						noError(t, g.close())
 					}
 					return err
 				},

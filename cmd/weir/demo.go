@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	cryptorand "crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -26,7 +27,7 @@ type demoCommand struct {
 }
 
 // Run starts the reference service, a gateway in front of it and the sample traffic.
-func (c *demoCommand) Run(p *process) error {
+func (c *demoCommand) Run(p *process) (err error) {
 	upstream, err := net.Listen("tcp", c.Service)
 	if err != nil {
 		return fmt.Errorf("service: %w", err)
@@ -46,7 +47,7 @@ func (c *demoCommand) Run(p *process) error {
 	if err != nil {
 		return err
 	}
-	defer g.close()
+	defer func() { err = errors.Join(err, g.close()) }()
 	endpoints, err := g.listen()
 	if err != nil {
 		return err

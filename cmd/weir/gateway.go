@@ -110,8 +110,7 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 		issuerKeys: credential.NewIssuerKeys(proxy.NewTransport()), credentialHealth: credential.NewHealth(log),
 	}
 	if err := g.start(running, cfg, replica); err != nil {
-		g.close()
-		return nil, err
+		return nil, errors.Join(err, g.close())
 	}
 	return g, nil
 }
@@ -202,8 +201,8 @@ func (g *gateway) joined(hashKey []byte) {
 	}
 }
 
-// close stops the gateway, also after an incomplete start.
-func (g *gateway) close() {
+// close stops the gateway, also after an incomplete start. An error means that the ledger is not saved.
+func (g *gateway) close() error {
 	if g.tls != nil {
 		if err := g.tls.Close(); err != nil {
 			g.log.Error("closing the certificate storage failed", "error", err)
@@ -228,9 +227,10 @@ func (g *gateway) close() {
 	g.transport.CloseIdleConnections()
 	if g.store != nil {
 		if err := g.store.close(); err != nil {
-			g.log.Error("closing the store failed", "error", err)
+			return fmt.Errorf("close the store: %w", err)
 		}
 	}
+	return nil
 }
 
 // reload loads the configuration again and applies it. If that fails, the previous configuration stays active. Without

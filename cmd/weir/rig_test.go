@@ -249,7 +249,7 @@ func open(t testing.TB, cfg *config.Config) *gateway {
 func openLogged(t testing.TB, cfg *config.Config, log slog.Handler) *gateway {
 	t.Helper()
 	g := must(newGateway(cfg, slog.New(log)))(t)
-	t.Cleanup(g.close)
+	t.Cleanup(func() { noError(t, g.close()) })
 	return g
 }
 

@@ -45,7 +45,7 @@ func (c *serveCommand) source(p *process) config.Source {
 }
 
 // Run starts the gateway, applies changes of its configuration, and shuts down when the process receives a signal.
-func (c *serveCommand) Run(p *process) error {
+func (c *serveCommand) Run(p *process) (err error) {
 	if c.Config == "" && c.Upstream == "" {
 		return &exit{exitUsage, "upstream.url: required: the base URL of the API: give --upstream URL, or --config FILE"}
 	}
@@ -59,7 +59,7 @@ func (c *serveCommand) Run(p *process) error {
 	if err != nil {
 		return err
 	}
-	defer g.close()
+	defer func() { err = errors.Join(err, g.close()) }()
 	g.load = func() (*config.Config, error) { return config.Load(source) }
 	endpoints, err := g.listen()
 	if err != nil {

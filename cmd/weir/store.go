@@ -1,24 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/gofrs/flock"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/cache/redisstore"
@@ -89,8 +81,7 @@ func newHashKeys(key []byte) *atomic.Pointer[hashKeys] {
 	return p
 }
 
-// openMemory opens a ledger in memory. With a path, openMemory loads the ledger that the previous process saved there,
-// and close saves the ledger for the next process.
+// openMemory opens a ledger in memory. With a path, the ledger survives the end of this process (ledgerFile).
 func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, error) {
 	ledger := limits.NewMemory(rules)
 	s := &store{
@@ -106,91 +97,14 @@ func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, erro
 		return s, nil
 	}
 	s.kind = "file"
-	lock, err := lockLedgerFile(path)
+	file, hashKey, err := openLedgerFile(path, ledger, log)
 	if err != nil {
 		return nil, err
 	}
-	s.close = func() error {
-		err := saveLedger(path, ledger, s.hashKeys.Load().current)
-		if err == nil {
-			log.Info("ledger saved", "file", path)
-		}
-		return errors.Join(err, lock.Unlock())
-	}
-	switch key, err := loadLedger(path, ledger); {
-	case errors.Is(err, fs.ErrNotExist):
-		log.Info("no saved ledger found; past spending is unknown", "file", path, "cold_start", rules.ColdStart)
-	case err != nil:
-		log.Error("loading the saved ledger failed; past spending is unknown",
-			"file", path, "cold_start", rules.ColdStart, "error", err)
-	default:
-		s.hashKeys.Store(&hashKeys{current: key})
-		log.Info("saved ledger loaded", "file", path)
-	}
+	s.hashKeys = newHashKeys(hashKey)
+	s.run = func(ctx context.Context) { file.run(ctx, ledger) }
+	s.close = func() error { return file.close(ledger) }
 	return s, nil
-}
-
-// lockLedgerFile reserves a ledger file for this process, and checks that the file can be written. Two processes with
-// one file would each miss the spending of the other process.
-func lockLedgerFile(path string) (*flock.Flock, error) {
-	lock := flock.New(path + ".lock")
-	locked, err := lock.TryLock()
-	if err == nil && !locked {
-		return nil, fmt.Errorf("store.url: %s is in use by another process: give each process its own file", path)
-	}
-	var f *os.File
-	if err == nil {
-		f, err = newLedgerFile(path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("store.url: write ledger %s: %w", path, err)
-	}
-	_ = f.Close()
-	return lock, os.Remove(f.Name())
-}
-
-func newLedgerFile(path string) (*os.File, error) {
-	return os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
-}
-
-// ledgerHeader is the first line of a ledger file. The ledger follows it.
-type ledgerHeader struct {
-	HashKey []byte `json:"hash_key"`
-}
-
-// loadLedger loads a ledger file and removes the file. Otherwise, after a crash of this process, the next process would
-// load an old ledger, which underestimates the spending.
-func loadLedger(path string, ledger *limits.Memory) (hashKey []byte, err error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Remove(path); err != nil {
-		return nil, err
-	}
-	var header ledgerHeader
-	first, rest, _ := bytes.Cut(text, []byte("\n"))
-	if err := json.Unmarshal(first, &header); err != nil {
-		return nil, err
-	}
-	if len(header.HashKey) == 0 {
-		return nil, errors.New("missing hash key in the first line")
-	}
-	return header.HashKey, ledger.Load(bytes.NewReader(rest))
-}
-
-// saveLedger writes a ledger file atomically.
-func saveLedger(path string, ledger *limits.Memory, hashKey []byte) error {
-	f, err := newLedgerFile(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // fails after the rename
-	err = errors.Join(json.NewEncoder(f).Encode(ledgerHeader{hashKey}), ledger.Save(f), f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // replicaName returns a unique name that contains the host's name.

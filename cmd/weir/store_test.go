@@ -61,30 +61,64 @@ func TestMemoryLedgerSurvivesRestart(t *testing.T) {
 	if _, err := tryFileStore(file); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("a second process opened the file: %v", err)
 	}
-	// If the second process crashes, the third process must not load the ledger of the first process.
-	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the loaded ledger file is not removed: %v", err)
-	}
 	noError(t, errors.Join(second.close(), os.Remove(file)))
 	third := openFileStore(t, file)
 	if used(t, third) != 0 || string(third.hashKeys.Load().current) == string(first.hashKeys.Load().current) {
-		t.Errorf("used %d after a crash, want 0", used(t, third))
+		t.Errorf("used %d without a file, want 0", used(t, third))
 	}
 }
 
-func TestInvalidLedgerFileIsIgnored(t *testing.T) {
-	for _, text := range []string{"", "x", "{}\n{}", `{"hash_key":"aGVsbG8="}` + "\n" + `{"version":99}`} {
+// A copy of the file is what the next process finds after SIGKILL.
+func TestKilledProcessLosesNoSpending(t *testing.T) {
+	file, copied := filepath.Join(t.TempDir(), "ledger"), filepath.Join(t.TempDir(), "ledger")
+	first := openFileStore(t, file)
+	spendOne(t, first)
+	write(t, copied, string(must(os.ReadFile(file))(t))+`{"At":1`) // a line that was not complete
+	second := openFileStore(t, copied)
+	if n := used(t, second); n < 4000 || n > 4200 {
+		t.Errorf("used %d after a kill, want 4000 and a few more", n)
+	}
+	claim := limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
+	if d := must(second.Admit(t.Context(), claim))(t); d.Granted || d.Wait < 59*time.Second || d.Wait > time.Minute {
+		t.Errorf("the points count not as spent for a minute: %+v", d)
+	}
+	claim.Account = "unused"
+	if d := must(second.Admit(t.Context(), claim))(t); !d.Granted {
+		t.Errorf("an account without requests: %+v", d)
+	}
+	noError(t, errors.Join(first.close(), second.close()))
+}
+
+func TestInvalidLedgerFileIsKept(t *testing.T) {
+	for _, text := range []string{"", "x", "{}\n{}", `{"hash_key":"aGVsbG8="}` + "\n" + `{"version":99}` + "\n"} {
 		file := filepath.Join(t.TempDir(), "ledger")
 		write(t, file, text)
+		write(t, file+".new-1", "a file of an earlier version")
 		s := openFileStore(t, file)
-		if used(t, s) != 0 {
-			t.Errorf("the ledger file %q was used", text)
+		if used(t, s) != 0 || !strings.Contains(s.coldStart(), "all points") {
+			t.Errorf("the ledger file %q: used %d, %q", text, used(t, s), s.coldStart())
 		}
-		spendOne(t, s)
+		kept := must(filepath.Glob(file + ".corrupt-*"))(t)
+		if len(kept) != 1 || string(must(os.ReadFile(kept[0]))(t)) != text {
+			t.Errorf("the invalid file %q is not kept: %q", text, kept)
+		}
 		noError(t, s.close())
-		if used(t, openFileStore(t, file)) != 4000 {
-			t.Errorf("the ledger after the invalid file %q was not written", text)
+		if list := must(os.ReadDir(filepath.Dir(file)))(t); len(list) != 3 {
+			t.Errorf("want the ledger, the lock and the invalid file, got %v", list)
 		}
+		noError(t, openFileStore(t, file).close())
+	}
+}
+
+func TestUnusableLedgerFile(t *testing.T) {
+	if _, err := tryFileStore(t.TempDir()); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("a folder: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "ledger")
+	s := openFileStore(t, file)
+	noError(t, os.Mkdir(file+".new", 0o700)) // the new file cannot be written
+	if err := s.close(); err == nil || !strings.Contains(err.Error(), "save ledger") {
+		t.Errorf("a ledger that cannot be saved: %v", err)
 	}
 }
 

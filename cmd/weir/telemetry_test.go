@@ -53,7 +53,7 @@ func startTraced(t *testing.T, api http.HandlerFunc, change ...func(*config.Conf
 }
 
 // flush closes the gateway, which exports all telemetry.
-func (w *tracedGateway) flush() { w.ending.Do(w.close) }
+func (w *tracedGateway) flush() { w.ending.Do(func() { noError(w.T, w.close()) }) }
 
 // send sends a request with header fields in the form "name: value".
 func (w *tracedGateway) send(method, target string, fields ...string) *httptest.ResponseRecorder {

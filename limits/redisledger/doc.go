@@ -20,7 +20,7 @@
 //
 // Each account is one hash, so one script can decide on the whole account, also in a cluster. All fields of an account
 // expire and are lost together. Values are cmsgpack maps with named fields, unless the table names another type. Times
-// are microseconds since 1970 on the clock of Redis.
+// are microseconds since 1970 on the clock of Redis, without its steps (steady.lua).
 //
 //	weir:account:3:{TAG}  hash of one account. TAG is a hash of the name. 3 is the format version.
 //	                      TTL: the longest window and a day, renewed by writes.
