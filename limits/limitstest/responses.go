@@ -57,6 +57,7 @@ func (r *Responder) Answer(account, raw string) bool {
 		return true // the transport returns an error
 	}
 	body, _ := io.ReadAll(resp.Body) // may be cut off
+	_ = resp.Body.Close()
 	l, c := r.replicas[r.sent%len(r.replicas)], claims()[r.sent/len(r.replicas)%len(claims())]
 	r.sent++
 	p, err := r.acquire(l, account, c)

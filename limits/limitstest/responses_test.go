@@ -1,4 +1,4 @@
-package limits_test
+package limitstest_test
 
 import (
 	"math/rand/v2"
