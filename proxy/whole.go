@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -83,7 +84,7 @@ func checkContent(resp *http.Response) io.ReadCloser {
 
 // unexpectedEnd returns the error of a body that ends within its content.
 func unexpectedEnd(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

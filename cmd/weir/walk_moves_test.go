@@ -87,7 +87,7 @@ var walkMoves = []struct {
 	{1, "", (*walkClient).oldVersion},
 	{1, "", (*walkClient).rateLimit},
 	{2, "vendor fields", (*walkClient).vendorField},
-	{2, "trailers", (*walkClient).trailer},
+	{2, "", (*walkClient).trailer},
 }
 
 // walk makes random moves until all requests of the walk are sent.

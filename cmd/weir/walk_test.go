@@ -195,7 +195,6 @@ func walkCommand(seed uint64, requests int) string {
 
 // TestRandomWalk sends WEIR_WALK_REQUESTS requests for each of WEIR_WALK_SEEDS seeds, or for WEIR_SEED.
 func TestRandomWalk(t *testing.T) {
-	t.Parallel()
 	seeds, requests := testservers.Setting(t, "WEIR_WALK_SEEDS", len(walkSetups)), testservers.Setting(t, "WEIR_WALK_REQUESTS", 400)
 	first := testservers.Setting(t, "WEIR_SEED", -1)
 	if first >= 0 {
