@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net/http"
@@ -239,7 +240,7 @@ func TestLargeBodyIsForwardedButNotStored(t *testing.T) {
 	}{
 		"many bytes more": {maxEntry + 1<<20, func(*Config) {}},
 		"one byte more, with io.EOF": {maxEntry + 1, changingResponses(func(_ int32, resp *http.Response) {
-			resp.Body = readCloser{iotest.DataErrReader(resp.Body), resp.Body}
+			resp.Body = readCloser{iotest.DataErrReader(bufio.NewReader(resp.Body)), resp.Body} // it expects the EOF alone
 		})},
 	} {
 		setup(replies(strings.Repeat("x", c.size)), c.option).sub(t, name, func(w *world) {
