@@ -57,11 +57,12 @@ test: ## Run the unit and integration tests: 90 seconds. Needs only Go; uses red
 	@command -v redis-server >/dev/null || echo "make: redis-server is not installed; its tests are skipped, and miniredis serves the others"
 	$(SERVERS) $(FIXED) CGO_ENABLED=0 $(GOTEST) -limit 20s -- -vet=off -timeout 5m $(TESTFLAGS) $(PACKAGES)
 
-# The upstream of package proxy speaks HTTP/2, and HTTP/1.1 in the second run. miniredis runs scripts in Go, which takes minutes with the
-# race detector.
+# The upstream of package proxy speaks HTTP/2, and HTTP/1.1 in the second run, without the race detector: the binary of make e2e has it, and
+# its upstreams speak HTTP/1.1. miniredis runs scripts in Go, which takes minutes with the race detector. make test has found that each
+# open defect makes the random walk fail.
 race: needs ## Run the tests with the race detector and new seeds, over HTTP/1.1 too: five minutes.
-	$(SERVERS) $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m $(TESTFLAGS) $(PACKAGES)
-	WEIR_TEST_UPSTREAM=http1 $(GOTEST) -- -race -vet=off -shuffle=on -skip 'TestADay|TestPollingCosts|OverHTTP|TestEveryEnd|TestCancel' ./proxy
+	$(SERVERS) $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m -skip TestEachOpenDefect $(TESTFLAGS) $(PACKAGES)
+	WEIR_TEST_UPSTREAM=http1 $(GOTEST) -- -vet=off -shuffle=on -skip 'TestADay|TestPollingCosts|OverHTTP|TestEveryEnd|TestCancel' ./proxy
 	WEIR_MINIREDIS=1 $(GOTEST) -- -vet=off -shuffle=on -run OnMiniredis ./limits/redisledger
 
 mutants: needs ## Plant faults in the product, one at a time, and show which command finds each: 15 minutes.
