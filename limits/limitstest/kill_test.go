@@ -55,6 +55,18 @@ func (k *killed) kill() {
 	k.start()
 }
 
+func (k *killed) current() *limits.Memory {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.Memory
+}
+
+func (k *killed) Canonical(name string) string { return k.current().Canonical(name) }
+
+func (k *killed) Alone(account, resource string, since time.Time) bool {
+	return k.current().Alone(account, resource, since)
+}
+
 func (k *killed) of(p uint64) *limits.Memory {
 	k.mu.Lock()
 	defer k.mu.Unlock()
