@@ -30,8 +30,8 @@ const (
 	fileErrorEvery = time.Minute
 )
 
-// ledgerFile is the file of a ledger in memory. The ledger appends what it spends before it grants more, so the next process
-// knows the spending even if this process is killed. It does not survive a crash of the operating system.
+// ledgerFile is the file of a ledger in memory. Before the ledger grants more than the file covers, it appends a new bound, so
+// the next process knows the spending even if this process is killed. The file does not survive a crash of the operating system.
 //
 // The first line is a [ledgerHeader], and the lines of [limits.Memory] follow. A new file replaces the file atomically.
 type ledgerFile struct {

@@ -219,7 +219,8 @@ func (c *walkClient) readAgain() {
 	}
 }
 
-// accessChanges are operations that change who may see what. Their samples would make the oracle wrong.
+// accessChanges are operations that change the access of users. The oracle does not follow such changes, so clients send
+// no samples of them.
 var accessChanges = regexp.MustCompile(`member|collaborator|outside|teams/|enterprise|invit|repos/(delete|update|transfer|create)$|visib|block|repos/create-(in|for|using)|migrations/|installation`)
 
 // sample returns a request for a random operation.

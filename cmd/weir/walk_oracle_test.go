@@ -19,7 +19,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// oracle decides what is wrong in a walk. It shares no decision with the gateway: it uses the counts of the service, a
+// oracle finds violations in a walk. It shares no decision with the gateway: it uses the counts of the service, a
 // journal of the requests that reached the service, and the access log.
 type oracle struct {
 	service    *service.Service
@@ -33,7 +33,7 @@ type oracle struct {
 	answered map[string]bool       // methods, paths and statuses of the service
 	records  map[string]walkRecord // of the access log, by request ID
 	failures []failedReply         // to find in the records
-	findings []string              // what was wrong
+	findings []string              // violations
 	outcomes map[string]int        // replies by status and cache status, for the log
 	// lostLimits counts limit errors that the gateway could not receive, because their client had left.
 	lostLimits  int

@@ -23,8 +23,8 @@ import (
 )
 
 // The random walk sends random requests of many clients through whole gateways to the reference service with all its
-// quirks, in virtual time. walk_moves_test.go contains the clients and what they do. walk_oracle_test.go decides what is
-// wrong, from the service's own counts and a journal of the requests that reached it. walk_defects_test.go lists the
+// quirks, in virtual time. walk_moves_test.go contains the clients and what they do. walk_oracle_test.go finds
+// violations, from the service's own counts and a journal of the requests that reached it. walk_defects_test.go lists the
 // quirks and the traffic that the gateway cannot stand yet.
 
 // walkSetup selects the gateways of a walk.
@@ -84,7 +84,7 @@ type walk struct {
 	clients  []http.RoundTripper // by gateway
 }
 
-// runWalk sends requests and returns what was wrong.
+// runWalk sends requests and returns the findings of the oracle.
 func runWalk(t *testing.T, seed uint64, requests int, change func(*quirk.Set), traffic map[string]bool) (wrong []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

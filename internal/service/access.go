@@ -113,7 +113,7 @@ func (s *Service) authorize(req *request, found bool) *response {
 		return refuse(http.StatusForbidden, "Resource not accessible by this kind of token")
 	case !found:
 		return refuse(http.StatusNotFound, notFoundText)
-	case op.Auth == "optional" && (req.repo == nil || !req.repo.private): // nobody needs a token
+	case op.Auth == "optional" && (req.repo == nil || !req.repo.private): // public data
 		return nil
 	case !c.hasPermission(op.Permission):
 		return refuse(http.StatusForbidden, "Resource not accessible by this token: it needs "+op.Permission)

@@ -145,7 +145,7 @@ func (f *form) apply(r *response, now time.Time) *response {
 	return r
 }
 
-// setRemaining sets the remaining quota of a response, and what is used.
+// setRemaining sets the remaining quota of a response, and the used quota.
 func setRemaining(h http.Header, remaining int) {
 	limit, _ := strconv.Atoi(h.Get("X-Ratelimit-Limit")) // 0 without limits
 	h.Set("X-Ratelimit-Remaining", strconv.Itoa(remaining))
