@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"fmt"
@@ -80,9 +81,11 @@ func (u *halfUpstream) option(t *testing.T) option {
 		return func(c *Config) { c.Transport = transport }
 	}
 	transport := rawTransport(t, func(c net.Conn) {
-		if _, err := readHead(c); err != nil {
+		r, err := http.ReadRequest(bufio.NewReader(c))
+		if err != nil {
 			return
 		}
+		_, _ = io.Copy(io.Discard, r.Body)
 		u.requests.Add(1)
 		time.Sleep(time.Second)
 		text := statusOK + "Content-Length: 13\r\n\r\n" + wholeText

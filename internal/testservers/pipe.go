@@ -97,8 +97,8 @@ func (c *HalfPipe) Write(p []byte) (int, error) { return c.out.Write(p) }
 // CloseWrite ends the sent data. The peer can still send.
 func (c *HalfPipe) CloseWrite() error { return c.out.Close() }
 
-// Close implements net.Conn.
-func (c *HalfPipe) Close() error { return errors.Join(c.out.Close(), c.Conn.Close()) }
+// Close implements net.Conn. The peer never sees an end of the data while it could still send.
+func (c *HalfPipe) Close() error { return errors.Join(c.Conn.Close(), c.out.Close()) }
 
 // SetWriteDeadline implements net.Conn.
 func (c *HalfPipe) SetWriteDeadline(t time.Time) error { return c.out.SetWriteDeadline(t) }

@@ -1,6 +1,7 @@
 package inbound
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -58,7 +59,9 @@ type Body struct {
 	mu       sync.Mutex
 	detached bool // the handler has returned, so control must not be used
 	closed   atomic.Bool
+	reading  sync.Mutex // held during Read
 	err      atomic.Pointer[BodyError]
+	ctx      context.Context // of the request
 }
 
 // LimitBody returns a copy of a request whose body has read deadlines, and that body. For a request without a body,
@@ -73,7 +76,7 @@ func LimitBody(w http.ResponseWriter, r *http.Request, pause, total time.Duratio
 	}
 	b := &Body{
 		ReadCloser: r.Body, control: http.NewResponseController(w),
-		pause: pause, credit: pause, total: total, http2: r.ProtoMajor > 1,
+		pause: pause, credit: pause, total: total, http2: r.ProtoMajor > 1, ctx: r.Context(),
 	}
 	b.conn, _ = r.Context().Value(connKey{}).(*conn)
 	if !b.http2 {
@@ -103,16 +106,23 @@ func (b *Body) Detach() {
 	}
 }
 
-// Err returns the error of the client that ended the body, or nil.
+// Err returns the error of the client that ended the body, or nil. net/http cancels the context of a request before the Read
+// that saw the disconnect returns, so Err waits for that Read.
 func (b *Body) Err() *BodyError {
 	if b == nil {
 		return nil
+	}
+	if errors.Is(context.Cause(b.ctx), context.Canceled) {
+		b.reading.Lock()
+		defer b.reading.Unlock()
 	}
 	return b.err.Load()
 }
 
 // Read reads from the body under a deadline. Errors of the client are of type [*BodyError].
 func (b *Body) Read(p []byte) (int, error) {
+	b.reading.Lock()
+	defer b.reading.Unlock()
 	if b.total <= 0 {
 		return 0, b.fail(&BodyError{Timeout: true, Err: errBodyTime})
 	}
@@ -128,13 +138,14 @@ func (b *Body) Read(p []byte) (int, error) {
 	switch {
 	case err == nil && b.http2:
 		b.setDeadline(time.Time{})
-	case err == nil, b.closed.Load(): // the gateway needs no more of the body
+	case err == nil:
 	case errors.Is(err, io.ErrUnexpectedEOF), b.http2 && isDisconnect(err):
 		err = b.fail(&BodyError{Incomplete: true, Err: err})
 	case errors.Is(err, io.EOF):
 		b.setDeadline(time.Time{}) // net/http starts to watch for a disconnect
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = b.fail(&BodyError{Timeout: true, Err: err})
+	case b.closed.Load(): // the gateway needs no more of the body
 	default:
 		err = b.fail(&BodyError{Err: err})
 	}
@@ -147,7 +158,7 @@ func isDisconnect(err error) bool {
 	return err != nil && (strings.HasPrefix(err.Error(), "stream error: ") || err.Error() == "client disconnected")
 }
 
-// Close ends the use of the body. The errors of further reads are no errors of the client.
+// Close ends the use of the body. A further read is no error of the client.
 func (b *Body) Close() error {
 	b.closed.Store(true)
 	return b.ReadCloser.Close()
