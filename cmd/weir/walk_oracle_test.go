@@ -30,7 +30,7 @@ type oracle struct {
 	mu       sync.Mutex
 	journal  map[string][]*arrival // by account, in the order of arrival
 	shown    map[string]bool       // accounts and paths for which the service gave a response that is no error
-	answered map[string]bool       // methods, paths and statuses of the service
+	answered map[string]time.Time  // the latest by account, method, path and status
 	records  map[string]walkRecord // of the access log, by request ID
 	failures []failedReply         // to find in the records
 	findings []string              // violations
@@ -47,6 +47,7 @@ type arrival struct {
 	status                 int
 	write, graphQL, search bool
 	limited                time.Time // until then, because of a limit error or because little remains
+	limitError, lost       bool
 }
 
 // walkRecord is an access line.
@@ -63,7 +64,7 @@ type failedReply struct {
 func newOracle(s *service.Service, faults quirk.Set) *oracle {
 	o := &oracle{
 		service: s, judge: testservers.NewJudge(s.Missing), operations: s.Operations(), lag: time.Duration(faults.ReplicaLag),
-		journal: map[string][]*arrival{}, shown: map[string]bool{}, answered: map[string]bool{},
+		journal: map[string][]*arrival{}, shown: map[string]bool{}, answered: map[string]time.Time{},
 		records: map[string]walkRecord{}, outcomes: map[string]int{}, broken: map[string][]time.Time{},
 	}
 	o.judge.Lag = o.lag
@@ -150,7 +151,7 @@ func (o *oracle) observe(next http.Handler) http.Handler {
 			if limit := number("X-Ratelimit-Limit"); limit > 0 && number("X-Ratelimit-Remaining") <= limit/2 {
 				a.limited = time.Unix(number("X-Ratelimit-Reset"), 0)
 			}
-			o.answered[fmt.Sprint(r.Method, path, status)] = true
+			o.answered[answerKey(account, r.Method, path, status)] = time.Now()
 			if status < 400 {
 				o.shown[account+path] = true
 			}
@@ -165,15 +166,15 @@ func (o *oracle) observe(next http.Handler) http.Handler {
 			}
 			o.mu.Lock()
 			a.ended = time.Now()
-			lost := problem != nil || r.Context().Err() != nil
+			a.lost = problem != nil || r.Context().Err() != nil
 			if until := time.Now().Add(2 * time.Minute); (limitText.MatchString(seen.body.String()) || a.graphQL && a.status == http.StatusForbidden) && a.limited.Before(until) {
-				a.limited = until
+				a.limited, a.limitError = until, true
 				o.limitErrors = append(o.limitErrors, fmt.Sprintf("%s to %s for %s %s: %d %.120q", a.ended.Format("04:05.000"), account, r.Method, r.URL.RequestURI(), a.status, seen.body.String()))
-				if lost {
+				if a.lost {
 					o.lostLimits++
 				}
 			}
-			if lost {
+			if a.lost {
 				o.broken[r.Method+path] = append(o.broken[r.Method+path], a.ended)
 			}
 			o.mu.Unlock()
@@ -245,12 +246,28 @@ func (o *oracle) check(a *walkActor, m message, r reply, began time.Time, left b
 	}
 	f := failedReply{what, r.header.Get("Weir-Request-Id"), m.method, r.status, began, time.Now(), r.err != nil}
 	o.failures = append(o.failures, f)
-	if r.status >= 400 && o.answered[fmt.Sprint(m.method, path, r.status)] && !detailOf.MatchString(cache) {
+	if a.login != "" && r.status == http.StatusUnauthorized {
+		o.findings = append(o.findings, "the credential is valid: "+what)
+	}
+	if r.status >= 400 && !detailOf.MatchString(cache) && o.serviceGave(a, m, path, r.status, cache, began) {
 		return
 	}
 	if problem := o.justify(a, m, path, r, f); problem != "" {
 		o.findings = append(o.findings, problem+": "+what)
 	}
+}
+
+func answerKey(account, method, path string, status int) string {
+	return fmt.Sprint(account, method, path, status)
+}
+
+// serviceGave reports whether the service gave an error to the same account, for a forwarded request since it began.
+func (o *oracle) serviceGave(a *walkActor, m message, path string, status int, cache string, began time.Time) bool {
+	at, ok := o.answered[answerKey(a.account(), m.method, path, status)]
+	if strings.Contains(cache, "fwd=") && !strings.Contains(cache, "collapsed") {
+		return ok && !at.Before(began)
+	}
+	return ok
 }
 
 // justify returns the reason why a failure is wrong, or "".
@@ -278,10 +295,10 @@ func (o *oracle) justify(a *walkActor, m message, path string, r reply, f failed
 	case "points":
 		ok = since(time.Minute+time.Second, func(x *arrival) float64 { return 1 + 4*b2f(x.write) }) >= float64(l.Points.REST)/2
 	case "content":
-		ok = since(5*time.Minute, func(x *arrival) float64 { return b2f(x.write) }) >= float64(l.Content[0].Max)/2
+		ok = since(5*time.Minute, func(x *arrival) float64 { return b2f(x.write) + float64(l.Content[0].Max)*b2f(x.limitError) }) >= float64(l.Content[0].Max)/2
 	case "concurrency":
 		ok = since(time.Minute, func(x *arrival) float64 { return b2f(x.ended.IsZero() || x.ended.After(f.began.Add(-10*time.Second))) }) >= float64(l.Concurrent)/2
-		ok = ok || since(5*time.Minute, func(x *arrival) float64 { return b2f(!x.limited.IsZero()) }) > 0 // slow start
+		ok = ok || since(5*time.Minute, func(x *arrival) float64 { return b2f(x.limitError) }) > 0 // slow start
 	case "cpu":
 		ok = since(2*time.Minute, func(x *arrival) float64 {
 			if x.ended.IsZero() {
@@ -295,8 +312,9 @@ func (o *oracle) justify(a *walkActor, m message, path string, r reply, f failed
 		ok = a.token == ""
 	case "credential":
 		ok = since(time.Minute, func(x *arrival) float64 { return b2f(x.status == 401 || x.status == 403 || x.status == 404) }) > 0
-		minting := o.journal["tok-jwt"] // may have failed
-		ok = ok || len(minting) > 0 && time.Since(minting[len(minting)-1].began) < time.Minute
+		ok = ok || slices.ContainsFunc(o.journal["tok-jwt"], func(x *arrival) bool {
+			return time.Since(x.began) < time.Minute && (x.status != http.StatusCreated || x.ended.IsZero() || x.lost)
+		})
 	case "upstream", "timeout", "":
 		ok = slices.ContainsFunc(o.broken[m.method+path], func(at time.Time) bool { return !at.Before(f.began) })
 	default:
