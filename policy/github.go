@@ -169,6 +169,8 @@ func parseRow(line string) (*Operation, error) {
 			op.Deprecated = true
 		case "no-apps":
 			op.Refuses = []string{"app_user", "installation"}
+		case "notifies": // also a DELETE; content.tsv decides about other methods
+			op.Content, op.CreatesContent, op.Notifies = "notifies", true, true
 		}
 	}
 	for status := range strings.FieldsSeq(columns[5]) {

@@ -364,7 +364,7 @@ func (c *Catalogue) unknown(method string, s *routeSearch) (*Operation, error) {
 	if s.reached < len(s.segments) {
 		op.Path += "/…"
 	}
-	op.CreatesContent = method == "POST" || method == "PUT"
+	op.CreatesContent = !op.Safe() // or notifies people
 	op.Personal = slices.ContainsFunc(c.personal, func(prefix string) bool { return within(op.Path, prefix) })
 	complete(op)
 	return op, nil

@@ -165,6 +165,7 @@ func TestClassifyGivesUnknownRoutesSafeDefaults(t *testing.T) {
 		{"an unknown method", "PROPFIND", 5, Never},
 	} {
 		want := &Operation{ID: "unknown", Method: c.method, Path: "/…", Resource: Core, Points: c.points, Cache: CacheRule{Class: c.class}, Auth: "optional"}
+		want.CreatesContent = c.class == Never
 		m := classify(t, c.method, "/meta")
 		wantEqual(t, c.name, want, m.Operation)
 		if f := m.Preflight(Unauthenticated); f != nil || byName(m.Params) != nil {

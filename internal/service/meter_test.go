@@ -1,7 +1,10 @@
 package service
 
 import (
+	"bytes"
 	"fmt"
+	"math/rand/v2"
+	"net/http/httptest"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -190,4 +193,27 @@ func TestHighestSumOfSearchesExcludesFreeResponses(t *testing.T) {
 		}
 		t.wantEqual("10 searches per minute", 10, t.s.Violations().Highest["search"].Sum)
 	})
+}
+
+// TestGatewayNeverCountsLess compares the costs of all operations of the table: the gateway counts at least the points and
+// the content that the service counts.
+func TestGatewayNeverCountsLess(t *testing.T) {
+	for _, dialect := range []string{"github", "service"} {
+		t := (&tester{T: t}).newService(dialect, 1)
+		catalogue, random := policy.CatalogueOf(dialect), rand.New(rand.NewPCG(1, 2))
+		for _, op := range t.s.Operations() {
+			method, target, body := t.s.Sample(op.ID, random)
+			in := httptest.NewRequestWithContext(t.Context(), method, target, bytes.NewReader(body))
+			counted := t.s.demand(&request{Request: in, op: op})
+			match, err := catalogue.Classify(method, in.URL.EscapedPath(), in.URL.RawQuery)
+			if err != nil {
+				t.Errorf("%s: %v", op.ID, err)
+				continue
+			}
+			if known := match.Operation; known.Points < counted.points || counted.content && !known.CreatesContent {
+				t.Errorf("%s: the gateway counts %d points, content %t; the service %d points, content %t",
+					op.ID, known.Points, known.CreatesContent, counted.points, counted.content)
+			}
+		}
+	}
 }
