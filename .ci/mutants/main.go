@@ -30,6 +30,9 @@ type mutant struct {
 	File     string
 	Packages string // of the tests that should find the fault
 	Old, New string
+	// Test is the name of the only test to run, or empty. Settings are its variables, as NAME=VALUE.
+	Test     string
+	Settings []string
 }
 
 func main() {
@@ -67,11 +70,11 @@ func run(pattern, write string) error {
 			continue
 		}
 		planted++
-		if !sound[m.Packages] {
-			if output, err := runTests("test", "", m.Packages); err != nil {
-				return fmt.Errorf("%s without a fault: %w\n%s", m.Packages, err, output)
+		if tests := m.Packages + " " + m.Test; !sound[tests] {
+			if output, err := m.runTests("test", ""); err != nil {
+				return fmt.Errorf("%s without a fault: %w\n%s", tests, err, output)
 			}
-			sound[m.Packages] = true
+			sound[tests] = true
 		}
 		overlay, err := m.overlay(dir)
 		if err != nil {
@@ -80,7 +83,7 @@ func run(pattern, write string) error {
 		command, test := "nothing", ""
 		began := time.Now()
 		for _, target := range []string{"test", "race"} {
-			if output, err := runTests(target, overlay, m.Packages); err != nil {
+			if output, err := m.runTests(target, overlay); err != nil {
 				if bytes.Contains(output, []byte("[build failed]")) {
 					return fmt.Errorf("%s: the change does not compile\n%s", m.Fault, output)
 				}
@@ -135,11 +138,17 @@ func (m mutant) overlay(dir string) (string, error) {
 // failed matches the first line about a failed test, without the name of its subtest.
 var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\w+)`)
 
-// runTests runs a make target for some packages with an overlay, or without if it is empty. It returns the output of the target.
-func runTests(target, overlay, packages string) ([]byte, error) {
-	command := exec.Command("make", target, "PACKAGES="+packages, "TESTFLAGS=-failfast") //nolint:noctx // ends with the tests
+// runTests runs a make target for the tests of a fault, with an overlay, or without if it is empty. It returns the output of the
+// target.
+func (m mutant) runTests(target, overlay string) ([]byte, error) {
+	flags := "TESTFLAGS=-failfast"
+	if m.Test != "" {
+		flags += " -run=^" + m.Test + "$$"
+	}
+	command := exec.Command("make", target, "PACKAGES="+m.Packages, flags) //nolint:noctx // ends with the tests
+	command.Env = append(os.Environ(), m.Settings...)
 	if overlay != "" {
-		command.Env = append(os.Environ(), "GOFLAGS=-overlay="+overlay)
+		command.Env = append(command.Env, "GOFLAGS=-overlay="+overlay)
 	}
 	return command.CombinedOutput()
 }
