@@ -167,7 +167,7 @@ func (o *oracle) observe(next http.Handler) http.Handler {
 			o.mu.Lock()
 			a.ended = time.Now()
 			a.lost = problem != nil || r.Context().Err() != nil
-			if until := time.Now().Add(2 * time.Minute); (limitText.MatchString(seen.body.String()) || a.graphQL && a.status == http.StatusForbidden) && a.limited.Before(until) {
+			if until := time.Now().Add(o.longestPause(account)); (limitText.MatchString(seen.body.String()) || a.graphQL && a.status == http.StatusForbidden) && a.limited.Before(until) {
 				a.limited, a.limitError = until, true
 				o.limitErrors = append(o.limitErrors, fmt.Sprintf("%s to %s for %s %s: %d %.120q", a.ended.Format("04:05.000"), account, r.Method, r.URL.RequestURI(), a.status, seen.body.String()))
 				if a.lost {
@@ -184,6 +184,18 @@ func (o *oracle) observe(next http.Handler) http.Handler {
 		}()
 		next.ServeHTTP(seen, r)
 	})
+}
+
+// longestPause returns the longest pause that a limit error justifies: it doubles with each error shortly after another. The lock
+// must be held.
+func (o *oracle) longestPause(account string) time.Duration {
+	pause := 2 * time.Minute
+	for _, a := range o.journal[account] {
+		if a.limitError && time.Since(a.ended) < 10*time.Minute {
+			pause = min(2*pause, time.Hour)
+		}
+	}
+	return pause
 }
 
 var limitText = regexp.MustCompile(`rate limit|RATE_LIMIT|too quickly|too many requests`)

@@ -41,7 +41,7 @@ func (b *bufferedConn) run() {
 		b.written = nil
 		b.mu.Unlock()
 		if closed {
-			_ = b.SetWriteDeadline(time.Now().Add(closingTime))
+			_ = b.Conn.SetWriteDeadline(time.Now().Add(closingTime))
 		}
 		_, err := b.Conn.Write(text)
 		if closed || err != nil {
@@ -64,6 +64,13 @@ func (b *bufferedConn) Write(p []byte) (int, error) {
 	b.signal()
 	return len(p), nil
 }
+
+// SetWriteDeadline implements net.Conn. Write never blocks, and what is written is passed on: crypto/tls sets a deadline in the
+// past when it closes a connection.
+func (b *bufferedConn) SetWriteDeadline(time.Time) error { return nil }
+
+// SetDeadline implements net.Conn.
+func (b *bufferedConn) SetDeadline(t time.Time) error { return b.SetReadDeadline(t) }
 
 // Close implements net.Conn. The other side can still read what was written.
 func (b *bufferedConn) Close() error {
