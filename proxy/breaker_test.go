@@ -161,7 +161,7 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 		}
 		w.want("requests in five seconds", w.upstreamSaw(), 1+uncounted+maxFailures+5)
 		w.want("stored body", w.get("/users/stored").body, "answer")
-		if status := w.gateway.Recent()[0].Cache; !strings.HasPrefix(status, "weir; fwd=stale; ttl=-") || !strings.HasSuffix(status, "; detail=upstream") {
+		if status := w.gateway.Recent()[0].Cache.String(); !strings.HasPrefix(status, "weir; fwd=stale; ttl=-") || !strings.HasSuffix(status, "; detail=upstream") {
 			w.Errorf("got Cache-Status %s for the stored response", status)
 		}
 		down.Store(false)

@@ -203,7 +203,8 @@ func (g *Gateway) responseOfCall(ex *exchange, e *cache.Entry, purged bool, notB
 	if !recent && (!e.Fresh(now) || ex.mustRevalidate(e, now)) {
 		return nil
 	}
-	ex.record.Cache += "; collapsed" + ttl(e, now)
+	ex.record.Cache.Collapsed = true
+	ex.record.Cache.setTTL(e, now)
 	return g.entryResponse(ex, e, now)
 }
 
@@ -215,7 +216,7 @@ func (g *Gateway) sharedResponse(ex *exchange, e *cache.Entry) *http.Response {
 	if !e.Selects(ex.header) || g.Cache.Purged(e.Tags, e.Since) || e.Requested.Before(ex.start) && ex.mustRevalidate(e, now) {
 		return nil
 	}
-	ex.record.Cache += "; collapsed"
+	ex.record.Cache.Collapsed = true
 	return g.entryResponse(ex, e, now)
 }
 

@@ -387,7 +387,7 @@ func (g *Gateway) answerWith(ex *exchange, out *http.Request, identity Identity)
 // useHit returns a stored response as the result of a credential.
 func (g *Gateway) useHit(ex *exchange, e *cache.Entry) *http.Response {
 	now := time.Now()
-	ex.record.Cache = "weir; hit" + ttl(e, now)
+	ex.record.Cache = hitOf(e, now)
 	return g.entryResponse(ex, e, now)
 }
 

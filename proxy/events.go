@@ -3,7 +3,6 @@ package proxy
 import (
 	"bytes"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -41,11 +40,11 @@ func (g *Gateway) isCurrent(ex *exchange, e *cache.Entry, purged bool, now time.
 }
 
 // hitStatus returns the Cache-Status of a stored response that answers the question.
-func (g *Gateway) hitStatus(ex *exchange, e *cache.Entry, now time.Time) string {
+func (g *Gateway) hitStatus(ex *exchange, e *cache.Entry, now time.Time) CacheStatus {
 	if ex.current {
-		return "weir; hit; ttl=" + strconv.Itoa(int((g.WebhookFresh-e.Age(now))/time.Second)) + "; detail=webhook"
+		return CacheStatus{Hit: true, TTL: int((g.WebhookFresh - e.Age(now)) / time.Second), HasTTL: true, Detail: "webhook"}
 	}
-	return "weir; hit" + ttl(e, now)
+	return hitOf(e, now)
 }
 
 // checkEvents reports a lost event if a revalidation replaced a response whose changes webhooks report, and no event

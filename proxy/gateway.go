@@ -345,7 +345,7 @@ func (b *forwardedBody) Read(p []byte) (int, error) {
 	}
 	if ex := b.ex; err != nil && err != io.EOF && ex.in.Context().Err() == nil {
 		ex.broken, ex.record.Error = true, "upstream body ended early: "+err.Error()
-		ex.record.Cache, _, _ = strings.Cut(ex.record.Cache, "; stored") // the response will not be stored
+		ex.record.Cache.Stored, ex.record.Cache.HasTTL = false, false
 	}
 	return n, err
 }

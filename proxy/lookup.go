@@ -33,29 +33,29 @@ func (g *Gateway) answerFromCache(ex *exchange) bool {
 // records the reason for the upstream request, and sets ex.stale and ex.fallback if a stale response is stored.
 func (g *Gateway) usableEntry(ex *exchange) *cache.Entry {
 	if !ex.cacheable {
-		ex.record.Cache = "weir; fwd=" + ex.bypass()
+		ex.record.Cache = CacheStatus{Forward: ex.bypass()}
 		return nil
 	}
 	e, purged := g.lookup(ex)
 	now := time.Now()
+	ex.record.Cache = CacheStatus{Forward: ForwardStale}
 	ex.current = g.isCurrent(ex, e, purged, now)
 	switch {
 	case ex.current, ex.isHit(e, purged, now):
 		return e
 	case e == nil:
-		ex.record.Cache = "weir; fwd=uri-miss"
-	case ex.isFailure(e.Status):
-		ex.record.Cache = "weir; fwd=stale" // a stale error is neither served nor revalidated
+		ex.record.Cache.Forward = ForwardMiss
+	case ex.isFailure(e.Status): // a stale error is neither served nor revalidated
 	case purged:
-		ex.stale, ex.record.Cache = e, "weir; fwd=stale"
+		ex.stale = e
 	case ex.mustRevalidate(e, now):
-		ex.stale, ex.record.Cache = e, "weir; fwd=request"
+		ex.stale, ex.record.Cache.Forward = e, ForwardRequest
 	case !e.NeverStale(ex.rule) && e.AllowedByMaxStale(now, ex.cacheControl):
 		return e
 	case !e.NeverStale(ex.rule) && e.UsableWhileRevalidating(now) && g.refresh(ex):
 		return e
 	default:
-		ex.stale, ex.record.Cache = e, "weir; fwd=stale"
+		ex.stale = e
 		if !e.NeverStale(ex.rule) {
 			ex.fallback = e
 		}
@@ -140,14 +140,14 @@ func (g *Gateway) answerRange(ex *exchange) bool {
 func partKey(key cache.Key) cache.Key { return cache.NewKey(string(key[:]), "part") }
 
 // bypass returns the Cache-Status reason for a request without the cache (RFC 9211 section 2.2).
-func (ex *exchange) bypass() string {
+func (ex *exchange) bypass() ForwardReason {
 	switch {
 	case ex.method != http.MethodGet && ex.method != http.MethodHead:
-		return "method"
+		return ForwardMethod
 	case ex.cacheControl.Has("no-store"):
-		return "request"
+		return ForwardRequest
 	}
-	return "bypass"
+	return ForwardBypass
 }
 
 // isHit reports whether a look-up answers the question without an upstream request. The entry must be fresh and not
@@ -206,7 +206,7 @@ func (g *Gateway) staleOr(ex *exchange, err error) (*http.Response, error) {
 	case limited && ex.hasAlternative, errors.As(err, &unusable), errors.As(err, &unverified):
 		return nil, err // another credential is tried; an unusable or unverified credential may have no access
 	case ex.shed != nil && ex.fallback != nil:
-		ex.record.Cache = "weir; hit"
+		ex.record.Cache = CacheStatus{Hit: true}
 		return g.useFallback(ex, "overload"), nil
 	case ex.shed != nil:
 		return nil, err
@@ -219,7 +219,7 @@ func (g *Gateway) staleOr(ex *exchange, err error) (*http.Response, error) {
 		return nil, err
 	case limited:
 		if ex.record.Attempts == 0 {
-			ex.record.Cache = "weir; hit" // no request was forwarded
+			ex.record.Cache = CacheStatus{Hit: true} // no request was forwarded
 		}
 		return g.useFallback(ex, string(refused.Reason)), nil
 	}
@@ -230,6 +230,7 @@ func (g *Gateway) staleOr(ex *exchange, err error) (*http.Response, error) {
 // useFallback returns the stale fallback and puts the reason into Cache-Status.
 func (g *Gateway) useFallback(ex *exchange, reason string) *http.Response {
 	now := time.Now()
-	ex.record.Cache += ttl(ex.fallback, now) + "; detail=" + reason
+	ex.record.Cache.setTTL(ex.fallback, now)
+	ex.record.Cache.Detail = reason
 	return g.entryResponse(ex, ex.fallback, now)
 }

@@ -31,8 +31,7 @@ type Record struct {
 	Status   int           `json:"status"`
 	Bytes    int64         `json:"bytes"`
 	Elapsed  time.Duration `json:"elapsed_ns"`
-	// Cache is the Cache-Status of the response.
-	Cache string `json:"cache"`
+	Cache CacheStatus `json:"-"` // documents have its text
 	// Background marks a request that Weir sent without a waiting client.
 	Background bool `json:"background,omitempty"`
 	// Waited is the time spent waiting for permits, for coalesced calls, between polls and before retries. Attempts
@@ -42,9 +41,8 @@ type Record struct {
 	// Spent is the quota that the attempts cost in the primary window: requests, or the costs of GraphQL calls. Polls counts the attempts that got a 202 for statistics.
 	Spent int `json:"spent"`
 	Polls int `json:"polls,omitempty"`
-	// Outcome is Cache in one word: hit, stale, validated, miss, bypass, collapsed, refused or own. The value refused
-	// means a refusal by Weir. The value own means an answer without cache and upstream, such as the rate limit status.
-	Outcome string `json:"outcome"`
+	// Outcome is the outcome of Cache. The value refused means a refusal by Weir.
+	Outcome Outcome `json:"outcome"`
 	// Limited is the limit error of the last response from the upstream, and LimitAnswer the row of
 	// policy/limitanswers.yaml that recognized it.
 	Limited     limits.LimitKind `json:"limited,omitempty"`
@@ -172,26 +170,6 @@ func (r *Record) debug(op *policy.Operation) string {
 	return text[:min(len(text), maxDebug)]
 }
 
-// outcomeOf derives the outcome from a Cache-Status.
-func outcomeOf(cacheStatus string) string {
-	has := func(part string) bool { return strings.Contains(cacheStatus, part) }
-	switch {
-	case has("; collapsed"):
-		return "collapsed"
-	case has("; ttl=-") && !has("; stored"):
-		return "stale"
-	case has("; hit"):
-		return "hit"
-	case has("; fwd-status=304"):
-		return "validated"
-	case has("fwd=bypass"), has("fwd=method"):
-		return "bypass"
-	case has("; fwd="):
-		return "miss"
-	}
-	return "refused"
-}
-
 // conclude sets Outcome and Saved at the end of the request.
 func (ex *exchange) conclude() {
 	r := &ex.record
@@ -206,18 +184,13 @@ func (ex *exchange) conclude() {
 			}
 		}
 	}
-	if r.Outcome == "" {
-		r.Outcome = outcomeOf(r.Cache)
-	}
-	if r.Outcome == "miss" && !ex.cacheable {
-		r.Outcome = "bypass"
-	}
+	r.Outcome = r.Cache.Outcome()
 	switch op := ex.match.Operation; {
 	case op == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, op.ID == rateLimitOperation:
 	case r.Status == http.StatusNotModified && ex.identity.Caller.Kind != policy.Unauthenticated:
 		// An authenticated 304 costs no quota at the upstream either.
 	default:
-		r.Saved = r.Outcome != "refused" && r.Outcome != "bypass" && r.Outcome != "miss"
+		r.Saved = r.Outcome != OutcomeRefused && r.Outcome != OutcomeBypass && r.Outcome != OutcomeMiss
 	}
 }
 
@@ -234,7 +207,7 @@ const (
 
 func (g *Gateway) logAccess(ex *exchange) {
 	r := &ex.record
-	failed := r.Error != "" || r.OutsideRange != "" || r.Outcome == "refused" || r.Limited != limits.NotLimited || r.Status >= http.StatusInternalServerError
+	failed := r.Error != "" || r.OutsideRange != "" || r.Outcome == OutcomeRefused || r.Limited != limits.NotLimited || r.Status >= http.StatusInternalServerError
 	if g.AccessLog == AccessLogOff || g.AccessLog == AccessLogErrors && !failed {
 		return
 	}
@@ -249,7 +222,7 @@ func (g *Gateway) logAccess(ex *exchange) {
 		slog.Int("status", r.Status),
 		slog.Int64("bytes", r.Bytes),
 		slog.Duration("elapsed", r.Elapsed),
-		slog.String("cache", r.Cache),
+		slog.String("cache", r.Cache.String()),
 		slog.Int("attempts", r.Attempts),
 		slog.Int("spent", r.Spent),
 		slog.Duration("waited", r.Waited),

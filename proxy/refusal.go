@@ -49,13 +49,7 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	if f.status == statusClientGone {
 		return
 	}
-	ex.record.Cache = "weir"
-	if f.finding != nil || f.graphQL != nil && f.status == http.StatusOK {
-		ex.record.Outcome = "own"
-	}
-	if f.detail != "" {
-		ex.record.Cache += "; detail=" + f.detail
-	}
+	ex.record.Cache = CacheStatus{Detail: f.detail, Own: f.finding != nil || f.graphQL != nil && f.status == http.StatusOK}
 	h := ex.w.Header()
 	clear(h)
 	g.setWeirHeaders(ex, h)

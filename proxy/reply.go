@@ -38,9 +38,7 @@ func (g *Gateway) setWeirHeaders(ex *exchange, h http.Header) {
 	if ex.match.Operation != nil {
 		g.setRateLimitHeaders(ex, h)
 	}
-	if ex.record.Cache != "" { // after the members of caches closer to the upstream
-		h["Cache-Status"] = append(h["Cache-Status"], ex.record.Cache)
-	}
+	h["Cache-Status"] = append(h["Cache-Status"], ex.record.Cache.String()) // after the members of caches closer to the upstream
 	if ex.identity.Debug && ex.in.Header.Get(debugHeader) == "1" {
 		h.Set(debugHeader, ex.record.debug(ex.operation))
 	}
@@ -101,12 +99,6 @@ func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
 
 // beyond is a range that no stored response contains.
 const beyond = "bytes=99999999999-"
-
-// ttl returns the Cache-Status parameter for the remaining lifetime of an entry. The value is negative for a stale
-// entry.
-func ttl(e *cache.Entry, now time.Time) string {
-	return "; ttl=" + strconv.Itoa(-int(e.Staleness(now)/time.Second))
-}
 
 // representationFields are omitted from a 304 (RFC 9110 section 15.4.5).
 var representationFields = map[string]bool{
@@ -176,7 +168,7 @@ func (g *Gateway) answerFromLedger(ex *exchange) bool {
 	if err != nil || body == "" {
 		return false
 	}
-	ex.record.Cache, ex.record.Outcome = "weir; hit; detail=ledger", "own"
+	ex.record.Cache = CacheStatus{Hit: true, Detail: "ledger", Own: true}
 	sum := sha256.Sum256([]byte(body))
 	status := &cache.Entry{Status: http.StatusOK, Body: []byte(body), Answered: time.Now(), Header: http.Header{
 		"Cache-Control": {"no-cache"}, "Content-Type": {"application/json; charset=utf-8"},

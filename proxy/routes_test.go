@@ -51,7 +51,7 @@ func (w *world) wantStale(stale bool, paths ...string) {
 	w.Helper()
 	for _, path := range paths {
 		w.get(path, owner)
-		outcome := w.gateway.Recent()[0].Outcome
+		outcome := string(w.gateway.Recent()[0].Outcome)
 		w.want("stale response of "+path+" ("+outcome+")", outcome != "hit", stale)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/weirgate/weir/cache"
@@ -110,14 +109,14 @@ func (g *Gateway) pollInBackground(ex *exchange, resp *http.Response) bool {
 // upstream's 202.
 func (g *Gateway) stillComputing(ex *exchange, call *coalesce.Call) *http.Response {
 	if ex.fallback != nil {
-		ex.record.Cache = "weir; hit" // no request was forwarded for this client
+		ex.record.Cache = CacheStatus{Hit: true} // no request was forwarded for this client
 		return g.useFallback(ex, "computing")
 	}
 	c := call.Computation()
 	if ex.record.Attempts == 0 {
-		ex.record.Cache += "; fwd-status=" + strconv.Itoa(c.Response.Status)
+		ex.record.Cache.ForwardStatus = c.Response.Status
 	}
-	ex.record.Cache += "; collapsed"
+	ex.record.Cache.Collapsed = true
 	resp := g.entryResponse(ex, c.Response, time.Now())
 	resp.Header.Set("Retry-After", retryAfter(time.Until(c.Next)+time.Second)) // one more second for the poll itself
 	return resp

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -89,7 +88,8 @@ func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a c
 		g.fillInBackground(ex, s)
 	}
 	if stored {
-		ex.record.Cache += "; stored" + ttl(e, a.Answered)
+		ex.record.Cache.Stored = true
+		ex.record.Cache.setTTL(e, a.Answered)
 	}
 	return &own
 }
@@ -138,7 +138,7 @@ func (g *Gateway) notModified(
 	if c.etag == "" && a.Header.Get("Etag") != "" {
 		a.Header = http.Header{"Date": a.Header["Date"], "Age": a.Header["Age"]}
 	}
-	ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
+	ex.record.Cache.ForwardStatus = resp.StatusCode
 	return g.updateStored(ex, c, a, since), nil
 }
 
@@ -159,7 +159,8 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 	}
 	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
 	g.Cache.Put(ex.in.Context(), ex.key, e, ex.call.SetShared)
-	ex.record.Cache += "; stored" + ttl(e, now)
+	ex.record.Cache.Stored = true
+	ex.record.Cache.setTTL(e, now)
 	ex.call.Finish(ex.resultFor(e), nil)
 	return g.entryResponse(ex, e, now)
 }

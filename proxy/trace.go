@@ -223,7 +223,7 @@ func (g *Gateway) endTrace(ex *exchange) {
 		semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(r.Route),
 		attribute.String("weir.operation", r.Operation), attribute.String("weir.account", r.Account),
 		attribute.String("weir.client", r.ClientLabel()),
-		attribute.String("weir.cache", r.Outcome), attribute.String("weir.cache_status", r.Cache),
+		attribute.String("weir.cache", string(r.Outcome)), attribute.String("weir.cache_status", r.Cache.String()),
 		attribute.Int64("weir.wait_ms", r.Waited.Milliseconds()), attribute.Int("weir.spent", r.Spent),
 	)
 	if r.Query != "" {

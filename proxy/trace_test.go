@@ -101,7 +101,7 @@ func TestRecordHasOutcomeCostAndStages(t *testing.T) {
 			time.Sleep(c.pause)
 			send(c.request)
 			r := w.last()
-			w.want("outcome", r.Outcome, c.outcome)
+			w.want("outcome", string(r.Outcome), c.outcome)
 			w.want("spent", r.Spent, c.spent)
 			w.want("saved", r.Saved, c.saved)
 			w.want("stages", stagesOf(r), c.stages)
@@ -161,7 +161,7 @@ func TestQueueStageShowsTheUseOfClients(t *testing.T) {
 
 		w.gateway.Ledger.Merge("shared", "user:1", policy.User)
 		r := afterAgent("/repos/e/f/subscribers", "/repos/g/h/subscribers", "Prefer: respond-async")
-		w.want("refusal", r.Outcome+" "+r.Account+" "+fmt.Sprint(r.Stages[0].Shared), "refused user:1 &{concurrency 1 [{agent 1}]}")
+		w.want("refusal", string(r.Outcome)+" "+r.Account+" "+fmt.Sprint(r.Stages[0].Shared), "refused user:1 &{concurrency 1 [{agent 1}]}")
 		first.Wait()
 	})
 }
@@ -225,15 +225,28 @@ func TestQueueResultHasTheReason(t *testing.T) {
 }
 
 func TestOutcomeFollowsCacheStatus(t *testing.T) {
-	for status, want := range map[string]string{
-		"weir; hit; ttl=60": "hit", "weir; hit; ttl=-3": "stale", "weir; hit; ttl=-3; detail=primary": "stale",
-		"weir; fwd=uri-miss; fwd-status=200; stored; ttl=60": "miss", "weir; fwd=uri-miss; fwd-status=200; stored; ttl=-1": "miss",
-		"weir; fwd=stale; fwd-status=304; stored; ttl=60": "validated", "weir; fwd=stale; fwd-status=500; ttl=-9; detail=stale-if-error": "stale",
-		"weir; fwd=uri-miss; collapsed; ttl=59": "collapsed", "weir; fwd=method; fwd-status=200": "bypass", "weir; fwd=bypass": "bypass",
-		"weir": "refused", "weir; detail=inbound": "refused", "": "refused",
+	for _, c := range []struct {
+		text string
+		want Outcome
+		CacheStatus
+	}{
+		{"weir; hit; ttl=60", OutcomeHit, CacheStatus{Hit: true, TTL: 60, HasTTL: true}},
+		{"weir; hit; ttl=-3", OutcomeStale, CacheStatus{Hit: true, TTL: -3, HasTTL: true}},
+		{"weir; hit; ttl=-3; detail=primary", OutcomeStale, CacheStatus{Hit: true, TTL: -3, HasTTL: true, Detail: "primary"}},
+		{"weir; hit; detail=ledger", OutcomeOwn, CacheStatus{Hit: true, Detail: "ledger", Own: true}},
+		{"weir; fwd=uri-miss; fwd-status=200; stored; ttl=60", OutcomeMiss, CacheStatus{Forward: ForwardMiss, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}},
+		{"weir; fwd=uri-miss; fwd-status=200; stored; ttl=-1", OutcomeMiss, CacheStatus{Forward: ForwardMiss, ForwardStatus: 200, Stored: true, TTL: -1, HasTTL: true}},
+		{"weir; fwd=stale; fwd-status=304; stored; ttl=60", OutcomeValidated, CacheStatus{Forward: ForwardStale, ForwardStatus: 304, Stored: true, TTL: 60, HasTTL: true}},
+		{"weir; fwd=stale; fwd-status=500; ttl=-9; detail=stale-if-error", OutcomeStale, CacheStatus{Forward: ForwardStale, ForwardStatus: 500, TTL: -9, HasTTL: true, Detail: "stale-if-error"}},
+		{"weir; fwd=uri-miss; collapsed; ttl=59", OutcomeCollapsed, CacheStatus{Forward: ForwardMiss, Collapsed: true, TTL: 59, HasTTL: true}},
+		{"weir; fwd=method; fwd-status=200", OutcomeBypass, CacheStatus{Forward: ForwardMethod, ForwardStatus: 200}},
+		{"weir; fwd=request; fwd-status=200", OutcomeBypass, CacheStatus{Forward: ForwardRequest, ForwardStatus: 200}},
+		{"weir; fwd=request; fwd-status=200; stored; ttl=0", OutcomeMiss, CacheStatus{Forward: ForwardRequest, ForwardStatus: 200, Stored: true, HasTTL: true}},
+		{"weir; fwd=bypass", OutcomeBypass, CacheStatus{Forward: ForwardBypass}},
+		{"weir", OutcomeRefused, CacheStatus{}},
+		{"weir; detail=inbound", OutcomeRefused, CacheStatus{Detail: "inbound"}},
 	} {
-		got := outcomeOf(status)
-		failIf(t, got != want, "%s: got %s, want %s", status, got, want)
+		failIf(t, c.Outcome() != c.want || c.String() != c.text, "got %s %q, want %s %q", c.Outcome(), c.String(), c.want, c.text)
 	}
 }
 
@@ -359,7 +372,7 @@ func TestFollowerLinksToTheLeaderOnAnotherReplica(t *testing.T) {
 		first.Wait()
 		r := list[1].Recent()[0]
 		w.want("stages", stagesOf(r), "coalesce(another replica)")
-		w.want("outcome", r.Outcome, "collapsed")
+		w.want("outcome", r.Outcome, OutcomeCollapsed)
 		w.want("waited", r.Waited, r.Stages[0].Elapsed)
 		leader := list[0].Recent()[0].Span
 		for _, s := range kept.GetSpans() {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -45,7 +44,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 	if reason := ex.staleReason(resp); reason != "" {
 		discard(resp.Body)
 		ex.call.Finish(coalesce.Private, nil)
-		ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
+		ex.record.Cache.ForwardStatus = resp.StatusCode
 		return g.useFallback(ex, reason), nil
 	}
 	switch resp.StatusCode {
@@ -61,7 +60,7 @@ func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error)
 	a := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
 	g.endAccess(ex, resp.StatusCode)
 	g.deleteOldPart(ex, resp)
-	ex.record.Cache += "; fwd-status=" + strconv.Itoa(resp.StatusCode)
+	ex.record.Cache.ForwardStatus = resp.StatusCode
 	switch {
 	case ex.computed() && resp.StatusCode == http.StatusAccepted:
 		if ex.record.Background {

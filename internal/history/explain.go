@@ -36,63 +36,35 @@ const minWait = 10 * time.Millisecond
 // statusClientGone is the status that proxy records for a client that disconnected.
 const statusClientGone = 499
 
-// cacheStatus holds the parameters of Weir's Cache-Status (RFC 9211).
-type cacheStatus map[string]string
-
-// parseCacheStatus parses the value that package proxy has written.
-func parseCacheStatus(text string) cacheStatus {
-	s := cacheStatus{}
-	for part := range strings.SplitSeq(text, "; ") {
-		name, value, _ := strings.Cut(part, "=")
-		s[name] = value
-	}
-	return s
-}
-
-func (s cacheStatus) has(name string) bool {
-	_, ok := s[name]
-	return ok
-}
-
-// number returns the value of a parameter, or 0 if it is missing.
-func (s cacheStatus) number(name string) int {
-	n, _ := strconv.Atoi(s[name])
-	return n
-}
-
-// stale reports whether the response was stale. A negative ttl together with "stored" is about the stored response
-// only.
-func (s cacheStatus) stale() bool { return s.number("ttl") < 0 && !s.has("stored") }
-
 // byWeir reports whether Weir generated the response itself.
-func (s cacheStatus) byWeir() bool { return !s.has("hit") && !s.has("fwd") }
+func byWeir(s *proxy.CacheStatus) bool { return !s.Hit && s.Forward == "" }
 
 // refusal reports whether Weir refused the request. Some refusals have a 5xx status.
-func (s cacheStatus) refusal() bool {
-	switch s["detail"] {
+func refusal(s *proxy.CacheStatus) bool {
+	switch s.Detail {
 	case "", "upstream", "timeout":
 		return false
 	}
-	return s.byWeir()
+	return byWeir(s)
 }
 
 func resultOf(r *proxy.Record) Result {
 	switch {
-	case r.Status == statusClientGone, r.Status >= 500 && !parseCacheStatus(r.Cache).refusal():
+	case r.Status == statusClientGone, r.Status >= 500 && !refusal(&r.Cache):
 		return Failed
-	case r.Outcome == "hit":
+	case r.Outcome == proxy.OutcomeHit:
 		return Hit
-	case r.Outcome == "refused", r.Outcome == "own" && !parseCacheStatus(r.Cache).has("hit"):
+	case r.Outcome == proxy.OutcomeRefused, r.Outcome == proxy.OutcomeOwn && !r.Cache.Hit:
 		return Refused
-	case r.Outcome == "stale":
+	case r.Outcome == proxy.OutcomeStale:
 		return Stale
-	case r.Outcome == "own":
+	case r.Outcome == proxy.OutcomeOwn:
 		return Hit
 	case r.Limited != limits.NotLimited:
 		return Limited
-	case r.Outcome == "collapsed", r.Waited >= minWait:
+	case r.Outcome == proxy.OutcomeCollapsed, r.Waited >= minWait:
 		return Waited
-	case r.Outcome == "validated":
+	case r.Outcome == proxy.OutcomeValidated:
 		return Validated
 	}
 	return Miss
@@ -101,10 +73,10 @@ func resultOf(r *proxy.Record) Result {
 // explain returns sentences that explain a response to an operator. The only source is the record, so the explanation
 // agrees with headers, log and series.
 func explain(r *proxy.Record) string {
-	s := parseCacheStatus(r.Cache)
-	sentences := []string{s.decision(r)}
+	s := &r.Cache
+	sentences := []string{decision(r)}
 	if r.Waited >= minWait {
-		sentences = append(sentences, explainWait(r, s))
+		sentences = append(sentences, explainWait(r))
 	}
 	for _, stage := range r.Stages {
 		if stage.Failed && stage.Elapsed < minWait && stage.Shared != nil { // refused without a wait
@@ -114,8 +86,8 @@ func explain(r *proxy.Record) string {
 	if r.Attempts > 1 {
 		sentences = append(sentences, fmt.Sprintf("Weir sent %d requests upstream.", r.Attempts))
 	}
-	if ttl := s.number("ttl"); s.has("stored") && ttl > 0 {
-		sentences = append(sentences, fmt.Sprintf("The response was stored, fresh for %s.", inWords(ttl)))
+	if s.Stored && s.TTL > 0 {
+		sentences = append(sentences, fmt.Sprintf("The response was stored, fresh for %s.", inWords(s.TTL)))
 	}
 	if r.Background {
 		sentences = append(sentences, "This was a background request: a revalidation, or a poll for statistics.")
@@ -124,37 +96,37 @@ func explain(r *proxy.Record) string {
 }
 
 // decision explains where the response came from.
-func (s cacheStatus) decision(r *proxy.Record) string {
+func decision(r *proxy.Record) string {
+	s := &r.Cache
 	switch {
 	case r.Status == statusClientGone:
 		return "The client disconnected before the response was complete."
-	case s.has("hit") && s["detail"] == "ledger":
+	case s.Hit && s.Detail == "ledger":
 		return "Hit: the ledger knows the rate limit status, so no request was sent."
-	case s.stale():
-		return fmt.Sprintf("Stale response, expired %s ago: %s.", inWords(-s.number("ttl")), reason(s["detail"]))
-	case s.has("hit"):
-		return fmt.Sprintf("Hit: the stored response is fresh for another %s; no quota was consumed.", inWords(s.number("ttl")))
-	case s.byWeir() && r.Status >= 500:
-		return "Error: " + reason(s["detail"]) + "."
-	case s.byWeir():
-		return "Refused: " + reason(s["detail"]) + "."
-	case s.has("collapsed") && r.Attempts == 0:
+	case s.Stale():
+		return fmt.Sprintf("Stale response, expired %s ago: %s.", inWords(-s.TTL), reason(s.Detail))
+	case s.Hit:
+		return fmt.Sprintf("Hit: the stored response is fresh for another %s; no quota was consumed.", inWords(s.TTL))
+	case byWeir(s) && r.Status >= 500:
+		return "Error: " + reason(s.Detail) + "."
+	case byWeir(s):
+		return "Refused: " + reason(s.Detail) + "."
+	case s.Collapsed && r.Attempts == 0:
 		return "Coalesced: an identical request was in progress, and its response was used; no quota was consumed."
 	}
 	if why := limitKinds[r.Limited]; why != "" {
 		return fmt.Sprintf("Refused by the API with %d: %s (%s).", r.Status, why, r.LimitAnswer)
 	}
-	why := map[string]string{
-		"uri-miss":  "Miss: no response was stored for this caller",
-		"vary-miss": "Miss: the stored response is another representation",
-		"stale":     "The stored response was stale or purged",
-		"request":   "The client requested revalidation",
-		"method":    "A " + r.Method + " request is always forwarded",
-	}[s["fwd"]]
+	why := map[proxy.ForwardReason]string{
+		proxy.ForwardMiss:    "Miss: no response was stored for this caller",
+		proxy.ForwardStale:   "The stored response was stale or purged",
+		proxy.ForwardRequest: "The client requested revalidation",
+		proxy.ForwardMethod:  "A " + r.Method + " request is always forwarded",
+	}[s.Forward]
 	if why == "" {
 		why = "Responses of this operation are not stored"
 	}
-	switch status := s.number("fwd-status"); {
+	switch status := s.ForwardStatus; {
 	case status == http.StatusNotModified:
 		why += "; the upstream confirmed that it has not changed"
 	case status == http.StatusForbidden || status == http.StatusTooManyRequests:
@@ -166,8 +138,8 @@ func (s cacheStatus) decision(r *proxy.Record) string {
 	default:
 		why += "; the request was forwarded"
 	}
-	if s.has("detail") {
-		why += " (" + reason(s["detail"]) + ")"
+	if s.Detail != "" {
+		why += " (" + reason(s.Detail) + ")"
 	}
 	return why + "."
 }
@@ -180,7 +152,7 @@ var limitKinds = map[limits.LimitKind]string{
 }
 
 // explainWait returns a sentence with the total wait and the reason for its longest part.
-func explainWait(r *proxy.Record, s cacheStatus) string {
+func explainWait(r *proxy.Record) string {
 	waits := map[string]time.Duration{}
 	detail, shared := "", (*limits.SharedUse)(nil)
 	for _, stage := range r.Stages {
@@ -191,7 +163,7 @@ func explainWait(r *proxy.Record, s cacheStatus) string {
 	}
 	why := "mostly in the queue for a permit"
 	switch longest := max(waits["queue"], waits["coalesce"], waits["poll"], waits["retry"]); {
-	case longest == 0 && s.has("collapsed"):
+	case longest == 0 && r.Cache.Collapsed:
 		why = "for an identical request"
 	case longest == 0:
 		why = "for a permit or between polls"

@@ -111,6 +111,8 @@ const requestEvent, accountsEvent, softLimitEvent = "request", "accounts", "soft
 // Request is a completed request with an explanation.
 type Request struct {
 	proxy.Record
+	// Cache is the Cache-Status of the response.
+	Cache string `json:"cache"`
 	// AccountLabel is the name of the account for people.
 	AccountLabel string `json:"account_label,omitempty"`
 	// Result classifies the outcome. Waits and errors have separate results.
@@ -121,7 +123,7 @@ type Request struct {
 
 // Request returns a record with its result, its explanation and the label of its account.
 func (h *History) Request(r *proxy.Record) Request {
-	request := Request{Record: *r, Result: resultOf(r), Why: explain(r)}
+	request := Request{Record: *r, Cache: r.Cache.String(), Result: resultOf(r), Why: explain(r)}
 	if r.Account != "" {
 		request.AccountLabel = h.sources.Label(r.Account)
 	}

@@ -153,11 +153,11 @@ func namesOf(events []Event) string {
 }
 
 func hit(i int) *proxy.Record {
-	return &proxy.Record{ID: fmt.Sprint(i), Status: 200, Operation: "users/get", Client: "builds", Outcome: "hit", Saved: true, Cache: "weir; hit; ttl=1", Elapsed: time.Millisecond}
+	return &proxy.Record{ID: fmt.Sprint(i), Status: 200, Operation: "users/get", Client: "builds", Outcome: "hit", Saved: true, Cache: proxy.CacheStatus{Hit: true, TTL: 1, HasTTL: true}, Elapsed: time.Millisecond}
 }
 
 func miss() *proxy.Record {
-	return &proxy.Record{Status: 200, Operation: "users/get", Client: "builds", Outcome: "miss", Spent: 1, Cache: "weir; fwd=uri-miss; fwd-status=200", Attempts: 2, Elapsed: 40 * time.Millisecond}
+	return &proxy.Record{Status: 200, Operation: "users/get", Client: "builds", Outcome: "miss", Spent: 1, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 200}, Attempts: 2, Elapsed: 40 * time.Millisecond}
 }
 
 func TestSeriesCountResults(t *testing.T) {
@@ -169,8 +169,8 @@ func TestSeriesCountResults(t *testing.T) {
 		background.Background = true
 		w.Observe(background)
 		time.Sleep(stepLength)
-		w.Observe(&proxy.Record{Status: 429, Outcome: "refused", Cache: "weir; detail=primary"})
-		w.Observe(&proxy.Record{Status: 403, Outcome: "miss", Cache: "weir; fwd=uri-miss; fwd-status=403", Limited: limits.SecondaryLimit})
+		w.Observe(&proxy.Record{Status: 429, Outcome: "refused", Cache: proxy.CacheStatus{Detail: "primary"}})
+		w.Observe(&proxy.Record{Status: 403, Outcome: "miss", Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 403}, Limited: limits.SecondaryLimit})
 		s := w.Series()
 		last := func(name string) []uint32 { return s.Values[name][358:] }
 		equal(w, "points of a series", len(s.Values["hit"]), 360)
@@ -200,7 +200,7 @@ func TestCostsByOperationAndClient(t *testing.T) {
 		release.Tag, nightly.Tag = "release", "nightly"
 		w.Observe(release)
 		w.Observe(nightly)
-		w.Observe(&proxy.Record{Status: 200, Operation: "unknown", Route: "/repos/{owner}/{repo}/pulls", Account: "0a1b", Outcome: "validated", Cache: "weir; fwd=stale; fwd-status=304", Attempts: 1, Elapsed: time.Second})
+		w.Observe(&proxy.Record{Status: 200, Operation: "unknown", Route: "/repos/{owner}/{repo}/pulls", Account: "0a1b", Outcome: "validated", Cache: proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 304}, Attempts: 1, Elapsed: time.Second})
 		want := Costs{
 			Operations: []Operation{
 				{"users/get", 100, 99, 0, 2, 805808, 951 * time.Microsecond, 40 * time.Millisecond},
@@ -305,7 +305,7 @@ func TestNamesAreBounded(t *testing.T) {
 		for i := from; i < to; i++ {
 			w.Observe(&proxy.Record{
 				Status: 200, Method: fmt.Sprintf("M%d", i), Operation: "unknown", Route: fmt.Sprintf("/%d/%s", i, strings.Repeat("x", 500)),
-				Account: fmt.Sprintf("token-%d", i), Client: fmt.Sprintf("client-%d", i), Cache: "weir; fwd=uri-miss", Attempts: 1,
+				Account: fmt.Sprintf("token-%d", i), Client: fmt.Sprintf("client-%d", i), Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss}, Attempts: 1,
 				Tag: fmt.Sprintf("run-%d", i),
 			})
 		}
@@ -469,7 +469,7 @@ func BenchmarkObserve(b *testing.B) {
 	for name, next := range map[string]func(i int) *proxy.Record{
 		"hit": func(int) *proxy.Record { return hit(0) },
 		"new name": func(i int) *proxy.Record {
-			return &proxy.Record{Client: fmt.Sprint(i), Route: "/" + fmt.Sprint(i), Cache: "weir; fwd=uri-miss"}
+			return &proxy.Record{Client: fmt.Sprint(i), Route: "/" + fmt.Sprint(i), Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss}}
 		},
 	} {
 		b.Run(name, func(b *testing.B) {

@@ -157,7 +157,7 @@ func (m *metrics) Observer(upstream string) func(*proxy.Record) {
 		ctx := exemplarContext(r)
 		if !r.Background {
 			m.serverDuration.Record(ctx, r.Elapsed.Seconds(), attributes(semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(r.Route), semconv.HTTPResponseStatusCode(r.Status)))
-			m.requests.Add(ctx, 1, attributes(operationKey.String(r.Operation), clientKey.String(r.ClientLabel()), cacheKey.String(r.Outcome)))
+			m.requests.Add(ctx, 1, attributes(operationKey.String(r.Operation), clientKey.String(r.ClientLabel()), cacheKey.String(string(r.Outcome))))
 			if r.Saved {
 				m.saved.Add(ctx, 1, attributes(operationKey.String(r.Operation)))
 			}
