@@ -290,6 +290,13 @@ func (g *Gateway) forward(ex *exchange) {
 	// would close that body, and the response would be truncated. HTTP/2 is always full duplex and returns an error
 	// here.
 	_ = http.NewResponseController(ex.w).EnableFullDuplex()
+	var body io.Closer // of the response
+	returned := false
+	defer func() {
+		if !returned && body != nil {
+			_ = body.Close() // after a panic, so that the permit is released
+		}
+	}()
 	proxy := g.reverse
 	proxy.Rewrite = func(p *httputil.ProxyRequest) {
 		out := p.Out
@@ -311,7 +318,11 @@ func (g *Gateway) forward(ex *exchange) {
 		if ex.shed != nil {
 			return g.staleOr(ex, ex.shed)
 		}
-		return g.answerWithAny(ex, out.WithContext(ex.in.Context()))
+		resp, err := g.answerWithAny(ex, out.WithContext(ex.in.Context()))
+		if err == nil {
+			body = resp.Body
+		}
+		return resp, err
 	})
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		ex.encode(resp)
@@ -329,6 +340,7 @@ func (g *Gateway) forward(ex *exchange) {
 	bare := *ex.in
 	bare.Header = nil // Rewrite sets the fields, so the ReverseProxy need not copy them
 	proxy.ServeHTTP(ex.w, &bare)
+	returned = true
 }
 
 // forwardedBody records an error of the upstream's body. A disconnect of the client is not recorded.
