@@ -197,6 +197,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = g.check(ex)
 	}
+	if err == nil && ex.body != nil && !ex.forwardsBody() {
+		err = ex.discardBody()
+	}
 	switch {
 	case err != nil:
 		g.refuse(ex, err)
@@ -217,7 +220,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if ex.body != nil && (ex.shed != nil || !ex.forwardsBody()) {
-		ex.w.closes = true // net/http would parse unread bytes of the body as the next request
+		ex.w.closes = true // net/http or another program could parse bytes of the body as the next request
 	}
 	g.forward(ex)
 }
