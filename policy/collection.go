@@ -193,7 +193,12 @@ func (c *Catalogue) EventsOf(at Collection) []string {
 	if c.collections == nil {
 		return nil
 	}
-	return c.collections().eventsOf(at)
+	events := c.collections().eventsOf(at)
+	if at.Root == "repo" || at.Root == "org" || at.Root == "user" {
+		events = slices.Concat(events, c.collections().Access)
+	}
+	slices.Sort(events)
+	return slices.Compact(events)
 }
 
 // DecidedBy returns the webhook events that report the changes of an operation's responses, sorted. Webhooks of the
