@@ -93,6 +93,7 @@ func TestDenialEndsResponsesInsideTheObject(t *testing.T) {
 		{"/users/acme", 404, issue, true, false},
 		{"/orgs/acme/teams/core", 404, "/orgs/acme/teams/core/members", true, true},
 		{issue, 404, issue + "/comments", true, true},
+		{issue, 401, secret + "/labels", true, true},
 		{issue, 404, secret + "/issues", false, false},
 		{issue, 404, secret + "/issues/2", false, false},
 		{issue, 404, secret + "/issues/10", false, false},
