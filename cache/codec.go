@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 	"unicode/utf8"
 
 	"github.com/klauspost/compress/zstd"
@@ -94,7 +95,22 @@ func (c *Codec) Decode(key Key, value []byte) (*Entry, error) {
 	if h.Key != key || !plausible(e) {
 		return nil, ErrValue
 	}
+	e.Answered = steady(e.Answered, time.Now())
 	return e, nil
+}
+
+// maxSkew is the largest difference of the clocks of two replicas that is ignored.
+const maxSkew = 10 * time.Second
+
+// steady returns a time that another process has written, relative to the monotonic clock of this process, so that a step of
+// the wall clock changes no age. A time in the future counts as now. Beyond maxSkew the clock has stepped back since then, so the
+// age is unknown and counts as endless.
+func steady(written, now time.Time) time.Time {
+	age := now.Sub(written)
+	if age < -maxSkew {
+		age = longestTime
+	}
+	return now.Add(-max(0, age))
 }
 
 // plausible reports whether this process could have stored the entry. Without this check, a writer to

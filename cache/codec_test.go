@@ -71,6 +71,21 @@ func TestDecodeReturnsTheEncodedEntry(t *testing.T) {
 	}
 }
 
+// The age of a decoded entry does not depend on later steps of the clock. An entry from before a step back is stale.
+func TestDecodedEntryAgesWithTheMonotonicClock(t *testing.T) {
+	for ago, age := range map[time.Duration]time.Duration{2 * time.Minute: 2 * time.Minute, 0: 0, -maxSkew / 2: 0, -24 * time.Hour: longestTime} {
+		c, key, now := newCodec(t, ""), NewKey("a"), time.Now()
+		r := Response{Status: 200, Header: http.Header{}, Requested: now.Add(-ago), Answered: now.Add(-ago)}
+		e, err := c.Decode(key, encoded(t, c, NewEntry(r, nil, time.Hour)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Answered == e.Answered.Round(0) || (e.Age(time.Now())-age).Abs() > time.Minute {
+			t.Errorf("stored %v ago: got %v and age %v, want a monotonic time and age %v", ago, e.Answered, e.Age(now), age)
+		}
+	}
+}
+
 // A changed bit causes an error, except for a reserved bit, which zstd ignores.
 func TestDecodeRejectsChangedAndTruncatedValues(t *testing.T) {
 	for _, secret := range []string{"", secret} {

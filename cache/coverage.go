@@ -78,12 +78,13 @@ func (c *coverage) apply(v *Coverage, g Generation) {
 		}
 	}
 	d, ok := c.webhooks.Get(v.Webhook)
-	if !ok || v.At.Sub(d.last) > deliveredFor {
+	at := steady(v.At, time.Now())
+	if !ok || at.Sub(d.last) > deliveredFor {
 		d = &deliveries{since: map[string]Generation{}}
 		c.webhooks.Add(v.Webhook, d)
 	}
-	if v.At.After(d.last) {
-		d.last = v.At
+	if at.After(d.last) {
+		d.last = at
 	}
 	if v.Complete {
 		maps.DeleteFunc(d.since, func(event string, _ Generation) bool { return !slices.Contains(v.Events, event) })

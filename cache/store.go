@@ -108,6 +108,9 @@ func NewStore(memory *Memory, shared Shared) *Store {
 	return s
 }
 
+// IsShared reports whether replicas share a tier, so that entries may exist of which this process does not know.
+func (s *Store) IsShared() bool { return s.shared != nil }
+
 // Run writes to the shared tier until ctx ends. Writes that wait at that time are lost, which costs requests only.
 func (s *Store) Run(ctx context.Context) {
 	var writers sync.WaitGroup

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/weirgate/weir/policy"
 )
 
 const (
@@ -156,7 +158,7 @@ func (c *costs) end(p *Permit, o *Outcome, now time.Time) (grown int, since time
 	}
 	u.last.Used = max(last.Used, o.Rate.Used)
 	grown = o.Rate.Used - last.Used
-	if !alone || grown < 0 || p.Query != "" && float64(grown) > math.Ceil(p.UpperEstimate) {
+	if !alone || policy.GraphQLCost.IsOutside(int64(grown)) || p.Query != "" && float64(grown) > math.Ceil(p.UpperEstimate) {
 		return 0, since
 	}
 	return grown, since

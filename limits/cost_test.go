@@ -167,6 +167,9 @@ func TestReportedUseShowsTheCost(t *testing.T) {
 		check("second after ten seconds", next(), using(96, reset.Add(time.Hour)), 12)
 		check("unsent", next(), Outcome{}, 30)
 		check("after an unsent call", next(), using(108, reset.Add(time.Hour)), 12)
+		unreadable := func() *Permit { return o.acquired(call("", 30), user("")) }
+		check("unreadable query", unreadable(), using(200, reset.Add(time.Hour)), 92)
+		check("growth beyond the largest query", unreadable(), using(1_000_000_000, reset.Add(time.Hour)), 30)
 	})
 }
 

@@ -80,6 +80,34 @@ func (m *Match) Collection() Collection {
 	return c
 }
 
+// maxAbove bounds the result of Above, because a path of a repository's file may have any depth.
+const maxAbove = 8
+
+// Above returns the paths of the objects that contain the target: those above it in its path, from the root object down,
+// such as /repos/acme/widgets for /repos/acme/widgets/issues, and the owner of a repository.
+func (m *Match) Above() (paths []string) {
+	first, _, _ := strings.Cut(m.Path[1:], "/")
+	at := 2 // position of the first segment below the root object
+	switch root := roots[first]; {
+	case first == "repos":
+		at = 3
+	case root == "", root == "me":
+		at = 1
+	}
+	for i := 1; i < len(m.Path) && len(paths) < maxAbove; i++ {
+		if m.Path[i] != '/' {
+			continue
+		}
+		if at--; at <= 0 {
+			paths = append(paths, m.Path[:i])
+		}
+	}
+	if owner, _, isRepo := strings.Cut(m.Collection().Name, "/"); isRepo {
+		paths = append(paths, "/orgs/"+owner, "/users/"+owner)
+	}
+	return paths
+}
+
 // Tags returns the tags of a response in the collection: the collection itself, all families of the repository, the same
 // family of all objects of the owner, and the same family of all objects. A write that knows only the number or the
 // owner of the object purges the wider tags.
@@ -103,6 +131,8 @@ type collections struct {
 	Related map[string][]string `yaml:"related"`
 	// Events lists, for each webhook event, the collections that show the change.
 	Events map[string][]string `yaml:"events"`
+	// Access lists the events that may end a caller's access to all objects of their repository or organization.
+	Access []string `yaml:"access"`
 	// Undelivered lists, for the root of a webhook (repo or org), the events that the webhook does not deliver.
 	Undelivered map[string][]string `yaml:"undelivered"`
 	// Decided lists the operations whose responses change with an event.
@@ -134,24 +164,28 @@ func (c *Catalogue) ChangedBy(m Match) []string {
 }
 
 // ChangedByEvent returns the tags that a webhook event makes stale, for the repository ("owner/name", or empty) and the
-// organization or user of the delivery. An event outside the catalogue makes all responses about the repository or the
-// organization stale.
-func (c *Catalogue) ChangedByEvent(event, repository, owner string) []string {
+// organization or user of the delivery. An event that may end access, or that is not in the catalogue, makes all responses
+// about the repository or the organization stale. all is set if such an event names neither, and makes all responses stale.
+func (c *Catalogue) ChangedByEvent(event, repository, owner string) (tags []string, all bool) {
 	if c.collections == nil {
-		return nil
+		return nil, false
 	}
 	subject := Collection{Root: "org", Name: lower(owner)}
 	if repository != "" {
 		subject = Collection{Root: "repo", Name: lower(repository)}
 	}
-	names, ok := c.collections().Events[event]
+	names, known := c.collections().Events[event]
+	tags = c.tagsOf(names, subject, "")
 	switch {
-	case ok:
-		return c.tagsOf(names, subject, "")
-	case repository == "": // the owner may be a user
-		return []string{"org:" + subject.Name, "org:?", "user:" + subject.Name, "user:?", "repo:?"}
+	case known && !slices.Contains(c.collections().Access, event):
+	case repository != "":
+		tags = append(tags, "repo:"+subject.Name, "repo:?")
+	case owner != "": // which may be a user
+		tags = append(tags, "org:"+subject.Name, "org:?", "user:"+subject.Name, "user:?", "repo:?")
+	default:
+		return nil, true
 	}
-	return []string{"repo:" + subject.Name, "repo:?"}
+	return tags, false
 }
 
 // EventsOf returns the webhook events that make responses in a collection stale, sorted.
@@ -159,7 +193,12 @@ func (c *Catalogue) EventsOf(at Collection) []string {
 	if c.collections == nil {
 		return nil
 	}
-	return c.collections().eventsOf(at)
+	events := c.collections().eventsOf(at)
+	if at.Root == "repo" || at.Root == "org" || at.Root == "user" {
+		events = slices.Concat(events, c.collections().Access)
+	}
+	slices.Sort(events)
+	return slices.Compact(events)
 }
 
 // DecidedBy returns the webhook events that report the changes of an operation's responses, sorted. Webhooks of the
@@ -185,12 +224,16 @@ func (c *collections) eventsOf(at Collection) (events []string) {
 
 // decide sets decidedBy from the other fields, and returns an error for each unknown operation and event.
 func (c *collections) decide(operations []*Operation) (errs []error) {
-	for root, events := range c.Undelivered {
+	check := func(list string, events []string) {
 		for _, event := range events {
 			if _, ok := c.Events[event]; !ok {
-				errs = append(errs, fmt.Errorf("collections.yaml: undelivered: %s: no event %q", root, event))
+				errs = append(errs, fmt.Errorf("collections.yaml: %s: no event %q", list, event))
 			}
 		}
+	}
+	check("access", c.Access)
+	for root, events := range c.Undelivered {
+		check("undelivered: "+root, events)
 	}
 	c.decidedBy = map[string][]string{}
 	for _, id := range c.Decided {

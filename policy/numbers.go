@@ -40,13 +40,15 @@ var (
 	// GraphQLCost has the cost of a query of 500,000 nodes as its bound, which is the largest query.
 	GraphQLCost = Number{Name: "rateLimit.cost", Most: 5000}
 	TokenExpiry = Number{Name: "expires_at", Least: 1, Most: waitSeconds, Clamp: true}
+	// Status is the range of the status of a final response. A response with another status is an error of the upstream.
+	Status = Number{Name: "status", Least: 200, Most: 999}
 	// CacheSeconds is the range of Age, max-age and similar numbers (RFC 9111 section 1.2.2).
 	CacheSeconds = Number{Name: "age, max-age", Most: 1 << 31, Clamp: true}
 )
 
 // Numbers returns the table of all numbers.
 func Numbers() []Number {
-	return []Number{RateLimit, RateRemaining, RateUsed, RateReset, UndatedReset, RetryAfter, GraphQLCost, TokenExpiry, CacheSeconds}
+	return []Number{RateLimit, RateRemaining, RateUsed, RateReset, UndatedReset, RetryAfter, GraphQLCost, TokenExpiry, Status, CacheSeconds}
 }
 
 // Parse returns the value of a decimal text. ok is false if the value must be ignored. outside reports whether the text is no
@@ -58,6 +60,9 @@ func (n Number) Parse(text string) (value int64, ok, outside bool) {
 	}
 	return n.bound(value)
 }
+
+// IsOutside reports whether a value is outside the range.
+func (n Number) IsOutside(value int64) bool { return value < n.Least || value > n.Most }
 
 func (n Number) bound(value int64) (bounded int64, ok, outside bool) {
 	bounded = min(max(value, n.Least), n.Most)

@@ -197,6 +197,7 @@ func TestMalformedResponsesOfTheUpstream(t *testing.T) {
 		{"endless header", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("a", 1<<20), 502, "", false},
 		{"endless interim responses", strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", 10_000), 502, "", false},
 		{"unrequested switch of protocols", "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", 502, "", false},
+		{"status below 100", "HTTP/1.1 099 Odd\r\nContent-Length: 5\r\n\r\nwhole", 502, "", false},
 		{"body of a 204", "HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\nbody", 204, "", false},
 	} {
 		bubble(t, c.name, func(t *testing.T) {

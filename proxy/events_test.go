@@ -259,6 +259,35 @@ func TestReplicaThatMissesPurgesRevalidates(t *testing.T) {
 	})
 }
 
+// TestEventsThatMayEndAccessEndTheUse delivers events with a repository, with the organization alone, and with neither.
+func TestEventsThatMayEndAccessEndTheUse(t *testing.T) {
+	for _, event := range []string{
+		"enterprise", "github_app_authorization", "installation", "installation_repositories", "installation_target", "member",
+		"membership", "org_block", "organization", "public", "repository", "team", "team_add", "unknown", "user",
+	} {
+		for _, about := range []string{"acme/widgets", "acme", ""} {
+			for _, path := range []string{issuesOfWidgets, "/repos/acme/widgets/commits/main/comments", "/orgs/acme/teams"} {
+				if about == "acme/widgets" && path == "/orgs/acme/teams" {
+					continue // the event concerns the repository
+				}
+				bubble(t, event+" "+about+path, func(t *testing.T) {
+					w := newEventWorld(t, &versions{})
+					deliver(w.gateway, "org:acme", "ping", "acme/widgets", cache.AllEvents)
+					w.get(path, owner)
+					time.Sleep(2 * time.Minute)
+					w.wantStatus(prolonged, path)
+					organization, repository, _ := strings.Cut(about, "/")
+					if repository != "" {
+						repository = about
+					}
+					w.gateway.Cache.Purge(w.Context(), w.gateway.TagsOfEvent(event, repository, organization, false)...)
+					w.wantStatus(revalidated, path)
+				})
+			}
+		}
+	}
+}
+
 // polling is a run of programs that poll lists of many repositories.
 type polling struct {
 	tokens, lost int // the number of tokens, and one lost event in this number; 0 loses none

@@ -197,6 +197,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = g.check(ex)
 	}
+	if err == nil && ex.body != nil && !ex.forwardsBody() {
+		err = ex.discardBody()
+	}
 	switch {
 	case err != nil:
 		g.refuse(ex, err)
@@ -217,7 +220,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if ex.body != nil && (ex.shed != nil || !ex.forwardsBody()) {
-		ex.w.closes = true // net/http would parse unread bytes of the body as the next request
+		ex.w.closes = true // net/http or another program could parse bytes of the body as the next request
 	}
 	g.forward(ex)
 }
@@ -290,6 +293,13 @@ func (g *Gateway) forward(ex *exchange) {
 	// would close that body, and the response would be truncated. HTTP/2 is always full duplex and returns an error
 	// here.
 	_ = http.NewResponseController(ex.w).EnableFullDuplex()
+	var body io.Closer // of the response
+	returned := false
+	defer func() {
+		if !returned && body != nil {
+			_ = body.Close() // after a panic, so that the permit is released
+		}
+	}()
 	proxy := g.reverse
 	proxy.Rewrite = func(p *httputil.ProxyRequest) {
 		out := p.Out
@@ -311,7 +321,11 @@ func (g *Gateway) forward(ex *exchange) {
 		if ex.shed != nil {
 			return g.staleOr(ex, ex.shed)
 		}
-		return g.answerWithAny(ex, out.WithContext(ex.in.Context()))
+		resp, err := g.answerWithAny(ex, out.WithContext(ex.in.Context()))
+		if err == nil {
+			body = resp.Body
+		}
+		return resp, err
 	})
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		ex.encode(resp)
@@ -329,6 +343,7 @@ func (g *Gateway) forward(ex *exchange) {
 	bare := *ex.in
 	bare.Header = nil // Rewrite sets the fields, so the ReverseProxy need not copy them
 	proxy.ServeHTTP(ex.w, &bare)
+	returned = true
 }
 
 // forwardedBody records an error of the upstream's body. A disconnect of the client is not recorded.

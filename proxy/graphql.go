@@ -111,6 +111,9 @@ func (q *question) queryTags() []string {
 		name = strings.ToLower(name)
 		owner, _, _ := strings.Cut(name, "/")
 		tags = append(tags, queriesOf(name), queriesOf(owner), "repo:"+name, "org:"+owner)
+		for _, path := range []string{"/repos/" + name, "/orgs/" + owner, "/users/" + owner} {
+			tags = append(tags, credentialTag(caller.Class)+"@"+path+"/")
+		}
 	}
 	if call.ReachesUnnamed() {
 		tags = append(tags, queriesOf(anyObject), "repo:?", "org:?")

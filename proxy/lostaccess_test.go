@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -69,4 +71,84 @@ func TestLostAccessEndsStoredResponses(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestDenialEndsResponsesInsideTheObject checks which other stored responses of a caller end with a denial.
+func TestDenialEndsResponsesInsideTheObject(t *testing.T) {
+	const secret, issue = "/repos/acme/secret", "/repos/acme/secret/issues/1"
+	for _, c := range []struct {
+		denied string
+		status int
+		stored string
+		ends   bool
+		before bool // a replica has fetched the denied path before
+	}{
+		{secret, 404, secret + "/issues", true, false},
+		{secret, 403, secret + "/contents/a/b/c", true, false},
+		{secret, 410, issue, true, false},
+		{secret, 451, issue, true, false},
+		{secret + "?a=b", 404, issue, true, false},
+		{"/repositories/7", 404, "/repositories/7/issues", true, false},
+		{"/orgs/acme", 403, issue, true, false},
+		{"/users/acme", 404, issue, true, false},
+		{"/orgs/acme/teams/core", 404, "/orgs/acme/teams/core/members", true, true},
+		{issue, 404, issue + "/comments", true, true},
+		{issue, 401, secret + "/labels", true, true},
+		{issue, 404, secret + "/issues", false, false},
+		{issue, 404, secret + "/issues/2", false, false},
+		{issue, 404, secret + "/issues/10", false, false},
+		{secret + "/commits?sha=gone", 404, secret + "/commits/main", false, false},
+		{secret, 429, issue, false, false},
+		{secret, 500, issue, false, false},
+		{secret, 409, issue, false, false},
+		{"/repos/acme/secret2", 404, issue, false, false},
+		{"/orgs/other", 404, issue, false, false},
+		{"/repos/acme", 404, issue, false, false},
+	} {
+		for _, again := range []string{"max-stale=86400", "only-if-cached, max-stale", "stale-if-error=86400"} {
+			for _, replicas := range []int{1, 2} { // the second one gets the denial
+				bubble(t, fmt.Sprintf("%d to %s, %s, %s, %d", c.status, c.denied, c.stored, again, replicas), func(t *testing.T) {
+					var lost, broken atomic.Bool
+					w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+						switch {
+						case broken.Load():
+							w.WriteHeader(http.StatusBadGateway)
+						case lost.Load():
+							w.WriteHeader(c.status)
+						default:
+							setFields(w, "Cache-Control: private, max-age=60")
+							_, _ = io.WriteString(w, "private body")
+						}
+					}, wholeAPI(t, unchanged))
+					list, _ := w.replicas(replicas)
+					get := func(replica int, path, token, cacheControl string) string {
+						return sendTo(list[replica%replicas], path, "Authorization", "Bearer "+token, "Cache-Control", cacheControl).Body.String()
+					}
+					get(0, c.stored, "tok-owner", "")
+					get(0, c.stored, "tok-other", "")
+					if c.before {
+						get(0, c.denied, "tok-owner", "")
+					}
+					lost.Store(true)
+					time.Sleep(2 * time.Minute)
+					get(1, c.denied, "tok-owner", "")
+					broken.Store(strings.Contains(again, "error"))
+					w.want("stored response is used", get(0, c.stored, "tok-owner", again) == "private body", !c.ends)
+					w.want("body of another", get(0, c.stored, "tok-other", "only-if-cached, max-stale"), "private body")
+				})
+			}
+		}
+	}
+}
+
+// A stored denial stays a hit, and repeated denials purge nothing.
+func TestDenialsAreStored(t *testing.T) {
+	setup(responds(http.StatusNotFound, "Cache-Control: private, max-age=60"), wholeAPI(t, unchanged)).run(t, func(w *world) {
+		list, _ := w.replicas(2)
+		for i := range 4 {
+			sendTo(list[i%2], "/repos/acme/secret", "Authorization", "Bearer tok-owner")
+			synctest.Wait() // until the response is in the shared tier
+		}
+		w.want("requests upstream", w.upstreamSaw(), 1)
+	})
 }

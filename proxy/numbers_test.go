@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strconv"
 	"strings"
@@ -52,6 +53,51 @@ func TestNumbersOutsideTheirRangeAreNamedAndBlockNoAccount(t *testing.T) {
 		})
 	}
 }
+
+func TestResponseWithoutAValidStatusBlocksNoAccount(t *testing.T) {
+	for _, status := range []int{-1, 0, 99, 100, 101, 199, 1000} {
+		for _, size := range []int{10, 100_000} {
+			for _, method := range []string{"GET", "PATCH"} {
+				invalid := func(c *Config) {
+					inner := c.Transport
+					c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+						resp, err := inner.RoundTrip(r)
+						if err == nil {
+							resp.StatusCode = status
+						}
+						return resp, err
+					})
+				}
+				setup(replies(strings.Repeat("x", size)), invalid).sub(t, fmt.Sprintf("%d/%d/%s", status, size, method), func(w *world) {
+					w.wantReply("", w.do(method, "/repos/a/b", strings.NewReader("{}"), owner), http.StatusBadGateway)
+					w.want("number in the record", w.last().OutsideRange, "status")
+					w.want("spent", w.last().Spent, 1)
+					time.Sleep(11 * time.Second) // an unconfirmed permit is held for a while
+					w.want("permits in flight", w.inFlight(), 0)
+				})
+			}
+		}
+	}
+}
+
+// A panic while a response is forwarded releases its permit.
+func TestPanicReleasesThePermit(t *testing.T) {
+	upstream := inOrder(replies(strings.Repeat("x", 100_000), "X-Panic: 1"), replies("{}"))
+	setup(upstream).run(t, func(w *world) {
+		front := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			defer func() { _ = recover() }()
+			w.gateway.ServeHTTP(panicWriter{rw}, r)
+		})
+		front.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/repos/a/b", nil))
+		time.Sleep(11 * time.Second)
+		w.want("permits in flight", w.inFlight(), 0)
+	})
+}
+
+// panicWriter panics at the beginning of a response.
+type panicWriter struct{ http.ResponseWriter }
+
+func (panicWriter) WriteHeader(int) { panic("planted") }
 
 func TestOneWrongDateHidesNoExhaustedWindow(t *testing.T) {
 	up := &moody{}

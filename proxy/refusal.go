@@ -75,7 +75,8 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	if ex.in.Method != http.MethodHead {
 		_, _ = ex.w.Write(body)
 	}
-	if f.closes && http.NewResponseController(ex.w).Flush() != nil {
+	endsStream := ex.in.ProtoMajor > 1 && ex.in.Method == http.MethodHead // Flush may then return an error in any case
+	if f.closes && !endsStream && http.NewResponseController(ex.w).Flush() != nil {
 		ex.w.status = statusClientGone
 	}
 }

@@ -45,7 +45,7 @@ func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a c
 	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
 	// The entry copies the header now, because the response to the client changes the header later.
 	e := cache.NewEntry(g.withoutCaller(ex, a), nil, lifetime)
-	e.Vary, e.Since, e.BaseKey, e.Tags = vary, since, g.baseKey(ex), ex.tags()
+	e.Vary, e.Since, e.BaseKey, e.Tags = vary, since, g.baseKey(ex), ex.storedTags(e.Status)
 	own := *resp
 	own.Trailer = nil
 	if ex.graphQL == nil && ex.resultFor(e) == coalesce.Private {
@@ -151,7 +151,7 @@ func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, sinc
 	e = e.Validated(g.withoutCaller(ex, a))
 	a.Status, a.Header = e.Status, e.Header
 	lifetime, vary, ok := g.storable(ex, a)
-	e.Lifetime, e.Vary, e.Since, e.BaseKey, e.Tags = lifetime, vary, since, g.baseKey(ex), ex.tags()
+	e.Lifetime, e.Vary, e.Since, e.BaseKey, e.Tags = lifetime, vary, since, g.baseKey(ex), ex.storedTags(e.Status)
 	if !ok {
 		g.deleteStored(ex)
 		ex.call.Finish(coalesce.Private, nil)
@@ -249,7 +249,7 @@ func (ex *exchange) outdatesStored(resp *http.Response) bool {
 // return false. If all callers share the response, the refusal of one credential also returns false.
 func (ex *exchange) replacesStored(status int) bool {
 	switch {
-	case status < 400, status == http.StatusNotFound, status == http.StatusGone:
+	case status < 400, status == http.StatusNotFound, status == http.StatusGone, status == http.StatusUnavailableForLegalReasons:
 		return true
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return ex.limited == limits.NotLimited && ex.match.Operation.Cache.Class != policy.Shared

@@ -27,6 +27,7 @@ import (
 //	account:ACCOUNT       to an account                                      mutations, uncertain writes
 //	credential:CLASS      to a security class                                refusals of its credential
 //	credential:CLASS@PATH of a path, to a security class                     denials of the path
+//	credential:CLASS@PATH/ of all objects inside the object of a path        denials of the path
 //
 // GraphQL queries also have these tags ([question.queryTags]):
 //
@@ -71,9 +72,23 @@ func (q *question) tags() []string {
 		tags = append(tags, "account:"+account, ofAccount(widest(c), account))
 	}
 	if q.hasAccess() {
-		tags = append(tags, credentialTag(q.identity.Caller.Class), q.accessTag())
+		own := credentialTag(q.identity.Caller.Class)
+		tags = append(tags, own, own+"@"+m.Path)
+		for _, path := range m.Above() {
+			tags = append(tags, own+"@"+path+"/")
+		}
 	}
 	return tags
+}
+
+// storedTags returns the tags of a response with a status. A denial is no access that could end.
+func (q *question) storedTags(status int) []string {
+	tags := q.tags()
+	if status < http.StatusBadRequest {
+		return tags
+	}
+	prefix := credentialTag(q.identity.Caller.Class) + "@"
+	return slices.DeleteFunc(tags, func(tag string) bool { return strings.HasPrefix(tag, prefix) })
 }
 
 // hasAccess reports whether the responses to the question depend on the access of a credential.
@@ -83,23 +98,28 @@ func (q *question) hasAccess() bool {
 
 func credentialTag(class string) string { return "credential:" + class }
 
-// accessTag returns the tag of all responses to the caller's credential with the path of the question.
-func (q *question) accessTag() string {
-	return credentialTag(q.identity.Caller.Class) + "@" + q.match.Path
-}
-
-// endAccess makes the responses of a path stale after the upstream has denied the path to a credential. The stored response to the
-// question itself is replaced or deleted.
+// endAccess makes the responses stale that depend on the access to a path, after the upstream has denied the path to a
+// credential: those of the path, and those of all objects inside its object. A denial of a query, such as one for an unknown
+// commit, concerns the path alone. The stored response to the question itself is replaced or deleted. Other replicas may have
+// responses that this one does not know.
 func (g *Gateway) endAccess(ex *exchange, status int) {
 	if status < http.StatusBadRequest || !ex.match.Operation.Safe() || !ex.hasAccess() || !ex.replacesStored(status) || isFeed(ex.match.Path) {
 		return // a feed may be denied to a scheme of the credential
 	}
-	own := 0
-	if ex.stale != nil {
+	isRoot := ex.match.Collection().Family == "."
+	tags := []string{credentialTag(ex.identity.Caller.Class) + "@" + ex.match.Path}
+	if isRoot || ex.match.Query == "" {
+		tags = append(tags, tags[0]+"/")
+	}
+	own, stored := 0, 0
+	if ex.stale != nil && ex.stale.Status < http.StatusBadRequest {
 		own = 1
 	}
-	if tag := ex.accessTag(); g.Cache.Count(tag) > own {
-		g.Cache.Purge(ex.detach(), tag)
+	for _, tag := range tags {
+		stored += g.Cache.Count(tag)
+	}
+	if stored > own || g.Cache.IsShared() && (isRoot || own > 0) {
+		g.Cache.Purge(ex.detach(), tags...)
 	}
 }
 
@@ -360,5 +380,9 @@ func (g *Gateway) TagsOfEvent(event, repository, organization string, otherBranc
 	}
 	tags = append(tags, queriesOf(cmp.Or(repository, organization, anyObject)), queriesOf(anyObject))
 	owner, _, _ := strings.Cut(repository, "/")
-	return append(tags, g.Catalogue.ChangedByEvent(event, repository, cmp.Or(organization, owner))...)
+	changed, all := g.Catalogue.ChangedByEvent(event, repository, cmp.Or(organization, owner))
+	if all {
+		return g.allResponses()
+	}
+	return append(tags, changed...)
 }

@@ -318,7 +318,9 @@ func (g *Gateway) observeToken(ex *exchange, status int) {
 	if status < http.StatusBadRequest && !isSuccess(status) && !redirects {
 		return
 	}
-	if g.tokens.observe(caller.Class, status, op.Accepts(caller.Kind) && !isFeed(ex.match.Path), time.Now()) {
+	conclusive := op.Accepts(caller.Kind) && !isFeed(ex.match.Path)
+	known := ex.identity.Held || ex.stale != nil // another replica may have seen that the upstream accepted the credential
+	if g.tokens.observe(caller.Class, status, conclusive, time.Now()) || conclusive && known && status == http.StatusUnauthorized {
 		g.Cache.Purge(ex.detach(), credentialTag(caller.Class)) // on all replicas
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
@@ -45,6 +46,7 @@ func NewTransport() *http.Transport {
 var (
 	errStalled = errors.New("the upstream did not respond in time")
 	errInterim = errors.New("the upstream sent too many interim responses")
+	errStatus  = errors.New("the upstream sent an invalid status")
 	// errUnpermitted ends a request that the transport would otherwise send again without a permit.
 	errUnpermitted = fmt.Errorf("the upstream closed the connection during the request: %w", io.ErrUnexpectedEOF)
 )
@@ -70,6 +72,10 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 		o.Elapsed = time.Since(w.start) - time.Duration(w.sent.Load())
 	}
 	ex.reused = w.reused.Load()
+	if err == nil && policy.Status.IsOutside(int64(resp.StatusCode)) { // net/http cannot send it to a client
+		_ = resp.Body.Close()
+		err, o.Outside = fmt.Errorf("%w: %d", errStatus, resp.StatusCode), policy.Status.Name
+	}
 	if err != nil {
 		err = w.cause(err)
 		w.stop()

@@ -29,6 +29,16 @@ func (ex *exchange) forwardsBody() bool {
 	return ex.body != nil && ex.in.Method != http.MethodGet && ex.in.Method != http.MethodHead
 }
 
+// discardBody reads a body that is not sent upstream to its end, because an incomplete request must not succeed.
+func (ex *exchange) discardBody() error {
+	_, err := io.Copy(io.Discard, ex.in.Body)
+	ex.waitingSince = time.Now()
+	if err != nil {
+		return ex.bodyFault(err)
+	}
+	return nil
+}
+
 // bufferBody reads the request body until its end, maxUploadBuffer or the memory budget. The bytes remain readable for
 // the transport. A complete body is returned, otherwise nil.
 func (g *Gateway) bufferBody(ex *exchange) (complete []byte, err error) {

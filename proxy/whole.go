@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -12,6 +13,9 @@ import (
 
 // readAhead reads a small body before the response to the client begins, so that the client gets an error instead of a part
 // of the body. The error is also that of a request body whose end the upstream did not wait for.
+//
+// The framing does not show whether a body without a length was cut (RFC 9112 section 8), or whether a coded body was cut before
+// it was framed. The content shows it if it is coded or JSON. The end of an incomplete content is an error.
 func (g *Gateway) readAhead(ex *exchange, resp *http.Response) error {
 	if invalid := ex.body.Err(); invalid != nil && resp.StatusCode < http.StatusBadRequest {
 		_ = resp.Body.Close()
@@ -20,66 +24,35 @@ func (g *Gateway) readAhead(ex *exchange, resp *http.Response) error {
 	if ex.method == http.MethodHead || resp.Body == http.NoBody {
 		return nil
 	}
-	checked := !delimited(resp) || ex.identityAsked && resp.Header.Get("Content-Encoding") != ""
-	if checked {
-		resp.Body = checkContent(resp)
+	coding, undelimited := resp.Header.Get("Content-Encoding"), !delimited(resp)
+	coded := coding != "" && (undelimited || ex.identityAsked)
+	if coded {
+		resp.Body = &codedBody{ReadCloser: resp.Body, coding: coding}
 	}
 	var err error
 	switch _, complete := resp.Body.(completeBody); {
-	case complete, resp.ContentLength > smallBody, resp.ContentLength == 0:
-	case resp.ContentLength > 0:
+	case undelimited:
+		_, err = peek(resp, smallBody)
+	case complete, resp.ContentLength > smallBody, resp.ContentLength <= 0:
+	default:
 		body := make([]byte, resp.ContentLength)
-		if _, err = io.ReadFull(resp.Body, body); err == nil && (checked || len(resp.Trailer) > 0) {
+		if _, err = io.ReadFull(resp.Body, body); err == nil && (coded || len(resp.Trailer) > 0) {
 			_, err = io.Copy(io.Discard, resp.Body) // the end has the result of the check, and the trailers
 		}
 		_ = resp.Body.Close()
 		resp.Body = completeBody{bytes.NewReader(body), body}
-	case !delimited(resp):
-		_, err = peek(resp, smallBody)
+	}
+	if err == nil && undelimited && !coded && isJSON(resp.Header) {
+		if small, complete := resp.Body.(completeBody); !complete {
+			resp.Body = &jsonBody{ReadCloser: resp.Body}
+		} else if isCut(small.whole) {
+			err = io.ErrUnexpectedEOF
+		}
 	}
 	if err != nil {
 		_ = resp.Body.Close()
 	}
 	return err
-}
-
-// contentCheck is a body whose content must be complete, because the framing does not show it: a body without a length may
-// have been cut (RFC 9112 section 8), and a coded body may have been cut before it was framed. The end of an incomplete
-// content is an error.
-type contentCheck struct {
-	io.ReadCloser
-	ahead bytes.Buffer // bytes that were checked but not read
-	check func(p []byte) (int, error)
-	err   error
-}
-
-// checkContent returns the body of a response, with a check of its content if Weir knows the form of the content.
-func checkContent(resp *http.Response) io.ReadCloser {
-	c := &contentCheck{ReadCloser: resp.Body}
-	raw := io.TeeReader(resp.Body, &c.ahead)
-	mediaType, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
-	isJSON := strings.HasSuffix(strings.ToLower(strings.TrimSpace(mediaType)), "json")
-	coding := resp.Header.Get("Content-Encoding")
-	switch {
-	case coding != "":
-		var decoded io.Reader
-		c.check = func(p []byte) (n int, err error) {
-			if decoded == nil {
-				var ok bool
-				if decoded, ok, err = contentcoding.NewReader(coding, raw); !ok {
-					decoded = raw
-				} else if err != nil {
-					return 0, unexpectedEnd(err)
-				}
-			}
-			return decoded.Read(p)
-		}
-	case isJSON:
-		c.check = (&jsonReader{Reader: raw}).Read
-	default:
-		return resp.Body
-	}
-	return c
 }
 
 // unexpectedEnd returns the error of a body that ends within its content.
@@ -90,41 +63,77 @@ func unexpectedEnd(err error) error {
 	return err
 }
 
-func (c *contentCheck) Read(p []byte) (int, error) {
-	var discarded [4 << 10]byte
-	for c.ahead.Len() == 0 && c.err == nil {
-		_, c.err = c.check(discarded[:])
-	}
-	if c.ahead.Len() > 0 {
-		return c.ahead.Read(p)
-	}
-	return 0, c.err
+// codedBody is a coded body that is decoded while it is read. Weir does not check codings that it does not know.
+type codedBody struct {
+	io.ReadCloser
+	coding  string
+	ahead   bytes.Buffer // bytes that were decoded but not read
+	decoded io.Reader
+	err     error
 }
 
-// jsonReader reads JSON. The end is an error if a string, an object or an array is open.
-type jsonReader struct {
-	io.Reader
+func (b *codedBody) Read(p []byte) (int, error) {
+	var discarded [4 << 10]byte
+	for b.ahead.Len() == 0 && b.err == nil {
+		if b.decoded != nil {
+			_, b.err = b.decoded.Read(discarded[:])
+			continue
+		}
+		raw := io.TeeReader(b.ReadCloser, &b.ahead)
+		decoded, known, err := contentcoding.NewReader(b.coding, raw)
+		if b.decoded, b.err = decoded, unexpectedEnd(err); !known {
+			b.decoded = raw
+		}
+	}
+	if b.ahead.Len() > 0 {
+		return b.ahead.Read(p)
+	}
+	return 0, b.err
+}
+
+func isJSON(h http.Header) bool {
+	mediaType, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+	return strings.HasSuffix(strings.ToLower(strings.TrimSpace(mediaType)), "json")
+}
+
+// isCut reports whether a text is empty, or ends within a JSON value. Text that is no JSON counts as complete.
+func isCut(text []byte) bool {
+	var value json.RawMessage
+	d := json.NewDecoder(bytes.NewReader(text))
+	err := d.Decode(&value)
+	if errors.Is(err, io.EOF) {
+		return true
+	}
+	for err == nil { // a media type may allow several values
+		err = d.Decode(&value)
+	}
+	return errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// jsonBody is a long body of JSON. Its end is an error if a string, an object or an array is open.
+type jsonBody struct {
+	io.ReadCloser
 	open              int // objects and arrays
 	inString, escaped bool
 }
 
-func (r *jsonReader) Read(p []byte) (int, error) {
-	n, err := r.Reader.Read(p)
+func (b *jsonBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
 	for _, c := range p[:n] {
 		switch {
-		case r.escaped:
-			r.escaped = false
-		case r.inString:
-			r.escaped, r.inString = c == '\\', c != '"'
+		case b.escaped:
+			b.escaped = false
+		case b.inString:
+			b.escaped, b.inString = c == '\\', c != '"'
 		case c == '"':
-			r.inString = true
+			b.inString = true
 		case c == '{', c == '[':
-			r.open++
+			b.open++
 		case c == '}', c == ']':
-			r.open--
+			b.open--
 		}
 	}
-	if r.open > 0 || r.inString {
+	if b.open > 0 || b.inString {
 		err = unexpectedEnd(err)
 	}
 	return n, err

@@ -214,15 +214,19 @@ func TestBodyOfCachedRequestIsNotParsed(t *testing.T) {
 		const page = "/gitignore/templates"
 		first := a.send(last(page))
 		for name, body := range map[string]string{
-			"with a length":       "Content-Length: " + fmt.Sprint(len(hidden)) + "\r\n\r\n" + hidden,
-			"in chunks":           "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(hidden), hidden),
-			"too long to be read": "Content-Length: 1000000\r\n\r\n" + strings.Repeat(hidden, 1000),
+			"with a length": "Content-Length: " + fmt.Sprint(len(hidden)) + "\r\n\r\n" + hidden,
+			"in chunks":     "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(hidden), hidden),
+			"long":          fmt.Sprintf("Content-Length: %d\r\n\r\n", 30_000*len(hidden)) + strings.Repeat(hidden, 30_000),
 		} {
 			stream := a.send("GET " + page + " HTTP/1.1\r\nHost: g\r\n" + body + strings.Replace(last(page), "GET", "HEAD", 1))
 			hits := a.responses(stream, http.MethodGet, http.MethodHead)
 			if len(hits) == 0 || hits[0] != `200 GET /gitignore/templates ""` || len(hits) > 2 || len(hits) == 2 && hits[1] != "200 " {
 				t.Errorf("%s: first %q, then %q", name, first, hits)
 			}
+		}
+		stream := a.send("GET " + page + " HTTP/1.1\r\nHost: g\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat(hidden, 1000))
+		if got := a.responses(stream); len(got) != 1 || !strings.HasPrefix(got[0], "408 ") {
+			t.Errorf("a body that does not arrive: got %q", got)
 		}
 		a.wantReceived(`GET /gitignore/templates ""`)
 	})

@@ -349,9 +349,14 @@ func (g *gateway) accounts(ctx context.Context, most int) ([]limits.Account, err
 	return g.current.Load().ledger.Accounts(ctx, most)
 }
 
-// openAccount opens a closed account of the ledger in use.
+// openAccount opens a closed account of the ledger in use, and ends the pause after a failed request for its token.
 func (g *gateway) openAccount(ctx context.Context, account string) error {
-	return g.current.Load().ledger.Open(ctx, account)
+	retried := g.appTokens.Retry(account)
+	err := g.current.Load().ledger.Open(ctx, account)
+	if retried && errors.Is(err, limits.ErrNotClosed) {
+		return nil
+	}
+	return err
 }
 
 // label returns the name of an account for people: the configured name, else the login that the upstream named, else the

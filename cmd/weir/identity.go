@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -86,7 +85,7 @@ func heldCredentials(appTokens *credential.AppTokens, c *config.Config, upstream
 				Key: entry.App.Key, Permissions: entry.App.Permissions,
 			})
 			if held.Account == "" { // all tokens of an installation share one account
-				held.Account = "installation:" + strconv.Itoa(entry.App.Installation)
+				held.Account = credential.AccountOfInstallation(int64(entry.App.Installation))
 			}
 		}
 		list = append(list, held)

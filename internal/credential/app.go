@@ -98,6 +98,9 @@ func (a *App) assertion(now time.Time) (string, error) {
 	}).Serialize()
 }
 
+// AccountOfInstallation returns the account of an app's installation.
+func AccountOfInstallation(id int64) string { return "installation:" + strconv.FormatInt(id, 10) }
+
 // issueError is a response without a token.
 type issueError struct {
 	status     int

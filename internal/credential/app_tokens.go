@@ -109,6 +109,21 @@ func (t *AppTokens) Source(name string, app *App) *Source {
 	return t.sources[id]
 }
 
+// Retry ends the pauses after failed requests for tokens, and reports whether there was one. The name is that of a held
+// credential, or the account of an installation.
+func (t *AppTokens) Retry(name string) (ended bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	for _, s := range t.sources {
+		if s.err != nil && now.Before(s.next) && (name == s.name || name == AccountOfInstallation(s.app.Installation)) {
+			s.next, s.pause, ended = now, 0, true
+			s.changed.send()
+		}
+	}
+	return ended
+}
+
 // get returns a valid token, without regard to its standing. The error is an [UnusableError] or the context's error.
 func (s *Source) get(ctx context.Context) (Secret, error) {
 	for {

@@ -261,6 +261,24 @@ func TestFailedTokenRequestIsRetriedAfterAPause(t *testing.T) {
 	})
 }
 
+func TestRetryEndsThePauseAfterAFailedTokenRequest(t *testing.T) {
+	inBubble(t, func(r *appTest) {
+		for name, ends := range map[string]bool{"bot": true, "installation:42": true, "installation:4": false, "": false} {
+			r.up.requests, r.up.retryAfter, r.up.respond = nil, "3600", func() (int, string) { return 403, "{}" }
+			m := r.cache(nil)
+			s := r.source(m, nil)
+			_, _ = s.get(r.Context())
+			r.up.respond = nil
+			if got := m.Retry(name); got != ends {
+				r.Errorf("%q: got %v, want %v", name, got, ends)
+			}
+			if _, err := s.get(r.Context()); (err == nil) != ends || m.Retry(name) && ends {
+				r.Errorf("%q: %v", name, err)
+			}
+		}
+	})
+}
+
 // net/http quotes malformed responses in its errors, and such a response may contain a token.
 func TestErrorsQuoteNoTokenOfAResponse(t *testing.T) {
 	for _, response := range []string{

@@ -21,10 +21,15 @@ type ring[T any] struct {
 	last   int64
 }
 
-// at returns the value of an interval. Intervals must not decrease. A skipped interval gets the zero value.
+// at returns the value of an interval. A skipped interval gets the zero value. After a step of the clock back, all values
+// keep their age.
 func (r *ring[T]) at(interval int64, size int) *T {
 	if r.values == nil {
 		r.values, r.last = make([]T, size), interval
+	}
+	if back := r.last - interval; back > 1 { // one interval may be the order of two observations
+		n := back % int64(size)
+		r.values, r.last = slices.Concat(r.values[n:], r.values[:n]), interval
 	}
 	if interval-r.last >= int64(size) {
 		clear(r.values)
@@ -144,9 +149,8 @@ func (c *counts[K]) replace(period int64) *ring[count] {
 	}
 	r := c.rows[lightest]
 	delete(c.rows, lightest)
-	period = max(period, c.others.last) // c.others may already have counts of the next period
 	c.others.at(period, 2*periodCount)
-	r.at(period, 2*periodCount)
+	r.at(c.others.last, 2*periodCount) // c.others may already have counts of the next period
 	for i, v := range r.values {
 		c.others.values[i].add(v)
 	}

@@ -66,7 +66,12 @@ type budgetSamples map[budgetName]*ring[sample]
 // add samples the budgets of all accounts, and drops series without a sample for an hour.
 func (t budgetSamples) add(accounts []limits.Account, now time.Time) {
 	step := interval(now, stepLength)
-	maps.DeleteFunc(t, func(_ budgetName, s *ring[sample]) bool { return step-s.last >= stepCount })
+	maps.DeleteFunc(t, func(_ budgetName, s *ring[sample]) bool {
+		if s.last > step {
+			s.at(step, stepCount) // the clock may have stepped back
+		}
+		return step-s.last >= stepCount
+	})
 	for _, a := range accounts {
 		for _, b := range a.Budgets {
 			name := budgetName{a.Name, b.Resource}

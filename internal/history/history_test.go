@@ -262,6 +262,30 @@ func TestCostsIncludeTheHourBefore(t *testing.T) {
 	})
 }
 
+func TestStepsOfTheClockBackKeepTheAgesOfCounts(t *testing.T) {
+	for _, back := range []time.Duration{0, 2 * time.Minute, 50 * time.Minute, 3 * time.Hour, 24 * time.Hour} {
+		c, now := newCounts[string](4), time.Now()
+		c.at("a", now).requests += 1000
+		now = now.Add(-back)
+		c.at("a", now)
+		for minute := 1; minute <= 130; minute++ {
+			now = now.Add(time.Minute)
+			c.at("a", now).requests++
+			want := hours{last: count{requests: uint32(min(minute, periodCount))}, before: count{requests: uint32(min(max(0, minute-periodCount), periodCount))}}
+			switch {
+			case minute < periodCount:
+				want.last.requests += 1000
+			case minute < 2*periodCount:
+				want.before.requests += 1000
+			}
+			if got := c.sum("a", interval(now, periodLength)); got.last.requests != want.last.requests || got.before.requests != want.before.requests {
+				t.Fatalf("%d minutes after a step back by %v: got %d and %d requests, want %d and %d",
+					minute, back, got.last.requests, got.before.requests, want.last.requests, want.before.requests)
+			}
+		}
+	}
+}
+
 func TestAccountsHaveLabels(t *testing.T) {
 	w := newFixture(t)
 	described := w.Describe([]limits.Account{{Name: "0a1b"}, {Name: "octo-bot"}})

@@ -61,7 +61,7 @@ type Event struct {
 	Repository string
 	// Organization is the owner of the repository, or the organization of the delivery, in lower case.
 	Organization string
-	// Webhook is the kind of object that has the webhook: repository or organization. Only the event ping has it.
+	// Webhook is the kind of object that has the webhook: repository or organization. Only the events ping and meta have it.
 	Webhook string
 	// Subscribed lists the events that the webhook delivers, or has "*" for all events. Only the event ping has the list.
 	Subscribed []string
@@ -80,8 +80,9 @@ type Event struct {
 // installed in some repositories of the organization.
 func (e Event) Coverage() (c cache.Coverage, ok bool) {
 	c.Events, c.At = []string{e.Name}, time.Now()
-	if e.Name == "ping" {
-		c.Events, c.Complete = e.Subscribed, true
+	ended := e.Name == "meta" // the webhook was deleted
+	if c.Complete = ended || e.Name == "ping"; c.Complete {
+		c.Events = e.Subscribed
 	}
 	switch {
 	case e.Repository != "":
@@ -91,12 +92,12 @@ func (e Event) Coverage() (c cache.Coverage, ok bool) {
 	}
 	c.Webhook = c.Object
 	ofOrganization := !e.App
-	if e.Name == "ping" {
+	if c.Complete {
 		if ofOrganization = e.Webhook == "organization"; ofOrganization && e.Organization != "" {
 			c.Webhook = "org:" + e.Organization
 		}
 	}
-	return c, c.Object != "" && len(c.Events) > 0 && !e.Repeated && (e.Repository != "" || ofOrganization)
+	return c, c.Object != "" && (len(c.Events) > 0 || ended) && !e.Repeated && (e.Repository != "" || ofOrganization)
 }
 
 // Receiver verifies deliveries and reports events. It is safe for concurrent use.
@@ -300,8 +301,11 @@ func (e *Event) parse(contentType string, body []byte) error {
 	}
 	branch := payload.Repository.DefaultBranch
 	e.OtherBranch = e.Name == "push" && payload.Ref != "" && branch != "" && payload.Ref != "refs/heads/"+branch
-	if hook := payload.Hook; e.Name == "ping" && (hook.Active == nil || *hook.Active) {
+	switch hook := payload.Hook; {
+	case e.Name == "ping" && (hook.Active == nil || *hook.Active):
 		e.Webhook, e.Subscribed = strings.ToLower(hook.Type), hook.Events
+	case e.Name == "meta":
+		e.Webhook = strings.ToLower(hook.Type)
 	}
 	e.App = payload.Installation != nil
 	e.Organization = strings.ToLower(payload.Organization.Login)

@@ -115,6 +115,8 @@ func TestDeliveryShowsEventsOfItsWebhook(t *testing.T) {
 		{"ping", "ping", "repository", `{"hook": {"type": "Repository", "active": true, "events": ["issues", "label"]}, ` + repository + "}", cache.Coverage{Webhook: "repo:acme/widgets", Object: "repo:acme/widgets", Events: []string{"issues", "label"}, Complete: true}},
 		{"ping of an organization", "ping", "organization", `{"hook": {"type": "Organization", "events": ["*"]}, ` + organization + "}", cache.Coverage{Webhook: "org:acme", Object: "org:acme", Events: []string{"*"}, Complete: true}},
 		{"ping of another type than its header", "ping", "organization", `{"hook": {"type": "Repository", "events": ["*"]}, ` + repository + "}", cache.Coverage{Webhook: "repo:acme/widgets", Object: "repo:acme/widgets", Events: []string{"*"}, Complete: true}},
+		{"deleted webhook", "meta", "repository", `{"hook": {"type": "Repository", "events": ["*"]}, ` + repository + "}", cache.Coverage{Webhook: "repo:acme/widgets", Object: "repo:acme/widgets", Complete: true}},
+		{"deleted webhook of an organization", "meta", "organization", `{"hook": {"type": "Organization", "events": ["*"]}, ` + organization + "}", cache.Coverage{Webhook: "org:acme", Object: "org:acme", Complete: true}},
 		{"ping of an inactive webhook", "ping", "repository", `{"hook": {"type": "Repository", "active": false, "events": ["*"]}, ` + repository + "}", cache.Coverage{}},
 		{"ping without a list", "ping", "repository", "{" + repository + "}", cache.Coverage{}},
 		{"list of another event", "push", "repository", `{"hook": {"events": ["*"]}, ` + repository + "}", cache.Coverage{Webhook: "repo:acme/widgets", Object: "repo:acme/widgets", Events: []string{"push"}}},
