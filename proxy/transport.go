@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
@@ -92,6 +93,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 		resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode == http.StatusTooEarly
 	o.Succeeded = resp.StatusCode < http.StatusBadRequest
 	o.Unauthorized = resp.StatusCode == http.StatusUnauthorized
+	o.Uncounted = resp.StatusCode == http.StatusNotModified && permit.Kind != policy.Unauthenticated || ex.match.Operation.ID == rateLimitOperation
 	o.Rate = g.Limiter.ReadRate(resp.Header)
 	ex.limitError = g.recognizeLimit(ex, resp, &o, permit)
 	return resp, o, nil

@@ -1,6 +1,7 @@
 package limitstest
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -49,6 +50,22 @@ var doubtCases = []testCase{
 		h.refused(get("core"), limits.Primary, 20*time.Minute+jitter)
 		time.Sleep(20*time.Minute + jitter)
 		h.granted(get("core"))
+	}},
+	{"reports with wrong dates hide no exhausted window", func(h *harness) {
+		const day = 24 * time.Hour
+		for i, shifts := range [][]time.Duration{{0, day, 2 * day}, {2 * day, day, 0}, {-2 * time.Hour, 2 * time.Hour, time.Hour}, {-day, 0, -2 * day, day}} {
+			c, reset := claimOf(fmt.Sprint("account ", i)), time.Now().Add(30*time.Minute)
+			report := func(shift time.Duration, used int) {
+				o := reported("core", used, 5000, reset.Add(shift))
+				o.Rate.Date = o.Rate.Date.Add(shift)
+				h.spend(c, o)
+			}
+			for used, shift := range shifts {
+				report(shift, used+1)
+			}
+			report(0, 5000)
+			h.refused(c, limits.Primary, 30*time.Minute+jitter)
+		}
 	}},
 	{"a repeated response does not confirm itself", func(h *harness) {
 		h.confirm(3, 5000, time.Now().Add(time.Hour))

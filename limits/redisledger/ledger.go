@@ -172,6 +172,8 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 			a.touch(a.part.Touches(c, "", r)...)
 		case d.Reason == limits.Closed, d.Reason == limits.Cooldown, d.Reason == limits.Content:
 			a.touch(limits.SlotsBudget) // the next heartbeat learns whether an operator has ended the cool-down
+		case d.Reason == limits.Primary:
+			a.touch(limits.WindowBudget(c.Resource)) // or opened the window
 		}
 		if d.Granted && a.part.Has(c) {
 			d = a.part.Admit(c, r, l.now())
@@ -248,7 +250,10 @@ func (l *Ledger) Open(ctx context.Context, name string) error {
 		return err
 	}
 	l.mu.Lock()
-	err := a.part.Open(l.now())
+	err := a.part.Open(l.rules.Load(), l.now())
+	for _, resource := range a.part.Resources() {
+		a.touch(limits.WindowBudget(resource))
+	}
 	l.mu.Unlock()
 	if err != nil {
 		return err
