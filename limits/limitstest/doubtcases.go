@@ -42,6 +42,20 @@ var doubtCases = []testCase{
 			h.check("limit", h.budget("core").Limit, 5000)
 		}
 	}},
+	{"a use beyond the limit needs a probe if requests were left", func(h *harness) {
+		reset := time.Now().Add(time.Hour)
+		for range 2 { // a refuted report does not confirm the next one
+			h.spend(get("core"), reported("core", 10, 5000, reset))
+			h.spend(get("core"), reported("core", 1_000_000, 5000, reset))
+			probe := h.granted(get("core"))
+			h.refused(get("core"), limits.Primary, untilSettled)
+			h.settled(probe, reported("core", 12, 5000, reset))
+		}
+		h.granted(get("core"))
+		h.spend(get("core"), reported("core", 5001, 5000, reset))
+		h.spend(get("core"), reported("core", 5001, 5000, reset))
+		h.refused(get("core"), limits.Primary, time.Hour+jitter)
+	}},
 	{"a probe that agrees closes the window", func(h *harness) {
 		reset := time.Now().Add(20 * time.Minute)
 		h.confirm(3, 5000, time.Now().Add(time.Hour))

@@ -99,6 +99,7 @@ type strangeReport struct {
 	asking         uint64 // permit whose response is awaited
 	asked, granted int64  // time of the last grant whose request was sent, and of the grant of asking
 	dismissed      bool   // by another report; only of interest if it comes again
+	tooMuch        bool   // more than its limit, although another report of the window leaves requests
 }
 
 // windowReport combines the rate headers about one window. sure is the price of the requests whose responses had these headers.

@@ -113,7 +113,7 @@ func (w *fixedWindow) learn(m *model, o limits.Outcome, sent int64, known bool, 
 	if late := w.lastReset != 0 && t.reset <= w.lastReset+2*sec && sent < w.lastEnd; late || t.reopens() <= now || sent < w.opened {
 		return false, !late
 	}
-	if s := w.strange; s != nil && s.limit == t.limit && same(s.windowReport, t) {
+	if s := w.strange; s != nil && s.limit == t.limit && same(s.windowReport, t) && (!s.tooMuch || t.used > t.limit) {
 		// Perhaps the same response, or that of a request that was in progress together.
 		if sent == 0 || sent < s.arrived && (o.Limited == limits.NotLimited || w.ofAddress(t, m)) {
 			return true, false
@@ -126,7 +126,7 @@ func (w *fixedWindow) learn(m *model, o limits.Outcome, sent int64, known bool, 
 		}
 		return true, false
 	} else if s != nil && sent >= s.arrived {
-		if s.asking, s.dismissed = 0, true; !slices.ContainsFunc(w.reported(), func(old windowReport) bool { return old.limit == s.limit }) {
+		if s.asking, s.dismissed = 0, true; s.tooMuch || !slices.ContainsFunc(w.reported(), func(old windowReport) bool { return old.limit == s.limit }) {
 			w.strange = nil
 		}
 	}
@@ -177,10 +177,15 @@ func (w *fixedWindow) contradicted(t windowReport, anonymous bool, refusal limit
 		often = often || old.answers >= 10 && now-t.latest < old.reset
 		if same(old, t) {
 			otherReset, used = false, max(used, old.used)
-			lower = t.limit < old.limit && used >= t.limit
+			lower = t.limit < old.limit && used >= t.limit || t.tooMuchFor(old)
 		}
 	}
 	return lower || otherReset && (otherLimit || often && used >= t.limit)
+}
+
+// tooMuchFor reports whether a report uses more than its limit, although another report of its window leaves requests.
+func (t windowReport) tooMuchFor(old windowReport) bool {
+	return t.used > t.limit && old.used < old.limit
 }
 
 // ofAddress reports whether a report has the limit of callers without a credential, but the account has one.
@@ -190,15 +195,17 @@ func (w *fixedWindow) ofAddress(t windowReport, m *model) bool {
 
 // suspect records a report that other reports contradict.
 func (w *fixedWindow) suspect(t windowReport, now int64) {
+	tooMuch := false
 	for _, old := range w.reported() {
 		if same(old, t) {
+			tooMuch = t.tooMuchFor(old)
 			t.used = max(t.used, old.used)
 		}
 	}
 	if w.strange == nil {
 		w.strange = &strangeReport{}
 	}
-	w.strange.windowReport, w.strange.arrived, w.strange.dismissed = t, now, false
+	w.strange.windowReport, w.strange.arrived, w.strange.dismissed, w.strange.tooMuch = t, now, false, tooMuch
 }
 
 // askedBy records that a permit has ended, and whether its request may have been sent.
