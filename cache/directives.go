@@ -94,8 +94,8 @@ func (d Directives) Seconds(name string) (time.Duration, bool) {
 
 // parseSeconds parses a number of seconds (RFC 9111 section 1.2.2). ok is false for other text.
 func parseSeconds(text string) (d time.Duration, ok bool) {
-	seconds, ok, _ := policy.CacheSeconds.Parse(text)
-	return time.Duration(seconds) * time.Second, ok
+	seconds, v := policy.CacheSeconds.Parse(text)
+	return time.Duration(seconds) * time.Second, v != policy.Ignored
 }
 
 // targetedFields lists the fields that address gateway caches. These fields take precedence over

@@ -316,7 +316,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	w, rate, foreign := a.window(r, cmp.Or(o.Rate.Resource, p.Resource)), o.Rate, false
 	if rate.Limit != 0 {
 		anonymous := a.Kind != policy.Unauthenticated && rate.Limit == r.Primary.Unauthenticated
-		switch w.learn(rate, sent, now, anonymous, o.Limited != NotLimited) {
+		switch w.learn(rate, sent, o.ownCost(v != nil), now, anonymous, o.Limited != NotLimited) {
 		case learnedOpen:
 			if v != nil {
 				w.reported += cost
@@ -379,6 +379,14 @@ func (v *reservation) keepSlowStart() {
 	if v.slowStart != 0 {
 		v.window.sentSlowStart = max(v.window.sentSlowStart, v.granted)
 	}
+}
+
+// ownCost returns the cost that the upstream has certainly counted for a request, if its permit is known.
+func (o *Outcome) ownCost(known bool) int64 {
+	if !known || o.Uncounted || o.Limited == PrimaryLimit {
+		return 0
+	}
+	return int64(min(max(1, o.Cost), costCeiling))
 }
 
 // withoutRate returns a copy without the rate headers.
@@ -579,6 +587,8 @@ func (a *account) idle(now int64) bool {
 		return false
 	}
 	maps.DeleteFunc(a.Logs, func(_ string, l *slidingLog) bool { return l.idle(now) })
-	maps.DeleteFunc(a.Windows, func(_ string, w *window) bool { return w.idle(now) })
+	maps.DeleteFunc(a.Windows, func(resource string, w *window) bool {
+		return a.Logs[logKey(Primary, resource)] == nil && w.idle(now) // the log has the limit of its window
+	})
 	return len(a.Logs) == 0 && len(a.Windows) == 0 && a.Cooldown.idle(now)
 }

@@ -3,6 +3,7 @@ package limits_test
 import (
 	"context"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +52,14 @@ func TestStepsOfTheWallClockExceedNoLimitUnderLoad(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestStepsOfTheWallClockDelayNoClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var by atomic.Int64
+		ledger := limits.NewMemoryAt(limitstest.ClockRules(), limits.NewClock().Stepped(func() time.Duration { return time.Duration(by.Load()) }))
+		limitstest.RunClockSteps(t, func(rng *rand.Rand) { by.Add(int64(steps[rng.IntN(len(steps))])) }, ledger)
+	})
 }
 
 // Waits last as long as the ledger says, and people see times of the wall clock as it is set now.

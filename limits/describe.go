@@ -24,8 +24,9 @@ func (a *account) budget(resource string, r *Rules, now int64, foreign map[strin
 	w.expire(now)
 	limit, used, reset := w.Limit, int64(0), wall(now+w.Length)
 	for _, p := range w.Reports {
-		if limit = p.Limit; p.Used >= used {
-			used, reset = p.Used, p.shownReset(wall)
+		limit = p.Limit
+		if n := p.use(); n >= used {
+			used, reset = n, p.shownReset(wall)
 		}
 	}
 	others := foreign[windowPrefix+resource]

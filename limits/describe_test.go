@@ -14,7 +14,7 @@ func TestBudgetChangesWhenTokensReturn(t *testing.T) {
 		m := NewMemory(Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"})
 		now := time.Now().Truncate(time.Second)
 		m.spend(t, claim(1, policy.Search), Outcome{
-			Sent: true, Answered: true, Ended: true, Elapsed: time.Second,
+			Sent: true, Answered: true, Ended: true, Uncounted: true, Elapsed: time.Second,
 			Rate: Rate{Limit: 30, Used: 0, Reset: now.Add(time.Hour), Date: now, Resource: policy.Search},
 		})
 		for _, c := range []struct {

@@ -10,6 +10,9 @@ type doubt struct {
 	// Refuted means that a later response contradicted the report. A refuted report restricts no request. It is kept because
 	// it may come from a region that counts separately, whose second report confirms it.
 	Refuted bool
+	// Beyond means that the report has the window of a known report with requests left, and a use beyond its limit. Only such a
+	// report repeats it.
+	Beyond bool `json:",omitempty"`
 
 	probe     uint64 // ID of the probe's permit, or zero
 	granted   int64  // time of its grant
@@ -17,7 +20,9 @@ type doubt struct {
 }
 
 // repeats reports whether another report is about the same window and has the same limit.
-func (d *doubt) repeats(p report) bool { return d.sameWindow(p) && d.Limit == p.Limit }
+func (d *doubt) repeats(p report) bool {
+	return d.sameWindow(p) && d.Limit == p.Limit && (!d.Beyond || p.Used > p.Limit)
+}
 
 // admits reports whether a probe may be sent. If not, until is the time of the next probe, or zero if the response to the
 // probe in progress decides.
@@ -59,6 +64,7 @@ const anonymousFactor = 10
 //   - another reset than a known report of sureAfter responses whose window was still open at the upstream, and no request
 //     remains,
 //   - a lower limit for a known reset, and no request remains,
+//   - a use beyond its limit for a known reset with requests left,
 //   - or, without a known report, the exhausted budget of callers without a credential.
 //
 // A report that repeats the doubt confirms it if its request was granted after the doubt: requests in progress together may
@@ -75,7 +81,7 @@ func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool
 		w.add(d.report, func(old, added int64) int64 { return old + added })
 		return false
 	}
-	known, sure, sameWindow, doubtful := false, false, false, false
+	known, sure, sameWindow, doubtful, beyond := false, false, false, false, false
 	limits := map[int64]bool{}
 	for _, old := range w.Reports {
 		if old.Responses == 0 { // assumed by exhaust
@@ -83,8 +89,9 @@ func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool
 		}
 		known, sure, limits[old.Limit] = true, sure || old.Responses >= sureAfter && old.Reset > now-p.MaxOffset, true
 		if old.sameWindow(p) {
+			beyond = p.Used > p.Limit && old.Used < old.Limit
 			sameWindow, p.Used = true, max(p.Used, old.Used)
-			doubtful = p.Limit < old.Limit && p.Used >= p.Limit
+			doubtful = beyond || p.Limit < old.Limit && p.Used >= p.Limit
 		}
 	}
 	switch {
@@ -96,14 +103,14 @@ func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool
 	switch {
 	case limited && (!anonymous || !known), !doubtful:
 		if d != nil && sent >= d.Since {
-			w.refute(limits[d.Limit])
+			w.refute(limits[d.Limit] && !d.Beyond)
 		}
 		return false
 	case sent == 0: // the response may be a repetition
 	case d == nil:
-		w.Doubt = &doubt{report: p, Since: now}
+		w.Doubt = &doubt{report: p, Since: now, Beyond: beyond}
 	default:
-		d.report, d.Since, d.Refuted = p, now, false
+		d.report, d.Since, d.Refuted, d.Beyond = p, now, false, beyond
 	}
 	return true
 }

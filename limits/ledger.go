@@ -41,8 +41,9 @@ type Ledger interface {
 	Merge(from, into string, kind policy.CallerKind)
 	// Canonical returns the name of the account to which a name belongs: the name itself, unless the account was merged.
 	Canonical(name string) string
-	// Open opens a closed account. Of another account, Open ends the cool-down and the pause of content creation. The next
-	// permit is a probe. If the account has none of these states, Open returns [ErrNotClosed].
+	// Open opens a closed account. Of another account, Open ends the cool-down and the pause of content creation; the next permit
+	// is a probe. Open also forgets the reports of exhausted primary windows, which then begin with a slow start. If the account
+	// has none of these states, Open returns [ErrNotClosed].
 	Open(ctx context.Context, account string) error
 	// Grant stores a grant with a new ID. This process applies the grant at once, and another replica when it calls Grants.
 	Grant(ctx context.Context, g Grant) error
@@ -52,8 +53,8 @@ type Ledger interface {
 	Grants(ctx context.Context) (inForce, ended []Grant, err error)
 }
 
-// ErrNotClosed is the error of [Ledger.Open] for an account that is neither closed nor in a cool-down.
-var ErrNotClosed = errors.New("the account is not closed, and in no cool-down")
+// ErrNotClosed is the error of [Ledger.Open] for an account without a state that an operator can end.
+var ErrNotClosed = errors.New("the account is not closed, is in no cool-down, and no primary window is exhausted")
 
 // Claim is a request for one permit.
 type Claim struct {
@@ -151,6 +152,9 @@ type Outcome struct {
 	Answered bool // response headers arrived
 	Ended    bool // the response is complete; no Release follows
 	Failed   bool // a 5xx, 408 or 425; the account may still be limited
+	// Uncounted means that the upstream does not count the request in a primary window: a 304 to a caller with a credential, or
+	// the rate limit status.
+	Uncounted bool
 	// Succeeded means that the status is below 400, and that the response to a GraphQL call has data.
 	Succeeded bool
 	// Unauthorized means that the upstream does not accept the credential (401). Such a request costs no quota, and its rate

@@ -315,7 +315,8 @@ func (m *Memory) Open(_ context.Context, name string) error {
 		return ErrNotClosed
 	}
 	defer m.covered(a, nil, "")
-	return a.open(a.advance(m.now()))
+	a.coverage = nil // an opened window needs a line
+	return a.open(&m.rules, a.advance(m.now()))
 }
 
 // Grant implements [Ledger].

@@ -128,3 +128,20 @@ func TestListingDoesNotDelayAdmit(t *testing.T) {
 		}
 	}
 }
+
+// The window of the search has ended, and its sliding log still contains the searches.
+func TestSweepKeepsTheLimitOfASearchInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMemory(Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"})
+		o := answer(policy.CodeSearch, 1)
+		o.Rate.Limit, o.Rate.Reset = 4, time.Now().Add(30*time.Second)
+		for id := range uint64(4) {
+			m.spend(t, claim(id, policy.CodeSearch), o)
+		}
+		time.Sleep(50 * time.Second)
+		m.sweep()
+		if d, _ := m.Admit(t.Context(), claim(5, policy.CodeSearch)); d.Granted {
+			t.Error("a fifth search was granted within a minute")
+		}
+	})
+}

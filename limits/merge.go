@@ -122,6 +122,7 @@ func (w *window) mergeWindow(other *window, now int64, logs map[*slidingLog]*sli
 	if other.LastReset > w.LastReset {
 		w.LastReset, w.LastEnd = other.LastReset, other.LastEnd
 	}
+	w.Opened = max(w.Opened, other.Opened)
 	w.inUse += other.inUse
 	w.Doubt = cmp.Or(w.Doubt, other.Doubt)
 	w.reported += other.reported
@@ -135,9 +136,9 @@ func (w *window) mergeWindow(other *window, now int64, logs map[*slidingLog]*sli
 		old.Reset, old.Used, old.Limit = max(old.Reset, p.Reset), max(old.Used, p.Used), min(old.Limit, p.Limit)
 		old.MaxOffset, old.MinOffset = max(old.MaxOffset, p.MaxOffset), min(old.MinOffset, p.MinOffset)
 		old.Responses, old.Granted = min(old.Responses, p.Responses), max(old.Granted, p.Granted)
+		old.Counts, old.Foreign = old.Counts.plus(p.Counts), old.Foreign.plus(p.Foreign)
 	}
-	slices.SortFunc(w.Reports, func(x, y report) int { return cmp.Compare(x.Reset, y.Reset) })
-	w.Reports = w.Reports[max(0, len(w.Reports)-2):]
+	w.boundReports()
 }
 
 // merge adds the cool-down of another account. The stricter state of both remains.

@@ -331,14 +331,19 @@ func (p *Part) RetryAt(c Claim, r *Rules, now int64) int64 {
 
 // Report is what responses reported about one window of a resource. Reset is on the upstream's clock, and identifies
 // the window. MaxOffset and MinOffset bound the clock of the ledger minus the upstream's clock. All times are
-// microseconds.
+// microseconds. Counts are the costs of this replica's requests in the window, and Foreign those of the other replicas.
 type Report = report
+
+// Counts are costs of requests in a window.
+type Counts = counts
 
 // WindowState is the knowledge about the windows of one resource that replicas exchange.
 type WindowState struct {
 	Reports []Report `json:"reports"`
 	// Silent counts responses that suggest that the upstream has no limits.
 	Silent int64 `json:"silent"`
+	// Opened is the time at which an operator opened the window, or zero.
+	Opened int64 `json:"opened"`
 }
 
 // WindowState returns the knowledge about a resource, with times on the clock of the store. The clock of the store
@@ -351,6 +356,9 @@ func (p *Part) WindowState(budget string, offset Offset, now int64) (s WindowSta
 	}
 	w.expire(now)
 	s.Silent = w.Silent
+	if w.Opened != 0 {
+		s.Opened = w.Opened + offset.Min
+	}
 	for _, r := range w.Reports {
 		r.MaxOffset, r.MinOffset = r.MaxOffset+offset.Max, r.MinOffset+offset.Min
 		if r.Granted != 0 {
@@ -373,6 +381,10 @@ func (p *Part) LearnWindow(budget string, s WindowState, offset Offset, r *Rules
 	now = p.advance(now)
 	w := p.window(r, resource)
 	w.Silent = max(w.Silent, s.Silent)
+	if opened := s.Opened - offset.Max; s.Opened != 0 && opened > w.Opened+resetJitter { // the conversion of a known time is not exact
+		w.expire(now)
+		w.open(opened, int64(r.For(p.Kind, resource).Max))
+	}
 	for _, rep := range s.Reports {
 		rep.MaxOffset, rep.MinOffset = rep.MaxOffset-offset.Min, rep.MinOffset-offset.Max
 		w.merge(rep, now)
@@ -417,15 +429,23 @@ func (p *Part) LearnCooldown(state json.RawMessage, offset Offset, now int64) er
 }
 
 // Open opens the account, like [Ledger.Open].
-func (p *Part) Open(now int64) error { return p.open(p.advance(now)) }
+func (p *Part) Open(r *Rules, now int64) error { return p.open(r, p.advance(now)) }
 
 // open opens the account for an operator.
-func (a *account) open(now int64) error {
-	change := a.Cooldown.opening(now)
-	if change == nil {
+func (a *account) open(r *Rules, now int64) error {
+	change, exhausted := a.Cooldown.opening(now), false
+	for resource, w := range a.Windows {
+		if w.isExhausted(r, now) {
+			w.open(now, int64(r.For(a.Kind, resource).Max))
+			exhausted = true
+		}
+	}
+	switch {
+	case change != nil:
+		a.changeCooldown(change)
+	case !exhausted:
 		return ErrNotClosed
 	}
-	a.changeCooldown(change)
 	return nil
 }
 

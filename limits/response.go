@@ -29,42 +29,51 @@ type Rate struct {
 var rateHeaders = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Used", "X-Ratelimit-Reset"}
 
 // ReadRate parses the x-ratelimit headers of a response that arrived at now. It returns false if the limit or the reset is
-// missing, or if a number is invalid or outside its range (policy/numbers.go). If the used number is missing, ReadRate
-// computes that number from the limit and the remaining number.
+// missing, or if a number is invalid, outside its range or contradicts the others (policy/numbers.go). If the used number is
+// missing, ReadRate computes that number from the limit and the remaining number.
 func ReadRate(h http.Header, now time.Time) (r Rate, ok bool) {
 	present, ignored := false, ""
-	read := func(name string, n policy.Number) (value int, ok bool) {
+	read := func(name string, n policy.Number) (value int64, ok bool) {
 		if len(h[name]) == 0 {
 			return 0, false
 		}
 		present = true
-		parsed, ok, _ := n.Parse(h.Get(name))
-		if !ok {
+		value, v := n.Parse(h.Get(name))
+		if v == policy.Ignored {
 			ignored = cmp.Or(ignored, n.Name)
 		}
-		return int(parsed), ok
+		return value, v != policy.Ignored
 	}
-	r.Limit, ok = read("X-Ratelimit-Limit", policy.RateLimit)
+	limit, ok := read("X-Ratelimit-Limit", policy.RateLimit)
 	remaining, okRemaining := read("X-Ratelimit-Remaining", policy.RateRemaining)
 	used, okUsed := read("X-Ratelimit-Used", policy.RateUsed)
-	if r.Used = used; !okUsed {
-		r.Used = max(0, r.Limit-remaining)
-	}
-	from, reset := now, policy.UndatedReset
-	if date, err := http.ParseTime(h.Get("Date")); err == nil {
-		r.Date, from, reset = date, date, policy.RateReset
+	date, v := policy.ReadDate(h, now)
+	from, reset := date, policy.RateReset
+	if date.IsZero() {
+		from, reset = now, policy.UndatedReset
 	}
 	okReset := false
 	if text := h["X-Ratelimit-Reset"]; len(text) > 0 {
 		present = true
-		if r.Reset, okReset, _ = reset.ParseUnix(text[0], from); !okReset {
+		if v == policy.Ignored {
+			ignored = cmp.Or(ignored, policy.ResponseDate.Name)
+		}
+		if r.Reset, v = reset.ParseUnix(text[0], from); v == policy.Ignored {
 			ignored = cmp.Or(ignored, reset.Name)
+		}
+		okReset = v != policy.Ignored
+	}
+	if !okUsed {
+		used = max(0, limit-remaining)
+	} else if okRemaining {
+		if _, v := policy.RateDifference.Check(remaining - max(0, limit-used)); v == policy.Ignored {
+			ignored = cmp.Or(ignored, policy.RateDifference.Name)
 		}
 	}
 	if !ok || !okReset || !okUsed && !okRemaining || ignored != "" {
 		return Rate{Invalid: present, Ignored: ignored}, false
 	}
-	r.Resource = h.Get("X-Ratelimit-Resource")
+	r.Limit, r.Used, r.Date, r.Resource = int(limit), int(used), date, h.Get("X-Ratelimit-Resource")
 	return r, true
 }
 
@@ -140,28 +149,28 @@ func ReadCost(body []byte) (cost int, executed, outside bool) {
 	if json.Unmarshal(data["rateLimit"], &rate) != nil || rate["cost"] == nil {
 		return 0, true, false
 	}
-	value, ok, outside := policy.GraphQLCost.Parse(string(rate["cost"]))
-	if !ok {
-		value = 0
-	}
-	return int(value), true, outside
+	value, v := policy.GraphQLCost.Parse(string(rate["cost"]))
+	return int(value), true, v == policy.Ignored
 }
 
 // ReadRetryAfter parses the Retry-After of a response that arrived at now: a number of seconds, or a date (RFC 9110 section
-// 10.2.3) on the clock of the response's Date. It returns zero if the header is missing or invalid, and for zero, a negative
-// number or a past date. outside reports whether the header is invalid or the value is outside its range.
-func ReadRetryAfter(h http.Header, now time.Time) (wait time.Duration, outside bool) {
+// 10.2.3) on the clock of the response's Date. It returns zero if the header is missing or ignored, and for zero, a negative
+// number or a past date.
+func ReadRetryAfter(h http.Header, now time.Time) (wait time.Duration, v policy.Verdict) {
+	if len(h["Retry-After"]) == 0 {
+		return 0, policy.InRange
+	}
 	value := h.Get("Retry-After")
-	if seconds, ok, outside := policy.RetryAfter.Parse(value); ok {
-		return time.Duration(seconds) * time.Second, outside
+	if seconds, v := policy.RetryAfter.Parse(value); v != policy.Ignored {
+		return time.Duration(seconds) * time.Second, v
 	}
 	at, err := http.ParseTime(value)
 	if err != nil {
-		return 0, value != ""
+		return 0, policy.Ignored
 	}
-	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+	if date, _ := policy.ReadDate(h, now); !date.IsZero() {
 		now = date
 	}
-	end, _, outside := policy.RetryAfter.Date(at, now)
-	return end.Sub(now), outside
+	end, v := policy.RetryAfter.Date(at, now)
+	return end.Sub(now), v
 }

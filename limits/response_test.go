@@ -37,6 +37,12 @@ func TestReadRateParsesRateHeaders(t *testing.T) {
 			Rate{Invalid: true}, false},
 		{"negative", header("X-RateLimit-Limit", "-1", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"),
 			Rate{Invalid: true}, false},
+		{"used and remaining contradict each other", header("X-RateLimit-Limit", "5000", "X-RateLimit-Used", "1000000", "X-RateLimit-Remaining", "4990", "X-RateLimit-Reset",
+			"1000060"), Rate{Invalid: true}, false},
+		{"used beyond the limit", header("X-RateLimit-Limit", "5000", "X-RateLimit-Used", "5003", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset",
+			"1000060"), Rate{Limit: 5000, Used: 5003, Reset: now.Add(time.Minute)}, true},
+		{"a clock that is days ahead", header("Date", now.Add(48*time.Hour).UTC().Format(http.TimeFormat),
+			"X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1172860"), Rate{Invalid: true}, false},
 		{"no headers", nil, Rate{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -108,7 +114,7 @@ func TestReadCostOfAGraphQLCall(t *testing.T) {
 func TestReadRetryAfterParsesSecondsAndDates(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	for value, want := range map[string]time.Duration{
-		"":    0,
+		"": 0, "9000000000": time.Hour, "9223372037": time.Hour, "99999999999999999999": time.Hour,
 		"30":  30 * time.Second,
 		"-30": 0,
 		"now": 0,

@@ -25,13 +25,16 @@ type entry struct{ At, Cost int64 }
 // expire removes the entries with an ended window.
 func (l *slidingLog) expire(now int64) { l.removeUntil(now - l.Window) }
 
-func (l *slidingLog) removeUntil(at int64) {
+// removeUntil removes the entries until a time, and returns the sum of their costs.
+func (l *slidingLog) removeUntil(at int64) (removed int64) {
 	n := 0
 	for n < len(l.Entries) && l.Entries[n].At <= at {
-		l.Total -= l.Entries[n].Cost
+		removed += l.Entries[n].Cost
 		n++
 	}
+	l.Total -= removed
 	l.Entries = append(l.Entries[:0], l.Entries[n:]...)
+	return removed
 }
 
 // admits reports whether a cost fits under a limit. If the cost does not fit, until is the time at which enough tokens

@@ -54,7 +54,7 @@ const aheadParts, aheadCreates = 64, 8
 // use returns an upper bound of the upstream's count, and the newest reset.
 func (w *window) use() (use, reset int64) {
 	for _, p := range w.Reports {
-		use, reset = max(use, p.Used), max(reset, p.Reset)
+		use, reset = max(use, p.use()), max(reset, p.Reset)
 	}
 	return use + w.inUse + w.Unconfirmed.Total, reset
 }
@@ -270,8 +270,10 @@ func (a *account) shift(by int64) {
 			w.Doubt.shift(by)
 			w.Doubt.Since += by
 		}
-		if w.LastEnd != 0 {
-			w.LastEnd += by
+		for _, t := range []*int64{&w.LastEnd, &w.Opened} {
+			if *t != 0 {
+				*t += by
+			}
 		}
 	}
 	if a.Assumed != 0 {

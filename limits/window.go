@@ -26,27 +26,33 @@ const (
 	reserveParts = 20
 	// longestReset bounds the time from now to a reset.
 	longestReset = int64(policy.LongestWait / time.Microsecond)
+	// mostReports bounds the windows of a resource that are open at the same time.
+	mostReports = 2
+	// mostBehind is the number of requests by which a report may be late if requests got no response ([report.use]).
+	mostBehind = 10
 )
 
 // window is the budget of one resource. The upstream counts in a fixed window, and reports limit, use and reset in rate
 // headers.
 //
-// A window counts the costs of requests. Every response reports a count that includes its own request. Invariant: reported
-// use + inUse + Unconfirmed is an upper bound of the upstream's count, if no other program uses the account and no estimate is
-// below the true cost.
+// A window counts the costs of requests. The count that a response reports may lack the latest requests, even its own.
+// Invariant: use ([report.use]) + inUse + Unconfirmed is an upper bound of the upstream's count, if no other program uses the
+// account, and the costs of requests are known.
 type window struct {
 	Resource string
 	Length   int64
 	// Limit is the latest reported limit, or the documented limit.
 	Limit int64
-	// Reports describe the open window. If regions of the upstream count separately, Reports contains the two newest
-	// windows, and both must admit a request.
+	// Reports describe the open window. If regions of the upstream count separately, or a Date is wrong, Reports contains two
+	// windows, and both must admit a request. Of more windows, those remain that leave the fewest requests.
 	Reports []report
 	// Doubt is a report that contradicts Reports, until another response decides.
 	Doubt *doubt `json:",omitempty"`
 	// LastReset is the newest reset that has passed, and LastEnd the time at which its window ended here. A late response with
 	// an older reset is ignored.
 	LastReset, LastEnd int64
+	// Opened is the time at which an operator opened the window. Reports of requests that were granted before do not count.
+	Opened int64 `json:",omitempty"`
 	// Confirmed ends the slow start of the window. It is set by the first report of the open window, or by
 	// slowStartBurst responses without rate headers.
 	Confirmed bool
@@ -80,6 +86,23 @@ type report struct {
 	Responses            int64 // zero if no response reported the window
 	// Granted is the latest grant of a request whose response reported the window, or zero.
 	Granted int64
+	// Counts are the costs of this replica's requests, and Foreign those of the other replicas.
+	Counts, Foreign counts
+}
+
+// counts are costs of requests in a window. Own is the sum of the requests whose responses named the window. Lost is the sum of
+// the requests that ended before, and got no report.
+type counts struct{ Own, Lost int64 }
+
+func (c counts) plus(d counts) counts { return counts{c.Own + d.Own, c.Lost + d.Lost} }
+
+func (c counts) atLeast(d counts) counts { return counts{max(c.Own, d.Own), max(c.Lost, d.Lost)} }
+
+// use returns the use of the window. The report may lack the latest requests, so the requests of all replicas count, too. The
+// upstream may not have counted the lost ones, so they only fill the gap of a report that is at most mostBehind requests behind.
+func (p report) use() int64 {
+	c := p.Counts.plus(p.Foreign)
+	return max(p.Used, c.Own, min(c.Own+c.Lost, p.Used+mostBehind))
 }
 
 // end returns the end of the window on the local clock, without a margin for rounding.
@@ -103,7 +126,12 @@ func (p *report) learnClock(other report) {
 
 // isValid reports whether the numbers of a report are in their ranges. The report of another replica or process may not be.
 func (p report) isValid() bool {
-	return min(p.Limit, p.Used) >= 0 && max(p.Limit, p.Used) <= policy.RateUsed.Most
+	for _, n := range []int64{p.Limit, p.Used, p.Foreign.Own, p.Foreign.Lost} {
+		if n < 0 || n > policy.RateUsed.Most {
+			return false
+		}
+	}
+	return true
 }
 
 // reopens returns the time at which requests may be sent again.
@@ -200,9 +228,10 @@ func (w *window) admitsKnown(now int64, r *Rules, cost int64, batch bool, others
 func (w *window) fits(p report, now int64, r *Rules, cost int64, batch bool, others int64) (ok bool, until int64) {
 	limit := r.Usable(p.Limit)
 	cost = capped(cost, limit)
-	spent := p.Used + w.Unconfirmed.Total
+	used := p.use()
+	spent := used + w.Unconfirmed.Total
 	switch {
-	case p.Used+cost > limit:
+	case used+cost > limit:
 		return false, p.reopens()
 	case spent+cost > limit:
 		return false, min(p.reopens(), w.Unconfirmed.freeAt(spent+cost-limit))
@@ -230,10 +259,10 @@ const (
 	learnedDoubt // the report needs a confirmation
 )
 
-// learn adds the rate headers of a response. sent is the time of the grant, or zero if the time is unknown. Responses
-// arrive in any order, so the highest reported use counts. anonymous means that the limit is that of callers without a
-// credential, and limited that the response is a limit error.
-func (w *window) learn(r Rate, sent, now int64, anonymous, limited bool) learned {
+// learn adds the rate headers of a response. sent is the time of the grant, or zero if the time is unknown. own is the known
+// cost of the request. Responses arrive in any order, so the highest reported use counts. anonymous means that the limit is that
+// of callers without a credential, and limited that the response is a limit error.
+func (w *window) learn(r Rate, sent, own, now int64, anonymous, limited bool) learned {
 	w.expire(now)
 	p := report{Reset: r.Reset.UnixMicro(), Limit: int64(r.Limit), Used: int64(r.Used), Responses: 1, Granted: sent}
 	switch {
@@ -248,14 +277,14 @@ func (w *window) learn(r Rate, sent, now int64, anonymous, limited bool) learned
 	switch {
 	case w.isLate(p):
 		return learnedEnded
-	case !p.isValid(), p.reopens() <= now:
+	case !p.isValid(), p.reopens() <= now, sent < w.Opened:
 		return learnedNothing
 	}
 	if w.doubts(p, sent, now, anonymous, limited) {
 		return learnedDoubt
 	}
-	// The reported count includes every unconfirmed request that ended before this request was sent.
-	w.Unconfirmed.removeUntil(sent - 1)
+	// The reported count includes every unconfirmed request that ended before this request was sent, unless the report is behind.
+	p.Counts = counts{own, w.Unconfirmed.removeUntil(sent - 1)}
 	w.add(p, func(old, added int64) int64 {
 		if sent == 0 { // the response may be a repetition
 			return old
@@ -297,13 +326,37 @@ func (w *window) add(p report, responses func(old, added int64) int64) {
 			old.Reset, old.Used, old.Limit = max(old.Reset, p.Reset), max(old.Used, p.Used), p.Limit
 			old.learnClock(p)
 			old.Granted = max(old.Granted, p.Granted)
+			old.Counts, old.Foreign = old.Counts.plus(p.Counts), old.Foreign.atLeast(p.Foreign)
 			old.Responses = responses(old.Responses, p.Responses)
 			return
 		}
 	}
 	w.Reports = append(w.Reports, p)
+	w.boundReports()
+}
+
+// boundReports sorts the reports by reset. Of more than mostReports, those with the fewest remaining requests stay, so no report
+// hides an exhausted window.
+func (w *window) boundReports() {
 	slices.SortFunc(w.Reports, func(a, b report) int { return cmp.Compare(a.Reset, b.Reset) })
-	w.Reports = w.Reports[max(0, len(w.Reports)-2):]
+	for len(w.Reports) > mostReports {
+		most := 0
+		for i, p := range w.Reports {
+			if old := w.Reports[most]; p.Limit-p.use() > old.Limit-old.use() {
+				most = i
+			}
+		}
+		w.Reports = slices.Delete(w.Reports, most, most+1)
+	}
+}
+
+// open removes the reports of requests that were granted until a time, for an operator. limit is the documented limit.
+func (w *window) open(at, limit int64) {
+	w.Opened, w.Limit, w.Doubt = at, limit, nil
+	w.Reports = slices.DeleteFunc(w.Reports, func(p report) bool { return p.Granted <= at })
+	w.Confirmed, w.withoutHeaders, w.slowStarted = len(w.Reports) > 0, 0, 0
+	w.reported = 0
+	w.ended++
 }
 
 // learnNothing adds a response without rate headers.
@@ -333,7 +386,13 @@ func (w *window) exhaust(retryAfter time.Duration, now int64) {
 	}
 }
 
-// exhaustedUntil returns the time at which the exhausted windows reopen, or zero.
+// isExhausted reports whether a report leaves no request.
+func (w *window) isExhausted(r *Rules, now int64) bool {
+	w.expire(now)
+	return slices.ContainsFunc(w.Reports, func(p report) bool { return p.use() >= r.Usable(p.Limit) })
+}
+
+// exhaustedUntil returns the time at which the windows reopen that are exhausted by their reports, or zero.
 func (w *window) exhaustedUntil(now int64) (until int64) {
 	w.expire(now)
 	for _, p := range w.Reports {

@@ -16,6 +16,7 @@ import (
 // messages. dialects.yaml explains each field.
 type Dialect struct {
 	Name             string                `yaml:"-"`
+	PublicHost       string                `yaml:"public_host"`
 	VersionHeader    string                `yaml:"version_header"`
 	Version          string                `yaml:"version"`
 	Versions         []string              `yaml:"versions"`

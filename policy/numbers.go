@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -11,7 +12,7 @@ import (
 // block, blind or corrupt an account. All readers of such numbers use this type. docs/limits.md contains the ranges.
 type Number struct {
 	Name string // in logs
-	// Least and Most are the bounds of the range. Those of a date are seconds after the Date of the response.
+	// Least and Most are the bounds of the range. Those of a date are seconds after the Date of the response, or after its arrival.
 	Least, Most int64
 	// Clamp replaces a value outside the range by the nearest bound. Otherwise the value is ignored.
 	Clamp bool
@@ -27,15 +28,19 @@ const (
 	day       = 24 * 3600
 )
 
-// Numbers that the upstream sends. If one rate header is ignored, the whole report is ignored.
+// Numbers that the upstream sends. If one rate header or the Date is ignored, the whole report is ignored.
 var (
 	RateLimit     = Number{Name: "x-ratelimit-limit", Most: 1e9}
 	RateRemaining = Number{Name: "x-ratelimit-remaining", Most: 1e9}
 	RateUsed      = Number{Name: "x-ratelimit-used", Most: 1e9}
-	RateReset     = Number{Name: "x-ratelimit-reset", Least: -waitSeconds, Most: waitSeconds + dateSlack}
-	// UndatedReset is the range of a reset without a valid Date, in seconds after the arrival of the response. The clocks
-	// may differ.
+	// RateDifference is the remaining number minus the rest of the limit, which is at least zero. The rest is the limit minus the
+	// used number. Any difference is a contradiction.
+	RateDifference = Number{Name: "x-ratelimit-used+remaining"}
+	RateReset      = Number{Name: "x-ratelimit-reset", Least: -waitSeconds, Most: waitSeconds + dateSlack}
+	// UndatedReset is the range of a reset without a Date, in seconds after the arrival of the response. The clocks may differ.
 	UndatedReset = Number{Name: "x-ratelimit-reset without date", Least: -day, Most: day}
+	// ResponseDate is the range of the Date of a response, in seconds after its arrival. The clocks may differ.
+	ResponseDate = Number{Name: "date", Least: -day, Most: day}
 	RetryAfter   = Number{Name: "retry-after", Most: waitSeconds, Clamp: true}
 	// GraphQLCost has the cost of a query of 500,000 nodes as its bound, which is the largest query.
 	GraphQLCost = Number{Name: "rateLimit.cost", Most: 5000}
@@ -48,41 +53,74 @@ var (
 
 // Numbers returns the table of all numbers.
 func Numbers() []Number {
-	return []Number{RateLimit, RateRemaining, RateUsed, RateReset, UndatedReset, RetryAfter, GraphQLCost, TokenExpiry, Status, CacheSeconds}
+	return []Number{
+		RateLimit, RateRemaining, RateUsed, RateDifference, RateReset, UndatedReset, ResponseDate, RetryAfter, GraphQLCost, TokenExpiry, Status, CacheSeconds,
+	}
 }
 
-// Parse returns the value of a decimal text. ok is false if the value must be ignored. outside reports whether the text is no
-// number, or the number is outside the range.
-func (n Number) Parse(text string) (value int64, ok, outside bool) {
+// Verdict is the result of reading a number.
+type Verdict int
+
+// Verdicts.
+const (
+	Ignored Verdict = iota // the text is no number, or the number is outside its range; the value is zero
+	Clamped                // the value is the nearest bound of the range
+	InRange
+)
+
+// Parse reads a decimal text.
+func (n Number) Parse(text string) (int64, Verdict) {
 	value, err := strconv.ParseInt(text, 10, 64) // of a number that is too large: the largest number
 	if err != nil && !errors.Is(err, strconv.ErrRange) || strings.HasPrefix(text, "+") {
-		return 0, false, true
+		return 0, Ignored
 	}
-	return n.bound(value)
+	return n.Check(value)
+}
+
+// Check applies the range to a value.
+func (n Number) Check(value int64) (int64, Verdict) {
+	switch bounded := min(max(value, n.Least), n.Most); {
+	case bounded == value:
+		return value, InRange
+	case n.Clamp:
+		return bounded, Clamped
+	}
+	return 0, Ignored
 }
 
 // IsOutside reports whether a value is outside the range.
-func (n Number) IsOutside(value int64) bool { return value < n.Least || value > n.Most }
-
-func (n Number) bound(value int64) (bounded int64, ok, outside bool) {
-	bounded = min(max(value, n.Least), n.Most)
-	return bounded, n.Clamp || bounded == value, bounded != value
+func (n Number) IsOutside(value int64) bool {
+	_, verdict := n.Check(value)
+	return verdict != InRange
 }
 
-// ParseUnix is like Parse for a time in seconds since 1970. from is the Date of the response, or its arrival.
-func (n Number) ParseUnix(text string, from time.Time) (at time.Time, ok, outside bool) {
+// ParseUnix reads a time in seconds since 1970. from is the Date of the response, or its arrival.
+func (n Number) ParseUnix(text string, from time.Time) (time.Time, Verdict) {
 	seconds, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return time.Time{}, false, true
+		return time.Time{}, Ignored
 	}
 	return n.Date(time.Unix(seconds, 0), from)
 }
 
-// Date is like Parse for a date.
-func (n Number) Date(at, from time.Time) (_ time.Time, ok, outside bool) {
-	seconds, ok, outside := n.bound(at.Unix() - from.Unix())
-	if outside {
+// Date applies the range to a date.
+func (n Number) Date(at, from time.Time) (time.Time, Verdict) {
+	seconds, v := n.Check(at.Unix() - from.Unix())
+	switch v {
+	case Ignored:
+		return time.Time{}, v
+	case Clamped:
 		at = from.Add(time.Duration(seconds) * time.Second)
 	}
-	return at, ok, outside
+	return at, v
+}
+
+// ReadDate reads the Date of a response that arrived at now. Without a valid Date, it returns the zero time. v is then Ignored if the
+// Date is outside its range.
+func ReadDate(h http.Header, now time.Time) (date time.Time, v Verdict) {
+	date, err := http.ParseTime(h.Get("Date"))
+	if err != nil {
+		return time.Time{}, InRange
+	}
+	return ResponseDate.Date(date, now)
 }

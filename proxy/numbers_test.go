@@ -28,6 +28,11 @@ func TestNumbersOutsideTheirRangeAreNamedAndBlockNoAccount(t *testing.T) {
 			return answer{200, []string{"X-RateLimit-Reset: 9000000000", "X-RateLimit-Remaining: 0"}, "{}"}
 		}, "x-ratelimit-reset", 0},
 		{"date", reads, func() answer { return answer{200, []string{"Date: " + date(5*time.Hour)}, "{}"} }, "x-ratelimit-reset", 0},
+		{"date by days", reads, func() answer {
+			at := time.Now().Add(48 * time.Hour)
+			return answer{200, []string{"Date: " + at.UTC().Format(http.TimeFormat), "X-RateLimit-Reset: " + strconv.FormatInt(at.Add(time.Hour).Unix(), 10)}, "{}"}
+		}, "date", 0},
+		{"use against the remaining number", reads, func() answer { return answer{200, []string{"X-RateLimit-Used: 1000000"}, "{}"} }, "x-ratelimit-used+remaining", 0},
 		{"cost", queries, func() answer { return answer{200, nil, `{"data":{"rateLimit":{"cost":1000000000000}}}`} }, "rateLimit.cost", 0},
 		{"retry-after", reads, func() answer { return answer{429, []string{"Retry-After: 9000000000"}, problem(secondaryText, "")} }, "retry-after", 3601},
 		{"retry-after that overflows", reads, func() answer { return answer{429, []string{"Retry-After: 9223372037"}, problem(secondaryText, "")} }, "retry-after", 3601},
@@ -44,7 +49,9 @@ func TestNumbersOutsideTheirRangeAreNamedAndBlockNoAccount(t *testing.T) {
 			setup(up.ServeHTTP, asGitHub, logTo(&log)).run(t, func(w *world) {
 				w.send(c.kind, 1)
 				up.next = []answer{c.answer()}
-				w.send(c.kind, 2)
+				if got, err := strconv.Atoi(w.send(c.kind, 2).Header.Get("Retry-After")); err == nil {
+					w.want("Retry-After of the response within its range", got >= 0 && got <= 3600, true)
+				}
 				w.want("number in the record", w.last().OutsideRange, c.named)
 				w.want("number in the log", strings.Contains(log.String(), "outside_range="+c.named), c.named != "")
 				wait, _ := strconv.Atoi(w.send(c.kind, 3).Header.Get("Retry-After"))

@@ -31,7 +31,7 @@ type Record struct {
 	Status   int           `json:"status"`
 	Bytes    int64         `json:"bytes"`
 	Elapsed  time.Duration `json:"elapsed_ns"`
-	Cache CacheStatus `json:"-"` // documents have its text
+	Cache    CacheStatus   `json:"-"` // documents have its text
 	// Background marks a request that Weir sent without a waiting client.
 	Background bool `json:"background,omitempty"`
 	// Waited is the time spent waiting for permits, for coalesced calls, between polls and before retries. Attempts

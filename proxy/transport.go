@@ -98,6 +98,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 		resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode == http.StatusTooEarly
 	o.Succeeded = resp.StatusCode < http.StatusBadRequest
 	o.Unauthorized = resp.StatusCode == http.StatusUnauthorized
+	o.Uncounted = resp.StatusCode == http.StatusNotModified && permit.Kind != policy.Unauthenticated || ex.match.Operation.ID == rateLimitOperation
 	o.Rate = g.Limiter.ReadRate(resp.Header)
 	ex.limitError = g.recognizeLimit(ex, resp, &o, permit)
 	return resp, o, nil

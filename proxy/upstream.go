@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -369,11 +370,9 @@ func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *lim
 		a.Body = peekText(resp)
 	}
 	e := g.Limiter.ReadLimitError(permit.Account, a)
+	retryAfter := boundRetryAfter(resp.Header, outcome)
 	if e.Kind != limits.NotLimited {
-		var outside bool
-		if outcome.RetryAfter, outside = limits.ReadRetryAfter(resp.Header, time.Now()); outside {
-			outcome.Outside = policy.RetryAfter.Name
-		}
+		outcome.RetryAfter = retryAfter
 	}
 	if e.Repeated == 0 {
 		outcome.Limited = e.Kind
@@ -396,6 +395,21 @@ func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *lim
 		limits.RemoveRate(resp.Header)
 	}
 	return e
+}
+
+// boundRetryAfter returns the Retry-After of a response. The client gets no value outside the range.
+func boundRetryAfter(h http.Header, outcome *limits.Outcome) time.Duration {
+	wait, v := limits.ReadRetryAfter(h, time.Now())
+	switch v {
+	case policy.InRange:
+		return wait
+	case policy.Clamped:
+		h.Set("Retry-After", strconv.Itoa(int(wait/time.Second)))
+	case policy.Ignored:
+		h.Del("Retry-After")
+	}
+	outcome.Outside = policy.RetryAfter.Name
+	return wait
 }
 
 // mayReportLimit reports whether the body of a response must be read to recognize a limit error. A successful response of

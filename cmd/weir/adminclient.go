@@ -208,7 +208,7 @@ func (c *healthCommand) Run(p *process) error {
 }
 
 type accountCommand struct {
-	Open openCommand `cmd:"" help:"Let a closed account send a request again, or end its cool-down."`
+	Open openCommand `cmd:"" help:"Let a closed account send a request again, or end its cool-down or its exhausted windows."`
 }
 
 type openCommand struct {
@@ -216,7 +216,7 @@ type openCommand struct {
 	Account string `arg:"" help:"Name of the account, as in weir budget."`
 }
 
-// Run opens a closed account, and ends a cool-down.
+// Run opens a closed account, and ends a cool-down and exhausted windows.
 func (c *openCommand) Run(p *process) error {
 	a, err := c.client(p)
 	if err != nil {

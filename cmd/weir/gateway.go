@@ -266,6 +266,12 @@ func (g *gateway) reloadFor(cause, path string) {
 // apply builds a proxy from a configuration and replaces the current proxy. If apply returns an error, the current
 // proxy stays. Ledger, cache and connections survive the replacement. The caller holds g.applying.
 func (g *gateway) apply(c *config.Config) error {
+	if g.started != nil && !inMemory(g.started) && ledgerName(c) != ledgerName(g.started) { // the names in Redis are those of the started API
+		kept := *c
+		kept.Upstream.URL = g.started.Upstream.URL
+		c = &kept
+		g.log.Warn("configuration change takes effect at the next start", "key", "upstream.url")
+	}
 	upstream, err := url.Parse(c.Upstream.URL)
 	if err != nil {
 		return err

@@ -299,7 +299,7 @@ func TestOpenAccount(t *testing.T) {
 		{"account open user:other", 1, `open account "user:other": the account is not closed`},
 		{"account open user:ci", 0, "user:ci is open; its next request is a probe"},
 		{"account open user:ci", 0, "user:ci is open"}, // the end of its cool-down
-		{"account open user:ci", 1, "not closed, and in no cool-down"},
+		{"account open user:ci", 1, "not closed, is in no cool-down, and no primary window is exhausted"},
 		{"account open", 2, "account"},
 	} {
 		wantWeir(t, c.code, c.text, append(strings.Fields(c.args), "--admin", address)...)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -55,7 +56,8 @@ func startOnRedis(t *testing.T, socket, user string, changes ...func(*config.Con
 	if user != "" {
 		user += "@"
 	}
-	cfg := configure(up, inboundRate(0, 0), func(c *config.Config) {
+	const api = "api.test:80" // one API for all replicas
+	cfg := configure("http://"+api, inboundRate(0, 0), func(c *config.Config) {
 		c.Store.URL, c.Upstream.Timeout, c.Limits.Wait = "unix://"+user+socket, 5*time.Second, time.Second
 		c.Credentials = []config.Credential{userToken("ci", "octo-bot", "held-token")}
 		c.Clients = []config.Client{{Name: "builds", Key: keyHash("gateway-key"), Credentials: []string{"ci"}}}
@@ -64,6 +66,12 @@ func startOnRedis(t *testing.T, socket, user string, changes ...func(*config.Con
 		change(cfg)
 	}
 	o.gateway = openLogged(t, cfg, slog.NewTextHandler(&o.log, nil))
+	o.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if address == api {
+			address = strings.TrimPrefix(up, "http://")
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
 	return o
 }
 
@@ -243,7 +251,7 @@ func wantNothingRefused(t *testing.T, operator *redis.Client) {
 }
 
 // redisKeys matches every key of the gateway. Names in keys are hashes, or names of the configuration and the catalogue.
-var redisKeys = regexp.MustCompile(`^weir:(account:3:\{[0-9a-f]{32}\}|(cache|candidates|fetch):[0-9a-f]{64}|cache:(purges|replicas)|\{weir\}:(replicas|epoch|key|accounts|resources|grants|aliases))$`)
+var redisKeys = regexp.MustCompile(`^weir:(account:3:\{[0-9a-f]{32}\}|(cache|candidates|fetch):[0-9a-f]{64}|cache:(purges|replicas)|\{weir\}:(epoch|key|(replicas|accounts|resources|grants|aliases):[0-9a-f]{16}))$`)
 
 // TestRedisKeysContainNoTextOfRequests sends names with a meaning in the protocol, the patterns and the slots of Redis in
 // every part of a request, a response and a delivery. All keys keep their forms and expire, no stored text is readable

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"strings"
@@ -19,6 +21,7 @@ import (
 	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/redisledger"
+	"github.com/weirgate/weir/policy"
 )
 
 // store is the ledger that store.url selects, and the calls that depend on its kind.
@@ -60,7 +63,7 @@ func openStore(cfg *config.Config, replica string, joined func(hashKey []byte), 
 		return openMemory(path, rules, log)
 	}
 	ledger, err := redisledger.New(redisledger.Config{
-		URL: cfg.Store.URL, Replica: replica, Upstream: upstreamName(cfg), Rules: rules, Closed: cfg.Limits.OnStoreLoss == "closed", Joined: joined, Log: log,
+		URL: cfg.Store.URL, Replica: replica, Upstream: ledgerName(cfg), Rules: rules, Closed: cfg.Limits.OnStoreLoss == "closed", Joined: joined, Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -134,13 +137,29 @@ func openRedisCache(cfg *config.Config, memory *cache.Memory, log *slog.Logger) 
 	return s, nil
 }
 
-// upstreamName returns the name of the API in Redis, a hash of its host and path: the path may contain a key. The port and the
-// common path of self-hosted APIs do not name another API.
+// upstreamName returns the name of the API in Redis, a hash of its host, port and path: the path may contain a key. The common
+// path of self-hosted APIs does not name another API.
 func upstreamName(cfg *config.Config) string {
-	name := strings.ToLower(cfg.Upstream.URL)
-	if u, err := url.Parse(name); err == nil {
-		name = u.Hostname() + strings.TrimSuffix(strings.TrimSuffix(u.EscapedPath(), "/"), "/api/v3")
-	}
-	sum := sha256.Sum256([]byte(name))
+	host, path := apiOf(cfg)
+	sum := sha256.Sum256([]byte(host + path))
 	return hex.EncodeToString(sum[:8])
+}
+
+// ledgerName returns the end of the names that the ledger uses in Redis. The public API of the dialect has plain names.
+func ledgerName(cfg *config.Config) string {
+	dialect, err := policy.LoadDialect(cfg.Upstream.Dialect)
+	if host, path := apiOf(cfg); err == nil && dialect.PublicHost != "" && host == dialect.PublicHost+":443" && path == "" {
+		return ""
+	}
+	return upstreamName(cfg)
+}
+
+// apiOf returns the host with the port and the path of the API.
+func apiOf(cfg *config.Config) (host, path string) {
+	u, err := url.Parse(strings.ToLower(cfg.Upstream.URL))
+	if err != nil {
+		return cfg.Upstream.URL, ""
+	}
+	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	return net.JoinHostPort(u.Hostname(), port), strings.TrimSuffix(strings.TrimSuffix(u.EscapedPath(), "/"), "/api/v3")
 }

@@ -13,6 +13,38 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
+func TestOnlyThePublicAPIHasPlainNamesInRedis(t *testing.T) {
+	names := map[string]string{}
+	for _, api := range []string{
+		"https://api.github.com", "https://github.example.com/api/v3", "http://localhost:3000", "http://localhost:3001", "http://localhost:3000/base", "https://api.github.com:8443",
+	} {
+		cfg := configure(api)
+		cfg.Upstream.Dialect = "github"
+		name := ledgerName(cfg)
+		if other, known := names[name]; known || (name == "") != (api == "https://api.github.com") {
+			t.Errorf("%s has the name %q, as %q", api, name, other)
+		}
+		names[name] = api
+		for _, same := range []string{strings.ToUpper(api[:12]) + api[12:], api + "/"} {
+			if cfg.Upstream.URL = same; ledgerName(cfg) != name {
+				t.Errorf("%s and %s have different names", api, same)
+			}
+		}
+	}
+}
+
+// A gateway with Redis keeps its API until the next start.
+func TestReloadKeepsTheAPIOfTheNamesInRedis(t *testing.T) {
+	t.Parallel()
+	g := open(t, configure(serveAPI(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("first")) }), func(c *config.Config) {
+		c.Store.URL = "unix://" + testservers.Redis(t)
+	}))
+	reloadChanged(t, g, func(c *config.Config) { c.Upstream.URL = "http://127.0.0.1:1" })
+	if w := sendTo(g, http.MethodGet, "/zen", ""); w.Code != http.StatusOK {
+		t.Errorf("got %d from another API than that of the ledger", w.Code)
+	}
+}
+
 // TestUpstreamsOnOneRedisShareNothing starts gateways for two APIs with the same credentials on one Redis. The first API limits
 // its account.
 func TestUpstreamsOnOneRedisShareNothing(t *testing.T) {
@@ -29,9 +61,6 @@ func TestUpstreamsOnOneRedisShareNothing(t *testing.T) {
 			}
 		}), trusting, func(c *config.Config) {
 			c.Store.URL, c.Limits.Wait = "unix://"+socket, time.Second
-			if limited {
-				c.Upstream.URL = strings.Replace(c.Upstream.URL, "127.0.0.1", "localhost", 1)
-			}
 			c.Webhooks.Secret, c.Webhooks.Fresh = "secret", time.Hour
 			c.Credentials = []config.Credential{userToken("ci", "octo-bot", "held-token")}
 			c.Clients = []config.Client{clientOf("builds", "gateway-key", "ci")}
@@ -73,7 +102,7 @@ func TestUpstreamsOnOneRedisShareNothing(t *testing.T) {
 	// A purge and a webhook of the first API do not concern the other API.
 	deliver(first, "X-Service-", "secret", "push", "1", `{"repository": {"full_name": "acme/widgets"}}`)
 	first.cache.Purge(t.Context(), "url:/user")
-	another, _ := start(false)
+	another := open(t, second.started)
 	testservers.Eventually(t, "a response is stored", func(context.Context) bool { return get(second, "/users/a") == http.StatusOK })
 	another.cache.Purge(t.Context(), "url:/users/a")
 	testservers.Eventually(t, "a later purge of the same API arrives", func(context.Context) bool {

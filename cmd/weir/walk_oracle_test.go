@@ -298,12 +298,12 @@ func (o *oracle) justify(a *walkActor, m message, path string, r reply, f failed
 		return sum
 	}
 	l := walkLimits()
+	limited := since(time.Hour, func(x *arrival) float64 { return b2f(!x.limited.Before(f.began)) }) > 0
 	ok := false
 	switch detail {
 	case "primary", "client", "cooldown", "queue", "headroom":
-		ok = since(time.Hour, func(x *arrival) float64 { return b2f(!x.limited.Before(f.began)) }) > 0
 		// The documents do not tell when a window of searches begins, so the gateway obeys each minute.
-		ok = ok || strings.HasPrefix(path, "/search/") && since(time.Minute+2*time.Second, func(x *arrival) float64 { return b2f(x.search) }) >= float64(l.Search.Code)/2
+		ok = limited || strings.HasPrefix(path, "/search/") && since(time.Minute+2*time.Second, func(x *arrival) float64 { return b2f(x.search) }) >= float64(l.Search.Code)/2
 	case "points":
 		ok = since(time.Minute+time.Second, func(x *arrival) float64 { return 1 + 4*b2f(x.write) }) >= float64(l.Points.REST)/2
 	case "content":

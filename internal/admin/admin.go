@@ -112,7 +112,7 @@ func pages(g *guard, s Sources) []page {
 		{method: http.MethodGet, path: "/api/v1/audit", description: "audit trail, newest first", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.Trail.Last()) }},
 		{method: http.MethodPost, path: "/api/v1/reload", description: "reload the configuration", serve: s.reload},
 		{method: http.MethodPost, path: "/api/v1/cache/purge", description: `purge the cache: {"tag": T} or {"url": U}, "hard": true to remove entries`, serve: s.purge},
-		{method: http.MethodPost, path: "/api/v1/accounts/open", description: `open a closed account, or end its cool-down: {"account": NAME}`, serve: s.open},
+		{method: http.MethodPost, path: "/api/v1/accounts/open", description: `open a closed account, or end its cool-down or its exhausted windows: {"account": NAME}`, serve: s.open},
 		{method: http.MethodGet, path: "/api/v1/grants", description: "grants in force", serve: s.grants},
 		{method: http.MethodPost, path: "/api/v1/grants", description: `raise the guarantee and the limit of a client: {"client": NAME, "resource": "core", "requests": 500, "for": "30m"}`, serve: s.grant},
 		{method: http.MethodDelete, path: "/api/v1/grants/{id}", description: "revoke a grant", serve: s.revoke},

@@ -146,7 +146,7 @@ func (a *App) issue(ctx context.Context, transport http.RoundTripper) (AppToken,
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxTokenBody))
 	switch {
 	case resp.StatusCode != http.StatusCreated:
-		seconds, _, _ := policy.RetryAfter.Parse(resp.Header.Get("Retry-After"))
+		seconds, _ := policy.RetryAfter.Parse(resp.Header.Get("Retry-After"))
 		return AppToken{}, &issueError{resp.StatusCode, time.Duration(seconds) * time.Second}
 	case err != nil:
 		return AppToken{}, errors.New("request installation token: response truncated")
@@ -161,12 +161,12 @@ func (a *App) issue(ctx context.Context, transport http.RoundTripper) (AppToken,
 	}
 	// The clocks may differ, so the lifetime counts from the Date of the response.
 	now, date := time.Now(), time.Now()
-	if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+	if at, _ := policy.ReadDate(resp.Header, now); !at.IsZero() {
 		date = at
 	}
 	if !issued.Expires.After(date) {
 		return AppToken{}, fmt.Errorf("request installation token: upstream returned a token that has expired (expires_at %s)", issued.Expires.UTC().Format(time.RFC3339))
 	}
-	expires, _, _ := policy.TokenExpiry.Date(issued.Expires, date)
+	expires, _ := policy.TokenExpiry.Date(issued.Expires, date)
 	return AppToken{Secret(issued.Token), now.Add(expires.Sub(date)), now}, nil
 }

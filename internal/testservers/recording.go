@@ -24,8 +24,8 @@ var update = flag.Bool("update", false, "replace the recordings of Redis in test
 
 // CompareFormat compares the data in Redis with a recording: the types and names of the keys, the fields of hashes and
 // streams, and the members of values in JSON. decode returns another value as JSON; nil is for JSON only. Values
-// themselves, times and identifiers differ. With -update, CompareFormat replaces the recording by the data.
-func CompareFormat(t testing.TB, client redis.UniversalClient, path string, decode func(value string) string) {
+// themselves, times and identifiers differ. added are the parts that earlier versions ignore. With -update, CompareFormat replaces the recording by the data.
+func CompareFormat(t testing.TB, client redis.UniversalClient, path string, decode func(value string) string, added ...string) {
 	t.Helper()
 	data := dump(t, client)
 	if *update {
@@ -44,6 +44,9 @@ func CompareFormat(t testing.TB, client redis.UniversalClient, path string, deco
 		}
 	}
 	want, got := formatOf(readRecording(t, path), decode), formatOf(data, decode)
+	for _, line := range added {
+		want[line] = true
+	}
 	for _, line := range slices.Sorted(maps.Keys(want)) {
 		if !got[line] {
 			t.Errorf("%s: present code does not write %s", path, line)

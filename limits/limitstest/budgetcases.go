@@ -18,6 +18,28 @@ const (
 
 // windowCases test the fixed windows of the upstream.
 var windowCases = []testCase{
+	{"reports that are behind let no request exceed the window", func(h *harness) {
+		reset := time.Now().Add(time.Hour).Truncate(second)
+		for sent := range 20 {
+			switch sent {
+			case 5, 12: // no response, and a response without headers
+				h.settled(h.granted(get("core")), limits.Outcome{Sent: true, Answered: sent == 12, Ended: true})
+				time.Sleep(11 * second)
+			default:
+				h.spend(get("core"), reported("core", max(0, sent+1-3), 20, reset))
+			}
+		}
+		h.refused(get("core"), limits.Primary, time.Until(reset)+margin)
+	}},
+	{"a 304 uses nothing of a window", func(h *harness) {
+		o := reported("core", 1, 20, time.Now().Add(time.Hour))
+		h.spend(get("core"), o)
+		o.Uncounted = true
+		for range 50 {
+			h.spend(get("core"), o)
+		}
+		h.check("used", h.budget("core").Used, 1)
+	}},
 	{"an exhausted window reopens two seconds after its reset", func(h *harness) {
 		reset := time.Now().Add(600 * second)
 		h.spend(get("core"), reported("core", 4999, 5000, reset))

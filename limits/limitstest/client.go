@@ -195,7 +195,7 @@ func (c *client) settle(permit *limits.Permit, response *Response, elapsed time.
 	outcome := limits.Outcome{
 		Sent: true, Resent: response.Resent, Answered: true, Ended: response.Body == 0, Failed: response.Failed,
 		Succeeded: !response.Failed && response.Limited == limits.NotLimited,
-		Elapsed:   elapsed, Rate: response.Rate, Limited: response.Limited, RetryAfter: response.RetryAfter, Cost: response.Cost,
+		Elapsed:   elapsed, Rate: response.Rate, Uncounted: response.Uncounted, Limited: response.Limited, RetryAfter: response.RetryAfter, Cost: response.Cost,
 	}
 	ended := time.Now().Add(response.Body)
 	c.link.answered(permit.ID, response)

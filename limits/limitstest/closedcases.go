@@ -75,6 +75,28 @@ var closedCases = []testCase{
 		h.opened()
 		h.granted(c)
 	}},
+	{"an operator opens an exhausted window, which begins slowly", func(h *harness) {
+		reset := time.Now().Add(30 * time.Minute)
+		early := h.granted(get("core"))
+		h.spend(get("core"), reported("core", 1_000_000, 5000, reset))
+		h.refused(get("core"), limits.Primary, 30*time.Minute+jitter)
+		time.Sleep(second)
+		h.opened()
+		h.settled(early, reported("core", 1_000_000, 5000, reset)) // of a request before the opening
+		time.Sleep(second)
+		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true})
+		h.granted(get("core"))
+		h.granted(get("core"))
+		_, d := h.admit(get("core"))
+		h.check("granted during the slow start", d.Granted, false)
+		time.Sleep(second)
+		h.spend(get("core"), reported("core", 7, 5000, reset))
+		for range 20 {
+			h.granted(get("core"))
+		}
+		h.spend(get("core"), reported("core", 5000, 5000, reset))
+		h.refused(get("core"), limits.Primary, 30*time.Minute+jitter-3*second)
+	}},
 	{"a second opening ends the cool-down of a closed account", func(h *harness) {
 		for range 4 {
 			time.Sleep(time.Until(h.account().BlockedUntil))

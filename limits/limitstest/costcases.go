@@ -59,7 +59,9 @@ var costCases = []testCase{
 	}},
 	{"a cost above the limit needs an unused window", func(h *harness) {
 		reset := time.Now().Add(time.Hour).Truncate(second)
-		h.spend(get("core"), reported("core", 0, 100, reset))
+		unused := reported("core", 0, 100, reset)
+		unused.Uncounted = true
+		h.spend(get("core"), unused)
 		p := h.granted(priced(get("core"), 500))
 		h.refused(get("core"), limits.Primary, untilSettled)
 		h.settled(p, costing(reported("core", 40, 100, reset), 40))

@@ -150,7 +150,6 @@ type window struct {
 	learned      []learnedUse
 	closed       []float64 // use of each ended window, as a fraction
 	pace         pace
-	last         snapshot // last snapshot in rate headers
 }
 
 // learnedUse is the part of a report about the open window that the ledger learned from a response.
@@ -245,6 +244,12 @@ func (w *window) snapshot(now time.Time) snapshot {
 	if s.ends.IsZero() {
 		s.ends = now.Add(w.length)
 	}
+	return s
+}
+
+// before returns the snapshot as it was some requests earlier.
+func (s snapshot) before(requests int64) snapshot {
+	s.used, s.byOtherUsers = max(0, s.used-requests), max(0, s.byOtherUsers-requests)
 	return s
 }
 

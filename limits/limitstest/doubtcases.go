@@ -1,6 +1,7 @@
 package limitstest
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -41,6 +42,20 @@ var doubtCases = []testCase{
 			h.check("limit", h.budget("core").Limit, 5000)
 		}
 	}},
+	{"a use beyond the limit needs a probe if requests were left", func(h *harness) {
+		reset := time.Now().Add(time.Hour)
+		for range 2 { // a refuted report does not confirm the next one
+			h.spend(get("core"), reported("core", 10, 5000, reset))
+			h.spend(get("core"), reported("core", 1_000_000, 5000, reset))
+			probe := h.granted(get("core"))
+			h.refused(get("core"), limits.Primary, untilSettled)
+			h.settled(probe, reported("core", 12, 5000, reset))
+		}
+		h.granted(get("core"))
+		h.spend(get("core"), reported("core", 5001, 5000, reset))
+		h.spend(get("core"), reported("core", 5001, 5000, reset))
+		h.refused(get("core"), limits.Primary, time.Hour+jitter)
+	}},
 	{"a probe that agrees closes the window", func(h *harness) {
 		reset := time.Now().Add(20 * time.Minute)
 		h.confirm(3, 5000, time.Now().Add(time.Hour))
@@ -49,6 +64,22 @@ var doubtCases = []testCase{
 		h.refused(get("core"), limits.Primary, 20*time.Minute+jitter)
 		time.Sleep(20*time.Minute + jitter)
 		h.granted(get("core"))
+	}},
+	{"reports with wrong dates hide no exhausted window", func(h *harness) {
+		const day = 24 * time.Hour
+		for i, shifts := range [][]time.Duration{{0, day, 2 * day}, {2 * day, day, 0}, {-2 * time.Hour, 2 * time.Hour, time.Hour}, {-day, 0, -2 * day, day}} {
+			c, reset := claimOf(fmt.Sprint("account ", i)), time.Now().Add(30*time.Minute)
+			report := func(shift time.Duration, used int) {
+				o := reported("core", used, 5000, reset.Add(shift))
+				o.Rate.Date = o.Rate.Date.Add(shift)
+				h.spend(c, o)
+			}
+			for used, shift := range shifts {
+				report(shift, used+1)
+			}
+			report(0, 5000)
+			h.refused(c, limits.Primary, 30*time.Minute+jitter)
+		}
 	}},
 	{"a repeated response does not confirm itself", func(h *harness) {
 		h.confirm(3, 5000, time.Now().Add(time.Hour))

@@ -41,6 +41,8 @@ func Draw(seed uint64) Scenario {
 		// The first requests of a window with an unknown limit must fit.
 		s.Upstream.GraphQL = policy.Window{Max: (6 + rng.IntN(30)) * s.MaxPrice, Window: rules.Primary.Window}
 		s.Upstream.ReportedCosts = max(0, 2*rng.Float64()-1)
+	} else if n := &s.Upstream; rng.IntN(2) == 0 { // no ledger can know how many requests of other users late headers lack
+		n.Behind, n.OtherTraffic, n.ClosedWindows = 1+rng.IntN(8), 0, 0
 	}
 	return s
 }

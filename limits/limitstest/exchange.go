@@ -16,6 +16,7 @@ type Response struct {
 	Limited    limits.LimitKind
 	RetryAfter time.Duration
 	Failed     bool
+	Uncounted  bool
 	Resent     int
 	// Cost is the true cost of the request, or zero if the body does not have it.
 	Cost int
@@ -207,6 +208,7 @@ func (ex *exchange) arrive(a *account, now time.Time) {
 		return
 	}
 	if n.NoLimits || chance(ex.rng, n.Unchanged) && ex.Resource != policy.GraphQL && w.used < w.max {
+		ex.response.Uncounted = true
 		return
 	}
 	limit := primaryName(ex.counted)
@@ -278,10 +280,8 @@ func (ex *exchange) writeRate(a *account, now time.Time) {
 	}
 	w := ex.window(a, ex.counted)
 	s := w.snapshot(now)
-	if last := w.last; chance(ex.rng, n.Stale) && last.opened.Equal(s.opened) && last.max != 0 {
-		s = last
-	} else {
-		w.last = s
+	if n.Behind > 0 && ex.response.Limited != limits.PrimaryLimit {
+		s = s.before(ex.rng.Int64N(int64(n.Behind) + 1))
 	}
 	if ex.response.Limited == limits.PrimaryLimit && !s.opened.Equal(ex.refusedIn) {
 		return // the window has ended: an error without rate headers

@@ -86,7 +86,7 @@ func TestFaultyLedgersViolateLimits(t *testing.T) {
 		{concurrency, concurrency, ShareLedger(func(r limits.Rules) limits.Ledger { return hastyLedger{newMemory(r)} }), abort},
 		{concurrency, concurrency, altering(func(o *limits.Outcome) { o.Sent = o.Answered }), stall},
 		{concurrency, concurrency, withLimits(func(l *policy.Limits) { l.Concurrent++ }), nil},
-		{primary, primary, altering(func(o *limits.Outcome) { o.Rate.Used -= 3 }), nil},
+		{primary, primary, altering(func(o *limits.Outcome) { o.Rate.Used, o.Uncounted = o.Rate.Used-3, true }), nil},
 		{primary, primary, altering(func(o *limits.Outcome) { o.Rate.Reset = o.Rate.Reset.Add(-3 * time.Second) }), nil},
 		{cooling, points, altering(func(o *limits.Outcome) { o.Limited = limits.NotLimited }), limited},
 		{cooling, points, altering(func(o *limits.Outcome) { o.RetryAfter = o.RetryAfter * 2 / 3 }), limited},

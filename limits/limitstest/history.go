@@ -270,6 +270,7 @@ func drawOutcome(t *rapid.T) draft {
 	o.Ended = rapid.Bool().Draw(t, "ended")
 	o.Cost = rapid.SampledFrom([]int{0, 0, 0, 1, 2, 7}).Draw(t, "true cost")
 	o.Unauthorized = rapid.IntRange(0, 9).Draw(t, "unauthorized") == 9
+	o.Uncounted = rapid.IntRange(0, 5).Draw(t, "uncounted") == 5
 	switch rapid.IntRange(0, 10).Draw(t, "limited") {
 	case 10:
 		o.Limited = limits.ContentLimit

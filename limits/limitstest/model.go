@@ -82,6 +82,7 @@ type fixedWindow struct {
 	reports         []windowReport
 	lastReset       int64 // newest reset that has passed
 	lastEnd         int64 // end of that window
+	opened          int64 // by an operator
 	answered        bool
 	withoutHeaders  int64         // responses without rate headers
 	silentSuccesses int64         // successes without rate headers
@@ -98,10 +99,12 @@ type strangeReport struct {
 	asking         uint64 // permit whose response is awaited
 	asked, granted int64  // time of the last grant whose request was sent, and of the grant of asking
 	dismissed      bool   // by another report; only of interest if it comes again
+	tooMuch        bool   // more than its limit, although another report of the window leaves requests
 }
 
-// windowReport combines the rate headers about one window.
-type windowReport struct{ reset, latest, earliest, limit, used, answers int64 }
+// windowReport combines the rate headers about one window. sure is the price of the requests whose responses had these headers.
+// perhaps is the price of earlier requests without headers.
+type windowReport struct{ reset, latest, earliest, limit, used, answers, sure, perhaps int64 }
 
 // Durations in microseconds.
 const (
@@ -362,7 +365,7 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 	w := m.window(cmp.Or(o.Rate.Resource, c.Resource))
 	ofAddress := false
 	if o.Rate.Limit != 0 {
-		strange, uncounted := w.learn(m, o, sent, now)
+		strange, uncounted := w.learn(m, o, sent, p != nil, now)
 		if (strange || uncounted) && price > 0 {
 			m.addUnconfirmed(w, now, price)
 		}
@@ -494,10 +497,19 @@ func (m *model) startCooldown(another bool, w *fixedWindow, retryAfter time.Dura
 
 // opened opens the account for an operator. It returns false if the account waits for nothing.
 func (m *model) opened(now int64) bool {
-	if m.advance(now); m.reopen() {
+	m.advance(now)
+	exhausted := false
+	for _, w := range m.windows {
+		w.expire(now)
+		if slices.ContainsFunc(w.reports, func(t windowReport) bool { return t.count() >= m.rules.Usable(t.limit) }) {
+			w.reports, w.strange, w.answered, w.withoutHeaders, w.slowStarts = nil, nil, false, 0, nil
+			w.opened, w.limit, exhausted = now, int64(m.rules.For(m.kind, w.resource).Max), true
+		}
+	}
+	if m.reopen() {
 		return true
 	}
-	waits := now < m.blocked || now < m.contentUntil
+	waits := now < m.blocked || now < m.contentUntil || exhausted
 	m.blocked, m.contentUntil = min(m.blocked, now), min(m.contentUntil, now)
 	return waits
 }

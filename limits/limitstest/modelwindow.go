@@ -55,14 +55,30 @@ func (w *fixedWindow) expire(now int64) {
 
 // removeConfirmed removes the unconfirmed requests up to a time. The upstream has counted these requests by that time,
 // or never counts them.
-func (w *fixedWindow) removeConfirmed(by int64) {
+func (w *fixedWindow) removeConfirmed(by int64) (removed int64) {
 	kept := w.unconfirmed.spends[:0]
 	for _, group := range split(&w.unconfirmed) {
 		if group[len(group)-1].at > by {
 			kept = append(kept, group...)
+			continue
+		}
+		for _, s := range group {
+			removed += s.cost
 		}
 	}
 	w.unconfirmed.spends = kept
+	return removed
+}
+
+// count returns the largest use of a window that the reports and the requests allow. A report is at most ten requests behind.
+func (t windowReport) count() int64 {
+	n := t.used
+	for range 10 {
+		if n < t.sure+t.perhaps {
+			n++
+		}
+	}
+	return max(n, t.sure)
 }
 
 // split returns all spends of a log, grouped by the time of their return.
@@ -83,9 +99,10 @@ func split(l *slidingLog) [][]spending {
 // learn adds rate headers. Responses arrive in any order, so the largest use of a window counts. An ended window does
 // not open again.
 // learn returns true for a report that other reports contradict. uncounted is set if the report does not count the request.
-func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strange, uncounted bool) {
+func (w *fixedWindow) learn(m *model, o limits.Outcome, sent int64, known bool, now int64) (strange, uncounted bool) {
 	r := o.Rate
 	w.expire(now)
+	w.unconfirmed.spends = slices.DeleteFunc(w.unconfirmed.spends, func(s spending) bool { return s.at+w.unconfirmed.window <= now })
 	t := windowReport{reset: r.Reset.UnixMicro(), limit: int64(r.Limit), used: int64(r.Used), answers: 1}
 	if date := r.Date.UnixMicro(); !r.Date.IsZero() {
 		t.latest, t.earliest = now-date, sent-date-sec
@@ -93,10 +110,10 @@ func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strang
 		t.latest = now + w.length - t.reset
 	}
 	t.latest = min(t.latest, now+max(3600*sec, w.length)-t.reset)
-	if late := w.lastReset != 0 && t.reset <= w.lastReset+2*sec && sent < w.lastEnd; late || t.reopens() <= now {
+	if late := w.lastReset != 0 && t.reset <= w.lastReset+2*sec && sent < w.lastEnd; late || t.reopens() <= now || sent < w.opened {
 		return false, !late
 	}
-	if s := w.strange; s != nil && s.limit == t.limit && same(s.windowReport, t) {
+	if s := w.strange; s != nil && s.limit == t.limit && same(s.windowReport, t) && (!s.tooMuch || t.used > t.limit) {
 		// Perhaps the same response, or that of a request that was in progress together.
 		if sent == 0 || sent < s.arrived && (o.Limited == limits.NotLimited || w.ofAddress(t, m)) {
 			return true, false
@@ -109,11 +126,14 @@ func (w *fixedWindow) learn(m *model, o limits.Outcome, sent, now int64) (strang
 		}
 		return true, false
 	} else if s != nil && sent >= s.arrived {
-		if s.asking, s.dismissed = 0, true; !slices.ContainsFunc(w.reported(), func(old windowReport) bool { return old.limit == s.limit }) {
+		if s.asking, s.dismissed = 0, true; s.tooMuch || !slices.ContainsFunc(w.reported(), func(old windowReport) bool { return old.limit == s.limit }) {
 			w.strange = nil
 		}
 	}
-	w.removeConfirmed(sent - 1)
+	t.perhaps = w.removeConfirmed(sent - 1)
+	if known && !o.Uncounted && o.Limited != limits.PrimaryLimit {
+		t.sure = int64(max(1, o.Cost))
+	}
 	if known := slices.ContainsFunc(w.reports, func(old windowReport) bool { return same(old, t) }); sent == 0 && known {
 		t.answers = 0 // perhaps the same response
 	}
@@ -157,10 +177,15 @@ func (w *fixedWindow) contradicted(t windowReport, anonymous bool, refusal limit
 		often = often || old.answers >= 10 && now-t.latest < old.reset
 		if same(old, t) {
 			otherReset, used = false, max(used, old.used)
-			lower = t.limit < old.limit && used >= t.limit
+			lower = t.limit < old.limit && used >= t.limit || t.tooMuchFor(old)
 		}
 	}
 	return lower || otherReset && (otherLimit || often && used >= t.limit)
+}
+
+// tooMuchFor reports whether a report uses more than its limit, although another report of its window leaves requests.
+func (t windowReport) tooMuchFor(old windowReport) bool {
+	return t.used > t.limit && old.used < old.limit
 }
 
 // ofAddress reports whether a report has the limit of callers without a credential, but the account has one.
@@ -170,15 +195,17 @@ func (w *fixedWindow) ofAddress(t windowReport, m *model) bool {
 
 // suspect records a report that other reports contradict.
 func (w *fixedWindow) suspect(t windowReport, now int64) {
+	tooMuch := false
 	for _, old := range w.reported() {
 		if same(old, t) {
+			tooMuch = t.tooMuchFor(old)
 			t.used = max(t.used, old.used)
 		}
 	}
 	if w.strange == nil {
 		w.strange = &strangeReport{}
 	}
-	w.strange.windowReport, w.strange.arrived, w.strange.dismissed = t, now, false
+	w.strange.windowReport, w.strange.arrived, w.strange.dismissed, w.strange.tooMuch = t, now, false, tooMuch
 }
 
 // askedBy records that a permit has ended, and whether its request may have been sent.
@@ -203,13 +230,19 @@ func (w *fixedWindow) insert(t windowReport) {
 					latest, earliest = t.latest, t.earliest
 				}
 			}
-			w.reports[i] = windowReport{max(old.reset, t.reset), latest, earliest, t.limit, max(old.used, t.used), old.answers + t.answers}
+			w.reports[i] = windowReport{
+				max(old.reset, t.reset), latest, earliest, t.limit, max(old.used, t.used), old.answers + t.answers, old.sure + t.sure, old.perhaps + t.perhaps,
+			}
 			return
 		}
 	}
 	w.reports = append(w.reports, t)
 	slices.SortFunc(w.reports, func(a, b windowReport) int { return cmp.Compare(a.reset, b.reset) })
-	w.reports = w.reports[max(0, len(w.reports)-2):]
+	if len(w.reports) > 2 { // the one with the most requests left
+		w.reports = slices.DeleteFunc(w.reports, func(t windowReport) bool {
+			return t == slices.MaxFunc(w.reports, func(a, b windowReport) int { return cmp.Compare(a.limit-a.count(), b.limit-b.count()) })
+		})
+	}
 }
 
 // learnWithoutHeaders adds a response without rate headers.
@@ -290,11 +323,11 @@ func (m *model) closed(w *fixedWindow, price int64, batch bool, now int64) (no b
 func (m *model) closedByReports(w *fixedWindow, reports []windowReport, price int64, batch bool, now int64) (no bool, until int64) {
 	unconfirmed, open := w.unconfirmed.total(now), m.inUse(w)
 	for _, t := range reports {
-		limit, spent := m.rules.Usable(t.limit), t.used+unconfirmed
+		limit, spent := m.rules.Usable(t.limit), t.count()+unconfirmed
 		needed := max(1, min(price, limit))
 		left := limit - spent - open - needed // after the request
 		switch rest := max(0, t.reset+t.latest-now); {
-		case t.used > limit-needed:
+		case t.count() > limit-needed:
 			no, until = true, max(until, t.reopens())
 		case spent > limit-needed:
 			no, until = true, max(until, min(t.reopens(), w.unconfirmed.returned(spent+needed-limit, now)))
@@ -363,8 +396,8 @@ func (m *model) shown(w *fixedWindow, now int64) limits.Budget {
 	used, reset := int64(0), now+w.length
 	for _, t := range w.reports {
 		b.Limit = int(t.limit)
-		if t.used >= used {
-			used, reset = t.used, t.reset
+		if t.count() >= used {
+			used, reset = t.count(), t.reset
 			if t.latest <= -2*sec || t.latest >= 2*sec { // the clocks differ
 				reset = (t.reset + t.latest) / sec * sec
 			}

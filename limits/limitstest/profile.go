@@ -53,9 +53,8 @@ type Profile struct {
 	Date, Reset Rounding
 	// Flicker rounds each reset in a random way. Jitter adds or subtracts a second.
 	Flicker, Jitter bool
-	// Stale is the probability of rate headers from an earlier response. The earlier response did not count this
-	// request.
-	Stale float64
+	// Behind is the largest number of requests by which rate headers are behind. They may not even count their own request.
+	Behind int
 	// NoLimits removes the primary limits and the rate headers. An upstream with primary limits sends the headers
 	// (Document B section 8.4), so no upstream has primary limits without headers. NoDate omits the Date field.
 	NoLimits, NoDate bool

@@ -5,6 +5,7 @@
 local SECOND = 1000000
 local LONGEST, MOST = 3600 * SECOND, 1e9 -- the longest wait and the largest number of a report, as in policy/numbers.go
 local JITTER = 2 * SECOND -- two resets within this distance are resets of one window
+local BEHIND = 10 -- the same as mostBehind in window.go
 local LEASE_TIME, SPARE_TIME = 30 * SECOND, 300 * SECOND -- the same as leaseTime and spareTime in account.go
 local FORGET_TIME = 7200 * SECOND -- time without calls after which a replica is forgotten
 local WAIT_TIME, SLOTS_WAIT, LONGEST_WAIT = SECOND, SECOND / 5, 60 * SECOND -- the same as in waits.go
@@ -78,8 +79,15 @@ local function set_use(budget, l, use)
   end
 end
 
--- Ends the windows whose reset has passed. Each replica then has the tokens and the extra tokens of its lease for the
--- next window (catch_up).
+-- Begins the next window of a budget. Each replica then has the tokens and the extra tokens of its lease (catch_up).
+local function begin_window(budget, w)
+  local t = total(budget)
+  w.windows, w.version = w.windows + 1, w.version + 1
+  t.tokens, t.extra, t.reported = t.tokens + t.extra, 0, 0
+  changed['w:' .. budget:sub(8)], changed['t:' .. budget] = true, true
+end
+
+-- Ends the windows whose reset has passed.
 local function end_windows(budget, w)
   local reports = #w.reports
   for i = #w.reports, 1, -1 do
@@ -91,12 +99,14 @@ local function end_windows(budget, w)
       if o.responses > 0 and o.reset >= w.over and ends <= now then w.over, w.ended = o.reset, ends end
     end
   end
-  if #w.reports < reports then
-    local t = total(budget)
-    w.windows, w.version = w.windows + 1, w.version + 1
-    t.tokens, t.extra, t.reported = t.tokens + t.extra, 0, 0
-    changed['w:' .. budget:sub(8)], changed['t:' .. budget] = true, true
-  end
+  if #w.reports < reports then begin_window(budget, w) end
+end
+
+-- Forgets the reports of a window that an operator has opened. The time is that of a replica, so it is not exact.
+local function open_window(budget, w, opened)
+  if opened <= (w.opened or 0) + JITTER then return end
+  w.opened, w.limit, w.reports = min(opened, now), nil, {}
+  begin_window(budget, w)
 end
 
 -- Applies the end of windows since the last use of a lease.
@@ -118,10 +128,17 @@ local function known_limit(budget, limit)
   return w and w.limit and min(limit, max(1, usable(w.limit))) or limit
 end
 
--- Adds a report to a window, by the rules of the type window in package limits. Returns false if that window has ended.
+-- Returns the use of a window (report.use in window.go).
+local function use_of(o)
+  local own = o.own or 0
+  return max(o.used, own, min(own + (o.lost or 0), o.used + BEHIND))
+end
+
+-- Adds a report to a window, by the rules of the type window in package limits. Returns the report of the window, or nil if that
+-- window has ended.
 local function report(w, new)
-  if new.responses > 0 and w.over ~= 0 and new.reset <= w.over + JITTER and new.granted < (w.ended or now) then return false end
-  if new.reset + new.max_offset + JITTER <= now then return false end
+  if new.responses > 0 and w.over ~= 0 and new.reset <= w.over + JITTER and new.granted < (w.ended or now) then return end
+  if new.reset + new.max_offset + JITTER <= now or new.granted < (w.opened or 0) then return end
   for _, o in ipairs(w.reports) do
     if math.abs(o.reset - new.reset) <= JITTER then
       local latest, earliest = min(o.max_offset, new.max_offset), max(o.min_offset, new.min_offset)
@@ -136,23 +153,49 @@ local function report(w, new)
         w.version = w.version + 1
       end
       o.responses = max(o.responses, new.responses)
-      return true
+      return o
     end
   end
-  new.granted = nil
-  table.insert(w.reports, new)
-  w.limit = new.limit
+  local o = {reset = new.reset, max_offset = new.max_offset, min_offset = new.min_offset, limit = new.limit, used = new.used,
+    responses = new.responses}
+  table.insert(w.reports, o)
+  w.limit, w.version = o.limit, w.version + 1
   table.sort(w.reports, function(a, b) return a.reset < b.reset end)
-  if #w.reports > 2 then table.remove(w.reports, 1) end
-  w.version = w.version + 1
-  return true
+  if #w.reports > 2 then -- those with the fewest remaining requests stay
+    local most = 1
+    for i, r in ipairs(w.reports) do
+      if r.limit - use_of(r) > w.reports[most].limit - use_of(w.reports[most]) then most = i end
+    end
+    table.remove(w.reports, most)
+  end
+  return o
+end
+
+-- Returns what a replica has counted in the window of a report, or nil.
+local function counts_of(name, resource, reset)
+  local counts = field('r:' .. name, {}).counts
+  for _, c in ipairs(counts and counts[resource] or {}) do
+    if math.abs(c.reset - reset) <= JITTER then return c end
+  end
+end
+
+-- Adds what the calling replica has counted in a window since its last call.
+local function count(w, o, resource, new)
+  local known = counts_of(call.replica, resource, o.reset) or {own = 0, lost = 0}
+  for _, name in ipairs({'own', 'lost'}) do
+    local before = known[name]
+    if new[name] < before then before = 0 end -- the replica has begun again
+    if new[name] > before then
+      o[name], w.version = min(MOST, (o[name] or 0) + new[name] - before), w.version + 1
+    end
+  end
 end
 
 -- Returns the tokens that the replicas may have together. The limit is the documented limit of a budget. A window has
 -- the limits that responses reported, without the reported use.
 local function capacity(w, limit)
   for i, o in ipairs(w and w.reports or {}) do
-    local left = usable(o.limit) - o.used
+    local left = usable(o.limit) - use_of(o)
     limit = i == 1 and left or min(limit, left)
   end
   return limit
@@ -161,12 +204,13 @@ end
 -- Returns a list for the reply, or nil, because cjson encodes an empty list as an object.
 local function list(items) return #items > 0 and items or nil end
 
--- Returns the reports of a window for the reply.
-local function reports_of(w)
+-- Returns the reports of a window for the reply, with what the other replicas have counted.
+local function reports_of(w, resource)
   local reports = {}
   for k, o in ipairs(w.reports) do
+    local c = counts_of(call.replica, resource, o.reset) or {own = 0, lost = 0}
     reports[k] = {reset = int(o.reset), max_offset = int(o.max_offset), min_offset = int(o.min_offset), limit = o.limit,
-      used = o.used, responses = o.responses}
+      used = o.used, responses = o.responses, own = max(0, (o.own or 0) - c.own), lost = max(0, (o.lost or 0) - c.lost)}
   end
   return list(reports)
 end

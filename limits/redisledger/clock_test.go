@@ -53,6 +53,27 @@ func TestStepsOfTheRedisClockExceedNoLimit(t *testing.T) {
 	}
 }
 
+func TestStepsOfTheRedisClockDelayNoClient(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.configure(func(r *limits.Rules) { *r = limitstest.ClockRules() })
+		done, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			for {
+				select {
+				case <-done:
+					return
+				case <-time.After(4 * heartbeatInterval): // fewer calls
+					_, _ = p.r1.heartbeat(p.Context()), p.r2.heartbeat(p.Context())
+				}
+			}
+		}()
+		limitstest.RunClockSteps(p.T, func(rng *rand.Rand) { p.clockOffset.Add(steps[rng.IntN(len(steps))].Microseconds()) }, p.r1, p.r2)
+		close(done)
+		<-ended
+	})
+}
+
 // Replicas saturate an account for an hour, while the clock of Redis steps 30 times.
 func TestStepsOfTheRedisClockUnderLoad(t *testing.T) {
 	all := testservers.Setting(t, "WEIR_WINDOWS", 0) > 0

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 // The first replica gets the limit error. The second replica restores the cool-down in an empty Redis.
@@ -48,6 +49,49 @@ func TestAnOpenedAccountIsOpenAtAllReplicas(t *testing.T) {
 		p.decide(p.r2, p.claim(1))
 		p.heartbeat(p.r2)
 		p.settleAnswered(p.r2, p.mustAdmit(p.r2, p.claim(1), "after the opening"), true)
+	})
+}
+
+// The second replica has reported the wrong number, and a third one has learned it.
+func TestAnOpenedWindowIsOpenAtAllReplicas(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		r3 := p.open("r3", defaultRules())
+		replicas := []*Ledger{p.r1, p.r2, r3}
+		reset := time.Now().Add(30 * time.Minute)
+		report := func(used int) limits.Outcome {
+			return answered(limits.Rate{Limit: 5000, Used: used, Reset: reset, Date: time.Now(), Resource: policy.Core})
+		}
+		c := p.mustAdmit(r3, p.claim(1), "at the start")
+		p.settle(p.r2, p.mustAdmit(p.r2, p.claim(1), "at the start"), report(1_000_000))
+		for range 2 {
+			p.heartbeat(replicas...)
+			for _, l := range replicas {
+				if d := p.decide(l, p.claim(1)); d.Reason != limits.Primary {
+					p.Fatalf("before the opening: %+v", d)
+				}
+			}
+		}
+		time.Sleep(10 * time.Second)
+		if err := p.r1.Open(p.Context(), "a"); err != nil {
+			p.Fatal(err)
+		}
+		p.settle(r3, c, report(1_000_000)) // of a request before the opening
+		for _, l := range replicas {
+			p.decide(l, p.claim(1))
+			p.heartbeat(l)
+		}
+		for i, l := range replicas {
+			time.Sleep(2 * time.Second)
+			p.settle(l, p.mustAdmit(l, p.claim(1), "after the opening"), report(10+i))
+		}
+		p.heartbeat(replicas...)
+		p.settle(p.r2, p.mustAdmit(p.r2, p.claim(1), "after a report"), report(5000))
+		p.heartbeat(replicas...)
+		for i, l := range replicas {
+			if d := p.decide(l, p.claim(1)); d.Reason != limits.Primary || d.Wait < 29*time.Minute {
+				p.Errorf("replica %d after the window is exhausted: %+v", i, d)
+			}
+		}
 	})
 }
 

@@ -32,14 +32,15 @@
 //	  r:REPLICA           number and time of the last saved call of a replica
 //	weir:{weir}:replicas  sorted set of replicas by the time of their last heartbeat. TTL: 5 minutes.
 //	weir:{weir}:epoch     hash: run_id of the Redis process, and the time of its first registration. TTL: a day.
-//	                      A change means that Redis may have lost writes. Also the API of the first gateway: gateways
-//	                      for another API append its name to the names of accounts and to the keys below.
+//	                      A change means that Redis may have lost writes.
 //	weir:{weir}:key       secret from which replicas derive account names, in hexadecimal. TTL: 30 days.
 //	weir:{weir}:accounts  sorted set of "KIND NAME" by the second of the last use. TTL: two hours.
 //	weir:{weir}:resources hash of learned resources. TTL: two hours.
 //	weir:{weir}:aliases   sorted set of accounts with several names. TTL: a day.
 //	weir:{weir}:grants    hash of grants by ID. TTL: the longest grant.
 //	weir:{weir}:once:NAME empty value that marks a name as used (Once). TTL: until the end that the caller gives.
+//
+// Gateways for another API than the public one append its name to the names of accounts, and to all keys except epoch and key.
 //
 // Invariants: The tokens of all leases of a budget are at most its limit, as far as the replicas could keep it. A call
 // declares what a replica uses, so a lost reply or a repeated call changes nothing, and a replica restores lost data by

@@ -77,6 +77,7 @@ type windowCall struct {
 	Budget  string       `json:"budget"`
 	Version int64        `json:"version"` // that this replica has learned
 	Silent  int64        `json:"silent"`
+	Opened  int64        `json:"opened"`
 	Reports []reportCall `json:"reports,omitempty"`
 }
 
@@ -88,6 +89,8 @@ type reportCall struct {
 	Used      int64 `json:"used"`
 	Responses int64 `json:"responses"`
 	Granted   int64 `json:"granted"`
+	Own       int64 `json:"own"`
+	Lost      int64 `json:"lost"`
 }
 
 // budgetCall contains the use of one budget. Spare is the number of tokens that the replica keeps beyond its use. Ahead
@@ -174,6 +177,7 @@ type windowReply struct {
 	Budget  string        `json:"budget"` // in replies of read.lua
 	Version int64         `json:"version"`
 	Silent  int64         `json:"silent"`
+	Opened  int64         `json:"opened,string"`
 	Reports []reportReply `json:"reports"`
 }
 
@@ -184,12 +188,17 @@ type reportReply struct {
 	Limit     int64 `json:"limit"`
 	Used      int64 `json:"used"`
 	Responses int64 `json:"responses"`
+	Own       int64 `json:"own"` // of the other replicas, as Lost
+	Lost      int64 `json:"lost"`
 }
 
 func (w windowReply) state() limits.WindowState {
-	s := limits.WindowState{Silent: w.Silent}
+	s := limits.WindowState{Silent: w.Silent, Opened: w.Opened}
 	for _, r := range w.Reports {
-		s.Reports = append(s.Reports, limits.Report{Reset: r.Reset, MaxOffset: r.MaxOffset, MinOffset: r.MinOffset, Limit: r.Limit, Used: r.Used, Responses: r.Responses})
+		s.Reports = append(s.Reports, limits.Report{
+			Reset: r.Reset, MaxOffset: r.MaxOffset, MinOffset: r.MinOffset, Limit: r.Limit, Used: r.Used, Responses: r.Responses,
+			Foreign: limits.Counts{Own: r.Own, Lost: r.Lost},
+		})
 	}
 	return s
 }
@@ -431,9 +440,9 @@ func (x *exchange) add(budget string) {
 	w := windowCall{Budget: budget, Version: x.windows[budget]}
 	if x.offset != nil {
 		if s, ok := x.part.WindowState(budget, *x.offset, x.sent); ok {
-			w.Silent = s.Silent
+			w.Silent, w.Opened = s.Silent, s.Opened
 			for _, r := range s.Reports {
-				w.Reports = append(w.Reports, reportCall(r))
+				w.Reports = append(w.Reports, reportCall{r.Reset, r.MaxOffset, r.MinOffset, r.Limit, r.Used, r.Responses, r.Granted, r.Counts.Own, r.Counts.Lost})
 			}
 		}
 	} else {

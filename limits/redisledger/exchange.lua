@@ -30,14 +30,25 @@ if call.cooldown and call.cooldown_version > account.cooldown_version then
 end
 local ended = {} -- the budgets whose window has ended here, but not yet at the replica
 for _, own in ipairs(call.windows or {}) do
-  local w = window(own.budget)
+  local w, resource, counts = window(own.budget), own.budget:sub(8), {}
   end_windows(own.budget, w)
+  open_window(own.budget, w, own.opened)
   local version = w.version
-  for _, o in ipairs(own.reports or {}) do
-    if not report(w, o) then ended[own.budget] = true end
+  for _, new in ipairs(own.reports or {}) do
+    local o = report(w, new)
+    if o then
+      count(w, o, resource, new)
+      table.insert(counts, {reset = new.reset, own = new.own, lost = new.lost})
+    else
+      ended[own.budget] = true
+    end
+  end
+  if #counts > 0 then
+    replica.counts = replica.counts or {}
+    replica.counts[resource] = counts
   end
   if own.silent > w.silent then w.silent, w.version = own.silent, w.version + 1 end
-  if w.version ~= version then changed['w:' .. own.budget:sub(8)], save_needed = true, true end
+  if w.version ~= version then changed['w:' .. resource], save_needed = true, true end
 end
 -- A replica that leaves the account gives its spent tokens back in parts. Each part is the lease of a replica that has
 -- ended, whose tokens return after its time to keep.
@@ -249,7 +260,10 @@ for i, b in ipairs(budgets) do
 end
 for i, own in ipairs(call.windows or {}) do
   local w = window(own.budget)
-  reply.windows[i] = {version = w.version, silent = w.silent, reports = w.version ~= own.version and reports_of(w) or nil}
+  reply.windows[i] = {version = w.version, silent = w.silent}
+  if w.version ~= own.version then
+    reply.windows[i].reports, reply.windows[i].opened = reports_of(w, own.budget:sub(8)), int(w.opened or 0)
+  end
 end
 reply.claims, reply.budgets, reply.windows = list(reply.claims), list(reply.budgets), list(reply.windows)
 if account.cooldown_version ~= call.cooldown_version then

@@ -217,14 +217,17 @@ func (l *Ledger) indexAccount(ctx context.Context, a *account, force bool) error
 	}
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	to, err := l.serverOf(limited, accountsKey)
 	index := l.shared(accountsKey)
+	to, err := l.serverOf(limited, index)
 	if err != nil {
 		return unavailable(err)
 	}
+	l.mu.Lock()
+	second := (l.now() + l.ahead[to.address]) / 1e6 // of Redis, because the clocks of the replicas may differ
+	l.mu.Unlock()
 	_, err = to.node.Pipelined(limited, func(p redis.Pipeliner) error {
-		p.ZAdd(limited, index, redis.Z{Score: float64(now.Unix()), Member: a.title()})
-		p.ZRemRangeByScore(limited, index, "-inf", strconv.FormatInt(now.Add(-indexedTime).Unix(), 10))
+		p.ZAdd(limited, index, redis.Z{Score: float64(second), Member: a.title()})
+		p.ZRemRangeByScore(limited, index, "-inf", strconv.FormatInt(second-int64(indexedTime/time.Second), 10))
 		p.PExpire(limited, index, indexedTime)
 		return nil
 	})
@@ -304,8 +307,6 @@ type registration struct {
 	TTL     int64  `json:"ttl"` // milliseconds
 	Secret  string `json:"secret"`
 	Process string `json:"process"`
-	// Upstream is Config.Upstream.
-	Upstream string `json:"upstream"`
 	reach
 }
 
@@ -314,7 +315,6 @@ type registered struct {
 	Replicas int64  `json:"replicas"`
 	Secret   string `json:"secret"`
 	Epoch    string `json:"epoch"`
-	Upstream string `json:"upstream"` // of the first gateway on this Redis
 	Accounts int64  `json:"accounts"`
 }
 
@@ -333,12 +333,6 @@ func (l *Ledger) registerReplica(ctx context.Context) (newEpoch bool, err error)
 		return false, unavailable(err)
 	}
 	l.replicas.Store(answer.Replicas)
-	if second := l.Upstream != "" && answer.Upstream != l.Upstream; l.second.Swap(second) != second && second {
-		l.Log.Info("redis has the ledger of another upstream; this gateway uses its own names there", "upstream", l.Upstream)
-		if err := l.Client.ZRem(ctx, replicasKey, l.Replica).Err(); err != nil { // registered there before the answer
-			return false, unavailable(err)
-		}
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.indexed = max(answer.Accounts, l.indexed*49/50) // the estimate falls slowly after a loss of the index
@@ -377,7 +371,7 @@ func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, addre
 	l.mu.Lock()
 	l.createSecret()
 	sent := l.now()
-	argument, err := json.Marshal(registration{l.Replica, registeredTime.Milliseconds(), l.secret, to.process, l.Upstream, l.reach(to.address, sent)})
+	argument, err := json.Marshal(registration{l.Replica, registeredTime.Milliseconds(), l.secret, to.process, l.reach(to.address, sent)})
 	l.mu.Unlock()
 	if err != nil {
 		return answer, to.address, err

@@ -49,7 +49,8 @@ type Config struct {
 	Client redis.UniversalClient
 	// Replica is the unique name of this replica.
 	Replica string
-	// Upstream names the API. Ledgers of different APIs share nothing. Ledgers of one API need the same name.
+	// Upstream ends the names of accounts and keys, so that ledgers of different APIs share nothing. It is empty for one API, whose
+	// names are plain.
 	Upstream string
 	Rules    limits.Rules
 	// Joined is called once if the replica started without Redis and Redis responds now. secret replaces the secret that
@@ -73,7 +74,6 @@ type Ledger struct {
 	// lostSince is the time at which Redis stopped responding, in nanoseconds since 1970; 0 if Redis responds.
 	lostSince atomic.Int64
 	replicas  atomic.Int64
-	second    atomic.Bool // the first gateway on this Redis has another API
 	// mayHaveLost is set from the start of a new epoch until all accounts have been restored. Only Join, Run and
 	// Leave use mayHaveLost, one after another.
 	mayHaveLost bool
@@ -172,6 +172,8 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 			a.touch(a.part.Touches(c, "", r)...)
 		case d.Reason == limits.Closed, d.Reason == limits.Cooldown, d.Reason == limits.Content:
 			a.touch(limits.SlotsBudget) // the next heartbeat learns whether an operator has ended the cool-down
+		case d.Reason == limits.Primary:
+			a.touch(limits.WindowBudget(c.Resource)) // or opened the window
 		}
 		if d.Granted && a.part.Has(c) {
 			d = a.part.Admit(c, r, l.now())
@@ -248,7 +250,10 @@ func (l *Ledger) Open(ctx context.Context, name string) error {
 		return err
 	}
 	l.mu.Lock()
-	err := a.part.Open(l.now())
+	err := a.part.Open(l.rules.Load(), l.now())
+	for _, resource := range a.part.Resources() {
+		a.touch(limits.WindowBudget(resource))
+	}
 	l.mu.Unlock()
 	if err != nil {
 		return err

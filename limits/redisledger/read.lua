@@ -13,7 +13,7 @@ end
 for _, name in ipairs(fields('w:')) do
   local w = field(name)
   end_windows('window:' .. name:sub(3), w)
-  table.insert(reply.windows, {budget = 'window:' .. name:sub(3), silent = w.silent, reports = reports_of(w)})
+  table.insert(reply.windows, {budget = 'window:' .. name:sub(3), silent = w.silent, reports = reports_of(w, name:sub(3)), opened = int(w.opened or 0)})
 end
 reply.budgets, reply.windows = list(reply.budgets), list(reply.windows)
 return cjson.encode(reply)

@@ -1,5 +1,5 @@
 -- Keeps a replica registered, and renews the TTL of the keys that all replicas share.
--- KEYS: replicas, epoch, secret, accounts. ARGV[1]: {replica, ttl, secret, process, upstream}, ttl in milliseconds.
+-- KEYS: replicas, epoch, secret, accounts. ARGV[1]: {replica, ttl, secret, process}, ttl in milliseconds.
 
 local time = clock()
 local arg = cjson.decode(ARGV[1])
@@ -19,7 +19,6 @@ redis.call('PEXPIRE', secret, 30 * 24 * 3600 * 1000)
 if redis.call('HGET', epoch, 'process') ~= arg.process then
   redis.call('HSET', epoch, 'since', string.format('%.0f', now), 'process', arg.process)
 end
-if arg.upstream ~= '' then redis.call('HSETNX', epoch, 'upstream', arg.upstream) end
 redis.call('PEXPIRE', epoch, 24 * 3600 * 1000)
 return cjson.encode({now = string.format('%.0f', now), replicas = redis.call('ZCARD', replicas), secret = redis.call('GET', secret),
-  epoch = redis.call('HGET', epoch, 'since') .. ' ' .. arg.process, upstream = redis.call('HGET', epoch, 'upstream') or '', accounts = redis.call('ZCARD', accounts)})
+  epoch = redis.call('HGET', epoch, 'since') .. ' ' .. arg.process, accounts = redis.call('ZCARD', accounts)})

@@ -14,6 +14,18 @@ func TestNoNumberOfAResponseBlocksAnAccountInRedis(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		r := limitstest.NewResponder(p.T, func() { p.heartbeat(p.r1, p.r2) }, p.r1, p.r2)
 		r.RunResponses(testservers.Setting(p.T, "WEIR_RESPONSES", 300), rand.New(rand.NewPCG(1, 2)))
+		client, ctx := p.client(p.T), p.Context()
+		for _, key := range client.Keys(ctx, "*").Val() {
+			const most = 128 << 10
+			if size := client.MemoryUsage(ctx, key).Val(); size > most {
+				p.Errorf("%s has %d bytes, want at most %d", key, size, most)
+			}
+		}
+		for _, l := range p.both() {
+			if n := len(l.accounts); n > 20 {
+				p.Errorf("a replica knows %d accounts, want at most 20", n)
+			}
+		}
 	})
 }
 

@@ -132,13 +132,12 @@ func (l *Ledger) keysOf(name string) []string {
 	return []string{key, epochKey}
 }
 
-// shared returns the name of an account or of a shared key. The first gateway on a Redis uses the plain names. Gateways for
-// another API add its name, so that they share nothing with the first.
+// shared returns the name of an account or of a key that all replicas for one API share.
 func (l *Ledger) shared(name string) string {
-	if l.second.Load() {
-		return name + ":" + l.Upstream
+	if l.Upstream == "" {
+		return name
 	}
-	return name
+	return name + ":" + l.Upstream
 }
 
 // server is the node that stores an account, and the Redis process (run_id) of the node.
