@@ -578,7 +578,7 @@ func (a *account) spendUnconfirmed(w *window, at, cost int64) {
 // idle removes idle logs and windows. It reports whether the account has the state of a new account.
 func (a *account) idle(now int64) bool {
 	now = a.advance(now)
-	if len(a.reservations) > 0 || a.Assumed != 0 && now < a.Assumed+dividedFrom {
+	if len(a.reservations) > 0 {
 		return false
 	}
 	maps.DeleteFunc(a.Logs, func(_ string, l *slidingLog) bool { return l.idle(now) })

@@ -64,7 +64,7 @@ func (m *Memory) Rotate(file File, hashKey []byte, commit func() error) error {
 	m.next = next
 	m.mu.Unlock()
 	m.eachAccount(func(a *account) {
-		if !a.idle(m.now()) {
+		if !m.idle(a) {
 			next.append(m.encode(savedLine{Account: a.pessimistic()}))
 		}
 	})

@@ -69,7 +69,7 @@ func (m *Memory) Run(ctx context.Context) {
 // sweep removes idle accounts, and returns the memory of the map after many removals.
 func (m *Memory) sweep() {
 	m.eachAccount(func(a *account) {
-		if a.idle(m.now()) {
+		if m.idle(a) {
 			m.remove(a)
 		}
 	})
@@ -195,7 +195,7 @@ func (m *Memory) fill(l *slidingLog, s Spend, started int64, assumption string) 
 func (m *Memory) ColdStart() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	end := m.coldEnd()
+	end := m.spentUntil(m.started)
 	if !m.cold || m.now() >= end {
 		return ""
 	}

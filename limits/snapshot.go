@@ -44,7 +44,7 @@ type Saved struct {
 // firstLine returns the first line. mu must be held.
 func (m *Memory) firstLine(hashKey []byte) savedLine {
 	l := savedLine{Version: snapshotVersion, HashKey: hashKey, Aliases: m.aliases.saved()}
-	if m.cold && m.now() < m.coldEnd() {
+	if m.cold && m.now() < m.spentUntil(m.started) {
 		l.ColdStart, l.Started = m.coldStart(), m.started
 	}
 	return l
@@ -68,7 +68,7 @@ func (m *Memory) Save(w io.Writer, hashKey []byte) error {
 			v.expiry, a.nextExpiry = now, now
 		}
 		a.advance(now)
-		if !a.idle(now) {
+		if !m.idle(a) {
 			err = errors.Join(err, write(savedLine{Account: a}))
 		}
 	}
@@ -244,11 +244,17 @@ func (m *Memory) spendAssumed(a *account, s Spend) {
 // coldStart returns the assumption about the spending before a cold start.
 func (m *Memory) coldStart() string { return cmp.Or(m.assumption, m.rules.ColdStart) }
 
-// coldEnd returns the time at which the spends before a cold start have returned.
-func (m *Memory) coldEnd() int64 {
-	longest := m.rules.Points.Window
+// spentUntil returns the time at which the spends before a start have returned.
+func (m *Memory) spentUntil(start int64) int64 {
+	longest := max(m.rules.Points.Window, m.rules.CPU.Window, m.rules.Search.Window)
 	for _, w := range m.rules.Content {
 		longest = max(longest, w.Window)
 	}
-	return m.started + longest.Microseconds()
+	return start + longest.Microseconds()
+}
+
+// idle reports whether an account has the state of a new account, and a new account would not count less as spent.
+func (m *Memory) idle(a *account) bool {
+	now := m.now()
+	return a.idle(now) && (a.Assumed == 0 || now >= m.spentUntil(a.Assumed))
 }
