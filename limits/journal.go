@@ -39,6 +39,7 @@ func (m *Memory) append(l savedLine) {
 	if m.journal == nil {
 		return
 	}
+	m.ahead = m.clock.Ahead()
 	line := m.encode(l)
 	m.journal.append(line)
 	m.next.append(line)
@@ -46,8 +47,7 @@ func (m *Memory) append(l savedLine) {
 
 // encode returns the text of a line. mu must be held.
 func (m *Memory) encode(l savedLine) []byte {
-	m.ahead = m.clock.Ahead()
-	l.At, l.Ahead = m.now(), m.ahead.Microseconds()
+	l.At, l.Ahead = m.now(), m.clock.Ahead().Microseconds()
 	text, err := json.Marshal(l)
 	if err != nil {
 		panic(err) // the struct contains only numbers and texts

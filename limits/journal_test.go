@@ -36,6 +36,7 @@ type fileRig struct {
 	*testing.T
 	*Memory
 	file  *testFile
+	start string        // Rules.ColdStart
 	step  time.Duration // of the wall clock
 	limit int
 	reset time.Time
@@ -43,11 +44,11 @@ type fileRig struct {
 	id    uint64
 }
 
-// withFile runs a test with a ledger whose cold start is over.
-func withFile(t *testing.T, test func(r *fileRig)) {
+// withFile runs a test with a new ledger.
+func withFile(t *testing.T, coldStart string, test func(r *fileRig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &fileRig{T: t, limit: 5000, reset: time.Now().Add(time.Hour)}
+		r := &fileRig{T: t, start: coldStart, limit: 5000, reset: time.Now().Add(time.Hour)}
 		r.open(nil)
 		test(r)
 	})
@@ -56,7 +57,7 @@ func withFile(t *testing.T, test func(r *fileRig)) {
 // open starts a process with the file of another process.
 func (r *fileRig) open(text []byte) (s Saved) {
 	r.Helper()
-	r.Memory = NewMemoryAt(Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"}, NewClock().Stepped(func() time.Duration { return r.step }))
+	r.Memory = NewMemoryAt(Rules{Limits: policy.DefaultLimits(), ColdStart: r.start}, NewClock().Stepped(func() time.Duration { return r.step }))
 	if text != nil {
 		var err error
 		if s, err = r.Load(bytes.NewReader(text)); err != nil {
@@ -66,6 +67,19 @@ func (r *fileRig) open(text []byte) (s Saved) {
 	r.file = &testFile{}
 	r.rotate(r.file, nil)
 	return s
+}
+
+// stopped returns the file after a stop.
+func (r *fileRig) stopped(clean bool) []byte {
+	r.Helper()
+	if !clean {
+		return r.file.Bytes()
+	}
+	var text bytes.Buffer
+	if err := r.Save(&text, nil); err != nil {
+		r.Fatal(err)
+	}
+	return text.Bytes()
 }
 
 func (r *fileRig) rotate(file *testFile, err error) {
@@ -81,6 +95,18 @@ func (r *fileRig) killed() *Memory {
 	next := *r
 	next.open(r.file.Bytes())
 	return next.Memory
+}
+
+// try returns how many of 100 requests of three operations are granted at once. They stay in progress.
+func (r *fileRig) try(creates bool) (granted int) {
+	for i := range 100 {
+		c := r.claim("a", creates)
+		c.Operation = fmt.Sprint("op ", i%3)
+		if d, _ := r.Admit(r.Context(), c); d.Granted {
+			granted++
+		}
+	}
+	return granted
 }
 
 func (r *fileRig) claim(account string, creates bool) Claim {
@@ -252,7 +278,7 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 			r.losesNothing()
 		},
 	} {
-		t.Run(name, func(t *testing.T) { withFile(t, test) })
+		t.Run(name, func(t *testing.T) { withFile(t, "trust", test) })
 	}
 }
 
@@ -275,7 +301,7 @@ func TestNamesSurviveKillsAndSteps(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			withFile(t, func(r *fileRig) {
+			withFile(t, "trust", func(r *fileRig) {
 				r.Merge("token", "user:1", policy.User)
 				test(r)
 				if got := r.killed().Canonical("token"); got != "user:1" {
@@ -286,95 +312,51 @@ func TestNamesSurviveKillsAndSteps(t *testing.T) {
 	}
 }
 
-// A missing line marks the file, so the next process counts everything as spent, and keeps reports and cool-downs.
+// A missing line marks the file, so the next process counts everything as spent.
 func TestFullDiskIsKnownToTheNextProcess(t *testing.T) {
 	for _, part := range []int{0, 50, 99} {
-		for _, exhausted := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d %% of a line, exhausted %v", part, exhausted), func(t *testing.T) {
-				withFile(t, func(r *fileRig) {
-					if exhausted {
-						r.used = 4998
-					}
-					r.send("a", true)
-					r.send("a", false)
-					r.file.full, r.file.part = true, part
-					for range 100 {
-						c := r.claim("a", true)
-						if d, _ := r.Admit(r.Context(), c); d.Granted {
-							_ = r.Settle(r.Context(), Permit{Claim: c}, Outcome{Sent: true, Answered: true, Ended: true})
-						}
-						time.Sleep(time.Second)
-					}
-					r.file.full = false
-					r.Merge("b", "a", policy.User) // the disk has room again, but a line is missing
-					if due, err := r.RotationDue(); !exhausted && (!due || err == nil) {
-						r.Error("the missing line is not reported")
-					}
-					if s := r.open(r.file.Bytes()); !s.Incomplete && !exhausted {
-						r.Fatal("the file does not say that a line is missing")
-					}
-					time.Sleep(2 * time.Minute)
-					creations, reads := 0, 0
-					for range 20 {
-						for n, creates := range map[*int]bool{&creations: true, &reads: false} {
-							if d, _ := r.Admit(r.Context(), r.claim("a", creates)); d.Granted {
-								*n++
-							}
-						}
-					}
-					want := slowStartBurst
-					if exhausted {
-						want = 0
-					}
-					if creations > 0 || reads != want {
-						r.Errorf("%d creations and %d reads at once, want 0 and %d", creations, reads, want)
-					}
-				})
-			})
-		}
+		withFile(t, "trust", func(r *fileRig) {
+			r.send("a", true)
+			r.file.full, r.file.part = true, part
+			for range 60 {
+				r.spend(t, r.claim("a", true), Outcome{Sent: true, Answered: true, Ended: true})
+				time.Sleep(time.Second)
+			}
+			r.file.full = false
+			r.Merge("b", "a", policy.User) // the disk has room again, but a line is missing
+			if due, err := r.RotationDue(); !due || err == nil {
+				t.Error("the missing line is not reported")
+			}
+			if s := r.open(r.file.Bytes()); !s.Incomplete || r.Canonical("b") == "a" {
+				t.Errorf("%d %% of a line: %+v", part, s)
+			}
+			time.Sleep(2 * time.Minute)
+			if creations, reads := r.try(true), r.try(false); creations > 0 || reads != slowStartBurst {
+				t.Errorf("%d %% of a line: %d creations and %d reads at once, want 0 and %d", part, creations, reads, slowStartBurst)
+			}
+		})
 	}
 }
 
 // What a ledger assumes about the time before its cold start is in force after the next restart, too.
 func TestColdStartSurvivesRestarts(t *testing.T) {
-	creations := func(m *Memory) (granted int) {
-		for i := range 200 {
-			c := claim(uint64(i+1), policy.Core)
-			c.CreatesContent, c.Points = true, 5
-			if d, _ := m.Admit(t.Context(), c); d.Granted {
-				granted++
-				_ = m.Settle(t.Context(), Permit{Claim: c}, Outcome{Sent: true, Answered: true, Ended: true})
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		return granted
-	}
-	for _, assumption := range []string{"strict", "ramp"} {
+	for _, strict := range []bool{false, true} {
 		for _, clean := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, clean %v", assumption, clean), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					rules := Rules{Limits: policy.DefaultLimits(), ColdStart: "ramp"}
-					m, file := NewMemory(rules), &testFile{}
-					if assumption == "strict" {
-						m.AssumeSpent()
-					}
-					_ = m.Rotate(file, nil, func() error { return nil })
-					time.Sleep(10 * time.Second)
-					if clean {
-						file.Reset()
-						_ = m.Save(file, nil)
-					}
-					next := NewMemory(rules)
-					if _, err := next.Load(file); err != nil {
-						t.Fatal(err)
-					}
-					if held := next.ColdStart(); held != m.ColdStart() {
-						t.Errorf("the next process is %q, want %q", held, m.ColdStart())
-					}
-					if got, want := creations(next), creations(m); got > want {
-						t.Errorf("%d creations after the restart, %d without it", got, want)
-					}
-				})
+			withFile(t, "ramp", func(r *fileRig) {
+				if strict {
+					r.AssumeSpent()
+					r.file = &testFile{}
+					r.rotate(r.file, nil)
+				}
+				time.Sleep(10 * time.Second)
+				before, text := *r, r.stopped(clean)
+				r.open(text)
+				if got, want := r.Memory.ColdStart(), before.Memory.ColdStart(); got != want || want == "" {
+					t.Errorf("strict %v, clean stop %v: %q, want %q", strict, clean, got, want)
+				}
+				if got, want := r.try(true), before.try(true); got != want {
+					t.Errorf("strict %v, clean stop %v: %d creations after the restart, %d without it", strict, clean, got, want)
+				}
 			})
 		}
 	}
@@ -382,7 +364,7 @@ func TestColdStartSurvivesRestarts(t *testing.T) {
 
 func TestManyKillsLeaveTheWindowUsable(t *testing.T) {
 	for _, requests := range []int{0, 1} {
-		withFile(t, func(r *fileRig) {
+		withFile(t, "trust", func(r *fileRig) {
 			r.limit = 80
 			r.send("a", false)
 			for range 45 {
@@ -403,29 +385,15 @@ func TestManyKillsLeaveTheWindowUsable(t *testing.T) {
 // After a stop, the upstream may still work on the requests that were in progress.
 func TestRestartKeepsTheSlotsOfAbortedRequests(t *testing.T) {
 	for _, clean := range []bool{false, true} {
-		withFile(t, func(r *fileRig) {
-			open := func() (n int) {
-				for i := range 100 {
-					c := r.claim("a", false)
-					c.Operation = fmt.Sprint("op ", i%3)
-					if d, _ := r.Admit(t.Context(), c); d.Granted {
-						n++
-					}
-				}
-				return n
-			}
+		withFile(t, "trust", func(r *fileRig) {
 			r.send("a", false)
-			before := open()
-			if clean {
-				r.file.Reset()
-				_ = r.Save(r.file, nil)
-			}
+			before, text := r.try(false), r.stopped(clean)
 			time.Sleep(time.Second)
-			r.open(r.file.Bytes())
-			if after := open(); before == 0 || before+after > 100 {
+			r.open(text)
+			if after := r.try(false); before == 0 || before+after > 100 {
 				t.Errorf("clean stop %v: %d requests were in progress, and %d are sent a second later", clean, before, after)
 			}
-			if time.Sleep(time.Minute); open() == 0 {
+			if time.Sleep(time.Minute); r.try(false) == 0 {
 				t.Errorf("clean stop %v: no request after a minute", clean)
 			}
 		})

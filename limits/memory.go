@@ -39,7 +39,7 @@ type Memory struct {
 	cold     bool // the spends before the start are unknown
 	// assumption replaces Rules.ColdStart, unless it is empty.
 	assumption string
-	// journal is the file of the ledger, and next the file that will replace it; nil without such a file. ahead is that of the last line.
+	// journal is the file of the ledger, and next the file that will replace it; nil without such a file. ahead is that of the last appended line.
 	journal, next *journal
 	ahead         time.Duration
 }

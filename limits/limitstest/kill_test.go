@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,11 +22,11 @@ import (
 // disk is a ledger file on a disk that may be full.
 type disk struct {
 	bytes.Buffer
-	full *bool
+	full *atomic.Bool
 }
 
 func (d *disk) Write(line []byte) (int, error) {
-	if *d.full {
+	if d.full.Load() {
 		n, _ := d.Buffer.Write(line[:len(line)/3])
 		return n, errors.New("no space left on device")
 	}
@@ -46,7 +47,7 @@ type killed struct {
 	mu    sync.Mutex // guards the fields below
 	*limits.Memory
 	file     *disk
-	full     bool
+	full     atomic.Bool
 	permits  map[uint64]permit
 	token    string
 	kills    []time.Time
@@ -79,18 +80,12 @@ func (k *killed) start() {
 			k.lost = append(k.lost, time.Now())
 		}
 	}
-	k.full, k.Memory = false, next
+	k.Memory = next
+	k.full.Store(false)
 	k.file = &disk{full: &k.full}
 	if err := next.Rotate(k.file, nil, func() error { return nil }); err != nil {
 		k.Error(err)
 	}
-}
-
-// fill fills the disk until the next start.
-func (k *killed) fill() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.full = true
 }
 
 func (k *killed) kill() {
@@ -144,8 +139,8 @@ func (k *killed) Alone(account, resource string, since time.Time) bool {
 	return k.current().Alone(account, resource, since)
 }
 
-// of returns the ledger that knows a permit, or nil, and sets the account's name.
-func (k *killed) of(p *limits.Permit) *limits.Memory {
+// call calls the ledger that knows a permit, with the account's name. It does nothing if the ledger was killed.
+func (k *killed) call(p limits.Permit, do func(*limits.Memory, limits.Permit) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	known := k.permits[p.ID]
@@ -153,7 +148,7 @@ func (k *killed) of(p *limits.Permit) *limits.Memory {
 		return nil
 	}
 	p.Account = known.account
-	return k.Memory
+	return do(k.Memory, p)
 }
 
 func (k *killed) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
@@ -180,24 +175,18 @@ func (k *killed) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 }
 
 func (k *killed) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
-	if m := k.of(&p); m != nil {
-		return m.Settle(ctx, p, o)
-	}
-	return nil
+	return k.call(p, func(m *limits.Memory, p limits.Permit) error { return m.Settle(ctx, p, o) })
 }
 
 func (k *killed) Release(ctx context.Context, p limits.Permit, aborted bool) error {
-	if m := k.of(&p); m != nil {
-		return m.Release(ctx, p, aborted)
-	}
-	return nil
+	return k.call(p, func(m *limits.Memory, p limits.Permit) error { return m.Release(ctx, p, aborted) })
 }
 
 func (k *killed) Renew(ctx context.Context, permits []limits.OpenPermit) error {
-	for _, p := range permits {
-		if m := k.of(&p.Permit); m != nil {
-			_ = m.Renew(ctx, []limits.OpenPermit{p})
-		}
+	for _, open := range permits {
+		_ = k.call(open.Permit, func(m *limits.Memory, p limits.Permit) error {
+			return m.Renew(ctx, []limits.OpenPermit{{Permit: p, Elapsed: open.Elapsed}})
+		})
 	}
 	return nil
 }
@@ -232,7 +221,7 @@ func testKills(t *testing.T, kills int, seed uint64, s limitstest.Saturation, sc
 				for n := range kills {
 					testservers.Sleep(ctx, time.Minute+time.Duration(rng.Int64N(int64(100*time.Second))))
 					if n%4 == 3 {
-						k.fill()
+						k.full.Store(true) // until the next start
 						testservers.Sleep(ctx, 20*time.Second)
 					}
 					if ctx.Err() == nil {
