@@ -37,7 +37,8 @@ type account struct {
 	last         int64                   // time of the last step
 	nextExpiry   int64                   // no reservation expires earlier
 	waits        waits                   // for concurrency slots
-	coverage     *coverage               // by the saved ledger; nil without a line
+	covered      cooldownKey             // the cool-down in the last line of the account
+	exceeded     bool                    // the last line of the account does not cover its state
 	// In a shared account, others contains the tokens of other replicas by budget, from the last exchange. changes are
 	// the changes of the cool-down that other replicas do not have yet.
 	shared  bool
@@ -269,6 +270,7 @@ func (a *account) reserve(v *reservation) {
 		h.log.held += h.cost
 	}
 	v.window.inUse += v.cost
+	a.take(v)
 	a.reservations[v.id] = v
 }
 
@@ -422,6 +424,7 @@ func (v *reservation) raiseCPU(taken int64, final bool) {
 // setCost replaces the estimate by the true cost, in the window and in the budgets of the claim's client, group and tag.
 func (v *reservation) setCost(cost int64) {
 	v.window.inUse += cost - v.cost
+	v.window.left -= max(0, cost-v.cost)
 	v.cost = cost
 	for i := range v.holds {
 		if h := &v.holds[i]; h.quota {
@@ -583,7 +586,7 @@ func (a *account) spendUnconfirmed(w *window, at, cost int64) {
 // idle removes idle logs and windows. It reports whether the account has the state of a new account.
 func (a *account) idle(now int64) bool {
 	now = a.advance(now)
-	if len(a.reservations) > 0 || a.Assumed != 0 && now < a.Assumed+dividedFrom {
+	if len(a.reservations) > 0 {
 		return false
 	}
 	maps.DeleteFunc(a.Logs, func(_ string, l *slidingLog) bool { return l.idle(now) })

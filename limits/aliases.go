@@ -1,10 +1,6 @@
 package limits
 
 import (
-	"maps"
-	"slices"
-	"time"
-
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
@@ -12,9 +8,9 @@ const (
 	// maxAliases bounds the aliases of one ledger. The least recently used alias is removed first.
 	maxAliases = 16384
 	// aliasKept is the time after its last use for which an alias remains.
-	aliasKept = 24 * time.Hour
+	aliasKept = 24 * 3600 * second
 	// aliasRenewed is the precision of the time of the last use.
-	aliasRenewed = time.Minute
+	aliasRenewed = 60 * second
 )
 
 // Aliases contains the names of merged accounts. An alias is another name of an account, whose own name is the canonical
@@ -27,11 +23,11 @@ type Aliases struct {
 // [Aliases.Add] links only canonical names.
 type alias struct {
 	Into string
-	Used time.Time
+	Used int64 // on the clock of the ledger
 }
 
 // Canonical returns the canonical name of an account.
-func (s *Aliases) Canonical(name string, now time.Time) string {
+func (s *Aliases) Canonical(name string, now int64) string {
 	if s.list == nil || s.list.Len() == 0 {
 		return name
 	}
@@ -42,11 +38,11 @@ func (s *Aliases) Canonical(name string, now time.Time) string {
 		if !ok {
 			break
 		}
-		if now.Sub(a.Used) > aliasKept {
+		if now-a.Used > aliasKept {
 			s.list.Remove(root)
 			break
 		}
-		if _, chained := s.list.Get(a.Into); chained || now.Sub(a.Used) > aliasRenewed {
+		if _, chained := s.list.Get(a.Into); chained || now-a.Used > aliasRenewed {
 			stale = append(stale, root)
 		}
 		root = a.Into
@@ -59,7 +55,7 @@ func (s *Aliases) Canonical(name string, now time.Time) string {
 
 // Add makes the first account another name of the second account. It returns the canonical names that both accounts had.
 // merged is false if both accounts were one account already.
-func (s *Aliases) Add(from, into string, now time.Time) (oldName, newName string, merged bool) {
+func (s *Aliases) Add(from, into string, now int64) (oldName, newName string, merged bool) {
 	from, into = s.Canonical(from, now), s.Canonical(into, now)
 	if from == into {
 		return from, into, false
@@ -68,29 +64,22 @@ func (s *Aliases) Add(from, into string, now time.Time) (oldName, newName string
 	return from, into, true
 }
 
-func (s *Aliases) link(name, into string, now time.Time) {
+func (s *Aliases) link(name, into string, now int64) {
 	if s.list == nil {
 		s.list, _ = simplelru.NewLRU[string, alias](maxAliases, nil) // fails only for a size below 1
 	}
 	s.list.Add(name, alias{into, now})
 }
 
-// saved returns the aliases for a snapshot.
-func (s *Aliases) saved() map[string]alias {
-	all := map[string]alias{}
-	if s.list != nil {
-		for _, name := range s.list.Keys() {
-			all[name], _ = s.list.Peek(name)
-		}
+// saved returns the aliases for a snapshot, the least recently used alias first. The next process counts the time since the last use
+// from its start.
+func (s *Aliases) saved() (all [][2]string) {
+	if s.list == nil {
+		return nil
+	}
+	for _, name := range s.list.Keys() {
+		a, _ := s.list.Peek(name)
+		all = append(all, [2]string{name, a.Into})
 	}
 	return all
-}
-
-// load replaces the aliases by the aliases of a snapshot.
-func (s *Aliases) load(all map[string]alias) {
-	s.list = nil
-	names := slices.SortedFunc(maps.Keys(all), func(x, y string) int { return all[x].Used.Compare(all[y].Used) })
-	for _, name := range names {
-		s.Add(name, all[name].Into, all[name].Used) // also a wrong snapshot causes no cycle
-	}
 }

@@ -561,7 +561,9 @@ func BenchmarkAdmitAndSettle(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				m.Journal(file)
+				if err := m.Rotate(file, nil, func() error { return nil }); err != nil {
+					b.Fatal(err)
+				}
 			}
 			ctx := context.Background()
 			claim := Claim{Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1, CPU: time.Millisecond}

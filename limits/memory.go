@@ -3,7 +3,6 @@ package limits
 import (
 	"cmp"
 	"context"
-	"io"
 	"maps"
 	"runtime"
 	"slices"
@@ -37,10 +36,12 @@ type Memory struct {
 	peak     int // most accounts since accounts was allocated
 	clock    *Clock
 	started  int64
-	cold     bool      // the spends before the start are unknown
-	journal  io.Writer // nil without a file
+	cold     bool // the spends before the start are unknown
 	// assumption replaces Rules.ColdStart, unless it is empty.
 	assumption string
+	// journal is the file of the ledger, and next the file that will replace it; nil without such a file. ahead is that of the last appended line.
+	journal, next *journal
+	ahead         time.Duration
 }
 
 // NewMemory returns an empty ledger.
@@ -68,7 +69,7 @@ func (m *Memory) Run(ctx context.Context) {
 // sweep removes idle accounts, and returns the memory of the map after many removals.
 func (m *Memory) sweep() {
 	m.eachAccount(func(a *account) {
-		if a.idle(m.now()) {
+		if m.idle(a) {
 			m.remove(a)
 		}
 	})
@@ -119,19 +120,22 @@ func (m *Memory) now() int64 { return m.clock.Now() }
 func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	from, into, merged := m.aliases.Add(from, into, m.clock.wall())
-	b := m.accounts[from]
-	if !merged || b == nil {
+	from, into, merged := m.aliases.Add(from, into, m.now())
+	if !merged {
 		return
 	}
-	a := m.account(into, cmp.Or(kind, b.Kind))
-	a.merge(b, m.now(), m.assumed(a, b))
-	m.remove(b)
-	if m.journal != nil {
-		_ = m.writeLine(m.journal, savedLine{Aliases: map[string]alias{from: {into, m.clock.wall()}}})
-		_ = m.writeAccount(m.journal, a)
+	line := savedLine{Aliases: [][2]string{{from, into}}}
+	if b := m.accounts[from]; b != nil {
+		a, coldStart := m.account(into, cmp.Or(kind, b.Kind)), int64(0)
+		if m.cold {
+			coldStart = m.started
+		}
+		a.merge(b, m.now(), coldStart)
+		m.remove(b)
+		delete(m.unproven, a.Name) // the upstream has named the account, so it accepts the credentials
+		line.Account = a.ahead()
 	}
-	delete(m.unproven, a.Name) // the upstream has named the account, so it accepts the credentials
+	m.append(line)
 }
 
 // Canonical implements [Ledger].
@@ -142,7 +146,7 @@ func (m *Memory) Canonical(name string) string {
 }
 
 // canonical returns the canonical name of an account. mu must be held.
-func (m *Memory) canonical(name string) string { return m.aliases.Canonical(name, m.clock.wall()) }
+func (m *Memory) canonical(name string) string { return m.aliases.Canonical(name, m.now()) }
 
 // account returns an account, and creates it if necessary.
 func (m *Memory) account(name string, kind policy.CallerKind) *account {
@@ -191,11 +195,7 @@ func (m *Memory) fill(l *slidingLog, s Spend, started int64, assumption string) 
 func (m *Memory) ColdStart() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	longest := m.rules.Points.Window
-	for _, w := range m.rules.Content {
-		longest = max(longest, w.Window)
-	}
-	end := m.started + longest.Microseconds()
+	end := m.spentUntil(m.started)
 	if !m.cold || m.now() >= end {
 		return ""
 	}
@@ -225,7 +225,7 @@ func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 		m.unproven[a.Name] = permits + 1
 	}
 	if d.Granted && !repeated {
-		m.covered(a, &claim, claim.Resource)
+		m.cover(a, claim.Resource)
 	}
 	return d, nil
 }
@@ -246,7 +246,7 @@ func (m *Memory) Settle(_ context.Context, permit Permit, outcome Outcome) error
 			m.unproven[a.Name] = permits - 1
 		}
 	}
-	m.covered(a, nil, cmp.Or(outcome.Rate.Resource, permit.Resource))
+	m.cover(a, cmp.Or(outcome.Rate.Resource, permit.Resource))
 	m.removeUnproven(a)
 	return nil
 }
@@ -277,7 +277,7 @@ func (m *Memory) Renew(_ context.Context, permits []OpenPermit) error {
 	for _, p := range permits {
 		a := m.account(p.Account, p.Kind)
 		a.renew(&p, m.spends(a, p.Claim), &m.rules, now)
-		m.covered(a, nil, p.Resource)
+		m.cover(a, p.Resource)
 	}
 	return nil
 }
@@ -314,8 +314,8 @@ func (m *Memory) Open(_ context.Context, name string) error {
 	if a == nil {
 		return ErrNotClosed
 	}
-	defer m.covered(a, nil, "")
-	a.coverage = nil // an opened window needs a line
+	defer m.cover(a, "")
+	a.exceeded = true // an opened window needs a line
 	return a.open(&m.rules, a.advance(m.now()))
 }
 

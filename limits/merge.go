@@ -11,8 +11,8 @@ import (
 //
 // The merged account grants no claim that one of both accounts would refuse. It contains the sum of what both accounts
 // spent and hold, which may exceed a limit: the account then grants nothing until enough tokens have returned. Spends
-// until the time assumed are not real, but the assumption of a cold start about one account, so the larger one counts.
-func (a *account) merge(b *account, now, assumed int64) {
+// until coldStart, and those of short windows until an unclean stop, are not real, but assumed for one account, so the larger one counts.
+func (a *account) merge(b *account, now, coldStart int64) {
 	now = a.advance(max(now, b.last))
 	b.advance(now)
 	a.Enforced = a.Enforced || b.Enforced
@@ -23,6 +23,10 @@ func (a *account) merge(b *account, now, assumed int64) {
 		if into == nil {
 			a.Logs[key] = from
 			continue
+		}
+		assumed := coldStart
+		if !into.isSaved() {
+			assumed = max(assumed, a.Assumed)
 		}
 		logs[from] = into
 		into.merge(from, now, assumed)

@@ -12,6 +12,8 @@ type slidingLog struct {
 	// First is the time of the first spend of the newest entry.
 	First int64
 	held  int64
+	// left is the number of tokens that the last line of a file still covers.
+	left int64
 	// whole is the key of the log whose tokens this log counts for one client, otherwise "".
 	whole string
 	// waits contains the clients that wait for tokens. pace is the time at which the next paced claim is due.

@@ -7,250 +7,151 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 )
 
-// A saved ledger is a sequence of lines. [Memory.Dump] writes a line for each account, and [Memory.Journal] appends a line
-// before the account exceeds what its last line covers. The last line of an account counts. It contains the reports of the
-// windows, the cool-down, and an upper bound of what the account spends in long windows until its next line. [Memory.Save]
-// writes everything, and a last line that marks a clean stop.
+// A saved ledger is a sequence of lines. The first line contains what the ledger knows of no single account. Each other line contains
+// an account, and the last line of an account counts. [Memory.Rotate] writes a line for each account, and a ledger appends a line before
+// an account exceeds what its last line covers (journal.go). [Memory.Save] writes everything, and a last line that marks a clean stop.
 //
 // After another stop, the budgets with short windows are not in the lines. They count as spent at the time of the start.
 
 // snapshotVersion must change when earlier snapshots become unreadable.
-const snapshotVersion = 3
+const snapshotVersion = 4
 
-// savedLine is a line of a saved ledger. It contains no secret: account names are configured names or keyed hashes.
+// savedLine is a line of a saved ledger. Account names are configured names or keyed hashes.
 type savedLine struct {
-	Version int `json:",omitempty"` // of the first line
+	// Version is set in the first line, with the key of the hashes that name accounts, and the start and the assumption of a cold start
+	// that still matters.
+	Version   int    `json:",omitempty"`
+	HashKey   []byte `json:",omitempty"`
+	ColdStart string `json:",omitempty"`
+	Started   int64  `json:",omitempty"`
 	// At is the time of the line on the clock of the ledger. Ahead is the time in microseconds by which the wall clock was ahead.
 	At, Ahead int64
-	Account   *account `json:",omitempty"`
-	// Use contains upper bounds of the tokens by budget that the line of the account does not contain: permits in use, and what may
-	// be spent before the next line. A line with More, the name of an account, has new bounds.
-	Use     map[string]int64 `json:",omitempty"`
-	More    string           `json:",omitempty"`
-	Aliases map[string]alias `json:",omitempty"`
-	Clean   bool             `json:",omitempty"` // the last line of a clean stop
+	Account   *account    `json:",omitempty"`
+	Aliases   [][2]string `json:",omitempty"` // name and other name; the least recently used one is the first
+	Clean     bool        `json:",omitempty"` // the last line of a clean stop
 }
 
-// coverage is what the last line of an account covers.
-type coverage struct {
-	use      map[string]int64 // as in the last line
-	windows  map[*window]windowCoverage
-	creates  int64 // further requests that create content
-	cooldown cooldownKey
+// Saved describes the saved ledger that [Memory.Load] has loaded.
+type Saved struct {
+	HashKey []byte
+	// Clean means that the process stopped cleanly. Incomplete means that lines are missing, because the disk was full.
+	Clean, Incomplete bool
 }
 
-// windowCoverage is what the last line of an account covers of one window: further costs, and a use of the open window, of which
-// the line of the account contains base. Another limit, reset or window needs a new line.
-type windowCoverage struct{ left, use, base, limit, reset, ended int64 }
-
-// One of aheadParts parts of a window, and aheadCreates requests that create content, may be spent without a new line. After an
-// unclean stop they count as spent.
-const aheadParts, aheadCreates = 64, 8
-
-// use returns an upper bound of the upstream's count, and the newest reset.
-func (w *window) use() (use, reset int64) {
-	for _, p := range w.Reports {
-		use, reset = max(use, p.use()), max(reset, p.Reset)
+// firstLine returns the first line. mu must be held.
+func (m *Memory) firstLine(hashKey []byte) savedLine {
+	l := savedLine{Version: snapshotVersion, HashKey: hashKey, Aliases: m.aliases.saved()}
+	if m.cold && m.now() < m.spentUntil(m.started) {
+		l.ColdStart, l.Started = m.coldStart(), m.started
 	}
-	return use + w.inUse + w.Unconfirmed.Total, reset
-}
-
-// cooldownKey has the fields of a cool-down whose change needs a new line.
-type cooldownKey [8]int64
-
-func (c *cooldown) key() cooldownKey {
-	probing := int64(0)
-	if c.Probing {
-		probing = 1
-	}
-	return cooldownKey{c.Until, c.Errors, probing, c.Ceiling, c.FailedProbes, c.Closed, c.Content.Until, c.Content.Errors}
-}
-
-// Journal appends changes to w from now on. Errors of w are ignored: w reports them itself.
-func (m *Memory) Journal(w io.Writer) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.journal = w
-}
-
-// covered appends a line for an account unless its last line covers its state. granted is a claim that was just granted, or nil.
-// resource is that of the changed window. mu must be held.
-func (m *Memory) covered(a *account, granted *Claim, resource string) {
-	if m.journal == nil {
-		return
-	}
-	c, w := a.coverage, a.Windows[resource]
-	same, more := c != nil && c.cooldown == a.Cooldown.key(), false
-	if same && w != nil && !a.unlimited(w) {
-		use, reset := w.use()
-		known, ahead := c.windows[w], aheadOf(w.Limit)
-		// A line far above the use contains assumptions that a report has replaced.
-		same = w.Limit == known.limit && reset == known.reset && w.ended == known.ended && known.use-use <= 3*ahead
-		if granted != nil {
-			known.left -= granted.cost()
-		}
-		if more = known.left < 0 || use > known.use; more {
-			key := windowPrefix + resource
-			further := ahead - min(0, known.left)
-			c.use[key] = max(c.use[key]+further, use-known.base+ahead)
-			known.left, known.use = known.left+further, known.base+c.use[key]
-		}
-		c.windows[w] = known
-	}
-	if same && granted != nil && granted.CreatesContent {
-		if c.creates--; c.creates < 0 {
-			c.creates, more = c.creates+aheadCreates, true
-			for key, l := range a.Logs {
-				if l.Budget == Content && l.isLong() {
-					c.use[key] += aheadCreates
-				}
-			}
-		}
-	}
-	switch {
-	case !same:
-		_ = m.writeAccount(m.journal, a)
-	case more:
-		_ = m.writeLine(m.journal, savedLine{More: a.Name, Use: c.use})
-	}
-}
-
-// aheadOf returns the costs that may be spent in a window without a new line.
-func aheadOf(limit int64) int64 { return max(1, limit/aheadParts) }
-
-// writeAccount writes the line of an account without its short windows, and covers further requests. mu must be held.
-func (m *Memory) writeAccount(w io.Writer, a *account) error {
-	c := &coverage{map[string]int64{}, map[*window]windowCoverage{}, aheadCreates, a.Cooldown.key()}
-	for resource, w := range a.Windows {
-		if a.unlimited(w) {
-			continue
-		}
-		ahead := aheadOf(w.Limit)
-		count, reset := w.use()
-		c.use[windowPrefix+resource] = w.inUse + ahead
-		c.windows[w] = windowCoverage{ahead, count + ahead, count - w.inUse, w.Limit, reset, w.ended}
-	}
-	saved := *a
-	saved.Logs = map[string]*slidingLog{}
-	for key, l := range a.Logs {
-		if l.Budget == Content && l.isLong() {
-			saved.Logs[key] = l
-			c.use[key] = l.held + aheadCreates
-		}
-	}
-	a.coverage = c
-	return m.writeLine(w, savedLine{Account: &saved, Use: c.use})
-}
-
-func (m *Memory) writeLine(w io.Writer, l savedLine) error {
-	l.At, l.Ahead = m.now(), m.clock.Ahead().Microseconds()
-	return json.NewEncoder(w).Encode(l)
-}
-
-// writeStart writes the first line. mu must be held.
-func (m *Memory) writeStart(w io.Writer) error {
-	return m.writeLine(w, savedLine{Version: snapshotVersion, Aliases: m.aliases.saved()})
-}
-
-// Dump writes the lines of all accounts. w must also get the lines that are appended during the call ([Memory.Journal]).
-func (m *Memory) Dump(w io.Writer) error {
-	m.mu.Lock()
-	err := m.writeStart(w)
-	m.mu.Unlock()
-	m.eachAccount(func(a *account) {
-		if !a.idle(m.now()) {
-			err = errors.Join(err, m.writeAccount(w, a))
-		}
-	})
-	return err
+	return l
 }
 
 // Save writes the state of every account for the next process, and stops the journal. Permits in use are charged, because this
-// process will not receive their outcomes.
-func (m *Memory) Save(w io.Writer) error {
+// process will not receive their outcomes. Their accounts pause, because the upstream may still work on their requests.
+func (m *Memory) Save(w io.Writer, hashKey []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.journal = nil
-	err := m.writeStart(w)
+	write := func(l savedLine) error {
+		_, err := w.Write(m.encode(l))
+		return err
+	}
+	err := write(m.firstLine(hashKey))
 	for _, a := range m.accounts {
 		now := a.advance(m.now())
 		for _, v := range a.reservations {
+			a.Cooldown.Until = max(a.Cooldown.Until, min(v.expiry, now+linger))
 			v.expiry, a.nextExpiry = now, now
 		}
 		a.advance(now)
-		if !a.idle(now) {
-			err = errors.Join(err, m.writeLine(w, savedLine{Account: a}))
+		if !m.idle(a) {
+			err = errors.Join(err, write(savedLine{Account: a}))
 		}
 	}
-	return errors.Join(err, m.writeLine(w, savedLine{Clean: true}))
+	return errors.Join(err, write(savedLine{Clean: true}))
 }
 
-// Load replaces the state with the state that another process saved, so that there is no cold start. clean is false if that
-// process had no clean stop. Load must be called before the first claim. After an error the ledger is unchanged.
-func (m *Memory) Load(r io.Reader) (clean bool, err error) {
-	var last savedLine
-	lines, aliases := map[string]savedLine{}, map[string]alias{}
+// Load replaces the state with the state that another process saved, so that there is no cold start. Load must be called before the
+// first claim. After an error the ledger is unchanged.
+func (m *Memory) Load(r io.Reader) (s Saved, err error) {
+	var first, last savedLine
+	accounts, aliases := map[string]*account{}, [][2]string{}
 	text := bufio.NewReader(r)
-	for n := 1; ; n++ {
-		one, err := text.ReadBytes('\n')
-		if errors.Is(err, io.EOF) && n > 1 { // an incomplete last line was not in force
-			break
+	for n := 1; !s.Incomplete; n++ {
+		line, err := text.ReadBytes('\n')
+		if errors.Is(err, io.EOF) && n > 1 {
+			if !json.Valid(line) { // an incomplete line was not in force
+				break
+			}
+			s.Incomplete, err = true, nil // [journal.append]
 		}
-		var l savedLine
+		last = savedLine{}
 		if err == nil {
-			err = json.Unmarshal(one, &l)
+			err = json.Unmarshal(line, &last)
 		}
 		switch {
 		case err != nil:
-			return false, fmt.Errorf("read saved ledger: line %d: %w", n, err)
-		case n == 1 && l.Version != snapshotVersion:
-			return false, fmt.Errorf("read saved ledger: version %d is not supported, want %d", l.Version, snapshotVersion)
+			return Saved{}, fmt.Errorf("read saved ledger: line %d: %w", n, err)
+		case n == 1 && last.Version != snapshotVersion:
+			return Saved{}, fmt.Errorf("read saved ledger: version %d is not supported, want %d", last.Version, snapshotVersion)
+		case n == 1:
+			first = last
 		}
-		last, clean = l, l.Clean
-		for name, a := range l.Aliases {
-			aliases[name] = a
-			delete(lines, name)
+		for _, alias := range last.Aliases {
+			delete(accounts, alias[0])
 		}
-		if l.Account != nil {
-			lines[l.Account.Name] = l
-		} else if known, ok := lines[l.More]; ok {
-			known.Use = l.Use
-			lines[l.More] = known
+		aliases = append(aliases, last.Aliases...)
+		if a := last.Account; a != nil {
+			accounts[a.Name] = a
 		}
 	}
+	s.HashKey, s.Clean = first.HashKey, last.Clean && !s.Incomplete
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
 	// If the wall clock was set back since, no time has passed.
 	passed := max(0, m.clock.wall().Sub(time.UnixMicro(last.At+last.Ahead)).Microseconds())
 	later := now - passed - last.At
-	accounts := map[string]*account{}
-	for name, l := range lines {
-		a := newAccount(name, l.Account.Kind)
-		for key, log := range l.Account.Logs {
-			if log != nil {
-				a.Logs[key] = log
-			}
-		}
-		for resource, w := range l.Account.Windows {
-			if w != nil {
-				a.Windows[resource] = w
-			}
-		}
-		a.Cooldown, a.Enforced, a.Assumed = l.Account.Cooldown, l.Account.Enforced, l.Account.Assumed
+	m.accounts = map[string]*account{}
+	for name, saved := range accounts {
+		a := saved.loaded()
 		a.shift(later)
-		if a.Cooldown.bound(now); !clean {
-			a.assume(l.Use, l.At+later, now, &m.rules)
+		a.Cooldown.bound(now)
+		if !s.Clean {
+			a.assume(now, &m.rules, s.Incomplete)
 		}
-		accounts[name] = a
+		m.accounts[name] = a
 	}
-	m.accounts, m.cold = accounts, false
-	m.aliases.load(aliases)
-	return clean, nil
+	m.aliases = Aliases{}
+	for _, alias := range aliases {
+		m.aliases.Add(alias[0], alias[1], now) // also a wrong snapshot causes no cycle
+	}
+	m.cold, m.assumption, m.started = first.ColdStart != "", first.ColdStart, first.Started+later
+	if s.Incomplete {
+		m.assumeSpent()
+	}
+	return s, nil
+}
+
+// loaded returns a complete account with the saved state.
+func (a *account) loaded() *account {
+	b := newAccount(a.Name, a.Kind)
+	for key, l := range a.Logs {
+		if l != nil {
+			b.Logs[key] = l
+		}
+	}
+	for resource, w := range a.Windows {
+		if w != nil {
+			b.Windows[resource] = w
+		}
+	}
+	b.Cooldown, b.Enforced, b.Assumed = a.Cooldown, a.Enforced, a.Assumed
+	return b
 }
 
 // shift adds a time to all times of an account, for another clock.
@@ -300,51 +201,62 @@ func (p *report) shift(by int64) {
 func (m *Memory) AssumeSpent() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.assumption = "strict"
+	m.assumeSpent()
 }
 
-// isLong reports whether a log has a long window. After an unclean stop, the other logs count as spent.
-func (l *slidingLog) isLong() bool { return l.Window >= dividedFrom }
+func (m *Memory) assumeSpent() { m.cold, m.assumption, m.started = true, "strict", m.now() }
 
-// assume counts everything as spent that another process may have spent before its unclean stop. at is the time of the last
-// line of the account, and use the tokens that this line covers. The upstream may still work on requests of that process.
-func (a *account) assume(use map[string]int64, at, now int64, r *Rules) {
-	for budget, tokens := range use {
-		resource, _ := strings.CutPrefix(budget, windowPrefix)
-		switch w, l := a.Windows[resource], a.Logs[budget]; {
-		case l != nil:
-			l.First = 0
-			l.spend(now, tokens)
-		case w == nil:
-		case len(w.Reports) > 0: // the reset ends these requests
-			w.Unconfirmed.spend(at, tokens)
-		default:
-			tokens += w.Unconfirmed.Total
-			w.Unconfirmed.Entries, w.Unconfirmed.Total, w.Unconfirmed.First, w.Confirmed = nil, 0, 0, false
-			w.Unconfirmed.spend(now, tokens)
+// assume counts everything as spent that another process may have spent before its unclean stop. The last entries of its line
+// ([account.pessimistic]) may have been spent until now. The upstream may still work on requests of that process. incomplete means that
+// the process may have spent more, so only the reports and the cool-down count.
+func (a *account) assume(now int64, r *Rules, incomplete bool) {
+	for _, l := range a.Logs {
+		l.spentBy(now)
+	}
+	for _, w := range a.Windows {
+		if len(w.Reports) == 0 { // otherwise the reset ends these requests
+			w.Unconfirmed.spentBy(now)
 		}
+		w.Confirmed = w.Confirmed && !incomplete
+	}
+	if incomplete {
+		clear(a.Logs)
 	}
 	a.Assumed = now
 	a.Cooldown.Until = max(a.Cooldown.Until, now+min(linger, r.Points.Window.Microseconds()))
 }
 
+// spentBy moves the last entry to a later time.
+func (l *slidingLog) spentBy(at int64) {
+	if n := len(l.Entries); n > 0 {
+		l.Entries[n-1].At = max(l.Entries[n-1].At, at)
+	}
+}
+
 // spendAssumed fills a new log after an unclean stop, or after a cold start.
 func (m *Memory) spendAssumed(a *account, s Spend) {
 	switch {
+	case a.Assumed != 0 && !isSaved(s.Budget, s.Window.Microseconds()):
+		m.fill(a.log(s), s, a.Assumed, "strict")
 	case m.cold:
 		m.fill(a.log(s), s, m.started, m.coldStart())
-	case a.Assumed != 0 && s.Window.Microseconds() < dividedFrom:
-		m.fill(a.log(s), s, a.Assumed, "strict")
 	}
 }
 
 // coldStart returns the assumption about the spending before a cold start.
 func (m *Memory) coldStart() string { return cmp.Or(m.assumption, m.rules.ColdStart) }
 
-// assumed returns the time until which spends may be those of an assumption.
-func (m *Memory) assumed(a, b *account) int64 {
-	if m.cold {
-		return m.started
+// spentUntil returns the time at which the spends before a start have returned.
+func (m *Memory) spentUntil(start int64) int64 {
+	longest := max(m.rules.Points.Window, m.rules.CPU.Window, m.rules.Search.Window)
+	for _, w := range m.rules.Content {
+		longest = max(longest, w.Window)
 	}
-	return cmp.Or(a.Assumed, b.Assumed)
+	return start + longest.Microseconds()
+}
+
+// idle reports whether an account has the state of a new account, and a new account would not count less as spent.
+func (m *Memory) idle(a *account) bool {
+	now := m.now()
+	return a.idle(now) && (a.Assumed == 0 || now >= m.spentUntil(a.Assumed))
 }

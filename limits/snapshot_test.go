@@ -29,13 +29,13 @@ func (m *Memory) spend(t *testing.T, c Claim, o Outcome) {
 func (m *Memory) restarted(t *testing.T, rules Rules, pause time.Duration) *Memory {
 	t.Helper()
 	var saved bytes.Buffer
-	if err := m.Save(&saved); err != nil {
+	if err := m.Save(&saved, nil); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(pause)
 	fresh := NewMemory(rules)
-	if clean, err := fresh.Load(&saved); err != nil || !clean {
-		t.Fatal(clean, err)
+	if s, err := fresh.Load(&saved); err != nil || !s.Clean {
+		t.Fatal(s, err)
 	}
 	return fresh
 }
@@ -102,7 +102,7 @@ func TestLoadRefusesInvalidSnapshots(t *testing.T) {
 		"":                        "read saved ledger: ",
 		"{":                       "read saved ledger: ",
 		`{"Version":7}` + "\n":    "version 7 is not supported",
-		`{"Version":3}` + "\nx\n": "line 2",
+		`{"Version":4}` + "\nx\n": "line 2",
 	} {
 		if _, err := m.Load(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) || !m.cold {
 			t.Errorf("Load(%s): got %v, want an error with %q", text, err, want)

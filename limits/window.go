@@ -73,8 +73,11 @@ type window struct {
 	lastSlowStart  int64 // time of the latest grant of these requests
 	sentSlowStart  int64 // time of the latest grant of these requests that were sent
 	inUse          int64 // costs of permits in use
+	left           int64 // costs that the last line of a file still covers
 	reported       int64 // costs of this replica's requests that the reports of the open window include
 	ended          int64 // windows that have ended
+
+	covered windowKey // by the last line of a file
 }
 
 // report combines the rate headers of the responses about one window, in any order.

@@ -100,13 +100,11 @@ func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, erro
 		return s, nil
 	}
 	s.kind = "file"
-	file, hashKey, err := openLedgerFile(path, ledger, log)
+	file, err := openLedgerFile(path, ledger, log)
 	if err != nil {
 		return nil, err
 	}
-	s.hashKeys = newHashKeys(hashKey)
-	s.run = func(ctx context.Context) { file.run(ctx, ledger) }
-	s.close = func() error { return file.close(ledger) }
+	s.hashKeys, s.run, s.close = newHashKeys(file.hashKey), file.run, file.close
 	return s, nil
 }
 

@@ -94,6 +94,11 @@ func TestInvalidLedgerFileIsKept(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "ledger")
 		write(t, file, text)
 		write(t, file+".new-1", "a file of an earlier version")
+		noError(t, os.Mkdir(file+".new", 0o700)) // such as a full disk
+		if _, err := tryFileStore(file); err == nil || !strings.Contains(err.Error(), "write ledger") {
+			t.Errorf("the new file cannot be written: %v", err)
+		}
+		noError(t, os.Remove(file+".new"))
 		s := openFileStore(t, file)
 		if used(t, s) != 0 || !strings.Contains(s.coldStart(), "all points") {
 			t.Errorf("the ledger file %q: used %d, %q", text, used(t, s), s.coldStart())
@@ -106,7 +111,12 @@ func TestInvalidLedgerFileIsKept(t *testing.T) {
 		if list := must(os.ReadDir(filepath.Dir(file)))(t); len(list) != 3 {
 			t.Errorf("want the ledger, the lock and the invalid file, got %v", list)
 		}
-		noError(t, openFileStore(t, file).close())
+		again := openFileStore(t, file)
+		creation := limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 5, CreatesContent: true}
+		if d := must(again.Admit(t.Context(), creation))(t); d.Granted || again.coldStart() != s.coldStart() {
+			t.Errorf("after one more restart: %+v, %q", d, again.coldStart())
+		}
+		noError(t, again.close())
 	}
 }
 

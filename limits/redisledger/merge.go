@@ -13,7 +13,7 @@ import (
 // send the use and the cool-down of the merged account.
 func (l *Ledger) Merge(from, into string, kind policy.CallerKind) {
 	l.mu.Lock()
-	from, into, merged := l.aliases.Add(from, into, time.Now())
+	from, into, merged := l.aliases.Add(from, into, l.now())
 	source := l.accounts[from]
 	if !merged || source == nil {
 		l.mu.Unlock()
@@ -58,7 +58,7 @@ func (l *Ledger) Canonical(name string) string {
 }
 
 // canonical returns the canonical name of an account. Ledger.mu must be held.
-func (l *Ledger) canonical(name string) string { return l.aliases.Canonical(name, time.Now()) }
+func (l *Ledger) canonical(name string) string { return l.aliases.Canonical(name, l.now()) }
 
 const (
 	aliasesKey = sharedPrefix + "aliases"
