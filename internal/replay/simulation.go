@@ -396,7 +396,7 @@ func (s *simulation) settle(x *exchange, p *limits.Permit, cost int, requested t
 	o := limits.Outcome{
 		Sent: true, Answered: true, Ended: true, Elapsed: s.now.Sub(requested), Rate: s.upstream.count(x.plan, cost, s.now),
 		Failed: x.content.status >= http.StatusInternalServerError, Succeeded: x.content.status < http.StatusBadRequest,
-		Unauthorized: x.content.status == http.StatusUnauthorized,
+		Unauthorized: x.content.status == http.StatusUnauthorized, Uncounted: cost == 0,
 	}
 	if x.plan.Claim.Resource == policy.GraphQL {
 		o.Cost = cost
