@@ -190,27 +190,28 @@ func (b *fakeGateway) addRequest(i int) {
 	}
 	switch n := b.random.IntN(100); {
 	case n < 52:
-		r.Outcome, r.Cache, r.Saved, r.Elapsed = "hit", "weir; hit; ttl=3211", true, time.Duration(60+b.random.IntN(200))*time.Microsecond
+		r.Cache, r.Saved, r.Elapsed = proxy.CacheStatus{Hit: true, TTL: 3211, HasTTL: true}, true, time.Duration(60+b.random.IntN(200))*time.Microsecond
 	case n < 56:
-		r.Outcome, r.Cache, r.Saved, r.Elapsed = "stale", "weir; hit; ttl=-14; detail=primary", true, 200*time.Microsecond
+		r.Cache, r.Saved, r.Elapsed = proxy.CacheStatus{Hit: true, TTL: -14, HasTTL: true, Detail: "primary"}, true, 200*time.Microsecond
 	case n < 66:
-		r.Outcome, r.Cache, r.Saved = "validated", "weir; fwd=stale; fwd-status=304; stored; ttl=60", true
+		r.Cache, r.Saved = proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 304, Stored: true, TTL: 60, HasTTL: true}, true
 		sent(300*time.Microsecond, "304")
 	case n < 82:
-		r.Outcome, r.Cache, r.Spent = "miss", "weir; fwd=uri-miss; fwd-status=200; stored; ttl=60", 1
+		r.Cache, r.Spent = proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}, 1
 		sent(400*time.Microsecond, "200")
 	case n < 92:
-		r.Outcome, r.Cache, r.Spent, r.Waited = "miss", "weir; fwd=uri-miss; fwd-status=200; stored; ttl=60", 1, r.Elapsed/2
+		r.Cache, r.Spent, r.Waited = proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}, 1, r.Elapsed/2
 		r.Stages = []proxy.Stage{{Name: "queue", Elapsed: r.Waited, Detail: "points"}}
 		sent(r.Waited, "200")
 	case n < 97:
-		r.Outcome, r.Cache, r.Status, r.Elapsed = "refused", "weir; detail="+[]string{"primary", "cooldown", "queue"}[n%3], 429, time.Millisecond
+		r.Cache, r.Status, r.Elapsed = proxy.CacheStatus{Detail: []string{"primary", "cooldown", "queue"}[n%3]}, 429, time.Millisecond
 	case n < 99:
-		r.Outcome, r.Cache, r.Status, r.Error = "refused", "weir; detail=upstream", 502, "dial tcp 192.0.2.1:443: connection refused"
+		r.Cache, r.Status, r.Error = proxy.CacheStatus{Detail: "upstream"}, 502, "dial tcp 192.0.2.1:443: connection refused"
 	default:
-		r.Outcome, r.Cache, r.Spent, r.Background = "miss", "weir; fwd=stale; fwd-status=200; stored; ttl=60", 1, true
+		r.Cache, r.Spent, r.Background = proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}, 1, true
 		sent(0, "200")
 	}
+	r.Outcome = r.Cache.Outcome()
 	b.history.Observe(&r)
 	b.mu.Lock()
 	defer b.mu.Unlock()
