@@ -67,7 +67,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 		sent.Body = &requestBody{out.Body, w}
 	}
 	resp, err := g.Transport.RoundTrip(sent.WithContext(httptrace.WithClientTrace(ctx, hooks)))
-	o := limits.Outcome{Sent: w.mayHaveArrived(ctx), Resent: int(w.copies.Load())}
+	o := limits.Outcome{Sent: err == nil || w.mayHaveArrived(ctx), Resent: int(w.copies.Load())}
 	if o.Sent {
 		o.Elapsed = time.Since(w.start) - time.Duration(w.sent.Load())
 	}
@@ -93,7 +93,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 		}
 		resp.Body = &responseBody{resp.Body, w}
 	}
-	o.Sent, o.Answered = true, true
+	o.Answered = true
 	o.Failed = resp.StatusCode >= http.StatusInternalServerError ||
 		resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode == http.StatusTooEarly
 	o.Succeeded = resp.StatusCode < http.StatusBadRequest

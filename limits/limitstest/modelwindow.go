@@ -239,9 +239,8 @@ func (w *fixedWindow) insert(t windowReport) {
 	w.reports = append(w.reports, t)
 	slices.SortFunc(w.reports, func(a, b windowReport) int { return cmp.Compare(a.reset, b.reset) })
 	if len(w.reports) > 2 { // the one with the most requests left
-		w.reports = slices.DeleteFunc(w.reports, func(t windowReport) bool {
-			return t == slices.MaxFunc(w.reports, func(a, b windowReport) int { return cmp.Compare(a.limit-a.count(), b.limit-b.count()) })
-		})
+		most := slices.MaxFunc(w.reports, func(a, b windowReport) int { return cmp.Compare(a.limit-a.count(), b.limit-b.count()) })
+		w.reports = slices.DeleteFunc(w.reports, func(t windowReport) bool { return t == most })
 	}
 }
 
