@@ -80,7 +80,7 @@ func TestDecodedEntryAgesWithTheMonotonicClock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e.Answered == e.Answered.Round(0) || (e.Age(time.Now())-age).Abs() > time.Minute {
+		if !strings.Contains(e.Answered.String(), " m=") || (e.Age(time.Now())-age).Abs() > time.Minute {
 			t.Errorf("stored %v ago: got %v and age %v, want a monotonic time and age %v", ago, e.Answered, e.Age(now), age)
 		}
 	}

@@ -351,7 +351,7 @@ func TestColdStartSurvivesRestarts(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				before, text := *r, r.stopped(clean)
 				r.open(text)
-				if got, want := r.Memory.ColdStart(), before.Memory.ColdStart(); got != want || want == "" {
+				if got, want := r.ColdStart(), before.ColdStart(); got != want || want == "" {
 					t.Errorf("strict %v, clean stop %v: %q, want %q", strict, clean, got, want)
 				}
 				if got, want := r.try(true), before.try(true); got != want {
