@@ -519,6 +519,8 @@ func TestTokensServeEveryClientThatWaits(t *testing.T) {
 				}
 			}
 			clients.Wait()
+			a.mu.Lock() // a token may be renewed now
+			defer a.mu.Unlock()
 			causes := 1 + revocations + int(time.Since(began)/(a.life-renewBefore))
 			if len(a.minted) > causes {
 				rt.Errorf("%d tokens minted for %d causes", len(a.minted), causes)
