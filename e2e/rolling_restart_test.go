@@ -162,7 +162,11 @@ func (f *fleet) wantNothingLeft() {
 	}
 	client := redis.NewClient(&redis.Options{Addr: f.address})
 	defer func() { _ = client.Close() }()
-	registered := client.ZRange(f.Context(), "weir:{weir}:replicas", 0, -1).Val()
+	lists := client.Keys(f.Context(), "weir:{weir}:replicas*").Val() // the service is not the public API, so the name has a suffix
+	if len(lists) != 1 {
+		f.Fatalf("got the lists of replicas %q, want one", lists)
+	}
+	registered := client.ZRange(f.Context(), lists[0], 0, -1).Val()
 	if len(registered) != len(f.replicas) {
 		f.Errorf("%d replicas are registered, want %d", len(registered), len(f.replicas))
 	}
