@@ -41,17 +41,7 @@ func TestLostAccessEndsStoredResponses(t *testing.T) {
 				for _, again := range []string{"max-stale=86400", "max-stale", "stale-if-error=86400", "only-if-cached", "only-if-cached, max-stale", "max-age=86400, max-stale=86400", ""} {
 					bubble(t, strings.Join([]string{storage, loss.name, map[bool]string{true: "fresh", false: "stale"}[fresh], again}, "/"), func(t *testing.T) {
 						var lost, broken atomic.Bool
-						w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-							switch {
-							case broken.Load():
-								w.WriteHeader(http.StatusBadGateway)
-							case lost.Load():
-								w.WriteHeader(loss.status)
-							default:
-								setFields(w, "Cache-Control: "+storage)
-								_, _ = w.Write([]byte("private body"))
-							}
-						}, wholeAPI(t, unchanged))
+						w := newWorld(t, deniable(&lost, &broken, loss.status, storage), wholeAPI(t, unchanged))
 						w.want("first body", w.get(secret, owner).body, "private body")
 						other := w.get(secret, bearer("tok-other"))
 						w.want("body of another", other.body, "private body")
@@ -69,6 +59,21 @@ func TestLostAccessEndsStoredResponses(t *testing.T) {
 					})
 				}
 			}
+		}
+	}
+}
+
+// deniable is an upstream that denies access with a status after lost is set, and fails after broken is set.
+func deniable(lost, broken *atomic.Bool, status int, storage string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		switch {
+		case broken.Load():
+			w.WriteHeader(http.StatusBadGateway)
+		case lost.Load():
+			w.WriteHeader(status)
+		default:
+			setFields(w, "Cache-Control: "+storage)
+			_, _ = io.WriteString(w, "private body")
 		}
 	}
 }
@@ -109,17 +114,7 @@ func TestDenialEndsResponsesInsideTheObject(t *testing.T) {
 			for _, replicas := range []int{1, 2} { // the second one gets the denial
 				bubble(t, fmt.Sprintf("%d to %s, %s, %s, %d", c.status, c.denied, c.stored, again, replicas), func(t *testing.T) {
 					var lost, broken atomic.Bool
-					w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-						switch {
-						case broken.Load():
-							w.WriteHeader(http.StatusBadGateway)
-						case lost.Load():
-							w.WriteHeader(c.status)
-						default:
-							setFields(w, "Cache-Control: private, max-age=60")
-							_, _ = io.WriteString(w, "private body")
-						}
-					}, wholeAPI(t, unchanged))
+					w := newWorld(t, deniable(&lost, &broken, c.status, "private, max-age=60"), wholeAPI(t, unchanged))
 					list, _ := w.replicas(replicas)
 					get := func(replica int, path, token, cacheControl string) string {
 						return sendTo(list[replica%replicas], path, "Authorization", "Bearer "+token, "Cache-Control", cacheControl).Body.String()

@@ -23,7 +23,7 @@ import (
 )
 
 // The random walk sends random requests of many clients through whole gateways to the reference service with all its
-// quirks, in virtual time. walk_moves_test.go contains the clients and what they do. walk_oracle_test.go finds
+// quirks, in virtual time. The clients and their moves are in walk_moves_test.go. The oracle (walk_oracle_test.go) finds
 // violations, from the service's own counts and a journal of the requests that reached it. walk_defects_test.go lists the
 // quirks and the traffic that the gateway cannot stand yet.
 
