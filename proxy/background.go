@@ -45,14 +45,14 @@ func (b *Background) Close() {
 
 // refresh revalidates a stale entry in the background, and reports whether clients may get the stale entry (RFC 5861
 // section 3). The result is false if too many revalidations are running.
-func (g *Gateway) refresh(ex *exchange) bool {
+func (g *Gateway) refresh(a *attempt) bool {
 	switch {
-	case ex.record.Background:
-		return false // ex is the revalidation
-	case ex.cacheControl.Has("only-if-cached"):
+	case a.record.Background:
+		return false // a is the revalidation
+	case a.cacheControl.Has("only-if-cached"):
 		return true // such a request must not cause an upstream request
 	}
-	c, leads := g.join(ex)
+	c, leads := g.join(a, 0)
 	if !leads {
 		c.Leave()
 		return true
@@ -62,9 +62,9 @@ func (g *Gateway) refresh(ex *exchange) bool {
 		return false
 	}
 	task := backgroundTask{
-		slots: g.Background.refreshes, question: ex.question, call: c, cause: ex.span.SpanContext(), wait: g.Wait,
+		slots: g.Background.refreshes, question: *a.question, call: c, cause: a.span.SpanContext(), wait: g.Wait,
 	}
-	task.method = http.MethodGet
+	task.question.method = http.MethodGet
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
 	task.cancel = cancel
 	c.Lead(cancel, trace.SpanContext{})
@@ -74,20 +74,25 @@ func (g *Gateway) refresh(ex *exchange) bool {
 
 // backgroundTask is a question whose response is stored for the followers of a call.
 type backgroundTask struct {
-	question
-	slots  *semaphore.Weighted // the task holds one slot
-	call   *coalesce.Call
-	cause  trace.SpanContext // span of the request that started the task
-	wait   time.Duration     // maximum wait for permits and polls
-	pause  time.Duration     // pause before the first request
-	cancel context.CancelCauseFunc
+	question question            // a copy, which the task changes before it begins
+	slots    *semaphore.Weighted // the task holds one slot
+	call     *coalesce.Call
+	cause    trace.SpanContext // span of the request that started the task
+	wait     time.Duration     // maximum wait for permits and polls
+	pause    time.Duration     // pause before the first request
+	cancel   context.CancelCauseFunc
 }
 
 // serveInBackground handles a question like [Gateway.ServeHTTP], but without a client.
 func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	defer task.slots.Release(1)
 	defer task.cancel(nil)
-	q, c := task.question, task.call
+	q, c := &task.question, task.call
+	q.acceptEncoding = nil // no client reads the response
+	q.header = q.header.Clone()
+	for _, name := range append([]string{"Cache-Control"}, validators...) { // these fields concern only the client
+		q.header.Del(name)
+	}
 	in, err := http.NewRequestWithContext(ctx, q.method, g.target(q.match).String(), http.NoBody)
 	if err != nil {
 		panic(err) // the URL is valid: the client's request had the same target
@@ -95,24 +100,21 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	ex := g.open(&discardWriter{http.Header{}}, in)
 	g.traceBackground(ex, task.cause)
 	defer g.finish(ex)
-	ex.question, ex.call = q, c
-	ex.acceptEncoding = nil // no client reads the response
 	c.Lead(task.cancel, ex.span.SpanContext())
-	if c.Computation().Response != nil {
-		ex.polls = 1 // the client's request was the first poll
-	}
 	defer c.Finish(coalesce.Private, nil) // has no effect if the call has a result
 	ex.prefer = preference{wait: task.wait, given: true}
-	ex.header = q.header.Clone()
-	for _, name := range append([]string{"Cache-Control"}, validators...) { // these fields concern only the client
-		ex.header.Del(name)
-	}
+	ex.question = q
 	r, caller := &ex.record, q.identity.Caller
 	r.Route, r.Operation, r.Resource = q.route, q.match.Operation.ID, q.resource
 	r.Account, r.Client, r.Tag, r.Background = caller.Account, caller.Client, q.tag, true
 	if task.pause <= 0 || g.pause(ex, ex.in.Context(), task.pause) == nil {
-		g.usableEntry(ex)
-		g.forward(ex)
+		a := g.try(ex, q)
+		a.call = c
+		if c.Computation().Response != nil {
+			a.polls = 1 // the client's request was the first poll
+		}
+		g.usableEntry(a)
+		g.forward(a)
 	}
 }
 

@@ -100,22 +100,22 @@ func (g *Gateway) Reachable() bool {
 }
 
 // observeUpstream reports the result of an attempt to the breaker.
-func (g *Gateway) observeUpstream(ex *exchange, err error) {
+func (g *Gateway) observeUpstream(a *attempt, err error) {
 	switch {
 	case err == nil:
 		if g.breaker.succeed() {
-			g.Log.InfoContext(ex.detach(), "circuit breaker closed: the upstream responds again")
+			g.Log.InfoContext(a.detach(), "circuit breaker closed: the upstream responds again")
 		}
-	case ex.isUpstreamFault(err) && g.breaker.fail(ex.identity.Caller.Account, time.Now()):
-		g.Log.ErrorContext(ex.detach(), "circuit breaker opened: the upstream does not respond", "error", err)
+	case a.isUpstreamFault(err) && g.breaker.fail(a.identity.Caller.Account, time.Now()):
+		g.Log.ErrorContext(a.detach(), "circuit breaker opened: the upstream does not respond", "error", err)
 	}
 }
 
 // isUpstreamFault reports whether the upstream caused the error. The upstream does not cause a disconnect of the
 // client, an invalid request body or a broken idle connection.
-func (ex *exchange) isUpstreamFault(err error) bool {
+func (a *attempt) isUpstreamFault(err error) bool {
 	switch {
-	case ex.reused && isBroken(err) && !isStreamReset(err), ex.body.Err() != nil:
+	case a.reused && isBroken(err) && !isStreamReset(err), a.body.Err() != nil:
 		return false
 	case errors.Is(err, errStalled), isTimeout(err), errors.Is(err, errInterim), errors.Is(err, errUnpermitted):
 		return true
@@ -127,25 +127,25 @@ var errRetryBudget = errors.New("the retry budget is exhausted")
 
 // retries reports whether a request is sent again after the connection broke, and waits before the retry. Only a safe
 // request is retried, within the client's deadline and the retry budget.
-func (g *Gateway) retries(ex *exchange, ctx context.Context, err error, before int) bool {
+func (g *Gateway) retries(a *attempt, ctx context.Context, err error, before int) bool {
 	pause := time.Duration((1 + rand.Float64()) * float64(minRetryPause<<(2*before)))
 	switch {
-	case !ex.match.Operation.Safe(), before == maxRetries, !isBroken(err), ex.body.Err() != nil, ctx.Err() != nil, !g.Reachable():
+	case !a.match.Operation.Safe(), before == maxRetries, !isBroken(err), a.body.Err() != nil, ctx.Err() != nil, !g.Reachable():
 		return false
-	case time.Now().Add(pause).After(ex.deadline(g.Wait)):
+	case time.Now().Add(pause).After(a.deadline(g.Wait)):
 		return false
 	}
-	s := g.beginStage(ex, ctx, stageRetry)
+	s := g.beginStage(a.exchange, ctx, stageRetry)
 	if !g.breaker.takeRetry() {
 		s.end("", errRetryBudget)
 		return false
 	}
-	if idle, ok := g.Transport.(interface{ CloseIdleConnections() }); ok && ex.reused {
+	if idle, ok := g.Transport.(interface{ CloseIdleConnections() }); ok && a.reused {
 		idle.CloseIdleConnections() // other idle connections are probably broken as well
 	}
-	ex.call.SetPaused(true)
+	a.call.SetPaused(true)
 	err = sleep(ctx, pause)
-	ex.record.Waited += s.end("", err)
+	a.record.Waited += s.end("", err)
 	return err == nil
 }
 

@@ -196,7 +196,7 @@ func TestPollsAreSharedAcrossReplicas(t *testing.T) {
 func TestFetchLeaseOfALostReplicaExpires(t *testing.T) {
 	setup(slowly("all")).run(t, func(w *world) {
 		list, c := w.replicas(2)
-		k := w.exchange(newGet(watchers)).key
+		k := w.question(newGet(watchers)).key
 		c.loseLease(k, w.gateway.Cache.Generation())
 		start := time.Now()
 		w.want("body from the other replica", sendTo(list[1], watchers).Body.String(), "all")
@@ -337,7 +337,7 @@ func TestPurgeEndsCoalescingAcrossReplicas(t *testing.T) {
 func TestFollowerIsRefusedAtItsDeadline(t *testing.T) {
 	setup(computing(time.Hour)).run(t, func(w *world) {
 		list, c := w.replicas(1)
-		c.loseLease(w.exchange(newGet(contributors)).key, w.gateway.Cache.Generation())
+		c.loseLease(w.question(newGet(contributors)).key, w.gateway.Cache.Generation())
 		var clients sync.WaitGroup
 		clients.Go(func() { sendTo(list[0], contributors) })
 		synctest.Wait()

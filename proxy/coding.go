@@ -23,7 +23,7 @@ var uncoded = []string{"Content-Encoding", "Content-Md5", "Digest", "Content-Dig
 // selectCoding returns the content coding for a response whose identity form has this length, or nil for identity. The
 // length is -1 if unknown. If the coding depends on the client, selectCoding also sets Vary. For a coding, selectCoding
 // sets Content-Encoding and a weak ETag, and removes Accept-Ranges and Content-Length.
-func (ex *exchange) selectCoding(status int, h http.Header, length int64) *contentcoding.Coding {
+func (a *attempt) selectCoding(status int, h http.Header, length int64) *contentcoding.Coding {
 	has := func(name string) bool { return len(h[name]) > 0 }
 	if 0 <= length && length < minCoded || slices.ContainsFunc(uncoded, has) ||
 		cache.ParseDirectives(h["Cache-Control"]).Has("no-transform") ||
@@ -33,12 +33,12 @@ func (ex *exchange) selectCoding(status int, h http.Header, length int64) *conte
 	if !httpguts.HeaderValuesContainsToken(h["Vary"], "Accept-Encoding") && !httpguts.HeaderValuesContainsToken(h["Vary"], "*") {
 		h["Vary"] = append(h["Vary"], "Accept-Encoding")
 	}
-	c := contentcoding.Select(ex.acceptEncoding)
+	c := contentcoding.Select(a.acceptEncoding)
 	if status == http.StatusNotModified {
-		ex.weakenConfirmed(h, c)
+		a.weakenConfirmed(h, c)
 		return nil
 	}
-	if c == nil || ex.ranged || has("Content-Range") || ex.cacheControl.Has("no-transform") {
+	if c == nil || a.ranged || has("Content-Range") || a.cacheControl.Has("no-transform") {
 		return nil
 	}
 	h.Del("Accept-Ranges") // ranges are parts of the identity form
@@ -70,54 +70,47 @@ func strengthen(values []string) []string {
 
 // weakenConfirmed sets the ETag of a 304 to the form that the client has stored (RFC 9111 section 4.3.4): the weak form
 // if the client sent that form, or may have stored a coded response without sending its ETag.
-func (ex *exchange) weakenConfirmed(h http.Header, c *contentcoding.Coding) {
-	sent := ex.in.Header["If-None-Match"]
+func (a *attempt) weakenConfirmed(h http.Header, c *contentcoding.Coding) {
+	sent := a.in.Header["If-None-Match"]
 	if len(sent) == 0 && c != nil || strings.Contains(strings.Join(sent, ","), "W/"+h.Get("Etag")) {
 		weaken(h)
 	}
 }
 
 // storedContent returns the body of a stored response in the content coding of the client, and sets the fields in h.
-func (g *Gateway) storedContent(ex *exchange, e *cache.Entry, status int, h http.Header) []byte {
-	c := ex.selectCoding(status, h, int64(len(e.Body)))
+func (g *Gateway) storedContent(a *attempt, e *cache.Entry, status int, h http.Header) []byte {
+	c := a.selectCoding(status, h, int64(len(e.Body)))
 	if c == nil {
 		return e.Body
 	}
-	body := g.Cache.Coded(ex.key, e, c)
+	body := g.Cache.Coded(a.key, e, c)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	return body
 }
 
 // encode applies a content coding to a response that the upstream sent in identity form. A stored response is encoded
 // already.
-func (ex *exchange) encode(resp *http.Response) {
-	if !ex.identityAsked {
+func (a *attempt) encode(resp *http.Response) {
+	if !a.identityAsked {
 		return
 	}
 	length := resp.ContentLength
 	if resp.StatusCode == http.StatusNotModified || resp.StatusCode == http.StatusPartialContent {
 		length = -1 // the length of the complete content is unknown
 	}
-	c := ex.selectCoding(resp.StatusCode, resp.Header, length)
+	c := a.selectCoding(resp.StatusCode, resp.Header, length)
 	if c == nil {
 		return
 	}
 	resp.ContentLength = -1 // the ReverseProxy then flushes each write
-	if ex.method != http.MethodHead {
+	if a.method != http.MethodHead {
 		resp.Body = c.Reader(resp.Body)
 	}
 }
 
-// askForIdentity asks the upstream for the identity form, which is stored. Weir encodes that form for the client.
-func (ex *exchange) askForIdentity() {
-	ex.acceptEncoding, ex.identityAsked = ex.header["Accept-Encoding"], true
-	ex.header["Accept-Encoding"] = identityEncoding
-}
-
 // passCoding lets the upstream select the content coding of a response that will probably not be stored.
-func (ex *exchange) passCoding() {
-	if len(ex.acceptEncoding) > 0 {
-		ex.identityAsked = false
-		ex.header["Accept-Encoding"] = ex.acceptEncoding
+func (a *attempt) passCoding() {
+	if len(a.acceptEncoding) > 0 {
+		a.identityAsked = false
 	}
 }

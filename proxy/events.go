@@ -34,14 +34,14 @@ func (g *Gateway) reported(q *question, e *cache.Entry) bool {
 // isCurrent reports whether a look-up answers the question because webhooks report changes, although the lifetime of the
 // response has ended. RFC 9111 section 4.2.4 permits this by configuration. The response must have a lifetime and
 // must not require revalidation, and the client's Cache-Control must allow the response.
-func (g *Gateway) isCurrent(ex *exchange, e *cache.Entry, purged bool, now time.Time) bool {
+func (g *Gateway) isCurrent(a *attempt, e *cache.Entry, purged bool, now time.Time) bool {
 	return e != nil && !purged && !e.Fresh(now) && e.Age(now) < g.WebhookFresh && e.Status == http.StatusOK && e.Lifetime > 0 &&
-		!e.NeverStale(ex.rule) && !ex.mustRevalidate(e, now) && g.reported(&ex.question, e)
+		!e.NeverStale(a.rule) && !a.mustRevalidate(e, now) && g.reported(a.question, e)
 }
 
 // hitStatus returns the Cache-Status of a stored response that answers the question.
-func (g *Gateway) hitStatus(ex *exchange, e *cache.Entry, now time.Time) CacheStatus {
-	if ex.current {
+func (g *Gateway) hitStatus(a *attempt, e *cache.Entry, now time.Time) CacheStatus {
+	if a.current {
 		return CacheStatus{Hit: true, TTL: int((g.WebhookFresh - e.Age(now)) / time.Second), HasTTL: true, Detail: "webhook"}
 	}
 	return hitOf(e, now)
@@ -49,14 +49,14 @@ func (g *Gateway) hitStatus(ex *exchange, e *cache.Entry, now time.Time) CacheSt
 
 // checkEvents reports a lost event if a revalidation replaced a response whose changes webhooks report, and no event
 // has arrived. e is the new response.
-func (g *Gateway) checkEvents(ex *exchange, e *cache.Entry) {
-	old := ex.stale
+func (g *Gateway) checkEvents(a *attempt, e *cache.Entry) {
+	old := a.stale
 	if g.WebhookFresh == 0 || old == nil || old.Status != http.StatusOK || e.Status != http.StatusOK || bytes.Equal(old.Body, e.Body) ||
-		g.Cache.Purged(old.Tags, old.Since) || !g.reported(&ex.question, old) {
+		g.Cache.Purged(old.Tags, old.Since) || !g.reported(a.question, old) {
 		return
 	}
-	objects, _ := g.eventSource(&ex.question)
+	objects, _ := g.eventSource(a.question)
 	g.Log.Warn("response changed without a webhook event; its repository or organization is revalidated until the next delivery",
-		"request", ex.record.ID, "object", objects[0], "operation", ex.match.Operation.ID)
-	g.Cache.ReportLost(ex.detach(), objects[0])
+		"request", a.record.ID, "object", objects[0], "operation", a.match.Operation.ID)
+	g.Cache.ReportLost(a.detach(), objects[0])
 }

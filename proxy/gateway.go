@@ -47,11 +47,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
@@ -59,7 +57,6 @@ import (
 	"net/url"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -193,26 +190,31 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.traceRequest(ex)
 	defer g.finish(ex)
 
+	var q *question
 	err := g.throttle(ex)
 	if err == nil {
-		err = g.check(ex)
+		q, err = g.ask(ex)
 	}
 	if err == nil && ex.body != nil && !ex.forwardsBody() {
 		err = ex.discardBody()
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		g.refuse(ex, err)
 		return
-	case g.answerFromLedger(ex), g.answerFromCache(ex):
+	}
+	a := g.try(ex, q)
+	if g.answerFromLedger(a) || g.answerFromCache(a) {
 		return
-	case g.pickByBudget(ex) && g.answerFromCache(ex): // the cache may have an entry for another credential
-		return
+	}
+	if other := g.chooseByBudget(a); other != a { // the cache may have an entry for another credential
+		if a = other; g.answerFromCache(a) {
+			return
+		}
 	}
 
 	// The request must wait for the upstream or for a coalesced call. An overloaded gateway forwards no requests, but
 	// may serve stale responses.
-	if ex.shed = g.shed(ex.identity.Caller.Priority); ex.shed == nil {
+	if ex.shed = g.shed(a.identity.Caller.Priority); ex.shed == nil {
 		defer g.Shedder.Leave()
 		if err := g.bufferSmallBody(ex); err != nil {
 			g.refuse(ex, err)
@@ -222,70 +224,15 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if ex.body != nil && (ex.shed != nil || !ex.forwardsBody()) {
 		ex.w.closes = true // net/http or another program could parse bytes of the body as the next request
 	}
-	g.forward(ex)
+	g.forward(a)
 }
 
-// check screens, identifies, classifies and authorizes the request, and builds the question. The error is the refusal
-// for the client.
-func (g *Gateway) check(ex *exchange) (err error) {
-	if err := g.screen(ex.in); err != nil {
-		return err
-	}
-	ex.identity, err = g.Identify(ex.in)
-	caller := ex.identity.Caller
-	ex.record.Account, ex.record.Client = caller.Account, caller.Client
-	if err != nil {
-		return err
-	}
-	if ex.tag, err = requestTagOf(ex.identity, ex.in.Header); err != nil {
-		return err
-	}
-	ex.record.Tag = ex.tag
-	if err := g.classify(ex); err != nil {
-		return err
-	}
-	if op := ex.match.Operation; !ex.identity.Scope.Allows(ex.method, op) {
-		return &failure{
-			status: http.StatusForbidden, detail: "scope",
-			message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s",
-				caller.Client, methodLabel(ex.method), op.ID),
-		}
-	}
-	if err := ex.checkGraphQL(); err != nil {
-		return err
-	}
-	if err := g.checkToken(ex); err != nil {
-		return err
-	}
-	ex.authorized = true
-	if f := ex.match.Preflight(ex.identity.Caller.Kind); f != nil { // the upstream would certainly refuse the request
-		return &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
-	}
-	if invalid := (*policy.GraphQLError)(nil); errors.As(ex.invalid, &invalid) && invalid.Type != policy.GraphQLParseError {
-		return &failure{status: http.StatusOK, graphQL: invalid, message: invalid.Message, detail: "graphql"}
-	}
-	return nil
-}
-
-// checkGraphQL checks a GraphQL call against the rules of the client.
-func (ex *exchange) checkGraphQL() error {
-	if ex.graphQL == nil || ex.identity.Scope == nil || !ex.identity.Scope.GraphQL.Restricts() {
-		return nil
-	}
-	if ex.match.Query != "" {
-		return &failure{status: http.StatusForbidden, message: "Forbidden: send the GraphQL query in the body; this client may not have a query in the URL", detail: "scope"}
-	}
-	var forbidden *policy.GraphQLError
-	if errors.As(ex.identity.Scope.GraphQL.Check(ex.graphQL), &forbidden) {
-		return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
-	}
-	return nil
-}
-
-// forward sends the question through an [httputil.ReverseProxy]. The hooks are closures over the exchange, so neither
+// forward sends the question through an [httputil.ReverseProxy]. The hooks are closures over the attempt, so neither
 // shared structures nor a context contain state of the request.
-func (g *Gateway) forward(ex *exchange) {
-	if err := g.checkOwn(ex); err != nil {
+func (g *Gateway) forward(a *attempt) {
+	ex := a.exchange
+	ex.adopt(a)
+	if err := g.checkOwn(a); err != nil {
 		g.refuse(ex, err)
 		return
 	}
@@ -303,9 +250,9 @@ func (g *Gateway) forward(ex *exchange) {
 	proxy := g.reverse
 	proxy.Rewrite = func(p *httputil.ProxyRequest) {
 		out := p.Out
-		out.URL, out.Host = g.target(ex.match), ""
-		out.Header = maps.Clone(ex.header) // prepare sets the credential after the permit
-		if ex.method == http.MethodGet || ex.method == http.MethodHead {
+		out.URL, out.Host = g.target(a.match), ""
+		out.Header = a.outbound() // prepare sets the credential after the permit
+		if a.method == http.MethodGet || a.method == http.MethodHead {
 			out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
 			return
 		}
@@ -316,27 +263,31 @@ func (g *Gateway) forward(ex *exchange) {
 		// send calls the hook from the httptrace of each attempt.
 		pass := httptrace.ContextClientTrace(out.Context()).Got1xxResponse
 		ex.interim = func(status int, header textproto.MIMEHeader) error {
-			return pass(status, textproto.MIMEHeader(g.interimFields(ex, http.Header(header))))
+			return pass(status, textproto.MIMEHeader(g.interimFields(a, http.Header(header))))
 		}
+		var resp *http.Response
+		var err error
 		if ex.shed != nil {
-			return g.staleOr(ex, ex.shed)
+			resp, err = g.staleOr(a, ex.shed)
+		} else {
+			a, resp, err = g.answerWithAny(a, out.WithContext(ex.in.Context()))
 		}
-		resp, err := g.answerWithAny(ex, out.WithContext(ex.in.Context()))
+		ex.adopt(a)
 		if err == nil {
 			body = resp.Body
 		}
 		return resp, err
 	})
 	proxy.ModifyResponse = func(resp *http.Response) error {
-		ex.encode(resp)
-		if g.filterResponse(ex.match.Operation, resp.Trailer); len(resp.Trailer) > 0 {
+		a.encode(resp)
+		if g.filterResponse(a.match.Operation, resp.Trailer); len(resp.Trailer) > 0 {
 			resp.Header.Del("Content-Length") // HTTP/1.1 needs chunks for trailers
 		}
 		h := ex.w.Header()
 		maps.Copy(h, resp.Header)
 		resp.Header = nil // the ReverseProxy would copy the header again
 		g.finishHeader(ex, h)
-		resp.Body = &forwardedBody{resp.Body, ex, func() { g.filterResponse(ex.match.Operation, resp.Trailer) }}
+		resp.Body = &forwardedBody{resp.Body, ex, func() { g.filterResponse(a.match.Operation, resp.Trailer) }}
 		return nil
 	}
 	proxy.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(ex, ex.bodyFault(err)) }
@@ -369,88 +320,6 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// These constants bound the size of a request without its body. The bound of the server must exceed maxHeader, so that
-// the gateway writes the refusal.
-const (
-	maxTarget = 8 << 10
-	maxHeader = 32 << 10
-)
-
-// MaxHeaderBytes is the setting for the [http.Server] of a gateway.
-const MaxHeaderBytes = 2 * maxHeader
-
-// isOwnPath reports whether a decoded path is one of Weir's own paths, also below the prefix of the API. Requests for
-// these paths are never forwarded.
-func isOwnPath(path string) bool {
-	path = strings.TrimPrefix(path, EnterprisePrefix)
-	return path == "/_weir" || strings.HasPrefix(path, "/_weir/")
-}
-
-// screen refuses requests that the gateway does not handle.
-func (g *Gateway) screen(r *http.Request) error {
-	switch {
-	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
-		return &failure{
-			status: http.StatusMethodNotAllowed, message: "Method Not Allowed: " + r.Method,
-			allow: "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
-		}
-	case len(r.RequestURI) > maxTarget:
-		return &failure{status: http.StatusRequestURITooLong, message: "URI Too Long: at most 8 KiB"}
-	case headerSize(r.Header) > maxHeader:
-		return &failure{status: http.StatusRequestHeaderFieldsTooLarge, message: "Request Header Fields Too Large: at most 32 KiB"}
-	case r.URL.IsAbs() && !isLocal(r):
-		return &failure{status: http.StatusBadRequest, message: "Bad Request: this listener is not a forward proxy; send the path alone, or use the address of proxy.listen"}
-	case isOwnPath(r.URL.Path), isOwnPath(strings.TrimPrefix(r.URL.Path, g.Prefix)):
-		return &failure{status: http.StatusNotFound, message: "Not Found: Weir has nothing at this path"}
-	case g.Host == "" && isGit(r):
-		return &failure{
-			status: http.StatusMisdirectedRequest, detail: "git", plain: true,
-			message: "Weir serves the API, not git. Use the URL of the git host, directly or through Weir's forward proxy (docs/proxy.md).",
-		}
-	case g.hasPassed(r):
-		return &failure{status: http.StatusLoopDetected, detail: "loop", message: "Loop Detected: the upstream forwards to this gateway"}
-	}
-	return nil
-}
-
-// isGit reports whether a request is of git over HTTP (gitprotocol-http) or of Git LFS. The API has no such paths.
-func isGit(r *http.Request) bool {
-	path, post := r.URL.Path, r.Method == http.MethodPost
-	return strings.HasSuffix(path, "/info/refs") && strings.HasPrefix(r.URL.Query().Get("service"), "git-") ||
-		post && strings.HasSuffix(path, "/git-upload-pack") || post && strings.HasSuffix(path, "/git-receive-pack") ||
-		strings.Contains(path, ".git/info/lfs/") && !strings.HasPrefix(path, "/repos/")
-}
-
-func headerSize(h http.Header) int {
-	size := 0
-	for name, values := range h {
-		for _, value := range values {
-			size += len(name) + len(value) + len(": \r\n")
-		}
-	}
-	return size
-}
-
-// isLocal reports whether an absolute-form target names the address that received the request.
-func isLocal(r *http.Request) bool {
-	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if !ok || r.URL.User != nil {
-		return false
-	}
-	_, port, err := net.SplitHostPort(local.String())
-	return err == nil && (r.URL.Host == local.String() || r.URL.Host == "localhost:"+port)
-}
-
-// open returns a new exchange.
-func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
-	ex := &exchange{w: newRecorder(w, r, g.Timeout, g.Drain), start: time.Now(), span: noop.Span{}}
-	ex.waitingSince = ex.start
-	ex.in, ex.body = inbound.LimitBody(w, r, g.Timeout, g.BodyTimeout)
-	ex.record = Record{ID: rand.Text(), Start: ex.start, Method: methodLabel(r.Method), Route: otherRoute}
-	ex.prefer = parsePrefer(r.Header["Prefer"])
-	return ex
-}
-
 // statusClientGone is the recorded status if the client disconnected before the end of the response.
 const statusClientGone = 499
 
@@ -477,7 +346,7 @@ func (g *Gateway) finish(ex *exchange) {
 		}
 	}
 	ex.record.Status, ex.record.Bytes = ex.w.status, ex.w.bytes
-	ex.record.Elapsed = time.Since(ex.start)
+	ex.record.Elapsed = time.Since(ex.record.Start)
 	if p != nil || errors.Is(context.Cause(ex.in.Context()), context.Canceled) && ex.w.status == 0 {
 		ex.record.Status = statusClientGone
 		if ex.broken {

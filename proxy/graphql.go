@@ -20,25 +20,24 @@ var queryConditions = []string{
 	"Content-Encoding", "If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range",
 }
 
-// setQueryKey lets identical GraphQL queries share a call. It sets the key of the exchange, and makes the exchange cacheable
-// if a rule matches.
-func (g *Gateway) setQueryKey(ex *exchange) {
-	call, h := ex.graphQL, ex.header
+// setQueryKey lets identical GraphQL queries share a call. It sets the key, and makes the question cacheable if a rule
+// matches.
+func (g *Gateway) setQueryKey(q *question) {
+	call, h := q.graphQL, q.header
 	conditional := func(name string) bool { return len(h[name]) > 0 }
-	if call.Question == "" || ex.match.Query != "" || ex.cacheControl.Has("no-store") || slices.ContainsFunc(queryConditions, conditional) ||
-		ex.identity.Caller.Kind == policy.Unauthenticated {
+	if call.Question == "" || q.match.Query != "" || q.cacheControl.Has("no-store") || slices.ContainsFunc(queryConditions, conditional) ||
+		q.identity.Caller.Kind == policy.Unauthenticated {
 		return
 	}
-	parts := []string{policy.GraphQL, g.base, call.Question, ex.identity.Caller.Class, languageOf(h)}
+	parts := []string{policy.GraphQL, g.base, call.Question, q.identity.Caller.Class, languageOf(h)}
 	for _, name := range append([]string{"Accept", "Content-Type"}, g.dialectFields...) {
 		parts = append(parts, strings.Join(h[name], ","))
 	}
-	ex.key = cache.NewKey(parts...)
-	ex.rule.OneCaller = true
-	ex.unconditional = true // a POST cannot be revalidated
-	ex.askForIdentity()
+	q.key = cache.NewKey(parts...)
+	q.rule.OneCaller = true
+	q.askForIdentity()
 	rule, cacheable := g.GraphQLCache.RuleFor(call)
-	ex.cacheable, ex.ttl = cacheable, rule.TTL
+	q.cacheable, q.ttl = cacheable, rule.TTL
 }
 
 // isQuery reports whether the question is a GraphQL query, which changes nothing. A request with a URL query string returns
@@ -63,16 +62,16 @@ func hasData(body []byte) bool {
 // completeQueryEntry prepares the response to a GraphQL query for storage. It replaces Cache-Control by the lifetime of the
 // rule, removes validators, and adds tags for the node IDs in the body. The upstream's Cache-Control does not apply, because
 // the rule decides the lifetime.
-func (ex *exchange) completeQueryEntry(e *cache.Entry) {
-	e.Header.Set("Cache-Control", "private, must-revalidate, max-age="+strconv.Itoa(int(ex.ttl/time.Second)))
+func (a *attempt) completeQueryEntry(e *cache.Entry) {
+	e.Header.Set("Cache-Control", "private, must-revalidate, max-age="+strconv.Itoa(int(a.ttl/time.Second)))
 	for _, name := range []string{"Etag", "Expires", "Last-Modified", "Pragma"} {
 		e.Header.Del(name)
 	}
-	ex.tagNodes(e)
+	a.tagNodes(e)
 }
 
 // tagNodes adds the node IDs of a response to its tags.
-func (ex *exchange) tagNodes(e *cache.Entry) {
+func (a *attempt) tagNodes(e *cache.Entry) {
 	for _, id := range responseID.FindAllSubmatch(e.Body, maxResponseIDs) {
 		e.Tags = append(e.Tags, nodeTag(string(id[1])))
 	}

@@ -174,14 +174,14 @@ func (s *Identities) share(
 
 // learnIdentity merges the account of the exchange if the response names its user or its installation. It also merges
 // the account of an installation token that the response contains.
-func (g *Gateway) learnIdentity(ex *exchange, resp *http.Response, o limits.Outcome) {
-	caller := ex.identity.Caller
+func (g *Gateway) learnIdentity(a *attempt, resp *http.Response, o limits.Outcome) {
+	caller := a.identity.Caller
 	account, i, ok := caller.Account, identity{}, false
 	switch {
 	case o.Limited != limits.NotLimited:
-		i, ok = identityInMessage(ex.limitError.Message)
+		i, ok = identityInMessage(a.limitError.Message)
 		ok = ok && i.kind == caller.Kind.Base() && !isWorkflowLimit(o)
-	case resp.StatusCode == http.StatusOK && ex.method == http.MethodGet && ex.match.Path == "/user":
+	case resp.StatusCode == http.StatusOK && a.method == http.MethodGet && a.match.Path == "/user":
 		if caller.Kind.Base() == policy.User {
 			text := peekJSON(resp)
 			id, _ := field(text, "id").(json.Number)
@@ -190,8 +190,8 @@ func (g *Gateway) learnIdentity(ex *exchange, resp *http.Response, o limits.Outc
 				g.Identities.learnLogin(login, account, i.account())
 			}
 		}
-	case resp.StatusCode == http.StatusCreated && ex.method == http.MethodPost && g.AccountOf != nil:
-		if path := mintingPath.FindStringSubmatch(ex.match.Path); path != nil {
+	case resp.StatusCode == http.StatusCreated && a.method == http.MethodPost && g.AccountOf != nil:
+		if path := mintingPath.FindStringSubmatch(a.match.Path); path != nil {
 			token, _ := field(peekJSON(resp), "token").(string)
 			i, ok = newIdentity(string(policy.Installation), path[1])
 			account, ok = g.AccountOf(token), ok && token != ""

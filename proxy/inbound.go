@@ -19,9 +19,9 @@ func (g *Gateway) throttle(ex *exchange) error {
 	ex.address = g.TrustedProxies.ClientAddress(ex.in)
 	var refusal error
 	switch {
-	case !g.RateLimiter.Allow(ex.address, ex.start):
+	case !g.RateLimiter.Allow(ex.address, ex.record.Start):
 		refusal = rateExceeded(ex.address, time.Second) // the rate is at least one request per second
-	case !g.RateLimiter.Enter(ex.address, ex.start):
+	case !g.RateLimiter.Enter(ex.address, ex.record.Start):
 		refusal = &failure{
 			status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
 			message: "Too Many Requests: this address has as many requests in progress as the gateway lets one address have",
@@ -32,7 +32,7 @@ func (g *Gateway) throttle(ex *exchange) error {
 		return nil
 	}
 	switch {
-	case g.RateLimiter.EnterRefused(ex.address, ex.start):
+	case g.RateLimiter.EnterRefused(ex.address, ex.record.Start):
 		ex.leave = g.RateLimiter.LeaveRefused
 	case !g.TrustedProxies.SentBy(ex.in): // other clients share the connection of a trusted proxy
 		inbound.Disconnect(ex.in)
@@ -103,7 +103,7 @@ func (ex *exchange) drained() *failure {
 	switch {
 	case !errors.Is(context.Cause(ex.in.Context()), inbound.ErrDrained):
 		return nil
-	case ex.record.Attempts > 0 && !ex.match.Operation.Safe():
+	case ex.record.Attempts > 0 && !ex.question.match.Operation.Safe():
 		return &failure{
 			status: http.StatusGatewayTimeout, detail: "drain", cause: inbound.ErrDrained,
 			message: "Gateway Timeout: shutting down before the upstream responded; the request may have been executed",

@@ -25,13 +25,13 @@ type lateLimit struct {
 }
 
 // watchEnd replaces the body of a response. A limit error in the last bytes of the body then counts for the account.
-func (g *Gateway) watchEnd(ex *exchange, resp *http.Response, permit limits.Permit) *lateLimit {
+func (g *Gateway) watchEnd(a *attempt, resp *http.Response, permit limits.Permit) *lateLimit {
 	l := &lateLimit{ReadCloser: resp.Body, header: resp.Header.Clone(), tail: make([]byte, 0, maxPeek)}
-	retryAfter, _ := limits.ReadRetryAfter(resp.Header, ex.sent)
-	ctx := ex.detach()
+	retryAfter, _ := limits.ReadRetryAfter(resp.Header, a.sent)
+	ctx := a.detach()
 	l.found = func(e limits.LimitError) {
 		if err := g.Limiter.SettleLate(ctx, permit, e.Kind, retryAfter); err != nil {
-			g.Log.DebugContext(ctx, "limit error not settled", "request", ex.record.ID, "error", err)
+			g.Log.DebugContext(ctx, "limit error not settled", "request", a.record.ID, "error", err)
 		}
 	}
 	resp.Body = l

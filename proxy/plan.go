@@ -37,39 +37,42 @@ type Plan struct {
 // which credential is used. The list tried contains the security classes of the credentials that are at a limit. The error is the
 // refusal of an invalid target.
 func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried ...string) (*Plan, error) {
-	ex := &exchange{in: r, span: noop.Span{}, tried: tried}
-	ex.identity = identity
-	if err := g.classify(ex); err != nil {
+	ex := &exchange{in: r, span: noop.Span{}}
+	q, err := g.parse(ex, identity)
+	if err != nil {
 		return nil, err
 	}
-	if ex.graphQL != nil {
-		ex.operation = ex.match.Operation.ForCall(&policy.GraphQLCall{Kind: policy.GraphQLQuery})
+	if identity, err = identity.lendFor(q); err != nil {
+		return nil, err
 	}
+	if q.graphQL != nil {
+		q.operation = q.match.Operation.ForCall(&policy.GraphQLCall{Kind: policy.GraphQLQuery})
+	}
+	q = g.withCredential(ex, q, g.chooseCredential(q, identity, tried))
 	if byBudget && identity.Pick != nil {
-		request := g.budgetedRequest(ex)
+		request := g.budgetedRequest(q, tried)
 		request.Limited = len(tried) > 0
 		if next, ok := identity.Pick(request); ok {
-			g.useCredential(ex, next)
+			q = g.withCredential(ex, q, next)
 		}
 	}
 	p := &Plan{
-		Match: ex.match, Caller: ex.identity.Caller, OutOfScope: !ex.identity.Scope.Allows(ex.method, ex.match.Operation),
+		Match: q.match, Caller: q.identity.Caller, OutOfScope: !q.identity.Scope.Allows(q.method, q.match.Operation),
 		Claim: limits.Claim{
-			Operation: ex.claimScope, Resource: ex.resource, Points: ex.operation.Points, CreatesContent: ex.operation.CreatesContent,
+			Operation: q.claimScope, Resource: q.resource, Points: q.operation.Points, CreatesContent: q.operation.CreatesContent,
 		},
-		Cacheable: ex.cacheable, Coalesces: ex.coalesces() || ex.graphQL != nil, Key: ex.key, Rule: ex.rule, Tags: ex.tags(),
+		Cacheable: q.cacheable, Coalesces: g.try(ex, q).coalesces() || q.graphQL != nil, Key: q.key, Rule: q.rule, Tags: q.tags(),
 	}
-	if f := ex.match.Preflight(ex.identity.Caller.Kind); f != nil {
+	if f := q.match.Preflight(q.identity.Caller.Kind); f != nil {
 		p.Check = f.Check
 	}
-	if !ex.match.Operation.Safe() && ex.graphQL == nil {
-		p.Changes = g.tagsOfChange(&ex.question)
+	if !q.match.Operation.Safe() && q.graphQL == nil {
+		p.Changes = g.tagsOfChange(q)
 	}
-	objects, _ := g.eventSource(&ex.question)
+	objects, _ := g.eventSource(q)
 	p.Reported = len(objects) > 0
 	if identity.Pick != nil {
-		ex.tried = append(ex.tried, p.Caller.Class)
-		_, p.HasAlternative = identity.Pick(g.credentialRequest(ex))
+		_, p.HasAlternative = identity.Pick(q.credentialRequest(append(tried, p.Caller.Class)))
 	}
 	return p, nil
 }
@@ -77,14 +80,14 @@ func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried 
 // targetHash returns a hash that identifies the target of a request, with its query and with a GraphQL query and its
 // variables. Two requests with the same hash and the same caller are the same question. The hash is empty for a GraphQL
 // call that cannot share a response, such as a mutation.
-func (ex *exchange) targetHash() string {
-	parts := []string{ex.match.Path, ex.match.Query}
+func (q *question) targetHash() string {
 	switch {
-	case ex.match.Operation == nil, ex.graphQL != nil && ex.graphQL.Question == "":
+	case q == nil, q.graphQL != nil && q.graphQL.Question == "":
 		return ""
-	case ex.graphQL != nil:
-		parts = append(parts, ex.graphQL.Question)
+	case q.graphQL != nil:
+		return hexOf(cache.NewKey(q.match.Path, q.match.Query, q.graphQL.Question))
 	}
-	key := cache.NewKey(parts...)
-	return hex.EncodeToString(key[:8])
+	return hexOf(cache.NewKey(q.match.Path, q.match.Query))
 }
+
+func hexOf(key cache.Key) string { return hex.EncodeToString(key[:8]) }

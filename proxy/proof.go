@@ -57,7 +57,7 @@ const (
 // candidateList collects the candidates of one request.
 type candidateList struct {
 	g            *Gateway
-	ex           *exchange
+	a            *attempt
 	sent         http.Header
 	computes     bool
 	list         []candidate
@@ -67,20 +67,20 @@ type candidateList struct {
 // candidates returns the stored responses that may answer the request: the stale response, other variants, and
 // responses to other callers. If the client sent validators and no response is stale, the list is empty and these
 // validators are forwarded.
-func (g *Gateway) candidates(ex *exchange, sent http.Header) []candidate {
-	l := candidateList{g: g, ex: ex, sent: sent, computes: g.computesETags(ex, sent)}
-	if ex.stale != nil {
-		l.add(ex.stale, sourceStale)
+func (g *Gateway) candidates(a *attempt, sent http.Header) []candidate {
+	l := candidateList{g: g, a: a, sent: sent, computes: g.computesETags(a, sent)}
+	if a.stale != nil {
+		l.add(a.stale, sourceStale)
 		if len(l.list) == 0 {
 			return nil // the stale response is revalidated by date
 		}
-	} else if !isUnconditional(ex.header) {
+	} else if !isUnconditional(a.header) {
 		return nil
 	}
-	if ex.skipShared || g.ETags == ETagsOff {
+	if a.skipShared || g.ETags == ETagsOff {
 		return l.list
 	}
-	own, otherCallers := g.Cache.Candidates(ex.in.Context(), ex.key, g.baseKey(ex))
+	own, otherCallers := g.Cache.Candidates(a.in.Context(), a.key, g.baseKey(a))
 	for _, e := range own {
 		l.add(e, sourceVariant)
 	}
@@ -93,12 +93,12 @@ func (g *Gateway) candidates(ex *exchange, sent http.Header) []candidate {
 // add adds an entry with the ETag of the upstream, and with the computed ETag. For a variant or another caller's
 // response, the ETag must be computed or strong. A weak ETag does not promise identical bytes (RFC 9110 section 8.8.1).
 func (l *candidateList) add(e *cache.Entry, source candidateSource) {
-	if source != sourceStale && (e.Status != http.StatusOK || e == l.ex.stale) {
+	if source != sourceStale && (e.Status != http.StatusOK || e == l.a.stale) {
 		return
 	}
-	if source == sourceOtherCaller && (l.ex.match.Operation.Paged() || len(e.Header["Link"]) > 0) {
+	if source == sourceOtherCaller && (l.a.match.Operation.Paged() || len(e.Header["Link"]) > 0) {
 		// This caller may have other pages, which only a 304 with Link reveals.
-		if _, repeated := l.g.linkIn304.Load(l.ex.match.Operation.ID); !repeated {
+		if _, repeated := l.g.linkIn304.Load(l.a.match.Operation.ID); !repeated {
 			return
 		}
 	}
@@ -133,33 +133,33 @@ func opaqueTag(etag string) string { return strings.TrimPrefix(etag, "W/") }
 
 // setConditions makes the request conditional on the candidates. Without candidates, the request has the client's own
 // conditions.
-func (g *Gateway) setConditions(ex *exchange, out *http.Request) {
-	ex.candidates, ex.conditional = nil, false
+func (g *Gateway) setConditions(a *attempt, out *http.Request) {
+	a.candidates, a.conditional = nil, false
 	for _, name := range validators {
-		if values := ex.header[name]; len(values) > 0 {
+		if values := a.header[name]; len(values) > 0 {
 			out.Header[name] = values
 		} else {
 			out.Header.Del(name)
 		}
 	}
-	if !ex.cacheable || ex.unconditional {
+	if !a.cacheable || a.unconditional || a.graphQL != nil { // a POST cannot be revalidated
 		return
 	}
-	ex.candidates = g.candidates(ex, out.Header)
+	a.candidates = g.candidates(a, out.Header)
 	modified := ""
 	// A date without the ETag of the same entry is not sent (RFC 9111 section 4.3.1).
-	if ex.stale != nil && onlyStale(ex.candidates) && (len(ex.candidates) > 0 || ex.stale.ETag() == "") {
-		modified = ex.stale.Header.Get("Last-Modified")
+	if a.stale != nil && onlyStale(a.candidates) && (len(a.candidates) > 0 || a.stale.ETag() == "") {
+		modified = a.stale.Header.Get("Last-Modified")
 	}
-	if len(ex.candidates) == 0 && modified == "" {
+	if len(a.candidates) == 0 && modified == "" {
 		return
 	}
-	ex.conditional = true
-	ex.identityAsked, out.Header["Accept-Encoding"] = true, identityEncoding // the candidates have this form
+	a.conditional = true
+	a.identityAsked, out.Header["Accept-Encoding"] = true, identityEncoding // the candidates have this form
 	out.Header.Del("If-None-Match")
 	out.Header.Del("If-Modified-Since")
 	var tags []string
-	for _, c := range ex.candidates {
+	for _, c := range a.candidates {
 		tags = append(tags, c.etag)
 	}
 	if tags != nil {
@@ -183,13 +183,13 @@ func isUnconditional(h http.Header) bool {
 // A 304 confirms the candidate with the same ETag. A 304 without an ETag confirms a stale response that was validated
 // by date, or a single candidate that is stale or has a computed ETag. A 304 with an ETag of no candidate confirms a
 // single stale response, if no If-Modified-Since was sent.
-func (g *Gateway) confirmed(ex *exchange, sent, response http.Header) (candidate, bool) {
-	etag, operation := response.Get("Etag"), ex.match.Operation.ID
+func (g *Gateway) confirmed(a *attempt, sent, response http.Header) (candidate, bool) {
+	etag, operation := response.Get("Etag"), a.match.Operation.ID
 	if len(response["Link"]) > 0 {
 		g.linkIn304.Store(operation, true)
 	}
-	single := len(ex.candidates) == 1 || ex.stale != nil && onlyStale(ex.candidates)
-	for _, c := range ex.candidates {
+	single := len(a.candidates) == 1 || a.stale != nil && onlyStale(a.candidates)
+	for _, c := range a.candidates {
 		switch {
 		case (etag != "" || !single) && opaqueTag(c.etag) != opaqueTag(etag):
 			continue
@@ -203,9 +203,9 @@ func (g *Gateway) confirmed(ex *exchange, sent, response http.Header) (candidate
 		}
 		return c, true
 	}
-	if single && ex.stale != nil {
+	if single && a.stale != nil {
 		// If the upstream compared dates, another ETag may belong to another response.
-		return candidate{entry: ex.stale}, etag == "" || len(sent["If-Modified-Since"]) == 0
+		return candidate{entry: a.stale}, etag == "" || len(sent["If-Modified-Since"]) == 0
 	}
 	return candidate{}, false
 }
@@ -215,30 +215,30 @@ var digest = regexp.MustCompile(`^"[0-9a-f]{64}"$`)
 
 // computesETags reports whether Weir can compute the ETag of a response to a request with these fields. The result is
 // false if a field of the ETag's input has several lines, because the upstream's treatment is unknown.
-func (g *Gateway) computesETags(ex *exchange, sent http.Header) bool {
+func (g *Gateway) computesETags(a *attempt, sent http.Header) bool {
 	repeated := func(name string) bool { return len(sent[http.CanonicalHeaderKey(name)]) > 1 }
 	return (g.ETags == "" || g.ETags == ETagsComputed) && len(g.Dialect.ETag) > 0 &&
-		!slices.ContainsFunc(g.Dialect.ETag, repeated) && g.baseKey(ex) != cache.Key{}
+		!slices.ContainsFunc(g.Dialect.ETag, repeated) && g.baseKey(a) != cache.Key{}
 }
 
 // checkComputedETag logs, at most once per hour, that the upstream's ETag differs from the computed ETag.
-func (g *Gateway) checkComputedETag(ex *exchange, sent http.Header, e *cache.Entry) {
+func (g *Gateway) checkComputedETag(a *attempt, sent http.Header, e *cache.Entry) {
 	etag := opaqueTag(e.Header.Get("Etag"))
 	if e.Status != http.StatusOK || len(e.Body) > maxHashed || !digest.MatchString(etag) ||
-		!g.computesETags(ex, sent) || etag == g.Dialect.EntityTag(sent.Get, e.Body) {
+		!g.computesETags(a, sent) || etag == g.Dialect.EntityTag(sent.Get, e.Body) {
 		return
 	}
 	g.etagWarning.Do(func() {
-		g.Log.Warn("computed ETag differs from the upstream's; set cache.etags to upstream if this persists", "operation", ex.match.Operation.ID)
+		g.Log.Warn("computed ETag differs from the upstream's; set cache.etags to upstream if this persists", "operation", a.match.Operation.ID)
 	})
 }
 
 // baseKey returns the key of the question without a security class. The key is zero if all callers share the response.
 // The key is also zero for unknown operations, whose ETags may not be comparable, and for GraphQL queries, which cannot be
 // revalidated.
-func (g *Gateway) baseKey(ex *exchange) cache.Key {
-	if op := ex.match.Operation; op.Cache.Class == policy.Shared || op.Cache.Class == policy.Query || !op.Known() {
+func (g *Gateway) baseKey(a *attempt) cache.Key {
+	if op := a.match.Operation; op.Cache.Class == policy.Shared || op.Cache.Class == policy.Query || !op.Known() {
 		return cache.Key{}
 	}
-	return g.keyOf(&ex.question, "any caller")
+	return g.keyOf(a.question, "any caller")
 }

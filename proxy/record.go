@@ -135,9 +135,9 @@ func (r *Record) copyProgress(from *Record) {
 // maxDebug bounds the length of the Weir-Debug field.
 const maxDebug = 1 << 10
 
-// debug returns the Weir-Debug field: the decisions and stages so far, with the syntax of Cache-Status. op is nil for a
-// request that was refused before classification.
-func (r *Record) debug(op *policy.Operation) string {
+// debug returns the Weir-Debug field: the decisions and stages so far, with the syntax of Cache-Status. q is nil for a
+// request that was refused before its question was built.
+func (r *Record) debug(q *question) string {
 	parts := []string{"weir"}
 	add := func(name, value string) {
 		if value != "" {
@@ -145,9 +145,9 @@ func (r *Record) debug(op *policy.Operation) string {
 		}
 	}
 	add("operation", r.Operation)
-	if op != nil {
-		add("cache", string(op.Cache.Class))
-		add("points", strconv.Itoa(op.Points))
+	if q != nil {
+		add("cache", string(q.operation.Cache.Class))
+		add("points", strconv.Itoa(q.operation.Points))
 	}
 	add("resource", r.Resource)
 	add("client", r.Client)
@@ -185,9 +185,9 @@ func (ex *exchange) conclude() {
 		}
 	}
 	r.Outcome = r.Cache.Outcome()
-	switch op := ex.match.Operation; {
-	case op == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, op.ID == rateLimitOperation:
-	case r.Status == http.StatusNotModified && ex.identity.Caller.Kind != policy.Unauthenticated:
+	switch q := ex.question; {
+	case q == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, r.Operation == rateLimitOperation:
+	case r.Status == http.StatusNotModified && q.identity.Caller.Kind != policy.Unauthenticated:
 		// An authenticated 304 costs no quota at the upstream either.
 	default:
 		r.Saved = r.Outcome != OutcomeRefused && r.Outcome != OutcomeBypass && r.Outcome != OutcomeMiss
@@ -218,7 +218,7 @@ func (g *Gateway) logAccess(ex *exchange) {
 		slog.String("operation", r.Operation),
 		slog.String("account", r.Account),
 		slog.String("path", ex.maskedPath()),
-		slog.String("target", ex.targetHash()),
+		slog.String("target", ex.question.targetHash()),
 		slog.Int("status", r.Status),
 		slog.Int64("bytes", r.Bytes),
 		slog.Duration("elapsed", r.Elapsed),

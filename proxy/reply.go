@@ -35,12 +35,12 @@ func (g *Gateway) finishHeader(ex *exchange, h http.Header) {
 // setWeirHeaders sets the fields of every response: the rate limit of the account, Cache-Status and the request ID. If
 // the request is traced, it also sets traceresponse (W3C Trace Context, level 2) for authorized clients.
 func (g *Gateway) setWeirHeaders(ex *exchange, h http.Header) {
-	if ex.match.Operation != nil {
+	if ex.question != nil {
 		g.setRateLimitHeaders(ex, h)
 	}
 	h["Cache-Status"] = append(h["Cache-Status"], ex.record.Cache.String()) // after the members of caches closer to the upstream
-	if ex.identity.Debug && ex.in.Header.Get(debugHeader) == "1" {
-		h.Set(debugHeader, ex.record.debug(ex.operation))
+	if ex.debug && ex.in.Header.Get(debugHeader) == "1" {
+		h.Set(debugHeader, ex.record.debug(ex.question))
 	}
 	if trace := ex.span.SpanContext(); ex.authorized && ex.span.IsRecording() {
 		h.Set(traceresponseHeader, "00-"+trace.TraceID().String()+"-"+trace.SpanID().String()+"-"+trace.TraceFlags().String())
@@ -52,8 +52,7 @@ func (g *Gateway) setWeirHeaders(ex *exchange, h http.Header) {
 // request's resource, as far as this process knows it: a hit must not wait for the ledger's store. RateLimit-Policy and
 // RateLimit follow the IETF drafts -08 to -11 (limits.md section 9).
 func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
-	caller := ex.identity.Caller
-	b, known := g.Ledger.Budget(caller, ex.record.Resource)
+	b, known := g.Ledger.Budget(ex.question.identity.Caller, ex.record.Resource)
 	if !known || b.Unlimited {
 		return // the upstream's own fields, if any, are unchanged
 	}
@@ -72,28 +71,29 @@ func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
 
 // replyFromEntry writes a stored response, which may be stale, or 304 if the client's validators match. For a range
 // request, Range and If-Range select a range, 416 or the whole response.
-func (g *Gateway) replyFromEntry(ex *exchange, e *cache.Entry, now time.Time) {
-	ex.record.Cache = g.hitStatus(ex, e, now)
-	h := ex.w.Header()
-	status := copyEntryHeader(ex, e, now, h)
-	body := g.storedContent(ex, e, status, h)
-	g.finishHeader(ex, h)
-	if ex.ranged && status == http.StatusOK {
+func (g *Gateway) replyFromEntry(a *attempt, e *cache.Entry, now time.Time) {
+	a.result.cache = g.hitStatus(a, e, now)
+	a.adopt(a)
+	h := a.w.Header()
+	status := copyEntryHeader(a, e, now, h)
+	body := g.storedContent(a, e, status, h)
+	g.finishHeader(a.exchange, h)
+	if a.ranged && status == http.StatusOK {
 		h.Del("Content-Length")
 		if h["Content-Type"] == nil {
 			h["Content-Type"] = nil // prevents ServeContent from guessing
 		}
-		in := ex.in
+		in := a.in
 		if wanted := in.Header.Get("Range"); cache.Satisfiable(wanted) != wanted {
 			in = in.Clone(in.Context())
 			in.Header.Set("Range", cmp.Or(cache.Satisfiable(wanted), beyond))
 		}
-		http.ServeContent(ex.w, in, "", e.LastModified(), bytes.NewReader(e.Body)) // ignores the zero time
+		http.ServeContent(a.w, in, "", e.LastModified(), bytes.NewReader(e.Body)) // ignores the zero time
 		return
 	}
-	ex.w.WriteHeader(status)
-	if status != http.StatusNotModified && ex.method != http.MethodHead {
-		_, _ = ex.w.Write(body) // the record shows an incomplete write
+	a.w.WriteHeader(status)
+	if status != http.StatusNotModified && a.method != http.MethodHead {
+		_, _ = a.w.Write(body) // the record shows an incomplete write
 	}
 }
 
@@ -107,9 +107,9 @@ var representationFields = map[string]bool{
 
 // copyEntryHeader copies the header of a stored response, without the fields that Weir sets itself. The returned status
 // is 304 if the client's validators match, and otherwise the stored status.
-func copyEntryHeader(ex *exchange, e *cache.Entry, now time.Time, h http.Header) (status int) {
+func copyEntryHeader(a *attempt, e *cache.Entry, now time.Time, h http.Header) (status int) {
 	status = e.Status
-	notModified := e.NotModified(ex.header)
+	notModified := e.NotModified(a.header)
 	if notModified {
 		status = http.StatusNotModified
 	}
@@ -129,13 +129,13 @@ func copyEntryHeader(ex *exchange, e *cache.Entry, now time.Time, h http.Header)
 }
 
 // entryResponse returns a stored response as an [http.Response].
-func (g *Gateway) entryResponse(ex *exchange, e *cache.Entry, now time.Time) *http.Response {
-	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: ex.in, Body: http.NoBody, Header: http.Header{}}
-	resp.StatusCode = copyEntryHeader(ex, e, now, resp.Header)
-	body := g.storedContent(ex, e, resp.StatusCode, resp.Header)
+func (g *Gateway) entryResponse(a *attempt, e *cache.Entry, now time.Time) *http.Response {
+	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: a.in, Body: http.NoBody, Header: http.Header{}}
+	resp.StatusCode = copyEntryHeader(a, e, now, resp.Header)
+	body := g.storedContent(a, e, resp.StatusCode, resp.Header)
 	if resp.StatusCode != http.StatusNotModified {
 		resp.ContentLength = int64(len(body))
-		if ex.method != http.MethodHead {
+		if a.method != http.MethodHead {
 			resp.Body = io.NopCloser(bytes.NewReader(body))
 		}
 	}
@@ -152,35 +152,36 @@ const rateLimitOperation = "rate-limit/get"
 //     accepted it
 //   - a request for an API version that Weir does not know
 //   - every request while the ledger is unavailable, or the upstream has no limits
-func (g *Gateway) answerFromLedger(ex *exchange) bool {
-	if ex.match.Operation.ID != rateLimitOperation || ex.cacheControl.Has("no-cache") {
+func (g *Gateway) answerFromLedger(a *attempt) bool {
+	if a.match.Operation.ID != rateLimitOperation || a.cacheControl.Has("no-cache") {
 		return false
 	}
-	caller := ex.identity.Caller
-	if caller.Kind != policy.Unauthenticated && !g.tokens.has(caller.Class, ex.identity.Held) {
+	caller := a.identity.Caller
+	if caller.Kind != policy.Unauthenticated && !g.tokens.has(caller.Class, a.identity.Held) {
 		return false
 	}
-	version := cmp.Or(ex.in.Header.Get(g.Dialect.VersionHeader), g.Dialect.Version)
+	version := cmp.Or(a.in.Header.Get(g.Dialect.VersionHeader), g.Dialect.Version)
 	if !slices.Contains(g.Dialect.Versions, version) {
 		return false
 	}
-	body, err := g.rateLimitStatus(ex, version < g.Dialect.NoRateSince)
+	body, err := g.rateLimitStatus(a, version < g.Dialect.NoRateSince)
 	if err != nil || body == "" {
 		return false
 	}
-	ex.record.Cache = CacheStatus{Hit: true, Detail: "ledger", Own: true}
+	a.result.cache = CacheStatus{Hit: true, Detail: "ledger", Own: true}
+	a.adopt(a)
 	sum := sha256.Sum256([]byte(body))
 	status := &cache.Entry{Status: http.StatusOK, Body: []byte(body), Answered: time.Now(), Header: http.Header{
 		"Cache-Control": {"no-cache"}, "Content-Type": {"application/json; charset=utf-8"},
 		"Etag": {strconv.Quote(hex.EncodeToString(sum[:16]))},
 	}}
-	h := ex.w.Header()
-	code := copyEntryHeader(ex, status, status.Answered, h)
+	h := a.w.Header()
+	code := copyEntryHeader(a, status, status.Answered, h)
 	h.Del("Age") // the status is not a stored response
-	g.finishHeader(ex, h)
-	ex.w.WriteHeader(code)
-	if code == http.StatusOK && ex.method != http.MethodHead {
-		_, _ = io.WriteString(ex.w, body)
+	g.finishHeader(a.exchange, h)
+	a.w.WriteHeader(code)
+	if code == http.StatusOK && a.method != http.MethodHead {
+		_, _ = io.WriteString(a.w, body)
 	}
 	return true
 }
@@ -188,8 +189,8 @@ func (g *Gateway) answerFromLedger(ex *exchange) bool {
 // rateLimitStatus returns the body of the rate limit status. The body contains the resources of the dialect in the order
 // of the API's documents (Document B section 2.6), then the resources that the upstream has named for the account, and
 // withRate the deprecated top-level rate. If a resource is unlimited, the status is empty.
-func (g *Gateway) rateLimitStatus(ex *exchange, withRate bool) (string, error) {
-	ctx, caller := ex.in.Context(), ex.identity.Caller
+func (g *Gateway) rateLimitStatus(a *attempt, withRate bool) (string, error) {
+	ctx, caller := a.in.Context(), a.identity.Caller
 	names := g.Dialect.Resources()
 	named, err := g.Ledger.Resources(ctx, caller.Account)
 	if err != nil {

@@ -80,7 +80,7 @@ func TestForwardedFieldsSeparateResponses(t *testing.T) {
 				r := newGet(path, fields...)
 				want := httptest.NewRecorder()
 				sent := r.Clone(r.Context())
-				sent.Header = w.exchange(r).header
+				sent.Header = w.question(r).header
 				echoFields(control)(want, sent)
 				if got := w.get(path, fields...); got.body != want.Body.String() {
 					failure = fmt.Sprintf("%s with %q: got the response to other fields (%s):\n%s\nwant\n%s", path, fields, got.Header.Get("Cache-Status"), got.body, want.Body)
@@ -93,13 +93,13 @@ func TestForwardedFieldsSeparateResponses(t *testing.T) {
 	})
 }
 
-// exchange returns a checked request.
-func (w *world) exchange(r *http.Request) *exchange {
-	ex := w.gateway.open(httptest.NewRecorder(), r)
-	if err := w.gateway.check(ex); err != nil {
+// question returns the question of a request.
+func (w *world) question(r *http.Request) *question {
+	q, err := w.gateway.ask(w.gateway.open(httptest.NewRecorder(), r))
+	if err != nil {
 		w.Fatal(err)
 	}
-	return ex
+	return q
 }
 
 // TestCredentialsInFieldsSeparateCallers checks each name alone: with a held credential and with none, the second caller's
@@ -170,7 +170,7 @@ func TestStoredEntriesContainNoFieldOfTheKey(t *testing.T) {
 	setup(replies("", fresh, "Vary: Private-Token")).run(t, func(w *world) {
 		r := newGet("/made/up", "Private-Token: secret-value")
 		w.get("/made/up", "Private-Token: secret-value")
-		ex := w.exchange(r)
+		ex := w.question(r)
 		e, _ := w.gateway.Cache.Memory.Lookup(ex.key, ex.header)
 		if e == nil || strings.Contains(fmt.Sprint(e.Vary), "secret-value") {
 			w.Errorf("got %+v", e)

@@ -71,9 +71,9 @@ func (g *Gateway) isKeyed(name string, values []string) bool {
 	return !small && !unkeyedFields[name] && !g.forwardable[name]
 }
 
-// outbound adds the forwarded fields of a client's request to out.
-func (g *Gateway) outbound(out, in http.Header, known bool) {
-	connection := cache.ConnectionFields(in)
+// outbound returns the forwarded fields of a client's request.
+func (g *Gateway) outbound(in http.Header, known bool) http.Header {
+	connection, out := cache.ConnectionFields(in), make(http.Header, len(in)+2)
 	for name, values := range in {
 		if len(values) > 0 && !connection[name] && g.forwards(name, known) {
 			out[name] = values[:len(values):len(values)]
@@ -92,6 +92,7 @@ func (g *Gateway) outbound(out, in http.Header, known bool) {
 	if earlier := in["Via"]; len(earlier) > 0 && !connection["Via"] {
 		out["Via"] = slices.Concat(earlier, g.via)
 	}
+	return out
 }
 
 // forwards reports whether a request field or a trailer with a name is forwarded.
@@ -104,7 +105,7 @@ func (g *Gateway) forwards(name string, known bool) bool {
 func (g *Gateway) addTrailers(ex *exchange, out *http.Request) {
 	connection := cache.ConnectionFields(ex.in.Header)
 	for name := range ex.in.Trailer {
-		if !connection[name] && g.forwards(name, ex.match.Operation.Known()) {
+		if !connection[name] && g.forwards(name, ex.question.match.Operation.Known()) {
 			if out.Trailer == nil {
 				out.Trailer = http.Header{}
 			}
@@ -169,15 +170,15 @@ func (g *Gateway) findOwn(ex *exchange, fields http.Header, kind string) *failur
 
 // checkOwn refuses a request that would send a key or a token for this gateway upstream. It checks the forwarded fields, the
 // path and the query.
-func (g *Gateway) checkOwn(ex *exchange) error {
+func (g *Gateway) checkOwn(a *attempt) error {
 	if g.HoldsOwn == nil {
 		return nil
 	}
-	holds := func(text string) bool { return g.holdsOwn(ex, text) }
-	if refusal := g.findOwn(ex, ex.header, "the field "); refusal != nil {
+	holds := func(text string) bool { return g.holdsOwn(a.exchange, text) }
+	if refusal := g.findOwn(a.exchange, a.header, "the field "); refusal != nil {
 		return refusal
 	}
-	for parameter := range strings.SplitSeq(ex.match.Query, "&") {
+	for parameter := range strings.SplitSeq(a.match.Query, "&") {
 		name, value, _ := strings.Cut(parameter, "=")
 		switch {
 		case holds(name):
@@ -186,7 +187,7 @@ func (g *Gateway) checkOwn(ex *exchange) error {
 			return ownRefusal("the query parameter " + name)
 		}
 	}
-	for segment := range strings.SplitSeq(ex.match.Path, "/") {
+	for segment := range strings.SplitSeq(a.match.Path, "/") {
 		if holds(segment) {
 			return ownRefusal("the path")
 		}
@@ -271,15 +272,15 @@ func (g *Gateway) filterResponse(op *policy.Operation, h http.Header) {
 
 // interimFields returns the fields of an interim response that clients get: for a known operation Link, the field of
 // early hints (RFC 8297). Other fields describe the upstream's host, its connection or the budget of another request.
-func (g *Gateway) interimFields(ex *exchange, h http.Header) http.Header {
+func (g *Gateway) interimFields(a *attempt, h http.Header) http.Header {
 	kept := http.Header{}
 	for name, values := range h {
-		if name == "Link" || !ex.match.Operation.Known() && !strings.HasPrefix(name, "X-Ratelimit-") && !connectionFields[name] {
+		if name == "Link" || !a.match.Operation.Known() && !strings.HasPrefix(name, "X-Ratelimit-") && !connectionFields[name] {
 			kept[name] = values
 		}
 	}
-	g.filterResponse(ex.match.Operation, kept)
-	g.localize(ex, kept)
+	g.filterResponse(a.match.Operation, kept)
+	g.localize(a.exchange, kept)
 	return kept
 }
 

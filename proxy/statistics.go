@@ -31,8 +31,8 @@ const statisticsTTL = time.Minute
 
 // computed reports whether a 202 to the question means that the upstream computes the response. For other operations a
 // 202 is final.
-func (ex *exchange) computed() bool {
-	return ex.cacheable && ex.method == http.MethodGet && ex.match.Operation.Cache.Class == policy.Statistics
+func (q *question) computed() bool {
+	return q.cacheable && q.method == http.MethodGet && q.match.Operation.Cache.Class == policy.Statistics
 }
 
 // maxPolls bounds the list of polls. maxPollPath bounds the bytes of each path in the list.
@@ -55,20 +55,20 @@ func (g *Gateway) Polling() []coalesce.Poll {
 
 // nextPoll returns the pause before the next poll. The result is false if the response is final. The result is also
 // false if a client waits for this exchange, because the background polls for all clients.
-func (g *Gateway) nextPoll(ex *exchange, resp *http.Response) (pause time.Duration, again bool) {
-	if ex.match.Operation.Cache.Class != policy.Statistics || resp.StatusCode != http.StatusAccepted {
+func (g *Gateway) nextPoll(a *attempt, resp *http.Response) (pause time.Duration, again bool) {
+	if a.match.Operation.Cache.Class != policy.Statistics || resp.StatusCode != http.StatusAccepted {
 		return 0, false
 	}
 	s := g.Statistics
-	pause = min(time.Duration(float64(s.First)*math.Pow(s.Factor, float64(ex.polls))), s.Max)
-	ex.polls++
-	ex.record.Polls++
+	pause = min(time.Duration(float64(s.First)*math.Pow(s.Factor, float64(a.polls))), s.Max)
+	a.polls++
+	a.record.Polls++
 	now := time.Now()
-	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: now}
+	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: now}
 	body, _ := peek(resp, maxPeek) // a 202 has no or a small body
-	ex.call.SetComputing(cache.NewEntry(answer, body, 0), now.Add(pause))
-	left := time.Until(ex.deadline(s.Wait))
-	if left <= 0 || !ex.record.Background {
+	a.call.SetComputing(cache.NewEntry(answer, body, 0), now.Add(pause))
+	left := time.Until(a.deadline(s.Wait))
+	if left <= 0 || !a.record.Background {
 		resp.Header.Set("Retry-After", retryAfter(pause))
 		return 0, false
 	}
@@ -77,12 +77,12 @@ func (g *Gateway) nextPoll(ex *exchange, resp *http.Response) (pause time.Durati
 
 // pollInBackground starts a background task that polls for a computed response (202), and reports whether the task was
 // started. The exchange must then follow the call.
-func (g *Gateway) pollInBackground(ex *exchange, resp *http.Response) bool {
-	if !ex.computed() || resp.StatusCode != http.StatusAccepted {
+func (g *Gateway) pollInBackground(a *attempt, resp *http.Response) bool {
+	if !a.computed() || resp.StatusCode != http.StatusAccepted {
 		return false
 	}
 	task := backgroundTask{
-		slots: g.Background.polls, question: ex.question, call: ex.call, cause: ex.span.SpanContext(), wait: g.Statistics.Budget,
+		slots: g.Background.polls, question: *a.question, call: a.call, cause: a.span.SpanContext(), wait: g.Statistics.Budget,
 	}
 	if !task.slots.TryAcquire(1) {
 		task.call.Finish(coalesce.Computing, nil)
@@ -98,8 +98,8 @@ func (g *Gateway) pollInBackground(ex *exchange, resp *http.Response) bool {
 	}
 	discard(resp.Body)
 	task.call.SetPaused(true)
-	ex.call = nil
-	task.identity.Caller.Priority = policy.Batch // polls yield to clients
+	a.call = nil
+	task.question.identity.Caller.Priority = policy.Batch // polls yield to clients
 	task.pause = time.Until(task.call.Computation().Next)
 	g.Background.running.Go(func() { g.serveInBackground(ctx, task) })
 	return true
@@ -107,17 +107,17 @@ func (g *Gateway) pollInBackground(ex *exchange, resp *http.Response) bool {
 
 // stillComputing returns the response for a client whose deadline has passed: the stale fallback, or otherwise the
 // upstream's 202.
-func (g *Gateway) stillComputing(ex *exchange, call *coalesce.Call) *http.Response {
-	if ex.fallback != nil {
-		ex.record.Cache = CacheStatus{Hit: true} // no request was forwarded for this client
-		return g.useFallback(ex, "computing")
+func (g *Gateway) stillComputing(a *attempt, call *coalesce.Call) *http.Response {
+	if a.fallback != nil {
+		a.result.cache = CacheStatus{Hit: true} // no request was forwarded for this client
+		return g.useFallback(a, "computing")
 	}
 	c := call.Computation()
-	if ex.record.Attempts == 0 {
-		ex.record.Cache.ForwardStatus = c.Response.Status
+	if a.record.Attempts == 0 {
+		a.result.cache.ForwardStatus = c.Response.Status
 	}
-	ex.record.Cache.Collapsed = true
-	resp := g.entryResponse(ex, c.Response, time.Now())
+	a.result.cache.Collapsed = true
+	resp := g.entryResponse(a, c.Response, time.Now())
 	resp.Header.Set("Retry-After", retryAfter(time.Until(c.Next)+time.Second)) // one more second for the poll itself
 	return resp
 }

@@ -21,63 +21,63 @@ import (
 
 // store returns the response for the client. When the body is complete, store stores it, or passes it to the followers of a
 // GraphQL query without a rule. Such a response loses its trailers, because another goroutine reads the body.
-func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a cache.Response, since cache.Generation) *http.Response {
-	if ex.mayBeLimited() {
-		ex.call.Finish(coalesce.Refused, nil) // each follower needs a separate permit
+func (g *Gateway) store(a *attempt, resp *http.Response, sent http.Header, answer cache.Response, since cache.Generation) *http.Response {
+	if a.mayBeLimited() {
+		a.call.Finish(coalesce.Refused, nil) // each follower needs a separate permit
 		return resp
 	}
-	lifetime, vary, ok := g.storable(ex, a)
-	if ok && !ex.identityAsked && resp.Header.Get("Content-Encoding") != "" {
-		g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key) // the next request asks for the identity form
-		ex.call.Finish(coalesce.Private, nil)
+	lifetime, vary, ok := g.storable(a, answer)
+	if ok && !a.identityAsked && resp.Header.Get("Content-Encoding") != "" {
+		g.Cache.MarkCacheable(a.match.Operation.ID, a.key) // the next request asks for the identity form
+		a.call.Finish(coalesce.Private, nil)
 		return resp
 	}
 	if !ok || resp.ContentLength > maxEntry || !delimited(resp) {
-		if ex.stale != nil && ex.replacesStored(resp.StatusCode) {
-			g.deleteStored(ex)
+		if a.stale != nil && a.replacesStored(resp.StatusCode) {
+			g.deleteStored(a)
 		}
 		if resp.StatusCode == http.StatusOK { // an error does not predict whether the next response can be stored
-			g.Cache.MarkUncacheable(ex.match.Operation.ID, ex.key)
+			g.Cache.MarkUncacheable(a.match.Operation.ID, a.key)
 		}
-		ex.call.Finish(coalesce.Private, nil)
+		a.call.Finish(coalesce.Private, nil)
 		return resp
 	}
-	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
+	g.Cache.MarkCacheable(a.match.Operation.ID, a.key)
 	// The entry copies the header now, because the response to the client changes the header later.
-	e := cache.NewEntry(g.withoutCaller(ex, a), nil, lifetime)
-	e.Vary, e.Since, e.BaseKey, e.Tags = vary, since, g.baseKey(ex), ex.storedTags(e.Status)
+	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
+	e.Vary, e.Since, e.BaseKey, e.Tags = vary, since, g.baseKey(a), a.storedTags(e.Status)
 	own := *resp
 	own.Trailer = nil
-	if ex.graphQL == nil && ex.resultFor(e) == coalesce.Private {
-		ex.call.Finish(coalesce.Private, nil)
+	if a.graphQL == nil && a.resultFor(e) == coalesce.Private {
+		a.call.Finish(coalesce.Private, nil)
 	}
 	kept := false
 	complete := func(body []byte, ok bool) {
-		if !ok || ex.graphQL != nil && !hasData(body) {
-			ex.call.Finish(coalesce.Private, nil)
+		if !ok || a.graphQL != nil && !hasData(body) {
+			a.call.Finish(coalesce.Private, nil)
 			return
 		}
-		if e.Body = body; e.Status == http.StatusPartialContent && !e.IsWholePart(ex.in.Header.Get("Range")) {
-			ex.call.Finish(coalesce.Private, nil)
+		if e.Body = body; e.Status == http.StatusPartialContent && !e.IsWholePart(a.in.Header.Get("Range")) {
+			a.call.Finish(coalesce.Private, nil)
 			return
 		}
-		if ex.graphQL != nil {
-			if !ex.cacheable {
-				ex.tagNodes(e)
-				ex.call.Share(e)
+		if a.graphQL != nil {
+			if !a.cacheable {
+				a.tagNodes(e)
+				a.call.Share(e)
 				return
 			}
-			ex.completeQueryEntry(e)
+			a.completeQueryEntry(e)
 		}
-		g.checkComputedETag(ex, sent, e)
-		g.checkEvents(ex, e)
-		g.Cache.Put(ex.in.Context(), ex.key, e, ex.call.SetShared)
-		ex.call.Finish(coalesce.Stored, nil)
+		g.checkComputedETag(a, sent, e)
+		g.checkEvents(a, e)
+		g.Cache.Put(a.in.Context(), a.key, e, a.call.SetShared)
+		a.call.Finish(coalesce.Stored, nil)
 		kept = true
 	}
 	// The end of the body decides whether a GraphQL response is stored. Cache-Status of a larger GraphQL response precedes
 	// its body, so it never has stored.
-	stored := ex.graphQL == nil
+	stored := a.graphQL == nil
 	if body, ok := resp.Body.(completeBody); ok || resp.ContentLength == 0 {
 		complete(body.whole, true)
 		stored = kept
@@ -85,26 +85,26 @@ func (g *Gateway) store(ex *exchange, resp *http.Response, sent http.Header, a c
 		s := &spool{body: resp.Body, length: resp.ContentLength, complete: complete, buffer: buffer{budget: &g.Background.buffers}}
 		s.changed.L = &s.mu
 		own.Body = s
-		g.fillInBackground(ex, s)
+		g.fillInBackground(a, s)
 	}
 	if stored {
-		ex.record.Cache.Stored = true
-		ex.record.Cache.setTTL(e, a.Answered)
+		a.result.cache.Stored = true
+		a.result.cache.setTTL(e, answer.Answered)
 	}
 	return &own
 }
 
 // fillInBackground reads a body ahead of the client. While the call has followers, the read continues after a
 // disconnect of the client.
-func (g *Gateway) fillInBackground(ex *exchange, s *spool) {
+func (g *Gateway) fillInBackground(a *attempt, s *spool) {
 	g.Background.running.Go(func() {
-		defer context.AfterFunc(g.Background.ctx, ex.call.Close)()
+		defer context.AfterFunc(g.Background.ctx, a.call.Close)()
 		defer func() {
 			if p := recover(); p != nil { // net/http recovers only panics of handlers
-				g.Log.Error("panic while reading a response", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
+				g.Log.Error("panic while reading a response", "request", a.record.ID, "panic", p, "stack", string(debug.Stack()))
 				_ = s.body.Close()
 				s.stop(errPanic)
-				ex.call.Finish(coalesce.Private, nil)
+				a.call.Finish(coalesce.Private, nil)
 			}
 		}()
 		s.fill()
@@ -113,12 +113,12 @@ func (g *Gateway) fillInBackground(ex *exchange, s *spool) {
 
 // mayBeLimited reports whether the last response is a limit error, or may be a limit error that the next response confirms.
 // Such a response is neither stored nor shared.
-func (ex *exchange) mayBeLimited() bool { return ex.limitError.Kind != limits.NotLimited }
+func (a *attempt) mayBeLimited() bool { return a.limitError.Kind != limits.NotLimited }
 
 // notModified returns the response that a 304 confirms (see confirmed). If the 304 confirms no response, the request is
 // repeated without conditions. A 304 to a request without conditions is an error.
 func (g *Gateway) notModified(
-	ex *exchange, out *http.Request, resp *http.Response, since cache.Generation,
+	a *attempt, out *http.Request, resp *http.Response, since cache.Generation,
 ) (*http.Response, error) {
 	if isUnconditional(out.Header) {
 		discard(resp.Body)
@@ -126,88 +126,88 @@ func (g *Gateway) notModified(
 			status: http.StatusBadGateway, detail: "upstream",
 			message: "Bad Gateway: the upstream answered 304 to a request without conditions",
 		}
-		ex.call.Finish(coalesce.Failed, err)
-		return g.staleOr(ex, err)
+		a.call.Finish(coalesce.Failed, err)
+		return g.staleOr(a, err)
 	}
-	c, ok := g.confirmed(ex, out.Header, resp.Header)
+	c, ok := g.confirmed(a, out.Header, resp.Header)
 	if !ok {
-		return g.fetchUnconditionally(ex, out, resp)
+		return g.fetchUnconditionally(a, out, resp)
 	}
 	discard(resp.Body)
-	a := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
-	if c.etag == "" && a.Header.Get("Etag") != "" {
-		a.Header = http.Header{"Date": a.Header["Date"], "Age": a.Header["Age"]}
+	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: time.Now()}
+	if c.etag == "" && answer.Header.Get("Etag") != "" {
+		answer.Header = http.Header{"Date": answer.Header["Date"], "Age": answer.Header["Age"]}
 	}
-	ex.record.Cache.ForwardStatus = resp.StatusCode
-	return g.updateStored(ex, c, a, since), nil
+	a.result.cache.ForwardStatus = resp.StatusCode
+	return g.updateStored(a, c, answer, since), nil
 }
 
 // updateStored merges a 304 into the confirmed entry (RFC 9111 section 4.3.4), and returns the updated response.
-func (g *Gateway) updateStored(ex *exchange, c candidate, a cache.Response, since cache.Generation) *http.Response {
-	now, e := a.Answered, c.entry
+func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response, since cache.Generation) *http.Response {
+	now, e := answer.Answered, c.entry
 	if c.source == sourceOtherCaller {
-		e = e.ForCaller(cmp.Or(a.Header.Get("Etag"), c.etag), g.Dialect.Describe)
+		e = e.ForCaller(cmp.Or(answer.Header.Get("Etag"), c.etag), g.Dialect.Describe)
 	}
-	e = e.Validated(g.withoutCaller(ex, a))
-	a.Status, a.Header = e.Status, e.Header
-	lifetime, vary, ok := g.storable(ex, a)
-	e.Lifetime, e.Vary, e.Since, e.BaseKey, e.Tags = lifetime, vary, since, g.baseKey(ex), ex.storedTags(e.Status)
+	e = e.Validated(g.withoutCaller(a, answer))
+	answer.Status, answer.Header = e.Status, e.Header
+	lifetime, vary, ok := g.storable(a, answer)
+	e.Lifetime, e.Vary, e.Since, e.BaseKey, e.Tags = lifetime, vary, since, g.baseKey(a), a.storedTags(e.Status)
 	if !ok {
-		g.deleteStored(ex)
-		ex.call.Finish(coalesce.Private, nil)
-		return g.entryResponse(ex, e, now)
+		g.deleteStored(a)
+		a.call.Finish(coalesce.Private, nil)
+		return g.entryResponse(a, e, now)
 	}
-	g.Cache.MarkCacheable(ex.match.Operation.ID, ex.key)
-	g.Cache.Put(ex.in.Context(), ex.key, e, ex.call.SetShared)
-	ex.record.Cache.Stored = true
-	ex.record.Cache.setTTL(e, now)
-	ex.call.Finish(ex.resultFor(e), nil)
-	return g.entryResponse(ex, e, now)
+	g.Cache.MarkCacheable(a.match.Operation.ID, a.key)
+	g.Cache.Put(a.in.Context(), a.key, e, a.call.SetShared)
+	a.result.cache.Stored = true
+	a.result.cache.setTTL(e, now)
+	a.call.Finish(a.resultFor(e), nil)
+	return g.entryResponse(a, e, now)
 }
 
 // storable reports whether a response may be stored or, for a GraphQL query without a rule, given to followers. It returns
 // the freshness lifetime and the request fields in Vary.
-func (g *Gateway) storable(ex *exchange, a cache.Response) (lifetime time.Duration, vary []cache.Field, ok bool) {
-	lifetime, allowed := cache.Storable(a, ex.cacheControl, ex.rule)
+func (g *Gateway) storable(a *attempt, answer cache.Response) (lifetime time.Duration, vary []cache.Field, ok bool) {
+	lifetime, allowed := cache.Storable(answer, a.cacheControl, a.rule)
 	covered := g.covered
-	if keyed := g.keyedFields(&ex.question); len(keyed) > 0 {
+	if keyed := g.keyedFields(a.question); len(keyed) > 0 {
 		covered = append(keyed, covered...)
 	}
-	vary, selectable := cache.VaryFields(a.Header, ex.header, covered)
-	if ex.graphQL != nil {
-		return ex.ttl, vary, queryStorable(a) && selectable
+	vary, selectable := cache.VaryFields(answer.Header, a.header, covered)
+	if a.graphQL != nil {
+		return a.ttl, vary, queryStorable(answer) && selectable
 	}
-	if ex.isFailure(a.Status) {
+	if a.isFailure(answer.Status) {
 		// The credential may have caused the error, and may get access later. The standard fields may also have caused
 		// the error, so only requests with the same standard fields get the stored error.
-		anonymous := !ex.rule.OneCaller
-		implied, _ := cache.VaryFields(http.Header{"Vary": forwardedFields}, ex.header, covered)
+		anonymous := !a.rule.OneCaller
+		implied, _ := cache.VaryFields(http.Header{"Vary": forwardedFields}, a.header, covered)
 		vary = append(vary, implied...)
-		allowed = allowed && anonymous && ex.stale == nil && isPlain(ex.header)
+		allowed = allowed && anonymous && a.stale == nil && isPlain(a.header)
 	}
 	return lifetime, vary, allowed && selectable
 }
 
 // deleteStored removes the stored responses to the question, complete and partial.
-func (g *Gateway) deleteStored(ex *exchange) {
-	g.Cache.Delete(ex.in.Context(), ex.key)
-	g.Cache.Delete(ex.in.Context(), partKey(ex.key))
+func (g *Gateway) deleteStored(a *attempt) {
+	g.Cache.Delete(a.in.Context(), a.key)
+	g.Cache.Delete(a.in.Context(), partKey(a.key))
 }
 
 // deleteOldPart removes the stored part of a response if a complete response has other validators.
-func (g *Gateway) deleteOldPart(ex *exchange, resp *http.Response) {
-	if !ex.cacheable || resp.StatusCode != http.StatusOK {
+func (g *Gateway) deleteOldPart(a *attempt, resp *http.Response) {
+	if !a.cacheable || resp.StatusCode != http.StatusOK {
 		return
 	}
-	if part, _ := g.Cache.Memory.Lookup(partKey(ex.key), ex.header); part != nil && part.Differs(resp) {
-		g.Cache.Delete(ex.in.Context(), partKey(ex.key))
+	if part, _ := g.Cache.Memory.Lookup(partKey(a.key), a.header); part != nil && part.Differs(resp) {
+		g.Cache.Delete(a.in.Context(), partKey(a.key))
 	}
 }
 
 // isFailure reports whether a status that can be stored is an error that may concern the request or the state of the
 // upstream instead of the resource. Such an error never replaces a stored response, and is never served stale.
-func (ex *exchange) isFailure(status int) bool {
-	return ex.rule.AnyStatus && status >= http.StatusBadRequest && status != http.StatusNotFound && status != http.StatusGone
+func (q *question) isFailure(status int) bool {
+	return q.rule.AnyStatus && status >= http.StatusBadRequest && status != http.StatusNotFound && status != http.StatusGone
 }
 
 // maxPlain is the size of the largest request header whose error is stored.
@@ -226,33 +226,33 @@ func isPlain(h http.Header) bool {
 }
 
 // withoutCaller removes the fields that may identify the caller from a response that all callers share.
-func (g *Gateway) withoutCaller(ex *exchange, a cache.Response) cache.Response {
-	if ex.match.Operation.Cache.Class == policy.Shared {
-		return a.WithoutCaller(g.Dialect.Describe)
+func (g *Gateway) withoutCaller(a *attempt, answer cache.Response) cache.Response {
+	if a.match.Operation.Cache.Class == policy.Shared {
+		return answer.WithoutCaller(g.Dialect.Describe)
 	}
-	return a
+	return answer
 }
 
 // outdatesStored reports whether a response to a HEAD request (RFC 9111 section 4.3.5) or to a range request shows that
 // the stored response is outdated.
-func (ex *exchange) outdatesStored(resp *http.Response) bool {
+func (a *attempt) outdatesStored(resp *http.Response) bool {
 	switch {
-	case !ex.ranged && (!ex.cacheable || ex.stale == nil):
+	case !a.ranged && (!a.cacheable || a.stale == nil):
 		return false
 	case resp.StatusCode >= 400:
-		return ex.replacesStored(resp.StatusCode)
+		return a.replacesStored(resp.StatusCode)
 	}
-	return ex.cacheable && resp.StatusCode == http.StatusOK && ex.stale.Differs(resp)
+	return a.cacheable && resp.StatusCode == http.StatusOK && a.stale.Differs(resp)
 }
 
 // replacesStored reports whether a response with this status shows that the stored response is outdated. Limit errors
 // return false. If all callers share the response, the refusal of one credential also returns false.
-func (ex *exchange) replacesStored(status int) bool {
+func (a *attempt) replacesStored(status int) bool {
 	switch {
 	case status < 400, status == http.StatusNotFound, status == http.StatusGone, status == http.StatusUnavailableForLegalReasons:
 		return true
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return ex.limited == limits.NotLimited && ex.match.Operation.Cache.Class != policy.Shared
+		return a.result.limited == limits.NotLimited && a.match.Operation.Cache.Class != policy.Shared
 	}
 	return false
 }

@@ -102,24 +102,24 @@ func credentialTag(class string) string { return "credential:" + class }
 // credential: those of the path, and those of all objects inside its object. A denial of a query, such as one for an unknown
 // commit, concerns the path alone. The stored response to the question itself is replaced or deleted. Other replicas may have
 // responses that this one does not know.
-func (g *Gateway) endAccess(ex *exchange, status int) {
-	if status < http.StatusBadRequest || !ex.match.Operation.Safe() || !ex.hasAccess() || !ex.replacesStored(status) || isFeed(ex.match.Path) {
+func (g *Gateway) endAccess(a *attempt, status int) {
+	if status < http.StatusBadRequest || !a.match.Operation.Safe() || !a.hasAccess() || !a.replacesStored(status) || isFeed(a.match.Path) {
 		return // a feed may be denied to a scheme of the credential
 	}
-	isRoot := ex.match.Collection().Family == "."
-	tags := []string{credentialTag(ex.identity.Caller.Class) + "@" + ex.match.Path}
-	if isRoot || ex.match.Query == "" {
+	isRoot := a.match.Collection().Family == "."
+	tags := []string{credentialTag(a.identity.Caller.Class) + "@" + a.match.Path}
+	if isRoot || a.match.Query == "" {
 		tags = append(tags, tags[0]+"/")
 	}
 	own, stored := 0, 0
-	if ex.stale != nil && ex.stale.Status < http.StatusBadRequest {
+	if a.stale != nil && a.stale.Status < http.StatusBadRequest {
 		own = 1
 	}
 	for _, tag := range tags {
 		stored += g.Cache.Count(tag)
 	}
 	if stored > own || g.Cache.IsShared() && (isRoot || own > 0) {
-		g.Cache.Purge(ex.detach(), tags...)
+		g.Cache.Purge(a.detach(), tags...)
 	}
 }
 
@@ -177,21 +177,21 @@ func (g *Gateway) TagOf(target string) (string, error) {
 }
 
 // tagsOfResponse returns the tags that the response to an unsafe request makes stale. The status is below 400.
-func (g *Gateway) tagsOfResponse(ex *exchange, resp *http.Response) []string {
+func (g *Gateway) tagsOfResponse(a *attempt, resp *http.Response) []string {
 	switch {
 	case resp.StatusCode >= http.StatusMultipleChoices:
 		// The upstream may redirect before it checks the credential. The target becomes stale in any case (RFC 9111
 		// section 4.4).
-		return append(g.tagsOfUncertain(&ex.question), g.tagsOfPath(ex.match.Path)...)
-	case ex.graphQL != nil && !ex.isQuery():
+		return append(g.tagsOfUncertain(a.question), g.tagsOfPath(a.match.Path)...)
+	case a.graphQL != nil && !a.isQuery():
 		switch resultOfMutation(resp) {
 		case failed:
 			return nil
 		case uncertain:
-			return g.tagsOfUncertain(&ex.question)
+			return g.tagsOfUncertain(a.question)
 		}
 	}
-	return append(g.tagsOfChange(&ex.question), g.tagsOfLocation(ex, resp.Header)...)
+	return append(g.tagsOfChange(a.question), g.tagsOfLocation(a, resp.Header)...)
 }
 
 // tagsOfChange returns the tags that a successful unsafe request makes stale. The tags cover the request's target (RFC
@@ -320,9 +320,9 @@ func (g *Gateway) tagsOfPath(path string) []string {
 
 // tagsOfLocation returns the tags of the targets in Location and Content-Location of a response to an unsafe request.
 // Targets on other hosts are ignored (RFC 9111 section 4.4).
-func (g *Gateway) tagsOfLocation(ex *exchange, h http.Header) (tags []string) {
+func (g *Gateway) tagsOfLocation(a *attempt, h http.Header) (tags []string) {
 	for _, name := range []string{"Location", "Content-Location"} {
-		u, err := g.target(ex.match).Parse(h.Get(name))
+		u, err := g.target(a.match).Parse(h.Get(name))
 		if err != nil || h.Get(name) == "" {
 			continue
 		}

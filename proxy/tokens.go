@@ -278,14 +278,14 @@ var errRefusedToken = errors.New("the upstream refused this token a short time a
 
 // sendsClientToken reports whether the request is sent with a credential of the client, which only the upstream can
 // verify.
-func (ex *exchange) sendsClientToken() bool {
-	return !ex.identity.Held && ex.identity.Authorize != nil && ex.identity.Caller.Kind != policy.Unauthenticated
+func (q *question) sendsClientToken() bool {
+	return !q.identity.Held && q.identity.Authorize != nil && q.identity.Caller.Kind != policy.Unauthenticated
 }
 
 // checkToken refuses a token that the upstream refused a short time ago. Operations for the credentials of apps are an
 // exception, because a token that other operations refuse may be such a credential.
-func (g *Gateway) checkToken(ex *exchange) error {
-	if !ex.sendsClientToken() || ex.match.Operation.Auth == "app" || !g.tokens.isRefused(ex.identity.Caller.Class, ex.start) {
+func (g *Gateway) checkToken(ex *exchange, q *question) error {
+	if !q.sendsClientToken() || q.match.Operation.Auth == "app" || !g.tokens.isRefused(q.identity.Caller.Class, ex.record.Start) {
 		return nil
 	}
 	ex.record.Account = "" // as in beginToken
@@ -294,16 +294,16 @@ func (g *Gateway) checkToken(ex *exchange) error {
 
 // beginToken permits an attempt with the credential of the exchange. end must be called as in [ClientTokens.begin], and
 // has no effect after an error.
-func (g *Gateway) beginToken(ex *exchange, ctx context.Context) (end func(status int), err error) {
-	if !ex.sendsClientToken() {
+func (g *Gateway) beginToken(a *attempt, ctx context.Context) (end func(status int), err error) {
+	if !a.sendsClientToken() {
 		return func(int) {}, nil
 	}
 	began := time.Now()
-	end, err = g.tokens.begin(ctx, g.TrustedProxies.ClientAddress(ex.in), ex.identity.Caller.Class, ex.deadline(g.Wait))
-	ex.record.Waited += time.Since(began)
+	end, err = g.tokens.begin(ctx, g.TrustedProxies.ClientAddress(a.in), a.identity.Caller.Class, a.deadline(g.Wait))
+	a.record.Waited += time.Since(began)
 	if err != nil {
-		if ex.record.Attempts == 0 {
-			ex.record.Account = "" // made-up tokens must not displace accounts in the history
+		if a.record.Attempts == 0 {
+			a.result.account = "" // made-up tokens must not displace accounts in the history
 		}
 		return func(int) {}, err
 	}
@@ -312,15 +312,15 @@ func (g *Gateway) beginToken(ex *exchange, ctx context.Context) (end func(status
 
 // observeToken records the response to a request with the credential of the exchange. A redirect proves the credential
 // only if the operation is documented to redirect, such as to an archive.
-func (g *Gateway) observeToken(ex *exchange, status int) {
-	op, caller := ex.match.Operation, ex.identity.Caller
+func (g *Gateway) observeToken(a *attempt, status int) {
+	op, caller := a.match.Operation, a.identity.Caller
 	redirects := status == http.StatusFound && slices.Contains(slices.Concat(op.Success, op.Errors), status)
 	if status < http.StatusBadRequest && !isSuccess(status) && !redirects {
 		return
 	}
-	conclusive := op.Accepts(caller.Kind) && !isFeed(ex.match.Path)
-	known := ex.identity.Held || ex.stale != nil // another replica may have seen that the upstream accepted the credential
+	conclusive := op.Accepts(caller.Kind) && !isFeed(a.match.Path)
+	known := a.identity.Held || a.stale != nil // another replica may have seen that the upstream accepted the credential
 	if g.tokens.observe(caller.Class, status, conclusive, time.Now()) || conclusive && known && status == http.StatusUnauthorized {
-		g.Cache.Purge(ex.detach(), credentialTag(caller.Class)) // on all replicas
+		g.Cache.Purge(a.detach(), credentialTag(caller.Class)) // on all replicas
 	}
 }

@@ -42,13 +42,13 @@ type stage struct {
 // beginStage adds a stage to the record and starts its span.
 func (g *Gateway) beginStage(ex *exchange, ctx context.Context, name string) stage {
 	s := stage{ex: ex, index: len(ex.record.Stages), ctx: ctx, span: noop.Span{}}
-	ex.record.Stages = append(ex.record.Stages, Stage{Name: name, Start: time.Since(ex.start)})
+	ex.record.Stages = append(ex.record.Stages, Stage{Name: name, Start: time.Since(ex.record.Start)})
 	if !ex.span.IsRecording() {
 		return s
 	}
 	if name == stageAttempt {
 		attributes := trace.WithAttributes(g.attemptAttributes(ex)...)
-		s.ctx, s.span = g.Tracer.Start(ctx, ex.record.Method+" "+ex.route, trace.WithSpanKind(trace.SpanKindClient), attributes)
+		s.ctx, s.span = g.Tracer.Start(ctx, ex.record.Method+" "+ex.record.Route, trace.WithSpanKind(trace.SpanKindClient), attributes)
 	} else {
 		s.ctx, s.span = g.Tracer.Start(ctx, name)
 	}
@@ -58,7 +58,7 @@ func (g *Gateway) beginStage(ex *exchange, ctx context.Context, name string) sta
 // end ends the stage and returns the duration. detail is the reason or the result of the stage.
 func (s stage) end(detail string, err error) time.Duration {
 	r := &s.ex.record.Stages[s.index]
-	r.Elapsed = time.Since(s.ex.start) - r.Start
+	r.Elapsed = time.Since(s.ex.record.Start) - r.Start
 	r.Detail, r.Failed = detail, err != nil
 	switch status, notStatus := strconv.Atoi(detail); {
 	case detail == "":
@@ -129,7 +129,7 @@ func (g *Gateway) attemptAttributes(ex *exchange) []attribute.KeyValue {
 		semconv.HTTPRequestMethodKey.String(ex.record.Method),
 		semconv.ServerAddress(g.Upstream.Hostname()), semconv.ServerPort(port(g.Upstream)),
 		semconv.URLFull(strings.TrimSuffix(g.Upstream.Scheme+"://"+g.Upstream.Host+g.Upstream.EscapedPath(), "/") + ex.maskedPath()),
-		semconv.URLTemplate(ex.route),
+		semconv.URLTemplate(ex.record.Route),
 	}
 	if ex.record.Attempts > 0 {
 		list = append(list, semconv.HTTPRequestResendCount(ex.record.Attempts))
@@ -295,16 +295,13 @@ func hasCredentialPrefix(text string) bool {
 // maskedPath returns the path for traces, without segments that may contain a secret. For an unknown operation,
 // maskedPath returns the route.
 func (ex *exchange) maskedPath() string {
-	switch {
-	case ex.match.Operation == nil:
-		return otherRoute
-	case !ex.match.Operation.Known():
-		return ex.route
+	if ex.question == nil || !ex.question.match.Operation.Known() {
+		return ex.record.Route
 	}
 	isMasked := func(segment string) bool { return len(segment) > maxText || ex.isSecret(segment) }
-	segments := strings.Split(ex.match.Path, "/")
+	segments := strings.Split(ex.question.match.Path, "/")
 	if !slices.ContainsFunc(segments, isMasked) {
-		return ex.match.Path
+		return ex.question.match.Path
 	}
 	for i, s := range segments {
 		if isMasked(s) {

@@ -329,7 +329,7 @@ func TestPathsInSpansHaveNoSecrets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ex := &exchange{question: question{match: m, route: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
+		ex := &exchange{question: &question{match: m}, record: Record{Route: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
 		got := ex.maskedPath()
 		failIf(t, m.Operation.Known() != !strings.HasPrefix(c.path, "/made") || got != c.want, "%+v: got %s", c, got)
 	}

@@ -56,11 +56,11 @@ const maxInterim = 100
 
 // send sends the request once. The outcome is also valid with an error. A request counts as sent unless it is provably
 // unsent ([wire.mayHaveArrived]).
-func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
+func (g *Gateway) send(a *attempt, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
 	ctx, cancel := context.WithCancelCause(out.Context())
 	w := &wire{start: time.Now(), timeout: g.Timeout, ctx: ctx, cancel: cancel}
 	w.timer = time.AfterFunc(g.Timeout, func() { cancel(errStalled) })
-	hooks, sent := w.hooks(ex.interim, ex.match.Operation.Safe()), *out
+	hooks, sent := w.hooks(a.interim, a.match.Operation.Safe()), *out
 	if out.Body != nil && out.Body != http.NoBody {
 		uploaded := g.Limiter.Upload(permit)
 		hooks.WroteRequest = func(httptrace.WroteRequestInfo) { w.noteSent(); uploaded() }
@@ -71,7 +71,7 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 	if o.Sent {
 		o.Elapsed = time.Since(w.start) - time.Duration(w.sent.Load())
 	}
-	ex.reused = w.reused.Load()
+	a.reused = w.reused.Load()
 	if err == nil && policy.Status.IsOutside(int64(resp.StatusCode)) { // net/http cannot send it to a client
 		_ = resp.Body.Close()
 		err, o.Outside = fmt.Errorf("%w: %d", errStatus, resp.StatusCode), policy.Status.Name
@@ -98,9 +98,9 @@ func (g *Gateway) send(ex *exchange, out *http.Request, permit limits.Permit) (*
 		resp.StatusCode == http.StatusRequestTimeout || resp.StatusCode == http.StatusTooEarly
 	o.Succeeded = resp.StatusCode < http.StatusBadRequest
 	o.Unauthorized = resp.StatusCode == http.StatusUnauthorized
-	o.Uncounted = resp.StatusCode == http.StatusNotModified && permit.Kind != policy.Unauthenticated || ex.match.Operation.ID == rateLimitOperation
+	o.Uncounted = resp.StatusCode == http.StatusNotModified && permit.Kind != policy.Unauthenticated || a.match.Operation.ID == rateLimitOperation
 	o.Rate = g.Limiter.ReadRate(resp.Header)
-	ex.limitError = g.recognizeLimit(ex, resp, &o, permit)
+	a.limitError = g.recognizeLimit(a, resp, &o, permit)
 	return resp, o, nil
 }
 

@@ -19,73 +19,73 @@ import (
 )
 
 // answer gets the response from the upstream, with a separate request or through a coalesced call.
-func (g *Gateway) answer(ex *exchange, out *http.Request) (*http.Response, error) {
+func (g *Gateway) answer(a *attempt, out *http.Request) (*http.Response, error) {
 	switch {
-	case ex.call != nil && ex.polls == 0: // a background task, which leads its call already
-		return g.fetchForFleet(ex, out)
-	case ex.call == nil && ex.coalesces():
-		return g.coalesce(ex, out)
+	case a.call != nil && a.polls == 0: // a background task, which leads its call already
+		return g.fetchForFleet(a, out)
+	case a.call == nil && a.coalesces():
+		return g.coalesce(a, out)
 	}
-	return g.fetch(ex, out)
+	return g.fetch(a, out)
 }
 
 // fetch sends the question upstream, with conditions for stored responses, and stores the response. After an unsafe
 // request that may have succeeded, fetch purges the responses that the request may have changed.
-func (g *Gateway) fetch(ex *exchange, out *http.Request) (*http.Response, error) {
+func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, error) {
 	// The generation is read before the request is sent, so that a later purge makes the response stale.
-	since := g.Cache.FetchGeneration(ex.tags)
-	resp, err := g.sendWithRetries(ex, out)
+	since := g.Cache.FetchGeneration(a.tags)
+	resp, err := g.sendWithRetries(a, out)
 	if err != nil {
-		if !ex.match.Operation.Safe() && ex.record.Spent > 0 {
-			g.purgeUncertain(ex)
+		if !a.match.Operation.Safe() && a.record.Spent > 0 {
+			g.purgeUncertain(a)
 		}
-		ex.call.Finish(resultOfError(err), err)
-		return g.staleOr(ex, err)
+		a.call.Finish(resultOfError(err), err)
+		return g.staleOr(a, err)
 	}
-	if reason := ex.staleReason(resp); reason != "" {
+	if reason := a.staleReason(resp); reason != "" {
 		discard(resp.Body)
-		ex.call.Finish(coalesce.Private, nil)
-		ex.record.Cache.ForwardStatus = resp.StatusCode
-		return g.useFallback(ex, reason), nil
+		a.call.Finish(coalesce.Private, nil)
+		a.result.cache.ForwardStatus = resp.StatusCode
+		return g.useFallback(a, reason), nil
 	}
 	switch resp.StatusCode {
 	case http.StatusNotModified:
-		if ex.match.Operation.Safe() && (ex.conditional || isUnconditional(ex.header)) {
-			return g.notModified(ex, out, resp, since)
+		if a.match.Operation.Safe() && (a.conditional || isUnconditional(a.header)) {
+			return g.notModified(a, out, resp, since)
 		}
 	case http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge:
-		if ex.conditional && !onlyStale(ex.candidates) { // the upstream may refuse the number of ETags
-			return g.fetchUnconditionally(ex, out, resp)
+		if a.conditional && !onlyStale(a.candidates) { // the upstream may refuse the number of ETags
+			return g.fetchUnconditionally(a, out, resp)
 		}
 	}
-	a := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: ex.sent, Answered: time.Now()}
-	g.endAccess(ex, resp.StatusCode)
-	g.deleteOldPart(ex, resp)
-	ex.record.Cache.ForwardStatus = resp.StatusCode
+	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: time.Now()}
+	g.endAccess(a, resp.StatusCode)
+	g.deleteOldPart(a, resp)
+	a.result.cache.ForwardStatus = resp.StatusCode
 	switch {
-	case ex.computed() && resp.StatusCode == http.StatusAccepted:
-		if ex.record.Background {
-			ex.call.Finish(coalesce.Computing, nil)
+	case a.computed() && resp.StatusCode == http.StatusAccepted:
+		if a.record.Background {
+			a.call.Finish(coalesce.Computing, nil)
 		}
-	case ex.cacheable && ex.method != http.MethodHead, ex.graphQL != nil && ex.call != nil:
-		return g.store(ex, resp, out.Header, a, since), nil
-	case ex.ranged && resp.StatusCode == http.StatusPartialContent:
-		ex.key = partKey(ex.key)
-		return g.store(ex, resp, out.Header, a, since), nil
-	case ex.outdatesStored(resp):
-		g.deleteStored(ex)
-	case !ex.match.Operation.Safe() && resp.StatusCode < 400:
-		g.Cache.Purge(ex.in.Context(), g.tagsOfResponse(ex, resp)...)
-	case !ex.match.Operation.Safe() && (resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusRequestTimeout):
-		g.purgeUncertain(ex) // the upstream may have failed after the change
+	case a.cacheable && a.method != http.MethodHead, a.graphQL != nil && a.call != nil:
+		return g.store(a, resp, out.Header, answer, since), nil
+	case a.ranged && resp.StatusCode == http.StatusPartialContent:
+		a.key = partKey(a.key)
+		return g.store(a, resp, out.Header, answer, since), nil
+	case a.outdatesStored(resp):
+		g.deleteStored(a)
+	case !a.match.Operation.Safe() && resp.StatusCode < 400:
+		g.Cache.Purge(a.in.Context(), g.tagsOfResponse(a, resp)...)
+	case !a.match.Operation.Safe() && (resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusRequestTimeout):
+		g.purgeUncertain(a) // the upstream may have failed after the change
 	}
 	return resp, nil
 }
 
 // purgeUncertain purges the responses that an unsafe request with an unknown result may have changed. Until the upstream has
 // certainly stopped working on the request, these responses are stale even if they are fetched again.
-func (g *Gateway) purgeUncertain(ex *exchange) {
-	g.Cache.PurgeUnsettled(ex.detach(), stoppedWorking, g.tagsOfUncertain(&ex.question)...)
+func (g *Gateway) purgeUncertain(a *attempt) {
+	g.Cache.PurgeUnsettled(a.detach(), stoppedWorking, g.tagsOfUncertain(a.question)...)
 }
 
 // stoppedWorking is the time after which the upstream has stopped working on a request: ten seconds (Document B section
@@ -93,11 +93,11 @@ func (g *Gateway) purgeUncertain(ex *exchange) {
 const stoppedWorking = 15 * time.Second
 
 // fetchUnconditionally repeats a request with only the client's own conditions.
-func (g *Gateway) fetchUnconditionally(ex *exchange, out *http.Request, resp *http.Response) (*http.Response, error) {
+func (g *Gateway) fetchUnconditionally(a *attempt, out *http.Request, resp *http.Response) (*http.Response, error) {
 	discard(resp.Body)
-	ex.unconditional = true
-	ex.call.SetPaused(true)                      // resumed when the request has a permit
-	return g.fetch(ex, out.Clone(out.Context())) // the transport may still read the header of out
+	a.unconditional = true
+	a.call.SetPaused(true)                      // resumed when the request has a permit
+	return g.fetch(a, out.Clone(out.Context())) // the transport may still read the header of out
 }
 
 // sendWithRetries sends a request until the response is final. The request is repeated in these cases:
@@ -107,20 +107,20 @@ func (g *Gateway) fetchUnconditionally(ex *exchange, out *http.Request, resp *ht
 //   - The upstream still computes statistics (202), and this exchange is a background task.
 //
 // Each repetition needs a new permit.
-func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Response, error) {
-	caller, retries, prepared := ex.identity.Caller, 0, false
+func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response, error) {
+	caller, retries, prepared := a.identity.Caller, 0, false
 	endToken := func(int) {}
 	defer func() { endToken(notSent) }() // has no effect after an attempt
 	for {                                // the client's deadline ends the repetition
 		var err error
-		if endToken, err = g.beginToken(ex, out.Context()); err != nil {
+		if endToken, err = g.beginToken(a, out.Context()); err != nil {
 			return nil, err
 		}
 		trial, err := g.breaker.allow(caller.Account, time.Now())
 		if err != nil {
 			return nil, err
 		}
-		permit, err := g.acquire(ex, out, caller, !prepared)
+		permit, err := g.acquire(a, out, caller, !prepared)
 		if err != nil {
 			if trial {
 				g.breaker.cancelTrial(caller.Account)
@@ -128,66 +128,66 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 			return nil, err
 		}
 		prepared = true
-		ex.record.Account = permit.Account
-		if trial && !ex.record.Background {
+		a.result.account = permit.Account
+		if trial && !a.record.Background {
 			// A disconnect of the client must not end the trial without a result.
-			out = out.WithContext(ex.untilDrained())
+			out = out.WithContext(a.untilDrained())
 		}
-		ex.sent = time.Now()
-		ex.call.SetPaused(false)
-		s := g.beginStage(ex, out.Context(), stageAttempt)
-		resp, outcome, err := g.send(ex, g.propagate(s, out), *permit)
+		a.sent = time.Now()
+		a.call.SetPaused(false)
+		s := g.beginStage(a.exchange, out.Context(), stageAttempt)
+		resp, outcome, err := g.send(a, g.propagate(s, out), *permit)
 		s.showLimit(outcome)
 		s.end(attemptResult(resp, err), err)
 		if err == nil {
 			outcome.Ended = hasEnded(resp)
 		}
-		ex.count(resp, outcome, g.settle(ex, *permit, outcome))
+		a.count(resp, outcome, g.settle(a, *permit, outcome))
 		if err == nil {
 			if !outcome.Ended { // the concurrency slot is released at the end of the body
-				resp.Body = &permittedBody{resp.Body, resp.ContentLength, func(aborted bool) { g.release(ex, *permit, aborted) }}
+				resp.Body = &permittedBody{resp.Body, resp.ContentLength, func(aborted bool) { g.release(a, *permit, aborted) }}
 			}
-			g.learnIdentity(ex, resp, outcome) // after settle, so that the other replicas know the cool-down of both names
+			g.learnIdentity(a, resp, outcome) // after settle, so that the other replicas know the cool-down of both names
 		}
-		g.observeUpstream(ex, err)
-		repeat := ex.endCredentialUse(out, resp, outcome)
+		g.observeUpstream(a, err)
+		repeat := a.endCredentialUse(out, resp, outcome)
 		if err != nil {
 			if outcome.Sent {
 				endToken(unanswered)
 			} else {
 				endToken(notSent)
 			}
-			if g.retries(ex, out.Context(), err, retries) {
+			if g.retries(a, out.Context(), err, retries) {
 				retries++
 				continue
 			}
 			return nil, err
 		}
 		if !repeat {
-			g.observeToken(ex, resp.StatusCode)
+			g.observeToken(a, resp.StatusCode)
 		}
 		endToken(resp.StatusCode) // after observeToken, which may have accepted the token
 
 		if resp.StatusCode < http.StatusBadRequest || outcome.Limited != limits.NotLimited { // an error may name any resource
-			g.Resources.learn(ex.claimScope, caller.Kind, ex.resource, outcome.Rate.Resource)
+			g.Resources.learn(a.claimScope, caller.Kind, a.resource, outcome.Rate.Resource)
 		}
-		if repeat || g.waitsForLimit(ex, outcome) {
+		if repeat || g.waitsForLimit(a, outcome) {
 			discard(resp.Body)
-			ex.call.SetPaused(true)
+			a.call.SetPaused(true)
 			continue // the next permit waits for the credential, and until the limit has ended
 		}
-		if err := g.readAhead(ex, resp); err != nil {
+		if err := g.readAhead(a, resp); err != nil {
 			return nil, err
 		}
-		wait, again := g.nextPoll(ex, resp)
+		wait, again := g.nextPoll(a, resp)
 		if !again {
-			g.filterResponse(ex.match.Operation, resp.Header)
+			g.filterResponse(a.match.Operation, resp.Header)
 			return resp, nil
 		}
 		discard(resp.Body)
-		ex.call.SetPaused(true)
+		a.call.SetPaused(true)
 		caller.Priority = policy.Batch // polls yield to clients
-		if err := g.pause(ex, out.Context(), wait); err != nil {
+		if err := g.pause(a.exchange, out.Context(), wait); err != nil {
 			return nil, err
 		}
 	}
@@ -195,16 +195,16 @@ func (g *Gateway) sendWithRetries(ex *exchange, out *http.Request) (*http.Respon
 
 // acquire waits for the credential, acquires a permit, and prepares the request. A request with an unusable credential gets no
 // permit, because a request that is not sent must reserve no quota.
-func (g *Gateway) acquire(ex *exchange, out *http.Request, caller policy.Caller, first bool) (*limits.Permit, error) {
+func (g *Gateway) acquire(a *attempt, out *http.Request, caller policy.Caller, first bool) (*limits.Permit, error) {
 	for {
-		if err := g.awaitCredential(ex, out.Context()); err != nil {
+		if err := g.awaitCredential(a, out.Context()); err != nil {
 			return nil, err
 		}
-		permit, err := g.admit(ex, out.Context(), caller)
+		permit, err := g.admit(a, out.Context(), caller)
 		if err != nil {
 			return nil, err
 		}
-		if err = g.prepare(ex, out, *permit, first); !errors.Is(err, ErrCredentialBusy) {
+		if err = g.prepare(a, out, *permit, first); !errors.Is(err, ErrCredentialBusy) {
 			return permit, err
 		}
 	}
@@ -212,39 +212,39 @@ func (g *Gateway) acquire(ex *exchange, out *http.Request, caller policy.Caller,
 
 // admit acquires a permit. The wait ends at the client's deadline, or after alternativeWait if another credential can
 // be tried.
-func (g *Gateway) admit(ex *exchange, ctx context.Context, caller policy.Caller) (*limits.Permit, error) {
-	op, until := ex.operation, ex.deadline(g.Wait)
-	if soon := time.Now().Add(alternativeWait); ex.hasAlternative && soon.Before(until) {
+func (g *Gateway) admit(a *attempt, ctx context.Context, caller policy.Caller) (*limits.Permit, error) {
+	op, until := a.operation, a.deadline(g.Wait)
+	if soon := time.Now().Add(alternativeWait); a.hasAlternative && soon.Before(until) {
 		until = soon
 	}
-	claim := limits.Claim{Operation: ex.claimScope, Resource: ex.resource, Points: op.Points, CreatesContent: op.CreatesContent}
-	if q := ex.graphQL; q != nil {
+	claim := limits.Claim{Operation: a.claimScope, Resource: a.resource, Points: op.Points, CreatesContent: op.CreatesContent}
+	if q := a.graphQL; q != nil {
 		claim.Query, claim.UpperEstimate = q.Hash, q.UpperCost()
 	}
-	g.mergeFormer(ex.identity)
-	s := g.beginStage(ex, ctx, stageQueue)
+	g.mergeFormer(a.identity)
+	s := g.beginStage(a.exchange, ctx, stageQueue)
 	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, until)
 	s.showShared(permit, err)
-	ex.record.Account = g.Ledger.Canonical(caller.Account)
-	ex.record.Waited += s.end(queueResult(permit, err), err)
+	a.result.account = g.Ledger.Canonical(caller.Account)
+	a.record.Waited += s.end(queueResult(permit, err), err)
 	return permit, err
 }
 
 // prepare sets the credential on a request that has a permit, and the conditions after the first permit. If an error or panic
 // occurs, prepare settles the permit without an outcome.
-func (g *Gateway) prepare(ex *exchange, out *http.Request, permit limits.Permit, first bool) (err error) {
+func (g *Gateway) prepare(a *attempt, out *http.Request, permit limits.Permit, first bool) (err error) {
 	done := false
 	defer func() {
 		if !done {
-			g.settle(ex, permit, limits.Outcome{})
+			g.settle(a, permit, limits.Outcome{})
 		}
 	}()
 	if !first {
 		out.Header = out.Header.Clone() // the transport may still read the header of the earlier attempt
 	}
-	if err = ex.setCredential(out); err == nil {
+	if err = a.setCredential(out); err == nil {
 		if first {
-			g.setConditions(ex, out)
+			g.setConditions(a, out)
 		}
 		done = true
 	}
@@ -253,41 +253,41 @@ func (g *Gateway) prepare(ex *exchange, out *http.Request, permit limits.Permit,
 
 // count adds an attempt with a cost to the record, and sets ex.limited to the limit error of the response. Every sent request
 // costs quota, except an authenticated request with a 304.
-func (ex *exchange) count(resp *http.Response, o limits.Outcome, cost int) {
-	ex.record.Attempts++
-	ex.limited, ex.record.Limited, ex.record.LimitAnswer = o.Limited, o.Limited, ""
+func (a *attempt) count(resp *http.Response, o limits.Outcome, cost int) {
+	a.record.Attempts++
+	a.result.limited, a.result.limited, a.result.limitAnswer = o.Limited, o.Limited, ""
 	if o.Limited != limits.NotLimited {
-		ex.record.LimitAnswer = ex.limitError.Name
+		a.result.limitAnswer = a.limitError.Name
 	}
-	ex.record.OutsideRange = cmp.Or(o.Rate.Ignored, o.Outside)
+	a.result.outsideRange = cmp.Or(o.Rate.Ignored, o.Outside)
 	if o.Sent {
-		ex.record.Spent += cost * (1 + o.Resent)
+		a.record.Spent += cost * (1 + o.Resent)
 	}
-	if resp != nil && resp.StatusCode == http.StatusNotModified && ex.identity.Caller.Kind != policy.Unauthenticated {
-		ex.record.Spent -= cost
+	if resp != nil && resp.StatusCode == http.StatusNotModified && a.identity.Caller.Kind != policy.Unauthenticated {
+		a.record.Spent -= cost
 	}
 }
 
 // settle reports the outcome of a permit to the ledger, even after a disconnect of the client. Without the outcome, the
 // ledger would hold the permit's quota until the permit expires. settle returns the cost of the request.
-func (g *Gateway) settle(ex *exchange, permit limits.Permit, outcome limits.Outcome) (cost int) {
+func (g *Gateway) settle(a *attempt, permit limits.Permit, outcome limits.Outcome) (cost int) {
 	if outcome.Rate.Resource != "" {
-		ex.record.Resource = outcome.Rate.Resource
+		a.result.resource = outcome.Rate.Resource
 	}
-	s := g.beginStage(ex, ex.detach(), stageSettle)
+	s := g.beginStage(a.exchange, a.detach(), stageSettle)
 	cost, err := g.Limiter.Settle(s.ctx, permit, outcome)
 	s.end("", err)
 	if err != nil {
 		// The ledger logs once that its store is unavailable, and settles later.
-		g.Log.DebugContext(s.ctx, "permit not settled", "request", ex.record.ID, "error", err)
+		g.Log.DebugContext(s.ctx, "permit not settled", "request", a.record.ID, "error", err)
 	}
 	return cost
 }
 
 // release frees the concurrency slot of a permit.
-func (g *Gateway) release(ex *exchange, permit limits.Permit, aborted bool) {
-	if err := g.Limiter.Release(ex.detach(), permit, aborted); err != nil {
-		g.Log.DebugContext(ex.detach(), "permit not released", "request", ex.record.ID, "error", err)
+func (g *Gateway) release(a *attempt, permit limits.Permit, aborted bool) {
+	if err := g.Limiter.Release(a.detach(), permit, aborted); err != nil {
+		g.Log.DebugContext(a.detach(), "permit not released", "request", a.record.ID, "error", err)
 	}
 }
 
@@ -329,13 +329,13 @@ const limitRounding = 2 * time.Second
 // waitsForLimit reports whether a request with a limit error is repeated after the end of the limit. The request must
 // be safe, the limiter must delay the repetition, and the limit must end before the client's deadline. Otherwise the
 // client gets the upstream's limit response.
-func (g *Gateway) waitsForLimit(ex *exchange, o limits.Outcome) bool {
+func (g *Gateway) waitsForLimit(a *attempt, o limits.Outcome) bool {
 	now := time.Now()
 	var end time.Time
 	switch {
-	case o.Limited == limits.NotLimited || !ex.match.Operation.Safe() || ex.hasAlternative || !g.Limiter.Enforces():
+	case o.Limited == limits.NotLimited || !a.match.Operation.Safe() || a.hasAlternative || !g.Limiter.Enforces():
 		return false
-	case o.Limited == limits.ContentLimit, o.Limited == limits.PrimaryLimit && cmp.Or(o.Rate.Resource, ex.resource) != ex.resource:
+	case o.Limited == limits.ContentLimit, o.Limited == limits.PrimaryLimit && cmp.Or(o.Rate.Resource, a.resource) != a.resource:
 		return false // admission would not wait
 	case o.RetryAfter > 0:
 		end = now.Add(o.RetryAfter)
@@ -347,7 +347,7 @@ func (g *Gateway) waitsForLimit(ex *exchange, o limits.Outcome) bool {
 	default:
 		end = now.Add(time.Minute)
 	}
-	return end.After(now) && !end.Add(limitRounding).After(ex.deadline(g.Wait))
+	return end.After(now) && !end.Add(limitRounding).After(a.deadline(g.Wait))
 }
 
 // pause waits between two polls.
@@ -361,15 +361,15 @@ func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) e
 // recognizeLimit adds a limit error to the outcome, and returns the error. GraphQL reports a limit with status 200.
 // recognizeLimit also adds the cost that a short response to a GraphQL call reports. It removes the rate headers of a refused
 // credential, because they report another budget.
-func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *limits.Outcome, permit limits.Permit) limits.LimitError {
-	a := policy.UpstreamAnswer{
-		Status: resp.StatusCode, Header: resp.Header, GraphQL: ex.graphQL != nil,
-		Unproven: ex.sentCredential != nil && ex.sentCredential.IsUnproven(),
+func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limits.Outcome, permit limits.Permit) limits.LimitError {
+	answer := policy.UpstreamAnswer{
+		Status: resp.StatusCode, Header: resp.Header, GraphQL: a.graphQL != nil,
+		Unproven: a.sentCredential != nil && a.sentCredential.IsUnproven(),
 	}
-	if g.mayReportLimit(ex, resp) {
-		a.Body = peekText(resp)
+	if g.mayReportLimit(a, resp) {
+		answer.Body = peekText(resp)
 	}
-	e := g.Limiter.ReadLimitError(permit.Account, a)
+	e := g.Limiter.ReadLimitError(permit.Account, answer)
 	retryAfter := boundRetryAfter(resp.Header, outcome)
 	if e.Kind != limits.NotLimited {
 		outcome.RetryAfter = retryAfter
@@ -377,16 +377,16 @@ func (g *Gateway) recognizeLimit(ex *exchange, resp *http.Response, outcome *lim
 	if e.Repeated == 0 {
 		outcome.Limited = e.Kind
 	}
-	ex.lateLimit = nil
-	if a.GraphQL && resp.StatusCode == http.StatusOK && len(a.Body) >= maxPeek && e.Kind == limits.NotLimited && resp.Header.Get("Content-Encoding") == "" {
-		ex.lateLimit = g.watchEnd(ex, resp, permit)
+	a.lateLimit = nil
+	if answer.GraphQL && resp.StatusCode == http.StatusOK && len(answer.Body) >= maxPeek && e.Kind == limits.NotLimited && resp.Header.Get("Content-Encoding") == "" {
+		a.lateLimit = g.watchEnd(a, resp, permit)
 	}
-	if a.GraphQL && resp.StatusCode == http.StatusOK {
-		cost, executed, outside := limits.ReadCost(a.Body)
+	if answer.GraphQL && resp.StatusCode == http.StatusOK {
+		cost, executed, outside := limits.ReadCost(answer.Body)
 		if outside {
 			outcome.Outside = policy.GraphQLCost.Name
 		}
-		if outcome.Succeeded = executed; ex.graphQL.ReportsCost {
+		if outcome.Succeeded = executed; a.graphQL.ReportsCost {
 			outcome.Cost = cost
 		}
 	}
@@ -415,17 +415,17 @@ func boundRetryAfter(h http.Header, outcome *limits.Outcome) time.Duration {
 // mayReportLimit reports whether the body of a response must be read to recognize a limit error. A successful response of
 // REST is rarely one, so its length or its beginning decides. The response must be in the plain representation, because
 // other representations contain text of users.
-func (g *Gateway) mayReportLimit(ex *exchange, resp *http.Response) bool {
+func (g *Gateway) mayReportLimit(a *attempt, resp *http.Response) bool {
 	const longestError = 1 << 10
 	switch status := resp.StatusCode; {
 	case resp.Body == http.NoBody:
 		return false
-	case ex.graphQL != nil:
+	case a.graphQL != nil:
 		return status < http.StatusInternalServerError
 	case status >= http.StatusBadRequest:
 		return status < http.StatusInternalServerError && (g.Host == "" || status == http.StatusForbidden || status == http.StatusTooManyRequests)
 	case status != http.StatusOK, resp.ContentLength == 0, resp.ContentLength > longestError, g.Host != "",
-		!g.isPlainType(ex, resp.Header.Get("Content-Type")), g.Dialect.Accept(ex.in.Header["Accept"]) != "":
+		!g.isPlainType(a, resp.Header.Get("Content-Type")), g.Dialect.Accept(a.in.Header["Accept"]) != "":
 		return false
 	case resp.ContentLength > 0:
 		return true
@@ -438,10 +438,10 @@ func (g *Gateway) mayReportLimit(ex *exchange, resp *http.Response) bool {
 
 // isPlainType reports whether a Content-Type may be that of an error in a success. An operation of the catalogue has JSON in
 // its plain representation, so a missing or a wrong type does not hide an error.
-func (g *Gateway) isPlainType(ex *exchange, contentType string) bool {
+func (g *Gateway) isPlainType(a *attempt, contentType string) bool {
 	mediaType, _, _ := strings.Cut(contentType, ";")
 	mediaType = strings.ToLower(strings.TrimSpace(mediaType))
-	return mediaType == "application/json" || ex.match.Operation.Known() && (mediaType == "text/plain" || g.Dialect.Accept([]string{mediaType}) == "")
+	return mediaType == "application/json" || a.match.Operation.Known() && (mediaType == "text/plain" || g.Dialect.Accept([]string{mediaType}) == "")
 }
 
 // maxPeek bounds the bytes of a body that are read to recognize a limit error or an identity.

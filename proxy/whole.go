@@ -16,16 +16,16 @@ import (
 //
 // The framing does not show whether a body without a length was cut (RFC 9112 section 8), or whether a coded body was cut before
 // it was framed. The content shows it if it is coded or JSON. The end of an incomplete content is an error.
-func (g *Gateway) readAhead(ex *exchange, resp *http.Response) error {
-	if invalid := ex.body.Err(); invalid != nil && resp.StatusCode < http.StatusBadRequest {
+func (g *Gateway) readAhead(a *attempt, resp *http.Response) error {
+	if invalid := a.body.Err(); invalid != nil && resp.StatusCode < http.StatusBadRequest {
 		_ = resp.Body.Close()
 		return invalid
 	}
-	if ex.method == http.MethodHead || resp.Body == http.NoBody {
+	if a.method == http.MethodHead || resp.Body == http.NoBody {
 		return nil
 	}
 	coding, undelimited := resp.Header.Get("Content-Encoding"), !delimited(resp)
-	coded := coding != "" && (undelimited || ex.identityAsked)
+	coded := coding != "" && (undelimited || a.identityAsked)
 	if coded {
 		resp.Body = &codedBody{ReadCloser: resp.Body, coding: coding}
 	}
