@@ -60,8 +60,8 @@ test: ## Run the unit and integration tests: 90 seconds. Needs only Go; uses red
 # The upstream of package proxy speaks HTTP/2, and HTTP/1.1 in the second run, without the race detector: the binary of make e2e has it, and
 # its upstreams speak HTTP/1.1. miniredis runs scripts in Go, which takes minutes with the race detector. make test has found that each
 # open defect makes the random walk fail.
-race: needs ## Run the tests with the race detector and new seeds, over HTTP/1.1 too: five minutes.
-	$(SERVERS) $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m -skip TestEachOpenDefect $(TESTFLAGS) $(PACKAGES)
+race: needs ## Run the tests with the race detector and new seeds, over HTTP/1.1 too: four minutes.
+	$(SERVERS) RAPID_CHECKS=40 $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m -skip TestEachOpenDefect $(TESTFLAGS) $(PACKAGES)
 	WEIR_TEST_UPSTREAM=http1 $(GOTEST) -- -vet=off -shuffle=on -skip 'TestADay|TestPollingCosts|OverHTTP|TestEveryEnd|TestCancel' ./proxy
 	WEIR_MINIREDIS=1 $(GOTEST) -- -vet=off -shuffle=on -run OnMiniredis ./limits/redisledger
 
