@@ -54,14 +54,13 @@ func TestParseDirectives(t *testing.T) {
 		want   Directives
 	}{
 		{"none", nil, nil},
-		{"several", []string{"private, max-age=60, s-maxage=30"}, Directives{"private": "", "max-age": "60", "s-maxage": "30"}},
-		{"several fields", []string{"no-cache", "max-age=1"}, Directives{"no-cache": "", "max-age": "1"}},
-		{"case and spaces", []string{" Max-Age = 60 ,NO-STORE"}, Directives{"max-age": "60", "no-store": ""}},
-		{"quoted with commas", []string{`private="set-cookie, x", no-store`}, Directives{"private": "set-cookie, x", "no-store": ""}},
-		{"escapes", []string{`ext="a\"b", max-age=1`}, Directives{"ext": `a"b`, "max-age": "1"}},
-		{"unterminated quote", []string{`ext="a, no-store`}, Directives{"ext": "a, no-store"}},
-		{"repeated directive", []string{"max-age=1, max-age=100"}, Directives{"max-age": "1"}},
-		{"empty members", []string{",, ,no-store,"}, Directives{"no-store": ""}},
+		{"several", []string{"private, max-age=60, s-maxage=30"}, Directives{{"private", ""}, {"max-age", "60"}, {"s-maxage", "30"}}},
+		{"several fields", []string{"no-cache", "max-age=1"}, Directives{{"no-cache", ""}, {"max-age", "1"}}},
+		{"case and spaces", []string{" Max-Age = 60 ,NO-STORE"}, Directives{{"max-age", "60"}, {"no-store", ""}}},
+		{"quoted with commas", []string{`private="set-cookie, x", no-store`}, Directives{{"private", "set-cookie, x"}, {"no-store", ""}}},
+		{"escapes", []string{`ext="a\"b", max-age=1`}, Directives{{"ext", `a"b`}, {"max-age", "1"}}},
+		{"unterminated quote", []string{`ext="a, no-store`}, Directives{{"ext", "a, no-store"}}},
+		{"empty members", []string{",, ,no-store,"}, Directives{{"no-store", ""}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if diff := cmp.Diff(c.want, ParseDirectives(c.values)); diff != "" {
@@ -78,9 +77,12 @@ func TestSecondsParsesDirective(t *testing.T) {
 		"99999999999999999999":   longestTime,
 		strings.Repeat("9", 100): longestTime,
 	} {
-		if got, ok := (Directives{"max-age": argument}).Seconds("max-age"); got != want || !ok {
+		if got, ok := (Directives{{"max-age", argument}}).Seconds("max-age"); got != want || !ok {
 			t.Errorf("%q: got %v, %v", argument, got, ok)
 		}
+	}
+	if got, _ := ParseDirectives([]string{"max-age=1, max-age=100"}).Seconds("max-age"); got != time.Second {
+		t.Errorf("repeated directive: got %v", got)
 	}
 	if _, ok := (Directives{}).Seconds("max-age"); ok {
 		t.Error("Has reports an absent directive")
@@ -92,9 +94,9 @@ func FuzzParseDirectives(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		for name, argument := range ParseDirectives([]string{s}) {
-			if name == "" || name != strings.TrimSpace(name) || len(argument) > len(s) {
-				t.Errorf("%q is parsed as %q=%q", s, name, argument)
+		for _, d := range ParseDirectives([]string{s}) {
+			if d.Name == "" || d.Name != strings.TrimSpace(d.Name) || len(d.Argument) > len(s) {
+				t.Errorf("%q is parsed as %q", s, d)
 			}
 		}
 		// Malformed text does not hide an earlier directive.
@@ -133,7 +135,7 @@ func TestStorableReportsLifetime(t *testing.T) {
 		{"private for a shared key (RFC 9111 5.2.2.7)", response(200, "Cache-Control: private, max-age=60"), nil, shared, 0, false},
 		{"private for one caller", response(200, "Cache-Control: private, max-age=60"), nil, own, time.Minute, true},
 		{"no-store in the response (RFC 9111 5.2.2.5)", response(200, "Cache-Control: no-store, max-age=60"), nil, own, 0, false},
-		{"no-store in the request (RFC 9111 5.2.1.5)", response(200, "Cache-Control: max-age=60"), Directives{"no-store": ""}, own, 0, false},
+		{"no-store in the request (RFC 9111 5.2.1.5)", response(200, "Cache-Control: max-age=60"), Directives{{"no-store", ""}}, own, 0, false},
 		{"no-cache is stored for revalidation (RFC 9111 5.2.2.4)", response(200, "Cache-Control: no-cache, max-age=60", `Etag: "a"`), nil, own, 0, true},
 		{"no-cache without a validator", response(200, "Cache-Control: no-cache, max-age=60"), nil, own, 0, false},
 		{"Vary: * (RFC 9111 4.1)", response(200, "Cache-Control: max-age=60", "Vary: *"), nil, own, 0, false},

@@ -12,10 +12,12 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Directives maps the directives of a Cache-Control field to their arguments (RFC 9111 section 5.2).
-// Names are in lower case, and arguments without quotes. The first of repeated directives counts
+// Directives are the directives of a Cache-Control field (RFC 9111 section 5.2). The first of repeated directives counts
 // (section 4.2.1).
-type Directives map[string]string
+type Directives []Directive
+
+// Directive is a directive with its name in lower case and its argument without quotes.
+type Directive struct{ Name, Argument string }
 
 // ParseDirectives parses the values of a Cache-Control field. Malformed parts are skipped.
 func ParseDirectives(values []string) Directives {
@@ -24,14 +26,8 @@ func ParseDirectives(values []string) Directives {
 		for value != "" {
 			var name, argument string
 			name, argument, value = nextDirective(value)
-			if name == "" {
-				continue
-			}
-			if d == nil {
-				d = Directives{}
-			}
-			if _, ok := d[name]; !ok {
-				d[name] = argument
+			if name != "" {
+				d = append(d, Directive{name, argument})
 			}
 		}
 	}
@@ -77,8 +73,17 @@ func unquote(s string) (text, rest string) {
 
 // Has reports whether the directive is present, with or without an argument.
 func (d Directives) Has(name string) bool {
-	_, ok := d[name]
+	_, ok := d.argument(name)
 	return ok
+}
+
+func (d Directives) argument(name string) (argument string, ok bool) {
+	for _, directive := range d {
+		if directive.Name == name {
+			return directive.Argument, true
+		}
+	}
+	return "", false
 }
 
 // longestTime replaces longer times (RFC 9111 section 1.2.2).
@@ -87,9 +92,12 @@ var longestTime = time.Duration(policy.CacheSeconds.Most) * time.Second
 // Seconds returns a directive's argument as a duration, and whether the directive is present. An
 // argument that is not a number counts as zero, which is the strictest reading.
 func (d Directives) Seconds(name string) (time.Duration, bool) {
-	argument, ok := d[name]
+	argument, ok := d.argument(name)
+	if !ok {
+		return 0, false
+	}
 	seconds, _ := parseSeconds(argument)
-	return seconds, ok
+	return seconds, true
 }
 
 // parseSeconds parses a number of seconds (RFC 9111 section 1.2.2). ok is false for other text.
@@ -113,11 +121,10 @@ func governing(h http.Header) (d Directives, targeted bool) {
 		if err != nil || len(dictionary.Names()) == 0 {
 			continue
 		}
-		d = Directives{}
 		for _, name := range dictionary.Names() {
 			member, _ := dictionary.Get(name)
 			if item, ok := member.(httpsfv.Item); ok {
-				addTargeted(d, field, name, item)
+				d = addTargeted(d, field, name, item)
 			}
 		}
 		return d, true
@@ -133,25 +140,26 @@ const surrogate = "weir"
 // another type of argument does not have the directive (RFC 9213 section 2.1).
 var integerDirectives = map[string]bool{"max-age": true, "s-maxage": true, "stale-if-error": true, "stale-while-revalidate": true}
 
-// addTargeted adds one directive of a targeted field. In Surrogate-Control, a parameter names the
+// addTargeted returns d with one directive of a targeted field. In Surrogate-Control, a parameter names the
 // cache to which the directive applies.
-func addTargeted(d Directives, field, name string, item httpsfv.Item) {
+func addTargeted(d Directives, field, name string, item httpsfv.Item) Directives {
 	if caches := item.Params.Names(); field == "Surrogate-Control" && len(caches) > 0 && !slices.Contains(caches, surrogate) {
-		return
+		return d
 	}
 	if _, integer := item.Value.(int64); !integer && integerDirectives[name] {
-		return
+		return d
 	}
 	switch value := item.Value.(type) {
 	case bool:
 		if value {
-			d[name] = ""
+			return append(d, Directive{name, ""})
 		}
 	case int64:
-		d[name] = strconv.FormatInt(value, 10)
+		return append(d, Directive{name, strconv.FormatInt(value, 10)})
 	case string:
-		d[name] = value
+		return append(d, Directive{name, value})
 	case httpsfv.Token:
-		d[name] = string(value)
+		return append(d, Directive{name, string(value)})
 	}
+	return d
 }

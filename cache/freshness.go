@@ -248,7 +248,7 @@ func (e *Entry) UsableWhileRevalidating(now time.Time) bool {
 // AllowedByMaxStale reports whether max-stale of the request allows the entry (RFC 9111 section
 // 5.2.1.2).
 func (e *Entry) AllowedByMaxStale(now time.Time, request Directives) bool {
-	argument, ok := request["max-stale"]
+	argument, ok := request.argument("max-stale")
 	if !ok {
 		return false
 	}

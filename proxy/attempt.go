@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"net/http"
@@ -17,6 +18,8 @@ type attempt struct {
 	*exchange
 	*question
 	result result
+	// ctx is the context of the requests upstream. It ends when the client disconnects, unless other clients wait for the response.
+	ctx context.Context
 	storedResponses
 	sentConditions
 	// hasAlternative is set if another credential of the client can be tried, or if an earlier credential was
@@ -77,7 +80,7 @@ type sentConditions struct {
 // try returns a new attempt at a question.
 func (g *Gateway) try(ex *exchange, q *question) *attempt {
 	return &attempt{
-		exchange: ex, question: q, identityAsked: q.key != cache.Key{},
+		exchange: ex, question: q, ctx: ex.in.Context(), identityAsked: q.key != cache.Key{},
 		result: result{account: q.identity.Caller.Account, resource: q.resource},
 	}
 }
@@ -193,7 +196,7 @@ func (g *Gateway) answerAgain(a *attempt, out *http.Request) (*http.Response, er
 	if e := g.usableEntry(a); e != nil {
 		return g.useHit(a, e), nil
 	}
-	out = out.Clone(out.Context())
+	out = out.Clone(a.ctx)
 	out.Header = a.outbound()
 	return g.answer(a, out)
 }

@@ -127,15 +127,15 @@ var errRetryBudget = errors.New("the retry budget is exhausted")
 
 // retries reports whether a request is sent again after the connection broke, and waits before the retry. Only a safe
 // request is retried, within the client's deadline and the retry budget.
-func (g *Gateway) retries(a *attempt, ctx context.Context, err error, before int) bool {
+func (g *Gateway) retries(a *attempt, err error, before int) bool {
 	pause := time.Duration((1 + rand.Float64()) * float64(minRetryPause<<(2*before)))
 	switch {
-	case !a.match.Operation.Safe(), before == maxRetries, !isBroken(err), a.body.Err() != nil, ctx.Err() != nil, !g.Reachable():
+	case !a.match.Operation.Safe(), before == maxRetries, !isBroken(err), a.body.Err() != nil, a.ctx.Err() != nil, !g.Reachable():
 		return false
 	case time.Now().Add(pause).After(a.deadline(g.Wait)):
 		return false
 	}
-	s := g.beginStage(a.exchange, ctx, stageRetry)
+	s := g.beginStage(a.exchange, a.ctx, stageRetry)
 	if !g.breaker.takeRetry() {
 		s.end("", errRetryBudget)
 		return false
@@ -144,7 +144,7 @@ func (g *Gateway) retries(a *attempt, ctx context.Context, err error, before int
 		idle.CloseIdleConnections() // other idle connections are probably broken as well
 	}
 	a.call.SetPaused(true)
-	err = sleep(ctx, pause)
+	err = sleep(a.ctx, pause)
 	a.record.Waited += s.end("", err)
 	return err == nil
 }

@@ -141,8 +141,8 @@ func (g *Gateway) lead(a *attempt, c *coalesce.Call, out *http.Request) (resp *h
 			c.Finish(coalesce.Private, nil)
 		}
 	}()
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(out.Context()))
-	a.call = c
+	ctx, cancel := context.WithCancelCause(a.detach())
+	a.ctx, a.call = ctx, c
 	c.Lead(cancel, a.span.SpanContext())
 	context.AfterFunc(a.in.Context(), c.LeaderLeft)
 	// An earlier call may have ended between the look-up of this exchange and its Join.
@@ -151,7 +151,7 @@ func (g *Gateway) lead(a *attempt, c *coalesce.Call, out *http.Request) (resp *h
 		c.Finish(coalesce.Stored, nil)
 		return resp, nil
 	}
-	return g.fetchForFleet(a, out.WithContext(ctx))
+	return g.fetchForFleet(a, out)
 }
 
 // fetchForFleet sends the request of the exchange's call, unless another replica already fetches the response.
@@ -161,7 +161,7 @@ func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, 
 	}
 	var s stage
 	var resp *http.Response
-	ctx := out.Context()
+	ctx := a.ctx
 	decision, err := a.call.AwaitFleet(ctx, coalesce.Fleet{
 		Leases: g.Cache, Go: g.Background.running.Go, Stop: g.Background.ctx.Done(), Deadline: a.deadline(g.maxWait(a)),
 		Purged: func(since cache.Generation) bool { return g.Cache.Purged(a.tags(), since) },

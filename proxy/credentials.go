@@ -159,7 +159,7 @@ func (a *attempt) credentialUse() CredentialUse {
 }
 
 // awaitCredential waits until the credential can be sent, before a permit is requested.
-func (g *Gateway) awaitCredential(a *attempt, ctx context.Context) error {
+func (g *Gateway) awaitCredential(a *attempt) error {
 	if a.identity.Credential == nil {
 		return nil
 	}
@@ -170,18 +170,18 @@ func (g *Gateway) awaitCredential(a *attempt, ctx context.Context) error {
 			a.credentialBy = soon
 		}
 	}
-	err := a.identity.Credential.Await(ctx, a.credentialBy, a.credentialUse())
+	err := a.identity.Credential.Await(a.ctx, a.credentialBy, a.credentialUse())
 	a.record.Waited += time.Since(began)
 	return err
 }
 
-// setCredential sets the credential on a request that has a permit.
-func (a *attempt) setCredential(out *http.Request) (err error) {
+// sendCredential sets the credential on a request that has a permit.
+func (a *attempt) sendCredential(out *http.Request) (err error) {
 	switch {
 	case a.identity.Credential != nil:
 		a.sentCredential, err = a.identity.Credential.Authorize(out.Header, a.credentialUse())
 	case a.identity.Authorize != nil:
-		err = a.identity.Authorize(out.Context(), out.Header)
+		err = a.identity.Authorize(a.ctx, out.Header)
 	}
 	return err
 }
@@ -201,7 +201,7 @@ func (a *attempt) endCredentialUse(out *http.Request, resp *http.Response, o lim
 	}
 	use := a.credentialUse()
 	switch {
-	case !use.Repeatable, out.Context().Err() != nil:
+	case !use.Repeatable, a.ctx.Err() != nil:
 		return false
 	case status != http.StatusUnauthorized && !time.Now().Add(minTokenPause).Before(a.credentialBy):
 		return false // the response may concern the request

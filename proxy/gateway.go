@@ -270,7 +270,7 @@ func (g *Gateway) forward(a *attempt) {
 		if ex.shed != nil {
 			resp, err = g.staleOr(a, ex.shed)
 		} else {
-			a, resp, err = g.answerWithAny(a, out.WithContext(ex.in.Context()))
+			a, resp, err = g.answerWithAny(a, out)
 		}
 		ex.adopt(a)
 		if err == nil {

@@ -67,8 +67,7 @@ func (g *Gateway) ask(ex *exchange) (*question, error) {
 		return nil, err
 	}
 	ex.record.Client = identity.Caller.Client
-	q = g.withCredential(ex, q, g.chooseCredential(q, identity, nil))
-	ex.question = q
+	g.setCredential(ex, q, g.chooseCredential(q, identity, nil))
 	ex.record.Account, ex.record.Resource = q.identity.Caller.Account, q.resource
 	if err := g.authorize(ex, q); err != nil {
 		return nil, err
@@ -253,9 +252,15 @@ func (g *Gateway) chooseCredential(q *question, identity Identity, tried []strin
 	return identity
 }
 
-// withCredential returns the question with a credential, and with the header and the cache key, which depend on it.
+// withCredential returns the question with another credential.
 func (g *Gateway) withCredential(ex *exchange, asked *question, identity Identity) *question {
 	q := *asked
+	g.setCredential(ex, &q, identity)
+	return &q
+}
+
+// setCredential completes a new question with a credential, and with the header and the cache key, which depend on it.
+func (g *Gateway) setCredential(ex *exchange, q *question, identity Identity) {
 	q.identity = identity
 	q.identity.Caller.Tag = g.Limiter.TagBudget(identity.Caller, q.tag)
 	q.resource = g.Resources.of(q.claimScope, identity.Caller.Kind, q.match.Operation.Resource)
@@ -267,11 +272,10 @@ func (g *Gateway) withCredential(ex *exchange, asked *question, identity Identit
 	}
 	q.acceptEncoding, q.cacheable, q.ranged, q.key, q.rule, q.ttl = nil, false, false, cache.Key{}, cache.Rule{}, 0
 	if q.graphQL != nil {
-		g.setQueryKey(&q)
+		g.setQueryKey(q)
 	} else if q.usesCache(ex.in.Header) {
-		g.setKey(&q, ex.in.Header)
+		g.setKey(q, ex.in.Header)
 	}
-	return &q
 }
 
 // usesCache reports whether the response to a REST request may come from the cache, or may be stored.

@@ -294,12 +294,12 @@ func (g *Gateway) checkToken(ex *exchange, q *question) error {
 
 // beginToken permits an attempt with the credential of the exchange. end must be called as in [ClientTokens.begin], and
 // has no effect after an error.
-func (g *Gateway) beginToken(a *attempt, ctx context.Context) (end func(status int), err error) {
+func (g *Gateway) beginToken(a *attempt) (end func(status int), err error) {
 	if !a.sendsClientToken() {
 		return func(int) {}, nil
 	}
 	began := time.Now()
-	end, err = g.tokens.begin(ctx, g.TrustedProxies.ClientAddress(a.in), a.identity.Caller.Class, a.deadline(g.Wait))
+	end, err = g.tokens.begin(a.ctx, g.TrustedProxies.ClientAddress(a.in), a.identity.Caller.Class, a.deadline(g.Wait))
 	a.record.Waited += time.Since(began)
 	if err != nil {
 		if a.record.Attempts == 0 {

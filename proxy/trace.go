@@ -42,6 +42,9 @@ type stage struct {
 // beginStage adds a stage to the record and starts its span.
 func (g *Gateway) beginStage(ex *exchange, ctx context.Context, name string) stage {
 	s := stage{ex: ex, index: len(ex.record.Stages), ctx: ctx, span: noop.Span{}}
+	if ex.record.Stages == nil {
+		ex.record.Stages = make([]Stage, 0, 4) // a request without a wait has three stages
+	}
 	ex.record.Stages = append(ex.record.Stages, Stage{Name: name, Start: time.Since(ex.record.Start)})
 	if !ex.span.IsRecording() {
 		return s

@@ -57,7 +57,7 @@ const maxInterim = 100
 // send sends the request once. The outcome is also valid with an error. A request counts as sent unless it is provably
 // unsent ([wire.mayHaveArrived]).
 func (g *Gateway) send(a *attempt, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
-	ctx, cancel := context.WithCancelCause(out.Context())
+	ctx, cancel := context.WithCancelCause(a.ctx)
 	w := &wire{start: time.Now(), timeout: g.Timeout, ctx: ctx, cancel: cancel}
 	w.timer = time.AfterFunc(g.Timeout, func() { cancel(errStalled) })
 	hooks, sent := w.hooks(a.interim, a.match.Operation.Safe()), *out

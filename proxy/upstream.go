@@ -96,8 +96,8 @@ const stoppedWorking = 15 * time.Second
 func (g *Gateway) fetchUnconditionally(a *attempt, out *http.Request, resp *http.Response) (*http.Response, error) {
 	discard(resp.Body)
 	a.unconditional = true
-	a.call.SetPaused(true)                      // resumed when the request has a permit
-	return g.fetch(a, out.Clone(out.Context())) // the transport may still read the header of out
+	a.call.SetPaused(true)              // resumed when the request has a permit
+	return g.fetch(a, out.Clone(a.ctx)) // the transport may still read the header of out
 }
 
 // sendWithRetries sends a request until the response is final. The request is repeated in these cases:
@@ -113,7 +113,7 @@ func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response
 	defer func() { endToken(notSent) }() // has no effect after an attempt
 	for {                                // the client's deadline ends the repetition
 		var err error
-		if endToken, err = g.beginToken(a, out.Context()); err != nil {
+		if endToken, err = g.beginToken(a); err != nil {
 			return nil, err
 		}
 		trial, err := g.breaker.allow(caller.Account, time.Now())
@@ -131,11 +131,11 @@ func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response
 		a.result.account = permit.Account
 		if trial && !a.record.Background {
 			// A disconnect of the client must not end the trial without a result.
-			out = out.WithContext(a.untilDrained())
+			a.ctx = a.untilDrained()
 		}
 		a.sent = time.Now()
 		a.call.SetPaused(false)
-		s := g.beginStage(a.exchange, out.Context(), stageAttempt)
+		s := g.beginStage(a.exchange, a.ctx, stageAttempt)
 		resp, outcome, err := g.send(a, g.propagate(s, out), *permit)
 		s.showLimit(outcome)
 		s.end(attemptResult(resp, err), err)
@@ -157,7 +157,7 @@ func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response
 			} else {
 				endToken(notSent)
 			}
-			if g.retries(a, out.Context(), err, retries) {
+			if g.retries(a, err, retries) {
 				retries++
 				continue
 			}
@@ -187,7 +187,7 @@ func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response
 		discard(resp.Body)
 		a.call.SetPaused(true)
 		caller.Priority = policy.Batch // polls yield to clients
-		if err := g.pause(a.exchange, out.Context(), wait); err != nil {
+		if err := g.pause(a.exchange, a.ctx, wait); err != nil {
 			return nil, err
 		}
 	}
@@ -197,10 +197,10 @@ func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response
 // permit, because a request that is not sent must reserve no quota.
 func (g *Gateway) acquire(a *attempt, out *http.Request, caller policy.Caller, first bool) (*limits.Permit, error) {
 	for {
-		if err := g.awaitCredential(a, out.Context()); err != nil {
+		if err := g.awaitCredential(a); err != nil {
 			return nil, err
 		}
-		permit, err := g.admit(a, out.Context(), caller)
+		permit, err := g.admit(a, caller)
 		if err != nil {
 			return nil, err
 		}
@@ -212,7 +212,7 @@ func (g *Gateway) acquire(a *attempt, out *http.Request, caller policy.Caller, f
 
 // admit acquires a permit. The wait ends at the client's deadline, or after alternativeWait if another credential can
 // be tried.
-func (g *Gateway) admit(a *attempt, ctx context.Context, caller policy.Caller) (*limits.Permit, error) {
+func (g *Gateway) admit(a *attempt, caller policy.Caller) (*limits.Permit, error) {
 	op, until := a.operation, a.deadline(g.Wait)
 	if soon := time.Now().Add(alternativeWait); a.hasAlternative && soon.Before(until) {
 		until = soon
@@ -222,7 +222,7 @@ func (g *Gateway) admit(a *attempt, ctx context.Context, caller policy.Caller) (
 		claim.Query, claim.UpperEstimate = q.Hash, q.UpperCost()
 	}
 	g.mergeFormer(a.identity)
-	s := g.beginStage(a.exchange, ctx, stageQueue)
+	s := g.beginStage(a.exchange, a.ctx, stageQueue)
 	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, until)
 	s.showShared(permit, err)
 	a.result.account = g.Ledger.Canonical(caller.Account)
@@ -242,7 +242,7 @@ func (g *Gateway) prepare(a *attempt, out *http.Request, permit limits.Permit, f
 	if !first {
 		out.Header = out.Header.Clone() // the transport may still read the header of the earlier attempt
 	}
-	if err = a.setCredential(out); err == nil {
+	if err = a.sendCredential(out); err == nil {
 		if first {
 			g.setConditions(a, out)
 		}
