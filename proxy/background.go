@@ -58,7 +58,7 @@ func (g *Gateway) refresh(a *attempt) bool {
 		return true
 	}
 	if !g.Background.refreshes.TryAcquire(1) {
-		c.Finish(coalesce.Private, nil)
+		c.Finish(coalesce.Ending{Result: coalesce.Private})
 		return false
 	}
 	task := backgroundTask{
@@ -101,7 +101,7 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	g.traceBackground(ex, task.cause)
 	defer g.finish(ex)
 	c.Lead(task.cancel, ex.span.SpanContext())
-	defer c.Finish(coalesce.Private, nil) // has no effect if the call has a result
+	defer c.Finish(coalesce.Ending{Result: coalesce.Private}) // has no effect if the call has a result
 	ex.prefer = preference{wait: task.wait, given: true}
 	ex.question = q
 	r, caller := &ex.record, q.identity.Caller

@@ -75,7 +75,7 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 	for followed, skipped := 0, 0; followed < maxFollowed; {
 		c, leads := g.join(a, skipped)
 		if leads {
-			resp, err := g.lead(a, c, out)
+			resp, err := g.startCall(a, c, out)
 			if err != nil || !g.pollInBackground(a, resp) {
 				return resp, err
 			}
@@ -106,12 +106,12 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 		case result == coalesce.Paused && time.Now().Before(a.deadline(g.maxWait(a))):
 			skipped++
 		case !a.computed():
-			return g.fetch(a, out)
+			return g.fetchAlone(a, out)
 		default:
 			followed++ // a single error does not end the wait for statistics
 		}
 	}
-	return g.fetch(a, out)
+	return g.fetchAlone(a, out)
 }
 
 // followUntil returns the time until which the client follows a paused call. The time is shortWait from now if the
@@ -134,28 +134,36 @@ func (g *Gateway) maxWait(a *attempt) time.Duration {
 	return g.Wait
 }
 
-// lead sends the request of a call. If the call has followers, the request survives a disconnect of the client.
-func (g *Gateway) lead(a *attempt, c *coalesce.Call, out *http.Request) (resp *http.Response, err error) {
-	defer func() {
-		if resp == nil { // including a panic
-			c.Finish(coalesce.Private, nil)
-		}
-	}()
+// startCall sends the request of a new call. If the call has followers, the request survives a disconnect of the client.
+func (g *Gateway) startCall(a *attempt, c *coalesce.Call, out *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(a.detach())
 	a.ctx, a.call = ctx, c
 	c.Lead(cancel, a.span.SpanContext())
 	context.AfterFunc(a.in.Context(), c.LeaderLeft)
-	// An earlier call may have ended between the look-up of this exchange and its Join.
-	e, purged := g.Cache.Memory.Lookup(a.key, a.header)
-	if resp := g.responseOfCall(a, e, purged, time.Time{}); resp != nil {
-		c.Finish(coalesce.Stored, nil)
-		return resp, nil
-	}
-	return g.fetchForFleet(a, out)
+	return g.lead(a, out)
 }
 
-// fetchForFleet sends the request of the exchange's call, unless another replica already fetches the response.
-func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, error) {
+// lead sends the request of the call that the attempt leads, and finishes the call, unless its body arrives or a background task
+// continues it.
+func (g *Gateway) lead(a *attempt, out *http.Request) (resp *http.Response, err error) {
+	call, ending := a.call, coalesce.Ending{Result: coalesce.Private} // after a panic
+	defer func() { call.Finish(ending) }()
+	if a.polls > 0 {
+		resp, ending, err = g.fetch(a, out)
+		return resp, err
+	}
+	// An earlier call may have ended between the look-up of the attempt and its Join.
+	e, purged := g.Cache.Memory.Lookup(a.key, a.header)
+	if resp := g.responseOfCall(a, e, purged, time.Time{}); resp != nil {
+		ending.Result = coalesce.Stored
+		return resp, nil
+	}
+	resp, ending, err = g.fetchForFleet(a, out)
+	return resp, err
+}
+
+// fetchForFleet sends the request of the attempt's call, unless another replica already fetches the response.
+func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, coalesce.Ending, error) {
 	if !a.cacheable || a.cacheControl.Has("no-cache") || a.stale != nil && a.stale.Lifetime == 0 || a.skipShared {
 		return g.fetch(a, out) // another replica's response would not be used
 	}
@@ -181,14 +189,12 @@ func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, 
 	}
 	switch {
 	case err != nil:
-		return g.staleOr(a, err)
+		resp, err = g.staleOr(a, err)
+		return resp, coalesce.Ending{Result: coalesce.Private}, err
 	case decision == coalesce.Found:
-		a.call.Finish(coalesce.Stored, nil)
-		return resp, nil
-	case decision == coalesce.StillComputing:
-		resp = g.stillComputing(a, a.call)
-		a.call.Finish(coalesce.Refused, nil) // followers may have a later deadline
-		return resp, nil
+		return resp, coalesce.Ending{Result: coalesce.Stored}, nil
+	case decision == coalesce.StillComputing: // followers may have a later deadline
+		return g.stillComputing(a, a.call), coalesce.Ending{Result: coalesce.Refused}, nil
 	}
 	return g.fetch(a, out)
 }

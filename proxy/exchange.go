@@ -60,9 +60,7 @@ func (ex *exchange) adopt(a *attempt) {
 }
 
 // detach returns the request's context without its cancellation, for work that must survive a disconnect.
-func (ex *exchange) detach() context.Context {
-	return context.WithoutCancel(ex.in.Context())
-}
+func (ex *exchange) detach() context.Context { return context.WithoutCancel(ex.in.Context()) }
 
 // deadline returns the end of the client's wait. The client waits for byDefault without a Prefer field.
 func (ex *exchange) deadline(byDefault time.Duration) time.Time {

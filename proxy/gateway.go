@@ -236,10 +236,12 @@ func (g *Gateway) forward(a *attempt) {
 		g.refuse(ex, err)
 		return
 	}
-	// The transport may still read the request body after the start of the response. Without full duplex, net/http
-	// would close that body, and the response would be truncated. HTTP/2 is always full duplex and returns an error
-	// here.
-	_ = http.NewResponseController(ex.w).EnableFullDuplex()
+	if ex.body != nil {
+		// The transport may still read the request body after the start of the response. Without full duplex, net/http
+		// would close that body, and the response would be truncated. HTTP/2 is always full duplex and returns an error
+		// here.
+		_ = http.NewResponseController(ex.w).EnableFullDuplex()
+	}
 	var body io.Closer // of the response
 	returned := false
 	defer func() {

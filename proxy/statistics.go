@@ -85,7 +85,7 @@ func (g *Gateway) pollInBackground(a *attempt, resp *http.Response) bool {
 		slots: g.Background.polls, question: *a.question, call: a.call, cause: a.span.SpanContext(), wait: g.Statistics.Budget,
 	}
 	if !task.slots.TryAcquire(1) {
-		task.call.Finish(coalesce.Computing, nil)
+		task.call.Finish(coalesce.Ending{Result: coalesce.Computing})
 		return false
 	}
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
@@ -93,7 +93,7 @@ func (g *Gateway) pollInBackground(a *attempt, resp *http.Response) bool {
 	if !task.call.Detach(cancel) {
 		cancel(nil)
 		task.slots.Release(1)
-		task.call.Finish(coalesce.Computing, nil)
+		task.call.Finish(coalesce.Ending{Result: coalesce.Computing})
 		return false
 	}
 	discard(resp.Body)

@@ -21,68 +21,61 @@ import (
 
 // store returns the response for the client. When the body is complete, store stores it, or passes it to the followers of a
 // GraphQL query without a rule. Such a response loses its trailers, because another goroutine reads the body.
-func (g *Gateway) store(a *attempt, resp *http.Response, sent http.Header, answer cache.Response, since cache.Generation) *http.Response {
+func (g *Gateway) store(
+	a *attempt, key cache.Key, resp *http.Response, sent http.Header, answer cache.Response, since cache.Generation,
+) (*http.Response, coalesce.Ending) {
+	private := coalesce.Ending{Result: coalesce.Private}
 	if a.mayBeLimited() {
-		a.call.Finish(coalesce.Refused, nil) // each follower needs a separate permit
-		return resp
+		return resp, coalesce.Ending{Result: coalesce.Refused} // each follower needs a separate permit
 	}
 	lifetime, vary, ok := g.storable(a, answer)
 	if ok && !a.identityAsked && resp.Header.Get("Content-Encoding") != "" {
-		g.Cache.MarkCacheable(a.match.Operation.ID, a.key) // the next request asks for the identity form
-		a.call.Finish(coalesce.Private, nil)
-		return resp
+		g.Cache.MarkCacheable(a.match.Operation.ID, key) // the next request asks for the identity form
+		return resp, private
 	}
 	if !ok || resp.ContentLength > maxEntry || !delimited(resp) {
 		if a.stale != nil && a.replacesStored(resp.StatusCode) {
 			g.deleteStored(a)
 		}
 		if resp.StatusCode == http.StatusOK { // an error does not predict whether the next response can be stored
-			g.Cache.MarkUncacheable(a.match.Operation.ID, a.key)
+			g.Cache.MarkUncacheable(a.match.Operation.ID, key)
 		}
-		a.call.Finish(coalesce.Private, nil)
-		return resp
+		return resp, private
 	}
-	g.Cache.MarkCacheable(a.match.Operation.ID, a.key)
+	g.Cache.MarkCacheable(a.match.Operation.ID, key)
 	// The entry copies the header now, because the response to the client changes the header later.
 	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
 	e.Vary, e.Since, e.BaseKey, e.Tags = vary, since, g.baseKey(a), a.storedTags(e.Status)
 	own := *resp
 	own.Trailer = nil
-	if a.graphQL == nil && a.resultFor(e) == coalesce.Private {
-		a.call.Finish(coalesce.Private, nil)
-	}
-	kept := false
-	complete := func(body []byte, ok bool) {
+	complete := func(body []byte, ok bool) coalesce.Ending {
 		if !ok || a.graphQL != nil && !hasData(body) {
-			a.call.Finish(coalesce.Private, nil)
-			return
+			return private
 		}
 		if e.Body = body; e.Status == http.StatusPartialContent && !e.IsWholePart(a.in.Header.Get("Range")) {
-			a.call.Finish(coalesce.Private, nil)
-			return
+			return private
 		}
 		if a.graphQL != nil {
 			if !a.cacheable {
 				a.tagNodes(e)
-				a.call.Share(e)
-				return
+				return coalesce.Ending{Result: coalesce.Shared, Response: e}
 			}
 			a.completeQueryEntry(e)
 		}
 		g.checkComputedETag(a, sent, e)
 		g.checkEvents(a, e)
-		g.Cache.Put(a.in.Context(), a.key, e, a.call.SetShared)
-		a.call.Finish(coalesce.Stored, nil)
-		kept = true
+		g.Cache.Put(a.in.Context(), key, e, a.call.SetShared)
+		return coalesce.Ending{Result: coalesce.Stored}
 	}
 	// The end of the body decides whether a GraphQL response is stored. Cache-Status of a larger GraphQL response precedes
 	// its body, so it never has stored.
-	stored := a.graphQL == nil
+	stored, ending := a.graphQL == nil, coalesce.Ending{Result: coalesce.Pending}
 	if body, ok := resp.Body.(completeBody); ok || resp.ContentLength == 0 {
-		complete(body.whole, true)
-		stored = kept
+		ending = complete(body.whole, true)
+		stored = ending.Result == coalesce.Stored
 	} else {
-		s := &spool{body: resp.Body, length: resp.ContentLength, complete: complete, buffer: buffer{budget: &g.Background.buffers}}
+		finish := func(body []byte, ok bool) { a.call.Finish(complete(body, ok)) }
+		s := &spool{body: resp.Body, length: resp.ContentLength, complete: finish, buffer: buffer{budget: &g.Background.buffers}}
 		s.changed.L = &s.mu
 		own.Body = s
 		g.fillInBackground(a, s)
@@ -91,7 +84,10 @@ func (g *Gateway) store(a *attempt, resp *http.Response, sent http.Header, answe
 		a.result.cache.Stored = true
 		a.result.cache.setTTL(e, answer.Answered)
 	}
-	return &own
+	if a.graphQL == nil && a.resultFor(e) == coalesce.Private {
+		ending = private
+	}
+	return &own, ending
 }
 
 // fillInBackground reads a body ahead of the client. While the call has followers, the read continues after a
@@ -104,7 +100,7 @@ func (g *Gateway) fillInBackground(a *attempt, s *spool) {
 				g.Log.Error("panic while reading a response", "request", a.record.ID, "panic", p, "stack", string(debug.Stack()))
 				_ = s.body.Close()
 				s.stop(errPanic)
-				a.call.Finish(coalesce.Private, nil)
+				a.call.Finish(coalesce.Ending{Result: coalesce.Private})
 			}
 		}()
 		s.fill()
@@ -119,15 +115,16 @@ func (a *attempt) mayBeLimited() bool { return a.limitError.Kind != limits.NotLi
 // repeated without conditions. A 304 to a request without conditions is an error.
 func (g *Gateway) notModified(
 	a *attempt, out *http.Request, resp *http.Response, since cache.Generation,
-) (*http.Response, error) {
+) (*http.Response, coalesce.Ending, error) {
 	if isUnconditional(out.Header) {
 		discard(resp.Body)
 		err := &failure{
 			status: http.StatusBadGateway, detail: "upstream",
 			message: "Bad Gateway: the upstream answered 304 to a request without conditions",
 		}
-		a.call.Finish(coalesce.Failed, err)
-		return g.staleOr(a, err)
+		ending := coalesce.Ending{Result: coalesce.Failed, Err: err}
+		resp, failed := g.staleOr(a, err)
+		return resp, ending, failed
 	}
 	c, ok := g.confirmed(a, out.Header, resp.Header)
 	if !ok {
@@ -139,11 +136,12 @@ func (g *Gateway) notModified(
 		answer.Header = http.Header{"Date": answer.Header["Date"], "Age": answer.Header["Age"]}
 	}
 	a.result.cache.ForwardStatus = resp.StatusCode
-	return g.updateStored(a, c, answer, since), nil
+	resp, ending := g.updateStored(a, c, answer, since)
+	return resp, ending, nil
 }
 
 // updateStored merges a 304 into the confirmed entry (RFC 9111 section 4.3.4), and returns the updated response.
-func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response, since cache.Generation) *http.Response {
+func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response, since cache.Generation) (*http.Response, coalesce.Ending) {
 	now, e := answer.Answered, c.entry
 	if c.source == sourceOtherCaller {
 		e = e.ForCaller(cmp.Or(answer.Header.Get("Etag"), c.etag), g.Dialect.Describe)
@@ -154,15 +152,13 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response, s
 	e.Lifetime, e.Vary, e.Since, e.BaseKey, e.Tags = lifetime, vary, since, g.baseKey(a), a.storedTags(e.Status)
 	if !ok {
 		g.deleteStored(a)
-		a.call.Finish(coalesce.Private, nil)
-		return g.entryResponse(a, e, now)
+		return g.entryResponse(a, e, now), coalesce.Ending{Result: coalesce.Private}
 	}
 	g.Cache.MarkCacheable(a.match.Operation.ID, a.key)
 	g.Cache.Put(a.in.Context(), a.key, e, a.call.SetShared)
 	a.result.cache.Stored = true
 	a.result.cache.setTTL(e, now)
-	a.call.Finish(a.resultFor(e), nil)
-	return g.entryResponse(a, e, now)
+	return g.entryResponse(a, e, now), coalesce.Ending{Result: a.resultFor(e)}
 }
 
 // storable reports whether a response may be stored or, for a GraphQL query without a rule, given to followers. It returns

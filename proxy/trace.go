@@ -60,22 +60,33 @@ func (g *Gateway) beginStage(ex *exchange, ctx context.Context, name string) sta
 
 // end ends the stage and returns the duration. detail is the reason or the result of the stage.
 func (s stage) end(detail string, err error) time.Duration {
-	r := &s.ex.record.Stages[s.index]
-	r.Elapsed = time.Since(s.ex.record.Start) - r.Start
-	r.Detail, r.Failed = detail, err != nil
-	switch status, notStatus := strconv.Atoi(detail); {
-	case detail == "":
-	case r.Name != stageAttempt:
+	if detail != "" && s.span.IsRecording() {
 		s.span.SetAttributes(attribute.String("weir.reason", detail))
-	case notStatus != nil:
-		s.span.SetAttributes(semconv.ErrorTypeKey.String(detail))
-	default:
-		s.span.SetAttributes(semconv.HTTPResponseStatusCode(status))
-		if status >= http.StatusBadRequest {
+	}
+	return s.close(detail, err)
+}
+
+// endAttempt ends the stage of an attempt with the response or the error.
+func (s stage) endAttempt(resp *http.Response, err error) {
+	detail := attemptResult(resp, err)
+	if s.span.IsRecording() {
+		if err == nil {
+			s.span.SetAttributes(semconv.HTTPResponseStatusCode(resp.StatusCode))
+		}
+		if err != nil || resp.StatusCode >= http.StatusBadRequest {
 			s.span.SetAttributes(semconv.ErrorTypeKey.String(detail))
+		}
+		if err == nil && resp.StatusCode >= http.StatusBadRequest {
 			s.span.SetStatus(codes.Error, "")
 		}
 	}
+	s.close(detail, err)
+}
+
+func (s stage) close(detail string, err error) time.Duration {
+	r := &s.ex.record.Stages[s.index]
+	r.Elapsed = time.Since(s.ex.record.Start) - r.Start
+	r.Detail, r.Failed = detail, err != nil
 	if err != nil && !errors.Is(err, context.Canceled) { // a client's disconnect is not an error
 		s.span.SetStatus(codes.Error, "")
 	}
@@ -173,6 +184,9 @@ func attemptResult(resp *http.Response, err error) string {
 // traceRequest starts the span of a client's request. If the request has a trace context (W3C Trace Context), the span
 // is part of the client's trace.
 func (g *Gateway) traceRequest(ex *exchange) {
+	if _, off := g.Tracer.(noop.Tracer); off && !g.PropagateTrace {
+		return
+	}
 	ctx := propagation.TraceContext{}.Extract(ex.in.Context(), propagation.HeaderCarrier(ex.in.Header))
 	ctx, span := g.Tracer.Start(ctx, ex.record.Method, trace.WithSpanKind(trace.SpanKindServer))
 	g.setSpan(ex, ctx, span)

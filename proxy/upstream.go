@@ -21,17 +21,25 @@ import (
 // answer gets the response from the upstream, with a separate request or through a coalesced call.
 func (g *Gateway) answer(a *attempt, out *http.Request) (*http.Response, error) {
 	switch {
-	case a.call != nil && a.polls == 0: // a background task, which leads its call already
-		return g.fetchForFleet(a, out)
-	case a.call == nil && a.coalesces():
+	case a.call != nil: // a background task, which leads its call already
+		return g.lead(a, out)
+	case a.coalesces():
 		return g.coalesce(a, out)
 	}
-	return g.fetch(a, out)
+	return g.fetchAlone(a, out)
+}
+
+// fetchAlone sends the question upstream without a call.
+func (g *Gateway) fetchAlone(a *attempt, out *http.Request) (*http.Response, error) {
+	resp, _, err := g.fetch(a, out)
+	return resp, err
 }
 
 // fetch sends the question upstream, with conditions for stored responses, and stores the response. After an unsafe
-// request that may have succeeded, fetch purges the responses that the request may have changed.
-func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, error) {
+// request that may have succeeded, fetch purges the responses that the request may have changed. The ending is that of the
+// attempt's call.
+func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce.Ending, error) {
+	ending := coalesce.Ending{Result: coalesce.Private}
 	// The generation is read before the request is sent, so that a later purge makes the response stale.
 	since := g.Cache.FetchGeneration(a.tags)
 	resp, err := g.sendWithRetries(a, out)
@@ -39,14 +47,14 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, error) {
 		if !a.match.Operation.Safe() && a.record.Spent > 0 {
 			g.purgeUncertain(a)
 		}
-		a.call.Finish(resultOfError(err), err)
-		return g.staleOr(a, err)
+		ending = coalesce.Ending{Result: resultOfError(err), Err: err}
+		resp, err = g.staleOr(a, err)
+		return resp, ending, err
 	}
 	if reason := a.staleReason(resp); reason != "" {
 		discard(resp.Body)
-		a.call.Finish(coalesce.Private, nil)
 		a.result.cache.ForwardStatus = resp.StatusCode
-		return g.useFallback(a, reason), nil
+		return g.useFallback(a, reason), ending, nil
 	}
 	switch resp.StatusCode {
 	case http.StatusNotModified:
@@ -64,14 +72,14 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, error) {
 	a.result.cache.ForwardStatus = resp.StatusCode
 	switch {
 	case a.computed() && resp.StatusCode == http.StatusAccepted:
+		ending.Result = coalesce.Pending // a background task polls
 		if a.record.Background {
-			a.call.Finish(coalesce.Computing, nil)
+			ending.Result = coalesce.Computing
 		}
 	case a.cacheable && a.method != http.MethodHead, a.graphQL != nil && a.call != nil:
-		return g.store(a, resp, out.Header, answer, since), nil
+		resp, ending = g.store(a, a.key, resp, out.Header, answer, since)
 	case a.ranged && resp.StatusCode == http.StatusPartialContent:
-		a.key = partKey(a.key)
-		return g.store(a, resp, out.Header, answer, since), nil
+		resp, ending = g.store(a, partKey(a.key), resp, out.Header, answer, since)
 	case a.outdatesStored(resp):
 		g.deleteStored(a)
 	case !a.match.Operation.Safe() && resp.StatusCode < 400:
@@ -79,7 +87,7 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, error) {
 	case !a.match.Operation.Safe() && (resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusRequestTimeout):
 		g.purgeUncertain(a) // the upstream may have failed after the change
 	}
-	return resp, nil
+	return resp, ending, nil
 }
 
 // purgeUncertain purges the responses that an unsafe request with an unknown result may have changed. Until the upstream has
@@ -93,7 +101,7 @@ func (g *Gateway) purgeUncertain(a *attempt) {
 const stoppedWorking = 15 * time.Second
 
 // fetchUnconditionally repeats a request with only the client's own conditions.
-func (g *Gateway) fetchUnconditionally(a *attempt, out *http.Request, resp *http.Response) (*http.Response, error) {
+func (g *Gateway) fetchUnconditionally(a *attempt, out *http.Request, resp *http.Response) (*http.Response, coalesce.Ending, error) {
 	discard(resp.Body)
 	a.unconditional = true
 	a.call.SetPaused(true)              // resumed when the request has a permit
@@ -138,7 +146,7 @@ func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response
 		s := g.beginStage(a.exchange, a.ctx, stageAttempt)
 		resp, outcome, err := g.send(a, g.propagate(s, out), *permit)
 		s.showLimit(outcome)
-		s.end(attemptResult(resp, err), err)
+		s.endAttempt(resp, err)
 		if err == nil {
 			outcome.Ended = hasEnded(resp)
 		}

@@ -29,7 +29,8 @@ import (
 type Result int
 
 const (
-	pending Result = iota
+	// Pending means that the call goes on, because the body arrives or a background task continues.
+	Pending Result = iota
 	// Stored means that the response is in the cache.
 	Stored
 	// Shared means that the response is in [Call.Response], and not in the cache.
@@ -53,6 +54,13 @@ const (
 // String returns the name of the result in traces.
 func (r Result) String() string {
 	return [...]string{"pending", "stored", "shared", "private", "refused", "failed", "computing", "paused"}[r]
+}
+
+// Ending is the end of a call.
+type Ending struct {
+	Result   Result
+	Err      error        // cause of Failed
+	Response *cache.Entry // set with Shared
 }
 
 // These errors are the causes of a canceled call.
@@ -101,9 +109,7 @@ type Call struct {
 	computation Computation
 	shared      chan bool         // receives whether the other replicas can read the response
 	leader      trace.SpanContext // invalid if the leader is not sampled
-	result      Result
-	err         error        // cause of Failed
-	response    *cache.Entry // set with the result Shared
+	ending      Ending
 }
 
 // Join returns the call for a question. If the call is in progress, Join adds a follower. Otherwise Join creates a call
@@ -157,24 +163,17 @@ func (c *Call) Detach(cancel context.CancelCauseFunc) bool {
 	return true
 }
 
-// Share ends the call with a response for the followers that is not stored.
-func (c *Call) Share(response *cache.Entry) {
-	c.mu.Lock()
-	c.response = response
-	c.mu.Unlock()
-	c.Finish(Shared, nil)
-}
-
 // Response returns the response of a call with the result Shared.
 func (c *Call) Response() *cache.Entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.response
+	return c.ending.Response
 }
 
-// Finish ends the call with a result. Only the first call of Finish has an effect.
-func (c *Call) Finish(r Result, err error) {
-	if c == nil {
+// Finish ends the call. Only the first ending counts, and an ending with the result Pending has no effect. A nil Call is not
+// coalesced.
+func (c *Call) Finish(e Ending) {
+	if c == nil || e.Result == Pending {
 		return
 	}
 	c.group.mu.Lock()
@@ -184,8 +183,8 @@ func (c *Call) Finish(r Result, err error) {
 	c.group.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.result == pending {
-		c.result, c.err = r, err
+	if c.ending.Result == Pending {
+		c.ending = e
 		close(c.done)
 		c.cancelUnwanted()
 	}
@@ -204,7 +203,7 @@ func (c *Call) Close() {
 func (c *Call) follow() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.result != pending || c.leaderLeft && c.followers == 0 {
+	if c.ending.Result != Pending || c.leaderLeft && c.followers == 0 {
 		return false
 	}
 	c.followers++
@@ -221,7 +220,7 @@ func (c *Call) Leave() {
 
 // cancelUnwanted cancels the request if all clients have left. mu must be held.
 func (c *Call) cancelUnwanted() {
-	if c.leaderLeft && (c.followers == 0 || c.result != pending) {
+	if c.leaderLeft && (c.followers == 0 || c.ending.Result != Pending) {
 		c.cancel(errAbandoned)
 	}
 }
@@ -240,7 +239,7 @@ func (c *Call) Wait(ctx context.Context, deadline time.Time) (r Result, err erro
 	for {
 		select {
 		case <-c.done:
-			return c.result, c.err
+			return c.ending.Result, c.ending.Err
 		case <-ctx.Done():
 			return Failed, context.Cause(ctx)
 		case <-timeout:

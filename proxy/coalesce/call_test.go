@@ -58,8 +58,8 @@ func TestWaitReturnsTheResultToEachFollower(t *testing.T) {
 			}()
 		}
 		time.Sleep(time.Second)
-		leader.Finish(Failed, fault)
-		leader.Finish(Stored, nil) // has no effect
+		leader.Finish(Ending{Result: Failed, Err: fault})
+		leader.Finish(Ending{Result: Stored}) // has no effect
 		synctest.Wait()
 		lead(t, &g, Question{Path: "/a"})
 	})
@@ -78,7 +78,7 @@ func TestJoinStartsANewCallAfterAPurge(t *testing.T) {
 	if !leads || c == old {
 		t.Fatal("followed a call that began before the purge")
 	}
-	old.Finish(Stored, nil)
+	old.Finish(Ending{Result: Stored})
 	failIf(t, follow(t, &g, Question{Since: 2}) != c, "the end of the old call removed the new call")
 }
 
@@ -117,7 +117,7 @@ func TestDetachedCallOutlivesItsLeader(t *testing.T) {
 		failIf(t, background.Err() != nil, "the request was canceled although the client is expected to return")
 		polls := g.Polls()
 		failIf(t, len(polls) != 1 || polls[0].Polls != 1 || polls[0].Waiting != 1, "got polls %+v", polls)
-		c.Finish(Stored, nil)
+		c.Finish(Ending{Result: Stored})
 		failIf(t, background.Err() == nil || c.Detach(cancel) || len(g.Polls()) > 0, "the call continues after its end")
 	})
 }
@@ -149,7 +149,7 @@ func TestNilCallIgnoresProgress(t *testing.T) {
 	c.SetComputing(nil, time.Time{})
 	c.SetShared(true)
 	c.Close()
-	c.Finish(Stored, nil)
+	c.Finish(Ending{Result: Stored})
 }
 
 // leases is an in-memory Leases for a single key.
@@ -216,7 +216,7 @@ func TestLeaseIsRenewedUntilTheCallEnds(t *testing.T) {
 			renewals := l.renewals
 			l.mu.Unlock()
 			failIf(t, renewals < 4, "%d renewals in five periods", renewals)
-			c.Finish(result, nil)
+			c.Finish(Ending{Result: result})
 			synctest.Wait()
 			if result == Stored {
 				time.Sleep(10 * renewEvery) // the write waits in its queue
@@ -267,7 +267,7 @@ func TestAwaitFleetFetchesWithoutTheOtherReplica(t *testing.T) {
 				if c.want == StillComputing && call.Computation().Response == nil {
 					t.Error("the other replica's computation is not visible to followers")
 				}
-				call.Finish(Private, nil)
+				call.Finish(Ending{Result: Private})
 			})
 		})
 	}

@@ -99,11 +99,11 @@ func (c *Call) renew(ctx context.Context, f Fleet, owner string) {
 	for {
 		select {
 		case <-done:
-			if c.result == Stored { // the other replicas wait until they can read the response
+			if c.ending.Result == Stored { // the other replicas wait until they can read the response
 				written, done = c.shared, nil
 				continue
 			}
-			f.Leases.ReleaseFetch(ctx, c.Key, owner, c.result == Private || c.result == Failed)
+			f.Leases.ReleaseFetch(ctx, c.Key, owner, c.ending.Result == Private || c.ending.Result == Failed)
 			return
 		case shared := <-written:
 			f.Leases.ReleaseFetch(ctx, c.Key, owner, !shared)
