@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/policy"
 )
 
 // ETags selects the ETags that prove a caller's access to a response that another caller fetched. Weir sends the ETag
@@ -80,7 +79,7 @@ func (g *Gateway) candidates(a *attempt, sent http.Header) []candidate {
 	if a.skipShared || g.ETags == ETagsOff {
 		return l.list
 	}
-	own, otherCallers := g.Cache.Candidates(a.in.Context(), a.key, g.baseKey(a))
+	own, otherCallers := g.Cache.Candidates(a.in.Context(), a.key, a.baseKey)
 	for _, e := range own {
 		l.add(e, sourceVariant)
 	}
@@ -218,7 +217,7 @@ var digest = regexp.MustCompile(`^"[0-9a-f]{64}"$`)
 func (g *Gateway) computesETags(a *attempt, sent http.Header) bool {
 	repeated := func(name string) bool { return len(sent[http.CanonicalHeaderKey(name)]) > 1 }
 	return (g.ETags == "" || g.ETags == ETagsComputed) && len(g.Dialect.ETag) > 0 &&
-		!slices.ContainsFunc(g.Dialect.ETag, repeated) && g.baseKey(a) != cache.Key{}
+		!slices.ContainsFunc(g.Dialect.ETag, repeated) && a.baseKey != cache.Key{}
 }
 
 // checkComputedETag logs, at most once per hour, that the upstream's ETag differs from the computed ETag.
@@ -231,14 +230,4 @@ func (g *Gateway) checkComputedETag(a *attempt, sent http.Header, e *cache.Entry
 	g.etagWarning.Do(func() {
 		g.Log.Warn("computed ETag differs from the upstream's; set cache.etags to upstream if this persists", "operation", a.match.Operation.ID)
 	})
-}
-
-// baseKey returns the key of the question without a security class. The key is zero if all callers share the response.
-// The key is also zero for unknown operations, whose ETags may not be comparable, and for GraphQL queries, which cannot be
-// revalidated.
-func (g *Gateway) baseKey(a *attempt) cache.Key {
-	if op := a.match.Operation; op.Cache.Class == policy.Shared || op.Cache.Class == policy.Query || !op.Known() {
-		return cache.Key{}
-	}
-	return g.keyOf(a.question, "any caller")
 }

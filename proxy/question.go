@@ -27,10 +27,14 @@ type question struct {
 	// partKey.
 	cacheable, ranged bool
 	key               cache.Key // zero if the request uses neither the cache nor a call
-	rule              cache.Rule
-	cacheControl      cache.Directives // Cache-Control of the client's request
-	acceptEncoding    []string         // Accept-Encoding of the client's request, if header asks for the identity form
-	route             string           // label in logs and metrics; the number of labels is bounded
+	// baseKey is the key without a security class, by which responses to other callers are found. It is zero if all callers share
+	// the response, for unknown operations, whose ETags may not be comparable, and for GraphQL queries, which cannot be
+	// revalidated.
+	baseKey        cache.Key
+	rule           cache.Rule
+	cacheControl   cache.Directives // Cache-Control of the client's request
+	acceptEncoding []string         // Accept-Encoding of the client's request, if header asks for the identity form
+	route          string           // label in logs and metrics; the number of labels is bounded
 	// operation is the matched operation, with points that depend on the body. claimScope is the operation's name in
 	// claims: the ID, or method and route for a route outside the catalogue.
 	operation  *policy.Operation
@@ -270,7 +274,7 @@ func (g *Gateway) setCredential(ex *exchange, q *question, identity Identity) {
 			delete(q.header, name)
 		}
 	}
-	q.acceptEncoding, q.cacheable, q.ranged, q.key, q.rule, q.ttl = nil, false, false, cache.Key{}, cache.Rule{}, 0
+	q.acceptEncoding, q.cacheable, q.ranged, q.key, q.baseKey, q.rule, q.ttl = nil, false, false, cache.Key{}, cache.Key{}, cache.Rule{}, 0
 	if q.graphQL != nil {
 		g.setQueryKey(q)
 	} else if q.usesCache(ex.in.Header) {
@@ -301,7 +305,11 @@ func (g *Gateway) setKey(q *question, in http.Header) {
 	}
 	q.ranged = len(in["Range"]) > 0 && q.method == http.MethodGet
 	q.cacheable = !q.ranged
-	q.key = g.keyOf(q, class)
+	base := g.keyWithoutClass(q)
+	q.key = cache.NewKey(string(base[:]), class)
+	if op.Cache.Class != policy.Shared && op.Known() {
+		q.baseKey = base
+	}
 	anonymous := q.identity.Caller.Kind == policy.Unauthenticated
 	// OneCaller is also set for reference data (class Shared), although all callers share the key. Private responses of
 	// reference data are then stored without the fields that identify a caller (withoutCaller).
@@ -344,15 +352,15 @@ func isBasic(authorization string) bool {
 	return strings.EqualFold(scheme, "basic")
 }
 
-// keyOf returns the cache key of a question for a security class. The cache evaluates the method, the conditions and the range,
-// so the key does not contain them. Neither does it contain fields that have a fixed value or name a program. For unknown
+// keyWithoutClass returns the key of a question without a security class. The cache evaluates the method, the conditions and the
+// range, so the key does not contain them. Neither does it contain fields that have a fixed value or name a program. For unknown
 // operations, Vary decides about Accept-Language.
-func (g *Gateway) keyOf(q *question, class string) cache.Key {
+func (g *Gateway) keyWithoutClass(q *question) cache.Key {
 	accept, language := strings.Join(q.header["Accept"], ","), ""
 	if q.match.Operation.Known() {
 		accept, language = g.Dialect.Accept(q.header["Accept"]), languageOf(q.header)
 	}
-	parts := append(make([]string, 0, 16), g.base, q.match.Path, q.match.Query, accept, class, language)
+	parts := append(make([]string, 0, 16), g.base, q.match.Path, q.match.Query, accept, language)
 	for _, name := range g.dialectFields {
 		parts = append(parts, strings.Join(q.header[name], ","))
 	}
@@ -362,7 +370,7 @@ func (g *Gateway) keyOf(q *question, class string) cache.Key {
 	return cache.NewKey(parts...)
 }
 
-// keyedFields returns the sorted names of the fields that keyOf adds to the key of an unknown operation.
+// keyedFields returns the sorted names of the fields that keyWithoutClass adds to the key of an unknown operation.
 func (g *Gateway) keyedFields(q *question) []string {
 	if q.match.Operation.Known() {
 		return nil

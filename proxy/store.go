@@ -45,7 +45,7 @@ func (g *Gateway) store(
 	g.Cache.MarkCacheable(a.match.Operation.ID, key)
 	// The entry copies the header now, because the response to the client changes the header later.
 	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
-	e.Vary, e.Since, e.BaseKey, e.Tags = vary, since, g.baseKey(a), a.storedTags(e.Status)
+	e.Vary, e.Since, e.BaseKey, e.Tags = vary, since, a.baseKey, a.storedTags(e.Status)
 	own := *resp
 	own.Trailer = nil
 	complete := func(body []byte, ok bool) coalesce.Ending {
@@ -149,7 +149,7 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response, s
 	e = e.Validated(g.withoutCaller(a, answer))
 	answer.Status, answer.Header = e.Status, e.Header
 	lifetime, vary, ok := g.storable(a, answer)
-	e.Lifetime, e.Vary, e.Since, e.BaseKey, e.Tags = lifetime, vary, since, g.baseKey(a), a.storedTags(e.Status)
+	e.Lifetime, e.Vary, e.Since, e.BaseKey, e.Tags = lifetime, vary, since, a.baseKey, a.storedTags(e.Status)
 	if !ok {
 		g.deleteStored(a)
 		return g.entryResponse(a, e, now), coalesce.Ending{Result: coalesce.Private}
