@@ -1,36 +1,85 @@
 // Package proxy forwards API requests from clients to one upstream, through the cache and the limits. Package policy
 // describes the operations of the upstream.
 //
-// [Gateway.ServeHTTP] is the entry point. A hit runs these functions in order:
-//   - gateway.go: ServeHTTP, check
-//   - exchange.go: classify
-//   - credentials.go: pickCredential, useCredential
-//   - exchange.go: setKey
-//   - lookup.go: answerFromCache, usableEntry, with isCurrent of events.go
-//   - reply.go: replyFromEntry
-//   - gateway.go: finish
+// [Gateway.ServeHTTP] is the entry point. Four values carry a request:
+//   - the exchange is the client's side, and is never copied
+//   - the question is the upstream request, and is immutable; another credential makes another question
+//   - an attempt is one try at a question, and ends with its result and a response or an error
+//   - the [Record] describes the request, and is handed to Config.Observe once
 //
-// A miss runs these functions after usableEntry:
-//   - credentials.go: pickByBudget
-//   - upload.go: bufferSmallBody
-//   - gateway.go: forward, with checkOwn of rewrite.go
-//   - credentials.go: answerWithAny
-//   - upstream.go: answer
-//   - coalesce.go: coalesce, lead, fetchForFleet, with coalesce/call.go and coalesce/lease.go
-//   - upstream.go: fetch, sendWithRetries
-//   - tokens.go: beginToken
-//   - upstream.go: acquire, which runs awaitCredential of credentials.go, admit, and prepare with setConditions of proof.go
-//   - transport.go: send, with recognizeLimit of upstream.go
-//   - upstream.go: settle
-//   - credentials.go: endCredentialUse
-//   - store.go: store, or for a 304 notModified, with confirmed of proof.go
-//   - coding.go: encode
-//   - gateway.go: finish
+// A hit makes these calls, which TestCallGraph follows:
+//
+//	ServeHTTP                 gateway.go
+//	  open                    exchange.go
+//	  throttle                inbound.go
+//	  ask                     question.go
+//	    screen                question.go
+//	    requestTagOf          requesttag.go
+//	    parse                 question.go
+//	    lendFor               question.go
+//	    chooseCredential      question.go
+//	    setCredential         question.go
+//	      outbound            rewrite.go
+//	      setKey              question.go
+//	        keyWithoutClass   question.go
+//	    authorize             question.go
+//	      checkToken          tokens.go
+//	  try                     attempt.go
+//	  answerFromCache         lookup.go
+//	    usableEntry           lookup.go
+//	      lookup              lookup.go
+//	      isCurrent           events.go
+//	    replyFromEntry        reply.go
+//	      adopt               exchange.go
+//	      copyEntryHeader     reply.go
+//	      storedContent       coding.go
+//	      finishHeader        reply.go
+//	        localize          rewrite.go
+//	        setWeirHeaders    reply.go
+//	  finish                  gateway.go
+//	    conclude              record.go
+//
+// A miss makes these calls after answerFromCache:
+//
+//	ServeHTTP                         gateway.go
+//	  chooseByBudget                  attempt.go
+//	  shed                            inbound.go
+//	  bufferSmallBody                 upload.go
+//	  forward                         gateway.go
+//	    checkOwn                      rewrite.go
+//	    answerWithAny                 attempt.go
+//	      answer                      upstream.go
+//	        coalesce                  coalesce.go
+//	          join                    coalesce.go
+//	          startCall               coalesce.go
+//	            lead                  coalesce.go
+//	              fetchForFleet       coalesce.go
+//	                fetch             upstream.go
+//	                  sendWithRetries upstream.go
+//	                  notModified     store.go
+//	                    confirmed     proof.go
+//	                  store           store.go
+//	    adopt                         exchange.go
+//	    encode                        coding.go
+//	    finishHeader                  reply.go
+//	sendWithRetries                   upstream.go
+//	  beginToken                      tokens.go
+//	  acquire                         upstream.go
+//	    awaitCredential               credentials.go
+//	    admit                         upstream.go
+//	    prepare                       upstream.go
+//	      sendCredential              credentials.go
+//	      setConditions               proof.go
+//	  send                            transport.go
+//	    recognizeLimit                upstream.go
+//	  settle                          upstream.go
+//	  learnIdentity                   identities.go
+//	  observeUpstream                 breaker.go
+//	  endCredentialUse                credentials.go
+//	  observeToken                    tokens.go
+//	  readAhead                       whole.go
 //
 // refusal.go writes all error bodies. tags.go derives the tags of responses, by which [cache.Store.Purge] finds them.
-//
-// An exchange is one client request in progress. The question of an exchange is the upstream request. The cache key and
-// background tasks are made from the question.
 //
 // Invariants:
 //   - The cache key is made from the same question that is sent.

@@ -1,0 +1,78 @@
+package proxy
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestCallGraph follows the calls of the package comment. Each function must be in its file, and must be called by the function
+// above it with a smaller indentation.
+func TestCallGraph(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	comment, calls, definedIn := "", map[string]map[string]bool{}, map[string]map[string]bool{}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		comment += file.Doc.Text()
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok {
+				add(definedIn, f.Name.Name, name)
+				ast.Inspect(f, func(n ast.Node) bool {
+					if call, ok := n.(*ast.CallExpr); ok {
+						add(calls, f.Name.Name, calledName(call))
+					}
+					return true
+				})
+			}
+		}
+	}
+	var callers []string // of the line, by depth
+	followed := 0
+	for _, m := range regexp.MustCompile(`(?m)^\t((?:  )*)(\w+) +(\w+\.go)$`).FindAllStringSubmatch(comment, -1) {
+		depth, name, file := len(m[1])/2, m[2], m[3]
+		if depth > len(callers) {
+			t.Fatalf("%s: the indentation is too deep", name)
+		}
+		if !definedIn[name][file] {
+			t.Errorf("%s is not in %s", name, file)
+		}
+		if callers = callers[:depth]; depth > 0 && !calls[callers[depth-1]][name] {
+			t.Errorf("%s does not call %s", callers[depth-1], name)
+		}
+		callers = append(callers, name)
+		followed++
+	}
+	if followed < 50 {
+		t.Errorf("the package comment has %d calls", followed)
+	}
+}
+
+func add(set map[string]map[string]bool, key, value string) {
+	if set[key] == nil {
+		set[key] = map[string]bool{}
+	}
+	set[key][value] = true
+}
+
+func calledName(call *ast.CallExpr) string {
+	switch f := call.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		return f.Sel.Name
+	}
+	return ""
+}
