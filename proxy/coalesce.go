@@ -14,6 +14,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/learned"
 )
 
 const (
@@ -239,7 +240,7 @@ func (a *attempt) resultFor(e *cache.Entry) coalesce.Result {
 func resultOfError(err error) coalesce.Result {
 	var refusal *limits.Refusal
 	var unusable *UnusableError
-	var unverified *unverifiedError
+	var unverified *learned.UnverifiedError
 	switch {
 	case errors.As(err, &refusal), errors.As(err, &unusable): // followers may wait longer
 		return coalesce.Refused

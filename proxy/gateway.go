@@ -117,6 +117,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
+	"github.com/weirgate/weir/proxy/learned"
 )
 
 // Config configures a gateway. All fields are required unless documented otherwise.
@@ -173,11 +174,11 @@ type Config struct {
 	// PropagateTrace sends the trace context (W3C Trace Context) to the upstream.
 	PropagateTrace bool
 	// Resources contains the resources that the upstream named. If nil, New creates an empty list.
-	Resources *Resources
+	Resources *learned.Resources
 	// Tokens contains the credentials that the upstream accepted or refused. If nil, New creates an empty list.
-	Tokens *ClientTokens
+	Tokens *learned.ClientTokens
 	// Identities contains the users and installations that the upstream named. If nil, New creates an empty list.
-	Identities *Identities
+	Identities *learned.Identities
 	// AccountOf returns the account of a token that a client sends. It is nil if clients do not send their own tokens.
 	AccountOf func(token string) string
 	// LastRequests contains the latest records and outlives the gateway. If nil, New creates an empty list.
@@ -197,7 +198,7 @@ type Gateway struct {
 	// computed ETags.
 	linkIn304   sync.Map
 	etagWarning rate.Sometimes
-	tokens      *ClientTokens
+	tokens      *learned.ClientTokens
 	last        *LastRequests
 	// base is the upstream's URL in cache keys. dialectFields are the request fields that the dialect adds to cache
 	// keys.
@@ -214,9 +215,9 @@ type Gateway struct {
 // New returns a gateway.
 func New(c Config) *Gateway {
 	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}, last: cmp.Or(c.LastRequests, &LastRequests{})}
-	g.Resources = cmp.Or(c.Resources, &Resources{})
-	g.Identities = cmp.Or(c.Identities, &Identities{})
-	g.tokens = cmp.Or(c.Tokens, &ClientTokens{})
+	g.Resources = cmp.Or(c.Resources, &learned.Resources{})
+	g.Identities = cmp.Or(c.Identities, &learned.Identities{})
+	g.tokens = cmp.Or(c.Tokens, &learned.ClientTokens{})
 	g.via = []string{"1.1 weir-" + cmp.Or(c.Instance, rand.Text())}
 	g.etagWarning.Interval = time.Hour
 	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}

@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -162,7 +160,7 @@ func TestIdentityInMessage(t *testing.T) {
 		"You have exceeded a secondary rate limit for user ID 5. Please wait a few minutes, request 7": "user:5",
 	} {
 		i, ok := identityInMessage(message)
-		got := i.account()
+		got := i.Account()
 		failIf(t, ok != (want != "") || ok && got != want, "%q: %s, %v; want %q", message, got, ok, want)
 	}
 }
@@ -203,35 +201,6 @@ func TestIdentityIsNotLearnedFromOtherResponses(t *testing.T) {
 			w.want("account", w.gateway.Ledger.Canonical("x"), c.want)
 		})
 	}
-}
-
-// merges records calls of Ledger.Merge.
-type merges []string
-
-func (m *merges) merge(from, into string, _ policy.CallerKind) { *m = append(*m, from+" -> "+into) }
-
-func TestReplicasShareIdentities(t *testing.T) {
-	user := func(id string) identity { return identity{policy.User, id} }
-	var one, two Identities
-	var stored []string
-	exchange := func(_ context.Context, changed []string) ([]string, error) {
-		stored = append(stored, changed...)
-		return stored, nil
-	}
-	fails := func(context.Context, []string) ([]string, error) { return nil, errors.New("connection lost") }
-	now := time.Now()
-	if !one.learn("an account", user("1"), now) || one.learn("an account", user("1"), now) || one.learn("an account", user("2"), now) {
-		t.Error("an account did not keep its first identity")
-	}
-	failIf(t, one.learn("user:1", user("1"), now), "an account was merged with itself")
-	var first, second merges
-	one.share(t.Context(), first.merge, fails)
-	one.share(t.Context(), first.merge, exchange)
-	stored = append(stored, "user 0 x", "root 1 x", "user 1", "")
-	two.share(t.Context(), second.merge, exchange)
-	two.share(t.Context(), second.merge, exchange)
-	failIf(t, len(first) != 0 || fmt.Sprint(second) != "[an account -> user:1]", "merges: %q and %q", first, second)
-	failIf(t, !one.learn("an account", user("1"), now.Add(renewIdentity)), "a confirmed identity was not shared again")
 }
 
 func TestUnlimitedLedgerMergesNothing(t *testing.T) {

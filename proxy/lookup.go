@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/proxy/learned"
 )
 
 // answerFromCache writes a usable stored response, or the refusal for only-if-cached, and reports whether a response
@@ -68,7 +69,7 @@ func (g *Gateway) usableEntry(a *attempt) *cache.Entry {
 // replica or an earlier process has stored.
 func (g *Gateway) lookup(a *attempt) (e *cache.Entry, purged bool) {
 	e, purged = g.stored(a)
-	return e, purged || e != nil && a.hasAccess() && g.tokens.hasLostAccess(a.identity.Caller.Class)
+	return e, purged || e != nil && a.hasAccess() && g.tokens.HasLostAccess(a.identity.Caller.Class)
 }
 
 // stored is lookup without regard to the access of the credential.
@@ -112,7 +113,7 @@ func (g *Gateway) answerRange(a *attempt) bool {
 	if !strings.HasPrefix(a.in.Header.Get("Range"), "bytes=") {
 		return false // the upstream may support other units
 	}
-	if a.hasAccess() && g.tokens.hasLostAccess(a.identity.Caller.Class) {
+	if a.hasAccess() && g.tokens.HasLostAccess(a.identity.Caller.Class) {
 		return false
 	}
 	e, purged := g.Cache.Lookup(a.in.Context(), a.key, a.header)
@@ -199,7 +200,7 @@ func isServerError(status int) bool {
 func (g *Gateway) staleOr(a *attempt, err error) (*http.Response, error) {
 	var refused *limits.Refusal
 	var unusable *UnusableError
-	var unverified *unverifiedError
+	var unverified *learned.UnverifiedError
 	switch limited := errors.As(err, &refused); {
 	case a.in.Context().Err() != nil:
 		return nil, context.Cause(a.in.Context()) // the client has left

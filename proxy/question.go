@@ -248,7 +248,7 @@ func (i Identity) lendFor(q *question) (Identity, error) {
 func (g *Gateway) chooseCredential(q *question, identity Identity, tried []string) Identity {
 	if identity.Pick != nil {
 		r := q.credentialRequest(tried)
-		r.Resource = g.Resources.of(q.claimScope, identity.Caller.Kind, q.match.Operation.Resource)
+		r.Resource = g.Resources.Of(q.claimScope, identity.Caller.Kind, q.match.Operation.Resource)
 		if picked, ok := identity.Pick(r); ok {
 			return picked
 		}
@@ -267,7 +267,7 @@ func (g *Gateway) withCredential(ex *exchange, asked *question, identity Identit
 func (g *Gateway) setCredential(ex *exchange, q *question, identity Identity) {
 	q.identity = identity
 	q.identity.Caller.Tag = g.Limiter.TagBudget(identity.Caller, q.tag)
-	q.resource = g.Resources.of(q.claimScope, identity.Caller.Kind, q.match.Operation.Resource)
+	q.resource = g.Resources.Of(q.claimScope, identity.Caller.Kind, q.match.Operation.Resource)
 	q.header = g.outbound(ex.in.Header, q.match.Operation.Known())
 	if q.method == http.MethodGet || q.method == http.MethodHead {
 		for _, name := range contentFields {

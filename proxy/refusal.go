@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/learned"
 )
 
 // failure is an error response by Weir itself. The client gets message, and the operator gets cause.
@@ -145,7 +146,7 @@ func (g *Gateway) failureOf(err error) *failure {
 	var target *policy.TargetError
 	var refusal *limits.Refusal
 	var unusable *UnusableError
-	var unverified *unverifiedError
+	var unverified *learned.UnverifiedError
 	switch {
 	case errors.As(err, &f):
 		return f
@@ -177,7 +178,7 @@ func (g *Gateway) failureOf(err error) *failure {
 		}
 	case errors.As(err, &unverified):
 		return &failure{
-			status: http.StatusTooManyRequests, detail: "unverified-token", retryAfter: unverified.retryAfter, cause: err,
+			status: http.StatusTooManyRequests, detail: "unverified-token", retryAfter: unverified.RetryAfter, cause: err,
 			message: "Too Many Requests: too many requests with new tokens from this address had no success, and the upstream has not accepted this token yet",
 		}
 	case errors.Is(err, ErrUnauthenticated):

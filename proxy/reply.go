@@ -157,7 +157,7 @@ func (g *Gateway) answerFromLedger(a *attempt) bool {
 		return false
 	}
 	caller := a.identity.Caller
-	if caller.Kind != policy.Unauthenticated && !g.tokens.has(caller.Class, a.identity.Held) {
+	if caller.Kind != policy.Unauthenticated && !g.tokens.Has(caller.Class, a.identity.Held) {
 		return false
 	}
 	version := cmp.Or(a.in.Header.Get(g.Dialect.VersionHeader), g.Dialect.Version)

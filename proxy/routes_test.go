@@ -2,13 +2,10 @@ package proxy
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -167,50 +164,6 @@ func TestNamedResourceAdmitsTheNextRequest(t *testing.T) {
 			w.want("status of "+path, r.StatusCode, want.status)
 			w.want("resource of "+path, r.Header.Get("X-Ratelimit-Resource"), want.resource)
 		}
-	})
-}
-
-func TestResourcesAreShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex // guards the next two variables
-		shared, fails := map[string]string{}, true
-		exchange := func(_ context.Context, changed map[string]string) (map[string]string, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			if fails {
-				return nil, context.DeadlineExceeded
-			}
-			maps.Copy(shared, changed)
-			return maps.Clone(shared), nil
-		}
-		var first, second Resources
-		first.learn("repos/get", policy.User, "core", "special")
-		first.learn("graphql", policy.User, policy.GraphQL, "core")
-		first.learn("repos/delete", policy.User, "core", "refused")
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		accepts := func(name string) bool { return name != "refused" }
-		go first.Share(ctx, accepts, exchange)
-		go second.Share(ctx, accepts, exchange)
-		time.Sleep(5 * shareInterval / 2) // between two exchanges
-		check := func(name string, r *Resources, operation string, kind policy.CallerKind, predicted, want string) {
-			if got := r.of(operation, kind, predicted); got != want {
-				t.Errorf("%s: resource of %s: got %s, want %s", name, operation, got, want)
-			}
-		}
-		check("without exchange", &second, "repos/get", policy.User, "core", "core")
-		mu.Lock()
-		fails = false
-		mu.Unlock()
-		time.Sleep(5 * shareInterval / 2) // between two exchanges
-		for _, r := range []*Resources{&first, &second} {
-			check("shared", r, "repos/get", policy.User, "core", "special")
-			check("GraphQL", r, "graphql", policy.User, policy.GraphQL, policy.GraphQL)
-			check("another kind of caller", r, "repos/get", policy.Unauthenticated, "core", "core")
-		}
-		check("refused name", &second, "repos/delete", policy.User, "core", "core")
-		time.Sleep(namedFor)
-		check("much later", &second, "repos/get", policy.User, "core", "core")
 	})
 }
 

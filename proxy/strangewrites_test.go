@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/learned"
 )
 
 // The stored responses of the tests about writes.
@@ -139,7 +140,7 @@ func TestUncertainAndFailedWritesPurgeWhatTheirCallersCouldChange(t *testing.T) 
 					}
 					if caller != "" && caller != "unverified" {
 						w.get("/user", fields...)
-						time.Sleep(2 * firstRefusal)
+						time.Sleep(2 * time.Second) // longer than a first refusal
 					}
 					unnamed := []string{otherLabels, "/user/issues", "/repositories/7/labels"}
 					all := append([]string{namedTarget, reference}, unnamed...)
@@ -292,7 +293,7 @@ func TestAbortedWritesOfStrangersLeaveHits(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		strangers.Wait()
-		failIf(w, w.upstreamSaw() < 3*maxUnverified || hits*100 < reads*99, "%d hits of %d reads, %d requests upstream", hits, reads, w.upstreamSaw())
+		failIf(w, w.upstreamSaw() < 3*learned.MaxUnverified || hits*100 < reads*99, "%d hits of %d reads, %d requests upstream", hits, reads, w.upstreamSaw())
 	})
 }
 

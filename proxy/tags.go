@@ -232,7 +232,7 @@ func (g *Gateway) tagsOfUncertain(q *question) (tags []string) {
 	switch {
 	case q.isQuery(), m.Operation.ReadsOnly, caller.Kind == policy.Unauthenticated:
 		return nil
-	case !q.identity.Held && !g.tokens.has(caller.Class, false):
+	case !q.identity.Held && !g.tokens.Has(caller.Class, false):
 		return []string{classTag(caller.Class), "account:" + caller.Account}
 	}
 	own := g.ownCallers(q)

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/learned"
 )
 
 // acceptOnly returns an upstream that answers after a delay, and refuses every token without the word good.
@@ -32,7 +32,7 @@ func acceptOnly(delay time.Duration) http.HandlerFunc {
 
 // limitAddresses bounds the unverified tokens of each address. All clients of a world have one address.
 func limitAddresses(c *Config) {
-	c.Tokens = &ClientTokens{}
+	c.Tokens = &learned.ClientTokens{}
 	c.Tokens.LimitAddresses(true)
 }
 
@@ -103,9 +103,9 @@ func TestMadeUpTokensOfOneAddressAreBounded(t *testing.T) {
 					mu.Unlock()
 				}
 			})
-			w.want("requests upstream", w.upstreamSaw()-saw, maxUnverified)
-			w.want("401", statuses[401], maxUnverified)
-			w.want("429", statuses[429], 500-maxUnverified)
+			w.want("requests upstream", w.upstreamSaw()-saw, learned.MaxUnverified)
+			w.want("401", statuses[401], learned.MaxUnverified)
+			w.want("429", statuses[429], 500-learned.MaxUnverified)
 
 			r := w.wantReply("a new token", w.get(tags, "Authorization: Bearer good, new"), 429, "Cache-Status: weir; detail=unverified-token")
 			after, err := strconv.Atoi(r.Header.Get("Retry-After"))
@@ -122,38 +122,11 @@ func TestHeldCredentialsNeedNoVerification(t *testing.T) {
 	setup(acceptOnly(0), limitAddresses, identifying(func(_ *http.Request, id *Identity) {
 		id.Held = true
 	})).run(t, func(w *world) {
-		for i := range 3 * maxUnverified {
+		for i := range 3 * learned.MaxUnverified {
 			w.want("status", w.get(tags, fmt.Sprint("Authorization: Bearer bad ", i)).StatusCode, 401)
 			w.get(tags, fmt.Sprint("Authorization: Bearer bad ", i))
 		}
-		w.want("requests", w.upstreamSaw(), 6*maxUnverified)
-	})
-}
-
-func TestTokenListsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tokens := &ClientTokens{}
-		tokens.LimitAddresses(true)
-		for i := range 2 * maxTokens {
-			end, err := tokens.begin(t.Context(), addressNumber(i), fmt.Sprint(i), time.Now())
-			if err != nil {
-				t.Fatal(err)
-			}
-			end(http.StatusUnauthorized)
-			tokens.observe(fmt.Sprint(i), http.StatusUnauthorized, true, time.Now())
-			tokens.observe(fmt.Sprint("good ", i), http.StatusOK, true, time.Now())
-		}
-		if n, m, s := tokens.refused.Len(), tokens.accepted.Len(), tokens.senders.Len(); n != maxTokens || m != maxTokens || s != maxSenders {
-			t.Errorf("%d refused and %d accepted tokens, %d addresses", n, m, s)
-		}
-		time.Sleep(2 * failedWindow)
-		for i := range maxSenders {
-			end, _ := tokens.begin(t.Context(), addressNumber(0), fmt.Sprint("later ", i), time.Now())
-			end(http.StatusOK)
-		}
-		if n := tokens.senders.Len(); n != 1 {
-			t.Errorf("%d addresses remain, want only the current one", n)
-		}
+		w.want("requests", w.upstreamSaw(), 6*learned.MaxUnverified)
 	})
 }
 
@@ -238,14 +211,14 @@ func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
 				method := map[bool]string{true: http.MethodGet, false: http.MethodPost}[c.body == ""]
 				began := time.Now()
 				together(12, func(i int) { // more than may wait for their first response at a time
-					for j := 0; time.Since(began) < 3*failedWindow && j < 8; j++ {
+					for j := 0; time.Since(began) < 3*learned.FailedWindow && j < 8; j++ {
 						w.leave(client, c.stay, method, tags, c.body, fmt.Sprintf("Authorization: Bearer bad %d of %d", j, i))
 						time.Sleep(10 * time.Second)
 					}
 				})
-				minutes := int(time.Since(began)/failedWindow) + 1
+				minutes := int(time.Since(began)/learned.FailedWindow) + 1
 				n := w.upstreamSaw()
-				failIf(w, n < maxUnverified || n > minutes*maxUnverified, "%d requests upstream in %v", n, time.Since(began))
+				failIf(w, n < learned.MaxUnverified || n > minutes*learned.MaxUnverified, "%d requests upstream in %v", n, time.Since(began))
 			})
 		}
 	}
@@ -258,19 +231,19 @@ func TestRepetitionsOfOneUnverifiedTokenAreBounded(t *testing.T) {
 			time.Sleep(95 * time.Millisecond)
 		}
 		n := w.upstreamSaw()
-		failIf(w, n > maxUnverified, "%d requests upstream", n)
+		failIf(w, n > learned.MaxUnverified, "%d requests upstream", n)
 	})
 }
 
 // Behind a trusted proxy, each client address has a bound of its own.
 func TestUnverifiedTokensAreBoundedPerForwardedAddress(t *testing.T) {
 	setup(responds(401), limitAddresses, trusting("10.0.0.0/8")).run(t, func(w *world) {
-		for i := range 3 * maxUnverified {
+		for i := range 3 * learned.MaxUnverified {
 			for _, address := range []string{"203.0.113.1", "203.0.113.2"} {
 				w.from("10.1.2.3:4567", http.MethodGet, tags, bearer(fmt.Sprint("bad ", i, address)), "X-Forwarded-For: "+address)
 			}
 		}
-		w.want("requests upstream", w.upstreamSaw(), 2*maxUnverified)
+		w.want("requests upstream", w.upstreamSaw(), 2*learned.MaxUnverified)
 	})
 }
 
@@ -290,22 +263,22 @@ func TestOnlySentRequestsOfUnverifiedTokensCount(t *testing.T) {
 			return nil
 		})
 	}).run(t, func(w *world) {
-		for i := range 3 * maxUnverified {
+		for i := range 3 * learned.MaxUnverified {
 			w.want("status without a connection", w.get(tags, fmt.Sprint("Authorization: Bearer unsent ", i)).StatusCode/100, 5)
 		}
 		down = false
 		time.Sleep(2 * trialInterval)
 		w.get(tags, owner) // closes the circuit breaker
-		for i := range maxUnverified {
+		for i := range learned.MaxUnverified {
 			w.leave(w.client, 10*time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer slow ", i%2))
 			time.Sleep(time.Second)
 		}
 		w.want("status of a new token", w.get(tags, "Authorization: Bearer new").StatusCode, 429)
-		time.Sleep(failedWindow - maxUnverified*time.Second)
+		time.Sleep(learned.FailedWindow - learned.MaxUnverified*time.Second)
 		for i := range 2 {
 			w.want("status of a token whose clients left", w.get(tags, fmt.Sprint("Authorization: Bearer slow ", i)).StatusCode, 200)
 		}
-		for i := range maxUnverified / 2 {
+		for i := range learned.MaxUnverified / 2 {
 			w.leave(w.client, 10*time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer slow, other ", i))
 		}
 		w.want("status of a new token after the successes", w.get(tags, "Authorization: Bearer new").StatusCode, 200)
@@ -361,12 +334,12 @@ func TestRefusedRequestsOfStrangersLeaveNoAccounts(t *testing.T) {
 			w.leave(w.client, time.Millisecond, http.MethodGet, tags, "", bearer(fmt.Sprint("bad ", i)))
 		}
 		time.Sleep(time.Second)
-		n, minutes := len(w.accounts(requests)), 1+int(requests*time.Millisecond/failedWindow)
-		failIf(w, n > maxUnverified*minutes, "%d accounts", n)
+		n, minutes := len(w.accounts(requests)), 1+int(requests*time.Millisecond/learned.FailedWindow)
+		failIf(w, n > learned.MaxUnverified*minutes, "%d accounts", n)
 		named := map[string]bool{}
 		for _, r := range records.list {
 			named[r.Account] = true
 		}
-		failIf(w, len(named) > maxUnverified+1, "%d accounts in records", len(named))
+		failIf(w, len(named) > learned.MaxUnverified+1, "%d accounts in records", len(named))
 	})
 }

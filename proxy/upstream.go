@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/learned"
 )
 
 // answer gets the response from the upstream, with a separate request or through a coalesced call.
@@ -118,8 +119,8 @@ func (g *Gateway) fetchUnconditionally(a *attempt, out *http.Request, resp *http
 func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response, error) {
 	caller, retries, prepared := a.identity.Caller, 0, false
 	endToken := func(int) {}
-	defer func() { endToken(notSent) }() // has no effect after an attempt
-	for {                                // the client's deadline ends the repetition
+	defer func() { endToken(learned.NotSent) }() // has no effect after an attempt
+	for {                                        // the client's deadline ends the repetition
 		var err error
 		if endToken, err = g.beginToken(a); err != nil {
 			return nil, err
@@ -161,9 +162,9 @@ func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response
 		repeat := a.endCredentialUse(out, resp, outcome)
 		if err != nil {
 			if outcome.Sent {
-				endToken(unanswered)
+				endToken(learned.Unanswered)
 			} else {
-				endToken(notSent)
+				endToken(learned.NotSent)
 			}
 			if g.retries(a, err, retries) {
 				retries++
@@ -177,7 +178,7 @@ func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response
 		endToken(resp.StatusCode) // after observeToken, which may have accepted the token
 
 		if resp.StatusCode < http.StatusBadRequest || outcome.Limited != limits.NotLimited { // an error may name any resource
-			g.Resources.learn(a.claimScope, caller.Kind, a.resource, outcome.Rate.Resource)
+			g.Resources.Learn(a.claimScope, caller.Kind, a.resource, outcome.Rate.Resource)
 		}
 		if repeat || g.waitsForLimit(a, outcome) {
 			discard(resp.Body)

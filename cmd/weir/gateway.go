@@ -28,6 +28,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
 	"github.com/weirgate/weir/proxy/inbound"
+	"github.com/weirgate/weir/proxy/learned"
 )
 
 // gateway is the gateway process: the parts of it that a reload keeps, and the current
@@ -59,10 +60,10 @@ type gateway struct {
 	transport    *http.Transport
 	background   *proxy.Background // work that continues after its client disconnects
 	lastRequests proxy.LastRequests
-	tokens       proxy.ClientTokens
-	fileTokens   proxy.ClientTokens // of hosts with files
-	resources    proxy.Resources
-	identities   proxy.Identities
+	tokens       learned.ClientTokens
+	fileTokens   learned.ClientTokens // of hosts with files
+	resources    learned.Resources
+	identities   learned.Identities
 	webhooks     *webhook.Receiver
 
 	issuerKeys       *credential.IssuerKeys

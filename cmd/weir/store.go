@@ -36,10 +36,10 @@ type store struct {
 	lostSince func() time.Time      // zero while the store is reachable
 	replicas  func() int
 	coldStart func() string // what the ledger holds back because past spending is unknown, or ""
-	// shareResources exchanges the resources that the upstream named (see [proxy.Resources.Share]); nil if the store
+	// shareResources exchanges the resources that the upstream named (see [learned.Resources.Share]); nil if the store
 	// belongs to this process alone.
 	shareResources func(ctx context.Context, changed map[string]string) (map[string]string, error)
-	// shareAliases exchanges the identities of accounts (see [proxy.Identities.Share]); nil like shareResources.
+	// shareAliases exchanges the identities of accounts (see [learned.Identities.Share]); nil like shareResources.
 	shareAliases func(ctx context.Context, changed []string) ([]string, error)
 	// once reports whether a call is the first one with this name at any replica before end.
 	once func(ctx context.Context, name string, end time.Time) (bool, error)

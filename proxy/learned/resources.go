@@ -1,4 +1,4 @@
-package proxy
+package learned
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 // Resources remembers which resource the upstream named for each operation and kind of caller, because the catalogue
 // cannot know all resources. The next request of the operation is admitted against that resource. The number of
 // operations is bounded by the catalogue. The zero value is empty and ready for use. Resources is safe for concurrent
-// use and outlives a [Gateway].
+// use and outlives a gateway.
 type Resources struct {
 	mu      sync.RWMutex
 	named   map[string]namedResource // by resourceKey; operations that the upstream named as predicted may be absent
@@ -38,8 +38,8 @@ const (
 
 func resourceKey(scope string, kind policy.CallerKind) string { return scope + " " + string(kind) }
 
-// of returns the resource of an operation: the resource that the upstream named last, or the predicted resource.
-func (r *Resources) of(scope string, kind policy.CallerKind, predicted string) string {
+// Of returns the resource of an operation: the resource that the upstream named last, or the predicted resource.
+func (r *Resources) Of(scope string, kind policy.CallerKind, predicted string) string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if len(r.named) == 0 {
@@ -51,9 +51,9 @@ func (r *Resources) of(scope string, kind policy.CallerKind, predicted string) s
 	return predicted
 }
 
-// learn records the resource that a response named for an operation. The operation used another resource, or a learned
+// Learn records the resource that a response named for an operation. The operation used another resource, or a learned
 // resource that the response confirms. GraphQL has limits of its own, so an operation cannot become a GraphQL call.
-func (r *Resources) learn(scope string, kind policy.CallerKind, used, named string) {
+func (r *Resources) Learn(scope string, kind policy.CallerKind, used, named string) {
 	if named == "" || used == policy.GraphQL || named == policy.GraphQL {
 		return
 	}

@@ -1,0 +1,5 @@
+// Package learned remembers what responses of the upstream have taught: which credentials it accepts ([ClientTokens]), which user
+// or installation a credential belongs to ([Identities]), and which limits its operations use ([Resources]).
+//
+// All lists are bounded. They contain no credentials: a credential is known by the hash of its security class.
+package learned
