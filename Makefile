@@ -93,9 +93,10 @@ needs: # Install the programs that tests need.
 	@.ci/need fish
 	@.ci/need mandoc
 
-lint: ## Run the linters, with go vet, and check that the module files are tidy.
+lint: ## Run the linters and go vet, and check the module files and the table of make mutants.
 	$(TOOL) golangci-lint run ./...
 	$(GO) mod tidy -diff
+	$(GO) run ./.ci/mutants -check
 
 simulations: needs ## Run more random scenarios, requests and tokens than the tests do: ten minutes.
 	$(SERVERS) $(LONGER) $(GOTEST) -- -vet=off -timeout 15m ./limits/... ./cache/redisstore ./proxy ./cmd/weir

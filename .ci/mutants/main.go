@@ -38,14 +38,15 @@ type mutant struct {
 func main() {
 	only := flag.String("only", ".", "regular expression of the faults to plant")
 	write := flag.String("write", "", "Markdown file whose table between the marks is replaced")
+	check := flag.Bool("check", false, "only check that each fault can be planted")
 	flag.Parse()
-	if err := run(*only, *write); err != nil {
+	if err := run(*only, *write, *check); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(pattern, write string) error {
+func run(pattern, write string, check bool) error {
 	only, err := regexp.Compile(pattern)
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
@@ -70,6 +71,12 @@ func run(pattern, write string) error {
 			continue
 		}
 		planted++
+		if check {
+			if _, err := m.overlay(dir); err != nil {
+				return fmt.Errorf("%s: %w", m.Fault, err)
+			}
+			continue
+		}
 		if tests := m.Packages + " " + m.Test; !sound[tests] {
 			if output, err := m.runTests("test", ""); err != nil {
 				return fmt.Errorf("%s without a fault: %w\n%s", tests, err, output)
@@ -95,6 +102,9 @@ func run(pattern, write string) error {
 		row := fmt.Sprintf("| %s | %s | %s | %s |\n", m.Fault, m.File, command, cmp.Or(test, "-"))
 		out.WriteString(row)
 		fmt.Fprintf(os.Stderr, "%5.1fs %s", time.Since(began).Seconds(), row)
+	}
+	if check {
+		return nil
 	}
 	fmt.Fprintf(&out, "\n`make test` finds %d of %d, `make check` %d.\n", found["make test"], planted, planted-found["nothing"])
 	fmt.Print(out.String())
