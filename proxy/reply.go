@@ -48,6 +48,10 @@ func (g *Gateway) setWeirHeaders(ex *exchange, h http.Header) {
 	h.Set(requestIDHeader, ex.record.ID)
 }
 
+var rateLimitFields = [...]string{
+	"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Used", "X-Ratelimit-Reset", "X-Ratelimit-Resource",
+}
+
 // setRateLimitHeaders replaces the upstream's rate limit fields by the current budget of the caller's account for the
 // request's resource, as far as this process knows it: a hit must not wait for the ledger's store. RateLimit-Policy and
 // RateLimit follow the IETF drafts -08 to -11 (limits.md section 9).
@@ -56,11 +60,12 @@ func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
 	if !known || b.Unlimited {
 		return // the upstream's own fields, if any, are unchanged
 	}
-	h.Set("X-Ratelimit-Limit", strconv.Itoa(b.Limit))
-	h.Set("X-Ratelimit-Remaining", strconv.Itoa(b.Remaining))
-	h.Set("X-Ratelimit-Used", strconv.Itoa(b.Used))
-	h.Set("X-Ratelimit-Reset", strconv.FormatInt(b.Reset.Unix(), 10))
-	h.Set("X-Ratelimit-Resource", b.Resource)
+	values := []string{
+		strconv.Itoa(b.Limit), strconv.Itoa(b.Remaining), strconv.Itoa(b.Used), strconv.FormatInt(b.Reset.Unix(), 10), b.Resource,
+	}
+	for i, name := range rateLimitFields {
+		h[name] = values[i : i+1 : i+1]
+	}
 	if g.RateLimitFields {
 		name, window := strconv.Quote(b.Resource), int(b.Window/time.Second)
 		reset := max(0, int(time.Until(b.Reset)/time.Second))
