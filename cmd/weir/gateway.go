@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/admin"
@@ -65,6 +68,8 @@ type gateway struct {
 	resources    learned.Resources
 	identities   learned.Identities
 	webhooks     *webhook.Receiver
+	// deliveryWarning bounds the log lines about refused deliveries.
+	deliveryWarning rate.Sometimes
 
 	issuerKeys       *credential.IssuerKeys
 	credentialHealth *credential.Health
@@ -105,7 +110,8 @@ func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
 	log = slog.New(t.Logs(log.Handler()))
 	running, stop := context.WithCancel(context.Background())
 	g := &gateway{
-		log: log, telemetry: t, trail: admin.NewTrail(log), startTime: time.Now(), instance: rand.Text(), stop: stop,
+		deliveryWarning: rate.Sometimes{Interval: time.Second},
+		log:             log, telemetry: t, trail: admin.NewTrail(log), startTime: time.Now(), instance: rand.Text(), stop: stop,
 		load:      func() (*config.Config, error) { return nil, errors.New("this process has no configuration file") },
 		transport: proxy.NewTransport(), background: proxy.NewBackground(),
 		issuerKeys: credential.NewIssuerKeys(proxy.NewTransport()), credentialHealth: credential.NewHealth(log),
@@ -343,12 +349,20 @@ func (g *gateway) apply(c *config.Config) error {
 	}
 	if c.Webhooks.Secret != "" {
 		next.webhooks = g.webhooks.Handler(webhook.Config{
-			Dialect: dialect, Secret: c.Webhooks.Secret, RateLimiter: &g.rateLimiter, TrustedProxies: trusted,
+			Dialect: dialect, Secrets: c.Webhooks.AllSecrets(), Refused: g.refusedDelivery, RateLimiter: &g.rateLimiter, TrustedProxies: trusted,
 		})
 	}
 	g.current.Store(next)
 	g.credentialHealth.Keep(callers)
 	return nil
+}
+
+// refusedDelivery counts a refused webhook delivery, and logs at most one per second. The name of the event is not verified.
+func (g *gateway) refusedDelivery(reason webhook.Refusal, event string, address netip.Addr) {
+	g.telemetry.DeliveryRefused(string(reason))
+	g.deliveryWarning.Do(func() {
+		g.log.Warn("webhook delivery refused", "reason", reason, "event", event[:min(len(event), 64)], "address", address)
+	})
 }
 
 // accounts returns at most the given number of accounts of the ledger in use.

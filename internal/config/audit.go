@@ -117,8 +117,8 @@ func Assess(f AuditedFile) []Finding {
 	prometheus := parsed(c.Admin.Prometheus.URL)
 	add(c.Admin.Prometheus.Token != "" && prometheus.Scheme == "http" && !isLoopbackHost(prometheus.Hostname()), Medium, "admin.prometheus.url",
 		"the token for Prometheus is sent over the network unencrypted", "use https://")
-	add(isShort(c.Webhooks.Secret), Medium, "webhooks.secret",
-		"the secret is short enough to be guessed, and forged deliveries invalidate cached responses",
+	add(slices.ContainsFunc(c.Webhooks.AllSecrets(), isShort), Medium, "webhooks.secret",
+		"a secret is short enough to be guessed, and forged deliveries invalidate cached responses",
 		"use 32 random characters")
 	add(c.Callers.PassThrough && public, Medium, "callers.pass_through",
 		"every client that reaches the listener may use the gateway, and anonymous requests share one budget",

@@ -26,6 +26,7 @@ const (
 	maxContent  = 4 // windows of content creation that a ledger can hold (limits.MaxSpends)
 	maxDrain    = time.Hour
 	maxFresh    = 24 * time.Hour
+	maxSecrets  = 9 // each is computed for every delivery
 	maxSkew     = 5 * time.Minute
 	minCacheKey = 32
 	minQueryTTL = time.Second
@@ -113,6 +114,11 @@ func (d *decoder) check(c *Config) {
 	d.require(strings.HasPrefix(hook, "/_weir/") && path.Clean(hook) == hook, "webhooks.path",
 		"%q: must begin with /_weir/ and contain no empty or dot segment", hook)
 	d.require(c.Webhooks.Fresh <= maxFresh, "webhooks.fresh", "must be from 0 to %v", maxFresh)
+	d.require(len(c.Webhooks.Secrets) == 0 || c.Webhooks.Secret != "", "webhooks.secrets", "requires webhooks.secret")
+	d.require(len(c.Webhooks.Secrets) <= maxSecrets, "webhooks.secrets", "has %d secrets, at most %d are possible", len(c.Webhooks.Secrets), maxSecrets)
+	for i, secret := range c.Webhooks.Secrets {
+		d.require(secret != "", fmt.Sprintf("webhooks.secrets[%d]", i), "must not be empty")
+	}
 	d.require(c.Webhooks.Fresh == 0 || c.Webhooks.Secret != "", "webhooks.fresh", "requires webhooks.secret")
 	sample := c.Telemetry.Sample
 	d.require(sample >= 0 && sample <= 1, "telemetry.sample", "%v: must be from 0 to 1", sample)

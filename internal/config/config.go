@@ -341,9 +341,18 @@ type poll struct {
 
 // Webhooks configures the receiver of webhook deliveries.
 type Webhooks struct {
-	Path   string            `yaml:"path" desc:"path of the receiver, below /_weir/"`
-	Secret credential.Secret `yaml:"secret" desc:"secret of the deliveries' signatures; webhooks are off if it is empty"`
-	Fresh  time.Duration     `yaml:"fresh" desc:"longest use of a response without revalidation while webhooks report its changes; 0 uses the lifetime of the response"`
+	Path    string              `yaml:"path" desc:"path of the receiver, below /_weir/"`
+	Secret  credential.Secret   `yaml:"secret" desc:"secret of the deliveries' signatures; webhooks are off if it is empty"`
+	Secrets []credential.Secret `yaml:"secrets" desc:"further accepted secrets: those of other webhooks, and the old one during a change"`
+	Fresh   time.Duration       `yaml:"fresh" desc:"longest use of a response without revalidation while webhooks report its changes; 0 uses the lifetime of the response"`
+}
+
+// AllSecrets returns the accepted secrets.
+func (w Webhooks) AllSecrets() []credential.Secret {
+	if w.Secret == "" {
+		return nil
+	}
+	return append([]credential.Secret{w.Secret}, w.Secrets...)
 }
 
 // TLS configures HTTPS for clients.

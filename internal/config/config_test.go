@@ -187,7 +187,7 @@ func TestMaskedHidesSecrets(t *testing.T) {
 		"statistics": map[string]any{
 			"wait": "10s", "poll": map[string]any{"first": "1s", "factor": 2, "max": "15s", "budget": "5m0s"},
 		},
-		"webhooks":  map[string]any{"fresh": "0s", "path": "/_weir/webhooks", "secret": "•••"},
+		"webhooks":  map[string]any{"fresh": "0s", "path": "/_weir/webhooks", "secret": "•••", "secrets": []any{}},
 		"tls":       map[string]any{"domains": []any{"weir.example.com"}, "email": "ops@example.com", "ca": "https://ca.internal/directory", "storage": "store", "http": ":80", "certificates": []any{}, "client_ca": ""},
 		"telemetry": map[string]any{"service_name": "weir", "sample": 1, "access_log": "all", "propagate": "off"},
 		"headers":   map[string]any{"ratelimit": "draft-08"},

@@ -90,6 +90,7 @@ func TestMetricsMatchTheirDocumentation(t *testing.T) {
 	w := watching(t, sources(3))
 	w.RequestStarted(http.MethodGet)
 	w.Reloaded(errors.New("line 1"))
+	w.DeliveryRefused("signature")
 	w.SoftLimitReached("account", "builds", policy.Core, "50")
 	w.Observer("api.example.com")(fullRecord())
 	w.Observer("api.example.com")(&proxy.Record{

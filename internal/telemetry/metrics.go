@@ -39,12 +39,12 @@ type metrics struct {
 	meter    metric.Meter
 	disabled bool
 
-	serverDuration, clientDuration, waits                       metric.Float64Histogram
-	requests, spent, saved, admissions, polls, retries, reloads metric.Int64Counter
-	softLimits, limitErrors                                     metric.Int64Counter
-	active                                                      metric.Int64UpDownCounter
-	methods                                                     map[string]metric.MeasurementOption // attributes of active
-	queries                                                     queryNames
+	serverDuration, clientDuration, waits                                          metric.Float64Histogram
+	requests, spent, saved, admissions, polls, retries, reloads, refusedDeliveries metric.Int64Counter
+	softLimits, limitErrors                                                        metric.Int64Counter
+	active                                                                         metric.Int64UpDownCounter
+	methods                                                                        map[string]metric.MeasurementOption // attributes of active
+	queries                                                                        queryNames
 }
 
 // maxQueryNames bounds the names of GraphQL operations with a separate label.
@@ -103,6 +103,7 @@ func (m *metrics) open(provider metric.MeterProvider) error {
 	m.polls = counter("weir.polls", "{request}", "requests for statistics that the upstream had not computed yet")
 	m.retries = counter("weir.retries", "{request}", "requests whose connection broke before a response, by outcome of the retry")
 	m.reloads = counter("weir.config.reloads", "{reload}", "configuration reloads, by outcome")
+	m.refusedDeliveries = counter("weir.webhooks.refused", "{delivery}", "refused webhook deliveries, by reason")
 	m.softLimits = counter("weir.client.soft_limits", "{event}", "soft limits that clients reached, by threshold")
 	m.limitErrors = counter("weir.upstream.limit_errors", "{error}", "responses by which the upstream reports a limit, by kind of limit")
 	active, err := m.meter.Int64UpDownCounter("http.server.active_requests", metric.WithUnit("{request}"), metric.WithDescription("requests in progress"))
@@ -130,6 +131,11 @@ func (m *metrics) addActive(method string, n int64) {
 		set = m.methods[other]
 	}
 	m.active.Add(context.Background(), n, set)
+}
+
+// DeliveryRefused counts a refused webhook delivery.
+func (m *metrics) DeliveryRefused(reason string) {
+	m.refusedDeliveries.Add(context.Background(), 1, attributes(reasonKey.String(reason)))
 }
 
 // Reloaded counts a reload of the configuration. err is the reason for a refusal, or nil.

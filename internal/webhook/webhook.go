@@ -22,6 +22,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"net/http"
 	"net/netip"
@@ -144,8 +145,11 @@ func (m *memory) release(address netip.Addr, blocks int) {
 type Config struct {
 	// Dialect contains the names of the headers.
 	Dialect *policy.Dialect
-	// Secret is the key of the signatures.
-	Secret credential.Secret
+	// Secrets are the accepted keys of the signatures.
+	Secrets []credential.Secret
+	// Refused is called with the reason for each refused delivery, the name of its event and the client's address. The name is
+	// not verified.
+	Refused func(reason Refusal, event string, address netip.Addr)
 	// RateLimiter bounds the deliveries of each address together with its other requests; nil has no bound.
 	RateLimiter    *inbound.RateLimiter
 	TrustedProxies inbound.TrustedProxies
@@ -164,11 +168,29 @@ func NewReceiver(report func(Event)) *Receiver {
 	return &Receiver{report: report, memory: memory{perAddress: map[netip.Addr]int{}}, seen: seen, events: events}
 }
 
-// Handler returns a handler for deliveries that are signed with the secret.
+// Refusal is the reason for a refused delivery.
+type Refusal string
+
+// Reasons for refused deliveries.
+const (
+	RefusedRate      Refusal = "rate"      // too many requests from the address
+	RefusedMethod    Refusal = "method"    // not POST
+	RefusedMemory    Refusal = "memory"    // too many deliveries in progress
+	RefusedBody      Refusal = "body"      // too large, too slow or incomplete
+	RefusedSignature Refusal = "signature" // missing, or of another secret
+	RefusedHeader    Refusal = "header"    // without the name of the event or the identifier
+	RefusedPayload   Refusal = "payload"   // no JSON object
+	RefusedReplay    Refusal = "replay"    // the body of a delivery of another event
+)
+
+// Handler returns a handler for deliveries that are signed with one of the secrets.
 func (v *Receiver) Handler(c Config) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		status, text := v.receive(c, w, r)
+		status, text, refusal := v.receive(c, w, r)
+		if refusal != "" {
+			c.Refused(refusal, r.Header.Get(c.Dialect.Webhook.Event), c.TrustedProxies.ClientAddress(r))
+		}
 		switch status {
 		case http.StatusMethodNotAllowed:
 			h.Set("Allow", http.MethodPost)
@@ -192,14 +214,14 @@ func extraCost(length int64) int {
 	return int(length >> 14)
 }
 
-// receive returns the status and the text of the response.
-func (v *Receiver) receive(c Config, w http.ResponseWriter, r *http.Request) (status int, text string) {
+// receive returns the status and the text of the response, and the reason for a refusal.
+func (v *Receiver) receive(c Config, w http.ResponseWriter, r *http.Request) (status int, text string, refusal Refusal) {
 	address := c.TrustedProxies.ClientAddress(r)
 	if !c.RateLimiter.Allow(address, time.Now()) || c.RateLimiter.AllowN(address, extraCost(r.ContentLength), time.Now()) > 0 {
-		return http.StatusTooManyRequests, "too many requests from this address"
+		return http.StatusTooManyRequests, "too many requests from this address", RefusedRate
 	}
 	if r.Method != http.MethodPost {
-		return http.StatusMethodNotAllowed, "method not allowed; use POST"
+		return http.StatusMethodNotAllowed, "method not allowed; use POST", RefusedMethod
 	}
 	r, limited := inbound.LimitBody(w, r, maxPause, readTimeout)
 	defer limited.Detach()
@@ -208,67 +230,93 @@ func (v *Receiver) receive(c Config, w http.ResponseWriter, r *http.Request) (st
 		body   bytes.Buffer
 		blocks int
 		client = inbound.ClientOf(address)
-		sum    = hmac.New(sha256.New, []byte(c.Secret.Reveal()))
-		source = io.TeeReader(http.MaxBytesReader(w, r.Body, maxPayload), sum)
+		sums   = signers(c.Secrets)
+		source = io.TeeReader(http.MaxBytesReader(w, r.Body, maxPayload), sums)
 	)
 	defer func() { v.memory.release(client, blocks) }()
 	for err == nil {
 		if !v.memory.reserve(client) {
-			return http.StatusServiceUnavailable, "too many deliveries in progress; retry later"
+			return http.StatusServiceUnavailable, "too many deliveries in progress; retry later", RefusedMemory
 		}
 		blocks++
 		_, err = io.CopyN(&body, source, blockSize)
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return http.StatusRequestEntityTooLarge, "delivery too large; the limit is 25 MB"
+		return http.StatusRequestEntityTooLarge, "delivery too large; the limit is 25 MB", RefusedBody
 	}
 	if slow := limited.Err(); slow != nil && slow.Timeout {
-		return http.StatusRequestTimeout, "request body too slow"
+		return http.StatusRequestTimeout, "request body too slow", RefusedBody
 	}
 	if !errors.Is(err, io.EOF) {
-		return http.StatusBadRequest, "request body incomplete"
+		return http.StatusBadRequest, "request body incomplete", RefusedBody
 	}
-	if err := verify(r.Header, sum.Sum(nil)); err != nil {
-		return http.StatusUnauthorized, err.Error()
+	sum, err := sums.verify(r.Header)
+	if err != nil {
+		return http.StatusUnauthorized, err.Error(), RefusedSignature
 	}
 	names := c.Dialect.Webhook
 	e := Event{Name: r.Header.Get(names.Event), Delivery: r.Header.Get(names.Delivery)}
 	if e.Name == "" || e.Delivery == "" {
-		return http.StatusBadRequest, fmt.Sprintf("header missing; send %s and %s", names.Event, names.Delivery)
+		return http.StatusBadRequest, fmt.Sprintf("header missing; send %s and %s", names.Event, names.Delivery), RefusedHeader
 	}
 	if err := e.parse(r.Header.Get("Content-Type"), body.Bytes()); err != nil {
-		return http.StatusBadRequest, err.Error()
+		return http.StatusBadRequest, err.Error(), RefusedPayload
 	}
-	first, known, _ := v.events.PeekOrAdd([sha256.Size]byte(sum.Sum(nil)), e.Name)
+	first, known, _ := v.events.PeekOrAdd([sha256.Size]byte(sum), e.Name)
 	if known && first != e.Name {
-		return http.StatusConflict, "a delivery with this body had another event"
+		return http.StatusConflict, "a delivery with this body had another event", RefusedReplay
 	}
 	if e.Repeated = known; !known && v.Once != nil {
-		first, err := v.Once(r.Context(), "delivery "+hex.EncodeToString(sum.Sum(nil)[:16]), time.Now().Add(rememberedFor))
+		first, err := v.Once(r.Context(), "delivery "+hex.EncodeToString(sum[:16]), time.Now().Add(rememberedFor))
 		e.Repeated = err != nil || !first // unknown without the shared store
 	}
 	e.App = e.App || r.Header.Get(names.TargetType) == "integration" // an unsigned field may only narrow the coverage
 	if known, _ := v.seen.ContainsOrAdd(e.Delivery, struct{}{}); !known {
 		v.report(e)
 	}
-	return http.StatusAccepted, "accepted"
+	return http.StatusAccepted, "accepted", ""
 }
 
-// verify compares the signature in constant time (section 6.1).
-func verify(h http.Header, sum []byte) error {
+// bodySigner computes the signatures of a body with all secrets.
+type bodySigner []hash.Hash
+
+func signers(secrets []credential.Secret) (s bodySigner) {
+	for _, secret := range secrets {
+		s = append(s, hmac.New(sha256.New, []byte(secret.Reveal())))
+	}
+	return s
+}
+
+// Write never returns an error.
+func (s bodySigner) Write(p []byte) (int, error) {
+	for _, h := range s {
+		_, _ = h.Write(p)
+	}
+	return len(p), nil
+}
+
+// verify compares the signatures in constant time (section 6.1), and returns the signature that matches.
+func (s bodySigner) verify(h http.Header) (matching []byte, err error) {
 	values := h["X-Hub-Signature-256"]
 	if len(values) != 1 {
 		if h.Get("X-Hub-Signature") != "" {
-			return errors.New("X-Hub-Signature-256 missing; a SHA-1 signature is not sufficient")
+			return nil, errors.New("X-Hub-Signature-256 missing; a SHA-1 signature is not sufficient")
 		}
-		return errors.New("send X-Hub-Signature-256 exactly once")
+		return nil, errors.New("send X-Hub-Signature-256 exactly once")
 	}
 	text, ok := strings.CutPrefix(values[0], "sha256=")
 	signature, err := hex.DecodeString(text)
-	if !ok || err != nil || !hmac.Equal(signature, sum) {
-		return errors.New("signature mismatch; sign with the configured secret")
+	if ok && err == nil {
+		for _, h := range s {
+			if sum := h.Sum(nil); hmac.Equal(signature, sum) {
+				matching = sum
+			}
+		}
 	}
-	return nil
+	if matching == nil {
+		return nil, errors.New("signature mismatch; sign with a configured secret")
+	}
+	return matching, nil
 }
 
 // parse reads the repository, the organization, the branch and the webhook of a ping from JSON or from a form (section 6.3).

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
@@ -21,15 +22,41 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
 
-const secret = "It's a Secret to Everybody"
+const secret, oldSecret = "It's a Secret to Everybody", "the secret before"
 
-var configuration = Config{Dialect: testservers.Must(policy.LoadDialect("service")), Secret: secret}
+// refusals are the reasons for refused deliveries.
+var refusals refusalList
 
-func signed(body string) string {
+type refusalList struct {
+	mu   sync.Mutex
+	list []Refusal
+}
+
+func (l *refusalList) add(r Refusal, _ string, _ netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = append(l.list, r)
+}
+
+// take returns the reasons since the last call.
+func (l *refusalList) take() []Refusal {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := l.list
+	l.list = nil
+	return list
+}
+
+var configuration = Config{Dialect: testservers.Must(policy.LoadDialect("service")), Secrets: []credential.Secret{secret, oldSecret}, Refused: refusals.add}
+
+func signed(body string) string { return signedWith(secret, body) }
+
+func signedWith(secret, body string) string {
 	sum := hmac.New(sha256.New, []byte(secret))
 	sum.Write([]byte(body))
 	return "X-Hub-Signature-256: sha256=" + hex.EncodeToString(sum.Sum(nil))
@@ -74,6 +101,8 @@ func TestHandlerVerifiesDeliveries(t *testing.T) {
 		{"a push to the default branch", "POST", pushTo("refs/heads/main"), []string{event, id, signed(pushTo("refs/heads/main"))}, 202, "", event1},
 		{"a push to another branch", "POST", pushTo("refs/heads/side"), []string{event, id, signed(pushTo("refs/heads/side"))}, 202, "", otherBranch},
 		{"a push of a tag", "POST", pushTo("refs/tags/main"), []string{event, id, signed(pushTo("refs/tags/main"))}, 202, "", otherBranch},
+		{"another accepted secret", "POST", push, []string{event, id, signedWith(oldSecret, push)}, 202, "", event1},
+		{"an unknown secret", "POST", push, []string{event, id, signedWith("guessed", push)}, 401, "mismatch", nil},
 		{"no signature", "POST", push, []string{event, id}, 401, "exactly once", nil},
 		{"a SHA-1 signature only", "POST", push, []string{event, id, "X-Hub-Signature: sha1=00"}, 401, "SHA-1 signature is not sufficient", nil},
 		{"a signature of another body", "POST", push + " ", []string{event, id, signed(push)}, 401, "mismatch", nil},
@@ -93,6 +122,11 @@ func TestHandlerVerifiesDeliveries(t *testing.T) {
 				t.Errorf("got %d, %q, want %d with %q", w.Code, w.Body, c.status, c.text)
 			}
 			testservers.Equal(t, "events", events, c.want)
+			reason := map[int][]Refusal{400: {RefusedHeader}, 401: {RefusedSignature}, 405: {RefusedMethod}}[c.status]
+			if c.status == http.StatusBadRequest && strings.Contains(c.text, "JSON") {
+				reason = []Refusal{RefusedPayload}
+			}
+			testservers.Equal(t, "reasons", refusals.take(), reason)
 		})
 	}
 }
@@ -338,7 +372,7 @@ func TestMemoryOfDeliveriesIsBoundedPerAddressAndInTotal(t *testing.T) {
 // FuzzSignature checks that verify accepts exactly one valid signature of the body and no other signature.
 func FuzzSignature(f *testing.F) {
 	sum := func(body []byte) []byte {
-		mac := hmac.New(sha256.New, []byte("secret"))
+		mac := hmac.New(sha256.New, []byte(secret))
 		_, _ = mac.Write(body)
 		return mac.Sum(nil)
 	}
@@ -354,7 +388,9 @@ func FuzzSignature(f *testing.F) {
 			h.Add("X-Hub-Signature-256", another)
 		}
 		want := another == "" && strings.HasPrefix(signature, "sha256=") && strings.EqualFold(signature[7:], hex.EncodeToString(sum(body)))
-		if err := verify(h, sum(body)); (err == nil) != want {
+		signer := signers([]credential.Secret{oldSecret, secret})
+		_, _ = signer.Write(body)
+		if _, err := signer.verify(h); (err == nil) != want {
 			t.Errorf("signatures %q and %q: %v, want valid %v", signature, another, err, want)
 		}
 	})
