@@ -134,13 +134,10 @@ type Config struct {
 	Identities *Identities
 	// AccountOf returns the account of a token that a client sends. It is nil if clients do not send their own tokens.
 	AccountOf func(token string) string
-	// LastRequests contains the latest records and outlives the gateway. If nil, New creates an empty list.
-	LastRequests *LastRequests
-	// Observe is called with the record of each finished request and must not block. Nil is allowed.
+	// Observe is called once with the record of each finished request, which does not change any more. Observe must not
+	// block. Nil is allowed.
 	Observe func(*Record)
 	Log     *slog.Logger
-	// AccessLog selects the requests that are logged; empty means [AccessLogAll].
-	AccessLog AccessLog
 }
 
 // Gateway is the handler for API requests and is safe for concurrent use.
@@ -152,7 +149,6 @@ type Gateway struct {
 	linkIn304   sync.Map
 	etagWarning rate.Sometimes
 	tokens      *ClientTokens
-	last        *LastRequests
 	// base is the upstream's URL in cache keys. dialectFields are the request fields that the dialect adds to cache
 	// keys.
 	base          string
@@ -167,7 +163,7 @@ type Gateway struct {
 
 // New returns a gateway.
 func New(c Config) *Gateway {
-	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}, last: cmp.Or(c.LastRequests, &LastRequests{})}
+	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}}
 	g.Resources = cmp.Or(c.Resources, &Resources{})
 	g.Identities = cmp.Or(c.Identities, &Identities{})
 	g.tokens = cmp.Or(c.Tokens, &ClientTokens{})
@@ -446,7 +442,7 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	ex := &exchange{w: newRecorder(w, r, g.Timeout, g.Drain), start: time.Now(), span: noop.Span{}}
 	ex.waitingSince = ex.start
 	ex.in, ex.body = inbound.LimitBody(w, r, g.Timeout, g.BodyTimeout)
-	ex.record = Record{ID: rand.Text(), Start: ex.start, Method: methodLabel(r.Method), Route: otherRoute}
+	ex.record = Record{ID: rand.Text(), Start: ex.start, Method: methodLabel(r.Method), Route: otherRoute, Upstream: g.Upstream.Hostname()}
 	ex.prefer = parsePrefer(r.Header["Prefer"])
 	return ex
 }
@@ -454,7 +450,7 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 // statusClientGone is the recorded status if the client disconnected before the end of the response.
 const statusClientGone = 499
 
-// finish completes, logs and traces the record of the exchange, and calls Observe. After a panic, finish responds with
+// finish completes and traces the record of the exchange, and calls Observe. After a panic, finish responds with
 // 500 if no response has begun. Otherwise finish panics with [http.ErrAbortHandler], so that the client sees an
 // incomplete response. An exchange without a response ends in the same way, because net/http would respond with 200.
 func (g *Gateway) finish(ex *exchange) {
@@ -486,11 +482,10 @@ func (g *Gateway) finish(ex *exchange) {
 	}
 	ex.conclude()
 	g.endTrace(ex)
-	g.last.add(ex.record)
 	if g.Observe != nil {
-		g.Observe(&ex.record)
+		record := ex.record // an observer must not keep the exchange in memory
+		g.Observe(&record)
 	}
-	g.logAccess(ex)
 	if (p != nil || ex.w.status == 0) && !ex.record.Background { // a background task has no client
 		ex.w.showAbort(ex.in, ex.broken)
 		panic(http.ErrAbortHandler)

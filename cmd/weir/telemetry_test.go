@@ -47,7 +47,7 @@ func startTraced(t *testing.T, api http.HandlerFunc, change ...func(*config.Conf
 	for _, c := range change {
 		c(cfg)
 	}
-	w.gateway = must(newGateway(cfg, slog.New(slog.NewTextHandler(&w.log, nil))))(t)
+	w.gateway = must(newGateway(cfg, &w.log, slog.LevelInfo))(t)
 	t.Cleanup(w.flush)
 	return w
 }
