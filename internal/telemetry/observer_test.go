@@ -25,7 +25,7 @@ type observed struct {
 	*Observer
 	telemetry *Telemetry
 	out       testservers.Output
-	next      []string // IDs of the records that the observer has passed on
+	next      []string // see passed
 	ending    sync.Once
 }
 
@@ -59,6 +59,12 @@ func hit(id any) *proxy.Record {
 	}
 }
 
+// passed returns the IDs of the records that the observer has passed on, with all records in its queue.
+func (o *observed) passed() []string {
+	o.Flush()
+	return o.next
+}
+
 func (o *observed) lines() int { return strings.Count(o.out.String(), "\n") }
 
 func (o *observed) metric(name string) string {
@@ -89,7 +95,7 @@ func TestRecordIsWrittenWithin100Milliseconds(t *testing.T) {
 			equal(t, "lines after 100 ms", o.lines(), 3*(i+1))
 		}
 		equal(t, "counted requests", o.metric(countedHits), "9")
-		equal(t, "records passed on", len(o.next), 9)
+		equal(t, "records passed on", len(o.passed()), 9)
 	})
 }
 
@@ -205,8 +211,8 @@ func TestFullQueueDropsAndCountsRecords(t *testing.T) {
 		}
 		o.recording.Unlock()
 		o.Flush()
-		equal(t, "records", len(o.next), maxQueued)
-		equal(t, "last record", o.next[maxQueued-1], fmt.Sprint(maxQueued-1))
+		equal(t, "records", len(o.passed()), maxQueued)
+		equal(t, "last record", o.passed()[maxQueued-1], fmt.Sprint(maxQueued-1))
 		equal(t, "counted requests", o.metric(countedHits), fmt.Sprint(maxQueued))
 		equal(t, "dropped records", o.metric(droppedRecords), "2")
 	})
@@ -253,7 +259,7 @@ func TestAccessLogSettingSelectsRequests(t *testing.T) {
 			}
 			time.Sleep(100 * time.Millisecond)
 			equal(t, "lines with "+setting, strings.Join(groups(` request=(\S+)`, o.out.String()), " "), want)
-			equal(t, "records passed on with "+setting, len(o.next), len(records))
+			equal(t, "records passed on with "+setting, len(o.passed()), len(records))
 		})
 	}
 }
