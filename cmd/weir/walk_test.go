@@ -138,7 +138,7 @@ func (w *walk) open(faults quirk.Set) {
 			c.Cache.Key = "0123456789abcdef0123456789abcdef"
 			c.Credentials = []config.Credential{userToken("owner", "acme-owner", "tok-owner"), installedApp()}
 			c.Clients = []config.Client{clientOf("builds", "key-of-builds", "owner"), clientOf("agents", "key-of-agents", "owner"), clientOf("bots", "key-of-bots", "bot")}
-		}), jsonLog(w.oracle.readAccessLine))
+		}), jsonLog(w.readAccessLine))
 		g.transport.DialContext, g.transport.TLSClientConfig = api.Dial, testservers.PipeClientTLS()
 		w.gateways = append(w.gateways, g)
 		w.clients = append(w.clients, w.front(g))
