@@ -336,11 +336,11 @@ func (b *bench) measure(ctx context.Context, s scenario) (map[string][]figures, 
 	for round := range b.rounds + 1 {
 		for i := range s.servers {
 			name := s.servers[(i+round)%len(s.servers)]
-			seconds := b.seconds
+			sent, seconds := s, b.seconds
 			if round == 0 {
-				seconds = 1
+				sent.conditional, seconds = false, 1 // stores the response
 			}
-			f, err := b.load(ctx, s, b.servers[name], seconds, round > 0)
+			f, err := b.load(ctx, sent, b.servers[name], seconds, round > 0)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
