@@ -107,7 +107,7 @@ func TestCallsThatCannotBeAnalysedAreCharged(t *testing.T) {
 		setup((&pricingUpstream{price: func(string) int { return 101 }, reply: `{"data":{"x":1}}`}).ServeHTTP).sub(t, name, func(w *world) {
 			w.ask(body)
 			w.ask(body)
-			w.want("spent", w.gateway.Recent()[0].Spent, 101)
+			w.want("spent", w.recent()[0].Spent, 101)
 		})
 	}
 }

@@ -22,7 +22,7 @@ func TestMetricAttributesAreBounded(t *testing.T) {
 				if r.err != nil {
 					w.Fatal(r.err)
 				}
-				record := w.gateway.Recent()[0]
+				record := w.recent()[0]
 				labels[fmt.Sprint(record.Method, " ", record.Route, " ", record.Operation, " ", record.Resource)] = true
 				for _, value := range []string{"owner-", "repo-", "user-", "agent-", "FOO", "Bearer"} {
 					if strings.Contains(record.Method+record.Route+record.Operation+record.Resource, value) {

@@ -133,7 +133,7 @@ func TestTokensAreNotLogged(t *testing.T) {
 		}
 		body := `{"query":"query ` + token + ` {viewer{login}}"}`
 		w.do(http.MethodPost, "/graphql", strings.NewReader(body), "Authorization: Bearer a")
-		if text := log.String() + fmt.Sprintf("%+v", w.gateway.Recent()); strings.Contains(text, token) || !strings.Contains(text, "panic") {
+		if text := log.String() + fmt.Sprintf("%+v", w.recent()); strings.Contains(text, token) || !strings.Contains(text, "panic") {
 			t.Errorf("logs or records contain the token: %s", text)
 		}
 	})

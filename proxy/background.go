@@ -104,7 +104,7 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	defer c.Finish(coalesce.Ending{Result: coalesce.Private}) // has no effect if the call has a result
 	ex.prefer = preference{wait: task.wait, given: true}
 	ex.question = q
-	r, caller := &ex.record, q.identity.Caller
+	r, caller := ex.record, q.identity.Caller
 	r.Route, r.Operation, r.Resource = q.route, q.match.Operation.ID, q.resource
 	r.Account, r.Client, r.Tag, r.Background = caller.Account, caller.Client, q.tag, true
 	if task.pause <= 0 || g.pause(ex, ex.in.Context(), task.pause) == nil {

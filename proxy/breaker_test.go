@@ -126,7 +126,7 @@ func TestRetryBudgetBoundsRetries(t *testing.T) {
 			w.want("good", w.get("/user", bearer(strconv.Itoa(i))).StatusCode, 200)
 		}
 		w.want("retries", w.upstreamSaw()-2*n, retryBurst+(n-1)/retryCost)
-		last := w.gateway.Recent()[1]
+		last := w.recent()[1]
 		stage := last.Stages[len(last.Stages)-1]
 		failIf(w, stage.Name != stageRetry || !stage.Failed, "the record has no failed retry: %+v", last.Stages)
 	})
@@ -161,7 +161,7 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 		}
 		w.want("requests in five seconds", w.upstreamSaw(), 1+uncounted+maxFailures+5)
 		w.want("stored body", w.get("/users/stored").body, "answer")
-		if status := w.gateway.Recent()[0].Cache.String(); !strings.HasPrefix(status, "weir; fwd=stale; ttl=-") || !strings.HasSuffix(status, "; detail=upstream") {
+		if status := w.recent()[0].Cache.String(); !strings.HasPrefix(status, "weir; fwd=stale; ttl=-") || !strings.HasSuffix(status, "; detail=upstream") {
 			w.Errorf("got Cache-Status %s for the stored response", status)
 		}
 		down.Store(false)

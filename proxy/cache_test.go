@@ -223,7 +223,7 @@ func TestTruncatedBodyIsNotStored(t *testing.T) {
 			case first.err == nil:
 				t.Errorf("the client got a complete response: %v %q", first.Response, first.body)
 			}
-			r := w.gateway.Recent()[0]
+			r := w.recent()[0]
 			w.want("record", fmt.Sprint(r.Status, r.Error != "", r.Cache.Stored), "502 true false")
 			broken = false
 			second := w.get("/gitignore/templates")

@@ -132,7 +132,7 @@ func TestClientDisconnectReleasesItsPermit(t *testing.T) {
 				n := w.upstreamSaw()
 				failIf(w, n > c.requests, "%d requests upstream; polls continue", n)
 				w.want("permits in flight", w.inFlight(), 0)
-				failIf(w, len(w.gateway.Recent()) == 0 || w.gateway.Recent()[0].Status != statusClientGone, "got records %+v", w.gateway.Recent())
+				failIf(w, len(w.recent()) == 0 || w.recent()[0].Status != statusClientGone, "got records %+v", w.recent())
 				w.want("body for the next client", w.get("/gitignore/templates").body, "whole")
 			})
 		}

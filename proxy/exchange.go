@@ -39,14 +39,14 @@ type exchange struct {
 	lateLimit *lateLimit                            // of the adopted attempt
 	interim   func(int, textproto.MIMEHeader) error // forwards a 1xx response
 	span      trace.Span                            // records nothing if the request is not sampled
-	record    Record
+	record    *Record                               // observers keep the record, so it is no part of the exchange
 }
 
 // open returns a new exchange.
 func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	ex := &exchange{w: newRecorder(w, r, g.Timeout, g.Drain), waitingSince: time.Now(), span: noop.Span{}}
 	ex.in, ex.body = inbound.LimitBody(w, r, g.Timeout, g.BodyTimeout)
-	ex.record = Record{ID: rand.Text(), Start: ex.waitingSince, Method: methodLabel(r.Method), Route: otherRoute}
+	ex.record = &Record{ID: rand.Text(), Start: ex.waitingSince, Method: methodLabel(r.Method), Route: otherRoute, Upstream: g.Upstream.Hostname()}
 	ex.prefer = parsePrefer(r.Header["Prefer"])
 	return ex
 }
@@ -54,7 +54,7 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 // adopt makes the result of an attempt the result of the exchange.
 func (ex *exchange) adopt(a *attempt) {
 	ex.question, ex.lateLimit = a.question, a.lateLimit
-	r, from := &ex.record, &a.result
+	r, from := ex.record, &a.result
 	r.Account, r.Resource, r.Cache, r.Error = from.account, from.resource, from.cache, from.err
 	r.Limited, r.LimitAnswer, r.OutsideRange = from.limited, from.limitAnswer, from.outsideRange
 }

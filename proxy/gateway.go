@@ -181,13 +181,10 @@ type Config struct {
 	Identities *learned.Identities
 	// AccountOf returns the account of a token that a client sends. It is nil if clients do not send their own tokens.
 	AccountOf func(token string) string
-	// LastRequests contains the latest records and outlives the gateway. If nil, New creates an empty list.
-	LastRequests *LastRequests
-	// Observe is called with the record of each finished request and must not block. Nil is allowed.
+	// Observe is called once with the record of each finished request, which does not change any more. Observe must not
+	// block. Nil is allowed.
 	Observe func(*Record)
 	Log     *slog.Logger
-	// AccessLog selects the requests that are logged; empty means [AccessLogAll].
-	AccessLog AccessLog
 }
 
 // Gateway is the handler for API requests and is safe for concurrent use.
@@ -199,7 +196,6 @@ type Gateway struct {
 	linkIn304   sync.Map
 	etagWarning rate.Sometimes
 	tokens      *learned.ClientTokens
-	last        *LastRequests
 	// base is the upstream's URL in cache keys. dialectFields are the request fields that the dialect adds to cache
 	// keys.
 	base          string
@@ -214,7 +210,7 @@ type Gateway struct {
 
 // New returns a gateway.
 func New(c Config) *Gateway {
-	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}, last: cmp.Or(c.LastRequests, &LastRequests{})}
+	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}}
 	g.Resources = cmp.Or(c.Resources, &learned.Resources{})
 	g.Identities = cmp.Or(c.Identities, &learned.Identities{})
 	g.tokens = cmp.Or(c.Tokens, &learned.ClientTokens{})
@@ -375,7 +371,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // statusClientGone is the recorded status if the client disconnected before the end of the response.
 const statusClientGone = 499
 
-// finish completes, logs and traces the record of the exchange, and calls Observe. After a panic, finish responds with
+// finish completes and traces the record of the exchange, and calls Observe. After a panic, finish responds with
 // 500 if no response has begun. Otherwise finish panics with [http.ErrAbortHandler], so that the client sees an
 // incomplete response. An exchange without a response ends in the same way, because net/http would respond with 200.
 func (g *Gateway) finish(ex *exchange) {
@@ -407,11 +403,9 @@ func (g *Gateway) finish(ex *exchange) {
 	}
 	ex.conclude()
 	g.endTrace(ex)
-	g.last.add(ex.record)
 	if g.Observe != nil {
-		g.Observe(&ex.record)
+		g.Observe(ex.record)
 	}
-	g.logAccess(ex)
 	if (p != nil || ex.w.status == 0) && !ex.record.Background { // a background task has no client
 		ex.w.showAbort(ex.in, ex.broken)
 		panic(http.ErrAbortHandler)

@@ -40,7 +40,7 @@ func (w *world) wantOnlyGraphQLCalls(what string, seen []*http.Request) {
 		if r.Method != http.MethodPost || r.URL.EscapedPath() != "/graphql" || r.Header.Get("Content-Encoding") != "" {
 			w.Errorf("%s: the upstream got %s %s", what, r.Method, r.URL)
 		}
-		if last := w.gateway.Recent()[0]; last.Operation != "graphql" || last.Resource != policy.GraphQL {
+		if last := w.recent()[0]; last.Operation != "graphql" || last.Resource != policy.GraphQL {
 			w.Errorf("%s: counted as %s of %s", what, last.Operation, last.Resource)
 		}
 	}

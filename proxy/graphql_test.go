@@ -99,7 +99,7 @@ func TestGraphQLCallsSpendTheirCost(t *testing.T) {
 			for i, want := range c.spent {
 				r := w.graphQL("/graphql", heavy)
 				w.want("body", r.body, c.report(c.costs[i]))
-				record := w.gateway.Recent()[0]
+				record := w.recent()[0]
 				w.want("spent", record.Spent, want)
 				w.want("name", record.OperationName(), record.Operation+" Heavy")
 				used += c.costs[i]

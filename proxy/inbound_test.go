@@ -334,7 +334,7 @@ func TestHTTP2StreamWithoutReaderEnds(t *testing.T) {
 			_ = w.open(client, http.MethodGet, "/emojis", http.NoBody).Body.Close()
 		}
 		ended := 0
-		for _, r := range w.gateway.Recent() {
+		for _, r := range w.recent() {
 			if r.Operation != "" && r.Bytes > 1<<20 {
 				ended++
 			}

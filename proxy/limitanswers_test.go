@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"slices"
@@ -579,19 +578,15 @@ func TestOneOutlierDoesNotCloseTheAccount(t *testing.T) {
 	})
 }
 
-func TestTheAccessLogNamesALimitError(t *testing.T) {
-	for _, level := range []AccessLog{AccessLogAll, AccessLogErrors} {
-		var log bytes.Buffer
-		up := &moody{next: []answer{{200, nil, failedQuery(`"type":"RATE_LIMIT","message":"` + alreadyText + `"`)}}}
-		setup(up.ServeHTTP, asGitHub, logTo(&log), func(c *Config) { c.AccessLog = level }).run(t, func(w *world) {
-			w.send(queries, 1)
-			if line := log.String(); !strings.Contains(line, "limited=primary") || !strings.Contains(line, "limit_answer=graphql-primary-type") {
-				w.Errorf("access log %s: %s", level, line)
-			}
-			stages := w.last().Stages
-			w.want("limit of the attempt", stages[1].Limited, limits.PrimaryLimit)
-		})
-	}
+func TestTheRecordNamesALimitError(t *testing.T) {
+	up := &moody{next: []answer{{200, nil, failedQuery(`"type":"RATE_LIMIT","message":"` + alreadyText + `"`)}}}
+	setup(up.ServeHTTP, asGitHub).run(t, func(w *world) {
+		w.send(queries, 1)
+		r := w.last()
+		w.want("limit", r.Limited, limits.PrimaryLimit)
+		w.want("row of the limit", r.LimitAnswer, "graphql-primary-type")
+		w.want("limit of the attempt", r.Stages[1].Limited, limits.PrimaryLimit)
+	})
 }
 
 // TestSafeRequestIsNotRepeatedWithoutAWait covers limit errors after which admission would grant the repetition at once.

@@ -37,7 +37,7 @@ type Plan struct {
 // which credential is used. The list tried contains the security classes of the credentials that are at a limit. The error is the
 // refusal of an invalid target.
 func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried ...string) (*Plan, error) {
-	ex := &exchange{in: r, span: noop.Span{}}
+	ex := &exchange{in: r, span: noop.Span{}, record: &Record{}}
 	q, err := g.parse(ex, identity)
 	if err != nil {
 		return nil, err

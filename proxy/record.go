@@ -1,26 +1,30 @@
 package proxy
 
 import (
-	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
-// Record describes one request. The gateway fills the record during the request. The access line, the response headers,
-// the trace and the list of recent requests all use the same record.
+// Record describes one request. The gateway fills the record during the request, and passes it to [Config.Observe] at the
+// end. The access line, the response headers, the trace and the list of recent requests all use the same record.
 type Record struct {
 	ID        string    `json:"id"`
 	Start     time.Time `json:"start"`
 	Method    string    `json:"method"`
 	Route     string    `json:"route"`
 	Operation string    `json:"operation"`
+	// Path is the path without segments that may contain a secret, or the route of an unknown operation. Target is a hash
+	// of the path with its query, and of a GraphQL query with its variables.
+	Path   string `json:"-"`
+	Target string `json:"-"`
+	// Upstream is the host name of the upstream.
+	Upstream string `json:"-"`
 	// Query is the name of the GraphQL operation of a call, at most maxQueryName bytes.
 	Query   string `json:"graphql_operation,omitempty"`
 	Account string `json:"account"`
@@ -170,9 +174,9 @@ func (r *Record) debug(q *question) string {
 	return text[:min(len(text), maxDebug)]
 }
 
-// conclude sets Outcome and Saved at the end of the request.
+// conclude sets the fields that describe the result and the target at the end of the request.
 func (ex *exchange) conclude() {
-	r := &ex.record
+	r := ex.record
 	if ex.lateLimit != nil {
 		if e := ex.lateLimit.result(); e.Kind != limits.NotLimited {
 			r.Limited, r.LimitAnswer = e.Kind, e.Name
@@ -185,6 +189,7 @@ func (ex *exchange) conclude() {
 		}
 	}
 	r.Outcome = r.Cache.Outcome()
+	r.Path, r.Target = ex.maskedPath(), ex.question.targetHash()
 	switch q := ex.question; {
 	case q == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, r.Operation == rateLimitOperation:
 	case r.Status == http.StatusNotModified && q.identity.Caller.Kind != policy.Unauthenticated:
@@ -192,88 +197,4 @@ func (ex *exchange) conclude() {
 	default:
 		r.Saved = r.Outcome != OutcomeRefused && r.Outcome != OutcomeBypass && r.Outcome != OutcomeMiss
 	}
-}
-
-// AccessLog selects the requests that get an access line.
-type AccessLog string
-
-// These are the values of the setting telemetry.access_log. [AccessLogErrors] selects refusals by Weir, limit errors of the
-// upstream, responses with status 500 and above, requests with an error in their record, and numbers outside their range.
-const (
-	AccessLogAll    AccessLog = "all"
-	AccessLogErrors AccessLog = "errors"
-	AccessLogOff    AccessLog = "off"
-)
-
-func (g *Gateway) logAccess(ex *exchange) {
-	r := &ex.record
-	failed := r.Error != "" || r.OutsideRange != "" || r.Outcome == OutcomeRefused || r.Limited != limits.NotLimited || r.Status >= http.StatusInternalServerError
-	if g.AccessLog == AccessLogOff || g.AccessLog == AccessLogErrors && !failed {
-		return
-	}
-	attrs := []slog.Attr{
-		slog.String("request", r.ID),
-		slog.String("method", r.Method),
-		slog.String("route", r.Route),
-		slog.String("operation", r.Operation),
-		slog.String("account", r.Account),
-		slog.String("path", ex.maskedPath()),
-		slog.String("target", ex.question.targetHash()),
-		slog.Int("status", r.Status),
-		slog.Int64("bytes", r.Bytes),
-		slog.Duration("elapsed", r.Elapsed),
-		slog.String("cache", r.Cache.String()),
-		slog.Int("attempts", r.Attempts),
-		slog.Int("spent", r.Spent),
-		slog.Duration("waited", r.Waited),
-	}
-	if r.Background {
-		attrs = append(attrs, slog.Bool("background", true))
-	}
-	if r.Client != "" {
-		attrs = append(attrs, slog.String("client", r.Client))
-	}
-	if r.Tag != "" {
-		attrs = append(attrs, slog.String("tag", r.Tag))
-	}
-	if r.Limited != limits.NotLimited {
-		attrs = append(attrs, slog.String("limited", r.Limited.String()), slog.String("limit_answer", r.LimitAnswer))
-	}
-	if r.OutsideRange != "" {
-		attrs = append(attrs, slog.String("outside_range", r.OutsideRange))
-	}
-	if r.Error != "" {
-		attrs = append(attrs, slog.String("error", r.Error))
-	}
-	g.Log.LogAttrs(ex.detach(), slog.LevelInfo, "request", attrs...)
-}
-
-// recentSize is the number of recent requests that the admin API lists.
-const recentSize = 256
-
-// LastRequests is a ring of the most recent records. The zero value is empty and ready for use. LastRequests is safe
-// for concurrent use and outlives a [Gateway].
-type LastRequests struct {
-	mu    sync.Mutex
-	ring  [recentSize]Record
-	count int // number of records added so far
-}
-
-func (l *LastRequests) add(r Record) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.ring[l.count%recentSize] = r
-	l.count++
-}
-
-// Recent returns the most recent requests, newest first.
-func (g *Gateway) Recent() []Record {
-	l := g.last
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	list := make([]Record, min(l.count, recentSize))
-	for i := range list {
-		list[i] = l.ring[(l.count-1-i)%recentSize]
-	}
-	return list
 }

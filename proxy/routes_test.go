@@ -48,7 +48,7 @@ func (w *world) wantStale(stale bool, paths ...string) {
 	w.Helper()
 	for _, path := range paths {
 		w.get(path, owner)
-		outcome := string(w.gateway.Recent()[0].Outcome)
+		outcome := string(w.recent()[0].Outcome)
 		w.want("stale response of "+path+" ("+outcome+")", outcome != "hit", stale)
 	}
 }
@@ -193,7 +193,7 @@ func TestEveryOperationReachesTheUpstream(t *testing.T) {
 			method, target, body := upstream.Sample(op.ID, random)
 			received = nil
 			w.do(method, target, bytes.NewReader(body), owner, "Cache-Control: no-cache")
-			record := w.gateway.Recent()[0]
+			record := w.recent()[0]
 			known := w.gateway.Catalogue.Operation(record.Operation)
 			switch {
 			case received == nil || received.ID != op.ID:

@@ -206,7 +206,7 @@ func TestStaleWhileRevalidateServesAndRefreshes(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		w.want("after the revalidation", w.get(path).body, "version 2")
 		w.want("Cache-Control of the revalidation", w.seen.all()[1].Header.Get("Cache-Control"), "")
-		w.want("record of the revalidation is marked", w.gateway.Recent()[1].Background, true)
+		w.want("record of the revalidation is marked", w.recent()[1].Background, true)
 		time.Sleep(time.Minute)
 		w.want("too old for stale-while-revalidate", w.get(path).body, "version 3")
 		w.want("requests upstream", w.upstreamSaw(), 3)

@@ -227,7 +227,7 @@ func (g *Gateway) endTrace(ex *exchange) {
 	if !ex.span.IsRecording() {
 		return
 	}
-	r := &ex.record
+	r := ex.record
 	name := r.Method
 	if r.Route != otherRoute {
 		name += " " + r.Route

@@ -35,6 +35,15 @@ func (o *recordLog) observe(r *Record) {
 	o.list = append(o.list, *r)
 }
 
+// newest returns the records, newest first.
+func (o *recordLog) newest() []Record {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	list := slices.Clone(o.list)
+	slices.Reverse(list)
+	return list
+}
+
 // stagesOf returns the stages of a record as text.
 func stagesOf(r Record) string {
 	var list []string
@@ -124,7 +133,7 @@ func TestStagesShowWaits(t *testing.T) {
 		queue, attempt := r.Stages[0], r.Stages[1]
 		early, late := attempt.Start < 990*time.Millisecond, attempt.Start > queue.Elapsed+time.Millisecond
 		failIf(w, early || late || attempt.Elapsed != time.Second || r.Waited != queue.Elapsed, "times of the record %+v", r)
-		list := w.gateway.Recent()
+		list := w.recent()
 		if !slices.ContainsFunc(list, func(r Record) bool { return stagesOf(r) == "coalesce(stored)" && r.Outcome == "collapsed" && r.Saved }) {
 			w.Errorf("no request waited as a follower: %+v", list)
 		}
@@ -156,7 +165,7 @@ func TestQueueStageShowsTheUseOfClients(t *testing.T) {
 		span := w.span(kept, func(s tracetest.SpanStub) bool { return s.Name == stageQueue && len(s.Attributes) > 0 })
 		w.want("attributes", fmt.Sprint(attributesOf(span)), `map[weir.budget:concurrency weir.budget.clients:["agent"] `+
 			`weir.budget.limit:1 weir.budget.used:[1] weir.reason:concurrency]`)
-		earlier := w.gateway.Recent()[1]
+		earlier := w.recent()[1]
 		failIf(w, earlier.Stages[0].Shared != nil, "the first request did not wait, but has %+v", earlier.Stages[0].Shared)
 
 		w.gateway.Ledger.Merge("shared", "user:1", policy.User)
@@ -329,35 +338,9 @@ func TestPathsInSpansHaveNoSecrets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ex := &exchange{question: &question{match: m}, record: Record{Route: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
+		ex := &exchange{question: &question{match: m}, record: &Record{Route: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
 		got := ex.maskedPath()
 		failIf(t, m.Operation.Known() != !strings.HasPrefix(c.path, "/made") || got != c.want, "%+v: got %s", c, got)
-	}
-}
-
-func TestAccessLogSetting(t *testing.T) {
-	for setting, want := range map[AccessLog]string{
-		"":              "200 404 503 404 ",
-		AccessLogAll:    "200 404 503 404 ",
-		AccessLogErrors: "503 404 ",
-		AccessLogOff:    "",
-	} {
-		var log strings.Builder
-		upstream := byPath(nothing, map[string]http.HandlerFunc{"/users/missing": responds(404), "/users/failing": responds(503)})
-		setup(upstream, logTo(&log), func(c *Config) { c.AccessLog = setting }).run(t, func(w *world) {
-			for _, path := range []string{"/users/octocat", "/users/missing", "/users/failing", "/_weir/refused"} {
-				w.get(path)
-				synctest.Wait()
-			}
-			got := ""
-			for line := range strings.Lines(log.String()) {
-				if _, rest, ok := strings.Cut(line, "msg=request "); ok {
-					_, status, _ := strings.Cut(rest, " status=")
-					got += status[:4]
-				}
-			}
-			w.want("status of logged requests, setting "+string(setting), got, want)
-		})
 	}
 }
 
@@ -370,11 +353,10 @@ func TestFollowerLinksToTheLeaderOnAnotherReplica(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		sendTo(list[1], watchers)
 		first.Wait()
-		r := list[1].Recent()[0]
+		r, leader := w.recent()[0], w.recent()[1].Span // the follower ends after the leader
 		w.want("stages", stagesOf(r), "coalesce(another replica)")
 		w.want("outcome", r.Outcome, OutcomeCollapsed)
 		w.want("waited", r.Waited, r.Stages[0].Elapsed)
-		leader := list[0].Recent()[0].Span
 		for _, s := range kept.GetSpans() {
 			if s.Name == stageCoalesce && (len(s.Links) != 1 || s.Links[0].SpanContext.SpanID().String() != leader) {
 				w.Errorf("%+v, want a link to %s", s, leader)

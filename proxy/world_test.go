@@ -32,6 +32,7 @@ type world struct {
 	// dialHalves returns a raw connection whose directions can be closed alone.
 	dialHalves func() *testservers.HalfPipe
 	seen       *requestLog
+	records    *recordLog
 	secure     *http.Client // see http2Client
 }
 
@@ -182,6 +183,13 @@ func newWorldOver(t *testing.T, protocol string, upstream http.HandlerFunc, opti
 	for _, o := range options {
 		o(&config)
 	}
+	records, observe := &recordLog{}, config.Observe
+	config.Observe = func(r *Record) {
+		records.observe(r)
+		if observe != nil {
+			observe(r)
+		}
+	}
 	g := New(config)
 	running, stop := context.WithCancel(context.Background())
 	var limiting sync.WaitGroup
@@ -211,7 +219,7 @@ func newWorldOver(t *testing.T, protocol string, upstream http.HandlerFunc, opti
 		}
 		return c
 	}
-	return &world{T: t, gateway: g, client: client, dial: raw, dialHalves: halves, seen: seen}
+	return &world{T: t, gateway: g, client: client, dial: raw, dialHalves: halves, seen: seen, records: records}
 }
 
 // identifyByToken returns a separate user for each token.
@@ -351,5 +359,8 @@ func (r got) limitKind() limits.LimitKind {
 func (w *world) last() Record {
 	w.Helper()
 	synctest.Wait()
-	return w.gateway.Recent()[0]
+	return w.recent()[0]
 }
+
+// recent returns the records of all requests, newest first.
+func (w *world) recent() []Record { return w.records.newest() }

@@ -1,6 +1,8 @@
 // Command benchmark measures bin/weir beside a bare net/http handler, a bare httputil.ReverseProxy, nginx, Varnish and
-// HAProxy. It prints Markdown tables. `make bench` runs it, and -write puts the tables into docs/performance.md. With
-// -base FILE, it also measures a second weir binary, to compare two builds in pairs.
+// HAProxy. It prints a Markdown table with the requests per second and the CPU time per request, and a table with the CPU
+// time of each part of the path, from a CPU profile of hits and one of forwarded requests. `make bench` runs it, and -write
+// puts the tables into docs/performance.md. With -base FILE, it also measures a second weir binary, to compare two builds
+// in pairs.
 //
 // Each server is a separate process on 127.0.0.1, pinned to the first core with one worker. Load (wrk), upstream and
 // Redis run on the other cores. Rounds are interleaved and rotate the order of the servers. A ratio is the median of
@@ -38,7 +40,7 @@ var conf embed.FS
 
 // scenario is one kind of request that all its servers answer.
 type scenario struct {
-	title       string
+	title       string // without the connections
 	path        string
 	connections int
 	conditional bool
@@ -63,26 +65,27 @@ func scenarios() []scenario {
 	forwarded := []string{bareProxy, weirMemory, baseMemory, "nginx", "varnish", "haproxy"}
 	overRedis := []string{redisProxy, weirRedis, baseRedis}
 	return []scenario{
-		{title: "Hit, 2 KB, 64 connections", path: smallPath, connections: 64, hit: true, servers: cached},
-		{title: "Conditional hit (304), 64 connections", path: smallPath, connections: 64, conditional: true, hit: true, servers: cached},
-		{title: "Hit, 64 KB, 64 connections", path: largePath, connections: 64, hit: true, servers: cached},
-		{title: "Hit, 2 KB, 1 connection", path: smallPath, connections: 1, hit: true, servers: cached},
-		{title: "Pass-through, known route, 64 connections", path: knownPath, connections: 64, servers: forwarded},
-		{title: "Pass-through, unknown route, 64 connections", path: unknownPath, connections: 64, servers: forwarded},
-		{title: "Pass-through, distinct URLs, 64 connections", path: knownPath, connections: 64, distinct: true, servers: forwarded},
-		{title: "Stored miss, distinct URLs, 64 connections", path: smallPath, connections: 64, distinct: true, servers: forwarded},
-		{title: "Pass-through, known route, 1 connection", path: knownPath, connections: 1, servers: forwarded},
-		{title: "Pass-through with Redis, known route, 64 connections", path: knownPath, connections: 64, servers: overRedis},
-		{title: "Pass-through with Redis, unknown route, 64 connections", path: unknownPath, connections: 64, servers: overRedis},
-		{title: "Pass-through with Redis, distinct URLs, 64 connections", path: knownPath, connections: 64, distinct: true, servers: overRedis},
-		{title: "Stored miss with Redis, distinct URLs, 64 connections", path: smallPath, connections: 64, distinct: true, servers: overRedis},
+		{title: "Hit, 2 KB", path: smallPath, connections: 64, hit: true, servers: cached},
+		{title: "Conditional hit (304)", path: smallPath, connections: 64, conditional: true, hit: true, servers: cached},
+		{title: "Hit, 64 KB", path: largePath, connections: 64, hit: true, servers: cached},
+		{title: "Hit, 2 KB", path: smallPath, connections: 1, hit: true, servers: cached},
+		{title: "Pass-through, known route", path: knownPath, connections: 64, servers: forwarded},
+		{title: "Pass-through, unknown route", path: unknownPath, connections: 64, servers: forwarded},
+		{title: "Pass-through, distinct URLs", path: knownPath, connections: 64, distinct: true, servers: forwarded},
+		{title: "Stored miss, distinct URLs", path: smallPath, connections: 64, distinct: true, servers: forwarded},
+		{title: "Pass-through, known route", path: knownPath, connections: 1, servers: forwarded},
+		{title: "Pass-through with Redis, known route", path: knownPath, connections: 64, servers: overRedis},
+		{title: "Pass-through with Redis, unknown route", path: unknownPath, connections: 64, servers: overRedis},
+		{title: "Pass-through with Redis, distinct URLs", path: knownPath, connections: 64, distinct: true, servers: overRedis},
+		{title: "Stored miss with Redis, distinct URLs", path: smallPath, connections: 64, distinct: true, servers: overRedis},
 	}
 }
 
 // figures is the result of one server in one round.
 type figures struct {
+	requests float64
 	rate     float64 // requests per second
-	cpu      float64 // CPU seconds per 100,000 requests, user and system
+	cpu      float64 // CPU time of the process per request in microseconds, user and system
 	p50, p99 time.Duration
 }
 
@@ -96,12 +99,13 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 5, "number of rounds")
 	flag.IntVar(&b.seconds, "seconds", 3, "seconds of load for each server in each round")
 	only := flag.String("only", ".", "regular expression of the scenarios to measure")
+	parts := flag.Bool("parts", true, "profile the working tree, and print the CPU time of each part of the path")
 	peers := flag.Bool("peers", true, "measure nginx, Varnish and HAProxy if they are installed")
 	write := flag.String("write", "", "Markdown file whose figures between the marks are replaced")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	exit(b.run(ctx, regexp.MustCompile(*only), *peers, *write))
+	exit(b.run(ctx, regexp.MustCompile(*only), *peers, *parts, *write))
 }
 
 func exit(err error) {
@@ -125,10 +129,11 @@ type bench struct {
 
 type process struct {
 	address string
+	profile string // file of the CPU profile, if the server writes one
 	cmd     *exec.Cmd
 }
 
-func (b *bench) run(ctx context.Context, only *regexp.Regexp, peers bool, write string) (err error) {
+func (b *bench) run(ctx context.Context, only *regexp.Regexp, peers, parts bool, write string) (err error) {
 	if b.dir, err = os.MkdirTemp("", "weir-benchmark-"); err != nil {
 		return err
 	}
@@ -148,17 +153,25 @@ func (b *bench) run(ctx context.Context, only *regexp.Regexp, peers bool, write 
 		return err
 	}
 	var report strings.Builder
-	fmt.Fprintf(&report, "%s, %d cores, %s; %d rounds of %d s each.\n", processor(), runtime.NumCPU(), runtime.Version(), b.rounds, b.seconds)
+	fmt.Fprintf(&report, "%s, %d cores, %s; %d rounds of %d s each.\n\n", processor(), runtime.NumCPU(), runtime.Version(), b.rounds, b.seconds)
+	report.WriteString(tableHead)
 	for _, s := range scenarios() {
-		if !only.MatchString(s.title) {
+		if !only.MatchString(s.name()) {
 			continue
 		}
 		s.servers = slices.DeleteFunc(s.servers, func(name string) bool { return b.servers[name] == nil })
 		results, err := b.measure(ctx, s)
 		if err != nil {
-			return fmt.Errorf("%s: %w", s.title, err)
+			return fmt.Errorf("%s: %w", s.name(), err)
 		}
-		report.WriteString(table(s, results))
+		report.WriteString(rows(s, results))
+	}
+	if parts {
+		table, err := b.parts(ctx)
+		if err != nil {
+			return fmt.Errorf("parts: %w", err)
+		}
+		report.WriteString(table)
 	}
 	fmt.Print(report.String())
 	if write == "" {
@@ -288,13 +301,14 @@ func (b *bench) spawn(ctx context.Context, cores string, command ...string) (*pr
 	defer log.Close()
 	cmd := exec.CommandContext(ctx, "taskset", args...)
 	cmd.Stdout, cmd.Stderr = log, log
+	profile := filepath.Join(b.dir, p.Port+".profile")
 	if cores == "0" {
-		cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+		cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "WEIR_CPU_PROFILE="+profile)
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", command[0], err)
 	}
-	started := &process{p.Address, cmd}
+	started := &process{p.Address, profile, cmd}
 	b.all = append(b.all, started)
 	for range 200 {
 		c, err := net.Dial("tcp", p.Address)
@@ -322,25 +336,26 @@ func (b *bench) measure(ctx context.Context, s scenario) (map[string][]figures, 
 	for round := range b.rounds + 1 {
 		for i := range s.servers {
 			name := s.servers[(i+round)%len(s.servers)]
-			f, err := b.load(ctx, s, b.servers[name], round == 0)
+			sent, seconds := s, b.seconds
+			if round == 0 {
+				sent.conditional, seconds = false, 1 // stores the response
+			}
+			f, err := b.load(ctx, sent, b.servers[name], seconds, round > 0)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
 			if round > 0 {
 				results[name] = append(results[name], f)
-				fmt.Fprintf(os.Stderr, "round %d: %s: %s: %.0f/s, %.2f CPU s\n", round, s.title, name, f.rate, f.cpu)
+				fmt.Fprintf(os.Stderr, "round %d: %s: %s: %.0f/s, %.1f µs CPU\n", round, s.name(), name, f.rate, f.cpu)
 			}
 		}
 	}
 	return results, nil
 }
 
-// load runs wrk once. It checks that the requests reached the upstream, or did not, as the scenario requires.
-func (b *bench) load(ctx context.Context, s scenario, p *process, warmUp bool) (figures, error) {
-	seconds := b.seconds
-	if warmUp {
-		seconds = 1
-	}
+// load runs wrk once. If judged is set, it checks that the requests reached the upstream, or did not, as the scenario
+// requires.
+func (b *bench) load(ctx context.Context, s scenario, p *process, seconds int, judged bool) (figures, error) {
 	script := filepath.Join(b.dir, "report.lua")
 	text, err := conf.ReadFile("conf/report.lua")
 	if err == nil {
@@ -373,13 +388,13 @@ func (b *bench) load(ctx context.Context, s scenario, p *process, warmUp bool) (
 	switch {
 	case requests == 0 || n["failed"] > 0:
 		return figures{}, fmt.Errorf("%.0f requests, %.0f failed: %s", requests, n["failed"], out)
-	case s.hit && !warmUp && seen > requests/1000:
+	case s.hit && judged && seen > requests/1000:
 		return figures{}, fmt.Errorf("%.0f of %.0f hits reached the upstream", seen, requests)
-	case !s.hit && !warmUp && seen < requests:
+	case !s.hit && judged && seen < requests:
 		return figures{}, fmt.Errorf("%.0f of %.0f requests reached the upstream", seen, requests)
 	}
 	return figures{
-		rate: requests / n["time"] * 1e6, cpu: cpu / requests * 1e5,
+		requests: requests, rate: requests / n["time"] * 1e6, cpu: cpu / requests * 1e6,
 		p50: time.Duration(n["p50"]) * time.Microsecond, p99: time.Duration(n["p99"]) * time.Microsecond,
 	}, nil
 }
@@ -416,19 +431,30 @@ func cpuSeconds(pid int) float64 {
 	return total
 }
 
-// table returns the medians of a scenario as Markdown.
-func table(s scenario, results map[string][]figures) string {
+// name returns the title with the connections.
+func (s scenario) name() string {
+	if s.connections == 1 {
+		return s.title + ", 1 connection"
+	}
+	return fmt.Sprintf("%s, %d connections", s.title, s.connections)
+}
+
+const tableHead = "| requests | server | requests/s | ratio | CPU per request | ratio | p50 | p99 | ratio |\n|---|---|---|---|---|---|---|---|---|\n"
+
+// rows returns the medians of a scenario as rows of the table. The first server is the baseline of the ratios.
+func rows(s scenario, results map[string][]figures) string {
 	var out strings.Builder
-	baseline := s.servers[0]
-	fmt.Fprintf(&out, "\n### %s\n\n| server | requests/s | to %s | CPU, to %s | p50 | p99 | CPU s per 100,000 |\n|---|---|---|---|---|---|---|\n", s.title, baseline, baseline)
+	title, baseline := s.name(), results[s.servers[0]]
+	rate := func(f figures) float64 { return f.rate }
+	cpu := func(f figures) float64 { return f.cpu }
+	p50 := func(f figures) float64 { return f.p50.Seconds() * 1000 }
+	p99 := func(f figures) float64 { return f.p99.Seconds() * 1000 }
 	for _, name := range s.servers {
-		rate := func(f figures) float64 { return f.rate }
-		cpu := func(f figures) float64 { return f.cpu }
-		p50 := func(f figures) float64 { return f.p50.Seconds() * 1000 }
-		p99 := func(f figures) float64 { return f.p99.Seconds() * 1000 }
-		fmt.Fprintf(&out, "| %s | %.0f | %.2f | %.2f | %.2f ms | %.2f ms | %.2f |\n", name,
-			median(results[name], rate), ratio(results[name], results[baseline], rate), ratio(results[name], results[baseline], cpu),
-			median(results[name], p50), median(results[name], p99), median(results[name], cpu))
+		list := results[name]
+		fmt.Fprintf(&out, "| %s | %s | %.0f | %.2f | %.1f µs | %.2f | %.2f ms | %.2f ms | %.2f |\n", title, name,
+			median(list, rate), ratio(list, baseline, rate), median(list, cpu), ratio(list, baseline, cpu),
+			median(list, p50), median(list, p99), ratio(list, baseline, p99))
+		title = "" // once for each scenario
 	}
 	return out.String()
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/proxy"
 	"github.com/weirgate/weir/proxy/coalesce"
 )
@@ -70,35 +69,32 @@ func (g *gateway) adminAccess(a config.Admin) admin.Access {
 	return access
 }
 
-// admin returns the handler of the admin listener.
+// admin returns the handler of the admin listener. Its pages show all requests that have finished.
 func (g *gateway) admin(a config.Admin) http.Handler {
-	return admin.Handler(g.adminAccess(a), admin.Sources{
+	pages := admin.Handler(g.adminAccess(a), admin.Sources{
 		Ready:    func() bool { return !g.drain.Begun() },
 		Accounts: g.accounts,
 		Refused:  func() any { return g.credentialHealth.Quarantined() },
-		Requests: func() any {
-			recent := g.current.Load().proxy.Recent()
-			requests := make([]history.Request, len(recent))
-			for i := range recent {
-				requests[i] = g.history.Request(&recent[i])
-			}
-			return requests
-		},
-		Config:  func() any { return g.current.Load().config.Masked() },
-		Reload:  g.reload,
-		Cache:   g.cache.Size,
-		Metrics: g.telemetry,
-		Purge:   g.purge,
-		Open:    g.openAccount,
-		Grant:   g.grant,
-		Grants:  g.grants,
-		Revoke:  g.revoke,
-		Trail:   g.trail,
-		State:   g.state,
-		History: g.history,
+		Requests: func() any { return g.history.Recent() },
+		Config:   func() any { return g.current.Load().config.Masked() },
+		Reload:   g.reload,
+		Cache:    g.cache.Size,
+		Metrics:  g.telemetry,
+		Purge:    g.purge,
+		Open:     g.openAccount,
+		Grant:    g.grant,
+		Grants:   g.grants,
+		Revoke:   g.revoke,
+		Trail:    g.trail,
+		State:    g.state,
+		History:  g.history,
 		Prometheus: func() admin.Prometheus {
 			return admin.Prometheus(g.current.Load().config.Admin.Prometheus)
 		},
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.observer.Flush()
+		pages.ServeHTTP(w, r)
 	})
 }
 

@@ -2,13 +2,13 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -26,6 +26,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/history"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // newClientKey runs "weir key new", and returns the key and the configuration line.
@@ -62,7 +63,8 @@ func startIssuer(t *testing.T) (url string, bearer func(sub string, ends time.Du
 // spends its own credentials within its scope. No key or token is forwarded or logged.
 func TestClientsSpendTheirCredentials(t *testing.T) {
 	var mu sync.Mutex
-	var upstream, logged strings.Builder
+	var upstream strings.Builder
+	var logged testservers.Output
 	api := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -80,7 +82,7 @@ issuers: [{name: actions, url: "`+issuer+`", audiences: [weir]}]
 clients:
   `+line+`
   - {name: jobs, jwt: {issuer: actions, claims: {sub: "repo:acme/*"}}, credentials: [ci], methods: [GET], operations: ["gitignore/*"]}
-`), slog.NewTextHandler(&logged, nil))
+`), &logged)
 	expired := bearer("repo:acme/widgets", -time.Hour)
 	for _, c := range []struct {
 		name, method, path, authorization string
@@ -97,11 +99,12 @@ clients:
 		{"unknown key", "GET", "/gitignore/templates", "Bearer " + unknown, 401, ""},
 	} {
 		w := sendTo(g, c.method, c.path, "", "Authorization: "+c.authorization)
-		last := g.current.Load().proxy.Recent()[0]
+		last := g.recent()[0]
 		if w.Code != c.status || last.Client != c.client {
 			t.Errorf("%s: %d as %q, want %d as %q: %s", c.name, w.Code, last.Client, c.status, c.client, w.Body)
 		}
 	}
+	testservers.Eventually(t, "all requests are logged", func(context.Context) bool { return strings.Count(logged.String(), "msg=request") == 8 })
 	mu.Lock()
 	defer mu.Unlock()
 	if n := strings.Count(upstream.String(), "Bearer held-by-weir"); n != 3 || strings.Count(upstream.String(), "\n") != 3 {
@@ -225,7 +228,7 @@ func TestAnonymousClientsReadWithTheLentCredential(t *testing.T) {
 			if got.Load() != want || want == refused && w.Code != http.StatusUnauthorized {
 				t.Errorf("pass_through %v, %s %s with %q: upstream got %q, want %q; status %d", passThrough, method, target, authorization, got.Load(), want, w.Code)
 			}
-			if last := g.current.Load().proxy.Recent()[0]; (last.Client == config.AnonymousClient) != (want == lent) {
+			if last := g.recent()[0]; (last.Client == config.AnonymousClient) != (want == lent) {
 				t.Errorf("%s %s: recorded as client %q", method, target, last.Client)
 			}
 		}

@@ -344,7 +344,7 @@ func TestUnreadableCAFileIsRejected(t *testing.T) {
 				"a reload":                           v.reload,
 				"a reload with an old configuration": func() error { return reloadWith(v.gateway, read) },
 				"the start with an old configuration": func() error {
-					g, err := newGateway(read, slog.New(slog.DiscardHandler))
+					g, err := newGateway(read, io.Discard, slog.LevelInfo)
 					if err == nil {
 						noError(t, g.close())
 					}

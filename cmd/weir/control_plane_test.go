@@ -1,9 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -37,7 +37,7 @@ func newGuarded(t *testing.T, answer http.HandlerFunc) *guardedGateway {
 		c.Callers.PassThrough, c.Webhooks.Secret, c.Admin.Token = false, "hook-secret", "admin-token"
 		c.Credentials = []config.Credential{userToken("ci", "octo-bot", "held-token")}
 		c.Clients = []config.Client{{Name: "builds", Key: keyHash("gateway-key"), Credentials: []string{"ci"}}}
-	}), slog.NewTextHandler(&g.log, nil))
+	}), &g.log)
 	return g
 }
 
@@ -225,7 +225,11 @@ func TestLogLinesContainNoRequestFields(t *testing.T) {
 	if code := deliver(g, "X-Service-", "hook-secret", "push"+evil, "1"+evil, string(body)); code != http.StatusAccepted {
 		t.Errorf("status of the delivery: %d, want 202", code)
 	}
-	lines := strings.Split(strings.TrimSuffix(g.log.String(), "\n"), "\n")
+	var lines []string
+	testservers.Eventually(t, "nine lines are logged", func(context.Context) bool {
+		lines = strings.Split(strings.TrimSuffix(g.log.String(), "\n"), "\n")
+		return len(lines) >= 9
+	})
 	for _, line := range lines {
 		if !strings.HasPrefix(line, "time=") || strings.IndexFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0 {
 			t.Errorf("invalid log line %q", line)

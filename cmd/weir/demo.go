@@ -43,7 +43,7 @@ func (c *demoCommand) Run(p *process) (err error) {
 		return err
 	}
 	defer s.Close()
-	g, err := newGateway(cfg, slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	g, err := newGateway(cfg, p.stderr, slog.LevelWarn)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -43,7 +44,8 @@ type gateway struct {
 	load      func() (*config.Config, error) // loads the configuration again
 	trail     *admin.Trail
 	history   *history.History
-	started   *config.Config // the first configuration; see keepStartSettings
+	observer  *telemetry.Observer // of finished requests
+	started   *config.Config      // the first configuration; see keepStartSettings
 	startTime time.Time
 	instance  string // unique name of this process in Via
 
@@ -56,18 +58,17 @@ type gateway struct {
 	shedder          inbound.Shedder
 	drain            inbound.Drain
 
-	store        *store
-	limiter      *limits.Limiter // of store
-	unlimited    *limits.Limiter // used instead of limiter if upstream.limits is off
-	cache        *cache.Store
-	transport    *http.Transport
-	background   *proxy.Background // work that continues after its client disconnects
-	lastRequests proxy.LastRequests
-	tokens       learned.ClientTokens
-	fileTokens   learned.ClientTokens // of hosts with files
-	resources    learned.Resources
-	identities   learned.Identities
-	webhooks     *webhook.Receiver
+	store      *store
+	limiter    *limits.Limiter // of store
+	unlimited  *limits.Limiter // used instead of limiter if upstream.limits is off
+	cache      *cache.Store
+	transport  *http.Transport
+	background *proxy.Background // work that continues after its client disconnects
+	tokens     learned.ClientTokens
+	fileTokens learned.ClientTokens // of hosts with files
+	resources  learned.Resources
+	identities learned.Identities
+	webhooks   *webhook.Receiver
 	// deliveryWarning bounds the log lines about refused deliveries.
 	deliveryWarning rate.Sometimes
 
@@ -98,16 +99,17 @@ type configured struct {
 	authority *authority.Authority // nil without the forward proxy
 }
 
-// newGateway starts a gateway, which must be closed.
-func newGateway(cfg *config.Config, log *slog.Logger) (*gateway, error) {
+// newGateway starts a gateway, which must be closed. It writes the lines of its log of a level and above.
+func newGateway(cfg *config.Config, out io.Writer, level slog.Level) (*gateway, error) {
 	replica := replicaName()
 	t, err := telemetry.Open(telemetry.Config{
-		ServiceName: cfg.Telemetry.ServiceName, Version: version(), Instance: replica, Sample: cfg.Telemetry.Sample, Log: log,
+		ServiceName: cfg.Telemetry.ServiceName, Version: version(), Instance: replica, Sample: cfg.Telemetry.Sample,
+		Log: out, Level: level, LogFormat: cfg.Telemetry.LogFormat, AccessLog: cfg.Telemetry.AccessLog,
 	})
 	if err != nil {
 		return nil, err
 	}
-	log = slog.New(t.Logs(log.Handler()))
+	log := t.Log()
 	running, stop := context.WithCancel(context.Background())
 	g := &gateway{
 		deliveryWarning: rate.Sometimes{Interval: time.Second},
@@ -168,6 +170,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 		return err
 	}
 	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.WaitingByClient, State: g.state, Label: g.label, SoftLimit: g.softLimit})
+	g.observer = g.telemetry.NewObserver(g.history.Observe)
 	g.trail.OnChange(func(c admin.Change) { g.history.PublishChange(c) })
 	g.running.Go(func() { g.followGrants(ctx) })
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
@@ -218,6 +221,9 @@ func (g *gateway) close() error {
 	g.background.Close()
 	g.stop()
 	g.running.Wait()
+	if g.observer != nil {
+		g.observer.Close()
+	}
 	if g.store != nil {
 		if err := g.store.leave(); err != nil {
 			g.log.Warn("returning leases failed; they expire within five minutes", "error", err)
@@ -335,10 +341,9 @@ func (g *gateway) apply(c *config.Config) error {
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor,
 			Max: c.Statistics.Poll.Max, Budget: c.Statistics.Poll.Budget,
 		},
-		Background: g.background, LastRequests: &g.lastRequests, Tokens: &g.tokens,
+		Background: g.background, Tokens: &g.tokens,
 		Identities: &g.identities, AccountOf: callers.AccountOf,
-		Log: g.log, AccessLog: proxy.AccessLog(c.Telemetry.AccessLog),
-		Tracer: g.telemetry.Tracer(), PropagateTrace: c.Telemetry.Propagate == "upstream", Observe: g.observer(upstream.Hostname()),
+		Log: g.log, Tracer: g.telemetry.Tracer(), PropagateTrace: c.Telemetry.Propagate == "upstream", Observe: g.observer.Observe,
 	}, callers)
 	if err != nil {
 		return err
@@ -411,18 +416,6 @@ func (g *gateway) softLimit(ctx context.Context, s history.SoftLimit) error {
 
 func limitRules(c *config.Config) limits.Rules {
 	return limits.Rules{Limits: c.Limits.Limits, Headroom: c.Limits.Headroom, Probes: c.Limits.Probes, ColdStart: c.Limits.ColdStart}
-}
-
-// observer returns the function that records completed requests in metrics and history.
-func (g *gateway) observer(host string) func(*proxy.Record) {
-	measure := g.telemetry.Observer(host)
-	if measure == nil {
-		return g.history.Observe
-	}
-	return func(r *proxy.Record) {
-		measure(r)
-		g.history.Observe(r)
-	}
 }
 
 // keepStartSettings returns a copy of c in which settings that need a restart have their values from the start. Each

@@ -60,9 +60,9 @@ func TestReloadTurnsLimitsOffAndOn(t *testing.T) {
 }
 
 func TestRevertedChangeNeedsNoRestart(t *testing.T) {
-	var log strings.Builder
+	var log testservers.Output
 	cfg := configure(nowhere)
-	g := openLogged(t, cfg, slog.NewTextHandler(&log, nil))
+	g := openLogged(t, cfg, &log)
 	changed := *cfg
 	changed.Limits.Wait = 3 * time.Second
 	changed.Listen, changed.Admin.Listen, changed.Admin.Token, changed.Admin.Hosts = "127.0.0.1:1", "127.0.0.1:2", "t0ken", []string{"ops.example"}
@@ -174,7 +174,7 @@ func TestClientAboveTwiceTheRateIsDisconnected(t *testing.T) {
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(protocol, func(t *testing.T) {
 			var log testservers.Output
-			g := openLogged(t, configure(nowhere, inboundRate(20, 50)), slog.NewTextHandler(&log, nil))
+			g := openLogged(t, configure(nowhere, inboundRate(20, 50)), &log)
 			server := serveTLS(t, g, protocol == "HTTP/2.0")
 			began, outcomes := time.Now(), map[int]int{} // by status, 0 for a disconnect
 			for range 5000 {

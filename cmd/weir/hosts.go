@@ -33,7 +33,7 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 			return nil, err
 		}
 		next := base
-		next.Upstream, next.Observe = upstream, g.observer(upstream.Hostname())
+		next.Upstream = upstream
 		next.BodyTimeout = 0 // a large file takes longer than a call of the API
 		if entry.Kind == "files" {
 			// Resources, tokens and users that the host reports do not apply to the API.

@@ -100,7 +100,7 @@ func TestHTTP2ConnectAndTraceAreRefused(t *testing.T) {
 	_ = s.frame(frameHeaders, endHeaders|endStream, 3, literal(0x42, "TRACE")+"\x87\x84"+literal(0x41, "g"))
 	s.wantOtherClientServed()
 	statuses := func() (all []int) {
-		for _, r := range s.gateway.current.Load().proxy.Recent() {
+		for _, r := range s.gateway.recent() {
 			if r.Method == http.MethodConnect || r.Method == http.MethodTrace {
 				all = append(all, r.Status)
 			}

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 func TestOperatorAuthenticatesByCertificate(t *testing.T) {
@@ -140,8 +139,8 @@ webhooks: {secret: %[1]s-hook}
 	if secrets < 7 {
 		t.Errorf("%d secrets", secrets)
 	}
-	var log bytes.Buffer
-	pages := openLogged(t, cfg, slog.NewTextHandler(&log, nil)).admin(cfg.Admin)
+	var log testservers.Output
+	pages := openLogged(t, cfg, &log).admin(cfg.Admin)
 	shown := fmt.Sprintf("%v %+v %#v %s", cfg, cfg, *cfg, cfg.Masked())
 	for _, page := range []string{"/", "/healthz", "/none"} {
 		w := sendTo(pages, http.MethodGet, page, "", "Authorization: Bearer "+canary+"-admin")

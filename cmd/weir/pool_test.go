@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -32,7 +32,7 @@ type credentialRig struct {
 	*testing.T
 	g       *gateway
 	answer  func(token string, w http.ResponseWriter, r *http.Request) // answers of the upstream
-	log     bytes.Buffer
+	log     testservers.Output
 	mu      sync.Mutex
 	spent   []string // tokens, in the order of the requests
 	replies []string // all responses to clients
@@ -45,7 +45,7 @@ func withCredentials(t *testing.T, test func(c *credentialRig), held ...config.C
 	synctest.Test(t, func(t *testing.T) {
 		c := &credentialRig{T: t, answer: func(string, http.ResponseWriter, *http.Request) {}}
 		t.Cleanup(c.checkNoSecrets)
-		c.g = openLogged(t, configure("http://upstream.test", trusting, inboundRate(0, 0), func(cfg *config.Config) {
+		c.g = openVerbose(t, configure("http://upstream.test", trusting, inboundRate(0, 0), func(cfg *config.Config) {
 			cfg.Credentials = held
 			var names []string
 			for _, h := range held {
@@ -55,7 +55,7 @@ func withCredentials(t *testing.T, test func(c *credentialRig), held ...config.C
 				{Name: "builds", Key: keyHash("key-of-builds"), Credentials: names, Share: 1, Priority: "normal"},
 				{Name: "docs", Key: keyHash("key-of-docs"), Credentials: names[len(names)-1:], Share: 1, Priority: "normal"},
 			}
-		}), slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		}), &c.log, slog.LevelDebug)
 		connectTo(t, c.g, http.HandlerFunc(c.upstream))
 		test(c)
 	})
@@ -549,7 +549,7 @@ func TestRecordContainsEveryAttempt(t *testing.T) {
 		}
 		used := c.request("builds", http.MethodGet, "/repos/acme/widgets/tags", http.StatusOK)
 		reloadChanged(t, c.g)
-		records := c.g.current.Load().proxy.Recent()
+		records := c.g.recent()
 		if len(records) == 0 {
 			c.Fatal("no records after the reload")
 		}

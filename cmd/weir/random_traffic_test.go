@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -102,33 +101,25 @@ func repositoryOf(path string) int {
 	return n
 }
 
-// lossLog is a log handler that notes when a replica could not tell the other replica about a purge: during the outage,
-// and on a busy machine also at other times.
-type lossLog struct {
-	slog.Handler
-	*lossNotes
-}
-
+// lossNotes notes when a replica could not tell the other replica about a purge: during the outage, and on a busy machine
+// also at other times.
 type lossNotes struct {
 	mu       sync.Mutex
 	replicas int // without Redis
 	last     time.Time
 }
 
-func (lossLog) Enabled(context.Context, slog.Level) bool { return true }
-
-func (l lossLog) WithAttrs([]slog.Attr) slog.Handler { return l }
-
-func (l lossLog) Handle(_ context.Context, r slog.Record) error {
+// read reads a line of the log of a replica.
+func (l *lossNotes) read(line map[string]any) {
+	message, _ := line["msg"].(string)
 	change, known := map[string]int{
 		"purges of other replicas unavailable": 1, "purges of other replicas available": -1, "purge not confirmed by all replicas": 0, "shared cache unavailable": 0,
-	}[r.Message]
+	}[message]
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.replicas += change; known {
 		l.last = time.Now()
 	}
-	return nil
 }
 
 // since reports whether a purge may not have reached the other replica since a time.
@@ -203,10 +194,10 @@ func TestRandomTrafficGetsNoWrongResponse(t *testing.T) {
 	for range 2 {
 		link := testservers.NewSocketLink(t, socket)
 		links = append(links, link)
-		j.gateways = append(j.gateways, openLogged(t, configure(up, inboundRate(0, 0), func(c *config.Config) {
+		j.gateways = append(j.gateways, openVerbose(t, configure(up, inJSON, inboundRate(0, 0), func(c *config.Config) {
 			c.Upstream.Dialect, c.Upstream.Limits, c.Store.URL = "github", false, "unix://"+link.Address
 			c.Cache.ETags, c.Webhooks.Secret = "upstream", "webhook-secret"
-		}), lossLog{slog.DiscardHandler, j.losses}))
+		}), jsonLog(j.losses.read), slog.LevelDebug))
 	}
 	var sent atomic.Int64
 	var clients sync.WaitGroup

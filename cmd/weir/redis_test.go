@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -65,7 +64,7 @@ func startOnRedis(t *testing.T, socket, user string, changes ...func(*config.Con
 	for _, change := range changes {
 		change(cfg)
 	}
-	o.gateway = openLogged(t, cfg, slog.NewTextHandler(&o.log, nil))
+	o.gateway = openLogged(t, cfg, &o.log)
 	o.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if address == api {
 			address = strings.TrimPrefix(up, "http://")

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -54,7 +53,7 @@ func replayConfiguration() *config.Config {
 func startRealRun(t *testing.T, cfg *config.Config) *realRun {
 	t.Helper()
 	r := &realRun{T: t}
-	r.gateway = openLogged(t, cfg, slog.NewTextHandler(&r.log, nil))
+	r.gateway = openLogged(t, cfg, &r.log)
 	listener := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: r.gateway})
 	quirks := quirk.Set{Latency: quirk.Duration(20 * time.Millisecond), DelayAfter: quirk.Duration(150 * time.Millisecond)}
 	r.service = newTestService(t, listener, quirks, cfg.Limits.Limits)
@@ -204,17 +203,18 @@ func TestReplayPredictsARealRun(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		traffic func(*realRun) []func()
-		limits  func(*config.Limits)
+		change  func(*config.Config)
 	}{
-		{"polling with writes and webhooks", pollingTraffic, func(*config.Limits) {}},
-		{"a burst beyond the limits", burstTraffic, func(l *config.Limits) {
+		{"polling with writes and webhooks", pollingTraffic, inJSON},
+		{"a burst beyond the limits", burstTraffic, func(c *config.Config) {
+			l := &c.Limits.Limits
 			l.Primary.User, l.Primary.Window, l.Points.REST = 700, 5*time.Minute, 300
 		}},
-		{"conditional requests, search and GraphQL", mixedTraffic, func(*config.Limits) {}},
+		{"conditional requests, search and GraphQL", mixedTraffic, func(*config.Config) {}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := replayConfiguration()
-			c.limits(&cfg.Limits)
+			c.change(cfg)
 			var r *realRun
 			synctest.Test(t, func(t *testing.T) {
 				r = startRealRun(t, cfg)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/hmac"
@@ -23,6 +24,8 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/history"
+	"github.com/weirgate/weir/internal/telemetry"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
@@ -243,14 +246,45 @@ func userToken(name, account string, token credential.Secret) config.Credential 
 // open starts a gateway that logs nothing until the test ends.
 func open(t testing.TB, cfg *config.Config) *gateway {
 	t.Helper()
-	return openLogged(t, cfg, slog.DiscardHandler)
+	return openLogged(t, cfg, io.Discard)
 }
 
-func openLogged(t testing.TB, cfg *config.Config, log slog.Handler) *gateway {
+// openLogged starts a gateway that logs to a writer until the test ends.
+func openLogged(t testing.TB, cfg *config.Config, log io.Writer) *gateway {
 	t.Helper()
-	g := must(newGateway(cfg, slog.New(log)))(t)
+	return openVerbose(t, cfg, log, slog.LevelInfo)
+}
+
+// openVerbose starts a gateway that logs the lines of a level and above.
+func openVerbose(t testing.TB, cfg *config.Config, log io.Writer, level slog.Level) *gateway {
+	t.Helper()
+	g := must(newGateway(cfg, log, level))(t)
 	t.Cleanup(func() { noError(t, g.close()) })
 	return g
+}
+
+// jsonLog is a writer of a log whose format is JSON. It is called with each line.
+type jsonLog func(line map[string]any)
+
+// Write implements [io.Writer].
+func (l jsonLog) Write(p []byte) (int, error) {
+	for text := range bytes.Lines(p) {
+		var line map[string]any
+		if err := json.Unmarshal(text, &line); err != nil {
+			return 0, err
+		}
+		l(line)
+	}
+	return len(p), nil
+}
+
+// inJSON selects the format that jsonLog reads.
+func inJSON(c *config.Config) { c.Telemetry.LogFormat = telemetry.LogFormatJSON }
+
+// recent returns the recent requests, newest first.
+func (g *gateway) recent() []history.Request {
+	g.observer.Flush()
+	return g.history.Recent()
 }
 
 // connectTo connects a gateway with an upstream in memory.
@@ -306,6 +340,7 @@ func adminAPI[T any](t testing.TB, g *gateway, path string) (v T) {
 
 // metrics returns the metrics in the Prometheus format.
 func (g *gateway) metrics() string {
+	g.observer.Flush()
 	return sendTo(g.telemetry, http.MethodGet, "/metrics", "").Body.String()
 }
 

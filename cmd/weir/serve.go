@@ -55,7 +55,7 @@ func (c *serveCommand) Run(p *process) (err error) {
 	if err != nil {
 		return err
 	}
-	g, err := newGateway(cfg, slog.New(slog.NewTextHandler(p.stderr, nil)))
+	g, err := newGateway(cfg, p.stderr, slog.LevelInfo)
 	if err != nil {
 		return err
 	}

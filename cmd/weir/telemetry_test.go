@@ -23,6 +23,7 @@ import (
 	trace "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/internal/testservers"
 )
@@ -47,7 +48,7 @@ func startTraced(t *testing.T, api http.HandlerFunc, change ...func(*config.Conf
 	for _, c := range change {
 		c(cfg)
 	}
-	w.gateway = must(newGateway(cfg, slog.New(slog.NewTextHandler(&w.log, nil))))(t)
+	w.gateway = must(newGateway(cfg, &w.log, slog.LevelInfo))(t)
 	t.Cleanup(w.flush)
 	return w
 }
@@ -490,5 +491,46 @@ func TestTelemetryContainsNoRequestFields(t *testing.T) {
 				t.Errorf("attribute %s has %d bytes", name, len(value))
 			}
 		}
+	}
+}
+
+// TestServeWritesAllAccessLinesBeforeItEnds ends the process right after its last response.
+func TestServeWritesAllAccessLinesBeforeItEnds(t *testing.T) {
+	var s *served
+	t.Run("serve", func(t *testing.T) { // the process ends with the subtest
+		s = serve(t, "upstream: {url: "+nowhere+"}\n")
+		for range 20 {
+			get(t, "http://"+s.gateway+"/rate_limit")
+		}
+	})
+	if n := strings.Count(s.output.String(), " msg=request "); n != 20 {
+		t.Errorf("%d access lines, want 20", n)
+	}
+}
+
+// TestLogFormatOfTheProcess checks that both kinds of lines have the configured format.
+func TestLogFormatOfTheProcess(t *testing.T) {
+	messages := map[any]int{}
+	t.Run("gateway", func(t *testing.T) {
+		g := openLogged(t, configure(nowhere, inJSON), jsonLog(func(line map[string]any) { messages[line["msg"]]++ }))
+		sendTo(g, http.MethodGet, "/rate_limit", "")
+		_ = g.reload() // fails, because the configuration is not in a file
+	})
+	if messages["request"] != 1 || messages["reload failed; the previous configuration stays in force"] != 1 {
+		t.Errorf("got the lines %v", messages)
+	}
+}
+
+// The pages of the admin listener show requests whose access lines are not written.
+func TestAdminPagesShowAllFinishedRequests(t *testing.T) {
+	g := open(t, configure(nowhere))
+	for n := range 3 {
+		sendTo(g, http.MethodGet, "/rate_limit", "")
+		if got := len(adminAPI[[]history.Request](t, g, "/api/v1/requests")); got != n+1 {
+			t.Errorf("got %d requests, want %d", got, n+1)
+		}
+	}
+	if text := sendTo(g.admin(g.started.Admin), http.MethodGet, "/metrics", "").Body.String(); !strings.Contains(text, `weir_requests_total{weir_cache="own",weir_client="pass-through",weir_operation="rate-limit/get"} 3`) {
+		t.Errorf("the metrics do not count three requests: %s", text)
 	}
 }

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/http"
 	"regexp"
@@ -85,31 +83,18 @@ func (o *oracle) want(want, got, what string) {
 	}
 }
 
-// accessLog passes the access lines of a gateway to the oracle.
-type accessLog struct {
-	slog.Handler
-	*oracle
-}
-
-func (accessLog) Enabled(context.Context, slog.Level) bool { return true }
-
-// WithAttrs implements [slog.Handler].
-func (l accessLog) WithAttrs([]slog.Attr) slog.Handler { return l }
-
-// Handle implements [slog.Handler].
-func (l accessLog) Handle(_ context.Context, r slog.Record) error {
-	if r.Message != "request" {
-		return nil
+// readAccessLine reads a line of the log of a gateway.
+func (o *oracle) readAccessLine(line map[string]any) {
+	if line["msg"] != "request" {
+		return
 	}
-	record := walkRecord{"at": r.Time.Format(time.RFC3339Nano)}
-	r.Attrs(func(a slog.Attr) bool {
-		record[a.Key] = a.Value.String()
-		return true
-	})
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.records[record["request"]] = record
-	return nil
+	record := walkRecord{}
+	for name, value := range line {
+		record[name] = fmt.Sprint(value)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.records[record["request"]] = record
 }
 
 // accountOf returns the account of a request at the service, as walkActor.account does.
@@ -380,7 +365,7 @@ func (w *walk) conclude() []string {
 func (o *oracle) unexplained(f failedReply) error {
 	if f.id == "" { // an aborted connection
 		for _, r := range o.records {
-			at, _ := time.Parse(time.RFC3339Nano, r["at"])
+			at, _ := time.Parse(time.RFC3339Nano, r["time"])
 			if r["method"] == f.method && r["error"] != "" && !at.Before(f.began) && !at.After(f.ended.Add(time.Second)) {
 				return nil
 			}

@@ -132,13 +132,13 @@ func (w *walk) open(faults quirk.Set) {
 		store = "redis://" + address
 	}
 	for range w.replicas {
-		g := openLogged(t, configure("https://api.test", trusting, inboundRate(100_000, 100_000), func(c *config.Config) {
+		g := openLogged(t, configure("https://api.test", trusting, inJSON, inboundRate(100_000, 100_000), func(c *config.Config) {
 			c.Upstream.Dialect, c.Store.URL, c.Limits.Limits = "github", store, walkLimits()
 			c.Webhooks.Secret, c.Limits.Wait = "webhook-secret", 5*time.Second
 			c.Cache.Key = "0123456789abcdef0123456789abcdef"
 			c.Credentials = []config.Credential{userToken("owner", "acme-owner", "tok-owner"), installedApp()}
 			c.Clients = []config.Client{clientOf("builds", "key-of-builds", "owner"), clientOf("agents", "key-of-agents", "owner"), clientOf("bots", "key-of-bots", "bot")}
-		}), accessLog{slog.DiscardHandler, w.oracle})
+		}), jsonLog(w.readAccessLine))
 		g.transport.DialContext, g.transport.TLSClientConfig = api.Dial, testservers.PipeClientTLS()
 		w.gateways = append(w.gateways, g)
 		w.clients = append(w.clients, w.front(g))

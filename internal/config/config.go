@@ -415,6 +415,7 @@ type Telemetry struct {
 	ServiceName string  `yaml:"service_name" desc:"service.name of the resource"`
 	Sample      float64 `yaml:"sample" desc:"fraction of traces to record, from 0 to 1"`
 	AccessLog   string  `yaml:"access_log" desc:"requests that are logged: all, errors (failed or refused by Weir), or off" enum:"all,errors,off"`
+	LogFormat   string  `yaml:"log_format" desc:"format of the log and of the access lines: text (key=value), or json" enum:"text,json"`
 	Propagate   string  `yaml:"propagate" desc:"where the trace context is sent: upstream, or off" enum:"off,upstream"`
 }
 
@@ -449,7 +450,7 @@ func Default() *Config {
 		Webhooks:  Webhooks{Path: "/_weir/webhooks"},
 		TLS:       TLS{Storage: "store"},
 		Proxy:     ForwardProxy{Others: "refuse"},
-		Telemetry: Telemetry{ServiceName: "weir", Sample: 1, AccessLog: "all", Propagate: "off"},
+		Telemetry: Telemetry{ServiceName: "weir", Sample: 1, AccessLog: "all", LogFormat: "text", Propagate: "off"},
 		Headers:   headers{RateLimit: "off"},
 		Drain:     Drain{Timeout: 10 * time.Second},
 	}

@@ -189,7 +189,7 @@ func TestMaskedHidesSecrets(t *testing.T) {
 		},
 		"webhooks":  map[string]any{"fresh": "0s", "path": "/_weir/webhooks", "secret": "•••", "secrets": []any{}},
 		"tls":       map[string]any{"domains": []any{"weir.example.com"}, "email": "ops@example.com", "ca": "https://ca.internal/directory", "storage": "store", "http": ":80", "certificates": []any{}, "client_ca": ""},
-		"telemetry": map[string]any{"service_name": "weir", "sample": 1, "access_log": "all", "propagate": "off"},
+		"telemetry": map[string]any{"service_name": "weir", "sample": 1, "access_log": "all", "log_format": "text", "propagate": "off"},
 		"headers":   map[string]any{"ratelimit": "draft-08"},
 		"drain":     map[string]any{"delay": "0s", "timeout": "10s"},
 	}

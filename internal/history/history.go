@@ -1,6 +1,6 @@
 // Package history holds the last two hours of a replica for the dashboard. It has request results over time, costs of each
 // operation and client, and forecasts for each budget. The earlier hour is returned only as sums, for comparison with the
-// last hour. The package also streams current events to watchers.
+// last hour. The package also lists the most recent requests, and streams current events to watchers.
 //
 // Invariants:
 //   - Memory is bounded for all traffic of clients. Names that do not fit are counted together as "others".
@@ -50,8 +50,9 @@ type History struct {
 	// listSoon receives a value if the accounts should be listed without delay.
 	listSoon chan struct{}
 
-	mu         sync.Mutex // held briefly: Observe needs it
-	requests   uint64     // since the start of the process
+	mu         sync.Mutex                // held briefly: Observe needs it
+	requests   uint64                    // since the start of the process
+	recent     [recentSize]*proxy.Record // a ring by the number of the request
 	points     ring[point]
 	operations *counts[string]
 	spenders   *counts[spenderKey] // by client and operation
@@ -82,6 +83,7 @@ const (
 	maxTags       = 512
 	maxCharged    = 512
 	maxDenied     = 512
+	recentSize    = 256
 	maxNameLength = 120 // bytes
 )
 
@@ -130,7 +132,7 @@ func (h *History) Request(r *proxy.Record) Request {
 	return request
 }
 
-// Observe counts a completed request and publishes the request to the watchers. Observe does not retain r.
+// Observe counts a completed request and publishes the request to the watchers. Observe retains r.
 func (h *History) Observe(r *proxy.Record) {
 	now, result := time.Now(), resultOf(r)
 	operation, client := truncated(cmp.Or(r.OperationName(), "none")), truncated(cmp.Or(r.Client, r.Account, "none"))
@@ -149,6 +151,7 @@ func (h *History) Observe(r *proxy.Record) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.recent[h.requests%recentSize] = r
 	h.requests++
 	p := h.points.at(interval(now, stepLength), 2*stepCount)
 	p.upstream += c.upstream
@@ -179,6 +182,21 @@ func (h *History) Observe(r *proxy.Record) {
 	if result == Refused || result == Limited || r.Status == http.StatusForbidden || r.Status == http.StatusTooManyRequests {
 		h.requestListing() // a cool-down may have begun
 	}
+}
+
+// Recent returns the most recent requests, newest first.
+func (h *History) Recent() []Request {
+	h.mu.Lock()
+	records := make([]*proxy.Record, 0, recentSize)
+	for n := h.requests; n > 0 && len(records) < recentSize; n-- {
+		records = append(records, h.recent[(n-1)%recentSize])
+	}
+	h.mu.Unlock()
+	requests := make([]Request, len(records))
+	for i, r := range records {
+		requests[i] = h.Request(r) // the label of the account may need time
+	}
+	return requests
 }
 
 // denied reports whether a budget refused the request.

@@ -488,6 +488,22 @@ func TestForecast(t *testing.T) {
 	}
 }
 
+func TestRecentRequestsAreNewestFirst(t *testing.T) {
+	h := New(Sources{Label: func(account string) string { return "label of " + account }})
+	for n := range recentSize + 5 {
+		if got := len(h.Recent()); got != min(n, recentSize) {
+			t.Fatalf("got %d requests after %d", got, n)
+		}
+		h.Observe(&proxy.Record{ID: fmt.Sprint(n), Account: "a", Status: 200, Outcome: proxy.OutcomeHit, Cache: proxy.CacheStatus{Hit: true}})
+	}
+	list := h.Recent()
+	for i, r := range list {
+		if want := fmt.Sprint(recentSize + 4 - i); r.ID != want || r.AccountLabel != "label of a" || r.Result != Hit {
+			t.Fatalf("request %d: got %+v, want ID %s", i, r, want)
+		}
+	}
+}
+
 // BenchmarkObserve measures the cost for each request, with a known and with a new name.
 func BenchmarkObserve(b *testing.B) {
 	for name, next := range map[string]func(i int) *proxy.Record{

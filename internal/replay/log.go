@@ -98,7 +98,7 @@ func (l *Log) Requests() iter.Seq2[Request, error] {
 
 // recognize returns the format of a log from its beginning.
 func recognize(start []byte) Format {
-	if bytes.HasPrefix(start, []byte("time=")) {
+	if bytes.HasPrefix(start, []byte("time=")) || bytes.HasPrefix(start, []byte(`{"time":`)) && bytes.Contains(start, []byte(`,"level":"`)) {
 		return Weir
 	}
 	d := json.NewDecoder(bytes.NewReader(start))
@@ -178,8 +178,8 @@ type weirLine struct {
 	Elapsed, Waited                                                   time.Duration
 }
 
-// set sets the field of a key. Other keys are ignored.
-func (w *weirLine) set(key, value string) (err error) {
+// set sets the field of a key. Other keys are ignored. A duration may be a number of units.
+func (w *weirLine) set(key, value string, unit time.Duration) (err error) {
 	switch key {
 	case "msg":
 		w.Message = value
@@ -206,9 +206,9 @@ func (w *weirLine) set(key, value string) (err error) {
 	case "spent":
 		w.Spent, err = parseNumber(value)
 	case "elapsed":
-		w.Elapsed, err = parseDuration(value, time.Second)
+		w.Elapsed, err = parseDuration(value, unit)
 	case "waited":
-		w.Waited, err = parseDuration(value, time.Second)
+		w.Waited, err = parseDuration(value, unit)
 	case "time":
 		w.Time, err = parseTime(value)
 	}
@@ -229,12 +229,30 @@ func parseNumber(text string) (int64, error) {
 	return n, err
 }
 
+// readJSONLine reads a line of Weir's log in JSON, where durations are nanoseconds.
+func readJSONLine(line []byte) (w weirLine, err error) {
+	var o object
+	if err := json.Unmarshal(line, &o); err != nil {
+		return w, jsonError(err)
+	}
+	for key := range o {
+		value, _ := o.text([]string{key})
+		if value == "" {
+			continue
+		}
+		if err := w.set(key, value, time.Nanosecond); err != nil {
+			return w, err
+		}
+	}
+	return w, nil
+}
+
 // readWeirLine reads the keys and values of a line. Values with blanks are quoted as in Go.
 func readWeirLine(line string) (w weirLine, err error) {
 	for line != "" {
 		key, rest, ok := strings.Cut(line, "=")
 		if !ok || strings.ContainsAny(key, " \"") {
-			return w, errors.New("no line of Weir's log, which has the form key=value; use --format jsonl or har for other logs")
+			return w, errors.New("no line of Weir's log, which has the form key=value or is JSON; use --format jsonl or har for other logs")
 		}
 		value, after, _ := strings.Cut(rest, " ")
 		if strings.HasPrefix(rest, `"`) {
@@ -245,7 +263,7 @@ func readWeirLine(line string) (w weirLine, err error) {
 			value, _ = strconv.Unquote(quoted) // valid, because QuotedPrefix has checked it
 			after = strings.TrimPrefix(rest[len(quoted):], " ")
 		}
-		if err := w.set(key, value); err != nil {
+		if err := w.set(key, value, time.Second); err != nil {
 			return w, err
 		}
 		line = after
@@ -256,10 +274,16 @@ func readWeirLine(line string) (w weirLine, err error) {
 // parseWeirLine parses a line of Weir's access log. For other messages and for background requests, it returns
 // errOther.
 func parseWeirLine(line []byte) (Request, error) {
-	if !bytes.Contains(line, []byte(" msg=request ")) {
+	var w weirLine
+	var err error
+	switch {
+	case bytes.Contains(line, []byte(" msg=request ")):
+		w, err = readWeirLine(string(line))
+	case bytes.Contains(line, []byte(`,"msg":"request",`)):
+		w, err = readJSONLine(line)
+	default:
 		return Request{}, errOther
 	}
-	w, err := readWeirLine(string(line))
 	if err != nil {
 		return Request{}, err
 	}

@@ -34,8 +34,9 @@ func target(text string) *url.URL {
 }
 
 const (
-	weirLog = `time=2026-01-02T12:00:00.120Z level=INFO msg=request request=R1 method=GET route="/repos/{owner}/{repo}" path=/repos/acme/widgets target=ab12 operation=repos/get account=octo-bot status=200 bytes=900 elapsed=120ms cache="weir; fwd=stale; fwd-status=200; stored; ttl=60" attempts=1 spent=1 waited=20ms client=builds`
-	harLog  = `{"log":{"version":"1.2","pages":[{"id":"p"}],"entries":[{"startedDateTime":"2026-01-02T12:00:00Z","time":120.5,"request":{"method":"GET","url":"https://api.example.com/user"},"response":{"status":200,"headers":[{"name":"ETag","value":"\"e\""}],"content":{"size":10}}}]}}`
+	weirLog  = `time=2026-01-02T12:00:00.120Z level=INFO msg=request request=R1 method=GET route="/repos/{owner}/{repo}" path=/repos/acme/widgets target=ab12 operation=repos/get account=octo-bot status=200 bytes=900 elapsed=120ms cache="weir; fwd=stale; fwd-status=200; stored; ttl=60" attempts=1 spent=1 waited=20ms client=builds`
+	weirJSON = `{"time":"2026-01-02T12:00:00.12Z","level":"INFO","msg":"request","request":"R1","method":"GET","route":"/repos/{owner}/{repo}","path":"/repos/acme/widgets","target":"ab12","operation":"repos/get","account":"octo-bot","status":200,"bytes":900,"elapsed":120000000,"cache":"weir; fwd=stale; fwd-status=200; stored; ttl=60","attempts":1,"spent":1,"waited":20000000,"client":"builds"}`
+	harLog   = `{"log":{"version":"1.2","pages":[{"id":"p"}],"entries":[{"startedDateTime":"2026-01-02T12:00:00Z","time":120.5,"request":{"method":"GET","url":"https://api.example.com/user"},"response":{"status":200,"headers":[{"name":"ETag","value":"\"e\""}],"content":{"size":10}}}]}}`
 )
 
 func TestLogsOfEachFormatAreRead(t *testing.T) {
@@ -44,6 +45,10 @@ func TestLogsOfEachFormatAreRead(t *testing.T) {
 		want       Request
 	}{
 		{"weir", weirLog, Request{
+			Start: noon, Method: "GET", URL: target("/repos/acme/widgets"), TargetHash: "ab12", Client: "builds", Account: "octo-bot", Status: 200,
+			Bytes: 900, Latency: 100 * time.Millisecond, Spent: 1, FromWeir: true, Changed: true,
+		}},
+		{"weir in JSON", weirJSON, Request{
 			Start: noon, Method: "GET", URL: target("/repos/acme/widgets"), TargetHash: "ab12", Client: "builds", Account: "octo-bot", Status: 200,
 			Bytes: 900, Latency: 100 * time.Millisecond, Spent: 1, FromWeir: true, Changed: true,
 		}},
@@ -63,7 +68,7 @@ func TestLogsOfEachFormatAreRead(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := read("\n"+c.text+"\n", Auto)
-			if strings.HasPrefix(c.text, "time=") {
+			if c.want.FromWeir {
 				got, err = read(c.text, Auto) // the log of a process begins without an empty line
 			}
 			testservers.NoError(t, err)
@@ -75,9 +80,13 @@ func TestLogsOfEachFormatAreRead(t *testing.T) {
 func TestOtherMessagesOfWeirAreIgnored(t *testing.T) {
 	other := "time=2026-01-02T12:00:00Z level=INFO msg=\"gateway started\" address=:8080\n"
 	background := strings.Replace(weirLog, "attempts=1", "attempts=1 background=true", 1) + "\n"
-	got, err := read(other+background+weirLog, Auto)
-	if err != nil || len(got) != 1 {
-		t.Errorf("got %d requests, %v, want one", len(got), err)
+	otherJSON := `{"time":"2026-01-02T12:00:00Z","level":"INFO","msg":"gateway started","address":":8080"}` + "\n"
+	backgroundJSON := strings.Replace(weirJSON, `"attempts":1`, `"attempts":1,"background":true`, 1) + "\n"
+	for _, log := range []string{other + background + weirLog, otherJSON + backgroundJSON + weirJSON} {
+		got, err := read(log, Auto)
+		if err != nil || len(got) != 1 {
+			t.Errorf("got %d requests, %v, want one of %s", len(got), err, log)
+		}
 	}
 }
 
@@ -94,6 +103,7 @@ func TestMalformedLogsAreErrorsWithPlaceAndRemedy(t *testing.T) {
 		{"target", strings.Replace(line, "/user", "user", 1), `field "path": "user" is invalid; write a path that begins with a slash, or a URL`},
 		{"long line", `{"method":"` + strings.Repeat("x", maxLine) + `"}`, "x.log:1: the line is longer than 1 MiB"},
 		{"earlier Weir", strings.Replace(weirLog, "path=", "other=", 1), `x.log:1: no field "path"; an earlier version of Weir wrote the log`},
+		{"status of Weir in JSON", strings.Replace(weirJSON, `"status":200`, `"status":-1`, 1), `field "status": "-1" is invalid`},
 		{"status of Weir", strings.Replace(weirLog, "status=200", "status=-1", 1), `field "status": "-1" is invalid`},
 		{"no entries", `{"log":{"version":"1.2"}}`, `read log x.log: no array log.entries; save the file as HAR 1.2: no member "entries"`},
 		{"incomplete HAR", harLog[:len(harLog)-3], "read log x.log: entry 2: unexpected end of JSON input; save the file again as HAR 1.2"},
@@ -160,7 +170,7 @@ func TestRequestsOfAllLogsAreOrderedByStart(t *testing.T) {
 // FuzzLog checks that no log causes a panic, and that each request of a log is usable.
 func FuzzLog(f *testing.F) {
 	for _, seed := range []string{
-		weirLog, harLog, `{"time":"2026-01-02T12:00:00Z","method":"GET","path":"/user","status":200,"duration":1e300}`, `{"log":{"entries":[{}`,
+		weirLog, weirJSON, harLog, `{"time":"2026-01-02T12:00:00Z","method":"GET","path":"/user","status":200,"duration":1e300}`, `{"log":{"entries":[{}`,
 		`time=1 msg=request path="\x`, `{"msec":9e99,"request":"GET","status":200}`,
 	} {
 		f.Add(seed, true)

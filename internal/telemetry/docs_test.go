@@ -92,8 +92,7 @@ func TestMetricsMatchTheirDocumentation(t *testing.T) {
 	w.Reloaded(errors.New("line 1"))
 	w.DeliveryRefused("signature")
 	w.SoftLimitReached("account", "builds", policy.Core, "50")
-	w.Observer("api.example.com")(fullRecord())
-	w.Observer("api.example.com")(&proxy.Record{
+	w.record(fullRecord(), &proxy.Record{
 		Method: "POST", Route: "/graphql", Operation: "graphql", Query: "Viewer", Resource: "graphql", Status: 200, Outcome: "bypass", Spent: 51,
 	})
 	scraped := w.scrape(false)

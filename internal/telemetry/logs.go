@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -10,12 +11,36 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Logs returns a handler that forwards records to local, with trace_id and span_id if the context has a span. The
-// handler also exports the records if the environment selects a log exporter.
-func (t *Telemetry) Logs(local slog.Handler) slog.Handler {
-	return &logs{local: local, remote: t.logs}
+// These are the values of the setting telemetry.log_format.
+const (
+	LogFormatText = "text"
+	LogFormatJSON = "json"
+)
+
+// newHandler returns a handler that writes lines in the configured format, one call of Write for each line.
+func newHandler(w io.Writer, c Config) slog.Handler {
+	options := &slog.HandlerOptions{Level: c.Level}
+	if c.LogFormat == LogFormatJSON {
+		return slog.NewJSONHandler(w, options)
+	}
+	return slog.NewTextHandler(w, options)
 }
 
+// lockedWriter serializes the writes of the log and of the access lines.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+// Write implements [io.Writer].
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// logs forwards records to local, with trace_id and span_id if the context has a span. It also exports the records if the
+// environment selects a log exporter.
 type logs struct {
 	local  slog.Handler
 	remote slog.Handler // takes the span from the context; nil without an exporter

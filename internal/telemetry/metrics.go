@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -39,13 +41,79 @@ type metrics struct {
 	meter    metric.Meter
 	disabled bool
 
-	serverDuration, clientDuration, waits                                          metric.Float64Histogram
-	requests, spent, saved, admissions, polls, retries, reloads, refusedDeliveries metric.Int64Counter
-	softLimits, limitErrors                                                        metric.Int64Counter
-	active                                                                         metric.Int64UpDownCounter
-	methods                                                                        map[string]metric.MeasurementOption // attributes of active
-	queries                                                                        queryNames
+	serverDuration, clientDuration, waits                                    histogram
+	requests, spent, saved, admissions, polls, retries, limitErrors, reloads counter
+	softLimits, refusedDeliveries                                            counter
+	active                                                                   map[string]*active // by method
+	queries                                                                  queryNames
+	droppedRecords, droppedLines                                             atomic.Int64
 }
+
+// labels are the values of the attributes of one measurement, in the order of the keys of its instrument. Empty values and
+// the status 0 are left out.
+type labels struct {
+	values [4]string
+	status int
+}
+
+// series has the attributes of the measurements of one instrument as options of the SDK, so that a measurement need not
+// build them. It is bounded like the series of the SDK.
+type series[Option any] struct {
+	keys []attribute.Key
+
+	mu      sync.Mutex
+	options map[labels][]Option
+}
+
+// of returns the options for the values of the attributes.
+func (s *series[Option]) of(l labels) []Option {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found, ok := s.options[l]
+	if ok {
+		return found
+	}
+	if s.options == nil || len(s.options) >= maxSeries {
+		s.options = map[labels][]Option{}
+	}
+	var list []attribute.KeyValue
+	for i, key := range s.keys {
+		if l.values[i] != "" {
+			list = append(list, key.String(l.values[i]))
+		}
+	}
+	if l.status != 0 {
+		list = append(list, semconv.HTTPResponseStatusCode(l.status))
+	}
+	found = []Option{any(metric.WithAttributeSet(attribute.NewSet(list...))).(Option)}
+	s.options[l] = found
+	return found
+}
+
+type counter struct {
+	metric.Int64Counter
+	series series[metric.AddOption]
+}
+
+func (c *counter) add(ctx context.Context, n int, values ...string) {
+	var l labels
+	copy(l.values[:], values)
+	c.Add(ctx, int64(n), c.series.of(l)...)
+}
+
+type histogram struct {
+	metric.Float64Histogram
+	series series[metric.RecordOption]
+}
+
+func (h *histogram) record(ctx context.Context, d time.Duration, status int, values ...string) {
+	l := labels{status: status}
+	copy(l.values[:], values)
+	h.Record(ctx, d.Seconds(), h.series.of(l)...)
+}
+
+// active counts the requests of one method.
+type active struct{ started, ended atomic.Int64 }
 
 // maxQueryNames bounds the names of GraphQL operations with a separate label.
 const maxQueryNames = 100
@@ -68,50 +136,59 @@ func (q *queryNames) label(name string) string {
 	case q.names == nil:
 		q.names = map[string]bool{}
 	}
-	q.names[name] = true
+	q.names[strings.Clone(name)] = true // the name is a part of the body
 	return name
-}
-
-// attributes returns the attributes of a measurement. Attributes with an empty value are left out.
-func attributes(list ...attribute.KeyValue) metric.MeasurementOption {
-	isEmpty := func(a attribute.KeyValue) bool { return a.Value == attribute.StringValue("") }
-	return metric.WithAttributeSet(attribute.NewSet(slices.DeleteFunc(list, isEmpty)...))
 }
 
 // open creates the instruments.
 func (m *metrics) open(provider metric.MeterProvider) error {
 	m.meter = provider.Meter(scope)
 	var errs []error
-	counter := func(name, unit, description string) metric.Int64Counter {
-		c, err := m.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
-		errs = append(errs, err)
-		return c
+	count := func(c *counter, name, unit, description string, keys ...attribute.Key) {
+		instrument, err := m.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		c.Int64Counter, c.series.keys, errs = instrument, keys, append(errs, err)
 	}
-	histogram := func(name, description string, bounds ...float64) metric.Float64Histogram {
-		h, err := m.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description), metric.WithExplicitBucketBoundaries(bounds...))
-		errs = append(errs, err)
-		return h
+	measure := func(h *histogram, name, description string, bounds []float64, keys ...attribute.Key) {
+		instrument, err := m.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description), metric.WithExplicitBucketBoundaries(bounds...))
+		h.Float64Histogram, h.series.keys, errs = instrument, keys, append(errs, err)
 	}
-	conventional := []float64{.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10} // bucket bounds from the semantic conventions
-	m.serverDuration = histogram("http.server.request.duration", "duration of client requests", conventional...)
-	m.clientDuration = histogram("http.client.request.duration", "time from a request to the upstream until its response headers", conventional...)
-	m.waits = histogram("weir.wait.duration", "time that requests waited, by client and reason", .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
-	m.requests = counter("weir.requests", "{request}", "completed requests, by cache outcome")
-	m.spent = counter("weir.spent", "{request}", "consumed upstream quota: requests, and costs of GraphQL calls")
-	m.saved = counter("weir.saved", "{request}", "responses that consumed no quota and would have without Weir")
-	m.admissions = counter("weir.admissions", "{admission}", "decided claims for a permit, by client and outcome")
-	m.polls = counter("weir.polls", "{request}", "requests for statistics that the upstream had not computed yet")
-	m.retries = counter("weir.retries", "{request}", "requests whose connection broke before a response, by outcome of the retry")
-	m.reloads = counter("weir.config.reloads", "{reload}", "configuration reloads, by outcome")
-	m.refusedDeliveries = counter("weir.webhooks.refused", "{delivery}", "refused webhook deliveries, by reason")
-	m.softLimits = counter("weir.client.soft_limits", "{event}", "soft limits that clients reached, by threshold")
-	m.limitErrors = counter("weir.upstream.limit_errors", "{error}", "responses by which the upstream reports a limit, by kind of limit")
-	active, err := m.meter.Int64UpDownCounter("http.server.active_requests", metric.WithUnit("{request}"), metric.WithDescription("requests in progress"))
-	m.active, m.methods = active, map[string]metric.MeasurementOption{}
+	conventional := []float64{.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10} // from the semantic conventions
+	measure(&m.serverDuration, "http.server.request.duration", "duration of client requests", conventional, semconv.HTTPRequestMethodKey, semconv.HTTPRouteKey)
+	measure(&m.clientDuration, "http.client.request.duration", "time from a request to the upstream until its response headers", conventional,
+		semconv.HTTPRequestMethodKey, semconv.ServerAddressKey, semconv.ErrorTypeKey)
+	measure(&m.waits, "weir.wait.duration", "time that requests waited, by client and reason", []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}, clientKey, reasonKey)
+	count(&m.requests, "weir.requests", "{request}", "completed requests, by cache outcome", operationKey, clientKey, cacheKey)
+	count(&m.spent, "weir.spent", "{request}", "consumed upstream quota: requests, and costs of GraphQL calls", clientKey, operationKey, resourceKey, semconv.GraphQLOperationNameKey)
+	count(&m.saved, "weir.saved", "{request}", "responses that consumed no quota and would have without Weir", operationKey)
+	count(&m.admissions, "weir.admissions", "{admission}", "decided claims for a permit, by client and outcome", clientKey, resourceKey, reasonKey)
+	count(&m.polls, "weir.polls", "{request}", "requests for statistics that the upstream had not computed yet")
+	count(&m.retries, "weir.retries", "{request}", "requests whose connection broke before a response, by outcome of the retry", outcomeKey)
+	count(&m.reloads, "weir.config.reloads", "{reload}", "configuration reloads, by outcome", outcomeKey)
+	count(&m.refusedDeliveries, "weir.webhooks.refused", "{delivery}", "refused webhook deliveries, by reason", reasonKey)
+	count(&m.softLimits, "weir.client.soft_limits", "{event}", "soft limits that clients reached, by threshold", accountKey, clientKey, resourceKey, thresholdKey)
+	count(&m.limitErrors, "weir.upstream.limit_errors", "{error}", "responses by which the upstream reports a limit, by kind of limit", resourceKey, reasonKey)
+	return errors.Join(append(errs, m.openObserved())...)
+}
+
+// openObserved creates the instruments whose values are read when metrics are collected.
+func (m *metrics) openObserved() error {
+	requests, err1 := m.meter.Int64ObservableUpDownCounter("http.server.active_requests", metric.WithUnit("{request}"), metric.WithDescription("requests in progress"))
+	dropped, err2 := m.meter.Int64ObservableCounter("weir.observer.dropped", metric.WithUnit("{request}"), metric.WithDescription("finished requests that were not recorded, or not logged"))
+	m.active = map[string]*active{}
 	for _, method := range append(methods, other) {
-		m.methods[method] = attributes(semconv.HTTPRequestMethodKey.String(method))
+		m.active[method] = &active{}
 	}
-	return errors.Join(append(errs, err)...)
+	_, err3 := m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		for method, n := range m.active {
+			if started := n.started.Load(); started > 0 {
+				o.ObserveInt64(requests, started-n.ended.Load(), metric.WithAttributes(semconv.HTTPRequestMethodKey.String(method)))
+			}
+		}
+		o.ObserveInt64(dropped, m.droppedRecords.Load(), metric.WithAttributes(reasonKey.String("record")))
+		o.ObserveInt64(dropped, m.droppedLines.Load(), metric.WithAttributes(reasonKey.String("line")))
+		return nil
+	}, requests, dropped)
+	return errors.Join(err1, err2, err3)
 }
 
 // methods are the methods with a separate label.
@@ -120,22 +197,21 @@ var methods = []string{
 }
 
 // RequestStarted counts a request as active. Each call needs a call of RequestEnded with the same method.
-func (m *metrics) RequestStarted(method string) { m.addActive(method, 1) }
+func (m *metrics) RequestStarted(method string) { m.activeBy(method).started.Add(1) }
 
 // RequestEnded counts a request as no longer active.
-func (m *metrics) RequestEnded(method string) { m.addActive(method, -1) }
+func (m *metrics) RequestEnded(method string) { m.activeBy(method).ended.Add(1) }
 
-func (m *metrics) addActive(method string, n int64) {
-	set, ok := m.methods[method]
-	if !ok {
-		set = m.methods[other]
+func (m *metrics) activeBy(method string) *active {
+	if n, ok := m.active[method]; ok {
+		return n
 	}
-	m.active.Add(context.Background(), n, set)
+	return m.active[other]
 }
 
 // DeliveryRefused counts a refused webhook delivery.
 func (m *metrics) DeliveryRefused(reason string) {
-	m.refusedDeliveries.Add(context.Background(), 1, attributes(reasonKey.String(reason)))
+	m.refusedDeliveries.add(context.Background(), 1, reason)
 }
 
 // Reloaded counts a reload of the configuration. err is the reason for a refusal, or nil.
@@ -144,68 +220,59 @@ func (m *metrics) Reloaded(err error) {
 	if err != nil {
 		outcome = "refused"
 	}
-	m.reloads.Add(context.Background(), 1, attributes(outcomeKey.String(outcome)))
+	m.reloads.add(context.Background(), 1, outcome)
 }
 
 // SoftLimitReached counts a soft limit that a client or group has reached.
 func (m *metrics) SoftLimitReached(account, client, resource, threshold string) {
-	m.softLimits.Add(context.Background(), 1, attributes(
-		accountKey.String(account), clientKey.String(client), resourceKey.String(resource), thresholdKey.String(threshold)))
+	m.softLimits.add(context.Background(), 1, account, client, resource, threshold)
 }
 
-// Observer returns a function that counts a completed request, or nil if telemetry is disabled. upstream is the host
-// name of the upstream.
-func (m *metrics) Observer(upstream string) func(*proxy.Record) {
-	if m.disabled {
-		return nil
+// observe counts a finished request.
+func (m *metrics) observe(r *proxy.Record) {
+	ctx, client := exemplarContext(r), r.ClientLabel()
+	if !r.Background {
+		m.serverDuration.record(ctx, r.Elapsed, r.Status, r.Method, r.Route)
+		m.requests.add(ctx, 1, r.Operation, client, string(r.Outcome))
+		if r.Saved {
+			m.saved.add(ctx, 1, r.Operation)
+		}
 	}
-	return func(r *proxy.Record) {
-		ctx := exemplarContext(r)
-		if !r.Background {
-			m.serverDuration.Record(ctx, r.Elapsed.Seconds(), attributes(semconv.HTTPRequestMethodKey.String(r.Method), semconv.HTTPRoute(r.Route), semconv.HTTPResponseStatusCode(r.Status)))
-			m.requests.Add(ctx, 1, attributes(operationKey.String(r.Operation), clientKey.String(r.ClientLabel()), cacheKey.String(string(r.Outcome))))
-			if r.Saved {
-				m.saved.Add(ctx, 1, attributes(operationKey.String(r.Operation)))
+	resource := r.Resource // the limiter bounds the names (limits.Limiter.ReadRate)
+	for _, s := range r.Stages {
+		wait := func(reason string) { m.waits.record(ctx, s.Elapsed, 0, client, reason) }
+		switch s.Name {
+		case "queue":
+			m.admissions.add(ctx, 1, client, resource, s.Admission())
+			if s.Detail != "" {
+				wait(s.Detail)
 			}
-		}
-		resource := r.Resource // the limiter bounds the names (limits.Limiter.ReadRate)
-		for _, s := range r.Stages {
-			wait := func(reason string) {
-				m.waits.Record(ctx, s.Elapsed.Seconds(), attributes(clientKey.String(r.ClientLabel()), reasonKey.String(reason)))
+		case "retry":
+			outcome := "sent"
+			if s.Failed {
+				outcome = "given_up"
 			}
-			switch s.Name {
-			case "queue":
-				m.admissions.Add(ctx, 1, attributes(clientKey.String(r.ClientLabel()), resourceKey.String(resource), reasonKey.String(s.Admission())))
-				if s.Detail != "" {
-					wait(s.Detail)
-				}
-			case "retry":
-				outcome := "sent"
-				if s.Failed {
-					outcome = "given_up"
-				}
-				m.retries.Add(ctx, 1, attributes(outcomeKey.String(outcome)))
-				wait(s.Name)
-			case "coalesce", "poll":
-				wait(s.Name)
-			case "attempt":
-				result := semconv.ErrorTypeKey.String(s.Detail)
-				if status, err := strconv.Atoi(s.Detail); err == nil {
-					result = semconv.HTTPResponseStatusCode(status)
-				}
-				if s.Limited != limits.NotLimited {
-					m.limitErrors.Add(ctx, 1, attributes(resourceKey.String(resource), reasonKey.String(s.Limited.String())))
-				}
-				m.clientDuration.Record(ctx, s.Elapsed.Seconds(), attributes(semconv.HTTPRequestMethodKey.String(r.Method), semconv.ServerAddress(upstream), result))
+			m.retries.add(ctx, 1, outcome)
+			wait(s.Name)
+		case "coalesce", "poll":
+			wait(s.Name)
+		case "attempt":
+			status, err := strconv.Atoi(s.Detail)
+			errorType := ""
+			if err != nil {
+				errorType = s.Detail
 			}
+			if s.Limited != limits.NotLimited {
+				m.limitErrors.add(ctx, 1, resource, s.Limited.String())
+			}
+			m.clientDuration.record(ctx, s.Elapsed, status, r.Method, r.Upstream, errorType)
 		}
-		if r.Spent > 0 {
-			m.spent.Add(ctx, int64(r.Spent), attributes(clientKey.String(r.ClientLabel()), operationKey.String(r.Operation), resourceKey.String(resource),
-				semconv.GraphQLOperationName(m.queries.label(r.Query))))
-		}
-		if r.Polls > 0 {
-			m.polls.Add(ctx, int64(r.Polls))
-		}
+	}
+	if r.Spent > 0 {
+		m.spent.add(ctx, r.Spent, client, r.Operation, resource, m.queries.label(r.Query))
+	}
+	if r.Polls > 0 {
+		m.polls.add(ctx, r.Polls)
 	}
 }
 

@@ -1,4 +1,5 @@
-// Package telemetry sets up the OpenTelemetry SDK, and turns request records and account states into metrics.
+// Package telemetry sets up the log of the process and the OpenTelemetry SDK, and turns request records and account states
+// into access lines and metrics.
 //
 // Invariants:
 //   - Only the standard OTEL_* environment variables decide where telemetry is sent. Without these variables, no
@@ -6,8 +7,9 @@
 //   - /metrics exists unless OTEL_SDK_DISABLED is true.
 //   - The number of series of each metric is bounded for all input of clients and the upstream.
 //   - The package sees a request only as a [proxy.Record], which holds no secret.
+//   - A finished request waits neither for its access line nor for its metrics. What is lost is counted.
 //
-// Entry point: [Open]. Spans are created with the OpenTelemetry API by the packages whose work they describe.
+// Entry points: [Open] and [Telemetry.NewObserver]. Spans are created with the OpenTelemetry API by the packages whose work they describe.
 package telemetry
 
 import (
@@ -15,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -47,13 +50,18 @@ type Config struct {
 	// Sample is the fraction of traces to record, 0 to 1, for traces that begin in Weir. OTEL_TRACES_SAMPLER takes
 	// precedence.
 	Sample float64
-	// Log receives the errors of telemetry itself.
-	Log *slog.Logger
+	// Log receives the lines of the log of this level and above, and the access lines. LogFormat and AccessLog are the
+	// settings of the same name.
+	Log                  io.Writer
+	Level                slog.Level
+	LogFormat, AccessLog string
 }
 
 // Telemetry is a running set of providers. A Telemetry is safe for concurrent use.
 type Telemetry struct {
 	metrics
+	config  Config
+	output  *lockedWriter
 	tracer  trace.Tracer // nil without a trace exporter
 	logs    slog.Handler // nil without a log exporter
 	handler http.Handler
@@ -76,14 +84,14 @@ const (
 
 // Open starts the providers that the environment selects. An unknown exporter or protocol is an error.
 func Open(c Config) (*Telemetry, error) {
-	t := &Telemetry{handler: promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{})}
+	t := &Telemetry{config: c, output: &lockedWriter{w: c.Log}, handler: promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{})}
 	if disabled, _ := strconv.ParseBool(os.Getenv("OTEL_SDK_DISABLED")); disabled {
 		t.disabled = true
 		return t, t.open(noop.NewMeterProvider())
 	}
-	t.errors.log = c.Log
+	t.errors.log = slog.New(newHandler(t.output, c))
 	otel.SetErrorHandler(&t.errors)
-	ctx, res := context.Background(), c.resource()
+	ctx, res := context.Background(), t.resource()
 	err := errors.Join(
 		withVariables("TRACES", t.openTraces(ctx, c, res)),
 		withVariables("METRICS", t.openMetrics(ctx, res)),
@@ -118,20 +126,27 @@ func (t *Telemetry) Close() {
 	t.errors.close()
 }
 
+// Log returns the log of the process. It writes each line at once, and exports the lines if the environment selects a log
+// exporter.
+func (t *Telemetry) Log() *slog.Logger {
+	return slog.New(&logs{local: newHandler(t.output, t.config), remote: t.logs})
+}
+
 // Tracer returns the tracer for Weir's spans, or nil without a trace exporter.
 func (t *Telemetry) Tracer() trace.Tracer { return t.tracer }
 
 // ServeHTTP responds with the metrics in the formats of Prometheus.
 func (t *Telemetry) ServeHTTP(w http.ResponseWriter, r *http.Request) { t.handler.ServeHTTP(w, r) }
 
-func (c Config) resource() *resource.Resource {
+func (t *Telemetry) resource() *resource.Resource {
+	c := t.config
 	r, err := resource.New(context.Background(),
 		resource.WithTelemetrySDK(),
 		resource.WithAttributes(semconv.ServiceName(c.ServiceName), semconv.ServiceVersion(c.Version), semconv.ServiceInstanceID(c.Instance)),
 		resource.WithFromEnv(), // the last option takes precedence
 	)
 	if err != nil {
-		c.Log.Warn("resource attributes incomplete; check OTEL_RESOURCE_ATTRIBUTES", "error", err)
+		t.errors.log.Warn("resource attributes incomplete; check OTEL_RESOURCE_ATTRIBUTES", "error", err)
 	}
 	return r
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -39,7 +40,7 @@ func equal[T any](t testing.TB, name string, got, want T, options ...cmp.Option)
 // fullRecord returns a record with every kind of stage.
 func fullRecord() *proxy.Record {
 	return &proxy.Record{
-		Start: time.Now(), Method: http.MethodGet, Route: "/repos/{owner}/{repo}", Operation: "repos/get", Resource: policy.Core, Client: "builds",
+		Start: time.Now(), Method: http.MethodGet, Route: "/repos/{owner}/{repo}", Operation: "repos/get", Resource: policy.Core, Client: "builds", Upstream: "api.example.com",
 		Status: 200, Elapsed: time.Second, Outcome: "collapsed", Saved: true, Spent: 1, Polls: 1, Attempts: 2,
 		Trace: "0af7651916cd43dd8448eb211c80319c", Span: "b7ad6b7169203331",
 		Stages: []proxy.Stage{
@@ -81,9 +82,18 @@ func sources(accounts int) Sources {
 // opened returns telemetry for the environment of the test. The telemetry is closed with the test.
 func opened(t *testing.T) *Telemetry {
 	t.Helper()
-	w := must(Open(Config{ServiceName: "weir", Version: "1.2.3", Instance: "one", Sample: 1, Log: slog.New(slog.DiscardHandler)}))
+	w := must(Open(Config{ServiceName: "weir", Version: "1.2.3", Instance: "one", Sample: 1, Log: io.Discard}))
 	t.Cleanup(w.Close)
 	return w
+}
+
+// record passes records to an observer.
+func (t *Telemetry) record(records ...*proxy.Record) {
+	o := t.NewObserver(func(*proxy.Record) {})
+	defer o.Close()
+	for _, r := range records {
+		o.Observe(r)
+	}
 }
 
 // watching returns telemetry with gauges of these sources.
@@ -153,7 +163,7 @@ func TestOpenRejectsUnknownExporters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
 			t.Setenv(name, "pigeon")
-			if _, err := Open(Config{Log: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "pigeon") {
+			if _, err := Open(Config{Log: io.Discard}); err == nil || !strings.Contains(err.Error(), "pigeon") {
 				t.Errorf("got the error %v", err)
 			}
 		})
@@ -166,8 +176,9 @@ func TestOTELSDKDisabledDisablesAll(t *testing.T) {
 	w := watching(t, sources(1))
 	w.RequestStarted(http.MethodGet)
 	w.Reloaded(nil)
-	slog.New(w.Logs(slog.DiscardHandler)).Info("line")
-	if w.Observer("api") != nil || w.Tracer() != nil || w.scrape(false) != "" {
+	w.Log().Info("line")
+	w.record(fullRecord())
+	if w.Tracer() != nil || w.scrape(false) != "" {
 		t.Error("telemetry is not disabled")
 	}
 	w.Close()
@@ -235,7 +246,7 @@ func TestEnvironmentSelectsTheSampler(t *testing.T) {
 
 func TestMeasurementsCarryExemplars(t *testing.T) {
 	w := opened(t)
-	w.Observer("api.example.com")(fullRecord())
+	w.record(fullRecord())
 	if plain := w.scrape(false); strings.Contains(plain, "0af7651916cd43dd8448eb211c80319c") {
 		t.Errorf("exemplar in the plain format: %s", plain)
 	}
@@ -244,12 +255,8 @@ func TestMeasurementsCarryExemplars(t *testing.T) {
 
 func TestObserverCountsRequests(t *testing.T) {
 	w := opened(t)
-	observe := w.Observer("api.example.com")
-	observe(fullRecord())
 	hit := &proxy.Record{Method: "GET", Route: "/emojis", Operation: "emojis/get", Client: "builds", Status: 200, Outcome: "hit", Saved: true}
-	observe(hit)
-	observe(hit)
-	observe(&proxy.Record{Method: "GET", Route: "/emojis", Operation: "emojis/get", Status: 200, Outcome: "validated", Background: true, Resource: "made-up", Spent: 2, Stages: []proxy.Stage{{Name: "queue"}}})
+	w.record(fullRecord(), hit, hit, &proxy.Record{Method: "GET", Route: "/emojis", Operation: "emojis/get", Status: 200, Outcome: "validated", Background: true, Resource: "made-up", Spent: 2, Stages: []proxy.Stage{{Name: "queue"}}})
 	assertContains(t, w.scrape(false),
 		`http_server_request_duration_seconds_count{http_request_method="GET",http_response_status_code="200",http_route="/emojis"} 2`,
 		`weir_requests_total{weir_cache="hit",weir_client="builds",weir_operation="emojis/get"} 2`,
@@ -266,11 +273,10 @@ func TestObserverCountsRequests(t *testing.T) {
 
 func TestSpentQuotaNamesGraphQLOperations(t *testing.T) {
 	w := opened(t)
-	observe := w.Observer("api.example.com")
 	for i := range 2 * maxQueryNames {
-		observe(&proxy.Record{Operation: "graphql", Query: fmt.Sprint("Query", i), Client: "builds", Resource: "graphql", Spent: 51})
+		w.record(&proxy.Record{Operation: "graphql", Query: fmt.Sprint("Query", i), Client: "builds", Resource: "graphql", Spent: 51})
 	}
-	observe(&proxy.Record{Operation: "graphql", Query: "Query0", Client: "builds", Resource: "graphql", Spent: 2})
+	w.record(&proxy.Record{Operation: "graphql", Query: "Query0", Client: "builds", Resource: "graphql", Spent: 2})
 	text := w.scrape(false)
 	assertContains(t, text,
 		`weir_spent_total{graphql_operation_name="Query0",weir_client="builds",weir_operation="graphql",weir_resource="graphql"} 53`,
@@ -280,9 +286,8 @@ func TestSpentQuotaNamesGraphQLOperations(t *testing.T) {
 
 func TestSeriesAreBounded(t *testing.T) {
 	w := opened(t)
-	observe := w.Observer("api.example.com")
 	for i := range maxSeries + 500 {
-		observe(&proxy.Record{Method: "GET", Route: fmt.Sprint("/", i), Operation: fmt.Sprint(i), Status: 200, Outcome: "hit", Saved: true})
+		w.record(&proxy.Record{Method: "GET", Route: fmt.Sprint("/", i), Operation: fmt.Sprint(i), Status: 200, Outcome: "hit", Saved: true})
 	}
 	text := w.scrape(false)
 	for _, name := range []string{"http_server_request_duration_seconds_count", "weir_requests_total", "weir_saved_total"} {
@@ -358,9 +363,9 @@ func TestOtherGaugesWorkWhileTheStoreIsLost(t *testing.T) {
 
 func TestLogsCarryTheirSpan(t *testing.T) {
 	received := testservers.StartOTLP(t)
-	w := opened(t)
 	var text strings.Builder
-	log := slog.New(w.Logs(slog.NewTextHandler(&text, nil))).With("part", "test").WithGroup("in")
+	w := must(Open(Config{ServiceName: "weir", Sample: 1, Log: &text}))
+	log := w.Log().With("part", "test").WithGroup("in")
 	ctx, span := w.Tracer().Start(t.Context(), "span")
 	log.InfoContext(ctx, "with", "n", 1)
 	log.Info("without")
@@ -394,7 +399,7 @@ func TestExportErrorsAreLoggedOncePerMinute(t *testing.T) {
 
 func TestErrorsAfterCloseAreNotLogged(t *testing.T) {
 	var text bytes.Buffer
-	w := must(Open(Config{ServiceName: "weir", Log: slog.New(slog.NewTextHandler(&text, nil))}))
+	w := must(Open(Config{ServiceName: "weir", Log: &text}))
 	otel.Handle(errors.New("the first"))
 	w.Close()
 	otel.Handle(errors.New("late"))
