@@ -218,7 +218,7 @@ var digest = regexp.MustCompile(`^"[0-9a-f]{64}"$`)
 func (g *Gateway) computesETags(ex *exchange, sent http.Header) bool {
 	repeated := func(name string) bool { return len(sent[http.CanonicalHeaderKey(name)]) > 1 }
 	return (g.ETags == "" || g.ETags == ETagsComputed) && len(g.Dialect.ETag) > 0 &&
-		!slices.ContainsFunc(g.Dialect.ETag, repeated) && g.baseKey(ex) != cache.Key{}
+		!slices.ContainsFunc(g.Dialect.ETag, repeated) && ex.hasBaseKey()
 }
 
 // checkComputedETag logs, at most once per hour, that the upstream's ETag differs from the computed ETag.
@@ -233,12 +233,17 @@ func (g *Gateway) checkComputedETag(ex *exchange, sent http.Header, e *cache.Ent
 	})
 }
 
-// baseKey returns the key of the question without a security class. The key is zero if all callers share the response.
-// The key is also zero for unknown operations, whose ETags may not be comparable, and for GraphQL queries, which cannot be
-// revalidated.
+// baseKey returns the key of the question without a security class, or zero without such a key.
 func (g *Gateway) baseKey(ex *exchange) cache.Key {
-	if op := ex.match.Operation; op.Cache.Class == policy.Shared || op.Cache.Class == policy.Query || !op.Known() {
+	if !ex.hasBaseKey() {
 		return cache.Key{}
 	}
 	return g.keyOf(&ex.question, "any caller")
+}
+
+// hasBaseKey reports whether the question has a base key. A question whose response all callers share has none. Neither has an
+// unknown operation, whose ETags may not be comparable, or a GraphQL query, which cannot be revalidated.
+func (ex *exchange) hasBaseKey() bool {
+	op := ex.match.Operation
+	return op.Cache.Class != policy.Shared && op.Cache.Class != policy.Query && op.Known()
 }
