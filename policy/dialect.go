@@ -111,19 +111,26 @@ func (d *Dialect) EntityTag(field func(name string) string, body []byte) string 
 // "application/vnd.VENDOR.v3+json", and lists of these. Other values keep their members, order, case and blanks,
 // because the upstream may treat any difference as another type.
 func (d *Dialect) Accept(values []string) string {
-	plain := true
+	if !slices.ContainsFunc(values, d.hasOtherType) {
+		return ""
+	}
 	var members []string
 	for _, value := range values {
 		for member := range strings.SplitSeq(value, ",") {
-			member = strings.Trim(member, " \t")
-			members = append(members, member)
-			plain = plain && d.isPlain(member)
+			members = append(members, strings.Trim(member, " \t"))
 		}
 	}
-	if plain {
-		return ""
-	}
 	return strings.Join(members, ",")
+}
+
+// hasOtherType reports whether an Accept value has a member of another representation than the plain one.
+func (d *Dialect) hasOtherType(value string) bool {
+	for member := range strings.SplitSeq(value, ",") {
+		if !d.isPlain(strings.Trim(member, " \t")) {
+			return true
+		}
+	}
+	return false
 }
 
 // MediaType returns the vendor media type of the plain representation.

@@ -78,11 +78,38 @@ func canonicalQuery(raw string) (string, error) {
 	if strings.Count(raw, "&") >= maxParameters {
 		return "", &TargetError{Reason: "the query holds more than 1,000 parameters"}
 	}
+	if isCanonicalQuery(raw) {
+		return raw, nil
+	}
 	values, err := url.ParseQuery(raw)
 	if err != nil {
 		return "", &TargetError{Reason: "the query holds a broken percent-escape"}
 	}
 	return values.Encode(), nil
+}
+
+// isCanonicalQuery reports whether a query is certainly canonical: its characters need no escape, and its parameters have
+// values and are in order. Client libraries send most queries in this form.
+func isCanonicalQuery(raw string) bool {
+	for previous := ""; raw != ""; {
+		parameter, rest, more := strings.Cut(raw, "&")
+		name, value, ok := strings.Cut(parameter, "=")
+		if !ok || more && rest == "" || name < previous || !isUnreserved(name) || !isUnreserved(value) {
+			return false
+		}
+		raw, previous = rest, name
+	}
+	return true
+}
+
+// isUnreserved reports whether all characters of s are unreserved (RFC 3986 section 2.3).
+func isUnreserved(s string) bool {
+	for _, c := range []byte(s) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && strings.IndexByte("-._~", c) < 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // errNoGraphQLPath and errNoGraphQLMethod refuse requests that an upstream may treat as GraphQL calls.

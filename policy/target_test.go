@@ -111,6 +111,21 @@ func TestClassifyNormalizesOrRefusesQueries(t *testing.T) {
 	}
 }
 
+// A query that is canonical already must be the result of the general way, too.
+func TestCanonicalQueriesStayUnchanged(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		for _, raw := range rapid.SliceOfN(rapid.StringMatching(`([ab]{0,2}=?[a1~%+ ]?&?){0,4}`), 20, 20).Draw(t, "queries") {
+			values, err := url.ParseQuery(raw)
+			if err != nil {
+				continue
+			}
+			if got, err := canonicalQuery(raw); err != nil || got != values.Encode() {
+				t.Fatalf("%q: got %q, %v; want %q", raw, got, err, values.Encode())
+			}
+		}
+	})
+}
+
 // TestClassifyFoldsOnlyASCIILetters covers attack 18 of docs/attacks.md.
 func TestClassifyFoldsOnlyASCIILetters(t *testing.T) {
 	for _, c := range []struct{ name, path, want, id string }{

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"iter"
 	"maps"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -295,14 +295,29 @@ const (
 
 func truncated(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxText)], "\uFFFD") }
 
-// hasCredentialPrefix reports whether a text contains the prefix of a token of the API or of a key of the gateway: gh[a-z]_,
-// github_pat_ or weir_.
-func hasCredentialPrefix(text string) bool {
-	for before, after, found := strings.Cut(text, "_"); found; before, after, found = strings.Cut(after, "_") {
-		if strings.HasSuffix(before, "weir") || strings.HasSuffix(before, "github") && strings.HasPrefix(after, "pat_") {
-			return true
+// credentialPrefixes begin the tokens of the API and the keys of the gateway. A question mark is any lower-case letter. Each
+// prefix ends with an underscore.
+var credentialPrefixes = [...]string{"gh?_", "github_pat_", "weir_"}
+
+// afterCredentialPrefixes returns the rest of a text after each of its credential prefixes.
+func afterCredentialPrefixes(text string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for end, c := range []byte(text) {
+			if c == '_' && endsWithCredentialPrefix(text[:end+1]) && !yield(text[end+1:]) {
+				return
+			}
 		}
-		if n := len(before); n >= 3 && before[n-3:n-1] == "gh" && 'a' <= before[n-1] && before[n-1] <= 'z' {
+	}
+}
+
+func endsWithCredentialPrefix(text string) bool {
+	for _, prefix := range credentialPrefixes {
+		before, after, hasLetter := strings.Cut(prefix, "?")
+		switch n := len(text) - len(prefix); {
+		case n < 0:
+		case !hasLetter && text[n:] == prefix:
+			return true
+		case hasLetter && strings.HasPrefix(text[n:], before) && strings.HasSuffix(text, after) && 'a' <= text[n+len(before)] && text[n+len(before)] <= 'z':
 			return true
 		}
 	}
@@ -315,11 +330,18 @@ func (ex *exchange) maskedPath() string {
 	if ex.question == nil || !ex.question.match.Operation.Known() {
 		return ex.record.Route
 	}
-	isMasked := func(segment string) bool { return len(segment) > maxText || ex.isSecret(segment) }
-	segments := strings.Split(ex.question.match.Path, "/")
-	if !slices.ContainsFunc(segments, isMasked) {
-		return ex.question.match.Path
+	own := ex.appendCredentials(make([]string, 0, 2))
+	isMasked := func(segment string) bool { return len(segment) > maxText || isSecret(segment, own) }
+	for segment := range strings.SplitSeq(ex.question.match.Path, "/") {
+		if isMasked(segment) {
+			return maskSegments(ex.question.match.Path, isMasked)
+		}
 	}
+	return ex.question.match.Path
+}
+
+func maskSegments(path string, isMasked func(segment string) bool) string {
+	segments := strings.Split(path, "/")
 	for i, s := range segments {
 		if isMasked(s) {
 			segments[i] = masked
@@ -328,20 +350,32 @@ func (ex *exchange) maskedPath() string {
 	return strings.Join(segments, "/")
 }
 
-// isSecret reports whether a text has the shape of a credential, contains the request's own credential, or is part of
-// that credential.
-func (ex *exchange) isSecret(text string) bool {
-	if hasCredentialPrefix(text) {
-		return true
-	}
-	for _, name := range []string{"Authorization", "Cookie"} {
+// appendCredentials appends the credentials of the request, without their scheme.
+func (ex *exchange) appendCredentials(list []string) []string {
+	for _, name := range [...]string{"Authorization", "Cookie"} {
 		for _, value := range ex.in.Header[name] {
 			if _, credential, ok := strings.Cut(value, " "); ok {
 				value = credential
 			}
-			if len(value) >= minSecret && strings.Contains(text, value) || len(text) >= minSecret && strings.Contains(value, text) {
-				return true
-			}
+			list = append(list, value)
+		}
+	}
+	return list
+}
+
+// isSecret reports whether a text has the shape of a credential, contains the request's own credential, or is part of
+// that credential.
+func (ex *exchange) isSecret(text string) bool {
+	return isSecret(text, ex.appendCredentials(nil))
+}
+
+func isSecret(text string, own []string) bool {
+	for range afterCredentialPrefixes(text) {
+		return true
+	}
+	for _, value := range own {
+		if len(value) >= minSecret && strings.Contains(text, value) || len(text) >= minSecret && strings.Contains(value, text) {
+			return true
 		}
 	}
 	return false

@@ -76,16 +76,16 @@ func CheckIssuerURL(raw string) error {
 
 // byToken returns the first client that a token selects. If the credential is not a token of
 // a configured issuer, ours is false.
-func (r *Registry) byToken(ctx context.Context, credential string) (c Caller, ours bool, err error) {
+func (r *Registry) byToken(ctx context.Context, credential string) (i *identified, ours bool, err error) {
 	name := unverifiedIssuer(credential)
 	at := slices.IndexFunc(r.config.Issuers, func(i Issuer) bool { return i.URL == name })
 	if at < 0 {
-		return Caller{}, false, nil
+		return nil, false, nil
 	}
 	issuer := r.config.Issuers[at]
-	claims, err := r.config.IssuerKeys.verify(ctx, issuer, credential)
+	token, claims, err := r.config.IssuerKeys.verify(ctx, issuer, credential)
 	if err != nil {
-		return Caller{}, true, fmt.Errorf("issuer %s: %w", issuer.URL, err)
+		return nil, true, fmt.Errorf("issuer %s: %w", issuer.URL, err)
 	}
 	for i, client := range r.config.Clients {
 		if client.Token.Issuer == issuer.URL && client.Token.matches(claims) {
@@ -93,10 +93,10 @@ func (r *Registry) byToken(ctx context.Context, credential string) (c Caller, ou
 			if values := claims.values(client.Token.Tag); len(values) == 1 {
 				caller.Tag = values[0]
 			}
-			return caller, true, nil
+			return &identified{caller: &caller, token: token}, true, nil
 		}
 	}
-	return Caller{}, true, errNoClient
+	return nil, true, errNoClient
 }
 
 // matches reports whether a token has all claims. A match without claims selects no token, because such a match would
@@ -145,39 +145,63 @@ func (c jwtClaims) values(name string) []string {
 	return nil
 }
 
+// verifiedToken is a token whose signature a key of its issuer verified.
+type verifiedToken struct {
+	issuer Issuer
+	header jose.Header
+	keys   *keySet // of the issuer at that time
+	claims jwt.Claims
+}
+
 // verify checks a token of an issuer and returns its claims. The check may wait until the issuer's keys are fetched.
 // The error wraps [ErrInvalidToken], [ErrIssuerUnavailable] or the context's error, and never contains the token.
-func (k *IssuerKeys) verify(ctx context.Context, i Issuer, token string) (jwtClaims, error) {
+func (k *IssuerKeys) verify(ctx context.Context, i Issuer, token string) (*verifiedToken, jwtClaims, error) {
 	algorithms := make([]jose.SignatureAlgorithm, len(i.Algorithms))
 	for n, name := range i.Algorithms {
 		algorithms[n] = jose.SignatureAlgorithm(name)
 	}
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
-		return nil, fmt.Errorf("%w: malformed, or not signed by %s", ErrInvalidToken, strings.Join(i.Algorithms, ", "))
+		return nil, nil, fmt.Errorf("%w: malformed, or not signed by %s", ErrInvalidToken, strings.Join(i.Algorithms, ", "))
 	}
-	keys, err := k.matching(ctx, i.URL, parsed.Headers[0])
-	if err != nil {
-		return nil, err
+	v := &verifiedToken{issuer: i, header: parsed.Headers[0]}
+	if v.keys, err = k.matching(ctx, i.URL, v.header); err != nil {
+		return nil, nil, err
 	}
-	var registered jwt.Claims
 	claims := jwtClaims{}
-	signed := func(key jose.JSONWebKey) bool { return parsed.Claims(key.Key, &registered, &claims) == nil }
-	if !slices.ContainsFunc(keys, signed) {
-		return nil, fmt.Errorf("%w: invalid signature", ErrInvalidToken)
+	signed := func(key jose.JSONWebKey) bool {
+		return matches(key, v.header) && parsed.Claims(key.Key, &v.claims, &claims) == nil
 	}
+	if !slices.ContainsFunc(v.keys.list, signed) {
+		return nil, nil, fmt.Errorf("%w: invalid signature", ErrInvalidToken)
+	}
+	if err := v.check(time.Now()); err != nil {
+		return nil, nil, err
+	}
+	return v, claims, nil
+}
+
+// check checks the claims of the token at a time.
+func (v *verifiedToken) check(now time.Time) error {
 	// jose skips a check whose claim or expected value is missing. A token without exp would be valid for ever, and a
 	// token without aud could be for another service.
-	if registered.Expiry == nil {
-		return nil, fmt.Errorf("%w: exp is missing", ErrInvalidToken)
+	if v.claims.Expiry == nil {
+		return fmt.Errorf("%w: exp is missing", ErrInvalidToken)
 	}
-	if err := registered.ValidateWithLeeway(jwt.Expected{Issuer: i.URL, Time: time.Now()}, i.Skew); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidToken, err)
+	if err := v.claims.ValidateWithLeeway(jwt.Expected{Issuer: v.issuer.URL, Time: now}, v.issuer.Skew); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidToken, err)
 	}
-	if !slices.ContainsFunc(i.Audiences, registered.Audience.Contains) {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidToken, jwt.ErrInvalidAudience)
+	if !slices.ContainsFunc(v.issuer.Audiences, v.claims.Audience.Contains) {
+		return fmt.Errorf("%w: %w", ErrInvalidToken, jwt.ErrInvalidAudience)
 	}
-	return claims, nil
+	return nil
+}
+
+// verifiesStill reports whether verify would certainly accept a verified token again. The keys of the issuer must be those
+// that verified the signature. They are fetched again at the times at which verify fetches them.
+func (k *IssuerKeys) verifiesStill(ctx context.Context, v *verifiedToken) bool {
+	keys, err := k.matching(ctx, v.issuer.URL, v.header)
+	return err == nil && keys == v.keys && v.check(time.Now()) == nil
 }
 
 const (
@@ -209,12 +233,21 @@ type IssuerKeys struct {
 
 // publishedKeys are the keys of one issuer, guarded by IssuerKeys.mu.
 type publishedKeys struct {
-	keys    []jose.JSONWebKey
+	keys    *keySet   // nil before the first success
 	fetched time.Time // of the last successful fetch; zero before the first success
 	tried   time.Time // end of the last fetch
 	err     error     // of the last fetch
 	// done is closed when the fetch in progress ends. done is nil if no fetch is in progress.
 	done chan struct{}
+}
+
+// keySet is the result of one fetch. A keySet is immutable.
+type keySet struct{ list []jose.JSONWebKey }
+
+// matches reports whether a key may have signed a token with this header. A header without a key ID matches a key without a
+// key ID (RFC 7515 section 4.1.4).
+func matches(key jose.JSONWebKey, header jose.Header) bool {
+	return key.KeyID == header.KeyID && (key.Algorithm == "" || key.Algorithm == header.Algorithm)
 }
 
 // NewIssuerKeys returns an empty cache that fetches keys over a transport. The cache must be closed.
@@ -244,9 +277,9 @@ func (k *IssuerKeys) Keep(urls []string) {
 	maps.DeleteFunc(k.issuers, func(url string, _ *publishedKeys) bool { return !slices.Contains(urls, url) })
 }
 
-// matching returns the keys of an issuer that match a token's header, or an error if no key matches. Cached keys are
-// returned immediately, even while a refresh is in progress. If no cached key matches, matching waits for one fetch.
-func (k *IssuerKeys) matching(ctx context.Context, url string, header jose.Header) ([]jose.JSONWebKey, error) {
+// matching returns the keys of an issuer, or an error if none of them matches a token's header. Cached keys are returned
+// immediately, even while a refresh is in progress. If no cached key matches, matching waits for one fetch.
+func (k *IssuerKeys) matching(ctx context.Context, url string, header jose.Header) (*keySet, error) {
 	for {
 		now := time.Now()
 		k.mu.Lock()
@@ -255,15 +288,9 @@ func (k *IssuerKeys) matching(ctx context.Context, url string, header jose.Heade
 			p = &publishedKeys{err: errors.New("keys were never fetched")}
 			k.issuers[url] = p
 		}
-		known := !p.fetched.IsZero() && now.Sub(p.fetched) < keysUsableFor
-		var keys []jose.JSONWebKey
-		for _, key := range p.keys {
-			// A header without a key ID matches a key without a key ID (RFC 7515 section 4.1.4).
-			if known && key.KeyID == header.KeyID && (key.Algorithm == "" || key.Algorithm == header.Algorithm) {
-				keys = append(keys, key)
-			}
-		}
-		stale := len(keys) == 0 || now.Sub(p.fetched) >= keysRefreshAfter
+		keys, known := p.keys, !p.fetched.IsZero() && now.Sub(p.fetched) < keysUsableFor
+		matched := known && slices.ContainsFunc(keys.list, func(key jose.JSONWebKey) bool { return matches(key, header) })
+		stale := !matched || now.Sub(p.fetched) >= keysRefreshAfter
 		if stale && p.done == nil && now.Sub(p.tried) >= keysFetchPause && k.ctx.Err() == nil {
 			p.done = make(chan struct{})
 			k.fetching.Go(func() { k.refresh(url, p) })
@@ -271,7 +298,7 @@ func (k *IssuerKeys) matching(ctx context.Context, url string, header jose.Heade
 		done, err := p.done, p.err
 		k.mu.Unlock()
 		switch {
-		case len(keys) > 0:
+		case matched:
 			return keys, nil
 		case done == nil && known:
 			return nil, fmt.Errorf("%w: the issuer publishes no key with its key ID and algorithm", ErrInvalidToken)
@@ -301,7 +328,7 @@ func (k *IssuerKeys) refresh(url string, p *publishedKeys) {
 
 // fetch reads an issuer's metadata (OpenID Connect Discovery 1.0 section 4), then the keys at
 // the URL that the metadata name.
-func (k *IssuerKeys) fetch(issuer string) ([]jose.JSONWebKey, error) {
+func (k *IssuerKeys) fetch(issuer string) (*keySet, error) {
 	var metadata struct {
 		Issuer string `json:"issuer"`
 		Keys   string `json:"jwks_uri"`
@@ -331,7 +358,7 @@ func (k *IssuerKeys) fetch(issuer string) ([]jose.JSONWebKey, error) {
 	if len(keys) == 0 {
 		return nil, errors.New("fetch keys: none can verify tokens")
 	}
-	return keys, nil
+	return &keySet{keys}, nil
 }
 
 // canVerify reports whether tokens may be verified with a published key. A secret key is

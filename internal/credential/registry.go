@@ -86,11 +86,11 @@ type Config struct {
 	Health *Health
 }
 
-// Registry identifies the caller of a request and the credential to forward the request with. A Registry is immutable
-// and safe for concurrent use.
+// Registry identifies the caller of a request and the credential to forward the request with. The configuration of a
+// Registry never changes. A Registry is safe for concurrent use.
 //
-// A Registry stores hashes of client keys and of passed-through credentials, not the texts. The hash that names an
-// account is keyed, so that a guessed credential cannot be confirmed.
+// A Registry stores hashes of client keys and of passed-through credentials, not the texts. The hashes of passed-through
+// credentials are keyed, so that a guessed credential cannot be confirmed.
 type Registry struct {
 	config   Config
 	accounts map[string]policy.Caller // of held credentials, by security class
@@ -98,8 +98,9 @@ type Registry struct {
 	callers  []Caller                 // of the clients, in the order of the configuration
 	// keys maps the hash of a client key to the index of the client. The duration of a lookup leaks nothing, because a
 	// sender cannot choose the hash.
-	keys map[[sha256.Size]byte]int
-	lent *Caller // nil without Config.Lent
+	keys  map[[sha256.Size]byte]int
+	lent  *Caller // nil without Config.Lent
+	known knownValues
 }
 
 // Caller is the identity of a request and the credential to forward the request with.
@@ -156,6 +157,7 @@ func NewHashKey() []byte {
 func NewRegistry(c Config) *Registry {
 	r := &Registry{
 		config: c, accounts: map[string]policy.Caller{}, labels: map[string]string{}, keys: map[[sha256.Size]byte]int{},
+		known: newKnownValues(),
 	}
 	held := map[string]Caller{}
 	for _, h := range c.Held {
@@ -276,7 +278,7 @@ func (r *Registry) Client(name string) (Caller, bool) {
 
 // Identify returns the caller of a request, by its Authorization field or, without that field, by the client
 // certificate of its connection. The call may wait for an issuer's keys. If the request's context ends first, Identify
-// returns the context's error.
+// returns the context's error. The registry remembers the callers of Authorization values, but not those of certificates.
 func (r *Registry) Identify(req *http.Request) (Caller, error) {
 	values := req.Header["Authorization"]
 	if len(values) > 1 {
@@ -294,20 +296,25 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 		}
 		return Caller{Caller: r.Anonymous(), Lent: r.lent, LentOnly: !r.config.PassThrough}, nil
 	}
-	scheme, credential := parseAuthorization(values[0])
+	return r.byValue(req.Context(), values[0])
+}
+
+// identify returns the caller of an Authorization value that is not known.
+func (r *Registry) identify(ctx context.Context, value string) (*identified, error) {
+	scheme, credential := parseAuthorization(value)
 	if i, ok := r.keys[sha256.Sum256([]byte(credential))]; ok {
-		return r.callers[i], nil
+		return &identified{caller: &r.callers[i]}, nil
 	}
-	if c, ours, err := r.byToken(req.Context(), credential); ours {
-		return c, err
+	if i, ours, err := r.byToken(ctx, credential); ours {
+		return i, err
 	}
 	switch {
 	case !r.config.PassThrough:
-		return Caller{}, ErrUnknown
-	case !r.hasUpstreamForm(values[0]):
-		return Caller{}, ErrForm
+		return nil, ErrUnknown
+	case !r.hasUpstreamForm(value):
+		return nil, ErrForm
 	case r.holdsOwn(credential, ownKey):
-		return Caller{}, ErrOwn
+		return nil, ErrOwn
 	}
 	if token, ok := r.tokenOfPair(scheme, credential); ok {
 		scheme, credential = "", token
@@ -317,11 +324,11 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 	if !held {
 		caller = policy.Caller{Kind: r.config.Dialect.Kind(scheme, credential), Account: class, Class: class}
 	}
-	passed := Caller{Caller: caller, Authorization: Secret(values[0])}
+	passed := &Caller{Caller: caller}
 	if !held && len(r.config.FormerHashKey) > 0 {
 		passed.FormerAccount = hash(r.config.FormerHashKey, credential)
 	}
-	return passed, nil
+	return &identified{caller: passed, passed: true}, nil
 }
 
 // Anonymous returns the caller of requests without a credential.

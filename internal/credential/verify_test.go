@@ -104,7 +104,7 @@ func TestVerifyIgnoresUnsuitablePublishedKeys(t *testing.T) {
 			"short RSA key":    sign(small.private, "RS256", "small", testClaims(nil)),
 			"encryption key":   encrypts.token(nil),
 		} {
-			if _, err := w.keys.verify(context.Background(), i, token); !errors.Is(err, ErrInvalidToken) {
+			if _, _, err := w.keys.verify(context.Background(), i, token); !errors.Is(err, ErrInvalidToken) {
 				w.Errorf("%s: got %v, want ErrInvalidToken", name, err)
 			}
 		}
@@ -161,7 +161,7 @@ func TestVerifyOverTLS(t *testing.T) {
 	}{{"trusted issuer", server.Client().Transport, nil}, {"unknown certificate authority", &http.Transport{}, ErrIssuerUnavailable}} {
 		keys := NewIssuerKeys(c.transport)
 		t.Cleanup(keys.Close)
-		claims, err := keys.verify(t.Context(), testIssuer(server.URL), token)
+		_, claims, err := keys.verify(t.Context(), testIssuer(server.URL), token)
 		if !errors.Is(err, c.want) || err == nil && claims["sub"] != "builds" {
 			t.Errorf("%s: got claims %v and the error %v, want %v", c.name, claims, err, c.want)
 		}
@@ -181,7 +181,7 @@ func TestVerifyRefusesModifiedTokens(t *testing.T) {
 		at := rapid.IntRange(0, len(token)-1).Draw(t, "at")
 		changed := []byte(token)
 		changed[at] = rapid.SampledFrom([]byte("AZaz09-_.=+/ {\x00")).Draw(t, "with")
-		_, err := w.keys.verify(context.Background(), testIssuer(issuerAddress), string(changed))
+		_, _, err := w.keys.verify(context.Background(), testIssuer(issuerAddress), string(changed))
 		if (err == nil) != sameToken(token, string(changed)) {
 			t.Fatalf("%s: %v", changed, err)
 		}
@@ -208,7 +208,7 @@ func FuzzVerify(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, token string) {
 		_ = unverifiedIssuer(token)
-		_, err := w.keys.verify(t.Context(), testIssuer(issuerAddress), token)
+		_, _, err := w.keys.verify(t.Context(), testIssuer(issuerAddress), token)
 		if (err == nil) != sameToken(good, token) || err != nil && !errors.Is(err, ErrInvalidToken) {
 			t.Errorf("%q: %v", token, err)
 		}
@@ -291,7 +291,7 @@ func TestVerifyStopsWaitingForAHangingIssuer(t *testing.T) {
 		time.Sleep(keysFetchPause)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_, err := w.keys.verify(ctx, testIssuer(issuerAddress), w.token(nil))
+		_, _, err := w.keys.verify(ctx, testIssuer(issuerAddress), w.token(nil))
 		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrIssuerUnavailable) {
 			w.Errorf("client disconnected: %v", err)
 		}
@@ -353,7 +353,7 @@ func TestVerifyUsesOnlyKeysOfTheTokensIssuer(t *testing.T) {
 	inVirtualTime(t, func(w *fakeIssuer) {
 		w.verify("token of the key's issuer", w.token(nil), "")
 		token := w.token(map[string]any{"iss": otherAddress})
-		if _, err := w.keys.verify(context.Background(), testIssuer(otherAddress), token); !errors.Is(err, ErrIssuerUnavailable) {
+		if _, _, err := w.keys.verify(context.Background(), testIssuer(otherAddress), token); !errors.Is(err, ErrIssuerUnavailable) {
 			w.Errorf("token of another issuer: %v", err)
 		}
 	})
