@@ -285,7 +285,7 @@ func TestUpstreamCannotSendTheGatewayToAnotherHost(t *testing.T) {
 		name := fmt.Sprint("/r", status)
 		for _, path := range []string{name, "/users" + name, "/repos/acme" + name + "/stats/participation", "/repos/acme" + name + "/subscription"} {
 			for _, method := range []string{http.MethodGet, http.MethodGet, http.MethodPost, http.MethodPut} {
-				sendTo(g, method, path, "{}", "Authorization: Bearer gateway-key", "Prefer: wait=0")
+				sendTo(g, method, path, "{}", "Authorization: Bearer gateway-key", "Prefer: wait=1")
 			}
 		}
 	}
