@@ -94,6 +94,26 @@ func TestMergeDuringAnExchange(t *testing.T) {
 	})
 }
 
+// A reply about an account that was merged during the exchange contains reports that are merged already.
+func TestMergeCountsRequestsOfOtherReplicasOnce(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		w := &window{pair: p, limit: 100, reset: time.Now().Add(30 * time.Minute)}
+		w.change = func(c *limits.Claim) { c.Account = "token a" }
+		w.spend(p.r2, 20)
+		w.spend(p.r1, 5)
+		w.spend(p.r2, 5)
+		p.hook.changeNext(p.r1.scripts.exchange, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+			err := run(ctx, cmd)
+			go p.r1.Merge("token a", "user:1", policy.User)
+			time.Sleep(time.Second)
+			return err
+		})
+		w.spend(p.r1, 1)
+		b, _ := p.r1.Budget(policy.Caller{Account: "token a"}, policy.Core)
+		p.want("use", b.Used, w.used)
+	})
+}
+
 func TestShareAliases(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		for i, c := range []struct {
