@@ -72,6 +72,25 @@ func TestMergeSharesTheCooldown(t *testing.T) {
 	})
 }
 
+// A limit error after the merge reaches the replicas that have not learned the alias yet, and a limit error of such a replica
+// reaches the others.
+func TestMergeReachesOtherReplicasWithTheirNextCall(t *testing.T) {
+	limited := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: time.Minute}
+	for _, at := range []int{0, 1} { // the replica that merges gets the error, or the other one
+		withTwoReplicas(t, func(p *pair) {
+			sent := p.mustAdmit(p.both()[at], p.claimOf("token a", 1), "before the merge")
+			p.settleAnswered(p.r1, p.mustAdmit(p.r1, p.claimOf("token a", 1), "before the merge"), true)
+			p.r1.Merge("token a", "user:1", policy.User)
+			p.settle(p.both()[at], sent, limited)
+			for _, l := range p.both() {
+				if d := p.decide(l, p.claimOf("token a", 1)); d.Reason != limits.Cooldown || d.Wait < 50*time.Second {
+					p.Errorf("%s: %+v; want a cool-down of a minute", l.Replica, d)
+				}
+			}
+		})
+	}
+}
+
 // A claim whose account is merged during the exchange is decided by the merged account, and its tokens are returned.
 func TestMergeDuringAnExchange(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
