@@ -105,6 +105,9 @@ func (k *killed) disturb(ctx context.Context, rng *rand.Rand) {
 		k.mu.Lock()
 		m := k.Memory
 		if i%20 == 0 {
+			if k.token != "" { // a full disk may have lost its name, which no ledger knows until the upstream names it again
+				m.Merge(k.token, "account 0", policy.User)
+			}
 			k.token = fmt.Sprint("token ", i)
 			m.Merge(k.token, "account 0", policy.User)
 		}
