@@ -383,7 +383,8 @@ func (v *reservation) keepSlowStart() {
 	}
 }
 
-// ownCost returns the cost that the upstream has certainly counted for a request, if its permit is known.
+// ownCost returns the cost that the upstream may have counted for a request whose response named the window, if its permit is known. An
+// upstream may count a request that it answers with a secondary or a content limit error.
 func (o *Outcome) ownCost(known bool) int64 {
 	if !known || o.Uncounted || o.Limited == PrimaryLimit {
 		return 0

@@ -140,7 +140,8 @@ func (w *window) mergeWindow(other *window, now int64, logs map[*slidingLog]*sli
 		old.Reset, old.Used, old.Limit = max(old.Reset, p.Reset), max(old.Used, p.Used), min(old.Limit, p.Limit)
 		old.MaxOffset, old.MinOffset = max(old.MaxOffset, p.MaxOffset), min(old.MinOffset, p.MinOffset)
 		old.Responses, old.Granted = min(old.Responses, p.Responses), max(old.Granted, p.Granted)
-		old.Counts, old.Foreign = old.Counts.plus(p.Counts), old.Foreign.plus(p.Foreign)
+		// Other replicas merge their own counts, and both windows may contain the same foreign ones.
+		old.Counts, old.Foreign = old.Counts.plus(p.Counts), old.Foreign.atLeast(p.Foreign)
 	}
 	w.boundReports()
 }

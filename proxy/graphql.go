@@ -115,7 +115,7 @@ func (q *question) queryTags() []string {
 		}
 	}
 	if call.ReachesUnnamed() {
-		tags = append(tags, queriesOf(anyObject), "repo:?", "org:?")
+		tags = append(tags, queriesOf(anyObject), "repo:?", "org:?", credentialTag(caller.Class)+ofUnnamed)
 	}
 	for _, id := range call.NodeIDs {
 		if len(id) <= maxNodeID { // a change of a longer ID makes all queries stale

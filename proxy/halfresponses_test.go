@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // halfResponse is a response that the upstream does not complete.
@@ -80,6 +82,29 @@ func TestWholeResponsesWithoutALengthPass(t *testing.T) {
 			w := newWorld(t, nothing, rawUpstream(t, "HTTP/1.0 200 OK\r\nContent-Type: "+c[0]+"\r\n\r\n"+c[1]))
 			r := w.wantReply("", w.get("/repos/a/b", owner), http.StatusOK)
 			w.want("body", r.body, c[1])
+		})
+	}
+}
+
+// A stream without a length reaches the client piece by piece, unless its content can show a cut.
+func TestStreamsWithoutALengthAreNotHeld(t *testing.T) {
+	for _, mediaType := range []string{"text/event-stream", "text/plain", "application/octet-stream"} {
+		bubble(t, mediaType, func(t *testing.T) {
+			transport := rawTransport(t, func(c net.Conn) {
+				if _, err := readHead(c); err == nil {
+					_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: "+mediaType+"\r\n\r\ndata: 1\n\n")
+					time.Sleep(20 * time.Second)
+					_, _ = io.WriteString(c, "data: 2\n\n")
+				}
+			})
+			w := newWorld(t, nothing, func(c *Config) { c.Transport = transport })
+			began := time.Now()
+			resp := testservers.Must(w.client.Do(w.newRequest(w.Context(), http.MethodGet, "http://gateway.test/events", http.NoBody, owner)))
+			first := make([]byte, 9)
+			_ = testservers.Must(io.ReadFull(resp.Body, first))
+			w.want("time of the first event", time.Since(began) < time.Second, true)
+			w.want("all events", string(first)+string(testservers.Must(io.ReadAll(resp.Body))), "data: 1\n\ndata: 2\n\n")
+			_ = resp.Body.Close()
 		})
 	}
 }

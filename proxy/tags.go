@@ -28,6 +28,7 @@ import (
 //	credential:CLASS      to a security class                                refusals of its credential
 //	credential:CLASS@PATH of a path, to a security class                     denials of the path
 //	credential:CLASS@PATH/ of all objects inside the object of a path        denials of the path
+//	credential:CLASS@?/   of objects by number, or that a query does not name denials of root objects
 //
 // GraphQL queries also have these tags ([question.queryTags]):
 //
@@ -77,6 +78,9 @@ func (q *question) tags() []string {
 		for _, path := range m.Above() {
 			tags = append(tags, own+"@"+path+"/")
 		}
+		if c.Name == "?" {
+			tags = append(tags, own+ofUnnamed)
+		}
 	}
 	return tags
 }
@@ -98,27 +102,41 @@ func (q *question) hasAccess() bool {
 
 func credentialTag(class string) string { return "credential:" + class }
 
+// ofUnnamed ends the tag of the responses to a security class that may be about any object.
+const ofUnnamed = "@?/"
+
 // endAccess makes the responses stale that depend on the access to a path, after the upstream has denied the path to a
 // credential: those of the path, and those of all objects inside its object. A denial of a query, such as one for an unknown
 // commit, concerns the path alone. The stored response to the question itself is replaced or deleted. Other replicas may have
 // responses that this one does not know.
+//
+// A path may have the number of a root object instead of the name. So the denial of a name also concerns all responses by number, and the
+// denial of a number whose responses are stored concerns all responses to the credential.
 func (g *Gateway) endAccess(a *attempt, status int) {
 	if status < http.StatusBadRequest || !a.match.Operation.Safe() || !a.hasAccess() || !a.replacesStored(status) || isFeed(a.match.Path) {
 		return // a feed may be denied to a scheme of the credential
 	}
-	isRoot := a.match.Collection().Family == "."
-	tags := []string{credentialTag(a.identity.Caller.Class) + "@" + a.match.Path}
+	c, own := a.match.Collection(), credentialTag(a.identity.Caller.Class)
+	isRoot := c.Family == "."
+	tags := []string{own + "@" + a.match.Path}
 	if isRoot || a.match.Query == "" {
 		tags = append(tags, tags[0]+"/")
 	}
-	own, stored := 0, 0
+	if isRoot && c.Name != "" && c.Name != "?" {
+		tags = append(tags, own+ofUnnamed)
+	}
+	self, stored := 0, 0
 	if a.stale != nil && a.stale.Status < http.StatusBadRequest {
-		own = 1
+		self = 1
 	}
 	for _, tag := range tags {
 		stored += g.Cache.Count(tag)
 	}
-	if stored > own || g.Cache.IsShared() && (isRoot || own > 0) {
+	byNumber := isRoot && c.Name == "?" && stored > 0
+	if byNumber {
+		tags = append(tags, own)
+	}
+	if stored > self || byNumber || g.Cache.IsShared() && (isRoot || self > 0) {
 		g.Cache.Purge(a.detach(), tags...)
 	}
 }

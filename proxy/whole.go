@@ -31,6 +31,7 @@ func (g *Gateway) readAhead(a *attempt, resp *http.Response) error {
 	}
 	var err error
 	switch _, complete := resp.Body.(completeBody); {
+	case undelimited && !coded && !isJSON(resp.Header): // nothing shows a cut, and the body may be an endless stream
 	case undelimited:
 		_, err = peek(resp, smallBody)
 	case complete, resp.ContentLength > smallBody, resp.ContentLength <= 0:

@@ -39,6 +39,7 @@ type ledgerFile struct {
 // openLedgerFile reserves a ledger file for this process, and loads the ledger from it. Two processes with one file would each
 // miss the spending of the other process.
 func openLedgerFile(path string, ledger *limits.Memory, log *slog.Logger) (f *ledgerFile, err error) {
+	path = targetOf(path)
 	info, err := os.Stat(path)
 	switch {
 	case err == nil && !info.Mode().IsRegular():
@@ -79,6 +80,22 @@ func openLedgerFile(path string, ledger *limits.Memory, log *slog.Logger) (f *le
 		return nil, fmt.Errorf("store.url: write ledger %s: %w", path, err)
 	}
 	return f, nil
+}
+
+// targetOf returns the path of a file without symbolic links. A new ledger would replace a link, and the next start might find the
+// link, and so the old ledger, again. The file need not exist.
+func targetOf(path string) string {
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		return resolved
+	}
+	target, err := os.Readlink(path)
+	switch {
+	case err != nil:
+		return path
+	case filepath.IsAbs(target):
+		return target
+	}
+	return filepath.Join(filepath.Dir(path), target)
 }
 
 // load loads the ledger. A file that cannot be read is copied to another name. It is in force until the new file replaces it, so a start

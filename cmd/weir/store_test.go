@@ -120,6 +120,26 @@ func TestInvalidLedgerFileIsKept(t *testing.T) {
 	}
 }
 
+// A symbolic link and its target are one file, which the ledger replaces at its place.
+func TestLedgerFileMayBeASymbolicLink(t *testing.T) {
+	for _, exists := range []bool{true, false} {
+		file, link := filepath.Join(t.TempDir(), "ledger"), filepath.Join(t.TempDir(), "link")
+		if exists {
+			noError(t, openFileStore(t, file).close())
+		}
+		noError(t, os.Symlink(file, link))
+		s := openFileStore(t, link)
+		if _, err := tryFileStore(file); err == nil || !strings.Contains(err.Error(), "in use by another process") {
+			t.Errorf("two processes use one file: %v", err)
+		}
+		noError(t, s.close())
+		info := must(os.Lstat(link))(t)
+		if _, err := os.Stat(file); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+			t.Errorf("the link has mode %v, and the file: %v", info.Mode(), err)
+		}
+	}
+}
+
 func TestUnusableLedgerFile(t *testing.T) {
 	if _, err := tryFileStore(t.TempDir()); err == nil || !strings.Contains(err.Error(), "no regular file") {
 		t.Errorf("a folder: %v", err)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -197,6 +198,11 @@ func (a *walkActor) account() string {
 		return "anonymous"
 	}
 	return a.token
+}
+
+// sharesAccount reports whether other clients have the same account.
+func (a *walkActor) sharesAccount() bool {
+	return slices.ContainsFunc(walkActors, func(b walkActor) bool { return b.name != a.name && b.account() == a.account() })
 }
 
 // read sends a GET request, half of the time with the ETag of the last response.

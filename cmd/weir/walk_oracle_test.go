@@ -283,26 +283,44 @@ func (o *oracle) justify(a *walkActor, m message, path string, r reply, f failed
 		return sum
 	}
 	l := walkLimits()
-	limited := since(time.Hour, func(x *arrival) float64 { return b2f(!x.limited.Before(f.began)) }) > 0
+	// The budgets that every client of an account shares.
+	budgets := map[string]func() bool{
+		"primary": func() bool {
+			// The documents do not tell when a window of searches begins, so the gateway obeys each minute.
+			searches := since(time.Minute+2*time.Second, func(x *arrival) float64 { return b2f(x.search) })
+			return since(time.Hour, func(x *arrival) float64 { return b2f(!x.limited.Before(f.began)) }) > 0 ||
+				strings.HasPrefix(path, "/search/") && searches >= float64(l.Search.Code)/2
+		},
+		"points": func() bool {
+			return since(time.Minute+time.Second, func(x *arrival) float64 { return 1 + 4*b2f(x.write) }) >= float64(l.Points.REST)/2
+		},
+		"content": func() bool {
+			return since(5*time.Minute, func(x *arrival) float64 { return b2f(x.write) + float64(l.Content[0].Max)*b2f(x.limitError) }) >= float64(l.Content[0].Max)/2
+		},
+		"concurrency": func() bool {
+			inProgress := func(x *arrival) float64 { return b2f(x.ended.IsZero() || x.ended.After(f.began.Add(-10*time.Second))) }
+			return since(time.Minute, inProgress) >= float64(l.Concurrent)/2 ||
+				since(5*time.Minute, func(x *arrival) float64 { return b2f(x.limitError) }) > 0 // slow start
+		},
+		"cpu": func() bool {
+			return since(2*time.Minute, func(x *arrival) float64 {
+				if x.ended.IsZero() {
+					return time.Since(x.began).Seconds()
+				}
+				return x.ended.Sub(x.began).Seconds()
+			}) >= l.CPU.GraphQL.Seconds()/2
+		},
+	}
 	ok := false
 	switch detail {
-	case "primary", "client", "cooldown", "queue", "headroom":
-		// The documents do not tell when a window of searches begins, so the gateway obeys each minute.
-		ok = limited || strings.HasPrefix(path, "/search/") && since(time.Minute+2*time.Second, func(x *arrival) float64 { return b2f(x.search) }) >= float64(l.Search.Code)/2
-	case "points":
-		ok = since(time.Minute+time.Second, func(x *arrival) float64 { return 1 + 4*b2f(x.write) }) >= float64(l.Points.REST)/2
-	case "content":
-		ok = since(5*time.Minute, func(x *arrival) float64 { return b2f(x.write) + float64(l.Content[0].Max)*b2f(x.limitError) }) >= float64(l.Content[0].Max)/2
-	case "concurrency":
-		ok = since(time.Minute, func(x *arrival) float64 { return b2f(x.ended.IsZero() || x.ended.After(f.began.Add(-10*time.Second))) }) >= float64(l.Concurrent)/2
-		ok = ok || since(5*time.Minute, func(x *arrival) float64 { return b2f(x.limitError) }) > 0 // slow start
-	case "cpu":
-		ok = since(2*time.Minute, func(x *arrival) float64 {
-			if x.ended.IsZero() {
-				return time.Since(x.began).Seconds()
-			}
-			return x.ended.Sub(x.began).Seconds()
-		}) >= l.CPU.GraphQL.Seconds()/2
+	case "primary", "points", "content", "concurrency", "cpu":
+		ok = budgets[detail]()
+	case "cooldown", "queue", "headroom":
+		ok = budgets["primary"]()
+	case "client": // the clients of an account divide each of its budgets
+		for _, exhausted := range budgets {
+			ok = ok || a.sharesAccount() && exhausted()
+		}
 	case "unverified-token", "refused-token":
 		ok = a.madeUp
 	case "authentication":

@@ -22,5 +22,6 @@
 // Read service.go first: [Service.ServeHTTP] shows the steps of one request. table.go finds the operation, meter.go
 // counts, and world.go, objects.go and seed.go hold the state. schema.go reads the bodies of records. route.go names the
 // handlers of the documents' operations, and repos.go those of the others; generic.go answers the rest. effects.go holds,
-// as data, what each write changes elsewhere. judge.go decides which reads are stale.
+// as data, what each write changes elsewhere and which webhook event announces it. hooks.go selects the webhooks of an
+// event, and deliver.go sends it. judge.go decides which reads are stale.
 package service

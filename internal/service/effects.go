@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A write changes its own path, and what touchTree, touchKinds, touchEffects and its handler add.
+// A write changes its own path, and what touchTree, touchKinds, applyEffects and its handler add.
 
 // touchTree touches the path of a write, the list that shows the object, and the objects above that show it, too. A
 // DELETE also touches all paths below.
@@ -65,8 +65,8 @@ func (s *Service) topicsOf(r *request) []string {
 	return []string{path}
 }
 
-// touchEffects touches what the table of effects adds to a write, and records its events.
-func (s *Service) touchEffects(r *request) {
+// applyEffects touches what the table of effects adds to a write, and announces the write to the webhooks.
+func (s *Service) applyEffects(r *request) {
 	path, _ := decodePath(r.path)
 	for _, e := range effects {
 		values := map[string]string{"@": r.caller.name()}

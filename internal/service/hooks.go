@@ -123,8 +123,8 @@ func (k *hook) receives(e *event) bool {
 	return true
 }
 
-// deliver enqueues the deliveries of an event and returns their IDs. Encoding a large payload is slow, so Service.mu
-// must not be held.
+// deliver enqueues the deliveries of an event and returns their IDs. Encoding a large payload is slow, so POST
+// /_service/events does not hold Service.mu. A write of the API holds it, and has a small payload.
 func (s *Service) deliver(e *event) []string {
 	texts, ids := map[string][]byte{}, []string{}
 	for _, k := range e.subscribers {

@@ -401,7 +401,7 @@ func (s *Service) answer(r *request) response {
 	}
 	s.touchKinds(r)
 	s.touchTree(r)
-	s.touchEffects(r)
+	s.applyEffects(r)
 	if r.repo != nil && slices.Contains(r.topics, r.repo.path()) {
 		s.touchRepoViews(r)
 	}

@@ -31,6 +31,13 @@ var windowCases = []testCase{
 		}
 		h.refused(get("core"), limits.Primary, time.Until(reset)+margin)
 	}},
+	{"reports that are far behind let no request exceed the window", func(h *harness) {
+		reset := time.Now().Add(time.Hour).Truncate(second)
+		for sent := range 20 {
+			h.spend(get("core"), reported("core", max(0, sent+1-15), 20, reset))
+		}
+		h.refused(get("core"), limits.Primary, time.Until(reset)+margin)
+	}},
 	{"a 304 uses nothing of a window", func(h *harness) {
 		o := reported("core", 1, 20, time.Now().Add(time.Hour))
 		h.spend(get("core"), o)

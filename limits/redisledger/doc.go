@@ -25,7 +25,7 @@
 //	weir:account:3:{TAG}  hash of one account. TAG is a hash of the name. 3 is the format version.
 //	                      TTL: the longest window and a day, renewed by writes.
 //	  n                   kind and name, as text
-//	  m                   cool-down, end of the relearning time, process of the last write
+//	  m                   cool-down, end of the relearning time, process of the last write, account into which it was merged
 //	  w:RESOURCE          reports about the primary window of a resource, and its last limit
 //	  t:BUDGET            sums of the leases of a budget: tokens, spent and held. Also the clients that wait, and the pace.
 //	  l:REPLICA:BUDGET    lease of a replica. BUDGET is slots, window:RESOURCE, points:OPERATION, ... (limits.Need).

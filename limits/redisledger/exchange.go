@@ -55,7 +55,9 @@ type call struct {
 	Full      bool  `json:"full"`
 	Renew     bool  `json:"renew"` // the leases
 	// Enforced means that this replica knows that the upstream limits the account.
-	Enforced        bool         `json:"enforced"`
+	Enforced bool `json:"enforced"`
+	// Into is the account into which this replica has merged the account, or empty.
+	Into            string       `json:"into,omitempty"`
 	Headroom        float64      `json:"headroom"`
 	CooldownVersion int64        `json:"cooldown_version"`
 	Cooldown        string       `json:"cooldown,omitempty"` // a changed cool-down
@@ -166,6 +168,7 @@ type reply struct {
 	Now             int64         `json:"now,string"`
 	Seq             int64         `json:"seq"`
 	Enforced        bool          `json:"enforced"`
+	Into            string        `json:"into"` // the account into which a replica has merged the account, or empty
 	CooldownVersion int64         `json:"cooldown_version"`
 	Cooldown        string        `json:"cooldown"`
 	Windows         []windowReply `json:"windows"`
@@ -276,6 +279,9 @@ func (l *Ledger) exchangeOnce(ctx context.Context, a *account, entries []*entry)
 		a.full, again = true, entries
 	} else if err == nil {
 		l.replied(x.address, x.sent, answer.Now)
+		if answer.Into != "" { // the merged account decides about the claims
+			l.aliases.Add(a.name, answer.Into, l.now())
+		}
 		again, err = x.apply(&answer)
 		if name := l.canonical(a.name); name != a.name { // the reply may contain reports and a cool-down
 			l.merge(a, l.account(name, a.kind))
@@ -390,6 +396,9 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
 	}
 	if leave {
 		x.leave(now)
+	}
+	if merged() {
+		x.call.Into = l.canonical(a.name)
 	}
 	if changes := a.part.CooldownChanges(); a.offset != nil && (changes > 0 || a.full && a.cooldown > 0) {
 		x.call.Cooldown = string(a.part.CooldownState(*a.offset))

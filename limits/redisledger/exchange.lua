@@ -25,6 +25,7 @@ if call.full then -- the replica has no other leases
 end
 
 if call.enforced and not account.enforced then account.enforced, save_needed = true, true end
+if call.into and call.into ~= account.into then account.into, save_needed = call.into, true end
 if call.cooldown and call.cooldown_version > account.cooldown_version then
   account.cooldown, account.cooldown_version, save_needed = call.cooldown, call.cooldown_version, true
 end
@@ -244,7 +245,7 @@ local function claim(needs)
   return {granted = true, budget = -1, at = '0'}
 end
 
-local reply = {now = int(now), seq = replica.seq, enforced = account.enforced, claims = {}, budgets = {}, windows = {}}
+local reply = {now = int(now), seq = replica.seq, enforced = account.enforced, into = account.into, claims = {}, budgets = {}, windows = {}}
 for i, c in ipairs(call.claims or {}) do
   for _, n in ipairs(c) do
     local limit = known_limit(budgets[n.budget + 1].budget, n.limit)

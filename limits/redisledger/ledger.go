@@ -212,7 +212,17 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 	a.accepted = a.accepted || o.Sent && !o.Unauthorized
 	a.touch(a.part.Touches(p.Claim, o.Rate.Resource, r)...)
 	l.mu.Unlock()
-	return l.flush(ctx, a, o.Limited != limits.NotLimited)
+	if o.Limited == limits.NotLimited {
+		return l.flush(ctx, a, false)
+	}
+	err := l.flush(ctx, a, true)
+	if name := l.Canonical(a.name); err == nil && name != a.name { // the reply has named the merged account
+		l.mu.Lock()
+		a = l.account(name, a.kind)
+		l.mu.Unlock()
+		err = l.flush(ctx, a, true)
+	}
+	return err
 }
 
 // Release implements [limits.Ledger].

@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
 // Merge implements [limits.Ledger]. The replica merges its own part of both accounts. The other replicas merge their
-// parts when they learn the alias ([Ledger.ShareAliases]). The next exchanges return the leases of the account from, and
-// send the use and the cool-down of the merged account.
+// parts when they learn the alias: from their next exchange of the account from, or from [Ledger.ShareAliases]. The next
+// exchanges return the leases of the account from, and send the use and the cool-down of the merged account.
 func (l *Ledger) Merge(from, into string, kind policy.CallerKind) {
 	l.mu.Lock()
 	from, into, merged := l.aliases.Add(from, into, l.now())
@@ -24,6 +25,7 @@ func (l *Ledger) Merge(from, into string, kind policy.CallerKind) {
 	}
 	target := l.account(into, kind)
 	l.merge(source, target)
+	source.touch(limits.SlotsBudget) // Redis learns the alias even if the account is not in use
 	l.mu.Unlock()
 	for _, a := range []*account{target, source} {
 		_ = l.flush(context.Background(), a, false) // the next heartbeat repeats it

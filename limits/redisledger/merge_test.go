@@ -72,6 +72,25 @@ func TestMergeSharesTheCooldown(t *testing.T) {
 	})
 }
 
+// A limit error after the merge reaches the replicas that have not learned the alias yet, and a limit error of such a replica
+// reaches the others.
+func TestMergeReachesOtherReplicasWithTheirNextCall(t *testing.T) {
+	limited := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: time.Minute}
+	for _, at := range []int{0, 1} { // the replica that merges gets the error, or the other one
+		withTwoReplicas(t, func(p *pair) {
+			sent := p.mustAdmit(p.both()[at], p.claimOf("token a", 1), "before the merge")
+			p.settleAnswered(p.r1, p.mustAdmit(p.r1, p.claimOf("token a", 1), "before the merge"), true)
+			p.r1.Merge("token a", "user:1", policy.User)
+			p.settle(p.both()[at], sent, limited)
+			for _, l := range p.both() {
+				if d := p.decide(l, p.claimOf("token a", 1)); d.Reason != limits.Cooldown || d.Wait < 50*time.Second {
+					p.Errorf("%s: %+v; want a cool-down of a minute", l.Replica, d)
+				}
+			}
+		})
+	}
+}
+
 // A claim whose account is merged during the exchange is decided by the merged account, and its tokens are returned.
 func TestMergeDuringAnExchange(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
@@ -91,6 +110,26 @@ func TestMergeDuringAnExchange(t *testing.T) {
 			p.heartbeat(p.r1)
 		}
 		p.checkNothingRemains(p.r1, "token a")
+	})
+}
+
+// A reply about an account that was merged during the exchange contains reports that are merged already.
+func TestMergeCountsRequestsOfOtherReplicasOnce(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		w := &window{pair: p, limit: 100, reset: time.Now().Add(30 * time.Minute)}
+		w.change = func(c *limits.Claim) { c.Account = "token a" }
+		w.spend(p.r2, 20)
+		w.spend(p.r1, 5)
+		w.spend(p.r2, 5)
+		p.hook.changeNext(p.r1.scripts.exchange, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+			err := run(ctx, cmd)
+			go p.r1.Merge("token a", "user:1", policy.User)
+			time.Sleep(time.Second)
+			return err
+		})
+		w.spend(p.r1, 1)
+		b, _ := p.r1.Budget(policy.Caller{Account: "token a"}, policy.Core)
+		p.want("use", b.Used, w.used)
 	})
 }
 
