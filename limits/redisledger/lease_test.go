@@ -316,7 +316,7 @@ func TestReportedRequestsLeaveTheLease(t *testing.T) {
 				if sent == 5 && l == p.r1 {
 					p.heartbeat(p.r1) // requests spare tokens
 					p.hook.changeAll(fail)
-					p.r1.responded[""] = time.Now().Add(time.Hour) // failing calls are not yet a loss
+					p.r1.shards[""].responded = time.Now().Add(time.Hour) // failing calls are not yet a loss
 				}
 			}
 		}
