@@ -81,14 +81,14 @@ type Ledger struct {
 	searched         time.Time // time of the last search for unused accounts
 	forgotten        bool      // this replica has forgotten an account whose leases were not returned
 	// quiet contains the accounts of the last listing that no replica used since the listing (Accounts).
-	quiet map[string]quietAccount
-	aliases  limits.Aliases
+	quiet   map[string]quietAccount
+	aliases limits.Aliases
 	// sharedAliases is the number of the last alias that this replica has read.
 	sharedAliases int64
-	seq           int64 // number of the last call about an account
-	secret      string // in hexadecimal
-	registered  bool   // Redis has confirmed the secret
-	startedCold bool   // the replica started without Redis
+	seq           int64  // number of the last call about an account
+	secret        string // in hexadecimal
+	registered    bool   // Redis has confirmed the secret
+	startedCold   bool   // the replica started without Redis
 	// epoch is the epoch of Redis at the last registration. Redis is in a new epoch if its process changes or its epoch
 	// key is lost. A new epoch means that Redis may have lost writes.
 	epoch   string
