@@ -365,7 +365,6 @@ func (l *Ledger) registerReplica(ctx context.Context) error {
 	if err != nil {
 		return unavailable(err)
 	}
-	l.replicas.Store(answer.Replicas)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.indexed = max(answer.Accounts, l.indexed*49/50) // the estimate falls slowly after a loss of the index
@@ -373,8 +372,13 @@ func (l *Ledger) registerReplica(ctx context.Context) error {
 		for _, s := range l.shards {
 			s.losses++
 		}
+		l.epochBegan = time.Now()
 	}
 	l.epoch = answer.Epoch
+	if time.Since(l.epochBegan) < 2*lossTime { // the other replicas may not have registered again yet
+		answer.Replicas = max(answer.Replicas, l.replicas.Load())
+	}
+	l.replicas.Store(answer.Replicas)
 	if l.registered && answer.Secret != l.secret { // replicas derive account names from different secrets
 		l.Log.Error("another replica uses another secret for account names; restart one of them")
 		return nil

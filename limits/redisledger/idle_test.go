@@ -120,6 +120,18 @@ func (p *pair) tryRest(change intercept) {
 	_ = p.r1.heartbeat(p.Context())
 }
 
+// The replica that registers first after a loss of the registrations must not believe that it is the only one, because then new
+// accounts of a cluster would not wait for the others.
+func TestLossOfRegistrationsHidesNoReplica(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		time.Sleep(time.Second)
+		p.heartbeat(p.both()...)
+		p.empty()
+		p.heartbeat(p.r1)
+		p.want("replicas after the loss", p.r1.Replicas(), 2)
+	})
+}
+
 // An operator ends a cool-down at another replica.
 func TestAccountThatWakesUpReadsTheCurrentState(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {

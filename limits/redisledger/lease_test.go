@@ -55,6 +55,7 @@ func TestSilentReplicaRemainsRegistered(t *testing.T) {
 // A leaving replica keeps no token longer than the upstream.
 func TestLeaveReturnsLeases(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
+		p.heartbeat(p.r2)
 		p.spend(p.r1, 300, 1, true)
 		time.Sleep(30 * time.Second)
 		p.spend(p.r1, 300, 2, true)

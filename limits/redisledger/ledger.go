@@ -91,9 +91,10 @@ type Ledger struct {
 	startedCold   bool   // the replica started without Redis
 	// epoch is the epoch of Redis at the last registration. Redis is in a new epoch if its process changes or its epoch
 	// key is lost. A new epoch means that Redis may have lost writes.
-	epoch   string
-	leaving bool
-	indexed int64 // accounts in the index
+	epoch      string
+	epochBegan time.Time
+	leaving    bool
+	indexed    int64 // accounts in the index
 }
 
 // New returns a ledger without waiting for Redis. It returns an error if the URL is invalid.
