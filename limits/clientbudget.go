@@ -147,32 +147,16 @@ func (w *window) remaining(own []Need, replicas map[string]int64, now int64) int
 	return left
 }
 
-// admitsClient reports whether a request of a client fits into its budgets and leaves the guarantees of the other
-// clients. If the request does not fit, until is the time of the next attempt.
-func (w *window) admitsClient(c *Claim, r *Rules, now int64) (ok bool, until int64) {
-	w.budgets = c.Clients
-	own, others := w.divide(c, r, nil, now)
-	exceeded := func(n Need) bool { return w.usedBy(n.Budget, nil, now)+n.Cost > n.Limit }
-	ok = !slices.ContainsFunc(own, exceeded) && w.free(r)-w.costOf(c, r) >= w.unused(others, nil, now)
-	return ok, w.retryAt(c, r, nil, now)
-}
-
 // free returns the tokens of the window that are not used.
 func (w *window) free(r *Rules) int64 {
 	limit := r.Usable(w.Limit)
 	for i, p := range w.Reports {
-		left := r.Usable(p.Limit) - p.Used
+		left := r.Usable(p.Limit) - p.use()
 		if i == 0 || left < limit {
 			limit = left
 		}
 	}
 	return limit - w.Unconfirmed.Total - w.inUse
-}
-
-// mustYield reports whether a claim must yield the rest of the window to other clients that wait.
-func (w *window) mustYield(c *Claim, r *Rules, now int64) bool {
-	used := func(client string) int64 { return w.usedBy(clientBudget(c.Resource, client), nil, now) }
-	return w.waits.mustYield(c, w.costOf(c, r), w.free(r), used, now)
 }
 
 // usedBy returns the tokens that a client uses of the open window. replicas is the use of other replicas by budget.
@@ -247,7 +231,7 @@ func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use, wa
 		d.Client, d.Guarantee = b.Client, int(w.kept(guarantees[i], now))
 		d.Upper = int(w.upper(b.Limit, r.granted(b.Client, w.Resource, now), usable, now))
 		if b.Share > 0 {
-			d.Nominal = int((&Claim{Client: b.Client, Share: b.Share, Clients: w.budgets}).nominal(usable))
+			d.Nominal = int(nominal(usable, int64(b.Share), (&Claim{Client: b.Client, Clients: w.budgets}).shares()))
 			d.Borrowed = max(0, d.Used+d.Held-d.Nominal)
 		}
 		list = append(list, d)

@@ -39,14 +39,15 @@ type Need struct {
 	// the weight of the client.
 	Client string
 	Share  int64
-	// Nominal is the nominal part of the claim's client, if the account has several clients. A claim that exceeds it must
-	// leave Reserved tokens to the other clients, and follows the pace while more than half of the limit is used. Nominal is
-	// zero for a primary window, which has neither reserve nor pace.
-	Nominal, Reserved int64
-	// Interval is the time in microseconds that the claim adds to the pace of a sliding log, otherwise zero. Paced means that
-	// the claim waits for the pace.
-	Interval int64
-	Paced    bool
+	// Shares is the sum of the weights of all clients, or zero for a primary window, in which clients have no nominal part.
+	Shares int64
+	// Window is the time in microseconds over which the pace spreads the limit, or zero for a budget without a pace. Paced means
+	// that the claim waits for the pace.
+	Window int64
+	Paced  bool
+
+	log    *slidingLog // nil for other budgets
+	window *window     // nil for other budgets
 }
 
 // Budgets that have no sliding log. A sliding log is identified by its reason and scope, such as "points:user/get". The
@@ -71,27 +72,30 @@ func IsTemporary(budget string) bool {
 	return budget == probeBudget || strings.HasPrefix(budget, startPrefix)
 }
 
-// needs returns what a claim needs from each budget.
-func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
-	documented := r.Usable(int64(r.Concurrent))
-	slots := Need{Budget: SlotsBudget, Reason: Concurrency, Cost: 1, Limit: a.Cooldown.slots(now, documented)}
-	slots.divide(c, slotsPrefix+c.Client)
-	list := []Need{slots}
+// needs appends what a claim needs from each budget to list.
+func (a *account) needs(list []Need, c *Claim, spends []Spend, r *Rules, now int64) []Need {
+	w := a.window(r, c.Resource)
+	unlimited := a.unlimited(w)
+	slots := Need{Budget: SlotsBudget, Reason: Concurrency, Cost: 1, Limit: a.Cooldown.slots(now, r.Usable(int64(r.Concurrent)))}
+	if len(c.Clients) > 0 {
+		slots.Client, slots.Share, slots.Shares = slotsPrefix+c.Client, c.share(), c.shares()
+	}
+	list = append(list, slots)
 	if a.Cooldown.Probing {
 		list = append(list, Need{Budget: probeBudget, Reason: Cooldown, Cost: 1, Limit: 1})
 	}
-	w := a.window(r, c.Resource)
-	unlimited := a.unlimited(w)
-	if unlimited {
-		spends = withoutPrimary(spends)
-	}
 	for _, s := range spends {
-		if s.Of != "" { // counts the use of the client
+		if unlimited && s.Budget == Primary {
 			continue
 		}
-		n := Need{Budget: logKey(s.Budget, s.Scope), Reason: s.Budget, Cost: s.Cost, Limit: a.limitOf(s, w, r)}
-		n.Interval, n.Paced = s.interval(n.Limit), s.paced(c)
-		n.divide(c, logKey(ClientBudget, clientScope(s, c.Client)))
+		n := Need{Reason: s.Budget, Cost: s.Cost, Limit: a.limitOf(s, w, r), Paced: s.paced(c)}
+		n.Budget, n.log = a.log(s)
+		if s.Budget != CPU { // an estimate, which has no pace
+			n.Window = s.Window.Microseconds()
+		}
+		if len(c.Clients) > 0 {
+			n.Client, n.Share, n.Shares = clientKey(n.Budget, c.Client), slots.Share, slots.Shares
+		}
 		list = append(list, n)
 	}
 	if unlimited {
@@ -100,7 +104,7 @@ func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 	if !w.Confirmed && w.slowStarted < slowStartBurst {
 		list = append(list, Need{Budget: startPrefix + c.Resource, Reason: Primary, Cost: 1, Limit: slowStartBurst})
 	}
-	whole := Need{Budget: windowPrefix + c.Resource, Reason: Primary, Cost: w.costOf(c, r), Limit: r.Usable(w.Limit)}
+	whole := Need{Budget: windowPrefix + c.Resource, Reason: Primary, Cost: w.costOf(c, r), Limit: r.Usable(w.Limit), window: w}
 	if w.divided(c) {
 		own, others := w.divide(c, r, a.others, now)
 		whole.Client, whole.Share, whole.Guarantees = own[0].Budget, c.share(), others
@@ -108,14 +112,6 @@ func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 		list = append(list, own...)
 	}
 	return append(list, whole)
-}
-
-// divide sets the client, the share, the nominal part and the reserve of a need. own is the budget of the claim's client.
-func (n *Need) divide(c *Claim, own string) {
-	if len(c.Clients) > 0 {
-		n.Client, n.Share = own, c.share()
-		n.Nominal, n.Reserved = c.nominal(n.Limit), n.Limit-unreserved(n.Limit, n.Cost)
-	}
 }
 
 // Whole returns the shared budget of a client's budget, for example "slots" for "slots:ci". For other budgets it returns "".
@@ -132,7 +128,7 @@ func (p *Part) Whole(budget string) string {
 // Needs returns what a claim needs from each budget.
 func (p *Part) Needs(c Claim, r *Rules, now int64) []Need {
 	now = p.advance(now)
-	return p.needs(&c, r.Spends(c), r, now)
+	return p.needs(nil, &c, r.Spends(c), r, now)
 }
 
 // Has reports whether the replica has a permit for a claim.
@@ -144,12 +140,13 @@ func (p *Part) Check(c Claim, r *Rules, now int64) Decision {
 	if p.Has(c) {
 		return Decision{Granted: true}
 	}
-	return p.check(&c, r.Spends(c), r, now, nil)
+	return p.check(&c, p.needs(nil, &c, r.Spends(c), r, now), r, now, nil, nil)
 }
 
 // Admit decides a claim for which the replica has leases, like [Ledger.Admit].
 func (p *Part) Admit(c Claim, r *Rules, now int64) Decision {
-	return p.admit(&c, r.Spends(c), r, now, p.others)
+	now = p.advance(now)
+	return p.admit(&c, p.needs(nil, &c, r.Spends(c), r, now), r, now, p.others, nil)
 }
 
 // Settle charges a permit, like [Ledger.Settle].
@@ -180,6 +177,9 @@ func (p *Part) Touches(c Claim, named string, r *Rules) []string {
 	}
 	for _, s := range r.Spends(c) {
 		list = append(list, logKey(s.Budget, s.Scope))
+		if len(c.Clients) > 0 {
+			list = append(list, clientKey(list[len(list)-1], c.Client))
+		}
 	}
 	return list
 }

@@ -55,8 +55,8 @@ func (a *account) useBy(client, budget string, now int64) int64 {
 		}
 		budget = logKey(Primary, resource)
 	}
-	scope := budget + ":" + client
-	return a.usedBy(scope, now) + a.others[logKey(ClientBudget, scope)]
+	key := clientKey(budget, client)
+	return a.usedBy(key, now) + a.others[key]
 }
 
 // resourceOf returns the name of a budget in listings.

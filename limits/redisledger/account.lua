@@ -8,8 +8,7 @@ local JITTER = 2 * SECOND -- two resets within this distance are resets of one w
 local BEHIND = 10 -- the same as mostBehind in window.go
 local LEASE_TIME, SPARE_TIME = 30 * SECOND, 300 * SECOND -- the same as leaseTime and spareTime in account.go
 local FORGET_TIME = 7200 * SECOND -- time without calls after which a replica is forgotten
-local WAIT_TIME, SLOTS_WAIT, LONGEST_WAIT = SECOND, SECOND / 5, 60 * SECOND -- the same as in waits.go
-local PACE_TOLERANCE = SECOND / 2 -- the same as in waits.go
+local WAIT_TIME, SLOTS_WAIT, LONGEST_WAIT = SECOND, SECOND / 5, 60 * SECOND -- the same as in divide.go
 
 local floor, max, min = math.floor, math.max, math.min
 local key = KEYS[1]

@@ -131,15 +131,13 @@ type needCall struct {
 	Client  string `json:"client,omitempty"`
 	Counted int    `json:"counted"`
 	Share   int64  `json:"share"`
-	// Waiting is the number of claims of the client that wait at this replica. Nominal and Reserved are those of [limits.Need].
-	Waiting  int   `json:"waiting,omitempty"`
-	Nominal  int64 `json:"nominal,omitempty"`
-	Reserved int64 `json:"reserved,omitempty"`
+	// Waiting is the number of claims of the client that wait at this replica. Shares, Window and Paced are those of [limits.Need].
+	Waiting int   `json:"waiting,omitempty"`
+	Shares  int64 `json:"shares"`
+	Window  int64 `json:"window"`
+	Paced   bool  `json:"paced"`
 	// Resource means that the budget counts the requests of a resource.
 	Resource bool `json:"resource"`
-	// Interval is the time that the claim adds to the pace of the budget. A paced claim waits for it.
-	Interval int64 `json:"interval"`
-	Paced    bool  `json:"paced"`
 	// Guarantees are tokens that the claim must leave to other clients, as far as these clients have not used them.
 	Guarantees []guaranteeCall `json:"guarantees,omitempty"`
 }
@@ -364,7 +362,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
 			c := x.claims[i].claim
 			need := needCall{
 				Budget: x.indexes[n.Budget], Cost: n.Cost, Limit: n.Limit, Client: n.Client, Counted: -1, Share: n.Share, Waiting: c.Waiting,
-				Nominal: n.Nominal, Reserved: n.Reserved, Resource: n.Reason == limits.Primary, Interval: n.Interval, Paced: n.Paced,
+				Shares: n.Shares, Resource: n.Reason == limits.Primary, Window: n.Window, Paced: n.Paced,
 			}
 			if index, ok := x.indexes[n.Client]; ok && !limits.IsWindow(n.Budget) { // the requests of a window are another need
 				need.Counted = index

@@ -38,7 +38,7 @@ func newScripts(clock string) scripts {
 	clock += source("steady.lua")
 	account := clock + source("account.lua")
 	return scripts{
-		exchange: redis.NewScript(account + source("exchange.lua")), read: redis.NewScript(account + source("read.lua")),
+		exchange: redis.NewScript(account + source("divide.lua") + source("exchange.lua")), read: redis.NewScript(account + source("read.lua")),
 		repair:   redis.NewScript(account + source("repair.lua")),
 		register: redis.NewScript(clock + source("register.lua")), aliases: redis.NewScript(source("aliases.lua")),
 	}
