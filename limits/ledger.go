@@ -45,12 +45,6 @@ type Ledger interface {
 	// is a probe. Open also forgets the reports of exhausted primary windows, which then begin with a slow start. If the account
 	// has none of these states, Open returns [ErrNotClosed].
 	Open(ctx context.Context, account string) error
-	// Grant stores a grant with a new ID. This process applies the grant at once, and another replica when it calls Grants.
-	Grant(ctx context.Context, g Grant) error
-	// Revoke ends a grant before its time, and returns the grant.
-	Revoke(ctx context.Context, id string) (Grant, error)
-	// Grants returns the grants in force, and the grants that have ended by time since the previous call in this process.
-	Grants(ctx context.Context) (inForce, ended []Grant, err error)
 }
 
 // ErrNotClosed is the error of [Ledger.Open] for an account without a state that an operator can end.

@@ -108,7 +108,6 @@ func (m *Memory) remove(a *account) {
 func (m *Memory) Configure(rules Rules) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	rules.Grants, rules.Ahead = m.rules.Grants, m.rules.Ahead
 	m.rules = rules
 }
 
@@ -337,44 +336,6 @@ func (m *Memory) Open(_ context.Context, name string) error {
 	defer m.cover(a, "")
 	a.exceeded = true // an opened window needs a line
 	return a.open(&m.rules, a.advance(m.now()))
-}
-
-// Grant implements [Ledger].
-func (m *Memory) Grant(_ context.Context, g Grant) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.rules.CheckGrant(g, m.clock.wall()); err != nil {
-		return err
-	}
-	m.rules.Ahead = m.clock.Ahead()
-	inForce, _ := SplitGrants(m.rules.Grants, m.clock.wall())
-	if err := CheckGrants(len(inForce) + 1); err != nil {
-		return err
-	}
-	m.rules.Grants = append(m.rules.Grants, g)
-	return nil
-}
-
-// Revoke implements [Ledger].
-func (m *Memory) Revoke(_ context.Context, id string) (Grant, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i, g := range m.rules.Grants {
-		if g.ID == id && g.Ends.After(m.clock.wall()) {
-			m.rules.Grants = slices.Delete(m.rules.Grants, i, i+1)
-			return g, nil
-		}
-	}
-	return Grant{}, ErrUnknownGrant
-}
-
-// Grants implements [Ledger] and never fails.
-func (m *Memory) Grants(context.Context) (inForce, ended []Grant, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.rules.Ahead = m.clock.Ahead()
-	m.rules.Grants, ended = SplitGrants(m.rules.Grants, m.clock.wall())
-	return slices.Clone(m.rules.Grants), ended, nil
 }
 
 // Accounts implements [Ledger] and never fails. The most recently used accounts are returned, ordered by name. The lock

@@ -52,13 +52,6 @@ func (s *resourceNames) accept(name string) bool {
 // AcceptsResource reports whether a resource that another replica's responses named may have a window.
 func (l *Limiter) AcceptsResource(name string) bool { return l.resources.accept(name) }
 
-// KnowsResource reports whether resources.yaml or the upstream has named a resource.
-func (l *Limiter) KnowsResource(name string) bool {
-	l.resources.mu.Lock()
-	defer l.resources.mu.Unlock()
-	return policy.IsResource(name) || l.resources.names[name]
-}
-
 // ReadRate parses the x-ratelimit headers of a response, like the function [ReadRate]. If the headers name a resource
 // that may not have a window, the result is invalid: the response counts like a response without headers. The ledger
 // then charges the window of the claim, and not the window of another resource.

@@ -18,10 +18,6 @@ type Rules struct {
 	// ColdStart is the assumption of a memory ledger about earlier spending. "strict" assumes that all quota is used,
 	// and "trust" that no quota is used. "ramp" assumes that three quarters are used and return in steps.
 	ColdStart string
-	// Grants are the temporary raises that [Ledger.Grants] returned last. The ledger sets them.
-	Grants []Grant
-	// Ahead is [Clock.Ahead] at the last call of [Ledger.Grants]. The ledgers set it, because the wall clock ends a grant.
-	Ahead time.Duration
 }
 
 // Spend is the cost of one claim in one sliding log.

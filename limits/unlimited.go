@@ -2,7 +2,6 @@ package limits
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/weirgate/weir/policy"
@@ -45,14 +44,3 @@ func (Unlimited) Accounts(context.Context, int) ([]Account, error) { return nil,
 
 // Open implements [Ledger].
 func (Unlimited) Open(context.Context, string) error { return ErrNotClosed }
-
-// Grant implements [Ledger].
-func (Unlimited) Grant(context.Context, Grant) error {
-	return fmt.Errorf("%w: limits are off (upstream.limits), so no client has a part", ErrInvalidGrant)
-}
-
-// Revoke implements [Ledger].
-func (Unlimited) Revoke(context.Context, string) (Grant, error) { return Grant{}, ErrUnknownGrant }
-
-// Grants implements [Ledger].
-func (Unlimited) Grants(context.Context) (inForce, ended []Grant, err error) { return nil, nil, nil }

@@ -160,9 +160,8 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	if g.tls, err = openTLS(cfg, g.log); err != nil {
 		return err
 	}
-	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.WaitingByClient, State: g.state, Label: g.label, SoftLimit: g.softLimit})
+	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.WaitingByClient, State: g.state, Label: g.label})
 	g.trail.OnChange(func(c admin.Change) { g.history.PublishChange(c) })
-	g.running.Go(func() { g.followGrants(ctx) })
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
 	g.webhooks.Once = func(ctx context.Context, name string, end time.Time) (bool, error) {
 		if g.current.Load().config.Webhooks.Fresh == 0 {
@@ -377,21 +376,6 @@ func (g *gateway) label(account string) string {
 		return login
 	}
 	return credential.ShortLabel(account)
-}
-
-// softLimit logs and counts a soft limit, at the first replica that reports it.
-func (g *gateway) softLimit(ctx context.Context, s history.SoftLimit) error {
-	first, err := g.store.once(ctx, s.Name(), s.Expires())
-	if err != nil || !first {
-		return err
-	}
-	g.telemetry.SoftLimitReached(s.Account, s.Client, s.Resource, s.Threshold)
-	log := g.log.With("account", s.Account, "client", s.Client, "resource", s.Resource, "threshold", s.Threshold, "used", s.Used, "limit", s.Limit, "reset", s.Reset)
-	if !s.Ends.IsZero() {
-		log = log.With("ends", s.Ends)
-	}
-	log.Info("soft limit reached")
-	return nil
 }
 
 func limitRules(c *config.Config) limits.Rules {

@@ -44,7 +44,7 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 	for _, entry := range c.Clients {
 		client := credential.Client{
 			Name: entry.Name, Group: entry.Group, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug,
-			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit, TagLimit: entry.TagLimit, Even: entry.Pace == "even",
+			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit, TagLimit: entry.TagLimit,
 			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims, Tag: entry.JWT.Tag},
 			Scope: &policy.Scope{Methods: entry.Methods, Operations: entry.Operations, GraphQL: &entry.GraphQL},
 		}

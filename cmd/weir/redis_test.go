@@ -23,7 +23,6 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -251,7 +250,7 @@ func wantNothingRefused(t *testing.T, operator *redis.Client) {
 }
 
 // redisKeys matches every key of the gateway. Names in keys are hashes, or names of the configuration and the catalogue.
-var redisKeys = regexp.MustCompile(`^weir:(account:3:\{[0-9a-f]{32}\}|(cache|candidates|fetch):[0-9a-f]{64}|cache:(purges|replicas)|\{weir\}:(epoch|key|(replicas|accounts|resources|grants|aliases):[0-9a-f]{16}))$`)
+var redisKeys = regexp.MustCompile(`^weir:(account:3:\{[0-9a-f]{32}\}|(cache|candidates|fetch):[0-9a-f]{64}|cache:(purges|replicas)|\{weir\}:(epoch|key|(replicas|accounts|resources|aliases):[0-9a-f]{16}))$`)
 
 // TestRedisKeysContainNoTextOfRequests sends names with a meaning in the protocol, the patterns and the slots of Redis in
 // every part of a request, a response and a delivery. All keys keep their forms and expire, no stored text is readable
@@ -645,53 +644,6 @@ func (o *redisGateway) use(client string, used int, reset time.Time) {
 	must(o.limiter.Settle(o.Context(), *p, limits.Outcome{
 		Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Resource: policy.Core, Limit: 20, Used: used, Reset: reset, Date: time.Now()},
 	}))(o)
-}
-
-func TestOneReplicaLogsASoftLimitAndAllSendIt(t *testing.T) {
-	t.Parallel()
-	socket := testservers.Redis(t)
-	gateways := []*redisGateway{startOnRedis(t, socket, ""), startOnRedis(t, socket, "")}
-	var watchers []*history.Watcher
-	for _, g := range gateways {
-		watcher := must(g.history.Watch(history.WatchOptions{Event: "soft_limit"}))(t)
-		defer watcher.Close()
-		watchers = append(watchers, watcher)
-	}
-	reset := time.Now().Add(50 * time.Minute).Truncate(time.Second)
-	for i := range 10 {
-		gateways[i%2].use("job", i+1, reset)
-	}
-	want := []string{"100", "50", "80"}
-	for i, watcher := range watchers {
-		var got []string
-		testservers.Eventually(t, "the events", func(context.Context) bool {
-			select {
-			case e := <-watcher.Events():
-				if threshold := e.Data.(history.SoftLimit).Threshold; threshold != "forecast" { // depends on the pace
-					got = append(got, threshold)
-				}
-			default:
-			}
-			return len(got) == len(want)
-		})
-		if slices.Sort(got); !slices.Equal(got, want) {
-			t.Errorf("gateway %d sent %q", i, got)
-		}
-	}
-	var text string
-	for _, g := range gateways {
-		text += g.metrics() + g.log.String()
-	}
-	for _, threshold := range want {
-		for _, line := range []string{
-			`msg="soft limit reached" account=robot client=job resource=core threshold=` + threshold + " used=",
-			`weir_client_soft_limits_total{weir_account="robot",weir_client="job",weir_resource="core",weir_threshold="` + threshold + `"} 1`,
-		} {
-			if n := strings.Count(text, line); n != 1 {
-				t.Errorf("%d lines %s", n, line)
-			}
-		}
-	}
 }
 
 // writesToSend returns WEIR_WRITES, or 200 without it.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/testservers"
-	"github.com/weirgate/weir/limits"
 )
 
 func TestOnlyThePublicAPIHasPlainNamesInRedis(t *testing.T) {
@@ -93,11 +92,6 @@ func TestUpstreamsOnOneRedisShareNothing(t *testing.T) {
 		if !a.BlockedUntil.IsZero() {
 			t.Errorf("the other API shows the cool-down of %+v", a)
 		}
-	}
-	grant := limits.Grant{ID: "1", Client: "builds", Resource: "core", Requests: 10, Ends: time.Now().Add(time.Hour)}
-	noError(t, first.store.Grant(t.Context(), grant))
-	if inForce, _, err := second.store.Grants(t.Context()); err != nil || len(inForce) > 0 {
-		t.Errorf("the other API has the grants %v, %v", inForce, err)
 	}
 	// A purge and a webhook of the first API do not concern the other API.
 	deliver(first, "X-Service-", "secret", "push", "1", `{"repository": {"full_name": "acme/widgets"}}`)

@@ -27,7 +27,6 @@ const (
 	accountKey   = attribute.Key("weir.account")
 	outcomeKey   = attribute.Key("weir.outcome")
 	shownKey     = attribute.Key("weir.shown")
-	thresholdKey = attribute.Key("weir.threshold")
 	nameKey      = attribute.Key("server.name")
 )
 
@@ -41,7 +40,7 @@ type metrics struct {
 
 	serverDuration, clientDuration, waits                       metric.Float64Histogram
 	requests, spent, saved, admissions, polls, retries, reloads metric.Int64Counter
-	softLimits, limitErrors                                     metric.Int64Counter
+	limitErrors                                                 metric.Int64Counter
 	active                                                      metric.Int64UpDownCounter
 	methods                                                     map[string]metric.MeasurementOption // attributes of active
 	queries                                                     queryNames
@@ -103,7 +102,6 @@ func (m *metrics) open(provider metric.MeterProvider) error {
 	m.polls = counter("weir.polls", "{request}", "requests for statistics that the upstream had not computed yet")
 	m.retries = counter("weir.retries", "{request}", "requests whose connection broke before a response, by outcome of the retry")
 	m.reloads = counter("weir.config.reloads", "{reload}", "configuration reloads, by outcome")
-	m.softLimits = counter("weir.client.soft_limits", "{event}", "soft limits that clients reached, by threshold")
 	m.limitErrors = counter("weir.upstream.limit_errors", "{error}", "responses by which the upstream reports a limit, by kind of limit")
 	active, err := m.meter.Int64UpDownCounter("http.server.active_requests", metric.WithUnit("{request}"), metric.WithDescription("requests in progress"))
 	m.active, m.methods = active, map[string]metric.MeasurementOption{}
@@ -139,12 +137,6 @@ func (m *metrics) Reloaded(err error) {
 		outcome = "refused"
 	}
 	m.reloads.Add(context.Background(), 1, attributes(outcomeKey.String(outcome)))
-}
-
-// SoftLimitReached counts a soft limit that a client or group has reached.
-func (m *metrics) SoftLimitReached(account, client, resource, threshold string) {
-	m.softLimits.Add(context.Background(), 1, attributes(
-		accountKey.String(account), clientKey.String(client), resourceKey.String(resource), thresholdKey.String(threshold)))
 }
 
 // Observer returns a function that counts a completed request, or nil if telemetry is disabled. upstream is the host

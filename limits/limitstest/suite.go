@@ -31,7 +31,7 @@ func RunSuite(t *testing.T, store func(testing.TB) Open) {
 		}
 	}
 	rules := limits.Rules{Limits: policy.DefaultLimits()}
-	for _, group := range [][]testCase{windowCases, unlimitedCases, logCases, permitCases, cooldownCases, shareCases, clientCases, grantCases, costCases, doubtCases} {
+	for _, group := range [][]testCase{windowCases, unlimitedCases, logCases, permitCases, cooldownCases, shareCases, clientCases, costCases, doubtCases} {
 		run(rules, group)
 	}
 	rules.Probes = 3
