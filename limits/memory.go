@@ -114,7 +114,7 @@ func (m *Memory) Configure(rules Rules) {
 // now returns the ledger's time.
 func (m *Memory) now() int64 { return m.clock.Now() }
 
-// Merge implements [Ledger].
+// Merge implements [Names].
 func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -136,7 +136,7 @@ func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
 	m.append(line)
 }
 
-// Canonical implements [Ledger].
+// Canonical implements [Names].
 func (m *Memory) Canonical(name string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -325,7 +325,7 @@ func (m *Memory) Resources(_ context.Context, name string) ([]string, error) {
 	return nil, nil
 }
 
-// Open implements [Ledger].
+// Open implements [Operator].
 func (m *Memory) Open(_ context.Context, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -338,7 +338,7 @@ func (m *Memory) Open(_ context.Context, name string) error {
 	return a.open(&m.rules, a.advance(m.now()))
 }
 
-// Accounts implements [Ledger] and never fails. The most recently used accounts are returned, ordered by name. The lock
+// Accounts implements [Operator] and never fails. The most recently used accounts are returned, ordered by name. The lock
 // is not held while the accounts are sorted.
 func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 	type use struct {

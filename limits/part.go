@@ -428,7 +428,7 @@ func (p *Part) LearnCooldown(state json.RawMessage, offset Offset, now int64) er
 	return nil
 }
 
-// Open opens the account, like [Ledger.Open].
+// Open opens the account, like [Operator.Open].
 func (p *Part) Open(r *Rules, now int64) error { return p.open(r, p.advance(now)) }
 
 // open opens the account for an operator.

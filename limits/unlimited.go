@@ -7,7 +7,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Unlimited is a [Ledger] for an upstream whose limits are not enforced. It grants every claim, and has no accounts.
+// Unlimited is a [Ledger] and an [Operator] for an upstream whose limits are not enforced. It grants every claim, and has no accounts.
 type Unlimited struct{}
 
 // Admit implements [Ledger].
@@ -33,14 +33,14 @@ func (Unlimited) Alone(string, string, time.Time) bool { return true }
 // Resources implements [Ledger].
 func (Unlimited) Resources(context.Context, string) ([]string, error) { return nil, nil }
 
-// Merge implements [Ledger].
+// Merge implements [Names].
 func (Unlimited) Merge(string, string, policy.CallerKind) {}
 
-// Canonical implements [Ledger].
+// Canonical implements [Names].
 func (Unlimited) Canonical(name string) string { return name }
 
-// Accounts implements [Ledger].
+// Accounts implements [Operator].
 func (Unlimited) Accounts(context.Context, int) ([]Account, error) { return nil, nil }
 
-// Open implements [Ledger].
+// Open implements [Operator].
 func (Unlimited) Open(context.Context, string) error { return ErrNotClosed }

@@ -491,7 +491,7 @@ func TestOrdinaryErrorsChangeNothing(t *testing.T) {
 		}
 		w.want("creation", w.send(creates, 0).StatusCode, 200)
 		w.want("mutation", w.send(mutates, 0).StatusCode, 200)
-		accounts, err := w.gateway.Ledger.Accounts(w.Context(), 10)
+		accounts, err := w.gateway.Ledger.(limits.Operator).Accounts(w.Context(), 10)
 		if err != nil || len(accounts) != 1 {
 			w.Fatal(accounts, err)
 		}

@@ -22,7 +22,7 @@ import (
 // registry returns the clients and credentials of a configuration. The configuration is valid, so an error reports that
 // a file has changed since the check.
 func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.Dialect) (*credential.Registry, error) {
-	keys := g.store.hashKeys.Load()
+	keys := g.hashKeys.Load()
 	r := credential.Config{
 		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough,
 		HashKey: keys.current, FormerHashKey: keys.former, IssuerKeys: g.issuerKeys, Held: heldCredentials(g.appTokens, c, upstream, dialect), Health: g.credentialHealth,

@@ -348,7 +348,7 @@ func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 	if _, err := o.store.Accounts(t.Context(), 10); err != nil {
 		t.Error(err)
 	}
-	if _, err := o.store.once(t.Context(), "name", time.Now().Add(time.Minute)); err != nil {
+	if _, err := o.store.(marks).Once(t.Context(), "name", time.Now().Add(time.Minute)); err != nil {
 		t.Error(err)
 	}
 	wantNothingRefused(t, operator)

@@ -85,7 +85,7 @@ func TestUpstreamsOnOneRedisShareNothing(t *testing.T) {
 		return code == http.StatusOK
 	})
 	for _, g := range []*gateway{first, second} {
-		testservers.Eventually(t, "each API has one replica", func(context.Context) bool { return g.store.replicas() == 1 })
+		testservers.Eventually(t, "each API has one replica", func(context.Context) bool { return g.store.Replicas() == 1 })
 	}
 	list := must(second.store.Accounts(t.Context(), 100))(t)
 	for _, a := range list {

@@ -232,7 +232,7 @@ func (l *Ledger) Renew(_ context.Context, permits []limits.OpenPermit) error {
 	return nil
 }
 
-// Open implements [limits.Ledger].
+// Open implements [limits.Operator].
 func (l *Ledger) Open(ctx context.Context, name string) error {
 	l.mu.Lock()
 	name = l.canonical(name)

@@ -8,7 +8,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Merge implements [limits.Ledger]. The replica merges its own part of both accounts. The other replicas merge their
+// Merge implements [limits.Names]. The replica merges its own part of both accounts. The other replicas merge their
 // parts when they learn the alias ([Ledger.ShareAliases]). The next exchanges return the leases of the account from, and
 // send the use and the cool-down of the merged account.
 func (l *Ledger) Merge(from, into string, kind policy.CallerKind) {
@@ -50,7 +50,7 @@ func (l *Ledger) merge(source, target *account) {
 	target.touch(target.part.Used(now)...)
 }
 
-// Canonical implements [limits.Ledger].
+// Canonical implements [limits.Names].
 func (l *Ledger) Canonical(name string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

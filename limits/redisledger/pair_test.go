@@ -19,6 +19,7 @@ import (
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/limitstest"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -362,7 +363,7 @@ func (p *pair) empty() {
 
 // reconcileAll sends a heartbeat as in a new epoch. In tests without passing time, the ledger cannot distinguish
 // epochs.
-func reconcileAll(t *testing.T, l limits.Ledger) {
+func reconcileAll(t *testing.T, l limitstest.Ledger) {
 	l.(*Ledger).mayHaveLost = true
 	if err := l.(*Ledger).heartbeat(t.Context()); err != nil {
 		t.Fatal(err)

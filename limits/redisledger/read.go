@@ -127,7 +127,7 @@ func (l *Ledger) Resources(ctx context.Context, name string) ([]string, error) {
 	return a.part.Resources(), nil
 }
 
-// Accounts implements [limits.Ledger]. It returns the most recently used accounts, ordered by name.
+// Accounts implements [limits.Operator]. It returns the most recently used accounts, ordered by name.
 func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, error) {
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
