@@ -104,20 +104,20 @@ func newAccount(name string, kind policy.CallerKind) *account {
 	}
 }
 
-// clients returns what only the ledger of all replicas knows about the budget of a need.
-type clients func(n *Need) sharing
+// clientState returns what only the ledger of all replicas knows about the budget of a need.
+type clientState func(n *Need) sharing
 
 // admit checks a claim against the cool-down and all budgets, and reserves from all budgets. If the claim is refused,
-// admit reserves nothing. others contains the tokens of other replicas by budget. share is nil if another ledger divides the
+// admit reserves nothing. others contains the tokens of other replicas by budget. state is nil if another ledger divides the
 // budgets.
-func (a *account) admit(c *Claim, needs []Need, r *Rules, now int64, others map[string]int64, share clients) Decision {
+func (a *account) admit(c *Claim, needs []Need, r *Rules, now int64, others map[string]int64, state clientState) Decision {
 	if v := a.reservations[c.ID]; v != nil { // a repeated claim
 		if !v.charged && !v.abandoned {
 			v.expiry = now + permitLife
 		}
 		return Decision{Granted: true}
 	}
-	if d := a.check(c, needs, r, now, others, share); !d.Granted {
+	if d := a.check(c, needs, r, now, others, state); !d.Granted {
 		return d
 	}
 	for _, n := range needs {
@@ -152,7 +152,7 @@ func (n *Need) division(inUse, now int64) division {
 
 // check decides whether a claim fits into all budgets. It returns the refusal with the latest known end, and records that
 // the client waits for the budgets that refuse the claim.
-func (a *account) check(c *Claim, needs []Need, r *Rules, now int64, others map[string]int64, share clients) Decision {
+func (a *account) check(c *Claim, needs []Need, r *Rules, now int64, others map[string]int64, state clientState) Decision {
 	d, last, beyond := Decision{Granted: true}, int64(0), false
 	var refusing *Need
 	refuse := func(reason Reason, until int64, n *Need) {
@@ -170,13 +170,13 @@ func (a *account) check(c *Claim, needs []Need, r *Rules, now int64, others map[
 		n := &needs[i]
 		switch {
 		case n.window != nil:
-			a.checkWindow(c, n, needs, r, now, others, share, refuse)
+			a.checkWindow(c, n, needs, r, now, others, state, refuse)
 		case n.Reason == ClientBudget:
-			if w := a.window(r, c.Resource); share != nil && w.usedBy(n.Budget, nil, now)+n.Cost > n.Limit {
+			if w := a.window(r, c.Resource); state != nil && w.usedBy(n.Budget, nil, now)+n.Cost > n.Limit {
 				refuse(ClientBudget, w.retryAt(c, r, nil, now), n)
 			}
 		case n.log != nil || n.Budget == SlotsBudget:
-			beyond = a.checkTokens(c, n, now, share, refuse) || beyond
+			beyond = a.checkTokens(c, n, now, state, refuse) || beyond
 		} // the cool-down checks the probe, and the window its slow start
 	}
 	if last != 0 {
@@ -194,15 +194,15 @@ func (a *account) check(c *Claim, needs []Need, r *Rules, now int64, others map[
 
 // checkTokens checks a claim against a sliding log or the concurrency slots. It reports whether the claim's client exceeds its
 // nominal part.
-func (a *account) checkTokens(c *Claim, n *Need, now int64, share clients, refuse func(Reason, int64, *Need)) (beyond bool) {
+func (a *account) checkTokens(c *Claim, n *Need, now int64, state clientState, refuse func(Reason, int64, *Need)) (beyond bool) {
 	l, waiting, inUse, more := n.log, &a.waits, int64(len(a.reservations)), slotsWait
 	if l != nil {
 		l.expire(now)
 		waiting, inUse, more = &l.waits, l.Total+l.held, waitTime
 	}
 	d := n.division(inUse, now)
-	if share != nil {
-		d.sharing = share(n)
+	if state != nil {
+		d.sharing = state(n)
 	}
 	v := d.divide()
 	if v.Missing > 0 {
@@ -226,7 +226,7 @@ func (a *account) checkTokens(c *Claim, n *Need, now int64, share clients, refus
 
 // checkWindow checks a claim against its primary window.
 func (a *account) checkWindow(
-	c *Claim, n *Need, needs []Need, r *Rules, now int64, others map[string]int64, share clients, refuse func(Reason, int64, *Need),
+	c *Claim, n *Need, needs []Need, r *Rules, now int64, others map[string]int64, state clientState, refuse func(Reason, int64, *Need),
 ) {
 	w, foreign := n.window, others[n.Budget]
 	ok, until := w.admits(now, r, c.cost(), c.Batch, foreign)
@@ -245,10 +245,10 @@ func (a *account) checkWindow(
 		}
 		return
 	}
-	if share == nil || n.Client == "" {
+	if state == nil || n.Client == "" {
 		return
 	}
-	switch v := (division{Cost: n.Cost, Limit: n.Limit, Free: w.free(r), Now: now, sharing: share(n)}).divide(); {
+	switch v := (division{Cost: n.Cost, Limit: n.Limit, Free: w.free(r), Now: now, sharing: state(n)}).divide(); {
 	case v.Missing > 0, v.Kept:
 		refuse(ClientBudget, w.retryAt(c, r, nil, now), n)
 	case v.Yields:
@@ -372,7 +372,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		separate := sent > a.Cooldown.LastError || sent == 0 && now >= a.Cooldown.Until
 		reopens := w.exhaustedUntil(now)
 		if separate && reopens == 0 {
-			a.learnShares(p.Claim, r, now)
+			a.learnAllowances(p.Claim, r, now)
 		}
 		a.changeCooldown(func(s *cooldown) {
 			s.limited(retryAfter, separate, reopens, now, r.Usable(int64(r.Concurrent)), int64(r.Probes))

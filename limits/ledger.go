@@ -197,10 +197,10 @@ type Budget struct {
 	Remaining int       `json:"remaining"`
 	Reset     time.Time `json:"reset"`
 	Held      int       `json:"held,omitempty"` // reserved by permits in use
-	// Share is the fraction that Limit is of the documented limit, because another program seems to use the rest. It is
+	// Allowance is the fraction that Limit is of the documented limit, because another program seems to use the rest. It is
 	// zero if Limit is the documented limit.
-	Share  float64       `json:"share,omitempty"`
-	Window time.Duration `json:"-"` // length
+	Allowance float64       `json:"allowance,omitempty"`
+	Window    time.Duration `json:"-"` // length
 	// Client is the client or group in the budget of a client, otherwise "". Guarantee is the part of the window that is kept
 	// for the client.
 	Client    string `json:"client,omitempty"`

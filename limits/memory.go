@@ -232,7 +232,7 @@ func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 }
 
 // clients returns the use and the waits of the clients of an account. Only a ledger of all replicas knows them.
-func (a *account) clients(c *Claim, now int64) clients {
+func (a *account) clients(c *Claim, now int64) clientState {
 	return func(n *Need) sharing {
 		if n.Client == "" {
 			return sharing{}

@@ -296,8 +296,8 @@ func (v *budgetView) rows(a history.Account, now time.Time) []row {
 		if f, ok := a.Forecasts[b.Resource]; ok && f.Early && f.Ends.After(now) {
 			reset += "; at this rate nothing is left in " + shortDuration(f.Ends.Sub(now))
 		}
-		if b.Share != 0 {
-			reset += fmt.Sprintf("; %.0f %% of the limit, another program seems to use the rest", 100*b.Share)
+		if b.Allowance != 0 {
+			reset += fmt.Sprintf("; %.0f %% of the limit, another program seems to use the rest", 100*b.Allowance)
 		}
 		if b.Guarantee != 0 {
 			reset += "; " + strconv.Itoa(b.Guarantee) + " guaranteed"

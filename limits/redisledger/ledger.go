@@ -30,7 +30,7 @@ const (
 	// other calls succeed, a failed call is not a loss.
 	callTimeout = time.Second
 	lossTime    = time.Second
-	// keptBeyond is the time for which Redis keeps an account beyond its longest window. A learned share lasts 19 hours.
+	// keptBeyond is the time for which Redis keeps an account beyond its longest window. An allowance lasts 19 hours.
 	keptBeyond = 24 * time.Hour
 	// refusedTime is the time for which Redis keeps the account of a token that the upstream never accepted.
 	refusedTime = 2 * time.Minute
