@@ -134,7 +134,7 @@ func (a *account) admit(c *Claim, needs []Need, r *Rules, now int64, others map[
 	}
 	a.reserve(v)
 	w.Doubt.begin(c.ID, now)
-	inUse := int64(len(a.reservations)) + others[SlotsBudget]
+	inUse := int64(len(a.reservations)) + others[slotsBudget]
 	a.changeCooldown(func(s *cooldown) { s.granted(c.ID, now, inUse, r.Usable(int64(r.Concurrent))) })
 	return Decision{Granted: true}
 }
@@ -175,7 +175,7 @@ func (a *account) check(c *Claim, needs []Need, r *Rules, now int64, others map[
 			if w := a.window(r, c.Resource); state != nil && w.usedBy(n.Budget, nil, now)+n.Cost > n.Limit {
 				refuse(ClientBudget, w.retryAt(c, r, nil, now), n)
 			}
-		case n.log != nil || n.Budget == SlotsBudget:
+		case n.log != nil || n.Budget == slotsBudget:
 			beyond = a.checkTokens(c, n, now, state, refuse) || beyond
 		} // the cool-down checks the probe, and the window its slow start
 	}

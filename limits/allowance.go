@@ -127,7 +127,7 @@ func (a *account) limitOf(s Spend, w *window, r *Rules) int64 {
 // CPU time and the concurrency slots, because these budgets have no allowance: the error lowers the concurrency anyway.
 func (a *account) learnAllowances(c Claim, r *Rules, now int64) {
 	use := func(used, limit int64) int64 { return used * fullAllowance / max(1, limit) }
-	otherUse := use(int64(len(a.reservations))+a.others[SlotsBudget], r.Usable(int64(r.Concurrent)))
+	otherUse := use(int64(len(a.reservations))+a.others[slotsBudget], r.Usable(int64(r.Concurrent)))
 	var uses []logUse
 	for _, s := range r.Spends(c) {
 		l := a.Logs[logKey(s.Budget, s.Scope)]

@@ -22,9 +22,9 @@ const (
 	paceParts = 60
 )
 
-// Guarantee is a number of tokens of a primary window that are kept for one client. The tokens that the client has used
+// guarantee is a number of tokens of a primary window that are kept for one client. The tokens that the client has used
 // in the window fulfil a part of it.
-type Guarantee struct {
+type guarantee struct {
 	Budget string // of the client
 	Tokens int64
 }
@@ -109,7 +109,7 @@ func (w *window) forecast(used, now int64) int64 {
 
 // divide returns what a claim needs of the budgets of its client, group and tag, and the guarantees of the others.
 // replicas is the use of other replicas by budget.
-func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64) (own []Need, others []Guarantee) {
+func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64) (own []Need, others []guarantee) {
 	usable, names, guarantees := r.Usable(w.Limit), c.names(), w.guarantees(c.Clients, r)
 	for _, name := range names {
 		own = append(own, Need{Budget: clientBudget(c.Resource, name), Reason: ClientBudget, Cost: w.costOf(c, r), Limit: usable})
@@ -125,10 +125,10 @@ func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64
 			}
 			continue
 		}
-		budget, guarantee := clientBudget(c.Resource, b.Client), guarantees[k]
+		budget, tokens := clientBudget(c.Resource, b.Client), guarantees[k]
 		used := w.usedBy(budget, replicas, now)
-		if kept := max(w.kept(guarantee, now), min(int64(guarantee), used+w.forecast(used, now))); kept > 0 {
-			others = append(others, Guarantee{budget, kept})
+		if kept := max(w.kept(tokens, now), min(int64(tokens), used+w.forecast(used, now))); kept > 0 {
+			others = append(others, guarantee{budget, kept})
 		}
 	}
 	return own, others
@@ -170,7 +170,7 @@ func (w *window) usedBy(budget string, replicas map[string]int64, now int64) int
 }
 
 // unused returns the part of the guarantees that is not fulfilled.
-func (w *window) unused(guarantees []Guarantee, replicas map[string]int64, now int64) (tokens int64) {
+func (w *window) unused(guarantees []guarantee, replicas map[string]int64, now int64) (tokens int64) {
 	for _, g := range guarantees {
 		tokens += max(0, g.Tokens-w.usedBy(g.Budget, replicas, now))
 	}

@@ -79,7 +79,7 @@ func (a *account) resources() []string {
 // replicas by budget.
 func (a *account) describe(r *Rules, now int64, foreign map[string]Use, wall wallTime) Account {
 	now = a.advance(now)
-	d := Account{Name: a.Name, Kind: a.Kind, InUse: len(a.reservations) + int(foreign[SlotsBudget].Held)}
+	d := Account{Name: a.Name, Kind: a.Kind, InUse: len(a.reservations) + int(foreign[slotsBudget].Held)}
 	d.Concurrent = int(a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))))
 	if now < a.Cooldown.Until {
 		d.BlockedUntil = wall(a.Cooldown.Until)

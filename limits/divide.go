@@ -187,28 +187,21 @@ func (ws waits) others(own string, now int64, used func(client string) int64) (l
 	return list
 }
 
-// Wait is a client of a shared account that waits for a budget. Client is the budget that counts the use of the client.
-// Ends is the time after which the client does not wait any more.
-type Wait struct {
-	Client                    string
-	Share, Cost, Demand, Ends int64
-}
-
-// Waits returns the clients that wait for a budget.
-func (p *Part) Waits(budget string, now int64) (list []Wait) {
+// EachWait calls visit for each client that waits for a budget. client is the budget that counts the use of the client, and ends the
+// time after which the client does not wait any more.
+func (p *Part) EachWait(budget string, now int64, visit func(client string, share, cost, demand, ends int64)) {
 	var ws waits
 	prefix := logKey(ClientBudget, budget) + ":"
 	if resource, ok := strings.CutPrefix(budget, windowPrefix); ok && p.Windows[resource] != nil {
 		ws, prefix = p.Windows[resource].waits, clientBudget(resource, "")
 	} else if l := p.Logs[budget]; l != nil {
 		ws = l.waits
-	} else if budget == SlotsBudget {
+	} else if budget == slotsBudget {
 		ws, prefix = p.waits, slotsPrefix
 	}
 	for client, w := range ws {
 		if w.until > now {
-			list = append(list, Wait{prefix + client, w.share, w.cost, w.demand, w.until})
+			visit(prefix+client, w.share, w.cost, w.demand, w.until)
 		}
 	}
-	return list
 }

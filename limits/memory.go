@@ -45,10 +45,10 @@ type Memory struct {
 }
 
 // NewMemory returns an empty ledger.
-func NewMemory(rules Rules) *Memory { return NewMemoryAt(rules, NewClock()) }
+func NewMemory(rules Rules) *Memory { return newMemoryAt(rules, NewClock()) }
 
-// NewMemoryAt returns an empty ledger with a clock.
-func NewMemoryAt(rules Rules, clock *Clock) *Memory {
+// newMemoryAt returns an empty ledger with a clock.
+func newMemoryAt(rules Rules, clock *Clock) *Memory {
 	return &Memory{rules: rules, accounts: map[string]*account{}, unproven: map[string]int{}, clock: clock, started: clock.Now(), cold: true}
 }
 

@@ -127,7 +127,7 @@ func (m *mergeModel) tokens(accounts ...*account) map[string]int64 {
 	for _, a := range accounts {
 		p := &Part{*a}
 		for _, budget := range p.Used(m.now) {
-			if budget != probeBudget && !IsTemporary(budget) {
+			if budget != probeBudget && !p.IsTemporary(budget) {
 				sums[budget] += p.Use(budget, m.now).Total()
 			}
 		}

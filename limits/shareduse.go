@@ -46,7 +46,7 @@ func (a *account) sharedUse(c *Claim, budget string, limit, now int64) *SharedUs
 
 // useBy returns what a client uses of a budget. The window of a search has a log, which counts the use of clients.
 func (a *account) useBy(client, budget string, now int64) int64 {
-	if budget == SlotsBudget {
+	if budget == slotsBudget {
 		return a.slotsOf(client) + a.others[slotsPrefix+client]
 	}
 	if resource, ok := strings.CutPrefix(budget, windowPrefix); ok {
@@ -61,7 +61,7 @@ func (a *account) useBy(client, budget string, now int64) int64 {
 
 // resourceOf returns the name of a budget in listings.
 func resourceOf(budget string) string {
-	if budget == SlotsBudget {
+	if budget == slotsBudget {
 		return string(Concurrency)
 	}
 	for _, prefix := range []string{windowPrefix, logKey(Primary, "")} {

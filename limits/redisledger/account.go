@@ -136,7 +136,7 @@ func (a *account) admitFromLeases(c limits.Claim, r *limits.Rules, joined bool, 
 	cold := a.saved.IsZero() && !joined
 	refused := limits.Decision{Granted: true}
 	for _, n := range needs {
-		if limits.IsTemporary(n.Budget) {
+		if a.part.IsTemporary(n.Budget) {
 			continue
 		}
 		own, use := a.lease(n.Budget, now), a.part.Use(n.Budget, now)
@@ -194,7 +194,7 @@ func (a *account) inNextExchange(budget string, now int64) bool {
 // wantsSpare reports whether a lease should have spare tokens.
 func (a *account) wantsSpare(budget string, own *lease) bool {
 	_, probing := a.part.CooldownUntil()
-	return !probing && time.Since(own.used) < activeTime && !limits.IsTemporary(budget)
+	return !probing && time.Since(own.used) < activeTime && !a.part.IsTemporary(budget)
 }
 
 // changed reports whether the lease has tokens that Redis does not know as used or spare.
@@ -207,7 +207,7 @@ func (a *account) changed(budget string, own *lease, now int64) bool {
 // recent requests without Redis.
 func (a *account) spareTokens(budget string, own *lease, r *limits.Rules, now int64) int64 {
 	requests := 1 + a.part.RecentPoints(now)
-	if limits.IsWindow(budget) { // reported requests do not return
+	if a.part.IsWindow(budget) { // reported requests do not return
 		requests *= int64(spareTime / r.Points.Window)
 	}
 	return a.part.Use(budget, now).Total() + own.cost*requests

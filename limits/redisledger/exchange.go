@@ -193,10 +193,11 @@ type reportReply struct {
 func (w windowReply) state() limits.WindowState {
 	s := limits.WindowState{Silent: w.Silent, Opened: w.Opened}
 	for _, r := range w.Reports {
-		s.Reports = append(s.Reports, limits.Report{
+		report := limits.Report{
 			Reset: r.Reset, MaxOffset: r.MaxOffset, MinOffset: r.MinOffset, Limit: r.Limit, Used: r.Used, Responses: r.Responses,
-			Foreign: limits.Counts{Own: r.Own, Lost: r.Lost},
-		})
+		}
+		report.Foreign.Own, report.Foreign.Lost = r.Own, r.Lost
+		s.Reports = append(s.Reports, report)
 	}
 	return s
 }
@@ -340,7 +341,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
 		}
 		needs := a.part.Needs(*e.claim, r, now)
 		a.noteClaim(needs, now)
-		a.touch(limits.WindowBudget(e.claim.Resource)) // an unlimited window may be limited now
+		a.touch(a.part.WindowBudget(e.claim.Resource)) // an unlimited window may be limited now
 		x.claims, x.needs = append(x.claims, e), append(x.needs, needs)
 	}
 	if a.full || leave {
@@ -364,7 +365,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
 				Budget: x.indexes[n.Budget], Cost: n.Cost, Limit: n.Limit, Client: n.Client, Counted: -1, Share: n.Share, Waiting: c.Waiting,
 				Shares: n.Shares, Resource: n.Reason == limits.Primary, Window: n.Window, Paced: n.Paced,
 			}
-			if index, ok := x.indexes[n.Client]; ok && !limits.IsWindow(n.Budget) { // the requests of a window are another need
+			if index, ok := x.indexes[n.Client]; ok && !a.part.IsWindow(n.Budget) { // the requests of a window are another need
 				need.Counted = index
 			} else if len(c.Clients) == 0 {
 				need.Share = 1
@@ -426,13 +427,13 @@ func (x *exchange) add(budget string) {
 	}
 	if x.offset != nil {
 		b.Returns, b.Ends = toStore(use.Returns, *x.offset), toStore(use.Ends, *x.offset)
-		for _, w := range x.part.Waits(budget, x.sent) {
-			b.Waits = append(b.Waits, waitCall{w.Client, w.Share, w.Cost, w.Demand, toStore(w.Ends, *x.offset)})
-		}
+		x.part.EachWait(budget, x.sent, func(client string, share, cost, demand, ends int64) {
+			b.Waits = append(b.Waits, waitCall{client, share, cost, demand, toStore(ends, *x.offset)})
+		})
 	}
 	x.indexes[budget] = len(x.call.Budgets)
 	x.call.Budgets = append(x.call.Budgets, b)
-	if !limits.IsWindow(budget) {
+	if !x.part.IsWindow(budget) {
 		return
 	}
 	w := windowCall{Budget: budget, Version: x.windows[budget]}
@@ -453,7 +454,7 @@ func (x *exchange) add(budget string) {
 // are never spent, so without recentSlots a replica would have none when Redis is lost between two requests. While
 // another replica needs slots, an equal share is the most.
 func (x *exchange) recentSlots(budget string, own *lease, use limits.Use) int64 {
-	if budget != limits.SlotsBudget {
+	if !x.part.IsSlots(budget) {
 		return 0
 	}
 	if use.Held >= own.most || time.Since(own.mostAt) > slotTime {
@@ -599,15 +600,15 @@ func (x *exchange) leave(now int64) {
 		if b.Keep == 0 {
 			continue
 		}
-		for _, s := range x.part.Returns(b.Budget, now) {
-			step := min(leftParts-1, max(0, (s.At-now)*leftParts/b.Keep))
-			b.Spent -= s.Tokens
+		for at, tokens := range x.part.Returns(b.Budget, now) {
+			step := min(leftParts-1, max(0, (at-now)*leftParts/b.Keep))
+			b.Spent -= tokens
 			part := x.call.Left[step]
 			if last := len(part) - 1; last >= 0 && part[last].Budget == b.Budget { // a part has one lease of each budget
-				part[last].Spent += s.Tokens
+				part[last].Spent += tokens
 				continue
 			}
-			x.call.Left[step] = append(part, leftCall{b.Budget, s.Tokens, b.Keep * (step + 1) / leftParts})
+			x.call.Left[step] = append(part, leftCall{b.Budget, tokens, b.Keep * (step + 1) / leftParts})
 		}
 	}
 }

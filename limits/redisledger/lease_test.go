@@ -224,7 +224,8 @@ func TestLateEndOfAWindowFreesNoTokens(t *testing.T) {
 		time.Sleep(time.Second) // the window of the first replica ends
 		p.r1.mu.Lock()
 		defer p.r1.mu.Unlock()
-		a, budget, now := p.r1.accounts["a"], limits.WindowBudget(policy.Core), p.r1.now()
+		a, now := p.r1.accounts["a"], p.r1.now()
+		budget := a.part.WindowBudget(policy.Core)
 		if tokens, use := a.lease(budget, now).tokens, a.part.Use(budget, now).Total(); tokens > use {
 			p.Errorf("the first replica has %d tokens and uses %d, want no other tokens", tokens, use)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -165,10 +166,8 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 		switch {
 		case !d.Granted && len(c.Clients) > 0: // the other replicas must know that the client waits
 			a.touch(a.part.Touches(c, "", r)...)
-		case d.Reason == limits.Closed, d.Reason == limits.Cooldown, d.Reason == limits.Content:
-			a.touch(limits.SlotsBudget) // the next heartbeat learns whether an operator has ended the cool-down
-		case d.Reason == limits.Primary:
-			a.touch(limits.WindowBudget(c.Resource)) // or opened the window
+		case slices.Contains([]limits.Reason{limits.Closed, limits.Cooldown, limits.Content, limits.Primary}, d.Reason):
+			a.touch(a.part.WindowBudget(c.Resource)) // the next heartbeat learns whether an operator has ended the cool-down or opened the window
 		}
 		if d.Granted && a.part.Has(c) {
 			d = a.part.Admit(c, r, l.now())
@@ -247,7 +246,7 @@ func (l *Ledger) Open(ctx context.Context, name string) error {
 	l.mu.Lock()
 	err := a.part.Open(l.rules.Load(), l.now())
 	for _, resource := range a.part.Resources() {
-		a.touch(limits.WindowBudget(resource))
+		a.touch(a.part.WindowBudget(resource))
 	}
 	l.mu.Unlock()
 	if err != nil {

@@ -87,7 +87,7 @@ func (l *Ledger) Budget(caller policy.Caller, res string) (b limits.Budget, know
 		return newAccount(caller.Account, caller.Kind).part.Budget(caller, res, l.rules.Load(), l.clock), false
 	}
 	if known = slices.Contains(a.part.Resources(), res); !known {
-		a.touch(limits.WindowBudget(res))
+		a.touch(a.part.WindowBudget(res))
 	}
 	return a.part.Budget(caller, res, l.rules.Load(), l.clock), known
 }
@@ -100,7 +100,7 @@ func (l *Ledger) Alone(account, res string, since time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.accounts[l.canonical(account)]
-	return a != nil && a.part.Others(limits.WindowBudget(res)) == 0
+	return a != nil && a.part.Others(a.part.WindowBudget(res)) == 0
 }
 
 // Resources implements [limits.Ledger]. While Redis is lost, it returns the resources that this replica knows.
