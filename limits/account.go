@@ -40,7 +40,7 @@ type account struct {
 	waits        waits                   // for concurrency slots
 	covered      cooldownKey             // the cool-down in the last line of the account
 	exceeded     bool                    // the last line of the account does not cover its state
-	// In a shared account, others contains the tokens of other replicas by budget, from the last exchange. changes are
+	// In a shared account, others contains the tokens of other replicas by budget, from the last round trip. changes are
 	// the changes of the cool-down that other replicas do not have yet.
 	shared  bool
 	others  map[string]int64

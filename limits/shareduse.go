@@ -11,7 +11,7 @@ type SharedUse struct {
 	Budget string `json:"budget"` // as in [Budget.Resource]; "concurrency" for concurrency slots
 	Limit  int64  `json:"limit"`
 	// Clients are the clients with the largest use, at most maxUsers. If several replicas share the ledger, this is the use
-	// that the refusing replica knows: its own, and that of the others at the last exchange.
+	// that the refusing replica knows: its own, and that of the others at the last round trip.
 	Clients []ClientUse `json:"clients"`
 }
 

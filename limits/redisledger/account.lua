@@ -12,7 +12,7 @@ local WAIT_TIME, SLOTS_WAIT, LONGEST_WAIT = SECOND, SECOND / 5, 60 * SECOND -- t
 
 local floor, max, min = math.floor, math.max, math.min
 local key = KEYS[1]
-local call = cjson.decode(ARGV[1]) -- see call in exchange.go
+local call = cjson.decode(ARGV[1]) -- see call in roundtrip.go
 local now = clock()
 local account, replica -- the fields m and r:REPLICA
 local save_needed = false

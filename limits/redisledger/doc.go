@@ -11,11 +11,11 @@
 //	free in Redis ◄─────────────── spare ◄──────────────────┐      held by a permit
 //	        ▲      a heartbeat: free ÷ (replicas + 1)       │            │ response
 //	        │                                               │            ▼
-//	        └──────── exchange: unless needed again ── returned ◄────── spent
+//	        └────── round trip: unless needed again ── returned ◄────── spent
 //	                                                          one window later
 //
 // Without Redis, a claim uses returned and spare tokens of the lease, so a replica continues with the quota that it used
-// last. 30 seconds after the last exchange only the spare tokens remain, and after five minutes nothing. One window
+// last. 30 seconds after the last round trip only the spare tokens remain, and after five minutes nothing. One window
 // after each of these times, Redis gives the tokens of a silent replica to the others.
 //
 // Each account is one hash, so one script can decide on the whole account, also in a cluster. All fields of an account
@@ -46,6 +46,6 @@
 // declaring everything that it uses. A script is one round trip, and reads the clock of Redis once. Every key has a TTL. Redis gets no
 // credentials.
 //
-// Start with [Ledger.Admit], then read exchange.go and exchange.lua, account.go for the time without Redis, and
+// Start with [Ledger.Admit], then read roundtrip.go and roundtrip.lua, account.go for the time without Redis, and
 // heartbeat.go.
 package redisledger

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// heartbeatInterval is the interval between registrations of a replica, and between exchanges of unused tokens.
+	// heartbeatInterval is the interval between registrations of a replica, and between round trips with unused tokens.
 	heartbeatInterval = 500 * time.Millisecond
 	// reconnectInterval is the interval between attempts to reach a lost Redis.
 	reconnectInterval = 100 * time.Millisecond
@@ -114,7 +114,7 @@ func (l *Ledger) reconnect(ctx context.Context) {
 	}
 }
 
-// heartbeat registers this replica and exchanges the accounts in use. In a new epoch, or after the loss of a Redis
+// heartbeat registers this replica and makes a round trip for each account in use. In a new epoch, or after the loss of a Redis
 // process, all accounts are restored.
 func (l *Ledger) heartbeat(ctx context.Context) error {
 	newEpoch, err := l.registerReplica(ctx)
@@ -144,7 +144,7 @@ func inParallel(ctx context.Context, list []*account, do func(context.Context, *
 	return group.Wait()
 }
 
-// accountsInUse returns the accounts that need a heartbeat, or all local accounts if all is set. The next exchanges then
+// accountsInUse returns the accounts that need a heartbeat, or all local accounts if all is set. The next round trips then
 // restore all accounts. Without all, while Redis responds, the result contains at most heartbeatAccounts accounts: the
 // accounts with the oldest heartbeats.
 func (l *Ledger) accountsInUse(all bool) []*account {
@@ -194,9 +194,9 @@ func (l *Ledger) forgetIdle() {
 	}
 }
 
-// heartbeatAccount exchanges the leases of an account, and enters the account into the index.
+// heartbeatAccount makes a round trip for an account, and enters the account into the index.
 func (l *Ledger) heartbeatAccount(ctx context.Context, a *account) error {
-	if err := l.exchange(ctx, a, &entry{heartbeat: true}); err != nil {
+	if err := l.roundTrip(ctx, a, &entry{heartbeat: true}); err != nil {
 		return err
 	}
 	return l.indexAccount(ctx, a, l.mayHaveLost)
@@ -405,7 +405,7 @@ func (l *Ledger) Leave(ctx context.Context) error {
 		err := unavailable(errLost)
 		if !l.isLost() {
 			err = inParallel(limited, l.leased(), func(ctx context.Context, a *account) error {
-				return l.exchange(ctx, a, &entry{leave: true})
+				return l.roundTrip(ctx, a, &entry{leave: true})
 			})
 		}
 		if err == nil {

@@ -154,7 +154,7 @@ func (l *Ledger) account(name string, kind policy.CallerKind) *account {
 	return a
 }
 
-// Admit implements [limits.Ledger]. If nothing that this replica knows refuses the claim, the next exchange sends the claim
+// Admit implements [limits.Ledger]. If nothing that this replica knows refuses the claim, the next round trip sends the claim
 // to Redis. Without Redis, the leases of this replica decide. Admit ignores the end of ctx, because a cancelled claim would
 // leak its permit.
 func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
@@ -179,7 +179,7 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 			return d, nil
 		}
 		e := &entry{claim: &c}
-		switch err := l.exchange(ctx, a, e); {
+		switch err := l.roundTrip(ctx, a, e); {
 		case e.moved: // now the merged account decides
 			continue
 		case err == nil:
@@ -195,7 +195,7 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 }
 
 // Settle implements [limits.Ledger]. Settle sends a limit error to Redis before it returns. The use and other reports are
-// sent later: after flushDelay, and after the exchange in progress. Until then the lease holds the full cost of the
+// sent later: after flushDelay, and after the round trip in progress. Until then the lease holds the full cost of the
 // request, but Redis may decide without a report about the use of another program. Settle returns an error if the other
 // replicas do not learn a limit error now.
 func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
@@ -252,18 +252,18 @@ func (l *Ledger) Open(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return l.exchange(ctx, a, &entry{})
+	return l.roundTrip(ctx, a, &entry{})
 }
 
 // flush sends the touched budgets of an account: immediately, or after flushDelay unless a claim is sent earlier.
 func (l *Ledger) flush(ctx context.Context, a *account, immediately bool) error {
 	switch {
 	case immediately:
-		return l.exchange(ctx, a, &entry{})
+		return l.roundTrip(ctx, a, &entry{})
 	case l.isLost(): // a heartbeat sends the use after the outage
 		return nil
 	case l.flushDelay == 0:
-		_ = l.exchange(ctx, a, &entry{})
+		_ = l.roundTrip(ctx, a, &entry{})
 		return nil
 	}
 	l.mu.Lock()
@@ -279,7 +279,7 @@ func (l *Ledger) flush(ctx context.Context, a *account, immediately bool) error 
 		unsent := len(a.touched) > 0
 		l.mu.Unlock()
 		if unsent {
-			_ = l.exchange(context.WithoutCancel(ctx), a, &entry{}) // the next heartbeat repeats it
+			_ = l.roundTrip(context.WithoutCancel(ctx), a, &entry{}) // the next heartbeat repeats it
 		}
 	})
 	return nil

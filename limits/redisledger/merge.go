@@ -9,7 +9,7 @@ import (
 )
 
 // Merge implements [limits.Names]. The replica merges its own part of both accounts. The other replicas merge their
-// parts when they learn the alias ([Ledger.ShareAliases]). The next exchanges return the leases of the account from, and
+// parts when they learn the alias ([Ledger.ShareAliases]). The next round trips return the leases of the account from, and
 // send the use and the cool-down of the merged account.
 func (l *Ledger) Merge(from, into string, kind policy.CallerKind) {
 	l.mu.Lock()

@@ -72,12 +72,12 @@ func TestMergeSharesTheCooldown(t *testing.T) {
 	})
 }
 
-// A claim whose account is merged during the exchange is decided by the merged account, and its tokens are returned.
-func TestMergeDuringAnExchange(t *testing.T) {
+// A claim whose account is merged during the round trip is decided by the merged account, and its tokens are returned.
+func TestMergeDuringARoundTrip(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.mustAdmit(p.r1, p.claimOf("token b", 800), "before the merge")
 		p.r1.Merge("token b", "user:1", policy.User)
-		p.hook.changeNext(p.r1.scripts.exchange, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.changeNext(p.r1.scripts.roundTrip, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			err := run(ctx, cmd)
 			go p.r1.Merge("token a", "user:1", policy.User)
 			time.Sleep(time.Second)

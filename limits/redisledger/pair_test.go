@@ -187,7 +187,7 @@ func withTwoReplicas(t *testing.T, run func(p *pair)) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pair{T: t, database: d}
 		p.r1, p.r2 = p.open("r1", defaultRules()), p.open("r2", defaultRules())
-		if err := p.r1.scripts.exchange.Load(t.Context(), p.r1.Client).Err(); err != nil {
+		if err := p.r1.scripts.roundTrip.Load(t.Context(), p.r1.Client).Err(); err != nil {
 			t.Fatal(err)
 		}
 		p.r1.Client.AddHook(p.hook.hook())

@@ -78,7 +78,7 @@ func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limit
 	return foreign, nil
 }
 
-// Budget implements [limits.Ledger]. The next exchange learns a resource that this replica has not used.
+// Budget implements [limits.Ledger]. The next round trip learns a resource that this replica has not used.
 func (l *Ledger) Budget(caller policy.Caller, res string) (b limits.Budget, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,7 +182,7 @@ func (l *Ledger) describe(ctx context.Context, title string) (limits.Account, er
 	}
 	l.mu.Unlock()
 	foreign, err := l.read(ctx, a)
-	if err != nil && !errors.Is(err, errUnreadable) { // the next exchange repairs an unreadable account
+	if err != nil && !errors.Is(err, errUnreadable) { // the next round trip repairs an unreadable account
 		return limits.Account{}, err
 	}
 	l.mu.Lock()

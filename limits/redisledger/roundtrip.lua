@@ -1,6 +1,6 @@
--- Exchanges the state of one replica with the account: the use of its leases, reports of responses, and the cool-down.
+-- Takes the state of one replica into the account: the use of its leases, reports of responses, and the cool-down.
 -- Then decides claims: a claim gets tokens of all its budgets, or of none.
--- The call and the reply have the fields of the types call and reply in exchange.go.
+-- The call and the reply have the fields of the types call and reply in roundtrip.go.
 
 begin()
 if replica.seq < call.confirmed then

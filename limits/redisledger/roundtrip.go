@@ -12,20 +12,20 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// An exchange is one call of exchange.lua. It sends what this replica uses of each touched budget, its reports and
+// A round trip is one call of roundtrip.lua. It sends what this replica uses of each touched budget, its reports and
 // changes of the cool-down, and claims. It receives the size of the leases, the reports and the cool-down of the other
-// replicas, and the decisions. One exchange of an account runs at a time, so a busy account needs few calls.
+// replicas, and the decisions. One round trip of an account runs at a time, so a busy account needs few calls.
 
 const (
-	// flushDelay is the time for which an outcome waits for a claim, because both can share one exchange.
+	// flushDelay is the time for which an outcome waits for a claim, because both can share one round trip.
 	flushDelay = 5 * time.Millisecond
-	// batchMax bounds the claims of one exchange, because Redis runs nothing else during a script. waitingMax bounds
-	// the entries that wait for an exchange.
+	// batchMax bounds the claims of one round trip, because Redis runs nothing else during a script. waitingMax bounds
+	// the entries that wait for a round trip.
 	batchMax   = 32
 	waitingMax = 1000
 )
 
-// entry is one caller that waits for an exchange. If claim is nil, the caller waits for changes to be sent.
+// entry is one caller that waits for a round trip. If claim is nil, the caller waits for changes to be sent.
 type entry struct {
 	claim    *limits.Claim
 	decision limits.Decision
@@ -155,7 +155,7 @@ type leftCall struct {
 	Keep   int64  `json:"keep"`
 }
 
-// reply is the reply of exchange.lua.
+// reply is the reply of roundtrip.lua.
 type reply struct {
 	Missing   bool `json:"missing"`   // Redis has lost confirmed calls, and changed nothing
 	Overtaken bool `json:"overtaken"` // Redis has executed a later call, and changed nothing
@@ -227,36 +227,36 @@ type claimReply struct {
 	At      int64 `json:"at,string"`
 }
 
-// exchange waits for an exchange that contains the entry. Every exchange ends, because calls have deadlines.
-func (l *Ledger) exchange(ctx context.Context, a *account, e *entry) error {
-	// The end of one context must not cancel an exchange, which contains entries with other contexts.
+// roundTrip waits for a round trip that contains the entry. Every round trip ends, because calls have deadlines.
+func (l *Ledger) roundTrip(ctx context.Context, a *account, e *entry) error {
+	// The end of one context must not cancel a round trip, which contains entries with other contexts.
 	ctx = context.WithoutCancel(ctx)
 	defer a.waiting.Add(-1)
 	if a.waiting.Add(1) > waitingMax {
-		return unavailable(errors.New("too many calls wait for an exchange of the account"))
+		return unavailable(errors.New("too many calls wait for a round trip of the account"))
 	}
 	return a.batcher.Do(e, batchMax, func(entries []*entry) error {
 		for range 4 {
-			again, err := l.exchangeOnce(ctx, a, entries)
+			again, err := l.roundTripOnce(ctx, a, entries)
 			if err != nil || again == nil {
 				return err
 			}
 			entries = again
 		}
-		return unavailable(errors.New("the account changed during four exchanges"))
+		return unavailable(errors.New("the account changed during four round trips"))
 	})
 }
 
-// exchangeOnce runs exchange.lua once. It returns the entries of a further exchange, if Redis has lost data or another
+// roundTripOnce runs roundtrip.lua once. It returns the entries of a further round trip, if Redis has lost data or another
 // replica has changed the cool-down at the same time.
-func (l *Ledger) exchangeOnce(ctx context.Context, a *account, entries []*entry) (again []*entry, err error) {
+func (l *Ledger) roundTripOnce(ctx context.Context, a *account, entries []*entry) (again []*entry, err error) {
 	forced := slices.ContainsFunc(entries, func(e *entry) bool { return e.heartbeat || e.leave })
 	if l.isLost() && !forced {
 		return nil, unavailable(errLost)
 	}
-	var x *exchange
+	var x *roundTrip
 	var answer reply
-	err = l.run(ctx, l.scripts.exchange, a.name, func(to server) any {
+	err = l.run(ctx, l.scripts.roundTrip, a.name, func(to server) any {
 		x = l.prepare(a, entries, to)
 		return x.call
 	}, &answer)
@@ -280,7 +280,7 @@ func (l *Ledger) exchangeOnce(ctx context.Context, a *account, entries []*entry)
 			l.merge(a, l.account(name, a.kind))
 		}
 	}
-	if again != nil && forced && !answer.Missing { // the further exchange must not undo a heartbeat or a leave
+	if again != nil && forced && !answer.Missing { // the further round trip must not undo a heartbeat or a leave
 		again = slices.DeleteFunc(slices.Clone(entries), func(e *entry) bool { return e.claim != nil })
 	}
 	a.unsure = a.unsure || err != nil
@@ -291,8 +291,8 @@ func (l *Ledger) exchangeOnce(ctx context.Context, a *account, entries []*entry)
 	return again, err
 }
 
-// exchange is an exchange in progress.
-type exchange struct {
+// roundTrip is a round trip in progress.
+type roundTrip struct {
 	*account
 	call    call
 	rules   *limits.Rules
@@ -309,7 +309,7 @@ type exchange struct {
 }
 
 // prepare makes the call. From this moment, the leases have at most the tokens that the call keeps.
-func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
+func (l *Ledger) prepare(a *account, entries []*entry, to server) *roundTrip {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.rules.Load()
@@ -319,7 +319,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
 		a.confirmed, a.full = 0, true
 	}
 	merged := func() bool { return l.canonical(a.name) != a.name }
-	x := &exchange{
+	x := &roundTrip{
 		account: a, rules: r, now: l.now, merged: merged, sent: now, address: to.address,
 		indexes: map[string]int{}, ahead: map[string]int64{}, touched: a.touched,
 	}
@@ -352,7 +352,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
 	}
 	a.touched = map[string]bool{}
 	for _, budget := range slices.Sorted(maps.Keys(x.touched)) {
-		if forced || a.full || a.inNextExchange(budget, now) {
+		if forced || a.full || a.inNextRoundTrip(budget, now) {
 			x.add(budget)
 		}
 	}
@@ -398,7 +398,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
 }
 
 // touchLeases adds the leases to a heartbeat that have changed, and requests spare tokens for recent claims.
-func (x *exchange) touchLeases(leave bool, now int64) {
+func (x *roundTrip) touchLeases(leave bool, now int64) {
 	for budget := range x.leases {
 		own := x.lease(budget, now)
 		if !leave && x.wantsSpare(budget, own) {
@@ -413,7 +413,7 @@ func (x *exchange) touchLeases(leave bool, now int64) {
 }
 
 // add adds a budget to the call.
-func (x *exchange) add(budget string) {
+func (x *roundTrip) add(budget string) {
 	own, use := x.lease(budget, x.sent), x.part.Use(budget, x.sent)
 	// Reported requests have left the lease, because the reported use contains them, even if this call fails.
 	own.tokens = max(0, own.tokens-(use.Reported-own.reported))
@@ -426,9 +426,9 @@ func (x *exchange) add(budget string) {
 		b.Spare = max(0, own.tokens-use.Total())
 	}
 	if x.offset != nil {
-		b.Returns, b.Ends = toStore(use.Returns, *x.offset), toStore(use.Ends, *x.offset)
+		b.Returns, b.Ends = toRedis(use.Returns, *x.offset), toRedis(use.Ends, *x.offset)
 		x.part.EachWait(budget, x.sent, func(client string, share, cost, demand, ends int64) {
-			b.Waits = append(b.Waits, waitCall{client, share, cost, demand, toStore(ends, *x.offset)})
+			b.Waits = append(b.Waits, waitCall{client, share, cost, demand, toRedis(ends, *x.offset)})
 		})
 	}
 	x.indexes[budget] = len(x.call.Budgets)
@@ -453,7 +453,7 @@ func (x *exchange) add(budget string) {
 // recentSlots returns the number of slots that were held at the same time within slotTime, less the slots in use. Slots
 // are never spent, so without recentSlots a replica would have none when Redis is lost between two requests. While
 // another replica needs slots, an equal share is the most.
-func (x *exchange) recentSlots(budget string, own *lease, use limits.Use) int64 {
+func (x *roundTrip) recentSlots(budget string, own *lease, use limits.Use) int64 {
 	if !x.part.IsSlots(budget) {
 		return 0
 	}
@@ -467,8 +467,8 @@ func (x *exchange) recentSlots(budget string, own *lease, use limits.Use) int64 
 	return most - use.Held
 }
 
-// toStore converts a time to the clock of Redis.
-func toStore(at int64, offset limits.Offset) int64 {
+// toRedis converts a time to the clock of Redis.
+func toRedis(at int64, offset limits.Offset) int64 {
 	if at == 0 {
 		return 0
 	}
@@ -476,7 +476,7 @@ func toStore(at int64, offset limits.Offset) int64 {
 }
 
 // apply records the reply.
-func (x *exchange) apply(answer *reply) (again []*entry, err error) {
+func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 	a, now := x.account, x.now()
 	switch {
 	case answer.Overtaken:
@@ -522,7 +522,7 @@ func (x *exchange) apply(answer *reply) (again []*entry, err error) {
 	for i, e := range x.claims {
 		if e.moved = x.merged(); e.moved {
 			for _, n := range x.needs[i] {
-				x.touch(n.Budget) // the next exchange returns the tokens
+				x.touch(n.Budget) // the next round trip returns the tokens
 			}
 			continue
 		}
@@ -539,7 +539,7 @@ func (x *exchange) apply(answer *reply) (again []*entry, err error) {
 }
 
 // hasReports reports whether the call left out reports, because the clock of Redis was unknown.
-func (x *exchange) hasReports(now int64) bool {
+func (x *roundTrip) hasReports(now int64) bool {
 	return slices.ContainsFunc(x.call.Windows, func(w windowCall) bool {
 		s, _ := x.part.WindowState(w.Budget, limits.Offset{}, now)
 		return len(s.Reports) > 0
@@ -548,14 +548,14 @@ func (x *exchange) hasReports(now int64) bool {
 
 // decide returns the decision on a claim. The rules decide again after Redis has granted tokens, with the reports and
 // the cool-down of the other replicas.
-func (x *exchange) decide(c limits.Claim, needs []limits.Need, answer claimReply, now int64) limits.Decision {
+func (x *roundTrip) decide(c limits.Claim, needs []limits.Need, answer claimReply, now int64) limits.Decision {
 	if answer.Granted {
 		d := x.part.Admit(c, x.rules, now)
 		for _, n := range needs {
 			if d.Granted {
 				x.leases[n.Budget].sent.Held += n.Cost // as Redis has recorded
 			} else {
-				x.touch(n.Budget) // the next exchange returns the tokens
+				x.touch(n.Budget) // the next round trip returns the tokens
 			}
 		}
 		return d
@@ -590,7 +590,7 @@ func (x *exchange) decide(c limits.Claim, needs []limits.Need, answer claimReply
 const leftParts = 16
 
 // leave splits the spent tokens by the time at which they return.
-func (x *exchange) leave(now int64) {
+func (x *roundTrip) leave(now int64) {
 	x.call.Full = true
 	for range leftParts {
 		x.call.Left = append(x.call.Left, []leftCall{})
