@@ -147,7 +147,7 @@ const (
 	Queue Reason = "queue"
 )
 
-// Outcome describes what happened to a permit's request (docs/limits.md).
+// Outcome describes what happened to a permit's request.
 type Outcome struct {
 	// Sent reports whether any byte of the request may have reached the upstream.
 	Sent     bool
@@ -186,7 +186,7 @@ func (o *Outcome) Silent() bool { return o.Answered && o.Succeeded && !o.Enforce
 
 // Budget is the state of one budget. Used plus Remaining equals Limit.
 type Budget struct {
-	// Unlimited means that the upstream seems to have no limit (docs/limits.md). Only Resource is then valid. Accounts
+	// Unlimited means that the upstream seems to have no limit (docs/upstream.md). Only Resource is then valid. Accounts
 	// do not contain such budgets.
 	Unlimited bool `json:"-"`
 	// Resource is the name of the upstream's resource. For a budget that the upstream does not report, Resource
