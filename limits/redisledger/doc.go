@@ -46,6 +46,6 @@
 // declaring everything that it uses. A script is one round trip, and reads the clock of Redis once. Every key has a TTL. Redis gets no
 // credentials.
 //
-// Start with [Ledger.Admit], then read roundtrip.go and roundtrip.lua, account.go for the time without Redis, and
-// heartbeat.go.
+// Start with [Ledger.Admit], then read roundtrip.go and roundtrip.lua. Its rule for clients is divide.lua. account.go is for the time
+// without Redis, and heartbeat.go renews the leases.
 package redisledger
