@@ -25,7 +25,6 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/policy"
 )
 
 // redisGateway is a gateway in this process with a real Redis as its store.
@@ -626,24 +625,6 @@ func TestCooldownReachesTheTokensOfAUserAtEveryReplica(t *testing.T) {
 	if n := requests.Load() - before; n != 0 {
 		t.Errorf("%d requests were sent during the cool-down", n)
 	}
-}
-
-// use sends a request of a client. Of 20 requests in an hour, the job may use 10.
-func (o *redisGateway) use(client string, used int, reset time.Time) {
-	o.Helper()
-	caller := policy.Caller{Account: "robot", Kind: policy.User, Client: client, Clients: []policy.ClientBudget{
-		{Client: "job", Share: 1, Limit: 0.5}, {Client: "person", Share: 1, Limit: 1},
-	}}
-	claim := limits.Claim{Operation: "user/get", Resource: policy.Core, Points: 1}
-	var p *limits.Permit
-	testservers.Eventually(o, "the ledger knows the earlier outcomes", func(ctx context.Context) bool {
-		var err error
-		p, err = o.limiter.Acquire(ctx, claim, caller, time.Now().Add(5*time.Second))
-		return err == nil
-	})
-	must(o.limiter.Settle(o.Context(), *p, limits.Outcome{
-		Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Resource: policy.Core, Limit: 20, Used: used, Reset: reset, Date: time.Now()},
-	}))(o)
 }
 
 // writesToSend returns WEIR_WRITES, or 200 without it.
