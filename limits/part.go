@@ -67,8 +67,8 @@ func (*Part) WindowBudget(resource string) string { return windowPrefix + resour
 // IsWindow reports whether a budget is a primary window.
 func (*Part) IsWindow(budget string) bool { return strings.HasPrefix(budget, windowPrefix) }
 
-// IsSlots reports whether a budget is the concurrency slots.
-func (*Part) IsSlots(budget string) bool { return budget == slotsBudget }
+// SlotsBudget returns the budget of the concurrency slots.
+func (*Part) SlotsBudget() string { return slotsBudget }
 
 // IsTemporary reports whether a budget limits requests for a short time, until the upstream has responded. Without the
 // other replicas, such a budget cannot be shared.

@@ -454,7 +454,7 @@ func (x *roundTrip) add(budget string) {
 // are never spent, so without recentSlots a replica would have none when Redis is lost between two requests. While
 // another replica needs slots, an equal share is the most.
 func (x *roundTrip) recentSlots(budget string, own *lease, use limits.Use) int64 {
-	if !x.part.IsSlots(budget) {
+	if budget != x.part.SlotsBudget() {
 		return 0
 	}
 	if use.Held >= own.most || time.Since(own.mostAt) > slotTime {
