@@ -134,26 +134,51 @@ func NodeOf(ctx context.Context, c redis.UniversalClient, key string) (node redi
 	return master, master.Options().Addr, nil
 }
 
-// PingAll reports whether every master responds over every idle connection. The client closes connections that fail, so
-// that later calls do not use them.
-func PingAll(ctx context.Context, c redis.UniversalClient) bool {
-	var group errgroup.Group
-	ping := func(c redis.UniversalClient) {
-		for range c.PoolStats().IdleConns + 1 {
-			group.Go(func() error { return c.Ping(ctx).Err() })
-		}
-	}
+// Masters returns the servers that store keys, by address: the masters that a cluster names now, or the only server, whose
+// address is "".
+func Masters(ctx context.Context, c redis.UniversalClient) (map[string]redis.UniversalClient, error) {
 	cluster, ok := c.(*redis.ClusterClient)
 	if !ok {
-		ping(c)
-		return group.Wait() == nil
+		return map[string]redis.UniversalClient{"": c}, nil
 	}
-	cluster.ReloadState(ctx)
+	var mu sync.Mutex
+	nodes := map[string]redis.UniversalClient{}
 	err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
-		ping(node)
+		mu.Lock()
+		defer mu.Unlock()
+		nodes[node.Options().Addr] = node
 		return nil
 	})
-	return group.Wait() == nil && err == nil
+	return nodes, err
+}
+
+// ReloadNodes makes the client of a cluster ask again which server stores which keys. It does not wait for the answer.
+func ReloadNodes(ctx context.Context, c redis.UniversalClient) {
+	if cluster, ok := c.(*redis.ClusterClient); ok {
+		cluster.ReloadState(ctx)
+	}
+}
+
+// PingIdle returns an error unless a server responds over every idle connection. The client closes connections that fail,
+// so that later calls do not use them.
+func PingIdle(ctx context.Context, node redis.UniversalClient) error {
+	var group errgroup.Group
+	for range node.PoolStats().IdleConns + 1 {
+		group.Go(func() error { return node.Ping(ctx).Err() })
+	}
+	return group.Wait()
+}
+
+// Serves returns an error if a master of a cluster does not respond, or refuses calls because of the state of the cluster.
+func Serves(ctx context.Context, node redis.UniversalClient) error {
+	text, err := node.ClusterInfo(ctx).Result()
+	if redis.HasErrorPrefix(err, "NOPERM") { // the user may not ask, but the master responds
+		return nil
+	}
+	if err == nil && !strings.Contains(text, "cluster_state:ok") {
+		err = errors.New("the redis cluster refuses calls (cluster_state is not ok)")
+	}
+	return err
 }
 
 // Eviction returns the eviction policy of Redis, and whether its memory is bounded. It reads INFO, because CONFIG GET needs an

@@ -11,16 +11,19 @@ import (
 
 const (
 	// A lease ends leaseTime after the last round trip with Redis. Its spare tokens end after spareTime (account.lua).
-	// leaseMargin allows for clock drift.
+	// forgetTime is the time without calls after which Redis may forget a replica (account.lua). leaseMargin allows for clock
+	// drift.
 	leaseTime   = 30 * time.Second
 	spareTime   = 5 * time.Minute
+	forgetTime  = 2 * time.Hour
 	leaseMargin = 2 * time.Second
 	// renewTime is the time after which a round trip renews the leases, even if nothing has changed.
 	renewTime = 5 * time.Second
 	// coldParts is the number of replicas that may start without Redis at the same time without exceeding a limit.
 	coldParts = 4
-	// activeTime is the time after the last claim for which a lease has spare tokens.
-	activeTime = time.Minute
+	// activeTime is the time after the last claim for which a lease has spare tokens, and after the last use for which an
+	// account does not rest.
+	activeTime = 30 * time.Second
 	// slotTime is the time for which a replica keeps a slot after the end of its permit.
 	slotTime = time.Second
 	// retryStore is the time after which a claim that was refused with Store may be repeated.
@@ -54,6 +57,10 @@ type account struct {
 	offset *limits.Offset
 	// touched contains the budgets whose use the next round trip sends.
 	touched map[string]bool
+	// rests is set when this replica has returned its leases because the account is idle, until the next round trip declares
+	// everything again. awake is Ledger.awake, or nil if the ledger does not have the account.
+	rests bool
+	awake map[*account]bool
 
 	used      time.Time // last use by a request
 	indexed   time.Time // last entry into the index of accounts
@@ -120,6 +127,14 @@ func (a *account) touch(budgets ...string) {
 	for _, b := range budgets {
 		a.touched[b] = true
 	}
+	a.wake()
+}
+
+// wake makes heartbeats include the account.
+func (a *account) wake() {
+	if a.awake != nil {
+		a.awake[a] = true
+	}
 }
 
 // admitFromLeases decides a claim without Redis. If the replica has not joined the others since its start, it may use a
@@ -170,12 +185,12 @@ func (a *account) noteClaim(needs []limits.Need, now int64) {
 	for _, n := range needs {
 		own := a.lease(n.Budget, now)
 		own.cost, own.limit, own.used = n.Cost, n.Limit, time.Now()
-		a.touched[n.Budget] = true
+		a.touch(n.Budget)
 		if n.Client != "" {
-			a.touched[n.Client] = true
+			a.touch(n.Client)
 		}
 		for _, g := range n.Guarantees { // the round trip must know the use of the other clients
-			a.touched[g.Budget] = true
+			a.touch(g.Budget)
 		}
 	}
 }
@@ -235,12 +250,17 @@ func coldTokens(limit int64, r *limits.Rules) int64 {
 	return limit / coldParts
 }
 
-// due reports whether the account needs a heartbeat.
+// idle is the only rule of idleness: no request used the account for activeTime, no permit is open, and Redis knows
+// everything that this replica knows. The next heartbeat of an idle account returns its leases (roundTrip.rest). Then the
+// account rests: it has no lease, costs no call, and its next round trip declares everything again.
+func (a *account) idle(now int64) bool {
+	return time.Since(a.used) > activeTime && a.part.Use(a.part.SlotsBudget(), now).Held == 0 && a.part.CooldownChanges() == 0 &&
+		len(a.touched) == 0 && !a.full && !a.unsure
+}
+
+// due reports whether an account that is not idle needs a heartbeat.
 func (a *account) due(now int64) bool {
 	if a.full || len(a.touched) > 0 || a.part.CooldownChanges() > 0 || len(a.leases) > 0 && time.Since(a.saved) > renewTime {
-		return true
-	}
-	if time.Since(a.saved) > time.Hour && !a.part.Idle(now) { // Redis must not forget the cool-down
 		return true
 	}
 	for budget := range a.leases {

@@ -7,7 +7,7 @@ local LONGEST, MOST = 3600 * SECOND, 1e9 -- the longest wait and the largest num
 local JITTER = 2 * SECOND -- two resets within this distance are resets of one window
 local BEHIND = 10 -- the same as mostBehind in window.go
 local LEASE_TIME, SPARE_TIME = 30 * SECOND, 300 * SECOND -- the same as leaseTime and spareTime in account.go
-local FORGET_TIME = 7200 * SECOND -- time without calls after which a replica is forgotten
+local FORGET_TIME = 7200 * SECOND -- time without calls after which a replica is forgotten; the same as forgetTime in account.go
 local WAIT_TIME, SLOTS_WAIT, LONGEST_WAIT = SECOND, SECOND / 5, 60 * SECOND -- the same as in divide.go
 
 local floor, max, min = math.floor, math.max, math.min
@@ -214,6 +214,16 @@ local function reports_of(w, resource)
   return list(reports)
 end
 
+-- Returns the parts of spent tokens that the calling replica has left (call.left): replica, field and budget of each lease.
+local function own_parts()
+  local parts, prefix = {}, 'l:' .. call.replica .. '#'
+  for _, entry in ipairs(fields(prefix)) do
+    local number, budget = entry:sub(#prefix + 1):match('^(%d+):(.*)$')
+    table.insert(parts, {replica = 'r:' .. call.replica .. '#' .. number, field = entry, budget = budget})
+  end
+  return parts
+end
+
 -- Reduces the leases of replicas that sent nothing for LEASE_TIME to their spare tokens, and removes them after
 -- SPARE_TIME. Both happen l.keep later, because tokens may have been used at the end of that time, and the upstream counts
 -- them for l.keep. The number of the last call remains longer, because without it the next call of the replica would look
@@ -236,7 +246,7 @@ local function remove_dead_leases()
         end
         live = live or l.tokens > 0
       end
-      if not live and seen + FORGET_TIME <= now then
+      if not live and (seen + FORGET_TIME <= now or name:find('#', 1, true)) then
         tables[name], changed[name] = false, true
       end
     end

@@ -6,12 +6,15 @@ import (
 	"regexp"
 	"runtime"
 	"strconv"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -168,6 +171,11 @@ func (m *bench) local(name string) *account {
 	return m.account(name, policy.User)
 }
 
+// heartbeatAccount makes a round trip for the leases of an account.
+func (m *bench) heartbeatAccount(b *testing.B, a *account) error {
+	return m.roundTrip(b.Context(), a, &entry{heartbeat: true})
+}
+
 // accountOf returns an account name that is at least as long as a hashed name.
 func accountOf(i int) string { return fmt.Sprintf("user:%040d", i) }
 
@@ -192,7 +200,7 @@ func BenchmarkScaleMemory(b *testing.B) {
 			}
 			operation += step(func(k int) { m.request(b, name, fmt.Sprintf("GET /repos/{owner}/{repo}/%d", k), true) })
 			before := m.memory(b, name)
-			if err := m.heartbeatAccount(b.Context(), m.local(name)); err != nil {
+			if err := m.heartbeatAccount(b, m.local(name)); err != nil {
 				b.Fatal(err)
 			}
 			lease += (m.memory(b, name) - before) / (1 + more)
@@ -227,9 +235,9 @@ func BenchmarkScaleReplica(b *testing.B) {
 		name string
 		do   func() error
 	}{
-		{"register", func() error { _, err := m.registerReplica(ctx); return err }},
-		{"heartbeat", func() error { m.replicas.Store(10); return m.heartbeatAccount(ctx, s) }},
-		{"index", func() error { return m.indexAccount(ctx, s, true) }},
+		{"register", func() error { return m.registerReplica(ctx) }},
+		{"heartbeat", func() error { m.replicas.Store(10); return m.heartbeatAccount(b, s) }},
+		{"index", func() error { m.unindexed[s] = true; return m.indexAccounts(ctx) }},
 		{"read", func() error { _, err := m.read(ctx, s); return err }},
 		{"list", func() error {
 			return m.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: accountsKey, Start: 0, Stop: 999, Rev: true}).Err()
@@ -291,8 +299,56 @@ func BenchmarkScaleLocal(b *testing.B) {
 	}
 	perAccount := (heap() - before) / accounts
 	for b.Loop() {
-		m.accountsInUse(false)
+		m.accountsInUse(b.Context(), m.shards[""])
 	}
 	b.ReportMetric(perAccount, "B/account")
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/accounts/float64(b.N), "ns/account")
+}
+
+// BenchmarkScaleIdle measures the commands and the CPU time of Redis, and the CPU time of this process, for 20,000 accounts a
+// minute after their last request. A replica lists the accounts every ten seconds, as a gateway does.
+func BenchmarkScaleIdle(b *testing.B) {
+	const accounts, pause, measured = 20_000, time.Minute, 20 * time.Second
+	m := newBench(b, defaultRules())
+	m.flushDelay = flushDelay
+	ctx, stop := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { m.Run(ctx) })
+	running.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := m.Accounts(ctx, 1000); err != nil && ctx.Err() == nil {
+				b.Error(err)
+			}
+			testservers.Sleep(ctx, 10*time.Second)
+		}
+	})
+	state := func() [3]float64 {
+		var own syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
+			b.Fatal(err)
+		}
+		return [3]float64{m.info(b, "stats", `total_commands_processed:(\d+)`), m.cpuTime(b), float64(own.Utime.Nano()+own.Stime.Nano()) / 1e3}
+	}
+	report := func(when string, d time.Duration) {
+		before := state()
+		testservers.Sleep(b.Context(), d)
+		after := state()
+		for i, unit := range []string{"commands/s", "%-of-redis-core", "%-of-gateway-core"} {
+			value := (after[i] - before[i]) / d.Seconds()
+			if i > 0 {
+				value /= 1e4 // from microseconds to percent
+			}
+			b.ReportMetric(value, when+"-"+unit)
+		}
+	}
+	for b.Loop() {
+		for i := range accounts {
+			m.request(b, accountOf(i), "GET /repos/{owner}/{repo}", true)
+		}
+		report("at-once", 10*time.Second)
+		testservers.Sleep(b.Context(), pause-10*time.Second)
+		report("after-a-minute", measured)
+	}
 }

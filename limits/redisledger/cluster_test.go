@@ -33,7 +33,7 @@ func startNode(t *testing.T) *node {
 	n.Client = redis.NewClient(&redis.Options{Addr: n.address})
 	n.process = exec.Command(testservers.RedisProgram(t),
 		"--bind", "127.0.0.1", "--port", port(n.address), "--cluster-enabled", "yes", "--cluster-port", port(n.bus), "--cluster-node-timeout", "2000",
-		"--cluster-announce-ip", "127.0.0.1", "--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0", "--dir", t.TempDir())
+		"--cluster-announce-ip", "127.0.0.1", "--cluster-require-full-coverage", "no", "--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0", "--dir", t.TempDir())
 	if err := n.process.Start(); err != nil {
 		t.Fatalf("start redis-server: %v", err)
 	}
@@ -54,22 +54,36 @@ func port(address string) string {
 // startCluster starts three masters with equal numbers of slots, and a replica of the second master.
 func startCluster(t *testing.T) []*node {
 	t.Helper()
-	const masters = 3
-	nodes := []*node{startNode(t), startNode(t), startNode(t), startNode(t)}
-	run := func(n *node, args ...any) string {
-		text, err := n.Do(t.Context(), args...).Text()
-		if err != nil {
-			t.Fatalf("%v: %v", args, err)
-		}
-		return text
+	nodes := startMasters(t, startNode(t), startNode(t), startNode(t), startNode(t))
+	runOn(t, nodes[masters], "cluster", "replicate", runOn(t, nodes[1], "cluster", "myid"))
+	testservers.Eventually(t, "the replica has copied the data of its master", func(ctx context.Context) bool {
+		text, _ := nodes[masters].Info(ctx, "replication").Result()
+		return strings.Contains(text, "master_link_status:up")
+	})
+	return nodes
+}
+
+const masters = 3
+
+func runOn(t *testing.T, n *node, args ...any) string {
+	t.Helper()
+	text, err := n.Do(t.Context(), args...).Text()
+	if err != nil {
+		t.Fatalf("%v: %v", args, err)
 	}
+	return text
+}
+
+// startMasters joins nodes to a cluster. The first three nodes are masters with equal numbers of slots.
+func startMasters(t *testing.T, nodes ...*node) []*node {
+	t.Helper()
 	for i, n := range nodes {
-		run(n, "cluster", "set-config-epoch", i+1) // with equal epochs, masters may refuse to vote in a failover
+		runOn(t, n, "cluster", "set-config-epoch", i+1) // with equal epochs, masters may refuse to vote in a failover
 		if i < masters {
-			run(n, "cluster", "addslotsrange", i*16384/masters, (i+1)*16384/masters-1)
+			runOn(t, n, "cluster", "addslotsrange", i*16384/masters, (i+1)*16384/masters-1)
 		}
 		if i > 0 {
-			run(n, "cluster", "meet", "127.0.0.1", port(nodes[0].address), port(nodes[0].bus))
+			runOn(t, n, "cluster", "meet", "127.0.0.1", port(nodes[0].address), port(nodes[0].bus))
 		}
 	}
 	testservers.Eventually(t, "all nodes have joined the cluster", func(ctx context.Context) bool {
@@ -80,11 +94,6 @@ func startCluster(t *testing.T) []*node {
 			}
 		}
 		return true
-	})
-	run(nodes[masters], "cluster", "replicate", run(nodes[1], "cluster", "myid"))
-	testservers.Eventually(t, "the replica has copied the data of its master", func(ctx context.Context) bool {
-		text, _ := nodes[masters].Info(ctx, "replication").Result()
-		return strings.Contains(text, "master_link_status:up")
 	})
 	return nodes
 }
@@ -195,4 +204,64 @@ func failoverKeepsSpends(t *testing.T, nodes []*node) {
 	testservers.Eventually(t, "Redis is back", func(context.Context) bool { return l.Lost().IsZero() })
 	spendEverywhere("a permit is granted again")
 	testservers.Eventually(t, "all spends are in Redis again", allUsed)
+}
+
+// The other shards continue without a pause, for accounts that are known and for new ones, while a shard without a replica
+// is gone. Each shard is killed in turn, also the one that stores the keys of all replicas.
+func TestLostShardConcernsItsAccountsOnly(t *testing.T) {
+	t.Parallel() // mostly waits
+	for killed := range masters {
+		t.Run(fmt.Sprint("shard ", killed), func(t *testing.T) {
+			t.Parallel()
+			nodes := startMasters(t, startNode(t), startNode(t), startNode(t))
+			l := openCluster(t, nodes)
+			ctx, stop := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			running.Go(func() { l.Run(ctx) })
+			defer running.Wait()
+			defer stop()
+			var id uint64
+			on := func(name string, shard int) bool { return slotOf(name)*masters/16384 == shard }
+			request := func(name string) limits.Decision {
+				id++
+				p := limits.Permit{Claim: limits.Claim{ID: id, Account: name, Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}}
+				d, err := l.Admit(ctx, p.Claim)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d.Granted {
+					rate := limits.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
+					_ = l.Settle(ctx, p, answered(rate)) // sent later
+				}
+				return d
+			}
+			for i := range 30 {
+				if d := request(fmt.Sprint("old ", i)); !d.Granted {
+					t.Fatalf("before the loss: %+v", d)
+				}
+			}
+			_ = nodes[killed].process.Process.Kill()
+			began, next, refused := time.Now(), 0, 0
+			for time.Since(began) < 11*time.Second { // the client of the cluster forgets the state of the cluster after ten seconds
+				for i := range 30 {
+					for _, name := range []string{fmt.Sprint("old ", i), fmt.Sprint("new ", next)} {
+						at := time.Now()
+						if d := request(name); !on(name, killed) && (!d.Granted && d.Reason == Store || time.Since(at) > time.Second) {
+							refused++
+							t.Errorf("%v after the loss: %s: %+v after %v", at.Sub(began), name, d, time.Since(at))
+						}
+					}
+					next++
+				}
+				if refused > 10 {
+					return
+				}
+				testservers.Sleep(ctx, 200*time.Millisecond)
+			}
+			accounts, err := l.Accounts(ctx, 1000)
+			if err != nil || len(accounts) < 60 {
+				t.Errorf("%d accounts listed, %v", len(accounts), err)
+			}
+		})
+	}
 }

@@ -18,6 +18,9 @@
 // last. 30 seconds after the last round trip only the spare tokens remain, and after five minutes nothing. One window
 // after each of these times, Redis gives the tokens of a silent replica to the others.
 //
+// An idle account rests (account.idle): its replica has returned all leases with one call, and makes no further call before
+// the next request. Each server of a cluster is a shard (shard.go), and the loss of a shard concerns only what it stores.
+//
 // Each account is one hash, so one script can decide on the whole account, also in a cluster. All fields of an account
 // expire and are lost together. Values are cmsgpack maps with named fields, unless the table names another type. Times
 // are microseconds since 1970 on the clock of Redis, without its steps (steady.lua).
@@ -30,6 +33,8 @@
 //	  t:BUDGET            sums of the leases of a budget: tokens, spent and held. Also the clients that wait, and the pace.
 //	  l:REPLICA:BUDGET    lease of a replica. BUDGET is slots, window:RESOURCE, points:OPERATION, ... (limits.Need).
 //	  r:REPLICA           number and time of the last saved call of a replica
+//	  l:REPLICA#N:BUDGET  spent tokens that a replica left when the account became idle or the replica stopped. r:REPLICA#N
+//	                      is their time. They end by themselves, or when the replica declares everything again.
 //	weir:{weir}:replicas  sorted set of replicas by the time of their last heartbeat. TTL: 5 minutes.
 //	weir:{weir}:epoch     hash: run_id of the Redis process, and the time of its first registration. TTL: a day.
 //	                      A change means that Redis may have lost writes.
@@ -47,5 +52,5 @@
 // credentials.
 //
 // Start with [Ledger.Admit], then read roundtrip.go and roundtrip.lua. Its rule for clients is divide.lua. account.go is for the time
-// without Redis, and heartbeat.go renews the leases.
+// without Redis, heartbeat.go renews the leases, and shard.go follows the shards of a cluster.
 package redisledger

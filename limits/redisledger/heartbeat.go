@@ -6,8 +6,11 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"maps"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,106 +28,101 @@ const (
 	registeredTime = spareTime
 	// parallelCalls bounds the accounts of one replica that are renewed or read at the same time.
 	parallelCalls = 16
-	// heartbeatAccounts bounds the accounts of one heartbeat. With more accounts, each account is renewed less often.
+	// heartbeatAccounts bounds the accounts of one heartbeat that only renew their leases. With more accounts, each account is
+	// renewed less often. restingAccounts bounds the accounts that begin to rest, of which each request causes at most one.
 	heartbeatAccounts = 100
-	// forgetAfter is the shortest time for which an idle account remains in memory after its last use.
+	restingAccounts   = 400
+	// forgetAfter is the shortest time for which an unused account remains in memory after its last use, and the interval of
+	// searches for such accounts.
 	forgetAfter = time.Minute
+	// indexBatch bounds the accounts that one call enters into the index.
+	indexBatch = 1000
 	// leaveTimeout bounds the time in which Leave returns leases.
 	leaveTimeout = 2 * time.Second
 )
 
-func (l *Ledger) isLost() bool { return l.lostSince.Load() != 0 }
-
-// Lost returns the time at which Redis stopped responding, or the zero time if Redis responds.
-func (l *Ledger) Lost() time.Time {
-	if since := l.lostSince.Load(); since != 0 {
-		return time.Unix(0, since)
-	}
-	return time.Time{}
-}
-
 // Replicas returns the number of registered replicas.
 func (l *Ledger) Replicas() int { return int(l.replicas.Load()) }
 
-// responds records the result of a call to an address. Redis is lost if a call has failed, and no call to the address
-// has succeeded for lossTime.
-func (l *Ledger) responds(address string, err error) {
-	l.mu.Lock()
-	if err == nil {
-		l.responded[address] = time.Now()
-	}
-	lost := time.Since(l.responded[address]) >= lossTime
-	l.mu.Unlock()
-	if lost {
-		l.markLost(err)
-	}
-}
-
-// markLost records that Redis does not respond.
-func (l *Ledger) markLost(err error) {
-	if !l.lostSince.CompareAndSwap(0, time.Now().UnixNano()) {
-		return
-	}
-	l.mu.Lock()
-	registered := l.registered
-	l.outages++
-	l.mu.Unlock()
-	switch {
-	case !registered:
-		l.Log.Warn("redis connection failed", "error", err)
-	case l.Closed:
-		l.Log.Error("redis connection lost; refusing requests that need it", "error", err)
-	default:
-		l.Log.Error("redis connection lost; using the leases of this replica", "error", err)
-	}
-}
-
-// Run sends heartbeats and reconnects to a lost Redis until ctx ends.
+// Run sends heartbeats and reconnects to lost shards until ctx ends. Attempts to reach a lost shard do not delay the
+// heartbeats of the other shards.
 func (l *Ledger) Run(ctx context.Context) {
-	heartbeat, reconnect := time.NewTicker(heartbeatInterval), time.NewTicker(reconnectInterval)
-	defer heartbeat.Stop()
-	defer reconnect.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-reconnect.C:
-			if l.isLost() {
-				l.reconnect(ctx)
-			}
-		case <-heartbeat.C:
-			if l.isLost() {
-				l.forgetIdle()
-			} else {
-				_ = l.heartbeat(ctx) // repeated failures mark Redis as lost
+	every := func(interval time.Duration, do func()) {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				do()
 			}
 		}
 	}
+	var reconnecting sync.WaitGroup
+	defer reconnecting.Wait()
+	reconnecting.Go(func() {
+		every(reconnectInterval, func() {
+			if l.isLost() {
+				l.reconnect(ctx)
+			}
+		})
+	})
+	every(heartbeatInterval, func() { _ = l.heartbeat(ctx) }) // repeated failures mark a shard as lost
 }
 
-// reconnect ends the outage if Redis responds. The use of all leases is sent before any claim.
-func (l *Ledger) reconnect(ctx context.Context) {
-	since := l.Lost()
-	l.mayHaveLost = l.trust() || l.mayHaveLost
-	limited, cancel := context.WithTimeout(ctx, l.timeout)
-	defer cancel()
-	if redisclient.PingAll(limited, l.Client) && l.heartbeat(ctx) == nil {
-		l.lostSince.Store(0)
-		l.Log.Info("redis connection restored", "lost_for", time.Since(since))
-	}
-}
-
-// heartbeat registers this replica and makes a round trip for each account in use. In a new epoch, or after the loss of a Redis
-// process, all accounts are restored.
+// heartbeat registers this replica and makes a round trip for each account in use, except those of lost shards. In a new epoch, or after a
+// loss of the process of a shard, all accounts of the shard are restored. Before its registration, a replica makes a round trip for no
+// account.
 func (l *Ledger) heartbeat(ctx context.Context) error {
-	newEpoch, err := l.registerReplica(ctx)
-	if err != nil {
-		return err
+	l.forgetIdle()
+	if !l.isRegistered() {
+		if err := l.registerReplica(ctx); err != nil {
+			return err
+		}
 	}
-	l.mayHaveLost = l.mayHaveLost || newEpoch
-	list := l.accountsInUse(l.mayHaveLost)
-	if err = inParallel(ctx, list, l.heartbeatAccount); err == nil {
-		l.mayHaveLost = false
+	return errors.Join(l.forShards(ctx, func(s *shard, node redis.UniversalClient) error {
+		if l.isLostShard(s) {
+			return nil
+		}
+		return l.renewShard(ctx, s, node)
+	}), l.indexAccounts(ctx))
+}
+
+func (l *Ledger) isRegistered() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.registered
+}
+
+// renewShard tests whether a shard responds, registers this replica if the shard is responsible for it, and makes a round trip for the
+// accounts of the shard.
+func (l *Ledger) renewShard(ctx context.Context, s *shard, node redis.UniversalClient) error {
+	if l.isHome(ctx, s) {
+		if err := l.registerReplica(ctx); err != nil {
+			return err
+		}
+	} else {
+		limited, cancel := context.WithTimeout(ctx, l.timeout)
+		err := redisclient.Serves(limited, node)
+		cancel()
+		if ctx.Err() == nil {
+			l.responds(s.address, err)
+		}
+		if err != nil {
+			return unavailable(err)
+		}
+	}
+	l.mu.Lock()
+	losses := s.losses
+	l.mu.Unlock()
+	err := inParallel(ctx, l.accountsInUse(ctx, s), func(ctx context.Context, a *account) error {
+		return l.roundTrip(ctx, a, &entry{heartbeat: true})
+	})
+	if err == nil {
+		l.mu.Lock()
+		s.restored = losses
+		l.mu.Unlock()
 	}
 	return err
 }
@@ -144,99 +142,135 @@ func inParallel(ctx context.Context, list []*account, do func(context.Context, *
 	return group.Wait()
 }
 
-// accountsInUse returns the accounts that need a heartbeat, or all local accounts if all is set. The next round trips then
-// restore all accounts. Without all, while Redis responds, the result contains at most heartbeatAccounts accounts: the
-// accounts with the oldest heartbeats.
-func (l *Ledger) accountsInUse(all bool) []*account {
-	l.forgetIdle()
+// onShard returns those of the accounts that a shard stores.
+func (l *Ledger) onShard(ctx context.Context, s *shard, list []*account) []*account {
+	if s.address == "" {
+		return list
+	}
+	return slices.DeleteFunc(list, func(a *account) bool {
+		address, err := l.addressOf(ctx, l.keysOf(a.name)[0])
+		return err != nil || address != s.address
+	})
+}
+
+// accountsInUse returns the accounts of a shard that need a heartbeat, or all its accounts if the shard may have lost writes.
+// The next round trips then restore all accounts. If the shard responds and has lost nothing, the result is bounded: it
+// contains the accounts with the oldest heartbeats.
+func (l *Ledger) accountsInUse(ctx context.Context, s *shard) []*account {
+	l.mu.Lock()
+	all := s.losses != s.restored
+	list := slices.Collect(maps.Keys(l.awake))
+	if all {
+		list = slices.Collect(maps.Values(l.accounts))
+	}
+	l.mu.Unlock()
+	list = l.onShard(ctx, s, list)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var list []*account
-	for _, a := range l.accounts {
-		a.full = a.full || all
-		if a.full || a.due(l.now()) {
-			list = append(list, a)
+	now := l.now()
+	var due, idle []*account
+	for _, a := range list {
+		switch {
+		case all:
+			a.full = true
+			a.wake()
+			due = append(due, a)
+		case a.idle(now) && len(a.leases) == 0:
+			delete(l.awake, a)
+		case a.idle(now):
+			idle = append(idle, a)
+		case a.due(now):
+			due = append(due, a)
 		}
 	}
-	if !all && !l.isLost() && len(list) > heartbeatAccounts {
-		slices.SortFunc(list, func(x, y *account) int { return x.heartbeat.Compare(y.heartbeat) })
-		list = list[:heartbeatAccounts]
+	if !all && s.lost.IsZero() {
+		due, idle = oldest(due, heartbeatAccounts), oldest(idle, restingAccounts)
 	}
-	for _, a := range list {
+	due = append(due, idle...)
+	for _, a := range due {
 		a.heartbeat = time.Now()
 	}
-	return list
+	return due
 }
 
-// leased returns the accounts that have a lease or changes.
-func (l *Ledger) leased() (list []*account) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, a := range l.accounts {
-		if len(a.leases) > 0 || a.due(l.now()) {
-			list = append(list, a)
-		}
+// oldest returns the accounts with the oldest heartbeats.
+func oldest(list []*account, most int) []*account {
+	if len(list) <= most {
+		return list
 	}
-	return list
+	slices.SortFunc(list, func(x, y *account) int { return x.heartbeat.Compare(y.heartbeat) })
+	return list[:most]
 }
 
-// forgetIdle removes the local accounts that this replica does not use. An account remains until its leases are returned
-// or, while Redis is lost, have ended.
+// forgetIdle removes the local accounts that this replica does not use, once in forgetAfter. An account remains until its
+// leases are returned or have ended. An account that Redis could forget too early is renewed.
 func (l *Ledger) forgetIdle() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if time.Since(l.searched) < forgetAfter {
+		return
+	}
+	l.searched = time.Now()
+	now := l.now()
 	for name, a := range l.accounts {
-		returned := len(a.leases) == 0 && !a.due(l.now())
-		ended := l.isLost() && time.Since(a.saved)+leaseMargin >= spareTime
-		if time.Since(a.used) > forgetAfter && a.part.Idle(l.now()) && (returned || ended) {
+		if !a.part.Idle(now) {
+			if time.Since(a.saved) > keptBeyond/4 && !l.awake[a] {
+				a.touch(a.part.SlotsBudget())
+			}
+			continue
+		}
+		returned, ended := !l.awake[a], time.Since(a.saved)+leaseMargin >= spareTime
+		if time.Since(a.used) > forgetAfter && (returned || ended) {
+			l.forgotten = l.forgotten || !returned
 			delete(l.accounts, name)
+			delete(l.awake, a)
+			delete(l.unindexed, a)
 		}
 	}
-}
-
-// heartbeatAccount makes a round trip for an account, and enters the account into the index.
-func (l *Ledger) heartbeatAccount(ctx context.Context, a *account) error {
-	if err := l.roundTrip(ctx, a, &entry{heartbeat: true}); err != nil {
-		return err
-	}
-	return l.indexAccount(ctx, a, l.mayHaveLost)
 }
 
 // indexInterval is the interval between entries of an account in use into the index.
 const indexInterval = time.Minute
 
-// indexAccount enters an account into the index if the entry is due or forced, and removes the accounts that were not
-// used for indexedTime.
-func (l *Ledger) indexAccount(ctx context.Context, a *account, force bool) error {
-	now := time.Now()
+// indexAccounts enters accounts into the index that had a round trip and whose entries are due, and removes the accounts
+// that were not used for indexedTime. If the call fails, the next heartbeat repeats it.
+func (l *Ledger) indexAccounts(ctx context.Context) error {
 	l.mu.Lock()
-	due := a.accepted && (force || now.Sub(a.indexed) >= indexInterval)
+	list := slices.Collect(maps.Keys(l.unindexed))
 	l.mu.Unlock()
-	if !due {
+	index := l.shared(accountsKey)
+	if len(list) == 0 || l.lostFor(ctx, index) {
 		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	index := l.shared(accountsKey)
-	to, err := l.serverOf(limited, index)
-	if err != nil {
-		return unavailable(err)
+	for part := range slices.Chunk(list, indexBatch) {
+		_, err := l.onServer(limited, index, func(to server) error {
+			l.mu.Lock()
+			second := (l.now() + to.shard.ahead) / 1e6 // of Redis, because the clocks of the replicas may differ
+			l.mu.Unlock()
+			entries := make([]redis.Z, len(part))
+			for i, a := range part {
+				entries[i] = redis.Z{Score: float64(second), Member: a.title()}
+			}
+			_, err := to.node.Pipelined(limited, func(p redis.Pipeliner) error {
+				p.ZAdd(limited, index, entries...)
+				p.ZRemRangeByScore(limited, index, "-inf", strconv.FormatInt(second-int64(indexedTime/time.Second), 10))
+				p.PExpire(limited, index, indexedTime)
+				return nil
+			})
+			return err
+		})
+		if err != nil {
+			return unavailable(err)
+		}
+		l.mu.Lock()
+		for _, a := range part {
+			a.indexed = time.Now()
+			delete(l.unindexed, a)
+		}
+		l.mu.Unlock()
 	}
-	l.mu.Lock()
-	second := (l.now() + l.ahead[to.address]) / 1e6 // of Redis, because the clocks of the replicas may differ
-	l.mu.Unlock()
-	_, err = to.node.Pipelined(limited, func(p redis.Pipeliner) error {
-		p.ZAdd(limited, index, redis.Z{Score: float64(second), Member: a.title()})
-		p.ZRemRangeByScore(limited, index, "-inf", strconv.FormatInt(second-int64(indexedTime/time.Second), 10))
-		p.PExpire(limited, index, indexedTime)
-		return nil
-	})
-	if err != nil {
-		return unavailable(err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a.indexed = now
 	return nil
 }
 
@@ -245,16 +279,16 @@ func (l *Ledger) indexAccount(ctx context.Context, a *account, force bool) error
 // of each limit, until [Ledger.Run] reaches Redis.
 func (l *Ledger) Join(ctx context.Context) (secret []byte) {
 	for {
-		l.trust()
+		l.reconnect(ctx)
 		err := l.heartbeat(ctx)
 		if err == nil {
-			l.lostSince.Store(0)
 			l.warnOfEviction(ctx)
 			break
 		}
 		select {
 		case <-ctx.Done():
-			l.markLost(err)
+			home, _ := l.addressOf(ctx, sharedPrefix)
+			l.markLost(home, err)
 			l.mu.Lock()
 			l.startedCold = true
 			l.mu.Unlock()
@@ -318,40 +352,46 @@ type registered struct {
 	Accounts int64  `json:"accounts"`
 }
 
-// registerReplica renews the registration of this replica, and reports whether the epoch of Redis has changed since the
-// previous registration.
-func (l *Ledger) registerReplica(ctx context.Context) (newEpoch bool, err error) {
+// registerReplica renews the registration of this replica. If the epoch of Redis has changed since the previous
+// registration, all shards may have lost writes.
+func (l *Ledger) registerReplica(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	l.calls.RLock()
-	defer l.calls.RUnlock()
 	answer, address, err := l.sendRegistration(limited)
 	if ctx.Err() == nil {
 		l.responds(address, err)
 	}
 	if err != nil {
-		return false, unavailable(err)
+		return unavailable(err)
 	}
-	l.replicas.Store(answer.Replicas)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.indexed = max(answer.Accounts, l.indexed*49/50) // the estimate falls slowly after a loss of the index
-	newEpoch = answer.Epoch != l.epoch
+	if answer.Epoch != l.epoch {
+		for _, s := range l.shards {
+			s.losses++
+		}
+		l.epochBegan = time.Now()
+	}
 	l.epoch = answer.Epoch
+	if time.Since(l.epochBegan) < 2*lossTime { // the other replicas may not have registered again yet
+		answer.Replicas = max(answer.Replicas, l.replicas.Load())
+	}
+	l.replicas.Store(answer.Replicas)
 	if l.registered && answer.Secret != l.secret { // replicas derive account names from different secrets
 		l.Log.Error("another replica uses another secret for account names; restart one of them")
-		return newEpoch, nil
+		return nil
 	}
 	renamed := l.startedCold && !l.registered && answer.Secret != l.secret
 	l.secret, l.registered = answer.Secret, true
 	if renamed && l.Joined != nil {
 		secret, err := hex.DecodeString(answer.Secret)
 		if err != nil {
-			return newEpoch, unavailable(err)
+			return unavailable(err)
 		}
 		l.background.Go(func() { l.Joined(secret) })
 	}
-	return newEpoch, nil
+	return nil
 }
 
 // createSecret creates a secret, unless the replica has one. Ledger.mu must be held.
@@ -364,33 +404,32 @@ func (l *Ledger) createSecret() {
 }
 
 func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, address string, err error) {
-	to, err := l.serverOf(ctx, sharedPrefix)
-	if err != nil {
-		return answer, to.address, err
-	}
-	l.mu.Lock()
-	l.createSecret()
-	sent := l.now()
-	argument, err := json.Marshal(registration{l.Replica, registeredTime.Milliseconds(), l.secret, to.process, l.reach(to.address, sent)})
-	l.mu.Unlock()
-	if err != nil {
-		return answer, to.address, err
-	}
-	text, err := l.scripts.register.Run(ctx, to.node, []string{l.shared(replicasKey), epochKey, secretKey, l.shared(accountsKey)}, argument).Text()
-	if err != nil {
-		return answer, to.address, err
-	}
-	if err := json.Unmarshal([]byte(text), &answer); err != nil {
-		return answer, to.address, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.replied(to.address, sent, answer.Now)
-	return answer, to.address, nil
+	address, err = l.onServer(ctx, sharedPrefix, func(to server) error {
+		l.mu.Lock()
+		l.createSecret()
+		sent := l.now()
+		argument, err := json.Marshal(registration{l.Replica, registeredTime.Milliseconds(), l.secret, to.process, to.shard.reach(sent)})
+		l.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		text, err := l.scripts.register.Run(ctx, to.node, []string{l.shared(replicasKey), epochKey, secretKey, l.shared(accountsKey)}, argument).Text()
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(text), &answer); err != nil {
+			return err
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		to.shard.replied(sent, answer.Now)
+		return nil
+	})
+	return answer, address, err
 }
 
 // Leave returns all leases of this replica and ends the registration, so that other replicas can use the quota
-// immediately. If Redis is lost, Leave tries to reconnect for leaveTimeout. Leave must be called after [Ledger.Run] has
+// immediately. If a shard is lost, Leave tries to reconnect for leaveTimeout. Leave must be called after [Ledger.Run] has
 // returned, and no claim may follow. The remaining leases end as those of a killed replica.
 func (l *Ledger) Leave(ctx context.Context) error {
 	l.mu.Lock()
@@ -402,12 +441,17 @@ func (l *Ledger) Leave(ctx context.Context) error {
 		if l.isLost() {
 			l.reconnect(limited)
 		}
-		err := unavailable(errLost)
-		if !l.isLost() {
-			err = inParallel(limited, l.leased(), func(ctx context.Context, a *account) error {
+		err := l.forShards(limited, func(s *shard, _ redis.UniversalClient) error {
+			if l.isLostShard(s) {
+				return unavailable(errLost)
+			}
+			l.mu.Lock()
+			list := slices.Collect(maps.Keys(l.awake))
+			l.mu.Unlock()
+			return inParallel(limited, l.onShard(limited, s, list), func(ctx context.Context, a *account) error {
 				return l.roundTrip(ctx, a, &entry{leave: true})
 			})
-		}
+		})
 		if err == nil {
 			break
 		}

@@ -55,6 +55,7 @@ func TestSilentReplicaRemainsRegistered(t *testing.T) {
 // A leaving replica keeps no token longer than the upstream.
 func TestLeaveReturnsLeases(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
+		p.heartbeat(p.r2)
 		p.spend(p.r1, 300, 1, true)
 		time.Sleep(30 * time.Second)
 		p.spend(p.r1, 300, 2, true)
@@ -317,7 +318,7 @@ func TestReportedRequestsLeaveTheLease(t *testing.T) {
 				if sent == 5 && l == p.r1 {
 					p.heartbeat(p.r1) // requests spare tokens
 					p.hook.changeAll(fail)
-					p.r1.responded[""] = time.Now().Add(time.Hour) // failing calls are not yet a loss
+					p.r1.shards[""].responded = time.Now().Add(time.Hour) // failing calls are not yet a loss
 				}
 			}
 		}

@@ -72,47 +72,38 @@ type Ledger struct {
 	timeout    time.Duration  // of each call
 	flushDelay time.Duration  // of outcomes; 0 in tests
 	background sync.WaitGroup // flushes
-	// lostSince is the time at which Redis stopped responding, in nanoseconds since 1970; 0 if Redis responds.
-	lostSince atomic.Int64
-	replicas  atomic.Int64
-	// mayHaveLost is set from the start of a new epoch until all accounts have been restored. Only Join, Run and
-	// Leave use mayHaveLost, one after another.
-	mayHaveLost bool
-
-	// calls is held for reading while a call is made and sent, and for writing while trust changes the trusted
-	// processes.
-	calls sync.RWMutex
+	replicas   atomic.Int64
 
 	mu       sync.Mutex          // guards the fields below
+	shards   map[string]*shard   // by address
 	accounts map[string]*account // by canonical name; accounts that were merged remain until their leases are returned
-	aliases  limits.Aliases
+	// awake contains the accounts that do not rest (account.idle), and unindexed those whose entry into the index is due.
+	awake, unindexed map[*account]bool
+	searched         time.Time // time of the last search for unused accounts
+	forgotten        bool      // this replica has forgotten an account whose leases were not returned
+	// quiet contains the accounts of the last listing that no replica used since the listing (Accounts).
+	quiet   map[string]quietAccount
+	aliases limits.Aliases
 	// sharedAliases is the number of the last alias that this replica has read.
 	sharedAliases int64
-	seq           int64 // number of the last call about an account
-	// responded is the time of the last response of each address.
-	responded map[string]time.Time
-	// ahead is the least known difference of the clock of Redis and the local clock, by address (reach).
-	ahead map[string]int64
-	// trusted contains the Redis process (run_id) at each address to which calls may be sent. met contains new
-	// processes that are not trusted yet.
-	trusted, met map[string]string
-	secret       string // in hexadecimal
-	registered   bool   // Redis has confirmed the secret
-	startedCold  bool   // the replica started without Redis
+	seq           int64  // number of the last call about an account
+	secret        string // in hexadecimal
+	registered    bool   // Redis has confirmed the secret
+	startedCold   bool   // the replica started without Redis
 	// epoch is the epoch of Redis at the last registration. Redis is in a new epoch if its process changes or its epoch
 	// key is lost. A new epoch means that Redis may have lost writes.
-	epoch   string
-	leaving bool
-	outages int   // losses of Redis
-	indexed int64 // accounts in the index
+	epoch      string
+	epochBegan time.Time
+	leaving    bool
+	indexed    int64 // accounts in the index
 }
 
 // New returns a ledger without waiting for Redis. It returns an error if the URL is invalid.
 func New(c Config) (*Ledger, error) {
 	l := &Ledger{
 		Config: c, clock: limits.NewClock(), timeout: callTimeout, flushDelay: flushDelay,
-		scripts: newScripts(redisClock), accounts: map[string]*account{}, responded: map[string]time.Time{},
-		ahead: map[string]int64{}, trusted: map[string]string{}, met: map[string]string{},
+		scripts: newScripts(redisClock), shards: map[string]*shard{}, accounts: map[string]*account{}, awake: map[*account]bool{},
+		unindexed: map[*account]bool{},
 	}
 	l.replicas.Store(1)
 	l.rules.Store(&c.Rules)
@@ -147,12 +138,15 @@ func (l *Ledger) account(name string, kind policy.CallerKind) *account {
 	a := l.accounts[name]
 	if a == nil {
 		a = newAccount(name, kind)
-		a.full = l.outages > 0 // this replica may have forgotten a lease of the account
-		l.accounts[name] = a
+		a.full = l.forgotten // this replica may have forgotten a lease of the account
+		l.add(a)
 	}
 	a.used = time.Now()
 	return a
 }
+
+// add adds the local state of an account. Ledger.mu must be held.
+func (l *Ledger) add(a *account) { l.accounts[a.name], a.awake = a, l.awake }
 
 // Admit implements [limits.Ledger]. If nothing that this replica knows refuses the claim, the next round trip sends the claim
 // to Redis. Without Redis, the leases of this replica decide. Admit ignores the end of ctx, because a cancelled claim would
@@ -162,7 +156,7 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 	for {
 		l.mu.Lock()
 		a := l.account(c.Account, c.Kind)
-		d := a.part.Check(c, r, l.now())
+		d, rested := a.part.Check(c, r, l.now()), a.rests
 		switch {
 		case !d.Granted && len(c.Clients) > 0: // the other replicas must know that the client waits
 			a.touch(a.part.Touches(c, "", r)...)
@@ -175,6 +169,9 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 			return d, nil
 		}
 		l.mu.Unlock()
+		if !d.Granted && rested && l.roundTrip(ctx, a, &entry{}) == nil { // the other replicas may know better
+			continue
+		}
 		if !d.Granted {
 			return d, nil
 		}
@@ -260,7 +257,7 @@ func (l *Ledger) flush(ctx context.Context, a *account, immediately bool) error 
 	switch {
 	case immediately:
 		return l.roundTrip(ctx, a, &entry{})
-	case l.isLost(): // a heartbeat sends the use after the outage
+	case l.lostFor(ctx, l.keysOf(a.name)[0]): // a heartbeat sends the use after the outage
 		return nil
 	case l.flushDelay == 0:
 		_ = l.roundTrip(ctx, a, &entry{})

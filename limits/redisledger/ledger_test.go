@@ -70,7 +70,7 @@ func TestLostWritesAreRestored(t *testing.T) {
 func TestOfflineSpendsReachRedisAfterAnOutage(t *testing.T) {
 	limitstest.RunStoreOutages(t, openOn(newDatabase(t)), func(t *testing.T, l limitstest.Ledger) {
 		reconcileAll(t, l)
-		l.(*Ledger).markLost(errLost)
+		l.(*Ledger).markLost("", errLost)
 	}, func(t *testing.T, l limitstest.Ledger) {
 		if l.(*Ledger).reconnect(t.Context()); l.(*Ledger).isLost() {
 			t.Fatal("the ledger did not reconnect")

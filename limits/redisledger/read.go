@@ -4,12 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -40,7 +43,7 @@ func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limit
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		sent = l.now()
-		return call{Replica: l.Replica, reach: l.reach(to.address, sent)}
+		return call{Replica: l.Replica, reach: to.shard.reach(sent)}
 	}, &answer)
 	if err != nil {
 		return nil, err
@@ -94,13 +97,14 @@ func (l *Ledger) Budget(caller policy.Caller, res string) (b limits.Budget, know
 
 // Alone implements [limits.Ledger]. A replica has tokens of a window until activeTime after its last claim.
 func (l *Ledger) Alone(account, res string, since time.Time) bool {
-	if l.isLost() || time.Since(since) > activeTime {
+	account = l.Canonical(account)
+	if time.Since(since) > activeTime || l.lostFor(context.Background(), l.keysOf(account)[0]) {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.accounts[l.canonical(account)]
-	return a != nil && a.part.Others(a.part.WindowBudget(res)) == 0
+	a := l.accounts[account]
+	return a != nil && !a.rests && a.part.Others(a.part.WindowBudget(res)) == 0
 }
 
 // Resources implements [limits.Ledger]. While Redis is lost, it returns the resources that this replica knows.
@@ -113,7 +117,7 @@ func (l *Ledger) Resources(ctx context.Context, name string) ([]string, error) {
 	if !known {
 		a = newAccount(name, "")
 	}
-	if !l.isLost() {
+	if !l.lostFor(ctx, l.keysOf(name)[0]) {
 		if _, err := l.read(context.WithoutCancel(ctx), a); err != nil {
 			return nil, err
 		}
@@ -122,70 +126,125 @@ func (l *Ledger) Resources(ctx context.Context, name string) ([]string, error) {
 	defer l.mu.Unlock()
 	if !known && a.kind != "" && l.accounts[name] == nil {
 		a.used = time.Now()
-		l.accounts[name] = a
+		l.add(a)
 	}
 	return a.part.Resources(), nil
 }
 
-// Accounts implements [limits.Operator]. It returns the most recently used accounts, ordered by name.
+// quietAccount is an account that no replica used since its last entry into the index: replicas enter an account when they
+// begin to use it, every minute, and when it begins to rest. foreign has no permits of other replicas.
+type quietAccount struct {
+	*account
+	indexed float64 // second of Redis
+	foreign map[string]limits.Use
+}
+
+// Accounts implements [limits.Operator]. It returns the most recently used accounts, ordered by name. It reads only accounts
+// that a replica may have used since the last listing. In a cluster, accounts and the index of lost shards are as this replica
+// knows them.
 func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, error) {
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	to, err := l.serverOf(limited, accountsKey)
-	if err != nil {
+	index := l.shared(accountsKey)
+	var indexed []redis.Z
+	var settled float64 // the replicas that used an account until this second of Redis have ended or entered it again
+	_, err := l.onServer(limited, index, func(to server) (err error) {
+		indexed, err = to.node.ZRevRangeWithScores(limited, index, 0, int64(most-1)).Result()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		settled = float64(l.now()+to.shard.ahead)/1e6 - (indexInterval + activeTime).Seconds()
+		return err
+	})
+	cluster := redisclient.IsCluster(l.Client)
+	if err != nil && !cluster {
 		return nil, unavailable(err)
 	}
-	titles, err := to.node.ZRevRange(limited, l.shared(accountsKey), 0, int64(most-1)).Result()
-	if err != nil {
-		return nil, unavailable(err)
+	seconds := map[string]float64{} // by title
+	for _, z := range indexed {
+		seconds[z.Member.(string)] = z.Score
 	}
 	l.mu.Lock()
 	for _, a := range l.accounts {
-		if a.indexed.IsZero() {
-			titles = append(titles, a.title())
+		if title := a.title(); a.indexed.IsZero() || err != nil {
+			seconds[title] = max(seconds[title], 0)
 		}
 	}
-	titles = slices.DeleteFunc(titles, func(title string) bool {
+	maps.DeleteFunc(seconds, func(title string, _ float64) bool {
 		_, name, _ := strings.Cut(title, " ")
 		return l.canonical(name) != name
 	})
+	known := l.quiet
 	l.mu.Unlock()
-	slices.SortFunc(titles, func(x, y string) int {
+	titles := slices.SortedFunc(maps.Keys(seconds), func(x, y string) int {
 		_, x, _ = strings.Cut(x, " ")
 		_, y, _ = strings.Cut(y, " ")
 		return strings.Compare(x, y)
 	})
-	titles = slices.Compact(titles)
 	titles = titles[:min(most, len(titles))]
-	list := make([]limits.Account, len(titles))
+	list, quiet := make([]limits.Account, len(titles)), make([]quietAccount, len(titles))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelCalls)
 	for i, title := range titles {
 		group.Go(func() (err error) {
-			list[i], err = l.describe(ctx, title)
+			quiet[i] = known[title]
+			if quiet[i].indexed != seconds[title] {
+				quiet[i] = quietAccount{indexed: seconds[title]}
+			}
+			if list[i], err = l.describe(ctx, title, &quiet[i], settled); cluster && ctx.Err() == nil {
+				err = nil
+			}
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.quiet = map[string]quietAccount{}
+	for i, title := range titles {
+		if quiet[i].account != nil {
+			l.quiet[title] = quiet[i]
+		}
+	}
 	return list, nil
 }
 
-// describe returns an account of the index.
-func (l *Ledger) describe(ctx context.Context, title string) (limits.Account, error) {
+// describe returns an account of the index, and reads it unless it is quiet. Then describe finds out whether the account is
+// quiet now. If the account cannot be read, describe returns what this replica knows.
+func (l *Ledger) describe(ctx context.Context, title string, quiet *quietAccount, settled float64) (limits.Account, error) {
 	kind, name, _ := strings.Cut(title, " ")
 	l.mu.Lock()
 	a := l.accounts[name]
 	if a == nil {
+		a = quiet.account
+	}
+	if a == nil {
 		a = newAccount(name, policy.CallerKind(kind))
 	}
+	reads := quiet.account == nil || a.awake[a]
 	l.mu.Unlock()
-	foreign, err := l.read(ctx, a)
-	if err != nil && !errors.Is(err, errUnreadable) { // the next round trip repairs an unreadable account
-		return limits.Account{}, err
+	var err error
+	if reads {
+		quiet.account = nil
+		if quiet.foreign, err = l.read(ctx, a); errors.Is(err, errUnreadable) { // the next round trip repairs the account
+			err = nil
+		} else if err == nil {
+			quiet.account = a
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return a.part.Describe(l.rules.Load(), foreign, l.clock), nil
+	now := l.now()
+	for budget, use := range quiet.foreign {
+		if use.Held > 0 {
+			quiet.account = nil
+		} else if use.Ends != 0 && use.Ends <= now {
+			delete(quiet.foreign, budget)
+		}
+	}
+	if a.awake[a] || len(quiet.foreign) > 0 && quiet.indexed > settled {
+		quiet.account = nil
+	}
+	return a.part.Describe(l.rules.Load(), quiet.foreign, l.clock), err
 }

@@ -5,9 +5,13 @@ load()
 remove_dead_leases()
 local reply = {now = int(now), title = redis.call('HGET', key, 'n') or '', enforced = account.enforced,
   cooldown = account.cooldown, cooldown_version = account.cooldown_version, budgets = {}, windows = {}}
+local left = {} -- by the calling replica, by budget
+for _, part in ipairs(own_parts()) do
+  left[part.budget] = (left[part.budget] or 0) + field(part.field).spent
+end
 for _, name in ipairs(fields('t:')) do
   local t, l = field(name), lease(call.replica, name:sub(3))
-  table.insert(reply.budgets, {budget = name:sub(3), spent = t.spent - l.spent, held = t.held - l.held,
+  table.insert(reply.budgets, {budget = name:sub(3), spent = t.spent - l.spent - (left[name:sub(3)] or 0), held = t.held - l.held,
     returns = int(t.returns), ends = int(t.ends)})
 end
 for _, name in ipairs(fields('w:')) do

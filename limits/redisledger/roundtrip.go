@@ -251,7 +251,7 @@ func (l *Ledger) roundTrip(ctx context.Context, a *account, e *entry) error {
 // replica has changed the cool-down at the same time.
 func (l *Ledger) roundTripOnce(ctx context.Context, a *account, entries []*entry) (again []*entry, err error) {
 	forced := slices.ContainsFunc(entries, func(e *entry) bool { return e.heartbeat || e.leave })
-	if l.isLost() && !forced {
+	if !forced && l.lostFor(ctx, l.keysOf(a.name)[0]) {
 		return nil, unavailable(errLost)
 	}
 	var x *roundTrip
@@ -274,8 +274,11 @@ func (l *Ledger) roundTripOnce(ctx context.Context, a *account, entries []*entry
 		l.Log.Warn("redis lost data of the ledger; restoring it", "account", a.name)
 		a.full, again = true, entries
 	} else if err == nil {
-		l.replied(x.address, x.sent, answer.Now)
+		x.shard.replied(x.sent, answer.Now)
 		again, err = x.apply(&answer)
+		if a.awake != nil && a.accepted && (x.call.Full || time.Since(a.indexed) >= indexInterval) {
+			l.unindexed[a] = true
+		}
 		if name := l.canonical(a.name); name != a.name { // the reply may contain reports and a cool-down
 			l.merge(a, l.account(name, a.kind))
 		}
@@ -299,7 +302,8 @@ type roundTrip struct {
 	now     func() int64
 	merged  func() bool // reports whether the account was merged
 	sent    int64       // time
-	address string      // of Redis
+	shard   *shard
+	rest    bool // the call returns all leases of an idle account
 	claims  []*entry
 	needs   [][]limits.Need
 	indexes map[string]int // in call.Budgets
@@ -315,22 +319,25 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *roundTrip {
 	r := l.rules.Load()
 	l.seq++
 	now := l.now()
-	if a.confirmed > 0 && (time.Since(a.saved)+renewTTL).Milliseconds() >= a.ttl(r) { // Redis may have removed the account, and has lost nothing
-		a.confirmed, a.full = 0, true
+	if kept := min(a.ttl(r), forgetTime.Milliseconds()); a.confirmed > 0 && (time.Since(a.saved)+renewTTL).Milliseconds() >= kept {
+		a.confirmed, a.full = 0, true // Redis may have removed the account or this replica, and has lost nothing
 	}
+	a.full = a.full || a.rests
 	merged := func() bool { return l.canonical(a.name) != a.name }
 	x := &roundTrip{
-		account: a, rules: r, now: l.now, merged: merged, sent: now, address: to.address,
+		account: a, rules: r, now: l.now, merged: merged, sent: now, shard: to.shard,
 		indexes: map[string]int{}, ahead: map[string]int64{}, touched: a.touched,
 	}
 	x.call = call{
-		TTL: a.ttl(r), Account: a.title(), Replica: l.Replica, Process: to.process, reach: l.reach(to.address, now), MayBeLost: l.mayBeLost(),
+		TTL: a.ttl(r), Account: a.title(), Replica: l.Replica, Process: to.process, reach: to.shard.reach(now), MayBeLost: l.mayBeLost(),
 		Relearning: l.relearning().Microseconds(), Replicas: l.replicas.Load(), Seq: l.seq, Confirmed: a.confirmed,
 		Enforced: a.enforced || a.part.Enforced, Headroom: r.Headroom, CooldownVersion: a.cooldown,
 		Full: a.full, Renew: a.unsure || time.Since(a.saved) > renewTime,
 	}
 	heartbeat := slices.ContainsFunc(entries, func(e *entry) bool { return e.heartbeat })
 	leave := slices.ContainsFunc(entries, func(e *entry) bool { return e.leave })
+	x.rest = heartbeat && !leave && a.idle(now) && !slices.ContainsFunc(entries, func(e *entry) bool { return e.claim != nil })
+	leave = leave || x.rest
 	forced := heartbeat || leave
 	for _, e := range entries {
 		if e.claim == nil {
@@ -386,6 +393,9 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *roundTrip {
 		}
 		own.tokens = min(own.tokens, b.Spent+b.Held+b.Spare+b.Pending)
 		own.held = min(own.held, max(0, b.Spare-pending[b.Budget]))
+		if x.rest { // also if the reply is lost
+			own.tokens, own.held = 0, 0
+		}
 	}
 	if leave {
 		x.leave(now)
@@ -485,6 +495,7 @@ func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 		return nil, unavailable(errors.New("incomplete reply"))
 	}
 	first := a.offset == nil
+	a.rests = len(x.call.Left) > 0
 	a.offset = &limits.Offset{Min: answer.Now - now, Max: answer.Now - x.sent}
 	a.full = false
 	if answer.Saved {
@@ -527,6 +538,9 @@ func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 			continue
 		}
 		e.decision = x.decide(*e.claim, x.needs[i], answer.Claims[i], now)
+	}
+	if x.rest {
+		clear(a.leases)
 	}
 	if first && x.hasReports(now) {
 		maps.Copy(a.touched, x.touched)
@@ -589,14 +603,16 @@ func (x *roundTrip) decide(c limits.Claim, needs []limits.Need, answer claimRepl
 // leftParts is the number of steps in which the tokens of a leaving replica return.
 const leftParts = 16
 
-// leave splits the spent tokens by the time at which they return.
+// leave returns all leases. It splits the spent tokens by the time at which they return. Redis returns each part at its time,
+// and all parts when this replica declares everything again.
 func (x *roundTrip) leave(now int64) {
-	x.call.Full = true
+	x.call.Full, x.rests = true, true
 	for range leftParts {
 		x.call.Left = append(x.call.Left, []leftCall{})
 	}
 	for i := range x.call.Budgets {
 		b := &x.call.Budgets[i]
+		b.Reported = 0 // no extra tokens
 		if b.Keep == 0 {
 			continue
 		}

@@ -12,7 +12,15 @@ if now >= account.next_removal then remove_dead_leases() end
 
 save_needed = save_needed or call.renew or call.full or call.ttl > account.ttl
 local budgets = call.budgets or {}
-if call.full then -- the replica has no other leases
+if call.full then -- the replica has no other leases, and declares the spent tokens that it has left
+  for _, part in ipairs(own_parts()) do
+    local l = field(part.field)
+    catch_up(l, window(part.budget))
+    set_tokens(part.budget, l, 0)
+    set_use(part.budget, l, {spent = 0, held = 0, reported = 0})
+    tables[part.replica] = false
+    changed[part.replica], changed[part.field], changed['t:' .. part.budget] = true, true, true
+  end
   local sent, prefix = {}, lease_name(call.replica, '')
   for _, b in ipairs(budgets) do sent[b.budget] = true end
   for _, entry in ipairs(fields(prefix)) do

@@ -126,12 +126,12 @@ func slotOfTag(tag string) int {
 	return int(crc % 16384)
 }
 
-// shard is the load of the busiest shard.
-type shard struct{ requests, load, bytes float64 }
+// shardLoad is the load of the busiest shard.
+type shardLoad struct{ requests, load, bytes float64 }
 
 // busiest returns the load of the busiest shard for a number of shards. One shard also stores the shared keys.
-func (d *demand) busiest(shards int) (s shard) {
-	each := make([]shard, shards)
+func (d *demand) busiest(shards int) (s shardLoad) {
+	each := make([]shardLoad, shards)
 	home := slotOfTag("weir") * shards / 16384
 	for i, slot := range d.slots {
 		e := &each[i*shards/16384]

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -77,11 +76,23 @@ func (l *Ledger) relearning() time.Duration {
 func (l *Ledger) run(
 	ctx context.Context, script *redis.Script, name string, argument func(to server) any, answer any,
 ) error {
-	l.calls.RLock()
-	defer l.calls.RUnlock()
 	limited, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	address, err := l.send(limited, script, name, argument, answer)
+	keys := l.keysOf(name)
+	address, err := l.onServer(limited, keys[0], func(to server) error {
+		argument, err := json.Marshal(argument(to))
+		if err != nil {
+			return err
+		}
+		text, err := script.Run(limited, to.node, keys, argument).Text()
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(text), answer); err != nil {
+			return fmt.Errorf("%w: %w", errUnreadable, err)
+		}
+		return nil
+	})
 	switch {
 	case err == nil:
 		l.responds(address, nil)
@@ -98,28 +109,6 @@ func (l *Ledger) run(
 
 // errUnreadable means that an account contains data that no script has written.
 var errUnreadable = errors.New("the account in redis cannot be read")
-
-func (l *Ledger) send(
-	ctx context.Context, script *redis.Script, name string, makeArgument func(to server) any, answer any,
-) (address string, err error) {
-	keys := l.keysOf(name)
-	to, err := l.serverOf(ctx, keys[0])
-	if err != nil {
-		return to.address, err
-	}
-	argument, err := json.Marshal(makeArgument(to))
-	if err != nil {
-		return to.address, err
-	}
-	text, err := script.Run(ctx, to.node, keys, argument).Text()
-	if err != nil {
-		return to.address, err
-	}
-	if err := json.Unmarshal([]byte(text), answer); err != nil {
-		return to.address, fmt.Errorf("%w: %w", errUnreadable, err)
-	}
-	return to.address, nil
-}
 
 // keysOf returns the keys of a script on an account: the hash of the account, and the epoch. In a cluster, the node of
 // the account does not store the epoch.
@@ -138,108 +127,4 @@ func (l *Ledger) shared(name string) string {
 		return name
 	}
 	return name + ":" + l.Upstream
-}
-
-// server is the node that stores an account, and the Redis process (run_id) of the node.
-//
-// A new process may have lost the last writes of the old process. Only the first call of a new process detects the loss
-// (account.lua, begin), and that call must be made for the new process. Therefore no call is sent to a new process
-// until all calls for the old process have ended.
-type server struct {
-	node             redis.Cmdable
-	address, process string
-}
-
-func (l *Ledger) serverOf(ctx context.Context, key string) (server, error) {
-	// The client does not redirect commands for the node. A node that no longer stores the account returns an error.
-	node, address, err := redisclient.NodeOf(ctx, l.Client, key)
-	if err != nil {
-		return server{address: address}, err
-	}
-	if address != "" && l.process(address) == "" {
-		if err := node.Ping(ctx).Err(); err != nil { // a new connection calls meet
-			return server{address: address}, err
-		}
-	}
-	return server{node, address, l.process(address)}, nil
-}
-
-func (l *Ledger) process(address string) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.trusted[address]
-}
-
-// reachSlack is the longest time from the preparation of a call to its execution for which the clock of Redis counts.
-const reachSlack = 500 * time.Millisecond
-
-// reach returns the bounds for a call that is prepared now. Ledger.mu must be held.
-func (l *Ledger) reach(address string, now int64) reach {
-	ahead, ok := l.ahead[address]
-	if !ok {
-		return reach{}
-	}
-	return reach{now + ahead, now + ahead + reachSlack.Microseconds()}
-}
-
-// replied records the time of Redis in the reply to a call. The clock of Redis minus the local clock is at least the least
-// difference, and only drifts. Ledger.mu must be held.
-func (l *Ledger) replied(address string, sent, redisTime int64) {
-	ahead := redisTime - sent
-	if known, ok := l.ahead[address]; ok {
-		ahead = max(min(known, ahead), ahead-reachSlack.Microseconds())
-	}
-	l.ahead[address] = ahead
-}
-
-// identify returns a hook that passes the run_id of the server of each new connection to meet. Sentinels are ignored.
-func identify(address string, meet func(address, process string) error) redisclient.OnConnect {
-	return func(ctx context.Context, c *redis.Conn) error {
-		text, err := c.Info(ctx, "server").Result()
-		if err != nil {
-			return err
-		}
-		info := map[string]string{}
-		for line := range strings.Lines(text) {
-			key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-			info[key] = value
-		}
-		switch {
-		case info["redis_mode"] == "sentinel":
-			return nil
-		case info["run_id"] == "":
-			return errors.New("redis does not report its run_id")
-		}
-		return meet(address, info["run_id"])
-	}
-}
-
-// meet records the Redis process of a new connection. If the process is not trusted yet, meet returns an error, so that
-// the connection is closed.
-func (l *Ledger) meet(address, process string) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch l.trusted[address] {
-	case process:
-		return nil
-	case "":
-		l.trusted[address] = process
-		return nil
-	}
-	l.met[address] = process
-	return fmt.Errorf("redis process changed (run_id %s)", process)
-}
-
-// trust waits for running calls and then trusts the new processes. It reports whether a new process exists.
-func (l *Ledger) trust() (changed bool) {
-	l.calls.Lock()
-	defer l.calls.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	changed = len(l.met) > 0
-	for address, process := range l.met {
-		l.trusted[address] = process
-		delete(l.met, address)
-	}
-	return changed
 }
