@@ -63,7 +63,6 @@ func (b *fakeGateway) start() (url string) {
 
 // startHistory starts a history that samples its sources until the test ends.
 func startHistory(t *testing.T, s history.Sources) *history.History {
-	s.SoftLimit = func(context.Context, history.SoftLimit) error { return nil }
 	h := history.New(s)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup

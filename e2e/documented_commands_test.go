@@ -81,7 +81,6 @@ var documentedCommands = []documentedCommand{
 	{command: `curl -sS -o /dev/null -w '%{http_code}\n' "$UPSTREAM_URL"`, as: `UPSTREAM_URL=http://127.0.0.1:9000; curl -sS -o /dev/null -w '%{http_code}\n' "$UPSTREAM_URL"`, want: `^200$`},
 	{command: "weir catalogue --config weir.yaml --json >catalogue.json", as: "weir catalogue --config weir.yaml --json >catalogue.json; grep search/code catalogue.json", want: `"id": "search/code"`},
 	{command: "weir catalogue --config weir.yaml --diff catalogue.json", want: `^$`},
-	{command: "weir budget grants", as: "weir budget grants --admin 127.0.0.1:9090", want: `^no grant is in force$`},
 	{command: "curl -s -X POST 127.0.0.1:9090/api/v1/reload", as: "curl -s -X POST 127.0.0.1:9091/api/v1/reload", want: `"reloaded": true`},
 	{command: "curl -s 127.0.0.1:9090/api/v1/audit", as: "curl -s 127.0.0.1:9091/api/v1/audit", want: `(?s)"action": "reload".*"outcome": "in force"`},
 	{command: "weir cache purge --tag org:acme", want: `^[1-9]\d* entr`},

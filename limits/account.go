@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/weirgate/weir/policy"
 )
@@ -39,7 +40,7 @@ type account struct {
 	waits        waits                   // for concurrency slots
 	covered      cooldownKey             // the cool-down in the last line of the account
 	exceeded     bool                    // the last line of the account does not cover its state
-	// In a shared account, others contains the tokens of other replicas by budget, from the last exchange. changes are
+	// In a shared account, others contains the tokens of other replicas by budget, from the last round trip. changes are
 	// the changes of the cool-down that other replicas do not have yet.
 	shared  bool
 	others  map[string]int64
@@ -103,29 +104,29 @@ func newAccount(name string, kind policy.CallerKind) *account {
 	}
 }
 
+// clientState returns what only the ledger of all replicas knows about the budget of a need.
+type clientState func(n *Need) sharing
+
 // admit checks a claim against the cool-down and all budgets, and reserves from all budgets. If the claim is refused,
-// admit reserves nothing. others contains the tokens of other replicas by budget.
-func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others map[string]int64) Decision {
-	now = a.advance(now)
+// admit reserves nothing. others contains the tokens of other replicas by budget. state is nil if another ledger divides the
+// budgets.
+func (a *account) admit(c *Claim, needs []Need, r *Rules, now int64, others map[string]int64, state clientState) Decision {
 	if v := a.reservations[c.ID]; v != nil { // a repeated claim
 		if !v.charged && !v.abandoned {
 			v.expiry = now + permitLife
 		}
 		return Decision{Granted: true}
 	}
-	if d := a.check(c, spends, r, now, others); !d.Granted {
+	if d := a.check(c, needs, r, now, others, state); !d.Granted {
 		return d
 	}
-	w := a.window(r, c.Resource)
-	if a.unlimited(w) {
-		spends = withoutPrimary(spends)
-	}
-	holds := a.holds(c, w, spends)
-	for i, s := range spends {
-		if l, limit := holds[i].log, a.limitOf(s, w, r); s.Of == "" && (s.paced(c) || aboveHalf(l.Total+l.held+s.Cost, limit)) {
-			l.pace = min(max(l.pace, now)+s.interval(limit), now+l.Window)
+	for _, n := range needs {
+		if n.log != nil {
+			n.log.pace = n.division(n.log.Total+n.log.held, now).divide().Pace
 		}
 	}
+	w := a.window(r, c.Resource)
+	holds := a.holds(c, w, needs)
 	v := &reservation{id: c.ID, client: c.Client, granted: now, expiry: now + permitLife, window: w, cost: c.cost(), holds: holds}
 	if !w.Confirmed {
 		v.slowStart = w.start()
@@ -133,113 +134,132 @@ func (a *account) admit(c *Claim, spends []Spend, r *Rules, now int64, others ma
 	}
 	a.reserve(v)
 	w.Doubt.begin(c.ID, now)
-	inUse := int64(len(a.reservations)) + others[SlotsBudget]
+	inUse := int64(len(a.reservations)) + others[slotsBudget]
 	a.changeCooldown(func(s *cooldown) { s.granted(c.ID, now, inUse, r.Usable(int64(r.Concurrent))) })
 	return Decision{Granted: true}
 }
 
-// check decides whether a claim fits into all budgets. It returns the refusal with the latest known end, and records that
-// the client waits for the budgets that refuse the claim.
-func (a *account) check(c *Claim, spends []Spend, r *Rules, now int64, others map[string]int64) Decision {
-	d, last, exceeds := Decision{Granted: true}, int64(0), false
-	var refusing string // budget
-	var refusingLimit int64
-	refuse := func(reason Reason, until int64, budget string, limit int64) {
-		if d.Granted || until > last {
-			d, last, refusing, refusingLimit = Decision{Reason: reason}, until, budget, limit
-		}
+// division returns the state of a sliding log or of the concurrency slots, of which a number of tokens is in use.
+func (n *Need) division(inUse, now int64) division {
+	d := division{
+		Cost: n.Cost, Limit: n.Limit, Free: n.Limit - inUse, InUse: inUse, Window: n.Window, Paced: n.Paced, Now: now,
 	}
-	if reason, until := a.Cooldown.blocks(now); reason != "" {
-		refuse(reason, until, "", 0)
-	}
-	slots, inUse := a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))), int64(len(a.reservations))
-	free := slots - inUse
-	if !a.shared && c.exceeds(slots, 1, a.slotsOf) { // the ledger divides a shared account
-		free = unreserved(slots, 1) - inUse
-	}
-	switch {
-	case free <= 0:
-		refuse(Concurrency, 0, SlotsBudget, slots)
-		a.waits.add(c, 1, 0, now, slotsWait)
-	case !a.shared && a.waits.mustYield(c, 1, free, a.slotsOf, now):
-		refuse(ClientBudget, 0, SlotsBudget, slots)
-		a.waits.add(c, 1, 0, now, slotsWait)
-	}
-	if until := a.Cooldown.Content.Until; c.CreatesContent && now < until {
-		refuse(Content, until, "", 0)
-	}
-	w := a.window(r, c.Resource)
-	unlimited := a.unlimited(w)
-	if unlimited {
-		spends = withoutPrimary(spends)
-	}
-	for _, s := range spends {
-		if s.Of != "" { // counts the use of the client
-			continue
-		}
-		l, limit, paced := a.log(s), a.limitOf(s, w, r), s.paced(c)
-		usable := limit
-		used := func(client string) int64 { return a.usedBy(clientScope(s, client), now) }
-		if !a.shared && c.exceeds(limit, s.Cost, used) {
-			paced = paced || aboveHalf(l.Total+l.held, limit)
-			usable, exceeds = unreserved(limit, s.Cost), true
-		}
-		ok, until := l.admits(now, usable, s.Cost)
-		if !ok {
-			refuse(s.Budget, until, logKey(s.Budget, s.Scope), limit)
-			l.waits.add(c, s.Cost, until, now, waitTime)
-		}
-		if at := l.pace - paceTolerance; paced && now < at {
-			refuse(s.Budget, at, logKey(s.Budget, s.Scope), limit)
-			l.waits.add(c, s.Cost, at, now, waitTime)
-		}
-		if ok && !a.shared && l.waits.mustYield(c, s.Cost, usable-l.Total-l.held, used, now) {
-			refuse(ClientBudget, 0, logKey(s.Budget, s.Scope), limit)
-			l.waits.add(c, s.Cost, 0, now, waitTime)
-		}
-	}
-	cost := w.costOf(c, r)
-	ok, until := w.admits(now, r, c.cost(), c.Batch, others[windowPrefix+c.Resource])
-	if !ok && !unlimited {
-		refuse(Primary, until, windowPrefix+c.Resource, r.Usable(w.Limit))
-		if c.Batch { // the client does not wait for requests that batch claims may not use
-			ok, _ = w.admits(now, r, c.cost(), false, others[windowPrefix+c.Resource])
-		}
-	}
-	if !ok && !unlimited {
-		w.waits.add(c, cost, until, now, waitTime)
-		for _, s := range spends {
-			if s.Budget == Primary { // the log of the window is divided
-				a.log(s).waits.add(c, s.Cost, until, now, waitTime)
-			}
-		}
-	}
-	if !a.shared && !unlimited && w.divided(c) {
-		if ok, until := w.admitsClient(c, r, now); !ok {
-			refuse(ClientBudget, until, windowPrefix+c.Resource, r.Usable(w.Limit))
-		} else if w.mustYield(c, r, now) {
-			refuse(ClientBudget, 0, windowPrefix+c.Resource, r.Usable(w.Limit))
-			w.waits.add(c, cost, 0, now, waitTime)
-		}
-	}
-	if last != 0 {
-		d.Wait = waitUntil(last, now)
-		d.Early = exceeds // tokens of the client may return earlier
-	}
-	if refusing != "" {
-		d.Shared = a.sharedUse(c, refusing, refusingLimit, now)
+	if n.log != nil {
+		d.Pace = n.log.pace
 	}
 	return d
 }
 
-// withoutPrimary returns the spends that also an unlimited window has.
-func withoutPrimary(spends []Spend) []Spend {
-	return slices.DeleteFunc(slices.Clone(spends), func(s Spend) bool { return s.is(Primary) })
+// check decides whether a claim fits into all budgets. It returns the refusal with the latest known end, and records that
+// the client waits for the budgets that refuse the claim.
+func (a *account) check(c *Claim, needs []Need, r *Rules, now int64, others map[string]int64, state clientState) Decision {
+	d, last, beyond := Decision{Granted: true}, int64(0), false
+	var refusing *Need
+	refuse := func(reason Reason, until int64, n *Need) {
+		if d.Granted || until > last {
+			d, last, refusing = Decision{Reason: reason}, until, n
+		}
+	}
+	if reason, until := a.Cooldown.blocks(now); reason != "" {
+		refuse(reason, until, nil)
+	}
+	if until := a.Cooldown.Content.Until; c.CreatesContent && now < until {
+		refuse(Content, until, nil)
+	}
+	for i := range needs {
+		n := &needs[i]
+		switch {
+		case n.window != nil:
+			a.checkWindow(c, n, needs, r, now, others, state, refuse)
+		case n.Reason == ClientBudget:
+			if w := a.window(r, c.Resource); state != nil && w.usedBy(n.Budget, nil, now)+n.Cost > n.Limit {
+				refuse(ClientBudget, w.retryAt(c, r, nil, now), n)
+			}
+		case n.log != nil || n.Budget == slotsBudget:
+			beyond = a.checkTokens(c, n, now, state, refuse) || beyond
+		} // the cool-down checks the probe, and the window its slow start
+	}
+	if last != 0 {
+		d.Wait = waitUntil(last, now)
+		d.Early = beyond // tokens of the client may return earlier
+	}
+	if refusing != nil {
+		if refusing.Reason == ClientBudget {
+			refusing = &needs[len(needs)-1] // the window
+		}
+		d.Shared = a.sharedUse(c, refusing.Budget, refusing.Limit, now)
+	}
+	return d
 }
 
-// usedBy returns the tokens that a client uses of a log. scope is that of the client's log.
-func (a *account) usedBy(scope string, now int64) int64 {
-	l := a.Logs[logKey(ClientBudget, scope)]
+// checkTokens checks a claim against a sliding log or the concurrency slots. It reports whether the claim's client exceeds its
+// nominal part.
+func (a *account) checkTokens(c *Claim, n *Need, now int64, state clientState, refuse func(Reason, int64, *Need)) (beyond bool) {
+	l, waiting, inUse, more := n.log, &a.waits, int64(len(a.reservations)), slotsWait
+	if l != nil {
+		l.expire(now)
+		waiting, inUse, more = &l.waits, l.Total+l.held, waitTime
+	}
+	d := n.division(inUse, now)
+	if state != nil {
+		d.sharing = state(n)
+	}
+	v := d.divide()
+	if v.Missing > 0 {
+		until := int64(0)
+		if l != nil {
+			until = l.freesAt(v.Missing, n.Cost > n.Limit, now)
+		}
+		refuse(n.Reason, until, n)
+		waiting.add(c, n.Cost, until, now, more)
+	}
+	if v.Due > 0 {
+		refuse(n.Reason, v.Due, n)
+		waiting.add(c, n.Cost, v.Due, now, more)
+	}
+	if v.Yields {
+		refuse(ClientBudget, 0, n)
+		waiting.add(c, n.Cost, 0, now, more)
+	}
+	return v.Beyond && l != nil
+}
+
+// checkWindow checks a claim against its primary window.
+func (a *account) checkWindow(
+	c *Claim, n *Need, needs []Need, r *Rules, now int64, others map[string]int64, state clientState, refuse func(Reason, int64, *Need),
+) {
+	w, foreign := n.window, others[n.Budget]
+	ok, until := w.admits(now, r, c.cost(), c.Batch, foreign)
+	if !ok {
+		refuse(Primary, until, n)
+		if c.Batch { // the client does not wait for requests that batch claims may not use
+			ok, _ = w.admits(now, r, c.cost(), false, foreign)
+		}
+	}
+	if !ok {
+		w.waits.add(c, n.Cost, until, now, waitTime)
+		for _, m := range needs {
+			if m.log != nil && m.Reason == Primary { // the log of the window is divided
+				m.log.waits.add(c, m.Cost, until, now, waitTime)
+			}
+		}
+		return
+	}
+	if state == nil || n.Client == "" {
+		return
+	}
+	switch v := (division{Cost: n.Cost, Limit: n.Limit, Free: w.free(r), Now: now, sharing: state(n)}).divide(); {
+	case v.Missing > 0, v.Kept:
+		refuse(ClientBudget, w.retryAt(c, r, nil, now), n)
+	case v.Yields:
+		refuse(ClientBudget, 0, n)
+		w.waits.add(c, n.Cost, 0, now, waitTime)
+	}
+}
+
+// usedBy returns the tokens of the log with a key.
+func (a *account) usedBy(key string, now int64) int64 {
+	l := a.Logs[key]
 	if l == nil {
 		return 0
 	}
@@ -248,10 +268,16 @@ func (a *account) usedBy(scope string, now int64) int64 {
 }
 
 // holds returns the costs that a reservation of a claim holds.
-func (a *account) holds(c *Claim, w *window, spends []Spend) []hold {
-	list := make([]hold, len(spends), len(spends)+1)
-	for i, s := range spends {
-		list[i] = hold{log: a.log(s), cost: s.Cost, cpu: s.is(CPU)}
+func (a *account) holds(c *Claim, w *window, needs []Need) []hold {
+	list := make([]hold, 0, 2*len(needs))
+	for _, n := range needs {
+		if n.log == nil {
+			continue
+		}
+		list = append(list, hold{log: n.log, cost: n.Cost, cpu: n.Reason == CPU})
+		if n.Client != "" {
+			list = append(list, hold{log: a.clientLog(&n), cost: n.Cost, cpu: n.Reason == CPU})
+		}
 	}
 	if w.divided(c) && !a.unlimited(w) {
 		if c.Tag != "" && w.Clients[c.Tag] == nil { // the names of tags change
@@ -346,7 +372,7 @@ func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		separate := sent > a.Cooldown.LastError || sent == 0 && now >= a.Cooldown.Until
 		reopens := w.exhaustedUntil(now)
 		if separate && reopens == 0 {
-			a.learnShares(p.Claim, r, now)
+			a.learnAllowances(p.Claim, r, now)
 		}
 		a.changeCooldown(func(s *cooldown) {
 			s.limited(retryAfter, separate, reopens, now, r.Usable(int64(r.Concurrent)), int64(r.Probes))
@@ -505,7 +531,7 @@ func (a *account) renew(p *OpenPermit, spends []Spend, r *Rules, now int64) {
 	v := a.reservations[p.ID]
 	if v == nil {
 		w := a.window(r, p.Resource)
-		v = &reservation{id: p.ID, client: p.Client, window: w, cost: p.cost(), holds: a.holds(&p.Claim, w, spends)}
+		v = &reservation{id: p.ID, client: p.Client, window: w, cost: p.cost(), holds: a.holds(&p.Claim, w, a.needs(nil, &p.Claim, spends, r, now))}
 		a.reserve(v)
 	}
 	if v.abandoned {
@@ -547,15 +573,26 @@ func (a *account) advance(now int64) int64 {
 
 func logKey(budget Reason, scope string) string { return string(budget) + ":" + scope }
 
-// log returns the sliding log of a spend, and creates it if necessary.
-func (a *account) log(s Spend) *slidingLog {
-	key := logKey(s.Budget, s.Scope)
-	l := a.Logs[key]
+// log returns the sliding log of a spend with its key, and creates it if necessary.
+func (a *account) log(s Spend) (key string, l *slidingLog) {
+	key = logKey(s.Budget, s.Scope)
+	l = a.Logs[key]
 	if l == nil {
 		l = &slidingLog{Budget: s.Budget, Scope: s.Scope}
 		a.Logs[key] = l
 	}
-	l.Window, l.Merge, l.whole = s.Window.Microseconds(), s.Merge.Microseconds(), s.Whole
+	l.Window, l.Merge = s.Window.Microseconds(), s.Merge.Microseconds()
+	return key, l
+}
+
+// clientLog returns the log that counts the tokens that the client of a need uses of its log, and creates it if necessary.
+func (a *account) clientLog(n *Need) *slidingLog {
+	l := a.Logs[n.Client]
+	if l == nil {
+		l = &slidingLog{Budget: ClientBudget, Scope: strings.TrimPrefix(n.Client, clientPrefix)}
+		a.Logs[n.Client] = l
+	}
+	l.Window, l.Merge, l.whole = n.log.Window, n.log.Merge/clientMerges, n.Budget
 	return l
 }
 

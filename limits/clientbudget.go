@@ -18,13 +18,13 @@ const (
 	// In the last of releaseParts parts of a window, limits grow to the whole window, and guarantees shrink to the forecast
 	// of what their clients need. So no quota remains unused while any client has a claim.
 	releaseParts = 12
-	// A client with an even pace may use its quota earlier by one of paceParts parts of a window.
+	// A client with the priority batch may use its quota earlier by one of paceParts parts of a window.
 	paceParts = 60
 )
 
-// Guarantee is a number of tokens of a primary window that are kept for one client. The tokens that the client has used
+// guarantee is a number of tokens of a primary window that are kept for one client. The tokens that the client has used
 // in the window fulfil a part of it.
-type Guarantee struct {
+type guarantee struct {
 	Budget string // of the client
 	Tokens int64
 }
@@ -60,12 +60,12 @@ func (w *window) end(now int64) int64 {
 }
 
 // guarantees returns the requests that are kept for each client and group before their release begins. If they exceed the
-// window, because of grants or of many interactive clients, all of them shrink by the same factor.
-func (w *window) guarantees(clients []policy.ClientBudget, r *Rules, now int64) []float64 {
+// window, because of many interactive clients, all of them shrink by the same factor.
+func (w *window) guarantees(clients []policy.ClientBudget, r *Rules) []float64 {
 	usable, sum := float64(r.Usable(w.Limit)), 0.0
 	list := make([]float64, len(clients))
 	for i, b := range clients {
-		list[i] = b.Guarantee*usable + r.granted(b.Client, w.Resource, now)
+		list[i] = b.Guarantee * usable
 		sum += list[i]
 	}
 	for i := range list {
@@ -80,7 +80,7 @@ func (w *window) kept(tokens float64, now int64) int64 {
 	return int64(math.Ceil(tokens * max(0, min(1, left))))
 }
 
-// evenLimit returns the part of a limit that a client with an even pace may have used by now.
+// evenLimit returns the part of a limit that a client with the priority batch may have used by now.
 func (w *window) evenLimit(limit, now int64) int64 {
 	if len(w.Reports) == 0 { // the end is unknown
 		return limit
@@ -109,26 +109,26 @@ func (w *window) forecast(used, now int64) int64 {
 
 // divide returns what a claim needs of the budgets of its client, group and tag, and the guarantees of the others.
 // replicas is the use of other replicas by budget.
-func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64) (own []Need, others []Guarantee) {
-	usable, names, guarantees := r.Usable(w.Limit), c.names(), w.guarantees(c.Clients, r, now)
+func (w *window) divide(c *Claim, r *Rules, replicas map[string]int64, now int64) (own []Need, others []guarantee) {
+	usable, names, guarantees := r.Usable(w.Limit), c.names(), w.guarantees(c.Clients, r)
 	for _, name := range names {
 		own = append(own, Need{Budget: clientBudget(c.Resource, name), Reason: ClientBudget, Cost: w.costOf(c, r), Limit: usable})
 	}
 	for k, b := range c.Clients {
 		if b.Client == c.Client && c.Tag != "" {
-			own[len(own)-1].limitTo(w.upper(b.TagLimit, 0, usable, now))
+			own[len(own)-1].limitTo(w.upper(b.TagLimit, usable, now))
 		}
 		if i := slices.Index(names, b.Client); i >= 0 {
-			own[i].limitTo(w.upper(b.Limit, r.granted(b.Client, c.Resource, now), usable, now))
-			if b.Even {
+			own[i].limitTo(w.upper(b.Limit, usable, now))
+			if b.Batch {
 				own[i].Limit = min(own[i].Limit, max(1, w.evenLimit(usable, now)))
 			}
 			continue
 		}
-		budget, guarantee := clientBudget(c.Resource, b.Client), guarantees[k]
+		budget, tokens := clientBudget(c.Resource, b.Client), guarantees[k]
 		used := w.usedBy(budget, replicas, now)
-		if kept := max(w.kept(guarantee, now), min(int64(guarantee), used+w.forecast(used, now))); kept > 0 {
-			others = append(others, Guarantee{budget, kept})
+		if kept := max(w.kept(tokens, now), min(int64(tokens), used+w.forecast(used, now))); kept > 0 {
+			others = append(others, guarantee{budget, kept})
 		}
 	}
 	return own, others
@@ -147,32 +147,16 @@ func (w *window) remaining(own []Need, replicas map[string]int64, now int64) int
 	return left
 }
 
-// admitsClient reports whether a request of a client fits into its budgets and leaves the guarantees of the other
-// clients. If the request does not fit, until is the time of the next attempt.
-func (w *window) admitsClient(c *Claim, r *Rules, now int64) (ok bool, until int64) {
-	w.budgets = c.Clients
-	own, others := w.divide(c, r, nil, now)
-	exceeded := func(n Need) bool { return w.usedBy(n.Budget, nil, now)+n.Cost > n.Limit }
-	ok = !slices.ContainsFunc(own, exceeded) && w.free(r)-w.costOf(c, r) >= w.unused(others, nil, now)
-	return ok, w.retryAt(c, r, nil, now)
-}
-
 // free returns the tokens of the window that are not used.
 func (w *window) free(r *Rules) int64 {
 	limit := r.Usable(w.Limit)
 	for i, p := range w.Reports {
-		left := r.Usable(p.Limit) - p.Used
+		left := r.Usable(p.Limit) - p.use()
 		if i == 0 || left < limit {
 			limit = left
 		}
 	}
 	return limit - w.Unconfirmed.Total - w.inUse
-}
-
-// mustYield reports whether a claim must yield the rest of the window to other clients that wait.
-func (w *window) mustYield(c *Claim, r *Rules, now int64) bool {
-	used := func(client string) int64 { return w.usedBy(clientBudget(c.Resource, client), nil, now) }
-	return w.waits.mustYield(c, w.costOf(c, r), w.free(r), used, now)
 }
 
 // usedBy returns the tokens that a client uses of the open window. replicas is the use of other replicas by budget.
@@ -186,7 +170,7 @@ func (w *window) usedBy(budget string, replicas map[string]int64, now int64) int
 }
 
 // unused returns the part of the guarantees that is not fulfilled.
-func (w *window) unused(guarantees []Guarantee, replicas map[string]int64, now int64) (tokens int64) {
+func (w *window) unused(guarantees []guarantee, replicas map[string]int64, now int64) (tokens int64) {
 	for _, g := range guarantees {
 		tokens += max(0, g.Tokens-w.usedBy(g.Budget, replicas, now))
 	}
@@ -211,7 +195,7 @@ func (a *account) budgetOf(caller policy.Caller, resource string, r *Rules, now 
 // earlier, the next request at the even pace of the client. replicas is the use of other replicas by budget.
 func (w *window) retryAt(c *Claim, r *Rules, replicas map[string]int64, now int64) int64 {
 	at, usable := w.end(now)-w.Length/releaseParts, r.Usable(w.Limit)
-	even := slices.ContainsFunc(c.Clients, func(b policy.ClientBudget) bool { return b.Client == c.Client && b.Even })
+	even := slices.ContainsFunc(c.Clients, func(b policy.ClientBudget) bool { return b.Client == c.Client && b.Batch })
 	used, cost := w.usedBy(clientBudget(c.Resource, c.Client), replicas, now), w.costOf(c, r)
 	if even && used+cost > w.evenLimit(usable, now) {
 		at = min(at, w.end(now)-w.Length-w.Length/paceParts+int64(math.Ceil(float64(used+cost)*float64(w.Length)/float64(usable))))
@@ -232,22 +216,22 @@ func (w *window) removeIdleClients(now int64) {
 }
 
 // upper returns the requests that a client or tag with a limit may use now, without its pace. part is the limit as a
-// fraction, and granted is the number of requests that grants add.
-func (w *window) upper(part, granted float64, usable, now int64) int64 {
-	return usable - w.kept(max(0, (1-part)*float64(usable)-granted), now)
+// fraction.
+func (w *window) upper(part float64, usable, now int64) int64 {
+	return usable - w.kept((1-part)*float64(usable), now)
 }
 
 // describeClients returns the budgets of the clients of the last claim, each with the budgets of its tags. foreign is the
 // use of other replicas by budget.
 func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use, wall wallTime) (list []Budget) {
-	usable, guarantees := r.Usable(w.Limit), w.guarantees(w.budgets, r, now)
+	usable, guarantees := r.Usable(w.Limit), w.guarantees(w.budgets, r)
 	for i, b := range w.budgets {
 		c := &Claim{Resource: w.Resource, Client: b.Client, Clients: []policy.ClientBudget{b}}
 		d := w.describeClient(c, r, now, foreign, wall)
 		d.Client, d.Guarantee = b.Client, int(w.kept(guarantees[i], now))
-		d.Upper = int(w.upper(b.Limit, r.granted(b.Client, w.Resource, now), usable, now))
+		d.Upper = int(w.upper(b.Limit, usable, now))
 		if b.Share > 0 {
-			d.Nominal = int((&Claim{Client: b.Client, Share: b.Share, Clients: w.budgets}).nominal(usable))
+			d.Nominal = int(nominal(usable, int64(b.Share), (&Claim{Client: b.Client, Clients: w.budgets}).shares()))
 			d.Borrowed = max(0, d.Used+d.Held-d.Nominal)
 		}
 		list = append(list, d)

@@ -42,7 +42,7 @@ func TestStepsOfTheWallClockExceedNoLimitUnderLoad(t *testing.T) {
 		t.Run(s.Limit, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				scenario := s.Scenario(1, 1, true)
-				report := scenario.Run(t, limitstest.ShareLedger(func(rules limits.Rules) limits.Ledger {
+				report := scenario.Run(t, limitstest.ShareLedger(func(rules limits.Rules) limitstest.Ledger {
 					ledger, _ := stepped(t.Context(), rules)
 					return ledger
 				}), nil)

@@ -47,8 +47,8 @@ type cooldown struct {
 	Closed       int64 // time at which the account was closed, or zero
 	// Content is the pause of requests that create content.
 	Content contentPause `json:",omitzero"`
-	// Shares contains the logs of which other programs seem to use a part, by logKey. It has at most maxShares elements.
-	Shares map[string]share
+	// Allowances contains the logs of which other programs seem to use a part, by logKey. It has at most maxAllowances elements.
+	Allowances map[string]allowance `json:"Shares"` // the name in earlier versions
 
 	probe uint64 // ID of the probe's permit, or zero
 }
@@ -176,9 +176,9 @@ func (c *cooldown) shift(by int64) {
 			*t += by
 		}
 	}
-	for key, s := range c.Shares {
+	for key, s := range c.Allowances {
 		s.Error, s.Next = s.Error+by, s.Next+by
-		c.Shares[key] = s
+		c.Allowances[key] = s
 	}
 }
 
@@ -191,22 +191,22 @@ func (c *cooldown) bound(now int64) {
 	}
 	c.Until, c.Content.Until = min(c.Until, now+cooldownLongest+slack), min(c.Content.Until, now+cooldownLongest+slack)
 	c.Ceiling = max(0, c.Ceiling)
-	for key, s := range c.Shares {
-		c.Shares[key] = share{min(max(s.Parts, leastShare), fullShare), min(s.Error, now), min(s.Next, now+shareHold)}
+	for key, s := range c.Allowances {
+		c.Allowances[key] = allowance{min(max(s.Parts, leastAllowance), fullAllowance), min(s.Error, now), min(s.Next, now+allowanceHold)}
 	}
 }
 
 // idle reports whether the last error is so old that the account does not need the cool-down any more. A closed account
-// is never idle, because a new account would be open. The last share is full again at most 19 hours after an error.
+// is never idle, because a new account would be open. The last allowance is full again at most 19 hours after an error.
 func (c *cooldown) idle(now int64) bool {
 	c.recover(now)
-	return c.Closed == 0 && len(c.Shares) == 0 && c.Content.idle(now) && (c.LastError == 0 || now-max(c.Until, c.LastError) > cooldownMemory)
+	return c.Closed == 0 && len(c.Allowances) == 0 && c.Content.idle(now) && (c.LastError == 0 || now-max(c.Until, c.LastError) > cooldownMemory)
 }
 
 // clone returns a copy that shares no state.
 func (c *cooldown) clone() cooldown {
 	d := *c
-	d.Shares = maps.Clone(c.Shares)
+	d.Allowances = maps.Clone(c.Allowances)
 	return d
 }
 

@@ -9,9 +9,9 @@ import (
 
 // TestShiftMovesEveryTime sets every number of a cool-down. All numbers except those that are no times must move.
 func TestShiftMovesEveryTime(t *testing.T) {
-	noTimes := []string{"Errors", "Ceiling", "FailedProbes", "Shares.Parts"}
-	c := cooldown{Shares: map[string]share{"points:op": {}}}
-	s := c.Shares["points:op"]
+	noTimes := []string{"Errors", "Ceiling", "FailedProbes", "Allowances.Parts"}
+	c := cooldown{Allowances: map[string]allowance{"points:op": {}}}
+	s := c.Allowances["points:op"]
 	fields := func(name string, v reflect.Value, each func(name string, v reflect.Value)) {
 		for field, value := range v.Fields() {
 			if field.IsExported() && value.Kind() == reflect.Int64 {
@@ -21,12 +21,12 @@ func TestShiftMovesEveryTime(t *testing.T) {
 	}
 	all := func(each func(name string, v reflect.Value)) {
 		fields("", reflect.ValueOf(&c).Elem(), each)
-		fields("Shares.", reflect.ValueOf(&s).Elem(), each)
+		fields("Allowances.", reflect.ValueOf(&s).Elem(), each)
 	}
 	all(func(_ string, v reflect.Value) { v.SetInt(1000) })
-	c.Shares["points:op"] = s
+	c.Allowances["points:op"] = s
 	c.shift(7)
-	s = c.Shares["points:op"]
+	s = c.Allowances["points:op"]
 	all(func(name string, v reflect.Value) {
 		want := int64(1007)
 		if slices.Contains(noTimes, name) {
@@ -43,20 +43,20 @@ func TestShiftMovesEveryTime(t *testing.T) {
 	}
 }
 
-// TestSharesAreBounded lowers the shares of many logs.
-func TestSharesAreBounded(t *testing.T) {
+// TestAllowancesAreBounded lowers the allowances of many logs.
+func TestAllowancesAreBounded(t *testing.T) {
 	var c cooldown
-	for i := range int64(3 * maxShares) {
+	for i := range int64(3 * maxAllowances) {
 		key := fmt.Sprint("points:", i)
 		for range 2 {
 			c.learn([]logUse{{key, 90, 100, 60 * second}}, 0, i*second+1)
 		}
-		if got := c.shared(key, 1000); got != 720 {
+		if got := c.allowed(key, 1000); got != 720 {
 			t.Fatalf("%s: got %d of 1000, want 720", key, got)
 		}
 	}
-	if len(c.Shares) != maxShares || c.shared(fmt.Sprint("points:", 2*maxShares), 1000) != 720 {
-		t.Errorf("%d shares, want the last %d", len(c.Shares), maxShares)
+	if len(c.Allowances) != maxAllowances || c.allowed(fmt.Sprint("points:", 2*maxAllowances), 1000) != 720 {
+		t.Errorf("%d allowances, want the last %d", len(c.Allowances), maxAllowances)
 	}
 }
 

@@ -79,7 +79,7 @@ func (a *account) resources() []string {
 // replicas by budget.
 func (a *account) describe(r *Rules, now int64, foreign map[string]Use, wall wallTime) Account {
 	now = a.advance(now)
-	d := Account{Name: a.Name, Kind: a.Kind, InUse: len(a.reservations) + int(foreign[SlotsBudget].Held)}
+	d := Account{Name: a.Name, Kind: a.Kind, InUse: len(a.reservations) + int(foreign[slotsBudget].Held)}
 	d.Concurrent = int(a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))))
 	if now < a.Cooldown.Until {
 		d.BlockedUntil = wall(a.Cooldown.Until)
@@ -117,8 +117,8 @@ func (a *account) describe(r *Rules, now int64, foreign map[string]Use, wall wal
 				continue
 			}
 			b := r.LogBudget(Reason(budget), scope, int(u.Spent), int(u.Held))
-			if limit := int(a.Cooldown.shared(key, int64(b.Limit))); limit < b.Limit {
-				b.Share = float64(limit) / float64(b.Limit)
+			if limit := int(a.Cooldown.allowed(key, int64(b.Limit))); limit < b.Limit {
+				b.Allowance = float64(limit) / float64(b.Limit)
 				b.Limit, b.Remaining = limit, limit-b.Used
 			}
 			b.Reset = wall(cmp.Or(u.Ends, now))

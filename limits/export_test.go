@@ -6,3 +6,6 @@ import "time"
 func (c *Clock) Stepped(by func() time.Duration) *Clock {
 	return &Clock{c.start, c.elapsed, func() time.Time { return c.wall().Add(by()) }}
 }
+
+// NewMemoryAt is newMemoryAt.
+var NewMemoryAt = newMemoryAt

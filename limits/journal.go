@@ -6,15 +6,15 @@ import (
 	"io"
 )
 
-// File is a file to which a ledger appends lines, such as an [os.File] that was opened with O_APPEND.
-type File interface {
+// file is a file to which a ledger appends lines, such as an [os.File] that was opened with O_APPEND.
+type file interface {
 	io.Writer
 	Truncate(size int64) error
 }
 
 // journal is a file with the lines of a saved ledger.
 type journal struct {
-	file File
+	file file
 	// size is the number of bytes now, and base after all accounts were written.
 	size, base int64
 	err        error // of the first line that could not be appended
@@ -57,8 +57,8 @@ func (m *Memory) encode(l savedLine) []byte {
 
 // Rotate writes the lines of all accounts to a new file, and appends to it from then on. commit must replace the old file by the new
 // one. Until then the ledger appends to both files. After an error it appends only to the old file.
-func (m *Memory) Rotate(file File, hashKey []byte, commit func() error) error {
-	next := &journal{file: file}
+func (m *Memory) Rotate(to file, hashKey []byte, commit func() error) error {
+	next := &journal{file: to}
 	m.mu.Lock()
 	next.append(m.encode(m.firstLine(hashKey)))
 	m.next = next

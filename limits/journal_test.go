@@ -57,7 +57,7 @@ func withFile(t *testing.T, coldStart string, test func(r *fileRig)) {
 // open starts a process with the file of another process.
 func (r *fileRig) open(text []byte) (s Saved) {
 	r.Helper()
-	r.Memory = NewMemoryAt(Rules{Limits: policy.DefaultLimits(), ColdStart: r.start}, NewClock().Stepped(func() time.Duration { return r.step }))
+	r.Memory = newMemoryAt(Rules{Limits: policy.DefaultLimits(), ColdStart: r.start}, NewClock().Stepped(func() time.Duration { return r.step }))
 	if text != nil {
 		var err error
 		if s, err = r.Load(bytes.NewReader(text)); err != nil {

@@ -9,9 +9,10 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Ledger stores the accounts. Implementations are safe for concurrent use. An error means that the store is
+// Ledger decides about the requests of accounts. Implementations are safe for concurrent use. An error means that Redis is
 // unavailable; a refusal is not an error. A repeated change with the same permit ID has no further effect.
 type Ledger interface {
+	Names
 	// Admit checks a claim against all budgets of its account. It reserves from all of these budgets, or from no
 	// budget.
 	Admit(ctx context.Context, claim Claim) (Decision, error)
@@ -25,15 +26,17 @@ type Ledger interface {
 	// even beyond a limit, because its request is open.
 	Renew(ctx context.Context, permits []OpenPermit) error
 	// Budget returns what a caller may use of one resource of its account, from the memory of this process. Budget has no
-	// context, because it never waits for a store. If this process knows nothing about the resource, known is false, and
+	// context, because it never waits for Redis. If this process knows nothing about the resource, known is false, and
 	// b is the documented budget of the kind.
 	Budget(caller policy.Caller, resource string) (b Budget, known bool)
-	// Alone reports whether, as far as this process knows, no other process has used a resource of an account since a time.
-	Alone(account, resource string, since time.Time) bool
 	// Resources returns the resources that have a window in an account, ordered as [policy.CompareResources] does.
 	Resources(ctx context.Context, account string) ([]string, error)
-	// Accounts returns at most the given number of known accounts.
-	Accounts(ctx context.Context, most int) ([]Account, error)
+	// Alone reports whether, as far as this process knows, no other process has used a resource of an account since a time.
+	Alone(account, resource string, since time.Time) bool
+}
+
+// Names are the names of accounts. Several credentials can have one account.
+type Names interface {
 	// Merge makes the account from another name of the account into, because the upstream counts both as one account.
 	// All later calls with one of the names use the merged account, also calls about earlier permits. The merged account
 	// has what both accounts spent and hold, the reports of both, and the stricter cool-down. Repeated calls have no
@@ -41,19 +44,19 @@ type Ledger interface {
 	Merge(from, into string, kind policy.CallerKind)
 	// Canonical returns the name of the account to which a name belongs: the name itself, unless the account was merged.
 	Canonical(name string) string
+}
+
+// Operator shows accounts to people, and ends their states.
+type Operator interface {
+	// Accounts returns at most the given number of known accounts.
+	Accounts(ctx context.Context, most int) ([]Account, error)
 	// Open opens a closed account. Of another account, Open ends the cool-down and the pause of content creation; the next permit
 	// is a probe. Open also forgets the reports of exhausted primary windows, which then begin with a slow start. If the account
 	// has none of these states, Open returns [ErrNotClosed].
 	Open(ctx context.Context, account string) error
-	// Grant stores a grant with a new ID. This process applies the grant at once, and another replica when it calls Grants.
-	Grant(ctx context.Context, g Grant) error
-	// Revoke ends a grant before its time, and returns the grant.
-	Revoke(ctx context.Context, id string) (Grant, error)
-	// Grants returns the grants in force, and the grants that have ended by time since the previous call in this process.
-	Grants(ctx context.Context) (inForce, ended []Grant, err error)
 }
 
-// ErrNotClosed is the error of [Ledger.Open] for an account without a state that an operator can end.
+// ErrNotClosed is the error of [Operator.Open] for an account without a state that an operator can end.
 var ErrNotClosed = errors.New("the account is not closed, is in no cool-down, and no primary window is exhausted")
 
 // Claim is a request for one permit.
@@ -144,7 +147,7 @@ const (
 	Queue Reason = "queue"
 )
 
-// Outcome describes what happened to a permit's request (docs/limits.md).
+// Outcome describes what happened to a permit's request.
 type Outcome struct {
 	// Sent reports whether any byte of the request may have reached the upstream.
 	Sent     bool
@@ -183,7 +186,7 @@ func (o *Outcome) Silent() bool { return o.Answered && o.Succeeded && !o.Enforce
 
 // Budget is the state of one budget. Used plus Remaining equals Limit.
 type Budget struct {
-	// Unlimited means that the upstream seems to have no limit (docs/limits.md). Only Resource is then valid. Accounts
+	// Unlimited means that the upstream seems to have no limit (docs/upstream.md). Only Resource is then valid. Accounts
 	// do not contain such budgets.
 	Unlimited bool `json:"-"`
 	// Resource is the name of the upstream's resource. For a budget that the upstream does not report, Resource
@@ -194,10 +197,10 @@ type Budget struct {
 	Remaining int       `json:"remaining"`
 	Reset     time.Time `json:"reset"`
 	Held      int       `json:"held,omitempty"` // reserved by permits in use
-	// Share is the fraction that Limit is of the documented limit, because another program seems to use the rest. It is
+	// Allowance is the fraction that Limit is of the documented limit, because another program seems to use the rest. It is
 	// zero if Limit is the documented limit.
-	Share  float64       `json:"share,omitempty"`
-	Window time.Duration `json:"-"` // length
+	Allowance float64       `json:"allowance,omitempty"`
+	Window    time.Duration `json:"-"` // length
 	// Client is the client or group in the budget of a client, otherwise "". Guarantee is the part of the window that is kept
 	// for the client.
 	Client    string `json:"client,omitempty"`

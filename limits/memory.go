@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +15,7 @@ const (
 	// sweepInterval is the interval at which [Memory.Run] removes idle accounts.
 	sweepInterval = time.Minute
 	// sweptAtOnce and describedAtOnce bound the accounts that are handled while Admit waits for the lock.
-	sweptAtOnce, describedAtOnce = 64, 8
+	sweptAtOnce, describedAtOnce = 16, 2
 	// minShrink is the number of removed accounts from which the map is copied, because a map keeps its memory.
 	minShrink = 1024
 )
@@ -33,7 +32,8 @@ type Memory struct {
 	aliases  Aliases
 	// unproven contains the accounts without any outcome but 401, with the number of their permits that are not settled.
 	unproven map[string]int
-	peak     int // most accounts since accounts was allocated
+	peak     int    // most accounts since accounts was allocated
+	needs    []Need // of the claim that Admit decides
 	clock    *Clock
 	started  int64
 	cold     bool // the spends before the start are unknown
@@ -45,10 +45,10 @@ type Memory struct {
 }
 
 // NewMemory returns an empty ledger.
-func NewMemory(rules Rules) *Memory { return NewMemoryAt(rules, NewClock()) }
+func NewMemory(rules Rules) *Memory { return newMemoryAt(rules, NewClock()) }
 
-// NewMemoryAt returns an empty ledger with a clock.
-func NewMemoryAt(rules Rules, clock *Clock) *Memory {
+// newMemoryAt returns an empty ledger with a clock.
+func newMemoryAt(rules Rules, clock *Clock) *Memory {
 	return &Memory{rules: rules, accounts: map[string]*account{}, unproven: map[string]int{}, clock: clock, started: clock.Now(), cold: true}
 }
 
@@ -93,7 +93,6 @@ func (m *Memory) eachAccount(visit func(*account)) {
 		visit(a)
 		if visited++; visited%sweptAtOnce == 0 {
 			m.mu.Unlock()
-			runtime.Gosched() // lets a goroutine run that waits for the lock
 			m.mu.Lock()
 		}
 	}
@@ -109,14 +108,13 @@ func (m *Memory) remove(a *account) {
 func (m *Memory) Configure(rules Rules) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	rules.Grants, rules.Ahead = m.rules.Grants, m.rules.Ahead
 	m.rules = rules
 }
 
 // now returns the ledger's time.
 func (m *Memory) now() int64 { return m.clock.Now() }
 
-// Merge implements [Ledger].
+// Merge implements [Names].
 func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -138,7 +136,7 @@ func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
 	m.append(line)
 }
 
-// Canonical implements [Ledger].
+// Canonical implements [Names].
 func (m *Memory) Canonical(name string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -164,7 +162,7 @@ func (m *Memory) account(name string, kind policy.CallerKind) *account {
 func (m *Memory) spends(a *account, c Claim) []Spend {
 	spends := m.rules.Spends(c)
 	for _, s := range spends {
-		if (m.cold || a.Assumed != 0) && s.Of == "" && a.Logs[logKey(s.Budget, s.Scope)] == nil {
+		if (m.cold || a.Assumed != 0) && a.Logs[logKey(s.Budget, s.Scope)] == nil {
 			m.spendAssumed(a, s)
 		}
 	}
@@ -175,8 +173,9 @@ func (m *Memory) spends(a *account, c Claim) []Spend {
 const rampSteps = 16
 
 // fill adds the assumed spending before a start to a log.
-func (m *Memory) fill(l *slidingLog, s Spend, started int64, assumption string) {
+func (m *Memory) fill(a *account, s Spend, started int64, assumption string) {
 	var spent, steps int64
+	_, l := a.log(s)
 	switch assumption {
 	case "strict":
 		spent, steps = s.Limit, 1
@@ -216,7 +215,9 @@ func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 	known := m.accounts[m.canonical(claim.Account)] != nil
 	a := m.account(claim.Account, claim.Kind)
 	repeated := a.reservations[claim.ID] != nil
-	d := a.admit(&claim, m.spends(a, claim), &m.rules, m.now(), nil)
+	now := a.advance(m.now())
+	m.needs = a.needs(m.needs[:0], &claim, m.spends(a, claim), &m.rules, now)
+	d := a.admit(&claim, m.needs, &m.rules, now, nil, a.clients(&claim, now))
 	permits, unproven := m.unproven[a.Name]
 	switch {
 	case !known && !d.Granted:
@@ -228,6 +229,24 @@ func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 		m.cover(a, claim.Resource)
 	}
 	return d, nil
+}
+
+// clients returns the use and the waits of the clients of an account. Only a ledger of all replicas knows them.
+func (a *account) clients(c *Claim, now int64) clientState {
+	return func(n *Need) sharing {
+		if n.Client == "" {
+			return sharing{}
+		}
+		waiting, kept := a.waits, int64(0)
+		switch {
+		case n.log != nil:
+			waiting = n.log.waits
+		case n.window != nil:
+			waiting, kept = n.window.waits, n.window.unused(n.Guarantees, nil, now)
+		}
+		used := func(client string) int64 { return a.useBy(client, n.Budget, now) }
+		return sharing{n.Share, n.Shares, used(c.Client), kept, waiting.others(c.Client, now, used)}
+	}
 }
 
 // Settle implements [Ledger] and never fails.
@@ -306,7 +325,7 @@ func (m *Memory) Resources(_ context.Context, name string) ([]string, error) {
 	return nil, nil
 }
 
-// Open implements [Ledger].
+// Open implements [Operator].
 func (m *Memory) Open(_ context.Context, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -319,45 +338,7 @@ func (m *Memory) Open(_ context.Context, name string) error {
 	return a.open(&m.rules, a.advance(m.now()))
 }
 
-// Grant implements [Ledger].
-func (m *Memory) Grant(_ context.Context, g Grant) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.rules.CheckGrant(g, m.clock.wall()); err != nil {
-		return err
-	}
-	m.rules.Ahead = m.clock.Ahead()
-	inForce, _ := SplitGrants(m.rules.Grants, m.clock.wall())
-	if err := CheckGrants(len(inForce) + 1); err != nil {
-		return err
-	}
-	m.rules.Grants = append(m.rules.Grants, g)
-	return nil
-}
-
-// Revoke implements [Ledger].
-func (m *Memory) Revoke(_ context.Context, id string) (Grant, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i, g := range m.rules.Grants {
-		if g.ID == id && g.Ends.After(m.clock.wall()) {
-			m.rules.Grants = slices.Delete(m.rules.Grants, i, i+1)
-			return g, nil
-		}
-	}
-	return Grant{}, ErrUnknownGrant
-}
-
-// Grants implements [Ledger] and never fails.
-func (m *Memory) Grants(context.Context) (inForce, ended []Grant, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.rules.Ahead = m.clock.Ahead()
-	m.rules.Grants, ended = SplitGrants(m.rules.Grants, m.clock.wall())
-	return slices.Clone(m.rules.Grants), ended, nil
-}
-
-// Accounts implements [Ledger] and never fails. The most recently used accounts are returned, ordered by name. The lock
+// Accounts implements [Operator] and never fails. The most recently used accounts are returned, ordered by name. The lock
 // is not held while the accounts are sorted.
 func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 	type use struct {
@@ -384,7 +365,6 @@ func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 	}
 	for group := range slices.Chunk(recent, describedAtOnce) {
 		describe(group)
-		runtime.Gosched()
 	}
 	return list, nil
 }

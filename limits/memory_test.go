@@ -12,7 +12,7 @@ import (
 
 func TestMemoryPassesTheLedgerSuite(t *testing.T) {
 	limitstest.RunSuite(t, func(testing.TB) limitstest.Open {
-		return func(_ *testing.T, rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) }
+		return func(_ *testing.T, rules limits.Rules) limitstest.Ledger { return limits.NewMemory(rules) }
 	})
 }
 

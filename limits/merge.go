@@ -157,11 +157,11 @@ func (c *cooldown) merge(other *cooldown) {
 	}
 	c.Closed = max(c.Closed, other.Closed)
 	c.Content.merge(&other.Content)
-	for key, s := range other.Shares {
-		if own, ok := c.Shares[key]; ok {
-			s = share{min(s.Parts, own.Parts), max(s.Error, own.Error), max(s.Next, own.Next)}
+	for key, s := range other.Allowances {
+		if own, ok := c.Allowances[key]; ok {
+			s = allowance{min(s.Parts, own.Parts), max(s.Error, own.Error), max(s.Next, own.Next)}
 		}
-		c.putShare(key, s)
+		c.putAllowance(key, s)
 	}
 }
 

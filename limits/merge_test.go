@@ -61,7 +61,9 @@ func (m *mergeModel) step(limitErrors bool) {
 	switch rapid.IntRange(0, 5).Draw(m.T, "event") {
 	case 0, 1, 2:
 		i, c := rapid.IntRange(0, 1).Draw(m.T, "account"), m.claim()
-		if !m.separate[i].admit(&c, m.rules.Spends(c), &m.rules, m.now, nil).Granted {
+		a := m.separate[i]
+		now := a.advance(m.now)
+		if !a.admit(&c, a.needs(nil, &c, m.rules.Spends(c), &m.rules, now), &m.rules, now, nil, nil).Granted {
 			return
 		}
 		// The account with all events sends the request even beyond a limit.
@@ -125,7 +127,7 @@ func (m *mergeModel) tokens(accounts ...*account) map[string]int64 {
 	for _, a := range accounts {
 		p := &Part{*a}
 		for _, budget := range p.Used(m.now) {
-			if budget != probeBudget && !IsTemporary(budget) {
+			if budget != probeBudget && !p.IsTemporary(budget) {
 				sums[budget] += p.Use(budget, m.now).Total()
 			}
 		}
@@ -145,7 +147,7 @@ func TestMergedAccountIsAsStrictAsBothAccounts(t *testing.T) {
 		var refusals []string
 		for _, a := range m.separate {
 			a.advance(m.now)
-			if d := a.check(&c, m.rules.Spends(c), &m.rules, m.now, nil); !d.Granted {
+			if d := a.check(&c, a.needs(nil, &c, m.rules.Spends(c), &m.rules, m.now), &m.rules, m.now, nil, nil); !d.Granted {
 				refusals = append(refusals, fmt.Sprint(a.Name, d))
 			}
 		}
@@ -155,7 +157,7 @@ func TestMergedAccountIsAsStrictAsBothAccounts(t *testing.T) {
 		if after := m.tokens(merged); !maps.Equal(before, after) {
 			t.Fatalf("tokens in use: %v before the merge, %v afterwards", before, after)
 		}
-		d := merged.check(&c, m.rules.Spends(c), &m.rules, m.now, nil)
+		d := merged.check(&c, merged.needs(nil, &c, m.rules.Spends(c), &m.rules, m.now), &m.rules, m.now, nil, nil)
 		if d.Granted && len(refusals) > 0 {
 			t.Fatalf("the merged account grants a claim that was refused: %v", refusals)
 		}
@@ -184,8 +186,9 @@ func TestMergedAccountForgetsNoEvent(t *testing.T) {
 		merged.merge(m.separate[1], m.now, 0)
 		for range 3 {
 			c := m.claim()
-			d := merged.check(&c, m.rules.Spends(c), &m.rules, m.now, nil)
-			if want := m.all.check(&c, m.rules.Spends(c), &m.rules, m.all.advance(m.now), nil); d.Granted && !want.Granted {
+			d := merged.check(&c, merged.needs(nil, &c, m.rules.Spends(c), &m.rules, m.now), &m.rules, m.now, nil, nil)
+			now := m.all.advance(m.now)
+			if want := m.all.check(&c, m.all.needs(nil, &c, m.rules.Spends(c), &m.rules, now), &m.rules, now, nil, nil); d.Granted && !want.Granted {
 				t.Fatalf("the merged account grants a claim that an account with all events refuses: %v", want)
 			}
 			m.now += int64(rapid.IntRange(0, 90).Draw(t, "seconds")) * second

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"encoding/json"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -34,64 +35,71 @@ type Need struct {
 	// Cost is the number of tokens. Limit is the limit for the tokens of all replicas together.
 	Cost, Limit int64
 	// Guarantees are tokens that the claim must leave to other clients, as far as these clients have not used them.
-	Guarantees []Guarantee
+	Guarantees []guarantee
 	// Client is the budget that counts the tokens that the claim's client uses, if the account has several clients. Share is
 	// the weight of the client.
 	Client string
 	Share  int64
-	// Nominal is the nominal part of the claim's client, if the account has several clients. A claim that exceeds it must
-	// leave Reserved tokens to the other clients, and follows the pace while more than half of the limit is used. Nominal is
-	// zero for a primary window, which has neither reserve nor pace.
-	Nominal, Reserved int64
-	// Interval is the time in microseconds that the claim adds to the pace of a sliding log, otherwise zero. Paced means that
-	// the claim waits for the pace.
-	Interval int64
-	Paced    bool
+	// Shares is the sum of the weights of all clients, or zero for a primary window, in which clients have no nominal part.
+	Shares int64
+	// Window is the time in microseconds over which the pace spreads the limit, or zero for a budget without a pace. Paced means
+	// that the claim waits for the pace.
+	Window int64
+	Paced  bool
+
+	log    *slidingLog // nil for other budgets
+	window *window     // nil for other budgets
 }
 
 // Budgets that have no sliding log. A sliding log is identified by its reason and scope, such as "points:user/get". The
 // names of windows end with a resource.
 const (
-	SlotsBudget  = "slots"           // concurrency slots
-	slotsPrefix  = SlotsBudget + ":" // concurrency slots of a client
+	slotsBudget  = "slots"           // concurrency slots
+	slotsPrefix  = slotsBudget + ":" // concurrency slots of a client
 	probeBudget  = "probe"           // the probe after a cool-down
 	windowPrefix = "window:"         // primary window
 	startPrefix  = "start:"          // requests of the slow start of a primary window
 )
 
 // WindowBudget returns the budget of the primary window of a resource.
-func WindowBudget(resource string) string { return windowPrefix + resource }
+func (*Part) WindowBudget(resource string) string { return windowPrefix + resource }
 
 // IsWindow reports whether a budget is a primary window.
-func IsWindow(budget string) bool { return strings.HasPrefix(budget, windowPrefix) }
+func (*Part) IsWindow(budget string) bool { return strings.HasPrefix(budget, windowPrefix) }
+
+// SlotsBudget returns the budget of the concurrency slots.
+func (*Part) SlotsBudget() string { return slotsBudget }
 
 // IsTemporary reports whether a budget limits requests for a short time, until the upstream has responded. Without the
 // other replicas, such a budget cannot be shared.
-func IsTemporary(budget string) bool {
+func (*Part) IsTemporary(budget string) bool {
 	return budget == probeBudget || strings.HasPrefix(budget, startPrefix)
 }
 
-// needs returns what a claim needs from each budget.
-func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
-	documented := r.Usable(int64(r.Concurrent))
-	slots := Need{Budget: SlotsBudget, Reason: Concurrency, Cost: 1, Limit: a.Cooldown.slots(now, documented)}
-	slots.divide(c, slotsPrefix+c.Client)
-	list := []Need{slots}
+// needs appends what a claim needs from each budget to list.
+func (a *account) needs(list []Need, c *Claim, spends []Spend, r *Rules, now int64) []Need {
+	w := a.window(r, c.Resource)
+	unlimited := a.unlimited(w)
+	slots := Need{Budget: slotsBudget, Reason: Concurrency, Cost: 1, Limit: a.Cooldown.slots(now, r.Usable(int64(r.Concurrent)))}
+	if len(c.Clients) > 0 {
+		slots.Client, slots.Share, slots.Shares = slotsPrefix+c.Client, c.share(), c.shares()
+	}
+	list = append(list, slots)
 	if a.Cooldown.Probing {
 		list = append(list, Need{Budget: probeBudget, Reason: Cooldown, Cost: 1, Limit: 1})
 	}
-	w := a.window(r, c.Resource)
-	unlimited := a.unlimited(w)
-	if unlimited {
-		spends = withoutPrimary(spends)
-	}
 	for _, s := range spends {
-		if s.Of != "" { // counts the use of the client
+		if unlimited && s.Budget == Primary {
 			continue
 		}
-		n := Need{Budget: logKey(s.Budget, s.Scope), Reason: s.Budget, Cost: s.Cost, Limit: a.limitOf(s, w, r)}
-		n.Interval, n.Paced = s.interval(n.Limit), s.paced(c)
-		n.divide(c, logKey(ClientBudget, clientScope(s, c.Client)))
+		n := Need{Reason: s.Budget, Cost: s.Cost, Limit: a.limitOf(s, w, r), Paced: s.paced(c)}
+		n.Budget, n.log = a.log(s)
+		if s.Budget != CPU { // an estimate, which has no pace
+			n.Window = s.Window.Microseconds()
+		}
+		if len(c.Clients) > 0 {
+			n.Client, n.Share, n.Shares = clientKey(n.Budget, c.Client), slots.Share, slots.Shares
+		}
 		list = append(list, n)
 	}
 	if unlimited {
@@ -100,7 +108,7 @@ func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 	if !w.Confirmed && w.slowStarted < slowStartBurst {
 		list = append(list, Need{Budget: startPrefix + c.Resource, Reason: Primary, Cost: 1, Limit: slowStartBurst})
 	}
-	whole := Need{Budget: windowPrefix + c.Resource, Reason: Primary, Cost: w.costOf(c, r), Limit: r.Usable(w.Limit)}
+	whole := Need{Budget: windowPrefix + c.Resource, Reason: Primary, Cost: w.costOf(c, r), Limit: r.Usable(w.Limit), window: w}
 	if w.divided(c) {
 		own, others := w.divide(c, r, a.others, now)
 		whole.Client, whole.Share, whole.Guarantees = own[0].Budget, c.share(), others
@@ -110,18 +118,10 @@ func (a *account) needs(c *Claim, spends []Spend, r *Rules, now int64) []Need {
 	return append(list, whole)
 }
 
-// divide sets the client, the share, the nominal part and the reserve of a need. own is the budget of the claim's client.
-func (n *Need) divide(c *Claim, own string) {
-	if len(c.Clients) > 0 {
-		n.Client, n.Share = own, c.share()
-		n.Nominal, n.Reserved = c.nominal(n.Limit), n.Limit-unreserved(n.Limit, n.Cost)
-	}
-}
-
 // Whole returns the shared budget of a client's budget, for example "slots" for "slots:ci". For other budgets it returns "".
 func (p *Part) Whole(budget string) string {
 	if strings.HasPrefix(budget, slotsPrefix) {
-		return SlotsBudget
+		return slotsBudget
 	}
 	if l := p.Logs[budget]; l != nil {
 		return l.whole
@@ -132,7 +132,7 @@ func (p *Part) Whole(budget string) string {
 // Needs returns what a claim needs from each budget.
 func (p *Part) Needs(c Claim, r *Rules, now int64) []Need {
 	now = p.advance(now)
-	return p.needs(&c, r.Spends(c), r, now)
+	return p.needs(nil, &c, r.Spends(c), r, now)
 }
 
 // Has reports whether the replica has a permit for a claim.
@@ -144,12 +144,13 @@ func (p *Part) Check(c Claim, r *Rules, now int64) Decision {
 	if p.Has(c) {
 		return Decision{Granted: true}
 	}
-	return p.check(&c, r.Spends(c), r, now, nil)
+	return p.check(&c, p.needs(nil, &c, r.Spends(c), r, now), r, now, nil, nil)
 }
 
 // Admit decides a claim for which the replica has leases, like [Ledger.Admit].
 func (p *Part) Admit(c Claim, r *Rules, now int64) Decision {
-	return p.admit(&c, r.Spends(c), r, now, p.others)
+	now = p.advance(now)
+	return p.admit(&c, p.needs(nil, &c, r.Spends(c), r, now), r, now, p.others, nil)
 }
 
 // Settle charges a permit, like [Ledger.Settle].
@@ -168,7 +169,7 @@ func (p *Part) Renew(open OpenPermit, r *Rules, now int64) {
 // Touches returns the budgets that a permit of a claim uses, and the window of another resource that its response
 // named.
 func (p *Part) Touches(c Claim, named string, r *Rules) []string {
-	list := []string{SlotsBudget, probeBudget, startPrefix + c.Resource, windowPrefix + c.Resource}
+	list := []string{slotsBudget, probeBudget, startPrefix + c.Resource, windowPrefix + c.Resource}
 	if named != "" && named != c.Resource {
 		list = append(list, startPrefix+named, windowPrefix+named)
 	}
@@ -180,6 +181,9 @@ func (p *Part) Touches(c Claim, named string, r *Rules) []string {
 	}
 	for _, s := range r.Spends(c) {
 		list = append(list, logKey(s.Budget, s.Scope))
+		if len(c.Clients) > 0 {
+			list = append(list, clientKey(list[len(list)-1], c.Client))
+		}
 	}
 	return list
 }
@@ -213,7 +217,7 @@ func (u Use) Total() int64 { return u.Spent + u.Held }
 // Used returns the budgets of which the replica uses tokens.
 func (p *Part) Used(now int64) []string {
 	now = p.advance(now)
-	names := []string{SlotsBudget, probeBudget}
+	names := []string{slotsBudget, probeBudget}
 	names = slices.AppendSeq(names, maps.Keys(p.Logs))
 	for resource, w := range p.Windows {
 		names = append(names, windowPrefix+resource, startPrefix+resource)
@@ -244,7 +248,7 @@ func (p *Part) Use(budget string, now int64) Use {
 		return u
 	}
 	switch {
-	case budget == SlotsBudget:
+	case budget == slotsBudget:
 		return Use{Held: int64(len(p.reservations))}
 	case budget == probeBudget && p.Cooldown.probe != 0:
 		return Use{Held: 1}
@@ -283,23 +287,23 @@ func (p *Part) logOf(budget string, now int64) *slidingLog {
 	return w.Clients[client]
 }
 
-// Return is a number of spent tokens that return at one time.
-type Return struct{ At, Tokens int64 }
-
-// Returns returns the spent tokens of a budget in the order of their return.
-func (p *Part) Returns(budget string, now int64) (list []Return) {
+// Returns returns the times at which spent tokens of a budget return, in order, with the numbers of tokens.
+func (p *Part) Returns(budget string, now int64) iter.Seq2[int64, int64] {
 	l := p.logOf(budget, now)
 	if resource, ok := strings.CutPrefix(budget, windowPrefix); ok && p.Windows[resource] != nil {
 		l = &p.Windows[resource].Unconfirmed
 	}
-	if l == nil {
-		return nil
+	return func(yield func(at, tokens int64) bool) {
+		if l == nil {
+			return
+		}
+		l.expire(now)
+		for _, e := range l.Entries {
+			if !yield(e.At+l.Window, e.Cost) {
+				return
+			}
+		}
 	}
-	l.expire(now)
-	for _, e := range l.Entries {
-		list = append(list, Return{e.At + l.Window, e.Cost})
-	}
-	return list
 }
 
 // WindowsEnded counts how many windows of a resource have ended.
@@ -334,9 +338,6 @@ func (p *Part) RetryAt(c Claim, r *Rules, now int64) int64 {
 // microseconds. Counts are the costs of this replica's requests in the window, and Foreign those of the other replicas.
 type Report = report
 
-// Counts are costs of requests in a window.
-type Counts = counts
-
 // WindowState is the knowledge about the windows of one resource that replicas exchange.
 type WindowState struct {
 	Reports []Report `json:"reports"`
@@ -346,7 +347,7 @@ type WindowState struct {
 	Opened int64 `json:"opened"`
 }
 
-// WindowState returns the knowledge about a resource, with times on the clock of the store. The clock of the store
+// WindowState returns the knowledge about a resource, with times on the clock of Redis. The clock of Redis
 // minus the local clock is at most offset.
 func (p *Part) WindowState(budget string, offset Offset, now int64) (s WindowState, ok bool) {
 	resource, ok := strings.CutPrefix(budget, windowPrefix)
@@ -369,7 +370,7 @@ func (p *Part) WindowState(budget string, offset Offset, now int64) (s WindowSta
 	return s, true
 }
 
-// Offset bounds the clock of the store minus the local clock, in microseconds.
+// Offset bounds the clock of Redis minus the local clock, in microseconds.
 type Offset struct{ Min, Max int64 }
 
 // LearnWindow adds the knowledge of all replicas about a resource.
@@ -397,7 +398,7 @@ func (p *Part) LearnEnforced(enforced bool) { p.Enforced = p.Enforced || enforce
 // CooldownChanges returns the number of changes of the cool-down that other replicas do not have yet.
 func (p *Part) CooldownChanges() int { return len(p.changes) }
 
-// CooldownState returns the cool-down for other replicas, with times on the clock of the store.
+// CooldownState returns the cool-down for other replicas, with times on the clock of Redis.
 func (p *Part) CooldownState(offset Offset) json.RawMessage {
 	c := p.Cooldown.clone()
 	c.shift(offset.Max)
@@ -408,7 +409,7 @@ func (p *Part) CooldownState(offset Offset) json.RawMessage {
 	return text
 }
 
-// CooldownStored records that the store contains the first changes of the cool-down.
+// CooldownStored records that Redis contains the first changes of the cool-down.
 func (p *Part) CooldownStored(changes int) { p.changes = slices.Delete(p.changes, 0, changes) }
 
 // LearnCooldown replaces the cool-down by the cool-down that another replica stored, and repeats the changes that are
@@ -428,7 +429,7 @@ func (p *Part) LearnCooldown(state json.RawMessage, offset Offset, now int64) er
 	return nil
 }
 
-// Open opens the account, like [Ledger.Open].
+// Open opens the account, like [Operator.Open].
 func (p *Part) Open(r *Rules, now int64) error { return p.open(r, p.advance(now)) }
 
 // open opens the account for an operator.

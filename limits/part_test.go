@@ -10,7 +10,8 @@ import (
 // A response about an ended window is not part of a report of the open window.
 func TestLateResponsesAreNotReported(t *testing.T) {
 	rules := Rules{Limits: policy.DefaultLimits()}
-	part, budget := NewPart("a", policy.User), WindowBudget(policy.GraphQL)
+	part := NewPart("a", policy.User)
+	budget := part.WindowBudget(policy.GraphQL)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	reset := now.Add(10 * time.Second)
 	grant := func(id uint64) Permit {

@@ -52,18 +52,11 @@ func (s *resourceNames) accept(name string) bool {
 // AcceptsResource reports whether a resource that another replica's responses named may have a window.
 func (l *Limiter) AcceptsResource(name string) bool { return l.resources.accept(name) }
 
-// KnowsResource reports whether resources.yaml or the upstream has named a resource.
-func (l *Limiter) KnowsResource(name string) bool {
-	l.resources.mu.Lock()
-	defer l.resources.mu.Unlock()
-	return policy.IsResource(name) || l.resources.names[name]
-}
-
-// ReadRate parses the x-ratelimit headers of a response, like the function [ReadRate]. If the headers name a resource
+// ReadRate parses the x-ratelimit headers of a response, like readRate. If the headers name a resource
 // that may not have a window, the result is invalid: the response counts like a response without headers. The ledger
 // then charges the window of the claim, and not the window of another resource.
 func (l *Limiter) ReadRate(h http.Header) Rate {
-	r, ok := ReadRate(h, l.now())
+	r, ok := readRate(h, l.now())
 	if ok && r.Resource != "" && !l.resources.accept(r.Resource) {
 		return Rate{Invalid: true}
 	}

@@ -28,10 +28,10 @@ type Rate struct {
 // rateHeaders are the x-ratelimit headers with a number.
 var rateHeaders = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Used", "X-Ratelimit-Reset"}
 
-// ReadRate parses the x-ratelimit headers of a response that arrived at now. It returns false if the limit or the reset is
+// readRate parses the x-ratelimit headers of a response that arrived at now. It returns false if the limit or the reset is
 // missing, or if a number is invalid, outside its range or contradicts the others (policy/numbers.go). If the used number is
 // missing, ReadRate computes that number from the limit and the remaining number.
-func ReadRate(h http.Header, now time.Time) (r Rate, ok bool) {
+func readRate(h http.Header, now time.Time) (r Rate, ok bool) {
 	present, ignored := false, ""
 	read := func(name string, n policy.Number) (value int64, ok bool) {
 		if len(h[name]) == 0 {

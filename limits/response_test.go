@@ -46,7 +46,7 @@ func TestReadRateParsesRateHeaders(t *testing.T) {
 		{"no headers", nil, Rate{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, ok := ReadRate(c.h, now)
+			got, ok := readRate(c.h, now)
 			if !got.Reset.Equal(c.want.Reset) || !got.Date.Equal(c.want.Date) || got.Limit != c.want.Limit || got.Used != c.want.Used || got.Resource != c.want.Resource || got.Invalid != c.want.Invalid || ok != c.ok {
 				t.Errorf("got %+v, %v; want %+v, %v", got, ok, c.want, c.ok)
 			}

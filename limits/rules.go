@@ -18,10 +18,6 @@ type Rules struct {
 	// ColdStart is the assumption of a memory ledger about earlier spending. "strict" assumes that all quota is used,
 	// and "trust" that no quota is used. "ramp" assumes that three quarters are used and return in steps.
 	ColdStart string
-	// Grants are the temporary raises that [Ledger.Grants] returned last. The ledger sets them.
-	Grants []Grant
-	// Ahead is [Clock.Ahead] at the last call of [Ledger.Grants]. The ledgers set it, because the wall clock ends a grant.
-	Ahead time.Duration
 }
 
 // Spend is the cost of one claim in one sliding log.
@@ -35,14 +31,7 @@ type Spend struct {
 	Window      time.Duration
 	// Merge is the time span of the spends that share one entry, or zero.
 	Merge time.Duration
-	// Of and Whole are set in the log of one client, whose Budget is ClientBudget. This log counts the tokens that the client
-	// uses of the budget Of, whose log has the key Whole, and has no limit.
-	Of    Reason
-	Whole string
 }
-
-// is reports whether the spend counts in a budget, as a whole or for one client.
-func (s Spend) is(budget Reason) bool { return s.Budget == budget || s.Of == budget }
 
 // A log of a client merges over shorter times than the log of the budget, by clientMerges, because the tokens of a client
 // should not return later than those of the budget.
@@ -55,8 +44,7 @@ const (
 	mergeParts = 256
 )
 
-// Spends returns the cost of a claim in every sliding log of its account. If the account has several clients, each log is
-// followed by a log of the claim's client.
+// Spends returns the cost of a claim in every sliding log of its account.
 func (r *Rules) Spends(c Claim) []Spend {
 	list := make([]Spend, 0, 2) // most claims have points and CPU time
 	graphQL := c.Resource == policy.GraphQL
@@ -78,22 +66,15 @@ func (r *Rules) Spends(c Claim) []Spend {
 		w := r.For(c.Kind, c.Resource)
 		list = append(list, r.spend(Primary, c.Resource, 1, w.Max, w.Window))
 	}
-	if len(c.Clients) == 0 {
-		return list
-	}
-	divided := make([]Spend, 0, 2*len(list))
-	for _, s := range list {
-		own := s
-		own.Budget, own.Scope, own.Limit = ClientBudget, clientScope(s, c.Client), 0
-		own.Of, own.Whole = s.Budget, logKey(s.Budget, s.Scope)
-		own.Merge /= clientMerges
-		divided = append(divided, s, own)
-	}
-	return divided
+	return list
 }
 
-// clientScope returns the scope of the log that counts the tokens that a client uses of another log.
-func clientScope(s Spend, client string) string { return logKey(s.Budget, s.Scope) + ":" + client }
+// paced reports whether a claim waits for the pace of a log even if the log is almost empty. In a long window, an even rate
+// would be too low for such a claim.
+func (s Spend) paced(c *Claim) bool { return c.Paced && s.Window.Microseconds() < dividedFrom }
+
+// clientKey returns the key of the log that counts the tokens that a client uses of the log with the key whole.
+func clientKey(whole, client string) string { return clientPrefix + whole + ":" + client }
 
 func (r *Rules) spend(budget Reason, scope string, cost int64, limit int, window time.Duration) Spend {
 	s := Spend{Budget: budget, Scope: scope, Limit: r.Usable(int64(limit)), Cost: cost, Window: window}

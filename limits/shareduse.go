@@ -11,7 +11,7 @@ type SharedUse struct {
 	Budget string `json:"budget"` // as in [Budget.Resource]; "concurrency" for concurrency slots
 	Limit  int64  `json:"limit"`
 	// Clients are the clients with the largest use, at most maxUsers. If several replicas share the ledger, this is the use
-	// that the refusing replica knows: its own, and that of the others at the last exchange.
+	// that the refusing replica knows: its own, and that of the others at the last round trip.
 	Clients []ClientUse `json:"clients"`
 }
 
@@ -46,7 +46,7 @@ func (a *account) sharedUse(c *Claim, budget string, limit, now int64) *SharedUs
 
 // useBy returns what a client uses of a budget. The window of a search has a log, which counts the use of clients.
 func (a *account) useBy(client, budget string, now int64) int64 {
-	if budget == SlotsBudget {
+	if budget == slotsBudget {
 		return a.slotsOf(client) + a.others[slotsPrefix+client]
 	}
 	if resource, ok := strings.CutPrefix(budget, windowPrefix); ok {
@@ -55,13 +55,13 @@ func (a *account) useBy(client, budget string, now int64) int64 {
 		}
 		budget = logKey(Primary, resource)
 	}
-	scope := budget + ":" + client
-	return a.usedBy(scope, now) + a.others[logKey(ClientBudget, scope)]
+	key := clientKey(budget, client)
+	return a.usedBy(key, now) + a.others[key]
 }
 
 // resourceOf returns the name of a budget in listings.
 func resourceOf(budget string) string {
-	if budget == SlotsBudget {
+	if budget == slotsBudget {
 		return string(Concurrency)
 	}
 	for _, prefix := range []string{windowPrefix, logKey(Primary, "")} {

@@ -39,19 +39,16 @@ func (l *slidingLog) removeUntil(at int64) (removed int64) {
 	return removed
 }
 
-// admits reports whether a cost fits under a limit. If the cost does not fit, until is the time at which enough tokens
-// have returned. until is zero if the end of a permit in use decides.
-func (l *slidingLog) admits(now, limit, cost int64) (ok bool, until int64) {
-	l.expire(now)
-	switch missing := l.Total + cost - limit; {
-	case cost > limit:
-		return false, now + l.Window
-	case missing > 0:
-		return false, l.freeAt(missing)
-	case missing+l.held > 0:
-		return false, 0
+// freesAt returns the time at which missing tokens return, or zero if the end of a permit in use decides. A claim above the limit
+// never fits.
+func (l *slidingLog) freesAt(missing int64, above bool, now int64) int64 {
+	switch {
+	case above:
+		return now + l.Window
+	case missing > l.held:
+		return l.freeAt(missing - l.held)
 	}
-	return true, 0
+	return 0
 }
 
 // freeAt returns the time when the given amount of spent tokens has returned.

@@ -237,9 +237,9 @@ func (l *slidingLog) spentBy(at int64) {
 func (m *Memory) spendAssumed(a *account, s Spend) {
 	switch {
 	case a.Assumed != 0 && !isSaved(s.Budget, s.Window.Microseconds()):
-		m.fill(a.log(s), s, a.Assumed, "strict")
+		m.fill(a, s, a.Assumed, "strict")
 	case m.cold:
-		m.fill(a.log(s), s, m.started, m.coldStart())
+		m.fill(a, s, m.started, m.coldStart())
 	}
 }
 

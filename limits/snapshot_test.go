@@ -127,8 +127,8 @@ func TestColdStartReducesBudgets(t *testing.T) {
 					time.Sleep(time.Duration(i) * 15 * time.Second)
 					a := newAccount("a", policy.User)
 					s := Spend{Budget: Points, Scope: "op", Limit: 900, Cost: 1, Window: time.Minute}
-					log := a.log(s)
-					m.fill(log, s, m.started, c.start)
+					_, log := a.log(s)
+					m.fill(a, s, m.started, c.start)
 					log.expire(m.now())
 					if got := 900 - log.Total; got != want {
 						t.Errorf("after %d s: got %d points, want %d", 15*i, got, want)

@@ -2,13 +2,12 @@ package limits
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/weirgate/weir/policy"
 )
 
-// Unlimited is a [Ledger] for an upstream whose limits are not enforced. It grants every claim, and has no accounts.
+// Unlimited is a [Ledger] and an [Operator] for an upstream whose limits are not enforced. It grants every claim, and has no accounts.
 type Unlimited struct{}
 
 // Admit implements [Ledger].
@@ -34,25 +33,14 @@ func (Unlimited) Alone(string, string, time.Time) bool { return true }
 // Resources implements [Ledger].
 func (Unlimited) Resources(context.Context, string) ([]string, error) { return nil, nil }
 
-// Merge implements [Ledger].
+// Merge implements [Names].
 func (Unlimited) Merge(string, string, policy.CallerKind) {}
 
-// Canonical implements [Ledger].
+// Canonical implements [Names].
 func (Unlimited) Canonical(name string) string { return name }
 
-// Accounts implements [Ledger].
+// Accounts implements [Operator].
 func (Unlimited) Accounts(context.Context, int) ([]Account, error) { return nil, nil }
 
-// Open implements [Ledger].
+// Open implements [Operator].
 func (Unlimited) Open(context.Context, string) error { return ErrNotClosed }
-
-// Grant implements [Ledger].
-func (Unlimited) Grant(context.Context, Grant) error {
-	return fmt.Errorf("%w: limits are off (upstream.limits), so no client has a part", ErrInvalidGrant)
-}
-
-// Revoke implements [Ledger].
-func (Unlimited) Revoke(context.Context, string) (Grant, error) { return Grant{}, ErrUnknownGrant }
-
-// Grants implements [Ledger].
-func (Unlimited) Grants(context.Context) (inForce, ended []Grant, err error) { return nil, nil, nil }

@@ -49,7 +49,8 @@ type Caller struct {
 	// Share is the weight of the client in the queue of its account; zero counts as 1.
 	Share    int
 	Priority Priority
-	// Paced means that the client's requests are spread evenly over sliding windows.
+	// Paced means that the client has the priority Batch, so that its requests are spread evenly over sliding windows. The polls of
+	// other clients have the priority, but no pace.
 	Paced bool
 	// Clients divides the primary windows of the account among its clients. It is empty if the account has one client
 	// without a limit for tags.
@@ -65,14 +66,14 @@ type ClientBudget struct {
 	Guarantee, Limit float64
 	// TagLimit is the fraction that the requests of the client with one tag may use, or zero for no limit.
 	TagLimit float64
-	// Even means that the client's requests are spread evenly over the window.
-	Even bool
+	// Batch means that the client has this priority: its requests are spread evenly over the window.
+	Batch bool
 }
 
 // Priority orders the requests that wait for one account. The values are those of the configuration.
 type Priority string
 
-// Priorities. The default is Normal.
+// Priorities. The default is Normal. Requests with the priority Batch are spread evenly over each window.
 const (
 	Interactive Priority = "interactive"
 	Normal      Priority = "normal"

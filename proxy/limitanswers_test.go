@@ -490,7 +490,7 @@ func TestOrdinaryErrorsChangeNothing(t *testing.T) {
 		}
 		w.want("creation", w.send(creates, 0).StatusCode, 200)
 		w.want("mutation", w.send(mutates, 0).StatusCode, 200)
-		accounts, err := w.gateway.Ledger.Accounts(w.Context(), 10)
+		accounts, err := w.gateway.Ledger.(limits.Operator).Accounts(w.Context(), 10)
 		if err != nil || len(accounts) != 1 {
 			w.Fatal(accounts, err)
 		}
@@ -498,7 +498,7 @@ func TestOrdinaryErrorsChangeNothing(t *testing.T) {
 		w.want("cool-down", a.BlockedUntil.IsZero(), true)
 		w.want("concurrency", a.Concurrent, 100)
 		for _, b := range a.Budgets {
-			failIf(w, b.Share != 0, "%s has the share %v", b.Resource, b.Share)
+			failIf(w, b.Allowance != 0, "%s has the allowance %v", b.Resource, b.Allowance)
 			if used := up.used[b.Resource]; used != 0 {
 				w.want("used "+b.Resource, b.Used, used)
 				w.want("limit of "+b.Resource, b.Limit, 5000)

@@ -185,7 +185,7 @@ func (w *world) lastSeen() *http.Request {
 // accounts returns the accounts of the ledger.
 func (w *world) accounts(most int) []limits.Account {
 	w.Helper()
-	list, err := w.gateway.Ledger.Accounts(context.Background(), most)
+	list, err := w.gateway.Ledger.(limits.Operator).Accounts(context.Background(), most)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -82,9 +82,6 @@ func (g *gateway) admin(a config.Admin) http.Handler {
 		Metrics:  g.telemetry,
 		Purge:    g.purge,
 		Open:     g.openAccount,
-		Grant:    g.grant,
-		Grants:   g.grants,
-		Revoke:   g.revoke,
 		Trail:    g.trail,
 		State:    g.state,
 		History:  g.history,
@@ -149,7 +146,7 @@ func (g *gateway) state() any {
 	s := gatewayState{
 		Version: version(), Started: g.startTime.UTC(), Now: time.Now().UTC(),
 		Upstream: c.config.Upstream.Shown(), Dialect: c.config.Upstream.Dialect, Limits: c.config.Upstream.Limits.String(), Guarded: g.started.Admin.Token != "",
-		Store:   storeState{Kind: g.store.kind, Lost: g.store.lostSince(), Replicas: g.store.replicas(), ColdStart: g.store.coldStart()},
+		Store:   storeState{Kind: storeKind(g.started), Lost: g.store.Lost(), Replicas: g.store.Replicas(), ColdStart: g.store.ColdStart()},
 		Waiting: g.limiter.Waiting(), Polling: c.proxy.Polling(),
 		Refused: g.credentialHealth.Quarantined(),
 	}

@@ -19,13 +19,6 @@ import (
 )
 
 type budgetCommand struct {
-	Show   showCommand   `cmd:"" default:"withargs" help:"Show the remaining budgets of each account (the default)."`
-	Grant  grantCommand  `cmd:"" help:"Raise the guarantee and the limit of a client for a time."`
-	Grants grantsCommand `cmd:"" help:"List the grants in force."`
-	Revoke revokeCommand `cmd:"" help:"End a grant before its time."`
-}
-
-type showCommand struct {
 	adminFlags
 	All      bool          `help:"Include unused budgets."`
 	Watch    bool          `help:"Repeat until Ctrl-C."`
@@ -34,7 +27,7 @@ type showCommand struct {
 }
 
 // Run prints what remains of the budgets of each account.
-func (c *showCommand) Run(p *process) error {
+func (c *budgetCommand) Run(p *process) error {
 	if c.Interval <= 0 {
 		return &exit{exitUsage, fmt.Sprintf("--interval: %s: must be more than 0", c.Interval)}
 	}
@@ -303,8 +296,8 @@ func (v *budgetView) rows(a history.Account, now time.Time) []row {
 		if f, ok := a.Forecasts[b.Resource]; ok && f.Early && f.Ends.After(now) {
 			reset += "; at this rate nothing is left in " + shortDuration(f.Ends.Sub(now))
 		}
-		if b.Share != 0 {
-			reset += fmt.Sprintf("; %.0f %% of the limit, another program seems to use the rest", 100*b.Share)
+		if b.Allowance != 0 {
+			reset += fmt.Sprintf("; %.0f %% of the limit, another program seems to use the rest", 100*b.Allowance)
 		}
 		if b.Guarantee != 0 {
 			reset += "; " + strconv.Itoa(b.Guarantee) + " guaranteed"

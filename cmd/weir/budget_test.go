@@ -423,7 +423,7 @@ func sampleAccounts() []limits.Account {
 	return []limits.Account{
 		{Name: "zebra", Kind: "installation", Concurrent: 100},
 		{Name: "shared", Kind: "user", Concurrent: 50, ClosedSince: time.Now().Add(-90 * time.Minute), Budgets: []limits.Budget{
-			{Resource: "points:user/get", Limit: 504, Used: 4, Remaining: 500, Share: 0.56},
+			{Resource: "points:user/get", Limit: 504, Used: 4, Remaining: 500, Allowance: 0.56},
 		}},
 		{Name: "octo-bot", Kind: "user", InUse: 3, Concurrent: 50, BlockedUntil: time.Now().Add(43 * time.Second), Budgets: []limits.Budget{
 			sampleBudget("core", 1234, 5000, 0, 42*time.Minute+10*time.Second),

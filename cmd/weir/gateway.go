@@ -58,7 +58,8 @@ type gateway struct {
 	shedder          inbound.Shedder
 	drain            inbound.Drain
 
-	store      *store
+	store      store
+	hashKeys   atomic.Pointer[hashKeys]
 	limiter    *limits.Limiter // of store
 	unlimited  *limits.Limiter // used instead of limiter if upstream.limits is off
 	cache      *cache.Store
@@ -93,7 +94,7 @@ type configured struct {
 	callers   *credential.Registry
 	hosts     []host         // the API is the first
 	proxy     *proxy.Gateway // of the API
-	ledger    limits.Ledger  // of proxy
+	ledger    ledger         // of proxy
 	webhooks  http.Handler   // nil if webhooks are disabled
 	trusted   inbound.TrustedProxies
 	authority *authority.Authority // nil without the forward proxy
@@ -126,15 +127,18 @@ func newGateway(cfg *config.Config, out io.Writer, level slog.Level) (*gateway, 
 
 // start opens the store, the cache and the certificates, and applies the configuration.
 func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string) (err error) {
-	if g.store, err = openStore(cfg, replica, g.joined, g.log); err != nil {
+	var hashKey []byte
+	if g.store, hashKey, err = openStore(cfg, replica, g.joined, g.log); err != nil {
 		return err
 	}
+	g.hashKeys.CompareAndSwap(nil, &hashKeys{current: hashKey}) // unless joined has replaced it
 	g.limiter, g.unlimited = limits.NewLimiter(g.store), limits.NewLimiter(limits.Unlimited{})
-	g.running.Go(func() { g.store.run(ctx) })
+	g.running.Go(func() { g.store.Run(ctx) })
 	g.running.Go(func() { g.limiter.Run(ctx) })
-	if g.store.shareResources != nil {
-		g.running.Go(func() { g.resources.Share(ctx, g.limiter.AcceptsResource, g.store.shareResources) })
-		g.running.Go(func() { g.identities.Share(ctx, g.store.Merge, g.store.shareAliases) })
+	shared, isShared := g.store.(sharedStore)
+	if isShared {
+		g.running.Go(func() { g.resources.Share(ctx, g.limiter.AcceptsResource, shared.ShareResources) })
+		g.running.Go(func() { g.identities.Share(ctx, g.store.Merge, shared.ShareAliases) })
 	}
 
 	cacheSize, waiting := memoryShares(debug.SetMemoryLimit(-1), int64(cfg.Cache.Memory))
@@ -169,22 +173,21 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	if g.tls, err = openTLS(cfg, g.log); err != nil {
 		return err
 	}
-	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.WaitingByClient, State: g.state, Label: g.label, SoftLimit: g.softLimit})
+	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.WaitingByClient, State: g.state, Label: g.label})
 	g.observer = g.telemetry.NewObserver(g.history.Observe)
 	g.trail.OnChange(func(c admin.Change) { g.history.PublishChange(c) })
-	g.running.Go(func() { g.followGrants(ctx) })
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
 	g.webhooks.Once = func(ctx context.Context, name string, end time.Time) (bool, error) {
-		if g.current.Load().config.Webhooks.Fresh == 0 {
-			return true, nil // deliveries need not show anything
+		if !isShared || g.current.Load().config.Webhooks.Fresh == 0 {
+			return true, nil // the receiver remembers deliveries to this replica, or they need not show anything
 		}
-		return g.store.once(ctx, name, end)
+		return shared.Once(ctx, name, end)
 	}
 	if err := g.loadAndApply(func() (*config.Config, error) { return cfg, nil }); err != nil {
 		return err
 	}
 	sources := telemetry.Sources{
-		Accounts: g.accounts, Lost: g.store.lostSince, Replicas: g.store.replicas,
+		Accounts: g.accounts, Lost: g.store.Lost, Replicas: g.store.Replicas,
 		Waiting: g.limiter.WaitingByClient, Cache: g.cache.Size, LostEvents: g.cache.LostEvents,
 		Quarantined: func() int { return len(g.credentialHealth.Quarantined()) },
 		Reachable:   func() bool { return g.current.Load().proxy.Reachable() },
@@ -201,7 +204,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 
 // joined renames the accounts of a gateway that started without its store, so that all replicas use the same names.
 func (g *gateway) joined(hashKey []byte) {
-	g.store.hashKeys.Store(&hashKeys{hashKey, g.store.hashKeys.Load().current})
+	g.hashKeys.Store(&hashKeys{hashKey, g.hashKeys.Load().current})
 	g.applying.Lock()
 	defer g.applying.Unlock()
 	if c := g.current.Load(); c != nil { // otherwise start will use the new key
@@ -225,7 +228,7 @@ func (g *gateway) close() error {
 		g.observer.Close()
 	}
 	if g.store != nil {
-		if err := g.store.leave(); err != nil {
+		if err := g.store.Leave(context.Background()); err != nil {
 			g.log.Warn("returning leases failed; they expire within five minutes", "error", err)
 		}
 	}
@@ -239,7 +242,7 @@ func (g *gateway) close() error {
 	}
 	g.transport.CloseIdleConnections()
 	if g.store != nil {
-		if err := g.store.close(); err != nil {
+		if err := g.store.Close(); err != nil {
 			return fmt.Errorf("close the store: %w", err)
 		}
 	}
@@ -317,7 +320,7 @@ func (g *gateway) apply(c *config.Config) error {
 		issuers[i] = issuer.URL
 	}
 	g.issuerKeys.Keep(issuers)
-	g.store.configure(limitRules(c))
+	g.store.Configure(limitRules(c))
 	g.rateLimiter.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
 	g.abuse.Configure(2*c.Limits.Inbound.Rate, 2*c.Limits.Inbound.Burst)
 	g.abuseLog.Configure(1, 1)
@@ -325,17 +328,17 @@ func (g *gateway) apply(c *config.Config) error {
 	g.connections.LimitPerAddress(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst, trusted)
 	g.tokens.LimitAddresses(c.Limits.Inbound.Rate > 0)
 	g.fileTokens.LimitAddresses(c.Limits.Inbound.Rate > 0)
-	ledger, limiter := limits.Ledger(g.store), g.limiter
+	inUse, limiter := ledger(g.store), g.limiter
 	if !c.Upstream.Limits {
 		g.log.Info("limits are off", "key", "upstream.limits", "upstream", c.Upstream.Shown())
-		ledger, limiter = limits.Unlimited{}, g.unlimited
+		inUse, limiter = limits.Unlimited{}, g.unlimited
 	}
-	next := &configured{config: c, callers: callers, ledger: ledger, trusted: trusted}
+	next := &configured{config: c, callers: callers, ledger: inUse, trusted: trusted}
 	next.hosts, err = g.newHosts(c, proxy.Config{
 		Upstream: upstream, Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
 		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers), HoldsOwn: callers.HoldsOwn,
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
-		Ledger: ledger, Limiter: limiter, Cache: g.cache, WebhookFresh: c.Webhooks.Fresh, GraphQLCache: c.Cache.GraphQL, Resources: &g.resources,
+		Ledger: inUse, Limiter: limiter, Cache: g.cache, WebhookFresh: c.Webhooks.Fresh, GraphQLCache: c.Cache.GraphQL, Resources: &g.resources,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",
 		Statistics: proxy.Statistics{
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor,
@@ -397,21 +400,6 @@ func (g *gateway) label(account string) string {
 		return login
 	}
 	return credential.ShortLabel(account)
-}
-
-// softLimit logs and counts a soft limit, at the first replica that reports it.
-func (g *gateway) softLimit(ctx context.Context, s history.SoftLimit) error {
-	first, err := g.store.once(ctx, s.Name(), s.Expires())
-	if err != nil || !first {
-		return err
-	}
-	g.telemetry.SoftLimitReached(s.Account, s.Client, s.Resource, s.Threshold)
-	log := g.log.With("account", s.Account, "client", s.Client, "resource", s.Resource, "threshold", s.Threshold, "used", s.Used, "limit", s.Limit, "reset", s.Reset)
-	if !s.Ends.IsZero() {
-		log = log.With("ends", s.Ends)
-	}
-	log.Info("soft limit reached")
-	return nil
 }
 
 func limitRules(c *config.Config) limits.Rules {

@@ -22,7 +22,7 @@ import (
 // registry returns the clients and credentials of a configuration. The configuration is valid, so an error reports that
 // a file has changed since the check.
 func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.Dialect) (*credential.Registry, error) {
-	keys := g.store.hashKeys.Load()
+	keys := g.hashKeys.Load()
 	r := credential.Config{
 		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough,
 		HashKey: keys.current, FormerHashKey: keys.former, IssuerKeys: g.issuerKeys, Held: heldCredentials(g.appTokens, c, upstream, dialect), Health: g.credentialHealth,
@@ -44,7 +44,7 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 	for _, entry := range c.Clients {
 		client := credential.Client{
 			Name: entry.Name, Group: entry.Group, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug,
-			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit, TagLimit: entry.TagLimit, Even: entry.Pace == "even",
+			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit, TagLimit: entry.TagLimit,
 			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims, Tag: entry.JWT.Tag},
 			Scope: &policy.Scope{Methods: entry.Methods, Operations: entry.Operations, GraphQL: &entry.GraphQL},
 		}

@@ -15,7 +15,6 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/limits"
 )
 
 const (
@@ -28,8 +27,8 @@ const (
 // ledgerFile is the file of a ledger in memory ([limits.Memory.Rotate]): the next process knows the spending even if this process is
 // killed. A new file replaces the file atomically. The file does not survive a crash of the operating system.
 type ledgerFile struct {
+	memoryStore
 	path    string
-	ledger  *limits.Memory
 	hashKey []byte
 	current *os.File
 	lock    *flock.Flock
@@ -38,7 +37,7 @@ type ledgerFile struct {
 
 // openLedgerFile reserves a ledger file for this process, and loads the ledger from it. Two processes with one file would each
 // miss the spending of the other process.
-func openLedgerFile(path string, ledger *limits.Memory, log *slog.Logger) (f *ledgerFile, err error) {
+func openLedgerFile(path string, memory memoryStore, log *slog.Logger) (f *ledgerFile, err error) {
 	path = targetOf(path)
 	info, err := os.Stat(path)
 	switch {
@@ -55,7 +54,7 @@ func openLedgerFile(path string, ledger *limits.Memory, log *slog.Logger) (f *le
 	case !locked:
 		return nil, fmt.Errorf("store.url: %s is in use by another process: give each process its own file", path)
 	}
-	f = &ledgerFile{path: path, ledger: ledger, lock: lock, log: log}
+	f = &ledgerFile{memoryStore: memory, path: path, lock: lock, log: log}
 	defer func() {
 		if err != nil {
 			_ = lock.Unlock()
@@ -68,7 +67,7 @@ func openLedgerFile(path string, ledger *limits.Memory, log *slog.Logger) (f *le
 	if info != nil {
 		err = f.load(info.ModTime())
 	} else {
-		f.log.Info("no saved ledger found; past spending is unknown", "file", f.path, "held", ledger.ColdStart())
+		f.log.Info("no saved ledger found; past spending is unknown", "file", f.path, "held", f.ColdStart())
 	}
 	if err != nil {
 		return nil, err
@@ -105,7 +104,7 @@ func (f *ledgerFile) load(modified time.Time) error {
 	if err != nil {
 		return fmt.Errorf("store.url: read ledger: %w", err)
 	}
-	saved, err := f.ledger.Load(bytes.NewReader(text))
+	saved, err := f.Load(bytes.NewReader(text))
 	f.hashKey = saved.HashKey
 	switch {
 	case err != nil:
@@ -113,10 +112,10 @@ func (f *ledgerFile) load(modified time.Time) error {
 		if failed := os.WriteFile(kept, text, 0o600); failed != nil {
 			return fmt.Errorf("store.url: keep the unreadable ledger: %w", errors.Join(failed, err))
 		}
-		f.ledger.AssumeSpent()
-		f.log.Error("loading the saved ledger failed; all points and content count as spent", "file", f.path, "kept", kept, "held", f.ledger.ColdStart(), "error", err)
+		f.AssumeSpent()
+		f.log.Error("loading the saved ledger failed; all points and content count as spent", "file", f.path, "kept", kept, "held", f.ColdStart(), "error", err)
 	case saved.Incomplete:
-		f.log.Error("saved ledger loaded without its last lines, which the disk refused; all points and content count as spent", "file", f.path, "held", f.ledger.ColdStart())
+		f.log.Error("saved ledger loaded without its last lines, which the disk refused; all points and content count as spent", "file", f.path, "held", f.ColdStart())
 	case saved.Clean:
 		f.log.Info("saved ledger loaded", "file", f.path)
 	default:
@@ -125,10 +124,10 @@ func (f *ledgerFile) load(modified time.Time) error {
 	return nil
 }
 
-// run replaces the file when it has grown or when lines are missing in it, until ctx ends.
-func (f *ledgerFile) run(ctx context.Context) {
+// Run replaces the file when it has grown or when lines are missing in it, until ctx ends.
+func (f *ledgerFile) Run(ctx context.Context) {
 	var sweeping sync.WaitGroup
-	sweeping.Go(func() { f.ledger.Run(ctx) })
+	sweeping.Go(func() { f.memoryStore.Run(ctx) })
 	defer sweeping.Wait()
 	tick := time.NewTicker(rotateEvery)
 	defer tick.Stop()
@@ -139,7 +138,7 @@ func (f *ledgerFile) run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		due, err := f.ledger.RotationDue()
+		due, err := f.RotationDue()
 		if due {
 			err = errors.Join(err, f.rotate())
 		}
@@ -152,13 +151,13 @@ func (f *ledgerFile) run(ctx context.Context) {
 
 // rotate replaces the file by a new one with one line for each account.
 func (f *ledgerFile) rotate() error {
-	return f.replace(func(next *os.File, commit func() error) error { return f.ledger.Rotate(next, f.hashKey, commit) })
+	return f.replace(func(next *os.File, commit func() error) error { return f.Rotate(next, f.hashKey, commit) })
 }
 
-// close writes the whole ledger, and releases the file.
-func (f *ledgerFile) close() error {
+// Close writes the whole ledger, and releases the file.
+func (f *ledgerFile) Close() error {
 	err := f.replace(func(next *os.File, commit func() error) error {
-		if err := f.ledger.Save(next, f.hashKey); err != nil {
+		if err := f.Save(next, f.hashKey); err != nil {
 			return err
 		}
 		return commit()

@@ -52,7 +52,7 @@ type commands struct {
 	Doctor    doctorCommand    `cmd:"" help:"Check what a configuration depends on: the upstream, the clock, credentials, Redis and certificates."`
 	Explain   explainCommand   `cmd:"" help:"Show how the gateway treats a call, or how it answered a request."`
 	Catalogue catalogueCommand `cmd:"" help:"List the operations of the API, with what each costs and how it is cached."`
-	Budget    budgetCommand    `cmd:"" help:"Show the remaining budgets of each account, and raise the part of a client for a time."`
+	Budget    budgetCommand    `cmd:"" help:"Show the remaining budgets of each account."`
 	Account   accountCommand   `cmd:"" help:"Open an account that is closed after repeated limit errors, or end its cool-down."`
 	Tail      tailCommand      `cmd:"" help:"Follow the requests: print one line for each."`
 	Cache     cacheCommand     `cmd:"" help:"Purge responses from the cache."`

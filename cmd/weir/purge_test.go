@@ -2,18 +2,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/internal/history"
+	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -183,98 +180,25 @@ func withClients(cfg *config.Config) {
 	}
 }
 
-func TestGrantCommands(t *testing.T) {
+// TestReloadRaisesTheGuaranteeOfAClient changes the part of a client while the window is open.
+func TestReloadRaisesTheGuaranteeOfAClient(t *testing.T) {
 	g := open(t, configure(nowhere, trusting, withClients))
-	address := adminOf(t, g)
-	for _, c := range []struct {
-		args string
-		code int
-		text string
-	}{
-		{"budget grants", 0, "no grant is in force"},
-		{"budget grant job --requests 500 --for 30m", 0, ": 500 more requests of core for job until "},
-		{"budget grants", 0, "job     core      500       in 30m"},
-		{"budget grants --json", 0, `"requests": 500`},
-		{"budget revoke NONE", 1, `revoke grant "NONE": no grant in force has this ID`},
-		{"budget revoke ID", 0, ": 500 more requests of core for job until "},
-		{"budget grants", 0, "no grant is in force"},
-		{"budget grant team --requests 1 --for 24h", 0, "core for team"},
-		{"budget grant job --resource graphql --requests 1 --for 1h30m", 0, "graphql for job"},
-		{"budget grant jobs --requests 1 --for 30m", 1, `invalid grant: client: "jobs" is not in clients or groups of the configuration`},
-		{"budget grant alone --requests 1 --for 30m", 1, `invalid grant: client: "alone" shares no account with another client`},
-		{"budget grant job --resource cores --requests 1 --for 30m", 1, `invalid grant: resource: "cores" is unknown`},
-		{"budget grant job --resource search --requests 1 --for 30m", 1, "invalid grant: resource: the window of search is 1m0s"},
-		{"budget grant job --requests 1 --for 30", 1, `invalid grant: for: "30" has no unit; use 30m`},
-		{"budget grant job --requests 1 --for soon", 1, `invalid grant: for: "soon" is not a duration; use for example 30m`},
-		{"budget grant job --requests 1 --for 25h", 1, "invalid grant: for: 25h0m0s is out of range; use more than 0 and at most 24h"},
-		{"budget grant job --requests 1 --for 0s", 1, "invalid grant: for: 0s is out of range; use more than 0 and at most 24h"},
-		{"budget grant job --requests 0 --for 30m", 1, "invalid grant: requests: 0 is less than 1"},
-		{"budget grant job --for 30m", 2, "--requests"},
-	} {
-		if strings.HasSuffix(c.args, " ID") {
-			c.args = strings.ReplaceAll(c.args, "ID", must(g.grants(t.Context()))(t)[0].ID)
-		}
-		wantWeir(t, c.code, c.text, append(strings.Fields(c.args), "--admin", address)...)
-	}
-	reloadChanged(t, g)
-	if list, err := g.grants(t.Context()); err != nil || len(list) != 2 {
-		t.Errorf("grants after a reload: %v, %v", list, err)
-	}
-	reloadChanged(t, g, func(c *config.Config) { c.Upstream.Limits = false })
-	wantWeir(t, 1, "upstream.limits", "budget", "grant", "job", "--requests", "1", "--for", "30m", "--admin", address)
-}
-
-func TestEndOfAGrantIsInTheAuditTrail(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := open(t, configure(nowhere, withClients))
-		watcher := must(g.history.Watch(history.WatchOptions{Event: "audit"}))(t)
-		granted := must(g.grant(t.Context(), admin.Grant{Client: "job", Resource: "core", Requests: 1, For: "30m"}))(t)
-		time.Sleep(30*time.Minute + grantsInterval)
-		want := admin.Change{Operator: "time", Action: "end grant", Target: granted.ID, Outcome: "ended " + granted.String()}
-		select {
-		case e := <-watcher.Events():
-			if !strings.Contains(fmt.Sprint(e.Data), want.Outcome) {
-				t.Errorf("event %+v, want %+v", e, want)
-			}
-		default:
-			t.Error("no event")
-		}
-		last := g.trail.Last()
-		if len(last) == 1 {
-			last[0].Time = time.Time{}
-		}
-		if fmt.Sprint(last) != fmt.Sprint([]admin.Change{want}) {
-			t.Errorf("audit trail: %+v, want %+v", last, want)
-		}
-	})
-}
-
-// TestGrantReachesAllReplicas grants requests at one replica, and reads the guarantee from another replica.
-func TestGrantReachesAllReplicas(t *testing.T) {
-	t.Parallel()
-	socket := testservers.Redis(t)
-	first, second := startOnRedis(t, socket, "", withClients), startOnRedis(t, socket, "", withClients)
-	guarantee := func() (tokens int) {
-		for _, a := range must(second.accounts(t.Context(), 10))(t) {
-			for _, b := range a.Budgets {
-				if b.Resource == "client:core:job" {
-					tokens = b.Guarantee
-				}
+	want := func(guarantee int) {
+		t.Helper()
+		caller, _ := g.current.Load().callers.Client("bot")
+		picked, _ := caller.Pool.Pick(credential.Request{Operation: &policy.Operation{}, Resource: policy.Core}, time.Now())
+		claim := limits.Claim{Operation: "op", Resource: policy.Core, Points: 1}
+		must(g.limiter.Acquire(t.Context(), claim, picked.Caller, time.Now().Add(time.Second)))(t)
+		for _, b := range must(g.accounts(t.Context(), 1))(t)[0].Budgets {
+			if b.Resource == "client:core:job" && b.Guarantee == guarantee {
+				return
 			}
 		}
-		return tokens
+		t.Errorf("the guarantee of the client is not %d", guarantee)
 	}
-	testservers.Eventually(t, "the other replica forwards a request", func(context.Context) bool {
-		status, _ := second.send("bot-key", "/user")
-		return status == http.StatusOK
-	})
-	granted := must(first.grant(t.Context(), admin.Grant{Client: "job", Resource: "core", Requests: 500, For: "30m"}))(t)
-	testservers.Eventually(t, "the other replica applies the grant", func(context.Context) bool { return guarantee() == 500 })
-	must(first.revoke(t.Context(), granted.ID))(t)
-	testservers.Eventually(t, "the other replica applies the revocation", func(context.Context) bool { return guarantee() == 0 })
-	if _, err := second.revoke(t.Context(), granted.ID); !errors.Is(err, limits.ErrUnknownGrant) {
-		t.Errorf("got %v", err)
-	}
+	want(0)
+	reloadChanged(t, g, func(c *config.Config) { c.Clients[0].Guarantee = 0.1 })
+	want(500)
 }
 
 func TestOpenAccount(t *testing.T) {

@@ -22,10 +22,8 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/policy"
 )
 
 // redisGateway is a gateway in this process with a real Redis as its store.
@@ -250,7 +248,7 @@ func wantNothingRefused(t *testing.T, operator *redis.Client) {
 }
 
 // redisKeys matches every key of the gateway. Names in keys are hashes, or names of the configuration and the catalogue.
-var redisKeys = regexp.MustCompile(`^weir:(account:3:\{[0-9a-f]{32}\}|(cache|candidates|fetch):[0-9a-f]{64}|cache:(purges|replicas)|\{weir\}:(epoch|key|(replicas|accounts|resources|grants|aliases):[0-9a-f]{16}))$`)
+var redisKeys = regexp.MustCompile(`^weir:(account:3:\{[0-9a-f]{32}\}|(cache|candidates|fetch):[0-9a-f]{64}|cache:(purges|replicas)|\{weir\}:(epoch|key|(replicas|accounts|resources|aliases):[0-9a-f]{16}))$`)
 
 // TestRedisKeysContainNoTextOfRequests sends names with a meaning in the protocol, the patterns and the slots of Redis in
 // every part of a request, a response and a delivery. All keys keep their forms and expire, no stored text is readable
@@ -348,7 +346,7 @@ func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 	if _, err := o.store.Accounts(t.Context(), 10); err != nil {
 		t.Error(err)
 	}
-	if _, err := o.store.once(t.Context(), "name", time.Now().Add(time.Minute)); err != nil {
+	if _, err := o.store.(marks).Once(t.Context(), "name", time.Now().Add(time.Minute)); err != nil {
 		t.Error(err)
 	}
 	wantNothingRefused(t, operator)
@@ -625,71 +623,6 @@ func TestCooldownReachesTheTokensOfAUserAtEveryReplica(t *testing.T) {
 	}
 	if n := requests.Load() - before; n != 0 {
 		t.Errorf("%d requests were sent during the cool-down", n)
-	}
-}
-
-// use sends a request of a client. Of 20 requests in an hour, the job may use 10.
-func (o *redisGateway) use(client string, used int, reset time.Time) {
-	o.Helper()
-	caller := policy.Caller{Account: "robot", Kind: policy.User, Client: client, Clients: []policy.ClientBudget{
-		{Client: "job", Share: 1, Limit: 0.5}, {Client: "person", Share: 1, Limit: 1},
-	}}
-	claim := limits.Claim{Operation: "user/get", Resource: policy.Core, Points: 1}
-	var p *limits.Permit
-	testservers.Eventually(o, "the ledger knows the earlier outcomes", func(ctx context.Context) bool {
-		var err error
-		p, err = o.limiter.Acquire(ctx, claim, caller, time.Now().Add(5*time.Second))
-		return err == nil
-	})
-	must(o.limiter.Settle(o.Context(), *p, limits.Outcome{
-		Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Resource: policy.Core, Limit: 20, Used: used, Reset: reset, Date: time.Now()},
-	}))(o)
-}
-
-func TestOneReplicaLogsASoftLimitAndAllSendIt(t *testing.T) {
-	t.Parallel()
-	socket := testservers.Redis(t)
-	gateways := []*redisGateway{startOnRedis(t, socket, ""), startOnRedis(t, socket, "")}
-	var watchers []*history.Watcher
-	for _, g := range gateways {
-		watcher := must(g.history.Watch(history.WatchOptions{Event: "soft_limit"}))(t)
-		defer watcher.Close()
-		watchers = append(watchers, watcher)
-	}
-	reset := time.Now().Add(50 * time.Minute).Truncate(time.Second)
-	for i := range 10 {
-		gateways[i%2].use("job", i+1, reset)
-	}
-	want := []string{"100", "50", "80"}
-	for i, watcher := range watchers {
-		var got []string
-		testservers.Eventually(t, "the events", func(context.Context) bool {
-			select {
-			case e := <-watcher.Events():
-				if threshold := e.Data.(history.SoftLimit).Threshold; threshold != "forecast" { // depends on the pace
-					got = append(got, threshold)
-				}
-			default:
-			}
-			return len(got) == len(want)
-		})
-		if slices.Sort(got); !slices.Equal(got, want) {
-			t.Errorf("gateway %d sent %q", i, got)
-		}
-	}
-	var text string
-	for _, g := range gateways {
-		text += g.metrics() + g.log.String()
-	}
-	for _, threshold := range want {
-		for _, line := range []string{
-			`msg="soft limit reached" account=robot client=job resource=core threshold=` + threshold + " used=",
-			`weir_client_soft_limits_total{weir_account="robot",weir_client="job",weir_resource="core",weir_threshold="` + threshold + `"} 1`,
-		} {
-			if n := strings.Count(text, line); n != 1 {
-				t.Errorf("%d lines %s", n, line)
-			}
-		}
 	}
 }
 

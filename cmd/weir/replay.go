@@ -86,9 +86,9 @@ func replayConfig(c *config.Config) (replay.Config, error) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	offline := &gateway{ // has only the parts that registry uses, and sends nothing
-		store: &store{hashKeys: newHashKeys(credential.NewHashKey())}, credentialHealth: credential.NewHealth(log),
-		appTokens: credential.NewAppTokens(proxy.NewTransport(), nil, log),
+		credentialHealth: credential.NewHealth(log), appTokens: credential.NewAppTokens(proxy.NewTransport(), nil, log),
 	}
+	offline.hashKeys.Store(&hashKeys{current: credential.NewHashKey()})
 	registry, err := offline.registry(c, upstream, dialect)
 	if err != nil {
 		return replay.Config{}, err

@@ -261,7 +261,7 @@ func TestReplaySpendsAllCredentialsOfAClient(t *testing.T) {
 	cfg := replayConfiguration()
 	cfg.Limits.Primary.User, cfg.Limits.Wait = 5, 0
 	builds := clientOf("builds", "key", "owner", "member")
-	builds.Limit, builds.Pace, builds.Methods = 0, "", []string{"GET"}
+	builds.Limit, builds.Methods = 0, []string{"GET"}
 	cfg.Clients = []config.Client{builds}
 	var log strings.Builder
 	for i := range 12 {

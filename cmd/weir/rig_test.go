@@ -235,7 +235,7 @@ func keyHash(key string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(
 
 // clientOf returns a client that has a key and spends credentials.
 func clientOf(name, key string, credentials ...string) config.Client {
-	return config.Client{Name: name, Key: keyHash(key), Credentials: credentials, Share: 1, Limit: 0.9, Priority: "normal", Pace: "burst"}
+	return config.Client{Name: name, Key: keyHash(key), Credentials: credentials, Share: 1, Limit: 0.9, Priority: "normal"}
 }
 
 // userToken returns a held credential of a user.

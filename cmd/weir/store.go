@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/weirgate/weir/cache"
@@ -24,26 +23,56 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// store is the ledger that store.url selects, and the calls that depend on its kind.
-type store struct {
+// ledger is a ledger with the accounts for operators.
+type ledger interface {
 	limits.Ledger
-	kind      string // memory, file or redis
-	hashKeys  *atomic.Pointer[hashKeys]
-	configure func(limits.Rules)
-	run       func(context.Context) // background work, until the context ends
-	leave     func() error          // returns the leases to the other replicas; no request may follow
-	close     func() error          // no call of the ledger may follow
-	lostSince func() time.Time      // zero while the store is reachable
-	replicas  func() int
-	coldStart func() string // what the ledger holds back because past spending is unknown, or ""
-	// shareResources exchanges the resources that the upstream named (see [learned.Resources.Share]); nil if the store
-	// belongs to this process alone.
-	shareResources func(ctx context.Context, changed map[string]string) (map[string]string, error)
-	// shareAliases exchanges the identities of accounts (see [learned.Identities.Share]); nil like shareResources.
-	shareAliases func(ctx context.Context, changed []string) ([]string, error)
-	// once reports whether a call is the first one with this name at any replica before end.
-	once func(ctx context.Context, name string, end time.Time) (bool, error)
+	limits.Operator
 }
+
+// store is the ledger that store.url selects.
+type store interface {
+	ledger
+	Configure(limits.Rules)
+	// Run does background work until the context ends. Afterwards Leave returns the leases to the other replicas, and no request may
+	// follow. No call may follow Close.
+	Run(ctx context.Context)
+	Leave(ctx context.Context) error
+	Close() error
+	// Lost returns the time at which the store was lost, or zero.
+	Lost() time.Time
+	Replicas() int
+	// ColdStart describes what the ledger holds back because past spending is unknown, or returns "".
+	ColdStart() string
+}
+
+// sharedStore is a store that several replicas use.
+type sharedStore interface {
+	// ShareResources and ShareAliases are for [learned.Resources.Share] and [learned.Identities.Share].
+	ShareResources(ctx context.Context, changed map[string]string) (map[string]string, error)
+	ShareAliases(ctx context.Context, changed []string) ([]string, error)
+	marks
+}
+
+// marks are names that can be used once.
+type marks interface {
+	// Once reports whether a call is the first one with this name at any replica before end.
+	Once(ctx context.Context, name string, end time.Time) (bool, error)
+}
+
+// memoryStore is a store of this process.
+type memoryStore struct{ *limits.Memory }
+
+// Leave implements [store].
+func (memoryStore) Leave(context.Context) error { return nil }
+
+// Close implements [store].
+func (memoryStore) Close() error { return nil }
+
+// Lost implements [store].
+func (memoryStore) Lost() time.Time { return time.Time{} }
+
+// Replicas implements [store].
+func (memoryStore) Replicas() int { return 1 }
 
 // hashKeys are the keys of the hashes that name accounts. former is the key that this process used before it joined the
 // other replicas; empty without a change.
@@ -55,57 +84,49 @@ const storeTimeout = 5 * time.Second
 // inMemory reports whether the store belongs to this process alone.
 func inMemory(c *config.Config) bool { return strings.HasPrefix(c.Store.URL, "memory:") }
 
-// openStore opens the store that the configuration selects. If the store is unreachable at first, openStore calls joined
-// when the store responds, with the key of the hashes that name accounts from then on.
-func openStore(cfg *config.Config, replica string, joined func(hashKey []byte), log *slog.Logger) (*store, error) {
+// storeKind returns the kind of the store for people: memory, file or redis.
+func storeKind(c *config.Config) string {
+	switch path, ok := strings.CutPrefix(c.Store.URL, "memory:"); {
+	case !ok:
+		return "redis"
+	case path != "":
+		return "file"
+	}
+	return "memory"
+}
+
+// openStore opens the store that the configuration selects, and returns the key of the hashes that name accounts. If the store is
+// unreachable at first, openStore calls joined when the store responds, with the key from then on.
+func openStore(cfg *config.Config, replica string, joined func(hashKey []byte), log *slog.Logger) (s store, hashKey []byte, err error) {
 	rules := limitRules(cfg)
 	if path, ok := strings.CutPrefix(cfg.Store.URL, "memory:"); ok {
 		return openMemory(path, rules, log)
 	}
-	ledger, err := redisledger.New(redisledger.Config{
+	shared, err := redisledger.New(redisledger.Config{
 		URL: cfg.Store.URL, Replica: replica, Upstream: ledgerName(cfg), Rules: rules, Closed: cfg.Limits.OnStoreLoss == "closed", Joined: joined, Log: log,
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	return &store{
-		Ledger: ledger, kind: "redis", hashKeys: newHashKeys(ledger.Join(ctx)), coldStart: ledger.ColdStart, configure: ledger.Configure, run: ledger.Run,
-		leave: func() error { return ledger.Leave(context.Background()) }, close: ledger.Close,
-		lostSince: ledger.Lost, replicas: ledger.Replicas, shareResources: ledger.ShareResources,
-		shareAliases: ledger.ShareAliases, once: ledger.Once,
-	}, nil
-}
-
-func newHashKeys(key []byte) *atomic.Pointer[hashKeys] {
-	p := &atomic.Pointer[hashKeys]{}
-	p.Store(&hashKeys{current: key})
-	return p
+	return shared, shared.Join(ctx), nil
 }
 
 // openMemory opens a ledger in memory. With a path, the ledger survives the end of this process (ledgerFile).
-func openMemory(path string, rules limits.Rules, log *slog.Logger) (*store, error) {
-	ledger := limits.NewMemory(rules)
-	s := &store{
-		Ledger: ledger, kind: "memory", hashKeys: newHashKeys(credential.NewHashKey()), configure: ledger.Configure,
-		run: ledger.Run, leave: func() error { return nil }, close: func() error { return nil },
-		lostSince: func() time.Time { return time.Time{} }, replicas: func() int { return 1 }, coldStart: ledger.ColdStart,
-		once: func(context.Context, string, time.Time) (bool, error) { return true, nil }, // the history has no duplicates
-	}
+func openMemory(path string, rules limits.Rules, log *slog.Logger) (s store, hashKey []byte, err error) {
+	memory := memoryStore{limits.NewMemory(rules)}
 	if path == "" {
-		if held := ledger.ColdStart(); held != "" {
+		if held := memory.ColdStart(); held != "" {
 			log.Info("ledger started without past spending", "cold_start", rules.ColdStart, "held", held)
 		}
-		return s, nil
+		return memory, credential.NewHashKey(), nil
 	}
-	s.kind = "file"
-	file, err := openLedgerFile(path, ledger, log)
+	file, err := openLedgerFile(path, memory, log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	s.hashKeys, s.run, s.close = newHashKeys(file.hashKey), file.run, file.close
-	return s, nil
+	return file, file.hashKey, nil
 }
 
 // replicaName returns a unique name that contains the host's name.

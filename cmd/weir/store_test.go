@@ -16,18 +16,22 @@ import (
 )
 
 // openFileStore opens a memory store with a file.
-func openFileStore(t *testing.T, file string) *store {
+func openFileStore(t *testing.T, file string) *ledgerFile {
 	t.Helper()
 	return must(tryFileStore(file))(t)
 }
 
-func tryFileStore(file string) (*store, error) {
+func tryFileStore(file string) (*ledgerFile, error) {
 	cfg := configure(nowhere, func(c *config.Config) { c.Store.URL = "memory:" + file })
-	return openStore(cfg, "r", nil, slog.New(slog.DiscardHandler))
+	s, _, err := openStore(cfg, "r", nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	return s.(*ledgerFile), nil
 }
 
 // spendOne completes one request of an account.
-func spendOne(t *testing.T, s *store) {
+func spendOne(t *testing.T, s store) {
 	t.Helper()
 	p := limits.Permit{Claim: limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}}
 	if d, err := s.Admit(t.Context(), p.Claim); err != nil || !d.Granted {
@@ -37,7 +41,7 @@ func spendOne(t *testing.T, s *store) {
 	noError(t, s.Settle(t.Context(), p, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}))
 }
 
-func used(t *testing.T, s *store) int {
+func used(t *testing.T, s store) int {
 	t.Helper()
 	b, _ := s.Budget(policy.Caller{Account: "a", Kind: policy.User}, policy.Core)
 	return b.Used
@@ -47,7 +51,7 @@ func TestMemoryLedgerSurvivesRestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ledger")
 	first := openFileStore(t, file)
 	spendOne(t, first)
-	noError(t, first.close())
+	noError(t, first.Close())
 	if list := must(os.ReadDir(filepath.Dir(file)))(t); len(list) != 2 {
 		t.Errorf("want the ledger and the lock, without temporary files, got %v", list)
 	}
@@ -55,15 +59,15 @@ func TestMemoryLedgerSurvivesRestart(t *testing.T) {
 		t.Errorf("ledger file: %v, %v", info, err)
 	}
 	second := openFileStore(t, file)
-	if used(t, second) != 4000 || string(second.hashKeys.Load().current) != string(first.hashKeys.Load().current) {
-		t.Errorf("used %d, key %x, not %x", used(t, second), second.hashKeys.Load().current, first.hashKeys.Load().current)
+	if used(t, second) != 4000 || string(second.hashKey) != string(first.hashKey) {
+		t.Errorf("used %d, key %x, not %x", used(t, second), second.hashKey, first.hashKey)
 	}
 	if _, err := tryFileStore(file); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("a second process opened the file: %v", err)
 	}
-	noError(t, errors.Join(second.close(), os.Remove(file)))
+	noError(t, errors.Join(second.Close(), os.Remove(file)))
 	third := openFileStore(t, file)
-	if used(t, third) != 0 || string(third.hashKeys.Load().current) == string(first.hashKeys.Load().current) {
+	if used(t, third) != 0 || string(third.hashKey) == string(first.hashKey) {
 		t.Errorf("used %d without a file, want 0", used(t, third))
 	}
 }
@@ -86,7 +90,7 @@ func TestKilledProcessLosesNoSpending(t *testing.T) {
 	if d := must(second.Admit(t.Context(), claim))(t); !d.Granted {
 		t.Errorf("an account without requests: %+v", d)
 	}
-	noError(t, errors.Join(first.close(), second.close()))
+	noError(t, errors.Join(first.Close(), second.Close()))
 }
 
 func TestInvalidLedgerFileIsKept(t *testing.T) {
@@ -100,23 +104,23 @@ func TestInvalidLedgerFileIsKept(t *testing.T) {
 		}
 		noError(t, os.Remove(file+".new"))
 		s := openFileStore(t, file)
-		if used(t, s) != 0 || !strings.Contains(s.coldStart(), "all points") {
-			t.Errorf("the ledger file %q: used %d, %q", text, used(t, s), s.coldStart())
+		if used(t, s) != 0 || !strings.Contains(s.ColdStart(), "all points") {
+			t.Errorf("the ledger file %q: used %d, %q", text, used(t, s), s.ColdStart())
 		}
 		kept := must(filepath.Glob(file + ".corrupt-*"))(t)
 		if len(kept) != 1 || string(must(os.ReadFile(kept[0]))(t)) != text {
 			t.Errorf("the invalid file %q is not kept: %q", text, kept)
 		}
-		noError(t, s.close())
+		noError(t, s.Close())
 		if list := must(os.ReadDir(filepath.Dir(file)))(t); len(list) != 3 {
 			t.Errorf("want the ledger, the lock and the invalid file, got %v", list)
 		}
 		again := openFileStore(t, file)
 		creation := limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 5, CreatesContent: true}
-		if d := must(again.Admit(t.Context(), creation))(t); d.Granted || again.coldStart() != s.coldStart() {
-			t.Errorf("after one more restart: %+v, %q", d, again.coldStart())
+		if d := must(again.Admit(t.Context(), creation))(t); d.Granted || again.ColdStart() != s.ColdStart() {
+			t.Errorf("after one more restart: %+v, %q", d, again.ColdStart())
 		}
-		noError(t, again.close())
+		noError(t, again.Close())
 	}
 }
 
@@ -125,14 +129,14 @@ func TestLedgerFileMayBeASymbolicLink(t *testing.T) {
 	for _, exists := range []bool{true, false} {
 		file, link := filepath.Join(t.TempDir(), "ledger"), filepath.Join(t.TempDir(), "link")
 		if exists {
-			noError(t, openFileStore(t, file).close())
+			noError(t, openFileStore(t, file).Close())
 		}
 		noError(t, os.Symlink(file, link))
 		s := openFileStore(t, link)
 		if _, err := tryFileStore(file); err == nil || !strings.Contains(err.Error(), "in use by another process") {
 			t.Errorf("two processes use one file: %v", err)
 		}
-		noError(t, s.close())
+		noError(t, s.Close())
 		info := must(os.Lstat(link))(t)
 		if _, err := os.Stat(file); err != nil || info.Mode()&fs.ModeSymlink == 0 {
 			t.Errorf("the link has mode %v, and the file: %v", info.Mode(), err)
@@ -147,7 +151,7 @@ func TestUnusableLedgerFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ledger")
 	s := openFileStore(t, file)
 	noError(t, os.Mkdir(file+".new", 0o700)) // the new file cannot be written
-	if err := s.close(); err == nil || !strings.Contains(err.Error(), "save ledger") {
+	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "save ledger") {
 		t.Errorf("a ledger that cannot be saved: %v", err)
 	}
 }

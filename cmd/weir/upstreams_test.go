@@ -10,7 +10,6 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/testservers"
-	"github.com/weirgate/weir/limits"
 )
 
 func TestOnlyThePublicAPIHasPlainNamesInRedis(t *testing.T) {
@@ -86,18 +85,13 @@ func TestUpstreamsOnOneRedisShareNothing(t *testing.T) {
 		return code == http.StatusOK
 	})
 	for _, g := range []*gateway{first, second} {
-		testservers.Eventually(t, "each API has one replica", func(context.Context) bool { return g.store.replicas() == 1 })
+		testservers.Eventually(t, "each API has one replica", func(context.Context) bool { return g.store.Replicas() == 1 })
 	}
 	list := must(second.store.Accounts(t.Context(), 100))(t)
 	for _, a := range list {
 		if !a.BlockedUntil.IsZero() {
 			t.Errorf("the other API shows the cool-down of %+v", a)
 		}
-	}
-	grant := limits.Grant{ID: "1", Client: "builds", Resource: "core", Requests: 10, Ends: time.Now().Add(time.Hour)}
-	noError(t, first.store.Grant(t.Context(), grant))
-	if inForce, _, err := second.store.Grants(t.Context()); err != nil || len(inForce) > 0 {
-		t.Errorf("the other API has the grants %v, %v", inForce, err)
 	}
 	// A purge and a webhook of the first API do not concern the other API.
 	deliver(first, "X-Service-", "secret", "push", "1", `{"repository": {"full_name": "acme/widgets"}}`)

@@ -2,7 +2,7 @@
 // recent requests, the configuration in force and the audit trail.
 //
 // Invariants:
-//   - Only reload, purge, grants and the opening of an account change the gateway. No response contains a secret, because the sources mask secrets.
+//   - Only reload, purge and the opening of an account change the gateway. No response contains a secret, because the sources mask secrets.
 //   - If a token or client certificates are configured, only health checks and the static files of the dashboard are
 //     served without authentication.
 //   - The text of a request never reaches Prometheus, and the token for Prometheus reaches only its URL.
@@ -40,9 +40,6 @@ type Sources struct {
 	Metrics  http.Handler                                                   // serves /metrics
 	Purge    func(Purge) (entries int, err error)                           // purges cache entries and returns their number
 	Open     func(ctx context.Context, account string) error                // opens a closed account
-	Grant    func(ctx context.Context, g Grant) (limits.Grant, error)       // stores a grant
-	Grants   func(ctx context.Context) ([]limits.Grant, error)              // grants in force
-	Revoke   func(ctx context.Context, id string) (limits.Grant, error)     // ends a grant
 	Trail    *Trail                                                         // records the changes
 	State    func() any                                                     // store, queue and polls
 	History  *history.History                                               // the last hour
@@ -62,14 +59,6 @@ type Purge struct {
 // Open selects the account to open.
 type Open struct {
 	Account string `json:"account"`
-}
-
-// Grant is the request for a grant (see [limits.Grant]).
-type Grant struct {
-	Client   string `json:"client"`
-	Resource string `json:"resource"`
-	Requests int    `json:"requests"`
-	For      string `json:"for"` // a duration, such as 30m
 }
 
 // maxBody bounds a request body, in bytes.
@@ -113,9 +102,6 @@ func pages(g *guard, s Sources) []page {
 		{method: http.MethodPost, path: "/api/v1/reload", description: "reload the configuration", serve: s.reload},
 		{method: http.MethodPost, path: "/api/v1/cache/purge", description: `purge the cache: {"tag": T} or {"url": U}, "hard": true to remove entries`, serve: s.purge},
 		{method: http.MethodPost, path: "/api/v1/accounts/open", description: `open a closed account, or end its cool-down or its exhausted windows: {"account": NAME}`, serve: s.open},
-		{method: http.MethodGet, path: "/api/v1/grants", description: "grants in force", serve: s.grants},
-		{method: http.MethodPost, path: "/api/v1/grants", description: `raise the guarantee and the limit of a client: {"client": NAME, "resource": "core", "requests": 500, "for": "30m"}`, serve: s.grant},
-		{method: http.MethodDelete, path: "/api/v1/grants/{id}", description: "revoke a grant", serve: s.revoke},
 		{method: http.MethodPost, path: "/api/v1/login", description: `start a browser session: {"token": TOKEN}`, public: true, serve: g.login},
 		{method: http.MethodPost, path: "/api/v1/logout", description: "end the browser session", serve: g.logout},
 		{method: http.MethodGet, path: "/", description: "the dashboard, for browsers"},

@@ -156,10 +156,10 @@ func TestEventStreamHasTheAuditTrail(t *testing.T) {
 		h, trail := history.New(history.Sources{}), NewTrail(slog.New(slog.DiscardHandler))
 		trail.OnChange(func(c Change) { h.PublishChange(c) })
 		s := openStream(t, h, "?only=audit")
-		trail.Record(Change{Operator: "time", Action: "end grant", Target: "A1"})
+		trail.Record(Change{Operator: "file", Action: "reload", Target: "weir.yaml"})
 		_, data, _ := strings.Cut(s.next(), "data: ")
 		var c Change
-		if err := json.Unmarshal([]byte(data), &c); err != nil || c.Action != "end grant" || c.Target != "A1" {
+		if err := json.Unmarshal([]byte(data), &c); err != nil || c.Action != "reload" || c.Target != "weir.yaml" {
 			t.Errorf("got %s, %v", data, err)
 		}
 	})

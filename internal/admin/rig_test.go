@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -28,9 +27,7 @@ func equal[T any](t testing.TB, name string, got, want T) {
 
 var errLost = errors.New("the store is lost")
 
-// sources grants to the client ci only. Its only grant in force is "A1".
 func sources() Sources {
-	granted := limits.Grant{ID: "A1", Client: "ci", Resource: "core", Requests: 500, Ends: time.Unix(1, 0)}
 	return Sources{
 		Ready:    func() bool { return true },
 		History:  history.New(history.Sources{Waiting: func() map[limits.ClientResource]int { return nil }}),
@@ -51,19 +48,6 @@ func sources() Sources {
 				return limits.ErrNotClosed
 			}
 			return nil
-		},
-		Grant: func(_ context.Context, g Grant) (limits.Grant, error) {
-			if g != (Grant{"ci", "core", 500, "30m"}) {
-				return limits.Grant{}, fmt.Errorf("%w: client", limits.ErrInvalidGrant)
-			}
-			return granted, nil
-		},
-		Grants: func(context.Context) ([]limits.Grant, error) { return nil, nil },
-		Revoke: func(_ context.Context, id string) (limits.Grant, error) {
-			if id != "A1" {
-				return limits.Grant{}, limits.ErrUnknownGrant
-			}
-			return granted, nil
 		},
 	}
 }

@@ -11,12 +11,12 @@ import (
 // Change is an attempt of an operator to change the gateway. A Change contains no secret.
 type Change struct {
 	Time time.Time `json:"time"`
-	// Operator is "token", "session", "certificate SUBJECT", "loopback" (any process of this machine), the cause of a
-	// reload: "signal" or "file", or "time" for the end of a grant.
+	// Operator is "token", "session", "certificate SUBJECT", "loopback" (any process of this machine), or the cause of a
+	// reload: "signal" or "file".
 	Operator string `json:"operator"`
 	// Address is the client address, or empty for a signal or a file.
 	Address string `json:"address,omitempty"`
-	Action  string `json:"action"` // reload, purge, hard purge, open account, grant, revoke grant, end grant
+	Action  string `json:"action"` // reload, purge, hard purge, open account
 	Target  string `json:"target"`
 	// Outcome is the result, or "failed: " with the error.
 	Outcome string `json:"outcome"`

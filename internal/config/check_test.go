@@ -244,6 +244,7 @@ func TestClientMistakesAreReported(t *testing.T) {
 		{"no share", "{name: a, key: %a, credentials: [ci], share: 0}", "3:127: clients[0].share: 0: must be from 1 to 1000"},
 		{"limit of 0", "{name: a, key: %a, credentials: [ci], limit: 0}", "3:127: clients[0].limit: 0: must be above 0 and at most 1"},
 		{"limit in percent", "{name: a, key: %a, credentials: [ci], limit: 50}", "3:127: clients[0].limit: 50: must be above 0 and at most 1"},
+		{"removed pace", "{name: a, key: %a, credentials: [ci], pace: even}", "3:120: clients[0].pace: the key was removed; remove pace: burst, and replace pace: even with priority: batch"},
 		{"limit of tags in percent", "{name: a, key: %a, credentials: [ci], tag_limit: 50}", "3:131: clients[0].tag_limit: 50: must be from 0 to 1"},
 		{"negative depth", "{name: a, key: %a, credentials: [ci], graphql: {depth: -1}}", "3:137: clients[0].graphql.depth: -1: must not be negative"},
 		{"repository without owner", "{name: a, key: %a, credentials: [ci], graphql: {repositories: [widgets]}}", `3:145: clients[0].graphql.repositories[0]: "widgets": must be OWNER/NAME, such as acme/*`},

@@ -213,11 +213,10 @@ type Client struct {
 	Credentials []string            `yaml:"credentials" desc:"names of the credentials that the client may use; Weir prefers the one with the largest remaining budget that can see the resource"`
 	Group       string              `yaml:"group" desc:"name of one of the groups"`
 	Share       int                 `yaml:"share" desc:"weight among the clients of one account"`
-	Priority    string              `yaml:"priority" desc:"priority in the queue of an account" enum:"interactive,normal,batch"`
+	Priority    string              `yaml:"priority" desc:"priority in the queue of an account; batch also spreads the requests evenly over each window" enum:"interactive,normal,batch"`
 	Guarantee   float64             `yaml:"guarantee" desc:"fraction of each primary window that other clients of the account leave to this client; at least 0.05 with priority interactive"`
 	Limit       float64             `yaml:"limit" desc:"fraction of each primary window that the client may use if the account has other clients"`
 	TagLimit    float64             `yaml:"tag_limit" desc:"fraction of each primary window that the client's requests with one tag may use, and those without a tag together; 0 for no limit"`
-	Pace        string              `yaml:"pace" desc:"even spreads the client's requests over each primary window if the account has other clients; burst does not" enum:"burst,even"`
 	Debug       bool                `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
 }
 
@@ -462,7 +461,7 @@ func Default() *Config {
 func setDefaults(element reflect.Value) {
 	switch entry := element.Addr().Interface().(type) {
 	case *Client:
-		*entry = Client{Share: 1, Priority: "normal", Limit: 0.9, Pace: "burst"}
+		*entry = Client{Share: 1, Priority: "normal", Limit: 0.9}
 	case *Host:
 		*entry = Host{Kind: "files"}
 	case *Group:

@@ -120,7 +120,7 @@ clients: [{name: a, key: "sha256:`+strings.Repeat("0F", 32)+`", credentials: [ci
 	want.Limits.Inbound.Rate = 0
 	want.Limits.Content = []policy.Window{{Max: 5, Window: time.Second}}
 	want.Credentials = []Credential{{Name: "ci", Kind: policy.User, Token: "s3cret"}}
-	want.Clients = []Client{{Name: "a", Key: "sha256:" + strings.Repeat("0F", 32), Credentials: []string{"ci"}, Share: 1, Priority: "batch", Limit: 0.9, Pace: "burst"}}
+	want.Clients = []Client{{Name: "a", Key: "sha256:" + strings.Repeat("0F", 32), Credentials: []string{"ci"}, Share: 1, Priority: "batch", Limit: 0.9}}
 	equal(t, "configuration", c, want)
 }
 
@@ -165,7 +165,7 @@ func TestMaskedHidesSecrets(t *testing.T) {
 			"name": "builds", "key": "sha256:" + strings.Repeat("0", 64), "certificate": "", "jwt": map[string]any{"issuer": "", "claims": map[string]any{}, "tag": ""},
 			"methods": []any{}, "operations": []any{}, "credentials": []any{"ci"},
 			"graphql": map[string]any{"depth": 0, "nodes": 0, "cost": 0, "read_only": false, "operations": []any{}, "repositories": []any{}, "persisted": []any{}},
-			"group":   "", "share": 3, "priority": "batch", "guarantee": 0, "limit": 0.9, "tag_limit": 0, "pace": "burst", "debug": false,
+			"group":   "", "share": 3, "priority": "batch", "guarantee": 0, "limit": 0.9, "tag_limit": 0, "debug": false,
 		}},
 		"groups":  []any{},
 		"hosts":   []any{},

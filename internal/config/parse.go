@@ -268,10 +268,16 @@ func (d *decoder) mapping(n *yaml.Node, key string, visit func(k, value *yaml.No
 	}
 }
 
+// removedKeys contains what replaces the keys that structs had in earlier versions.
+var removedKeys = map[reflect.Type]map[string]string{
+	reflect.TypeFor[CacheOperation](): {"alone": "the key is now called coalesce; replace alone: true with coalesce: false"},
+	reflect.TypeFor[Client]():         {"pace": "the key was removed; remove pace: burst, and replace pace: even with priority: batch"},
+}
+
 // unknownKey reports a key that a struct of type t does not have.
 func (d *decoder) unknownKey(k *yaml.Node, t reflect.Type, path string, names []string) {
-	if k.Value == "alone" && t == reflect.TypeFor[CacheOperation]() {
-		d.problem(k, path, "the key is now called coalesce; replace alone: true with coalesce: false")
+	if remedy := removedKeys[t][k.Value]; remedy != "" {
+		d.problem(k, path, "%s", remedy)
 	} else if near := nearest(k.Value, names); near != "" {
 		d.problem(k, path, "unknown key; did you mean %q?", near)
 	} else {

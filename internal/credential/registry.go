@@ -50,7 +50,6 @@ type Client struct {
 	// Guarantee and Limit are the client's part of each primary window (see [policy.ClientBudget]). A Limit of zero counts
 	// as 1.
 	Guarantee, Limit float64
-	Even             bool
 	// TagLimit is the part of each primary window that the requests with one tag may use, or zero for no limit.
 	TagLimit float64
 	// Debug permits the request header Weir-Debug.
@@ -225,7 +224,7 @@ func (r *Registry) divide(clients []Client, held map[string]Caller) {
 	for _, client := range clients {
 		b := policy.ClientBudget{
 			Client: client.Name, Share: max(1, client.Share), Guarantee: client.Guarantee, Limit: cmp.Or(client.Limit, 1), TagLimit: client.TagLimit,
-			Even: client.Even,
+			Batch: client.Priority == policy.Batch,
 		}
 		list := []policy.ClientBudget{b}
 		if i := slices.IndexFunc(r.config.Groups, func(g policy.ClientBudget) bool { return g.Client == client.Group }); i >= 0 {
@@ -244,7 +243,7 @@ func (r *Registry) divide(clients []Client, held map[string]Caller) {
 		switch {
 		case len(list) > 1:
 		case list[0].TagLimit > 0:
-			list[0].Limit, list[0].Even = 1, false
+			list[0].Limit, list[0].Batch = 1, false
 		default:
 			delete(budgets, account)
 		}
@@ -255,16 +254,6 @@ func (r *Registry) divide(clients []Client, held map[string]Caller) {
 			held[name], r.accounts[c.Class] = c, c.Caller
 		}
 	}
-}
-
-// Shares reports whether a client or group shares an account with other clients.
-func (r *Registry) Shares(name string) bool {
-	for _, c := range r.accounts {
-		if slices.ContainsFunc(c.Clients, func(b policy.ClientBudget) bool { return b.Client == name }) {
-			return true
-		}
-	}
-	return false
 }
 
 // Client returns the caller of a configured client, and false for another name.

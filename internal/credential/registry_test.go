@@ -100,7 +100,7 @@ func TestClientsOfOneAccountDivideItsWindows(t *testing.T) {
 	}
 	people, tagged := client("people", 1, "second"), client("tagged", 0.5, "third")
 	people.Share = 3
-	tagged.TagLimit, tagged.Even = 0.2, true
+	tagged.TagLimit, tagged.Priority = 0.2, policy.Batch
 	r := newRegistry(func(c *Config) {
 		c.Held = []Held{
 			{Name: "bot", Kind: policy.User, Account: "robot", Token: "ghp_1"}, {Name: "second", Kind: policy.User, Account: "robot", Token: "ghp_2"},

@@ -12,7 +12,7 @@
 // accounts, which come from the ledger.
 //
 // Entry points: [New], [History.Run] and [History.Observe]. Read this file first, then watcher.go, counts.go (bounded
-// counters by name), forecast.go, softlimits.go and explain.go.
+// counters by name), forecast.go and explain.go.
 package history
 
 import (
@@ -40,8 +40,6 @@ type Sources struct {
 	State func() any
 	// Label returns the name of an account for people. If Label is nil, the label is the name of the account.
 	Label func(account string) string
-	// SoftLimit handles a new soft limit. After an error, the history repeats the soft limit at the next listing.
-	SoftLimit func(context.Context, SoftLimit) error
 }
 
 // History is the last two hours of a replica. It is safe for concurrent use.
@@ -62,8 +60,6 @@ type History struct {
 	state      any // nil before the first poll
 	watchers   map[*Watcher]bool
 	closed     bool
-
-	softLimits softLimits // used by Run only
 
 	listing   sync.Mutex // guards the fields below; locked before mu
 	samples   budgetSamples
@@ -103,12 +99,12 @@ func New(s Sources) *History {
 	return &History{
 		sources: s, listSoon: make(chan struct{}, 1),
 		operations: newCounts[string](maxOperations), spenders: newCounts[spenderKey](maxSpenders), tags: newCounts[spenderKey](maxTags), charged: newCounts[spenderKey](maxCharged),
-		denied: newCounts[limits.ClientResource](maxDenied), softLimits: softLimits{},
+		denied:  newCounts[limits.ClientResource](maxDenied),
 		samples: budgetSamples{}, accounts: map[string]listedAccount{}, watchers: map[*Watcher]bool{},
 	}
 }
 
-const requestEvent, accountsEvent, softLimitEvent = "request", "accounts", "soft_limit"
+const requestEvent, accountsEvent = "request", "accounts"
 
 // Request is a completed request with an explanation.
 type Request struct {
@@ -280,7 +276,6 @@ func (h *History) list(ctx context.Context) {
 	defer cancel()
 	accounts, err := h.sources.Accounts(ctx, maxAccounts)
 	now := time.Now()
-	h.reportSoftLimits(ctx, accounts, now)
 	h.listing.Lock()
 	defer h.listing.Unlock()
 	update := Accounts{Changed: []Account{}, Gone: []string{}}

@@ -63,7 +63,6 @@ func newFixture(t *testing.T) *fixture {
 			}
 			return account
 		},
-		SoftLimit: func(context.Context, SoftLimit) error { return nil },
 	})
 	return w
 }

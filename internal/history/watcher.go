@@ -14,8 +14,7 @@ import (
 //   - series: the last points of the series
 //   - operations: costs
 //   - state: the state of the gateway
-//   - soft_limit: the use of a client has reached a soft limit ([SoftLimit])
-//   - audit: an attempt of an operator to change the gateway, or the end of a grant
+//   - audit: an attempt of an operator to change the gateway
 //   - skipped: the number of requests that the watcher has missed ([Skipped])
 type Event struct {
 	Name string

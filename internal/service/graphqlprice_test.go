@@ -155,7 +155,7 @@ func TestLearnedEstimatesAreWithinFivePercent(t *testing.T) {
 				claim := limits.Claim{Operation: policy.GraphQL, Resource: policy.GraphQL, Points: 1, Query: parsed.Hash, UpperEstimate: parsed.UpperCost()}
 				permit := testservers.Must(limiter.Acquire(t.Context(), claim, caller, time.Now()))
 				w := t.do("owner", "POST /graphql "+string(body))
-				rate, _ := limits.ReadRate(w.Header(), time.Now())
+				rate := limiter.ReadRate(w.Header())
 				outcome := limits.Outcome{Sent: true, Answered: true, Ended: true, Succeeded: true, Rate: rate}
 				if parsed.ReportsCost {
 					outcome.Cost, _, _ = limits.ReadCost(w.Body.Bytes())

@@ -17,7 +17,6 @@ import (
 	otlp "go.opentelemetry.io/proto/otlp/metrics/v1"
 
 	"github.com/weirgate/weir/internal/testservers"
-	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
 )
 
@@ -91,7 +90,6 @@ func TestMetricsMatchTheirDocumentation(t *testing.T) {
 	w.RequestStarted(http.MethodGet)
 	w.Reloaded(errors.New("line 1"))
 	w.DeliveryRefused("signature")
-	w.SoftLimitReached("account", "builds", policy.Core, "50")
 	w.record(fullRecord(), &proxy.Record{
 		Method: "POST", Route: "/graphql", Operation: "graphql", Query: "Viewer", Resource: "graphql", Status: 200, Outcome: "bypass", Spent: 51,
 	})

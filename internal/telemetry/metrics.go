@@ -29,7 +29,6 @@ const (
 	accountKey   = attribute.Key("weir.account")
 	outcomeKey   = attribute.Key("weir.outcome")
 	shownKey     = attribute.Key("weir.shown")
-	thresholdKey = attribute.Key("weir.threshold")
 	nameKey      = attribute.Key("server.name")
 )
 
@@ -43,7 +42,7 @@ type metrics struct {
 
 	serverDuration, clientDuration, waits                                    histogram
 	requests, spent, saved, admissions, polls, retries, limitErrors, reloads counter
-	softLimits, refusedDeliveries                                            counter
+	refusedDeliveries                                                        counter
 	active                                                                   map[string]*active // by method
 	queries                                                                  queryNames
 	droppedRecords, droppedLines                                             atomic.Int64
@@ -165,7 +164,6 @@ func (m *metrics) open(provider metric.MeterProvider) error {
 	count(&m.retries, "weir.retries", "{request}", "requests whose connection broke before a response, by outcome of the retry", outcomeKey)
 	count(&m.reloads, "weir.config.reloads", "{reload}", "configuration reloads, by outcome", outcomeKey)
 	count(&m.refusedDeliveries, "weir.webhooks.refused", "{delivery}", "refused webhook deliveries, by reason", reasonKey)
-	count(&m.softLimits, "weir.client.soft_limits", "{event}", "soft limits that clients reached, by threshold", accountKey, clientKey, resourceKey, thresholdKey)
 	count(&m.limitErrors, "weir.upstream.limit_errors", "{error}", "responses by which the upstream reports a limit, by kind of limit", resourceKey, reasonKey)
 	return errors.Join(append(errs, m.openObserved())...)
 }
@@ -221,11 +219,6 @@ func (m *metrics) Reloaded(err error) {
 		outcome = "refused"
 	}
 	m.reloads.add(context.Background(), 1, outcome)
-}
-
-// SoftLimitReached counts a soft limit that a client or group has reached.
-func (m *metrics) SoftLimitReached(account, client, resource, threshold string) {
-	m.softLimits.add(context.Background(), 1, account, client, resource, threshold)
 }
 
 // observe counts a finished request.

@@ -24,8 +24,9 @@ var update = flag.Bool("update", false, "replace the recordings of Redis in test
 
 // CompareFormat compares the data in Redis with a recording: the types and names of the keys, the fields of hashes and
 // streams, and the members of values in JSON. decode returns another value as JSON; nil is for JSON only. Values
-// themselves, times and identifiers differ. added are the parts that earlier versions ignore. With -update, CompareFormat replaces the recording by the data.
-func CompareFormat(t testing.TB, client redis.UniversalClient, path string, decode func(value string) string, added ...string) {
+// themselves, times and identifiers differ. changed are the parts that earlier versions ignore or, after a "-", the beginnings of
+// parts that they no longer need. With -update, CompareFormat replaces the recording by the data.
+func CompareFormat(t testing.TB, client redis.UniversalClient, path string, decode func(value string) string, changed ...string) {
 	t.Helper()
 	data := dump(t, client)
 	if *update {
@@ -44,8 +45,12 @@ func CompareFormat(t testing.TB, client redis.UniversalClient, path string, deco
 		}
 	}
 	want, got := formatOf(readRecording(t, path), decode), formatOf(data, decode)
-	for _, line := range added {
-		want[line] = true
+	for _, line := range changed {
+		if start, removed := strings.CutPrefix(line, "-"); removed {
+			maps.DeleteFunc(want, func(line string, _ bool) bool { return strings.HasPrefix(line, start) })
+		} else {
+			want[line] = true
+		}
 	}
 	for _, line := range slices.Sorted(maps.Keys(want)) {
 		if !got[line] {

@@ -13,7 +13,7 @@ import (
 // a limit of 90 %.
 var clients = []policy.ClientBudget{
 	{Client: "person", Guarantee: 0.2, Limit: 1}, {Client: "job", Limit: 0.5, TagLimit: 0.25}, {Client: "bot", Limit: 0.9},
-	{Client: "even", Limit: 1, Even: true}, {Client: "team", Limit: 0.3},
+	{Client: "even", Limit: 1, Batch: true}, {Client: "team", Limit: 0.3},
 }
 
 func from(client string) limits.Claim {
@@ -108,7 +108,7 @@ var clientCases = []testCase{
 	{"the budget of a client has its share, its limit without the pace, and the reset", func(h *harness) {
 		c, reset := from("even"), time.Now().Add(30*time.Minute).Truncate(second)
 		c.Clients = []policy.ClientBudget{
-			{Client: "even", Share: 3, Limit: 0.8, Even: true}, {Client: "job", Share: 1, Limit: 1}, {Client: "team", Limit: 0.5},
+			{Client: "even", Share: 3, Limit: 0.8, Batch: true}, {Client: "job", Share: 1, Limit: 1}, {Client: "team", Limit: 0.5},
 		}
 		h.settled(h.granted(c), silent())
 		b := h.budget("client:core:even")

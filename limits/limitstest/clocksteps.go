@@ -30,7 +30,7 @@ const (
 
 // countedLedger counts decisions.
 type countedLedger struct {
-	limits.Ledger
+	Ledger
 	decisions *atomic.Int64
 }
 
@@ -42,7 +42,7 @@ func (l countedLedger) Admit(ctx context.Context, c limits.Claim) (limits.Decisi
 // RunClockSteps saturates an account for an hour, while step changes a clock at 30 random times. No budget may be exceeded, no
 // client may wait longer than it asks plus a second, and no waiting claim may spin. The time is virtual, except for the clock that
 // steps.
-func RunClockSteps(t *testing.T, step func(*rand.Rand), replicas ...limits.Ledger) {
+func RunClockSteps(t *testing.T, step func(*rand.Rand), replicas ...Ledger) {
 	t.Helper()
 	began, rng := time.Now(), rand.New(rand.NewPCG(7, 9))
 	var group sync.WaitGroup

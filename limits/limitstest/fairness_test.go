@@ -14,9 +14,9 @@ import (
 func TestClientsShareFairly(t *testing.T) {
 	RunFairness(t, testservers.Setting(t, "WEIR_FAIR_SCENARIOS", 1), true, func(t *testing.T, s Scenario) (r Report) {
 		synctest.Test(t, func(t *testing.T) {
-			r = s.Run(t, func(t *testing.T, rules limits.Rules) func(int) limits.Ledger {
+			r = s.Run(t, func(t *testing.T, rules limits.Rules) func(int) Ledger {
 				shared := demandOfReplicas{memory(t, rules)(0), s.Replicas}
-				return func(int) limits.Ledger { return shared }
+				return func(int) Ledger { return shared }
 			}, nil)
 		})
 		return r
@@ -25,7 +25,7 @@ func TestClientsShareFairly(t *testing.T) {
 
 // demandOfReplicas estimates the claims that wait at all replicas from those at one replica, as the ledger in Redis does.
 type demandOfReplicas struct {
-	limits.Ledger
+	Ledger
 	replicas int
 }
 

@@ -13,7 +13,7 @@ import (
 
 // alteringLedger changes outcomes before it settles them.
 type alteringLedger struct {
-	limits.Ledger
+	Ledger
 	alter func(*limits.Outcome)
 }
 
@@ -23,19 +23,19 @@ func (s alteringLedger) Settle(ctx context.Context, p limits.Permit, o limits.Ou
 }
 
 // unrenewedLedger ignores renewals.
-type unrenewedLedger struct{ limits.Ledger }
+type unrenewedLedger struct{ Ledger }
 
 func (unrenewedLedger) Renew(context.Context, []limits.OpenPermit) error { return nil }
 
 // hastyLedger releases aborted responses immediately.
-type hastyLedger struct{ limits.Ledger }
+type hastyLedger struct{ Ledger }
 
 func (h hastyLedger) Release(ctx context.Context, p limits.Permit, _ bool) error {
 	return h.Ledger.Release(ctx, p, false)
 }
 
 // cheapLedger reserves nine tenths of the cost of a claim.
-type cheapLedger struct{ limits.Ledger }
+type cheapLedger struct{ Ledger }
 
 func (l cheapLedger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
 	c.Cost = c.Cost * 9 / 10
@@ -44,12 +44,12 @@ func (l cheapLedger) Admit(ctx context.Context, c limits.Claim) (limits.Decision
 
 // altering opens ledgers that change outcomes.
 func altering(alter func(*limits.Outcome)) OpenReplicas {
-	return ShareLedger(func(rules limits.Rules) limits.Ledger { return alteringLedger{newMemory(rules), alter} })
+	return ShareLedger(func(rules limits.Rules) Ledger { return alteringLedger{newMemory(rules), alter} })
 }
 
 // withLimits opens ledgers with other limits than the upstream has.
 func withLimits(change func(*policy.Limits)) OpenReplicas {
-	return ShareLedger(func(rules limits.Rules) limits.Ledger {
+	return ShareLedger(func(rules limits.Rules) Ledger {
 		rules.Content = slices.Clone(rules.Content)
 		change(&rules.Limits)
 		return newMemory(rules)
@@ -80,10 +80,10 @@ func TestFaultyLedgersViolateLimits(t *testing.T) {
 			func(n *Profile) { n.SlidingSearch = true }},
 		{policy.CodeSearch, policy.CodeSearch, altering(func(o *limits.Outcome) { o.Rate.Limit++ }), nil},
 		{primary, primary, altering(func(o *limits.Outcome) { o.Rate, o.Succeeded = limits.Rate{}, true }), nil},
-		{primary + " graphql", primary + " graphql", ShareLedger(func(r limits.Rules) limits.Ledger { return cheapLedger{newMemory(r)} }), nil},
+		{primary + " graphql", primary + " graphql", ShareLedger(func(r limits.Rules) Ledger { return cheapLedger{newMemory(r)} }), nil},
 		{cpu, cpu, altering(func(o *limits.Outcome) { o.Elapsed = o.Elapsed * 95 / 100 }), nil},
-		{cpu, cpu, ShareLedger(func(r limits.Rules) limits.Ledger { return unrenewedLedger{newMemory(r)} }), stall},
-		{concurrency, concurrency, ShareLedger(func(r limits.Rules) limits.Ledger { return hastyLedger{newMemory(r)} }), abort},
+		{cpu, cpu, ShareLedger(func(r limits.Rules) Ledger { return unrenewedLedger{newMemory(r)} }), stall},
+		{concurrency, concurrency, ShareLedger(func(r limits.Rules) Ledger { return hastyLedger{newMemory(r)} }), abort},
 		{concurrency, concurrency, altering(func(o *limits.Outcome) { o.Sent = o.Answered }), stall},
 		{concurrency, concurrency, withLimits(func(l *policy.Limits) { l.Concurrent++ }), nil},
 		{primary, primary, altering(func(o *limits.Outcome) { o.Rate.Used, o.Uncounted = o.Rate.Used-3, true }), nil},

@@ -313,7 +313,7 @@ func drawUsed(t *rapid.T, limit int) int {
 
 // player applies a history to a ledger and to the model.
 type player struct {
-	limits.Ledger
+	Ledger
 	model  *model
 	repeat int // number of times that each step is applied
 	log    []string

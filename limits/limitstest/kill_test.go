@@ -219,7 +219,7 @@ func testKills(t *testing.T, kills int, seed uint64, s limitstest.Saturation, sc
 		rng := rand.New(rand.NewPCG(seed, 7))
 		ctx, stop := context.WithCancel(t.Context())
 		var killing sync.WaitGroup
-		report := scenario.Run(t, limitstest.ShareLedger(func(rules limits.Rules) limits.Ledger {
+		report := scenario.Run(t, limitstest.ShareLedger(func(rules limits.Rules) limitstest.Ledger {
 			k = newKilled(t, rules)
 			killing.Go(func() { k.disturb(ctx, rand.New(rand.NewPCG(seed, 8))) })
 			killing.Go(func() {

@@ -13,7 +13,7 @@ import (
 // link connects one replica to the ledger, and delays and repeats its calls. It records the times at which the ledger
 // grants permits and learns of responses. After a crash of the replica, all calls fail.
 type link struct {
-	limits.Ledger
+	Ledger
 	upstream *Upstream
 	slow     time.Duration // longest latency of a call in each direction
 	lag      time.Duration // longest time from a decision to the end of its call, and from a settlement to the store

@@ -17,7 +17,7 @@ import (
 
 // RunDataLoss checks that a replica restores the state after its store loses all data. The function lose empties the
 // store and waits until the replica has detected the loss.
-func RunDataLoss(t *testing.T, open Open, lose func(t *testing.T, l limits.Ledger)) {
+func RunDataLoss(t *testing.T, open Open, lose func(t *testing.T, l Ledger)) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rules, history := drawRules(rt), drawHistory(rt)
 		losses := rapid.SliceOfN(rapid.IntRange(0, len(history)-1), 1, 3).Draw(rt, "data losses after")
@@ -30,7 +30,7 @@ func RunDataLoss(t *testing.T, open Open, lose func(t *testing.T, l limits.Ledge
 // loseInBubble applies a history to an empty ledger, and returns the missing state. The store loses all data after some
 // steps.
 func loseInBubble(t *testing.T, open Open, rules limits.Rules, history []step, losses []int,
-	lose func(*testing.T, limits.Ledger)) (missing string) {
+	lose func(*testing.T, Ledger)) (missing string) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &player{Ledger: open(t, rules)}
 		for i, s := range history {
@@ -96,7 +96,7 @@ func missingFrom(before, after limits.Account) (missing string) {
 // RunStoreOutages compares a replica with the model while the store is unavailable during parts of a history. The
 // replica must not grant a claim that the model refuses. After each outage, the store must contain all grants and
 // outcomes. The function disconnect starts an outage, and reconnect ends the outage.
-func RunStoreOutages(t *testing.T, open Open, disconnect, reconnect func(t *testing.T, l limits.Ledger)) {
+func RunStoreOutages(t *testing.T, open Open, disconnect, reconnect func(t *testing.T, l Ledger)) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rules, history := drawRules(rt), unify(drawHistory(rt))
 		switches := rapid.SliceOfN(rapid.IntRange(0, len(history)-1), 1, 4).Draw(rt, "store switched before")
@@ -160,7 +160,7 @@ const (
 
 // play applies a history and returns the first violation. The store disconnects or reconnects before some steps.
 func (a *outage) play(t *testing.T, history []step, switches []int,
-	disconnect, reconnect func(*testing.T, limits.Ledger)) (violation string) {
+	disconnect, reconnect func(*testing.T, Ledger)) (violation string) {
 	toggle := func() string {
 		if a.down = !a.down; a.down {
 			a.log = append(a.log, "disconnect")

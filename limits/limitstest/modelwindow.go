@@ -374,7 +374,7 @@ func (m *model) describe(now int64) limits.Account {
 		}
 		b := m.rules.LogBudget(l.budget, l.scope, int(l.total(now)), int(m.held(l)))
 		if allowed := int(m.allowed(l, int64(b.Limit))); allowed != b.Limit {
-			b.Share = float64(allowed) / float64(b.Limit)
+			b.Allowance = float64(allowed) / float64(b.Limit)
 			b.Limit, b.Remaining = allowed, allowed-b.Used
 		}
 		b.Reset = time.UnixMicro(now)

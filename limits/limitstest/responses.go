@@ -21,13 +21,13 @@ import (
 type Responder struct {
 	*testing.T
 	replicas []*limits.Limiter
-	ledgers  []limits.Ledger
+	ledgers  []Ledger
 	tick     func() // a heartbeat of all replicas
 	sent     int
 }
 
 // NewResponder returns a responder for replicas that share a ledger.
-func NewResponder(t *testing.T, tick func(), replicas ...limits.Ledger) *Responder {
+func NewResponder(t *testing.T, tick func(), replicas ...Ledger) *Responder {
 	r := &Responder{T: t, ledgers: replicas, tick: tick}
 	for _, ledger := range replicas {
 		r.replicas = append(r.replicas, limits.NewLimiter(ledger))

@@ -15,13 +15,13 @@ import (
 // OpenReplicas creates an empty ledger with the given rules, and closes the ledger when the test ends. The returned
 // function connects each replica to the ledger, inside the bubble of virtual time. If a ledger has a method
 // Run(context.Context), Run is called for the life of the replica.
-type OpenReplicas func(t *testing.T, rules limits.Rules) func(replica int) limits.Ledger
+type OpenReplicas func(t *testing.T, rules limits.Rules) func(replica int) Ledger
 
 // ShareLedger returns an OpenReplicas for a ledger that all replicas can call directly.
-func ShareLedger(open func(rules limits.Rules) limits.Ledger) OpenReplicas {
-	return func(_ *testing.T, rules limits.Rules) func(int) limits.Ledger {
+func ShareLedger(open func(rules limits.Rules) Ledger) OpenReplicas {
+	return func(_ *testing.T, rules limits.Rules) func(int) Ledger {
 		ledger := open(rules)
-		return func(int) limits.Ledger { return ledger }
+		return func(int) Ledger { return ledger }
 	}
 }
 
@@ -114,7 +114,7 @@ func (s *Scenario) Run(t *testing.T, open OpenReplicas, trace func(format string
 func accountName(i int) string { return fmt.Sprint("account ", i) }
 
 // replica starts a limiter until limiting ends, and its clients until ctx ends or the replica crashes.
-func (r *run) replica(ctx, limiting context.Context, n int, ledger limits.Ledger) {
+func (r *run) replica(ctx, limiting context.Context, n int, ledger Ledger) {
 	s := r.scenario
 	l := &link{
 		Ledger: ledger, upstream: r.upstream, slow: s.LedgerLatency, lag: s.StoreLag, repeats: s.Duplicates,

@@ -42,11 +42,11 @@ var shareCases = []testCase{
 		h.check("limit after one error", h.pointsLimit(), 900)
 		h.limited(write()) // 630 points are 700/1000 of the limit
 		h.check("limit after two errors", h.pointsLimit(), 504)
-		h.check("share", h.budget("points:op").Share, 0.56)
+		h.check("share", h.budget("points:op").Allowance, 0.56)
 		other := write()
 		other.Operation = "other"
 		h.settled(h.granted(other), answered())
-		h.check("share of another operation", h.budget("points:other").Share, 0.0)
+		h.check("share of another operation", h.budget("points:other").Allowance, 0.0)
 		time.Sleep(60 * second)
 		h.spendPoints(504)
 		h.refused(write(), limits.Points, 60*second)
@@ -76,7 +76,7 @@ var shareCases = []testCase{
 			h.spendPoints(5)
 			h.check(c.after.String(), h.pointsLimit(), c.limit)
 		}
-		h.check("share", h.budget("points:op").Share, 0.0)
+		h.check("share", h.budget("points:op").Allowance, 0.0)
 	}},
 	{"further errors of the same window do not lower the limit again", func(h *harness) {
 		h.spendPoints(890)

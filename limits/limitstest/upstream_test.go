@@ -13,11 +13,11 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-func newMemory(rules limits.Rules) limits.Ledger { return limits.NewMemory(rules) }
+func newMemory(rules limits.Rules) Ledger { return limits.NewMemory(rules) }
 
 var memory = ShareLedger(newMemory)
 
-func openMemory(_ *testing.T, rules limits.Rules) limits.Ledger { return newMemory(rules) }
+func openMemory(_ *testing.T, rules limits.Rules) Ledger { return newMemory(rules) }
 
 // inBubble runs a scenario in virtual time.
 func inBubble(t *testing.T, s Scenario, trace func(string, ...any)) (r Report) {

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// A lease ends leaseTime after the last exchange with Redis. Its spare tokens end after spareTime (account.lua).
+	// A lease ends leaseTime after the last round trip with Redis. Its spare tokens end after spareTime (account.lua).
 	// forgetTime is the time without calls after which Redis may forget a replica (account.lua). leaseMargin allows for clock
 	// drift.
 	leaseTime   = 30 * time.Second
 	spareTime   = 5 * time.Minute
 	forgetTime  = 2 * time.Hour
 	leaseMargin = 2 * time.Second
-	// renewTime is the time after which an exchange renews the leases, even if nothing has changed.
+	// renewTime is the time after which a round trip renews the leases, even if nothing has changed.
 	renewTime = 5 * time.Second
 	// coldParts is the number of replicas that may start without Redis at the same time without exceeding a limit.
 	coldParts = 4
@@ -40,7 +40,7 @@ type account struct {
 	// part applies the rules to the requests of this replica.
 	part   *limits.Part
 	leases map[string]*lease // by budget
-	// saved is the time of the last exchange that Redis saved. All leases end without another exchange.
+	// saved is the time of the last round trip that Redis saved. All leases end without another round trip.
 	saved time.Time
 
 	// confirmed is the number of the last call that Redis saved. If Redis has a lower number, it has lost data, and the
@@ -53,11 +53,11 @@ type account struct {
 	cooldown int64
 	windows  map[string]int64
 	enforced bool
-	// offset bounds the clock of Redis minus the local clock. It is nil before the first exchange.
+	// offset bounds the clock of Redis minus the local clock. It is nil before the first round trip.
 	offset *limits.Offset
-	// touched contains the budgets whose use the next exchange sends.
+	// touched contains the budgets whose use the next round trip sends.
 	touched map[string]bool
-	// rests is set when this replica has returned its leases because the account is idle, until the next exchange declares
+	// rests is set when this replica has returned its leases because the account is idle, until the next round trip declares
 	// everything again. awake is Ledger.awake, or nil if the ledger does not have the account.
 	rests bool
 	awake map[*account]bool
@@ -69,7 +69,7 @@ type account struct {
 
 	// accepted is set when a response was not 401. The upstream may have no account for a token that it never accepted.
 	accepted bool
-	// batcher runs one exchange of the account at a time. waiting is the number of callers that wait.
+	// batcher runs one round trip of the account at a time. waiting is the number of callers that wait.
 	waiting atomic.Int64
 	batcher redisclient.Batcher[*entry]
 }
@@ -85,12 +85,12 @@ type lease struct {
 	spare, held int64
 	// yield is set while refused claims wait for the budget at any replica.
 	yield bool
-	// divided is set while the exchanges with a claim contain the use of its client.
+	// divided is set while the round trips with a claim contain the use of its client.
 	divided bool
-	// reported and windows are the requests in reports, and the number of windows that had ended, at the last exchange.
+	// reported and windows are the requests in reports, and the number of windows that had ended, at the last round trip.
 	reported, windows int64
-	sent              limits.Use // at the last exchange
-	// most is the largest number of held slots at the time of an exchange, and mostAt is that time. A later exchange
+	sent              limits.Use // at the last round trip
+	// most is the largest number of held slots at the time of a round trip, and mostAt is that time. A later round trip
 	// replaces both after slotTime.
 	most   int64
 	mostAt time.Time
@@ -122,7 +122,7 @@ func (a *account) lease(budget string, now int64) *lease {
 	return own
 }
 
-// touch adds budgets to the next exchange.
+// touch adds budgets to the next round trip.
 func (a *account) touch(budgets ...string) {
 	for _, b := range budgets {
 		a.touched[b] = true
@@ -151,7 +151,7 @@ func (a *account) admitFromLeases(c limits.Claim, r *limits.Rules, joined bool, 
 	cold := a.saved.IsZero() && !joined
 	refused := limits.Decision{Granted: true}
 	for _, n := range needs {
-		if limits.IsTemporary(n.Budget) {
+		if a.part.IsTemporary(n.Budget) {
 			continue
 		}
 		own, use := a.lease(n.Budget, now), a.part.Use(n.Budget, now)
@@ -180,7 +180,7 @@ func (a *account) admitFromLeases(c limits.Claim, r *limits.Rules, joined bool, 
 	return a.part.Admit(c, r, now)
 }
 
-// noteClaim records the costs and limits of a claim's needs, and adds their budgets to the next exchange.
+// noteClaim records the costs and limits of a claim's needs, and adds their budgets to the next round trip.
 func (a *account) noteClaim(needs []limits.Need, now int64) {
 	for _, n := range needs {
 		own := a.lease(n.Budget, now)
@@ -189,15 +189,15 @@ func (a *account) noteClaim(needs []limits.Need, now int64) {
 		if n.Client != "" {
 			a.touch(n.Client)
 		}
-		for _, g := range n.Guarantees { // the exchange must know the use of the other clients
+		for _, g := range n.Guarantees { // the round trip must know the use of the other clients
 			a.touch(g.Budget)
 		}
 	}
 }
 
-// inNextExchange reports whether the next exchange contains a budget. While no claim waits for a budget and at most half of
+// inNextRoundTrip reports whether the next round trip contains a budget. While no claim waits for a budget and at most half of
 // it is used, only heartbeats contain what its clients use.
-func (a *account) inNextExchange(budget string, now int64) bool {
+func (a *account) inNextRoundTrip(budget string, now int64) bool {
 	whole := a.part.Whole(budget)
 	if whole == "" || a.lease(whole, now).divided {
 		return true
@@ -209,7 +209,7 @@ func (a *account) inNextExchange(budget string, now int64) bool {
 // wantsSpare reports whether a lease should have spare tokens.
 func (a *account) wantsSpare(budget string, own *lease) bool {
 	_, probing := a.part.CooldownUntil()
-	return !probing && time.Since(own.used) < activeTime && !limits.IsTemporary(budget)
+	return !probing && time.Since(own.used) < activeTime && !a.part.IsTemporary(budget)
 }
 
 // changed reports whether the lease has tokens that Redis does not know as used or spare.
@@ -222,13 +222,13 @@ func (a *account) changed(budget string, own *lease, now int64) bool {
 // recent requests without Redis.
 func (a *account) spareTokens(budget string, own *lease, r *limits.Rules, now int64) int64 {
 	requests := 1 + a.part.RecentPoints(now)
-	if limits.IsWindow(budget) { // reported requests do not return
+	if a.part.IsWindow(budget) { // reported requests do not return
 		requests *= int64(spareTime / r.Points.Window)
 	}
 	return a.part.Use(budget, now).Total() + own.cost*requests
 }
 
-// tokensWithoutRedis returns the tokens of a lease that this replica may use without another exchange.
+// tokensWithoutRedis returns the tokens of a lease that this replica may use without another round trip.
 func (a *account) tokensWithoutRedis(own *lease) int64 {
 	switch age := time.Since(a.saved) + leaseMargin; {
 	case age < leaseTime:
@@ -251,10 +251,10 @@ func coldTokens(limit int64, r *limits.Rules) int64 {
 }
 
 // idle is the only rule of idleness: no request used the account for activeTime, no permit is open, and Redis knows
-// everything that this replica knows. The next heartbeat of an idle account returns its leases (exchange.rest). Then the
-// account rests: it has no lease, costs no call, and its next exchange declares everything again.
+// everything that this replica knows. The next heartbeat of an idle account returns its leases (roundTrip.rest). Then the
+// account rests: it has no lease, costs no call, and its next round trip declares everything again.
 func (a *account) idle(now int64) bool {
-	return time.Since(a.used) > activeTime && a.part.Use(limits.SlotsBudget, now).Held == 0 && a.part.CooldownChanges() == 0 &&
+	return time.Since(a.used) > activeTime && a.part.Use(a.part.SlotsBudget(), now).Held == 0 && a.part.CooldownChanges() == 0 &&
 		len(a.touched) == 0 && !a.full && !a.unsure
 }
 

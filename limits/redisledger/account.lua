@@ -8,12 +8,11 @@ local JITTER = 2 * SECOND -- two resets within this distance are resets of one w
 local BEHIND = 10 -- the same as mostBehind in window.go
 local LEASE_TIME, SPARE_TIME = 30 * SECOND, 300 * SECOND -- the same as leaseTime and spareTime in account.go
 local FORGET_TIME = 7200 * SECOND -- time without calls after which a replica is forgotten; the same as forgetTime in account.go
-local WAIT_TIME, SLOTS_WAIT, LONGEST_WAIT = SECOND, SECOND / 5, 60 * SECOND -- the same as in waits.go
-local PACE_TOLERANCE = SECOND / 2 -- the same as in waits.go
+local WAIT_TIME, SLOTS_WAIT, LONGEST_WAIT = SECOND, SECOND / 5, 60 * SECOND -- the same as in divide.go
 
 local floor, max, min = math.floor, math.max, math.min
 local key = KEYS[1]
-local call = cjson.decode(ARGV[1]) -- see call in exchange.go
+local call = cjson.decode(ARGV[1]) -- see call in roundtrip.go
 local now = clock()
 local account, replica -- the fields m and r:REPLICA
 local save_needed = false

@@ -171,9 +171,9 @@ func (m *bench) local(name string) *account {
 	return m.account(name, policy.User)
 }
 
-// heartbeatAccount exchanges the leases of an account.
+// heartbeatAccount makes a round trip for the leases of an account.
 func (m *bench) heartbeatAccount(b *testing.B, a *account) error {
-	return m.exchange(b.Context(), a, &entry{heartbeat: true})
+	return m.roundTrip(b.Context(), a, &entry{heartbeat: true})
 }
 
 // accountOf returns an account name that is at least as long as a hashed name.

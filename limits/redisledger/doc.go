@@ -11,11 +11,11 @@
 //	free in Redis ◄─────────────── spare ◄──────────────────┐      held by a permit
 //	        ▲      a heartbeat: free ÷ (replicas + 1)       │            │ response
 //	        │                                               │            ▼
-//	        └──────── exchange: unless needed again ── returned ◄────── spent
+//	        └────── round trip: unless needed again ── returned ◄────── spent
 //	                                                          one window later
 //
 // Without Redis, a claim uses returned and spare tokens of the lease, so a replica continues with the quota that it used
-// last. 30 seconds after the last exchange only the spare tokens remain, and after five minutes nothing. One window
+// last. 30 seconds after the last round trip only the spare tokens remain, and after five minutes nothing. One window
 // after each of these times, Redis gives the tokens of a silent replica to the others.
 //
 // An idle account rests (account.idle): its replica has returned all leases with one call, and makes no further call before
@@ -42,7 +42,6 @@
 //	weir:{weir}:accounts  sorted set of "KIND NAME" by the second of the last use. TTL: two hours.
 //	weir:{weir}:resources hash of learned resources. TTL: two hours.
 //	weir:{weir}:aliases   sorted set of accounts with several names. TTL: a day.
-//	weir:{weir}:grants    hash of grants by ID. TTL: the longest grant.
 //	weir:{weir}:once:NAME empty value that marks a name as used (Once). TTL: until the end that the caller gives.
 //
 // Gateways for another API than the public one append its name to the names of accounts, and to all keys except epoch and key.
@@ -52,6 +51,6 @@
 // declaring everything that it uses. A script is one round trip, and reads the clock of Redis once. Every key has a TTL. Redis gets no
 // credentials.
 //
-// Start with [Ledger.Admit], then read exchange.go and exchange.lua, account.go for the time without Redis, heartbeat.go,
-// and shard.go.
+// Start with [Ledger.Admit], then read roundtrip.go and roundtrip.lua. Its rule for clients is divide.lua. account.go is for the time
+// without Redis, heartbeat.go renews the leases, and shard.go follows the shards of a cluster.
 package redisledger

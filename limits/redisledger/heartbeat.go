@@ -17,11 +17,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weirgate/weir/internal/redisclient"
-	"github.com/weirgate/weir/limits"
 )
 
 const (
-	// heartbeatInterval is the interval between registrations of a replica, and between exchanges of unused tokens.
+	// heartbeatInterval is the interval between registrations of a replica, and between round trips with unused tokens.
 	heartbeatInterval = 500 * time.Millisecond
 	// reconnectInterval is the interval between attempts to reach a lost Redis.
 	reconnectInterval = 100 * time.Millisecond
@@ -72,8 +71,8 @@ func (l *Ledger) Run(ctx context.Context) {
 	every(heartbeatInterval, func() { _ = l.heartbeat(ctx) }) // repeated failures mark a shard as lost
 }
 
-// heartbeat registers this replica and exchanges the accounts in use, except those of lost shards. In a new epoch, or after a
-// loss of the process of a shard, all accounts of the shard are restored. Before its registration, a replica exchanges no
+// heartbeat registers this replica and makes a round trip for each account in use, except those of lost shards. In a new epoch, or after a
+// loss of the process of a shard, all accounts of the shard are restored. Before its registration, a replica makes a round trip for no
 // account.
 func (l *Ledger) heartbeat(ctx context.Context) error {
 	l.forgetIdle()
@@ -96,7 +95,7 @@ func (l *Ledger) isRegistered() bool {
 	return l.registered
 }
 
-// renewShard tests whether a shard responds, registers this replica if the shard is responsible for it, and exchanges the
+// renewShard tests whether a shard responds, registers this replica if the shard is responsible for it, and makes a round trip for the
 // accounts of the shard.
 func (l *Ledger) renewShard(ctx context.Context, s *shard, node redis.UniversalClient) error {
 	if l.isHome(ctx, s) {
@@ -118,7 +117,7 @@ func (l *Ledger) renewShard(ctx context.Context, s *shard, node redis.UniversalC
 	losses := s.losses
 	l.mu.Unlock()
 	err := inParallel(ctx, l.accountsInUse(ctx, s), func(ctx context.Context, a *account) error {
-		return l.exchange(ctx, a, &entry{heartbeat: true})
+		return l.roundTrip(ctx, a, &entry{heartbeat: true})
 	})
 	if err == nil {
 		l.mu.Lock()
@@ -155,7 +154,7 @@ func (l *Ledger) onShard(ctx context.Context, s *shard, list []*account) []*acco
 }
 
 // accountsInUse returns the accounts of a shard that need a heartbeat, or all its accounts if the shard may have lost writes.
-// The next exchanges then restore all accounts. If the shard responds and has lost nothing, the result is bounded: it
+// The next round trips then restore all accounts. If the shard responds and has lost nothing, the result is bounded: it
 // contains the accounts with the oldest heartbeats.
 func (l *Ledger) accountsInUse(ctx context.Context, s *shard) []*account {
 	l.mu.Lock()
@@ -216,7 +215,7 @@ func (l *Ledger) forgetIdle() {
 	for name, a := range l.accounts {
 		if !a.part.Idle(now) {
 			if time.Since(a.saved) > keptBeyond/4 && !l.awake[a] {
-				a.touch(limits.SlotsBudget)
+				a.touch(a.part.SlotsBudget())
 			}
 			continue
 		}
@@ -233,7 +232,7 @@ func (l *Ledger) forgetIdle() {
 // indexInterval is the interval between entries of an account in use into the index.
 const indexInterval = time.Minute
 
-// indexAccounts enters accounts into the index that were exchanged and whose entries are due, and removes the accounts
+// indexAccounts enters accounts into the index that had a round trip and whose entries are due, and removes the accounts
 // that were not used for indexedTime. If the call fails, the next heartbeat repeats it.
 func (l *Ledger) indexAccounts(ctx context.Context) error {
 	l.mu.Lock()
@@ -450,7 +449,7 @@ func (l *Ledger) Leave(ctx context.Context) error {
 			list := slices.Collect(maps.Keys(l.awake))
 			l.mu.Unlock()
 			return inParallel(limited, l.onShard(limited, s, list), func(ctx context.Context, a *account) error {
-				return l.exchange(ctx, a, &entry{leave: true})
+				return l.roundTrip(ctx, a, &entry{leave: true})
 			})
 		})
 		if err == nil {

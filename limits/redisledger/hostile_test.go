@@ -78,9 +78,9 @@ func run(t *testing.T, servers [2]database, s limitstest.Scenario, trace func(st
 		}
 		ctx, end := context.WithCancel(context.Background())
 		var meddling sync.WaitGroup
-		report = s.Run(t, func(_ *testing.T, rules limits.Rules) func(int) limits.Ledger {
+		report = s.Run(t, func(_ *testing.T, rules limits.Rules) func(int) limitstest.Ledger {
 			meddling.Go(func() { meddle(ctx, r) })
-			return func(replica int) limits.Ledger { return watched{r.open(rules, replica), d} }
+			return func(replica int) limitstest.Ledger { return watched{r.open(rules, replica), d} }
 		}, trace)
 		end()
 		meddling.Wait()
@@ -303,8 +303,8 @@ func TestBusyMachineLosesNoQuota(t *testing.T) {
 	s.Upstream.Limits = s.Rules.Limits
 	s.Duration, s.WarmUp, s.StoreLag = time.Duration(1+windows)*s.Rules.Points.Window, s.Rules.Points.Window, time.Second
 	d := newDecisions()
-	report := s.Run(t, func(_ *testing.T, rules limits.Rules) func(int) limits.Ledger {
-		return func(replica int) limits.Ledger {
+	report := s.Run(t, func(_ *testing.T, rules limits.Rules) func(int) limitstest.Ledger {
+		return func(replica int) limitstest.Ledger {
 			url := fmt.Sprintf("unix://%s?db=%d", server.socket, server.number)
 			l, err := New(Config{URL: url, Replica: fmt.Sprint("r", replica), Rules: rules, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 			if err != nil {

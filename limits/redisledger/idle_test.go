@@ -115,7 +115,7 @@ func (p *pair) tryRest(change intercept) {
 	p.heartbeat(p.r1)
 	time.Sleep(activeTime + time.Second)
 	if change != nil {
-		p.hook.changeNext(p.r1.scripts.exchange, change)
+		p.hook.changeNext(p.r1.scripts.roundTrip, change)
 	}
 	_ = p.r1.heartbeat(p.Context())
 }

@@ -117,7 +117,7 @@ func TestLostReplyOfAHeartbeatFreesNoTokens(t *testing.T) {
 		first := p.spend(p.r1, 10, 20, true)
 		p.heartbeat(p.r1) // requests spare tokens
 		first += p.spend(p.r2, 10, 30, true)
-		p.hook.changeNext(p.r1.scripts.exchange, loseReply)
+		p.hook.changeNext(p.r1.scripts.roundTrip, loseReply)
 		_ = p.r1.heartbeat(p.Context()) // less is free now
 		first += p.spend(p.r2, 10, 100, true)
 		p.disconnect(p.r1)
@@ -225,7 +225,8 @@ func TestLateEndOfAWindowFreesNoTokens(t *testing.T) {
 		time.Sleep(time.Second) // the window of the first replica ends
 		p.r1.mu.Lock()
 		defer p.r1.mu.Unlock()
-		a, budget, now := p.r1.accounts["a"], limits.WindowBudget(policy.Core), p.r1.now()
+		a, now := p.r1.accounts["a"], p.r1.now()
+		budget := a.part.WindowBudget(policy.Core)
 		if tokens, use := a.lease(budget, now).tokens, a.part.Use(budget, now).Total(); tokens > use {
 			p.Errorf("the first replica has %d tokens and uses %d, want no other tokens", tokens, use)
 		}
@@ -349,7 +350,7 @@ func TestOvertakenCallChangesNothing(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.spend(p.r1, 1, 3, true)
 		var late []any
-		p.hook.changeNext(p.r1.scripts.exchange, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.changeNext(p.r1.scripts.roundTrip, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			late = cmd.Args()
 			return fail(ctx, cmd, run)
 		})

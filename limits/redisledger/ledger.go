@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,7 +31,7 @@ const (
 	// other calls succeed, a failed call is not a loss.
 	callTimeout = time.Second
 	lossTime    = time.Second
-	// keptBeyond is the time for which Redis keeps an account beyond its longest window. A learned share lasts 19 hours.
+	// keptBeyond is the time for which Redis keeps an account beyond its longest window. An allowance lasts 19 hours.
 	keptBeyond = 24 * time.Hour
 	// refusedTime is the time for which Redis keeps the account of a token that the upstream never accepted.
 	refusedTime = 2 * time.Minute
@@ -126,12 +127,7 @@ func (l *Ledger) Close() error {
 }
 
 // Configure replaces the rules. Open windows keep their state.
-func (l *Ledger) Configure(rules limits.Rules) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	rules.Grants, rules.Ahead = l.rules.Load().Grants, l.rules.Load().Ahead
-	l.rules.Store(&rules)
-}
+func (l *Ledger) Configure(rules limits.Rules) { l.rules.Store(&rules) }
 
 // now returns the time of this process.
 func (l *Ledger) now() int64 { return l.clock.Now() }
@@ -152,7 +148,7 @@ func (l *Ledger) account(name string, kind policy.CallerKind) *account {
 // add adds the local state of an account. Ledger.mu must be held.
 func (l *Ledger) add(a *account) { l.accounts[a.name], a.awake = a, l.awake }
 
-// Admit implements [limits.Ledger]. If nothing that this replica knows refuses the claim, the next exchange sends the claim
+// Admit implements [limits.Ledger]. If nothing that this replica knows refuses the claim, the next round trip sends the claim
 // to Redis. Without Redis, the leases of this replica decide. Admit ignores the end of ctx, because a cancelled claim would
 // leak its permit.
 func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
@@ -164,10 +160,8 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 		switch {
 		case !d.Granted && len(c.Clients) > 0: // the other replicas must know that the client waits
 			a.touch(a.part.Touches(c, "", r)...)
-		case d.Reason == limits.Closed, d.Reason == limits.Cooldown, d.Reason == limits.Content:
-			a.touch(limits.SlotsBudget) // the next heartbeat learns whether an operator has ended the cool-down
-		case d.Reason == limits.Primary:
-			a.touch(limits.WindowBudget(c.Resource)) // or opened the window
+		case slices.Contains([]limits.Reason{limits.Closed, limits.Cooldown, limits.Content, limits.Primary}, d.Reason):
+			a.touch(a.part.WindowBudget(c.Resource)) // the next heartbeat learns whether an operator has ended the cool-down or opened the window
 		}
 		if d.Granted && a.part.Has(c) {
 			d = a.part.Admit(c, r, l.now())
@@ -175,14 +169,14 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 			return d, nil
 		}
 		l.mu.Unlock()
-		if !d.Granted && rested && l.exchange(ctx, a, &entry{}) == nil { // the other replicas may know better
+		if !d.Granted && rested && l.roundTrip(ctx, a, &entry{}) == nil { // the other replicas may know better
 			continue
 		}
 		if !d.Granted {
 			return d, nil
 		}
 		e := &entry{claim: &c}
-		switch err := l.exchange(ctx, a, e); {
+		switch err := l.roundTrip(ctx, a, e); {
 		case e.moved: // now the merged account decides
 			continue
 		case err == nil:
@@ -198,7 +192,7 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 }
 
 // Settle implements [limits.Ledger]. Settle sends a limit error to Redis before it returns. The use and other reports are
-// sent later: after flushDelay, and after the exchange in progress. Until then the lease holds the full cost of the
+// sent later: after flushDelay, and after the round trip in progress. Until then the lease holds the full cost of the
 // request, but Redis may decide without a report about the use of another program. Settle returns an error if the other
 // replicas do not learn a limit error now.
 func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
@@ -244,7 +238,7 @@ func (l *Ledger) Renew(_ context.Context, permits []limits.OpenPermit) error {
 	return nil
 }
 
-// Open implements [limits.Ledger].
+// Open implements [limits.Operator].
 func (l *Ledger) Open(ctx context.Context, name string) error {
 	l.mu.Lock()
 	name = l.canonical(name)
@@ -259,24 +253,24 @@ func (l *Ledger) Open(ctx context.Context, name string) error {
 	l.mu.Lock()
 	err := a.part.Open(l.rules.Load(), l.now())
 	for _, resource := range a.part.Resources() {
-		a.touch(limits.WindowBudget(resource))
+		a.touch(a.part.WindowBudget(resource))
 	}
 	l.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return l.exchange(ctx, a, &entry{})
+	return l.roundTrip(ctx, a, &entry{})
 }
 
 // flush sends the touched budgets of an account: immediately, or after flushDelay unless a claim is sent earlier.
 func (l *Ledger) flush(ctx context.Context, a *account, immediately bool) error {
 	switch {
 	case immediately:
-		return l.exchange(ctx, a, &entry{})
+		return l.roundTrip(ctx, a, &entry{})
 	case l.lostFor(ctx, l.keysOf(a.name)[0]): // a heartbeat sends the use after the outage
 		return nil
 	case l.flushDelay == 0:
-		_ = l.exchange(ctx, a, &entry{})
+		_ = l.roundTrip(ctx, a, &entry{})
 		return nil
 	}
 	l.mu.Lock()
@@ -292,7 +286,7 @@ func (l *Ledger) flush(ctx context.Context, a *account, immediately bool) error 
 		unsent := len(a.touched) > 0
 		l.mu.Unlock()
 		if unsent {
-			_ = l.exchange(context.WithoutCancel(ctx), a, &entry{}) // the next heartbeat repeats it
+			_ = l.roundTrip(context.WithoutCancel(ctx), a, &entry{}) // the next heartbeat repeats it
 		}
 	})
 	return nil

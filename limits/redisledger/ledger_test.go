@@ -26,7 +26,7 @@ local cmsgpack = {pack = cjson.encode, unpack = cjson.decode}
 
 // miniredisLedger opens a ledger on a miniredis in the bubble of the test. The scripts use the clock of production. Keys do not
 // expire, as on redis-server, because the ledger sends no heartbeats that renew them.
-func miniredisLedger(t *testing.T, rules limits.Rules) limits.Ledger {
+func miniredisLedger(t *testing.T, rules limits.Rules) limitstest.Ledger {
 	server := miniredis.NewMiniRedis()
 	t.Cleanup(server.Close)
 	client := newClient(t, redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return server.Dial() }})
@@ -48,7 +48,7 @@ func TestLedgerSuiteOnRedis(t *testing.T) {
 
 // openOn opens the ledger of one replica on an empty database in virtual time.
 func openOn(d database) limitstest.Open {
-	return func(t *testing.T, rules limits.Rules) limits.Ledger {
+	return func(t *testing.T, rules limits.Rules) limitstest.Ledger {
 		client := d.client(t)
 		client.AddHook(tick(new(atomic.Int64)))
 		if err := client.FlushDB(context.Background()).Err(); err != nil {
@@ -59,7 +59,7 @@ func openOn(d database) limitstest.Open {
 }
 
 func TestLostWritesAreRestored(t *testing.T) {
-	limitstest.RunDataLoss(t, openOn(newDatabase(t)), func(t *testing.T, l limits.Ledger) {
+	limitstest.RunDataLoss(t, openOn(newDatabase(t)), func(t *testing.T, l limitstest.Ledger) {
 		if err := l.(*Ledger).Client.FlushDB(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -68,10 +68,10 @@ func TestLostWritesAreRestored(t *testing.T) {
 }
 
 func TestOfflineSpendsReachRedisAfterAnOutage(t *testing.T) {
-	limitstest.RunStoreOutages(t, openOn(newDatabase(t)), func(t *testing.T, l limits.Ledger) {
+	limitstest.RunStoreOutages(t, openOn(newDatabase(t)), func(t *testing.T, l limitstest.Ledger) {
 		reconcileAll(t, l)
 		l.(*Ledger).markLost("", errLost)
-	}, func(t *testing.T, l limits.Ledger) {
+	}, func(t *testing.T, l limitstest.Ledger) {
 		if l.(*Ledger).reconnect(t.Context()); l.(*Ledger).isLost() {
 			t.Fatal("the ledger did not reconnect")
 		}

@@ -23,7 +23,7 @@ func TestOfflineLeaseIsUsedOnceWhenAReplyIsLost(t *testing.T) {
 		if offline == 0 || 30*(first+offline) > 900 {
 			p.Fatalf("%d points used, %d of them offline", 30*(first+offline), 30*offline)
 		}
-		p.hook.changeNext(p.r1.scripts.exchange, loseReply)
+		p.hook.changeNext(p.r1.scripts.roundTrip, loseReply)
 		p.r1.reconnect(p.Context()) // the network fails again
 		if !p.r1.isLost() {
 			p.Fatal("the ledger reconnected")
@@ -48,7 +48,7 @@ func TestOfflineUnitsAreUsedOnceWhenAReplyIsLost(t *testing.T) {
 		if w.spend(p.r1, 100) == 0 {
 			p.Fatal("no claim was granted offline")
 		}
-		p.hook.changeNext(p.r1.scripts.exchange, loseReply)
+		p.hook.changeNext(p.r1.scripts.roundTrip, loseReply)
 		p.r1.reconnect(p.Context())
 		time.Sleep(75 * time.Second)
 		w.reset, w.used, w.open = time.Now().Add(2*time.Minute), 0, true

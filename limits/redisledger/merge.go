@@ -5,13 +5,12 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
-// Merge implements [limits.Ledger]. The replica merges its own part of both accounts. The other replicas merge their
-// parts when they learn the alias: from their next exchange of the account from, or from [Ledger.ShareAliases]. The next
-// exchanges return the leases of the account from, and send the use and the cool-down of the merged account.
+// Merge implements [limits.Names]. The replica merges its own part of both accounts. The other replicas merge their
+// parts when they learn the alias: from their next round trip about the account from, or from [Ledger.ShareAliases]. The next
+// round trips return the leases of the account from, and send the use and the cool-down of the merged account.
 func (l *Ledger) Merge(from, into string, kind policy.CallerKind) {
 	l.mu.Lock()
 	from, into, merged := l.aliases.Add(from, into, l.now())
@@ -25,7 +24,7 @@ func (l *Ledger) Merge(from, into string, kind policy.CallerKind) {
 	}
 	target := l.account(into, kind)
 	l.merge(source, target)
-	source.touch(limits.SlotsBudget) // Redis learns the alias even if the account is not in use
+	source.touch(source.part.SlotsBudget()) // Redis learns the alias even if the account is not in use
 	l.mu.Unlock()
 	for _, a := range []*account{target, source} {
 		_ = l.flush(context.Background(), a, false) // the next heartbeat repeats it
@@ -52,7 +51,7 @@ func (l *Ledger) merge(source, target *account) {
 	target.touch(target.part.Used(now)...)
 }
 
-// Canonical implements [limits.Ledger].
+// Canonical implements [limits.Names].
 func (l *Ledger) Canonical(name string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -91,12 +91,12 @@ func TestMergeReachesOtherReplicasWithTheirNextCall(t *testing.T) {
 	}
 }
 
-// A claim whose account is merged during the exchange is decided by the merged account, and its tokens are returned.
-func TestMergeDuringAnExchange(t *testing.T) {
+// A claim whose account is merged during the round trip is decided by the merged account, and its tokens are returned.
+func TestMergeDuringARoundTrip(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.mustAdmit(p.r1, p.claimOf("token b", 800), "before the merge")
 		p.r1.Merge("token b", "user:1", policy.User)
-		p.hook.changeNext(p.r1.scripts.exchange, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.changeNext(p.r1.scripts.roundTrip, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			err := run(ctx, cmd)
 			go p.r1.Merge("token a", "user:1", policy.User)
 			time.Sleep(time.Second)
@@ -113,7 +113,7 @@ func TestMergeDuringAnExchange(t *testing.T) {
 	})
 }
 
-// A reply about an account that was merged during the exchange contains reports that are merged already.
+// A reply about an account that was merged during the round trip contains reports that are merged already.
 func TestMergeCountsRequestsOfOtherReplicasOnce(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		w := &window{pair: p, limit: 100, reset: time.Now().Add(30 * time.Minute)}
@@ -121,7 +121,7 @@ func TestMergeCountsRequestsOfOtherReplicasOnce(t *testing.T) {
 		w.spend(p.r2, 20)
 		w.spend(p.r1, 5)
 		w.spend(p.r2, 5)
-		p.hook.changeNext(p.r1.scripts.exchange, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+		p.hook.changeNext(p.r1.scripts.roundTrip, func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			err := run(ctx, cmd)
 			go p.r1.Merge("token a", "user:1", policy.User)
 			time.Sleep(time.Second)

@@ -224,7 +224,7 @@ func TestIgnoredObservationIsUnconfirmed(t *testing.T) {
 // If a replica cannot send a limit error to Redis, the replica refuses claims while it is offline.
 func TestLimitErrorAppliesWithoutRedis(t *testing.T) {
 	for name, lose := range map[string]func(p *pair){
-		"lost reply":      func(p *pair) { p.hook.changeNext(p.r1.scripts.exchange, loseReply) },
+		"lost reply":      func(p *pair) { p.hook.changeNext(p.r1.scripts.roundTrip, loseReply) },
 		"lost connection": func(p *pair) { p.disconnect(p.r1) },
 	} {
 		t.Run(name, func(t *testing.T) {

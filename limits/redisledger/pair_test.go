@@ -19,6 +19,7 @@ import (
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/limits/limitstest"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -186,7 +187,7 @@ func withTwoReplicas(t *testing.T, run func(p *pair)) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pair{T: t, database: d}
 		p.r1, p.r2 = p.open("r1", defaultRules()), p.open("r2", defaultRules())
-		if err := p.r1.scripts.exchange.Load(t.Context(), p.r1.Client).Err(); err != nil {
+		if err := p.r1.scripts.roundTrip.Load(t.Context(), p.r1.Client).Err(); err != nil {
 			t.Fatal(err)
 		}
 		p.r1.Client.AddHook(p.hook.hook())
@@ -362,7 +363,7 @@ func (p *pair) empty() {
 
 // reconcileAll sends a heartbeat as in a new epoch. In tests without passing time, the ledger cannot distinguish
 // epochs.
-func reconcileAll(t *testing.T, l limits.Ledger) {
+func reconcileAll(t *testing.T, l limitstest.Ledger) {
 	l.(*Ledger).shards[""].losses++
 	if err := l.(*Ledger).heartbeat(t.Context()); err != nil {
 		t.Fatal(err)

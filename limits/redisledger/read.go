@@ -81,7 +81,7 @@ func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limit
 	return foreign, nil
 }
 
-// Budget implements [limits.Ledger]. The next exchange learns a resource that this replica has not used.
+// Budget implements [limits.Ledger]. The next round trip learns a resource that this replica has not used.
 func (l *Ledger) Budget(caller policy.Caller, res string) (b limits.Budget, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,7 +90,7 @@ func (l *Ledger) Budget(caller policy.Caller, res string) (b limits.Budget, know
 		return newAccount(caller.Account, caller.Kind).part.Budget(caller, res, l.rules.Load(), l.clock), false
 	}
 	if known = slices.Contains(a.part.Resources(), res); !known {
-		a.touch(limits.WindowBudget(res))
+		a.touch(a.part.WindowBudget(res))
 	}
 	return a.part.Budget(caller, res, l.rules.Load(), l.clock), known
 }
@@ -104,7 +104,7 @@ func (l *Ledger) Alone(account, res string, since time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.accounts[account]
-	return a != nil && !a.rests && a.part.Others(limits.WindowBudget(res)) == 0
+	return a != nil && !a.rests && a.part.Others(a.part.WindowBudget(res)) == 0
 }
 
 // Resources implements [limits.Ledger]. While Redis is lost, it returns the resources that this replica knows.
@@ -139,7 +139,7 @@ type quietAccount struct {
 	foreign map[string]limits.Use
 }
 
-// Accounts implements [limits.Ledger]. It returns the most recently used accounts, ordered by name. It reads only accounts
+// Accounts implements [limits.Operator]. It returns the most recently used accounts, ordered by name. It reads only accounts
 // that a replica may have used since the last listing. In a cluster, accounts and the index of lost shards are as this replica
 // knows them.
 func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, error) {
@@ -227,7 +227,7 @@ func (l *Ledger) describe(ctx context.Context, title string, quiet *quietAccount
 	var err error
 	if reads {
 		quiet.account = nil
-		if quiet.foreign, err = l.read(ctx, a); errors.Is(err, errUnreadable) { // the next exchange repairs the account
+		if quiet.foreign, err = l.read(ctx, a); errors.Is(err, errUnreadable) { // the next round trip repairs the account
 			err = nil
 		} else if err == nil {
 			quiet.account = a

@@ -31,13 +31,13 @@ func source(file string) string {
 }
 
 // scripts are the programs that run in Redis. Each script except register and aliases uses one account.
-type scripts struct{ exchange, read, repair, register, aliases *redis.Script }
+type scripts struct{ roundTrip, read, repair, register, aliases *redis.Script }
 
 func newScripts(clock string) scripts {
 	clock += source("steady.lua")
 	account := clock + source("account.lua")
 	return scripts{
-		exchange: redis.NewScript(account + source("exchange.lua")), read: redis.NewScript(account + source("read.lua")),
+		roundTrip: redis.NewScript(account + source("divide.lua") + source("roundtrip.lua")), read: redis.NewScript(account + source("read.lua")),
 		repair:   redis.NewScript(account + source("repair.lua")),
 		register: redis.NewScript(clock + source("register.lua")), aliases: redis.NewScript(source("aliases.lua")),
 	}

@@ -85,7 +85,7 @@ function createRow({ account: { account: id, kind: kindText } }) {
     setText(number, `${amount(budget.resource, budget.remaining)} / ${amount(budget.resource, budget.limit)}`);
     const notes = [];
     if (budget.held) notes.push(`${amount(budget.resource, budget.held)} reserved by requests in flight`);
-    if (budget.share) notes.push(`${Math.round(100 * budget.share)} % of the limit, because another program seems to use the rest`);
+    if (budget.allowance) notes.push(`${Math.round(100 * budget.allowance)} % of the limit, because another program seems to use the rest`);
     number.title = notes.join("; ");
     reset.title = budget.used ? `at ${clock(budget.reset)}` : "not used";
   };

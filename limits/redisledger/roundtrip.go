@@ -12,20 +12,20 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// An exchange is one call of exchange.lua. It sends what this replica uses of each touched budget, its reports and
+// A round trip is one call of roundtrip.lua. It sends what this replica uses of each touched budget, its reports and
 // changes of the cool-down, and claims. It receives the size of the leases, the reports and the cool-down of the other
-// replicas, and the decisions. One exchange of an account runs at a time, so a busy account needs few calls.
+// replicas, and the decisions. One round trip of an account runs at a time, so a busy account needs few calls.
 
 const (
-	// flushDelay is the time for which an outcome waits for a claim, because both can share one exchange.
+	// flushDelay is the time for which an outcome waits for a claim, because both can share one round trip.
 	flushDelay = 5 * time.Millisecond
-	// batchMax bounds the claims of one exchange, because Redis runs nothing else during a script. waitingMax bounds
-	// the entries that wait for an exchange.
+	// batchMax bounds the claims of one round trip, because Redis runs nothing else during a script. waitingMax bounds
+	// the entries that wait for a round trip.
 	batchMax   = 32
 	waitingMax = 1000
 )
 
-// entry is one caller that waits for an exchange. If claim is nil, the caller waits for changes to be sent.
+// entry is one caller that waits for a round trip. If claim is nil, the caller waits for changes to be sent.
 type entry struct {
 	claim    *limits.Claim
 	decision limits.Decision
@@ -133,15 +133,13 @@ type needCall struct {
 	Client  string `json:"client,omitempty"`
 	Counted int    `json:"counted"`
 	Share   int64  `json:"share"`
-	// Waiting is the number of claims of the client that wait at this replica. Nominal and Reserved are those of [limits.Need].
-	Waiting  int   `json:"waiting,omitempty"`
-	Nominal  int64 `json:"nominal,omitempty"`
-	Reserved int64 `json:"reserved,omitempty"`
+	// Waiting is the number of claims of the client that wait at this replica. Shares, Window and Paced are those of [limits.Need].
+	Waiting int   `json:"waiting,omitempty"`
+	Shares  int64 `json:"shares"`
+	Window  int64 `json:"window"`
+	Paced   bool  `json:"paced"`
 	// Resource means that the budget counts the requests of a resource.
 	Resource bool `json:"resource"`
-	// Interval is the time that the claim adds to the pace of the budget. A paced claim waits for it.
-	Interval int64 `json:"interval"`
-	Paced    bool  `json:"paced"`
 	// Guarantees are tokens that the claim must leave to other clients, as far as these clients have not used them.
 	Guarantees []guaranteeCall `json:"guarantees,omitempty"`
 }
@@ -159,7 +157,7 @@ type leftCall struct {
 	Keep   int64  `json:"keep"`
 }
 
-// reply is the reply of exchange.lua.
+// reply is the reply of roundtrip.lua.
 type reply struct {
 	Missing   bool `json:"missing"`   // Redis has lost confirmed calls, and changed nothing
 	Overtaken bool `json:"overtaken"` // Redis has executed a later call, and changed nothing
@@ -198,10 +196,11 @@ type reportReply struct {
 func (w windowReply) state() limits.WindowState {
 	s := limits.WindowState{Silent: w.Silent, Opened: w.Opened}
 	for _, r := range w.Reports {
-		s.Reports = append(s.Reports, limits.Report{
+		report := limits.Report{
 			Reset: r.Reset, MaxOffset: r.MaxOffset, MinOffset: r.MinOffset, Limit: r.Limit, Used: r.Used, Responses: r.Responses,
-			Foreign: limits.Counts{Own: r.Own, Lost: r.Lost},
-		})
+		}
+		report.Foreign.Own, report.Foreign.Lost = r.Own, r.Lost
+		s.Reports = append(s.Reports, report)
 	}
 	return s
 }
@@ -231,36 +230,36 @@ type claimReply struct {
 	At      int64 `json:"at,string"`
 }
 
-// exchange waits for an exchange that contains the entry. Every exchange ends, because calls have deadlines.
-func (l *Ledger) exchange(ctx context.Context, a *account, e *entry) error {
-	// The end of one context must not cancel an exchange, which contains entries with other contexts.
+// roundTrip waits for a round trip that contains the entry. Every round trip ends, because calls have deadlines.
+func (l *Ledger) roundTrip(ctx context.Context, a *account, e *entry) error {
+	// The end of one context must not cancel a round trip, which contains entries with other contexts.
 	ctx = context.WithoutCancel(ctx)
 	defer a.waiting.Add(-1)
 	if a.waiting.Add(1) > waitingMax {
-		return unavailable(errors.New("too many calls wait for an exchange of the account"))
+		return unavailable(errors.New("too many calls wait for a round trip of the account"))
 	}
 	return a.batcher.Do(e, batchMax, func(entries []*entry) error {
 		for range 4 {
-			again, err := l.exchangeOnce(ctx, a, entries)
+			again, err := l.roundTripOnce(ctx, a, entries)
 			if err != nil || again == nil {
 				return err
 			}
 			entries = again
 		}
-		return unavailable(errors.New("the account changed during four exchanges"))
+		return unavailable(errors.New("the account changed during four round trips"))
 	})
 }
 
-// exchangeOnce runs exchange.lua once. It returns the entries of a further exchange, if Redis has lost data or another
+// roundTripOnce runs roundtrip.lua once. It returns the entries of a further round trip, if Redis has lost data or another
 // replica has changed the cool-down at the same time.
-func (l *Ledger) exchangeOnce(ctx context.Context, a *account, entries []*entry) (again []*entry, err error) {
+func (l *Ledger) roundTripOnce(ctx context.Context, a *account, entries []*entry) (again []*entry, err error) {
 	forced := slices.ContainsFunc(entries, func(e *entry) bool { return e.heartbeat || e.leave })
 	if !forced && l.lostFor(ctx, l.keysOf(a.name)[0]) {
 		return nil, unavailable(errLost)
 	}
-	var x *exchange
+	var x *roundTrip
 	var answer reply
-	err = l.run(ctx, l.scripts.exchange, a.name, func(to server) any {
+	err = l.run(ctx, l.scripts.roundTrip, a.name, func(to server) any {
 		x = l.prepare(a, entries, to)
 		return x.call
 	}, &answer)
@@ -290,7 +289,7 @@ func (l *Ledger) exchangeOnce(ctx context.Context, a *account, entries []*entry)
 			l.merge(a, l.account(name, a.kind))
 		}
 	}
-	if again != nil && forced && !answer.Missing { // the further exchange must not undo a heartbeat or a leave
+	if again != nil && forced && !answer.Missing { // the further round trip must not undo a heartbeat or a leave
 		again = slices.DeleteFunc(slices.Clone(entries), func(e *entry) bool { return e.claim != nil })
 	}
 	a.unsure = a.unsure || err != nil
@@ -301,8 +300,8 @@ func (l *Ledger) exchangeOnce(ctx context.Context, a *account, entries []*entry)
 	return again, err
 }
 
-// exchange is an exchange in progress.
-type exchange struct {
+// roundTrip is a round trip in progress.
+type roundTrip struct {
 	*account
 	call    call
 	rules   *limits.Rules
@@ -320,7 +319,7 @@ type exchange struct {
 }
 
 // prepare makes the call. From this moment, the leases have at most the tokens that the call keeps.
-func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
+func (l *Ledger) prepare(a *account, entries []*entry, to server) *roundTrip {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.rules.Load()
@@ -331,7 +330,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
 	}
 	a.full = a.full || a.rests
 	merged := func() bool { return l.canonical(a.name) != a.name }
-	x := &exchange{
+	x := &roundTrip{
 		account: a, rules: r, now: l.now, merged: merged, sent: now, shard: to.shard,
 		indexes: map[string]int{}, ahead: map[string]int64{}, touched: a.touched,
 	}
@@ -355,7 +354,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
 		}
 		needs := a.part.Needs(*e.claim, r, now)
 		a.noteClaim(needs, now)
-		a.touch(limits.WindowBudget(e.claim.Resource)) // an unlimited window may be limited now
+		a.touch(a.part.WindowBudget(e.claim.Resource)) // an unlimited window may be limited now
 		x.claims, x.needs = append(x.claims, e), append(x.needs, needs)
 	}
 	if a.full || leave {
@@ -366,7 +365,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
 	}
 	a.touched = map[string]bool{}
 	for _, budget := range slices.Sorted(maps.Keys(x.touched)) {
-		if forced || a.full || a.inNextExchange(budget, now) {
+		if forced || a.full || a.inNextRoundTrip(budget, now) {
 			x.add(budget)
 		}
 	}
@@ -377,9 +376,9 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
 			c := x.claims[i].claim
 			need := needCall{
 				Budget: x.indexes[n.Budget], Cost: n.Cost, Limit: n.Limit, Client: n.Client, Counted: -1, Share: n.Share, Waiting: c.Waiting,
-				Nominal: n.Nominal, Reserved: n.Reserved, Resource: n.Reason == limits.Primary, Interval: n.Interval, Paced: n.Paced,
+				Shares: n.Shares, Resource: n.Reason == limits.Primary, Window: n.Window, Paced: n.Paced,
 			}
-			if index, ok := x.indexes[n.Client]; ok && !limits.IsWindow(n.Budget) { // the requests of a window are another need
+			if index, ok := x.indexes[n.Client]; ok && !a.part.IsWindow(n.Budget) { // the requests of a window are another need
 				need.Counted = index
 			} else if len(c.Clients) == 0 {
 				need.Share = 1
@@ -418,7 +417,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *exchange {
 }
 
 // touchLeases adds the leases to a heartbeat that have changed, and requests spare tokens for recent claims.
-func (x *exchange) touchLeases(leave bool, now int64) {
+func (x *roundTrip) touchLeases(leave bool, now int64) {
 	for budget := range x.leases {
 		own := x.lease(budget, now)
 		if !leave && x.wantsSpare(budget, own) {
@@ -433,7 +432,7 @@ func (x *exchange) touchLeases(leave bool, now int64) {
 }
 
 // add adds a budget to the call.
-func (x *exchange) add(budget string) {
+func (x *roundTrip) add(budget string) {
 	own, use := x.lease(budget, x.sent), x.part.Use(budget, x.sent)
 	// Reported requests have left the lease, because the reported use contains them, even if this call fails.
 	own.tokens = max(0, own.tokens-(use.Reported-own.reported))
@@ -446,14 +445,14 @@ func (x *exchange) add(budget string) {
 		b.Spare = max(0, own.tokens-use.Total())
 	}
 	if x.offset != nil {
-		b.Returns, b.Ends = toStore(use.Returns, *x.offset), toStore(use.Ends, *x.offset)
-		for _, w := range x.part.Waits(budget, x.sent) {
-			b.Waits = append(b.Waits, waitCall{w.Client, w.Share, w.Cost, w.Demand, toStore(w.Ends, *x.offset)})
-		}
+		b.Returns, b.Ends = toRedis(use.Returns, *x.offset), toRedis(use.Ends, *x.offset)
+		x.part.EachWait(budget, x.sent, func(client string, share, cost, demand, ends int64) {
+			b.Waits = append(b.Waits, waitCall{client, share, cost, demand, toRedis(ends, *x.offset)})
+		})
 	}
 	x.indexes[budget] = len(x.call.Budgets)
 	x.call.Budgets = append(x.call.Budgets, b)
-	if !limits.IsWindow(budget) {
+	if !x.part.IsWindow(budget) {
 		return
 	}
 	w := windowCall{Budget: budget, Version: x.windows[budget]}
@@ -473,8 +472,8 @@ func (x *exchange) add(budget string) {
 // recentSlots returns the number of slots that were held at the same time within slotTime, less the slots in use. Slots
 // are never spent, so without recentSlots a replica would have none when Redis is lost between two requests. While
 // another replica needs slots, an equal share is the most.
-func (x *exchange) recentSlots(budget string, own *lease, use limits.Use) int64 {
-	if budget != limits.SlotsBudget {
+func (x *roundTrip) recentSlots(budget string, own *lease, use limits.Use) int64 {
+	if budget != x.part.SlotsBudget() {
 		return 0
 	}
 	if use.Held >= own.most || time.Since(own.mostAt) > slotTime {
@@ -487,8 +486,8 @@ func (x *exchange) recentSlots(budget string, own *lease, use limits.Use) int64 
 	return most - use.Held
 }
 
-// toStore converts a time to the clock of Redis.
-func toStore(at int64, offset limits.Offset) int64 {
+// toRedis converts a time to the clock of Redis.
+func toRedis(at int64, offset limits.Offset) int64 {
 	if at == 0 {
 		return 0
 	}
@@ -496,7 +495,7 @@ func toStore(at int64, offset limits.Offset) int64 {
 }
 
 // apply records the reply.
-func (x *exchange) apply(answer *reply) (again []*entry, err error) {
+func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 	a, now := x.account, x.now()
 	switch {
 	case answer.Overtaken:
@@ -543,7 +542,7 @@ func (x *exchange) apply(answer *reply) (again []*entry, err error) {
 	for i, e := range x.claims {
 		if e.moved = x.merged(); e.moved {
 			for _, n := range x.needs[i] {
-				x.touch(n.Budget) // the next exchange returns the tokens
+				x.touch(n.Budget) // the next round trip returns the tokens
 			}
 			continue
 		}
@@ -563,7 +562,7 @@ func (x *exchange) apply(answer *reply) (again []*entry, err error) {
 }
 
 // hasReports reports whether the call left out reports, because the clock of Redis was unknown.
-func (x *exchange) hasReports(now int64) bool {
+func (x *roundTrip) hasReports(now int64) bool {
 	return slices.ContainsFunc(x.call.Windows, func(w windowCall) bool {
 		s, _ := x.part.WindowState(w.Budget, limits.Offset{}, now)
 		return len(s.Reports) > 0
@@ -572,14 +571,14 @@ func (x *exchange) hasReports(now int64) bool {
 
 // decide returns the decision on a claim. The rules decide again after Redis has granted tokens, with the reports and
 // the cool-down of the other replicas.
-func (x *exchange) decide(c limits.Claim, needs []limits.Need, answer claimReply, now int64) limits.Decision {
+func (x *roundTrip) decide(c limits.Claim, needs []limits.Need, answer claimReply, now int64) limits.Decision {
 	if answer.Granted {
 		d := x.part.Admit(c, x.rules, now)
 		for _, n := range needs {
 			if d.Granted {
 				x.leases[n.Budget].sent.Held += n.Cost // as Redis has recorded
 			} else {
-				x.touch(n.Budget) // the next exchange returns the tokens
+				x.touch(n.Budget) // the next round trip returns the tokens
 			}
 		}
 		return d
@@ -615,7 +614,7 @@ const leftParts = 16
 
 // leave returns all leases. It splits the spent tokens by the time at which they return. Redis returns each part at its time,
 // and all parts when this replica declares everything again.
-func (x *exchange) leave(now int64) {
+func (x *roundTrip) leave(now int64) {
 	x.call.Full, x.rests = true, true
 	for range leftParts {
 		x.call.Left = append(x.call.Left, []leftCall{})
@@ -626,15 +625,15 @@ func (x *exchange) leave(now int64) {
 		if b.Keep == 0 {
 			continue
 		}
-		for _, s := range x.part.Returns(b.Budget, now) {
-			step := min(leftParts-1, max(0, (s.At-now)*leftParts/b.Keep))
-			b.Spent -= s.Tokens
+		for at, tokens := range x.part.Returns(b.Budget, now) {
+			step := min(leftParts-1, max(0, (at-now)*leftParts/b.Keep))
+			b.Spent -= tokens
 			part := x.call.Left[step]
 			if last := len(part) - 1; last >= 0 && part[last].Budget == b.Budget { // a part has one lease of each budget
-				part[last].Spent += s.Tokens
+				part[last].Spent += tokens
 				continue
 			}
-			x.call.Left[step] = append(part, leftCall{b.Budget, s.Tokens, b.Keep * (step + 1) / leftParts})
+			x.call.Left[step] = append(part, leftCall{b.Budget, tokens, b.Keep * (step + 1) / leftParts})
 		}
 	}
 }

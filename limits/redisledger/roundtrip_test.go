@@ -21,7 +21,7 @@ import (
 func (p *pair) countBatches(hold func()) *atomic.Int64 {
 	batches := new(atomic.Int64)
 	p.hook.changeAll(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
-		if cmd.Name() == "evalsha" && cmd.Args()[1] == p.r1.scripts.exchange.Hash() {
+		if cmd.Name() == "evalsha" && cmd.Args()[1] == p.r1.scripts.roundTrip.Hash() {
 			batches.Add(1)
 			if hold != nil {
 				hold()

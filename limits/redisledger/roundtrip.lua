@@ -1,6 +1,6 @@
--- Exchanges the state of one replica with the account: the use of its leases, reports of responses, and the cool-down.
+-- Takes the state of one replica into the account: the use of its leases, reports of responses, and the cool-down.
 -- Then decides claims: a claim gets tokens of all its budgets, or of none.
--- The call and the reply have the fields of the types call and reply in exchange.go.
+-- The call and the reply have the fields of the types call and reply in roundtrip.go.
 
 begin()
 if replica.seq < call.confirmed then
@@ -131,8 +131,8 @@ local function guaranteed(need)
   return tokens
 end
 
--- These functions apply the rules of waits.go. The table t.waits of a budget contains the clients that wait, by the name
--- of the field that has their use. If the account has one client, each replica counts as a client with a share of 1.
+-- The table t.waits of a budget contains the clients that wait, by the name of the field that has their use. If the account has
+-- one client, each replica counts as a client with a share of 1.
 local function own_field(n)
   if n.client then return 't:' .. n.client end
   return lease_name(call.replica, budgets[n.budget + 1].budget)
@@ -156,34 +156,26 @@ local function wait(n, at)
   changed['t:' .. b.budget], save_needed = true, true
 end
 
--- Reports whether more than half of a budget is used.
-local function above_half(t, n) return 2 * t.tokens > n.limit end
-
--- Reports whether a claim must yield the free tokens of a budget to other clients that wait.
-local function must_yield(n, free)
-  local waits, name = total(budgets[n.budget + 1].budget).waits, own_field(n)
-  if not waits then return false end
-  local tokens, shares = free + used(name), n.share
-  for other, w in pairs(waits) do
+-- Returns the other clients that wait for a budget. The demand of a client is known for one replica.
+local function waiting(t, own)
+  local list = {}
+  for name, w in pairs(t.waits or {}) do
     if w.ends <= now then
-      waits[other] = nil
-    elseif other ~= name then
-      tokens, shares = tokens + used(other), shares + w.share
+      t.waits[name] = nil
+    elseif name ~= own then
+      table.insert(list, {share = w.share, cost = w.cost, demand = w.demand * call.replicas, used = used(name)})
     end
   end
-  local function rest(other, share) return tokens * share - used(other) * shares end -- multiplied by shares
-  local own = rest(name, n.share)
-  if own >= n.cost * shares then return false end
-  local left = free
-  for other, w in pairs(waits) do
-    local unused = other == name and 0 or rest(other, w.share)
-    if unused >= w.cost * shares then
-      left = left - min(floor(unused / shares), w.demand * call.replicas) -- the demand is that of one replica
-    elseif unused > max(own, 0) and w.cost <= tokens then
-      left = left - w.cost
-    end
-  end
-  return left < n.cost
+  return list
+end
+
+-- Applies the rule that divides a budget (divide.lua). in_use is the number of tokens of all leases.
+local function verdict(n, t)
+  local b, own = budgets[n.budget + 1], own_field(n)
+  local free = capacity(window(b.budget), n.limit) - others(b) - b.used
+  return divide({cost = n.cost, limit = n.limit, free = free, in_use = t.tokens, window = n.window, pace = t.pace or 0, paced = n.paced,
+    now = now, share = n.share, shares = n.shares, used = n.share > 0 and used(own) or 0, kept = guaranteed(n),
+    waits = n.share > 0 and waiting(t, own) or {}})
 end
 
 -- Decides a claim: a list of needs (needCall). A refusal has the index of a budget, and the time of the next attempt, or 0.
@@ -195,12 +187,10 @@ local function claim(needs)
   end
   for _, n in ipairs(needs) do
     local b = budgets[n.budget + 1]
-    local t, w = total(b.budget), window(b.budget)
-    local free, paced = capacity(w, n.limit) - others(b) - b.used, n.paced
-    if n.client and used(own_field(n)) + n.cost > (n.nominal or 0) then
-      free, paced = free - (n.reserved or 0), paced or above_half(t, n)
-    end
-    if n.cost > free then
+    local t = total(b.budget)
+    local v = verdict(n, t)
+    n.pace = v.pace
+    if v.missing > 0 then
       local spare = t.tokens - t.spent - t.held -- other replicas return spare tokens within a heartbeat
       local at = spare < n.cost and t.returns > now and t.returns or 0
       refuse(n, at)
@@ -208,15 +198,14 @@ local function claim(needs)
       for _, m in ipairs(needs) do -- also for the requests of the resource
         if n.resource and m.resource and m.share > 0 then wait(m, at) end
       end
-    elseif n.guarantees and n.cost + guaranteed(n) > free then
+    elseif v.kept then
       keeping = n
-    elseif n.share > 0 and must_yield(n, free) then
+    elseif v.yields then
       yielding = n
     end
-    local due = (t.pace or 0) - PACE_TOLERANCE
-    if paced and now < due then
-      refuse(n, due)
-      wait(n, due)
+    if v.due > 0 then
+      refuse(n, v.due)
+      wait(n, v.due)
     end
   end
   if refusing then return {granted = false, budget = refusing.budget, at = int(refused_until)} end
@@ -234,6 +223,7 @@ local function claim(needs)
   for _, n in ipairs(needs) do
     local b = budgets[n.budget + 1]
     local t = total(b.budget)
+    if n.pace > 0 then t.pace = n.pace end
     b.used, b.held, b.keep = b.used + n.cost, b.held + n.cost, b.keep + n.cost
     local room = capacity(window(b.budget), n.limit) - others(b) -- free tokens are used before spare tokens
     local spare = short(t) and 0 or b.spare
@@ -246,7 +236,6 @@ local function claim(needs)
       set_use(c.budget, c.lease, c)
       changed[lease_name(call.replica, c.budget)], changed['t:' .. c.budget] = true, true
     end
-    if n.interval > 0 and (n.paced or above_half(t, n)) then t.pace = min(max(t.pace or 0, now) + n.interval, now + b.returns_after) end
     changed[lease_name(call.replica, b.budget)], changed['t:' .. b.budget] = true, true
   end
   save_needed = true

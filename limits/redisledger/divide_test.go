@@ -1,0 +1,53 @@
+package redisledger
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/internal/testservers"
+)
+
+// TestScriptDividesLikeTheTable compares divide.lua with the table that the function in Go follows.
+func TestScriptDividesLikeTheTable(t *testing.T) {
+	text, err := os.ReadFile("../testdata/divisions.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct{ Division, Verdict json.RawMessage }
+	if err := json.Unmarshal(text, &cases); err != nil {
+		t.Fatal(err)
+	}
+	script := redis.NewScript(source("divide.lua") + `
+return cjson.encode(divide(cjson.decode(ARGV[1])))`)
+	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	if testservers.HasRedis() {
+		client = newDatabase(t).client(t)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	fields := func(text string) (v map[string]any) {
+		if err := json.Unmarshal([]byte(text), &v); err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	for i, c := range cases {
+		reply, err := script.Run(t.Context(), client, nil, string(c.Division)).Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, want := fields(reply), fields(string(c.Verdict))
+		for name := range want {
+			if got[name] != want[name] || len(got) != len(want) {
+				t.Errorf("case %d: %s: got %s, want %s", i, c.Division, reply, c.Verdict)
+				break
+			}
+		}
+	}
+	if len(cases) < 300 {
+		t.Errorf("the table has %d cases, want at least 300", len(cases))
+	}
+}
