@@ -106,6 +106,8 @@ type Config struct {
 	ETags ETags
 	// WebhookFresh bounds the use of a response without revalidation while webhooks report its changes; 0 disables it.
 	WebhookFresh time.Duration
+	// Lag is the time after a change in which the upstream may still return the state before it.
+	Lag time.Duration
 	// GraphQLCache has the rules that store responses to GraphQL queries.
 	GraphQLCache policy.GraphQLCache
 	// Transport makes one attempt; see [NewTransport].

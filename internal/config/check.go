@@ -26,6 +26,7 @@ const (
 	maxContent  = 4 // windows of content creation that a ledger can hold (limits.MaxSpends)
 	maxDrain    = time.Hour
 	maxFresh    = 24 * time.Hour
+	maxLag      = time.Minute
 	maxSkew     = 5 * time.Minute
 	minCacheKey = 32
 	minQueryTTL = time.Second
@@ -104,6 +105,7 @@ func (d *decoder) check(c *Config) {
 	d.checkProxy(&c.Proxy)
 	d.checkLimits(c.Limits)
 	d.checkCache(c)
+	d.require(c.Cache.Lag <= maxLag, "cache.lag", "must be from 0 to %v", maxLag)
 	poll := c.Statistics.Poll
 	d.positive("statistics.poll.first", poll.First)
 	d.positive("statistics.poll.budget", poll.Budget)
