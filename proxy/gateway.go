@@ -146,7 +146,7 @@ type Config struct {
 type Gateway struct {
 	Config
 	breaker breaker
-	// linkIn304 contains the operations whose 304s repeat the Link field. etagWarning limits the rate of warnings about
+	// linkIn304 contains the linkBehavior of operations. etagWarning limits the rate of warnings about
 	// computed ETags.
 	linkIn304   sync.Map
 	etagWarning rate.Sometimes

@@ -22,8 +22,8 @@ type shown struct {
 	body   string
 	fields []string
 	write  int
-	// wrong304 confirms each validator.
-	wrong304 bool
+	// wrong304 confirms each validator. fullFields sends all fields in a 304.
+	wrong304, fullFields bool
 }
 
 // show changes the state of the upstream.
@@ -45,6 +45,9 @@ func (s *shown) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	etag := fmt.Sprintf(`"%d-%x"`, s.status, s.body)
 	setFields(w, "Cache-Control: private, max-age=60", "Etag: "+etag)
 	if tags := r.Header["If-None-Match"]; s.wrong304 && len(tags) > 0 || cache.MatchesETag(tags, etag) {
+		if s.fullFields {
+			setFields(w, s.fields...)
+		}
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
@@ -211,6 +214,89 @@ func TestErrorsAreNotRevalidated(t *testing.T) {
 				s.wrong304 = true
 				time.Sleep(time.Minute)
 				w.wantRead(issue7, http.StatusOK, "exists", "fwd=stale; fwd-status=200; stored; ttl=60")
+			})
+		})
+	}
+}
+
+// pageOf returns a list with a number of items.
+func pageOf(n int) string { return "[" + strings.TrimSuffix(strings.Repeat("{},", n), ",") + "]" }
+
+// TestPagesAreNotLost changes the pages of a list without a change of its first page.
+func TestPagesAreNotLost(t *testing.T) {
+	link := func(last int) string {
+		return fmt.Sprintf(`Link: <http://upstream.test/base%s?page=2>; rel="next", <http://upstream.test/base%s?page=%d>; rel="last"`, issuesOfWidgets, issuesOfWidgets, last)
+	}
+	changes := map[string]func(*world) []string{
+		"write": func(w *world) []string {
+			w.do(http.MethodPost, issuesOfWidgets, strings.NewReader("{}"), lines(owner)...)
+			return nil
+		},
+		"event":    func(w *world) []string { knownChanges["event"](w); return nil },
+		"expiry":   func(*world) []string { time.Sleep(time.Minute); return nil },
+		"no-cache": func(*world) []string { return []string{"Cache-Control: no-cache"} },
+		"client":   func(w *world) []string { knownChanges["event"](w); return []string{"If-None-Match: *"} },
+	}
+	for _, c := range []struct {
+		name, path, body string
+		before, after    string // Link
+		want             string // a part of the last Link
+	}{
+		{"next appears", issuesOfWidgets, pageOf(30), "X: none", link(2), `rel="next"`},
+		{"next appears after a small page", issuesOfWidgets + "?per_page=2", pageOf(2), "X: none", link(2), `rel="next"`},
+		{"last moves", issuesOfWidgets, pageOf(30), link(2), link(3), `page=3>; rel="last"`},
+		{"next ends", issuesOfWidgets, pageOf(30), link(2), "X: none", ""},
+		{"nested list", issuesOfWidgets, `{"items":` + pageOf(30) + `}`, "X: none", link(2), `rel="next"`},
+	} {
+		for name, change := range changes {
+			t.Run(c.name+"/"+name, func(t *testing.T) {
+				late(t, func(w *world, s *shown) {
+					for _, first := range []bool{true, false} { // the behavior of the upstream is unknown, and then known
+						s.show(http.StatusOK, c.body, c.before)
+						w.get(c.path, append(lines(owner), "Cache-Control: no-cache")...)
+						time.Sleep(2 * time.Second)
+						fields := change(w)
+						s.show(http.StatusOK, c.body, c.after)
+						r := w.get(c.path, append(lines(owner), fields...)...)
+						if got := r.Header.Get("Link"); !strings.Contains(got, c.want) || (c.want == "") != (got == "") {
+							t.Errorf("first %t: got Link %q, want %q in %d %s", first, got, c.want, r.StatusCode, r.Header.Get("Cache-Status"))
+						}
+						time.Sleep(time.Minute)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestPagesCostOneRequestForEachChange counts responses other than a 304.
+func TestPagesCostOneRequestForEachChange(t *testing.T) {
+	const later = `Link: <http://upstream.test/base/x?page=2>; rel="next"`
+	for _, c := range []struct {
+		name, body, link string
+		fullFields       bool
+		want             int // spent for the first request, and ten lifetimes
+	}{
+		{"short page", pageOf(29), "X: none", false, 1},
+		{"full page", pageOf(30), "X: none", false, 11},
+		{"number of items", `{"total_count":90,"items":` + pageOf(30) + `}`, later, false, 1},
+		{"a later page, Link missing in a 304", pageOf(30), later, false, 11},
+		{"a later page, Link in a 304", pageOf(30), later, true, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			late(t, func(w *world, s *shown) {
+				s.fullFields = c.fullFields
+				s.show(http.StatusOK, c.body, c.link)
+				spent := 0
+				for range 11 {
+					w.get(issuesOfWidgets, lines(owner)...)
+					w.get(issuesOfWidgets, lines(owner)...)
+					time.Sleep(time.Minute)
+				}
+				for _, r := range w.gateway.Recent() {
+					spent += r.Spent
+				}
+				w.want("spent", spent, c.want)
 			})
 		})
 	}
