@@ -301,3 +301,50 @@ func TestPagesCostOneRequestForEachChange(t *testing.T) {
 		})
 	}
 }
+
+// TestFailedWritesMakeTheirObjectStale sends a write that fails because the object has changed.
+func TestFailedWritesMakeTheirObjectStale(t *testing.T) {
+	const (
+		pull  = "/repos/acme/widgets/pulls/7"
+		other = "/repos/acme/widgets/pulls/8"
+	)
+	for _, c := range []struct {
+		method, path, read string
+		statuses           []int
+	}{
+		{http.MethodPatch, issue7, issue7, []int{404, 405, 409, 410, 412, 422}},
+		{http.MethodPost, issue7 + "/comments", issue7, []int{404, 409, 410}},
+		{http.MethodPut, pull + "/merge", pull, []int{404, 405, 409}},
+		{http.MethodPut, pull + "/update-branch", pull, []int{409, 422}},
+		{http.MethodPatch, "/repos/acme/widgets/git/refs/heads/main", "/repos/acme/widgets/git/ref/heads/main", []int{409, 422}},
+		{http.MethodPut, "/repos/acme/widgets/contents/docs/a.md", "/repos/acme/widgets/contents/docs/a.md", []int{409, 422}},
+		{http.MethodPost, "/repos/acme/widgets/labels", "/repos/acme/widgets/labels", []int{422}},
+	} {
+		for _, status := range c.statuses {
+			t.Run(fmt.Sprint(c.method, c.path, " ", status), func(t *testing.T) {
+				late(t, func(w *world, s *shown) {
+					s.show(http.StatusOK, "old")
+					w.wantRead(c.read, http.StatusOK, "old", "")
+					w.wantRead(other, http.StatusOK, "old", "")
+					stranger := w.get(c.read, bearer("stranger"))
+					w.want("status", stranger.StatusCode, http.StatusOK)
+					s.write = status
+					w.do(c.method, c.path, strings.NewReader("{}"), lines(owner)...)
+					before := w.upstreamSaw()
+					s.show(http.StatusOK, "new")
+					w.wantRead(c.read, http.StatusOK, "new", "")
+					w.wantRead(other, http.StatusOK, "old", "hit; ttl=60")
+					w.want("stranger's response", w.get(c.read, bearer("stranger")).body, "old")
+					settled := "hit; ttl=60"
+					if w.wantRead(c.read, http.StatusOK, "new", ""); status == http.StatusUnprocessableEntity {
+						w.want("revalidations", w.upstreamSaw()-before, 1)
+						settled = "hit; ttl=57"
+					}
+					time.Sleep(3 * time.Second)
+					w.wantRead(c.read, http.StatusOK, "new", "")
+					w.wantRead(c.read, http.StatusOK, "new", settled)
+				})
+			})
+		}
+	}
+}

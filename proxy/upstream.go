@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -90,8 +91,29 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 		g.Cache.PurgeUnsettled(a.in.Context(), g.Lag, cache.CauseWrite, g.tagsOfResponse(a, resp)...)
 	case !a.match.Operation.Safe() && (resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusRequestTimeout):
 		g.purgeUncertain(a) // the upstream may have failed after the change
+	case !a.match.Operation.Safe() && !a.mayBeLimited():
+		g.purgeAfterFailure(a, resp.StatusCode)
 	}
 	return resp, ending, nil
+}
+
+// refutes contains the statuses of unsafe requests which show that the object is not in the state that the client has seen.
+var refutes = []int{
+	http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict, http.StatusGone, http.StatusPreconditionFailed, http.StatusUnprocessableEntity,
+}
+
+// purgeAfterFailure purges the responses to the client that a failed unsafe request shows to be outdated, so that the client
+// does not repeat the request because of them. An object that fails validation may be unchanged, so its responses are
+// revalidated only once.
+func (g *Gateway) purgeAfterFailure(a *attempt, status int) {
+	if !slices.Contains(refutes, status) {
+		return
+	}
+	lag := g.Lag
+	if status == http.StatusUnprocessableEntity {
+		lag = 0
+	}
+	g.Cache.PurgeUnsettled(a.in.Context(), lag, cache.CauseFailedWrite, g.tagsOfObject(a.question, status == http.StatusUnprocessableEntity)...)
 }
 
 // purgeUncertain purges the responses that an unsafe request with an unknown result may have changed. Until the upstream has
