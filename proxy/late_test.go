@@ -56,13 +56,16 @@ func (s *shown) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, s.body)
 }
 
+// lagging sets the default of cache.lag.
+func lagging(c *Config) { c.Lag = 2 * time.Second }
+
 // late starts a gateway of the github dialect in front of a shown upstream, with virtual time. The upstream may be late by two seconds.
 func late(t *testing.T, test func(*world, *shown), options ...option) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := &shown{status: http.StatusOK, write: http.StatusOK}
 		many := func(l *policy.Limits) { l.Primary.User, l.Points.REST = 1_000_000, 100_000 }
-		options = append([]option{wholeAPI(t, many), func(c *Config) { c.Lag = 2 * time.Second }}, options...)
+		options = append([]option{wholeAPI(t, many), lagging}, options...)
 		test(newWorld(t, s.ServeHTTP, options...), s)
 	})
 }
@@ -140,7 +143,7 @@ func TestFollowersGetNoSuspectResponseTooLate(t *testing.T) {
 		_, _ = io.WriteString(w, "new")
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, slow, wholeAPI(t, func(*policy.Limits) {}), func(c *Config) { c.Lag = 2 * time.Second })
+		w := newWorld(t, slow, wholeAPI(t, func(*policy.Limits) {}), lagging)
 		release = make(chan struct{})
 		knownChanges["write"](w)
 		time.Sleep(time.Second)
