@@ -143,15 +143,15 @@ func (s *Store) Covered(objects, events []string, since Generation) bool {
 	return (s.shared == nil || s.shared.Following()) && s.coverage.covers(objects, events, since)
 }
 
-// Deliver purges the tags of a webhook delivery, and records on every replica what the webhook delivers. The record
-// repeats the earlier events of the webhook, for replicas that have not received the earlier records.
-func (s *Store) Deliver(ctx context.Context, c Coverage, tags ...string) {
+// Deliver purges the tags of a webhook delivery as PurgeUnsettled does, and records on every replica what the webhook delivers.
+// The record repeats the earlier events of the webhook, for replicas that have not received the earlier records.
+func (s *Store) Deliver(ctx context.Context, c Coverage, lag time.Duration, tags ...string) {
 	if !c.Complete {
 		c.Events = slices.Concat(s.coverage.delivered(c.Webhook), c.Events)
 		slices.Sort(c.Events)
 		c.Events = slices.Compact(c.Events)
 	}
-	s.purge(ctx, Purge{Tags: append([]string{}, tags...), Coverage: &c}) // the stream treats nil tags as unknown tags
+	s.purge(ctx, Purge{Tags: append([]string{}, tags...), Coverage: &c, Unsettled: lag, Cause: CauseEvent}) // the stream treats nil tags as unknown tags
 }
 
 // ReportLost purges an object and ends its coverage until the next delivery, on every replica. The caller has found a

@@ -16,7 +16,7 @@ const (
 
 // deliver records a delivery about widgets by the webhook of an object.
 func deliver(t *testing.T, s *Store, webhook string, events ...string) {
-	s.Deliver(t.Context(), Coverage{Webhook: webhook, Object: widgets, Events: events, At: time.Now()})
+	s.Deliver(t.Context(), Coverage{Webhook: webhook, Object: widgets, Events: events, At: time.Now()}, 0)
 }
 
 func covered(s *Store, events ...string) bool {
@@ -45,7 +45,7 @@ func TestCoverageNeedsAllEvents(t *testing.T) {
 		{"", "", false, widgets, "push", false},
 	} {
 		if c.webhook != "" {
-			s.Deliver(t.Context(), Coverage{Webhook: c.webhook, Object: widgets, Events: []string{c.events}, Complete: c.complete, At: time.Now()})
+			s.Deliver(t.Context(), Coverage{Webhook: c.webhook, Object: widgets, Events: []string{c.events}, Complete: c.complete, At: time.Now()}, 0)
 		}
 		if got := s.Covered([]string{c.object, acme}, strings.Fields(c.needed), s.Generation()); got != c.want {
 			t.Errorf("check %d of %s, %s: got %v, want %v", i, c.object, c.needed, got, c.want)
@@ -100,7 +100,7 @@ func TestLostEventEndsCoverageUntilTheNextDelivery(t *testing.T) {
 	if !s.Covered([]string{"repo:acme/other", acme}, []string{"issues"}, before) {
 		t.Error("a lost event of one repository ends the coverage of another repository")
 	}
-	s.Deliver(t.Context(), Coverage{Webhook: acme, Object: "repo:acme/other", Events: []string{"issues"}, At: time.Now()})
+	s.Deliver(t.Context(), Coverage{Webhook: acme, Object: "repo:acme/other", Events: []string{"issues"}, At: time.Now()}, 0)
 	if covered(s, "issues") {
 		t.Error("a delivery for another repository restores the coverage")
 	}

@@ -24,6 +24,11 @@ type Entry struct {
 	Tags []string
 	// Since is the purge generation at which the fetch began.
 	Since Generation
+	// Suspect is set if the fetch began shortly after a change ([Purge.Unsettled]), so that the response may be older than
+	// the change. A suspect entry counts as purged.
+	Suspect Cause `json:",omitempty"`
+	// Former contains the states that the upstream showed before this one, for a short time.
+	Former []Former `json:",omitempty"`
 	// Lifetime is the age at which the entry becomes stale (RFC 9111 section 4.2.1).
 	Lifetime time.Duration
 	// InitialAge is the corrected age on arrival (RFC 9111 section 4.2.3).
@@ -44,6 +49,9 @@ type Field struct {
 	Name, Value string
 	Absent      bool `json:",omitempty"`
 }
+
+// Began records the start of the fetch of an entry.
+func (e *Entry) Began(f Fetch) { e.Since, e.Suspect = f.Since, f.Suspect }
 
 // Response is a response of the upstream before the decision to store it.
 type Response struct {

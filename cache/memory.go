@@ -110,8 +110,8 @@ func (m *Memory) setLocked(key Key, list []*Entry) {
 }
 
 // Lookup returns the entry that a request with these fields selects, or nil. purged reports
-// whether one of the entry's tags was purged after its fetch began. A purged entry is stale at any
-// age. If the request selects several entries, Lookup returns the most recent by Date (RFC 9111
+// whether one of the entry's tags was purged after its fetch began, or the entry is suspect. A purged
+// entry is stale at any age. If the request selects several entries, Lookup returns the most recent by Date (RFC 9111
 // section 4).
 func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
 	m.mu.Lock()
@@ -123,11 +123,12 @@ func (m *Memory) Lookup(key Key, request http.Header) (e *Entry, purged bool) {
 			e = other
 		}
 	}
-	return e, e != nil && (e.Since < lost || e.tagPurged())
+	return e, e != nil && (e.Since < lost || e.tagPurged() || e.Suspect != "")
 }
 
 // Put stores an entry under a key and replaces the entry that the same requests select. If the
-// present entry has a later purge generation, Put keeps the present entry. Put also removes the least recently used
+// present entry has a later purge generation, or was requested later at the same generation, Put keeps the present entry.
+// Put also removes the least recently used
 // keys whose retention had ended when e was answered.
 func (m *Memory) Put(key Key, e *Entry) {
 	m.mu.Lock()
@@ -136,7 +137,7 @@ func (m *Memory) Put(key Key, e *Entry) {
 	present, _ := m.variants.Peek(key)
 	for _, other := range present {
 		switch same := slices.Equal(other.Vary, e.Vary); {
-		case same && other.Since > e.Since:
+		case same && (other.Since > e.Since || other.Since == e.Since && other.Requested.After(e.Requested)):
 			return
 		case !same && len(list) < maxVariants:
 			list = append(list, other)

@@ -22,14 +22,29 @@ type Generation uint64
 type Purge struct {
 	Tags []string `json:"tags"`
 	Hard bool     `json:"hard,omitempty"`
-	// Unsettled is the time for which the change may still happen, if the result of the write is unknown. A response
-	// whose fetch begins within that time is stale, too.
+	// Unsettled is the time for which the upstream may still return the state before the change. If the result of a write
+	// is unknown, the change may still happen within that time. A response whose fetch begins within that time is suspect
+	// ([Entry.Suspect]).
 	Unsettled time.Duration `json:"unsettled,omitempty"`
+	// Cause is the cause of suspect responses.
+	Cause Cause `json:"cause,omitempty"`
 	// Coverage is set for the purge of a webhook event.
 	Coverage *Coverage `json:"coverage,omitempty"`
 	// Upstream names the API whose responses the tags name, for gateways of several APIs on one shared tier. Empty means any.
 	Upstream string `json:"upstream,omitempty"`
 }
+
+// Cause is the kind of change that makes a response suspect.
+type Cause string
+
+// Causes of suspect responses.
+const (
+	CauseWrite       Cause = "write"
+	CauseEvent       Cause = "event"
+	CauseFailedWrite Cause = "failed-write" // showed that a stored response is outdated
+	// CauseLag is a response that the upstream returned after a newer one.
+	CauseLag Cause = "lag"
+)
 
 // tag is a tag of at least one entry in memory. The entries with the tag share it, so a purge costs
 // the same for any number of entries.
@@ -87,44 +102,62 @@ func (r *record) last(tag string) Generation {
 	return max(r.floor, r.older.last[tag], r.recent.last[tag])
 }
 
-// unsettled contains the changes that may still happen, by tag. At maxUnsettled tags, a further change concerns all tags.
+// unsettled contains the recent changes that the upstream may not show yet, by tag. At maxUnsettled tags, a further change
+// concerns all tags.
 type unsettled struct {
-	until map[string]time.Time
-	all   time.Time // end for all tags
-	last  time.Time // latest end
+	changes map[string]change
+	all     change    // of all tags
+	last    time.Time // latest end
 }
 
-// maxUnsettled bounds the tags of changes that may still happen.
+// change is a change that the upstream may not show until a time.
+type change struct {
+	until time.Time
+	cause Cause
+}
+
+// or returns the change that is shown later.
+func (c change) or(other change) change {
+	if other.until.After(c.until) {
+		return other
+	}
+	return c
+}
+
+// maxUnsettled bounds the tags of recent changes.
 const maxUnsettled = 1 << 16
 
-// add records a change. Without tags, the change may concern all tags.
-func (u *unsettled) add(tags []string, now, until time.Time) {
-	if now.After(u.last) || u.until == nil {
-		u.until = map[string]time.Time{}
-	}
-	u.last = latest(u.last, until)
-	if len(u.until)+len(tags) > maxUnsettled && !now.Before(u.all) { // the condition about all bounds the scans of a full map
-		maps.DeleteFunc(u.until, func(_ string, end time.Time) bool { return !now.Before(end) })
-	}
-	if len(tags) == 0 || len(u.until)+len(tags) > maxUnsettled {
-		u.all = latest(u.all, until)
+// add records a purge. Without tags, the change may concern all tags.
+func (u *unsettled) add(p Purge, now time.Time) {
+	if p.Unsettled <= 0 {
 		return
 	}
+	c := change{now.Add(p.Unsettled), p.Cause}
+	if now.After(u.last) || u.changes == nil {
+		u.changes = map[string]change{}
+	}
+	if c.until.After(u.last) {
+		u.last = c.until
+	}
+	if len(u.changes)+len(p.Tags) > maxUnsettled && !now.Before(u.all.until) { // the condition about all bounds the scans of a full map
+		maps.DeleteFunc(u.changes, func(_ string, c change) bool { return !now.Before(c.until) })
+	}
+	if len(p.Tags) == 0 || len(u.changes)+len(p.Tags) > maxUnsettled {
+		u.all = u.all.or(c)
+		return
+	}
+	for _, t := range p.Tags {
+		u.changes[t] = u.changes[t].or(c)
+	}
+}
+
+// of returns the change of one of the tags that is shown last.
+func (u *unsettled) of(tags []string) change {
+	c := u.all
 	for _, t := range tags {
-		u.until[t] = latest(u.until[t], until)
+		c = c.or(u.changes[t])
 	}
-}
-
-// has reports whether a change of a tag may still happen.
-func (u *unsettled) has(tag string, now time.Time) bool {
-	return now.Before(u.all) || now.Before(u.until[tag])
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
+	return c
 }
 
 // purgedHard reports whether the record has a hard purge of one of the tags after since.
@@ -141,23 +174,30 @@ func (m *Memory) Generation() Generation {
 	return m.latest
 }
 
-// FetchGeneration returns the purge generation for a fetch that begins now, to be stored in [Entry.Since]. While a
-// change of one of the tags may still happen ([Purge.Unsettled]), the generation is zero, at which every entry is stale.
-func (m *Memory) FetchGeneration(tags func() []string) Generation {
+// Fetch describes the start of a fetch. [Entry.Began] records it in the entry.
+type Fetch struct {
+	// Since is the purge generation.
+	Since Generation
+	// Suspect is the cause of a change of one of the tags that the upstream may not show yet ([Purge.Unsettled]), or empty.
+	Suspect Cause
+}
+
+// BeginFetch returns the start of a fetch that begins now.
+func (m *Memory) BeginFetch(tags func() []string) Fetch {
 	m.mu.Lock()
-	g, now := m.latest, time.Now()
+	f, now := Fetch{Since: m.latest}, time.Now()
 	settled := !now.Before(m.unsettled.last)
 	m.mu.Unlock()
 	if settled {
-		return g
+		return f
 	}
 	names := tags()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if slices.ContainsFunc(names, func(t string) bool { return m.unsettled.has(t, now) }) {
-		return 0
+	if c := m.unsettled.of(names); now.Before(c.until) {
+		f.Suspect = c.cause
 	}
-	return g
+	return f
 }
 
 // PurgeUntil makes every entry stale whose fetch began before g. A shared tier calls PurgeUntil after
@@ -174,6 +214,9 @@ func (m *Memory) Purged(tags []string, since Generation) bool {
 	defer m.mu.Unlock()
 	return since < m.latest && (since < m.lost || slices.ContainsFunc(tags, func(t string) bool { return m.lastPurgeLocked(t) > since }))
 }
+
+// Outdated reports whether an entry must be revalidated: it is suspect, or one of its tags was purged since its fetch began.
+func (m *Memory) Outdated(e *Entry) bool { return e.Suspect != "" || m.Purged(e.Tags, e.Since) }
 
 // lastPurgeLocked returns the generation of the last purge of a tag. The generation is exact if an
 // entry in memory has the tag, or if the record contains the purge. mu must be held.
@@ -193,9 +236,7 @@ func (m *Memory) ApplyPurge(p Purge, g Generation) (removed int) {
 	g = cmp.Or(g, m.latest+1)
 	m.latest = max(m.latest, g)
 	m.record.add(p, g)
-	if now := time.Now(); p.Unsettled > 0 {
-		m.unsettled.add(p.Tags, now, now.Add(p.Unsettled))
-	}
+	m.unsettled.add(p, time.Now())
 	m.coverage.apply(p.Coverage, g)
 	tagged := m.taggedLocked(p.Tags)
 	for _, t := range tagged {

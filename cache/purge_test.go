@@ -56,11 +56,11 @@ func TestResponsesFetchedDuringAnUnsettledChangeStayStale(t *testing.T) {
 		key, other := NewKey("a"), NewKey("b")
 		purged := func(key Key) bool { _, p := s.Memory.Lookup(key, nil); return p }
 		fetch := func(key Key, tag string) {
-			since := s.FetchGeneration(func() []string { return []string{tag} })
+			began := s.BeginFetch(func() []string { return []string{tag} })
 			s.Memory.Delete(key)
-			put(s.Memory, key, "x", func(e *Entry) { e.Tags = []string{tag}; e.Since = since })
+			put(s.Memory, key, "x", func(e *Entry) { e.Tags = []string{tag}; e.Began(began) })
 		}
-		s.PurgeUnsettled(t.Context(), 10*time.Second, "changing")
+		s.PurgeUnsettled(t.Context(), 10*time.Second, CauseWrite, "changing")
 		time.Sleep(9 * time.Second)
 		fetch(key, "changing")
 		fetch(other, "unchanged")
@@ -72,7 +72,7 @@ func TestResponsesFetchedDuringAnUnsettledChangeStayStale(t *testing.T) {
 		if purged(key) {
 			t.Error("after the change: the response is stale")
 		}
-		s.PurgeUnsettled(t.Context(), 10*time.Second, make([]string, maxUnsettled+1)...)
+		s.PurgeUnsettled(t.Context(), 10*time.Second, CauseWrite, make([]string, maxUnsettled+1)...)
 		fetch(key, "any tag")
 		if !purged(key) {
 			t.Error("beyond the bound: the response is fresh")
@@ -94,13 +94,13 @@ func TestEndedChangesLeaveOtherResponsesFresh(t *testing.T) {
 			for i := range tags {
 				tags[i] = fmt.Sprint(batch, "/", i)
 			}
-			s.PurgeUnsettled(t.Context(), 10*time.Second, tags...)
+			s.PurgeUnsettled(t.Context(), 10*time.Second, CauseWrite, tags...)
 			time.Sleep(time.Second)
 		}
-		if since := s.FetchGeneration(func() []string { return []string{"unchanged"} }); since == 0 {
+		if began := s.BeginFetch(func() []string { return []string{"unchanged"} }); began.Suspect != "" {
 			t.Error("a response without an unsettled change is stale")
 		}
-		if n := len(s.unsettled.until); n > maxUnsettled {
+		if n := len(s.unsettled.changes); n > maxUnsettled {
 			t.Errorf("%d tags, want at most %d", n, maxUnsettled)
 		}
 	})

@@ -156,7 +156,7 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 		if !other.Selects(request) || other.overruled(all) || s.purgedHard(other.Tags, other.Since) {
 			continue
 		}
-		gone := s.Purged(other.Tags, other.Since)
+		gone := s.Outdated(other)
 		if e == nil || purged && !gone || purged == gone && other.newer(e) {
 			s.restore(key, other, deletions)
 			e, purged = other, gone
@@ -266,11 +266,11 @@ func (s *Store) Purge(ctx context.Context, tags ...string) {
 	}
 }
 
-// PurgeUnsettled purges the entries with one of the tags after a change whose result is unknown. The change may still happen
-// within a time, so a response that is fetched within that time is stale, too.
-func (s *Store) PurgeUnsettled(ctx context.Context, within time.Duration, tags ...string) {
+// PurgeUnsettled purges the entries with one of the tags after a change. For a time, the upstream may still return the state
+// before the change, so a response that is fetched within that time is suspect ([Entry.Suspect]).
+func (s *Store) PurgeUnsettled(ctx context.Context, within time.Duration, cause Cause, tags ...string) {
 	if len(tags) > 0 {
-		s.purge(ctx, Purge{Tags: tags, Unsettled: within})
+		s.purge(ctx, Purge{Tags: tags, Unsettled: within, Cause: cause})
 	}
 }
 

@@ -2,6 +2,8 @@ package policy
 
 import (
 	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -336,4 +338,28 @@ func (c *collections) check() (errs []error) {
 		}
 	}
 	return errs
+}
+
+// SameObject returns the paths of the operations that read the object of a request: those in its collection with exactly its
+// path parameters, such as /repos/acme/widgets/pulls/7 and /repos/acme/widgets/pulls/7/files for the merge of a pull request.
+func (c *Catalogue) SameObject(m *Match) (paths []string) {
+	collection := m.Collection()
+	for _, op := range c.Operations() {
+		if op.Method != http.MethodGet || strings.Count(op.Path, "{") != len(m.Params) {
+			continue
+		}
+		path, missing := op.Path, false
+		for _, p := range m.Params {
+			name := "{" + p.Name + "}"
+			missing = missing || !strings.Contains(path, name)
+			path = strings.Replace(path, name, (&url.URL{Path: p.Value}).EscapedPath(), 1)
+		}
+		if missing {
+			continue
+		}
+		if read, err := c.Classify(http.MethodGet, path, ""); err == nil && read.Operation == op && read.Collection() == collection {
+			paths = append(paths, read.Path)
+		}
+	}
+	return paths
 }

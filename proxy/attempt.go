@@ -22,6 +22,7 @@ type attempt struct {
 	ctx context.Context
 	storedResponses
 	sentConditions
+	began cache.Fetch // of the last request
 	// hasAlternative is set if another credential of the client can be tried, or if an earlier credential was
 	// rate-limited or got a hidden response.
 	hasAlternative bool
@@ -56,9 +57,9 @@ type result struct {
 
 // storedResponses are the stored responses to the question of an attempt.
 type storedResponses struct {
-	// stale is the stored response that must be revalidated. fallback is the same response, if clients may get the
-	// stale response when the upstream fails.
-	stale, fallback *cache.Entry
+	// last is the stored response that cannot be used without an upstream request. stale is the same response, if it can
+	// be revalidated, so it is no error. fallback is the same response, if clients may get it when the upstream fails.
+	last, stale, fallback *cache.Entry
 	// hidden is a stored 403 or 404 while another credential of the client may have access.
 	hidden *cache.Entry
 	// current is set if the stored response is used because webhooks report its changes.

@@ -21,7 +21,8 @@ type CacheStatus struct {
 	// TTL is the rest of the lifetime in seconds, negative for a stale response. It counts only if HasTTL is set.
 	TTL    int
 	HasTTL bool
-	// Detail is the reason for a refusal or for a stale response, or the source of a hit.
+	// Detail is the reason for a refusal or for a stale response, or the source of a hit. [DetailSuspect] and
+	// [DetailWasSuspect] are prefixes of the cause of a suspect response.
 	Detail string
 	// Own is set for an answer without cache and upstream, such as the rate limit status. It is not part of the field.
 	Own bool
@@ -81,12 +82,30 @@ func (s *CacheStatus) Stale() bool { return s.TTL < 0 && !s.Stored }
 // setTTL sets the rest of the lifetime of an entry.
 func (s *CacheStatus) setTTL(e *cache.Entry, now time.Time) {
 	s.TTL, s.HasTTL = -int(e.Staleness(now)/time.Second), true
+	if e.Suspect != "" {
+		s.TTL = min(s.TTL, 0)
+	}
+}
+
+const (
+	// DetailSuspect says that the response may be older than a change of the cause, so its next use revalidates it.
+	DetailSuspect = "suspect-"
+	// DetailWasSuspect says that the request was forwarded because the stored response was suspect.
+	DetailWasSuspect = "was-suspect-"
+)
+
+// suspect sets the detail of a response that is suspect for a cause. An empty cause has no effect.
+func (s *CacheStatus) suspect(cause cache.Cause) {
+	if cause != "" {
+		s.Detail = DetailSuspect + string(cause)
+	}
 }
 
 // hitOf returns the status of a stored response that needs no request.
 func hitOf(e *cache.Entry, now time.Time) CacheStatus {
 	s := CacheStatus{Hit: true}
 	s.setTTL(e, now)
+	s.suspect(e.Suspect)
 	return s
 }
 

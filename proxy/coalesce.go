@@ -46,7 +46,7 @@ func (a *attempt) coalesces() bool {
 func (g *Gateway) join(a *attempt, skipped int) (c *coalesce.Call, leads bool) {
 	caller := a.identity.Caller
 	q := coalesce.Question{
-		Key: g.callKey(a, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.FetchGeneration(a.tags),
+		Key: g.callKey(a, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.BeginFetch(a.tags).Since,
 	}
 	return g.Background.calls.Join(q, func(since cache.Generation) bool { return g.Cache.Purged(a.tags(), since) })
 }
@@ -165,7 +165,7 @@ func (g *Gateway) lead(a *attempt, out *http.Request) (resp *http.Response, err 
 
 // fetchForFleet sends the request of the attempt's call, unless another replica already fetches the response.
 func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, coalesce.Ending, error) {
-	if !a.cacheable || a.cacheControl.Has("no-cache") || a.stale != nil && a.stale.Lifetime == 0 || a.skipShared {
+	if !a.cacheable || a.cacheControl.Has("no-cache") || a.last != nil && a.last.Lifetime == 0 || a.skipShared {
 		return g.fetch(a, out) // another replica's response would not be used
 	}
 	var s stage
@@ -204,15 +204,19 @@ func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, 
 // response must be fresh, or requested at or after notBefore. A zero notBefore has no effect.
 func (g *Gateway) responseOfCall(a *attempt, e *cache.Entry, purged bool, notBefore time.Time) *http.Response {
 	now := time.Now()
-	if e == nil || purged {
+	if e == nil {
 		return nil
 	}
 	recent := !notBefore.IsZero() && !e.Requested.Before(notBefore)
+	if purged && (!recent || g.Cache.Purged(e.Tags, e.Since)) { // a suspect response is as good as the next one
+		return nil
+	}
 	if !recent && (!e.Fresh(now) || a.mustRevalidate(e, now)) {
 		return nil
 	}
 	a.result.cache.Collapsed = true
 	a.result.cache.setTTL(e, now)
+	a.result.cache.suspect(e.Suspect)
 	return g.entryResponse(a, e, now)
 }
 
@@ -221,10 +225,12 @@ func (g *Gateway) responseOfCall(a *attempt, e *cache.Entry, purged bool, notBef
 // requires revalidation, the upstream request must be newer than the client's request.
 func (g *Gateway) sharedResponse(a *attempt, e *cache.Entry) *http.Response {
 	now := time.Now()
-	if !e.Selects(a.header) || g.Cache.Purged(e.Tags, e.Since) || e.Requested.Before(a.record.Start) && a.mustRevalidate(e, now) {
+	recent := !e.Requested.Before(a.record.Start)
+	if !e.Selects(a.header) || g.Cache.Purged(e.Tags, e.Since) || !recent && (e.Suspect != "" || a.mustRevalidate(e, now)) {
 		return nil
 	}
 	a.result.cache.Collapsed = true
+	a.result.cache.suspect(e.Suspect)
 	return g.entryResponse(a, e, now)
 }
 

@@ -32,11 +32,11 @@ func (g *Gateway) reported(q *question, e *cache.Entry) bool {
 }
 
 // isCurrent reports whether a look-up answers the question because webhooks report changes, although the lifetime of the
-// response has ended. RFC 9111 section 4.2.4 permits this by configuration. The response must have a lifetime and
-// must not require revalidation, and the client's Cache-Control must allow the response.
+// response has ended. RFC 9111 section 4.2.4 permits this by configuration. The response must have a lifetime,
+// must not be suspect and must not require revalidation, and the client's Cache-Control must allow the response.
 func (g *Gateway) isCurrent(a *attempt, e *cache.Entry, purged bool, now time.Time) bool {
 	return e != nil && !purged && !e.Fresh(now) && e.Age(now) < g.WebhookFresh && e.Status == http.StatusOK && e.Lifetime > 0 &&
-		!e.NeverStale(a.rule) && !a.mustRevalidate(e, now) && g.reported(a.question, e)
+		e.Suspect == "" && !e.NeverStale(a.rule) && !a.mustRevalidate(e, now) && g.reported(a.question, e)
 }
 
 // hitStatus returns the Cache-Status of a stored response that answers the question.
@@ -51,7 +51,7 @@ func (g *Gateway) hitStatus(a *attempt, e *cache.Entry, now time.Time) CacheStat
 // has arrived. e is the new response.
 func (g *Gateway) checkEvents(a *attempt, e *cache.Entry) {
 	old := a.stale
-	if g.WebhookFresh == 0 || old == nil || old.Status != http.StatusOK || e.Status != http.StatusOK || bytes.Equal(old.Body, e.Body) ||
+	if g.WebhookFresh == 0 || old == nil || old.Suspect != "" || old.Status != http.StatusOK || e.Status != http.StatusOK || bytes.Equal(old.Body, e.Body) ||
 		g.Cache.Purged(old.Tags, old.Since) || !g.reported(a.question, old) {
 		return
 	}

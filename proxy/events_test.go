@@ -84,7 +84,7 @@ func deliver(g *Gateway, webhook, event, repository string, subscribed ...string
 		c.Events, c.Complete = subscribed, true
 	}
 	organization, _, _ := strings.Cut(repository, "/")
-	g.Cache.Deliver(context.Background(), c, g.TagsOfEvent(event, repository, organization, false)...)
+	g.Cache.Deliver(context.Background(), c, g.Lag, g.TagsOfEvent(event, repository, organization, false)...)
 }
 
 // pingAll pings the webhook of widgets, which is subscribed to all events.

@@ -156,6 +156,8 @@ type Config struct {
 	ETags ETags
 	// WebhookFresh bounds the use of a response without revalidation while webhooks report its changes; 0 disables it.
 	WebhookFresh time.Duration
+	// Lag is the time after a change in which the upstream may still return the state before it.
+	Lag time.Duration
 	// GraphQLCache has the rules that store responses to GraphQL queries.
 	GraphQLCache policy.GraphQLCache
 	// Transport makes one attempt; see [NewTransport].
@@ -191,7 +193,7 @@ type Config struct {
 type Gateway struct {
 	Config
 	breaker breaker
-	// linkIn304 contains the operations whose 304s repeat the Link field. etagWarning limits the rate of warnings about
+	// linkIn304 contains the linkBehavior of operations. etagWarning limits the rate of warnings about
 	// computed ETags.
 	linkIn304   sync.Map
 	etagWarning rate.Sometimes

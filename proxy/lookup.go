@@ -31,7 +31,8 @@ func (g *Gateway) answerFromCache(a *attempt) bool {
 }
 
 // usableEntry returns the stored response that the client may get without an upstream request. Otherwise usableEntry
-// records the reason for the upstream request, and sets ex.stale and ex.fallback if a stale response is stored.
+// records the reason for the upstream request, and the stored response in the attempt. A stored error is never revalidated, because
+// the upstream may confirm it although the object exists now. It is not served stale, either.
 func (g *Gateway) usableEntry(a *attempt) *cache.Entry {
 	if !a.cacheable {
 		a.result.cache = CacheStatus{Forward: a.bypass()}
@@ -46,20 +47,23 @@ func (g *Gateway) usableEntry(a *attempt) *cache.Entry {
 		return e
 	case e == nil:
 		a.result.cache.Forward = ForwardMiss
-	case a.isFailure(e.Status): // a stale error is neither served nor revalidated
+		return nil
 	case purged:
-		a.stale = e
+		if e.Suspect != "" {
+			a.result.cache.Detail = DetailWasSuspect + string(e.Suspect)
+		}
 	case a.mustRevalidate(e, now):
-		a.stale, a.result.cache.Forward = e, ForwardRequest
+		a.result.cache.Forward = ForwardRequest
+	case e.Status >= http.StatusBadRequest:
 	case !e.NeverStale(a.rule) && e.AllowedByMaxStale(now, a.cacheControl):
 		return e
 	case !e.NeverStale(a.rule) && e.UsableWhileRevalidating(now) && g.refresh(a):
 		return e
-	default:
+	case !e.NeverStale(a.rule):
+		a.fallback = e
+	}
+	if a.last = e; e.Status < http.StatusBadRequest {
 		a.stale = e
-		if !e.NeverStale(a.rule) {
-			a.fallback = e
-		}
 	}
 	return nil
 }

@@ -97,9 +97,12 @@ func (l *candidateList) add(e *cache.Entry, source candidateSource) {
 	}
 	if source == sourceOtherCaller && (l.a.match.Operation.Paged() || len(e.Header["Link"]) > 0) {
 		// This caller may have other pages, which only a 304 with Link reveals.
-		if _, repeated := l.g.linkIn304.Load(l.a.match.Operation.ID); !repeated {
+		if behavior, _ := l.g.linkIn304.Load(l.a.match.Operation.ID); behavior != linkRepeated {
 			return
 		}
+	}
+	if source != sourceStale && l.g.needsWholePage(l.a.question, e) {
+		return
 	}
 	computable := l.computes && e.Status == http.StatusOK
 	if source == sourceStale || !strings.HasPrefix(e.ETag(), "W/") && (source == sourceVariant || !computable) {
@@ -134,6 +137,12 @@ func opaqueTag(etag string) string { return strings.TrimPrefix(etag, "W/") }
 // conditions.
 func (g *Gateway) setConditions(a *attempt, out *http.Request) {
 	a.candidates, a.conditional = nil, false
+	if a.stale != nil && (a.unconditional && a.mayLackPages(a.stale) || g.needsWholePage(a.question, a.stale)) {
+		for _, name := range validators { // the client may have the same page
+			out.Header.Del(name)
+		}
+		return
+	}
 	for _, name := range validators {
 		if values := a.header[name]; len(values) > 0 {
 			out.Header[name] = values
@@ -177,7 +186,7 @@ func isUnconditional(h http.Header) bool {
 }
 
 // confirmed returns the candidate that a 304 confirms (RFC 9111 section 4.3.4). The result is false if the 304 confirms
-// no candidate or does not prove access.
+// no candidate, does not prove access or may hide other pages (mayLackPages).
 //
 // A 304 confirms the candidate with the same ETag. A 304 without an ETag confirms a stale response that was validated
 // by date, or a single candidate that is stale or has a computed ETag. A 304 with an ETag of no candidate confirms a
@@ -185,24 +194,33 @@ func isUnconditional(h http.Header) bool {
 func (g *Gateway) confirmed(a *attempt, sent, response http.Header) (candidate, bool) {
 	etag, operation := response.Get("Etag"), a.match.Operation.ID
 	if len(response["Link"]) > 0 {
-		g.linkIn304.Store(operation, true)
+		g.linkIn304.Store(operation, linkRepeated)
+	}
+	hidesPages := func(e *cache.Entry) bool {
+		hides := len(response["Link"]) == 0 && a.mayLackPages(e)
+		if hides {
+			g.linkIn304.Store(operation, linkMissing)
+		}
+		return hides
 	}
 	single := len(a.candidates) == 1 || a.stale != nil && onlyStale(a.candidates)
 	for _, c := range a.candidates {
 		switch {
 		case (etag != "" || !single) && opaqueTag(c.etag) != opaqueTag(etag):
 			continue
+		case hidesPages(c.entry):
+			return candidate{}, false
 		case c.source == sourceStale:
 			return c, true
 		case !c.computed && etag != c.etag:
 			return candidate{}, false // the ETag is missing, or has become weak
 		case c.source == sourceOtherCaller && len(c.entry.Header["Link"]) > len(response["Link"]):
-			g.linkIn304.Delete(operation)
+			g.linkIn304.Store(operation, linkMissing)
 			return candidate{}, false // this caller may have other pages
 		}
 		return c, true
 	}
-	if single && a.stale != nil {
+	if single && a.stale != nil && !hidesPages(a.stale) {
 		// If the upstream compared dates, another ETag may belong to another response.
 		return candidate{entry: a.stale}, etag == "" || len(sent["If-Modified-Since"]) == 0
 	}

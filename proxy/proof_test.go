@@ -183,8 +183,8 @@ func TestPagesAreSharedOnlyIf304RepeatsLink(t *testing.T) {
 		proofs, requests int
 	}{
 		"repeated":                  {func(string) bool { return false }, 4, 7},
-		"omitted":                   {func(string) bool { return true }, 0, 7},
-		"omitted for other callers": {func(token string) bool { return token != "Bearer a" }, 0, 8}, // the first 304 confirms nothing
+		"omitted":                   {func(string) bool { return true }, 0, 8},                      // the first 304 confirms nothing
+		"omitted for other callers": {func(token string) bool { return token != "Bearer a" }, 0, 8}, // likewise
 	} {
 		setup(func(w http.ResponseWriter, r *http.Request) {
 			if c.omits(r.Header.Get("Authorization")) {

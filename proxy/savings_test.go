@@ -199,7 +199,7 @@ func TestADayCostsATenth(t *testing.T) {
 	duration := savingsDuration(t, 10*time.Minute)
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulation{T: t, pushes: map[string]int{}, delivered: map[string]int{}, ready: map[string]time.Time{}, changes: map[string]int{}, spent: map[string]int{}}
-		w := newWorld(t, s.ServeHTTP)
+		w := newWorld(t, s.ServeHTTP, lagging)
 		var clients sync.WaitGroup
 		requests := make([]int, savingsClients)
 		clients.Go(func() { s.push(w.gateway, duration) })

@@ -22,7 +22,7 @@ import (
 // store returns the response for the client. When the body is complete, store stores it, or passes it to the followers of a
 // GraphQL query without a rule. Such a response loses its trailers, because another goroutine reads the body.
 func (g *Gateway) store(
-	a *attempt, key cache.Key, resp *http.Response, sent http.Header, answer cache.Response, since cache.Generation,
+	a *attempt, key cache.Key, resp *http.Response, sent http.Header, answer cache.Response,
 ) (*http.Response, coalesce.Ending) {
 	private := coalesce.Ending{Result: coalesce.Private}
 	if a.mayBeLimited() {
@@ -34,7 +34,7 @@ func (g *Gateway) store(
 		return resp, private
 	}
 	if !ok || resp.ContentLength > maxEntry || !delimited(resp) {
-		if a.stale != nil && a.replacesStored(resp.StatusCode) {
+		if a.last != nil && a.replacesStored(resp.StatusCode) {
 			g.deleteStored(a)
 		}
 		if resp.StatusCode == http.StatusOK { // an error does not predict whether the next response can be stored
@@ -45,7 +45,9 @@ func (g *Gateway) store(
 	g.Cache.MarkCacheable(a.match.Operation.ID, key)
 	// The entry copies the header now, because the response to the client changes the header later.
 	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
-	e.Vary, e.Since, e.BaseKey, e.Tags = vary, since, a.baseKey, a.storedTags(e.Status)
+	e.Vary, e.BaseKey, e.Tags = vary, a.baseKey, a.storedTags(e.Status)
+	e.Began(a.began)
+	e.Replaces(a.last, g.Lag)
 	own := *resp
 	own.Trailer = nil
 	complete := func(body []byte, ok bool) coalesce.Ending {
@@ -84,6 +86,7 @@ func (g *Gateway) store(
 		a.result.cache.Stored = true
 		a.result.cache.setTTL(e, answer.Answered)
 	}
+	a.result.cache.suspect(e.Suspect)
 	if a.graphQL == nil && a.resultFor(e) == coalesce.Private {
 		ending = private
 	}
@@ -113,9 +116,7 @@ func (a *attempt) mayBeLimited() bool { return a.limitError.Kind != limits.NotLi
 
 // notModified returns the response that a 304 confirms (see confirmed). If the 304 confirms no response, the request is
 // repeated without conditions. A 304 to a request without conditions is an error.
-func (g *Gateway) notModified(
-	a *attempt, out *http.Request, resp *http.Response, since cache.Generation,
-) (*http.Response, coalesce.Ending, error) {
+func (g *Gateway) notModified(a *attempt, out *http.Request, resp *http.Response) (*http.Response, coalesce.Ending, error) {
 	if isUnconditional(out.Header) {
 		discard(resp.Body)
 		err := &failure{
@@ -136,20 +137,26 @@ func (g *Gateway) notModified(
 		answer.Header = http.Header{"Date": answer.Header["Date"], "Age": answer.Header["Age"]}
 	}
 	a.result.cache.ForwardStatus = resp.StatusCode
-	resp, ending := g.updateStored(a, c, answer, since)
+	resp, ending := g.updateStored(a, c, answer)
 	return resp, ending, nil
 }
 
 // updateStored merges a 304 into the confirmed entry (RFC 9111 section 4.3.4), and returns the updated response.
-func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response, since cache.Generation) (*http.Response, coalesce.Ending) {
+func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response) (*http.Response, coalesce.Ending) {
 	now, e := answer.Answered, c.entry
+	if newer := g.newerThan(a, e.Status, http.Header{"Etag": {cmp.Or(c.etag, e.ETag())}}); newer != nil {
+		return newer, coalesce.Ending{Result: coalesce.Private}
+	}
 	if c.source == sourceOtherCaller {
 		e = e.ForCaller(cmp.Or(answer.Header.Get("Etag"), c.etag), g.Dialect.Describe)
 	}
 	e = e.Validated(g.withoutCaller(a, answer))
 	answer.Status, answer.Header = e.Status, e.Header
 	lifetime, vary, ok := g.storable(a, answer)
-	e.Lifetime, e.Vary, e.Since, e.BaseKey, e.Tags = lifetime, vary, since, a.baseKey, a.storedTags(e.Status)
+	e.Lifetime, e.Vary, e.BaseKey, e.Tags = lifetime, vary, a.baseKey, a.storedTags(e.Status)
+	e.Began(a.began)
+	e.Replaces(a.last, g.Lag)
+	a.result.cache.suspect(e.Suspect)
 	if !ok {
 		g.deleteStored(a)
 		return g.entryResponse(a, e, now), coalesce.Ending{Result: coalesce.Private}
@@ -179,9 +186,31 @@ func (g *Gateway) storable(a *attempt, answer cache.Response) (lifetime time.Dur
 		anonymous := !a.rule.OneCaller
 		implied, _ := cache.VaryFields(http.Header{"Vary": forwardedFields}, a.header, covered)
 		vary = append(vary, implied...)
-		allowed = allowed && anonymous && a.stale == nil && isPlain(a.header)
+		allowed = allowed && anonymous && (a.last == nil || a.isFailure(a.last.Status)) && isPlain(a.header)
 	}
 	return lifetime, vary, allowed && selectable
+}
+
+// newerThan returns the stored response if the upstream has returned an earlier state, and otherwise nil. The client may have
+// seen the stored response, and no change since then explains the earlier state. Another replica of the upstream lags. The
+// stored response is suspect from then on.
+func (g *Gateway) newerThan(a *attempt, status int, h http.Header) *http.Response {
+	if !a.cacheable {
+		return nil
+	}
+	stored, _ := g.Cache.Memory.Lookup(a.key, a.header)
+	if stored == nil || g.Cache.Purged(stored.Tags, stored.Since) {
+		return nil
+	}
+	now := time.Now()
+	if !stored.Succeeds(status, h, a.began, now) {
+		return nil
+	}
+	stored = stored.Lagged()
+	g.Cache.Put(a.in.Context(), a.key, stored, func(bool) {})
+	a.result.cache.setTTL(stored, now)
+	a.result.cache.suspect(cache.CauseLag)
+	return g.entryResponse(a, stored, now)
 }
 
 // deleteStored removes the stored responses to the question, complete and partial.
@@ -233,12 +262,12 @@ func (g *Gateway) withoutCaller(a *attempt, answer cache.Response) cache.Respons
 // the stored response is outdated.
 func (a *attempt) outdatesStored(resp *http.Response) bool {
 	switch {
-	case !a.ranged && (!a.cacheable || a.stale == nil):
+	case !a.ranged && (!a.cacheable || a.last == nil):
 		return false
 	case resp.StatusCode >= 400:
 		return a.replacesStored(resp.StatusCode)
 	}
-	return a.cacheable && resp.StatusCode == http.StatusOK && a.stale.Differs(resp)
+	return a.cacheable && resp.StatusCode == http.StatusOK && (a.stale == nil || a.stale.Differs(resp))
 }
 
 // replacesStored reports whether a response with this status shows that the stored response is outdated. Limit errors

@@ -298,6 +298,25 @@ func (g *Gateway) tagsOfUncertain(q *question) (tags []string) {
 	return slices.Compact(tags)
 }
 
+// tagsOfObject returns the tags of the responses to the client about the object of an unsafe request. If targetOnly is set and
+// the target can be read, the tags are those of the target.
+func (g *Gateway) tagsOfObject(q *question, targetOnly bool) (tags []string) {
+	if q.graphQL != nil || q.match.Operation.ReadsOnly || !q.hasAccess() {
+		return nil
+	}
+	m := q.match
+	paths := []string{m.Path}
+	if read, err := g.Catalogue.Classify(http.MethodGet, m.Path, ""); !targetOnly || err != nil || !read.Operation.Known() {
+		paths = append(paths, g.Catalogue.SameObject(&m)...)
+	}
+	for _, caller := range g.ownCallers(q) {
+		for _, path := range paths {
+			tags = append(tags, credentialTag(caller.Class)+"@"+path)
+		}
+	}
+	return tags
+}
+
 // ownCallers returns the callers with which the client of a question may read its change: one caller for each credential.
 func (g *Gateway) ownCallers(q *question) []policy.Caller {
 	own := []policy.Caller{q.identity.Caller}

@@ -56,7 +56,7 @@ func (g *Gateway) observeToken(a *attempt, status int) {
 		return
 	}
 	conclusive := op.Accepts(caller.Kind) && !isFeed(a.match.Path)
-	known := a.identity.Held || a.stale != nil // another replica may have seen that the upstream accepted the credential
+	known := a.identity.Held || a.last != nil // another replica may have seen that the upstream accepted the credential
 	if g.tokens.Observe(caller.Class, status, conclusive, time.Now()) || conclusive && known && status == http.StatusUnauthorized {
 		g.Cache.Purge(a.detach(), credentialTag(caller.Class)) // on all replicas
 	}

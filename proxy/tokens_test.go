@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,10 +33,6 @@ func acceptOnly(delay time.Duration) http.HandlerFunc {
 func limitAddresses(c *Config) {
 	c.Tokens = &learned.ClientTokens{}
 	c.Tokens.LimitAddresses(true)
-}
-
-func addressNumber(i int) netip.Addr {
-	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 }
 
 const tags = "/repos/acme/widgets/tags"

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,7 +43,7 @@ func (g *Gateway) fetchAlone(a *attempt, out *http.Request) (*http.Response, err
 func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce.Ending, error) {
 	ending := coalesce.Ending{Result: coalesce.Private}
 	// The generation is read before the request is sent, so that a later purge makes the response stale.
-	since := g.Cache.FetchGeneration(a.tags)
+	a.began = g.Cache.BeginFetch(a.tags)
 	resp, err := g.sendWithRetries(a, out)
 	if err != nil {
 		if !a.match.Operation.Safe() && a.record.Spent > 0 {
@@ -60,17 +61,21 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 	switch resp.StatusCode {
 	case http.StatusNotModified:
 		if a.match.Operation.Safe() && (a.conditional || isUnconditional(a.header)) {
-			return g.notModified(a, out, resp, since)
+			return g.notModified(a, out, resp)
 		}
 	case http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge:
 		if a.conditional && !onlyStale(a.candidates) { // the upstream may refuse the number of ETags
 			return g.fetchUnconditionally(a, out, resp)
 		}
 	}
+	a.result.cache.ForwardStatus = resp.StatusCode
+	if newer := g.newerThan(a, resp.StatusCode, resp.Header); newer != nil {
+		discard(resp.Body)
+		return newer, ending, nil
+	}
 	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: time.Now()}
 	g.endAccess(a, resp.StatusCode)
 	g.deleteOldPart(a, resp)
-	a.result.cache.ForwardStatus = resp.StatusCode
 	switch {
 	case a.computed() && resp.StatusCode == http.StatusAccepted:
 		ending.Result = coalesce.Pending // a background task polls
@@ -78,23 +83,44 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 			ending.Result = coalesce.Computing
 		}
 	case a.cacheable && a.method != http.MethodHead, a.graphQL != nil && a.call != nil:
-		resp, ending = g.store(a, a.key, resp, out.Header, answer, since)
+		resp, ending = g.store(a, a.key, resp, out.Header, answer)
 	case a.ranged && resp.StatusCode == http.StatusPartialContent:
-		resp, ending = g.store(a, partKey(a.key), resp, out.Header, answer, since)
+		resp, ending = g.store(a, partKey(a.key), resp, out.Header, answer)
 	case a.outdatesStored(resp):
 		g.deleteStored(a)
 	case !a.match.Operation.Safe() && resp.StatusCode < 400:
-		g.Cache.Purge(a.in.Context(), g.tagsOfResponse(a, resp)...)
+		g.Cache.PurgeUnsettled(a.in.Context(), g.Lag, cache.CauseWrite, g.tagsOfResponse(a, resp)...)
 	case !a.match.Operation.Safe() && (resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusRequestTimeout):
 		g.purgeUncertain(a) // the upstream may have failed after the change
+	case !a.match.Operation.Safe() && !a.mayBeLimited():
+		g.purgeAfterFailure(a, resp.StatusCode)
 	}
 	return resp, ending, nil
+}
+
+// refutes contains the statuses of unsafe requests which show that the object is not in the state that the client has seen.
+var refutes = []int{
+	http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict, http.StatusGone, http.StatusPreconditionFailed, http.StatusUnprocessableEntity,
+}
+
+// purgeAfterFailure purges the responses to the client that a failed unsafe request shows to be outdated, so that the client
+// does not repeat the request because of them. An object that fails validation may be unchanged, so its responses are
+// revalidated only once.
+func (g *Gateway) purgeAfterFailure(a *attempt, status int) {
+	if !slices.Contains(refutes, status) {
+		return
+	}
+	lag := g.Lag
+	if status == http.StatusUnprocessableEntity {
+		lag = 0
+	}
+	g.Cache.PurgeUnsettled(a.in.Context(), lag, cache.CauseFailedWrite, g.tagsOfObject(a.question, status == http.StatusUnprocessableEntity)...)
 }
 
 // purgeUncertain purges the responses that an unsafe request with an unknown result may have changed. Until the upstream has
 // certainly stopped working on the request, these responses are stale even if they are fetched again.
 func (g *Gateway) purgeUncertain(a *attempt) {
-	g.Cache.PurgeUnsettled(a.detach(), stoppedWorking, g.tagsOfUncertain(a.question)...)
+	g.Cache.PurgeUnsettled(a.detach(), stoppedWorking, cache.CauseWrite, g.tagsOfUncertain(a.question)...)
 }
 
 // stoppedWorking is the time after which the upstream has stopped working on a request: ten seconds (Document B section

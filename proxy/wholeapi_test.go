@@ -181,7 +181,7 @@ func TestADayOfPollingCostsASeventh(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer upstream.Close()
-		w := newWorld(t, upstream.ServeHTTP, wholeAPI(t, change))
+		w := newWorld(t, upstream.ServeHTTP, wholeAPI(t, change), lagging)
 		judge := testservers.NewJudge(upstream.Missing)
 		tokens := []string{"tok-owner", "tok-member"}
 		end := time.Now().Add(duration)

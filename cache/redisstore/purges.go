@@ -64,7 +64,7 @@ func (s *Store) keep(purges ...cache.Purge) {
 	if len(s.pending) > maxPending {
 		all := purgeAll
 		for _, p := range s.pending {
-			all.Unsettled = max(all.Unsettled, p.Unsettled)
+			all.Unsettled, all.Cause = max(all.Unsettled, p.Unsettled), p.Cause
 		}
 		s.pending = []cache.Purge{all}
 	}

@@ -338,7 +338,7 @@ func (g *gateway) apply(c *config.Config) error {
 		Upstream: upstream, Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
 		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers), HoldsOwn: callers.HoldsOwn,
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
-		Ledger: inUse, Limiter: limiter, Cache: g.cache, WebhookFresh: c.Webhooks.Fresh, GraphQLCache: c.Cache.GraphQL, Resources: &g.resources,
+		Ledger: inUse, Limiter: limiter, Cache: g.cache, WebhookFresh: c.Webhooks.Fresh, Lag: c.Cache.Lag, GraphQLCache: c.Cache.GraphQL, Resources: &g.resources,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",
 		Statistics: proxy.Statistics{
 			Wait: c.Statistics.Wait, First: c.Statistics.Poll.First, Factor: c.Statistics.Poll.Factor,
@@ -492,9 +492,9 @@ func (g *gateway) purgeForEvent(e webhook.Event) {
 	coverage, ok := e.Coverage()
 	switch {
 	case ok && current.config.Webhooks.Fresh > 0:
-		g.cache.Deliver(context.Background(), coverage, tags...)
+		g.cache.Deliver(context.Background(), coverage, current.config.Cache.Lag, tags...)
 	case len(tags) > 0:
-		g.cache.Purge(context.Background(), tags...)
+		g.cache.PurgeUnsettled(context.Background(), current.config.Cache.Lag, cache.CauseEvent, tags...)
 	}
 	g.log.Info("webhook received", "event", e.Name, "delivery", e.Delivery,
 		"repository", e.Repository, "organization", e.Organization, "tags", len(tags))

@@ -69,7 +69,7 @@ func TestPurge(t *testing.T) {
 
 // TestDeliveryPurgesTagsOfCatalogue checks which responses each kind of event makes stale.
 func TestDeliveryPurgesTagsOfCatalogue(t *testing.T) {
-	g := open(t, configure(serveAPI(t, validated("max-age=600")), trusting, func(c *config.Config) { c.Webhooks.Secret = "secret" }))
+	g := open(t, configure(serveAPI(t, validated("max-age=600")), trusting, func(c *config.Config) { c.Webhooks.Secret, c.Cache.Lag = "secret", 0 }))
 	send := func(path string) string { return sendTo(g, http.MethodGet, path, "").Header().Get("Cache-Status") }
 	paths := map[string]string{
 		"statistics": "/repos/acme/widgets/stats/participation", "another repository": "/repos/acme/other/stats/participation",

@@ -217,13 +217,14 @@ var (
 	public      = regexp.MustCompile(`^/(rate_limit|(gitignore|codes_of_conduct|licenses)(/.*)?|emojis|meta|versions|zen|octocat)$`)
 	privateName = regexp.MustCompile(`"(full_name|nameWithOwner)":\s*"acme/secret"`)
 	detailOf    = regexp.MustCompile(`detail="?([\w-]+)`)
+	suspect     = regexp.MustCompile(`; detail=(was-)?suspect-[\w-]+`) // no reason for a failure
 	forwardedOf = regexp.MustCompile(`fwd-status=(\d+)`)
 )
 
 // check checks the reply to a request of a client.
 func (o *oracle) check(a *walkActor, m message, r reply, began time.Time, left bool) {
 	path, _, _ := strings.Cut(m.target, "?")
-	cache := r.header.Get("Cache-Status")
+	cache := suspect.ReplaceAllString(r.header.Get("Cache-Status"), "")
 	what := fmt.Sprintf("%s %s as %s at %s: %d %v, %s, %.150q", m.method, m.target, a.name, time.Now().Format("04:05.000"), r.status, r.err, cache, r.body)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -270,7 +271,7 @@ func (o *oracle) serviceGave(a *walkActor, m message, path string, status int, c
 // justify returns the reason why a failure is wrong, or "".
 func (o *oracle) justify(a *walkActor, m message, path string, r reply, f failedReply) string {
 	detail := ""
-	if found := detailOf.FindStringSubmatch(r.header.Get("Cache-Status")); found != nil {
+	if found := detailOf.FindStringSubmatch(suspect.ReplaceAllString(r.header.Get("Cache-Status"), "")); found != nil {
 		detail = found[1]
 	}
 	since := func(d time.Duration, count func(*arrival) float64) (sum float64) {

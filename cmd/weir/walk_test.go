@@ -52,10 +52,11 @@ func walkQuirks(seed uint64) quirk.Set {
 	set := testservers.Must(quirk.Parse([]byte(`{"latency":"5ms","delay_before":"50ms","delay_after":"100ms","delay_is_cpu":true,"slow_body":"20ms",
 		"truncate_every":97,"error_every":71,"clock_offset":"2s","incomplete_every":5,"secondary_every":400,"limit_answers":true,"episode_every":60,
 		"headers_behind":3,"odd_rate_every":700,"wrong_rate_on_401":true,"resource_limits_exceeded":0.05,"link_missing_in_304":0.5,
-		"etag_missing_in_304":0.2,"etag_other_strength":0.3,"error_validators":0.5,"replica_lag":"1.5s","unfinished_for":"5s",
+		"etag_missing_in_304":0.2,"etag_other_strength":0.3,"error_validators":0.5,"unfinished_for":"5s",
 		"token_unknown_for":"1.5s","permission_snapshot":["GET /repos/*/*/hooks"],"old_names":{"acme/gadgets":"acme/widgets"},
 		"ended_versions":["2021-01-01"],"goaway_every":100,"refused_stream":0.01,"reset_after_processing":0.01}`), quirk.Set{}))
 	set.ErrorStatus = []int{500, 502, 503, 504}[seed%4]
+	set.ReplicaLag = quirk.Duration(seed % 7 * uint64(500*time.Millisecond))
 	set.Endless202, set.LinksByName, set.ETagsPerToken = seed%5 == 1, seed%2 == 1, seed%3 == 2
 	return set
 }
@@ -136,6 +137,7 @@ func (w *walk) open(faults quirk.Set) {
 			c.Upstream.Dialect, c.Store.URL, c.Limits.Limits = "github", store, walkLimits()
 			c.Webhooks.Secret, c.Limits.Wait = "webhook-secret", 5*time.Second
 			c.Cache.Key = "0123456789abcdef0123456789abcdef"
+			c.Cache.Lag = max(c.Cache.Lag, time.Duration(faults.ReplicaLag))
 			c.Credentials = []config.Credential{userToken("owner", "acme-owner", "tok-owner"), installedApp()}
 			c.Clients = []config.Client{clientOf("builds", "key-of-builds", "owner"), clientOf("agents", "key-of-agents", "owner"), clientOf("bots", "key-of-bots", "bot")}
 		}), jsonLog(w.readAccessLine))

@@ -27,6 +27,7 @@ const (
 	maxDrain    = time.Hour
 	maxFresh    = 24 * time.Hour
 	maxSecrets  = 9 // each is computed for every delivery
+	maxLag      = time.Minute
 	maxSkew     = 5 * time.Minute
 	minCacheKey = 32
 	minQueryTTL = time.Second
@@ -105,6 +106,7 @@ func (d *decoder) check(c *Config) {
 	d.checkProxy(&c.Proxy)
 	d.checkLimits(c.Limits)
 	d.checkCache(c)
+	d.require(c.Cache.Lag <= maxLag, "cache.lag", "must be from 0 to %v", maxLag)
 	poll := c.Statistics.Poll
 	d.positive("statistics.poll.first", poll.First)
 	d.positive("statistics.poll.budget", poll.Budget)

@@ -106,6 +106,7 @@ func TestInvalidValuesAreReported(t *testing.T) {
 		{"webhook path of the API", "webhooks: {path: /hooks}", `2:18: webhooks.path: "/hooks": must begin with /_weir/ and contain no empty or dot segment`},
 		{"webhook path with a dot segment", "webhooks: {path: /_weir/../user}", `2:18: webhooks.path: "/_weir/../user": must begin with /_weir/ and contain no empty or dot segment`},
 		{"webhook freshness without a secret", "webhooks: {fresh: 30m}", `2:19: webhooks.fresh: requires webhooks.secret`},
+		{"lag above a minute", "cache: {lag: 61s}", "2:14: cache.lag: must be from 0 to 1m0s"},
 		{"webhook freshness above a day", "webhooks: {secret: 0123456789abcdef0123456789abcdef, fresh: 25h}", `2:61: webhooks.fresh: must be from 0 to 24h0m0s`},
 		{"empty webhook path", "webhooks: {path: /_weir/}", `2:18: webhooks.path: "/_weir/": must begin with /_weir/ and contain no empty or dot segment`},
 		{"sample above 1", "telemetry: {sample: 1.5}", "2:21: telemetry.sample: 1.5: must be from 0 to 1"},

@@ -315,6 +315,7 @@ type Cache struct {
 	Memory     Size                      `yaml:"memory" desc:"size of the memory tier"`
 	Key        credential.Secret         `yaml:"key" desc:"secret that encrypts responses and TLS keys in Redis: 32 characters or more, the same for all replicas; not encrypted if empty"`
 	ETags      string                    `yaml:"etags" desc:"ETags that prove access to a response of another caller: computed (by Weir if the dialect permits it, else strong ETags of the upstream) | upstream (strong ETags only) | off" enum:"computed,upstream,off"`
+	Lag        time.Duration             `yaml:"lag" desc:"time after a write or an event in which the upstream may still return the state before; responses from that time are revalidated once after it"`
 	Operations map[string]CacheOperation `yaml:"operations" desc:"overrides of the catalogue's cache rules, by operation"`
 	GraphQL    policy.GraphQLCache       `yaml:"graphql" desc:"responses to GraphQL queries that are stored; none by default"`
 }
@@ -441,7 +442,7 @@ func Default() *Config {
 			Limits: policy.DefaultLimits(), Probes: 10, OnStoreLoss: "share", ColdStart: "ramp",
 			Wait: 10 * time.Second, RefusalStatus: 429,
 		},
-		Cache: Cache{Memory: 256 << 20, ETags: "computed"},
+		Cache: Cache{Memory: 256 << 20, ETags: "computed", Lag: 2 * time.Second},
 		Statistics: Statistics{
 			Wait: 10 * time.Second,
 			Poll: poll{First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute},

@@ -183,7 +183,7 @@ func TestMaskedHidesSecrets(t *testing.T) {
 			"cpu":        map[string]any{"total": "1m30s", "graphql": "1m0s", "window": "1m0s", "factor": 1},
 			"content":    []any{map[string]any{"max": 80, "window": "1m0s"}, map[string]any{"max": 500, "window": "1h0m0s"}},
 		},
-		"cache": map[string]any{"memory": "256MiB", "etags": "computed", "key": "", "graphql": map[string]any{"gh": true, "rules": []any{map[string]any{"operation": "List", "field": "", "ttl": "30s"}}}, "operations": map[string]any{"gitignore/get-template": map[string]any{"coalesce": true, "ttl": "24h0m0s"}}},
+		"cache": map[string]any{"memory": "256MiB", "etags": "computed", "key": "", "lag": "2s", "graphql": map[string]any{"gh": true, "rules": []any{map[string]any{"operation": "List", "field": "", "ttl": "30s"}}}, "operations": map[string]any{"gitignore/get-template": map[string]any{"coalesce": true, "ttl": "24h0m0s"}}},
 		"statistics": map[string]any{
 			"wait": "10s", "poll": map[string]any{"first": "1s", "factor": 2, "max": "15s", "budget": "5m0s"},
 		},

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy"
 )
@@ -89,10 +90,24 @@ func explain(r *proxy.Record) string {
 	if s.Stored && s.TTL > 0 {
 		sentences = append(sentences, fmt.Sprintf("The response was stored, fresh for %s.", inWords(s.TTL)))
 	}
+	if cause, ok := strings.CutPrefix(s.Detail, proxy.DetailSuspect); ok {
+		sentences = append(sentences, "The response is suspect, so its next use revalidates it: "+causes[cache.Cause(cause)]+".")
+	}
+	if cause, ok := strings.CutPrefix(s.Detail, proxy.DetailWasSuspect); ok {
+		sentences = append(sentences, "The stored response was suspect: "+causes[cache.Cause(cause)]+".")
+	}
 	if r.Background {
 		sentences = append(sentences, "This was a background request: a revalidation, or a poll for statistics.")
 	}
 	return strings.Join(sentences, " ")
+}
+
+// causes explains why responses are suspect.
+var causes = map[cache.Cause]string{
+	cache.CauseWrite:       "it was requested shortly after a write, and the upstream may show the state before the write for some time (cache.lag)",
+	cache.CauseEvent:       "it was requested shortly after a webhook event, and the upstream may show the state before the event for some time (cache.lag)",
+	cache.CauseFailedWrite: "it was requested shortly after a write failed because of another state of the object, and the upstream may not show that state yet (cache.lag)",
+	cache.CauseLag:         "the upstream returned an earlier state than before (cache.lag)",
 }
 
 // decision explains where the response came from.
@@ -138,7 +153,7 @@ func decision(r *proxy.Record) string {
 	default:
 		why += "; the request was forwarded"
 	}
-	if s.Detail != "" {
+	if s.Detail != "" && !strings.Contains(s.Detail, proxy.DetailSuspect) {
 		why += " (" + reason(s.Detail) + ")"
 	}
 	return why + "."

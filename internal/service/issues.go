@@ -212,6 +212,9 @@ func listIssues(s *Service, r *request) response {
 			}
 		}
 	}
+	if q.Get("direction") == "asc" { // the other order is that of the creation, newest first
+		slices.Reverse(list)
+	}
 	return listOf(list, func(issue doc) doc { return renderIssue(s, r, issue) })
 }
 

@@ -42,12 +42,14 @@ const (
 	// FailedWindow. While half of MaxUnverified requests are upstream, each token may have one of them, so that all tokens are
 	// tested.
 	MaxUnverified = 20
-	FailedWindow  = time.Minute
+	// FailedWindow is the time for which a request without a success counts.
+	FailedWindow = time.Minute
 	// unverifiedRetry is the Retry-After of a request that waited in vain for earlier requests.
 	unverifiedRetry = time.Second
-	// NotSent replaces the status for a request that was certainly not sent. Unanswered replaces the status for a request
-	// without a response that may have been sent.
-	NotSent, Unanswered = 0, -1
+	// NotSent replaces the status for a request that was certainly not sent.
+	NotSent = 0
+	// Unanswered replaces the status for a request without a response that may have been sent.
+	Unanswered = -1
 )
 
 // refusedToken is a credential that the upstream refused and has not accepted since.
