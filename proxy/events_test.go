@@ -368,3 +368,67 @@ func TestPollingCostsAboutAsManyRequestsAsEvents(t *testing.T) {
 		})
 	}
 }
+
+// After a rename, a transfer or a redirect, all responses about the former name are stale: those of the object, those of objects
+// inside it, and queries that name it. webhooks.fresh does not prolong new responses about the former name.
+func TestFormerNameEnds(t *testing.T) {
+	const repository = "/repos/acme/widgets"
+	for name, end := range map[string]func(*world){
+		"repository":   func(w *world) { w.gateway.EndName(w.Context(), "acme/widgets") },
+		"organization": func(w *world) { w.gateway.EndName(w.Context(), "acme") },
+	} {
+		bubble(t, name, func(t *testing.T) {
+			v := &versions{}
+			w := newEventWorld(t, v)
+			pingAll(w.gateway)
+			for _, path := range []string{repository, issuesOfWidgets} {
+				w.wantStatus(miss, path)
+			}
+			end(w)
+			for _, path := range []string{repository, issuesOfWidgets} {
+				w.wantStatus(revalidated, path)
+			}
+			if time.Sleep(2 * time.Minute); name == "repository" {
+				w.wantStatus(revalidated, issuesOfWidgets)
+			}
+		})
+	}
+}
+
+func TestRedirectEndsTheFormerName(t *testing.T) {
+	moved := false
+	v := &versions{changes: map[string][]time.Time{}}
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		if moved && r.URL.Path == "/repos/acme/widgets" {
+			responds(301, "Location: /repositories/1")(w, r)
+			return
+		}
+		v.ServeHTTP(w, r)
+	}, wholeAPI(t, func(*policy.Limits) {}), func(c *Config) { c.WebhookFresh = maxFresh }).run(t, func(w *world) {
+		pingAll(w.gateway)
+		w.wantStatus(miss, "/repos/acme/widgets")
+		w.wantStatus(miss, issuesOfWidgets)
+		moved = true
+		w.get("/repos/acme/widgets", append(lines(owner), "Cache-Control: no-cache")...)
+		w.wantStatus(revalidated, issuesOfWidgets)
+	})
+}
+
+func TestWriteThatRenamesPurgesTheNewName(t *testing.T) {
+	v := &versions{changes: map[string][]time.Time{}}
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPatch {
+			replies(`{"id":1,"full_name":"acme/gears","owner":{}}`)(w, r)
+			return
+		}
+		v.ServeHTTP(w, r)
+	}, wholeAPI(t, func(*policy.Limits) {})).run(t, func(w *world) {
+		for _, path := range []string{issuesOfWidgets, "/repos/acme/gears/issues"} {
+			w.wantStatus(miss, path)
+		}
+		w.do(http.MethodPatch, "/repos/acme/widgets", strings.NewReader(`{"name":"gears"}`), lines(owner)...)
+		for _, path := range []string{issuesOfWidgets, "/repos/acme/gears/issues"} {
+			w.wantStatus(revalidated, path)
+		}
+	})
+}

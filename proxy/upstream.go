@@ -68,6 +68,7 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 	}
 	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: time.Now()}
 	g.endAccess(a, resp.StatusCode)
+	g.endRedirected(a, resp.StatusCode)
 	g.deleteOldPart(a, resp)
 	a.result.cache.ForwardStatus = resp.StatusCode
 	switch {

@@ -61,6 +61,9 @@ type Event struct {
 	Repository string
 	// Organization is the owner of the repository, or the organization of the delivery, in lower case.
 	Organization string
+	// Former is the former name of a renamed or transferred object, in lower case: "owner/name" of a repository, or the name of
+	// an organization or a user. It is empty for other events.
+	Former string
 	// Webhook is the kind of object that has the webhook: repository or organization. Only the events ping and meta have it.
 	Webhook string
 	// Subscribed lists the events that the webhook delivers, or has "*" for all events. Only the event ping has the list.
@@ -289,7 +292,8 @@ func (e *Event) parse(contentType string, body []byte) error {
 		Organization struct {
 			Login string `json:"login"`
 		} `json:"organization"`
-		Installation *struct{} `json:"installation"` // only deliveries to apps have it
+		Changes      map[string]any `json:"changes"`
+		Installation *struct{}      `json:"installation"` // only deliveries to apps have it
 		Hook         struct {
 			Type   string   `json:"type"`
 			Active *bool    `json:"active"`
@@ -313,5 +317,6 @@ func (e *Event) parse(contentType string, body []byte) error {
 	if ok && owner != "" && name != "" && !strings.Contains(name, "/") {
 		e.Repository, e.Organization = owner+"/"+name, owner
 	}
+	e.Former = policy.FormerName(e.Repository, map[string]any{"changes": payload.Changes})
 	return nil
 }
