@@ -379,6 +379,9 @@ func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limit
 		answer.Body = peekText(resp)
 	}
 	e := g.Limiter.ReadLimitError(permit.Account, answer)
+	if a.sentCredential != nil && e.Kind == limits.NotLimited && (answer.GraphQL || resp.StatusCode == http.StatusForbidden) && policy.LacksPermission(answer.Body) {
+		a.sentCredential.Denied()
+	}
 	retryAfter := boundRetryAfter(resp.Header, outcome)
 	if e.Kind != limits.NotLimited {
 		outcome.RetryAfter = retryAfter

@@ -72,8 +72,9 @@ type Event struct {
 	OtherBranch bool
 	// Repeated is true if the body was delivered before.
 	Repeated bool
-	// App is true if the webhook belongs to an app.
-	App bool
+	// App is true if the webhook belongs to an app. Installation is the number of the app's installation, or 0.
+	App          bool
+	Installation int64
 }
 
 // Coverage returns what the delivery shows about its webhook. ok is false if the delivery names no object, or does not
@@ -293,8 +294,10 @@ func (e *Event) parse(contentType string, body []byte) error {
 			Login string `json:"login"`
 		} `json:"organization"`
 		Changes      map[string]any `json:"changes"`
-		Installation *struct{}      `json:"installation"` // only deliveries to apps have it
-		Hook         struct {
+		Installation *struct {      // only deliveries to apps have it
+			ID int64 `json:"id"`
+		} `json:"installation"`
+		Hook struct {
 			Type   string   `json:"type"`
 			Active *bool    `json:"active"`
 			Events []string `json:"events"`
@@ -311,7 +314,9 @@ func (e *Event) parse(contentType string, body []byte) error {
 	case e.Name == "meta":
 		e.Webhook = strings.ToLower(hook.Type)
 	}
-	e.App = payload.Installation != nil
+	if e.App = payload.Installation != nil; e.App {
+		e.Installation = payload.Installation.ID
+	}
 	e.Organization = strings.ToLower(payload.Organization.Login)
 	owner, name, ok := strings.Cut(strings.ToLower(payload.Repository.FullName), "/")
 	if ok && owner != "" && name != "" && !strings.Contains(name, "/") {
