@@ -432,3 +432,48 @@ func TestWriteThatRenamesPurgesTheNewName(t *testing.T) {
 		}
 	})
 }
+
+// A response about an unfinished state is stored for a few seconds, also if webhooks report changes.
+func TestUnfinishedStateIsRevalidatedSoon(t *testing.T) {
+	const pull = "/repos/acme/widgets/pulls/1"
+	const etag = `Etag: W/"1"`
+	padding := `,"body":"` + strings.Repeat("x", 2*smallBody) + `"}`
+	for name, body := range map[string]string{"small": `{"mergeable":null}`, "long": `{"mergeable":null` + padding, "finished": `{"mergeable":true}`} {
+		upstream := func(w http.ResponseWriter, r *http.Request) {
+			setFields(w, "Cache-Control: private, max-age=60", etag)
+			if r.Header.Get("If-None-Match") != "" {
+				w.WriteHeader(http.StatusNotModified)
+				return
+			}
+			_, _ = fmt.Fprint(w, body)
+		}
+		setup(upstream, wholeAPI(t, func(*policy.Limits) {}), func(c *Config) { c.WebhookFresh = maxFresh }).sub(t, name, func(w *world) {
+			pingAll(w.gateway)
+			w.get(pull, owner)
+			sent := 1
+			for range 3 { // the 304 does not prolong the lifetime
+				time.Sleep(6 * time.Second)
+				if w.get(pull, owner); name != "finished" {
+					sent++
+				}
+				w.want("requests upstream", w.upstreamSaw(), sent)
+			}
+		})
+	}
+}
+
+func TestLongestLifetimeOfAnOperation(t *testing.T) {
+	catalogue, err := policy.CatalogueOf("github").WithCacheRules(map[string]policy.CacheOverride{"issues/list-for-repo": {MaxTTL: 5 * time.Second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newEventWorld(t, &versions{}, func(c *Config) { c.Catalogue = catalogue })
+		pingAll(w.gateway)
+		w.wantStatus("weir; fwd=uri-miss; fwd-status=200; stored; ttl=5", issuesOfWidgets)
+		for range 2 {
+			time.Sleep(5 * time.Second)
+			w.wantStatus("weir; fwd=stale; fwd-status=304; stored; ttl=5", issuesOfWidgets)
+		}
+	})
+}

@@ -55,6 +55,7 @@ func (g *Gateway) store(
 	// The entry copies the header now, because the response to the client changes the header later.
 	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
 	e.Vary, e.Since, e.BaseKey, e.Tags = vary, since, a.baseKey, a.storedTags(e.Status)
+	a.boundLifetime(e)
 	own := *resp
 	own.Trailer = nil
 	complete := func(body []byte, ok bool) coalesce.Ending {
@@ -74,6 +75,7 @@ func (g *Gateway) store(
 			}
 			a.completeQueryEntry(e)
 		}
+		a.boundUnfinished(e)
 		g.checkComputedETag(a, sent, e)
 		g.checkEvents(a, e)
 		g.Cache.Put(a.in.Context(), key, e, a.call.SetShared)
@@ -82,18 +84,19 @@ func (g *Gateway) store(
 	// The end of the body decides whether a GraphQL response is stored. Cache-Status of a larger GraphQL response precedes
 	// its body, so it never has stored.
 	stored, ending := a.graphQL == nil && !passes, coalesce.Ending{Result: coalesce.Pending}
+	hasTTL := true
 	if body, ok := resp.Body.(completeBody); ok || resp.ContentLength == 0 {
 		ending = complete(body.whole, true)
 		stored = ending.Result == coalesce.Stored
 	} else {
+		hasTTL = !a.match.Operation.MayBeUnfinished() // the end of the body decides
 		finish := func(body []byte, ok bool) { a.call.Finish(complete(body, ok)) }
 		s := &spool{body: resp.Body, length: resp.ContentLength, complete: finish, buffer: buffer{budget: &g.Background.buffers}}
 		s.changed.L = &s.mu
 		own.Body = s
 		g.fillInBackground(a, s)
 	}
-	if stored {
-		a.result.cache.Stored = true
+	if a.result.cache.Stored = stored; stored && hasTTL {
 		a.result.cache.setTTL(e, answer.Answered)
 	}
 	if a.graphQL == nil && !passes && a.resultFor(e) == coalesce.Private {
@@ -162,6 +165,8 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response, s
 	answer.Status, answer.Header = e.Status, e.Header
 	lifetime, vary, ok := g.storable(a, answer)
 	e.Lifetime, e.Vary, e.Since, e.BaseKey, e.Tags = lifetime, vary, since, a.baseKey, a.storedTags(e.Status)
+	a.boundLifetime(e)
+	a.boundUnfinished(e)
 	if !ok {
 		g.deleteStored(a)
 		return g.entryResponse(a, e, now), coalesce.Ending{Result: coalesce.Private}
@@ -189,6 +194,24 @@ func (g *Gateway) storable(a *attempt, answer cache.Response) (lifetime time.Dur
 		allowed = allowed && anonymous && a.stale == nil && isPlain(a.header)
 	}
 	return lifetime, vary, allowed && selectable
+}
+
+// boundLifetime applies the longest lifetime of the operation to a stored response.
+func (a *attempt) boundLifetime(e *cache.Entry) {
+	if most := a.match.Operation.Cache.MaxTTL; most > 0 {
+		e.Lifetime = min(e.Lifetime, most)
+	}
+}
+
+// unfinishedTag is the tag of stored responses about unfinished states.
+const unfinishedTag = "unfinished"
+
+// boundUnfinished shortens the lifetime of a stored response with a body about an unfinished state, and adds its tag.
+func (a *attempt) boundUnfinished(e *cache.Entry) {
+	if op := a.match.Operation; op.MayBeUnfinished() && op.Unfinished(e.Body) {
+		e.Lifetime = min(e.Lifetime, policy.UnfinishedLifetime())
+		e.Tags = append(e.Tags, unfinishedTag)
+	}
 }
 
 // coveredFields returns the request fields that a Vary field may name without creating a variant of the question.

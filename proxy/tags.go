@@ -38,6 +38,8 @@ import (
 //	node:ID               of a query that names or returns a node              mutations
 //	class:CLASS           to a security class                                  mutations and writes of the class
 //
+// Responses about unfinished states also have the tag "unfinished", which nothing but operators purges.
+//
 // Operations of the documents also have these tags, because the documents say which operations a call changes:
 //
 //	ID/VALUE/VALUE        of an operation and its path parameters            writes
