@@ -56,6 +56,7 @@ func (g *Gateway) store(
 	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
 	e.Vary, e.Since, e.BaseKey, e.Tags = vary, since, a.baseKey, a.storedTags(e.Status)
 	a.boundLifetime(e)
+	single := a.graphQL == nil && !passes && a.resultFor(e) == coalesce.Private
 	own := *resp
 	own.Trailer = nil
 	complete := func(body []byte, ok bool) coalesce.Ending {
@@ -99,7 +100,7 @@ func (g *Gateway) store(
 	if a.result.cache.Stored = stored; stored && hasTTL {
 		a.result.cache.setTTL(e, answer.Answered)
 	}
-	if a.graphQL == nil && !passes && a.resultFor(e) == coalesce.Private {
+	if single {
 		ending = private
 	}
 	return &own, ending
