@@ -158,7 +158,12 @@ func (s *Store) Deliver(ctx context.Context, c Coverage, lag time.Duration, tags
 // response that changed without an event.
 func (s *Store) ReportLost(ctx context.Context, object string) {
 	s.coverage.lost.Add(1)
-	s.purge(ctx, Purge{Tags: []string{object}, Coverage: &Coverage{Object: object, Lost: true}})
+	s.EndCoverage(ctx, object, object)
+}
+
+// EndCoverage purges tags and ends the coverage of an object until the next delivery, on every replica.
+func (s *Store) EndCoverage(ctx context.Context, object string, tags ...string) {
+	s.purge(ctx, Purge{Tags: tags, Coverage: &Coverage{Object: object, Lost: true}})
 }
 
 // LostEvents returns the number of calls of ReportLost.

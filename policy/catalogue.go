@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-//go:embed operations/*.yaml github/*.yaml github/content.tsv parameters.yaml public.yaml aliases.yaml resources.yaml dialects.yaml graphql.yaml graphqlcache.yaml limitanswers.yaml
+//go:embed operations/*.yaml github/*.yaml github/content.tsv parameters.yaml public.yaml aliases.yaml resources.yaml dialects.yaml graphql.yaml graphqlcache.yaml limitanswers.yaml moves.yaml permissions.yaml unfinished.yaml
 var data embed.FS
 
 // UnknownID is the ID of the operation of a route outside the catalogue.
@@ -67,6 +67,7 @@ func (c *Catalogue) Operation(id string) *Operation { return c.byID[id] }
 // CacheOverride changes the cache rule of an operation. A TTL of 0 keeps the TTL of the catalogue.
 type CacheOverride struct {
 	TTL        time.Duration
+	MaxTTL     time.Duration
 	NoCoalesce bool
 }
 
@@ -94,6 +95,7 @@ func (c *Catalogue) WithCacheRules(rules map[string]CacheOverride) (*Catalogue, 
 		changed := *op
 		if rule, ok := rules[op.ID]; ok {
 			changed.Cache.TTL = cmp.Or(rule.TTL, op.Cache.TTL)
+			changed.Cache.MaxTTL = rule.MaxTTL
 			changed.Cache.NoCoalesce = rule.NoCoalesce || op.Cache.NoCoalesce
 		}
 		operations[i] = &changed

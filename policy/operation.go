@@ -97,6 +97,8 @@ type CacheRule struct {
 	// TTL is the lifetime of a stored response. A TTL above 0 overrides the Cache-Control of the upstream except
 	// no-store; 0 uses that Cache-Control.
 	TTL time.Duration `yaml:"ttl"`
+	// MaxTTL bounds the lifetime of a stored response, also with webhooks; 0 has no bound.
+	MaxTTL time.Duration `yaml:"-"`
 	// NoCoalesce is set if every request is forwarded. Otherwise simultaneous identical requests share one upstream
 	// call.
 	NoCoalesce bool `yaml:"no_coalesce"`

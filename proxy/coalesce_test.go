@@ -397,3 +397,47 @@ func TestPanicInABackgroundRequestIsContained(t *testing.T) {
 type panicking struct{ io.ReadCloser }
 
 func (panicking) Read([]byte) (int, error) { panic("in the middle") }
+
+// Identical requests share the errors that all of them would get, and the redirect of a rename. They do not share errors
+// that may concern the state of the credential or a limit.
+func TestFinalErrorsAreShared(t *testing.T) {
+	const herd = 50
+	for _, c := range []struct {
+		name     string
+		upstream http.HandlerFunc
+		calls    int
+	}{
+		{"missing object", responds(404), 1},
+		{"missing object with a body", respondsWith(404, `{"message":"Not Found"}`), 1},
+		{"deleted object", responds(410), 1},
+		{"empty repository", responds(409), 1},
+		{"invalid query", responds(422), 1},
+		{"renamed", responds(301, "Location: /repositories/1/subscribers"), 1},
+		{"no-store", responds(404, "Cache-Control: no-store"), herd},
+		{"cookie", responds(404, "Set-Cookie: a=b"), herd},
+		{"any Vary", responds(404, "Vary: *"), herd},
+		{"bad credential", responds(401), herd},
+		{"no permission", responds(403), herd},
+	} {
+		bubble(t, c.name, func(t *testing.T) {
+			w := newWorld(t, delayed(c.upstream))
+			list := w.concurrently(herd, watchers, bearer("a"))
+			for _, r := range list {
+				failIf(t, r.err != nil || r.StatusCode != list[0].StatusCode || r.body != list[0].body, "got %v %q, want one response", r.err, r.body)
+			}
+			w.want("requests upstream", w.upstreamSaw(), c.calls)
+			if c.calls == 1 {
+				w.get(watchers, bearer("a"))
+				w.want("requests upstream after the call", w.upstreamSaw(), 2)
+			}
+		})
+	}
+}
+
+// respondsWith returns an upstream that sends a status with a body.
+func respondsWith(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}

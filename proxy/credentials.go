@@ -65,6 +65,8 @@ type SentCredential interface {
 	// End records the response, with status 0 if the request got none. If End returns true, the response shows nothing about
 	// the request, which should be repeated.
 	End(op *policy.Operation, status int, limited bool) (repeat bool)
+	// Denied records that the response denied a permission, which the credential may get later. It is called before End.
+	Denied()
 }
 
 // CredentialUse describes the request for which a credential is used. Safe means that the request may be repeated after any

@@ -111,5 +111,46 @@ func (c lateCredential) Authorize(h http.Header, _ CredentialUse) (SentCredentia
 	return c, nil
 }
 
+func (lateCredential) Denied()                               {}
 func (lateCredential) IsUnproven() bool                      { return false }
 func (lateCredential) End(*policy.Operation, int, bool) bool { return false }
+
+// deniableCredential is a held credential that counts denials.
+type deniableCredential struct {
+	lateCredential
+	denials *int
+}
+
+func (c deniableCredential) Denied() { *c.denials++ }
+
+func (c deniableCredential) Authorize(http.Header, CredentialUse) (SentCredential, error) {
+	return c, nil
+}
+
+func TestDenialThatAPermissionMayExplainIsReported(t *testing.T) {
+	const message = `"message":"Resource not accessible by integration"`
+	for _, c := range []struct {
+		name, query string
+		upstream    http.HandlerFunc
+		denials     int
+	}{
+		{"permission", "", respondsWith(403, "{"+message+"}"), 1},
+		{"other reason", "", respondsWith(403, `{"message":"Repository access blocked"}`), 0},
+		{"limit", "", respondsWith(403, `{"message":"You have exceeded a secondary rate limit"}`), 0},
+		{"other status", "", respondsWith(404, "{"+message+"}"), 0},
+		{"GraphQL", "{viewer{login}}", replies(`{"data":null,"errors":[{"type":"FORBIDDEN",` + message + `}]}`), 1},
+	} {
+		denials := 0
+		deniable := identifying(func(_ *http.Request, id *Identity) {
+			id.Held, id.Credential = true, deniableCredential{denials: &denials}
+		})
+		setup(c.upstream, deniable).sub(t, c.name, func(w *world) {
+			if c.query != "" {
+				w.graphQL("/graphql", c.query)
+			} else {
+				w.get("/repos/acme/widgets/tags", bearer("a"))
+			}
+			w.want("denials", denials, c.denials)
+		})
+	}
+}

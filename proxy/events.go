@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,10 +34,12 @@ func (g *Gateway) reported(q *question, e *cache.Entry) bool {
 
 // isCurrent reports whether a look-up answers the question because webhooks report changes, although the lifetime of the
 // response has ended. RFC 9111 section 4.2.4 permits this by configuration. The response must have a lifetime,
-// must not be suspect and must not require revalidation, and the client's Cache-Control must allow the response.
+// must not be suspect and must not require revalidation, and the client's Cache-Control must allow the response. A response
+// about an unfinished state, or of an operation with a longest lifetime, is never current.
 func (g *Gateway) isCurrent(a *attempt, e *cache.Entry, purged bool, now time.Time) bool {
 	return e != nil && !purged && !e.Fresh(now) && e.Age(now) < g.WebhookFresh && e.Status == http.StatusOK && e.Lifetime > 0 &&
-		e.Suspect == "" && !e.NeverStale(a.rule) && !a.mustRevalidate(e, now) && g.reported(a.question, e)
+		e.Suspect == "" && !e.NeverStale(a.rule) && !a.mustRevalidate(e, now) && a.match.Operation.Cache.MaxTTL == 0 &&
+		!slices.Contains(e.Tags, unfinishedTag) && g.reported(a.question, e)
 }
 
 // hitStatus returns the Cache-Status of a stored response that answers the question.

@@ -368,3 +368,112 @@ func TestPollingCostsAboutAsManyRequestsAsEvents(t *testing.T) {
 		})
 	}
 }
+
+// After a rename, a transfer or a redirect, all responses about the former name are stale: those of the object, those of objects
+// inside it, and queries that name it. webhooks.fresh does not prolong new responses about the former name.
+func TestFormerNameEnds(t *testing.T) {
+	const repository = "/repos/acme/widgets"
+	for name, end := range map[string]func(*world){
+		"repository":   func(w *world) { w.gateway.EndName(w.Context(), "acme/widgets") },
+		"organization": func(w *world) { w.gateway.EndName(w.Context(), "acme") },
+	} {
+		bubble(t, name, func(t *testing.T) {
+			v := &versions{}
+			w := newEventWorld(t, v)
+			pingAll(w.gateway)
+			for _, path := range []string{repository, issuesOfWidgets} {
+				w.wantStatus(miss, path)
+			}
+			end(w)
+			for _, path := range []string{repository, issuesOfWidgets} {
+				w.wantStatus(revalidated, path)
+			}
+			if time.Sleep(2 * time.Minute); name == "repository" {
+				w.wantStatus(revalidated, issuesOfWidgets)
+			}
+		})
+	}
+}
+
+func TestRedirectEndsTheFormerName(t *testing.T) {
+	moved := false
+	v := &versions{changes: map[string][]time.Time{}}
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		if moved && r.URL.Path == "/repos/acme/widgets" {
+			responds(301, "Location: /repositories/1")(w, r)
+			return
+		}
+		v.ServeHTTP(w, r)
+	}, wholeAPI(t, func(*policy.Limits) {}), func(c *Config) { c.WebhookFresh = maxFresh }).run(t, func(w *world) {
+		pingAll(w.gateway)
+		w.wantStatus(miss, "/repos/acme/widgets")
+		w.wantStatus(miss, issuesOfWidgets)
+		moved = true
+		w.get("/repos/acme/widgets", append(lines(owner), "Cache-Control: no-cache")...)
+		w.wantStatus(revalidated, issuesOfWidgets)
+	})
+}
+
+func TestWriteThatRenamesPurgesTheNewName(t *testing.T) {
+	v := &versions{changes: map[string][]time.Time{}}
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPatch {
+			replies(`{"id":1,"full_name":"acme/gears","owner":{}}`)(w, r)
+			return
+		}
+		v.ServeHTTP(w, r)
+	}, wholeAPI(t, func(*policy.Limits) {})).run(t, func(w *world) {
+		for _, path := range []string{issuesOfWidgets, "/repos/acme/gears/issues"} {
+			w.wantStatus(miss, path)
+		}
+		w.do(http.MethodPatch, "/repos/acme/widgets", strings.NewReader(`{"name":"gears"}`), lines(owner)...)
+		for _, path := range []string{issuesOfWidgets, "/repos/acme/gears/issues"} {
+			w.wantStatus(revalidated, path)
+		}
+	})
+}
+
+// A response about an unfinished state is stored for a few seconds, also if webhooks report changes.
+func TestUnfinishedStateIsRevalidatedSoon(t *testing.T) {
+	const pull = "/repos/acme/widgets/pulls/1"
+	const etag = `Etag: W/"1"`
+	padding := `,"body":"` + strings.Repeat("x", 2*smallBody) + `"}`
+	for name, body := range map[string]string{"small": `{"mergeable":null}`, "long": `{"mergeable":null` + padding, "finished": `{"mergeable":true}`} {
+		upstream := func(w http.ResponseWriter, r *http.Request) {
+			setFields(w, "Cache-Control: private, max-age=60", etag)
+			if r.Header.Get("If-None-Match") != "" {
+				w.WriteHeader(http.StatusNotModified)
+				return
+			}
+			_, _ = fmt.Fprint(w, body)
+		}
+		setup(upstream, wholeAPI(t, func(*policy.Limits) {}), func(c *Config) { c.WebhookFresh = maxFresh }).sub(t, name, func(w *world) {
+			pingAll(w.gateway)
+			w.get(pull, owner)
+			sent := 1
+			for range 3 { // the 304 does not prolong the lifetime
+				time.Sleep(6 * time.Second)
+				if w.get(pull, owner); name != "finished" {
+					sent++
+				}
+				w.want("requests upstream", w.upstreamSaw(), sent)
+			}
+		})
+	}
+}
+
+func TestLongestLifetimeOfAnOperation(t *testing.T) {
+	catalogue, err := policy.CatalogueOf("github").WithCacheRules(map[string]policy.CacheOverride{"issues/list-for-repo": {MaxTTL: 5 * time.Second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newEventWorld(t, &versions{}, func(c *Config) { c.Catalogue = catalogue })
+		pingAll(w.gateway)
+		w.wantStatus("weir; fwd=uri-miss; fwd-status=200; stored; ttl=5", issuesOfWidgets)
+		for range 2 {
+			time.Sleep(5 * time.Second)
+			w.wantStatus("weir; fwd=stale; fwd-status=304; stored; ttl=5", issuesOfWidgets)
+		}
+	})
+}

@@ -52,11 +52,40 @@ func queryStorable(a cache.Response) bool {
 	return a.Status == http.StatusOK && !cache.ParseDirectives(a.Header["Cache-Control"]).Has("no-store") && len(a.Header["Set-Cookie"]) == 0
 }
 
-// hasData reports whether the body of a GraphQL response has data and no errors. Other responses are neither stored nor
-// shared.
+// hasData reports whether the body of a GraphQL response has data and no errors. Other responses are not stored.
 func hasData(body []byte) bool {
 	var answer struct{ Data, Errors json.RawMessage }
 	return json.Unmarshal(body, &answer) == nil && answer.Data != nil && string(answer.Data) != "null" && answer.Errors == nil
+}
+
+// validationErrors are the codes of errors that the upstream finds in a query without executing it.
+var validationErrors = map[string]bool{
+	"argumentLiteralsIncompatible": true, "argumentNotAccepted": true, "argumentNotUnique": true, "cannotSpreadFragment": true,
+	"defaultValueInvalidType": true, "directiveCannotBeApplied": true, "fieldConflict": true, "fragmentNotUnique": true,
+	"infiniteLoop": true, "missingRequiredArguments": true, "missingRequiredInputObjectAttribute": true,
+	"selectionMismatch": true, "typeMismatch": true, "undefinedDirective": true, "undefinedField": true,
+	"undefinedFragment": true, "undefinedType": true, "useAndDefineFragment": true, "variableMismatch": true,
+	"variableNotDefined": true, "variableNotUsed": true, "variableRequiresValidType": true,
+}
+
+// hasFinalErrors reports whether a GraphQL response has only errors that all identical queries of a security class get at
+// the same time: a missing object, or an invalid query. The followers of the call get such a response.
+func hasFinalErrors(body []byte) bool {
+	var answer struct {
+		Errors []struct {
+			Type       string
+			Extensions struct{ Code string }
+		}
+	}
+	if json.Unmarshal(body, &answer) != nil || len(answer.Errors) == 0 {
+		return false
+	}
+	for _, e := range answer.Errors {
+		if e.Type != "NOT_FOUND" && (e.Type != "" || !validationErrors[e.Extensions.Code]) {
+			return false
+		}
+	}
+	return true
 }
 
 // completeQueryEntry prepares the response to a GraphQL query for storage. It replaces Cache-Control by the lifetime of the

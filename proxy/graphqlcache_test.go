@@ -209,10 +209,29 @@ func TestCallOfAQuerySurvivesItsLeader(t *testing.T) {
 	})
 }
 
-// A response with errors concerns one request: followers send their own, and no rule stores it.
+// Followers share a response with errors that every identical query gets. No rule stores it.
+func TestFinalErrorsOfQueriesAreShared(t *testing.T) {
+	const missing = `{"data":{"a":null},"errors":[{"type":"NOT_FOUND"}]}`
+	for name, answer := range map[string]string{
+		"missing object": missing,
+		"invalid query":  `{"errors":[{"extensions":{"code":"undefinedField"}}]}`,
+		"large":          `{"data":{"a":"` + strings.Repeat("x", 100<<10) + `"},"errors":[{"type":"NOT_FOUND"}]}`,
+	} {
+		for kind, option := range map[string]option{"without a rule": withRules(), "with a rule": storingLists()} {
+			setup(delayed(replies(answer)), option).sub(t, name+" "+kind, func(w *world) {
+				together(50, func(int) { w.want("body", w.ask(listIssues("widgets")).body, answer) })
+				w.want("requests upstream", w.upstreamSaw(), 1)
+				w.ask(listIssues("widgets"))
+				w.want("requests upstream after the call", w.upstreamSaw(), 2)
+			})
+		}
+	}
+}
+
+// A response with other errors concerns one request: followers send their own, and no rule stores it.
 func TestErrorsAreNeitherSharedNorStored(t *testing.T) {
 	for name, respond := range map[string]http.HandlerFunc{
-		"errors":     replies(`{"data":{"a":null},"errors":[{"type":"NOT_FOUND"}]}`),
+		"errors":     replies(`{"data":{"a":null},"errors":[{"type":"NOT_FOUND"},{"type":"FORBIDDEN"}]}`),
 		"no data":    replies(`{"data":null}`),
 		"not JSON":   replies(`{"data":{"a"`),
 		"other JSON": replies(`{"message":"secondary rate limit"}`),
@@ -223,7 +242,7 @@ func TestErrorsAreNeitherSharedNorStored(t *testing.T) {
 		"no-store":    replies(noData, "Cache-Control: no-store"),
 		"cookie":      replies(noData, "Set-Cookie: a=b"),
 		"varies on *": replies(noData, "Vary: *"),
-		"large":       replies(`{"data":{"a":"` + strings.Repeat("x", 100<<10) + `"},"errors":[{"type":"NOT_FOUND"}]}`),
+		"large":       replies(`{"data":{"a":"` + strings.Repeat("x", 100<<10) + `"},"errors":[{"type":"FORBIDDEN"}]}`),
 	} {
 		for kind, option := range map[string]option{"shared": withRules(), "stored": storingLists()} {
 			setup(delayed(respond), option).sub(t, name+" "+kind, func(w *world) {

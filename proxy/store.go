@@ -19,8 +19,9 @@ import (
 	"github.com/weirgate/weir/proxy/coalesce"
 )
 
-// store returns the response for the client. When the body is complete, store stores it, or passes it to the followers of a
-// GraphQL query without a rule. Such a response loses its trailers, because another goroutine reads the body.
+// store returns the response for the client. When the body is complete, store stores it, or passes it to the followers of
+// the call: the response to a GraphQL query without a rule, or a client error that cannot be stored. Such a response loses
+// its trailers, because another goroutine reads the body.
 func (g *Gateway) store(
 	a *attempt, key cache.Key, resp *http.Response, sent http.Header, answer cache.Response,
 ) (*http.Response, coalesce.Ending) {
@@ -33,6 +34,10 @@ func (g *Gateway) store(
 		g.Cache.MarkCacheable(a.match.Operation.ID, key) // the next request asks for the identity form
 		return resp, private
 	}
+	passes := !ok && a.sharesError(answer) // to the followers, without storage
+	if passes {
+		vary, passes = g.errorVary(a, answer)
+	}
 	if !ok || resp.ContentLength > maxEntry || !delimited(resp) {
 		if a.last != nil && a.replacesStored(resp.StatusCode) {
 			g.deleteStored(a)
@@ -40,21 +45,30 @@ func (g *Gateway) store(
 		if resp.StatusCode == http.StatusOK { // an error does not predict whether the next response can be stored
 			g.Cache.MarkUncacheable(a.match.Operation.ID, key)
 		}
-		return resp, private
+		if !passes || resp.ContentLength > maxEntry || !delimited(resp) {
+			return resp, private
+		}
 	}
-	g.Cache.MarkCacheable(a.match.Operation.ID, key)
+	if ok {
+		g.Cache.MarkCacheable(a.match.Operation.ID, key)
+	}
 	// The entry copies the header now, because the response to the client changes the header later.
 	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
 	e.Vary, e.BaseKey, e.Tags = vary, a.baseKey, a.storedTags(e.Status)
 	e.Began(a.began)
 	e.Replaces(a.last, g.Lag)
+	a.boundLifetime(e)
+	single := a.graphQL == nil && !passes && a.resultFor(e) == coalesce.Private
 	own := *resp
 	own.Trailer = nil
 	complete := func(body []byte, ok bool) coalesce.Ending {
-		if !ok || a.graphQL != nil && !hasData(body) {
+		if !ok || a.graphQL != nil && !hasData(body) && !hasFinalErrors(body) {
 			return private
 		}
-		if e.Body = body; e.Status == http.StatusPartialContent && !e.IsWholePart(a.in.Header.Get("Range")) {
+		if e.Body = body; passes || a.graphQL != nil && !hasData(body) {
+			return coalesce.Ending{Result: coalesce.Shared, Response: e}
+		}
+		if e.Status == http.StatusPartialContent && !e.IsWholePart(a.in.Header.Get("Range")) {
 			return private
 		}
 		if a.graphQL != nil {
@@ -64,6 +78,7 @@ func (g *Gateway) store(
 			}
 			a.completeQueryEntry(e)
 		}
+		a.boundUnfinished(e)
 		g.checkComputedETag(a, sent, e)
 		g.checkEvents(a, e)
 		g.Cache.Put(a.in.Context(), key, e, a.call.SetShared)
@@ -71,23 +86,24 @@ func (g *Gateway) store(
 	}
 	// The end of the body decides whether a GraphQL response is stored. Cache-Status of a larger GraphQL response precedes
 	// its body, so it never has stored.
-	stored, ending := a.graphQL == nil, coalesce.Ending{Result: coalesce.Pending}
+	stored, ending := a.graphQL == nil && !passes, coalesce.Ending{Result: coalesce.Pending}
+	hasTTL := true
 	if body, ok := resp.Body.(completeBody); ok || resp.ContentLength == 0 {
 		ending = complete(body.whole, true)
 		stored = ending.Result == coalesce.Stored
 	} else {
+		hasTTL = !a.match.Operation.MayBeUnfinished() // the end of the body decides
 		finish := func(body []byte, ok bool) { a.call.Finish(complete(body, ok)) }
 		s := &spool{body: resp.Body, length: resp.ContentLength, complete: finish, buffer: buffer{budget: &g.Background.buffers}}
 		s.changed.L = &s.mu
 		own.Body = s
 		g.fillInBackground(a, s)
 	}
-	if stored {
-		a.result.cache.Stored = true
+	if a.result.cache.Stored = stored; stored && hasTTL {
 		a.result.cache.setTTL(e, answer.Answered)
 	}
 	a.result.cache.suspect(e.Suspect)
-	if a.graphQL == nil && a.resultFor(e) == coalesce.Private {
+	if single {
 		ending = private
 	}
 	return &own, ending
@@ -157,6 +173,8 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response) (
 	e.Began(a.began)
 	e.Replaces(a.last, g.Lag)
 	a.result.cache.suspect(e.Suspect)
+	a.boundLifetime(e)
+	a.boundUnfinished(e)
 	if !ok {
 		g.deleteStored(a)
 		return g.entryResponse(a, e, now), coalesce.Ending{Result: coalesce.Private}
@@ -172,11 +190,7 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response) (
 // the freshness lifetime and the request fields in Vary.
 func (g *Gateway) storable(a *attempt, answer cache.Response) (lifetime time.Duration, vary []cache.Field, ok bool) {
 	lifetime, allowed := cache.Storable(answer, a.cacheControl, a.rule)
-	covered := g.covered
-	if keyed := g.keyedFields(a.question); len(keyed) > 0 {
-		covered = append(keyed, covered...)
-	}
-	vary, selectable := cache.VaryFields(answer.Header, a.header, covered)
+	vary, selectable := cache.VaryFields(answer.Header, a.header, g.coveredFields(a.question))
 	if a.graphQL != nil {
 		return a.ttl, vary, queryStorable(answer) && selectable
 	}
@@ -184,8 +198,7 @@ func (g *Gateway) storable(a *attempt, answer cache.Response) (lifetime time.Dur
 		// The credential may have caused the error, and may get access later. The standard fields may also have caused
 		// the error, so only requests with the same standard fields get the stored error.
 		anonymous := !a.rule.OneCaller
-		implied, _ := cache.VaryFields(http.Header{"Vary": forwardedFields}, a.header, covered)
-		vary = append(vary, implied...)
+		vary, selectable = g.errorVary(a, answer)
 		allowed = allowed && anonymous && (a.last == nil || a.isFailure(a.last.Status)) && isPlain(a.header)
 	}
 	return lifetime, vary, allowed && selectable
@@ -211,6 +224,57 @@ func (g *Gateway) newerThan(a *attempt, status int, h http.Header) *http.Respons
 	a.result.cache.setTTL(stored, now)
 	a.result.cache.suspect(cache.CauseLag)
 	return g.entryResponse(a, stored, now)
+}
+
+// boundLifetime applies the longest lifetime of the operation to a stored response.
+func (a *attempt) boundLifetime(e *cache.Entry) {
+	if most := a.match.Operation.Cache.MaxTTL; most > 0 {
+		e.Lifetime = min(e.Lifetime, most)
+	}
+}
+
+// unfinishedTag is the tag of stored responses about unfinished states.
+const unfinishedTag = "unfinished"
+
+// boundUnfinished shortens the lifetime of a stored response with a body about an unfinished state, and adds its tag.
+func (a *attempt) boundUnfinished(e *cache.Entry) {
+	if op := a.match.Operation; op.MayBeUnfinished() && op.Unfinished(e.Body) {
+		e.Lifetime = min(e.Lifetime, policy.UnfinishedLifetime())
+		e.Tags = append(e.Tags, unfinishedTag)
+	}
+}
+
+// coveredFields returns the request fields that a Vary field may name without creating a variant of the question.
+func (g *Gateway) coveredFields(q *question) []string {
+	if keyed := g.keyedFields(q); len(keyed) > 0 {
+		return append(keyed, g.covered...)
+	}
+	return g.covered
+}
+
+// errorVary returns the request fields that another request must share to get the same error: the fields in Vary and the
+// standard fields. ok is false if Vary excludes all other requests.
+func (g *Gateway) errorVary(a *attempt, answer cache.Response) (vary []cache.Field, ok bool) {
+	covered := g.coveredFields(a.question)
+	vary, ok = cache.VaryFields(answer.Header, a.header, covered)
+	implied, _ := cache.VaryFields(http.Header{"Vary": forwardedFields}, a.header, covered)
+	return append(vary, implied...), ok
+}
+
+// sharedErrors are the statuses of an error or a rename that all identical requests of a security class get at the same
+// time. Not listed are 401 and 403, because they may concern the state of the credential or a limit, and 408, 429 and 5xx.
+var sharedErrors = map[int]bool{
+	http.StatusMovedPermanently: true, http.StatusTemporaryRedirect: true, http.StatusPermanentRedirect: true,
+	http.StatusBadRequest: true, http.StatusNotFound: true, http.StatusMethodNotAllowed: true, http.StatusNotAcceptable: true,
+	http.StatusConflict: true, http.StatusGone: true, http.StatusUnsupportedMediaType: true,
+	http.StatusUnprocessableEntity: true, http.StatusUnavailableForLegalReasons: true,
+}
+
+// sharesError reports whether the followers of the call get the error in a response that cannot be stored.
+func (a *attempt) sharesError(answer cache.Response) bool {
+	d := cache.ParseDirectives(answer.Header["Cache-Control"])
+	return a.call != nil && a.graphQL == nil && sharedErrors[answer.Status] && !a.unclear && isPlain(a.header) &&
+		!d.Has("no-store") && (a.rule.OneCaller || !d.Has("private")) && len(answer.Header["Set-Cookie"]) == 0
 }
 
 // deleteStored removes the stored responses to the question, complete and partial.

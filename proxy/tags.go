@@ -2,9 +2,11 @@ package proxy
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -36,6 +38,8 @@ import (
 //	op:graphql@?          of a query that may reach unnamed objects            writes, events
 //	node:ID               of a query that names or returns a node              mutations
 //	class:CLASS           to a security class                                  mutations and writes of the class
+//
+// Responses about unfinished states also have the tag "unfinished", which nothing but operators purges.
 //
 // Operations of the documents also have these tags, because the documents say which operations a call changes:
 //
@@ -209,7 +213,53 @@ func (g *Gateway) tagsOfResponse(a *attempt, resp *http.Response) []string {
 			return g.tagsOfUncertain(a.question)
 		}
 	}
-	return append(g.tagsOfChange(a.question), g.tagsOfLocation(a, resp.Header)...)
+	return slices.Concat(g.tagsOfChange(a.question), g.tagsOfLocation(a, resp.Header), tagsOfRename(a, resp))
+}
+
+// presentName matches the name of a repository in a response. The first one is that of the repository itself.
+var presentName = regexp.MustCompile(`"full_name"\s*:\s*"([^"/]+/[^"/]+)"`)
+
+// tagsOfRename returns the tags of the present name of a repository that a write has renamed. Responses about that name may be
+// those of an earlier repository, or a 404.
+func tagsOfRename(a *attempt, resp *http.Response) []string {
+	if !a.match.Operation.MayRename() {
+		return nil
+	}
+	name := presentName.FindSubmatch(peekText(resp))
+	if name == nil || strings.EqualFold(string(name[1]), a.match.Collection().Name) {
+		return nil
+	}
+	return tagsOfName(strings.ToLower(string(name[1])))
+}
+
+// tagsOfName returns the tags of all responses about a name: "owner/name" of a repository, or the name of an organization or
+// a user.
+func tagsOfName(name string) []string {
+	tags := []string{queriesOf(name), queriesOf(anyObject), "repo:?"}
+	if strings.Contains(name, "/") {
+		return append(tags, "repo:"+name)
+	}
+	return append(tags, "org:"+name, "user:"+name, "org:?", "user:?")
+}
+
+// EndName makes all responses about a former name stale and ends its coverage by webhooks, because the name may mean another
+// object.
+func (g *Gateway) EndName(ctx context.Context, name string) {
+	root := "org:"
+	if strings.Contains(name, "/") {
+		root = "repo:"
+	}
+	g.Cache.EndCoverage(ctx, root+name, tagsOfName(name)...)
+}
+
+// endRedirected ends the name of the object of a path, if a response about the path was stored and the upstream now redirects
+// the path permanently. The upstream does so after a rename or a transfer.
+func (g *Gateway) endRedirected(a *attempt, status int) {
+	moved := status == http.StatusMovedPermanently || status == http.StatusTemporaryRedirect || status == http.StatusPermanentRedirect
+	if c := a.match.Collection(); moved && a.match.Operation.Safe() && a.stale != nil && a.stale.Status < http.StatusMultipleChoices &&
+		slices.Contains([]string{"repo", "org", "user"}, c.Root) && c.Name != "" {
+		g.EndName(a.detach(), c.Name)
+	}
 }
 
 // tagsOfChange returns the tags that a successful unsafe request makes stale. The tags cover the request's target (RFC

@@ -75,6 +75,7 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 	}
 	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: time.Now()}
 	g.endAccess(a, resp.StatusCode)
+	g.endRedirected(a, resp.StatusCode)
 	g.deleteOldPart(a, resp)
 	switch {
 	case a.computed() && resp.StatusCode == http.StatusAccepted:
@@ -405,6 +406,9 @@ func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limit
 		answer.Body = peekText(resp)
 	}
 	e := g.Limiter.ReadLimitError(permit.Account, answer)
+	if a.sentCredential != nil && e.Kind == limits.NotLimited && (answer.GraphQL || resp.StatusCode == http.StatusForbidden) && policy.LacksPermission(answer.Body) {
+		a.sentCredential.Denied()
+	}
 	retryAfter := boundRetryAfter(resp.Header, outcome)
 	if e.Kind != limits.NotLimited {
 		outcome.RetryAfter = retryAfter

@@ -489,6 +489,12 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (g *gateway) purgeForEvent(e webhook.Event) {
 	current := g.current.Load()
 	tags := current.proxy.TagsOfEvent(e.Name, e.Repository, e.Organization, e.OtherBranch)
+	if policy.ChangesPermissions(e.Name) && e.Installation != 0 {
+		g.appTokens.Renew(e.Installation)
+	}
+	if e.Former != "" {
+		current.proxy.EndName(context.Background(), e.Former)
+	}
 	coverage, ok := e.Coverage()
 	switch {
 	case ok && current.config.Webhooks.Fresh > 0:

@@ -88,6 +88,14 @@ func TestDeliveryPurgesTagsOfCatalogue(t *testing.T) {
 		{"branch_protection_rule", "secret", payload + "  ", 202, "rulesets"},
 		{"custom_property", "secret", `{"organization": {"login": "acme"}}`, 202, "rulesets"},
 		{"push", "secret", `{}`, 202, "by number"},
+		{
+			"repository", "secret", `{"changes": {"repository": {"name": {"from": "Other"}}}, "repository": {"full_name": "acme/gears"}}`, 202,
+			"another repository, by number",
+		},
+		{
+			"organization", "secret", `{"changes": {"login": {"from": "Acme"}}, "organization": {"login": "umbrella"}}`, 202,
+			"statistics, another repository, by number, rulesets, organization",
+		},
 	} {
 		for _, path := range paths {
 			send(path)

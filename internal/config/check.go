@@ -547,7 +547,7 @@ func (d *decoder) checkCache(c *Config) {
 		case op.Cache.Class != policy.Shared && op.Cache.Class != policy.Immutable && o.TTL != 0:
 			d.wrong(key, "is neither reference data nor immutable; remove ttl, because the upstream sets the lifetime of its responses")
 		}
-		if o.Coalesce || o.TTL != 0 {
+		if o.Coalesce && o.MaxTTL == 0 || o.TTL != 0 {
 			d.positive(key+".ttl", o.TTL)
 		}
 	}

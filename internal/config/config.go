@@ -323,6 +323,7 @@ type Cache struct {
 // CacheOperation overrides the cache rule of an operation.
 type CacheOperation struct {
 	TTL      time.Duration `yaml:"ttl" desc:"lifetime of a stored response; for reference data only"`
+	MaxTTL   time.Duration `yaml:"max_ttl" desc:"longest lifetime of a stored response, also with webhooks.fresh and GraphQL rules"`
 	Coalesce bool          `yaml:"coalesce" desc:"send one upstream request for simultaneous identical requests; false forwards each of them"`
 }
 
@@ -478,7 +479,7 @@ func setDefaults(element reflect.Value) {
 func (c *Config) Catalogue() (*policy.Catalogue, error) {
 	rules := make(map[string]policy.CacheOverride, len(c.Cache.Operations))
 	for id, o := range c.Cache.Operations {
-		rules[id] = policy.CacheOverride{TTL: o.TTL, NoCoalesce: !o.Coalesce}
+		rules[id] = policy.CacheOverride{TTL: o.TTL, MaxTTL: o.MaxTTL, NoCoalesce: !o.Coalesce}
 	}
 	return policy.CatalogueOf(c.Upstream.Dialect).WithCacheRules(rules)
 }

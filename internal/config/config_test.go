@@ -183,7 +183,7 @@ func TestMaskedHidesSecrets(t *testing.T) {
 			"cpu":        map[string]any{"total": "1m30s", "graphql": "1m0s", "window": "1m0s", "factor": 1},
 			"content":    []any{map[string]any{"max": 80, "window": "1m0s"}, map[string]any{"max": 500, "window": "1h0m0s"}},
 		},
-		"cache": map[string]any{"memory": "256MiB", "etags": "computed", "key": "", "lag": "2s", "graphql": map[string]any{"gh": true, "rules": []any{map[string]any{"operation": "List", "field": "", "ttl": "30s"}}}, "operations": map[string]any{"gitignore/get-template": map[string]any{"coalesce": true, "ttl": "24h0m0s"}}},
+		"cache": map[string]any{"memory": "256MiB", "etags": "computed", "key": "", "lag": "2s", "graphql": map[string]any{"gh": true, "rules": []any{map[string]any{"operation": "List", "field": "", "ttl": "30s"}}}, "operations": map[string]any{"gitignore/get-template": map[string]any{"coalesce": true, "max_ttl": "0s", "ttl": "24h0m0s"}}},
 		"statistics": map[string]any{
 			"wait": "10s", "poll": map[string]any{"first": "1s", "factor": 2, "max": "15s", "budget": "5m0s"},
 		},
@@ -227,6 +227,8 @@ func TestRedactedHidesPasswords(t *testing.T) {
 
 func TestCatalogueAppliesCacheRules(t *testing.T) {
 	equal(t, "TTL", must(valid(t, everything).Catalogue()).Operation("gitignore/get-template").Cache.TTL, 24*time.Hour)
+	bounded := valid(t, "cache: {operations: {pulls/list: {max_ttl: 5s}}}\nupstream: {url: \"https://api.github.com\", dialect: github}\n")
+	equal(t, "longest lifetime", must(bounded.Catalogue()).Operation("pulls/list").Cache.MaxTTL, 5*time.Second)
 }
 
 func TestReadyConfigurationsAreValid(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -24,6 +25,9 @@ const (
 	// The pause after a failed request starts at firstPause and doubles up to longestPause. firstPause is also the
 	// minimum time between two tokens, even if tokens expire sooner.
 	firstPause, longestPause = 5 * time.Second, 5 * time.Minute
+	// deniedAfter is the age from which a token is replaced after the upstream has denied a permission. So denials cost at most
+	// one token of an installation in this time.
+	deniedAfter = 5 * time.Minute
 )
 
 // TokenStore shares installation tokens among replicas. A replica requests a token only under a lease from the store.
@@ -72,9 +76,10 @@ type Source struct {
 	next  time.Time
 	pause time.Duration
 	err   error
-	// renewing is set while a request for a token is in progress.
-	renewing bool
-	changed  signal
+	// renewing is set while a request for a token is in progress. outdated is set if the permissions of the installation may have
+	// changed since the newest token was minted.
+	renewing, outdated bool
+	changed            signal
 }
 
 // appToken is a token with its standing.
@@ -124,6 +129,43 @@ func (t *AppTokens) Retry(name string) (ended bool) {
 	return ended
 }
 
+// Renew replaces the tokens of an installation whose permissions have changed. The old token is used until the new one is
+// proven.
+func (t *AppTokens) Renew(installation int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.sources {
+		if s.app.Installation == installation && (s.newest != nil || s.renewing) {
+			s.outdated = true
+			s.startRenewal(time.Now())
+		}
+	}
+}
+
+// denied records that the upstream denied a permission to a token. The newest token is replaced unless it is young.
+func (s *Source) denied(token *appToken, now time.Time) {
+	s.tokens.mu.Lock()
+	defer s.tokens.mu.Unlock()
+	if token == s.newest && now.Sub(token.Minted) >= deniedAfter {
+		s.outdated = true
+		s.startRenewal(now)
+	}
+}
+
+// startRenewal starts a request for a token if it is necessary and permitted. AppTokens.mu must be held.
+func (s *Source) startRenewal(now time.Time) {
+	if s.renewing || now.Before(s.next) || s.newest != nil && !s.outdated && s.newest.Expires.Sub(now) >= renewBefore {
+		return
+	}
+	unwanted := []Secret{s.rejected.Value}
+	if s.outdated && s.newest != nil {
+		unwanted = append(unwanted, s.newest.Value)
+	}
+	outdated := s.outdated
+	s.renewing, s.outdated = true, false
+	s.tokens.running.Go(func() { s.renew(unwanted, outdated) })
+}
+
 // get returns a valid token, without regard to its standing. The error is an [UnusableError] or the context's error.
 func (s *Source) get(ctx context.Context) (Secret, error) {
 	for {
@@ -151,11 +193,7 @@ func (s *Source) token(now time.Time) (*appToken, *pause, error) {
 	if s.newest != nil && !now.Before(s.newest.Expires) {
 		s.newest, s.previous = s.previous, nil
 	}
-	if !s.renewing && !now.Before(s.next) && (s.newest == nil || s.newest.Expires.Sub(now) < renewBefore) {
-		s.renewing = true
-		rejected := s.rejected.Value
-		s.tokens.running.Go(func() { s.renew(rejected) })
-	}
+	s.startRenewal(now)
 	switch {
 	case s.newest != nil:
 		return s.newest, nil, nil
@@ -265,12 +303,13 @@ func (s *Source) delay(reason error, now time.Time) {
 	s.err, s.next = reason, now.Add(s.pause)
 }
 
-// renew fetches a token and records the result.
-func (s *Source) renew(rejected Secret) {
+// renew fetches a token with another value than the unwanted ones, and records the result. outdated is the reason for the
+// renewal.
+func (s *Source) renew(unwanted []Secret, outdated bool) {
 	ctx, cancel := context.WithTimeout(s.tokens.ctx, fetchTimeout)
 	defer cancel()
 	began := time.Now()
-	token, err := s.fetch(ctx, rejected)
+	token, err := s.fetch(ctx, unwanted)
 	s.tokens.mu.Lock()
 	defer s.tokens.mu.Unlock()
 	defer s.changed.send()
@@ -284,6 +323,7 @@ func (s *Source) renew(rejected Secret) {
 		s.err, s.next = nil, now.Add(firstPause)
 		return
 	}
+	s.outdated = s.outdated || outdated
 	s.delay(err, now)
 	s.tokens.log.Warn("installation token not renewed",
 		"credential", s.name, "installation", s.app.Installation, "retry", s.next, "error", err)
@@ -291,7 +331,7 @@ func (s *Source) renew(rejected Secret) {
 
 // fetch returns another replica's token, or requests a token under the lease. Without a store, or if the store fails,
 // fetch requests a token without a lease.
-func (s *Source) fetch(ctx context.Context, rejected Secret) (AppToken, error) {
+func (s *Source) fetch(ctx context.Context, unwanted []Secret) (AppToken, error) {
 	store := s.tokens.store
 	if store == nil {
 		return s.issue(ctx)
@@ -304,7 +344,7 @@ func (s *Source) fetch(ctx context.Context, rejected Secret) (AppToken, error) {
 		}
 		// Load after the lease, because the previous owner of the lease has stored a token by now.
 		token, err := store.Load(ctx, name)
-		good := err == nil && time.Until(token.Expires) > renewBefore && !token.Value.Equal(rejected)
+		good := err == nil && time.Until(token.Expires) > renewBefore && !slices.ContainsFunc(unwanted, token.Value.Equal)
 		if good {
 			if leased {
 				_ = store.Return(ctx, name, owner, AppToken{}) // on failure the lease expires

@@ -397,6 +397,64 @@ func (v *memoryTokens) Return(_ context.Context, _, owner string, t AppToken) er
 	return nil
 }
 
+// A change of the permissions, or a denial that a permission may explain, renews the token. Denials cost at most one token in
+// deniedAfter.
+func TestNewPermissionsRenewTheToken(t *testing.T) {
+	inBubble(t, func(r *appTest) {
+		m := r.cache(nil)
+		s := r.source(m, nil)
+		deny := func() {
+			token, _, err := s.try(Use{Safe: true, Repeatable: true}, true, time.Now())
+			noError(r.T, err)
+			s.denied(token, time.Now())
+			synctest.Wait()
+		}
+		r.want(s, "ghs_1")
+		m.Renew(43) // of another installation
+		synctest.Wait()
+		r.want(s, "ghs_1")
+		m.Renew(42) // within firstPause of the first token
+		m.Renew(42)
+		time.Sleep(firstPause)
+		r.want(s, "ghs_1") // the renewal begins
+		synctest.Wait()
+		r.want(s, "ghs_2")
+		time.Sleep(time.Minute)
+		r.answered(s, answerSuccess)
+		deny() // a young token
+		equal(r, "issued tokens after a denial of a young token", r.up.issued, 2)
+		time.Sleep(deniedAfter)
+		for range 10 {
+			deny()
+		}
+		equal(r, "issued tokens after ten denials", r.up.issued, 3)
+		time.Sleep(time.Minute)
+		m.Renew(42)
+		synctest.Wait()
+		r.want(s, "ghs_4")
+		equal(r, "issued tokens", r.up.issued, 4)
+	})
+}
+
+// The other replicas use the token that the replica with the event has stored.
+func TestReplicasShareATokenWithNewPermissions(t *testing.T) {
+	inBubble(t, func(r *appTest) {
+		store := &memoryTokens{}
+		m := r.cache(store)
+		a, b := r.source(m, nil), r.source(r.cache(store), nil)
+		r.want(a, "ghs_1")
+		r.want(b, "ghs_1")
+		time.Sleep(deniedAfter)
+		m.Renew(42)
+		synctest.Wait()
+		r.want(a, "ghs_2")
+		b.denied(b.newest, time.Now())
+		synctest.Wait()
+		r.want(b, "ghs_2")
+		equal(r, "issued tokens", r.up.issued, 2)
+	})
+}
+
 func TestReplicasShareRenewalsAndSurviveALostLeaseOwner(t *testing.T) {
 	inBubble(t, func(r *appTest) {
 		r.up.delay = time.Second

@@ -270,6 +270,14 @@ func (s *Sent) End(op *policy.Operation, status int, limited bool) (repeat bool)
 	return v == verdictRepeat
 }
 
+// Denied records that the upstream denied a permission in its response. The token of an installation may then be older than the
+// permission.
+func (s *Sent) Denied() {
+	if s.held.source != nil {
+		s.held.source.denied(s.token, time.Now())
+	}
+}
+
 // answerTo classifies a response.
 //
 // A 401 counts only for an operation that accepts the credential's kind. Otherwise a client could quarantine a shared

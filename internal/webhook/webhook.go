@@ -62,6 +62,9 @@ type Event struct {
 	Repository string
 	// Organization is the owner of the repository, or the organization of the delivery, in lower case.
 	Organization string
+	// Former is the former name of a renamed or transferred object, in lower case: "owner/name" of a repository, or the name of
+	// an organization or a user. It is empty for other events.
+	Former string
 	// Webhook is the kind of object that has the webhook: repository or organization. Only the events ping and meta have it.
 	Webhook string
 	// Subscribed lists the events that the webhook delivers, or has "*" for all events. Only the event ping has the list.
@@ -70,8 +73,9 @@ type Event struct {
 	OtherBranch bool
 	// Repeated is true if the body was delivered before.
 	Repeated bool
-	// App is true if the webhook belongs to an app.
-	App bool
+	// App is true if the webhook belongs to an app. Installation is the number of the app's installation, or 0.
+	App          bool
+	Installation int64
 }
 
 // Coverage returns what the delivery shows about its webhook. ok is false if the delivery names no object, or does not
@@ -337,8 +341,11 @@ func (e *Event) parse(contentType string, body []byte) error {
 		Organization struct {
 			Login string `json:"login"`
 		} `json:"organization"`
-		Installation *struct{} `json:"installation"` // only deliveries to apps have it
-		Hook         struct {
+		Changes      map[string]any `json:"changes"`
+		Installation *struct {      // only deliveries to apps have it
+			ID int64 `json:"id"`
+		} `json:"installation"`
+		Hook struct {
 			Type   string   `json:"type"`
 			Active *bool    `json:"active"`
 			Events []string `json:"events"`
@@ -355,11 +362,14 @@ func (e *Event) parse(contentType string, body []byte) error {
 	case e.Name == "meta":
 		e.Webhook = strings.ToLower(hook.Type)
 	}
-	e.App = payload.Installation != nil
+	if e.App = payload.Installation != nil; e.App {
+		e.Installation = payload.Installation.ID
+	}
 	e.Organization = strings.ToLower(payload.Organization.Login)
 	owner, name, ok := strings.Cut(strings.ToLower(payload.Repository.FullName), "/")
 	if ok && owner != "" && name != "" && !strings.Contains(name, "/") {
 		e.Repository, e.Organization = owner+"/"+name, owner
 	}
+	e.Former = policy.FormerName(e.Repository, map[string]any{"changes": payload.Changes})
 	return nil
 }

@@ -97,6 +97,7 @@ func TestHandlerVerifiesDeliveries(t *testing.T) {
 		{"a form", "POST", form, []string{event, id, signed(form), "Content-Type: application/x-www-form-urlencoded; charset=utf-8"}, 202, "", event1},
 		{"no repository", "POST", `{"organization": {"login": "Acme"}}`, []string{event, id, signed(`{"organization": {"login": "Acme"}}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: "acme"}}},
 		{"neither repository nor organization", "POST", `{}`, []string{event, id, signed(`{}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: ""}}},
+		{"an installation", "POST", `{"installation": {"id": 42}}`, []string{event, id, signed(`{"installation": {"id": 42}}`)}, 202, "", []Event{{Name: "push", Delivery: "1", App: true, Installation: 42}}},
 		{"an invalid repository name", "POST", `{"repository": {"full_name": "a/b/c"}}`, []string{event, id, signed(`{"repository": {"full_name": "a/b/c"}}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: ""}}},
 		{"a push to the default branch", "POST", pushTo("refs/heads/main"), []string{event, id, signed(pushTo("refs/heads/main"))}, 202, "", event1},
 		{"a push to another branch", "POST", pushTo("refs/heads/side"), []string{event, id, signed(pushTo("refs/heads/side"))}, 202, "", otherBranch},

@@ -1,0 +1,41 @@
+package policy
+
+import (
+	"path"
+	"slices"
+	"testing"
+)
+
+func TestUnfinished(t *testing.T) {
+	for _, c := range []struct {
+		id, body string
+		want     bool
+	}{
+		{"pulls/get", `{"mergeable": null, "merged":false}`, true},
+		{"pulls/get", `{"mergeable":true,"mergeable_state":"unknown"}`, true},
+		{"pulls/get", `{"mergeable":null,"mergeable_state":"unknown","merged":true}`, false},
+		{"pulls/get", `{"mergeable":true,"mergeable_state":"clean","merged":false}`, false},
+		{"pulls/get", `{"mergeable":true,"body":"\"mergeable\":null"}`, false},
+		{"actions/get-workflow-run", `{"status":"queued"}`, true},
+		{"actions/list-workflow-runs-for-repo", `{"workflow_runs":[{"status":"completed"},{"status":"in_progress"}]}`, true},
+		{"actions/get-workflow-run", `{"status":"completed","conclusion":"success"}`, false},
+		{"checks/get-suite", `{"status":"queued"}`, true},
+		{"repos/get-latest-pages-build", `{"status":"building"}`, true},
+		{"code-scanning/get-sarif", `{"processing_status":"pending"}`, true},
+		{"issues/get", `{"status":"queued","state":"pending"}`, false},
+	} {
+		if got := CatalogueOf("github").Operation(c.id).Unfinished([]byte(c.body)); got != c.want {
+			t.Errorf("%s %s: got %v, want %v", c.id, c.body, got, c.want)
+		}
+	}
+	for _, row := range unfinishedData.Rows {
+		for _, pattern := range row.Operations {
+			if !slices.ContainsFunc(CatalogueOf("github").Operations(), func(op *Operation) bool {
+				ok, err := path.Match(pattern, op.ID)
+				return ok && err == nil
+			}) {
+				t.Errorf("no operation matches %q", pattern)
+			}
+		}
+	}
+}
