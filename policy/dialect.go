@@ -27,7 +27,6 @@ type Dialect struct {
 	Tokens           map[string]CallerKind `yaml:"tokens"`
 	UnprefixedToken  *regexp.Regexp        `yaml:"unprefixed_token"`
 	ClientID         *regexp.Regexp        `yaml:"client_id"`
-	Forward          []string              `yaml:"forward"`
 	VaryByCredential []string              `yaml:"vary_by_credential"`
 	Describe         []string              `yaml:"describe"`
 	ETag             []string              `yaml:"etag"`

@@ -13,7 +13,7 @@
 // A miss runs these functions after usableEntry:
 //   - credentials.go: pickByBudget
 //   - upload.go: bufferSmallBody
-//   - gateway.go: forward, with checkOwn of rewrite.go
+//   - gateway.go: forward, with checkOwn of fields.go
 //   - credentials.go: answerWithAny
 //   - upstream.go: answer
 //   - coalesce.go: coalesce, lead, fetchForFleet, with coalesce/call.go and coalesce/lease.go
@@ -36,7 +36,7 @@
 //   - The cache key is made from the same question that is sent.
 //   - No request is sent upstream without a permit, and every permit is settled.
 //   - A response reaches another client only through the cache, under the key of that client's security class.
-//   - The request fields of known operations are forwarded by an allow-list.
+//   - The table in policy/fields.yaml decides for all requests which fields are forwarded.
 //   - Every forwarded request field that may change a response is part of the cache key.
 //   - The credential is set last and is sent to the upstream only. A request with a key of this gateway in its target or
 //     in a forwarded field is refused.
@@ -56,7 +56,6 @@ import (
 	"net/textproto"
 	"net/url"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -150,12 +149,8 @@ type Gateway struct {
 	etagWarning rate.Sometimes
 	tokens      *ClientTokens
 	last        *LastRequests
-	// base is the upstream's URL in cache keys. dialectFields are the request fields that the dialect adds to cache
-	// keys.
-	base          string
-	via           []string // the Via value that is added to requests
-	dialectFields []string
-	forwardable   map[string]bool // request fields that are forwarded
+	base        string   // the upstream's URL in cache keys
+	via         []string // the Via value that is added to requests
 	// covered are the request fields that a Vary field may name without creating a variant. The cache key contains the
 	// field or the security class, or the gateway sends a fixed value (Accept-Encoding).
 	covered []string
@@ -164,7 +159,7 @@ type Gateway struct {
 
 // New returns a gateway.
 func New(c Config) *Gateway {
-	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}, last: cmp.Or(c.LastRequests, &LastRequests{})}
+	g := &Gateway{Config: c, base: c.Upstream.String(), last: cmp.Or(c.LastRequests, &LastRequests{})}
 	g.Resources = cmp.Or(c.Resources, &Resources{})
 	g.Identities = cmp.Or(c.Identities, &Identities{})
 	g.tokens = cmp.Or(c.Tokens, &ClientTokens{})
@@ -174,12 +169,6 @@ func New(c Config) *Gateway {
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
 	if g.Tracer == nil {
 		g.Tracer = noop.Tracer{}
-	}
-	for _, name := range c.Dialect.Forward {
-		g.dialectFields = append(g.dialectFields, http.CanonicalHeaderKey(name))
-	}
-	for _, name := range slices.Concat(forwardedFields, g.dialectFields) {
-		g.forwardable[name] = true
 	}
 	return g
 }

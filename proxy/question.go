@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,11 +16,11 @@ import (
 // has returned it; a request with another credential is another question. A question has no reference to the client's
 // connection, so background tasks can keep it.
 type question struct {
-	identity Identity // with the credential
-	tag      string   // tag of the request, for the record
-	match    policy.Match
-	method   string
-	header   http.Header // forwarded fields, without the credential
+	identity   Identity // with the credential
+	tag        string   // tag of the request, for the record
+	match      policy.Match
+	method     string
+	sentFields // without the credential
 	// cacheable is set if the response may come from the cache and may be stored under key. ranged is set instead for a
 	// range request: a complete response under key can answer the request, and a partial response is stored under
 	// partKey.
@@ -268,7 +267,8 @@ func (g *Gateway) setCredential(ex *exchange, q *question, identity Identity) {
 	q.identity = identity
 	q.identity.Caller.Tag = g.Limiter.TagBudget(identity.Caller, q.tag)
 	q.resource = g.Resources.of(q.claimScope, identity.Caller.Kind, q.match.Operation.Resource)
-	q.header = g.outbound(ex.in.Header, q.match.Operation.Known())
+	q.sentFields = g.outbound(ex.in.Header, q.match.Operation.Known())
+	ex.record.Withheld = q.withheld
 	if q.method == http.MethodGet || q.method == http.MethodHead {
 		for _, name := range contentFields {
 			delete(q.header, name)
@@ -353,42 +353,11 @@ func isBasic(authorization string) bool {
 }
 
 // keyWithoutClass returns the key of a question without a security class. The cache evaluates the method, the conditions and the
-// range, so the key does not contain them. Neither does it contain fields that have a fixed value or name a program. For unknown
-// operations, Vary decides about Accept-Language.
+// range, so the key does not contain them. Neither does it contain fields that have a fixed value, or name a program or a request.
 func (g *Gateway) keyWithoutClass(q *question) cache.Key {
-	accept, language := strings.Join(q.header["Accept"], ","), ""
+	accept := strings.Join(q.header["Accept"], ",")
 	if q.match.Operation.Known() {
-		accept, language = g.Dialect.Accept(q.header["Accept"]), languageOf(q.header)
+		accept = g.Dialect.Accept(q.header["Accept"])
 	}
-	parts := append(make([]string, 0, 16), g.base, q.match.Path, q.match.Query, accept, language)
-	for _, name := range g.dialectFields {
-		parts = append(parts, strings.Join(q.header[name], ","))
-	}
-	for _, name := range g.keyedFields(q) {
-		parts = append(parts, name, cache.FieldValue(q.header, name))
-	}
-	return cache.NewKey(parts...)
-}
-
-// keyedFields returns the sorted names of the fields that keyWithoutClass adds to the key of an unknown operation.
-func (g *Gateway) keyedFields(q *question) []string {
-	if q.match.Operation.Known() {
-		return nil
-	}
-	var names []string
-	for name, values := range q.header {
-		if g.isKeyed(name, values) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// languageOf returns the normal form of Accept-Language. The value * means the same as no field (RFC 9110 section 12.5.4).
-func languageOf(h http.Header) string {
-	if language := cache.FieldValue(h, "Accept-Language"); language != "*" {
-		return language
-	}
-	return ""
+	return cache.NewKey(q.keyParts(g.base, q.match.Path, q.match.Query, accept)...)
 }

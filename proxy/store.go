@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -166,18 +167,18 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response, s
 func (g *Gateway) storable(a *attempt, answer cache.Response) (lifetime time.Duration, vary []cache.Field, ok bool) {
 	lifetime, allowed := cache.Storable(answer, a.cacheControl, a.rule)
 	covered := g.covered
-	if keyed := g.keyedFields(a.question); len(keyed) > 0 {
-		covered = append(keyed, covered...)
+	if len(a.keyed) > 0 {
+		covered = slices.Concat(a.keyed, covered)
 	}
 	vary, selectable := cache.VaryFields(answer.Header, a.header, covered)
 	if a.graphQL != nil {
 		return a.ttl, vary, queryStorable(answer) && selectable
 	}
 	if a.isFailure(answer.Status) {
-		// The credential may have caused the error, and may get access later. The standard fields may also have caused
-		// the error, so only requests with the same standard fields get the stored error.
+		// The credential may have caused the error, and may get access later. A field without a part in the key may also
+		// have caused the error, so only requests with the same fields get the stored error.
 		anonymous := !a.rule.OneCaller
-		implied, _ := cache.VaryFields(http.Header{"Vary": forwardedFields}, a.header, covered)
+		implied, _ := cache.VaryFields(http.Header{"Vary": a.unkeyed()}, a.header, covered)
 		vary = append(vary, implied...)
 		allowed = allowed && anonymous && a.stale == nil && isPlain(a.header)
 	}

@@ -29,6 +29,7 @@ type hostsWorld struct {
 	gateway *gateway
 	mu      sync.Mutex
 	got     map[string][]string // "TARGET AUTHORIZATION" by host
+	fields  http.Header         // of the last request
 }
 
 // callsPerHour is the limit of the API in these tests.
@@ -42,6 +43,7 @@ func startHosts(t *testing.T) *hostsWorld {
 		return serveAPI(t, func(rw http.ResponseWriter, r *http.Request) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
+			w.fields = r.Header
 			w.got[name] = append(w.got[name], strings.TrimSpace(r.RequestURI+" "+r.Header.Get("Authorization")))
 			if used := len(w.got["api"]) + len(w.got["uploads"]); name == "api" {
 				setRate(rw.Header(), "core", callsPerHour-used)
