@@ -38,7 +38,9 @@ type Dialect struct {
 		TargetType string `yaml:"target_type"`
 		TargetID   string `yaml:"target_id"`
 	} `yaml:"webhook"`
-	Messages struct {
+	RefusalStatus int    `yaml:"refusal_status"`
+	RequestID     string `yaml:"request_id"`
+	Messages      struct {
 		Primary   string `yaml:"primary"`
 		Secondary string `yaml:"secondary"`
 	} `yaml:"messages"`

@@ -111,7 +111,8 @@ type Config struct {
 	Transport http.RoundTripper
 	// Wait is the maximum queue time of a request without a Prefer field.
 	Wait time.Duration
-	// RefusalStatus is the status of a limit refusal: 429 or 403.
+	// RefusalStatus is the status of a limit refusal: 429 or 403. Zero is the status of the upstream's last limit error for the
+	// account, and before that of the dialect.
 	RefusalStatus int
 	// RateLimitFields adds the RateLimit fields of the IETF to the x-ratelimit fields.
 	RateLimitFields bool
@@ -148,6 +149,7 @@ type Gateway struct {
 	linkIn304   sync.Map
 	etagWarning rate.Sometimes
 	tokens      *ClientTokens
+	limitErrors limitErrors
 	last        *LastRequests
 	base        string   // the upstream's URL in cache keys
 	via         []string // the Via value that is added to requests
@@ -277,7 +279,7 @@ func (g *Gateway) forward(a *attempt) {
 		h := ex.w.Header()
 		maps.Copy(h, resp.Header)
 		resp.Header = nil // the ReverseProxy would copy the header again
-		g.finishHeader(ex, h)
+		g.finishHeader(ex, resp.StatusCode, h)
 		resp.Body = &forwardedBody{resp.Body, ex, func() { g.filterResponse(a.match.Operation, resp.Trailer) }}
 		return nil
 	}

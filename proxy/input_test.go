@@ -27,12 +27,14 @@ func (w *world) refused(r got, status int, message string) {
 	var body struct {
 		Message       string `json:"message"`
 		Documentation string `json:"documentation_url"`
+		Status        string `json:"status"`
 	}
 	err := json.Unmarshal([]byte(r.body), &body)
 	failIf(w, err != nil, "body %q: %v", r.body, err)
-	if !strings.Contains(body.Message, message) || body.Documentation == "" {
-		w.Errorf("body %s: want a documentation_url and a message with %q", r.body, message)
+	if !strings.Contains(body.Message, message) || body.Documentation == "" || body.Status != fmt.Sprint(status) {
+		w.Errorf("body %s: want a documentation_url, the status and a message with %q", r.body, message)
 	}
+	w.want("the response has a request ID", r.Header.Get("X-Service-Request-Id")+r.Header.Get("X-GitHub-Request-Id") != "", true)
 }
 
 func nothing(http.ResponseWriter, *http.Request) {}
@@ -185,6 +187,17 @@ func TestFailureIsReported(t *testing.T) {
 			failIf(w, strings.Contains(r.body, ".internal"), "the body contains an internal address: %s", r.body)
 		})
 	}
+}
+
+// TestRefusedCredentialHasNoBudget sends a token that the upstream refuses, twice: the second 401 may be the gateway's.
+func TestRefusedCredentialHasNoBudget(t *testing.T) {
+	setup(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }).run(t, func(w *world) {
+		for range 2 {
+			r := w.get("/user", bearer("wrong"))
+			w.want("status", r.StatusCode, http.StatusUnauthorized)
+			w.wantHeader(r, "X-RateLimit-Limit: ", "X-RateLimit-Remaining: ")
+		}
+	})
 }
 
 func TestHangingUpstreamEndsWith504(t *testing.T) {

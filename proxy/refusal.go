@@ -11,8 +11,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -43,6 +46,9 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	if f == nil {
 		f = g.failureOf(err)
 	}
+	if f.refusal != nil {
+		f.status = g.refusalStatus(ex)
+	}
 	if f.cause != nil {
 		ex.record.Error = f.cause.Error()
 	}
@@ -52,7 +58,8 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	ex.record.Cache = CacheStatus{Detail: f.detail, Own: f.finding != nil || f.graphQL != nil && f.status == http.StatusOK}
 	h := ex.w.Header()
 	clear(h)
-	g.setWeirHeaders(ex, h)
+	g.setWeirHeaders(ex, f.status, h)
+	h.Set(g.Dialect.RequestID, ex.record.ID)
 	if f.allow != "" {
 		h.Set("Allow", f.allow)
 	}
@@ -122,7 +129,8 @@ func (g *Gateway) errorBody(f *failure) []byte {
 		Message       string `json:"message"`
 		Errors        []any  `json:"errors,omitempty"` // also makes the body a GraphQL response
 		Documentation string `json:"documentation_url"`
-	}{Message: f.message, Documentation: g.Dialect.Documentation + f.documentation}
+		Status        string `json:"status"`
+	}{Message: f.message, Documentation: g.Dialect.Documentation + f.documentation, Status: strconv.Itoa(f.status)}
 	switch {
 	case f.graphQL != nil:
 		body.Errors = []any{f.graphQL}
@@ -134,6 +142,59 @@ func (g *Gateway) errorBody(f *failure) []byte {
 		panic(err) // JSON can encode all strings
 	}
 	return text
+}
+
+// limitErrors contains the statuses of the upstream's last limit errors, by account. The zero value is empty and ready for use.
+type limitErrors struct {
+	mu       sync.Mutex
+	statuses *simplelru.LRU[string, limitStatus]
+}
+
+type limitStatus struct {
+	status int
+	until  time.Time
+}
+
+const (
+	maxLimitErrors    = 4096
+	limitStatusMemory = time.Hour // the longest limit after one response
+)
+
+// add remembers the status of a limit error. GraphQL reports limits with status 200, which is no status for a refusal.
+func (l *limitErrors) add(account string, status int) {
+	if status != http.StatusForbidden && status != http.StatusTooManyRequests {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.statuses == nil {
+		l.statuses, _ = simplelru.NewLRU[string, limitStatus](maxLimitErrors, nil) // the size is valid
+	}
+	l.statuses.Add(account, limitStatus{status, time.Now().Add(limitStatusMemory)})
+}
+
+// last returns the status of the last limit error of an account, or zero.
+func (l *limitErrors) last(account string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.statuses == nil {
+		return 0
+	}
+	s, ok := l.statuses.Get(account)
+	if !ok || time.Now().After(s.until) {
+		return 0
+	}
+	return s.status
+}
+
+// refusalStatus returns the status of a limit refusal. A limit has one status, whether the upstream or the gateway reports it,
+// unless the configuration has another status.
+func (g *Gateway) refusalStatus(ex *exchange) int {
+	own := 0
+	if ex.question != nil {
+		own = ex.question.identity.RefusalStatus
+	}
+	return cmp.Or(own, g.RefusalStatus, g.limitErrors.last(ex.record.Account), g.Dialect.RefusalStatus)
 }
 
 // identityRetry is the Retry-After of a client whose identity provider is unavailable. It is the pause after which the
@@ -157,7 +218,7 @@ func (g *Gateway) failureOf(err error) *failure {
 		}
 		return f
 	case errors.As(err, &refusal):
-		f := &failure{status: g.RefusalStatus, detail: string(refusal.Reason), refusal: refusal, cause: refusal}
+		f := &failure{detail: string(refusal.Reason), refusal: refusal, cause: refusal}
 		f.message, f.documentation = g.Dialect.Messages.Secondary, "/secondary-rate-limits"
 		switch refusal.Reason {
 		case limits.Closed:

@@ -14,13 +14,13 @@ import (
 var fieldTreatments = []struct{ treatment, names string }{
 	{"key", `
 		X-MCP-Toolsets X-MCP-Readonly X-MCP-Tools X-MCP-Lockdown X-MCP-Insiders Mcp-Session-Id Mcp-Protocol-Version Last-Event-Id
-		X-GitHub-Api-Version X-GitHub-Next-Global-ID X-GitHub-Made-Up GraphQL-Features Time-Zone Accept-Language Accept-Charset From Referer Origin
+		X-GitHub-Api-Version X-GitHub-Next-Global-ID X-GitHub-Made-Up GraphQL-Features Accept-Language Accept-Charset From Referer Origin
 		X-Requested-With X-Foo Foo Idempotency-Key Tenant-Id X-Amz-Content-Sha256 X-Amz-Acl X-Ms-Version X-Ms-Blob-Type X-Goog-User-Project
 		X-Hub-Signature-256 X_MCP_Readonly Digest Want-Digest Content-Digest Save-Data Acme-Token Signature X-CSRF-Token`},
 	{"passed", `
 		User-Agent Date Priority DNT Sec-Fetch-Mode Sec-Fetch-Site Sec-CH-UA Sec-CH-UA-Platform Sec-GPC Upgrade-Insecure-Requests Pragma X-Request-Id
 		X-Correlation-Id X-Client-Request-Id X-Trace-Id X-Stainless-Lang X-Stainless-Retry-Count Amz-Sdk-Invocation-Id Amz-Sdk-Request
-		X-Amz-User-Agent X-Amz-Date X-Ms-Client-Request-Id X-Goog-Api-Client X-Gh-Cache-Ttl`},
+		X-Amz-User-Agent X-Amz-Date X-Ms-Client-Request-Id X-Goog-Api-Client X-Gh-Cache-Ttl Time-Zone`},
 	{"withheld", `
 		Connection Keep-Alive Proxy-Connection TE Expect Max-Forwards Proxy-Authorization Weir-Tag Cookie Cookie2 Set-Cookie Forwarded
 		X-Forwarded-For X-Forwarded-Host X-Forwarded-Made-Up X-Real-Ip X-Client-Ip True-Client-Ip CF-Connecting-IP CF-Made-Up Fastly-Client-Ip

@@ -43,7 +43,7 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 	}
 	for _, entry := range c.Clients {
 		client := credential.Client{
-			Name: entry.Name, Group: entry.Group, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug,
+			Name: entry.Name, Group: entry.Group, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug, RefusalStatus: entry.RefusalStatus,
 			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit, TagLimit: entry.TagLimit, Even: entry.Pace == "even",
 			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims, Tag: entry.JWT.Tag},
 			Scope: &policy.Scope{Methods: entry.Methods, Operations: entry.Operations, GraphQL: &entry.GraphQL},
@@ -148,7 +148,7 @@ func identify(registry *credential.Registry) func(*http.Request) (proxy.Identity
 func pooledIdentity(caller credential.Caller) proxy.Identity {
 	pool := caller.Pool
 	id := proxy.Identity{
-		Caller: caller.Caller, Held: true, Scope: caller.Scope, Debug: caller.Debug,
+		Caller: caller.Caller, Held: true, Scope: caller.Scope, Debug: caller.Debug, RefusalStatus: caller.RefusalStatus,
 		Tag: caller.Tag, TagFromClaim: caller.TagFromClaim,
 		Credential: heldCredential{pool, caller.Class},
 	}

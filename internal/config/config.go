@@ -218,7 +218,9 @@ type Client struct {
 	Limit       float64             `yaml:"limit" desc:"fraction of each primary window that the client may use if the account has other clients"`
 	TagLimit    float64             `yaml:"tag_limit" desc:"fraction of each primary window that the client's requests with one tag may use, and those without a tag together; 0 for no limit"`
 	Pace        string              `yaml:"pace" desc:"even spreads the client's requests over each primary window if the account has other clients; burst does not" enum:"burst,even"`
-	Debug       bool                `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
+	// RefusalStatus overrides Limits.RefusalStatus.
+	RefusalStatus int  `yaml:"refusal_status" desc:"status of a limit refusal for programs that need another one than limits.refusal_status; 0 is that one" enum:"0,429,403"`
+	Debug         bool `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
 }
 
 // Group is a group of clients.
@@ -303,7 +305,7 @@ type Limits struct {
 	OnStoreLoss   string        `yaml:"on_store_loss" desc:"while the store is unavailable, continue with this replica's share, or refuse requests" enum:"share,closed"`
 	ColdStart     string        `yaml:"cold_start" desc:"part of each limit that may be used after a start, when past spending is unknown: a memory store, or Redis that does not respond" enum:"ramp,strict,trust"`
 	Wait          time.Duration `yaml:"wait" desc:"maximum time in the queue, unless the client sends Prefer: wait=N"`
-	RefusalStatus int           `yaml:"refusal_status" desc:"status of a limit refusal" enum:"429,403"`
+	RefusalStatus int           `yaml:"refusal_status" desc:"status of a limit refusal; 0 is the status of the API's last limit error for the account, and before that 403 with the dialect github, otherwise 429" enum:"0,429,403"`
 	Inbound       struct {
 		Rate  int           `yaml:"rate" desc:"requests per second of one address (IPv6: of one /64); 0 for no limit, for example behind a load balancer"`
 		Burst int           `yaml:"burst" desc:"simultaneous requests of one address"`
@@ -430,7 +432,7 @@ func Default() *Config {
 		Callers:  Callers{PassThrough: true},
 		Limits: Limits{
 			Limits: policy.DefaultLimits(), Probes: 10, OnStoreLoss: "share", ColdStart: "ramp",
-			Wait: 10 * time.Second, RefusalStatus: 429,
+			Wait: 10 * time.Second,
 		},
 		Cache: Cache{Memory: 256 << 20, ETags: "computed"},
 		Statistics: Statistics{

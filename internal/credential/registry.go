@@ -55,6 +55,8 @@ type Client struct {
 	TagLimit float64
 	// Debug permits the request header Weir-Debug.
 	Debug bool
+	// RefusalStatus is the status of limit refusals, or zero for that of the gateway.
+	RefusalStatus int
 }
 
 // Config describes a registry.
@@ -114,6 +116,8 @@ type Caller struct {
 	Scope *policy.Scope
 	// Debug permits the request header Weir-Debug.
 	Debug bool
+	// RefusalStatus is the status of limit refusals, or zero for that of the gateway.
+	RefusalStatus int
 	// Tag is the value of the claim that [TokenMatch] names for tags, or empty. TagFromClaim is set if the client has such
 	// a claim.
 	Tag          string
