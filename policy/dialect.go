@@ -40,6 +40,7 @@ type Dialect struct {
 	} `yaml:"webhook"`
 	RefusalStatus int    `yaml:"refusal_status"`
 	RequestID     string `yaml:"request_id"`
+	StatusMember  bool   `yaml:"status_member"`
 	Messages      struct {
 		Primary   string `yaml:"primary"`
 		Secondary string `yaml:"secondary"`

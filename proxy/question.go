@@ -98,7 +98,7 @@ const MaxHeaderBytes = 2 * maxHeader
 // isOwnPath reports whether a decoded path is one of Weir's own paths, also below the prefix of the API. Requests for
 // these paths are never forwarded.
 func isOwnPath(path string) bool {
-	path = strings.TrimPrefix(path, EnterprisePrefix)
+	path = strings.TrimPrefix(policy.SingleSlashes(path), EnterprisePrefix)
 	return path == "/_weir" || strings.HasPrefix(path, "/_weir/")
 }
 
@@ -159,11 +159,15 @@ func isLocal(r *http.Request) bool {
 
 // parse returns the part of the question that does not depend on a credential: the target, the operation and the GraphQL call.
 func (g *Gateway) parse(ex *exchange, identity Identity) (*question, error) {
-	path, ok := strings.CutPrefix(ex.in.URL.EscapedPath(), g.Prefix)
+	path := ex.in.URL.EscapedPath()
+	if g.Host == "" { // the paths of files stay unchanged
+		path = policy.SingleSlashes(path)
+	}
+	path, ok := strings.CutPrefix(path, g.Prefix)
 	if ok {
 		ex.prefix = g.Prefix
 	}
-	if rest, ok := strings.CutPrefix(path, EnterprisePrefix); ok && strings.HasPrefix(rest, "/") && g.Host == "" { // the paths of files stay unchanged
+	if rest, ok := strings.CutPrefix(path, EnterprisePrefix); ok && strings.HasPrefix(rest, "/") && g.Host == "" {
 		ex.prefix, path = ex.prefix+EnterprisePrefix, rest
 	}
 	match, err := g.Catalogue.Classify(ex.in.Method, path, ex.in.URL.RawQuery)

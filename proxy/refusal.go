@@ -44,7 +44,7 @@ func (f *failure) Error() string { return f.message }
 func (g *Gateway) refuse(ex *exchange, err error) {
 	f := ex.drained()
 	if f == nil {
-		f = g.failureOf(err)
+		f = g.failureOf(err, ex.in.Header["Authorization"])
 	}
 	if f.refusal != nil {
 		f.status = g.refusalStatus(ex)
@@ -55,7 +55,7 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	if f.status == statusClientGone {
 		return
 	}
-	ex.record.Cache = CacheStatus{Detail: f.detail, Own: f.finding != nil || f.graphQL != nil && f.status == http.StatusOK}
+	ex.record.Cache = CacheStatus{Detail: cmp.Or(f.detail, defaultDetail(f.status)), Own: f.finding != nil || f.graphQL != nil && f.status == http.StatusOK}
 	h := ex.w.Header()
 	clear(h)
 	g.setWeirHeaders(ex, f.status, h)
@@ -86,6 +86,15 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	if f.closes && !endsStream && http.NewResponseController(ex.w).Flush() != nil {
 		ex.w.status = statusClientGone
 	}
+}
+
+// defaultDetail returns the detail of a refusal that has no detail of its own, so that a client can tell every refusal by the
+// gateway from an error of the upstream.
+func defaultDetail(status int) string {
+	if status >= http.StatusInternalServerError {
+		return "internal"
+	}
+	return "form"
 }
 
 // Misdirected refuses a request for a host name that the gateway does not serve (RFC 9110 section 15.5.20).
@@ -129,8 +138,11 @@ func (g *Gateway) errorBody(f *failure) []byte {
 		Message       string `json:"message"`
 		Errors        []any  `json:"errors,omitempty"` // also makes the body a GraphQL response
 		Documentation string `json:"documentation_url"`
-		Status        string `json:"status"`
-	}{Message: f.message, Documentation: g.Dialect.Documentation + f.documentation, Status: strconv.Itoa(f.status)}
+		Status        string `json:"status,omitempty"`
+	}{Message: f.message, Documentation: g.Dialect.Documentation + f.documentation}
+	if g.Dialect.StatusMember {
+		body.Status = strconv.Itoa(f.status)
+	}
 	switch {
 	case f.graphQL != nil:
 		body.Errors = []any{f.graphQL}
@@ -201,7 +213,7 @@ func (g *Gateway) refusalStatus(ex *exchange) int {
 // provider's keys are fetched again.
 const identityRetry = 10 * time.Second
 
-func (g *Gateway) failureOf(err error) *failure {
+func (g *Gateway) failureOf(err error, authorization []string) *failure {
 	var f *failure
 	var target *policy.TargetError
 	var refusal *limits.Refusal
@@ -242,7 +254,12 @@ func (g *Gateway) failureOf(err error) *failure {
 			message: "Too Many Requests: too many requests with new tokens from this address had no success, and the upstream has not accepted this token yet",
 		}
 	case errors.Is(err, ErrUnauthenticated):
-		return &failure{status: http.StatusUnauthorized, message: "Requires authentication", cause: err}
+		f := &failure{status: http.StatusUnauthorized, detail: "key", cause: err}
+		f.message = "This gateway requires authentication: send a key or a token for it in Authorization"
+		if len(authorization) > 0 {
+			f.message = "This gateway refuses the credential in Authorization: it is no key or token that the gateway accepts"
+		}
+		return f
 	case errors.Is(err, ErrIdentityUnavailable):
 		return &failure{
 			status: http.StatusServiceUnavailable, detail: "identity", retryAfter: identityRetry, cause: err,

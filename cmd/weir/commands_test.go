@@ -174,7 +174,7 @@ func TestCAInitCreatesAnAuthorityForTheHosts(t *testing.T) {
 	if code != exitOK || !strings.Contains(text, "api.example, files.example, mirror.example") {
 		t.Fatalf("exit %d\n%s", code, text)
 	}
-	for _, line := range []string{"cp " + filepath.Join(dir, "weir-ca.crt") + " /usr/local/share", "keytool -importcert", "NODE_EXTRA_CA_CERTS=" + dir} {
+	for _, line := range []string{"cp " + filepath.Join(dir, "weir-ca.crt") + " /usr/local/share", "keytool -importcert", "NODE_EXTRA_CA_CERTS=" + dir, "SSL_CERT_FILE=BUNDLE"} {
 		if !strings.Contains(text, line) {
 			t.Errorf("the instructions lack %q:\n%s", line, text)
 		}
@@ -187,6 +187,7 @@ func TestCAInitCreatesAnAuthorityForTheHosts(t *testing.T) {
 	}
 	wantWeir(t, exitOK, "", "check", file)
 	wantWeir(t, exitFailure, "exists", "ca", "init", "--config", file, "--out", dir) // a second authority in the same folder
+	wantWeir(t, exitOK, "", "ca", "init", "--config", file, "--out", filepath.Join(dir, "new", "folder"))
 }
 
 func TestCAInitRefusesInvalidArguments(t *testing.T) {
