@@ -2,7 +2,8 @@
 // describes the operations of the upstream.
 //
 // [Gateway.ServeHTTP] is the entry point. A hit runs these functions in order:
-//   - gateway.go: ServeHTTP, check
+//   - gateway.go: ServeHTTP
+//   - question.go: screen
 //   - exchange.go: classify
 //   - credentials.go: pickCredential, useCredential
 //   - exchange.go: setKey
@@ -56,6 +57,8 @@ import (
 	"net/textproto"
 	"net/url"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -153,6 +156,7 @@ type Gateway struct {
 	last        *LastRequests
 	base        string   // the upstream's URL in cache keys
 	via         []string // the Via value that is added to requests
+	exposed     string   // value of Access-Control-Expose-Headers
 	// covered are the request fields that a Vary field may name without creating a variant. The cache key contains the
 	// field or the security class, or the gateway sends a fixed value (Accept-Encoding).
 	covered []string
@@ -169,6 +173,7 @@ func New(c Config) *Gateway {
 	g.etagWarning.Interval = time.Hour
 	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
+	g.exposed = strings.Join(slices.Concat([]string{exposedFields, c.Dialect.RequestID}, c.Dialect.Describe), ", ")
 	if g.Tracer == nil {
 		g.Tracer = noop.Tracer{}
 	}
@@ -183,6 +188,13 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	var q *question
 	err := g.throttle(ex)
+	if err == nil {
+		err = g.screen(ex.in)
+	}
+	if err == nil && ex.isPreflight() {
+		g.answerPreflight(ex)
+		return
+	}
 	if err == nil {
 		q, err = g.ask(ex)
 	}

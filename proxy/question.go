@@ -48,11 +48,8 @@ type question struct {
 	resource string
 }
 
-// ask returns the question of a client's request. The error is the refusal for the client.
+// ask returns the question of a client's request that has passed screen. The error is the refusal for the client.
 func (g *Gateway) ask(ex *exchange) (*question, error) {
-	if err := g.screen(ex.in); err != nil {
-		return nil, err
-	}
 	identity, err := g.Identify(ex.in)
 	ex.debug = identity.Debug
 	ex.record.Account, ex.record.Client = identity.Caller.Account, identity.Caller.Client

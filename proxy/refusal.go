@@ -59,6 +59,7 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	h := ex.w.Header()
 	clear(h)
 	g.setWeirHeaders(ex, f.status, h)
+	g.allowOrigins(h)
 	h.Set(g.Dialect.RequestID, ex.record.ID)
 	if f.allow != "" {
 		h.Set("Allow", f.allow)

@@ -178,6 +178,7 @@ func (g *Gateway) answerFromLedger(a *attempt) bool {
 	h := a.w.Header()
 	code := copyEntryHeader(a, status, status.Answered, h)
 	h.Del("Age") // the status is not a stored response
+	g.allowOrigins(h)
 	g.finishHeader(a.exchange, code, h)
 	a.w.WriteHeader(code)
 	if code == http.StatusOK && a.method != http.MethodHead {
