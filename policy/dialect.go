@@ -27,6 +27,7 @@ type Dialect struct {
 	Tokens           map[string]CallerKind `yaml:"tokens"`
 	UnprefixedToken  *regexp.Regexp        `yaml:"unprefixed_token"`
 	ClientID         *regexp.Regexp        `yaml:"client_id"`
+	Schemes          []string              `yaml:"schemes"`
 	VaryByCredential []string              `yaml:"vary_by_credential"`
 	Describe         []string              `yaml:"describe"`
 	ETag             []string              `yaml:"etag"`
@@ -59,6 +60,11 @@ func LoadDialect(name string) (*Dialect, error) {
 	named := *d
 	named.Name = name
 	return &named, nil
+}
+
+// HasScheme reports whether an authentication scheme is one of the dialect's own.
+func (d *Dialect) HasScheme(scheme string) bool {
+	return slices.ContainsFunc(d.Schemes, func(own string) bool { return strings.EqualFold(own, scheme) })
 }
 
 // Resources returns the resources of the rate limit status, in their order.

@@ -237,6 +237,25 @@ func TestTunnelReplacesTheCredential(t *testing.T) {
 	p.want("raw", "/a/b Bearer tok-held")
 }
 
+// TestRegistrationOfARunnerPasses sends the scheme by which a runner registers itself. Only the runner has this credential, so the
+// key of the proxy does not replace it.
+func TestRegistrationOfARunnerPasses(t *testing.T) {
+	const registration, path = "RemoteAuth AABF3JGZDX3P5PMEXLND6TS6FCWO6", "/actions/runner-registration"
+	p := startForwardProxy(t)
+	reloadChanged(t, p.gateway, func(c *config.Config) { c.Upstream.Dialect = "github" })
+	getWith(t, p.client("weir_key"), "https://uploads.test"+path, "Authorization: "+registration)
+	p.want("uploads", path+" "+registration)
+	for _, value := range []string{"RemoteAuth AABF 3JGZ", "RemoteAuth weir_key_that_is_long_enough_0", "RemoteAuth", "OtherAuth AABF3JGZDX3P5PMEXLND6TS6FCWO6"} {
+		getWith(t, p.client("weir_key"), "https://uploads.test"+path, "Authorization: "+value)
+	}
+	p.want("uploads", path+" Bearer tok-held") // another scheme is replaced
+	direct := startHosts(t)
+	direct.wantStatus(http.StatusUnauthorized, "POST", "weir.internal", path, registration)
+	reloadChanged(t, direct.gateway, func(c *config.Config) { c.Upstream.Dialect, c.Callers.PassThrough = "github", true })
+	direct.wantStatus(http.StatusOK, "POST", "weir.internal", path, registration)
+	direct.want("api", path+" "+registration)
+}
+
 // TestTunnelIsOnlyForItsTarget checks that a tunnel has the certificate of its target only, and that its requests cannot
 // name another host.
 func TestTunnelIsOnlyForItsTarget(t *testing.T) {

@@ -298,17 +298,43 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 		}
 		return Caller{Caller: r.Anonymous(), Lent: r.lent, LentOnly: !r.config.PassThrough}, nil
 	}
-	scheme, credential := parseAuthorization(values[0])
+	_, credential := parseAuthorization(values[0])
 	if i, ok := r.keys[sha256.Sum256([]byte(credential))]; ok {
 		return r.callers[i], nil
 	}
 	if c, ours, err := r.byToken(req.Context(), credential); ours {
 		return c, err
 	}
-	switch {
-	case !r.config.PassThrough:
+	if !r.config.PassThrough {
 		return Caller{}, ErrUnknown
-	case !r.hasUpstreamForm(values[0]):
+	}
+	return r.passThrough(values[0])
+}
+
+// HasOtherScheme reports whether Authorization values are one value with a scheme of the dialect. No credential of the gateway can
+// replace such a value.
+func (r *Registry) HasOtherScheme(values []string) bool {
+	if len(values) != 1 {
+		return false
+	}
+	scheme, _, _ := strings.Cut(values[0], " ")
+	return r.config.Dialect.HasScheme(scheme)
+}
+
+// WithOtherScheme returns the caller that sends an Authorization value with a scheme of the dialect. client is the client that
+// sends it, whose rules apply.
+func (r *Registry) WithOtherScheme(client Caller, value string) (Caller, error) {
+	caller, err := r.passThrough(value)
+	caller.Scope, caller.Debug, caller.RefusalStatus = client.Scope, client.Debug, client.RefusalStatus
+	caller.Tag, caller.TagFromClaim = client.Tag, client.TagFromClaim
+	return caller, err
+}
+
+// passThrough returns the caller of an Authorization value that is forwarded.
+func (r *Registry) passThrough(value string) (Caller, error) {
+	scheme, credential := parseAuthorization(value)
+	switch {
+	case !r.hasUpstreamForm(value):
 		return Caller{}, ErrForm
 	case r.holdsOwn(credential, ownKey):
 		return Caller{}, ErrOwn
@@ -321,7 +347,7 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 	if !held {
 		caller = policy.Caller{Kind: r.config.Dialect.Kind(scheme, credential), Account: class, Class: class}
 	}
-	passed := Caller{Caller: caller, Authorization: Secret(values[0])}
+	passed := Caller{Caller: caller, Authorization: Secret(value)}
 	if !held && len(r.config.FormerHashKey) > 0 {
 		passed.FormerAccount = hash(r.config.FormerHashKey, credential)
 	}
