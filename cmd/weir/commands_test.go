@@ -163,6 +163,22 @@ func TestAuditOfSampleConfigurations(t *testing.T) {
 	}
 }
 
+// TestCheckWarnsOfURLsThatPassTheGateway checks the warning about URLs in bodies, which is no mistake.
+func TestCheckWarnsOfURLsThatPassTheGateway(t *testing.T) {
+	for text, warns := range map[string]bool{
+		`upstream: {url: "https://api.github.com", dialect: github}`:                     true,
+		`upstream: {url: "https://api.github.com", dialect: github, rewrite_urls: "on"}`: false,
+		`upstream: {url: "https://api.example.com"}`:                                     false,
+	} {
+		file := filepath.Join(t.TempDir(), "weir.yaml")
+		write(t, file, text+"\n")
+		code, out := runWeir("check", file)
+		if code != exitOK || strings.Contains(out, "warning: upstream.rewrite_urls is off") != warns {
+			t.Errorf("%s: exit %d\n%s", text, code, out)
+		}
+	}
+}
+
 func TestCAInitCreatesAnAuthorityForTheHosts(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "weir.yaml")

@@ -169,6 +169,15 @@ func (c *Config) APIName() string {
 	return strings.ToLower(upstream.Hostname())
 }
 
+// Bypass describes how programs may pass the gateway with a valid configuration, or is empty.
+func (c *Config) Bypass() (found, remedy string) {
+	if c.Upstream.Dialect != "github" || bool(c.Upstream.Rewrite) || c.Proxy.Listen != "" {
+		return "", ""
+	}
+	return "upstream.rewrite_urls is off: programs that follow the URLs in responses, such as upload_url, pass the gateway, with their token or key",
+		"set upstream.rewrite_urls to on, and give the host of uploads a path in hosts, or let programs use the forward proxy"
+}
+
 // HostNames returns the names of the API and of the further hosts.
 func (c *Config) HostNames() []string {
 	var names []string
