@@ -57,7 +57,7 @@ func TestFieldsAreTreatedAlikeOnAllRoutes(t *testing.T) {
 	if len(fields) < 60 {
 		t.Errorf("the table has %d fields", len(fields))
 	}
-	direct := append(fields, "Authorization: Bearer weir_key", "Weir-Debug: 1")
+	direct := slices.Concat(fields, []string{"Authorization: Bearer weir_key", "Weir-Debug: 1"})
 	for _, c := range []struct {
 		name string
 		send func()
@@ -121,7 +121,7 @@ func TestFieldsOfTheKeySeparateResponses(t *testing.T) {
 				if hit, want := strings.HasPrefix(second, "weir; hit"), row.treatment == "passed" || row.treatment == "withheld"; hit != want {
 					t.Errorf("%s with another %s: got %s", path, name, second)
 				}
-				visible := row.treatment == "refused" || strings.Contains("Cookie X-Forwarded-For X-Real-Ip Traceparent X-HTTP-Method-Override", name)
+				visible := row.treatment == "refused" || slices.Contains([]string{"Cookie", "X-Forwarded-For", "X-Real-Ip", "Traceparent", "X-HTTP-Method-Override"}, name)
 				if visible && !strings.Contains(second, "withheld=") {
 					t.Errorf("%s: got %s", name, second)
 				}

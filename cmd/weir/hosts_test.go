@@ -430,3 +430,44 @@ func TestHalfRequestsAreRefusedAtEveryEntrance(t *testing.T) {
 		p.want(host)
 	}
 }
+
+// TestNamesBelowADomainAreServed checks that each name below a domain has its own upstream, and that other names have none.
+func TestNamesBelowADomainAreServed(t *testing.T) {
+	up := serveAPI(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "api") })
+	g := open(t, configure(up, trusting, func(c *config.Config) {
+		c.Hosts = []config.Host{{Name: "*.blob.test", Kind: "files"}, {Name: "a.blob.test", URL: up, Kind: "files"}}
+	}))
+	var dialed []string
+	g.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if dialed = append(dialed, address); !strings.HasSuffix(address, ":443") {
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		}
+		return nil, io.ErrUnexpectedEOF
+	}
+	for host, want := range map[string]int{
+		"b.blob.test": 502, "C.d.blob.test": 502, "a.blob.test": 200, "blob.test": 200, "xblob.test": 200, ".blob.test": 200, "b_.blob.test": 200, "b.blob.test.evil.test": 200,
+	} {
+		if w := sendTo(g, http.MethodGet, "/x", "", "Host: "+host); w.Code != want {
+			t.Errorf("%s: got %d, want %d", host, w.Code, want)
+		}
+	}
+	for _, address := range dialed {
+		if name, _, _ := strings.Cut(address, ":"); name != "127.0.0.1" && name != "b.blob.test" && name != "c.d.blob.test" {
+			t.Errorf("the gateway connected to %s", address)
+		}
+	}
+	if !strings.Contains(fmt.Sprint(dialed), "c.d.blob.test:443") {
+		t.Errorf("the gateway connected to %q", dialed)
+	}
+	certificate, key, err := authority.Create([]string{"*.blob.test"}, time.Hour, time.Now())
+	noError(t, err)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "ca.crt"), string(certificate))
+	write(t, filepath.Join(dir, "ca.key"), string(key))
+	a := must(authority.Load(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")))(t)
+	for name, permitted := range map[string]bool{"b.blob.test": true, "c.d.blob.test": true, "blob.test": false, "xblob.test": false} {
+		if _, err := a.Certificate(name); (err == nil) != permitted {
+			t.Errorf("a certificate for %s: %v", name, err)
+		}
+	}
+}

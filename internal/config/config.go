@@ -149,12 +149,15 @@ func (c *Config) SocketPath() string {
 
 // Host is a further host of the API.
 type Host struct {
-	Name       string `yaml:"name" desc:"name by which clients call the host"`
+	Name       string `yaml:"name" desc:"name by which clients call the host; for files without url, path and credential also *.example.com, for all names below a domain"`
 	URL        string `yaml:"url" desc:"base URL of the host; https:// and the name if empty"`
 	Path       string `yaml:"path" desc:"path prefix by which clients reach the host at the address of the gateway, such as /api/uploads"`
 	Kind       string `yaml:"kind" desc:"api: operations, limits and credentials of the API; files: any path, no limits" enum:"api,files"`
 	Credential bool   `yaml:"credential" desc:"for files: send the credential of the client, as to the API; otherwise no credential is sent, and clients need no key"`
 }
+
+// IsWildcard reports whether the name stands for all names below a domain.
+func (h Host) IsWildcard() bool { return strings.HasPrefix(h.Name, "*.") }
 
 // BaseURL returns the base URL of the host.
 func (h Host) BaseURL() string { return cmp.Or(h.URL, "https://"+h.Name) }
