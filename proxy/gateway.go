@@ -267,8 +267,9 @@ func (g *Gateway) forward(a *attempt) {
 	proxy.Transport = roundTripper(func(out *http.Request) (*http.Response, error) {
 		// send calls the hook from the httptrace of each attempt.
 		pass := httptrace.ContextClientTrace(out.Context()).Got1xxResponse
+		asked := a // a changes below, while the transport may still report an interim response
 		ex.interim = func(status int, header textproto.MIMEHeader) error {
-			return pass(status, textproto.MIMEHeader(g.interimFields(a, http.Header(header))))
+			return pass(status, textproto.MIMEHeader(g.interimFields(asked, http.Header(header))))
 		}
 		var resp *http.Response
 		var err error
