@@ -27,7 +27,7 @@ type Dialect struct {
 	Tokens           map[string]CallerKind `yaml:"tokens"`
 	UnprefixedToken  *regexp.Regexp        `yaml:"unprefixed_token"`
 	ClientID         *regexp.Regexp        `yaml:"client_id"`
-	Forward          []string              `yaml:"forward"`
+	Schemes          []string              `yaml:"schemes"`
 	VaryByCredential []string              `yaml:"vary_by_credential"`
 	Describe         []string              `yaml:"describe"`
 	ETag             []string              `yaml:"etag"`
@@ -39,7 +39,10 @@ type Dialect struct {
 		TargetType string `yaml:"target_type"`
 		TargetID   string `yaml:"target_id"`
 	} `yaml:"webhook"`
-	Messages struct {
+	RefusalStatus int    `yaml:"refusal_status"`
+	RequestID     string `yaml:"request_id"`
+	StatusMember  bool   `yaml:"status_member"`
+	Messages      struct {
 		Primary   string `yaml:"primary"`
 		Secondary string `yaml:"secondary"`
 	} `yaml:"messages"`
@@ -57,6 +60,11 @@ func LoadDialect(name string) (*Dialect, error) {
 	named := *d
 	named.Name = name
 	return &named, nil
+}
+
+// HasScheme reports whether an authentication scheme is one of the dialect's own.
+func (d *Dialect) HasScheme(scheme string) bool {
+	return slices.ContainsFunc(d.Schemes, func(own string) bool { return strings.EqualFold(own, scheme) })
 }
 
 // Resources returns the resources of the rate limit status, in their order.

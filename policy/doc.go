@@ -5,6 +5,7 @@
 //     github/decisions.yaml and github/content.tsv add what the published descriptions do not say.
 //     github/collections.yaml lists which responses a write or an event makes stale.
 //   - parameters.yaml, aliases.yaml, resources.yaml and dialects.yaml apply to all operations.
+//   - fields.yaml lists the request fields that are not forwarded, or do not belong to the cache key.
 //   - public.yaml lists the operations whose responses about public resources are the same for everyone.
 //   - limitanswers.yaml lists the responses by which the upstream reports a limit.
 //   - graphql.yaml lists the fields of the GraphQL API that stay inside one repository. graphqlcache.yaml has data

@@ -22,11 +22,20 @@ func (e *TargetError) Error() string { return "bad request target: " + e.Reason 
 // parameter.
 const maxParameters = 1000
 
+// SingleSlashes replaces each run of slashes in a path by one slash, as the API reads paths. A base URL with a slash at its end
+// often leads to such a path.
+func SingleSlashes(path string) string {
+	for strings.Contains(path, "//") {
+		path = strings.ReplaceAll(path, "//", "/")
+	}
+	return path
+}
+
 // canonicalPath splits an escaped path into canonical segments: unreserved characters are decoded, and all other
-// characters are percent-encoded in upper case (RFC 3986 section 6.2.2). An encoded slash stays "%2F". A trailing slash
-// yields an empty last segment.
+// characters are percent-encoded in upper case (RFC 3986 section 6.2.2). An encoded slash stays "%2F". A run of slashes counts
+// as one slash. A trailing slash yields an empty last segment.
 func canonicalPath(escaped string) ([]string, error) {
-	rest, ok := strings.CutPrefix(escaped, "/")
+	rest, ok := strings.CutPrefix(SingleSlashes(escaped), "/")
 	if !ok {
 		return nil, &TargetError{Reason: "the path does not begin with a slash"}
 	}
@@ -37,9 +46,6 @@ func canonicalPath(escaped string) ([]string, error) {
 			return nil, err
 		}
 		segments[i] = canonical
-		if canonical == "" && i < len(segments)-1 {
-			return nil, &TargetError{Reason: "the path holds an empty segment (//)"}
-		}
 		for part := range strings.SplitSeq(canonical, "%2F") {
 			if part == "." || part == ".." || part == "" && canonical != "" {
 				return nil, &TargetError{Reason: "the path holds a dot segment or an empty one"}
@@ -70,20 +76,18 @@ func canonicalSegment(s string) (string, error) {
 func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
 // canonicalQuery sorts the parameters by name, keeps the order of equal names, and escapes all parameters in the same
-// way.
+// way. Semicolons, and percent signs without two hexadecimal digits, are text. They are sent escaped, so the upstream cannot read
+// them in another way.
 func canonicalQuery(raw string) (string, error) {
-	if strings.Contains(raw, ";") {
-		return "", &TargetError{Reason: "the query holds a semicolon: write %3B"}
-	}
 	if strings.Count(raw, "&") >= maxParameters {
 		return "", &TargetError{Reason: "the query holds more than 1,000 parameters"}
 	}
 	if isCanonicalQuery(raw) {
 		return raw, nil
 	}
-	values, err := url.ParseQuery(raw)
+	values, err := url.ParseQuery(escapeStray(raw))
 	if err != nil {
-		return "", &TargetError{Reason: "the query holds a broken percent-escape"}
+		return "", &TargetError{Reason: "the query cannot be parsed"}
 	}
 	return values.Encode(), nil
 }
@@ -110,6 +114,29 @@ func isUnreserved(s string) bool {
 		}
 	}
 	return true
+}
+
+// escapeStray escapes the semicolons of a query, and the percent signs that begin no escape.
+func escapeStray(raw string) string {
+	if !strings.ContainsAny(raw, ";%") {
+		return raw
+	}
+	var b strings.Builder
+	for i := range len(raw) {
+		switch {
+		case raw[i] == ';':
+			b.WriteString("%3B")
+		case raw[i] == '%' && (i+2 >= len(raw) || !isHex(raw[i+1]) || !isHex(raw[i+2])):
+			b.WriteString("%25")
+		default:
+			b.WriteByte(raw[i])
+		}
+	}
+	return b.String()
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f'
 }
 
 // errNoGraphQLPath and errNoGraphQLMethod refuse requests that an upstream may treat as GraphQL calls.

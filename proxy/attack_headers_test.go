@@ -77,7 +77,7 @@ func TestConnectionDoesNotRemoveFieldsOfWeir(t *testing.T) {
 func aliases() (fields []string) {
 	for _, name := range strings.Fields(`
 		X-Forwarded-For X-Forwarded-Host X-Forwarded-Proto X-Forwarded-Scheme X-Forwarded-User X-Forwarded-Email X-Forwarded-Uri X-Real-Ip
-		X-Original-Url X-Rewrite-Url X-Host X-Auth-Request-User X-Webauth-User X-Remote-User X-Our-Client Remote-User Forwarded
+		X-Original-Url X-Rewrite-Url X-Host X-Auth-Request-User X-Webauth-User X-Remote-User Remote-User Forwarded
 		X-Http-Method-Override X-Method-Override Weir-Client
 	`) {
 		underscores, dots := strings.ReplaceAll(name, "-", "_"), strings.ReplaceAll(name, "-", ".")
@@ -88,8 +88,7 @@ func aliases() (fields []string) {
 	return append(fields, "Remote_User: evil")
 }
 
-// Known operations forward only listed fields. Unknown operations forward no alias of identity or routing fields. The upstream
-// may copy a forwarded field into a shared response, although the field is not part of the cache key.
+// No alias of an identity or routing field is forwarded.
 func TestAliasesOfTrustedFieldsAreDropped(t *testing.T) {
 	for _, credential := range []string{bearer("a"), "Accept: */*"} {
 		setup(nothing).sub(t, credential, func(w *world) {

@@ -132,7 +132,7 @@ func TestCodingsOfOneEntry(t *testing.T) {
 		"unsatisfiable range":          {request: "Range: bytes=99999-", status: http.StatusRequestedRangeNotSatisfiable},
 	} {
 		body := cmp.Or(c.body, longList)
-		miss := step{request: lines(gzip, cmp.Or(c.request, "X-A: b")), code: c.status, body: body, has: lines("Content-Encoding: "+c.coding, `Etag: "v1"`)}
+		miss := step{request: lines(gzip, cmp.Or(c.request, "X-Request-Id: b")), code: c.status, body: body, has: lines("Content-Encoding: "+c.coding, `Etag: "v1"`)}
 		store := step{cached: c.status == 0}
 		switch c.status {
 		case http.StatusPartialContent:
@@ -156,7 +156,7 @@ func TestCodingsOfOneEntry(t *testing.T) {
 		"list":                      {`If-None-Match: "v0", W/"v1"`, 304, weak},
 		"any":                       {"If-None-Match: *", 304, strong},
 		"other ETag":                {`If-None-Match: W/"v0"`, 200, weak},
-		"none":                      {"X-Condition: none", 200, weak},
+		"none":                      {"X-Request-Id: none", 200, weak},
 	} {
 		miss := step{request: lines(gzip, c.condition), code: c.status, has: lines("Etag: "+c.etag, "Vary: Accept-Encoding")}
 		if c.status == 200 {
@@ -224,12 +224,12 @@ func coding(control string) http.HandlerFunc {
 // Responses that are not stored have the coding, ETag and length of the upstream.
 func TestUncacheableResponsesPassInTheCodingOfTheUpstream(t *testing.T) {
 	for _, c := range []struct{ name, method, path, field string }{
-		{"method", http.MethodPost, "/made-up", "X-A: b"},
+		{"method", http.MethodPost, "/made-up", "X-Request-Id: b"},
 		{"class never", http.MethodGet, "/rate_limit", "Cache-Control: no-cache"},
 		{"no-store of the request", http.MethodGet, "/made-up", "Cache-Control: no-store"},
 		{"If-Match", http.MethodGet, "/made-up", `If-Match: "gzip"`},
-		{"key known to be uncacheable", http.MethodGet, watchers, "X-A: b"},
-		{"unknown route known to be uncacheable", http.MethodGet, "/made-up", "X-A: b"},
+		{"key known to be uncacheable", http.MethodGet, watchers, "X-Request-Id: b"},
+		{"unknown route known to be uncacheable", http.MethodGet, "/made-up", "X-Request-Id: b"},
 		{"key known to be uncacheable, with no-cache", http.MethodGet, "/made-up", "Cache-Control: no-cache"},
 	} {
 		setup(coding("no-store")).sub(t, c.name, func(w *world) {

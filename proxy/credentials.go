@@ -35,6 +35,8 @@ type Identity struct {
 	LentOnly bool
 	// Debug permits the request field Weir-Debug.
 	Debug bool
+	// RefusalStatus is the status of limit refusals for the client, or zero for that of the gateway.
+	RefusalStatus int
 	// Tag is the tag that the client's token contains. If TagFromClaim is set, Tag applies instead of the request field
 	// Weir-Tag, which the client can choose freely.
 	Tag          string

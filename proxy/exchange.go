@@ -47,7 +47,7 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	ex := &exchange{w: newRecorder(w, r, g.Timeout, g.Drain), waitingSince: time.Now(), span: noop.Span{}}
 	ex.in, ex.body = inbound.LimitBody(w, r, g.Timeout, g.BodyTimeout)
 	ex.record = &Record{ID: rand.Text(), Start: ex.waitingSince, Method: methodLabel(r.Method), Route: otherRoute, Upstream: g.Upstream.Hostname()}
-	ex.prefer = parsePrefer(r.Header["Prefer"])
+	ex.prefer = parsePrefer(r.Header[preferField])
 	return ex
 }
 
@@ -105,6 +105,22 @@ func parsePrefer(values []string) preference {
 		}
 	}
 	return preference{}
+}
+
+// preferField is the request field with preferences (RFC 7240).
+const preferField = "Prefer"
+
+// otherPreferences returns the preferences that are not for this gateway.
+func otherPreferences(values []string) (others []string) {
+	for _, value := range values {
+		for part := range strings.SplitSeq(value, ",") {
+			name, _, _ := strings.Cut(part, "=")
+			if name = strings.ToLower(strings.TrimSpace(name)); name != "" && name != "wait" && name != "respond-async" {
+				others = append(others, strings.TrimSpace(part))
+			}
+		}
+	}
+	return others
 }
 
 // otherRoute is the label of requests without an operation.

@@ -12,14 +12,14 @@
 //	ServeHTTP                 gateway.go
 //	  open                    exchange.go
 //	  throttle                inbound.go
+//	  screen                  question.go
 //	  ask                     question.go
-//	    screen                question.go
 //	    requestTagOf          requesttag.go
 //	    parse                 question.go
 //	    lendFor               question.go
 //	    chooseCredential      question.go
 //	    setCredential         question.go
-//	      outbound            rewrite.go
+//	      outbound            fields.go
 //	      setKey              question.go
 //	        keyWithoutClass   question.go
 //	    authorize             question.go
@@ -46,7 +46,7 @@
 //	  shed                            inbound.go
 //	  bufferSmallBody                 upload.go
 //	  forward                         gateway.go
-//	    checkOwn                      rewrite.go
+//	    checkOwn                      fields.go
 //	    answerWithAny                 attempt.go
 //	      answer                      upstream.go
 //	        coalesce                  coalesce.go
@@ -85,7 +85,7 @@
 //   - The cache key is made from the same question that is sent.
 //   - No request is sent upstream without a permit, and every permit is settled.
 //   - A response reaches another client only through the cache, under the key of that client's security class.
-//   - The request fields of known operations are forwarded by an allow-list.
+//   - The table in policy/fields.yaml decides for all requests which fields are forwarded.
 //   - Every forwarded request field that may change a response is part of the cache key.
 //   - The credential is set last and is sent to the upstream only. A request with a key of this gateway in its target or
 //     in a forwarded field is refused.
@@ -106,6 +106,7 @@ import (
 	"net/url"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -164,7 +165,8 @@ type Config struct {
 	Transport http.RoundTripper
 	// Wait is the maximum queue time of a request without a Prefer field.
 	Wait time.Duration
-	// RefusalStatus is the status of a limit refusal: 429 or 403.
+	// RefusalStatus is the status of a limit refusal: 429 or 403. Zero is the status of the upstream's last limit error for the
+	// account, and before that of the dialect.
 	RefusalStatus int
 	// RateLimitFields adds the RateLimit fields of the IETF to the x-ratelimit fields.
 	RateLimitFields bool
@@ -198,12 +200,10 @@ type Gateway struct {
 	linkIn304   sync.Map
 	etagWarning rate.Sometimes
 	tokens      *learned.ClientTokens
-	// base is the upstream's URL in cache keys. dialectFields are the request fields that the dialect adds to cache
-	// keys.
-	base          string
-	via           []string // the Via value that is added to requests
-	dialectFields []string
-	forwardable   map[string]bool // request fields that are forwarded
+	limitErrors limitErrors
+	base        string   // the upstream's URL in cache keys
+	via         []string // the Via value that is added to requests
+	exposed     string   // value of Access-Control-Expose-Headers
 	// covered are the request fields that a Vary field may name without creating a variant. The cache key contains the
 	// field or the security class, or the gateway sends a fixed value (Accept-Encoding).
 	covered []string
@@ -212,7 +212,7 @@ type Gateway struct {
 
 // New returns a gateway.
 func New(c Config) *Gateway {
-	g := &Gateway{Config: c, base: c.Upstream.String(), forwardable: map[string]bool{}}
+	g := &Gateway{Config: c, base: c.Upstream.String()}
 	g.Resources = cmp.Or(c.Resources, &learned.Resources{})
 	g.Identities = cmp.Or(c.Identities, &learned.Identities{})
 	g.tokens = cmp.Or(c.Tokens, &learned.ClientTokens{})
@@ -220,14 +220,9 @@ func New(c Config) *Gateway {
 	g.etagWarning.Interval = time.Hour
 	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
+	g.exposed = strings.Join(slices.Concat([]string{exposedFields, c.Dialect.RequestID}, c.Dialect.Describe), ", ")
 	if g.Tracer == nil {
 		g.Tracer = noop.Tracer{}
-	}
-	for _, name := range c.Dialect.Forward {
-		g.dialectFields = append(g.dialectFields, http.CanonicalHeaderKey(name))
-	}
-	for _, name := range slices.Concat(forwardedFields, g.dialectFields) {
-		g.forwardable[name] = true
 	}
 	return g
 }
@@ -240,6 +235,13 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	var q *question
 	err := g.throttle(ex)
+	if err == nil {
+		err = g.screen(ex.in)
+	}
+	if err == nil && ex.isPreflight() {
+		g.answerPreflight(ex)
+		return
+	}
 	if err == nil {
 		q, err = g.ask(ex)
 	}
@@ -312,8 +314,9 @@ func (g *Gateway) forward(a *attempt) {
 	proxy.Transport = roundTripper(func(out *http.Request) (*http.Response, error) {
 		// send calls the hook from the httptrace of each attempt.
 		pass := httptrace.ContextClientTrace(out.Context()).Got1xxResponse
+		asked := a // a changes below, while the transport may still report an interim response
 		ex.interim = func(status int, header textproto.MIMEHeader) error {
-			return pass(status, textproto.MIMEHeader(g.interimFields(a, http.Header(header))))
+			return pass(status, textproto.MIMEHeader(g.interimFields(asked, http.Header(header))))
 		}
 		var resp *http.Response
 		var err error
@@ -336,7 +339,7 @@ func (g *Gateway) forward(a *attempt) {
 		h := ex.w.Header()
 		maps.Copy(h, resp.Header)
 		resp.Header = nil // the ReverseProxy would copy the header again
-		g.finishHeader(ex, h)
+		g.finishHeader(ex, resp.StatusCode, h)
 		resp.Body = &forwardedBody{resp.Body, ex, func() { g.filterResponse(a.match.Operation, resp.Trailer) }}
 		return nil
 	}

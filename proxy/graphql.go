@@ -29,11 +29,7 @@ func (g *Gateway) setQueryKey(q *question) {
 		q.identity.Caller.Kind == policy.Unauthenticated {
 		return
 	}
-	parts := []string{policy.GraphQL, g.base, call.Question, q.identity.Caller.Class, languageOf(h)}
-	for _, name := range append([]string{"Accept", "Content-Type"}, g.dialectFields...) {
-		parts = append(parts, strings.Join(h[name], ","))
-	}
-	q.key = cache.NewKey(parts...)
+	q.key = cache.NewKey(q.keyParts(policy.GraphQL, g.base, call.Question, q.identity.Caller.Class, strings.Join(h["Accept"], ","), strings.Join(h["Content-Type"], ","))...)
 	q.rule.OneCaller = true
 	q.askForIdentity()
 	rule, cacheable := g.GraphQLCache.RuleFor(call)

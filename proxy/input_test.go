@@ -27,12 +27,14 @@ func (w *world) refused(r got, status int, message string) {
 	var body struct {
 		Message       string `json:"message"`
 		Documentation string `json:"documentation_url"`
+		Status        string `json:"status"`
 	}
 	err := json.Unmarshal([]byte(r.body), &body)
 	failIf(w, err != nil, "body %q: %v", r.body, err)
-	if !strings.Contains(body.Message, message) || body.Documentation == "" {
-		w.Errorf("body %s: want a documentation_url and a message with %q", r.body, message)
+	if !strings.Contains(body.Message, message) || body.Documentation == "" || w.gateway.Dialect.StatusMember && body.Status != fmt.Sprint(status) {
+		w.Errorf("body %s: want a documentation_url, the status and a message with %q", r.body, message)
 	}
+	w.want("the response has a request ID", r.Header.Get("X-Service-Request-Id")+r.Header.Get("X-GitHub-Request-Id") != "", true)
 }
 
 func nothing(http.ResponseWriter, *http.Request) {}
@@ -69,9 +71,6 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 		{"encoded slash in a name", get("/repos/acme%2Fwidgets/subscribers"), 400, "encoded slash"},
 		{"encoded backslash", get("/repos/acme/%5cwidgets"), 400, "backslash"},
 		{"encoded NUL", get("/gitignore/templates/Go%00"), 400, "control character"},
-		{"empty segment", get("/repos//widgets"), 400, "empty segment"},
-		{"semicolon in the query", get("/search/code?q=a;b"), 400, "%3B"},
-		{"broken escape in the query", get("/search/code?q=%zz"), 400, "percent-escape"},
 		{"10,001 parameters", get("/user?" + strings.Repeat("&", 10_000) + "q=1"), 414, "URI Too Long"},
 		{"1,001 parameters", get("/user?" + strings.Repeat("a&", 1000) + "q=1"), 400, "1,000 parameters"},
 		{"long target", get("/user?q=" + strings.Repeat("a", maxTarget)), 414, "URI Too Long"},
@@ -82,6 +81,8 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 		{"absolute form to another host", get("http://evil.test/user"), 400, "forward proxy"},
 		{"Weir's own paths", get("/_weir/other"), 404, "Not Found"},
 		{"Weir's own paths as /api/v3/_weir/other", get("/api/v3/_weir/other"), 404, "Not Found"},
+		{"Weir's own paths as //_weir/other", get("//_weir/other"), 404, "Not Found"},
+		{"Weir's own paths as //api/v3//_weir/other", get("//api/v3//_weir/other"), 404, "Not Found"},
 		{"Weir's own paths as /api/v3/_weir", get("/api/v3/_weir"), 404, "Not Found"},
 		{"Weir's own paths as /_weir", get("/_weir"), 404, "Not Found"},
 		{"Weir's own paths as /%5Fweir/other", get("/%5Fweir/other"), 404, "Not Found"},
@@ -93,10 +94,25 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 		setup(nothing).sub(t, c.name, func(w *world) {
 			r := parseResponse(w.T, w.raw(c.request+"Connection: close\r\n\r\n"))
 			w.refused(r, c.status, c.message)
+			w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; detail=form")
 			w.want("the response has the field Allow", r.Header.Get("Allow") != "", c.status == 405)
 			w.want("requests upstream", w.upstreamSaw(), 0)
 		})
 	}
+}
+
+// TestUnusualTargetsAreForwarded sends targets that programs build by mistake, and that the API answers.
+func TestUnusualTargetsAreForwarded(t *testing.T) {
+	setup(nothing).run(t, func(w *world) {
+		for target, want := range map[string]string{
+			"//user": "/user", "/repos//acme/widgets//labels": "/repos/acme/widgets/labels", "//api/v3//user": "/user", "/made///up": "/made/up",
+			"/search/issues?q=a;b": "/search/issues?q=a%3Bb", "/search/issues?q=100%&page=2": "/search/issues?page=2&q=100%25", "/made/up?a=%zz;": "/made/up?a=%25zz%3B",
+		} {
+			r := parseResponse(w.T, w.raw("GET "+target+" HTTP/1.1\r\nHost: gateway.test\r\nAuthorization: Bearer a\r\nConnection: close\r\n\r\n"))
+			w.want(target, r.StatusCode, http.StatusOK)
+			w.want(target, w.lastSeen().URL.RequestURI(), want)
+		}
+	})
 }
 
 // TestBodyOfAHitIsNotParsedAsARequest covers attack 3 of docs/attacks.md. The body contains another request.
@@ -170,14 +186,14 @@ func TestFailureIsReported(t *testing.T) {
 		{"connection reset", upstreamFails(syscall.ECONNRESET), 502, "broke the connection", nil},
 		{"connection closed", upstreamFails(io.ErrUnexpectedEOF), 502, "broke the connection", nil},
 		{"malformed response", upstreamFails(errors.New("malformed HTTP response")), 502, "no valid answer", nil},
-		{"unknown client", identityFails(fmt.Errorf("%w: unknown key", ErrUnauthenticated)), 401, "Requires authentication", nil},
+		{"unknown client", identityFails(fmt.Errorf("%w: unknown key", ErrUnauthenticated)), 401, "This gateway refuses the credential", []string{"Cache-Status: weir; detail=key"}},
 		{
 			"unavailable identity provider", identityFails(unavailable), 503, "Service Unavailable: identity provider unavailable",
 			[]string{"Retry-After: 10", "Cache-Status: weir; detail=identity"},
 		},
 		{"panic", identityFails(nil), 500, "Internal Server Error", nil},
 	} {
-		setup(nothing, c.option).sub(t, c.name, func(w *world) {
+		setup(nothing, c.option, github).sub(t, c.name, func(w *world) {
 			r := w.get("/user", bearer("a"))
 			w.refused(r, c.status, c.message)
 			w.wantHeader(r, c.fields...)
@@ -185,6 +201,17 @@ func TestFailureIsReported(t *testing.T) {
 			failIf(w, strings.Contains(r.body, ".internal"), "the body contains an internal address: %s", r.body)
 		})
 	}
+}
+
+// TestRefusedCredentialHasNoBudget sends a token that the upstream refuses, twice: the second 401 may be the gateway's.
+func TestRefusedCredentialHasNoBudget(t *testing.T) {
+	setup(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }).run(t, func(w *world) {
+		for range 2 {
+			r := w.get("/user", bearer("wrong"))
+			w.want("status", r.StatusCode, http.StatusUnauthorized)
+			w.wantHeader(r, "X-RateLimit-Limit: ", "X-RateLimit-Remaining: ")
+		}
+	})
 }
 
 func TestHangingUpstreamEndsWith504(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -229,6 +230,41 @@ func TestRateLimitFieldsDescribeTheBudget(t *testing.T) {
 			head := w.wantReply("HEAD", w.do(http.MethodHead, "/user", nil, bearer("a")), status)
 			w.want("HEAD has no body", head.body, "")
 			w.want("violations", up.violations, 0)
+		})
+	}
+}
+
+// TestOneLimitHasOneStatus checks the status of the first refusal, and that after a limit error of the upstream.
+func TestOneLimitHasOneStatus(t *testing.T) {
+	byDefault := func(c *Config) { c.RefusalStatus = 0 }
+	client := identifying(func(_ *http.Request, id *Identity) { id.RefusalStatus = 403 })
+	for _, c := range []struct {
+		name             string
+		options          []option
+		upstream, before int // statuses of limit errors; before is that of a refusal without one of the upstream
+		after            int
+	}{
+		{"documents", []option{byDefault}, 403, 429, 403},
+		{"documents, 429", []option{byDefault}, 429, 429, 429},
+		{"github", []option{byDefault, github}, 403, 403, 403},
+		{"github, 429", []option{byDefault, github}, 429, 403, 429},
+		{"setting", nil, 403, 429, 429},
+		{"client", []option{client}, 429, 403, 403},
+	} {
+		setup(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") == "Bearer limited" {
+				setFields(w, "Retry-After: 60")
+				w.WriteHeader(c.upstream)
+				_, _ = io.WriteString(w, `{"message":"You have exceeded a secondary rate limit. Please wait a few minutes before you try again."}`)
+				return
+			}
+			setFields(w, rates(1, 0, time.Hour)...)
+		}, c.options...).sub(t, c.name, func(w *world) {
+			w.get("/user", bearer("spent"))
+			r := w.get("/user", bearer("spent"))
+			w.want("first refusal", r.StatusCode, c.before)
+			w.want("limit error", w.get("/user", bearer("limited")).StatusCode, c.upstream)
+			w.want("refusal after it", w.get("/user/repos", bearer("limited")).StatusCode, c.after)
 		})
 	}
 }

@@ -285,8 +285,8 @@ func TestProofsWorkAcrossReplicas(t *testing.T) {
 // A request without a matching variant sends the ETags of all variants (RFC 9111 section 4.3.1).
 // The 304 selects one variant (section 4.3.4).
 func Test304SelectsOneOfTheVariants(t *testing.T) {
-	in := func(language string) []string { return lines("Accept-Language: " + language) }
-	german, french := lines("Vary: Accept-Language", `Etag: "de"`, fresh), lines("Vary: Accept-Language", `Etag: "fr"`, fresh)
+	in := func(language string) []string { return lines("User-Agent: " + language) }
+	german, french := lines("Vary: User-Agent", `Etag: "de"`, fresh), lines("Vary: User-Agent", `Etag: "fr"`, fresh)
 	runScenarios(t, scenario{name: "de-AT", path: "/unknown", steps: []step{
 		{request: in("de"), response: german, body: "1"},
 		{request: in("fr"), response: french, body: "2"},

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,11 +16,11 @@ import (
 // has returned it; a request with another credential is another question. A question has no reference to the client's
 // connection, so background tasks can keep it.
 type question struct {
-	identity Identity // with the credential
-	tag      string   // tag of the request, for the record
-	match    policy.Match
-	method   string
-	header   http.Header // forwarded fields, without the credential
+	identity   Identity // with the credential
+	tag        string   // tag of the request, for the record
+	match      policy.Match
+	method     string
+	sentFields // without the credential
 	// cacheable is set if the response may come from the cache and may be stored under key. ranged is set instead for a
 	// range request: a complete response under key can answer the request, and a partial response is stored under
 	// partKey.
@@ -49,11 +48,8 @@ type question struct {
 	resource string
 }
 
-// ask returns the question of a client's request. The error is the refusal for the client.
+// ask returns the question of a client's request that has passed screen. The error is the refusal for the client.
 func (g *Gateway) ask(ex *exchange) (*question, error) {
-	if err := g.screen(ex.in); err != nil {
-		return nil, err
-	}
 	identity, err := g.Identify(ex.in)
 	ex.debug = identity.Debug
 	ex.record.Account, ex.record.Client = identity.Caller.Account, identity.Caller.Client
@@ -99,7 +95,7 @@ const MaxHeaderBytes = 2 * maxHeader
 // isOwnPath reports whether a decoded path is one of Weir's own paths, also below the prefix of the API. Requests for
 // these paths are never forwarded.
 func isOwnPath(path string) bool {
-	path = strings.TrimPrefix(path, EnterprisePrefix)
+	path = strings.TrimPrefix(policy.SingleSlashes(path), EnterprisePrefix)
 	return path == "/_weir" || strings.HasPrefix(path, "/_weir/")
 }
 
@@ -160,11 +156,15 @@ func isLocal(r *http.Request) bool {
 
 // parse returns the part of the question that does not depend on a credential: the target, the operation and the GraphQL call.
 func (g *Gateway) parse(ex *exchange, identity Identity) (*question, error) {
-	path, ok := strings.CutPrefix(ex.in.URL.EscapedPath(), g.Prefix)
+	path := ex.in.URL.EscapedPath()
+	if g.Host == "" { // the paths of files stay unchanged
+		path = policy.SingleSlashes(path)
+	}
+	path, ok := strings.CutPrefix(path, g.Prefix)
 	if ok {
 		ex.prefix = g.Prefix
 	}
-	if rest, ok := strings.CutPrefix(path, EnterprisePrefix); ok && strings.HasPrefix(rest, "/") && g.Host == "" { // the paths of files stay unchanged
+	if rest, ok := strings.CutPrefix(path, EnterprisePrefix); ok && strings.HasPrefix(rest, "/") && g.Host == "" {
 		ex.prefix, path = ex.prefix+EnterprisePrefix, rest
 	}
 	match, err := g.Catalogue.Classify(ex.in.Method, path, ex.in.URL.RawQuery)
@@ -268,7 +268,8 @@ func (g *Gateway) setCredential(ex *exchange, q *question, identity Identity) {
 	q.identity = identity
 	q.identity.Caller.Tag = g.Limiter.TagBudget(identity.Caller, q.tag)
 	q.resource = g.Resources.Of(q.claimScope, identity.Caller.Kind, q.match.Operation.Resource)
-	q.header = g.outbound(ex.in.Header, q.match.Operation.Known())
+	q.sentFields = g.outbound(ex.in.Header, q.match.Operation.Known())
+	ex.record.Withheld = q.withheld
 	if q.method == http.MethodGet || q.method == http.MethodHead {
 		for _, name := range contentFields {
 			delete(q.header, name)
@@ -353,42 +354,11 @@ func isBasic(authorization string) bool {
 }
 
 // keyWithoutClass returns the key of a question without a security class. The cache evaluates the method, the conditions and the
-// range, so the key does not contain them. Neither does it contain fields that have a fixed value or name a program. For unknown
-// operations, Vary decides about Accept-Language.
+// range, so the key does not contain them. Neither does it contain fields that have a fixed value, or name a program or a request.
 func (g *Gateway) keyWithoutClass(q *question) cache.Key {
-	accept, language := strings.Join(q.header["Accept"], ","), ""
+	accept := strings.Join(q.header["Accept"], ",")
 	if q.match.Operation.Known() {
-		accept, language = g.Dialect.Accept(q.header["Accept"]), languageOf(q.header)
+		accept = g.Dialect.Accept(q.header["Accept"])
 	}
-	parts := append(make([]string, 0, 16), g.base, q.match.Path, q.match.Query, accept, language)
-	for _, name := range g.dialectFields {
-		parts = append(parts, strings.Join(q.header[name], ","))
-	}
-	for _, name := range g.keyedFields(q) {
-		parts = append(parts, name, cache.FieldValue(q.header, name))
-	}
-	return cache.NewKey(parts...)
-}
-
-// keyedFields returns the sorted names of the fields that keyWithoutClass adds to the key of an unknown operation.
-func (g *Gateway) keyedFields(q *question) []string {
-	if q.match.Operation.Known() {
-		return nil
-	}
-	var names []string
-	for name, values := range q.header {
-		if g.isKeyed(name, values) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// languageOf returns the normal form of Accept-Language. The value * means the same as no field (RFC 9110 section 12.5.4).
-func languageOf(h http.Header) string {
-	if language := cache.FieldValue(h, "Accept-Language"); language != "*" {
-		return language
-	}
-	return ""
+	return cache.NewKey(q.keyParts(g.base, q.match.Path, q.match.Query, accept)...)
 }

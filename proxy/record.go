@@ -55,6 +55,8 @@ type Record struct {
 	OutsideRange string `json:"outside_range,omitempty"`
 	// Saved is set for a response without quota cost that would have cost quota without Weir.
 	Saved bool `json:"saved,omitempty"`
+	// Withheld are the rows of policy/fields.yaml for request fields that were not forwarded.
+	Withheld []string `json:"withheld,omitempty"`
 	// Error describes the failure for the operator.
 	Error string `json:"error,omitempty"`
 	// Trace and Span identify the request's span in hexadecimal. Both are empty for a request that is not sampled.
@@ -164,6 +166,7 @@ func (r *Record) debug(q *question) string {
 		}
 		add(s.Name, value)
 	}
+	add("withheld", strings.Join(r.Withheld, ", "))
 	add("error", r.Error)
 	text := strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {

@@ -11,8 +11,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -42,7 +45,10 @@ func (f *failure) Error() string { return f.message }
 func (g *Gateway) refuse(ex *exchange, err error) {
 	f := ex.drained()
 	if f == nil {
-		f = g.failureOf(err)
+		f = g.failureOf(err, ex.in.Header["Authorization"])
+	}
+	if f.refusal != nil {
+		f.status = g.refusalStatus(ex)
 	}
 	if f.cause != nil {
 		ex.record.Error = f.cause.Error()
@@ -50,10 +56,12 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	if f.status == statusClientGone {
 		return
 	}
-	ex.record.Cache = CacheStatus{Detail: f.detail, Own: f.finding != nil || f.graphQL != nil && f.status == http.StatusOK}
+	ex.record.Cache = CacheStatus{Detail: cmp.Or(f.detail, defaultDetail(f.status)), Own: f.finding != nil || f.graphQL != nil && f.status == http.StatusOK}
 	h := ex.w.Header()
 	clear(h)
-	g.setWeirHeaders(ex, h)
+	g.setWeirHeaders(ex, f.status, h)
+	g.allowOrigins(h)
+	h.Set(g.Dialect.RequestID, ex.record.ID)
 	if f.allow != "" {
 		h.Set("Allow", f.allow)
 	}
@@ -80,6 +88,15 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	if f.closes && !endsStream && http.NewResponseController(ex.w).Flush() != nil {
 		ex.w.status = statusClientGone
 	}
+}
+
+// defaultDetail returns the detail of a refusal that has no detail of its own, so that a client can tell every refusal by the
+// gateway from an error of the upstream.
+func defaultDetail(status int) string {
+	if status >= http.StatusInternalServerError {
+		return "internal"
+	}
+	return "form"
 }
 
 // Misdirected refuses a request for a host name that the gateway does not serve (RFC 9110 section 15.5.20).
@@ -123,7 +140,11 @@ func (g *Gateway) errorBody(f *failure) []byte {
 		Message       string `json:"message"`
 		Errors        []any  `json:"errors,omitempty"` // also makes the body a GraphQL response
 		Documentation string `json:"documentation_url"`
+		Status        string `json:"status,omitempty"`
 	}{Message: f.message, Documentation: g.Dialect.Documentation + f.documentation}
+	if g.Dialect.StatusMember {
+		body.Status = strconv.Itoa(f.status)
+	}
 	switch {
 	case f.graphQL != nil:
 		body.Errors = []any{f.graphQL}
@@ -137,11 +158,64 @@ func (g *Gateway) errorBody(f *failure) []byte {
 	return text
 }
 
+// limitErrors contains the statuses of the upstream's last limit errors, by account. The zero value is empty and ready for use.
+type limitErrors struct {
+	mu       sync.Mutex
+	statuses *simplelru.LRU[string, limitStatus]
+}
+
+type limitStatus struct {
+	status int
+	until  time.Time
+}
+
+const (
+	maxLimitErrors    = 4096
+	limitStatusMemory = time.Hour // the longest limit after one response
+)
+
+// add remembers the status of a limit error. GraphQL reports limits with status 200, which is no status for a refusal.
+func (l *limitErrors) add(account string, status int) {
+	if status != http.StatusForbidden && status != http.StatusTooManyRequests {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.statuses == nil {
+		l.statuses, _ = simplelru.NewLRU[string, limitStatus](maxLimitErrors, nil) // the size is valid
+	}
+	l.statuses.Add(account, limitStatus{status, time.Now().Add(limitStatusMemory)})
+}
+
+// last returns the status of the last limit error of an account, or zero.
+func (l *limitErrors) last(account string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.statuses == nil {
+		return 0
+	}
+	s, ok := l.statuses.Get(account)
+	if !ok || time.Now().After(s.until) {
+		return 0
+	}
+	return s.status
+}
+
+// refusalStatus returns the status of a limit refusal. A limit has one status, whether the upstream or the gateway reports it,
+// unless the configuration has another status.
+func (g *Gateway) refusalStatus(ex *exchange) int {
+	own := 0
+	if ex.question != nil {
+		own = ex.question.identity.RefusalStatus
+	}
+	return cmp.Or(own, g.RefusalStatus, g.limitErrors.last(ex.record.Account), g.Dialect.RefusalStatus)
+}
+
 // identityRetry is the Retry-After of a client whose identity provider is unavailable. It is the pause after which the
 // provider's keys are fetched again.
 const identityRetry = 10 * time.Second
 
-func (g *Gateway) failureOf(err error) *failure {
+func (g *Gateway) failureOf(err error, authorization []string) *failure {
 	var f *failure
 	var target *policy.TargetError
 	var refusal *limits.Refusal
@@ -158,7 +232,7 @@ func (g *Gateway) failureOf(err error) *failure {
 		}
 		return f
 	case errors.As(err, &refusal):
-		f := &failure{status: g.RefusalStatus, detail: string(refusal.Reason), refusal: refusal, cause: refusal}
+		f := &failure{detail: string(refusal.Reason), refusal: refusal, cause: refusal}
 		f.message, f.documentation = g.Dialect.Messages.Secondary, "/secondary-rate-limits"
 		switch refusal.Reason {
 		case limits.Closed:
@@ -182,7 +256,12 @@ func (g *Gateway) failureOf(err error) *failure {
 			message: "Too Many Requests: too many requests with new tokens from this address had no success, and the upstream has not accepted this token yet",
 		}
 	case errors.Is(err, ErrUnauthenticated):
-		return &failure{status: http.StatusUnauthorized, message: "Requires authentication", cause: err}
+		f := &failure{status: http.StatusUnauthorized, detail: "key", cause: err}
+		f.message = "This gateway requires authentication: send a key or a token for it in Authorization"
+		if len(authorization) > 0 {
+			f.message = "This gateway refuses the credential in Authorization: it is no key or token that the gateway accepts"
+		}
+		return f
 	case errors.Is(err, ErrIdentityUnavailable):
 		return &failure{
 			status: http.StatusServiceUnavailable, detail: "identity", retryAfter: identityRetry, cause: err,

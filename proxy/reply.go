@@ -24,9 +24,9 @@ const (
 )
 
 // finishHeader completes the header of a response that came from the cache or the upstream.
-func (g *Gateway) finishHeader(ex *exchange, h http.Header) {
+func (g *Gateway) finishHeader(ex *exchange, status int, h http.Header) {
 	g.localize(ex, h)
-	g.setWeirHeaders(ex, h)
+	g.setWeirHeaders(ex, status, h)
 	if ex.prefer.applied != "" && ex.record.Waited > 0 {
 		h.Set("Preference-Applied", ex.prefer.applied)
 	}
@@ -34,8 +34,8 @@ func (g *Gateway) finishHeader(ex *exchange, h http.Header) {
 
 // setWeirHeaders sets the fields of every response: the rate limit of the account, Cache-Status and the request ID. If
 // the request is traced, it also sets traceresponse (W3C Trace Context, level 2) for authorized clients.
-func (g *Gateway) setWeirHeaders(ex *exchange, h http.Header) {
-	if ex.question != nil {
+func (g *Gateway) setWeirHeaders(ex *exchange, status int, h http.Header) {
+	if ex.question != nil && status != http.StatusUnauthorized { // a refused credential has no budget
 		g.setRateLimitHeaders(ex, h)
 	}
 	h["Cache-Status"] = append(h["Cache-Status"], ex.record.Cache.String()) // after the members of caches closer to the upstream
@@ -82,7 +82,7 @@ func (g *Gateway) replyFromEntry(a *attempt, e *cache.Entry, now time.Time) {
 	h := a.w.Header()
 	status := copyEntryHeader(a, e, now, h)
 	body := g.storedContent(a, e, status, h)
-	g.finishHeader(a.exchange, h)
+	g.finishHeader(a.exchange, status, h)
 	if a.ranged && status == http.StatusOK {
 		h.Del("Content-Length")
 		if h["Content-Type"] == nil {
@@ -183,7 +183,8 @@ func (g *Gateway) answerFromLedger(a *attempt) bool {
 	h := a.w.Header()
 	code := copyEntryHeader(a, status, status.Answered, h)
 	h.Del("Age") // the status is not a stored response
-	g.finishHeader(a.exchange, h)
+	g.allowOrigins(h)
+	g.finishHeader(a.exchange, code, h)
 	a.w.WriteHeader(code)
 	if code == http.StatusOK && a.method != http.MethodHead {
 		_, _ = io.WriteString(a.w, body)

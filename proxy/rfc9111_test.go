@@ -243,7 +243,7 @@ var storing = []requirement{
 	{"3", "a redirection of a credential is stored for the credential", []step{{token: "a", status: 302, response: lines(fresh)},
 		{cached: true, token: "a", code: 302}, {token: "b"}}},
 	{"3", "an error is served only to requests with the same standard fields", []step{
-		{request: lines("User-Agent: a"), status: 400, response: lines(fresh)}, {cached: true, request: lines("User-Agent: a", "Foo: 1"), code: 400},
+		{request: lines("User-Agent: a"), status: 400, response: lines(fresh)}, {cached: true, request: lines("User-Agent: a"), code: 400},
 		{request: lines("User-Agent: b"), body: "2"}}},
 	{"3", "an error of a long request or a request outside ASCII is not stored", []step{
 		{request: lines("Foo: " + strings.Repeat("a", maxPlain)), status: 400, response: lines(fresh)},
@@ -310,12 +310,12 @@ var reusing = []requirement{
 	{"4", "a failed unsafe request is not answered from the cache", []step{{control: "max-age=1, stale-if-error=60"},
 		{after: 2 * time.Second, method: "PUT", asks: "max-stale", status: 503}}},
 	{"4", "the most recent matching response is served", []step{
-		{control: "max-age=60", response: lines("Vary: X-A"), request: lines("X-A: 1", "Foo: 1")},
-		{response: lines(fresh, "Vary: Foo"), request: lines("Foo: 1", "Cache-Control: no-cache"), body: "2"},
-		{cached: true, request: lines("X-A: 1", "Foo: 1"), body: "2"}}},
-	{"4", "the most recent response is the one with the latest Date", []step{{response: lines(fresh, "Vary: A"), request: lines("A: 1", "Foo: 1")},
-		{response: lines(fresh, "Vary: Foo", "Date: Fri, 31 Dec 1999 23:59:50 GMT"), request: lines("Foo: 1", "Cache-Control: no-cache"), body: "2"},
-		{cached: true, request: lines("A: 1", "Foo: 1"), body: "1"}, {cached: true, request: lines("A: 2", "Foo: 1"), body: "2"}}},
+		{control: "max-age=60", response: lines("Vary: X-Request-Id"), request: lines("X-Request-Id: 1", "Req-Num: 1")},
+		{response: lines(fresh, "Vary: Req-Num"), request: lines("Req-Num: 1", "Cache-Control: no-cache"), body: "2"},
+		{cached: true, request: lines("X-Request-Id: 1", "Req-Num: 1"), body: "2"}}},
+	{"4", "the most recent response is the one with the latest Date", []step{{response: lines(fresh, "Vary: X-Request-Id"), request: lines("X-Request-Id: 1", "Req-Num: 1")},
+		{response: lines(fresh, "Vary: Req-Num", "Date: Fri, 31 Dec 1999 23:59:50 GMT"), request: lines("Req-Num: 1", "Cache-Control: no-cache"), body: "2"},
+		{cached: true, request: lines("X-Request-Id: 1", "Req-Num: 1"), body: "1"}, {cached: true, request: lines("X-Request-Id: 2", "Req-Num: 1"), body: "2"}}},
 	{"4.1", "Vary: a request with another value does not match", []step{{request: lines("Foo: 1"), response: lines(fresh, "Vary: Foo")},
 		{request: lines("Foo: 2"), body: "2"}}},
 	{"4.1", "Vary: an empty field does not match an absent field", []step{{response: lines(fresh, "Vary: Foo")}, {request: lines("Foo: "), body: "2"}}},
@@ -433,10 +433,10 @@ var validating = []requirement{
 	{"4.3.4", "a 304 with a matching weak ETag updates the stored response", []step{{control: "max-age=1", response: lines(`Etag: W/"a"`)},
 		{after: 2 * time.Second, status: 304, response: lines(`Etag: W/"a"`, fresh), body: "1"}, fromCache}},
 	{"4.3.4", "a 304 updates the variant with its ETag", []step{
-		{request: lines("Foo: 1"), control: "max-age=30", response: lines(`Etag: "1"`, "Vary: Foo")},
-		{request: lines("Foo: 2"), control: "max-age=30", response: lines(`Etag: "2"`, "Vary: Foo")},
-		{request: lines("Foo: 3"), status: 304, response: lines(fresh, `Etag: "1"`, "Vary: Foo"), body: "1", sent: lines(`If-None-Match: "2", "1"`)},
-		{cached: true, request: lines("Foo: 3"), body: "1"}, {cached: true, request: lines("Foo: 2"), body: "2"}}},
+		{request: lines("Req-Num: 1"), control: "max-age=30", response: lines(`Etag: "1"`, "Vary: Req-Num")},
+		{request: lines("Req-Num: 2"), control: "max-age=30", response: lines(`Etag: "2"`, "Vary: Req-Num")},
+		{request: lines("Req-Num: 3"), status: 304, response: lines(fresh, `Etag: "1"`, "Vary: Req-Num"), body: "1", sent: lines(`If-None-Match: "2", "1"`)},
+		{cached: true, request: lines("Req-Num: 3"), body: "1"}, {cached: true, request: lines("Req-Num: 2"), body: "2"}}},
 }
 
 // heading tests section 4.3.5: the effect of a HEAD response on a stored GET response.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -195,8 +196,8 @@ func (g *Gateway) storable(a *attempt, answer cache.Response) (lifetime time.Dur
 		return a.ttl, vary, queryStorable(answer) && selectable
 	}
 	if a.isFailure(answer.Status) {
-		// The credential may have caused the error, and may get access later. The standard fields may also have caused
-		// the error, so only requests with the same standard fields get the stored error.
+		// The credential may have caused the error, and may get access later. A field without a part in the key may also
+		// have caused the error, so only requests with the same fields get the stored error.
 		anonymous := !a.rule.OneCaller
 		vary, selectable = g.errorVary(a, answer)
 		allowed = allowed && anonymous && (a.last == nil || a.isFailure(a.last.Status)) && isPlain(a.header)
@@ -246,8 +247,8 @@ func (a *attempt) boundUnfinished(e *cache.Entry) {
 
 // coveredFields returns the request fields that a Vary field may name without creating a variant of the question.
 func (g *Gateway) coveredFields(q *question) []string {
-	if keyed := g.keyedFields(q); len(keyed) > 0 {
-		return append(keyed, g.covered...)
+	if len(q.keyed) > 0 {
+		return slices.Concat(q.keyed, g.covered)
 	}
 	return g.covered
 }
@@ -257,7 +258,7 @@ func (g *Gateway) coveredFields(q *question) []string {
 func (g *Gateway) errorVary(a *attempt, answer cache.Response) (vary []cache.Field, ok bool) {
 	covered := g.coveredFields(a.question)
 	vary, ok = cache.VaryFields(answer.Header, a.header, covered)
-	implied, _ := cache.VaryFields(http.Header{"Vary": forwardedFields}, a.header, covered)
+	implied, _ := cache.VaryFields(http.Header{"Vary": a.unkeyed()}, a.header, covered)
 	return append(vary, implied...), ok
 }
 

@@ -179,6 +179,9 @@ func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response
 			outcome.Ended = hasEnded(resp)
 		}
 		a.count(resp, outcome, g.settle(a, *permit, outcome))
+		if resp != nil && outcome.Limited != limits.NotLimited {
+			g.limitErrors.add(permit.Account, resp.StatusCode)
+		}
 		if err == nil {
 			if !outcome.Ended { // the concurrency slot is released at the end of the body
 				resp.Body = &permittedBody{resp.Body, resp.ContentLength, func(aborted bool) { g.release(a, *permit, aborted) }}

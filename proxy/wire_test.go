@@ -21,8 +21,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Documented operations forward few fields of their client. Unknown operations forward most fields, except identity and
-// routing fields of gateways.
+// All routes forward the fields of their client, except identity and routing fields of gateways and fields of the connection.
 func TestFieldsThatReachTheUpstream(t *testing.T) {
 	most := []string{
 		"Foo: 1", "Trace-Id: 2", "X-Foo: 3", "X-Forwarded-Host: evil.test", "Foo_bar: 4", "Foo.bar: 5", "Forwarded: for=10.0.0.1",
@@ -42,8 +41,8 @@ func TestFieldsThatReachTheUpstream(t *testing.T) {
 				"Prefer: wait=1",
 			}, "[Accept-Encoding Authorization Surrogate-Capability User-Agent Via X-Service-Api-Version]",
 		},
-		{"/made/up", most, "[Accept-Encoding Cache-Control Foo Surrogate-Capability Trace-Id User-Agent Via]"},
-		{"/gitignore/templates", most, "[Accept-Encoding Cache-Control User-Agent Via]"},
+		{"/made/up", most, "[Accept-Encoding Cache-Control Foo Foo.bar Foo_bar Sec-Foo Surrogate-Capability Trace-Id User-Agent Via X-Foo]"},
+		{"/gitignore/templates", most, "[Accept-Encoding Cache-Control Foo Foo.bar Foo_bar Sec-Foo Trace-Id User-Agent Via X-Foo]"},
 	} {
 		setup(nothing).sub(t, c.path, func(w *world) {
 			w.get(c.path, c.fields...)
@@ -185,7 +184,7 @@ func TestTrailersObeyTheRulesForFields(t *testing.T) {
 	}{
 		{"unknown operation", "/upload", 4, sent, 200, "map[Foo:[1]]"},
 		{"unknown operation, streamed", "/upload", 2 * maxUploadBuffer, sent, 200, "map[Foo:[1]]"},
-		{"known operation", "/repos/acme/widgets/git/tags", 4, sent, 200, "map[]"},
+		{"known operation", "/repos/acme/widgets/git/tags", 4, sent, 200, "map[Foo:[1]]"},
 		{"key", "/upload", 4, http.Header{"Foo": {"a " + key}}, 400, ""},
 		{"key, streamed", "/upload", 2 * maxUploadBuffer, http.Header{"Foo": {key}}, 400, ""},
 		{"key in a trailer that is not forwarded", "/upload", 4, http.Header{"Authorization": {key}, "Foo": {"1"}}, 200, "map[Foo:[1]]"},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/pem"
 	"fmt"
@@ -21,7 +22,7 @@ type caCommand struct {
 type initCACommand struct {
 	Config   string        `help:"Configuration file, for the names of the API and its hosts." placeholder:"FILE"`
 	Name     []string      `help:"Another host name; repeat the flag for several." placeholder:"NAME"`
-	Out      string        `help:"Folder for the files; the working folder if empty." placeholder:"FOLDER"`
+	Out      string        `help:"Folder for the files, which is created; the working folder if empty." placeholder:"FOLDER"`
 	Validity time.Duration `default:"8760h" help:"Life of the authority."`
 }
 
@@ -45,6 +46,9 @@ func (c *initCACommand) Run(p *process) error {
 	if err != nil {
 		return err
 	}
+	if err := os.MkdirAll(cmp.Or(c.Out, "."), 0o755); err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
 	certificateFile, keyFile := filepath.Join(c.Out, "weir-ca.crt"), filepath.Join(c.Out, "weir-ca.key")
 	if err := writeNewFile(keyFile, key, 0o600, anotherFolder); err != nil {
 		return err
@@ -61,25 +65,25 @@ func (c *initCACommand) Run(p *process) error {
 	p.printf("lines for the configuration:\n  proxy:\n    listen: \":3128\"\n    ca: {certificate: %q, key: %q}\n", certificateFile, keyFile)
 	p.printf("trust the certificate where programs run (docs/proxy.md has the details):\n")
 	for _, store := range trustStores {
-		p.printf("  %-24s  %s\n", store.name, strings.ReplaceAll(store.do, "FILE", certificateFile))
+		p.printf("  %-24s  %s\n", store.name, strings.ReplaceAll(store.do, "{FILE}", certificateFile))
 	}
 	p.printf("  a variable with BUNDLE replaces the system's list: cat /etc/ssl/certs/ca-certificates.crt %s >BUNDLE\n", certificateFile)
 	return nil
 }
 
-// trustStores says how programs trust a certificate. FILE is its file, BUNDLE also has the certificates of the system.
+// trustStores says how programs trust a certificate. {FILE} is its file, BUNDLE also has the certificates of the system.
 var trustStores = []struct{ name, do string }{
-	{"Debian, Ubuntu, Alpine", "cp FILE /usr/local/share/ca-certificates/ && update-ca-certificates"},
-	{"Fedora, RHEL", "cp FILE /etc/pki/ca-trust/source/anchors/ && update-ca-trust"},
-	{"macOS", "sudo security add-trusted-cert -d -r trustRoot -k /Library/Keychains/System.keychain FILE"},
-	{"Windows", "certutil -addstore Root FILE"},
-	{"Java", "keytool -importcert -cacerts -alias weir -file FILE -storepass changeit -noprompt"},
-	{"Node, Actions toolkit", "NODE_EXTRA_CA_CERTS=FILE"},
+	{"Debian, Ubuntu, Alpine", "cp {FILE} /usr/local/share/ca-certificates/ && update-ca-certificates"},
+	{"Fedora, RHEL", "cp {FILE} /etc/pki/ca-trust/source/anchors/ && update-ca-trust"},
+	{"macOS", "sudo security add-trusted-cert -d -r trustRoot -k /Library/Keychains/System.keychain {FILE}"},
+	{"Windows", "certutil -addstore Root {FILE}"},
+	{"Java", "keytool -importcert -cacerts -alias weir -file {FILE} -storepass changeit -noprompt"},
+	{"Node, Actions toolkit", "NODE_EXTRA_CA_CERTS={FILE}"},
 	{"Python requests", "REQUESTS_CA_BUNDLE=BUNDLE"},
 	{"Go, gh, Terraform", "the system's list, or SSL_CERT_FILE=BUNDLE"},
 	{"curl", "the system's list, or CURL_CA_BUNDLE=BUNDLE"},
 	{"git", "the system's list, or git config --global http.sslCAInfo BUNDLE"},
-	{"self-hosted runner", "the system's list, and NODE_EXTRA_CA_CERTS=FILE in its .env file"},
+	{"self-hosted runner", "the system's list, and NODE_EXTRA_CA_CERTS={FILE} in its .env file"},
 }
 
 // names returns the names of the API and its hosts, and those of --name.

@@ -16,7 +16,7 @@ type checkCommand struct {
 
 // Run prints each mistake as FILE:LINE:COLUMN: KEY: MESSAGE.
 func (c *checkCommand) Run(p *process) error {
-	_, problems, err := readConfig(p, c.File)
+	file, problems, err := readConfig(p, c.File)
 	switch {
 	case err != nil:
 		return err
@@ -29,6 +29,9 @@ func (c *checkCommand) Run(p *process) error {
 		return invalid(p.stdout, c.File, problems, "")
 	}
 	p.printf("%s: valid\n", c.File)
+	if found, remedy := file.Config.Bypass(); found != "" {
+		p.printf("%s: warning: %s; %s\n", c.File, found, remedy)
+	}
 	return nil
 }
 

@@ -163,6 +163,22 @@ func TestAuditOfSampleConfigurations(t *testing.T) {
 	}
 }
 
+// TestCheckWarnsOfURLsThatPassTheGateway checks the warning about URLs in bodies, which is no mistake.
+func TestCheckWarnsOfURLsThatPassTheGateway(t *testing.T) {
+	for text, warns := range map[string]bool{
+		`upstream: {url: "https://api.github.com", dialect: github}`:                     true,
+		`upstream: {url: "https://api.github.com", dialect: github, rewrite_urls: "on"}`: false,
+		`upstream: {url: "https://api.example.com"}`:                                     false,
+	} {
+		file := filepath.Join(t.TempDir(), "weir.yaml")
+		write(t, file, text+"\n")
+		code, out := runWeir("check", file)
+		if code != exitOK || strings.Contains(out, "warning: upstream.rewrite_urls is off") != warns {
+			t.Errorf("%s: exit %d\n%s", text, code, out)
+		}
+	}
+}
+
 func TestCAInitCreatesAnAuthorityForTheHosts(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "weir.yaml")
@@ -174,7 +190,7 @@ func TestCAInitCreatesAnAuthorityForTheHosts(t *testing.T) {
 	if code != exitOK || !strings.Contains(text, "api.example, files.example, mirror.example") {
 		t.Fatalf("exit %d\n%s", code, text)
 	}
-	for _, line := range []string{"cp " + filepath.Join(dir, "weir-ca.crt") + " /usr/local/share", "keytool -importcert", "NODE_EXTRA_CA_CERTS=" + dir} {
+	for _, line := range []string{"cp " + filepath.Join(dir, "weir-ca.crt") + " /usr/local/share", "keytool -importcert", "NODE_EXTRA_CA_CERTS=" + dir, "SSL_CERT_FILE=BUNDLE"} {
 		if !strings.Contains(text, line) {
 			t.Errorf("the instructions lack %q:\n%s", line, text)
 		}
@@ -187,6 +203,7 @@ func TestCAInitCreatesAnAuthorityForTheHosts(t *testing.T) {
 	}
 	wantWeir(t, exitOK, "", "check", file)
 	wantWeir(t, exitFailure, "exists", "ca", "init", "--config", file, "--out", dir) // a second authority in the same folder
+	wantWeir(t, exitOK, "", "ca", "init", "--config", file, "--out", filepath.Join(dir, "new", "folder"))
 }
 
 func TestCAInitRefusesInvalidArguments(t *testing.T) {

@@ -65,7 +65,7 @@ func (g *gateway) connectConfig(c *configured) connect.Config {
 	return connect.Config{
 		APIHosts: api,
 		Serves: func(name string) bool {
-			return slices.ContainsFunc(c.hosts, func(h host) bool { return name != "" && h.name == name })
+			return slices.ContainsFunc(c.hosts, func(h host) bool { return name != "" && h.serves(name) })
 		},
 		Authenticate: c.authenticateProxy, TunnelOthers: c.config.Proxy.Others == "tunnel", Log: g.log,
 	}

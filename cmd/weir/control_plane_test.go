@@ -63,7 +63,11 @@ func TestAuthenticationCannotBeBypassed(t *testing.T) {
 			"/user%23/healthz", "/user%3f/healthz",
 		} {
 			for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPost} {
-				if w := sendTo(g, method, target, "", f...); w.Code != http.StatusUnauthorized {
+				want := http.StatusUnauthorized
+				if method == http.MethodOptions && len(f) > 0 && strings.HasPrefix(f[0], "Access-Control") {
+					want = http.StatusNoContent // a preflight, which has no credential and reaches no upstream
+				}
+				if w := sendTo(g, method, target, "", f...); w.Code != want {
 					t.Errorf("%s %s with %q: %d %s", method, target, f, w.Code, w.Body)
 				}
 			}

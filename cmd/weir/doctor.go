@@ -91,6 +91,7 @@ func (c *doctorCommand) Run(p *process) error {
 		}
 	}
 	d.checkConfiguration(c.File, file)
+	d.checkBypass(file.Config)
 	d.checkUpstream(p.ctx)
 	d.checkCredentials(p.ctx)
 	d.checkRedis(p.ctx)
@@ -140,6 +141,13 @@ func (d *doctor) checkConfiguration(path string, file config.AuditedFile) {
 		return
 	}
 	d.report("configuration", checkOK, fmt.Sprintf("valid, with %s of medium or low grade", count(len(risks), "security risk")), "")
+}
+
+// checkBypass warns if programs may pass the gateway.
+func (d *doctor) checkBypass(c *config.Config) {
+	if found, remedy := c.Bypass(); found != "" {
+		d.report("URLs in responses", checkWarning, found, remedy)
+	}
 }
 
 // rateLimitStatus is a response of the upstream about its rate limits.

@@ -276,6 +276,7 @@ func (c *explainCommand) explainRequest(p *process) error {
 		{"why", r.Why},
 		{"cache-status", r.Cache},
 		{"spent", spent},
+		{"withheld fields", strings.Join(r.Withheld, ", ")},
 		{"error", r.Error},
 		{"trace", r.Trace},
 	}

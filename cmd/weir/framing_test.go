@@ -235,7 +235,7 @@ func TestBodyOfCachedRequestIsNotParsed(t *testing.T) {
 func TestUpgradeOpensNoTunnel(t *testing.T) {
 	attack(t, func(a *attackedGateway) {
 		for _, fields := range []string{"Connection: upgrade\r\nUpgrade: websocket", "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__"} {
-			got := a.responses(a.send("GET /up HTTP/1.1\r\nHost: g\r\n" + fields + "\r\n\r\n" + last("//two/ways")))
+			got := a.responses(a.send("GET /up HTTP/1.1\r\nHost: g\r\n" + fields + "\r\n\r\n" + last("/two/%2e%2e/ways")))
 			if len(got) != 2 || got[0] != `200 GET /up ""` || !strings.HasPrefix(got[1], "400 ") {
 				t.Errorf("got %q; the following bytes were not parsed as a request", got)
 			}
@@ -364,8 +364,8 @@ func TestTargetNeverSelectsHost(t *testing.T) {
 			"absolute, another scheme":       {"GET file:///etc/passwd HTTP/1.1\r\nHost: g", "400"},
 			"absolute, no host":              {"GET http:///user HTTP/1.1\r\nHost: g", "400"},
 			"opaque":                         {"GET http:user HTTP/1.1\r\nHost: g", "400"},
-			"host after two slashes":         {"GET //evil.test/user HTTP/1.1\r\nHost: g", "400"},
-			"user information after slashes": {"GET //u@evil.test/user HTTP/1.1\r\nHost: g", "400"},
+			"host after two slashes":         {"GET //evil.test/user HTTP/1.1\r\nHost: g", `200 GET /evil.test/user ""`},
+			"user information after slashes": {"GET //u@evil.test/user HTTP/1.1\r\nHost: g", `200 GET /u%40evil.test/user ""`},
 			"an asterisk":                    {"GET * HTTP/1.1\r\nHost: g", "400"},
 			"empty target":                   {"GET  HTTP/1.1\r\nHost: g", "400"},
 			"an authority":                   {"GET evil.test:80 HTTP/1.1\r\nHost: g", "400"},

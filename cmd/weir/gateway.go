@@ -475,7 +475,11 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if tunnel, _ := inbound.TunnelOf(r.Context()); tunnel.Authorize != nil {
+		sent := r.Header["Authorization"]
 		tunnel.Authorize(r.Header)
+		if c.callers.HasOtherScheme(sent) {
+			r = r.WithContext(context.WithValue(r.Context(), otherScheme{}, sent[0]))
+		}
 	}
 	h, err := c.route(r)
 	if err != nil {

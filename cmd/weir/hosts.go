@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
@@ -22,6 +25,44 @@ type host struct {
 	name  string // name by which clients call the host; empty for an API whose URL has an address
 	path  string // prefix of the path; empty for a host with a name
 	proxy *proxy.Gateway
+	below *hostsBelow // for a name such as *.example.com, otherwise nil
+}
+
+// serves reports whether a host has a name, or the name of its entry matches it.
+func (h host) serves(name string) bool {
+	if h.below != nil {
+		return strings.HasSuffix(name, h.name[len("*"):]) && config.IsDomainName(name)
+	}
+	return h.path == "" && h.name == name
+}
+
+// maxHostsBelow bounds the gateways for the names that match one entry.
+const maxHostsBelow = 64
+
+// hostsBelow contains the gateways for the names that match an entry. It is safe for concurrent use.
+type hostsBelow struct {
+	config   proxy.Config // without Upstream
+	mu       sync.Mutex
+	gateways *simplelru.LRU[string, *proxy.Gateway]
+}
+
+func newHostsBelow(c proxy.Config) *hostsBelow {
+	gateways, _ := simplelru.NewLRU[string, *proxy.Gateway](maxHostsBelow, nil) // the size is valid
+	return &hostsBelow{config: c, gateways: gateways}
+}
+
+// gateway returns the gateway for a name.
+func (b *hostsBelow) gateway(name string) *proxy.Gateway {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g, ok := b.gateways.Get(name)
+	if !ok {
+		c := b.config
+		c.Upstream = &url.URL{Scheme: "https", Host: name}
+		g = proxy.New(c)
+		b.gateways.Add(name, g)
+	}
+	return g
 }
 
 // newHosts returns the API and the configured hosts. base is the configuration of the API.
@@ -43,7 +84,11 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 				next.Identify = identifyWithoutCredential(callers)
 			}
 		}
-		hosts = append(hosts, host{name: entry.Name, proxy: proxy.New(next)})
+		named := host{name: entry.Name, proxy: proxy.New(next)}
+		if entry.IsWildcard() {
+			named.below = newHostsBelow(next)
+		}
+		hosts = append(hosts, named)
 		if next.Prefix = entry.Path; entry.Path != "" {
 			hosts = append(hosts, host{path: entry.Path, proxy: proxy.New(next)})
 		}
@@ -80,7 +125,13 @@ func (c *configured) route(r *http.Request) (host, error) {
 		return host{}, errMisdirected
 	}
 	for _, h := range c.hosts {
-		if h.name == name && h.path == "" {
+		if h.below == nil && h.serves(name) {
+			return h, nil
+		}
+	}
+	for _, h := range c.hosts {
+		if h.below != nil && h.serves(name) {
+			h.proxy = h.below.gateway(name)
 			return h, nil
 		}
 	}

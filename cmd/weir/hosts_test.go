@@ -29,6 +29,7 @@ type hostsWorld struct {
 	gateway *gateway
 	mu      sync.Mutex
 	got     map[string][]string // "TARGET AUTHORIZATION" by host
+	fields  http.Header         // of the last request
 }
 
 // callsPerHour is the limit of the API in these tests.
@@ -42,6 +43,7 @@ func startHosts(t *testing.T) *hostsWorld {
 		return serveAPI(t, func(rw http.ResponseWriter, r *http.Request) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
+			w.fields = r.Header
 			w.got[name] = append(w.got[name], strings.TrimSpace(r.RequestURI+" "+r.Header.Get("Authorization")))
 			if used := len(w.got["api"]) + len(w.got["uploads"]); name == "api" {
 				setRate(rw.Header(), "core", callsPerHour-used)
@@ -235,6 +237,25 @@ func TestTunnelReplacesTheCredential(t *testing.T) {
 	p.want("raw", "/a/b Bearer tok-held")
 }
 
+// TestRegistrationOfARunnerPasses sends the scheme by which a runner registers itself. Only the runner has this credential, so the
+// key of the proxy does not replace it.
+func TestRegistrationOfARunnerPasses(t *testing.T) {
+	const registration, path = "RemoteAuth AABF3JGZDX3P5PMEXLND6TS6FCWO6", "/actions/runner-registration"
+	p := startForwardProxy(t)
+	reloadChanged(t, p.gateway, func(c *config.Config) { c.Upstream.Dialect = "github" })
+	getWith(t, p.client("weir_key"), "https://uploads.test"+path, "Authorization: "+registration)
+	p.want("uploads", path+" "+registration)
+	for _, value := range []string{"RemoteAuth AABF 3JGZ", "RemoteAuth weir_key_that_is_long_enough_0", "RemoteAuth", "OtherAuth AABF3JGZDX3P5PMEXLND6TS6FCWO6"} {
+		getWith(t, p.client("weir_key"), "https://uploads.test"+path, "Authorization: "+value)
+	}
+	p.want("uploads", path+" Bearer tok-held") // another scheme is replaced
+	direct := startHosts(t)
+	direct.wantStatus(http.StatusUnauthorized, "POST", "weir.internal", path, registration)
+	reloadChanged(t, direct.gateway, func(c *config.Config) { c.Upstream.Dialect, c.Callers.PassThrough = "github", true })
+	direct.wantStatus(http.StatusOK, "POST", "weir.internal", path, registration)
+	direct.want("api", path+" "+registration)
+}
+
 // TestTunnelIsOnlyForItsTarget checks that a tunnel has the certificate of its target only, and that its requests cannot
 // name another host.
 func TestTunnelIsOnlyForItsTarget(t *testing.T) {
@@ -407,5 +428,46 @@ func TestHalfRequestsAreRefusedAtEveryEntrance(t *testing.T) {
 	}
 	for _, host := range []string{"api", "uploads", "storage"} {
 		p.want(host)
+	}
+}
+
+// TestNamesBelowADomainAreServed checks that each name below a domain has its own upstream, and that other names have none.
+func TestNamesBelowADomainAreServed(t *testing.T) {
+	up := serveAPI(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "api") })
+	g := open(t, configure(up, trusting, func(c *config.Config) {
+		c.Hosts = []config.Host{{Name: "*.blob.test", Kind: "files"}, {Name: "a.blob.test", URL: up, Kind: "files"}}
+	}))
+	var dialed []string
+	g.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if dialed = append(dialed, address); !strings.HasSuffix(address, ":443") {
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		}
+		return nil, io.ErrUnexpectedEOF
+	}
+	for host, want := range map[string]int{
+		"b.blob.test": 502, "C.d.blob.test": 502, "a.blob.test": 200, "blob.test": 200, "xblob.test": 200, ".blob.test": 200, "b_.blob.test": 200, "b.blob.test.evil.test": 200,
+	} {
+		if w := sendTo(g, http.MethodGet, "/x", "", "Host: "+host); w.Code != want {
+			t.Errorf("%s: got %d, want %d", host, w.Code, want)
+		}
+	}
+	for _, address := range dialed {
+		if name, _, _ := strings.Cut(address, ":"); name != "127.0.0.1" && name != "b.blob.test" && name != "c.d.blob.test" {
+			t.Errorf("the gateway connected to %s", address)
+		}
+	}
+	if !strings.Contains(fmt.Sprint(dialed), "c.d.blob.test:443") {
+		t.Errorf("the gateway connected to %q", dialed)
+	}
+	certificate, key, err := authority.Create([]string{"*.blob.test"}, time.Hour, time.Now())
+	noError(t, err)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "ca.crt"), string(certificate))
+	write(t, filepath.Join(dir, "ca.key"), string(key))
+	a := must(authority.Load(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")))(t)
+	for name, permitted := range map[string]bool{"b.blob.test": true, "c.d.blob.test": true, "blob.test": false, "xblob.test": false} {
+		if _, err := a.Certificate(name); (err == nil) != permitted {
+			t.Errorf("a certificate for %s: %v", name, err)
+		}
 	}
 }

@@ -43,7 +43,7 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 	}
 	for _, entry := range c.Clients {
 		client := credential.Client{
-			Name: entry.Name, Group: entry.Group, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug,
+			Name: entry.Name, Group: entry.Group, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug, RefusalStatus: entry.RefusalStatus,
 			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit, TagLimit: entry.TagLimit,
 			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims, Tag: entry.JWT.Tag},
 			Scope: &policy.Scope{Methods: entry.Methods, Operations: entry.Operations, GraphQL: &entry.GraphQL},
@@ -112,11 +112,17 @@ func openAppTokens(
 	return credential.NewAppTokens(transport, shared, log), shared, nil
 }
 
+// otherScheme is the key of the Authorization value of a program in a tunnel, if only the program has the credential.
+type otherScheme struct{}
+
 // identify returns the proxy's Identify function. The proxy sees no credential: an Identity has only a function that
 // adds the credential to a request.
 func identify(registry *credential.Registry) func(*http.Request) (proxy.Identity, error) {
 	return func(r *http.Request) (proxy.Identity, error) {
 		caller, err := registry.Identify(r)
+		if value, ok := r.Context().Value(otherScheme{}).(string); ok && err == nil {
+			caller, err = registry.WithOtherScheme(caller, value)
+		}
 		switch {
 		case errors.Is(err, credential.ErrIssuerUnavailable):
 			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrIdentityUnavailable, err)
@@ -128,7 +134,10 @@ func identify(registry *credential.Registry) func(*http.Request) (proxy.Identity
 		if caller.Pool != nil {
 			return pooledIdentity(caller), nil
 		}
-		id := proxy.Identity{Caller: caller.Caller, FormerAccount: caller.FormerAccount, Scope: caller.Scope, LentOnly: caller.LentOnly}
+		id := proxy.Identity{
+			Caller: caller.Caller, FormerAccount: caller.FormerAccount, Scope: caller.Scope, LentOnly: caller.LentOnly,
+			Debug: caller.Debug, RefusalStatus: caller.RefusalStatus, Tag: caller.Tag, TagFromClaim: caller.TagFromClaim,
+		}
 		if caller.Lent != nil {
 			lent := pooledIdentity(*caller.Lent)
 			id.Lent = &lent
@@ -148,7 +157,7 @@ func identify(registry *credential.Registry) func(*http.Request) (proxy.Identity
 func pooledIdentity(caller credential.Caller) proxy.Identity {
 	pool := caller.Pool
 	id := proxy.Identity{
-		Caller: caller.Caller, Held: true, Scope: caller.Scope, Debug: caller.Debug,
+		Caller: caller.Caller, Held: true, Scope: caller.Scope, Debug: caller.Debug, RefusalStatus: caller.RefusalStatus,
 		Tag: caller.Tag, TagFromClaim: caller.TagFromClaim,
 		Credential: heldCredential{pool, caller.Class},
 	}

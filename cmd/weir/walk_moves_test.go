@@ -87,7 +87,7 @@ var walkMoves = []struct {
 	{1, "", (*walkClient).event},
 	{1, "", (*walkClient).oldVersion},
 	{1, "", (*walkClient).rateLimit},
-	{2, "vendor fields", (*walkClient).vendorField},
+	{2, "", (*walkClient).vendorField},
 	{2, "", (*walkClient).trailer},
 }
 

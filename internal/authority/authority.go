@@ -34,13 +34,19 @@ const (
 	leafLife = 24 * time.Hour
 	// clockSkew is the part of the life before the creation, for clients whose clock is late.
 	clockSkew = time.Hour
+	// maxLeaves bounds the certificates in memory. Clients choose the names below a domain.
+	maxLeaves = 256
 )
 
-// Create returns a new authority for DNS names in lower case as PEM: its certificate, which programs must trust, and its
+// Create returns a new authority for DNS names in lower case, such as api.example.com or *.example.com, as PEM: its certificate, which programs must trust, and its
 // key.
 func Create(names []string, validity time.Duration, now time.Time) (certificate, key []byte, err error) {
 	if len(names) == 0 {
 		return nil, nil, errors.New("create authority: no names")
+	}
+	domains := make([]string, len(names))
+	for i, name := range names {
+		domains[i] = strings.TrimPrefix(name, "*") // a leading dot permits all names below the domain (RFC 5280 section 4.2.1.10)
 	}
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -52,7 +58,7 @@ func Create(names []string, validity time.Duration, now time.Time) (certificate,
 		NotBefore:    now.Add(-clockSkew), NotAfter: now.Add(validity),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		PermittedDNSDomainsCritical: true, PermittedDNSDomains: names,
+		PermittedDNSDomainsCritical: true, PermittedDNSDomains: domains,
 		ExcludedIPRanges: []*net.IPNet{
 			{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, {IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)},
 		},
@@ -109,7 +115,8 @@ func (a *Authority) Expires() time.Time { return a.certificate.NotAfter }
 // the authority does not permit.
 func (a *Authority) Certificate(name string) (*tls.Certificate, error) {
 	name = strings.ToLower(name)
-	if !slices.Contains(a.certificate.PermittedDNSDomains, name) {
+	permits := func(domain string) bool { return domain == name || domain[0] == '.' && strings.HasSuffix(name, domain) }
+	if !slices.ContainsFunc(a.certificate.PermittedDNSDomains, permits) {
 		return nil, fmt.Errorf("the authority is not for %q; it is for %s", name, strings.Join(a.certificate.PermittedDNSDomains, ", "))
 	}
 	a.mu.Lock()
@@ -121,6 +128,9 @@ func (a *Authority) Certificate(name string) (*tls.Certificate, error) {
 	leaf, err := a.sign(name, now)
 	if err != nil {
 		return nil, fmt.Errorf("sign a certificate for %s: %w", name, err)
+	}
+	if len(a.leaves) >= maxLeaves {
+		clear(a.leaves)
 	}
 	a.leaves[name] = leaf
 	return leaf, nil

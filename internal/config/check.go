@@ -144,9 +144,11 @@ func (d *decoder) checkHosts(c *Config) {
 	names, paths := map[string]bool{}, map[string]bool{}
 	for i, host := range c.Hosts {
 		key := fmt.Sprintf("hosts[%d]", i)
-		d.require(domainName.MatchString(host.Name), key+".name", "%q: must be a host name in lower case, without scheme and port", host.Name)
+		d.require(IsDomainName(strings.TrimPrefix(host.Name, "*.")), key+".name", "%q: must be a host name in lower case, without scheme and port", host.Name)
 		d.name(key+".name", host.Name, names)
 		d.require(host.Name != c.APIName(), key+".name", "%q is the host of upstream.url, which needs no entry", host.Name)
+		d.require(!host.IsWildcard() || host.Kind == "files" && !host.Credential && host.URL == "" && host.Path == "", key+".name",
+			"%q: only files without url, path and credential may have a name with an asterisk; name the hosts that get credentials", host.Name)
 		if host.URL != "" {
 			d.baseURL(key+".url", host.URL, moveCredential)
 		}
@@ -261,6 +263,9 @@ func (d *decoder) checkStore(s Store) {
 
 // label is a label of a domain name in lower case (RFC 5890 section 2.3.1).
 const label = `[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?`
+
+// IsDomainName reports whether a text is a name of two or more labels in lower case.
+func IsDomainName(name string) bool { return domainName.MatchString(name) }
 
 // domainName matches a name of two or more labels.
 var domainName = regexp.MustCompile(`^(` + label + `\.)+` + label + `$`)

@@ -79,7 +79,7 @@ func TestInvalidValuesAreReported(t *testing.T) {
 		{"negative headroom", "limits: {headroom: -0.1}", "2:20: limits.headroom: -0.1: must be from 0 to below 1"},
 		{"cold start", "limits: {cold_start: hot}", `2:22: limits.cold_start: "hot": must be one of ramp, strict, trust`},
 		{"store loss", "limits: {on_store_loss: open}", `2:25: limits.on_store_loss: "open": must be one of share, closed`},
-		{"refusal status", "limits: {refusal_status: 503}", `2:26: limits.refusal_status: "503": must be one of 429, 403`},
+		{"refusal status", "limits: {refusal_status: 503}", `2:26: limits.refusal_status: "503": must be one of 0, 429, 403`},
 		{"negative rate", "limits: {inbound: {rate: -1}}", "2:26: limits.inbound.rate: -1: must be 1 or more, or 0 for no limit"},
 		{"fractional rate", "limits: {inbound: {rate: 0.5}}", `2:26: limits.inbound.rate: "0.5" is not a whole number`},
 		{"body timeout of 0", "limits: {inbound: {body: 0s}}", "2:26: limits.inbound.body: must be more than 0"},

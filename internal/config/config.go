@@ -149,12 +149,15 @@ func (c *Config) SocketPath() string {
 
 // Host is a further host of the API.
 type Host struct {
-	Name       string `yaml:"name" desc:"name by which clients call the host"`
+	Name       string `yaml:"name" desc:"name by which clients call the host; for files without url, path and credential also *.example.com, for all names below a domain"`
 	URL        string `yaml:"url" desc:"base URL of the host; https:// and the name if empty"`
 	Path       string `yaml:"path" desc:"path prefix by which clients reach the host at the address of the gateway, such as /api/uploads"`
 	Kind       string `yaml:"kind" desc:"api: operations, limits and credentials of the API; files: any path, no limits" enum:"api,files"`
 	Credential bool   `yaml:"credential" desc:"for files: send the credential of the client, as to the API; otherwise no credential is sent, and clients need no key"`
 }
+
+// IsWildcard reports whether the name stands for all names below a domain.
+func (h Host) IsWildcard() bool { return strings.HasPrefix(h.Name, "*.") }
 
 // BaseURL returns the base URL of the host.
 func (h Host) BaseURL() string { return cmp.Or(h.URL, "https://"+h.Name) }
@@ -167,6 +170,15 @@ func (c *Config) APIName() string {
 		return ""
 	}
 	return strings.ToLower(upstream.Hostname())
+}
+
+// Bypass describes how programs may pass the gateway with a valid configuration, or is empty.
+func (c *Config) Bypass() (found, remedy string) {
+	if c.Upstream.Dialect != "github" || bool(c.Upstream.Rewrite) || c.Proxy.Listen != "" {
+		return "", ""
+	}
+	return "upstream.rewrite_urls is off: programs that follow the URLs in responses, such as upload_url, pass the gateway, with their token or key",
+		"set upstream.rewrite_urls to on, and give the host of uploads a path in hosts, or let programs use the forward proxy"
 }
 
 // HostNames returns the names of the API and of the further hosts.
@@ -217,7 +229,9 @@ type Client struct {
 	Guarantee   float64             `yaml:"guarantee" desc:"fraction of each primary window that other clients of the account leave to this client; at least 0.05 with priority interactive"`
 	Limit       float64             `yaml:"limit" desc:"fraction of each primary window that the client may use if the account has other clients"`
 	TagLimit    float64             `yaml:"tag_limit" desc:"fraction of each primary window that the client's requests with one tag may use, and those without a tag together; 0 for no limit"`
-	Debug       bool                `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
+	// RefusalStatus overrides Limits.RefusalStatus.
+	RefusalStatus int  `yaml:"refusal_status" desc:"status of a limit refusal for programs that need another one than limits.refusal_status; 0 is that one" enum:"0,429,403"`
+	Debug         bool `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
 }
 
 // Group is a group of clients.
@@ -302,7 +316,7 @@ type Limits struct {
 	OnStoreLoss   string        `yaml:"on_store_loss" desc:"while the store is unavailable, continue with this replica's share, or refuse requests" enum:"share,closed"`
 	ColdStart     string        `yaml:"cold_start" desc:"part of each limit that may be used after a start, when past spending is unknown: a memory store, or Redis that does not respond" enum:"ramp,strict,trust"`
 	Wait          time.Duration `yaml:"wait" desc:"maximum time in the queue, unless the client sends Prefer: wait=N"`
-	RefusalStatus int           `yaml:"refusal_status" desc:"status of a limit refusal" enum:"429,403"`
+	RefusalStatus int           `yaml:"refusal_status" desc:"status of a limit refusal; 0 is the status of the API's last limit error for the account, and before that 403 with the dialect github, otherwise 429" enum:"0,429,403"`
 	Inbound       struct {
 		Rate  int           `yaml:"rate" desc:"requests per second of one address (IPv6: of one /64); 0 for no limit, for example behind a load balancer"`
 		Burst int           `yaml:"burst" desc:"simultaneous requests of one address"`
@@ -441,7 +455,7 @@ func Default() *Config {
 		Callers:  Callers{PassThrough: true},
 		Limits: Limits{
 			Limits: policy.DefaultLimits(), Probes: 10, OnStoreLoss: "share", ColdStart: "ramp",
-			Wait: 10 * time.Second, RefusalStatus: 429,
+			Wait: 10 * time.Second,
 		},
 		Cache: Cache{Memory: 256 << 20, ETags: "computed", Lag: 2 * time.Second},
 		Statistics: Statistics{

@@ -165,7 +165,7 @@ func TestMaskedHidesSecrets(t *testing.T) {
 			"name": "builds", "key": "sha256:" + strings.Repeat("0", 64), "certificate": "", "jwt": map[string]any{"issuer": "", "claims": map[string]any{}, "tag": ""},
 			"methods": []any{}, "operations": []any{}, "credentials": []any{"ci"},
 			"graphql": map[string]any{"depth": 0, "nodes": 0, "cost": 0, "read_only": false, "operations": []any{}, "repositories": []any{}, "persisted": []any{}},
-			"group":   "", "share": 3, "priority": "batch", "guarantee": 0, "limit": 0.9, "tag_limit": 0, "debug": false,
+			"group":   "", "share": 3, "priority": "batch", "guarantee": 0, "limit": 0.9, "tag_limit": 0, "refusal_status": 0, "debug": false,
 		}},
 		"groups":  []any{},
 		"hosts":   []any{},

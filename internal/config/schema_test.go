@@ -151,7 +151,7 @@ func TestSchemaHasTheDefaults(t *testing.T) {
 	root := schema(t)
 	for key, want := range map[string]any{
 		"listen": ":8080", "admin.listen": "127.0.0.1:9090", "upstream.dialect": "service", "upstream.timeout": "30s", "upstream.limits": "on", "store.url": "memory:",
-		"callers.pass_through": true, "limits.wait": "10s", "limits.primary.user": 5000.0, "limits.refusal_status": 429.0, "limits.inbound.rate": 500.0, "limits.inbound.burst": 1000.0, "limits.inbound.body": "10m0s", "cache.memory": "256MiB", "cache.etags": "computed",
+		"callers.pass_through": true, "limits.wait": "10s", "limits.primary.user": 5000.0, "limits.inbound.rate": 500.0, "limits.inbound.burst": 1000.0, "limits.inbound.body": "10m0s", "cache.memory": "256MiB", "cache.etags": "computed",
 		"telemetry.sample": 1.0, "telemetry.access_log": "all", "telemetry.log_format": "text", "telemetry.propagate": "off", "headers.ratelimit": "off", "drain.timeout": "10s", "upstream.url": nil, "admin.token": nil, "admin.prometheus.url": nil,
 	} {
 		n := root

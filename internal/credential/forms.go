@@ -34,14 +34,14 @@ var (
 	pairName = regexp.MustCompile(`^[A-Za-z0-9_.@+-]*$`)
 )
 
-// hasUpstreamForm reports whether an Authorization value is exactly "Bearer TOKEN", "token TOKEN" or "Basic PAIR", where
-// PAIR is a name with a token or secret, or a token with an empty password.
+// hasUpstreamForm reports whether an Authorization value is exactly "Bearer TOKEN", "token TOKEN", the same with a scheme of the
+// dialect, or "Basic PAIR", where PAIR is a name with a token or secret, or a token with an empty password.
 func (r *Registry) hasUpstreamForm(value string) bool {
 	scheme, text, _ := strings.Cut(value, " ")
 	switch {
 	case len(value) > maxCredential:
 		return false
-	case strings.EqualFold(scheme, "bearer"), strings.EqualFold(scheme, "token"):
+	case strings.EqualFold(scheme, "bearer"), strings.EqualFold(scheme, "token"), r.config.Dialect.HasScheme(scheme):
 		return r.isToken(text)
 	case strings.EqualFold(scheme, "basic"):
 		pair, err := base64.StdEncoding.Strict().DecodeString(text)

@@ -48,7 +48,7 @@ func newPool(health *Health, client Client, held map[string]Caller) *Pool {
 		c := held[name]
 		c.Client, c.Group, c.Share, c.Priority = client.Name, client.Group, client.Share, client.Priority
 		c.Paced = client.Priority == policy.Batch
-		c.Scope, c.Debug, c.Pool = client.Scope, client.Debug, p
+		c.Scope, c.Debug, c.RefusalStatus, c.Pool = client.Scope, client.Debug, client.RefusalStatus, p
 		c.TagFromClaim = client.Token.Tag != ""
 		p.held = append(p.held, c)
 	}

@@ -54,6 +54,8 @@ type Client struct {
 	TagLimit float64
 	// Debug permits the request header Weir-Debug.
 	Debug bool
+	// RefusalStatus is the status of limit refusals, or zero for that of the gateway.
+	RefusalStatus int
 }
 
 // Config describes a registry.
@@ -114,6 +116,8 @@ type Caller struct {
 	Scope *policy.Scope
 	// Debug permits the request header Weir-Debug.
 	Debug bool
+	// RefusalStatus is the status of limit refusals, or zero for that of the gateway.
+	RefusalStatus int
 	// Tag is the value of the claim that [TokenMatch] names for tags, or empty. TagFromClaim is set if the client has such
 	// a claim.
 	Tag          string
@@ -290,16 +294,46 @@ func (r *Registry) Identify(req *http.Request) (Caller, error) {
 
 // identify returns the caller of an Authorization value that is not known.
 func (r *Registry) identify(ctx context.Context, value string) (*identified, error) {
-	scheme, credential := parseAuthorization(value)
+	_, credential := parseAuthorization(value)
 	if i, ok := r.keys[sha256.Sum256([]byte(credential))]; ok {
 		return &identified{caller: &r.callers[i]}, nil
 	}
 	if i, ours, err := r.byToken(ctx, credential); ours {
 		return i, err
 	}
-	switch {
-	case !r.config.PassThrough:
+	if !r.config.PassThrough {
 		return nil, ErrUnknown
+	}
+	return r.passThrough(value)
+}
+
+// HasOtherScheme reports whether Authorization values are one value with a scheme of the dialect. No credential of the gateway can
+// replace such a value.
+func (r *Registry) HasOtherScheme(values []string) bool {
+	if len(values) != 1 {
+		return false
+	}
+	scheme, _, _ := strings.Cut(values[0], " ")
+	return r.config.Dialect.HasScheme(scheme)
+}
+
+// WithOtherScheme returns the caller that sends an Authorization value with a scheme of the dialect. client is the client that
+// sends it, whose rules apply.
+func (r *Registry) WithOtherScheme(client Caller, value string) (Caller, error) {
+	i, err := r.passThrough(value)
+	if err != nil {
+		return Caller{}, err
+	}
+	caller := *i.caller
+	caller.Authorization, caller.Scope, caller.Debug, caller.RefusalStatus = Secret(value), client.Scope, client.Debug, client.RefusalStatus
+	caller.Tag, caller.TagFromClaim = client.Tag, client.TagFromClaim
+	return caller, nil
+}
+
+// passThrough returns the caller of an Authorization value that is forwarded.
+func (r *Registry) passThrough(value string) (*identified, error) {
+	scheme, credential := parseAuthorization(value)
+	switch {
 	case !r.hasUpstreamForm(value):
 		return nil, ErrForm
 	case r.holdsOwn(credential, ownKey):
