@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// longestWork is the longest time that the upstream works on one request (Document B section 8.4). Any further time
+	// longestWork is the longest time that the upstream works on one request before it ends the request. Any further time
 	// until the response is idle, such as that of a long poll.
 	longestWork = 10 * time.Second
 	// unknownTime is the estimate for an operation without responses.

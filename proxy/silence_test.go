@@ -4,7 +4,9 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -80,6 +82,25 @@ func TestSilentUpstreamsPass(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A long poll does no work at the upstream while it waits, so it leaves CPU time to other requests.
+func TestLongPollsLeaveCPUTime(t *testing.T) {
+	upstream := byPath(replies("{}"), map[string]http.HandlerFunc{"/message": silent("text/plain", 28*time.Second, 0)})
+	setup(upstream).run(t, func(w *world) {
+		for i := range 40 { // the account is no longer new
+			w.wantReply("first reads", w.get("/gitignore/templates/"+strconv.Itoa(i), owner), http.StatusOK)
+		}
+		var polls sync.WaitGroup
+		for range 6 {
+			polls.Go(func() { w.wantReply("poll", w.get("/message", owner, "Prefer: wait=60"), http.StatusOK) })
+			time.Sleep(time.Second)
+		}
+		time.Sleep(20 * time.Second)
+		w.wantReply("read during the polls", w.get("/gitignore/templates/a", owner, "Prefer: wait=0"), http.StatusOK)
+		polls.Wait()
+		w.wantReply("read after the polls", w.get("/gitignore/templates/b", owner, "Prefer: wait=0"), http.StatusOK)
+	})
 }
 
 // A client that leaves a silent stream ends the request upstream at once. Its slot is free after the 10 seconds during which
