@@ -7,8 +7,11 @@ import (
 )
 
 const (
+	// longestWork is the longest time that the upstream works on one request before it ends the request. Any further time
+	// until the response is idle, such as that of a long poll.
+	longestWork = 10 * time.Second
 	// unknownTime is the estimate for an operation without responses.
-	unknownTime = 10 * time.Second
+	unknownTime = longestWork
 	// leastTime is the lowest estimate.
 	leastTime = 50 * time.Millisecond
 	// recentTimes is the number of responses that an estimate considers.
@@ -43,7 +46,7 @@ func (e *estimates) of(operation string) *estimate {
 }
 
 // predict returns the longest recent response time of an operation. After few responses, the prediction is up to five
-// times that response time.
+// times that response time, but at most longestWork.
 func (e *estimates) predict(operation string) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -54,7 +57,7 @@ func (e *estimates) predict(operation string) time.Duration {
 	}
 	longest := slices.Max(o.recent[:n])
 	longest += longest * 4 / time.Duration(n)
-	return max(longest, leastTime)
+	return min(max(longest, leastTime), longestWork)
 }
 
 func (e *estimates) observe(operation string, elapsed time.Duration) {

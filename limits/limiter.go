@@ -117,7 +117,7 @@ func (l *Limiter) renew(ctx context.Context) {
 		case u.uploading:
 			permits = append(permits, OpenPermit{u.permit, 0})
 		case elapsed >= renewEvery:
-			permits = append(permits, OpenPermit{u.permit, elapsed})
+			permits = append(permits, OpenPermit{u.permit, min(elapsed, longestWork)})
 		}
 	}
 	l.mu.Unlock()
@@ -397,6 +397,7 @@ func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
 // Settle charges a permit for its outcome, and wakes the waiting claims of the account. It returns the cost of the request
 // in its primary window: the true cost as far as it is known, otherwise the estimate.
 func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) (cost int, err error) {
+	outcome.Elapsed = min(outcome.Elapsed, longestWork)
 	if outcome.Answered && !outcome.Failed {
 		l.estimates.observe(permit.Operation, outcome.Elapsed)
 	}

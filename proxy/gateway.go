@@ -133,7 +133,8 @@ type Config struct {
 	// Instance is a unique name of this process, by which it recognizes requests that return in a loop. If empty, New
 	// makes a name.
 	Instance string
-	// Timeout bounds the wait for response headers, and each pause within a body in either direction.
+	// Timeout bounds the wait for response headers, and each pause within a body in either direction. The policy allows longer
+	// pauses of event streams, and of operations outside the catalogue.
 	Timeout time.Duration
 	// BodyTimeout bounds the total time to read a request body; 0 has no bound.
 	BodyTimeout time.Duration
@@ -383,6 +384,7 @@ func (g *Gateway) finish(ex *exchange) {
 	p := recover()
 	defer ex.body.Detach()
 	defer ex.buffered.release()
+	defer inbound.LimitEnd(ex.w.ResponseWriter)
 	if ex.leave != nil {
 		defer func() {
 			if ex.body == nil { // net/http resets a stream with an unread body

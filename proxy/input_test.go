@@ -217,7 +217,7 @@ func TestRefusedCredentialHasNoBudget(t *testing.T) {
 func TestHangingUpstreamEndsWith504(t *testing.T) {
 	setup(hang).run(t, func(w *world) {
 		began := time.Now()
-		w.refused(w.get("/user", "Prefer: wait=300"), 504, "in time")
+		w.refused(w.get("/gitignore/templates/Go", "Prefer: wait=300"), 504, "in time")
 		w.want("duration", time.Since(began), 30*time.Second)
 		w.want("requests upstream, without a retry", w.upstreamSaw(), 1)
 	})

@@ -58,8 +58,8 @@ const maxInterim = 100
 // unsent ([wire.mayHaveArrived]).
 func (g *Gateway) send(a *attempt, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
 	ctx, cancel := context.WithCancelCause(a.ctx)
-	w := &wire{start: time.Now(), timeout: g.Timeout, ctx: ctx, cancel: cancel}
-	w.timer = time.AfterFunc(g.Timeout, func() { cancel(errStalled) })
+	w := &wire{start: time.Now(), timeout: a.match.Operation.HeaderSilence(g.Timeout), ctx: ctx, cancel: cancel}
+	w.timer = time.AfterFunc(w.timeout, func() { cancel(errStalled) })
 	hooks, sent := w.hooks(a.interim, a.match.Operation.Safe()), *out
 	if out.Body != nil && out.Body != http.NoBody {
 		uploaded := g.Limiter.Upload(permit)
@@ -86,12 +86,13 @@ func (g *Gateway) send(a *attempt, out *http.Request, permit limits.Permit) (*ht
 		resp.Body = http.NoBody
 		w.stop()
 	} else {
-		w.timer.Reset(w.timeout)
+		body := &responseBody{resp.Body, w, a.match.Operation.BodySilence(resp.Header.Get("Content-Type"), g.Timeout)}
+		w.timer.Reset(body.timeout)
 		if body := resp.Body; hooks.WroteRequest != nil && resp.ProtoMajor > 1 { // a request with a body
 			// The transport does not notice a cancellation while it waits for the upstream to accept more of the request.
 			context.AfterFunc(ctx, func() { _ = body.Close() })
 		}
-		resp.Body = &responseBody{resp.Body, w}
+		resp.Body = body
 	}
 	o.Answered = true
 	o.Failed = resp.StatusCode >= http.StatusInternalServerError ||
@@ -104,8 +105,8 @@ func (g *Gateway) send(a *attempt, out *http.Request, permit limits.Permit) (*ht
 	return resp, o, nil
 }
 
-// wire is the state of one attempt. The attempt is canceled after a pause of the timeout in either direction. The total
-// time of a body has no bound. The transport reports events from its own goroutines.
+// wire is the state of one attempt. The attempt is canceled after a pause of the timeout during the request or before the
+// response; a response body has a timeout of its own. The total time of a body has no bound. The transport reports events from its own goroutines.
 type wire struct {
 	start   time.Time
 	timeout time.Duration
@@ -218,13 +219,14 @@ func (b *requestBody) Read(p []byte) (int, error) {
 // responseBody reports the progress of a response, and ends the attempt when it is closed.
 type responseBody struct {
 	io.ReadCloser
-	wire *wire
+	wire    *wire
+	timeout time.Duration // longest pause
 }
 
 func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
-		b.wire.timer.Reset(b.wire.timeout)
+		b.wire.timer.Reset(b.timeout)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = b.wire.cause(err)

@@ -126,7 +126,7 @@ func loadKeyPair(certificate, key string) (tls.Certificate, error) {
 type Upstream struct {
 	URL     string        `yaml:"url" desc:"base URL; a path prefix such as /api/v3 is kept"`
 	Dialect string        `yaml:"dialect" desc:"header names, media types and messages of the API" enum:"service,github"`
-	Timeout time.Duration `yaml:"timeout" desc:"maximum wait for response headers, and for each part of a body"`
+	Timeout time.Duration `yaml:"timeout" desc:"maximum wait for response headers, and for each part of a body; event streams, unknown routes and hosts of files may pause longer"`
 	Limits  Switch        `yaml:"limits" desc:"obey the limits of the API; off sends every request immediately, for a self-hosted API without rate limits"`
 	Rewrite Switch        `yaml:"rewrite_urls" desc:"on: URLs of the API in the members url and *_url of JSON responses lead to the gateway, for clients that call it by its own name"`
 	Egress  string        `yaml:"egress" desc:"name of the address that the upstream sees; anonymous requests of one egress share a budget"`

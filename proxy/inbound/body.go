@@ -169,7 +169,8 @@ func (b *Body) fail(err *BodyError) error {
 	return err
 }
 
-// LimitWrites returns a response writer with a deadline for each write of an HTTP/2 response. The deadlines of
+// LimitWrites returns a response writer with a deadline for each write of an HTTP/2 response. Between the writes there is no
+// deadline, because the upstream may pause. The deadlines of
 // [Connections] cannot detect a client that reads only other streams of the same connection. For HTTP/1, LimitWrites
 // returns w.
 func LimitWrites(w http.ResponseWriter, r *http.Request, timeout time.Duration) http.ResponseWriter {
@@ -189,8 +190,9 @@ func (w *streamWriter) Write(p []byte) (int, error) {
 	written := 0
 	for {
 		part := p[written:min(len(p), written+writeSize)]
-		_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) // HTTP/2 supports deadlines
+		w.limit()
 		n, err := w.ResponseWriter.Write(part)
+		_ = w.control.SetWriteDeadline(time.Time{}) // it would reset the stream during a pause of the upstream
 		written += n
 		if err != nil || written == len(p) {
 			return written, err
@@ -208,8 +210,21 @@ func ShortenWrites(w http.ResponseWriter) {
 
 // FlushError flushes under a deadline.
 func (w *streamWriter) FlushError() error {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout))
-	return w.control.Flush()
+	w.limit()
+	err := w.control.Flush()
+	_ = w.control.SetWriteDeadline(time.Time{})
+	return err
+}
+
+func (w *streamWriter) limit() {
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) // HTTP/2 supports deadlines
+}
+
+// LimitEnd sets a deadline for what the server writes after the handler has returned.
+func LimitEnd(w http.ResponseWriter) {
+	if s, ok := w.(*streamWriter); ok {
+		s.limit()
+	}
 }
 
 // Unwrap supports [http.ResponseController].
