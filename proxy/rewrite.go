@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // EnterprisePrefix is the path prefix of the API on self-hosted instances. Weir accepts paths with and without the
@@ -287,20 +288,29 @@ func (g *Gateway) interimFields(a *attempt, h http.Header) http.Header {
 // connectionFields describe the connection to the upstream or its client there.
 var connectionFields = fieldSet("Connection Keep-Alive Proxy-Connection Set-Cookie Trailer Transfer-Encoding Upgrade")
 
-// localize replaces the upstream by the gateway in the URLs of Link and Location. URLs of other hosts stay unchanged.
-// The gateway never sends a credential to other hosts. A client that calls the upstream by its own name, for example
-// through the forward proxy, gets all URLs unchanged.
+// localFields are the response fields with one URL that localize rewrites.
+var localFields = [...]string{"Location", "Content-Location"}
+
+// localize replaces the upstream by the gateway in the URLs of Link, Location and Content-Location. URLs of other hosts stay
+// unchanged. The gateway never sends a credential to other hosts. A client that calls the upstream by its own name, for
+// example through the forward proxy, gets all URLs unchanged.
 func (g *Gateway) localize(ex *exchange, h http.Header) {
-	if strings.EqualFold(ex.in.Host, g.Upstream.Host) {
+	if len(h["Link"]) == 0 && len(h["Location"]) == 0 && len(h["Content-Location"]) == 0 {
 		return
 	}
-	if location := h.Get("Location"); location != "" {
-		h.Set("Location", g.localURL(ex, location))
+	origin := g.TrustedProxies.Origin(ex.in)
+	if strings.EqualFold(origin.Host, g.Upstream.Host) {
+		return
+	}
+	for _, name := range localFields {
+		if target := h.Get(name); target != "" {
+			h.Set(name, g.localURL(ex, origin, target))
+		}
 	}
 	if links := h["Link"]; len(links) > 0 {
 		rewritten := make([]string, len(links))
 		for i, value := range links {
-			rewritten[i] = g.localLinks(ex, value)
+			rewritten[i] = g.localLinks(ex, origin, value)
 		}
 		h["Link"] = rewritten
 	}
@@ -309,7 +319,7 @@ func (g *Gateway) localize(ex *exchange, h http.Header) {
 // localLinks rewrites each <URI-Reference> of a Link field (RFC 8288 section 3). Angle brackets cannot occur in a URI
 // or in an unquoted parameter. A quoted parameter is changed only if angle brackets in the parameter contain the
 // upstream's URL.
-func (g *Gateway) localLinks(ex *exchange, value string) string {
+func (g *Gateway) localLinks(ex *exchange, origin inbound.Origin, value string) string {
 	var b strings.Builder
 	for {
 		before, rest, ok := strings.Cut(value, "<")
@@ -318,24 +328,27 @@ func (g *Gateway) localLinks(ex *exchange, value string) string {
 			b.WriteString(value)
 			return b.String()
 		}
-		b.WriteString(before + "<" + g.localURL(ex, uri) + ">")
+		b.WriteString(before + "<" + g.localURL(ex, origin, uri) + ">")
 		value = after
 	}
 }
 
-// localURL translates an absolute URL below the upstream's base into the URL for the same target at the gateway. Other
-// URLs are returned unchanged.
-func (g *Gateway) localURL(ex *exchange, raw string) string {
+// localURL translates a URL below the upstream's base into the URL for the same target at the gateway. Other URLs are
+// returned unchanged. A path without a host needs a translation only if clients reach the upstream below a prefix.
+func (g *Gateway) localURL(ex *exchange, origin inbound.Origin, raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil || u.User != nil {
 		return raw
+	}
+	prefix, base := origin.Prefix+ex.prefix, origin.String()+ex.prefix
+	if u.Host == "" && u.Scheme == "" && strings.HasPrefix(u.Path, "/") && prefix != "" {
+		u.Scheme, u.Host, base = g.Upstream.Scheme, g.Upstream.Host, prefix
 	}
 	path, ok := g.pathOf(u)
 	if !ok {
 		return raw
 	}
-	base := g.clientBase(ex)
-	local := base.Scheme + "://" + base.Host + ex.prefix + path
+	local := base + path
 	if u.RawQuery != "" {
 		local += "?" + u.RawQuery
 	}
@@ -343,15 +356,6 @@ func (g *Gateway) localURL(ex *exchange, raw string) string {
 		local += "#" + u.EscapedFragment()
 	}
 	return local
-}
-
-// clientBase returns the URL by which the client reaches the gateway.
-func (g *Gateway) clientBase(ex *exchange) *url.URL {
-	scheme := "http"
-	if g.TrustedProxies.IsHTTPS(ex.in) {
-		scheme = "https"
-	}
-	return &url.URL{Scheme: scheme, Host: ex.in.Host}
 }
 
 // pathOf returns the path of a URL below the upstream's base. For other URLs, pathOf returns the whole path and false.

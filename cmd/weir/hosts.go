@@ -72,16 +72,18 @@ func identifyWithoutCredential(callers *credential.Registry) func(*http.Request)
 var errMisdirected = errors.New("the request names a host that is not in hosts")
 
 // route returns the host that a request is for. The request names the host as the target of its CONNECT, in its Host
-// field, or by the prefix of its path. All other requests are for the API.
+// field, in a field of a trusted proxy, or by the prefix of its path. All other requests are for the API.
 func (c *configured) route(r *http.Request) (host, error) {
 	name := hostName(r.Host)
 	tunnel, tunnelled := inbound.TunnelOf(r.Context())
 	if tunnelled && tunnel.Host != name {
 		return host{}, errMisdirected
 	}
-	for _, h := range c.hosts {
-		if h.name == name && h.path == "" {
-			return h, nil
+	for _, name := range []string{hostName(c.trusted.Origin(r).Host), name} {
+		for _, h := range c.hosts {
+			if h.name == name && h.path == "" {
+				return h, nil
+			}
 		}
 	}
 	if tunnelled { // a reload has removed the host
@@ -103,13 +105,14 @@ func (c *configured) route(r *http.Request) (host, error) {
 // serve passes a request to the host. If configured, a client that calls the gateway by its own name gets the URLs of the
 // gateway in bodies of the API. Files stay unchanged.
 func (c *configured) serve(h host, w http.ResponseWriter, r *http.Request) {
-	if !bool(c.config.Upstream.Rewrite) || h.proxy.Host != "" || hostName(r.Host) == h.name {
+	if !bool(c.config.Upstream.Rewrite) || h.proxy.Host != "" {
 		h.proxy.ServeHTTP(w, r)
 		return
 	}
-	own := url.URL{Scheme: "http", Host: r.Host}
-	if c.trusted.IsHTTPS(r) {
-		own.Scheme = "https"
+	own := c.trusted.Origin(r)
+	if hostName(own.Host) == h.name {
+		h.proxy.ServeHTTP(w, r)
+		return
 	}
 	local := own.String()
 	if strings.HasPrefix(r.URL.Path, proxy.EnterprisePrefix+"/") {

@@ -259,7 +259,7 @@ type Issuer struct {
 type Callers struct {
 	Anonymous      Lending  `yaml:"anonymous" desc:"credential for anonymous reads of public data; none by default"`
 	PassThrough    bool     `yaml:"pass_through" desc:"accept clients with their own credential, and anonymous clients"`
-	TrustedProxies []string `yaml:"trusted_proxies" desc:"addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted"`
+	TrustedProxies []string `yaml:"trusted_proxies" desc:"addresses and networks of proxies whose Forwarded and X-Forwarded-For, -Host, -Port, -Prefix and -Proto are trusted"`
 }
 
 // Lending lends a credential to anonymous clients.
