@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/weirgate/weir/cache"
@@ -292,19 +291,18 @@ var connectionFields = fieldSet("Connection Keep-Alive Proxy-Connection Set-Cook
 var localFields = [...]string{"Location", "Content-Location"}
 
 // localize replaces the upstream by the gateway in the URLs of Link, Location and Content-Location. URLs of other hosts stay
-// unchanged. The gateway never sends a credential to other hosts. A client that calls the upstream by its own name, for
-// example through the forward proxy, gets all URLs unchanged.
+// unchanged. The gateway never sends a credential to other hosts.
 func (g *Gateway) localize(ex *exchange, h http.Header) {
 	if len(h["Link"]) == 0 && len(h["Location"]) == 0 && len(h["Content-Location"]) == 0 {
 		return
 	}
 	origin := g.TrustedProxies.Origin(ex.in)
-	if strings.EqualFold(origin.Host, g.Upstream.Host) {
-		return
-	}
 	for _, name := range localFields {
 		if target := h.Get(name); target != "" {
-			h.Set(name, g.localURL(ex, origin, target))
+			local := g.localURL(ex, origin, target)
+			if h.Set(name, local); local == target {
+				g.noteForeignName(name, target, "")
+			}
 		}
 	}
 	if links := h["Link"]; len(links) > 0 {
@@ -328,16 +326,22 @@ func (g *Gateway) localLinks(ex *exchange, origin inbound.Origin, value string) 
 			b.WriteString(value)
 			return b.String()
 		}
-		b.WriteString(before + "<" + g.localURL(ex, origin, uri) + ">")
+		local := g.localURL(ex, origin, uri)
+		if local == uri {
+			parameters, _, _ := strings.Cut(after, "<")
+			g.noteForeignName("Link", uri, parameters)
+		}
+		b.WriteString(before + "<" + local + ">")
 		value = after
 	}
 }
 
 // localURL translates a URL below the upstream's base into the URL for the same target at the gateway. Other URLs are
-// returned unchanged. A path without a host needs a translation only if clients reach the upstream below a prefix.
+// returned unchanged, and so are URLs with the name by which the client calls the upstream, for example through the forward
+// proxy. A path without a host needs a translation only if clients reach the upstream below a prefix.
 func (g *Gateway) localURL(ex *exchange, origin inbound.Origin, raw string) string {
 	u, err := url.Parse(raw)
-	if err != nil || u.User != nil {
+	if err != nil || u.User != nil || u.Host != "" && strings.EqualFold(u.Host, origin.Host) {
 		return raw
 	}
 	prefix, base := origin.Prefix+ex.prefix, origin.String()+ex.prefix
@@ -358,24 +362,11 @@ func (g *Gateway) localURL(ex *exchange, origin inbound.Origin, raw string) stri
 	return local
 }
 
-// pathOf returns the path of a URL below the upstream's base. For other URLs, pathOf returns the whole path and false.
+// pathOf returns the path of a URL of the upstream below its base, and false for other URLs. The paths of files stay
+// unchanged.
 func (g *Gateway) pathOf(u *url.URL) (path string, ok bool) {
-	up := g.Upstream
-	path, ok = strings.CutPrefix(u.EscapedPath(), strings.TrimSuffix(up.EscapedPath(), "/"))
-	if !ok || path != "" && path[0] != '/' || !strings.EqualFold(u.Scheme, up.Scheme) ||
-		!strings.EqualFold(u.Hostname(), up.Hostname()) || port(u) != port(up) {
-		return u.EscapedPath(), false
+	if g.Host == "" {
+		return g.names.Path(u, g.Catalogue)
 	}
-	return path, true
-}
-
-// port returns the port of a URL, or the default port of the scheme.
-func port(u *url.URL) int {
-	switch number, _ := strconv.Atoi(u.Port()); {
-	case u.Port() != "":
-		return number
-	case strings.EqualFold(u.Scheme, "https"):
-		return 443
-	}
-	return 80
+	return pathBelow(u, g.Upstream, strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
 }

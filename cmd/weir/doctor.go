@@ -13,8 +13,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -92,6 +94,7 @@ func (c *doctorCommand) Run(p *process) error {
 	}
 	d.checkConfiguration(c.File, file)
 	d.checkUpstream(p.ctx)
+	d.checkNames(p.ctx)
 	d.checkCredentials(p.ctx)
 	d.checkRedis(p.ctx)
 	d.checkCertificates()
@@ -142,8 +145,8 @@ func (d *doctor) checkConfiguration(path string, file config.AuditedFile) {
 	d.report("configuration", checkOK, fmt.Sprintf("valid, with %s of medium or low grade", count(len(risks), "security risk")), "")
 }
 
-// rateLimitStatus is a response of the upstream about its rate limits.
-type rateLimitStatus struct {
+// upstreamAnswer is a response of the upstream.
+type upstreamAnswer struct {
 	status  int
 	header  http.Header
 	body    []byte
@@ -151,8 +154,13 @@ type rateLimitStatus struct {
 }
 
 // rateLimitStatus requests the rate limit status, which costs no quota.
-func (d *doctor) rateLimitStatus(ctx context.Context, authorization credential.Secret) (s rateLimitStatus, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.base.JoinPath("rate_limit").String(), nil)
+func (d *doctor) rateLimitStatus(ctx context.Context, authorization credential.Secret) (upstreamAnswer, error) {
+	return d.get(ctx, "rate_limit", authorization)
+}
+
+// get requests a path below upstream.url.
+func (d *doctor) get(ctx context.Context, path string, authorization credential.Secret) (s upstreamAnswer, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.base.JoinPath(path).String(), nil)
 	if err != nil {
 		return s, err
 	}
@@ -167,7 +175,7 @@ func (d *doctor) rateLimitStatus(ctx context.Context, authorization credential.S
 		return s, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	s = rateLimitStatus{status: resp.StatusCode, header: resp.Header, elapsed: time.Since(sent)}
+	s = upstreamAnswer{status: resp.StatusCode, header: resp.Header, elapsed: time.Since(sent)}
 	s.body, err = io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	return s, err
 }
@@ -208,6 +216,33 @@ func (d *doctor) checkUpstream(ctx context.Context) {
 	default:
 		d.report("clock", checkOK, found, "")
 	}
+}
+
+// urlVariable matches a variable of a URL template (RFC 6570) whose value is a segment of the path.
+var urlVariable = regexp.MustCompile(`\{[a-z_]+\}`)
+
+// checkNames checks that the API names itself by upstream.url or by one of the aliases. The root of the API lists its URLs.
+// The request is anonymous.
+func (d *doctor) checkNames(ctx context.Context) {
+	const name = "upstream names"
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	root, err := d.get(ctx, "/", "")
+	var members map[string]any
+	if err != nil || root.status != http.StatusOK || json.Unmarshal(root.body, &members) != nil {
+		d.report(name, checkSkipped, "the upstream lists no URLs to anonymous requests; the log of the gateway warns of other names", "")
+		return
+	}
+	names, catalogue := append(proxy.Names{d.base}, d.cfg.AliasURLs()...), policy.CatalogueOf(d.cfg.Upstream.Dialect)
+	for _, member := range slices.Sorted(maps.Keys(members)) {
+		text, _ := members[member].(string)
+		if u, err := url.Parse(urlVariable.ReplaceAllString(text, "x")); err == nil && names.Foreign(u, catalogue) {
+			d.report(name, checkWarning, fmt.Sprintf("the upstream names itself %s://%s, so its URLs lead clients past the gateway with their keys", u.Scheme, u.Host),
+				fmt.Sprintf("add %q to upstream.aliases if it is the API; see docs/configuration.md#name-the-upstream", u.Host))
+			return
+		}
+	}
+	d.report(name, checkOK, "the URLs of the upstream lead to the gateway", "")
 }
 
 // checkCredentials checks that the upstream accepts each credential, and that the form of each token fits its kind.

@@ -332,7 +332,7 @@ func (g *gateway) apply(c *config.Config) error {
 	}
 	next := &configured{config: c, callers: callers, ledger: ledger, trusted: trusted}
 	next.hosts, err = g.newHosts(c, proxy.Config{
-		Upstream: upstream, Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
+		Upstream: upstream, Aliases: c.AliasURLs(), Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
 		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers), HoldsOwn: callers.HoldsOwn,
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
 		Ledger: ledger, Limiter: limiter, Cache: g.cache, WebhookFresh: c.Webhooks.Fresh, GraphQLCache: c.Cache.GraphQL, Resources: &g.resources,

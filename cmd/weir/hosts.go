@@ -34,6 +34,9 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 		}
 		next := base
 		next.Upstream = upstream
+		if entry.BaseURL() != c.Upstream.URL {
+			next.Aliases = nil
+		}
 		next.BodyTimeout = 0 // a large file takes longer than a call of the API
 		if entry.Kind == "files" {
 			// Resources, tokens and users that the host reports do not apply to the API.
@@ -47,6 +50,9 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 		if next.Prefix = entry.Path; entry.Path != "" {
 			hosts = append(hosts, host{path: entry.Path, proxy: proxy.New(next)})
 		}
+	}
+	for _, name := range c.AliasNames() {
+		hosts = append(hosts, host{name: name, proxy: hosts[0].proxy})
 	}
 	return hosts, nil
 }
@@ -118,17 +124,16 @@ func (c *configured) serve(h host, w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.URL.Path, proxy.EnterprisePrefix+"/") {
 		local += proxy.EnterprisePrefix
 	}
-	api := c.hosts[0].proxy.Upstream.String()
 	var bases []hypermedia.Base
 	for _, entry := range c.config.Hosts {
-		switch {
-		case entry.Path != "":
+		if entry.Path != "" {
 			bases = append(bases, hypermedia.Base{Upstream: entry.BaseURL(), Local: own.String() + entry.Path}, hypermedia.Base{Upstream: "https://" + entry.Name, Local: own.String() + entry.Path})
-		case entry.BaseURL() == api: // another name of the API
-			bases = append(bases, hypermedia.Base{Upstream: "https://" + entry.Name, Local: local})
 		}
 	}
-	bases = append(bases, hypermedia.Base{Upstream: api, Local: local})
+	api := c.hosts[0].proxy
+	for _, prefix := range append(proxy.Names{api.Upstream}, api.Aliases...).Prefixes() {
+		bases = append(bases, hypermedia.Base{Upstream: prefix, Local: local})
+	}
 	hypermedia.Handler(h.proxy, bases).ServeHTTP(w, r)
 }
 

@@ -400,6 +400,30 @@ func TestTrustedProxyNamesTheHost(t *testing.T) {
 	}
 }
 
+// TestAliasesOfTheUpstreamLeadToTheGateway checks bodies, and the name by which clients of the forward proxy call the API.
+func TestAliasesOfTheUpstreamLeadToTheGateway(t *testing.T) {
+	up := serveAPI(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Location", "https://internal.test/user")
+		_, _ = io.WriteString(w, `{"url":"https://internal.test/user","b_url":"http://internal.test/api/v3/user","c_url":"https://cdn.test/v1/user","d_url":"https://other.test/user"}`)
+	})
+	g := open(t, configure(up, trusting, func(c *config.Config) {
+		c.Upstream.Rewrite, c.Upstream.Aliases = true, []string{"internal.test", "https://cdn.test/v1"}
+	}))
+	for host, want := range map[string]string{
+		"weir.internal": `{"url":"http://weir.internal/user","b_url":"http://weir.internal/user","c_url":"http://weir.internal/user","d_url":"https://other.test/user"} http://weir.internal/user`,
+		"internal.test": `{"url":"https://internal.test/user","b_url":"http://internal.test/api/v3/user","c_url":"https://cdn.test/v1/user","d_url":"https://other.test/user"} https://internal.test/user`,
+	} {
+		w := sendTo(g, http.MethodGet, "/user", "", "Host: "+host)
+		if got := w.Body.String() + " " + w.Header().Get("Location"); got != want {
+			t.Errorf("%s: got %s\nwant %s", host, got, want)
+		}
+	}
+	if got := g.current.Load().config.HostNames(); !slices.Equal(got, []string{"internal.test", "cdn.test"}) {
+		t.Errorf("names for the forward proxy: got %q", got)
+	}
+}
+
 // TestGitIsRefusedWithAnExplanation checks what a user of git reads, and that the API receives no request of git.
 func TestGitIsRefusedWithAnExplanation(t *testing.T) {
 	up := serveAPI(t, func(_ http.ResponseWriter, r *http.Request) {

@@ -227,6 +227,16 @@ func (d *decoder) checkAdmin(a *Admin) {
 func (d *decoder) checkUpstream(u Upstream) {
 	d.require(u.URL != "", "upstream.url", "required: the base URL of the API")
 	d.baseURL("upstream.url", u.URL, moveCredential)
+	for i, alias := range u.Aliases {
+		key := fmt.Sprintf("upstream.aliases[%d]", i)
+		if strings.Contains(alias, "://") {
+			d.baseURL(key, alias, moveCredential)
+			continue
+		}
+		parsed, err := url.Parse("//" + alias)
+		d.require(err == nil && alias != "" && parsed.Host == alias && !strings.ContainsAny(alias, "*@"), key,
+			"%q: must be a host such as api.example.com, or a base URL", redacted(alias))
+	}
 	d.positive("upstream.timeout", u.Timeout)
 	d.require(u.Egress != "", "upstream.egress", "must not be empty")
 }

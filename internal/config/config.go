@@ -125,6 +125,7 @@ func loadKeyPair(certificate, key string) (tls.Certificate, error) {
 // Upstream is the API behind the gateway.
 type Upstream struct {
 	URL     string        `yaml:"url" desc:"base URL; a path prefix such as /api/v3 is kept"`
+	Aliases []string      `yaml:"aliases" desc:"further hosts or base URLs by which the API names itself; their URLs in responses lead to the gateway"`
 	Dialect string        `yaml:"dialect" desc:"header names, media types and messages of the API" enum:"service,github"`
 	Timeout time.Duration `yaml:"timeout" desc:"maximum wait for response headers, and for each part of a body"`
 	Limits  Switch        `yaml:"limits" desc:"obey the limits of the API; off sends every request immediately, for a self-hosted API without rate limits"`
@@ -178,7 +179,44 @@ func (c *Config) HostNames() []string {
 	for _, h := range c.Hosts {
 		names = append(names, h.Name)
 	}
+	return append(names, c.AliasNames()...)
+}
+
+// AliasNames returns the host names in upstream.aliases that neither the API nor a further host has.
+func (c *Config) AliasNames() (names []string) {
+	taken := func(name string) bool {
+		return name == c.APIName() || slices.Contains(names, name) || slices.ContainsFunc(c.Hosts, func(h Host) bool { return h.Name == name })
+	}
+	for _, alias := range c.AliasURLs() {
+		if name := strings.ToLower(alias.Hostname()); domainName.MatchString(name) && !taken(name) {
+			names = append(names, name)
+		}
+	}
 	return names
+}
+
+// AliasURLs returns the base URLs of upstream.aliases and of the hosts with the URL of the API. A host without a scheme has
+// the path of upstream.url, and both schemes.
+func (c *Config) AliasURLs() (urls []*url.URL) {
+	upstream, err := url.Parse(c.Upstream.URL)
+	if err != nil {
+		return nil
+	}
+	for _, alias := range c.Upstream.Aliases {
+		if u, err := url.Parse(alias); err == nil && u.Host != "" {
+			urls = append(urls, u)
+			continue
+		}
+		for _, scheme := range []string{"https", "http"} {
+			urls = append(urls, &url.URL{Scheme: scheme, Host: alias, Path: upstream.Path, RawPath: upstream.RawPath})
+		}
+	}
+	for _, h := range c.Hosts {
+		if h.Kind == "api" && h.Path == "" && h.URL == c.Upstream.URL {
+			urls = append(urls, &url.URL{Scheme: "https", Host: h.Name, Path: upstream.Path, RawPath: upstream.RawPath})
+		}
+	}
+	return urls
 }
 
 // Store configures the state that replicas share.
@@ -490,6 +528,12 @@ func (c *Config) Masked() map[string]any {
 	shown.Store.URL = redacted(c.Store.URL)
 	if c.Upstream.URL != "" {
 		shown.Upstream.URL = c.Upstream.Shown()
+	}
+	shown.Upstream.Aliases = slices.Clone(c.Upstream.Aliases)
+	for i, alias := range c.Upstream.Aliases {
+		if strings.Contains(alias, "://") {
+			shown.Upstream.Aliases[i] = shownURL(alias)
+		}
 	}
 	shown.Hosts = slices.Clone(c.Hosts)
 	for i, h := range c.Hosts {
