@@ -10,10 +10,12 @@ import (
 	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -76,7 +78,9 @@ func (c *doctorCommand) Run(p *process) error {
 	if len(problems) > 0 {
 		return invalid(p.messages(c.JSON), c.File, problems, ": correct the configuration first")
 	}
-	d := &doctor{cfg: file.Config, transport: proxy.NewTransport()}
+	out := &egress{}
+	out.configure(file.Config.Upstream)
+	d := &doctor{cfg: file.Config, transport: throughProxy{out.transport()}}
 	defer d.transport.CloseIdleConnections()
 	if d.dialect, err = policy.LoadDialect(d.cfg.Upstream.Dialect); err != nil {
 		return err
@@ -93,6 +97,7 @@ func (c *doctorCommand) Run(p *process) error {
 		}
 	}
 	d.checkConfiguration(c.File, file)
+	d.checkEgress(p.ctx)
 	d.checkUpstream(p.ctx)
 	d.checkNames(p.ctx)
 	d.checkCredentials(p.ctx)
@@ -121,7 +126,7 @@ type doctor struct {
 	cfg       *config.Config
 	base      *url.URL // of the upstream
 	dialect   *policy.Dialect
-	transport *http.Transport
+	transport throughProxy
 	print     func(checkup) // called for each result; nil for none
 	found     []checkup
 }
@@ -178,6 +183,35 @@ func (d *doctor) get(ctx context.Context, path string, authorization credential.
 	s = upstreamAnswer{status: resp.StatusCode, header: resp.Header, elapsed: time.Since(sent)}
 	s.body, err = io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	return s, err
+}
+
+// checkEgress checks that the proxy of upstream.proxy passes requests to the upstream.
+func (d *doctor) checkEgress(ctx context.Context) {
+	const name, see = "egress proxy", "; see docs/configuration.md#use-an-egress-proxy"
+	if d.cfg.Upstream.Proxy == "" {
+		return
+	}
+	if used, err := d.cfg.Upstream.ProxyFor()(d.base); err != nil || used == nil {
+		d.report(name, checkSkipped, "upstream.url is on loopback or in upstream.no_proxy", "")
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	_, err := d.rateLimitStatus(ctx, "")
+	refusal, refused := errors.AsType[*egressRefusal](err)
+	operation, _ := errors.AsType[*net.OpError](err)
+	switch {
+	case refused && refusal.status == http.StatusProxyAuthRequired:
+		d.report(name, checkFailed, err.Error(), "correct the user name and the password in upstream.proxy"+see)
+	case refused:
+		d.report(name, checkFailed, err.Error(), "permit the host of upstream.url in the proxy"+see)
+	case operation != nil && operation.Op == "proxyconnect":
+		d.report(name, checkFailed, "no connection to the proxy: "+err.Error(), "correct the scheme, the host and the port in upstream.proxy"+see)
+	case err != nil:
+		d.report(name, checkFailed, "no response through the proxy: "+err.Error(), "check that the proxy reaches the host of upstream.url"+see)
+	default:
+		d.report(name, checkOK, "passes requests to "+d.base.Host, "")
+	}
 }
 
 // checkUpstream checks that the API responds, and that the clock agrees with the Date of the response.

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v4"
+	"golang.org/x/net/http/httpproxy"
 
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/policy"
@@ -124,13 +125,15 @@ func loadKeyPair(certificate, key string) (tls.Certificate, error) {
 
 // Upstream is the API behind the gateway.
 type Upstream struct {
-	URL     string        `yaml:"url" desc:"base URL; a path prefix such as /api/v3 is kept"`
-	Aliases []string      `yaml:"aliases" desc:"further hosts or base URLs by which the API names itself; their URLs in responses lead to the gateway"`
-	Dialect string        `yaml:"dialect" desc:"header names, media types and messages of the API" enum:"service,github"`
-	Timeout time.Duration `yaml:"timeout" desc:"maximum wait for response headers, and for each part of a body"`
-	Limits  Switch        `yaml:"limits" desc:"obey the limits of the API; off sends every request immediately, for a self-hosted API without rate limits"`
-	Rewrite Switch        `yaml:"rewrite_urls" desc:"on: URLs of the API in the members url and *_url of JSON responses lead to the gateway, for clients that call it by its own name"`
-	Egress  string        `yaml:"egress" desc:"name of the address that the upstream sees; anonymous requests of one egress share a budget"`
+	URL     string            `yaml:"url" desc:"base URL; a path prefix such as /api/v3 is kept"`
+	Aliases []string          `yaml:"aliases" desc:"further hosts or base URLs by which the API names itself; their URLs in responses lead to the gateway"`
+	Dialect string            `yaml:"dialect" desc:"header names, media types and messages of the API" enum:"service,github"`
+	Timeout time.Duration     `yaml:"timeout" desc:"maximum wait for response headers, and for each part of a body"`
+	Limits  Switch            `yaml:"limits" desc:"obey the limits of the API; off sends every request immediately, for a self-hosted API without rate limits"`
+	Rewrite Switch            `yaml:"rewrite_urls" desc:"on: URLs of the API in the members url and *_url of JSON responses lead to the gateway, for clients that call it by its own name"`
+	Proxy   credential.Secret `yaml:"proxy" desc:"URL of the proxy for requests to the API, hosts, issuers and the ACME server, with its user name and password: http, https or socks5; direct if empty"`
+	NoProxy []string          `yaml:"no_proxy" desc:"exceptions from proxy, as in NO_PROXY: names, .example.com for all names below, addresses, networks, each with an optional port"`
+	Egress  string            `yaml:"egress" desc:"name of the address that the upstream sees; anonymous requests of one egress share a budget"`
 }
 
 // Socket configures the access to the Unix socket of the listener for clients.
@@ -550,6 +553,13 @@ func (c *Config) Masked() map[string]any {
 		panic(fmt.Sprintf("config: %v", err)) // plain data always marshals
 	}
 	return values
+}
+
+// ProxyFor returns the function that selects the proxy for a URL: nil for a direct connection. Loopback addresses are always
+// direct.
+func (u Upstream) ProxyFor() func(*url.URL) (*url.URL, error) {
+	address := u.Proxy.Reveal()
+	return (&httpproxy.Config{HTTPProxy: address, HTTPSProxy: address, NoProxy: strings.Join(u.NoProxy, ",")}).ProxyFunc()
 }
 
 // Shown returns the base URL of the API for logs and pages. Some gateways in front of an API have a key in their path, so only the
