@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // egressProxy is a proxy with CONNECT and the absolute form. It connects every name to one upstream.
@@ -105,7 +106,7 @@ func TestEgressProxyPassesRequests(t *testing.T) {
 		{"https://api.invalid", egressPassword, []string{".invalid"}, 502, ""},
 		{"https://api.invalid", "", nil, 502, ""},
 	} {
-		var log strings.Builder
+		var log testservers.Output
 		g := openLogged(t, configure(c.upstream, trusting, func(cfg *config.Config) {
 			cfg.Upstream.NoProxy = c.exceptions
 			if c.password != "" {
