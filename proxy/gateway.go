@@ -125,6 +125,8 @@ import (
 type Config struct {
 	// Upstream is the base URL of the API, and may have a path prefix.
 	Upstream *url.URL
+	// Aliases are further base URLs by which the upstream names itself. No request is sent to them.
+	Aliases []*url.URL
 	// Prefix is a path prefix by which clients reach the upstream at the gateway's own address, such as /api/uploads.
 	// Empty means the root.
 	Prefix string
@@ -200,6 +202,8 @@ type Gateway struct {
 	// computed ETags.
 	linkIn304   sync.Map
 	etagWarning rate.Sometimes
+	names       Names          // Upstream and Aliases
+	nameWarning rate.Sometimes // limits the warnings about other names to one
 	tokens      *learned.ClientTokens
 	limitErrors limitErrors
 	base        string   // the upstream's URL in cache keys
@@ -219,6 +223,7 @@ func New(c Config) *Gateway {
 	g.tokens = cmp.Or(c.Tokens, &learned.ClientTokens{})
 	g.via = []string{"1.1 weir-" + cmp.Or(c.Instance, rand.Text())}
 	g.etagWarning.Interval = time.Hour
+	g.names, g.nameWarning.First = append(Names{c.Upstream}, c.Aliases...), 1
 	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
 	g.exposed = strings.Join(slices.Concat([]string{exposedFields, c.Dialect.RequestID}, c.Dialect.Describe), ", ")

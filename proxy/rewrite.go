@@ -3,10 +3,10 @@ package proxy
 import (
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // EnterprisePrefix is the path prefix of the API on self-hosted instances. Weir accepts paths with and without the
@@ -92,20 +92,28 @@ func (g *Gateway) interimFields(a *attempt, h http.Header) http.Header {
 // connectionFields describe the connection to the upstream or its client there.
 var connectionFields = fieldSet("Connection Keep-Alive Proxy-Connection Set-Cookie Trailer Transfer-Encoding Upgrade")
 
-// localize replaces the upstream by the gateway in the URLs of Link and Location. URLs of other hosts stay unchanged.
-// The gateway never sends a credential to other hosts. A client that calls the upstream by its own name, for example
-// through the forward proxy, gets all URLs unchanged.
+// localFields are the response fields with one URL that localize rewrites.
+var localFields = [...]string{"Location", "Content-Location"}
+
+// localize replaces the upstream by the gateway in the URLs of Link, Location and Content-Location. URLs of other hosts stay
+// unchanged. The gateway never sends a credential to other hosts.
 func (g *Gateway) localize(ex *exchange, h http.Header) {
-	if strings.EqualFold(ex.in.Host, g.Upstream.Host) {
+	if len(h["Link"]) == 0 && len(h["Location"]) == 0 && len(h["Content-Location"]) == 0 {
 		return
 	}
-	if location := h.Get("Location"); location != "" {
-		h.Set("Location", g.localURL(ex, location))
+	origin := g.TrustedProxies.Origin(ex.in)
+	for _, name := range localFields {
+		if target := h.Get(name); target != "" {
+			local := g.localURL(ex, origin, target)
+			if h.Set(name, local); local == target {
+				g.noteForeignName(name, target, "")
+			}
+		}
 	}
 	if links := h["Link"]; len(links) > 0 {
 		rewritten := make([]string, len(links))
 		for i, value := range links {
-			rewritten[i] = g.localLinks(ex, value)
+			rewritten[i] = g.localLinks(ex, origin, value)
 		}
 		h["Link"] = rewritten
 	}
@@ -114,7 +122,7 @@ func (g *Gateway) localize(ex *exchange, h http.Header) {
 // localLinks rewrites each <URI-Reference> of a Link field (RFC 8288 section 3). Angle brackets cannot occur in a URI
 // or in an unquoted parameter. A quoted parameter is changed only if angle brackets in the parameter contain the
 // upstream's URL.
-func (g *Gateway) localLinks(ex *exchange, value string) string {
+func (g *Gateway) localLinks(ex *exchange, origin inbound.Origin, value string) string {
 	var b strings.Builder
 	for {
 		before, rest, ok := strings.Cut(value, "<")
@@ -123,24 +131,33 @@ func (g *Gateway) localLinks(ex *exchange, value string) string {
 			b.WriteString(value)
 			return b.String()
 		}
-		b.WriteString(before + "<" + g.localURL(ex, uri) + ">")
+		local := g.localURL(ex, origin, uri)
+		if local == uri {
+			parameters, _, _ := strings.Cut(after, "<")
+			g.noteForeignName("Link", uri, parameters)
+		}
+		b.WriteString(before + "<" + local + ">")
 		value = after
 	}
 }
 
-// localURL translates an absolute URL below the upstream's base into the URL for the same target at the gateway. Other
-// URLs are returned unchanged.
-func (g *Gateway) localURL(ex *exchange, raw string) string {
+// localURL translates a URL below the upstream's base into the URL for the same target at the gateway. Other URLs are
+// returned unchanged, and so are URLs with the name by which the client calls the upstream, for example through the forward
+// proxy. A path without a host needs a translation only if clients reach the upstream below a prefix.
+func (g *Gateway) localURL(ex *exchange, origin inbound.Origin, raw string) string {
 	u, err := url.Parse(raw)
-	if err != nil || u.User != nil {
+	if err != nil || u.User != nil || u.Host != "" && strings.EqualFold(u.Host, origin.Host) {
 		return raw
+	}
+	prefix, base := origin.Prefix+ex.prefix, origin.String()+ex.prefix
+	if u.Host == "" && u.Scheme == "" && strings.HasPrefix(u.Path, "/") && prefix != "" {
+		u.Scheme, u.Host, base = g.Upstream.Scheme, g.Upstream.Host, prefix
 	}
 	path, ok := g.pathOf(u)
 	if !ok {
 		return raw
 	}
-	base := g.clientBase(ex)
-	local := base.Scheme + "://" + base.Host + ex.prefix + path
+	local := base + path
 	if u.RawQuery != "" {
 		local += "?" + u.RawQuery
 	}
@@ -150,33 +167,11 @@ func (g *Gateway) localURL(ex *exchange, raw string) string {
 	return local
 }
 
-// clientBase returns the URL by which the client reaches the gateway.
-func (g *Gateway) clientBase(ex *exchange) *url.URL {
-	scheme := "http"
-	if g.TrustedProxies.IsHTTPS(ex.in) {
-		scheme = "https"
-	}
-	return &url.URL{Scheme: scheme, Host: ex.in.Host}
-}
-
-// pathOf returns the path of a URL below the upstream's base. For other URLs, pathOf returns the whole path and false.
+// pathOf returns the path of a URL of the upstream below its base, and false for other URLs. The paths of files stay
+// unchanged.
 func (g *Gateway) pathOf(u *url.URL) (path string, ok bool) {
-	up := g.Upstream
-	path, ok = strings.CutPrefix(u.EscapedPath(), strings.TrimSuffix(up.EscapedPath(), "/"))
-	if !ok || path != "" && path[0] != '/' || !strings.EqualFold(u.Scheme, up.Scheme) ||
-		!strings.EqualFold(u.Hostname(), up.Hostname()) || port(u) != port(up) {
-		return u.EscapedPath(), false
+	if g.Host == "" {
+		return g.names.Path(u, g.Catalogue)
 	}
-	return path, true
-}
-
-// port returns the port of a URL, or the default port of the scheme.
-func port(u *url.URL) int {
-	switch number, _ := strconv.Atoi(u.Port()); {
-	case u.Port() != "":
-		return number
-	case strings.EqualFold(u.Scheme, "https"):
-		return 443
-	}
-	return 80
+	return pathBelow(u, g.Upstream, strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
 }

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"maps"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -266,7 +267,8 @@ func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
 	if ex.record.Background {
 		return nil
 	}
-	local := g.clientBase(ex)
+	origin := g.TrustedProxies.Origin(ex.in)
+	local := &url.URL{Scheme: origin.Scheme, Host: origin.Host}
 	version := strconv.Itoa(ex.in.ProtoMajor)
 	if ex.in.ProtoMajor < 2 {
 		version += "." + strconv.Itoa(ex.in.ProtoMinor)

@@ -10,11 +10,15 @@ import (
 	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -74,7 +78,9 @@ func (c *doctorCommand) Run(p *process) error {
 	if len(problems) > 0 {
 		return invalid(p.messages(c.JSON), c.File, problems, ": correct the configuration first")
 	}
-	d := &doctor{cfg: file.Config, transport: proxy.NewTransport()}
+	out := &egress{}
+	out.configure(file.Config.Upstream)
+	d := &doctor{cfg: file.Config, transport: throughProxy{out.transport()}}
 	defer d.transport.CloseIdleConnections()
 	if d.dialect, err = policy.LoadDialect(d.cfg.Upstream.Dialect); err != nil {
 		return err
@@ -92,7 +98,9 @@ func (c *doctorCommand) Run(p *process) error {
 	}
 	d.checkConfiguration(c.File, file)
 	d.checkBypass(file.Config)
+	d.checkEgress(p.ctx)
 	d.checkUpstream(p.ctx)
+	d.checkNames(p.ctx)
 	d.checkCredentials(p.ctx)
 	d.checkRedis(p.ctx)
 	d.checkCertificates()
@@ -119,7 +127,7 @@ type doctor struct {
 	cfg       *config.Config
 	base      *url.URL // of the upstream
 	dialect   *policy.Dialect
-	transport *http.Transport
+	transport throughProxy
 	print     func(checkup) // called for each result; nil for none
 	found     []checkup
 }
@@ -150,8 +158,8 @@ func (d *doctor) checkBypass(c *config.Config) {
 	}
 }
 
-// rateLimitStatus is a response of the upstream about its rate limits.
-type rateLimitStatus struct {
+// upstreamAnswer is a response of the upstream.
+type upstreamAnswer struct {
 	status  int
 	header  http.Header
 	body    []byte
@@ -159,8 +167,13 @@ type rateLimitStatus struct {
 }
 
 // rateLimitStatus requests the rate limit status, which costs no quota.
-func (d *doctor) rateLimitStatus(ctx context.Context, authorization credential.Secret) (s rateLimitStatus, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.base.JoinPath("rate_limit").String(), nil)
+func (d *doctor) rateLimitStatus(ctx context.Context, authorization credential.Secret) (upstreamAnswer, error) {
+	return d.get(ctx, "rate_limit", authorization)
+}
+
+// get requests a path below upstream.url.
+func (d *doctor) get(ctx context.Context, path string, authorization credential.Secret) (s upstreamAnswer, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.base.JoinPath(path).String(), nil)
 	if err != nil {
 		return s, err
 	}
@@ -175,9 +188,38 @@ func (d *doctor) rateLimitStatus(ctx context.Context, authorization credential.S
 		return s, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	s = rateLimitStatus{status: resp.StatusCode, header: resp.Header, elapsed: time.Since(sent)}
+	s = upstreamAnswer{status: resp.StatusCode, header: resp.Header, elapsed: time.Since(sent)}
 	s.body, err = io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	return s, err
+}
+
+// checkEgress checks that the proxy of upstream.proxy passes requests to the upstream.
+func (d *doctor) checkEgress(ctx context.Context) {
+	const name, see = "egress proxy", "; see docs/configuration.md#use-an-egress-proxy"
+	if d.cfg.Upstream.Proxy == "" {
+		return
+	}
+	if used, err := d.cfg.Upstream.ProxyFor()(d.base); err != nil || used == nil {
+		d.report(name, checkSkipped, "upstream.url is on loopback or in upstream.no_proxy", "")
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	_, err := d.rateLimitStatus(ctx, "")
+	refusal, refused := errors.AsType[*egressRefusal](err)
+	operation, _ := errors.AsType[*net.OpError](err)
+	switch {
+	case refused && refusal.status == http.StatusProxyAuthRequired:
+		d.report(name, checkFailed, err.Error(), "correct the user name and the password in upstream.proxy"+see)
+	case refused:
+		d.report(name, checkFailed, err.Error(), "permit the host of upstream.url in the proxy"+see)
+	case operation != nil && operation.Op == "proxyconnect":
+		d.report(name, checkFailed, "no connection to the proxy: "+err.Error(), "correct the scheme, the host and the port in upstream.proxy"+see)
+	case err != nil:
+		d.report(name, checkFailed, "no response through the proxy: "+err.Error(), "check that the proxy reaches the host of upstream.url"+see)
+	default:
+		d.report(name, checkOK, "passes requests to "+d.base.Host, "")
+	}
 }
 
 // checkUpstream checks that the API responds, and that the clock agrees with the Date of the response.
@@ -216,6 +258,33 @@ func (d *doctor) checkUpstream(ctx context.Context) {
 	default:
 		d.report("clock", checkOK, found, "")
 	}
+}
+
+// urlVariable matches a variable of a URL template (RFC 6570) whose value is a segment of the path.
+var urlVariable = regexp.MustCompile(`\{[a-z_]+\}`)
+
+// checkNames checks that the API names itself by upstream.url or by one of the aliases. The root of the API lists its URLs.
+// The request is anonymous.
+func (d *doctor) checkNames(ctx context.Context) {
+	const name = "upstream names"
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	root, err := d.get(ctx, "/", "")
+	var members map[string]any
+	if err != nil || root.status != http.StatusOK || json.Unmarshal(root.body, &members) != nil {
+		d.report(name, checkSkipped, "the upstream lists no URLs to anonymous requests; the log of the gateway warns of other names", "")
+		return
+	}
+	names, catalogue := append(proxy.Names{d.base}, d.cfg.AliasURLs()...), policy.CatalogueOf(d.cfg.Upstream.Dialect)
+	for _, member := range slices.Sorted(maps.Keys(members)) {
+		text, _ := members[member].(string)
+		if u, err := url.Parse(urlVariable.ReplaceAllString(text, "x")); err == nil && names.Foreign(u, catalogue) {
+			d.report(name, checkWarning, fmt.Sprintf("the upstream names itself %s://%s, so its URLs lead clients past the gateway with their keys", u.Scheme, u.Host),
+				fmt.Sprintf("add %q to upstream.aliases if it is the API; see docs/configuration.md#name-the-upstream", u.Host))
+			return
+		}
+	}
+	d.report(name, checkOK, "the URLs of the upstream lead to the gateway", "")
 }
 
 // checkCredentials checks that the upstream accepts each credential, and that the form of each token fits its kind.

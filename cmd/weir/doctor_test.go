@@ -78,6 +78,31 @@ credentials: [{name: ci, kind: user, account: octo-bot, token: tok-owner}]
 	}
 }
 
+func TestDoctorWarnsOfOtherNamesOfTheUpstream(t *testing.T) {
+	body, status := "", http.StatusOK
+	up := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" {
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte(body))
+		}
+	})
+	for _, c := range []struct {
+		status              int
+		body, aliases, want string
+	}{
+		{200, `{"user_url":"http://ghe.test/api/v3/users/{user}","user_repositories_url":"http://ghe.test/users/{user}/repos"}`, "", checkWarning},
+		{200, `{"emojis_url":"http://ghe.test/api/v3/emojis"}`, "", checkWarning},
+		{200, `{"emojis_url":"http://ghe.test/api/v3/emojis","html_url":"https://ghe.test/settings/connections"}`, "ghe.test", checkOK},
+		{200, `{"emojis_url":"` + up + `/emojis"}`, "", checkOK},
+		{200, `not JSON`, "", checkSkipped},
+		{401, `{}`, "", checkSkipped},
+	} {
+		body, status = c.body, c.status
+		_, checks := runDoctor(t, t.TempDir(), fmt.Sprintf("upstream: {url: %q, dialect: github, aliases: [%s]}\n", up, c.aliases))
+		assertCheck(t, checks, "upstream names", c.want, "")
+	}
+}
+
 func TestDoctorReportsProblemsOfTheUpstream(t *testing.T) {
 	var status int
 	var offset time.Duration

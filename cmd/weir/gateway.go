@@ -63,7 +63,8 @@ type gateway struct {
 	limiter    *limits.Limiter // of store
 	unlimited  *limits.Limiter // used instead of limiter if upstream.limits is off
 	cache      *cache.Store
-	transport  *http.Transport
+	egress     *egress
+	transport  *http.Transport   // through egress
 	background *proxy.Background // work that continues after its client disconnects
 	tokens     learned.ClientTokens
 	fileTokens learned.ClientTokens // of hosts with files
@@ -101,23 +102,24 @@ type configured struct {
 }
 
 // newGateway starts a gateway, which must be closed. It writes the lines of its log of a level and above.
-func newGateway(cfg *config.Config, out io.Writer, level slog.Level) (*gateway, error) {
+func newGateway(cfg *config.Config, output io.Writer, level slog.Level) (*gateway, error) {
 	replica := replicaName()
 	t, err := telemetry.Open(telemetry.Config{
 		ServiceName: cfg.Telemetry.ServiceName, Version: version(), Instance: replica, Sample: cfg.Telemetry.Sample,
-		Log: out, Level: level, LogFormat: cfg.Telemetry.LogFormat, AccessLog: cfg.Telemetry.AccessLog,
+		Log: output, Level: level, LogFormat: cfg.Telemetry.LogFormat, AccessLog: cfg.Telemetry.AccessLog,
 	})
 	if err != nil {
 		return nil, err
 	}
 	log := t.Log()
 	running, stop := context.WithCancel(context.Background())
+	out := &egress{}
 	g := &gateway{
 		deliveryWarning: rate.Sometimes{Interval: time.Second},
 		log:             log, telemetry: t, trail: admin.NewTrail(log), startTime: time.Now(), instance: rand.Text(), stop: stop,
-		load:      func() (*config.Config, error) { return nil, errors.New("this process has no configuration file") },
-		transport: proxy.NewTransport(), background: proxy.NewBackground(),
-		issuerKeys: credential.NewIssuerKeys(proxy.NewTransport()), credentialHealth: credential.NewHealth(log),
+		load:   func() (*config.Config, error) { return nil, errors.New("this process has no configuration file") },
+		egress: out, transport: out.transport(), background: proxy.NewBackground(),
+		issuerKeys: credential.NewIssuerKeys(out.transport()), credentialHealth: credential.NewHealth(log),
 	}
 	if err := g.start(running, cfg, replica); err != nil {
 		return nil, errors.Join(err, g.close())
@@ -170,7 +172,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	if g.appTokens, g.sharedTokens, err = openAppTokens(cfg, g.transport, g.log); err != nil {
 		return err
 	}
-	if g.tls, err = openTLS(cfg, g.log); err != nil {
+	if g.tls, err = openTLS(cfg, g.egress, g.log); err != nil {
 		return err
 	}
 	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.WaitingByClient, State: g.state, Label: g.label})
@@ -315,6 +317,7 @@ func (g *gateway) apply(c *config.Config) error {
 		return err
 	}
 	c = g.keepStartSettings(c)
+	g.egress.configure(c.Upstream)
 	issuers := make([]string, len(c.Issuers))
 	for i, issuer := range c.Issuers {
 		issuers[i] = issuer.URL
@@ -335,7 +338,7 @@ func (g *gateway) apply(c *config.Config) error {
 	}
 	next := &configured{config: c, callers: callers, ledger: inUse, trusted: trusted}
 	next.hosts, err = g.newHosts(c, proxy.Config{
-		Upstream: upstream, Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.transport,
+		Upstream: upstream, Aliases: c.AliasURLs(), Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: throughProxy{g.transport},
 		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers), HoldsOwn: callers.HoldsOwn,
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
 		Ledger: inUse, Limiter: limiter, Cache: g.cache, WebhookFresh: c.Webhooks.Fresh, Lag: c.Cache.Lag, GraphQLCache: c.Cache.GraphQL, Resources: &g.resources,

@@ -75,6 +75,9 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 		}
 		next := base
 		next.Upstream = upstream
+		if entry.BaseURL() != c.Upstream.URL {
+			next.Aliases = nil
+		}
 		next.BodyTimeout = 0 // a large file takes longer than a call of the API
 		if entry.Kind == "files" {
 			// Resources, tokens and users that the host reports do not apply to the API.
@@ -92,6 +95,9 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 		if next.Prefix = entry.Path; entry.Path != "" {
 			hosts = append(hosts, host{path: entry.Path, proxy: proxy.New(next)})
 		}
+	}
+	for _, name := range c.AliasNames() {
+		hosts = append(hosts, host{name: name, proxy: hosts[0].proxy})
 	}
 	return hosts, nil
 }
@@ -116,22 +122,32 @@ func identifyWithoutCredential(callers *credential.Registry) func(*http.Request)
 // errMisdirected refuses a request for a host that the gateway does not serve.
 var errMisdirected = errors.New("the request names a host that is not in hosts")
 
+// named returns the host with a name. An exact name has precedence over a wildcard.
+func (c *configured) named(name string) (host, bool) {
+	for _, h := range c.hosts {
+		if h.below == nil && h.serves(name) {
+			return h, true
+		}
+	}
+	for _, h := range c.hosts {
+		if h.below != nil && h.serves(name) {
+			h.proxy = h.below.gateway(name)
+			return h, true
+		}
+	}
+	return host{}, false
+}
+
 // route returns the host that a request is for. The request names the host as the target of its CONNECT, in its Host
-// field, or by the prefix of its path. All other requests are for the API.
+// field, in a field of a trusted proxy, or by the prefix of its path. All other requests are for the API.
 func (c *configured) route(r *http.Request) (host, error) {
 	name := hostName(r.Host)
 	tunnel, tunnelled := inbound.TunnelOf(r.Context())
 	if tunnelled && tunnel.Host != name {
 		return host{}, errMisdirected
 	}
-	for _, h := range c.hosts {
-		if h.below == nil && h.serves(name) {
-			return h, nil
-		}
-	}
-	for _, h := range c.hosts {
-		if h.below != nil && h.serves(name) {
-			h.proxy = h.below.gateway(name)
+	for _, name := range []string{hostName(c.trusted.Origin(r).Host), name} {
+		if h, ok := c.named(name); ok {
 			return h, nil
 		}
 	}
@@ -154,29 +170,29 @@ func (c *configured) route(r *http.Request) (host, error) {
 // serve passes a request to the host. If configured, a client that calls the gateway by its own name gets the URLs of the
 // gateway in bodies of the API. Files stay unchanged.
 func (c *configured) serve(h host, w http.ResponseWriter, r *http.Request) {
-	if !bool(c.config.Upstream.Rewrite) || h.proxy.Host != "" || hostName(r.Host) == h.name {
+	if !bool(c.config.Upstream.Rewrite) || h.proxy.Host != "" {
 		h.proxy.ServeHTTP(w, r)
 		return
 	}
-	own := url.URL{Scheme: "http", Host: r.Host}
-	if c.trusted.IsHTTPS(r) {
-		own.Scheme = "https"
+	own := c.trusted.Origin(r)
+	if hostName(own.Host) == h.name {
+		h.proxy.ServeHTTP(w, r)
+		return
 	}
 	local := own.String()
 	if strings.HasPrefix(r.URL.Path, proxy.EnterprisePrefix+"/") {
 		local += proxy.EnterprisePrefix
 	}
-	api := c.hosts[0].proxy.Upstream.String()
 	var bases []hypermedia.Base
 	for _, entry := range c.config.Hosts {
-		switch {
-		case entry.Path != "":
+		if entry.Path != "" {
 			bases = append(bases, hypermedia.Base{Upstream: entry.BaseURL(), Local: own.String() + entry.Path}, hypermedia.Base{Upstream: "https://" + entry.Name, Local: own.String() + entry.Path})
-		case entry.BaseURL() == api: // another name of the API
-			bases = append(bases, hypermedia.Base{Upstream: "https://" + entry.Name, Local: local})
 		}
 	}
-	bases = append(bases, hypermedia.Base{Upstream: api, Local: local})
+	api := c.hosts[0].proxy
+	for _, prefix := range append(proxy.Names{api.Upstream}, api.Aliases...).Prefixes() {
+		bases = append(bases, hypermedia.Base{Upstream: prefix, Local: local})
+	}
 	hypermedia.Handler(h.proxy, bases).ServeHTTP(w, r)
 }
 

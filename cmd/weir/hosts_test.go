@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -356,6 +357,91 @@ func TestURLsInBodiesLeadToTheGateway(t *testing.T) {
 	}
 	if w := sendTo(g, http.MethodGet, "/gitignore/templates", "", "Host: weir.internal", `If-None-Match: W/"1"`); w.Code != http.StatusNotModified {
 		t.Errorf("the rewritten ETag: got %d", w.Code)
+	}
+}
+
+// TestURLsLeadToTheNameOfTheTrustedProxy checks the fields and bodies for clients of a proxy with a path prefix, from one
+// stored response.
+func TestURLsLeadToTheNameOfTheTrustedProxy(t *testing.T) {
+	up := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
+		own := "http://" + r.Host
+		for name, value := range map[string]string{
+			"Content-Type": "application/json", "Cache-Control": "public, max-age=60", "Location": "/gitignore/templates/C",
+			"Content-Location": own + r.URL.Path, "Link": "<" + own + `/gitignore/templates?page=2>; rel="next"`,
+		} {
+			w.Header().Set(name, value)
+		}
+		_, _ = io.WriteString(w, `{"url":"`+own+`/user"}`)
+	})
+	for _, trusted := range []bool{true, false} {
+		g := open(t, configure(up, trusting, func(c *config.Config) {
+			c.Upstream.Rewrite = true
+			c.Hosts = []config.Host{{Name: "uploads.test", URL: up, Kind: "api"}}
+			if trusted {
+				c.Callers.TrustedProxies = []string{"192.0.2.0/24"}
+			}
+		}))
+		for _, c := range []struct{ fields, target, base, path string }{
+			{"Forwarded: for=198.51.100.1;proto=https;host=api.example", "", "https://api.example", ""},
+			{"X-Forwarded-Proto: https\nX-Forwarded-Host: api.example\nX-Forwarded-Prefix: /weir", "", "https://api.example/weir", "/weir"},
+			{"X-Forwarded-Host: api.example:8080\nX-Forwarded-Prefix: /weir/", "/api/v3", "http://api.example:8080/weir/api/v3", "/weir/api/v3"},
+			{`X-Forwarded-Host: evil.test>; rel="next"`, "", "http://weir.internal", ""},
+		} {
+			w := sendTo(g, http.MethodGet, c.target+"/gitignore/templates", "", append(strings.Split(c.fields, "\n"), "Host: weir.internal")...)
+			base, path := "http://weir.internal"+c.target, c.target
+			if trusted {
+				base, path = c.base, c.path
+			}
+			h := w.Header()
+			got := []string{h.Get("Location"), h.Get("Content-Location"), h.Get("Link"), w.Body.String()}
+			want := []string{path + "/gitignore/templates/C", base + "/gitignore/templates", "<" + base + `/gitignore/templates?page=2>; rel="next"`, `{"url":"` + base + `/user"}`}
+			if !slices.Equal(got, want) {
+				t.Errorf("trusted %v, %s:\ngot  %q\nwant %q", trusted, c.fields, got, want)
+			}
+		}
+	}
+}
+
+// TestTrustedProxyNamesTheHost checks that a host is chosen by the name that the client used.
+func TestTrustedProxyNamesTheHost(t *testing.T) {
+	w := startHosts(t)
+	next := *w.gateway.current.Load().config
+	next.Callers.TrustedProxies = []string{"192.0.2.0/24"}
+	noError(t, w.gateway.loadAndApply(func() (*config.Config, error) { return &next, nil }))
+	for name, host := range map[string]string{"storage.test": "storage", "raw.test": "raw", "weir.example": "api"} {
+		r := httptest.NewRequest(http.MethodGet, "/a", nil)
+		r.Host = "weir.internal"
+		r.Header["X-Forwarded-Host"], r.Header["Authorization"] = []string{name}, []string{"Bearer weir_key"}
+		serveRequest(w.gateway, r)
+		authorization := " Bearer tok-held"
+		if host == "storage" {
+			authorization = ""
+		}
+		w.want(host, "/a"+authorization)
+	}
+}
+
+// TestAliasesOfTheUpstreamLeadToTheGateway checks bodies, and the name by which clients of the forward proxy call the API.
+func TestAliasesOfTheUpstreamLeadToTheGateway(t *testing.T) {
+	up := serveAPI(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Location", "https://internal.test/user")
+		_, _ = io.WriteString(w, `{"url":"https://internal.test/user","b_url":"http://internal.test/api/v3/user","c_url":"https://cdn.test/v1/user","d_url":"https://other.test/user"}`)
+	})
+	g := open(t, configure(up, trusting, func(c *config.Config) {
+		c.Upstream.Rewrite, c.Upstream.Aliases = true, []string{"internal.test", "https://cdn.test/v1"}
+	}))
+	for host, want := range map[string]string{
+		"weir.internal": `{"url":"http://weir.internal/user","b_url":"http://weir.internal/user","c_url":"http://weir.internal/user","d_url":"https://other.test/user"} http://weir.internal/user`,
+		"internal.test": `{"url":"https://internal.test/user","b_url":"http://internal.test/api/v3/user","c_url":"https://cdn.test/v1/user","d_url":"https://other.test/user"} https://internal.test/user`,
+	} {
+		w := sendTo(g, http.MethodGet, "/user", "", "Host: "+host)
+		if got := w.Body.String() + " " + w.Header().Get("Location"); got != want {
+			t.Errorf("%s: got %s\nwant %s", host, got, want)
+		}
+	}
+	if got := g.current.Load().config.HostNames(); !slices.Equal(got, []string{"internal.test", "cdn.test"}) {
+		t.Errorf("names for the forward proxy: got %q", got)
 	}
 }
 

@@ -114,7 +114,7 @@ func eachSecret(v reflect.Value, key string, visit func(key string, s credential
 func TestAdminPagesContainNoSecret(t *testing.T) {
 	const canary = "canary-0123456789abcdef0123456789abcdef"
 	text := fmt.Sprintf(`
-upstream: {url: "http://127.0.0.1:1"}
+upstream: {url: "http://127.0.0.1:1", proxy: "http://weir:%[1]s-proxy@127.0.0.1:1"}
 listen: "127.0.0.1:0"
 admin: {listen: "127.0.0.1:0", token: %[1]s-admin, prometheus: {url: "http://127.0.0.1:1", token: %[1]s-prometheus}}
 credentials:

@@ -195,6 +195,7 @@ func TestRandomTrafficGetsNoWrongResponse(t *testing.T) {
 		link := testservers.NewSocketLink(t, socket)
 		links = append(links, link)
 		j.gateways = append(j.gateways, openVerbose(t, configure(up, inJSON, inboundRate(0, 0), func(c *config.Config) {
+			c.Cache.Lag = 0 // the upstream is never late
 			c.Upstream.Dialect, c.Upstream.Limits, c.Store.URL = "github", false, "unix://"+link.Address
 			c.Cache.ETags, c.Webhooks.Secret = "upstream", "webhook-secret"
 		}), jsonLog(j.losses.read), slog.LevelDebug))

@@ -14,7 +14,7 @@ import (
 )
 
 // openTLS returns the manager of the certificates for clients, or nil without TLS.
-func openTLS(c *config.Config, log *slog.Logger) (*tlsauto.Manager, error) {
+func openTLS(c *config.Config, out *egress, log *slog.Logger) (*tlsauto.Manager, error) {
 	if !c.TLS.Enabled() {
 		return nil, nil
 	}
@@ -22,7 +22,7 @@ func openTLS(c *config.Config, log *slog.Logger) (*tlsauto.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tlsauto.NewManager(tlsauto.Config{Storage: storage, CA: c.TLS.CA, Email: c.TLS.Email, Log: log}, tlsNames(c))
+	return tlsauto.NewManager(tlsauto.Config{Storage: storage, CA: c.TLS.CA, Email: c.TLS.Email, Proxy: out.proxy, Log: log}, tlsNames(c))
 }
 
 // openCertificateStorage opens the storage of ACME certificates: a folder, Redis or memory.

@@ -180,7 +180,8 @@ func Assess(f AuditedFile) []Finding {
 // plainSecrets returns the keys of the secrets that the file contains in plain text.
 func plainSecrets(c *Config, p Positions) (keys []string) {
 	eachValue(reflect.ValueOf(*c), "", func(v reflect.Value, _ reflect.StructTag, key string) {
-		if v.Type() == reflect.TypeFor[credential.Secret]() && !v.IsZero() && p.Plain(key) {
+		isSecret := v.Type() == reflect.TypeFor[credential.Secret]() && (key != "upstream.proxy" || hasPassword(parsed(c.Upstream.Proxy.Reveal())))
+		if isSecret && !v.IsZero() && p.Plain(key) {
 			keys = append(keys, key)
 		}
 	})

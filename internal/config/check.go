@@ -231,8 +231,34 @@ func (d *decoder) checkAdmin(a *Admin) {
 func (d *decoder) checkUpstream(u Upstream) {
 	d.require(u.URL != "", "upstream.url", "required: the base URL of the API")
 	d.baseURL("upstream.url", u.URL, moveCredential)
+	for i, alias := range u.Aliases {
+		key := fmt.Sprintf("upstream.aliases[%d]", i)
+		if strings.Contains(alias, "://") {
+			d.baseURL(key, alias, moveCredential)
+			continue
+		}
+		parsed, err := url.Parse("//" + alias)
+		d.require(err == nil && alias != "" && parsed.Host == alias && !strings.ContainsAny(alias, "*@"), key,
+			"%q: must be a host such as api.example.com, or a base URL", redacted(alias))
+	}
+	d.checkEgressProxy(u)
 	d.positive("upstream.timeout", u.Timeout)
 	d.require(u.Egress != "", "upstream.egress", "must not be empty")
+}
+
+// checkEgressProxy checks the proxy of the upstream. The messages quote nothing, because the URL may contain a password.
+func (d *decoder) checkEgressProxy(u Upstream) {
+	if u.Proxy != "" {
+		parsed, err := url.Parse(u.Proxy.Reveal())
+		d.require(err == nil && parsed.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "socks5h"}, parsed.Scheme) &&
+			strings.Trim(parsed.Path, "/") == "" && parsed.RawQuery == "" && parsed.Fragment == "", "upstream.proxy",
+			"must be a URL such as http://USER:PASSWORD@proxy.example.com:3128, with the scheme http, https or socks5")
+	}
+	d.require(len(u.NoProxy) == 0 || u.Proxy != "", "upstream.no_proxy", "requires upstream.proxy")
+	for i, exception := range u.NoProxy {
+		d.require(exception != "" && !strings.ContainsAny(exception, " ,@") && !strings.Contains(exception, "://"), fmt.Sprintf("upstream.no_proxy[%d]", i),
+			"%q: must be a name, .example.com, an address or a network, with an optional port", redacted(exception))
+	}
 }
 
 // moveCredential is the remedy for a user name in the URL of an upstream.

@@ -171,7 +171,13 @@ func rejects(t *testing.T, key, value, want string) {
 }
 
 func TestUpstreamURL(t *testing.T) {
-	mistakes := []mistake{{"empty egress", `upstream: {url: "https://h", egress: ""}`, "1:38: upstream.egress: must not be empty"}}
+	mistakes := []mistake{
+		{"empty egress", `upstream: {url: "https://h", egress: ""}`, "1:38: upstream.egress: must not be empty"},
+		{"alias with a user name", `upstream: {url: "https://h", aliases: ["https://u:p@b.test"]}`, "1:40: upstream.aliases[0]: contains a user name; move the credential to credentials"},
+		{"alias with a path and no scheme", `upstream: {url: "https://h", aliases: [b.test, c.test/api]}`, `1:48: upstream.aliases[1]: "c.test/api": must be a host such as api.example.com, or a base URL`},
+		{"proxy with another scheme", `upstream: {url: "https://h", proxy: "ftp://u:hidden@b.test"}`, "1:37: upstream.proxy: must be a URL such as http://USER:PASSWORD@proxy.example.com:3128, with the scheme http, https or socks5"},
+		{"exception without a proxy", `upstream: {url: "https://h", no_proxy: [b.test]}`, "1:40: upstream.no_proxy: requires upstream.proxy"},
+	}
 	for bad, want := range map[string]string{
 		"":                     "required: the base URL of the API",
 		"api.example.com":      `"api.example.com": must be an absolute http or https URL`,

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v4"
+	"golang.org/x/net/http/httpproxy"
 
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/policy"
@@ -124,12 +125,15 @@ func loadKeyPair(certificate, key string) (tls.Certificate, error) {
 
 // Upstream is the API behind the gateway.
 type Upstream struct {
-	URL     string        `yaml:"url" desc:"base URL; a path prefix such as /api/v3 is kept"`
-	Dialect string        `yaml:"dialect" desc:"header names, media types and messages of the API" enum:"service,github"`
-	Timeout time.Duration `yaml:"timeout" desc:"maximum wait for response headers, and for each part of a body; event streams, unknown routes and hosts of files may pause longer"`
-	Limits  Switch        `yaml:"limits" desc:"obey the limits of the API; off sends every request immediately, for a self-hosted API without rate limits"`
-	Rewrite Switch        `yaml:"rewrite_urls" desc:"on: URLs of the API in the members url and *_url of JSON responses lead to the gateway, for clients that call it by its own name"`
-	Egress  string        `yaml:"egress" desc:"name of the address that the upstream sees; anonymous requests of one egress share a budget"`
+	URL     string            `yaml:"url" desc:"base URL; a path prefix such as /api/v3 is kept"`
+	Aliases []string          `yaml:"aliases" desc:"further hosts or base URLs by which the API names itself; their URLs in responses lead to the gateway"`
+	Dialect string            `yaml:"dialect" desc:"header names, media types and messages of the API" enum:"service,github"`
+	Timeout time.Duration     `yaml:"timeout" desc:"maximum wait for response headers, and for each part of a body; event streams, unknown routes and hosts of files may pause longer"`
+	Limits  Switch            `yaml:"limits" desc:"obey the limits of the API; off sends every request immediately, for a self-hosted API without rate limits"`
+	Rewrite Switch            `yaml:"rewrite_urls" desc:"on: URLs of the API in the members url and *_url of JSON responses lead to the gateway, for clients that call it by its own name"`
+	Proxy   credential.Secret `yaml:"proxy" desc:"URL of the proxy for requests to the API, hosts, issuers and the ACME server, with its user name and password: http, https or socks5; direct if empty"`
+	NoProxy []string          `yaml:"no_proxy" desc:"exceptions from proxy, as in NO_PROXY: names, .example.com for all names below, addresses, networks, each with an optional port"`
+	Egress  string            `yaml:"egress" desc:"name of the address that the upstream sees; anonymous requests of one egress share a budget"`
 }
 
 // Socket configures the access to the Unix socket of the listener for clients.
@@ -190,7 +194,44 @@ func (c *Config) HostNames() []string {
 	for _, h := range c.Hosts {
 		names = append(names, h.Name)
 	}
+	return append(names, c.AliasNames()...)
+}
+
+// AliasNames returns the host names in upstream.aliases that neither the API nor a further host has.
+func (c *Config) AliasNames() (names []string) {
+	taken := func(name string) bool {
+		return name == c.APIName() || slices.Contains(names, name) || slices.ContainsFunc(c.Hosts, func(h Host) bool { return h.Name == name })
+	}
+	for _, alias := range c.AliasURLs() {
+		if name := strings.ToLower(alias.Hostname()); domainName.MatchString(name) && !taken(name) {
+			names = append(names, name)
+		}
+	}
 	return names
+}
+
+// AliasURLs returns the base URLs of upstream.aliases and of the hosts with the URL of the API. A host without a scheme has
+// the path of upstream.url, and both schemes.
+func (c *Config) AliasURLs() (urls []*url.URL) {
+	upstream, err := url.Parse(c.Upstream.URL)
+	if err != nil {
+		return nil
+	}
+	for _, alias := range c.Upstream.Aliases {
+		if u, err := url.Parse(alias); err == nil && u.Host != "" {
+			urls = append(urls, u)
+			continue
+		}
+		for _, scheme := range []string{"https", "http"} {
+			urls = append(urls, &url.URL{Scheme: scheme, Host: alias, Path: upstream.Path, RawPath: upstream.RawPath})
+		}
+	}
+	for _, h := range c.Hosts {
+		if h.Kind == "api" && h.Path == "" && h.URL == c.Upstream.URL {
+			urls = append(urls, &url.URL{Scheme: "https", Host: h.Name, Path: upstream.Path, RawPath: upstream.RawPath})
+		}
+	}
+	return urls
 }
 
 // Store configures the state that replicas share.
@@ -272,7 +313,7 @@ type Issuer struct {
 type Callers struct {
 	Anonymous      Lending  `yaml:"anonymous" desc:"credential for anonymous reads of public data; none by default"`
 	PassThrough    bool     `yaml:"pass_through" desc:"accept clients with their own credential, and anonymous clients"`
-	TrustedProxies []string `yaml:"trusted_proxies" desc:"addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted"`
+	TrustedProxies []string `yaml:"trusted_proxies" desc:"addresses and networks of proxies whose Forwarded and X-Forwarded-For, -Host, -Port, -Prefix and -Proto are trusted"`
 }
 
 // Lending lends a credential to anonymous clients.
@@ -506,6 +547,12 @@ func (c *Config) Masked() map[string]any {
 	if c.Upstream.URL != "" {
 		shown.Upstream.URL = c.Upstream.Shown()
 	}
+	shown.Upstream.Aliases = slices.Clone(c.Upstream.Aliases)
+	for i, alias := range c.Upstream.Aliases {
+		if strings.Contains(alias, "://") {
+			shown.Upstream.Aliases[i] = shownURL(alias)
+		}
+	}
 	shown.Hosts = slices.Clone(c.Hosts)
 	for i, h := range c.Hosts {
 		if h.URL != "" {
@@ -521,6 +568,13 @@ func (c *Config) Masked() map[string]any {
 		panic(fmt.Sprintf("config: %v", err)) // plain data always marshals
 	}
 	return values
+}
+
+// ProxyFor returns the function that selects the proxy for a URL: nil for a direct connection. Loopback addresses are always
+// direct.
+func (u Upstream) ProxyFor() func(*url.URL) (*url.URL, error) {
+	address := u.Proxy.Reveal()
+	return (&httpproxy.Config{HTTPProxy: address, HTTPSProxy: address, NoProxy: strings.Join(u.NoProxy, ",")}).ProxyFunc()
 }
 
 // Shown returns the base URL of the API for logs and pages. Some gateways in front of an API have a key in their path, so only the

@@ -158,7 +158,7 @@ func TestMaskedHidesSecrets(t *testing.T) {
 	want := map[string]any{
 		"listen":      ":8080",
 		"admin":       map[string]any{"listen": "127.0.0.1:9090", "token": "•••", "hosts": []any{}, "tls": map[string]any{"certificate": "", "key": "", "client_ca": ""}, "prometheus": map[string]any{"url": "https://prometheus.internal/weir", "token": "•••"}},
-		"upstream":    map[string]any{"url": "https://api.example.com/api/v3", "dialect": "github", "timeout": "30s", "limits": "on", "rewrite_urls": "off", "egress": "shared"},
+		"upstream":    map[string]any{"url": "https://api.example.com/api/v3", "aliases": []any{}, "dialect": "github", "timeout": "30s", "limits": "on", "rewrite_urls": "off", "proxy": "", "no_proxy": []any{}, "egress": "shared"},
 		"store":       map[string]any{"url": "rediss://•••@redis.internal:6379/0"},
 		"credentials": []any{map[string]any{"name": "ci", "kind": "user", "account": "octo-bot", "token": "•••"}},
 		"clients": []any{map[string]any{

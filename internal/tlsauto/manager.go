@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +29,8 @@ type Config struct {
 	Roots   *x509.CertPool // trusted roots for the connection to the ACME server; nil for the system's roots
 	Check   time.Duration  // interval between checks for due renewals; 0 for the library's default
 	Log     *slog.Logger
+	// Proxy returns the proxy for a request to the ACME server; nil for no proxy. Variables of the environment have no effect.
+	Proxy func(*http.Request) (*url.URL, error)
 }
 
 // Names are the names for which the gateway has certificates.
@@ -87,11 +91,15 @@ func NewManager(c Config, names Names) (*Manager, error) {
 // listeners must be open.
 func (m *Manager) Start(secure, plain net.Addr) {
 	logger := zapLogger(m.config.Log)
-	magic := certmagic.New(m.cache, certmagic.Config{Storage: m.config.Storage, Logger: logger})
+	proxy := m.config.Proxy
+	if proxy == nil {
+		proxy = http.ProxyURL(nil)
+	}
+	magic := certmagic.New(m.cache, certmagic.Config{Storage: m.config.Storage, Logger: logger, OCSP: certmagic.OCSPConfig{HTTPProxy: proxy}})
 	host, port := splitAddress(secure)
 	template := certmagic.ACMEIssuer{
 		CA: m.config.CA, Email: m.config.Email, Agreed: true, TrustedRoots: m.config.Roots, Logger: logger,
-		ListenHost: host, AltTLSALPNPort: port, DisableHTTPChallenge: plain == nil,
+		ListenHost: host, AltTLSALPNPort: port, DisableHTTPChallenge: plain == nil, HTTPProxy: proxy,
 	}
 	if plain != nil {
 		_, template.AltHTTPPort = splitAddress(plain)

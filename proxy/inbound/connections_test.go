@@ -1,7 +1,6 @@
 package inbound
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -458,27 +457,5 @@ func TestClientAddressUsesTrustedProxiesOnly(t *testing.T) {
 		r := &http.Request{RemoteAddr: c.remote, Header: http.Header{"X-Forwarded-For": c.forwarded}}
 		got := proxies.ClientAddress(r).String()
 		failIf(t, got != c.want, "%s: got %s, want %s", c.name, got, c.want)
-	}
-}
-
-func TestIsHTTPS(t *testing.T) {
-	proxies := trustedProxies("10.0.0.0/8")
-	for _, c := range []struct {
-		name, remote string
-		tls          *tls.ConnectionState
-		forwarded    []string
-		want         bool
-	}{
-		{"HTTP", "192.0.2.1:1", nil, nil, false},
-		{"HTTPS", "192.0.2.1:1", &tls.ConnectionState{}, nil, true},
-		{"HTTP with a forged field", "192.0.2.1:1", nil, []string{"https"}, false},
-		{"HTTPS to a proxy", "10.0.0.1:1", nil, []string{"HTTPS"}, true},
-		{"HTTP to a proxy", "10.0.0.1:1", nil, []string{"http"}, false},
-		{"proxy without the field", "10.0.0.1:1", nil, nil, false},
-		{"proxy with two values", "10.0.0.1:1", nil, []string{"https", "http"}, false},
-	} {
-		r := &http.Request{RemoteAddr: c.remote, TLS: c.tls, Header: http.Header{"X-Forwarded-Proto": c.forwarded}}
-		got := proxies.IsHTTPS(r)
-		failIf(t, got != c.want, "%s: got %v, want %v", c.name, got, c.want)
 	}
 }

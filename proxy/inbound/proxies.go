@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// TrustedProxies are the networks of load balancers and TLS terminators in front of the gateway. X-Forwarded-For and
-// X-Forwarded-Proto are used only from these networks.
+// TrustedProxies are the networks of load balancers and TLS terminators in front of the gateway. Forwarded and the
+// X-Forwarded fields are used only from these networks.
 type TrustedProxies []netip.Prefix
 
 // ClientAddress returns the address of the client that sent a request. For a connection from a trusted proxy,
@@ -31,15 +31,6 @@ func (t TrustedProxies) ClientAddress(r *http.Request) netip.Addr {
 		}
 	}
 	return address
-}
-
-// IsHTTPS reports whether the client used HTTPS, to the gateway or to a trusted proxy.
-func (t TrustedProxies) IsHTTPS(r *http.Request) bool {
-	if r.TLS != nil {
-		return true
-	}
-	scheme := r.Header["X-Forwarded-Proto"]
-	return len(scheme) == 1 && strings.EqualFold(scheme[0], "https") && t.SentBy(r)
 }
 
 // SentBy reports whether a trusted proxy sent a request.

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/proxy"
+)
+
+// egress selects the proxy of upstream.proxy for outbound requests. The zero value selects none. Variables of the
+// environment have no effect.
+type egress struct {
+	proxyFor atomic.Pointer[func(*url.URL) (*url.URL, error)]
+}
+
+// configure sets the proxy for further requests.
+func (e *egress) configure(u config.Upstream) {
+	next := u.ProxyFor()
+	e.proxyFor.Store(&next)
+}
+
+// proxy returns the proxy for a request, or nil.
+func (e *egress) proxy(r *http.Request) (*url.URL, error) {
+	if f := e.proxyFor.Load(); f != nil {
+		return (*f)(r.URL)
+	}
+	return nil, nil
+}
+
+// transport returns a transport for requests through the proxy.
+func (e *egress) transport() *http.Transport {
+	t := proxy.NewTransport()
+	t.Proxy = e.proxy
+	t.OnProxyConnectResponse = func(_ context.Context, _ *url.URL, connect *http.Request, resp *http.Response) error {
+		if resp.StatusCode == http.StatusOK {
+			return nil
+		}
+		return &egressRefusal{resp.StatusCode, "CONNECT " + connect.Host}
+	}
+	return t
+}
+
+// egressRefusal is the error for a request that the proxy of upstream.proxy refused.
+type egressRefusal struct {
+	status  int
+	request string
+}
+
+func (e *egressRefusal) Error() string {
+	remedy := "permit this target in the proxy"
+	if e.status == http.StatusProxyAuthRequired {
+		remedy = "correct the user name and the password in upstream.proxy"
+	}
+	return fmt.Sprintf("upstream.proxy: the proxy refused %s with %d %s; %s", e.request, e.status, http.StatusText(e.status), remedy)
+}
+
+// throughProxy is a transport that returns an error if the proxy refuses its credentials. Requests for http URLs have no
+// CONNECT, so the refusal would look like a response of the upstream.
+type throughProxy struct{ *http.Transport }
+
+// RoundTrip implements [http.RoundTripper].
+func (t throughProxy) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.Transport.RoundTrip(r)
+	if err != nil || resp.StatusCode != http.StatusProxyAuthRequired || r.URL.Scheme != "http" {
+		return resp, err
+	}
+	if used, _ := t.Proxy(r); used == nil {
+		return resp, nil
+	}
+	_ = resp.Body.Close()
+	return nil, &egressRefusal{resp.StatusCode, r.Method + " http://" + r.URL.Host}
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/testservers"
+)
+
+// egressProxy is a proxy with CONNECT and the absolute form. It connects every name to one upstream.
+type egressProxy struct {
+	*httptest.Server
+	mu   sync.Mutex
+	seen []string
+}
+
+const egressPassword = "s3cret-egress"
+
+func startEgressProxy(t *testing.T, upstream string) *egressProxy {
+	t.Helper()
+	p := &egressProxy{}
+	address := upstream[strings.Index(upstream, "://")+3:]
+	want := "Basic " + base64.StdEncoding.EncodeToString([]byte("weir:"+egressPassword))
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.mu.Lock()
+		p.seen = append(p.seen, r.Method+" "+r.RequestURI)
+		p.mu.Unlock()
+		switch {
+		case r.Header.Get("Proxy-Authorization") != want:
+			w.Header().Set("Proxy-Authenticate", "Basic")
+			w.WriteHeader(http.StatusProxyAuthRequired)
+		case strings.Contains(r.Host, "forbidden"):
+			w.WriteHeader(http.StatusForbidden)
+		case r.Method == http.MethodConnect:
+			up, err := net.Dial("tcp", address)
+			if err != nil {
+				w.WriteHeader(http.StatusBadGateway)
+				return
+			}
+			down, buffered, _ := http.NewResponseController(w).Hijack()
+			_, _ = io.WriteString(down, "HTTP/1.1 200 Connected\r\n\r\n")
+			var copies sync.WaitGroup
+			copies.Go(func() { _, _ = io.Copy(up, buffered); _ = up.Close() })
+			_, _ = io.Copy(down, up)
+			_ = down.Close()
+			copies.Wait()
+		default:
+			_, _ = io.WriteString(w, `{"through":"proxy"}`)
+		}
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+// url returns the URL of the proxy with a password.
+func (p *egressProxy) url(password string) credential.Secret {
+	return credential.Secret(strings.Replace(p.URL, "://", "://weir:"+password+"@", 1))
+}
+
+// take returns the requests since the last call.
+func (p *egressProxy) take() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	seen := strings.Join(p.seen, ", ")
+	p.seen = nil
+	return seen
+}
+
+// TestEgressProxyPassesRequests checks an HTTPS upstream through CONNECT, an HTTP upstream in absolute form, refused
+// credentials, refused targets and exceptions. The names resolve only in the proxy. The environment has no effect, and the
+// password is nowhere in the log and the shown configuration.
+func TestEgressProxyPassesRequests(t *testing.T) {
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Proxy-Authorization") != "" {
+			t.Error("the upstream got Proxy-Authorization")
+		}
+		_, _ = io.WriteString(w, `{"through":"proxy"}`)
+	}))
+	defer api.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(api.Certificate())
+	p := startEgressProxy(t, api.URL)
+	t.Setenv("HTTPS_PROXY", p.URL)
+	t.Setenv("HTTP_PROXY", p.URL)
+	for _, c := range []struct {
+		upstream, password string
+		exceptions         []string
+		status             int
+		seen               string
+	}{
+		{"https://example.com", egressPassword, nil, 200, "CONNECT example.com:443"},
+		{"http://example.com", egressPassword, nil, 200, "GET http://example.com/user"},
+		{"https://example.com", "wrong-egress", nil, 502, "CONNECT example.com:443"},
+		{"http://example.com", "wrong-egress", nil, 502, "GET http://example.com/user"},
+		{"https://forbidden.example.com", egressPassword, nil, 502, "CONNECT forbidden.example.com:443"},
+		{"https://api.invalid", egressPassword, []string{".invalid"}, 502, ""},
+		{"https://api.invalid", "", nil, 502, ""},
+	} {
+		var log testservers.Output
+		g := openLogged(t, configure(c.upstream, trusting, func(cfg *config.Config) {
+			cfg.Upstream.NoProxy = c.exceptions
+			if c.password != "" {
+				cfg.Upstream.Proxy = p.url(c.password)
+			}
+		}), &log)
+		tls := api.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+		tls.RootCAs = roots
+		g.transport.TLSClientConfig = tls
+		w := sendTo(g, http.MethodGet, "/user", "", "Prefer: wait=0")
+		seen := p.take()
+		first, _, _ := strings.Cut(seen, ", ") // a refused request may be repeated
+		if w.Code != c.status || first != c.seen {
+			t.Errorf("%s with %q: got %d, %q; want %d, %q: %s", c.upstream, c.password, w.Code, seen, c.status, c.seen, w.Body)
+		}
+		g.observer.Flush()
+		shown := fmt.Sprint(w.Body, w.Header(), g.current.Load().config.Masked()["upstream"], g.recent(), log.String())
+		if c.password != "" && strings.Contains(shown, c.password) {
+			t.Errorf("%s: the password is shown: %s", c.upstream, shown)
+		}
+	}
+}
+
+// TestDoctorNamesThePartOfTheEgressProxyThatFails checks the messages for each part of the way.
+func TestDoctorNamesThePartOfTheEgressProxyThatFails(t *testing.T) {
+	p := startEgressProxy(t, nowhere)
+	for _, c := range []struct {
+		upstream string
+		proxy    credential.Secret
+		result   string
+		found    string
+	}{
+		{"http://example.com", p.url(egressPassword), checkOK, "passes requests to example.com"},
+		{"https://example.com", p.url("wrong-egress"), checkFailed, "refused CONNECT example.com:443 with 407"},
+		{"http://example.com", p.url("wrong-egress"), checkFailed, "refused GET http://example.com with 407"},
+		{"https://forbidden.example.com", p.url(egressPassword), checkFailed, "refused CONNECT forbidden.example.com:443 with 403"},
+		{"https://example.com", "http://weir:" + egressPassword + "@127.0.0.1:9", checkFailed, "no connection to the proxy"},
+		{"http://127.0.0.1:9", p.url(egressPassword), checkSkipped, "loopback"},
+	} {
+		_, checks := runDoctor(t, t.TempDir(), fmt.Sprintf("upstream: {url: %q, dialect: github, proxy: %q}\n", c.upstream, c.proxy.Reveal()))
+		assertCheck(t, checks, "egress proxy", c.result, c.found)
+		if text := fmt.Sprint(checks); strings.Contains(text, egressPassword) || strings.Contains(text, "wrong-egress") {
+			t.Errorf("the password is shown: %s", text)
+		}
+	}
+}
