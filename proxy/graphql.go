@@ -130,7 +130,7 @@ func queriesOf(name string) string { return allQueries + "@" + strings.ToLower(n
 // queryTags returns the tags of the response to a GraphQL query.
 func (q *question) queryTags() []string {
 	call, caller := q.graphQL, q.identity.Caller
-	tags := []string{allQueries, "url:" + q.match.Path, "account:" + caller.Account, classTag(caller.Class), credentialTag(caller.Class)}
+	tags := []string{allQueries, urlTag(q.match.Path), "account:" + caller.Account, classTag(caller.Class), credentialTag(caller.Class)}
 	for _, name := range call.Repositories {
 		name = strings.ToLower(name)
 		owner, _, _ := strings.Cut(name, "/")

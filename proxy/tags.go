@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"cmp"
+	"encoding/hex"
 	"context"
 	"errors"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -52,7 +54,7 @@ func (q *question) tags() []string {
 		return q.queryTags()
 	}
 	m := q.match
-	tags := []string{"op:" + m.Operation.ID, "url:" + m.Path}
+	tags := []string{"op:" + m.Operation.ID, urlTag(m.Path)}
 	c := m.Collection()
 	tags = append(tags, c.Tags()...)
 	if c.Name != "" {
@@ -78,9 +80,9 @@ func (q *question) tags() []string {
 	}
 	if q.hasAccess() {
 		own := credentialTag(q.identity.Caller.Class)
-		tags = append(tags, own, own+"@"+m.Path)
+		tags = append(tags, own, own+"@"+inTag(m.Path))
 		for _, path := range m.Above() {
-			tags = append(tags, own+"@"+path+"/")
+			tags = append(tags, own+"@"+inTag(path)+"/")
 		}
 		if c.Name == "?" {
 			tags = append(tags, own+ofUnnamed)
@@ -122,7 +124,7 @@ func (g *Gateway) endAccess(a *attempt, status int) {
 	}
 	c, own := a.match.Collection(), credentialTag(a.identity.Caller.Class)
 	isRoot := c.Family == "."
-	tags := []string{own + "@" + a.match.Path}
+	tags := []string{own + "@" + inTag(a.match.Path)}
 	if isRoot || a.match.Query == "" {
 		tags = append(tags, tags[0]+"/")
 	}
@@ -195,7 +197,7 @@ func (g *Gateway) TagOf(target string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return "url:" + m.Path, nil
+	return urlTag(m.Path), nil
 }
 
 // tagsOfResponse returns the tags that the response to an unsafe request makes stale. The status is below 400.
@@ -361,7 +363,7 @@ func (g *Gateway) tagsOfObject(q *question, targetOnly bool) (tags []string) {
 	}
 	for _, caller := range g.ownCallers(q) {
 		for _, path := range paths {
-			tags = append(tags, credentialTag(caller.Class)+"@"+path)
+			tags = append(tags, credentialTag(caller.Class)+"@"+inTag(path))
 		}
 	}
 	return tags
@@ -402,7 +404,7 @@ func (g *Gateway) tagsOfPath(path string) []string {
 	if m, err := g.Catalogue.Classify(http.MethodGet, path, ""); err == nil && m.Operation.Cache.Class == policy.Shared {
 		return nil
 	}
-	return []string{"url:" + path}
+	return []string{urlTag(path)}
 }
 
 // tagsOfLocation returns the tags of the targets in Location and Content-Location of a response to an unsafe request.
@@ -441,6 +443,18 @@ func scope(op *policy.Operation, params *policy.Params) string {
 		b.WriteString(value)
 	}
 	return b.String()
+}
+
+func urlTag(path string) string { return "url:" + inTag(path) }
+
+// inTag returns a path as a part of a tag. The hash of a path that may contain a credential replaces the path, because purges send
+// tags to the shared cache.
+func inTag(path string) string {
+	if !isSecret(path, nil) {
+		return path
+	}
+	key := cache.NewKey(path)
+	return "/" + hex.EncodeToString(key[:8])
 }
 
 // at returns the tag of an operation's responses in one repository or organization.

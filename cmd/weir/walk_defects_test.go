@@ -10,7 +10,6 @@ import (
 // openDefect is a defect of the gateway that makes the random walk fail.
 type openDefect struct {
 	id      string
-	issue   int    // that removes the entry
 	finding string // a part of what the oracle says
 	traffic string // the move that shows the defect, or "" for a quirk
 	// without disables the quirk that shows the defect.
