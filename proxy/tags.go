@@ -2,8 +2,8 @@ package proxy
 
 import (
 	"cmp"
-	"encoding/hex"
 	"context"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"net/url"
