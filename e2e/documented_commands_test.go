@@ -89,7 +89,7 @@ var documentedCommands = []documentedCommand{
 	// docs/migration.md
 	{command: "curl -s 127.0.0.1:9090/metrics | grep weir_saved_total", want: `weir_operation="gitignore/list-templates"\} [1-9]`},
 	{command: `curl -s -H "Authorization: Bearer $TOKEN" -H 'Cache-Control: no-cache' 127.0.0.1:8080/rate_limit`, want: `"search":\{"limit":30,("\w+":\d+,)*"used":30`},
-	{command: "weir check ghproxy.yaml", want: `^ghproxy.yaml: valid$`},
+	{command: "weir check ghproxy.yaml", want: `^ghproxy.yaml: valid\nghproxy.yaml: warning: upstream.rewrite_urls is off: .*$`},
 	{command: "weir serve --config ghproxy.yaml", want: `msg="gateway started" address=.* dialect=github`, stays: true},
 	{command: `curl -s -H 'Prefer: wait=60' -H "Authorization: Bearer $TOKEN" "127.0.0.1:8080/search/commits?q=gear"`, as: `curl -si -H 'Prefer: wait=60' -H "Authorization: Bearer tok-member" "127.0.0.1:8080/search/commits?q=gear"`, want: `(?s)Preference-Applied: wait=60.*"total_count"`},
 
