@@ -4,6 +4,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -27,11 +28,27 @@ var contentFields = []string{"Content-Encoding", "Content-Language", "Content-Ty
 type sentFields struct {
 	header http.Header
 	// keyed are the sorted names of the fields in the cache key, besides Accept.
-	keyed    []string
+	keyed []string
+	// numbers are the sorted names of the fields of which the cache key has only the name ([sentFields.implied]).
+	numbers  []string
 	withheld []string // rows of the table for the fields that are not forwarded
 	// credentials are the fields that are not forwarded because they hold a credential. They belong to the key, because a client
 	// that names itself expects a response for itself.
 	credentials http.Header
+}
+
+var (
+	// smallNumbers matches values of at most four digits, which hold no credential.
+	smallNumbers = regexp.MustCompile(`^[0-9, ]{1,4}$`)
+	// namesCaller matches the names of fields in which even a small number may select the data of a caller.
+	namesCaller = regexp.MustCompile(`(?i)(^|-)(id|uid|gid|sid|pin|otp|as|org|for)(-|$)|token|key|secret|pass|pwd|auth|sign|sess|jwt|cred|cookie|code|` +
+		`ticket|grant|cert|user|login|account|tenant|owner|member|client|customer|person|sudo|actor|subject|principal|ident|role|scope|group|team|project|organi|company|workspace|` +
+		`behalf|impersonat|delegat|mfa|employee|staff|person|badge|device|profile|view|visitor|reader|subscriber|holder|patient|department|division|realm|domain|site|store|uuid|nonce`)
+)
+
+// isPlainNumber reports whether a field has a small number and names no caller. Programs number their requests.
+func isPlainNumber(name string, values []string) bool {
+	return len(values) == 1 && smallNumbers.MatchString(values[0]) && !namesCaller.MatchString(name)
 }
 
 // outbound returns the fields of a client's request that are forwarded.
@@ -54,7 +71,11 @@ func (g *Gateway) outbound(in http.Header, known bool) sentFields {
 				}
 			}
 			out[name] = values[:len(values):len(values)]
-			if name != "Accept" {
+			switch {
+			case name == "Accept":
+			case !known && row == "" && isPlainNumber(name, values):
+				f.numbers = append(f.numbers, name)
+			default:
 				f.keyed = append(f.keyed, name)
 			}
 		default:
@@ -68,6 +89,7 @@ func (g *Gateway) outbound(in http.Header, known bool) sentFields {
 		}
 	}
 	slices.Sort(f.keyed)
+	slices.Sort(f.numbers)
 	if len(f.withheld) > 1 {
 		slices.Sort(f.withheld)
 		f.withheld = slices.Compact(f.withheld)
@@ -98,22 +120,23 @@ func (f *sentFields) keyParts(first ...string) []string {
 		}
 		parts = append(parts, name, value)
 	}
+	for _, name := range f.numbers {
+		parts = append(parts, "a number in", name)
+	}
 	for _, name := range slices.Sorted(maps.Keys(f.credentials)) {
 		parts = append(parts, name, cache.FieldValue(f.credentials, name))
 	}
 	return parts
 }
 
-// unkeyed returns the names of the fields that may change a response and are not in the key: the standard fields, and the
-// fields of the request that the key omits.
-func (f *sentFields) unkeyed() []string {
-	names := slices.Clone(policy.StandardFields)
-	for name := range f.header {
-		if name != "Via" && name != "Surrogate-Capability" && name != "Accept" && !slices.Contains(f.keyed, name) && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
+// implied returns the names of the fields that a response depends on although neither the key nor its Vary field contains their
+// values. vary are the fields of Vary outside the key. A number counts for a response without such fields: an upstream that lists
+// one field of its own in Vary lists them all.
+func (f *sentFields) implied(vary []cache.Field) []string {
+	if len(vary) > 0 {
+		return nil
 	}
-	return names
+	return f.numbers
 }
 
 // addTrailers forwards the trailers of a request with a body that have no row in the table. In trailers the fields with a row have

@@ -136,6 +136,28 @@ func TestNumbersSeparateResponses(t *testing.T) {
 	})
 }
 
+// TestVaryDecidesAboutNumbersIfItListsAFieldOfTheUpstream sends the same request twice, with two numbers in a field without a row.
+func TestVaryDecidesAboutNumbersIfItListsAFieldOfTheUpstream(t *testing.T) {
+	for _, c := range []struct {
+		vary, first, second string
+		hit                 bool
+	}{
+		{"Foo", "Req: 1", "Req: 2", true},
+		{"Foo, Req", "Req: 1", "Req: 2", false},
+		{"Accept-Encoding", "Req: 1", "Req: 2", false},
+		{"", "Req: 1", "Req: 2", false},
+		{"", "Req: 1", "Req: 1", true},
+		{"Foo", "Foo: bar", "Req: 1", false},
+		{"Foo", "Req: 1", "Req: one", false},
+		{"Foo", "Tenant: 1", "Tenant: 2", false},
+	} {
+		setup(replies("x", "Cache-Control: max-age=60", "Vary: "+c.vary)).sub(t, c.vary+" "+c.first+" "+c.second, func(w *world) {
+			w.get("/made/up", c.first)
+			w.want("hit", w.get("/made/up", c.second).isHit(), c.hit)
+		})
+	}
+}
+
 // TestRequestsWithOtherFieldsAreNotCoalesced sends simultaneous requests that differ in one field.
 func TestRequestsWithOtherFieldsAreNotCoalesced(t *testing.T) {
 	setup(delayed(echoFields("max-age=60"))).run(t, func(w *world) {

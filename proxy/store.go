@@ -191,13 +191,13 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response) (
 // the freshness lifetime and the request fields in Vary.
 func (g *Gateway) storable(a *attempt, answer cache.Response) (lifetime time.Duration, vary []cache.Field, ok bool) {
 	lifetime, allowed := cache.Storable(answer, a.cacheControl, a.rule)
-	vary, selectable := cache.VaryFields(answer.Header, a.header, g.coveredFields(a.question))
+	vary, selectable := g.varyFields(a, answer)
 	if a.graphQL != nil {
 		return a.ttl, vary, queryStorable(answer) && selectable
 	}
 	if a.isFailure(answer.Status) {
-		// The credential may have caused the error, and may get access later. A field without a part in the key may also
-		// have caused the error, so only requests with the same fields get the stored error.
+		// The credential may have caused the error, and may get access later. A standard field without a part in the key
+		// may also have caused the error, so only requests with the same standard fields get the stored error.
 		anonymous := !a.rule.OneCaller
 		vary, selectable = g.errorVary(a, answer)
 		allowed = allowed && anonymous && (a.last == nil || a.isFailure(a.last.Status)) && isPlain(a.header)
@@ -253,12 +253,19 @@ func (g *Gateway) coveredFields(q *question) []string {
 	return g.covered
 }
 
-// errorVary returns the request fields that another request must share to get the same error: the fields in Vary and the
-// standard fields. ok is false if Vary excludes all other requests.
-func (g *Gateway) errorVary(a *attempt, answer cache.Response) (vary []cache.Field, ok bool) {
+// varyFields returns the request fields outside the key that another request must share to get the same response. ok is false if
+// Vary excludes all other requests.
+func (g *Gateway) varyFields(a *attempt, answer cache.Response) (vary []cache.Field, ok bool) {
 	covered := g.coveredFields(a.question)
 	vary, ok = cache.VaryFields(answer.Header, a.header, covered)
-	implied, _ := cache.VaryFields(http.Header{"Vary": a.unkeyed()}, a.header, covered)
+	implied, _ := cache.VaryFields(http.Header{"Vary": a.implied(vary)}, a.header, covered)
+	return append(vary, implied...), ok
+}
+
+// errorVary is varyFields for an error, which the standard fields and any number may have caused, too.
+func (g *Gateway) errorVary(a *attempt, answer cache.Response) (vary []cache.Field, ok bool) {
+	vary, ok = g.varyFields(a, answer)
+	implied, _ := cache.VaryFields(http.Header{"Vary": slices.Concat(policy.StandardFields, a.numbers)}, a.header, g.coveredFields(a.question))
 	return append(vary, implied...), ok
 }
 
