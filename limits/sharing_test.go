@@ -43,7 +43,7 @@ func each(n int, interval, from time.Duration) func(time.Duration) int {
 	}
 }
 
-// hour runs workers for a primary window of 5,000 requests, and returns a table with what they have used at some times.
+// hour runs workers for a primary window of 5,000 requests, and returns a table of the requests that each worker has used at some times.
 func hour(t *testing.T, groups []policy.ClientBudget, workers ...*worker) (rows []string) {
 	var budgets []policy.ClientBudget
 	head, line := "| minute |", "|---|"

@@ -26,7 +26,7 @@ type attempt struct {
 	// hasAlternative is set if another credential of the client can be tried, or if an earlier credential was
 	// rate-limited or got a hidden response.
 	hasAlternative bool
-	// identityAsked is set if the upstream is asked for the identity form of the response.
+	// identityAsked is set if the request asks the upstream for the identity form of the response.
 	identityAsked bool
 	// credentialBy is the end of the wait for a held credential; zero before the wait. sentCredential is the held credential of
 	// the request in progress, otherwise it is nil.

@@ -19,7 +19,7 @@
 // after each of these times, Redis gives the tokens of a silent replica to the others.
 //
 // An idle account rests (account.idle): its replica has returned all leases with one call, and makes no further call before
-// the next request. Each server of a cluster is a shard (shard.go), and the loss of a shard concerns only what it stores.
+// the next request. Each server of a cluster is a shard (shard.go), and the loss of a shard delays only the accounts that it stores.
 //
 // Each account is one hash, so one script can decide on the whole account, also in a cluster. All fields of an account
 // expire and are lost together. Values are cmsgpack maps with named fields, unless the table names another type. Times
