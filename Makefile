@@ -41,7 +41,7 @@ LONGER = WEIR_SCENARIOS=200 WEIR_HTTP_SCENARIOS=25 WEIR_CANCELLATIONS=1500 WEIR_
 # The end-to-end tests that measure memory run without the race detector, which needs much memory itself.
 MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory)$$
 
-.PHONY: help build demo test race simulations mutants e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients judge h2spec generate rules release deploy-check adjacent cover fmt clean needs
+.PHONY: help build demo test race variants simulations mutants e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients judge h2spec generate rules release deploy-check adjacent cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,11 +57,13 @@ test: ## Run the unit and integration tests: 90 seconds. Needs only Go; uses red
 	@command -v redis-server >/dev/null || echo "make: redis-server is not installed; its tests are skipped, and miniredis serves the others"
 	$(SERVERS) $(FIXED) CGO_ENABLED=0 $(GOTEST) -limit 20s -- -vet=off -timeout 5m $(TESTFLAGS) $(PACKAGES)
 
-# The upstream of package proxy speaks HTTP/2, and HTTP/1.1 in the second run, without the race detector: the binary of make e2e has it, and
-# its upstreams speak HTTP/1.1. miniredis runs scripts in Go, which takes minutes with the race detector. make test has found that each
-# open defect makes the random walk fail.
-race: needs ## Run the tests with the race detector and new seeds, over HTTP/1.1 too: four minutes.
+# make test has found that each open defect makes the random walk fail.
+race: needs ## Run the tests with the race detector and new seeds: six minutes.
 	$(SERVERS) RAPID_CHECKS=40 $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m -skip TestEachOpenDefect $(TESTFLAGS) $(PACKAGES)
+
+# The upstream of package proxy speaks HTTP/2 in the other targets. The binary of make e2e has the race detector, and its upstreams
+# speak HTTP/1.1. miniredis runs scripts in Go, which takes minutes with the race detector.
+variants: needs ## Run the tests of proxy over HTTP/1.1, and the suite of the ledger on miniredis: 40 seconds.
 	WEIR_TEST_UPSTREAM=http1 $(GOTEST) -- -vet=off -shuffle=on -skip 'TestADay|TestPollingCosts|OverHTTP|TestEveryEnd|TestCancel' ./proxy
 	WEIR_MINIREDIS=1 $(GOTEST) -- -vet=off -shuffle=on -run OnMiniredis ./limits/redisledger
 
