@@ -21,10 +21,10 @@ type Ledger interface {
 	Settle(ctx context.Context, permit Permit, outcome Outcome) error
 	// Release frees the concurrency slot of a settled permit. After an abort the slot is freed ten seconds later,
 	// because the upstream may still be working on the request.
-	Release(ctx context.Context, permit Permit, aborted bool) error
+	Release(ctx context.Context, permit Permit, aborted bool)
 	// Renew extends permits in use, and raises their CPU time to the elapsed time. An expired permit is reserved again,
-	// even beyond a limit, because its request is open.
-	Renew(ctx context.Context, permits []OpenPermit) error
+	// even beyond a limit, because its request is open. Renew changes only the memory of this process.
+	Renew(permits []OpenPermit)
 	// Budget returns what a caller may use of one resource of its account, from the memory of this process. Budget has no
 	// context, because it never waits for Redis. If this process knows nothing about the resource, known is false, and
 	// b is the documented budget of the kind.

@@ -43,9 +43,6 @@ type inUse struct {
 	// since is the time at which the upstream began to work: the grant, or the end of the upload.
 	since     time.Time
 	uploading bool
-	// closing is set during the call that closes the permit. renewed is set if a renewal ran during that call, because
-	// the renewal may have reserved again.
-	closing, renewed bool
 }
 
 // NewLimiter returns a limiter that uses a ledger.
@@ -99,7 +96,7 @@ func (l *Limiter) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-tick:
-			l.renew(ctx)
+			l.renew()
 		}
 	}
 	l.mu.Lock()
@@ -109,9 +106,11 @@ func (l *Limiter) Run(ctx context.Context) {
 }
 
 // renew renews the permits of all uploads, and the permits that have been in use for at least renewEvery.
-func (l *Limiter) renew(ctx context.Context) {
-	var permits []OpenPermit
+// The lock is held during the call, because a renewal after the end of a permit would reserve again.
+func (l *Limiter) renew() {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	var permits []OpenPermit
 	for _, u := range l.permits {
 		switch elapsed := l.now().Sub(u.since); {
 		case u.uploading:
@@ -120,29 +119,9 @@ func (l *Limiter) renew(ctx context.Context) {
 			permits = append(permits, OpenPermit{u.permit, min(elapsed, longestWork)})
 		}
 	}
-	l.mu.Unlock()
-	if len(permits) == 0 {
-		return
+	if len(permits) > 0 {
+		l.ledger.Renew(permits)
 	}
-	_ = l.ledger.Renew(ctx, permits) // the next renewal follows in a second
-	for _, p := range permits {
-		l.mu.Lock()
-		u := l.permits[p.ID]
-		if u != nil && u.closing {
-			u.renewed = true // close undoes the renewal
-		}
-		l.mu.Unlock()
-		if u == nil {
-			l.undoRenewal(ctx, p.Permit)
-		}
-	}
-}
-
-// undoRenewal closes a permit that a renewal may have reserved again after the end of the permit. If the calls fail,
-// the reservation expires.
-func (l *Limiter) undoRenewal(ctx context.Context, p Permit) {
-	_ = l.ledger.Settle(ctx, p, Outcome{})
-	_ = l.ledger.Release(ctx, p, false)
 }
 
 // Refusal is the error for a request that cannot be sent before its deadline.
@@ -406,7 +385,7 @@ func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) (c
 	}
 	cost = cmp.Or(outcome.Cost, int(permit.cost()))
 	if outcome.Ended || !outcome.Answered {
-		return cost, l.close(ctx, permit, func() error { return l.ledger.Settle(ctx, permit, outcome) })
+		l.stopRenewals(permit)
 	}
 	defer l.wake(permit)
 	return cost, l.ledger.Settle(ctx, permit, outcome)
@@ -434,28 +413,17 @@ func (l *Limiter) learnCost(p *Permit, o *Outcome) {
 }
 
 // Release frees the concurrency slot of a permit at the end of the response.
-func (l *Limiter) Release(ctx context.Context, permit Permit, aborted bool) error {
-	return l.close(ctx, permit, func() error { return l.ledger.Release(ctx, permit, aborted) })
+func (l *Limiter) Release(ctx context.Context, permit Permit, aborted bool) {
+	l.stopRenewals(permit)
+	defer l.wake(permit)
+	l.ledger.Release(ctx, permit, aborted)
 }
 
-// close calls the ledger to close a permit, and ends the renewals of the permit.
-func (l *Limiter) close(ctx context.Context, permit Permit, call func() error) error {
+// stopRenewals ends the renewals of a permit, before the ledger closes the permit.
+func (l *Limiter) stopRenewals(permit Permit) {
 	l.mu.Lock()
-	u := l.permits[permit.ID]
-	if u != nil {
-		u.closing = true
-	}
-	l.mu.Unlock()
-	defer l.wake(permit)
-	err := call()
-	l.mu.Lock()
+	defer l.mu.Unlock()
 	delete(l.permits, permit.ID)
-	renewed := u != nil && u.renewed
-	l.mu.Unlock()
-	if renewed {
-		l.undoRenewal(ctx, permit)
-	}
-	return err
 }
 
 // wake unblocks the claims that wait until a permit of their account is settled or released.

@@ -277,19 +277,18 @@ func (m *Memory) removeUnproven(a *account) {
 	}
 }
 
-// Release implements [Ledger] and never fails.
-func (m *Memory) Release(_ context.Context, permit Permit, aborted bool) error {
+// Release implements [Ledger].
+func (m *Memory) Release(_ context.Context, permit Permit, aborted bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a := m.accounts[m.canonical(permit.Account)]; a != nil {
 		a.release(permit.ID, aborted, m.now())
 		m.removeUnproven(a)
 	}
-	return nil
 }
 
-// Renew implements [Ledger] and never fails.
-func (m *Memory) Renew(_ context.Context, permits []OpenPermit) error {
+// Renew implements [Ledger].
+func (m *Memory) Renew(permits []OpenPermit) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
@@ -298,7 +297,6 @@ func (m *Memory) Renew(_ context.Context, permits []OpenPermit) error {
 		a.renew(&p, m.spends(a, p.Claim), &m.rules, now)
 		m.cover(a, p.Resource)
 	}
-	return nil
 }
 
 // Budget implements [Ledger]. All budgets are known.

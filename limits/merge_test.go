@@ -262,9 +262,9 @@ func TestMemoryMergeKeepsPermitsAndNames(t *testing.T) {
 			t.Errorf("third claim of two slots: %+v", d)
 		}
 		for _, p := range []Permit{a, b} {
-			_ = m.Renew(ctx, []OpenPermit{{p, time.Second}})
+			m.Renew([]OpenPermit{{p, time.Second}})
 			_ = m.Settle(ctx, p, Outcome{Sent: true, Answered: true})
-			_ = m.Release(ctx, p, false)
+			m.Release(ctx, p, false)
 		}
 		if list, _ := m.Accounts(ctx, 10); len(list) != 1 || list[0].Name != "user:1" || list[0].InUse != 0 {
 			t.Errorf("accounts: %+v", list)

@@ -78,7 +78,7 @@ func (s *Simulation) Advance() {
 	}
 	if now.Sub(s.renewed) >= renewEvery {
 		s.renewed = now
-		s.renew(context.Background())
+		s.renew()
 	}
 	s.wake = time.Time{}
 	for _, name := range slices.Sorted(maps.Keys(s.queues)) {

@@ -325,9 +325,7 @@ func (g *Gateway) settle(a *attempt, permit limits.Permit, outcome limits.Outcom
 
 // release frees the concurrency slot of a permit.
 func (g *Gateway) release(a *attempt, permit limits.Permit, aborted bool) {
-	if err := g.Limiter.Release(a.detach(), permit, aborted); err != nil {
-		g.Log.DebugContext(a.detach(), "permit not released", "request", a.record.ID, "error", err)
-	}
+	g.Limiter.Release(a.detach(), permit, aborted)
 }
 
 // permittedBody releases the concurrency slot at the end of the body or in Close. A body ends with its last byte, even

@@ -25,13 +25,13 @@ func (s alteringLedger) Settle(ctx context.Context, p limits.Permit, o limits.Ou
 // unrenewedLedger ignores renewals.
 type unrenewedLedger struct{ Ledger }
 
-func (unrenewedLedger) Renew(context.Context, []limits.OpenPermit) error { return nil }
+func (unrenewedLedger) Renew([]limits.OpenPermit) {}
 
 // hastyLedger releases aborted responses immediately.
 type hastyLedger struct{ Ledger }
 
-func (h hastyLedger) Release(ctx context.Context, p limits.Permit, _ bool) error {
-	return h.Ledger.Release(ctx, p, false)
+func (h hastyLedger) Release(ctx context.Context, p limits.Permit, _ bool) {
+	h.Ledger.Release(ctx, p, false)
 }
 
 // cheapLedger reserves nine tenths of the cost of a claim.

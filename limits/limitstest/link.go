@@ -93,24 +93,23 @@ func (l *link) Settle(ctx context.Context, permit limits.Permit, outcome limits.
 }
 
 // Release implements limits.Ledger.
-func (l *link) Release(ctx context.Context, permit limits.Permit, aborted bool) error {
+func (l *link) Release(ctx context.Context, permit limits.Permit, aborted bool) {
 	again, err := l.delay()
-	if err != nil {
-		return err
+	if err == nil {
+		l.Ledger.Release(ctx, permit, aborted)
 	}
-	err = l.Ledger.Release(ctx, permit, aborted)
 	if again {
-		err = l.Ledger.Release(ctx, permit, aborted)
+		l.Ledger.Release(ctx, permit, aborted)
 	}
-	return err
 }
 
 // Renew implements limits.Ledger.
-func (l *link) Renew(ctx context.Context, permits []limits.OpenPermit) error {
-	if _, err := l.delay(); err != nil {
-		return err
+func (l *link) Renew(permits []limits.OpenPermit) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.crashed {
+		l.Ledger.Renew(permits)
 	}
-	return l.Ledger.Renew(ctx, permits)
 }
 
 // grantedAt returns the time at which a permit was granted.

@@ -217,17 +217,17 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 }
 
 // Release implements [limits.Ledger].
-func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) error {
+func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) {
 	l.mu.Lock()
 	a := l.account(p.Account, p.Kind)
 	a.part.Release(p.ID, aborted, l.now())
 	a.touch(a.part.Touches(p.Claim, "", l.rules.Load())...)
 	l.mu.Unlock()
-	return l.flush(ctx, a, false)
+	_ = l.flush(ctx, a, false) // fails only if it is immediate
 }
 
 // Renew implements [limits.Ledger]. The lease of the replica contains the permits, so a renewal needs no call.
-func (l *Ledger) Renew(_ context.Context, permits []limits.OpenPermit) error {
+func (l *Ledger) Renew(permits []limits.OpenPermit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range permits {
@@ -235,7 +235,6 @@ func (l *Ledger) Renew(_ context.Context, permits []limits.OpenPermit) error {
 		a.part.Renew(p, l.rules.Load(), l.now())
 		a.touch(a.part.Touches(p.Claim, "", l.rules.Load())...)
 	}
-	return nil
 }
 
 // Open implements [limits.Operator].
