@@ -34,6 +34,8 @@ type account struct {
 	// Assumed is the start after an unclean stop, or zero. Logs with short windows count as spent at that time.
 	Assumed int64 `json:",omitempty"`
 
+	// accepted means that some outcome was not 401, so the upstream has an account for the credential.
+	accepted     bool
 	reservations map[uint64]*reservation // by permit ID
 	last         int64                   // time of the last step
 	nextExpiry   int64                   // no reservation expires earlier
@@ -562,6 +564,7 @@ func (a *account) advance(now int64) int64 {
 	})
 	for _, v := range expired {
 		if !v.charged {
+			a.accepted = true // the outcome is unknown
 			v.keepSlowStart()
 			a.spendUnconfirmed(v.window, v.expiry, v.cost)
 			a.charge(v, v.expiry)

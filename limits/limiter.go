@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/weirgate/weir/policy"
 )
 
@@ -24,7 +22,7 @@ type Limiter struct {
 	// start starts the dispatcher of a new queue.
 	start       func(*queue)
 	resources   resourceNames
-	suspicions  suspicions
+	suspicions  *suspicions
 	tags        tagNames
 	estimates   estimates
 	costs       *costs
@@ -48,7 +46,7 @@ type inUse struct {
 // NewLimiter returns a limiter that uses a ledger.
 func NewLimiter(ledger Ledger) *Limiter {
 	l := &Limiter{
-		ledger: ledger, now: time.Now, estimates: estimates{ops: map[string]*estimate{}}, costs: newCosts(),
+		ledger: ledger, now: time.Now, suspicions: newSuspicions(), estimates: estimates{ops: map[string]*estimate{}}, costs: newCosts(),
 		lastID: rand.Uint64() >> 2, queues: map[string]*queue{}, permits: map[uint64]*inUse{},
 	}
 	l.start = func(q *queue) { l.dispatchers.Go(func() { l.dispatch(q) }) }
@@ -58,23 +56,12 @@ func NewLimiter(ledger Ledger) *Limiter {
 // Enforces reports whether the limiter delays or refuses requests after a limit error. It does not with [Unlimited].
 func (l *Limiter) Enforces() bool { return l.ledger != Unlimited{} }
 
-// Waiting returns the number of waiting requests of each account with waiting requests.
-func (l *Limiter) Waiting() map[string]int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	waiting := make(map[string]int, len(l.queues))
-	for account, q := range l.queues {
-		waiting[account] = q.waiting
-	}
-	return waiting
-}
-
 // ClientResource identifies the requests of a client that need one resource of an account. Client is empty if the account
 // is not divided among clients.
 type ClientResource struct{ Account, Resource, Client string }
 
-// WaitingByClient returns the number of waiting requests by account, resource and client.
-func (l *Limiter) WaitingByClient() map[ClientResource]int {
+// Waiting returns the number of waiting requests by account, resource and client.
+func (l *Limiter) Waiting() map[ClientResource]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	waiting := map[ClientResource]int{}
@@ -266,8 +253,7 @@ func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time,
 	q := l.queues[claim.Account]
 	if q == nil {
 		q = &queue{
-			account: claim.Account, lines: map[class]*line{}, flows: map[string]*flow{},
-			pace: rate.NewLimiter(paceRate, paceBurst), changed: make(chan struct{}, 1),
+			account: claim.Account, lines: map[class]*line{}, flows: map[string]*flow{}, changed: make(chan struct{}, 1),
 		}
 		l.queues[claim.Account] = q
 		l.start(q)
@@ -332,9 +318,6 @@ func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 	now := l.now()
 	if w, wake = q.next(now); w == nil {
 		return nil, wake, true
-	}
-	if now.Before(w.line.pacedUntil) && !q.pace.AllowN(now, 1) {
-		return nil, now.Add(time.Second / paceRate), true
 	}
 	w.admitting, q.settled = true, false
 	w.claim.Waiting = w.flow.waiting

@@ -180,7 +180,7 @@ func TestAcquireReturnsWhenAnotherPermitSettles(t *testing.T) {
 		}()
 		const duration = 3400 * time.Millisecond
 		time.Sleep(duration)
-		if waiting := o.Waiting(); len(waiting) != 1 || waiting["a"] != 1 {
+		if waiting := o.Waiting(); len(waiting) != 1 || waiting[ClientResource{"a", "core", ""}] != 1 {
 			t.Errorf("got waiting requests %v, want one of account a", waiting)
 		}
 		_, _ = o.Settle(o.ctx, *open[0], Outcome{})
@@ -215,7 +215,7 @@ func TestPermitShowsTheUseThatItWaitedFor(t *testing.T) {
 		waiting := make(chan map[ClientResource]int)
 		go func() {
 			time.Sleep(time.Second)
-			waiting <- o.WaitingByClient()
+			waiting <- o.Waiting()
 		}()
 		p, err := o.acquire(core("op"), gh, 61*time.Second)
 		if err != nil || p.Waited != Points || !reflect.DeepEqual(p.Shared, want) {

@@ -325,7 +325,7 @@ func TestMergedNamesShareOneQueue(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		if waiting := l.Waiting(); !maps.Equal(waiting, map[string]int{"user:1": 2}) {
+		if waiting := l.Waiting(); !maps.Equal(waiting, map[ClientResource]int{{"user:1", "core", ""}: 2}) {
 			t.Errorf("waiting: %v", waiting)
 		}
 		_, _ = l.Settle(context.Background(), *first, Outcome{})

@@ -30,7 +30,7 @@ var rateHeaders = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Rate
 
 // readRate parses the x-ratelimit headers of a response that arrived at now. It returns false if the limit or the reset is
 // missing, or if a number is invalid, outside its range or contradicts the others (policy/numbers.go). If the used number is
-// missing, ReadRate computes that number from the limit and the remaining number.
+// missing, readRate computes that number from the limit and the remaining number.
 func readRate(h http.Header, now time.Time) (r Rate, ok bool) {
 	present, ignored := false, ""
 	read := func(name string, n policy.Number) (value int64, ok bool) {

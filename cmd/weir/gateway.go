@@ -175,7 +175,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	if g.tls, err = openTLS(cfg, g.egress, g.log); err != nil {
 		return err
 	}
-	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.WaitingByClient, State: g.state, Label: g.label})
+	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.Waiting, State: g.state, Label: g.label})
 	g.observer = g.telemetry.NewObserver(g.history.Observe)
 	g.trail.OnChange(func(c admin.Change) { g.history.PublishChange(c) })
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
@@ -190,7 +190,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	}
 	sources := telemetry.Sources{
 		Accounts: g.accounts, Lost: g.store.Lost, Replicas: g.store.Replicas,
-		Waiting: g.limiter.WaitingByClient, Cache: g.cache.Size, LostEvents: g.cache.LostEvents,
+		Waiting: g.limiter.Waiting, Cache: g.cache.Size, LostEvents: g.cache.LostEvents,
 		Quarantined: func() int { return len(g.credentialHealth.Quarantined()) },
 		Reachable:   func() bool { return g.current.Load().proxy.Reachable() },
 	}
