@@ -153,8 +153,8 @@ func (m *Memory) account(name string, kind policy.CallerKind) *account {
 	return a
 }
 
-// spends returns the spends of a claim. After a cold start or an unclean stop, spends also fills the new logs of the account.
-func (m *Memory) spends(a *account, c Claim) []Spend {
+// fillLogs returns the spends of a claim. After a cold start or an unclean stop, it fills the new logs of the account.
+func (m *Memory) fillLogs(a *account, c Claim) []Spend {
 	spends := m.rules.Spends(c)
 	for _, s := range spends {
 		if (m.cold || a.Assumed != 0) && a.Logs[logKey(s.Budget, s.Scope)] == nil {
@@ -211,7 +211,7 @@ func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 	a := m.account(claim.Account, claim.Kind)
 	repeated := a.reservations[claim.ID] != nil
 	now := a.advance(m.now())
-	m.needs = a.needs(m.needs[:0], &claim, m.spends(a, claim), &m.rules, now)
+	m.needs = a.needs(m.needs[:0], &claim, m.fillLogs(a, claim), &m.rules, now)
 	d := a.admit(&claim, m.needs, &m.rules, now, nil, a.clients(&claim, now))
 	switch {
 	case !known && !d.Granted:
@@ -245,7 +245,7 @@ func (m *Memory) Settle(_ context.Context, permit Permit, outcome Outcome) error
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a := m.account(permit.Account, permit.Kind)
-	a.settle(&permit, &outcome, &m.rules, m.now())
+	a.Settle(&permit, &outcome, &m.rules, m.now())
 	a.accepted = a.accepted || !outcome.Unauthorized || outcome.Resent > 0
 	m.cover(a, cmp.Or(outcome.Rate.Resource, permit.Resource))
 	m.removeUnaccepted(a)
@@ -264,7 +264,7 @@ func (m *Memory) Release(_ context.Context, permit Permit, aborted bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a := m.accounts[m.canonical(permit.Account)]; a != nil {
-		a.release(permit.ID, aborted, m.now())
+		a.Release(permit.ID, aborted, m.now())
 		m.removeUnaccepted(a)
 	}
 }
@@ -276,7 +276,8 @@ func (m *Memory) Renew(permits []OpenPermit) {
 	now := m.now()
 	for _, p := range permits {
 		a := m.account(p.Account, p.Kind)
-		a.renew(&p, m.spends(a, p.Claim), &m.rules, now)
+		m.fillLogs(a, p.Claim)
+		a.Renew(&p, &m.rules, now)
 		m.cover(a, p.Resource)
 	}
 }
@@ -289,7 +290,7 @@ func (m *Memory) Budget(caller policy.Caller, resource string) (b Budget, known 
 	if a == nil {
 		a = newAccount(caller.Account, caller.Kind)
 	}
-	return a.budgetOf(caller, resource, &m.rules, m.now(), m.clock.Wall), true
+	return a.Budget(caller, resource, &m.rules, m.clock), true
 }
 
 // Alone implements [Ledger]. No other process uses the ledger.
@@ -300,7 +301,7 @@ func (m *Memory) Resources(_ context.Context, name string) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a := m.accounts[m.canonical(name)]; a != nil {
-		return a.resources(), nil
+		return a.Resources(), nil
 	}
 	return nil, nil
 }
@@ -315,7 +316,7 @@ func (m *Memory) Open(_ context.Context, name string) error {
 	}
 	defer m.cover(a, "")
 	a.exceeded = true // an opened window needs a line
-	return a.open(&m.rules, a.advance(m.now()))
+	return a.Open(&m.rules, m.now())
 }
 
 // Accounts implements [Operator] and never fails. The most recently used accounts are returned, ordered by name. The lock
@@ -337,7 +338,7 @@ func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 	for _, u := range recent {
 		m.mu.Lock()
 		if a := m.accounts[u.name]; a != nil {
-			list = append(list, a.describe(&m.rules, m.now(), nil, m.clock.Wall))
+			list = append(list, a.Describe(&m.rules, nil, m.clock))
 		}
 		m.mu.Unlock()
 	}

@@ -67,7 +67,7 @@ func (m *mergeModel) step(limitErrors bool) {
 			return
 		}
 		// The account with all events sends the request even beyond a limit.
-		m.all.renew(&OpenPermit{Permit: Permit{Claim: c}}, m.rules.Spends(c), &m.rules, m.now)
+		m.all.Renew(&OpenPermit{Permit: Permit{Claim: c}}, &m.rules, m.now)
 		v := m.all.reservations[c.ID]
 		v.granted = m.now
 		if !v.window.Confirmed {
@@ -83,15 +83,15 @@ func (m *mergeModel) step(limitErrors bool) {
 		p := &m.open[at]
 		if p.settled {
 			aborted := rapid.Bool().Draw(m.T, "aborted")
-			m.separate[p.account].release(p.permit.ID, aborted, m.now)
-			m.all.release(p.permit.ID, aborted, m.now)
+			m.separate[p.account].Release(p.permit.ID, aborted, m.now)
+			m.all.Release(p.permit.ID, aborted, m.now)
 			m.open = slices.Delete(m.open, at, at+1)
 			return
 		}
 		p.settled = true
 		o := m.outcome(p.permit, limitErrors)
-		m.separate[p.account].settle(&p.permit, &o, &m.rules, m.now)
-		m.all.settle(&p.permit, &o, &m.rules, m.now)
+		m.separate[p.account].Settle(&p.permit, &o, &m.rules, m.now)
+		m.all.Settle(&p.permit, &o, &m.rules, m.now)
 	default:
 		m.now += int64(rapid.IntRange(1, 20000).Draw(m.T, "milliseconds")) * 1000
 	}
@@ -163,8 +163,8 @@ func TestMergedAccountIsAsStrictAsBothAccounts(t *testing.T) {
 		}
 		// All permits can be settled, and all tokens return.
 		for _, p := range m.open {
-			merged.settle(&p.permit, &Outcome{Sent: true, Answered: true, Ended: true}, &m.rules, m.now)
-			merged.release(p.permit.ID, false, m.now)
+			merged.Settle(&p.permit, &Outcome{Sent: true, Answered: true, Ended: true}, &m.rules, m.now)
+			merged.Release(p.permit.ID, false, m.now)
 		}
 		m.now += 3 * 3600 * second
 		merged.advance(m.now)

@@ -77,6 +77,17 @@ func readRate(h http.Header, now time.Time) (r Rate, ok bool) {
 	return r, true
 }
 
+// ReadRate parses the x-ratelimit headers of a response, like readRate. If the headers name a resource
+// that may not have a window, the result is invalid: the response counts like a response without headers. The ledger
+// then charges the window of the claim, and not the window of another resource.
+func (l *Limiter) ReadRate(h http.Header) Rate {
+	r, ok := readRate(h, l.now())
+	if ok && r.Resource != "" && !l.resources.accept(r.Resource) {
+		return Rate{Invalid: true}
+	}
+	return r
+}
+
 // RemoveRate removes the x-ratelimit headers.
 func RemoveRate(h http.Header) {
 	for _, name := range rateHeaders {
@@ -130,6 +141,18 @@ func ReadLimitError(a policy.UpstreamAnswer) LimitError {
 		if name == row.Kind {
 			e.Kind = kind
 		}
+	}
+	return e
+}
+
+// ReadLimitError returns the limit error of a response to a request of an account. It must be called for every response. If
+// the response may be a limit error, but further such responses must confirm it, Repeated is not zero.
+func (l *Limiter) ReadLimitError(account string, a policy.UpstreamAnswer) LimitError {
+	e, of := ReadLimitError(a), suspect{account, a.GraphQL}
+	if e.Repeated == 0 {
+		l.suspicions.remove(of)
+	} else if l.suspicions.add(of, l.now()) >= e.Repeated {
+		e.Repeated = 0
 	}
 	return e
 }

@@ -69,7 +69,7 @@ func (m *bench) send(b *testing.B, c limits.Claim, settled bool) limits.Permit {
 		return limits.Permit{Claim: c}
 	}
 	now := time.Now()
-	rate := limits.Rate{Limit: 1 << 30, Used: 1, Reset: now.Add(time.Hour), Date: now, Resource: c.Resource}
+	rate := limits.Rate{Limit: 1e9, Used: 1, Reset: now.Add(time.Hour), Date: now, Resource: c.Resource}
 	if err := m.Settle(b.Context(), limits.Permit{Claim: c}, answered(rate)); err != nil {
 		b.Error(err)
 	}
@@ -137,7 +137,7 @@ func BenchmarkRedis(b *testing.B) {
 // BenchmarkBatches measures requests of one account from several concurrent clients.
 func BenchmarkBatches(b *testing.B) {
 	rules := defaultRules()
-	rules.Points.REST, rules.Concurrent, rules.Primary.User = 1<<30, 1<<20, 1<<30
+	rules.Points.REST, rules.Concurrent, rules.Primary.User = 1<<30, 1<<20, 1e9
 	for _, clients := range []int{1, 8, 64} {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {
 			m := newBench(b, rules)

@@ -199,7 +199,7 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 	r := l.rules.Load()
 	l.mu.Lock()
 	a := l.account(p.Account, p.Kind)
-	a.part.Settle(p, o, r, l.now())
+	a.part.Settle(&p, &o, r, l.now())
 	a.accepted = a.accepted || o.Sent && !o.Unauthorized
 	a.touch(a.part.Touches(p.Claim, o.Rate.Resource, r)...)
 	l.mu.Unlock()
@@ -232,7 +232,7 @@ func (l *Ledger) Renew(permits []limits.OpenPermit) {
 	defer l.mu.Unlock()
 	for _, p := range permits {
 		a := l.account(p.Account, p.Kind)
-		a.part.Renew(p, l.rules.Load(), l.now())
+		a.part.Renew(&p, l.rules.Load(), l.now())
 		a.touch(a.part.Touches(p.Claim, "", l.rules.Load())...)
 	}
 }
