@@ -10,12 +10,12 @@ import (
 )
 
 // Ledger decides about the requests of accounts. Implementations are safe for concurrent use. An error means that Redis is
-// unavailable; a refusal is not an error. A repeated change with the same permit ID has no further effect.
+// unavailable. A repeated change with the same permit ID has no further effect.
 type Ledger interface {
 	Names
 	// Admit checks a claim against all budgets of its account. It reserves from all of these budgets, or from no
 	// budget.
-	Admit(ctx context.Context, claim Claim) (Decision, error)
+	Admit(ctx context.Context, claim Claim) Decision
 	// Settle charges a permit for its outcome. It frees the concurrency slot immediately if the response has ended or
 	// the request was not sent. Without a response, the slot is freed ten seconds later.
 	Settle(ctx context.Context, permit Permit, outcome Outcome) error

@@ -133,7 +133,7 @@ func (r *Refusal) Wall() time.Time { return time.Now().Round(0).Add(time.Until(r
 const defaultRetry = time.Second
 
 // Acquire returns a permit, and may wait for the permit until the deadline. If the wait would be longer, Acquire
-// returns a [*Refusal] immediately. Other errors are the cause of a cancelled context, or an error of the ledger.
+// returns a [*Refusal] immediately. Other errors are the cause of a cancelled context.
 // Acquire sets the account, kind, ID, priority, CPU time and cost of the claim.
 //
 // Every permit must be settled. A permit must also be released, unless its outcome reports no response or a complete
@@ -169,11 +169,8 @@ func (l *Limiter) tryAcquire(ctx context.Context, claim *Claim, caller policy.Ca
 	}
 	// The call continues when the client disconnects. Otherwise a granted permit would leak. The ledger bounds the
 	// duration of the call.
-	d, err := l.ledger.Admit(context.WithoutCancel(ctx), *claim)
-	switch {
-	case err != nil:
-		return nil, d, err
-	case d.Granted:
+	d := l.ledger.Admit(context.WithoutCancel(ctx), *claim)
+	if d.Granted {
 		return l.use(Permit{Claim: *claim}), d, nil
 	}
 	if until := l.now().Add(d.Wait); d.Wait > 0 && until.After(deadline) {
@@ -299,8 +296,7 @@ func (l *Limiter) dispatch(q *queue) {
 		case w == nil:
 			q.sleep(wake)
 		default:
-			d, err := l.ledger.Admit(context.Background(), w.claim)
-			l.decided(q, w, d, err)
+			l.decided(q, w, l.ledger.Admit(context.Background(), w.claim))
 		}
 	}
 }
@@ -327,33 +323,29 @@ func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 
 // decided delivers the ledger's decision to a waiter. A refusal also blocks the claims that the same budget would
 // refuse.
-func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
+func (l *Limiter) decided(q *queue, w *waiter, d Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w.admitting = false
 	now := l.now()
-	switch {
-	case err != nil:
-		q.remove(w)
-		w.result <- err
-	case d.Granted:
+	if d.Granted {
 		w.reason, w.shared = w.line.reason, w.line.shared
 		q.granted(w, now)
 		w.result <- nil
-	default:
-		if w.leaving {
-			q.remove(w)
-			until := now.Add(d.Wait)
-			if d.Wait == 0 {
-				until = w.line.retryAt(w.flow.rank, now)
-			}
-			w.result <- &Refusal{d.Reason, until, d.Shared}
-		}
-		if d.Wait == 0 && q.settled {
-			return // a permit was settled or released during the call: try again
-		}
-		q.refuse(w.line.class, d, now)
+		return
 	}
+	if w.leaving {
+		q.remove(w)
+		until := now.Add(d.Wait)
+		if d.Wait == 0 {
+			until = w.line.retryAt(w.flow.rank, now)
+		}
+		w.result <- &Refusal{d.Reason, until, d.Shared}
+	}
+	if d.Wait == 0 && q.settled {
+		return // a permit was settled or released during the call: try again
+	}
+	q.refuse(w.line.class, d, now)
 }
 
 // Settle charges a permit for its outcome, and wakes the waiting claims of the account. It returns the cost of the request

@@ -203,8 +203,8 @@ func (m *Memory) ColdStart() string {
 	return ""
 }
 
-// Admit implements [Ledger] and never fails.
-func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
+// Admit implements [Ledger].
+func (m *Memory) Admit(_ context.Context, claim Claim) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	known := m.accounts[m.canonical(claim.Account)] != nil
@@ -219,7 +219,7 @@ func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
 	case d.Granted && !repeated:
 		m.cover(a, claim.Resource)
 	}
-	return d, nil
+	return d
 }
 
 // clients returns the use and the waits of the clients of an account. Of an account that replicas share, only Redis knows them.

@@ -249,7 +249,7 @@ func TestMemoryMergeKeepsPermitsAndNames(t *testing.T) {
 		m, ctx := NewMemory(rules), t.Context()
 		admit := func(account string, id uint64) (Permit, Decision) {
 			c := Claim{ID: id, Account: account, Kind: policy.User, Operation: "op", Resource: "core", Points: 1}
-			d, _ := m.Admit(ctx, c)
+			d := m.Admit(ctx, c)
 			return Permit{Claim: c}, d
 		}
 		a, _ := admit("token a", 1)
@@ -285,13 +285,13 @@ func TestMergeDoesNotDoubleTheColdStart(t *testing.T) {
 			return Claim{ID: id, Account: account, Kind: policy.User, Operation: "op", Resource: "core", Points: 1, CreatesContent: true}
 		}
 		for i, name := range []string{"a", "b", "c"} {
-			if d, _ := m.Admit(context.Background(), claim(name, uint64(i+1))); !d.Granted {
+			if d := m.Admit(context.Background(), claim(name, uint64(i+1))); !d.Granted {
 				t.Fatalf("%s: %+v", name, d)
 			}
 			m.Merge(name, "user:1", policy.User)
 		}
 		time.Sleep(slowStep)
-		if d, _ := m.Admit(context.Background(), claim("a", 9)); !d.Granted {
+		if d := m.Admit(context.Background(), claim("a", 9)); !d.Granted {
 			t.Errorf("after the merge: %+v", d)
 		}
 	})

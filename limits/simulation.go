@@ -115,7 +115,6 @@ func (s *Simulation) dispatchDue(q *queue) (wake time.Time) {
 		if !ok || w == nil {
 			return wake
 		}
-		d, err := s.ledger.Admit(context.Background(), w.claim)
-		s.decided(q, w, d, err)
+		s.decided(q, w, s.ledger.Admit(context.Background(), w.claim))
 	}
 }

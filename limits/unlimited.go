@@ -11,7 +11,7 @@ import (
 type Unlimited struct{}
 
 // Admit implements [Ledger].
-func (Unlimited) Admit(context.Context, Claim) (Decision, error) { return Decision{Granted: true}, nil }
+func (Unlimited) Admit(context.Context, Claim) Decision { return Decision{Granted: true} }
 
 // Settle implements [Ledger].
 func (Unlimited) Settle(context.Context, Permit, Outcome) error { return nil }

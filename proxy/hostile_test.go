@@ -252,11 +252,11 @@ func (l *hostileLedger) delay() {
 }
 
 // Admit implements limits.Ledger.
-func (l *hostileLedger) Admit(ctx context.Context, claim limits.Claim) (limits.Decision, error) {
+func (l *hostileLedger) Admit(ctx context.Context, claim limits.Claim) limits.Decision {
 	claim, call := l.split(claim)
 	l.delay()
 	began := time.Now()
-	d, err := l.Ledger.Admit(ctx, claim)
+	d := l.Ledger.Admit(ctx, claim)
 	if d.Granted {
 		call.mu.Lock()
 		call.claim, call.granted = claim, began
@@ -276,11 +276,11 @@ func (l *hostileLedger) Admit(ctx context.Context, claim limits.Claim) (limits.D
 				call.mu.Unlock()
 				call.leave()
 			})
-			return d, err
+			return d
 		}
 	}
 	l.delay()
-	return d, err
+	return d
 }
 
 // Settle implements limits.Ledger.

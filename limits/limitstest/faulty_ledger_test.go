@@ -37,7 +37,7 @@ func (h hastyLedger) Release(ctx context.Context, p limits.Permit, _ bool) {
 // cheapLedger reserves nine tenths of the cost of a claim.
 type cheapLedger struct{ Ledger }
 
-func (l cheapLedger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
+func (l cheapLedger) Admit(ctx context.Context, c limits.Claim) limits.Decision {
 	c.Cost = c.Cost * 9 / 10
 	return l.Ledger.Admit(ctx, c)
 }

@@ -327,7 +327,7 @@ func (c *player) applyToLedger(s step, o limits.Outcome) (d limits.Decision, err
 	case waits:
 		time.Sleep(s.pass)
 	case admits:
-		return c.Admit(ctx, s.claim)
+		return c.Admit(ctx, s.claim), nil
 	case settles:
 		err = c.Settle(ctx, p, o)
 	case releases:

@@ -154,13 +154,13 @@ func (k *killed) call(p limits.Permit, do func(*limits.Memory, limits.Permit) er
 	return do(k.Memory, p)
 }
 
-func (k *killed) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
+func (k *killed) Admit(ctx context.Context, c limits.Claim) limits.Decision {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.token != "" {
 		c.Account = k.token
 	}
-	d, err := k.Memory.Admit(ctx, c)
+	d := k.Memory.Admit(ctx, c)
 	if d.Granted {
 		k.permits[c.ID] = permit{k.Memory, c.Account}
 		if n := len(k.back); n < len(k.kills) {
@@ -174,7 +174,7 @@ func (k *killed) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 			}
 		}
 	}
-	return d, err
+	return d
 }
 
 func (k *killed) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
