@@ -321,7 +321,7 @@ func (g *Gateway) finish(ex *exchange) {
 			ex.record.Status = http.StatusBadGateway // the record has 502, although the client got another status
 		}
 	}
-	ex.conclude()
+	g.conclude(ex)
 	g.endTrace(ex)
 	if g.Observe != nil {
 		g.Observe(ex.record)

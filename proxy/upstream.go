@@ -46,7 +46,6 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		prepared = true
-		a.result.account = p.permit.Account
 		if trial && !a.record.Background {
 			// A disconnect of the client must not end the trial without a result.
 			a.ctx = a.untilDrained()
@@ -207,7 +206,6 @@ func (g *Gateway) queue(a *attempt, caller policy.Caller) (*limits.Permit, error
 	s := g.beginStage(a.exchange, a.ctx, StageQueue)
 	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, until)
 	s.showShared(permit, err)
-	a.result.account = g.Ledger.Canonical(caller.Account)
 	a.record.Waited += s.end(queueResult(permit, err), err)
 	return permit, err
 }
