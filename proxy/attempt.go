@@ -160,7 +160,12 @@ func (g *Gateway) usableEntry(a *attempt) *cache.Entry {
 // replica or an earlier process has stored.
 func (g *Gateway) lookup(a *attempt) (e *cache.Entry, purged bool) {
 	e, purged = g.stored(a)
-	return e, purged || e != nil && a.hasAccess() && g.tokens.HasLostAccess(a.identity.Caller.Class)
+	return e, purged || e != nil && g.hasLostAccess(a)
+}
+
+// hasLostAccess reports whether the upstream refused the credential in its last response.
+func (g *Gateway) hasLostAccess(a *attempt) bool {
+	return a.hasAccess() && g.tokens.HasLostAccess(a.identity.Caller.Class)
 }
 
 // stored is lookup without regard to the access of the credential.
@@ -242,7 +247,7 @@ func (g *Gateway) answerRange(a *attempt) bool {
 	if !strings.HasPrefix(a.in.Header.Get("Range"), "bytes=") {
 		return false // the upstream may support other units
 	}
-	if a.hasAccess() && g.tokens.HasLostAccess(a.identity.Caller.Class) {
+	if g.hasLostAccess(a) {
 		return false
 	}
 	e, purged := g.Cache.Lookup(a.in.Context(), a.key, a.header)

@@ -207,6 +207,7 @@ func (g *Gateway) responseOfCall(a *attempt, e *cache.Entry, purged bool, notBef
 	if e == nil {
 		return nil
 	}
+	purged = purged || g.hasLostAccess(a)
 	recent := !notBefore.IsZero() && !e.Requested.Before(notBefore)
 	if purged && (!recent || g.Cache.Purged(e.Tags, e.Since)) { // a suspect response is as good as the next one
 		return nil
