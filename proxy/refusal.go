@@ -208,7 +208,7 @@ func (g *Gateway) refusalStatus(ex *exchange) int {
 	if ex.question != nil {
 		own = ex.question.identity.RefusalStatus
 	}
-	return cmp.Or(own, g.RefusalStatus, g.limitErrors.last(ex.record.Account), g.Dialect.RefusalStatus)
+	return cmp.Or(own, g.RefusalStatus, g.limitErrors.last(g.Ledger.Canonical(ex.record.Account)), g.Dialect.RefusalStatus)
 }
 
 // identityRetry is the Retry-After of a client whose identity provider is unavailable. It is the pause after which the

@@ -64,6 +64,12 @@ func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit)
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	w := &wire{start: time.Now(), timeout: a.match.Operation.HeaderSilence(g.Timeout), ctx: ctx, cancel: cancel}
 	w.timer = time.AfterFunc(w.timeout, func() { cancel(errStalled) })
+	answered := false
+	defer func() {
+		if !answered { // also after a panic
+			w.stop()
+		}
+	}()
 	hooks, sent := w.hooks(a.interim, a.match.Operation.Safe()), *out
 	if out.Body != nil && out.Body != http.NoBody {
 		uploaded := g.Limiter.Upload(permit)
@@ -81,9 +87,7 @@ func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit)
 		err, o.Outside = fmt.Errorf("%w: %d", errStatus, resp.StatusCode), policy.Status.Name
 	}
 	if err != nil {
-		err = w.cause(err)
-		w.stop()
-		return nil, o, err
+		return nil, o, w.cause(err) // the deferred function stops w
 	}
 	if hasNoContent(resp) {
 		_ = resp.Body.Close()
@@ -107,6 +111,7 @@ func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit)
 	o.Uncounted = resp.StatusCode == http.StatusNotModified && permit.Kind != policy.Unauthenticated || a.match.Operation.ID == rateLimitOperation
 	o.Rate = g.Limiter.ReadRate(resp.Header)
 	a.limitError = g.recognizeLimit(a, resp, &o, permit)
+	answered = true
 	return resp, o, nil
 }
 
