@@ -94,6 +94,10 @@ func (a *account) needs(list []Need, c *Claim, spends []Spend, r *Rules, now int
 		}
 		n := Need{Reason: s.Budget, Cost: s.Cost, Limit: a.limitOf(s, w, r), Paced: s.paced(c)}
 		n.Budget, n.log = a.log(s)
+		if s.Budget == Writes { // has one client, and no pace
+			list = append(list, n)
+			continue
+		}
 		if s.Budget != CPU { // an estimate, which has no pace
 			n.Window = s.Window.Microseconds()
 		}
@@ -181,7 +185,7 @@ func (p *Part) Touches(c Claim, named string, r *Rules) []string {
 	}
 	for _, s := range r.Spends(c) {
 		list = append(list, logKey(s.Budget, s.Scope))
-		if len(c.Clients) > 0 {
+		if len(c.Clients) > 0 && s.Budget != Writes {
 			list = append(list, clientKey(list[len(list)-1], c.Client))
 		}
 	}

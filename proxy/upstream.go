@@ -257,6 +257,9 @@ func (g *Gateway) admit(a *attempt, caller policy.Caller) (*limits.Permit, error
 		until = soon
 	}
 	claim := limits.Claim{Operation: a.claimScope, Resource: a.resource, Points: op.Points, CreatesContent: op.CreatesContent}
+	if op.Writes() {
+		claim.Write, claim.WriteTag = true, g.Limiter.TagName(caller.Client, a.tag)
+	}
 	if q := a.graphQL; q != nil {
 		claim.Query, claim.UpperEstimate = q.Hash, q.UpperCost()
 	}
