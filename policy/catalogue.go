@@ -248,11 +248,13 @@ func mustDecode[T any](name string) T {
 }
 
 type resource struct {
-	Name            string        `yaml:"name"`
-	Dialect         string        `yaml:"dialect"`
-	Limit           int           `yaml:"limit"`
-	Unauthenticated int           `yaml:"unauthenticated"`
-	Window          time.Duration `yaml:"window"`
+	Name    string `yaml:"name"`
+	Dialect string `yaml:"dialect"`
+	Limit   int    `yaml:"limit"`
+	// Kinds has the kinds of callers with another limit.
+	Kinds           map[CallerKind]int `yaml:"kinds"`
+	Unauthenticated int                `yaml:"unauthenticated"`
+	Window          time.Duration      `yaml:"window"`
 }
 
 var resources = mustDecode[[]resource]("resources.yaml")
