@@ -25,6 +25,10 @@ type Record struct {
 	Target string `json:"-"`
 	// Upstream is the host name of the upstream.
 	Upstream string `json:"-"`
+	// Version is the version of the API that the client asks for ([policy.Dialect.VersionLabel]).
+	Version string `json:"api_version,omitempty"`
+	// QueryHash is the beginning of the hash of a GraphQL query.
+	QueryHash string `json:"query_hash,omitempty"`
 	// Query is the name of the GraphQL operation of a call, at most maxQueryName bytes.
 	Query   string `json:"graphql_operation,omitempty"`
 	Account string `json:"account"`
@@ -51,6 +55,9 @@ type Record struct {
 	// policy/limitanswers.yaml that recognized it.
 	Limited     limits.LimitKind `json:"limited,omitempty"`
 	LimitAnswer string           `json:"limit_answer,omitempty"`
+	// QueryFailure is the row of policy/queryfailures.yaml for the last response to a GraphQL query, or "refused" if Weir
+	// did not send the query because of earlier failures.
+	QueryFailure string `json:"query_failure,omitempty"`
 	// OutsideRange is the name of a number of the last response that Weir ignored or clamped (policy/numbers.go).
 	OutsideRange string `json:"outside_range,omitempty"`
 	// Saved is set for a response without quota cost that would have cost quota without Weir.
@@ -68,6 +75,9 @@ type Record struct {
 
 // maxQueryName bounds the names of GraphQL operations, which clients choose.
 const maxQueryName = 64
+
+// queryHashLength is the length of the hashes of queries in records.
+const queryHashLength = 12
 
 // OperationName returns the operation, with the name of the GraphQL operation. For an unknown operation it returns the
 // route.
@@ -181,7 +191,9 @@ func (r *Record) debug(q *question) string {
 func (ex *exchange) conclude() {
 	r := ex.record
 	if ex.lateLimit != nil {
-		if e := ex.lateLimit.result(); e.Kind != limits.NotLimited {
+		e, failure := ex.lateLimit.result()
+		r.QueryFailure = failure
+		if e.Kind != limits.NotLimited {
 			r.Limited, r.LimitAnswer = e.Kind, e.Name
 			for i, s := range slices.Backward(r.Stages) {
 				if s.Name == stageAttempt {

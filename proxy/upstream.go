@@ -156,7 +156,10 @@ func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response
 		if err != nil {
 			return nil, err
 		}
-		permit, err := g.acquire(a, out, caller, !prepared)
+		permit, err := (*limits.Permit)(nil), g.refuseHeavy(a)
+		if err == nil {
+			permit, err = g.acquire(a, out, caller, !prepared)
+		}
 		if err != nil {
 			if trial {
 				g.breaker.cancelTrial(caller.Account)
@@ -425,6 +428,8 @@ func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limit
 	a.lateLimit = nil
 	if answer.GraphQL && resp.StatusCode == http.StatusOK && len(answer.Body) >= maxPeek && e.Kind == limits.NotLimited && resp.Header.Get("Content-Encoding") == "" {
 		a.lateLimit = g.watchEnd(a, resp, permit)
+	} else if len(answer.Body) < maxPeek {
+		a.record.QueryFailure = g.observeQuery(a.question, permit.Account, answer, outcome.Elapsed)
 	}
 	if answer.GraphQL && resp.StatusCode == http.StatusOK {
 		cost, executed, outside := limits.ReadCost(answer.Body)
