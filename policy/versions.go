@@ -1,9 +1,6 @@
 package policy
 
-import (
-	"slices"
-	"time"
-)
+import "slices"
 
 // Ending is a version of the API whose support ends.
 type Ending struct {
@@ -25,15 +22,4 @@ func (d *Dialect) VersionLabel(values []string) string {
 		return values[0]
 	}
 	return OtherVersion
-}
-
-// Ends returns the day on which the support of a version may end, and whether that is within the given time of now.
-func (d *Dialect) Ends(version string, within time.Duration, now time.Time) (since string, soon bool) {
-	for _, e := range d.Ending {
-		day, err := time.Parse(time.DateOnly, e.Since)
-		if e.Version == version && err == nil {
-			return e.Since, now.Add(within).After(day)
-		}
-	}
-	return "", false
 }

@@ -105,6 +105,9 @@ func (c *doctorCommand) Run(p *process) error {
 	d.checkRedis(p.ctx)
 	d.checkCertificates()
 	d.checkWebhooks(p.ctx, c.URL)
+	for _, found := range endingVersions(p.ctx, p, d.cfg) {
+		d.report("version of the API", checkWarning, found, "update the client, or let it send a newer "+d.dialect.VersionHeader)
+	}
 	if c.JSON {
 		if err := printJSON(p, d.found); err != nil {
 			return err
@@ -353,7 +356,7 @@ func (d *doctor) checkCredential(ctx context.Context, held credential.Held) {
 
 // checkRedis checks that Redis responds and evicts no key.
 func (d *doctor) checkRedis(ctx context.Context) {
-	const section = "docs/scale.md"
+	const section = "docs/internals/scale.md"
 	if inMemory(d.cfg) {
 		d.report("redis", checkSkipped, "store.url selects memory", "")
 		return
