@@ -287,6 +287,10 @@ func (a *account) needs(list []Need, c *Claim, spends []Spend, r *Rules, now int
 		}
 		n := Need{Reason: s.Budget, Cost: s.Cost, Limit: a.limitOf(s, w, r), Paced: s.paced(c)}
 		n.Budget, n.log = a.log(s)
+		if s.Budget == Writes { // has one client, and no pace
+			list = append(list, n)
+			continue
+		}
 		if s.Budget != CPU { // an estimate, which has no pace
 			n.Window = s.Window.Microseconds()
 		}

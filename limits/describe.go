@@ -127,8 +127,8 @@ func (a *account) Describe(r *Rules, foreign map[string]Use, c *Clock) Account {
 	for key, u := range uses {
 		budget, scope, _ := strings.Cut(key, ":")
 		switch Reason(budget) {
-		case Points, Content, CPU:
-			if u.Total() == 0 {
+		case Points, Content, CPU, Writes:
+			if u.Total() == 0 || Reason(budget) == Writes && r.writeLimit(scope) == 0 {
 				continue
 			}
 			b := r.LogBudget(Reason(budget), scope, int(u.Spent), int(u.Held))
@@ -162,6 +162,9 @@ func (r *Rules) LogBudget(budget Reason, scope string, used, held int) Budget {
 		limit = r.Points.GraphQL
 	}
 	limit = int(r.Usable(int64(limit)))
+	if budget == Writes {
+		limit = r.writeLimit(scope)
+	}
 	return Budget{
 		Resource: strings.TrimSuffix(logKey(budget, scope), ":"),
 		Limit:    limit, Used: used, Remaining: limit - used, Held: held,

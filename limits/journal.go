@@ -201,4 +201,6 @@ func (l *slidingLog) with(now, tokens int64) slidingLog {
 // isSaved reports whether a line contains a log. After an unclean stop, the other logs count as spent.
 func (l *slidingLog) isSaved() bool { return isSaved(l.Budget, l.Window) }
 
-func isSaved(budget Reason, window int64) bool { return budget == Content && window >= dividedFrom }
+func isSaved(budget Reason, window int64) bool {
+	return (budget == Content || budget == Writes) && window >= dividedFrom
+}

@@ -72,6 +72,9 @@ type Claim struct {
 	Resource       string
 	Points         int
 	CreatesContent bool
+	// Write marks a request that may change something. WriteTag is the name of the budget for its tag ([Limiter.TagName]).
+	Write    bool
+	WriteTag string
 	// Cost is the quota that the request needs in the primary window of Resource. Zero counts as 1, the cost of a request
 	// that is no GraphQL call.
 	Cost int
@@ -137,9 +140,11 @@ const (
 	Cooldown    Reason = "cooldown"
 	Concurrency Reason = "concurrency"
 	Content     Reason = "content"
-	Points      Reason = "points"
-	CPU         Reason = "cpu"
-	Primary     Reason = "primary"
+	// Writes means that the client or the tag has used its writes.
+	Writes  Reason = "writes"
+	Points  Reason = "points"
+	CPU     Reason = "cpu"
+	Primary Reason = "primary"
 	// ClientBudget means that the client or the tag has used its part of a budget, and the rest is for other clients or
 	// tags.
 	ClientBudget Reason = "client"

@@ -135,7 +135,7 @@ func (p *Part) Touches(c Claim, named string, r *Rules) []string {
 	}
 	for _, s := range r.Spends(c) {
 		list = append(list, logKey(s.Budget, s.Scope))
-		if len(c.Clients) > 0 {
+		if len(c.Clients) > 0 && s.Budget != Writes {
 			list = append(list, clientKey(list[len(list)-1], c.Client))
 		}
 	}

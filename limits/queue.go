@@ -49,12 +49,16 @@ type class struct {
 	points, costBits    int // costBits is the number of bits of the cost, so that a queue has few classes
 	creates, batch      bool
 	client, tag         string // if the account is divided among clients
+	writer              string // client and tag of a write, or empty for a read
 }
 
 func classOf(c Claim) class {
-	k := class{c.Operation, c.Resource, c.Points, bits.Len(uint(c.cost())), c.CreatesContent, c.Batch, "", ""}
+	k := class{c.Operation, c.Resource, c.Points, bits.Len(uint(c.cost())), c.CreatesContent, c.Batch, "", "", ""}
 	if len(c.Clients) > 0 {
 		k.client, k.tag = c.Client, c.Tag
+	}
+	if c.Write {
+		k.writer = tagPrefix(c.Client) + c.WriteTag
 	}
 	return k
 }
@@ -287,6 +291,8 @@ func alsoRefused(reason Reason, a, b class) bool {
 		return a.operation == b.operation && b.points >= a.points
 	case Content:
 		return a.creates && b.creates
+	case Writes:
+		return a.writer == b.writer
 	}
 	return false
 }

@@ -238,7 +238,7 @@ func (m *Memory) spendAssumed(a *account, s Spend) {
 	switch {
 	case a.Assumed != 0 && !isSaved(s.Budget, s.Window.Microseconds()):
 		m.fill(a, s, a.Assumed, "strict")
-	case m.cold:
+	case m.cold && s.Budget != Writes: // a limit of the operator, and not of the upstream
 		m.fill(a, s, m.started, m.coldStart())
 	}
 }

@@ -36,9 +36,10 @@ type Background struct {
 // upstream is what the requests to an upstream have shown. All gateways with the same Background and the same upstream share
 // it, so that it survives a reload.
 type upstream struct {
-	breaker     breaker
-	limitErrors limitErrors
-	linkIn304   sync.Map // linkBehavior by operation
+	breaker      breaker
+	limitErrors  limitErrors
+	heavyQueries heavyQueries
+	linkIn304    sync.Map // linkBehavior by operation
 }
 
 // maxUpstreams bounds the upstreams of a Background. The least recently configured upstream is removed first.

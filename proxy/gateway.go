@@ -213,8 +213,9 @@ type Gateway struct {
 	exposed     string   // value of Access-Control-Expose-Headers
 	// covered are the request fields that a Vary field may name without creating a variant. The cache key contains the
 	// field or the security class, or the gateway sends a fixed value (Accept-Encoding).
-	covered []string
-	reverse httputil.ReverseProxy
+	covered      []string
+	versionField string // the dialect's version header in canonical form
+	reverse      httputil.ReverseProxy
 }
 
 // New returns a gateway.
@@ -229,6 +230,7 @@ func New(c Config) *Gateway {
 	g.names, g.nameWarning.First = append(Names{c.Upstream}, c.Aliases...), 1
 	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
+	g.versionField = http.CanonicalHeaderKey(c.Dialect.VersionHeader)
 	g.exposed = strings.Join(slices.Concat([]string{exposedFields, c.Dialect.RequestID}, c.Dialect.Describe), ", ")
 	if g.Tracer == nil {
 		g.Tracer = noop.Tracer{}

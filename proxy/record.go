@@ -28,6 +28,10 @@ type Record struct {
 	Target string `json:"-"`
 	// Upstream is the host name of the upstream.
 	Upstream string `json:"-"`
+	// Version is the version of the API that the client asks for ([policy.Dialect.VersionLabel]).
+	Version string `json:"api_version,omitempty"`
+	// QueryHash is the beginning of the hash of a GraphQL query.
+	QueryHash string `json:"query_hash,omitempty"`
 	// Query is the name of the GraphQL operation of a call, at most maxQueryName bytes.
 	Query   string `json:"graphql_operation,omitempty"`
 	Account string `json:"account"`
@@ -55,6 +59,9 @@ type Record struct {
 	// policy/limitanswers.yaml that recognized it.
 	Limited     limits.LimitKind `json:"limited,omitempty"`
 	LimitAnswer string           `json:"limit_answer,omitempty"`
+	// QueryFailure is the row of policy/queryfailures.yaml for the last response to a GraphQL query, or "refused" if Weir
+	// did not send the query because of earlier failures.
+	QueryFailure string `json:"query_failure,omitempty"`
 	// OutsideRange is the name of a number of the last response that Weir ignored or clamped (policy/numbers.go).
 	OutsideRange string `json:"outside_range,omitempty"`
 	// Saved is set for a response without quota cost that would have cost quota without Weir.
@@ -72,6 +79,9 @@ type Record struct {
 
 // maxQueryName bounds the names of GraphQL operations, which clients choose.
 const maxQueryName = 64
+
+// queryHashLength is the length of the hashes of queries in records.
+const queryHashLength = 12
 
 // CacheStatus says how the gateway handled a request: the member of Cache-Status (RFC 9211) that the gateway adds to a response.
 // The zero value is that of a refusal, or of a request without a response.
@@ -225,7 +235,9 @@ type Stage struct {
 func (g *Gateway) conclude(ex *exchange) {
 	r := ex.record
 	if ex.lateLimit != nil {
-		if e := ex.lateLimit.result(); e.Kind != limits.NotLimited {
+		e, failure := ex.lateLimit.result()
+		r.QueryFailure = failure
+		if e.Kind != limits.NotLimited {
 			r.Limited, r.LimitAnswer = e.Kind, e.Name
 			for i, s := range slices.Backward(r.Stages) {
 				if s.Name == StageRequest {

@@ -242,6 +242,8 @@ func (g *Gateway) failureOf(err error, authorization []string) *failure {
 		case limits.ClientBudget:
 			f.message, f.documentation = g.Dialect.Messages.Primary, "/rate-limits"
 			f.message += " The gateway keeps the rest of this window for its other clients or tags."
+		case limits.Writes:
+			f.message += " The gateway limits the writes of this client (clients[].writes)."
 		}
 		return f
 	case errors.As(err, &unusable):

@@ -136,6 +136,9 @@ func (g *Gateway) beginToken(a *attempt) (end func(status int), err error) {
 // makeReady waits for the credential, acquires a permit, and prepares the request. A request with an unusable credential gets no
 // permit, because a request that is not sent must reserve no quota.
 func (g *Gateway) makeReady(a *attempt, out *http.Request, caller policy.Caller, first bool) (*permitted, error) {
+	if err := g.refuseHeavy(a); err != nil {
+		return nil, err
+	}
 	for {
 		if err := g.awaitCredential(a); err != nil {
 			return nil, err
@@ -199,6 +202,9 @@ func (g *Gateway) queue(a *attempt, caller policy.Caller) (*limits.Permit, error
 		until = soon
 	}
 	claim := limits.Claim{Operation: a.claimScope, Resource: a.resource, Points: op.Points, CreatesContent: op.CreatesContent}
+	if op.Writes() {
+		claim.Write, claim.WriteTag = true, g.Limiter.TagName(caller.Client, a.tag)
+	}
 	if q := a.graphQL; q != nil {
 		claim.Query, claim.UpperEstimate = q.Hash, q.UpperCost()
 	}

@@ -406,7 +406,13 @@ func (g *gateway) label(account string) string {
 }
 
 func limitRules(c *config.Config) limits.Rules {
-	return limits.Rules{Limits: c.Limits.Limits, Headroom: c.Limits.Headroom, Probes: c.Limits.Probes, ColdStart: c.Limits.ColdStart}
+	writes := map[string]policy.ClientWrites{}
+	for _, client := range c.Clients {
+		if w := (policy.ClientWrites{Client: client.Writes, Tag: client.TagWrites}); w != (policy.ClientWrites{}) {
+			writes[client.Name] = w
+		}
+	}
+	return limits.Rules{Limits: c.Limits.Limits, Headroom: c.Limits.Headroom, Probes: c.Limits.Probes, ColdStart: c.Limits.ColdStart, Writes: writes}
 }
 
 // keepStartSettings returns a copy of c in which settings that need a restart have their values from the start. Each

@@ -270,6 +270,8 @@ type Client struct {
 	Guarantee   float64             `yaml:"guarantee" desc:"fraction of each primary window that other clients of the account leave to this client; at least 0.05 with priority interactive"`
 	Limit       float64             `yaml:"limit" desc:"fraction of each primary window that the client may use if the account has other clients"`
 	TagLimit    float64             `yaml:"tag_limit" desc:"fraction of each primary window that the client's requests with one tag may use, and those without a tag together; 0 for no limit"`
+	Writes      policy.WriteLimits  `yaml:"writes" desc:"requests that may change something: unsafe methods that do not only read, and GraphQL mutations; for each account of the client's credentials"`
+	TagWrites   policy.WriteLimits  `yaml:"tag_writes" desc:"the same for the requests with one tag, and for those without a tag together"`
 	// RefusalStatus overrides Limits.RefusalStatus.
 	RefusalStatus int  `yaml:"refusal_status" desc:"status of a limit refusal for programs that need another one than limits.refusal_status; 0 is that one" enum:"0,429,403"`
 	Debug         bool `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`

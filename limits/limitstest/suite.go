@@ -40,6 +40,8 @@ func RunSuite(t *testing.T, store func(testing.TB) Open) {
 	for _, group := range [][]testCase{windowCases, unlimitedCases, logCases, permitCases, cooldownCases, shareCases, clientCases, costCases, doubtCases} {
 		run(rules, group)
 	}
+	rules.Writes = writeRules
+	run(rules, writeCases)
 	rules.Probes = 3
 	run(rules, closedCases)
 	runHistories(runCase)
