@@ -283,8 +283,8 @@ func (n *naming) body(body []byte) {
 			n.member(name, value)
 		})
 		if err == nil {
-			if _, err = d.Token(); err == io.EOF {
-				err = nil
+			if _, end := d.Token(); end != io.EOF {
+				err = errUnreadable
 			}
 		}
 		if err != nil {

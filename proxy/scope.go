@@ -70,7 +70,7 @@ func refusedByScope(q *question, err error) error {
 		return err
 	}
 	return &failure{
-		status: http.StatusForbidden, detail: "scope",
+		status: http.StatusForbidden, detail: "scope", cause: reason,
 		message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s: %s",
 			q.identity.Caller.Client, methodLabel(q.method), q.match.Operation.ID, reason.Reason),
 	}

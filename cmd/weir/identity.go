@@ -46,10 +46,7 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 			Name: entry.Name, Group: entry.Group, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug, RefusalStatus: entry.RefusalStatus,
 			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit, TagLimit: entry.TagLimit,
 			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims, Tag: entry.JWT.Tag, Repositories: entry.JWT.Repositories},
-			Scope: &policy.Scope{
-				Methods: entry.Methods, Operations: entry.Operations, GraphQL: &entry.GraphQL,
-				Repositories: entry.Repositories, Organizations: entry.Organizations,
-			},
+			Scope: entry.Scope(),
 		}
 		if entry.Key != "" {
 			sum, err := hex.DecodeString(strings.TrimPrefix(entry.Key, "sha256:"))

@@ -296,6 +296,13 @@ func (c Client) GuaranteedPart() float64 {
 	return c.Guarantee
 }
 
+// Scope returns the scope of the client, without the claims of its tokens.
+func (c Client) Scope() *policy.Scope {
+	return &policy.Scope{
+		Methods: c.Methods, Operations: c.Operations, GraphQL: &c.GraphQL, Repositories: c.Repositories, Organizations: c.Organizations,
+	}
+}
+
 // LimitsNames reports whether the client may reach only some repositories or owners.
 func (c Client) LimitsNames() bool {
 	return len(c.Repositories)+len(c.Organizations) > 0 || c.JWT.Repositories != ""
