@@ -15,7 +15,7 @@ import (
 func TestScopesByKeyAndByToken(t *testing.T) {
 	var logged testservers.Output
 	api := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") == "Bearer first" {
+		if r.Header.Get("Authorization") == "Bearer first" && r.URL.Path == "/repos/acme/widgets" {
 			w.WriteHeader(http.StatusNotFound)
 		}
 		_, _ = w.Write([]byte("{}"))
@@ -49,14 +49,14 @@ clients:
 	} {
 		w := sendTo(g, "GET", c.path, "", "Authorization: "+c.authorization)
 		if w.Code != c.status {
- t.Errorf("%s: got %d, want %d: %s", c.name, w.Code, c.status, w.Body)
-}
+			t.Errorf("%s: got %d, want %d: %s", c.name, w.Code, c.status, w.Body)
+		}
 	}
 	for path, want := range map[string]int{"/acme/gadgets/main/a": 200, "/acme/secret/main/a": 403} {
 		w := sendTo(g, "GET", path, "", "Authorization: Bearer "+key, "Host: raw.githubusercontent.com")
 		if w.Code != want {
- t.Errorf("%s: got %d, want %d", path, w.Code, want)
-}
+			t.Errorf("%s: got %d, want %d", path, w.Code, want)
+		}
 	}
 	current := g.current.Load()
 	for name, want := range map[string]bool{"github.com": true, "codeload.github.com": true, "pypi.org": false} {
