@@ -57,6 +57,22 @@ func (g *Gateway) authorizeNames(ex *exchange, q *question, scope *policy.Scope)
 	return refusedByScope(q, err)
 }
 
+// namesOutside reports whether a target names repositories or owners outside of a scope. Bodies and the names behind numbers are
+// unknown, and count as permitted.
+func namesOutside(scope *policy.Scope, m policy.Match) bool {
+	if !scope.LimitsNames() || m.NamesInBody() || m.Operation.Resource == policy.GraphQL {
+		return false
+	}
+	var reason *policy.ScopeError
+	n, err := m.Named(nil, func(policy.IDs, string) (string, error) { return "", errUnknownName })
+	if err == nil {
+		err = scope.Permits(m.Operation, n)
+	}
+	return errors.As(err, &reason)
+}
+
+var errUnknownName = errors.New("the name behind a number is unknown")
+
 var errQueryInURL = &failure{
 	status: http.StatusForbidden, detail: "scope",
 	message: "Forbidden: send the GraphQL query in the body; this client may not have a query in the URL",
@@ -201,7 +217,7 @@ func (g *Gateway) lookUpName(ex *exchange, q *question, path, id string) (name s
 		return "", err
 	}
 	g.setCredential(sub, asked, g.chooseCredential(asked, q.identity, nil))
-	a := g.try(sub, asked)
+	a := g.newAttempt(sub, asked)
 	var resp *http.Response
 	if e := g.usableEntry(a); e != nil && !a.mayBeHidden(e.Status) {
 		resp = g.useHit(a, e)
