@@ -208,6 +208,7 @@ type Gateway struct {
 	names       Names          // Upstream and Aliases
 	nameWarning rate.Sometimes // limits the warnings about other names to one
 	tokens      *learned.ClientTokens
+	shown       repositoryNames
 	base        string   // the upstream's URL in cache keys
 	via         []string // the Via value that is added to requests
 	exposed     string   // value of Access-Control-Expose-Headers

@@ -151,6 +151,7 @@ const (
 
 // finishHeader completes the header of a response that came from the cache or the upstream.
 func (g *Gateway) finishHeader(ex *exchange, status int, h http.Header) {
+	g.learnNumber(ex.question, h)
 	g.localize(ex, h)
 	g.setWeirHeaders(ex, status, h)
 	if ex.prefer.applied != "" && ex.record.Waited > 0 {
