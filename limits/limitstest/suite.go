@@ -142,7 +142,7 @@ func (h *harness) renewed(elapsed time.Duration, permits ...limits.Permit) {
 	for _, p := range permits {
 		open = append(open, limits.OpenPermit{Permit: p, Elapsed: elapsed})
 	}
-	h.Ledger.Renew(open)
+	h.Renew(open)
 }
 
 // opened opens the account, and checks that the account was closed.
