@@ -294,12 +294,12 @@ func (g *Gateway) finish(ex *exchange) {
 	defer ex.body.Detach()
 	defer ex.buffered.release()
 	defer inbound.LimitEnd(ex.w.ResponseWriter)
-	if ex.leave != nil {
+	if ex.counted != notCounted {
 		defer func() {
 			if ex.body == nil { // net/http resets a stream with an unread body
 				ex.w.flush(ex.in)
 			}
-			ex.leave(ex.address)
+			g.leave(ex)
 		}()
 	}
 	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {

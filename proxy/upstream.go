@@ -144,7 +144,7 @@ func (g *Gateway) makeReady(a *attempt, out *http.Request, caller policy.Caller,
 		if err != nil {
 			return nil, err
 		}
-		p := &permitted{g: g, a: a, permit: permit, earlier: a.permitted}
+		p := &permitted{g: g, a: a, ctx: a.detach(), permit: permit, earlier: a.permitted}
 		a.permitted = p
 		if err = g.prepare(a, out, first); err == nil {
 			return p, nil
@@ -258,6 +258,7 @@ type permitted struct {
 	io.ReadCloser // nil before a response with a body
 	g             *Gateway
 	a             *attempt
+	ctx           context.Context // survives a disconnect of the client
 	permit        *limits.Permit
 	earlier       *permitted // of the same exchange
 	sent, settled bool
@@ -272,7 +273,7 @@ func (p *permitted) settle(outcome limits.Outcome) (cost int) {
 	if p.settled = true; outcome.Rate.Resource != "" {
 		a.result.resource = outcome.Rate.Resource
 	}
-	s := g.beginStage(a.exchange, a.detach(), StageSettle)
+	s := g.beginStage(a.exchange, p.ctx, StageSettle)
 	cost, err := g.Limiter.Settle(s.ctx, *p.permit, outcome)
 	s.end("", err)
 	if err != nil {
@@ -320,9 +321,8 @@ func (p *permitted) end(aborted bool) {
 	if !p.ended.CompareAndSwap(false, true) {
 		return
 	}
-	ctx := p.a.detach()
-	if err := p.g.Limiter.Release(ctx, *p.permit, aborted); err != nil {
-		p.g.Log.DebugContext(ctx, "permit not released", "request", p.a.record.ID, "error", err)
+	if err := p.g.Limiter.Release(p.ctx, *p.permit, aborted); err != nil {
+		p.g.Log.DebugContext(p.ctx, "permit not released", "request", p.a.record.ID, "error", err)
 	}
 }
 
