@@ -180,7 +180,8 @@ type Config struct {
 	// RateLimitFields adds the RateLimit fields of the IETF to the x-ratelimit fields.
 	RateLimitFields bool
 	Statistics      Statistics
-	// Background runs work that continues after a client's disconnect. Background outlives the gateway.
+	// Background runs work that continues after a client's disconnect. Background outlives the gateway. If nil, New creates one,
+	// for a gateway that only makes plans.
 	Background *Background
 	// Tracer starts the spans of requests. Nil disables tracing.
 	Tracer trace.Tracer
@@ -226,7 +227,10 @@ func New(c Config) *Gateway {
 	g.Identities = cmp.Or(c.Identities, &learned.Identities{})
 	g.tokens = cmp.Or(c.Tokens, &learned.ClientTokens{})
 	g.via = []string{"1.1 weir-" + cmp.Or(c.Instance, rand.Text())}
-	g.upstream = c.Background.upstream(g.base)
+	if c.Background == nil {
+		g.Background = NewBackground()
+	}
+	g.upstream = g.Background.upstream(g.base)
 	g.etagWarning.Interval = time.Hour
 	g.names, g.nameWarning.First = append(Names{c.Upstream}, c.Aliases...), 1
 	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
@@ -297,12 +301,12 @@ func (g *Gateway) finish(ex *exchange) {
 	defer ex.body.Detach()
 	defer ex.buffered.release()
 	defer inbound.LimitEnd(ex.w.ResponseWriter)
-	if ex.leave != nil {
+	if ex.counted != notCounted {
 		defer func() {
 			if ex.body == nil { // net/http resets a stream with an unread body
 				ex.w.flush(ex.in)
 			}
-			ex.leave(ex.address)
+			g.leave(ex)
 		}()
 	}
 	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {

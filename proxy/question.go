@@ -82,7 +82,7 @@ func (g *Gateway) ask(ex *exchange) (*question, error) {
 	if f := q.match.Preflight(q.identity.Caller.Kind); f != nil { // the upstream would certainly refuse the request
 		return nil, &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
 	}
-	if invalid := (*policy.GraphQLError)(nil); errors.As(q.invalid, &invalid) && invalid.Type != policy.GraphQLParseError {
+	if invalid, ok := errors.AsType[*policy.GraphQLError](q.invalid); ok && invalid.Type != policy.GraphQLParseError {
 		return nil, &failure{status: http.StatusOK, graphQL: invalid, message: invalid.Message, detail: "graphql"}
 	}
 	return q, nil
@@ -432,8 +432,10 @@ func (f *sentFields) keyParts(first ...string) []string {
 	for _, name := range f.numbers {
 		parts = append(parts, "a number in", name)
 	}
-	for _, name := range slices.Sorted(maps.Keys(f.credentials)) {
-		parts = append(parts, name, cache.FieldValue(f.credentials, name))
+	if len(f.credentials) > 0 {
+		for _, name := range slices.Sorted(maps.Keys(f.credentials)) {
+			parts = append(parts, name, cache.FieldValue(f.credentials, name))
+		}
 	}
 	return parts
 }

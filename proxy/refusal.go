@@ -85,7 +85,7 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 		_, _ = ex.w.Write(body)
 	}
 	endsStream := ex.in.ProtoMajor > 1 && ex.in.Method == http.MethodHead // Flush may then return an error in any case
-	if f.closes && !endsStream && http.NewResponseController(ex.w).Flush() != nil {
+	if f.closes && !endsStream && http.NewResponseController(&ex.w).Flush() != nil {
 		ex.w.status = statusClientGone
 	}
 }

@@ -205,7 +205,7 @@ func (g *Gateway) lookUpName(ex *exchange, q *question, path, id string) (name s
 	}
 	sub := g.open(&discardWriter{http.Header{}}, in)
 	sub.address, sub.prefer, sub.waitingSince = ex.address, ex.prefer, ex.waitingSince
-	sub.interim = func(int, textproto.MIMEHeader) error { return nil }
+	sub.pass = func(int, textproto.MIMEHeader) error { return nil }
 	sub.record.Account, sub.record.Client, sub.record.Tag = ex.record.Account, ex.record.Client, ex.record.Tag
 	g.traceBackground(sub, ex.span.SpanContext())
 	defer func() {

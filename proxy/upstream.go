@@ -147,7 +147,7 @@ func (g *Gateway) makeReady(a *attempt, out *http.Request, caller policy.Caller,
 		if err != nil {
 			return nil, err
 		}
-		p := &permitted{g: g, a: a, permit: permit, earlier: a.permitted}
+		p := &permitted{g: g, a: a, ctx: a.detach(), permit: permit, earlier: a.permitted}
 		a.permitted = p
 		if err = g.prepare(a, out, first); err == nil {
 			return p, nil
@@ -264,6 +264,7 @@ type permitted struct {
 	io.ReadCloser // nil before a response with a body
 	g             *Gateway
 	a             *attempt
+	ctx           context.Context // survives a disconnect of the client
 	permit        *limits.Permit
 	earlier       *permitted // of the same exchange
 	sent, settled bool
@@ -278,7 +279,7 @@ func (p *permitted) settle(outcome limits.Outcome) (cost int) {
 	if p.settled = true; outcome.Rate.Resource != "" {
 		a.result.resource = outcome.Rate.Resource
 	}
-	s := g.beginStage(a.exchange, a.detach(), StageSettle)
+	s := g.beginStage(a.exchange, p.ctx, StageSettle)
 	cost, err := g.Limiter.Settle(s.ctx, *p.permit, outcome)
 	s.end("", err)
 	if err != nil {
@@ -324,7 +325,7 @@ func (p *permitted) Close() error {
 // end frees the concurrency slot.
 func (p *permitted) end(aborted bool) {
 	if p.ended.CompareAndSwap(false, true) {
-		p.g.Limiter.Release(p.a.detach(), *p.permit, aborted)
+		p.g.Limiter.Release(p.ctx, *p.permit, aborted)
 	}
 }
 
