@@ -39,7 +39,7 @@ FIXED = RAPID_SEED=1 RAPID_CHECKS=30 RAPID_NOFAILFILE=true
 LONGER = WEIR_SCENARIOS=200 WEIR_HTTP_SCENARIOS=25 WEIR_CANCELLATIONS=1500 WEIR_FAIR_SCENARIOS=2 WEIR_REDIS_SCENARIOS=2 WEIR_WINDOWS=2 WEIR_PURGES=1000 WEIR_WRITES=1000 WEIR_CACHE_REQUESTS=4000 WEIR_CALLS=10000 WEIR_TOKENS=3000
 
 # The end-to-end tests that measure memory run without the race detector, which needs much memory itself.
-MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory)$$
+MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory|TestSilentTrafficNeedsLittleMemory)$$
 
 .PHONY: help build demo test race variants simulations mutants e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients judge h2spec generate rules release deploy-check adjacent cover fmt clean needs
 

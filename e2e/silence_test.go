@@ -1,0 +1,118 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
+)
+
+// quietHost is a server over HTTP/2 whose streams, polls and downloads are open until release is closed.
+type quietHost struct {
+	url, env string // env lets weir trust the server
+	open     atomic.Int32
+	release  chan struct{}
+}
+
+// bigFile is larger than all buffers between the host and a client that does not read.
+const bigFile = 8 << 20
+
+func startQuietHost(t *testing.T) *quietHost {
+	t.Helper()
+	h := &quietHost{release: make(chan struct{})}
+	s := httptest.NewUnstartedServer(h)
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	h.url, h.env = s.URL, "SSL_CERT_FILE="+write(t, filepath.Join(t.TempDir(), "host.pem"),
+		string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})))
+	return h
+}
+
+// quietSizes are the sizes of the responses. The first part of a response arrives at once, if it has two.
+var quietSizes = map[string]struct{ first, rest int64 }{
+	"/events": {1, 1}, "/poll": {0, 1}, "/slow-host": {64 << 10, bigFile}, "/slow-client": {bigFile, 0},
+}
+
+func (h *quietHost) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	size, quiet := quietSizes[r.URL.Path]
+	if !quiet {
+		_, _ = io.WriteString(w, "{}")
+		return
+	}
+	h.open.Add(1)
+	if r.URL.Path == "/events" {
+		w.Header().Set("Content-Type", "text/event-stream")
+	}
+	if size.first > 0 {
+		_, _ = io.CopyN(w, zeros{}, size.first) // the client checks the size
+		_ = http.NewResponseController(w).Flush()
+	}
+	select {
+	case <-h.release:
+		_, _ = io.CopyN(w, zeros{}, size.rest)
+	case <-r.Context().Done():
+	}
+}
+
+// TestSilentTrafficNeedsLittleMemory opens 50 streams, 50 long polls and 100 downloads of a host at the same time, with the
+// default configuration. Half of the downloads are slow because the client does not read. All of them complete, and reads of
+// the API by the same client pass while they are open.
+func TestSilentTrafficNeedsLittleMemory(t *testing.T) {
+	const each, maxGrowth = 50, 64 << 20
+	h := startQuietHost(t)
+	weir := serveText(t, fmt.Sprintf("upstream: {url: %q, dialect: github}\nhosts: [{name: files.example.com, url: %q, path: /files}]\n", h.url, h.url), h.env)
+	get(t, weir.url+"/files/first")
+	idle := processMemory(t, weir.cmd.Process.Pid, "VmRSS")
+	var clients sync.WaitGroup
+	for path := range quietSizes {
+		for i := range each {
+			clients.Go(func() { h.check(t, weir.address, path, i) })
+		}
+	}
+	testservers.Eventually(t, "all requests are at the host", func(context.Context) bool { return int(h.open.Load()) == each*len(quietSizes) })
+	for i := range 20 {
+		resp, _ := get(t, weir.url+"/repos/acme/x"+strconv.Itoa(i), "Authorization: Bearer tok", "Prefer: wait=0")
+		want(t, "status of a read", resp.StatusCode, http.StatusOK)
+	}
+	sleep(t.Context(), 3*time.Second) // the host fills all buffers
+	grown := processMemory(t, weir.cmd.Process.Pid, "VmRSS") - idle
+	close(h.release)
+	clients.Wait()
+	t.Logf("the memory grew by %d MB", grown>>20)
+	if grown > maxGrowth {
+		t.Errorf("want at most %d MB", maxGrowth>>20)
+	}
+}
+
+// check sends a request, reads the response after the release, and checks its size.
+func (h *quietHost) check(t *testing.T, address, path string, i int) {
+	from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+i%8))}
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{LocalAddr: from}).DialContext}
+	url := fmt.Sprint("http://", address, "/files", path, "?n=", i) // identical requests would be one
+	resp, err := transport.RoundTrip(newRequest(t.Context(), http.MethodGet, url, "", "Authorization: Bearer tok"))
+	if err != nil {
+		t.Errorf("%s: %v", path, err)
+		return
+	}
+	<-h.release
+	n, err := io.Copy(io.Discard, resp.Body)
+	size := quietSizes[path]
+	if err = cmp.Or(err, resp.Body.Close()); err != nil || n != size.first+size.rest || resp.StatusCode != http.StatusOK {
+		t.Errorf("%s: status %d, %d bytes, %v", path, resp.StatusCode, n, err)
+	}
+}
