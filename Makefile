@@ -77,6 +77,7 @@ e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@.ci/need /usr/lib/python3/dist-packages/github python3-github
 	@.ci/need node nodejs
 	@.ci/need npm
+	@.ci/need /usr/sbin/nginx nginx-light
 	@mkdir -p bin/e2e
 	@cp e2e/testdata/node/* bin/e2e
 	npm ci --prefix bin/e2e --no-audit --no-fund --loglevel error
