@@ -5,16 +5,21 @@ package e2e
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -114,5 +119,75 @@ func (h *quietHost) check(t *testing.T, address, path string, i int) {
 	size := quietSizes[path]
 	if err = cmp.Or(err, resp.Body.Close()); err != nil || n != size.first+size.rest || resp.StatusCode != http.StatusOK {
 		t.Errorf("%s: status %d, %d bytes, %v", path, resp.StatusCode, n, err)
+	}
+}
+
+// TestDrainEndsSilentRequests opens a stream and a long poll of a host, over the listener and through the forward proxy. Each
+// event arrives at once. After drain.timeout the stream ends as incomplete, the poll gets 503, and the gateway stops.
+func TestDrainEndsSilentRequests(t *testing.T) {
+	t.Parallel()
+	for _, way := range []string{"listener", "proxy with HTTP/1.1", "proxy with HTTP/2"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			next, polled := make(chan struct{}), make(chan struct{})
+			up := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/events" {
+					w.Header().Set("Content-Type", "text/event-stream")
+					for _, event := range []string{"1", "2"} {
+						_, _ = io.WriteString(w, event)
+						_ = http.NewResponseController(w).Flush()
+						<-next
+					}
+				} else {
+					close(polled)
+				}
+				<-r.Context().Done()
+			}))
+			dir, proxy := t.TempDir(), testservers.FreeAddress(t)
+			file := filepath.Join(dir, "weir.yaml")
+			config := fmt.Sprintf("upstream: {url: %q}\ndrain: {timeout: 1s}\nhosts: [{name: files.example.com, url: %q, path: /files}]\n", up, up)
+			write(t, file, config)
+			if text, code := command(t, "ca", "init", "--config", file, "--out", dir); code != 0 {
+				t.Fatal(text)
+			}
+			write(t, file, config+fmt.Sprintf("proxy: {listen: %q, allow: [127.0.0.1], ca: {certificate: weir-ca.crt, key: weir-ca.key}}\n", proxy))
+			weir := serve(t, file)
+			roots := x509.NewCertPool()
+			roots.AppendCertsFromPEM([]byte(readFile(t, filepath.Join(dir, "weir-ca.crt"))))
+			client, base := http.DefaultClient, weir.url+"/files"
+			if way != "listener" {
+				client, base = &http.Client{Transport: &http.Transport{
+					Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: proxy}), TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: way == "proxy with HTTP/2",
+				}}, "https://files.example.com"
+			}
+			stream, err := client.Do(newRequest(t.Context(), http.MethodGet, base+"/events", ""))
+			must(t, err)
+			event := make([]byte, 1)
+			for _, wanted := range []string{"1", "2"} {
+				_, err := io.ReadFull(stream.Body, event)
+				must(t, err)
+				want(t, "event", string(event), wanted)
+				next <- struct{}{}
+			}
+			poll := make(chan string, 1)
+			go func() {
+				resp, _, err := do(client, newRequest(t.Context(), http.MethodGet, base+"/poll", ""))
+				if err != nil {
+					poll <- err.Error()
+					return
+				}
+				poll <- fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Retry-After"), " ", resp.Header.Get("Cache-Status"))
+			}()
+			<-polled
+			weir.signal(syscall.SIGTERM)
+			if rest, err := io.ReadAll(stream.Body); err == nil || len(rest) > 0 {
+				t.Errorf("the stream ended with %q, %v", rest, err)
+			}
+			want(t, "long poll", <-poll, "503 1 weir; detail=drain")
+			must(t, weir.exited())
+			if strings.Contains(weir.output.String(), "requests were cut off") {
+				t.Error("the gateway cut connections off")
+			}
+		})
 	}
 }
