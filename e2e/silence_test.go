@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -190,4 +191,16 @@ func TestDrainEndsSilentRequests(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMCPServerMayBeSilent calls a tool of the reference implementation of MCP over streamable HTTP. The server writes nothing for
+// longer than upstream.timeout: neither to the stream with the result, nor to the stream of events.
+func TestMCPServerMayBeSilent(t *testing.T) {
+	t.Parallel()
+	seconds := duration(t, "WEIR_MCP_SILENCE", 4*time.Second).Seconds()
+	server := startCommand(t, exec.Command("node", installed(t, "mcp.mjs"), "serve", fmt.Sprint(seconds)))
+	weir := serveText(t, fmt.Sprintf("upstream: {url: %q, timeout: 1s}\nhosts: [{name: mcp.example.com, url: \"http://127.0.0.1:%s\", path: /mcp-host}]\n", "http://127.0.0.1:1", server.find(`port (\d+)`)))
+	text, err := exec.CommandContext(t.Context(), "node", installed(t, "mcp.mjs"), "call", weir.url+"/mcp-host/mcp").CombinedOutput()
+	must(t, err)
+	want(t, "result", string(text), "read-only: true\n")
 }
