@@ -22,9 +22,9 @@ const adminIOTimeout = 30 * time.Second
 // listenAdmin opens the admin listener. If other machines can reach its address, the listener
 // must require a token or a client certificate.
 func (g *gateway) listenAdmin(a config.Admin) (endpoint, error) {
-	listener, err := net.Listen("tcp", a.Listen)
+	listener, err := listenTCP("admin.listen", a.Listen)
 	if err != nil {
-		return endpoint{}, fmt.Errorf("admin.listen: %w", err)
+		return endpoint{}, err
 	}
 	address, ok := listener.Addr().(*net.TCPAddr)
 	if loopback := ok && address.IP.IsLoopback(); !loopback && !g.adminAccess(a).Guarded() {

@@ -4,11 +4,9 @@ import (
 	"context"
 	cryptorand "crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -28,9 +26,9 @@ type demoCommand struct {
 
 // Run starts the reference service, a gateway in front of it and the sample traffic.
 func (c *demoCommand) Run(p *process) (err error) {
-	upstream, err := net.Listen("tcp", c.Service)
+	upstream, err := listenTCP("service", c.Service)
 	if err != nil {
-		return fmt.Errorf("service: %w", err)
+		return err
 	}
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen = c.Listen, c.Admin

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -43,7 +42,7 @@ func (c *judgeCommand) Run(p *process) error {
 		return err
 	}
 	defer upstream.Close()
-	listener, err := net.Listen("tcp", c.Listen)
+	listener, err := listenTCP("--listen", c.Listen)
 	if err != nil {
 		return fmt.Errorf("start the upstream: %w; choose another address with --listen, and in the proxy", err)
 	}
