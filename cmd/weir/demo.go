@@ -109,17 +109,21 @@ var (
 func sendSampleTraffic(ctx context.Context, gatewayURL string) {
 	client := &http.Client{Timeout: 30 * time.Second}
 	defer client.CloseIdleConnections()
-	for {
+	for n := 0; ; n++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(400 * time.Millisecond):
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, gatewayURL+sampleTargets[rand.IntN(len(sampleTargets))], nil)
+		target, token := sampleTargets[rand.IntN(len(sampleTargets))], sampleTokens[rand.IntN(len(sampleTokens))]
+		if n < len(sampleTokens) { // the response names the account
+			target, token = "/user", sampleTokens[n]
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, gatewayURL+target, nil)
 		if err != nil {
 			return
 		}
-		req.Header.Set("Authorization", "Bearer "+sampleTokens[rand.IntN(len(sampleTokens))])
+		req.Header.Set("Authorization", "Bearer "+token)
 		if resp, err := client.Do(req); err == nil {
 			_, _ = io.Copy(io.Discard, resp.Body)
 			_ = resp.Body.Close()

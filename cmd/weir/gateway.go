@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,6 +100,8 @@ type configured struct {
 	webhooks  http.Handler   // nil if webhooks are disabled
 	trusted   inbound.TrustedProxies
 	authority *authority.Authority // nil without the forward proxy
+	// certificates are those in files that the manager of TLS does not have.
+	certificates []certificateState
 }
 
 // newGateway starts a gateway, which must be closed. It writes the lines of its log of a level and above.
@@ -362,6 +365,11 @@ func (g *gateway) apply(c *config.Config) error {
 		next.webhooks = g.webhooks.Handler(webhook.Config{
 			Dialect: dialect, Secrets: c.Webhooks.AllSecrets(), Refused: g.refusedDelivery, RateLimiter: &g.rateLimiter, TrustedProxies: trusted,
 		})
+	}
+	for _, f := range c.CertificateFiles() {
+		if !strings.HasPrefix(f.Key, "tls.certificates") {
+			next.certificates = append(next.certificates, certificateState{f.Path, f.Expires.UTC()})
+		}
 	}
 	g.current.Store(next)
 	g.credentialHealth.Keep(callers)
