@@ -178,6 +178,7 @@ func (b *fakeGateway) addRequest(i int) {
 	kinds := sampleOperations()
 	r := kinds[int(float64(len(kinds))*math.Pow(b.random.Float64(), 1.6))]
 	r.ID, r.Status, r.Start, r.Bytes = fmt.Sprintf("REQ%05d", i), 200, time.Now(), int64(b.random.IntN(90000))
+	r.Path = strings.NewReplacer("{owner}", "acme", "{repo}", "a-repository-with-a-long-name", "{org}", "acme", "{name}", "Go", "{number}", "7").Replace(r.Route)
 	r.Account = b.name(b.random.IntN(9))
 	r.Client = []string{"builds", "release-train", "dependency-updates", "", "dashboards", "code-search"}[b.random.IntN(6)]
 	if b.accounts == 1000 && b.random.IntN(3) == 0 {
@@ -449,6 +450,7 @@ func theme(dark bool) string {
 const layoutProblems = `(() => {
 		const problems = [];
 		const width = document.documentElement.clientWidth;
+		for (const n of document.querySelectorAll(".nav")) if (n.scrollWidth > n.clientWidth + 1) problems.push("the navigation is cut");
 		if (document.documentElement.scrollWidth > width) problems.push("the page scrolls sideways: " + document.documentElement.scrollWidth);
 		const visible = (e) => e.checkVisibility({visibilityProperty: true}) && !e.closest(".visually-hidden, thead, svg, dialog:not([open])");
 		for (const e of document.querySelectorAll("body *")) {

@@ -90,6 +90,6 @@ registerPanel(["state"], () => {
     parent.replaceChildren();
     return;
   }
-  parent.replaceChildren(table([{ name: "Quarantined" }, { name: "Retry at", num: true }, { name: "Rejected", num: true }],
+  parent.replaceChildren(table([{ name: "Name" }, { name: "Retry at", num: true }, { name: "Rejected", num: true }],
     quarantined.map((c) => [label(c.credential, "strong"), clock(c.until), plural(c.times, "time")])));
 }, () => visible("system"));

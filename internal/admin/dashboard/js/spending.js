@@ -125,7 +125,7 @@ function drawAnswers(groups) {
     const own = total(groups, "spent");
     return drawAnswer("spending-answer", `${groups[0]?.top.client_label ?? labelOf(chosen)} spent ${count(own)} of ${count(spent)} (${percent(own, spent)}) in the last hour.`);
   }
-  const equal = groupBy(model.costs.spenders, "client").filter((g) => g.spent >= first.spent * NEARLY);
+  const equal = groupBy(model.costs.spenders, "client").filter((g) => g.name !== OTHERS && g.spent >= first.spent * NEARLY);
   if (equal.length > 1) {
     const names = equal.length > 3 ? plural(equal.length, "client") : equal.map((g) => g.label).join(" and ");
     return drawAnswer("spending-answer", `${names} spend about the same: ${percent(first.spent, spent)} each of ${count(spent)} in the last hour.`);
