@@ -15,6 +15,7 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/internal/service/quirk"
+	"github.com/weirgate/weir/policy"
 )
 
 type demoCommand struct {
@@ -34,7 +35,8 @@ func (c *demoCommand) Run(p *process) (err error) {
 	cfg.Listen, cfg.Admin.Listen = c.Listen, c.Admin
 	cfg.Upstream.URL = "http://" + upstream.Addr().String()
 	cfg.Limits.ColdStart = "trust"
-	cfg.Limits.Inbound.Rate = 0 // all clients have the same address
+	cfg.Credentials = []config.Credential{{Name: "release-app", Kind: policy.Installation, Token: "tok-app"}} // names its account
+	cfg.Limits.Inbound.Rate = 0                                                                               // all clients have the same address
 	cfg.Webhooks.Secret = credential.Secret(cryptorand.Text())
 	s, err := newService(cfg, 1, quirk.Set{})
 	if err != nil {
@@ -101,7 +103,7 @@ var (
 		"/repos/acme/widgets/stats/contributors", "/repos/acme/monolith/stats/commit_activity", "/search/commits?q=widget",
 		"/repos/acme/secret/subscribers", "/rate_limit",
 	}
-	sampleTokens = []string{"tok-member", "tok-app", "tok-outsider"}
+	sampleTokens = []string{"tok-member", "tok-outsider", "tok-app"}
 )
 
 // sendSampleTraffic sends a random request every 400 ms until ctx ends. It ignores errors,
@@ -116,7 +118,7 @@ func sendSampleTraffic(ctx context.Context, gatewayURL string) {
 		case <-time.After(400 * time.Millisecond):
 		}
 		target, token := sampleTargets[rand.IntN(len(sampleTargets))], sampleTokens[rand.IntN(len(sampleTokens))]
-		if n < len(sampleTokens) { // the response names the account
+		if n < len(sampleTokens)-1 { // the response names the account
 			target, token = "/user", sampleTokens[n]
 		}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, gatewayURL+target, nil)

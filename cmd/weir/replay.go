@@ -183,5 +183,5 @@ const (
 )
 
 func waitText(seconds float64) string {
-	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond).String()
+	return roundDuration(time.Duration(seconds * float64(time.Second)))
 }

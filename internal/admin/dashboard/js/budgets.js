@@ -59,7 +59,7 @@ function createFold({ account: { account: id, kind } }) {
   });
   const node = el("tr", { "data-tone": "good", class: "folded" },
     el("th", { scope: "row", "data-label": "Account" }, el("span", { class: "account" }, name, el("span", { class: "chip" }, kind))),
-    el("td", { colspan: 2, "data-label": "Budget" }, button), el("td", { class: "num" }), el("td", { "data-label": "Forecast" }, lowest), el("td", { class: "spark-col" }));
+    el("td", { "data-label": "Budget" }, button), el("td", { class: "wide-col" }), el("td", { class: "num" }), el("td", { "data-label": "Forecast" }, lowest), el("td", { class: "spark-col" }));
   node.update = ({ account, healthy, open }) => {
     setText(name, account.label);
     setText(button, `${open ? "▾" : "▸"} ${plural(healthy.length, "healthy budget")}`);

@@ -44,8 +44,9 @@ const addUse = (sum, use) => {
 function groupBy(list, group) {
   const groups = new Map();
   for (const row of list) {
-    let g = groups.get(row[group]);
-    if (!g) groups.set(row[group], (g = { ...NO_USE, name: row[group], label: labelIn(group, row), before: { ...NO_USE }, top: row }));
+    const key = labelIn(group, row) || row[group]; // an account may change its name when the upstream names its login
+    let g = groups.get(key);
+    if (!g) groups.set(key, (g = { ...NO_USE, name: row[group], label: labelIn(group, row), before: { ...NO_USE }, top: row }));
     addUse(g, row);
     addUse(g.before, row.before);
     if (row.spent > g.top.spent) g.top = row;
