@@ -356,7 +356,7 @@ func (d *doctor) checkCredential(ctx context.Context, held credential.Held) {
 
 // checkRedis checks that Redis responds and evicts no key.
 func (d *doctor) checkRedis(ctx context.Context) {
-	const section = "docs/scale.md"
+	const section = "docs/internals/scale.md"
 	if inMemory(d.cfg) {
 		d.report("redis", checkSkipped, "store.url selects memory, so this gateway must be the only user of its tokens", "give no token to a second gateway, or set store.url to a Redis that both use; see "+section)
 		return
