@@ -94,6 +94,13 @@ func TestErrorOfUsedAddressNamesConfigurationKey(t *testing.T) {
 	}
 }
 
+func TestExplainGroupsEvents(t *testing.T) {
+	got := groupEvents([]string{"pull_request", "push", "pull_request_review", "pull_request_review_thread", "public"})
+	if want := "public, pull_request (also _review, _review_thread), push"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 // TestExplainNamesTheRuleOfAQuery checks the last row of weir explain POST /graphql --query FILE.
 func TestExplainNamesTheRuleOfAQuery(t *testing.T) {
 	dir := t.TempDir()
