@@ -140,7 +140,7 @@ func (b *fakeGateway) state() any {
 	state := map[string]any{
 		"version": "v0.7.0", "started": b.began.Add(-26 * time.Hour), "now": time.Now(), "upstream": "https://api.example.com", "dialect": "service", "limits": "on", "guarded": false,
 		"store": map[string]any{"kind": "redis", "replicas": 3}, "waiting": b.waiting(), "polling": []any{}, "refused": []any{},
-		"cache": map[string]any{"keys": 0, "bytes": 0, "max_bytes": 256 << 20},
+		"cache":        map[string]any{"keys": 0, "bytes": 0, "max_bytes": 256 << 20},
 		"memory":       map[string]any{"bytes": 312 << 20, "max_bytes": 512 << 20},
 		"certificates": []any{},
 	}
