@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/admin"
+	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/limits"
@@ -139,7 +140,9 @@ func (b *fakeGateway) state() any {
 	state := map[string]any{
 		"version": "v0.7.0", "started": b.began.Add(-26 * time.Hour), "now": time.Now(), "upstream": "https://api.example.com", "dialect": "service", "limits": "on", "guarded": false,
 		"store": map[string]any{"kind": "redis", "replicas": 3}, "waiting": b.waiting(), "polling": []any{}, "refused": []any{},
-		"cache": map[string]any{"keys": 0, "bytes": 0, "max_bytes": 256 << 20},
+		"cache":        map[string]any{"keys": 0, "bytes": 0, "max_bytes": 256 << 20},
+		"memory":       map[string]any{"bytes": 312 << 20, "max_bytes": 512 << 20},
+		"certificates": []any{},
 	}
 	if b.lost.Load() {
 		state["store"] = map[string]any{"kind": "redis", "replicas": 3, "lost": b.began}
@@ -150,6 +153,7 @@ func (b *fakeGateway) state() any {
 			{Path: "/repos/an-organization-with-a-long-name/a-repository-with-an-even-longer-name/stats/commit_activity", Account: b.name(1), Since: b.began, Next: time.Now().Add(15 * time.Second), Polls: 5, Waiting: 1},
 		}
 		state["refused"] = []map[string]any{{"credential": "ci", "until": b.began.Add(10 * time.Minute), "times": 2}}
+		state["certificates"] = []any{map[string]any{"name": "weir.a-long-name-of-an-organization.example.com", "expires": b.began.Add(9 * 24 * time.Hour)}, map[string]any{"name": "/etc/weir/admin.pem", "expires": b.began.Add(80 * 24 * time.Hour)}}
 		state["cache"] = map[string]any{"keys": 48213, "bytes": 187 << 20, "max_bytes": 256 << 20}
 	}
 	return state
@@ -174,6 +178,7 @@ func (b *fakeGateway) addRequest(i int) {
 	kinds := sampleOperations()
 	r := kinds[int(float64(len(kinds))*math.Pow(b.random.Float64(), 1.6))]
 	r.ID, r.Status, r.Start, r.Bytes = fmt.Sprintf("REQ%05d", i), 200, time.Now(), int64(b.random.IntN(90000))
+	r.Path = strings.NewReplacer("{owner}", "acme", "{repo}", "a-repository-with-a-long-name", "{org}", "acme", "{name}", "Go", "{number}", "7").Replace(r.Route)
 	r.Account = b.name(b.random.IntN(9))
 	r.Client = []string{"builds", "release-train", "dependency-updates", "", "dashboards", "code-search"}[b.random.IntN(6)]
 	if b.accounts == 1000 && b.random.IntN(3) == 0 {
@@ -227,7 +232,7 @@ func (b *fakeGateway) requests() any {
 func (b *fakeGateway) sources() admin.Sources {
 	s := admin.Sources{Reload: func() error { return nil }, Cache: func() (int, uint64) { return 0, 0 }, Purge: func(admin.Purge) (int, error) { return 1, nil }}
 	s.Accounts, s.Requests, s.State, s.History = b.list, b.requests, b.state, b.history
-	s.Refused = func() any { return nil }
+	s.Refused, s.Defaults = func() any { return nil }, func() any { return config.Default().Masked() }
 	s.Prometheus = func() admin.Prometheus { return admin.Prometheus{URL: b.prometheus} }
 	s.Config = func() any {
 		return map[string]any{"listen": ":8080", "admin": map[string]any{"listen": "127.0.0.1:9090", "token": "•••", "prometheus": map[string]any{"url": b.prometheus, "token": ""}}, "upstream": map[string]any{"url": "https://api.example.com", "dialect": "service", "timeout": "30s"},
@@ -327,7 +332,7 @@ func (b *fakeGateway) fill(line []*int) {
 	}
 }
 
-// TestDashboardLayout checks the layout of every screen in three widths and two themes, and its accessibility with
+// TestDashboardLayout checks the layout of every screen in nine widths and two themes, and its accessibility with
 // axe-core: without accounts, with a thousand accounts and 200 clients, and with a lost store.
 func TestDashboardLayout(t *testing.T) {
 	t.Parallel()
@@ -388,19 +393,23 @@ func screenshotName(data, address string) string {
 	return data + "-" + strings.NewReplacer("?", "-", "&", "-", "=", "-").Replace(address)
 }
 
-// checkScreen checks a screen in three widths and two themes. If audit is set, it writes screenshots and checks the
-// accessibility: in both themes, and in the narrow width in the light theme.
+// widths are the widths of the layout test in pixels, from a small telephone to a wide monitor. The screenshots have a part
+// of them, and axe-core checks the narrow and the usual one.
+var widths = []int64{320, 360, 390, 600, 768, 1024, 1280, 1440, 1920}
+
+// checkScreen checks a screen in all widths and two themes. If audit is set, it writes screenshots and checks the
+// accessibility.
 func checkScreen(page *browser, data, address string, audit bool) {
 	page.Helper()
 	name := screenshotName(data, address)
-	for _, width := range []int64{1440, 1024, 390} {
+	for _, width := range widths {
 		for _, dark := range []bool{false, true} {
 			page.setWindow(width, 900, dark)
 			checkLayout(page, fmt.Sprintf("%s at %d", name, width))
-			if !audit || width == 1024 {
+			if !audit || !slices.Contains([]int64{360, 768, 1024, 1440, 1920}, width) {
 				continue
 			}
-			if width == 1440 || !dark {
+			if width == 1440 || width == 360 && !dark {
 				for _, problem := range value[[]string](page, axeProblems) {
 					page.Errorf("%s at %d, %s: %s", name, width, theme(dark), problem)
 				}
@@ -434,12 +443,14 @@ func theme(dark bool) string {
 //
 //   - an element outside the page
 //   - text outside its box
+//   - a number that is cut
 //   - truncated or low-contrast text (WCAG 2.2, 1.4.3)
 //   - a table or field without a name
 //   - an empty panel
 const layoutProblems = `(() => {
 		const problems = [];
 		const width = document.documentElement.clientWidth;
+		for (const n of document.querySelectorAll(".nav")) if (n.scrollWidth > n.clientWidth + 1) problems.push("the navigation is cut");
 		if (document.documentElement.scrollWidth > width) problems.push("the page scrolls sideways: " + document.documentElement.scrollWidth);
 		const visible = (e) => e.checkVisibility({visibilityProperty: true}) && !e.closest(".visually-hidden, thead, svg, dialog:not([open])");
 		for (const e of document.querySelectorAll("body *")) {
@@ -470,6 +481,10 @@ const layoutProblems = `(() => {
 		}
 		for (const t of document.querySelectorAll("table")) if (!t.querySelector("thead th[scope=col]")) problems.push("table without headers: " + t.className);
 		for (const p of document.querySelectorAll(".panel")) if (visible(p) && p.innerText.trim().split("\n").length < 2) problems.push("empty panel: " + p.innerText);
+		for (const e of document.querySelectorAll("body *")) {
+			const own = [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.data).join("").trim();
+			if (/^[▲▼]?[\d.,]/.test(own) && visible(e) && !e.closest("select, option, .path")) for (let p = e; p && p.localName !== "table" && !p.classList.contains("panel"); p = p.parentElement) if (getComputedStyle(p).overflowX === "hidden" && p.scrollWidth > p.clientWidth + 1) { problems.push("number cut: " + own); break; }
+		}
 		for (const e of document.querySelectorAll("thead th")) if (e.checkVisibility() && e.scrollWidth > e.clientWidth) problems.push("truncated header: " + e.textContent);
 		for (const e of document.querySelectorAll(".cut")) if (visible(e) && e.scrollWidth > e.clientWidth + 1 && e.clientWidth < 56) problems.push("truncated: " + e.textContent);
 		return problems;

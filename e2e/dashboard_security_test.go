@@ -88,7 +88,7 @@ func TestDashboardEscapesNames(t *testing.T) {
 	page.do(chromedp.Click(chromedp.CSS("#request-rows .link")))
 	page.eventually("the explanation shows the name as text", `document.getElementById("request-body").textContent.split("onerror=").length > 9`)
 	visit(page, "system")
-	page.do(chromedp.SendKeys(chromedp.CSS("#purge-target"), evil), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
+	page.do(chromedp.SendKeys(chromedp.CSS("#purge-target"), evil), chromedp.Click(chromedp.CSS("#purge-form .primary")), chromedp.Click(chromedp.CSS("#purge-yes")))
 	page.eventually("the error shows the name as text", `document.getElementById("control-result").textContent.includes("onerror=")`)
 	page.expect("400 (Bad Request)")
 	want(t, "what the names created", value[string](page, `JSON.stringify([window.pwned ?? "", document.querySelectorAll('img[src="x"], main script, [onload], [onerror], a[href^=javascript]').length])`), `["",0]`)

@@ -65,7 +65,9 @@ func TestDashboardShowsRequestsAndBudgets(t *testing.T) {
 
 	// The form purges an entry.
 	visit(page, "system")
-	page.do(chromedp.SendKeys(chromedp.CSS("#purge-target"), "/gitignore/templates"), chromedp.Click(chromedp.CSS("#purge-form [type=submit]")))
+	page.do(chromedp.SendKeys(chromedp.CSS("#purge-target"), "/gitignore/templates"), chromedp.Click(chromedp.CSS("#purge-form .primary")))
+	page.eventually("the page asks before the purge", `!document.getElementById("purge-confirm").hidden && document.getElementById("purge-question").innerText.includes("/gitignore/templates") && document.activeElement.id === "purge-yes"`)
+	page.do(chromedp.Click(chromedp.CSS("#purge-yes")))
 	page.eventually("the result of the purge is shown", `document.getElementById("control-result").innerText === "1 entry will be revalidated before use."`)
 	page.eventually("the purge is in the audit trail", `document.getElementById("audit").innerText.includes("/gitignore/templates")`)
 	if resp, _ := get(t, gateway+"/gitignore/templates"); !strings.Contains(resp.Header.Get("Cache-Status"), "fwd=stale") {
@@ -112,6 +114,12 @@ func TestDashboardReconnects(t *testing.T) {
 	first.signal(syscall.SIGTERM)
 	_ = first.exited()
 	page.eventually("the page shows the lost connection", `document.getElementById("live").innerText === "reconnecting"`)
+	page.eventually("the page says how old its data are", `/data of \d\d:\d\d:\d\d, \d+ s ago/.test(document.getElementById("banner").innerText)`)
+	for _, screen := range []string{"budgets", "spending", "system", "requests"} {
+		value[string](page, fmt.Sprintf("location.hash = %q", screen))
+		page.eventually("the answer is unknown on "+screen, fmt.Sprintf(`document.getElementById("%s-answer").innerText.startsWith("Unknown. The gateway has not responded since") && document.getElementById("%[1]s-answer").dataset.tone === "bad"`, screen))
+	}
+	page.screenshot("disconnected-1440-light", true)
 	second := startDemo(t, "--traffic", "off", "--admin", address)
 	page.eventually("the page is live again", live)
 	get(t, second.gateway+"/gitignore/templates")

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,6 +19,8 @@ import (
 type Dialect struct {
 	Name             string                `yaml:"-"`
 	PublicHost       string                `yaml:"public_host"`
+	Hosts            []string              `yaml:"hosts"`
+	Paths            []string              `yaml:"paths"`
 	VersionHeader    string                `yaml:"version_header"`
 	Version          string                `yaml:"version"`
 	Versions         []string              `yaml:"versions"`
@@ -61,6 +65,37 @@ func LoadDialect(name string) (*Dialect, error) {
 	named := *d
 	named.Name = name
 	return &named, nil
+}
+
+// DialectOf returns the name of the dialect of the API at a base URL, and the part of the URL that shows it. A host is
+// certain, because only that API has it. A URL that shows nothing has the dialect "service" and no reason.
+func DialectOf(base *url.URL) (name, reason string, certain bool) {
+	host := strings.ToLower(base.Hostname())
+	for name, d := range dialects {
+		if slices.ContainsFunc(d.Hosts, func(h string) bool { return host == h || strings.HasSuffix(host, "."+h) }) {
+			return name, "the host " + host, true
+		}
+		for _, path := range d.Paths {
+			if base.Path == path || strings.HasPrefix(base.Path, path+"/") {
+				return name, "the path " + path, false
+			}
+		}
+	}
+	return "service", "", false
+}
+
+// DialectOfResponse returns the name of the dialect whose request ID the header contains, or an empty text.
+func DialectOfResponse(h http.Header) (name string) {
+	for candidate, d := range dialects {
+		if h.Get(d.RequestID) == "" {
+			continue
+		}
+		if name != "" {
+			return "" // a proxy in front of the API adds fields
+		}
+		name = candidate
+	}
+	return name
 }
 
 // HasScheme reports whether an authentication scheme is one of the dialect's own.

@@ -2,6 +2,8 @@ package policy
 
 import (
 	"fmt"
+	"net/http"
+	"net/url"
 	"reflect"
 	"strings"
 	"testing"
@@ -27,6 +29,31 @@ func TestLoadDialectRefusesUnknownNames(t *testing.T) {
 			t.Errorf("%q: got %v, want %s", name, err, want)
 		}
 	}
+}
+
+func TestDialectIsThatOfTheAPI(t *testing.T) {
+	for base, want := range map[string]string{
+		"https://api.github.com":           "github, the host api.github.com, true",
+		"https://API.GitHub.com/":          "github, the host api.github.com, true",
+		"https://api.octocorp.ghe.com":     "github, the host api.octocorp.ghe.com, true",
+		"https://ghe.com.attacker.example": "service, , false",
+		"https://notghe.com":               "service, , false",
+		"https://git.example.org/api/v3":   "github, the path /api/v3, false",
+		"https://git.example.org/api/v3/":  "github, the path /api/v3, false",
+		"https://git.example.org/api/v30":  "service, , false",
+		"https://api.example.com/api/v3":   "github, the path /api/v3, false",
+		"http://127.0.0.1:9000":            "service, , false",
+	} {
+		u, err := url.Parse(base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, reason, certain := DialectOf(u)
+		wantEqual(t, base, want, fmt.Sprintf("%s, %s, %t", name, reason, certain))
+	}
+	wantEqual(t, "response of GitHub", "github", DialectOfResponse(http.Header{"X-Github-Request-Id": {"1"}}))
+	wantEqual(t, "response of the service", "service", DialectOfResponse(http.Header{"X-Service-Request-Id": {"1"}}))
+	wantEqual(t, "response of another API", "", DialectOfResponse(http.Header{}))
 }
 
 func TestDialectsSetAllFields(t *testing.T) {

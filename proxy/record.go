@@ -66,6 +66,8 @@ type Record struct {
 	OutsideRange string `json:"outside_range,omitempty"`
 	// Saved is set for a response without quota cost that would have cost quota without Weir.
 	Saved bool `json:"saved,omitempty"`
+	// Until is the time at which a request that a limit refused would be admitted if no other request is sent.
+	Until time.Time `json:"until,omitzero"`
 	// Withheld are the rows of policy/fields.yaml for request fields that were not forwarded.
 	Withheld []string `json:"withheld,omitempty"`
 	// Error describes the failure for the operator.

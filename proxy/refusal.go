@@ -48,7 +48,7 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 		f = g.failureOf(err, ex.in.Header["Authorization"])
 	}
 	if f.refusal != nil {
-		f.status = g.refusalStatus(ex)
+		f.status, ex.record.Until = g.refusalStatus(ex), f.refusal.Wall()
 	}
 	if f.cause != nil {
 		ex.record.Error = f.cause.Error()

@@ -5,8 +5,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
+	"runtime/debug"
+	"runtime/metrics"
+	"slices"
 	"time"
 
 	"github.com/weirgate/weir/internal/admin"
@@ -22,9 +26,9 @@ const adminIOTimeout = 30 * time.Second
 // listenAdmin opens the admin listener. If other machines can reach its address, the listener
 // must require a token or a client certificate.
 func (g *gateway) listenAdmin(a config.Admin) (endpoint, error) {
-	listener, err := net.Listen("tcp", a.Listen)
+	listener, err := listenTCP("admin.listen", a.Listen)
 	if err != nil {
-		return endpoint{}, fmt.Errorf("admin.listen: %w", err)
+		return endpoint{}, err
 	}
 	address, ok := listener.Addr().(*net.TCPAddr)
 	if loopback := ok && address.IP.IsLoopback(); !loopback && !g.adminAccess(a).Guarded() {
@@ -77,6 +81,7 @@ func (g *gateway) admin(a config.Admin) http.Handler {
 		Refused:  func() any { return g.credentialHealth.Quarantined() },
 		Requests: func() any { return g.history.Recent() },
 		Config:   func() any { return g.current.Load().config.Masked() },
+		Defaults: func() any { return config.Default().Masked() },
 		Reload:   g.reload,
 		Cache:    g.cache.Size,
 		Metrics:  g.telemetry,
@@ -130,6 +135,17 @@ type gatewayState struct {
 		Bytes    uint64 `json:"bytes"`
 		MaxBytes uint64 `json:"max_bytes"`
 	} `json:"cache"`
+	Memory struct {
+		Bytes    uint64 `json:"bytes"`
+		MaxBytes int64  `json:"max_bytes,omitempty"` // GOMEMLIMIT; 0 without a limit
+	} `json:"memory"`
+	Certificates []certificateState `json:"certificates"`
+}
+
+// certificateState is a certificate of a listener, or an authority.
+type certificateState struct {
+	Name    string    `json:"name"`
+	Expires time.Time `json:"expires"`
 }
 
 type storeState struct {
@@ -155,5 +171,23 @@ func (g *gateway) state() any {
 	}
 	s.Cache.Keys, s.Cache.Bytes = g.cache.Size()
 	s.Cache.MaxBytes = uint64(g.started.Cache.Memory)
+	s.Memory.Bytes, s.Memory.MaxBytes = memoryInUse()
+	s.Certificates = slices.Clone(c.certificates)
+	if g.tls != nil {
+		for name, expires := range g.tls.Expiries() {
+			s.Certificates = append(s.Certificates, certificateState{name, expires.UTC()})
+		}
+	}
+	slices.SortFunc(s.Certificates, func(a, b certificateState) int { return a.Expires.Compare(b.Expires) })
 	return s
+}
+
+// memoryInUse returns the memory that the runtime holds, and GOMEMLIMIT or zero.
+func memoryInUse() (bytes uint64, limit int64) {
+	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(samples)
+	if limit = debug.SetMemoryLimit(-1); limit == math.MaxInt64 {
+		limit = 0
+	}
+	return samples[0].Value.Uint64() - samples[1].Value.Uint64(), limit
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/weirgate/weir/internal/config"
 )
@@ -29,6 +30,14 @@ func (c *checkCommand) Run(p *process) error {
 		return invalid(p.stdout, c.File, problems, "")
 	}
 	p.printf("%s: valid\n", c.File)
+	if _, given := file.Positions["upstream.dialect"]; !given {
+		if name, reason, _ := file.Config.Upstream.InferDialect(); reason != "" {
+			p.printf("%s: upstream.dialect: %s, because of %s in upstream.url\n", c.File, name, reason)
+		}
+	}
+	for _, warning := range file.Config.Warnings(time.Now()) {
+		p.printf("%s: warning: %s\n", c.File, warning)
+	}
 	if found, remedy := file.Config.Bypass(); found != "" {
 		p.printf("%s: warning: %s; %s\n", c.File, found, remedy)
 	}
@@ -83,7 +92,7 @@ func (c *auditCommand) Run(p *process) error {
 func readConfig(p *process, file string) (config.AuditedFile, config.Problems, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return config.AuditedFile{}, nil, &exit{exitUsage, err.Error()}
+		return config.AuditedFile{}, nil, &exit{exitUsage, err.Error() + "; give the path of the configuration file"}
 	}
 	info, err := os.Stat(file)
 	if err != nil {

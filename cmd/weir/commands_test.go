@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -91,6 +92,13 @@ func TestErrorOfUsedAddressNamesConfigurationKey(t *testing.T) {
 		if text := problems.String(); code != exitFailure || !strings.Contains(text, "weir: "+c.key+": listen tcp "+address) {
 			t.Errorf("weir %q: exit code %d, wrote %q", c.args, code, text)
 		}
+	}
+}
+
+func TestExplainGroupsEvents(t *testing.T) {
+	got := groupEvents([]string{"pull_request", "push", "pull_request_review", "pull_request_review_thread", "public"})
+	if want := "public, pull_request (also _review, _review_thread), push"; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
@@ -292,11 +300,15 @@ func TestJudgedGatewayHasTheLimitsOfTheJudge(t *testing.T) {
 }
 
 func TestJudgeReportsProxyWithAnotherUpstream(t *testing.T) {
-	proxy := serveAPI(t, http.NotFound)
+	var requests atomic.Int32
+	proxy := serveAPI(t, func(w http.ResponseWriter, r *http.Request) { requests.Add(1); http.NotFound(w, r) })
 	code, got := runWeir("judge", "--listen", "127.0.0.1:0", proxy)
-	want := "weir: judge " + proxy + ": the proxy forwarded no request that succeeded; set its upstream to http://127.0.0.1:"
+	want := "weir: probe " + proxy + ": the proxy did not forward the request to the judge; set its upstream to http://127.0.0.1:"
 	if code != exitFailure || !strings.HasPrefix(got, want) {
 		t.Errorf("exit code %d, wrote %q, want %q", code, got, want)
+	}
+	if n := requests.Load(); n != 1 {
+		t.Errorf("the judge sent %d requests to another API, want 1", n)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -25,9 +24,9 @@ func (g *gateway) listenProxy(c *config.Config) ([]endpoint, error) {
 	if c.Proxy.Listen == "" {
 		return nil, nil
 	}
-	l, err := net.Listen("tcp", c.Proxy.Listen)
+	l, err := listenTCP("proxy.listen", c.Proxy.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("proxy.listen: %w", err)
+		return nil, err
 	}
 	g.log.Info("forward proxy started", "address", l.Addr().String())
 	p := connect.New(func() connect.Config { return g.connectConfig(g.current.Load()) })

@@ -4,11 +4,9 @@ import (
 	"context"
 	cryptorand "crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -17,6 +15,7 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/internal/service/quirk"
+	"github.com/weirgate/weir/policy"
 )
 
 type demoCommand struct {
@@ -28,15 +27,16 @@ type demoCommand struct {
 
 // Run starts the reference service, a gateway in front of it and the sample traffic.
 func (c *demoCommand) Run(p *process) (err error) {
-	upstream, err := net.Listen("tcp", c.Service)
+	upstream, err := listenTCP("service", c.Service)
 	if err != nil {
-		return fmt.Errorf("service: %w", err)
+		return err
 	}
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen = c.Listen, c.Admin
 	cfg.Upstream.URL = "http://" + upstream.Addr().String()
 	cfg.Limits.ColdStart = "trust"
-	cfg.Limits.Inbound.Rate = 0 // all clients have the same address
+	cfg.Credentials = []config.Credential{{Name: "release-app", Kind: policy.Installation, Token: "tok-app"}} // names its account
+	cfg.Limits.Inbound.Rate = 0                                                                               // all clients have the same address
 	cfg.Webhooks.Secret = credential.Secret(cryptorand.Text())
 	s, err := newService(cfg, 1, quirk.Set{})
 	if err != nil {
@@ -103,7 +103,7 @@ var (
 		"/repos/acme/widgets/stats/contributors", "/repos/acme/monolith/stats/commit_activity", "/search/commits?q=widget",
 		"/repos/acme/secret/subscribers", "/rate_limit",
 	}
-	sampleTokens = []string{"tok-member", "tok-app", "tok-outsider"}
+	sampleTokens = []string{"tok-member", "tok-outsider", "tok-app"}
 )
 
 // sendSampleTraffic sends a random request every 400 ms until ctx ends. It ignores errors,
@@ -111,17 +111,21 @@ var (
 func sendSampleTraffic(ctx context.Context, gatewayURL string) {
 	client := &http.Client{Timeout: 30 * time.Second}
 	defer client.CloseIdleConnections()
-	for {
+	for n := 0; ; n++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(400 * time.Millisecond):
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, gatewayURL+sampleTargets[rand.IntN(len(sampleTargets))], nil)
+		target, token := sampleTargets[rand.IntN(len(sampleTargets))], sampleTokens[rand.IntN(len(sampleTokens))]
+		if n < len(sampleTokens)-1 { // the response names the account
+			target, token = "/user", sampleTokens[n]
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, gatewayURL+target, nil)
 		if err != nil {
 			return
 		}
-		req.Header.Set("Authorization", "Bearer "+sampleTokens[rand.IntN(len(sampleTokens))])
+		req.Header.Set("Authorization", "Bearer "+token)
 		if resp, err := client.Do(req); err == nil {
 			_, _ = io.Copy(io.Discard, resp.Body)
 			_ = resp.Body.Close()

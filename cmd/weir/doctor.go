@@ -7,7 +7,6 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -60,8 +59,6 @@ const (
 	// maxClockOffset is the largest offset of the clock that causes no visible error of reset times. Above
 	// failedClockOffset the upstream may refuse an app, whose assertions tolerate a minute.
 	maxClockOffset, failedClockOffset = 2 * time.Second, 30 * time.Second
-	// certificateWarning is the remaining life of a certificate below which the check warns.
-	certificateWarning = 14 * 24 * time.Hour
 )
 
 // Run checks the dependencies of the configuration, and prints one line for each check, with a remedy for each problem. It
@@ -98,6 +95,9 @@ func (c *doctorCommand) Run(p *process) error {
 	}
 	d.checkConfiguration(c.File, file)
 	d.checkBypass(file.Config)
+	if found, remedy := d.cfg.DialectMismatch(); found != "" {
+		d.report("dialect", checkWarning, found, remedy)
+	}
 	d.checkEgress(p.ctx)
 	d.checkUpstream(p.ctx)
 	d.checkNames(p.ctx)
@@ -243,7 +243,10 @@ func (d *doctor) checkUpstream(ctx context.Context) {
 		d.report("upstream", checkFailed, fmt.Sprintf("%s returned %d %s", d.base.Redacted(), status, http.StatusText(status)),
 			"set upstream.url to the base URL of the API; see "+section)
 	default:
-		d.report("upstream", checkOK, fmt.Sprintf("%s responds in %s", d.base.Redacted(), roundDuration(limits.elapsed)), "")
+		d.report("upstream", checkOK, fmt.Sprintf("%s responds in %s, dialect %s", d.base.Redacted(), roundDuration(limits.elapsed), d.cfg.Upstream.Dialect), "")
+	}
+	if found, remedy := foreignDialect(d.cfg, limits.header); found != "" {
+		d.report("dialect", checkWarning, found, remedy+"; see "+section)
 	}
 	date, err := http.ParseTime(limits.header.Get("Date"))
 	if err != nil {
@@ -358,7 +361,7 @@ func (d *doctor) checkCredential(ctx context.Context, held credential.Held) {
 func (d *doctor) checkRedis(ctx context.Context) {
 	const section = "docs/internals/scale.md"
 	if inMemory(d.cfg) {
-		d.report("redis", checkSkipped, "store.url selects memory", "")
+		d.report("redis", checkSkipped, "store.url selects memory, so this gateway must be the only user of its tokens", "give no token to a second gateway, or set store.url to a Redis that both use; see "+section)
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
@@ -388,33 +391,24 @@ func (d *doctor) checkRedis(ctx context.Context) {
 
 // checkCertificates checks the lives of the certificates in files. Certificates by ACME renew themselves.
 func (d *doctor) checkCertificates() {
-	life := func(name string, expires time.Time, remedy string) {
-		left := time.Until(expires)
-		found := "expires on " + expires.UTC().Format(time.DateOnly)
-		switch {
-		case left <= 0:
-			d.report(name, checkFailed, "expired on "+expires.UTC().Format(time.DateOnly), remedy)
-		case left < certificateWarning:
-			d.report(name, checkWarning, found, remedy)
+	now := time.Now()
+	for _, f := range d.cfg.CertificateFiles() {
+		name := "certificate " + f.Path
+		if f.Key == "proxy.ca" {
+			name = "authority of the proxy"
+		}
+		switch found := config.EndOf(f.Expires, now); {
+		case !f.Expires.After(now):
+			d.report(name, checkFailed, found, f.Remedy)
+		case found != "":
+			d.report(name, checkWarning, found, f.Remedy)
 		default:
-			d.report(name, checkOK, found, "")
+			d.report(name, checkOK, "expires on "+f.Expires.UTC().Format(time.DateOnly), "")
 		}
 	}
-	for _, c := range d.cfg.TLS.Certificates {
-		name := "certificate " + c.Certificate
-		pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)
-		if err != nil {
-			d.report(name, checkFailed, err.Error(), "correct tls.certificates; see docs/configuration.md#https")
-			continue
-		}
-		life(name, pair.Leaf.NotAfter, "replace the files; Weir reads them again within ten seconds; see docs/operations.md#weircertificateends")
-	}
-	if d.cfg.Proxy.Listen != "" {
-		ca := d.cfg.Proxy.CA
-		if a, err := authority.Load(ca.Certificate, ca.Key); err != nil {
+	if ca := d.cfg.Proxy.CA; d.cfg.Proxy.Listen != "" {
+		if _, err := authority.Load(ca.Certificate, ca.Key); err != nil {
 			d.report("authority of the proxy", checkFailed, err.Error(), "run weir ca init; see docs/proxy.md")
-		} else {
-			life("authority of the proxy", a.Expires(), "create another authority with weir ca init; see docs/proxy.md")
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
 )
 
@@ -84,4 +85,29 @@ func (t throughProxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	_ = resp.Body.Close()
 	return nil, &egressRefusal{resp.StatusCode, r.Method + " http://" + r.URL.Host}
+}
+
+// firstAnswer is a transport that calls check for the first response.
+type firstAnswer struct {
+	throughProxy
+	checked atomic.Bool
+	check   func(http.Header)
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (t *firstAnswer) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.throughProxy.RoundTrip(r)
+	if err == nil && !t.checked.Load() && t.checked.CompareAndSwap(false, true) {
+		t.check(resp.Header)
+	}
+	return resp, err
+}
+
+// foreignDialect returns the dialect in which the upstream answers if it is not the configured one.
+func foreignDialect(c *config.Config, answer http.Header) (found, remedy string) {
+	name := policy.DialectOfResponse(answer)
+	if name == "" || name == c.Upstream.Dialect {
+		return "", ""
+	}
+	return fmt.Sprintf("the upstream answers as the dialect %s, but upstream.dialect is %s", name, c.Upstream.Dialect), "set upstream.dialect to " + name
 }

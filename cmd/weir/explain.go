@@ -276,8 +276,8 @@ func callRows(catalogue *policy.Catalogue, m policy.Match, dialect *policy.Diale
 		{"costs", cost},
 		{"cache", cacheRule(op.Cache)},
 		{"collection", at.String()},
-		{"stale on", strings.Join(staleOn, ", ")},
-		{"webhooks.fresh needs", strings.Join(catalogue.DecidedBy(op), ", ")},
+		{"stale on", groupEvents(staleOn)},
+		{"webhooks.fresh needs", groupEvents(catalogue.DecidedBy(op))},
 		{"makes stale", strings.Join(makesStale, ", ")},
 		{"authentication", op.Auth},
 		{"refuses", strings.Join(op.Refuses, ", ")},
@@ -288,6 +288,26 @@ func callRows(catalogue *policy.Catalogue, m policy.Match, dialect *policy.Diale
 		{"anonymous call", preflight(m, policy.Unauthenticated)},
 		{"with a token", preflight(m, policy.User)},
 	}
+}
+
+// groupEvents joins the names of events. Names that continue another name follow it with their ends only, as in
+// "pull_request (also _review, _review_thread)".
+func groupEvents(names []string) string {
+	if !slices.IsSorted(names) {
+		names = slices.Sorted(slices.Values(names))
+	}
+	var groups []string
+	for i := 0; i < len(names); {
+		first, ends := names[i], []string(nil)
+		for i++; i < len(names) && strings.HasPrefix(names[i], first+"_"); i++ {
+			ends = append(ends, strings.TrimPrefix(names[i], first))
+		}
+		if len(ends) > 0 {
+			first += " (also " + strings.Join(ends, ", ") + ")"
+		}
+		groups = append(groups, first)
+	}
+	return strings.Join(groups, ", ")
 }
 
 func cacheRule(r policy.CacheRule) string {

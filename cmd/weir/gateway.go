@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,6 +101,8 @@ type configured struct {
 	webhooks  http.Handler   // nil if webhooks are disabled
 	trusted   inbound.TrustedProxies
 	authority *authority.Authority // nil without the forward proxy
+	// certificates are those in files that the manager of TLS does not have.
+	certificates []certificateState
 }
 
 // newGateway starts a gateway, which must be closed. It writes the lines of its log of a level and above.
@@ -340,7 +343,7 @@ func (g *gateway) apply(c *config.Config) error {
 	}
 	next := &configured{config: c, callers: callers, ledger: inUse, trusted: trusted}
 	next.hosts, err = g.newHosts(c, proxy.Config{
-		Upstream: upstream, Aliases: c.AliasURLs(), Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: throughProxy{g.transport},
+		Upstream: upstream, Aliases: c.AliasURLs(), Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.upstreamTransport(c),
 		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers), HoldsOwn: callers.HoldsOwn,
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
 		Ledger: inUse, Limiter: limiter, Cache: g.cache, WebhookFresh: c.Webhooks.Fresh, Lag: c.Cache.Lag, GraphQLCache: c.Cache.GraphQL, Resources: &g.resources,
@@ -365,9 +368,26 @@ func (g *gateway) apply(c *config.Config) error {
 			Dialect: dialect, Secrets: c.Webhooks.AllSecrets(), Refused: g.refusedDelivery, RateLimiter: &g.rateLimiter, TrustedProxies: trusted,
 		})
 	}
+	for _, f := range c.CertificateFiles() {
+		if !strings.HasPrefix(f.Key, "tls.certificates") {
+			next.certificates = append(next.certificates, certificateState{f.Path, f.Expires.UTC()})
+		}
+	}
 	g.current.Store(next)
 	g.credentialHealth.Keep(callers)
+	for _, w := range c.Warnings(time.Now()) {
+		g.log.Warn("configuration has a problem", "key", w.Key, "problem", w.Found, "remedy", w.Remedy)
+	}
 	return nil
+}
+
+// upstreamTransport returns the transport of a configuration. It logs a warning if the first response shows another dialect.
+func (g *gateway) upstreamTransport(c *config.Config) *firstAnswer {
+	return &firstAnswer{throughProxy: throughProxy{g.transport}, check: func(answer http.Header) {
+		if found, remedy := foreignDialect(c, answer); found != "" {
+			g.log.Warn("configuration has a problem", "key", "upstream.dialect", "problem", found, "remedy", remedy)
+		}
+	}}
 }
 
 // refusedDelivery counts a refused webhook delivery, and logs at most one per second. The name of the event is not verified.
@@ -526,7 +546,7 @@ func (g *gateway) listen() ([]endpoint, error) {
 	c := g.current.Load().config
 	clients, err := listenForClients(c)
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
+		return nil, err
 	}
 	adminEndpoint, err := g.listenAdmin(c.Admin)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"os/signal"
 	"slices"
@@ -20,7 +19,7 @@ import (
 type initCommand struct {
 	Out          string   `default:"weir.yaml" help:"File to write." placeholder:"FILE"`
 	Upstream     string   `help:"Base URL of the API, such as https://api.github.com or https://HOST/api/v3." placeholder:"URL"`
-	Dialect      string   `help:"service or github. Without the flag: github for api.github.com and for paths that begin with /api/v3, service otherwise." placeholder:"NAME"`
+	Dialect      string   `help:"service or github. Without the flag: github for api.github.com, hosts below ghe.com and the path /api/v3, service otherwise." placeholder:"NAME"`
 	Credential   string   `help:"Credential for the upstream: token (one token of Weir), app (an installed app), or none (each program sends its own token)." placeholder:"KIND"`
 	App          string   `help:"With --credential app: the number or client ID of the app." placeholder:"ID"`
 	AppKey       string   `help:"With --credential app: PEM file with the private key of the app." placeholder:"FILE"`
@@ -126,10 +125,7 @@ func (c *initCommand) prompt(p *process, in io.Reader) error {
 // complete sets the dialect, and reports flags that do not fit together. [config.Parse] checks the values.
 func (c *initCommand) complete() error {
 	if c.Dialect == "" {
-		c.Dialect = "service"
-		if u, err := url.Parse(c.Upstream); err == nil && (u.Host == "api.github.com" || strings.HasPrefix(u.Path, "/api/v3")) {
-			c.Dialect = "github"
-		}
+		c.Dialect, _, _ = config.Upstream{URL: c.Upstream}.InferDialect()
 	}
 	app := c.App != "" || c.AppKey != "" || c.Installation != 0
 	switch {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -43,7 +42,7 @@ func (c *judgeCommand) Run(p *process) error {
 		return err
 	}
 	defer upstream.Close()
-	listener, err := net.Listen("tcp", c.Listen)
+	listener, err := listenTCP("--listen", c.Listen)
 	if err != nil {
 		return fmt.Errorf("start the upstream: %w; choose another address with --listen, and in the proxy", err)
 	}
@@ -75,6 +74,10 @@ func (c *judgeCommand) run(p *process, upstream *judge.Upstream, address string,
 		// A request may wait for quota in the proxy until the run ends.
 		client := &http.Client{Timeout: judge.Duration, Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}
 		defer client.CloseIdleConnections()
+		if err := judge.Probe(ctx, client, c.Target[0], upstream, address); err != nil {
+			return score, err
+		}
+		began = time.Now()
 		limitErrors, err = judge.Load(ctx, client, c.Target[0], c.Programs)
 	} else {
 		err = judge.Run(ctx, c.Target, address, c.Programs, p.stderr)
@@ -88,9 +91,6 @@ func (c *judgeCommand) run(p *process, upstream *judge.Upstream, address string,
 	score = upstream.Score(c.Programs, time.Since(began))
 	if isURL {
 		score.LimitErrors = limitErrors
-		if score.Core.Answered == 0 {
-			return score, fmt.Errorf("judge %s: the proxy forwarded no request that succeeded; set its upstream to %s", c.Target[0], address)
-		}
 	}
 	return score, nil
 }

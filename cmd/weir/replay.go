@@ -23,7 +23,7 @@ import (
 type replayCommand struct {
 	Logs   []string `arg:"" name:"log" help:"Access logs, such as the standard error of weir serve, JSON lines of another proxy, or a HAR file." placeholder:"LOG"`
 	Config string   `required:"" help:"Configuration file to try." placeholder:"FILE"`
-	Format string   `default:"auto" enum:"auto,weir,jsonl,har" help:"Format of the logs: auto, weir, jsonl or har."`
+	Format string   `default:"auto" enum:"auto,weir,jsonl,har" help:"Format of the logs: auto (recognizes the others), weir (standard error of weir serve, text or JSON), jsonl (one JSON object for each request) or har."`
 	JSON   bool     `help:"Print JSON."`
 	HTML   string   `help:"Also write a page with charts to this file." placeholder:"FILE"`
 	Skip   bool     `name:"skip-invalid" help:"Skip and count malformed lines."`
@@ -143,7 +143,11 @@ func printReplay(out io.Writer, r *replay.Report) error {
 		}
 	}
 	line("%s from %s to %s", count(r.Requests, "request"), r.From.UTC().Format(time.DateTime), r.To.UTC().Format(time.DateTime+" UTC"))
-	line("quota: %d without Weir, %d with Weir, %s %% saved", r.Without, r.Spent, strconv.FormatFloat(r.Saved(), 'f', 1, 64))
+	bound := ""
+	if r.WithoutETag > 0 {
+		bound = "at most "
+	}
+	line("quota: %d without Weir, %d with Weir, %s%s %% saved", r.Without, r.Spent, bound, strconv.FormatFloat(r.Saved(), 'f', 1, 64))
 	line("cache: %s, %d collapsed, %d validated without quota, %d forwarded, %d answered by Weir", count(r.Hits, "hit"), r.Collapsed, r.Validated,
 		r.Forwarded, r.Own)
 	line("limits: %d refused, %d waited (p50 %s, p99 %s, total %s)", r.Refused, r.Waited, waitText(r.WaitP50), waitText(r.WaitP99), waitText(r.WaitTotal))
@@ -179,5 +183,5 @@ const (
 )
 
 func waitText(seconds float64) string {
-	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond).String()
+	return roundDuration(time.Duration(seconds * float64(time.Second)))
 }

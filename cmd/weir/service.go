@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 
@@ -50,7 +49,7 @@ func (c *serviceCommand) Run(p *process) error {
 		return err
 	}
 	defer closeService()
-	l, err := net.Listen("tcp", c.Listen)
+	l, err := listenTCP("--listen", c.Listen)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
@@ -19,16 +20,36 @@ import (
 func listenForClients(c *config.Config) (net.Listener, error) {
 	path := c.SocketPath()
 	if path == "" {
-		return net.Listen("tcp", c.Listen)
+		return listenTCP("listen", c.Listen)
 	}
 	if err := removeUnusedSocket(path); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listen: %w", err)
 	}
 	mode, err := strconv.ParseUint(c.Socket.Mode, 8, 32)
 	if err != nil {
 		return nil, fmt.Errorf("socket.mode: %w", err)
 	}
-	return listenUnix(path, fs.FileMode(mode), c.Socket.Owner)
+	l, err := listenUnix(path, fs.FileMode(mode), c.Socket.Owner)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	return l, nil
+}
+
+// listenTCP opens a TCP listener. An error names the key or the flag of the address, and a remedy.
+func listenTCP(key, address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err == nil {
+		return l, nil
+	}
+	remedy := "use an address of this machine, as in 127.0.0.1:8080 or :8080"
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		remedy = "another program listens there; stop it, or choose another port"
+	case errors.Is(err, syscall.EACCES):
+		remedy = "the port needs a privilege (CAP_NET_BIND_SERVICE); choose a port above 1023"
+	}
+	return nil, fmt.Errorf("%s: %w; %s", key, err, remedy)
 }
 
 // listenUnix opens a Unix socket that has its mode and its owner before any other user can connect: the socket is created in

@@ -2,9 +2,7 @@ package main
 
 import (
 	"crypto/tls"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"time"
 
@@ -78,9 +76,9 @@ func (g *gateway) withTLS(clients endpoint, c *config.Config) ([]endpoint, error
 		g.tls.Start(address, nil)
 		return []endpoint{clients}, nil
 	}
-	plain, err := net.Listen("tcp", c.TLS.HTTP)
+	plain, err := listenTCP("tls.http", c.TLS.HTTP)
 	if err != nil {
-		return nil, fmt.Errorf("tls.http: %w", err)
+		return nil, err
 	}
 	g.log.Info("redirect listener started", "address", plain.Addr().String())
 	g.tls.Start(address, plain.Addr())

@@ -35,6 +35,7 @@ type Sources struct {
 	Refused  func() any                                                     // the gateway's credentials that the upstream rejects
 	Requests func() any                                                     // recent requests, newest first
 	Config   func() any                                                     // the configuration in force, with masked secrets
+	Defaults func() any                                                     // the configuration of an empty file
 	Reload   func() error                                                   // after an error the previous configuration stays in force
 	Cache    func() (keys int, bytes uint64)                                // size of the memory tier
 	Metrics  http.Handler                                                   // serves /metrics
@@ -98,6 +99,7 @@ func pages(g *guard, s Sources) []page {
 		{method: http.MethodGet, path: "/api/v1/state", description: "store, replicas, queue, polled statistics", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.State()) }},
 		{method: http.MethodGet, path: "/api/v1/cache", description: "size of the cache", serve: s.cache},
 		{method: http.MethodGet, path: "/api/v1/config", description: "configuration in force, with masked secrets", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.Config()) }},
+		{method: http.MethodGet, path: "/api/v1/config/defaults", description: "defaults of the configuration", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.Defaults()) }},
 		{method: http.MethodGet, path: "/api/v1/audit", description: "audit trail, newest first", serve: func(w http.ResponseWriter, _ *http.Request) { writeIndented(w, s.Trail.Last()) }},
 		{method: http.MethodPost, path: "/api/v1/reload", description: "reload the configuration", serve: s.reload},
 		{method: http.MethodPost, path: "/api/v1/cache/purge", description: `purge the cache: {"tag": T} or {"url": U}, "hard": true to remove entries`, serve: s.purge},

@@ -34,6 +34,7 @@ func sources() Sources {
 		Accounts: func(context.Context, int) ([]limits.Account, error) { return []limits.Account{{Name: "ci"}}, nil },
 		Requests: func() any { return []string{"one"} },
 		Config:   func() any { return map[string]string{"token": "•••"} },
+		Defaults: func() any { return map[string]string{"token": ""} },
 		Reload:   func() error { return nil },
 		Cache:    func() (int, uint64) { return 3, 4096 },
 		Trail:    NewTrail(slog.New(slog.DiscardHandler)),

@@ -112,6 +112,8 @@ func Assess(f AuditedFile) []Finding {
 	add(!isLoopback(c.Admin.Listen) && !c.Admin.TLS.Enabled(), Medium, "admin.listen",
 		"the admin token and the data of all clients are sent over the network unencrypted",
 		"set admin.tls, or listen on 127.0.0.1 and connect through a tunnel")
+	mismatch, fit := c.DialectMismatch()
+	add(mismatch != "", Medium, "upstream.dialect", mismatch, fit)
 	add(isShort(c.Admin.Token), Medium, "admin.token",
 		"the token is short enough to be guessed", "use 32 random characters")
 	prometheus := parsed(c.Admin.Prometheus.URL)

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"net/netip"
@@ -219,7 +221,7 @@ func (d *decoder) checkAdmin(a *Admin) {
 	if a.TLS.Enabled() {
 		a.TLS.Certificate, a.TLS.Key, a.TLS.ClientCA = d.path(a.TLS.Certificate), d.path(a.TLS.Key), d.path(a.TLS.ClientCA)
 		_, err := a.TLS.Load()
-		d.require(err == nil, "admin.tls", "%v", err)
+		d.require(err == nil, "admin.tls", "%v%s", err, fileRemedy(err))
 	}
 	if a.Prometheus.URL != "" {
 		d.baseURL("admin.prometheus.url", a.Prometheus.URL, "Weir sends only a bearer token (admin.prometheus.token)")
@@ -268,6 +270,8 @@ const moveCredential = "move the credential to credentials"
 func (d *decoder) baseURL(key, text, remedy string) {
 	parsed, err := url.Parse(text)
 	switch {
+	case badPort(parsed, err):
+		d.wrong(key, "%q: the port must be a number from 1 to 65535, as in https://api.example.com:8443", redacted(text))
 	case err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https":
 		d.wrong(key, "%q: must be an absolute http or https URL", redacted(text))
 	case parsed.User != nil:
@@ -283,8 +287,18 @@ func (d *decoder) checkStore(s Store) {
 	}
 	schemes := []string{"redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"}
 	u, err := url.Parse(s.URL)
+	d.require(!badPort(u, err), "store.url", "%q: the port must be a number from 1 to 65535, as in redis://127.0.0.1:6379", redacted(s.URL))
 	d.require(err == nil && slices.Contains(schemes, u.Scheme) && u.Host != "", "store.url",
 		"%q: must be memory:, memory:/FILE or a URL of one of %s", redacted(s.URL), strings.Join(schemes, ", "))
+}
+
+// badPort reports whether the result of [url.Parse] has an invalid port.
+func badPort(u *url.URL, err error) bool {
+	if err != nil {
+		return strings.Contains(err.Error(), "invalid port")
+	}
+	n, err := strconv.ParseUint(u.Port(), 10, 16)
+	return u.Port() != "" && (err != nil || n == 0)
 }
 
 // label is a label of a domain name in lower case (RFC 5890 section 2.3.1).
@@ -327,11 +341,22 @@ func (d *decoder) checkTLS(t *TLS) {
 		c := &t.Certificates[i]
 		c.Certificate, c.Key = d.path(c.Certificate), d.path(c.Key)
 		_, err := loadKeyPair(c.Certificate, c.Key)
-		d.require(err == nil, fmt.Sprintf("tls.certificates[%d]", i), "%v", err)
+		d.require(err == nil, fmt.Sprintf("tls.certificates[%d]", i), "%v%s", err, fileRemedy(err))
 	}
 	t.ClientCA = d.path(t.ClientCA)
 	_, err = t.Authorities()
-	d.require(err == nil, "tls.client_ca", "%v", err)
+	d.require(err == nil, "tls.client_ca", "%v%s", err, fileRemedy(err))
+}
+
+// fileRemedy returns what to do about a file that cannot be opened, or an empty text.
+func fileRemedy(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "; create the file, or correct its path"
+	case errors.Is(err, fs.ErrPermission):
+		return "; let the user of weir read the file"
+	}
+	return ""
 }
 
 // path makes a relative path relative to the directory of the configuration file. An empty path stays empty.
@@ -379,12 +404,12 @@ func (d *decoder) checkClients(c *Config) {
 		}
 		d.require(len(client.Credentials) > 0, key+".credentials", "must name at least one credential")
 		for j, name := range client.Credentials {
-			d.require(credentials[name], fmt.Sprintf("%s.credentials[%d]", key, j), "%q is not among credentials", name)
+			d.require(credentials[name], fmt.Sprintf("%s.credentials[%d]", key, j), "%q is not among credentials; %s", name, suggestionOf(credentials, "credentials"))
 		}
 		d.checkGraphQL(key+".graphql", client.GraphQL)
 		d.checkNames(key, client)
 		d.require(client.Share >= 1 && client.Share <= 1000, key+".share", "%d: must be from 1 to 1000", client.Share)
-		d.require(client.Group == "" || groups[client.Group], key+".group", "%q is not among groups", client.Group)
+		d.require(client.Group == "" || groups[client.Group], key+".group", "%q is not among groups; %s", client.Group, suggestionOf(groups, "groups"))
 		d.require(client.TagLimit >= 0 && client.TagLimit <= 1, key+".tag_limit", "%v: must be from 0 to 1", client.TagLimit)
 		for name, l := range map[string]policy.WriteLimits{"writes": client.Writes, "tag_writes": client.TagWrites} {
 			d.require(l.PerMinute >= 0, key+"."+name+".per_minute", "%d: must be 1 or more, or 0 for no limit", l.PerMinute)
@@ -413,7 +438,7 @@ func (d *decoder) checkClients(c *Config) {
 		return
 	}
 	_, known := accounts[lent.Credential]
-	d.require(known, "callers.anonymous.credential", "%q is not one of the credentials", lent.Credential)
+	d.require(known, "callers.anonymous.credential", "%q is not one of the credentials; %s", lent.Credential, suggestionOf(credentials, "credentials"))
 	d.require(!names[AnonymousClient], "callers.anonymous", "a client or group has the name %q, which is that of anonymous clients; rename it", AnonymousClient)
 	d.require(len(lent.Operations) > 0, "callers.anonymous.operations", "required: the operations that anonymous clients may read, such as repos/get")
 	d.checkOperations("callers.anonymous.operations", lent.Operations, catalogue)
@@ -491,7 +516,7 @@ func (d *decoder) checkCredential(key string, c Credential, names map[string]boo
 	d.name(key+".name", c.Name, names)
 	d.token(key+".token", c.Token)
 	if c.App.ID == "" && c.App.Key == "" && c.App.Installation == 0 && len(c.App.Permissions) == 0 {
-		d.require(c.Token != "", key+".token", "required")
+		d.require(c.Token != "", key+".token", "required: the token, or app for an installed app")
 		d.require(c.Kind.Base() != policy.OAuthApp || strings.Contains(c.Token.Reveal(), ":"), key+".token", "must be id:secret for kind %s", c.Kind)
 		return
 	}
@@ -559,7 +584,7 @@ func (d *decoder) checkIdentity(key string, client Client, t TLS, issuers map[st
 		d.require(client.JWT.Tag == "", key+".jwt.tag", "needs jwt.issuer and jwt.claims")
 		return
 	}
-	d.require(issuers[client.JWT.Issuer], key+".jwt.issuer", "%q is not among issuers", client.JWT.Issuer)
+	d.require(issuers[client.JWT.Issuer], key+".jwt.issuer", "%q is not among issuers; %s", client.JWT.Issuer, suggestionOf(issuers, "issuers"))
 	d.require(len(client.JWT.Claims) > 0, key+".jwt.claims",
 		`required; select this client's tokens, for example {sub: "repo:acme/widgets:*"}`)
 	for name, pattern := range client.JWT.Claims {
@@ -646,6 +671,14 @@ func suggestionAmong(names []string, name string) string {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return "use one of " + strings.Join(names, ", ")
+}
+
+// suggestionOf returns the remedy for a name that a list of the configuration lacks.
+func suggestionOf(names map[string]bool, list string) string {
+	if len(names) == 0 {
+		return "add it to " + list
+	}
+	return "add it to " + list + ", or use one of " + strings.Join(slices.Sorted(maps.Keys(names)), ", ")
 }
 
 func suggestion(catalogue *policy.Catalogue, id string) string {

@@ -127,7 +127,7 @@ func loadKeyPair(certificate, key string) (tls.Certificate, error) {
 type Upstream struct {
 	URL     string            `yaml:"url" desc:"base URL; a path prefix such as /api/v3 is kept"`
 	Aliases []string          `yaml:"aliases" desc:"further hosts or base URLs by which the API names itself; their URLs in responses lead to the gateway"`
-	Dialect string            `yaml:"dialect" desc:"header names, media types and messages of the API" enum:"service,github"`
+	Dialect string            `yaml:"dialect" desc:"header names, media types and messages of the API; without it, github if the host or the path of url is that of GitHub" enum:"service,github"`
 	Timeout time.Duration     `yaml:"timeout" desc:"maximum wait for response headers, and for each part of a body; event streams, unknown routes and hosts of files may pause longer"`
 	Limits  Switch            `yaml:"limits" desc:"obey the limits of the API; off sends every request immediately, for a self-hosted API without rate limits"`
 	Rewrite Switch            `yaml:"rewrite_urls" desc:"on: URLs of the API in the members url and *_url of JSON responses lead to the gateway, for clients that call it by its own name"`
@@ -183,6 +183,12 @@ func (c *Config) Bypass() (found, remedy string) {
 	}
 	return "upstream.rewrite_urls is off: programs that follow the URLs in responses, such as upload_url, pass the gateway, with their token or key",
 		"set upstream.rewrite_urls to on, and give the host of uploads a path in hosts, or let programs use the forward proxy"
+}
+
+// InferDialect returns the dialect that the base URL shows, the part that shows it, which may be empty, and whether no other
+// dialect is possible.
+func (u Upstream) InferDialect() (name, reason string, certain bool) {
+	return policy.DialectOf(parsed(u.URL))
 }
 
 // HostNames returns the names of the API and of the further hosts.

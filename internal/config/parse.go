@@ -72,7 +72,7 @@ func Load(s Source) (*Config, error) {
 	}
 	text, err := os.ReadFile(s.Path)
 	if err != nil {
-		return nil, Problems{{File: s.Path, Message: reason(err)}}
+		return nil, Problems{{File: s.Path, Message: reason(err) + fileRemedy(err)}}
 	}
 	return Parse(s, text)
 }
@@ -120,6 +120,9 @@ func decode(s Source, text []byte) (*Config, *decoder) {
 		}
 	}
 	d.flags(root)
+	if _, given := d.at["upstream.dialect"]; !given {
+		c.Upstream.Dialect, _, _ = c.Upstream.InferDialect()
+	}
 	d.check(c)
 	slices.SortStableFunc(d.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Key, b.Key))
@@ -381,11 +384,11 @@ func (d *decoder) secret(text string) (credential.Secret, error) {
 	d.files = append(d.files, path)
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("file %q: %s", path, reason(err))
+		return "", fmt.Errorf("file %q: %s%s", path, reason(err), fileRemedy(err))
 	}
 	secret := strings.TrimRight(string(content), "\r\n")
 	if secret == "" {
-		return "", fmt.Errorf("file %q: is empty", path)
+		return "", fmt.Errorf("file %q: is empty; write the secret into it", path)
 	}
 	return credential.Secret(secret), nil
 }

@@ -69,7 +69,7 @@ limits:
 	want := `read config weir.yaml:1:1: upstream.url: required: the base URL of the API
 read config weir.yaml:1:9: listen: "here" is not an address; use host:port or :port
 read config weir.yaml:3:20: clients[0].key: must be sha256: and 64 hexadecimal digits
-read config weir.yaml:3:47: clients[0].credentials[0]: "none" is not among credentials
+read config weir.yaml:3:47: clients[0].credentials[0]: "none" is not among credentials; add it to credentials
 read config weir.yaml:3:61: clients[0].share: 0: must be from 1 to 1000
 read config weir.yaml:3:74: clients[0].priority: "low": must be one of interactive, normal, batch
 read config weir.yaml:4:5: clients[1].credentials: must name at least one credential
@@ -148,10 +148,10 @@ func TestSecretsFromFiles(t *testing.T) {
 	problem := dir + "/weir.yaml:2:16: admin.token: "
 	testservers.EqualEach(t, load, map[string]string{
 		"file:token": "t0ken", "file:windows": "t0ken", "file:./bare": "t0ken", "file:${DIR}/token": "t0ken", "${VALUE}": "t0ken", "t0ken": "t0ken",
-		"file:none":  problem + `file "` + dir + `/none": no such file or directory`,
+		"file:none":  problem + `file "` + dir + `/none": no such file or directory; create the file, or correct its path`,
 		"file:":      problem + `file "` + dir + `": is a directory`,
-		"file:empty": problem + `file "` + dir + `/empty": is empty`,
-		"file:blank": problem + `file "` + dir + `/blank": is empty`,
+		"file:empty": problem + `file "` + dir + `/empty": is empty; write the secret into it`,
+		"file:blank": problem + `file "` + dir + `/blank": is empty; write the secret into it`,
 		"file:two":   problem + "contains a space, a line break or another character that is not allowed in a token",
 	})
 }
@@ -240,7 +240,7 @@ func TestUnreadableFileIsReported(t *testing.T) {
 		return message(err)
 	}
 	testservers.EqualEach(t, load, map[string]string{
-		"nowhere.yaml": "nowhere.yaml: no such file or directory", dir: dir + ": is a directory",
+		"nowhere.yaml": "nowhere.yaml: no such file or directory; create the file, or correct its path", dir: dir + ": is a directory",
 		"": "upstream.url: required: the base URL of the API", // neither a file nor a flag
 	})
 }

@@ -84,6 +84,9 @@ func explain(r *proxy.Record) string {
 			sentences = append(sentences, "The request needed quota: "+inUse(stage.Shared)+".")
 		}
 	}
+	if left := r.Until.Sub(r.Start.Add(r.Elapsed)); left > 0 {
+		sentences = append(sentences, fmt.Sprintf("The same request would pass after %s, at %s UTC, if no other request used the quota.", durationInWords(left), r.Until.UTC().Format(time.TimeOnly)))
+	}
 	if r.Sent > 1 {
 		sentences = append(sentences, fmt.Sprintf("Weir sent %d requests upstream.", r.Sent))
 	}
@@ -124,6 +127,8 @@ func decision(r *proxy.Record) string {
 		return fmt.Sprintf("Hit: the stored response is fresh for another %s; no quota was consumed.", inWords(s.TTL))
 	case byWeir(s) && r.Status >= 500:
 		return "Error: " + reason(s.Detail) + "."
+	case s.Detail == "key" && r.Status == http.StatusUnauthorized:
+		return "Refused: the gateway does not know the key or token of the request, or the request has none (weir key new creates a key)."
 	case byWeir(s):
 		return "Refused: " + reason(s.Detail) + "."
 	case s.Collapsed && r.Sent == 0:
@@ -225,32 +230,43 @@ func inUse(u *limits.SharedUse) string {
 // reason explains a detail of Cache-Status. docs/cache.md lists all details.
 func reason(detail string) string {
 	if why, ok := map[string]string{
-		"":               "the request is invalid",
-		"primary":        "the primary budget of this resource is exhausted until its reset, or the rest is in use, leased to other replicas or unknown",
-		"client":         "the client has used its part of the window, or the rest is kept for other clients of the account",
-		"points":         "the points of this operation are exhausted for this minute",
-		"writes":         "the client or the tag has used its writes of the minute or the hour (clients[].writes)",
-		"content":        "the limit for content creation is reached",
-		"cpu":            "the CPU time of this account is exhausted for this minute",
-		"concurrency":    "the limit for concurrent requests is reached",
-		"cooldown":       "the upstream requested a pause of this account, and Weir sends nothing during a cool-down",
-		"closed":         "repeated probes of this account failed, and Weir sends nothing until an operator opens the account (weir account open)",
-		"queue":          "too many requests wait for this account",
-		"inbound":        "this address exceeds the request rate that the gateway allows",
-		"overload":       "too many requests wait in this gateway",
-		"drain":          "this gateway is shutting down and could not wait for the response",
-		"tag":            "the request field Weir-Tag is invalid",
-		"scope":          "the client is not allowed to call this operation",
-		"credential":     "the credential of this client is not usable at the moment",
-		"identity":       "the issuer of the client's token does not respond",
-		"store":          "the store of the budgets does not respond",
-		"upstream":       "the upstream is unreachable or sent an invalid response",
-		"breaker":        "the circuit breaker is open, because the upstream does not respond",
-		"timeout":        "the upstream did not respond in time",
-		"stale-if-error": "the upstream failed, and the last good response was used",
-		"only-if-cached": "the client accepts only a stored response, and there is none",
-		"computing":      "the upstream is still computing the response",
-		"authentication": "the upstream requires a credential for this operation, so the request was not sent",
+		"":                 "the request is invalid",
+		"form":             "the gateway does not forward requests of this form",
+		"key":              "the request contains a key of this gateway in a place that would be forwarded",
+		"refused-token":    "the upstream has refused this token with 401, and Weir does not send it again yet",
+		"unverified-token": "too many tokens that the upstream has not accepted wait for their first response",
+		"git":              "Weir does not forward Git over this host name",
+		"graphql":          "the GraphQL call is invalid",
+		"loop":             "the request has passed this gateway before",
+		"webhook":          "a webhook reports changes, so the response was used after its lifetime",
+		"ledger":           "the ledger knows the rate limit status",
+		"preflight":        "Weir answered the CORS preflight itself",
+		"internal":         "the gateway failed; the log has the cause",
+		"primary":          "no quota is free in the primary budget of this resource",
+		"client":           "the client has used its part of the window, or the rest is kept for other clients of the account",
+		"points":           "the points of this operation are exhausted for this minute",
+		"writes":           "the client or the tag has used its writes of the minute or the hour (clients[].writes)",
+		"content":          "the limit for content creation is reached",
+		"cpu":              "the CPU time of this account is exhausted for this minute",
+		"concurrency":      "the limit for concurrent requests is reached",
+		"cooldown":         "the upstream requested a pause of this account, and Weir sends nothing during a cool-down",
+		"closed":           "repeated probes of this account failed, and Weir sends nothing until an operator opens the account (weir account open)",
+		"queue":            "too many requests wait for this account",
+		"inbound":          "this address exceeds the request rate that the gateway allows",
+		"overload":         "too many requests wait in this gateway",
+		"drain":            "this gateway is shutting down and could not wait for the response",
+		"tag":              "the request field Weir-Tag is invalid",
+		"scope":            "the client is not allowed to call this operation",
+		"credential":       "the credential of this client is not usable at the moment",
+		"identity":         "the issuer of the client's token does not respond",
+		"store":            "the store of the budgets does not respond",
+		"upstream":         "the upstream is unreachable or sent an invalid response",
+		"breaker":          "the circuit breaker is open, because the upstream does not respond",
+		"timeout":          "the upstream did not respond in time",
+		"stale-if-error":   "the upstream failed, and the last good response was used",
+		"only-if-cached":   "the client accepts only a stored response, and there is none",
+		"computing":        "the upstream is still computing the response",
+		"authentication":   "the upstream requires a credential for this operation, so the request was not sent",
 	}[detail]; ok {
 		return why
 	}

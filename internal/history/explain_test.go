@@ -1,6 +1,9 @@
 package history
 
 import (
+	"github.com/weirgate/weir/internal/testservers"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,7 +43,7 @@ func TestExplainGivesResultAndReason(t *testing.T) {
 		{"primary limit of GraphQL", proxy.Record{Outcome: "bypass", Status: 200, Cache: proxy.CacheStatus{Forward: proxy.ForwardMethod, ForwardStatus: 200}, Sent: 1, Limited: limits.PrimaryLimit, LimitAnswer: "graphql-primary-type"}, Limited, "Refused by the API with 200: the primary limit of the resource is exhausted (graphql-primary-type)."},
 		{"content limit of the upstream", proxy.Record{Outcome: "bypass", Status: 422, Cache: proxy.CacheStatus{Forward: proxy.ForwardMethod, ForwardStatus: 422}, Sent: 1, Limited: limits.ContentLimit, LimitAnswer: "content-validation"}, Limited, "Refused by the API with 422: content was created too quickly, so Weir sends no request of this account that creates content for a while (content-validation)."},
 		{"stale response after a limit error", proxy.Record{Outcome: "stale", Status: 200, Cache: proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 403, TTL: -90, HasTTL: true, Detail: "cooldown"}, Sent: 1, Limited: limits.SecondaryLimit, LimitAnswer: "secondary-text"}, Stale, "Stale response, expired 90 s ago: the upstream requested a pause of this account, and Weir sends nothing during a cool-down."},
-		{"stale response instead of a primary refusal", proxy.Record{Outcome: "stale", Status: 200, Cache: proxy.CacheStatus{Hit: true, TTL: -90, HasTTL: true, Detail: "primary"}}, Stale, "Stale response, expired 90 s ago: the primary budget of this resource is exhausted until its reset, or the rest is in use, leased to other replicas or unknown."},
+		{"stale response instead of a primary refusal", proxy.Record{Outcome: "stale", Status: 200, Cache: proxy.CacheStatus{Hit: true, TTL: -90, HasTTL: true, Detail: "primary"}}, Stale, "Stale response, expired 90 s ago: no quota is free in the primary budget of this resource."},
 		{"stale response while the upstream is down", proxy.Record{Outcome: "stale", Status: 200, Cache: proxy.CacheStatus{Forward: proxy.ForwardStale, TTL: -7200, HasTTL: true, Detail: "upstream"}, Error: "refused"}, Stale, "Stale response, expired 2 h ago: the upstream is unreachable or sent an invalid response."},
 		{"waited in the queue", proxy.Record{Outcome: "miss", Status: 200, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 200}, Sent: 1, Waited: 3 * time.Second, Stages: queued}, Waited, "Miss: no response was stored for this caller; the upstream responded with 200. The request waited 3 s, mostly in the queue: the points of this operation are exhausted for this minute."},
 		{"waited for a budget that clients share", proxy.Record{Outcome: "miss", Status: 200, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 200}, Sent: 1, Waited: 3200 * time.Millisecond, Stages: sharedStage(3200*time.Millisecond, "points:user/get", 900, 612, 240, 48)}, Waited, "Miss: no response was stored for this caller; the upstream responded with 200. The request waited 3.2 s, mostly in the queue for points of user/get: agent used 612 of 900, ci 240, gh 48."},
@@ -54,7 +57,7 @@ func TestExplainGivesResultAndReason(t *testing.T) {
 		{"coalesced", proxy.Record{Outcome: "collapsed", Status: 200, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, Collapsed: true, TTL: 60, HasTTL: true}, Waited: 40 * time.Millisecond}, Waited, "Coalesced: an identical request was in progress, and its response was used; no quota was consumed. The request waited 40 ms, for an identical request."},
 		{"coalesced with a stage", proxy.Record{Outcome: "collapsed", Status: 200, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, Collapsed: true, TTL: 60, HasTTL: true}, Waited: 40 * time.Millisecond, Stages: []proxy.Stage{{Name: "coalesce", Elapsed: 40 * time.Millisecond}}}, Waited, "Coalesced: an identical request was in progress, and its response was used; no quota was consumed. The request waited 40 ms, mostly for an identical request."},
 		{"short wait", proxy.Record{Outcome: "miss", Status: 200, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss}, Sent: 1, Waited: 9 * time.Millisecond}, Miss, "Miss: no response was stored for this caller; the request was forwarded."},
-		{"primary refusal", proxy.Record{Outcome: "refused", Status: 429, Cache: proxy.CacheStatus{Detail: "primary"}}, Refused, "Refused: the primary budget of this resource is exhausted until its reset, or the rest is in use, leased to other replicas or unknown."},
+		{"primary refusal", proxy.Record{Outcome: "refused", Status: 429, Cache: proxy.CacheStatus{Detail: "primary"}}, Refused, "Refused: no quota is free in the primary budget of this resource."},
 		{"refused by a closed account", proxy.Record{Outcome: "refused", Status: 429, Cache: proxy.CacheStatus{Detail: "closed"}}, Refused, "Refused: repeated probes of this account failed, and Weir sends nothing until an operator opens the account (weir account open)."},
 		{"refused during a cool-down", proxy.Record{Outcome: "refused", Status: 429, Cache: proxy.CacheStatus{Detail: "cooldown"}, Waited: time.Second}, Refused, "Refused: the upstream requested a pause of this account, and Weir sends nothing during a cool-down. The request waited 1 s, for a permit or between polls."},
 		{"refused by preflight", proxy.Record{Outcome: "own", Status: 422, Cache: proxy.CacheStatus{Detail: "search-length"}}, Refused, "Refused: the documents of the upstream say that it must fail (search-length), so it was not sent."},
@@ -73,5 +76,44 @@ func TestExplainGivesResultAndReason(t *testing.T) {
 			equal(t, "result", resultOf(&c.record), c.result)
 			equal(t, "reason", explain(&c.record), c.why)
 		})
+	}
+}
+
+// TestEveryDetailHasAReason compares the reasons with the details in docs/cache.md.
+func TestEveryDetailHasAReason(t *testing.T) {
+	text := string(testservers.Must(os.ReadFile("../../docs/cache.md")))
+	_, table, _ := strings.Cut(text, "\n## Cache-Status\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	found := 0
+	for row := range strings.Lines(table) {
+		cells := strings.Split(row, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		for name := range strings.SplitSeq(cells[1], ",") {
+			name = strings.Trim(name, " `")
+			if name == "detail" || strings.ContainsAny(name, "-…") && (strings.Contains(name, "suspect") || strings.Contains(name, "…")) || strings.HasPrefix(name, "--") {
+				continue
+			}
+			found++
+			if why := reason(name); strings.Contains(why, "the documents of the upstream say") {
+				t.Errorf("%s has no reason", name)
+			}
+		}
+	}
+	if found < 25 {
+		t.Errorf("found %d details", found)
+	}
+}
+
+// TestRefusalNamesItsEnd checks the time at which the same request would pass.
+func TestRefusalNamesItsEnd(t *testing.T) {
+	began := time.Date(2026, 1, 2, 14, 0, 0, 0, time.UTC)
+	why := explain(&proxy.Record{Start: began, Until: began.Add(12 * time.Minute), Outcome: "refused", Status: 429, Cache: proxy.CacheStatus{Detail: "primary"}})
+	if want := "Refused: no quota is free in the primary budget of this resource. The same request would pass after 12 min, at 14:12:00 UTC, if no other request used the quota."; why != want {
+		t.Error(why)
+	}
+	if why := explain(&proxy.Record{Status: 401, Outcome: "refused", Cache: proxy.CacheStatus{Detail: "key"}}); !strings.Contains(why, "does not know the key") {
+		t.Error(why)
 	}
 }

@@ -1,6 +1,6 @@
 // Package history holds the last two hours of a replica for the dashboard. It has request results over time, costs of each
 // operation and client, and forecasts for each budget. The earlier hour is returned only as sums, for comparison with the
-// last hour. The package also lists the most recent requests, and streams current events to watchers.
+// last hour. The package also lists requests by kind (recent.go), and streams current events to watchers.
 //
 // Invariants:
 //   - Memory is bounded for all traffic of clients. Names that do not fit are counted together as "others".
@@ -48,9 +48,8 @@ type History struct {
 	// listSoon receives a value if the accounts should be listed without delay.
 	listSoon chan struct{}
 
-	mu         sync.Mutex                // held briefly: Observe needs it
-	requests   uint64                    // since the start of the process
-	recent     [recentSize]*proxy.Record // a ring by the number of the request
+	mu         sync.Mutex // held briefly: Observe needs it
+	recent     recent
 	points     ring[point]
 	operations *counts[string]
 	spenders   *counts[spenderKey] // by client and operation
@@ -82,7 +81,6 @@ const (
 	maxCharged    = 512
 	maxVersions   = 512
 	maxDenied     = 512
-	recentSize    = 256
 	maxNameLength = 120 // bytes
 )
 
@@ -116,6 +114,8 @@ const requestEvent, accountsEvent = "request", "accounts"
 // Request is a completed request with an explanation.
 type Request struct {
 	proxy.Record
+	// Path is the path without segments that may contain a secret, with its repository.
+	Path string `json:"path,omitempty"`
 	// Cache is the Cache-Status of the response.
 	Cache string `json:"cache"`
 	// AccountLabel is the name of the account for people.
@@ -128,7 +128,7 @@ type Request struct {
 
 // Request returns a record with its result, its explanation and the label of its account.
 func (h *History) Request(r *proxy.Record) Request {
-	request := Request{Record: *r, Cache: r.Cache.String(), Result: resultOf(r), Why: explain(r)}
+	request := Request{Record: *r, Path: truncated(r.Path), Cache: r.Cache.String(), Result: resultOf(r), Why: explain(r)}
 	if r.Account != "" {
 		request.AccountLabel = h.sources.Label(r.Account)
 	}
@@ -154,8 +154,7 @@ func (h *History) Observe(r *proxy.Record) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.recent[h.requests%recentSize] = r
-	h.requests++
+	h.recent.add(r, result, now)
 	p := h.points.at(interval(now, stepLength), 2*stepCount)
 	p.upstream += c.upstream
 	p.saved += c.saved
@@ -189,13 +188,10 @@ func (h *History) Observe(r *proxy.Record) {
 	}
 }
 
-// Recent returns the most recent requests, newest first.
+// Recent returns the latest requests, refusals and errors, and the slowest requests, newest first.
 func (h *History) Recent() []Request {
 	h.mu.Lock()
-	records := make([]*proxy.Record, 0, recentSize)
-	for n := h.requests; n > 0 && len(records) < recentSize; n-- {
-		records = append(records, h.recent[(n-1)%recentSize])
-	}
+	records := h.recent.records()
 	h.mu.Unlock()
 	requests := make([]Request, len(records))
 	for i, r := range records {
@@ -371,9 +367,9 @@ func (h *History) publishAccounts(update Accounts, changed bool) {
 		switch {
 		case w.missedAccounts:
 			w.missedAccounts = false // send sets it again if the buffer is full
-			w.send(Event{accountsEvent, h.requests, h.allAccounts()})
+			w.send(Event{accountsEvent, h.recent.number, h.allAccounts()})
 		case changed:
-			w.send(Event{accountsEvent, h.requests, update})
+			w.send(Event{accountsEvent, h.recent.number, update})
 		}
 	}
 }

@@ -565,3 +565,19 @@ func TestAccountsHaveRequestsOfClients(t *testing.T) {
 		}
 	})
 }
+
+// TestRareRequestsAreKept checks that many hits displace neither a refusal nor an error nor a slow request.
+func TestRareRequestsAreKept(t *testing.T) {
+	inBubble(t, func(w *fixture) {
+		w.Observe(&proxy.Record{ID: "refused", Status: 429, Outcome: "refused", Cache: proxy.CacheStatus{Detail: "primary"}, Start: time.Now()})
+		w.Observe(&proxy.Record{ID: "failed", Status: 502, Outcome: "miss", Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss}, Start: time.Now()})
+		w.Observe(&proxy.Record{ID: "slow", Status: 200, Outcome: "miss", Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss}, Elapsed: time.Minute, Start: time.Now(), Path: "/repos/acme/widgets"})
+		for i := range 1000 {
+			w.Observe(hit(i))
+		}
+		list := w.Recent()
+		equal(w, "requests", len(list), recentSize+3)
+		equal(w, "rare requests", fmt.Sprint(list[recentSize].ID, list[recentSize+1].ID, list[recentSize+2].ID), "slowfailedrefused")
+		equal(w, "path", list[recentSize].Path, "/repos/acme/widgets")
+	})
+}

@@ -80,14 +80,14 @@ func (h *History) Watch(options WatchOptions) (*Watcher, error) {
 		history: h, options: options, events: make(chan Event, maxBuffered),
 		limiter: rate.NewLimiter(limit, options.MaxPerSecond),
 	}
-	if options.After > 0 && options.After < h.requests {
-		w.skipped = h.requests - options.After
+	if options.After > 0 && options.After < h.recent.number {
+		w.skipped = h.recent.number - options.After
 	}
 	h.watchers[w] = true
-	w.send(Event{accountsEvent, h.requests, h.allAccounts()})
-	w.send(Event{"operations", h.requests, h.costs(time.Now())})
+	w.send(Event{accountsEvent, h.recent.number, h.allAccounts()})
+	w.send(Event{"operations", h.recent.number, h.costs(time.Now())})
 	if h.state != nil {
-		w.send(Event{"state", h.requests, h.state})
+		w.send(Event{"state", h.recent.number, h.state})
 	}
 	h.requestListing()
 	return w, nil
@@ -114,7 +114,7 @@ func (w *Watcher) send(e Event) {
 	}
 	if w.skipped > 0 { // also for watchers of requests only, when no request follows
 		select {
-		case w.events <- Event{"skipped", w.history.requests, Skipped{w.skipped}}:
+		case w.events <- Event{"skipped", w.history.recent.number, Skipped{w.skipped}}:
 			w.skipped = 0
 		default:
 		}
@@ -135,7 +135,7 @@ func (w *Watcher) send(e Event) {
 // publish sends an event to all watchers. mu must be held.
 func (h *History) publish(name string, data any) {
 	for w := range h.watchers {
-		w.send(Event{name, h.requests, data})
+		w.send(Event{name, h.recent.number, data})
 	}
 }
 

@@ -51,6 +51,7 @@ type Upstream struct {
 	mu          sync.Mutex // guards the fields below
 	limitErrors int
 	created     int
+	requests    int
 }
 
 // NewUpstream returns an upstream for one run. Call [Upstream.Close] to release its goroutines.
@@ -74,12 +75,20 @@ func (u *Upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	u.service.ServeHTTP(recorder, r)
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	u.requests++
 	switch recorder.status {
 	case http.StatusForbidden, http.StatusTooManyRequests:
 		u.limitErrors++
 	case http.StatusCreated:
 		u.created++
 	}
+}
+
+// seen returns the number of requests that the upstream has answered.
+func (u *Upstream) seen() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.requests
 }
 
 // statusRecorder is a response writer that records the status of the response.

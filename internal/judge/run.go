@@ -63,6 +63,25 @@ func Load(ctx context.Context, client *http.Client, url string, programs int) (l
 	return l.limitErrors, nil
 }
 
+// Probe sends one read through the proxy at a URL, and returns an error if it does not reach the upstream of the judge. So no
+// other API gets the load of a run.
+func Probe(ctx context.Context, client *http.Client, url string, u *Upstream, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	l := &load{client: client, url: strings.TrimSuffix(url, "/")}
+	before := u.seen()
+	if _, err := l.send(ctx, Task{Method: http.MethodGet, Path: "/user"}); err != nil {
+		return fmt.Errorf("probe %s: no response: %w; start the proxy before the judge", url, err)
+	}
+	if u.seen() == before {
+		return fmt.Errorf("probe %s: the proxy did not forward the request to the judge; set its upstream to %s", url, address)
+	}
+	return nil
+}
+
+// probeTimeout bounds the probe.
+const probeTimeout = 10 * time.Second
+
 // byKind returns a closed channel with the tasks of each kind.
 func byKind(tasks []Task) map[string]chan Task {
 	queues := map[string]chan Task{}

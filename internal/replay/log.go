@@ -613,7 +613,9 @@ func invalid(field, value, remedy string) error {
 	return fmt.Errorf("field %q: %q is invalid; write %s", field, value[:min(len(value), maxQuoted)], remedy)
 }
 
-func jsonError(err error) error { return fmt.Errorf("%w; write one JSON object for each request", err) }
+func jsonError(err error) error {
+	return fmt.Errorf("%w; weir replay reads JSON with one object for each request (jsonl), the log of weir serve (weir) and HAR files (har)", err)
+}
 
 // parseTarget parses a path with a query, or a URL.
 func parseTarget(target string) (*url.URL, error) {

@@ -129,7 +129,7 @@ func TestRequestsWaitForQuota(t *testing.T) {
 
 func TestReportNamesWhatItLeavesOut(t *testing.T) {
 	r := run(t, configuration(t), get(0, "https://other.example/user", 9), with(get(1, "https://api.example.com/user", 9), func(r *Request) { r.Client = "stranger" }))
-	if r.Requests != 1 || r.OtherHosts != 1 || len(r.Unnamed) != 1 || r.Unnamed[0] != "stranger" || len(r.Notes()) != 2 {
+	if r.Requests != 1 || r.OtherHosts != 1 || len(r.Unnamed) != 1 || r.Unnamed[0] != "stranger" || len(r.Notes()) != 3 {
 		t.Errorf("got %d requests, %d for other hosts, unnamed %q, notes %q", r.Requests, r.OtherHosts, r.Unnamed, r.Notes())
 	}
 }

@@ -40,6 +40,9 @@ type Report struct {
 	// Skipped counts malformed lines. OtherHosts counts requests to hosts other than the upstream.
 	Skipped    int `json:"skipped"`
 	OtherHosts int `json:"other_hosts"`
+	// WithoutETag counts reads whose response has no ETag in a log of another proxy. The report cannot know whether such a
+	// response had changed: it assumes so if the size differs.
+	WithoutETag int `json:"without_etag"`
 	// Unnamed are the clients that the configuration does not name, at most maxNames of them. Each counts as a
 	// separate account.
 	Unnamed    []string  `json:"clients_not_configured"`
@@ -277,6 +280,9 @@ func (r *Report) Notes() (list []string) {
 	}
 	if r.OtherHosts > 0 {
 		list = append(list, fmt.Sprintf("Requests to other hosts than the upstream, not counted: %d.", r.OtherHosts))
+	}
+	if r.WithoutETag > 0 {
+		list = append(list, fmt.Sprintf("Reads without an ETag in the log: %d. Whether their responses had changed is unknown, so the savings are an upper bound. Log the ETag as etag or sent_http_etag.", r.WithoutETag))
 	}
 	if n := len(r.Unnamed); n > 0 {
 		list = append(list, fmt.Sprintf("Clients that the configuration does not name: %d, such as %s. Each counts as a separate account.",

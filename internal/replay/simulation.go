@@ -154,6 +154,9 @@ func (s *simulation) arrive(r *Request) {
 		s.report.OtherHosts++
 		return
 	}
+	if !r.FromWeir && r.ETag == "" && r.Method == http.MethodGet && r.Status == http.StatusOK {
+		s.report.WithoutETag++
+	}
 	request := *r
 	x := &exchange{request: &request, deadline: s.now.Add(s.Wait), result: result{at: s.now}}
 	x.in = &http.Request{Method: r.Method, URL: r.URL, Header: http.Header{}}

@@ -292,7 +292,7 @@ func (l *Ledger) Join(ctx context.Context) (secret []byte) {
 			l.mu.Lock()
 			l.startedCold = true
 			l.mu.Unlock()
-			l.Log.Warn("started without redis; "+cmp.Or(l.ColdStart(), "all quota may be used until redis responds"),
+			l.Log.Warn("started without redis", "effect", cmp.Or(l.ColdStart(), "all quota may be used until redis responds"),
 				"cold_start", l.rules.Load().ColdStart, "error", err)
 		case <-time.After(reconnectInterval):
 			continue

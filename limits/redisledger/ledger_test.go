@@ -229,7 +229,7 @@ func TestStartWithoutRedisNamesWhatIsHeldBack(t *testing.T) {
 		cancel()
 		l.Join(ctx)
 		_ = l.Close()
-		if !strings.Contains(log.String(), `msg="started without redis; `+want) {
+		if !strings.Contains(log.String(), `msg="started without redis" effect="`+want) {
 			t.Errorf("%s: %s", start, log.String())
 		}
 	}

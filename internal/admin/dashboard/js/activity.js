@@ -87,9 +87,9 @@ registerPanel(["state"], () => {
   const quarantined = model.state?.refused ?? [];
   const parent = byId("refused");
   if (!quarantined.length) {
-    parent.replaceChildren(placeholder(model.ready ? "No credential is quarantined." : LOADING));
+    parent.replaceChildren();
     return;
   }
-  parent.replaceChildren(table([{ name: "Credential" }, { name: "Retry at", num: true }, { name: "Rejected", num: true }],
+  parent.replaceChildren(table([{ name: "Name" }, { name: "Retry at", num: true }, { name: "Rejected", num: true }],
     quarantined.map((c) => [label(c.credential, "strong"), clock(c.until), plural(c.times, "time")])));
 }, () => visible("system"));

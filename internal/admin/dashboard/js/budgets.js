@@ -2,7 +2,7 @@
 
 import { byId, el, label, setText, svg, WindowedRows } from "./dom.js";
 import { drawChips, drawEmpty, filter } from "./filters.js";
-import { amount, clock, count, formatSeconds, plural } from "./format.js";
+import { amount, clock, count, formatSeconds, percent, plural } from "./format.js";
 import { changed, model, ownValue, registerPanel, until } from "./model.js";
 import { request } from "./live.js";
 import { remainingShare, rows, secondary, textOf, tone } from "./risk.js";
@@ -29,6 +29,44 @@ function filterRows() {
     (!type || (type === "risk" ? tone(r) !== "good" : (type === "secondary") === secondary(r.budget))));
   const order = ownValue(ORDERS, filter("order"));
   return order ? list.sort(order) : list;
+}
+
+/** The number of budgets from which the healthy budgets of an account share a row. */
+const MIN_FOLDED = 12;
+/** The accounts whose healthy budgets are shown. @type {Set<string>} */
+const unfolded = new Set();
+
+/** Groups rows by account in the order of the highest risk, and folds the healthy budgets of each account into a row. */
+function fold(list) {
+  if (list.length < MIN_FOLDED || ["q", "type", "account", "order"].some(filter)) return list;
+  const groups = new Map();
+  for (const row of list) groups.set(row.account, [...(groups.get(row.account) ?? []), row]);
+  return [...groups].flatMap(([account, own]) => {
+    const healthy = own.filter((r) => tone(r) === "good");
+    if (healthy.length < 2) return own;
+    const head = { key: `${account.account}\n\n`, account, healthy, open: unfolded.has(account.account) };
+    return [...own.filter((r) => !healthy.includes(r)), head, ...(head.open ? healthy : [])];
+  });
+}
+
+/** Creates the row of the healthy budgets of an account. */
+function createFold({ account: { account: id, kind } }) {
+  const name = el("a", { class: "link cut strong", href: linkTo("spending", { account: id }), title: id });
+  const button = el("button", { type: "button", class: "fold" }), lowest = el("span", { class: "forecast" });
+  button.addEventListener("click", () => {
+    if (!unfolded.delete(id)) unfolded.add(id);
+    drawList();
+  });
+  const node = el("tr", { "data-tone": "good", class: "folded" },
+    el("th", { scope: "row", "data-label": "Account" }, el("span", { class: "account" }, name, el("span", { class: "chip" }, kind))),
+    el("td", { "data-label": "Budget" }, button), el("td", { class: "wide-col" }), el("td", { class: "num" }), el("td", { "data-label": "Forecast" }, lowest), el("td", { class: "spark-col" }));
+  node.update = ({ account, healthy, open }) => {
+    setText(name, account.label);
+    setText(button, `${open ? "▾" : "▸"} ${plural(healthy.length, "healthy budget")}`);
+    button.setAttribute("aria-expanded", String(open));
+    setText(lowest, `${percent(Math.min(...healthy.map(({ budget }) => remainingShare(budget))), 1)} or more left`);
+  };
+  return node;
 }
 
 /** Creates a table row. Its update function shows another state of the budget. */
@@ -112,7 +150,7 @@ function showForecast(node, budget, forecast) {
   } else if (forecast.early) {
     setText(node, `▲ ends in ${formatSeconds(ends)}`);
   } else {
-    setText(node, ends > 86400 ? "lasts" : `lasts ${formatSeconds(ends)}`);
+    setText(node, until(budget.reset) > 0 ? "lasts until the reset" : "lasts");
   }
   node.title = forecast ? `${forecast.rate.toFixed(2)} per second; ends at ${clock(forecast.ends)}` : "";
 }
@@ -159,7 +197,7 @@ async function loadLines() {
   }
 }
 
-const list = new WindowedRows(byId("budget-rows"), (r) => r.key, createRow, () => loadLines());
+const list = new WindowedRows(byId("budget-rows"), (r) => r.key, (r) => (r.healthy ? createFold(r) : createRow(r)), () => loadLines());
 
 const shown = () => visible("budgets");
 
@@ -168,7 +206,7 @@ registerPanel(["state"], () => list.items.length || drawList(), shown);
 
 function drawList() {
   const filtered = filterRows();
-  list.draw(filtered);
+  list.draw(fold(filtered));
   loadLines();
   setText(byId("budgets-count"), rows.length === 0 ? "" : `${plural(rows.length, "budget")} of ${plural(model.accounts.size, "account")}${filtered.length < rows.length ? `, ${count(filtered.length)} shown` : ""}`);
   drawChips("budgets-chips", ["account"]);

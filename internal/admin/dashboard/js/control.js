@@ -29,8 +29,23 @@ form.addEventListener("change", () => {
   target.placeholder = form.by.value === "url" ? "/repos/acme/widgets" : "repo:acme/widgets";
 });
 
+const confirmation = byId("purge-confirm"), question = byId("purge-question");
+const ask = (text) => {
+  setText(question, text);
+  confirmation.hidden = !text;
+};
+form.addEventListener("input", () => ask(""));
+byId("purge-cancel").addEventListener("click", () => ask(""));
+
 form.addEventListener("submit", (event) => {
   event.preventDefault();
+  if (event.submitter?.id !== "purge-yes") {
+    setText(result, "");
+    ask(`${form.hard.checked ? "Remove" : "Revalidate"} all stored responses of ${target.value.trim()}? ${form.hard.checked ? "The next requests spend quota." : "Unchanged responses cost no quota."}`);
+    byId("purge-yes").focus();
+    return;
+  }
+  ask("");
   const hard = form.hard.checked;
   const describe = (r) => `${plural(r.entries, "entry", "entries")} ${hard ? "removed" : "will be revalidated before use"}.`;
   submit(event.submitter ?? form.querySelector("[type=submit]"), () => post("/api/v1/cache/purge", { [form.by.value]: target.value.trim(), hard }), describe);

@@ -1,7 +1,7 @@
 // The connection to the gateway: single requests, and the stream of server-sent events.
 
 import { byId, setText } from "./dom.js";
-import { changed, eventHandlers, resetTo } from "./model.js";
+import { changed, eventHandlers, model, resetTo, setLost } from "./model.js";
 
 /** The maximum of request events per second. */
 const MAX_RATE = 25;
@@ -25,6 +25,8 @@ export const post = (path, body = {}) => request(path, { method: "POST", headers
 
 let source = null;
 let lastEvent = 0;
+/** The time of the last data of the gateway. */
+let lastData = Date.now();
 let reconnectTimer = 0;
 /** Counts consecutive failures to open the stream although the gateway responds. */
 let refusals = 0;
@@ -47,7 +49,7 @@ export function connect() {
   source.addEventListener("error", connectionLost);
   for (const [name, handle] of Object.entries(eventHandlers)) {
     source.addEventListener(name, (event) => {
-      lastEvent = Date.now();
+      lastEvent = lastData = Date.now();
       handle(JSON.parse(event.data));
     });
   }
@@ -60,6 +62,8 @@ async function resync() {
   try {
     const [requests, series] = await Promise.all([request("/api/v1/requests"), request("/api/v1/series")]);
     resetTo(requests, series, sent);
+    setLost(0);
+    lastData = Date.now();
     if (!refusals) showConnection("live", "live");
     changed("accounts");
   } catch {
@@ -69,6 +73,7 @@ async function resync() {
 
 function connectionLost() {
   showConnection("lost", "reconnecting");
+  setLost(model.lost || lastData);
   reconnectTimer ||= setTimeout(reconnect, RETRY_DELAY);
 }
 

@@ -11,13 +11,15 @@
  * @typedef {{requests: number, spent: number, upstream: number, saved: number}} Use
  * @typedef {Use & {client: string, client_label: string, operation?: string, tag?: string, account?: string, version?: string, account_label?: string, before?: Use}} Spender
  * @typedef {{id: string, start: string, method: string, route: string, operation: string, graphql_operation?: string, account: string, account_label?: string, client?: string, tag?: string,
- *   resource: string, status: number, bytes: number, elapsed_ns: number, cache: string, background?: boolean, waited_ns: number,
+ *   resource: string, path?: string, until?: string, status: number, bytes: number, elapsed_ns: number, cache: string, background?: boolean, waited_ns: number,
  *   attempts: number, spent: number, limited?: string, limit_answer?: string, error?: string, trace_id?: string, outcome: string, result: string, why: string,
  *   stages?: {name: string, start_ns: number, elapsed_ns: number, detail?: string, failed?: boolean}[]}} Request
  */
 
-/** The maximum number of requests in the model. */
+/** The maximum number of requests in the model: the latest, the latest of a rare kind, and the slowest. */
 const MAX_REQUESTS = 256;
+const MAX_OF_KIND = 128;
+const MAX_SLOW = 32;
 /** The number of steps in a series of the gateway. */
 const STEPS = 360;
 
@@ -33,6 +35,7 @@ export const model = {
   /** @type {Request[]} */ requests: [],
   /** Set after the list of requests has been loaded. */ requestsLoaded: false,
   skipped: 0,
+  /** The time of the last data in ms, while the gateway does not respond; otherwise 0. */ lost: 0,
   /** The configuration in force, or null before it is loaded. @type {any} */ configuration: null,
   /** The gateway's clock minus the browser's clock, in ms. */ skew: 0,
 };
@@ -141,14 +144,33 @@ export const eventHandlers = {
   request(data) {
     if (model.requests.some((r) => r.id === data.id)) return;
     data.received = performance.now();
-    model.requests.unshift(data);
-    model.requests.length = Math.min(model.requests.length, MAX_REQUESTS);
+    model.requests = trim([data, ...model.requests]);
     changed("requests");
   },
   skipped(data) {
     model.skipped += data.requests;
   },
 };
+
+/** Keeps the latest requests, and older ones that were refused, failed or are among the slowest. The gateway keeps the same kinds. */
+function trim(requests) {
+  if (requests.length <= MAX_REQUESTS) return requests;
+  const kinds = { refused: MAX_OF_KIND, error: MAX_OF_KIND };
+  const slowest = new Set(requests.toSorted((a, b) => b.elapsed_ns - a.elapsed_ns).slice(0, MAX_SLOW));
+  return requests.filter((r, i) => {
+    const kind = r.result === "limited" ? "refused" : r.result;
+    const room = Object.hasOwn(kinds, kind) && kinds[kind]-- > 0;
+    return i < MAX_REQUESTS || room || slowest.has(r);
+  });
+}
+
+/** Sets the time of the last data, or 0 after the gateway has responded. Every screen says when its data are old. */
+export function setLost(time) {
+  if (model.lost === time) return;
+  model.lost = time;
+  document.documentElement.dataset.lost = time ? "true" : "false";
+  for (const topic of ["state", "accounts", "costs", "requests"]) changed(topic);
+}
 
 /** Merges the latest steps into the series, and drops steps older than an hour. */
 function append(series, latest) {
@@ -174,7 +196,7 @@ function append(series, latest) {
 export function resetTo(requests, series, sent) {
   const loaded = new Set(requests.map((r) => r.id));
   const newer = model.requests.filter((r) => r.received >= sent && !loaded.has(r.id));
-  model.requests = [...newer, ...requests].slice(0, MAX_REQUESTS);
+  model.requests = trim([...newer, ...requests]);
   model.requestsLoaded = true;
   model.series = { start: series.start, step: series.step, values: series.values, before: series.before };
   model.costs = { operations: series.operations, spenders: series.spenders, tags: series.tags, accounts: series.accounts };

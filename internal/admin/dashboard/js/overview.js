@@ -1,7 +1,7 @@
 // The answer to "Will we run out?", with its numbers and alerts.
 
 import { byId, el, reconcile, setText } from "./dom.js";
-import { count, formatSeconds, plural } from "./format.js";
+import { clock, count, formatSeconds, plural } from "./format.js";
 import { model, now, registerPanel, until } from "./model.js";
 import { rows, urgent } from "./risk.js";
 import { visible } from "./route.js";
@@ -23,6 +23,7 @@ export function createTile(item) {
 /** Shows the answer to the question of a screen. */
 export function drawAnswer(id, text, tone = "") {
   const node = byId(id);
+  if (model.lost) [text, tone] = [`Unknown. The gateway has not responded since ${clock(model.lost)}.`, "bad"];
   setText(node, text);
   node.dataset.tone = tone;
 }
@@ -37,6 +38,7 @@ const earlyText = (row) => `${nameOf(row)} runs out in ${formatSeconds((row.ends
 function answer() {
   const { exhausted, early } = urgent;
   if (!model.ready) return ["Waiting for the gateway."];
+  if (model.error) return ["Unknown. The accounts cannot be listed.", "bad"];
   if (model.state.limits === "off") return ["Limits are off, so Weir counts no budget."];
   if (!rows.length) return ["No request has used a budget yet."];
   if (exhausted.length) return [`Yes. ${exhaustedText(exhausted[0])}.`, "bad"];
@@ -75,6 +77,7 @@ function alerts() {
 
 /** Returns the alerts that every screen shows. */
 function banner() {
+  if (model.lost) return [{ tone: "bad", text: `The gateway does not respond. This page shows data of ${clock(model.lost)}, ${formatSeconds((Date.now() - model.lost) / 1000)} ago.` }];
   if (!model.ready) return [];
   const { store } = model.state;
   if (store.lost) return [{ tone: "bad", text: `The store has not responded for ${formatSeconds(-until(store.lost))}. This replica continues within the quota that it has leased.` }];
@@ -111,6 +114,8 @@ registerPanel(["accounts", "state", "route"], () => {
   reconcile(byId("tiles"), tiles(), (t) => t.key, createTile);
   drawAlerts("alerts", alerts());
 }, () => visible("budgets"));
+
+registerPanel(["second"], () => drawAlerts("banner", banner()), () => model.lost > 0);
 
 registerPanel(["accounts", "state"], () => {
   drawAlerts("banner", banner());

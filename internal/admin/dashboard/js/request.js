@@ -1,9 +1,10 @@
 // The page of one request: the reason for its response, the duration of each stage, and its record.
 
 import { byId, el } from "./dom.js";
-import { bytes, count, date, formatNanoseconds, plural } from "./format.js";
-import { model, registerPanel } from "./model.js";
+import { amount, bytes, count, date, formatNanoseconds, formatSeconds, plural } from "./format.js";
+import { model, registerPanel, until } from "./model.js";
 import { clientLabel, clientOf, createPill, operationOf } from "./requests.js";
+import { remainingShare } from "./risk.js";
 import { linkTo, route, visible } from "./route.js";
 
 /** The shown request. It stays on the page after the list has dropped the request. @type {import("./model.js").Request|undefined} */
@@ -43,6 +44,7 @@ function recordList(r) {
   const link = (text, screen, filters) => el("a", { href: linkTo(screen, filters) }, text);
   const rows = [
     ["Received", date(r.start)],
+    ["Path", r.path || "–"],
     ["Route", `${r.method} ${r.route}`],
     ["Operation", link(operationOf(r), "requests", { operation: operationOf(r) })],
     ["Client", clientOf(r) ? link(clientLabel(r), "requests", { client: clientOf(r) }) : "–"],
@@ -61,6 +63,18 @@ function recordList(r) {
   return el("dl", { class: "facts wide" }, ...rows.flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)]));
 }
 
+/** Describes the tightest budgets of the account of a refused request, and the clients that spent most of it. */
+function use(r) {
+  const budgets = (model.accounts.get(r.account)?.budgets ?? []).filter((b) => !b.client && (b.resource === r.resource || /^(points|cpu|content|concurrency)/.test(b.resource)) && (b.used || b.held))
+    .sort((a, b) => remainingShare(a) - remainingShare(b)).slice(0, 4);
+  const users = model.costs.accounts.filter((c) => c.account === r.account && c.spent).sort((a, b) => b.spent - a.spent).slice(0, 5);
+  const facts = [
+    ...budgets.map((b) => [b.resource, `${amount(b.resource, b.remaining)} of ${amount(b.resource, b.limit)} left${until(b.reset) > 0 ? `, resets in ${formatSeconds(until(b.reset))}` : ""}`]),
+    ...users.map((c) => [`spent by ${c.client_label}`, `${count(c.spent)} in the last hour`]),
+  ];
+  return facts.length ? el("dl", { class: "facts" }, ...facts.flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)])) : el("p", { class: "muted" }, "The account has used nothing since.");
+}
+
 const section = (title, id, ...content) => el("section", { class: "panel", "aria-labelledby": id }, el("div", { class: "panel-head" }, el("h2", { id }, title)), el("div", { class: "panel-body" }, ...content));
 
 function draw() {
@@ -72,7 +86,7 @@ function draw() {
   drawnText = text;
   if (!shown) {
     byId("request-title").textContent = "Request";
-    byId("request-body").replaceChildren(el("p", { class: "empty panel" }, model.requestsLoaded ? `Request ${route.id} is not among the last ${count(model.requests.length)} of this replica. The access log and the traces have older requests.` : "Waiting for the gateway."));
+    byId("request-body").replaceChildren(el("p", { class: "empty panel" }, model.requestsLoaded ? `Request ${route.id} is not among the ${count(model.requests.length)} that this replica keeps. The access log and the traces have older requests.` : "Waiting for the gateway."));
     return;
   }
   const r = shown;
@@ -80,6 +94,7 @@ function draw() {
   byId("request-body").replaceChildren(
     el("p", { class: "request-line" }, createPill(r.result), el("span", {}, `status ${r.status}`), el("span", {}, formatNanoseconds(r.elapsed_ns)), el("span", {}, clientLabel(r))),
     el("p", { class: "why", id: "why" }, r.why),
+    ["refused", "limited"].includes(r.result) && r.account ? section("Budget and its users now", "use-title", use(r)) : "",
     section("Time per stage", "stages-title", waterfall(r)),
     section("Record", "record-title", recordList(r)));
 }

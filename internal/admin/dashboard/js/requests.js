@@ -28,7 +28,7 @@ export const clientOf = (r) => r.client || r.account || "";
 export const clientLabel = (r) => (r.background ? "background" : r.client || r.account_label || "–");
 
 /** The texts of a request that the search finds. */
-const textsOf = (r) => [operationOf(r), r.route, clientLabel(r), r.tag, r.account_label, r.account, r.cache, r.method, String(r.status), r.id, r.error];
+const textsOf = (r) => [operationOf(r), r.route, r.path, clientLabel(r), r.tag, r.account_label, r.account, r.cache, r.method, String(r.status), r.id, r.error];
 
 /** Returns the requests that pass all filters except the filter by outcome. */
 function filterRequests() {
@@ -47,12 +47,13 @@ export const createPill = (outcome) => el("span", { class: "pill", "data-outcome
 let filters = route.params;
 
 function createRow(r) {
-  const link = el("a", { class: "link cut", title: `${r.method} ${r.route}` }, `${r.method} ${operationOf(r)}`);
+  const link = el("a", { class: "link cut", title: `${r.method} ${r.path || r.route}` }, `${r.method} ${operationOf(r)}`);
+  const path = label(r.path || r.route, "note path"); // all rows have the same height
   const node = el("tr", { "data-id": r.id },
     el("td", { class: "time", "data-label": "Time" }, clock(r.start)),
     el("td", { "data-label": "Outcome" }, createPill(r.result)),
     el("td", { class: "num", "data-label": "Status" }, el("span", { class: r.status >= 500 ? "bad-text" : "" }, r.status)),
-    el("td", { class: "operation", "data-label": "Operation" }, link),
+    el("td", { class: "operation", "data-label": "Operation" }, el("span", { class: "two-lines" }, link, path)),
     el("td", { "data-label": "Client" }, label(clientLabel(r), r.background ? "muted" : "")),
     el("td", { class: "num", "data-label": "Duration" }, formatNanoseconds(r.elapsed_ns)),
     el("td", { class: "num", "data-label": "Forwarded" }, r.attempts ? count(r.attempts) : "–"));
@@ -100,7 +101,7 @@ function draw() {
   const none = !model.requestsLoaded ? "Waiting for the gateway." : model.requests.length ? "No request matches the filters." : "No requests yet. Send one; it appears here within a second:";
   drawEmpty("requests-empty", shown.length ? "" : none, model.requestsLoaded && !model.requests.length);
   const skipped = model.skipped ? `; ${plural(model.skipped, "request")} skipped because the rate was too high` : "";
-  setText(byId("requests-count"), model.requests.length === 0 ? "" : `${paused ? "paused at " : ""}the last ${count((paused ?? model.requests).length)}; select one for its reason${skipped}`);
+  setText(byId("requests-count"), model.requests.length === 0 ? "" : `${paused ? "paused at " : ""}${count((paused ?? model.requests).length)}: the latest, and older refusals, errors and slow ones; select one for its reason${skipped}`);
 }
 
 pause.addEventListener("click", () => {

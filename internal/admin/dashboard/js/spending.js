@@ -2,7 +2,7 @@
 
 import { byId, el, label, placeholder, reconcile, setText, table, WindowedRows } from "./dom.js";
 import { drawChips, drawEmpty, filter } from "./filters.js";
-import { brief, change, clock, count, formatNanoseconds, percent } from "./format.js";
+import { brief, change, clock, count, formatNanoseconds, percent, plural } from "./format.js";
 import { comparable, labelOf, model, OUTCOMES, registerPanel } from "./model.js";
 import { createTile, drawAnswer } from "./overview.js";
 import { linkTo, visible } from "./route.js";
@@ -44,8 +44,9 @@ const addUse = (sum, use) => {
 function groupBy(list, group) {
   const groups = new Map();
   for (const row of list) {
-    let g = groups.get(row[group]);
-    if (!g) groups.set(row[group], (g = { ...NO_USE, name: row[group], label: labelIn(group, row), before: { ...NO_USE }, top: row }));
+    const key = labelIn(group, row) || row[group]; // an account may change its name when the upstream names its login
+    let g = groups.get(key);
+    if (!g) groups.set(key, (g = { ...NO_USE, name: row[group], label: labelIn(group, row), before: { ...NO_USE }, top: row }));
     addUse(g, row);
     addUse(g.before, row.before);
     if (row.spent > g.top.spent) g.top = row;
@@ -54,6 +55,9 @@ function groupBy(list, group) {
 }
 
 const total = (list, name) => list.reduce((n, row) => n + row[name], 0);
+
+/** Clients whose spending differs by less than a tenth are equals in the answer. */
+const NEARLY = 0.9;
 
 let spentTotal = 0, spentMax = 1;
 
@@ -121,6 +125,11 @@ function drawAnswers(groups) {
   if (chosen) {
     const own = total(groups, "spent");
     return drawAnswer("spending-answer", `${groups[0]?.top.client_label ?? labelOf(chosen)} spent ${count(own)} of ${count(spent)} (${percent(own, spent)}) in the last hour.`);
+  }
+  const equal = groupBy(model.costs.spenders, "client").filter((g) => g.name !== OTHERS && g.spent >= first.spent * NEARLY);
+  if (equal.length > 1) {
+    const names = equal.length > 3 ? plural(equal.length, "client") : equal.map((g) => g.label).join(" and ");
+    return drawAnswer("spending-answer", `${names} spend about the same: ${percent(first.spent, spent)} each of ${count(spent)} in the last hour.`);
   }
   drawAnswer("spending-answer", `${first.label} spends most: ${count(first.spent)} of ${count(spent)} (${percent(first.spent, spent)}) in the last hour.`);
 }

@@ -1,7 +1,7 @@
 // The panels about the gateway itself: store, replicas, cache, audit trail, configuration.
 
 import { byId, el, label, placeholder, setText, table } from "./dom.js";
-import { bytes, date, formatSeconds, plural } from "./format.js";
+import { bytes, date, formatNanoseconds, formatSeconds, plural } from "./format.js";
 import { filter } from "./filters.js";
 import { changed, model, registerPanel, until } from "./model.js";
 import { drawAnswer } from "./overview.js";
@@ -19,25 +19,48 @@ function drawStore() {
     return;
   }
   if (!parent.querySelector("dl")) {
-    parent.replaceChildren(el("dl", { class: "facts" }, ...["Store", "State", "Replicas", "Cache", "Upstream", "Dialect", "Limits", "Uptime"].flatMap((k) => [el("dt", {}, k), el("dd")])));
+    parent.replaceChildren(el("dl", { class: "facts" }, ...["Store", "State", "Replicas", "Cache", "Memory", "Dialect", "Limits", "Uptime"].flatMap((k) => [el("dt", {}, k), el("dd")])));
   }
   const values = [
     STORE_KINDS[s.store.kind] ?? s.store.kind,
     (s.store.lost ? `lost ${formatSeconds(-until(s.store.lost))} ago` : "connected") + (s.store.cold_start ? "; " + s.store.cold_start : ""),
     s.store.kind === "redis" ? plural(s.store.replicas, "replica") : "1 replica",
     `${plural(s.cache.keys, "response")}, ${bytes(s.cache.bytes)} of ${bytes(s.cache.max_bytes)}`,
-    s.upstream, s.dialect, s.limits, formatSeconds(-until(s.started)),
+    s.memory ? bytes(s.memory.bytes) + (s.memory.max_bytes ? ` of ${bytes(s.memory.max_bytes)} (GOMEMLIMIT)` : "") : "–", s.dialect, s.limits, formatSeconds(-until(s.started)),
   ];
   parent.querySelectorAll("dd").forEach((dd, i) => setText(dd, values[i]));
   parent.querySelectorAll("dd")[1].dataset.tone = s.store.lost ? "bad" : "good";
 }
 
+/** The time before the end of a certificate, in seconds, from which the page warns. */
+const CERTIFICATE_WARNING = 14 * 86400;
+
+/** Draws the latency and the errors of the upstream, from the kept requests, and the certificates. */
+function drawUpstream() {
+  const s = model.state, parent = byId("upstream-facts");
+  if (!s) return parent.replaceChildren(placeholder(LOADING));
+  const attempts = model.requests.flatMap((r) => (r.stages ?? []).filter((t) => t.name === "attempt"));
+  const times = attempts.map((t) => t.elapsed_ns).sort((a, b) => a - b), failed = attempts.filter((t) => t.failed).length;
+  const at = (part) => formatNanoseconds(times[Math.min(times.length - 1, Math.floor(part * times.length))]);
+  const facts = [
+    ["Upstream", s.upstream],
+    ["Latency", times.length ? `median ${at(0.5)}, 95 % within ${at(0.95)}` : "no request yet"],
+    ["Errors", times.length ? `${failed} of ${plural(times.length, "attempt")}` : "–", failed ? "bad" : ""],
+    ["Quarantined", s.refused?.length ? plural(s.refused.length, "credential") : "no credential", s.refused?.length ? "bad" : ""],
+    ...(s.certificates ?? []).slice(0, 5).map((c) => ["Certificate", `${c.name.split("/").at(-1)} ${until(c.expires) <= 0 ? "has expired" : `ends in ${formatSeconds(until(c.expires))}`}`, until(c.expires) < CERTIFICATE_WARNING ? "bad" : ""]),
+  ];
+  if (!s.certificates?.length) facts.push(["Certificates", "none: plain HTTP"]);
+  parent.replaceChildren(el("dl", { class: "facts" }, ...facts.flatMap(([k, v, tone]) => [el("dt", {}, k), el("dd", { "data-tone": tone || undefined }, v)])));
+}
+
 let audit = null;
+/** The configuration of an empty file. */
+let defaults = null;
 
 /** Reloads the audit trail and the configuration, which have no events. */
 export async function refresh() {
   try {
-    [audit, model.configuration] = await Promise.all([request("/api/v1/audit"), request("/api/v1/config")]);
+    [audit, model.configuration, defaults] = await Promise.all([request("/api/v1/audit"), request("/api/v1/config"), defaults ?? request("/api/v1/config/defaults")]);
   } catch {
     return; // live.js shows the lost connection
   }
@@ -66,10 +89,12 @@ function flatten(value, path = []) {
 function drawConfiguration() {
   if (!model.configuration) return;
   const text = filter("q").trim().toLowerCase();
-  const lines = flatten(model.configuration).filter((l) => l.some((s) => s.toLowerCase().includes(text)));
+  const normal = new Map(flatten(defaults ?? {})), all = flatten(model.configuration), changes = all.filter(([k, v]) => normal.get(k) !== v);
+  const lines = (filter("keys") === "all" || text ? all : changes).filter((l) => l.some((s) => s.toLowerCase().includes(text)));
+  setText(byId("config-note"), `${plural(changes.length, "key")} of ${all.length} changed`);
   const parent = byId("config");
   if (!lines.length) {
-    parent.replaceChildren(placeholder("No key or value matches the filter."));
+    parent.replaceChildren(placeholder(text ? "No key or value matches the filter." : "All settings have their defaults."));
     return;
   }
   parent.replaceChildren(el("dl", { class: "facts config" }, ...lines.flatMap(([k, v]) => [el("dt", {}, k), el("dd", { class: v === "–" || v === "none" ? "muted" : "" }, v)])));
@@ -83,6 +108,7 @@ function drawHealth() {
   if (!s) return;
   const quarantined = s.refused?.length ?? 0;
   if (s.store.lost) drawAnswer("system-answer", `No. The store has not responded for ${formatSeconds(-until(s.store.lost))}.`, "bad");
+  else if ((s.certificates ?? []).some((c) => until(c.expires) <= 0)) drawAnswer("system-answer", "No. A certificate has expired, so clients refuse the gateway.", "bad");
   else if (quarantined) drawAnswer("system-answer", `Mostly. The upstream rejects ${plural(quarantined, "credential")}.`, "warn");
   else drawAnswer("system-answer", s.store.kind === "redis" ? `Yes. ${plural(s.store.replicas, "replica")} share Redis.` : "Yes. This replica runs alone.", "good");
 }
@@ -90,6 +116,7 @@ function drawHealth() {
 const shown = () => visible("system");
 registerPanel(["state", "second"], () => {
   drawStore();
+  drawUpstream();
   drawHealth();
 }, shown);
 registerPanel(["configuration", "route"], () => {

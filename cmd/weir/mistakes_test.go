@@ -1,0 +1,107 @@
+package main
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMistakesNameKeyValueAndRemedy starts the gateway with frequent mistakes of new users. Each message names the key, the
+// value and a remedy.
+func TestMistakesNameKeyValueAndRemedy(t *testing.T) {
+	taken := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer func() { _ = taken.Close() }()
+	dir := t.TempDir()
+	const api = `upstream: {url: "https://api.github.com"}` + "\n"
+	for _, c := range []struct{ name, text, key, value, remedy string }{
+		{"misspelled key", "upstraem: {url: \"https://api.github.com\"}", "upstraem", "unknown key", `did you mean "upstream"`},
+		{"URL without a scheme", "upstream: {url: api.github.com}", "upstream.url", `"api.github.com"`, "absolute http or https URL"},
+		{"URL with a bad port", `upstream: {url: "http://127.0.0.1:90000"}`, "upstream.url", ":90000", "from 1 to 65535"},
+		{"no API", "listen: :8080", "upstream.url", "required", "base URL of the API"},
+		{"unset variable", api + `credentials: [{name: main, kind: user, token: "${WEIR_TEST_UNSET}"}]`, "credentials[0].token", `"WEIR_TEST_UNSET" is not set`, "use ${WEIR_TEST_UNSET:-VALUE}"},
+		{"missing file of a secret", api + `credentials: [{name: main, kind: user, token: "file:none"}]`, "credentials[0].token", "none\": no such file", "create the file, or correct its path"},
+		{"missing certificate", api + `tls: {certificates: [{certificate: none.pem, key: none.key}]}`, "tls.certificates[0]", "none.pem", "create the file, or correct its path"},
+		{"duration without a unit", api + "limits: {wait: 10}", "limits.wait", `"10" has no unit`, "use 10s"},
+		{"port without a colon", api + "listen: 8080", "listen", `"8080"`, "use host:port or :port"},
+		{"port in use", api + fmt.Sprintf("listen: %q", taken.Addr()), "listen", taken.Addr().String(), "stop it, or choose another port"},
+		{"bad port of Redis", api + `store: {url: "redis://127.0.0.1:63790000"}`, "store.url", "63790000", "as in redis://127.0.0.1:6379"},
+		{"public admin listener", api + "admin: {listen: :9090}", "admin.token", `":9090"`, "required because admin.listen"},
+		{"unknown credential", api + "credentials: [{name: main, kind: user, token: t}]\nclients: [{name: ci, key: \"" + keyHash("k") + "\", credentials: [mian]}]", "clients[0].credentials[0]", `"mian"`, "use one of main"},
+		{"key in place of its hash", api + "credentials: [{name: main, kind: user, token: t}]\nclients: [{name: ci, key: weir_abc, credentials: [main]}]", "clients[0].key", "must be sha256:", "64 hexadecimal digits"},
+		{"unknown operation", api + "cache: {operations: {repos/gett: {ttl: 1h}}}", "cache.operations.repos/gett", "unknown operation", `did you mean "repos/get"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			file := filepath.Join(dir, "weir.yaml")
+			write(t, file, c.text+"\n")
+			code, out := runWeir("serve", "--config", file)
+			for _, part := range []string{c.key + ": ", c.value, c.remedy} {
+				if code != exitFailure || !strings.Contains(out, part) {
+					t.Errorf("exit %d, %q lacks %q", code, out, part)
+				}
+			}
+		})
+	}
+}
+
+// TestCertificatesThatEndAreNamed checks the warnings of weir check, of the start and of a reload.
+func TestCertificatesThatEndAreNamed(t *testing.T) {
+	dir := t.TempDir()
+	end := func(life time.Duration) {
+		writePair(t, dir, newPair(t, servedName, nil, func(c *x509.Certificate) {
+			c.NotBefore, c.NotAfter = time.Now().Add(-72*time.Hour), time.Now().Add(life)
+		}))
+	}
+	text := fmt.Sprintf("upstream: {url: \"https://api.example.com\"}\ntls: {certificates: [{certificate: %q, key: %q}]}\n", filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
+	file := filepath.Join(dir, "weir.yaml")
+	write(t, file, text)
+	for life, want := range map[time.Duration]string{
+		-time.Hour:           `warning: tls.certificates\[0\]: the certificate .*tls.crt expired on \d{4}-\d\d-\d\d; replace the files`,
+		48 * time.Hour:       `warning: tls.certificates\[0\]: the certificate .*tls.crt expires on `,
+		100 * 24 * time.Hour: `^[^\n]*valid\n$`,
+	} {
+		end(life)
+		if code, out := runWeir("check", file); code != exitOK || !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("%s: exit %d: %s", life, code, out)
+		}
+	}
+	s := serve(t, text)
+	end(-time.Hour)
+	if status := s.reload(); status != http.StatusOK {
+		t.Fatal(status)
+	}
+	s.find(`level=WARN msg="configuration has a problem" key=tls.certificates\[0\] problem="the certificate .* expired on .*" remedy="replace`)
+}
+
+// TestDialectOfTheAPIIsInferredAndChecked checks that the gateway of a well-known API needs no dialect, and that a dialect of
+// another API is named before the first request, or after the first response.
+func TestDialectOfTheAPIIsInferredAndChecked(t *testing.T) {
+	dir := t.TempDir()
+	for text, want := range map[string]string{
+		`{url: "https://api.github.com"}`:                   "upstream.dialect: github, because of the host api.github.com",
+		`{url: "https://api.octocorp.ghe.com"}`:             "upstream.dialect: github, because of the host api.octocorp.ghe.com",
+		`{url: "https://git.example.org/api/v3"}`:           "upstream.dialect: github, because of the path /api/v3",
+		`{url: "https://api.github.com", dialect: service}`: `warning: upstream.dialect: "service" does not fit the host api.github.com`,
+	} {
+		file := filepath.Join(dir, "weir.yaml")
+		write(t, file, "upstream: "+text+"\n")
+		if code, out := runWeir("check", file); code != exitOK || !strings.Contains(out, want) {
+			t.Errorf("%s: exit %d: %s", text, code, out)
+		}
+	}
+	write(t, filepath.Join(dir, "weir.yaml"), "upstream: {url: \"https://api.github.com\", dialect: service}\n")
+	if _, out := runWeir("audit", filepath.Join(dir, "weir.yaml")); !strings.Contains(out, "upstream.dialect: ") {
+		t.Error(out)
+	}
+	up := newServiceServer(t, "github")
+	s := serve(t, fmt.Sprintf("upstream: {url: %q}\n", up))
+	get(t, "http://"+s.gateway+"/gitignore/templates")
+	s.find(`level=WARN msg="configuration has a problem" key=upstream.dialect problem="the upstream answers as the dialect github, but upstream.dialect is service" remedy="set upstream.dialect to github"`)
+	_, checks := runDoctor(t, t.TempDir(), fmt.Sprintf("upstream: {url: %q}\n", up))
+	assertCheck(t, checks, "dialect", checkWarning, "answers as the dialect github")
+}
