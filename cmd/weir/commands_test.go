@@ -16,8 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/authority"
+	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/judge"
 )
 
