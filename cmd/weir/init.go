@@ -20,7 +20,7 @@ import (
 type initCommand struct {
 	Out          string   `default:"weir.yaml" help:"File to write." placeholder:"FILE"`
 	Upstream     string   `help:"Base URL of the API, such as https://api.github.com or https://HOST/api/v3." placeholder:"URL"`
-	Dialect      string   `help:"service or github. Without the flag: github for api.github.com and for paths that begin with /api/v3, service otherwise." placeholder:"NAME"`
+	Dialect      string   `help:"service or github. Without the flag: github for api.github.com, names below ghe.com, and paths that begin with /api/v3, service otherwise." placeholder:"NAME"`
 	Credential   string   `help:"Credential for the upstream: token (one token of Weir), app (an installed app), or none (each program sends its own token)." placeholder:"KIND"`
 	App          string   `help:"With --credential app: the number or client ID of the app." placeholder:"ID"`
 	AppKey       string   `help:"With --credential app: PEM file with the private key of the app." placeholder:"FILE"`
@@ -127,7 +127,7 @@ func (c *initCommand) prompt(p *process, in io.Reader) error {
 func (c *initCommand) complete() error {
 	if c.Dialect == "" {
 		c.Dialect = "service"
-		if u, err := url.Parse(c.Upstream); err == nil && (u.Host == "api.github.com" || strings.HasPrefix(u.Path, "/api/v3")) {
+		if u, err := url.Parse(c.Upstream); err == nil && (u.Host == "api.github.com" || strings.HasSuffix(u.Host, ".ghe.com") || strings.HasPrefix(u.Path, "/api/v3")) {
 			c.Dialect = "github"
 		}
 	}
