@@ -109,6 +109,9 @@ func isRequestTag(text string) bool {
 		}
 	}
 	for rest := range afterCredentialPrefixes(text) {
+		if app, token, _ := strings.Cut(rest, "_"); strings.Trim(app, "0123456789") == "" && strings.HasPrefix(token, "eyJ") {
+			return false // ghs_APP_JWT
+		}
 		n := 0
 		for n < len(rest) && isLetterOrDigit(rest[n]) {
 			n++

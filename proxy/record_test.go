@@ -91,7 +91,7 @@ func TestInvalidTagIsRefused(t *testing.T) {
 	var log bytes.Buffer
 	setup(nothing, logTo(&log)).run(t, func(w *world) {
 		invalid := []string{
-			"evil" + strings.Repeat("x", 61), "evil\tx", "evil\x80", "evilä", "ghp_evil" + strings.Repeat("x", 32), "run:weir_evil" + strings.Repeat("a", 22),
+			"evil" + strings.Repeat("x", 61), "evil\tx", "evil\x80", "evilä", "ghp_evil" + strings.Repeat("x", 32), "ghs_4200_eyJevil", "run:weir_evil" + strings.Repeat("a", 22),
 		}
 		for _, c := range " !\"#$%&'()*+,;<=>?[\\]^`{|}~" {
 			invalid = append(invalid, "evil"+string(c)+"x")

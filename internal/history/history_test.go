@@ -199,7 +199,7 @@ func TestCostsByOperationAndClient(t *testing.T) {
 		release.Tag, nightly.Tag = "release", "nightly"
 		w.Observe(release)
 		w.Observe(nightly)
-		w.Observe(&proxy.Record{Status: 200, Operation: "unknown", Route: "/repos/{owner}/{repo}/pulls", Account: "0a1b", Outcome: "validated", Cache: proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 304}, Sent: 1, Elapsed: time.Second})
+		w.Observe(&proxy.Record{Status: 200, Operation: "unknown", Route: "/repos/{owner}/{repo}/pulls", Account: "0a1b", Version: "2022-11-28", Outcome: "validated", Cache: proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 304}, Sent: 1, Elapsed: time.Second})
 		want := Costs{
 			Operations: []Operation{
 				{"users/get", 100, 99, 0, 2, 805808, 951 * time.Microsecond, 40 * time.Millisecond},
@@ -215,6 +215,10 @@ func TestCostsByOperationAndClient(t *testing.T) {
 			},
 			Accounts: []Spender{
 				{Client: "0a1b", Account: "0a1b", ClientLabel: "account 0a", AccountLabel: "account 0a", Use: Use{1, 0, 1, 0}},
+			},
+			Versions: []Spender{
+				{Client: "builds", Version: "none", ClientLabel: "builds", Use: Use{100, 1, 2, 99}},
+				{Client: "0a1b", Version: "2022-11-28", ClientLabel: "account 0a", Use: Use{1, 0, 1, 0}},
 			},
 		}
 		got := w.Costs()
