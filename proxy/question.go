@@ -57,6 +57,7 @@ func (g *Gateway) ask(ex *exchange) (*question, error) {
 	identity, err := g.Identify(ex.in)
 	ex.debug = identity.Debug
 	ex.record.Account, ex.record.Client = identity.Caller.Account, identity.Caller.Client
+	ex.record.Version = g.Dialect.VersionLabel(ex.in.Header[g.versionField])
 	if err != nil {
 		return nil, err
 	}
@@ -194,6 +195,7 @@ func (g *Gateway) parseGraphQL(ex *exchange, q *question) (err error) {
 	if q.match.Query != "" { // the upstream may read the call there
 		q.operation = op.ForCall(&policy.GraphQLCall{})
 	}
+	ex.record.QueryHash = q.graphQL.Hash[:min(len(q.graphQL.Hash), queryHashLength)]
 	if name := q.graphQL.Operation; !ex.isSecret(name) {
 		ex.record.Query = name[:min(len(name), maxQueryName)]
 	}

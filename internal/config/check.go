@@ -386,6 +386,10 @@ func (d *decoder) checkClients(c *Config) {
 		d.require(client.Share >= 1 && client.Share <= 1000, key+".share", "%d: must be from 1 to 1000", client.Share)
 		d.require(client.Group == "" || groups[client.Group], key+".group", "%q is not among groups", client.Group)
 		d.require(client.TagLimit >= 0 && client.TagLimit <= 1, key+".tag_limit", "%v: must be from 0 to 1", client.TagLimit)
+		for name, l := range map[string]policy.WriteLimits{"writes": client.Writes, "tag_writes": client.TagWrites} {
+			d.require(l.PerMinute >= 0, key+"."+name+".per_minute", "%d: must be 1 or more, or 0 for no limit", l.PerMinute)
+			d.require(l.PerHour >= 0, key+"."+name+".per_hour", "%d: must be 1 or more, or 0 for no limit", l.PerHour)
+		}
 		d.checkGuarantee(key, client.Guarantee, client.Limit, client.Credentials, accounts, guaranteed)
 		d.checkIdentity(key, client, c.TLS, issuers)
 		d.oneOf(key+".methods", client.Methods, []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -393,7 +397,11 @@ func (d *decoder) checkClients(c *Config) {
 	}
 	for i, client := range c.Clients {
 		for _, name := range slices.Sorted(maps.Keys(names)) { // the names of clients, groups and tags must differ
-			d.require(client.TagLimit == 0 || !strings.HasPrefix(name, client.Name+"/"), fmt.Sprintf("clients[%d].tag_limit", i),
+			setting, tagged := "tag_limit", client.TagLimit != 0
+			if !tagged {
+				setting, tagged = "tag_writes", client.TagWrites != policy.WriteLimits{}
+			}
+			d.require(!tagged || !strings.HasPrefix(name, client.Name+"/"), fmt.Sprintf("clients[%d].%s", i, setting),
 				"%q could be a tag of this client; rename the client or group %q", name, name)
 		}
 	}

@@ -262,6 +262,8 @@ func TestClientMistakesAreReported(t *testing.T) {
 		{"key beside a claim", "{name: a, key: %a, credentials: [ci], jwt: {issuer: i, repositories: repository}}", "3:11: clients[0].repositories: required: a key or a certificate has no claim, so it would permit all repositories"},
 		{"text of a query", "{name: a, key: %a, credentials: [ci], graphql: {persisted: ['{viewer{login}}']}}", "3:142: clients[0].graphql.persisted[0]: must be 64 lower-case hexadecimal digits: the SHA-256 of the query"},
 		{"client with the name of a tag", "{name: a, key: %a, credentials: [ci], tag_limit: 0.5}, {name: a/b, key: %b, credentials: [ci]}", `3:131: clients[0].tag_limit: "a/b" could be a tag of this client; rename the client or group "a/b"`},
+		{"negative writes", "{name: a, key: %a, credentials: [ci], writes: {per_minute: -1}}", "3:141: clients[0].writes.per_minute: -1: must be 1 or more, or 0 for no limit"},
+		{"client with the name of a tag with writes", "{name: a, key: %a, credentials: [ci], tag_writes: {per_hour: 9}}, {name: a/b, key: %b, credentials: [ci]}", `3:132: clients[0].tag_writes: "a/b" could be a tag of this client; rename the client or group "a/b"`},
 		{"guarantee above the limit", "{name: a, key: %a, credentials: [ci], guarantee: 0.6, limit: 0.5}", "3:131: clients[0].guarantee: 0.6: must be from 0 to the limit, 0.5"},
 		{"group", "{name: a, key: %a, credentials: [ci], group: qa}", `3:127: clients[0].group: "qa" is not among groups`},
 		{"guarantees above 1", "{name: a, key: %a, credentials: [ci], guarantee: 0.6}, {name: b, key: %b, credentials: [ci], guarantee: 0.5}", `3:257: clients[1].guarantee: 0.5: the guarantees for credential "ci" exceed 1`},
