@@ -177,7 +177,9 @@ func (g *Gateway) learnNumber(q *question, h http.Header) {
 // nameOf returns the name behind a number, from an earlier response or from a request with the credential of the client. That
 // request takes the journey of every request: it needs a permit, uses the cache and has a record.
 func (g *Gateway) nameOf(ex *exchange, q *question, kind policy.IDs, id string) (string, error) {
-	id = strings.TrimLeft(id, "0")
+	if id = strings.TrimLeft(id, "0"); id == "" {
+		return "", &policy.ScopeError{Reason: "0 is not the number of a repository"}
+	}
 	path := string(kind) + id
 	name, ok := g.shown.get(path)
 	if !ok {

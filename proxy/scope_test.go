@@ -54,7 +54,7 @@ func TestScopeJudgesWhatACallNames(t *testing.T) {
 		{"number of an excluded repository", "GET /repositories/8/issues", "", "acme/secret is outside"},
 		{"number without a repository", "GET /repositories/404", "", "shows no name"},
 		{"number that the upstream answers with another", "GET /repositories/9", "", "shows no name"},
-		{"number with zeros only", "GET /repositories/0", "", "shows no name"},
+		{"number with zeros only", "GET /repositories/0", "", "0 is not the number"},
 		{"members", "GET /orgs/acme/members", "", ""},
 		{"repositories of the organization", "GET /orgs/acme/repos", "", "all repositories of acme"},
 		{"write to the organization", "PUT /orgs/acme/memberships/x", "{}", "all repositories of acme"},

@@ -468,6 +468,8 @@ func (d *decoder) checkNames(key string, client Client) {
 		d.require(ownerPattern.MatchString(name), fmt.Sprintf("%s.organizations[%d]", key, i), "%q: must be the name of an organization or a user; list repositories in %s.repositories", name, key)
 	}
 	d.require(client.JWT.Repositories == "" || client.JWT.Issuer != "", key+".jwt.repositories", "needs %s.jwt.issuer", key)
+	d.require(client.JWT.Repositories == "" || client.Key == "" && client.Certificate == "" || len(client.Repositories) > 0, key+".repositories",
+		"required: a key or a certificate has no claim, so it would permit all repositories")
 }
 
 // checkGraphQL checks the rules for GraphQL calls.

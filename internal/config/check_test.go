@@ -258,7 +258,7 @@ func TestClientMistakesAreReported(t *testing.T) {
 		{"pattern of repositories without owner", "{name: a, key: %a, credentials: [ci], repositories: ['*']}", `3:135: clients[0].repositories[0]: "*": must be OWNER/NAME or !OWNER/NAME, such as acme/* or !acme/secret`},
 		{"exceptions only", "{name: a, key: %a, credentials: [ci], repositories: ['!acme/secret']}", "3:134: clients[0].repositories: has only exceptions, so no repository is permitted; add a pattern such as */*"},
 		{"repository as organization", "{name: a, key: %a, credentials: [ci], organizations: [acme/widgets]}", `3:136: clients[0].organizations[0]: "acme/widgets": must be the name of an organization or a user; list repositories in clients[0].repositories`},
-		{"claim without issuer", "{name: a, key: %a, credentials: [ci], jwt: {repositories: repository}}", "3:140: clients[0].jwt.repositories: needs clients[0].jwt.issuer"},
+		{"claim without issuer", "{name: a, key: %a, credentials: [ci], repositories: ['*/*'], jwt: {repositories: repository}}", "3:163: clients[0].jwt.repositories: needs clients[0].jwt.issuer"},
 		{"text of a query", "{name: a, key: %a, credentials: [ci], graphql: {persisted: ['{viewer{login}}']}}", "3:142: clients[0].graphql.persisted[0]: must be 64 lower-case hexadecimal digits: the SHA-256 of the query"},
 		{"client with the name of a tag", "{name: a, key: %a, credentials: [ci], tag_limit: 0.5}, {name: a/b, key: %b, credentials: [ci]}", `3:131: clients[0].tag_limit: "a/b" could be a tag of this client; rename the client or group "a/b"`},
 		{"negative writes", "{name: a, key: %a, credentials: [ci], writes: {per_minute: -1}}", "3:141: clients[0].writes.per_minute: -1: must be 1 or more, or 0 for no limit"},
@@ -426,4 +426,15 @@ func TestManyInteractiveClientsAreValid(t *testing.T) {
 		clients = append(clients, fmt.Sprintf(`{name: %s, key: "sha256:%x", credentials: [ci], priority: interactive}`, name, sha256.Sum256([]byte(name))))
 	}
 	valid(t, heldAndIssuers+"clients: ["+strings.Join(clients, ", ")+"]")
+}
+
+func TestClaimOfRepositoriesNeedsAListBesideAKey(t *testing.T) {
+	_, err := parse(t, `
+credentials: [{name: ci, kind: user, token: t}]
+issuers: [{name: i, url: "https://issuer.example.com", audiences: [weir]}]
+clients: [{name: a, key: "sha256:`+strings.Repeat("0", 63)+`1", credentials: [ci], jwt: {issuer: i, claims: {sub: "*"}, repositories: repository}}]
+`)
+	if err == nil || !strings.Contains(err.Error(), "clients[0].repositories: required: a key or a certificate has no claim") {
+		t.Errorf("got %v", err)
+	}
 }
