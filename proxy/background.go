@@ -22,7 +22,8 @@ type Background struct {
 	running sync.WaitGroup
 	// refreshes bounds the background revalidations. polls bounds the polled questions.
 	refreshes, polls *semaphore.Weighted
-	buffers          bufferBudget
+	// buffers bounds the bytes in memory for clients, and files those in temporary files.
+	buffers, files bufferBudget
 }
 
 // maxBackground bounds the concurrent background revalidations, and separately the polled questions.
@@ -34,6 +35,7 @@ func NewBackground() *Background {
 	return &Background{
 		ctx: ctx, stop: stop, refreshes: semaphore.NewWeighted(maxBackground), polls: semaphore.NewWeighted(maxBackground),
 		buffers: bufferBudget{limit: min(maxHeld, debug.SetMemoryLimit(-1)/heldShare)},
+		files:   bufferBudget{limit: maxSpooled},
 	}
 }
 

@@ -217,6 +217,7 @@ func coding(control string) http.HandlerFunc {
 			setFields(w, "Content-Encoding: "+c.Name, `Etag: "`+c.Name+`"`)
 			body = c.Encode(body)
 		}
+		setFields(w, fmt.Sprint("Content-Length: ", len(body)))
 		_, _ = w.Write(body)
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -39,30 +37,33 @@ func (g *Gateway) store(
 	if passes {
 		vary, passes = g.errorVary(a, answer)
 	}
-	if !ok || resp.ContentLength > maxEntry || !delimited(resp) {
+	kept := &buffer{budget: &g.Background.buffers}
+	fits := resp.ContentLength <= maxEntry && delimited(resp) && (!ok && !passes || hasEnded(resp) || kept.reserve(resp.ContentLength))
+	if !ok || !fits {
 		if a.last != nil && a.replacesStored(resp.StatusCode) {
 			g.deleteStored(a)
 		}
-		if resp.StatusCode == http.StatusOK { // an error does not predict whether the next response can be stored
+		if ok && delimited(resp) {
+			if shared := g.shareLarge(a, resp, g.newEntry(a, answer, vary, lifetime)); shared != nil {
+				return shared, coalesce.Ending{Result: coalesce.Pending}
+			}
+		}
+		if resp.StatusCode == http.StatusOK && (!ok || resp.ContentLength > maxEntry) { // an error does not predict whether the next response can be stored
 			g.Cache.MarkUncacheable(a.match.Operation.ID, key)
 		}
-		if !passes || resp.ContentLength > maxEntry || !delimited(resp) {
+		if !passes || !fits {
 			return resp, private
 		}
 	}
-	if ok {
-		g.Cache.MarkCacheable(a.match.Operation.ID, key)
-	}
 	// The entry copies the header now, because the response to the client changes the header later.
-	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
-	e.Vary, e.BaseKey, e.Tags = vary, a.baseKey, a.storedTags(e.Status)
-	e.Began(a.began)
-	e.Replaces(a.last, g.Lag)
-	a.boundLifetime(e)
+	e := g.newEntry(a, answer, vary, lifetime)
 	single := a.graphQL == nil && !passes && a.resultFor(e) == coalesce.Private
 	own := *resp
 	own.Trailer = nil
 	complete := func(body []byte, ok bool) coalesce.Ending {
+		if !ok && len(body) > maxEntry {
+			g.Cache.MarkUncacheable(a.match.Operation.ID, key)
+		}
 		if !ok || a.graphQL != nil && !hasData(body) && !hasFinalErrors(body) {
 			return private
 		}
@@ -82,12 +83,13 @@ func (g *Gateway) store(
 		a.boundUnfinished(e)
 		g.checkComputedETag(a, sent, e)
 		g.checkEvents(a, e)
+		g.Cache.MarkCacheable(a.match.Operation.ID, key)
 		g.Cache.Put(a.in.Context(), key, e, a.call.SetShared)
 		return coalesce.Ending{Result: coalesce.Stored}
 	}
-	// The end of the body decides whether a GraphQL response is stored. Cache-Status of a larger GraphQL response precedes
-	// its body, so it never has stored.
-	stored, ending := a.graphQL == nil && !passes, coalesce.Ending{Result: coalesce.Pending}
+	// The end of the body decides whether the response is stored. Cache-Status of a larger response precedes its body, so it has
+	// stored only if the length shows that the response can be stored.
+	stored, ending := a.graphQL == nil && !passes && resp.ContentLength >= 0, coalesce.Ending{Result: coalesce.Pending}
 	hasTTL := true
 	if body, ok := resp.Body.(completeBody); ok || resp.ContentLength == 0 {
 		ending = complete(body.whole, true)
@@ -95,10 +97,12 @@ func (g *Gateway) store(
 	} else {
 		hasTTL = !a.match.Operation.MayBeUnfinished() // the end of the body decides
 		finish := func(body []byte, ok bool) { a.call.Finish(complete(body, ok)) }
-		s := &spool{body: resp.Body, length: resp.ContentLength, complete: finish, buffer: buffer{budget: &g.Background.buffers}}
-		s.changed.L = &s.mu
-		own.Body = s
-		g.fillInBackground(a, s)
+		s := newSpool(resp, kept, finish)
+		if !passes && a.mayShareBody(e) {
+			g.shareThrough(a, s, e)
+		}
+		own.Body = s.leader
+		g.fillInBackground(a.record.ID, a.call, s)
 	}
 	if a.result.cache.Stored = stored; stored && hasTTL {
 		a.result.cache.setTTL(e, answer.Answered)
@@ -110,17 +114,27 @@ func (g *Gateway) store(
 	return &own, ending
 }
 
+// newEntry returns the entry of a response without its body.
+func (g *Gateway) newEntry(a *attempt, answer cache.Response, vary []cache.Field, lifetime time.Duration) *cache.Entry {
+	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
+	e.Vary, e.BaseKey, e.Tags = vary, a.baseKey, a.storedTags(e.Status)
+	e.Began(a.began)
+	e.Replaces(a.last, g.Lag)
+	a.boundLifetime(e)
+	return e
+}
+
 // fillInBackground reads a body ahead of the client. While the call has followers, the read continues after a
 // disconnect of the client.
-func (g *Gateway) fillInBackground(a *attempt, s *spool) {
+func (g *Gateway) fillInBackground(id string, call *coalesce.Call, s *spool) {
 	g.Background.running.Go(func() {
-		defer context.AfterFunc(g.Background.ctx, a.call.Close)()
+		defer context.AfterFunc(g.Background.ctx, call.Close)()
 		defer func() {
 			if p := recover(); p != nil { // net/http recovers only panics of handlers
-				g.Log.Error("panic while reading a response", "request", a.record.ID, "panic", p, "stack", string(debug.Stack()))
+				g.Log.Error("panic while reading a response", "request", id, "panic", p, "stack", string(debug.Stack()))
 				_ = s.body.Close()
 				s.stop(errPanic)
-				a.call.Finish(coalesce.Ending{Result: coalesce.Private})
+				call.Finish(coalesce.Ending{Result: coalesce.Private})
 			}
 		}()
 		s.fill()
@@ -372,144 +386,6 @@ const (
 
 // errPanic is the error of a body whose reader panicked.
 var errPanic = errors.New("the response could not be read completely")
-
-// bufferBudget bounds the bytes that are buffered outside the cache.
-type bufferBudget struct {
-	limit int64
-	used  atomic.Int64
-}
-
-// buffer holds bytes within a budget.
-type buffer struct {
-	data   []byte
-	budget *bufferBudget // nil without a bound, and after release
-}
-
-// append adds bytes and reports whether the budget allows more bytes. If the budget is exhausted, append releases the
-// buffer from the budget.
-func (b *buffer) append(p []byte) (more bool) {
-	b.data = append(b.data, p...)
-	if b.budget == nil || b.budget.used.Add(int64(len(p))) <= b.budget.limit {
-		return true
-	}
-	b.release()
-	return false
-}
-
-// release returns the memory to the budget.
-func (b *buffer) release() {
-	if b != nil && b.budget != nil {
-		b.budget.used.Add(-int64(len(b.data)))
-		b.budget = nil
-	}
-}
-
-// spool is a response body that is read into memory ahead of the client. A slow client then does not delay the other
-// clients of the call. When the body exceeds maxEntry or the memory budget, the client reads the rest directly from the
-// upstream.
-type spool struct {
-	body   io.ReadCloser
-	length int64 // Content-Length, or -1
-	// complete is called once with the body, before the client can read the end of the body. ok is false if the body is
-	// incomplete or too large.
-	complete func(body []byte, ok bool)
-
-	mu      sync.Mutex
-	changed sync.Cond
-	buffer
-	visible int   // bytes of data that the client may read
-	off     int   // bytes of data that the client has read
-	err     error // returned after the visible bytes
-	passing bool  // after the visible bytes, Read reads from body
-	closed  bool  // the client has called Close
-	filled  bool  // fill has ended
-}
-
-// fill reads the body until it ends, exceeds maxEntry or exhausts the memory budget.
-func (s *spool) fill() {
-	buffer := make([]byte, copyBuffer)
-	var err error
-	full := false
-	for err == nil && !full {
-		var n int
-		n, err = s.body.Read(buffer)
-		full = s.append(buffer[:n], err)
-	}
-	if err != nil {
-		_ = s.body.Close() // the body has ended
-	}
-	s.complete(s.data, err == io.EOF && !full && (s.length < 0 || int64(len(s.data)) == s.length))
-	s.stop(err)
-}
-
-// append adds the bytes of one read, and reports whether the body is too large for memory. The bytes of the last read
-// stay invisible until stop, so that complete is called before the client sees the end.
-func (s *spool) append(p []byte, err error) (full bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	more := s.buffer.append(p)
-	if err == nil && int64(len(s.data)) != s.length {
-		s.visible = len(s.data)
-		s.changed.Signal()
-	}
-	return len(s.data) > maxEntry || !more
-}
-
-// stop makes all bytes visible, followed by the error or by the rest of the body.
-func (s *spool) stop(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.visible, s.err, s.passing, s.filled = len(s.data), err, err == nil, true
-	s.changed.Signal()
-	if s.passing && s.closed {
-		_ = s.body.Close() // the client does not read the rest
-	}
-	if s.closed {
-		s.free()
-	}
-}
-
-// free releases the buffer. mu must be held.
-func (s *spool) free() {
-	s.release()
-	s.data, s.visible, s.off = nil, 0, 0
-}
-
-// Read blocks until bytes are visible.
-func (s *spool) Read(p []byte) (int, error) {
-	s.mu.Lock()
-	for s.off == s.visible && s.err == nil && !s.passing {
-		s.changed.Wait()
-	}
-	ahead, err := s.data[s.off:s.visible], s.err
-	if len(ahead) == 0 && s.passing {
-		s.free()
-		s.mu.Unlock()
-		return s.body.Read(p)
-	}
-	n := copy(p, ahead)
-	s.off += n
-	s.mu.Unlock()
-	if n > 0 || len(p) == 0 {
-		return n, nil
-	}
-	return 0, err
-}
-
-// Close ends the reads of the client. fill still reads a body that can be stored to its end.
-func (s *spool) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	passing := s.passing && !s.closed
-	s.closed = true
-	if s.filled {
-		s.free()
-	}
-	if passing {
-		return s.body.Close()
-	}
-	return nil
-}
 
 // discard reads the rest of an unused response, so that the connection can be reused.
 func discard(body io.ReadCloser) {
