@@ -35,7 +35,7 @@ SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 # Properties check a few cases that are the same in each run.
 FIXED = RAPID_SEED=1 RAPID_CHECKS=30 RAPID_NOFAILFILE=true
 
-# The settings of "make simulations". docs/tests.md describes them.
+# The settings of "make simulations". docs/internals/tests.md describes them.
 LONGER = WEIR_SCENARIOS=200 WEIR_HTTP_SCENARIOS=25 WEIR_CANCELLATIONS=1500 WEIR_FAIR_SCENARIOS=2 WEIR_REDIS_SCENARIOS=2 WEIR_WINDOWS=2 WEIR_PURGES=1000 WEIR_WRITES=1000 WEIR_CACHE_REQUESTS=4000 WEIR_CALLS=10000 WEIR_TOKENS=3000
 
 # The end-to-end tests that measure memory run without the race detector, which needs much memory itself.
@@ -68,7 +68,7 @@ variants: needs ## Run the tests of proxy over HTTP/1.1, and the suite of the le
 	WEIR_MINIREDIS=1 $(GOTEST) -- -vet=off -shuffle=on -run OnMiniredis ./limits/redisledger
 
 mutants: needs ## Plant faults in the product, one at a time, and show which command finds each: 15 minutes.
-	$(GO) run ./.ci/mutants $(if $(ONLY),-only '$(ONLY)') $(if $(filter write,$(FIGURES)),-write docs/tests.md)
+	$(GO) run ./.ci/mutants $(if $(ONLY),-only '$(ONLY)') $(if $(filter write,$(FIGURES)),-write docs/internals/tests.md)
 
 e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@.ci/need chromium
@@ -115,12 +115,12 @@ fuzz: ## Run the fuzz targets that match FUZZ (default: all) for FUZZTIME each, 
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' . | sed 's|/[^/]*:func | |' | grep -E ' ($(FUZZ))$$' | \
 		xargs -P 2 -L 1 sh -c 'GO="$(GO)" .ci/fuzz $$0 $$1 $(FUZZTIME)'
 
-bench: build ## Measure Weir beside its peers into docs/performance.md: 15 minutes on a quiet machine.
+bench: build ## Measure Weir beside its peers into docs/internals/performance.md: 15 minutes on a quiet machine.
 	@.ci/need wrk
 	@.ci/need taskset util-linux
 	@.ci/need redis-server
 	@export PATH="$$PATH:/usr/sbin"; .ci/need nginx || true; .ci/need varnishd varnish gcc libc6-dev || true; .ci/need haproxy || true
-	$(GO) run ./.ci/benchmark -write docs/performance.md
+	$(GO) run ./.ci/benchmark -write docs/internals/performance.md
 
 bench-go: ## Run the Go benchmarks of PACKAGES whose names match BENCH.
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PACKAGES)

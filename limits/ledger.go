@@ -186,7 +186,7 @@ func (o *Outcome) Silent() bool { return o.Answered && o.Succeeded && !o.Enforce
 
 // Budget is the state of one budget. Used plus Remaining equals Limit.
 type Budget struct {
-	// Unlimited means that the upstream seems to have no limit (docs/upstream.md). Only Resource is then valid. Accounts
+	// Unlimited means that the upstream seems to have no limit (docs/internals/upstream.md). Only Resource is then valid. Accounts
 	// do not contain such budgets.
 	Unlimited bool `json:"-"`
 	// Resource is the name of the upstream's resource. For a budget that the upstream does not report, Resource

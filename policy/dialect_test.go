@@ -140,7 +140,7 @@ func TestAcceptReturnsEmptyForPlainMediaTypes(t *testing.T) {
 	}
 }
 
-// TestAcceptKeepsDifferentRepresentationsApart covers attack 22 of docs/attacks.md. Two values that an upstream may
+// TestAcceptKeepsDifferentRepresentationsApart covers attack 22 of docs/internals/attacks.md. Two values that an upstream may
 // answer differently must have different forms.
 func TestAcceptKeepsDifferentRepresentationsApart(t *testing.T) {
 	d := dialect(t, "service")

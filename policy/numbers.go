@@ -9,7 +9,7 @@ import (
 )
 
 // Number is a number that the upstream sends. A value outside the range is ignored or clamped, so that no response can
-// block, blind or corrupt an account. All readers of such numbers use this type. docs/upstream.md contains the ranges.
+// block, blind or corrupt an account. All readers of such numbers use this type. docs/internals/upstream.md contains the ranges.
 type Number struct {
 	Name string // in logs
 	// Least and Most are the bounds of the range. Those of a date are seconds after the Date of the response, or after its arrival.

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestClassifyNormalizesOrRefusesPaths covers attack 16 of docs/attacks.md.
+// TestClassifyNormalizesOrRefusesPaths covers attack 16 of docs/internals/attacks.md.
 func TestClassifyNormalizesOrRefusesPaths(t *testing.T) {
 	for _, c := range []struct{ name, path, want string }{ // an empty want is a refusal
 		{"unreserved characters are decoded", "/%66eeds/%7Ex%2D%2e%5F%30", "/feeds/~x-._0"},
@@ -65,7 +65,7 @@ func TestClassifyNormalizesOrRefusesPaths(t *testing.T) {
 	}
 }
 
-// TestClassifyNormalizesOrRefusesQueries covers attack 17 of docs/attacks.md.
+// TestClassifyNormalizesOrRefusesQueries covers attack 17 of docs/internals/attacks.md.
 func TestClassifyNormalizesOrRefusesQueries(t *testing.T) {
 	many := strings.Repeat("a=&", 998)
 	var mixed, a, b []string
@@ -130,7 +130,7 @@ func TestCanonicalQueriesStayUnchanged(t *testing.T) {
 	})
 }
 
-// TestClassifyFoldsOnlyASCIILetters covers attack 18 of docs/attacks.md.
+// TestClassifyFoldsOnlyASCIILetters covers attack 18 of docs/internals/attacks.md.
 func TestClassifyFoldsOnlyASCIILetters(t *testing.T) {
 	for _, c := range []struct{ name, path, want, id string }{
 		{"only ASCII letters are folded", "/orgs/ACM%C3%89/members", "/orgs/acm%C3%89/members", "organization-members/list"},
@@ -149,7 +149,7 @@ func TestClassifyFoldsOnlyASCIILetters(t *testing.T) {
 	}
 }
 
-// TestCanonicalFormsOfDifferentTargetsDiffer covers attack 21 of docs/attacks.md. If two targets had the same form, two
+// TestCanonicalFormsOfDifferentTargetsDiffer covers attack 21 of docs/internals/attacks.md. If two targets had the same form, two
 // questions could share a cache key.
 func TestCanonicalFormsOfDifferentTargetsDiffer(t *testing.T) {
 	seen := map[string]string{}

@@ -137,7 +137,7 @@ func view(token string) string {
 	return "private to " + token
 }
 
-// TestNoResponseReachesAnotherSecurityClass covers attacks 19 to 22 of docs/attacks.md. The test runs random
+// TestNoResponseReachesAnotherSecurityClass covers attacks 19 to 22 of docs/internals/attacks.md. The test runs random
 // histories on two replicas with a shared tier.
 // A response must not reach a credential that may not see it, and its header fields must not reach any other
 // credential. Each client must get the variant for its language. A purged response must not be served again.

@@ -131,7 +131,7 @@ func TestRateLimitIsTheFirstCheck(t *testing.T) {
 	})
 }
 
-// TestForwardedFieldsOfClientsAreIgnored covers attack 14 of docs/attacks.md. A client can
+// TestForwardedFieldsOfClientsAreIgnored covers attack 14 of docs/internals/attacks.md. A client can
 // neither evade its own limit nor use the tokens of another address.
 func TestForwardedFieldsOfClientsAreIgnored(t *testing.T) {
 	names := []string{
@@ -322,7 +322,7 @@ func TestUnreadBodyClosesTheConnection(t *testing.T) {
 	}
 }
 
-// TestHTTP2StreamWithoutReaderEnds covers attack 46 of docs/attacks.md. The client reads only other
+// TestHTTP2StreamWithoutReaderEnds covers attack 46 of docs/internals/attacks.md. The client reads only other
 // streams of the same connection.
 func TestHTTP2StreamWithoutReaderEnds(t *testing.T) {
 	large := strings.Repeat("x", 7<<20)

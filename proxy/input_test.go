@@ -54,7 +54,7 @@ func parseResponse(t *testing.T, text string) got {
 	return got{&http.Response{StatusCode: status, Header: h}, body, nil}
 }
 
-// TestInvalidRequestsAreRejected covers attacks 5, 7, 16 and 17 of docs/attacks.md. The test sends raw bytes, because
+// TestInvalidRequestsAreRejected covers attacks 5, 7, 16 and 17 of docs/internals/attacks.md. The test sends raw bytes, because
 // http.Client normalizes targets.
 func TestInvalidRequestsAreRejected(t *testing.T) {
 	const connect = "CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n"
@@ -115,7 +115,7 @@ func TestUnusualTargetsAreForwarded(t *testing.T) {
 	})
 }
 
-// TestBodyOfAHitIsNotParsedAsARequest covers attack 3 of docs/attacks.md. The body contains another request.
+// TestBodyOfAHitIsNotParsedAsARequest covers attack 3 of docs/internals/attacks.md. The body contains another request.
 func TestBodyOfAHitIsNotParsedAsARequest(t *testing.T) {
 	setup(templates).run(t, func(w *world) {
 		w.get("/gitignore/templates")
@@ -128,7 +128,7 @@ func TestBodyOfAHitIsNotParsedAsARequest(t *testing.T) {
 	})
 }
 
-// TestSlowBodyEndsWith408 covers attack 46 of docs/attacks.md.
+// TestSlowBodyEndsWith408 covers attack 46 of docs/internals/attacks.md.
 func TestSlowBodyEndsWith408(t *testing.T) {
 	for _, head := range []string{"PUT /repos/a/b/subscription", "POST /graphql"} {
 		setup(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }).run(t, func(w *world) {

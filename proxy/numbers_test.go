@@ -121,7 +121,7 @@ func TestOneWrongDateHidesNoExhaustedWindow(t *testing.T) {
 }
 
 func TestTheDocumentationListsTheRangesOfNumbers(t *testing.T) {
-	text, err := os.ReadFile("../docs/upstream.md")
+	text, err := os.ReadFile("../docs/internals/upstream.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestTheDocumentationListsTheRangesOfNumbers(t *testing.T) {
 		}
 		row := fmt.Sprintf("| `%s` | %d | %d | %s |", n.Name, n.Least, n.Most, rule)
 		if !strings.Contains(string(text), row) {
-			t.Errorf("docs/upstream.md: the row %s is missing", row)
+			t.Errorf("docs/internals/upstream.md: the row %s is missing", row)
 		}
 	}
 }

@@ -206,7 +206,7 @@ const (
 
 // TestRFC9111 tests each MUST and MUST NOT of RFC 9111 that applies to a shared cache.
 // The requests are for a plain upstream resource without a catalogue entry.
-// docs/rfc9111.md lists the requirements by section.
+// docs/internals/rfc9111.md lists the requirements by section.
 func TestRFC9111(t *testing.T) {
 	for _, r := range slices.Concat(storing, reusing, validating, heading, invalidating, directives) {
 		runScenarios(t, scenario{name: r.section + " " + r.rule, steps: r.steps})

@@ -93,7 +93,7 @@ type spool struct {
 
 	mu      sync.Mutex
 	changed sync.Cond
-	buffer          // the bytes after those in the file
+	buffer  // the bytes after those in the file
 	file    *os.File
 	written int64 // bytes in the file
 	visible int64 // bytes that readers may read

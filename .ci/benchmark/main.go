@@ -1,7 +1,7 @@
 // Command benchmark measures bin/weir beside a bare net/http handler, a bare httputil.ReverseProxy, nginx, Varnish and
 // HAProxy. It prints a Markdown table with the requests per second and the CPU time per request, and a table with the CPU
 // time of each part of the path, from a CPU profile of hits and one of forwarded requests. `make bench` runs it, and -write
-// puts the tables into docs/performance.md. With -base FILE, it also measures a second weir binary, to compare two builds
+// puts the tables into docs/internals/performance.md. With -base FILE, it also measures a second weir binary, to compare two builds
 // in pairs.
 //
 // Each server is a separate process on 127.0.0.1, pinned to the first core with one worker. Load (wrk), upstream and

@@ -296,7 +296,7 @@ func TestDocumentsNameExistingTests(t *testing.T) {
 		return err
 	})
 	noError(t, err)
-	documents := map[string]int{"../../SECURITY.md": 30, "../../docs/attacks.md": 30, "../../docs/upgrade.md": 3}
+	documents := map[string]int{"../../SECURITY.md": 30, "../../docs/internals/attacks.md": 30, "../../docs/upgrade.md": 3}
 	for _, recipe := range recipes(t) {
 		documents[recipe] = 1
 	}

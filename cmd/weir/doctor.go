@@ -353,7 +353,7 @@ func (d *doctor) checkCredential(ctx context.Context, held credential.Held) {
 
 // checkRedis checks that Redis responds and evicts no key.
 func (d *doctor) checkRedis(ctx context.Context) {
-	const section = "docs/scale.md"
+	const section = "docs/internals/scale.md"
 	if inMemory(d.cfg) {
 		d.report("redis", checkSkipped, "store.url selects memory", "")
 		return

@@ -258,7 +258,7 @@ func TestReadyConfigurationsAreValid(t *testing.T) {
 // configuration of another program with yml.
 func TestDocumentedConfigurationsAreValid(t *testing.T) {
 	files, found := certificates(t), 0
-	pages := slices.Concat(must(filepath.Glob("../../docs/*.md")), must(filepath.Glob("../../docs/recipes/*.md")), []string{"../../README.md"})
+	pages := slices.Concat(must(filepath.Glob("../../docs/*.md")), must(filepath.Glob("../../docs/*/*.md")), []string{"../../README.md"})
 	for _, page := range pages {
 		text := must(os.ReadFile(page))
 		for _, block := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {

@@ -431,7 +431,7 @@ func trustedProxies(networks ...string) TrustedProxies {
 	return t
 }
 
-// TestClientAddressUsesTrustedProxiesOnly covers attack 14 of docs/attacks.md.
+// TestClientAddressUsesTrustedProxiesOnly covers attack 14 of docs/internals/attacks.md.
 func TestClientAddressUsesTrustedProxiesOnly(t *testing.T) {
 	proxies := trustedProxies("10.0.0.0/8", "2001:db8::1/128")
 	for _, c := range []struct {

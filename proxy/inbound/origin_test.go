@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestOriginIsThatOfTheOutermostTrustedProxy covers attack 14 of docs/attacks.md: other peers and invalid values change
+// TestOriginIsThatOfTheOutermostTrustedProxy covers attack 14 of docs/internals/attacks.md: other peers and invalid values change
 // nothing.
 func TestOriginIsThatOfTheOutermostTrustedProxy(t *testing.T) {
 	const inner, outside = "10.0.0.1:1", "192.0.2.1:1"

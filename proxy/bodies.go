@@ -7,9 +7,64 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 
 	"github.com/weirgate/weir/internal/contentcoding"
 )
+
+// maxPeek bounds the bytes of a body that are read to recognize a limit error or an identity.
+const maxPeek = 8 << 10
+
+// peek reads up to most bytes of the body and returns them. The body can still be read completely, with its error.
+func peek(resp *http.Response, most int64) ([]byte, error) {
+	start, err := io.ReadAll(io.LimitReader(resp.Body, most))
+	if err == nil && int64(len(start)) < most {
+		_ = resp.Body.Close()
+		resp.Body = completeBody{bytes.NewReader(start), start}
+		return start, nil
+	}
+	resp.Body = rejoin(start, err, resp.Body)
+	return start, err
+}
+
+// completeBody is a response body that has been read from the upstream completely.
+type completeBody struct {
+	*bytes.Reader
+	whole []byte
+}
+
+// Close implements io.Closer.
+func (completeBody) Close() error { return nil }
+
+// hasEnded reports whether nothing of a response remains to be read from the upstream.
+func hasEnded(resp *http.Response) bool {
+	_, complete := resp.Body.(completeBody)
+	return complete || resp.ContentLength == 0 || resp.Body == http.NoBody
+}
+
+// peekText returns the decoded beginning of the body. The body can still be read completely.
+func peekText(resp *http.Response) []byte {
+	start, _ := peek(resp, maxPeek) // an error follows the beginning again
+	return contentcoding.Decode(resp.Header.Get("Content-Encoding"), start, maxPeek)
+}
+
+// rejoin returns a body that begins with start. After start the body continues with the rest of body, or returns err if
+// err is not nil.
+func rejoin(start []byte, err error, body io.ReadCloser) io.ReadCloser {
+	rest := io.Reader(body)
+	if err != nil {
+		rest = brokenReader{err}
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(start), rest), body}
+}
+
+// brokenReader returns an error that an earlier read returned.
+type brokenReader struct{ err error }
+
+func (b brokenReader) Read([]byte) (int, error) { return 0, b.err }
 
 // readAhead reads a small body before the response to the client begins, so that the client gets an error instead of a part
 // of the body. The error is also that of a request body whose end the upstream did not wait for.
@@ -139,3 +194,45 @@ func (b *jsonBody) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// delimited reports whether the framing marks the end of the body, so that a broken connection is detected (RFC 9112
+// section 8).
+func delimited(resp *http.Response) bool {
+	return resp.ContentLength >= 0 || resp.ProtoMajor >= 2 || len(resp.TransferEncoding) > 0
+}
+
+const (
+	// maxEntry is the size of the largest body that is stored.
+	maxEntry = 8 << 20
+	// smallBody is the size of the largest body that is read before the response to the client begins.
+	smallBody = 16 << 10
+	// maxHeld bounds the bytes that are buffered for clients. If GOMEMLIMIT divided by heldShare is lower, that bound
+	// applies.
+	maxHeld, heldShare = 256 << 20, 8
+)
+
+// errPanic is the error of a body whose reader panicked.
+var errPanic = errors.New("the response could not be read completely")
+
+// discard reads the rest of an unused response, so that the connection can be reused.
+func discard(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, maxDiscard) // Close closes the connection after a longer or broken body
+	_ = body.Close()
+}
+
+const maxDiscard = 256 << 10
+
+// copyBuffer is the size of the buffers for copying bodies.
+const copyBuffer = 32 << 10
+
+// bufferPool is an [httputil.BufferPool] (BenchmarkPass).
+type bufferPool struct{ pool sync.Pool }
+
+func (p *bufferPool) Get() []byte {
+	if b, ok := p.pool.Get().(*[copyBuffer]byte); ok {
+		return b[:]
+	}
+	return make([]byte, copyBuffer)
+}
+
+func (p *bufferPool) Put(b []byte) { p.pool.Put((*[copyBuffer]byte)(b)) }
