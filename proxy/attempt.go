@@ -38,13 +38,15 @@ type attempt struct {
 	sentCredential SentCredential
 	// unclear is set if the last response may be one to a token that the upstream does not know yet, and the client cannot
 	// wait for a repetition.
-	unclear    bool
-	call       *coalesce.Call    // call that this attempt leads; nil without a call
-	polls      int               // number of 202 responses to polled statistics
-	sent       time.Time         // start of the last request
-	reused     bool              // the last request used an existing connection
-	limitError limits.LimitError // of the last response; further responses may have to confirm it
-	lateLimit  *lateLimit        // recognizes a limit error at the end of a long body; usually nil
+	unclear bool
+	// lacksPermission is set if the last response denied a permission. denied is set if the request was repeated for this reason.
+	lacksPermission, denied bool
+	call                    *coalesce.Call    // call that this attempt leads; nil without a call
+	polls                   int               // number of 202 responses to polled statistics
+	sent                    time.Time         // start of the last request
+	reused                  bool              // the last request used an existing connection
+	limitError              limits.LimitError // of the last response; further responses may have to confirm it
+	lateLimit               *lateLimit        // recognizes a limit error at the end of a long body; usually nil
 }
 
 // result is the part of a [Record] that depends on the attempt. The record gets the result of the attempt whose response the

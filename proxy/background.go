@@ -28,9 +28,10 @@ type Background struct {
 	running sync.WaitGroup
 	// refreshes bounds the background revalidations. polls bounds the polled questions.
 	refreshes, polls *semaphore.Weighted
-	buffers          bufferBudget
-	mu               sync.Mutex
-	upstreams        *simplelru.LRU[string, *upstream] // by base URL
+	// buffers bounds the bytes in memory for clients, and files those in temporary files.
+	buffers, files bufferBudget
+	mu             sync.Mutex
+	upstreams      *simplelru.LRU[string, *upstream] // by base URL
 }
 
 // upstream is what the requests to an upstream have shown. All gateways with the same Background and the same upstream share
@@ -67,6 +68,7 @@ func NewBackground() *Background {
 	return &Background{
 		ctx: ctx, stop: stop, upstreams: upstreams, refreshes: semaphore.NewWeighted(maxBackground), polls: semaphore.NewWeighted(maxBackground),
 		buffers: bufferBudget{limit: min(maxHeld, debug.SetMemoryLimit(-1)/heldShare)},
+		files:   bufferBudget{limit: maxSpooled},
 	}
 }
 

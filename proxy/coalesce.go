@@ -98,6 +98,11 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 				return resp, nil
 			}
 			followed++
+		case result == coalesce.Streaming:
+			if resp := g.streamedResponse(a, c); resp != nil {
+				return resp, nil
+			}
+			followed++
 		case result == coalesce.Failed:
 			return g.staleOr(a, err)
 		case result == coalesce.Computing:
@@ -225,14 +230,21 @@ func (g *Gateway) responseOfCall(a *attempt, e *cache.Entry, purged bool, notBef
 // have the same fields in Vary, and no change since the start of the call may have made the response stale. If the client
 // requires revalidation, the upstream request must be newer than the client's request.
 func (g *Gateway) sharedResponse(a *attempt, e *cache.Entry) *http.Response {
-	now := time.Now()
-	recent := !e.Requested.Before(a.record.Start)
-	if !e.Selects(a.header) || g.Cache.Purged(e.Tags, e.Since) || !recent && (e.Suspect != "" || a.mustRevalidate(e, now)) {
+	if !g.mayUseShared(a, e) {
 		return nil
+	}
+	return g.entryResponse(a, e, time.Now())
+}
+
+// mayUseShared reports whether the client may use e, and records the use.
+func (g *Gateway) mayUseShared(a *attempt, e *cache.Entry) bool {
+	recent := !e.Requested.Before(a.record.Start)
+	if !e.Selects(a.header) || g.Cache.Purged(e.Tags, e.Since) || !recent && (e.Suspect != "" || a.mustRevalidate(e, time.Now())) {
+		return false
 	}
 	a.result.cache.Collapsed = true
 	a.result.cache.suspect(e.Suspect)
-	return g.entryResponse(a, e, now)
+	return true
 }
 
 // resultFor returns the result of a call whose response is stored as e.

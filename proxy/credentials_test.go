@@ -111,9 +111,10 @@ func (c lateCredential) Authorize(h http.Header, _ CredentialUse) (SentCredentia
 	return c, nil
 }
 
-func (lateCredential) Denied()                               {}
-func (lateCredential) IsUnproven() bool                      { return false }
-func (lateCredential) End(*policy.Operation, int, bool) bool { return false }
+func (lateCredential) Denied()                                 {}
+func (lateCredential) Renewed(context.Context, time.Time) bool { return false }
+func (lateCredential) IsUnproven() bool                        { return false }
+func (lateCredential) End(*policy.Operation, int, bool) bool   { return false }
 
 // deniableCredential is a held credential that counts denials.
 type deniableCredential struct {

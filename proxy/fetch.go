@@ -151,30 +151,33 @@ func (g *Gateway) store(
 	if passes {
 		vary, passes = g.errorVary(a, answer)
 	}
-	if !ok || resp.ContentLength > maxEntry || !delimited(resp) {
+	kept := &buffer{budget: &g.Background.buffers}
+	fits := resp.ContentLength <= maxEntry && delimited(resp) && (!ok && !passes || hasEnded(resp) || kept.reserve(resp.ContentLength))
+	if !ok || !fits {
 		if a.last != nil && a.replacesStored(resp.StatusCode) {
 			g.deleteStored(a)
 		}
-		if resp.StatusCode == http.StatusOK { // an error does not predict whether the next response can be stored
+		if ok && delimited(resp) {
+			if shared := g.shareLarge(a, resp, g.newEntry(a, answer, vary, lifetime)); shared != nil {
+				return shared, coalesce.Ending{Result: coalesce.Pending}
+			}
+		}
+		if resp.StatusCode == http.StatusOK && (!ok || resp.ContentLength > maxEntry) { // an error does not predict whether the next response can be stored
 			g.Cache.MarkUncacheable(a.match.Operation.ID, key)
 		}
-		if !passes || resp.ContentLength > maxEntry || !delimited(resp) {
+		if !passes || !fits {
 			return resp, private
 		}
 	}
-	if ok {
-		g.Cache.MarkCacheable(a.match.Operation.ID, key)
-	}
 	// The entry copies the header now, because the response to the client changes the header later.
-	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
-	e.Vary, e.BaseKey, e.Tags = vary, a.baseKey, a.storedTags(e.Status)
-	e.Began(a.began)
-	e.Replaces(a.last, g.Lag)
-	a.boundLifetime(e)
+	e := g.newEntry(a, answer, vary, lifetime)
 	single := a.graphQL == nil && !passes && a.resultFor(e) == coalesce.Private
 	own := *resp
 	own.Trailer = nil
 	complete := func(body []byte, ok bool) coalesce.Ending {
+		if !ok && len(body) > maxEntry {
+			g.Cache.MarkUncacheable(a.match.Operation.ID, key)
+		}
 		if !ok || a.graphQL != nil && !hasData(body) && !hasFinalErrors(body) {
 			return private
 		}
@@ -194,12 +197,13 @@ func (g *Gateway) store(
 		a.boundUnfinished(e)
 		g.checkComputedETag(a, sent, e)
 		g.checkEvents(a, e)
+		g.Cache.MarkCacheable(a.match.Operation.ID, key)
 		g.Cache.Put(a.in.Context(), key, e, a.call.SetShared)
 		return coalesce.Ending{Result: coalesce.Stored}
 	}
-	// The end of the body decides whether a GraphQL response is stored. Cache-Status of a larger GraphQL response precedes
-	// its body, so it never has stored.
-	stored, ending := a.graphQL == nil && !passes, coalesce.Ending{Result: coalesce.Pending}
+	// The end of the body decides whether the response is stored. Cache-Status of a larger response precedes its body, so it has
+	// stored only if the length shows that the response can be stored.
+	stored, ending := a.graphQL == nil && !passes && resp.ContentLength >= 0, coalesce.Ending{Result: coalesce.Pending}
 	hasTTL := true
 	body, ok := resp.Body.(*completeBody)
 	if !ok {
@@ -211,10 +215,12 @@ func (g *Gateway) store(
 	} else {
 		hasTTL = !a.match.Operation.MayBeUnfinished() // the end of the body decides
 		finish := func(body []byte, ok bool) { a.call.Finish(complete(body, ok)) }
-		s := &spool{body: resp.Body, length: resp.ContentLength, complete: finish, buffer: buffer{budget: &g.Background.buffers}}
-		s.changed.L = &s.mu
-		own.Body = s
-		g.fillInBackground(a, s)
+		s := newSpool(resp, kept, finish)
+		if !passes && a.mayShareBody(e) {
+			g.shareThrough(a, s, e)
+		}
+		own.Body = s.leader
+		g.fillInBackground(a.record.ID, a.call, s)
 	}
 	if a.result.cache.Stored = stored; stored && hasTTL {
 		a.result.cache.setTTL(e, answer.Answered)
@@ -226,17 +232,27 @@ func (g *Gateway) store(
 	return &own, ending
 }
 
+// newEntry returns the entry of a response without its body.
+func (g *Gateway) newEntry(a *attempt, answer cache.Response, vary []cache.Field, lifetime time.Duration) *cache.Entry {
+	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
+	e.Vary, e.BaseKey, e.Tags = vary, a.baseKey, a.storedTags(e.Status)
+	e.Began(a.began)
+	e.Replaces(a.last, g.Lag)
+	a.boundLifetime(e)
+	return e
+}
+
 // fillInBackground reads a body ahead of the client. While the call has followers, the read continues after a
 // disconnect of the client.
-func (g *Gateway) fillInBackground(a *attempt, s *spool) {
+func (g *Gateway) fillInBackground(id string, call *coalesce.Call, s *spool) {
 	g.Background.running.Go(func() {
-		defer context.AfterFunc(g.Background.ctx, a.call.Close)()
+		defer context.AfterFunc(g.Background.ctx, call.Close)()
 		defer func() {
 			if p := recover(); p != nil { // net/http recovers only panics of handlers
-				g.Log.Error("panic while reading a response", "request", a.record.ID, "panic", p, "stack", string(debug.Stack()))
+				g.Log.Error("panic while reading a response", "request", id, "panic", p, "stack", string(debug.Stack()))
 				_ = s.body.Close()
 				s.stop(errPanic)
-				a.call.Finish(coalesce.Ending{Result: coalesce.Private})
+				call.Finish(coalesce.Ending{Result: coalesce.Private})
 			}
 		}()
 		s.fill()

@@ -162,11 +162,16 @@ type SentCredential interface {
 	End(op *policy.Operation, status int, limited bool) (repeat bool)
 	// Denied records that the response denied a permission, which the credential may get later. It is called before End.
 	Denied()
+	// Renewed waits for the renewal that Denied has started, and reports whether a newer credential replaces the one that was
+	// sent.
+	Renewed(ctx context.Context, by time.Time) bool
 }
 
 // CredentialUse describes the request for which a credential is used. Safe means that the request may be repeated after any
 // response, and Repeatable that it may be repeated after a 401.
-type CredentialUse struct{ Safe, Repeatable bool }
+//
+// Denied means that the request was denied with the credential before its renewal.
+type CredentialUse struct{ Safe, Repeatable, Denied bool }
 
 // ErrCredentialBusy means that another request tests the credential, so the credential must be awaited again.
 var ErrCredentialBusy = errors.New("the credential must be awaited")

@@ -133,6 +133,7 @@ func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limit
 	e := g.Limiter.ReadLimitError(permit.Account, answer)
 	if a.sentCredential != nil && e.Kind == limits.NotLimited && (answer.GraphQL || resp.StatusCode == http.StatusForbidden) && policy.LacksPermission(answer.Body) {
 		a.sentCredential.Denied()
+		a.lacksPermission = true
 	}
 	retryAfter := boundRetryAfter(resp.Header, outcome)
 	if e.Kind != limits.NotLimited {

@@ -170,7 +170,7 @@ const (
 func (a *attempt) credentialUse() CredentialUse {
 	repeatable := !a.forwardsBody() || a.wholeBody && len(a.in.Trailer) == 0
 	query := a.graphQL != nil && a.graphQL.Kind == policy.GraphQLQuery
-	return CredentialUse{Safe: repeatable && (a.match.Operation.Safe() || query), Repeatable: repeatable}
+	return CredentialUse{Safe: repeatable && (a.match.Operation.Safe() || query), Repeatable: repeatable, Denied: a.denied}
 }
 
 // awaitCredential waits until the credential can be sent, before a permit is requested.
@@ -339,13 +339,23 @@ func (a *attempt) endCredentialUse(out *http.Request, resp *http.Response, o lim
 	if a.sentCredential = nil; sent == nil {
 		return false
 	}
-	if a.unclear = sent.End(a.match.Operation, status, o.Limited != limits.NotLimited); !a.unclear {
+	a.unclear = sent.End(a.match.Operation, status, o.Limited != limits.NotLimited)
+	denied := a.lacksPermission
+	if a.lacksPermission = false; !a.unclear && !denied || denied && a.denied {
 		return false
 	}
 	use := a.credentialUse()
 	switch {
 	case !use.Repeatable, a.ctx.Err() != nil:
 		return false
+	case !a.unclear: // parts of a denied mutation may have succeeded
+		if a.denied = a.graphQL == nil || use.Safe; a.denied {
+			holdBack(resp) // releases the concurrency slot during the wait
+			a.denied = sent.Renewed(a.ctx, a.credentialBy)
+		}
+		if !a.denied {
+			return false
+		}
 	case status != http.StatusUnauthorized && !time.Now().Add(minTokenPause).Before(a.credentialBy):
 		return false // the response may concern the request
 	}

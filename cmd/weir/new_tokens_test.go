@@ -307,3 +307,59 @@ func TestOneBad401IsInvisible(t *testing.T) {
 		}, user("a"))
 	}
 }
+
+// A request that lacks a permission is repeated with a new token, because the installation may have got the permission. Without
+// the permission the client gets the denial, and the gateway mints one token in five minutes.
+func TestDeniedRequestsAreRepeatedWithANewToken(t *testing.T) {
+	for _, c := range []struct {
+		method, path, body string
+		granted            bool
+		status, sent       int
+	}{
+		{http.MethodGet, "/repos/acme/w/actions/runs", "", true, 200, 2},
+		{http.MethodGet, "/repos/acme/w/actions/runs", "", false, 403, 2},
+		{http.MethodPost, "/repos/acme/w/issues", `{"title":"a"}`, true, 200, 2},
+		{http.MethodPost, "/graphql", `{"query":"{viewer{login}}"}`, true, 200, 2},
+		{http.MethodPost, "/graphql", `{"query":"mutation{a:addStar(input:{starrableId:\"x\"}){clientMutationId}}"}`, true, 403, 1},
+	} {
+		t.Run(fmt.Sprint(c.method, c.path, c.granted, c.sent), func(t *testing.T) {
+			withMintingAPI(t, func(a *mintingAPI) {
+				var granted time.Time
+				sent := 0
+				a.answer = func(token string, w http.ResponseWriter, r *http.Request) {
+					a.mu.Lock()
+					n, changes := len(a.minted), !granted.IsZero() && !mints(r)
+					a.mu.Unlock()
+					if !changes || c.granted && token != "minted-1" && n > 1 {
+						if changes {
+							sent++
+						}
+						a.serve(token, w, r)
+						return
+					}
+					sent++
+					w.WriteHeader(http.StatusForbidden)
+					_, _ = fmt.Fprint(w, `{"message":"Resource not accessible by integration"}`)
+				}
+				do := func(path, body string) int {
+					return sendTo(a.g, c.method, path, body, "Authorization: Bearer key-of-builds").Code
+				}
+				a.send(http.MethodGet, "/repos/acme/w")
+				time.Sleep(10 * time.Minute)
+				granted = time.Now()
+				if status := do(c.path, c.body); status != c.status || sent != c.sent {
+					t.Errorf("the client got %d after %d requests, want %d after %d", status, sent, c.status, c.sent)
+				}
+				if c.status == http.StatusForbidden {
+					sent = 0
+					time.Sleep(time.Minute)
+					do(c.path+"?page=2", c.body)
+					time.Sleep(time.Second)
+					if sent > 2 || len(a.minted) > 2 {
+						t.Errorf("%d requests and %d tokens after another denial, want 1 and 2", sent, len(a.minted))
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -52,16 +53,18 @@ type walkClient struct {
 	random  *rand.Rand
 	recent  []string          // targets of reads
 	tags    map[string]string // ETags by target
-	created []createdIssue
+	created []createdObject   // issues
+	// comments are by the path of their list.
+	comments map[string][]createdObject
 }
 
-type createdIssue struct {
+type createdObject struct {
 	number int
 	at     time.Time
 }
 
 func (w *walk) client(a *walkActor, random *rand.Rand) *walkClient {
-	return &walkClient{walk: w, walkActor: a, random: random, tags: map[string]string{}}
+	return &walkClient{walk: w, walkActor: a, random: random, tags: map[string]string{}, comments: map[string][]createdObject{}}
 }
 
 // walkMoves are what clients do. A move with a name is traffic that shows an open defect.
@@ -77,6 +80,7 @@ var walkMoves = []struct {
 	{6, "", (*walkClient).write},
 	{5, "", (*walkClient).createAndList},
 	{3, "", (*walkClient).list},
+	{6, "", (*walkClient).comment},
 	{5, "", (*walkClient).query},
 	{2, "", (*walkClient).mutate},
 	{3, "", (*walkClient).search},
@@ -225,9 +229,9 @@ func (c *walkClient) readAgain() {
 	}
 }
 
-// accessChanges are operations that change the access of users. The oracle does not follow such changes, so clients send
+// accessChanges are operations that change the access of users, or delete comments. The oracle does not follow such changes, so clients send
 // no samples of them.
-var accessChanges = regexp.MustCompile(`member|collaborator|outside|teams/|enterprise|invit|repos/(delete|update|transfer|create)$|visib|block|repos/create-(in|for|using)|migrations/|installation`)
+var accessChanges = regexp.MustCompile(`member|collaborator|outside|teams/|enterprise|invit|repos/(delete|update|transfer|create)$|visib|block|repos/create-(in|for|using)|migrations/|installation|delete-comment`)
 
 // sample returns a request for a random operation.
 func (c *walkClient) sample(reads bool) message {
@@ -265,51 +269,90 @@ func bodyOf[T any](body []byte) (v T) {
 	return v
 }
 
-// createAndList creates an issue, or reads without creating after the first ten. Later lists must contain it.
+// createAndList creates an issue, or reads one without creating after the first ten. Later lists must contain it. Before, the
+// client reads an issue that may not exist yet.
 func (c *walkClient) createAndList() {
+	if len(c.created) > 0 {
+		issue := c.created[c.random.IntN(len(c.created))]
+		c.readObject(fmt.Sprintf("/repos/acme/widgets/issues/%d", issue.number), issue.at)
+		c.read(fmt.Sprintf("/repos/acme/widgets/issues/%d", c.created[len(c.created)-1].number+1+c.random.IntN(3)))
+	}
 	if len(c.created) == 10 { // longer lists would take all requests
-		c.readAgain()
 		return
 	}
 	r := c.do(message{method: http.MethodPost, target: "/repos/acme/widgets/issues", body: `{"title":"walk"}`})
 	if n := bodyOf[struct{ Number int }](r.body).Number; r.status == http.StatusCreated && r.err == nil {
-		c.created = append(c.created, createdIssue{n, time.Now()})
+		c.created = append(c.created, createdObject{n, time.Now()})
 		c.read(fmt.Sprintf("/repos/acme/widgets/issues/%d", n))
 	}
 	c.list()
+}
+
+// readObject reads an object that the client has created.
+func (c *walkClient) readObject(target string, created time.Time) {
+	age := time.Since(created)
+	if r := c.read(target); r.status == http.StatusNotFound && r.err == nil && age > c.lag {
+		c.wrong("no %s for %s, which exists for %v: %s", target, c.name, age, r.header.Get("Cache-Status"))
+	}
+}
+
+// comment adds a comment to an issue, and reads the short pages of its comments, which must contain it after the lag.
+func (c *walkClient) comment() {
+	target := fmt.Sprintf("/repos/acme/widgets/issues/%d/comments", 1+c.random.IntN(3))
+	began, ids := time.Now(), c.pages(target+"?per_page=2", 20)
+	for _, x := range c.comments[target] {
+		if ids != nil && x.at.Before(began.Add(-c.lag)) && !ids[x.number] {
+			c.wrong("%s as %s lacks comment %d, created %v before; it has %d", target, c.name, x.number, began.Sub(x.at), len(ids))
+			return
+		}
+	}
+	if len(c.comments[target]) == 3 {
+		return
+	}
+	r := c.do(message{method: http.MethodPost, target: target, body: `{"body":"walk"}`})
+	if id := bodyOf[struct{ ID int }](r.body).ID; r.status == http.StatusCreated && r.err == nil {
+		c.comments[target] = append(c.comments[target], createdObject{id, time.Now()})
+	}
 }
 
 var nextPage = regexp.MustCompile(`<([^>]*)>; rel="next"`)
 
 // list reads all pages of a list, and checks that the issues that this client created are in it.
 func (c *walkClient) list() {
-	began, numbers := time.Now(), map[int]bool{}
+	began := time.Now()
 	target := fmt.Sprintf("/repos/acme/widgets/issues?state=all&sort=created&direction=asc&per_page=%d", []int{30, 100}[c.random.IntN(2)])
-	for pages := 0; ; pages++ {
-		r := c.do(message{method: http.MethodGet, target: target})
-		if r.status != http.StatusOK || r.err != nil || pages > 50 {
-			return
-		}
-		for _, issue := range bodyOf[[]struct{ Number int }](r.body) {
-			numbers[issue.Number] = true
-		}
-		next := nextPage.FindStringSubmatch(r.header.Get("Link"))
-		if next == nil {
-			break
-		}
-		u := must(url.Parse(next[1]))(c)
-		if u.Scheme+"://"+u.Host != c.origin() {
-			c.wrong("%s: the next page is at another host: %s", target, next[1])
-			return
-		}
-		target = u.RequestURI()
-	}
+	numbers := c.pages(target, 50)
 	for _, issue := range c.created {
-		if issue.at.Before(began.Add(-c.lag)) && !numbers[issue.number] {
+		if numbers != nil && issue.at.Before(began.Add(-c.lag)) && !numbers[issue.number] {
 			c.wrong("a list of all issues as %s lacks issue %d, created %v before; it has %d issues", c.name, issue.number, began.Sub(issue.at), len(numbers))
 			return
 		}
 	}
+}
+
+// pages returns the numbers or IDs in all pages of a list, or nil if a page cannot be read.
+func (c *walkClient) pages(target string, most int) map[int]bool {
+	found := map[int]bool{}
+	for range most {
+		r := c.do(message{method: http.MethodGet, target: target})
+		if r.status != http.StatusOK || r.err != nil {
+			return nil
+		}
+		for _, item := range bodyOf[[]struct{ Number, ID int }](r.body) {
+			found[cmp.Or(item.Number, item.ID)] = true
+		}
+		next := nextPage.FindStringSubmatch(r.header.Get("Link"))
+		if next == nil {
+			return found
+		}
+		u := must(url.Parse(next[1]))(c)
+		if u.Scheme+"://"+u.Host != c.origin() {
+			c.wrong("%s: the next page is at another host: %s", target, next[1])
+			return nil
+		}
+		target = u.RequestURI()
+	}
+	return nil
 }
 
 // call sends a GraphQL call.

@@ -36,6 +36,7 @@ type oracle struct {
 	// lostLimits counts limit errors that the gateway could not receive, because their client had left.
 	lostLimits  int
 	limitErrors []string               // for a finding
+	refuted     map[string]time.Time   // by actor and path: the latest failed write that shows another state of its object
 	broken      map[string][]time.Time // by method and path: the service broke the connection, the stream or the body
 }
 
@@ -64,6 +65,7 @@ func newOracle(s *service.Service, faults quirk.Set) *oracle {
 		service: s, judge: testservers.NewJudge(s.Missing), operations: s.Operations(), lag: time.Duration(faults.ReplicaLag),
 		journal: map[string][]*arrival{}, shown: map[string]bool{}, answered: map[string]time.Time{},
 		records: map[string]walkRecord{}, outcomes: map[string]int{}, broken: map[string][]time.Time{},
+		refuted: map[string]time.Time{},
 	}
 	o.judge.Lag = o.lag
 	return o
@@ -238,6 +240,15 @@ func (o *oracle) check(a *walkActor, m message, r reply, began time.Time, left b
 		o.findings = append(o.findings, "response to a made-up token: "+what)
 	case shows && private && !o.shown[a.account()+path]:
 		o.findings = append(o.findings, "response that the service never gave to this caller: "+what)
+	}
+	age, _ := strconv.Atoi(r.header.Get("Age"))
+	failed, ok := o.refuted[a.name+path]
+	switch {
+	case left || r.err != nil:
+	case m.method == http.MethodGet && ok && strings.HasPrefix(cache, "weir; hit") && time.Duration(age-1)*time.Second > time.Since(failed) && !began.Before(failed):
+		o.findings = append(o.findings, fmt.Sprintf("response from before a failed write %v ago: %s", time.Since(failed), what))
+	case m.method != http.MethodGet && slices.Contains([]int{404, 405, 409, 410, 412}, r.status) && forwardedOf.MatchString(cache):
+		o.refuted[a.name+path] = time.Now()
 	}
 	if left || r.err == nil && shows {
 		return

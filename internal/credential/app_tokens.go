@@ -152,6 +152,18 @@ func (s *Source) denied(token *appToken, now time.Time) {
 	}
 }
 
+// renewed waits for the end of a renewal, and reports whether a newer token replaces the given one.
+func (s *Source) renewed(ctx context.Context, token *appToken, by time.Time) bool {
+	for {
+		s.tokens.mu.Lock()
+		newer, renewing, wait := s.newest != nil && s.newest.Minted.After(token.Minted), s.renewing, s.changed.wait(by)
+		s.tokens.mu.Unlock()
+		if newer || !renewing || !time.Now().Before(by) || wait.wait(ctx) != nil {
+			return newer
+		}
+	}
+}
+
 // startRenewal starts a request for a token if it is necessary and permitted. AppTokens.mu must be held.
 func (s *Source) startRenewal(now time.Time) {
 	if s.renewing || now.Before(s.next) || s.newest != nil && !s.outdated && s.newest.Expires.Sub(now) >= renewBefore {
@@ -216,13 +228,13 @@ func (s *Source) try(u Use, send bool, now time.Time) (*appToken, *pause, error)
 	}
 	// A write that gets 403 or 404 is not repeated, so it tests a token only if no other token is left.
 	committed := newest.minted.Add(commitAfter)
-	tests := !newest.isGated(now) || u.Safe || s.previous == nil && (u.Repeatable || !now.Before(committed))
+	tests := !newest.isGated(now) || u.Safe || (s.previous == nil || u.Denied) && (u.Repeatable || !now.Before(committed))
 	until := newest.opens(now)
 	if until.IsZero() && !tests {
 		until = committed
 	}
 	token := newest
-	if !until.IsZero() && s.previous != nil {
+	if !until.IsZero() && s.previous != nil && !u.Denied {
 		token, until = s.previous, s.previous.opens(now)
 	}
 	if !until.IsZero() {

@@ -278,6 +278,11 @@ func (s *Sent) Denied() {
 	}
 }
 
+// Renewed waits for the renewal that Denied has started, and reports whether a newer token replaces the one that was sent.
+func (s *Sent) Renewed(ctx context.Context, by time.Time) bool {
+	return s.held.source != nil && s.held.source.renewed(ctx, s.token, by)
+}
+
 // answerTo classifies a response.
 //
 // A 401 counts only for an operation that accepts the credential's kind. Otherwise a client could quarantine a shared

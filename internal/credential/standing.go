@@ -170,7 +170,8 @@ func (s *standing) reject(now time.Time) {
 // Use describes a request for which a credential is used.
 type Use struct {
 	// Safe means that the request may be repeated after any response, and Repeatable that it may be repeated after a 401.
-	Safe, Repeatable bool
+	// Denied means that the request was denied with the token before the newest one.
+	Safe, Repeatable, Denied bool
 }
 
 // ErrBusy means that the credential must be awaited again, because another request tests it.

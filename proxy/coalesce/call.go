@@ -16,12 +16,14 @@ package coalesce
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -35,6 +37,9 @@ const (
 	Stored
 	// Shared means that the response is in [Call.Response], and not in the cache.
 	Shared
+	// Streaming means that the body is too large for the cache, and arrives in [Call.Stream]. The follower stays until it calls
+	// Leave.
+	Streaming
 	// Private means that only the leader may use the response. Each follower must send a separate request.
 	Private
 	// Refused means that the leader got no permit before the leader's deadline. A follower with a later deadline may
@@ -53,7 +58,7 @@ const (
 
 // String returns the name of the result in traces.
 func (r Result) String() string {
-	return [...]string{"pending", "stored", "shared", "private", "refused", "failed", "computing", "paused"}[r]
+	return [...]string{"pending", "stored", "shared", "streaming", "private", "refused", "failed", "computing", "paused"}[r]
 }
 
 // Ending is the end of a call.
@@ -61,6 +66,16 @@ type Ending struct {
 	Result   Result
 	Err      error        // cause of Failed
 	Response *cache.Entry // set with Shared
+}
+
+// Stream is a body that followers read while it arrives.
+type Stream struct {
+	Response *cache.Entry // without the body
+	Length   int64        // Content-Length, or -1
+	// Open returns the body from its start, in a content coding or, without one, in the identity form. Its Close calls left.
+	Open func(c *contentcoding.Coding, left func()) io.ReadCloser
+	// Release is called after the call has ended and all its followers have left.
+	Release func()
 }
 
 // These errors are the causes of a canceled call.
@@ -102,6 +117,7 @@ type Call struct {
 
 	mu          sync.Mutex
 	followers   int
+	absent      int // followers that are expected to return
 	leaderLeft  bool
 	cancel      context.CancelCauseFunc // set before leaderLeft
 	paused      bool                    // the request is not on its way upstream
@@ -110,6 +126,8 @@ type Call struct {
 	shared      chan bool         // receives whether the other replicas can read the response
 	leader      trace.SpanContext // invalid if the leader is not sampled
 	ending      Ending
+	stream      Stream
+	streaming   chan struct{} // closed when stream is set
 }
 
 // Join returns the call for a question. If the call is in progress, Join adds a follower. Otherwise Join creates a call
@@ -126,7 +144,7 @@ func (g *Group) Join(q Question, purged func(since cache.Generation) bool) (c *C
 	}
 	c = &Call{
 		Question: q, began: time.Now(), group: g, done: make(chan struct{}), shared: make(chan bool, 1),
-		paused: true, pausedC: make(chan struct{}),
+		paused: true, pausedC: make(chan struct{}), streaming: make(chan struct{}),
 	}
 	close(c.pausedC)
 	if g.calls == nil {
@@ -170,6 +188,21 @@ func (c *Call) Response() *cache.Entry {
 	return c.ending.Response
 }
 
+// SetStream lets the followers read the body while it arrives. The call must not have ended.
+func (c *Call) SetStream(s Stream) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stream = s
+	close(c.streaming)
+}
+
+// Stream returns the body of a call with the result Streaming.
+func (c *Call) Stream() Stream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stream
+}
+
 // Finish ends the call. Only the first ending counts, and an ending with the result Pending has no effect. A nil Call is not
 // coalesced.
 func (c *Call) Finish(e Ending) {
@@ -187,6 +220,15 @@ func (c *Call) Finish(e Ending) {
 		c.ending = e
 		close(c.done)
 		c.cancelUnwanted()
+		c.releaseStream()
+	}
+}
+
+// releaseStream releases the stream if no follower can open it any more. mu must be held.
+func (c *Call) releaseStream() {
+	if release := c.stream.Release; release != nil && c.ending.Result != Pending && c.followers == c.absent {
+		c.stream.Release = nil
+		release()
 	}
 }
 
@@ -216,6 +258,7 @@ func (c *Call) Leave() {
 	defer c.mu.Unlock()
 	c.followers--
 	c.cancelUnwanted()
+	c.releaseStream()
 }
 
 // cancelUnwanted cancels the request if all clients have left. mu must be held.
@@ -230,7 +273,13 @@ func (c *Call) cancelUnwanted() {
 // removes the follower. After Computing the follower stays, because the client is expected to return for the response.
 func (c *Call) Wait(ctx context.Context, deadline time.Time) (r Result, err error) {
 	defer func() {
-		if r != Computing {
+		switch r {
+		case Streaming: // until the follower has read the body
+		case Computing:
+			c.mu.Lock()
+			c.absent++
+			c.mu.Unlock()
+		default:
 			c.Leave()
 		}
 	}()
@@ -238,7 +287,12 @@ func (c *Call) Wait(ctx context.Context, deadline time.Time) (r Result, err erro
 	var paused <-chan struct{} // nil before the deadline
 	for {
 		select {
+		case <-c.streaming:
+			return Streaming, nil
 		case <-c.done:
+			if c.Stream().Response != nil { // both channels were closed
+				return Streaming, nil
+			}
 			return c.ending.Result, c.ending.Err
 		case <-ctx.Done():
 			return Failed, context.Cause(ctx)

@@ -105,6 +105,9 @@ func (c *Call) renew(ctx context.Context, f Fleet, owner string) {
 			}
 			f.Leases.ReleaseFetch(ctx, c.Key, owner, c.ending.Result == Private || c.ending.Result == Failed)
 			return
+		case <-c.streaming: // the other replicas cannot read the body
+			f.Leases.ReleaseFetch(ctx, c.Key, owner, true)
+			return
 		case shared := <-written:
 			f.Leases.ReleaseFetch(ctx, c.Key, owner, !shared)
 			return

@@ -1,0 +1,255 @@
+package proxy
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirgate/weir/internal/contentcoding"
+)
+
+// largeBody is a body that is too large for the cache.
+type largeBody struct {
+	chunked, compressible bool
+	size                  int
+	broken                atomic.Bool // after half of the body
+	bytes                 []byte
+}
+
+func newLargeBody(size int, chunked, compressible bool) *largeBody {
+	b := &largeBody{size: size, chunked: chunked, compressible: compressible}
+	if compressible {
+		b.bytes = []byte(strings.Repeat(`{"sha":"6dcb09b5b57875f334f61aebed695e2e4193db5e"},`, size/50+1))[:size]
+		return b
+	}
+	b.bytes = make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b.bytes)
+	return b
+}
+
+func (b *largeBody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	setFields(w, "Cache-Control: private, max-age=60", `Etag: "one"`, "Content-Type: application/octet-stream")
+	if b.compressible {
+		w.Header().Set("Content-Type", "application/json")
+	}
+	if !b.chunked {
+		w.Header().Set("Content-Length", strconv.Itoa(b.size))
+	}
+	time.Sleep(time.Second)
+	_, _ = w.Write(b.bytes[:b.size/2])
+	_ = http.NewResponseController(w).Flush()
+	time.Sleep(time.Second)
+	if b.broken.Load() {
+		panic(http.ErrAbortHandler)
+	}
+	_, _ = w.Write(b.bytes[b.size/2:])
+}
+
+// isWhole reports whether a client gets the complete body. The client reads at most the given number of bytes.
+func (w *world) isWhole(b *largeBody, client *http.Client, url string, most int64, fields ...string) (whole bool, err error) {
+	resp, err := client.Do(w.newRequest(w.Context(), http.MethodGet, url+watchers, http.NoBody, append(fields, bearer("a"))...))
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body := io.Reader(resp.Body)
+	if coding := resp.Header.Get("Content-Encoding"); coding != "" {
+		if body, _, err = contentcoding.NewReader(coding, resp.Body); err != nil {
+			return false, err
+		}
+	}
+	sum := crc32.NewIEEE()
+	n, err := io.Copy(sum, io.LimitReader(body, most))
+	if resp.StatusCode != http.StatusOK {
+		err = errors.Join(err, errors.New(resp.Status))
+	}
+	return int(n) == b.size && sum.Sum32() == crc32.ChecksumIEEE(b.bytes), err
+}
+
+// maxHeap measures the heap until the returned function is called, which returns the largest growth.
+func maxHeap() func() uint64 {
+	read := func() uint64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	percent := debug.SetGCPercent(25) // garbage does not count
+	runtime.GC()
+	before, most := read(), uint64(0)
+	stop, done := make(chan struct{}), sync.WaitGroup{}
+	done.Go(func() {
+		for {
+			most = max(most, read())
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	})
+	return func() uint64 {
+		close(stop)
+		done.Wait()
+		debug.SetGCPercent(percent)
+		return most - min(most, before)
+	}
+}
+
+func TestClientsShareALargeBody(t *testing.T) {
+	for _, c := range []struct {
+		protocol              string
+		chunked, compressible bool
+	}{{http1, false, false}, {http1, true, true}, {http2, true, false}, {http2, false, true}} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			t.Setenv("TMPDIR", t.TempDir())
+			b := newLargeBody(20<<20, c.chunked, c.compressible)
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, b.ServeHTTP)
+				client, url := w.client, "http://gateway.test"
+				if c.protocol == http2 {
+					client, url = w.http2Client(), "https://gateway.test"
+					client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 4 << 20}
+				}
+				fields := []string{}
+				if c.compressible {
+					fields = accepting("gzip")
+				}
+				grown := maxHeap()
+				together(50, func(i int) {
+					time.Sleep(time.Duration(i) * 40 * time.Millisecond)
+					whole, err := w.isWhole(b, client, url, 1<<30, fields...)
+					failIf(t, !whole || err != nil, "client %d got another body: %v", i, err)
+				})
+				synctest.Wait()
+				n := grown()
+				t.Logf("the heap has grown by %d KiB", n>>10)
+				failIf(t, n > 40<<20, "the heap has grown by %d bytes", n)
+				w.want("requests upstream", w.upstreamSaw(), 1)
+				w.want("bytes in files", w.gateway.Background.files.used.Load(), int64(0))
+				w.want("bytes in memory", w.gateway.Background.buffers.used.Load(), int64(0))
+				w.want("permits in flight", w.inFlight(), 0)
+			})
+			left, _ := filepath.Glob(filepath.Join(os.TempDir(), "*"))
+			failIf(t, len(left) > 0, "files %q", left)
+		})
+	}
+}
+
+// A client that reads nothing, and clients that leave, do not stop the others. A slow client gets the body later.
+func TestFollowersOfALargeBodyAreIndependent(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	for _, leaderLeaves := range []bool{true, false} {
+		b := newLargeBody(maxEntry+1<<20, false, false) // virtual time needs the length (pausing)
+		setup(b.ServeHTTP).sub(t, fmt.Sprint("leader leaves: ", leaderLeaves), func(w *world) {
+			leader := w.dial()
+			_, _ = io.WriteString(leader, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer a\r\n\r\n")
+			synctest.Wait()
+			slow := w.dial()
+			_, _ = io.WriteString(slow, "GET "+watchers+" HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer a\r\n\r\n")
+			synctest.Wait()
+			if leaderLeaves {
+				time.AfterFunc(1500*time.Millisecond, func() { _ = leader.Close() })
+			}
+			together(4, func(i int) {
+				if i == 0 { // leaves
+					_, _ = w.isWhole(b, w.client, "http://gateway.test", 1<<20)
+					return
+				}
+				whole, err := w.isWhole(b, w.client, "http://gateway.test", 1<<30)
+				failIf(w, !whole || err != nil, "client %d got another body: %v", i, err)
+			})
+			time.Sleep(10 * time.Second)
+			w.want("permits in flight", w.inFlight(), 0)
+			for _, c := range []io.ReadWriteCloser{leader, slow} {
+				if c == leader && leaderLeaves {
+					continue
+				}
+				r, err := http.ReadResponse(bufio.NewReader(c), nil)
+				if err != nil {
+					w.Fatal(err)
+				}
+				n, err := io.Copy(io.Discard, r.Body)
+				failIf(w, int(n) != b.size || err != nil, "a slow client got %d bytes: %v", n, err)
+				_ = c.Close()
+			}
+			synctest.Wait()
+			w.want("requests upstream", w.upstreamSaw(), 1)
+			w.want("bytes in files", w.gateway.Background.files.used.Load(), int64(0))
+		})
+	}
+}
+
+// Each client sees that a body is broken, whether the upstream or the temporary file ends early. Without a file, each client has
+// its own request.
+func TestNoClientGetsAPartOfALargeBodyAsWhole(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		chunked       bool
+		files         int64
+		directory     string
+		broken        bool
+		whole, atMost int
+	}{
+		{name: "broken", broken: true, files: maxSpooled, atMost: 1},
+		{name: "broken, chunked", chunked: true, broken: true, files: maxSpooled, atMost: 1},
+		{name: "full disk", files: maxEntry + 512<<10, whole: 1, atMost: 1},
+		{name: "full disk, chunked", chunked: true, files: maxEntry + 512<<10, whole: 1, atMost: 1},
+		{name: "no directory", directory: "/missing", files: maxSpooled, whole: 4, atMost: 4},
+		{name: "no directory, chunked", chunked: true, directory: "/missing", files: maxSpooled, whole: 4, atMost: 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv("TMPDIR", t.TempDir()+c.directory)
+			b := newLargeBody(2*maxEntry+1<<20, c.chunked, false)
+			b.broken.Store(c.broken)
+			setup(b.ServeHTTP).run(t, func(w *world) {
+				w.gateway.Background.files.limit = c.files
+				var whole atomic.Int32
+				together(4, func(i int) {
+					time.Sleep(time.Duration(i) * time.Millisecond)
+					ok, err := w.isWhole(b, w.client, "http://gateway.test", 1<<30)
+					failIf(w, ok == (err != nil), "client %d: whole is %v, and the error is %v", i, ok, err)
+					if ok {
+						whole.Add(1)
+					}
+				})
+				synctest.Wait()
+				w.want("complete bodies", int(whole.Load()), c.whole)
+				failIf(w, w.upstreamSaw() > c.atMost, "%d requests upstream", w.upstreamSaw())
+				w.want("bytes in files", w.gateway.Background.files.used.Load(), int64(0))
+				w.want("bytes in memory", w.gateway.Background.buffers.used.Load(), int64(0))
+			})
+		})
+	}
+}
+
+// Cache-Status says stored only if the response is stored, and later clients of an unknown length share a call again.
+func TestLargeBodiesAreNotAnnouncedAsStored(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	for _, chunked := range []bool{true, false} {
+		b := newLargeBody(maxEntry+1, chunked, false)
+		setup(b.ServeHTTP).sub(t, fmt.Sprint("chunked: ", chunked), func(w *world) {
+			for n := range 3 {
+				r := w.get(watchers, bearer("a"))
+				w.want("Cache-Status", r.Header.Get("Cache-Status"), "weir; fwd=uri-miss; fwd-status=200")
+				w.want("requests upstream", w.upstreamSaw(), n+1)
+			}
+			together(4, func(int) { _, _ = w.isWhole(b, w.client, "http://gateway.test", 1<<30) })
+			w.want("requests upstream", w.upstreamSaw(), 4)
+		})
+	}
+}
