@@ -43,6 +43,7 @@ type exchange struct {
 	shed      error                                 // the refusal of an overloaded gateway
 	broken    bool                                  // the upstream's body ended early
 	lateLimit *lateLimit                            // of the adopted attempt
+	permitted *permitted                            // the last request upstream
 	interim   func(int, textproto.MIMEHeader) error // forwards a 1xx response
 	span      trace.Span                            // records nothing if the request is not sampled
 	record    *Record                               // observers keep the record after the exchange

@@ -35,8 +35,12 @@ func (g *Gateway) forward(a *attempt) {
 	var body io.Closer // of the response
 	returned := false
 	defer func() {
-		if !returned && body != nil {
-			_ = body.Close() // after a panic, so that the permit is released
+		switch { // after a panic
+		case returned:
+		case body != nil:
+			_ = body.Close()
+		default:
+			ex.permitted.abandon()
 		}
 	}()
 	reverse := g.reverse

@@ -151,6 +151,7 @@ const (
 
 // finishHeader completes the header of a response that came from the cache or the upstream.
 func (g *Gateway) finishHeader(ex *exchange, status int, h http.Header) {
+	g.learnNumber(ex.question, h)
 	g.localize(ex, h)
 	g.setWeirHeaders(ex, status, h)
 	if ex.prefer.applied != "" && ex.record.Waited > 0 {
@@ -250,7 +251,7 @@ func (g *Gateway) setWeirHeaders(ex *exchange, status int, h http.Header) {
 	}
 	h["Cache-Status"] = append(h["Cache-Status"], ex.record.Cache.String()) // after the members of caches closer to the upstream
 	if ex.debug && ex.in.Header.Get(debugHeader) == "1" {
-		h.Set(debugHeader, ex.record.debug(ex.question))
+		h.Set(debugHeader, ex.record.debug(ex.question, g.Ledger.Canonical(ex.record.Account)))
 	}
 	if trace := ex.span.SpanContext(); ex.authorized && ex.span.IsRecording() {
 		h.Set(traceresponseHeader, "00-"+trace.TraceID().String()+"-"+trace.SpanID().String()+"-"+trace.TraceFlags().String())

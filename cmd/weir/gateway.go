@@ -176,7 +176,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	if g.tls, err = openTLS(cfg, g.egress, g.log); err != nil {
 		return err
 	}
-	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.WaitingByClient, State: g.state, Label: g.label})
+	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.Waiting, State: g.state, Label: g.label})
 	g.observer = g.telemetry.NewObserver(g.history.Observe)
 	g.trail.OnChange(func(c admin.Change) { g.history.PublishChange(c) })
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
@@ -191,7 +191,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	}
 	sources := telemetry.Sources{
 		Accounts: g.accounts, Lost: g.store.Lost, Replicas: g.store.Replicas,
-		Waiting: g.limiter.WaitingByClient, Cache: g.cache.Size, LostEvents: g.cache.LostEvents,
+		Waiting: g.limiter.Waiting, Cache: g.cache.Size, LostEvents: g.cache.LostEvents,
 		Quarantined: func() int { return len(g.credentialHealth.Quarantined()) },
 		Reachable:   func() bool { return g.current.Load().proxy.Reachable() },
 	}
@@ -408,7 +408,13 @@ func (g *gateway) label(account string) string {
 }
 
 func limitRules(c *config.Config) limits.Rules {
-	return limits.Rules{Limits: c.Limits.Limits, Headroom: c.Limits.Headroom, Probes: c.Limits.Probes, ColdStart: c.Limits.ColdStart}
+	writes := map[string]policy.ClientWrites{}
+	for _, client := range c.Clients {
+		if w := (policy.ClientWrites{Client: client.Writes, Tag: client.TagWrites}); w != (policy.ClientWrites{}) {
+			writes[client.Name] = w
+		}
+	}
+	return limits.Rules{Limits: c.Limits.Limits, Headroom: c.Limits.Headroom, Probes: c.Limits.Probes, ColdStart: c.Limits.ColdStart, Writes: writes}
 }
 
 // keepStartSettings returns a copy of c in which settings that need a restart have their values from the start. Each

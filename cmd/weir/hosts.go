@@ -113,6 +113,7 @@ func identifyWithoutCredential(callers *credential.Registry) func(*http.Request)
 		switch {
 		case err == nil:
 			id.Caller.Client, id.Debug, id.Tag, id.TagFromClaim = caller.Client, caller.Debug, caller.Tag, caller.TagFromClaim
+			id.Scope = caller.Scope.NamesOnly()
 		case r.Context().Err() != nil:
 			return id, err
 		}

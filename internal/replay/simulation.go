@@ -122,7 +122,7 @@ func newSimulation(c Config, start time.Time) *simulation {
 	s.cache = cache.NewMemory(c.CacheBytes)
 	s.gateway = proxy.New(proxy.Config{
 		Upstream: c.Upstream, Catalogue: c.Catalogue, Dialect: c.Dialect, Ledger: s.permits.Ledger, Limiter: s.permits.Limiter,
-		Cache: cache.NewStore(s.cache, nil), WebhookFresh: c.WebhookFresh, Log: slog.New(slog.DiscardHandler),
+		Cache: cache.NewStore(s.cache, nil), WebhookFresh: c.WebhookFresh, Background: proxy.NewBackground(), Log: slog.New(slog.DiscardHandler),
 	})
 	return s
 }
