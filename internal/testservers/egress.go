@@ -43,7 +43,7 @@ func (p *EgressProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.Contains(r.Host, "forbidden"):
 		w.WriteHeader(http.StatusForbidden)
 	case r.Method == http.MethodConnect:
-		up, err := net.Dial("tcp", p.route(r.Host))
+		up, err := new(net.Dialer).DialContext(r.Context(), "tcp", p.route(r.Host))
 		if err != nil {
 			w.WriteHeader(http.StatusBadGateway)
 			return
