@@ -210,6 +210,8 @@ func inUse(u *limits.SharedUse) string {
 		name = "points of " + scope
 	case limits.Content:
 		name = "content creation in " + scope
+	case limits.Writes:
+		name = "writes in " + scope
 	case limits.Concurrency:
 		name = "concurrent requests"
 	case limits.CPU:
@@ -264,6 +266,7 @@ func reason(detail string) string {
 		"only-if-cached":   "the client accepts only a stored response, and there is none",
 		"computing":        "the upstream is still computing the response",
 		"authentication":   "the upstream requires a credential for this operation, so the request was not sent",
+		"writes":           "the client or the tag has used its writes of the minute or the hour (clients[].writes)",
 	}[detail]; ok {
 		return why
 	}
