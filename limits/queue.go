@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/weirgate/weir/policy"
 )
 
@@ -27,9 +25,6 @@ const (
 	earlyEvery = 200 * time.Millisecond
 	// floorEvery is the number of grants after which the lowest waiting priority gets a grant.
 	floorEvery = 20
-	// Requests that waited for a window are paced to paceRate per second for pacedTime after the window reopens.
-	paceRate, paceBurst = 1000, 50
-	pacedTime           = time.Second
 )
 
 // queue orders the waiting claims of one account. Higher priorities go first. Within a priority, clients share by
@@ -43,7 +38,6 @@ type queue struct {
 	virtual float64 // virtual start time of the last granted request
 	// sinceLowest counts the grants since the last grant to the lowest waiting priority.
 	sinceLowest int
-	pace        *rate.Limiter
 	// settled is set if a permit was settled or released since the last call of Admit began.
 	settled bool
 	changed chan struct{} // wakes the dispatcher
@@ -79,7 +73,6 @@ type line struct {
 	untilSettled bool
 	reason       Reason     // of the last refusal
 	shared       *SharedUse // at the last refusal
-	pacedUntil   time.Time  // grants are paced until this time
 	// lastGrant and interval (a moving average) measure the speed of the line.
 	lastGrant time.Time
 	interval  time.Duration
@@ -258,7 +251,6 @@ func (l *line) block(d Decision, now time.Time) {
 	if d.Wait == 0 {
 		l.until, l.next, l.untilSettled = time.Time{}, now.Add(pollEvery), true
 	}
-	l.pacedUntil = l.next.Add(pacedTime)
 }
 
 // refuse blocks the line of a class, and every line that the same budget refuses. Waiters whose deadline is before the

@@ -150,7 +150,7 @@ func (a *account) loaded() *account {
 			b.Windows[resource] = w
 		}
 	}
-	b.Cooldown, b.Enforced, b.Assumed = a.Cooldown, a.Enforced, a.Assumed
+	b.Cooldown, b.Enforced, b.Assumed, b.accepted = a.Cooldown, a.Enforced, a.Assumed, true
 	return b
 }
 

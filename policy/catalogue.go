@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-//go:embed operations/*.yaml github/*.yaml github/content.tsv parameters.yaml public.yaml aliases.yaml resources.yaml dialects.yaml graphql.yaml graphqlcache.yaml limitanswers.yaml moves.yaml permissions.yaml queryfailures.yaml unfinished.yaml fields.yaml silence.yaml
+//go:embed operations/*.yaml github/*.yaml github/content.tsv parameters.yaml public.yaml aliases.yaml resources.yaml dialects.yaml graphql.yaml graphqlcache.yaml limitanswers.yaml moves.yaml named.yaml permissions.yaml queryfailures.yaml unfinished.yaml fields.yaml silence.yaml
 var data embed.FS
 
 // UnknownID is the ID of the operation of a route outside the catalogue.

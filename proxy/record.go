@@ -232,7 +232,7 @@ type Stage struct {
 }
 
 // conclude sets the fields that describe the result and the target at the end of the request.
-func (ex *exchange) conclude() {
+func (g *Gateway) conclude(ex *exchange) {
 	r := ex.record
 	if ex.lateLimit != nil {
 		e, failure := ex.lateLimit.result()
@@ -247,6 +247,7 @@ func (ex *exchange) conclude() {
 			}
 		}
 	}
+	r.Account = g.Ledger.Canonical(r.Account)
 	r.Outcome = r.Cache.Outcome()
 	r.Path, r.Target = ex.maskedPath(), ex.question.targetHash()
 	switch q := ex.question; {
@@ -429,7 +430,7 @@ const maxDebug = 1 << 10
 
 // debug returns the Weir-Debug field: the decisions and stages so far, with the syntax of Cache-Status. q is nil for a
 // request that was refused before its question was built.
-func (r *Record) debug(q *question) string {
+func (r *Record) debug(q *question, account string) string {
 	parts := []string{"weir"}
 	add := func(name, value string) {
 		if value != "" {
@@ -444,7 +445,7 @@ func (r *Record) debug(q *question) string {
 	add("resource", r.Resource)
 	add("client", r.Client)
 	add("tag", r.Tag)
-	add("account", r.Account)
+	add("account", account)
 	for _, s := range r.Stages {
 		value := strings.Replace(s.Elapsed.Round(time.Microsecond).String(), "µ", "u", 1) // field values are ASCII
 		if s.Detail != "" {

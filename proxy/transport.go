@@ -64,13 +64,23 @@ func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit)
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	w := &wire{start: time.Now(), timeout: a.match.Operation.HeaderSilence(g.Timeout), ctx: ctx, cancel: cancel}
 	w.timer = time.AfterFunc(w.timeout, func() { cancel(errStalled) })
-	hooks, sent := w.hooks(a.interim, a.match.Operation.Safe()), *out
-	if out.Body != nil && out.Body != http.NoBody {
+	answered := false
+	defer func() {
+		if !answered { // also after a panic
+			w.stop()
+		}
+	}()
+	g.setHooks(w, a)
+	hasBody := out.Body != nil && out.Body != http.NoBody
+	if hasBody {
 		uploaded := g.Limiter.Upload(permit)
-		hooks.WroteRequest = func(httptrace.WroteRequestInfo) { w.noteSent(); uploaded() }
+		w.hooks.WroteRequest = func(httptrace.WroteRequestInfo) { w.noteSent(); uploaded() }
+	}
+	sent := out.WithContext(httptrace.WithClientTrace(ctx, &w.hooks))
+	if hasBody {
 		sent.Body = &requestBody{out.Body, w}
 	}
-	resp, err := g.Transport.RoundTrip(sent.WithContext(httptrace.WithClientTrace(ctx, hooks)))
+	resp, err := g.Transport.RoundTrip(sent)
 	o := limits.Outcome{Sent: err == nil || w.mayHaveArrived(ctx), Resent: int(w.copies.Load())}
 	if o.Sent {
 		o.Elapsed = time.Since(w.start) - time.Duration(w.sent.Load())
@@ -81,9 +91,7 @@ func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit)
 		err, o.Outside = fmt.Errorf("%w: %d", errStatus, resp.StatusCode), policy.Status.Name
 	}
 	if err != nil {
-		err = w.cause(err)
-		w.stop()
-		return nil, o, err
+		return nil, o, w.cause(err) // the deferred function stops w
 	}
 	if hasNoContent(resp) {
 		_ = resp.Body.Close()
@@ -93,7 +101,7 @@ func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit)
 		received := resp.Body
 		body := &responseBody{received, w, a.match.Operation.BodySilence(resp.Header.Get("Content-Type"), g.Timeout)}
 		w.timer.Reset(body.timeout)
-		if hooks.WroteRequest != nil && resp.ProtoMajor > 1 { // a request with a body
+		if hasBody && resp.ProtoMajor > 1 {
 			// The transport does not notice a cancellation while it waits for the upstream to accept more of the request.
 			context.AfterFunc(ctx, func() { _ = received.Close() })
 		}
@@ -107,6 +115,7 @@ func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit)
 	o.Uncounted = resp.StatusCode == http.StatusNotModified && permit.Kind != policy.Unauthenticated || a.match.Operation.ID == rateLimitOperation
 	o.Rate = g.Limiter.ReadRate(resp.Header)
 	a.limitError = g.recognizeLimit(a, resp, &o, permit)
+	answered = true
 	return resp, o, nil
 }
 
@@ -210,6 +219,7 @@ type wire struct {
 	timer   *time.Timer
 	ctx     context.Context // of the request
 	cancel  context.CancelCauseFunc
+	hooks   httptrace.ClientTrace
 
 	reused    atomic.Bool  // the connection had been used before
 	connected atomic.Bool  // the transport has had a connection for the request
@@ -220,8 +230,10 @@ type wire struct {
 	ended     atomic.Bool  // set before the transport sends the request again
 }
 
-func (w *wire) hooks(interim func(int, textproto.MIMEHeader) error, safe bool) *httptrace.ClientTrace {
-	return &httptrace.ClientTrace{
+// setHooks sets the hooks of a request of the attempt.
+func (g *Gateway) setHooks(w *wire, a *attempt) {
+	safe := a.match.Operation.Safe()
+	w.hooks = httptrace.ClientTrace{
 		// If a reused connection ends without a response, the transport sends a request again, even an unsafe request
 		// with an Idempotency-Key. GotConn prevents the copy, which has no permit; [Gateway.retries] decides about
 		// retries. Over HTTP/2, the transport may send a copy of a safe request, and the permit is charged for the copy,
@@ -252,7 +264,7 @@ func (w *wire) hooks(interim func(int, textproto.MIMEHeader) error, safe bool) *
 			if w.interim.Add(1) > maxInterim {
 				w.cancel(errInterim)
 			}
-			return interim(status, header)
+			return a.pass(status, textproto.MIMEHeader(g.interimFields(a, http.Header(header))))
 		},
 	}
 }

@@ -162,7 +162,8 @@ func TestMaskedHidesSecrets(t *testing.T) {
 		"store":       map[string]any{"url": "rediss://•••@redis.internal:6379/0"},
 		"credentials": []any{map[string]any{"name": "ci", "kind": "user", "account": "octo-bot", "token": "•••"}},
 		"clients": []any{map[string]any{
-			"name": "builds", "key": "sha256:" + strings.Repeat("0", 64), "certificate": "", "jwt": map[string]any{"issuer": "", "claims": map[string]any{}, "tag": ""},
+			"name": "builds", "key": "sha256:" + strings.Repeat("0", 64), "certificate": "", "jwt": map[string]any{"issuer": "", "claims": map[string]any{}, "repositories": "", "tag": ""},
+			"repositories": []any{}, "organizations": []any{},
 			"methods": []any{}, "operations": []any{}, "credentials": []any{"ci"},
 			"graphql": map[string]any{"depth": 0, "nodes": 0, "cost": 0, "read_only": false, "operations": []any{}, "repositories": []any{}, "persisted": []any{}},
 			"group":   "", "share": 3, "priority": "batch", "guarantee": 0, "limit": 0.9, "tag_limit": 0,

@@ -330,7 +330,7 @@ func TestClientsHaveGauges(t *testing.T) {
 		}
 		synctest.Wait()
 		s := sources(0)
-		s.Accounts, s.Waiting = ledger.Accounts, limiter.WaitingByClient
+		s.Accounts, s.Waiting = ledger.Accounts, limiter.Waiting
 		w := watching(t, s)
 		text := w.scrape(false)
 		for labels, values := range map[string][]int{ // nominal, lower and upper limit, use, demand
