@@ -106,7 +106,7 @@ func TestDashboardDrawsWindowsOfLongLists(t *testing.T) {
 func TestDashboardShowsLabelsAndFirstSteps(t *testing.T) {
 	t.Parallel()
 	page, _ := startScreens(t, 9, 400)
-	for _, screen := range []string{"budgets", "spending", "spending?by=account", "requests"} {
+	for _, screen := range []string{"budgets", "spending", "spending?by=account", "requests?q=account"} {
 		visit(page, screen)
 		page.eventually("the label is shown on "+screen, `/account [0-9a-f]{8}\b/.test(document.querySelector(".screen:not([hidden])").innerText) && !/[0-9a-f]{20}/.test(document.body.innerText)`)
 	}

@@ -267,6 +267,7 @@ func reason(detail string) string {
 		"only-if-cached":   "the client accepts only a stored response, and there is none",
 		"computing":        "the upstream is still computing the response",
 		"authentication":   "the upstream requires a credential for this operation, so the request was not sent",
+		"query":            "the GraphQL query failed three times because of its size, so Weir does not send it again yet",
 	}[detail]; ok {
 		return why
 	}
