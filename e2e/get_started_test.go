@@ -42,7 +42,7 @@ var servers = map[string]string{
 	"bin/weir demo":    `Weir is running`,
 	"bin/weir service": `msg="reference service started"`,
 	"bin/weir serve":   `msg="gateway started"`,
-	"bin/weir tail":    ``,
+	"bin/weir tail":    ` hit .*gitignore/list-templates`,
 }
 
 // TestGetStarted runs all commands of docs/get-started.md in their order. Only the ports differ: those of the page may be
@@ -109,7 +109,11 @@ func (s *session) file(text string) {
 // run runs a line of the page. Exports are kept for later lines.
 func (s *session) run(line string) {
 	s.Helper()
-	real := strings.NewReplacer(append(s.ports, "weir_...", s.key)...).Replace(line)
+	addresses := strings.NewReplacer(append(s.ports, "weir_...", s.key)...)
+	real := addresses.Replace(line)
+	if line == "bin/weir budget" || line == "bin/weir tail" {
+		real += addresses.Replace(" --admin 127.0.0.1:9090") // the default
+	}
 	switch {
 	case line == "", strings.HasPrefix(line, "git clone"):
 		return
@@ -128,7 +132,12 @@ func (s *session) run(line string) {
 			cmd.Stdout, cmd.Stderr = &out, &out
 			must(s, cmd.Start())
 			s.running = append(s.running, cmd)
-			s.waitFor(line, &out, regexp.MustCompile(ready))
+			testservers.Eventually(s, line+" is ready", func(context.Context) bool {
+				if strings.HasPrefix(line, "bin/weir tail") {
+					get(s, addresses.Replace("http://127.0.0.1:8080/gitignore/templates"))
+				}
+				return regexp.MustCompile(ready).MatchString(out.String())
+			})
 			return
 		}
 	}
@@ -146,12 +155,6 @@ func (s *session) run(line string) {
 	if m := regexp.MustCompile(`weir_[A-Z0-9]{26}`).FindString(string(text)); m != "" {
 		s.key = m
 	}
-}
-
-// waitFor waits until a server is ready.
-func (s *session) waitFor(line string, out *testservers.Output, ready *regexp.Regexp) {
-	s.Helper()
-	testservers.Eventually(s, line+" is ready", func(_ context.Context) bool { return ready.MatchString(out.String()) })
 }
 
 // stop interrupts the servers of a section. Each must exit with status 0.
