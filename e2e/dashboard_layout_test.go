@@ -184,7 +184,7 @@ func (b *fakeGateway) addRequest(i int) {
 	}
 	r.Elapsed = time.Duration(float64(r.Elapsed) * (0.4 + b.random.ExpFloat64()*0.5))
 	sent := func(start time.Duration, status string) {
-		r.Attempts++
+		r.Sent++
 		r.Stages = append(r.Stages, proxy.Stage{Name: "attempt", Start: start, Elapsed: max(r.Elapsed-start, time.Millisecond), Detail: status})
 	}
 	switch n := b.random.IntN(100); {

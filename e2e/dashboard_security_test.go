@@ -43,7 +43,7 @@ func TestDashboardEscapesNames(t *testing.T) {
 		},
 	})}
 	r := &proxy.Record{
-		ID: evil, Start: time.Now(), Method: evil, Route: evil, Operation: evil, Account: evil, Client: evil, Tag: evil, Resource: evil, Status: 502, Cache: proxy.CacheStatus{Forward: evil, Detail: evil}, Error: evil, Trace: evil, Attempts: 1, Spent: 1,
+		ID: evil, Start: time.Now(), Method: evil, Route: evil, Operation: evil, Account: evil, Client: evil, Tag: evil, Resource: evil, Status: 502, Cache: proxy.CacheStatus{Forward: evil, Detail: evil}, Error: evil, Trace: evil, Sent: 1, Spent: 1,
 		Stages: []proxy.Stage{{Name: evil, Elapsed: time.Second, Detail: evil}},
 	}
 	b.history.Observe(r)

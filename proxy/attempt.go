@@ -5,15 +5,19 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/learned"
 )
 
-// attempt is one try at a question: the stored responses that may answer it, and the request upstream with its repetitions. An
-// attempt ends with its result and a response or an error. Only the goroutine of the exchange changes the attempt.
+// attempt is the work on a question: the stored responses that may answer it, and the requests upstream. The requests of an
+// attempt have one credential. An attempt ends with its result and a response or an error. Only the goroutine of the exchange changes the attempt.
 type attempt struct {
 	*exchange
 	*question
@@ -78,8 +82,8 @@ type sentConditions struct {
 	conditional, unconditional bool
 }
 
-// try returns a new attempt at a question.
-func (g *Gateway) try(ex *exchange, q *question) *attempt {
+// newAttempt returns a new attempt at a question.
+func (g *Gateway) newAttempt(ex *exchange, q *question) *attempt {
 	return &attempt{
 		exchange: ex, question: q, ctx: ex.in.Context(), identityAsked: q.key != cache.Key{},
 		result: result{account: q.identity.Caller.Account, resource: q.resource},
@@ -95,230 +99,273 @@ func (a *attempt) outbound() http.Header {
 	return h
 }
 
-// chooseByBudget chooses the credential again before a request is forwarded, with regard to budgets. It returns the attempt with
-// that credential.
-func (g *Gateway) chooseByBudget(a *attempt) *attempt {
-	if a.identity.Pick == nil {
-		return a
+// answerFromCache writes a usable stored response, or the refusal for only-if-cached, and reports whether a response
+// was written. A stale response stays in the attempt for revalidation.
+func (g *Gateway) answerFromCache(a *attempt) bool {
+	if a.ranged && g.answerRange(a) {
+		return true
 	}
-	identity, ok := a.identity.Pick(g.budgetedRequest(a.question, nil))
-	if !ok || identity.Caller.Class == a.identity.Caller.Class {
-		return a
+	e := g.usableEntry(a)
+	if e == nil {
+		return g.refuseUncached(a)
 	}
-	return g.try(a.exchange, g.withCredential(a.exchange, a.question, identity))
-}
-
-// tried is an attempt with its response or its error.
-type tried struct {
-	*attempt
-	resp    *http.Response // nil with an error
-	err     error
-	refusal *limits.Refusal // set if the limiter refused a permit
-}
-
-// newTried returns an attempt with its response or its error.
-func newTried(a *attempt, resp *http.Response, err error) tried {
-	t := tried{attempt: a, resp: resp, err: err}
-	_ = errors.As(err, &t.refusal) // stays nil for other errors
-	return t
-}
-
-// verdict classifies an attempt with one of several credentials: final, or the reason to try another credential.
-type verdict int
-
-const (
-	verdictFinal    verdict = iota
-	verdictLimited          // the credential is at a limit
-	verdictHidden           // the credential may lack access: 403 or 404
-	verdictRejected         // the upstream does not accept the credential
-)
-
-// earlierAttempts contains the attempts that are not final.
-type earlierAttempts struct {
-	classes         []string // security classes of the credentials that were tried
-	limited, hidden []tried
-	// rejected is set after the upstream has rejected a credential. A second rejection is final.
-	rejected bool
-}
-
-// answerWithAny gets the response with a credential of the client, starting with the chosen credential. Each credential
-// is tried once. The credential with the earliest end of its limit is then tried again, as long as the client waits.
-// The returned attempt is the one whose response or error the client gets.
-//
-// An unsafe request is repeated only if the request was not sent, or has no body and got 401.
-func (g *Gateway) answerWithAny(a *attempt, out *http.Request) (*attempt, *http.Response, error) {
-	pick := a.identity.Pick
-	if pick == nil || a.record.Background {
-		resp, err := g.answer(a, out)
-		return a, resp, err
+	if a.mayBeHidden(e.Status) && !a.cacheControl.Has("only-if-cached") {
+		a.hidden = e
+		return false
 	}
-	var before earlierAttempts
-	for {
-		t := g.tryCredential(a, out, &before)
-		v := t.verdict(before.rejected)
-		if v == verdictFinal {
-			return before.use(t)
-		}
-		before.add(t, v)
-		request := g.budgetedRequest(a.question, before.classes)
-		request.Limited = v == verdictLimited
-		next, ok := pick(request)
-		if v == verdictRejected && t.resp != nil && (ok || len(before.limited)+len(before.hidden) > 0) {
-			discard(t.resp.Body)
-		}
-		if !ok {
-			return g.lastAttempt(t, out, before)
-		}
-		a = g.try(a.exchange, g.withCredential(a.exchange, a.question, next))
-	}
+	g.replyFromEntry(a, e, time.Now())
+	return true
 }
 
-// tryCredential makes one attempt with the credential of its question.
-func (g *Gateway) tryCredential(a *attempt, out *http.Request, before *earlierAttempts) tried {
-	first := len(before.classes) == 0
-	before.classes = append(before.classes, a.identity.Caller.Class)
-	_, more := a.identity.Pick(a.credentialRequest(before.classes))
-	a.hasAlternative = more || len(before.limited) > 0 || len(before.hidden) > 0
-	var resp *http.Response
-	var err error
-	switch {
-	case !first:
-		resp, err = g.answerAgain(a, out) //nolint:bodyclose // answerWithAny returns or discards the response
-	case a.hidden != nil:
-		resp = g.useHit(a, a.hidden) //nolint:bodyclose // as above
-	default:
-		resp, err = g.answer(a, out) //nolint:bodyclose // as above
+// usableEntry returns the stored response that the client may get without an upstream request. Otherwise usableEntry
+// records the reason for the upstream request, and the stored response in the attempt. A stored error is never revalidated, because
+// the upstream may confirm it although the object exists now. It is not served stale, either.
+func (g *Gateway) usableEntry(a *attempt) *cache.Entry {
+	if !a.cacheable {
+		a.result.cache = CacheStatus{Forward: a.bypass()}
+		return nil
 	}
-	return newTried(a, resp, err)
-}
-
-// answerAgain gets the response with another credential, from the cache or from the upstream.
-func (g *Gateway) answerAgain(a *attempt, out *http.Request) (*http.Response, error) {
-	if e := g.usableEntry(a); e != nil {
-		return g.useHit(a, e), nil
-	}
-	out = out.Clone(a.ctx)
-	out.Header = a.outbound()
-	return g.answer(a, out)
-}
-
-// useHit returns a stored response as the result of an attempt.
-func (g *Gateway) useHit(a *attempt, e *cache.Entry) *http.Response {
+	e, purged := g.lookup(a)
 	now := time.Now()
-	a.result.cache = hitOf(e, now)
-	return g.entryResponse(a, e, now)
-}
-
-// mayBeHidden reports whether another credential of the client may have access to a resource after this credential got
-// status.
-func (q *question) mayBeHidden(status int) bool {
-	return q.identity.Pick != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
-		q.match.Operation.Safe() && !q.match.Operation.Personal
-}
-
-func (t tried) verdict(rejectedBefore bool) verdict {
-	safe := t.match.Operation.Safe()
-	var unusable *UnusableError
+	a.result.cache = CacheStatus{Forward: ForwardStale}
+	a.current = g.isCurrent(a, e, purged, now)
 	switch {
-	case errors.As(t.err, &unusable):
-		return verdictRejected
-	case t.refusal != nil && t.hasAlternative:
-		return verdictLimited
-	case t.err != nil:
-		return verdictFinal
-	case t.result.limited != limits.NotLimited:
-		if safe && t.hasAlternative {
-			return verdictLimited
+	case a.current, a.isHit(e, purged, now):
+		return e
+	case e == nil:
+		a.result.cache.Forward = ForwardMiss
+		return nil
+	case purged:
+		if e.Suspect != "" {
+			a.result.cache.Detail = DetailWasSuspect + string(e.Suspect)
 		}
-	case t.resp.StatusCode == http.StatusUnauthorized:
-		if (safe || t.in.ContentLength == 0) && !rejectedBefore {
-			return verdictRejected
-		}
-	case t.mayBeHidden(t.resp.StatusCode):
-		return verdictHidden
+	case a.mustRevalidate(e, now):
+		a.result.cache.Forward = ForwardRequest
+	case e.Status >= http.StatusBadRequest:
+	case !e.NeverStale(a.rule) && e.AllowedByMaxStale(now, a.cacheControl):
+		return e
+	case !e.NeverStale(a.rule) && e.UsableWhileRevalidating(now) && g.refresh(a):
+		return e
+	case !e.NeverStale(a.rule):
+		a.fallback = e
 	}
-	return verdictFinal
+	if a.last = e; e.Status < http.StatusBadRequest {
+		a.stale = e
+	}
+	return nil
 }
 
-// add records an attempt. The first hidden response is kept, and other responses are discarded.
-func (f *earlierAttempts) add(t tried, v verdict) {
-	switch v {
-	case verdictLimited:
-		f.limited = append(f.limited, t)
-		if t.resp != nil {
-			discard(t.resp.Body)
-		}
-	case verdictHidden:
-		if len(f.hidden) == 0 {
-			holdBack(t.resp)
-		} else {
-			discard(t.resp.Body)
-		}
-		f.hidden = append(f.hidden, t)
-	case verdictRejected:
-		f.rejected = f.rejected || t.resp != nil
-	}
+// lookup returns the stored response to the question. If the question is known to have uncacheable responses, lookup
+// reads only the memory tier. If the upstream has refused the credential, all its responses are stale, also those that another
+// replica or an earlier process has stored.
+func (g *Gateway) lookup(a *attempt) (e *cache.Entry, purged bool) {
+	e, purged = g.stored(a)
+	return e, purged || e != nil && g.hasLostAccess(a)
 }
 
-// holdBack buffers a response, so that its concurrency slot is released while other credentials are tried. The end of a
-// response over maxHeldBack is lost if the upstream closes the connection.
-func holdBack(resp *http.Response) {
-	_, _ = peek(resp, maxHeldBack) // an error follows the body again
+// hasLostAccess reports whether the upstream refused the credential in its last response.
+func (g *Gateway) hasLostAccess(a *attempt) bool {
+	return a.hasAccess() && g.tokens.HasLostAccess(a.identity.Caller.Class)
 }
 
-// use returns an attempt for the client. A success shows that the credentials with a hidden response lack access. The first
-// hidden response replaces an error, unless a credential is at a limit.
-func (f *earlierAttempts) use(t tried) (*attempt, *http.Response, error) {
-	success := t.err == nil && t.resp.StatusCode < http.StatusBadRequest
-	hidden := f.hidden
-	if !success && len(hidden) > 0 && len(f.limited) == 0 {
-		if t.resp != nil {
-			discard(t.resp.Body)
+// stored is lookup without regard to the access of the credential.
+func (g *Gateway) stored(a *attempt) (e *cache.Entry, purged bool) {
+	if g.WebhookFresh > 0 { // [cache.Store.Lookup] would read the shared tier after the response's lifetime
+		if e, purged = g.Cache.Memory.Lookup(a.key, a.header); g.isCurrent(a, e, purged, time.Now()) {
+			return e, purged
 		}
-		t, hidden = hidden[0], hidden[1:]
 	}
-	for _, h := range hidden {
-		if success {
-			h.reportHidden(f.classes, true)
-		}
-		discard(h.resp.Body)
+	operation := a.match.Operation.ID
+	if len(a.cacheControl) == 0 && g.Cache.SkipShared(operation, a.key) {
+		a.skipShared = true
+		e, purged = g.Cache.Memory.Lookup(a.key, a.header)
+	} else {
+		e, purged = g.Cache.Lookup(a.in.Context(), a.key, a.header)
 	}
-	return t.attempt, t.resp, t.err
+	if e != nil {
+		g.Cache.MarkCacheable(operation, a.key)
+		a.skipShared = false
+	}
+	a.uncacheable = g.Cache.Uncacheable(a.key)
+	if e == nil && (a.uncacheable || a.skipShared) {
+		a.passCoding()
+	}
+	return e, purged
 }
 
-// lastAttempt returns the attempt for the client after no credential had a final response. If a credential was rate-limited,
-// it is tried again, because only this credential may be able to see the resource.
-func (g *Gateway) lastAttempt(last tried, out *http.Request, before earlierAttempts) (*attempt, *http.Response, error) {
-	if len(before.limited) > 0 {
-		q := soonest(before.limited).question
-		a := g.try(last.exchange, g.withCredential(last.exchange, q, q.identity)) // the upstream may have named another resource
-		resp, err := g.answerAgain(a, out)
-		return before.use(newTried(a, resp, err))
-	}
-	for _, h := range before.hidden {
-		h.reportHidden(before.classes, false)
-	}
-	if len(before.hidden) > 0 {
-		last = before.hidden[0]
-	}
-	return last.attempt, last.resp, last.err
-}
-
-// reportHidden reports that the credential of an attempt got 403 or 404. visible means that another credential of the client
-// got a better response.
-func (t tried) reportHidden(classes []string, visible bool) {
-	if !t.unclear {
-		t.identity.OnHidden(t.credentialRequest(classes), t.resp.StatusCode, visible)
+// passCoding lets the upstream select the content coding of a response that will probably not be stored.
+func (a *attempt) passCoding() {
+	if len(a.acceptEncoding) > 0 {
+		a.identityAsked = false
 	}
 }
 
-// soonest returns the attempt whose limit ends first, as far as known.
-func soonest(list []tried) tried {
-	best := list[0]
-	for _, t := range list[1:] {
-		if t.refusal != nil && (best.refusal == nil || t.refusal.Until.Before(best.refusal.Until)) {
-			best = t
-		}
+// isCurrent reports whether a look-up answers the question because webhooks report changes, although the lifetime of the
+// response has ended. RFC 9111 section 4.2.4 permits this by configuration. The response must have a lifetime,
+// must not be suspect and must not require revalidation, and the client's Cache-Control must allow the response. A response
+// about an unfinished state, or of an operation with a longest lifetime, is never current.
+func (g *Gateway) isCurrent(a *attempt, e *cache.Entry, purged bool, now time.Time) bool {
+	return e != nil && !purged && !e.Fresh(now) && e.Age(now) < g.WebhookFresh && e.Status == http.StatusOK && e.Lifetime > 0 &&
+		e.Suspect == "" && !e.NeverStale(a.rule) && !a.mustRevalidate(e, now) && a.match.Operation.Cache.MaxTTL == 0 &&
+		!slices.Contains(e.Tags, unfinishedTag) && g.reported(a.question, e)
+}
+
+// reported reports whether webhooks report the changes of a stored response, and have done so since its fetch.
+func (g *Gateway) reported(q *question, e *cache.Entry) bool {
+	objects, events := g.eventSource(q)
+	return len(objects) > 0 && g.Cache.Covered(objects, events, e.Since)
+}
+
+// eventSource returns the objects whose webhooks report the changes of the response to the question, and the events that
+// report them. The first object is the subject of the response. The objects are empty if no webhook reports the changes.
+func (g *Gateway) eventSource(q *question) (objects, events []string) {
+	events = g.Catalogue.DecidedBy(q.match.Operation)
+	at := q.match.Collection()
+	if len(events) == 0 || q.match.Operation.Cache.Class != policy.PerCaller {
+		return nil, nil
 	}
-	return best
+	objects = []string{at.Root + ":" + at.Name}
+	if organization, _, ok := strings.Cut(at.Name, "/"); ok {
+		objects = append(objects, "org:"+organization)
+	}
+	return objects, events
+}
+
+// refuseUncached refuses a safe request with only-if-cached (RFC 9111 section 5.2.1.7) that the cache cannot answer,
+// and reports whether the request was refused.
+func (g *Gateway) refuseUncached(a *attempt) bool {
+	if !a.cacheControl.Has("only-if-cached") || !a.match.Operation.Safe() {
+		return false
+	}
+	g.refuse(a.exchange, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: not in the cache", detail: "only-if-cached"})
+	return true
+}
+
+// answerRange writes a range of a fresh stored response (RFC 9110 section 14), and reports whether a response was
+// written. The stored response is complete, or a part that contains the range. Other range requests are forwarded.
+func (g *Gateway) answerRange(a *attempt) bool {
+	if !strings.HasPrefix(a.in.Header.Get("Range"), "bytes=") {
+		return false // the upstream may support other units
+	}
+	if g.hasLostAccess(a) {
+		return false
+	}
+	e, purged := g.Cache.Lookup(a.in.Context(), a.key, a.header)
+	now := time.Now()
+	if a.isHit(e, purged, now) && e.Status == http.StatusOK {
+		g.replyFromEntry(a, e, now)
+		return true
+	}
+	if e != nil || len(a.in.Header["If-Range"]) > 0 || !isUnconditional(a.in.Header) {
+		return false // a complete response may be newer than the part, and only the upstream evaluates conditions
+	}
+	e, purged = g.Cache.Lookup(a.in.Context(), partKey(a.key), a.header)
+	if !a.isHit(e, purged, now) {
+		return false
+	}
+	part := e.Part(a.in.Header.Get("Range"))
+	if part == nil {
+		return false
+	}
+	g.replyFromEntry(a, part, now)
+	return true
+}
+
+// partKey returns the key of the stored part of a response, which is the last part that the upstream sent.
+func partKey(key cache.Key) cache.Key { return cache.NewKey(string(key[:]), "part") }
+
+// bypass returns the Cache-Status reason for a request without the cache (RFC 9211 section 2.2).
+func (a *attempt) bypass() ForwardReason {
+	switch {
+	case a.method != http.MethodGet && a.method != http.MethodHead:
+		return ForwardMethod
+	case a.cacheControl.Has("no-store"):
+		return ForwardRequest
+	}
+	return ForwardBypass
+}
+
+// isHit reports whether a look-up answers the question without an upstream request. The entry must be fresh and not
+// purged, and the client's Cache-Control must allow the entry.
+func (a *attempt) isHit(e *cache.Entry, purged bool, now time.Time) bool {
+	return e != nil && !purged && e.Fresh(now) && !a.mustRevalidate(e, now)
+}
+
+// mustRevalidate reports whether the client's Cache-Control or Pragma excludes a fresh stored response (RFC 9111
+// section 5.2.1).
+func (a *attempt) mustRevalidate(e *cache.Entry, now time.Time) bool {
+	if a.cacheControl.Has("no-cache") || len(a.cacheControl) == 0 && a.in.Header.Get("Pragma") == "no-cache" {
+		return true
+	}
+	if oldest, ok := a.cacheControl.Seconds("max-age"); ok && e.Age(now) > oldest {
+		return true
+	}
+	if least, ok := a.cacheControl.Seconds("min-fresh"); ok && e.Lifetime-e.Age(now) < least {
+		return true
+	}
+	return false
+}
+
+// staleReason returns the reason to replace the upstream's response by the stale fallback, or an empty string if the
+// response is used.
+func (a *attempt) staleReason(resp *http.Response) string {
+	switch {
+	case a.fallback == nil:
+	case isServerError(resp.StatusCode) && a.fallback.UsableOnError(time.Now(), a.cacheControl):
+		return "stale-if-error"
+	case a.result.limited == limits.PrimaryLimit && !a.hasAlternative:
+		return string(limits.Primary)
+	case a.result.limited == limits.ContentLimit && !a.hasAlternative:
+		return string(limits.Content)
+	case a.result.limited != limits.NotLimited && !a.hasAlternative:
+		return string(limits.Cooldown)
+	}
+	return ""
+}
+
+// isServerError reports whether a stale response may replace a response with this status (RFC 5861 section 4).
+func isServerError(status int) bool {
+	return status == http.StatusInternalServerError || http.StatusBadGateway <= status && status <= http.StatusGatewayTimeout
+}
+
+// staleOr returns the stale fallback after a failed request, or err without a fallback. The request got no permit, or
+// the upstream cannot be reached. A response that must be revalidated cannot replace an error (RFC 9111 section
+// 5.2.2.2).
+func (g *Gateway) staleOr(a *attempt, err error) (*http.Response, error) {
+	var refused *limits.Refusal
+	var unusable *UnusableError
+	var unverified *learned.UnverifiedError
+	switch limited := errors.As(err, &refused); {
+	case a.in.Context().Err() != nil:
+		return nil, context.Cause(a.in.Context()) // the client has left
+	case limited && a.hasAlternative, errors.As(err, &unusable), errors.As(err, &unverified):
+		return nil, err // another credential is tried; an unusable or unverified credential may have no access
+	case a.shed != nil && a.fallback != nil:
+		a.result.cache = CacheStatus{Hit: true}
+		return g.useFallback(a, "overload"), nil
+	case a.shed != nil:
+		return nil, err
+	case a.fallback == nil && a.stale != nil && a.stale.NeverStale(a.rule) && !limited:
+		return nil, &failure{
+			status: http.StatusGatewayTimeout, detail: "upstream", cause: err,
+			message: "Gateway Timeout: the stored response must be revalidated, and the upstream cannot be reached",
+		}
+	case a.fallback == nil:
+		return nil, err
+	case limited:
+		if a.record.Sent == 0 {
+			a.result.cache = CacheStatus{Hit: true} // no request was forwarded
+		}
+		return g.useFallback(a, string(refused.Reason)), nil
+	}
+	a.result.err = err.Error()
+	return g.useFallback(a, "upstream"), nil
+}
+
+// useFallback returns the stale fallback and puts the reason into Cache-Status.
+func (g *Gateway) useFallback(a *attempt, reason string) *http.Response {
+	now := time.Now()
+	a.result.cache.setTTL(a.fallback, now)
+	a.result.cache.Detail = reason
+	return g.entryResponse(a, a.fallback, now)
 }

@@ -35,7 +35,7 @@ var breakBad = byPath(nothing, map[string]http.HandlerFunc{"/users/bad": breakCo
 // permits returns the number of permits of a request.
 func permits(r Record) (n int) {
 	for _, s := range r.Stages {
-		if s.Name == stageQueue && !s.Failed {
+		if s.Name == StageQueue && !s.Failed {
 			n++
 		}
 	}
@@ -108,7 +108,7 @@ func TestTransportDoesNotRetryItself(t *testing.T) {
 			synctest.Wait() // the connection is idle
 			r := w.wantReply("", w.do(c.method, "/made-up", nil, "Idempotency-Key: 1"), c.status)
 			w.want("requests upstream", int(requests.Load()), c.sent)
-			w.want("attempts", w.last().Attempts, c.sent)
+			w.want("attempts", w.last().Sent, c.sent)
 			w.want("spent", w.last().Spent, c.sent)
 			if c.status != 200 {
 				w.refused(r, 502, "broke the connection")
@@ -128,7 +128,7 @@ func TestRetryBudgetBoundsRetries(t *testing.T) {
 		w.want("retries", w.upstreamSaw()-2*n, retryBurst+(n-1)/retryCost)
 		last := w.recent()[1]
 		stage := last.Stages[len(last.Stages)-1]
-		failIf(w, stage.Name != stageRetry || !stage.Failed, "the record has no failed retry: %+v", last.Stages)
+		failIf(w, stage.Name != StageRetry || !stage.Failed, "the record has no failed retry: %+v", last.Stages)
 	})
 }
 

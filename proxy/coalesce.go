@@ -82,7 +82,7 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 			}
 			// The background continues the call, and the leader waits below as a follower.
 		}
-		s := g.beginStage(a.exchange, a.in.Context(), stageCoalesce)
+		s := g.beginStage(a.exchange, a.in.Context(), StageCoalesce)
 		result, err := c.Wait(a.in.Context(), g.followUntil(a, c))
 		s.linkTo(c.Leader())
 		a.record.Waited += s.end(result.String(), err)
@@ -181,7 +181,7 @@ func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, 
 			return resp != nil
 		},
 		Waiting: func(leader trace.SpanContext) {
-			s = g.beginStage(a.exchange, ctx, stageCoalesce)
+			s = g.beginStage(a.exchange, ctx, StageCoalesce)
 			s.linkTo(leader)
 		},
 	})
@@ -207,6 +207,7 @@ func (g *Gateway) responseOfCall(a *attempt, e *cache.Entry, purged bool, notBef
 	if e == nil {
 		return nil
 	}
+	purged = purged || g.hasLostAccess(a)
 	recent := !notBefore.IsZero() && !e.Requested.Before(notBefore)
 	if purged && (!recent || g.Cache.Purged(e.Tags, e.Since)) { // a suspect response is as good as the next one
 		return nil

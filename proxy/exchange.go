@@ -3,9 +3,14 @@ package proxy
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/textproto"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
@@ -39,7 +45,7 @@ type exchange struct {
 	lateLimit *lateLimit                            // of the adopted attempt
 	interim   func(int, textproto.MIMEHeader) error // forwards a 1xx response
 	span      trace.Span                            // records nothing if the request is not sampled
-	record    *Record                               // observers keep the record, so it is no part of the exchange
+	record    *Record                               // observers keep the record after the exchange
 }
 
 // open returns a new exchange.
@@ -77,6 +83,255 @@ func methodLabel(method string) string {
 		return method
 	}
 	return "_OTHER"
+}
+
+// otherRoute is the label of requests without an operation.
+const otherRoute = "_OTHER"
+
+// throttle refuses a request from an address that sends too fast, or has too many requests in progress. ServeHTTP calls
+// throttle before all other checks, because throttle is the cheapest check. If the client does not read refusals, throttle
+// closes the connection.
+func (g *Gateway) throttle(ex *exchange) error {
+	ex.address = g.TrustedProxies.ClientAddress(ex.in)
+	var refusal error
+	switch {
+	case !g.RateLimiter.Allow(ex.address, ex.record.Start):
+		refusal = rateExceeded(ex.address, time.Second) // the rate is at least one request per second
+	case !g.RateLimiter.Enter(ex.address, ex.record.Start):
+		refusal = &failure{
+			status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
+			message: "Too Many Requests: this address has as many requests in progress as the gateway lets one address have",
+			cause:   fmt.Errorf("limits.inbound.burst: requests in progress of %s exceeded", ex.address),
+		}
+	default:
+		ex.leave = g.RateLimiter.Leave
+		return nil
+	}
+	switch {
+	case g.RateLimiter.EnterRefused(ex.address, ex.record.Start):
+		ex.leave = g.RateLimiter.LeaveRefused
+	case !g.TrustedProxies.SentBy(ex.in): // other clients share the connection of a trusted proxy
+		inbound.Disconnect(ex.in)
+	}
+	inbound.ShortenWrites(ex.w.ResponseWriter)
+	return refusal
+}
+
+// rateExceeded is the refusal for an address above its rate, whose request can succeed after a time.
+func rateExceeded(address netip.Addr, after time.Duration) error {
+	return &failure{
+		status: http.StatusTooManyRequests, detail: "inbound", retryAfter: after,
+		message: "Too Many Requests: this address sends faster than the gateway lets one address send",
+		cause:   fmt.Errorf("limits.inbound.rate: request rate of %s exceeded", address),
+	}
+}
+
+// These constants bound the size of a request without its body. The bound of the server must exceed maxHeader, so that
+// the gateway writes the refusal.
+const (
+	maxTarget = 8 << 10
+	maxHeader = 32 << 10
+)
+
+// MaxHeaderBytes is the setting for the [http.Server] of a gateway.
+const MaxHeaderBytes = 2 * maxHeader
+
+// screen refuses requests that the gateway does not handle.
+func (g *Gateway) screen(r *http.Request) error {
+	switch {
+	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
+		return &failure{
+			status: http.StatusMethodNotAllowed, message: "Method Not Allowed: " + r.Method,
+			allow: "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+		}
+	case len(r.RequestURI) > maxTarget:
+		return &failure{status: http.StatusRequestURITooLong, message: "URI Too Long: at most 8 KiB"}
+	case headerSize(r.Header) > maxHeader:
+		return &failure{status: http.StatusRequestHeaderFieldsTooLarge, message: "Request Header Fields Too Large: at most 32 KiB"}
+	case r.URL.IsAbs() && !isLocal(r):
+		return &failure{status: http.StatusBadRequest, message: "Bad Request: this listener is not a forward proxy; send the path alone, or use the address of proxy.listen"}
+	case isOwnPath(r.URL.Path), isOwnPath(strings.TrimPrefix(r.URL.Path, g.Prefix)):
+		return &failure{status: http.StatusNotFound, message: "Not Found: Weir has nothing at this path"}
+	case g.Host == "" && isGit(r):
+		return &failure{
+			status: http.StatusMisdirectedRequest, detail: "git", plain: true,
+			message: "Weir serves the API, not git. Use the URL of the git host, directly or through Weir's forward proxy (docs/proxy.md).",
+		}
+	case g.hasPassed(r):
+		return &failure{status: http.StatusLoopDetected, detail: "loop", message: "Loop Detected: the upstream forwards to this gateway"}
+	}
+	return nil
+}
+
+// isOwnPath reports whether a decoded path is one of Weir's own paths, also below the prefix of the API. Requests for
+// these paths are never forwarded.
+func isOwnPath(path string) bool {
+	path = strings.TrimPrefix(policy.SingleSlashes(path), EnterprisePrefix)
+	return path == "/_weir" || strings.HasPrefix(path, "/_weir/")
+}
+
+// isGit reports whether a request is of git over HTTP (gitprotocol-http) or of Git LFS. The API has no such paths.
+func isGit(r *http.Request) bool {
+	path, post := r.URL.Path, r.Method == http.MethodPost
+	return strings.HasSuffix(path, "/info/refs") && strings.HasPrefix(r.URL.Query().Get("service"), "git-") ||
+		post && strings.HasSuffix(path, "/git-upload-pack") || post && strings.HasSuffix(path, "/git-receive-pack") ||
+		strings.Contains(path, ".git/info/lfs/") && !strings.HasPrefix(path, "/repos/")
+}
+
+func headerSize(h http.Header) int {
+	size := 0
+	for name, values := range h {
+		for _, value := range values {
+			size += len(name) + len(value) + len(": \r\n")
+		}
+	}
+	return size
+}
+
+// isLocal reports whether an absolute-form target names the address that received the request.
+func isLocal(r *http.Request) bool {
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok || r.URL.User != nil {
+		return false
+	}
+	_, port, err := net.SplitHostPort(local.String())
+	return err == nil && (r.URL.Host == local.String() || r.URL.Host == "localhost:"+port)
+}
+
+// hasPassed reports whether a request has passed this gateway before. The gateway's Via value is unique.
+func (g *Gateway) hasPassed(r *http.Request) bool {
+	return slices.ContainsFunc(r.Header["Via"], func(value string) bool { return strings.Contains(value, g.via[0]) })
+}
+
+// maxUploadBuffer bounds the bytes of a request body that are buffered before a permit is requested.
+const maxUploadBuffer = 1 << 20
+
+// bufferSmallBody reads a small request body before a permit is requested, so that a slow client holds neither a
+// concurrency slot nor an upstream connection. Larger bodies are streamed. The queue time of the request starts after
+// the read.
+func (g *Gateway) bufferSmallBody(ex *exchange) error {
+	if !ex.forwardsBody() || ex.in.ContentLength > maxUploadBuffer || ex.buffered != nil {
+		return nil
+	}
+	if len(ex.in.Header["Expect"]) > 0 {
+		return nil // the upstream decides whether to accept the body (RFC 9110 section 10.1.1)
+	}
+	_, err := g.bufferBody(ex)
+	return err
+}
+
+// forwardsBody reports whether the request has a body that is sent upstream.
+func (ex *exchange) forwardsBody() bool {
+	return ex.body != nil && ex.in.Method != http.MethodGet && ex.in.Method != http.MethodHead
+}
+
+// discardBody reads a body that is not sent upstream to its end, because an incomplete request must not succeed.
+func (ex *exchange) discardBody() error {
+	_, err := io.Copy(io.Discard, ex.in.Body)
+	ex.waitingSince = time.Now()
+	if err != nil {
+		return ex.bodyFault(err)
+	}
+	return nil
+}
+
+// bufferBody reads the request body until its end, maxUploadBuffer or the memory budget. The bytes remain readable for
+// the transport. A complete body is returned, otherwise nil.
+func (g *Gateway) bufferBody(ex *exchange) (complete []byte, err error) {
+	ex.buffered = &buffer{budget: &g.Background.buffers}
+	chunk := make([]byte, 4<<10) // a client may send slowly
+	for more := true; err == nil && more; {
+		var n int
+		n, err = ex.in.Body.Read(chunk)
+		more = ex.buffered.append(chunk[:n]) && len(ex.buffered.data) <= maxUploadBuffer
+	}
+	ex.in.Body = rejoin(ex.buffered.data, err, ex.in.Body)
+	ex.waitingSince = time.Now()
+	switch {
+	case errors.Is(err, io.EOF):
+		ex.wholeBody = true
+		return ex.buffered.data, nil
+	case err != nil:
+		return nil, ex.bodyFault(err)
+	}
+	return nil, nil
+}
+
+// bytesPerRequest is the size of a GraphQL call for which it counts as one more request of its address, because the time
+// to analyse a call grows with its size.
+const bytesPerRequest = 4 << 10
+
+// throttleSize refuses a GraphQL call of an address that sends too many large calls.
+func (g *Gateway) throttleSize(ex *exchange, body []byte) error {
+	n := len(body) / bytesPerRequest
+	if n == 0 {
+		return nil
+	}
+	if after := g.RateLimiter.AllowN(ex.address, n, time.Now()); after > 0 {
+		return rateExceeded(ex.address, after)
+	}
+	return nil
+}
+
+// unknownRetry is the Retry-After if no component knows when a retry can succeed.
+const unknownRetry = time.Second
+
+// shed refuses a request if too many requests wait. If the result is nil, Shedder.Leave must be called after the wait.
+func (g *Gateway) shed(p policy.Priority) error {
+	if g.Shedder.Enter(p) {
+		return nil
+	}
+	return &failure{
+		status: http.StatusServiceUnavailable, detail: "overload", retryAfter: unknownRetry,
+		message: "Service Unavailable: too many requests wait in this gateway",
+	}
+}
+
+// bodyFault returns the refusal for an invalid or incomplete request body, or err if the body is valid. The client may have
+// closed only its sending side, so it gets a response.
+func (ex *exchange) bodyFault(err error) error {
+	invalid := ex.body.Err()
+	if invalid == nil {
+		return err
+	}
+	f := &failure{status: http.StatusBadRequest, message: "Bad Request: the framing of the body is invalid", cause: invalid, closes: true}
+	switch {
+	case invalid.Timeout:
+		f.status, f.message = http.StatusRequestTimeout, "Request Timeout: the body arrives too slowly"
+	case invalid.Incomplete:
+		f.message = "Bad Request: the body is incomplete; the client stopped sending before its end"
+	}
+	return f
+}
+
+// drained returns the refusal for a request that the drain has canceled, otherwise nil. The refusal suggests a retry
+// only if the upstream cannot have executed an unsafe request.
+func (ex *exchange) drained() *failure {
+	switch {
+	case !errors.Is(context.Cause(ex.in.Context()), inbound.ErrDrained):
+		return nil
+	case ex.record.Sent > 0 && !ex.question.match.Operation.Safe():
+		return &failure{
+			status: http.StatusGatewayTimeout, detail: "drain", cause: inbound.ErrDrained,
+			message: "Gateway Timeout: shutting down before the upstream responded; the request may have been executed",
+		}
+	}
+	return &failure{
+		status: http.StatusServiceUnavailable, detail: "drain", retryAfter: unknownRetry, cause: inbound.ErrDrained,
+		message: "Service Unavailable: shutting down; retry against another replica",
+	}
+}
+
+// untilDrained returns a context that survives a disconnect of the client. Only the drain cancels the context.
+func (ex *exchange) untilDrained() context.Context {
+	in := ex.in.Context()
+	ctx, cancel := context.WithCancelCause(ex.detach())
+	context.AfterFunc(in, func() {
+		if cause := context.Cause(in); errors.Is(cause, inbound.ErrDrained) {
+			cancel(cause)
+		}
+	})
+	return ctx
 }
 
 // preference is the content of a Prefer field (RFC 7240): the maximum wait of the client.
@@ -123,5 +378,61 @@ func otherPreferences(values []string) (others []string) {
 	return others
 }
 
-// otherRoute is the label of requests without an operation.
-const otherRoute = "_OTHER"
+// recorder is the client's ResponseWriter, and records the status and the size of the response.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+	closes bool // the response closes the connection
+	drain  *inbound.Drain
+}
+
+// newRecorder returns the recorder for the response to a request. The connection closes after a body that another
+// program may frame differently. Such bodies belong to HTTP/1.0 requests, or may have both Content-Length and chunks
+// (RFC 9112 section 6.1). Another program could see a second request in the same bytes.
+func newRecorder(w http.ResponseWriter, r *http.Request, timeout time.Duration, drain *inbound.Drain) *recorder {
+	closes := r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0)
+	return &recorder{ResponseWriter: inbound.LimitWrites(w, r, timeout), closes: closes, drain: drain}
+}
+
+func (r *recorder) WriteHeader(status int) {
+	if status >= 200 && r.status == 0 {
+		r.status = status
+		if r.closes || r.drain.Begun() {
+			r.Header().Set("Connection", "close")
+		}
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	if r.status == 0 {
+		r.WriteHeader(http.StatusOK)
+	}
+	n, err := r.ResponseWriter.Write(p)
+	r.bytes += int64(n)
+	return n, err
+}
+
+// flush waits until a short HTTP/2 response is written to the connection, so that the request counts as in progress as
+// long as it holds memory. Write already waits for long responses.
+func (r *recorder) flush(in *http.Request) {
+	if in.ProtoMajor > 1 && r.status != 0 {
+		_ = http.NewResponseController(r).Flush() // an error means that the client has disconnected
+	}
+}
+
+// showAbort lets the client see that the response is incomplete. The begun response is written to the connection, because
+// clients repeat a request after an empty reply. In HTTP/1.0 the end of the connection may be the end of the body, so the
+// connection is reset.
+func (r *recorder) showAbort(in *http.Request, broken bool) {
+	if broken && r.status != 0 {
+		_ = http.NewResponseController(r).Flush() // an error means that the client has disconnected
+	}
+	if !in.ProtoAtLeast(1, 1) {
+		inbound.ResetAtEnd(in)
+	}
+}
+
+// Unwrap supports [http.ResponseController].
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

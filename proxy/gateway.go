@@ -4,80 +4,91 @@
 // [Gateway.ServeHTTP] is the entry point. Four values carry a request:
 //   - the exchange is the client's side, and is never copied
 //   - the question is the upstream request, and is immutable; another credential makes another question
-//   - an attempt is one try at a question, and ends with its result and a response or an error
+//   - an attempt answers a question from the cache or with requests upstream, and ends with its result
 //   - the [Record] describes the request, and is handed to Config.Observe once
 //
 // A hit makes these calls, which TestCallGraph follows:
 //
-//	ServeHTTP                 gateway.go
-//	  open                    exchange.go
-//	  throttle                inbound.go
-//	  screen                  question.go
-//	  ask                     question.go
-//	    requestTagOf          requesttag.go
-//	    parse                 question.go
-//	    lendFor               question.go
-//	    chooseCredential      question.go
-//	    setCredential         question.go
-//	      outbound            fields.go
-//	      setKey              question.go
-//	        keyWithoutClass   question.go
-//	    authorize             question.go
-//	      checkToken          tokens.go
-//	  try                     attempt.go
-//	  answerFromCache         lookup.go
-//	    usableEntry           lookup.go
-//	      lookup              lookup.go
-//	      isCurrent           events.go
-//	    replyFromEntry        reply.go
-//	      adopt               exchange.go
-//	      copyEntryHeader     reply.go
-//	      storedContent       coding.go
-//	      finishHeader        reply.go
-//	        localize          rewrite.go
-//	        setWeirHeaders    reply.go
-//	  finish                  gateway.go
-//	    conclude              record.go
+//	ServeHTTP               gateway.go
+//	  open                  exchange.go
+//	  throttle              exchange.go
+//	  screen                exchange.go
+//	  ask                   question.go
+//	    requestTagOf        question.go
+//	    parse               question.go
+//	    lendFor             identity.go
+//	    chooseCredential    identity.go
+//	    setCredential       question.go
+//	      outbound          question.go
+//	      setKey            question.go
+//	        keyWithoutClass question.go
+//	      unifyHeader       question.go
+//	    authorize           question.go
+//	      checkToken        question.go
+//	  newAttempt            attempt.go
+//	  answerFromLedger      reply.go
+//	  answerFromCache       attempt.go
+//	    usableEntry         attempt.go
+//	      lookup            attempt.go
+//	        stored          attempt.go
+//	      isCurrent         attempt.go
+//	    replyFromEntry      reply.go
+//	      hitStatus         record.go
+//	      adopt             exchange.go
+//	      copyEntryHeader   reply.go
+//	      storedContent     reply.go
+//	      finishHeader      reply.go
+//	        localize        reply.go
+//	        setWeirHeaders  reply.go
+//	  finish                gateway.go
+//	    conclude            record.go
+//	      maskedPath        record.go
+//	      targetHash        record.go
+//	    endTrace            trace.go
 //
 // A miss makes these calls after answerFromCache:
 //
-//	ServeHTTP                         gateway.go
-//	  chooseByBudget                  attempt.go
-//	  shed                            inbound.go
-//	  bufferSmallBody                 upload.go
-//	  forward                         gateway.go
-//	    checkOwn                      fields.go
-//	    answerWithAny                 attempt.go
-//	      answer                      upstream.go
-//	        coalesce                  coalesce.go
-//	          join                    coalesce.go
-//	          startCall               coalesce.go
-//	            lead                  coalesce.go
-//	              fetchForFleet       coalesce.go
-//	                fetch             upstream.go
-//	                  sendWithRetries upstream.go
-//	                  notModified     store.go
-//	                    confirmed     proof.go
-//	                  store           store.go
-//	    adopt                         exchange.go
-//	    encode                        coding.go
-//	    finishHeader                  reply.go
-//	sendWithRetries                   upstream.go
-//	  beginToken                      tokens.go
-//	  acquire                         upstream.go
-//	    awaitCredential               credentials.go
-//	    admit                         upstream.go
-//	    prepare                       upstream.go
-//	      sendCredential              credentials.go
-//	      setConditions               proof.go
-//	  send                            transport.go
-//	    recognizeLimit                upstream.go
-//	  settle                          upstream.go
-//	  learnIdentity                   identities.go
-//	  observeUpstream                 breaker.go
-//	  endCredentialUse                credentials.go
-//	  observeToken                    tokens.go
-//	  readAhead                       whole.go
+//	ServeHTTP                   gateway.go
+//	  chooseByBudget            identity.go
+//	  shed                      exchange.go
+//	  bufferSmallBody           exchange.go
+//	  forward                   forward.go
+//	    checkOwn                question.go
+//	    answerWithAny           forward.go
+//	      answer                fetch.go
+//	        coalesce            coalesce.go
+//	          join              coalesce.go
+//	          startCall         coalesce.go
+//	            lead            coalesce.go
+//	              fetchForFleet coalesce.go
+//	                fetch       fetch.go
+//	                  send      upstream.go
+//	                  store     fetch.go
+//	    encode                  reply.go
+//	    finishHeader            reply.go
+//	send                        upstream.go
+//	  beginToken                upstream.go
+//	  makeReady                 upstream.go
+//	    awaitCredential         upstream.go
+//	    queue                   upstream.go
+//	    prepare                 upstream.go
+//	      sendCredential        upstream.go
+//	      setConditions         proof.go
+//	  roundTrip                 transport.go
+//	    recognizeLimit          transport.go
+//	  settle                    upstream.go
+//	  learnIdentity             identity.go
+//	  observeUpstream           upstream.go
+//	  endCredentialUse          upstream.go
+//	  observeToken              upstream.go
+//	  readAhead                 bodies.go
+//
+// A revalidation makes these calls after send:
+//
+//	fetch            fetch.go
+//	  notModified    proof.go
+//	    confirmed    proof.go
+//	    updateStored proof.go
 //
 // refusal.go writes all error bodies. tags.go derives the tags of responses, by which [cache.Store.Purge] finds them.
 //
@@ -96,13 +107,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"io"
 	"log/slog"
-	"maps"
 	"net/http"
-	"net/http/httptrace"
 	"net/http/httputil"
-	"net/textproto"
 	"net/url"
 	"runtime/debug"
 	"slices"
@@ -164,7 +171,7 @@ type Config struct {
 	Lag time.Duration
 	// GraphQLCache has the rules that store responses to GraphQL queries.
 	GraphQLCache policy.GraphQLCache
-	// Transport makes one attempt; see [NewTransport].
+	// Transport sends one request; see [NewTransport].
 	Transport http.RoundTripper
 	// Wait is the maximum queue time of a request without a Prefer field.
 	Wait time.Duration
@@ -258,7 +265,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.refuse(ex, err)
 		return
 	}
-	a := g.try(ex, q)
+	a := g.newAttempt(ex, q)
 	if g.answerFromLedger(a) || g.answerFromCache(a) {
 		return
 	}
@@ -282,105 +289,6 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	g.forward(a)
 }
-
-// forward sends the question through an [httputil.ReverseProxy]. The hooks are closures over the attempt, so neither
-// shared structures nor a context contain state of the request.
-func (g *Gateway) forward(a *attempt) {
-	ex := a.exchange
-	ex.adopt(a)
-	if err := g.checkOwn(a); err != nil {
-		g.refuse(ex, err)
-		return
-	}
-	if ex.body != nil {
-		// The transport may still read the request body after the start of the response. Without full duplex, net/http
-		// would close that body, and the response would be truncated. HTTP/2 is always full duplex and returns an error
-		// here.
-		_ = http.NewResponseController(ex.w).EnableFullDuplex()
-	}
-	var body io.Closer // of the response
-	returned := false
-	defer func() {
-		if !returned && body != nil {
-			_ = body.Close() // after a panic, so that the permit is released
-		}
-	}()
-	proxy := g.reverse
-	proxy.Rewrite = func(p *httputil.ProxyRequest) {
-		out := p.Out
-		out.URL, out.Host = g.target(a.match), ""
-		out.Header = a.outbound() // prepare sets the credential after the permit
-		if a.method == http.MethodGet || a.method == http.MethodHead {
-			out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
-			return
-		}
-		out.Trailer = nil
-		g.addTrailers(ex, out)
-	}
-	proxy.Transport = roundTripper(func(out *http.Request) (*http.Response, error) {
-		// send calls the hook from the httptrace of each attempt.
-		pass := httptrace.ContextClientTrace(out.Context()).Got1xxResponse
-		asked := a // a changes below, while the transport may still report an interim response
-		ex.interim = func(status int, header textproto.MIMEHeader) error {
-			return pass(status, textproto.MIMEHeader(g.interimFields(asked, http.Header(header))))
-		}
-		var resp *http.Response
-		var err error
-		if ex.shed != nil {
-			resp, err = g.staleOr(a, ex.shed)
-		} else {
-			a, resp, err = g.answerWithAny(a, out)
-		}
-		ex.adopt(a)
-		if err == nil {
-			body = resp.Body
-		}
-		return resp, err
-	})
-	proxy.ModifyResponse = func(resp *http.Response) error {
-		a.encode(resp)
-		if g.filterResponse(a.match.Operation, resp.Trailer); len(resp.Trailer) > 0 {
-			resp.Header.Del("Content-Length") // HTTP/1.1 needs chunks for trailers
-		}
-		h := ex.w.Header()
-		maps.Copy(h, resp.Header)
-		resp.Header = nil // the ReverseProxy would copy the header again
-		g.finishHeader(ex, resp.StatusCode, h)
-		resp.Body = &forwardedBody{resp.Body, ex, func() { g.filterResponse(a.match.Operation, resp.Trailer) }}
-		return nil
-	}
-	proxy.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(ex, ex.bodyFault(err)) }
-	bare := *ex.in
-	bare.Header = nil // Rewrite sets the fields, so the ReverseProxy need not copy them
-	proxy.ServeHTTP(ex.w, &bare)
-	returned = true
-}
-
-// forwardedBody records an error of the upstream's body. A disconnect of the client is not recorded.
-type forwardedBody struct {
-	io.ReadCloser
-	ex             *exchange
-	filterTrailers func()
-}
-
-func (b *forwardedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if err == io.EOF {
-		b.filterTrailers() // net/http has set them
-	}
-	if ex := b.ex; err != nil && err != io.EOF && ex.in.Context().Err() == nil {
-		ex.broken, ex.record.Error = true, "upstream body ended early: "+err.Error()
-		ex.record.Cache.Stored, ex.record.Cache.HasTTL = false, false
-	}
-	return n, err
-}
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// statusClientGone is the recorded status if the client disconnected before the end of the response.
-const statusClientGone = 499
 
 // finish completes and traces the record of the exchange, and calls Observe. After a panic, finish responds with
 // 500 if no response has begun. Otherwise finish panics with [http.ErrAbortHandler], so that the client sees an
@@ -423,3 +331,6 @@ func (g *Gateway) finish(ex *exchange) {
 		panic(http.ErrAbortHandler)
 	}
 }
+
+// statusClientGone is the recorded status if the client disconnected before the end of the response.
+const statusClientGone = 499

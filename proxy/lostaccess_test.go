@@ -152,3 +152,18 @@ func TestDenialsAreStored(t *testing.T) {
 		w.want("requests upstream", w.upstreamSaw(), 1)
 	})
 }
+
+// After two 401s, of which the first may concern only its operation, the leader of a call gets no stored response either.
+func TestLeaderGetsNoResponseAfterLostAccess(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		var lost, broken atomic.Bool
+		w := newWorld(t, deniable(&lost, &broken, http.StatusUnauthorized, "private, max-age=3600"), wholeAPI(t, unchanged))
+		w.get("/repos/acme/secret", owner)
+		lost.Store(true)
+		w.get("/app", owner)  // only for apps
+		w.get("/user", owner) // for every credential
+		time.Sleep(10 * time.Second)
+		r := w.get("/repos/acme/secret", owner)
+		w.want("status", r.StatusCode, http.StatusUnauthorized)
+	})
+}

@@ -9,6 +9,10 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
+// EnterprisePrefix is the path prefix of the API on self-hosted instances. Weir accepts paths with and without the
+// prefix.
+const EnterprisePrefix = "/api/v3"
+
 // Names are the base URLs by which an API names itself. The first is the URL that the gateway calls. A base URL with
 // [EnterprisePrefix] at its end, and one without it, name the same API.
 type Names []*url.URL

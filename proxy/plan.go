@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"encoding/hex"
 	"net/http"
 
 	"go.opentelemetry.io/otel/trace/noop"
@@ -34,7 +33,7 @@ type Plan struct {
 }
 
 // Plan returns the plan of a request without conditions. If byBudget is set, the remaining budgets of the credentials decide
-// which credential is used. The list tried contains the security classes of the credentials that are at a limit. The error is the
+// which credential is used. The list answered contains the security classes of the credentials that are at a limit. The error is the
 // refusal of an invalid target.
 func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried ...string) (*Plan, error) {
 	ex := &exchange{in: r, span: noop.Span{}, record: &Record{}}
@@ -61,7 +60,7 @@ func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried 
 		Claim: limits.Claim{
 			Operation: q.claimScope, Resource: q.resource, Points: q.operation.Points, CreatesContent: q.operation.CreatesContent,
 		},
-		Cacheable: q.cacheable, Coalesces: g.try(ex, q).coalesces() || q.graphQL != nil, Key: q.key, Rule: q.rule, Tags: q.tags(),
+		Cacheable: q.cacheable, Coalesces: g.newAttempt(ex, q).coalesces() || q.graphQL != nil, Key: q.key, Rule: q.rule, Tags: q.tags(),
 	}
 	if f := q.match.Preflight(q.identity.Caller.Kind); f != nil {
 		p.Check = f.Check
@@ -76,18 +75,3 @@ func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried 
 	}
 	return p, nil
 }
-
-// targetHash returns a hash that identifies the target of a request, with its query and with a GraphQL query and its
-// variables. Two requests with the same hash and the same caller are the same question. The hash is empty for a GraphQL
-// call that cannot share a response, such as a mutation.
-func (q *question) targetHash() string {
-	switch {
-	case q == nil, q.graphQL != nil && q.graphQL.Question == "":
-		return ""
-	case q.graphQL != nil:
-		return hexOf(cache.NewKey(q.match.Path, q.match.Query, q.graphQL.Question))
-	}
-	return hexOf(cache.NewKey(q.match.Path, q.match.Query))
-}
-
-func hexOf(key cache.Key) string { return hex.EncodeToString(key[:8]) }

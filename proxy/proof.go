@@ -2,27 +2,23 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/json"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/proxy/coalesce"
 )
 
 // ETags selects the ETags that prove a caller's access to a response that another caller fetched. Weir sends the ETag
 // upstream with the caller's credential, and a 304 is the proof.
 type ETags string
-
-const (
-	// ETagsComputed is the default. Weir computes ETags if the dialect defines the upstream's algorithm, and otherwise
-	// uses strong ETags of the upstream.
-	ETagsComputed ETags = "computed"
-	// ETagsUpstream uses only strong ETags of the upstream.
-	ETagsUpstream ETags = "upstream"
-	// ETagsOff disables proofs, and revalidates only the stored response of the same request.
-	ETagsOff ETags = "off"
-)
 
 // candidate is a stored response that the upstream may confirm by a 304 with its ETag.
 type candidate struct {
@@ -34,15 +30,6 @@ type candidate struct {
 
 // candidateSource is the relation of a stored response to the request.
 type candidateSource int
-
-const (
-	// sourceStale is the stale stored response of the request itself.
-	sourceStale candidateSource = iota
-	// sourceVariant is a response to the same caller for other values of Vary fields.
-	sourceVariant
-	// sourceOtherCaller is a response to another caller. A 304 proves this caller's access to the response.
-	sourceOtherCaller
-)
 
 const (
 	// maxETags bounds the bytes of all ETags of one request. maxETag bounds the bytes of one ETag.
@@ -185,6 +172,33 @@ func isUnconditional(h http.Header) bool {
 	return !slices.ContainsFunc(validators, func(name string) bool { return len(h[name]) > 0 })
 }
 
+// notModified returns the response that a 304 confirms (see confirmed). If the 304 confirms no response, the request is
+// repeated without conditions. A 304 to a request without conditions is an error.
+func (g *Gateway) notModified(a *attempt, out *http.Request, resp *http.Response) (*http.Response, coalesce.Ending, error) {
+	if isUnconditional(out.Header) {
+		discard(resp.Body)
+		err := &failure{
+			status: http.StatusBadGateway, detail: "upstream",
+			message: "Bad Gateway: the upstream answered 304 to a request without conditions",
+		}
+		ending := coalesce.Ending{Result: coalesce.Failed, Err: err}
+		resp, failed := g.staleOr(a, err)
+		return resp, ending, failed
+	}
+	c, ok := g.confirmed(a, out.Header, resp.Header)
+	if !ok {
+		return g.fetchUnconditionally(a, out, resp)
+	}
+	discard(resp.Body)
+	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: time.Now()}
+	if c.etag == "" && answer.Header.Get("Etag") != "" {
+		answer.Header = http.Header{"Date": answer.Header["Date"], "Age": answer.Header["Age"]}
+	}
+	a.result.cache.ForwardStatus = resp.StatusCode
+	resp, ending := g.updateStored(a, c, answer)
+	return resp, ending, nil
+}
+
 // confirmed returns the candidate that a 304 confirms (RFC 9111 section 4.3.4). The result is false if the 304 confirms
 // no candidate, does not prove access or may hide other pages (mayLackPages).
 //
@@ -226,6 +240,115 @@ func (g *Gateway) confirmed(a *attempt, sent, response http.Header) (candidate, 
 	}
 	return candidate{}, false
 }
+
+// updateStored merges a 304 into the confirmed entry (RFC 9111 section 4.3.4), and returns the updated response.
+func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response) (*http.Response, coalesce.Ending) {
+	now, e := answer.Answered, c.entry
+	if newer := g.newerThan(a, e.Status, http.Header{"Etag": {cmp.Or(c.etag, e.ETag())}}); newer != nil {
+		return newer, coalesce.Ending{Result: coalesce.Private}
+	}
+	if c.source == sourceOtherCaller {
+		e = e.ForCaller(cmp.Or(answer.Header.Get("Etag"), c.etag), g.Dialect.Describe)
+	}
+	e = e.Validated(g.withoutCaller(a, answer))
+	answer.Status, answer.Header = e.Status, e.Header
+	lifetime, vary, ok := g.storable(a, answer)
+	e.Lifetime, e.Vary, e.BaseKey, e.Tags = lifetime, vary, a.baseKey, a.storedTags(e.Status)
+	e.Began(a.began)
+	e.Replaces(a.last, g.Lag)
+	a.result.cache.suspect(e.Suspect)
+	a.boundLifetime(e)
+	a.boundUnfinished(e)
+	if !ok {
+		g.deleteStored(a)
+		return g.entryResponse(a, e, now), coalesce.Ending{Result: coalesce.Private}
+	}
+	g.Cache.MarkCacheable(a.match.Operation.ID, a.key)
+	g.Cache.Put(a.in.Context(), a.key, e, a.call.SetShared)
+	a.result.cache.Stored = true
+	a.result.cache.setTTL(e, now)
+	return g.entryResponse(a, e, now), coalesce.Ending{Result: a.resultFor(e)}
+}
+
+// otherPages matches a Link field that names a later page.
+var otherPages = regexp.MustCompile(`rel="?(next|last)\b`)
+
+// pageSize is the number of items of a page without per_page.
+const pageSize = 30
+
+// mayLackPages reports whether the Link field of a stored response may be outdated although its body is not: other pages have
+// appeared or ended. A 304 without Link then confirms a list that hides its pages. That is so if Link names a later page, and if
+// a full page has none. A total number in the body changes with the pages.
+func (q *question) mayLackPages(e *cache.Entry) bool {
+	if e.Status != http.StatusOK || q.match.Operation.Known() && !q.match.Operation.Paged() {
+		return false
+	}
+	later := slices.ContainsFunc(e.Header["Link"], otherPages.MatchString)
+	if later && bytes.HasPrefix(e.Body, []byte("[")) {
+		return true
+	}
+	var list []json.RawMessage
+	if json.Unmarshal(e.Body, &list) != nil {
+		var members map[string]json.RawMessage
+		_ = json.Unmarshal(e.Body, &members) // stays empty for another body
+		if _, counted := members["total_count"]; counted {
+			return false
+		}
+		for _, value := range members {
+			var nested []json.RawMessage
+			if json.Unmarshal(value, &nested) == nil && len(nested) > len(list) {
+				list = nested
+			}
+		}
+	}
+	size := pageSize
+	if query, err := url.ParseQuery(q.match.Query); err == nil {
+		if n, err := strconv.Atoi(query.Get("per_page")); err == nil && n > 0 {
+			size = n
+		}
+	}
+	return later || len(list) == min(size, maxPageSize)
+}
+
+// maxPageSize is the largest per_page.
+const maxPageSize = 100
+
+// linkBehavior is what the 304s of an operation say about other pages.
+type linkBehavior bool
+
+const (
+	linkRepeated linkBehavior = true
+	linkMissing  linkBehavior = false
+)
+
+// needsWholePage reports whether a stored page must be requested without conditions. If 304s of the operation repeat Link, or
+// have not been seen yet, a 304 may show the pages.
+func (g *Gateway) needsWholePage(q *question, e *cache.Entry) bool {
+	if !q.mayLackPages(e) {
+		return false
+	}
+	behavior, seen := g.linkIn304.Load(q.match.Operation.ID)
+	return len(e.Header["Link"]) == 0 || seen && behavior == linkMissing
+}
+
+const (
+	// ETagsComputed is the default. Weir computes ETags if the dialect defines the upstream's algorithm, and otherwise
+	// uses strong ETags of the upstream.
+	ETagsComputed ETags = "computed"
+	// ETagsUpstream uses only strong ETags of the upstream.
+	ETagsUpstream ETags = "upstream"
+	// ETagsOff disables proofs, and revalidates only the stored response of the same request.
+	ETagsOff ETags = "off"
+)
+
+const (
+	// sourceStale is the stale stored response of the request itself.
+	sourceStale candidateSource = iota
+	// sourceVariant is a response to the same caller for other values of Vary fields.
+	sourceVariant
+	// sourceOtherCaller is a response to another caller. A 304 proves this caller's access to the response.
+	sourceOtherCaller
+)
 
 // digest matches the ETags that Weir can compute.
 var digest = regexp.MustCompile(`^"[0-9a-f]{64}"$`)

@@ -3,8 +3,10 @@ package proxy
 import (
 	"errors"
 	"fmt"
-	"net"
+	"maps"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,76 +84,62 @@ func (g *Gateway) ask(ex *exchange) (*question, error) {
 	return q, nil
 }
 
-// These constants bound the size of a request without its body. The bound of the server must exceed maxHeader, so that
-// the gateway writes the refusal.
+// tagHeader is the request field by which a client names its run, repository or agent. The field is not forwarded.
+const tagHeader = "Weir-Tag"
+
 const (
-	maxTarget = 8 << 10
-	maxHeader = 32 << 10
+	// maxTag bounds the tag of a request.
+	maxTag = 64
+	// minCredentialInTag is the number of letters and digits by which a credential differs from a name such as light_mode.
+	minCredentialInTag = 16
 )
 
-// MaxHeaderBytes is the setting for the [http.Server] of a gateway.
-const MaxHeaderBytes = 2 * maxHeader
-
-// isOwnPath reports whether a decoded path is one of Weir's own paths, also below the prefix of the API. Requests for
-// these paths are never forwarded.
-func isOwnPath(path string) bool {
-	path = strings.TrimPrefix(policy.SingleSlashes(path), EnterprisePrefix)
-	return path == "/_weir" || strings.HasPrefix(path, "/_weir/")
-}
-
-// screen refuses requests that the gateway does not handle.
-func (g *Gateway) screen(r *http.Request) error {
-	switch {
-	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
-		return &failure{
-			status: http.StatusMethodNotAllowed, message: "Method Not Allowed: " + r.Method,
-			allow: "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
-		}
-	case len(r.RequestURI) > maxTarget:
-		return &failure{status: http.StatusRequestURITooLong, message: "URI Too Long: at most 8 KiB"}
-	case headerSize(r.Header) > maxHeader:
-		return &failure{status: http.StatusRequestHeaderFieldsTooLarge, message: "Request Header Fields Too Large: at most 32 KiB"}
-	case r.URL.IsAbs() && !isLocal(r):
-		return &failure{status: http.StatusBadRequest, message: "Bad Request: this listener is not a forward proxy; send the path alone, or use the address of proxy.listen"}
-	case isOwnPath(r.URL.Path), isOwnPath(strings.TrimPrefix(r.URL.Path, g.Prefix)):
-		return &failure{status: http.StatusNotFound, message: "Not Found: Weir has nothing at this path"}
-	case g.Host == "" && isGit(r):
-		return &failure{
-			status: http.StatusMisdirectedRequest, detail: "git", plain: true,
-			message: "Weir serves the API, not git. Use the URL of the git host, directly or through Weir's forward proxy (docs/proxy.md).",
-		}
-	case g.hasPassed(r):
-		return &failure{status: http.StatusLoopDetected, detail: "loop", message: "Loop Detected: the upstream forwards to this gateway"}
-	}
-	return nil
-}
-
-// isGit reports whether a request is of git over HTTP (gitprotocol-http) or of Git LFS. The API has no such paths.
-func isGit(r *http.Request) bool {
-	path, post := r.URL.Path, r.Method == http.MethodPost
-	return strings.HasSuffix(path, "/info/refs") && strings.HasPrefix(r.URL.Query().Get("service"), "git-") ||
-		post && strings.HasSuffix(path, "/git-upload-pack") || post && strings.HasSuffix(path, "/git-receive-pack") ||
-		strings.Contains(path, ".git/info/lfs/") && !strings.HasPrefix(path, "/repos/")
-}
-
-func headerSize(h http.Header) int {
-	size := 0
-	for name, values := range h {
-		for _, value := range values {
-			size += len(name) + len(value) + len(": \r\n")
-		}
-	}
-	return size
-}
-
-// isLocal reports whether an absolute-form target names the address that received the request.
-func isLocal(r *http.Request) bool {
-	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if !ok || r.URL.User != nil {
+// isRequestTag reports whether a text is a valid tag. The characters of a tag have no meaning in logs, terminals and HTML.
+func isRequestTag(text string) bool {
+	if text == "" || len(text) > maxTag {
 		return false
 	}
-	_, port, err := net.SplitHostPort(local.String())
-	return err == nil && (r.URL.Host == local.String() || r.URL.Host == "localhost:"+port)
+	for _, c := range []byte(text) {
+		if !isLetterOrDigit(c) && strings.IndexByte("._/:@-", c) < 0 {
+			return false
+		}
+	}
+	for rest := range afterCredentialPrefixes(text) {
+		n := 0
+		for n < len(rest) && isLetterOrDigit(rest[n]) {
+			n++
+		}
+		if n >= minCredentialInTag {
+			return false
+		}
+	}
+	return true
+}
+
+func isLetterOrDigit(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}
+
+// requestTagOf returns the tag of a request, or an empty string. An invalid JWT claim is ignored, because a client cannot change
+// its token. An invalid field is an error.
+func requestTagOf(identity Identity, h http.Header) (string, error) {
+	if identity.TagFromClaim {
+		if !isRequestTag(identity.Tag) {
+			return "", nil
+		}
+		return identity.Tag, nil
+	}
+	values := h[tagHeader]
+	switch {
+	case len(values) == 0, len(values) == 1 && values[0] == "":
+		return "", nil
+	case len(values) > 1 || !isRequestTag(values[0]):
+		return "", &failure{
+			status: http.StatusBadRequest, detail: "tag",
+			message: "Bad Request: Weir-Tag must be one field with 1 to 64 letters, digits and ._-/:@ and without a credential",
+		}
+	}
+	return values[0], nil
 }
 
 // parse returns the part of the question that does not depend on a credential: the target, the operation and the GraphQL call.
@@ -209,60 +197,6 @@ func (g *Gateway) parseGraphQL(ex *exchange, q *question) (err error) {
 	return nil
 }
 
-// authorize refuses a question that the client may not ask.
-func (g *Gateway) authorize(ex *exchange, q *question) error {
-	scope, op := q.identity.Scope, q.match.Operation
-	if !scope.Allows(q.method, op) {
-		return &failure{
-			status: http.StatusForbidden, detail: "scope",
-			message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s",
-				q.identity.Caller.Client, methodLabel(q.method), op.ID),
-		}
-	}
-	if q.graphQL != nil && scope != nil && scope.GraphQL.Restricts() {
-		if q.match.Query != "" {
-			return &failure{status: http.StatusForbidden, message: "Forbidden: send the GraphQL query in the body; this client may not have a query in the URL", detail: "scope"}
-		}
-		var forbidden *policy.GraphQLError
-		if errors.As(scope.GraphQL.Check(q.graphQL), &forbidden) {
-			return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
-		}
-	}
-	return g.checkToken(ex, q)
-}
-
-// lendFor returns the identity for a question: the lent credential if an anonymous client reads public data
-// ([policy.Operation.Public]), otherwise the identity itself.
-func (i Identity) lendFor(q *question) (Identity, error) {
-	switch lent, op := i.Lent, q.match.Operation; {
-	case lent != nil && op.Public() && lent.Scope.Allows(q.method, op):
-		return *lent, nil
-	case i.LentOnly:
-		return Identity{}, ErrUnauthenticated
-	}
-	return i, nil
-}
-
-// chooseCredential returns the identity with a credential for a question, without regard to budgets, because a hit needs no
-// budget. The list tried has the security classes of the credentials that were tried.
-func (g *Gateway) chooseCredential(q *question, identity Identity, tried []string) Identity {
-	if identity.Pick != nil {
-		r := q.credentialRequest(tried)
-		r.Resource = g.Resources.Of(q.claimScope, identity.Caller.Kind, q.match.Operation.Resource)
-		if picked, ok := identity.Pick(r); ok {
-			return picked
-		}
-	}
-	return identity
-}
-
-// withCredential returns the question with another credential.
-func (g *Gateway) withCredential(ex *exchange, asked *question, identity Identity) *question {
-	q := *asked
-	g.setCredential(ex, &q, identity)
-	return &q
-}
-
 // setCredential completes a new question with a credential, and with the header and the cache key, which depend on it.
 func (g *Gateway) setCredential(ex *exchange, q *question, identity Identity) {
 	q.identity = identity
@@ -280,7 +214,119 @@ func (g *Gateway) setCredential(ex *exchange, q *question, identity Identity) {
 		g.setQueryKey(q)
 	} else if q.usesCache(ex.in.Header) {
 		g.setKey(q, ex.in.Header)
+		g.unifyHeader(q)
 	}
+}
+
+// All requests share these field values, which must not be modified. The upstream requires a User-Agent.
+// Surrogate-Capability names this cache for targeted Cache-Control fields of unknown operations (package cache).
+var (
+	defaultAgent        = []string{"weir"}
+	identityEncoding    = []string{"identity"}
+	surrogateCapability = []string{`weir="Surrogate/1.0"`}
+)
+
+// contentFields describe the body of a request. GET and HEAD requests are forwarded without a body, and therefore without
+// these fields.
+var contentFields = []string{"Content-Encoding", "Content-Language", "Content-Type"}
+
+// sentFields are the request fields of a question. policy/fields.yaml has the rules.
+type sentFields struct {
+	header http.Header
+	// keyed are the sorted names of the fields in the cache key, besides Accept.
+	keyed []string
+	// numbers are the sorted names of the fields of which the cache key has only the name ([sentFields.implied]).
+	numbers  []string
+	withheld []string // rows of the table for the fields that are not forwarded
+	// credentials are the fields that are not forwarded because they hold a credential. They belong to the key, because a client
+	// that names itself expects a response for itself.
+	credentials http.Header
+}
+
+var (
+	// smallNumbers matches values of at most four digits, which hold no credential.
+	smallNumbers = regexp.MustCompile(`^[0-9, ]{1,4}$`)
+	// namesCaller matches the names of fields in which even a small number may select the data of a caller.
+	namesCaller = regexp.MustCompile(`(?i)(^|-)(id|uid|gid|sid|pin|otp|as|org|for)(-|$)|token|key|secret|pass|pwd|auth|sign|sess|jwt|cred|cookie|code|` +
+		`ticket|grant|cert|user|login|account|tenant|owner|member|client|customer|person|sudo|actor|subject|principal|ident|role|scope|group|team|project|organi|company|workspace|` +
+		`behalf|impersonat|delegat|mfa|employee|staff|person|badge|device|profile|view|visitor|reader|subscriber|holder|patient|department|division|realm|domain|site|store|uuid|nonce`)
+)
+
+// isPlainNumber reports whether a field has a small number and names no caller. Programs number their requests.
+func isPlainNumber(name string, values []string) bool {
+	return len(values) == 1 && smallNumbers.MatchString(values[0]) && !namesCaller.MatchString(name)
+}
+
+// outbound returns the fields of a client's request that are forwarded.
+func (g *Gateway) outbound(in http.Header, known bool) sentFields {
+	connection, out := cache.ConnectionFields(in), make(http.Header, len(in)+2)
+	f := sentFields{header: out}
+	for name, values := range in {
+		if len(values) == 0 {
+			continue
+		}
+		rule, row := policy.RequestField(name)
+		switch {
+		case rule == policy.FieldConsumed || connection[name]:
+		case rule == policy.FieldPassed:
+			out[name] = values[:len(values):len(values)]
+		case rule == policy.FieldKeyed:
+			if name == preferField {
+				if values = otherPreferences(values); len(values) == 0 {
+					continue
+				}
+			}
+			out[name] = values[:len(values):len(values)]
+			switch {
+			case name == "Accept":
+			case !known && row == "" && isPlainNumber(name, values):
+				f.numbers = append(f.numbers, name)
+			default:
+				f.keyed = append(f.keyed, name)
+			}
+		default:
+			f.withheld = append(f.withheld, row)
+			if rule == policy.FieldCredential {
+				if f.credentials == nil {
+					f.credentials = http.Header{}
+				}
+				f.credentials[name] = values
+			}
+		}
+	}
+	slices.Sort(f.keyed)
+	slices.Sort(f.numbers)
+	if len(f.withheld) > 1 {
+		slices.Sort(f.withheld)
+		f.withheld = slices.Compact(f.withheld)
+	}
+	if !known {
+		out["Surrogate-Capability"] = surrogateCapability
+	}
+	if values := out["If-Match"]; len(values) > 0 {
+		out["If-Match"] = strengthen(values)
+	}
+	if out.Get("User-Agent") == "" {
+		out["User-Agent"] = defaultAgent
+	}
+	out["Via"] = g.via
+	if earlier := in["Via"]; len(earlier) > 0 && !connection["Via"] {
+		out["Via"] = slices.Concat(earlier, g.via)
+	}
+	return f
+}
+
+// weakPrefix matches the beginning of a weak ETag in a list.
+var weakPrefix = regexp.MustCompile(`(^|,)([ \t]*)W/"`)
+
+// strengthen reverses weaken in If-Match, in which a weak ETag never matches (RFC 9110 section 13.1.1). If the upstream's
+// ETag is weak, its strong form does not match either.
+func strengthen(values []string) []string {
+	strong := make([]string, len(values))
+	for i, value := range values {
+		strong[i] = weakPrefix.ReplaceAllString(value, `$1$2"`)
+	}
+	return strong
 }
 
 // usesCache reports whether the response to a REST request may come from the cache, or may be stored.
@@ -327,12 +373,17 @@ func (g *Gateway) setKey(q *question, in http.Header) {
 	case policy.Statistics:
 		q.rule.DefaultLifetime = statisticsTTL
 	}
-	q.askForIdentity() // so the key need not include Accept-Encoding
+}
+
+// unifyHeader gives all requests with the same key the same values of the fields that the key does not contain and that may
+// change the response.
+func (g *Gateway) unifyHeader(q *question) {
+	q.askForIdentity()
 	if len(g.Dialect.ETag) > 0 {
 		// The upstream formats JSON for browsers, under the same ETag as the compact form. The ETag depends on the
 		// spelling of the media type, so the gateway sends one spelling.
 		q.header["User-Agent"] = defaultAgent
-		if op.Known() && g.Dialect.Accept(q.header["Accept"]) == "" {
+		if q.match.Operation.Known() && g.Dialect.Accept(q.header["Accept"]) == "" {
 			q.header.Set("Accept", g.Dialect.MediaType())
 		}
 	}
@@ -361,4 +412,133 @@ func (g *Gateway) keyWithoutClass(q *question) cache.Key {
 		accept = g.Dialect.Accept(q.header["Accept"])
 	}
 	return cache.NewKey(q.keyParts(g.base, q.match.Path, q.match.Query, accept)...)
+}
+
+// keyParts returns the parts of a cache key: the first parts, and the names and values of the keyed fields and credentials.
+func (f *sentFields) keyParts(first ...string) []string {
+	parts := slices.Grow(first, 2*len(f.keyed))
+	for _, name := range f.keyed {
+		value := cache.FieldValue(f.header, name)
+		if name == "Accept-Language" && value == "*" {
+			continue // means the same as no field (RFC 9110 section 12.5.4)
+		}
+		parts = append(parts, name, value)
+	}
+	for _, name := range f.numbers {
+		parts = append(parts, "a number in", name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.credentials)) {
+		parts = append(parts, name, cache.FieldValue(f.credentials, name))
+	}
+	return parts
+}
+
+// implied returns the names of the fields that a response depends on although neither the key nor its Vary field contains their
+// values. vary are the fields of Vary outside the key. A number counts for a response without such fields: an upstream that lists
+// one field of its own in Vary lists them all.
+func (f *sentFields) implied(vary []cache.Field) []string {
+	if len(vary) > 0 {
+		return nil
+	}
+	return f.numbers
+}
+
+// authorize refuses a question that the client may not ask.
+func (g *Gateway) authorize(ex *exchange, q *question) error {
+	scope, op := q.identity.Scope, q.match.Operation
+	if !scope.Allows(q.method, op) {
+		return &failure{
+			status: http.StatusForbidden, detail: "scope",
+			message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s",
+				q.identity.Caller.Client, methodLabel(q.method), op.ID),
+		}
+	}
+	if q.graphQL != nil && scope != nil && scope.GraphQL.Restricts() {
+		if q.match.Query != "" {
+			return &failure{status: http.StatusForbidden, message: "Forbidden: send the GraphQL query in the body; this client may not have a query in the URL", detail: "scope"}
+		}
+		var forbidden *policy.GraphQLError
+		if errors.As(scope.GraphQL.Check(q.graphQL), &forbidden) {
+			return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
+		}
+	}
+	return g.checkToken(ex, q)
+}
+
+// errRefusedToken is the cause of a 401 without a request upstream.
+var errRefusedToken = errors.New("the upstream refused this token a short time ago")
+
+// sendsClientToken reports whether the request is sent with a credential of the client, which only the upstream can
+// verify.
+func (q *question) sendsClientToken() bool {
+	return !q.identity.Held && q.identity.Authorize != nil && q.identity.Caller.Kind != policy.Unauthenticated
+}
+
+// checkToken refuses a client's token that the upstream refused a short time ago. Operations for the credentials of apps are an
+// exception, because a token that other operations refuse may be such a credential.
+func (g *Gateway) checkToken(ex *exchange, q *question) error {
+	if !q.sendsClientToken() || q.match.Operation.Auth == "app" || !g.tokens.IsRefused(q.identity.Caller.Class, ex.record.Start) {
+		return nil
+	}
+	ex.record.Account = "" // as in beginToken
+	return &failure{status: http.StatusUnauthorized, message: "Bad credentials", detail: "refused-token", cause: errRefusedToken}
+}
+
+// minOwn is the length of the shortest text that can contain a key or a token for this gateway.
+const minOwn = 20
+
+// holdsOwn reports whether a text of a request contains a key or a token for this gateway.
+func (g *Gateway) holdsOwn(ex *exchange, text string) bool {
+	return g.HoldsOwn != nil && len(text) >= minOwn && g.HoldsOwn(ex.in, text)
+}
+
+// ownRefusal refuses a request that would send a key or a token for this gateway upstream.
+func ownRefusal(place string) *failure {
+	return &failure{
+		status: http.StatusBadRequest, detail: "key",
+		message: "Bad Request: " + place + " has a key or a token for this gateway, which must not reach the API; send it only in Authorization",
+	}
+}
+
+// findOwn returns the refusal for a key or a token for this gateway in fields or trailers, or nil.
+func (g *Gateway) findOwn(ex *exchange, fields http.Header, kind string) *failure {
+	for name, values := range fields {
+		if name == "Via" { // the last value is that of the gateway
+			values = values[:len(values)-len(g.via)]
+		}
+		if slices.ContainsFunc(values, func(value string) bool { return g.holdsOwn(ex, value) }) {
+			return ownRefusal(kind + name)
+		}
+	}
+	return nil
+}
+
+// checkOwn refuses a request that would send a key or a token for this gateway upstream. It checks the forwarded fields, the
+// path and the query, and the fields for credentials: their client expects that they arrive.
+func (g *Gateway) checkOwn(a *attempt) error {
+	if g.HoldsOwn == nil {
+		return nil
+	}
+	holds := func(text string) bool { return g.holdsOwn(a.exchange, text) }
+	if refusal := g.findOwn(a.exchange, a.header, "the field "); refusal != nil {
+		return refusal
+	}
+	if refusal := g.findOwn(a.exchange, a.credentials, "the field "); refusal != nil {
+		return refusal
+	}
+	for parameter := range strings.SplitSeq(a.match.Query, "&") {
+		name, value, _ := strings.Cut(parameter, "=")
+		switch {
+		case holds(name):
+			return ownRefusal("the name of a query parameter")
+		case holds(value):
+			return ownRefusal("the query parameter " + name)
+		}
+	}
+	for segment := range strings.SplitSeq(a.match.Path, "/") {
+		if holds(segment) {
+			return ownRefusal("the path")
+		}
+	}
+	return nil
 }

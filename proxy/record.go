@@ -1,12 +1,15 @@
 package proxy
 
 import (
+	"encoding/hex"
+	"iter"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -38,11 +41,12 @@ type Record struct {
 	Cache    CacheStatus   `json:"-"` // documents have its text
 	// Background marks a request that Weir sent without a waiting client.
 	Background bool `json:"background,omitempty"`
-	// Waited is the time spent waiting for permits, for coalesced calls, between polls and before retries. Attempts
-	// counts the requests sent upstream.
-	Waited   time.Duration `json:"waited_ns"`
-	Attempts int           `json:"attempts"`
-	// Spent is the quota that the attempts cost in the primary window: requests, or the costs of GraphQL calls. Polls counts the attempts that got a 202 for statistics.
+	// Waited is the time spent waiting for permits, for coalesced calls, between polls and before retries. Sent
+	// counts the HTTP requests sent upstream, of all credentials.
+	Waited time.Duration `json:"waited_ns"`
+	Sent   int           `json:"attempts"`
+	// Spent is the quota that these requests cost in the primary window: requests, or the costs of GraphQL calls.
+	// Polls counts the requests that got a 202 for statistics.
 	Spent int `json:"spent"`
 	Polls int `json:"polls,omitempty"`
 	// Outcome is the outcome of Cache. The value refused means a refusal by Weir.
@@ -69,6 +73,289 @@ type Record struct {
 // maxQueryName bounds the names of GraphQL operations, which clients choose.
 const maxQueryName = 64
 
+// CacheStatus says how the gateway handled a request: the member of Cache-Status (RFC 9211) that the gateway adds to a response.
+// The zero value is that of a refusal, or of a request without a response.
+type CacheStatus struct {
+	// Hit is set if no request was forwarded for the client.
+	Hit bool
+	// Forward is the reason for a forwarded request, otherwise empty. ForwardStatus is the status of its last response, or 0.
+	Forward       ForwardReason
+	ForwardStatus int
+	// Stored is set if the forwarded response is stored, and Collapsed if the request shared another request upstream.
+	Stored, Collapsed bool
+	// TTL is the rest of the lifetime in seconds, negative for a stale response. It counts only if HasTTL is set.
+	TTL    int
+	HasTTL bool
+	// Detail is the reason for a refusal or for a stale response, or the source of a hit. [DetailSuspect] and
+	// [DetailWasSuspect] are prefixes of the cause of a suspect response.
+	Detail string
+	// Own is set for an answer without cache and upstream, such as the rate limit status. It is not part of the field.
+	Own bool
+}
+
+// ForwardReason is the fwd parameter of Cache-Status (RFC 9211 section 2.2).
+type ForwardReason string
+
+// Reasons for forwarded requests.
+const (
+	ForwardMethod  ForwardReason = "method"
+	ForwardBypass  ForwardReason = "bypass"
+	ForwardRequest ForwardReason = "request"
+	ForwardMiss    ForwardReason = "uri-miss"
+	ForwardStale   ForwardReason = "stale"
+)
+
+// Outcome is a CacheStatus in one word.
+type Outcome string
+
+// Outcomes of requests.
+const (
+	OutcomeHit       Outcome = "hit"
+	OutcomeStale     Outcome = "stale"
+	OutcomeValidated Outcome = "validated"
+	OutcomeMiss      Outcome = "miss"
+	OutcomeBypass    Outcome = "bypass"
+	OutcomeCollapsed Outcome = "collapsed"
+	OutcomeRefused   Outcome = "refused"
+	OutcomeOwn       Outcome = "own"
+)
+
+// Outcome returns the status in one word.
+func (s *CacheStatus) Outcome() Outcome {
+	switch {
+	case s.Own:
+		return OutcomeOwn
+	case s.Collapsed:
+		return OutcomeCollapsed
+	case s.Stale():
+		return OutcomeStale
+	case s.Hit:
+		return OutcomeHit
+	case s.ForwardStatus == http.StatusNotModified:
+		return OutcomeValidated
+	case s.Forward == ForwardBypass, s.Forward == ForwardMethod, s.Forward == ForwardRequest && !s.Stored:
+		return OutcomeBypass
+	case s.Forward != "":
+		return OutcomeMiss
+	}
+	return OutcomeRefused
+}
+
+// Stale reports whether the client got a stale response. The TTL of a stored response is that of the stored one.
+func (s *CacheStatus) Stale() bool { return s.TTL < 0 && !s.Stored }
+
+// setTTL sets the rest of the lifetime of an entry.
+func (s *CacheStatus) setTTL(e *cache.Entry, now time.Time) {
+	s.TTL, s.HasTTL = -int(e.Staleness(now)/time.Second), true
+	if e.Suspect != "" {
+		s.TTL = min(s.TTL, 0)
+	}
+}
+
+const (
+	// DetailSuspect says that the response may be older than a change of the cause, so its next use revalidates it.
+	DetailSuspect = "suspect-"
+	// DetailWasSuspect says that the request was forwarded because the stored response was suspect.
+	DetailWasSuspect = "was-suspect-"
+)
+
+// suspect sets the detail of a response that is suspect for a cause. An empty cause has no effect.
+func (s *CacheStatus) suspect(cause cache.Cause) {
+	if cause != "" {
+		s.Detail = DetailSuspect + string(cause)
+	}
+}
+
+// hitStatus returns the status of a stored response that answers the question without a request.
+func (g *Gateway) hitStatus(a *attempt, e *cache.Entry, now time.Time) CacheStatus {
+	if a.current {
+		return CacheStatus{Hit: true, TTL: int((g.WebhookFresh - e.Age(now)) / time.Second), HasTTL: true, Detail: "webhook"}
+	}
+	s := CacheStatus{Hit: true}
+	s.setTTL(e, now)
+	s.suspect(e.Suspect)
+	return s
+}
+
+// String returns the member of the field.
+func (s CacheStatus) String() string {
+	var space [96]byte
+	b := append(space[:0], "weir"...)
+	if s.Hit {
+		b = append(b, "; hit"...)
+	}
+	if s.Forward != "" {
+		b = append(append(b, "; fwd="...), s.Forward...)
+	}
+	if s.ForwardStatus != 0 {
+		b = strconv.AppendInt(append(b, "; fwd-status="...), int64(s.ForwardStatus), 10)
+	}
+	if s.Stored {
+		b = append(b, "; stored"...)
+	}
+	if s.Collapsed {
+		b = append(b, "; collapsed"...)
+	}
+	if s.HasTTL {
+		b = strconv.AppendInt(append(b, "; ttl="...), int64(s.TTL), 10)
+	}
+	if s.Detail != "" {
+		b = append(append(b, "; detail="...), s.Detail...)
+	}
+	return string(b)
+}
+
+// Stage is one time-consuming part of handling a request.
+type Stage struct {
+	Name string `json:"name"` // such as StageQueue
+	// Start is relative to the start of the request.
+	Start   time.Duration `json:"start_ns"`
+	Elapsed time.Duration `json:"elapsed_ns"`
+	// Detail is the reason or the result, such as the name of a limit or a status.
+	Detail string `json:"detail,omitempty"`
+	// Shared is the use of the budget that delayed or refused the permit, if clients share the budget.
+	Shared *limits.SharedUse `json:"shared,omitempty"`
+	// Limited is the limit error of a request upstream.
+	Limited limits.LimitKind `json:"limited,omitempty"`
+	// Failed is set for a stage that ended with an error, such as a refused permit.
+	Failed bool `json:"failed,omitempty"`
+}
+
+// conclude sets the fields that describe the result and the target at the end of the request.
+func (ex *exchange) conclude() {
+	r := ex.record
+	if ex.lateLimit != nil {
+		if e := ex.lateLimit.result(); e.Kind != limits.NotLimited {
+			r.Limited, r.LimitAnswer = e.Kind, e.Name
+			for i, s := range slices.Backward(r.Stages) {
+				if s.Name == StageRequest {
+					r.Stages[i].Limited = e.Kind
+					break
+				}
+			}
+		}
+	}
+	r.Outcome = r.Cache.Outcome()
+	r.Path, r.Target = ex.maskedPath(), ex.question.targetHash()
+	switch q := ex.question; {
+	case q == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, r.Operation == rateLimitOperation:
+	case r.Status == http.StatusNotModified && q.identity.Caller.Kind != policy.Unauthenticated:
+		// An authenticated 304 costs no quota at the upstream either.
+	default:
+		r.Saved = r.Outcome != OutcomeRefused && r.Outcome != OutcomeBypass && r.Outcome != OutcomeMiss
+	}
+}
+
+const (
+	// maxText bounds text from the client in spans.
+	maxText = 256
+	// minSecret is the minimum length of a part of a credential that counts as a secret.
+	minSecret = 8
+	// masked replaces path segments that may contain a secret.
+	masked = "REDACTED"
+)
+
+// maskedPath returns the path for traces, without segments that may contain a secret. For an unknown operation,
+// maskedPath returns the route.
+func (ex *exchange) maskedPath() string {
+	if ex.question == nil || !ex.question.match.Operation.Known() {
+		return ex.record.Route
+	}
+	own := ex.appendCredentials(make([]string, 0, 2))
+	isMasked := func(segment string) bool { return len(segment) > maxText || isSecret(segment, own) }
+	for segment := range strings.SplitSeq(ex.question.match.Path, "/") {
+		if isMasked(segment) {
+			return maskSegments(ex.question.match.Path, isMasked)
+		}
+	}
+	return ex.question.match.Path
+}
+
+func maskSegments(path string, isMasked func(segment string) bool) string {
+	segments := strings.Split(path, "/")
+	for i, s := range segments {
+		if isMasked(s) {
+			segments[i] = masked
+		}
+	}
+	return strings.Join(segments, "/")
+}
+
+// appendCredentials appends the credentials of the request, without their scheme.
+func (ex *exchange) appendCredentials(list []string) []string {
+	for _, name := range [...]string{"Authorization", "Cookie"} {
+		for _, value := range ex.in.Header[name] {
+			if _, credential, ok := strings.Cut(value, " "); ok {
+				value = credential
+			}
+			list = append(list, value)
+		}
+	}
+	return list
+}
+
+// isSecret reports whether a text has the shape of a credential, contains the request's own credential, or is part of
+// that credential.
+func (ex *exchange) isSecret(text string) bool {
+	return isSecret(text, ex.appendCredentials(nil))
+}
+
+func isSecret(text string, own []string) bool {
+	for range afterCredentialPrefixes(text) {
+		return true
+	}
+	for _, value := range own {
+		if len(value) >= minSecret && strings.Contains(text, value) || len(text) >= minSecret && strings.Contains(value, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// credentialPrefixes begin the tokens of the API and the keys of the gateway. A question mark is any lower-case letter. Each
+// prefix ends with an underscore.
+var credentialPrefixes = [...]string{"gh?_", "github_pat_", "weir_"}
+
+// afterCredentialPrefixes returns the rest of a text after each of its credential prefixes.
+func afterCredentialPrefixes(text string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for end, c := range []byte(text) {
+			if c == '_' && endsWithCredentialPrefix(text[:end+1]) && !yield(text[end+1:]) {
+				return
+			}
+		}
+	}
+}
+
+func endsWithCredentialPrefix(text string) bool {
+	for _, prefix := range credentialPrefixes {
+		before, after, hasLetter := strings.Cut(prefix, "?")
+		switch n := len(text) - len(prefix); {
+		case n < 0:
+		case !hasLetter && text[n:] == prefix:
+			return true
+		case hasLetter && strings.HasPrefix(text[n:], before) && strings.HasSuffix(text, after) && 'a' <= text[n+len(before)] && text[n+len(before)] <= 'z':
+			return true
+		}
+	}
+	return false
+}
+
+// targetHash returns a hash that identifies the target of a request, with its query and with a GraphQL query and its
+// variables. Two requests with the same hash and the same caller are the same question. The hash is empty for a GraphQL
+// call that cannot share a response, such as a mutation.
+func (q *question) targetHash() string {
+	switch {
+	case q == nil, q.graphQL != nil && q.graphQL.Question == "":
+		return ""
+	case q.graphQL != nil:
+		return hexOf(cache.NewKey(q.match.Path, q.match.Query, q.graphQL.Question))
+	}
+	return hexOf(cache.NewKey(q.match.Path, q.match.Query))
+}
+
+func hexOf(key cache.Key) string { return hex.EncodeToString(key[:8]) }
+
 // OperationName returns the operation, with the name of the GraphQL operation. For an unknown operation it returns the
 // route.
 func (r *Record) OperationName() string {
@@ -81,28 +368,15 @@ func (r *Record) OperationName() string {
 	return r.Operation
 }
 
-// Stage is one time-consuming part of handling a request.
-type Stage struct {
-	// Name is one of these stages:
-	//   - queue: the wait for a permit
-	//   - coalesce: the wait for a coalesced call
-	//   - attempt: a request upstream
-	//   - settle: the report of the cost to the ledger
-	//   - poll: the pause before the next poll for statistics
-	//   - retry: the pause after a broken connection
-	Name string `json:"name"`
-	// Start is relative to the start of the request.
-	Start   time.Duration `json:"start_ns"`
-	Elapsed time.Duration `json:"elapsed_ns"`
-	// Detail is the reason or the result, such as the name of a limit or a status.
-	Detail string `json:"detail,omitempty"`
-	// Shared is the use of the budget that delayed or refused the permit, if clients share the budget.
-	Shared *limits.SharedUse `json:"shared,omitempty"`
-	// Limited is the limit error of an attempt.
-	Limited limits.LimitKind `json:"limited,omitempty"`
-	// Failed is set for a stage that ended with an error, such as a refused permit.
-	Failed bool `json:"failed,omitempty"`
-}
+// These are the names of stages.
+const (
+	StageQueue    = "queue"    // the wait for a permit
+	StageCoalesce = "coalesce" // the wait for a coalesced call
+	StageRequest  = "attempt"  // a request upstream
+	StageSettle   = "settle"   // the report of the cost to the ledger
+	StagePoll     = "poll"     // the pause before the next poll for statistics
+	StageRetry    = "retry"    // the pause after a broken connection
+)
 
 // Admission returns the result of a queue stage: admitted, waited, or the reason for the refusal.
 func (s Stage) Admission() string {
@@ -118,7 +392,7 @@ func (s Stage) Admission() string {
 // admission returns the result of the last queue stage, or an empty string.
 func (r *Record) admission() (last string) {
 	for _, s := range r.Stages {
-		if s.Name == stageQueue {
+		if s.Name == StageQueue {
 			last = s.Admission()
 		}
 	}
@@ -135,7 +409,7 @@ func (r *Record) ClientLabel() string {
 
 // copyProgress copies the costs and stages from another record of the same request.
 func (r *Record) copyProgress(from *Record) {
-	r.Attempts, r.Waited, r.Spent, r.Polls, r.Stages = from.Attempts, from.Waited, from.Spent, from.Polls, from.Stages
+	r.Sent, r.Waited, r.Spent, r.Polls, r.Stages = from.Sent, from.Waited, from.Spent, from.Polls, from.Stages
 }
 
 // maxDebug bounds the length of the Weir-Debug field.
@@ -175,29 +449,4 @@ func (r *Record) debug(q *question) string {
 		return c
 	}, strings.Join(parts, "; "))
 	return text[:min(len(text), maxDebug)]
-}
-
-// conclude sets the fields that describe the result and the target at the end of the request.
-func (ex *exchange) conclude() {
-	r := ex.record
-	if ex.lateLimit != nil {
-		if e := ex.lateLimit.result(); e.Kind != limits.NotLimited {
-			r.Limited, r.LimitAnswer = e.Kind, e.Name
-			for i, s := range slices.Backward(r.Stages) {
-				if s.Name == stageAttempt {
-					r.Stages[i].Limited = e.Kind
-					break
-				}
-			}
-		}
-	}
-	r.Outcome = r.Cache.Outcome()
-	r.Path, r.Target = ex.maskedPath(), ex.question.targetHash()
-	switch q := ex.question; {
-	case q == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, r.Operation == rateLimitOperation:
-	case r.Status == http.StatusNotModified && q.identity.Caller.Kind != policy.Unauthenticated:
-		// An authenticated 304 costs no quota at the upstream either.
-	default:
-		r.Saved = r.Outcome != OutcomeRefused && r.Outcome != OutcomeBypass && r.Outcome != OutcomeMiss
-	}
 }

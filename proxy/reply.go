@@ -8,71 +8,19 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
-
-const (
-	requestIDHeader     = "Weir-Request-Id"
-	debugHeader         = "Weir-Debug"
-	traceresponseHeader = "Traceresponse"
-)
-
-// finishHeader completes the header of a response that came from the cache or the upstream.
-func (g *Gateway) finishHeader(ex *exchange, status int, h http.Header) {
-	g.localize(ex, h)
-	g.setWeirHeaders(ex, status, h)
-	if ex.prefer.applied != "" && ex.record.Waited > 0 {
-		h.Set("Preference-Applied", ex.prefer.applied)
-	}
-}
-
-// setWeirHeaders sets the fields of every response: the rate limit of the account, Cache-Status and the request ID. If
-// the request is traced, it also sets traceresponse (W3C Trace Context, level 2) for authorized clients.
-func (g *Gateway) setWeirHeaders(ex *exchange, status int, h http.Header) {
-	if ex.question != nil && status != http.StatusUnauthorized { // a refused credential has no budget
-		g.setRateLimitHeaders(ex, h)
-	}
-	h["Cache-Status"] = append(h["Cache-Status"], ex.record.Cache.String()) // after the members of caches closer to the upstream
-	if ex.debug && ex.in.Header.Get(debugHeader) == "1" {
-		h.Set(debugHeader, ex.record.debug(ex.question))
-	}
-	if trace := ex.span.SpanContext(); ex.authorized && ex.span.IsRecording() {
-		h.Set(traceresponseHeader, "00-"+trace.TraceID().String()+"-"+trace.SpanID().String()+"-"+trace.TraceFlags().String())
-	}
-	h.Set(requestIDHeader, ex.record.ID)
-}
-
-var rateLimitFields = [...]string{
-	"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Used", "X-Ratelimit-Reset", "X-Ratelimit-Resource",
-}
-
-// setRateLimitHeaders replaces the upstream's rate limit fields by the current budget of the caller's account for the
-// request's resource, as far as this process knows it: a hit must not wait for the ledger's store. RateLimit-Policy and
-// RateLimit follow the IETF drafts -08 to -11 (limits.md section 9).
-func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
-	b, known := g.Ledger.Budget(ex.question.identity.Caller, ex.record.Resource)
-	if !known || b.Unlimited {
-		return // the upstream's own fields, if any, are unchanged
-	}
-	values := []string{
-		strconv.Itoa(b.Limit), strconv.Itoa(b.Remaining), strconv.Itoa(b.Used), strconv.FormatInt(b.Reset.Unix(), 10), b.Resource,
-	}
-	for i, name := range rateLimitFields {
-		h[name] = values[i : i+1 : i+1]
-	}
-	if g.RateLimitFields {
-		name, window := strconv.Quote(b.Resource), int(b.Window/time.Second)
-		reset := max(0, int(time.Until(b.Reset)/time.Second))
-		h.Set("Ratelimit-Policy", name+";q="+strconv.Itoa(b.Limit)+";w="+strconv.Itoa(window))
-		h.Set("Ratelimit", name+";r="+strconv.Itoa(b.Remaining)+";t="+strconv.Itoa(reset))
-	}
-}
 
 // replyFromEntry writes a stored response, which may be stale, or 304 if the client's validators match. For a range
 // request, Range and If-Range select a range, 416 or the whole response.
@@ -133,6 +81,209 @@ func copyEntryHeader(a *attempt, e *cache.Entry, now time.Time, h http.Header) (
 	return status
 }
 
+// storedContent returns the body of a stored response in the content coding of the client, and sets the fields in h.
+func (g *Gateway) storedContent(a *attempt, e *cache.Entry, status int, h http.Header) []byte {
+	c := a.selectCoding(status, h, int64(len(e.Body)))
+	if c == nil {
+		return e.Body
+	}
+	body := g.Cache.Coded(a.key, e, c)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	return body
+}
+
+// selectCoding returns the content coding for a response whose identity form has this length, or nil for identity. The
+// length is -1 if unknown. If the coding depends on the client, selectCoding also sets Vary. For a coding, selectCoding
+// sets Content-Encoding and a weak ETag, and removes Accept-Ranges and Content-Length.
+func (a *attempt) selectCoding(status int, h http.Header, length int64) *contentcoding.Coding {
+	has := func(name string) bool { return len(h[name]) > 0 }
+	if 0 <= length && length < minCoded || slices.ContainsFunc(uncoded, has) ||
+		cache.ParseDirectives(h["Cache-Control"]).Has("no-transform") ||
+		status != http.StatusNotModified && !contentcoding.Compressible(h.Get("Content-Type")) {
+		return nil
+	}
+	if !httpguts.HeaderValuesContainsToken(h["Vary"], "Accept-Encoding") && !httpguts.HeaderValuesContainsToken(h["Vary"], "*") {
+		h["Vary"] = append(h["Vary"], "Accept-Encoding")
+	}
+	c := contentcoding.Select(a.acceptEncoding)
+	if status == http.StatusNotModified {
+		a.weakenConfirmed(h, c)
+		return nil
+	}
+	if c == nil || a.ranged || has("Content-Range") || a.cacheControl.Has("no-transform") {
+		return nil
+	}
+	h.Del("Accept-Ranges") // ranges are parts of the identity form
+	h.Del("Content-Length")
+	h.Set("Content-Encoding", c.Name)
+	weaken(h)
+	return c
+}
+
+// minCoded is the size of the smallest body that is encoded. A smaller response usually fits into one TCP segment.
+const minCoded = 1 << 10
+
+// uncoded contains the response fields that exclude a content coding: the content is encoded already or has a digest
+// (RFC 9530).
+var uncoded = []string{"Content-Encoding", "Content-Md5", "Digest", "Content-Digest", "Repr-Digest"}
+
+// weaken makes a strong ETag weak, because two content codings must not share a strong ETag (RFC 9110 section 8.8.3.3).
+func weaken(h http.Header) {
+	if etag := h.Get("Etag"); strings.HasPrefix(etag, `"`) {
+		h.Set("Etag", "W/"+etag)
+	}
+}
+
+// weakenConfirmed sets the ETag of a 304 to the form that the client has stored (RFC 9111 section 4.3.4): the weak form
+// if the client sent that form, or may have stored a coded response without sending its ETag.
+func (a *attempt) weakenConfirmed(h http.Header, c *contentcoding.Coding) {
+	sent := a.in.Header["If-None-Match"]
+	if len(sent) == 0 && c != nil || strings.Contains(strings.Join(sent, ","), "W/"+h.Get("Etag")) {
+		weaken(h)
+	}
+}
+
+const (
+	requestIDHeader     = "Weir-Request-Id"
+	debugHeader         = "Weir-Debug"
+	traceresponseHeader = "Traceresponse"
+)
+
+// finishHeader completes the header of a response that came from the cache or the upstream.
+func (g *Gateway) finishHeader(ex *exchange, status int, h http.Header) {
+	g.localize(ex, h)
+	g.setWeirHeaders(ex, status, h)
+	if ex.prefer.applied != "" && ex.record.Waited > 0 {
+		h.Set("Preference-Applied", ex.prefer.applied)
+	}
+}
+
+// localFields are the response fields with one URL that localize rewrites.
+var localFields = [...]string{"Location", "Content-Location"}
+
+// localize replaces the upstream by the gateway in the URLs of Link, Location and Content-Location. URLs of other hosts stay
+// unchanged. The gateway never sends a credential to other hosts.
+func (g *Gateway) localize(ex *exchange, h http.Header) {
+	if len(h["Link"]) == 0 && len(h["Location"]) == 0 && len(h["Content-Location"]) == 0 {
+		return
+	}
+	origin := g.TrustedProxies.Origin(ex.in)
+	for _, name := range localFields {
+		if target := h.Get(name); target != "" {
+			local := g.localURL(ex, origin, target)
+			if h.Set(name, local); local == target {
+				g.noteForeignName(name, target, "")
+			}
+		}
+	}
+	if links := h["Link"]; len(links) > 0 {
+		rewritten := make([]string, len(links))
+		for i, value := range links {
+			rewritten[i] = g.localLinks(ex, origin, value)
+		}
+		h["Link"] = rewritten
+	}
+}
+
+// localLinks rewrites each <URI-Reference> of a Link field (RFC 8288 section 3). Angle brackets cannot occur in a URI
+// or in an unquoted parameter. A quoted parameter is changed only if angle brackets in the parameter contain the
+// upstream's URL.
+func (g *Gateway) localLinks(ex *exchange, origin inbound.Origin, value string) string {
+	var b strings.Builder
+	for {
+		before, rest, ok := strings.Cut(value, "<")
+		uri, after, closed := strings.Cut(rest, ">")
+		if !ok || !closed {
+			b.WriteString(value)
+			return b.String()
+		}
+		local := g.localURL(ex, origin, uri)
+		if local == uri {
+			parameters, _, _ := strings.Cut(after, "<")
+			g.noteForeignName("Link", uri, parameters)
+		}
+		b.WriteString(before + "<" + local + ">")
+		value = after
+	}
+}
+
+// localURL translates a URL below the upstream's base into the URL for the same target at the gateway. Other URLs are
+// returned unchanged, and so are URLs with the name by which the client calls the upstream, for example through the forward
+// proxy. A path without a host needs a translation only if clients reach the upstream below a prefix.
+func (g *Gateway) localURL(ex *exchange, origin inbound.Origin, raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil || u.User != nil || u.Host != "" && strings.EqualFold(u.Host, origin.Host) {
+		return raw
+	}
+	prefix, base := origin.Prefix+ex.prefix, origin.String()+ex.prefix
+	if u.Host == "" && u.Scheme == "" && strings.HasPrefix(u.Path, "/") && prefix != "" {
+		u.Scheme, u.Host, base = g.Upstream.Scheme, g.Upstream.Host, prefix
+	}
+	path, ok := g.pathOf(u)
+	if !ok {
+		return raw
+	}
+	local := base + path
+	if u.RawQuery != "" {
+		local += "?" + u.RawQuery
+	}
+	if u.Fragment != "" {
+		local += "#" + u.EscapedFragment()
+	}
+	return local
+}
+
+// pathOf returns the path of a URL of the upstream below its base, and false for other URLs. The paths of files stay
+// unchanged.
+func (g *Gateway) pathOf(u *url.URL) (path string, ok bool) {
+	if g.Host == "" {
+		return g.names.Path(u, g.Catalogue)
+	}
+	return pathBelow(u, g.Upstream, strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
+}
+
+// setWeirHeaders sets the fields of every response: the rate limit of the account, Cache-Status and the request ID. If
+// the request is traced, it also sets traceresponse (W3C Trace Context, level 2) for authorized clients.
+func (g *Gateway) setWeirHeaders(ex *exchange, status int, h http.Header) {
+	if ex.question != nil && status != http.StatusUnauthorized { // a refused credential has no budget
+		g.setRateLimitHeaders(ex, h)
+	}
+	h["Cache-Status"] = append(h["Cache-Status"], ex.record.Cache.String()) // after the members of caches closer to the upstream
+	if ex.debug && ex.in.Header.Get(debugHeader) == "1" {
+		h.Set(debugHeader, ex.record.debug(ex.question))
+	}
+	if trace := ex.span.SpanContext(); ex.authorized && ex.span.IsRecording() {
+		h.Set(traceresponseHeader, "00-"+trace.TraceID().String()+"-"+trace.SpanID().String()+"-"+trace.TraceFlags().String())
+	}
+	h.Set(requestIDHeader, ex.record.ID)
+}
+
+var rateLimitFields = [...]string{
+	"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Used", "X-Ratelimit-Reset", "X-Ratelimit-Resource",
+}
+
+// setRateLimitHeaders replaces the upstream's rate limit fields by the current budget of the caller's account for the
+// request's resource, as far as this process knows it: a hit must not wait for the ledger's store. RateLimit-Policy and
+// RateLimit follow the IETF drafts -08 to -11 (limits.md section 9).
+func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
+	b, known := g.Ledger.Budget(ex.question.identity.Caller, ex.record.Resource)
+	if !known || b.Unlimited {
+		return // the upstream's own fields, if any, are unchanged
+	}
+	values := []string{
+		strconv.Itoa(b.Limit), strconv.Itoa(b.Remaining), strconv.Itoa(b.Used), strconv.FormatInt(b.Reset.Unix(), 10), b.Resource,
+	}
+	for i, name := range rateLimitFields {
+		h[name] = values[i : i+1 : i+1]
+	}
+	if g.RateLimitFields {
+		name, window := strconv.Quote(b.Resource), int(b.Window/time.Second)
+		reset := max(0, int(time.Until(b.Reset)/time.Second))
+		h.Set("Ratelimit-Policy", name+";q="+strconv.Itoa(b.Limit)+";w="+strconv.Itoa(window))
+		h.Set("Ratelimit", name+";r="+strconv.Itoa(b.Remaining)+";t="+strconv.Itoa(reset))
+	}
+}
+
 // entryResponse returns a stored response as an [http.Response].
 func (g *Gateway) entryResponse(a *attempt, e *cache.Entry, now time.Time) *http.Response {
 	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: a.in, Body: http.NoBody, Header: http.Header{}}
@@ -145,6 +296,72 @@ func (g *Gateway) entryResponse(a *attempt, e *cache.Entry, now time.Time) *http
 		}
 	}
 	return resp
+}
+
+// encode applies a content coding to a response that the upstream sent in identity form. A stored response is encoded
+// already.
+func (a *attempt) encode(resp *http.Response) {
+	if !a.identityAsked {
+		return
+	}
+	length := resp.ContentLength
+	if resp.StatusCode == http.StatusNotModified || resp.StatusCode == http.StatusPartialContent {
+		length = -1 // the length of the complete content is unknown
+	}
+	c := a.selectCoding(resp.StatusCode, resp.Header, length)
+	if c == nil {
+		return
+	}
+	resp.ContentLength = -1 // the ReverseProxy then flushes each write
+	if a.method != http.MethodHead {
+		resp.Body = c.Reader(resp.Body)
+	}
+}
+
+// The API lets programs in browsers of all sites read its responses, without credentials of the browser. Responses of the gateway
+// itself have the same fields, so that such a program sees the refusal instead of a network error.
+const (
+	allowedOrigins = "*"
+	allowedMethods = "GET, HEAD, POST, PUT, PATCH, DELETE"
+	preflightAge   = "86400" // seconds, as at the API
+	// exposedFields are the response fields that programs of other sites may read, besides those of the dialect.
+	exposedFields = "ETag, Link, Location, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, X-RateLimit-Resource, X-RateLimit-Reset, " +
+		"X-OAuth-Scopes, X-Accepted-OAuth-Scopes, X-Poll-Interval, Deprecation, Sunset, Cache-Status, " + requestIDHeader + ", " + debugHeader
+)
+
+// allowOrigins lets programs of all sites read a response of the gateway itself.
+func (g *Gateway) allowOrigins(h http.Header) {
+	h.Set("Access-Control-Allow-Origin", allowedOrigins)
+	h.Set("Access-Control-Expose-Headers", g.exposed)
+}
+
+// isPreflight reports whether a browser asks for the permission to send a request. Such a question has no credential.
+func (ex *exchange) isPreflight() bool {
+	h := ex.in.Header
+	return ex.in.Method == http.MethodOptions && ex.body == nil && h.Get("Origin") != "" && h.Get("Access-Control-Request-Method") != ""
+}
+
+// answerPreflight permits all methods of the API and all fields that the browser names, because all fields are forwarded.
+func (g *Gateway) answerPreflight(ex *exchange) {
+	ex.record.Cache = CacheStatus{Detail: "preflight", Own: true}
+	h := ex.w.Header()
+	g.allowOrigins(h)
+	h.Set("Access-Control-Allow-Methods", allowedMethods)
+	h.Set("Access-Control-Max-Age", preflightAge)
+	var fields []string
+	for _, value := range ex.in.Header["Access-Control-Request-Headers"] {
+		for name := range strings.SplitSeq(value, ",") {
+			if name = strings.Trim(name, " \t"); httpguts.ValidHeaderFieldName(name) {
+				fields = append(fields, name)
+			}
+		}
+	}
+	if len(fields) > 0 {
+		h.Set("Access-Control-Allow-Headers", strings.Join(fields, ", "))
+	}
+	h.Set("Vary", "Access-Control-Request-Headers")
+	g.setWeirHeaders(ex, http.StatusNoContent, h)
+	ex.w.WriteHeader(http.StatusNoContent)
 }
 
 // rateLimitOperation is the operation that Weir answers from the ledger.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"iter"
 	"maps"
 	"net/http"
 	"net/url"
@@ -20,16 +19,6 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/weirgate/weir/limits"
-)
-
-// These are the names of stages; see [Stage.Name].
-const (
-	stageQueue    = "queue"
-	stageCoalesce = "coalesce"
-	stageAttempt  = "attempt"
-	stagePoll     = "poll"
-	stageRetry    = "retry"
-	stageSettle   = "settle"
 )
 
 // stage is a [Stage] in progress.
@@ -50,8 +39,8 @@ func (g *Gateway) beginStage(ex *exchange, ctx context.Context, name string) sta
 	if !ex.span.IsRecording() {
 		return s
 	}
-	if name == stageAttempt {
-		attributes := trace.WithAttributes(g.attemptAttributes(ex)...)
+	if name == StageRequest {
+		attributes := trace.WithAttributes(g.requestAttributes(ex)...)
 		s.ctx, s.span = g.Tracer.Start(ctx, ex.record.Method+" "+ex.record.Route, trace.WithSpanKind(trace.SpanKindClient), attributes)
 	} else {
 		s.ctx, s.span = g.Tracer.Start(ctx, name)
@@ -67,9 +56,9 @@ func (s stage) end(detail string, err error) time.Duration {
 	return s.close(detail, err)
 }
 
-// endAttempt ends the stage of an attempt with the response or the error.
-func (s stage) endAttempt(resp *http.Response, err error) {
-	detail := attemptResult(resp, err)
+// endRequest ends the stage of a request with the response or the error.
+func (s stage) endRequest(resp *http.Response, err error) {
+	detail := requestResult(resp, err)
 	if s.span.IsRecording() {
 		if err == nil {
 			s.span.SetAttributes(semconv.HTTPResponseStatusCode(resp.StatusCode))
@@ -121,7 +110,7 @@ func (s stage) showShared(p *limits.Permit, err error) {
 	)
 }
 
-// showLimit records the limit error of an attempt.
+// showLimit records the limit error of a request.
 func (s stage) showLimit(o limits.Outcome) {
 	if o.Limited == limits.NotLimited {
 		return
@@ -137,17 +126,17 @@ func (s stage) linkTo(other trace.SpanContext) {
 	}
 }
 
-// attemptAttributes returns the attributes of a client span (OpenTelemetry's HTTP conventions). The query is omitted
+// requestAttributes returns the attributes of a client span (OpenTelemetry's HTTP conventions). The query is omitted
 // because it may contain secrets.
-func (g *Gateway) attemptAttributes(ex *exchange) []attribute.KeyValue {
+func (g *Gateway) requestAttributes(ex *exchange) []attribute.KeyValue {
 	list := []attribute.KeyValue{
 		semconv.HTTPRequestMethodKey.String(ex.record.Method),
 		semconv.ServerAddress(g.Upstream.Hostname()), semconv.ServerPort(port(g.Upstream)),
 		semconv.URLFull(strings.TrimSuffix(g.Upstream.Scheme+"://"+g.Upstream.Host+g.Upstream.EscapedPath(), "/") + ex.maskedPath()),
 		semconv.URLTemplate(ex.record.Route),
 	}
-	if ex.record.Attempts > 0 {
-		list = append(list, semconv.HTTPRequestResendCount(ex.record.Attempts))
+	if ex.record.Sent > 0 {
+		list = append(list, semconv.HTTPRequestResendCount(ex.record.Sent))
 	}
 	return list
 }
@@ -167,8 +156,8 @@ func queueResult(p *limits.Permit, err error) string {
 	return "store"
 }
 
-// attemptResult returns the detail of an attempt stage: the status or the kind of the error.
-func attemptResult(resp *http.Response, err error) string {
+// requestResult returns the detail of the stage of a request: the status or the kind of the error.
+func requestResult(resp *http.Response, err error) string {
 	if err == nil {
 		return strconv.Itoa(resp.StatusCode)
 	}
@@ -199,15 +188,15 @@ func (g *Gateway) traceBackground(ex *exchange, cause trace.SpanContext) {
 	g.setSpan(ex, ctx, span)
 }
 
-// propagate returns the request with the trace context of an attempt, or the request itself if trace contexts are not
+// propagate returns the request with the trace context of its stage, or the request itself if trace contexts are not
 // sent upstream. Baggage is never sent.
-func (g *Gateway) propagate(attempt stage, out *http.Request) *http.Request {
+func (g *Gateway) propagate(s stage, out *http.Request) *http.Request {
 	if !g.PropagateTrace {
 		return out
 	}
-	traced := *out // an earlier attempt may still use the header
+	traced := *out // an earlier request may still use the header
 	traced.Header = maps.Clone(out.Header)
-	propagation.TraceContext{}.Inject(attempt.ctx, propagation.HeaderCarrier(traced.Header))
+	propagation.TraceContext{}.Inject(s.ctx, propagation.HeaderCarrier(traced.Header))
 	return &traced
 }
 
@@ -286,99 +275,4 @@ func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
 	return list
 }
 
-const (
-	// maxText bounds text from the client in spans.
-	maxText = 256
-	// minSecret is the minimum length of a part of a credential that counts as a secret.
-	minSecret = 8
-	// masked replaces path segments that may contain a secret.
-	masked = "REDACTED"
-)
-
 func truncated(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxText)], "\uFFFD") }
-
-// credentialPrefixes begin the tokens of the API and the keys of the gateway. A question mark is any lower-case letter. Each
-// prefix ends with an underscore.
-var credentialPrefixes = [...]string{"gh?_", "github_pat_", "weir_"}
-
-// afterCredentialPrefixes returns the rest of a text after each of its credential prefixes.
-func afterCredentialPrefixes(text string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for end, c := range []byte(text) {
-			if c == '_' && endsWithCredentialPrefix(text[:end+1]) && !yield(text[end+1:]) {
-				return
-			}
-		}
-	}
-}
-
-func endsWithCredentialPrefix(text string) bool {
-	for _, prefix := range credentialPrefixes {
-		before, after, hasLetter := strings.Cut(prefix, "?")
-		switch n := len(text) - len(prefix); {
-		case n < 0:
-		case !hasLetter && text[n:] == prefix:
-			return true
-		case hasLetter && strings.HasPrefix(text[n:], before) && strings.HasSuffix(text, after) && 'a' <= text[n+len(before)] && text[n+len(before)] <= 'z':
-			return true
-		}
-	}
-	return false
-}
-
-// maskedPath returns the path for traces, without segments that may contain a secret. For an unknown operation,
-// maskedPath returns the route.
-func (ex *exchange) maskedPath() string {
-	if ex.question == nil || !ex.question.match.Operation.Known() {
-		return ex.record.Route
-	}
-	own := ex.appendCredentials(make([]string, 0, 2))
-	isMasked := func(segment string) bool { return len(segment) > maxText || isSecret(segment, own) }
-	for segment := range strings.SplitSeq(ex.question.match.Path, "/") {
-		if isMasked(segment) {
-			return maskSegments(ex.question.match.Path, isMasked)
-		}
-	}
-	return ex.question.match.Path
-}
-
-func maskSegments(path string, isMasked func(segment string) bool) string {
-	segments := strings.Split(path, "/")
-	for i, s := range segments {
-		if isMasked(s) {
-			segments[i] = masked
-		}
-	}
-	return strings.Join(segments, "/")
-}
-
-// appendCredentials appends the credentials of the request, without their scheme.
-func (ex *exchange) appendCredentials(list []string) []string {
-	for _, name := range [...]string{"Authorization", "Cookie"} {
-		for _, value := range ex.in.Header[name] {
-			if _, credential, ok := strings.Cut(value, " "); ok {
-				value = credential
-			}
-			list = append(list, value)
-		}
-	}
-	return list
-}
-
-// isSecret reports whether a text has the shape of a credential, contains the request's own credential, or is part of
-// that credential.
-func (ex *exchange) isSecret(text string) bool {
-	return isSecret(text, ex.appendCredentials(nil))
-}
-
-func isSecret(text string, own []string) bool {
-	for range afterCredentialPrefixes(text) {
-		return true
-	}
-	for _, value := range own {
-		if len(value) >= minSecret && strings.Contains(text, value) || len(text) >= minSecret && strings.Contains(value, text) {
-			return true
-		}
-	}
-	return false
-}

@@ -162,7 +162,7 @@ func TestQueueStageShowsTheUseOfClients(t *testing.T) {
 		first.Wait()
 		w.want("reason", s.Detail, "concurrency")
 		w.want("use", fmt.Sprint(s.Shared), "&{concurrency 1 [{agent 1}]}")
-		span := w.span(kept, func(s tracetest.SpanStub) bool { return s.Name == stageQueue && len(s.Attributes) > 0 })
+		span := w.span(kept, func(s tracetest.SpanStub) bool { return s.Name == StageQueue && len(s.Attributes) > 0 })
 		w.want("attributes", fmt.Sprint(attributesOf(span)), `map[weir.budget:concurrency weir.budget.clients:["agent"] `+
 			`weir.budget.limit:1 weir.budget.used:[1] weir.reason:concurrency]`)
 		earlier := w.recent()[1]
@@ -189,11 +189,11 @@ func TestEachPollIsAStage(t *testing.T) {
 }
 
 func TestAttemptsOfSeveralCredentialsShareOneRecord(t *testing.T) {
-	r := Record{ID: "one", Attempts: 1, Spent: 1, Stages: []Stage{{Name: stageQueue}}}
+	r := Record{ID: "one", Sent: 1, Spent: 1, Stages: []Stage{{Name: StageQueue}}}
 	next := r
-	next.Attempts, next.Spent, next.Stages = 2, 2, append(next.Stages, Stage{Name: stageAttempt})
+	next.Sent, next.Spent, next.Stages = 2, 2, append(next.Stages, Stage{Name: StageRequest})
 	r.copyProgress(&next)
-	failIf(t, r.Attempts != 2 || r.Spent != 2 || stagesOf(r) != "queue attempt", "record of both attempts %+v", r)
+	failIf(t, r.Sent != 2 || r.Spent != 2 || stagesOf(r) != "queue attempt", "record of both attempts %+v", r)
 }
 
 func TestAttemptResultHasTheErrorType(t *testing.T) {
@@ -211,7 +211,7 @@ func TestAttemptResultHasTheErrorType(t *testing.T) {
 		{io.ErrUnexpectedEOF, "connection_broken"},
 		{errors.New("malformed HTTP response"), "_OTHER"},
 	} {
-		got := attemptResult(&http.Response{StatusCode: http.StatusNoContent}, c.err)
+		got := requestResult(&http.Response{StatusCode: http.StatusNoContent}, c.err)
 		failIf(t, got != c.want, "%v: got %s, want %s", c.err, got, c.want)
 	}
 }
@@ -358,7 +358,7 @@ func TestFollowerLinksToTheLeaderOnAnotherReplica(t *testing.T) {
 		w.want("outcome", r.Outcome, OutcomeCollapsed)
 		w.want("waited", r.Waited, r.Stages[0].Elapsed)
 		for _, s := range kept.GetSpans() {
-			if s.Name == stageCoalesce && (len(s.Links) != 1 || s.Links[0].SpanContext.SpanID().String() != leader) {
+			if s.Name == StageCoalesce && (len(s.Links) != 1 || s.Links[0].SpanContext.SpanID().String() != leader) {
 				w.Errorf("%+v, want a link to %s", s, leader)
 			}
 		}

@@ -1,8 +1,10 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +12,8 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,7 +46,7 @@ func NewTransport() *http.Transport {
 	}
 }
 
-// These errors end an attempt.
+// These errors end a request.
 var (
 	errStalled = errors.New("the upstream did not respond in time")
 	errInterim = errors.New("the upstream sent too many interim responses")
@@ -51,12 +55,12 @@ var (
 	errUnpermitted = fmt.Errorf("the upstream closed the connection during the request: %w", io.ErrUnexpectedEOF)
 )
 
-// maxInterim bounds the interim responses (1xx) of one attempt.
+// maxInterim bounds the interim responses (1xx) of one request.
 const maxInterim = 100
 
-// send sends the request once. The outcome is also valid with an error. A request counts as sent unless it is provably
+// roundTrip sends the request once. The outcome is also valid with an error. A request counts as sent unless it is provably
 // unsent ([wire.mayHaveArrived]).
-func (g *Gateway) send(a *attempt, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
+func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	w := &wire{start: time.Now(), timeout: a.match.Operation.HeaderSilence(g.Timeout), ctx: ctx, cancel: cancel}
 	w.timer = time.AfterFunc(w.timeout, func() { cancel(errStalled) })
@@ -86,11 +90,12 @@ func (g *Gateway) send(a *attempt, out *http.Request, permit limits.Permit) (*ht
 		resp.Body = http.NoBody
 		w.stop()
 	} else {
-		body := &responseBody{resp.Body, w, a.match.Operation.BodySilence(resp.Header.Get("Content-Type"), g.Timeout)}
+		received := resp.Body
+		body := &responseBody{received, w, a.match.Operation.BodySilence(resp.Header.Get("Content-Type"), g.Timeout)}
 		w.timer.Reset(body.timeout)
-		if body := resp.Body; hooks.WroteRequest != nil && resp.ProtoMajor > 1 { // a request with a body
+		if hooks.WroteRequest != nil && resp.ProtoMajor > 1 { // a request with a body
 			// The transport does not notice a cancellation while it waits for the upstream to accept more of the request.
-			context.AfterFunc(ctx, func() { _ = body.Close() })
+			context.AfterFunc(ctx, func() { _ = received.Close() })
 		}
 		resp.Body = body
 	}
@@ -105,13 +110,103 @@ func (g *Gateway) send(a *attempt, out *http.Request, permit limits.Permit) (*ht
 	return resp, o, nil
 }
 
-// wire is the state of one attempt. The attempt is canceled after a pause of the timeout during the request or before the
-// response; a response body has a timeout of its own. The total time of a body has no bound. The transport reports events from its own goroutines.
+// recognizeLimit adds a limit error to the outcome, and returns the error. GraphQL reports a limit with status 200.
+// recognizeLimit also adds the cost that a short response to a GraphQL call reports. It removes the rate headers of a refused
+// credential, because they report another budget.
+func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limits.Outcome, permit limits.Permit) limits.LimitError {
+	answer := policy.UpstreamAnswer{
+		Status: resp.StatusCode, Header: resp.Header, GraphQL: a.graphQL != nil,
+		Unproven: a.sentCredential != nil && a.sentCredential.IsUnproven(),
+	}
+	if g.mayReportLimit(a, resp) {
+		answer.Body = peekText(resp)
+	}
+	e := g.Limiter.ReadLimitError(permit.Account, answer)
+	if a.sentCredential != nil && e.Kind == limits.NotLimited && (answer.GraphQL || resp.StatusCode == http.StatusForbidden) && policy.LacksPermission(answer.Body) {
+		a.sentCredential.Denied()
+	}
+	retryAfter := boundRetryAfter(resp.Header, outcome)
+	if e.Kind != limits.NotLimited {
+		outcome.RetryAfter = retryAfter
+	}
+	if e.Repeated == 0 {
+		outcome.Limited = e.Kind
+	}
+	a.lateLimit = nil
+	if answer.GraphQL && resp.StatusCode == http.StatusOK && len(answer.Body) >= maxPeek && e.Kind == limits.NotLimited && resp.Header.Get("Content-Encoding") == "" {
+		a.lateLimit = g.watchEnd(a, resp, permit)
+	}
+	if answer.GraphQL && resp.StatusCode == http.StatusOK {
+		cost, executed, outside := limits.ReadCost(answer.Body)
+		if outside {
+			outcome.Outside = policy.GraphQLCost.Name
+		}
+		if outcome.Succeeded = executed; a.graphQL.ReportsCost {
+			outcome.Cost = cost
+		}
+	}
+	if outcome.Unauthorized && permit.Kind != policy.Unauthenticated {
+		outcome.Rate = limits.Rate{}
+		limits.RemoveRate(resp.Header)
+	}
+	return e
+}
+
+// boundRetryAfter returns the Retry-After of a response. The client gets no value outside the range.
+func boundRetryAfter(h http.Header, outcome *limits.Outcome) time.Duration {
+	wait, v := limits.ReadRetryAfter(h, time.Now())
+	switch v {
+	case policy.InRange:
+		return wait
+	case policy.Clamped:
+		h.Set("Retry-After", strconv.Itoa(int(wait/time.Second)))
+	case policy.Ignored:
+		h.Del("Retry-After")
+	}
+	outcome.Outside = policy.RetryAfter.Name
+	return wait
+}
+
+// mayReportLimit reports whether the body of a response must be read to recognize a limit error. A successful response of
+// REST is rarely one, so its length or its beginning decides. The response must be in the plain representation, because
+// other representations contain text of users.
+func (g *Gateway) mayReportLimit(a *attempt, resp *http.Response) bool {
+	const longestError = 1 << 10
+	switch status := resp.StatusCode; {
+	case resp.Body == http.NoBody:
+		return false
+	case a.graphQL != nil:
+		return status < http.StatusInternalServerError
+	case status >= http.StatusBadRequest:
+		return status < http.StatusInternalServerError && (g.Host == "" || status == http.StatusForbidden || status == http.StatusTooManyRequests)
+	case status != http.StatusOK, resp.ContentLength == 0, resp.ContentLength > longestError, g.Host != "",
+		!g.isPlainType(a, resp.Header.Get("Content-Type")), g.Dialect.Accept(a.in.Header["Accept"]) != "":
+		return false
+	case resp.ContentLength > 0:
+		return true
+	}
+	start := make([]byte, longestError)
+	n, err := resp.Body.Read(start)
+	resp.Body = rejoin(start[:n], err, resp.Body)
+	return resp.Header.Get("Content-Encoding") == "" && bytes.HasPrefix(start, []byte("{")) && bytes.Contains(start[:n], []byte(`"message"`))
+}
+
+// isPlainType reports whether a Content-Type may be that of an error in a success. An operation of the catalogue has JSON in
+// its plain representation, so a missing or a wrong type does not hide an error.
+func (g *Gateway) isPlainType(a *attempt, contentType string) bool {
+	mediaType, _, _ := strings.Cut(contentType, ";")
+	mediaType = strings.ToLower(strings.TrimSpace(mediaType))
+	return mediaType == "application/json" || a.match.Operation.Known() && (mediaType == "text/plain" || g.Dialect.Accept([]string{mediaType}) == "")
+}
+
+// wire is the state of one HTTP request. The request is canceled after a pause of the timeout during the upload or before the
+// response; a response body has its own timeout. The total time of a body has no bound. The transport reports events from its own
+// goroutines.
 type wire struct {
 	start   time.Time
 	timeout time.Duration
 	timer   *time.Timer
-	ctx     context.Context // of the attempt
+	ctx     context.Context // of the request
 	cancel  context.CancelCauseFunc
 
 	reused    atomic.Bool  // the connection had been used before
@@ -171,7 +266,7 @@ func (w *wire) mayHaveArrived(ctx context.Context) bool {
 // upload does not count as upstream time.
 func (w *wire) noteSent() { w.sent.Store(int64(time.Since(w.start))) }
 
-// cause returns the reason why the attempt was canceled, or err if it was not canceled. The transport itself returns
+// cause returns the reason why the request was canceled, or err if it was not canceled. The transport itself returns
 // context.Canceled over HTTP/2, which would look like a disconnect of the client.
 func (w *wire) cause(err error) error {
 	if cause := context.Cause(w.ctx); cause != nil {
@@ -197,7 +292,7 @@ func isHTTP2(c net.Conn) bool {
 	return ok && secure.ConnectionState().NegotiatedProtocol == "h2"
 }
 
-// requestBody reports the progress of an upload. An error of the client ends the attempt, so that neither the upstream nor the
+// requestBody reports the progress of an upload. An error of the client ends the request, so that neither the upstream nor the
 // client takes a part of the body for the whole.
 type requestBody struct {
 	io.ReadCloser
@@ -216,7 +311,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// responseBody reports the progress of a response, and ends the attempt when it is closed.
+// responseBody reports the progress of a response, and ends the request when it is closed.
 type responseBody struct {
 	io.ReadCloser
 	wire    *wire
@@ -240,17 +335,86 @@ func (b *responseBody) Close() error {
 	return err
 }
 
-// copyBuffer is the size of the buffers for copying bodies.
-const copyBuffer = 32 << 10
+// lateLimit is a GraphQL response that is too long for a peek. Its errors follow the data, so a limit error is recognized at
+// the end of the body.
+type lateLimit struct {
+	io.ReadCloser
+	header http.Header
+	found  func(limits.LimitError)
 
-// bufferPool is an [httputil.BufferPool] (BenchmarkPass).
-type bufferPool struct{ pool sync.Pool }
+	tail []byte // the last bytes of the body, at most maxPeek; nil after the end
 
-func (p *bufferPool) Get() []byte {
-	if b, ok := p.pool.Get().(*[copyBuffer]byte); ok {
-		return b[:]
-	}
-	return make([]byte, copyBuffer)
+	mu    sync.Mutex // the body may be read ahead in another goroutine
+	limit limits.LimitError
 }
 
-func (p *bufferPool) Put(b []byte) { p.pool.Put((*[copyBuffer]byte)(b)) }
+// watchEnd replaces the body of a response. A limit error in the last bytes of the body then counts for the account.
+func (g *Gateway) watchEnd(a *attempt, resp *http.Response, permit limits.Permit) *lateLimit {
+	l := &lateLimit{ReadCloser: resp.Body, header: resp.Header.Clone(), tail: make([]byte, 0, maxPeek)}
+	retryAfter, _ := limits.ReadRetryAfter(resp.Header, a.sent)
+	ctx := a.detach()
+	l.found = func(e limits.LimitError) {
+		if err := g.Limiter.SettleLate(ctx, permit, e.Kind, retryAfter); err != nil {
+			g.Log.DebugContext(ctx, "limit error not settled", "request", a.record.ID, "error", err)
+		}
+	}
+	resp.Body = l
+	return l
+}
+
+func (l *lateLimit) Read(p []byte) (int, error) {
+	n, err := l.ReadCloser.Read(p)
+	if l.tail != nil {
+		l.keep(p[:n])
+	}
+	if err == io.EOF && l.tail != nil {
+		l.end()
+	}
+	return n, err
+}
+
+// Close also ends a body whose reader has read all bytes without io.EOF.
+func (l *lateLimit) Close() error {
+	if l.tail != nil {
+		l.end()
+	}
+	return l.ReadCloser.Close()
+}
+
+// keep adds bytes to the tail.
+func (l *lateLimit) keep(p []byte) {
+	p = p[max(0, len(p)-maxPeek):]
+	if over := len(l.tail) + len(p) - maxPeek; over > 0 {
+		l.tail = l.tail[:copy(l.tail, l.tail[over:])]
+	}
+	l.tail = append(l.tail, p...)
+}
+
+// end looks for the list of errors of the outermost object in the tail. After any other list, further closing brackets follow,
+// so the text from such a list on is no valid object.
+func (l *lateLimit) end() {
+	tail := l.tail
+	l.tail = nil
+	name := []byte(`"errors"`)
+	for at := bytes.LastIndex(tail, name); at > 0; at = bytes.LastIndex(tail[:at], name) {
+		object := append([]byte("{"), tail[at:]...)
+		if !json.Valid(object) {
+			continue
+		}
+		e := limits.ReadLimitError(policy.UpstreamAnswer{Status: http.StatusOK, Header: l.header, GraphQL: true, Body: object})
+		if e.Kind != limits.NotLimited {
+			l.mu.Lock()
+			l.limit = e
+			l.mu.Unlock()
+			l.found(e)
+		}
+		return
+	}
+}
+
+// result returns the limit error of the body, as far as it has been read.
+func (l *lateLimit) result() limits.LimitError {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.limit
+}

@@ -6,147 +6,28 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
+	"sync"
 	"time"
 
-	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
-	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/learned"
 )
 
-// answer gets the response from the upstream, with a separate request or through a coalesced call.
-func (g *Gateway) answer(a *attempt, out *http.Request) (*http.Response, error) {
-	switch {
-	case a.call != nil: // a background task, which leads its call already
-		return g.lead(a, out)
-	case a.coalesces():
-		return g.coalesce(a, out)
-	}
-	return g.fetchAlone(a, out)
-}
-
-// fetchAlone sends the question upstream without a call.
-func (g *Gateway) fetchAlone(a *attempt, out *http.Request) (*http.Response, error) {
-	resp, _, err := g.fetch(a, out)
-	return resp, err
-}
-
-// fetch sends the question upstream, with conditions for stored responses, and stores the response. After an unsafe
-// request that may have succeeded, fetch purges the responses that the request may have changed. The ending is that of the
-// attempt's call.
-func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce.Ending, error) {
-	ending := coalesce.Ending{Result: coalesce.Private}
-	// The generation is read before the request is sent, so that a later purge makes the response stale.
-	a.began = g.Cache.BeginFetch(a.tags)
-	resp, err := g.sendWithRetries(a, out)
-	if err != nil {
-		if !a.match.Operation.Safe() && a.record.Spent > 0 {
-			g.purgeUncertain(a)
-		}
-		ending = coalesce.Ending{Result: resultOfError(err), Err: err}
-		resp, err = g.staleOr(a, err)
-		return resp, ending, err
-	}
-	if reason := a.staleReason(resp); reason != "" {
-		discard(resp.Body)
-		a.result.cache.ForwardStatus = resp.StatusCode
-		return g.useFallback(a, reason), ending, nil
-	}
-	switch resp.StatusCode {
-	case http.StatusNotModified:
-		if a.match.Operation.Safe() && (a.conditional || isUnconditional(a.header)) {
-			return g.notModified(a, out, resp)
-		}
-	case http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge:
-		if a.conditional && !onlyStale(a.candidates) { // the upstream may refuse the number of ETags
-			return g.fetchUnconditionally(a, out, resp)
-		}
-	}
-	a.result.cache.ForwardStatus = resp.StatusCode
-	if newer := g.newerThan(a, resp.StatusCode, resp.Header); newer != nil {
-		discard(resp.Body)
-		return newer, ending, nil
-	}
-	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: time.Now()}
-	g.endAccess(a, resp.StatusCode)
-	g.endRedirected(a, resp.StatusCode)
-	g.deleteOldPart(a, resp)
-	switch {
-	case a.computed() && resp.StatusCode == http.StatusAccepted:
-		ending.Result = coalesce.Pending // a background task polls
-		if a.record.Background {
-			ending.Result = coalesce.Computing
-		}
-	case a.cacheable && a.method != http.MethodHead, a.graphQL != nil && a.call != nil:
-		resp, ending = g.store(a, a.key, resp, out.Header, answer)
-	case a.ranged && resp.StatusCode == http.StatusPartialContent:
-		resp, ending = g.store(a, partKey(a.key), resp, out.Header, answer)
-	case a.outdatesStored(resp):
-		g.deleteStored(a)
-	case !a.match.Operation.Safe() && resp.StatusCode < 400:
-		g.Cache.PurgeUnsettled(a.in.Context(), g.Lag, cache.CauseWrite, g.tagsOfResponse(a, resp)...)
-	case !a.match.Operation.Safe() && (resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusRequestTimeout):
-		g.purgeUncertain(a) // the upstream may have failed after the change
-	case !a.match.Operation.Safe() && !a.mayBeLimited():
-		g.purgeAfterFailure(a, resp.StatusCode)
-	}
-	return resp, ending, nil
-}
-
-// refutes contains the statuses of unsafe requests which show that the object is not in the state that the client has seen.
-var refutes = []int{
-	http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict, http.StatusGone, http.StatusPreconditionFailed, http.StatusUnprocessableEntity,
-}
-
-// purgeAfterFailure purges the responses to the client that a failed unsafe request shows to be outdated, so that the client
-// does not repeat the request because of them. An object that fails validation may be unchanged, so its responses are
-// revalidated only once.
-func (g *Gateway) purgeAfterFailure(a *attempt, status int) {
-	if !slices.Contains(refutes, status) {
-		return
-	}
-	lag := g.Lag
-	if status == http.StatusUnprocessableEntity {
-		lag = 0
-	}
-	g.Cache.PurgeUnsettled(a.in.Context(), lag, cache.CauseFailedWrite, g.tagsOfObject(a.question, status == http.StatusUnprocessableEntity)...)
-}
-
-// purgeUncertain purges the responses that an unsafe request with an unknown result may have changed. Until the upstream has
-// certainly stopped working on the request, these responses are stale even if they are fetched again.
-func (g *Gateway) purgeUncertain(a *attempt) {
-	g.Cache.PurgeUnsettled(a.detach(), stoppedWorking, cache.CauseWrite, g.tagsOfUncertain(a.question)...)
-}
-
-// stoppedWorking is the time after which the upstream has stopped working on a request: ten seconds (Document B section
-// 8.4), and a margin.
-const stoppedWorking = 15 * time.Second
-
-// fetchUnconditionally repeats a request with only the client's own conditions.
-func (g *Gateway) fetchUnconditionally(a *attempt, out *http.Request, resp *http.Response) (*http.Response, coalesce.Ending, error) {
-	discard(resp.Body)
-	a.unconditional = true
-	a.call.SetPaused(true)              // resumed when the request has a permit
-	return g.fetch(a, out.Clone(a.ctx)) // the transport may still read the header of out
-}
-
-// sendWithRetries sends a request until the response is final. The request is repeated in these cases:
+// send sends a request until the response is final. The request is repeated in these cases:
 //   - The connection broke.
 //   - The response is a limit error, and the client can wait for the end of the limit.
 //   - The upstream does not accept a token of the gateway yet, or not any more.
-//   - The upstream still computes statistics (202), and this exchange is a background task.
+//   - The upstream still computes statistics (202), and the attempt is that of a background task.
 //
 // Each repetition needs a new permit.
-func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response, error) {
+func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 	caller, retries, prepared := a.identity.Caller, 0, false
 	endToken := func(int) {}
-	defer func() { endToken(learned.NotSent) }() // has no effect after an attempt
+	defer func() { endToken(learned.NotSent) }() // has no effect after a request
 	for {                                        // the client's deadline ends the repetition
 		var err error
 		if endToken, err = g.beginToken(a); err != nil {
@@ -156,7 +37,7 @@ func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response
 		if err != nil {
 			return nil, err
 		}
-		permit, err := g.acquire(a, out, caller, !prepared)
+		permit, err := g.makeReady(a, out, caller, !prepared)
 		if err != nil {
 			if trial {
 				g.breaker.cancelTrial(caller.Account)
@@ -171,10 +52,10 @@ func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response
 		}
 		a.sent = time.Now()
 		a.call.SetPaused(false)
-		s := g.beginStage(a.exchange, a.ctx, stageAttempt)
-		resp, outcome, err := g.send(a, g.propagate(s, out), *permit)
+		s := g.beginStage(a.exchange, a.ctx, StageRequest)
+		resp, outcome, err := g.roundTrip(a, g.propagate(s, out), *permit)
 		s.showLimit(outcome)
-		s.endAttempt(resp, err)
+		s.endRequest(resp, err)
 		if err == nil {
 			outcome.Ended = hasEnded(resp)
 		}
@@ -232,14 +113,32 @@ func (g *Gateway) sendWithRetries(a *attempt, out *http.Request) (*http.Response
 	}
 }
 
-// acquire waits for the credential, acquires a permit, and prepares the request. A request with an unusable credential gets no
+// beginToken permits a request with the credential of the attempt. end must be called as in [learned.ClientTokens.Begin], and
+// has no effect after an error.
+func (g *Gateway) beginToken(a *attempt) (end func(status int), err error) {
+	if !a.sendsClientToken() {
+		return func(int) {}, nil
+	}
+	began := time.Now()
+	end, err = g.tokens.Begin(a.ctx, g.TrustedProxies.ClientAddress(a.in), a.identity.Caller.Class, a.deadline(g.Wait))
+	a.record.Waited += time.Since(began)
+	if err != nil {
+		if a.record.Sent == 0 {
+			a.result.account = "" // made-up tokens must not displace accounts in the history
+		}
+		return func(int) {}, err
+	}
+	return end, nil
+}
+
+// makeReady waits for the credential, acquires a permit, and prepares the request. A request with an unusable credential gets no
 // permit, because a request that is not sent must reserve no quota.
-func (g *Gateway) acquire(a *attempt, out *http.Request, caller policy.Caller, first bool) (*limits.Permit, error) {
+func (g *Gateway) makeReady(a *attempt, out *http.Request, caller policy.Caller, first bool) (*limits.Permit, error) {
 	for {
 		if err := g.awaitCredential(a); err != nil {
 			return nil, err
 		}
-		permit, err := g.admit(a, caller)
+		permit, err := g.queue(a, caller)
 		if err != nil {
 			return nil, err
 		}
@@ -249,9 +148,44 @@ func (g *Gateway) acquire(a *attempt, out *http.Request, caller policy.Caller, f
 	}
 }
 
-// admit acquires a permit. The wait ends at the client's deadline, or after alternativeWait if another credential can
+const (
+	// minTokenWait is the minimum wait for a held credential, even if the client waits less.
+	minTokenWait = 2 * time.Second
+	// minTokenPause is the time that a client must still wait for the repetition of a request that got 403 or 404.
+	minTokenPause = 500 * time.Millisecond
+)
+
+// credentialUse returns how the request uses a held credential.
+func (a *attempt) credentialUse() CredentialUse {
+	repeatable := !a.forwardsBody() || a.wholeBody && len(a.in.Trailer) == 0
+	query := a.graphQL != nil && a.graphQL.Kind == policy.GraphQLQuery
+	return CredentialUse{Safe: repeatable && (a.match.Operation.Safe() || query), Repeatable: repeatable}
+}
+
+// awaitCredential waits until the credential can be sent, before a permit is requested.
+func (g *Gateway) awaitCredential(a *attempt) error {
+	if a.identity.Credential == nil {
+		return nil
+	}
+	began := time.Now()
+	if a.credentialBy.IsZero() {
+		a.credentialBy = a.deadline(g.Wait)
+		if soon := began.Add(minTokenWait); a.credentialBy.Before(soon) {
+			a.credentialBy = soon
+		}
+	}
+	err := a.identity.Credential.Await(a.ctx, a.credentialBy, a.credentialUse())
+	a.record.Waited += time.Since(began)
+	return err
+}
+
+// alternativeWait is the maximum wait for a permit while another credential can be tried. Short congestion usually
+// ends earlier.
+const alternativeWait = 200 * time.Millisecond
+
+// queue waits for a permit. The wait ends at the client's deadline, or after alternativeWait if another credential can
 // be tried.
-func (g *Gateway) admit(a *attempt, caller policy.Caller) (*limits.Permit, error) {
+func (g *Gateway) queue(a *attempt, caller policy.Caller) (*limits.Permit, error) {
 	op, until := a.operation, a.deadline(g.Wait)
 	if soon := time.Now().Add(alternativeWait); a.hasAlternative && soon.Before(until) {
 		until = soon
@@ -261,7 +195,7 @@ func (g *Gateway) admit(a *attempt, caller policy.Caller) (*limits.Permit, error
 		claim.Query, claim.UpperEstimate = q.Hash, q.UpperCost()
 	}
 	g.mergeFormer(a.identity)
-	s := g.beginStage(a.exchange, a.ctx, stageQueue)
+	s := g.beginStage(a.exchange, a.ctx, StageQueue)
 	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, until)
 	s.showShared(permit, err)
 	a.result.account = g.Ledger.Canonical(caller.Account)
@@ -279,7 +213,7 @@ func (g *Gateway) prepare(a *attempt, out *http.Request, permit limits.Permit, f
 		}
 	}()
 	if !first {
-		out.Header = out.Header.Clone() // the transport may still read the header of the earlier attempt
+		out.Header = out.Header.Clone() // the transport may still read the header of the earlier request
 	}
 	if err = a.sendCredential(out); err == nil {
 		if first {
@@ -290,11 +224,22 @@ func (g *Gateway) prepare(a *attempt, out *http.Request, permit limits.Permit, f
 	return err
 }
 
-// count adds an attempt with a cost to the record, and sets ex.limited to the limit error of the response. Every sent request
+// sendCredential sets the credential on a request that has a permit.
+func (a *attempt) sendCredential(out *http.Request) (err error) {
+	switch {
+	case a.identity.Credential != nil:
+		a.sentCredential, err = a.identity.Credential.Authorize(out.Header, a.credentialUse())
+	case a.identity.Authorize != nil:
+		err = a.identity.Authorize(a.ctx, out.Header)
+	}
+	return err
+}
+
+// count adds a request with a cost to the record, and the limit error of the response to the result. Every sent request
 // costs quota, except an authenticated request with a 304.
 func (a *attempt) count(resp *http.Response, o limits.Outcome, cost int) {
-	a.record.Attempts++
-	a.result.limited, a.result.limited, a.result.limitAnswer = o.Limited, o.Limited, ""
+	a.record.Sent++
+	a.result.limited, a.result.limitAnswer = o.Limited, ""
 	if o.Limited != limits.NotLimited {
 		a.result.limitAnswer = a.limitError.Name
 	}
@@ -313,7 +258,7 @@ func (g *Gateway) settle(a *attempt, permit limits.Permit, outcome limits.Outcom
 	if outcome.Rate.Resource != "" {
 		a.result.resource = outcome.Rate.Resource
 	}
-	s := g.beginStage(a.exchange, a.detach(), stageSettle)
+	s := g.beginStage(a.exchange, a.detach(), StageSettle)
 	cost, err := g.Limiter.Settle(s.ctx, permit, outcome)
 	s.end("", err)
 	if err != nil {
@@ -362,6 +307,47 @@ func (b *permittedBody) end(aborted bool) {
 	}
 }
 
+// endCredentialUse records the response to a request with a held credential, and reports whether the request is repeated. The
+// repetition then waits for the credential. resp is nil for a request without a response.
+func (a *attempt) endCredentialUse(out *http.Request, resp *http.Response, o limits.Outcome) (repeat bool) {
+	sent, status := a.sentCredential, 0
+	if resp != nil {
+		status = resp.StatusCode
+	}
+	if a.sentCredential = nil; sent == nil {
+		return false
+	}
+	if a.unclear = sent.End(a.match.Operation, status, o.Limited != limits.NotLimited); !a.unclear {
+		return false
+	}
+	use := a.credentialUse()
+	switch {
+	case !use.Repeatable, a.ctx.Err() != nil:
+		return false
+	case status != http.StatusUnauthorized && !time.Now().Add(minTokenPause).Before(a.credentialBy):
+		return false // the response may concern the request
+	}
+	if a.forwardsBody() {
+		out.Body = io.NopCloser(bytes.NewReader(a.buffered.data))
+	}
+	return true
+}
+
+// observeToken records the response to a request with the credential of the attempt. A redirect proves the credential
+// only if the operation is documented to redirect, such as to an archive.
+func (g *Gateway) observeToken(a *attempt, status int) {
+	op, caller := a.match.Operation, a.identity.Caller
+	redirects := status == http.StatusFound && slices.Contains(slices.Concat(op.Success, op.Errors), status)
+	if status < http.StatusBadRequest && !learned.IsSuccess(status) && !redirects {
+		return
+	}
+	conclusive := op.Accepts(caller.Kind) && !isFeed(a.match.Path)
+	known := a.identity.Held || a.last != nil // another replica may have seen that the upstream accepted the credential
+	if g.tokens.Observe(caller.Class, status, conclusive, time.Now()) || conclusive && known && status == http.StatusUnauthorized {
+		g.Cache.Purge(a.detach(), credentialTag(caller.Class)) // on all replicas
+	}
+}
+
 // limitRounding is added to the end of a limit, because the upstream rounds the end to seconds.
 const limitRounding = 2 * time.Second
 
@@ -391,154 +377,11 @@ func (g *Gateway) waitsForLimit(a *attempt, o limits.Outcome) bool {
 
 // pause waits between two polls.
 func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) error {
-	s := g.beginStage(ex, ctx, stagePoll)
+	s := g.beginStage(ex, ctx, StagePoll)
 	err := sleep(ctx, wait)
 	ex.record.Waited += s.end("", err)
 	return err
 }
-
-// recognizeLimit adds a limit error to the outcome, and returns the error. GraphQL reports a limit with status 200.
-// recognizeLimit also adds the cost that a short response to a GraphQL call reports. It removes the rate headers of a refused
-// credential, because they report another budget.
-func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limits.Outcome, permit limits.Permit) limits.LimitError {
-	answer := policy.UpstreamAnswer{
-		Status: resp.StatusCode, Header: resp.Header, GraphQL: a.graphQL != nil,
-		Unproven: a.sentCredential != nil && a.sentCredential.IsUnproven(),
-	}
-	if g.mayReportLimit(a, resp) {
-		answer.Body = peekText(resp)
-	}
-	e := g.Limiter.ReadLimitError(permit.Account, answer)
-	if a.sentCredential != nil && e.Kind == limits.NotLimited && (answer.GraphQL || resp.StatusCode == http.StatusForbidden) && policy.LacksPermission(answer.Body) {
-		a.sentCredential.Denied()
-	}
-	retryAfter := boundRetryAfter(resp.Header, outcome)
-	if e.Kind != limits.NotLimited {
-		outcome.RetryAfter = retryAfter
-	}
-	if e.Repeated == 0 {
-		outcome.Limited = e.Kind
-	}
-	a.lateLimit = nil
-	if answer.GraphQL && resp.StatusCode == http.StatusOK && len(answer.Body) >= maxPeek && e.Kind == limits.NotLimited && resp.Header.Get("Content-Encoding") == "" {
-		a.lateLimit = g.watchEnd(a, resp, permit)
-	}
-	if answer.GraphQL && resp.StatusCode == http.StatusOK {
-		cost, executed, outside := limits.ReadCost(answer.Body)
-		if outside {
-			outcome.Outside = policy.GraphQLCost.Name
-		}
-		if outcome.Succeeded = executed; a.graphQL.ReportsCost {
-			outcome.Cost = cost
-		}
-	}
-	if outcome.Unauthorized && permit.Kind != policy.Unauthenticated {
-		outcome.Rate = limits.Rate{}
-		limits.RemoveRate(resp.Header)
-	}
-	return e
-}
-
-// boundRetryAfter returns the Retry-After of a response. The client gets no value outside the range.
-func boundRetryAfter(h http.Header, outcome *limits.Outcome) time.Duration {
-	wait, v := limits.ReadRetryAfter(h, time.Now())
-	switch v {
-	case policy.InRange:
-		return wait
-	case policy.Clamped:
-		h.Set("Retry-After", strconv.Itoa(int(wait/time.Second)))
-	case policy.Ignored:
-		h.Del("Retry-After")
-	}
-	outcome.Outside = policy.RetryAfter.Name
-	return wait
-}
-
-// mayReportLimit reports whether the body of a response must be read to recognize a limit error. A successful response of
-// REST is rarely one, so its length or its beginning decides. The response must be in the plain representation, because
-// other representations contain text of users.
-func (g *Gateway) mayReportLimit(a *attempt, resp *http.Response) bool {
-	const longestError = 1 << 10
-	switch status := resp.StatusCode; {
-	case resp.Body == http.NoBody:
-		return false
-	case a.graphQL != nil:
-		return status < http.StatusInternalServerError
-	case status >= http.StatusBadRequest:
-		return status < http.StatusInternalServerError && (g.Host == "" || status == http.StatusForbidden || status == http.StatusTooManyRequests)
-	case status != http.StatusOK, resp.ContentLength == 0, resp.ContentLength > longestError, g.Host != "",
-		!g.isPlainType(a, resp.Header.Get("Content-Type")), g.Dialect.Accept(a.in.Header["Accept"]) != "":
-		return false
-	case resp.ContentLength > 0:
-		return true
-	}
-	start := make([]byte, longestError)
-	n, err := resp.Body.Read(start)
-	resp.Body = rejoin(start[:n], err, resp.Body)
-	return resp.Header.Get("Content-Encoding") == "" && bytes.HasPrefix(start, []byte("{")) && bytes.Contains(start[:n], []byte(`"message"`))
-}
-
-// isPlainType reports whether a Content-Type may be that of an error in a success. An operation of the catalogue has JSON in
-// its plain representation, so a missing or a wrong type does not hide an error.
-func (g *Gateway) isPlainType(a *attempt, contentType string) bool {
-	mediaType, _, _ := strings.Cut(contentType, ";")
-	mediaType = strings.ToLower(strings.TrimSpace(mediaType))
-	return mediaType == "application/json" || a.match.Operation.Known() && (mediaType == "text/plain" || g.Dialect.Accept([]string{mediaType}) == "")
-}
-
-// maxPeek bounds the bytes of a body that are read to recognize a limit error or an identity.
-const maxPeek = 8 << 10
-
-// peek reads up to most bytes of the body and returns them. The body can still be read completely, with its error.
-func peek(resp *http.Response, most int64) ([]byte, error) {
-	start, err := io.ReadAll(io.LimitReader(resp.Body, most))
-	if err == nil && int64(len(start)) < most {
-		_ = resp.Body.Close()
-		resp.Body = completeBody{bytes.NewReader(start), start}
-		return start, nil
-	}
-	resp.Body = rejoin(start, err, resp.Body)
-	return start, err
-}
-
-// completeBody is a response body that has been read from the upstream completely.
-type completeBody struct {
-	*bytes.Reader
-	whole []byte
-}
-
-// Close implements io.Closer.
-func (completeBody) Close() error { return nil }
-
-// hasEnded reports whether nothing of a response remains to be read from the upstream.
-func hasEnded(resp *http.Response) bool {
-	_, complete := resp.Body.(completeBody)
-	return complete || resp.ContentLength == 0 || resp.Body == http.NoBody
-}
-
-// peekText returns the decoded beginning of the body. The body can still be read completely.
-func peekText(resp *http.Response) []byte {
-	start, _ := peek(resp, maxPeek) // an error follows the beginning again
-	return contentcoding.Decode(resp.Header.Get("Content-Encoding"), start, maxPeek)
-}
-
-// rejoin returns a body that begins with start. After start the body continues with the rest of body, or returns err if
-// err is not nil.
-func rejoin(start []byte, err error, body io.ReadCloser) io.ReadCloser {
-	rest := io.Reader(body)
-	if err != nil {
-		rest = brokenReader{err}
-	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(start), rest), body}
-}
-
-// brokenReader returns an error that an earlier read returned.
-type brokenReader struct{ err error }
-
-func (b brokenReader) Read([]byte) (int, error) { return 0, b.err }
 
 // sleep waits for d. If the context ends earlier, sleep returns the cause.
 func sleep(ctx context.Context, d time.Duration) error {
@@ -548,4 +391,151 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	}
+}
+
+// breaker is the circuit breaker and the retry budget for the upstream. The breaker opens after maxFailures requests in
+// a row without a response. While the breaker is open, each account may send one trial request per second. A response
+// to any request closes the breaker.
+type breaker struct {
+	mu       sync.Mutex
+	failures int             // requests in a row without a response
+	trials   map[string]bool // accounts that have sent a trial since started
+	started  time.Time       // start of the current interval of trials
+	// retryDebt grows by retryCost with each retry, and falls by 1 with each response.
+	retryDebt int
+}
+
+const (
+	maxFailures              = 10
+	trialInterval, maxTrials = time.Second, 64
+	// maxRetries bounds the retries of one request. retryBurst is the number of retries that the full retry budget
+	// allows. Each retry reduces the budget until retryCost responses have arrived.
+	maxRetries            = 2
+	retryBurst, retryCost = 10, 10
+	// minRetryPause is the shortest pause before the first retry.
+	minRetryPause = 50 * time.Millisecond
+)
+
+// allow returns an error while the breaker is open, unless the request may be sent as a trial. Each account has its own
+// trial, so that no account can use the trials of another account.
+func (b *breaker) allow(account string, now time.Time) (trial bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failures < maxFailures {
+		return false, nil
+	}
+	if now.Sub(b.started) >= trialInterval {
+		b.started, b.trials = now, map[string]bool{}
+	}
+	if len(b.trials) < maxTrials && !b.trials[account] {
+		b.trials[account] = true
+		return true, nil
+	}
+	return false, &failure{
+		status: http.StatusServiceUnavailable, detail: "breaker", retryAfter: trialInterval,
+		message: "Service Unavailable: the upstream does not respond at the moment",
+	}
+}
+
+// cancelTrial permits another trial of an account whose trial was not sent.
+func (b *breaker) cancelTrial(account string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.trials, account)
+}
+
+// succeed records a response, and reports whether the breaker was open.
+func (b *breaker) succeed() (wasOpen bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	wasOpen = b.failures >= maxFailures
+	b.failures = 0
+	b.retryDebt = max(0, b.retryDebt-1)
+	return wasOpen
+}
+
+// fail records a request without a response, and reports whether the breaker opens.
+func (b *breaker) fail(account string, now time.Time) (opens bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failures++; b.failures != maxFailures {
+		return false
+	}
+	b.started, b.trials = now, map[string]bool{account: true}
+	return true
+}
+
+// takeRetry reports whether the budget allows another retry, and charges the retry.
+func (b *breaker) takeRetry() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.retryDebt+retryCost > retryBurst*retryCost {
+		return false
+	}
+	b.retryDebt += retryCost
+	return true
+}
+
+// Reachable reports whether the circuit breaker for the upstream is closed.
+func (g *Gateway) Reachable() bool {
+	g.breaker.mu.Lock()
+	defer g.breaker.mu.Unlock()
+	return g.breaker.failures < maxFailures
+}
+
+// observeUpstream reports the result of a request to the breaker.
+func (g *Gateway) observeUpstream(a *attempt, err error) {
+	switch {
+	case err == nil:
+		if g.breaker.succeed() {
+			g.Log.InfoContext(a.detach(), "circuit breaker closed: the upstream responds again")
+		}
+	case a.isUpstreamFault(err) && g.breaker.fail(a.identity.Caller.Account, time.Now()):
+		g.Log.ErrorContext(a.detach(), "circuit breaker opened: the upstream does not respond", "error", err)
+	}
+}
+
+// isUpstreamFault reports whether the upstream caused the error. The upstream does not cause a disconnect of the
+// client, an invalid request body or a broken idle connection.
+func (a *attempt) isUpstreamFault(err error) bool {
+	switch {
+	case a.reused && isBroken(err) && !isStreamReset(err), a.body.Err() != nil:
+		return false
+	case errors.Is(err, errStalled), isTimeout(err), errors.Is(err, errInterim), errors.Is(err, errUnpermitted):
+		return true
+	}
+	return !errors.Is(err, context.Canceled)
+}
+
+var errRetryBudget = errors.New("the retry budget is exhausted")
+
+// retries reports whether a request is sent again after the connection broke, and waits before the retry. Only a safe
+// request is retried, within the client's deadline and the retry budget.
+func (g *Gateway) retries(a *attempt, err error, before int) bool {
+	pause := time.Duration((1 + rand.Float64()) * float64(minRetryPause<<(2*before)))
+	switch {
+	case !a.match.Operation.Safe(), before == maxRetries, !isBroken(err), a.body.Err() != nil, a.ctx.Err() != nil, !g.Reachable():
+		return false
+	case time.Now().Add(pause).After(a.deadline(g.Wait)):
+		return false
+	}
+	s := g.beginStage(a.exchange, a.ctx, StageRetry)
+	if !g.breaker.takeRetry() {
+		s.end("", errRetryBudget)
+		return false
+	}
+	if idle, ok := g.Transport.(interface{ CloseIdleConnections() }); ok && a.reused {
+		idle.CloseIdleConnections() // other idle connections are probably broken as well
+	}
+	a.call.SetPaused(true)
+	err = sleep(a.ctx, pause)
+	a.record.Waited += s.end("", err)
+	return err == nil
+}
+
+// isBroken reports whether the connection broke before a response began. A retry may then succeed, unlike after a
+// timeout.
+func isBroken(err error) bool {
+	fault, _ := connectionFault(err)
+	return fault != "" && !errors.Is(err, errStalled) && !isTimeout(err) && !errors.Is(err, errInterim)
 }

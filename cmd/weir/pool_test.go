@@ -559,8 +559,8 @@ func TestRecordContainsEveryAttempt(t *testing.T) {
 				attempts++
 			}
 		}
-		if r := records[0]; len(used) != 3 || r.Attempts != 3 || r.Spent != 3 || attempts != 3 {
-			c.Errorf("%q was used; %d attempts, %d spent, %d stages of attempts", used, r.Attempts, r.Spent, attempts)
+		if r := records[0]; len(used) != 3 || r.Sent != 3 || r.Spent != 3 || attempts != 3 {
+			c.Errorf("%q was used; %d attempts, %d spent, %d stages of attempts", used, r.Sent, r.Spent, attempts)
 		}
 	}, user("a"), user("b"))
 }

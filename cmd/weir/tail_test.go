@@ -29,11 +29,11 @@ func sampleRecords() []*proxy.Record {
 	return []*proxy.Record{
 		{
 			ID: "6", Start: at, Method: "POST", Route: "/graphql", Operation: "graphql", Query: "PullRequestList", Account: "octo-bot", Client: "builds",
-			Outcome: "bypass", Status: 200, Elapsed: 80 * time.Millisecond, Cache: proxy.CacheStatus{Forward: proxy.ForwardMethod, ForwardStatus: 200}, Attempts: 1, Spent: 51, Resource: "graphql",
+			Outcome: "bypass", Status: 200, Elapsed: 80 * time.Millisecond, Cache: proxy.CacheStatus{Forward: proxy.ForwardMethod, ForwardStatus: 200}, Sent: 1, Spent: 51, Resource: "graphql",
 		},
 		{
 			ID: "1", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Client: "builds", Tag: "acme/widgets",
-			Outcome: "miss", Status: 200, Elapsed: 42 * time.Millisecond, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}, Attempts: 1, Spent: 1,
+			Outcome: "miss", Status: 200, Elapsed: 42 * time.Millisecond, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}, Sent: 1, Spent: 1,
 			Resource: "core", Stages: []proxy.Stage{
 				{Name: "queue", Start: 100 * time.Microsecond, Elapsed: 2 * time.Millisecond, Detail: "concurrency"},
 				{Name: "attempt", Start: 2100 * time.Microsecond, Elapsed: 39 * time.Millisecond, Detail: "200"},
@@ -58,7 +58,7 @@ func sampleRecords() []*proxy.Record {
 		},
 		{
 			ID: "5", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Background: true,
-			Outcome: "validated", Status: 304, Cache: proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 304}, Attempts: 1,
+			Outcome: "validated", Status: 304, Cache: proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 304}, Sent: 1,
 		},
 	}
 }

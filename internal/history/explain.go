@@ -84,8 +84,8 @@ func explain(r *proxy.Record) string {
 			sentences = append(sentences, "The request needed quota: "+inUse(stage.Shared)+".")
 		}
 	}
-	if r.Attempts > 1 {
-		sentences = append(sentences, fmt.Sprintf("Weir sent %d requests upstream.", r.Attempts))
+	if r.Sent > 1 {
+		sentences = append(sentences, fmt.Sprintf("Weir sent %d requests upstream.", r.Sent))
 	}
 	if s.Stored && s.TTL > 0 {
 		sentences = append(sentences, fmt.Sprintf("The response was stored, fresh for %s.", inWords(s.TTL)))
@@ -126,7 +126,7 @@ func decision(r *proxy.Record) string {
 		return "Error: " + reason(s.Detail) + "."
 	case byWeir(s):
 		return "Refused: " + reason(s.Detail) + "."
-	case s.Collapsed && r.Attempts == 0:
+	case s.Collapsed && r.Sent == 0:
 		return "Coalesced: an identical request was in progress, and its response was used; no quota was consumed."
 	}
 	if why := limitKinds[r.Limited]; why != "" {
@@ -172,21 +172,21 @@ func explainWait(r *proxy.Record) string {
 	detail, shared := "", (*limits.SharedUse)(nil)
 	for _, stage := range r.Stages {
 		waits[stage.Name] += stage.Elapsed
-		if stage.Name == "queue" && stage.Elapsed >= minWait {
+		if stage.Name == proxy.StageQueue && stage.Elapsed >= minWait {
 			detail, shared = stage.Detail, stage.Shared
 		}
 	}
 	why := "mostly in the queue for a permit"
-	switch longest := max(waits["queue"], waits["coalesce"], waits["poll"], waits["retry"]); {
+	switch longest := max(waits[proxy.StageQueue], waits[proxy.StageCoalesce], waits[proxy.StagePoll], waits[proxy.StageRetry]); {
 	case longest == 0 && r.Cache.Collapsed:
 		why = "for an identical request"
 	case longest == 0:
 		why = "for a permit or between polls"
-	case longest == waits["coalesce"]:
+	case longest == waits[proxy.StageCoalesce]:
 		why = "mostly for an identical request"
-	case longest == waits["retry"]:
+	case longest == waits[proxy.StageRetry]:
 		why = "mostly before a retry: the connection to the upstream broke"
-	case longest == waits["poll"]:
+	case longest == waits[proxy.StagePoll]:
 		why = "mostly while the upstream computed the response"
 	case shared != nil:
 		why = "mostly in the queue for " + inUse(shared)

@@ -132,7 +132,7 @@ func (h *History) Request(r *proxy.Record) Request {
 func (h *History) Observe(r *proxy.Record) {
 	now, result := time.Now(), resultOf(r)
 	operation, client := truncated(cmp.Or(r.OperationName(), "none")), truncated(cmp.Or(r.Client, r.Account, "none"))
-	c := count{upstream: uint32(r.Attempts), spent: uint32(r.Spent)}
+	c := count{upstream: uint32(r.Sent), spent: uint32(r.Spent)}
 	if !r.Background {
 		c.requests = 1
 		switch result {
@@ -198,7 +198,7 @@ func (h *History) Recent() []Request {
 // denied reports whether a budget refused the request.
 func denied(r *proxy.Record) bool {
 	return slices.ContainsFunc(r.Stages, func(s proxy.Stage) bool {
-		return s.Name == "queue" && s.Failed && s.Detail != "canceled" && s.Detail != "store"
+		return s.Name == proxy.StageQueue && s.Failed && s.Detail != "canceled" && s.Detail != "store"
 	})
 }
 

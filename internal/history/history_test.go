@@ -156,7 +156,7 @@ func hit(i int) *proxy.Record {
 }
 
 func miss() *proxy.Record {
-	return &proxy.Record{Status: 200, Operation: "users/get", Client: "builds", Outcome: "miss", Spent: 1, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 200}, Attempts: 2, Elapsed: 40 * time.Millisecond}
+	return &proxy.Record{Status: 200, Operation: "users/get", Client: "builds", Outcome: "miss", Spent: 1, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 200}, Sent: 2, Elapsed: 40 * time.Millisecond}
 }
 
 func TestSeriesCountResults(t *testing.T) {
@@ -199,7 +199,7 @@ func TestCostsByOperationAndClient(t *testing.T) {
 		release.Tag, nightly.Tag = "release", "nightly"
 		w.Observe(release)
 		w.Observe(nightly)
-		w.Observe(&proxy.Record{Status: 200, Operation: "unknown", Route: "/repos/{owner}/{repo}/pulls", Account: "0a1b", Outcome: "validated", Cache: proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 304}, Attempts: 1, Elapsed: time.Second})
+		w.Observe(&proxy.Record{Status: 200, Operation: "unknown", Route: "/repos/{owner}/{repo}/pulls", Account: "0a1b", Outcome: "validated", Cache: proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 304}, Sent: 1, Elapsed: time.Second})
 		want := Costs{
 			Operations: []Operation{
 				{"users/get", 100, 99, 0, 2, 805808, 951 * time.Microsecond, 40 * time.Millisecond},
@@ -328,7 +328,7 @@ func TestNamesAreBounded(t *testing.T) {
 		for i := from; i < to; i++ {
 			w.Observe(&proxy.Record{
 				Status: 200, Method: fmt.Sprintf("M%d", i), Operation: "unknown", Route: fmt.Sprintf("/%d/%s", i, strings.Repeat("x", 500)),
-				Account: fmt.Sprintf("token-%d", i), Client: fmt.Sprintf("client-%d", i), Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss}, Attempts: 1,
+				Account: fmt.Sprintf("token-%d", i), Client: fmt.Sprintf("client-%d", i), Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss}, Sent: 1,
 				Tag: fmt.Sprintf("run-%d", i),
 			})
 		}

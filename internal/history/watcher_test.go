@@ -67,7 +67,7 @@ func TestListingErrorIsPublishedOnce(t *testing.T) {
 }
 
 // refused is a request that the upstream refused with a limit error.
-var refused = &proxy.Record{Status: 403, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 403}, Attempts: 1}
+var refused = &proxy.Record{Status: 403, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 403}, Sent: 1}
 
 // block lets the accounts be one that is blocked.
 func (w *fixture) block() {

@@ -19,9 +19,9 @@
 //
 // [New] is the entry point. It returns a [Service], which implements [net/http.Handler].
 //
-// Read service.go first: [Service.ServeHTTP] shows the steps of one request. table.go finds the operation, meter.go
-// counts, and world.go, objects.go and seed.go hold the state. schema.go reads the bodies of records. route.go names the
-// handlers of the documents' operations, and repos.go those of the others; generic.go answers the rest. effects.go holds,
-// as data, what each write changes elsewhere and which webhook event announces it. hooks.go selects the webhooks of an
-// event, and deliver.go sends it. judge.go decides which reads are stale.
+// Read service.go first: [Service.ServeHTTP] shows the steps of one request. table.go finds the operation, and meter.go
+// counts. handlers.go names the handlers of the documents' operations, and answers those that have none from the table;
+// repos.go names the other exact handlers, such as those of issues. world.go and seed.go hold the state. effects.go
+// holds, as data, what each write changes elsewhere and which webhook event announces it, for writes through the API;
+// events.go makes the payload of an event, also of one from /_service/events; hooks.go selects the webhooks and sends it.
 package service

@@ -59,6 +59,17 @@ func TestGraphQLHidesInvisibleRepositories(t *testing.T) {
 	})
 }
 
+func TestDeletedRepositoriesAreInvisible(t *testing.T) {
+	runTableCalls(t, []call{
+		{"owner", "DELETE /repos/acme/secret", 204, ""},
+		{"owner", graphQLRequest(`{ repository(owner: "acme", name: "secret") { id } }`), 200, "NOT_FOUND"},
+		{"owner", graphQLRequest(`{ node(id: "PR_1002000001") { id } }`), 200, "NOT_FOUND"},
+		{"owner", graphQLRequest(`{ search(query: "repo:acme/secret part", type: ISSUE, first: 1) { issueCount } }`), 200, `"issueCount":0`},
+		{"owner", "GET /user/subscriptions", 200, "!acme/secret"},
+		{"owner", "GET /search/code?q=part+repo:acme/secret", 422, ""},
+	})
+}
+
 // TestGraphQLValidatesVariables covers the values of Int and String variables.
 func TestGraphQLValidatesVariables(t *testing.T) {
 	runWithService(t, func(t *tester) {

@@ -107,7 +107,7 @@ func (s *Service) visibleRepo(r *http.Request, owner, name string) (repo *reposi
 	if !ok {
 		return nil, false
 	}
-	if repo = s.world.repo(owner, name); repo != nil && (repo.gone || !s.world.isVisible(repo, c)) {
+	if repo = s.world.repo(owner, name); repo != nil && !s.world.isVisible(repo, c) {
 		repo = nil
 	}
 	return repo, c.kind != policy.Unauthenticated

@@ -2,12 +2,133 @@ package service
 
 import (
 	"cmp"
+	"maps"
 	"net/http"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/weirgate/weir/policy"
 )
+
+// languages maps file extensions to language names.
+var languages = map[string]string{".go": "Go", ".py": "Python", ".md": "Markdown", ".svg": "SVG"}
+
+// searchIn returns a handler that searches the documents of all repositories.
+func searchIn(kind string, documents func(*Service, *request, *repository) []document) handler {
+	return func(s *Service, req *request) response {
+		var all []document
+		for _, r := range s.world.repositories {
+			all = append(all, documents(s, req, r)...)
+		}
+		return s.search(req, kind, all)
+	}
+}
+
+func fileDocuments(_ *Service, req *request, r *repository) (all []document) {
+	for _, f := range r.files() {
+		if len(f.content) < maxSearchedFileSize {
+			all = append(all, fileDocument(req, r, f))
+		}
+	}
+	return all
+}
+
+func fileDocument(req *request, r *repository, f file) document {
+	return document{
+		properties: []property{{"file", f.content}, {"path", f.path}},
+		repository: r, language: languages[path.Ext(f.path)], order: r.pushed.Unix(),
+		item: func() object {
+			api, sha := req.base+"/repositories/"+itoa(r.id), f.sha
+			return object{
+				{"name", path.Base(f.path)}, {"path", f.path}, {"sha", sha}, {"url", api + "/contents/" + f.path + "?ref=" + r.head()},
+				{"git_url", api + "/git/blobs/" + sha},
+				{"html_url", req.base + "/" + r.fullName() + "/blob/" + r.head() + "/" + f.path},
+				{"repository", minimalRepository(req, r)},
+			}
+		},
+	}
+}
+
+func commitDocuments(_ *Service, req *request, r *repository) (all []document) {
+	for _, c := range r.history() {
+		all = append(all, document{
+			properties: []property{{"message", c.message}}, repository: r, author: c.author.login, order: c.at.Unix(),
+			item: func() object { return commitItem(req, r, c) },
+		})
+	}
+	return all
+}
+
+// commitItem returns the search result for a commit. Its times are in the author's time zone.
+func commitItem(req *request, r *repository, c *commit) object {
+	item := renderCommit(req, r, c)
+	shown := item["commit"].(doc)
+	shown["comment_count"], shown["author"].(doc)["date"] = 0, c.at.Format("2006-01-02T15:04:05.000-07:00")
+	item["repository"] = minimalRepository(req, r)
+	return fieldsOf(item)
+}
+
+// fieldsOf returns an object with the members of a document in the order of their names.
+func fieldsOf(d doc) (o object) {
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		o = append(o, field{name, d[name]})
+	}
+	return o
+}
+
+func issueDocuments(s *Service, req *request, r *repository) (all []document) {
+	for _, issue := range s.world.where(r, "issues", "", "") {
+		if d := s.issueDocument(req, r, issue); d.kind == "issue" {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// issueDocument returns the record of an issue or a pull request.
+func (s *Service) issueDocument(req *request, r *repository, issue doc) document {
+	d := document{
+		properties: []property{{"title", textOf(issue["title"])}, {"body", textOf(issue["body"])}},
+		repository: r, kind: "issue", labels: issue["labels"].([]string), state: str(issue["state"]), author: s.world.authorOf(issue).login,
+		order: timeOf(issue["created_at"]).Unix(),
+		item:  func() object { return fieldsOf(renderIssue(s, req, issue)) },
+	}
+	if _, pull := s.world.numbered(r, issue["number"].(int)); pull != nil {
+		d.kind, d.reviewers = "pr", pull["requested_reviewers"].([]string)
+	}
+	return d
+}
+
+const searchOtherID = "search/other"
+
+// searchOther searches repositories and users. The documents describe no other kinds.
+func searchOther(s *Service, req *request) response {
+	switch lastOf(req.path) {
+	case "repositories":
+		return searchIn("Repository", repositoryDocuments)(s, req)
+	case "users":
+		var all []document
+		for _, a := range s.world.byID {
+			all = append(all, document{
+				properties: []property{{"login", a.login}, {"name", a.name}}, order: -int64(a.id),
+				item: func() object { return userObject(req, a) },
+			})
+		}
+		return s.search(req, "User", all)
+	}
+	return notFound()
+}
+
+func repositoryDocuments(s *Service, req *request, r *repository) []document {
+	return []document{{
+		properties: []property{{"name", r.name}, {"description", r.description}},
+		repository: r, language: r.language, order: r.pushed.Unix(),
+		item: func() object { return repositoryObject(s, req, r) },
+	}}
+}
 
 const (
 	// maxResults is the maximum number of results of a search (Document B section 8.2).
@@ -316,4 +437,69 @@ func matchPositions(alternatives [][]searchToken, text []rune) [][2]int {
 	}
 	slices.SortFunc(all, func(a, b [2]int) int { return slices.Compare(a[:], b[:]) })
 	return slices.Compact(all)
+}
+
+// searchQuery is the query of a search: terms, qualifiers and operators in their order (Document B section 4.1).
+type searchQuery []searchToken
+
+// searchToken is a term, a qualifier or an operator. An empty phrase is none of these.
+type searchToken struct {
+	term        string // a keyword, or a phrase without its quotes
+	name, value string // of a qualifier, such as repo and acme/widgets
+	operator    string // AND, OR or NOT
+	negated     bool   // the term or the qualifier has a leading minus
+	length      int    // of the token as written, in characters
+}
+
+var (
+	// searchWord matches a token. A blank in quotes does not end it, and a phrase may lack its closing quote.
+	searchWord = regexp.MustCompile(`([^\s\v\x{85}\p{Z}"]|"[^"]*("|$))+`)
+	// searchQualifier matches a qualifier without its minus. std::vector and https://host are terms.
+	searchQualifier = regexp.MustCompile(`(?s)^([A-Za-z][A-Za-z0-9_-]*):($|[^:/].*|/$|/[^/].*)$`)
+)
+
+// parseQuery parses any text.
+func parseQuery(q string) (query searchQuery) {
+	for _, source := range searchWord.FindAllString(q, -1) {
+		text, negated := strings.CutPrefix(source, "-")
+		unquoted := func(text string) string { return strings.ReplaceAll(text, `"`, "") }
+		t := searchToken{negated: negated, length: utf8.RuneCountInString(source)}
+		qualifier := searchQualifier.FindStringSubmatch(text)
+		switch {
+		case slices.Contains([]string{"AND", "OR", "NOT"}, source):
+			t.operator = source
+		case text == "": // a single minus
+			t.term, t.negated = source, false
+		case qualifier != nil:
+			t.name, t.value = strings.ToLower(qualifier[1]), unquoted(qualifier[2])
+		default:
+			t.term = unquoted(text)
+		}
+		query = append(query, t)
+	}
+	return query
+}
+
+// length returns the number of characters that count: those of the terms, with one blank between two terms.
+func (q searchQuery) length() int {
+	n := -1 // no blank precedes the first term
+	for _, t := range q {
+		if t.operator == "" && t.name == "" {
+			n += 1 + t.length
+		}
+	}
+	return n
+}
+
+func (q searchQuery) operators() (n int) {
+	for _, t := range q {
+		if t.operator != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func (q searchQuery) hasTerm() bool {
+	return slices.ContainsFunc(q, func(t searchToken) bool { return t.term != "" })
 }

@@ -3,15 +3,21 @@ package service
 import (
 	"cmp"
 	"crypto/sha1"
+	"embed"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
+	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"go.yaml.in/yaml/v4"
 )
 
 // seedFile is the content of reference/seed.yaml.
@@ -310,4 +316,156 @@ func (s *seeder) seedMigrations(acme *account, widgets, secret *repository) {
 		{id: 802, owner: acme, repositories: []*repository{widgets, secret}, options: migrationBody{ExcludeAttachments: true}, created: s.now.AddDate(0, 0, -2)},
 		{id: 803, owner: owner, repositories: []*repository{widgets}, created: s.now.AddDate(0, 0, -1)},
 	}
+}
+
+// seedIssues adds issues.
+func (s *seeder) seedIssues(w *world, r *repository) {
+	for i := range 24 {
+		created := s.now.AddDate(0, 0, -i)
+		title := fmt.Sprintf("The %s %s", pickText(s, "gear", "lever", "spring"), pickText(s, "squeaks", "is loose", "does not turn"))
+		body := doc{"title": title, "body": "Seen with the newest widget.", "labels": []any{pickText(s, "bug", "enhancement")}, "milestone": float64(1 + i%2)}
+		if i%3 == 0 {
+			body["state"] = "closed"
+		}
+		w.addIssue(r, body, r.history()[i].author.login, created)
+	}
+}
+
+// seedPulls adds n pull requests, the newest last. They differ in author, state, review and checks.
+func (s *seeder) seedPulls(w *world, r *repository, n int) {
+	root, authors, g := r.path(), []string{"acme-owner", "acme-member", "builder-02", "outsider"}, r.git
+	for i := range n {
+		created, author, branch := s.now.Add(-time.Duration(n-i)*6*time.Hour), authors[i%len(authors)], fmt.Sprintf("part-%d", i+1)
+		c := commit{sha: hashOf(uint64(r.id), uint64(i)), message: "Replace a part", author: w.accounts[author], at: created}
+		g.refs["heads/"+branch], g.known["heads/"+branch] = g.change(mainBranch, c, map[string]string{"part-" + itoa(i+1) + ".txt": branch}), true
+		body := doc{
+			"title": fmt.Sprintf("Replace part %d", i+1), "body": "The old part no longer fits.", "labels": []any{"enhancement"},
+			"head": branch, "base": mainBranch, "draft": i%5 == 4,
+		}
+		if i%3 == 0 && author != authors[0] {
+			body["requested_reviewers"] = []any{authors[0]}
+		}
+		pull := w.addPull(r, body, author, created)
+		number := str(pull["number"])
+		add := func(collection, view string, fields doc, at time.Time) {
+			w.add(r, root+"/"+collection, inRepo+view, fields, "builder-03", at)
+		}
+		test := doc{"name": "test", "head_sha": c.sha, "status": "completed", "conclusion": []any{"success", "success", "failure", nil}[i%4]}
+		if test["conclusion"] == nil {
+			test["status"] = "in_progress"
+		}
+		add("check-runs", "check-runs", doc{"name": "build", "head_sha": c.sha, "status": "completed", "conclusion": "success"}, created)
+		add("check-runs", "check-runs", test, created)
+		add("statuses", "statuses", doc{"sha": c.sha, "context": "coverage", "state": "success"}, created)
+		if i%3 > 0 {
+			state := []string{"APPROVED", "CHANGES_REQUESTED"}[i%3-1]
+			add("pulls/"+number+"/reviews", "pulls/{}/reviews", doc{"state": state, "body": ""}, created.Add(time.Hour))
+		}
+		issue := w.find(root + "/issues/" + number)
+		if i%4 == 1 {
+			add("issues/comments", "issues/comments", doc{"issue": number, "body": "Does it still fit?"}, created.Add(time.Hour))
+			issue["updated_at"] = stamp(created.Add(time.Hour))
+		}
+		if i%6 == 2 || i%6 == 5 {
+			changeIssue(issue, doc{"state": "closed"}, created.Add(2*time.Hour))
+		}
+		if i%6 == 5 {
+			pull["merged"], pull["merged_at"] = true, issue["closed_at"]
+		}
+	}
+}
+
+//go:embed reference
+var referenceFiles embed.FS
+
+const templateFolder, templateEnding = "reference/gitignore/", ".gitignore"
+
+// codeOfConduct is one entry of reference/codes_of_conduct.yaml (Document B section 2.2).
+type codeOfConduct struct {
+	Key  string `yaml:"key"`
+	Name string `yaml:"name"`
+	Body string `yaml:"body"`
+}
+
+var codesOfConduct = readReference[[]codeOfConduct]("codes_of_conduct.yaml")
+
+// readReference returns the content of a file of reference data.
+func readReference[T any](name string) (into T) {
+	text, err := referenceFiles.ReadFile("reference/" + name)
+	if err == nil {
+		err = yaml.Load(text, &into)
+	}
+	if err != nil {
+		panic(err) // the file is embedded
+	}
+	return into
+}
+
+func listTemplates(*Service, *request) response {
+	files, err := fs.Glob(referenceFiles, templateFolder+"*"+templateEnding)
+	if err != nil {
+		panic(err) // the pattern is valid
+	}
+	names := []string{}
+	for _, name := range files {
+		names = append(names, strings.TrimSuffix(path.Base(name), templateEnding))
+	}
+	slices.Sort(names)
+	return response{status: http.StatusOK, body: names}
+}
+
+func getTemplate(s *Service, req *request) response {
+	text, err := referenceFiles.ReadFile(templateFolder + req.params["name"] + templateEnding)
+	if err != nil {
+		return notFound()
+	}
+	if s.accepts(req, "raw") {
+		return response{status: http.StatusOK, text: text, kind: s.mediaType("raw") + "; charset=utf-8"}
+	}
+	return response{status: http.StatusOK, body: object{{"name", req.params["name"]}, {"source", string(text)}}}
+}
+
+func codeOfConductObject(req *request, c codeOfConduct) object {
+	return object{
+		{"key", c.Key}, {"name", c.Name}, {"url", req.base + "/codes_of_conduct/" + c.Key},
+		{"html_url", req.base + "/conduct/" + c.Key},
+	}
+}
+
+func listCodesOfConduct(_ *Service, req *request) response {
+	return response{status: http.StatusOK, body: renderAll(codesOfConduct, func(c codeOfConduct) object { return codeOfConductObject(req, c) })}
+}
+
+func getCodeOfConduct(s *Service, req *request) response {
+	for _, c := range codesOfConduct {
+		if c.Key == req.params["key"] {
+			return response{status: http.StatusOK, body: append(codeOfConductObject(req, c), field{"body", c.Body})}
+		}
+	}
+	return notFound()
+}
+
+// mediaType returns the vendor media type of a representation, for example "raw".
+func (s *Service) mediaType(representation string) string {
+	return "application/vnd." + s.config.Dialect.Vendor + "." + representation + "+json"
+}
+
+// accepts reports whether the Accept header names a vendor representation. The media type may contain the version "v3".
+func (s *Service) accepts(req *request, representation string) bool {
+	return slices.ContainsFunc(acceptedTypes(req), func(name string) bool {
+		rest, ok := strings.CutPrefix(name, "application/vnd."+s.config.Dialect.Vendor+".")
+		return ok && strings.TrimSuffix(strings.TrimPrefix(rest, "v3."), "+json") == representation
+	})
+}
+
+// acceptedTypes returns the media types of the Accept header in lower case and without parameters.
+func acceptedTypes(req *request) []string {
+	var names []string
+	for _, value := range req.Header.Values("Accept") {
+		for part := range strings.SplitSeq(value, ",") {
+			name, _, _ := strings.Cut(strings.ToLower(part), ";")
+			names = append(names, strings.TrimSpace(name))
+		}
+	}
+	return names
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -182,4 +183,322 @@ func (w *world) installationSize(login string) (repositories, users int) {
 		}
 	}
 	return repositories, len(w.accounts[login].members)
+}
+
+// objects are the objects that no exact handler owns. They are stored by canonical path, such as
+// /repos/acme/widgets/issues/3. Paths that depend on the caller begin with "/@login".
+type objects struct {
+	started time.Time
+	lastID  int
+	kinds   map[string]kind
+	stored  map[string]*entry
+	keys    map[string][]string // the keys of created objects by the path of their collection, oldest first
+	of      map[string][]string // the keys by the path of a collection, a space and what its objects belong to
+}
+
+// entry is a stored object. A deleted object remains as gone.
+type entry struct {
+	fields doc
+	gone   bool
+}
+
+func (r *repository) path() string { return "/repos/" + r.fullName() }
+
+// spare is the number of repositories acme-labs/spare-N, which requests to delete a repository may name.
+const spare = 20
+
+func newObjects(now time.Time) objects {
+	return objects{
+		started: now, lastID: 10_000, stored: map[string]*entry{}, keys: map[string][]string{}, of: map[string][]string{}, kinds: newKinds(),
+	}
+}
+
+// seedObjects adds the repositories that only requests outside the documents use.
+func (w *world) seedObjects(now time.Time) {
+	owner, labs := w.accounts["acme-owner"], w.accounts["acme-labs"]
+	w.addRepo(owner, "tools", false, now).subscriptions.set(&subscription{user: owner, ignored: true, created: now})
+	for n := range spare {
+		w.addRepo(labs, fmt.Sprintf("spare-%d", n), false, now)
+	}
+	for _, r := range w.repositories[:4] {
+		for _, name := range []string{"bug", "docs", "enhancement", "question"} {
+			w.add(r, r.path()+"/labels", inRepo+"labels", doc{"name": name}, "acme-owner", now)
+		}
+	}
+	w.seedRepo(w.repositories[0], now)
+}
+
+func (w *world) nextID() int {
+	w.lastID++
+	return w.lastID
+}
+
+// firstRepo is the ID of the first repository.
+const firstRepo = 1001
+
+// addRepo creates a repository.
+func (w *world) addRepo(owner *account, name string, private bool, now time.Time) *repository {
+	r := &repository{
+		id: firstRepo + len(w.repositories), owner: owner, name: name, private: private, defaultBranch: mainBranch,
+		created: now, pushed: now, fields: doc{}, git: newGit(),
+	}
+	content := map[string]string{"README.md": "# " + name, "docs/README.md": "# Docs", "docs/f-0.txt": name}
+	r.git.grow(commit{tree: r.git.treeOf(content), message: "Commit 1", author: w.accounts["acme-owner"], at: now})
+	w.repositories = append(w.repositories, r)
+	return r
+}
+
+// create stores an object in a collection.
+func (w *world) create(collection, key string, fields doc) *entry {
+	o, path := &entry{fields: fields}, itemPath(collection, key)
+	if w.stored[path] == nil { // a deleted object remains stored
+		w.keys[collection] = append(w.keys[collection], key)
+	}
+	w.stored[path] = o
+	return o
+}
+
+// itemPath returns the path of an object in a collection. The lists of gists depend on the caller; gists do not.
+func itemPath(collection, key string) string {
+	if strings.HasPrefix(collection, "/@") && strings.HasSuffix(collection, "/gists") {
+		collection = "/gists"
+	}
+	return collection + "/" + escape(key)
+}
+
+// find returns the fields of a stored object, or nil.
+func (w *world) find(path string) doc {
+	if o := w.stored[path]; o != nil && !o.gone {
+		return o.fields
+	}
+	return nil
+}
+
+// all returns the objects of a collection, oldest first.
+func (w *world) all(collection string) []doc {
+	list := []doc{}
+	for _, key := range w.keys[collection] {
+		if fields := w.find(itemPath(collection, key)); fields != nil {
+			list = append(list, fields)
+		}
+	}
+	return list
+}
+
+// where returns the objects of a collection whose member has a value, oldest first.
+func (w *world) where(repo *repository, collection, member, value string) (list []doc) {
+	path := repo.filled().path() + "/" + collection
+	keys := w.keys[path]
+	if member != "" && w.kinds[collection].of == member {
+		keys = w.of[path+" "+value]
+	}
+	for _, key := range keys {
+		if fields := w.find(itemPath(path, key)); fields != nil && (member == "" || str(fields[member]) == value) {
+			list = append(list, fields)
+		}
+	}
+	return list
+}
+
+// remove deletes an object and reports whether it existed.
+func (w *world) remove(path string) bool {
+	o := w.stored[path]
+	if o == nil || o.gone {
+		return false
+	}
+	o.gone = true
+	return true
+}
+
+func escape(segment string) string { return strings.ReplaceAll(url.PathEscape(segment), "+", "%2B") }
+
+// repoOf returns the repository of an issue.
+func (w *world) repoOf(issue doc) *repository { return w.repositories[issue["repo"].(int)-firstRepo] }
+
+func (w *world) repo(owner, name string) *repository {
+	for _, r := range slices.Backward(w.repositories) { // a new repository may have the name of a deleted one
+		if strings.EqualFold(r.owner.login, owner) && strings.EqualFold(r.name, name) {
+			return r.filled()
+		}
+	}
+	return nil
+}
+
+func (w *world) reposOf(owner string) []*repository {
+	return slices.DeleteFunc(slices.Clone(w.repositories), func(r *repository) bool { return r.gone || owner != "" && r.owner.login != owner })
+}
+
+// accountNamed returns the organization or the user with a login or number, or nil.
+func (w *world) accountNamed(isOrganization bool, name string) *account {
+	if a := w.accounts[strings.ToLower(name)]; a != nil && (a.members != nil) == isOrganization {
+		return a
+	}
+	if id, err := strconv.Atoi(name); err == nil && id > 0 && id <= len(w.byID) && (w.byID[id-1].members != nil) == isOrganization {
+		return w.byID[id-1]
+	}
+	return nil
+}
+
+// users returns all users by ID.
+func (w *world) users() []*account {
+	return slices.DeleteFunc(slices.Clone(w.byID), func(a *account) bool { return a.members != nil })
+}
+
+// prefixes calls yield with the beginnings of the canonical paths by name and by number. Teams precede their
+// organization, and a new repository precedes a deleted one with its name.
+func (w *world) prefixes(yield func(named, numbered string) bool) {
+	for _, org := range w.byID {
+		for _, t := range org.teams {
+			if !yield("/orgs/"+org.login+"/teams/"+escape(t.slug), "/organizations/"+itoa(org.id)+"/team/"+itoa(t.id)) {
+				return
+			}
+		}
+	}
+	for _, a := range w.byID {
+		named, numbered := "/users/"+a.login, "/user/"+itoa(a.id)
+		if a.members != nil {
+			named, numbered = "/orgs/"+a.login, "/organizations/"+itoa(a.id)
+		}
+		if !yield(named, numbered) {
+			return
+		}
+	}
+	for _, r := range slices.Backward(w.repositories) {
+		if !yield(r.path(), "/repositories/"+itoa(r.id)) {
+			return
+		}
+	}
+}
+
+// byName replaces the numbers at the beginning of a path by names. Other paths are returned unchanged.
+func (w *world) byName(path string) string {
+	for named, numbered := range w.prefixes {
+		if rest, ok := strings.CutPrefix(path, numbered); ok && (rest == "" || rest[0] == '/') {
+			return named + rest
+		}
+	}
+	return path
+}
+
+// byNumber replaces the names at the beginning of a canonical path by numbers, as the real API does in Link.
+func (w *world) byNumber(path string) string {
+	for named, numbered := range w.prefixes {
+		if rest, ok := strings.CutPrefix(path, named); ok && (rest == "" || rest[0] == '/') {
+			return numbered + rest
+		}
+	}
+	return path
+}
+
+// isMine reports whether the response to a view depends on the caller.
+func isMine(view string) bool {
+	first, _, _ := strings.Cut(strings.TrimPrefix(view, "/"), "/")
+	switch first {
+	case "user", "issues", "notifications", "installation":
+		return true
+	}
+	return view == "/gists" || view == "/gists/starred" || strings.HasSuffix(view, "/subscription") && strings.HasPrefix(view, "/repos/") ||
+		strings.HasSuffix(view, "/notifications") && strings.HasPrefix(view, "/repos/") || strings.HasPrefix(view, "/gists/") && strings.HasSuffix(view, "/star") ||
+		view == "/orgs/{}/issues"
+}
+
+// qualify adds the caller to a path whose response depends on the caller.
+func (r *request) qualify(path, view string) string {
+	if isMine(view) {
+		return "/@" + r.caller.name() + path
+	}
+	return path
+}
+
+// resolve sets the canonical path, the repository and the organization of a request. hasTarget reports whether the
+// caller can see the repository and the organization in the path, and isVisible whether it can see the users and teams,
+// too.
+func (s *Service) resolve(r *request) (hasTarget, isVisible bool) {
+	w := s.world
+	hasTarget, isVisible = true, true
+	values := maps.Clone(r.params)
+	for _, names := range [][2]string{{"owner", "repo"}, {"template_owner", "template_repo"}} {
+		if _, ok := values[names[0]]; !ok {
+			continue
+		}
+		if r.repo = w.repo(values[names[0]], values[names[1]]); r.repo == nil {
+			hasTarget = false
+			continue
+		}
+		r.org = r.repo.owner
+		values[names[0]], values[names[1]] = r.repo.owner.login, r.repo.name
+		hasTarget = hasTarget && w.isVisible(r.repo, r.caller)
+	}
+	if value, ok := values["org"]; ok {
+		if r.org = w.accountNamed(true, value); r.org == nil {
+			hasTarget = false
+		} else {
+			values["org"] = r.org.login
+		}
+	}
+	for _, name := range []string{"username", "account_id", "user_id"} {
+		if value, ok := values[name]; ok {
+			user := w.accountNamed(false, value)
+			if isVisible = isVisible && user != nil; user != nil {
+				values[name] = user.login
+			}
+		}
+	}
+	path := r.op.Path
+	if number, ok := values["team_id"]; ok && strings.HasPrefix(path, "/teams/") {
+		if r.org, r.team = w.teamWithID(number); r.team != nil {
+			path = "/orgs/{org}/teams/{team_slug}" + strings.TrimPrefix(path, "/teams/{team_id}")
+			values["org"], values["team_slug"] = r.org.login, r.team.slug
+		}
+		isVisible = isVisible && r.team != nil
+	}
+	if slug, ok := values["team_slug"]; ok && strings.HasPrefix(r.op.view, "/orgs/{}/teams/") {
+		if r.org != nil {
+			r.team = r.org.teamNamed(slug)
+		}
+		isVisible = isVisible && r.team != nil
+	}
+	path = strings.Replace(path, "/organizations/{org}", "/orgs/{org}", 1)
+	path = strings.Replace(path, "/user/{account_id}", "/users/{account_id}", 1)
+	path = strings.Replace(path, "/user/{user_id}", "/users/{user_id}", 1)
+	r.path = expand(path, values)
+	return hasTarget, hasTarget && isVisible
+}
+
+// expand replaces the parameters of a template by escaped values.
+func expand(template string, values map[string]string) string {
+	return parameter.ReplaceAllStringFunc(template, func(p string) string { return escape(values[strings.Trim(p, "{+}")]) })
+}
+
+// seedRepo creates the first labels, milestones, releases, checks and comments of a repository.
+func (w *world) seedRepo(r *repository, now time.Time) {
+	root, g := r.path(), r.git
+	add := func(collection string, fields doc) doc {
+		return w.add(r, root+"/"+collection, inRepo+collection, fields, "acme-member", now)
+	}
+	for _, issue := range w.all(root + "/issues") {
+		add("issues/events", doc{"issue": str(issue["number"]), "event": "labeled"})
+	}
+	for n := range 3 {
+		add("milestones", doc{"title": fmt.Sprintf("v%d", n+1)})
+		release := add("releases", doc{"tag_name": fmt.Sprintf("v1.%d", n), "name": "A release"})
+		add("releases/assets", doc{"release": str(release["id"]), "name": "weir.tar.gz"})
+		add("check-runs", doc{"name": "build", "head_sha": g.head(), "status": "completed", "conclusion": "success"})
+		add("statuses", doc{"sha": g.head(), "state": "success"})
+		add("comments", doc{"commit": g.head(), "body": "A comment."})
+		add("pulls/comments", doc{"pull": "25", "body": "A comment.", "path": "README.md"})
+		add("issues/comments", doc{"issue": "2", "body": "A comment."})
+	}
+	w.find(root + "/issues/1")["children"], w.find(root + "/issues/2")["parent"] = []int{2}, 1
+	g.refs["tags/v1.0"] = g.head()
+}
+
+func str(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case int:
+		return strconv.Itoa(v)
+	}
+	return fmt.Sprint(v)
 }

@@ -58,7 +58,7 @@ func (a *accessLog) write(r *proxy.Record) {
 		slog.Int64("bytes", r.Bytes),
 		slog.Duration("elapsed", r.Elapsed),
 		slog.String("cache", r.Cache.String()),
-		slog.Int("attempts", r.Attempts),
+		slog.Int("attempts", r.Sent),
 		slog.Int("spent", r.Spent),
 		slog.Duration("waited", r.Waited),
 	)

@@ -235,21 +235,21 @@ func (m *metrics) observe(r *proxy.Record) {
 	for _, s := range r.Stages {
 		wait := func(reason string) { m.waits.record(ctx, s.Elapsed, 0, client, reason) }
 		switch s.Name {
-		case "queue":
+		case proxy.StageQueue:
 			m.admissions.add(ctx, 1, client, resource, s.Admission())
 			if s.Detail != "" {
 				wait(s.Detail)
 			}
-		case "retry":
+		case proxy.StageRetry:
 			outcome := "sent"
 			if s.Failed {
 				outcome = "given_up"
 			}
 			m.retries.add(ctx, 1, outcome)
 			wait(s.Name)
-		case "coalesce", "poll":
+		case proxy.StageCoalesce, proxy.StagePoll:
 			wait(s.Name)
-		case "attempt":
+		case proxy.StageRequest:
 			status, err := strconv.Atoi(s.Detail)
 			errorType := ""
 			if err != nil {

@@ -50,7 +50,7 @@ func (t *Telemetry) NewObserver(next func(*proxy.Record)) *Observer {
 	return o
 }
 
-// Observe takes the record of a finished request, which must not change afterwards. It never blocks.
+// Observe takes the record of a finished request, which must not change afterwards. It blocks only after Close, when it writes the record itself.
 func (o *Observer) Observe(r *proxy.Record) {
 	o.mu.Lock()
 	n := len(o.queue) + 1

@@ -41,7 +41,7 @@ func equal[T any](t testing.TB, name string, got, want T, options ...cmp.Option)
 func fullRecord() *proxy.Record {
 	return &proxy.Record{
 		Start: time.Now(), Method: http.MethodGet, Route: "/repos/{owner}/{repo}", Operation: "repos/get", Resource: policy.Core, Client: "builds", Upstream: "api.example.com",
-		Status: 200, Elapsed: time.Second, Outcome: "collapsed", Saved: true, Spent: 1, Polls: 1, Attempts: 2,
+		Status: 200, Elapsed: time.Second, Outcome: "collapsed", Saved: true, Spent: 1, Polls: 1, Sent: 2,
 		Trace: "0af7651916cd43dd8448eb211c80319c", Span: "b7ad6b7169203331",
 		Stages: []proxy.Stage{
 			{Name: "queue", Elapsed: time.Second, Detail: "points"}, {Name: "attempt", Elapsed: time.Second, Detail: "202"}, {Name: "settle"},

@@ -1,16 +1,214 @@
 package service
 
 import (
+	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
+
+// object is a JSON object with ordered members. Responses have the member order of the documents.
+type object []field
+
+type field struct {
+	name  string
+	value any
+}
+
+// member returns the value of a member, or nil if the member does not exist.
+func (o object) member(name string) any {
+	for _, f := range o {
+		if f.name == name {
+			return f.value
+		}
+	}
+	return nil
+}
+
+// MarshalJSON writes the members in order.
+func (o object) MarshalJSON() ([]byte, error) { return appendJSON(nil, o), nil }
+
+var _ json.Marshaler = object(nil)
+
+// encode returns the JSON of a value, without HTML escapes and final newline.
+func encode(v any) []byte { return appendJSON(make([]byte, 0, 4<<10), v) }
+
+// appendJSON appends the JSON of a value. It writes the common types directly, because reflection is slow. Package json
+// encodes all other types.
+func appendJSON(b []byte, v any) []byte {
+	switch v := v.(type) {
+	case object:
+		return appendMembers(b, v)
+	case []object:
+		b = append(b, '[')
+		for i, o := range v {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendMembers(b, o)
+		}
+		return append(b, ']')
+	case string:
+		return appendString(b, v)
+	case int:
+		return strconv.AppendInt(b, int64(v), 10)
+	case bool:
+		return strconv.AppendBool(b, v)
+	case nil:
+		return append(b, "null"...)
+	}
+	return appendAny(b, v)
+}
+
+func appendMembers(b []byte, o object) []byte {
+	b = append(b, '{')
+	for i, f := range o {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendString(b, f.name), ':')
+		b = appendJSON(b, f.value)
+	}
+	return append(b, '}')
+}
+
+// appendString appends a JSON string. Package json encodes strings that need escapes.
+func appendString(b []byte, s string) []byte {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] >= 0x7f || s[i] == '"' || s[i] == '\\' {
+			return appendAny(b, s)
+		}
+	}
+	b = append(b, '"')
+	b = append(b, s...)
+	return append(b, '"')
+}
+
+func appendAny(b []byte, v any) []byte {
+	var buffer bytes.Buffer
+	e := json.NewEncoder(&buffer)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic(err) // values built by this package always encode
+	}
+	return append(b, bytes.TrimSuffix(buffer.Bytes(), []byte("\n"))...)
+}
+
+// problemBody is the body of an error response. It has the members of the gateway's errors, in the same order.
+type problemBody struct {
+	Message       string         `json:"message"`
+	Errors        []problemField `json:"errors,omitempty"`
+	Documentation string         `json:"documentation_url"`
+}
+
+type problemField struct {
+	Resource string `json:"resource"`
+	Field    string `json:"field"`
+	Code     string `json:"code"`
+}
+
+const notFoundText = "Not Found"
+
+func notFound() response { return fail(http.StatusNotFound, notFoundText) }
+
+// invalid returns a 422 for an invalid field.
+func invalid(resource, field string) response {
+	return fail(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "invalid"})
+}
+
+// missing returns a 422 for a missing field.
+func missing(resource, field string) response {
+	return fail(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "missing_field"})
+}
+
+// fail returns an error response.
+func fail(status int, message string, fields ...problemField) response {
+	return response{status: status, body: problemBody{Message: message, Errors: fields}}
+}
+
+// limitProblem returns the API's error response for a reason of refusal.
+func (s *Service) limitProblem(req *request, why refusalReason) response {
+	body := problemBody{
+		Message:       "API rate limit exceeded for " + req.caller.account + ".",
+		Documentation: s.config.Dialect.Documentation + "/rate-limits",
+	}
+	if why == primary && req.graphQL != nil {
+		return graphQLProblem([]object{{{"type", "RATE_LIMITED"}, {"message", body.Message}}})
+	}
+	switch why {
+	case banned:
+		body.Message = "Your integration has been banned: it went on sending requests while it was limited."
+	case secondary:
+		body.Message = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
+		body.Documentation = s.config.Dialect.Documentation + "/secondary-rate-limits"
+	}
+	return response{status: http.StatusForbidden, body: body}
+}
+
+// validate sets the validators of a complete response. If the client's validators match, validate turns the response
+// into a 304 (RFC 9110 section 13.2.2).
+func (s *Service) validate(h http.Header, req *request, resp *response) {
+	etag := s.entityTag(req, resp)
+	h.Set("Etag", etag)
+	if !resp.modified.IsZero() {
+		h.Set("Last-Modified", resp.modified.UTC().Format(http.TimeFormat))
+	}
+	if !matches(req.Request, etag, resp.modified) {
+		return
+	}
+	resp.status, resp.text = http.StatusNotModified, nil
+	h.Del("Content-Type")
+}
+
+// entityTag returns the ETag of a response. The ETag depends only on the bytes and the media type, unless the quirk
+// ETagsPerToken is set.
+func (s *Service) entityTag(req *request, resp *response) string {
+	hashed, format := resp.kind+"\n", `W/"%.16x"`
+	if req.quirks.ETagsPerToken {
+		hashed += req.Header.Get("Authorization") + "\n"
+		if fields := s.config.Dialect.ETag; len(fields) > 0 {
+			hashed, format = "", `"%x"` // a strong tag
+			for _, name := range fields {
+				if value := req.Header.Get(name); value != "" {
+					hashed += value + ":"
+				}
+			}
+		}
+	}
+	sum := sha256.New()
+	_, _ = io.WriteString(sum, hashed) // a hash returns no error
+	_, _ = sum.Write(resp.text)
+	return fmt.Sprintf(format, sum.Sum(nil))
+}
+
+func matches(r *http.Request, etag string, modified time.Time) bool {
+	if lists := r.Header.Values("If-None-Match"); len(lists) > 0 {
+		for tag := range strings.SplitSeq(strings.Join(lists, ","), ",") {
+			tag = strings.TrimSpace(tag)
+			if tag == "*" || strings.TrimPrefix(tag, "W/") == strings.TrimPrefix(etag, "W/") {
+				return true
+			}
+		}
+		return false
+	}
+	ifModifiedSince := r.Header.Get("If-Modified-Since")
+	if ifModifiedSince == "" || modified.IsZero() {
+		return false
+	}
+	since, err := http.ParseTime(ifModifiedSince)
+	return err == nil && !modified.Truncate(time.Second).After(since)
+}
 
 // pages returns the page parameters of a list. page defaults to 1. per_page defaults to 30 and is at most 100 (Document
 // A section 8). Invalid numbers count as absent.

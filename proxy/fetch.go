@@ -1,16 +1,12 @@
 package proxy
 
 import (
-	"cmp"
+	"bytes"
 	"context"
-	"errors"
-	"io"
 	"net/http"
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -19,6 +15,122 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/coalesce"
 )
+
+// answer gets the response from the upstream, with a separate request or through a coalesced call.
+func (g *Gateway) answer(a *attempt, out *http.Request) (*http.Response, error) {
+	switch {
+	case a.call != nil: // a background task, which leads its call already
+		return g.lead(a, out)
+	case a.coalesces():
+		return g.coalesce(a, out)
+	}
+	return g.fetchAlone(a, out)
+}
+
+// fetchAlone sends the question upstream without a call.
+func (g *Gateway) fetchAlone(a *attempt, out *http.Request) (*http.Response, error) {
+	resp, _, err := g.fetch(a, out)
+	return resp, err
+}
+
+// fetch sends the question upstream, with conditions for stored responses, and stores the response. After an unsafe
+// request that may have succeeded, fetch purges the responses that the request may have changed. The ending is that of the
+// attempt's call.
+func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce.Ending, error) {
+	ending := coalesce.Ending{Result: coalesce.Private}
+	// The generation is read before the request is sent, so that a later purge makes the response stale.
+	a.began = g.Cache.BeginFetch(a.tags)
+	resp, err := g.send(a, out)
+	if err != nil {
+		if !a.match.Operation.Safe() && a.record.Spent > 0 {
+			g.purgeUncertain(a)
+		}
+		ending = coalesce.Ending{Result: resultOfError(err), Err: err}
+		resp, err = g.staleOr(a, err)
+		return resp, ending, err
+	}
+	if reason := a.staleReason(resp); reason != "" {
+		discard(resp.Body)
+		a.result.cache.ForwardStatus = resp.StatusCode
+		return g.useFallback(a, reason), ending, nil
+	}
+	switch resp.StatusCode {
+	case http.StatusNotModified:
+		if a.match.Operation.Safe() && (a.conditional || isUnconditional(a.header)) {
+			return g.notModified(a, out, resp)
+		}
+	case http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge:
+		if a.conditional && !onlyStale(a.candidates) { // the upstream may refuse the number of ETags
+			return g.fetchUnconditionally(a, out, resp)
+		}
+	}
+	a.result.cache.ForwardStatus = resp.StatusCode
+	if newer := g.newerThan(a, resp.StatusCode, resp.Header); newer != nil {
+		discard(resp.Body)
+		return newer, ending, nil
+	}
+	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: time.Now()}
+	g.endAccess(a, resp.StatusCode)
+	g.endRedirected(a, resp.StatusCode)
+	g.deleteOldPart(a, resp)
+	switch {
+	case a.computed() && resp.StatusCode == http.StatusAccepted:
+		ending.Result = coalesce.Pending // a background task polls
+		if a.record.Background {
+			ending.Result = coalesce.Computing
+		}
+	case a.cacheable && a.method != http.MethodHead, a.graphQL != nil && a.call != nil:
+		resp, ending = g.store(a, a.key, resp, out.Header, answer)
+	case a.ranged && resp.StatusCode == http.StatusPartialContent:
+		resp, ending = g.store(a, partKey(a.key), resp, out.Header, answer)
+	case a.outdatesStored(resp):
+		g.deleteStored(a)
+	case !a.match.Operation.Safe() && resp.StatusCode < 400:
+		g.Cache.PurgeUnsettled(a.in.Context(), g.Lag, cache.CauseWrite, g.tagsOfResponse(a, resp)...)
+	case !a.match.Operation.Safe() && (resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusRequestTimeout):
+		g.purgeUncertain(a) // the upstream may have failed after the change
+	case !a.match.Operation.Safe() && !a.mayBeLimited():
+		g.purgeAfterFailure(a, resp.StatusCode)
+	}
+	return resp, ending, nil
+}
+
+// fetchUnconditionally repeats a request with only the client's own conditions.
+func (g *Gateway) fetchUnconditionally(a *attempt, out *http.Request, resp *http.Response) (*http.Response, coalesce.Ending, error) {
+	discard(resp.Body)
+	a.unconditional = true
+	a.call.SetPaused(true)              // resumed when the request has a permit
+	return g.fetch(a, out.Clone(a.ctx)) // the transport may still read the header of out
+}
+
+// refutes contains the statuses of unsafe requests which show that the object is not in the state that the client has seen.
+var refutes = []int{
+	http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict, http.StatusGone, http.StatusPreconditionFailed, http.StatusUnprocessableEntity,
+}
+
+// purgeAfterFailure purges the responses to the client that a failed unsafe request shows to be outdated, so that the client
+// does not repeat the request because of them. An object that fails validation may be unchanged, so its responses are
+// revalidated only once.
+func (g *Gateway) purgeAfterFailure(a *attempt, status int) {
+	if !slices.Contains(refutes, status) {
+		return
+	}
+	lag := g.Lag
+	if status == http.StatusUnprocessableEntity {
+		lag = 0
+	}
+	g.Cache.PurgeUnsettled(a.in.Context(), lag, cache.CauseFailedWrite, g.tagsOfObject(a.question, status == http.StatusUnprocessableEntity)...)
+}
+
+// purgeUncertain purges the responses that an unsafe request with an unknown result may have changed. Until the upstream has
+// certainly stopped working on the request, these responses are stale even if they are fetched again.
+func (g *Gateway) purgeUncertain(a *attempt) {
+	g.Cache.PurgeUnsettled(a.detach(), stoppedWorking, cache.CauseWrite, g.tagsOfUncertain(a.question)...)
+}
+
+// stoppedWorking is the time after which the upstream has stopped working on a request: ten seconds (Document B section
+// 8.4), and a margin.
+const stoppedWorking = 15 * time.Second
 
 // store returns the response for the client. When the body is complete, store stores it, or passes it to the followers of
 // the call: the response to a GraphQL query without a rule, or a client error that cannot be stored. Such a response loses
@@ -130,62 +242,6 @@ func (g *Gateway) fillInBackground(a *attempt, s *spool) {
 // mayBeLimited reports whether the last response is a limit error, or may be a limit error that the next response confirms.
 // Such a response is neither stored nor shared.
 func (a *attempt) mayBeLimited() bool { return a.limitError.Kind != limits.NotLimited }
-
-// notModified returns the response that a 304 confirms (see confirmed). If the 304 confirms no response, the request is
-// repeated without conditions. A 304 to a request without conditions is an error.
-func (g *Gateway) notModified(a *attempt, out *http.Request, resp *http.Response) (*http.Response, coalesce.Ending, error) {
-	if isUnconditional(out.Header) {
-		discard(resp.Body)
-		err := &failure{
-			status: http.StatusBadGateway, detail: "upstream",
-			message: "Bad Gateway: the upstream answered 304 to a request without conditions",
-		}
-		ending := coalesce.Ending{Result: coalesce.Failed, Err: err}
-		resp, failed := g.staleOr(a, err)
-		return resp, ending, failed
-	}
-	c, ok := g.confirmed(a, out.Header, resp.Header)
-	if !ok {
-		return g.fetchUnconditionally(a, out, resp)
-	}
-	discard(resp.Body)
-	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: time.Now()}
-	if c.etag == "" && answer.Header.Get("Etag") != "" {
-		answer.Header = http.Header{"Date": answer.Header["Date"], "Age": answer.Header["Age"]}
-	}
-	a.result.cache.ForwardStatus = resp.StatusCode
-	resp, ending := g.updateStored(a, c, answer)
-	return resp, ending, nil
-}
-
-// updateStored merges a 304 into the confirmed entry (RFC 9111 section 4.3.4), and returns the updated response.
-func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response) (*http.Response, coalesce.Ending) {
-	now, e := answer.Answered, c.entry
-	if newer := g.newerThan(a, e.Status, http.Header{"Etag": {cmp.Or(c.etag, e.ETag())}}); newer != nil {
-		return newer, coalesce.Ending{Result: coalesce.Private}
-	}
-	if c.source == sourceOtherCaller {
-		e = e.ForCaller(cmp.Or(answer.Header.Get("Etag"), c.etag), g.Dialect.Describe)
-	}
-	e = e.Validated(g.withoutCaller(a, answer))
-	answer.Status, answer.Header = e.Status, e.Header
-	lifetime, vary, ok := g.storable(a, answer)
-	e.Lifetime, e.Vary, e.BaseKey, e.Tags = lifetime, vary, a.baseKey, a.storedTags(e.Status)
-	e.Began(a.began)
-	e.Replaces(a.last, g.Lag)
-	a.result.cache.suspect(e.Suspect)
-	a.boundLifetime(e)
-	a.boundUnfinished(e)
-	if !ok {
-		g.deleteStored(a)
-		return g.entryResponse(a, e, now), coalesce.Ending{Result: coalesce.Private}
-	}
-	g.Cache.MarkCacheable(a.match.Operation.ID, a.key)
-	g.Cache.Put(a.in.Context(), a.key, e, a.call.SetShared)
-	a.result.cache.Stored = true
-	a.result.cache.setTTL(e, now)
-	return g.entryResponse(a, e, now), coalesce.Ending{Result: a.resultFor(e)}
-}
 
 // storable reports whether a response may be stored or, for a GraphQL query without a rule, given to followers. It returns
 // the freshness lifetime and the request fields in Vary.
@@ -354,167 +410,16 @@ func (a *attempt) replacesStored(status int) bool {
 	return false
 }
 
-// delimited reports whether the framing marks the end of the body, so that a broken connection is detected (RFC 9112
-// section 8).
-func delimited(resp *http.Response) bool {
-	return resp.ContentLength >= 0 || resp.ProtoMajor >= 2 || len(resp.TransferEncoding) > 0
-}
-
-const (
-	// maxEntry is the size of the largest body that is stored.
-	maxEntry = 8 << 20
-	// smallBody is the size of the largest body that is read before the response to the client begins.
-	smallBody = 16 << 10
-	// maxHeld bounds the bytes that are buffered for clients. If GOMEMLIMIT divided by heldShare is lower, that bound
-	// applies.
-	maxHeld, heldShare = 256 << 20, 8
-)
-
-// errPanic is the error of a body whose reader panicked.
-var errPanic = errors.New("the response could not be read completely")
-
-// bufferBudget bounds the bytes that are buffered outside the cache.
-type bufferBudget struct {
-	limit int64
-	used  atomic.Int64
-}
-
-// buffer holds bytes within a budget.
-type buffer struct {
-	data   []byte
-	budget *bufferBudget // nil without a bound, and after release
-}
-
-// append adds bytes and reports whether the budget allows more bytes. If the budget is exhausted, append releases the
-// buffer from the budget.
-func (b *buffer) append(p []byte) (more bool) {
-	b.data = append(b.data, p...)
-	if b.budget == nil || b.budget.used.Add(int64(len(p))) <= b.budget.limit {
-		return true
+// checkEvents reports a lost event if a revalidation replaced a response whose changes webhooks report, and no event
+// has arrived. e is the new response.
+func (g *Gateway) checkEvents(a *attempt, e *cache.Entry) {
+	old := a.stale
+	if g.WebhookFresh == 0 || old == nil || old.Suspect != "" || old.Status != http.StatusOK || e.Status != http.StatusOK || bytes.Equal(old.Body, e.Body) ||
+		g.Cache.Purged(old.Tags, old.Since) || !g.reported(a.question, old) {
+		return
 	}
-	b.release()
-	return false
+	objects, _ := g.eventSource(a.question)
+	g.Log.Warn("response changed without a webhook event; its repository or organization is revalidated until the next delivery",
+		"request", a.record.ID, "object", objects[0], "operation", a.match.Operation.ID)
+	g.Cache.ReportLost(a.detach(), objects[0])
 }
-
-// release returns the memory to the budget.
-func (b *buffer) release() {
-	if b != nil && b.budget != nil {
-		b.budget.used.Add(-int64(len(b.data)))
-		b.budget = nil
-	}
-}
-
-// spool is a response body that is read into memory ahead of the client. A slow client then does not delay the other
-// clients of the call. When the body exceeds maxEntry or the memory budget, the client reads the rest directly from the
-// upstream.
-type spool struct {
-	body   io.ReadCloser
-	length int64 // Content-Length, or -1
-	// complete is called once with the body, before the client can read the end of the body. ok is false if the body is
-	// incomplete or too large.
-	complete func(body []byte, ok bool)
-
-	mu      sync.Mutex
-	changed sync.Cond
-	buffer
-	visible int   // bytes of data that the client may read
-	off     int   // bytes of data that the client has read
-	err     error // returned after the visible bytes
-	passing bool  // after the visible bytes, Read reads from body
-	closed  bool  // the client has called Close
-	filled  bool  // fill has ended
-}
-
-// fill reads the body until it ends, exceeds maxEntry or exhausts the memory budget.
-func (s *spool) fill() {
-	buffer := make([]byte, copyBuffer)
-	var err error
-	full := false
-	for err == nil && !full {
-		var n int
-		n, err = s.body.Read(buffer)
-		full = s.append(buffer[:n], err)
-	}
-	if err != nil {
-		_ = s.body.Close() // the body has ended
-	}
-	s.complete(s.data, err == io.EOF && !full && (s.length < 0 || int64(len(s.data)) == s.length))
-	s.stop(err)
-}
-
-// append adds the bytes of one read, and reports whether the body is too large for memory. The bytes of the last read
-// stay invisible until stop, so that complete is called before the client sees the end.
-func (s *spool) append(p []byte, err error) (full bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	more := s.buffer.append(p)
-	if err == nil && int64(len(s.data)) != s.length {
-		s.visible = len(s.data)
-		s.changed.Signal()
-	}
-	return len(s.data) > maxEntry || !more
-}
-
-// stop makes all bytes visible, followed by the error or by the rest of the body.
-func (s *spool) stop(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.visible, s.err, s.passing, s.filled = len(s.data), err, err == nil, true
-	s.changed.Signal()
-	if s.passing && s.closed {
-		_ = s.body.Close() // the client does not read the rest
-	}
-	if s.closed {
-		s.free()
-	}
-}
-
-// free releases the buffer. mu must be held.
-func (s *spool) free() {
-	s.release()
-	s.data, s.visible, s.off = nil, 0, 0
-}
-
-// Read blocks until bytes are visible.
-func (s *spool) Read(p []byte) (int, error) {
-	s.mu.Lock()
-	for s.off == s.visible && s.err == nil && !s.passing {
-		s.changed.Wait()
-	}
-	ahead, err := s.data[s.off:s.visible], s.err
-	if len(ahead) == 0 && s.passing {
-		s.free()
-		s.mu.Unlock()
-		return s.body.Read(p)
-	}
-	n := copy(p, ahead)
-	s.off += n
-	s.mu.Unlock()
-	if n > 0 || len(p) == 0 {
-		return n, nil
-	}
-	return 0, err
-}
-
-// Close ends the reads of the client. fill still reads a body that can be stored to its end.
-func (s *spool) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	passing := s.passing && !s.closed
-	s.closed = true
-	if s.filled {
-		s.free()
-	}
-	if passing {
-		return s.body.Close()
-	}
-	return nil
-}
-
-// discard reads the rest of an unused response, so that the connection can be reused.
-func discard(body io.ReadCloser) {
-	_, _ = io.CopyN(io.Discard, body, maxDiscard) // Close closes the connection after a longer or broken body
-	_ = body.Close()
-}
-
-const maxDiscard = 256 << 10

@@ -1,0 +1,622 @@
+package service
+
+import (
+	"cmp"
+	"maps"
+	"net/http"
+	"net/mail"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// sortedMembers returns the sorted logins of an organization's members.
+func sortedMembers(org *account) []string { return slices.Sorted(maps.Keys(org.members)) }
+
+// canSeeConcealedMembers reports whether the caller may see concealed members. The caller must be a member or an
+// installation of the organization, and its token must allow the read.
+func canSeeConcealedMembers(org *account, c caller) bool {
+	return (org.members[c.login] != nil || c.covers(org, nil)) && c.hasPermission("Members (organization): read") && c.hasScope("read:org")
+}
+
+// listMembers lists members. Only members of the organization see concealed members (Document A section 4.3).
+func listMembers(s *Service, req *request) response {
+	org := req.org
+	filter, role := req.query.Get("filter"), req.query.Get("role")
+	if !isFilter(filter, "2fa_disabled") {
+		return invalid("OrganizationMember", "filter")
+	}
+	if !isFilter(role, "admin", "member") {
+		return invalid("OrganizationMember", "role")
+	}
+	caller := org.members[req.caller.login]
+	if filter == "2fa_disabled" && (caller == nil || !caller.admin) {
+		return fail(http.StatusUnprocessableEntity, "Only owners can use this filter", problemField{"OrganizationMember", "filter", "invalid"})
+	}
+	seesAll := canSeeConcealedMembers(org, req.caller)
+	return s.listSelected(req, func(m *membership) bool {
+		hasRole := role != "admin" && role != "member" || m.admin == (role == "admin")
+		return (m.public || seesAll) && hasRole && (filter != "2fa_disabled" || !m.twoFactor)
+	})
+}
+
+// listSelected returns one page of the selected members of the organization.
+func (s *Service) listSelected(req *request, selects func(*membership) bool) response {
+	logins := slices.DeleteFunc(sortedMembers(req.org), func(login string) bool { return !selects(req.org.members[login]) })
+	return list(req, s.world.byNumber(req.path), logins, func(login string) object { return userObject(req, req.org.members[login].user) })
+}
+
+// checkMember reports whether a user is a member. It redirects callers outside the organization to the check of public
+// members (Document A section 4.3).
+func checkMember(s *Service, req *request) response {
+	org := req.org
+	switch {
+	case org == nil:
+		return notFound()
+	case !canSeeConcealedMembers(org, req.caller):
+		return response{status: http.StatusFound, location: req.base + "/orgs/" + org.login + "/public_members/" + url.PathEscape(req.params["username"])}
+	case org.members[req.params["username"]] == nil:
+		return notFound()
+	}
+	return response{status: http.StatusNoContent}
+}
+
+func checkPublicMember(s *Service, req *request) response {
+	org := req.org
+	if m := org.members[req.params["username"]]; m == nil || !m.public {
+		return notFound()
+	}
+	return response{status: http.StatusNoContent}
+}
+
+// join makes a user a member of the organization in the path.
+func (s *Service) join(r *request, login string) *membership {
+	m := r.org.members[login]
+	if m == nil {
+		m = &membership{user: s.world.accounts[login], twoFactor: true}
+		r.org.members[login] = m
+	}
+	s.touchMember(r, login)
+	return m
+}
+
+// touchMember touches what shows a membership besides the paths of the table of effects.
+func (s *Service) touchMember(r *request, login string) {
+	org := "/orgs/" + r.org.login
+	r.touch("/@"+login+"/user/orgs", "/@"+login+"/user/memberships/orgs", "/@"+login+"/user/memberships"+org, "/users/"+login+"/orgs", org+"/members", org+"/memberships/"+login)
+}
+
+// setMembership handles PUT of a membership.
+func setMembership(s *Service, r *request) response {
+	m := s.join(r, keyOf(r.path))
+	m.admin = r.text("role") == "admin"
+	return response{status: http.StatusOK, body: membershipObject(r, r.org, m)}
+}
+
+// removeMember removes a member from the organization and from its teams.
+func removeMember(s *Service, r *request) response {
+	login := keyOf(r.path)
+	if m := r.org.members[login]; m != nil && m.user != s.world.ownerOf(r.org) {
+		delete(r.org.members, login)
+		for _, t := range r.org.teams {
+			delete(t.members, login)
+		}
+	}
+	s.touchMember(r, login)
+	r.touch("/orgs/" + r.org.login + "/teams/**")
+	return response{status: http.StatusNoContent}
+}
+
+// ownerOf returns the first owner of an organization, who cannot leave it.
+func (w *world) ownerOf(org *account) *account {
+	for _, login := range sortedMembers(org) {
+		if m := org.members[login]; m.admin {
+			return m.user
+		}
+	}
+	panic("organization " + org.login + " has no owner") // every seeded organization has an owner
+}
+
+func getMembership(s *Service, r *request) response {
+	login := keyOf(r.path)
+	if r.op.view == "/user/memberships/orgs/{}" {
+		login = r.caller.login
+		r.org = s.world.accountNamed(true, keyOf(r.path))
+	}
+	m := r.org.members[login]
+	if m == nil {
+		return notFound()
+	}
+	return response{status: http.StatusOK, body: membershipObject(r, r.org, m)}
+}
+
+func membershipObject(r *request, org *account, m *membership) object {
+	role, url := "member", r.base+"/orgs/"+org.login
+	if m.admin {
+		role = "admin"
+	}
+	return object{
+		{"url", url + "/memberships/" + m.user.login}, {"state", "active"}, {"role", role}, {"organization_url", url},
+		{"user", userObject(r, m.user)}, {"organization", organizationSummary(r, org)},
+	}
+}
+
+func listPublicMembers(s *Service, r *request) response {
+	return s.listSelected(r, func(m *membership) bool { return m.public })
+}
+
+// publicizeMember shows or conceals a membership.
+func publicizeMember(_ *Service, r *request) response {
+	m := r.org.members[keyOf(r.path)]
+	if m == nil {
+		return fail(http.StatusForbidden, "Only members can be shown")
+	}
+	m.public = r.Method == http.MethodPut
+	r.touch("/orgs/"+r.org.login+"/members", "/orgs/"+r.org.login+"/public_members", "/users/"+m.user.login+"/orgs")
+	return response{status: http.StatusNoContent}
+}
+
+// listOrganizations lists the organizations of the caller, their memberships, or the public ones of a user.
+func listOrganizations(s *Service, r *request) response {
+	login := r.caller.login
+	if r.op.view == "/users/{}/orgs" {
+		login = keyOf(parentOf(r.path))
+	}
+	shown := []any{}
+	for _, org := range s.world.byID {
+		switch m := org.members[login]; {
+		case m == nil, !m.public && login != r.caller.login:
+		case r.op.view == "/user/memberships/orgs":
+			shown = append(shown, membershipObject(r, org, m))
+		default:
+			shown = append(shown, organizationSummary(r, org))
+		}
+	}
+	return response{status: http.StatusOK, list: shown}
+}
+
+// team is a team of an organization (Document A section 2.5).
+type team struct {
+	id          int
+	name        string
+	slug        string // unique within the organization
+	description string
+	privacy     string          // secret or closed; only closed teams may be nested
+	parent      *team           // nil for a top-level team
+	members     map[string]bool // direct members, by login
+}
+
+// hasMember reports whether a user is a member of the team or of a team nested in it.
+func (t *team) hasMember(org *account, login string) bool {
+	for _, own := range org.teams {
+		if !own.members[login] {
+			continue
+		}
+		for at := own; at != nil; at = at.parent {
+			if at == t {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// teamObject returns the JSON object of a team (Document A section 2.5). The object contains the parent teams.
+func teamObject(req *request, org *account, t *team) object {
+	api := req.base + "/teams/" + itoa(t.id)
+	var parent any
+	if t.parent != nil {
+		parent = teamObject(req, org, t.parent)
+	}
+	return object{
+		{"id", t.id}, {"node_id", nodeID("Team", t.id)}, {"url", api},
+		{"html_url", req.base + "/orgs/" + org.login + "/teams/" + t.slug},
+		{"name", t.name}, {"slug", t.slug}, {"description", t.description}, {"privacy", t.privacy},
+		{"notification_setting", "notifications_enabled"}, {"permission", "pull"},
+		{"members_url", api + "/members{/member}"}, {"repositories_url", api + "/repos"}, {"parent", parent},
+	}
+}
+
+// listTeams returns one page of teams of an organization.
+func listTeams(req *request, org *account, path string, teams []*team) response {
+	return list(req, "/organizations/"+itoa(org.id)+path, teams, func(t *team) object { return teamObject(req, org, t) })
+}
+
+// teamNamed returns the team with a slug, or nil.
+func (org *account) teamNamed(slug string) *team {
+	if at := slices.IndexFunc(org.teams, func(t *team) bool { return t.slug == slug }); at >= 0 {
+		return org.teams[at]
+	}
+	return nil
+}
+
+// teamWithID returns a team and its organization, or nil.
+func (w *world) teamWithID(id string) (*account, *team) {
+	for _, org := range w.byID {
+		for _, t := range org.teams {
+			if itoa(t.id) == id {
+				return org, t
+			}
+		}
+	}
+	return nil, nil
+}
+
+// addTeam adds a team to an organization.
+func (w *world) addTeam(org *account, name, description, privacy string, parent *team) *team {
+	slug := strings.Join(strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r == ' ' || r == '&' }), "-")
+	w.lastTeam++
+	t := &team{id: 200 + w.lastTeam, name: name, slug: slug, description: description, privacy: privacy, parent: parent, members: map[string]bool{}}
+	org.teams = append(org.teams, t)
+	return t
+}
+
+func listAllTeams(_ *Service, r *request) response { return listTeams(r, r.org, "/teams", r.org.teams) }
+
+func listChildTeams(_ *Service, r *request) response {
+	children := slices.DeleteFunc(slices.Clone(r.org.teams), func(t *team) bool { return t.parent != r.team })
+	return listTeams(r, r.org, "/team/"+itoa(r.team.id)+"/teams", children)
+}
+
+func getTeam(_ *Service, r *request) response {
+	return response{status: http.StatusOK, body: teamObject(r, r.org, r.team)}
+}
+
+func createTeam(s *Service, r *request) response {
+	t := s.world.addTeam(r.org, r.text("name"), r.text("description"), "closed", nil)
+	if t.slug == "" || r.org.teamNamed(t.slug) != t {
+		r.org.teams = r.org.teams[:len(r.org.teams)-1]
+		return fail(http.StatusUnprocessableEntity, "Validation Failed")
+	}
+	r.team = t
+	if login := r.caller.login; login != "" {
+		t.members[login] = true
+	}
+	r.touch(r.path + "/" + escape(t.slug))
+	return response{status: http.StatusCreated, body: updateTeam(s, r).body}
+}
+
+func updateTeam(s *Service, r *request) response {
+	for name, value := range map[string]*string{"name": &r.team.name, "description": &r.team.description, "privacy": &r.team.privacy} {
+		if text := r.text(name); text != "" {
+			*value = text
+		}
+	}
+	for _, t := range r.org.teams { // a team shows its parents
+		r.touch("/orgs/"+r.org.login+"/teams/"+escape(t.slug), "/orgs/"+r.org.login+"/teams/"+escape(t.slug)+"/teams")
+	}
+	return response{status: r.op.created(), body: teamObject(r, r.org, r.team)}
+}
+
+func deleteTeam(_ *Service, r *request) response {
+	r.org.teams = slices.DeleteFunc(r.org.teams, func(t *team) bool { return t == r.team || t.parent == r.team })
+	r.touch("/orgs/"+r.org.login+"/teams/**", "/teams/"+itoa(r.team.id)+"/**")
+	return response{status: http.StatusNoContent}
+}
+
+func listTeamMembers(s *Service, r *request) response {
+	return s.listSelected(r, func(m *membership) bool { return r.team.hasMember(r.org, m.user.login) })
+}
+
+// changeTeamMember adds a member to a team, or removes it. A new member joins the organization, too.
+func changeTeamMember(s *Service, r *request) response {
+	login := keyOf(r.path)
+	delete(r.team.members, login)
+	for t := r.team; t != nil; t = t.parent {
+		r.touch("/orgs/" + r.org.login + "/teams/" + escape(t.slug) + "/**")
+	}
+	if r.Method == http.MethodDelete {
+		return response{status: http.StatusNoContent}
+	}
+	r.team.members[login] = true
+	s.join(r, login)
+	if r.op.lists(http.StatusNoContent) {
+		return response{status: http.StatusNoContent}
+	}
+	return getTeamMember(s, r)
+}
+
+// getTeamMember returns the membership of a team, or checks it without a body.
+func getTeamMember(_ *Service, r *request) response {
+	login := keyOf(r.path)
+	switch {
+	case !r.team.hasMember(r.org, login):
+		return notFound()
+	case r.op.isCheck():
+		return response{status: http.StatusNoContent}
+	}
+	return response{status: http.StatusOK, body: object{{"url", r.base + r.path}, {"role", "member"}, {"state", "active"}}}
+}
+
+// role is an organization role (Document A section 2.2).
+type role struct {
+	id          int
+	name        string
+	description string
+	permissions []string
+	created     time.Time
+	assigned    map[assignee]bool
+}
+
+// assignee identifies the team or the user that has a role. Exactly one field is set.
+type assignee struct {
+	team string // slug
+	user string // login
+}
+
+// hasPermission reports whether a user has a permission through an assigned role. The role may be assigned to the user,
+// to a team of the user, or to a parent of that team.
+func (org *account) hasPermission(login, permission string) bool {
+	return slices.ContainsFunc(org.roles, func(r *role) bool {
+		return slices.Contains(r.permissions, permission) && (r.assigned[assignee{user: login}] || org.assignedThroughTeam(r, login))
+	})
+}
+
+// assignedThroughTeam reports whether a role is assigned to a team that has the user as a member.
+func (org *account) assignedThroughTeam(r *role, login string) bool {
+	return slices.ContainsFunc(org.teams, func(t *team) bool { return r.assigned[assignee{team: t.slug}] && t.hasMember(org, login) })
+}
+
+// findAssignee returns the team or the user that a request names, and whether it exists.
+func (s *Service) findAssignee(req *request) (assignee, bool) {
+	if slug, ok := req.params["team_slug"]; ok {
+		return assignee{team: slug}, req.org.teamNamed(slug) != nil
+	}
+	u := s.world.accounts[req.params["username"]]
+	return assignee{user: req.params["username"]}, u != nil && u.members == nil
+}
+
+// roleObject returns the JSON object of a role (Document A section 2.2). Lists contain the organization as an account
+// object, and a single role contains its summary.
+func roleObject(r *role, organization object) object {
+	return object{
+		{"id", r.id}, {"name", r.name}, {"description", r.description}, {"permissions", r.permissions},
+		{"organization", organization}, {"created_at", timestamp(r.created)}, {"updated_at", timestamp(r.created)},
+	}
+}
+
+// organizationSummary returns the organization object within a single role.
+func organizationSummary(req *request, org *account) object {
+	api := req.base + "/orgs/" + org.login
+	return object{
+		{"login", org.login}, {"id", org.id}, {"node_id", nodeID("Organization", org.id)}, {"url", api},
+		{"repos_url", api + "/repos"}, {"events_url", api + "/events"}, {"hooks_url", api + "/hooks"},
+		{"issues_url", api + "/issues"}, {"members_url", api + "/members{/member}"},
+		{"public_members_url", api + "/public_members{/member}"},
+		{"avatar_url", req.base + "/avatars/" + itoa(org.id)}, {"description", org.description},
+	}
+}
+
+func listRoles(_ *Service, req *request) response {
+	shown := renderAll(req.org.roles, func(r *role) object { return roleObject(r, userObject(req, req.org)) })
+	return response{status: http.StatusOK, body: object{{"total_count", len(shown)}, {"roles", shown}}}
+}
+
+func getRole(_ *Service, req *request) response {
+	return response{status: http.StatusOK, modified: req.role.created, body: roleObject(req.role, organizationSummary(req, req.org))}
+}
+
+// listTeamsOfRole lists the teams that the role is assigned to. It does not list their child teams.
+func listTeamsOfRole(_ *Service, req *request) response {
+	teams := slices.DeleteFunc(slices.Clone(req.org.teams), func(t *team) bool { return !req.role.assigned[assignee{team: t.slug}] })
+	return listTeams(req, req.org, "/organization-roles/"+itoa(req.role.id)+"/teams", teams)
+}
+
+// changeAssignment assigns a role to a team or a member, or removes the role or all roles. Assigning an assigned role and
+// removing another one have no effect (Document A section 3).
+func changeAssignment(s *Service, req *request) response {
+	to, exists := s.findAssignee(req)
+	assigns := req.Method == http.MethodPut
+	switch {
+	case !exists:
+		return notFound()
+	case assigns && to.user != "" && req.org.members[to.user] == nil:
+		return fail(http.StatusUnprocessableEntity, "The user is not a member of the organization", problemField{"OrganizationRole", "username", "invalid"})
+	case assigns:
+		req.role.assigned[to] = true
+	case req.role != nil:
+		delete(req.role.assigned, to)
+	default:
+		for _, r := range req.org.roles {
+			delete(r.assigned, to)
+		}
+	}
+	return response{status: http.StatusNoContent}
+}
+
+// invitation invites a person to an organization (Document A section 2.4). It is pending until it is canceled or its
+// delivery fails (section 3).
+type invitation struct {
+	id      int
+	user    *account // nil if no account has the e-mail address
+	email   string
+	role    string // one of invitationRoles
+	source  string // one of invitationSources
+	inviter *account
+	teams   []*team
+	created time.Time
+	// failedAt is zero and failedReason is empty while the invitation is pending.
+	failedAt     time.Time
+	failedReason string
+}
+
+func (i *invitation) pending() bool { return i.failedAt.IsZero() }
+
+// These lists contain the values of the members role and invitation_source (Document A section 2.4).
+var (
+	invitationRoles   = []string{"admin", "direct_member", "billing_manager", "hiring_manager"}
+	invitationSources = []string{"member", "scim"}
+)
+
+// invitableRoles lists the roles that a new invitation may have, in addition to reinstate (Document A section 4.3).
+// This API cannot invite hiring managers.
+var invitableRoles = []string{"admin", "direct_member", "billing_manager"}
+
+const invitationResource = "OrganizationInvitation"
+
+// invite adds an invitation to an organization and assigns its ID.
+func (w *world) invite(org *account, i *invitation) {
+	w.invitations++
+	i.id = w.invitations
+	org.invitations = append(org.invitations, i)
+}
+
+// invitationObject returns the record of Document A section 2.4 that a create request responds with.
+func invitationObject(req *request, i *invitation) object {
+	var login any
+	if i.user != nil {
+		login = i.user.login
+	}
+	return object{
+		{"id", i.id}, {"login", login}, {"node_id", nodeID("Invitation", i.id)}, {"email", i.email}, {"role", i.role},
+		{"created_at", timestamp(i.created)}, {"inviter", userObject(req, i.inviter)}, {"team_count", len(i.teams)},
+		{"invitation_teams_url", req.base + "/organizations/" + itoa(req.org.id) + "/invitations/" + itoa(i.id) + "/teams"},
+		{"invitation_source", i.source},
+	}
+}
+
+// invitationListObject returns the record in the form of the lists. It has the members of the failure, which are empty
+// for pending invitations.
+func invitationListObject(req *request, i *invitation) object {
+	failed := ""
+	if !i.pending() {
+		failed = timestamp(i.failedAt)
+	}
+	return append(invitationObject(req, i), object{{"failed_at", failed}, {"failed_reason", i.failedReason}}...)
+}
+
+// isFilter reports whether a query parameter selects all objects, or those with one of the values.
+func isFilter(filter string, values ...string) bool {
+	return filter == "" || filter == "all" || slices.Contains(values, filter)
+}
+
+func listInvitations(s *Service, req *request) response {
+	role, source := req.query.Get("role"), req.query.Get("invitation_source")
+	switch {
+	case !isFilter(role, invitationRoles...):
+		return invalid(invitationResource, "role")
+	case !isFilter(source, invitationSources...):
+		return invalid(invitationResource, "invitation_source")
+	}
+	shown := slices.DeleteFunc(req.org.invitationsByState(true), func(i *invitation) bool { return !isFilter(role, i.role) || !isFilter(source, i.source) })
+	return list(req, s.world.byNumber(req.path), shown, func(i *invitation) object { return invitationListObject(req, i) })
+}
+
+func listFailedInvitations(s *Service, req *request) response {
+	return list(req, s.world.byNumber(req.path), req.org.invitationsByState(false), func(i *invitation) object { return invitationListObject(req, i) })
+}
+
+// invitationsByState returns the organization's pending or failed invitations.
+func (org *account) invitationsByState(pending bool) []*invitation {
+	return slices.DeleteFunc(slices.Clone(org.invitations), func(i *invitation) bool { return i.pending() != pending })
+}
+
+func listInvitationTeams(_ *Service, req *request) response {
+	return listTeams(req, req.org, "/invitations/"+itoa(req.invitation.id)+"/teams", req.invitation.teams)
+}
+
+// cancelInvitation removes a pending invitation. Failed invitations cannot be removed.
+func cancelInvitation(_ *Service, req *request) response {
+	if !req.invitation.pending() {
+		return invalid(invitationResource, "invitation_id")
+	}
+	req.org.invitations = slices.DeleteFunc(req.org.invitations, func(other *invitation) bool { return other == req.invitation })
+	return response{status: http.StatusNoContent}
+}
+
+// invitationBody is the body that creates an invitation.
+type invitationBody struct {
+	InviteeID *int    `json:"invitee_id"`
+	Email     *string `json:"email"`
+	Role      string  `json:"role"`
+	TeamIDs   []int   `json:"team_ids"`
+}
+
+// createInvitation invites a user or an e-mail address to the organization (Document A section 4.3). If an app sends
+// the request, the organization is the inviter.
+func createInvitation(s *Service, req *request) response {
+	org := req.org
+	body := invitationBody{Role: "direct_member"}
+	if problem := s.decode(req.raw, invitationResource, &body); problem != nil {
+		return *problem
+	}
+	i := &invitation{source: "member", inviter: s.world.user(req.caller), created: time.Now()}
+	if i.inviter == nil {
+		i.inviter = org
+	}
+	if fieldErr := cmp.Or(i.setInvitee(s.world, org, body), i.setRole(org, body), i.setTeams(org, body)); fieldErr != nil {
+		return *fieldErr.of(invitationResource)
+	}
+	s.world.invite(org, i)
+	location := req.base + "/orgs/" + org.login + "/invitations/" + itoa(i.id)
+	return response{status: http.StatusCreated, body: invitationObject(req, i), location: location}
+}
+
+// setInvitee sets the user and the address of an invitation. The user ID takes precedence over the address. Members and
+// users with a pending invitation are refused.
+func (i *invitation) setInvitee(w *world, org *account, body invitationBody) *fieldError {
+	field := "invitee_id"
+	switch {
+	case body.InviteeID != nil:
+		if i.user = w.findUser(func(u *account) bool { return u.id == *body.InviteeID }); i.user != nil {
+			i.email = i.user.email
+		}
+	case body.Email != nil:
+		field = "email"
+		if address, err := mail.ParseAddress(*body.Email); err == nil && address.Address == *body.Email {
+			i.email = address.Address
+			i.user = w.findUser(func(u *account) bool { return strings.EqualFold(u.email, i.email) })
+		}
+	default:
+		return missingAt("invitee_id")
+	}
+	switch {
+	case i.email == "":
+		return invalidAt(field)
+	case i.user != nil && org.members[i.user.login] != nil,
+		slices.ContainsFunc(org.invitationsByState(true), func(other *invitation) bool { return strings.EqualFold(other.email, i.email) }):
+		return &fieldError{field, "already_exists"}
+	}
+	return nil
+}
+
+// setRole sets the requested role. The role reinstate restores the role of a former member, and is invalid for all
+// other users.
+func (i *invitation) setRole(org *account, body invitationBody) *fieldError {
+	i.role = body.Role
+	if i.role == "reinstate" && i.user != nil && org.formerMembers[i.user.login] != nil {
+		i.role = "direct_member"
+		if org.formerMembers[i.user.login].admin {
+			i.role = "admin"
+		}
+	}
+	if !slices.Contains(invitableRoles, i.role) {
+		return invalidAt("role")
+	}
+	return nil
+}
+
+// setTeams sets the teams without duplicates. All teams must be teams of the organization.
+func (i *invitation) setTeams(org *account, body invitationBody) *fieldError {
+	for n, id := range body.TeamIDs {
+		at := slices.IndexFunc(org.teams, func(t *team) bool { return t.id == id })
+		if at < 0 {
+			return invalidAt("team_ids[" + itoa(n) + "]")
+		}
+		if t := org.teams[at]; !slices.Contains(i.teams, t) {
+			i.teams = append(i.teams, t)
+		}
+	}
+	return nil
+}
+
+// findUser returns the user for which matches returns true, or nil. At most one user may match.
+func (w *world) findUser(matches func(*account) bool) *account {
+	for _, a := range w.accounts {
+		if a.members == nil && matches(a) {
+			return a
+		}
+	}
+	return nil
+}

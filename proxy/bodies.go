@@ -1,0 +1,377 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weirgate/weir/internal/contentcoding"
+)
+
+// maxPeek bounds the bytes of a body that are read to recognize a limit error or an identity.
+const maxPeek = 8 << 10
+
+// peek reads up to most bytes of the body and returns them. The body can still be read completely, with its error.
+func peek(resp *http.Response, most int64) ([]byte, error) {
+	start, err := io.ReadAll(io.LimitReader(resp.Body, most))
+	if err == nil && int64(len(start)) < most {
+		_ = resp.Body.Close()
+		resp.Body = completeBody{bytes.NewReader(start), start}
+		return start, nil
+	}
+	resp.Body = rejoin(start, err, resp.Body)
+	return start, err
+}
+
+// completeBody is a response body that has been read from the upstream completely.
+type completeBody struct {
+	*bytes.Reader
+	whole []byte
+}
+
+// Close implements io.Closer.
+func (completeBody) Close() error { return nil }
+
+// hasEnded reports whether nothing of a response remains to be read from the upstream.
+func hasEnded(resp *http.Response) bool {
+	_, complete := resp.Body.(completeBody)
+	return complete || resp.ContentLength == 0 || resp.Body == http.NoBody
+}
+
+// peekText returns the decoded beginning of the body. The body can still be read completely.
+func peekText(resp *http.Response) []byte {
+	start, _ := peek(resp, maxPeek) // an error follows the beginning again
+	return contentcoding.Decode(resp.Header.Get("Content-Encoding"), start, maxPeek)
+}
+
+// rejoin returns a body that begins with start. After start the body continues with the rest of body, or returns err if
+// err is not nil.
+func rejoin(start []byte, err error, body io.ReadCloser) io.ReadCloser {
+	rest := io.Reader(body)
+	if err != nil {
+		rest = brokenReader{err}
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(start), rest), body}
+}
+
+// brokenReader returns an error that an earlier read returned.
+type brokenReader struct{ err error }
+
+func (b brokenReader) Read([]byte) (int, error) { return 0, b.err }
+
+// readAhead reads a small body before the response to the client begins, so that the client gets an error instead of a part
+// of the body. The error is also that of a request body whose end the upstream did not wait for.
+//
+// The framing does not show whether a body without a length was cut (RFC 9112 section 8), or whether a coded body was cut before
+// it was framed. The content shows it if it is coded or JSON. The end of an incomplete content is an error.
+func (g *Gateway) readAhead(a *attempt, resp *http.Response) error {
+	if invalid := a.body.Err(); invalid != nil && resp.StatusCode < http.StatusBadRequest {
+		_ = resp.Body.Close()
+		return invalid
+	}
+	if a.method == http.MethodHead || resp.Body == http.NoBody {
+		return nil
+	}
+	coding, undelimited := resp.Header.Get("Content-Encoding"), !delimited(resp)
+	coded := coding != "" && (undelimited || a.identityAsked)
+	if coded {
+		resp.Body = &codedBody{ReadCloser: resp.Body, coding: coding}
+	}
+	var err error
+	switch _, complete := resp.Body.(completeBody); {
+	case undelimited && !coded && !isJSON(resp.Header): // nothing shows a cut, and the body may be an endless stream
+	case undelimited:
+		_, err = peek(resp, smallBody)
+	case complete, resp.ContentLength > smallBody, resp.ContentLength <= 0:
+	default:
+		body := make([]byte, resp.ContentLength)
+		if _, err = io.ReadFull(resp.Body, body); err == nil && (coded || len(resp.Trailer) > 0) {
+			_, err = io.Copy(io.Discard, resp.Body) // the end has the result of the check, and the trailers
+		}
+		_ = resp.Body.Close()
+		resp.Body = completeBody{bytes.NewReader(body), body}
+	}
+	if err == nil && undelimited && !coded && isJSON(resp.Header) {
+		if small, complete := resp.Body.(completeBody); !complete {
+			resp.Body = &jsonBody{ReadCloser: resp.Body}
+		} else if isCut(small.whole) {
+			err = io.ErrUnexpectedEOF
+		}
+	}
+	if err != nil {
+		_ = resp.Body.Close()
+	}
+	return err
+}
+
+// unexpectedEnd returns the error of a body that ends within its content.
+func unexpectedEnd(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// codedBody is a coded body that is decoded while it is read. Weir does not check codings that it does not know.
+type codedBody struct {
+	io.ReadCloser
+	coding  string
+	ahead   bytes.Buffer // bytes that were decoded but not read
+	decoded io.Reader
+	err     error
+}
+
+func (b *codedBody) Read(p []byte) (int, error) {
+	var discarded [4 << 10]byte
+	for b.ahead.Len() == 0 && b.err == nil {
+		if b.decoded != nil {
+			_, b.err = b.decoded.Read(discarded[:])
+			continue
+		}
+		raw := io.TeeReader(b.ReadCloser, &b.ahead)
+		decoded, known, err := contentcoding.NewReader(b.coding, raw)
+		if b.decoded, b.err = decoded, unexpectedEnd(err); !known {
+			b.decoded = raw
+		}
+	}
+	if b.ahead.Len() > 0 {
+		return b.ahead.Read(p)
+	}
+	return 0, b.err
+}
+
+func isJSON(h http.Header) bool {
+	mediaType, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+	return strings.HasSuffix(strings.ToLower(strings.TrimSpace(mediaType)), "json")
+}
+
+// isCut reports whether a text is empty, or ends within a JSON value. Text that is no JSON counts as complete.
+func isCut(text []byte) bool {
+	var value json.RawMessage
+	d := json.NewDecoder(bytes.NewReader(text))
+	err := d.Decode(&value)
+	if errors.Is(err, io.EOF) {
+		return true
+	}
+	for err == nil { // a media type may allow several values
+		err = d.Decode(&value)
+	}
+	return errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// jsonBody is a long body of JSON. Its end is an error if a string, an object or an array is open.
+type jsonBody struct {
+	io.ReadCloser
+	open              int // objects and arrays
+	inString, escaped bool
+}
+
+func (b *jsonBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	for _, c := range p[:n] {
+		switch {
+		case b.escaped:
+			b.escaped = false
+		case b.inString:
+			b.escaped, b.inString = c == '\\', c != '"'
+		case c == '"':
+			b.inString = true
+		case c == '{', c == '[':
+			b.open++
+		case c == '}', c == ']':
+			b.open--
+		}
+	}
+	if b.open > 0 || b.inString {
+		err = unexpectedEnd(err)
+	}
+	return n, err
+}
+
+// delimited reports whether the framing marks the end of the body, so that a broken connection is detected (RFC 9112
+// section 8).
+func delimited(resp *http.Response) bool {
+	return resp.ContentLength >= 0 || resp.ProtoMajor >= 2 || len(resp.TransferEncoding) > 0
+}
+
+const (
+	// maxEntry is the size of the largest body that is stored.
+	maxEntry = 8 << 20
+	// smallBody is the size of the largest body that is read before the response to the client begins.
+	smallBody = 16 << 10
+	// maxHeld bounds the bytes that are buffered for clients. If GOMEMLIMIT divided by heldShare is lower, that bound
+	// applies.
+	maxHeld, heldShare = 256 << 20, 8
+)
+
+// errPanic is the error of a body whose reader panicked.
+var errPanic = errors.New("the response could not be read completely")
+
+// bufferBudget bounds the bytes that are buffered outside the cache.
+type bufferBudget struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// buffer holds bytes within a budget.
+type buffer struct {
+	data   []byte
+	budget *bufferBudget // nil without a bound, and after release
+}
+
+// append adds bytes and reports whether the budget allows more bytes. If the budget is exhausted, append releases the
+// buffer from the budget.
+func (b *buffer) append(p []byte) (more bool) {
+	b.data = append(b.data, p...)
+	if b.budget == nil || b.budget.used.Add(int64(len(p))) <= b.budget.limit {
+		return true
+	}
+	b.release()
+	return false
+}
+
+// release returns the memory to the budget.
+func (b *buffer) release() {
+	if b != nil && b.budget != nil {
+		b.budget.used.Add(-int64(len(b.data)))
+		b.budget = nil
+	}
+}
+
+// spool is a response body that is read into memory ahead of the client. A slow client then does not delay the other
+// clients of the call. When the body exceeds maxEntry or the memory budget, the client reads the rest directly from the
+// upstream.
+type spool struct {
+	body   io.ReadCloser
+	length int64 // Content-Length, or -1
+	// complete is called once with the body, before the client can read the end of the body. ok is false if the body is
+	// incomplete or too large.
+	complete func(body []byte, ok bool)
+
+	mu      sync.Mutex
+	changed sync.Cond
+	buffer
+	visible int   // bytes of data that the client may read
+	off     int   // bytes of data that the client has read
+	err     error // returned after the visible bytes
+	passing bool  // after the visible bytes, Read reads from body
+	closed  bool  // the client has called Close
+	filled  bool  // fill has ended
+}
+
+// fill reads the body until it ends, exceeds maxEntry or exhausts the memory budget.
+func (s *spool) fill() {
+	buffer := make([]byte, copyBuffer)
+	var err error
+	full := false
+	for err == nil && !full {
+		var n int
+		n, err = s.body.Read(buffer)
+		full = s.append(buffer[:n], err)
+	}
+	if err != nil {
+		_ = s.body.Close() // the body has ended
+	}
+	s.complete(s.data, err == io.EOF && !full && (s.length < 0 || int64(len(s.data)) == s.length))
+	s.stop(err)
+}
+
+// append adds the bytes of one read, and reports whether the body is too large for memory. The bytes of the last read
+// stay invisible until stop, so that complete is called before the client sees the end.
+func (s *spool) append(p []byte, err error) (full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	more := s.buffer.append(p)
+	if err == nil && int64(len(s.data)) != s.length {
+		s.visible = len(s.data)
+		s.changed.Signal()
+	}
+	return len(s.data) > maxEntry || !more
+}
+
+// stop makes all bytes visible, followed by the error or by the rest of the body.
+func (s *spool) stop(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.visible, s.err, s.passing, s.filled = len(s.data), err, err == nil, true
+	s.changed.Signal()
+	if s.passing && s.closed {
+		_ = s.body.Close() // the client does not read the rest
+	}
+	if s.closed {
+		s.free()
+	}
+}
+
+// free releases the buffer. mu must be held.
+func (s *spool) free() {
+	s.release()
+	s.data, s.visible, s.off = nil, 0, 0
+}
+
+// Read blocks until bytes are visible.
+func (s *spool) Read(p []byte) (int, error) {
+	s.mu.Lock()
+	for s.off == s.visible && s.err == nil && !s.passing {
+		s.changed.Wait()
+	}
+	ahead, err := s.data[s.off:s.visible], s.err
+	if len(ahead) == 0 && s.passing {
+		s.free()
+		s.mu.Unlock()
+		return s.body.Read(p)
+	}
+	n := copy(p, ahead)
+	s.off += n
+	s.mu.Unlock()
+	if n > 0 || len(p) == 0 {
+		return n, nil
+	}
+	return 0, err
+}
+
+// Close ends the reads of the client. fill still reads a body that can be stored to its end.
+func (s *spool) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	passing := s.passing && !s.closed
+	s.closed = true
+	if s.filled {
+		s.free()
+	}
+	if passing {
+		return s.body.Close()
+	}
+	return nil
+}
+
+// discard reads the rest of an unused response, so that the connection can be reused.
+func discard(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, maxDiscard) // Close closes the connection after a longer or broken body
+	_ = body.Close()
+}
+
+const maxDiscard = 256 << 10
+
+// copyBuffer is the size of the buffers for copying bodies.
+const copyBuffer = 32 << 10
+
+// bufferPool is an [httputil.BufferPool] (BenchmarkPass).
+type bufferPool struct{ pool sync.Pool }
+
+func (p *bufferPool) Get() []byte {
+	if b, ok := p.pool.Get().(*[copyBuffer]byte); ok {
+		return b[:]
+	}
+	return make([]byte, copyBuffer)
+}
+
+func (p *bufferPool) Put(b []byte) { p.pool.Put((*[copyBuffer]byte)(b)) }

@@ -1,0 +1,450 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"net/textproto"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// forward sends the question through an [httputil.ReverseProxy]. The hooks are closures over the attempt, so neither
+// shared structures nor a context contain state of the request.
+func (g *Gateway) forward(a *attempt) {
+	ex := a.exchange
+	ex.adopt(a)
+	if err := g.checkOwn(a); err != nil {
+		g.refuse(ex, err)
+		return
+	}
+	if ex.body != nil {
+		// The transport may still read the request body after the start of the response. Without full duplex, net/http
+		// would close that body, and the response would be truncated. HTTP/2 is always full duplex and returns an error
+		// here.
+		_ = http.NewResponseController(ex.w).EnableFullDuplex()
+	}
+	var body io.Closer // of the response
+	returned := false
+	defer func() {
+		if !returned && body != nil {
+			_ = body.Close() // after a panic, so that the permit is released
+		}
+	}()
+	reverse := g.reverse
+	reverse.Rewrite = func(p *httputil.ProxyRequest) {
+		out := p.Out
+		out.URL, out.Host = g.target(a.match), ""
+		out.Header = a.outbound() // prepare sets the credential after the permit
+		if a.method == http.MethodGet || a.method == http.MethodHead {
+			out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
+			return
+		}
+		out.Trailer = nil
+		g.addTrailers(ex, out)
+	}
+	reverse.Transport = roundTripper(func(out *http.Request) (*http.Response, error) {
+		// roundTrip calls the hook for each request.
+		pass := httptrace.ContextClientTrace(out.Context()).Got1xxResponse
+		asked := a // a changes below, while the transport may still report an interim response
+		ex.interim = func(status int, header textproto.MIMEHeader) error {
+			return pass(status, textproto.MIMEHeader(g.interimFields(asked, http.Header(header))))
+		}
+		var resp *http.Response
+		var err error
+		if ex.shed != nil {
+			resp, err = g.staleOr(a, ex.shed)
+		} else {
+			a, resp, err = g.answerWithAny(a, out)
+		}
+		ex.adopt(a)
+		if err == nil {
+			body = resp.Body
+		}
+		return resp, err
+	})
+	reverse.ModifyResponse = func(resp *http.Response) error {
+		a.encode(resp)
+		if g.filterResponse(a.match.Operation, resp.Trailer); len(resp.Trailer) > 0 {
+			resp.Header.Del("Content-Length") // HTTP/1.1 needs chunks for trailers
+		}
+		h := ex.w.Header()
+		maps.Copy(h, resp.Header)
+		resp.Header = nil // the ReverseProxy would copy the header again
+		g.finishHeader(ex, resp.StatusCode, h)
+		resp.Body = &forwardedBody{resp.Body, ex, func() { g.filterResponse(a.match.Operation, resp.Trailer) }}
+		return nil
+	}
+	reverse.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(ex, ex.bodyFault(err)) }
+	bare := *ex.in
+	bare.Header = nil // Rewrite sets the fields, so the ReverseProxy need not copy them
+	reverse.ServeHTTP(ex.w, &bare)
+	returned = true
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// target returns the upstream URL of a canonical request target.
+func (g *Gateway) target(m policy.Match) *url.URL {
+	u := *g.Upstream
+	base := strings.TrimSuffix(u.EscapedPath(), "/")
+	if m.Path == "/graphql" {
+		if host, ok := strings.CutSuffix(base, EnterprisePrefix); ok {
+			base = host + "/api"
+		}
+	}
+	u.RawPath = base + m.Path
+	u.Path, _ = url.PathUnescape(u.RawPath) // canonical paths have valid escapes
+	u.RawQuery = m.Query
+	return &u
+}
+
+// addTrailers forwards the trailers of a request with a body that have no row in the table. In trailers the fields with a row have
+// no meaning (RFC 9110 section 6.5.1). The values are known at the end of the body.
+func (g *Gateway) addTrailers(ex *exchange, out *http.Request) {
+	connection := cache.ConnectionFields(ex.in.Header)
+	for name := range ex.in.Trailer {
+		if rule, _ := policy.RequestField(name); rule == policy.FieldKeyed && !connection[name] {
+			if out.Trailer == nil {
+				out.Trailer = http.Header{}
+			}
+			out.Trailer[name] = nil
+		}
+	}
+	if out.Trailer != nil {
+		out.Body = &trailedBody{ReadCloser: out.Body, g: g, ex: ex, out: out.Trailer}
+	}
+}
+
+// trailedBody is a request body that sets the forwarded trailers at its end.
+type trailedBody struct {
+	io.ReadCloser
+	g   *Gateway
+	ex  *exchange
+	out http.Header
+}
+
+func (b *trailedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != io.EOF {
+		return n, err
+	}
+	for name := range b.out {
+		b.out[name] = b.ex.in.Trailer[name]
+	}
+	if refusal := b.g.findOwn(b.ex, b.out, "the trailer "); refusal != nil {
+		return n, refusal
+	}
+	return n, err
+}
+
+func fieldSet(names string) map[string]bool {
+	set := map[string]bool{}
+	for name := range strings.FieldsSeq(names) {
+		set[name] = true
+	}
+	return set
+}
+
+// returnedFields are the response fields that clients get for known operations. Fields with the dialect's vendor in
+// their name are also returned. Fields about the upstream's host are removed. The ReverseProxy and the cache use, and
+// later remove, the connection fields in the last line.
+var returnedFields = fieldSet(`
+	Accept-Ranges Access-Control-Allow-Origin
+	Access-Control-Expose-Headers Age Allow Cache-Control Cache-Status Content-Disposition
+	Content-Encoding Content-Language Content-Length Content-Location Content-Range
+	Content-Security-Policy Content-Type Date Deprecation Etag Expires Last-Modified Link Location
+	Pragma Referrer-Policy Retry-After Set-Cookie Sunset Vary Warning Www-Authenticate
+	X-Accepted-Oauth-Scopes X-Content-Type-Options X-Frame-Options X-Oauth-Client-Id X-Oauth-Scopes
+	X-Poll-Interval X-Ratelimit-Limit X-Ratelimit-Remaining X-Ratelimit-Reset X-Ratelimit-Resource
+	X-Ratelimit-Used X-Xss-Protection
+	Connection Keep-Alive Trailer Transfer-Encoding Upgrade
+`)
+
+// unreturnedFields are removed from all responses. These fields describe the upstream's host, its trace or the
+// budget of another request. In a browser they would apply to the host of the gateway. Access-Control-Allow-Credentials
+// would let another site read what a client certificate in the browser may read.
+var unreturnedFields = []string{
+	"Access-Control-Allow-Credentials", "Alt-Svc", "Nel", "Proxy-Authenticate", "Proxy-Authentication-Info", "Ratelimit", "Ratelimit-Policy",
+	"Refresh", "Report-To", "Reporting-Endpoints", "Service-Worker-Allowed", "Strict-Transport-Security", traceresponseHeader, "Via",
+}
+
+// filterResponse removes the response fields that clients do not get. The ReverseProxy later removes fields named by
+// Connection (RFC 9110 section 7.6.1).
+func (g *Gateway) filterResponse(op *policy.Operation, h http.Header) {
+	for _, name := range unreturnedFields {
+		delete(h, name)
+	}
+	if !op.Known() {
+		return
+	}
+	for name := range h {
+		if !returnedFields[name] && !strings.Contains(strings.ToLower(name), g.Dialect.Vendor) {
+			delete(h, name)
+		}
+	}
+}
+
+// interimFields returns the fields of an interim response that clients get: for a known operation Link, the field of
+// early hints (RFC 8297). Other fields describe the upstream's host, its connection or the budget of another request.
+func (g *Gateway) interimFields(a *attempt, h http.Header) http.Header {
+	kept := http.Header{}
+	for name, values := range h {
+		if name == "Link" || !a.match.Operation.Known() && !strings.HasPrefix(name, "X-Ratelimit-") && !connectionFields[name] {
+			kept[name] = values
+		}
+	}
+	g.filterResponse(a.match.Operation, kept)
+	g.localize(a.exchange, kept)
+	return kept
+}
+
+// connectionFields describe the connection to the upstream or its client there.
+var connectionFields = fieldSet("Connection Keep-Alive Proxy-Connection Set-Cookie Trailer Transfer-Encoding Upgrade")
+
+// forwardedBody records an error of the upstream's body. A disconnect of the client is not recorded.
+type forwardedBody struct {
+	io.ReadCloser
+	ex             *exchange
+	filterTrailers func()
+}
+
+func (b *forwardedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		b.filterTrailers() // net/http has set them
+	}
+	if ex := b.ex; err != nil && err != io.EOF && ex.in.Context().Err() == nil {
+		ex.broken, ex.record.Error = true, "upstream body ended early: "+err.Error()
+		ex.record.Cache.Stored, ex.record.Cache.HasTTL = false, false
+	}
+	return n, err
+}
+
+// answered is an attempt with its response or its error.
+type answered struct {
+	*attempt
+	resp    *http.Response // nil with an error
+	err     error
+	refusal *limits.Refusal // set if the limiter refused a permit
+}
+
+// newAnswered returns an attempt with its response or its error.
+func newAnswered(a *attempt, resp *http.Response, err error) answered {
+	t := answered{attempt: a, resp: resp, err: err}
+	_ = errors.As(err, &t.refusal) // stays nil for other errors
+	return t
+}
+
+// verdict classifies an attempt with one of several credentials: final, or the reason to try another credential.
+type verdict int
+
+const (
+	verdictFinal    verdict = iota
+	verdictLimited          // the credential is at a limit
+	verdictHidden           // the credential may lack access: 403 or 404
+	verdictRejected         // the upstream does not accept the credential
+)
+
+// earlierAttempts contains the attempts that are not final.
+type earlierAttempts struct {
+	classes         []string // security classes of the credentials that were tried
+	limited, hidden []answered
+	// rejected is set after the upstream has rejected a credential. A second rejection is final.
+	rejected bool
+}
+
+// answerWithAny gets the response with one of the client's credentials, starting with the chosen credential. Each credential
+// is tried once. The credential with the earliest end of its limit is then tried again, as long as the client waits.
+// The returned attempt is the one whose response or error the client gets.
+//
+// An unsafe request is repeated only if the request was not sent, or has no body and got 401.
+func (g *Gateway) answerWithAny(a *attempt, out *http.Request) (*attempt, *http.Response, error) {
+	pick := a.identity.Pick
+	if pick == nil || a.record.Background {
+		resp, err := g.answer(a, out)
+		return a, resp, err
+	}
+	var before earlierAttempts
+	for {
+		t := g.answerWith(a, out, &before)
+		v := t.verdict(before.rejected)
+		if v == verdictFinal {
+			return before.use(t)
+		}
+		before.add(t, v)
+		request := g.budgetedRequest(a.question, before.classes)
+		request.Limited = v == verdictLimited
+		next, ok := pick(request)
+		if v == verdictRejected && t.resp != nil && (ok || len(before.limited)+len(before.hidden) > 0) {
+			discard(t.resp.Body)
+		}
+		if !ok {
+			return g.lastAttempt(t, out, before)
+		}
+		a = g.newAttempt(a.exchange, g.withCredential(a.exchange, a.question, next))
+	}
+}
+
+// answerWith makes one attempt with the credential of its question.
+func (g *Gateway) answerWith(a *attempt, out *http.Request, before *earlierAttempts) answered {
+	first := len(before.classes) == 0
+	before.classes = append(before.classes, a.identity.Caller.Class)
+	_, more := a.identity.Pick(a.credentialRequest(before.classes))
+	a.hasAlternative = more || len(before.limited) > 0 || len(before.hidden) > 0
+	var resp *http.Response
+	var err error
+	switch {
+	case !first:
+		resp, err = g.answerAgain(a, out) //nolint:bodyclose // answerWithAny returns or discards the response
+	case a.hidden != nil:
+		resp = g.useHit(a, a.hidden) //nolint:bodyclose // as above
+	default:
+		resp, err = g.answer(a, out) //nolint:bodyclose // as above
+	}
+	return newAnswered(a, resp, err)
+}
+
+// answerAgain gets the response with another credential, from the cache or from the upstream.
+func (g *Gateway) answerAgain(a *attempt, out *http.Request) (*http.Response, error) {
+	if e := g.usableEntry(a); e != nil {
+		return g.useHit(a, e), nil
+	}
+	out = out.Clone(a.ctx)
+	out.Header = a.outbound()
+	return g.answer(a, out)
+}
+
+// useHit returns a stored response as the result of an attempt.
+func (g *Gateway) useHit(a *attempt, e *cache.Entry) *http.Response {
+	now := time.Now()
+	a.result.cache = g.hitStatus(a, e, now)
+	return g.entryResponse(a, e, now)
+}
+
+// mayBeHidden reports whether another credential of the client may have access to a resource after this credential got
+// status.
+func (q *question) mayBeHidden(status int) bool {
+	return q.identity.Pick != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
+		q.match.Operation.Safe() && !q.match.Operation.Personal
+}
+
+func (t answered) verdict(rejectedBefore bool) verdict {
+	safe := t.match.Operation.Safe()
+	var unusable *UnusableError
+	switch {
+	case errors.As(t.err, &unusable):
+		return verdictRejected
+	case t.refusal != nil && t.hasAlternative:
+		return verdictLimited
+	case t.err != nil:
+		return verdictFinal
+	case t.result.limited != limits.NotLimited:
+		if safe && t.hasAlternative {
+			return verdictLimited
+		}
+	case t.resp.StatusCode == http.StatusUnauthorized:
+		if (safe || t.in.ContentLength == 0) && !rejectedBefore {
+			return verdictRejected
+		}
+	case t.mayBeHidden(t.resp.StatusCode):
+		return verdictHidden
+	}
+	return verdictFinal
+}
+
+// add records an attempt. The first hidden response is kept, and other responses are discarded.
+func (f *earlierAttempts) add(t answered, v verdict) {
+	switch v {
+	case verdictLimited:
+		f.limited = append(f.limited, t)
+		if t.resp != nil {
+			discard(t.resp.Body)
+		}
+	case verdictHidden:
+		if len(f.hidden) == 0 {
+			holdBack(t.resp)
+		} else {
+			discard(t.resp.Body)
+		}
+		f.hidden = append(f.hidden, t)
+	case verdictRejected:
+		f.rejected = f.rejected || t.resp != nil
+	}
+}
+
+// maxHeldBack bounds the part of a response that is buffered while other credentials are tried.
+const maxHeldBack = 256 << 10
+
+// holdBack buffers a response, so that its concurrency slot is released while other credentials are tried. The end of a
+// response over maxHeldBack is lost if the upstream closes the connection.
+func holdBack(resp *http.Response) {
+	_, _ = peek(resp, maxHeldBack) // an error follows the body again
+}
+
+// use returns an attempt for the client. A success shows that the credentials with a hidden response lack access. The first
+// hidden response replaces an error, unless a credential is at a limit.
+func (f *earlierAttempts) use(t answered) (*attempt, *http.Response, error) {
+	success := t.err == nil && t.resp.StatusCode < http.StatusBadRequest
+	hidden := f.hidden
+	if !success && len(hidden) > 0 && len(f.limited) == 0 {
+		if t.resp != nil {
+			discard(t.resp.Body)
+		}
+		t, hidden = hidden[0], hidden[1:]
+	}
+	for _, h := range hidden {
+		if success {
+			h.reportHidden(f.classes, true)
+		}
+		discard(h.resp.Body)
+	}
+	return t.attempt, t.resp, t.err
+}
+
+// lastAttempt returns the attempt for the client after no credential had a final response. If a credential was rate-limited,
+// it is tried again, because only this credential may be able to see the resource.
+func (g *Gateway) lastAttempt(last answered, out *http.Request, before earlierAttempts) (*attempt, *http.Response, error) {
+	if len(before.limited) > 0 {
+		q := soonest(before.limited).question
+		a := g.newAttempt(last.exchange, g.withCredential(last.exchange, q, q.identity)) // the upstream may have named another resource
+		resp, err := g.answerAgain(a, out)
+		return before.use(newAnswered(a, resp, err))
+	}
+	for _, h := range before.hidden {
+		h.reportHidden(before.classes, false)
+	}
+	if len(before.hidden) > 0 {
+		last = before.hidden[0]
+	}
+	return last.attempt, last.resp, last.err
+}
+
+// reportHidden reports that the credential of an attempt got 403 or 404. visible means that another credential of the client
+// got a better response.
+func (t answered) reportHidden(classes []string, visible bool) {
+	if !t.unclear {
+		t.identity.OnHidden(t.credentialRequest(classes), t.resp.StatusCode, visible)
+	}
+}
+
+// soonest returns the attempt whose limit ends first, as far as known.
+func soonest(list []answered) answered {
+	best := list[0]
+	for _, t := range list[1:] {
+		if t.refusal != nil && (best.refusal == nil || t.refusal.Until.Before(best.refusal.Until)) {
+			best = t
+		}
+	}
+	return best
+}
