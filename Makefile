@@ -39,9 +39,9 @@ FIXED = RAPID_SEED=1 RAPID_CHECKS=30 RAPID_NOFAILFILE=true
 LONGER = WEIR_SCENARIOS=200 WEIR_HTTP_SCENARIOS=25 WEIR_CANCELLATIONS=1500 WEIR_FAIR_SCENARIOS=2 WEIR_REDIS_SCENARIOS=2 WEIR_WINDOWS=2 WEIR_PURGES=1000 WEIR_WRITES=1000 WEIR_CACHE_REQUESTS=4000 WEIR_CALLS=10000 WEIR_TOKENS=3000
 
 # The end-to-end tests that measure memory run without the race detector, which needs much memory itself.
-MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory)$$
+MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory|TestSilentTrafficNeedsLittleMemory)$$
 
-.PHONY: help build demo test race variants simulations mutants e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients judge h2spec generate rules release deploy-check adjacent cover fmt clean needs
+.PHONY: help build demo test race variants simulations mutants e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients refusals judge h2spec generate rules release deploy-check adjacent cover fmt clean needs
 
 help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,7 @@ e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	@.ci/need /usr/lib/python3/dist-packages/github python3-github
 	@.ci/need node nodejs
 	@.ci/need npm
+	@.ci/need /usr/sbin/nginx nginx-light
 	@mkdir -p bin/e2e
 	@cp e2e/testdata/node/* bin/e2e
 	npm ci --prefix bin/e2e --no-audit --no-fund --loglevel error
@@ -182,6 +183,16 @@ clients: build ## Run go-github, octokit, PyGithub and gh against bin/weir, and 
 	$(GO) build -C .ci/clients/go-github -o $(CURDIR)/bin/clients/go-github.scenario .
 	$(GO) test ./.ci/clients
 	$(GO) run ./.ci/clients $(if $(filter write,$(TRANSCRIPTS)),-write) $(CLIENTS)
+
+refusals: ## Print when client programs that "make clients" does not run repeat a refused request: one minute. Needs Node.
+	@.ci/need node nodejs
+	@.ci/need npm
+	@.ci/need curl
+	@.ci/need wget
+	@.ci/need /usr/lib/python3/dist-packages/requests python3-requests
+	@.ci/need /usr/share/perl5/Net/GitHub.pm libnet-github-perl
+	@.ci/need ruby ruby ruby-octokit
+	GO="$(GO)" .ci/clients/refusals/run.sh
 
 judge: build ## Score Weir and the limiters of octokit and go-github with "weir judge": three minutes. Needs Node.
 	@.ci/need node nodejs

@@ -115,9 +115,12 @@ func StorableHeader(h http.Header) http.Header {
 // ConnectionFields returns the field names in Connection. The named fields belong to one connection
 // (RFC 9110 section 7.6.1).
 func ConnectionFields(h http.Header) map[string]bool {
-	named := map[string]bool{}
+	var named map[string]bool // most requests have no such field
 	for _, value := range h["Connection"] {
 		for name := range strings.SplitSeq(value, ",") {
+			if named == nil {
+				named = map[string]bool{}
+			}
 			named[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
 		}
 	}

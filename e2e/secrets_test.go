@@ -171,9 +171,7 @@ func startSecretive(t *testing.T) *secretive {
 	bearer := func(subject string, lifetime time.Duration) string {
 		return "Bearer " + sign(map[string]any{"sub": subject, "exp": time.Now().Add(lifetime).Unix()})
 	}
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	must(t, err)
-	appKey := string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+	appKey := newAppKey(t)
 	roots := certify(t, s.dir)
 	s.keys = []string{appKey, readFile(t, filepath.Join(s.dir, "tls.key"))}
 	var clients strings.Builder
@@ -204,14 +202,28 @@ tls: {certificates: [{certificate: tls.crt, key: tls.key}]}
 	return s
 }
 
+// newAppKey returns the private key of an app in PEM.
+func newAppKey(t *testing.T) string {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	must(t, err)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+}
+
 // startIssuer starts an OpenID Connect issuer, and returns a function that signs tokens with the claims and the audience
 // weir.
 func startIssuer(t *testing.T) (url string, sign func(claims map[string]any) string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
 	mux := http.NewServeMux()
 	url = serveHTTP(t, mux)
+	return url, issueAt(t, mux, url)
+}
+
+// issueAt serves the metadata of an issuer with a URL, and returns the function that signs tokens.
+func issueAt(t *testing.T, mux *http.ServeMux, url string) (sign func(claims map[string]any) string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
 	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, map[string]string{"issuer": url, "jwks_uri": url + "/keys"})
 	})
@@ -220,7 +232,7 @@ func startIssuer(t *testing.T) (url string, sign func(claims map[string]any) str
 	})
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", "a"))
 	must(t, err)
-	return url, func(claims map[string]any) string {
+	return func(claims map[string]any) string {
 		token, err := jwt.Signed(signer).Claims(map[string]any{"iss": url, "aud": "weir"}).Claims(claims).Serialize()
 		must(t, err)
 		return token

@@ -34,6 +34,8 @@ type account struct {
 	// Assumed is the start after an unclean stop, or zero. Logs with short windows count as spent at that time.
 	Assumed int64 `json:",omitempty"`
 
+	// accepted means that some outcome was not 401, so the upstream has an account for the credential.
+	accepted     bool
 	reservations map[uint64]*reservation // by permit ID
 	last         int64                   // time of the last step
 	nextExpiry   int64                   // no reservation expires earlier
@@ -267,6 +269,52 @@ func (a *account) usedBy(key string, now int64) int64 {
 	return l.Total + l.held
 }
 
+// needs appends what a claim needs from each budget to list.
+func (a *account) needs(list []Need, c *Claim, spends []Spend, r *Rules, now int64) []Need {
+	w := a.window(r, c.Resource)
+	unlimited := a.unlimited(w)
+	slots := Need{Budget: slotsBudget, Reason: Concurrency, Cost: 1, Limit: a.Cooldown.slots(now, r.Usable(int64(r.Concurrent)))}
+	if len(c.Clients) > 0 {
+		slots.Client, slots.Share, slots.Shares = slotsPrefix+c.Client, c.share(), c.shares()
+	}
+	list = append(list, slots)
+	if a.Cooldown.Probing {
+		list = append(list, Need{Budget: probeBudget, Reason: Cooldown, Cost: 1, Limit: 1})
+	}
+	for _, s := range spends {
+		if unlimited && s.Budget == Primary {
+			continue
+		}
+		n := Need{Reason: s.Budget, Cost: s.Cost, Limit: a.limitOf(s, w, r), Paced: s.paced(c)}
+		n.Budget, n.log = a.log(s)
+		if s.Budget == Writes { // has one client, and no pace
+			list = append(list, n)
+			continue
+		}
+		if s.Budget != CPU { // an estimate, which has no pace
+			n.Window = s.Window.Microseconds()
+		}
+		if len(c.Clients) > 0 {
+			n.Client, n.Share, n.Shares = clientKey(n.Budget, c.Client), slots.Share, slots.Shares
+		}
+		list = append(list, n)
+	}
+	if unlimited {
+		return list
+	}
+	if !w.Confirmed && w.slowStarted < slowStartBurst {
+		list = append(list, Need{Budget: startPrefix + c.Resource, Reason: Primary, Cost: 1, Limit: slowStartBurst})
+	}
+	whole := Need{Budget: windowPrefix + c.Resource, Reason: Primary, Cost: w.costOf(c, r), Limit: r.Usable(w.Limit), window: w}
+	if w.divided(c) {
+		own, others := w.divide(c, r, a.others, now)
+		whole.Client, whole.Share, whole.Guarantees = own[0].Budget, c.share(), others
+		w.budgets = c.Clients
+		list = append(list, own...)
+	}
+	return append(list, whole)
+}
+
 // holds returns the costs that a reservation of a claim holds.
 func (a *account) holds(c *Claim, w *window, needs []Need) []hold {
 	list := make([]hold, 0, 2*len(needs))
@@ -300,9 +348,19 @@ func (a *account) reserve(v *reservation) {
 	a.reservations[v.id] = v
 }
 
-// settle charges a permit for the outcome of its request. The budgets learn from the response even if the permit has
+// take subtracts reserved tokens from those that the last line covers.
+func (a *account) take(v *reservation) {
+	for _, h := range v.holds {
+		if h.log.left -= h.cost; h.log.left < 0 && h.log.isSaved() {
+			a.exceeded = true
+		}
+	}
+	v.window.left -= v.cost
+}
+
+// Settle charges a permit for the outcome of its request. The budgets learn from the response even if the permit has
 // expired.
-func (a *account) settle(p *Permit, o *Outcome, r *Rules, now int64) {
+func (a *account) Settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	now = a.advance(now)
 	v := a.reservations[p.ID]
 	if v != nil && (v.charged || v.abandoned) {
@@ -512,8 +570,8 @@ func (a *account) remove(v *reservation) {
 	v.window.Doubt.end(v.id, false)
 }
 
-// release frees the concurrency slot of a settled permit.
-func (a *account) release(id uint64, aborted bool, now int64) {
+// Release frees the concurrency slot of a settled permit.
+func (a *account) Release(id uint64, aborted bool, now int64) {
 	now = a.advance(now)
 	v := a.reservations[id]
 	switch {
@@ -525,13 +583,13 @@ func (a *account) release(id uint64, aborted bool, now int64) {
 	}
 }
 
-// renew extends a permit in use. If the permit has expired, renew reserves again.
-func (a *account) renew(p *OpenPermit, spends []Spend, r *Rules, now int64) {
+// Renew extends a permit in use. If the permit has expired, Renew reserves again.
+func (a *account) Renew(p *OpenPermit, r *Rules, now int64) {
 	now = a.advance(now)
 	v := a.reservations[p.ID]
 	if v == nil {
 		w := a.window(r, p.Resource)
-		v = &reservation{id: p.ID, client: p.Client, window: w, cost: p.cost(), holds: a.holds(&p.Claim, w, a.needs(nil, &p.Claim, spends, r, now))}
+		v = &reservation{id: p.ID, client: p.Client, window: w, cost: p.cost(), holds: a.holds(&p.Claim, w, a.needs(nil, &p.Claim, r.Spends(p.Claim), r, now))}
 		a.reserve(v)
 	}
 	if v.abandoned {
@@ -562,6 +620,7 @@ func (a *account) advance(now int64) int64 {
 	})
 	for _, v := range expired {
 		if !v.charged {
+			a.accepted = true // the outcome is unknown
 			v.keepSlowStart()
 			a.spendUnconfirmed(v.window, v.expiry, v.cost)
 			a.charge(v, v.expiry)
@@ -632,4 +691,23 @@ func (a *account) idle(now int64) bool {
 		return a.Logs[logKey(Primary, resource)] == nil && w.idle(now) // the log has the limit of its window
 	})
 	return len(a.Logs) == 0 && len(a.Windows) == 0 && a.Cooldown.idle(now)
+}
+
+// Open opens the account, like [Operator.Open].
+func (a *account) Open(r *Rules, now int64) error {
+	now = a.advance(now)
+	change, exhausted := a.Cooldown.opening(now), false
+	for resource, w := range a.Windows {
+		if w.isExhausted(r, now) {
+			w.open(now, int64(r.For(a.Kind, resource).Max))
+			exhausted = true
+		}
+	}
+	switch {
+	case change != nil:
+		a.changeCooldown(change)
+	case !exhausted:
+		return ErrNotClosed
+	}
+	return nil
 }

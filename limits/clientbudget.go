@@ -25,8 +25,8 @@ const (
 // guarantee is a number of tokens of a primary window that are kept for one client. The tokens that the client has used
 // in the window fulfil a part of it.
 type guarantee struct {
-	Budget string // of the client
-	Tokens int64
+	Budget string `json:"budget"` // of the client
+	Tokens int64  `json:"tokens"`
 }
 
 const clientPrefix = "client:" // tokens of one client in a primary window
@@ -175,20 +175,6 @@ func (w *window) unused(guarantees []guarantee, replicas map[string]int64, now i
 		tokens += max(0, g.Tokens-w.usedBy(g.Budget, replicas, now))
 	}
 	return tokens
-}
-
-// budgetOf returns what a caller may use of a resource.
-func (a *account) budgetOf(caller policy.Caller, resource string, r *Rules, now int64, wall wallTime) Budget {
-	b := a.budget(resource, r, now, nil, wall)
-	c := &Claim{Resource: resource, Client: caller.Client, Group: caller.Group, Tag: caller.Tag, Clients: caller.Clients}
-	if w := a.Windows[resource]; w != nil && w.divided(c) && !b.Unlimited {
-		own, others := w.divide(c, r, a.others, now)
-		left := min(w.remaining(own, a.others, now), int64(b.Remaining)-w.unused(others, a.others, now))
-		lowest := slices.MinFunc(own, func(x, y Need) int { return cmp.Compare(x.Limit, y.Limit) })
-		b.Limit, b.Remaining = int(lowest.Limit), int(max(0, left))
-		b.Used = b.Limit - b.Remaining
-	}
-	return b
 }
 
 // retryAt returns the time of the next attempt of a claim that a client budget has refused: the start of the release or, if

@@ -86,7 +86,7 @@ func TestStepsOfTheWallClockChangeNoWait(t *testing.T) {
 			}
 			list, _ := ledger.Accounts(t.Context(), 1)
 			shown := list[0].BlockedUntil.Sub(wall())
-			d, _ := ledger.Admit(t.Context(), limits.Claim{ID: 1 << 62, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1})
+			d := ledger.Admit(t.Context(), limits.Claim{ID: 1 << 62, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1})
 			if (shown - d.Wait).Abs() > time.Second {
 				t.Fatalf("the cool-down is shown to last %v, and lasts %v", shown, d.Wait)
 			}

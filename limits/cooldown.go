@@ -132,10 +132,10 @@ func (c *cooldown) limited(retryAfter time.Duration, separate bool, reopens, now
 		c.Errors++
 		c.LastError = now
 	}
-	until := now + c.backoff(cooldownDefault)
+	until := now + backoff(c.Errors, cooldownDefault)
 	switch {
 	case retryAfter > 0:
-		until = now + c.backoff(retryAfter.Microseconds()) + margin
+		until = now + backoff(c.Errors, retryAfter.Microseconds()) + margin
 	case reopens != 0:
 		until = reopens
 	}
@@ -158,9 +158,9 @@ func (c *cooldown) opening(now int64) func(*cooldown) {
 // open ends the state closed. The next permit is a probe, unless the cool-down has not ended yet.
 func (c *cooldown) open() { c.Closed, c.FailedProbes = 0, 0 }
 
-// backoff doubles a cool-down for each consecutive error after the first one.
-func (c *cooldown) backoff(wait int64) int64 {
-	for range c.Errors - 1 {
+// backoff doubles a wait for each consecutive error after the first one.
+func backoff(errors, wait int64) int64 {
+	for range errors - 1 {
 		if wait >= cooldownLongest {
 			break
 		}
@@ -224,32 +224,16 @@ type contentPause struct {
 	Errors    int64 // consecutive limit errors
 }
 
-const (
-	// contentDefault is the pause after a limit error of content creation without Retry-After. Each consecutive error doubles
-	// it, up to contentLongest.
-	contentDefault = 60 * second
-	contentLongest = longestReset
-)
-
-// limited starts a pause. Errors of requests that were in progress together count once: separate is set for the first of
+// limited starts a pause, as long as a cool-down. Errors of requests that were in progress together count once: separate is set for the first of
 // them.
 func (p *contentPause) limited(retryAfter time.Duration, separate bool, now int64) {
 	if separate {
 		p.Errors++
 		p.LastError = now
 	}
-	wait := contentDefault
+	wait := backoff(p.Errors, cooldownDefault)
 	if retryAfter > 0 {
-		wait = retryAfter.Microseconds()
-	}
-	for range p.Errors - 1 {
-		if wait >= contentLongest {
-			break
-		}
-		wait = min(2*wait, contentLongest)
-	}
-	if retryAfter > 0 {
-		wait += margin
+		wait = backoff(p.Errors, retryAfter.Microseconds()) + margin
 	}
 	p.Until = max(p.Until, now+wait)
 }

@@ -42,6 +42,21 @@ func (a *account) budget(resource string, r *Rules, now int64, foreign map[strin
 	}
 }
 
+// Budget returns what a caller may use of a resource.
+func (a *account) Budget(caller policy.Caller, resource string, r *Rules, clock *Clock) Budget {
+	now := a.advance(clock.Now())
+	b := a.budget(resource, r, now, nil, clock.Wall)
+	c := &Claim{Resource: resource, Client: caller.Client, Group: caller.Group, Tag: caller.Tag, Clients: caller.Clients}
+	if w := a.Windows[resource]; w != nil && w.divided(c) && !b.Unlimited {
+		own, others := w.divide(c, r, a.others, now)
+		left := min(w.remaining(own, a.others, now), int64(b.Remaining)-w.unused(others, a.others, now))
+		lowest := slices.MinFunc(own, func(x, y Need) int { return cmp.Compare(x.Limit, y.Limit) })
+		b.Limit, b.Remaining = int(lowest.Limit), int(max(0, left))
+		b.Used = b.Limit - b.Remaining
+	}
+	return b
+}
+
 // spent returns the spent tokens of a sliding log of all replicas, and the time at which the first of them returns.
 func (a *account) spent(key string, foreign Use, now int64) (spent, returns int64) {
 	spent, returns = foreign.Spent, foreign.Returns
@@ -69,16 +84,16 @@ func (p report) shownReset(wall wallTime) time.Time {
 	return time.Unix(end.Unix(), 0)
 }
 
-// resources returns the resources that have a window.
-func (a *account) resources() []string {
+// Resources returns the resources that have a window.
+func (a *account) Resources() []string {
 	return slices.SortedFunc(maps.Keys(a.Windows), policy.CompareResources)
 }
 
-// describe returns the account for operators. The budgets are the resources in the order of resources.yaml, then other
+// Describe returns the account for operators. The budgets are the resources in the order of resources.yaml, then other
 // resources that the upstream has named, then the budgets that the upstream does not report. foreign is the use of other
 // replicas by budget.
-func (a *account) describe(r *Rules, now int64, foreign map[string]Use, wall wallTime) Account {
-	now = a.advance(now)
+func (a *account) Describe(r *Rules, foreign map[string]Use, c *Clock) Account {
+	now, wall := a.advance(c.Now()), c.Wall
 	d := Account{Name: a.Name, Kind: a.Kind, InUse: len(a.reservations) + int(foreign[slotsBudget].Held)}
 	d.Concurrent = int(a.Cooldown.slots(now, r.Usable(int64(r.Concurrent))))
 	if now < a.Cooldown.Until {
@@ -87,7 +102,7 @@ func (a *account) describe(r *Rules, now int64, foreign map[string]Use, wall wal
 	if a.Cooldown.Closed != 0 {
 		d.ClosedSince = wall(a.Cooldown.Closed)
 	}
-	for _, resource := range a.resources() {
+	for _, resource := range a.Resources() {
 		if b := a.budget(resource, r, now, foreign, wall); !b.Unlimited {
 			d.Budgets = append(d.Budgets, b)
 		}
@@ -112,8 +127,8 @@ func (a *account) describe(r *Rules, now int64, foreign map[string]Use, wall wal
 	for key, u := range uses {
 		budget, scope, _ := strings.Cut(key, ":")
 		switch Reason(budget) {
-		case Points, Content, CPU:
-			if u.Total() == 0 {
+		case Points, Content, CPU, Writes:
+			if u.Total() == 0 || Reason(budget) == Writes && r.writeLimit(scope) == 0 {
 				continue
 			}
 			b := r.LogBudget(Reason(budget), scope, int(u.Spent), int(u.Held))
@@ -147,6 +162,9 @@ func (r *Rules) LogBudget(budget Reason, scope string, used, held int) Budget {
 		limit = r.Points.GraphQL
 	}
 	limit = int(r.Usable(int64(limit)))
+	if budget == Writes {
+		limit = r.writeLimit(scope)
+	}
 	return Budget{
 		Resource: strings.TrimSuffix(logKey(budget, scope), ":"),
 		Limit:    limit, Used: used, Remaining: limit - used, Held: held,

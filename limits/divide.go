@@ -1,7 +1,5 @@
 package limits
 
-import "strings"
-
 const (
 	// reservedParts is the number of parts of a limit of which the last part is reserved for clients below their nominal part.
 	reservedParts = 100
@@ -192,8 +190,8 @@ func (ws waits) others(own string, now int64, used func(client string) int64) (l
 func (p *Part) EachWait(budget string, now int64, visit func(client string, share, cost, demand, ends int64)) {
 	var ws waits
 	prefix := logKey(ClientBudget, budget) + ":"
-	if resource, ok := strings.CutPrefix(budget, windowPrefix); ok && p.Windows[resource] != nil {
-		ws, prefix = p.Windows[resource].waits, clientBudget(resource, "")
+	if w := p.windowOf(budget, now); w != nil {
+		ws, prefix = w.waits, clientBudget(w.Resource, "")
 	} else if l := p.Logs[budget]; l != nil {
 		ws = l.waits
 	} else if budget == slotsBudget {

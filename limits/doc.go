@@ -10,8 +10,8 @@
 //	limiter.Release(ctx, *permit, aborted)                       // end of the response body
 //
 // To follow a permit in memory mode, read [Limiter.Acquire] (limiter.go) and [Memory.Admit] (memory.go). Then read
-// reservation, admit, settle and release in account.go, and needs in part.go. An account combines the budgets of slidinglog.go,
-// window.go and cooldown.go. divide.go divides a budget among clients, and clientbudget.go the primary windows. doubt.go decides about reports that contradict each other. [Limiter.ReadLimitError] (suspicion.go) classifies
+// reservation, needs, admit, Settle and Release in account.go. An account combines the budgets of slidinglog.go,
+// window.go and cooldown.go. divide.go divides a budget among clients, and clientbudget.go the primary windows. doubt.go decides about reports that contradict each other. [Limiter.ReadLimitError] (response.go) classifies
 // responses. The queue of waiting requests is in queue.go. Package redisledger implements the same [Ledger] in Redis,
 // for many replicas.
 //

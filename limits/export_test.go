@@ -1,6 +1,9 @@
 package limits
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Stepped returns a clock whose wall clock shows another time than that of c.
 func (c *Clock) Stepped(by func() time.Duration) *Clock {
@@ -9,3 +12,14 @@ func (c *Clock) Stepped(by func() time.Duration) *Clock {
 
 // NewMemoryAt is newMemoryAt.
 var NewMemoryAt = newMemoryAt
+
+// SharingNumbers returns the texts of docs/sharing.md with the numbers of the rules.
+func SharingNumbers() []string {
+	parts := map[int64]string{12: "twelfth", 20: "twentieth", 60: "sixtieth", 100: "hundredth"}
+	return []string{
+		"the last " + parts[releaseParts], "leave a " + parts[reserveParts] + " of an hourly budget", "and a " + parts[paceParts] + ".",
+		"a " + parts[reservedParts] + " of the API's limit", fmt.Sprintf("one of %d permits", floorEvery),
+		fmt.Sprintf("all tags beyond %d", maxTags), map[int64]string{600: "of ten minutes and longer"}[dividedFrom/second],
+		map[int64]string{1: "until a second after"}[waitTime/second],
+	}
+}

@@ -190,16 +190,6 @@ func (a *account) pessimistic() *account {
 	return &saved
 }
 
-// take subtracts reserved tokens from those that the last line covers.
-func (a *account) take(v *reservation) {
-	for _, h := range v.holds {
-		if h.log.left -= h.cost; h.log.left < 0 && h.log.isSaved() {
-			a.exceeded = true
-		}
-	}
-	v.window.left -= v.cost
-}
-
 // with returns a copy of a log with a last entry for further tokens, which may be zero.
 func (l *slidingLog) with(now, tokens int64) slidingLog {
 	c := *l
@@ -211,4 +201,6 @@ func (l *slidingLog) with(now, tokens int64) slidingLog {
 // isSaved reports whether a line contains a log. After an unclean stop, the other logs count as spent.
 func (l *slidingLog) isSaved() bool { return isSaved(l.Budget, l.Window) }
 
-func isSaved(budget Reason, window int64) bool { return budget == Content && window >= dividedFrom }
+func isSaved(budget Reason, window int64) bool {
+	return (budget == Content || budget == Writes) && window >= dividedFrom
+}

@@ -102,7 +102,7 @@ func (r *fileRig) try(creates bool) (granted int) {
 	for i := range 100 {
 		c := r.claim("a", creates)
 		c.Operation = fmt.Sprint("op ", i%3)
-		if d, _ := r.Admit(r.Context(), c); d.Granted {
+		if d := r.Admit(r.Context(), c); d.Granted {
 			granted++
 		}
 	}
@@ -375,7 +375,7 @@ func TestManyKillsLeaveTheWindowUsable(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Minute)
-			if d, _ := r.Admit(t.Context(), r.claim("a", false)); !d.Granted {
+			if d := r.Admit(t.Context(), r.claim("a", false)); !d.Granted {
 				t.Errorf("%d requests after each kill: refused (%s) for %v", requests, d.Reason, d.Wait)
 			}
 		})

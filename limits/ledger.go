@@ -10,21 +10,21 @@ import (
 )
 
 // Ledger decides about the requests of accounts. Implementations are safe for concurrent use. An error means that Redis is
-// unavailable; a refusal is not an error. A repeated change with the same permit ID has no further effect.
+// unavailable. A repeated change with the same permit ID has no further effect.
 type Ledger interface {
 	Names
 	// Admit checks a claim against all budgets of its account. It reserves from all of these budgets, or from no
 	// budget.
-	Admit(ctx context.Context, claim Claim) (Decision, error)
+	Admit(ctx context.Context, claim Claim) Decision
 	// Settle charges a permit for its outcome. It frees the concurrency slot immediately if the response has ended or
 	// the request was not sent. Without a response, the slot is freed ten seconds later.
 	Settle(ctx context.Context, permit Permit, outcome Outcome) error
 	// Release frees the concurrency slot of a settled permit. After an abort the slot is freed ten seconds later,
 	// because the upstream may still be working on the request.
-	Release(ctx context.Context, permit Permit, aborted bool) error
+	Release(ctx context.Context, permit Permit, aborted bool)
 	// Renew extends permits in use, and raises their CPU time to the elapsed time. An expired permit is reserved again,
-	// even beyond a limit, because its request is open.
-	Renew(ctx context.Context, permits []OpenPermit) error
+	// even beyond a limit, because its request is open. Renew changes only the memory of this process.
+	Renew(permits []OpenPermit)
 	// Budget returns what a caller may use of one resource of its account, from the memory of this process. Budget has no
 	// context, because it never waits for Redis. If this process knows nothing about the resource, known is false, and
 	// b is the documented budget of the kind.
@@ -72,6 +72,9 @@ type Claim struct {
 	Resource       string
 	Points         int
 	CreatesContent bool
+	// Write marks a request that may change something. WriteTag is the name of the budget for its tag ([Limiter.TagName]).
+	Write    bool
+	WriteTag string
 	// Cost is the quota that the request needs in the primary window of Resource. Zero counts as 1, the cost of a request
 	// that is no GraphQL call.
 	Cost int
@@ -137,9 +140,11 @@ const (
 	Cooldown    Reason = "cooldown"
 	Concurrency Reason = "concurrency"
 	Content     Reason = "content"
-	Points      Reason = "points"
-	CPU         Reason = "cpu"
-	Primary     Reason = "primary"
+	// Writes means that the client or the tag has used its writes.
+	Writes  Reason = "writes"
+	Points  Reason = "points"
+	CPU     Reason = "cpu"
+	Primary Reason = "primary"
 	// ClientBudget means that the client or the tag has used its part of a budget, and the rest is for other clients or
 	// tags.
 	ClientBudget Reason = "client"

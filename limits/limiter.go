@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/weirgate/weir/policy"
 )
 
@@ -24,7 +22,7 @@ type Limiter struct {
 	// start starts the dispatcher of a new queue.
 	start       func(*queue)
 	resources   resourceNames
-	suspicions  suspicions
+	suspicions  *suspicions
 	tags        tagNames
 	estimates   estimates
 	costs       *costs
@@ -43,15 +41,12 @@ type inUse struct {
 	// since is the time at which the upstream began to work: the grant, or the end of the upload.
 	since     time.Time
 	uploading bool
-	// closing is set during the call that closes the permit. renewed is set if a renewal ran during that call, because
-	// the renewal may have reserved again.
-	closing, renewed bool
 }
 
 // NewLimiter returns a limiter that uses a ledger.
 func NewLimiter(ledger Ledger) *Limiter {
 	l := &Limiter{
-		ledger: ledger, now: time.Now, estimates: estimates{ops: map[string]*estimate{}}, costs: newCosts(),
+		ledger: ledger, now: time.Now, suspicions: newSuspicions(), estimates: estimates{ops: map[string]*estimate{}}, costs: newCosts(),
 		lastID: rand.Uint64() >> 2, queues: map[string]*queue{}, permits: map[uint64]*inUse{},
 	}
 	l.start = func(q *queue) { l.dispatchers.Go(func() { l.dispatch(q) }) }
@@ -61,23 +56,12 @@ func NewLimiter(ledger Ledger) *Limiter {
 // Enforces reports whether the limiter delays or refuses requests after a limit error. It does not with [Unlimited].
 func (l *Limiter) Enforces() bool { return l.ledger != Unlimited{} }
 
-// Waiting returns the number of waiting requests of each account with waiting requests.
-func (l *Limiter) Waiting() map[string]int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	waiting := make(map[string]int, len(l.queues))
-	for account, q := range l.queues {
-		waiting[account] = q.waiting
-	}
-	return waiting
-}
-
 // ClientResource identifies the requests of a client that need one resource of an account. Client is empty if the account
 // is not divided among clients.
 type ClientResource struct{ Account, Resource, Client string }
 
-// WaitingByClient returns the number of waiting requests by account, resource and client.
-func (l *Limiter) WaitingByClient() map[ClientResource]int {
+// Waiting returns the number of waiting requests by account, resource and client.
+func (l *Limiter) Waiting() map[ClientResource]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	waiting := map[ClientResource]int{}
@@ -99,7 +83,7 @@ func (l *Limiter) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-tick:
-			l.renew(ctx)
+			l.renew()
 		}
 	}
 	l.mu.Lock()
@@ -109,9 +93,11 @@ func (l *Limiter) Run(ctx context.Context) {
 }
 
 // renew renews the permits of all uploads, and the permits that have been in use for at least renewEvery.
-func (l *Limiter) renew(ctx context.Context) {
-	var permits []OpenPermit
+// The lock is held during the call, because a renewal after the end of a permit would reserve again.
+func (l *Limiter) renew() {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	var permits []OpenPermit
 	for _, u := range l.permits {
 		switch elapsed := l.now().Sub(u.since); {
 		case u.uploading:
@@ -120,29 +106,9 @@ func (l *Limiter) renew(ctx context.Context) {
 			permits = append(permits, OpenPermit{u.permit, min(elapsed, longestWork)})
 		}
 	}
-	l.mu.Unlock()
-	if len(permits) == 0 {
-		return
+	if len(permits) > 0 {
+		l.ledger.Renew(permits)
 	}
-	_ = l.ledger.Renew(ctx, permits) // the next renewal follows in a second
-	for _, p := range permits {
-		l.mu.Lock()
-		u := l.permits[p.ID]
-		if u != nil && u.closing {
-			u.renewed = true // close undoes the renewal
-		}
-		l.mu.Unlock()
-		if u == nil {
-			l.undoRenewal(ctx, p.Permit)
-		}
-	}
-}
-
-// undoRenewal closes a permit that a renewal may have reserved again after the end of the permit. If the calls fail,
-// the reservation expires.
-func (l *Limiter) undoRenewal(ctx context.Context, p Permit) {
-	_ = l.ledger.Settle(ctx, p, Outcome{})
-	_ = l.ledger.Release(ctx, p, false)
 }
 
 // Refusal is the error for a request that cannot be sent before its deadline.
@@ -167,7 +133,7 @@ func (r *Refusal) Wall() time.Time { return time.Now().Round(0).Add(time.Until(r
 const defaultRetry = time.Second
 
 // Acquire returns a permit, and may wait for the permit until the deadline. If the wait would be longer, Acquire
-// returns a [*Refusal] immediately. Other errors are the cause of a cancelled context, or an error of the ledger.
+// returns a [*Refusal] immediately. Other errors are the cause of a cancelled context.
 // Acquire sets the account, kind, ID, priority, CPU time and cost of the claim.
 //
 // Every permit must be settled. A permit must also be released, unless its outcome reports no response or a complete
@@ -203,11 +169,8 @@ func (l *Limiter) tryAcquire(ctx context.Context, claim *Claim, caller policy.Ca
 	}
 	// The call continues when the client disconnects. Otherwise a granted permit would leak. The ledger bounds the
 	// duration of the call.
-	d, err := l.ledger.Admit(context.WithoutCancel(ctx), *claim)
-	switch {
-	case err != nil:
-		return nil, d, err
-	case d.Granted:
+	d := l.ledger.Admit(context.WithoutCancel(ctx), *claim)
+	if d.Granted {
 		return l.use(Permit{Claim: *claim}), d, nil
 	}
 	if until := l.now().Add(d.Wait); d.Wait > 0 && until.After(deadline) {
@@ -287,8 +250,7 @@ func (l *Limiter) enqueue(claim Claim, caller policy.Caller, deadline time.Time,
 	q := l.queues[claim.Account]
 	if q == nil {
 		q = &queue{
-			account: claim.Account, lines: map[class]*line{}, flows: map[string]*flow{},
-			pace: rate.NewLimiter(paceRate, paceBurst), changed: make(chan struct{}, 1),
+			account: claim.Account, lines: map[class]*line{}, flows: map[string]*flow{}, changed: make(chan struct{}, 1),
 		}
 		l.queues[claim.Account] = q
 		l.start(q)
@@ -334,8 +296,7 @@ func (l *Limiter) dispatch(q *queue) {
 		case w == nil:
 			q.sleep(wake)
 		default:
-			d, err := l.ledger.Admit(context.Background(), w.claim)
-			l.decided(q, w, d, err)
+			l.decided(q, w, l.ledger.Admit(context.Background(), w.claim))
 		}
 	}
 }
@@ -354,9 +315,6 @@ func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 	if w, wake = q.next(now); w == nil {
 		return nil, wake, true
 	}
-	if now.Before(w.line.pacedUntil) && !q.pace.AllowN(now, 1) {
-		return nil, now.Add(time.Second / paceRate), true
-	}
 	w.admitting, q.settled = true, false
 	w.claim.Waiting = w.flow.waiting
 	w.claim.CPU = l.estimates.predict(w.claim.Operation) // responses during the wait may have changed the estimate
@@ -365,33 +323,29 @@ func (l *Limiter) next(q *queue) (w *waiter, wake time.Time, ok bool) {
 
 // decided delivers the ledger's decision to a waiter. A refusal also blocks the claims that the same budget would
 // refuse.
-func (l *Limiter) decided(q *queue, w *waiter, d Decision, err error) {
+func (l *Limiter) decided(q *queue, w *waiter, d Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w.admitting = false
 	now := l.now()
-	switch {
-	case err != nil:
-		q.remove(w)
-		w.result <- err
-	case d.Granted:
+	if d.Granted {
 		w.reason, w.shared = w.line.reason, w.line.shared
 		q.granted(w, now)
 		w.result <- nil
-	default:
-		if w.leaving {
-			q.remove(w)
-			until := now.Add(d.Wait)
-			if d.Wait == 0 {
-				until = w.line.retryAt(w.flow.rank, now)
-			}
-			w.result <- &Refusal{d.Reason, until, d.Shared}
-		}
-		if d.Wait == 0 && q.settled {
-			return // a permit was settled or released during the call: try again
-		}
-		q.refuse(w.line.class, d, now)
+		return
 	}
+	if w.leaving {
+		q.remove(w)
+		until := now.Add(d.Wait)
+		if d.Wait == 0 {
+			until = w.line.retryAt(w.flow.rank, now)
+		}
+		w.result <- &Refusal{d.Reason, until, d.Shared}
+	}
+	if d.Wait == 0 && q.settled {
+		return // a permit was settled or released during the call: try again
+	}
+	q.refuse(w.line.class, d, now)
 }
 
 // Settle charges a permit for its outcome, and wakes the waiting claims of the account. It returns the cost of the request
@@ -406,7 +360,7 @@ func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) (c
 	}
 	cost = cmp.Or(outcome.Cost, int(permit.cost()))
 	if outcome.Ended || !outcome.Answered {
-		return cost, l.close(ctx, permit, func() error { return l.ledger.Settle(ctx, permit, outcome) })
+		l.stopRenewals(permit)
 	}
 	defer l.wake(permit)
 	return cost, l.ledger.Settle(ctx, permit, outcome)
@@ -434,28 +388,17 @@ func (l *Limiter) learnCost(p *Permit, o *Outcome) {
 }
 
 // Release frees the concurrency slot of a permit at the end of the response.
-func (l *Limiter) Release(ctx context.Context, permit Permit, aborted bool) error {
-	return l.close(ctx, permit, func() error { return l.ledger.Release(ctx, permit, aborted) })
+func (l *Limiter) Release(ctx context.Context, permit Permit, aborted bool) {
+	l.stopRenewals(permit)
+	defer l.wake(permit)
+	l.ledger.Release(ctx, permit, aborted)
 }
 
-// close calls the ledger to close a permit, and ends the renewals of the permit.
-func (l *Limiter) close(ctx context.Context, permit Permit, call func() error) error {
+// stopRenewals ends the renewals of a permit, before the ledger closes the permit.
+func (l *Limiter) stopRenewals(permit Permit) {
 	l.mu.Lock()
-	u := l.permits[permit.ID]
-	if u != nil {
-		u.closing = true
-	}
-	l.mu.Unlock()
-	defer l.wake(permit)
-	err := call()
-	l.mu.Lock()
+	defer l.mu.Unlock()
 	delete(l.permits, permit.ID)
-	renewed := u != nil && u.renewed
-	l.mu.Unlock()
-	if renewed {
-		l.undoRenewal(ctx, permit)
-	}
-	return err
 }
 
 // wake unblocks the claims that wait until a permit of their account is settled or released.

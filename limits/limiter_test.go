@@ -180,7 +180,7 @@ func TestAcquireReturnsWhenAnotherPermitSettles(t *testing.T) {
 		}()
 		const duration = 3400 * time.Millisecond
 		time.Sleep(duration)
-		if waiting := o.Waiting(); len(waiting) != 1 || waiting["a"] != 1 {
+		if waiting := o.Waiting(); len(waiting) != 1 || waiting[ClientResource{"a", "core", ""}] != 1 {
 			t.Errorf("got waiting requests %v, want one of account a", waiting)
 		}
 		_, _ = o.Settle(o.ctx, *open[0], Outcome{})
@@ -215,7 +215,7 @@ func TestPermitShowsTheUseThatItWaitedFor(t *testing.T) {
 		waiting := make(chan map[ClientResource]int)
 		go func() {
 			time.Sleep(time.Second)
-			waiting <- o.WaitingByClient()
+			waiting <- o.Waiting()
 		}()
 		p, err := o.acquire(core("op"), gh, 61*time.Second)
 		if err != nil || p.Waited != Points || !reflect.DeepEqual(p.Shared, want) {
@@ -294,7 +294,7 @@ type demands struct {
 	most map[string]int
 }
 
-func (l *demands) Admit(ctx context.Context, c Claim) (Decision, error) {
+func (l *demands) Admit(ctx context.Context, c Claim) Decision {
 	l.mu.Lock()
 	l.most[c.Client] = max(l.most[c.Client], c.Waiting)
 	l.mu.Unlock()
@@ -319,41 +319,13 @@ func TestLimiterReportsTheDemandOfEachClient(t *testing.T) {
 	})
 }
 
-// failingLedger returns an error for every claim.
-type failingLedger struct{ Ledger }
-
-var errLedger = errors.New("failed")
-
-func (failingLedger) Admit(context.Context, Claim) (Decision, error) { return Decision{}, errLedger }
-
-func TestAcquireReturnsTheErrorOfTheLedger(t *testing.T) {
-	inBubble(t, threeSlots(), func(o *harness) {
-		o.Limiter.ledger = failingLedger{o.ledger}
-		if _, err := o.acquire(core("op"), user(""), time.Minute); !errors.Is(err, errLedger) {
-			t.Errorf("got %v, want the error of the ledger", err)
-		}
-		o.Limiter.ledger = o.ledger
-		open, waiting := o.fill(), make(chan error)
-		go func() {
-			_, err := o.acquire(core("op"), user(""), time.Minute)
-			waiting <- err
-		}()
-		synctest.Wait()
-		o.Limiter.ledger = failingLedger{o.ledger}
-		o.answer(open[0])
-		if err := <-waiting; !errors.Is(err, errLedger) {
-			t.Errorf("a waiting request got %v, want the error of the ledger", err)
-		}
-	})
-}
-
 // slowLedger delays Admit, and the result of Settle.
 type slowLedger struct {
 	Ledger
 	admit, settle time.Duration
 }
 
-func (l slowLedger) Admit(ctx context.Context, c Claim) (Decision, error) {
+func (l slowLedger) Admit(ctx context.Context, c Claim) Decision {
 	time.Sleep(l.admit)
 	return l.Ledger.Admit(ctx, c)
 }
@@ -579,7 +551,7 @@ func BenchmarkAdmitAndSettle(b *testing.B) {
 					claim.Account = fmt.Sprint("a", claim.ID)
 				}
 				claim.ID, outcome.Rate.Used = claim.ID+1, outcome.Rate.Used+1
-				if d, _ := m.Admit(ctx, claim); !d.Granted {
+				if d := m.Admit(ctx, claim); !d.Granted {
 					b.Fatal(d.Reason)
 				}
 				_ = m.Settle(ctx, Permit{Claim: claim}, outcome)

@@ -14,8 +14,8 @@ import (
 const (
 	// sweepInterval is the interval at which [Memory.Run] removes idle accounts.
 	sweepInterval = time.Minute
-	// sweptAtOnce and describedAtOnce bound the accounts that are handled while Admit waits for the lock.
-	sweptAtOnce, describedAtOnce = 16, 2
+	// sweptAtOnce bounds the accounts that are handled while Admit waits for the lock.
+	sweptAtOnce = 16
 	// minShrink is the number of removed accounts from which the map is copied, because a map keeps its memory.
 	minShrink = 1024
 )
@@ -30,8 +30,6 @@ type Memory struct {
 	rules    Rules
 	accounts map[string]*account // by canonical name
 	aliases  Aliases
-	// unproven contains the accounts without any outcome but 401, with the number of their permits that are not settled.
-	unproven map[string]int
 	peak     int    // most accounts since accounts was allocated
 	needs    []Need // of the claim that Admit decides
 	clock    *Clock
@@ -49,7 +47,7 @@ func NewMemory(rules Rules) *Memory { return newMemoryAt(rules, NewClock()) }
 
 // newMemoryAt returns an empty ledger with a clock.
 func newMemoryAt(rules Rules, clock *Clock) *Memory {
-	return &Memory{rules: rules, accounts: map[string]*account{}, unproven: map[string]int{}, clock: clock, started: clock.Now(), cold: true}
+	return &Memory{rules: rules, accounts: map[string]*account{}, clock: clock, started: clock.Now(), cold: true}
 }
 
 // Run removes idle accounts until ctx ends.
@@ -80,7 +78,7 @@ func (m *Memory) sweep() {
 	}
 	fewer := make(map[string]*account, len(m.accounts))
 	maps.Copy(fewer, m.accounts)
-	m.accounts, m.unproven, m.peak = fewer, maps.Collect(maps.All(m.unproven)), len(fewer)
+	m.accounts, m.peak = fewer, len(fewer)
 }
 
 // eachAccount calls visit for every account. visit may remove the account. The lock is released after each group of
@@ -99,10 +97,7 @@ func (m *Memory) eachAccount(visit func(*account)) {
 }
 
 // remove deletes an account. mu must be held.
-func (m *Memory) remove(a *account) {
-	delete(m.accounts, a.Name)
-	delete(m.unproven, a.Name)
-}
+func (m *Memory) remove(a *account) { delete(m.accounts, a.Name) }
 
 // Configure replaces the rules. The state of open windows is kept.
 func (m *Memory) Configure(rules Rules) {
@@ -130,7 +125,7 @@ func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
 		}
 		a.merge(b, m.now(), coldStart)
 		m.remove(b)
-		delete(m.unproven, a.Name) // the upstream has named the account, so it accepts the credentials
+		a.accepted = true // the upstream has named the account
 		line.Account = a.ahead()
 	}
 	m.append(line)
@@ -158,8 +153,8 @@ func (m *Memory) account(name string, kind policy.CallerKind) *account {
 	return a
 }
 
-// spends returns the spends of a claim. After a cold start or an unclean stop, spends also fills the new logs of the account.
-func (m *Memory) spends(a *account, c Claim) []Spend {
+// fillLogs returns the spends of a claim. After a cold start or an unclean stop, it fills the new logs of the account.
+func (m *Memory) fillLogs(a *account, c Claim) []Spend {
 	spends := m.rules.Spends(c)
 	for _, s := range spends {
 		if (m.cold || a.Assumed != 0) && a.Logs[logKey(s.Budget, s.Scope)] == nil {
@@ -208,30 +203,26 @@ func (m *Memory) ColdStart() string {
 	return ""
 }
 
-// Admit implements [Ledger] and never fails.
-func (m *Memory) Admit(_ context.Context, claim Claim) (Decision, error) {
+// Admit implements [Ledger].
+func (m *Memory) Admit(_ context.Context, claim Claim) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	known := m.accounts[m.canonical(claim.Account)] != nil
 	a := m.account(claim.Account, claim.Kind)
 	repeated := a.reservations[claim.ID] != nil
 	now := a.advance(m.now())
-	m.needs = a.needs(m.needs[:0], &claim, m.spends(a, claim), &m.rules, now)
+	m.needs = a.needs(m.needs[:0], &claim, m.fillLogs(a, claim), &m.rules, now)
 	d := a.admit(&claim, m.needs, &m.rules, now, nil, a.clients(&claim, now))
-	permits, unproven := m.unproven[a.Name]
 	switch {
 	case !known && !d.Granted:
 		m.remove(a) // a refusal changes nothing
-	case d.Granted && !repeated && (unproven || !known):
-		m.unproven[a.Name] = permits + 1
-	}
-	if d.Granted && !repeated {
+	case d.Granted && !repeated:
 		m.cover(a, claim.Resource)
 	}
-	return d, nil
+	return d
 }
 
-// clients returns the use and the waits of the clients of an account. Only a ledger of all replicas knows them.
+// clients returns the use and the waits of the clients of an account. Of an account that replicas share, only Redis knows them.
 func (a *account) clients(c *Claim, now int64) clientState {
 	return func(n *Need) sharing {
 		if n.Client == "" {
@@ -254,51 +245,41 @@ func (m *Memory) Settle(_ context.Context, permit Permit, outcome Outcome) error
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a := m.account(permit.Account, permit.Kind)
-	v := a.reservations[permit.ID]
-	open := v != nil && !v.charged && !v.abandoned
-	a.settle(&permit, &outcome, &m.rules, m.now())
-	if permits, ok := m.unproven[a.Name]; ok {
-		switch {
-		case !outcome.Unauthorized || outcome.Resent > 0:
-			delete(m.unproven, a.Name)
-		case open:
-			m.unproven[a.Name] = permits - 1
-		}
-	}
+	a.Settle(&permit, &outcome, &m.rules, m.now())
+	a.accepted = a.accepted || !outcome.Unauthorized || outcome.Resent > 0
 	m.cover(a, cmp.Or(outcome.Rate.Resource, permit.Resource))
-	m.removeUnproven(a)
+	m.removeUnaccepted(a)
 	return nil
 }
 
-// removeUnproven removes an account if the upstream has refused all its requests and no permit is in use.
-func (m *Memory) removeUnproven(a *account) {
-	if permits, ok := m.unproven[a.Name]; ok && permits == 0 && len(a.reservations) == 0 {
+// removeUnaccepted removes an account if the upstream has refused all its requests and no permit is in use.
+func (m *Memory) removeUnaccepted(a *account) {
+	if !a.accepted && len(a.reservations) == 0 {
 		m.remove(a)
 	}
 }
 
-// Release implements [Ledger] and never fails.
-func (m *Memory) Release(_ context.Context, permit Permit, aborted bool) error {
+// Release implements [Ledger].
+func (m *Memory) Release(_ context.Context, permit Permit, aborted bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a := m.accounts[m.canonical(permit.Account)]; a != nil {
-		a.release(permit.ID, aborted, m.now())
-		m.removeUnproven(a)
+		a.Release(permit.ID, aborted, m.now())
+		m.removeUnaccepted(a)
 	}
-	return nil
 }
 
-// Renew implements [Ledger] and never fails.
-func (m *Memory) Renew(_ context.Context, permits []OpenPermit) error {
+// Renew implements [Ledger].
+func (m *Memory) Renew(permits []OpenPermit) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
 	for _, p := range permits {
 		a := m.account(p.Account, p.Kind)
-		a.renew(&p, m.spends(a, p.Claim), &m.rules, now)
+		m.fillLogs(a, p.Claim)
+		a.Renew(&p, &m.rules, now)
 		m.cover(a, p.Resource)
 	}
-	return nil
 }
 
 // Budget implements [Ledger]. All budgets are known.
@@ -309,7 +290,7 @@ func (m *Memory) Budget(caller policy.Caller, resource string) (b Budget, known 
 	if a == nil {
 		a = newAccount(caller.Account, caller.Kind)
 	}
-	return a.budgetOf(caller, resource, &m.rules, m.now(), m.clock.Wall), true
+	return a.Budget(caller, resource, &m.rules, m.clock), true
 }
 
 // Alone implements [Ledger]. No other process uses the ledger.
@@ -320,7 +301,7 @@ func (m *Memory) Resources(_ context.Context, name string) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if a := m.accounts[m.canonical(name)]; a != nil {
-		return a.resources(), nil
+		return a.Resources(), nil
 	}
 	return nil, nil
 }
@@ -335,7 +316,7 @@ func (m *Memory) Open(_ context.Context, name string) error {
 	}
 	defer m.cover(a, "")
 	a.exceeded = true // an opened window needs a line
-	return a.open(&m.rules, a.advance(m.now()))
+	return a.Open(&m.rules, m.now())
 }
 
 // Accounts implements [Operator] and never fails. The most recently used accounts are returned, ordered by name. The lock
@@ -354,17 +335,12 @@ func (m *Memory) Accounts(_ context.Context, most int) ([]Account, error) {
 	recent = recent[:min(most, len(recent))]
 	slices.SortFunc(recent, func(a, b use) int { return cmp.Compare(a.name, b.name) })
 	list := make([]Account, 0, len(recent))
-	describe := func(group []use) {
+	for _, u := range recent {
 		m.mu.Lock()
-		defer m.mu.Unlock()
-		for _, u := range group {
-			if a := m.accounts[u.name]; a != nil {
-				list = append(list, a.describe(&m.rules, m.now(), nil, m.clock.Wall))
-			}
+		if a := m.accounts[u.name]; a != nil {
+			list = append(list, a.Describe(&m.rules, nil, m.clock))
 		}
-	}
-	for group := range slices.Chunk(recent, describedAtOnce) {
-		describe(group)
+		m.mu.Unlock()
 	}
 	return list, nil
 }

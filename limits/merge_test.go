@@ -67,7 +67,7 @@ func (m *mergeModel) step(limitErrors bool) {
 			return
 		}
 		// The account with all events sends the request even beyond a limit.
-		m.all.renew(&OpenPermit{Permit: Permit{Claim: c}}, m.rules.Spends(c), &m.rules, m.now)
+		m.all.Renew(&OpenPermit{Permit: Permit{Claim: c}}, &m.rules, m.now)
 		v := m.all.reservations[c.ID]
 		v.granted = m.now
 		if !v.window.Confirmed {
@@ -83,15 +83,15 @@ func (m *mergeModel) step(limitErrors bool) {
 		p := &m.open[at]
 		if p.settled {
 			aborted := rapid.Bool().Draw(m.T, "aborted")
-			m.separate[p.account].release(p.permit.ID, aborted, m.now)
-			m.all.release(p.permit.ID, aborted, m.now)
+			m.separate[p.account].Release(p.permit.ID, aborted, m.now)
+			m.all.Release(p.permit.ID, aborted, m.now)
 			m.open = slices.Delete(m.open, at, at+1)
 			return
 		}
 		p.settled = true
 		o := m.outcome(p.permit, limitErrors)
-		m.separate[p.account].settle(&p.permit, &o, &m.rules, m.now)
-		m.all.settle(&p.permit, &o, &m.rules, m.now)
+		m.separate[p.account].Settle(&p.permit, &o, &m.rules, m.now)
+		m.all.Settle(&p.permit, &o, &m.rules, m.now)
 	default:
 		m.now += int64(rapid.IntRange(1, 20000).Draw(m.T, "milliseconds")) * 1000
 	}
@@ -163,8 +163,8 @@ func TestMergedAccountIsAsStrictAsBothAccounts(t *testing.T) {
 		}
 		// All permits can be settled, and all tokens return.
 		for _, p := range m.open {
-			merged.settle(&p.permit, &Outcome{Sent: true, Answered: true, Ended: true}, &m.rules, m.now)
-			merged.release(p.permit.ID, false, m.now)
+			merged.Settle(&p.permit, &Outcome{Sent: true, Answered: true, Ended: true}, &m.rules, m.now)
+			merged.Release(p.permit.ID, false, m.now)
 		}
 		m.now += 3 * 3600 * second
 		merged.advance(m.now)
@@ -249,7 +249,7 @@ func TestMemoryMergeKeepsPermitsAndNames(t *testing.T) {
 		m, ctx := NewMemory(rules), t.Context()
 		admit := func(account string, id uint64) (Permit, Decision) {
 			c := Claim{ID: id, Account: account, Kind: policy.User, Operation: "op", Resource: "core", Points: 1}
-			d, _ := m.Admit(ctx, c)
+			d := m.Admit(ctx, c)
 			return Permit{Claim: c}, d
 		}
 		a, _ := admit("token a", 1)
@@ -262,9 +262,9 @@ func TestMemoryMergeKeepsPermitsAndNames(t *testing.T) {
 			t.Errorf("third claim of two slots: %+v", d)
 		}
 		for _, p := range []Permit{a, b} {
-			_ = m.Renew(ctx, []OpenPermit{{p, time.Second}})
+			m.Renew([]OpenPermit{{p, time.Second}})
 			_ = m.Settle(ctx, p, Outcome{Sent: true, Answered: true})
-			_ = m.Release(ctx, p, false)
+			m.Release(ctx, p, false)
 		}
 		if list, _ := m.Accounts(ctx, 10); len(list) != 1 || list[0].Name != "user:1" || list[0].InUse != 0 {
 			t.Errorf("accounts: %+v", list)
@@ -285,13 +285,13 @@ func TestMergeDoesNotDoubleTheColdStart(t *testing.T) {
 			return Claim{ID: id, Account: account, Kind: policy.User, Operation: "op", Resource: "core", Points: 1, CreatesContent: true}
 		}
 		for i, name := range []string{"a", "b", "c"} {
-			if d, _ := m.Admit(context.Background(), claim(name, uint64(i+1))); !d.Granted {
+			if d := m.Admit(context.Background(), claim(name, uint64(i+1))); !d.Granted {
 				t.Fatalf("%s: %+v", name, d)
 			}
 			m.Merge(name, "user:1", policy.User)
 		}
 		time.Sleep(slowStep)
-		if d, _ := m.Admit(context.Background(), claim("a", 9)); !d.Granted {
+		if d := m.Admit(context.Background(), claim("a", 9)); !d.Granted {
 			t.Errorf("after the merge: %+v", d)
 		}
 	})
@@ -325,7 +325,7 @@ func TestMergedNamesShareOneQueue(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		if waiting := l.Waiting(); !maps.Equal(waiting, map[string]int{"user:1": 2}) {
+		if waiting := l.Waiting(); !maps.Equal(waiting, map[ClientResource]int{{"user:1", "core", ""}: 2}) {
 			t.Errorf("waiting: %v", waiting)
 		}
 		_, _ = l.Settle(context.Background(), *first, Outcome{})

@@ -30,22 +30,25 @@ func NewPart(name string, kind policy.CallerKind) *Part {
 
 // Need is what a claim needs from one budget.
 type Need struct {
-	Budget string // identifies the budget within its account
-	Reason Reason // of a refusal
+	Budget string `json:"budget"` // identifies the budget within its account
+	Reason Reason `json:"reason"` // of a refusal
 	// Cost is the number of tokens. Limit is the limit for the tokens of all replicas together.
-	Cost, Limit int64
+	Cost  int64 `json:"cost"`
+	Limit int64 `json:"limit"`
 	// Guarantees are tokens that the claim must leave to other clients, as far as these clients have not used them.
-	Guarantees []guarantee
+	Guarantees []guarantee `json:"guarantees,omitempty"`
 	// Client is the budget that counts the tokens that the claim's client uses, if the account has several clients. Share is
-	// the weight of the client.
-	Client string
-	Share  int64
+	// the weight of the client, or zero if the budget is not divided. If the account has one client, it is that of a replica.
+	Client string `json:"client,omitempty"`
+	Share  int64  `json:"share"`
 	// Shares is the sum of the weights of all clients, or zero for a primary window, in which clients have no nominal part.
-	Shares int64
+	Shares int64 `json:"shares"`
+	// Waiting is that of the claim.
+	Waiting int `json:"waiting,omitempty"`
 	// Window is the time in microseconds over which the pace spreads the limit, or zero for a budget without a pace. Paced means
 	// that the claim waits for the pace.
-	Window int64
-	Paced  bool
+	Window int64 `json:"window"`
+	Paced  bool  `json:"paced"`
 
 	log    *slidingLog // nil for other budgets
 	window *window     // nil for other budgets
@@ -76,48 +79,6 @@ func (*Part) IsTemporary(budget string) bool {
 	return budget == probeBudget || strings.HasPrefix(budget, startPrefix)
 }
 
-// needs appends what a claim needs from each budget to list.
-func (a *account) needs(list []Need, c *Claim, spends []Spend, r *Rules, now int64) []Need {
-	w := a.window(r, c.Resource)
-	unlimited := a.unlimited(w)
-	slots := Need{Budget: slotsBudget, Reason: Concurrency, Cost: 1, Limit: a.Cooldown.slots(now, r.Usable(int64(r.Concurrent)))}
-	if len(c.Clients) > 0 {
-		slots.Client, slots.Share, slots.Shares = slotsPrefix+c.Client, c.share(), c.shares()
-	}
-	list = append(list, slots)
-	if a.Cooldown.Probing {
-		list = append(list, Need{Budget: probeBudget, Reason: Cooldown, Cost: 1, Limit: 1})
-	}
-	for _, s := range spends {
-		if unlimited && s.Budget == Primary {
-			continue
-		}
-		n := Need{Reason: s.Budget, Cost: s.Cost, Limit: a.limitOf(s, w, r), Paced: s.paced(c)}
-		n.Budget, n.log = a.log(s)
-		if s.Budget != CPU { // an estimate, which has no pace
-			n.Window = s.Window.Microseconds()
-		}
-		if len(c.Clients) > 0 {
-			n.Client, n.Share, n.Shares = clientKey(n.Budget, c.Client), slots.Share, slots.Shares
-		}
-		list = append(list, n)
-	}
-	if unlimited {
-		return list
-	}
-	if !w.Confirmed && w.slowStarted < slowStartBurst {
-		list = append(list, Need{Budget: startPrefix + c.Resource, Reason: Primary, Cost: 1, Limit: slowStartBurst})
-	}
-	whole := Need{Budget: windowPrefix + c.Resource, Reason: Primary, Cost: w.costOf(c, r), Limit: r.Usable(w.Limit), window: w}
-	if w.divided(c) {
-		own, others := w.divide(c, r, a.others, now)
-		whole.Client, whole.Share, whole.Guarantees = own[0].Budget, c.share(), others
-		w.budgets = c.Clients
-		list = append(list, own...)
-	}
-	return append(list, whole)
-}
-
 // Whole returns the shared budget of a client's budget, for example "slots" for "slots:ci". For other budgets it returns "".
 func (p *Part) Whole(budget string) string {
 	if strings.HasPrefix(budget, slotsPrefix) {
@@ -132,7 +93,13 @@ func (p *Part) Whole(budget string) string {
 // Needs returns what a claim needs from each budget.
 func (p *Part) Needs(c Claim, r *Rules, now int64) []Need {
 	now = p.advance(now)
-	return p.needs(nil, &c, r.Spends(c), r, now)
+	list := p.needs(nil, &c, r.Spends(c), r, now)
+	for i := range list {
+		if list[i].Waiting = c.Waiting; len(c.Clients) == 0 {
+			list[i].Share = 1
+		}
+	}
+	return list
 }
 
 // Has reports whether the replica has a permit for a claim.
@@ -153,19 +120,6 @@ func (p *Part) Admit(c Claim, r *Rules, now int64) Decision {
 	return p.admit(&c, p.needs(nil, &c, r.Spends(c), r, now), r, now, p.others, nil)
 }
 
-// Settle charges a permit, like [Ledger.Settle].
-func (p *Part) Settle(permit Permit, o Outcome, r *Rules, now int64) {
-	p.settle(&permit, &o, r, now)
-}
-
-// Release frees the concurrency slot of a permit, like [Ledger.Release].
-func (p *Part) Release(id uint64, aborted bool, now int64) { p.release(id, aborted, now) }
-
-// Renew extends a permit in use, like [Ledger.Renew].
-func (p *Part) Renew(open OpenPermit, r *Rules, now int64) {
-	p.renew(&open, r.Spends(open.Claim), r, now)
-}
-
 // Touches returns the budgets that a permit of a claim uses, and the window of another resource that its response
 // named.
 func (p *Part) Touches(c Claim, named string, r *Rules) []string {
@@ -181,7 +135,7 @@ func (p *Part) Touches(c Claim, named string, r *Rules) []string {
 	}
 	for _, s := range r.Spends(c) {
 		list = append(list, logKey(s.Budget, s.Scope))
-		if len(c.Clients) > 0 {
+		if len(c.Clients) > 0 && s.Budget != Writes {
 			list = append(list, clientKey(list[len(list)-1], c.Client))
 		}
 	}
@@ -256,11 +210,8 @@ func (p *Part) Use(budget string, now int64) Use {
 	if client, ok := strings.CutPrefix(budget, slotsPrefix); ok {
 		return Use{Held: p.slotsOf(client)}
 	}
-	if resource, ok := strings.CutPrefix(budget, windowPrefix); ok {
-		if w := p.Windows[resource]; w != nil {
-			w.expire(now)
-			return Use{Spent: w.Unconfirmed.Total, Held: w.inUse, Reported: w.reported, Keep: w.Unconfirmed.Window}
-		}
+	if w := p.windowOf(budget, now); w != nil {
+		return Use{Spent: w.Unconfirmed.Total, Held: w.inUse, Reported: w.reported, Keep: w.Unconfirmed.Window}
 	}
 	if resource, ok := strings.CutPrefix(budget, startPrefix); ok {
 		// The tokens return after a second, because the response may be lost, or have no rate headers.
@@ -272,6 +223,17 @@ func (p *Part) Use(budget string, now int64) Use {
 	return Use{}
 }
 
+// windowOf returns the primary window of a budget without ended windows, or nil.
+func (p *Part) windowOf(budget string, now int64) *window {
+	resource, ok := strings.CutPrefix(budget, windowPrefix)
+	w := p.Windows[resource]
+	if !ok || w == nil {
+		return nil
+	}
+	w.expire(now)
+	return w
+}
+
 // logOf returns the log of a budget, or nil. Requests in ended windows are removed.
 func (p *Part) logOf(budget string, now int64) *slidingLog {
 	scope, ok := strings.CutPrefix(budget, clientPrefix)
@@ -279,19 +241,17 @@ func (p *Part) logOf(budget string, now int64) *slidingLog {
 		return l
 	}
 	resource, client, _ := strings.Cut(scope, ":")
-	w := p.Windows[resource]
-	if w == nil {
-		return nil
+	if w := p.windowOf(windowPrefix+resource, now); w != nil {
+		return w.Clients[client]
 	}
-	w.expire(now)
-	return w.Clients[client]
+	return nil
 }
 
 // Returns returns the times at which spent tokens of a budget return, in order, with the numbers of tokens.
 func (p *Part) Returns(budget string, now int64) iter.Seq2[int64, int64] {
 	l := p.logOf(budget, now)
-	if resource, ok := strings.CutPrefix(budget, windowPrefix); ok && p.Windows[resource] != nil {
-		l = &p.Windows[resource].Unconfirmed
+	if w := p.windowOf(budget, now); w != nil {
+		l = &w.Unconfirmed
 	}
 	return func(yield func(at, tokens int64) bool) {
 		if l == nil {
@@ -308,9 +268,7 @@ func (p *Part) Returns(budget string, now int64) iter.Seq2[int64, int64] {
 
 // WindowsEnded counts how many windows of a resource have ended.
 func (p *Part) WindowsEnded(budget string, now int64) int64 {
-	resource, ok := strings.CutPrefix(budget, windowPrefix)
-	if w := p.Windows[resource]; ok && w != nil {
-		w.expire(now)
+	if w := p.windowOf(budget, now); w != nil {
 		return w.ended
 	}
 	return 0
@@ -350,12 +308,10 @@ type WindowState struct {
 // WindowState returns the knowledge about a resource, with times on the clock of Redis. The clock of Redis
 // minus the local clock is at most offset.
 func (p *Part) WindowState(budget string, offset Offset, now int64) (s WindowState, ok bool) {
-	resource, ok := strings.CutPrefix(budget, windowPrefix)
-	w := p.Windows[resource]
-	if !ok || w == nil {
+	w := p.windowOf(budget, now)
+	if w == nil {
 		return s, false
 	}
-	w.expire(now)
 	s.Silent = w.Silent
 	if w.Opened != 0 {
 		s.Opened = w.Opened + offset.Min
@@ -429,27 +385,6 @@ func (p *Part) LearnCooldown(state json.RawMessage, offset Offset, now int64) er
 	return nil
 }
 
-// Open opens the account, like [Operator.Open].
-func (p *Part) Open(r *Rules, now int64) error { return p.open(r, p.advance(now)) }
-
-// open opens the account for an operator.
-func (a *account) open(r *Rules, now int64) error {
-	change, exhausted := a.Cooldown.opening(now), false
-	for resource, w := range a.Windows {
-		if w.isExhausted(r, now) {
-			w.open(now, int64(r.For(a.Kind, resource).Max))
-			exhausted = true
-		}
-	}
-	switch {
-	case change != nil:
-		a.changeCooldown(change)
-	case !exhausted:
-		return ErrNotClosed
-	}
-	return nil
-}
-
 // CooldownUntil returns the end of the cool-down, or zero. probing means that only a probe may follow.
 func (p *Part) CooldownUntil() (until int64, probing bool) {
 	return p.Cooldown.Until, p.Cooldown.Probing
@@ -457,16 +392,3 @@ func (p *Part) CooldownUntil() (until int64, probing bool) {
 
 // Idle reports whether the replica uses nothing of the account.
 func (p *Part) Idle(now int64) bool { return len(p.changes) == 0 && p.idle(now) }
-
-// Budget returns one resource, like [Ledger.Budget].
-func (p *Part) Budget(caller policy.Caller, resource string, r *Rules, c *Clock) Budget {
-	return p.budgetOf(caller, resource, r, p.advance(c.Now()), c.Wall)
-}
-
-// Resources returns the resources that have a window.
-func (p *Part) Resources() []string { return p.resources() }
-
-// Describe returns the account for operators. foreign is the use of other replicas by budget.
-func (p *Part) Describe(r *Rules, foreign map[string]Use, c *Clock) Account {
-	return p.describe(r, c.Now(), foreign, c.Wall)
-}

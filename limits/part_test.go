@@ -24,14 +24,16 @@ func TestLateResponsesAreNotReported(t *testing.T) {
 	}
 	settle := func(name string, p Permit, used int, reset time.Time, want int64) {
 		t.Helper()
-		part.Settle(p, using(used, reset), &rules, now.UnixMicro())
+		o := using(used, reset)
+		part.Settle(&p, &o, &rules, now.UnixMicro())
 		if u := part.Use(budget, now.UnixMicro()); u.Reported != want || u.Total() != 0 {
 			t.Errorf("%s: got %d reported and %d in use, want %d and 0", name, u.Reported, u.Total(), want)
 		}
 	}
 	p, late := grant(1), grant(2)
 	now = now.Add(time.Second)
-	part.Settle(p, using(20, reset), &rules, now.UnixMicro())
+	o := using(20, reset)
+	part.Settle(&p, &o, &rules, now.UnixMicro())
 	if u := part.Use(budget, now.UnixMicro()); u.Reported != 20 || u.Held != 20 {
 		t.Errorf("before the reset: got %d reported and %d held, want 20 and 20", u.Reported, u.Held)
 	}

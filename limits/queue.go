@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/weirgate/weir/policy"
 )
 
@@ -27,9 +25,6 @@ const (
 	earlyEvery = 200 * time.Millisecond
 	// floorEvery is the number of grants after which the lowest waiting priority gets a grant.
 	floorEvery = 20
-	// Requests that waited for a window are paced to paceRate per second for pacedTime after the window reopens.
-	paceRate, paceBurst = 1000, 50
-	pacedTime           = time.Second
 )
 
 // queue orders the waiting claims of one account. Higher priorities go first. Within a priority, clients share by
@@ -43,7 +38,6 @@ type queue struct {
 	virtual float64 // virtual start time of the last granted request
 	// sinceLowest counts the grants since the last grant to the lowest waiting priority.
 	sinceLowest int
-	pace        *rate.Limiter
 	// settled is set if a permit was settled or released since the last call of Admit began.
 	settled bool
 	changed chan struct{} // wakes the dispatcher
@@ -55,12 +49,16 @@ type class struct {
 	points, costBits    int // costBits is the number of bits of the cost, so that a queue has few classes
 	creates, batch      bool
 	client, tag         string // if the account is divided among clients
+	writer              string // client and tag of a write, or empty for a read
 }
 
 func classOf(c Claim) class {
-	k := class{c.Operation, c.Resource, c.Points, bits.Len(uint(c.cost())), c.CreatesContent, c.Batch, "", ""}
+	k := class{c.Operation, c.Resource, c.Points, bits.Len(uint(c.cost())), c.CreatesContent, c.Batch, "", "", ""}
 	if len(c.Clients) > 0 {
 		k.client, k.tag = c.Client, c.Tag
+	}
+	if c.Write {
+		k.writer = tagPrefix(c.Client) + c.WriteTag
 	}
 	return k
 }
@@ -75,7 +73,6 @@ type line struct {
 	untilSettled bool
 	reason       Reason     // of the last refusal
 	shared       *SharedUse // at the last refusal
-	pacedUntil   time.Time  // grants are paced until this time
 	// lastGrant and interval (a moving average) measure the speed of the line.
 	lastGrant time.Time
 	interval  time.Duration
@@ -254,7 +251,6 @@ func (l *line) block(d Decision, now time.Time) {
 	if d.Wait == 0 {
 		l.until, l.next, l.untilSettled = time.Time{}, now.Add(pollEvery), true
 	}
-	l.pacedUntil = l.next.Add(pacedTime)
 }
 
 // refuse blocks the line of a class, and every line that the same budget refuses. Waiters whose deadline is before the
@@ -295,6 +291,8 @@ func alsoRefused(reason Reason, a, b class) bool {
 		return a.operation == b.operation && b.points >= a.points
 	case Content:
 		return a.creates && b.creates
+	case Writes:
+		return a.writer == b.writer
 	}
 	return false
 }

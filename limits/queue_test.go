@@ -60,24 +60,6 @@ func TestQueueSharesByWeight(t *testing.T) {
 	})
 }
 
-// Requests that waited for a window are paced for one second, even if more requests follow.
-func TestPacingEndsAfterASecond(t *testing.T) {
-	inBubble(t, slotsOnly(1000), func(o *harness) {
-		const clients, takes = 100, 5 * time.Millisecond
-		served := o.backlog(user(""), clients, takes) // a new account grants three requests, and all other requests wait
-		time.Sleep(500 * time.Millisecond)
-		if n := served.Load(); n < paceRate/2 || n > paceRate/2+paceBurst+clients {
-			t.Errorf("%d requests in the first half second, want about 500", n)
-		}
-		time.Sleep(time.Second)
-		served.Store(0)
-		time.Sleep(time.Second)
-		if n, want := served.Load(), int64(clients*time.Second/takes); n < want*9/10 {
-			t.Errorf("%d requests in the last second, want about %d", n, want)
-		}
-	})
-}
-
 func TestBatchRequestsDoNotDelayInteractiveOnes(t *testing.T) {
 	inBubble(t, slotsOnly(1), func(o *harness) {
 		o.warmUp("op")

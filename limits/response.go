@@ -30,7 +30,7 @@ var rateHeaders = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Rate
 
 // readRate parses the x-ratelimit headers of a response that arrived at now. It returns false if the limit or the reset is
 // missing, or if a number is invalid, outside its range or contradicts the others (policy/numbers.go). If the used number is
-// missing, ReadRate computes that number from the limit and the remaining number.
+// missing, readRate computes that number from the limit and the remaining number.
 func readRate(h http.Header, now time.Time) (r Rate, ok bool) {
 	present, ignored := false, ""
 	read := func(name string, n policy.Number) (value int64, ok bool) {
@@ -75,6 +75,17 @@ func readRate(h http.Header, now time.Time) (r Rate, ok bool) {
 	}
 	r.Limit, r.Used, r.Date, r.Resource = int(limit), int(used), date, h.Get("X-Ratelimit-Resource")
 	return r, true
+}
+
+// ReadRate parses the x-ratelimit headers of a response, like readRate. If the headers name a resource
+// that may not have a window, the result is invalid: the response counts like a response without headers. The ledger
+// then charges the window of the claim, and not the window of another resource.
+func (l *Limiter) ReadRate(h http.Header) Rate {
+	r, ok := readRate(h, l.now())
+	if ok && r.Resource != "" && !l.resources.accept(r.Resource) {
+		return Rate{Invalid: true}
+	}
+	return r
 }
 
 // RemoveRate removes the x-ratelimit headers.
@@ -130,6 +141,18 @@ func ReadLimitError(a policy.UpstreamAnswer) LimitError {
 		if name == row.Kind {
 			e.Kind = kind
 		}
+	}
+	return e
+}
+
+// ReadLimitError returns the limit error of a response to a request of an account. It must be called for every response. If
+// the response may be a limit error, but further such responses must confirm it, Repeated is not zero.
+func (l *Limiter) ReadLimitError(account string, a policy.UpstreamAnswer) LimitError {
+	e, of := ReadLimitError(a), suspect{account, a.GraphQL}
+	if e.Repeated == 0 {
+		l.suspicions.remove(of)
+	} else if l.suspicions.add(of, l.now()) >= e.Repeated {
+		e.Repeated = 0
 	}
 	return e
 }

@@ -18,6 +18,8 @@ type Rules struct {
 	// ColdStart is the assumption of a memory ledger about earlier spending. "strict" assumes that all quota is used,
 	// and "trust" that no quota is used. "ramp" assumes that three quarters are used and return in steps.
 	ColdStart string
+	// Writes limits the writes of clients, by name.
+	Writes map[string]policy.ClientWrites
 }
 
 // Spend is the cost of one claim in one sliding log.
@@ -66,7 +68,7 @@ func (r *Rules) Spends(c Claim) []Spend {
 		w := r.For(c.Kind, c.Resource)
 		list = append(list, r.spend(Primary, c.Resource, 1, w.Max, w.Window))
 	}
-	return list
+	return r.appendWrites(list, &c)
 }
 
 // paced reports whether a claim waits for the pace of a log even if the log is almost empty. In a long window, an even rate

@@ -78,7 +78,7 @@ func (s *Simulation) Advance() {
 	}
 	if now.Sub(s.renewed) >= renewEvery {
 		s.renewed = now
-		s.renew(context.Background())
+		s.renew()
 	}
 	s.wake = time.Time{}
 	for _, name := range slices.Sorted(maps.Keys(s.queues)) {
@@ -115,7 +115,6 @@ func (s *Simulation) dispatchDue(q *queue) (wake time.Time) {
 		if !ok || w == nil {
 			return wake
 		}
-		d, err := s.ledger.Admit(context.Background(), w.claim)
-		s.decided(q, w, d, err)
+		s.decided(q, w, s.ledger.Admit(context.Background(), w.claim))
 	}
 }

@@ -150,7 +150,7 @@ func (a *account) loaded() *account {
 			b.Windows[resource] = w
 		}
 	}
-	b.Cooldown, b.Enforced, b.Assumed = a.Cooldown, a.Enforced, a.Assumed
+	b.Cooldown, b.Enforced, b.Assumed, b.accepted = a.Cooldown, a.Enforced, a.Assumed, true
 	return b
 }
 
@@ -238,7 +238,7 @@ func (m *Memory) spendAssumed(a *account, s Spend) {
 	switch {
 	case a.Assumed != 0 && !isSaved(s.Budget, s.Window.Microseconds()):
 		m.fill(a, s, a.Assumed, "strict")
-	case m.cold:
+	case m.cold && s.Budget != Writes: // a limit of the operator, and not of the upstream
 		m.fill(a, s, m.started, m.coldStart())
 	}
 }

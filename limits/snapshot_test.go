@@ -17,7 +17,7 @@ import (
 func (m *Memory) spend(t *testing.T, c Claim, o Outcome) {
 	t.Helper()
 	ctx := context.Background()
-	if d, _ := m.Admit(ctx, c); !d.Granted {
+	if d := m.Admit(ctx, c); !d.Granted {
 		t.Fatalf("%d: %s for %v", c.ID, d.Reason, d.Wait)
 	}
 	if o.Sent {
@@ -73,8 +73,8 @@ func TestLoadRestoresTheSavedState(t *testing.T) {
 				t.Fatal(diff)
 			}
 			id := uint64(time.Now().UnixNano())
-			want, _ := old.Admit(context.Background(), claim(id, "search"))
-			got, _ := fresh.Admit(context.Background(), claim(id, "search"))
+			want := old.Admit(context.Background(), claim(id, "search"))
+			got := fresh.Admit(context.Background(), claim(id, "search"))
 			if got != want {
 				t.Fatalf("got %+v, want %+v as before the restart", got, want)
 			}

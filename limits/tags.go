@@ -61,10 +61,15 @@ func (l *Limiter) TagBudget(caller policy.Caller, tag string) string {
 	if !slices.ContainsFunc(caller.Clients, limited) {
 		return ""
 	}
-	if !l.tags.add(caller.Client, tag, l.now()) {
+	return l.TagName(caller.Client, tag)
+}
+
+// TagName returns the name of the budget for the requests of a client with a tag.
+func (l *Limiter) TagName(client, tag string) string {
+	if !l.tags.add(client, tag, l.now()) {
 		tag = otherTags
 	}
-	return tagPrefix(caller.Client) + tag
+	return tagPrefix(client) + tag
 }
 
 func tagPrefix(client string) string { return client + "/" }

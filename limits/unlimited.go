@@ -11,16 +11,16 @@ import (
 type Unlimited struct{}
 
 // Admit implements [Ledger].
-func (Unlimited) Admit(context.Context, Claim) (Decision, error) { return Decision{Granted: true}, nil }
+func (Unlimited) Admit(context.Context, Claim) Decision { return Decision{Granted: true} }
 
 // Settle implements [Ledger].
 func (Unlimited) Settle(context.Context, Permit, Outcome) error { return nil }
 
 // Release implements [Ledger].
-func (Unlimited) Release(context.Context, Permit, bool) error { return nil }
+func (Unlimited) Release(context.Context, Permit, bool) {}
 
 // Renew implements [Ledger].
-func (Unlimited) Renew(context.Context, []OpenPermit) error { return nil }
+func (Unlimited) Renew([]OpenPermit) {}
 
 // Budget implements [Ledger].
 func (Unlimited) Budget(_ policy.Caller, resource string) (b Budget, known bool) {

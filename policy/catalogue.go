@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-//go:embed operations/*.yaml github/*.yaml github/content.tsv parameters.yaml public.yaml aliases.yaml resources.yaml dialects.yaml graphql.yaml graphqlcache.yaml limitanswers.yaml moves.yaml permissions.yaml unfinished.yaml fields.yaml silence.yaml
+//go:embed operations/*.yaml github/*.yaml github/content.tsv parameters.yaml public.yaml aliases.yaml resources.yaml dialects.yaml graphql.yaml graphqlcache.yaml limitanswers.yaml moves.yaml named.yaml permissions.yaml queryfailures.yaml unfinished.yaml fields.yaml silence.yaml
 var data embed.FS
 
 // UnknownID is the ID of the operation of a route outside the catalogue.
@@ -248,11 +248,13 @@ func mustDecode[T any](name string) T {
 }
 
 type resource struct {
-	Name            string        `yaml:"name"`
-	Dialect         string        `yaml:"dialect"`
-	Limit           int           `yaml:"limit"`
-	Unauthenticated int           `yaml:"unauthenticated"`
-	Window          time.Duration `yaml:"window"`
+	Name    string `yaml:"name"`
+	Dialect string `yaml:"dialect"`
+	Limit   int    `yaml:"limit"`
+	// Kinds has the kinds of callers with another limit.
+	Kinds           map[CallerKind]int `yaml:"kinds"`
+	Unauthenticated int                `yaml:"unauthenticated"`
+	Window          time.Duration      `yaml:"window"`
 }
 
 var resources = mustDecode[[]resource]("resources.yaml")

@@ -20,6 +20,7 @@ type Dialect struct {
 	VersionHeader    string                `yaml:"version_header"`
 	Version          string                `yaml:"version"`
 	Versions         []string              `yaml:"versions"`
+	Ending           []Ending              `yaml:"ending"`
 	NoRateSince      string                `yaml:"no_rate_since"`
 	Vendor           string                `yaml:"vendor"`
 	Documentation    string                `yaml:"documentation"`

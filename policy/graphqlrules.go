@@ -96,3 +96,20 @@ func forbid(format string, arguments ...any) error {
 func tooManyNodes(nodes, limit int, widest *page) string {
 	return fmt.Sprintf("it requests up to %d nodes, more than the limit of %d; reduce first or last of %s", nodes, limit, widest)
 }
+
+// PermitsQuery returns a [*GraphQLError] if the scope does not allow the repositories that a GraphQL call reaches.
+func (s *Scope) PermitsQuery(c *GraphQLCall) error {
+	switch {
+	case c.Kind == "":
+		return forbid("the body has no readable query to check")
+	case c.outside != "":
+		return forbid("the field %.100q may reach other repositories; use repository(owner:, name:)", c.outside)
+	}
+	for _, name := range c.Repositories {
+		n := naming{}
+		if n.repository(name); n.err != nil || !s.allowsRepository(lower(name)) {
+			return forbid("the repository %.100q is not allowed", name)
+		}
+	}
+	return nil
+}

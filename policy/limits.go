@@ -1,6 +1,9 @@
 package policy
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Limits are the numbers of Document B section 8, for the gateway and for the reference service. The zero value allows
 // nothing; start with [DefaultLimits].
@@ -88,7 +91,7 @@ func (l Limits) For(kind CallerKind, resource string) Window {
 			if anonymous {
 				return Window{r.Unauthenticated, r.Window}
 			}
-			return Window{r.Limit, r.Window}
+			return Window{cmp.Or(r.Kinds[kind], r.Limit), r.Window}
 		}
 	}
 	return Window{l.core(kind), l.Primary.Window}

@@ -38,6 +38,10 @@ func TestLimitsForKindAndResource(t *testing.T) {
 		{"code search without authentication", Unauthenticated, CodeSearch, Window{0, minute}},
 		// Document B section 2.6: separate resources.
 		{"GraphQL", User, "graphql", Window{5000, hour}},
+		{"GraphQL of a workflow", Workflow, "graphql", Window{1000, hour}},
+		{"GraphQL of a user of an enterprise", Enterprise, "graphql", Window{10000, hour}},
+		{"GraphQL of an installation of an enterprise", EnterpriseInstallation, "graphql", Window{10000, hour}},
+		{"GraphQL of a workflow of an enterprise", EnterpriseWorkflow, "graphql", Window{15000, hour}},
 		{"GraphQL without authentication", Unauthenticated, "graphql", Window{0, hour}},
 		{"app manifests", Unauthenticated, "integration_manifest", Window{5000, hour}},
 		{"snapshots", User, "dependency_snapshots", Window{100, minute}},

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/semaphore"
 
@@ -19,7 +20,7 @@ import (
 )
 
 // Background runs work that continues after a client's disconnect: revalidation, polling, and reading bodies for the
-// cache. Background also contains the coalesced calls, and outlives a [Gateway].
+// cache. Background also contains the coalesced calls and the state of upstreams, and outlives a [Gateway].
 type Background struct {
 	calls   coalesce.Group
 	ctx     context.Context // canceled by Close
@@ -28,6 +29,32 @@ type Background struct {
 	// refreshes bounds the background revalidations. polls bounds the polled questions.
 	refreshes, polls *semaphore.Weighted
 	buffers          bufferBudget
+	mu               sync.Mutex
+	upstreams        *simplelru.LRU[string, *upstream] // by base URL
+}
+
+// upstream is what the requests to an upstream have shown. All gateways with the same Background and the same upstream share
+// it, so that it survives a reload.
+type upstream struct {
+	breaker      breaker
+	limitErrors  limitErrors
+	heavyQueries heavyQueries
+	linkIn304    sync.Map // linkBehavior by operation
+}
+
+// maxUpstreams bounds the upstreams of a Background. The least recently configured upstream is removed first.
+const maxUpstreams = 1024
+
+// upstream returns the state of an upstream.
+func (b *Background) upstream(base string) *upstream {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	u, ok := b.upstreams.Get(base)
+	if !ok {
+		u = &upstream{}
+		b.upstreams.Add(base, u)
+	}
+	return u
 }
 
 // maxBackground bounds the concurrent background revalidations, and separately the polled questions.
@@ -36,8 +63,9 @@ const maxBackground = 256
 // NewBackground returns a Background that runs until [Background.Close].
 func NewBackground() *Background {
 	ctx, stop := context.WithCancel(context.Background())
+	upstreams, _ := simplelru.NewLRU[string, *upstream](maxUpstreams, nil) // the size is valid
 	return &Background{
-		ctx: ctx, stop: stop, refreshes: semaphore.NewWeighted(maxBackground), polls: semaphore.NewWeighted(maxBackground),
+		ctx: ctx, stop: stop, upstreams: upstreams, refreshes: semaphore.NewWeighted(maxBackground), polls: semaphore.NewWeighted(maxBackground),
 		buffers: bufferBudget{limit: min(maxHeld, debug.SetMemoryLimit(-1)/heldShare)},
 	}
 }

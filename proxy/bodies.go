@@ -21,7 +21,7 @@ func peek(resp *http.Response, most int64) ([]byte, error) {
 	start, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	if err == nil && int64(len(start)) < most {
 		_ = resp.Body.Close()
-		resp.Body = completeBody{bytes.NewReader(start), start}
+		resp.Body = newCompleteBody(start)
 		return start, nil
 	}
 	resp.Body = rejoin(start, err, resp.Body)
@@ -30,16 +30,22 @@ func peek(resp *http.Response, most int64) ([]byte, error) {
 
 // completeBody is a response body that has been read from the upstream completely.
 type completeBody struct {
-	*bytes.Reader
+	bytes.Reader
 	whole []byte
 }
 
+func newCompleteBody(whole []byte) *completeBody {
+	b := &completeBody{whole: whole}
+	b.Reset(whole)
+	return b
+}
+
 // Close implements io.Closer.
-func (completeBody) Close() error { return nil }
+func (*completeBody) Close() error { return nil }
 
 // hasEnded reports whether nothing of a response remains to be read from the upstream.
 func hasEnded(resp *http.Response) bool {
-	_, complete := resp.Body.(completeBody)
+	_, complete := resp.Body.(*completeBody)
 	return complete || resp.ContentLength == 0 || resp.Body == http.NoBody
 }
 
@@ -86,7 +92,7 @@ func (g *Gateway) readAhead(a *attempt, resp *http.Response) error {
 		resp.Body = &codedBody{ReadCloser: resp.Body, coding: coding}
 	}
 	var err error
-	switch _, complete := resp.Body.(completeBody); {
+	switch _, complete := resp.Body.(*completeBody); {
 	case undelimited && !coded && !isJSON(resp.Header): // nothing shows a cut, and the body may be an endless stream
 	case undelimited:
 		_, err = peek(resp, smallBody)
@@ -97,10 +103,10 @@ func (g *Gateway) readAhead(a *attempt, resp *http.Response) error {
 			_, err = io.Copy(io.Discard, resp.Body) // the end has the result of the check, and the trailers
 		}
 		_ = resp.Body.Close()
-		resp.Body = completeBody{bytes.NewReader(body), body}
+		resp.Body = newCompleteBody(body)
 	}
 	if err == nil && undelimited && !coded && isJSON(resp.Header) {
-		if small, complete := resp.Body.(completeBody); !complete {
+		if small, complete := resp.Body.(*completeBody); !complete {
 			resp.Body = &jsonBody{ReadCloser: resp.Body}
 		} else if isCut(small.whole) {
 			err = io.ErrUnexpectedEOF

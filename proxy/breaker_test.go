@@ -149,6 +149,10 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 			uncounted = 1 // a failure on an idle connection is not counted
 		}
 		w.want("requests until then", w.upstreamSaw(), 1+uncounted+maxFailures)
+		next := w.gateway.Config
+		w.want("reachable after a reload", New(next).Reachable(), false)
+		next.Upstream = next.Upstream.JoinPath("other")
+		w.want("another upstream is reachable", New(next).Reachable(), true)
 		for i := range 50 {
 			time.Sleep(100 * time.Millisecond)
 			start := time.Now()

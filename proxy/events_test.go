@@ -103,6 +103,24 @@ const (
 	prolonged   = "weir; hit; ttl=1680; detail=webhook" // two minutes after the response
 )
 
+// A second credential of the client finds a response that webhooks keep current.
+func TestCurrentResponseIsAHitForALaterCredential(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pools := identifying(func(r *http.Request, id *Identity) { *id = pooled(strings.Fields(r.Header.Get("Authorization"))...) })
+		hidden := changingResponses(func(_ int32, resp *http.Response) {
+			if resp.Request.Header.Get("Authorization") == "a" {
+				resp.StatusCode = http.StatusNotFound
+			}
+		})
+		w := newEventWorld(t, &versions{}, pools, hidden)
+		pingAll(w.gateway)
+		w.get(issuesOfWidgets, "Authorization: b")
+		time.Sleep(2 * time.Minute)
+		w.wantHeader(w.get(issuesOfWidgets, "Authorization: a b"), "Cache-Status: "+prolonged)
+		w.want("outcome", w.last().Outcome, OutcomeHit)
+	})
+}
+
 func TestResponseIsUsedUntilAnEvent(t *testing.T) {
 	inEventWorld(t, func(w *world, v *versions) {
 		pingAll(w.gateway)

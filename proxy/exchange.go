@@ -25,17 +25,17 @@ import (
 // exchange is the client's side of a request in progress. Only the goroutine that serves the request changes the exchange.
 // The exchange is never copied.
 type exchange struct {
-	w            *recorder
+	w            recorder
 	in           *http.Request
-	body         *inbound.Body    // body of in; nil without a body
-	address      netip.Addr       // of the client
-	leave        func(netip.Addr) // ends the request in progress of RateLimiter; nil if it is not counted
-	buffered     *buffer          // prefix of the body that was read in advance; nil before that read
-	wholeBody    bool             // buffered contains the complete body
-	waitingSince time.Time        // start of the wait for the deadline
-	debug        bool             // the client may send the field Weir-Debug
-	authorized   bool             // the client may send the request; only these clients get the trace of the request
-	prefix       string           // prefix of the client's path: Config.Prefix, "/api/v3", or both
+	body         *inbound.Body // body of in; nil without a body
+	address      netip.Addr    // of the client
+	counted      counted       // how RateLimiter counts the request in progress
+	buffered     *buffer       // prefix of the body that was read in advance; nil before that read
+	wholeBody    bool          // buffered contains the complete body
+	waitingSince time.Time     // start of the wait for the deadline
+	debug        bool          // the client may send the field Weir-Debug
+	authorized   bool          // the client may send the request; only these clients get the trace of the request
+	prefix       string        // prefix of the client's path: Config.Prefix, "/api/v3", or both
 	prefer       preference
 	// question is nil before the operation is known, and has no credential before ask ends. adopt replaces it by the question of
 	// the attempt whose result the client gets.
@@ -43,7 +43,9 @@ type exchange struct {
 	shed      error                                 // the refusal of an overloaded gateway
 	broken    bool                                  // the upstream's body ended early
 	lateLimit *lateLimit                            // of the adopted attempt
-	interim   func(int, textproto.MIMEHeader) error // forwards a 1xx response
+	permitted *permitted                            // the last request upstream
+	pass      func(int, textproto.MIMEHeader) error // passes a 1xx response to the client
+	answer    io.Closer                             // the body that is forwarded
 	span      trace.Span                            // records nothing if the request is not sampled
 	record    *Record                               // observers keep the record after the exchange
 }
@@ -104,17 +106,36 @@ func (g *Gateway) throttle(ex *exchange) error {
 			cause:   fmt.Errorf("limits.inbound.burst: requests in progress of %s exceeded", ex.address),
 		}
 	default:
-		ex.leave = g.RateLimiter.Leave
+		ex.counted = countedInProgress
 		return nil
 	}
 	switch {
 	case g.RateLimiter.EnterRefused(ex.address, ex.record.Start):
-		ex.leave = g.RateLimiter.LeaveRefused
+		ex.counted = countedRefused
 	case !g.TrustedProxies.SentBy(ex.in): // other clients share the connection of a trusted proxy
 		inbound.Disconnect(ex.in)
 	}
 	inbound.ShortenWrites(ex.w.ResponseWriter)
 	return refusal
+}
+
+// counted is the way in which the RateLimiter counts a request in progress.
+type counted int
+
+const (
+	notCounted counted = iota
+	countedInProgress
+	countedRefused
+)
+
+// leave ends the request in progress of the RateLimiter.
+func (g *Gateway) leave(ex *exchange) {
+	switch ex.counted {
+	case countedInProgress:
+		g.RateLimiter.Leave(ex.address)
+	case countedRefused:
+		g.RateLimiter.LeaveRefused(ex.address)
+	}
 }
 
 // rateExceeded is the refusal for an address above its rate, whose request can succeed after a time.
@@ -390,9 +411,9 @@ type recorder struct {
 // newRecorder returns the recorder for the response to a request. The connection closes after a body that another
 // program may frame differently. Such bodies belong to HTTP/1.0 requests, or may have both Content-Length and chunks
 // (RFC 9112 section 6.1). Another program could see a second request in the same bytes.
-func newRecorder(w http.ResponseWriter, r *http.Request, timeout time.Duration, drain *inbound.Drain) *recorder {
+func newRecorder(w http.ResponseWriter, r *http.Request, timeout time.Duration, drain *inbound.Drain) recorder {
 	closes := r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0)
-	return &recorder{ResponseWriter: inbound.LimitWrites(w, r, timeout), closes: closes, drain: drain}
+	return recorder{ResponseWriter: inbound.LimitWrites(w, r, timeout), closes: closes, drain: drain}
 }
 
 func (r *recorder) WriteHeader(status int) {

@@ -201,7 +201,11 @@ func (g *Gateway) store(
 	// its body, so it never has stored.
 	stored, ending := a.graphQL == nil && !passes, coalesce.Ending{Result: coalesce.Pending}
 	hasTTL := true
-	if body, ok := resp.Body.(completeBody); ok || resp.ContentLength == 0 {
+	body, ok := resp.Body.(*completeBody)
+	if !ok {
+		body = &completeBody{}
+	}
+	if ok || resp.ContentLength == 0 {
 		ending = complete(body.whole, true)
 		stored = ending.Result == coalesce.Stored
 	} else {
@@ -336,9 +340,11 @@ var sharedErrors = map[int]bool{
 
 // sharesError reports whether the followers of the call get the error in a response that cannot be stored.
 func (a *attempt) sharesError(answer cache.Response) bool {
+	if a.call == nil || a.graphQL != nil || !sharedErrors[answer.Status] {
+		return false
+	}
 	d := cache.ParseDirectives(answer.Header["Cache-Control"])
-	return a.call != nil && a.graphQL == nil && sharedErrors[answer.Status] && !a.unclear && isPlain(a.header) &&
-		!d.Has("no-store") && (a.rule.OneCaller || !d.Has("private")) && len(answer.Header["Set-Cookie"]) == 0
+	return !a.unclear && isPlain(a.header) && !d.Has("no-store") && (a.rule.OneCaller || !d.Has("private")) && len(answer.Header["Set-Cookie"]) == 0
 }
 
 // deleteStored removes the stored responses to the question, complete and partial.

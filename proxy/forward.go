@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
-	"net/textproto"
 	"net/url"
 	"strings"
 	"time"
@@ -30,13 +29,16 @@ func (g *Gateway) forward(a *attempt) {
 		// The transport may still read the request body after the start of the response. Without full duplex, net/http
 		// would close that body, and the response would be truncated. HTTP/2 is always full duplex and returns an error
 		// here.
-		_ = http.NewResponseController(ex.w).EnableFullDuplex()
+		_ = http.NewResponseController(&ex.w).EnableFullDuplex()
 	}
-	var body io.Closer // of the response
 	returned := false
 	defer func() {
-		if !returned && body != nil {
-			_ = body.Close() // after a panic, so that the permit is released
+		switch { // after a panic
+		case returned:
+		case ex.answer != nil:
+			_ = ex.answer.Close()
+		default:
+			ex.permitted.abandon()
 		}
 	}()
 	reverse := g.reverse
@@ -52,12 +54,7 @@ func (g *Gateway) forward(a *attempt) {
 		g.addTrailers(ex, out)
 	}
 	reverse.Transport = roundTripper(func(out *http.Request) (*http.Response, error) {
-		// roundTrip calls the hook for each request.
-		pass := httptrace.ContextClientTrace(out.Context()).Got1xxResponse
-		asked := a // a changes below, while the transport may still report an interim response
-		ex.interim = func(status int, header textproto.MIMEHeader) error {
-			return pass(status, textproto.MIMEHeader(g.interimFields(asked, http.Header(header))))
-		}
+		ex.pass = httptrace.ContextClientTrace(out.Context()).Got1xxResponse
 		var resp *http.Response
 		var err error
 		if ex.shed != nil {
@@ -67,7 +64,7 @@ func (g *Gateway) forward(a *attempt) {
 		}
 		ex.adopt(a)
 		if err == nil {
-			body = resp.Body
+			ex.answer = resp.Body
 		}
 		return resp, err
 	})
@@ -80,13 +77,13 @@ func (g *Gateway) forward(a *attempt) {
 		maps.Copy(h, resp.Header)
 		resp.Header = nil // the ReverseProxy would copy the header again
 		g.finishHeader(ex, resp.StatusCode, h)
-		resp.Body = &forwardedBody{resp.Body, ex, func() { g.filterResponse(a.match.Operation, resp.Trailer) }}
+		resp.Body = &forwardedBody{resp.Body, g, a, resp}
 		return nil
 	}
 	reverse.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, err error) { g.refuse(ex, ex.bodyFault(err)) }
 	bare := *ex.in
 	bare.Header = nil // Rewrite sets the fields, so the ReverseProxy need not copy them
-	reverse.ServeHTTP(ex.w, &bare)
+	reverse.ServeHTTP(&ex.w, &bare)
 	returned = true
 }
 
@@ -215,16 +212,17 @@ var connectionFields = fieldSet("Connection Keep-Alive Proxy-Connection Set-Cook
 // forwardedBody records an error of the upstream's body. A disconnect of the client is not recorded.
 type forwardedBody struct {
 	io.ReadCloser
-	ex             *exchange
-	filterTrailers func()
+	g    *Gateway
+	a    *attempt
+	resp *http.Response
 }
 
 func (b *forwardedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == io.EOF {
-		b.filterTrailers() // net/http has set them
+		b.g.filterResponse(b.a.match.Operation, b.resp.Trailer) // net/http has set the trailers
 	}
-	if ex := b.ex; err != nil && err != io.EOF && ex.in.Context().Err() == nil {
+	if ex := b.a.exchange; err != nil && err != io.EOF && ex.in.Context().Err() == nil {
 		ex.broken, ex.record.Error = true, "upstream body ended early: "+err.Error()
 		ex.record.Cache.Stored, ex.record.Cache.HasTTL = false, false
 	}

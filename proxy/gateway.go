@@ -99,7 +99,7 @@
 //   - The table in policy/fields.yaml decides for all requests which fields are forwarded.
 //   - Every forwarded request field that may change a response is part of the cache key.
 //   - The credential is set last and is sent to the upstream only. A request with a key of this gateway in its target or
-//     in a forwarded field is refused.
+//     in a forwarded field is refused instead of forwarded. A stored response may answer it, because a hit sends nothing.
 package proxy
 
 import (
@@ -114,7 +114,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -181,7 +180,8 @@ type Config struct {
 	// RateLimitFields adds the RateLimit fields of the IETF to the x-ratelimit fields.
 	RateLimitFields bool
 	Statistics      Statistics
-	// Background runs work that continues after a client's disconnect. Background outlives the gateway.
+	// Background runs work that continues after a client's disconnect. Background outlives the gateway. If nil, New creates one,
+	// for a gateway that only makes plans.
 	Background *Background
 	// Tracer starts the spans of requests. Nil disables tracing.
 	Tracer trace.Tracer
@@ -204,22 +204,20 @@ type Config struct {
 // Gateway is the handler for API requests and is safe for concurrent use.
 type Gateway struct {
 	Config
-	breaker breaker
-	// linkIn304 contains the linkBehavior of operations. etagWarning limits the rate of warnings about
-	// computed ETags.
-	linkIn304   sync.Map
-	etagWarning rate.Sometimes
+	*upstream
+	etagWarning rate.Sometimes // limits the warnings about computed ETags
 	names       Names          // Upstream and Aliases
 	nameWarning rate.Sometimes // limits the warnings about other names to one
 	tokens      *learned.ClientTokens
-	limitErrors limitErrors
+	shown       repositoryNames
 	base        string   // the upstream's URL in cache keys
 	via         []string // the Via value that is added to requests
 	exposed     string   // value of Access-Control-Expose-Headers
 	// covered are the request fields that a Vary field may name without creating a variant. The cache key contains the
 	// field or the security class, or the gateway sends a fixed value (Accept-Encoding).
-	covered []string
-	reverse httputil.ReverseProxy
+	covered      []string
+	versionField string // the dialect's version header in canonical form
+	reverse      httputil.ReverseProxy
 }
 
 // New returns a gateway.
@@ -229,10 +227,15 @@ func New(c Config) *Gateway {
 	g.Identities = cmp.Or(c.Identities, &learned.Identities{})
 	g.tokens = cmp.Or(c.Tokens, &learned.ClientTokens{})
 	g.via = []string{"1.1 weir-" + cmp.Or(c.Instance, rand.Text())}
+	if c.Background == nil {
+		g.Background = NewBackground()
+	}
+	g.upstream = g.Background.upstream(g.base)
 	g.etagWarning.Interval = time.Hour
 	g.names, g.nameWarning.First = append(Names{c.Upstream}, c.Aliases...), 1
 	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
+	g.versionField = http.CanonicalHeaderKey(c.Dialect.VersionHeader)
 	g.exposed = strings.Join(slices.Concat([]string{exposedFields, c.Dialect.RequestID}, c.Dialect.Describe), ", ")
 	if g.Tracer == nil {
 		g.Tracer = noop.Tracer{}
@@ -298,12 +301,12 @@ func (g *Gateway) finish(ex *exchange) {
 	defer ex.body.Detach()
 	defer ex.buffered.release()
 	defer inbound.LimitEnd(ex.w.ResponseWriter)
-	if ex.leave != nil {
+	if ex.counted != notCounted {
 		defer func() {
 			if ex.body == nil { // net/http resets a stream with an unread body
 				ex.w.flush(ex.in)
 			}
-			ex.leave(ex.address)
+			g.leave(ex)
 		}()
 	}
 	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {
@@ -321,7 +324,7 @@ func (g *Gateway) finish(ex *exchange) {
 			ex.record.Status = http.StatusBadGateway // the record has 502, although the client got another status
 		}
 	}
-	ex.conclude()
+	g.conclude(ex)
 	g.endTrace(ex)
 	if g.Observe != nil {
 		g.Observe(ex.record)

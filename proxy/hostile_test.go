@@ -252,11 +252,11 @@ func (l *hostileLedger) delay() {
 }
 
 // Admit implements limits.Ledger.
-func (l *hostileLedger) Admit(ctx context.Context, claim limits.Claim) (limits.Decision, error) {
+func (l *hostileLedger) Admit(ctx context.Context, claim limits.Claim) limits.Decision {
 	claim, call := l.split(claim)
 	l.delay()
 	began := time.Now()
-	d, err := l.Ledger.Admit(ctx, claim)
+	d := l.Ledger.Admit(ctx, claim)
 	if d.Granted {
 		call.mu.Lock()
 		call.claim, call.granted = claim, began
@@ -276,11 +276,11 @@ func (l *hostileLedger) Admit(ctx context.Context, claim limits.Claim) (limits.D
 				call.mu.Unlock()
 				call.leave()
 			})
-			return d, err
+			return d
 		}
 	}
 	l.delay()
-	return d, err
+	return d
 }
 
 // Settle implements limits.Ledger.
@@ -300,20 +300,19 @@ func (l *hostileLedger) Settle(ctx context.Context, permit limits.Permit, outcom
 }
 
 // Release implements limits.Ledger.
-func (l *hostileLedger) Release(ctx context.Context, permit limits.Permit, aborted bool) error {
+func (l *hostileLedger) Release(ctx context.Context, permit limits.Permit, aborted bool) {
 	permit.Claim, _ = l.split(permit.Claim)
 	l.delay()
-	return l.Ledger.Release(ctx, permit, aborted)
+	l.Ledger.Release(ctx, permit, aborted)
 }
 
 // Renew implements limits.Ledger.
-func (l *hostileLedger) Renew(ctx context.Context, permits []limits.OpenPermit) error {
+func (l *hostileLedger) Renew(permits []limits.OpenPermit) {
 	permits = slices.Clone(permits)
 	for i := range permits {
 		permits[i].Claim, _ = l.split(permits[i].Claim)
 	}
-	l.delay()
-	return l.Ledger.Renew(ctx, permits)
+	l.Ledger.Renew(permits)
 }
 
 // hostileTransport delays requests between the permit and the sending.

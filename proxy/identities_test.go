@@ -40,6 +40,9 @@ func (p *people) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 		_, _ = fmt.Fprintf(w, `{"token": "tok-%d", "expires_at": "2026-01-01T00:00:00Z"}`, time.Now().UnixNano())
 	default:
+		if strings.HasSuffix(r.URL.Path, "/labels") {
+			setFields(w, fresh)
+		}
 		_, _ = fmt.Fprint(w, `{}`)
 	}
 }
@@ -91,6 +94,20 @@ func TestCooldownReachesTheTokensOfAUser(t *testing.T) {
 		w.checkRefused("b")
 		w.checkRefused("a")
 		w.want("status of another user", w.as("c", "/repos/o/r/tags"), http.StatusOK)
+	})
+}
+
+// After the merge of an account, records have its new name: of a hit, a miss and a refusal.
+func TestRecordsNameTheMergedAccount(t *testing.T) {
+	withPeople(t, func(w *world, p *people) {
+		w.get("/user", bearer("a"))
+		for _, c := range []struct{ path, field, cache string }{
+			{"/repos/o/r/tags", "Accept: */*", "weir; fwd=uri-miss*"}, {"/repos/o/r/labels", "Accept: */*", "weir; fwd=uri-miss*"}, {"/repos/o/r/labels", "Accept: */*", "weir; hit*"},
+			{"/repos/o/r/tags", "Weir-Tag: !", "weir; detail=tag"}, {"/repos/o/r/tags", "Cache-Control: only-if-cached", "weir; detail=only-if-cached"},
+		} {
+			w.wantFields(c.path, w.get(c.path, bearer("a"), c.field).Header, "Cache-Status: "+c.cache)
+			w.want("account of "+c.cache, w.last().Account, "user:123")
+		}
 	})
 }
 

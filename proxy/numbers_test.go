@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -84,18 +85,52 @@ func TestResponseWithoutAValidStatusBlocksNoAccount(t *testing.T) {
 	}
 }
 
-// A panic while a response is forwarded releases its permit.
-func TestPanicReleasesThePermit(t *testing.T) {
-	upstream := inOrder(replies(strings.Repeat("x", 100_000), "X-Panic: 1"), replies("{}"))
-	setup(upstream).run(t, func(w *world) {
-		front := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			defer func() { _ = recover() }()
-			w.gateway.ServeHTTP(panicWriter{rw}, r)
+// A panic ends the permit of a request, wherever it happens. The request counts if it may have been sent.
+func TestPanicEndsThePermit(t *testing.T) {
+	brokenBody := changingResponses(func(_ int32, resp *http.Response) { resp.Body = panicking{resp.Body} })
+	text := strings.Repeat(" ", 2000)
+	for _, c := range []struct {
+		name, path string
+		upstream   http.HandlerFunc
+		plant      option
+		used       int
+	}{
+		{"while the credential is set", "/repos/a/b", replies(""), func(c *Config) {
+			c.Identify = func(r *http.Request) (Identity, error) {
+				i, err := identifyByToken(r)
+				i.Authorize = func(context.Context, http.Header) error { panic("planted") }
+				return i, err
+			}
+		}, 0},
+		{"while the request is sent", "/repos/a/b", replies(""), changingResponses(func(int32, *http.Response) { panic("planted") }), 1},
+		{"while a limit error is recognized", "/repos/a/b", inOrder(responds(http.StatusForbidden, "Content-Length: 9")), brokenBody, 1},
+		{"while an identity is learned", "/user", replies(`{"id":1` + text + "}"), brokenBody, 1},
+		{"while a small body is read", "/repos/a/b", replies(text), brokenBody, 1},
+		{"while a large body is stored", "/repos/a/b", replies(text+strings.Repeat(text, 20), fresh), brokenBody, 1},
+		{"while the response is written", "/repos/a/b", replies(strings.Repeat(text, 50)), nil, 1},
+	} {
+		plant := c.plant
+		if plant == nil {
+			plant = func(*Config) {}
+		}
+		setup(c.upstream, plant).sub(t, c.name, func(w *world) {
+			func() {
+				defer func() { _ = recover() }()
+				w.gateway.ServeHTTP(panicWriter{httptest.NewRecorder()}, newGet(c.path, bearer("a")))
+			}()
+			time.Sleep(11 * time.Second)
+			w.want("permits in flight", w.inFlight(), 0)
+			used := 0
+			for _, a := range w.accounts(10) {
+				for _, b := range a.Budgets {
+					if b.Resource == policy.Core {
+						used += b.Used + b.Held
+					}
+				}
+			}
+			w.want("used", used, c.used)
 		})
-		front.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/repos/a/b", nil))
-		time.Sleep(11 * time.Second)
-		w.want("permits in flight", w.inFlight(), 0)
-	})
+	}
 }
 
 // panicWriter panics at the beginning of a response.

@@ -56,7 +56,7 @@ func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried 
 		}
 	}
 	p := &Plan{
-		Match: q.match, Caller: q.identity.Caller, OutOfScope: !q.identity.Scope.Allows(q.method, q.match.Operation),
+		Match: q.match, Caller: q.identity.Caller, OutOfScope: !q.identity.Scope.Allows(q.method, q.match.Operation) || namesOutside(q.identity.Scope, q.match),
 		Claim: limits.Claim{
 			Operation: q.claimScope, Resource: q.resource, Points: q.operation.Points, CreatesContent: q.operation.CreatesContent,
 		},

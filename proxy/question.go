@@ -43,6 +43,8 @@ type question struct {
 	// graphQL is a parsed GraphQL call, otherwise nil. invalid is the reason for which the upstream must refuse it.
 	graphQL *policy.GraphQLCall
 	invalid error
+	// named is the repository that the path names, if the client has a scope of repositories.
+	named string
 	// ttl is the lifetime of the response to a GraphQL query that a rule stores.
 	ttl time.Duration
 	// resource is the primary-limit resource of the request: the resource that the upstream named for an earlier request
@@ -55,6 +57,7 @@ func (g *Gateway) ask(ex *exchange) (*question, error) {
 	identity, err := g.Identify(ex.in)
 	ex.debug = identity.Debug
 	ex.record.Account, ex.record.Client = identity.Caller.Account, identity.Caller.Client
+	ex.record.Version = g.Dialect.VersionLabel(ex.in.Header[g.versionField])
 	if err != nil {
 		return nil, err
 	}
@@ -69,16 +72,17 @@ func (g *Gateway) ask(ex *exchange) (*question, error) {
 		return nil, err
 	}
 	ex.record.Client = identity.Caller.Client
+	scope := identity.Scope
 	g.setCredential(ex, q, g.chooseCredential(q, identity, nil))
 	ex.record.Account, ex.record.Resource = q.identity.Caller.Account, q.resource
-	if err := g.authorize(ex, q); err != nil {
+	if err := g.authorize(ex, q, scope); err != nil {
 		return nil, err
 	}
 	ex.authorized = true
 	if f := q.match.Preflight(q.identity.Caller.Kind); f != nil { // the upstream would certainly refuse the request
 		return nil, &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
 	}
-	if invalid := (*policy.GraphQLError)(nil); errors.As(q.invalid, &invalid) && invalid.Type != policy.GraphQLParseError {
+	if invalid, ok := errors.AsType[*policy.GraphQLError](q.invalid); ok && invalid.Type != policy.GraphQLParseError {
 		return nil, &failure{status: http.StatusOK, graphQL: invalid, message: invalid.Message, detail: "graphql"}
 	}
 	return q, nil
@@ -191,6 +195,7 @@ func (g *Gateway) parseGraphQL(ex *exchange, q *question) (err error) {
 	if q.match.Query != "" { // the upstream may read the call there
 		q.operation = op.ForCall(&policy.GraphQLCall{})
 	}
+	ex.record.QueryHash = q.graphQL.Hash[:min(len(q.graphQL.Hash), queryHashLength)]
 	if name := q.graphQL.Operation; !ex.isSecret(name) {
 		ex.record.Query = name[:min(len(name), maxQueryName)]
 	}
@@ -427,8 +432,10 @@ func (f *sentFields) keyParts(first ...string) []string {
 	for _, name := range f.numbers {
 		parts = append(parts, "a number in", name)
 	}
-	for _, name := range slices.Sorted(maps.Keys(f.credentials)) {
-		parts = append(parts, name, cache.FieldValue(f.credentials, name))
+	if len(f.credentials) > 0 {
+		for _, name := range slices.Sorted(maps.Keys(f.credentials)) {
+			parts = append(parts, name, cache.FieldValue(f.credentials, name))
+		}
 	}
 	return parts
 }
@@ -443,9 +450,9 @@ func (f *sentFields) implied(vary []cache.Field) []string {
 	return f.numbers
 }
 
-// authorize refuses a question that the client may not ask.
-func (g *Gateway) authorize(ex *exchange, q *question) error {
-	scope, op := q.identity.Scope, q.match.Operation
+// authorize refuses a question that the client may not ask. scope is that of the client.
+func (g *Gateway) authorize(ex *exchange, q *question, scope *policy.Scope) error {
+	op := q.match.Operation
 	if !scope.Allows(q.method, op) {
 		return &failure{
 			status: http.StatusForbidden, detail: "scope",
@@ -455,14 +462,17 @@ func (g *Gateway) authorize(ex *exchange, q *question) error {
 	}
 	if q.graphQL != nil && scope != nil && scope.GraphQL.Restricts() {
 		if q.match.Query != "" {
-			return &failure{status: http.StatusForbidden, message: "Forbidden: send the GraphQL query in the body; this client may not have a query in the URL", detail: "scope"}
+			return errQueryInURL
 		}
 		var forbidden *policy.GraphQLError
 		if errors.As(scope.GraphQL.Check(q.graphQL), &forbidden) {
 			return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
 		}
 	}
-	return g.checkToken(ex, q)
+	if err := g.checkToken(ex, q); err != nil || !scope.LimitsNames() {
+		return err
+	}
+	return g.authorizeNames(ex, q, scope)
 }
 
 // errRefusedToken is the cause of a 401 without a request upstream.

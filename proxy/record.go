@@ -28,6 +28,10 @@ type Record struct {
 	Target string `json:"-"`
 	// Upstream is the host name of the upstream.
 	Upstream string `json:"-"`
+	// Version is the version of the API that the client asks for ([policy.Dialect.VersionLabel]).
+	Version string `json:"api_version,omitempty"`
+	// QueryHash is the beginning of the hash of a GraphQL query.
+	QueryHash string `json:"query_hash,omitempty"`
 	// Query is the name of the GraphQL operation of a call, at most maxQueryName bytes.
 	Query   string `json:"graphql_operation,omitempty"`
 	Account string `json:"account"`
@@ -55,6 +59,9 @@ type Record struct {
 	// policy/limitanswers.yaml that recognized it.
 	Limited     limits.LimitKind `json:"limited,omitempty"`
 	LimitAnswer string           `json:"limit_answer,omitempty"`
+	// QueryFailure is the row of policy/queryfailures.yaml for the last response to a GraphQL query, or "refused" if Weir
+	// did not send the query because of earlier failures.
+	QueryFailure string `json:"query_failure,omitempty"`
 	// OutsideRange is the name of a number of the last response that Weir ignored or clamped (policy/numbers.go).
 	OutsideRange string `json:"outside_range,omitempty"`
 	// Saved is set for a response without quota cost that would have cost quota without Weir.
@@ -72,6 +79,9 @@ type Record struct {
 
 // maxQueryName bounds the names of GraphQL operations, which clients choose.
 const maxQueryName = 64
+
+// queryHashLength is the length of the hashes of queries in records.
+const queryHashLength = 12
 
 // CacheStatus says how the gateway handled a request: the member of Cache-Status (RFC 9211) that the gateway adds to a response.
 // The zero value is that of a refusal, or of a request without a response.
@@ -222,10 +232,12 @@ type Stage struct {
 }
 
 // conclude sets the fields that describe the result and the target at the end of the request.
-func (ex *exchange) conclude() {
+func (g *Gateway) conclude(ex *exchange) {
 	r := ex.record
 	if ex.lateLimit != nil {
-		if e := ex.lateLimit.result(); e.Kind != limits.NotLimited {
+		e, failure := ex.lateLimit.result()
+		r.QueryFailure = failure
+		if e.Kind != limits.NotLimited {
 			r.Limited, r.LimitAnswer = e.Kind, e.Name
 			for i, s := range slices.Backward(r.Stages) {
 				if s.Name == StageRequest {
@@ -235,6 +247,7 @@ func (ex *exchange) conclude() {
 			}
 		}
 	}
+	r.Account = g.Ledger.Canonical(r.Account)
 	r.Outcome = r.Cache.Outcome()
 	r.Path, r.Target = ex.maskedPath(), ex.question.targetHash()
 	switch q := ex.question; {
@@ -417,7 +430,7 @@ const maxDebug = 1 << 10
 
 // debug returns the Weir-Debug field: the decisions and stages so far, with the syntax of Cache-Status. q is nil for a
 // request that was refused before its question was built.
-func (r *Record) debug(q *question) string {
+func (r *Record) debug(q *question, account string) string {
 	parts := []string{"weir"}
 	add := func(name, value string) {
 		if value != "" {
@@ -432,7 +445,7 @@ func (r *Record) debug(q *question) string {
 	add("resource", r.Resource)
 	add("client", r.Client)
 	add("tag", r.Tag)
-	add("account", r.Account)
+	add("account", account)
 	for _, s := range r.Stages {
 		value := strings.Replace(s.Elapsed.Round(time.Microsecond).String(), "µ", "u", 1) // field values are ASCII
 		if s.Detail != "" {

@@ -85,7 +85,7 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 		_, _ = ex.w.Write(body)
 	}
 	endsStream := ex.in.ProtoMajor > 1 && ex.in.Method == http.MethodHead // Flush may then return an error in any case
-	if f.closes && !endsStream && http.NewResponseController(ex.w).Flush() != nil {
+	if f.closes && !endsStream && http.NewResponseController(&ex.w).Flush() != nil {
 		ex.w.status = statusClientGone
 	}
 }
@@ -208,7 +208,7 @@ func (g *Gateway) refusalStatus(ex *exchange) int {
 	if ex.question != nil {
 		own = ex.question.identity.RefusalStatus
 	}
-	return cmp.Or(own, g.RefusalStatus, g.limitErrors.last(ex.record.Account), g.Dialect.RefusalStatus)
+	return cmp.Or(own, g.RefusalStatus, g.limitErrors.last(g.Ledger.Canonical(ex.record.Account)), g.Dialect.RefusalStatus)
 }
 
 // identityRetry is the Retry-After of a client whose identity provider is unavailable. It is the pause after which the
@@ -242,6 +242,8 @@ func (g *Gateway) failureOf(err error, authorization []string) *failure {
 		case limits.ClientBudget:
 			f.message, f.documentation = g.Dialect.Messages.Primary, "/rate-limits"
 			f.message += " The gateway keeps the rest of this window for its other clients or tags."
+		case limits.Writes:
+			f.message += " The gateway limits the writes of this client (clients[].writes)."
 		}
 		return f
 	case errors.As(err, &unusable):

@@ -41,7 +41,7 @@ func (g *Gateway) replyFromEntry(a *attempt, e *cache.Entry, now time.Time) {
 			in = in.Clone(in.Context())
 			in.Header.Set("Range", cmp.Or(cache.Satisfiable(wanted), beyond))
 		}
-		http.ServeContent(a.w, in, "", e.LastModified(), bytes.NewReader(e.Body)) // ignores the zero time
+		http.ServeContent(&a.w, in, "", e.LastModified(), bytes.NewReader(e.Body)) // ignores the zero time
 		return
 	}
 	a.w.WriteHeader(status)
@@ -74,10 +74,12 @@ func copyEntryHeader(a *attempt, e *cache.Entry, now time.Time, h http.Header) (
 			h[name] = values[:len(values):len(values)] // an append then copies the slice
 		}
 	}
+	numbers := []string{strconv.Itoa(int(e.Age(now) / time.Second)), ""}
+	h["Age"] = numbers[:1:1]
 	if !notModified && status != http.StatusNoContent {
-		h.Set("Content-Length", strconv.Itoa(len(e.Body)))
+		numbers[1] = strconv.Itoa(len(e.Body))
+		h["Content-Length"] = numbers[1:]
 	}
-	h.Set("Age", strconv.Itoa(int(e.Age(now)/time.Second)))
 	return status
 }
 
@@ -98,8 +100,8 @@ func (g *Gateway) storedContent(a *attempt, e *cache.Entry, status int, h http.H
 func (a *attempt) selectCoding(status int, h http.Header, length int64) *contentcoding.Coding {
 	has := func(name string) bool { return len(h[name]) > 0 }
 	if 0 <= length && length < minCoded || slices.ContainsFunc(uncoded, has) ||
-		cache.ParseDirectives(h["Cache-Control"]).Has("no-transform") ||
-		status != http.StatusNotModified && !contentcoding.Compressible(h.Get("Content-Type")) {
+		status != http.StatusNotModified && !contentcoding.Compressible(h.Get("Content-Type")) ||
+		cache.ParseDirectives(h["Cache-Control"]).Has("no-transform") {
 		return nil
 	}
 	if !httpguts.HeaderValuesContainsToken(h["Vary"], "Accept-Encoding") && !httpguts.HeaderValuesContainsToken(h["Vary"], "*") {
@@ -151,6 +153,7 @@ const (
 
 // finishHeader completes the header of a response that came from the cache or the upstream.
 func (g *Gateway) finishHeader(ex *exchange, status int, h http.Header) {
+	g.learnNumber(ex.question, h)
 	g.localize(ex, h)
 	g.setWeirHeaders(ex, status, h)
 	if ex.prefer.applied != "" && ex.record.Waited > 0 {
@@ -245,17 +248,23 @@ func (g *Gateway) pathOf(u *url.URL) (path string, ok bool) {
 // setWeirHeaders sets the fields of every response: the rate limit of the account, Cache-Status and the request ID. If
 // the request is traced, it also sets traceresponse (W3C Trace Context, level 2) for authorized clients.
 func (g *Gateway) setWeirHeaders(ex *exchange, status int, h http.Header) {
+	values := make([]string, 2+len(rateLimitFields)) // of all fields, in one allocation
+	values[0], values[1] = ex.record.Cache.String(), ex.record.ID
 	if ex.question != nil && status != http.StatusUnauthorized { // a refused credential has no budget
-		g.setRateLimitHeaders(ex, h)
+		g.setRateLimitHeaders(ex, h, values[2:])
 	}
-	h["Cache-Status"] = append(h["Cache-Status"], ex.record.Cache.String()) // after the members of caches closer to the upstream
+	h[requestIDHeader] = values[1:2:2]
+	if earlier := h["Cache-Status"]; len(earlier) > 0 { // of caches closer to the upstream
+		h["Cache-Status"] = append(earlier, values[0])
+	} else {
+		h["Cache-Status"] = values[:1:1]
+	}
 	if ex.debug && ex.in.Header.Get(debugHeader) == "1" {
-		h.Set(debugHeader, ex.record.debug(ex.question))
+		h.Set(debugHeader, ex.record.debug(ex.question, g.Ledger.Canonical(ex.record.Account)))
 	}
 	if trace := ex.span.SpanContext(); ex.authorized && ex.span.IsRecording() {
 		h.Set(traceresponseHeader, "00-"+trace.TraceID().String()+"-"+trace.SpanID().String()+"-"+trace.TraceFlags().String())
 	}
-	h.Set(requestIDHeader, ex.record.ID)
 }
 
 var rateLimitFields = [...]string{
@@ -264,15 +273,14 @@ var rateLimitFields = [...]string{
 
 // setRateLimitHeaders replaces the upstream's rate limit fields by the current budget of the caller's account for the
 // request's resource, as far as this process knows it: a hit must not wait for the ledger's store. RateLimit-Policy and
-// RateLimit follow the IETF drafts -08 to -11 (limits.md section 9).
-func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header) {
+// RateLimit follow the IETF drafts -08 to -11 (limits.md section 9). values is the memory for the values.
+func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header, values []string) {
 	b, known := g.Ledger.Budget(ex.question.identity.Caller, ex.record.Resource)
 	if !known || b.Unlimited {
 		return // the upstream's own fields, if any, are unchanged
 	}
-	values := []string{
-		strconv.Itoa(b.Limit), strconv.Itoa(b.Remaining), strconv.Itoa(b.Used), strconv.FormatInt(b.Reset.Unix(), 10), b.Resource,
-	}
+	values = append(values[:0],
+		strconv.Itoa(b.Limit), strconv.Itoa(b.Remaining), strconv.Itoa(b.Used), strconv.FormatInt(b.Reset.Unix(), 10), b.Resource)
 	for i, name := range rateLimitFields {
 		h[name] = values[i : i+1 : i+1]
 	}
@@ -404,7 +412,7 @@ func (g *Gateway) answerFromLedger(a *attempt) bool {
 	g.finishHeader(a.exchange, code, h)
 	a.w.WriteHeader(code)
 	if code == http.StatusOK && a.method != http.MethodHead {
-		_, _ = io.WriteString(a.w, body)
+		_, _ = io.WriteString(&a.w, body)
 	}
 	return true
 }

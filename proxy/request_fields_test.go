@@ -228,5 +228,9 @@ func TestKeysOfTheGatewayAreNotForwarded(t *testing.T) {
 		for _, field := range []string{"Cookie: session=" + key, "Proxy-Authorization: " + key} { // not forwarded
 			w.want(field, w.get("/user", field).StatusCode, http.StatusOK)
 		}
+		w.get("/gitignore/templates")
+		before := w.upstreamSaw()
+		w.wantFields("hit", w.get("/gitignore/templates", "User-Agent: "+key).Header, "Cache-Status: weir; hit*") // sends nothing
+		w.want("requests for a hit", w.upstreamSaw()-before, 0)
 	})
 }

@@ -251,6 +251,7 @@ func (g *Gateway) EndName(ctx context.Context, name string) {
 	if strings.Contains(name, "/") {
 		root = "repo:"
 	}
+	g.shown.forget(name)
 	g.Cache.EndCoverage(ctx, root+name, tagsOfName(name)...)
 }
 

@@ -64,13 +64,23 @@ func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit)
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	w := &wire{start: time.Now(), timeout: a.match.Operation.HeaderSilence(g.Timeout), ctx: ctx, cancel: cancel}
 	w.timer = time.AfterFunc(w.timeout, func() { cancel(errStalled) })
-	hooks, sent := w.hooks(a.interim, a.match.Operation.Safe()), *out
-	if out.Body != nil && out.Body != http.NoBody {
+	answered := false
+	defer func() {
+		if !answered { // also after a panic
+			w.stop()
+		}
+	}()
+	g.setHooks(w, a)
+	hasBody := out.Body != nil && out.Body != http.NoBody
+	if hasBody {
 		uploaded := g.Limiter.Upload(permit)
-		hooks.WroteRequest = func(httptrace.WroteRequestInfo) { w.noteSent(); uploaded() }
+		w.hooks.WroteRequest = func(httptrace.WroteRequestInfo) { w.noteSent(); uploaded() }
+	}
+	sent := out.WithContext(httptrace.WithClientTrace(ctx, &w.hooks))
+	if hasBody {
 		sent.Body = &requestBody{out.Body, w}
 	}
-	resp, err := g.Transport.RoundTrip(sent.WithContext(httptrace.WithClientTrace(ctx, hooks)))
+	resp, err := g.Transport.RoundTrip(sent)
 	o := limits.Outcome{Sent: err == nil || w.mayHaveArrived(ctx), Resent: int(w.copies.Load())}
 	if o.Sent {
 		o.Elapsed = time.Since(w.start) - time.Duration(w.sent.Load())
@@ -81,9 +91,7 @@ func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit)
 		err, o.Outside = fmt.Errorf("%w: %d", errStatus, resp.StatusCode), policy.Status.Name
 	}
 	if err != nil {
-		err = w.cause(err)
-		w.stop()
-		return nil, o, err
+		return nil, o, w.cause(err) // the deferred function stops w
 	}
 	if hasNoContent(resp) {
 		_ = resp.Body.Close()
@@ -93,7 +101,7 @@ func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit)
 		received := resp.Body
 		body := &responseBody{received, w, a.match.Operation.BodySilence(resp.Header.Get("Content-Type"), g.Timeout)}
 		w.timer.Reset(body.timeout)
-		if hooks.WroteRequest != nil && resp.ProtoMajor > 1 { // a request with a body
+		if hasBody && resp.ProtoMajor > 1 {
 			// The transport does not notice a cancellation while it waits for the upstream to accept more of the request.
 			context.AfterFunc(ctx, func() { _ = received.Close() })
 		}
@@ -107,6 +115,7 @@ func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit)
 	o.Uncounted = resp.StatusCode == http.StatusNotModified && permit.Kind != policy.Unauthenticated || a.match.Operation.ID == rateLimitOperation
 	o.Rate = g.Limiter.ReadRate(resp.Header)
 	a.limitError = g.recognizeLimit(a, resp, &o, permit)
+	answered = true
 	return resp, o, nil
 }
 
@@ -135,6 +144,8 @@ func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limit
 	a.lateLimit = nil
 	if answer.GraphQL && resp.StatusCode == http.StatusOK && len(answer.Body) >= maxPeek && e.Kind == limits.NotLimited && resp.Header.Get("Content-Encoding") == "" {
 		a.lateLimit = g.watchEnd(a, resp, permit)
+	} else if len(answer.Body) < maxPeek {
+		a.record.QueryFailure = g.observeQuery(a.question, permit.Account, answer, outcome.Elapsed)
 	}
 	if answer.GraphQL && resp.StatusCode == http.StatusOK {
 		cost, executed, outside := limits.ReadCost(answer.Body)
@@ -208,6 +219,7 @@ type wire struct {
 	timer   *time.Timer
 	ctx     context.Context // of the request
 	cancel  context.CancelCauseFunc
+	hooks   httptrace.ClientTrace
 
 	reused    atomic.Bool  // the connection had been used before
 	connected atomic.Bool  // the transport has had a connection for the request
@@ -218,8 +230,10 @@ type wire struct {
 	ended     atomic.Bool  // set before the transport sends the request again
 }
 
-func (w *wire) hooks(interim func(int, textproto.MIMEHeader) error, safe bool) *httptrace.ClientTrace {
-	return &httptrace.ClientTrace{
+// setHooks sets the hooks of a request of the attempt.
+func (g *Gateway) setHooks(w *wire, a *attempt) {
+	safe := a.match.Operation.Safe()
+	w.hooks = httptrace.ClientTrace{
 		// If a reused connection ends without a response, the transport sends a request again, even an unsafe request
 		// with an Idempotency-Key. GotConn prevents the copy, which has no permit; [Gateway.retries] decides about
 		// retries. Over HTTP/2, the transport may send a copy of a safe request, and the permit is charged for the copy,
@@ -250,7 +264,7 @@ func (w *wire) hooks(interim func(int, textproto.MIMEHeader) error, safe bool) *
 			if w.interim.Add(1) > maxInterim {
 				w.cancel(errInterim)
 			}
-			return interim(status, header)
+			return a.pass(status, textproto.MIMEHeader(g.interimFields(a, http.Header(header))))
 		},
 	}
 }
@@ -341,11 +355,14 @@ type lateLimit struct {
 	io.ReadCloser
 	header http.Header
 	found  func(limits.LimitError)
+	// ended returns the failure of the query that the errors of the response show.
+	ended func(policy.UpstreamAnswer) string
 
 	tail []byte // the last bytes of the body, at most maxPeek; nil after the end
 
-	mu    sync.Mutex // the body may be read ahead in another goroutine
-	limit limits.LimitError
+	mu      sync.Mutex // the body may be read ahead in another goroutine
+	limit   limits.LimitError
+	failure string
 }
 
 // watchEnd replaces the body of a response. A limit error in the last bytes of the body then counts for the account.
@@ -358,6 +375,8 @@ func (g *Gateway) watchEnd(a *attempt, resp *http.Response, permit limits.Permit
 			g.Log.DebugContext(ctx, "limit error not settled", "request", a.record.ID, "error", err)
 		}
 	}
+	q := a.question
+	l.ended = func(answer policy.UpstreamAnswer) string { return g.observeQuery(q, permit.Account, answer, 0) }
 	resp.Body = l
 	return l
 }
@@ -393,15 +412,22 @@ func (l *lateLimit) keep(p []byte) {
 // end looks for the list of errors of the outermost object in the tail. After any other list, further closing brackets follow,
 // so the text from such a list on is no valid object.
 func (l *lateLimit) end() {
-	tail := l.tail
+	tail, answer := l.tail, policy.UpstreamAnswer{Status: http.StatusOK, Header: l.header, GraphQL: true}
 	l.tail = nil
+	defer func() {
+		failure := l.ended(answer)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.failure = failure
+	}()
 	name := []byte(`"errors"`)
 	for at := bytes.LastIndex(tail, name); at > 0; at = bytes.LastIndex(tail[:at], name) {
 		object := append([]byte("{"), tail[at:]...)
 		if !json.Valid(object) {
 			continue
 		}
-		e := limits.ReadLimitError(policy.UpstreamAnswer{Status: http.StatusOK, Header: l.header, GraphQL: true, Body: object})
+		answer.Body = object
+		e := limits.ReadLimitError(answer)
 		if e.Kind != limits.NotLimited {
 			l.mu.Lock()
 			l.limit = e
@@ -412,9 +438,9 @@ func (l *lateLimit) end() {
 	}
 }
 
-// result returns the limit error of the body, as far as it has been read.
-func (l *lateLimit) result() limits.LimitError {
+// result returns the limit error of the body, and the failure of the query, as far as the body has been read.
+func (l *lateLimit) result() (e limits.LimitError, failure string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.limit
+	return l.limit, l.failure
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirgate/weir/limits"
@@ -37,7 +38,7 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		permit, err := g.makeReady(a, out, caller, !prepared)
+		p, err := g.makeReady(a, out, caller, !prepared)
 		if err != nil {
 			if trial {
 				g.breaker.cancelTrial(caller.Account)
@@ -45,7 +46,6 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		prepared = true
-		a.result.account = permit.Account
 		if trial && !a.record.Background {
 			// A disconnect of the client must not end the trial without a result.
 			a.ctx = a.untilDrained()
@@ -53,20 +53,22 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 		a.sent = time.Now()
 		a.call.SetPaused(false)
 		s := g.beginStage(a.exchange, a.ctx, StageRequest)
-		resp, outcome, err := g.roundTrip(a, g.propagate(s, out), *permit)
+		p.sent = true
+		resp, outcome, err := g.roundTrip(a, g.propagate(s, out), *p.permit)
 		s.showLimit(outcome)
 		s.endRequest(resp, err)
 		if err == nil {
 			outcome.Ended = hasEnded(resp)
 		}
-		a.count(resp, outcome, g.settle(a, *permit, outcome))
+		if err == nil && !outcome.Ended { // the concurrency slot is released at the end of the body
+			p.ReadCloser, p.left = resp.Body, resp.ContentLength
+			resp.Body = p
+		}
+		a.count(resp, outcome, p.settle(outcome))
 		if resp != nil && outcome.Limited != limits.NotLimited {
-			g.limitErrors.add(permit.Account, resp.StatusCode)
+			g.limitErrors.add(p.permit.Account, resp.StatusCode)
 		}
 		if err == nil {
-			if !outcome.Ended { // the concurrency slot is released at the end of the body
-				resp.Body = &permittedBody{resp.Body, resp.ContentLength, func(aborted bool) { g.release(a, *permit, aborted) }}
-			}
 			g.learnIdentity(a, resp, outcome) // after settle, so that the other replicas know the cool-down of both names
 		}
 		g.observeUpstream(a, err)
@@ -133,7 +135,10 @@ func (g *Gateway) beginToken(a *attempt) (end func(status int), err error) {
 
 // makeReady waits for the credential, acquires a permit, and prepares the request. A request with an unusable credential gets no
 // permit, because a request that is not sent must reserve no quota.
-func (g *Gateway) makeReady(a *attempt, out *http.Request, caller policy.Caller, first bool) (*limits.Permit, error) {
+func (g *Gateway) makeReady(a *attempt, out *http.Request, caller policy.Caller, first bool) (*permitted, error) {
+	if err := g.refuseHeavy(a); err != nil {
+		return nil, err
+	}
 	for {
 		if err := g.awaitCredential(a); err != nil {
 			return nil, err
@@ -142,8 +147,14 @@ func (g *Gateway) makeReady(a *attempt, out *http.Request, caller policy.Caller,
 		if err != nil {
 			return nil, err
 		}
-		if err = g.prepare(a, out, *permit, first); !errors.Is(err, ErrCredentialBusy) {
-			return permit, err
+		p := &permitted{g: g, a: a, ctx: a.detach(), permit: permit, earlier: a.permitted}
+		a.permitted = p
+		if err = g.prepare(a, out, first); err == nil {
+			return p, nil
+		}
+		p.settle(limits.Outcome{})
+		if !errors.Is(err, ErrCredentialBusy) {
+			return nil, err
 		}
 	}
 }
@@ -191,6 +202,9 @@ func (g *Gateway) queue(a *attempt, caller policy.Caller) (*limits.Permit, error
 		until = soon
 	}
 	claim := limits.Claim{Operation: a.claimScope, Resource: a.resource, Points: op.Points, CreatesContent: op.CreatesContent}
+	if op.Writes() {
+		claim.Write, claim.WriteTag = true, g.Limiter.TagName(caller.Client, a.tag)
+	}
 	if q := a.graphQL; q != nil {
 		claim.Query, claim.UpperEstimate = q.Hash, q.UpperCost()
 	}
@@ -198,30 +212,22 @@ func (g *Gateway) queue(a *attempt, caller policy.Caller) (*limits.Permit, error
 	s := g.beginStage(a.exchange, a.ctx, StageQueue)
 	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, until)
 	s.showShared(permit, err)
-	a.result.account = g.Ledger.Canonical(caller.Account)
 	a.record.Waited += s.end(queueResult(permit, err), err)
 	return permit, err
 }
 
-// prepare sets the credential on a request that has a permit, and the conditions after the first permit. If an error or panic
-// occurs, prepare settles the permit without an outcome.
-func (g *Gateway) prepare(a *attempt, out *http.Request, permit limits.Permit, first bool) (err error) {
-	done := false
-	defer func() {
-		if !done {
-			g.settle(a, permit, limits.Outcome{})
-		}
-	}()
+// prepare sets the credential on a request that has a permit, and the conditions after the first permit.
+func (g *Gateway) prepare(a *attempt, out *http.Request, first bool) error {
 	if !first {
 		out.Header = out.Header.Clone() // the transport may still read the header of the earlier request
 	}
-	if err = a.sendCredential(out); err == nil {
-		if first {
-			g.setConditions(a, out)
-		}
-		done = true
+	if err := a.sendCredential(out); err != nil {
+		return err
 	}
-	return err
+	if first {
+		g.setConditions(a, out)
+	}
+	return nil
 }
 
 // sendCredential sets the credential on a request that has a permit.
@@ -252,14 +258,29 @@ func (a *attempt) count(resp *http.Response, o limits.Outcome, cost int) {
 	}
 }
 
-// settle reports the outcome of a permit to the ledger, even after a disconnect of the client. Without the outcome, the
+// permitted is a request with a permit, and the body of its response. Every permitted is settled once, and then ended at the end
+// of the body or in Close. A body ends with its last byte, even if its reader does not read io.EOF.
+type permitted struct {
+	io.ReadCloser // nil before a response with a body
+	g             *Gateway
+	a             *attempt
+	ctx           context.Context // survives a disconnect of the client
+	permit        *limits.Permit
+	earlier       *permitted // of the same exchange
+	sent, settled bool
+	left          int64       // bytes of the body that have not been read; negative if the length is unknown
+	ended         atomic.Bool // the concurrency slot is free
+}
+
+// settle reports the outcome of the permit to the ledger, even after a disconnect of the client. Without the outcome, the
 // ledger would hold the permit's quota until the permit expires. settle returns the cost of the request.
-func (g *Gateway) settle(a *attempt, permit limits.Permit, outcome limits.Outcome) (cost int) {
-	if outcome.Rate.Resource != "" {
+func (p *permitted) settle(outcome limits.Outcome) (cost int) {
+	g, a := p.g, p.a
+	if p.settled = true; outcome.Rate.Resource != "" {
 		a.result.resource = outcome.Rate.Resource
 	}
-	s := g.beginStage(a.exchange, a.detach(), StageSettle)
-	cost, err := g.Limiter.Settle(s.ctx, permit, outcome)
+	s := g.beginStage(a.exchange, p.ctx, StageSettle)
+	cost, err := g.Limiter.Settle(s.ctx, *p.permit, outcome)
 	s.end("", err)
 	if err != nil {
 		// The ledger logs once that its store is unavailable, and settles later.
@@ -268,42 +289,43 @@ func (g *Gateway) settle(a *attempt, permit limits.Permit, outcome limits.Outcom
 	return cost
 }
 
-// release frees the concurrency slot of a permit.
-func (g *Gateway) release(a *attempt, permit limits.Permit, aborted bool) {
-	if err := g.Limiter.Release(a.detach(), permit, aborted); err != nil {
-		g.Log.DebugContext(a.detach(), "permit not released", "request", a.record.ID, "error", err)
+// abandon ends the permits of an exchange after a panic. A request that may have arrived counts as sent.
+func (p *permitted) abandon() {
+	for ; p != nil; p = p.earlier {
+		switch {
+		case !p.settled:
+			if use := p.a.sentCredential; use != nil {
+				use.End(p.a.match.Operation, 0, false)
+			}
+			p.settle(limits.Outcome{Sent: p.sent})
+		case p.ReadCloser != nil:
+			_ = p.Close()
+		}
 	}
 }
 
-// permittedBody releases the concurrency slot at the end of the body or in Close. A body ends with its last byte, even
-// if its reader does not read io.EOF.
-type permittedBody struct {
-	io.ReadCloser
-	left    int64              // bytes that have not been read; negative if the length is unknown
-	release func(aborted bool) // nil after the call
-}
-
-func (b *permittedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if b.left > 0 {
-		b.left = max(0, b.left-int64(n))
+func (p *permitted) Read(b []byte) (int, error) {
+	n, err := p.ReadCloser.Read(b)
+	if p.left > 0 {
+		p.left = max(0, p.left-int64(n))
 	}
-	if err != nil || b.left == 0 {
-		b.end(b.left != 0 && err != io.EOF)
+	if err != nil || p.left == 0 {
+		p.end(p.left != 0 && err != io.EOF)
 	}
 	return n, err
 }
 
-func (b *permittedBody) Close() error {
-	err := b.ReadCloser.Close()
-	b.end(true)
+// Close implements io.Closer.
+func (p *permitted) Close() error {
+	err := p.ReadCloser.Close()
+	p.end(true)
 	return err
 }
 
-func (b *permittedBody) end(aborted bool) {
-	if b.release != nil {
-		b.release(aborted)
-		b.release = nil
+// end frees the concurrency slot.
+func (p *permitted) end(aborted bool) {
+	if p.ended.CompareAndSwap(false, true) {
+		p.g.Limiter.Release(p.ctx, *p.permit, aborted)
 	}
 }
 

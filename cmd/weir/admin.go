@@ -147,8 +147,11 @@ func (g *gateway) state() any {
 		Version: version(), Started: g.startTime.UTC(), Now: time.Now().UTC(),
 		Upstream: c.config.Upstream.Shown(), Dialect: c.config.Upstream.Dialect, Limits: c.config.Upstream.Limits.String(), Guarded: g.started.Admin.Token != "",
 		Store:   storeState{Kind: storeKind(g.started), Lost: g.store.Lost(), Replicas: g.store.Replicas(), ColdStart: g.store.ColdStart()},
-		Waiting: g.limiter.Waiting(), Polling: c.proxy.Polling(),
+		Waiting: map[string]int{}, Polling: c.proxy.Polling(),
 		Refused: g.credentialHealth.Quarantined(),
+	}
+	for of, n := range g.limiter.Waiting() {
+		s.Waiting[of.Account] += n
 	}
 	s.Cache.Keys, s.Cache.Bytes = g.cache.Size()
 	s.Cache.MaxBytes = uint64(g.started.Cache.Memory)

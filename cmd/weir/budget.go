@@ -261,6 +261,16 @@ func accountLine(a history.Account, now time.Time) string {
 	if left := a.BlockedUntil.Sub(now); !a.BlockedUntil.IsZero() && left > 0 {
 		s += "; cool-down ends in " + shortDuration(left)
 	}
+	if d := a.GraphQLDrain; d != nil {
+		s += "; GraphQL is almost empty while REST is almost unused"
+		for i, q := range d.Queries {
+			separator := ", "
+			if i == 0 {
+				separator = ": store (cache.graphql) or move to REST "
+			}
+			s += fmt.Sprintf("%s%s (%d points)", separator, printable(q.Name, maxName), q.Spent)
+		}
+	}
 	if a.Waiting > 0 {
 		s += fmt.Sprintf("; %d waiting", a.Waiting)
 	}

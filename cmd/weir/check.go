@@ -51,6 +51,9 @@ func (c *auditCommand) Run(p *process) error {
 		return invalid(p.messages(c.JSON), c.File, problems, ": correct the configuration before the audit")
 	}
 	risks := config.Assess(file)
+	for _, found := range endingVersions(p.ctx, p, file.Config) {
+		risks = append(risks, config.Finding{Grade: config.Low, Line: 1, Column: 1, Why: found, Do: "update the client, or let it send a newer version header"})
+	}
 	counts := map[config.Grade]int{}
 	for _, found := range risks {
 		counts[found.Grade]++

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirgate/weir/internal/authority"
+	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/judge"
 )
 
@@ -223,6 +224,24 @@ func TestInitWritesAConfigurationForAnApp(t *testing.T) {
 	if info := must(os.Stat(file))(t); info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, want 0600", info.Mode())
 	}
+}
+
+func TestInitForAgentsLimitsTheirWrites(t *testing.T) {
+	agents := []string{"init", "--case", "agents", "--upstream", "https://api.github.com", "--credential", "token"}
+	for flag, tagged := range map[string]bool{"--client=agent-1": false, "--issuer=https://issuer.example.com": true} {
+		file := filepath.Join(t.TempDir(), "weir.yaml")
+		if code, out := runWeir(append(agents, flag, "--out", file)...); code != exitOK {
+			t.Fatalf("exit %d: %s", code, out)
+		}
+		cfg, err := config.Load(config.Source{Path: file, Getenv: func(string) (string, bool) { return "token", true }})
+		noError(t, err)
+		if c := cfg.Clients[0]; c.Writes.PerMinute == 0 || (c.TagWrites.PerHour > 0) != tagged || !cfg.Cache.GraphQL.GH || cfg.Webhooks.Secret == "" || cfg.Callers.PassThrough {
+			t.Errorf("%s: client %+v", flag, c)
+		}
+	}
+	wantWeir(t, exitUsage, "--case: \"fleet\": the only case is agents", "init", "--case", "fleet", "--upstream", "https://api.github.com", "--credential", "token", "--client", "a")
+	wantWeir(t, exitUsage, "--case agents: needs --credential token or app", "init", "--case", "agents", "--upstream", "https://api.github.com", "--credential", "none")
+	wantWeir(t, exitUsage, "--issuer: needs --case agents", "init", "--issuer", "https://a.example", "--upstream", "https://api.github.com", "--credential", "token")
 }
 
 func TestInitPromptsForMissingValues(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirgate/weir/internal/authority"
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/connect"
 	"github.com/weirgate/weir/proxy/inbound"
 )
@@ -67,8 +68,15 @@ func (g *gateway) connectConfig(c *configured) connect.Config {
 		Serves: func(name string) bool {
 			return slices.ContainsFunc(c.hosts, func(h host) bool { return name != "" && h.serves(name) })
 		},
-		Authenticate: c.authenticateProxy, TunnelOthers: c.config.Proxy.Others == "tunnel", Log: g.log,
+		Scoped: c.scopedTunnel, Authenticate: c.authenticateProxy, TunnelOthers: c.config.Proxy.Others == "tunnel", Log: g.log,
 	}
+}
+
+// scopedTunnel reports whether a tunnel of a client would lead to repositories, although the client may reach only some of them.
+func (c *configured) scopedTunnel(client, name string) bool {
+	web := strings.TrimPrefix(strings.ToLower(c.hosts[0].proxy.Upstream.Hostname()), "api.")
+	scoped := func(entry config.Client) bool { return entry.Name == client && entry.LimitsNames() }
+	return (policy.ServesRepositories(name) || name == web || strings.HasSuffix(name, "."+web)) && slices.ContainsFunc(c.config.Clients, scoped)
 }
 
 // authenticateProxy identifies the client of a CONNECT request by the key or the token in Proxy-Authorization. The URL of

@@ -105,6 +105,9 @@ func (c *doctorCommand) Run(p *process) error {
 	d.checkRedis(p.ctx)
 	d.checkCertificates()
 	d.checkWebhooks(p.ctx, c.URL)
+	for _, found := range endingVersions(p.ctx, p, d.cfg) {
+		d.report("version of the API", checkWarning, found, "update the client, or let it send a newer "+d.dialect.VersionHeader)
+	}
 	if c.JSON {
 		if err := printJSON(p, d.found); err != nil {
 			return err

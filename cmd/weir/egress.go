@@ -44,6 +44,17 @@ func (e *egress) transport() *http.Transport {
 	return t
 }
 
+// fileTransport returns a transport for hosts with files, event streams and long polls. It uses HTTP/1.1, because the kernel
+// fits the receive window of a connection to the speed of the client. A stream of HTTP/2 would keep its window of 4 MiB in
+// memory for each client that reads slowly.
+func (e *egress) fileTransport() *http.Transport {
+	t := e.transport()
+	t.ForceAttemptHTTP2, t.Protocols = false, &http.Protocols{}
+	t.Protocols.SetHTTP1(true)
+	t.ReadBufferSize, t.WriteBufferSize = 4<<10, 4<<10 // bodies bypass these buffers
+	return t
+}
+
 // egressRefusal is the error for a request that the proxy of upstream.proxy refused.
 type egressRefusal struct {
 	status  int

@@ -2,14 +2,11 @@ package main
 
 import (
 	"crypto/x509"
-	"encoding/base64"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/weirgate/weir/internal/config"
@@ -17,63 +14,20 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// egressProxy is a proxy with CONNECT and the absolute form. It connects every name to one upstream.
-type egressProxy struct {
-	*httptest.Server
-	mu   sync.Mutex
-	seen []string
-}
+// egressProxy connects every name to one upstream.
+type egressProxy struct{ *testservers.EgressProxy }
 
 const egressPassword = "s3cret-egress"
 
-func startEgressProxy(t *testing.T, upstream string) *egressProxy {
+func startEgressProxy(t *testing.T, upstream string) egressProxy {
 	t.Helper()
-	p := &egressProxy{}
 	address := upstream[strings.Index(upstream, "://")+3:]
-	want := "Basic " + base64.StdEncoding.EncodeToString([]byte("weir:"+egressPassword))
-	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.mu.Lock()
-		p.seen = append(p.seen, r.Method+" "+r.RequestURI)
-		p.mu.Unlock()
-		switch {
-		case r.Header.Get("Proxy-Authorization") != want:
-			w.Header().Set("Proxy-Authenticate", "Basic")
-			w.WriteHeader(http.StatusProxyAuthRequired)
-		case strings.Contains(r.Host, "forbidden"):
-			w.WriteHeader(http.StatusForbidden)
-		case r.Method == http.MethodConnect:
-			up, err := net.Dial("tcp", address)
-			if err != nil {
-				w.WriteHeader(http.StatusBadGateway)
-				return
-			}
-			down, buffered, _ := http.NewResponseController(w).Hijack()
-			_, _ = io.WriteString(down, "HTTP/1.1 200 Connected\r\n\r\n")
-			var copies sync.WaitGroup
-			copies.Go(func() { _, _ = io.Copy(up, buffered); _ = up.Close() })
-			_, _ = io.Copy(down, up)
-			_ = down.Close()
-			copies.Wait()
-		default:
-			_, _ = io.WriteString(w, `{"through":"proxy"}`)
-		}
-	}))
-	t.Cleanup(p.Close)
-	return p
+	return egressProxy{testservers.NewEgressProxy(t, "weir:"+egressPassword, func(string) string { return address })}
 }
 
 // url returns the URL of the proxy with a password.
-func (p *egressProxy) url(password string) credential.Secret {
+func (p egressProxy) url(password string) credential.Secret {
 	return credential.Secret(strings.Replace(p.URL, "://", "://weir:"+password+"@", 1))
-}
-
-// take returns the requests since the last call.
-func (p *egressProxy) take() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	seen := strings.Join(p.seen, ", ")
-	p.seen = nil
-	return seen
 }
 
 // TestEgressProxyPassesRequests checks an HTTPS upstream through CONNECT, an HTTP upstream in absolute form, refused
@@ -117,7 +71,7 @@ func TestEgressProxyPassesRequests(t *testing.T) {
 		tls.RootCAs = roots
 		g.transport.TLSClientConfig = tls
 		w := sendTo(g, http.MethodGet, "/user", "", "Prefer: wait=0")
-		seen := p.take()
+		seen := strings.Join(p.Take(), ", ")
 		first, _, _ := strings.Cut(seen, ", ") // a refused request may be repeated
 		if w.Code != c.status || first != c.seen {
 			t.Errorf("%s with %q: got %d, %q; want %d, %q: %s", c.upstream, c.password, w.Code, seen, c.status, c.seen, w.Body)

@@ -15,6 +15,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/policy"
 )
@@ -24,6 +25,7 @@ type explainCommand struct {
 	Method  string `arg:"" optional:"" help:"For example GET."`
 	Path    string `arg:"" optional:"" help:"For example /repos/acme/widgets/stats/participation, with its query."`
 	Live    string `help:"Explain a recent request of the running gateway instead: its Weir-Request-Id, or last." placeholder:"ID"`
+	Client  string `help:"Name of a client of the configuration: prints whether its scope permits the call." placeholder:"NAME"`
 	Query   string `help:"File with a GraphQL query or request body, to price it." placeholder:"FILE" type:"path"`
 	Config  string `help:"Configuration file with limits, cache rules and dialect." placeholder:"FILE"`
 	Dialect string `help:"service or github. Overrides the configuration." placeholder:"NAME"`
@@ -78,7 +80,80 @@ func (c *explainCommand) explainCall(p *process) error {
 		}
 		rows = append(rows, queryRows(body, &cfg.Cache.GraphQL)...)
 	}
+	verdict, err := c.scopeOf(cfg, m)
+	if err != nil {
+		return err
+	}
+	rows = append(rows, [2]string{"names", describeNames(m)}, [2]string{"scope of " + c.Client, verdict})
 	return printRows(p.stdout, rows)
+}
+
+// describeNames returns the repositories and owners that the target of a call names. A number counts as its own name.
+func describeNames(m policy.Match) string {
+	if m.Operation.Resource == policy.GraphQL {
+		return "those in the query"
+	}
+	n, err := m.Named(nil, nameOfNumber)
+	if err != nil {
+		return err.Error()
+	}
+	var all []string
+	for kind, names := range map[string][]string{"repository ": n.Repositories, "organization or user ": n.Owners, "all repositories of ": slices.Concat(n.Whole, n.Wide)} {
+		for _, name := range names {
+			all = append(all, kind+name)
+		}
+	}
+	slices.Sort(all)
+	if m.NamesInBody() {
+		all = append(all, "those in the body")
+	}
+	if n.Others != "" {
+		all = append(all, "others: "+n.Others)
+	}
+	return strings.Join(all, ", ")
+}
+
+// nameOfNumber stands for the name behind a number, which only the API knows.
+func nameOfNumber(kind policy.IDs, id string) (string, error) {
+	if kind == policy.RepositoryIDs {
+		return "number/" + id, nil
+	}
+	return "number-" + id, nil
+}
+
+// scopeOf returns the decision of the scope of the client about a target without a body.
+func (c *explainCommand) scopeOf(cfg *config.Config, m policy.Match) (string, error) {
+	if c.Client == "" {
+		return "", nil
+	}
+	i := slices.IndexFunc(cfg.Clients, func(client config.Client) bool { return client.Name == c.Client })
+	if i < 0 {
+		return "", &exit{exitUsage, fmt.Sprintf("--client: %q is not among the clients of the configuration", c.Client)}
+	}
+	scope := cfg.Clients[i].Scope()
+	switch {
+	case !scope.Allows(m.Operation.Method, m.Operation):
+		return "refused with 403: methods or operations do not permit " + m.Operation.ID, nil
+	case !scope.LimitsNames():
+		return "permitted", nil
+	case m.Operation.Resource == policy.GraphQL:
+		return "depends on the query", nil
+	}
+	var number *policy.ScopeError
+	n, err := m.Named(nil, func(_ policy.IDs, id string) (string, error) {
+		number = &policy.ScopeError{Reason: "depends on the name behind the number " + id}
+		return "", number
+	})
+	switch {
+	case number != nil:
+		return number.Reason, nil
+	case err == nil:
+		err = scope.Permits(m.Operation, n)
+	}
+	if err != nil {
+		return "refused with 403: " + err.Error(), nil
+	}
+	return "permitted", nil
 }
 
 // readQuery reads a file with a GraphQL query or with a request body in JSON, and returns the request body.

@@ -65,6 +65,7 @@ type gateway struct {
 	cache      *cache.Store
 	egress     *egress
 	transport  *http.Transport   // through egress
+	files      *http.Transport   // the same for hosts with files
 	background *proxy.Background // work that continues after its client disconnects
 	tokens     learned.ClientTokens
 	fileTokens learned.ClientTokens // of hosts with files
@@ -118,7 +119,7 @@ func newGateway(cfg *config.Config, output io.Writer, level slog.Level) (*gatewa
 		deliveryWarning: rate.Sometimes{Interval: time.Second},
 		log:             log, telemetry: t, trail: admin.NewTrail(log), startTime: time.Now(), instance: rand.Text(), stop: stop,
 		load:   func() (*config.Config, error) { return nil, errors.New("this process has no configuration file") },
-		egress: out, transport: out.transport(), background: proxy.NewBackground(),
+		egress: out, transport: out.transport(), files: out.fileTransport(), background: proxy.NewBackground(),
 		issuerKeys: credential.NewIssuerKeys(out.transport()), credentialHealth: credential.NewHealth(log),
 	}
 	if err := g.start(running, cfg, replica); err != nil {
@@ -152,7 +153,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	g.connections.LimitTotal(connections)
 	g.adminConnections.LimitTotal(maxAdminConnections)
 	g.adminConnections.LimitPerAddress(maxAdminConnections, maxAdminConnections, nil)
-	g.transport.MaxConnsPerHost = connections
+	g.transport.MaxConnsPerHost, g.files.MaxConnsPerHost = connections, connections
 
 	memory := cache.NewMemory(cacheSize)
 	g.cache = cache.NewStore(memory, nil)
@@ -175,7 +176,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	if g.tls, err = openTLS(cfg, g.egress, g.log); err != nil {
 		return err
 	}
-	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.WaitingByClient, State: g.state, Label: g.label})
+	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.Waiting, State: g.state, Label: g.label})
 	g.observer = g.telemetry.NewObserver(g.history.Observe)
 	g.trail.OnChange(func(c admin.Change) { g.history.PublishChange(c) })
 	g.webhooks = webhook.NewReceiver(g.purgeForEvent)
@@ -190,7 +191,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	}
 	sources := telemetry.Sources{
 		Accounts: g.accounts, Lost: g.store.Lost, Replicas: g.store.Replicas,
-		Waiting: g.limiter.WaitingByClient, Cache: g.cache.Size, LostEvents: g.cache.LostEvents,
+		Waiting: g.limiter.Waiting, Cache: g.cache.Size, LostEvents: g.cache.LostEvents,
 		Quarantined: func() int { return len(g.credentialHealth.Quarantined()) },
 		Reachable:   func() bool { return g.current.Load().proxy.Reachable() },
 	}
@@ -243,6 +244,7 @@ func (g *gateway) close() error {
 		_ = g.sharedTokens.Close()
 	}
 	g.transport.CloseIdleConnections()
+	g.files.CloseIdleConnections()
 	if g.store != nil {
 		if err := g.store.Close(); err != nil {
 			return fmt.Errorf("close the store: %w", err)
@@ -406,7 +408,13 @@ func (g *gateway) label(account string) string {
 }
 
 func limitRules(c *config.Config) limits.Rules {
-	return limits.Rules{Limits: c.Limits.Limits, Headroom: c.Limits.Headroom, Probes: c.Limits.Probes, ColdStart: c.Limits.ColdStart}
+	writes := map[string]policy.ClientWrites{}
+	for _, client := range c.Clients {
+		if w := (policy.ClientWrites{Client: client.Writes, Tag: client.TagWrites}); w != (policy.ClientWrites{}) {
+			writes[client.Name] = w
+		}
+	}
+	return limits.Rules{Limits: c.Limits.Limits, Headroom: c.Limits.Headroom, Probes: c.Limits.Probes, ColdStart: c.Limits.ColdStart, Writes: writes}
 }
 
 // keepStartSettings returns a copy of c in which settings that need a restart have their values from the start. Each

@@ -82,6 +82,7 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 		if entry.Kind == "files" {
 			// Resources, tokens and users that the host reports do not apply to the API.
 			next.Catalogue, next.Host, next.Ledger, next.Limiter = policy.Files, entry.Name, limits.Unlimited{}, g.unlimited
+			next.Transport = throughProxy{g.files}
 			next.Resources, next.Tokens, next.Identities, next.AccountOf = nil, &g.fileTokens, nil, nil
 			if !entry.Credential {
 				next.Identify = identifyWithoutCredential(callers)
@@ -112,6 +113,7 @@ func identifyWithoutCredential(callers *credential.Registry) func(*http.Request)
 		switch {
 		case err == nil:
 			id.Caller.Client, id.Debug, id.Tag, id.TagFromClaim = caller.Client, caller.Debug, caller.Tag, caller.TagFromClaim
+			id.Scope = caller.Scope.NamesOnly()
 		case r.Context().Err() != nil:
 			return id, err
 		}

@@ -524,7 +524,7 @@ func TestNamesBelowADomainAreServed(t *testing.T) {
 		c.Hosts = []config.Host{{Name: "*.blob.test", Kind: "files"}, {Name: "a.blob.test", URL: up, Kind: "files"}}
 	}))
 	var dialed []string
-	g.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+	g.files.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if dialed = append(dialed, address); !strings.HasSuffix(address, ":443") {
 			return (&net.Dialer{}).DialContext(ctx, network, address)
 		}
@@ -554,6 +554,25 @@ func TestNamesBelowADomainAreServed(t *testing.T) {
 	for name, permitted := range map[string]bool{"b.blob.test": true, "c.d.blob.test": true, "blob.test": false, "xblob.test": false} {
 		if _, err := a.Certificate(name); (err == nil) != permitted {
 			t.Errorf("a certificate for %s: %v", name, err)
+		}
+	}
+}
+
+// TestFilesUseHTTP1 checks that a host with files is reached over HTTP/1.1, and the API over HTTP/2, at a server with both.
+func TestFilesUseHTTP1(t *testing.T) {
+	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
+	up.EnableHTTP2 = true
+	up.StartTLS()
+	defer up.Close()
+	g := open(t, configure(up.URL, trusting, func(c *config.Config) {
+		c.Hosts = []config.Host{{Name: "files.test", URL: up.URL, Kind: "files"}, {Name: "uploads.test", URL: up.URL, Kind: "api"}}
+	}))
+	trust := &tls.Config{RootCAs: x509.NewCertPool()}
+	trust.RootCAs.AddCert(up.Certificate())
+	g.transport.TLSClientConfig, g.files.TLSClientConfig = trust, trust.Clone()
+	for host, want := range map[string]string{"files.test": "HTTP/1.1", "uploads.test": "HTTP/2.0", "api.test": "HTTP/2.0"} {
+		if w := sendTo(g, http.MethodGet, "/x", "", "Host: "+host); w.Body.String() != want {
+			t.Errorf("%s: got %s, want %s", host, w.Body, want)
 		}
 	}
 }

@@ -45,8 +45,8 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 		client := credential.Client{
 			Name: entry.Name, Group: entry.Group, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug, RefusalStatus: entry.RefusalStatus,
 			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit, TagLimit: entry.TagLimit,
-			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims, Tag: entry.JWT.Tag},
-			Scope: &policy.Scope{Methods: entry.Methods, Operations: entry.Operations, GraphQL: &entry.GraphQL},
+			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims, Tag: entry.JWT.Tag, Repositories: entry.JWT.Repositories},
+			Scope: entry.Scope(),
 		}
 		if entry.Key != "" {
 			sum, err := hex.DecodeString(strings.TrimPrefix(entry.Key, "sha256:"))

@@ -25,6 +25,8 @@ type initCommand struct {
 	App          string   `help:"With --credential app: the number or client ID of the app." placeholder:"ID"`
 	AppKey       string   `help:"With --credential app: PEM file with the private key of the app." placeholder:"FILE"`
 	Installation int      `help:"With --credential app: the number of the installation." placeholder:"NUMBER"`
+	Case         string   `help:"agents: settings for programs that share the credential and are not trusted: write limits, stored queries of gh, webhooks." placeholder:"NAME"`
+	Issuer       string   `help:"With --case agents: URL of the issuer of the agents' tokens (JWT), instead of a key for each agent." placeholder:"URL"`
 	Client       []string `help:"Name of a program that gets a key; repeat the flag for several." placeholder:"NAME"`
 	Listen       string   `default:"127.0.0.1:8080" help:"Address for clients." placeholder:"ADDRESS"`
 	Admin        string   `default:"127.0.0.1:9090" help:"Address of the admin listener." placeholder:"ADDRESS"`
@@ -139,9 +141,15 @@ func (c *initCommand) complete() error {
 		return errors.New("--credential app: add --app, --app-key and --installation")
 	case c.Credential != "app" && app:
 		return errors.New("--app, --app-key and --installation need --credential app")
+	case c.Case != "" && c.Case != "agents":
+		return fmt.Errorf("--case: %q: the only case is agents", c.Case)
+	case c.Case == "agents" && c.Credential == "none":
+		return errors.New("--case agents: needs --credential token or app, because agents have no token of the upstream")
+	case c.Issuer != "" && c.Case != "agents":
+		return errors.New("--issuer: needs --case agents")
 	case c.Credential == "none" && len(c.Client) > 0:
 		return errors.New("--client: needs --credential token or app; with none each program sends its own token and needs no key")
-	case c.Credential != "none" && len(c.Client) == 0:
+	case c.Credential != "none" && len(c.Client) == 0 && c.Issuer == "":
 		return errors.New("--client: required: the name of a program that gets a key, such as --client builds")
 	}
 	return nil
@@ -160,11 +168,31 @@ credentials:
 credentials:
   - {name: main, kind: installation, app: {id: {{printf "%q" .App}}, key: {{printf "%q" (print "file:" .AppKey)}}, installation: {{.Installation}}}}
 {{- end}}
-{{- if .Clients}}
+{{- if .Issuer}}
+issuers: [{name: runs, url: {{printf "%q" .Issuer}}, audiences: [weir]}]
+{{- end}}
+{{- $agents := eq .Case "agents"}}
+{{- if or .Clients .Issuer}}
 clients:
 {{- range .Clients}}
-  - {name: {{printf "%q" .Name}}, key: "{{.Hash}}", credentials: [main]}
+  - {name: {{printf "%q" .Name}}, key: "{{.Hash}}", credentials: [main]{{if $agents}}, priority: batch, limit: 0.5, writes: {per_minute: 10, per_hour: 100}{{end}}}
 {{- end}}
+{{- end}}
+{{- if .Issuer}}
+  # Each run is a tag with limits of its own. Name the agents' subjects: every token that matches sub becomes this client.
+  - name: agents
+    jwt: {issuer: runs, claims: {sub: "agent:*"}, tag: sub}
+    credentials: [main]
+    priority: batch
+    limit: 0.5
+    tag_limit: 0.2
+    writes: {per_minute: 60, per_hour: 400}
+    tag_writes: {per_minute: 10, per_hour: 100}
+{{- end}}
+{{- if $agents}}
+# Identical queries of gh cost one call. Webhooks make stored responses stale at once: set WEBHOOK_SECRET (docs/cache.md#webhooks).
+cache: {graphql: {gh: true}}
+webhooks: {secret: "${WEBHOOK_SECRET:-}"}
 {{- end}}
 # With pass_through, programs may send their own tokens.
 callers: {pass_through: {{eq .Credential "none"}}}
@@ -180,6 +208,9 @@ func (c *initCommand) printNextSteps(p *process, keys []newClient) {
 		for _, k := range keys {
 			p.printf("  %-16s  %s\n", k.Name, k.key.Reveal())
 		}
+	}
+	if c.Case == "agents" {
+		p.printf("\nkeep the agents without a network and a token of the upstream: docs/recipes/agents.md\n")
 	}
 	p.printf("\nstart the gateway:\n")
 	program := os.Args[0] // as the user has called it, because it may not be in PATH

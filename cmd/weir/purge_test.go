@@ -215,8 +215,7 @@ func TestOpenAccount(t *testing.T) {
 	for id, retryAfter := range []time.Duration{time.Microsecond, time.Hour} { // a limit error, then a failed probe
 		c := limits.Claim{ID: uint64(id + 1), Account: "user:ci", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
 		testservers.Eventually(t, "the cool-down ends", func(ctx context.Context) bool {
-			d, err := ledger.Admit(ctx, c)
-			return err == nil && d.Granted
+			return ledger.Admit(ctx, c).Granted
 		})
 		limited := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: retryAfter}
 		noError(t, ledger.Settle(t.Context(), limits.Permit{Claim: c}, limited))

@@ -54,7 +54,9 @@ func TestGatewayReachesAllHostsOfTheService(t *testing.T) {
 			{Name: "codeload.localhost", Kind: "files", Credential: true}, {Name: "objects.localhost", Kind: "files"},
 		}
 	}))
-	g.transport.DialContext, g.transport.TLSClientConfig = dial, trust
+	for _, transport := range []*http.Transport{g.transport, g.files} {
+		transport.DialContext, transport.TLSClientConfig = dial, trust.Clone()
+	}
 	send := func(method, host, target string) (int, string) {
 		r := httptest.NewRequest(method, target, strings.NewReader("content"))
 		r.Host = host

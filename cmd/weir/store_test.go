@@ -34,8 +34,8 @@ func tryFileStore(file string) (*ledgerFile, error) {
 func spendOne(t *testing.T, s store) {
 	t.Helper()
 	p := limits.Permit{Claim: limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}}
-	if d, err := s.Admit(t.Context(), p.Claim); err != nil || !d.Granted {
-		t.Fatal(d, err)
+	if d := s.Admit(t.Context(), p.Claim); !d.Granted {
+		t.Fatal(d)
 	}
 	rate := limits.Rate{Limit: 5000, Used: 4000, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
 	noError(t, s.Settle(t.Context(), p, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}))
@@ -83,11 +83,11 @@ func TestKilledProcessLosesNoSpending(t *testing.T) {
 		t.Errorf("used %d after a kill, want 4000 and a few more", n)
 	}
 	claim := limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
-	if d := must(second.Admit(t.Context(), claim))(t); d.Granted || d.Wait < 59*time.Second || d.Wait > time.Minute {
+	if d := second.Admit(t.Context(), claim); d.Granted || d.Wait < 59*time.Second || d.Wait > time.Minute {
 		t.Errorf("the points count not as spent for a minute: %+v", d)
 	}
 	claim.Account = "unused"
-	if d := must(second.Admit(t.Context(), claim))(t); !d.Granted {
+	if d := second.Admit(t.Context(), claim); !d.Granted {
 		t.Errorf("an account without requests: %+v", d)
 	}
 	noError(t, errors.Join(first.Close(), second.Close()))
@@ -117,7 +117,7 @@ func TestInvalidLedgerFileIsKept(t *testing.T) {
 		}
 		again := openFileStore(t, file)
 		creation := limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 5, CreatesContent: true}
-		if d := must(again.Admit(t.Context(), creation))(t); d.Granted || again.ColdStart() != s.ColdStart() {
+		if d := again.Admit(t.Context(), creation); d.Granted || again.ColdStart() != s.ColdStart() {
 			t.Errorf("after one more restart: %+v, %q", d, again.ColdStart())
 		}
 		noError(t, again.Close())

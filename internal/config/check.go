@@ -382,9 +382,14 @@ func (d *decoder) checkClients(c *Config) {
 			d.require(credentials[name], fmt.Sprintf("%s.credentials[%d]", key, j), "%q is not among credentials", name)
 		}
 		d.checkGraphQL(key+".graphql", client.GraphQL)
+		d.checkNames(key, client)
 		d.require(client.Share >= 1 && client.Share <= 1000, key+".share", "%d: must be from 1 to 1000", client.Share)
 		d.require(client.Group == "" || groups[client.Group], key+".group", "%q is not among groups", client.Group)
 		d.require(client.TagLimit >= 0 && client.TagLimit <= 1, key+".tag_limit", "%v: must be from 0 to 1", client.TagLimit)
+		for name, l := range map[string]policy.WriteLimits{"writes": client.Writes, "tag_writes": client.TagWrites} {
+			d.require(l.PerMinute >= 0, key+"."+name+".per_minute", "%d: must be 1 or more, or 0 for no limit", l.PerMinute)
+			d.require(l.PerHour >= 0, key+"."+name+".per_hour", "%d: must be 1 or more, or 0 for no limit", l.PerHour)
+		}
 		d.checkGuarantee(key, client.Guarantee, client.Limit, client.Credentials, accounts, guaranteed)
 		d.checkIdentity(key, client, c.TLS, issuers)
 		d.oneOf(key+".methods", client.Methods, []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -392,7 +397,11 @@ func (d *decoder) checkClients(c *Config) {
 	}
 	for i, client := range c.Clients {
 		for _, name := range slices.Sorted(maps.Keys(names)) { // the names of clients, groups and tags must differ
-			d.require(client.TagLimit == 0 || !strings.HasPrefix(name, client.Name+"/"), fmt.Sprintf("clients[%d].tag_limit", i),
+			setting, tagged := "tag_limit", client.TagLimit != 0
+			if !tagged {
+				setting, tagged = "tag_writes", client.TagWrites != policy.WriteLimits{}
+			}
+			d.require(!tagged || !strings.HasPrefix(name, client.Name+"/"), fmt.Sprintf("clients[%d].%s", i, setting),
 				"%q could be a tag of this client; rename the client or group %q", name, name)
 		}
 	}
@@ -414,6 +423,26 @@ func (d *decoder) checkOperations(key string, patterns []string, catalogue *poli
 	for i, pattern := range patterns {
 		d.require(catalogue.Names(pattern), fmt.Sprintf("%s[%d]", key, i), "%q: matches no operation; %s", pattern, suggestion(catalogue, pattern))
 	}
+}
+
+// Patterns of clients[].repositories and clients[].organizations.
+var (
+	repositoryPattern = regexp.MustCompile(`^!?[a-zA-Z0-9_*-]+/[a-zA-Z0-9_.*-]+$`)
+	ownerPattern      = regexp.MustCompile(`^[a-zA-Z0-9_*-]+$`)
+)
+
+// checkNames checks the repositories and organizations of a client.
+func (d *decoder) checkNames(key string, client Client) {
+	excludesOnly := len(client.Repositories) > 0
+	for i, pattern := range client.Repositories {
+		d.require(repositoryPattern.MatchString(pattern), fmt.Sprintf("%s.repositories[%d]", key, i), "%q: must be OWNER/NAME or !OWNER/NAME, such as acme/* or !acme/secret", pattern)
+		excludesOnly = excludesOnly && strings.HasPrefix(pattern, "!")
+	}
+	d.require(!excludesOnly, key+".repositories", "has only exceptions, so no repository is permitted; add a pattern such as */*")
+	for i, name := range client.Organizations {
+		d.require(ownerPattern.MatchString(name), fmt.Sprintf("%s.organizations[%d]", key, i), "%q: must be the name of an organization or a user; list repositories in %s.repositories", name, key)
+	}
+	d.require(client.JWT.Repositories == "" || client.JWT.Issuer != "", key+".jwt.repositories", "needs %s.jwt.issuer", key)
 }
 
 // checkGraphQL checks the rules for GraphQL calls.

@@ -263,13 +263,18 @@ type Client struct {
 	Methods     []string            `yaml:"methods" desc:"permitted methods; GET includes HEAD; all if empty"`
 	Operations  []string            `yaml:"operations" desc:"permitted operations by ID, with * for any characters; all if empty"`
 	GraphQL     policy.GraphQLRules `yaml:"graphql" desc:"permitted GraphQL calls; all if empty"`
-	Credentials []string            `yaml:"credentials" desc:"names of the credentials that the client may use; Weir prefers the one with the largest remaining budget that can see the resource"`
-	Group       string              `yaml:"group" desc:"name of one of the groups"`
-	Share       int                 `yaml:"share" desc:"weight among the clients of one account"`
-	Priority    string              `yaml:"priority" desc:"priority in the queue of an account; batch also spreads the requests evenly over each window" enum:"interactive,normal,batch"`
-	Guarantee   float64             `yaml:"guarantee" desc:"fraction of each primary window that other clients of the account leave to this client; at least 0.05 with priority interactive"`
-	Limit       float64             `yaml:"limit" desc:"fraction of each primary window that the client may use if the account has other clients"`
-	TagLimit    float64             `yaml:"tag_limit" desc:"fraction of each primary window that the client's requests with one tag may use, and those without a tag together; 0 for no limit"`
+	// Repositories and Organizations are the lists of [policy.Scope].
+	Repositories  []string           `yaml:"repositories" desc:"permitted repositories as OWNER/NAME, with * for any characters, and !OWNER/NAME for exceptions; with this list or organizations, a call that may reach others is refused"`
+	Organizations []string           `yaml:"organizations" desc:"organizations and users whose own objects are permitted, such as members and teams; their repositories need repositories"`
+	Credentials   []string           `yaml:"credentials" desc:"names of the credentials that the client may use; Weir prefers the one with the largest remaining budget that can see the resource"`
+	Group         string             `yaml:"group" desc:"name of one of the groups"`
+	Share         int                `yaml:"share" desc:"weight among the clients of one account"`
+	Priority      string             `yaml:"priority" desc:"priority in the queue of an account; batch also spreads the requests evenly over each window" enum:"interactive,normal,batch"`
+	Guarantee     float64            `yaml:"guarantee" desc:"fraction of each primary window that other clients of the account leave to this client; at least 0.05 with priority interactive"`
+	Limit         float64            `yaml:"limit" desc:"fraction of each primary window that the client may use if the account has other clients"`
+	TagLimit      float64            `yaml:"tag_limit" desc:"fraction of each primary window that the client's requests with one tag may use, and those without a tag together; 0 for no limit"`
+	Writes        policy.WriteLimits `yaml:"writes" desc:"requests that may change something: unsafe methods that do not only read, and GraphQL mutations; for each account of the client's credentials"`
+	TagWrites     policy.WriteLimits `yaml:"tag_writes" desc:"the same for the requests with one tag, and for those without a tag together"`
 	// RefusalStatus overrides Limits.RefusalStatus.
 	RefusalStatus int  `yaml:"refusal_status" desc:"status of a limit refusal for programs that need another one than limits.refusal_status; 0 is that one" enum:"0,429,403"`
 	Debug         bool `yaml:"debug" desc:"permit the request header Weir-Debug: 1, which explains how a request was handled"`
@@ -293,11 +298,25 @@ func (c Client) GuaranteedPart() float64 {
 	return c.Guarantee
 }
 
+// Scope returns the scope of the client, without the claims of its tokens.
+func (c Client) Scope() *policy.Scope {
+	return &policy.Scope{
+		Methods: c.Methods, Operations: c.Operations, GraphQL: &c.GraphQL, Repositories: c.Repositories, Organizations: c.Organizations,
+	}
+}
+
+// LimitsNames reports whether the client may reach only some repositories or owners.
+func (c Client) LimitsNames() bool {
+	return len(c.Repositories)+len(c.Organizations) > 0 || c.JWT.Repositories != ""
+}
+
 // JWT selects the tokens of a client.
 type JWT struct {
 	Issuer string            `yaml:"issuer" desc:"name of one of the issuers"`
 	Claims map[string]string `yaml:"claims" desc:"patterns, with * for any characters; the token's claims must match all of them"`
-	Tag    string            `yaml:"tag" desc:"claim whose value tags the client's requests, such as repository; replaces the request header Weir-Tag"`
+	// Repositories names a claim with one name or a list of names.
+	Repositories string `yaml:"repositories" desc:"claim with the repositories as OWNER/NAME that the token may reach, within the client's own repositories if it has any; no asterisks"`
+	Tag          string `yaml:"tag" desc:"claim whose value tags the client's requests, such as repository; replaces the request header Weir-Tag"`
 }
 
 // Issuer signs the tokens of clients.

@@ -42,6 +42,8 @@ type TokenMatch struct {
 	Claims map[string]string
 	// Tag is the claim whose value is the tag of a request; empty for no claim.
 	Tag string
+	// Repositories is the claim with the names of the repositories that the token may reach; empty for no claim.
+	Repositories string
 }
 
 // Errors of [Registry.Identify] for a client's token.
@@ -92,6 +94,9 @@ func (r *Registry) byToken(ctx context.Context, credential string) (i *identifie
 			caller := r.callers[i]
 			if values := claims.values(client.Token.Tag); len(values) == 1 {
 				caller.Tag = values[0]
+			}
+			if claim := client.Token.Repositories; claim != "" {
+				caller.Scope = caller.Scope.WithClaim(claims.values(claim))
 			}
 			return &identified{caller: &caller, token: token}, true, nil
 		}

@@ -60,7 +60,7 @@ func runKnownHistory(w *fakeIssuer, history []knownStep) (failure string) {
 		}
 		for i, subject := range []string{"builds", "*"} {
 			if s.a>>i%2 == 1 {
-				match := TokenMatch{issuerAddress, map[string]string{"sub": subject}, "repository"}
+				match := TokenMatch{Issuer: issuerAddress, Claims: map[string]string{"sub": subject}, Tag: "repository"}
 				config.Clients = append(config.Clients, Client{Name: "subject " + subject, Token: match, Credentials: []string{"own"}})
 			}
 		}

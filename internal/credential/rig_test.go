@@ -214,7 +214,7 @@ func (w *fakeIssuer) registry(passThrough bool, claims ...map[string]string) *Re
 		c.Issuers = []Issuer{testIssuer(otherAddress), testIssuer(issuerAddress)}
 		for i, selects := range claims {
 			c.Clients = append(c.Clients, Client{
-				Name: fmt.Sprint(i), Token: TokenMatch{issuerAddress, selects, "repository"}, Credentials: []string{"ci"},
+				Name: fmt.Sprint(i), Token: TokenMatch{Issuer: issuerAddress, Claims: selects, Tag: "repository"}, Credentials: []string{"ci"},
 				Scope: &policy.Scope{Methods: []string{fmt.Sprint(i)}},
 			})
 		}

@@ -214,6 +214,7 @@ type Spender struct {
 	Operation string `json:"operation,omitempty"`
 	Tag       string `json:"tag,omitempty"`
 	Account   string `json:"account,omitempty"`
+	Version   string `json:"version,omitempty"`
 	// ClientLabel and AccountLabel are the names of Client and Account for people.
 	ClientLabel  string `json:"client_label"`
 	AccountLabel string `json:"account_label,omitempty"`
@@ -234,7 +235,7 @@ type Use struct {
 
 func (c count) use() Use { return Use{c.requests, c.spent, c.upstream, c.saved} }
 
-type spenderKey struct{ client, operation, tag, account string }
+type spenderKey struct{ client, operation, tag, account, version string }
 
 // histogram counts durations in buckets whose bounds double.
 type histogram struct {
@@ -297,7 +298,7 @@ func (h *History) listSpenders(c *counts[spenderKey], others spenderKey, period 
 		if n.last.requests+n.last.upstream == 0 {
 			continue
 		}
-		s := Spender{Client: key.client, Operation: key.operation, Tag: key.tag, Account: key.account, Use: n.last.use(), Before: n.before.use()}
+		s := Spender{Client: key.client, Operation: key.operation, Tag: key.tag, Account: key.account, Version: key.version, Use: n.last.use(), Before: n.before.use()}
 		s.ClientLabel = h.sources.Label(s.Client)
 		if s.Account != "" {
 			s.AccountLabel = h.sources.Label(s.Account)
@@ -305,7 +306,7 @@ func (h *History) listSpenders(c *counts[spenderKey], others spenderKey, period 
 		list = append(list, s)
 	}
 	slices.SortFunc(list, func(a, b Spender) int {
-		return cmp.Or(cmp.Compare(b.Spent, a.Spent), cmp.Compare(b.Upstream, a.Upstream), cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Client, b.Client), cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Tag, b.Tag), cmp.Compare(a.Account, b.Account))
+		return cmp.Or(cmp.Compare(b.Spent, a.Spent), cmp.Compare(b.Upstream, a.Upstream), cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Client, b.Client), cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Tag, b.Tag), cmp.Compare(a.Account, b.Account), cmp.Compare(a.Version, b.Version))
 	})
 	return list
 }

@@ -205,6 +205,8 @@ func inUse(u *limits.SharedUse) string {
 		name = "points of " + scope
 	case limits.Content:
 		name = "content creation in " + scope
+	case limits.Writes:
+		name = "writes in " + scope
 	case limits.Concurrency:
 		name = "concurrent requests"
 	case limits.CPU:
@@ -227,6 +229,7 @@ func reason(detail string) string {
 		"primary":        "the primary budget of this resource is exhausted until its reset, or the rest is in use, leased to other replicas or unknown",
 		"client":         "the client has used its part of the window, or the rest is kept for other clients of the account",
 		"points":         "the points of this operation are exhausted for this minute",
+		"writes":         "the client or the tag has used its writes of the minute or the hour (clients[].writes)",
 		"content":        "the limit for content creation is reached",
 		"cpu":            "the CPU time of this account is exhausted for this minute",
 		"concurrency":    "the limit for concurrent requests is reached",

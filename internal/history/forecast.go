@@ -18,6 +18,8 @@ type Account struct {
 	Forecasts map[string]Forecast `json:"forecasts,omitempty"`
 	// Clients are by the resource of the client's budget. A client without waiting and denied requests is omitted.
 	Clients map[string]ClientRequests `json:"clients,omitempty"`
+	// GraphQLDrain is set while GraphQL is almost empty and REST almost unused.
+	GraphQLDrain *GraphQLDrain `json:"graphql_drain,omitempty"`
 }
 
 // ClientRequests counts requests of a client for one resource, at this replica.

@@ -56,6 +56,8 @@ type History struct {
 	spenders   *counts[spenderKey] // by client and operation
 	tags       *counts[spenderKey] // by client and tag
 	charged    *counts[spenderKey] // by client and account
+	versions   *counts[spenderKey] // by client and version of the API
+	queries    *counts[spenderKey] // by account and GraphQL query
 	denied     *counts[limits.ClientResource]
 	state      any // nil before the first poll
 	watchers   map[*Watcher]bool
@@ -78,6 +80,7 @@ const (
 	maxSpenders   = 512
 	maxTags       = 512
 	maxCharged    = 512
+	maxVersions   = 512
 	maxDenied     = 512
 	recentSize    = 256
 	maxNameLength = 120 // bytes
@@ -99,10 +102,14 @@ func New(s Sources) *History {
 	return &History{
 		sources: s, listSoon: make(chan struct{}, 1),
 		operations: newCounts[string](maxOperations), spenders: newCounts[spenderKey](maxSpenders), tags: newCounts[spenderKey](maxTags), charged: newCounts[spenderKey](maxCharged),
+		versions: newCounts[spenderKey](maxVersions), queries: newCounts[spenderKey](maxQueries),
 		denied:  newCounts[limits.ClientResource](maxDenied),
 		samples: budgetSamples{}, accounts: map[string]listedAccount{}, watchers: map[*Watcher]bool{},
 	}
 }
+
+// noVersion is the name for requests whose client asks for no version, so that the upstream chooses one.
+const noVersion = "none"
 
 const requestEvent, accountsEvent = "request", "accounts"
 
@@ -168,6 +175,8 @@ func (h *History) Observe(r *proxy.Record) {
 	if r.Account != "" {
 		h.charged.at(spenderKey{client: client, account: truncated(r.Account)}, now).add(c)
 	}
+	h.versions.at(spenderKey{client: client, version: cmp.Or(r.Version, noVersion)}, now).add(c)
+	h.observeQuery(r, now)
 	if r.Client != "" && denied(r) {
 		h.denied.at(limits.ClientResource{Account: r.Account, Resource: r.Resource, Client: r.Client}, now).add(count{requests: 1})
 	}
@@ -328,6 +337,7 @@ func (h *History) describe(accounts []limits.Account, now time.Time) []Account {
 		described[i] = h.samples.describe(a, byAccount[a.Name], now)
 		described[i].Label = h.sources.Label(a.Name)
 		described[i].Clients = h.clients(a, waiting, now)
+		described[i].GraphQLDrain = h.drain(a, now)
 	}
 	return described
 }
@@ -420,12 +430,13 @@ type Accounts struct {
 }
 
 // Costs are the costs of the last hour. Spenders are by client and operation, Tags by client and tag, and Accounts by
-// client and account. Tags contains only requests with a tag.
+// client and account, and Versions by client and version of the API. Tags contains only requests with a tag.
 type Costs struct {
 	Operations []Operation `json:"operations"`
 	Spenders   []Spender   `json:"spenders"`
 	Tags       []Spender   `json:"tags"`
 	Accounts   []Spender   `json:"accounts"`
+	Versions   []Spender   `json:"versions"`
 }
 
 // Series returns the last hour.
@@ -486,6 +497,7 @@ func (h *History) costs(now time.Time) Costs {
 		h.listSpenders(h.spenders, spenderKey{client: others, operation: others}, last),
 		h.listSpenders(h.tags, spenderKey{client: others, tag: others}, last),
 		h.listSpenders(h.charged, spenderKey{client: others, account: others}, last),
+		h.listSpenders(h.versions, spenderKey{client: others, version: others}, last),
 	}
 }
 

@@ -323,7 +323,7 @@ func parseWeirLine(line []byte) (Request, error) {
 // a ledger in Redis that does not respond.
 var limitReasons = []limits.Reason{
 	limits.Closed, limits.Cooldown, limits.Concurrency, limits.Content, limits.Points, limits.CPU, limits.Primary, limits.ClientBudget,
-	limits.Queue, "store",
+	limits.Writes, limits.Queue, "store",
 }
 
 func refusedByLimit(cacheStatus string) bool {

@@ -62,10 +62,11 @@ type charge struct {
 
 // Resource is a primary limit with a name, which x-ratelimit-resource shows.
 type Resource struct {
-	Name      string        `yaml:"name"`
-	Limit     policy.Window `yaml:"limit"`
-	Anonymous int           `yaml:"anonymous"` // the limit of an address without a credential
-	Dialect   string        `yaml:"dialect"`   // the only dialect with the resource, or ""
+	Name      string                    `yaml:"name"`
+	Limit     policy.Window             `yaml:"limit"`
+	Anonymous int                       `yaml:"anonymous"` // the limit of an address without a credential
+	Kinds     map[policy.CallerKind]int `yaml:"kinds"`     // other limits of kinds of callers
+	Dialect   string                    `yaml:"dialect"`   // the only dialect with the resource, or ""
 }
 
 const core, searchResource, codeSearch, graphQLResource = "core", "search", "code_search", "graphql"
@@ -448,7 +449,7 @@ func (m *meter) limit(c caller, resource string) policy.Window {
 		return policy.Window{Max: cmp.Or(c.coreLimit, m.coreLimit(c.kind)), Window: m.limits.Primary.Window}
 	}
 	r := m.resources[slices.IndexFunc(m.resources, func(r Resource) bool { return r.Name == resource })]
-	if isAnonymous {
+	if r.Limit.Max = cmp.Or(r.Kinds[c.kind], r.Limit.Max); isAnonymous {
 		r.Limit.Max = r.Anonymous
 	}
 	return r.Limit

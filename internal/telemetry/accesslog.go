@@ -69,7 +69,7 @@ func (a *accessLog) write(r *proxy.Record) {
 		a.attrs = append(a.attrs, slog.String("limited", r.Limited.String()))
 	}
 	for _, optional := range [...]slog.Attr{
-		slog.String("limit_answer", r.LimitAnswer), slog.String("client", r.Client), slog.String("tag", r.Tag),
+		slog.String("limit_answer", r.LimitAnswer), slog.String("query_failure", r.QueryFailure), slog.String("api_version", r.Version), slog.String("client", r.Client), slog.String("tag", r.Tag),
 		slog.String("outside_range", r.OutsideRange), slog.String("error", r.Error),
 	} {
 		if optional.Value.String() != "" {

@@ -173,6 +173,9 @@ func byResource(list []limits.Budget) map[string]limits.Budget {
 			continue
 		}
 		kind, _, _ := strings.Cut(b.Resource, ":")
+		if kind == string(limits.Writes) { // a limit of one client
+			continue
+		}
 		if current, ok := budgets[kind]; !ok || remainingPart(b) < remainingPart(current) {
 			budgets[kind] = b
 		}

@@ -30,6 +30,7 @@ const (
 	outcomeKey   = attribute.Key("weir.outcome")
 	shownKey     = attribute.Key("weir.shown")
 	nameKey      = attribute.Key("server.name")
+	versionKey   = attribute.Key("weir.api.version")
 )
 
 // other is the label for all values without a separate label.
@@ -42,6 +43,7 @@ type metrics struct {
 
 	serverDuration, clientDuration, waits                                    histogram
 	requests, spent, saved, admissions, polls, retries, limitErrors, reloads counter
+	queryFailures, versions                                                  counter
 	refusedDeliveries                                                        counter
 	active                                                                   map[string]*active // by method
 	queries                                                                  queryNames
@@ -165,6 +167,8 @@ func (m *metrics) open(provider metric.MeterProvider) error {
 	count(&m.reloads, "weir.config.reloads", "{reload}", "configuration reloads, by outcome", outcomeKey)
 	count(&m.refusedDeliveries, "weir.webhooks.refused", "{delivery}", "refused webhook deliveries, by reason", reasonKey)
 	count(&m.limitErrors, "weir.upstream.limit_errors", "{error}", "responses by which the upstream reports a limit, by kind of limit", resourceKey, reasonKey)
+	count(&m.queryFailures, "weir.graphql.failures", "{query}", "GraphQL queries that timed out or exceeded resource limits, and those that Weir refused for it, by client and reason", clientKey, reasonKey)
+	count(&m.versions, "weir.api.versions", "{request}", "requests of clients, by the version of the API that they ask for; without the attribute they ask for none", clientKey, versionKey)
 	return errors.Join(append(errs, m.openObserved())...)
 }
 
@@ -227,6 +231,7 @@ func (m *metrics) observe(r *proxy.Record) {
 	if !r.Background {
 		m.serverDuration.record(ctx, r.Elapsed, r.Status, r.Method, r.Route)
 		m.requests.add(ctx, 1, r.Operation, client, string(r.Outcome))
+		m.versions.add(ctx, 1, client, r.Version)
 		if r.Saved {
 			m.saved.add(ctx, 1, r.Operation)
 		}
@@ -263,6 +268,9 @@ func (m *metrics) observe(r *proxy.Record) {
 	}
 	if r.Spent > 0 {
 		m.spent.add(ctx, r.Spent, client, r.Operation, resource, m.queries.label(r.Query))
+	}
+	if r.QueryFailure != "" {
+		m.queryFailures.add(ctx, 1, client, r.QueryFailure)
 	}
 	if r.Polls > 0 {
 		m.polls.add(ctx, r.Polls)

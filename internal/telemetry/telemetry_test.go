@@ -41,7 +41,7 @@ func equal[T any](t testing.TB, name string, got, want T, options ...cmp.Option)
 func fullRecord() *proxy.Record {
 	return &proxy.Record{
 		Start: time.Now(), Method: http.MethodGet, Route: "/repos/{owner}/{repo}", Operation: "repos/get", Resource: policy.Core, Client: "builds", Upstream: "api.example.com",
-		Status: 200, Elapsed: time.Second, Outcome: "collapsed", Saved: true, Spent: 1, Polls: 1, Sent: 2,
+		Status: 200, Elapsed: time.Second, Outcome: "collapsed", Saved: true, Spent: 1, Polls: 1, Sent: 2, QueryFailure: "timeout", Version: "2022-11-28",
 		Trace: "0af7651916cd43dd8448eb211c80319c", Span: "b7ad6b7169203331",
 		Stages: []proxy.Stage{
 			{Name: "queue", Elapsed: time.Second, Detail: "points"}, {Name: "attempt", Elapsed: time.Second, Detail: "202"}, {Name: "settle"},
@@ -330,7 +330,7 @@ func TestClientsHaveGauges(t *testing.T) {
 		}
 		synctest.Wait()
 		s := sources(0)
-		s.Accounts, s.Waiting = ledger.Accounts, limiter.WaitingByClient
+		s.Accounts, s.Waiting = ledger.Accounts, limiter.Waiting
 		w := watching(t, s)
 		text := w.scrape(false)
 		for labels, values := range map[string][]int{ // nominal, lower and upper limit, use, demand

@@ -202,6 +202,6 @@ func (c *client) settle(permit *limits.Permit, response *Response, elapsed time.
 	_, _ = c.limiter.Settle(context.Background(), *permit, outcome)
 	if !outcome.Ended {
 		time.Sleep(time.Until(ended))
-		_ = c.limiter.Release(context.Background(), *permit, response.Aborted)
+		c.limiter.Release(context.Background(), *permit, response.Aborted)
 	}
 }

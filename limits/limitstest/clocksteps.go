@@ -34,7 +34,7 @@ type countedLedger struct {
 	decisions *atomic.Int64
 }
 
-func (l countedLedger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
+func (l countedLedger) Admit(ctx context.Context, c limits.Claim) limits.Decision {
 	l.decisions.Add(1)
 	return l.Ledger.Admit(ctx, c)
 }

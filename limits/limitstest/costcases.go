@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 // priced adds a cost to a claim.
@@ -20,6 +21,21 @@ func costing(o limits.Outcome, cost int) limits.Outcome {
 
 // costCases test requests that cost more than 1 in their primary window. The window has 100 tokens.
 var costCases = []testCase{
+	{"200 parallel calls of a new account reserve at most the limit of its kind", func(h *harness) {
+		for kind, limit := range map[policy.CallerKind]int{
+			policy.Workflow: 1000, policy.User: 5000, policy.Installation: 5000, policy.Enterprise: 10_000, policy.EnterpriseWorkflow: 15_000,
+		} {
+			c := get(policy.GraphQL)
+			c.Account, c.Kind, c.Cost = string(kind), kind, limit*2/5
+			granted := 0
+			for range 200 {
+				if _, d := h.admit(c); d.Granted {
+					granted++
+				}
+			}
+			h.check("grants of "+string(kind), granted, 2)
+		}
+	}},
 	{"a permit reserves its cost until a report contains it", func(h *harness) {
 		reset := time.Now().Add(time.Hour).Truncate(second)
 		h.spend(get("core"), reported("core", 1, 100, reset))

@@ -29,7 +29,7 @@ type demandOfReplicas struct {
 	replicas int
 }
 
-func (l demandOfReplicas) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
+func (l demandOfReplicas) Admit(ctx context.Context, c limits.Claim) limits.Decision {
 	c.Waiting = max(1, c.Waiting) * l.replicas
 	return l.Ledger.Admit(ctx, c)
 }

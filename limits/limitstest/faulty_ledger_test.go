@@ -25,19 +25,19 @@ func (s alteringLedger) Settle(ctx context.Context, p limits.Permit, o limits.Ou
 // unrenewedLedger ignores renewals.
 type unrenewedLedger struct{ Ledger }
 
-func (unrenewedLedger) Renew(context.Context, []limits.OpenPermit) error { return nil }
+func (unrenewedLedger) Renew([]limits.OpenPermit) {}
 
 // hastyLedger releases aborted responses immediately.
 type hastyLedger struct{ Ledger }
 
-func (h hastyLedger) Release(ctx context.Context, p limits.Permit, _ bool) error {
-	return h.Ledger.Release(ctx, p, false)
+func (h hastyLedger) Release(ctx context.Context, p limits.Permit, _ bool) {
+	h.Ledger.Release(ctx, p, false)
 }
 
 // cheapLedger reserves nine tenths of the cost of a claim.
 type cheapLedger struct{ Ledger }
 
-func (l cheapLedger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
+func (l cheapLedger) Admit(ctx context.Context, c limits.Claim) limits.Decision {
 	c.Cost = c.Cost * 9 / 10
 	return l.Ledger.Admit(ctx, c)
 }

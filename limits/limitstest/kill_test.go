@@ -154,13 +154,13 @@ func (k *killed) call(p limits.Permit, do func(*limits.Memory, limits.Permit) er
 	return do(k.Memory, p)
 }
 
-func (k *killed) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
+func (k *killed) Admit(ctx context.Context, c limits.Claim) limits.Decision {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.token != "" {
 		c.Account = k.token
 	}
-	d, err := k.Memory.Admit(ctx, c)
+	d := k.Memory.Admit(ctx, c)
 	if d.Granted {
 		k.permits[c.ID] = permit{k.Memory, c.Account}
 		if n := len(k.back); n < len(k.kills) {
@@ -174,24 +174,24 @@ func (k *killed) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 			}
 		}
 	}
-	return d, err
+	return d
 }
 
 func (k *killed) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) error {
 	return k.call(p, func(m *limits.Memory, p limits.Permit) error { return m.Settle(ctx, p, o) })
 }
 
-func (k *killed) Release(ctx context.Context, p limits.Permit, aborted bool) error {
-	return k.call(p, func(m *limits.Memory, p limits.Permit) error { return m.Release(ctx, p, aborted) })
+func (k *killed) Release(ctx context.Context, p limits.Permit, aborted bool) {
+	_ = k.call(p, func(m *limits.Memory, p limits.Permit) error { m.Release(ctx, p, aborted); return nil })
 }
 
-func (k *killed) Renew(ctx context.Context, permits []limits.OpenPermit) error {
+func (k *killed) Renew(permits []limits.OpenPermit) {
 	for _, open := range permits {
 		_ = k.call(open.Permit, func(m *limits.Memory, p limits.Permit) error {
-			return m.Renew(ctx, []limits.OpenPermit{{Permit: p, Elapsed: open.Elapsed}})
+			m.Renew([]limits.OpenPermit{{Permit: p, Elapsed: open.Elapsed}})
+			return nil
 		})
 	}
-	return nil
 }
 
 func TestKilledProcessesExceedNoLimit(t *testing.T) {

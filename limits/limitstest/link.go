@@ -47,25 +47,26 @@ func (l *link) delay() (again bool, err error) {
 }
 
 // Admit implements limits.Ledger.
-func (l *link) Admit(ctx context.Context, claim limits.Claim) (limits.Decision, error) {
+func (l *link) Admit(ctx context.Context, claim limits.Claim) limits.Decision {
+	crashed := limits.Decision{Reason: "crashed", Wait: time.Hour}
 	again, err := l.delay()
 	if err != nil {
-		return limits.Decision{}, err
+		return crashed
 	}
 	began := time.Now()
-	d, err := l.Ledger.Admit(ctx, claim)
-	if again && err == nil {
-		d, err = l.Ledger.Admit(ctx, claim)
+	d := l.Ledger.Admit(ctx, claim)
+	if again {
+		d = l.Ledger.Admit(ctx, claim)
 	}
 	if d.Granted {
 		l.mu.Lock()
 		l.granted[claim.ID] = maxTime(began, time.Now().Add(-l.lag))
 		l.mu.Unlock()
 	}
-	if _, broken := l.delay(); broken != nil {
-		return limits.Decision{}, broken
+	if _, err := l.delay(); err != nil {
+		return crashed
 	}
-	return d, err
+	return d
 }
 
 // Settle implements limits.Ledger.
@@ -93,24 +94,23 @@ func (l *link) Settle(ctx context.Context, permit limits.Permit, outcome limits.
 }
 
 // Release implements limits.Ledger.
-func (l *link) Release(ctx context.Context, permit limits.Permit, aborted bool) error {
+func (l *link) Release(ctx context.Context, permit limits.Permit, aborted bool) {
 	again, err := l.delay()
-	if err != nil {
-		return err
+	if err == nil {
+		l.Ledger.Release(ctx, permit, aborted)
 	}
-	err = l.Ledger.Release(ctx, permit, aborted)
 	if again {
-		err = l.Ledger.Release(ctx, permit, aborted)
+		l.Ledger.Release(ctx, permit, aborted)
 	}
-	return err
 }
 
 // Renew implements limits.Ledger.
-func (l *link) Renew(ctx context.Context, permits []limits.OpenPermit) error {
-	if _, err := l.delay(); err != nil {
-		return err
+func (l *link) Renew(permits []limits.OpenPermit) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.crashed {
+		l.Ledger.Renew(permits)
 	}
-	return l.Ledger.Renew(ctx, permits)
 }
 
 // grantedAt returns the time at which a permit was granted.

@@ -1,9 +1,9 @@
--- The leases of one account. Every script on an account is clock.lua, this file, and the file of the script. doc.go
--- describes the fields of the hash. A script reads fields when needed, changes tables in memory, and writes the changed
+-- The leases of one account. Every script on an account is clock.lua, steady.lua, this file, and the file of the script (with
+-- divide.lua before roundtrip.lua). doc.go describes the fields of the hash. A script reads fields when needed, changes tables in memory, and writes the changed
 -- tables with save(). Times are microseconds since 1970 on the clock of Redis.
 
 local SECOND = 1000000
-local LONGEST, MOST = 3600 * SECOND, 1e9 -- the longest wait and the largest number of a report, as in policy/numbers.go
+local MOST = 1e9 -- the largest number of a report, as in policy/numbers.go
 local JITTER = 2 * SECOND -- two resets within this distance are resets of one window
 local BEHIND = 10 -- the same as mostBehind in window.go
 local LEASE_TIME, SPARE_TIME = 30 * SECOND, 300 * SECOND -- the same as leaseTime and spareTime in account.go

@@ -62,14 +62,14 @@ func (m *bench) scriptTime(b *testing.B) (micros, calls float64) {
 func (m *bench) send(b *testing.B, c limits.Claim, settled bool) limits.Permit {
 	b.Helper()
 	c.ID, c.Kind = m.ids.Add(1), policy.User
-	if d, err := m.Admit(b.Context(), c); err != nil || !d.Granted {
-		b.Error(d, err)
+	if d := m.Admit(b.Context(), c); !d.Granted {
+		b.Error(d)
 	}
 	if !settled {
 		return limits.Permit{Claim: c}
 	}
 	now := time.Now()
-	rate := limits.Rate{Limit: 1 << 30, Used: 1, Reset: now.Add(time.Hour), Date: now, Resource: c.Resource}
+	rate := limits.Rate{Limit: 1e9, Used: 1, Reset: now.Add(time.Hour), Date: now, Resource: c.Resource}
 	if err := m.Settle(b.Context(), limits.Permit{Claim: c}, answered(rate)); err != nil {
 		b.Error(err)
 	}
@@ -137,7 +137,7 @@ func BenchmarkRedis(b *testing.B) {
 // BenchmarkBatches measures requests of one account from several concurrent clients.
 func BenchmarkBatches(b *testing.B) {
 	rules := defaultRules()
-	rules.Points.REST, rules.Concurrent, rules.Primary.User = 1<<30, 1<<20, 1<<30
+	rules.Points.REST, rules.Concurrent, rules.Primary.User = 1<<30, 1<<20, 1e9
 	for _, clients := range []int{1, 8, 64} {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {
 			m := newBench(b, rules)
@@ -150,9 +150,7 @@ func BenchmarkBatches(b *testing.B) {
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					if err := m.Release(b.Context(), m.send(b, claim, true), false); err != nil {
-						b.Error(err)
-					}
+					m.Release(b.Context(), m.send(b, claim, true), false)
 				}
 			})
 			m.background.Wait()

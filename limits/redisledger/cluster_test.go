@@ -137,10 +137,7 @@ func newAccountWaits(t *testing.T, nodes []*node) {
 		l.indexed = c.accounts
 		before := time.Now()
 		claim := limits.Claim{ID: 1, Account: fmt.Sprint(c), Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
-		d, err := l.Admit(t.Context(), claim)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := l.Admit(t.Context(), claim)
 		// Redis decides at some time between before and now.
 		const rounding = 10 * time.Millisecond
 		if d.Granted != (c.wait == 0) || !d.Granted && (time.Now().Add(d.Wait).Before(before.Add(c.wait-rounding)) || d.Wait > c.wait+rounding) {
@@ -166,7 +163,7 @@ func failoverKeepsSpends(t *testing.T, nodes []*node) {
 				p := limits.Permit{Claim: limits.Claim{
 					ID: uint64(1 + i + accounts*spent[i]), Account: fmt.Sprint("account ", i), Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1,
 				}}
-				if d, err := l.Admit(ctx, p.Claim); err != nil || !d.Granted {
+				if d := l.Admit(ctx, p.Claim); !d.Granted {
 					return false
 				}
 				spent[i]++
@@ -225,10 +222,7 @@ func TestLostShardConcernsItsAccountsOnly(t *testing.T) {
 			request := func(name string) limits.Decision {
 				id++
 				p := limits.Permit{Claim: limits.Claim{ID: id, Account: name, Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}}
-				d, err := l.Admit(ctx, p.Claim)
-				if err != nil {
-					t.Fatal(err)
-				}
+				d := l.Admit(ctx, p.Claim)
 				if d.Granted {
 					rate := limits.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
 					_ = l.Settle(ctx, p, answered(rate)) // sent later

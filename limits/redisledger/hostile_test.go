@@ -54,8 +54,8 @@ type watched struct {
 	decisions *decisions
 }
 
-func (w watched) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
-	d, err := w.Ledger.Admit(ctx, c)
+func (w watched) Admit(ctx context.Context, c limits.Claim) limits.Decision {
+	d := w.Ledger.Admit(ctx, c)
 	w.decisions.mu.Lock()
 	defer w.decisions.mu.Unlock()
 	if d.Granted {
@@ -63,7 +63,7 @@ func (w watched) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 	} else if time.Since(w.decisions.began) > 3*time.Second { // accounts of a new Redis wait for restores
 		w.decisions.refused[d.Reason]++
 	}
-	return d, err
+	return d
 }
 
 // run runs a scenario on Redis in virtual time, while meddle disturbs the connections.

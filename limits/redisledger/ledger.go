@@ -151,7 +151,7 @@ func (l *Ledger) add(a *account) { l.accounts[a.name], a.awake = a, l.awake }
 // Admit implements [limits.Ledger]. If nothing that this replica knows refuses the claim, the next round trip sends the claim
 // to Redis. Without Redis, the leases of this replica decide. Admit ignores the end of ctx, because a cancelled claim would
 // leak its permit.
-func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, error) {
+func (l *Ledger) Admit(ctx context.Context, c limits.Claim) limits.Decision {
 	r := l.rules.Load()
 	for {
 		l.mu.Lock()
@@ -166,28 +166,28 @@ func (l *Ledger) Admit(ctx context.Context, c limits.Claim) (limits.Decision, er
 		if d.Granted && a.part.Has(c) {
 			d = a.part.Admit(c, r, l.now())
 			l.mu.Unlock()
-			return d, nil
+			return d
 		}
 		l.mu.Unlock()
 		if !d.Granted && rested && l.roundTrip(ctx, a, &entry{}) == nil { // the other replicas may know better
 			continue
 		}
 		if !d.Granted {
-			return d, nil
+			return d
 		}
 		e := &entry{claim: &c}
 		switch err := l.roundTrip(ctx, a, e); {
 		case e.moved: // now the merged account decides
 			continue
 		case err == nil:
-			return e.decision, nil
+			return e.decision
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.Closed {
-			return limits.Decision{Reason: Store, Wait: retryStore}, nil
+			return limits.Decision{Reason: Store, Wait: retryStore}
 		}
-		return l.account(c.Account, c.Kind).admitFromLeases(c, r, l.registered, l.now()), nil
+		return l.account(c.Account, c.Kind).admitFromLeases(c, r, l.registered, l.now())
 	}
 }
 
@@ -199,7 +199,7 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 	r := l.rules.Load()
 	l.mu.Lock()
 	a := l.account(p.Account, p.Kind)
-	a.part.Settle(p, o, r, l.now())
+	a.part.Settle(&p, &o, r, l.now())
 	a.accepted = a.accepted || o.Sent && !o.Unauthorized
 	a.touch(a.part.Touches(p.Claim, o.Rate.Resource, r)...)
 	l.mu.Unlock()
@@ -217,25 +217,24 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 }
 
 // Release implements [limits.Ledger].
-func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) error {
+func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) {
 	l.mu.Lock()
 	a := l.account(p.Account, p.Kind)
 	a.part.Release(p.ID, aborted, l.now())
 	a.touch(a.part.Touches(p.Claim, "", l.rules.Load())...)
 	l.mu.Unlock()
-	return l.flush(ctx, a, false)
+	_ = l.flush(ctx, a, false) // fails only if it is immediate
 }
 
 // Renew implements [limits.Ledger]. The lease of the replica contains the permits, so a renewal needs no call.
-func (l *Ledger) Renew(_ context.Context, permits []limits.OpenPermit) error {
+func (l *Ledger) Renew(permits []limits.OpenPermit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range permits {
 		a := l.account(p.Account, p.Kind)
-		a.part.Renew(p, l.rules.Load(), l.now())
+		a.part.Renew(&p, l.rules.Load(), l.now())
 		a.touch(a.part.Touches(p.Claim, "", l.rules.Load())...)
 	}
-	return nil
 }
 
 // Open implements [limits.Operator].

@@ -24,7 +24,7 @@ type accountReply struct {
 	Enforced bool          `json:"enforced"`
 	Cooldown string        `json:"cooldown"`
 	Version  int64         `json:"cooldown_version"`
-	Windows  []windowReply `json:"windows"`
+	Windows  []windowState `json:"windows"`
 	Budgets  []struct {
 		Budget  string `json:"budget"`
 		Spent   int64  `json:"spent"`

@@ -1,5 +1,5 @@
 -- Keeps a replica registered, and renews the TTL of the keys that all replicas share.
--- KEYS: replicas, epoch, secret, accounts. ARGV[1]: {replica, ttl, secret, process}, ttl in milliseconds.
+-- KEYS: replicas, epoch, secret, accounts. ARGV[1]: registration in heartbeat.go, with the ttl in milliseconds.
 
 local time = clock()
 local arg = cjson.decode(ARGV[1])

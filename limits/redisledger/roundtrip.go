@@ -57,14 +57,14 @@ type call struct {
 	// Enforced means that this replica knows that the upstream limits the account.
 	Enforced bool `json:"enforced"`
 	// Into is the account into which this replica has merged the account, or empty.
-	Into            string       `json:"into,omitempty"`
-	Headroom        float64      `json:"headroom"`
-	CooldownVersion int64        `json:"cooldown_version"`
-	Cooldown        string       `json:"cooldown,omitempty"` // a changed cool-down
-	Windows         []windowCall `json:"windows,omitempty"`
-	Budgets         []budgetCall `json:"budgets,omitempty"`
-	Claims          [][]needCall `json:"claims,omitempty"`
-	Left            [][]leftCall `json:"left,omitempty"`
+	Into            string          `json:"into,omitempty"`
+	Headroom        float64         `json:"headroom"`
+	CooldownVersion int64           `json:"cooldown_version"`
+	Cooldown        string          `json:"cooldown,omitempty"` // a changed cool-down
+	Windows         []windowState   `json:"windows,omitempty"`
+	Budgets         []budgetCall    `json:"budgets,omitempty"`
+	Claims          [][]limits.Need `json:"claims,omitempty"`
+	Left            [][]leftCall    `json:"left,omitempty"`
 }
 
 // reach bounds the time of Redis at the execution of a call, by the monotonic clock of this replica. Both bounds are zero
@@ -74,25 +74,26 @@ type reach struct {
 	Latest   int64 `json:"latest"`
 }
 
-// windowCall contains the reports of this replica about a window.
-type windowCall struct {
-	Budget  string       `json:"budget"`
-	Version int64        `json:"version"` // that this replica has learned
-	Silent  int64        `json:"silent"`
-	Opened  int64        `json:"opened"`
-	Reports []reportCall `json:"reports,omitempty"`
+// windowState contains the reports about a window. Times are texts, because cjson rounds large numbers.
+type windowState struct {
+	Budget  string         `json:"budget"`
+	Version int64          `json:"version"` // that the replica has learned
+	Silent  int64          `json:"silent"`
+	Opened  int64          `json:"opened,string"`
+	Reports []windowReport `json:"reports,omitempty"`
 }
 
-type reportCall struct {
-	Reset     int64 `json:"reset"`
-	MaxOffset int64 `json:"max_offset"`
-	MinOffset int64 `json:"min_offset"`
+type windowReport struct {
+	Reset     int64 `json:"reset,string"`
+	MaxOffset int64 `json:"max_offset,string"`
+	MinOffset int64 `json:"min_offset,string"`
 	Limit     int64 `json:"limit"`
 	Used      int64 `json:"used"`
 	Responses int64 `json:"responses"`
-	Granted   int64 `json:"granted"`
-	Own       int64 `json:"own"`
-	Lost      int64 `json:"lost"`
+	Granted   int64 `json:"granted"` // in a call
+	// Own and Lost are the counts of the replica in a call, and those of the other replicas in a reply.
+	Own  int64 `json:"own"`
+	Lost int64 `json:"lost"`
 }
 
 // budgetCall contains the use of one budget. Spare is the number of tokens that the replica keeps beyond its use. Ahead
@@ -122,34 +123,6 @@ type waitCall struct {
 	Ends   int64  `json:"ends"`
 }
 
-// needCall is what a claim needs of a budget, an index in call.Budgets.
-type needCall struct {
-	Budget int   `json:"budget"`
-	Cost   int64 `json:"cost"`
-	Limit  int64 `json:"limit"`
-	// Client is the budget of the claim's client, or empty. Counted is its index in call.Budgets, or -1 if the claim does not
-	// change it. Share is the weight of the client or, if the account has one client, of the replica. It is zero if the budget
-	// is not divided.
-	Client  string `json:"client,omitempty"`
-	Counted int    `json:"counted"`
-	Share   int64  `json:"share"`
-	// Waiting is the number of claims of the client that wait at this replica. Shares, Window and Paced are those of [limits.Need].
-	Waiting int   `json:"waiting,omitempty"`
-	Shares  int64 `json:"shares"`
-	Window  int64 `json:"window"`
-	Paced   bool  `json:"paced"`
-	// Resource means that the budget counts the requests of a resource.
-	Resource bool `json:"resource"`
-	// Guarantees are tokens that the claim must leave to other clients, as far as these clients have not used them.
-	Guarantees []guaranteeCall `json:"guarantees,omitempty"`
-}
-
-// guaranteeCall is a guarantee of a client, whose budget is an index in call.Budgets.
-type guaranteeCall struct {
-	Budget int   `json:"budget"`
-	Tokens int64 `json:"tokens"`
-}
-
 // leftCall contains spent tokens that a leaving replica gives back, and the time until they return.
 type leftCall struct {
 	Budget string `json:"budget"`
@@ -169,31 +142,12 @@ type reply struct {
 	Into            string        `json:"into"` // the account into which a replica has merged the account, or empty
 	CooldownVersion int64         `json:"cooldown_version"`
 	Cooldown        string        `json:"cooldown"`
-	Windows         []windowReply `json:"windows"`
+	Windows         []windowState `json:"windows"`
 	Budgets         []budgetReply `json:"budgets"`
 	Claims          []claimReply  `json:"claims"`
 }
 
-type windowReply struct {
-	Budget  string        `json:"budget"` // in replies of read.lua
-	Version int64         `json:"version"`
-	Silent  int64         `json:"silent"`
-	Opened  int64         `json:"opened,string"`
-	Reports []reportReply `json:"reports"`
-}
-
-type reportReply struct {
-	Reset     int64 `json:"reset,string"`
-	MaxOffset int64 `json:"max_offset,string"`
-	MinOffset int64 `json:"min_offset,string"`
-	Limit     int64 `json:"limit"`
-	Used      int64 `json:"used"`
-	Responses int64 `json:"responses"`
-	Own       int64 `json:"own"` // of the other replicas, as Lost
-	Lost      int64 `json:"lost"`
-}
-
-func (w windowReply) state() limits.WindowState {
+func (w windowState) state() limits.WindowState {
 	s := limits.WindowState{Silent: w.Silent, Opened: w.Opened}
 	for _, r := range w.Reports {
 		report := limits.Report{
@@ -218,11 +172,11 @@ type budgetReply struct {
 	Others  int64 `json:"others"`
 }
 
-// claimReply is the decision on a claim. Budget is the index of the refusing budget, or -1 if the account is
-// relearning. At is the time at which the refusal may end, or 0.
+// claimReply is the decision on a claim. Budget is the refusing budget, or empty if the account is relearning. At is the time at
+// which the refusal may end, or 0.
 type claimReply struct {
-	Granted bool `json:"granted"`
-	Budget  int  `json:"budget"`
+	Granted bool   `json:"granted"`
+	Budget  string `json:"budget"`
 	// The budget may have tokens. Kept means that they are guaranteed to other clients, and Yielded that other clients wait
 	// for them.
 	Kept    bool  `json:"kept"`
@@ -311,8 +265,6 @@ type roundTrip struct {
 	shard   *shard
 	rest    bool // the call returns all leases of an idle account
 	claims  []*entry
-	needs   [][]limits.Need
-	indexes map[string]int // in call.Budgets
 	touched map[string]bool
 	ahead   map[string]int64 // requested spare tokens by budget
 	changes int              // of the cool-down that the call contains
@@ -332,7 +284,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *roundTrip {
 	merged := func() bool { return l.canonical(a.name) != a.name }
 	x := &roundTrip{
 		account: a, rules: r, now: l.now, merged: merged, sent: now, shard: to.shard,
-		indexes: map[string]int{}, ahead: map[string]int64{}, touched: a.touched,
+		ahead: map[string]int64{}, touched: a.touched,
 	}
 	x.call = call{
 		TTL: a.ttl(r), Account: a.title(), Replica: l.Replica, Process: to.process, reach: to.shard.reach(now), MayBeLost: l.mayBeLost(),
@@ -355,7 +307,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *roundTrip {
 		needs := a.part.Needs(*e.claim, r, now)
 		a.noteClaim(needs, now)
 		a.touch(a.part.WindowBudget(e.claim.Resource)) // an unlimited window may be limited now
-		x.claims, x.needs = append(x.claims, e), append(x.needs, needs)
+		x.claims, x.call.Claims = append(x.claims, e), append(x.call.Claims, needs)
 	}
 	if a.full || leave {
 		a.touch(a.part.Used(now)...)
@@ -370,26 +322,10 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *roundTrip {
 		}
 	}
 	pending := map[string]int64{}
-	for i, needs := range x.needs {
-		var list []needCall
+	for _, needs := range x.call.Claims {
 		for _, n := range needs {
-			c := x.claims[i].claim
-			need := needCall{
-				Budget: x.indexes[n.Budget], Cost: n.Cost, Limit: n.Limit, Client: n.Client, Counted: -1, Share: n.Share, Waiting: c.Waiting,
-				Shares: n.Shares, Resource: n.Reason == limits.Primary, Window: n.Window, Paced: n.Paced,
-			}
-			if index, ok := x.indexes[n.Client]; ok && !a.part.IsWindow(n.Budget) { // the requests of a window are another need
-				need.Counted = index
-			} else if len(c.Clients) == 0 {
-				need.Share = 1
-			}
-			for _, g := range n.Guarantees {
-				need.Guarantees = append(need.Guarantees, guaranteeCall{x.indexes[g.Budget], g.Tokens})
-			}
-			list = append(list, need)
 			pending[n.Budget] += n.Cost
 		}
-		x.call.Claims = append(x.call.Claims, list)
 	}
 	for i := range x.call.Budgets {
 		b := &x.call.Budgets[i]
@@ -450,17 +386,16 @@ func (x *roundTrip) add(budget string) {
 			b.Waits = append(b.Waits, waitCall{client, share, cost, demand, toRedis(ends, *x.offset)})
 		})
 	}
-	x.indexes[budget] = len(x.call.Budgets)
 	x.call.Budgets = append(x.call.Budgets, b)
 	if !x.part.IsWindow(budget) {
 		return
 	}
-	w := windowCall{Budget: budget, Version: x.windows[budget]}
+	w := windowState{Budget: budget, Version: x.windows[budget]}
 	if x.offset != nil {
 		if s, ok := x.part.WindowState(budget, *x.offset, x.sent); ok {
 			w.Silent, w.Opened = s.Silent, s.Opened
 			for _, r := range s.Reports {
-				w.Reports = append(w.Reports, reportCall{r.Reset, r.MaxOffset, r.MinOffset, r.Limit, r.Used, r.Responses, r.Granted, r.Counts.Own, r.Counts.Lost})
+				w.Reports = append(w.Reports, windowReport{r.Reset, r.MaxOffset, r.MinOffset, r.Limit, r.Used, r.Responses, r.Granted, r.Counts.Own, r.Counts.Lost})
 			}
 		}
 	} else {
@@ -541,12 +476,12 @@ func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 	}
 	for i, e := range x.claims {
 		if e.moved = x.merged(); e.moved {
-			for _, n := range x.needs[i] {
+			for _, n := range x.call.Claims[i] {
 				x.touch(n.Budget) // the next round trip returns the tokens
 			}
 			continue
 		}
-		e.decision = x.decide(*e.claim, x.needs[i], answer.Claims[i], now)
+		e.decision = x.decide(*e.claim, x.call.Claims[i], answer.Claims[i], now)
 	}
 	if x.rest {
 		clear(a.leases)
@@ -563,7 +498,7 @@ func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 
 // hasReports reports whether the call left out reports, because the clock of Redis was unknown.
 func (x *roundTrip) hasReports(now int64) bool {
-	return slices.ContainsFunc(x.call.Windows, func(w windowCall) bool {
+	return slices.ContainsFunc(x.call.Windows, func(w windowState) bool {
 		s, _ := x.part.WindowState(w.Budget, limits.Offset{}, now)
 		return len(s.Reports) > 0
 	})
@@ -587,9 +522,7 @@ func (x *roundTrip) decide(c limits.Claim, needs []limits.Need, answer claimRepl
 		return d
 	}
 	d := limits.Decision{Reason: Store}
-	if answer.Budget >= 0 {
-		budget := x.call.Budgets[answer.Budget].Budget
-		i := slices.IndexFunc(needs, func(n limits.Need) bool { return n.Budget == budget })
+	if i := slices.IndexFunc(needs, func(n limits.Need) bool { return n.Budget == answer.Budget }); i >= 0 {
 		d.Reason, d.Shared = needs[i].Reason, x.part.SharedUse(c, needs, i, now)
 		if answer.Yielded && needs[i].Client != "" {
 			d.Reason = limits.ClientBudget

@@ -41,9 +41,10 @@ local ended = {} -- the budgets whose window has ended here, but not yet at the 
 for _, own in ipairs(call.windows or {}) do
   local w, resource, counts = window(own.budget), own.budget:sub(8), {}
   end_windows(own.budget, w)
-  open_window(own.budget, w, own.opened)
+  open_window(own.budget, w, tonumber(own.opened))
   local version = w.version
   for _, new in ipairs(own.reports or {}) do
+    for _, name in ipairs({'reset', 'max_offset', 'min_offset'}) do new[name] = tonumber(new[name]) end
     local o = report(w, new)
     if o then
       count(w, o, resource, new)
@@ -79,8 +80,10 @@ local function others(b) return total(b.budget).tokens - b.lease.tokens end
 -- Reports whether refused claims wait for a budget.
 local function short(t) return now < (t.scarce or 0) end
 
-for i, b in ipairs(budgets) do
+local by_name = {}
+for _, b in ipairs(budgets) do
   local t, l, w = total(b.budget), lease(call.replica, b.budget), window(b.budget)
+  by_name[b.budget] = b
   if w then end_windows(b.budget, w) end
   local before = {l.tokens, l.extra, l.spent, l.held, l.reported, l.windows}
   catch_up(l, w)
@@ -125,7 +128,7 @@ end
 local function guaranteed(need)
   local tokens = 0
   for _, g in ipairs(need.guarantees or {}) do
-    local t = total(budgets[g.budget + 1].budget)
+    local t = total(g.budget)
     tokens = tokens + max(0, g.tokens - t.spent - t.held)
   end
   return tokens
@@ -135,7 +138,7 @@ end
 -- one client, each replica counts as a client with a share of 1.
 local function own_field(n)
   if n.client then return 't:' .. n.client end
-  return lease_name(call.replica, budgets[n.budget + 1].budget)
+  return lease_name(call.replica, n.budget)
 end
 
 local function used(name)
@@ -145,15 +148,14 @@ end
 
 -- Records that a claim waits. at is the time of its next attempt, or 0.
 local function wait(n, at)
-  local b = budgets[n.budget + 1]
-  local t = total(b.budget)
-  local name, ends = own_field(n), min(max(now, at), now + LONGEST_WAIT) + (b.budget == 'slots' and SLOTS_WAIT or WAIT_TIME)
+  local t = total(n.budget)
+  local name, ends = own_field(n), min(max(now, at), now + LONGEST_WAIT) + (n.budget == 'slots' and SLOTS_WAIT or WAIT_TIME)
   t.waits, t.scarce = t.waits or {}, max(t.scarce or 0, ends)
   if n.share > 0 then
     if t.waits[name] then ends = max(ends, t.waits[name].ends) end
     t.waits[name] = {share = n.share, cost = n.cost, demand = n.cost * max(1, n.waiting or 1), ends = ends}
   end
-  changed['t:' .. b.budget], save_needed = true, true
+  changed['t:' .. n.budget], save_needed = true, true
 end
 
 -- Returns the other clients that wait for a budget. The demand of a client is known for one replica.
@@ -171,23 +173,22 @@ end
 
 -- Applies the rule that divides a budget (divide.lua). in_use is the number of tokens of all leases.
 local function verdict(n, t)
-  local b, own = budgets[n.budget + 1], own_field(n)
+  local b, own = by_name[n.budget], own_field(n)
   local free = capacity(window(b.budget), n.limit) - others(b) - b.used
   return divide({cost = n.cost, limit = n.limit, free = free, in_use = t.tokens, window = n.window, pace = t.pace or 0, paced = n.paced,
     now = now, share = n.share, shares = n.shares, used = n.share > 0 and used(own) or 0, kept = guaranteed(n),
     waits = n.share > 0 and waiting(t, own) or {}})
 end
 
--- Decides a claim: a list of needs (needCall). A refusal has the index of a budget, and the time of the next attempt, or 0.
+-- Decides a claim: a list of needs (limits.Need). A refusal has the budget, and the time of the next attempt, or 0.
 local function claim(needs)
-  if now < account.relearning_until then return {granted = false, budget = -1, at = int(account.relearning_until)} end
+  if now < account.relearning_until then return {granted = false, at = int(account.relearning_until)} end
   local refusing, refused_until, keeping, yielding
   local function refuse(n, at)
     if not refusing or at > refused_until then refusing, refused_until = n, at end
   end
   for _, n in ipairs(needs) do
-    local b = budgets[n.budget + 1]
-    local t = total(b.budget)
+    local t = total(n.budget)
     local v = verdict(n, t)
     n.pace = v.pace
     if v.missing > 0 then
@@ -196,7 +197,7 @@ local function claim(needs)
       refuse(n, at)
       wait(n, at)
       for _, m in ipairs(needs) do -- also for the requests of the resource
-        if n.resource and m.resource and m.share > 0 then wait(m, at) end
+        if n.reason == 'primary' and m.reason == 'primary' and m.share > 0 then wait(m, at) end
       end
     elseif v.kept then
       keeping = n
@@ -210,8 +211,7 @@ local function claim(needs)
   end
   if refusing then return {granted = false, budget = refusing.budget, at = int(refused_until)} end
   if keeping then
-    local b = budgets[keeping.budget + 1]
-    local t = total(b.budget)
+    local b, t = by_name[keeping.budget], total(keeping.budget)
     local spare = t.tokens - t.spent - t.held > b.lease.tokens - b.used -- other replicas return it within a heartbeat
     t.scarce, changed['t:' .. b.budget], save_needed = max(t.scarce or 0, now + WAIT_TIME), true, true
     return {granted = false, budget = keeping.budget, kept = true, at = spare and int(now + SECOND) or '0'}
@@ -221,16 +221,15 @@ local function claim(needs)
     return {granted = false, budget = yielding.budget, yielded = true, at = '0'}
   end
   for _, n in ipairs(needs) do
-    local b = budgets[n.budget + 1]
-    local t = total(b.budget)
+    local b, t = by_name[n.budget], total(n.budget)
     if n.pace > 0 then t.pace = n.pace end
     b.used, b.held, b.keep = b.used + n.cost, b.held + n.cost, b.keep + n.cost
     local room = capacity(window(b.budget), n.limit) - others(b) -- free tokens are used before spare tokens
     local spare = short(t) and 0 or b.spare
     set_tokens(b.budget, b.lease, max(b.lease.tokens, b.used, min(b.used + spare, room)))
     set_use(b.budget, b.lease, b)
-    if n.counted >= 0 then
-      local c = budgets[n.counted + 1]
+    local c = n.client and not window(n.budget) and by_name[n.client] -- the requests of a window are another need
+    if c then
       c.used, c.held = c.used + n.cost, c.held + n.cost
       set_tokens(c.budget, c.lease, max(c.lease.tokens, c.used))
       set_use(c.budget, c.lease, c)
@@ -239,13 +238,13 @@ local function claim(needs)
     changed[lease_name(call.replica, b.budget)], changed['t:' .. b.budget] = true, true
   end
   save_needed = true
-  return {granted = true, budget = -1, at = '0'}
+  return {granted = true, at = '0'}
 end
 
 local reply = {now = int(now), seq = replica.seq, enforced = account.enforced, into = account.into, claims = {}, budgets = {}, windows = {}}
 for i, c in ipairs(call.claims or {}) do
   for _, n in ipairs(c) do
-    local limit = known_limit(budgets[n.budget + 1].budget, n.limit)
+    local limit = known_limit(n.budget, n.limit)
     if limit < n.limit then n.limit, n.cost = limit, min(n.cost, limit) end -- the replica has bounded the cost by its own limit
   end
   reply.claims[i] = claim(c)

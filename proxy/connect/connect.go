@@ -39,6 +39,9 @@ type Config struct {
 	// Authenticate returns the name of the client that sent a CONNECT request, and the function that sets its credential on
 	// the requests in the tunnel. The function is nil if the client needs no key. An error refuses the client with 407.
 	Authenticate func(*http.Request) (client string, authorize func(http.Header), err error)
+	// Scoped reports whether a client may reach only some repositories of a host that is not served. Its tunnels are refused. Nil refuses
+	// none.
+	Scoped func(client, name string) bool
 	// TunnelOthers permits opaque tunnels to hosts that the gateway does not serve.
 	TunnelOthers bool
 	// APIHosts are the host names and addresses of the upstreams with limits, in lower case. Opaque tunnels do not lead there.
@@ -97,6 +100,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case served:
 		p.terminate(w, r, c, inbound.Tunnel{Host: name, Authorize: authorize})
+		return
+	case c.Scoped != nil && c.Scoped(client, name):
+		c.refuse(w, r, http.StatusForbidden, "this client may reach only some repositories, and the requests in a tunnel to this host cannot be checked; add the host to hosts", nil)
 		return
 	case !isName(name):
 		c.refuse(w, r, http.StatusForbidden, "this proxy connects only to host names, not to addresses; use the name of the host, or add the address to NO_PROXY", nil)

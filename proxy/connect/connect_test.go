@@ -154,6 +154,7 @@ func TestConnectIsRefused(t *testing.T) {
 	}{
 		{"without a key", "api.test:443", Config{Authenticate: unknown}, http.StatusProxyAuthRequired},
 		{"to another host", "other.test:443", Config{}, http.StatusForbidden},
+		{"to a host of repositories, with a scope", "other.test:443", Config{TunnelOthers: true, Scoped: func(client, name string) bool { return client == "builds" && name == "other.test" }}, http.StatusForbidden},
 		{"to another port", "api.test:22", Config{TunnelOthers: true}, http.StatusForbidden},
 		{"without a port", "api.test", Config{}, http.StatusForbidden},
 		{"to a name that cannot be resolved", "other.invalid:443", Config{TunnelOthers: true}, http.StatusBadGateway},

@@ -61,6 +61,7 @@ function createRow({ account: { account: id, kind: kindText } }) {
     const resets = until(budget.reset);
     setText(reset, budget.used && resets > 0 ? formatSeconds(resets) : "–");
     showForecast(forecastText, budget, forecast);
+    if (budget.resource === "graphql" && account.graphql_drain) setText(forecastText, drainText(account));
     const line = ownValue(ownValue(lines, account.account), budget.resource);
     const state = `${line?.length}/${line?.at(-1)}/${budget.remaining}/${Math.round(resets / 10)}/${forecast?.ends ?? ""}`;
     if (state !== drawnState) {
@@ -72,7 +73,7 @@ function createRow({ account: { account: id, kind: kindText } }) {
     setText(name, account.label);
     setText(kind, account.kind);
     setText(resource, budget.resource);
-    resource.title = budget.resource;
+    resource.title = budget.resource === "graphql" ? drainText(account) || budget.resource : budget.resource;
     node.dataset.tone = tone(row);
     const remaining = 100 * remainingShare(budget);
     const heldWidth = budget.limit ? Math.min(remaining, (100 * (budget.held ?? 0)) / budget.limit) : 0;
@@ -90,6 +91,14 @@ function createRow({ account: { account: id, kind: kindText } }) {
     reset.title = budget.used ? `at ${clock(budget.reset)}` : "not used";
   };
   return node;
+}
+
+/** Returns which queries drain GraphQL while REST is almost unused, or an empty text. */
+export function drainText(account) {
+  const drain = account.graphql_drain;
+  if (!drain) return "";
+  const queries = drain.queries.map((q) => `${q.query} (${count(q.spent)} points)`).join(", ");
+  return `GraphQL is almost empty while REST is almost unused${queries ? `: store (cache.graphql) or move to REST ${queries}` : ""}`;
 }
 
 /** Shows the time at which the budget runs out at the present rate. */

@@ -9,7 +9,7 @@
  *   budgets: Budget[]|null, waiting?: number, forecasts?: Record<string, Forecast>,
  *   clients?: Record<string, {waiting?: number, denied?: number}>}} Account
  * @typedef {{requests: number, spent: number, upstream: number, saved: number}} Use
- * @typedef {Use & {client: string, client_label: string, operation?: string, tag?: string, account?: string, account_label?: string, before?: Use}} Spender
+ * @typedef {Use & {client: string, client_label: string, operation?: string, tag?: string, account?: string, version?: string, account_label?: string, before?: Use}} Spender
  * @typedef {{id: string, start: string, method: string, route: string, operation: string, graphql_operation?: string, account: string, account_label?: string, client?: string, tag?: string,
  *   resource: string, status: number, bytes: number, elapsed_ns: number, cache: string, background?: boolean, waited_ns: number,
  *   attempts: number, spent: number, limited?: string, limit_answer?: string, error?: string, trace_id?: string, outcome: string, result: string, why: string,
@@ -28,7 +28,7 @@ export const model = {
   /** Set after the first state event. */ ready: false,
   /** The reason why the accounts cannot be listed. */ error: "",
   /** @type {{start: number, step: number, values: Record<string, number[]>, before: Record<string, number>}|null} */ series: null,
-  /** @type {{operations: any[], spenders: Spender[], tags: Spender[], accounts: Spender[]}} */ costs: { operations: [], spenders: [], tags: [], accounts: [] },
+  /** @type {{operations: any[], spenders: Spender[], tags: Spender[], accounts: Spender[], versions: Spender[]}} */ costs: { operations: [], spenders: [], tags: [], accounts: [], versions: [] },
   /** @type {any} */ state: null,
   /** @type {Request[]} */ requests: [],
   /** Set after the list of requests has been loaded. */ requestsLoaded: false,

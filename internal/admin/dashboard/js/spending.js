@@ -11,7 +11,7 @@ import { linkTo, visible } from "./route.js";
 const MAX_ROWS = 10;
 
 /** The list of costs for each group. Every list of costs also has the clients. */
-const GROUPS = { client: "spenders", operation: "spenders", tag: "tags", account: "accounts" };
+const GROUPS = { client: "spenders", operation: "spenders", tag: "tags", account: "accounts", version: "versions" };
 const GROUP_NAMES = Object.keys(GROUPS);
 
 /** The name under which the gateway sums all names without a row. */
@@ -21,7 +21,7 @@ const by = () => (GROUP_NAMES.includes(filter("by")) ? filter("by") : "client");
 
 /** Returns the filters of the present address that the costs of a group support, except the filter by the group itself. */
 function filtersOf(group) {
-  const names = ["client", "operation", "tag", "account"].filter((name) => name !== group && filter(name));
+  const names = ["client", "operation", "tag", "account", "version"].filter((name) => name !== group && filter(name));
   return group === "client" ? names.slice(0, 1) : names.filter((name) => name === "client");
 }
 

@@ -1,0 +1,53 @@
+package policy
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// queryFailure is a row of queryfailures.yaml, which explains the fields.
+type queryFailure struct {
+	Name   string        `yaml:"name"`
+	Status []int         `yaml:"status"`
+	Type   []string      `yaml:"type"`
+	Begins []string      `yaml:"begins"`
+	After  time.Duration `yaml:"after"`
+	Source string        `yaml:"source"`
+}
+
+var queryFailures = mustLoadQueryFailures()
+
+// mustLoadQueryFailures reads queryfailures.yaml, and panics if a row is invalid.
+func mustLoadQueryFailures() []queryFailure {
+	rows := mustDecode[[]queryFailure]("queryfailures.yaml")
+	for _, row := range rows {
+		ofPart := len(row.Type)+len(row.Begins) > 0
+		if row.Name == "" || row.Source == "" || len(row.Status) == 0 || ofPart == (row.After > 0) {
+			panic(fmt.Errorf("queryfailures.yaml: row %q: needs a name, a source, a status, and either after or a condition about an error", row.Name))
+		}
+	}
+	return rows
+}
+
+// QueryFailure returns the name of the row of queryfailures.yaml that applies to a response, or an empty string. The upstream
+// worked for elapsed on the response.
+func (a UpstreamAnswer) QueryFailure(elapsed time.Duration) string {
+	var parts []part
+	if a.Status == http.StatusOK && bytes.Contains(a.Body, []byte(`"errors"`)) {
+		parts, _ = a.parts()
+	}
+	for _, row := range queryFailures {
+		applies := func(p part) bool {
+			begins := func(text string) bool { return strings.HasPrefix(p.message, text) }
+			return slices.Contains(row.Type, p.kind) || slices.ContainsFunc(row.Begins, begins)
+		}
+		if slices.Contains(row.Status, a.Status) && (row.After > 0 && elapsed >= row.After || slices.ContainsFunc(parts, applies)) {
+			return row.Name
+		}
+	}
+	return ""
+}

@@ -1,0 +1,254 @@
+package proxy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// authorizeNames refuses a question that reaches repositories or owners outside of the scope of the client. The scope is that of
+// the client, and not of one of its credentials.
+func (g *Gateway) authorizeNames(ex *exchange, q *question, scope *policy.Scope) error {
+	if g.Host != "" {
+		n, ok, err := policy.NamedByFile(q.match.Path, q.identity.sendsCredential(), g.Host, g.Upstream.Hostname())
+		if !ok {
+			return nil
+		}
+		if err == nil {
+			err = scope.Permits(q.match.Operation, n)
+		}
+		return refusedByScope(q, err)
+	}
+	if q.graphQL != nil {
+		if q.match.Query != "" {
+			return errQueryInURL
+		}
+		var forbidden *policy.GraphQLError
+		if errors.As(scope.PermitsQuery(q.graphQL), &forbidden) {
+			return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
+		}
+		return nil
+	}
+	var body []byte
+	if q.match.NamesInBody() && ex.body != nil {
+		var err error
+		if body, err = g.wholeSmallBody(ex); err != nil {
+			return err
+		}
+	}
+	n, err := q.match.Named(body, func(kind policy.IDs, id string) (string, error) { return g.nameOf(ex, q, kind, id) })
+	if err == nil {
+		err = scope.Permits(q.match.Operation, n)
+	}
+	if err == nil && len(n.Repositories) == 1 && strings.HasPrefix(q.match.Path, "/repos/") {
+		q.named = n.Repositories[0]
+	}
+	return refusedByScope(q, err)
+}
+
+// namesOutside reports whether a target names repositories or owners outside of a scope. Bodies and the names behind numbers are
+// unknown, and count as permitted.
+func namesOutside(scope *policy.Scope, m policy.Match) bool {
+	if !scope.LimitsNames() || m.NamesInBody() || m.Operation.Resource == policy.GraphQL {
+		return false
+	}
+	var reason *policy.ScopeError
+	n, err := m.Named(nil, func(policy.IDs, string) (string, error) { return "", errUnknownName })
+	if err == nil {
+		err = scope.Permits(m.Operation, n)
+	}
+	return errors.As(err, &reason)
+}
+
+var errUnknownName = errors.New("the name behind a number is unknown")
+
+var errQueryInURL = &failure{
+	status: http.StatusForbidden, detail: "scope",
+	message: "Forbidden: send the GraphQL query in the body; this client may not have a query in the URL",
+}
+
+// refusedByScope returns the refusal for a [policy.ScopeError]. The status is 403 and not 404, because a program takes a 404 as
+// proof that the object does not exist, and may create it again. The refusal does not depend on the existence of the object.
+func refusedByScope(q *question, err error) error {
+	var reason *policy.ScopeError
+	if !errors.As(err, &reason) {
+		return err
+	}
+	return &failure{
+		status: http.StatusForbidden, detail: "scope", cause: reason,
+		message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s: %s",
+			q.identity.Caller.Client, methodLabel(q.method), q.match.Operation.ID, reason.Reason),
+	}
+}
+
+// sendsCredential reports whether requests of the identity get a credential.
+func (i *Identity) sendsCredential() bool { return i.Credential != nil || i.Authorize != nil }
+
+// wholeSmallBody reads the request body. A body above maxUploadBuffer yields an unreadable text, so that the scope refuses it.
+func (g *Gateway) wholeSmallBody(ex *exchange) ([]byte, error) {
+	body, err := g.bufferBody(ex)
+	if err == nil && !ex.wholeBody {
+		body = []byte("{")
+	}
+	return body, err
+}
+
+// repositoryNames contains the names behind numbers of repositories and owners that the upstream has shown. An empty name is a
+// number without a visible object. The zero value is empty and ready for use.
+type repositoryNames struct {
+	mu    sync.Mutex
+	names *simplelru.LRU[string, shownName] // by path, such as /repositories/7
+}
+
+type shownName struct {
+	name  string
+	until time.Time
+}
+
+const (
+	maxShownNames = 16384
+	// nameFor is the time for which a number keeps its name. A repository that is transferred out of a scope stays reachable by its
+	// number for at most this time.
+	nameFor = 5 * time.Minute
+	// absentFor is the time for which a number without a visible object is refused without a request.
+	absentFor = time.Minute
+)
+
+func (r *repositoryNames) add(path, name string, lifetime time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.names == nil {
+		r.names, _ = simplelru.NewLRU[string, shownName](maxShownNames, nil) // the size is valid
+	}
+	r.names.Add(path, shownName{name, time.Now().Add(lifetime)})
+}
+
+func (r *repositoryNames) get(path string) (name string, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.names == nil {
+		return "", false
+	}
+	shown, ok := r.names.Get(path)
+	return shown.name, ok && time.Now().Before(shown.until)
+}
+
+// forget removes the numbers of a name.
+func (r *repositoryNames) forget(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.names == nil {
+		return
+	}
+	for _, path := range r.names.Keys() {
+		if shown, _ := r.names.Peek(path); strings.EqualFold(shown.name, name) || strings.HasPrefix(strings.ToLower(shown.name), strings.ToLower(name)+"/") {
+			r.names.Remove(path)
+		}
+	}
+}
+
+// numberedLink matches the number of a repository in a link to a page.
+var numberedLink = regexp.MustCompile(`/repositories/([0-9]{1,19})/[^>]*>\s*;[^,]*rel="?(?:next|prev|first|last)\b`)
+
+// learnNumber remembers the number of the repository that a question names, which the links of lists contain.
+func (g *Gateway) learnNumber(q *question, h http.Header) {
+	if q == nil || q.named == "" {
+		return
+	}
+	for _, link := range h["Link"] {
+		if m := numberedLink.FindStringSubmatch(link); m != nil {
+			g.shown.add(string(policy.RepositoryIDs)+m[1], q.named, nameFor)
+			return
+		}
+	}
+}
+
+// nameOf returns the name behind a number, from an earlier response or from a request with the credential of the client. That
+// request takes the journey of every request: it needs a permit, uses the cache and has a record.
+func (g *Gateway) nameOf(ex *exchange, q *question, kind policy.IDs, id string) (string, error) {
+	id = strings.TrimLeft(id, "0")
+	path := string(kind) + id
+	name, ok := g.shown.get(path)
+	if !ok {
+		var err error
+		if name, err = g.lookUpName(ex, q, path, id); err != nil {
+			return "", err
+		}
+		lifetime := nameFor
+		if name == "" {
+			lifetime = absentFor
+		}
+		g.shown.add(path, name, lifetime)
+	}
+	if name == "" {
+		return "", &policy.ScopeError{Reason: "the upstream shows no name for the number " + id}
+	}
+	return name, nil
+}
+
+// lookUpName requests the name behind a number. The name is empty if the upstream shows none.
+func (g *Gateway) lookUpName(ex *exchange, q *question, path, id string) (name string, err error) {
+	in, err := http.NewRequestWithContext(ex.in.Context(), http.MethodGet, path, http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	sub := g.open(&discardWriter{http.Header{}}, in)
+	sub.address, sub.prefer, sub.waitingSince = ex.address, ex.prefer, ex.waitingSince
+	sub.pass = func(int, textproto.MIMEHeader) error { return nil }
+	sub.record.Account, sub.record.Client, sub.record.Tag = ex.record.Account, ex.record.Client, ex.record.Tag
+	g.traceBackground(sub, ex.span.SpanContext())
+	defer func() {
+		sub.record.Background = true // the client did not send this request
+		g.finish(sub)
+	}()
+	asked, err := g.parse(sub, q.identity)
+	if err != nil {
+		return "", err
+	}
+	g.setCredential(sub, asked, g.chooseCredential(asked, q.identity, nil))
+	a := g.newAttempt(sub, asked)
+	var resp *http.Response
+	if e := g.usableEntry(a); e != nil && !a.mayBeHidden(e.Status) {
+		resp = g.useHit(a, e)
+	} else {
+		a.hidden = e
+		out := &http.Request{Method: http.MethodGet, URL: g.target(asked.match), Header: a.outbound(), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+		a, resp, err = g.answerWithAny(a, out.WithContext(a.ctx))
+	}
+	sub.adopt(a)
+	if err != nil {
+		return "", err
+	}
+	defer discard(resp.Body)
+	sub.w.WriteHeader(resp.StatusCode)
+	shown := peekText(resp)
+	switch status := resp.StatusCode; {
+	case a.result.limited == limits.NotLimited && status >= 300 && status < 500 && status != http.StatusUnauthorized:
+		return "", nil
+	case status != http.StatusOK:
+		return "", &failure{
+			status: http.StatusServiceUnavailable, detail: "scope", retryAfter: identityRetry,
+			message: fmt.Sprintf("Service Unavailable: the upstream does not show the name of %s now (status %d), so its scope is unknown", path, status),
+		}
+	}
+	if number, _ := field(shown, "id").(json.Number); number.String() != id {
+		return "", nil
+	}
+	member := "login"
+	if strings.HasPrefix(path, string(policy.RepositoryIDs)) {
+		member = "full_name"
+	}
+	name, _ = field(shown, member).(string)
+	return name, nil
+}

@@ -1,0 +1,209 @@
+package proxy
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/policy"
+)
+
+// agentScope permits acme without acme/secret, and the organization itself.
+var agentScope = policy.Scope{Repositories: words("acme/* !acme/secret"), Organizations: words("acme")}
+
+// named is an upstream that shows names behind numbers, and answers all other requests with an empty object.
+func named(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	switch r.URL.Path {
+	case "/repositories/7":
+		_, _ = io.WriteString(w, `{"id":7,"name":"widgets","full_name":"Acme/Widgets"}`)
+	case "/repositories/8":
+		_, _ = io.WriteString(w, `{"id":8,"full_name":"acme/secret"}`)
+	case "/repositories/9":
+		_, _ = io.WriteString(w, `{"id":1,"full_name":"acme/widgets"}`) // another number
+	case "/repos/acme/moved":
+		setFields(w, "Location: "+upstreamURL+"/repositories/8")
+		w.WriteHeader(http.StatusMovedPermanently)
+	case "/repos/acme/widgets/issues":
+		setFields(w, `Link: <`+upstreamURL+`/repositories/70/issues?page=2>; rel="next"`)
+		_, _ = io.WriteString(w, "[]")
+	default:
+		if strings.HasPrefix(r.URL.Path, "/repositories/") && strings.Count(r.URL.Path, "/") == 2 {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_, _ = io.WriteString(w, "{}")
+	}
+}
+
+func TestScopeJudgesWhatACallNames(t *testing.T) {
+	for _, c := range []struct{ name, call, body, reason string }{
+		{"repository", "GET /repos/Acme/Widgets/issues", "", ""},
+		{"excluded repository", "GET /repos/acme/secret/issues", "", "acme/secret is outside"},
+		{"archive", "GET /repos/acme/secret/tarball/main", "", "is outside"},
+		{"name of the Git repository", "GET /repos/acme/secret.git/issues", "", "is outside"},
+		{"name of the Git repository, twice", "GET /repos/acme/secret.git.git", "", "is outside"},
+		{"HEAD", "HEAD /repos/other/x", "", "-"},
+		{"compare of a fork", "GET /repos/acme/widgets/compare/main...other:main", "", "not all repositories of other"},
+		{"compare of a fork, encoded", "GET /repos/acme/widgets/compare/main...other%3Amain", "", "not all repositories of other"},
+		{"compare of a fork with its name", "GET /repos/acme/widgets/compare/other:x:main...main", "", "other/x is outside"},
+		{"compare of a branch of the owner", "GET /repos/acme/widgets/compare/main...acme:topic", "", ""},
+		{"number", "GET /repositories/7/issues", "", ""},
+		{"number with zeros", "GET /repositories/0007/issues", "", ""},
+		{"number of an excluded repository", "GET /repositories/8/issues", "", "acme/secret is outside"},
+		{"number without a repository", "GET /repositories/404", "", "shows no name"},
+		{"number that the upstream answers with another", "GET /repositories/9", "", "shows no name"},
+		{"number with zeros only", "GET /repositories/0", "", "shows no name"},
+		{"members", "GET /orgs/acme/members", "", ""},
+		{"repositories of the organization", "GET /orgs/acme/repos", "", "all repositories of acme"},
+		{"write to the organization", "PUT /orgs/acme/memberships/x", "{}", "all repositories of acme"},
+		{"user", "GET /users/other", "", "user other is outside"},
+		{"team and repository", "PUT /orgs/acme/teams/x/repos/acme/secret", "{}", "acme/secret is outside"},
+		{"team by number", "PUT /teams/7/repos/acme/widgets", "{}", "list teams/add-or-update-repo-permissions-legacy"},
+		{"secret for a repository by number", "PUT /orgs/acme/actions/secrets/x/repositories/8", "", "acme/secret is outside"},
+		{"own data", "GET /user", "", "list users/get-authenticated in clients[].operations"},
+		{"notifications", "GET /notifications", "", "names no repository"},
+		{"events", "GET /events", "", "names no repository"},
+		{"timeline", "GET /repos/acme/widgets/issues/1/timeline", "", "does not name"},
+		{"new route of a repository", "GET /repos/acme/widgets/brand-new", "", "list unknown"},
+		{"new route", "GET /brand/new", "", "names no repository"},
+		{"route in capitals", "GET /REPOS/acme/secret", "", "names no repository"},
+		{"trailing slash", "GET /repos/acme/secret/", "", "is outside"},
+		{"search", "GET /search/issues?q=x+repo:acme/widgets", "", ""},
+		{"search without a qualifier", "GET /search/issues?q=x", "", "has no qualifier repo:, org:, user:"},
+		{"search of the organization", "GET /search/code?q=x+org:acme", "", "not all repositories of acme"},
+		{"pull request of a branch", "POST /repos/acme/widgets/pulls", `{"head":"topic","base":"main"}`, ""},
+		{"pull request of a fork", "POST /repos/acme/widgets/pulls", `{"head":"other:topic"}`, "not all repositories of other"},
+		{"pull request of another repository", "POST /repos/acme/widgets/pulls", `{"head":"topic","head_repo":"secret"}`, "acme/secret is outside"},
+		{"fork into an organization", "POST /repos/acme/widgets/forks", `{"organization":"other"}`, "other/widgets is outside"},
+		{"fork into the own account", "POST /repos/acme/widgets/forks", `{}`, "account of the credential"},
+		{"fork without a body", "POST /repos/acme/widgets/forks", ``, "account of the credential"},
+		{"fork within the scope", "POST /repos/acme/widgets/forks", `{"organization":"acme","name":"w2"}`, ""},
+		{"transfer", "POST /repos/acme/widgets/transfer", `{"new_owner":"other"}`, "other/widgets is outside"},
+		{"transfer by number", "POST /repositories/7/transfer", `{"new_owner":"other"}`, "other/widgets is outside"},
+		{"member in the query", "POST /repos/acme/widgets/transfer?new_owner=other", `{"new_owner":"acme"}`, "send them in the body"},
+		{"member twice", "POST /repos/acme/widgets/transfer", `{"new_owner":"other","new_owner":"acme"}`, "cannot be read"},
+		{"member with an escape", "POST /repos/acme/widgets/transfer", `{"new\u005fowner":"other"}`, "other/widgets is outside"},
+		{"form", "POST /repos/acme/widgets/transfer", `new_owner=other`, "cannot be read"},
+		{"two values", "POST /repos/acme/widgets/transfer", `{"new_owner":"acme"}{"new_owner":"other"}`, "cannot be read"},
+		{"deep body", "POST /repos/acme/widgets/pulls", strings.Repeat("[", 100), "cannot be read"},
+		{"long body", "POST /repos/acme/widgets/pulls", `{"body":"` + strings.Repeat("x", 2<<20) + `"}`, "cannot be read"},
+		{"rename", "PATCH /repos/acme/widgets", `{"name":"secret"}`, "acme/secret is outside"},
+		{"template", "POST /repos/acme/widgets/generate", `{"owner":"other","name":"x"}`, "other/x is outside"},
+		{"repository of an organization", "POST /orgs/acme/repos", `{"name":"secret"}`, "acme/secret is outside"},
+		{"new repository of an organization", "POST /orgs/acme/repos", `{"name":"new"}`, ""},
+		{"analysis of other repositories", "POST /repos/acme/widgets/code-scanning/codeql/variant-analyses", `{"repositories":["other/x"]}`, "other/x is outside"},
+		{"repositories of a secret", "PUT /orgs/acme/actions/secrets/x/repositories", `{"selected_repository_ids":[7,8]}`, "acme/secret is outside"},
+		{"issue of another repository", "POST /repos/acme/widgets/issues/1/sub_issues", `{"sub_issue_id":1}`, "does not name"},
+	} {
+		setup(named, withCatalogue, scoped(agentScope)).sub(t, c.name, func(w *world) {
+			method, target, _ := strings.Cut(c.call, " ")
+			var body io.Reader
+			if c.body != "" {
+				body = strings.NewReader(c.body)
+			}
+			r := w.do(method, target, body, bearer("a"))
+			if c.reason == "" {
+				w.want("status", r.StatusCode, http.StatusOK)
+				return
+			}
+			w.wantReply("refusal", r, http.StatusForbidden, "Cache-Status: weir; detail=scope")
+			failIf(w, method != "HEAD" && !strings.Contains(r.body, c.reason), "got %s, want %q", r.body, c.reason)
+			for _, sent := range w.seen.all() {
+				failIf(w, strings.Count(sent.URL.Path, "/") != 2 || sent.Method != "GET", "the upstream got %s %s", sent.Method, sent.URL)
+			}
+			w.want("detail of the record", w.last().Cache.Detail, "scope")
+		})
+	}
+}
+
+func TestNumbersOfRepositoriesAreLookedUpOnce(t *testing.T) {
+	setup(named, withCatalogue, scoped(agentScope)).run(t, func(w *world) {
+		calls := func(name, path string, status, upstream int) {
+			t.Helper()
+			before := w.upstreamSaw()
+			w.want(name+" status", w.get(path, bearer("a"), "Cache-Control: no-cache").StatusCode, status)
+			w.want(name+" requests upstream", w.upstreamSaw()-before, upstream)
+		}
+		calls("first", "/repositories/7/labels", 200, 2)
+		lookup := w.recent()[1]
+		w.want("look-up", lookup.Operation+" "+lookup.Client, "repos/get builds")
+		w.want("spent by the look-up", lookup.Spent, 1)
+		calls("second", "/repositories/7/labels", 200, 1)
+		calls("first of a page", "/repos/acme/widgets/issues", 200, 1)
+		calls("next of a page", "/repositories/70/issues?page=2", 200, 1)
+		calls("excluded", "/repositories/8/labels", 403, 1)
+		calls("excluded again", "/repositories/8/labels", 403, 0)
+		calls("missing", "/repositories/404", 403, 1)
+		calls("missing again", "/repositories/404", 403, 0)
+		calls("redirect", "/repos/acme/moved", 301, 1)
+		calls("target of the redirect", "/repositories/8", 403, 0)
+		w.gateway.EndName(t.Context(), "acme/widgets")
+		calls("after a rename", "/repositories/7/labels", 200, 2)
+		time.Sleep(nameFor)
+		calls("much later", "/repositories/7/labels", 200, 2)
+	})
+}
+
+func TestScopeOfAnUnavailableUpstreamIsUnknown(t *testing.T) {
+	setup(responds(http.StatusBadGateway), withCatalogue, scoped(agentScope)).run(t, func(w *world) {
+		w.wantReply("number", w.get("/repositories/7/labels", bearer("a")), http.StatusServiceUnavailable, "Cache-Status: weir; detail=scope", "Retry-After: 10")
+		w.want("requests upstream", w.upstreamSaw(), 1)
+	})
+}
+
+func TestScopeAppliesToHitsAndFiles(t *testing.T) {
+	withScope := identifying(func(r *http.Request, id *Identity) {
+		if id.Caller.Class = "all"; r.Header.Get("Authorization") == "Bearer scoped" {
+			id.Caller.Client, id.Scope = "builds", &agentScope
+		}
+	})
+	fresh := replies("{}", "Cache-Control: max-age=60", "Content-Type: application/json")
+	setup(fresh, withCatalogue, withScope).sub(t, "hits", func(w *world) {
+		for _, path := range []string{"/repos/acme/secret", "/repos/acme/widgets"} {
+			w.get(path, bearer("a"))
+		}
+		w.want("hit", w.get("/repos/acme/widgets", bearer("scoped")).StatusCode, 200)
+		w.want("hit outside of the scope", w.get("/repos/acme/secret", bearer("scoped")).StatusCode, 403)
+		w.want("requests upstream", w.upstreamSaw(), 2)
+	})
+	files := func(c *Config) { c.Host, c.Catalogue = "codeload.github.com", policy.Files }
+	setup(fresh, withScope, files).sub(t, "files", func(w *world) {
+		for path, want := range map[string]int{
+			"/acme/widgets/zip/main": 200, "/Acme/widgets.git/info/refs?service=git-upload-pack": 200, "/acme/secret/zip/main": 403,
+			"/acme/%73ecret/zip/main": 403, "/acme/secret.git/info/refs?service=git-upload-pack": 403, "/acme/secret.wiki.git/info/refs": 403, "/acme/widgets/../secret/x": 403, "/acme/widgets/%2e%2e/secret": 403,
+			"/acme%2Fsecret/x": 403, "//acme/widgets/x": 403, "/acme": 403, "/": 403, "/acme/secret%2Fx": 403, "/wiki/acme/widgets/x": 403,
+		} {
+			w.want(path, w.get(path, bearer("scoped")).StatusCode, want)
+		}
+	})
+	for host, want := range map[string]int{"raw.githubusercontent.com": 403, "objects.githubusercontent.com": 200} {
+		withoutCredential := identifying(func(_ *http.Request, id *Identity) { id.Authorize, id.Scope = nil, &agentScope })
+		setup(fresh, withoutCredential, func(c *Config) { c.Host, c.Catalogue = host, policy.Files }).sub(t, host, func(w *world) {
+			w.want("file", w.get("/other/x/main/README.md").StatusCode, want)
+		})
+	}
+}
+
+func TestScopeAppliesToGraphQL(t *testing.T) {
+	setup(nothing, withCatalogue, scoped(agentScope)).run(t, func(w *world) {
+		for query, want := range map[string]int{
+			`{repository(owner:"acme",name:"widgets"){issues(first:5){nodes{title}}}}`:                                          200,
+			`{repository(owner:"Acme",name:"Secret"){id}}`:                                                                      403,
+			`{repository(owner:"acme",name:"secret.git"){id}}`:                                                                  403,
+			`{a:repository(owner:"acme",name:"widgets"){id} b:repository(owner:"acme",name:"secret"){id}}`:                      403,
+			`query($n:String="secret"){repository(owner:"acme",name:$n){id}}`:                                                   403,
+			`{repository(owner:"acme",name:"widgets"){...f}} fragment f on Repository{owner{repositories(first:1){nodes{id}}}}`: 403,
+			`{node(id:"R_kgDOA"){id}}`: 403,
+			`{search(query:"repo:acme/widgets",type:ISSUE,first:1){nodes{id}}}`: 403,
+			`{viewer{login}}`: 403,
+			`mutation{createIssue(input:{repositoryId:"R_kgDOA",title:"x"}){issue{id}}}`: 403,
+			`{unknown syntax !!`: 403,
+		} {
+			r := w.graphQL("/graphql", query)
+			w.want(query, r.StatusCode, want)
+		}
+		w.want("query in the URL", w.graphQL("/graphql?query={viewer{login}}", `{repository(owner:"acme",name:"widgets"){id}}`).StatusCode, 403)
+	})
+}

@@ -1,0 +1,56 @@
+package proxy
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
+)
+
+// TestWritesOfAClientAreLimited sends requests of a client that may write twice in a minute, and once with one tag.
+func TestWritesOfAClientAreLimited(t *testing.T) {
+	type request struct{ method, path, body, tag string }
+	issue := func(tag string) request { return request{"POST", "/repos/a/b/issues", `{"title":"x"}`, tag} }
+	for name, c := range map[string]struct {
+		writes []request // of which one more is refused
+		reads  []request
+	}{
+		"REST":     {[]request{issue("1"), {"DELETE", "/unknown/route", "", "2"}}, []request{{"GET", "/repos/a/b/issues", "", ""}, {"POST", "/markdown", `{"text":"x"}`, ""}}},
+		"a tag":    {[]request{issue("1")}, []request{issue("2")}},
+		"no tag":   {[]request{issue("")}, []request{issue("2")}},
+		"GraphQL":  {[]request{{"POST", "/graphql", `{"query":"mutation{a:addStar(input:{starrableId:\"x\"}){clientMutationId}}"}`, "1"}, {"POST", "/graphql", "{", "2"}}, []request{{"POST", "/graphql", `{"query":"{viewer{login}}"}`, ""}}},
+		"all tags": {[]request{issue("1"), issue("2")}, []request{{"GET", "/repos/a/b", "", ""}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rules := limits.Rules{Limits: policy.DefaultLimits(), Writes: map[string]policy.ClientWrites{
+				"agent": {Client: policy.WriteLimits{PerMinute: 2}, Tag: policy.WriteLimits{PerHour: 1}},
+			}}
+			setup(naming(5000, always("core")), wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *Identity) {
+				id.Caller.Account, id.Caller.Client = "bot", "agent"
+			})).run(t, func(w *world) {
+				send := func(r request) got {
+					return w.do(r.method, r.path, strings.NewReader(r.body), bearer("a"), "Weir-Tag: "+r.tag, "Prefer: wait=0")
+				}
+				for _, r := range c.writes {
+					w.want(r.method+" "+r.path, send(r).StatusCode, http.StatusOK)
+				}
+				sent := w.upstreamSaw()
+				last := c.writes[0]
+				refused := send(last)
+				w.want("status of one more", refused.StatusCode == http.StatusForbidden || refused.StatusCode == http.StatusTooManyRequests, true)
+				w.want("detail", strings.Contains(refused.Header.Get("Cache-Status"), "detail=writes"), true)
+				w.want("requests upstream", w.upstreamSaw(), sent)
+				for _, r := range c.reads {
+					w.want(r.method+" "+r.path, send(r).StatusCode, http.StatusOK)
+				}
+				after, err := time.ParseDuration(refused.Header.Get("Retry-After") + "s")
+				w.want("Retry-After", err == nil && after > 50*time.Second, true)
+				time.Sleep(after)
+				w.want("status after Retry-After", send(last).StatusCode, http.StatusOK)
+			})
+		})
+	}
+}
