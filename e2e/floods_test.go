@@ -67,7 +67,7 @@ func (r *floodResult) p99(kinds ...string) time.Duration {
 var floodKinds = []string{"hit", "forward", "connect"}
 
 // TestFloods measures legitimate requests, and the memory of the gateway, before and during each attack. No legitimate
-// request may fail, and the memory has a bound. "make floods" prints the figures of docs/failures.md.
+// request may fail, and the memory has a bound. "make floods" prints the figures of docs/internals/attacks.md.
 // WEIR_FLOOD_PHASE sets the time of each measurement.
 func TestFloods(t *testing.T) {
 	phase := floodPhase(t)

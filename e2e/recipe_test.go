@@ -32,15 +32,17 @@ import (
 // recipe runs a program through weir with the configuration of a page of docs/recipes.
 type recipe struct {
 	*testing.T
-	page     string // text
-	client   string // name of the first client in the configuration
-	key      string // of the client, if it has one
+	page     string            // text
+	client   string            // name of the first client in the configuration
+	key      string            // of the client, if it has one
+	keys     map[string]string // of all clients, by the variables with their hashes
 	service  *service.Service
 	upstream http.Handler // the API, with the host for files
 	weir     *replica
 	url      string // of the gateway
 	dir      string // of the programs
 	env      []string
+	weirEnv  []string     // of the gateway
 	http     *http.Client // trusts the certificates of weir, and uses its forward proxy
 
 	requests atomic.Int64 // requests that reached the upstream
@@ -53,7 +55,7 @@ type recipe struct {
 // as WEIR_KEY.
 func startRecipe(t *testing.T, page string, env []string, replace ...string) *recipe {
 	t.Helper()
-	r := &recipe{T: t, page: readFile(t, "../docs/recipes/"+page), dir: t.TempDir()}
+	r := &recipe{T: t, page: readFile(t, "../docs/recipes/"+page), dir: t.TempDir(), keys: map[string]string{}}
 	r.upstream = http.HandlerFunc(r.serveAPI)
 	r.useAPI(service.Config{})
 	roots, certificates := certify(t, r.dir), filepath.Join(r.dir, "ca.pem")
@@ -69,11 +71,13 @@ func startRecipe(t *testing.T, page string, env []string, replace ...string) *re
 	env = append(env, "SSL_CERT_FILE="+certificates, "BOT_TOKEN=tok-owner")
 	for _, m := range regexp.MustCompile(`\$\{(\w+_KEY_SHA256)\}`).FindAllStringSubmatch(config, -1) {
 		key, hash := newKey(t, r.client)
-		r.key = cmp.Or(r.key, key)
+		r.key, r.keys[m[1]] = cmp.Or(r.key, key), key
 		env = append(env, m[1]+"="+hash)
 	}
 	file, proxy, proxied := filepath.Join(r.dir, "weir.yaml"), testservers.FreeAddress(t), strings.Contains(config, "proxy:\n")
-	config += "tls: {certificates: [{certificate: tls.crt, key: tls.key}]}\n"
+	if !strings.Contains(config, "\ntls:") {
+		config += "tls: {certificates: [{certificate: tls.crt, key: tls.key}]}\n"
+	}
 	if proxied && !strings.Contains(config, "hosts:\n") {
 		config += "hosts:\n"
 	}
@@ -100,6 +104,7 @@ func startRecipe(t *testing.T, page string, env []string, replace ...string) *re
 		transport.Proxy = http.ProxyURL(u)
 		r.env = append(r.env, "HTTPS_PROXY="+u.String())
 	}
+	r.weirEnv = env
 	r.weir = serve(t, file, env...)
 	r.url = "https://" + r.weir.address
 	return r

@@ -1,5 +1,7 @@
 // Package policy describes the API as data: its operations, their callers, costs and cache rules, and the causes that
-// make stored responses stale. The data are embedded files, and the Go code loads, checks and matches the data:
+// make stored responses stale. Comments cite the two parts of the specification as Documents A and B, which
+// docs/internals/README.md#documents-a-and-b describes. The data are embedded files, and the Go code loads, checks and
+// matches the data:
 //   - operations/ has the operations of the documents, with one file per section.
 //   - github/operations.tsv is the generated table of the whole API, which only the github dialect uses.
 //     github/decisions.yaml and github/content.tsv add what the published descriptions do not say.

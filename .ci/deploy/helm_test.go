@@ -38,7 +38,27 @@ type objects struct {
 	scaler     *autoscaling.HorizontalPodAutoscaler
 	network    *networking.NetworkPolicy
 	monitor    *monitoring.ServiceMonitor
+	rules      *monitoring.PrometheusRule
+	dashboard  *core.ConfigMap
+	ingress    *networking.Ingress
+	route      *httpRoute
 	test       *core.Pod
+}
+
+// httpRoute is the part of a route of the Gateway API that the chart uses.
+type httpRoute struct {
+	Kind, APIVersion string
+	Metadata         map[string]any
+	Spec             struct {
+		ParentRefs []map[string]string
+		Hostnames  []string
+		Rules      []struct {
+			BackendRefs []struct {
+				Name string
+				Port int32
+			}
+		}
+	}
 }
 
 // render renders the chart and decodes its objects. A field that Kubernetes does not define is an
@@ -49,6 +69,7 @@ func render(t *testing.T, values string, more ...string) objects {
 	kinds := map[string]any{
 		"ConfigMap": &r.config, "Secret": &r.secret, "ServiceAccount": &r.account, "Deployment": &r.deployment, "Service": nil,
 		"PodDisruptionBudget": &r.budget, "HorizontalPodAutoscaler": &r.scaler, "NetworkPolicy": &r.network, "ServiceMonitor": &r.monitor, "Pod": &r.test,
+		"PrometheusRule": &r.rules, "Ingress": &r.ingress, "HTTPRoute": &r.route,
 	}
 	for _, document := range strings.Split(runTool(t, root+"/bin/helm", templateArgs(values, more...)...), "\n---\n") {
 		var head struct{ Kind string }
@@ -59,6 +80,9 @@ func render(t *testing.T, values string, more ...string) objects {
 		if !known {
 			t.Errorf("the kind %q is not checked by this test", head.Kind)
 			continue
+		}
+		if head.Kind == "ConfigMap" && strings.Contains(document, "\n  weir.json: |") {
+			object = &r.dashboard
 		}
 		if head.Kind == "Service" {
 			r.services = append(r.services, core.Service{})
@@ -72,19 +96,81 @@ func render(t *testing.T, values string, more ...string) objects {
 }
 
 func TestChartRendersOptionalObjects(t *testing.T) {
-	for _, values := range []string{"one", "all", "sentinel", "cluster"} {
+	for _, values := range []string{"one", "all", "sentinel", "cluster", "tls"} {
 		runTool(t, root+"/bin/helm", "lint", "--strict", chart, "--values", chart+"/ci/"+values+"-values.yaml")
 	}
 	one, all := render(t, "one"), render(t, "all")
-	if one.secret != nil || one.budget != nil || one.scaler != nil || one.network != nil || one.monitor != nil || one.account == nil {
+	if one.secret != nil || one.budget != nil || one.scaler != nil || one.network != nil || one.monitor != nil || one.rules != nil ||
+		one.dashboard != nil || one.ingress != nil || one.route != nil || one.account == nil {
 		t.Errorf("one-values.yaml: unexpected objects %+v", one)
 	}
 	if *one.deployment.Spec.Replicas != 1 || one.deployment.Spec.Strategy.Type != apps.RecreateDeploymentStrategyType {
 		t.Error("with a ledger in memory: want one replica and the strategy Recreate")
 	}
-	if all.secret == nil || all.budget == nil || all.scaler == nil || all.network == nil || all.monitor == nil || all.deployment.Spec.Replicas != nil {
+	if all.secret == nil || all.budget == nil || all.scaler == nil || all.network == nil || all.monitor == nil || all.rules == nil || all.dashboard == nil || all.ingress == nil || all.deployment.Spec.Replicas != nil {
 		t.Errorf("all-values.yaml: missing objects, or a number of replicas despite the autoscaler: %+v", all)
 	}
+}
+
+// TestChartOfAGatewayWithTLS checks the values for HTTPS, and what both sets of values say about images, memory and labels.
+func TestChartOfAGatewayWithTLS(t *testing.T) {
+	r, all := render(t, "tls"), render(t, "all")
+	container := r.deployment.Spec.Template.Spec.Containers[0]
+	service, backend := r.services[0], r.route.Spec.Rules[0].BackendRefs[0]
+	if p := service.Spec.Ports[0]; p.Name != "https" || p.Port != 443 || p.TargetPort.StrVal != container.Ports[0].Name || container.Ports[0].ContainerPort != 8443 ||
+		backend.Name != service.Name || backend.Port != p.Port {
+		t.Errorf("service %+v, container %+v, route %+v", p, container.Ports[0], backend)
+	}
+	rule := all.ingress.Spec.Rules[0]
+	if b := rule.HTTP.Paths[0].Backend.Service; rule.Host != "weir.example.com" || b.Name != all.services[0].Name || b.Port.Name != all.services[0].Spec.Ports[0].Name {
+		t.Errorf("the ingress sends %s to %+v", rule.Host, b)
+	}
+	if want := "weirgate/weir@sha256:" + strings.Repeat("0", 64); container.Image != want {
+		t.Errorf("got the image %s, want %s", container.Image, want)
+	}
+	for want, env := range map[string]core.EnvVar{"1932735283": container.Env[0], "966367641": all.deployment.Spec.Template.Spec.Containers[0].Env[0]} {
+		if env.Name != "GOMEMLIMIT" || env.Value != want {
+			t.Errorf("got %s=%s, want GOMEMLIMIT=%s, nine tenths of the limit", env.Name, env.Value, want)
+		}
+	}
+	if own := render(t, "tls", "--set", "env[0].name=GOMEMLIMIT,env[0].value=1GiB").deployment.Spec.Template.Spec.Containers[0].Env; len(own) != 1 || own[0].Value != "1GiB" {
+		t.Errorf("an own GOMEMLIMIT does not take precedence: %v", own)
+	}
+	for _, labels := range []map[string]string{r.deployment.Labels, r.deployment.Spec.Template.Labels, r.config.Labels, service.Labels, r.network.Labels, r.test.Labels} {
+		if labels["team"] != "platform" {
+			t.Errorf("the labels %v lack the common labels", labels)
+		}
+	}
+	if v, m := r.deployment.Spec.Template.Spec.Volumes, container.VolumeMounts; v[len(v)-1].Name != "tls" || m[len(m)-1].MountPath != "/etc/weir-tls" {
+		t.Errorf("the extra volume is missing: %v, %v", v, m)
+	}
+	ports := fmt.Sprint(r.network.Spec.Egress[1].Ports)
+	if !strings.Contains(ports, "9091") {
+		t.Errorf("the network policy does not let the pods reach the port of admin.prometheus: %s", ports)
+	}
+	if !slices.ContainsFunc(all.network.Spec.Ingress[1].From, func(p networking.NetworkPolicyPeer) bool {
+		return p.PodSelector != nil && p.PodSelector.MatchLabels["app.kubernetes.io/name"] == "prometheus"
+	}) {
+		t.Error("the network policy does not let Prometheus reach the admin listener")
+	}
+	if rules, want := all.rules.Spec, readFile(t, "deploy/prometheus/weir.rules.yml"); len(rules.Groups) == 0 || strings.Count(want, "- alert: ") != countAlerts(rules) {
+		t.Errorf("the PrometheusRule has %d alerts, want those of deploy/prometheus", countAlerts(rules))
+	}
+	if got := all.dashboard.Data["weir.json"]; strings.TrimSpace(got) != strings.TrimSpace(readFile(t, "deploy/grafana/weir.json")) || all.dashboard.Labels["grafana_dashboard"] != "1" {
+		t.Error("the ConfigMap has not the dashboard of deploy/grafana")
+	}
+}
+
+// countAlerts returns the number of alerts of a rule object.
+func countAlerts(spec monitoring.PrometheusRuleSpec) (n int) {
+	for _, group := range spec.Groups {
+		for _, rule := range group.Rules {
+			if rule.Alert != "" {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // TestChartOpensThePortOfTheForwardProxy checks that clients reach the forward proxy if it is configured.
@@ -119,6 +205,10 @@ func TestChartRefusesInvalidValues(t *testing.T) {
 		{"two sources of secrets", "one", "secret.values.admin=x", "set existing or values, not both"},
 		{"an admin listener on loopback", "all", "config.admin.listen=127.0.0.1:9090", "config.admin.listen: a loopback address"},
 		{"a maximum below the minimum", "all", "autoscaling.maxReplicas=2", "autoscaling.maxReplicas: less than minReplicas"},
+		{"a digest without sha256", "all", "image.digest=abc", "/image/digest"},
+		{"a fraction of memory", "all", "resources.limits.memory=1.5Gi", "resources.limits.memory: use an integer"},
+		{"an ingress without a host", "one", "ingress.enabled=true", "ingress.hosts: name a host"},
+		{"a route without a gateway", "one", "httpRoute.enabled=true", "httpRoute.parentRefs: name a Gateway"},
 		{"an unknown value", "all", "replica=3", "'replica' not allowed"},
 	} {
 		out, err := exec.CommandContext(t.Context(), root+"/bin/helm", templateArgs(c.values, "--set", c.set)...).CombinedOutput()

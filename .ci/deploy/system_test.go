@@ -12,6 +12,12 @@ import (
 
 func TestSystemdUnitIsValidAndHardened(t *testing.T) {
 	unit := strings.ReplaceAll(readFile(t, "deploy/systemd/weir.service"), "/usr/local/bin/weir", weirBinary(t))
+	if unitSetting(t, "Type") != "notify-reload" || unitSetting(t, "MemoryMax") == "" {
+		t.Error("the unit lacks Type=notify-reload or MemoryMax")
+	}
+	if m := regexp.MustCompile(`^systemd (\d+)`).FindStringSubmatch(runTool(t, "systemd-analyze", "--version")); m == nil || m[1] < "253" {
+		unit = strings.Replace(unit, "Type=notify-reload", "Type=notify", 1) // systemd 253 introduced it
+	}
 	path := writeFile(t, t.TempDir(), "weir.service", unit)
 	must(t, os.Chmod(path, 0o644)) // systemd-analyze warns of an executable unit
 	// systemd-analyze exits with 0 for an unknown setting, but writes a warning.

@@ -359,7 +359,7 @@ func (d *doctor) checkCredential(ctx context.Context, held credential.Held) {
 
 // checkRedis checks that Redis responds and evicts no key.
 func (d *doctor) checkRedis(ctx context.Context) {
-	const section = "docs/internals/scale.md"
+	const section = "docs/operations.md#size"
 	if inMemory(d.cfg) {
 		d.report("redis", checkSkipped, "store.url selects memory, so this gateway must be the only user of its tokens", "give no token to a second gateway, or set store.url to a Redis that both use; see "+section)
 		return
@@ -415,7 +415,7 @@ func (d *doctor) checkCertificates() {
 
 // checkWebhooks sends a signed ping to the receiver of webhooks at the public URL of the gateway.
 func (d *doctor) checkWebhooks(ctx context.Context, public string) {
-	const name, section = "webhooks", "docs/organization.md#5-add-webhooks"
+	const name, section = "webhooks", "docs/organization.md#6-add-webhooks"
 	switch {
 	case d.cfg.Webhooks.Secret == "":
 		d.report(name, checkSkipped, "webhooks.secret is empty, so changes are found by revalidation only", "")

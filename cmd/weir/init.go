@@ -186,7 +186,7 @@ clients:
     tag_writes: {per_minute: 10, per_hour: 100}
 {{- end}}
 {{- if $agents}}
-# Identical queries of gh cost one call. Webhooks make stored responses stale at once: set WEBHOOK_SECRET (docs/webhooks.md).
+# Identical queries of gh cost one call. Webhooks make stored responses stale at once: set WEBHOOK_SECRET (docs/cache.md#webhooks).
 cache: {graphql: {gh: true}}
 webhooks: {secret: "${WEBHOOK_SECRET:-}"}
 {{- end}}

@@ -74,11 +74,18 @@ func (c *serveCommand) Run(p *process) (err error) {
 		signal.Notify(hup, syscall.SIGHUP)
 		defer signal.Stop(hup)
 		watcher.Go(func() {
-			err := config.Watch(ctx, source, fingerprint, hup, func(cause string) { g.reloadFor(cause, source.Path) })
+			err := config.Watch(ctx, source, fingerprint, hup, func(cause string) {
+				if err := notifyReload(func() { g.reloadFor(cause, source.Path) }); err != nil {
+					g.log.Warn("systemd could not be notified", "error", err)
+				}
+			})
 			if err != nil {
 				g.log.Error("watching the configuration failed; send SIGHUP after a change", "error", err)
 			}
 		})
+	}
+	if err := notify("READY=1"); err != nil {
+		g.log.Warn("systemd could not be notified", "error", err)
 	}
 	return serveAll(p.ctx, g.log, g.drainPlan, endpoints...)
 }
@@ -191,6 +198,9 @@ func serveAll(ctx context.Context, log *slog.Logger, plan func() drainPlan, endp
 	failed := !errors.Is(cause, context.Canceled)
 	p := plan()
 	p.begin()
+	if err := notify("STOPPING=1"); err != nil {
+		log.Warn("systemd could not be notified", "error", err)
+	}
 	if !failed && p.delay > 0 {
 		log.Info("drain started", "delay", p.delay, "timeout", p.timeout)
 		<-time.After(p.delay)

@@ -20,6 +20,36 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "weir.selector" . }}
 app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Labels of an object with labels of its own, which take precedence: (list $ LABELS). */}}
+{{- define "weir.labelsWith" -}}
+{{ merge (dict) (index . 1 | default dict) (include "weir.labels" (index . 0) | fromYaml) | toYaml }}
+{{- end }}
+
+{{- define "weir.image" -}}
+{{ .Values.image.repository }}{{ with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{/* Name of the port for clients. */}}
+{{- define "weir.scheme" -}}
+{{ ternary "https" "http" (not (empty .Values.config.tls)) }}
+{{- end }}
+
+{{/* Port of the Service for clients. */}}
+{{- define "weir.servicePort" -}}
+{{ .Values.service.port | default (ternary 443 80 (not (empty .Values.config.tls))) }}
+{{- end }}
+
+{{/* Nine tenths of the memory limit in bytes: the rest is for memory that Go does not count. */}}
+{{- define "weir.memoryLimit" -}}
+{{- $limit := toString .Values.resources.limits.memory }}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 }}
+{{- if not (regexMatch "^[0-9]+([kMG]|[KMG]i)?$" $limit) }}{{ fail "resources.limits.memory: use an integer with the unit Mi or Gi" }}{{ end }}
+{{- div (mul (regexFind "^[0-9]+" $limit | int64) (get $units (regexFind "[A-Za-z]*$" $limit) | int64) 9) 10 }}
 {{- end }}
 
 {{- define "weir.secret" -}}
@@ -48,5 +78,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if not (or .Values.secret.existing .Values.secret.values.admin) }}
 {{- fail "secret.values.admin: token of the admin listener is missing; set it, or secret.existing with a key admin" }}
 {{- end }}
+{{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) }}{{ fail "httpRoute.parentRefs: name a Gateway" }}{{ end }}
+{{- if and .Values.ingress.enabled (not .Values.ingress.hosts) }}{{ fail "ingress.hosts: name a host" }}{{ end }}
 {{- if lt (int .Values.autoscaling.maxReplicas) (int .Values.autoscaling.minReplicas) }}{{ fail "autoscaling.maxReplicas: less than minReplicas" }}{{ end }}
 {{- end }}

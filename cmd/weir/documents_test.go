@@ -1,0 +1,129 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+)
+
+// budgets are the largest numbers of words outside of code blocks. A page that needs more words needs fewer elsewhere. The
+// goals are 20,000 and 12,000: lower the budgets with the pages.
+var budgets = map[string]int{"docs": 23000, "docs/internals": 13000}
+
+// longestLine is the largest number of characters in a line outside of code blocks and tables.
+const longestLine = 120
+
+var (
+	codeBlock    = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	word         = regexp.MustCompile(`\S*[\p{L}\p{N}]\S*`)
+	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading      = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+)
+
+// pages returns the texts of the documentation without code blocks, by path.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "deploy/*.md"} {
+		for _, path := range must(filepath.Glob("../../" + pattern))(t) {
+			texts[strings.TrimPrefix(path, "../../")] = codeBlock.ReplaceAllString(string(must(os.ReadFile(path))(t)), "")
+		}
+	}
+	if len(texts) < 40 {
+		t.Fatalf("only %d pages found", len(texts))
+	}
+	return texts
+}
+
+func TestDocumentsKeepTheirWordBudgets(t *testing.T) {
+	words := map[string]int{}
+	for path, text := range pages(t) {
+		folder := strings.TrimSuffix(filepath.Dir(path), "/recipes")
+		if path == "docs/limits.md" { // the proofs
+			folder = "docs/internals"
+		}
+		words[folder] += len(word.FindAllString(text, -1))
+	}
+	for folder, most := range budgets {
+		if words[folder] > most {
+			t.Errorf("%s has %d words, want at most %d: say a fact once, and link to it", folder, words[folder], most)
+		}
+	}
+}
+
+func TestDocumentsHaveShortLines(t *testing.T) {
+	for path, text := range pages(t) {
+		if path == "docs/limits.md" || path == "docs/sharing.md" { // wrapped with their next change
+			continue
+		}
+		for line := range strings.Lines(text) {
+			line = strings.TrimRight(line, "\n")
+			if n := utf8.RuneCountInString(line); n > longestLine && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "    ") && !strings.HasPrefix(strings.TrimLeft(line, "- "), "`") {
+				t.Errorf("%s has a line of %d characters, want at most %d: %.60s…", path, n, longestLine, line)
+			}
+		}
+	}
+}
+
+func TestLinksInDocumentsLeadToHeadings(t *testing.T) {
+	texts := pages(t)
+	for path, text := range texts {
+		for _, m := range markdownLink.FindAllStringSubmatch(text, -1) {
+			file, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(file, ":") {
+				continue
+			}
+			target := filepath.Join(filepath.Dir(path), file)
+			if file == "" {
+				target = path
+			}
+			if _, err := os.Stat("../../" + target); err != nil {
+				t.Errorf("%s links to %s, which does not exist", path, m[1])
+			} else if anchor != "" && !anchors(texts[target])[anchor] {
+				t.Errorf("%s links to %s, but %s has no such heading", path, m[1], target)
+			}
+		}
+	}
+}
+
+// anchors returns the anchors of the headings of a page.
+func anchors(text string) map[string]bool {
+	found := map[string]bool{}
+	for _, m := range heading.FindAllStringSubmatch(text, -1) {
+		found[strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsNumber(r):
+				return unicode.ToLower(r)
+			}
+			return -1
+		}, m[1])] = true
+	}
+	return found
+}
+
+// TestDocumentsNamedByTheCodeExist checks the pages and headings that messages and comments name.
+func TestDocumentsNamedByTheCodeExist(t *testing.T) {
+	texts := pages(t)
+	named := regexp.MustCompile(`\bdocs/[a-z0-9/-]+\.md(#[a-z0-9_-]+)?`)
+	for _, folder := range []string{"cache", "cmd", "internal", "limits", "policy", "proxy", "configs", "deploy"} {
+		err := filepath.WalkDir("../../"+folder, func(path string, entry os.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || strings.HasSuffix(path, "late_test.go") { // has paths of the API
+				return err
+			}
+			for _, name := range named.FindAllString(string(must(os.ReadFile(path))(t)), -1) {
+				page, anchor, _ := strings.Cut(name, "#")
+				if text, ok := texts[page]; !ok || anchor != "" && !anchors(text)[anchor] {
+					t.Errorf("%s names %s, which does not exist", path, name)
+				}
+			}
+			return nil
+		})
+		noError(t, err)
+	}
+}
