@@ -37,7 +37,7 @@ func (c *serviceCommand) Run(p *process) error {
 	cfg := config.Default()
 	if c.Config != "" {
 		// The service has no upstream, so the file may omit it.
-		flags := map[string]string{"upstream.url": "http://" + c.Listen}
+		flags := map[string]string{"upstream.url": "http://localhost"}
 		loaded, err := config.Load(config.Source{Path: c.Config, Getenv: p.getenv, Flags: flags})
 		if err != nil {
 			return err
