@@ -60,7 +60,7 @@ func (a *agent) work() {
 func TestAgentsRecipe(t *testing.T) {
 	t.Parallel()
 	if text, err := exec.CommandContext(t.Context(), "unshare", "--net", "--", "true").CombinedOutput(); err != nil {
-		t.Skipf("creating network namespaces needs root: unshare --net: %v: %s", err, text)
+		t.Fatalf("creating network namespaces needs root: unshare --net: %v: %s", err, text)
 	}
 	const agents = 20
 	var sent, held atomic.Int64

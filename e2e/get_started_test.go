@@ -110,20 +110,20 @@ func (s *session) file(text string) {
 func (s *session) run(line string) {
 	s.Helper()
 	addresses := strings.NewReplacer(append(s.ports, "weir_...", s.key)...)
-	real := addresses.Replace(line)
+	actual := addresses.Replace(line)
 	if line == "bin/weir budget" || line == "bin/weir tail" {
-		real += addresses.Replace(" --admin 127.0.0.1:9090") // the default
+		actual += addresses.Replace(" --admin 127.0.0.1:9090") // the default
 	}
 	switch {
 	case line == "", strings.HasPrefix(line, "git clone"):
 		return
 	case strings.HasPrefix(line, "export "):
-		write(s.T, filepath.Join(s.dir, "env"), readFile(s.T, filepath.Join(s.dir, "env"))+real+"\n")
+		write(s.T, filepath.Join(s.dir, "env"), readFile(s.T, filepath.Join(s.dir, "env"))+actual+"\n")
 		return
 	}
-	cmd := exec.CommandContext(s.Context(), "sh", "-c", ". ./env; exec "+real)
+	cmd := exec.CommandContext(s.Context(), "sh", "-c", ". ./env; exec "+actual)
 	if strings.HasPrefix(line, "for ") {
-		cmd = exec.CommandContext(s.Context(), "sh", "-c", ". ./env; "+real)
+		cmd = exec.CommandContext(s.Context(), "sh", "-c", ". ./env; "+actual)
 	}
 	cmd.Dir, cmd.Env = s.dir, append(os.Environ(), "HOME="+s.dir, "GH_CONFIG_DIR="+s.dir, "GH_PROMPT_DISABLED=1", "GORACE=atexit_sleep_ms=0")
 	for beginning, ready := range servers {

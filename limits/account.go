@@ -655,11 +655,21 @@ func (a *account) clientLog(n *Need) *slidingLog {
 	return l
 }
 
+// kind returns the kind of the caller. The token of a workflow looks like one of an installation, until a report of core
+// shows its limit.
+func (a *account) kind(r *Rules) policy.CallerKind {
+	core := a.Windows[policy.Core]
+	if a.Kind == policy.Installation && core != nil && core.Confirmed && core.Limit == int64(r.For(policy.Workflow, policy.Core).Max) {
+		return policy.Workflow
+	}
+	return a.Kind
+}
+
 // window returns the window of a resource, and creates the window if necessary.
 func (a *account) window(r *Rules, resource string) *window {
 	w := a.Windows[resource]
 	if w == nil {
-		w = newWindow(resource, r.For(a.Kind, resource))
+		w = newWindow(resource, r.For(a.kind(r), resource))
 		a.Windows[resource] = w
 	}
 	return w
@@ -699,7 +709,7 @@ func (a *account) Open(r *Rules, now int64) error {
 	change, exhausted := a.Cooldown.opening(now), false
 	for resource, w := range a.Windows {
 		if w.isExhausted(r, now) {
-			w.open(now, int64(r.For(a.Kind, resource).Max))
+			w.open(now, int64(r.For(a.kind(r), resource).Max))
 			exhausted = true
 		}
 	}

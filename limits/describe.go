@@ -16,7 +16,7 @@ import (
 func (a *account) budget(resource string, r *Rules, now int64, foreign map[string]Use, wall wallTime) Budget {
 	w := a.Windows[resource]
 	if w == nil {
-		w = newWindow(resource, r.For(a.Kind, resource))
+		w = newWindow(resource, r.For(a.kind(r), resource))
 	}
 	if a.unlimited(w) {
 		return Budget{Resource: resource, Unlimited: true}

@@ -340,7 +340,7 @@ func (p *Part) LearnWindow(budget string, s WindowState, offset Offset, r *Rules
 	w.Silent = max(w.Silent, s.Silent)
 	if opened := s.Opened - offset.Max; s.Opened != 0 && opened > w.Opened+resetJitter { // the conversion of a known time is not exact
 		w.expire(now)
-		w.open(opened, int64(r.For(p.Kind, resource).Max))
+		w.open(opened, int64(r.For(p.kind(r), resource).Max))
 	}
 	for _, rep := range s.Reports {
 		rep.MaxOffset, rep.MinOffset = rep.MaxOffset-offset.Min, rep.MinOffset-offset.Max

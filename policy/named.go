@@ -94,7 +94,7 @@ func (m *Match) Named(body []byte, nameOf NameOf) (Named, error) {
 	case belowAny(op.Path, named.Owners) && len(m.Params) > 0:
 		n.owner(m.Params[0])
 		n.parameters(m.Params[1:])
-		if len(n.Repositories) == 0 && !(op.Safe() && slices.Contains(named.OwnerOnly, op.Path)) {
+		if len(n.Repositories) == 0 && (!op.Safe() || !slices.Contains(named.OwnerOnly, op.Path)) {
 			n.Wide = slices.Clone(n.Owners)
 		}
 	default:

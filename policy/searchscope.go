@@ -83,7 +83,7 @@ func namesScope(source string) bool {
 
 // isOddSpace reports whether a character may separate tokens for one parser and not for another.
 func isOddSpace(r rune) bool {
-	return r == 0x7f || r == 0x85 || r == 0xa0 || r == 0x1680 || 0x180e == r || 0x2000 <= r && r <= 0x200f || 0x2028 <= r && r <= 0x202f ||
+	return r == 0x7f || r == 0x85 || r == 0xa0 || r == 0x1680 || r == 0x180e || 0x2000 <= r && r <= 0x200f || 0x2028 <= r && r <= 0x202f ||
 		0x205f <= r && r <= 0x2064 || r == 0x3000 || r == 0xfeff || r == 0xff1a || r == 0x201c || r == 0x201d || r == 0xfffd
 }
 

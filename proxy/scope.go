@@ -222,11 +222,11 @@ func (g *Gateway) lookUpName(ex *exchange, q *question, path, id string) (name s
 	a := g.newAttempt(sub, asked)
 	var resp *http.Response
 	if e := g.usableEntry(a); e != nil && !a.mayBeHidden(e.Status) {
-		resp = g.useHit(a, e)
+		resp = g.useHit(a, e) //nolint:bodyclose // discarded below
 	} else {
 		a.hidden = e
 		out := &http.Request{Method: http.MethodGet, URL: g.target(asked.match), Header: a.outbound(), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
-		a, resp, err = g.answerWithAny(a, out.WithContext(a.ctx))
+		a, resp, err = g.answerWithAny(a, out.WithContext(a.ctx)) //nolint:bodyclose // as above
 	}
 	sub.adopt(a)
 	if err != nil {

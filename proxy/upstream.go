@@ -64,7 +64,7 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 			p.ReadCloser, p.left = resp.Body, resp.ContentLength
 			resp.Body = p
 		}
-		a.count(resp, outcome, p.settle(outcome))
+		a.count(outcome, p.settle(outcome))
 		if resp != nil && outcome.Limited != limits.NotLimited {
 			g.limitErrors.add(p.permit.Account, resp.StatusCode)
 		}
@@ -243,18 +243,19 @@ func (a *attempt) sendCredential(out *http.Request) (err error) {
 
 // count adds a request with a cost to the record, and the limit error of the response to the result. Every sent request
 // costs quota, except an authenticated request with a 304.
-func (a *attempt) count(resp *http.Response, o limits.Outcome, cost int) {
-	a.record.Sent++
+func (a *attempt) count(o limits.Outcome, cost int) {
 	a.result.limited, a.result.limitAnswer = o.Limited, ""
 	if o.Limited != limits.NotLimited {
 		a.result.limitAnswer = a.limitError.Name
 	}
 	a.result.outsideRange = cmp.Or(o.Rate.Ignored, o.Outside)
-	if o.Sent {
-		a.record.Spent += cost * (1 + o.Resent)
+	if !o.Sent {
+		return
 	}
-	if resp != nil && resp.StatusCode == http.StatusNotModified && a.identity.Caller.Kind != policy.Unauthenticated {
-		a.record.Spent -= cost
+	a.record.Sent++
+	a.record.Spent += cost * o.Resent
+	if !o.Uncounted {
+		a.record.Spent += cost
 	}
 }
 

@@ -139,19 +139,19 @@ func (c *explainCommand) scopeOf(cfg *config.Config, m policy.Match) (string, er
 	case m.Operation.Resource == policy.GraphQL:
 		return "depends on the query", nil
 	}
-	var number *policy.ScopeError
-	n, err := m.Named(nil, func(_ policy.IDs, id string) (string, error) {
-		number = &policy.ScopeError{Reason: "depends on the name behind the number " + id}
-		return "", number
+	var number string
+	n, refused := m.Named(nil, func(_ policy.IDs, id string) (string, error) {
+		number = id
+		return "", errors.New("the name behind a number is unknown")
 	})
-	switch {
-	case number != nil:
-		return number.Reason, nil
-	case err == nil:
-		err = scope.Permits(m.Operation, n)
+	if number != "" {
+		return "depends on the name behind the number " + number, nil
 	}
-	if err != nil {
-		return "refused with 403: " + err.Error(), nil
+	if refused == nil {
+		refused = scope.Permits(m.Operation, n)
+	}
+	if refused != nil {
+		return "refused with 403: " + refused.Error(), nil //nolint:nilerr // the refusal is the result
 	}
 	return "permitted", nil
 }

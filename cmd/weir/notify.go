@@ -13,7 +13,7 @@ func notify(state string) error {
 	if address == "" {
 		return nil
 	}
-	conn, err := net.Dial("unixgram", address) // net reads a leading @ as an abstract address
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: address, Net: "unixgram"}) // a leading @ is an abstract address
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,8 @@
 //
 // The first client with a question becomes the leader of a [Call] and sends the request. Other clients with the same
 // question become followers during the call. A follower waits for the [Result] of the call and then reads the response
-// from the cache, or from the call if the response is not stored. [Group.Join] is the entry point. lease.go extends a call to all replicas through a lease in the
-// shared cache.
+// from the cache, or from the call if the response is not stored. [Group.Join] is the entry point. lease.go extends a
+// call to all replicas through a lease in the shared cache.
 //
 // Invariants:
 //   - A key includes the security class, so only one class shares a response.
