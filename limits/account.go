@@ -655,11 +655,11 @@ func (a *account) clientLog(n *Need) *slidingLog {
 	return l
 }
 
-// kind returns the kind of the caller. The token of a workflow looks like one of an installation, until a report of core
-// shows its limit.
+// kind returns the kind of the caller. The token of a workflow looks like one of an installation or of a user, until a
+// report of core shows its limit.
 func (a *account) kind(r *Rules) policy.CallerKind {
 	core := a.Windows[policy.Core]
-	if a.Kind == policy.Installation && core != nil && core.Confirmed && core.Limit == int64(r.For(policy.Workflow, policy.Core).Max) {
+	if a.Kind != policy.Unauthenticated && core != nil && core.Confirmed && core.Limit == int64(r.For(policy.Workflow, policy.Core).Max) {
 		return policy.Workflow
 	}
 	return a.Kind
