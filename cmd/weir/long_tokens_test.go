@@ -27,7 +27,7 @@ func longToken(n int) string {
 // at a ghe.com address.
 func TestLongTokensWorkEverywhere(t *testing.T) {
 	own, held, minted := longToken(1), longToken(2), longToken(3)
-	var log bytes.Buffer
+	var log testservers.Output
 	var mu sync.Mutex
 	var seen []string // Authorization of the requests
 	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
