@@ -43,9 +43,6 @@ func TestDocumentsKeepTheirWordBudgets(t *testing.T) {
 	words := map[string]int{}
 	for path, text := range pages(t) {
 		folder := strings.TrimSuffix(filepath.Dir(path), "/recipes")
-		if path == "docs/limits.md" { // the proofs
-			folder = "docs/internals"
-		}
 		words[folder] += len(word.FindAllString(text, -1))
 	}
 	for folder, most := range budgets {
@@ -57,9 +54,6 @@ func TestDocumentsKeepTheirWordBudgets(t *testing.T) {
 
 func TestDocumentsHaveShortLines(t *testing.T) {
 	for path, text := range pages(t) {
-		if path == "docs/limits.md" || path == "docs/sharing.md" { // wrapped with their next change
-			continue
-		}
 		for line := range strings.Lines(text) {
 			line = strings.TrimRight(line, "\n")
 			if n := utf8.RuneCountInString(line); n > longestLine && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "    ") && !strings.HasPrefix(strings.TrimLeft(line, "- "), "`") {
