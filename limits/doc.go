@@ -17,7 +17,7 @@
 //
 // # Invariants
 //
-// docs/limits.md contains the proofs. Package limitstest checks every ledger.
+// docs/internals/limits.md contains the proofs. Package limitstest checks every ledger.
 //
 //   - A spent token returns one full window after the arrival of the response. Therefore no window of the upstream
 //     exceeds the limit, independently of the start of that window.

@@ -407,7 +407,7 @@ func TestRefusalByAFullQueueHasTheTimeOfTheNextPlace(t *testing.T) {
 	})
 }
 
-// TestWaitForOneBudgetDoesNotDelayAnother tests I16 of docs/limits.md.
+// TestWaitForOneBudgetDoesNotDelayAnother tests I16 of docs/internals/limits.md.
 func TestWaitForOneBudgetDoesNotDelayAnother(t *testing.T) {
 	inBubble(t, tenPoints(), func(o *harness) {
 		o.spend(10)
@@ -428,7 +428,7 @@ func TestWaitForOneBudgetDoesNotDelayAnother(t *testing.T) {
 	})
 }
 
-// TestAcquireRefusesIfTheQueueIsTooSlow tests I19 of docs/limits.md.
+// TestAcquireRefusesIfTheQueueIsTooSlow tests I19 of docs/internals/limits.md.
 func TestAcquireRefusesIfTheQueueIsTooSlow(t *testing.T) {
 	inBubble(t, slotsOnly(1), func(o *harness) {
 		o.warmUp("op")

@@ -29,7 +29,7 @@
 //
 // # Invariants
 //
-// The invariants of docs/limits.md are tested here:
+// The invariants of docs/internals/limits.md are tested here:
 //
 //	I1 to I3       the hostile upstream, over every ledger
 //	I4, I5, I6, I20 random histories, compared with the model

@@ -14,7 +14,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// invariant is a property of an account after a random history (docs/limits.md).
+// invariant is a property of an account after a random history (docs/internals/limits.md).
 type invariant struct {
 	name string
 	// consistent means that the reports of the upstream do not contradict each other.

@@ -9,7 +9,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// model is one account by the rules of docs/limits.md, written for comparison with these rules and not for speed. It
+// model is one account by the rules of docs/internals/limits.md, written for comparison with these rules and not for speed. It
 // keeps lists of all events, and sums the lists for every decision. The model shares only the costs
 // ([limits.Rules.Spends]) with the ledgers. Times are microseconds since 1970.
 type model struct {

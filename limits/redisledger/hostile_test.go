@@ -120,7 +120,7 @@ func delayed(_ context.Context, r *rig) {
 }
 
 // The scenarios have a hostile upstream. WEIR_REDIS_SCENARIOS sets their number for each case. WEIR_SEED selects one
-// seed. The cases test the invariants I1, I10 and I11 of docs/limits.md.
+// seed. The cases test the invariants I1, I10 and I11 of docs/internals/limits.md.
 func TestNoLimitIsExceededOverRedis(t *testing.T) {
 	unchanged := func(s limitstest.Scenario) limitstest.Scenario { return s }
 	for _, c := range []struct {
@@ -180,7 +180,7 @@ func TestClientsShareFairlyOverRedis(t *testing.T) {
 	})
 }
 
-// Four replicas with offline leases must use the documented part of each window (I14 in docs/limits.md). By default the
+// Four replicas with offline leases must use the documented part of each window (I14 in docs/internals/limits.md). By default the
 // test measures two windows of searches. With WEIR_WINDOWS the test measures that number of windows of each limit.
 // TestNoLimitIsExceededByManyReplicas measures points, and TestSaturatedAccountsContinueWithoutRedis content.
 func TestSaturationUsesTheLimitsOverRedis(t *testing.T) {
