@@ -206,56 +206,60 @@ func failoverKeepsSpends(t *testing.T, nodes []*node) {
 // The other shards continue without a pause, for accounts that are known and for new ones, while a shard without a replica
 // is gone. Each shard is killed in turn, also the one that stores the keys of all replicas.
 func TestLostShardConcernsItsAccountsOnly(t *testing.T) {
-	t.Parallel() // mostly waits
+	t.Parallel()
+	var clusters sync.WaitGroup // the three clusters together, because they mostly wait
+	defer clusters.Wait()
 	for killed := range masters {
-		t.Run(fmt.Sprint("shard ", killed), func(t *testing.T) {
-			t.Parallel()
-			nodes := startMasters(t, startNode(t), startNode(t), startNode(t))
-			l := openCluster(t, nodes)
-			ctx, stop := context.WithCancel(t.Context())
-			var running sync.WaitGroup
-			running.Go(func() { l.Run(ctx) })
-			defer running.Wait()
-			defer stop()
-			var id uint64
-			on := func(name string, shard int) bool { return slotOf(name)*masters/16384 == shard }
-			request := func(name string) limits.Decision {
-				id++
-				p := limits.Permit{Claim: limits.Claim{ID: id, Account: name, Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}}
-				d := l.Admit(ctx, p.Claim)
-				if d.Granted {
-					rate := limits.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
-					_ = l.Settle(ctx, p, answered(rate)) // sent later
+		nodes := startMasters(t, startNode(t), startNode(t), startNode(t))
+		l := openCluster(t, nodes)
+		clusters.Go(func() { loseShard(t, nodes, l, killed) })
+	}
+}
+
+// loseShard kills a shard, and sends requests for accounts of all shards.
+func loseShard(t *testing.T, nodes []*node, l *Ledger, killed int) {
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { l.Run(ctx) })
+	defer running.Wait()
+	defer stop()
+	var id uint64
+	request := func(name string) limits.Decision {
+		id++
+		p := limits.Permit{Claim: limits.Claim{ID: id, Account: name, Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}}
+		d := l.Admit(ctx, p.Claim)
+		if d.Granted {
+			rate := limits.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
+			_ = l.Settle(ctx, p, answered(rate)) // sent later
+		}
+		return d
+	}
+	for i := range 30 {
+		if d := request(fmt.Sprint("old ", i)); !d.Granted {
+			t.Errorf("shard %d, before the loss: %+v", killed, d)
+			return
+		}
+	}
+	_ = nodes[killed].process.Process.Kill()
+	began, next, refused := time.Now(), 0, 0
+	for time.Since(began) < 11*time.Second { // the client of the cluster forgets the state of the cluster after ten seconds
+		for i := range 30 {
+			for _, name := range []string{fmt.Sprint("old ", i), fmt.Sprint("new ", next)} {
+				at, lost := time.Now(), slotOf(name)*masters/16384 == killed
+				if d := request(name); !lost && (!d.Granted && d.Reason == Store || time.Since(at) > time.Second) {
+					refused++
+					t.Errorf("%v after the loss of shard %d: %s: %+v after %v", at.Sub(began), killed, name, d, time.Since(at))
 				}
-				return d
 			}
-			for i := range 30 {
-				if d := request(fmt.Sprint("old ", i)); !d.Granted {
-					t.Fatalf("before the loss: %+v", d)
-				}
-			}
-			_ = nodes[killed].process.Process.Kill()
-			began, next, refused := time.Now(), 0, 0
-			for time.Since(began) < 11*time.Second { // the client of the cluster forgets the state of the cluster after ten seconds
-				for i := range 30 {
-					for _, name := range []string{fmt.Sprint("old ", i), fmt.Sprint("new ", next)} {
-						at := time.Now()
-						if d := request(name); !on(name, killed) && (!d.Granted && d.Reason == Store || time.Since(at) > time.Second) {
-							refused++
-							t.Errorf("%v after the loss: %s: %+v after %v", at.Sub(began), name, d, time.Since(at))
-						}
-					}
-					next++
-				}
-				if refused > 10 {
-					return
-				}
-				testservers.Sleep(ctx, 200*time.Millisecond)
-			}
-			accounts, err := l.Accounts(ctx, 1000)
-			if err != nil || len(accounts) < 60 {
-				t.Errorf("%d accounts listed, %v", len(accounts), err)
-			}
-		})
+			next++
+		}
+		if refused > 10 {
+			return
+		}
+		testservers.Sleep(ctx, 200*time.Millisecond)
+	}
+	accounts, err := l.Accounts(ctx, 1000)
+	if err != nil || len(accounts) < 60 {
+		t.Errorf("shard %d: %d accounts listed, %v", killed, len(accounts), err)
 	}
 }
