@@ -309,7 +309,7 @@ func TestChartNamesLabelsAndPortsMatch(t *testing.T) {
 	var volumes []string
 	for _, v := range pod.Spec.Volumes {
 		switch {
-		case v.ConfigMap != nil && v.ConfigMap.Name == r.config.Name, v.Secret != nil && v.Secret.SecretName == r.secret.Name:
+		case v.ConfigMap != nil && v.ConfigMap.Name == r.config.Name, v.Secret != nil && v.Secret.SecretName == r.secret.Name, v.EmptyDir != nil:
 			volumes = append(volumes, v.Name)
 		}
 	}
