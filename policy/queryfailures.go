@@ -16,6 +16,7 @@ type queryFailure struct {
 	Type   []string      `yaml:"type"`
 	Begins []string      `yaml:"begins"`
 	After  time.Duration `yaml:"after"`
+	Outage bool          `yaml:"outage"`
 	Source string        `yaml:"source"`
 }
 
@@ -34,8 +35,8 @@ func mustLoadQueryFailures() []queryFailure {
 }
 
 // QueryFailure returns the name of the row of queryfailures.yaml that applies to a response, or an empty string. The upstream
-// worked for elapsed on the response.
-func (a UpstreamAnswer) QueryFailure(elapsed time.Duration) string {
+// worked for elapsed on the response. outage reports whether an outage of the upstream looks the same.
+func (a UpstreamAnswer) QueryFailure(elapsed time.Duration) (name string, outage bool) {
 	var parts []part
 	if a.Status == http.StatusOK && bytes.Contains(a.Body, []byte(`"errors"`)) {
 		parts, _ = a.parts()
@@ -46,8 +47,8 @@ func (a UpstreamAnswer) QueryFailure(elapsed time.Duration) string {
 			return slices.Contains(row.Type, p.kind) || slices.ContainsFunc(row.Begins, begins)
 		}
 		if slices.Contains(row.Status, a.Status) && (row.After > 0 && elapsed >= row.After || slices.ContainsFunc(parts, applies)) {
-			return row.Name
+			return row.Name, row.Outage
 		}
 	}
-	return ""
+	return "", false
 }

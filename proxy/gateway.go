@@ -32,6 +32,7 @@
 //	      lookup            attempt.go
 //	        stored          attempt.go
 //	      isCurrent         attempt.go
+//	      isHit             attempt.go
 //	    replyFromEntry      reply.go
 //	      hitStatus         record.go
 //	      adopt             exchange.go
@@ -45,6 +46,7 @@
 //	      maskedPath        record.go
 //	      targetHash        record.go
 //	    endTrace            trace.go
+//	    Observe             gateway.go
 //
 // A miss makes these calls after answerFromCache:
 //

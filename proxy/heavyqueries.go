@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -33,40 +34,55 @@ type heavyQueries struct {
 	some    atomic.Bool // false means that no query ever failed, so that most responses need no lock
 	mu      sync.Mutex
 	queries *simplelru.LRU[heavyQuery, queryFailures]
+	// silent is a question whose failure may be that of an outage, and zero after any other response to a query. several means
+	// that different questions have failed like this since then.
+	silent  cache.Key
+	several bool
 }
 
-// heavyQuery is a query of an account, so that no other account can have it refused.
-type heavyQuery struct{ account, hash string }
+// heavyQuery is a query of an account with its variables, so that no other account can have it refused.
+type heavyQuery struct {
+	account  string
+	question cache.Key // of GraphQLCall.Question
+}
 
-// queryFailures are the failures of a query in a row. nodes is the smallest number of nodes of a call that failed: calls for
-// fewer nodes are not refused.
+// queryFailures are the failures of a query in a row.
 type queryFailures struct {
-	failures, nodes int
-	last            time.Time
+	failures int
+	last     time.Time
 }
 
-// observe records the response to a query. failure is the name of its failure, or empty.
-func (h *heavyQueries) observe(account string, call *policy.GraphQLCall, failure string, now time.Time) {
+// observe records the response to a query. failure is the name of its failure, or empty. The failures
+// of an outage do not count.
+func (h *heavyQueries) observe(account string, call *policy.GraphQLCall, failure string, outage bool, now time.Time) {
 	if failure == "" && !h.some.Load() {
 		return
 	}
-	key := heavyQuery{account, call.Hash}
+	key := heavyQuery{account, cache.NewKey(call.Question)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.queries == nil {
 		h.queries, _ = simplelru.NewLRU[heavyQuery, queryFailures](maxHeavyQueries, nil) // the size is valid
 	}
-	f, known := h.queries.Get(key)
+	switch {
+	case !outage:
+		h.silent, h.several = cache.Key{}, false
+	case h.silent == cache.Key{}:
+		h.silent = key.question
+	case h.silent != key.question:
+		h.several = true
+	}
+	f, _ := h.queries.Get(key)
 	switch {
 	case failure == "":
-		if known && call.Nodes >= f.nodes {
-			h.queries.Remove(key)
-		}
+		h.queries.Remove(key)
 		return
-	case !known || now.Sub(f.last) > heavyMemory:
-		f = queryFailures{nodes: call.Nodes}
+	case h.several:
+		return
+	case now.Sub(f.last) > heavyMemory:
+		f.failures = 0
 	}
-	h.queries.Add(key, queryFailures{f.failures + 1, min(f.nodes, call.Nodes), now})
+	h.queries.Add(key, queryFailures{f.failures + 1, now})
 	h.some.Store(true)
 }
 
@@ -78,10 +94,10 @@ func (h *heavyQueries) refusal(account string, call *policy.GraphQLCall, now tim
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	f, known := h.queries.Get(heavyQuery{account, call.Hash})
+	f, known := h.queries.Get(heavyQuery{account, cache.NewKey(call.Question)})
 	pause := min(longestPause, heavyPause<<max(0, min(f.failures, 10)-mostFailures))
 	wait := f.last.Add(pause).Sub(now)
-	if !known || f.failures < mostFailures || wait <= 0 || call.Nodes < f.nodes {
+	if !known || f.failures < mostFailures || wait <= 0 {
 		return nil
 	}
 	message := fmt.Sprintf("This gateway does not send this query: it timed out or exceeded the resource limits %d times. Ask for fewer nodes or fields, or retry in %d s.",
@@ -94,7 +110,7 @@ func (h *heavyQueries) refusal(account string, call *policy.GraphQLCall, now tim
 
 // refuseHeavy returns the refusal of a query that has failed too often, or nil.
 func (g *Gateway) refuseHeavy(a *attempt) error {
-	if !a.isQuery() {
+	if !a.isQuery() || a.graphQL.Question == "" {
 		return nil
 	}
 	err := g.heavyQueries.refusal(g.Ledger.Canonical(a.identity.Caller.Account), a.graphQL, time.Now())
@@ -110,9 +126,9 @@ func (g *Gateway) observeQuery(q *question, account string, answer policy.Upstre
 	if !q.isQuery() {
 		return ""
 	}
-	name := answer.QueryFailure(elapsed)
-	if name != "" || answer.Status == http.StatusOK {
-		g.heavyQueries.observe(account, q.graphQL, name, time.Now())
+	name, outage := answer.QueryFailure(elapsed)
+	if q.graphQL.Question != "" && (name != "" || answer.Status == http.StatusOK) {
+		g.heavyQueries.observe(account, q.graphQL, name, outage, time.Now())
 	}
 	return name
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -9,8 +10,8 @@ import (
 
 // TestQueryThatExceedsResourcesIsRefused sends a query of 50 nodes whose first failing responses are given.
 func TestQueryThatExceedsResourcesIsRefused(t *testing.T) {
-	const query = `query Big { repository(owner:\"a\",name:\"b\") { issues(first:50) { nodes { id } } } }`
-	smaller := strings.Replace(query, "50", "10", 1)
+	const query = `{"query":"query Big($o:String!) { repository(owner:$o,name:\"b\") { issues(first:50) { nodes { id } } } }","variables":{"o":"a"}}`
+	smaller, other := strings.Replace(query, "50", "10", 1), strings.Replace(query, `:"a"`, `:"c"`, 1)
 	status := func(code int, after time.Duration) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			time.Sleep(after)
@@ -33,20 +34,19 @@ func TestQueryThatExceedsResourcesIsRefused(t *testing.T) {
 	} {
 		failing := true
 		upstream := func(w http.ResponseWriter, r *http.Request) {
-			if failing {
+			if body, _ := io.ReadAll(r.Body); failing && string(body) == query {
 				c.failure(w, r)
 				return
 			}
 			replies(`{"data":{}}`)(w, r)
 		}
 		setup(upstream).sub(t, name, func(w *world) {
-			ask := func(query string, fields ...string) got { return w.ask(`{"query":"`+query+`"}`, fields...) }
 			for range 3 {
-				ask(query)
+				w.ask(query)
 				w.want("failure in the record", w.last().QueryFailure, c.row)
 			}
 			sent := w.upstreamSaw()
-			r := ask(query)
+			r := w.ask(query)
 			if c.row == "" {
 				w.want("requests upstream", w.upstreamSaw(), sent+1)
 				return
@@ -55,20 +55,51 @@ func TestQueryThatExceedsResourcesIsRefused(t *testing.T) {
 			w.want("error", strings.Contains(r.body, `"errors":[{"type":"RESOURCE_LIMITS_EXCEEDED","message":"This gateway does not send this query`), true)
 			w.want("refusal in the record", w.last().QueryFailure, refusedQuery)
 			w.want("requests upstream", w.upstreamSaw(), sent)
-			ask(query, bearer("another"))
-			ask(smaller)
-			ask("{viewer{login}}")
-			w.want("other accounts, smaller and other queries", w.upstreamSaw(), sent+3)
+			w.ask(query, bearer("another"))
+			w.ask(smaller)
+			w.ask(other)
+			w.ask(`{"query":"{viewer{login}}"}`)
+			w.want("other accounts, other variables, smaller and other queries", w.upstreamSaw(), sent+4)
 			time.Sleep(time.Minute)
-			ask(query)
-			w.want("requests after the pause", w.upstreamSaw(), sent+4)
-			w.wantReply("after another failure", ask(query), http.StatusOK, "Cache-Status: weir; detail=query", "Retry-After: 120")
+			w.ask(query)
+			w.want("requests after the pause", w.upstreamSaw(), sent+5)
+			w.wantReply("after another failure", w.ask(query), http.StatusOK, "Cache-Status: weir; detail=query", "Retry-After: 120")
 			time.Sleep(2 * time.Minute)
 			failing = false
 			for range 4 {
-				ask(query)
+				w.ask(query)
 			}
-			w.want("requests after a success", w.upstreamSaw(), sent+8)
+			w.want("requests after a success", w.upstreamSaw(), sent+9)
+		})
+	}
+}
+
+// TestOutageRefusesNoQuery sends queries that alternate while the upstream fails slowly.
+func TestOutageRefusesNoQuery(t *testing.T) {
+	for name, c := range map[string]struct {
+		healthy bool // the upstream answers another query between the failures
+		refused bool
+	}{
+		"outage":            {},
+		"two heavy queries": {healthy: true, refused: true},
+	} {
+		setup(func(w http.ResponseWriter, r *http.Request) {
+			if body, _ := io.ReadAll(r.Body); !strings.Contains(string(body), "heavy") {
+				replies(`{"data":{}}`)(w, r)
+				return
+			}
+			time.Sleep(10 * time.Second)
+			w.WriteHeader(http.StatusGatewayTimeout)
+		}).sub(t, name, func(w *world) {
+			for range 4 {
+				for _, query := range []string{`{"query":"{heavy{a}}"}`, `{"query":"{heavy{a}}"}`, `{"query":"{heavy{b}}"}`} {
+					w.ask(query)
+					if c.healthy {
+						w.ask(`{"query":"{viewer{login}}"}`)
+					}
+				}
+			}
+			w.want("refused", w.last().QueryFailure == refusedQuery || w.recent()[1].QueryFailure == refusedQuery, c.refused)
 		})
 	}
 }

@@ -159,6 +159,9 @@ func (s *CacheStatus) Stale() bool { return s.TTL < 0 && !s.Stored }
 // setTTL sets the rest of the lifetime of an entry.
 func (s *CacheStatus) setTTL(e *cache.Entry, now time.Time) {
 	s.TTL, s.HasTTL = -int(e.Staleness(now)/time.Second), true
+	if !s.Stored && !e.Fresh(now) {
+		s.TTL = min(s.TTL, -1) // stale for less than a second
+	}
 	if e.Suspect != "" {
 		s.TTL = min(s.TTL, 0)
 	}

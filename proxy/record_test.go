@@ -165,3 +165,30 @@ func TestTagOfALimitedClientHasAPartOfTheWindow(t *testing.T) {
 		w.want("requests upstream", w.upstreamSaw(), 15)
 	})
 }
+
+// A response is stale from the end of its lifetime, also within the first second.
+func TestStatusIsStaleFromTheEndOfTheLifetime(t *testing.T) {
+	for _, c := range []struct {
+		after   time.Duration
+		control string
+		cache   string
+		outcome Outcome
+	}{
+		{9900 * time.Millisecond, "max-stale", "weir; hit; ttl=0", OutcomeHit},
+		{10 * time.Second, "max-stale", "weir; hit; ttl=-1", OutcomeStale},
+		{10100 * time.Millisecond, "max-stale", "weir; hit; ttl=-1", OutcomeStale},
+		{10100 * time.Millisecond, "max-age=60", "weir; hit; ttl=-1", OutcomeStale},
+		{12 * time.Second, "max-age=60", "weir; hit; ttl=-2", OutcomeStale},
+	} {
+		upstream := replies("text", "Cache-Control: max-age=10, stale-while-revalidate=60")
+		setup(upstream).sub(t, fmt.Sprint(c.after, " ", c.control), func(w *world) {
+			w.get("/users/octocat")
+			time.Sleep(c.after)
+			r := w.get("/users/octocat", "Cache-Control: "+c.control)
+			w.want("Cache-Status", r.Header.Get("Cache-Status"), c.cache)
+			synctest.Wait()
+			records := w.recent()
+			w.want("outcome", records[slices.IndexFunc(records, func(r Record) bool { return !r.Background })].Outcome, c.outcome)
+		})
+	}
+}

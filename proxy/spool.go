@@ -15,8 +15,13 @@ import (
 	"github.com/weirgate/weir/proxy/coalesce"
 )
 
-// maxSpooled bounds the bytes in temporary files.
-const maxSpooled = 1 << 30
+const (
+	// maxSpooled bounds the bytes in temporary files.
+	maxSpooled = 1 << 30
+	// largestShare is the part of the budget that one body may reserve, so that one slow client does not use all of it.
+	// unknownShare is the part that a body of an unknown length reserves.
+	largestShare, unknownShare = 2, 16
+)
 
 // errNotShared is the end of a body for a follower after the temporary file could not hold the rest.
 var errNotShared = errors.New("the response is too large to be shared")
@@ -29,6 +34,19 @@ type bufferBudget struct {
 
 // add counts n more bytes, and reports whether they are within the budget.
 func (b *bufferBudget) add(n int64) bool { return b.used.Add(n) <= b.limit }
+
+// reserve counts n more bytes if they are within the budget, and reports whether they are.
+func (b *bufferBudget) reserve(n int64) bool {
+	for {
+		used := b.used.Load()
+		if used+n > b.limit {
+			return false
+		}
+		if b.used.CompareAndSwap(used, used+n) {
+			return true
+		}
+	}
+}
 
 // buffer holds bytes within a budget.
 type buffer struct {
@@ -43,8 +61,7 @@ func (b *buffer) reserve(size int64) bool {
 	if size <= 0 {
 		return true
 	}
-	if !b.budget.add(size) {
-		b.budget.used.Add(-size)
+	if !b.budget.reserve(size) {
 		return false
 	}
 	b.held, b.data = size, make([]byte, 0, size)
@@ -87,20 +104,23 @@ type spool struct {
 	// or is not in memory.
 	complete func(body []byte, ok bool)
 	// share is called once after the bytes have moved to a file. If nil, other clients cannot read the body.
-	share  func()
-	disk   *bufferBudget // of the file
-	leader *spoolReader
+	share func()
+	disk  *bufferBudget // of the file
+	// outgrown is called before the readers of a file learn that the file cannot hold the rest.
+	outgrown func()
+	leader   *spoolReader
 
-	mu      sync.Mutex
-	changed sync.Cond
-	buffer  // the bytes after those in the file
-	file    *os.File
-	written int64 // bytes in the file
-	visible int64 // bytes that readers may read
-	err     error // returned after the visible bytes
-	passing bool  // after the visible bytes, the leader reads from body
-	users   int   // open readers, and the call while it may open readers
-	filled  bool  // fill has ended
+	mu       sync.Mutex
+	changed  sync.Cond
+	buffer   // the bytes after those in the file
+	file     *os.File
+	reserved int64 // bytes of the file that disk counts
+	written  int64 // bytes in the file
+	visible  int64 // bytes that readers may read
+	err      error // returned after the visible bytes
+	passing  bool  // after the visible bytes, the leader reads from body
+	users    int   // open readers, and the call while it may open readers
+	filled   bool  // fill has ended
 }
 
 // spoolReader reads a spool from its start.
@@ -134,6 +154,9 @@ func (s *spool) fill() {
 		_ = s.body.Close() // the body has ended
 	}
 	whole := s.file == nil && !full && err == io.EOF && (s.length < 0 || int64(len(s.data)) == s.length)
+	if full && s.file != nil {
+		s.outgrown()
+	}
 	s.complete(s.data, whole)
 	s.stop(err)
 }
@@ -147,7 +170,7 @@ func (s *spool) append(p []byte, err error) (full bool) {
 	case s.file != nil:
 		full = !s.write(p)
 	case !s.buffer.append(p) || len(s.data) > maxEntry:
-		shared = s.share != nil && s.spill()
+		shared = s.share != nil && s.spill(s.length)
 		full = !shared
 	}
 	if total := s.written + int64(len(s.data)); err == nil && total != s.length {
@@ -161,15 +184,23 @@ func (s *spool) append(p []byte, err error) (full bool) {
 	return full
 }
 
-// spill moves the bytes to a new temporary file, and reports whether the file holds them. mu must be held.
-func (s *spool) spill() bool {
+// spill moves the bytes to a new temporary file, and reports whether the file holds them. The budget counts the size of the
+// body from now on, so that only a body of an unknown length, which is negative, can exceed it. mu must be held.
+func (s *spool) spill(size int64) bool {
+	if size < 0 {
+		size = s.disk.limit / unknownShare
+	}
+	if size > s.disk.limit/largestShare || !s.disk.reserve(size) {
+		return false
+	}
 	file, err := os.CreateTemp("", "weir-body-")
 	if err != nil {
+		s.disk.used.Add(-size)
 		return false
 	}
 	_ = os.Remove(file.Name()) // the file has no name from now on, unless the operating system keeps open files
 	kept := s.buffer
-	s.file, s.buffer = file, buffer{}
+	s.file, s.reserved, s.buffer = file, size, buffer{}
 	if s.write(kept.data) {
 		kept.release()
 		return true
@@ -181,18 +212,19 @@ func (s *spool) spill() bool {
 
 // write appends bytes to the file, and reports whether the file holds them. Otherwise they stay in memory. mu must be held.
 func (s *spool) write(p []byte) bool {
-	n := int64(len(p))
-	if !s.disk.add(n) {
-		s.disk.used.Add(-n)
+	end := s.written + int64(len(p))
+	further := max(0, end-s.reserved)
+	ok := s.disk.reserve(further)
+	if ok {
+		s.reserved += further
+		_, err := s.file.WriteAt(p, s.written)
+		ok = err == nil
+	}
+	if !ok {
 		s.data = append(s.data, p...)
 		return false
 	}
-	if _, err := s.file.WriteAt(p, s.written); err != nil {
-		s.disk.used.Add(-n)
-		s.data = append(s.data, p...)
-		return false
-	}
-	s.written += n
+	s.written = end
 	return true
 }
 
@@ -201,8 +233,8 @@ func (s *spool) closeFile() {
 	if s.file != nil {
 		_ = s.file.Close()
 		_ = os.Remove(s.file.Name())
-		s.disk.used.Add(-s.written)
-		s.file, s.written = nil, 0
+		s.disk.used.Add(-s.reserved)
+		s.file, s.reserved, s.written = nil, 0, 0
 	}
 }
 
@@ -212,6 +244,10 @@ func (s *spool) stop(err error) {
 	defer s.mu.Unlock()
 	s.visible, s.err, s.passing, s.filled = s.written+int64(len(s.data)), err, err == nil, true
 	s.changed.Broadcast()
+	if s.file != nil { // the rest of the reservation is not needed
+		s.disk.used.Add(s.written - s.reserved)
+		s.reserved = s.written
+	}
 	if s.passing && s.leader.closed {
 		_ = s.body.Close() // the leader does not read the rest
 	}
@@ -310,7 +346,7 @@ func (g *Gateway) shareLarge(a *attempt, resp *http.Response, e *cache.Entry) *h
 	s := newSpool(resp, &buffer{}, func([]byte, bool) { a.call.Finish(coalesce.Ending{Result: coalesce.Private}) })
 	g.shareThrough(a, s, e)
 	s.mu.Lock()
-	shared := s.spill()
+	shared := s.spill(s.length)
 	s.mu.Unlock()
 	if !shared {
 		return nil
@@ -330,6 +366,7 @@ func (a *attempt) mayShareBody(e *cache.Entry) bool {
 // shareThrough lets the followers of the call read a spool after its bytes have moved to a file. The entry has no body.
 func (g *Gateway) shareThrough(a *attempt, s *spool, e *cache.Entry) {
 	s.disk = &g.Background.files
+	s.outgrown = func() { g.Cache.MarkUncacheable(a.match.Operation.ID, a.key) } // the next clients do not share the body
 	id := a.record.ID
 	s.share = func() {
 		s.mu.Lock()
@@ -362,8 +399,12 @@ func (f *sharedForms) open(c *contentcoding.Coding, left func()) io.ReadCloser {
 	s := f.coded[c]
 	if s == nil {
 		s = newSpool(&http.Response{Body: c.Reader(f.identity.follow(func() {})), ContentLength: -1}, &buffer{}, func([]byte, bool) {})
-		s.disk = f.identity.disk
-		if !s.spill() {
+		s.disk, s.outgrown = f.identity.disk, f.identity.outgrown
+		size := f.identity.length
+		if size >= 0 {
+			size += size/256 + 1<<10 // a body that cannot be compressed grows by less
+		}
+		if !s.spill(size) {
 			_ = s.body.Close()
 			return c.Reader(f.identity.follow(left)) // each client has an encoder
 		}

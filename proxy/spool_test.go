@@ -194,47 +194,76 @@ func TestFollowersOfALargeBodyAreIndependent(t *testing.T) {
 	}
 }
 
-// Each client sees that a body is broken, whether the upstream or the temporary file ends early. Without a file, each client has
-// its own request.
+// Each client sees that a body is broken, whether the upstream or the temporary file ends early. Without a file, or without room
+// for the body, each client has its own request. So have all clients after a body of an unknown length that had no room.
 func TestNoClientGetsAPartOfALargeBodyAsWhole(t *testing.T) {
+	const size = 2*maxEntry + 1<<20
 	for _, c := range []struct {
-		name          string
-		chunked       bool
-		files         int64
-		directory     string
-		broken        bool
-		whole, atMost int
+		name         string
+		chunked      bool
+		files, taken int64
+		directory    string
+		broken       bool
+		whole, sent  int
+		later        int // complete bodies of four later clients
 	}{
-		{name: "broken", broken: true, files: maxSpooled, atMost: 1},
-		{name: "broken, chunked", chunked: true, broken: true, files: maxSpooled, atMost: 1},
-		{name: "full disk", files: maxEntry + 512<<10, whole: 1, atMost: 1},
-		{name: "full disk, chunked", chunked: true, files: maxEntry + 512<<10, whole: 1, atMost: 1},
-		{name: "no directory", directory: "/missing", files: maxSpooled, whole: 4, atMost: 4},
-		{name: "no directory, chunked", chunked: true, directory: "/missing", files: maxSpooled, whole: 4, atMost: 4},
+		{name: "broken", broken: true, files: maxSpooled, sent: 1},
+		{name: "broken, chunked", chunked: true, broken: true, files: maxSpooled, sent: 1},
+		{name: "room for one half", files: 2*size - 1, whole: 4, sent: 4, later: 4},
+		{name: "full disk", files: maxEntry + 512<<10, whole: 4, sent: 4, later: 4},
+		{name: "full disk, chunked", chunked: true, files: maxEntry + 512<<10, whole: 1, sent: 1, later: 4},
+		{name: "no room, chunked", chunked: true, files: 16 << 10, taken: 15<<10 + 1, whole: 4, sent: 4, later: 4},
+		{name: "no directory", directory: "/missing", files: maxSpooled, whole: 4, sent: 4, later: 4},
+		{name: "no directory, chunked", chunked: true, directory: "/missing", files: maxSpooled, whole: 4, sent: 4, later: 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir()+c.directory)
-			b := newLargeBody(2*maxEntry+1<<20, c.chunked, false)
+			b := newLargeBody(size, c.chunked, false)
 			b.broken.Store(c.broken)
 			setup(b.ServeHTTP).run(t, func(w *world) {
-				w.gateway.Background.files.limit = c.files
-				var whole atomic.Int32
-				together(4, func(i int) {
-					time.Sleep(time.Duration(i) * time.Millisecond)
-					ok, err := w.isWhole(b, w.client, "http://gateway.test", 1<<30)
-					failIf(w, ok == (err != nil), "client %d: whole is %v, and the error is %v", i, ok, err)
-					if ok {
-						whole.Add(1)
-					}
-				})
-				synctest.Wait()
-				w.want("complete bodies", int(whole.Load()), c.whole)
-				failIf(w, w.upstreamSaw() > c.atMost, "%d requests upstream", w.upstreamSaw())
-				w.want("bytes in files", w.gateway.Background.files.used.Load(), int64(0))
+				files := &w.gateway.Background.files
+				files.limit = c.files
+				files.add(c.taken)
+				complete := func() int {
+					var whole atomic.Int32
+					together(4, func(i int) {
+						time.Sleep(time.Duration(i) * time.Millisecond)
+						ok, err := w.isWhole(b, w.client, "http://gateway.test", 1<<30)
+						failIf(w, ok == (err != nil), "client %d: whole is %v, and the error is %v", i, ok, err)
+						if ok {
+							whole.Add(1)
+						}
+					})
+					synctest.Wait()
+					return int(whole.Load())
+				}
+				w.want("complete bodies", complete(), c.whole)
+				w.want("requests upstream", w.upstreamSaw(), c.sent)
+				w.want("complete bodies later", complete(), c.later)
+				w.want("bytes in files", files.used.Load(), c.taken)
 				w.want("bytes in memory", w.gateway.Background.buffers.used.Load(), int64(0))
 			})
 		})
 	}
+}
+
+// A reservation that does not fit makes no other one fail.
+func TestBudgetReservesWhatFits(t *testing.T) {
+	b := bufferBudget{limit: 2}
+	failed := 0
+	together(2, func(i int) {
+		for range 1_000_000 {
+			switch {
+			case i == 0:
+				failIf(t, b.reserve(3), "reserved more than the limit")
+			case b.reserve(0) && b.reserve(2):
+				b.used.Add(-2)
+			default:
+				failed++
+			}
+		}
+	})
+	failIf(t, failed > 0, "%d reservations failed", failed)
 }
 
 // Cache-Status says stored only if the response is stored, and later clients of an unknown length share a call again.
