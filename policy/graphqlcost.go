@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,11 +55,11 @@ type tally struct {
 	requests, nodes, fields, depth int
 	widest                         *page // the connection with the most nodes
 	widestNodes                    int
-	isConnection                   bool   // the set selects a member of a connection
-	hasItems                       bool   // the set selects nodes or edges
-	hasCost, reportsCost           bool   // the set selects cost, and rateLimit with cost
-	content                        string // a field with the content of a repository
-	outside                        string // a field that may leave the repository
+	isConnection                   bool       // the set selects a member of a connection
+	hasItems                       bool       // the set selects nodes or edges
+	hasCost, reportsCost           bool       // the set selects cost, and rateLimit with cost
+	content                        contentSet // the fields of the set with the content of a repository
+	outside                        string     // a field that may leave the repository
 }
 
 // page is a connection and the widest connection below it.
@@ -155,7 +156,10 @@ func (t *tally) add(o tally) {
 	}
 	t.isConnection, t.hasItems = t.isConnection || o.isConnection, t.hasItems || o.hasItems
 	t.hasCost, t.reportsCost = t.hasCost || o.hasCost, t.reportsCost || o.reportsCost
-	t.content, t.outside = cmp.Or(t.content, o.content), cmp.Or(t.outside, o.outside)
+	for i := range t.content {
+		t.content[i] |= o.content[i]
+	}
+	t.outside = cmp.Or(t.outside, o.outside)
 }
 
 // fragment returns the tally of a named fragment. It visits the fragment once.
@@ -486,16 +490,75 @@ func (a *analysis) addNamed(name, value string) {
 
 // reach classifies fields by the repositories that they may reach (graphql.yaml).
 var reach = mustDecode[struct {
-	Roots      []string `yaml:"roots"`
-	Structure  []string `yaml:"structure"`
-	Content    []string `yaml:"content"`
-	References []string `yaml:"references"`
+	Roots      []string     `yaml:"roots"`
+	Structure  []string     `yaml:"structure"`
+	Content    []contentRow `yaml:"content"`
+	References []string     `yaml:"references"`
 }]("graphql.yaml")
+
+// contentRow lists fields inside a repository, and the fields that stay inside it below them.
+type contentRow struct {
+	Fields []string `yaml:"fields"`
+	Below  []string `yaml:"below"`
+}
+
+// contentSet is a set of the fields in the content table, by their index in contentNames.
+type contentSet [2]uint64
+
+func (s *contentSet) add(name string) {
+	i := contentIndex[name]
+	s[i/64] |= 1 << (i % 64)
+}
+
+// without returns the name of a field that is not in another set, or an empty string.
+func (s contentSet) without(o contentSet) string {
+	for i := range s {
+		if rest := s[i] &^ o[i]; rest != 0 {
+			return contentNames[64*i+bits.TrailingZeros64(rest)]
+		}
+	}
+	return ""
+}
+
+// contentNames are the fields of the content table. contentBelow are the fields that stay inside the repository below each.
+var contentNames, contentIndex, contentBelow = readContent(reach.Content)
+
+func readContent(rows []contentRow) (names []string, index map[string]int, below map[string]contentSet) {
+	index, below = map[string]int{}, map[string]contentSet{}
+	for _, row := range rows {
+		for _, name := range row.Fields {
+			if index[name] = len(names); len(names) == 64*len(contentSet{}) {
+				panic("policy: graphql.yaml has too many fields")
+			}
+			names = append(names, name)
+		}
+	}
+	for _, row := range rows {
+		var set contentSet
+		for _, name := range row.Below {
+			i, ok := index[name]
+			if !ok {
+				panic("policy: graphql.yaml has no row for " + name)
+			}
+			set[i/64] |= 1 << (i % 64)
+		}
+		for _, name := range row.Fields {
+			below[name] = set
+		}
+	}
+	return names, index, below
+}
 
 // setReach sets the members of the tally of a field that say which repositories it may reach.
 func (a *analysis) setReach(t *tally, f *ast.Field, sub tally) {
 	owner, name := a.argument(f, "owner"), a.argument(f, "name")
 	t.outside = sub.outside
+	within := func(below contentSet) {
+		if other := sub.content.without(below); other != "" {
+			t.outside = cmp.Or(t.outside, f.Name+"."+other)
+		}
+	}
+	below, isContent := contentBelow[f.Name]
 	switch {
 	case len(f.SelectionSet) == 0, slices.Contains(reach.Structure, f.Name):
 		t.content = sub.content
@@ -505,17 +568,18 @@ func (a *analysis) setReach(t *tally, f *ast.Field, sub tally) {
 		if !ok || !also || len(o)+len(n) > maxRepositoryName || !a.addRepository(o+"/"+n) {
 			t.outside = "repository with an unknown owner or name"
 		}
-	case slices.Contains(reach.Content, f.Name):
-		t.content = f.Name
+		within(below)
 	case slices.Contains(reach.References, f.Name):
 		pages := func(argument *ast.Argument) bool {
 			return slices.Contains([]string{"first", "last", "after", "before"}, argument.Name)
 		}
-		if sub.content != "" {
-			t.outside = f.Name + "." + sub.content
-		} else if slices.ContainsFunc(f.Arguments, func(argument *ast.Argument) bool { return !pages(argument) }) {
+		if slices.ContainsFunc(f.Arguments, func(argument *ast.Argument) bool { return !pages(argument) }) {
 			t.outside = f.Name
 		}
+		within(contentSet{})
+	case isContent:
+		t.content.add(f.Name)
+		within(below)
 	case slices.Contains([]string{"rateLimit", "__type", "__schema"}, f.Name):
 		t.outside = ""
 	default:
