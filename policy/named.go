@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,8 +20,20 @@ type Named struct {
 	Whole []string
 	// Wide are owners all of whose repositories the call may reach, and Others is a reason why it may reach any repository. Both need an
 	// entry of the operation in [Scope.Operations].
-	Wide   []string
-	Others string
+	Wide     []string
+	Others   string
+	numbered []numberedName
+}
+
+// numberedName is a name that the call has as a number. A refusal must not show the name.
+type numberedName struct {
+	kind         IDs
+	number, name string
+}
+
+// errNumber is the refusal for a number outside of the scope, and for a number without a name, so that clients cannot distinguish them.
+func errNumber(number string) error {
+	return scopeErrorf("the number %.20s names nothing in its scope", number)
 }
 
 // IDs are kinds of numbers for which the API has names. The value begins the path that shows the name.
@@ -33,8 +46,8 @@ const (
 	UserIDs         IDs = "/user/"
 )
 
-// NameOf returns the name behind a number: OWNER/NAME of a repository, or the login of an owner. Errors of NameOf are returned
-// unchanged.
+// NameOf returns the name behind a number: OWNER/NAME of a repository, or the login of an owner. The name is empty if the upstream
+// shows none. Errors of NameOf are returned unchanged.
 type NameOf func(kind IDs, id string) (string, error)
 
 // ScopeError is the reason why a scope does not permit a call.
@@ -159,7 +172,13 @@ func (n *naming) nameFor(kind IDs, id string) string {
 		n.err = err
 		return ""
 	}
-	return lower(name)
+	name = lower(name)
+	if valid := kind == RepositoryIDs && isFullName(name) || kind != RepositoryIDs && isOwner(name); !valid {
+		n.err = errNumber(id)
+		return ""
+	}
+	n.numbered = append(n.numbered, numberedName{kind, id, name})
+	return name
 }
 
 func (n *naming) repositoryID(id string) {
@@ -168,12 +187,21 @@ func (n *naming) repositoryID(id string) {
 	}
 }
 
+func isFullName(name string) bool {
+	owner, base, ok := strings.Cut(name, "/")
+	return ok && isOwner(owner) && isRepository(base)
+}
+
 // repository adds a repository by its name.
 func (n *naming) repository(name string) {
 	name = lower(name)
 	owner, base, ok := strings.Cut(name, "/")
-	if !ok || !isOwner(owner) || !isRepository(base) {
-		n.fail("%.150q is not the name of a repository", name)
+	switch { // the other part may be the name behind a number
+	case !ok, !isRepository(base) && isOwner(owner):
+		n.fail("%.150q is not the name of a repository", cmp.Or(base, name))
+		return
+	case !isOwner(owner):
+		n.fail("%.100q is not the name of an organization or a user", owner)
 		return
 	}
 	n.Repositories = append(n.Repositories, name)
