@@ -567,6 +567,8 @@ func (a *analysis) setReach(t *tally, f *ast.Field, sub tally) {
 		n, also := a.value(name).(string)
 		if !ok || !also || len(o)+len(n) > maxRepositoryName || !a.addRepository(o+"/"+n) {
 			t.outside = "repository with an unknown owner or name"
+		} else if follows := a.argument(f, "followRenames"); follows == nil || a.value(follows) != false {
+			a.add(&a.call.followed, o+"/"+n)
 		}
 		within(below)
 	case slices.Contains(reach.References, f.Name):

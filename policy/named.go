@@ -23,6 +23,8 @@ type Named struct {
 	Wide     []string
 	Others   string
 	numbered []numberedName
+	// Followed are those of Repositories by a former name of which the upstream may also find a renamed or transferred repository.
+	Followed []string
 }
 
 // numberedName is a name that the call has as a number. A refusal must not show the name.
@@ -39,8 +41,9 @@ func errNumber(number string) error {
 // IDs are kinds of numbers for which the API has names. The value begins the path that shows the name.
 type IDs string
 
-// Kinds of numbers.
+// Kinds of numbers. RepositoryNames is for names whose number is unknown.
 const (
+	RepositoryNames IDs = "/repos/"
 	RepositoryIDs   IDs = "/repositories/"
 	OrganizationIDs IDs = "/organizations/"
 	UserIDs         IDs = "/user/"
@@ -146,8 +149,8 @@ type naming struct {
 	err    error // the first error
 }
 
-// maxNamedIDs bounds the numbers in one call, because each may need a request.
-const maxNamedIDs = 100
+// MaxLookUps bounds the numbers, and the names that the upstream follows, in one call, because each may need a request.
+const MaxLookUps = 100
 
 func (n *naming) fail(format string, arguments ...any) {
 	if n.err == nil {
@@ -157,8 +160,8 @@ func (n *naming) fail(format string, arguments ...any) {
 
 // nameFor returns the name behind a number, or an empty string after an error.
 func (n *naming) nameFor(kind IDs, id string) string {
-	if n.ids++; n.ids > maxNamedIDs {
-		n.fail("it names more than %d numbers; send several requests", maxNamedIDs)
+	if n.ids++; n.ids > MaxLookUps {
+		n.fail("it names more than %d numbers; send several requests", MaxLookUps)
 	}
 	if n.err != nil {
 		return ""

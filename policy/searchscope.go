@@ -30,6 +30,7 @@ func (n *naming) search(qualifiers []string) {
 		n.repositoryID(list[0])
 	default:
 		n.searchQuery(list[0], qualifiers)
+		n.Followed = n.Repositories
 	}
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ func (g *Gateway) authorizeNames(ex *exchange, q *question, scope *policy.Scope)
 		if errors.As(scope.PermitsQuery(q.graphQL), &forbidden) {
 			return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
 		}
-		return nil
+		return g.refuseFormer(ex, q, q.graphQL.Followed())
 	}
 	var body []byte
 	if q.match.NamesInBody() && ex.body != nil {
@@ -54,10 +55,41 @@ func (g *Gateway) authorizeNames(ex *exchange, q *question, scope *policy.Scope)
 	if err == nil {
 		err = scope.Permits(q.match.Operation, n)
 	}
+	if err == nil {
+		err = g.refuseFormer(ex, q, n.Followed)
+	}
 	if err == nil && len(n.Repositories) == 1 && strings.HasPrefix(q.match.Path, "/repos/") {
 		q.named = n.Repositories[0]
 	}
 	return refusedByScope(q, err)
+}
+
+// refuseFormer refuses a call with a former name of a repository, because the upstream would answer for the repository that has
+// another name or owner now. REST redirects former names.
+func (g *Gateway) refuseFormer(ex *exchange, q *question, names []string) error {
+	refuse := func(reason string) error {
+		if q.graphQL == nil {
+			return refusedByScope(q, &policy.ScopeError{Reason: reason})
+		}
+		forbidden := &policy.GraphQLError{Type: "FORBIDDEN", Message: "check GraphQL query: " + reason}
+		return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
+	}
+	if len(names) > policy.MaxLookUps {
+		return refuse(fmt.Sprintf("it names more than %d repositories; send several requests", policy.MaxLookUps))
+	}
+	for _, name := range names {
+		current := ""
+		if fullName.MatchString(name) {
+			var err error
+			if current, err = g.shownName(ex, q, policy.RepositoryNames, strings.ToLower(name)); err != nil {
+				return err
+			}
+		}
+		if !strings.EqualFold(current, name) {
+			return refuse(fmt.Sprintf("the upstream shows no repository that has the name %.150q now; use its current name", name))
+		}
+	}
+	return nil
 }
 
 // namesOutside reports whether a target names repositories or owners outside of a scope. Bodies and the names behind numbers are
@@ -198,6 +230,11 @@ func (g *Gateway) nameOf(ex *exchange, q *question, kind policy.IDs, id string) 
 	if id = strings.TrimLeft(id, "0"); id == "" {
 		return "", &policy.ScopeError{Reason: "0 is not the number of a repository"}
 	}
+	return g.shownName(ex, q, kind, id)
+}
+
+// shownName is [Gateway.nameOf] for a number without leading zeros, or for a name.
+func (g *Gateway) shownName(ex *exchange, q *question, kind policy.IDs, id string) (string, error) {
 	path := string(kind) + id
 	if name, ok := g.shown.get(path); ok {
 		return name, nil
@@ -206,7 +243,7 @@ func (g *Gateway) nameOf(ex *exchange, q *question, kind policy.IDs, id string) 
 	if _, ok := g.shown.get(absent); ok {
 		return "", nil
 	}
-	name, final, err := g.lookUpName(ex, q, path, id)
+	name, final, err := g.lookUpName(ex, q, kind, id)
 	switch {
 	case err != nil:
 	case name != "":
@@ -220,13 +257,13 @@ func (g *Gateway) nameOf(ex *exchange, q *question, kind policy.IDs, id string) 
 // errLookUp is the result of a look-up after a panic.
 var errLookUp = &failure{status: http.StatusInternalServerError, message: "Internal Server Error"}
 
-// lookUpName requests the name behind a number. The name is empty if the upstream shows none. final is false if it may show one soon.
-func (g *Gateway) lookUpName(ex *exchange, q *question, path, id string) (name string, final bool, err error) {
+// lookUpName requests the name behind a number, or the current name of a repository. The name is empty if the upstream shows none. final is false if it may show one soon.
+func (g *Gateway) lookUpName(ex *exchange, q *question, kind policy.IDs, id string) (name string, final bool, err error) {
 	if err := g.shed(q.identity.Caller.Priority); err != nil {
 		return "", false, err
 	}
 	defer g.Shedder.Leave()
-	in, err := http.NewRequestWithContext(ex.in.Context(), http.MethodGet, path, http.NoBody)
+	in, err := http.NewRequestWithContext(ex.in.Context(), http.MethodGet, string(kind)+id, http.NoBody)
 	if err != nil {
 		return "", false, err
 	}
@@ -238,12 +275,12 @@ func (g *Gateway) lookUpName(ex *exchange, q *question, path, id string) (name s
 	err = errLookUp
 	defer g.finish(sub)
 	defer func() { sub.record.Background = true }() // the client did not send this request
-	found, isFinal, failed := g.requestName(sub, q, path, id)
+	found, isFinal, failed := g.requestName(sub, q, kind, id)
 	return found, isFinal, failed
 }
 
 // requestName sends the request of [Gateway.lookUpName].
-func (g *Gateway) requestName(sub *exchange, q *question, path, id string) (name string, final bool, err error) {
+func (g *Gateway) requestName(sub *exchange, q *question, kind policy.IDs, id string) (name string, final bool, err error) {
 	asked, err := g.parse(sub, q.identity)
 	if err != nil {
 		return "", false, err
@@ -272,16 +309,20 @@ func (g *Gateway) requestName(sub *exchange, q *question, path, id string) (name
 	case status != http.StatusOK:
 		return "", false, &failure{
 			status: http.StatusServiceUnavailable, detail: "scope", retryAfter: identityRetry,
-			message: fmt.Sprintf("Service Unavailable: the upstream does not show the name of %s now (status %d), so its scope is unknown", path, status),
+			message: fmt.Sprintf("Service Unavailable: the upstream does not show the name of %s%s now (status %d), so its scope is unknown", kind, id, status),
 		}
 	}
-	if number, _ := field(shown, "id").(json.Number); number.String() != id {
-		return "", true, nil
-	}
 	member := "login"
-	if strings.HasPrefix(path, string(policy.RepositoryIDs)) {
+	if kind == policy.RepositoryIDs || kind == policy.RepositoryNames {
 		member = "full_name"
 	}
 	name, _ = field(shown, member).(string)
+	number, _ := field(shown, "id").(json.Number)
+	switch {
+	case kind == policy.RepositoryNames:
+		name = cmp.Or(name, id) // a former name has a redirect
+	case number.String() != id:
+		name = ""
+	}
 	return name, true, nil
 }

@@ -26,6 +26,8 @@ func named(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, `{"id":8,"login":"hidden"}`)
 	case "/repositories/9":
 		_, _ = io.WriteString(w, `{"id":1,"full_name":"acme/widgets"}`) // another number
+	case "/repos/acme/missing":
+		w.WriteHeader(http.StatusNotFound)
 	case "/repos/acme/moved":
 		setFields(w, "Location: "+upstreamURL+"/repositories/8")
 		w.WriteHeader(http.StatusMovedPermanently)
@@ -242,6 +244,25 @@ func TestScopeAppliesToHitsAndFiles(t *testing.T) {
 			w.want("file", w.get("/other/x/main/README.md").StatusCode, want)
 		})
 	}
+}
+
+// TestFormerNamesAreRefused checks calls by a former name, which the upstream follows without a redirect.
+func TestFormerNamesAreRefused(t *testing.T) {
+	setup(named, withCatalogue, scoped(agentScope)).run(t, func(w *world) {
+		for _, c := range []struct {
+			name, arguments  string
+			status, requests int
+		}{
+			{"widgets", "", 200, 2}, {"Widgets", ",followRenames:true", 200, 1}, {"moved", "", 403, 1}, {"missing", "", 403, 1},
+			{"moved", "", 403, 0}, {"moved", ",followRenames:false", 200, 1},
+		} {
+			before := w.upstreamSaw()
+			w.want(c.name+c.arguments, w.graphQL("/graphql", `{repository(owner:"acme",name:"`+c.name+`"`+c.arguments+`){id}}`).StatusCode, c.status)
+			w.want("requests upstream for "+c.name+c.arguments, w.upstreamSaw()-before, c.requests)
+		}
+		w.want("search by a former name", w.get("/search/issues?q=x+repo:acme/moved", bearer("a")).StatusCode, 403)
+		w.want("search", w.get("/search/issues?q=x+repo:acme/widgets", bearer("a")).StatusCode, 200)
+	})
 }
 
 func TestScopeAppliesToGraphQL(t *testing.T) {
