@@ -490,10 +490,11 @@ func (a *analysis) addNamed(name, value string) {
 
 // reach classifies fields by the repositories that they may reach (graphql.yaml).
 var reach = mustDecode[struct {
-	Roots      []string     `yaml:"roots"`
-	Structure  []string     `yaml:"structure"`
-	Content    []contentRow `yaml:"content"`
-	References []string     `yaml:"references"`
+	Roots           []string     `yaml:"roots"`
+	Structure       []string     `yaml:"structure"`
+	Content         []contentRow `yaml:"content"`
+	References      []string     `yaml:"references"`
+	BelowReferences []string     `yaml:"below_references"`
 }]("graphql.yaml")
 
 // contentRow lists fields inside a repository, and the fields that stay inside it below them.
@@ -502,7 +503,7 @@ type contentRow struct {
 	Below  []string `yaml:"below"`
 }
 
-// contentSet is a set of the fields in the content table, by their index in contentNames.
+// contentSet is a set of the content fields and the references, by their index in contentNames.
 type contentSet [2]uint64
 
 func (s *contentSet) add(name string) {
@@ -520,33 +521,49 @@ func (s contentSet) without(o contentSet) string {
 	return ""
 }
 
-// contentNames are the fields of the content table. contentBelow are the fields that stay inside the repository below each.
-var contentNames, contentIndex, contentBelow = readContent(reach.Content)
+// contentNames are the content fields and the references. contentBelow are the fields that stay inside the repository below each
+// content field, and belowReference those below each reference.
+var (
+	contentNames   = namesOf(append(reach.Content, contentRow{Fields: reach.References}))
+	contentIndex   = indexOf(contentNames)
+	belowReference = contentSetOf(reach.BelowReferences)
+	contentBelow   = func() map[string]contentSet {
+		below := map[string]contentSet{}
+		for _, row := range reach.Content {
+			for _, name := range row.Fields {
+				below[name] = contentSetOf(slices.Concat(row.Below, reach.References))
+			}
+		}
+		return below
+	}()
+)
 
-func readContent(rows []contentRow) (names []string, index map[string]int, below map[string]contentSet) {
-	index, below = map[string]int{}, map[string]contentSet{}
+func namesOf(rows []contentRow) (names []string) {
 	for _, row := range rows {
-		for _, name := range row.Fields {
-			if index[name] = len(names); len(names) == 64*len(contentSet{}) {
-				panic("policy: graphql.yaml has too many fields")
-			}
-			names = append(names, name)
-		}
+		names = append(names, row.Fields...)
 	}
-	for _, row := range rows {
-		var set contentSet
-		for _, name := range row.Below {
-			i, ok := index[name]
-			if !ok {
-				panic("policy: graphql.yaml has no row for " + name)
-			}
-			set[i/64] |= 1 << (i % 64)
-		}
-		for _, name := range row.Fields {
-			below[name] = set
-		}
+	if len(names) > 64*len(contentSet{}) {
+		panic("policy: graphql.yaml has too many fields")
 	}
-	return names, index, below
+	return names
+}
+
+func indexOf(names []string) map[string]int {
+	index := map[string]int{}
+	for i, name := range names {
+		index[name] = i
+	}
+	return index
+}
+
+func contentSetOf(names []string) (s contentSet) {
+	for _, name := range names {
+		if _, ok := contentIndex[name]; !ok {
+			panic("policy: graphql.yaml has no row for " + name)
+		}
+		s.add(name)
+	}
+	return s
 }
 
 // setReach sets the members of the tally of a field that say which repositories it may reach.
@@ -578,7 +595,8 @@ func (a *analysis) setReach(t *tally, f *ast.Field, sub tally) {
 		if slices.ContainsFunc(f.Arguments, func(argument *ast.Argument) bool { return !pages(argument) }) {
 			t.outside = f.Name
 		}
-		within(contentSet{})
+		t.content.add(f.Name)
+		within(belowReference)
 	case isContent:
 		t.content.add(f.Name)
 		within(below)

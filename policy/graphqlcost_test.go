@@ -553,6 +553,9 @@ func TestRepositoryRulesRefuseOtherWaysToRepositories(t *testing.T) {
 		{inside(`defaultBranchRef { target { ... on Commit { checkSuites(first: 1) { nodes { matchingPullRequests(first: 1) { nodes { title } } } } } } }`), "matchingPullRequests"},
 		{inside(`discussions(first: 1) { nodes { comments(first: 1) { nodes { issue { title } ref { name } } } } }`), "comments.ref"},
 		{inside(`target { oid }`), "repository.target"},
+		{inside(`stargazers(first: 1) { nodes { login } } pullRequest(number: 1) { headRepository { nameWithOwner owner { login } } }`), ""},
+		{inside(`pullRequest(number: 1) { headRepository { assignableUsers(first: 9) { nodes { login } } } }`), "headRepository.assignableUsers"},
+		{inside(`pullRequest(number: 1) { commits(first: 1) { nodes { commit { author { user { login } } } } } }`), ""},
 	} {
 		call, err := ParseGraphQL(graphQLBody(c.query))
 		if err != nil {

@@ -272,11 +272,13 @@ func (g *Gateway) lookUpName(ex *exchange, q *question, kind policy.IDs, id stri
 	sub.pass = func(int, textproto.MIMEHeader) error { return nil }
 	sub.record.Account, sub.record.Client, sub.record.Tag = ex.record.Account, ex.record.Client, ex.record.Tag
 	g.traceBackground(sub, ex.span.SpanContext())
-	err = errLookUp
-	defer g.finish(sub)
-	defer func() { sub.record.Background = true }() // the client did not send this request
-	found, isFinal, failed := g.requestName(sub, q, kind, id)
-	return found, isFinal, failed
+	err = errLookUp // after a panic
+	func() {
+		defer g.finish(sub)
+		defer func() { sub.record.Background = true }() // the client did not send this request
+		name, final, err = g.requestName(sub, q, kind, id)
+	}()
+	return name, final, err
 }
 
 // requestName sends the request of [Gateway.lookUpName].
