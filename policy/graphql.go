@@ -92,9 +92,13 @@ type GraphQLCall struct {
 	// ReportsCost is set if the response has the cost at data.rateLimit.cost. A dry run reports a cost that it does not have.
 	ReportsCost bool
 
-	outside string // a reason why the call may reach a repository that Repositories does not list
-	widest  *page  // the connection with the most nodes
+	outside  string   // a reason why the call may reach a repository that Repositories does not list
+	followed []string // see Followed
+	widest   *page    // the connection with the most nodes
 }
+
+// Followed returns those of Repositories by a former name of which the upstream also finds a renamed or transferred repository.
+func (c *GraphQLCall) Followed() []string { return c.followed }
 
 // ReachesUnnamed reports whether the response may depend on objects whose repository Repositories does not list.
 func (c *GraphQLCall) ReachesUnnamed() bool { return c.outside != "" || len(c.Repositories) == 0 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,11 +55,11 @@ type tally struct {
 	requests, nodes, fields, depth int
 	widest                         *page // the connection with the most nodes
 	widestNodes                    int
-	isConnection                   bool   // the set selects a member of a connection
-	hasItems                       bool   // the set selects nodes or edges
-	hasCost, reportsCost           bool   // the set selects cost, and rateLimit with cost
-	content                        string // a field with the content of a repository
-	outside                        string // a field that may leave the repository
+	isConnection                   bool       // the set selects a member of a connection
+	hasItems                       bool       // the set selects nodes or edges
+	hasCost, reportsCost           bool       // the set selects cost, and rateLimit with cost
+	content                        contentSet // the fields of the set with the content of a repository
+	outside                        string     // a field that may leave the repository
 }
 
 // page is a connection and the widest connection below it.
@@ -155,7 +156,10 @@ func (t *tally) add(o tally) {
 	}
 	t.isConnection, t.hasItems = t.isConnection || o.isConnection, t.hasItems || o.hasItems
 	t.hasCost, t.reportsCost = t.hasCost || o.hasCost, t.reportsCost || o.reportsCost
-	t.content, t.outside = cmp.Or(t.content, o.content), cmp.Or(t.outside, o.outside)
+	for i := range t.content {
+		t.content[i] |= o.content[i]
+	}
+	t.outside = cmp.Or(t.outside, o.outside)
 }
 
 // fragment returns the tally of a named fragment. It visits the fragment once.
@@ -486,16 +490,92 @@ func (a *analysis) addNamed(name, value string) {
 
 // reach classifies fields by the repositories that they may reach (graphql.yaml).
 var reach = mustDecode[struct {
-	Roots      []string `yaml:"roots"`
-	Structure  []string `yaml:"structure"`
-	Content    []string `yaml:"content"`
-	References []string `yaml:"references"`
+	Roots           []string     `yaml:"roots"`
+	Structure       []string     `yaml:"structure"`
+	Content         []contentRow `yaml:"content"`
+	References      []string     `yaml:"references"`
+	BelowReferences []string     `yaml:"below_references"`
 }]("graphql.yaml")
+
+// contentRow lists fields inside a repository, and the fields that stay inside it below them.
+type contentRow struct {
+	Fields []string `yaml:"fields"`
+	Below  []string `yaml:"below"`
+}
+
+// contentSet is a set of the content fields and the references, by their index in contentNames.
+type contentSet [2]uint64
+
+func (s *contentSet) add(name string) {
+	i := contentIndex[name]
+	s[i/64] |= 1 << (i % 64)
+}
+
+// without returns the name of a field that is not in another set, or an empty string.
+func (s contentSet) without(o contentSet) string {
+	for i := range s {
+		if rest := s[i] &^ o[i]; rest != 0 {
+			return contentNames[64*i+bits.TrailingZeros64(rest)]
+		}
+	}
+	return ""
+}
+
+// contentNames are the content fields and the references. contentBelow are the fields that stay inside the repository below each
+// content field, and belowReference those below each reference.
+var (
+	contentNames   = namesOf(append(reach.Content, contentRow{Fields: reach.References}))
+	contentIndex   = indexOf(contentNames)
+	belowReference = contentSetOf(reach.BelowReferences)
+	contentBelow   = func() map[string]contentSet {
+		below := map[string]contentSet{}
+		for _, row := range reach.Content {
+			for _, name := range row.Fields {
+				below[name] = contentSetOf(slices.Concat(row.Below, reach.References))
+			}
+		}
+		return below
+	}()
+)
+
+func namesOf(rows []contentRow) (names []string) {
+	for _, row := range rows {
+		names = append(names, row.Fields...)
+	}
+	if len(names) > 64*len(contentSet{}) {
+		panic("policy: graphql.yaml has too many fields")
+	}
+	return names
+}
+
+func indexOf(names []string) map[string]int {
+	index := map[string]int{}
+	for i, name := range names {
+		index[name] = i
+	}
+	return index
+}
+
+func contentSetOf(names []string) (s contentSet) {
+	for _, name := range names {
+		if _, ok := contentIndex[name]; !ok {
+			panic("policy: graphql.yaml has no row for " + name)
+		}
+		s.add(name)
+	}
+	return s
+}
 
 // setReach sets the members of the tally of a field that say which repositories it may reach.
 func (a *analysis) setReach(t *tally, f *ast.Field, sub tally) {
 	owner, name := a.argument(f, "owner"), a.argument(f, "name")
 	t.outside = sub.outside
+	within := func(below contentSet) {
+		if other := sub.content.without(below); other != "" {
+			t.outside = cmp.Or(t.outside, f.Name+"."+other)
+		}
+	}
+	below, isContent := contentBelow[f.Name]
 	switch {
 	case len(f.SelectionSet) == 0, slices.Contains(reach.Structure, f.Name):
 		t.content = sub.content
@@ -504,18 +584,22 @@ func (a *analysis) setReach(t *tally, f *ast.Field, sub tally) {
 		n, also := a.value(name).(string)
 		if !ok || !also || len(o)+len(n) > maxRepositoryName || !a.addRepository(o+"/"+n) {
 			t.outside = "repository with an unknown owner or name"
+		} else if follows := a.argument(f, "followRenames"); follows == nil || a.value(follows) != false {
+			a.add(&a.call.followed, o+"/"+n)
 		}
-	case slices.Contains(reach.Content, f.Name):
-		t.content = f.Name
+		within(below)
 	case slices.Contains(reach.References, f.Name):
 		pages := func(argument *ast.Argument) bool {
 			return slices.Contains([]string{"first", "last", "after", "before"}, argument.Name)
 		}
-		if sub.content != "" {
-			t.outside = f.Name + "." + sub.content
-		} else if slices.ContainsFunc(f.Arguments, func(argument *ast.Argument) bool { return !pages(argument) }) {
+		if slices.ContainsFunc(f.Arguments, func(argument *ast.Argument) bool { return !pages(argument) }) {
 			t.outside = f.Name
 		}
+		t.content.add(f.Name)
+		within(belowReference)
+	case isContent:
+		t.content.add(f.Name)
+		within(below)
 	case slices.Contains([]string{"rateLimit", "__type", "__schema"}, f.Name):
 		t.outside = ""
 	default:

@@ -540,6 +540,22 @@ func TestRepositoryRulesRefuseOtherWaysToRepositories(t *testing.T) {
 		{inside(`issues(first: 1) { nodes { author { ... on User { pullRequests(first: 1) { nodes { title } } } } } }`), "author.pullRequests"},
 		{inside(`forks(first: 1) { nodes { name } }`), "forks"},
 		{inside(`issue(number: 1) { timelineItems(first: 1) { nodes { ... on CrossReferencedEvent { source { ... on Issue { title } } } } } }`), "source"},
+		{inside(`issue(number: 1) { timelineItems(first: 1) { nodes { ... on LabeledEvent { label { name } actor { login } } } } }`), ""},
+		{inside(`issue(number: 1) { timelineItems(first: 1) { nodes { ... on ReferencedEvent { commit { message } } } } }`), "timelineItems.commit"},
+		{inside(`issue(number: 1) { timelineItems(first: 1) { ...f } } } } fragment g on ReferencedEvent { commit { tree { entries { name } } } } fragment f on I { edges { node { ...g }`), "timelineItems.commit"},
+		{inside(`issues(first: 1) { nodes { timelineItems(first: 1) { nodes { ... on ConnectedEvent { subject { ... on Issue { title } } } } } } }`), "subject"},
+		{inside(`pullRequest(number: 1) { timelineItems(first: 1) { nodes { ... on HeadRefForcePushedEvent { ref { target { oid } } } } } }`), "timelineItems.ref"},
+		{inside(`pullRequest(number: 1) { headRef { target { oid } } }`), "headRef"},
+		{inside(`pullRequest(number: 1) { headRepository { issues(first: 1) { nodes { title } } } }`), "headRepository.issues"},
+		{inside(`pullRequest(number: 1) { commits(first: 1) { nodes { commit { repository { object(oid: "a") { id } } } } } }`), "repository.object"},
+		{inside(`issue(number: 1) { issueType { issues(repositoryId: "R_1", first: 1) { nodes { title } } } }`), "issueType.issues"},
+		{inside(`repositoryTopics(first: 1) { nodes { topic { repositories(first: 1) { nodes { name } } } } }`), "repositories"},
+		{inside(`defaultBranchRef { target { ... on Commit { checkSuites(first: 1) { nodes { matchingPullRequests(first: 1) { nodes { title } } } } } } }`), "matchingPullRequests"},
+		{inside(`discussions(first: 1) { nodes { comments(first: 1) { nodes { issue { title } ref { name } } } } }`), "comments.ref"},
+		{inside(`target { oid }`), "repository.target"},
+		{inside(`stargazers(first: 1) { nodes { login } } pullRequest(number: 1) { headRepository { nameWithOwner owner { login } } }`), ""},
+		{inside(`pullRequest(number: 1) { headRepository { assignableUsers(first: 9) { nodes { login } } } }`), "headRepository.assignableUsers"},
+		{inside(`pullRequest(number: 1) { commits(first: 1) { nodes { commit { author { user { login } } } } } }`), ""},
 	} {
 		call, err := ParseGraphQL(graphQLBody(c.query))
 		if err != nil {

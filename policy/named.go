@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,22 +20,37 @@ type Named struct {
 	Whole []string
 	// Wide are owners all of whose repositories the call may reach, and Others is a reason why it may reach any repository. Both need an
 	// entry of the operation in [Scope.Operations].
-	Wide   []string
-	Others string
+	Wide     []string
+	Others   string
+	numbered []numberedName
+	// Followed are those of Repositories by a former name of which the upstream may also find a renamed or transferred repository.
+	Followed []string
+}
+
+// numberedName is a name that the call has as a number. A refusal must not show the name.
+type numberedName struct {
+	kind         IDs
+	number, name string
+}
+
+// errNumber is the refusal for a number outside of the scope, and for a number without a name, so that clients cannot distinguish them.
+func errNumber(number string) error {
+	return scopeErrorf("the number %.20s names nothing in its scope", number)
 }
 
 // IDs are kinds of numbers for which the API has names. The value begins the path that shows the name.
 type IDs string
 
-// Kinds of numbers.
+// Kinds of numbers. RepositoryNames is for names whose number is unknown.
 const (
+	RepositoryNames IDs = "/repos/"
 	RepositoryIDs   IDs = "/repositories/"
 	OrganizationIDs IDs = "/organizations/"
 	UserIDs         IDs = "/user/"
 )
 
-// NameOf returns the name behind a number: OWNER/NAME of a repository, or the login of an owner. Errors of NameOf are returned
-// unchanged.
+// NameOf returns the name behind a number: OWNER/NAME of a repository, or the login of an owner. The name is empty if the upstream
+// shows none. Errors of NameOf are returned unchanged.
 type NameOf func(kind IDs, id string) (string, error)
 
 // ScopeError is the reason why a scope does not permit a call.
@@ -60,25 +76,30 @@ var named = mustDecode[struct {
 	OwnerOnly    []string            `yaml:"owner_only"`
 	Others       []string            `yaml:"others"`
 	Search       map[string][]string `yaml:"search"`
-	Members      struct {
-		IDs    []string `yaml:"ids"`
-		Names  []string `yaml:"names"`
-		Owners []string `yaml:"owners"`
-		Lists  []string `yaml:"lists"`
-		Heads  []string `yaml:"heads"`
-	} `yaml:"members"`
-	Bodies   []string          `yaml:"bodies"`
-	Targets  map[string]target `yaml:"targets"`
-	Hosts    []string          `yaml:"hosts"`
-	Suffixes []string          `yaml:"suffixes"`
+	Members      members             `yaml:"members"`
+	OwnMembers   map[string]members  `yaml:"own_members"`
+	Bodies       []string            `yaml:"bodies"`
+	Targets      map[string]target   `yaml:"targets"`
+	Hosts        map[string][]string `yaml:"hosts"`
+	Suffixes     []string            `yaml:"suffixes"`
 }]("named.yaml")
+
+// members are members of bodies that name repositories.
+type members struct {
+	IDs    []string `yaml:"ids"`
+	Names  []string `yaml:"names"`
+	Owners []string `yaml:"owners"`
+	Lists  []string `yaml:"lists"`
+	Heads  []string `yaml:"heads"`
+}
 
 // NamesInBody reports whether the body of a call may name repositories.
 func (m *Match) NamesInBody() bool {
 	op := m.Operation
 	_, hasTarget := named.Targets[op.ID]
+	_, hasOwn := named.OwnMembers[op.ID]
 	return !op.Safe() && op.Known() && op.Resource != GraphQL &&
-		(hasTarget || slices.Contains(named.Bodies, op.ID) || !belowAny(op.Path, named.Repositories))
+		(hasTarget || hasOwn || slices.Contains(named.Bodies, op.ID) || !belowAny(op.Path, named.Repositories))
 }
 
 // Named returns what a call names in its target and in its body, and what it may reach besides. Callers pass no body if NamesInBody
@@ -128,8 +149,8 @@ type naming struct {
 	err    error // the first error
 }
 
-// maxNamedIDs bounds the numbers in one call, because each may need a request.
-const maxNamedIDs = 100
+// MaxLookUps bounds the numbers, and the names that the upstream follows, in one call, because each may need a request.
+const MaxLookUps = 100
 
 func (n *naming) fail(format string, arguments ...any) {
 	if n.err == nil {
@@ -139,8 +160,8 @@ func (n *naming) fail(format string, arguments ...any) {
 
 // nameFor returns the name behind a number, or an empty string after an error.
 func (n *naming) nameFor(kind IDs, id string) string {
-	if n.ids++; n.ids > maxNamedIDs {
-		n.fail("it names more than %d numbers; send several requests", maxNamedIDs)
+	if n.ids++; n.ids > MaxLookUps {
+		n.fail("it names more than %d numbers; send several requests", MaxLookUps)
 	}
 	if n.err != nil {
 		return ""
@@ -154,7 +175,13 @@ func (n *naming) nameFor(kind IDs, id string) string {
 		n.err = err
 		return ""
 	}
-	return lower(name)
+	name = lower(name)
+	if valid := kind == RepositoryIDs && isFullName(name) || kind != RepositoryIDs && isOwner(name); !valid {
+		n.err = errNumber(id)
+		return ""
+	}
+	n.numbered = append(n.numbered, numberedName{kind, id, name})
+	return name
 }
 
 func (n *naming) repositoryID(id string) {
@@ -163,12 +190,21 @@ func (n *naming) repositoryID(id string) {
 	}
 }
 
+func isFullName(name string) bool {
+	owner, base, ok := strings.Cut(name, "/")
+	return ok && isOwner(owner) && isRepository(base)
+}
+
 // repository adds a repository by its name.
 func (n *naming) repository(name string) {
 	name = lower(name)
 	owner, base, ok := strings.Cut(name, "/")
-	if !ok || !isOwner(owner) || !isRepository(base) {
-		n.fail("%.150q is not the name of a repository", name)
+	switch { // the other part may be the name behind a number
+	case !ok, !isRepository(base) && isOwner(owner):
+		n.fail("%.150q is not the name of a repository", cmp.Or(base, name))
+		return
+	case !isOwner(owner):
+		n.fail("%.100q is not the name of an organization or a user", owner)
 		return
 	}
 	n.Repositories = append(n.Repositories, name)
@@ -272,7 +308,7 @@ func (n *naming) body(body []byte) {
 	if n.err != nil {
 		return
 	}
-	top := map[string]string{}
+	top, own := map[string]string{}, named.OwnMembers[n.match.Operation.ID]
 	if len(bytes.TrimSpace(body)) > 0 {
 		d := json.NewDecoder(bytes.NewReader(body))
 		d.UseNumber()
@@ -280,7 +316,8 @@ func (n *naming) body(body []byte) {
 			if depth == 1 {
 				top[name] = value
 			}
-			n.member(name, value)
+			n.member(&named.Members, name, value)
+			n.member(&own, name, value)
 		})
 		if err == nil {
 			if _, end := d.Token(); end != io.EOF {
@@ -333,8 +370,7 @@ func readMembers(d *json.Decoder, name string, depth int, visit func(name, value
 }
 
 // member adds the names in a member of the body.
-func (n *naming) member(name, value string) {
-	m := &named.Members
+func (n *naming) member(m *members, name, value string) {
 	switch {
 	case slices.Contains(m.IDs, name):
 		n.repositoryID(value)
@@ -373,22 +409,64 @@ func (n *naming) target(t target, top map[string]string) {
 	}
 }
 
-// NamedByFile returns the names in the path of a host that serves files and has some names: OWNER/NAME/…. The result is false for a
-// host without a credential whose paths name no repository.
+// NamedByFile returns the names in the path of a host that serves files. The result is false for a host without a credential
+// whose paths name no repository. Without a known form of its paths, a host with a credential may serve any repository.
 func NamedByFile(escapedPath string, credential bool, hosts ...string) (Named, bool, error) {
-	if !credential && !slices.ContainsFunc(hosts, ServesRepositories) {
-		return Named{}, false, nil
-	}
+	at := slices.IndexFunc(hosts, ServesRepositories)
 	n := naming{}
+	if at < 0 {
+		if credential {
+			n.fail("the gateway cannot see the repository in paths of the host %.100q, which gets a credential", hosts[0])
+		}
+		return n.Named, credential, n.err
+	}
 	path, err := url.PathUnescape(escapedPath)
 	segments := strings.Split(path, "/")
-	if err != nil || len(segments) < 3 || slices.ContainsFunc(segments[1:], func(s string) bool { return s == "." || s == ".." || strings.Contains(s, `\`) }) {
-		n.fail("its path does not begin with OWNER/NAME")
+	if err != nil || slices.ContainsFunc(segments, func(s string) bool { return s == "." || s == ".." || strings.Contains(s, `\`) }) {
+		n.fail("its path cannot be read")
 		return n.Named, true, n.err
 	}
-	n.repository(segments[1] + "/" + segments[2])
+	templates := named.Hosts[lower(hosts[at])]
+	fixed := func(template string) bool {
+		first := strings.Split(template, "/")[1]
+		return first != ownerSegment && len(segments) > 1 && strings.EqualFold(first, segments[1])
+	}
+	isFixed := slices.ContainsFunc(templates, fixed)
+	for _, template := range templates {
+		if name, ok := fileName(template, segments); ok && fixed(template) == isFixed {
+			n.repository(name)
+			return n.Named, true, n.err
+		}
+	}
+	n.fail("its path does not begin with %s", strings.Join(templates, " or "))
 	return n.Named, true, n.err
 }
 
-// ServesRepositories reports whether a host of files has paths that begin with OWNER/NAME.
-func ServesRepositories(host string) bool { return slices.Contains(named.Hosts, host) }
+// The variable segments of a path in named.Hosts.
+const (
+	ownerSegment = "OWNER"
+	nameSegment  = "NAME"
+)
+
+// fileName returns the OWNER/NAME of a path that begins with a template.
+func fileName(template string, segments []string) (string, bool) {
+	owner, base := "", ""
+	parts := strings.Split(template, "/")
+	if len(segments) < len(parts) {
+		return "", false
+	}
+	for i, part := range parts {
+		switch {
+		case part == ownerSegment:
+			owner = segments[i]
+		case part == nameSegment:
+			base = segments[i]
+		case !strings.EqualFold(part, segments[i]):
+			return "", false
+		}
+	}
+	return owner + "/" + base, true
+}
+
+// ServesRepositories reports whether a host of files has paths that name a repository.
+func ServesRepositories(host string) bool { return len(named.Hosts[lower(host)]) > 0 }

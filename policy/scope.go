@@ -52,13 +52,16 @@ func (s *Scope) WithClaim(names []string) *Scope {
 // Permits returns a [*ScopeError] if a call of an operation reaches names that the scope does not allow. A call that may reach more
 // than it names needs the ID of its operation in Operations, because a pattern would allow more operations than it shows.
 func (s *Scope) Permits(operation *Operation, n Named) error {
+	if err := s.PermitsNumbers(n); err != nil {
+		return err
+	}
 	for _, name := range n.Repositories {
 		if !s.allowsRepository(name) {
 			return scopeErrorf("the repository %s is outside of its scope", name)
 		}
 	}
 	for _, owner := range n.Owners {
-		if !slices.ContainsFunc(s.Organizations, func(pattern string) bool { return Glob(lower(pattern), owner) }) {
+		if !s.allowsOwner(owner) {
 			return scopeErrorf("the organization or user %s is outside of its scope", owner)
 		}
 	}
@@ -77,6 +80,22 @@ func (s *Scope) Permits(operation *Operation, n Named) error {
 		return scopeErrorf("%s; %s", n.Others, permitExplicitly(operation))
 	}
 	return nil
+}
+
+// PermitsNumbers returns a [*ScopeError] if the scope does not allow a name that the call has as a number. Callers return it before
+// any other refusal, because the refusal for a number without a name comes first, too.
+func (s *Scope) PermitsNumbers(n Named) error {
+	for _, v := range n.numbered {
+		if v.kind == RepositoryIDs && !s.allowsRepository(v.name) || v.kind != RepositoryIDs && !s.allowsOwner(v.name) {
+			return errNumber(v.number)
+		}
+	}
+	return nil
+}
+
+// allowsOwner reports whether an organization or a user, in lower case, is allowed.
+func (s *Scope) allowsOwner(owner string) bool {
+	return slices.ContainsFunc(s.Organizations, func(pattern string) bool { return Glob(lower(pattern), owner) })
 }
 
 func permitExplicitly(operation *Operation) string {

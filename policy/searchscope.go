@@ -30,6 +30,7 @@ func (n *naming) search(qualifiers []string) {
 		n.repositoryID(list[0])
 	default:
 		n.searchQuery(list[0], qualifiers)
+		n.Followed = n.Repositories
 	}
 }
 
@@ -43,15 +44,26 @@ func (n *naming) searchQuery(q string, qualifiers []string) {
 	}
 	isScoped := false
 	for _, t := range ParseSearch(q) {
+		text := strings.TrimPrefix(t.source, "-")
+		value := text
+		if t.Name != "" {
+			_, value, _ = strings.Cut(text, ":")
+		}
+		checked := text // for other qualifiers
+		if slices.Contains(scoping, t.Name) {
+			checked = value
+		}
 		switch {
 		case t.Operator == "OR", t.Operator == "NOT", slices.Contains([]string{"or", "not"}, lower(t.source)):
 			n.fail("the search has %s, which may lead outside of its qualifiers; send several searches, or use a minus sign or quotation marks", t.source)
 		case !isPhrase(t.source) && strings.ContainsAny(t.source, "()"):
 			n.fail("the search has parentheses outside of quotation marks")
-		case strings.HasPrefix(t.source, "/"):
-			n.fail("the search has a regular expression")
-		case t.Name == "" && namesScope(t.source):
+		case strings.HasPrefix(value, "/") && (t.Name == "" || !isScoped): // a regular expression may hide what follows
+			n.fail("the search has a regular expression before its first %s", listQualifiers(qualifiers))
+		case namesScope(checked):
 			n.fail("%.100q may be a qualifier; remove it", t.source)
+		case strings.Contains(value, `"`) && !isPhrase(value):
+			n.fail("%.100q has text beside quotation marks; put a blank between them", t.source)
 		case !slices.Contains(scoping, t.Name), t.Negated:
 		case !slices.Contains(qualifiers, t.Name):
 			n.fail("the qualifier %s: is not supported with a scope; use %s", t.Name, listQualifiers(qualifiers))

@@ -42,6 +42,10 @@ func TestSearchesStayInsideTheScope(t *testing.T) {
 		{"repo:acme/widgets,other/x", "is not the name"}, {"repo:acme/widgets\u00a0repo:other/x", "control characters"}, {"repo:acme/widgets\trepo:other/x", "control"},
 		{`"repo:acme/widgets"`, "may be a qualifier"}, {`x"repo:acme/widgets"`, "may be a qualifier"}, {"+repo:other/x repo:acme/widgets", "may be a qualifier"},
 		{`repo:acme/widgets "x`, "open quotation"}, {`"a\" repo:acme/widgets "b"`, "backslash"}, {"/a repo:acme/widgets b/", "regular expression"},
+		{`repo:acme/widgets label:"bug"repo:acme/secret`, "may be a qualifier"}, {`repo:acme/widgets label:x" "repo:acme/secret`, "may be a qualifier"},
+		{`repo:acme/widgets -repo:"x"repo:acme/secret`, "may be a qualifier"}, {`repo:"acme/widgets"org:other`, "may be a qualifier"}, {"repo:acme/widgets label:repo:acme/secret", "may be a qualifier"},
+		{`repo:acme/widgets label:"bug"OR x`, "beside quotation marks"}, {`repo:acme/widgets "a"OR"b"`, "beside quotation marks"}, {`repo:acme/widgets author:"x"-label:y`, "beside quotation marks"},
+		{`repo:acme/widgets label:"good first issue" -label:"x y" "z"`, ""}, {"path:/a repo:acme/widgets b/", "regular expression"}, {"-/a repo:acme/widgets b/", "regular expression"}, {"repo:acme/widgets path:/a", ""},
 		{"enterprise:x repo:acme/widgets", "not supported"}, {"user:@me", "is not the name"}, {"repo：acme/widgets", "control characters"},
 	} {
 		got := permitsSearch(t, "/search/issues", "q="+url.QueryEscape(c.q))
@@ -59,7 +63,7 @@ func TestSearchesStayInsideTheScope(t *testing.T) {
 
 // FuzzSearchScope compares the decision with a search for qualifiers in the text.
 func FuzzSearchScope(f *testing.F) {
-	for _, q := range []string{"repo:acme/widgets x", "org:whole -repo:whole/x", `"a" repo:acme/x`, "repo:acme/secret OR x", "user:other"} {
+	for _, q := range []string{"repo:acme/widgets x", "org:whole -repo:whole/x", `"a" repo:acme/x`, `repo:acme/x label:"a"repo:other/x`, "repo:acme/secret OR x", "user:other"} {
 		f.Add(q)
 	}
 	f.Fuzz(func(t *testing.T, q string) {
@@ -67,8 +71,12 @@ func FuzzSearchScope(f *testing.F) {
 			return
 		}
 		scoped := false
-		for _, token := range strings.Split(q, " ") {
+		isQuote := func(r rune) bool { return r == '"' }
+		for _, token := range append(strings.Split(q, " "), strings.FieldsFunc(q, isQuote)...) {
 			name, value, _ := strings.Cut(token, ":")
+			if value == "" || strings.Contains(strings.TrimSpace(token), " ") {
+				continue
+			}
 			switch owner, _, _ := strings.Cut(strings.ToLower(value), "/"); {
 			case name == "repo" && owner == "acme" && !strings.EqualFold(value, "acme/secret"), slices.Contains([]string{"repo", "org", "user"}, name) && owner == "whole":
 				scoped = true

@@ -31,16 +31,6 @@ func (g *Gateway) forward(a *attempt) {
 		// here.
 		_ = http.NewResponseController(&ex.w).EnableFullDuplex()
 	}
-	returned := false
-	defer func() {
-		switch { // after a panic
-		case returned:
-		case ex.answer != nil:
-			_ = ex.answer.Close()
-		default:
-			ex.permitted.abandon()
-		}
-	}()
 	reverse := g.reverse
 	reverse.Rewrite = func(p *httputil.ProxyRequest) {
 		out := p.Out
@@ -84,7 +74,6 @@ func (g *Gateway) forward(a *attempt) {
 	bare := *ex.in
 	bare.Header = nil // Rewrite sets the fields, so the ReverseProxy need not copy them
 	reverse.ServeHTTP(&ex.w, &bare)
-	returned = true
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)

@@ -295,7 +295,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.forward(a)
 }
 
-// finish completes and traces the record of the exchange, and calls Observe. After a panic, finish responds with
+// finish completes and traces the record of the exchange, and calls Observe. After a panic, finish ends the permits of the
+// exchange, and responds with
 // 500 if no response has begun. Otherwise finish panics with [http.ErrAbortHandler], so that the client sees an
 // incomplete response. An exchange without a response ends in the same way, because net/http would respond with 200.
 func (g *Gateway) finish(ex *exchange) {
@@ -310,6 +311,13 @@ func (g *Gateway) finish(ex *exchange) {
 			}
 			g.leave(ex)
 		}()
+	}
+	switch {
+	case p == nil:
+	case ex.answer != nil:
+		_ = ex.answer.Close()
+	default:
+		ex.permitted.abandon()
 	}
 	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {
 		g.Log.ErrorContext(ex.detach(), "panic in a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))

@@ -89,6 +89,13 @@ func TestResponseWithoutAValidStatusBlocksNoAccount(t *testing.T) {
 func TestPanicEndsThePermit(t *testing.T) {
 	brokenBody := changingResponses(func(_ int32, resp *http.Response) { resp.Body = panicking{resp.Body} })
 	text := strings.Repeat(" ", 2000)
+	inLookUp := func(plant option) option {
+		return func(c *Config) {
+			withCatalogue(c)
+			scoped(agentScope)(c)
+			plant(c)
+		}
+	}
 	for _, c := range []struct {
 		name, path string
 		upstream   http.HandlerFunc
@@ -107,6 +114,8 @@ func TestPanicEndsThePermit(t *testing.T) {
 		{"while an identity is learned", "/user", replies(`{"id":1` + text + "}"), brokenBody, 1},
 		{"while a small body is read", "/repos/a/b", replies(text), brokenBody, 1},
 		{"while a large body is stored", "/repos/a/b", replies(text+strings.Repeat(text, 20), fresh), brokenBody, 1},
+		{"while the name of a number is requested", "/repositories/7/labels", replies(""), inLookUp(changingResponses(func(int32, *http.Response) { panic("planted") })), 1},
+		{"while the name of a number is read", "/repositories/7/labels", replies(text), inLookUp(brokenBody), 1},
 		{"while the response is written", "/repos/a/b", replies(strings.Repeat(text, 50)), nil, 1},
 	} {
 		plant := c.plant

@@ -463,6 +463,9 @@ func (g *Gateway) authorize(ex *exchange, q *question, scope *policy.Scope) erro
 				q.identity.Caller.Client, methodLabel(q.method), op.ID),
 		}
 	}
+	if q.graphQL != nil && ex.lacksMemory() && scope != nil && (scope.GraphQL.Restricts() || scope.LimitsNames()) {
+		return errBodyMemory
+	}
 	if q.graphQL != nil && scope != nil && scope.GraphQL.Restricts() {
 		if q.match.Query != "" {
 			return errQueryInURL

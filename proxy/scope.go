@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ func (g *Gateway) authorizeNames(ex *exchange, q *question, scope *policy.Scope)
 		if errors.As(scope.PermitsQuery(q.graphQL), &forbidden) {
 			return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
 		}
-		return nil
+		return g.refuseFormer(ex, q, q.graphQL.Followed())
 	}
 	var body []byte
 	if q.match.NamesInBody() && ex.body != nil {
@@ -48,13 +49,47 @@ func (g *Gateway) authorizeNames(ex *exchange, q *question, scope *policy.Scope)
 		}
 	}
 	n, err := q.match.Named(body, func(kind policy.IDs, id string) (string, error) { return g.nameOf(ex, q, kind, id) })
+	if refusal := scope.PermitsNumbers(n); refusal != nil {
+		err = refusal
+	}
 	if err == nil {
 		err = scope.Permits(q.match.Operation, n)
+	}
+	if err == nil {
+		err = g.refuseFormer(ex, q, n.Followed)
 	}
 	if err == nil && len(n.Repositories) == 1 && strings.HasPrefix(q.match.Path, "/repos/") {
 		q.named = n.Repositories[0]
 	}
 	return refusedByScope(q, err)
+}
+
+// refuseFormer refuses a call with a former name of a repository, because the upstream would answer for the repository that has
+// another name or owner now. REST redirects former names.
+func (g *Gateway) refuseFormer(ex *exchange, q *question, names []string) error {
+	refuse := func(reason string) error {
+		if q.graphQL == nil {
+			return refusedByScope(q, &policy.ScopeError{Reason: reason})
+		}
+		forbidden := &policy.GraphQLError{Type: "FORBIDDEN", Message: "check GraphQL query: " + reason}
+		return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
+	}
+	if len(names) > policy.MaxLookUps {
+		return refuse(fmt.Sprintf("it names more than %d repositories; send several requests", policy.MaxLookUps))
+	}
+	for _, name := range names {
+		current := ""
+		if fullName.MatchString(name) {
+			var err error
+			if current, err = g.shownName(ex, q, policy.RepositoryNames, strings.ToLower(name)); err != nil {
+				return err
+			}
+		}
+		if !strings.EqualFold(current, name) {
+			return refuse(fmt.Sprintf("the upstream shows no repository that has the name %.150q now; use its current name", name))
+		}
+	}
+	return nil
 }
 
 // namesOutside reports whether a target names repositories or owners outside of a scope. Bodies and the names behind numbers are
@@ -98,17 +133,31 @@ func (i *Identity) sendsCredential() bool { return i.Credential != nil || i.Auth
 // wholeSmallBody reads the request body. A body above maxUploadBuffer yields an unreadable text, so that the scope refuses it.
 func (g *Gateway) wholeSmallBody(ex *exchange) ([]byte, error) {
 	body, err := g.bufferBody(ex)
-	if err == nil && !ex.wholeBody {
+	switch {
+	case err == nil && ex.lacksMemory():
+		return nil, errBodyMemory
+	case err == nil && !ex.wholeBody:
 		body = []byte("{")
 	}
 	return body, err
 }
 
+// lacksMemory reports whether a body was not read to its end because of the memory budget.
+func (ex *exchange) lacksMemory() bool {
+	return ex.buffered != nil && !ex.wholeBody && len(ex.buffered.data) <= maxUploadBuffer
+}
+
+// errBodyMemory refuses a request whose body decides about its scope, because the body cannot be read now.
+var errBodyMemory = &failure{
+	status: http.StatusServiceUnavailable, detail: "overload", retryAfter: unknownRetry, closes: true,
+	message: "Service Unavailable: this gateway has no memory left to read the body",
+}
+
 // repositoryNames contains the names behind numbers of repositories and owners that the upstream has shown. An empty name is a
-// number without a visible object. The zero value is empty and ready for use.
+// number without an object that a client and its credential can see. The zero value is empty and ready for use.
 type repositoryNames struct {
 	mu    sync.Mutex
-	names *simplelru.LRU[string, shownName] // by path, such as /repositories/7
+	names *simplelru.LRU[string, shownName] // by path, such as /repositories/7, without an object after the client and its security class
 }
 
 type shownName struct {
@@ -175,48 +224,68 @@ func (g *Gateway) learnNumber(q *question, h http.Header) {
 }
 
 // nameOf returns the name behind a number, from an earlier response or from a request with the credential of the client. That
-// request takes the journey of every request: it needs a permit, uses the cache and has a record.
+// request takes the journey of every request: it needs a permit, uses the cache and has a record. The name is empty if the upstream
+// shows none. Only the same client with the same credential uses that result, because others may see the object.
 func (g *Gateway) nameOf(ex *exchange, q *question, kind policy.IDs, id string) (string, error) {
 	if id = strings.TrimLeft(id, "0"); id == "" {
 		return "", &policy.ScopeError{Reason: "0 is not the number of a repository"}
 	}
-	path := string(kind) + id
-	name, ok := g.shown.get(path)
-	if !ok {
-		var err error
-		if name, err = g.lookUpName(ex, q, path, id); err != nil {
-			return "", err
-		}
-		lifetime := nameFor
-		if name == "" {
-			lifetime = absentFor
-		}
-		g.shown.add(path, name, lifetime)
-	}
-	if name == "" {
-		return "", &policy.ScopeError{Reason: "the upstream shows no name for the number " + id}
-	}
-	return name, nil
+	return g.shownName(ex, q, kind, id)
 }
 
-// lookUpName requests the name behind a number. The name is empty if the upstream shows none.
-func (g *Gateway) lookUpName(ex *exchange, q *question, path, id string) (name string, err error) {
-	in, err := http.NewRequestWithContext(ex.in.Context(), http.MethodGet, path, http.NoBody)
+// shownName is [Gateway.nameOf] for a number without leading zeros, or for a name.
+func (g *Gateway) shownName(ex *exchange, q *question, kind policy.IDs, id string) (string, error) {
+	path := string(kind) + id
+	if name, ok := g.shown.get(path); ok {
+		return name, nil
+	}
+	absent := strings.Join([]string{q.identity.Caller.Client, q.identity.Caller.Class, path}, "\x00")
+	if _, ok := g.shown.get(absent); ok {
+		return "", nil
+	}
+	name, final, err := g.lookUpName(ex, q, kind, id)
+	switch {
+	case err != nil:
+	case name != "":
+		g.shown.add(path, name, nameFor)
+	case final:
+		g.shown.add(absent, "", absentFor)
+	}
+	return name, err
+}
+
+// errLookUp is the result of a look-up after a panic.
+var errLookUp = &failure{status: http.StatusInternalServerError, message: "Internal Server Error"}
+
+// lookUpName requests the name behind a number, or the current name of a repository. The name is empty if the upstream shows none. final is false if it may show one soon.
+func (g *Gateway) lookUpName(ex *exchange, q *question, kind policy.IDs, id string) (name string, final bool, err error) {
+	if err := g.shed(q.identity.Caller.Priority); err != nil {
+		return "", false, err
+	}
+	defer g.Shedder.Leave()
+	in, err := http.NewRequestWithContext(ex.in.Context(), http.MethodGet, string(kind)+id, http.NoBody)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	sub := g.open(&discardWriter{http.Header{}}, in)
 	sub.address, sub.prefer, sub.waitingSince = ex.address, ex.prefer, ex.waitingSince
 	sub.pass = func(int, textproto.MIMEHeader) error { return nil }
 	sub.record.Account, sub.record.Client, sub.record.Tag = ex.record.Account, ex.record.Client, ex.record.Tag
 	g.traceBackground(sub, ex.span.SpanContext())
-	defer func() {
-		sub.record.Background = true // the client did not send this request
-		g.finish(sub)
+	err = errLookUp // after a panic
+	func() {
+		defer g.finish(sub)
+		defer func() { sub.record.Background = true }() // the client did not send this request
+		name, final, err = g.requestName(sub, q, kind, id)
 	}()
+	return name, final, err
+}
+
+// requestName sends the request of [Gateway.lookUpName].
+func (g *Gateway) requestName(sub *exchange, q *question, kind policy.IDs, id string) (name string, final bool, err error) {
 	asked, err := g.parse(sub, q.identity)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	g.setCredential(sub, asked, g.chooseCredential(asked, q.identity, nil))
 	a := g.newAttempt(sub, asked)
@@ -230,27 +299,32 @@ func (g *Gateway) lookUpName(ex *exchange, q *question, path, id string) (name s
 	}
 	sub.adopt(a)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
+	sub.answer = resp.Body
 	defer discard(resp.Body)
 	sub.w.WriteHeader(resp.StatusCode)
 	shown := peekText(resp)
 	switch status := resp.StatusCode; {
 	case a.result.limited == limits.NotLimited && status >= 300 && status < 500 && status != http.StatusUnauthorized:
-		return "", nil
+		return "", !a.unclear, nil
 	case status != http.StatusOK:
-		return "", &failure{
+		return "", false, &failure{
 			status: http.StatusServiceUnavailable, detail: "scope", retryAfter: identityRetry,
-			message: fmt.Sprintf("Service Unavailable: the upstream does not show the name of %s now (status %d), so its scope is unknown", path, status),
+			message: fmt.Sprintf("Service Unavailable: the upstream does not show the name of %s%s now (status %d), so its scope is unknown", kind, id, status),
 		}
 	}
-	if number, _ := field(shown, "id").(json.Number); number.String() != id {
-		return "", nil
-	}
 	member := "login"
-	if strings.HasPrefix(path, string(policy.RepositoryIDs)) {
+	if kind == policy.RepositoryIDs || kind == policy.RepositoryNames {
 		member = "full_name"
 	}
 	name, _ = field(shown, member).(string)
-	return name, nil
+	number, _ := field(shown, "id").(json.Number)
+	switch {
+	case kind == policy.RepositoryNames:
+		name = cmp.Or(name, id) // a former name has a redirect
+	case number.String() != id:
+		name = ""
+	}
+	return name, true, nil
 }

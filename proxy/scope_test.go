@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,8 +22,12 @@ func named(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, `{"id":7,"name":"widgets","full_name":"Acme/Widgets"}`)
 	case "/repositories/8":
 		_, _ = io.WriteString(w, `{"id":8,"full_name":"acme/secret"}`)
+	case "/organizations/8", "/user/8":
+		_, _ = io.WriteString(w, `{"id":8,"login":"hidden"}`)
 	case "/repositories/9":
 		_, _ = io.WriteString(w, `{"id":1,"full_name":"acme/widgets"}`) // another number
+	case "/repos/acme/missing":
+		w.WriteHeader(http.StatusNotFound)
 	case "/repos/acme/moved":
 		setFields(w, "Location: "+upstreamURL+"/repositories/8")
 		w.WriteHeader(http.StatusMovedPermanently)
@@ -51,17 +56,24 @@ func TestScopeJudgesWhatACallNames(t *testing.T) {
 		{"compare of a branch of the owner", "GET /repos/acme/widgets/compare/main...acme:topic", "", ""},
 		{"number", "GET /repositories/7/issues", "", ""},
 		{"number with zeros", "GET /repositories/0007/issues", "", ""},
-		{"number of an excluded repository", "GET /repositories/8/issues", "", "acme/secret is outside"},
-		{"number without a repository", "GET /repositories/404", "", "shows no name"},
-		{"number that the upstream answers with another", "GET /repositories/9", "", "shows no name"},
+		{"number of an excluded repository", "GET /repositories/8/issues", "", "the number 8 names nothing in its scope"},
+		{"number without a repository", "GET /repositories/404", "", "the number 404 names nothing in its scope"},
+		{"number that the upstream answers with another", "GET /repositories/9", "", "the number 9 names nothing in its scope"},
 		{"number with zeros only", "GET /repositories/0", "", "0 is not the number"},
+		{"organization by number", "GET /organizations/8/members", "", "the number 8 names nothing"},
+		{"repository of an organization by number", "POST /organizations/8/repos", `{"name":"x"}`, "the number 8 names nothing"},
+		{"user by number", "GET /user/8", "", "the number 8 names nothing"},
+		{"invalid target of a number", "POST /repositories/8/transfer", `{"new_owner":"a b"}`, "the number 8 names nothing"},
+		{"invalid target of a permitted number", "POST /repositories/7/transfer", `{"new_owner":"a b"}`, `\"a b\" is not the name of an organization`},
+		{"number and another organization", "PUT /orgs/other/actions/secrets/x/repositories/8", "", "the number 8 names nothing"},
+		{"search of labels", "GET /search/labels?q=x&repository_id=8", "", "the number 8 names nothing"},
 		{"members", "GET /orgs/acme/members", "", ""},
 		{"repositories of the organization", "GET /orgs/acme/repos", "", "all repositories of acme"},
 		{"write to the organization", "PUT /orgs/acme/memberships/x", "{}", "all repositories of acme"},
 		{"user", "GET /users/other", "", "user other is outside"},
 		{"team and repository", "PUT /orgs/acme/teams/x/repos/acme/secret", "{}", "acme/secret is outside"},
 		{"team by number", "PUT /teams/7/repos/acme/widgets", "{}", "list teams/add-or-update-repo-permissions-legacy"},
-		{"secret for a repository by number", "PUT /orgs/acme/actions/secrets/x/repositories/8", "", "acme/secret is outside"},
+		{"secret for a repository by number", "PUT /orgs/acme/actions/secrets/x/repositories/8", "", "the number 8 names nothing"},
 		{"own data", "GET /user", "", "list users/get-authenticated in clients[].operations"},
 		{"notifications", "GET /notifications", "", "names no repository"},
 		{"events", "GET /events", "", "names no repository"},
@@ -94,7 +106,7 @@ func TestScopeJudgesWhatACallNames(t *testing.T) {
 		{"repository of an organization", "POST /orgs/acme/repos", `{"name":"secret"}`, "acme/secret is outside"},
 		{"new repository of an organization", "POST /orgs/acme/repos", `{"name":"new"}`, ""},
 		{"analysis of other repositories", "POST /repos/acme/widgets/code-scanning/codeql/variant-analyses", `{"repositories":["other/x"]}`, "other/x is outside"},
-		{"repositories of a secret", "PUT /orgs/acme/actions/secrets/x/repositories", `{"selected_repository_ids":[7,8]}`, "acme/secret is outside"},
+		{"repositories of a secret", "PUT /orgs/acme/actions/secrets/x/repositories", `{"selected_repository_ids":[7,8]}`, "the number 8 names nothing"},
 		{"issue of another repository", "POST /repos/acme/widgets/issues/1/sub_issues", `{"sub_issue_id":1}`, "does not name"},
 	} {
 		setup(named, withCatalogue, scoped(agentScope)).sub(t, c.name, func(w *world) {
@@ -110,6 +122,7 @@ func TestScopeJudgesWhatACallNames(t *testing.T) {
 			}
 			w.wantReply("refusal", r, http.StatusForbidden, "Cache-Status: weir; detail=scope")
 			failIf(w, method != "HEAD" && !strings.Contains(r.body, c.reason), "got %s, want %q", r.body, c.reason)
+			failIf(w, strings.Contains(r.body, "hidden") || !strings.Contains(c.call+c.body, "secret") && strings.Contains(r.body, "secret"), "the refusal shows a name: %s", r.body)
 			for _, sent := range w.seen.all() {
 				failIf(w, strings.Count(sent.URL.Path, "/") != 2 || sent.Method != "GET", "the upstream got %s %s", sent.Method, sent.URL)
 			}
@@ -143,6 +156,53 @@ func TestNumbersOfRepositoriesAreLookedUpOnce(t *testing.T) {
 		calls("after a rename", "/repositories/7/labels", 200, 2)
 		time.Sleep(nameFor)
 		calls("much later", "/repositories/7/labels", 200, 2)
+	})
+}
+
+// TestMissingNumbersConcernOneCredential checks that a number without a name for one credential is looked up for others.
+func TestMissingNumbersConcernOneCredential(t *testing.T) {
+	upstream := func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "Bearer outsider" && r.URL.Path == "/repositories/7" {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		named(w, r)
+	}
+	setup(upstream, withCatalogue, scoped(agentScope)).run(t, func(w *world) {
+		for _, c := range []struct {
+			token  string
+			status int
+		}{{"outsider", 403}, {"member", 200}, {"outsider", 200}} { // the name itself decides only about the scope
+			w.want(c.token, w.get("/repositories/7/labels", bearer(c.token)).StatusCode, c.status)
+		}
+	})
+}
+
+func TestLookUpsOfNumbersAreShed(t *testing.T) {
+	shedder, shed := withShedder(1)
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/repositories/7" {
+			time.Sleep(5 * time.Second)
+		}
+		named(w, r)
+	}, withCatalogue, scoped(agentScope), shed).run(t, func(w *world) {
+		var clients sync.WaitGroup
+		clients.Go(func() { w.want("first", w.get("/repositories/7/labels", bearer("a")).StatusCode, 200) })
+		time.Sleep(time.Second)
+		w.wantReply("second", w.get("/repositories/8/labels", bearer("b")), http.StatusServiceUnavailable, "Cache-Status: weir; detail=overload", "Retry-After: 1")
+		clients.Wait()
+		w.want("waiting requests", shedder.Waiting(), int64(0))
+	})
+}
+
+func TestBodiesWithoutMemoryAreNotRefusedByTheScope(t *testing.T) {
+	setup(named, withCatalogue, scoped(agentScope)).run(t, func(w *world) {
+		w.gateway.Background.buffers.limit = 10
+		for path, body := range map[string]string{
+			"/repos/acme/widgets/forks": `{"organization":"acme","name":"w2"}`, "/graphql": `{"query":"{repository(owner:\"acme\",name:\"widgets\"){id}}"}`,
+		} {
+			w.wantReply(path, w.do("POST", path, strings.NewReader(body+strings.Repeat(" ", 20<<10)), bearer("a")), http.StatusServiceUnavailable, "Cache-Status: weir; detail=overload", "Retry-After: 1")
+		}
 	})
 }
 
@@ -184,6 +244,25 @@ func TestScopeAppliesToHitsAndFiles(t *testing.T) {
 			w.want("file", w.get("/other/x/main/README.md").StatusCode, want)
 		})
 	}
+}
+
+// TestFormerNamesAreRefused checks calls by a former name, which the upstream follows without a redirect.
+func TestFormerNamesAreRefused(t *testing.T) {
+	setup(named, withCatalogue, scoped(agentScope)).run(t, func(w *world) {
+		for _, c := range []struct {
+			name, arguments  string
+			status, requests int
+		}{
+			{"widgets", "", 200, 2}, {"Widgets", ",followRenames:true", 200, 1}, {"moved", "", 403, 1}, {"missing", "", 403, 1},
+			{"moved", "", 403, 0}, {"moved", ",followRenames:false", 200, 1},
+		} {
+			before := w.upstreamSaw()
+			w.want(c.name+c.arguments, w.graphQL("/graphql", `{repository(owner:"acme",name:"`+c.name+`"`+c.arguments+`){id}}`).StatusCode, c.status)
+			w.want("requests upstream for "+c.name+c.arguments, w.upstreamSaw()-before, c.requests)
+		}
+		w.want("search by a former name", w.get("/search/issues?q=x+repo:acme/moved", bearer("a")).StatusCode, 403)
+		w.want("search", w.get("/search/issues?q=x+repo:acme/widgets", bearer("a")).StatusCode, 200)
+	})
 }
 
 func TestScopeAppliesToGraphQL(t *testing.T) {
