@@ -71,12 +71,9 @@ func FuzzSearchScope(f *testing.F) {
 			return
 		}
 		scoped := false
-		isQuote := func(r rune) bool { return r == '"' }
-		for _, token := range append(strings.Split(q, " "), strings.FieldsFunc(q, isQuote)...) {
+		separates := func(r rune) bool { return r == ' ' || r == '"' }
+		for _, token := range append(strings.Split(q, " "), strings.FieldsFunc(q, separates)...) {
 			name, value, _ := strings.Cut(token, ":")
-			if value == "" || strings.Contains(strings.TrimSpace(token), " ") {
-				continue
-			}
 			switch owner, _, _ := strings.Cut(strings.ToLower(value), "/"); {
 			case name == "repo" && owner == "acme" && !strings.EqualFold(value, "acme/secret"), slices.Contains([]string{"repo", "org", "user"}, name) && owner == "whole":
 				scoped = true
