@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -171,5 +173,20 @@ func TestArchitecturePageShowsTheCode(t *testing.T) {
 		noError(t, os.WriteFile("../../"+architecture, []byte(before+"<!-- begin generated -->\n"+want.String()+"<!-- end generated -->\n"+after), 0o644))
 	case got != want.String():
 		t.Errorf("the page shows other code; run go test ./cmd/weir -run Architecture -write-architecture\n%s", cmp.Diff(got, want.String()))
+	}
+}
+
+// TestEachDependencyHasAReason compares the table of dependencies with go.mod.
+func TestEachDependencyHasAReason(t *testing.T) {
+	reasons := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| \\S.*\\|$").FindAllStringSubmatch(string(must(os.ReadFile("../../"+architecture))(t)), -1) {
+		reasons[m[1]] = true
+	}
+	direct := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(must(os.ReadFile("../../go.mod"))(t)), -1) {
+		direct[m[1]] = true
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(direct)), slices.Sorted(maps.Keys(reasons))); diff != "" || len(direct) < 10 {
+		t.Errorf("direct dependencies and their reasons differ:\n%s", diff)
 	}
 }
