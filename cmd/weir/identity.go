@@ -12,9 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
 )
@@ -93,23 +94,17 @@ func heldCredentials(appTokens *credential.AppTokens, c *config.Config, upstream
 	return list
 }
 
-// openAppTokens returns the source of installation tokens, and the Redis tier in which replicas share the tokens. The
-// tier is nil without Redis or without an encryption key.
-func openAppTokens(
-	cfg *config.Config, transport http.RoundTripper, log *slog.Logger,
-) (*credential.AppTokens, *credential.RedisTokens, error) {
-	if inMemory(cfg) || cfg.Cache.Key == "" {
-		return credential.NewAppTokens(transport, nil, log), nil, nil
-	}
-	client, err := redisclient.Open(cfg.Store.URL, nil)
-	if err != nil {
-		return nil, nil, err
+// openAppTokens returns the source of installation tokens, which replicas share in Redis. Without Redis or an encryption key each
+// replica has its own.
+func openAppTokens(cfg *config.Config, client redis.UniversalClient, transport http.RoundTripper, log *slog.Logger) (*credential.AppTokens, error) {
+	if client == nil || cfg.Cache.Key == "" {
+		return credential.NewAppTokens(transport, nil, log), nil
 	}
 	shared, err := credential.NewRedisTokens(client, []byte(cfg.Cache.Key.Reveal()))
 	if err != nil {
-		return nil, nil, errors.Join(err, client.Close())
+		return nil, err
 	}
-	return credential.NewAppTokens(transport, shared, log), shared, nil
+	return credential.NewAppTokens(transport, shared, log), nil
 }
 
 // otherScheme is the key of the Authorization value of a program in a tunnel, if only the program has the credential.

@@ -5,7 +5,7 @@
 // unsafe. Dialing, reading, writing and waiting for a connection each have a timeout, in addition to the deadlines of
 // the calls. The client writes nothing to standard error.
 //
-// Start with [Open], then [Batcher] and [NewSealer].
+// Start with [Open], then [Batcher], [Lease] and [NewSealer].
 package redisclient
 
 import (
@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +30,9 @@ const (
 	ioTimeout   = 250 * time.Millisecond
 	poolTimeout = 100 * time.Millisecond
 )
+
+// poolSize is the largest number of connections to a node per processor. The ledger and the cache share them.
+const poolSize = 20
 
 // OnConnect is called for every new connection before the client uses the connection. Commands on the argument use that
 // connection. When OnConnect returns an error, the client closes the connection.
@@ -85,7 +89,7 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 		}
 		o.OnConnect = onConnect("")
 		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout, o.PoolSize = dialTimeout, ioTimeout, ioTimeout, poolTimeout, poolSize*runtime.GOMAXPROCS(0)
 		return redis.NewFailoverClient(o), nil
 	case "cluster":
 		o, err := redis.ParseClusterURL(address)
@@ -97,7 +101,7 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 			return redis.NewClient(node)
 		}
 		o.MaxRetries, o.DialerRetries, o.MaxRedirects, o.ContextTimeoutEnabled = -1, 1, 3, true
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout, o.PoolSize = dialTimeout, ioTimeout, ioTimeout, poolTimeout, poolSize*runtime.GOMAXPROCS(0)
 		o.MaintNotificationsConfig = off
 		return redis.NewClusterClient(o), nil
 	}
@@ -110,7 +114,7 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 		o.Dialer = dial.(Dialer)
 	}
 	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout, o.PoolSize = dialTimeout, ioTimeout, ioTimeout, poolTimeout, poolSize*runtime.GOMAXPROCS(0)
 	return redis.NewClient(o), nil
 }
 
