@@ -212,9 +212,6 @@ var numberedLink = regexp.MustCompile(`/repositories/([0-9]{1,19})/[^>]*>\s*;[^,
 
 // learnNumber remembers the number of the repository that a question names, which the links of lists contain.
 func (g *Gateway) learnNumber(q *question, h http.Header) {
-	if q == nil || q.named == "" {
-		return
-	}
 	for _, link := range h["Link"] {
 		if m := numberedLink.FindStringSubmatch(link); m != nil {
 			g.shown.add(string(policy.RepositoryIDs)+m[1], q.named, nameFor)
