@@ -20,6 +20,7 @@ import (
 
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
+	"github.com/weirgate/weir/proxy/spool"
 )
 
 // exchange is the client's side of a request in progress. Only the goroutine that serves the request changes the exchange.
@@ -30,7 +31,7 @@ type exchange struct {
 	body         *inbound.Body // body of in; nil without a body
 	address      netip.Addr    // of the client
 	counted      counted       // how RateLimiter counts the request in progress
-	buffered     *buffer       // prefix of the body that was read in advance; nil before that read
+	buffered     *spool.Buffer // prefix of the body that was read in advance; nil before that read
 	wholeBody    bool          // buffered contains the complete body
 	waitingSince time.Time     // start of the wait for the deadline
 	debug        bool          // the client may send the field Weir-Debug
@@ -271,19 +272,19 @@ func (g *Gateway) bufferSmallBody(ex *exchange) error {
 // bufferBody reads the request body until its end, maxUploadBuffer or the memory budget. The bytes remain readable for
 // the transport. A complete body is returned, otherwise nil.
 func (g *Gateway) bufferBody(ex *exchange) (complete []byte, err error) {
-	ex.buffered = &buffer{budget: &g.Background.buffers}
+	ex.buffered = spool.NewBuffer(&g.Background.buffers)
 	chunk := make([]byte, 4<<10) // a client may send slowly
 	for more := true; err == nil && more; {
 		var n int
 		n, err = ex.in.Body.Read(chunk)
-		more = ex.buffered.append(chunk[:n]) && len(ex.buffered.data) <= maxUploadBuffer
+		more = ex.buffered.Append(chunk[:n]) && len(ex.buffered.Data) <= maxUploadBuffer
 	}
-	ex.in.Body = rejoin(ex.buffered.data, err, ex.in.Body)
+	ex.in.Body = rejoin(ex.buffered.Data, err, ex.in.Body)
 	ex.waitingSince = time.Now()
 	switch {
 	case errors.Is(err, io.EOF):
 		ex.wholeBody = true
-		return ex.buffered.data, nil
+		return ex.buffered.Data, nil
 	case err != nil:
 		return nil, ex.bodyFault(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/spool"
 )
 
 // fetch sends the question upstream, with conditions for stored responses, and stores the response. After an unsafe
@@ -217,8 +217,8 @@ func (g *Gateway) store(
 	if passes {
 		vary, passes = g.errorVary(a, answer)
 	}
-	kept := &buffer{budget: &g.Background.buffers}
-	fits := resp.ContentLength <= maxEntry && delimited(resp) && (!ok && !passes || hasEnded(resp) || kept.reserve(resp.ContentLength))
+	kept := spool.NewBuffer(&g.Background.buffers)
+	fits := resp.ContentLength <= maxEntry && delimited(resp) && (!ok && !passes || hasEnded(resp) || kept.Reserve(resp.ContentLength))
 	if !ok || !fits {
 		if a.last != nil && a.replacesStored(resp.StatusCode) {
 			g.deleteStored(a)
@@ -281,11 +281,11 @@ func (g *Gateway) store(
 	} else {
 		hasTTL = !a.match.Operation.MayBeUnfinished() // the end of the body decides
 		finish := func(body []byte, ok bool) { a.call.Finish(complete(body, ok)) }
-		s := newSpool(resp, kept, finish)
+		s := spool.New(resp.Body, resp.ContentLength, kept, finish)
 		if !passes && a.mayShareBody(e) {
 			g.shareThrough(a, s, e)
 		}
-		own.Body = s.leader
+		own.Body = s.Leader()
 		g.fillInBackground(a.record.ID, a.call, s)
 	}
 	if a.result.cache.Stored = stored; stored && hasTTL {
@@ -425,23 +425,6 @@ func (a *attempt) resultFor(e *cache.Entry) coalesce.Result {
 		return coalesce.Private
 	}
 	return coalesce.Stored
-}
-
-// fillInBackground reads a body ahead of the client. While the call has followers, the read continues after a
-// disconnect of the client.
-func (g *Gateway) fillInBackground(id string, call *coalesce.Call, s *spool) {
-	g.Background.running.Go(func() {
-		defer context.AfterFunc(g.Background.ctx, call.Close)()
-		defer func() {
-			if p := recover(); p != nil { // net/http recovers only panics of handlers
-				g.Log.Error("panic while reading a response", "request", id, "panic", p, "stack", string(debug.Stack()))
-				_ = s.body.Close()
-				s.stop(errPanic)
-				call.Finish(coalesce.Ending{Result: coalesce.Private})
-			}
-		}()
-		s.fill()
-	})
 }
 
 // checkEvents reports a lost event if a revalidation replaced a response whose changes webhooks report, and no event

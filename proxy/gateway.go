@@ -304,7 +304,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (g *Gateway) finish(ex *exchange) {
 	p := recover()
 	defer ex.body.Detach()
-	defer ex.buffered.release()
+	defer ex.buffered.Release()
 	defer inbound.LimitEnd(ex.w.ResponseWriter)
 	if ex.counted != notCounted {
 		defer func() {

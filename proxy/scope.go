@@ -144,7 +144,7 @@ func (g *Gateway) wholeSmallBody(ex *exchange) ([]byte, error) {
 
 // lacksMemory reports whether a body was not read to its end because of the memory budget.
 func (ex *exchange) lacksMemory() bool {
-	return ex.buffered != nil && !ex.wholeBody && len(ex.buffered.data) <= maxUploadBuffer
+	return ex.buffered != nil && !ex.wholeBody && len(ex.buffered.Data) <= maxUploadBuffer
 }
 
 // errBodyMemory refuses a request whose body decides about its scope, because the body cannot be read now.

@@ -479,7 +479,7 @@ func (a *attempt) endCredentialUse(out *http.Request, resp *http.Response, o lim
 		return false // the response may concern the request
 	}
 	if a.forwardsBody() {
-		out.Body = io.NopCloser(bytes.NewReader(a.buffered.data))
+		out.Body = io.NopCloser(bytes.NewReader(a.buffered.Data))
 	}
 	return true
 }
