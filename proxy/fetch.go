@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/spool"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // fetch sends the question upstream, with conditions for stored responses, and stores the response. After an unsafe
@@ -255,7 +256,7 @@ func (g *Gateway) store(
 		}
 		if a.graphQL != nil {
 			if !a.cacheable {
-				a.tagNodes(e)
+				e.Tags = append(e.Tags, tags.OfNodes(e.Body)...)
 				return coalesce.Ending{Result: coalesce.Shared, Response: e}
 			}
 			a.completeQueryEntry(e)
@@ -386,7 +387,7 @@ func (a *attempt) sharesError(answer cache.Response) bool {
 // newEntry returns the entry of a response without its body.
 func (g *Gateway) newEntry(a *attempt, answer cache.Response, vary []cache.Field, lifetime time.Duration) *cache.Entry {
 	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
-	e.Vary, e.BaseKey, e.Tags = vary, a.baseKey, a.storedTags(e.Status)
+	e.Vary, e.BaseKey, e.Tags = vary, a.baseKey, a.tagged().Stored(e.Status)
 	e.Began(a.began)
 	e.Replaces(a.last, g.Lag)
 	a.boundLifetime(e)
@@ -492,7 +493,7 @@ func (g *Gateway) purgeAfterFailure(a *attempt, status int) {
 	if status == http.StatusUnprocessableEntity {
 		lag = 0
 	}
-	g.Cache.PurgeUnsettled(a.in.Context(), lag, cache.CauseFailedWrite, g.tagsOfObject(a.question, status == http.StatusUnprocessableEntity)...)
+	g.Cache.PurgeUnsettled(a.in.Context(), lag, cache.CauseFailedWrite, tags.OfObject(g.Catalogue, a.tagged(), g.ownCallers(a.question), status == http.StatusUnprocessableEntity)...)
 }
 
 // refutes contains the statuses of unsafe requests which show that the object is not in the state that the client has seen.

@@ -44,7 +44,7 @@
 //	        setWeirHeaders  reply.go
 //	  finish                gateway.go
 //	    conclude            gateway.go
-//	      maskedPath        secrets.go
+//	      maskedPath        gateway.go
 //	      targetHash        gateway.go
 //	    endTrace            trace.go
 //	    Observe             gateway.go
@@ -129,6 +129,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/secrets"
 )
 
 // Config configures a gateway. All fields are required unless documented otherwise.
@@ -376,6 +377,15 @@ func (g *Gateway) conclude(ex *exchange) {
 	default:
 		r.Saved = r.Outcome != OutcomeRefused && r.Outcome != OutcomeBypass && r.Outcome != OutcomeMiss
 	}
+}
+
+// maskedPath returns the path for records and traces, without segments that may contain a secret. For an unknown operation,
+// maskedPath returns the route.
+func (ex *exchange) maskedPath() string {
+	if ex.question == nil || !ex.question.match.Operation.Known() {
+		return ex.record.Route
+	}
+	return secrets.MaskPath(ex.question.match.Path, ex.in.Header)
 }
 
 // targetHash returns a hash that identifies the target of a request, with its query and with a GraphQL query and its

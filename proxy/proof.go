@@ -280,7 +280,7 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response) (
 	e = e.Validated(g.withoutCaller(a, answer))
 	answer.Status, answer.Header = e.Status, e.Header
 	lifetime, vary, ok := g.storable(a, answer)
-	e.Lifetime, e.Vary, e.BaseKey, e.Tags = lifetime, vary, a.baseKey, a.storedTags(e.Status)
+	e.Lifetime, e.Vary, e.BaseKey, e.Tags = lifetime, vary, a.baseKey, a.tagged().Stored(e.Status)
 	e.Began(a.began)
 	e.Replaces(a.last, g.Lag)
 	a.result.cache.suspect(e.Suspect)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/secrets"
 )
 
 // question is the upstream request of an exchange. A question is immutable after [Gateway.ask] or [Gateway.withCredential]
@@ -143,7 +144,7 @@ func isRequestTag(text string) bool {
 			return false
 		}
 	}
-	for rest := range afterCredentialPrefixes(text) {
+	for rest := range secrets.After(text) {
 		if app, token, _ := strings.Cut(rest, "_"); strings.Trim(app, "0123456789") == "" && strings.HasPrefix(token, "eyJ") {
 			return false // ghs_APP_JWT
 		}
@@ -212,7 +213,7 @@ func (g *Gateway) parseGraphQL(ex *exchange, q *question) (err error) {
 		q.operation = op.ForCall(&policy.GraphQLCall{})
 	}
 	ex.record.QueryHash = q.graphQL.Hash[:min(len(q.graphQL.Hash), queryHashLength)]
-	if name := q.graphQL.Operation; !ex.isSecret(name) {
+	if name := q.graphQL.Operation; !secrets.In(name, ex.in.Header) {
 		ex.record.Query = name[:min(len(name), maxQueryName)]
 	}
 	return nil

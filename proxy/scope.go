@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // authorizeNames refuses a question that reaches repositories or owners outside of the scope of the client. The scope is that of
@@ -79,7 +80,7 @@ func (g *Gateway) refuseFormer(ex *exchange, q *question, names []string) error 
 	}
 	for _, name := range names {
 		current := ""
-		if fullName.MatchString(name) {
+		if tags.FullName.MatchString(name) {
 			var err error
 			if current, err = g.shownName(ex, q, policy.RepositoryNames, strings.ToLower(name)); err != nil {
 				return err

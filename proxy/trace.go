@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/proxy/secrets"
 )
 
 // traceRequest starts the span of a client's request. If the request has a trace context (W3C Trace Context), the span
@@ -101,13 +102,15 @@ func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
 	if address := g.TrustedProxies.ClientAddress(ex.in); address.IsValid() {
 		list = append(list, semconv.ClientAddress(address.String()))
 	}
-	if agent := ex.in.UserAgent(); agent != "" && !ex.isSecret(agent) {
+	if agent := ex.in.UserAgent(); agent != "" && !secrets.In(agent, ex.in.Header) {
 		list = append(list, semconv.UserAgentOriginal(truncated(agent)))
 	}
 	return list
 }
 
-func truncated(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxText)], "\uFFFD") }
+func truncated(s string) string {
+	return strings.ToValidUTF8(s[:min(len(s), secrets.MaxText)], "\uFFFD")
+}
 
 // traceBackground starts the span of a background task, with a link to the request that started it.
 func (g *Gateway) traceBackground(ex *exchange, cause trace.SpanContext) {

@@ -18,6 +18,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // send sends a request until the response is final. The request is repeated in these cases:
@@ -528,7 +529,7 @@ func (g *Gateway) observeToken(a *attempt, status int) {
 	conclusive := op.Accepts(caller.Kind) && !isFeed(a.match.Path)
 	known := a.identity.Held || a.last != nil // another replica may have seen that the upstream accepted the credential
 	if g.tokens.Observe(caller.Class, status, conclusive, time.Now()) || conclusive && known && status == http.StatusUnauthorized {
-		g.Cache.Purge(a.detach(), credentialTag(caller.Class)) // on all replicas
+		g.Cache.Purge(a.detach(), tags.Credential(caller.Class)) // on all replicas
 	}
 }
 
