@@ -48,10 +48,10 @@ func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried 
 		q.operation = q.match.Operation.ForCall(&policy.GraphQLCall{Kind: policy.GraphQLQuery})
 	}
 	q = g.withCredential(ex, q, g.chooseCredential(q, identity, tried))
-	if byBudget && identity.Pick != nil {
+	if byBudget && identity.Pool != nil {
 		request := g.budgetedRequest(q, tried)
 		request.Limited = len(tried) > 0
-		if next, ok := identity.Pick(request); ok {
+		if next, ok := identity.Pool.Pick(request); ok {
 			q = g.withCredential(ex, q, next)
 		}
 	}
@@ -70,8 +70,8 @@ func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried 
 	}
 	objects, _ := g.eventSource(q)
 	p.Reported = len(objects) > 0
-	if identity.Pick != nil {
-		_, p.HasAlternative = identity.Pick(q.credentialRequest(append(tried, p.Caller.Class)))
+	if identity.Pool != nil {
+		_, p.HasAlternative = identity.Pool.Pick(q.credentialRequest(append(tried, p.Caller.Class)))
 	}
 	return p, nil
 }

@@ -156,7 +156,7 @@ func (g *Gateway) makeReady(a *attempt, out *http.Request, caller policy.Caller,
 			return p, nil
 		}
 		p.settle(limits.Outcome{})
-		if !errors.Is(err, ErrCredentialBusy) {
+		if !errors.Is(err, policy.ErrCredentialBusy) {
 			return nil, err
 		}
 	}
@@ -187,10 +187,10 @@ const (
 )
 
 // credentialUse returns how the request uses a held credential.
-func (a *attempt) credentialUse() CredentialUse {
+func (a *attempt) credentialUse() policy.CredentialUse {
 	repeatable := !a.forwardsBody() || a.wholeBody && len(a.in.Trailer) == 0
 	query := a.graphQL != nil && a.graphQL.Kind == policy.GraphQLQuery
-	return CredentialUse{Safe: repeatable && (a.match.Operation.Safe() || query), Repeatable: repeatable, Denied: a.denied}
+	return policy.CredentialUse{Safe: repeatable && (a.match.Operation.Safe() || query), Repeatable: repeatable, Denied: a.denied}
 }
 
 // queue waits for a permit. The wait ends at the client's deadline, or after alternativeWait if another credential can

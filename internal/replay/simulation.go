@@ -245,7 +245,7 @@ func (s *simulation) answer(x *exchange) {
 	if s.answerFromCache(x) {
 		return
 	}
-	if x.identity.Pick != nil && s.pick(x) && s.answerFromCache(x) {
+	if x.identity.Pool != nil && s.pick(x) && s.answerFromCache(x) {
 		return
 	}
 	if x.plan.Coalesces && !x.alone && (x.plan.Cacheable || x.request.TargetHash != "") {
