@@ -33,8 +33,8 @@ type Plan struct {
 }
 
 // Plan returns the plan of a request without conditions. If byBudget is set, the remaining budgets of the credentials decide
-// which credential is used. The list answered contains the security classes of the credentials that are at a limit. The error is the
-// refusal of an invalid target.
+// which credential is used. The list tried has the security classes of the credentials that are at a limit. The error is
+// the refusal of an invalid target.
 func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried ...string) (*Plan, error) {
 	ex := &exchange{in: r, span: noop.Span{}, record: &Record{}}
 	q, err := g.parse(ex, identity)
@@ -57,9 +57,7 @@ func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried 
 	}
 	p := &Plan{
 		Match: q.match, Caller: q.identity.Caller, OutOfScope: !q.identity.Scope.Allows(q.method, q.match.Operation) || namesOutside(q.identity.Scope, q.match),
-		Claim: limits.Claim{
-			Operation: q.claimScope, Resource: q.resource, Points: q.operation.Points, CreatesContent: q.operation.CreatesContent,
-		},
+		Claim:     g.claim(q, q.identity.Caller),
 		Cacheable: q.cacheable, Coalesces: g.newAttempt(ex, q).coalesces() || q.graphQL != nil, Key: q.key, Rule: q.rule, Tags: q.tags(),
 	}
 	if f := q.match.Preflight(q.identity.Caller.Kind); f != nil {
