@@ -23,11 +23,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// These timeouts apply to calls without a deadline.
+// These timeouts apply to calls without a deadline. They are as long as the longest deadline of a call, because a shorter
+// timeout would fail calls while the machine is busy.
 const (
 	dialTimeout = time.Second
-	ioTimeout   = 250 * time.Millisecond
-	poolTimeout = 100 * time.Millisecond
+	ioTimeout   = time.Second
+	poolTimeout = time.Second
 )
 
 // OnConnect is called for every new connection before the client uses the connection. Commands on the argument use that
