@@ -293,7 +293,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if ex.body != nil && (ex.shed != nil || !ex.forwardsBody()) {
-		ex.w.closes = true // net/http or another program could parse bytes of the body as the next request
+		ex.w.Closes = true // net/http or another program could parse bytes of the body as the next request
 	}
 	g.forward(a)
 }
@@ -310,7 +310,7 @@ func (g *Gateway) finish(ex *exchange) {
 	if ex.counted != notCounted {
 		defer func() {
 			if ex.body == nil { // net/http resets a stream with an unread body
-				ex.w.flush(ex.in)
+				ex.w.FlushShort(ex.in)
 			}
 			g.leave(ex)
 		}()
@@ -324,14 +324,14 @@ func (g *Gateway) finish(ex *exchange) {
 	}
 	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {
 		g.Log.ErrorContext(ex.detach(), "panic in a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
-		if ex.w.status == 0 {
+		if ex.w.Status == 0 {
 			g.refuse(ex, &failure{status: http.StatusInternalServerError, message: "Internal Server Error"})
 			p = nil
 		}
 	}
-	ex.record.Status, ex.record.Bytes = ex.w.status, ex.w.bytes
+	ex.record.Status, ex.record.Bytes = ex.w.Status, ex.w.Bytes
 	ex.record.Elapsed = time.Since(ex.record.Start)
-	if p != nil || errors.Is(context.Cause(ex.in.Context()), context.Canceled) && ex.w.status == 0 {
+	if p != nil || errors.Is(context.Cause(ex.in.Context()), context.Canceled) && ex.w.Status == 0 {
 		ex.record.Status = statusClientGone
 		if ex.broken {
 			ex.record.Status = http.StatusBadGateway // the record has 502, although the client got another status
@@ -342,8 +342,8 @@ func (g *Gateway) finish(ex *exchange) {
 	if g.Observe != nil {
 		g.Observe(ex.record)
 	}
-	if (p != nil || ex.w.status == 0) && !ex.record.Background { // a background task has no client
-		ex.w.showAbort(ex.in, ex.broken)
+	if (p != nil || ex.w.Status == 0) && !ex.record.Background { // a background task has no client
+		ex.w.ShowAbort(ex.in, ex.broken)
 		panic(http.ErrAbortHandler)
 	}
 }
