@@ -31,8 +31,7 @@
 //	  answerFromCache       attempt.go
 //	    usableEntry         attempt.go
 //	      lookup            attempt.go
-//	        stored          attempt.go
-//	      isCurrent         attempt.go
+//	        isCurrent       attempt.go
 //	      isHit             attempt.go
 //	    replyFromEntry      reply.go
 //	      hitStatus         reply.go

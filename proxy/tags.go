@@ -123,8 +123,10 @@ func (g *Gateway) EndName(ctx context.Context, name string) {
 // the path permanently. The upstream does so after a rename or a transfer.
 func (g *Gateway) endRedirected(a *attempt, status int) {
 	moved := status == http.StatusMovedPermanently || status == http.StatusTemporaryRedirect || status == http.StatusPermanentRedirect
-	if c := a.match.Collection(); moved && a.match.Operation.Safe() && a.stale != nil && a.stale.Status < http.StatusMultipleChoices &&
-		slices.Contains([]string{"repo", "org", "user"}, c.Root) && c.Name != "" {
+	if !moved || !a.match.Operation.Safe() || a.stale == nil || a.stale.Status >= http.StatusMultipleChoices {
+		return
+	}
+	if c := a.match.Collection(); slices.Contains([]string{"repo", "org", "user"}, c.Root) && c.Name != "" {
 		g.EndName(a.detach(), c.Name)
 	}
 }

@@ -99,7 +99,7 @@ func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
 		semconv.URLScheme(local.Scheme), semconv.URLPath(ex.maskedPath()), semconv.HTTPResponseStatusCode(ex.record.Status),
 		semconv.ServerAddress(truncated(local.Hostname())), semconv.ServerPort(port(local)), semconv.NetworkProtocolVersion(version),
 	}
-	if address := g.TrustedProxies.ClientAddress(ex.in); address.IsValid() {
+	if address := ex.address; address.IsValid() {
 		list = append(list, semconv.ClientAddress(address.String()))
 	}
 	if agent := ex.in.UserAgent(); agent != "" && !secrets.In(agent, ex.in.Header) {

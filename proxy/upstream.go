@@ -126,7 +126,7 @@ func (g *Gateway) beginToken(a *attempt) (end func(status int), err error) {
 		return func(int) {}, nil
 	}
 	began := time.Now()
-	end, err = g.tokens.Begin(a.ctx, g.TrustedProxies.ClientAddress(a.in), a.identity.Caller.Class, a.deadline(g.Wait))
+	end, err = g.tokens.Begin(a.ctx, a.address, a.identity.Caller.Class, a.deadline(g.Wait))
 	a.record.Waited += time.Since(began)
 	if err != nil {
 		if a.record.Sent == 0 {
