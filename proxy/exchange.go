@@ -20,6 +20,7 @@ import (
 
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
+	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/spool"
 )
 
@@ -169,7 +170,7 @@ func (g *Gateway) screen(r *http.Request) error {
 // isOwnPath reports whether a decoded path is one of Weir's own paths, also below the prefix of the API. Requests for
 // these paths are never forwarded.
 func isOwnPath(path string) bool {
-	path = strings.TrimPrefix(policy.SingleSlashes(path), EnterprisePrefix)
+	path = strings.TrimPrefix(policy.SingleSlashes(path), names.EnterprisePrefix)
 	return path == "/_weir" || strings.HasPrefix(path, "/_weir/")
 }
 

@@ -92,7 +92,7 @@
 //	    confirmed    proof.go
 //	    updateStored proof.go
 //
-// refusal.go writes all error bodies. tags.go derives the tags of responses, by which [cache.Store.Purge] finds them.
+// refusal.go writes all error bodies.
 //
 // Invariants:
 //   - The cache key is made from the same question that is sent.
@@ -128,6 +128,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/secrets"
 )
 
@@ -210,7 +211,7 @@ type Gateway struct {
 	Config
 	*upstream
 	etagWarning rate.Sometimes // limits the warnings about computed ETags
-	names       Names          // Upstream and Aliases
+	names       names.List     // Upstream and Aliases
 	nameWarning rate.Sometimes // limits the warnings about other names to one
 	tokens      *learned.ClientTokens
 	shown       repositoryNames
@@ -236,7 +237,7 @@ func New(c Config) *Gateway {
 	}
 	g.upstream = g.Background.upstream(g.base)
 	g.etagWarning.Interval = time.Hour
-	g.names, g.nameWarning.First = append(Names{c.Upstream}, c.Aliases...), 1
+	g.names, g.nameWarning.First = append(names.List{c.Upstream}, c.Aliases...), 1
 	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
 	g.versionField = http.CanonicalHeaderKey(c.Dialect.VersionHeader)
