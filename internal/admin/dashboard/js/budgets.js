@@ -52,19 +52,22 @@ function fold(list) {
 /** Creates the row of the healthy budgets of an account. */
 function createFold({ account: { account: id, kind } }) {
   const name = el("a", { class: "link cut strong", href: linkTo("spending", { account: id }), title: id });
-  const button = el("button", { type: "button", class: "fold" }), lowest = el("span", { class: "forecast" });
+  const button = el("button", { type: "button", class: "fold" }), fill = el("span", { class: "gauge-fill" }), lowest = el("span", { class: "gauge-text" });
   button.addEventListener("click", () => {
     if (!unfolded.delete(id)) unfolded.add(id);
     drawList();
   });
   const node = el("tr", { "data-tone": "good", class: "folded" },
     el("th", { scope: "row", "data-label": "Account" }, el("span", { class: "account" }, name, el("span", { class: "chip" }, kind))),
-    el("td", { "data-label": "Budget" }, button), el("td", { class: "wide-col" }), el("td", { class: "num" }), el("td", { "data-label": "Forecast" }, lowest), el("td", { class: "spark-col" }));
+    el("td", { "data-label": "Budget" }, button), el("td", { "data-label": "Remaining", class: "wide-col" }, el("span", { class: "gauge-cell" }, el("span", { class: "gauge", "aria-hidden": "true" }, fill), lowest)),
+    el("td", { class: "num" }), el("td", { class: "forecast" }, "last until their resets"), el("td", { class: "spark-col" }));
   node.update = ({ account, healthy, open }) => {
     setText(name, account.label);
     setText(button, `${open ? "▾" : "▸"} ${plural(healthy.length, "healthy budget")}`);
     button.setAttribute("aria-expanded", String(open));
-    setText(lowest, `${percent(Math.min(...healthy.map(({ budget }) => remainingShare(budget))), 1)} or more left`);
+    const share = Math.min(...healthy.map(({ budget }) => remainingShare(budget)));
+    fill.style.width = `${100 * share}%`;
+    setText(lowest, `${percent(share, 1)} or more`);
   };
   return node;
 }
