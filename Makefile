@@ -57,10 +57,11 @@ test: ## Run the unit and integration tests: 90 seconds. Needs only Go; uses red
 	@command -v redis-server >/dev/null || echo "make: redis-server is not installed; its tests are skipped, and miniredis serves the others"
 	$(SERVERS) $(FIXED) CGO_ENABLED=0 $(GOTEST) -limit 20s -- -vet=off -timeout 5m $(TESTFLAGS) $(PACKAGES)
 
-# make test has found that each open defect makes the random walk fail. It also runs the matrix of scopes, which has no
-# goroutines, and the fleet of agents, whose races the random walk would find.
+# make test has found that each open defect makes the random walk fail. It also runs tests whose races others would find: the matrix
+# of scopes, the steps of the clock of Redis, and the writes of replicas have no goroutines of their own; the random walk has those
+# of the fleet of agents, and TestNoLimitIsExceededOverRedis those of many replicas.
 race: needs ## Run the tests with the race detector and new seeds: six minutes.
-	$(SERVERS) RAPID_CHECKS=40 $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m -skip 'TestEachOpenDefect|TestScopesOverTheWholeAPI|TestAgentsLeave' $(TESTFLAGS) $(PACKAGES)
+	$(SERVERS) RAPID_CHECKS=40 $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m -skip 'TestEachOpenDefect|TestScopesOverTheWholeAPI|TestAgentsLeave|TestStepsOfTheRedisClock|TestReplicasTogether|TestNoLimitIsExceededByManyReplicas' $(TESTFLAGS) $(PACKAGES)
 
 # The upstream of package proxy speaks HTTP/2 in the other targets. The binary of make e2e has the race detector, and its upstreams
 # speak HTTP/1.1. miniredis runs scripts in Go, which takes minutes with the race detector.
