@@ -148,10 +148,10 @@ function showForecast(node, budget, forecast) {
   node.dataset.tone = budget.remaining <= 0 ? "bad" : forecast?.early ? "warn" : "";
   if (budget.remaining <= 0) {
     setText(node, "exhausted");
+  } else if (forecast?.early) {
+    setText(node, ends > 0 ? `▲ ends in ${formatSeconds(ends)}` : "▲ ends now");
   } else if (!forecast || ends <= 0) {
     setText(node, budget.used || budget.held ? "steady" : "unused");
-  } else if (forecast.early) {
-    setText(node, `▲ ends in ${formatSeconds(ends)}`);
   } else {
     setText(node, until(budget.reset) > 0 ? "lasts until the reset" : "lasts");
   }

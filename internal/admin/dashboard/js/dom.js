@@ -141,7 +141,7 @@ export class WindowedRows {
 
 /**
  * Creates a table.
- * @param {{name: string, num?: boolean, class?: string}[]} columns
+ * @param {{name: Node|string, num?: boolean, class?: string}[]} columns
  * @param {(Node|string)[][]} rows
  */
 export function table(columns, rows, attributes = {}) {

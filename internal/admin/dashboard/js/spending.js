@@ -165,6 +165,8 @@ function createSegment(name) {
   return link;
 }
 
+const swatch = (outcome) => el("i", { class: "swatch", "data-outcome": outcome, "aria-hidden": "true" });
+
 /** Draws the share of cache hits of each operation. */
 registerPanel(["costs"], () => {
   const parent = byId("ratio");
@@ -183,7 +185,7 @@ registerPanel(["costs"], () => {
     bar.title = bar.getAttribute("aria-label");
     return [operationLink(o.operation), bar, percent(o.hits, o.requests), brief(o.requests), brief(o.upstream)];
   });
-  parent.replaceChildren(table([{ name: "Operation" }, { name: "From the cache", class: "ratio-col" }, { name: "Hits", num: true }, { name: "Requests", num: true }, { name: "Forwarded", num: true, class: "late" }], rows));
+  parent.replaceChildren(table([{ name: "Operation" }, { name: el("span", {}, swatch("hit"), "hit ", swatch("validated"), "validated"), class: "ratio-col" }, { name: "Hits", num: true }, { name: "Requests", num: true }, { name: "Forwarded", num: true, class: "late" }], rows));
 }, () => visible("spending"));
 
 /** Returns a link to the recent requests of an operation. */
