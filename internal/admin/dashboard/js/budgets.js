@@ -49,19 +49,28 @@ function fold(list) {
   });
 }
 
+/** Shows the cool-down of an account. */
+function showCoolDown(chip, account) {
+  const blocked = account.blocked_until ? until(account.blocked_until) : 0;
+  chip.hidden = !account.closed_since && blocked <= 0;
+  if (account.closed_since) setText(chip, "closed");
+  else if (blocked > 0) setText(chip, `cool-down ${formatSeconds(blocked)}`);
+}
+
 /** Creates the row of the healthy budgets of an account. */
 function createFold({ account: { account: id, kind } }) {
   const name = el("a", { class: "link cut strong", href: linkTo("spending", { account: id }), title: id });
-  const button = el("button", { type: "button", class: "fold" }), fill = el("span", { class: "gauge-fill" }), lowest = el("span", { class: "gauge-text" });
+  const coolDown = el("span", { class: "chip bad", hidden: true }), button = el("button", { type: "button", class: "fold" }), fill = el("span", { class: "gauge-fill" }), lowest = el("span", { class: "gauge-text" });
   button.addEventListener("click", () => {
     if (!unfolded.delete(id)) unfolded.add(id);
     drawList();
   });
   const node = el("tr", { "data-tone": "good", class: "folded" },
-    el("th", { scope: "row", "data-label": "Account" }, el("span", { class: "account" }, name, el("span", { class: "chip" }, kind))),
+    el("th", { scope: "row", "data-label": "Account" }, el("span", { class: "account" }, name, el("span", { class: "chip" }, kind), coolDown)),
     el("td", { "data-label": "Budget" }, button), el("td", { "data-label": "Remaining", class: "wide-col" }, el("span", { class: "gauge-cell" }, el("span", { class: "gauge", "aria-hidden": "true" }, fill), lowest)),
     el("td", { class: "num" }), el("td", { class: "forecast" }, "last until their resets"), el("td", { class: "spark-col" }));
   node.update = ({ account, healthy, open }) => {
+    showCoolDown(coolDown, account);
     setText(name, account.label);
     setText(button, `${open ? "▾" : "▸"} ${plural(healthy.length, "healthy budget")}`);
     button.setAttribute("aria-expanded", String(open));
@@ -95,10 +104,7 @@ function createRow({ account: { account: id, kind: kindText } }) {
   let drawnRow = null, drawnState = "";
   node.update = (row) => {
     const { account, budget, forecast } = row;
-    const blocked = account.blocked_until ? until(account.blocked_until) : 0;
-    coolDown.hidden = !account.closed_since && blocked <= 0;
-    if (account.closed_since) setText(coolDown, "closed");
-    else if (blocked > 0) setText(coolDown, `cool-down ${formatSeconds(blocked)}`);
+    showCoolDown(coolDown, account);
     const resets = until(budget.reset);
     setText(reset, budget.used && resets > 0 ? formatSeconds(resets) : "–");
     showForecast(forecastText, budget, forecast);

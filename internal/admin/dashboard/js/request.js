@@ -58,6 +58,7 @@ function recordList(r) {
     ["Request ID", r.id],
   ];
   if (r.tag) rows.splice(4, 0, ["Tag", link(r.tag, "requests", { tag: r.tag })]);
+  if (r.limit_answer) rows.push(["Limit answer", r.limit_answer]);
   if (r.trace_id) rows.push(["Trace", r.trace_id]);
   if (r.error) rows.push(["Error", r.error]);
   return facts(rows, "wide");

@@ -130,7 +130,7 @@ function drawAnswers(groups) {
   const equal = groupBy(model.costs.spenders, "client").filter((g) => g.name !== OTHERS && g.spent >= first.spent * NEARLY);
   if (equal.length > 1) {
     const names = equal.length > 3 ? plural(equal.length, "client") : equal.map((g) => g.label).join(" and ");
-    return drawAnswer("spending-answer", `${names} spend about the same: ${percent(first.spent, spent)} each of ${count(spent)} spent in the last hour.`);
+    return drawAnswer("spending-answer", `${names} spend about the same: each up to ${percent(first.spent, spent)} of ${count(spent)} in the last hour.`);
   }
   drawAnswer("spending-answer", `${first.label} spends most: ${count(first.spent)} of ${count(spent)} (${percent(first.spent, spent)}) in the last hour.`);
 }
