@@ -66,8 +66,8 @@ function createFold({ account: { account: id, kind } }) {
     drawList();
   });
   const node = el("tr", { "data-tone": "good", class: "folded" },
-    el("th", { scope: "row", "data-label": "Account" }, el("span", { class: "account" }, name, el("span", { class: "chip" }, kind), coolDown)),
-    el("td", { "data-label": "Budget" }, button), el("td", { "data-label": "Remaining", class: "wide-col" }, el("span", { class: "gauge-cell" }, el("span", { class: "gauge", "aria-hidden": "true" }, fill), lowest)),
+    el("th", { scope: "row" }, el("span", { class: "account" }, name, el("span", { class: "chip" }, kind), coolDown)),
+    el("td", {}, button), el("td", {}, el("span", { class: "gauge-cell" }, el("span", { class: "gauge", "aria-hidden": "true" }, fill), lowest)),
     el("td", { class: "num" }), el("td", { class: "forecast" }, "last until their resets"), el("td", { class: "spark-col" }));
   node.update = ({ account, healthy, open }) => {
     showCoolDown(coolDown, account);
@@ -95,12 +95,12 @@ function createRow({ account: { account: id, kind: kindText } }) {
   const forecastText = el("span", { class: "forecast" });
   const spark = svg("svg", { class: "spark", viewBox: "0 0 160 30", preserveAspectRatio: "none", role: "img" });
   const node = el("tr", {},
-    el("th", { scope: "row", "data-label": "Account" }, el("span", { class: "account" }, name, kind, coolDown)),
-    el("td", { "data-label": "Budget" }, resource),
-    el("td", { "data-label": "Remaining", class: "wide-col" }, el("span", { class: "gauge-cell" }, gauge, number)),
-    el("td", { "data-label": "Reset in", class: "num" }, reset),
-    el("td", { "data-label": "Forecast" }, forecastText),
-    el("td", { "data-label": "Last hour", class: "spark-col" }, spark));
+    el("th", { scope: "row" }, el("span", { class: "account" }, name, kind, coolDown)),
+    el("td", {}, resource),
+    el("td", {}, el("span", { class: "gauge-cell" }, gauge, number)),
+    el("td", { class: "num" }, reset),
+    el("td", {}, forecastText),
+    el("td", { class: "spark-col" }, spark));
   let drawnRow = null, drawnState = "";
   node.update = (row) => {
     const { account, budget, forecast } = row;
@@ -141,7 +141,7 @@ function createRow({ account: { account: id, kind: kindText } }) {
 }
 
 /** Returns which queries drain GraphQL while REST is almost unused, or an empty text. */
-export function drainText(account) {
+function drainText(account) {
   const drain = account.graphql_drain;
   if (!drain) return "";
   const queries = drain.queries.map((q) => `${q.query} (${count(q.spent)} points)`).join(", ");

@@ -21,7 +21,7 @@ function waterfall(r) {
     return el("p", { class: "muted" }, `No stages were recorded${reason}`);
   }
   const total = Math.max(r.elapsed_ns, ...stages.map((s) => s.start_ns + s.elapsed_ns), 1);
-  return el("div", { class: "waterfall" },
+  return el("div", {},
     el("div", { class: "fall fall-scale", "aria-hidden": "true" }, el("span"),
       el("span", { class: "fall-quarters" }, ...[0, 0.25, 0.5, 0.75].map((part) => el("span", {}, formatNanoseconds(total * part)))),
       el("span", { class: "fall-time" }, formatNanoseconds(total))),

@@ -50,13 +50,13 @@ function createRow(r) {
   const link = el("a", { class: "link cut", title: `${r.method} ${r.path || r.route}` }, `${r.method} ${operationOf(r)}`);
   const path = label(r.path || r.route, "note path"); // all rows have the same height
   const node = el("tr", { "data-id": r.id },
-    el("td", { class: "time", "data-label": "Time" }, clock(r.start)),
-    el("td", { "data-label": "Outcome" }, createPill(r.result)),
-    el("td", { class: "num", "data-label": "Status" }, el("span", { class: r.status >= 500 ? "bad-text" : "" }, r.status)),
-    el("td", { class: "operation", "data-label": "Operation" }, el("span", { class: "two-lines" }, link, path)),
-    el("td", { "data-label": "Client" }, label(clientLabel(r), r.background ? "muted" : "")),
-    el("td", { class: "num", "data-label": "Duration" }, formatNanoseconds(r.elapsed_ns)),
-    el("td", { class: "num", "data-label": "Forwarded" }, r.attempts ? count(r.attempts) : "–"));
+    el("td", { class: "time" }, clock(r.start)),
+    el("td", {}, createPill(r.result)),
+    el("td", { class: "num" }, el("span", { class: r.status >= 500 ? "bad-text" : "" }, r.status)),
+    el("td", {}, el("span", { class: "two-lines" }, link, path)),
+    el("td", {}, label(clientLabel(r), r.background ? "muted" : "")),
+    el("td", { class: "num" }, formatNanoseconds(r.elapsed_ns)),
+    el("td", { class: "num" }, r.attempts ? count(r.attempts) : "–"));
   let drawnFilters = null;
   node.update = () => {
     if (filters !== drawnFilters) link.setAttribute("href", linkTo("requests", (drawnFilters = filters), r.id));

@@ -69,7 +69,7 @@ function createRow() {
   const requests = el("a", { class: "link" });
   const node = el("tr", {},
     el("th", { scope: "row" }, el("span", { class: "two-lines" }, name, detail)),
-    el("td", { class: "wide-col" }, el("span", { class: "spend-cell" }, el("span", { class: "spend-track" }, bar), spent)),
+    el("td", {}, el("span", { class: "spend-cell" }, el("span", { class: "spend-track" }, bar), spent)),
     el("td", { class: "num" }, share), el("td", { class: "num" }, before), el("td", { class: "num late" }, upstream),
     el("td", { class: "num good-text" }, saved), el("td", { class: "num late" }, requests));
   node.update = (g) => {
