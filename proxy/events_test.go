@@ -322,7 +322,7 @@ func (p polling) run(t *testing.T) (requests float64, oldest time.Duration) {
 	}
 	events := 2 * repositories
 	v := &versions{}
-	w := newEventWorld(t, v, func(c *Config) { c.WebhookFresh = p.fresh })
+	w := newEventWorld(t, v, func(c *Config) { c.WebhookFresh, c.Lag = p.fresh, 2*time.Second })
 	path := func(i int) string { return fmt.Sprintf("/repos/acme/r%d/issues", i) }
 	deliver(w.gateway, "org:acme", "ping", "acme/r0", cache.AllEvents)
 	for token := range p.tokens {
