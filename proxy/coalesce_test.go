@@ -403,6 +403,7 @@ func TestFinalErrorsAreShared(t *testing.T) {
 	}{
 		{"missing object", responds(404), 1},
 		{"missing object with a body", respondsWith(404, `{"message":"Not Found"}`), 1},
+		{"missing object without a lifetime", responds(404, "Cache-Control: max-age=0", "Last-Modified: Mon, 02 Nov 2026 10:00:00 GMT"), 1},
 		{"deleted object", responds(410), 1},
 		{"empty repository", responds(409), 1},
 		{"invalid query", responds(422), 1},
