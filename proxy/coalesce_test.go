@@ -253,6 +253,25 @@ func TestFollowersShareATimeout(t *testing.T) {
 	})
 }
 
+// Changes during each call do not let all clients send separate requests.
+func TestFrequentPurgesDoNotEndSharing(t *testing.T) {
+	for name, upstream := range map[string]http.HandlerFunc{"stored": slowly("all"), "error": delayed(responds(404))} {
+		setup(upstream).sub(t, name, func(w *world) {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for range 100 {
+					time.Sleep(100 * time.Millisecond)
+					w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets")
+				}
+			}()
+			w.concurrently(50, watchers)
+			<-done
+			w.want("requests upstream", w.upstreamSaw(), maxFollowed)
+		})
+	}
+}
+
 // A refusal of the leader does not end followers with a longer deadline.
 func TestFollowersOutliveARefusedLeader(t *testing.T) {
 	rules := policy.DefaultLimits()
