@@ -400,11 +400,12 @@ func TestFormerNameEnds(t *testing.T) {
 			v := &versions{}
 			w := newEventWorld(t, v)
 			pingAll(w.gateway)
-			for _, path := range []string{repository, issuesOfWidgets} {
+			about := lines(repository, issuesOfWidgets, "/orgs/acme", "/orgs/acme/repos", "/users/acme/repos")
+			for _, path := range about {
 				w.wantStatus(miss, path)
 			}
 			end(w)
-			for _, path := range []string{repository, issuesOfWidgets} {
+			for _, path := range about {
 				w.wantStatus(revalidated, path)
 			}
 			if time.Sleep(2 * time.Minute); name == "repository" {
@@ -433,23 +434,41 @@ func TestRedirectEndsTheFormerName(t *testing.T) {
 	})
 }
 
-func TestWriteThatRenamesPurgesTheNewName(t *testing.T) {
-	v := &versions{changes: map[string][]time.Time{}}
-	setup(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPatch {
-			replies(`{"id":1,"full_name":"acme/gears","owner":{}}`)(w, r)
-			return
-		}
-		v.ServeHTTP(w, r)
-	}, wholeAPI(t, func(*policy.Limits) {})).run(t, func(w *world) {
-		for _, path := range []string{issuesOfWidgets, "/repos/acme/gears/issues"} {
-			w.wantStatus(miss, path)
-		}
-		w.do(http.MethodPatch, "/repos/acme/widgets", strings.NewReader(`{"name":"gears"}`), lines(owner)...)
-		for _, path := range []string{issuesOfWidgets, "/repos/acme/gears/issues"} {
-			w.wantStatus(revalidated, path)
-		}
-	})
+// A write that renames or transfers an object makes responses about the former and the new name stale, and the lists that show
+// the object.
+func TestWriteThatRenamesPurgesBothNames(t *testing.T) {
+	const transferred = `{"id":1,"full_name":"other/widgets","owner":{}}`
+	for name, c := range map[string]struct {
+		method, path, response string
+		stale                  []string
+	}{
+		"repository": {http.MethodPatch, "/repos/acme/widgets", `{"id":1,"full_name":"acme/gears","owner":{}}`, lines(issuesOfWidgets, "/repos/acme/gears/issues", "/orgs/acme/repos")},
+		"to an organization": {
+			http.MethodPost, "/repos/acme/widgets/transfer", transferred,
+			lines(issuesOfWidgets, "/repos/other/widgets/issues", "/orgs/acme/repos", "/orgs/other/repos", "/orgs/other"),
+		},
+		"to a user":    {http.MethodPost, "/repos/acme/widgets/transfer", transferred, lines("/users/other/repos", "/users/other", "/user/repos")},
+		"team":         {http.MethodPatch, "/orgs/acme/teams/ops", `{"slug":"sre"}`, lines("/orgs/acme/teams/ops/members", "/orgs/acme/teams/sre", "/orgs/acme/teams/sre/members", "/orgs/acme/teams")},
+		"organization": {http.MethodPatch, "/orgs/acme", `{"login":"acme"}`, lines("/orgs/acme", "/user/orgs", "/users/acme")},
+		"privatized":   {http.MethodPatch, "/repos/acme/widgets", `{"id":1,"full_name":"acme/widgets","private":true}`, lines(issuesOfWidgets, "/repos/acme/widgets/stats/participation", "/orgs/acme/repos")},
+	} {
+		v := &versions{changes: map[string][]time.Time{}}
+		setup(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodGet {
+				replies(c.response)(w, r)
+				return
+			}
+			v.ServeHTTP(w, r)
+		}, wholeAPI(t, func(*policy.Limits) {})).sub(t, name, func(w *world) {
+			for _, path := range c.stale {
+				w.wantStatus(miss, path)
+			}
+			w.do(c.method, c.path, strings.NewReader("{}"), lines(owner)...)
+			for _, path := range c.stale {
+				w.wantStatus(revalidated, path)
+			}
+		})
+	}
 }
 
 // A response about an unfinished state is stored for a few seconds, also if webhooks report changes.
