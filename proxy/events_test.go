@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -311,16 +310,15 @@ func TestEventsThatMayEndAccessEndTheUse(t *testing.T) {
 type polling struct {
 	tokens, lost int // the number of tokens, and one lost event in this number; 0 loses none
 	fresh        time.Duration
+	programs     int // 4 by default
 }
 
 // run lets programs poll lists once a minute for an hour, each of which changes twice. It returns the upstream requests per
 // change after the first reads, and the age of the most outdated response. A webhook event arrives a second after its change.
-// WEIR_SAVINGS selects 20 programs and 50 lists.
+// Responses that began within the lag of two seconds after an event are revalidated, so an event costs 1 + lag/interval requests on
+// average if programs read its list once in an interval, and a response that reaches its longest age costs another one.
 func (p polling) run(t *testing.T) (requests float64, oldest time.Duration) {
-	programs, repositories := 4, 20
-	if os.Getenv("WEIR_SAVINGS") != "" {
-		programs, repositories = 20, 50
-	}
+	programs, repositories := cmp.Or(p.programs, 4), 20
 	events := 2 * repositories
 	v := &versions{}
 	w := newEventWorld(t, v, func(c *Config) { c.WebhookFresh, c.Lag = p.fresh, 2*time.Second })
@@ -376,6 +374,7 @@ func TestPollingCostsAboutAsManyRequestsAsEvents(t *testing.T) {
 	}{
 		"without the setting":        {polling{tokens: 1}, 32, 62 * time.Second},
 		"with the setting":           {polling{tokens: 1, fresh: time.Hour}, 1.5, 2 * time.Second},
+		"each list every 3 seconds":  {polling{tokens: 1, fresh: time.Hour, programs: 20}, 2, 2 * time.Second},
 		"for half an hour":           {polling{tokens: 1, fresh: 30 * time.Minute}, 1.5, 2 * time.Second},
 		"one event in ten is lost":   {polling{tokens: 1, fresh: 30 * time.Minute, lost: 10}, 5, 30 * time.Minute},
 		"the programs have 4 tokens": {polling{tokens: 4, fresh: time.Hour}, 6, 2 * time.Second},
