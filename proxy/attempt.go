@@ -39,6 +39,7 @@ type attempt struct {
 	// lacksPermission is set if the last response denied a permission. denied is set if the request was repeated for this reason.
 	lacksPermission, denied bool
 	call                    *coalesce.Call    // call that this attempt leads; nil without a call
+	followed                int               // calls without a usable result
 	polls                   int               // number of 202 responses to polled statistics
 	sent                    time.Time         // start of the last request
 	reused                  bool              // the last request used an existing connection

@@ -90,7 +90,7 @@ func (g *Gateway) tagsOfResponse(a *attempt, resp *http.Response) []string {
 			return g.tagsOfUncertain(a.question)
 		}
 	}
-	return slices.Concat(g.tagsOfChange(a.question), g.tagsOfLocation(a, resp.Header), tagsOfRename(a, resp))
+	return slices.Concat(g.tagsOfChange(a.question), g.tagsOfLocation(a, resp.Header), g.tagsOfRename(a, resp))
 }
 
 // presentName matches the name of a repository in a response. The first one is that of the repository itself.
@@ -98,7 +98,7 @@ var presentName = regexp.MustCompile(`"full_name"\s*:\s*"([^"/]+/[^"/]+)"`)
 
 // tagsOfRename returns the tags of the present name of a repository that a write has renamed. Responses about that name may be
 // those of an earlier repository, or a 404.
-func tagsOfRename(a *attempt, resp *http.Response) []string {
+func (g *Gateway) tagsOfRename(a *attempt, resp *http.Response) []string {
 	if !a.match.Operation.MayRename() {
 		return nil
 	}
@@ -106,7 +106,7 @@ func tagsOfRename(a *attempt, resp *http.Response) []string {
 	if name == nil || strings.EqualFold(string(name[1]), a.match.Collection().Name) {
 		return nil
 	}
-	return tags.OfName(strings.ToLower(string(name[1])))
+	return tags.OfName(g.Catalogue, strings.ToLower(string(name[1])))
 }
 
 // EndName makes all responses about a former name stale and ends its coverage by webhooks, because the name may mean another
@@ -117,7 +117,7 @@ func (g *Gateway) EndName(ctx context.Context, name string) {
 		root = "repo:"
 	}
 	g.shown.forget(name)
-	g.Cache.EndCoverage(ctx, root+name, tags.OfName(name)...)
+	g.Cache.EndCoverage(ctx, root+name, tags.OfName(g.Catalogue, name)...)
 }
 
 // endRedirected ends the name of the object of a path, if a response about the path was stored and the upstream now redirects
