@@ -38,8 +38,8 @@ FIXED = RAPID_SEED=1 RAPID_CHECKS=30 RAPID_NOFAILFILE=true
 # The settings of "make simulations". docs/internals/tests.md describes them.
 LONGER = WEIR_SCENARIOS=200 WEIR_HTTP_SCENARIOS=25 WEIR_CANCELLATIONS=1500 WEIR_FAIR_SCENARIOS=2 WEIR_REDIS_SCENARIOS=2 WEIR_WINDOWS=2 WEIR_PURGES=1000 WEIR_WRITES=1000 WEIR_CACHE_REQUESTS=4000 WEIR_CALLS=10000 WEIR_TOKENS=3000 WEIR_FLEET_MINUTES=60
 
-# The end-to-end tests that measure memory run without the race detector, which needs much memory itself.
-MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory|TestSilentTrafficNeedsLittleMemory)$$
+# The end-to-end tests that measure memory or speed run without the race detector, which needs much of both.
+MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory|TestSilentTrafficNeedsLittleMemory|TestDistantDownloadIsFast)$$
 
 .PHONY: help build demo test race variants simulations mutants e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients refusals judge h2spec generate rules release deploy-check adjacent cover fmt clean needs
 
@@ -148,6 +148,7 @@ bench-tokens: ## Send WEIR_TOKENS (300,000) made-up tokens to a gateway, and mea
 
 floods: build ## Attack bin/weir with floods for WEIR_FLOOD_PHASE (10s) each and send 1 GiB, and measure other clients and memory: 15 minutes.
 	@.ci/need gh
+	@.ci/need ip iproute2
 	WEIR_FLOOD_PHASE=$${WEIR_FLOOD_PHASE:-10s} WEIR_BINARY="$(CURDIR)/bin/weir" $(GO) test -tags e2e -count=1 -timeout 60m -v -run '$(MEASURED)' ./e2e
 
 shares: needs ## Run a script without a pause, gh and a job on one account for half an hour, and draw docs/shares.svg.

@@ -46,8 +46,8 @@ func (e *egress) transport() *http.Transport {
 }
 
 // fileTransport returns a transport for hosts with files, event streams and long polls. It uses HTTP/1.1, because the kernel
-// fits the receive window of a connection to the speed of the client. A stream of HTTP/2 would keep its window of 4 MiB in
-// memory for each client that reads slowly.
+// fits the receive window of a connection to the speed of the client. A stream of HTTP/2 would keep its window in memory for
+// each client that reads slowly.
 func (e *egress) fileTransport() *http.Transport {
 	t := e.transport()
 	t.ForceAttemptHTTP2, t.Protocols = false, &http.Protocols{}
