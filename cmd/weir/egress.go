@@ -64,8 +64,11 @@ type egressRefusal struct {
 
 func (e *egressRefusal) Error() string {
 	remedy := "permit this target in the proxy"
-	if e.status == http.StatusProxyAuthRequired {
+	switch {
+	case e.status == http.StatusProxyAuthRequired:
 		remedy = "correct the user name and the password in upstream.proxy"
+	case e.status >= http.StatusInternalServerError:
+		remedy = "check that the proxy can reach this target"
 	}
 	return fmt.Sprintf("upstream.proxy: the proxy refused %s with %d %s; %s", e.request, e.status, http.StatusText(e.status), remedy)
 }
