@@ -100,7 +100,7 @@ func (h *heavyQueries) refusal(account string, call *policy.GraphQLCall, now tim
 	if !known || f.failures < mostFailures || wait <= 0 {
 		return nil
 	}
-	message := fmt.Sprintf("This gateway does not send this query: it timed out or exceeded the resource limits %d times. Ask for fewer nodes or fields, or retry in %d s.",
+	message := fmt.Sprintf("This gateway does not send this query: it timed out or exceeded the resource limits %d times. Ask for fewer nodes or fields, or retry in %ds.",
 		f.failures, int((wait+time.Second-1)/time.Second))
 	return &failure{
 		status: http.StatusOK, detail: "query", message: message, retryAfter: wait,

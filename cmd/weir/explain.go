@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/durations"
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/policy"
 )
@@ -204,7 +205,7 @@ func queryRule(call *policy.GraphQLCall, rules *policy.GraphQLCache) string {
 	if slices.Contains(rules.Rules, rule) {
 		list = "cache.graphql.rules"
 	}
-	return fmt.Sprintf("stored for %s by the rule for %s in %s", shortDuration(rule.TTL), by, list)
+	return fmt.Sprintf("stored for %s by the rule for %s in %s", durations.Text(rule.TTL), by, list)
 }
 
 // apiPath removes the prefix that the gateway accepts before the paths of the API.
@@ -272,7 +273,7 @@ func callRows(catalogue *policy.Catalogue, m policy.Match, dialect *policy.Diale
 		{"sent as", target},
 		{"also as", strings.Join(types, ", ")},
 		{"resource", fmt.Sprintf("%s: %d in %s for a user, %d without a token",
-			op.Resource, user.Max, shortDuration(user.Window), anonymous.Max)},
+			op.Resource, user.Max, durations.Text(user.Window), anonymous.Max)},
 		{"costs", cost},
 		{"cache", cacheRule(op.Cache)},
 		{"collection", at.String()},
@@ -313,9 +314,9 @@ func groupEvents(names []string) string {
 func cacheRule(r policy.CacheRule) string {
 	switch r.Class {
 	case policy.Shared:
-		return "shared by all callers, fresh for " + shortDuration(r.TTL)
+		return "shared by all callers, fresh for " + durations.Text(r.TTL)
 	case policy.Immutable:
-		return "for the same credential, fresh for " + shortDuration(r.TTL) + " if the path ends with a full hash"
+		return "for the same credential, fresh for " + durations.Text(r.TTL) + " if the path ends with a full hash"
 	case policy.PerCaller:
 		return "for the same credential, fresh as the upstream says"
 	case policy.Statistics:
@@ -366,7 +367,7 @@ func (c *explainCommand) explainRequest(p *process) error {
 		{"client", r.Client},
 		{"tag", r.Tag},
 		{"account", cmp.Or(r.AccountLabel, r.Account)},
-		{"response", fmt.Sprintf("%d in %s, %d bytes", r.Status, roundDuration(r.Elapsed), r.Bytes)},
+		{"response", fmt.Sprintf("%d in %s, %d bytes", r.Status, durations.Text(r.Elapsed), r.Bytes)},
 		{"result", string(r.Result)},
 		{"why", r.Why},
 		{"cache-status", r.Cache},
@@ -376,14 +377,14 @@ func (c *explainCommand) explainRequest(p *process) error {
 		{"trace", r.Trace},
 	}
 	for _, s := range r.Stages {
-		stage := s.Name + " " + roundDuration(s.Elapsed)
+		stage := s.Name + " " + durations.Text(s.Elapsed)
 		if s.Detail != "" {
 			stage += ": " + s.Detail
 		}
 		if s.Failed {
 			stage += ", failed"
 		}
-		rows = append(rows, [2]string{"after " + roundDuration(s.Start), stage})
+		rows = append(rows, [2]string{"after " + durations.Text(s.Start), stage})
 	}
 	return printRows(p.stdout, rows)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/durations"
 	"github.com/weirgate/weir/internal/replay"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
@@ -183,5 +184,5 @@ const (
 )
 
 func waitText(seconds float64) string {
-	return roundDuration(time.Duration(seconds * float64(time.Second)))
+	return durations.Text(time.Duration(seconds * float64(time.Second)))
 }
