@@ -279,7 +279,7 @@ func callRows(catalogue *policy.Catalogue, m policy.Match, dialect *policy.Diale
 		{"collection", at.String()},
 		{"stale on", groupEvents(staleOn)},
 		{"webhooks.fresh needs", groupEvents(catalogue.DecidedBy(op))},
-		{"makes stale", strings.Join(makesStale, ", ")},
+		{"makes stale", groupTags(makesStale)},
 		{"authentication", op.Auth},
 		{"refuses", strings.Join(op.Refuses, ", ")},
 		{"role", op.Role},
@@ -309,6 +309,27 @@ func groupEvents(names []string) string {
 		groups = append(groups, first)
 	}
 	return strings.Join(groups, ", ")
+}
+
+// groupTags joins tags in the notation of shells, as in repo:acme/widgets/{issues,pulls}.
+func groupTags(tags []string) string {
+	byOwner, owners := map[string][]string{}, []string(nil)
+	for _, tag := range tags {
+		end := strings.LastIndexByte(tag, '/') + 1
+		owner := tag[:end]
+		if byOwner[owner] == nil {
+			owners = append(owners, owner)
+		}
+		byOwner[owner] = append(byOwner[owner], tag[end:])
+	}
+	for i, owner := range owners {
+		if names := byOwner[owner]; len(names) > 1 && owner != "" {
+			owners[i] += "{" + strings.Join(names, ",") + "}"
+		} else {
+			owners[i] += strings.Join(names, ", ")
+		}
+	}
+	return strings.Join(owners, ", ")
 }
 
 func cacheRule(r policy.CacheRule) string {
