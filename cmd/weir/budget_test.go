@@ -641,11 +641,11 @@ http://admin.test:9090, 2000-01-01 00:00:00 UTC; Ctrl-C ends
 
 BUDGET                    USED     LEFT  HELD  RESETS
 egress:shared (unauthenticated): 0 of 100 requests open
-  closed                   0/0        0     1  in 1d 2h    ████████████████████
-  core                   60/60        0        -           ████████████████████
+  closed                   0/0        0     1  in 26h     ████████████████████
+  core                   60/60        0        -          ████████████████████
 
 octo-bot (user): 3 of 50 requests open; cool-down ends in 43s
-  points:user/get        0/900      900     5  now         ░░░░░░░░░░░░░░░░░░░░`[1:])
+  points:user/get        0/900      900     5  now        ░░░░░░░░░░░░░░░░░░░░`[1:])
 		for _, mode := range []string{"?1049", "?25", "?7"} {
 			if !screen.changed[mode] {
 				t.Errorf("mode %s is not set", mode)

@@ -44,7 +44,7 @@ func (c *replayCommand) Run(p *process) error {
 	for _, name := range c.Logs {
 		file, err := os.Open(name)
 		if err != nil {
-			return &exit{exitUsage, "read log: " + err.Error()}
+			return &exit{exitUsage, "read log: " + err.Error() + "; give the path of an access log"}
 		}
 		defer func() { _ = file.Close() }()
 		logs = append(logs, &replay.Log{Name: name, Reader: file, Format: replay.Format(c.Format), SkipInvalid: c.Skip})
