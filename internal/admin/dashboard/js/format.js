@@ -3,6 +3,9 @@
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
+/** Joins a number and its unit, which stay in the same line. */
+const unit = (n, name) => `${n}\u00a0${name}`;
+
 /** Formats a number: 12,345 */
 export const count = (n) => whole.format(n);
 
@@ -13,7 +16,7 @@ export const brief = (n) => (n < 10000 ? whole.format(n) : compact.format(n));
 export function percent(part, total) {
   if (!total) return "–";
   const p = (100 * part) / total;
-  return `${p < 100 && p > 99 ? 99 : p > 0 && p < 1 ? "<1" : Math.round(p)} %`;
+  return unit(p < 100 && p > 99 ? 99 : p > 0 && p < 1 ? "<1" : Math.round(p), "%");
 }
 
 const units = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
@@ -32,8 +35,8 @@ export function formatSeconds(seconds) {
 export function formatNanoseconds(ns) {
   if (!ns) return "0s";
   if (ns >= 6e10) return formatSeconds(ns / 1e9);
-  const [unit, length] = ns >= 1e9 ? ["s", 1e9] : ns >= 1e6 ? ["ms", 1e6] : ["µs", 1e3];
-  return `${Number((ns / length).toPrecision(3))}${unit}`;
+  const [name, length] = ns >= 1e9 ? ["s", 1e9] : ns >= 1e6 ? ["ms", 1e6] : ["µs", 1e3];
+  return `${Number((ns / length).toPrecision(3))}${name}`;
 }
 
 const timeOfDay = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
@@ -46,10 +49,10 @@ export const date = (time) => new Date(time).toLocaleString("en-GB", { day: "num
 
 /** Formats a number of bytes: 12.5 MiB */
 export function bytes(n) {
-  for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
-    if (n >= size) return `${(n / size).toFixed(n >= 100 * size ? 0 : 1)} ${unit}`;
+  for (const [name, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
+    if (n >= size) return unit((n / size).toFixed(n >= 100 * size ? 0 : 1), name);
   }
-  return `${n} B`;
+  return unit(n, "B");
 }
 
 /** Formats an amount of a budget. The cpu budgets count milliseconds, and all other budgets requests or points. */
@@ -65,5 +68,5 @@ export const plural = (n, singular, several = `${singular}s`) => `${count(n)} ${
 export function change(n, before) {
   if (!before) return "";
   const p = Math.round((100 * (n - before)) / before);
-  return p === 0 ? "equal" : p > 999 ? `▲ ${Math.round(n / before)}×` : `${p > 0 ? "▲" : "▼"} ${Math.abs(p)} %`;
+  return p === 0 ? "equal" : p > 999 ? unit("▲", `${Math.round(n / before)}×`) : unit(p > 0 ? "▲" : "▼", unit(Math.abs(p), "%"));
 }
