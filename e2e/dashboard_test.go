@@ -94,7 +94,7 @@ func checkCoolDowns(page *browser, gateway, service string) {
 	for _, token := range []string{"tok-member", "tok-outsider", "tok-security-manager"} {
 		get(page, gateway+"/orgs/acme/members", "Authorization: Bearer "+token)
 		rows := fmt.Sprintf(`document.querySelectorAll("#cooldowns .row").length === %d`, len(took)+1)
-		took = append(took, page.eventually("the cool-down is shown", rows+` && /then one probe request[^]*\d+\ss/.test(document.getElementById("cooldowns").innerText)`))
+		took = append(took, page.eventually("the cool-down is shown", rows+` && /then one probe request[^]*\d+s/.test(document.getElementById("cooldowns").innerText)`))
 		if slices.Min(took) <= 2*time.Second {
 			break
 		}
@@ -114,7 +114,7 @@ func TestDashboardReconnects(t *testing.T) {
 	first.signal(syscall.SIGTERM)
 	_ = first.exited()
 	page.eventually("the page shows the lost connection", `document.getElementById("live").innerText === "reconnecting"`)
-	page.eventually("the page says how old its data are", `/data of \d\d:\d\d:\d\d, [1-9]\d*\ss ago/.test(document.getElementById("banner").innerText)`)
+	page.eventually("the page says how old its data are", `/data of \d\d:\d\d:\d\d, [1-9]\d*s ago/.test(document.getElementById("banner").innerText)`)
 	for _, screen := range []string{"budgets", "spending", "requests", "system"} {
 		value[string](page, fmt.Sprintf("location.hash = %q", screen))
 		page.eventually("the answer is unknown on "+screen, fmt.Sprintf(`document.getElementById("%s-answer").innerText.startsWith("Unknown. The gateway has not responded since") && document.getElementById("%[1]s-answer").dataset.tone === "bad"`, screen))

@@ -118,7 +118,7 @@ var documentedCommands = []documentedCommand{
 	{command: "weir service --webhook URL", as: "WEIR_WEBHOOK_SECRET=s weir service --webhook http://127.0.0.1:8080/_weir/webhooks", want: `msg="reference service started" address=`, stays: true},
 
 	// docs/judge.md
-	{command: "weir judge --programs 3 -- ./my-program", as: "weir judge --listen 127.0.0.1:0 --programs 3 -- true", want: `(?m)^programs +3, for \d s$`},
+	{command: "weir judge --programs 3 -- ./my-program", as: "weir judge --listen 127.0.0.1:0 --programs 3 -- true", want: `(?m)^programs +3, for \ds$`},
 	{command: "weir serve --config .ci/judge/weir.yaml", as: "weir serve --config $CHECKOUT/.ci/judge/weir.yaml", want: `msg="gateway started" address=`, stays: true},
 
 	// docs/clients.md

@@ -22,7 +22,7 @@ func (g *Gateway) refuseHeavy(a *attempt) error {
 		return nil
 	}
 	a.record.QueryFailure = refusedQuery
-	message := fmt.Sprintf("This gateway does not send this query: it timed out or exceeded the resource limits %d times. Ask for fewer nodes or fields, or retry in %d s.",
+	message := fmt.Sprintf("This gateway does not send this query: it timed out or exceeded the resource limits %d times. Ask for fewer nodes or fields, or retry in %ds.",
 		failures, int((wait+time.Second-1)/time.Second))
 	return &failure{
 		status: http.StatusOK, detail: "query", message: message, retryAfter: wait,

@@ -11,6 +11,9 @@ import (
 	"testing"
 
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
 	apps "k8s.io/api/apps/v1"
 	autoscaling "k8s.io/api/autoscaling/v2"
 	core "k8s.io/api/core/v1"
@@ -145,8 +148,8 @@ func TestChartOfAGatewayWithTLS(t *testing.T) {
 		t.Errorf("the extra volume is missing: %v, %v", v, m)
 	}
 	ports := fmt.Sprint(r.network.Spec.Egress[1].Ports)
-	if !strings.Contains(ports, "9091") {
-		t.Errorf("the network policy does not let the pods reach the port of admin.prometheus: %s", ports)
+	if !strings.Contains(ports, "9091") || !strings.Contains(ports, "3128") {
+		t.Errorf("the network policy does not let the pods reach the ports of admin.prometheus and upstream.proxy: %s", ports)
 	}
 	if !slices.ContainsFunc(all.network.Spec.Ingress[1].From, func(p networking.NetworkPolicyPeer) bool {
 		return p.PodSelector != nil && p.PodSelector.MatchLabels["app.kubernetes.io/name"] == "prometheus"
@@ -196,6 +199,23 @@ func TestChartOpensThePortOfTheForwardProxy(t *testing.T) {
 	}
 }
 
+// TestChartNotesNameTheURLOfClients checks what helm install prints.
+func TestChartNotesNameTheURLOfClients(t *testing.T) {
+	for values, want := range map[string]string{"one": "http://weir.egress:80\n", "tls": "https://weir.egress:443\n", "all": "http://weir.egress:8080\n"} {
+		loaded, err := loader.Load(chart)
+		must(t, err)
+		own, err := chartutil.ReadValuesFile(chart + "/ci/" + values + "-values.yaml")
+		must(t, err)
+		all, err := chartutil.ToRenderValues(loaded, own, chartutil.ReleaseOptions{Name: "weir", Namespace: "egress"}, nil)
+		must(t, err)
+		texts, err := engine.Render(loaded, all)
+		must(t, err)
+		if notes := texts["weir/templates/NOTES.txt"]; !strings.Contains(notes, "Clients in this cluster: "+want) || strings.Contains(notes, "WARNING") {
+			t.Errorf("%s: want %s in: %s", values, want, notes)
+		}
+	}
+}
+
 func TestChartRefusesInvalidValues(t *testing.T) {
 	for _, c := range []struct{ name, values, set, want string }{
 		{"no upstream", "all", "config.upstream.url=", "config.upstream.url: required"},
@@ -209,6 +229,8 @@ func TestChartRefusesInvalidValues(t *testing.T) {
 		{"a fraction of memory", "all", "resources.limits.memory=1.5Gi", "resources.limits.memory: use an integer"},
 		{"an ingress without a host", "one", "ingress.enabled=true", "ingress.hosts: name a host"},
 		{"a route without a gateway", "one", "httpRoute.enabled=true", "httpRoute.parentRefs: name a Gateway"},
+		{"a label of the selector", "all", `podLabels.app\.kubernetes\.io/name=x`, "invalid propertyName"},
+		{"a label of the chart", "all", `commonLabels.helm\.sh/chart=x`, "invalid propertyName"},
 		{"an unknown value", "all", "replica=3", "'replica' not allowed"},
 	} {
 		out, err := exec.CommandContext(t.Context(), root+"/bin/helm", templateArgs(c.values, "--set", c.set)...).CombinedOutput()

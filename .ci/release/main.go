@@ -8,7 +8,7 @@
 //
 // The build is reproducible: the same commit, time and Go give the same bytes on any machine.
 //
-//	go run -modfile=tools.mod ./.ci/release -version v0.2.0 -commit COMMIT -epoch 1700000000 -out bin/release linux/amd64 …
+//	go run -modfile=tools.mod ./.ci/release -version v0.3.0 -commit COMMIT -epoch 1700000000 -out bin/release linux/amd64 …
 //
 // With -licences it writes only the licences of the binary for one platform, which the image contains:
 //

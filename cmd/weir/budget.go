@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/durations"
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/limits"
 )
@@ -181,7 +182,7 @@ func (v *budgetView) redraw(l *listing, failure error) error {
 	now := l.at.Add(time.Since(l.received))
 	lines := []string{v.title(now) + "; Ctrl-C ends"}
 	if failure != nil {
-		lines = append(lines, fmt.Sprintf("for %s: %v", shortDuration(time.Since(l.received)), failure))
+		lines = append(lines, fmt.Sprintf("for %s: %v", durations.Left(time.Since(l.received)), failure))
 	}
 	lines = append(append(lines, ""), v.table(l, now)...)
 	var b strings.Builder
@@ -256,10 +257,10 @@ func accountLine(a history.Account, now time.Time) string {
 		printable(cmp.Or(a.Label, a.Name), maxName), printable(string(a.Kind), maxName), a.InUse, a.Concurrent)
 	if !a.ClosedSince.IsZero() {
 		s += fmt.Sprintf("; closed for %s, because probes failed: weir account open %s",
-			shortDuration(now.Sub(a.ClosedSince)), printable(a.Name, maxName))
+			durations.Left(now.Sub(a.ClosedSince)), printable(a.Name, maxName))
 	}
 	if left := a.BlockedUntil.Sub(now); !a.BlockedUntil.IsZero() && left > 0 {
-		s += "; cool-down ends in " + shortDuration(left)
+		s += "; cool-down ends in " + durations.Left(left)
 	}
 	if d := a.GraphQLDrain; d != nil {
 		s += "; GraphQL is almost empty while REST is almost unused"
@@ -291,7 +292,7 @@ func (v *budgetView) rows(a history.Account, now time.Time) []row {
 		amount := strconv.Itoa
 		if kind, _, _ := strings.Cut(b.Resource, ":"); kind == string(limits.CPU) {
 			amount = func(milliseconds int) string {
-				return strconv.FormatFloat(float64(milliseconds)/1000, 'f', -1, 64) + "s"
+				return durations.Seconds(time.Duration(milliseconds) * time.Millisecond)
 			}
 		}
 		held, reset, bar := "", "-", ""
@@ -299,12 +300,12 @@ func (v *budgetView) rows(a history.Account, now time.Time) []row {
 			held = amount(b.Held)
 		}
 		if left := b.Reset.Sub(now); left > 0 {
-			reset = "in " + shortDuration(left)
+			reset = "in " + durations.Left(left)
 		} else if !b.Reset.IsZero() {
 			reset = "now"
 		}
 		if f, ok := a.Forecasts[b.Resource]; ok && f.Early && f.Ends.After(now) {
-			reset += "; at this rate nothing is left in " + shortDuration(f.Ends.Sub(now))
+			reset += "; at this rate nothing is left in " + durations.Left(f.Ends.Sub(now))
 		}
 		if b.Allowance != 0 {
 			reset += fmt.Sprintf("; %.0f %% of the limit, another program seems to use the rest", 100*b.Allowance)

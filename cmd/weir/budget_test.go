@@ -445,18 +445,18 @@ func TestBudgets(t *testing.T) {
 	const all = `
 BUDGET                    USED     LEFT  HELD  RESETS
 egress:shared (unauthenticated): 0 of 100 requests open
-  closed                   0/0        0     1  in 1d 2h
+  closed                   0/0        0     1  in 26h
   core                   60/60        0        -
 
 octo-bot (user): 3 of 50 requests open; cool-down ends in 43s
-  cpu:graphql        61.5s/60s    -1.5s        in 1m 1s
+  cpu:graphql        61.5s/60s    -1.5s        in 1m1s
   search                 28/30        2     1  in 12s
-  core               1234/5000     3766        in 42m 10s
+  core               1234/5000     3766        in 42m10s
   cpu              12.345s/90s  77.655s  1.5s  in 1m
   code_search             1/10        9        now
   points:user/get        0/900      900     5  now
 
-shared (user): 0 of 50 requests open; closed for 1h 30m, because probes failed: weir account open shared
+shared (user): 0 of 50 requests open; closed for 1h30m, because probes failed: weir account open shared
   points:user/get        4/504      500        -; 56 % of the limit, another program seems to use the rest
 
 zebra (installation): 0 of 100 requests open
@@ -465,17 +465,17 @@ zebra (installation): 0 of 100 requests open
 	const onTerminal = `
 BUDGET                    USED     LEFT  HELD  RESETS
 egress:shared (unauthenticated): 0 of 100 requests open
-  closed                   0/0        0     1  in 1d 2h    ████████████████████
-  core                   60/60        0        -           ████████████████████
+  closed                   0/0        0     1  in 26h     ████████████████████
+  core                   60/60        0        -          ████████████████████
 
 octo-bot (user): 3 of 50 requests open; cool-down ends in 43s
-  cpu:graphql        61.5s/60s    -1.5s        in 1m 1s    ████████████████████
-  search                 28/30        2     1  in 12s      ██████████████████▒░
-  core               1234/5000     3766        in 42m 10s  ████░░░░░░░░░░░░░░░░
-  cpu              12.345s/90s  77.655s  1.5s  in 1m       ██▒░░░░░░░░░░░░░░░░░
-  code_search             1/10        9        now         ██░░░░░░░░░░░░░░░░░░
-  points:user/get        0/900      900     5  now         ░░░░░░░░░░░░░░░░░░░░
-  graphql               0/5000     5000        in 1h       ░░░░░░░░░░░░░░░░░░░░
+  cpu:graphql        61.5s/60s    -1.5s        in 1m1s    ████████████████████
+  search                 28/30        2     1  in 12s     ██████████████████▒░
+  core               1234/5000     3766        in 42m10s  ████░░░░░░░░░░░░░░░░
+  cpu              12.345s/90s  77.655s  1.5s  in 1m      ██▒░░░░░░░░░░░░░░░░░
+  code_search             1/10        9        now        ██░░░░░░░░░░░░░░░░░░
+  points:user/get        0/900      900     5  now        ░░░░░░░░░░░░░░░░░░░░
+  graphql               0/5000     5000        in 1h      ░░░░░░░░░░░░░░░░░░░░
 `
 	for _, c := range []struct {
 		skipped  int // accounts
@@ -487,18 +487,6 @@ octo-bot (user): 3 of 50 requests open; cool-down ends in 43s
 			v.terminal, v.all = c.terminal, c.terminal
 			v.shows(t, c.want)
 		})
-	}
-}
-
-func TestDurationsInWords(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0: "0s", 1: "1s", time.Second: "1s", time.Second + 1: "2s", 59*time.Second + 1: "1m", 12*time.Minute + 3*time.Second: "12m 3s",
-		time.Hour: "1h", time.Hour + 59*time.Second: "1h", time.Hour + 62*time.Second: "1h 1m", 26 * time.Hour: "1d 2h", 24*time.Hour + time.Minute: "1d",
-		1<<63 - 1: "106751d 23h",
-	} {
-		if got := shortDuration(d); got != want {
-			t.Errorf("%d: got %q, want %q", d, got, want)
-		}
 	}
 }
 
@@ -653,11 +641,11 @@ http://admin.test:9090, 2000-01-01 00:00:00 UTC; Ctrl-C ends
 
 BUDGET                    USED     LEFT  HELD  RESETS
 egress:shared (unauthenticated): 0 of 100 requests open
-  closed                   0/0        0     1  in 1d 2h    ████████████████████
-  core                   60/60        0        -           ████████████████████
+  closed                   0/0        0     1  in 26h     ████████████████████
+  core                   60/60        0        -          ████████████████████
 
 octo-bot (user): 3 of 50 requests open; cool-down ends in 43s
-  points:user/get        0/900      900     5  now         ░░░░░░░░░░░░░░░░░░░░`[1:])
+  points:user/get        0/900      900     5  now        ░░░░░░░░░░░░░░░░░░░░`[1:])
 		for _, mode := range []string{"?1049", "?25", "?7"} {
 			if !screen.changed[mode] {
 				t.Errorf("mode %s is not set", mode)
@@ -722,7 +710,7 @@ func TestTableShowsForecastsAndClients(t *testing.T) {
 		}, `
 BUDGET         USED  LEFT  HELD  RESETS
 octo-bot (user): 0 of 100 requests open; 3 waiting
-  core    4000/5000  1000        in 30m; at this rate nothing is left in 4m 10s
+  core    4000/5000  1000        in 30m; at this rate nothing is left in 4m10s
   search       3/30    27        in 1m`},
 		{history.Account{
 			Account: account(

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirgate/weir/internal/authority"
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/durations"
 )
 
 type caCommand struct {
@@ -39,7 +40,7 @@ func (c *initCACommand) Run(p *process) error {
 		return err
 	}
 	if c.Validity < time.Hour || c.Validity > maxValidity {
-		return &exit{exitUsage, fmt.Sprintf("--validity: %v: must be from 1h to %v", c.Validity, maxValidity)}
+		return &exit{exitUsage, fmt.Sprintf("--validity: %v: must be from 1h to %s", durations.Text(c.Validity), durations.Text(maxValidity))}
 	}
 	now := time.Now()
 	certificate, key, err := authority.Create(names, c.Validity, now)

@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/durations"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -66,6 +67,9 @@ func (c *catalogueCommand) Run(p *process) error {
 	if c.JSON {
 		return printJSON(p, rows)
 	}
+	if len(rows) == 0 {
+		return &exit{exitFailure, "no operation matches; weir catalogue without arguments lists all"}
+	}
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "OPERATION\tMETHOD\tPATH\tRESOURCE\tPOINTS\tCONTENT\tCACHE")
 	for _, r := range rows {
@@ -104,7 +108,7 @@ func rowOf(op *policy.Operation) operationRow {
 		Collection: at.Root + "/" + at.Family, Deprecated: op.Deprecated,
 	}
 	if op.Cache.TTL > 0 {
-		row.TTL = shortDuration(op.Cache.TTL)
+		row.TTL = durations.Text(op.Cache.TTL)
 	}
 	if op.CreatesContent && row.Content == "" {
 		row.Content = "creates"

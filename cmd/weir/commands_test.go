@@ -94,9 +94,10 @@ func TestErrorOfUsedAddressNamesConfigurationKey(t *testing.T) {
 	}
 }
 
-func TestExplainGroupsEvents(t *testing.T) {
+func TestExplainGroupsEventsAndTags(t *testing.T) {
 	got := groupEvents([]string{"pull_request", "push", "pull_request_review", "pull_request_review_thread", "public"})
-	if want := "public, pull_request (also _review, _review_thread), push"; got != want {
+	got += "; " + groupTags([]string{"me/issues", "repo:acme/widgets/.", "repo:acme/widgets/pulls", "all"})
+	if want := "public, pull_request (also _review, _review_thread), push; me/issues, repo:acme/widgets/{.,pulls}, all"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -213,7 +214,7 @@ func TestCAInitCreatesAnAuthorityForTheHosts(t *testing.T) {
 
 func TestCAInitRefusesInvalidArguments(t *testing.T) {
 	wantWeir(t, exitUsage, "no names: give --config FILE or --name NAME", "ca", "init", "--out", t.TempDir())
-	wantWeir(t, exitUsage, "--validity: 1m0s: must be from 1h to 43800h0m0s", "ca", "init", "--out", t.TempDir(), "--name", "a.example", "--validity", "1m")
+	wantWeir(t, exitUsage, "--validity: 1m: must be from 1h to 43800h", "ca", "init", "--out", t.TempDir(), "--name", "a.example", "--validity", "1m")
 }
 
 func TestInitWritesAConfigurationForAnApp(t *testing.T) {

@@ -25,6 +25,7 @@ import (
 	"github.com/weirgate/weir/internal/authority"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/durations"
 	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/names"
@@ -243,7 +244,7 @@ func (d *doctor) checkUpstream(ctx context.Context) {
 		d.report("upstream", checkFailed, fmt.Sprintf("%s returned %d %s", d.base.Redacted(), status, http.StatusText(status)),
 			"set upstream.url to the base URL of the API; see "+section)
 	default:
-		d.report("upstream", checkOK, fmt.Sprintf("%s responds in %s, dialect %s", d.base.Redacted(), roundDuration(limits.elapsed), d.cfg.Upstream.Dialect), "")
+		d.report("upstream", checkOK, fmt.Sprintf("%s responds in %s, dialect %s", d.base.Redacted(), durations.Text(limits.elapsed), d.cfg.Upstream.Dialect), "")
 	}
 	if found, remedy := foreignDialect(d.cfg, limits.header); found != "" {
 		d.report("dialect", checkWarning, found, remedy+"; see "+section)
@@ -255,7 +256,7 @@ func (d *doctor) checkUpstream(ctx context.Context) {
 	}
 	// The upstream truncates a Date to seconds, so the expected value is half a second later.
 	offset := time.Now().Add(-limits.elapsed / 2).Sub(date.Add(500 * time.Millisecond)).Abs()
-	found := fmt.Sprintf("differs from the upstream's clock by %s", roundDuration(offset))
+	found := fmt.Sprintf("differs from the upstream's clock by %s", durations.Text(offset))
 	switch remedy := "synchronize the clock of this machine; see " + section; {
 	case offset > failedClockOffset:
 		d.report("clock", checkFailed, found, remedy)
@@ -371,7 +372,7 @@ func (d *doctor) checkRedis(ctx context.Context) {
 		defer func() { _ = client.Close() }()
 		began := time.Now()
 		if err = client.Ping(ctx).Err(); err == nil {
-			d.report("redis", checkOK, fmt.Sprintf("responds in %s", roundDuration(time.Since(began))), "")
+			d.report("redis", checkOK, fmt.Sprintf("responds in %s", durations.Text(time.Since(began))), "")
 		}
 	}
 	if err != nil {

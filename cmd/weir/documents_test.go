@@ -130,6 +130,30 @@ func TestDocumentsNamedByTheCodeExist(t *testing.T) {
 	}
 }
 
+// TestVersionIsThatOfTheChangelog checks the places that state the version in work. Its owner is the first heading of
+// CHANGELOG.md with a version.
+func TestVersionIsThatOfTheChangelog(t *testing.T) {
+	read := func(path string) string { return string(must(os.ReadFile("../../" + path))(t)) }
+	m := regexp.MustCompile(`(?m)^## .*?(\d+\.\d+\.\d+)`).FindStringSubmatch(read("CHANGELOG.md"))
+	if m == nil {
+		t.Fatal("CHANGELOG.md has no heading with a version")
+	}
+	stated := regexp.MustCompile("(?m)(?:^version: |^appVersion: v|VERSION=v|tag: v|tag `v|-version v|`## )(\\d+\\.\\d+\\.\\d+)")
+	for path, times := range map[string]int{
+		"deploy/helm/weir/Chart.yaml": 2, "deploy/README.md": 4, "deploy/docker/Dockerfile": 1, "CONTRIBUTING.md": 2, ".ci/release/main.go": 1,
+	} {
+		found := stated.FindAllStringSubmatch(read(path), -1)
+		if len(found) != times {
+			t.Errorf("%s states the version %d times, want %d", path, len(found), times)
+		}
+		for _, f := range found {
+			if f[1] != m[1] {
+				t.Errorf("%s: %q, want the version %s of CHANGELOG.md", path, f[0], m[1])
+			}
+		}
+	}
+}
+
 var writeArchitecture = flag.Bool("write-architecture", false, "write the generated part of "+architecture)
 
 const architecture = "docs/internals/architecture.md"

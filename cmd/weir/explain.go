@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/durations"
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/policy"
 )
@@ -204,7 +205,7 @@ func queryRule(call *policy.GraphQLCall, rules *policy.GraphQLCache) string {
 	if slices.Contains(rules.Rules, rule) {
 		list = "cache.graphql.rules"
 	}
-	return fmt.Sprintf("stored for %s by the rule for %s in %s", shortDuration(rule.TTL), by, list)
+	return fmt.Sprintf("stored for %s by the rule for %s in %s", durations.Text(rule.TTL), by, list)
 }
 
 // apiPath removes the prefix that the gateway accepts before the paths of the API.
@@ -272,13 +273,13 @@ func callRows(catalogue *policy.Catalogue, m policy.Match, dialect *policy.Diale
 		{"sent as", target},
 		{"also as", strings.Join(types, ", ")},
 		{"resource", fmt.Sprintf("%s: %d in %s for a user, %d without a token",
-			op.Resource, user.Max, shortDuration(user.Window), anonymous.Max)},
+			op.Resource, user.Max, durations.Text(user.Window), anonymous.Max)},
 		{"costs", cost},
 		{"cache", cacheRule(op.Cache)},
 		{"collection", at.String()},
 		{"stale on", groupEvents(staleOn)},
 		{"webhooks.fresh needs", groupEvents(catalogue.DecidedBy(op))},
-		{"makes stale", strings.Join(makesStale, ", ")},
+		{"makes stale", groupTags(makesStale)},
 		{"authentication", op.Auth},
 		{"refuses", strings.Join(op.Refuses, ", ")},
 		{"role", op.Role},
@@ -310,12 +311,33 @@ func groupEvents(names []string) string {
 	return strings.Join(groups, ", ")
 }
 
+// groupTags joins tags in the notation of shells, as in repo:acme/widgets/{issues,pulls}.
+func groupTags(tags []string) string {
+	byOwner, owners := map[string][]string{}, []string(nil)
+	for _, tag := range tags {
+		end := strings.LastIndexByte(tag, '/') + 1
+		owner := tag[:end]
+		if byOwner[owner] == nil {
+			owners = append(owners, owner)
+		}
+		byOwner[owner] = append(byOwner[owner], tag[end:])
+	}
+	for i, owner := range owners {
+		if names := byOwner[owner]; len(names) > 1 && owner != "" {
+			owners[i] += "{" + strings.Join(names, ",") + "}"
+		} else {
+			owners[i] += strings.Join(names, ", ")
+		}
+	}
+	return strings.Join(owners, ", ")
+}
+
 func cacheRule(r policy.CacheRule) string {
 	switch r.Class {
 	case policy.Shared:
-		return "shared by all callers, fresh for " + shortDuration(r.TTL)
+		return "shared by all callers, fresh for " + durations.Text(r.TTL)
 	case policy.Immutable:
-		return "for the same credential, fresh for " + shortDuration(r.TTL) + " if the path ends with a full hash"
+		return "for the same credential, fresh for " + durations.Text(r.TTL) + " if the path ends with a full hash"
 	case policy.PerCaller:
 		return "for the same credential, fresh as the upstream says"
 	case policy.Statistics:
@@ -366,7 +388,7 @@ func (c *explainCommand) explainRequest(p *process) error {
 		{"client", r.Client},
 		{"tag", r.Tag},
 		{"account", cmp.Or(r.AccountLabel, r.Account)},
-		{"response", fmt.Sprintf("%d in %s, %d bytes", r.Status, roundDuration(r.Elapsed), r.Bytes)},
+		{"response", fmt.Sprintf("%d in %s, %d bytes", r.Status, durations.Text(r.Elapsed), r.Bytes)},
 		{"result", string(r.Result)},
 		{"why", r.Why},
 		{"cache-status", r.Cache},
@@ -376,14 +398,14 @@ func (c *explainCommand) explainRequest(p *process) error {
 		{"trace", r.Trace},
 	}
 	for _, s := range r.Stages {
-		stage := s.Name + " " + roundDuration(s.Elapsed)
+		stage := s.Name + " " + durations.Text(s.Elapsed)
 		if s.Detail != "" {
 			stage += ": " + s.Detail
 		}
 		if s.Failed {
 			stage += ", failed"
 		}
-		rows = append(rows, [2]string{"after " + roundDuration(s.Start), stage})
+		rows = append(rows, [2]string{"after " + durations.Text(s.Start), stage})
 	}
 	return printRows(p.stdout, rows)
 }

@@ -3,9 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf16"
 )
@@ -43,35 +41,4 @@ func printableJSON(text []byte) string {
 		}
 	}
 	return b.String() + "\n"
-}
-
-// shortDuration formats the two largest units of a duration, as in 42m 10s. The duration is rounded up to a second.
-func shortDuration(d time.Duration) string {
-	seconds := int64(math.Ceil(d.Seconds()))
-	units := []struct {
-		seconds int64
-		name    string
-	}{{86400, "d"}, {3600, "h"}, {60, "m"}, {1, "s"}}
-	for i, unit := range units[:3] {
-		if seconds < unit.seconds {
-			continue
-		}
-		text, next := fmt.Sprintf("%d%s", seconds/unit.seconds, unit.name), units[i+1]
-		if rest := seconds % unit.seconds / next.seconds; rest > 0 {
-			text += fmt.Sprintf(" %d%s", rest, next.name)
-		}
-		return text
-	}
-	return fmt.Sprintf("%ds", seconds)
-}
-
-// roundDuration formats about three digits of a duration.
-func roundDuration(d time.Duration) string {
-	switch {
-	case d < time.Millisecond:
-		return d.Round(time.Microsecond).String()
-	case d < time.Second:
-		return d.Round(100 * time.Microsecond).String()
-	}
-	return d.Round(10 * time.Millisecond).String()
 }

@@ -8,10 +8,12 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"os/exec"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/weirgate/weir/internal/durations"
 	"github.com/weirgate/weir/internal/judge"
 )
 
@@ -36,6 +38,8 @@ func (c *judgeCommand) Run(p *process) error {
 		if len(c.Target) > 1 {
 			return &exit{exitUsage, fmt.Sprintf("unexpected %q after the URL of the proxy", c.Target[1])}
 		}
+	} else if _, err := exec.LookPath(c.Target[0]); err != nil {
+		return &exit{exitUsage, fmt.Sprintf("%v; give a program, or the URL of a proxy such as http://127.0.0.1:8080", err)}
 	}
 	upstream, err := judge.NewUpstream()
 	if err != nil {
@@ -52,7 +56,7 @@ func (c *judgeCommand) Run(p *process) error {
 		stopped <- serveAll(serving, slog.New(slog.NewTextHandler(p.stderr, nil)), noDrain, endpoint{listener: listener, handler: upstream})
 	}()
 	if isTerminal(p.stderr) {
-		_, _ = fmt.Fprintf(p.stderr, "judging for %v\n", judge.Duration)
+		_, _ = fmt.Fprintf(p.stderr, "judging for %s\n", durations.Text(judge.Duration))
 	}
 	score, err := c.run(p, upstream, "http://"+listener.Addr().String(), isURL)
 	stop()
@@ -86,7 +90,7 @@ func (c *judgeCommand) run(p *process, upstream *judge.Upstream, address string,
 		return score, err
 	}
 	if p.ctx.Err() != nil {
-		return score, fmt.Errorf("interrupted: a score needs a whole run of %v", judge.Duration)
+		return score, fmt.Errorf("interrupted: a score needs a whole run of %s", durations.Text(judge.Duration))
 	}
 	score = upstream.Score(c.Programs, time.Since(began))
 	if isURL {
@@ -104,7 +108,7 @@ func (c *judgeCommand) print(p *process, s judge.Score) error {
 	for _, name := range slices.Sorted(maps.Keys(s.ByLimit)) {
 		limits = append(limits, fmt.Sprintf("%s %d", name, s.ByLimit[name]))
 	}
-	p.printf("programs       %d, for %d s\n", s.Programs, s.Seconds)
+	p.printf("programs       %d, for %ds\n", s.Programs, s.Seconds)
 	p.printf("violations     %s\n", strings.TrimSpace(fmt.Sprintf("%d  %s", s.Violations, strings.Join(limits, ", "))))
 	p.printf("while limited  %d\n", s.SentWhileLimited)
 	p.printf("limit errors   %d\n", s.LimitErrors)

@@ -50,7 +50,7 @@ func openLedgerFile(path string, memory memoryStore, log *slog.Logger) (f *ledge
 	locked, err := lock.TryLock()
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("store.url: write ledger %s: %w", path, err)
+		return nil, fmt.Errorf("store.url: write ledger %s: %w; create its folder, and let the user of weir write there", path, err)
 	case !locked:
 		return nil, fmt.Errorf("store.url: %s is in use by another process: give each process its own file", path)
 	}

@@ -18,7 +18,14 @@ func TestMistakesNameKeyValueAndRemedy(t *testing.T) {
 	taken := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = taken.Close() }()
 	dir := t.TempDir()
+	writePair(t, dir, newPair(t, servedName, nil))
+	_, other := pemOf(t, newPair(t, servedName, nil))
+	write(t, filepath.Join(dir, "other.key"), other)
 	const api = `upstream: {url: "https://api.github.com"}` + "\n"
+	const token = "credentials: [{name: main, kind: user, token: t}]\n"
+	client := func(name, key, settings string) string {
+		return fmt.Sprintf("{name: %s, key: %q, credentials: [main]%s}", name, keyHash(key), settings)
+	}
 	for _, c := range []struct{ name, text, key, value, remedy string }{
 		{"misspelled key", "upstraem: {url: \"https://api.github.com\"}", "upstraem", "unknown key", `did you mean "upstream"`},
 		{"URL without a scheme", "upstream: {url: api.github.com}", "upstream.url", `"api.github.com"`, "absolute http or https URL"},
@@ -32,8 +39,18 @@ func TestMistakesNameKeyValueAndRemedy(t *testing.T) {
 		{"port in use", api + fmt.Sprintf("listen: %q", taken.Addr()), "listen", taken.Addr().String(), "stop it, or choose another port"},
 		{"bad port of Redis", api + `store: {url: "redis://127.0.0.1:63790000"}`, "store.url", "63790000", "as in redis://127.0.0.1:6379"},
 		{"public admin listener", api + "admin: {listen: :9090}", "admin.token", `":9090"`, "required because admin.listen"},
-		{"unknown credential", api + "credentials: [{name: main, kind: user, token: t}]\nclients: [{name: ci, key: \"" + keyHash("k") + "\", credentials: [mian]}]", "clients[0].credentials[0]", `"mian"`, "use one of main"},
-		{"key in place of its hash", api + "credentials: [{name: main, kind: user, token: t}]\nclients: [{name: ci, key: weir_abc, credentials: [main]}]", "clients[0].key", "must be sha256:", "64 hexadecimal digits"},
+		{"port above 65535", api + "listen: :99999", "listen", `":99999"`, "a port up to 65535"},
+		{"two listeners on one port", api + "listen: :9090", "admin.listen", `"127.0.0.1:9090" has the port of listen`, "choose another port"},
+		{"key of another certificate", api + "tls: {certificates: [{certificate: tls.crt, key: other.key}]}", "tls.certificates[0]", "other.key", "name the certificate and the key of one pair"},
+		{"unknown dialect", `upstream: {url: "https://api.github.com", dialect: githb}`, "upstream.dialect", `"githb"`, "one of service, github"},
+		{"token of two lines", api + `credentials: [{name: main, kind: user, token: "ghp_a\nghp_b"}]`, "credentials[0].token", "a line break", "remove it"},
+		{"two clients with one name", api + token + "clients: [" + client("ci", "a", "") + ", " + client("ci", "b", "") + "]", "clients[1].name", `"ci" is a duplicate`, "each needs its own"},
+		{"guarantees above the whole", api + token + "clients: [" + client("a", "a", ", guarantee: 0.6") + ", " + client("b", "b", ", guarantee: 0.6") + "]", "clients[1].guarantee", "0.6", "lower one"},
+		{"entry in place of a list", api + "clients: {name: ci}", "clients", "must be a list", "begin each entry with a dash"},
+		{"duration above its bound", api + "drain: {timeout: 100h}", "drain.timeout", "100h", "from 1s to 1h"},
+		{"ledger in a missing folder", api + "store: {url: memory:/none/ledger}", "store.url", "/none/ledger", "create its folder"},
+		{"unknown credential", api + token + "clients: [{name: ci, key: \"" + keyHash("k") + "\", credentials: [mian]}]", "clients[0].credentials[0]", `"mian"`, "use one of main"},
+		{"key in place of its hash", api + token + "clients: [{name: ci, key: weir_abc, credentials: [main]}]", "clients[0].key", "must be sha256:", "64 hexadecimal digits"},
 		{"unknown operation", api + "cache: {operations: {repos/gett: {ttl: 1h}}}", "cache.operations.repos/gett", "unknown operation", `did you mean "repos/get"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

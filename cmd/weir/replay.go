@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/durations"
 	"github.com/weirgate/weir/internal/replay"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
@@ -43,7 +44,7 @@ func (c *replayCommand) Run(p *process) error {
 	for _, name := range c.Logs {
 		file, err := os.Open(name)
 		if err != nil {
-			return &exit{exitUsage, "read log: " + err.Error()}
+			return &exit{exitUsage, "read log: " + err.Error() + "; give the path of an access log"}
 		}
 		defer func() { _ = file.Close() }()
 		logs = append(logs, &replay.Log{Name: name, Reader: file, Format: replay.Format(c.Format), SkipInvalid: c.Skip})
@@ -183,5 +184,5 @@ const (
 )
 
 func waitText(seconds float64) string {
-	return roundDuration(time.Duration(seconds * float64(time.Second)))
+	return durations.Text(time.Duration(seconds * float64(time.Second)))
 }

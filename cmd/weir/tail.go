@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirgate/weir/internal/durations"
 	"github.com/weirgate/weir/internal/history"
 )
 
@@ -184,6 +185,6 @@ func requestLine(r *history.Request) string {
 		cache += "  tag=" + printable(r.Tag, maxName)
 	}
 	return strings.TrimRight(fmt.Sprintf("%s  %3d  %-9s %8s  %-16s %-7s %-40s %s",
-		r.Start.Add(r.Elapsed).UTC().Format("15:04:05.000"), r.Status, r.Result, roundDuration(r.Elapsed), printable(client, maxName),
+		r.Start.Add(r.Elapsed).UTC().Format("15:04:05.000"), r.Status, r.Result, durations.Text(r.Elapsed), printable(client, maxName),
 		r.Method, printable(r.OperationName(), maxName), cache), " ")
 }

@@ -18,9 +18,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/durations"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -103,12 +105,13 @@ func (d *decoder) check(c *Config) {
 	d.checkUpstream(c.Upstream)
 	d.checkStore(c.Store)
 	d.checkTLS(&c.TLS)
+	d.distinct(c)
 	d.checkClients(c)
 	d.networks("callers.trusted_proxies", c.Callers.TrustedProxies)
 	d.checkProxy(&c.Proxy)
 	d.checkLimits(c.Limits)
 	d.checkCache(c)
-	d.require(c.Cache.Lag <= maxLag, "cache.lag", "must be from 0 to %v", maxLag)
+	d.within("cache.lag", c.Cache.Lag, 0, maxLag)
 	poll := c.Statistics.Poll
 	d.positive("statistics.poll.first", poll.First)
 	d.positive("statistics.poll.budget", poll.Budget)
@@ -117,7 +120,7 @@ func (d *decoder) check(c *Config) {
 	hook := c.Webhooks.Path
 	d.require(strings.HasPrefix(hook, "/_weir/") && path.Clean(hook) == hook, "webhooks.path",
 		"%q: must begin with /_weir/ and contain no empty or dot segment", hook)
-	d.require(c.Webhooks.Fresh <= maxFresh, "webhooks.fresh", "must be from 0 to %v", maxFresh)
+	d.within("webhooks.fresh", c.Webhooks.Fresh, 0, maxFresh)
 	d.require(len(c.Webhooks.Secrets) == 0 || c.Webhooks.Secret != "", "webhooks.secrets", "requires webhooks.secret")
 	d.require(len(c.Webhooks.Secrets) <= maxSecrets, "webhooks.secrets", "has %d secrets, at most %d are possible", len(c.Webhooks.Secrets), maxSecrets)
 	for i, secret := range c.Webhooks.Secrets {
@@ -126,8 +129,8 @@ func (d *decoder) check(c *Config) {
 	d.require(c.Webhooks.Fresh == 0 || c.Webhooks.Secret != "", "webhooks.fresh", "requires webhooks.secret")
 	sample := c.Telemetry.Sample
 	d.require(sample >= 0 && sample <= 1, "telemetry.sample", "%v: must be from 0 to 1", sample)
-	d.require(c.Drain.Delay <= maxDrain, "drain.delay", "must be from 0 to %v", maxDrain)
-	d.require(c.Drain.Timeout >= time.Second && c.Drain.Timeout <= maxDrain, "drain.timeout", "must be from 1s to %v", maxDrain)
+	d.within("drain.delay", c.Drain.Delay, 0, maxDrain)
+	d.within("drain.timeout", c.Drain.Timeout, time.Second, maxDrain)
 }
 
 func (d *decoder) checkListen(c *Config) {
@@ -176,6 +179,29 @@ func (d *decoder) checkProxy(p *ForwardProxy) {
 	d.require(err == nil, "proxy.ca", "%v; create an authority with weir ca init", err)
 }
 
+// distinct reports a listener with the port of another one, unless both have addresses of their own. The operating system
+// chooses port 0.
+func (d *decoder) distinct(c *Config) {
+	type listener struct{ key, address string }
+	hosts := map[string]map[string]string{} // port -> host -> key
+	for _, l := range []listener{{"listen", c.Listen}, {"admin.listen", c.Admin.Listen}, {"proxy.listen", c.Proxy.Listen}, {"tls.http", c.TLS.HTTP}} {
+		host, port, err := net.SplitHostPort(l.address)
+		if err != nil || port == "0" {
+			continue
+		}
+		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+			host = ""
+		}
+		for other, key := range hosts[port] {
+			d.require(host != "" && other != "" && host != other, l.key, "%q has the port of %s; choose another port", l.address, key)
+		}
+		if hosts[port] == nil {
+			hosts[port] = map[string]string{}
+		}
+		hosts[port][host] = l.key
+	}
+}
+
 func (d *decoder) networks(key string, texts []string) {
 	for i, text := range texts {
 		_, err := parseNetwork(text)
@@ -188,16 +214,20 @@ func (d *decoder) address(key, value string) {
 	if err == nil {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
-	d.require(err == nil, key, "%q is not an address; use host:port or :port", value)
+	d.require(err == nil, key, "%q is not an address; use host:port or :port, with a port up to 65535", value)
 }
 
 func (d *decoder) positive(key string, span time.Duration) {
-	d.require(span > 0, key, "must be more than 0")
+	d.require(span > 0, key, "%s: must be more than 0", span)
+}
+
+func (d *decoder) within(key string, span, least, most time.Duration) {
+	d.require(least <= span && span <= most, key, "%s: must be from %s to %s", durations.Text(span), durations.Text(least), durations.Text(most))
 }
 
 func (d *decoder) name(key, name string, seen map[string]bool) {
 	d.require(name != "", key, "required")
-	d.require(!seen[name], key, "%q is a duplicate", name)
+	d.require(!seen[name], key, "%q is a duplicate; each needs its own", name)
 	seen[name] = true
 }
 
@@ -205,7 +235,7 @@ func (d *decoder) name(key, name string, seen map[string]bool) {
 func (d *decoder) token(key string, token credential.Secret) {
 	invalid := func(r rune) bool { return r <= ' ' || r > '~' }
 	d.require(!strings.ContainsFunc(token.Reveal(), invalid), key,
-		"contains a space, a line break or another character that is not allowed in a token")
+		"contains a space, a line break or another character that no token has; remove it")
 }
 
 func (d *decoder) checkAdmin(a *Admin) {
@@ -355,6 +385,8 @@ func fileRemedy(err error) string {
 		return "; create the file, or correct its path"
 	case errors.Is(err, fs.ErrPermission):
 		return "; let the user of weir read the file"
+	case errors.Is(err, syscall.EISDIR):
+		return "; name a file in it"
 	}
 	return ""
 }
@@ -503,7 +535,7 @@ func (d *decoder) checkGuarantee(key string, part, limit float64, credentials []
 		}
 		own = append(own, account)
 		sums[account] += part
-		d.require(sums[account] <= 1+rounding, key+".guarantee", "%v: the guarantees for credential %q exceed 1", part, name)
+		d.require(sums[account] <= 1+rounding, key+".guarantee", "%v: the guarantees for credential %q exceed 1; lower one of them", part, name)
 	}
 }
 
@@ -547,7 +579,7 @@ func (d *decoder) checkIssuer(key string, issuer Issuer, names map[string]bool) 
 		"must name this gateway; otherwise tokens for other services would be accepted")
 	d.require(len(issuer.Algorithms) > 0, key+".algorithms", "must not be empty")
 	d.oneOf(key+".algorithms", issuer.Algorithms, credential.SigningAlgorithms())
-	d.require(issuer.Skew <= maxSkew, key+".skew", "%s: must be %s or less", issuer.Skew, maxSkew)
+	d.within(key+".skew", issuer.Skew, 0, maxSkew)
 }
 
 // checkClientKey checks the key hash of a client. seen maps hashes to clients. The message does not quote an invalid
@@ -663,7 +695,7 @@ func (d *decoder) checkQueryRules(rules []policy.GraphQLCacheRule) {
 		case !slices.Contains(fields, rule.Field):
 			d.wrong(key+".field", "%q: unknown root field; %s", rule.Field, suggestionAmong(fields, rule.Field))
 		}
-		d.require(minQueryTTL <= rule.TTL && rule.TTL <= maxQueryTTL, key+".ttl", "%s: must be from %s to %s", rule.TTL, minQueryTTL, maxQueryTTL)
+		d.within(key+".ttl", rule.TTL, minQueryTTL, maxQueryTTL)
 	}
 }
 

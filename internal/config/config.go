@@ -18,6 +18,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"net/url"
@@ -117,6 +118,9 @@ func loadKeyPair(certificate, key string) (tls.Certificate, error) {
 		return tls.Certificate{}, errors.New("needs certificate and key, both PEM files")
 	}
 	pair, err := tls.LoadX509KeyPair(certificate, key)
+	if _, unread := errors.AsType[*fs.PathError](err); err != nil && !unread {
+		err = fmt.Errorf("%w; name the certificate and the key of one pair", err)
+	}
 	if err != nil {
 		return pair, fmt.Errorf("%q with %q: %w", certificate, key, err)
 	}

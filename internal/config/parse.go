@@ -229,7 +229,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) {
 			v.SetMapIndex(reflect.ValueOf(k.Value), element)
 		})
 	case v.Kind() == reflect.Slice && n.Kind != yaml.SequenceNode:
-		d.problem(n, key, "must be a list")
+		d.problem(n, key, "must be a list: begin each entry with a dash")
 	case v.Kind() == reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
 		for i, item := range n.Content {
@@ -251,7 +251,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) {
 
 func (d *decoder) mapping(n *yaml.Node, key string, visit func(k, value *yaml.Node, path string)) {
 	if n.Kind != yaml.MappingNode {
-		d.problem(n, key, "must be a mapping")
+		d.problem(n, key, "must be a mapping of keys to values")
 		return
 	}
 	seen := map[string]int{}

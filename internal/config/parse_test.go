@@ -31,12 +31,12 @@ func TestMalformedValuesAreReported(t *testing.T) {
 		{"mapping for a value", "limits: {wait: {seconds: 3}}", "2:16: limits.wait: must be a single value"},
 		{"unknown key of Prometheus", "admin: {prometheus: {uri: x}}", `2:22: admin.prometheus.uri: unknown key; did you mean "url"?`},
 		{"list for a secret", "admin: {listen: \":1\", token: [x]}", "2:30: admin.token: must be a single value"},
-		{"value for a mapping", "limits: many", "2:9: limits: must be a mapping"},
-		{"list for a mapping", "limits: []", "2:9: limits: must be a mapping"},
-		{"value for a mapping with required keys", "admin: \":9090\"", "2:8: admin: must be a mapping"},
-		{"value for a list", "clients: me", "2:10: clients: must be a list"},
-		{"value for a map", "cache: {operations: all}", "2:21: cache.operations: must be a mapping"},
-		{"recursive list", "clients: &a [*a]", "2:10: clients[0]: must be a mapping"},
+		{"value for a mapping", "limits: many", "2:9: limits: must be a mapping of keys to values"},
+		{"list for a mapping", "limits: []", "2:9: limits: must be a mapping of keys to values"},
+		{"value for a mapping with required keys", "admin: \":9090\"", "2:8: admin: must be a mapping of keys to values"},
+		{"value for a list", "clients: me", "2:10: clients: must be a list: begin each entry with a dash"},
+		{"value for a map", "cache: {operations: all}", "2:21: cache.operations: must be a mapping of keys to values"},
+		{"recursive list", "clients: &a [*a]", "2:10: clients[0]: must be a mapping of keys to values"},
 		{"invalid duration", "limits: {wait: soon}", `2:16: limits.wait: "soon" is not a duration; use for example 500ms, 30s or 1h30m`},
 		{"duration without a unit", "limits: {wait: 30}", `2:16: limits.wait: "30" has no unit; use 30s`},
 		{"negative duration", "limits: {wait: -1s}", `2:16: limits.wait: "-1s" is not a duration; use for example 500ms, 30s or 1h30m`},
@@ -67,13 +67,13 @@ limits:
   wait: x
 `)
 	want := `read config weir.yaml:1:1: upstream.url: required: the base URL of the API
-read config weir.yaml:1:9: listen: "here" is not an address; use host:port or :port
+read config weir.yaml:1:9: listen: "here" is not an address; use host:port or :port, with a port up to 65535
 read config weir.yaml:3:20: clients[0].key: must be sha256: and 64 hexadecimal digits
 read config weir.yaml:3:47: clients[0].credentials[0]: "none" is not among credentials; add it to credentials
 read config weir.yaml:3:61: clients[0].share: 0: must be from 1 to 1000
 read config weir.yaml:3:74: clients[0].priority: "low": must be one of interactive, normal, batch
 read config weir.yaml:4:5: clients[1].credentials: must name at least one credential
-read config weir.yaml:4:12: clients[1].name: "a" is a duplicate
+read config weir.yaml:4:12: clients[1].name: "a" is a duplicate; each needs its own
 read config weir.yaml:4:20: clients[1].key: must be sha256: and 64 hexadecimal digits
 read config weir.yaml:6:13: limits.headroom: 1: must be from 0 to below 1
 read config weir.yaml:7:9: limits.wait: "x" is not a duration; use for example 500ms, 30s or 1h30m`
@@ -149,10 +149,10 @@ func TestSecretsFromFiles(t *testing.T) {
 	testservers.EqualEach(t, load, map[string]string{
 		"file:token": "t0ken", "file:windows": "t0ken", "file:./bare": "t0ken", "file:${DIR}/token": "t0ken", "${VALUE}": "t0ken", "t0ken": "t0ken",
 		"file:none":  problem + `file "` + dir + `/none": no such file or directory; create the file, or correct its path`,
-		"file:":      problem + `file "` + dir + `": is a directory`,
+		"file:":      problem + `file "` + dir + `": is a directory; name a file in it`,
 		"file:empty": problem + `file "` + dir + `/empty": is empty; write the secret into it`,
 		"file:blank": problem + `file "` + dir + `/blank": is empty; write the secret into it`,
-		"file:two":   problem + "contains a space, a line break or another character that is not allowed in a token",
+		"file:two":   problem + "contains a space, a line break or another character that no token has; remove it",
 	})
 }
 
@@ -210,11 +210,11 @@ func TestFlagsOverrideTheFileAndAreNamedInErrors(t *testing.T) {
 		{"address", "listen", ":1", minimal + "listen: nonsense", ":1 https://api.example.com"},
 		{"URL", "upstream.url", "http://other", minimal, ":8080 http://other"},
 		{"unknown value", "upstream.dialect", "klingon", minimal, `--dialect: "klingon": must be one of service, github`},
-		{"invalid address", "listen", "here", minimal, `--listen: "here" is not an address; use host:port or :port`},
+		{"invalid address", "listen", "here", minimal, `--listen: "here" is not an address; use host:port or :port, with a port up to 65535`},
 		{"flag requires a key of the file", "admin.listen", ":9", minimal + "admin: {}",
 			`weir.yaml:2:8: admin.token: required because admin.listen ":9" is not on loopback`},
 		{"mistakes in a flag and in the file", "store.url", "x", minimal + "listen: here",
-			`--store: "x": ` + stores + "\n" + `weir.yaml:2:9: listen: "here" is not an address; use host:port or :port`},
+			`--store: "x": ` + stores + "\n" + `weir.yaml:2:9: listen: "here" is not an address; use host:port or :port, with a port up to 65535`},
 		{"malformed value", "limits.wait", "soon", minimal, `--wait: "soon" is not a duration; use for example 500ms, 30s or 1h30m`},
 		{"value with a password", "store.url", "x://u:hunter2@h", minimal, `--store: "x://•••@h": ` + stores},
 	} {
@@ -240,7 +240,7 @@ func TestUnreadableFileIsReported(t *testing.T) {
 		return message(err)
 	}
 	testservers.EqualEach(t, load, map[string]string{
-		"nowhere.yaml": "nowhere.yaml: no such file or directory; create the file, or correct its path", dir: dir + ": is a directory",
+		"nowhere.yaml": "nowhere.yaml: no such file or directory; create the file, or correct its path", dir: dir + ": is a directory; name a file in it",
 		"": "upstream.url: required: the base URL of the API", // neither a file nor a flag
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/durations"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy"
 )
@@ -85,7 +86,7 @@ func explain(r *proxy.Record) string {
 		}
 	}
 	if left := r.Until.Sub(r.Start.Add(r.Elapsed)); left > 0 {
-		sentences = append(sentences, fmt.Sprintf("The same request would pass after %s, at %s UTC, if no other request used the quota.", durationInWords(left), r.Until.UTC().Format(time.TimeOnly)))
+		sentences = append(sentences, fmt.Sprintf("The same request would pass after %s, at %s UTC, if no other request used the quota.", durations.Left(left), r.Until.UTC().Format(time.TimeOnly)))
 	}
 	if r.Sent > 1 {
 		sentences = append(sentences, fmt.Sprintf("Weir sent %d requests upstream.", r.Sent))
@@ -198,7 +199,7 @@ func explainWait(r *proxy.Record) string {
 	case detail != "":
 		why = "mostly in the queue: " + reason(detail)
 	}
-	return fmt.Sprintf("The request waited %s, %s.", durationInWords(r.Waited), why)
+	return fmt.Sprintf("The request waited %s, %s.", durations.Text(r.Waited), why)
 }
 
 // inUse describes a budget that clients share, and the clients that used most of it.
@@ -215,7 +216,7 @@ func inUse(u *limits.SharedUse) string {
 	case limits.Concurrency:
 		name = "concurrent requests"
 	case limits.CPU:
-		name, amount = "CPU time", func(n int64) string { return fmt.Sprintf("%.1f s", float64(n)/1000) }
+		name, amount = "CPU time", func(n int64) string { return durations.Seconds(time.Duration(n) * time.Millisecond) }
 	}
 	for i, c := range u.Clients {
 		if i == 0 {
@@ -274,18 +275,4 @@ func reason(detail string) string {
 	return "the documents of the upstream say that it must fail (" + detail + "), so it was not sent"
 }
 
-func inWords(seconds int) string { return durationInWords(time.Duration(seconds) * time.Second) }
-
-func durationInWords(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", max(0, d).Milliseconds())
-	case d < 10*time.Second && d%time.Second != 0:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	}
-	return fmt.Sprintf("%.0f h", d.Hours())
-}
+func inWords(seconds int) string { return durations.Left(time.Duration(seconds) * time.Second) }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weirgate/weir/internal/durations"
 )
 
 //go:embed page.html
@@ -18,7 +20,7 @@ var pageText string
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"percent": func(p float64) string { return strconv.FormatFloat(p, 'f', 1, 64) + " %" },
 	"seconds": func(s float64) string {
-		return time.Duration(s * float64(time.Second)).Round(time.Millisecond).String()
+		return durations.Text(time.Duration(s * float64(time.Second)))
 	},
 	"time":  func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") },
 	"table": func(title string, rows []Row) map[string]any { return map[string]any{"Title": title, "Rows": rows} },
@@ -74,7 +76,7 @@ func (r *Report) Page(out io.Writer) error {
 func (r *Report) chart() chart {
 	c := chart{
 		Width: chartWidth, Height: chartHeight, Max: 1, From: r.From.UTC().Format("01-02 15:04"), To: r.To.UTC().Format("01-02 15:04"),
-		PartLength: (time.Duration(r.PartSeconds) * time.Second).String(),
+		PartLength: durations.Text(time.Duration(r.PartSeconds) * time.Second),
 	}
 	for _, p := range r.Series {
 		c.Max = max(c.Max, p.Spent, p.Without, p.Refused)

@@ -19,25 +19,24 @@ export function percent(part, total) {
   return unit(p < 100 && p > 99 ? 99 : p > 0 && p < 1 ? "<1" : Math.round(p), "%");
 }
 
-/** Formats a duration in seconds: 42 s, 3 min 20 s, 2 h 5 min */
+const units = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
+
+/** Formats the two largest units of a duration in seconds, as internal/durations does: 42s, 3m20s, 2h5m. Also 1d4h. */
 export function formatSeconds(seconds) {
   const s = Math.max(0, Math.round(seconds));
-  if (s < 60) return unit(s, "s");
-  if (s < 600 && s % 60) return `${unit(Math.floor(s / 60), "min")} ${unit(s % 60, "s")}`;
-  if (s < 3600) return unit(Math.round(s / 60), "min");
-  if (s < 86400) return `${unit(Math.floor(s / 3600), "h")} ${unit(Math.floor((s % 3600) / 60), "min")}`;
-  return `${unit(Math.floor(s / 86400), "d")} ${unit(Math.floor((s % 86400) / 3600), "h")}`;
+  const i = units.findIndex(([, length]) => s >= length);
+  if (i < 0) return "0s";
+  const [[large, length], [small, next]] = [units[i], units[i + 1] ?? ["", Infinity]];
+  const rest = Math.floor((s % length) / next);
+  return `${Math.floor(s / length)}${large}` + (rest ? `${rest}${small}` : "");
 }
 
-/** Formats a duration in nanoseconds: 90 µs, 4.2 ms, 1.25 s */
+/** Formats three digits of a duration in nanoseconds: 90µs, 4.2ms, 1.25s */
 export function formatNanoseconds(ns) {
-  if (!ns) return "0";
-  if (ns < 1e6) return unit(Math.max(1, Math.round(ns / 1e3)), "µs");
-  if (ns < 1e7) return unit((ns / 1e6).toFixed(1), "ms");
-  if (ns < 1e9) return unit(Math.round(ns / 1e6), "ms");
-  if (ns < 1e10) return unit((ns / 1e9).toFixed(2), "s");
-  if (ns < 6e10) return unit((ns / 1e9).toFixed(1), "s");
-  return formatSeconds(ns / 1e9);
+  if (!ns) return "0s";
+  if (ns >= 6e10) return formatSeconds(ns / 1e9);
+  const [name, length] = ns >= 1e9 ? ["s", 1e9] : ns >= 1e6 ? ["ms", 1e6] : ["µs", 1e3];
+  return `${Number((ns / length).toPrecision(3))}${name}`;
 }
 
 const timeOfDay = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
@@ -59,7 +58,7 @@ export function bytes(n) {
 /** Formats an amount of a budget. The cpu budgets count milliseconds, and all other budgets requests or points. */
 export function amount(resource, n) {
   if (!/^cpu(:|$)/.test(resource)) return count(n);
-  return unit((n / 1000).toFixed(n >= 100000 ? 0 : 1), "s");
+  return `${(n / 1000).toFixed(n >= 100000 ? 0 : 1)}s`;
 }
 
 /** Formats a number with its noun: 3 requests, 1 request */
