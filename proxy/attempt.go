@@ -2,8 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,7 +11,6 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/coalesce"
-	"github.com/weirgate/weir/proxy/learned"
 )
 
 // attempt is the work on a question: the stored responses that may answer it, and the requests upstream. The requests of an
@@ -61,6 +58,14 @@ type result struct {
 	outsideRange string
 }
 
+// adopt makes the result of an attempt the result of the exchange.
+func (ex *exchange) adopt(a *attempt) {
+	ex.question, ex.lateLimit = a.question, a.lateLimit
+	r, from := ex.record, &a.result
+	r.Account, r.Resource, r.Cache, r.Error = from.account, from.resource, from.cache, from.err
+	r.Limited, r.LimitAnswer, r.OutsideRange = from.limited, from.limitAnswer, from.outsideRange
+}
+
 // storedResponses are the stored responses to the question of an attempt.
 type storedResponses struct {
 	// last is the stored response that cannot be used without an upstream request. stale is the same response, if it can
@@ -92,15 +97,6 @@ func (g *Gateway) newAttempt(ex *exchange, q *question) *attempt {
 	}
 }
 
-// outbound returns the header of the request upstream, without the credential and the conditions.
-func (a *attempt) outbound() http.Header {
-	h := maps.Clone(a.header)
-	if !a.identityAsked && len(a.acceptEncoding) > 0 {
-		h["Accept-Encoding"] = a.acceptEncoding
-	}
-	return h
-}
-
 // answerFromCache writes a usable stored response, or the refusal for only-if-cached, and reports whether a response
 // was written. A stale response stays in the attempt for revalidation.
 func (g *Gateway) answerFromCache(a *attempt) bool {
@@ -118,6 +114,39 @@ func (g *Gateway) answerFromCache(a *attempt) bool {
 	g.replyFromEntry(a, e, time.Now())
 	return true
 }
+
+// answerRange writes a range of a fresh stored response (RFC 9110 section 14), and reports whether a response was
+// written. The stored response is complete, or a part that contains the range. Other range requests are forwarded.
+func (g *Gateway) answerRange(a *attempt) bool {
+	if !strings.HasPrefix(a.in.Header.Get("Range"), "bytes=") {
+		return false // the upstream may support other units
+	}
+	if g.hasLostAccess(a) {
+		return false
+	}
+	e, purged := g.Cache.Lookup(a.in.Context(), a.key, a.header)
+	now := time.Now()
+	if a.isHit(e, purged, now) && e.Status == http.StatusOK {
+		g.replyFromEntry(a, e, now)
+		return true
+	}
+	if e != nil || len(a.in.Header["If-Range"]) > 0 || !isUnconditional(a.in.Header) {
+		return false // a complete response may be newer than the part, and only the upstream evaluates conditions
+	}
+	e, purged = g.Cache.Lookup(a.in.Context(), partKey(a.key), a.header)
+	if !a.isHit(e, purged, now) {
+		return false
+	}
+	part := e.Part(a.in.Header.Get("Range"))
+	if part == nil {
+		return false
+	}
+	g.replyFromEntry(a, part, now)
+	return true
+}
+
+// partKey returns the key of the stored part of a response, which is the last part that the upstream sent.
+func partKey(key cache.Key) cache.Key { return cache.NewKey(string(key[:]), "part") }
 
 // usableEntry returns the stored response that the client may get without an upstream request. Otherwise usableEntry
 // records the reason for the upstream request, and the stored response in the attempt. A stored error is never revalidated, because
@@ -155,6 +184,17 @@ func (g *Gateway) usableEntry(a *attempt) *cache.Entry {
 		a.stale = e
 	}
 	return nil
+}
+
+// bypass returns the Cache-Status reason for a request without the cache (RFC 9211 section 2.2).
+func (a *attempt) bypass() ForwardReason {
+	switch {
+	case a.method != http.MethodGet && a.method != http.MethodHead:
+		return ForwardMethod
+	case a.cacheControl.Has("no-store"):
+		return ForwardRequest
+	}
+	return ForwardBypass
 }
 
 // lookup returns the stored response to the question. If the question is known to have uncacheable responses, lookup
@@ -233,60 +273,6 @@ func (g *Gateway) eventSource(q *question) (objects, events []string) {
 	return objects, events
 }
 
-// refuseUncached refuses a safe request with only-if-cached (RFC 9111 section 5.2.1.7) that the cache cannot answer,
-// and reports whether the request was refused.
-func (g *Gateway) refuseUncached(a *attempt) bool {
-	if !a.cacheControl.Has("only-if-cached") || !a.match.Operation.Safe() {
-		return false
-	}
-	g.refuse(a.exchange, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: not in the cache", detail: "only-if-cached"})
-	return true
-}
-
-// answerRange writes a range of a fresh stored response (RFC 9110 section 14), and reports whether a response was
-// written. The stored response is complete, or a part that contains the range. Other range requests are forwarded.
-func (g *Gateway) answerRange(a *attempt) bool {
-	if !strings.HasPrefix(a.in.Header.Get("Range"), "bytes=") {
-		return false // the upstream may support other units
-	}
-	if g.hasLostAccess(a) {
-		return false
-	}
-	e, purged := g.Cache.Lookup(a.in.Context(), a.key, a.header)
-	now := time.Now()
-	if a.isHit(e, purged, now) && e.Status == http.StatusOK {
-		g.replyFromEntry(a, e, now)
-		return true
-	}
-	if e != nil || len(a.in.Header["If-Range"]) > 0 || !isUnconditional(a.in.Header) {
-		return false // a complete response may be newer than the part, and only the upstream evaluates conditions
-	}
-	e, purged = g.Cache.Lookup(a.in.Context(), partKey(a.key), a.header)
-	if !a.isHit(e, purged, now) {
-		return false
-	}
-	part := e.Part(a.in.Header.Get("Range"))
-	if part == nil {
-		return false
-	}
-	g.replyFromEntry(a, part, now)
-	return true
-}
-
-// partKey returns the key of the stored part of a response, which is the last part that the upstream sent.
-func partKey(key cache.Key) cache.Key { return cache.NewKey(string(key[:]), "part") }
-
-// bypass returns the Cache-Status reason for a request without the cache (RFC 9211 section 2.2).
-func (a *attempt) bypass() ForwardReason {
-	switch {
-	case a.method != http.MethodGet && a.method != http.MethodHead:
-		return ForwardMethod
-	case a.cacheControl.Has("no-store"):
-		return ForwardRequest
-	}
-	return ForwardBypass
-}
-
 // isHit reports whether a look-up answers the question without an upstream request. The entry must be fresh and not
 // purged, and the client's Cache-Control must allow the entry.
 func (a *attempt) isHit(e *cache.Entry, purged bool, now time.Time) bool {
@@ -308,66 +294,25 @@ func (a *attempt) mustRevalidate(e *cache.Entry, now time.Time) bool {
 	return false
 }
 
-// staleReason returns the reason to replace the upstream's response by the stale fallback, or an empty string if the
-// response is used.
-func (a *attempt) staleReason(resp *http.Response) string {
-	switch {
-	case a.fallback == nil:
-	case isServerError(resp.StatusCode) && a.fallback.UsableOnError(time.Now(), a.cacheControl):
-		return "stale-if-error"
-	case a.result.limited == limits.PrimaryLimit && !a.hasAlternative:
-		return string(limits.Primary)
-	case a.result.limited == limits.ContentLimit && !a.hasAlternative:
-		return string(limits.Content)
-	case a.result.limited != limits.NotLimited && !a.hasAlternative:
-		return string(limits.Cooldown)
+// refuseUncached refuses a safe request with only-if-cached (RFC 9111 section 5.2.1.7) that the cache cannot answer,
+// and reports whether the request was refused.
+func (g *Gateway) refuseUncached(a *attempt) bool {
+	if !a.cacheControl.Has("only-if-cached") || !a.match.Operation.Safe() {
+		return false
 	}
-	return ""
+	g.refuse(a.exchange, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: not in the cache", detail: "only-if-cached"})
+	return true
 }
 
-// isServerError reports whether a stale response may replace a response with this status (RFC 5861 section 4).
-func isServerError(status int) bool {
-	return status == http.StatusInternalServerError || http.StatusBadGateway <= status && status <= http.StatusGatewayTimeout
-}
-
-// staleOr returns the stale fallback after a failed request, or err without a fallback. The request got no permit, or
-// the upstream cannot be reached. A response that must be revalidated cannot replace an error (RFC 9111 section
-// 5.2.2.2).
-func (g *Gateway) staleOr(a *attempt, err error) (*http.Response, error) {
-	var refused *limits.Refusal
-	var unusable *UnusableError
-	var unverified *learned.UnverifiedError
-	switch limited := errors.As(err, &refused); {
-	case a.in.Context().Err() != nil:
-		return nil, context.Cause(a.in.Context()) // the client has left
-	case limited && a.hasAlternative, errors.As(err, &unusable), errors.As(err, &unverified):
-		return nil, err // another credential is tried; an unusable or unverified credential may have no access
-	case a.shed != nil && a.fallback != nil:
-		a.result.cache = CacheStatus{Hit: true}
-		return g.useFallback(a, "overload"), nil
-	case a.shed != nil:
-		return nil, err
-	case a.fallback == nil && a.stale != nil && a.stale.NeverStale(a.rule) && !limited:
-		return nil, &failure{
-			status: http.StatusGatewayTimeout, detail: "upstream", cause: err,
-			message: "Gateway Timeout: the stored response must be revalidated, and the upstream cannot be reached",
-		}
-	case a.fallback == nil:
-		return nil, err
-	case limited:
-		if a.record.Sent == 0 {
-			a.result.cache = CacheStatus{Hit: true} // no request was forwarded
-		}
-		return g.useFallback(a, string(refused.Reason)), nil
+// chooseByBudget chooses the credential again before a request is forwarded, with regard to budgets. It returns the attempt with
+// that credential.
+func (g *Gateway) chooseByBudget(a *attempt) *attempt {
+	if a.identity.Pick == nil {
+		return a
 	}
-	a.result.err = err.Error()
-	return g.useFallback(a, "upstream"), nil
-}
-
-// useFallback returns the stale fallback and puts the reason into Cache-Status.
-func (g *Gateway) useFallback(a *attempt, reason string) *http.Response {
-	now := time.Now()
-	a.result.cache.setTTL(a.fallback, now)
-	a.result.cache.Detail = reason
-	return g.entryResponse(a, a.fallback, now)
+	identity, ok := a.identity.Pick(g.budgetedRequest(a.question, nil))
+	if !ok || identity.Caller.Class == a.identity.Caller.Class {
+		return a
+	}
+	return g.newAttempt(a.exchange, g.withCredential(a.exchange, a.question, identity))
 }

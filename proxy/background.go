@@ -17,6 +17,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/spool"
 )
 
 // Background runs work that continues after a client's disconnect: revalidation, polling, and reading bodies for the
@@ -29,7 +30,7 @@ type Background struct {
 	// refreshes bounds the background revalidations. polls bounds the polled questions.
 	refreshes, polls *semaphore.Weighted
 	// buffers bounds the bytes in memory for clients, and files those in temporary files.
-	buffers, files bufferBudget
+	buffers, files spool.Budget
 	mu             sync.Mutex
 	upstreams      *simplelru.LRU[string, *upstream] // by base URL
 }
@@ -67,8 +68,8 @@ func NewBackground() *Background {
 	upstreams, _ := simplelru.NewLRU[string, *upstream](maxUpstreams, nil) // the size is valid
 	return &Background{
 		ctx: ctx, stop: stop, upstreams: upstreams, refreshes: semaphore.NewWeighted(maxBackground), polls: semaphore.NewWeighted(maxBackground),
-		buffers: bufferBudget{limit: min(maxHeld, debug.SetMemoryLimit(-1)/heldShare)},
-		files:   bufferBudget{limit: maxSpooled},
+		buffers: spool.Budget{Limit: min(maxHeld, debug.SetMemoryLimit(-1)/heldShare)},
+		files:   spool.Budget{Limit: maxSpooled},
 	}
 }
 

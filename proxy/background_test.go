@@ -61,16 +61,16 @@ func TestBufferedBodiesAreBounded(t *testing.T) {
 	const size, most = 1 << 20, 5 << 20
 	setup(replies(strings.Repeat("x", size), "Cache-Control: max-age=60", fmt.Sprint("Content-Length: ", size))).run(t, func(w *world) {
 		buffers := &w.gateway.Background.buffers
-		buffers.limit = most
+		buffers.Limit = most
 		var slow []*http.Response
 		for i := range 12 {
 			slow = append(slow, w.open(w.client, http.MethodGet, fmt.Sprint("/users/", i), http.NoBody, bearer("a")))
 			time.Sleep(time.Second)
-			if n := buffers.used.Load(); n > most {
+			if n := buffers.Used(); n > most {
 				w.Fatalf("%d bytes are buffered", n)
 			}
 		}
-		n := buffers.used.Load()
+		n := buffers.Used()
 		failIf(w, n < most-size, "only %d bytes are buffered", n)
 		for _, resp := range slow {
 			text, err := io.ReadAll(resp.Body)
@@ -79,7 +79,7 @@ func TestBufferedBodiesAreBounded(t *testing.T) {
 			w.want("error", err, nil)
 		}
 		synctest.Wait()
-		w.want("buffered bytes at the end", buffers.used.Load(), int64(0))
+		w.want("buffered bytes at the end", buffers.Used(), int64(0))
 		w.want("permits in flight", w.inFlight(), 0)
 	})
 }

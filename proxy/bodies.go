@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/weirgate/weir/internal/contentcoding"
+	"github.com/weirgate/weir/proxy/spool"
 )
 
 // maxPeek bounds the bytes of a body that are read to recognize a limit error or an identity.
@@ -209,12 +210,14 @@ func delimited(resp *http.Response) bool {
 
 const (
 	// maxEntry is the size of the largest body that is stored.
-	maxEntry = 8 << 20
+	maxEntry = spool.MaxBuffered
 	// smallBody is the size of the largest body that is read before the response to the client begins.
 	smallBody = 16 << 10
 	// maxHeld bounds the bytes that are buffered for clients. If GOMEMLIMIT divided by heldShare is lower, that bound
 	// applies.
 	maxHeld, heldShare = 256 << 20, 8
+	// maxSpooled bounds the bytes in temporary files.
+	maxSpooled = 1 << 30
 )
 
 // errPanic is the error of a body whose reader panicked.

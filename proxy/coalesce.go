@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,19 +11,25 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy/coalesce"
-	"github.com/weirgate/weir/proxy/learned"
 )
 
-const (
-	// maxFollowed bounds the calls that one request follows without a usable result. Counted are a stored or shared response
-	// that the client may not use, and, during statistics, any other result without a response.
-	maxFollowed = 3
-	// shortWait is the time for which a request follows a paused call, if the request might get a permit sooner than
-	// the call.
-	shortWait = 50 * time.Millisecond
-)
+// answer gets the response from the upstream, with a separate request or through a coalesced call.
+func (g *Gateway) answer(a *attempt, out *http.Request) (*http.Response, error) {
+	switch {
+	case a.call != nil: // a background task, which leads its call already
+		return g.lead(a, out)
+	case a.coalesces():
+		return g.coalesce(a, out)
+	}
+	return g.fetchAlone(a, out)
+}
+
+// fetchAlone sends the question upstream without a call.
+func (g *Gateway) fetchAlone(a *attempt, out *http.Request) (*http.Response, error) {
+	resp, _, err := g.fetch(a, out)
+	return resp, err
+}
 
 // coalesces reports whether the question may share a call. Other clients cannot use a 304 to the client's own
 // validators, or a stale response that max-stale or stale-if-error permits.
@@ -41,34 +46,14 @@ func (a *attempt) coalesces() bool {
 	return a.stale != nil || isUnconditional(a.header)
 }
 
-// join enters the call for the question as its leader or as a follower. skipped is the number of paused calls that the client
-// left before.
-func (g *Gateway) join(a *attempt, skipped int) (c *coalesce.Call, leads bool) {
-	caller := a.identity.Caller
-	q := coalesce.Question{
-		Key: g.callKey(a, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.BeginFetch(a.tags).Since,
-	}
-	return g.Background.calls.Join(q, func(since cache.Generation) bool { return g.Cache.Purged(a.tags(), since) })
-}
-
-// callKey returns the key of the call for the question. The key includes the request fields in Vary of the stored
-// variants. Requests that left a paused call share a separate call.
-func (g *Gateway) callKey(a *attempt, skipped int) cache.Key {
-	parts := []string{string(a.key[:])}
-	variants, _ := g.Cache.Candidates(a.in.Context(), a.key, cache.Key{})
-	if i := slices.IndexFunc(variants, func(e *cache.Entry) bool { return len(e.Vary) > 0 && !a.isFailure(e.Status) }); i >= 0 {
-		for _, f := range variants[i].Vary {
-			parts = append(parts, f.Name, strings.Join(a.header[f.Name], ", "))
-		}
-	}
-	if skipped > 0 {
-		parts = append(parts, "skipped", strconv.Itoa(skipped))
-	}
-	if len(parts) == 1 {
-		return a.key
-	}
-	return cache.NewKey(parts...)
-}
+const (
+	// maxFollowed bounds the calls that one request follows without a usable result. Counted are a stored or shared response
+	// that the client may not use, and, during statistics, any other result without a response.
+	maxFollowed = 3
+	// shortWait is the time for which a request follows a paused call, if the request might get a permit sooner than
+	// the call.
+	shortWait = 50 * time.Millisecond
+)
 
 // coalesce gets the response through a call. The leader sends the request. A follower gets the stored response, or the
 // shared response of a GraphQL query without a rule.
@@ -120,24 +105,33 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 	return g.fetchAlone(a, out)
 }
 
-// followUntil returns the time until which the client follows a paused call. The time is shortWait from now if the
-// request might get a permit sooner than the call. Such a request has another account, another priority or another
-// credential to try.
-func (g *Gateway) followUntil(a *attempt, c *coalesce.Call) time.Time {
-	until, own := a.deadline(g.maxWait(a)), a.identity.Caller
-	independent := a.hasAlternative || own.Account != c.Account || own.Priority != c.Priority
-	if soon := time.Now().Add(shortWait); independent && !a.computed() && soon.Before(until) {
-		return soon
+// join enters the call for the question as its leader or as a follower. skipped is the number of paused calls that the client
+// left before.
+func (g *Gateway) join(a *attempt, skipped int) (c *coalesce.Call, leads bool) {
+	caller := a.identity.Caller
+	q := coalesce.Question{
+		Key: g.callKey(a, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.BeginFetch(a.tags).Since,
 	}
-	return until
+	return g.Background.calls.Join(q, func(since cache.Generation) bool { return g.Cache.Purged(a.tags(), since) })
 }
 
-// maxWait returns the maximum wait of a client without a Prefer field.
-func (g *Gateway) maxWait(a *attempt) time.Duration {
-	if a.computed() {
-		return g.Statistics.Wait
+// callKey returns the key of the call for the question. The key includes the request fields in Vary of the stored
+// variants. Requests that left a paused call share a separate call.
+func (g *Gateway) callKey(a *attempt, skipped int) cache.Key {
+	parts := []string{string(a.key[:])}
+	variants, _ := g.Cache.Candidates(a.in.Context(), a.key, cache.Key{})
+	if i := slices.IndexFunc(variants, func(e *cache.Entry) bool { return len(e.Vary) > 0 && !a.isFailure(e.Status) }); i >= 0 {
+		for _, f := range variants[i].Vary {
+			parts = append(parts, f.Name, strings.Join(a.header[f.Name], ", "))
+		}
 	}
-	return g.Wait
+	if skipped > 0 {
+		parts = append(parts, "skipped", strconv.Itoa(skipped))
+	}
+	if len(parts) == 1 {
+		return a.key
+	}
+	return cache.NewKey(parts...)
 }
 
 // startCall sends the request of a new call. If the call has followers, the request survives a disconnect of the client.
@@ -166,6 +160,27 @@ func (g *Gateway) lead(a *attempt, out *http.Request) (resp *http.Response, err 
 	}
 	resp, ending, err = g.fetchForFleet(a, out)
 	return resp, err
+}
+
+// responseOfCall returns e, the stored response of a finished call, or nil if the client may not use the response. The
+// response must be fresh, or requested at or after notBefore. A zero notBefore has no effect.
+func (g *Gateway) responseOfCall(a *attempt, e *cache.Entry, purged bool, notBefore time.Time) *http.Response {
+	now := time.Now()
+	if e == nil {
+		return nil
+	}
+	purged = purged || g.hasLostAccess(a)
+	recent := !notBefore.IsZero() && !e.Requested.Before(notBefore)
+	if purged && (!recent || g.Cache.Purged(e.Tags, e.Since)) { // a suspect response is as good as the next one
+		return nil
+	}
+	if !recent && (!e.Fresh(now) || a.mustRevalidate(e, now)) {
+		return nil
+	}
+	a.result.cache.Collapsed = true
+	a.result.cache.setTTL(e, now)
+	a.result.cache.suspect(e.Suspect)
+	return g.entryResponse(a, e, now)
 }
 
 // fetchForFleet sends the request of the attempt's call, unless another replica already fetches the response.
@@ -205,25 +220,24 @@ func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, 
 	return g.fetch(a, out)
 }
 
-// responseOfCall returns e, the stored response of a finished call, or nil if the client may not use the response. The
-// response must be fresh, or requested at or after notBefore. A zero notBefore has no effect.
-func (g *Gateway) responseOfCall(a *attempt, e *cache.Entry, purged bool, notBefore time.Time) *http.Response {
-	now := time.Now()
-	if e == nil {
-		return nil
+// followUntil returns the time until which the client follows a paused call. The time is shortWait from now if the
+// request might get a permit sooner than the call. Such a request has another account, another priority or another
+// credential to try.
+func (g *Gateway) followUntil(a *attempt, c *coalesce.Call) time.Time {
+	until, own := a.deadline(g.maxWait(a)), a.identity.Caller
+	independent := a.hasAlternative || own.Account != c.Account || own.Priority != c.Priority
+	if soon := time.Now().Add(shortWait); independent && !a.computed() && soon.Before(until) {
+		return soon
 	}
-	purged = purged || g.hasLostAccess(a)
-	recent := !notBefore.IsZero() && !e.Requested.Before(notBefore)
-	if purged && (!recent || g.Cache.Purged(e.Tags, e.Since)) { // a suspect response is as good as the next one
-		return nil
+	return until
+}
+
+// maxWait returns the maximum wait of a client without a Prefer field.
+func (g *Gateway) maxWait(a *attempt) time.Duration {
+	if a.computed() {
+		return g.Statistics.Wait
 	}
-	if !recent && (!e.Fresh(now) || a.mustRevalidate(e, now)) {
-		return nil
-	}
-	a.result.cache.Collapsed = true
-	a.result.cache.setTTL(e, now)
-	a.result.cache.suspect(e.Suspect)
-	return g.entryResponse(a, e, now)
+	return g.Wait
 }
 
 // sharedResponse returns e, the unstored response of a finished call, or nil if the client may not use it. The client must
@@ -245,26 +259,4 @@ func (g *Gateway) mayUseShared(a *attempt, e *cache.Entry) bool {
 	a.result.cache.Collapsed = true
 	a.result.cache.suspect(e.Suspect)
 	return true
-}
-
-// resultFor returns the result of a call whose response is stored as e.
-func (a *attempt) resultFor(e *cache.Entry) coalesce.Result {
-	if e.SingleUse(a.rule) {
-		return coalesce.Private
-	}
-	return coalesce.Stored
-}
-
-// resultOfError returns the result of a call that got no response.
-func resultOfError(err error) coalesce.Result {
-	var refusal *limits.Refusal
-	var unusable *UnusableError
-	var unverified *learned.UnverifiedError
-	switch {
-	case errors.As(err, &refusal), errors.As(err, &unusable): // followers may wait longer
-		return coalesce.Refused
-	case errors.Is(err, context.Canceled), errors.As(err, &unverified):
-		return coalesce.Private // the error concerns only the leader's client
-	}
-	return coalesce.Failed
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // versions is an upstream whose responses have a version, with a lifetime of a minute.
@@ -84,7 +85,7 @@ func deliver(g *Gateway, webhook, event, repository string, subscribed ...string
 		c.Events, c.Complete = subscribed, true
 	}
 	organization, _, _ := strings.Cut(repository, "/")
-	g.Cache.Deliver(context.Background(), c, g.Lag, g.TagsOfEvent(event, repository, organization, false)...)
+	g.Cache.Deliver(context.Background(), c, g.Lag, tags.OfEvent(g.Catalogue, event, repository, organization, false)...)
 }
 
 // pingAll pings the webhook of widgets, which is subscribed to all events.
@@ -298,7 +299,7 @@ func TestEventsThatMayEndAccessEndTheUse(t *testing.T) {
 					if repository != "" {
 						repository = about
 					}
-					w.gateway.Cache.Purge(w.Context(), w.gateway.TagsOfEvent(event, repository, organization, false)...)
+					w.gateway.Cache.Purge(w.Context(), tags.OfEvent(w.gateway.Catalogue, event, repository, organization, false)...)
 					w.wantStatus(revalidated, path)
 				})
 			}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
+	"github.com/weirgate/weir/proxy/spool"
 )
 
 // exchange is the client's side of a request in progress. Only the goroutine that serves the request changes the exchange.
@@ -30,7 +31,7 @@ type exchange struct {
 	body         *inbound.Body // body of in; nil without a body
 	address      netip.Addr    // of the client
 	counted      counted       // how RateLimiter counts the request in progress
-	buffered     *buffer       // prefix of the body that was read in advance; nil before that read
+	buffered     *spool.Buffer // prefix of the body that was read in advance; nil before that read
 	wholeBody    bool          // buffered contains the complete body
 	waitingSince time.Time     // start of the wait for the deadline
 	debug        bool          // the client may send the field Weir-Debug
@@ -57,25 +58,6 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	ex.record = &Record{ID: rand.Text(), Start: ex.waitingSince, Method: methodLabel(r.Method), Route: otherRoute, Upstream: g.Upstream.Hostname()}
 	ex.prefer = parsePrefer(r.Header[preferField])
 	return ex
-}
-
-// adopt makes the result of an attempt the result of the exchange.
-func (ex *exchange) adopt(a *attempt) {
-	ex.question, ex.lateLimit = a.question, a.lateLimit
-	r, from := ex.record, &a.result
-	r.Account, r.Resource, r.Cache, r.Error = from.account, from.resource, from.cache, from.err
-	r.Limited, r.LimitAnswer, r.OutsideRange = from.limited, from.limitAnswer, from.outsideRange
-}
-
-// detach returns the request's context without its cancellation, for work that must survive a disconnect.
-func (ex *exchange) detach() context.Context { return context.WithoutCancel(ex.in.Context()) }
-
-// deadline returns the end of the client's wait. The client waits for byDefault without a Prefer field.
-func (ex *exchange) deadline(byDefault time.Duration) time.Time {
-	if ex.prefer.given {
-		byDefault = ex.prefer.wait
-	}
-	return ex.waitingSince.Add(byDefault)
 }
 
 // methodLabel bounds the methods in logs and metrics.
@@ -224,6 +206,52 @@ func (g *Gateway) hasPassed(r *http.Request) bool {
 	return slices.ContainsFunc(r.Header["Via"], func(value string) bool { return strings.Contains(value, g.via[0]) })
 }
 
+// forwardsBody reports whether the request has a body that is sent upstream.
+func (ex *exchange) forwardsBody() bool {
+	return ex.body != nil && ex.in.Method != http.MethodGet && ex.in.Method != http.MethodHead
+}
+
+// discardBody reads a body that is not sent upstream to its end, because an incomplete request must not succeed.
+func (ex *exchange) discardBody() error {
+	_, err := io.Copy(io.Discard, ex.in.Body)
+	ex.waitingSince = time.Now()
+	if err != nil {
+		return ex.bodyFault(err)
+	}
+	return nil
+}
+
+// bodyFault returns the refusal for an invalid or incomplete request body, or err if the body is valid. The client may have
+// closed only its sending side, so it gets a response.
+func (ex *exchange) bodyFault(err error) error {
+	invalid := ex.body.Err()
+	if invalid == nil {
+		return err
+	}
+	f := &failure{status: http.StatusBadRequest, message: "Bad Request: the framing of the body is invalid", cause: invalid, closes: true}
+	switch {
+	case invalid.Timeout:
+		f.status, f.message = http.StatusRequestTimeout, "Request Timeout: the body arrives too slowly"
+	case invalid.Incomplete:
+		f.message = "Bad Request: the body is incomplete; the client stopped sending before its end"
+	}
+	return f
+}
+
+// unknownRetry is the Retry-After if no component knows when a retry can succeed.
+const unknownRetry = time.Second
+
+// shed refuses a request if too many requests wait. If the result is nil, Shedder.Leave must be called after the wait.
+func (g *Gateway) shed(p policy.Priority) error {
+	if g.Shedder.Enter(p) {
+		return nil
+	}
+	return &failure{
+		status: http.StatusServiceUnavailable, detail: "overload", retryAfter: unknownRetry,
+		message: "Service Unavailable: too many requests wait in this gateway",
+	}
+}
+
 // maxUploadBuffer bounds the bytes of a request body that are buffered before a permit is requested.
 const maxUploadBuffer = 1 << 20
 
@@ -241,37 +269,22 @@ func (g *Gateway) bufferSmallBody(ex *exchange) error {
 	return err
 }
 
-// forwardsBody reports whether the request has a body that is sent upstream.
-func (ex *exchange) forwardsBody() bool {
-	return ex.body != nil && ex.in.Method != http.MethodGet && ex.in.Method != http.MethodHead
-}
-
-// discardBody reads a body that is not sent upstream to its end, because an incomplete request must not succeed.
-func (ex *exchange) discardBody() error {
-	_, err := io.Copy(io.Discard, ex.in.Body)
-	ex.waitingSince = time.Now()
-	if err != nil {
-		return ex.bodyFault(err)
-	}
-	return nil
-}
-
 // bufferBody reads the request body until its end, maxUploadBuffer or the memory budget. The bytes remain readable for
 // the transport. A complete body is returned, otherwise nil.
 func (g *Gateway) bufferBody(ex *exchange) (complete []byte, err error) {
-	ex.buffered = &buffer{budget: &g.Background.buffers}
+	ex.buffered = spool.NewBuffer(&g.Background.buffers)
 	chunk := make([]byte, 4<<10) // a client may send slowly
 	for more := true; err == nil && more; {
 		var n int
 		n, err = ex.in.Body.Read(chunk)
-		more = ex.buffered.append(chunk[:n]) && len(ex.buffered.data) <= maxUploadBuffer
+		more = ex.buffered.Append(chunk[:n]) && len(ex.buffered.Data) <= maxUploadBuffer
 	}
-	ex.in.Body = rejoin(ex.buffered.data, err, ex.in.Body)
+	ex.in.Body = rejoin(ex.buffered.Data, err, ex.in.Body)
 	ex.waitingSince = time.Now()
 	switch {
 	case errors.Is(err, io.EOF):
 		ex.wholeBody = true
-		return ex.buffered.data, nil
+		return ex.buffered.Data, nil
 	case err != nil:
 		return nil, ex.bodyFault(err)
 	}
@@ -294,35 +307,19 @@ func (g *Gateway) throttleSize(ex *exchange, body []byte) error {
 	return nil
 }
 
-// unknownRetry is the Retry-After if no component knows when a retry can succeed.
-const unknownRetry = time.Second
+// detach returns the request's context without its cancellation, for work that must survive a disconnect.
+func (ex *exchange) detach() context.Context { return context.WithoutCancel(ex.in.Context()) }
 
-// shed refuses a request if too many requests wait. If the result is nil, Shedder.Leave must be called after the wait.
-func (g *Gateway) shed(p policy.Priority) error {
-	if g.Shedder.Enter(p) {
-		return nil
-	}
-	return &failure{
-		status: http.StatusServiceUnavailable, detail: "overload", retryAfter: unknownRetry,
-		message: "Service Unavailable: too many requests wait in this gateway",
-	}
-}
-
-// bodyFault returns the refusal for an invalid or incomplete request body, or err if the body is valid. The client may have
-// closed only its sending side, so it gets a response.
-func (ex *exchange) bodyFault(err error) error {
-	invalid := ex.body.Err()
-	if invalid == nil {
-		return err
-	}
-	f := &failure{status: http.StatusBadRequest, message: "Bad Request: the framing of the body is invalid", cause: invalid, closes: true}
-	switch {
-	case invalid.Timeout:
-		f.status, f.message = http.StatusRequestTimeout, "Request Timeout: the body arrives too slowly"
-	case invalid.Incomplete:
-		f.message = "Bad Request: the body is incomplete; the client stopped sending before its end"
-	}
-	return f
+// untilDrained returns a context that survives a disconnect of the client. Only the drain cancels the context.
+func (ex *exchange) untilDrained() context.Context {
+	in := ex.in.Context()
+	ctx, cancel := context.WithCancelCause(ex.detach())
+	context.AfterFunc(in, func() {
+		if cause := context.Cause(in); errors.Is(cause, inbound.ErrDrained) {
+			cancel(cause)
+		}
+	})
+	return ctx
 }
 
 // drained returns the refusal for a request that the drain has canceled, otherwise nil. The refusal suggests a retry
@@ -343,16 +340,12 @@ func (ex *exchange) drained() *failure {
 	}
 }
 
-// untilDrained returns a context that survives a disconnect of the client. Only the drain cancels the context.
-func (ex *exchange) untilDrained() context.Context {
-	in := ex.in.Context()
-	ctx, cancel := context.WithCancelCause(ex.detach())
-	context.AfterFunc(in, func() {
-		if cause := context.Cause(in); errors.Is(cause, inbound.ErrDrained) {
-			cancel(cause)
-		}
-	})
-	return ctx
+// deadline returns the end of the client's wait. The client waits for byDefault without a Prefer field.
+func (ex *exchange) deadline(byDefault time.Duration) time.Time {
+	if ex.prefer.given {
+		byDefault = ex.prefer.wait
+	}
+	return ex.waitingSince.Add(byDefault)
 }
 
 // preference is the content of a Prefer field (RFC 7240): the maximum wait of the client.

@@ -3,8 +3,8 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -14,24 +14,10 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/spool"
+	"github.com/weirgate/weir/proxy/tags"
 )
-
-// answer gets the response from the upstream, with a separate request or through a coalesced call.
-func (g *Gateway) answer(a *attempt, out *http.Request) (*http.Response, error) {
-	switch {
-	case a.call != nil: // a background task, which leads its call already
-		return g.lead(a, out)
-	case a.coalesces():
-		return g.coalesce(a, out)
-	}
-	return g.fetchAlone(a, out)
-}
-
-// fetchAlone sends the question upstream without a call.
-func (g *Gateway) fetchAlone(a *attempt, out *http.Request) (*http.Response, error) {
-	resp, _, err := g.fetch(a, out)
-	return resp, err
-}
 
 // fetch sends the question upstream, with conditions for stored responses, and stores the response. After an unsafe
 // request that may have succeeded, fetch purges the responses that the request may have changed. The ending is that of the
@@ -95,6 +81,84 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 	return resp, ending, nil
 }
 
+// resultOfError returns the result of a call that got no response.
+func resultOfError(err error) coalesce.Result {
+	var refusal *limits.Refusal
+	var unusable *UnusableError
+	var unverified *learned.UnverifiedError
+	switch {
+	case errors.As(err, &refusal), errors.As(err, &unusable): // followers may wait longer
+		return coalesce.Refused
+	case errors.Is(err, context.Canceled), errors.As(err, &unverified):
+		return coalesce.Private // the error concerns only the leader's client
+	}
+	return coalesce.Failed
+}
+
+// staleReason returns the reason to replace the upstream's response by the stale fallback, or an empty string if the
+// response is used.
+func (a *attempt) staleReason(resp *http.Response) string {
+	switch {
+	case a.fallback == nil:
+	case isServerError(resp.StatusCode) && a.fallback.UsableOnError(time.Now(), a.cacheControl):
+		return "stale-if-error"
+	case a.result.limited == limits.PrimaryLimit && !a.hasAlternative:
+		return string(limits.Primary)
+	case a.result.limited == limits.ContentLimit && !a.hasAlternative:
+		return string(limits.Content)
+	case a.result.limited != limits.NotLimited && !a.hasAlternative:
+		return string(limits.Cooldown)
+	}
+	return ""
+}
+
+// isServerError reports whether a stale response may replace a response with this status (RFC 5861 section 4).
+func isServerError(status int) bool {
+	return status == http.StatusInternalServerError || http.StatusBadGateway <= status && status <= http.StatusGatewayTimeout
+}
+
+// staleOr returns the stale fallback after a failed request, or err without a fallback. The request got no permit, or
+// the upstream cannot be reached. A response that must be revalidated cannot replace an error (RFC 9111 section
+// 5.2.2.2).
+func (g *Gateway) staleOr(a *attempt, err error) (*http.Response, error) {
+	var refused *limits.Refusal
+	var unusable *UnusableError
+	var unverified *learned.UnverifiedError
+	switch limited := errors.As(err, &refused); {
+	case a.in.Context().Err() != nil:
+		return nil, context.Cause(a.in.Context()) // the client has left
+	case limited && a.hasAlternative, errors.As(err, &unusable), errors.As(err, &unverified):
+		return nil, err // another credential is tried; an unusable or unverified credential may have no access
+	case a.shed != nil && a.fallback != nil:
+		a.result.cache = CacheStatus{Hit: true}
+		return g.useFallback(a, "overload"), nil
+	case a.shed != nil:
+		return nil, err
+	case a.fallback == nil && a.stale != nil && a.stale.NeverStale(a.rule) && !limited:
+		return nil, &failure{
+			status: http.StatusGatewayTimeout, detail: "upstream", cause: err,
+			message: "Gateway Timeout: the stored response must be revalidated, and the upstream cannot be reached",
+		}
+	case a.fallback == nil:
+		return nil, err
+	case limited:
+		if a.record.Sent == 0 {
+			a.result.cache = CacheStatus{Hit: true} // no request was forwarded
+		}
+		return g.useFallback(a, string(refused.Reason)), nil
+	}
+	a.result.err = err.Error()
+	return g.useFallback(a, "upstream"), nil
+}
+
+// useFallback returns the stale fallback and puts the reason into Cache-Status.
+func (g *Gateway) useFallback(a *attempt, reason string) *http.Response {
+	now := time.Now()
+	a.result.cache.setTTL(a.fallback, now)
+	a.result.cache.Detail = reason
+	return g.entryResponse(a, a.fallback, now)
+}
+
 // fetchUnconditionally repeats a request with only the client's own conditions.
 func (g *Gateway) fetchUnconditionally(a *attempt, out *http.Request, resp *http.Response) (*http.Response, coalesce.Ending, error) {
 	discard(resp.Body)
@@ -103,34 +167,37 @@ func (g *Gateway) fetchUnconditionally(a *attempt, out *http.Request, resp *http
 	return g.fetch(a, out.Clone(a.ctx)) // the transport may still read the header of out
 }
 
-// refutes contains the statuses of unsafe requests which show that the object is not in the state that the client has seen.
-var refutes = []int{
-	http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict, http.StatusGone, http.StatusPreconditionFailed, http.StatusUnprocessableEntity,
+// newerThan returns the stored response if the upstream has returned an earlier state, and otherwise nil. The client may have
+// seen the stored response, and no change since then explains the earlier state. Another replica of the upstream lags. The
+// stored response is suspect from then on.
+func (g *Gateway) newerThan(a *attempt, status int, h http.Header) *http.Response {
+	if !a.cacheable {
+		return nil
+	}
+	stored, _ := g.Cache.Memory.Lookup(a.key, a.header)
+	if stored == nil || g.Cache.Purged(stored.Tags, stored.Since) {
+		return nil
+	}
+	now := time.Now()
+	if !stored.Succeeds(status, h, a.began, now) {
+		return nil
+	}
+	stored = stored.Lagged()
+	g.Cache.Put(a.in.Context(), a.key, stored, func(bool) {})
+	a.result.cache.setTTL(stored, now)
+	a.result.cache.suspect(cache.CauseLag)
+	return g.entryResponse(a, stored, now)
 }
 
-// purgeAfterFailure purges the responses to the client that a failed unsafe request shows to be outdated, so that the client
-// does not repeat the request because of them. An object that fails validation may be unchanged, so its responses are
-// revalidated only once.
-func (g *Gateway) purgeAfterFailure(a *attempt, status int) {
-	if !slices.Contains(refutes, status) {
+// deleteOldPart removes the stored part of a response if a complete response has other validators.
+func (g *Gateway) deleteOldPart(a *attempt, resp *http.Response) {
+	if !a.cacheable || resp.StatusCode != http.StatusOK {
 		return
 	}
-	lag := g.Lag
-	if status == http.StatusUnprocessableEntity {
-		lag = 0
+	if part, _ := g.Cache.Memory.Lookup(partKey(a.key), a.header); part != nil && part.Differs(resp) {
+		g.Cache.Delete(a.in.Context(), partKey(a.key))
 	}
-	g.Cache.PurgeUnsettled(a.in.Context(), lag, cache.CauseFailedWrite, g.tagsOfObject(a.question, status == http.StatusUnprocessableEntity)...)
 }
-
-// purgeUncertain purges the responses that an unsafe request with an unknown result may have changed. Until the upstream has
-// certainly stopped working on the request, these responses are stale even if they are fetched again.
-func (g *Gateway) purgeUncertain(a *attempt) {
-	g.Cache.PurgeUnsettled(a.detach(), stoppedWorking, cache.CauseWrite, g.tagsOfUncertain(a.question)...)
-}
-
-// stoppedWorking is the time after which the upstream has stopped working on a request: ten seconds (Document B section
-// 8.4), and a margin.
-const stoppedWorking = 15 * time.Second
 
 // store returns the response for the client. When the body is complete, store stores it, or passes it to the followers of
 // the call: the response to a GraphQL query without a rule, or a client error that cannot be stored. Such a response loses
@@ -151,8 +218,8 @@ func (g *Gateway) store(
 	if passes {
 		vary, passes = g.errorVary(a, answer)
 	}
-	kept := &buffer{budget: &g.Background.buffers}
-	fits := resp.ContentLength <= maxEntry && delimited(resp) && (!ok && !passes || hasEnded(resp) || kept.reserve(resp.ContentLength))
+	kept := spool.NewBuffer(&g.Background.buffers)
+	fits := resp.ContentLength <= maxEntry && delimited(resp) && (!ok && !passes || hasEnded(resp) || kept.Reserve(resp.ContentLength))
 	if !ok || !fits {
 		if a.last != nil && a.replacesStored(resp.StatusCode) {
 			g.deleteStored(a)
@@ -189,7 +256,7 @@ func (g *Gateway) store(
 		}
 		if a.graphQL != nil {
 			if !a.cacheable {
-				a.tagNodes(e)
+				e.Tags = append(e.Tags, tags.OfNodes(e.Body)...)
 				return coalesce.Ending{Result: coalesce.Shared, Response: e}
 			}
 			a.completeQueryEntry(e)
@@ -215,11 +282,11 @@ func (g *Gateway) store(
 	} else {
 		hasTTL = !a.match.Operation.MayBeUnfinished() // the end of the body decides
 		finish := func(body []byte, ok bool) { a.call.Finish(complete(body, ok)) }
-		s := newSpool(resp, kept, finish)
+		s := spool.New(resp.Body, resp.ContentLength, kept, finish)
 		if !passes && a.mayShareBody(e) {
 			g.shareThrough(a, s, e)
 		}
-		own.Body = s.leader
+		own.Body = s.Leader()
 		g.fillInBackground(a.record.ID, a.call, s)
 	}
 	if a.result.cache.Stored = stored; stored && hasTTL {
@@ -230,33 +297,6 @@ func (g *Gateway) store(
 		ending = private
 	}
 	return &own, ending
-}
-
-// newEntry returns the entry of a response without its body.
-func (g *Gateway) newEntry(a *attempt, answer cache.Response, vary []cache.Field, lifetime time.Duration) *cache.Entry {
-	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
-	e.Vary, e.BaseKey, e.Tags = vary, a.baseKey, a.storedTags(e.Status)
-	e.Began(a.began)
-	e.Replaces(a.last, g.Lag)
-	a.boundLifetime(e)
-	return e
-}
-
-// fillInBackground reads a body ahead of the client. While the call has followers, the read continues after a
-// disconnect of the client.
-func (g *Gateway) fillInBackground(id string, call *coalesce.Call, s *spool) {
-	g.Background.running.Go(func() {
-		defer context.AfterFunc(g.Background.ctx, call.Close)()
-		defer func() {
-			if p := recover(); p != nil { // net/http recovers only panics of handlers
-				g.Log.Error("panic while reading a response", "request", id, "panic", p, "stack", string(debug.Stack()))
-				_ = s.body.Close()
-				s.stop(errPanic)
-				call.Finish(coalesce.Ending{Result: coalesce.Private})
-			}
-		}()
-		s.fill()
-	})
 }
 
 // mayBeLimited reports whether the last response is a limit error, or may be a limit error that the next response confirms.
@@ -281,44 +321,25 @@ func (g *Gateway) storable(a *attempt, answer cache.Response) (lifetime time.Dur
 	return lifetime, vary, allowed && selectable
 }
 
-// newerThan returns the stored response if the upstream has returned an earlier state, and otherwise nil. The client may have
-// seen the stored response, and no change since then explains the earlier state. Another replica of the upstream lags. The
-// stored response is suspect from then on.
-func (g *Gateway) newerThan(a *attempt, status int, h http.Header) *http.Response {
-	if !a.cacheable {
-		return nil
-	}
-	stored, _ := g.Cache.Memory.Lookup(a.key, a.header)
-	if stored == nil || g.Cache.Purged(stored.Tags, stored.Since) {
-		return nil
-	}
-	now := time.Now()
-	if !stored.Succeeds(status, h, a.began, now) {
-		return nil
-	}
-	stored = stored.Lagged()
-	g.Cache.Put(a.in.Context(), a.key, stored, func(bool) {})
-	a.result.cache.setTTL(stored, now)
-	a.result.cache.suspect(cache.CauseLag)
-	return g.entryResponse(a, stored, now)
+// isFailure reports whether a status that can be stored is an error that may concern the request or the state of the
+// upstream instead of the resource. Such an error never replaces a stored response, and is never served stale.
+func (q *question) isFailure(status int) bool {
+	return q.rule.AnyStatus && status >= http.StatusBadRequest && status != http.StatusNotFound && status != http.StatusGone
 }
 
-// boundLifetime applies the longest lifetime of the operation to a stored response.
-func (a *attempt) boundLifetime(e *cache.Entry) {
-	if most := a.match.Operation.Cache.MaxTTL; most > 0 {
-		e.Lifetime = min(e.Lifetime, most)
-	}
-}
+// maxPlain is the size of the largest request header whose error is stored.
+const maxPlain = 4 << 10
 
-// unfinishedTag is the tag of stored responses about unfinished states.
-const unfinishedTag = "unfinished"
-
-// boundUnfinished shortens the lifetime of a stored response with a body about an unfinished state, and adds its tag.
-func (a *attempt) boundUnfinished(e *cache.Entry) {
-	if op := a.match.Operation; op.MayBeUnfinished() && op.Unfinished(e.Body) {
-		e.Lifetime = min(e.Lifetime, policy.UnfinishedLifetime())
-		e.Tags = append(e.Tags, unfinishedTag)
+// isPlain reports whether a request header is short and in ASCII. The upstream may refuse other headers.
+func isPlain(h http.Header) bool {
+	for _, values := range h {
+		for _, value := range values {
+			if strings.ContainsFunc(value, func(r rune) bool { return r > unicode.MaxASCII }) {
+				return false
+			}
+		}
 	}
+	return headerSize(h) <= maxPlain
 }
 
 // coveredFields returns the request fields that a Vary field may name without creating a variant of the question.
@@ -363,41 +384,14 @@ func (a *attempt) sharesError(answer cache.Response) bool {
 	return !a.unclear && isPlain(a.header) && !d.Has("no-store") && (a.rule.OneCaller || !d.Has("private")) && len(answer.Header["Set-Cookie"]) == 0
 }
 
-// deleteStored removes the stored responses to the question, complete and partial.
-func (g *Gateway) deleteStored(a *attempt) {
-	g.Cache.Delete(a.in.Context(), a.key)
-	g.Cache.Delete(a.in.Context(), partKey(a.key))
-}
-
-// deleteOldPart removes the stored part of a response if a complete response has other validators.
-func (g *Gateway) deleteOldPart(a *attempt, resp *http.Response) {
-	if !a.cacheable || resp.StatusCode != http.StatusOK {
-		return
-	}
-	if part, _ := g.Cache.Memory.Lookup(partKey(a.key), a.header); part != nil && part.Differs(resp) {
-		g.Cache.Delete(a.in.Context(), partKey(a.key))
-	}
-}
-
-// isFailure reports whether a status that can be stored is an error that may concern the request or the state of the
-// upstream instead of the resource. Such an error never replaces a stored response, and is never served stale.
-func (q *question) isFailure(status int) bool {
-	return q.rule.AnyStatus && status >= http.StatusBadRequest && status != http.StatusNotFound && status != http.StatusGone
-}
-
-// maxPlain is the size of the largest request header whose error is stored.
-const maxPlain = 4 << 10
-
-// isPlain reports whether a request header is short and in ASCII. The upstream may refuse other headers.
-func isPlain(h http.Header) bool {
-	for _, values := range h {
-		for _, value := range values {
-			if strings.ContainsFunc(value, func(r rune) bool { return r > unicode.MaxASCII }) {
-				return false
-			}
-		}
-	}
-	return headerSize(h) <= maxPlain
+// newEntry returns the entry of a response without its body.
+func (g *Gateway) newEntry(a *attempt, answer cache.Response, vary []cache.Field, lifetime time.Duration) *cache.Entry {
+	e := cache.NewEntry(g.withoutCaller(a, answer), nil, lifetime)
+	e.Vary, e.BaseKey, e.Tags = vary, a.baseKey, a.tagged().Stored(e.Status)
+	e.Began(a.began)
+	e.Replaces(a.last, g.Lag)
+	a.boundLifetime(e)
+	return e
 }
 
 // withoutCaller removes the fields that may identify the caller from a response that all callers share.
@@ -406,6 +400,46 @@ func (g *Gateway) withoutCaller(a *attempt, answer cache.Response) cache.Respons
 		return answer.WithoutCaller(g.Dialect.Describe)
 	}
 	return answer
+}
+
+// boundLifetime applies the longest lifetime of the operation to a stored response.
+func (a *attempt) boundLifetime(e *cache.Entry) {
+	if most := a.match.Operation.Cache.MaxTTL; most > 0 {
+		e.Lifetime = min(e.Lifetime, most)
+	}
+}
+
+// unfinishedTag is the tag of stored responses about unfinished states.
+const unfinishedTag = "unfinished"
+
+// boundUnfinished shortens the lifetime of a stored response with a body about an unfinished state, and adds its tag.
+func (a *attempt) boundUnfinished(e *cache.Entry) {
+	if op := a.match.Operation; op.MayBeUnfinished() && op.Unfinished(e.Body) {
+		e.Lifetime = min(e.Lifetime, policy.UnfinishedLifetime())
+		e.Tags = append(e.Tags, unfinishedTag)
+	}
+}
+
+// resultFor returns the result of a call whose response is stored as e.
+func (a *attempt) resultFor(e *cache.Entry) coalesce.Result {
+	if e.SingleUse(a.rule) {
+		return coalesce.Private
+	}
+	return coalesce.Stored
+}
+
+// checkEvents reports a lost event if a revalidation replaced a response whose changes webhooks report, and no event
+// has arrived. e is the new response.
+func (g *Gateway) checkEvents(a *attempt, e *cache.Entry) {
+	old := a.stale
+	if g.WebhookFresh == 0 || old == nil || old.Suspect != "" || old.Status != http.StatusOK || e.Status != http.StatusOK || bytes.Equal(old.Body, e.Body) ||
+		g.Cache.Purged(old.Tags, old.Since) || !g.reported(a.question, old) {
+		return
+	}
+	objects, _ := g.eventSource(a.question)
+	g.Log.Warn("response changed without a webhook event; its repository or organization is revalidated until the next delivery",
+		"request", a.record.ID, "object", objects[0], "operation", a.match.Operation.ID)
+	g.Cache.ReportLost(a.detach(), objects[0])
 }
 
 // outdatesStored reports whether a response to a HEAD request (RFC 9111 section 4.3.5) or to a range request shows that
@@ -432,16 +466,37 @@ func (a *attempt) replacesStored(status int) bool {
 	return false
 }
 
-// checkEvents reports a lost event if a revalidation replaced a response whose changes webhooks report, and no event
-// has arrived. e is the new response.
-func (g *Gateway) checkEvents(a *attempt, e *cache.Entry) {
-	old := a.stale
-	if g.WebhookFresh == 0 || old == nil || old.Suspect != "" || old.Status != http.StatusOK || e.Status != http.StatusOK || bytes.Equal(old.Body, e.Body) ||
-		g.Cache.Purged(old.Tags, old.Since) || !g.reported(a.question, old) {
+// deleteStored removes the stored responses to the question, complete and partial.
+func (g *Gateway) deleteStored(a *attempt) {
+	g.Cache.Delete(a.in.Context(), a.key)
+	g.Cache.Delete(a.in.Context(), partKey(a.key))
+}
+
+// purgeUncertain purges the responses that an unsafe request with an unknown result may have changed. Until the upstream has
+// certainly stopped working on the request, these responses are stale even if they are fetched again.
+func (g *Gateway) purgeUncertain(a *attempt) {
+	g.Cache.PurgeUnsettled(a.detach(), stoppedWorking, cache.CauseWrite, g.tagsOfUncertain(a.question)...)
+}
+
+// stoppedWorking is the time after which the upstream has stopped working on a request: ten seconds (Document B section
+// 8.4), and a margin.
+const stoppedWorking = 15 * time.Second
+
+// purgeAfterFailure purges the responses to the client that a failed unsafe request shows to be outdated, so that the client
+// does not repeat the request because of them. An object that fails validation may be unchanged, so its responses are
+// revalidated only once.
+func (g *Gateway) purgeAfterFailure(a *attempt, status int) {
+	if !slices.Contains(refutes, status) {
 		return
 	}
-	objects, _ := g.eventSource(a.question)
-	g.Log.Warn("response changed without a webhook event; its repository or organization is revalidated until the next delivery",
-		"request", a.record.ID, "object", objects[0], "operation", a.match.Operation.ID)
-	g.Cache.ReportLost(a.detach(), objects[0])
+	lag := g.Lag
+	if status == http.StatusUnprocessableEntity {
+		lag = 0
+	}
+	g.Cache.PurgeUnsettled(a.in.Context(), lag, cache.CauseFailedWrite, tags.OfObject(g.Catalogue, a.tagged(), g.ownCallers(a.question), status == http.StatusUnprocessableEntity)...)
+}
+
+// refutes contains the statuses of unsafe requests which show that the object is not in the state that the client has seen.
+var refutes = []int{
+	http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict, http.StatusGone, http.StatusPreconditionFailed, http.StatusUnprocessableEntity,
 }

@@ -8,6 +8,7 @@ import (
 	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,6 +81,65 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// checkOwn refuses a request that would send a key or a token for this gateway upstream. It checks the forwarded fields, the
+// path and the query, and the fields for credentials: their client expects that they arrive.
+func (g *Gateway) checkOwn(a *attempt) error {
+	if g.HoldsOwn == nil {
+		return nil
+	}
+	holds := func(text string) bool { return g.holdsOwn(a.exchange, text) }
+	if refusal := g.findOwn(a.exchange, a.header, "the field "); refusal != nil {
+		return refusal
+	}
+	if refusal := g.findOwn(a.exchange, a.credentials, "the field "); refusal != nil {
+		return refusal
+	}
+	for parameter := range strings.SplitSeq(a.match.Query, "&") {
+		name, value, _ := strings.Cut(parameter, "=")
+		switch {
+		case holds(name):
+			return ownRefusal("the name of a query parameter")
+		case holds(value):
+			return ownRefusal("the query parameter " + name)
+		}
+	}
+	for segment := range strings.SplitSeq(a.match.Path, "/") {
+		if holds(segment) {
+			return ownRefusal("the path")
+		}
+	}
+	return nil
+}
+
+// findOwn returns the refusal for a key or a token for this gateway in fields or trailers, or nil.
+func (g *Gateway) findOwn(ex *exchange, fields http.Header, kind string) *failure {
+	for name, values := range fields {
+		if name == "Via" { // the last value is that of the gateway
+			values = values[:len(values)-len(g.via)]
+		}
+		if slices.ContainsFunc(values, func(value string) bool { return g.holdsOwn(ex, value) }) {
+			return ownRefusal(kind + name)
+		}
+	}
+	return nil
+}
+
+// minOwn is the length of the shortest text that can contain a key or a token for this gateway.
+const minOwn = 20
+
+// holdsOwn reports whether a text of a request contains a key or a token for this gateway.
+func (g *Gateway) holdsOwn(ex *exchange, text string) bool {
+	return g.HoldsOwn != nil && len(text) >= minOwn && g.HoldsOwn(ex.in, text)
+}
+
+// ownRefusal refuses a request that would send a key or a token for this gateway upstream.
+func ownRefusal(place string) *failure {
+	return &failure{
+		status: http.StatusBadRequest, detail: "key",
+		message: "Bad Request: " + place + " has a key or a token for this gateway, which must not reach the API; send it only in Authorization",
+	}
+}
+
 // target returns the upstream URL of a canonical request target.
 func (g *Gateway) target(m policy.Match) *url.URL {
 	u := *g.Upstream
@@ -93,6 +153,15 @@ func (g *Gateway) target(m policy.Match) *url.URL {
 	u.Path, _ = url.PathUnescape(u.RawPath) // canonical paths have valid escapes
 	u.RawQuery = m.Query
 	return &u
+}
+
+// outbound returns the header of the request upstream, without the credential and the conditions.
+func (a *attempt) outbound() http.Header {
+	h := maps.Clone(a.header)
+	if !a.identityAsked && len(a.acceptEncoding) > 0 {
+		h["Accept-Encoding"] = a.acceptEncoding
+	}
+	return h
 }
 
 // addTrailers forwards the trailers of a request with a body that have no row in the table. In trailers the fields with a row have
@@ -134,88 +203,36 @@ func (b *trailedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func fieldSet(names string) map[string]bool {
-	set := map[string]bool{}
-	for name := range strings.FieldsSeq(names) {
-		set[name] = true
+// answerWithAny gets the response with one of the client's credentials, starting with the chosen credential. Each credential
+// is tried once. The credential with the earliest end of its limit is then tried again, as long as the client waits.
+// The returned attempt is the one whose response or error the client gets.
+//
+// An unsafe request is repeated only if the request was not sent, or has no body and got 401.
+func (g *Gateway) answerWithAny(a *attempt, out *http.Request) (*attempt, *http.Response, error) {
+	pick := a.identity.Pick
+	if pick == nil || a.record.Background {
+		resp, err := g.answer(a, out)
+		return a, resp, err
 	}
-	return set
-}
-
-// returnedFields are the response fields that clients get for known operations. Fields with the dialect's vendor in
-// their name are also returned. Fields about the upstream's host are removed. The ReverseProxy and the cache use, and
-// later remove, the connection fields in the last line.
-var returnedFields = fieldSet(`
-	Accept-Ranges Access-Control-Allow-Origin
-	Access-Control-Expose-Headers Age Allow Cache-Control Cache-Status Content-Disposition
-	Content-Encoding Content-Language Content-Length Content-Location Content-Range
-	Content-Security-Policy Content-Type Date Deprecation Etag Expires Last-Modified Link Location
-	Pragma Referrer-Policy Retry-After Set-Cookie Sunset Vary Warning Www-Authenticate
-	X-Accepted-Oauth-Scopes X-Content-Type-Options X-Frame-Options X-Oauth-Client-Id X-Oauth-Scopes
-	X-Poll-Interval X-Ratelimit-Limit X-Ratelimit-Remaining X-Ratelimit-Reset X-Ratelimit-Resource
-	X-Ratelimit-Used X-Xss-Protection
-	Connection Keep-Alive Trailer Transfer-Encoding Upgrade
-`)
-
-// unreturnedFields are removed from all responses. These fields describe the upstream's host, its trace or the
-// budget of another request. In a browser they would apply to the host of the gateway. Access-Control-Allow-Credentials
-// would let another site read what a client certificate in the browser may read.
-var unreturnedFields = []string{
-	"Access-Control-Allow-Credentials", "Alt-Svc", "Nel", "Proxy-Authenticate", "Proxy-Authentication-Info", "Ratelimit", "Ratelimit-Policy",
-	"Refresh", "Report-To", "Reporting-Endpoints", "Service-Worker-Allowed", "Strict-Transport-Security", traceresponseHeader, "Via",
-}
-
-// filterResponse removes the response fields that clients do not get. The ReverseProxy later removes fields named by
-// Connection (RFC 9110 section 7.6.1).
-func (g *Gateway) filterResponse(op *policy.Operation, h http.Header) {
-	for _, name := range unreturnedFields {
-		delete(h, name)
-	}
-	if !op.Known() {
-		return
-	}
-	for name := range h {
-		if !returnedFields[name] && !strings.Contains(strings.ToLower(name), g.Dialect.Vendor) {
-			delete(h, name)
+	var before earlierAttempts
+	for {
+		t := g.answerWith(a, out, &before)
+		v := t.verdict(before.rejected)
+		if v == verdictFinal {
+			return before.use(t)
 		}
-	}
-}
-
-// interimFields returns the fields of an interim response that clients get: for a known operation Link, the field of
-// early hints (RFC 8297). Other fields describe the upstream's host, its connection or the budget of another request.
-func (g *Gateway) interimFields(a *attempt, h http.Header) http.Header {
-	kept := http.Header{}
-	for name, values := range h {
-		if name == "Link" || !a.match.Operation.Known() && !strings.HasPrefix(name, "X-Ratelimit-") && !connectionFields[name] {
-			kept[name] = values
+		before.add(t, v)
+		request := g.budgetedRequest(a.question, before.classes)
+		request.Limited = v == verdictLimited
+		next, ok := pick(request)
+		if v == verdictRejected && t.resp != nil && (ok || len(before.limited)+len(before.hidden) > 0) {
+			discard(t.resp.Body)
 		}
+		if !ok {
+			return g.lastAttempt(t, out, before)
+		}
+		a = g.newAttempt(a.exchange, g.withCredential(a.exchange, a.question, next))
 	}
-	g.filterResponse(a.match.Operation, kept)
-	g.localize(a.exchange, kept)
-	return kept
-}
-
-// connectionFields describe the connection to the upstream or its client there.
-var connectionFields = fieldSet("Connection Keep-Alive Proxy-Connection Set-Cookie Trailer Transfer-Encoding Upgrade")
-
-// forwardedBody records an error of the upstream's body. A disconnect of the client is not recorded.
-type forwardedBody struct {
-	io.ReadCloser
-	g    *Gateway
-	a    *attempt
-	resp *http.Response
-}
-
-func (b *forwardedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if err == io.EOF {
-		b.g.filterResponse(b.a.match.Operation, b.resp.Trailer) // net/http has set the trailers
-	}
-	if ex := b.a.exchange; err != nil && err != io.EOF && ex.in.Context().Err() == nil {
-		ex.broken, ex.record.Error = true, "upstream body ended early: "+err.Error()
-		ex.record.Cache.Stored, ex.record.Cache.HasTTL = false, false
-	}
-	return n, err
 }
 
 // answered is an attempt with its response or its error.
@@ -249,38 +266,6 @@ type earlierAttempts struct {
 	limited, hidden []answered
 	// rejected is set after the upstream has rejected a credential. A second rejection is final.
 	rejected bool
-}
-
-// answerWithAny gets the response with one of the client's credentials, starting with the chosen credential. Each credential
-// is tried once. The credential with the earliest end of its limit is then tried again, as long as the client waits.
-// The returned attempt is the one whose response or error the client gets.
-//
-// An unsafe request is repeated only if the request was not sent, or has no body and got 401.
-func (g *Gateway) answerWithAny(a *attempt, out *http.Request) (*attempt, *http.Response, error) {
-	pick := a.identity.Pick
-	if pick == nil || a.record.Background {
-		resp, err := g.answer(a, out)
-		return a, resp, err
-	}
-	var before earlierAttempts
-	for {
-		t := g.answerWith(a, out, &before)
-		v := t.verdict(before.rejected)
-		if v == verdictFinal {
-			return before.use(t)
-		}
-		before.add(t, v)
-		request := g.budgetedRequest(a.question, before.classes)
-		request.Limited = v == verdictLimited
-		next, ok := pick(request)
-		if v == verdictRejected && t.resp != nil && (ok || len(before.limited)+len(before.hidden) > 0) {
-			discard(t.resp.Body)
-		}
-		if !ok {
-			return g.lastAttempt(t, out, before)
-		}
-		a = g.newAttempt(a.exchange, g.withCredential(a.exchange, a.question, next))
-	}
 }
 
 // answerWith makes one attempt with the credential of its question.
@@ -319,13 +304,6 @@ func (g *Gateway) useHit(a *attempt, e *cache.Entry) *http.Response {
 	return g.entryResponse(a, e, now)
 }
 
-// mayBeHidden reports whether another credential of the client may have access to a resource after this credential got
-// status.
-func (q *question) mayBeHidden(status int) bool {
-	return q.identity.Pick != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
-		q.match.Operation.Safe() && !q.match.Operation.Personal
-}
-
 func (t answered) verdict(rejectedBefore bool) verdict {
 	safe := t.match.Operation.Safe()
 	var unusable *UnusableError
@@ -348,6 +326,13 @@ func (t answered) verdict(rejectedBefore bool) verdict {
 		return verdictHidden
 	}
 	return verdictFinal
+}
+
+// mayBeHidden reports whether another credential of the client may have access to a resource after this credential got
+// status.
+func (q *question) mayBeHidden(status int) bool {
+	return q.identity.Pick != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
+		q.match.Operation.Safe() && !q.match.Operation.Personal
 }
 
 // add records an attempt. The first hidden response is kept, and other responses are discarded.
@@ -434,4 +419,24 @@ func soonest(list []answered) answered {
 		}
 	}
 	return best
+}
+
+// forwardedBody records an error of the upstream's body. A disconnect of the client is not recorded.
+type forwardedBody struct {
+	io.ReadCloser
+	g    *Gateway
+	a    *attempt
+	resp *http.Response
+}
+
+func (b *forwardedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		b.g.filterResponse(b.a.match.Operation, b.resp.Trailer) // net/http has set the trailers
+	}
+	if ex := b.a.exchange; err != nil && err != io.EOF && ex.in.Context().Err() == nil {
+		ex.broken, ex.record.Error = true, "upstream body ended early: "+err.Error()
+		ex.record.Cache.Stored, ex.record.Cache.HasTTL = false, false
+	}
+	return n, err
 }

@@ -11,13 +11,14 @@
 //
 //	ServeHTTP               gateway.go
 //	  open                  exchange.go
+//	  traceRequest          trace.go
 //	  throttle              exchange.go
 //	  screen                exchange.go
 //	  ask                   question.go
 //	    requestTagOf        question.go
 //	    parse               question.go
-//	    lendFor             identity.go
-//	    chooseCredential    identity.go
+//	    lendFor             question.go
+//	    chooseCredential    question.go
 //	    setCredential       question.go
 //	      outbound          question.go
 //	      setKey            question.go
@@ -26,7 +27,7 @@
 //	    authorize           question.go
 //	      checkToken        question.go
 //	  newAttempt            attempt.go
-//	  answerFromLedger      reply.go
+//	  answerFromLedger      ratelimit.go
 //	  answerFromCache       attempt.go
 //	    usableEntry         attempt.go
 //	      lookup            attempt.go
@@ -34,56 +35,56 @@
 //	      isCurrent         attempt.go
 //	      isHit             attempt.go
 //	    replyFromEntry      reply.go
-//	      hitStatus         record.go
-//	      adopt             exchange.go
+//	      hitStatus         reply.go
+//	      adopt             attempt.go
 //	      copyEntryHeader   reply.go
 //	      storedContent     reply.go
 //	      finishHeader      reply.go
 //	        localize        reply.go
 //	        setWeirHeaders  reply.go
 //	  finish                gateway.go
-//	    conclude            record.go
-//	      maskedPath        record.go
-//	      targetHash        record.go
+//	    conclude            gateway.go
+//	      maskedPath        gateway.go
+//	      targetHash        gateway.go
 //	    endTrace            trace.go
 //	    Observe             gateway.go
 //
 // A miss makes these calls after answerFromCache:
 //
-//	ServeHTTP                   gateway.go
-//	  chooseByBudget            identity.go
-//	  shed                      exchange.go
-//	  bufferSmallBody           exchange.go
-//	  forward                   forward.go
-//	    checkOwn                question.go
-//	    answerWithAny           forward.go
-//	      answer                fetch.go
-//	        coalesce            coalesce.go
-//	          join              coalesce.go
-//	          startCall         coalesce.go
-//	            lead            coalesce.go
+//	ServeHTTP                 gateway.go
+//	  chooseByBudget          attempt.go
+//	  shed                    exchange.go
+//	  bufferSmallBody         exchange.go
+//	  forward                 forward.go
+//	    checkOwn              forward.go
+//	    answerWithAny         forward.go
+//	      answer              coalesce.go
+//	        coalesce          coalesce.go
+//	          join            coalesce.go
+//	          startCall       coalesce.go
+//	            lead          coalesce.go
 //	              fetchForFleet coalesce.go
-//	                fetch       fetch.go
-//	                  send      upstream.go
-//	                  store     fetch.go
-//	    encode                  reply.go
-//	    finishHeader            reply.go
-//	send                        upstream.go
-//	  beginToken                upstream.go
-//	  makeReady                 upstream.go
-//	    awaitCredential         upstream.go
-//	    queue                   upstream.go
-//	    prepare                 upstream.go
-//	      sendCredential        upstream.go
-//	      setConditions         proof.go
-//	  roundTrip                 transport.go
-//	    recognizeLimit          transport.go
-//	  settle                    upstream.go
-//	  learnIdentity             identity.go
-//	  observeUpstream           upstream.go
-//	  endCredentialUse          upstream.go
-//	  observeToken              upstream.go
-//	  readAhead                 bodies.go
+//	                fetch     fetch.go
+//	                  send    upstream.go
+//	                  store   fetch.go
+//	    encode                reply.go
+//	    finishHeader          reply.go
+//	send                      upstream.go
+//	  beginToken              upstream.go
+//	  makeReady               upstream.go
+//	    awaitCredential       upstream.go
+//	    queue                 upstream.go
+//	    prepare               upstream.go
+//	      sendCredential      upstream.go
+//	      setConditions       proof.go
+//	  roundTrip               transport.go
+//	    recognizeLimit        transport.go
+//	  settle                  upstream.go
+//	  learnIdentity           upstream.go
+//	  observeUpstream         upstream.go
+//	  endCredentialUse        upstream.go
+//	  observeToken            upstream.go
+//	  readAhead               bodies.go
 //
 // A revalidation makes these calls after send:
 //
@@ -108,6 +109,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -127,6 +129,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/secrets"
 )
 
 // Config configures a gateway. All fields are required unless documented otherwise.
@@ -302,7 +305,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (g *Gateway) finish(ex *exchange) {
 	p := recover()
 	defer ex.body.Detach()
-	defer ex.buffered.release()
+	defer ex.buffered.Release()
 	defer inbound.LimitEnd(ex.w.ResponseWriter)
 	if ex.counted != notCounted {
 		defer func() {
@@ -347,3 +350,55 @@ func (g *Gateway) finish(ex *exchange) {
 
 // statusClientGone is the recorded status if the client disconnected before the end of the response.
 const statusClientGone = 499
+
+// conclude sets the fields that describe the result and the target at the end of the request.
+func (g *Gateway) conclude(ex *exchange) {
+	r := ex.record
+	if ex.lateLimit != nil {
+		e, failure := ex.lateLimit.result()
+		r.QueryFailure = failure
+		if e.Kind != limits.NotLimited {
+			r.Limited, r.LimitAnswer = e.Kind, e.Name
+			for i, s := range slices.Backward(r.Stages) {
+				if s.Name == StageRequest {
+					r.Stages[i].Limited = e.Kind
+					break
+				}
+			}
+		}
+	}
+	r.Account = g.Ledger.Canonical(r.Account)
+	r.Outcome = r.Cache.Outcome()
+	r.Path, r.Target = ex.maskedPath(), ex.question.targetHash()
+	switch q := ex.question; {
+	case q == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, r.Operation == rateLimitOperation:
+	case r.Status == http.StatusNotModified && q.identity.Caller.Kind != policy.Unauthenticated:
+		// An authenticated 304 costs no quota at the upstream either.
+	default:
+		r.Saved = r.Outcome != OutcomeRefused && r.Outcome != OutcomeBypass && r.Outcome != OutcomeMiss
+	}
+}
+
+// maskedPath returns the path for records and traces, without segments that may contain a secret. For an unknown operation,
+// maskedPath returns the route.
+func (ex *exchange) maskedPath() string {
+	if ex.question == nil || !ex.question.match.Operation.Known() {
+		return ex.record.Route
+	}
+	return secrets.MaskPath(ex.question.match.Path, ex.in.Header)
+}
+
+// targetHash returns a hash that identifies the target of a request, with its query and with a GraphQL query and its
+// variables. Two requests with the same hash and the same caller are the same question. The hash is empty for a GraphQL
+// call that cannot share a response, such as a mutation.
+func (q *question) targetHash() string {
+	switch {
+	case q == nil, q.graphQL != nil && q.graphQL.Question == "":
+		return ""
+	case q.graphQL != nil:
+		return hexOf(cache.NewKey(q.match.Path, q.match.Query, q.graphQL.Question))
+	}
+	return hexOf(cache.NewKey(q.match.Path, q.match.Query))
+}
+
+func hexOf(key cache.Key) string { return hex.EncodeToString(key[:8]) }

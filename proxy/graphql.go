@@ -3,7 +3,6 @@ package proxy
 import (
 	"encoding/json"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // queryConditions are the request fields with which a GraphQL query is not shared, because they change the meaning of the
@@ -36,11 +36,8 @@ func (g *Gateway) setQueryKey(q *question) {
 	q.cacheable, q.ttl = cacheable, rule.TTL
 }
 
-// isQuery reports whether the question is a GraphQL query, which changes nothing. A request with a URL query string returns
-// false, because the string may contain a mutation.
-func (q *question) isQuery() bool {
-	return q.graphQL != nil && q.graphQL.Kind == policy.GraphQLQuery && q.match.Query == ""
-}
+// isQuery reports whether the question is a GraphQL query, which changes nothing.
+func (q *question) isQuery() bool { return q.tagged().IsQuery() }
 
 // queryStorable reports whether the response to a GraphQL query may be stored, or given to the followers of its call, as
 // far as the header shows.
@@ -92,67 +89,8 @@ func (a *attempt) completeQueryEntry(e *cache.Entry) {
 	for _, name := range []string{"Etag", "Expires", "Last-Modified", "Pragma"} {
 		e.Header.Del(name)
 	}
-	a.tagNodes(e)
+	e.Tags = append(e.Tags, tags.OfNodes(e.Body)...)
 }
-
-// tagNodes adds the node IDs of a response to its tags.
-func (a *attempt) tagNodes(e *cache.Entry) {
-	for _, id := range responseID.FindAllSubmatch(e.Body, maxResponseIDs) {
-		e.Tags = append(e.Tags, nodeTag(string(id[1])))
-	}
-}
-
-const (
-	// maxResponseIDs bounds the node IDs of one response that become tags.
-	maxResponseIDs = 100
-	// maxNodeID is the length of the longest node ID that becomes a tag.
-	maxNodeID = 256
-)
-
-// responseID matches the field id in JSON. A quotation mark inside a string is escaped, so the text of a string does not
-// match.
-var responseID = regexp.MustCompile(`"id"\s*:\s*"([^"\\]{1,256})"`)
-
-// The parts of the tags of GraphQL queries.
-const (
-	graphQLOperation = "graphql"
-	allQueries       = "op:" + graphQLOperation
-	// anyObject stands for a repository or an organization that a query may reach without naming it.
-	anyObject = "?"
-)
-
-func nodeTag(id string) string     { return "node:" + id }
-func classTag(class string) string { return "class:" + class }
-
-// queriesOf returns the tag of the queries that name a repository or an organization.
-func queriesOf(name string) string { return allQueries + "@" + strings.ToLower(name) }
-
-// queryTags returns the tags of the response to a GraphQL query.
-func (q *question) queryTags() []string {
-	call, caller := q.graphQL, q.identity.Caller
-	tags := []string{allQueries, urlTag(q.match.Path), "account:" + caller.Account, classTag(caller.Class), credentialTag(caller.Class)}
-	for _, name := range call.Repositories {
-		name = strings.ToLower(name)
-		owner, _, _ := strings.Cut(name, "/")
-		tags = append(tags, queriesOf(name), queriesOf(owner), "repo:"+name, "org:"+owner)
-		for _, path := range []string{"/repos/" + name, "/orgs/" + owner, "/users/" + owner} {
-			tags = append(tags, credentialTag(caller.Class)+"@"+path+"/")
-		}
-	}
-	if call.ReachesUnnamed() {
-		tags = append(tags, queriesOf(anyObject), "repo:?", "org:?", credentialTag(caller.Class)+ofUnnamed)
-	}
-	for _, id := range call.NodeIDs {
-		if len(id) <= maxNodeID { // a change of a longer ID makes all queries stale
-			tags = append(tags, nodeTag(id))
-		}
-	}
-	slices.Sort(tags)
-	return slices.Compact(tags)
-}
-
-// maxChanged bounds the tags that a mutation purges one by one.
-const maxChanged = 100
 
 // writeResult is the result of an unsafe request.
 type writeResult int
@@ -212,89 +150,4 @@ type graphQLError struct {
 func (e graphQLError) isFault() bool {
 	message, _ := e.Message.(string)
 	return strings.HasPrefix(message, "Something went wrong while executing your query") || e.Type == "INTERNAL" || e.Type == "SERVICE_UNAVAILABLE"
-}
-
-// queriesChangedBy returns the tags that a successful unsafe request purges for GraphQL queries. The tags of a mutation also
-// reach REST responses.
-//
-//   - A mutation purges the queries of its caller, and everything about the repositories and nodes in its arguments. A node may
-//     be anywhere, so a mutation of nodes also purges the other responses to its account. With more than maxChanged names or a
-//     long node ID, it purges all queries, and with more than maxChanged repositories all responses.
-//   - A REST write purges the queries of its caller, the queries that name the repository or organization of its path, and the
-//     queries that may reach unnamed objects. If the path does not show the name, it purges all queries.
-//   - If the client has several credentials, all queries are purged instead of those of the caller.
-func (g *Gateway) queriesChangedBy(q *question) []string {
-	op, own := q.match.Operation, classTag(q.identity.Caller.Class)
-	if q.identity.Pick != nil {
-		own = allQueries
-	}
-	if call := q.graphQL; call != nil {
-		switch {
-		case q.isQuery():
-			return nil
-		case len(call.Repositories) > maxChanged:
-			return g.allResponses()
-		}
-		tags := []string{own}
-		if len(call.Repositories) == 0 || len(call.NodeIDs) > 0 {
-			tags = append(tags, "account:"+q.identity.Caller.Account)
-		}
-		long := func(id string) bool { return len(id) > maxNodeID }
-		if len(call.Repositories)+len(call.NodeIDs) > maxChanged || slices.ContainsFunc(call.NodeIDs, long) {
-			tags = append(tags, allQueries)
-		}
-		return append(tags, tagsOfNames(call)...)
-	}
-	at, name := q.match.Collection(), repositoryOrOwner(&q.match)
-	switch {
-	case op.ReadsOnly:
-		return nil
-	case name != "":
-		return []string{queriesOf(name), queriesOf(anyObject), own}
-	case at.Root == "repo" || at.Root == "org":
-		return []string{allQueries}
-	}
-	return []string{own, queriesOf(anyObject)}
-}
-
-// repositoryOrOwner returns the repository or the organization that a path names, or an empty string.
-func repositoryOrOwner(m *policy.Match) string {
-	at := m.Collection()
-	owner, repo := m.Params.Get("owner"), m.Params.Get("repo")
-	switch {
-	case (at.Root == "repo" || at.Root == "org") && at.Name != anyObject:
-		return at.Name
-	case at.Root != "repo" && at.Root != "org" && owner != "" && repo != "":
-		return owner + "/" + repo
-	}
-	return ""
-}
-
-// fullName is the form of a repository's name. The tags of other texts may mean many repositories.
-var fullName = regexp.MustCompile(`^[\w.-]+/[\w.-]+$`)
-
-// tagsOfNames returns the tags of the nodes and repositories that a mutation names.
-func tagsOfNames(call *policy.GraphQLCall) (tags []string) {
-	for _, id := range call.NodeIDs {
-		if len(id) <= maxNodeID {
-			tags = append(tags, nodeTag(id))
-		}
-	}
-	for _, name := range call.Repositories {
-		if fullName.MatchString(name) {
-			tags = append(tags, "repo:"+strings.ToLower(name))
-		}
-	}
-	return tags
-}
-
-// allResponses returns tags of which every response has one, except reference data. Their number is that of the operations.
-func (g *Gateway) allResponses() []string {
-	tags := []string{"op:" + policy.UnknownID}
-	for _, op := range g.Catalogue.Operations() {
-		if op.Cache.Class != policy.Shared {
-			tags = append(tags, "op:"+op.ID)
-		}
-	}
-	return tags
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // answers is an upstream that responds to the n-th request with the number n, after a second.
@@ -167,7 +168,7 @@ func TestQueryDoesNotJoinACallBeforeAChange(t *testing.T) {
 			w.ask(graphQLBody(`mutation{closeIssue(input:{issueId:"N_1"}){issue{id}}}`), bearer("b"))
 		},
 		"webhook": func(w *world) {
-			w.gateway.Cache.Purge(w.Context(), w.gateway.TagsOfEvent("issues", "acme/widgets", "acme", false)...)
+			w.gateway.Cache.Purge(w.Context(), tags.OfEvent(w.gateway.Catalogue, "issues", "acme/widgets", "acme", false)...)
 		},
 	} {
 		setup(exceptMutations(http.StatusOK)).sub(t, name, func(w *world) {
@@ -331,7 +332,7 @@ func TestChangeMakesQueriesStale(t *testing.T) {
 	const node = `{"query":"{node(id:\"PR_7\"){id}}"}`
 	event := func(name, repository, organization string) func(*world) {
 		return func(w *world) {
-			w.gateway.Cache.Purge(w.Context(), w.gateway.TagsOfEvent(name, repository, organization, name == "push")...)
+			w.gateway.Cache.Purge(w.Context(), tags.OfEvent(w.gateway.Catalogue, name, repository, organization, name == "push")...)
 		}
 	}
 	send := func(method, path string, fields ...string) func(*world) {
@@ -387,7 +388,7 @@ func TestChangeMakesQueriesStale(t *testing.T) {
 
 // A mutation makes the REST responses about the repositories of its arguments stale, with any number of names.
 func TestMutationMakesNamedRepositoriesStale(t *testing.T) {
-	many := make([]string, maxChanged)
+	many := make([]string, tags.MaxChanged)
 	for i := range many {
 		many[i] = strconv.Quote("acme/gear-" + strconv.Itoa(i))
 	}
@@ -397,8 +398,8 @@ func TestMutationMakesNamedRepositoriesStale(t *testing.T) {
 		stale           []string
 	}{
 		{"a repository", `repositoryNameWithOwner:"Acme/Widgets"`, []string{widgets}},
-		{"a repository and many nodes", `repositoryNameWithOwner:"Acme/Widgets",ids:[` + manyIDs(maxChanged) + `]`, []string{widgets}},
-		{"many nodes", `ids:[` + manyIDs(maxChanged+1) + `]`, nil},
+		{"a repository and many nodes", `repositoryNameWithOwner:"Acme/Widgets",ids:[` + manyIDs(tags.MaxChanged) + `]`, []string{widgets}},
+		{"many nodes", `ids:[` + manyIDs(tags.MaxChanged+1) + `]`, nil},
 		{"many repositories", `repositoryNameWithOwner:["acme/widgets",` + strings.Join(many, ",") + `]`, []string{widgets, gears, "/novelty"}},
 	} {
 		setup(replies(noData, fresh), storingLists(), withCatalogue).sub(t, c.name, func(w *world) {

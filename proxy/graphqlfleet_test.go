@@ -19,6 +19,7 @@ import (
 	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // fleetRepositories are the repositories of acme that the agents poll, with a pull request of each, or zero.
@@ -254,7 +255,7 @@ func (f *ghFleet) run(duration time.Duration, gh bool) int {
 			version := apply(random, repo)
 			time.Sleep(time.Second) // the webhook is on its way
 			g, name := replicas[random.IntN(len(replicas))], fleetRepositories[repo].name
-			g.Cache.Purge(f.Context(), g.TagsOfEvent("issues", "acme/"+name, "acme", false)...)
+			g.Cache.Purge(f.Context(), tags.OfEvent(g.Catalogue, "issues", "acme/"+name, "acme", false)...)
 			deliver(name, version)
 		}
 	}

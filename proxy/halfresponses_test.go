@@ -131,7 +131,8 @@ func (u *halfUpstream) option(t *testing.T) option {
 		_, _ = io.Copy(io.Discard, r.Body)
 		u.requests.Add(1)
 		time.Sleep(time.Second)
-		text := statusOK + "Content-Length: 13\r\n\r\n" + wholeText
+		// The next request must not be sent on this connection, which ends.
+		text := statusOK + "Connection: close\r\nContent-Length: 13\r\n\r\n" + wholeText
 		if u.half.Load() {
 			text = u.text
 		}

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/secrets"
 )
 
 // These expressions define what the scanners for secrets and tags accept.
@@ -33,7 +34,7 @@ func TestScannersEqualTheirExpressions(t *testing.T) {
 			t.Fatalf("%s with %v is masked as %s, want %s", ex.question.match.Path, header, got, want)
 		}
 	}
-	for _, n := range []int{0, 1, 64, 65, maxText, maxText + 1} {
+	for _, n := range []int{0, 1, 64, 65, secrets.MaxText, secrets.MaxText + 1} {
 		check(t, strings.Repeat("x", n), nil)
 	}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -53,17 +54,17 @@ func TestScannersEqualTheirExpressions(t *testing.T) {
 func maskByExpression(path string, header http.Header) string {
 	segments := strings.Split(path, "/")
 	for i, s := range segments {
-		secret := len(s) > maxText || credentialShape.MatchString(s)
+		secret := len(s) > secrets.MaxText || credentialShape.MatchString(s)
 		for _, values := range header {
 			for _, value := range values {
 				if _, credential, ok := strings.Cut(value, " "); ok {
 					value = credential
 				}
-				secret = secret || len(value) >= minSecret && strings.Contains(s, value) || len(s) >= minSecret && strings.Contains(value, s)
+				secret = secret || len(value) >= secrets.MinPart && strings.Contains(s, value) || len(s) >= secrets.MinPart && strings.Contains(value, s)
 			}
 		}
 		if secret {
-			segments[i] = masked
+			segments[i] = secrets.Masked
 		}
 	}
 	return strings.Join(segments, "/")

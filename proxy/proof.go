@@ -20,105 +20,15 @@ import (
 // upstream with the caller's credential, and a 304 is the proof.
 type ETags string
 
-// candidate is a stored response that the upstream may confirm by a 304 with its ETag.
-type candidate struct {
-	entry    *cache.Entry
-	etag     string
-	source   candidateSource
-	computed bool // Weir computed the ETag from the body and this request
-}
-
-// candidateSource is the relation of a stored response to the request.
-type candidateSource int
-
 const (
-	// maxETags bounds the bytes of all ETags of one request. maxETag bounds the bytes of one ETag.
-	maxETags = 4 << 10
-	maxETag  = 256
-	// maxHashed bounds the bytes that are hashed for one request. A measurable delay would reveal to a caller without
-	// access that a response is stored.
-	maxHashed = 1 << 20
+	// ETagsComputed is the default. Weir computes ETags if the dialect defines the upstream's algorithm, and otherwise
+	// uses strong ETags of the upstream.
+	ETagsComputed ETags = "computed"
+	// ETagsUpstream uses only strong ETags of the upstream.
+	ETagsUpstream ETags = "upstream"
+	// ETagsOff disables proofs, and revalidates only the stored response of the same request.
+	ETagsOff ETags = "off"
 )
-
-// candidateList collects the candidates of one request.
-type candidateList struct {
-	g            *Gateway
-	a            *attempt
-	sent         http.Header
-	computes     bool
-	list         []candidate
-	size, hashed int // bytes of ETags in list, and of hashed bodies
-}
-
-// candidates returns the stored responses that may answer the request: the stale response, other variants, and
-// responses to other callers. If the client sent validators and no response is stale, the list is empty and these
-// validators are forwarded.
-func (g *Gateway) candidates(a *attempt, sent http.Header) []candidate {
-	l := candidateList{g: g, a: a, sent: sent, computes: g.computesETags(a, sent)}
-	if a.stale != nil {
-		l.add(a.stale, sourceStale)
-		if len(l.list) == 0 {
-			return nil // the stale response is revalidated by date
-		}
-	} else if !isUnconditional(a.header) {
-		return nil
-	}
-	if a.skipShared || g.ETags == ETagsOff {
-		return l.list
-	}
-	own, otherCallers := g.Cache.Candidates(a.in.Context(), a.key, a.baseKey)
-	for _, e := range own {
-		l.add(e, sourceVariant)
-	}
-	for _, e := range otherCallers {
-		l.add(e, sourceOtherCaller)
-	}
-	return l.list
-}
-
-// add adds an entry with the ETag of the upstream, and with the computed ETag. For a variant or another caller's
-// response, the ETag must be computed or strong. A weak ETag does not promise identical bytes (RFC 9110 section 8.8.1).
-func (l *candidateList) add(e *cache.Entry, source candidateSource) {
-	if source != sourceStale && (e.Status != http.StatusOK || e == l.a.stale) {
-		return
-	}
-	if source == sourceOtherCaller && (l.a.match.Operation.Paged() || len(e.Header["Link"]) > 0) {
-		// This caller may have other pages, which only a 304 with Link reveals.
-		if behavior, _ := l.g.linkIn304.Load(l.a.match.Operation.ID); behavior != linkRepeated {
-			return
-		}
-	}
-	if source != sourceStale && l.g.needsWholePage(l.a.question, e) {
-		return
-	}
-	computable := l.computes && e.Status == http.StatusOK
-	if source == sourceStale || !strings.HasPrefix(e.ETag(), "W/") && (source == sourceVariant || !computable) {
-		l.append(candidate{e, e.ETag(), source, false})
-	}
-	same := func(c candidate) bool { return c.computed && bytes.Equal(c.entry.Body, e.Body) }
-	if computable && l.hashed+len(e.Body) <= maxHashed && !slices.ContainsFunc(l.list, same) {
-		l.hashed += len(e.Body)
-		l.append(candidate{e, l.g.Dialect.EntityTag(l.sent.Get, e.Body), source, true})
-	}
-}
-
-// append adds a candidate, unless the ETag is missing, too long or already in the list.
-func (l *candidateList) append(c candidate) {
-	same := func(other candidate) bool { return opaqueTag(other.etag) == opaqueTag(c.etag) }
-	if c.etag == "" || len(c.etag) > maxETag || l.size+len(c.etag) > maxETags || slices.ContainsFunc(l.list, same) {
-		return
-	}
-	l.size += len(c.etag)
-	l.list = append(l.list, c)
-}
-
-// onlyStale reports whether all candidates are the stored response of the request itself.
-func onlyStale(list []candidate) bool {
-	return !slices.ContainsFunc(list, func(c candidate) bool { return c.source != sourceStale })
-}
-
-// opaqueTag returns an ETag without its weakness indicator (RFC 9110 section 8.8.3.2).
-func opaqueTag(etag string) string { return strings.TrimPrefix(etag, "W/") }
 
 // setConditions makes the request conditional on the candidates. Without candidates, the request has the client's own
 // conditions.
@@ -170,6 +80,123 @@ var validators = []string{"If-None-Match", "If-Modified-Since"}
 
 func isUnconditional(h http.Header) bool {
 	return !slices.ContainsFunc(validators, func(name string) bool { return len(h[name]) > 0 })
+}
+
+// candidates returns the stored responses that may answer the request: the stale response, other variants, and
+// responses to other callers. If the client sent validators and no response is stale, the list is empty and these
+// validators are forwarded.
+func (g *Gateway) candidates(a *attempt, sent http.Header) []candidate {
+	l := candidateList{g: g, a: a, sent: sent, computes: g.computesETags(a, sent)}
+	if a.stale != nil {
+		l.add(a.stale, sourceStale)
+		if len(l.list) == 0 {
+			return nil // the stale response is revalidated by date
+		}
+	} else if !isUnconditional(a.header) {
+		return nil
+	}
+	if a.skipShared || g.ETags == ETagsOff {
+		return l.list
+	}
+	own, otherCallers := g.Cache.Candidates(a.in.Context(), a.key, a.baseKey)
+	for _, e := range own {
+		l.add(e, sourceVariant)
+	}
+	for _, e := range otherCallers {
+		l.add(e, sourceOtherCaller)
+	}
+	return l.list
+}
+
+// candidate is a stored response that the upstream may confirm by a 304 with its ETag.
+type candidate struct {
+	entry    *cache.Entry
+	etag     string
+	source   candidateSource
+	computed bool // Weir computed the ETag from the body and this request
+}
+
+// candidateSource is the relation of a stored response to the request.
+type candidateSource int
+
+const (
+	// sourceStale is the stale stored response of the request itself.
+	sourceStale candidateSource = iota
+	// sourceVariant is a response to the same caller for other values of Vary fields.
+	sourceVariant
+	// sourceOtherCaller is a response to another caller. A 304 proves this caller's access to the response.
+	sourceOtherCaller
+)
+
+const (
+	// maxETags bounds the bytes of all ETags of one request. maxETag bounds the bytes of one ETag.
+	maxETags = 4 << 10
+	maxETag  = 256
+	// maxHashed bounds the bytes that are hashed for one request. A measurable delay would reveal to a caller without
+	// access that a response is stored.
+	maxHashed = 1 << 20
+)
+
+// candidateList collects the candidates of one request.
+type candidateList struct {
+	g            *Gateway
+	a            *attempt
+	sent         http.Header
+	computes     bool
+	list         []candidate
+	size, hashed int // bytes of ETags in list, and of hashed bodies
+}
+
+// add adds an entry with the ETag of the upstream, and with the computed ETag. For a variant or another caller's
+// response, the ETag must be computed or strong. A weak ETag does not promise identical bytes (RFC 9110 section 8.8.1).
+func (l *candidateList) add(e *cache.Entry, source candidateSource) {
+	if source != sourceStale && (e.Status != http.StatusOK || e == l.a.stale) {
+		return
+	}
+	if source == sourceOtherCaller && (l.a.match.Operation.Paged() || len(e.Header["Link"]) > 0) {
+		// This caller may have other pages, which only a 304 with Link reveals.
+		if behavior, _ := l.g.linkIn304.Load(l.a.match.Operation.ID); behavior != linkRepeated {
+			return
+		}
+	}
+	if source != sourceStale && l.g.needsWholePage(l.a.question, e) {
+		return
+	}
+	computable := l.computes && e.Status == http.StatusOK
+	if source == sourceStale || !strings.HasPrefix(e.ETag(), "W/") && (source == sourceVariant || !computable) {
+		l.append(candidate{e, e.ETag(), source, false})
+	}
+	same := func(c candidate) bool { return c.computed && bytes.Equal(c.entry.Body, e.Body) }
+	if computable && l.hashed+len(e.Body) <= maxHashed && !slices.ContainsFunc(l.list, same) {
+		l.hashed += len(e.Body)
+		l.append(candidate{e, l.g.Dialect.EntityTag(l.sent.Get, e.Body), source, true})
+	}
+}
+
+// append adds a candidate, unless the ETag is missing, too long or already in the list.
+func (l *candidateList) append(c candidate) {
+	same := func(other candidate) bool { return opaqueTag(other.etag) == opaqueTag(c.etag) }
+	if c.etag == "" || len(c.etag) > maxETag || l.size+len(c.etag) > maxETags || slices.ContainsFunc(l.list, same) {
+		return
+	}
+	l.size += len(c.etag)
+	l.list = append(l.list, c)
+}
+
+// onlyStale reports whether all candidates are the stored response of the request itself.
+func onlyStale(list []candidate) bool {
+	return !slices.ContainsFunc(list, func(c candidate) bool { return c.source != sourceStale })
+}
+
+// opaqueTag returns an ETag without its weakness indicator (RFC 9110 section 8.8.3.2).
+func opaqueTag(etag string) string { return strings.TrimPrefix(etag, "W/") }
+
+// computesETags reports whether Weir can compute the ETag of a response to a request with these fields. The result is
+// false if a field of the ETag's input has several lines, because the upstream's treatment is unknown.
+func (g *Gateway) computesETags(a *attempt, sent http.Header) bool {
+	repeated := func(name string) bool { return len(sent[http.CanonicalHeaderKey(name)]) > 1 }
+	return (g.ETags == "" || g.ETags == ETagsComputed) && len(g.Dialect.ETag) > 0 &&
+		!slices.ContainsFunc(g.Dialect.ETag, repeated) && a.baseKey != cache.Key{}
 }
 
 // notModified returns the response that a 304 confirms (see confirmed). If the 304 confirms no response, the request is
@@ -253,7 +280,7 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response) (
 	e = e.Validated(g.withoutCaller(a, answer))
 	answer.Status, answer.Header = e.Status, e.Header
 	lifetime, vary, ok := g.storable(a, answer)
-	e.Lifetime, e.Vary, e.BaseKey, e.Tags = lifetime, vary, a.baseKey, a.storedTags(e.Status)
+	e.Lifetime, e.Vary, e.BaseKey, e.Tags = lifetime, vary, a.baseKey, a.tagged().Stored(e.Status)
 	e.Began(a.began)
 	e.Replaces(a.last, g.Lag)
 	a.result.cache.suspect(e.Suspect)
@@ -269,12 +296,6 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response) (
 	a.result.cache.setTTL(e, now)
 	return g.entryResponse(a, e, now), coalesce.Ending{Result: a.resultFor(e)}
 }
-
-// otherPages matches a Link field that names a later page.
-var otherPages = regexp.MustCompile(`rel="?(next|last)\b`)
-
-// pageSize is the number of items of a page without per_page.
-const pageSize = 30
 
 // mayLackPages reports whether the Link field of a stored response may be outdated although its body is not: other pages have
 // appeared or ended. A 304 without Link then confirms a list that hides its pages. That is so if Link names a later page, and if
@@ -310,16 +331,14 @@ func (q *question) mayLackPages(e *cache.Entry) bool {
 	return later || len(list) == min(size, maxPageSize)
 }
 
+// otherPages matches a Link field that names a later page.
+var otherPages = regexp.MustCompile(`rel="?(next|last)\b`)
+
+// pageSize is the number of items of a page without per_page.
+const pageSize = 30
+
 // maxPageSize is the largest per_page.
 const maxPageSize = 100
-
-// linkBehavior is what the 304s of an operation say about other pages.
-type linkBehavior bool
-
-const (
-	linkRepeated linkBehavior = true
-	linkMissing  linkBehavior = false
-)
 
 // needsWholePage reports whether a stored page must be requested without conditions. If 304s of the operation repeat Link, or
 // have not been seen yet, a 304 may show the pages.
@@ -331,35 +350,16 @@ func (g *Gateway) needsWholePage(q *question, e *cache.Entry) bool {
 	return len(e.Header["Link"]) == 0 || seen && behavior == linkMissing
 }
 
-const (
-	// ETagsComputed is the default. Weir computes ETags if the dialect defines the upstream's algorithm, and otherwise
-	// uses strong ETags of the upstream.
-	ETagsComputed ETags = "computed"
-	// ETagsUpstream uses only strong ETags of the upstream.
-	ETagsUpstream ETags = "upstream"
-	// ETagsOff disables proofs, and revalidates only the stored response of the same request.
-	ETagsOff ETags = "off"
-)
+// linkBehavior is what the 304s of an operation say about other pages.
+type linkBehavior bool
 
 const (
-	// sourceStale is the stale stored response of the request itself.
-	sourceStale candidateSource = iota
-	// sourceVariant is a response to the same caller for other values of Vary fields.
-	sourceVariant
-	// sourceOtherCaller is a response to another caller. A 304 proves this caller's access to the response.
-	sourceOtherCaller
+	linkRepeated linkBehavior = true
+	linkMissing  linkBehavior = false
 )
 
 // digest matches the ETags that Weir can compute.
 var digest = regexp.MustCompile(`^"[0-9a-f]{64}"$`)
-
-// computesETags reports whether Weir can compute the ETag of a response to a request with these fields. The result is
-// false if a field of the ETag's input has several lines, because the upstream's treatment is unknown.
-func (g *Gateway) computesETags(a *attempt, sent http.Header) bool {
-	repeated := func(name string) bool { return len(sent[http.CanonicalHeaderKey(name)]) > 1 }
-	return (g.ETags == "" || g.ETags == ETagsComputed) && len(g.Dialect.ETag) > 0 &&
-		!slices.ContainsFunc(g.Dialect.ETag, repeated) && a.baseKey != cache.Key{}
-}
 
 // checkComputedETag logs, at most once per hour, that the upstream's ETag differs from the computed ETag.
 func (g *Gateway) checkComputedETag(a *attempt, sent http.Header, e *cache.Entry) {

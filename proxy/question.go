@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/secrets"
 )
 
 // question is the upstream request of an exchange. A question is immutable after [Gateway.ask] or [Gateway.withCredential]
@@ -50,6 +51,19 @@ type question struct {
 	// resource is the primary-limit resource of the request: the resource that the upstream named for an earlier request
 	// of the operation, or the catalogue's prediction.
 	resource string
+}
+
+// sentFields are the request fields of a question. policy/fields.yaml has the rules.
+type sentFields struct {
+	header http.Header
+	// keyed are the sorted names of the fields in the cache key, besides Accept.
+	keyed []string
+	// numbers are the sorted names of the fields of which the cache key has only the name ([sentFields.implied]).
+	numbers  []string
+	withheld []string // rows of the table for the fields that are not forwarded
+	// credentials are the fields that are not forwarded because they hold a credential. They belong to the key, because a client
+	// that names itself expects a response for itself.
+	credentials http.Header
 }
 
 // ask returns the question of a client's request that has passed screen. The error is the refusal for the client.
@@ -98,35 +112,6 @@ const (
 	minCredentialInTag = 16
 )
 
-// isRequestTag reports whether a text is a valid tag. The characters of a tag have no meaning in logs, terminals and HTML.
-func isRequestTag(text string) bool {
-	if text == "" || len(text) > maxTag {
-		return false
-	}
-	for _, c := range []byte(text) {
-		if !isLetterOrDigit(c) && strings.IndexByte("._/:@-", c) < 0 {
-			return false
-		}
-	}
-	for rest := range afterCredentialPrefixes(text) {
-		if app, token, _ := strings.Cut(rest, "_"); strings.Trim(app, "0123456789") == "" && strings.HasPrefix(token, "eyJ") {
-			return false // ghs_APP_JWT
-		}
-		n := 0
-		for n < len(rest) && isLetterOrDigit(rest[n]) {
-			n++
-		}
-		if n >= minCredentialInTag {
-			return false
-		}
-	}
-	return true
-}
-
-func isLetterOrDigit(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-}
-
 // requestTagOf returns the tag of a request, or an empty string. An invalid JWT claim is ignored, because a client cannot change
 // its token. An invalid field is an error.
 func requestTagOf(identity Identity, h http.Header) (string, error) {
@@ -147,6 +132,35 @@ func requestTagOf(identity Identity, h http.Header) (string, error) {
 		}
 	}
 	return values[0], nil
+}
+
+// isRequestTag reports whether a text is a valid tag. The characters of a tag have no meaning in logs, terminals and HTML.
+func isRequestTag(text string) bool {
+	if text == "" || len(text) > maxTag {
+		return false
+	}
+	for _, c := range []byte(text) {
+		if !isLetterOrDigit(c) && strings.IndexByte("._/:@-", c) < 0 {
+			return false
+		}
+	}
+	for rest := range secrets.After(text) {
+		if app, token, _ := strings.Cut(rest, "_"); strings.Trim(app, "0123456789") == "" && strings.HasPrefix(token, "eyJ") {
+			return false // ghs_APP_JWT
+		}
+		n := 0
+		for n < len(rest) && isLetterOrDigit(rest[n]) {
+			n++
+		}
+		if n >= minCredentialInTag {
+			return false
+		}
+	}
+	return true
+}
+
+func isLetterOrDigit(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
 // parse returns the part of the question that does not depend on a credential: the target, the operation and the GraphQL call.
@@ -199,10 +213,72 @@ func (g *Gateway) parseGraphQL(ex *exchange, q *question) (err error) {
 		q.operation = op.ForCall(&policy.GraphQLCall{})
 	}
 	ex.record.QueryHash = q.graphQL.Hash[:min(len(q.graphQL.Hash), queryHashLength)]
-	if name := q.graphQL.Operation; !ex.isSecret(name) {
+	if name := q.graphQL.Operation; !secrets.In(name, ex.in.Header) {
 		ex.record.Query = name[:min(len(name), maxQueryName)]
 	}
 	return nil
+}
+
+// lendFor returns the identity for a question: the lent credential if an anonymous client reads public data
+// ([policy.Operation.Public]), otherwise the identity itself.
+func (i Identity) lendFor(q *question) (Identity, error) {
+	switch lent, op := i.Lent, q.match.Operation; {
+	case lent != nil && op.Public() && lent.Scope.Allows(q.method, op):
+		return *lent, nil
+	case i.LentOnly:
+		return Identity{}, ErrUnauthenticated
+	}
+	return i, nil
+}
+
+// chooseCredential returns the identity with a credential for a question, without regard to budgets, because a hit needs no
+// budget. The list tried has the security classes of the credentials that were tried.
+func (g *Gateway) chooseCredential(q *question, identity Identity, tried []string) Identity {
+	if identity.Pick != nil {
+		r := q.credentialRequest(tried)
+		r.Resource = g.Resources.Of(q.claimScope, identity.Caller.Kind, q.match.Operation.Resource)
+		if picked, ok := identity.Pick(r); ok {
+			return picked
+		}
+	}
+	return identity
+}
+
+// withCredential returns the question with another credential.
+func (g *Gateway) withCredential(ex *exchange, asked *question, identity Identity) *question {
+	q := *asked
+	g.setCredential(ex, &q, identity)
+	return &q
+}
+
+// credentialRequest describes the question for the choice of a credential. The list tried has the security classes of the
+// credentials that were tried.
+func (q *question) credentialRequest(tried []string) CredentialRequest {
+	return CredentialRequest{
+		Operation: q.match.Operation, Resource: q.resource, Path: q.match.Path, Target: targetOf(q.match.Path), Except: tried,
+	}
+}
+
+// budgetedRequest returns a credential request with Left set, so that the choice may depend on budgets.
+func (g *Gateway) budgetedRequest(q *question, tried []string) CredentialRequest {
+	r := q.credentialRequest(tried)
+	r.Left = func(caller policy.Caller) (int, bool) {
+		caller.Tag = g.Limiter.TagBudget(caller, q.tag)
+		b, _ := g.Ledger.Budget(caller, q.resource)
+		return b.Remaining - b.Held, !b.Unlimited
+	}
+	return r
+}
+
+// targetOf returns the part of a path that names a repository, an organization or similar, in lower case. Without such
+// a part it returns the whole path.
+func targetOf(path string) string {
+	segments := strings.SplitN(strings.ToLower(path), "/", 5)
+	names := map[string]int{"repos": 2, "repositories": 1, "orgs": 1, "organizations": 1, "users": 1, "teams": 1}[segments[1]]
+	if names == 0 || len(segments) < names+2 {
+		return strings.ToLower(path)
+	}
+	return strings.Join(segments[:names+2], "/")
 }
 
 // setCredential completes a new question with a credential, and with the header and the cache key, which depend on it.
@@ -226,44 +302,9 @@ func (g *Gateway) setCredential(ex *exchange, q *question, identity Identity) {
 	}
 }
 
-// All requests share these field values, which must not be modified. The upstream requires a User-Agent.
-// Surrogate-Capability names this cache for targeted Cache-Control fields of unknown operations (package cache).
-var (
-	defaultAgent        = []string{"weir"}
-	identityEncoding    = []string{"identity"}
-	surrogateCapability = []string{`weir="Surrogate/1.0"`}
-)
-
 // contentFields describe the body of a request. GET and HEAD requests are forwarded without a body, and therefore without
 // these fields.
 var contentFields = []string{"Content-Encoding", "Content-Language", "Content-Type"}
-
-// sentFields are the request fields of a question. policy/fields.yaml has the rules.
-type sentFields struct {
-	header http.Header
-	// keyed are the sorted names of the fields in the cache key, besides Accept.
-	keyed []string
-	// numbers are the sorted names of the fields of which the cache key has only the name ([sentFields.implied]).
-	numbers  []string
-	withheld []string // rows of the table for the fields that are not forwarded
-	// credentials are the fields that are not forwarded because they hold a credential. They belong to the key, because a client
-	// that names itself expects a response for itself.
-	credentials http.Header
-}
-
-var (
-	// smallNumbers matches values of at most four digits, which hold no credential.
-	smallNumbers = regexp.MustCompile(`^[0-9, ]{1,4}$`)
-	// namesCaller matches the names of fields in which even a small number may select the data of a caller.
-	namesCaller = regexp.MustCompile(`(?i)(^|-)(id|uid|gid|sid|pin|otp|as|org|for)(-|$)|token|key|secret|pass|pwd|auth|sign|sess|jwt|cred|cookie|code|` +
-		`ticket|grant|cert|user|login|account|tenant|owner|member|client|customer|person|sudo|actor|subject|principal|ident|role|scope|group|team|project|organi|company|workspace|` +
-		`behalf|impersonat|delegat|mfa|employee|staff|person|badge|device|profile|view|visitor|reader|subscriber|holder|patient|department|division|realm|domain|site|store|uuid|nonce`)
-)
-
-// isPlainNumber reports whether a field has a small number and names no caller. Programs number their requests.
-func isPlainNumber(name string, values []string) bool {
-	return len(values) == 1 && smallNumbers.MatchString(values[0]) && !namesCaller.MatchString(name)
-}
 
 // outbound returns the fields of a client's request that are forwarded.
 func (g *Gateway) outbound(in http.Header, known bool) sentFields {
@@ -322,6 +363,28 @@ func (g *Gateway) outbound(in http.Header, known bool) sentFields {
 		out["Via"] = slices.Concat(earlier, g.via)
 	}
 	return f
+}
+
+// All requests share these field values, which must not be modified. The upstream requires a User-Agent.
+// Surrogate-Capability names this cache for targeted Cache-Control fields of unknown operations (package cache).
+var (
+	defaultAgent        = []string{"weir"}
+	identityEncoding    = []string{"identity"}
+	surrogateCapability = []string{`weir="Surrogate/1.0"`}
+)
+
+var (
+	// smallNumbers matches values of at most four digits, which hold no credential.
+	smallNumbers = regexp.MustCompile(`^[0-9, ]{1,4}$`)
+	// namesCaller matches the names of fields in which even a small number may select the data of a caller.
+	namesCaller = regexp.MustCompile(`(?i)(^|-)(id|uid|gid|sid|pin|otp|as|org|for)(-|$)|token|key|secret|pass|pwd|auth|sign|sess|jwt|cred|cookie|code|` +
+		`ticket|grant|cert|user|login|account|tenant|owner|member|client|customer|person|sudo|actor|subject|principal|ident|role|scope|group|team|project|organi|company|workspace|` +
+		`behalf|impersonat|delegat|mfa|employee|staff|person|badge|device|profile|view|visitor|reader|subscriber|holder|patient|department|division|realm|domain|site|store|uuid|nonce`)
+)
+
+// isPlainNumber reports whether a field has a small number and names no caller. Programs number their requests.
+func isPlainNumber(name string, values []string) bool {
+	return len(values) == 1 && smallNumbers.MatchString(values[0]) && !namesCaller.MatchString(name)
 }
 
 // weakPrefix matches the beginning of a weak ETag in a list.
@@ -383,26 +446,6 @@ func (g *Gateway) setKey(q *question, in http.Header) {
 	}
 }
 
-// unifyHeader gives all requests with the same key the same values of the fields that the key does not contain and that may
-// change the response.
-func (g *Gateway) unifyHeader(q *question) {
-	q.askForIdentity()
-	if len(g.Dialect.ETag) > 0 {
-		// The upstream formats JSON for browsers, under the same ETag as the compact form. The ETag depends on the
-		// spelling of the media type, so the gateway sends one spelling.
-		q.header["User-Agent"] = defaultAgent
-		if q.match.Operation.Known() && g.Dialect.Accept(q.header["Accept"]) == "" {
-			q.header.Set("Accept", g.Dialect.MediaType())
-		}
-	}
-}
-
-// askForIdentity asks the upstream for the identity form, which is stored. Weir encodes that form for the client.
-func (q *question) askForIdentity() {
-	q.acceptEncoding = q.header["Accept-Encoding"]
-	q.header["Accept-Encoding"] = identityEncoding
-}
-
 // isFeed reports whether a path is that of the list of feeds or of a feed. Private feeds and their URLs need Basic
 // authentication, and refuse the same token as a bearer token (Document B section 5.4).
 func isFeed(path string) bool { return path == "/feeds" || strings.HasPrefix(path, "/feeds/") }
@@ -443,6 +486,26 @@ func (f *sentFields) keyParts(first ...string) []string {
 	return parts
 }
 
+// unifyHeader gives all requests with the same key the same values of the fields that the key does not contain and that may
+// change the response.
+func (g *Gateway) unifyHeader(q *question) {
+	q.askForIdentity()
+	if len(g.Dialect.ETag) > 0 {
+		// The upstream formats JSON for browsers, under the same ETag as the compact form. The ETag depends on the
+		// spelling of the media type, so the gateway sends one spelling.
+		q.header["User-Agent"] = defaultAgent
+		if q.match.Operation.Known() && g.Dialect.Accept(q.header["Accept"]) == "" {
+			q.header.Set("Accept", g.Dialect.MediaType())
+		}
+	}
+}
+
+// askForIdentity asks the upstream for the identity form, which is stored. Weir encodes that form for the client.
+func (q *question) askForIdentity() {
+	q.acceptEncoding = q.header["Accept-Encoding"]
+	q.header["Accept-Encoding"] = identityEncoding
+}
+
 // implied returns the names of the fields that a response depends on although neither the key nor its Vary field contains their
 // values. vary are the fields of Vary outside the key. A number counts for a response without such fields: an upstream that lists
 // one field of its own in Vary lists them all.
@@ -480,15 +543,6 @@ func (g *Gateway) authorize(ex *exchange, q *question, scope *policy.Scope) erro
 	return g.authorizeNames(ex, q, scope)
 }
 
-// errRefusedToken is the cause of a 401 without a request upstream.
-var errRefusedToken = errors.New("the upstream refused this token a short time ago")
-
-// sendsClientToken reports whether the request is sent with a credential of the client, which only the upstream can
-// verify.
-func (q *question) sendsClientToken() bool {
-	return !q.identity.Held && q.identity.Authorize != nil && q.identity.Caller.Kind != policy.Unauthenticated
-}
-
 // checkToken refuses a client's token that the upstream refused a short time ago. Operations for the credentials of apps are an
 // exception, because a token that other operations refuse may be such a credential.
 func (g *Gateway) checkToken(ex *exchange, q *question) error {
@@ -499,61 +553,11 @@ func (g *Gateway) checkToken(ex *exchange, q *question) error {
 	return &failure{status: http.StatusUnauthorized, message: "Bad credentials", detail: "refused-token", cause: errRefusedToken}
 }
 
-// minOwn is the length of the shortest text that can contain a key or a token for this gateway.
-const minOwn = 20
+// errRefusedToken is the cause of a 401 without a request upstream.
+var errRefusedToken = errors.New("the upstream refused this token a short time ago")
 
-// holdsOwn reports whether a text of a request contains a key or a token for this gateway.
-func (g *Gateway) holdsOwn(ex *exchange, text string) bool {
-	return g.HoldsOwn != nil && len(text) >= minOwn && g.HoldsOwn(ex.in, text)
-}
-
-// ownRefusal refuses a request that would send a key or a token for this gateway upstream.
-func ownRefusal(place string) *failure {
-	return &failure{
-		status: http.StatusBadRequest, detail: "key",
-		message: "Bad Request: " + place + " has a key or a token for this gateway, which must not reach the API; send it only in Authorization",
-	}
-}
-
-// findOwn returns the refusal for a key or a token for this gateway in fields or trailers, or nil.
-func (g *Gateway) findOwn(ex *exchange, fields http.Header, kind string) *failure {
-	for name, values := range fields {
-		if name == "Via" { // the last value is that of the gateway
-			values = values[:len(values)-len(g.via)]
-		}
-		if slices.ContainsFunc(values, func(value string) bool { return g.holdsOwn(ex, value) }) {
-			return ownRefusal(kind + name)
-		}
-	}
-	return nil
-}
-
-// checkOwn refuses a request that would send a key or a token for this gateway upstream. It checks the forwarded fields, the
-// path and the query, and the fields for credentials: their client expects that they arrive.
-func (g *Gateway) checkOwn(a *attempt) error {
-	if g.HoldsOwn == nil {
-		return nil
-	}
-	holds := func(text string) bool { return g.holdsOwn(a.exchange, text) }
-	if refusal := g.findOwn(a.exchange, a.header, "the field "); refusal != nil {
-		return refusal
-	}
-	if refusal := g.findOwn(a.exchange, a.credentials, "the field "); refusal != nil {
-		return refusal
-	}
-	for parameter := range strings.SplitSeq(a.match.Query, "&") {
-		name, value, _ := strings.Cut(parameter, "=")
-		switch {
-		case holds(name):
-			return ownRefusal("the name of a query parameter")
-		case holds(value):
-			return ownRefusal("the query parameter " + name)
-		}
-	}
-	for segment := range strings.SplitSeq(a.match.Path, "/") {
-		if holds(segment) {
-			return ownRefusal("the path")
-		}
-	}
-	return nil
+// sendsClientToken reports whether the request is sent with a credential of the client, which only the upstream can
+// verify.
+func (q *question) sendsClientToken() bool {
+	return !q.identity.Held && q.identity.Authorize != nil && q.identity.Caller.Kind != policy.Unauthenticated
 }

@@ -1,10 +1,7 @@
 package proxy
 
 import (
-	"encoding/hex"
-	"iter"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -181,17 +178,6 @@ func (s *CacheStatus) suspect(cause cache.Cause) {
 	}
 }
 
-// hitStatus returns the status of a stored response that answers the question without a request.
-func (g *Gateway) hitStatus(a *attempt, e *cache.Entry, now time.Time) CacheStatus {
-	if a.current {
-		return CacheStatus{Hit: true, TTL: int((g.WebhookFresh - e.Age(now)) / time.Second), HasTTL: true, Detail: "webhook"}
-	}
-	s := CacheStatus{Hit: true}
-	s.setTTL(e, now)
-	s.suspect(e.Suspect)
-	return s
-}
-
 // String returns the member of the field.
 func (s CacheStatus) String() string {
 	var space [96]byte
@@ -236,156 +222,6 @@ type Stage struct {
 	Failed bool `json:"failed,omitempty"`
 }
 
-// conclude sets the fields that describe the result and the target at the end of the request.
-func (g *Gateway) conclude(ex *exchange) {
-	r := ex.record
-	if ex.lateLimit != nil {
-		e, failure := ex.lateLimit.result()
-		r.QueryFailure = failure
-		if e.Kind != limits.NotLimited {
-			r.Limited, r.LimitAnswer = e.Kind, e.Name
-			for i, s := range slices.Backward(r.Stages) {
-				if s.Name == StageRequest {
-					r.Stages[i].Limited = e.Kind
-					break
-				}
-			}
-		}
-	}
-	r.Account = g.Ledger.Canonical(r.Account)
-	r.Outcome = r.Cache.Outcome()
-	r.Path, r.Target = ex.maskedPath(), ex.question.targetHash()
-	switch q := ex.question; {
-	case q == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, r.Operation == rateLimitOperation:
-	case r.Status == http.StatusNotModified && q.identity.Caller.Kind != policy.Unauthenticated:
-		// An authenticated 304 costs no quota at the upstream either.
-	default:
-		r.Saved = r.Outcome != OutcomeRefused && r.Outcome != OutcomeBypass && r.Outcome != OutcomeMiss
-	}
-}
-
-const (
-	// maxText bounds text from the client in spans.
-	maxText = 256
-	// minSecret is the minimum length of a part of a credential that counts as a secret.
-	minSecret = 8
-	// masked replaces path segments that may contain a secret.
-	masked = "REDACTED"
-)
-
-// maskedPath returns the path for traces, without segments that may contain a secret. For an unknown operation,
-// maskedPath returns the route.
-func (ex *exchange) maskedPath() string {
-	if ex.question == nil || !ex.question.match.Operation.Known() {
-		return ex.record.Route
-	}
-	own := ex.appendCredentials(make([]string, 0, 2))
-	isMasked := func(segment string) bool { return len(segment) > maxText || isSecret(segment, own) }
-	for segment := range strings.SplitSeq(ex.question.match.Path, "/") {
-		if isMasked(segment) {
-			return maskSegments(ex.question.match.Path, isMasked)
-		}
-	}
-	return ex.question.match.Path
-}
-
-func maskSegments(path string, isMasked func(segment string) bool) string {
-	segments := strings.Split(path, "/")
-	for i, s := range segments {
-		if isMasked(s) {
-			segments[i] = masked
-		}
-	}
-	return strings.Join(segments, "/")
-}
-
-// appendCredentials appends the credentials of the request, without their scheme.
-func (ex *exchange) appendCredentials(list []string) []string {
-	for _, name := range [...]string{"Authorization", "Cookie"} {
-		for _, value := range ex.in.Header[name] {
-			if _, credential, ok := strings.Cut(value, " "); ok {
-				value = credential
-			}
-			list = append(list, value)
-		}
-	}
-	return list
-}
-
-// isSecret reports whether a text has the shape of a credential, contains the request's own credential, or is part of
-// that credential.
-func (ex *exchange) isSecret(text string) bool {
-	return isSecret(text, ex.appendCredentials(nil))
-}
-
-func isSecret(text string, own []string) bool {
-	for range afterCredentialPrefixes(text) {
-		return true
-	}
-	for _, value := range own {
-		if len(value) >= minSecret && strings.Contains(text, value) || len(text) >= minSecret && strings.Contains(value, text) {
-			return true
-		}
-	}
-	return false
-}
-
-// credentialPrefixes begin the tokens of the API and the keys of the gateway. A question mark is any lower-case letter. Each
-// prefix ends with an underscore.
-var credentialPrefixes = [...]string{"gh?_", "github_pat_", "weir_"}
-
-// afterCredentialPrefixes returns the rest of a text after each of its credential prefixes.
-func afterCredentialPrefixes(text string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for end, c := range []byte(text) {
-			if c == '_' && endsWithCredentialPrefix(text[:end+1]) && !yield(text[end+1:]) {
-				return
-			}
-		}
-	}
-}
-
-func endsWithCredentialPrefix(text string) bool {
-	for _, prefix := range credentialPrefixes {
-		before, after, hasLetter := strings.Cut(prefix, "?")
-		switch n := len(text) - len(prefix); {
-		case n < 0:
-		case !hasLetter && text[n:] == prefix:
-			return true
-		case hasLetter && strings.HasPrefix(text[n:], before) && strings.HasSuffix(text, after) && 'a' <= text[n+len(before)] && text[n+len(before)] <= 'z':
-			return true
-		}
-	}
-	return false
-}
-
-// targetHash returns a hash that identifies the target of a request, with its query and with a GraphQL query and its
-// variables. Two requests with the same hash and the same caller are the same question. The hash is empty for a GraphQL
-// call that cannot share a response, such as a mutation.
-func (q *question) targetHash() string {
-	switch {
-	case q == nil, q.graphQL != nil && q.graphQL.Question == "":
-		return ""
-	case q.graphQL != nil:
-		return hexOf(cache.NewKey(q.match.Path, q.match.Query, q.graphQL.Question))
-	}
-	return hexOf(cache.NewKey(q.match.Path, q.match.Query))
-}
-
-func hexOf(key cache.Key) string { return hex.EncodeToString(key[:8]) }
-
-// OperationName returns the operation, with the name of the GraphQL operation. For an unknown operation it returns the
-// route.
-func (r *Record) OperationName() string {
-	switch {
-	case r.Query != "":
-		return r.Operation + " " + r.Query
-	case r.Operation == "" || r.Operation == policy.UnknownID:
-		return r.Route
-	}
-	return r.Operation
-}
-
 // These are the names of stages.
 const (
 	StageQueue    = "queue"    // the wait for a permit
@@ -415,6 +251,18 @@ func (r *Record) admission() (last string) {
 		}
 	}
 	return last
+}
+
+// OperationName returns the operation, with the name of the GraphQL operation. For an unknown operation it returns the
+// route.
+func (r *Record) OperationName() string {
+	switch {
+	case r.Query != "":
+		return r.Operation + " " + r.Query
+	case r.Operation == "" || r.Operation == policy.UnknownID:
+		return r.Route
+	}
+	return r.Operation
 }
 
 // ClientLabel returns the client's name for metrics. All clients that are not configured share one label.

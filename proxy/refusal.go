@@ -90,6 +90,11 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	}
 }
 
+// retryAfter formats a delay for Retry-After in whole seconds, rounded up, at least 1.
+func retryAfter(d time.Duration) string {
+	return strconv.Itoa(max(1, int((d+time.Second-1)/time.Second)))
+}
+
 // defaultDetail returns the detail of a refusal that has no detail of its own, so that a client can tell every refusal by the
 // gateway from an error of the upstream.
 func defaultDetail(status int) string {

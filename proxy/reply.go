@@ -3,9 +3,6 @@ package proxy
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -18,7 +15,6 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/contentcoding"
-	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
@@ -50,13 +46,19 @@ func (g *Gateway) replyFromEntry(a *attempt, e *cache.Entry, now time.Time) {
 	}
 }
 
+// hitStatus returns the status of a stored response that answers the question without a request.
+func (g *Gateway) hitStatus(a *attempt, e *cache.Entry, now time.Time) CacheStatus {
+	if a.current {
+		return CacheStatus{Hit: true, TTL: int((g.WebhookFresh - e.Age(now)) / time.Second), HasTTL: true, Detail: "webhook"}
+	}
+	s := CacheStatus{Hit: true}
+	s.setTTL(e, now)
+	s.suspect(e.Suspect)
+	return s
+}
+
 // beyond is a range that no stored response contains.
 const beyond = "bytes=99999999999-"
-
-// representationFields are omitted from a 304 (RFC 9110 section 15.4.5).
-var representationFields = map[string]bool{
-	"Content-Type": true, "Content-Length": true, "Content-Encoding": true, "Content-Language": true,
-}
 
 // copyEntryHeader copies the header of a stored response, without the fields that Weir sets itself. The returned status
 // is 304 if the client's validators match, and otherwise the stored status.
@@ -81,6 +83,11 @@ func copyEntryHeader(a *attempt, e *cache.Entry, now time.Time, h http.Header) (
 		h["Content-Length"] = numbers[1:]
 	}
 	return status
+}
+
+// representationFields are omitted from a 304 (RFC 9110 section 15.4.5).
+var representationFields = map[string]bool{
+	"Content-Type": true, "Content-Length": true, "Content-Encoding": true, "Content-Language": true,
 }
 
 // storedContent returns the body of a stored response in the content coding of the client, and sets the fields in h.
@@ -153,16 +160,15 @@ const (
 
 // finishHeader completes the header of a response that came from the cache or the upstream.
 func (g *Gateway) finishHeader(ex *exchange, status int, h http.Header) {
-	g.learnNumber(ex.question, h)
+	if ex.question.named != "" {
+		g.learnNumber(ex.question, h)
+	}
 	g.localize(ex, h)
 	g.setWeirHeaders(ex, status, h)
 	if ex.prefer.applied != "" && ex.record.Waited > 0 {
 		h.Set("Preference-Applied", ex.prefer.applied)
 	}
 }
-
-// localFields are the response fields with one URL that localize rewrites.
-var localFields = [...]string{"Location", "Content-Location"}
 
 // localize replaces the upstream by the gateway in the URLs of Link, Location and Content-Location. URLs of other hosts stay
 // unchanged. The gateway never sends a credential to other hosts.
@@ -187,6 +193,9 @@ func (g *Gateway) localize(ex *exchange, h http.Header) {
 		h["Link"] = rewritten
 	}
 }
+
+// localFields are the response fields with one URL that localize rewrites.
+var localFields = [...]string{"Location", "Content-Location"}
 
 // localLinks rewrites each <URI-Reference> of a Link field (RFC 8288 section 3). Angle brackets cannot occur in a URI
 // or in an unquoted parameter. A quoted parameter is changed only if angle brackets in the parameter contain the
@@ -324,135 +333,4 @@ func (a *attempt) encode(resp *http.Response) {
 	if a.method != http.MethodHead {
 		resp.Body = c.Reader(resp.Body)
 	}
-}
-
-// The API lets programs in browsers of all sites read its responses, without credentials of the browser. Responses of the gateway
-// itself have the same fields, so that such a program sees the refusal instead of a network error.
-const (
-	allowedOrigins = "*"
-	allowedMethods = "GET, HEAD, POST, PUT, PATCH, DELETE"
-	preflightAge   = "86400" // seconds, as at the API
-	// exposedFields are the response fields that programs of other sites may read, besides those of the dialect.
-	exposedFields = "ETag, Link, Location, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, X-RateLimit-Resource, X-RateLimit-Reset, " +
-		"X-OAuth-Scopes, X-Accepted-OAuth-Scopes, X-Poll-Interval, Deprecation, Sunset, Cache-Status, " + requestIDHeader + ", " + debugHeader
-)
-
-// allowOrigins lets programs of all sites read a response of the gateway itself.
-func (g *Gateway) allowOrigins(h http.Header) {
-	h.Set("Access-Control-Allow-Origin", allowedOrigins)
-	h.Set("Access-Control-Expose-Headers", g.exposed)
-}
-
-// isPreflight reports whether a browser asks for the permission to send a request. Such a question has no credential.
-func (ex *exchange) isPreflight() bool {
-	h := ex.in.Header
-	return ex.in.Method == http.MethodOptions && ex.body == nil && h.Get("Origin") != "" && h.Get("Access-Control-Request-Method") != ""
-}
-
-// answerPreflight permits all methods of the API and all fields that the browser names, because all fields are forwarded.
-func (g *Gateway) answerPreflight(ex *exchange) {
-	ex.record.Cache = CacheStatus{Detail: "preflight", Own: true}
-	h := ex.w.Header()
-	g.allowOrigins(h)
-	h.Set("Access-Control-Allow-Methods", allowedMethods)
-	h.Set("Access-Control-Max-Age", preflightAge)
-	var fields []string
-	for _, value := range ex.in.Header["Access-Control-Request-Headers"] {
-		for name := range strings.SplitSeq(value, ",") {
-			if name = strings.Trim(name, " \t"); httpguts.ValidHeaderFieldName(name) {
-				fields = append(fields, name)
-			}
-		}
-	}
-	if len(fields) > 0 {
-		h.Set("Access-Control-Allow-Headers", strings.Join(fields, ", "))
-	}
-	h.Set("Vary", "Access-Control-Request-Headers")
-	g.setWeirHeaders(ex, http.StatusNoContent, h)
-	ex.w.WriteHeader(http.StatusNoContent)
-}
-
-// rateLimitOperation is the operation that Weir answers from the ledger.
-const rateLimitOperation = "rate-limit/get"
-
-// answerFromLedger writes the rate limit status from the ledger, and reports whether a response was written. These
-// requests are forwarded instead:
-//   - a request with no-cache
-//   - a request with a credential that the upstream refused, and with a credential of the client until the upstream has
-//     accepted it
-//   - a request for an API version that Weir does not know
-//   - every request while the ledger is unavailable, or the upstream has no limits
-func (g *Gateway) answerFromLedger(a *attempt) bool {
-	if a.match.Operation.ID != rateLimitOperation || a.cacheControl.Has("no-cache") {
-		return false
-	}
-	caller := a.identity.Caller
-	if caller.Kind != policy.Unauthenticated && !g.tokens.Has(caller.Class, a.identity.Held) {
-		return false
-	}
-	version := cmp.Or(a.in.Header.Get(g.Dialect.VersionHeader), g.Dialect.Version)
-	if !slices.Contains(g.Dialect.Versions, version) {
-		return false
-	}
-	body, err := g.rateLimitStatus(a, version < g.Dialect.NoRateSince)
-	if err != nil || body == "" {
-		return false
-	}
-	a.result.cache = CacheStatus{Hit: true, Detail: "ledger", Own: true}
-	a.adopt(a)
-	sum := sha256.Sum256([]byte(body))
-	status := &cache.Entry{Status: http.StatusOK, Body: []byte(body), Answered: time.Now(), Header: http.Header{
-		"Cache-Control": {"no-cache"}, "Content-Type": {"application/json; charset=utf-8"},
-		"Etag": {strconv.Quote(hex.EncodeToString(sum[:16]))},
-	}}
-	h := a.w.Header()
-	code := copyEntryHeader(a, status, status.Answered, h)
-	h.Del("Age") // the status is not a stored response
-	g.allowOrigins(h)
-	g.finishHeader(a.exchange, code, h)
-	a.w.WriteHeader(code)
-	if code == http.StatusOK && a.method != http.MethodHead {
-		_, _ = io.WriteString(&a.w, body)
-	}
-	return true
-}
-
-// rateLimitStatus returns the body of the rate limit status. The body contains the resources of the dialect in the order
-// of the API's documents (Document B section 2.6), then the resources that the upstream has named for the account, and
-// withRate the deprecated top-level rate. If a resource is unlimited, the status is empty.
-func (g *Gateway) rateLimitStatus(a *attempt, withRate bool) (string, error) {
-	ctx, caller := a.in.Context(), a.identity.Caller
-	names := g.Dialect.Resources()
-	named, err := g.Ledger.Resources(ctx, caller.Account)
-	if err != nil {
-		return "", err
-	}
-	for _, name := range named {
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	var resources []string
-	var core string
-	for _, name := range names {
-		b, _ := g.Ledger.Budget(caller, name)
-		if b.Unlimited {
-			return "", nil
-		}
-		budget := fmt.Sprintf(`{"limit":%d,"used":%d,"remaining":%d,"reset":%d}`, b.Limit, b.Used, b.Remaining, b.Reset.Unix())
-		resources = append(resources, strconv.Quote(name)+":"+budget)
-		if name == policy.Core {
-			core = budget
-		}
-	}
-	body := `{"resources":{` + strings.Join(resources, ",") + "}"
-	if withRate {
-		body += `,"rate":` + core
-	}
-	return body + "}", nil
-}
-
-// retryAfter formats a delay for Retry-After in whole seconds, rounded up, at least 1.
-func retryAfter(d time.Duration) string {
-	return strconv.Itoa(max(1, int((d+time.Second-1)/time.Second)))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // wholeAPI makes a world use the github dialect, with the limits that change adjusts.
@@ -95,10 +96,10 @@ func TestWriteMakesRelatedReadsStale(t *testing.T) {
 // TestPurgeAndEventsReachEveryRoute covers tags of routes outside the documents.
 func TestPurgeAndEventsReachEveryRoute(t *testing.T) {
 	operator := func(tag string) func(*Gateway) []string {
-		return func(*Gateway) []string { return TagsOfOperator(tag) }
+		return func(*Gateway) []string { return tags.OfOperator(tag) }
 	}
 	event := func(name, repository, organization string) func(*Gateway) []string {
-		return func(g *Gateway) []string { return g.TagsOfEvent(name, repository, organization, false) }
+		return func(g *Gateway) []string { return tags.OfEvent(g.Catalogue, name, repository, organization, false) }
 	}
 	const ofOthers, ofNumber = "/repos/beta/widgets/issues/3", "/repositories/7/keys"
 	for name, c := range map[string]struct {

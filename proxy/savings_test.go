@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // simulation simulates an API and the traffic of an organization's automation.
@@ -123,7 +125,7 @@ func (s *simulation) push(g *Gateway, duration time.Duration) {
 		s.mu.Unlock()
 		time.Sleep(time.Second)
 		owner, _, _ := strings.Cut(repo, "/")
-		g.Cache.Purge(s.Context(), g.TagsOfEvent("push", repo, owner, false)...)
+		g.Cache.Purge(s.Context(), tags.OfEvent(g.Catalogue, "push", repo, owner, false)...)
 		s.mu.Lock()
 		s.delivered[repo] = max(s.delivered[repo], n)
 		s.mu.Unlock()

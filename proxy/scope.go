@@ -18,6 +18,7 @@ import (
 	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // authorizeNames refuses a question that reaches repositories or owners outside of the scope of the client. The scope is that of
@@ -94,7 +95,7 @@ func (g *Gateway) refuseFormer(ex *exchange, q *question, names []string) error 
 	}
 	for _, name := range names {
 		current := ""
-		if fullName.MatchString(name) {
+		if tags.FullName.MatchString(name) {
 			var err error
 			if current, err = g.shownName(ex, q, policy.RepositoryNames, strings.ToLower(name)); err != nil {
 				return err
@@ -159,7 +160,7 @@ func (g *Gateway) wholeSmallBody(ex *exchange) ([]byte, error) {
 
 // lacksMemory reports whether a body was not read to its end because of the memory budget.
 func (ex *exchange) lacksMemory() bool {
-	return ex.buffered != nil && !ex.wholeBody && len(ex.buffered.data) <= maxUploadBuffer
+	return ex.buffered != nil && !ex.wholeBody && len(ex.buffered.Data) <= maxUploadBuffer
 }
 
 // errBodyMemory refuses a request whose body decides about its scope, because the body cannot be read now.
@@ -229,9 +230,6 @@ var numberedLink = regexp.MustCompile(`/repositories/([0-9]{1,19})/[^>]*>\s*;[^,
 
 // learnNumber remembers the number of the repository that a question names, which the links of lists contain.
 func (g *Gateway) learnNumber(q *question, h http.Header) {
-	if q == nil || q.named == "" {
-		return
-	}
 	for _, link := range h["Link"] {
 		if m := numberedLink.FindStringSubmatch(link); m != nil {
 			g.shown.add(string(policy.RepositoryIDs)+m[1], shownName{name: q.named}, nameFor)

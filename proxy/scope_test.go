@@ -201,7 +201,7 @@ func TestLookUpsOfNumbersAreShed(t *testing.T) {
 
 func TestBodiesWithoutMemoryAreNotRefusedByTheScope(t *testing.T) {
 	setup(named, withCatalogue, scoped(agentScope)).run(t, func(w *world) {
-		w.gateway.Background.buffers.limit = 10
+		w.gateway.Background.buffers.Limit = 10
 		for path, body := range map[string]string{
 			"/repos/acme/widgets/forks": `{"organization":"acme","name":"w2"}`, "/graphql": `{"query":"{repository(owner:\"acme\",name:\"widgets\"){id}}"}`,
 		} {

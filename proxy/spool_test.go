@@ -140,8 +140,8 @@ func TestClientsShareALargeBody(t *testing.T) {
 				t.Logf("the heap has grown by %d KiB", n>>10)
 				failIf(t, n > 40<<20, "the heap has grown by %d bytes", n)
 				w.want("requests upstream", w.upstreamSaw(), 1)
-				w.want("bytes in files", w.gateway.Background.files.used.Load(), int64(0))
-				w.want("bytes in memory", w.gateway.Background.buffers.used.Load(), int64(0))
+				w.want("bytes in files", w.gateway.Background.files.Used(), int64(0))
+				w.want("bytes in memory", w.gateway.Background.buffers.Used(), int64(0))
 				w.want("permits in flight", w.inFlight(), 0)
 			})
 			left, _ := filepath.Glob(filepath.Join(os.TempDir(), "*"))
@@ -189,7 +189,7 @@ func TestFollowersOfALargeBodyAreIndependent(t *testing.T) {
 			}
 			synctest.Wait()
 			w.want("requests upstream", w.upstreamSaw(), 1)
-			w.want("bytes in files", w.gateway.Background.files.used.Load(), int64(0))
+			w.want("bytes in files", w.gateway.Background.files.Used(), int64(0))
 		})
 	}
 }
@@ -222,8 +222,8 @@ func TestNoClientGetsAPartOfALargeBodyAsWhole(t *testing.T) {
 			b.broken.Store(c.broken)
 			setup(b.ServeHTTP).run(t, func(w *world) {
 				files := &w.gateway.Background.files
-				files.limit = c.files
-				files.add(c.taken)
+				files.Limit = c.files
+				w.want("room for the taken bytes", files.Reserve(c.taken), true)
 				complete := func() int {
 					var whole atomic.Int32
 					together(4, func(i int) {
@@ -240,30 +240,11 @@ func TestNoClientGetsAPartOfALargeBodyAsWhole(t *testing.T) {
 				w.want("complete bodies", complete(), c.whole)
 				w.want("requests upstream", w.upstreamSaw(), c.sent)
 				w.want("complete bodies later", complete(), c.later)
-				w.want("bytes in files", files.used.Load(), c.taken)
-				w.want("bytes in memory", w.gateway.Background.buffers.used.Load(), int64(0))
+				w.want("bytes in files", files.Used(), c.taken)
+				w.want("bytes in memory", w.gateway.Background.buffers.Used(), int64(0))
 			})
 		})
 	}
-}
-
-// A reservation that does not fit makes no other one fail.
-func TestBudgetReservesWhatFits(t *testing.T) {
-	b := bufferBudget{limit: 2}
-	failed := 0
-	together(2, func(i int) {
-		for range 1_000_000 {
-			switch {
-			case i == 0:
-				failIf(t, b.reserve(3), "reserved more than the limit")
-			case b.reserve(0) && b.reserve(2):
-				b.used.Add(-2)
-			default:
-				failed++
-			}
-		}
-	})
-	failIf(t, failed > 0, "%d reservations failed", failed)
 }
 
 // Cache-Status says stored only if the response is stored, and later clients of an unknown length share a call again.

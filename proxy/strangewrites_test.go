@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // The stored responses of the tests about writes.
@@ -182,7 +182,7 @@ func TestUncertainWriteIsSeenByItsClient(t *testing.T) {
 		{"/user/repos", "{}", "/orgs/acme/repos"},
 		{"/graphql", mutation(`id:"I_1"`), "/repos/acme/w/labels"},
 		{"/graphql", manyNames(), "/repos/acme/gears-129/labels"},
-		{"/graphql", mutation(`ids:[` + manyIDs(maxUncertain+1) + `]`), "/repos/acme/w/labels"},
+		{"/graphql", mutation(`ids:[` + manyIDs(tags.MaxUncertain+1) + `]`), "/repos/acme/w/labels"},
 	} {
 		for _, token := range []string{"Authorization: Bearer accepted", "Authorization: Bearer held"} {
 			writes(t, hang).sub(t, c.path+" and "+c.stale+" of "+token, func(w *world) {
@@ -222,43 +222,6 @@ func TestNamesInUncertainWritesAreNoPatterns(t *testing.T) {
 			w.want("hits of another caller", fmt.Sprint(w.hits(reader, paths...)), fmt.Sprint(paths))
 		})
 	}
-}
-
-// No write of the API purges reference data.
-func TestNoWritePurgesReferenceData(t *testing.T) {
-	writes(t, hang).run(t, func(w *world) {
-		catalogue := w.gateway.Catalogue
-		shared := map[string]string{} // operation by tag
-		for _, op := range catalogue.Operations() {
-			if op.Cache.Class == policy.Shared {
-				q := question{match: policy.Match{Operation: op, Path: strings.NewReplacer("{", "", "}", "").Replace(op.Path)}}
-				for _, tag := range q.tags() {
-					shared[tag] = op.ID
-				}
-			}
-		}
-		w.want("operations of reference data", len(shared) > 10, true)
-		changed := w.gateway.allResponses()
-		for _, op := range catalogue.Operations() {
-			m, err := catalogue.Classify(op.Method, strings.NewReplacer("{+", "", "{", "", "}", "").Replace(op.Path), "")
-			if err == nil && !op.Safe() {
-				changed = append(changed, w.gateway.tagsOfChange(&question{match: m})...)
-			}
-		}
-		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, "MOVE"} {
-			for _, path := range []string{reference, "/licenses/mit", "/emojis", "/codes_of_conduct/citizen"} {
-				m, err := catalogue.Classify(method, path, "")
-				if err != nil {
-					w.Fatal(err)
-				}
-				changed = append(changed, w.gateway.tagsOfChange(&question{match: m})...)
-			}
-		}
-		for _, tag := range changed {
-			id := shared[tag]
-			failIf(w, id != "", "a write purges %s of %s", tag, id)
-		}
-	})
 }
 
 // Strangers abort eight writes each second for two minutes, while a client reads its stored responses.

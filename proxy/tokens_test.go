@@ -35,23 +35,23 @@ func limitAddresses(c *Config) {
 	c.Tokens.LimitAddresses(true)
 }
 
-const tags = "/repos/acme/widgets/tags"
+const tagList = "/repos/acme/widgets/tags"
 
 func TestRefusedTokenIsNotSentAgain(t *testing.T) {
 	setup(acceptOnly(0)).run(t, func(w *world) {
-		w.wantReply("first", w.get(tags, "Authorization: Bearer bad"), 401)
+		w.wantReply("first", w.get(tagList, "Authorization: Bearer bad"), 401)
 		for range 100 {
-			r := w.wantReply("", w.get(tags, "Authorization: Bearer bad"), 401, "Cache-Status: weir; detail=refused-token")
+			r := w.wantReply("", w.get(tagList, "Authorization: Bearer bad"), 401, "Cache-Status: weir; detail=refused-token")
 			failIf(w, !strings.Contains(r.body, `"message":"Bad credentials"`) || !strings.Contains(r.body, "documentation_url"), "body %s", r.body)
 		}
 		w.want("requests", w.upstreamSaw(), 1)
-		w.want("status of another token", w.get(tags, "Authorization: Bearer good").StatusCode, 200)
+		w.want("status of another token", w.get(tagList, "Authorization: Bearer good").StatusCode, 200)
 		w.want("requests with another token", w.upstreamSaw(), 2)
 
 		// The time grows to five minutes: 1, 4, 16, 64 and 256 s, then 300 s.
 		for range 3600 {
 			time.Sleep(time.Second)
-			w.get(tags, "Authorization: Bearer bad")
+			w.get(tagList, "Authorization: Bearer bad")
 		}
 		n := w.upstreamSaw() - 2
 		failIf(w, n < 12 || n > 18, "%d requests upstream in an hour of one request per second, want about 16", n)
@@ -62,7 +62,7 @@ func TestAcceptedTokenIsNotRefusedForOneMistake(t *testing.T) {
 	accepted, refused := responds(200, "Cache-Control: no-store"), responds(401)
 	setup(inOrder(accepted, refused, accepted, refused)).run(t, func(w *world) {
 		for i, status := range []int{200, 401, 200, 401, 401, 401, 401, 401} { // one mistake, and then the token is revoked
-			w.want(fmt.Sprint("status ", i), w.get(tags, owner).StatusCode, status)
+			w.want(fmt.Sprint("status ", i), w.get(tagList, owner).StatusCode, status)
 		}
 		w.want("requests", w.upstreamSaw(), 5)
 	})
@@ -70,7 +70,7 @@ func TestAcceptedTokenIsNotRefusedForOneMistake(t *testing.T) {
 
 // A 401 to an operation for the credentials of apps, or for users only, says nothing about other tokens.
 func TestOnlyConclusiveRefusalsAreRemembered(t *testing.T) {
-	upstream := byPath(responds(401), map[string]http.HandlerFunc{tags: responds(200, "Cache-Control: no-store")})
+	upstream := byPath(responds(401), map[string]http.HandlerFunc{tagList: responds(200, "Cache-Control: no-store")})
 	setup(upstream, wholeAPI(t, unchanged), func(c *Config) {
 		identifying(func(r *http.Request, id *Identity) {
 			id.Caller.Kind = c.Dialect.Kind("Bearer", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
@@ -78,7 +78,7 @@ func TestOnlyConclusiveRefusalsAreRemembered(t *testing.T) {
 	}).run(t, func(w *world) {
 		for path, token := range map[string]string{"/app": "Authorization: Bearer ghp_user", "/user": "Authorization: Bearer ghs_app"} {
 			w.want(path, w.get(path, token).StatusCode, 401)
-			w.want(tags+" after "+path, w.get(tags, token).StatusCode, 200)
+			w.want(tagList+" after "+path, w.get(tagList, token).StatusCode, 200)
 		}
 	})
 }
@@ -86,13 +86,13 @@ func TestOnlyConclusiveRefusalsAreRemembered(t *testing.T) {
 func TestMadeUpTokensOfOneAddressAreBounded(t *testing.T) {
 	for _, delay := range []time.Duration{0, 100 * time.Millisecond} {
 		setup(acceptOnly(delay), limitAddresses).sub(t, fmt.Sprint("upstream delay ", delay), func(w *world) {
-			w.get(tags, "Authorization: Bearer good, known")
+			w.get(tagList, "Authorization: Bearer good, known")
 			began, saw := time.Now(), w.upstreamSaw()
 			var mu sync.Mutex
 			statuses := map[int]int{}
 			together(50, func(i int) {
 				for j := range 10 {
-					r := w.get(tags, fmt.Sprintf("Authorization: Bearer bad %d of %d", j, i))
+					r := w.get(tagList, fmt.Sprintf("Authorization: Bearer bad %d of %d", j, i))
 					mu.Lock()
 					statuses[r.StatusCode]++
 					mu.Unlock()
@@ -102,13 +102,13 @@ func TestMadeUpTokensOfOneAddressAreBounded(t *testing.T) {
 			w.want("401", statuses[401], learned.MaxUnverified)
 			w.want("429", statuses[429], 500-learned.MaxUnverified)
 
-			r := w.wantReply("a new token", w.get(tags, "Authorization: Bearer good, new"), 429, "Cache-Status: weir; detail=unverified-token")
+			r := w.wantReply("a new token", w.get(tagList, "Authorization: Bearer good, new"), 429, "Cache-Status: weir; detail=unverified-token")
 			after, err := strconv.Atoi(r.Header.Get("Retry-After"))
 			failIf(w, err != nil || after < 59 || after > 60, "Retry-After %q after %v", r.Header.Get("Retry-After"), time.Since(began))
-			w.want("status of a known token", w.get(tags, "Authorization: Bearer good, known").StatusCode, 200)
-			w.want("status without a token", w.get(tags).StatusCode, 401) // the upstream's response
+			w.want("status of a known token", w.get(tagList, "Authorization: Bearer good, known").StatusCode, 200)
+			w.want("status without a token", w.get(tagList).StatusCode, 401) // the upstream's response
 			time.Sleep(time.Duration(after) * time.Second)
-			w.want("status after Retry-After", w.get(tags, "Authorization: Bearer good, new").StatusCode, 200)
+			w.want("status after Retry-After", w.get(tagList, "Authorization: Bearer good, new").StatusCode, 200)
 		})
 	}
 }
@@ -118,8 +118,8 @@ func TestHeldCredentialsNeedNoVerification(t *testing.T) {
 		id.Held = true
 	})).run(t, func(w *world) {
 		for i := range 3 * learned.MaxUnverified {
-			w.want("status", w.get(tags, fmt.Sprint("Authorization: Bearer bad ", i)).StatusCode, 401)
-			w.get(tags, fmt.Sprint("Authorization: Bearer bad ", i))
+			w.want("status", w.get(tagList, fmt.Sprint("Authorization: Bearer bad ", i)).StatusCode, 401)
+			w.get(tagList, fmt.Sprint("Authorization: Bearer bad ", i))
 		}
 		w.want("requests", w.upstreamSaw(), 6*learned.MaxUnverified)
 	})
@@ -129,9 +129,9 @@ func TestHeldCredentialsNeedNoVerification(t *testing.T) {
 func TestRefusedTokensLeaveNoAccounts(t *testing.T) {
 	setup(acceptOnly(0)).run(t, func(w *world) {
 		for i := range 500 {
-			w.get(tags, bearer(fmt.Sprint("bad ", i)))
+			w.get(tagList, bearer(fmt.Sprint("bad ", i)))
 		}
-		w.get(tags, bearer("good"))
+		w.get(tagList, bearer("good"))
 		list := w.accounts(1000)
 		if len(list) != 1 || !strings.Contains(list[0].Name, "good") {
 			w.Fatalf("%d accounts; want only the accepted one", len(list))
@@ -207,7 +207,7 @@ func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
 				began := time.Now()
 				together(12, func(i int) { // more than may wait for their first response at a time
 					for j := 0; time.Since(began) < 3*learned.FailedWindow && j < 8; j++ {
-						w.leave(client, c.stay, method, tags, c.body, fmt.Sprintf("Authorization: Bearer bad %d of %d", j, i))
+						w.leave(client, c.stay, method, tagList, c.body, fmt.Sprintf("Authorization: Bearer bad %d of %d", j, i))
 						time.Sleep(10 * time.Second)
 					}
 				})
@@ -222,7 +222,7 @@ func TestUnverifiedTokensAreBoundedHoweverTheirRequestsEnd(t *testing.T) {
 func TestRepetitionsOfOneUnverifiedTokenAreBounded(t *testing.T) {
 	setup(hang, limitAddresses).run(t, func(w *world) {
 		for i := range 590 {
-			w.leave(w.client, 5*time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer bad ", i%3))
+			w.leave(w.client, 5*time.Millisecond, http.MethodGet, tagList, "", fmt.Sprint("Authorization: Bearer bad ", i%3))
 			time.Sleep(95 * time.Millisecond)
 		}
 		n := w.upstreamSaw()
@@ -235,7 +235,7 @@ func TestUnverifiedTokensAreBoundedPerForwardedAddress(t *testing.T) {
 	setup(responds(401), limitAddresses, trusting("10.0.0.0/8")).run(t, func(w *world) {
 		for i := range 3 * learned.MaxUnverified {
 			for _, address := range []string{"203.0.113.1", "203.0.113.2"} {
-				w.from("10.1.2.3:4567", http.MethodGet, tags, bearer(fmt.Sprint("bad ", i, address)), "X-Forwarded-For: "+address)
+				w.from("10.1.2.3:4567", http.MethodGet, tagList, bearer(fmt.Sprint("bad ", i, address)), "X-Forwarded-For: "+address)
 			}
 		}
 		w.want("requests upstream", w.upstreamSaw(), 2*learned.MaxUnverified)
@@ -259,24 +259,24 @@ func TestOnlySentRequestsOfUnverifiedTokensCount(t *testing.T) {
 		})
 	}).run(t, func(w *world) {
 		for i := range 3 * learned.MaxUnverified {
-			w.want("status without a connection", w.get(tags, fmt.Sprint("Authorization: Bearer unsent ", i)).StatusCode/100, 5)
+			w.want("status without a connection", w.get(tagList, fmt.Sprint("Authorization: Bearer unsent ", i)).StatusCode/100, 5)
 		}
 		down = false
 		time.Sleep(2 * trialInterval)
-		w.get(tags, owner) // closes the circuit breaker
+		w.get(tagList, owner) // closes the circuit breaker
 		for i := range learned.MaxUnverified {
-			w.leave(w.client, 10*time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer slow ", i%2))
+			w.leave(w.client, 10*time.Millisecond, http.MethodGet, tagList, "", fmt.Sprint("Authorization: Bearer slow ", i%2))
 			time.Sleep(time.Second)
 		}
-		w.want("status of a new token", w.get(tags, "Authorization: Bearer new").StatusCode, 429)
+		w.want("status of a new token", w.get(tagList, "Authorization: Bearer new").StatusCode, 429)
 		time.Sleep(learned.FailedWindow - learned.MaxUnverified*time.Second)
 		for i := range 2 {
-			w.want("status of a token whose clients left", w.get(tags, fmt.Sprint("Authorization: Bearer slow ", i)).StatusCode, 200)
+			w.want("status of a token whose clients left", w.get(tagList, fmt.Sprint("Authorization: Bearer slow ", i)).StatusCode, 200)
 		}
 		for i := range learned.MaxUnverified / 2 {
-			w.leave(w.client, 10*time.Millisecond, http.MethodGet, tags, "", fmt.Sprint("Authorization: Bearer slow, other ", i))
+			w.leave(w.client, 10*time.Millisecond, http.MethodGet, tagList, "", fmt.Sprint("Authorization: Bearer slow, other ", i))
 		}
-		w.want("status of a new token after the successes", w.get(tags, "Authorization: Bearer new").StatusCode, 200)
+		w.want("status of a new token after the successes", w.get(tagList, "Authorization: Bearer new").StatusCode, 200)
 	})
 }
 
@@ -289,9 +289,9 @@ func TestValidTokensOfOneAddressAreNotRefused(t *testing.T) {
 			together(400, func(i int) {
 				token := bearer(fmt.Sprint("good ", i/2))
 				if leaving && i%40 == 0 {
-					w.leave(w.client, 50*time.Millisecond, http.MethodGet, tags, "", token)
+					w.leave(w.client, 50*time.Millisecond, http.MethodGet, tagList, "", token)
 				}
-				w.want("status", w.get(tags, token).StatusCode, 200)
+				w.want("status", w.get(tagList, token).StatusCode, 200)
 			})
 			took := time.Since(began)
 			failIf(w, took > 2*time.Second, "200 tokens took %v", took)
@@ -312,7 +312,7 @@ func TestUnansweredRequestsOfAValidTokenAreCharged(t *testing.T) {
 			go ledger.Run(running)
 			w := newWorld(t, hang, option, withLedger(ledger), func(c *Config) { c.Wait = 0 })
 			for began := time.Now(); time.Since(began) < documented.Primary.Window; time.Sleep(10 * time.Second) {
-				w.leave(w.client, 5*time.Millisecond, http.MethodGet, tags, "", owner)
+				w.leave(w.client, 5*time.Millisecond, http.MethodGet, tagList, "", owner)
 			}
 			w.want("requests upstream in a window", w.upstreamSaw(), limit)
 		})
@@ -326,7 +326,7 @@ func TestRefusedRequestsOfStrangersLeaveNoAccounts(t *testing.T) {
 	var records recordLog
 	setup(hang, limitAddresses, func(c *Config) { c.Observe = records.observe }).run(t, func(w *world) {
 		for i := range requests {
-			w.leave(w.client, time.Millisecond, http.MethodGet, tags, "", bearer(fmt.Sprint("bad ", i)))
+			w.leave(w.client, time.Millisecond, http.MethodGet, tagList, "", bearer(fmt.Sprint("bad ", i)))
 		}
 		time.Sleep(time.Second)
 		n, minutes := len(w.accounts(requests)), 1+int(requests*time.Millisecond/learned.FailedWindow)

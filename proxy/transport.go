@@ -46,18 +46,6 @@ func NewTransport() *http.Transport {
 	}
 }
 
-// These errors end a request.
-var (
-	errStalled = errors.New("the upstream did not respond in time")
-	errInterim = errors.New("the upstream sent too many interim responses")
-	errStatus  = errors.New("the upstream sent an invalid status")
-	// errUnpermitted ends a request that the transport would otherwise send again without a permit.
-	errUnpermitted = fmt.Errorf("the upstream closed the connection during the request: %w", io.ErrUnexpectedEOF)
-)
-
-// maxInterim bounds the interim responses (1xx) of one request.
-const maxInterim = 100
-
 // roundTrip sends the request once. The outcome is also valid with an error. A request counts as sent unless it is provably
 // unsent ([wire.mayHaveArrived]).
 func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit) (*http.Response, limits.Outcome, error) {
@@ -119,97 +107,17 @@ func (g *Gateway) roundTrip(a *attempt, out *http.Request, permit limits.Permit)
 	return resp, o, nil
 }
 
-// recognizeLimit adds a limit error to the outcome, and returns the error. GraphQL reports a limit with status 200.
-// recognizeLimit also adds the cost that a short response to a GraphQL call reports. It removes the rate headers of a refused
-// credential, because they report another budget.
-func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limits.Outcome, permit limits.Permit) limits.LimitError {
-	answer := policy.UpstreamAnswer{
-		Status: resp.StatusCode, Header: resp.Header, GraphQL: a.graphQL != nil,
-		Unproven: a.sentCredential != nil && a.sentCredential.IsUnproven(),
-	}
-	if g.mayReportLimit(a, resp) {
-		answer.Body = peekText(resp)
-	}
-	e := g.Limiter.ReadLimitError(permit.Account, answer)
-	if a.sentCredential != nil && e.Kind == limits.NotLimited && (answer.GraphQL || resp.StatusCode == http.StatusForbidden) && policy.LacksPermission(answer.Body) {
-		a.sentCredential.Denied()
-		a.lacksPermission = true
-	}
-	retryAfter := boundRetryAfter(resp.Header, outcome)
-	if e.Kind != limits.NotLimited {
-		outcome.RetryAfter = retryAfter
-	}
-	if e.Repeated == 0 {
-		outcome.Limited = e.Kind
-	}
-	a.lateLimit = nil
-	if answer.GraphQL && resp.StatusCode == http.StatusOK && len(answer.Body) >= maxPeek && e.Kind == limits.NotLimited && resp.Header.Get("Content-Encoding") == "" {
-		a.lateLimit = g.watchEnd(a, resp, permit)
-	} else if len(answer.Body) < maxPeek {
-		a.record.QueryFailure = g.observeQuery(a.question, permit.Account, answer, outcome.Elapsed)
-	}
-	if answer.GraphQL && resp.StatusCode == http.StatusOK {
-		cost, executed, outside := limits.ReadCost(answer.Body)
-		if outside {
-			outcome.Outside = policy.GraphQLCost.Name
-		}
-		if outcome.Succeeded = executed; a.graphQL.ReportsCost {
-			outcome.Cost = cost
-		}
-	}
-	if outcome.Unauthorized && permit.Kind != policy.Unauthenticated {
-		outcome.Rate = limits.Rate{}
-		limits.RemoveRate(resp.Header)
-	}
-	return e
-}
+// These errors end a request.
+var (
+	errStalled = errors.New("the upstream did not respond in time")
+	errInterim = errors.New("the upstream sent too many interim responses")
+	errStatus  = errors.New("the upstream sent an invalid status")
+	// errUnpermitted ends a request that the transport would otherwise send again without a permit.
+	errUnpermitted = fmt.Errorf("the upstream closed the connection during the request: %w", io.ErrUnexpectedEOF)
+)
 
-// boundRetryAfter returns the Retry-After of a response. The client gets no value outside the range.
-func boundRetryAfter(h http.Header, outcome *limits.Outcome) time.Duration {
-	wait, v := limits.ReadRetryAfter(h, time.Now())
-	switch v {
-	case policy.InRange:
-		return wait
-	case policy.Clamped:
-		h.Set("Retry-After", strconv.Itoa(int(wait/time.Second)))
-	case policy.Ignored:
-		h.Del("Retry-After")
-	}
-	outcome.Outside = policy.RetryAfter.Name
-	return wait
-}
-
-// mayReportLimit reports whether the body of a response must be read to recognize a limit error. A successful response of
-// REST is rarely one, so its length or its beginning decides. The response must be in the plain representation, because
-// other representations contain text of users.
-func (g *Gateway) mayReportLimit(a *attempt, resp *http.Response) bool {
-	const longestError = 1 << 10
-	switch status := resp.StatusCode; {
-	case resp.Body == http.NoBody:
-		return false
-	case a.graphQL != nil:
-		return status < http.StatusInternalServerError
-	case status >= http.StatusBadRequest:
-		return status < http.StatusInternalServerError && (g.Host == "" || status == http.StatusForbidden || status == http.StatusTooManyRequests)
-	case status != http.StatusOK, resp.ContentLength == 0, resp.ContentLength > longestError, g.Host != "",
-		!g.isPlainType(a, resp.Header.Get("Content-Type")), g.Dialect.Accept(a.in.Header["Accept"]) != "":
-		return false
-	case resp.ContentLength > 0:
-		return true
-	}
-	start := make([]byte, longestError)
-	n, err := resp.Body.Read(start)
-	resp.Body = rejoin(start[:n], err, resp.Body)
-	return resp.Header.Get("Content-Encoding") == "" && bytes.HasPrefix(start, []byte("{")) && bytes.Contains(start[:n], []byte(`"message"`))
-}
-
-// isPlainType reports whether a Content-Type may be that of an error in a success. An operation of the catalogue has JSON in
-// its plain representation, so a missing or a wrong type does not hide an error.
-func (g *Gateway) isPlainType(a *attempt, contentType string) bool {
-	mediaType, _, _ := strings.Cut(contentType, ";")
-	mediaType = strings.ToLower(strings.TrimSpace(mediaType))
-	return mediaType == "application/json" || a.match.Operation.Known() && (mediaType == "text/plain" || g.Dialect.Accept([]string{mediaType}) == "")
-}
+// maxInterim bounds the interim responses (1xx) of one request.
+const maxInterim = 100
 
 // wire is the state of one HTTP request. The request is canceled after a pause of the timeout during the upload or before the
 // response; a response body has its own timeout. The total time of a body has no bound. The transport reports events from its own
@@ -348,6 +256,98 @@ func (b *responseBody) Close() error {
 	err := b.ReadCloser.Close()
 	b.wire.stop()
 	return err
+}
+
+// recognizeLimit adds a limit error to the outcome, and returns the error. GraphQL reports a limit with status 200.
+// recognizeLimit also adds the cost that a short response to a GraphQL call reports. It removes the rate headers of a refused
+// credential, because they report another budget.
+func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limits.Outcome, permit limits.Permit) limits.LimitError {
+	answer := policy.UpstreamAnswer{
+		Status: resp.StatusCode, Header: resp.Header, GraphQL: a.graphQL != nil,
+		Unproven: a.sentCredential != nil && a.sentCredential.IsUnproven(),
+	}
+	if g.mayReportLimit(a, resp) {
+		answer.Body = peekText(resp)
+	}
+	e := g.Limiter.ReadLimitError(permit.Account, answer)
+	if a.sentCredential != nil && e.Kind == limits.NotLimited && (answer.GraphQL || resp.StatusCode == http.StatusForbidden) && policy.LacksPermission(answer.Body) {
+		a.sentCredential.Denied()
+		a.lacksPermission = true
+	}
+	retryAfter := boundRetryAfter(resp.Header, outcome)
+	if e.Kind != limits.NotLimited {
+		outcome.RetryAfter = retryAfter
+	}
+	if e.Repeated == 0 {
+		outcome.Limited = e.Kind
+	}
+	a.lateLimit = nil
+	if answer.GraphQL && resp.StatusCode == http.StatusOK && len(answer.Body) >= maxPeek && e.Kind == limits.NotLimited && resp.Header.Get("Content-Encoding") == "" {
+		a.lateLimit = g.watchEnd(a, resp, permit)
+	} else if len(answer.Body) < maxPeek {
+		a.record.QueryFailure = g.observeQuery(a.question, permit.Account, answer, outcome.Elapsed)
+	}
+	if answer.GraphQL && resp.StatusCode == http.StatusOK {
+		cost, executed, outside := limits.ReadCost(answer.Body)
+		if outside {
+			outcome.Outside = policy.GraphQLCost.Name
+		}
+		if outcome.Succeeded = executed; a.graphQL.ReportsCost {
+			outcome.Cost = cost
+		}
+	}
+	if outcome.Unauthorized && permit.Kind != policy.Unauthenticated {
+		outcome.Rate = limits.Rate{}
+		limits.RemoveRate(resp.Header)
+	}
+	return e
+}
+
+// boundRetryAfter returns the Retry-After of a response. The client gets no value outside the range.
+func boundRetryAfter(h http.Header, outcome *limits.Outcome) time.Duration {
+	wait, v := limits.ReadRetryAfter(h, time.Now())
+	switch v {
+	case policy.InRange:
+		return wait
+	case policy.Clamped:
+		h.Set("Retry-After", strconv.Itoa(int(wait/time.Second)))
+	case policy.Ignored:
+		h.Del("Retry-After")
+	}
+	outcome.Outside = policy.RetryAfter.Name
+	return wait
+}
+
+// mayReportLimit reports whether the body of a response must be read to recognize a limit error. A successful response of
+// REST is rarely one, so its length or its beginning decides. The response must be in the plain representation, because
+// other representations contain text of users.
+func (g *Gateway) mayReportLimit(a *attempt, resp *http.Response) bool {
+	const longestError = 1 << 10
+	switch status := resp.StatusCode; {
+	case resp.Body == http.NoBody:
+		return false
+	case a.graphQL != nil:
+		return status < http.StatusInternalServerError
+	case status >= http.StatusBadRequest:
+		return status < http.StatusInternalServerError && (g.Host == "" || status == http.StatusForbidden || status == http.StatusTooManyRequests)
+	case status != http.StatusOK, resp.ContentLength == 0, resp.ContentLength > longestError, g.Host != "",
+		!g.isPlainType(a, resp.Header.Get("Content-Type")), g.Dialect.Accept(a.in.Header["Accept"]) != "":
+		return false
+	case resp.ContentLength > 0:
+		return true
+	}
+	start := make([]byte, longestError)
+	n, err := resp.Body.Read(start)
+	resp.Body = rejoin(start[:n], err, resp.Body)
+	return resp.Header.Get("Content-Encoding") == "" && bytes.HasPrefix(start, []byte("{")) && bytes.Contains(start[:n], []byte(`"message"`))
+}
+
+// isPlainType reports whether a Content-Type may be that of an error in a success. An operation of the catalogue has JSON in
+// its plain representation, so a missing or a wrong type does not hide an error.
+func (g *Gateway) isPlainType(a *attempt, contentType string) bool {
+	mediaType, _, _ := strings.Cut(contentType, ";")
+	mediaType = strings.ToLower(strings.TrimSpace(mediaType))
+	return mediaType == "application/json" || a.match.Operation.Known() && (mediaType == "text/plain" || g.Dialect.Accept([]string{mediaType}) == "")
 }
 
 // lateLimit is a GraphQL response that is too long for a peek. Its errors follow the data, so a limit error is recognized at

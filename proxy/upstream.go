@@ -4,18 +4,21 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"regexp"
 	"slices"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // send sends a request until the response is final. The request is repeated in these cases:
@@ -159,20 +162,6 @@ func (g *Gateway) makeReady(a *attempt, out *http.Request, caller policy.Caller,
 	}
 }
 
-const (
-	// minTokenWait is the minimum wait for a held credential, even if the client waits less.
-	minTokenWait = 2 * time.Second
-	// minTokenPause is the time that a client must still wait for the repetition of a request that got 403 or 404.
-	minTokenPause = 500 * time.Millisecond
-)
-
-// credentialUse returns how the request uses a held credential.
-func (a *attempt) credentialUse() CredentialUse {
-	repeatable := !a.forwardsBody() || a.wholeBody && len(a.in.Trailer) == 0
-	query := a.graphQL != nil && a.graphQL.Kind == policy.GraphQLQuery
-	return CredentialUse{Safe: repeatable && (a.match.Operation.Safe() || query), Repeatable: repeatable, Denied: a.denied}
-}
-
 // awaitCredential waits until the credential can be sent, before a permit is requested.
 func (g *Gateway) awaitCredential(a *attempt) error {
 	if a.identity.Credential == nil {
@@ -190,9 +179,19 @@ func (g *Gateway) awaitCredential(a *attempt) error {
 	return err
 }
 
-// alternativeWait is the maximum wait for a permit while another credential can be tried. Short congestion usually
-// ends earlier.
-const alternativeWait = 200 * time.Millisecond
+const (
+	// minTokenWait is the minimum wait for a held credential, even if the client waits less.
+	minTokenWait = 2 * time.Second
+	// minTokenPause is the time that a client must still wait for the repetition of a request that got 403 or 404.
+	minTokenPause = 500 * time.Millisecond
+)
+
+// credentialUse returns how the request uses a held credential.
+func (a *attempt) credentialUse() CredentialUse {
+	repeatable := !a.forwardsBody() || a.wholeBody && len(a.in.Trailer) == 0
+	query := a.graphQL != nil && a.graphQL.Kind == policy.GraphQLQuery
+	return CredentialUse{Safe: repeatable && (a.match.Operation.Safe() || query), Repeatable: repeatable, Denied: a.denied}
+}
 
 // queue waits for a permit. The wait ends at the client's deadline, or after alternativeWait if another credential can
 // be tried.
@@ -208,12 +207,27 @@ func (g *Gateway) queue(a *attempt, caller policy.Caller) (*limits.Permit, error
 	if q := a.graphQL; q != nil {
 		claim.Query, claim.UpperEstimate = q.Hash, q.UpperCost()
 	}
-	g.mergeFormer(a.identity)
+	if a.identity.FormerAccount != "" {
+		g.mergeFormer(a.identity)
+	}
 	s := g.beginStage(a.exchange, a.ctx, StageQueue)
 	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, until)
 	s.showShared(permit, err)
 	a.record.Waited += s.end(queueResult(permit, err), err)
 	return permit, err
+}
+
+// alternativeWait is the maximum wait for a permit while another credential can be tried. Short congestion usually
+// ends earlier.
+const alternativeWait = 200 * time.Millisecond
+
+// mergeFormer merges what an account used under its former name.
+func (g *Gateway) mergeFormer(i Identity) {
+	if known := g.Ledger.Canonical(i.FormerAccount); known != i.FormerAccount { // the upstream has named the identity
+		g.Ledger.Merge(i.Caller.Account, known, i.Caller.Kind)
+	} else {
+		g.Ledger.Merge(i.FormerAccount, i.Caller.Account, i.Caller.Kind)
+	}
 }
 
 // prepare sets the credential on a request that has a permit, and the conditions after the first permit.
@@ -239,24 +253,6 @@ func (a *attempt) sendCredential(out *http.Request) (err error) {
 		err = a.identity.Authorize(a.ctx, out.Header)
 	}
 	return err
-}
-
-// count adds a request with a cost to the record, and the limit error of the response to the result. Every sent request
-// costs quota, except an authenticated request with a 304.
-func (a *attempt) count(o limits.Outcome, cost int) {
-	a.result.limited, a.result.limitAnswer = o.Limited, ""
-	if o.Limited != limits.NotLimited {
-		a.result.limitAnswer = a.limitError.Name
-	}
-	a.result.outsideRange = cmp.Or(o.Rate.Ignored, o.Outside)
-	if !o.Sent {
-		return
-	}
-	a.record.Sent++
-	a.record.Spent += cost * o.Resent
-	if !o.Uncounted {
-		a.record.Spent += cost
-	}
 }
 
 // permitted is a request with a permit, and the body of its response. Every permitted is settled once, and then ended at the end
@@ -330,6 +326,129 @@ func (p *permitted) end(aborted bool) {
 	}
 }
 
+// count adds a request with a cost to the record, and the limit error of the response to the result. Every sent request
+// costs quota, except an authenticated request with a 304.
+func (a *attempt) count(o limits.Outcome, cost int) {
+	a.result.limited, a.result.limitAnswer = o.Limited, ""
+	if o.Limited != limits.NotLimited {
+		a.result.limitAnswer = a.limitError.Name
+	}
+	a.result.outsideRange = cmp.Or(o.Rate.Ignored, o.Outside)
+	if !o.Sent {
+		return
+	}
+	a.record.Sent++
+	a.record.Spent += cost * o.Resent
+	if !o.Uncounted {
+		a.record.Spent += cost
+	}
+}
+
+// learnIdentity merges the account of the attempt if the response names its user or its installation. It also merges
+// the account of an installation token that the response contains.
+func (g *Gateway) learnIdentity(a *attempt, resp *http.Response, o limits.Outcome) {
+	caller := a.identity.Caller
+	account, i, ok := caller.Account, learned.Identity{}, false
+	switch {
+	case o.Limited != limits.NotLimited:
+		i, ok = identityInMessage(a.limitError.Message)
+		ok = ok && i.Kind == caller.Kind.Base() && !isWorkflowLimit(o)
+	case resp.StatusCode == http.StatusOK && a.method == http.MethodGet && a.match.Path == "/user":
+		if caller.Kind.Base() == policy.User {
+			text := peekJSON(resp)
+			id, _ := field(text, "id").(json.Number)
+			if i, ok = learned.NewIdentity(string(policy.User), id.String()); ok {
+				login, _ := field(text, "login").(string)
+				g.Identities.LearnLogin(login, account, i.Account())
+			}
+		}
+	case resp.StatusCode == http.StatusCreated && a.method == http.MethodPost && g.AccountOf != nil:
+		if path := mintingPath.FindStringSubmatch(a.match.Path); path != nil {
+			token, _ := field(peekJSON(resp), "token").(string)
+			i, ok = learned.NewIdentity(string(policy.Installation), path[1])
+			account, ok = g.AccountOf(token), ok && token != ""
+		}
+	}
+	if ok && g.Identities.Learn(account, i, time.Now()) {
+		g.Ledger.Merge(account, i.Account(), i.Kind)
+	}
+}
+
+// mintingPath is the path of the operation that makes an installation token.
+var mintingPath = regexp.MustCompile(`^/app/installations/([0-9]+)/access_tokens$`)
+
+// namedIdentity matches the identity in the message of a limit error.
+var namedIdentity = regexp.MustCompile(`(?i)\b(user|installation) ID:? ([0-9]+)\b`)
+
+func identityInMessage(message string) (learned.Identity, bool) {
+	if m := namedIdentity.FindStringSubmatch(message); m != nil {
+		return learned.NewIdentity(m[1], m[2])
+	}
+	return learned.Identity{}, false
+}
+
+// isWorkflowLimit reports whether a response has the limit of a workflow's token. Such a token looks like an installation
+// token, but the upstream counts each repository separately.
+func isWorkflowLimit(o limits.Outcome) bool {
+	return o.Rate.Limit == policy.DefaultLimits().For(policy.Workflow, policy.Core).Max
+}
+
+// peekJSON returns the decoded beginning of a JSON body.
+func peekJSON(resp *http.Response) []byte {
+	if !strings.Contains(resp.Header.Get("Content-Type"), "json") {
+		return nil
+	}
+	return peekText(resp)
+}
+
+// field returns a simple member of a JSON object, or nil. The object may be truncated after the member.
+func field(object []byte, name string) any {
+	d := json.NewDecoder(bytes.NewReader(object))
+	d.UseNumber()
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil
+		}
+		if key == name {
+			value, _ := d.Token()
+			return value
+		}
+		var skipped json.RawMessage
+		if d.Decode(&skipped) != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// observeUpstream reports the result of a request to the breaker.
+func (g *Gateway) observeUpstream(a *attempt, err error) {
+	switch {
+	case err == nil:
+		if g.breaker.succeed() {
+			g.Log.InfoContext(a.detach(), "circuit breaker closed: the upstream responds again")
+		}
+	case a.isUpstreamFault(err) && g.breaker.fail(a.identity.Caller.Account, time.Now()):
+		g.Log.ErrorContext(a.detach(), "circuit breaker opened: the upstream does not respond", "error", err)
+	}
+}
+
+// isUpstreamFault reports whether the upstream caused the error. The upstream does not cause a disconnect of the
+// client, an invalid request body or a broken idle connection.
+func (a *attempt) isUpstreamFault(err error) bool {
+	switch {
+	case a.reused && isBroken(err) && !isStreamReset(err), a.body.Err() != nil:
+		return false
+	case errors.Is(err, errStalled), isTimeout(err), errors.Is(err, errInterim), errors.Is(err, errUnpermitted):
+		return true
+	}
+	return !errors.Is(err, context.Canceled)
+}
+
 // endCredentialUse records the response to a request with a held credential, and reports whether the request is repeated. The
 // repetition then waits for the credential. resp is nil for a request without a response.
 func (a *attempt) endCredentialUse(out *http.Request, resp *http.Response, o limits.Outcome) (repeat bool) {
@@ -361,186 +480,10 @@ func (a *attempt) endCredentialUse(out *http.Request, resp *http.Response, o lim
 		return false // the response may concern the request
 	}
 	if a.forwardsBody() {
-		out.Body = io.NopCloser(bytes.NewReader(a.buffered.data))
+		out.Body = io.NopCloser(bytes.NewReader(a.buffered.Data))
 	}
 	return true
 }
-
-// observeToken records the response to a request with the credential of the attempt. A redirect proves the credential
-// only if the operation is documented to redirect, such as to an archive.
-func (g *Gateway) observeToken(a *attempt, status int) {
-	op, caller := a.match.Operation, a.identity.Caller
-	redirects := status == http.StatusFound && slices.Contains(slices.Concat(op.Success, op.Errors), status)
-	if status < http.StatusBadRequest && !learned.IsSuccess(status) && !redirects {
-		return
-	}
-	conclusive := op.Accepts(caller.Kind) && !isFeed(a.match.Path)
-	known := a.identity.Held || a.last != nil // another replica may have seen that the upstream accepted the credential
-	if g.tokens.Observe(caller.Class, status, conclusive, time.Now()) || conclusive && known && status == http.StatusUnauthorized {
-		g.Cache.Purge(a.detach(), credentialTag(caller.Class)) // on all replicas
-	}
-}
-
-// limitRounding is added to the end of a limit, because the upstream rounds the end to seconds.
-const limitRounding = 2 * time.Second
-
-// waitsForLimit reports whether a request with a limit error is repeated after the end of the limit. The request must
-// be safe, the limiter must delay the repetition, and the limit must end before the client's deadline. Otherwise the
-// client gets the upstream's limit response.
-func (g *Gateway) waitsForLimit(a *attempt, o limits.Outcome) bool {
-	now := time.Now()
-	var end time.Time
-	switch {
-	case o.Limited == limits.NotLimited || !a.match.Operation.Safe() || a.hasAlternative || !g.Limiter.Enforces():
-		return false
-	case o.Limited == limits.ContentLimit, o.Limited == limits.PrimaryLimit && cmp.Or(o.Rate.Resource, a.resource) != a.resource:
-		return false // admission would not wait
-	case o.RetryAfter > 0:
-		end = now.Add(o.RetryAfter)
-	case o.Limited == limits.PrimaryLimit || o.Rate.Limit != 0 && o.Rate.Used >= o.Rate.Limit:
-		end = now.Add(o.Rate.Reset.Sub(o.Rate.Date)) // the clocks may differ
-		if o.Rate.Date.IsZero() {
-			end = o.Rate.Reset
-		}
-	default:
-		end = now.Add(time.Minute)
-	}
-	return end.After(now) && !end.Add(limitRounding).After(a.deadline(g.Wait))
-}
-
-// pause waits between two polls.
-func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) error {
-	s := g.beginStage(ex, ctx, StagePoll)
-	err := sleep(ctx, wait)
-	ex.record.Waited += s.end("", err)
-	return err
-}
-
-// sleep waits for d. If the context ends earlier, sleep returns the cause.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
-}
-
-// breaker is the circuit breaker and the retry budget for the upstream. The breaker opens after maxFailures requests in
-// a row without a response. While the breaker is open, each account may send one trial request per second. A response
-// to any request closes the breaker.
-type breaker struct {
-	mu       sync.Mutex
-	failures int             // requests in a row without a response
-	trials   map[string]bool // accounts that have sent a trial since started
-	started  time.Time       // start of the current interval of trials
-	// retryDebt grows by retryCost with each retry, and falls by 1 with each response.
-	retryDebt int
-}
-
-const (
-	maxFailures              = 10
-	trialInterval, maxTrials = time.Second, 64
-	// maxRetries bounds the retries of one request. retryBurst is the number of retries that the full retry budget
-	// allows. Each retry reduces the budget until retryCost responses have arrived.
-	maxRetries            = 2
-	retryBurst, retryCost = 10, 10
-	// minRetryPause is the shortest pause before the first retry.
-	minRetryPause = 50 * time.Millisecond
-)
-
-// allow returns an error while the breaker is open, unless the request may be sent as a trial. Each account has its own
-// trial, so that no account can use the trials of another account.
-func (b *breaker) allow(account string, now time.Time) (trial bool, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.failures < maxFailures {
-		return false, nil
-	}
-	if now.Sub(b.started) >= trialInterval {
-		b.started, b.trials = now, map[string]bool{}
-	}
-	if len(b.trials) < maxTrials && !b.trials[account] {
-		b.trials[account] = true
-		return true, nil
-	}
-	return false, &failure{
-		status: http.StatusServiceUnavailable, detail: "breaker", retryAfter: trialInterval,
-		message: "Service Unavailable: the upstream does not respond at the moment",
-	}
-}
-
-// cancelTrial permits another trial of an account whose trial was not sent.
-func (b *breaker) cancelTrial(account string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.trials, account)
-}
-
-// succeed records a response, and reports whether the breaker was open.
-func (b *breaker) succeed() (wasOpen bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	wasOpen = b.failures >= maxFailures
-	b.failures = 0
-	b.retryDebt = max(0, b.retryDebt-1)
-	return wasOpen
-}
-
-// fail records a request without a response, and reports whether the breaker opens.
-func (b *breaker) fail(account string, now time.Time) (opens bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.failures++; b.failures != maxFailures {
-		return false
-	}
-	b.started, b.trials = now, map[string]bool{account: true}
-	return true
-}
-
-// takeRetry reports whether the budget allows another retry, and charges the retry.
-func (b *breaker) takeRetry() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.retryDebt+retryCost > retryBurst*retryCost {
-		return false
-	}
-	b.retryDebt += retryCost
-	return true
-}
-
-// Reachable reports whether the circuit breaker for the upstream is closed.
-func (g *Gateway) Reachable() bool {
-	g.breaker.mu.Lock()
-	defer g.breaker.mu.Unlock()
-	return g.breaker.failures < maxFailures
-}
-
-// observeUpstream reports the result of a request to the breaker.
-func (g *Gateway) observeUpstream(a *attempt, err error) {
-	switch {
-	case err == nil:
-		if g.breaker.succeed() {
-			g.Log.InfoContext(a.detach(), "circuit breaker closed: the upstream responds again")
-		}
-	case a.isUpstreamFault(err) && g.breaker.fail(a.identity.Caller.Account, time.Now()):
-		g.Log.ErrorContext(a.detach(), "circuit breaker opened: the upstream does not respond", "error", err)
-	}
-}
-
-// isUpstreamFault reports whether the upstream caused the error. The upstream does not cause a disconnect of the
-// client, an invalid request body or a broken idle connection.
-func (a *attempt) isUpstreamFault(err error) bool {
-	switch {
-	case a.reused && isBroken(err) && !isStreamReset(err), a.body.Err() != nil:
-		return false
-	case errors.Is(err, errStalled), isTimeout(err), errors.Is(err, errInterim), errors.Is(err, errUnpermitted):
-		return true
-	}
-	return !errors.Is(err, context.Canceled)
-}
-
-var errRetryBudget = errors.New("the retry budget is exhausted")
 
 // retries reports whether a request is sent again after the connection broke, and waits before the retry. Only a safe
 // request is retried, within the client's deadline and the retry budget.
@@ -566,9 +509,71 @@ func (g *Gateway) retries(a *attempt, err error, before int) bool {
 	return err == nil
 }
 
+var errRetryBudget = errors.New("the retry budget is exhausted")
+
 // isBroken reports whether the connection broke before a response began. A retry may then succeed, unlike after a
 // timeout.
 func isBroken(err error) bool {
 	fault, _ := connectionFault(err)
 	return fault != "" && !errors.Is(err, errStalled) && !isTimeout(err) && !errors.Is(err, errInterim)
+}
+
+// observeToken records the response to a request with the credential of the attempt. A redirect proves the credential
+// only if the operation is documented to redirect, such as to an archive.
+func (g *Gateway) observeToken(a *attempt, status int) {
+	op, caller := a.match.Operation, a.identity.Caller
+	redirects := status == http.StatusFound && slices.Contains(slices.Concat(op.Success, op.Errors), status)
+	if status < http.StatusBadRequest && !learned.IsSuccess(status) && !redirects {
+		return
+	}
+	conclusive := op.Accepts(caller.Kind) && !isFeed(a.match.Path)
+	known := a.identity.Held || a.last != nil // another replica may have seen that the upstream accepted the credential
+	if g.tokens.Observe(caller.Class, status, conclusive, time.Now()) || conclusive && known && status == http.StatusUnauthorized {
+		g.Cache.Purge(a.detach(), tags.Credential(caller.Class)) // on all replicas
+	}
+}
+
+// waitsForLimit reports whether a request with a limit error is repeated after the end of the limit. The request must
+// be safe, the limiter must delay the repetition, and the limit must end before the client's deadline. Otherwise the
+// client gets the upstream's limit response.
+func (g *Gateway) waitsForLimit(a *attempt, o limits.Outcome) bool {
+	now := time.Now()
+	var end time.Time
+	switch {
+	case o.Limited == limits.NotLimited || !a.match.Operation.Safe() || a.hasAlternative || !g.Limiter.Enforces():
+		return false
+	case o.Limited == limits.ContentLimit, o.Limited == limits.PrimaryLimit && cmp.Or(o.Rate.Resource, a.resource) != a.resource:
+		return false // admission would not wait
+	case o.RetryAfter > 0:
+		end = now.Add(o.RetryAfter)
+	case o.Limited == limits.PrimaryLimit || o.Rate.Limit != 0 && o.Rate.Used >= o.Rate.Limit:
+		end = now.Add(o.Rate.Reset.Sub(o.Rate.Date)) // the clocks may differ
+		if o.Rate.Date.IsZero() {
+			end = o.Rate.Reset
+		}
+	default:
+		end = now.Add(time.Minute)
+	}
+	return end.After(now) && !end.Add(limitRounding).After(a.deadline(g.Wait))
+}
+
+// limitRounding is added to the end of a limit, because the upstream rounds the end to seconds.
+const limitRounding = 2 * time.Second
+
+// pause waits between two polls.
+func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) error {
+	s := g.beginStage(ex, ctx, StagePoll)
+	err := sleep(ctx, wait)
+	ex.record.Waited += s.end("", err)
+	return err
+}
+
+// sleep waits for d. If the context ends earlier, sleep returns the cause.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
 }

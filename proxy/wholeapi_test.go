@@ -18,6 +18,7 @@ import (
 	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // TestRandomTrafficOverTheWholeAPI sends random reads and writes for every operation of the table through four replicas.
@@ -239,7 +240,7 @@ func TestADayOfPollingCostsASeventh(t *testing.T) {
 					counter.Add(1)
 					time.Sleep(time.Second)
 					for _, e := range upstream.Events() {
-						w.gateway.Cache.Purge(t.Context(), w.gateway.TagsOfEvent(e.Name, e.Repository, e.Organization, false)...)
+						w.gateway.Cache.Purge(t.Context(), tags.OfEvent(w.gateway.Catalogue, e.Name, e.Repository, e.Organization, false)...)
 					}
 				}
 			})

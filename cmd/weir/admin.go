@@ -16,8 +16,8 @@ import (
 	"github.com/weirgate/weir/internal/admin"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/proxy"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // adminIOTimeout bounds the time to read a request on the admin listener, and the time to write the response.
@@ -108,12 +108,12 @@ func (g *gateway) purge(p admin.Purge) (entries int, err error) {
 			return 0, err
 		}
 	}
-	tags := proxy.TagsOfOperator(tag)
+	list := tags.OfOperator(tag)
 	if p.Hard {
-		return g.cache.PurgeHard(context.Background(), tags...), nil
+		return g.cache.PurgeHard(context.Background(), list...), nil
 	}
-	entries = g.cache.Count(tags...)
-	g.cache.Purge(context.Background(), tags...)
+	entries = g.cache.Count(list...)
+	g.cache.Purge(context.Background(), list...)
 	return entries, nil
 }
 

@@ -34,6 +34,7 @@ import (
 	"github.com/weirgate/weir/proxy"
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/tags"
 )
 
 // gateway is the gateway process: the parts of it that a reload keeps, and the current
@@ -523,7 +524,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // purgeForEvent marks the responses stale that a webhook event affects, and records what the webhook delivers.
 func (g *gateway) purgeForEvent(e webhook.Event) {
 	current := g.current.Load()
-	tags := current.proxy.TagsOfEvent(e.Name, e.Repository, e.Organization, e.OtherBranch)
+	list := tags.OfEvent(current.proxy.Catalogue, e.Name, e.Repository, e.Organization, e.OtherBranch)
 	if policy.ChangesPermissions(e.Name) && e.Installation != 0 {
 		g.appTokens.Renew(e.Installation)
 	}
@@ -533,12 +534,12 @@ func (g *gateway) purgeForEvent(e webhook.Event) {
 	coverage, ok := e.Coverage()
 	switch {
 	case ok && current.config.Webhooks.Fresh > 0:
-		g.cache.Deliver(context.Background(), coverage, current.config.Cache.Lag, tags...)
-	case len(tags) > 0:
-		g.cache.PurgeUnsettled(context.Background(), current.config.Cache.Lag, cache.CauseEvent, tags...)
+		g.cache.Deliver(context.Background(), coverage, current.config.Cache.Lag, list...)
+	case len(list) > 0:
+		g.cache.PurgeUnsettled(context.Background(), current.config.Cache.Lag, cache.CauseEvent, list...)
 	}
 	g.log.Info("webhook received", "event", e.Name, "delivery", e.Delivery,
-		"repository", e.Repository, "organization", e.Organization, "tags", len(tags))
+		"repository", e.Repository, "organization", e.Organization, "tags", len(list))
 }
 
 // listen opens the listeners. The first endpoint is the clients' endpoint, and the last endpoint is the admin listener.
