@@ -85,6 +85,8 @@ type GraphQLCall struct {
 
 	// RootFields names the root fields of the operation. For a mutation these are the mutations.
 	RootFields []string
+	// Mutations is the number of root fields of a mutation.
+	Mutations int
 	// Repositories lists the repositories that arguments name, such as "octo/hello".
 	Repositories []string
 	// NodeIDs lists the node IDs in the arguments of mutations and of the root fields node and nodes.

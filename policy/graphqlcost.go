@@ -398,6 +398,9 @@ func (a *analysis) fieldsOf(set ast.SelectionSet) []*ast.Field {
 
 // setRootFields sets the facts that the root fields of the operation decide.
 func (a *analysis) setRootFields(roots []*ast.Field) {
+	if a.call.Kind == GraphQLMutation {
+		a.call.Mutations = len(roots)
+	}
 	for _, f := range roots {
 		a.add(&a.call.RootFields, f.Name)
 		_, isListed := reach.Mutations[f.Name]

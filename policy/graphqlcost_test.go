@@ -213,10 +213,10 @@ func TestParseGraphQLReportsFacts(t *testing.T) {
 		}},
 		{"node IDs of mutations", `mutation m($input: I!, $label: ID = "L3") { a: addLabels(input: $input) { clientMutationId } b: addLabels(input: {labelableId: "I2", labelIds: ["L2", $label], clientMutationId: "no"}) { clientMutationId } merge(input: {title: "no"}) { x } }`,
 			`{"input":{"labelableId":"I1","labelIds":["L1"],"clientMutationId":"no","body":"\"issueId\": \"no\"","deep":[{"subjectId":"S1"},{"subjectId":"S2","n":1.5e3,"b":null}]}}`, GraphQLCall{
-				Kind: "mutation", Operation: "m", Depth: 2, Fields: 6, RootFields: []string{"addLabels", "merge"}, NodeIDs: []string{"I1", "L1", "S1", "S2", "I2", "L2", "L3"},
+				Kind: "mutation", Operation: "m", Depth: 2, Fields: 6, RootFields: []string{"addLabels", "merge"}, Mutations: 3, NodeIDs: []string{"I1", "L1", "S1", "S2", "I2", "L2", "L3"},
 			}},
 		{"a repository in a mutation", `mutation($input: I!) { createCommitOnBranch(input: $input) { clientMutationId } }`, `{"input":{"branch":{"repositoryNameWithOwner":"octo/hello"}}}`, GraphQLCall{
-			Kind: "mutation", Depth: 2, Fields: 2, RootFields: []string{"createCommitOnBranch"}, Repositories: []string{"octo/hello"},
+			Kind: "mutation", Depth: 2, Fields: 2, RootFields: []string{"createCommitOnBranch"}, Mutations: 1, Repositories: []string{"octo/hello"},
 		}},
 		{"a skipped root field", `query($no: Boolean!) { viewer @include(if: $no) { login } repository(owner: "a", name: "b") @skip(if: true) { id } __typename }`, `{"no":false}`, GraphQLCall{
 			Kind: "query", Depth: 1, Fields: 1, RootFields: []string{"__typename"},

@@ -202,9 +202,10 @@ func (g *Gateway) queue(a *attempt, caller policy.Caller) (*limits.Permit, error
 	}
 	claim := limits.Claim{Operation: a.claimScope, Resource: a.resource, Points: op.Points, CreatesContent: op.CreatesContent}
 	if op.Writes() {
-		claim.Write, claim.WriteTag = true, g.Limiter.TagName(caller.Client, a.tag)
+		claim.Writes, claim.WriteTag = 1, g.Limiter.TagName(caller.Client, a.tag)
 	}
 	if q := a.graphQL; q != nil {
+		claim.Writes *= max(1, q.Mutations)
 		claim.Query, claim.UpperEstimate = q.Hash, q.UpperCost()
 	}
 	if a.identity.FormerAccount != "" {
