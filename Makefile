@@ -38,6 +38,10 @@ FIXED = RAPID_SEED=1 RAPID_CHECKS=30 RAPID_NOFAILFILE=true
 # The settings of "make simulations". docs/internals/tests.md describes them.
 LONGER = WEIR_SCENARIOS=200 WEIR_HTTP_SCENARIOS=25 WEIR_CANCELLATIONS=1500 WEIR_FAIR_SCENARIOS=2 WEIR_REDIS_SCENARIOS=2 WEIR_WINDOWS=2 WEIR_PURGES=1000 WEIR_WRITES=1000 WEIR_CACHE_REQUESTS=4000 WEIR_CALLS=10000 WEIR_TOKENS=3000 WEIR_FLEET_MINUTES=60
 
+# The tests that run without the race detector, because they measure costs, have no goroutines of their own, or have those of
+# shorter tests: the random walk, TestNoLimitIsExceededOverRedis, TestNoLimitIsExceededOverHTTP, TestFollowersOfALargeBody.
+RACELESS = ^Test(EachOpenDefect|ScopesOverTheWholeAPI|AgentsLeave|StepsOfTheRedisClock|ReplicasTogether|NoLimitIsExceededByManyReplicas|ClientsShareALargeBody|ADay|AFleetOfGH|PollingCosts|SaturationUsesTheLimitsOverHTTP)
+
 # The end-to-end tests that measure memory run without the race detector, which needs much memory itself.
 MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory|TestSilentTrafficNeedsLittleMemory)$$
 
@@ -57,10 +61,8 @@ test: ## Run the unit and integration tests: 90 seconds. Needs only Go; uses red
 	@command -v redis-server >/dev/null || echo "make: redis-server is not installed; its tests are skipped, and miniredis serves the others"
 	$(SERVERS) $(FIXED) CGO_ENABLED=0 $(GOTEST) -limit 20s -- -vet=off -timeout 5m $(TESTFLAGS) $(PACKAGES)
 
-# make test has found that each open defect makes the random walk fail. It also runs the matrix of scopes, which has no
-# goroutines, and the fleet of agents, whose races the random walk would find.
-race: needs ## Run the tests with the race detector and new seeds: six minutes.
-	$(SERVERS) RAPID_CHECKS=40 $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m -skip 'TestEachOpenDefect|TestScopesOverTheWholeAPI|TestAgentsLeave' $(TESTFLAGS) $(PACKAGES)
+race: needs ## Run the tests with the race detector and new seeds: five minutes.
+	$(SERVERS) RAPID_CHECKS=40 $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m -skip '$(RACELESS)' $(TESTFLAGS) $(PACKAGES)
 
 # The upstream of package proxy speaks HTTP/2 in the other targets. The binary of make e2e has the race detector, and its upstreams
 # speak HTTP/1.1. miniredis runs scripts in Go, which takes minutes with the race detector.
@@ -84,7 +86,7 @@ e2e: needs ## Run the end-to-end tests against a binary with the race detector.
 	npm ci --prefix bin/e2e --no-audit --no-fund --loglevel error
 	$(GO) build -C e2e/testdata/go -o $(CURDIR)/bin/e2e/ ./...
 	$(GO) build -race -o bin/weir-race ./cmd/weir
-	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir-race" $(GO) test -tags e2e -count=1 -timeout 10m -parallel 4 -skip '$(MEASURED)' ./e2e
+	$(SERVERS) WEIR_BINARY="$(CURDIR)/bin/weir-race" $(GOTEST) -- -tags e2e -count=1 -timeout 10m -parallel 4 -skip '$(MEASURED)' ./e2e
 
 needs: # Install the programs that tests need.
 	@.ci/need gcc gcc libc6-dev

@@ -23,6 +23,7 @@ const (
 	clockPoints  = 30 // per minute
 	clockClients = 4  // of each replica
 	clockSteps   = 30
+	clockTime    = 30 * time.Minute
 	// mostDecisions bounds the decisions of each claim. A claim is decided again when a permit of its account is settled, and when
 	// a refusal ends.
 	mostDecisions = 20
@@ -39,7 +40,7 @@ func (l countedLedger) Admit(ctx context.Context, c limits.Claim) limits.Decisio
 	return l.Ledger.Admit(ctx, c)
 }
 
-// RunClockSteps saturates an account for an hour, while step changes a clock at 30 random times. No budget may be exceeded, no
+// RunClockSteps saturates an account for clockTime, while step changes a clock at 30 random times. No budget may be exceeded, no
 // client may wait longer than it asks plus a second, and no waiting claim may spin. The time is virtual, except for the clock that
 // steps.
 func RunClockSteps(t *testing.T, step func(*rand.Rand), replicas ...Ledger) {
@@ -52,7 +53,7 @@ func RunClockSteps(t *testing.T, step func(*rand.Rand), replicas ...Ledger) {
 	claims := 0
 	group.Go(func() {
 		for i := range clockSteps {
-			time.Sleep(time.Until(began.Add(time.Duration(i)*time.Hour/clockSteps + time.Duration(rng.Int64N(int64(time.Hour/clockSteps))))))
+			time.Sleep(time.Until(began.Add(time.Duration(i)*clockTime/clockSteps + time.Duration(rng.Int64N(int64(clockTime/clockSteps))))))
 			step(rng)
 		}
 	})
@@ -61,7 +62,7 @@ func RunClockSteps(t *testing.T, step func(*rand.Rand), replicas ...Ledger) {
 		for k := range clockClients {
 			random := rand.New(rand.NewPCG(uint64(i), uint64(k)))
 			group.Go(func() {
-				for time.Since(began) < time.Hour {
+				for time.Since(began) < clockTime {
 					asked, from := time.Duration(1+random.IntN(90))*time.Second, time.Now()
 					p, err := l.Acquire(context.Background(), limits.Claim{Operation: "op", Resource: policy.Core, Points: 1}, policy.Caller{Account: "a", Kind: policy.User}, from.Add(asked))
 					mu.Lock()
@@ -77,7 +78,7 @@ func RunClockSteps(t *testing.T, step func(*rand.Rand), replicas ...Ledger) {
 					time.Sleep(100 * time.Millisecond)
 					mu.Lock()
 					answered = append(answered, time.Now())
-					o := reported(policy.Core, len(answered), 5000, began.Add(time.Hour+time.Minute))
+					o := reported(policy.Core, len(answered), 5000, began.Add(time.Hour))
 					mu.Unlock()
 					if _, err := l.Settle(context.Background(), *p, o); err != nil {
 						t.Error(err)
@@ -92,8 +93,8 @@ func RunClockSteps(t *testing.T, step func(*rand.Rand), replicas ...Ledger) {
 			t.Errorf("%d points within %v", clockPoints+1, length)
 		}
 	}
-	if least := clockPoints * 60 * 8 / 10; len(answered) < least {
-		t.Errorf("only %d requests were sent in an hour, want at least %d", len(answered), least)
+	if least := clockPoints * int(clockTime/time.Minute) * 8 / 10; len(answered) < least {
+		t.Errorf("only %d requests were sent in %v, want at least %d", len(answered), clockTime, least)
 	}
 	if n := decisions.Load(); n > int64(mostDecisions*claims) {
 		t.Errorf("%d decisions about %d claims", n, claims)

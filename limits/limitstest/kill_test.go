@@ -199,7 +199,7 @@ func TestKilledProcessesExceedNoLimit(t *testing.T) {
 	for i, s := range limitstest.Saturations() {
 		scenario := s.Scenario(1, 1, true)
 		if s.Limit == "concurrency" { // with all slots, a kill would take 68,000 requests
-			const slots = 10
+			const slots = 5
 			scenario.Clients, scenario.Rules.Concurrent, scenario.Upstream.Limits.Concurrent = 2*slots, slots, slots
 		}
 		t.Run(s.Limit, func(t *testing.T) { testKills(t, kills, uint64(i), s, scenario) })

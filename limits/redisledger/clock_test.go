@@ -54,6 +54,7 @@ func TestStepsOfTheRedisClockExceedNoLimit(t *testing.T) {
 }
 
 func TestStepsOfTheRedisClockDelayNoClient(t *testing.T) {
+	t.Parallel() // while clusters wait
 	withTwoReplicas(t, func(p *pair) {
 		p.configure(func(r *limits.Rules) { *r = limitstest.ClockRules() })
 		done, ended := make(chan struct{}), make(chan struct{})

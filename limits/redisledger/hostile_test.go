@@ -122,6 +122,7 @@ func delayed(_ context.Context, r *rig) {
 // The scenarios have a hostile upstream. WEIR_REDIS_SCENARIOS sets their number for each case. WEIR_SEED selects one
 // seed. The cases test the invariants I1, I10 and I11 of docs/internals/limits.md.
 func TestNoLimitIsExceededOverRedis(t *testing.T) {
+	t.Parallel() // while clusters wait
 	unchanged := func(s limitstest.Scenario) limitstest.Scenario { return s }
 	for _, c := range []struct {
 		name  string

@@ -16,7 +16,7 @@ import (
 // A minute after the last request, a replica only registers, and lists the accounts.
 func TestIdleAccountsCostNothing(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		const accounts, minute = 1500, time.Minute
+		const accounts, minute = 450, time.Minute // more than a heartbeat renews, and more than one makes rest
 		var commands atomic.Int64
 		p.hook.changeAll(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
 			commands.Add(1)
@@ -51,7 +51,7 @@ func TestIdleAccountsCostNothing(t *testing.T) {
 
 // A replica creates content and rests. What it has spent counts once for both replicas, until it returns.
 func TestRestingReplicaKeepsWhatItSpent(t *testing.T) {
-	const limit, first = 500, 300
+	const limit, first = 100, 60
 	wake := func(p *pair) {
 		c := p.claim(1)
 		p.settleAnswered(p.r1, p.mustAdmit(p.r1, c, "awake"), true)
@@ -70,6 +70,7 @@ func TestRestingReplicaKeepsWhatItSpent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			withTwoReplicas(t, func(p *pair) {
+				p.configure(func(r *limits.Rules) { r.Content[1].Max = limit })
 				p.spendContent(p.r1, first)
 				c.rest(p)
 				c.then(p)
@@ -92,7 +93,7 @@ func (p *pair) spendContent(l *Ledger, most int) (n int) {
 		p.lastID++
 		c := create(p.lastID)
 		if !p.admit(l, c) {
-			time.Sleep(time.Second)
+			time.Sleep(10 * time.Second)
 			continue
 		}
 		p.settleAnswered(l, c, true)

@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 		checks = 1
 	}
 	_ = flag.Set("rapid.checks", strconv.Itoa(max(1, checks/3))) // never fails
+	_ = flag.Set("test.parallel", "3")                           // the tests of two clusters mostly wait
 	testservers.Main(m)
 }
 
