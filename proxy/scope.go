@@ -371,14 +371,14 @@ func (g *Gateway) sendLookUp(sub *exchange, q *question, read func(*attempt, *ht
 	a := g.newAttempt(sub, asked)
 	var resp *http.Response
 	if e := g.usableEntry(a); e != nil && !a.mayBeHidden(e.Status) {
-		resp = g.useHit(a, e) //nolint:bodyclose // discarded below
+		resp = g.useHit(a, e)
 	} else {
 		a.hidden = e
 		out := &http.Request{Method: asked.method, URL: g.target(asked.match), Header: a.outbound(), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 		if sub.body != nil {
 			out.Body, out.ContentLength = sub.in.Body, sub.in.ContentLength
 		}
-		a, resp, err = g.answerWithAny(a, out.WithContext(a.ctx)) //nolint:bodyclose // as above
+		a, resp, err = g.answerWithAny(a, out.WithContext(a.ctx))
 	}
 	sub.adopt(a)
 	if err != nil {

@@ -238,7 +238,9 @@ func TestTunnelReplacesTheCredential(t *testing.T) {
 	getWith(t, p.client("weir_key"), "https://raw.test/a/b", "Authorization: Bearer tok-of-the-program")
 	p.want("raw", "/a/b Bearer tok-held")
 	held := longToken(1)
-	reloadChanged(t, p.gateway, func(c *config.Config) { c.Credentials = []config.Credential{userToken("ci", "ci", credential.Secret(held))} })
+	reloadChanged(t, p.gateway, func(c *config.Config) {
+		c.Credentials = []config.Credential{userToken("ci", "ci", credential.Secret(held))}
+	})
 	getWith(t, p.client("weir_key"), "https://raw.test/a/b", "Authorization: Bearer "+longToken(2))
 	getWith(t, p.client("weir_key"), "https://uploads.test/user", "Authorization: token "+longToken(2))
 	p.want("raw", "/a/b Bearer "+held)
