@@ -182,7 +182,7 @@ func (r *GraphQLRules) allowsRepository(name string) bool {
 	return r == nil || len(r.Repositories) == 0 || slices.ContainsFunc(r.Repositories, matches)
 }
 
-// setReach sets the members of the tally of a field that say which repositories it may reach.
+// setReach sets the members of the tally of a field that describe which repositories it may reach.
 func (a *analysis) setReach(t *tally, f *ast.Field, sub tally) {
 	owner, name := a.argument(f, "owner"), a.argument(f, "name")
 	login := a.argument(f, "login")
