@@ -78,7 +78,7 @@ func TestAgentsRecipe(t *testing.T) {
 
 	upstream, dir := serveHTTP(t, api), t.TempDir()
 	socket, file := filepath.Join(dir, "weir.sock"), filepath.Join(dir, "weir.yaml")
-	args := []string{"init", "--case", "agents", "--upstream", upstream, "--dialect", "github", "--credential", "token", "--listen", "unix:" + socket, "--out", file}
+	args := []string{"init", "--case", "agents", "--upstream", upstream, "--dialect", "github", "--credential", "token", "--listen", "unix:" + socket, "--out", file, "--repository", "acme/widgets"}
 	for i := range agents {
 		args = append(args, "--client", fmt.Sprintf("agent-%02d", i+1))
 	}
@@ -122,6 +122,18 @@ func TestAgentsRecipe(t *testing.T) {
 	}{
 		{all[1], comment, `"body":"x"`, true},
 		{all[0], "gh api repos/acme/widgets/issues/2", "The lever is loose", true},
+		{all[1], "gh issue create -R acme/widgets -t New -b text", "/acme/widgets/issues/", true},
+		{all[1], "gh pr comment 34 -R acme/widgets -b text", "#issuecomment", true},
+		{all[1], "gh pr status -R acme/widgets", "Requesting a code review", true},
+		{all[1], "gh issue status -R acme/widgets", "Issues opened by you", true},
+		{all[1], "gh search issues --repo acme/widgets lever", "lever", true},
+		{all[1], "gh auth status", "Logged in", true},
+		{all[1], "gh api rate_limit", "graphql", true},
+		{all[1], "gh issue list -R acme/gadgets", "is not allowed", false},
+		{all[1], "gh api repos/acme/gadgets", "outside of its scope", false},
+		{all[1], "gh search issues --repo acme/gadgets lever", "outside of its scope", false},
+		{all[1], `gh api graphql -f query=mutation{closeIssue(input:{issueId:"I_1002000001"}){issue{id}}}`, "names nothing in its scope", false},
+		{all[1], "gh api user", "clients[].operations", false},
 		{all[0], "curl -sS --max-time 5 " + upstream + "/user", "curl: (7)", false}, // no network
 		{all[0], "curl -sS --unix-socket " + socket + " http://api.github.com/user", "requires authentication", true},
 		{newAgent(t, keys[0][1]+"x", socket), "gh api repos/acme/widgets", "refuses the credential", false},

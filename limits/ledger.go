@@ -72,8 +72,9 @@ type Claim struct {
 	Resource       string
 	Points         int
 	CreatesContent bool
-	// Write marks a request that may change something. WriteTag is the name of the budget for its tag ([Limiter.TagName]).
-	Write    bool
+	// Writes is the number of changes that the request may make, such as the mutations of a GraphQL call. WriteTag is the name of
+	// the budget for its tag ([Limiter.TagName]).
+	Writes   int
 	WriteTag string
 	// Cost is the quota that the request needs in the primary window of Resource. Zero counts as 1, the cost of a request
 	// that is no GraphQL call.

@@ -50,14 +50,15 @@ type class struct {
 	creates, batch      bool
 	client, tag         string // if the account is divided among clients
 	writer              string // client and tag of a write, or empty for a read
+	writeBits           int    // number of bits of the number of writes
 }
 
 func classOf(c Claim) class {
-	k := class{c.Operation, c.Resource, c.Points, bits.Len(uint(c.cost())), c.CreatesContent, c.Batch, "", "", ""}
+	k := class{c.Operation, c.Resource, c.Points, bits.Len(uint(c.cost())), c.CreatesContent, c.Batch, "", "", "", bits.Len(uint(c.Writes))}
 	if len(c.Clients) > 0 {
 		k.client, k.tag = c.Client, c.Tag
 	}
-	if c.Write {
+	if c.Writes > 0 {
 		k.writer = tagPrefix(c.Client) + c.WriteTag
 	}
 	return k
@@ -292,7 +293,7 @@ func alsoRefused(reason Reason, a, b class) bool {
 	case Content:
 		return a.creates && b.creates
 	case Writes:
-		return a.writer == b.writer
+		return a.writer == b.writer && b.writeBits >= a.writeBits
 	}
 	return false
 }

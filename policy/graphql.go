@@ -76,6 +76,8 @@ type GraphQLCall struct {
 
 	// RootFields names the root fields of the operation. For a mutation these are the mutations.
 	RootFields []string
+	// Mutations is the number of root fields of a mutation.
+	Mutations int
 	// Repositories lists the repositories that arguments name, such as "octo/hello".
 	Repositories []string
 	// NodeIDs lists the node IDs in the arguments of mutations and of the root fields node and nodes.
@@ -83,16 +85,19 @@ type GraphQLCall struct {
 	// ReportsCost is set if the response has the cost at data.rateLimit.cost. A dry run reports a cost that it does not have.
 	ReportsCost bool
 
-	outside  string   // a reason why the call may reach a repository that Repositories does not list
-	followed []string // see Followed
-	widest   *page    // the connection with the most nodes
+	outside  string    // a reason why the call may reach a repository that Repositories and the following members do not name
+	followed []string  // those of Repositories by a former name of which the upstream also finds a renamed or transferred repository
+	nodes    []nodeUse // the node IDs of node, of nodes and of the inputs of reach.Mutations, without people
+	heads    []string  // the head branches of new pull requests
+	owners   []string  // the logins of reach.Owners
+	searches []string  // the texts of searches
+	widest   *page     // the connection with the most nodes
 }
 
-// Followed returns those of Repositories by a former name of which the upstream also finds a renamed or transferred repository.
-func (c *GraphQLCall) Followed() []string { return c.followed }
-
 // ReachesUnnamed reports whether the response may depend on objects whose repository Repositories does not list.
-func (c *GraphQLCall) ReachesUnnamed() bool { return c.outside != "" || len(c.Repositories) == 0 }
+func (c *GraphQLCall) ReachesUnnamed() bool {
+	return c.outside != "" || len(c.Repositories) == 0 || len(c.nodes)+len(c.searches)+len(c.owners) > 0
+}
 
 // UpperCost returns Cost before its rounding up, at least 1.
 func (c *GraphQLCall) UpperCost() float64 { return max(1, float64(c.Requests)/requestsPerPoint) }

@@ -40,7 +40,9 @@ type analysis struct {
 	searched  map[string]bool // variables that [analysis.search] has read
 	tokens    int             // in the searched variables
 	listed    map[listed]bool
-	err       error // the first error
+	listings  int    // values that [analysis.texts] has read
+	mutation  string // the mutation whose input is read, if it is one of reach.Mutations
+	err       error  // the first error
 }
 
 // fragment is a fragment definition and its tally.
@@ -59,6 +61,8 @@ type tally struct {
 	hasItems                       bool       // the set selects nodes or edges
 	hasCost, reportsCost           bool       // the set selects cost, and rateLimit with cost
 	content                        contentSet // the fields of the set with the content of a repository
+	isNested                       bool       // content fields of the set have content fields below them
+	isPrivate                      bool       // the set selects scalars that reach.Viewer does not list
 	outside                        string     // a field that may leave the repository
 }
 
@@ -107,7 +111,7 @@ func (c *GraphQLCall) analyse(document *ast.QueryDocument, operation *ast.Operat
 	c.ReportsCost = t.reportsCost
 	c.Cost = max(1, c.Requests/requestsPerPoint+min(1, c.Requests%requestsPerPoint))
 	a.setRootFields(a.fieldsOf(operation.SelectionSet))
-	c.outside, c.widest = cmp.Or(c.outside, t.outside), t.widest
+	c.outside, c.widest = cmp.Or(c.outside, t.outside, t.content.without(contentSet{})), t.widest
 	if c.Nodes > maxGraphQLNodes {
 		a.fail("MAX_NODE_LIMIT_EXCEEDED", "check GraphQL query: %s", tooManyNodes(c.Nodes, maxGraphQLNodes, t.widest))
 	}
@@ -159,6 +163,7 @@ func (t *tally) add(o tally) {
 	for i := range t.content {
 		t.content[i] |= o.content[i]
 	}
+	t.isNested, t.isPrivate = t.isNested || o.isNested, t.isPrivate || o.isPrivate
 	t.outside = cmp.Or(t.outside, o.outside)
 }
 
@@ -393,16 +398,27 @@ func (a *analysis) fieldsOf(set ast.SelectionSet) []*ast.Field {
 
 // setRootFields sets the facts that the root fields of the operation decide.
 func (a *analysis) setRootFields(roots []*ast.Field) {
+	if a.call.Kind == GraphQLMutation {
+		a.call.Mutations = len(roots)
+	}
 	for _, f := range roots {
 		a.add(&a.call.RootFields, f.Name)
-		if !slices.Contains(reach.Roots, f.Name) {
+		_, isListed := reach.Mutations[f.Name]
+		if isListed = isListed && a.call.Kind == GraphQLMutation; isListed {
+			a.mutation = f.Name
+		}
+		if !isListed && !slices.Contains(reach.Roots, f.Name) {
 			a.call.outside = cmp.Or(a.call.outside, f.Name)
 		}
 		if a.call.Kind == GraphQLMutation || f.Name == "node" || f.Name == "nodes" {
 			for _, argument := range f.Arguments {
+				if argument.Name != "input" {
+					a.leave(argument.Name)
+				}
 				a.search(argument.Name, argument.Value)
 			}
 		}
+		a.mutation = ""
 	}
 }
 
@@ -410,7 +426,7 @@ func (a *analysis) setRootFields(roots []*ast.Field) {
 func (a *analysis) search(name string, v *ast.Value) {
 	switch v.Kind {
 	case ast.Variable:
-		key := string(kindOf(name)) + v.Raw
+		key := a.mutation + " " + string(kindOf(name)) + v.Raw
 		if a.searched[key] {
 			return
 		}
@@ -426,10 +442,13 @@ func (a *analysis) search(name string, v *ast.Value) {
 		}
 	case ast.ObjectValue:
 		for _, child := range v.Children {
+			a.member(child.Name)
 			a.search(child.Name, child.Value)
 		}
 	case ast.StringValue, ast.BlockValue:
 		a.addNamed(name, v.Raw)
+	case ast.IntValue:
+		a.number(name)
 	}
 }
 
@@ -442,8 +461,14 @@ func (a *analysis) searchJSON(name, value string) {
 		switch {
 		case previous.Kind == lexer.String && token.Kind == lexer.Colon:
 			name = previous.Value
+			a.member(name)
 		case previous.Kind == lexer.String:
 			a.addNamed(name, previous.Value)
+		case previous.Kind == lexer.Int:
+			a.number(name)
+		}
+		if err != nil {
+			a.leave(name)
 		}
 		if err != nil || token.Kind == lexer.EOF {
 			return
@@ -461,6 +486,7 @@ type argumentKind string
 
 const (
 	nodeID         argumentKind = "id "
+	headBranch     argumentKind = "head "
 	repositoryName argumentKind = "repository "
 	otherArgument  argumentKind = ""
 )
@@ -474,6 +500,8 @@ func kindOf(name string) argumentKind {
 		return nodeID
 	case name == "repositoryNameWithOwner":
 		return repositoryName
+	case slices.Contains(reach.Heads, name):
+		return headBranch
 	}
 	return otherArgument
 }
@@ -483,18 +511,37 @@ func (a *analysis) addNamed(name, value string) {
 	switch kindOf(name) {
 	case nodeID:
 		a.add(&a.call.NodeIDs, value)
+		if a.mutation != "" && !slices.Contains(reach.People, name) {
+			a.call.nodes = append(a.call.nodes, nodeUse{id: value})
+		}
+	case headBranch:
+		a.add(&a.call.heads, value)
 	case repositoryName:
-		a.addRepository(value)
+		if !a.addRepository(value) {
+			a.leave(name)
+		}
+		a.add(&a.call.followed, value)
 	}
 }
 
 // reach classifies fields by the repositories that they may reach (graphql.yaml).
 var reach = mustDecode[struct {
-	Roots           []string     `yaml:"roots"`
-	Structure       []string     `yaml:"structure"`
-	Content         []contentRow `yaml:"content"`
-	References      []string     `yaml:"references"`
-	BelowReferences []string     `yaml:"below_references"`
+	Roots           []string            `yaml:"roots"`
+	Structure       []string            `yaml:"structure"`
+	Content         []contentRow        `yaml:"content"`
+	References      []string            `yaml:"references"`
+	BelowReferences []string            `yaml:"below_references"`
+	Owners          []string            `yaml:"owners"`
+	BelowOwners     []string            `yaml:"below_owners"`
+	Viewer          []string            `yaml:"viewer"`
+	BelowParent     []string            `yaml:"below_parent"`
+	Searches        []string            `yaml:"searches"`
+	Nodes           map[string]string   `yaml:"nodes"`
+	RepositoryNodes []string            `yaml:"repository_nodes"`
+	Mutations       map[string][]string `yaml:"mutations"`
+	Payload         []string            `yaml:"payload"`
+	People          []string            `yaml:"people"`
+	Heads           []string            `yaml:"heads"`
 }]("graphql.yaml")
 
 // contentRow lists fields inside a repository, and the fields that stay inside it below them.
@@ -504,7 +551,7 @@ type contentRow struct {
 }
 
 // contentSet is a set of the content fields and the references, by their index in contentNames.
-type contentSet [2]uint64
+type contentSet [3]uint64
 
 func (s *contentSet) add(name string) {
 	i := contentIndex[name]
@@ -527,6 +574,9 @@ var (
 	contentNames   = namesOf(append(reach.Content, contentRow{Fields: reach.References}))
 	contentIndex   = indexOf(contentNames)
 	belowReference = contentSetOf(reach.BelowReferences)
+	belowOwner     = contentSetOf(slices.Concat(reach.BelowReferences, reach.BelowOwners))
+	belowParent    = contentSetOf(slices.Concat(reach.BelowReferences, reach.BelowParent))
+	belowMutation  = contentSetOf(slices.Concat(reach.References, reach.Payload))
 	contentBelow   = func() map[string]contentSet {
 		below := map[string]contentSet{}
 		for _, row := range reach.Content {
@@ -564,47 +614,6 @@ func contentSetOf(names []string) (s contentSet) {
 		s.add(name)
 	}
 	return s
-}
-
-// setReach sets the members of the tally of a field that describe which repositories it may reach.
-func (a *analysis) setReach(t *tally, f *ast.Field, sub tally) {
-	owner, name := a.argument(f, "owner"), a.argument(f, "name")
-	t.outside = sub.outside
-	within := func(below contentSet) {
-		if other := sub.content.without(below); other != "" {
-			t.outside = cmp.Or(t.outside, f.Name+"."+other)
-		}
-	}
-	below, isContent := contentBelow[f.Name]
-	switch {
-	case len(f.SelectionSet) == 0, slices.Contains(reach.Structure, f.Name):
-		t.content = sub.content
-	case f.Name == "repository" && owner != nil && name != nil:
-		o, ok := a.value(owner).(string)
-		n, also := a.value(name).(string)
-		if !ok || !also || len(o)+len(n) > maxRepositoryName || !a.addRepository(o+"/"+n) {
-			t.outside = "repository with an unknown owner or name"
-		} else if follows := a.argument(f, "followRenames"); follows == nil || a.value(follows) != false {
-			a.add(&a.call.followed, o+"/"+n)
-		}
-		within(below)
-	case slices.Contains(reach.References, f.Name):
-		pages := func(argument *ast.Argument) bool {
-			return slices.Contains([]string{"first", "last", "after", "before"}, argument.Name)
-		}
-		if slices.ContainsFunc(f.Arguments, func(argument *ast.Argument) bool { return !pages(argument) }) {
-			t.outside = f.Name
-		}
-		t.content.add(f.Name)
-		within(belowReference)
-	case isContent:
-		t.content.add(f.Name)
-		within(below)
-	case slices.Contains([]string{"rateLimit", "__type", "__schema"}, f.Name):
-		t.outside = ""
-	default:
-		t.outside = f.Name
-	}
 }
 
 // plus adds with saturation.

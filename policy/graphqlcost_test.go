@@ -213,10 +213,10 @@ func TestParseGraphQLReportsFacts(t *testing.T) {
 		}},
 		{"node IDs of mutations", `mutation m($input: I!, $label: ID = "L3") { a: addLabels(input: $input) { clientMutationId } b: addLabels(input: {labelableId: "I2", labelIds: ["L2", $label], clientMutationId: "no"}) { clientMutationId } merge(input: {title: "no"}) { x } }`,
 			`{"input":{"labelableId":"I1","labelIds":["L1"],"clientMutationId":"no","body":"\"issueId\": \"no\"","deep":[{"subjectId":"S1"},{"subjectId":"S2","n":1.5e3,"b":null}]}}`, GraphQLCall{
-				Kind: "mutation", Operation: "m", Depth: 2, Fields: 6, RootFields: []string{"addLabels", "merge"}, NodeIDs: []string{"I1", "L1", "S1", "S2", "I2", "L2", "L3"},
+				Kind: "mutation", Operation: "m", Depth: 2, Fields: 6, RootFields: []string{"addLabels", "merge"}, Mutations: 3, NodeIDs: []string{"I1", "L1", "S1", "S2", "I2", "L2", "L3"},
 			}},
 		{"a repository in a mutation", `mutation($input: I!) { createCommitOnBranch(input: $input) { clientMutationId } }`, `{"input":{"branch":{"repositoryNameWithOwner":"octo/hello"}}}`, GraphQLCall{
-			Kind: "mutation", Depth: 2, Fields: 2, RootFields: []string{"createCommitOnBranch"}, Repositories: []string{"octo/hello"},
+			Kind: "mutation", Depth: 2, Fields: 2, RootFields: []string{"createCommitOnBranch"}, Mutations: 1, Repositories: []string{"octo/hello"},
 		}},
 		{"a skipped root field", `query($no: Boolean!) { viewer @include(if: $no) { login } repository(owner: "a", name: "b") @skip(if: true) { id } __typename }`, `{"no":false}`, GraphQLCall{
 			Kind: "query", Depth: 1, Fields: 1, RootFields: []string{"__typename"},
@@ -493,12 +493,18 @@ func TestGraphQLRulesCheckCalls(t *testing.T) {
 		{"another query", GraphQLRules{Persisted: []string{hexSHA256([]byte(`{ a }`))}}, `{ a  }`, "the query is not one of the allowed persisted queries"},
 		{"a repository", GraphQLRules{Repositories: []string{"octo/*"}}, repo, ""},
 		{"a repository of another owner", GraphQLRules{Repositories: []string{"acme/*", "octo/h"}}, repo, `the repository "Octo/hello" is not allowed`},
+		{"a search of an owner", GraphQLRules{Repositories: []string{"octo/*"}}, `{ search(query: "org:octo", type: ISSUE, first: 1) { issueCount } }`, ""},
+		{"a search of a part of an owner", GraphQLRules{Repositories: []string{"octo/h*"}}, `{ search(query: "org:octo", type: ISSUE, first: 1) { issueCount } }`, `not all repositories of octo are in its scope`},
 	} {
 		call, err := ParseGraphQL(graphQLBody(c.query))
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		kind, message := refusal(t, c.rules.Check(call))
+		err = c.rules.Check(call)
+		if err == nil && len(c.rules.Repositories) > 0 {
+			_, err = (&Scope{GraphQL: &c.rules}).PermitsQuery(call, nil)
+		}
+		kind, message := refusal(t, err)
 		if allowed := kind == ""; allowed != (c.message == "") || !allowed && (kind != "FORBIDDEN" || !strings.Contains(message, c.message)) {
 			t.Errorf("%s: got %s %q, want %q", c.name, kind, message, c.message)
 		}
@@ -516,7 +522,7 @@ func TestGraphQLRulesCheckCalls(t *testing.T) {
 
 func TestRepositoryRulesRefuseOtherWaysToRepositories(t *testing.T) {
 	inside := func(fields string) string { return `{ repository(owner: "octo", name: "hello") { ` + fields + ` } }` }
-	rules := GraphQLRules{Repositories: []string{"octo/hello"}}
+	scope := Scope{GraphQL: &GraphQLRules{Repositories: []string{"octo/hello"}}}
 	for _, c := range []struct {
 		query string
 		field string // that the refusal names; empty if the call is allowed
@@ -527,12 +533,12 @@ func TestRepositoryRulesRefuseOtherWaysToRepositories(t *testing.T) {
 		{inside(`issue(number: 1) { assignees(first: 9) { nodes { login } } repository { nameWithOwner } }`), ""},
 		{`query($o: String!) { repository(owner: $o, name: "hello") { id } }`, "repository with an unknown owner or name"},
 		{`{ repository(owner: "octo") { id } }`, "repository"},
-		{`{ viewer { login } }`, "viewer"},
-		{`{ search(query: "a", type: ISSUE, first: 1) { issueCount } }`, "search"},
-		{`{ node(id: "R_1") { ... on Repository { name } } }`, "node"},
-		{`{ nodes(ids: ["R_1"]) { id } }`, "nodes"},
-		{`{ organization(login: "octo") { repositories(first: 1) { nodes { name } } } }`, "organization"},
-		{`{ ...f } fragment f on Query { viewer { login } }`, "viewer"},
+		{`{ viewer { login } }`, ""},
+		{`{ search { issueCount } }`, "search"},
+		{`{ node { ... on Repository { issues(first: 1) { nodes { title } } } } }`, "issues"},
+		{`{ nodes(ids: 7) { id } }`, "nodes"},
+		{`{ organization(login: "octo") { repositories(first: 1) { nodes { name } } } }`, "repositories"},
+		{`{ ...f } fragment f on Query { viewer { email } }`, "viewer"},
 		{`mutation { addStar(input: {starrableId: "R_1"}) { clientMutationId } }`, "addStar"},
 		{inside(`owner { repositories(first: 1) { nodes { name } } }`), "repositories"},
 		{inside(`owner { repository(name: "secret") { description } }`), "repository"},
@@ -543,7 +549,7 @@ func TestRepositoryRulesRefuseOtherWaysToRepositories(t *testing.T) {
 		{inside(`issue(number: 1) { timelineItems(first: 1) { nodes { ... on LabeledEvent { label { name } actor { login } } } } }`), ""},
 		{inside(`issue(number: 1) { timelineItems(first: 1) { nodes { ... on ReferencedEvent { commit { message } } } } }`), "timelineItems.commit"},
 		{inside(`issue(number: 1) { timelineItems(first: 1) { ...f } } } } fragment g on ReferencedEvent { commit { tree { entries { name } } } } fragment f on I { edges { node { ...g }`), "timelineItems.commit"},
-		{inside(`issues(first: 1) { nodes { timelineItems(first: 1) { nodes { ... on ConnectedEvent { subject { ... on Issue { title } } } } } } }`), "subject"},
+		{inside(`issues(first: 1) { nodes { timelineItems(first: 1) { nodes { ... on ConnectedEvent { subject { ... on Issue { title } } } } } } }`), "timelineItems.subject"},
 		{inside(`pullRequest(number: 1) { timelineItems(first: 1) { nodes { ... on HeadRefForcePushedEvent { ref { target { oid } } } } } }`), "timelineItems.ref"},
 		{inside(`pullRequest(number: 1) { headRef { target { oid } } }`), "headRef"},
 		{inside(`pullRequest(number: 1) { headRepository { issues(first: 1) { nodes { title } } } }`), "headRepository.issues"},
@@ -565,7 +571,8 @@ func TestRepositoryRulesRefuseOtherWaysToRepositories(t *testing.T) {
 		if c.field != "" {
 			want = fmt.Sprintf("check GraphQL query: the field %q may reach other repositories; use repository(owner:, name:)", c.field)
 		}
-		_, message := refusal(t, rules.Check(call))
+		_, err = scope.PermitsQuery(call, func(ids []string) ([]Node, error) { return make([]Node, len(ids)), nil })
+		_, message := refusal(t, err)
 		wantEqual(t, c.query, want, message)
 	}
 }

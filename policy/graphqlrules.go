@@ -31,9 +31,7 @@ type GraphQLRules struct {
 	// Operations are patterns ([Glob]). The client chooses the names, so only Persisted is safe against a client that wants
 	// to run another query.
 	Operations []string `yaml:"operations" desc:"permitted operation names, with * for any characters; the client chooses the names"`
-	// Repositories are patterns ([Glob]). They refuse a call that may reach a repository without naming it in
-	// repository(owner:, name:), such as a search, a node ID or the repositories of a user. graphql.yaml lists the allowed
-	// fields.
+	// Repositories are patterns ([Glob]). [Scope.PermitsQuery] judges them, because it needs the names behind node IDs.
 	Repositories []string `yaml:"repositories" desc:"permitted repositories as OWNER/NAME, with * for any characters; refuses calls that may reach others"`
 	Persisted    []string `yaml:"persisted" desc:"SHA-256 of each permitted query text, in hexadecimal; all if empty"`
 }
@@ -43,7 +41,7 @@ func (r *GraphQLRules) Restricts() bool {
 	return r != nil && (r.Depth > 0 || r.Nodes > 0 || r.Cost > 0 || r.ReadOnly || len(r.Operations)+len(r.Repositories)+len(r.Persisted) > 0)
 }
 
-// Check returns a [*GraphQLError] if the rules do not allow a call.
+// Check returns a [*GraphQLError] if the rules other than Repositories do not allow a call.
 func (r *GraphQLRules) Check(c *GraphQLCall) error {
 	switch {
 	case r == nil:
@@ -63,29 +61,12 @@ func (r *GraphQLRules) Check(c *GraphQLCall) error {
 	case r.Cost > 0 && c.Cost > r.Cost:
 		return forbid("it may cost %d, more than the limit of %d; reduce first or last of %s", c.Cost, r.Cost, c.widest)
 	}
-	return r.checkRepositories(c)
+	return nil
 }
 
 // checksDocument reports whether a rule other than Persisted is set.
 func (r *GraphQLRules) checksDocument() bool {
 	return r.ReadOnly || r.Depth > 0 || r.Nodes > 0 || r.Cost > 0 || len(r.Operations) > 0 || len(r.Repositories) > 0
-}
-
-func (r *GraphQLRules) checkRepositories(c *GraphQLCall) error {
-	if len(r.Repositories) == 0 {
-		return nil
-	}
-	if c.outside != "" {
-		return forbid("the field %.100q may reach other repositories; use repository(owner:, name:)", c.outside)
-	}
-	for _, name := range c.Repositories {
-		// The API ignores the case of names.
-		matches := func(pattern string) bool { return Glob(strings.ToLower(pattern), strings.ToLower(name)) }
-		if !slices.ContainsFunc(r.Repositories, matches) {
-			return forbid("the repository %.100q is not allowed", name)
-		}
-	}
-	return nil
 }
 
 func forbid(format string, arguments ...any) error {
@@ -95,21 +76,4 @@ func forbid(format string, arguments ...any) error {
 // tooManyNodes returns the message of a node limit.
 func tooManyNodes(nodes, limit int, widest *page) string {
 	return fmt.Sprintf("it requests up to %d nodes, more than the limit of %d; reduce first or last of %s", nodes, limit, widest)
-}
-
-// PermitsQuery returns a [*GraphQLError] if the scope does not allow the repositories that a GraphQL call reaches.
-func (s *Scope) PermitsQuery(c *GraphQLCall) error {
-	switch {
-	case c.Kind == "":
-		return forbid("the body has no readable query to check")
-	case c.outside != "":
-		return forbid("the field %.100q may reach other repositories; use repository(owner:, name:)", c.outside)
-	}
-	for _, name := range c.Repositories {
-		n := naming{}
-		if n.repository(name); n.err != nil || !s.allowsRepository(lower(name)) {
-			return forbid("the repository %.100q is not allowed", name)
-		}
-	}
-	return nil
 }

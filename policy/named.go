@@ -75,6 +75,7 @@ var named = mustDecode[struct {
 	Owners       []string            `yaml:"owners"`
 	OwnerOnly    []string            `yaml:"owner_only"`
 	Others       []string            `yaml:"others"`
+	Reference    []string            `yaml:"reference"`
 	Search       map[string][]string `yaml:"search"`
 	Members      members             `yaml:"members"`
 	OwnMembers   map[string]members  `yaml:"own_members"`
@@ -120,9 +121,11 @@ func (m *Match) Named(body []byte, nameOf NameOf) (Named, error) {
 		}
 	default:
 		n.parameters(m.Params)
-		n.Others = "it names no repository"
+		if !matchesAny(named.Reference, op) {
+			n.Others = "it names no repository"
+		}
 	}
-	if slices.ContainsFunc(named.Others, func(pattern string) bool { return Glob(pattern, op.ID) }) {
+	if matchesAny(named.Others, op) {
 		n.Others = "it may reach repositories that it does not name"
 	}
 	if qualifiers, ok := named.Search[op.ID]; ok {
@@ -133,6 +136,11 @@ func (m *Match) Named(body []byte, nameOf NameOf) (Named, error) {
 		n.body(body)
 	}
 	return n.Named, n.err
+}
+
+// matchesAny reports whether a pattern of a list matches an operation.
+func matchesAny(patterns []string, op *Operation) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool { return Glob(pattern, op.ID) })
 }
 
 // belowAny reports whether a template is one of some templates, or below it.

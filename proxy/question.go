@@ -534,12 +534,11 @@ func (g *Gateway) authorize(ex *exchange, q *question, scope *policy.Scope) erro
 		if q.match.Query != "" {
 			return errQueryInURL
 		}
-		var forbidden *policy.GraphQLError
-		if errors.As(scope.GraphQL.Check(q.graphQL), &forbidden) {
-			return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
+		if err := scope.GraphQL.Check(q.graphQL); err != nil {
+			return refusedByRules(err)
 		}
 	}
-	if err := g.checkToken(ex, q); err != nil || !scope.LimitsNames() {
+	if err := g.checkToken(ex, q); err != nil || !scope.LimitsNames() && (q.graphQL == nil || !scope.LimitsQueries()) {
 		return err
 	}
 	return g.authorizeNames(ex, q, scope)

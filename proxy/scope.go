@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/tags"
@@ -33,14 +35,7 @@ func (g *Gateway) authorizeNames(ex *exchange, q *question, scope *policy.Scope)
 		return refusedByScope(q, err)
 	}
 	if q.graphQL != nil {
-		if q.match.Query != "" {
-			return errQueryInURL
-		}
-		var forbidden *policy.GraphQLError
-		if errors.As(scope.PermitsQuery(q.graphQL), &forbidden) {
-			return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
-		}
-		return g.refuseFormer(ex, q, q.graphQL.Followed())
+		return g.authorizeQuery(ex, q, scope)
 	}
 	var body []byte
 	if q.match.NamesInBody() && ex.body != nil {
@@ -65,6 +60,27 @@ func (g *Gateway) authorizeNames(ex *exchange, q *question, scope *policy.Scope)
 	return refusedByScope(q, err)
 }
 
+// authorizeQuery refuses a GraphQL call that reaches repositories or owners outside of the scope of the client.
+func (g *Gateway) authorizeQuery(ex *exchange, q *question, scope *policy.Scope) error {
+	if q.match.Query != "" {
+		return errQueryInURL
+	}
+	followed, err := scope.PermitsQuery(q.graphQL, func(ids []string) ([]policy.Node, error) { return g.nodesOf(ex, q, ids) })
+	if err != nil {
+		return refusedByRules(err)
+	}
+	return g.refuseFormer(ex, q, followed)
+}
+
+// refusedByRules returns the refusal for a [policy.GraphQLError].
+func refusedByRules(err error) error {
+	var forbidden *policy.GraphQLError
+	if !errors.As(err, &forbidden) {
+		return err
+	}
+	return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
+}
+
 // refuseFormer refuses a call with a former name of a repository, because the upstream would answer for the repository that has
 // another name or owner now. REST redirects former names.
 func (g *Gateway) refuseFormer(ex *exchange, q *question, names []string) error {
@@ -72,8 +88,7 @@ func (g *Gateway) refuseFormer(ex *exchange, q *question, names []string) error 
 		if q.graphQL == nil {
 			return refusedByScope(q, &policy.ScopeError{Reason: reason})
 		}
-		forbidden := &policy.GraphQLError{Type: "FORBIDDEN", Message: "check GraphQL query: " + reason}
-		return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
+		return refusedByRules(&policy.GraphQLError{Type: "FORBIDDEN", Message: "check GraphQL query: " + reason})
 	}
 	if len(names) > policy.MaxLookUps {
 		return refuse(fmt.Sprintf("it names more than %d repositories; send several requests", policy.MaxLookUps))
@@ -163,6 +178,7 @@ type repositoryNames struct {
 
 type shownName struct {
 	name  string
+	kind  string // the type of a node ID
 	until time.Time
 }
 
@@ -175,23 +191,24 @@ const (
 	absentFor = time.Minute
 )
 
-func (r *repositoryNames) add(path, name string, lifetime time.Duration) {
+func (r *repositoryNames) add(path string, shown shownName, lifetime time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.names == nil {
 		r.names, _ = simplelru.NewLRU[string, shownName](maxShownNames, nil) // the size is valid
 	}
-	r.names.Add(path, shownName{name, time.Now().Add(lifetime)})
+	shown.until = time.Now().Add(lifetime)
+	r.names.Add(path, shown)
 }
 
-func (r *repositoryNames) get(path string) (name string, ok bool) {
+func (r *repositoryNames) get(path string) (shown shownName, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.names == nil {
-		return "", false
+		return shown, false
 	}
-	shown, ok := r.names.Get(path)
-	return shown.name, ok && time.Now().Before(shown.until)
+	shown, ok = r.names.Get(path)
+	return shown, ok && time.Now().Before(shown.until)
 }
 
 // forget removes the numbers of a name.
@@ -215,7 +232,7 @@ var numberedLink = regexp.MustCompile(`/repositories/([0-9]{1,19})/[^>]*>\s*;[^,
 func (g *Gateway) learnNumber(q *question, h http.Header) {
 	for _, link := range h["Link"] {
 		if m := numberedLink.FindStringSubmatch(link); m != nil {
-			g.shown.add(string(policy.RepositoryIDs)+m[1], q.named, nameFor)
+			g.shown.add(string(policy.RepositoryIDs)+m[1], shownName{name: q.named}, nameFor)
 			return
 		}
 	}
@@ -234,36 +251,101 @@ func (g *Gateway) nameOf(ex *exchange, q *question, kind policy.IDs, id string) 
 // shownName is [Gateway.nameOf] for a number without leading zeros, or for a name.
 func (g *Gateway) shownName(ex *exchange, q *question, kind policy.IDs, id string) (string, error) {
 	path := string(kind) + id
-	if name, ok := g.shown.get(path); ok {
-		return name, nil
+	absent := q.absentPath(path)
+	if shown, ok := g.shown.known(path, absent); ok {
+		return shown.name, nil
 	}
-	absent := strings.Join([]string{q.identity.Caller.Client, q.identity.Caller.Class, path}, "\x00")
-	if _, ok := g.shown.get(absent); ok {
-		return "", nil
-	}
-	name, final, err := g.lookUpName(ex, q, kind, id)
+	name, final := "", false
+	err := g.lookUp(ex, q, http.MethodGet, path, nil, func(a *attempt, resp *http.Response) (err error) {
+		name, final, err = readName(a, resp, kind, id)
+		return err
+	})
 	switch {
 	case err != nil:
 	case name != "":
-		g.shown.add(path, name, nameFor)
+		g.shown.add(path, shownName{name: name}, nameFor)
 	case final:
-		g.shown.add(absent, "", absentFor)
+		g.shown.add(absent, shownName{}, absentFor)
 	}
 	return name, err
+}
+
+// absentPath returns the key of an object that the client and its credential cannot see.
+func (q *question) absentPath(path string) string {
+	return strings.Join([]string{q.identity.Caller.Client, q.identity.Caller.Class, path}, "\x00")
+}
+
+// known returns what the upstream has shown for a path. It is empty for an absent object.
+func (r *repositoryNames) known(path, absent string) (shownName, bool) {
+	shown, ok := r.get(path)
+	if !ok {
+		shown, ok = r.get(absent)
+	}
+	return shown, ok
+}
+
+// nodePath precedes node IDs in repositoryNames.
+const nodePath = "node "
+
+// nodesOf returns the objects behind node IDs, as [Gateway.nameOf] does for numbers. One query requests all that are unknown.
+func (g *Gateway) nodesOf(ex *exchange, q *question, ids []string) ([]policy.Node, error) {
+	nodes := make([]policy.Node, len(ids))
+	var unknown []string
+	var at []int
+	for i, id := range ids {
+		shown, ok := g.shown.known(nodePath+id, q.absentPath(nodePath+id))
+		nodes[i] = policy.Node{Type: shown.kind, Repository: shown.name}
+		if !ok {
+			unknown, at = append(unknown, id), append(at, i)
+		}
+	}
+	if len(unknown) == 0 {
+		return nodes, nil
+	}
+	return nodes, g.lookUp(ex, q, http.MethodPost, q.match.Path, policy.NodesQuery(unknown), func(a *attempt, resp *http.Response) error {
+		shown, _ := peek(resp, maxNodes)
+		found, err := policy.ReadNodes(contentcoding.Decode(resp.Header.Get("Content-Encoding"), shown, maxNodes), len(unknown))
+		if resp.StatusCode != http.StatusOK || err != nil {
+			return scopeUnknown("the repositories of node IDs", resp.StatusCode)
+		}
+		for i, node := range found {
+			path := nodePath + unknown[i]
+			if nodes[at[i]] = node; node.Type != "" {
+				g.shown.add(path, shownName{name: node.Repository, kind: node.Type}, nameFor)
+			} else if !a.unclear {
+				g.shown.add(q.absentPath(path), shownName{}, absentFor)
+			}
+		}
+		return nil
+	})
+}
+
+// maxNodes bounds the response with the repositories of 100 node IDs and their errors.
+const maxNodes = 64 << 10
+
+// scopeUnknown is the refusal if the upstream does not show a name now.
+func scopeUnknown(object string, status int) error {
+	return &failure{
+		status: http.StatusServiceUnavailable, detail: "scope", retryAfter: identityRetry,
+		message: fmt.Sprintf("Service Unavailable: the upstream does not show %s now (status %d), so the scope is unknown", object, status),
+	}
 }
 
 // errLookUp is the result of a look-up after a panic.
 var errLookUp = &failure{status: http.StatusInternalServerError, message: "Internal Server Error"}
 
-// lookUpName requests the name behind a number, or the current name of a repository. The name is empty if the upstream shows none. final is false if it may show one soon.
-func (g *Gateway) lookUpName(ex *exchange, q *question, kind policy.IDs, id string) (name string, final bool, err error) {
+// lookUp sends a request with the credential of the client, and passes its response to read.
+func (g *Gateway) lookUp(ex *exchange, q *question, method, path string, body []byte, read func(*attempt, *http.Response) error) error {
 	if err := g.shed(q.identity.Caller.Priority); err != nil {
-		return "", false, err
+		return err
 	}
 	defer g.Shedder.Leave()
-	in, err := http.NewRequestWithContext(ex.in.Context(), http.MethodGet, string(kind)+id, http.NoBody)
+	in, err := http.NewRequestWithContext(ex.in.Context(), method, path, bytes.NewReader(body))
 	if err != nil {
-		return "", false, err
+		return err
+	}
+	if len(body) > 0 {
+		in.Header.Set("Content-Type", "application/json")
 	}
 	sub := g.open(&discardWriter{http.Header{}}, in)
 	sub.address, sub.prefer, sub.waitingSince = ex.address, ex.prefer, ex.waitingSince
@@ -274,43 +356,49 @@ func (g *Gateway) lookUpName(ex *exchange, q *question, kind policy.IDs, id stri
 	func() {
 		defer g.finish(sub)
 		defer func() { sub.record.Background = true }() // the client did not send this request
-		name, final, err = g.requestName(sub, q, kind, id)
+		err = g.sendLookUp(sub, q, read)
 	}()
-	return name, final, err
+	return err
 }
 
-// requestName sends the request of [Gateway.lookUpName].
-func (g *Gateway) requestName(sub *exchange, q *question, kind policy.IDs, id string) (name string, final bool, err error) {
+// sendLookUp sends the request of [Gateway.lookUp].
+func (g *Gateway) sendLookUp(sub *exchange, q *question, read func(*attempt, *http.Response) error) error {
 	asked, err := g.parse(sub, q.identity)
 	if err != nil {
-		return "", false, err
+		return err
 	}
 	g.setCredential(sub, asked, g.chooseCredential(asked, q.identity, nil))
 	a := g.newAttempt(sub, asked)
 	var resp *http.Response
 	if e := g.usableEntry(a); e != nil && !a.mayBeHidden(e.Status) {
-		resp = g.useHit(a, e) //nolint:bodyclose // discarded below
+		resp = g.useHit(a, e)
 	} else {
 		a.hidden = e
-		out := &http.Request{Method: http.MethodGet, URL: g.target(asked.match), Header: a.outbound(), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
-		a, resp, err = g.answerWithAny(a, out.WithContext(a.ctx)) //nolint:bodyclose // as above
+		out := &http.Request{Method: asked.method, URL: g.target(asked.match), Header: a.outbound(), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+		if sub.body != nil {
+			out.Body, out.ContentLength = sub.in.Body, sub.in.ContentLength
+		}
+		a, resp, err = g.answerWithAny(a, out.WithContext(a.ctx))
 	}
 	sub.adopt(a)
 	if err != nil {
-		return "", false, err
+		return err
 	}
 	sub.answer = resp.Body
-	defer discard(resp.Body)
+	defer func() { discard(resp.Body) }()
 	sub.w.WriteHeader(resp.StatusCode)
+	return read(a, resp)
+}
+
+// readName returns the name in a response about an object with a number, or the current name of a repository. The name is empty if the
+// response shows none. final is false if the upstream may show one soon.
+func readName(a *attempt, resp *http.Response, kind policy.IDs, id string) (name string, final bool, err error) {
 	shown := peekText(resp)
 	switch status := resp.StatusCode; {
 	case a.result.limited == limits.NotLimited && status >= 300 && status < 500 && status != http.StatusUnauthorized:
 		return "", !a.unclear, nil
 	case status != http.StatusOK:
-		return "", false, &failure{
-			status: http.StatusServiceUnavailable, detail: "scope", retryAfter: identityRetry,
-			message: fmt.Sprintf("Service Unavailable: the upstream does not show the name of %s%s now (status %d), so its scope is unknown", kind, id, status),
-		}
+		return "", false, scopeUnknown("the name of "+string(kind)+id, status)
 	}
 	member := "login"
 	if kind == policy.RepositoryIDs || kind == policy.RepositoryNames {

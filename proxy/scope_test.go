@@ -1,8 +1,12 @@
 package proxy
 
 import (
+	"cmp"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -265,6 +269,127 @@ func TestFormerNamesAreRefused(t *testing.T) {
 	})
 }
 
+// nodes answers queries for node IDs: W is acme/widgets, PW a pull request of it, S acme/secret, and IO an issue of other/x.
+func nodes(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	var asked struct{ Variables struct{ IDs []string } }
+	if r.URL.Path != "/graphql" || json.Unmarshal(body, &asked) != nil || len(asked.Variables.IDs) == 0 {
+		named(w, r)
+		return
+	}
+	shown := make([]json.RawMessage, len(asked.Variables.IDs))
+	for i, id := range asked.Variables.IDs {
+		shown[i] = json.RawMessage(cmp.Or(map[string]string{
+			"W": `{"__typename":"Repository","nameWithOwner":"Acme/Widgets"}`, "MDEwOlJlcG9zaXRvcnkx": `{"__typename":"Repository","nameWithOwner":"acme/widgets"}`,
+			"PW": `{"__typename":"PullRequest","repository":{"nameWithOwner":"acme/widgets"}}`, "LW": `{"__typename":"Label","repository":{"nameWithOwner":"acme/widgets"}}`,
+			"S": `{"__typename":"Repository","nameWithOwner":"acme/secret"}`, "IO": `{"__typename":"Issue","repository":{"nameWithOwner":"other/x"}}`,
+			"U": `{"__typename":"User"}`, "P": `{"__typename":"ProjectV2","repository":{"nameWithOwner":"acme/widgets"}}`,
+		}[id], "null"))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"data": map[string]any{"nodes": shown}, "errors": []any{}})
+}
+
+// TestScopeJudgesNodeIDs sends calls with node IDs. A call is permitted if it has no reason, and only then reaches the upstream.
+func TestScopeJudgesNodeIDs(t *testing.T) {
+	const gone, comment = "names nothing in its scope", `mutation($i:AddCommentInput!){addComment(input:$i){commentEdge{node{url}}}}`
+	for _, c := range []struct{ name, query, variables, reason string }{
+		{"comment", comment, `{"i":{"subjectId":"PW","body":"x"}}`, ""},
+		{"comment elsewhere", comment, `{"i":{"subjectId":"IO","body":"x"}}`, gone},
+		{"unknown ID", comment, `{"i":{"subjectId":"X","body":"x"}}`, gone},
+		{"user", comment, `{"i":{"subjectId":"U","body":"x"}}`, gone},
+		{"project", comment, `{"i":{"subjectId":"P","body":"x"}}`, gone},
+		{"list", comment, `{"i":{"subjectId":["PW","IO"],"body":"x"}}`, gone},
+		{"member twice", comment, `{"i":{"subjectId":"IO","subjectId":"PW"}}`, gone},
+		{"member with an escape", comment, `{"i":{"subject\u0049d":"IO"}}`, gone},
+		{"list of inputs", comment, `{"i":[{"subjectId":"PW"},{"subjectId":"IO"}]}`, gone},
+		{"number", comment, `{"i":{"subjectId":7}}`, "addComment.subjectId"},
+		{"text that is no ID", comment, `{"i":{"subjectId":"P W"}}`, gone},
+		{"member that is not listed", comment, `{"i":{"subjectId":"PW","projectId":"P"}}`, "addComment.projectId"},
+		{"default", `mutation($i:AddCommentInput={subjectId:"IO",body:"x"}){addComment(input:$i){clientMutationId}}`, `{}`, gone},
+		{"literal", `mutation{createIssue(input:{repositoryId:"W",title:"x",labelIds:["LW"],assigneeIds:["U"]}){issue{id url}}}`, `{}`, ""},
+		{"literal elsewhere", `mutation{createIssue(input:{repositoryId:"W",title:"x",labelIds:["LW","S"]}){issue{id}}}`, `{}`, gone},
+		{"ID in a variable", `mutation($id:ID!){closePullRequest(input:{pullRequestId:$id}){pullRequest{id}}}`, `{"id":"PW"}`, ""},
+		{"ID in a variable elsewhere", `mutation($id:ID!){closePullRequest(input:{pullRequestId:$id}){pullRequest{id}}}`, `{"id":"IO"}`, gone},
+		{"variable as text and as an ID", `mutation($x:ID!){addComment(input:{subjectId:"PW",body:$x}){clientMutationId} closeIssue(input:{issueId:$x}){issue{id}}}`, `{"x":"IO"}`, gone},
+		{"one variable in two mutations", `mutation($i:I){closeIssue(input:$i){issue{id}} addComment(input:$i){clientMutationId}}`, `{"i":{"issueId":"PW"}}`, "addComment.issueId"},
+		{"two mutations, one elsewhere", `mutation{a:closeIssue(input:{issueId:"PW"}){issue{id}} b:closeIssue(input:{issueId:"IO"}){issue{id}}}`, `{}`, gone},
+		{"fragment", `mutation{...f} fragment f on Mutation{closeIssue(input:{issueId:"IO"}){issue{id}}}`, `{}`, gone},
+		{"legacy ID", `mutation{createIssue(input:{repositoryId:"MDEwOlJlcG9zaXRvcnkx",title:"x"}){issue{id}}}`, `{}`, ""},
+		{"mutation that is not listed", `mutation{deleteRepository(input:{repositoryId:"W"}){clientMutationId}}`, `{}`, "deleteRepository"},
+		{"alias", `mutation{closeIssue:deleteRepository(input:{repositoryId:"W"}){clientMutationId}}`, `{}`, "deleteRepository"},
+		{"argument that is not input", `mutation{closeIssue(input:{issueId:"PW"},issueId:"IO"){issue{id}}}`, `{}`, "closeIssue.issueId"},
+		{"result that leaves", `mutation{closeIssue(input:{issueId:"PW"}){issue{timelineItems(first:1){nodes{... on ConnectedEvent{subject{id}}}}}}}`, `{}`, "timelineItems.subject"},
+		{"pull request", `mutation{createPullRequest(input:{repositoryId:"W",baseRefName:"main",headRefName:"topic",title:"x"}){pullRequest{id}}}`, `{}`, ""},
+		{"pull request of a branch of the owner", `mutation{createPullRequest(input:{repositoryId:"W",headRefName:"acme:topic"}){pullRequest{id}}}`, `{}`, ""},
+		{"pull request of a fork", `mutation{createPullRequest(input:{repositoryId:"W",headRefName:"other:topic"}){pullRequest{id}}}`, `{}`, "not all repositories of other"},
+		{"pull request of an excluded fork", `mutation{createPullRequest(input:{repositoryId:"W",headRefName:"acme:secret:topic"}){pullRequest{id}}}`, `{}`, "acme/secret is outside"},
+		{"pull request of a fork by its ID", `mutation{createPullRequest(input:{repositoryId:"W",headRepositoryId:"S"}){pullRequest{id}}}`, `{}`, gone},
+		{"commit", `mutation{createCommitOnBranch(input:{branch:{repositoryNameWithOwner:"acme/widgets",branchName:"t"},message:{headline:"x"}}){commit{url}}}`, `{}`, ""},
+		{"commit elsewhere", `mutation{createCommitOnBranch(input:{branch:{repositoryNameWithOwner:"acme/secret",branchName:"t"}}){commit{url}}}`, `{}`, "is not allowed"},
+		{"node", `query($id:ID!){node(id:$id){... on PullRequest{commits(last:1){nodes{commit{oid}}}}}}`, `{"id":"PW"}`, ""},
+		{"node elsewhere", `query($id:ID!){node(id:$id){id}}`, `{"id":"IO"}`, gone},
+		{"node without a variable", `query($id:ID!){node(id:$id){id}}`, `{}`, "node"},
+		{"node of another type", `{node(id:"W"){... on PullRequest{commits(last:1){nodes{commit{oid}}}}}}`, `{}`, "Repository.commits"},
+		{"user as a node", `{node(id:"U"){... on User{login}}}`, `{}`, gone},
+		{"nodes", `query($ids:[ID!]!){nodes(ids:$ids){id}}`, `{"ids":["PW","W"]}`, ""},
+		{"nodes elsewhere", `query($ids:[ID!]!){a:nodes(ids:"W"){id} b:nodes(ids:$ids){id}}`, `{"ids":["PW","S"]}`, gone},
+		{"nodes with a number", `query($ids:[ID!]!){nodes(ids:$ids){id}}`, `{"ids":["PW",7]}`, "nodes"},
+		{"too many nodes", `query($ids:[ID!]!){nodes(ids:$ids){id}}`, `{"ids":["PW"` + distinctIDs(100) + `]}`, "more than 100 node IDs"},
+		{"viewer", `{viewer{...f}} fragment f on User{login name}`, `{}`, ""},
+		{"private data of the viewer", `{viewer{...f}} fragment f on User{login email}`, `{}`, "viewer"},
+		{"objects of the viewer", `{viewer{organization{login}}}`, `{}`, "viewer"},
+		{"organization", `{organization(login:"Acme"){name teams(first:9){nodes{slug}}} user(login:"acme"){id}}`, `{}`, ""},
+		{"another organization", `{organization(login:"other"){name}}`, `{}`, "user other is outside"},
+		{"repositories of the organization", `{organization(login:"acme"){repositories(first:1){nodes{name}}}}`, `{}`, "repositories"},
+		{"repositories of a team", `{organization(login:"acme"){team(slug:"x"){repositories(first:1){nodes{name}}}}}`, `{}`, "repositories"},
+		{"search", `query($q:String!){search(query:$q,type:ISSUE,first:1){nodes{... on Issue{title labels(first:9){nodes{name}}}}}}`, `{"q":"repo:acme/widgets is:open"}`, ""},
+		{"search elsewhere", `query($q:String!){search(query:$q,type:ISSUE,first:1){nodes{id}}}`, `{"q":"repo:acme/widgets repo:other/x"}`, "other/x is outside"},
+		{"search of all", `{search(query:"x",type:ISSUE,first:1){nodes{id}}}`, `{}`, "has no qualifier"},
+		{"search of the organization", `{search(query:"org:acme",type:ISSUE,first:1){nodes{id}}}`, `{}`, "not all repositories of acme"},
+		{"search of users", `{search(query:"repo:acme/widgets",type:USER,first:1){nodes{id}}}`, `{}`, "search"},
+		{"parent", `{repository(owner:"acme",name:"widgets"){parent{name owner{login} defaultBranchRef{name}}}}`, `{}`, ""},
+		{"content of the parent", `{repository(owner:"acme",name:"widgets"){parent{defaultBranchRef{target{oid ... on Commit{history(first:1){nodes{oid}}}}}}}}`, `{}`, "parent"},
+	} {
+		setup(nodes, withCatalogue, scoped(agentScope)).sub(t, c.name, func(w *world) {
+			r := w.do("POST", "/graphql", strings.NewReader(`{"query":`+strconv.Quote(c.query)+`,"variables":`+c.variables+`}`), bearer("a"))
+			if c.reason == "" {
+				w.want("status", r.StatusCode, http.StatusOK)
+				failIf(w, strings.Contains(r.body, "FORBIDDEN"), "refused: %s", r.body)
+				return
+			}
+			w.wantReply("refusal", r, http.StatusForbidden, "Cache-Status: weir; detail=scope")
+			failIf(w, !strings.Contains(r.body, c.reason), "got %s, want %q", r.body, c.reason)
+			failIf(w, w.upstreamSaw() > 1, "the upstream got %d requests", w.upstreamSaw())
+		})
+	}
+}
+
+func distinctIDs(n int) string {
+	var ids strings.Builder
+	for i := range n {
+		fmt.Fprintf(&ids, `,"X%d"`, i)
+	}
+	return ids.String()
+}
+
+func TestNodeIDsAreLookedUpOnce(t *testing.T) {
+	setup(nodes, withCatalogue, scoped(agentScope)).run(t, func(w *world) {
+		for _, c := range []struct {
+			ids              string
+			status, requests int
+		}{{`["W","PW"]`, 200, 2}, {`["PW","W","PW"]`, 200, 1}, {`["W","S"]`, 403, 1}, {`["S"]`, 403, 0}, {`["X"]`, 403, 1}, {`["X"]`, 403, 0}} {
+			before := w.upstreamSaw()
+			w.want(c.ids, w.graphQL("/graphql", `{nodes(ids:`+c.ids+`){id}}`).StatusCode, c.status)
+			w.want("requests for "+c.ids, w.upstreamSaw()-before, c.requests)
+		}
+		w.gateway.EndName(t.Context(), "acme/widgets")
+		before := w.upstreamSaw()
+		w.want("after a rename", w.graphQL("/graphql", `{node(id:"W"){id}}`).StatusCode, 200)
+		w.want("requests after a rename", w.upstreamSaw()-before, 2)
+	})
+}
+
 func TestScopeAppliesToGraphQL(t *testing.T) {
 	setup(nothing, withCatalogue, scoped(agentScope)).run(t, func(w *world) {
 		for query, want := range map[string]int{
@@ -274,10 +399,7 @@ func TestScopeAppliesToGraphQL(t *testing.T) {
 			`{a:repository(owner:"acme",name:"widgets"){id} b:repository(owner:"acme",name:"secret"){id}}`:                      403,
 			`query($n:String="secret"){repository(owner:"acme",name:$n){id}}`:                                                   403,
 			`{repository(owner:"acme",name:"widgets"){...f}} fragment f on Repository{owner{repositories(first:1){nodes{id}}}}`: 403,
-			`{node(id:"R_kgDOA"){id}}`: 403,
-			`{search(query:"repo:acme/widgets",type:ISSUE,first:1){nodes{id}}}`: 403,
-			`{viewer{login}}`: 403,
-			`mutation{createIssue(input:{repositoryId:"R_kgDOA",title:"x"}){issue{id}}}`: 403,
+			`{viewer{email}}`:    403,
 			`{unknown syntax !!`: 403,
 		} {
 			r := w.graphQL("/graphql", query)

@@ -217,9 +217,10 @@ func (g *Gateway) claim(q *question, caller policy.Caller) limits.Claim {
 	op := q.operation
 	claim := limits.Claim{Operation: q.claimScope, Resource: q.resource, Points: op.Points, CreatesContent: op.CreatesContent}
 	if op.Writes() {
-		claim.Write, claim.WriteTag = true, g.Limiter.TagName(caller.Client, q.tag)
+		claim.Writes, claim.WriteTag = 1, g.Limiter.TagName(caller.Client, q.tag)
 	}
 	if call := q.graphQL; call != nil {
+		claim.Writes *= max(1, call.Mutations)
 		claim.Query, claim.UpperEstimate = call.Hash, call.UpperCost()
 	}
 	return claim

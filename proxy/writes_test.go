@@ -37,6 +37,7 @@ func TestWritesOfAClientAreLimited(t *testing.T) {
 				for _, r := range c.writes {
 					w.want(r.method+" "+r.path, send(r).StatusCode, http.StatusOK)
 				}
+				w.wantFields("two mutations in one call", send(request{"POST", "/graphql", `{"query":"mutation{a:addStar{id} b:addStar{id}}"}`, "9"}).Header, "Cache-Status: weir; detail=writes")
 				sent := w.upstreamSaw()
 				last := c.writes[0]
 				refused := send(last)

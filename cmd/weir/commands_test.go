@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -236,7 +237,7 @@ func TestInitWritesAConfigurationForAnApp(t *testing.T) {
 }
 
 func TestInitForAgentsLimitsTheirWrites(t *testing.T) {
-	agents := []string{"init", "--case", "agents", "--upstream", "https://api.github.com", "--credential", "token"}
+	agents := []string{"init", "--case", "agents", "--upstream", "https://api.github.com", "--credential", "token", "--repository", "acme/*", "--repository", "!acme/secret"}
 	for flag, tagged := range map[string]bool{"--client=agent-1": false, "--issuer=https://issuer.example.com": true} {
 		file := filepath.Join(t.TempDir(), "weir.yaml")
 		if code, out := runWeir(append(agents, flag, "--out", file)...); code != exitOK {
@@ -244,12 +245,14 @@ func TestInitForAgentsLimitsTheirWrites(t *testing.T) {
 		}
 		cfg, err := config.Load(config.Source{Path: file, Getenv: func(string) (string, bool) { return "token", true }})
 		noError(t, err)
-		if c := cfg.Clients[0]; c.Writes.PerMinute == 0 || (c.TagWrites.PerHour > 0) != tagged || !cfg.Cache.GraphQL.GH || cfg.Webhooks.Secret == "" || cfg.Callers.PassThrough {
+		if c := cfg.Clients[0]; c.Writes.PerMinute == 0 || (c.TagWrites.PerHour > 0) != tagged || !cfg.Cache.GraphQL.GH || cfg.Webhooks.Secret == "" || cfg.Callers.PassThrough || !slices.Equal(c.Repositories, []string{"acme/*", "!acme/secret"}) {
 			t.Errorf("%s: client %+v", flag, c)
 		}
 	}
 	wantWeir(t, exitUsage, "--case: \"fleet\": the only case is agents", "init", "--case", "fleet", "--upstream", "https://api.github.com", "--credential", "token", "--client", "a")
 	wantWeir(t, exitUsage, "--case agents: needs --credential token or app", "init", "--case", "agents", "--upstream", "https://api.github.com", "--credential", "none")
+	wantWeir(t, exitUsage, "--repository: required with --case agents", "init", "--case", "agents", "--upstream", "https://api.github.com", "--credential", "token", "--client", "a")
+	wantWeir(t, exitUsage, "--repository: needs --case agents", "init", "--repository", "acme/*", "--upstream", "https://api.github.com", "--credential", "token", "--client", "a")
 	wantWeir(t, exitUsage, "--issuer: needs --case agents", "init", "--issuer", "https://a.example", "--upstream", "https://api.github.com", "--credential", "token")
 }
 

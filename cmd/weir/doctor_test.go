@@ -78,6 +78,27 @@ credentials: [{name: ci, kind: user, account: octo-bot, token: tok-owner}]
 	}
 }
 
+// TestDoctorAndAuditWarnOfEndingVersions asks a running gateway for each version of the dialect.
+func TestDoctorAndAuditWarnOfEndingVersions(t *testing.T) {
+	dialect := must(policy.LoadDialect("github"))(t)
+	g := open(t, configure(newServiceServer(t, "github"), trusting, onLoopback, func(c *config.Config) { c.Upstream.Dialect = "github" }))
+	_, admin := serveOnListeners(t, g)
+	for _, version := range append(dialect.Versions, "2020-01-01", "") {
+		sendTo(g, "GET", "/zen", "", "Authorization: Bearer tok-owner", dialect.VersionHeader+": "+version)
+	}
+	g.observer.Flush()
+	dir := t.TempDir()
+	code, checks := runDoctor(t, dir, fmt.Sprintf("upstream: {url: %q, dialect: github}\nadmin: {listen: %q}\n", g.current.Load().config.Upstream.URL, admin))
+	_, risks := runWeir("audit", filepath.Join(dir, "weir.yaml"))
+	for _, ending := range dialect.Ending {
+		found := fmt.Sprintf("asked for version %s of the API 1 times in the last hour; its support may end from %s", ending.Version, ending.Since)
+		assertCheck(t, checks, "version of the API", checkWarning, found)
+		if n := strings.Count(risks, "its support may end"); !strings.Contains(risks, found) || n != len(dialect.Ending) {
+			t.Errorf("doctor ends with %d; audit warns %d times: %s", code, n, risks)
+		}
+	}
+}
+
 func TestDoctorWarnsOfOtherNamesOfTheUpstream(t *testing.T) {
 	body, status := "", http.StatusOK
 	up := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {

@@ -39,8 +39,19 @@ const (
 	fleetAgents    = 20
 	fleetPerMinute = 4
 	fleetPerHour   = 14
-	foreignQuery   = `{"query":"{repository(owner:\"acme\",name:\"secret\"){description}}"}`
 )
+
+// foreignCalls are calls about repositories outside of the scope of the agents.
+var foreignCalls = [][3]string{
+	{"POST", "/graphql", `{"query":"{repository(owner:\"acme\",name:\"secret\"){description}}"}`},
+	{"POST", "/graphql", `{"query":"{search(query:\"repo:acme/secret\",type:ISSUE,first:1){issueCount}}"}`},
+	{"POST", "/graphql", `{"query":"mutation{createIssue(input:{repositoryId:\"R_1002\",title:\"secret\"}){issue{id}}}"}`},
+	{"GET", "/repos/acme/secret", ""},
+	{"GET", "/repos/acme/secret/issues", ""},
+	{"GET", "/search/issues?q=repo:acme/secret", ""},
+	{"GET", "/repositories/1002", ""},
+	{"POST", "/repos/acme/secret/issues", `{"title":"x"}`},
+}
 
 func (f *agentFleet) open() {
 	f.Cleanup(func() { time.Sleep(time.Minute) }) // both sides of a pipe may wait to end TLS
@@ -63,7 +74,7 @@ func (f *agentFleet) open() {
 				agent := clientOf(fmt.Sprint("agent-", i), fmt.Sprint("key-of-agent-", i), "owner")
 				agent.Limit, agent.Priority = 0.05, string(policy.Batch)
 				agent.Writes = policy.WriteLimits{PerMinute: fleetPerMinute, PerHour: fleetPerHour}
-				agent.GraphQL.Repositories = []string{"acme/widgets"}
+				agent.Repositories = []string{"acme/widgets"}
 				c.Clients = append(c.Clients, agent)
 			}
 		}), io.Discard)
@@ -155,7 +166,10 @@ func TestAgentsLeaveTheOthersTheirGuarantees(t *testing.T) {
 					return http.MethodPost, "/repos/acme/widgets/issues/2/comments", `{"body":"x"}`
 				})
 			case 2:
-				start("foreign", key, 30*time.Second, func(int) (string, string, string) { return http.MethodPost, "/graphql", foreignQuery })
+				start("foreign", key, 30*time.Second, func(n int) (string, string, string) {
+					c := foreignCalls[n%len(foreignCalls)]
+					return c[0], c[1], c[2]
+				})
 			default:
 				start("agent", key, 8*time.Second, func(n int) (string, string, string) {
 					return http.MethodGet, "/repos/acme/widgets" + shared[n%len(shared)], ""

@@ -22,6 +22,7 @@ import (
 
 	"github.com/weirgate/weir/internal/authority"
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/credential"
 )
 
 // hostsWorld is a gateway with an API and further hosts, and the requests that each of them received.
@@ -236,6 +237,14 @@ func TestTunnelReplacesTheCredential(t *testing.T) {
 	p.want("storage", "/a")
 	getWith(t, p.client("weir_key"), "https://raw.test/a/b", "Authorization: Bearer tok-of-the-program")
 	p.want("raw", "/a/b Bearer tok-held")
+	held := longToken(1)
+	reloadChanged(t, p.gateway, func(c *config.Config) {
+		c.Credentials = []config.Credential{userToken("ci", "ci", credential.Secret(held))}
+	})
+	getWith(t, p.client("weir_key"), "https://raw.test/a/b", "Authorization: Bearer "+longToken(2))
+	getWith(t, p.client("weir_key"), "https://uploads.test/user", "Authorization: token "+longToken(2))
+	p.want("raw", "/a/b Bearer "+held)
+	p.want("uploads", "/user Bearer "+held)
 }
 
 // TestRegistrationOfARunnerPasses sends the scheme by which a runner registers itself. Only the runner has this credential, so the

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +25,8 @@ type initCommand struct {
 	App          string   `help:"With --credential app: the number or client ID of the app." placeholder:"ID"`
 	AppKey       string   `help:"With --credential app: PEM file with the private key of the app." placeholder:"FILE"`
 	Installation int      `help:"With --credential app: the number of the installation." placeholder:"NUMBER"`
-	Case         string   `help:"agents: settings for programs that share the credential and are not trusted: write limits, stored queries of gh, webhooks." placeholder:"NAME"`
+	Case         string   `help:"agents: settings for programs that share the credential and are not trusted: repositories, write limits, stored queries of gh, webhooks." placeholder:"NAME"`
+	Repository   []string `help:"With --case agents: a repository that the agents may reach, OWNER/NAME with * for any characters, or ! before an exception; repeat the flag." placeholder:"PATTERN"`
 	Issuer       string   `help:"With --case agents: URL of the issuer of the agents' tokens (JWT), instead of a key for each agent." placeholder:"URL"`
 	Client       []string `help:"Name of a program that gets a key; repeat the flag for several." placeholder:"NAME"`
 	Listen       string   `default:"127.0.0.1:8080" help:"Address for clients." placeholder:"ADDRESS"`
@@ -80,6 +82,12 @@ func (c *initCommand) Run(p *process) error {
 	return nil
 }
 
+// Repositories returns the patterns of the agents' repositories as YAML.
+func (c *initCommand) Repositories() string {
+	list, _ := json.Marshal(c.Repository) // strings have JSON, which is YAML
+	return string(list)
+}
+
 // newClient is a client with a new key.
 type newClient struct {
 	Name, Hash string
@@ -116,6 +124,11 @@ func (c *initCommand) prompt(p *process, in io.Reader) error {
 		question(&names, "Programs that get a key, separated by spaces", "builds")
 		c.Client = strings.Fields(names)
 	}
+	if c.Case == "agents" && len(c.Repository) == 0 {
+		patterns := ""
+		question(&patterns, "Repositories of the agents, separated by spaces, such as acme/*", "")
+		c.Repository = strings.Fields(patterns)
+	}
 	if ended && lines.Err() == nil {
 		return errors.New("read answers: the input ended, and no file was written; answer each question, or give flags")
 	}
@@ -143,6 +156,10 @@ func (c *initCommand) complete() error {
 		return errors.New("--case agents: needs --credential token or app, because agents have no token of the upstream")
 	case c.Issuer != "" && c.Case != "agents":
 		return errors.New("--issuer: needs --case agents")
+	case c.Case == "agents" && len(c.Repository) == 0:
+		return errors.New("--repository: required with --case agents: what the agents may reach, such as --repository 'acme/*'")
+	case c.Case == "" && len(c.Repository) > 0:
+		return errors.New("--repository: needs --case agents")
 	case c.Credential == "none" && len(c.Client) > 0:
 		return errors.New("--client: needs --credential token or app; with none each program sends its own token and needs no key")
 	case c.Credential != "none" && len(c.Client) == 0 && c.Issuer == "":
@@ -168,20 +185,26 @@ credentials:
 issuers: [{name: runs, url: {{printf "%q" .Issuer}}, audiences: [weir]}]
 {{- end}}
 {{- $agents := eq .Case "agents"}}
+{{- if $agents}}
+# Agents reach only these repositories, also by gh. An agent may have another list; clients[].organizations adds members and teams.
+{{- end}}
 {{- if or .Clients .Issuer}}
 clients:
 {{- range .Clients}}
-  - {name: {{printf "%q" .Name}}, key: "{{.Hash}}", credentials: [main]{{if $agents}}, priority: batch, limit: 0.5, writes: {per_minute: 10, per_hour: 100}{{end}}}
+  - {name: {{printf "%q" .Name}}, key: "{{.Hash}}", credentials: [main]{{if $agents}}, priority: batch, limit: 0.5, writes: {per_minute: 10, per_hour: 100},
+     repositories: {{$.Repositories}}{{end}}}
 {{- end}}
 {{- end}}
 {{- if .Issuer}}
   # Each run is a tag with limits of its own. Name the agents' subjects: every token that matches sub becomes this client.
+  # With repositories: CLAIM in jwt, the token of a run names its repositories among these.
   - name: agents
     jwt: {issuer: runs, claims: {sub: "agent:*"}, tag: sub}
     credentials: [main]
     priority: batch
     limit: 0.5
     tag_limit: 0.2
+    repositories: {{.Repositories}}
     writes: {per_minute: 60, per_hour: 400}
     tag_writes: {per_minute: 10, per_hour: 100}
 {{- end}}

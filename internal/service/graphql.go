@@ -211,6 +211,10 @@ func (e *execution) selectFields(set ast.SelectionSet, n node) object {
 		case []node:
 			list := make([]object, 0, len(v))
 			for _, n := range v {
+				if n.typeName == "" { // an object that the caller cannot see
+					list = append(list, nil)
+					continue
+				}
 				list = append(list, e.selectFields(subselections[f.Alias], n))
 			}
 			value = list

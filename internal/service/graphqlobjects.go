@@ -2,6 +2,7 @@ package service
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -40,6 +41,19 @@ func (e *execution) query() node {
 				return n
 			}
 			return e.unresolved(f, id)
+		}),
+		"nodes": resolver(func(f *ast.Field, arguments map[string]any) any {
+			ids, _ := arguments["ids"].([]any)
+			if len(ids) > 100 {
+				return e.addError(f, "ARGUMENT_LIMIT", "You may not provide more than 100 node ids.")
+			}
+			found := make([]node, len(ids))
+			for i, id := range ids {
+				if found[i] = e.nodeWithID(fmt.Sprint(id)); found[i].typeName == "" {
+					e.unresolved(f, id)
+				}
+			}
+			return found
 		}),
 		"search":    resolver(e.search),
 		"rateLimit": e.rateLimit(),
@@ -141,7 +155,7 @@ func (e *execution) account(a *account) node {
 func (e *execution) repository(r *repository) node {
 	var branch any
 	if r.head() != "" {
-		branch = ref(r.defaultBranch)
+		branch = e.ref(r, r.defaultBranch)
 	}
 	u := e.s.world.user(e.req.caller)
 	return node{typeName: "Repository", values: values{
@@ -176,7 +190,14 @@ func (e *execution) numbered(r *repository, kind string, issues, pulls bool) res
 	}
 }
 
-func ref(name string) node { return node{typeName: "Ref", values: values{"name": name}} }
+func (e *execution) ref(r *repository, name string) node {
+	return node{typeName: "Ref", values: values{"id": "REF_" + name, "name": name, "repository": e.repositoryOf(r)}}
+}
+
+// repositoryOf returns the resolver of the repository of an object.
+func (e *execution) repositoryOf(r *repository) resolver {
+	return func(*ast.Field, map[string]any) any { return e.repository(r) }
+}
 
 // permission returns the permission of the viewer in a repository, or nil without a user.
 func (e *execution) permission(r *repository) any {
@@ -251,11 +272,11 @@ func (e *execution) issue(r *repository, issue doc) node {
 	url := e.req.base + "/" + r.fullName() + page + itoa(number)
 	n := node{typeName, issue, values{
 		"id": nodeID(kind, issueID(r, issue)), "url": url, "closed": issue["state"] == "closed", "author": e.account(e.s.world.authorOf(issue)),
-		"repository": resolver(func(*ast.Field, map[string]any) any { return e.repository(r) }),
+		"repository": e.repositoryOf(r),
 		"labels": e.paged(func(map[string]any) (items []item) {
 			for _, name := range issue["labels"].([]string) {
 				if l := e.s.world.find(r.path() + "/labels/" + escape(name)); l != nil {
-					items = append(items, e.record("Label", "Label", l, nil))
+					items = append(items, e.record("Label", "Label", l, values{"repository": e.repositoryOf(r)}))
 				}
 			}
 			return items
@@ -327,14 +348,14 @@ func (e *execution) pullValues(r *repository, issue, pull doc) values {
 		mergeState = "UNSTABLE"
 	}
 	commit := node{typeName: "Commit", values: values{
-		"id": "C_" + sha, "oid": sha, "messageHeadline": issue["title"], "committedDate": pull["created_at"],
+		"id": "C_" + sha, "oid": sha, "messageHeadline": issue["title"], "committedDate": pull["created_at"], "repository": e.repositoryOf(r),
 		"statusCheckRollup": node{typeName: "StatusCheckRollup", values: values{
 			"state": checkState, "contexts": e.paged(func(map[string]any) []item { return checks }),
 		}},
 	}}
 	computed := values{
 		"merged": pull["merged"], "mergedAt": pull["merged_at"], "isDraft": pull["draft"], "isCrossRepository": false,
-		"headRefName": branch, "headRefOid": sha, "headRepositoryOwner": e.account(r.owner), "baseRefName": base, "baseRef": ref(base),
+		"headRefName": branch, "headRefOid": sha, "headRepositoryOwner": e.account(r.owner), "baseRefName": base, "baseRef": e.ref(r, base),
 		"mergeable": "MERGEABLE", "mergeStateStatus": mergeState, "reviewDecision": decision,
 		"latestReviews": e.paged(func(map[string]any) []item { return reviews }),
 		"commits": e.paged(func(map[string]any) []item {

@@ -16,7 +16,7 @@ var writeRules = map[string]policy.ClientWrites{
 // writes is a claim for a write of a client with a tag.
 func writes(client, tag string) limits.Claim {
 	c := get("core")
-	c.Client, c.Write, c.WriteTag = client, true, client+"/"+tag
+	c.Client, c.Writes, c.WriteTag = client, 1, client+"/"+tag
 	return c
 }
 
@@ -38,10 +38,23 @@ var writeCases = []testCase{
 	{"reads and the writes of others are not limited", func(h *harness) {
 		for range 30 {
 			c := writes("bot", "")
-			c.Write = false
+			c.Writes = 0
 			h.spend(c, answered())
 			h.spend(writes("other", ""), answered())
 		}
+	}},
+	{"a call with several writes needs all of them", func(h *harness) {
+		several := func(n int) limits.Claim {
+			c := writes("bot", "")
+			c.Writes = n
+			return c
+		}
+		h.spend(several(4), answered())
+		h.refused(several(2), limits.Writes, 60*second)
+		h.spend(several(1), answered())
+		time.Sleep(60 * second)
+		h.refused(several(6), limits.Writes, 60*second) // more than the limit
+		h.check("used", h.budget("writes:1h0m0s:bot").Used, 5)
 	}},
 	{"each tag has writes of its own", func(h *harness) {
 		for _, tag := range []string{"run-1", "run-2", ""} {

@@ -38,7 +38,7 @@ func TestReplicasTogetherExceedNoLimitOfWrites(t *testing.T) {
 			time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond)
 			tag := fmt.Sprint("bot/", rng.IntN(2))
 			c := limits.Claim{
-				ID: uint64(i + 1), Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1, Client: "bot", Write: true, WriteTag: tag,
+				ID: uint64(i + 1), Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1, Client: "bot", Writes: 1, WriteTag: tag,
 			}
 			l := ledgers[rng.IntN(len(ledgers))]
 			if !l.Admit(context.Background(), c).Granted {
