@@ -158,7 +158,7 @@ func (c *cooldown) open() { c.Closed, c.FailedProbes = 0, 0 }
 // backoff returns the wait after consecutive errors: retryAfter with a margin, or else cooldownDefault. Each error after the first
 // one doubles it.
 func backoff(errors int64, retryAfter time.Duration) int64 {
-	wait, more := int64(cooldownDefault), int64(0)
+	wait, more := cooldownDefault, int64(0)
 	if retryAfter > 0 {
 		wait, more = retryAfter.Microseconds(), margin
 	}
