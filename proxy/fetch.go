@@ -84,7 +84,7 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 // resultOfError returns the result of a call that got no response.
 func resultOfError(err error) coalesce.Result {
 	var refusal *limits.Refusal
-	var unusable *UnusableError
+	var unusable *policy.UnusableError
 	var unverified *learned.UnverifiedError
 	switch {
 	case errors.As(err, &refusal), errors.As(err, &unusable): // followers may wait longer
@@ -122,7 +122,7 @@ func isServerError(status int) bool {
 // 5.2.2.2).
 func (g *Gateway) staleOr(a *attempt, err error) (*http.Response, error) {
 	var refused *limits.Refusal
-	var unusable *UnusableError
+	var unusable *policy.UnusableError
 	var unverified *learned.UnverifiedError
 	switch limited := errors.As(err, &refused); {
 	case a.in.Context().Err() != nil:
@@ -245,10 +245,10 @@ func (g *Gateway) store(
 		if !ok && len(body) > maxEntry {
 			g.Cache.MarkUncacheable(a.match.Operation.ID, key)
 		}
-		if !ok || a.graphQL != nil && !hasData(body) && !hasFinalErrors(body) {
+		if !ok || a.graphQL != nil && !policy.HasGraphQLData(body) && !policy.HasFinalGraphQLErrors(body) {
 			return private
 		}
-		if e.Body = body; passes || a.graphQL != nil && !hasData(body) {
+		if e.Body = body; passes || a.graphQL != nil && !policy.HasGraphQLData(body) {
 			return coalesce.Ending{Result: coalesce.Shared, Response: e}
 		}
 		if e.Status == http.StatusPartialContent && !e.IsWholePart(a.in.Header.Get("Range")) {

@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/proxy/inbound"
+	"github.com/weirgate/weir/proxy/names"
 )
 
 // replyFromEntry writes a stored response, which may be stale, or 304 if the client's validators match. For a range
@@ -251,7 +252,7 @@ func (g *Gateway) pathOf(u *url.URL) (path string, ok bool) {
 	if g.Host == "" {
 		return g.names.Path(u, g.Catalogue)
 	}
-	return pathBelow(u, g.Upstream, strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
+	return names.Below(u, g.Upstream, strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
 }
 
 // setWeirHeaders sets the fields of every response: the rate limit of the account, Cache-Status and the request ID. If
@@ -282,7 +283,7 @@ var rateLimitFields = [...]string{
 
 // setRateLimitHeaders replaces the upstream's rate limit fields by the current budget of the caller's account for the
 // request's resource, as far as this process knows it: a hit must not wait for the ledger's store. RateLimit-Policy and
-// RateLimit follow the IETF drafts -08 to -11 (limits.md section 9). values is the memory for the values.
+// RateLimit follow the IETF drafts -08 to -11. values is the memory for the values.
 func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header, values []string) {
 	b, known := g.Ledger.Budget(ex.question.identity.Caller, ex.record.Resource)
 	if !known || b.Unlimited {

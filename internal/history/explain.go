@@ -135,7 +135,7 @@ func decision(r *proxy.Record) string {
 		return "Coalesced: an identical request was in progress, and its response was used; no quota was consumed."
 	}
 	if why := limitKinds[r.Limited]; why != "" {
-		return fmt.Sprintf("Refused by the API with %d: %s (%s).", r.Status, why, r.LimitAnswer)
+		return fmt.Sprintf("Refused by the API with %d: %s.", r.Status, why)
 	}
 	why := map[proxy.ForwardReason]string{
 		proxy.ForwardMiss:    "Miss: no response was stored for this caller",
@@ -201,7 +201,7 @@ func explainWait(r *proxy.Record) string {
 	return fmt.Sprintf("The request waited %s, %s.", durationInWords(r.Waited), why)
 }
 
-// inUse names a budget that clients share, and the clients that used most of it.
+// inUse describes a budget that clients share, and the clients that used most of it.
 func inUse(u *limits.SharedUse) string {
 	kind, scope, _ := strings.Cut(u.Budget, ":")
 	name, amount := "requests of "+u.Budget, func(n int64) string { return strconv.FormatInt(n, 10) }
