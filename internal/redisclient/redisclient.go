@@ -24,11 +24,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// These timeouts apply to calls without a deadline.
+// These timeouts apply to calls without a deadline. They are as long as the longest deadline of a call, because a shorter
+// timeout would fail calls while the machine is busy.
 const (
 	dialTimeout = time.Second
-	ioTimeout   = 250 * time.Millisecond
-	poolTimeout = 100 * time.Millisecond
+	ioTimeout   = time.Second
+	poolTimeout = time.Second
 )
 
 // poolSize is the largest number of connections to a node per processor. The ledger and the cache share them.
@@ -159,11 +160,10 @@ func Masters(ctx context.Context, c redis.UniversalClient) (map[string]redis.Uni
 	return nodes, err
 }
 
-// ReloadNodes makes the client of a cluster ask again which server stores which keys. It does not wait for the answer.
-func ReloadNodes(ctx context.Context, c redis.UniversalClient) {
-	if cluster, ok := c.(*redis.ClusterClient); ok {
-		cluster.ReloadState(ctx)
-	}
+// Moved reports whether a server of a cluster has not run a call, because it does not store the key. [Masters] learns which
+// server does.
+func Moved(err error) bool {
+	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served")
 }
 
 // PingIdle returns an error unless a server responds over every idle connection. The client closes connections that fail,
