@@ -49,7 +49,7 @@ func (e *Entry) Replaces(older *Entry, lag time.Duration) {
 }
 
 // Succeeds reports whether a response that was requested later shows an earlier state than the entry: a former state, or if
-// the response is suspect, one with an earlier Last-Modified.
+// the response is suspect, a 404 or one with an earlier Last-Modified.
 func (e *Entry) Succeeds(status int, h http.Header, f Fetch, now time.Time) bool {
 	state := stateOf(status, h)
 	if state == stateOf(e.Status, e.Header) {
@@ -60,12 +60,15 @@ func (e *Entry) Succeeds(status int, h http.Header, f Fetch, now time.Time) bool
 			return true
 		}
 	}
-	if f.Suspect != "" && status == http.StatusOK && e.Status == http.StatusOK {
+	if f.Suspect == "" || e.Status != http.StatusOK {
+		return false
+	}
+	if status == http.StatusOK {
 		modified, err := parseDate(h.Get("Last-Modified"))
 		own, ownErr := parseDate(e.Header.Get("Last-Modified"))
 		return err == nil && ownErr == nil && modified.Before(own)
 	}
-	return false
+	return status == http.StatusNotFound
 }
 
 // Lagged returns a copy of the entry that is suspect, because the upstream has returned an earlier state.

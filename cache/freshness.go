@@ -74,7 +74,7 @@ func (r Rule) allows(status int) bool {
 }
 
 // Storable reports whether a response to a GET may be stored (RFC 9111 section 3), and returns its
-// lifetime. A response that is never fresh is stored only if it can be revalidated. Weir understands
+// lifetime. A response that is never fresh is stored only if it can be revalidated, which an error cannot. Weir understands
 // the registered statuses, so must-understand overrides no-store for these statuses (section 5.2.2.3).
 // Limit errors must be excluded by the caller.
 func Storable(r Response, request Directives, rule Rule) (lifetime time.Duration, ok bool) {
@@ -104,7 +104,7 @@ func Storable(r Response, request Directives, rule Rule) (lifetime time.Duration
 	if response.Has("no-cache") {
 		lifetime = 0
 	}
-	if lifetime <= 0 && !isETag(r.Header.Get("Etag")) && r.Header.Get("Last-Modified") == "" {
+	if lifetime <= 0 && (r.Status >= http.StatusBadRequest || !isETag(r.Header.Get("Etag")) && r.Header.Get("Last-Modified") == "") {
 		return 0, false
 	}
 	return lifetime, explicit && (usual || lifetime > 0) || r.Status == http.StatusOK

@@ -58,7 +58,7 @@ const (
 // coalesce gets the response through a call. The leader sends the request. A follower gets the stored response, or the
 // shared response of a GraphQL query without a rule.
 func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error) {
-	for followed, skipped := 0, 0; followed < maxFollowed; {
+	for skipped := 0; a.followed < maxFollowed; {
 		c, leads := g.join(a, skipped)
 		if leads {
 			resp, err := g.startCall(a, c, out)
@@ -77,17 +77,17 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 			if resp := g.responseOfCall(a, e, purged, a.record.Start); resp != nil {
 				return resp, nil
 			}
-			followed++
+			a.followed++
 		case result == coalesce.Shared:
 			if resp := g.sharedResponse(a, c.Response()); resp != nil {
 				return resp, nil
 			}
-			followed++
+			a.followed++
 		case result == coalesce.Streaming:
 			if resp := g.streamedResponse(a, c); resp != nil {
 				return resp, nil
 			}
-			followed++
+			a.followed++
 		case result == coalesce.Failed:
 			return g.staleOr(a, err)
 		case result == coalesce.Computing:
@@ -99,7 +99,7 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 		case !a.computed():
 			return g.fetchAlone(a, out)
 		default:
-			followed++ // a single error does not end the wait for statistics
+			a.followed++ // a single error does not end the wait for statistics
 		}
 	}
 	return g.fetchAlone(a, out)
@@ -110,7 +110,7 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 func (g *Gateway) join(a *attempt, skipped int) (c *coalesce.Call, leads bool) {
 	caller := a.identity.Caller
 	q := coalesce.Question{
-		Key: g.callKey(a, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.BeginFetch(a.tags).Since,
+		Key: g.callKey(a, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.Latest(),
 	}
 	return g.Background.calls.Join(q, func(since cache.Generation) bool { return g.Cache.Purged(a.tags(), since) })
 }
@@ -171,7 +171,7 @@ func (g *Gateway) responseOfCall(a *attempt, e *cache.Entry, purged bool, notBef
 	}
 	purged = purged || g.hasLostAccess(a)
 	recent := !notBefore.IsZero() && !e.Requested.Before(notBefore)
-	if purged && (!recent || g.Cache.Purged(e.Tags, e.Since)) { // the next response would be suspect, too
+	if purged && (!recent || g.hasChanged(a, e)) { // the next response would be suspect, too
 		return nil
 	}
 	if !recent && (!e.Fresh(now) || a.mustRevalidate(e, now)) {
@@ -185,7 +185,7 @@ func (g *Gateway) responseOfCall(a *attempt, e *cache.Entry, purged bool, notBef
 
 // fetchForFleet sends the request of the attempt's call, unless another replica already fetches the response.
 func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, coalesce.Ending, error) {
-	if !a.cacheable || a.cacheControl.Has("no-cache") || a.last != nil && a.last.Lifetime == 0 || a.skipShared {
+	if !a.cacheable || a.cacheControl.Has("no-cache") || a.last != nil && a.last.Lifetime == 0 || a.skipShared || !g.Cache.IsShared() {
 		return g.fetch(a, out) // another replica's response would not be used
 	}
 	var s stage
@@ -253,10 +253,17 @@ func (g *Gateway) sharedResponse(a *attempt, e *cache.Entry) *http.Response {
 // mayUseShared reports whether the client may use e, and records the use.
 func (g *Gateway) mayUseShared(a *attempt, e *cache.Entry) bool {
 	recent := !e.Requested.Before(a.record.Start)
-	if !e.Selects(a.header) || g.Cache.Purged(e.Tags, e.Since) || !recent && (e.Suspect != "" || a.mustRevalidate(e, time.Now())) {
+	if !e.Selects(a.header) || g.hasChanged(a, e) || !recent && (g.Cache.Outdated(e) || a.mustRevalidate(e, time.Now())) {
 		return false
 	}
 	a.result.cache.Collapsed = true
 	a.result.cache.suspect(e.Suspect)
 	return true
+}
+
+// hasChanged reports whether the client should get a later response than e, which was requested after the client's request,
+// because it was purged since. During frequent changes, the last call that the client follows is good enough: otherwise, all
+// clients would send separate requests at the same time.
+func (g *Gateway) hasChanged(a *attempt, e *cache.Entry) bool {
+	return g.Cache.Purged(e.Tags, e.Since) && (a.followed < maxFollowed-1 || g.hasLostAccess(a))
 }

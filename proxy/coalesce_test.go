@@ -253,6 +253,25 @@ func TestFollowersShareATimeout(t *testing.T) {
 	})
 }
 
+// Changes during each call do not let all clients send separate requests.
+func TestFrequentPurgesDoNotEndSharing(t *testing.T) {
+	for name, upstream := range map[string]http.HandlerFunc{"stored": slowly("all"), "error": delayed(responds(404))} {
+		setup(upstream).sub(t, name, func(w *world) {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for range 100 {
+					time.Sleep(100 * time.Millisecond)
+					w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets")
+				}
+			}()
+			w.concurrently(50, watchers)
+			<-done
+			w.want("requests upstream", w.upstreamSaw(), maxFollowed)
+		})
+	}
+}
+
 // A refusal of the leader does not end followers with a longer deadline.
 func TestFollowersOutliveARefusedLeader(t *testing.T) {
 	rules := policy.DefaultLimits()
@@ -403,6 +422,7 @@ func TestFinalErrorsAreShared(t *testing.T) {
 	}{
 		{"missing object", responds(404), 1},
 		{"missing object with a body", respondsWith(404, `{"message":"Not Found"}`), 1},
+		{"missing object without a lifetime", responds(404, "Cache-Control: max-age=0", "Last-Modified: Mon, 02 Nov 2026 10:00:00 GMT"), 1},
 		{"deleted object", responds(410), 1},
 		{"empty repository", responds(409), 1},
 		{"invalid query", responds(422), 1},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -311,19 +310,18 @@ func TestEventsThatMayEndAccessEndTheUse(t *testing.T) {
 type polling struct {
 	tokens, lost int // the number of tokens, and one lost event in this number; 0 loses none
 	fresh        time.Duration
+	programs     int // 4 by default
 }
 
 // run lets programs poll lists once a minute for an hour, each of which changes twice. It returns the upstream requests per
 // change after the first reads, and the age of the most outdated response. A webhook event arrives a second after its change.
-// WEIR_SAVINGS selects 20 programs and 50 lists.
+// Responses that began within the lag of two seconds after an event are revalidated, so an event costs 1 + lag/interval requests on
+// average if programs read its list once in an interval, and a response that reaches its longest age costs another one.
 func (p polling) run(t *testing.T) (requests float64, oldest time.Duration) {
-	programs, repositories := 4, 20
-	if os.Getenv("WEIR_SAVINGS") != "" {
-		programs, repositories = 20, 50
-	}
+	programs, repositories := cmp.Or(p.programs, 4), 20
 	events := 2 * repositories
 	v := &versions{}
-	w := newEventWorld(t, v, func(c *Config) { c.WebhookFresh = p.fresh })
+	w := newEventWorld(t, v, func(c *Config) { c.WebhookFresh, c.Lag = p.fresh, 2*time.Second })
 	path := func(i int) string { return fmt.Sprintf("/repos/acme/r%d/issues", i) }
 	deliver(w.gateway, "org:acme", "ping", "acme/r0", cache.AllEvents)
 	for token := range p.tokens {
@@ -376,6 +374,7 @@ func TestPollingCostsAboutAsManyRequestsAsEvents(t *testing.T) {
 	}{
 		"without the setting":        {polling{tokens: 1}, 32, 62 * time.Second},
 		"with the setting":           {polling{tokens: 1, fresh: time.Hour}, 1.5, 2 * time.Second},
+		"each list every 3 seconds":  {polling{tokens: 1, fresh: time.Hour, programs: 20}, 2, 2 * time.Second},
 		"for half an hour":           {polling{tokens: 1, fresh: 30 * time.Minute}, 1.5, 2 * time.Second},
 		"one event in ten is lost":   {polling{tokens: 1, fresh: 30 * time.Minute, lost: 10}, 5, 30 * time.Minute},
 		"the programs have 4 tokens": {polling{tokens: 4, fresh: time.Hour}, 6, 2 * time.Second},
@@ -400,11 +399,12 @@ func TestFormerNameEnds(t *testing.T) {
 			v := &versions{}
 			w := newEventWorld(t, v)
 			pingAll(w.gateway)
-			for _, path := range []string{repository, issuesOfWidgets} {
+			about := lines(repository, issuesOfWidgets, "/orgs/acme", "/orgs/acme/repos", "/users/acme/repos")
+			for _, path := range about {
 				w.wantStatus(miss, path)
 			}
 			end(w)
-			for _, path := range []string{repository, issuesOfWidgets} {
+			for _, path := range about {
 				w.wantStatus(revalidated, path)
 			}
 			if time.Sleep(2 * time.Minute); name == "repository" {
@@ -433,23 +433,41 @@ func TestRedirectEndsTheFormerName(t *testing.T) {
 	})
 }
 
-func TestWriteThatRenamesPurgesTheNewName(t *testing.T) {
-	v := &versions{changes: map[string][]time.Time{}}
-	setup(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPatch {
-			replies(`{"id":1,"full_name":"acme/gears","owner":{}}`)(w, r)
-			return
-		}
-		v.ServeHTTP(w, r)
-	}, wholeAPI(t, func(*policy.Limits) {})).run(t, func(w *world) {
-		for _, path := range []string{issuesOfWidgets, "/repos/acme/gears/issues"} {
-			w.wantStatus(miss, path)
-		}
-		w.do(http.MethodPatch, "/repos/acme/widgets", strings.NewReader(`{"name":"gears"}`), lines(owner)...)
-		for _, path := range []string{issuesOfWidgets, "/repos/acme/gears/issues"} {
-			w.wantStatus(revalidated, path)
-		}
-	})
+// A write that renames or transfers an object makes responses about the former and the new name stale, and the lists that show
+// the object.
+func TestWriteThatRenamesPurgesBothNames(t *testing.T) {
+	const transferred = `{"id":1,"full_name":"other/widgets","owner":{}}`
+	for name, c := range map[string]struct {
+		method, path, response string
+		stale                  []string
+	}{
+		"repository": {http.MethodPatch, "/repos/acme/widgets", `{"id":1,"full_name":"acme/gears","owner":{}}`, lines(issuesOfWidgets, "/repos/acme/gears/issues", "/orgs/acme/repos")},
+		"to an organization": {
+			http.MethodPost, "/repos/acme/widgets/transfer", transferred,
+			lines(issuesOfWidgets, "/repos/other/widgets/issues", "/orgs/acme/repos", "/orgs/other/repos", "/orgs/other"),
+		},
+		"to a user":    {http.MethodPost, "/repos/acme/widgets/transfer", transferred, lines("/users/other/repos", "/users/other", "/user/repos")},
+		"team":         {http.MethodPatch, "/orgs/acme/teams/ops", `{"slug":"sre"}`, lines("/orgs/acme/teams/ops/members", "/orgs/acme/teams/sre", "/orgs/acme/teams/sre/members", "/orgs/acme/teams")},
+		"organization": {http.MethodPatch, "/orgs/acme", `{"login":"acme"}`, lines("/orgs/acme", "/user/orgs", "/users/acme")},
+		"privatized":   {http.MethodPatch, "/repos/acme/widgets", `{"id":1,"full_name":"acme/widgets","private":true}`, lines(issuesOfWidgets, "/repos/acme/widgets/stats/participation", "/orgs/acme/repos")},
+	} {
+		v := &versions{changes: map[string][]time.Time{}}
+		setup(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodGet {
+				replies(c.response)(w, r)
+				return
+			}
+			v.ServeHTTP(w, r)
+		}, wholeAPI(t, func(*policy.Limits) {})).sub(t, name, func(w *world) {
+			for _, path := range c.stale {
+				w.wantStatus(miss, path)
+			}
+			w.do(c.method, c.path, strings.NewReader("{}"), lines(owner)...)
+			for _, path := range c.stale {
+				w.wantStatus(revalidated, path)
+			}
+		})
+	}
 }
 
 // A response about an unfinished state is stored for a few seconds, also if webhooks report changes.

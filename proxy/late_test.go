@@ -166,6 +166,7 @@ func TestOwnReadsNeverGoBackwards(t *testing.T) {
 		fields [2]string
 	}{
 		{"stored before", http.StatusOK, [2]string{}}, {"missing before", http.StatusNotFound, [2]string{}}, {"not stored before", 0, [2]string{monday, tuesday}},
+		{"missing before, but not stored", http.StatusNotFound, [2]string{"Cache-Control: no-cache"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			late(t, func(w *world, s *shown) {

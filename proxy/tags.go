@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/tags"
 )
 
@@ -61,7 +62,7 @@ func (g *Gateway) TagOf(target string) (string, error) {
 		return "", err
 	}
 	path, ok := g.pathOf(u)
-	if rest, local := strings.CutPrefix(path, EnterprisePrefix); !ok && local && strings.HasPrefix(rest, "/") {
+	if rest, local := strings.CutPrefix(path, names.EnterprisePrefix); !ok && local && strings.HasPrefix(rest, "/") {
 		path = rest
 	}
 	m, err := g.Catalogue.Classify(http.MethodGet, path, u.RawQuery)
@@ -83,13 +84,13 @@ func (g *Gateway) tagsOfResponse(a *attempt, resp *http.Response) []string {
 		return append(g.tagsOfUncertain(a.question), tags.OfPath(g.Catalogue, a.match.Path)...)
 	case a.graphQL != nil && !a.isQuery():
 		switch resultOfMutation(resp) {
-		case failed:
+		case policy.MutationFailed:
 			return nil
-		case uncertain:
+		case policy.MutationUncertain:
 			return g.tagsOfUncertain(a.question)
 		}
 	}
-	return slices.Concat(g.tagsOfChange(a.question), g.tagsOfLocation(a, resp.Header), tagsOfRename(a, resp))
+	return slices.Concat(g.tagsOfChange(a.question), g.tagsOfLocation(a, resp.Header), g.tagsOfRename(a, resp))
 }
 
 // presentName matches the name of a repository in a response. The first one is that of the repository itself.
@@ -97,7 +98,7 @@ var presentName = regexp.MustCompile(`"full_name"\s*:\s*"([^"/]+/[^"/]+)"`)
 
 // tagsOfRename returns the tags of the present name of a repository that a write has renamed. Responses about that name may be
 // those of an earlier repository, or a 404.
-func tagsOfRename(a *attempt, resp *http.Response) []string {
+func (g *Gateway) tagsOfRename(a *attempt, resp *http.Response) []string {
 	if !a.match.Operation.MayRename() {
 		return nil
 	}
@@ -105,7 +106,7 @@ func tagsOfRename(a *attempt, resp *http.Response) []string {
 	if name == nil || strings.EqualFold(string(name[1]), a.match.Collection().Name) {
 		return nil
 	}
-	return tags.OfName(strings.ToLower(string(name[1])))
+	return tags.OfName(g.Catalogue, strings.ToLower(string(name[1])))
 }
 
 // EndName makes all responses about a former name stale and ends its coverage by webhooks, because the name may mean another
@@ -116,15 +117,17 @@ func (g *Gateway) EndName(ctx context.Context, name string) {
 		root = "repo:"
 	}
 	g.shown.forget(name)
-	g.Cache.EndCoverage(ctx, root+name, tags.OfName(name)...)
+	g.Cache.EndCoverage(ctx, root+name, tags.OfName(g.Catalogue, name)...)
 }
 
 // endRedirected ends the name of the object of a path, if a response about the path was stored and the upstream now redirects
 // the path permanently. The upstream does so after a rename or a transfer.
 func (g *Gateway) endRedirected(a *attempt, status int) {
 	moved := status == http.StatusMovedPermanently || status == http.StatusTemporaryRedirect || status == http.StatusPermanentRedirect
-	if c := a.match.Collection(); moved && a.match.Operation.Safe() && a.stale != nil && a.stale.Status < http.StatusMultipleChoices &&
-		slices.Contains([]string{"repo", "org", "user"}, c.Root) && c.Name != "" {
+	if !moved || !a.match.Operation.Safe() || a.stale == nil || a.stale.Status >= http.StatusMultipleChoices {
+		return
+	}
+	if c := a.match.Collection(); slices.Contains([]string{"repo", "org", "user"}, c.Root) && c.Name != "" {
 		g.EndName(a.detach(), c.Name)
 	}
 }
@@ -158,7 +161,7 @@ func (g *Gateway) ownCallers(q *question) []policy.Caller {
 	if q.identity.Pool == nil {
 		return own
 	}
-	r := policy.CredentialRequest{Operation: q.match.Operation, Resource: q.resource, Path: q.match.Path, Target: targetOf(q.match.Path)}
+	r := q.credentialRequest(nil)
 	for {
 		r.Except = append(r.Except, own[len(own)-1].Class)
 		next, ok := q.identity.Pool.Pick(r)

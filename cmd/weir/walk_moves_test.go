@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -93,6 +94,9 @@ var walkMoves = []struct {
 	{1, "", (*walkClient).rateLimit},
 	{2, "", (*walkClient).vendorField},
 	{2, "", (*walkClient).trailer},
+	{2, "", (*walkClient).overtaken},
+	{2, "", (*walkClient).herd},
+	{1, "", (*walkClient).formerName},
 }
 
 // walk makes random moves until all requests of the walk are sent.
@@ -446,3 +450,75 @@ func (c *walkClient) oldVersion() {
 }
 
 func (c *walkClient) rateLimit() { c.do(message{method: http.MethodGet, target: "/rate_limit"}) }
+
+// outside lets a program that does not use the gateway send a request to the service, which announces no event in acme-labs. It
+// reports whether the request succeeded. The program sends seldom, so it exceeds no limit.
+func (c *walkClient) outside(method, target, body string) (ok bool) {
+	c.mu.Lock()
+	soon := time.Since(c.lastOutside) < 10*time.Second
+	if !soon {
+		c.lastOutside = time.Now()
+	}
+	c.mu.Unlock()
+	if soon {
+		return false
+	}
+	defer func() { _ = recover() }() // a quirk aborts the response
+	return sendTo(c.service, method, target, body, "Authorization", "Bearer tok-enterprise-app").Code < 300
+}
+
+// overtaken reads a label, which another program deletes, and changes it. The next read must not show it.
+func (c *walkClient) overtaken() {
+	const labels = "/repos/acme-labs/spare-0/labels"
+	name := fmt.Sprintf("walk-%d", c.random.Uint32())
+	c.do(message{method: http.MethodPost, target: labels, body: fmt.Sprintf(`{"name":%q}`, name)})
+	time.Sleep(c.lag + time.Second)
+	if c.read(labels+"/"+name).status != http.StatusOK {
+		return
+	}
+	time.Sleep(5 * time.Second) // more than the precision of Age
+	if c.outside(http.MethodDelete, labels+"/"+name, "") {
+		c.do(message{method: http.MethodPatch, target: labels + "/" + name, body: `{"color":"ff0000"}`})
+		c.read(labels + "/" + name)
+	}
+}
+
+// herd reads a missing object several times at once. The clients of a replica must share its calls.
+func (c *walkClient) herd() {
+	if c.madeUp || c.token == "" {
+		return
+	}
+	target := fmt.Sprintf("/repos/acme/widgets/labels/none-%d", c.random.Uint32())
+	var group sync.WaitGroup
+	replies := make([]string, 10)
+	for i := range replies {
+		member := c.client(c.walkActor, rand.New(rand.NewPCG(c.random.Uint64(), 0)))
+		group.Go(func() {
+			r := member.do(message{method: http.MethodGet, target: target})
+			replies[i] = fmt.Sprintf("%d %v %s", r.status, r.err, r.header.Get("Cache-Status"))
+		})
+	}
+	group.Wait()
+	if got := c.sentTo(c.account(), target); len(got) > len(replies)/2 && !slices.ContainsFunc(got, func(status int) bool { return status != http.StatusNotFound }) {
+		c.wrong("%d parallel reads of %s as %s took %d calls: %s", len(replies), target, c.name, len(got), strings.Join(replies, "; "))
+	}
+}
+
+// formerName reads a repository and renames it without an event. After a redirect, its other responses must not be used.
+func (c *walkClient) formerName() {
+	repository := fmt.Sprintf("acme-labs/spare-%d", c.spare.Add(1))
+	if c.read("/repos/"+repository).status != http.StatusOK || c.read("/repos/"+repository+"/labels").status != http.StatusOK {
+		return
+	}
+	c.mu.Lock()
+	c.oldNames[repository] = "acme-labs/spare-0"
+	renamed := sendTo(c.service, http.MethodPut, "/_service/quirks", string(must(json.Marshal(map[string]any{"old_names": c.oldNames}))(c)))
+	c.mu.Unlock()
+	c.want(fmt.Sprint(http.StatusOK), fmt.Sprint(renamed.Code), "rename "+repository)
+	if c.do(message{method: http.MethodGet, target: "/repos/" + repository, fields: []string{"Cache-Control", "no-cache"}}).status/100 != 3 {
+		return
+	}
+	if r := c.read("/repos/" + repository + "/labels"); r.status == http.StatusOK {
+		c.wrong("%s was renamed, but %s gets its labels: %s", repository, c.name, r.header.Get("Cache-Status"))
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirgate/weir/internal/service"
@@ -38,10 +39,14 @@ type oracle struct {
 	limitErrors []string               // for a finding
 	refuted     map[string]time.Time   // by actor and path: the latest failed write that shows another state of its object
 	broken      map[string][]time.Time // by method and path: the service broke the connection, the stream or the body
+	lastOutside time.Time              // of a program that does not use the gateway
+	spare       atomic.Int64           // repositories that were renamed
+	oldNames    quirk.Names
 }
 
 // arrival is a request at the service.
 type arrival struct {
+	path                   string
 	began, ended           time.Time // ended is zero while the request is in progress
 	status                 int
 	write, graphQL, search bool
@@ -65,7 +70,7 @@ func newOracle(s *service.Service, faults quirk.Set) *oracle {
 		service: s, judge: testservers.NewJudge(s.Missing), operations: s.Operations(), lag: time.Duration(faults.ReplicaLag),
 		journal: map[string][]*arrival{}, shown: map[string]bool{}, answered: map[string]time.Time{},
 		records: map[string]walkRecord{}, outcomes: map[string]int{}, broken: map[string][]time.Time{},
-		refuted: map[string]time.Time{},
+		refuted: map[string]time.Time{}, oldNames: maps.Clone(faults.OldNames),
 	}
 	o.judge.Lag = o.lag
 	return o
@@ -125,7 +130,7 @@ func (o *oracle) observe(next http.Handler) http.Handler {
 			r.Header.Set("Authorization", "Bearer tok-jwt") // the service knows no keys of apps
 		}
 		account, path := accountOf(r), r.URL.EscapedPath()
-		a := &arrival{began: time.Now(), write: r.Method != http.MethodGet && r.Method != http.MethodHead, graphQL: path == "/graphql", search: strings.HasPrefix(path, "/search/")}
+		a := &arrival{path: path, began: time.Now(), write: r.Method != http.MethodGet && r.Method != http.MethodHead, graphQL: path == "/graphql", search: strings.HasPrefix(path, "/search/")}
 		o.mu.Lock()
 		o.journal[account] = append(o.journal[account], a)
 		o.mu.Unlock()
@@ -171,6 +176,18 @@ func (o *oracle) observe(next http.Handler) http.Handler {
 		}()
 		next.ServeHTTP(seen, r)
 	})
+}
+
+// sentTo returns the statuses of the responses to an account's requests for a path.
+func (o *oracle) sentTo(account, path string) (statuses []int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, a := range o.journal[account] {
+		if a.path == path {
+			statuses = append(statuses, a.status)
+		}
+	}
+	return statuses
 }
 
 // longestPause returns the longest pause that a limit error justifies: it doubles with each error shortly after another. The lock

@@ -238,7 +238,7 @@ func list[T any](req *request, path string, items []T, render func(T) object) re
 	from := min((page-1)*perPage, len(items))
 	to := min(from+perPage, len(items))
 	link := linksTo(req, path, "page", page, max(1, (len(items)+perPage-1)/perPage))
-	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: link}
+	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: link, full: to == from+perPage}
 }
 
 // listOf returns the list of all items. It renders only those on the requested page.

@@ -133,15 +133,14 @@ func (j *Judge) revision(r *http.Request, resp *http.Response, body []byte) (int
 		return n, ok
 	}
 	n, ok := Revision(body)
-	if !ok { // without a body, or no JSON
-		var err error
-		n, err = strconv.ParseInt(resp.Header.Get(revisionHeader), 10, 64)
-		ok = err == nil
+	if !ok { // without a body, no JSON, or a full page, whose ETag may have several revisions
+		n, err := strconv.ParseInt(resp.Header.Get(revisionHeader), 10, 64)
+		return n, err == nil
 	}
-	if ok && tag != "" {
+	if tag != "" {
 		j.tags[tag] = n
 	}
-	return n, ok
+	return n, true
 }
 
 // Stale returns a description of each stale read.

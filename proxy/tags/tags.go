@@ -172,12 +172,12 @@ func OfOperator(tag string) []string {
 	return tags
 }
 
-// OfName returns the tags of all responses about a name: "owner/name" of a repository, or the name of an organization or
-// a user.
-func OfName(name string) []string {
+// OfName returns the tags of all responses about a name that appeared or ended, and of the lists that show it. The name is
+// "owner/name" of a repository, or that of an organization or a user.
+func OfName(catalogue *policy.Catalogue, name string) []string {
 	tags := []string{queriesOf(name), queriesOf(anyObject), "repo:?"}
-	if strings.Contains(name, "/") {
-		return append(tags, "repo:"+name)
+	if owner, _, ok := strings.Cut(name, "/"); ok {
+		return slices.Concat(tags, []string{"repo:" + name, queriesOf(owner)}, OfEvent(catalogue, "repository", name, owner, false))
 	}
 	return append(tags, "org:"+name, "user:"+name, "org:?", "user:?")
 }
