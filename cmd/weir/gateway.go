@@ -18,7 +18,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/time/rate"
 
 	"github.com/weirgate/weir/cache"
@@ -27,6 +26,7 @@ import (
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/history"
+	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/internal/telemetry"
 	"github.com/weirgate/weir/internal/tlsauto"
 	"github.com/weirgate/weir/internal/webhook"
@@ -161,7 +161,7 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 
 	memory := cache.NewMemory(cacheSize)
 	g.cache = cache.NewStore(memory, nil)
-	var client redis.UniversalClient // nil without Redis
+	var client redisclient.Client // nil without Redis
 	if isShared {
 		client = shared.Redis()
 		redisCache, err := openRedisCache(cfg, client, g.log)

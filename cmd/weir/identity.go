@@ -12,10 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
 )
@@ -96,7 +95,7 @@ func heldCredentials(appTokens *credential.AppTokens, c *config.Config, upstream
 
 // openAppTokens returns the source of installation tokens, which replicas share in Redis. Without Redis or an encryption key each
 // replica has its own.
-func openAppTokens(cfg *config.Config, client redis.UniversalClient, transport http.RoundTripper, log *slog.Logger) (*credential.AppTokens, error) {
+func openAppTokens(cfg *config.Config, client redisclient.Client, transport http.RoundTripper, log *slog.Logger) (*credential.AppTokens, error) {
 	if client == nil || cfg.Cache.Key == "" {
 		return credential.NewAppTokens(transport, nil, log), nil
 	}

@@ -13,12 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/cache/redisstore"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/redisledger"
 	"github.com/weirgate/weir/policy"
@@ -53,7 +52,7 @@ type sharedStore interface {
 	ShareAliases(ctx context.Context, changed []string) ([]string, error)
 	marks
 	// Redis returns the client of the process. Close of the store closes it.
-	Redis() redis.UniversalClient
+	Redis() redisclient.Client
 }
 
 // marks are names that can be used once.
@@ -142,7 +141,7 @@ func replicaName() string {
 }
 
 // openRedisCache opens the cache tier that the replicas share.
-func openRedisCache(cfg *config.Config, client redis.UniversalClient, log *slog.Logger) (*redisstore.Store, error) {
+func openRedisCache(cfg *config.Config, client redisclient.Client, log *slog.Logger) (*redisstore.Store, error) {
 	codec, err := cache.NewCodec([]byte(cfg.Cache.Key.Reveal()))
 	if err != nil {
 		return nil, err

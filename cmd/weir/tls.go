@@ -6,14 +6,13 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/internal/tlsauto"
 )
 
 // openTLS returns the manager of the certificates for clients, or nil without TLS.
-func openTLS(c *config.Config, client redis.UniversalClient, out *egress, log *slog.Logger) (*tlsauto.Manager, error) {
+func openTLS(c *config.Config, client redisclient.Client, out *egress, log *slog.Logger) (*tlsauto.Manager, error) {
 	if !c.TLS.Enabled() {
 		return nil, nil
 	}
@@ -25,7 +24,7 @@ func openTLS(c *config.Config, client redis.UniversalClient, out *egress, log *s
 }
 
 // openCertificateStorage opens the storage of ACME certificates: a folder, Redis or memory.
-func openCertificateStorage(c *config.Config, client redis.UniversalClient, log *slog.Logger) (tlsauto.Storage, error) {
+func openCertificateStorage(c *config.Config, client redisclient.Client, log *slog.Logger) (tlsauto.Storage, error) {
 	if c.TLS.Storage != "store" {
 		return tlsauto.NewFolder(c.TLS.Storage), nil
 	}

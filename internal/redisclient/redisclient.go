@@ -54,6 +54,9 @@ func DialWith(address string, dial Dialer) {
 	}
 }
 
+// Client is a client of one server, of the master that sentinels name, or of a cluster.
+type Client = redis.UniversalClient
+
 // Open opens a client on the URL of a store. The client adds a span for each command of a traced request. The URL has
 // the forms of go-redis:
 //
