@@ -132,11 +132,8 @@ func (c *cooldown) limited(retryAfter time.Duration, separate bool, reopens, now
 		c.Errors++
 		c.LastError = now
 	}
-	until := now + backoff(c.Errors, cooldownDefault)
-	switch {
-	case retryAfter > 0:
-		until = now + backoff(c.Errors, retryAfter.Microseconds()) + margin
-	case reopens != 0:
+	until := now + backoff(c.Errors, retryAfter)
+	if retryAfter <= 0 && reopens != 0 {
 		until = reopens
 	}
 	c.Until = max(c.Until, until)
@@ -158,15 +155,17 @@ func (c *cooldown) opening(now int64) func(*cooldown) {
 // open ends the state closed. The next permit is a probe, unless the cool-down has not ended yet.
 func (c *cooldown) open() { c.Closed, c.FailedProbes = 0, 0 }
 
-// backoff doubles a wait for each consecutive error after the first one.
-func backoff(errors, wait int64) int64 {
-	for range errors - 1 {
-		if wait >= cooldownLongest {
-			break
-		}
+// backoff returns the wait after consecutive errors: retryAfter with a margin, or else cooldownDefault. Each error after the first
+// one doubles it.
+func backoff(errors int64, retryAfter time.Duration) int64 {
+	wait, more := int64(cooldownDefault), int64(0)
+	if retryAfter > 0 {
+		wait, more = retryAfter.Microseconds(), margin
+	}
+	for i := int64(1); i < errors && wait < cooldownLongest; i++ {
 		wait = min(2*wait, cooldownLongest)
 	}
-	return wait
+	return wait + more
 }
 
 // shift adds an offset to every time, for another clock. Zero stays zero, because it is no time.
@@ -231,11 +230,7 @@ func (p *contentPause) limited(retryAfter time.Duration, separate bool, now int6
 		p.Errors++
 		p.LastError = now
 	}
-	wait := backoff(p.Errors, cooldownDefault)
-	if retryAfter > 0 {
-		wait = backoff(p.Errors, retryAfter.Microseconds()) + margin
-	}
-	p.Until = max(p.Until, now+wait)
+	p.Until = max(p.Until, now+backoff(p.Errors, retryAfter))
 }
 
 // idle reports whether the pause has no further effect.

@@ -91,7 +91,7 @@ func (c *costs) predict(claim *Claim) int {
 }
 
 // bounds returns the bounds of the cost of a call with another upper estimate and the same ratio. The upstream rounds costs to
-// the nearest integer, so a call with a low cost says little about calls with a high one.
+// the nearest integer, so the cost of a cheap call predicts little about expensive calls.
 func (p pricedCall) bounds(upper float64) (least, most int) {
 	if p.upper == upper {
 		return p.cost, p.cost

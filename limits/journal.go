@@ -104,7 +104,7 @@ const aheadParts, aheadCreates = 64, 8
 
 func (w *window) aheadTokens() int64 { return max(1, w.Limit/aheadParts) }
 
-// windowKey contains what the last line says of a window: a bound of the upstream's count, and the values whose change needs a new line.
+// windowKey describes a window in the last line: a bound of the upstream's count, and the values whose change needs a new line.
 type windowKey struct{ use, limit, reset, ended int64 }
 
 func (w *window) key() (k windowKey) {

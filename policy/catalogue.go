@@ -272,15 +272,6 @@ func resourcesOf(dialect string) (names []string) {
 	return names
 }
 
-// KnownResources returns the resources of all dialects.
-func KnownResources() []string {
-	names := make([]string, len(resources))
-	for i, r := range resources {
-		names[i] = r.Name
-	}
-	return names
-}
-
 // IsResource reports whether resources.yaml has a resource with the given name. The upstream may name other resources.
 func IsResource(name string) bool { return resourceIndex(name) >= 0 }
 

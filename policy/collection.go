@@ -14,7 +14,7 @@ import (
 type Collection struct {
 	// Root is repo, org, user, me (the caller), enterprise, team or top (any other first segment).
 	Root string
-	// Name says which root object:
+	// Name selects the root objects:
 	//
 	//	acme/widgets  this object
 	//	?             an object whose number the path has instead of the name

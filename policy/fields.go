@@ -8,7 +8,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// FieldRule tells how the gateway treats a request field.
+// FieldRule decides how the gateway treats a request field.
 type FieldRule string
 
 // These are the rules of fields.yaml. A field without a row is keyed: it is forwarded and belongs to the cache key.

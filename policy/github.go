@@ -22,7 +22,7 @@ const (
 	immutableTTL = 10 * time.Minute
 )
 
-// decisions is the content of github/decisions.yaml: what the published descriptions do not say.
+// decisions is the content of github/decisions.yaml, which the published descriptions do not decide.
 type decisions struct {
 	Categories map[string]decision `yaml:"categories"`
 	Operations map[string]decision `yaml:"operations"`

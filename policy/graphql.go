@@ -28,15 +28,6 @@ const (
 	mutationPoints = 5
 )
 
-// ForBody returns the operation with the secondary points of a body. See [Operation.ForCall].
-func (o *Operation) ForBody(body []byte) *Operation {
-	if o.Resource != GraphQL {
-		return o
-	}
-	call, _ := ParseGraphQL(body)
-	return o.ForCall(call)
-}
-
 // ForCall returns the GraphQL operation with the secondary points of a call. A mutation costs five points and creates
 // content; a query costs one point. All other calls count as a mutation, because their body may contain one.
 func (o *Operation) ForCall(call *GraphQLCall) *Operation {

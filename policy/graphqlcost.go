@@ -566,7 +566,7 @@ func contentSetOf(names []string) (s contentSet) {
 	return s
 }
 
-// setReach sets the members of the tally of a field that say which repositories it may reach.
+// setReach sets the members of the tally of a field that describe which repositories it may reach.
 func (a *analysis) setReach(t *tally, f *ast.Field, sub tally) {
 	owner, name := a.argument(f, "owner"), a.argument(f, "name")
 	t.outside = sub.outside

@@ -376,13 +376,6 @@ func mayHoldRef(segments []string, at int) bool {
 	return segments[0] == "repos" && at >= 4 || segments[0] == "repositories" && at >= 3
 }
 
-func templateParameter(segment string) (name string, ok bool) {
-	if strings.HasPrefix(segment, "{") && strings.HasSuffix(segment, "}") {
-		return segment[1 : len(segment)-1], true
-	}
-	return "", false
-}
-
 // alias is an additional prefix for templates, from aliases.yaml.
 type alias struct {
 	Prefix     string `yaml:"prefix"`

@@ -117,6 +117,13 @@ func TestClassifyFindsEveryTemplate(t *testing.T) {
 	}
 }
 
+func templateParameter(segment string) (name string, ok bool) {
+	if strings.HasPrefix(segment, "{") && strings.HasSuffix(segment, "}") {
+		return segment[1 : len(segment)-1], true
+	}
+	return "", false
+}
+
 // checkTemplate classifies a path of a template with random values. Each value begins with x, so that no value equals a
 // literal of another template.
 func checkTemplate(t *rapid.T, op *Operation, template string) {

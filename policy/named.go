@@ -62,7 +62,7 @@ func scopeErrorf(format string, arguments ...any) error {
 	return &ScopeError{fmt.Sprintf(format, arguments...)}
 }
 
-// target tells where a body has the owner and the name of a repository.
+// target is the place of the owner and the name of a repository in a body.
 type target struct {
 	Owner      string `yaml:"owner"`
 	Name       string `yaml:"name"`

@@ -9,7 +9,7 @@ type Ending struct {
 	Since string `yaml:"since"`
 }
 
-// OtherVersion stands for all versions that the dialect does not know.
+// OtherVersion replaces all versions that the dialect does not list.
 const OtherVersion = "other"
 
 // VersionLabel returns the version that a client asks for, empty if it asks for none, or [OtherVersion]. The number of

@@ -300,10 +300,10 @@ func (g *Gateway) refuseUncached(a *attempt) bool {
 // chooseByBudget chooses the credential again before a request is forwarded, with regard to budgets. It returns the attempt with
 // that credential.
 func (g *Gateway) chooseByBudget(a *attempt) *attempt {
-	if a.identity.Pick == nil {
+	if a.identity.Pool == nil {
 		return a
 	}
-	identity, ok := a.identity.Pick(g.budgetedRequest(a.question, nil))
+	identity, ok := a.identity.Pool.Pick(g.budgetedRequest(a.question, nil))
 	if !ok || identity.Caller.Class == a.identity.Caller.Class {
 		return a
 	}

@@ -176,6 +176,11 @@ type Statistics struct {
 	Budget time.Duration
 }
 
+// Pause returns the pause before the next poll, after a number of polls.
+func (s Statistics) Pause(polls int) time.Duration {
+	return min(time.Duration(float64(s.First)*math.Pow(s.Factor, float64(polls))), s.Max)
+}
+
 // statisticsTTL is the freshness lifetime of statistics without an explicit lifetime.
 const statisticsTTL = time.Minute
 
@@ -209,15 +214,14 @@ func (g *Gateway) nextPoll(a *attempt, resp *http.Response) (pause time.Duration
 	if a.match.Operation.Cache.Class != policy.Statistics || resp.StatusCode != http.StatusAccepted {
 		return 0, false
 	}
-	s := g.Statistics
-	pause = min(time.Duration(float64(s.First)*math.Pow(s.Factor, float64(a.polls))), s.Max)
+	pause = g.Statistics.Pause(a.polls)
 	a.polls++
 	a.record.Polls++
 	now := time.Now()
 	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: now}
 	body, _ := peek(resp, maxPeek) // a 202 has no or a small body
 	a.call.SetComputing(cache.NewEntry(answer, body, 0), now.Add(pause))
-	left := time.Until(a.deadline(s.Wait))
+	left := time.Until(a.deadline(g.Statistics.Wait))
 	if left <= 0 || !a.record.Background {
 		resp.Header.Set("Retry-After", retryAfter(pause))
 		return 0, false

@@ -171,7 +171,7 @@ func (g *Gateway) responseOfCall(a *attempt, e *cache.Entry, purged bool, notBef
 	}
 	purged = purged || g.hasLostAccess(a)
 	recent := !notBefore.IsZero() && !e.Requested.Before(notBefore)
-	if purged && (!recent || g.Cache.Purged(e.Tags, e.Since)) { // a suspect response is as good as the next one
+	if purged && (!recent || g.Cache.Purged(e.Tags, e.Since)) { // the next response would be suspect, too
 		return nil
 	}
 	if !recent && (!e.Fresh(now) || a.mustRevalidate(e, now)) {

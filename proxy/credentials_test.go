@@ -14,26 +14,29 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// pooled returns the identity of a client with several credentials. Pick returns the first credential that is not
-// excluded.
-func pooled(names ...string) Identity {
-	first := names[0]
+// pooled returns the identity of a client with several credentials.
+func pooled(names ...string) Identity { return pool(names).with(names[0]) }
+
+// pool is a pool whose Pick returns the first credential that is not excluded.
+type pool []string
+
+func (n pool) with(name string) Identity {
 	return Identity{
-		Caller:    policy.Caller{Kind: policy.User, Account: "account of " + first, Class: first},
-		Authorize: sends(first),
-		Pick: func(w CredentialRequest) (Identity, bool) {
-			for _, name := range names {
-				if !slices.Contains(w.Except, name) {
-					id := pooled(name)
-					id.Pick = pooled(names...).Pick
-					return id, true
-				}
-			}
-			return Identity{}, false
-		},
-		OnHidden: func(CredentialRequest, int, bool) {},
+		Caller:    policy.Caller{Kind: policy.User, Account: "account of " + name, Class: name},
+		Authorize: sends(name), Pool: n,
 	}
 }
+
+func (n pool) Pick(r policy.CredentialRequest) (Identity, bool) {
+	for _, name := range n {
+		if !slices.Contains(r.Except, name) {
+			return n.with(name), true
+		}
+	}
+	return Identity{}, false
+}
+
+func (pool) OnHidden(policy.CredentialRequest, int, bool) {}
 
 // Many clients use several credentials while background requests refresh the responses. The race detector must report
 // no race.
@@ -96,17 +99,17 @@ func TestFollowersWaitForATokenAfterTheLeaderGaveUp(t *testing.T) {
 // lateCredential is a held credential whose token arrives at a time.
 type lateCredential time.Time
 
-func (c lateCredential) Await(ctx context.Context, by time.Time, _ CredentialUse) error {
+func (c lateCredential) Await(ctx context.Context, by time.Time, _ policy.CredentialUse) error {
 	if arrival := time.Time(c); arrival.Before(by) {
 		return sleep(ctx, time.Until(arrival))
 	}
 	if err := sleep(ctx, time.Until(by)); err != nil {
 		return err
 	}
-	return &UnusableError{Until: time.Time(c), Cause: errors.New("late")}
+	return &policy.UnusableError{Until: time.Time(c), Cause: errors.New("late")}
 }
 
-func (c lateCredential) Authorize(h http.Header, _ CredentialUse) (SentCredential, error) {
+func (c lateCredential) Authorize(h http.Header, _ policy.CredentialUse) (SentCredential, error) {
 	h.Set("Authorization", "Bearer minted")
 	return c, nil
 }
@@ -124,7 +127,7 @@ type deniableCredential struct {
 
 func (c deniableCredential) Denied() { *c.denials++ }
 
-func (c deniableCredential) Authorize(http.Header, CredentialUse) (SentCredential, error) {
+func (c deniableCredential) Authorize(http.Header, policy.CredentialUse) (SentCredential, error) {
 	return c, nil
 }
 

@@ -86,7 +86,7 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 // resultOfError returns the result of a call that got no response.
 func resultOfError(err error) coalesce.Result {
 	var refusal *limits.Refusal
-	var unusable *UnusableError
+	var unusable *policy.UnusableError
 	var unverified *learned.UnverifiedError
 	switch {
 	case errors.As(err, &refusal), errors.As(err, &unusable): // followers may wait longer
@@ -124,7 +124,7 @@ func isServerError(status int) bool {
 // 5.2.2.2).
 func (g *Gateway) staleOr(a *attempt, err error) (*http.Response, error) {
 	var refused *limits.Refusal
-	var unusable *UnusableError
+	var unusable *policy.UnusableError
 	var unverified *learned.UnverifiedError
 	switch limited := errors.As(err, &refused); {
 	case a.in.Context().Err() != nil:

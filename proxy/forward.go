@@ -210,8 +210,8 @@ func (b *trailedBody) Read(p []byte) (int, error) {
 //
 // An unsafe request is repeated only if the request was not sent, or has no body and got 401.
 func (g *Gateway) answerWithAny(a *attempt, out *http.Request) (*attempt, *http.Response, error) {
-	pick := a.identity.Pick
-	if pick == nil || a.record.Background {
+	pool := a.identity.Pool
+	if pool == nil || a.record.Background {
 		resp, err := g.answer(a, out)
 		return a, resp, err
 	}
@@ -225,7 +225,7 @@ func (g *Gateway) answerWithAny(a *attempt, out *http.Request) (*attempt, *http.
 		before.add(t, v)
 		request := g.budgetedRequest(a.question, before.classes)
 		request.Limited = v == verdictLimited
-		next, ok := pick(request)
+		next, ok := pool.Pick(request)
 		if v == verdictRejected && t.resp != nil && (ok || len(before.limited)+len(before.hidden) > 0) {
 			discard(t.resp.Body)
 		}
@@ -273,7 +273,7 @@ type earlierAttempts struct {
 func (g *Gateway) answerWith(a *attempt, out *http.Request, before *earlierAttempts) answered {
 	first := len(before.classes) == 0
 	before.classes = append(before.classes, a.identity.Caller.Class)
-	_, more := a.identity.Pick(a.credentialRequest(before.classes))
+	_, more := a.identity.Pool.Pick(a.credentialRequest(before.classes))
 	a.hasAlternative = more || len(before.limited) > 0 || len(before.hidden) > 0
 	var resp *http.Response
 	var err error
@@ -307,7 +307,7 @@ func (g *Gateway) useHit(a *attempt, e *cache.Entry) *http.Response {
 
 func (t answered) verdict(rejectedBefore bool) verdict {
 	safe := t.match.Operation.Safe()
-	var unusable *UnusableError
+	var unusable *policy.UnusableError
 	switch {
 	case errors.As(t.err, &unusable):
 		return verdictRejected
@@ -332,7 +332,7 @@ func (t answered) verdict(rejectedBefore bool) verdict {
 // mayBeHidden reports whether another credential of the client may have access to a resource after this credential got
 // status.
 func (q *question) mayBeHidden(status int) bool {
-	return q.identity.Pick != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
+	return q.identity.Pool != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
 		q.match.Operation.Safe() && !q.match.Operation.Personal
 }
 
@@ -407,7 +407,7 @@ func (g *Gateway) lastAttempt(last answered, out *http.Request, before earlierAt
 // got a better response.
 func (t answered) reportHidden(classes []string, visible bool) {
 	if !t.unclear {
-		t.identity.OnHidden(t.credentialRequest(classes), t.resp.StatusCode, visible)
+		t.identity.Pool.OnHidden(t.credentialRequest(classes), t.resp.StatusCode, visible)
 	}
 }
 

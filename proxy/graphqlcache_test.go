@@ -438,7 +438,7 @@ func TestUncertainMutationMakesQueriesStale(t *testing.T) {
 func TestMutationOfAPoolMakesAllQueriesStale(t *testing.T) {
 	pool := identifying(func(r *http.Request, id *Identity) {
 		if r.Header.Get("Authorization") == "Bearer b" {
-			id.Pick = func(CredentialRequest) (Identity, bool) { return Identity{}, false }
+			id.Pool = pool{}
 		}
 	})
 	setup(new(answers).ServeHTTP, storingLists(), pool).run(t, func(w *world) {

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -37,39 +36,28 @@ type Identity struct {
 	// Weir-Tag, which the client can choose freely.
 	Tag          string
 	TagFromClaim bool
-	// Pick chooses a credential of the client for a question. The result is false if all suitable credentials have been
-	// tried. Pick is nil if the client has only one credential.
-	Pick func(CredentialRequest) (Identity, bool)
-	// OnHidden is called after the credential got 403 or 404. visible means that another credential of the client got a
-	// better response. OnHidden is set if Pick is set.
-	OnHidden func(r CredentialRequest, status int, visible bool)
+	// Pool has the credentials of a client with several; otherwise nil.
+	Pool CredentialPool
 }
 
-// CredentialRequest describes the question for which a credential is chosen.
-type CredentialRequest struct {
-	Operation *policy.Operation
-	// Resource is the rate limit resource that the question counts against.
-	Resource string
-	// Path is the path of the question. Target is the part of Path that names a repository, an organization or similar.
-	Path, Target string
-	// Left returns the remaining budget of a caller's account for the resource. Left is nil if the choice must not
-	// depend on budgets.
-	Left func(policy.Caller) (remaining int, known bool)
-	// Except lists the security classes of the credentials that were tried. Limited is set if the latest of these
-	// credentials is at a limit.
-	Except  []string
-	Limited bool
+// CredentialPool chooses among the credentials of a client.
+type CredentialPool interface {
+	// Pick chooses a credential for a question. The result is false if all suitable credentials have been tried.
+	Pick(policy.CredentialRequest) (Identity, bool)
+	// OnHidden records that the credential of the identity got 403 or 404. visible means that another credential got a better
+	// response.
+	OnHidden(r policy.CredentialRequest, status int, visible bool)
 }
 
 // HeldCredential is a credential that the gateway holds. The upstream may not accept its token yet, or not any more. One
 // request at a time then tests the token.
 type HeldCredential interface {
-	// Await blocks until the credential can be sent, or until a time. The error is an [UnusableError] or the error of the
+	// Await blocks until the credential can be sent, or until a time. The error is an [policy.UnusableError] or the error of the
 	// context.
-	Await(ctx context.Context, by time.Time, use CredentialUse) error
+	Await(ctx context.Context, by time.Time, use policy.CredentialUse) error
 	// Authorize sets the credential on a request that is sent now. [SentCredential.End] must be called after the request.
-	// The error is an [UnusableError] or [ErrCredentialBusy].
-	Authorize(http.Header, CredentialUse) (SentCredential, error)
+	// The error is an [policy.UnusableError] or [policy.ErrCredentialBusy].
+	Authorize(http.Header, policy.CredentialUse) (SentCredential, error)
 }
 
 // SentCredential is a held credential in a request that was sent.
@@ -86,15 +74,6 @@ type SentCredential interface {
 	Renewed(ctx context.Context, by time.Time) bool
 }
 
-// CredentialUse describes the request for which a credential is used. Safe means that the request may be repeated after any
-// response, and Repeatable that it may be repeated after a 401.
-//
-// Denied means that the request was denied with the credential before its renewal.
-type CredentialUse struct{ Safe, Repeatable, Denied bool }
-
-// ErrCredentialBusy means that another request tests the credential, so the credential must be awaited again.
-var ErrCredentialBusy = errors.New("the credential must be awaited")
-
 // These errors are returned by Config.Identify.
 var (
 	// ErrUnauthenticated refuses a request with a missing or unknown credential.
@@ -103,13 +82,3 @@ var (
 	// not respond.
 	ErrIdentityUnavailable = errors.New("identity provider unavailable")
 )
-
-// UnusableError means that a credential cannot be sent before Until.
-type UnusableError struct {
-	Until time.Time
-	Cause error // reason in the log
-}
-
-func (u *UnusableError) Error() string { return fmt.Sprintf("no usable credential: %v", u.Cause) }
-
-func (u *UnusableError) Unwrap() error { return u.Cause }

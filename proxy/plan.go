@@ -33,8 +33,8 @@ type Plan struct {
 }
 
 // Plan returns the plan of a request without conditions. If byBudget is set, the remaining budgets of the credentials decide
-// which credential is used. The list answered contains the security classes of the credentials that are at a limit. The error is the
-// refusal of an invalid target.
+// which credential is used. The list tried has the security classes of the credentials that are at a limit. The error is
+// the refusal of an invalid target.
 func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried ...string) (*Plan, error) {
 	ex := &exchange{in: r, span: noop.Span{}, record: &Record{}}
 	q, err := g.parse(ex, identity)
@@ -48,18 +48,16 @@ func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried 
 		q.operation = q.match.Operation.ForCall(&policy.GraphQLCall{Kind: policy.GraphQLQuery})
 	}
 	q = g.withCredential(ex, q, g.chooseCredential(q, identity, tried))
-	if byBudget && identity.Pick != nil {
+	if byBudget && identity.Pool != nil {
 		request := g.budgetedRequest(q, tried)
 		request.Limited = len(tried) > 0
-		if next, ok := identity.Pick(request); ok {
+		if next, ok := identity.Pool.Pick(request); ok {
 			q = g.withCredential(ex, q, next)
 		}
 	}
 	p := &Plan{
 		Match: q.match, Caller: q.identity.Caller, OutOfScope: !q.identity.Scope.Allows(q.method, q.match.Operation) || namesOutside(q.identity.Scope, q.match),
-		Claim: limits.Claim{
-			Operation: q.claimScope, Resource: q.resource, Points: q.operation.Points, CreatesContent: q.operation.CreatesContent,
-		},
+		Claim:     g.claim(q, q.identity.Caller),
 		Cacheable: q.cacheable, Coalesces: g.newAttempt(ex, q).coalesces() || q.graphQL != nil, Key: q.key, Rule: q.rule, Tags: q.tags(),
 	}
 	if f := q.match.Preflight(q.identity.Caller.Kind); f != nil {
@@ -70,8 +68,8 @@ func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried 
 	}
 	objects, _ := g.eventSource(q)
 	p.Reported = len(objects) > 0
-	if identity.Pick != nil {
-		_, p.HasAlternative = identity.Pick(q.credentialRequest(append(tried, p.Caller.Class)))
+	if identity.Pool != nil {
+		_, p.HasAlternative = identity.Pool.Pick(q.credentialRequest(append(tried, p.Caller.Class)))
 	}
 	return p, nil
 }

@@ -350,7 +350,7 @@ func (g *Gateway) needsWholePage(q *question, e *cache.Entry) bool {
 	return len(e.Header["Link"]) == 0 || seen && behavior == linkMissing
 }
 
-// linkBehavior is what the 304s of an operation say about other pages.
+// linkBehavior describes what the 304s of an operation show about other pages.
 type linkBehavior bool
 
 const (

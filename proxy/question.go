@@ -235,10 +235,10 @@ func (i Identity) lendFor(q *question) (Identity, error) {
 // chooseCredential returns the identity with a credential for a question, without regard to budgets, because a hit needs no
 // budget. The list tried has the security classes of the credentials that were tried.
 func (g *Gateway) chooseCredential(q *question, identity Identity, tried []string) Identity {
-	if identity.Pick != nil {
+	if identity.Pool != nil {
 		r := q.credentialRequest(tried)
 		r.Resource = g.Resources.Of(q.claimScope, identity.Caller.Kind, q.match.Operation.Resource)
-		if picked, ok := identity.Pick(r); ok {
+		if picked, ok := identity.Pool.Pick(r); ok {
 			return picked
 		}
 	}
@@ -254,14 +254,14 @@ func (g *Gateway) withCredential(ex *exchange, asked *question, identity Identit
 
 // credentialRequest describes the question for the choice of a credential. The list tried has the security classes of the
 // credentials that were tried.
-func (q *question) credentialRequest(tried []string) CredentialRequest {
-	return CredentialRequest{
+func (q *question) credentialRequest(tried []string) policy.CredentialRequest {
+	return policy.CredentialRequest{
 		Operation: q.match.Operation, Resource: q.resource, Path: q.match.Path, Target: targetOf(q.match.Path), Except: tried,
 	}
 }
 
 // budgetedRequest returns a credential request with Left set, so that the choice may depend on budgets.
-func (g *Gateway) budgetedRequest(q *question, tried []string) CredentialRequest {
+func (g *Gateway) budgetedRequest(q *question, tried []string) policy.CredentialRequest {
 	r := q.credentialRequest(tried)
 	r.Left = func(caller policy.Caller) (int, bool) {
 		caller.Tag = g.Limiter.TagBudget(caller, q.tag)

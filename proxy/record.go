@@ -82,7 +82,7 @@ const maxQueryName = 64
 // queryHashLength is the length of the hashes of queries in records.
 const queryHashLength = 12
 
-// CacheStatus says how the gateway handled a request: the member of Cache-Status (RFC 9211) that the gateway adds to a response.
+// CacheStatus describes how the gateway handled a request: the member of Cache-Status (RFC 9211) that the gateway adds to a response.
 // The zero value is that of a refusal, or of a request without a response.
 type CacheStatus struct {
 	// Hit is set if no request was forwarded for the client.
@@ -165,9 +165,9 @@ func (s *CacheStatus) setTTL(e *cache.Entry, now time.Time) {
 }
 
 const (
-	// DetailSuspect says that the response may be older than a change of the cause, so its next use revalidates it.
+	// DetailSuspect means that the response may be older than a change of the cause, so its next use revalidates it.
 	DetailSuspect = "suspect-"
-	// DetailWasSuspect says that the request was forwarded because the stored response was suspect.
+	// DetailWasSuspect means that the request was forwarded because the stored response was suspect.
 	DetailWasSuspect = "was-suspect-"
 )
 

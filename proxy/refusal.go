@@ -178,7 +178,7 @@ func (g *Gateway) failureOf(err error, authorization []string) *failure {
 	var f *failure
 	var target *policy.TargetError
 	var refusal *limits.Refusal
-	var unusable *UnusableError
+	var unusable *policy.UnusableError
 	var unverified *learned.UnverifiedError
 	switch {
 	case errors.As(err, &f):

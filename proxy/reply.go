@@ -283,7 +283,7 @@ var rateLimitFields = [...]string{
 
 // setRateLimitHeaders replaces the upstream's rate limit fields by the current budget of the caller's account for the
 // request's resource, as far as this process knows it: a hit must not wait for the ledger's store. RateLimit-Policy and
-// RateLimit follow the IETF drafts -08 to -11 (limits.md section 9). values is the memory for the values.
+// RateLimit follow the IETF drafts -08 to -11. values is the memory for the values.
 func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header, values []string) {
 	b, known := g.Ledger.Budget(ex.question.identity.Caller, ex.record.Resource)
 	if !known || b.Unlimited {

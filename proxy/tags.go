@@ -134,7 +134,7 @@ func (g *Gateway) endRedirected(a *attempt, status int) {
 
 // tagsOfChange returns the tags that a successful unsafe request makes stale.
 func (g *Gateway) tagsOfChange(q *question) []string {
-	return tags.OfChange(g.Catalogue, q.tagged(), q.identity.Pick != nil)
+	return tags.OfChange(g.Catalogue, q.tagged(), q.identity.Pool != nil)
 }
 
 // tagsOfUncertain returns the tags that an unsafe request with an unknown result makes stale. A caller makes stale only the
@@ -158,13 +158,13 @@ func (g *Gateway) tagsOfUncertain(q *question) []string {
 // ownCallers returns the callers with which the client of a question may read its change: one caller for each credential.
 func (g *Gateway) ownCallers(q *question) []policy.Caller {
 	own := []policy.Caller{q.identity.Caller}
-	if q.identity.Pick == nil {
+	if q.identity.Pool == nil {
 		return own
 	}
 	r := q.credentialRequest(nil)
 	for {
 		r.Except = append(r.Except, own[len(own)-1].Class)
-		next, ok := q.identity.Pick(r)
+		next, ok := q.identity.Pool.Pick(r)
 		if !ok {
 			return own
 		}

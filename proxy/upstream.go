@@ -159,7 +159,7 @@ func (g *Gateway) makeReady(a *attempt, out *http.Request, caller policy.Caller,
 			return p, nil
 		}
 		p.settle(limits.Outcome{})
-		if !errors.Is(err, ErrCredentialBusy) {
+		if !errors.Is(err, policy.ErrCredentialBusy) {
 			return nil, err
 		}
 	}
@@ -190,26 +190,20 @@ const (
 )
 
 // credentialUse returns how the request uses a held credential.
-func (a *attempt) credentialUse() CredentialUse {
+func (a *attempt) credentialUse() policy.CredentialUse {
 	repeatable := !a.forwardsBody() || a.wholeBody && len(a.in.Trailer) == 0
 	query := a.graphQL != nil && a.graphQL.Kind == policy.GraphQLQuery
-	return CredentialUse{Safe: repeatable && (a.match.Operation.Safe() || query), Repeatable: repeatable, Denied: a.denied}
+	return policy.CredentialUse{Safe: repeatable && (a.match.Operation.Safe() || query), Repeatable: repeatable, Denied: a.denied}
 }
 
-// queue waits for a permit. The wait ends at the client's deadline, or after alternativeWait if another credential can
+// queue waits for a permit. The wait ends at the client's deadline, or after AlternativeWait if another credential can
 // be tried.
 func (g *Gateway) queue(a *attempt, caller policy.Caller) (*limits.Permit, error) {
-	op, until := a.operation, a.deadline(g.Wait)
-	if soon := time.Now().Add(alternativeWait); a.hasAlternative && soon.Before(until) {
+	until := a.deadline(g.Wait)
+	if soon := time.Now().Add(AlternativeWait); a.hasAlternative && soon.Before(until) {
 		until = soon
 	}
-	claim := limits.Claim{Operation: a.claimScope, Resource: a.resource, Points: op.Points, CreatesContent: op.CreatesContent}
-	if op.Writes() {
-		claim.Write, claim.WriteTag = true, g.Limiter.TagName(caller.Client, a.tag)
-	}
-	if q := a.graphQL; q != nil {
-		claim.Query, claim.UpperEstimate = q.Hash, q.UpperCost()
-	}
+	claim := g.claim(a.question, caller)
 	if a.identity.FormerAccount != "" {
 		g.mergeFormer(a.identity)
 	}
@@ -220,9 +214,22 @@ func (g *Gateway) queue(a *attempt, caller policy.Caller) (*limits.Permit, error
 	return permit, err
 }
 
-// alternativeWait is the maximum wait for a permit while another credential can be tried. Short congestion usually
+// claim returns the claim for a permit to send the question.
+func (g *Gateway) claim(q *question, caller policy.Caller) limits.Claim {
+	op := q.operation
+	claim := limits.Claim{Operation: q.claimScope, Resource: q.resource, Points: op.Points, CreatesContent: op.CreatesContent}
+	if op.Writes() {
+		claim.Write, claim.WriteTag = true, g.Limiter.TagName(caller.Client, q.tag)
+	}
+	if call := q.graphQL; call != nil {
+		claim.Query, claim.UpperEstimate = call.Hash, call.UpperCost()
+	}
+	return claim
+}
+
+// AlternativeWait is the maximum wait for a permit while another credential can be tried. Short congestion usually
 // ends earlier.
-const alternativeWait = 200 * time.Millisecond
+const AlternativeWait = 200 * time.Millisecond
 
 // mergeFormer merges what an account used under its former name.
 func (g *Gateway) mergeFormer(i Identity) {

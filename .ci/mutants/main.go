@@ -64,7 +64,7 @@ func run(pattern, write string, check bool) error {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	var out bytes.Buffer
-	out.WriteString("| fault | file | found by | test |\n|---|---|---|---|\n")
+	out.WriteString("| fault | file | found by |\n|---|---|---|\n")
 	planted, found, sound := 0, map[string]int{}, map[string]bool{}
 	for _, m := range mutants {
 		if !only.MatchString(m.Fault) {
@@ -87,19 +87,22 @@ func run(pattern, write string, check bool) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.Fault, err)
 		}
-		command, test := "nothing", ""
+		command, foundBy := "nothing", "nothing"
 		began := time.Now()
 		for _, target := range []string{"test", "race"} {
 			if output, err := m.runTests(target, overlay); err != nil {
 				if bytes.Contains(output, []byte("[build failed]")) {
 					return fmt.Errorf("%s: the change does not compile\n%s", m.Fault, output)
 				}
-				command, test = "make "+target, failure(output)
+				command, foundBy = "make "+target, cmp.Or(failure(output), "-")
+				if target != "test" {
+					foundBy += " (" + command + ")"
+				}
 				break
 			}
 		}
 		found[command]++
-		row := fmt.Sprintf("| %s | %s | %s | %s |\n", m.Fault, m.File, command, cmp.Or(test, "-"))
+		row := fmt.Sprintf("| %s | %s | %s |\n", m.Fault, m.File, foundBy)
 		out.WriteString(row)
 		fmt.Fprintf(os.Stderr, "%5.1fs %s", time.Since(began).Seconds(), row)
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
-	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/redisclient"
 )
 
 const (
@@ -17,23 +19,6 @@ const (
 	failureLife = time.Second
 )
 
-// The value of a lease consists of the owner, a line break and JSON.
-const (
-	// acquireScript returns an empty string if the owner gets the lease, and otherwise the current lease.
-	acquireScript = `
-local other = redis.call('GET', KEYS[1])
-if other and string.sub(other, 1, #ARGV[1] + 1) ~= ARGV[1] .. '\n' then return other end
-redis.call('SET', KEYS[1], ARGV[1] .. '\n' .. ARGV[2], 'PX', ARGV[3])
-return ''`
-	// releaseScript replaces the owner's lease by the record of a failure, or deletes the lease.
-	releaseScript = `
-local other = redis.call('GET', KEYS[1])
-if not other or string.sub(other, 1, #ARGV[1] + 1) ~= ARGV[1] .. '\n' then return 0 end
-if ARGV[2] == '' then return redis.call('DEL', KEYS[1]) end
-redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-return 1`
-)
-
 // storedLease is the JSON form of a lease. Pending is encoded like a stored entry.
 type storedLease struct {
 	cache.FetchLease
@@ -41,6 +26,12 @@ type storedLease struct {
 }
 
 func leaseName(key cache.Key) string { return "weir:fetch:" + hex.EncodeToString(key[:]) }
+
+func (s *Store) lease(key cache.Key, owner string) redisclient.Lease {
+	return redisclient.Lease{Key: leaseName(key), Owner: owner, Eval: func(ctx context.Context, script, key string, args ...any) *redis.Cmd {
+		return s.eval(ctx, &s.waited, script, key, args...)
+	}}
+}
 
 // AcquireFetch implements [cache.Shared].
 func (s *Store) AcquireFetch(ctx context.Context, key cache.Key, lease cache.FetchLease) (acquired bool, other *cache.FetchLease) {
@@ -55,22 +46,21 @@ func (s *Store) AcquireFetch(ctx context.Context, key cache.Key, lease cache.Fet
 	if err != nil {
 		return false, nil
 	}
-	name, current := leaseName(key), ""
-	ok := s.call(ctx, "acquire fetch", name, func(ctx context.Context) error {
-		current, err = s.eval(ctx, &s.waited, acquireScript, name, lease.Owner, text, leaseLife.Milliseconds()).Text()
+	l, current := s.lease(key, lease.Owner), ""
+	ok := s.call(ctx, "acquire fetch", l.Key, func(ctx context.Context) error {
+		acquired, current, err = l.Acquire(ctx, string(text), leaseLife)
 		return err
 	})
-	if !ok || current == "" {
-		return ok, nil // acquired, or Redis is unavailable
+	if !ok || acquired {
+		return acquired, nil
 	}
 	if other, err = s.decodeLease(key, current); err != nil {
-		s.warnings.Do(func() { s.log.Warn("fetch lease unreadable", "key", name, "error", err) })
+		s.warnings.Do(func() { s.log.Warn("fetch lease unreadable", "key", l.Key, "error", err) })
 	}
 	return false, other // nil if the lease is unreadable
 }
 
 func (s *Store) decodeLease(key cache.Key, text string) (*cache.FetchLease, error) {
-	_, text, _ = strings.Cut(text, "\n")
 	var stored storedLease
 	if err := json.Unmarshal([]byte(text), &stored); err != nil {
 		return nil, err
@@ -87,12 +77,11 @@ func (s *Store) decodeLease(key cache.Key, text string) (*cache.FetchLease, erro
 
 // ReleaseFetch implements [cache.Shared].
 func (s *Store) ReleaseFetch(ctx context.Context, key cache.Key, owner string, failed bool) {
-	text := ""
-	if failed {
-		text = "-\n" + `{"failed":true}` // no replica has the owner "-"
-	}
-	name := leaseName(key)
-	s.call(ctx, "release fetch", name, func(ctx context.Context) error {
-		return s.eval(ctx, &s.waited, releaseScript, name, owner, text, failureLife.Milliseconds()).Err()
+	l := s.lease(key, owner)
+	s.call(ctx, "release fetch", l.Key, func(ctx context.Context) error {
+		if failed {
+			return l.ReleaseTo(ctx, `{"failed":true}`, failureLife)
+		}
+		return l.Release(ctx)
 	})
 }

@@ -40,7 +40,7 @@ const (
 // purgeAll is a purge of unknown tags, which makes all entries stale.
 var purgeAll = cache.Purge{}
 
-// Purge implements [cache.Shared]. It returns after the other replicas have applied the purge, or after
+// Purge implements [cache.Shared]. It returns after the replicas, this one included, have applied the purge, or after
 // purgeWait. While Redis is unavailable, the purge waits for Run.
 func (s *Store) Purge(ctx context.Context, p cache.Purge) {
 	if !s.lost.Load() {
@@ -48,7 +48,6 @@ func (s *Store) Purge(ctx context.Context, p cache.Purge) {
 		defer cancel()
 		var g cache.Generation
 		if s.try(ctx, "purge", stream, func(ctx context.Context) (err error) { g, err = s.add(ctx, "*", p); return err }) {
-			s.memory.ApplyPurge(p, g)
 			s.awaitReplicas(ctx, g)
 			return
 		}
@@ -127,8 +126,8 @@ func (s *Store) repair(ctx context.Context, err error) {
 	s.log.Warn("garbage in the stream of purges removed", "error", errors.Join(err, s.client.Unlink(ctx, stream).Err()))
 }
 
-// Run applies the purges of all replicas and sends pending purges, until ctx ends.
-func (s *Store) Run(ctx context.Context) {
+// Run applies the purges of all replicas to memory and sends pending purges, until ctx ends.
+func (s *Store) Run(ctx context.Context, memory *cache.Memory) {
 	defer s.leave(ctx)
 	join := sync.OnceFunc(func() { close(s.joined) })
 	defer join()
@@ -139,13 +138,13 @@ func (s *Store) Run(ctx context.Context) {
 			err = s.report(ctx)
 		}
 		if err == nil && time.Since(checked) >= checkEvery {
-			if err = s.check(ctx); err == nil {
+			if err = s.check(ctx, memory); err == nil {
 				checked = time.Now()
 			}
 		}
 		join()
 		if err == nil {
-			err = s.follow(ctx)
+			err = s.follow(ctx, memory)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -168,7 +167,7 @@ func (s *Store) Run(ctx context.Context) {
 
 // check verifies that the stream continues after the position of the last applied purge. If the stream
 // was lost, check starts it again. If purges are missing, all older entries count as purged.
-func (s *Store) check(ctx context.Context) error {
+func (s *Store) check(ctx context.Context, memory *cache.Memory) error {
 	ctx, cancel := context.WithTimeout(ctx, s.runTimeout)
 	defer cancel()
 	oldest, err := s.client.XRangeN(ctx, stream, "-", "+", 1).Result()
@@ -196,16 +195,16 @@ func (s *Store) check(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.memory.PurgeUntil(g)
+		memory.PurgeUntil(g)
 	case generation(oldest[0].ID) > at:
 		// The stream may have dropped purges after the position, or this replica is new.
-		s.memory.PurgeUntil(generation(oldest[0].ID))
+		memory.PurgeUntil(generation(oldest[0].ID))
 	}
 	return s.client.PExpire(ctx, stream, streamLife).Err()
 }
 
 // follow reads and applies the next purges of the stream.
-func (s *Store) follow(ctx context.Context) error {
+func (s *Store) follow(ctx context.Context, memory *cache.Memory) error {
 	ctx, cancel := context.WithTimeout(ctx, readWait+s.runTimeout)
 	defer cancel()
 	read := &redis.XReadArgs{Streams: []string{stream, s.position}, Count: maxRead, Block: readWait}
@@ -224,7 +223,7 @@ func (s *Store) follow(ctx context.Context) error {
 			return err
 		}
 		if len(oldest) > 0 && generation(oldest[0].ID) > generation(s.position) {
-			s.memory.PurgeUntil(generation(oldest[0].ID))
+			memory.PurgeUntil(generation(oldest[0].ID))
 		}
 	}
 	for _, m := range messages {
@@ -242,9 +241,9 @@ func (s *Store) follow(ctx context.Context) error {
 			continue // a gateway for another API
 		}
 		if err != nil || len(p.Tags) == 0 {
-			s.memory.PurgeUntil(generation(m.ID))
+			memory.PurgeUntil(generation(m.ID))
 		}
-		s.memory.ApplyPurge(p, generation(m.ID))
+		memory.ApplyPurge(p, generation(m.ID))
 	}
 	if len(messages) < maxRead {
 		s.ready.Store(true)

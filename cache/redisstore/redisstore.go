@@ -86,7 +86,6 @@ type Store struct {
 
 	client    redis.UniversalClient
 	codec     *cache.Codec
-	memory    *cache.Memory // applies the purges
 	log       *slog.Logger
 	timeout   time.Duration
 	skipUntil atomic.Int64 // end of the pause after an error, in nanoseconds since 1970
@@ -109,17 +108,14 @@ type Store struct {
 	pending []cache.Purge // purges that are not in the stream yet
 }
 
-// New returns a store that applies the purges of all replicas to memory. Close closes the client.
-func New(client redis.UniversalClient, codec *cache.Codec, memory *cache.Memory, log *slog.Logger) *Store {
+// New returns a store that uses a client until Run has returned.
+func New(client redis.UniversalClient, codec *cache.Codec, log *slog.Logger) *Store {
 	return &Store{
-		client: client, codec: codec, memory: memory, log: log, timeout: callTimeout, purgeWait: purgeWait,
+		client: client, codec: codec, log: log, timeout: callTimeout, purgeWait: purgeWait,
 		runTimeout: runTimeout, replicaLife: replicaLife, joined: make(chan struct{}),
 		warnings: rate.Sometimes{Interval: warnEvery}, position: "0-0", replica: rand.Text(),
 	}
 }
-
-// Close closes the client. Run must have returned.
-func (s *Store) Close() error { return s.client.Close() }
 
 func entriesName(key cache.Key) string     { return "weir:cache:" + hex.EncodeToString(key[:]) }
 func candidatesName(base cache.Key) string { return "weir:candidates:" + hex.EncodeToString(base[:]) }

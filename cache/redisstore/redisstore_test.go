@@ -116,7 +116,7 @@ func (f *fleet) store(secret string) (*Store, *cache.Memory) {
 		f.Fatal(err)
 	}
 	memory := cache.NewMemory(1 << 20)
-	return New(f.client(), codec, memory, slog.New(slog.DiscardHandler)), memory
+	return New(f.client(), codec, slog.New(slog.DiscardHandler)), memory
 }
 
 func (f *fleet) open(secret string) *replica {
@@ -140,7 +140,7 @@ func (f *fleet) start(secret string) *replica {
 	shared.timeout, shared.purgeWait, shared.runTimeout, shared.replicaLife = time.Minute, time.Minute, 4*time.Second, f.replicaLife
 	ctx, cancel := context.WithCancel(f.Context())
 	var running sync.WaitGroup
-	running.Go(func() { shared.Run(ctx) })
+	running.Go(func() { shared.Run(ctx, memory) })
 	r := &replica{Store: cache.NewStore(memory, shared), shared: shared}
 	running.Go(func() { r.Run(ctx) })
 	r.stop = func() {
@@ -149,7 +149,7 @@ func (f *fleet) start(secret string) *replica {
 	}
 	f.Cleanup(func() {
 		cancel()
-		_ = shared.Close() // ends a call that waits for a purge
+		_ = shared.client.Close() // ends a call that waits for a purge
 		running.Wait()
 	})
 	return r
@@ -411,7 +411,7 @@ func TestStreamThatStartsDuringACheckMakesOlderEntriesStale(t *testing.T) {
 				}
 			})
 		}})
-		if err := s.check(f.Context()); err != nil {
+		if err := s.check(f.Context(), memory); err != nil {
 			f.Fatal(err)
 		}
 		if e, purged := memory.Lookup(page, nil); e == nil || !purged {

@@ -33,14 +33,14 @@ for i = 1, #all, 2 do
 end
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now) .. ' ' .. ARGV[2])
 return redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
-	// behindScript returns 1 if another replica with a recent report has a position before the generation.
+	// behindScript returns 1 if a replica with a recent report has a position before the generation.
 	behindScript = redis.NewScript(`
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
   local reported, position = string.match(all[i + 1], '^(%d+) (%d+)$')
-  if all[i] ~= ARGV[1] and position and position < ARGV[2] and tonumber(reported) >= now - ARGV[3] then return 1 end
+  if position and position < ARGV[1] and tonumber(reported) >= now - ARGV[2] then return 1 end
 end
 return 0`)
 )
@@ -62,11 +62,10 @@ func (s *Store) leave(ctx context.Context) {
 	_ = s.client.HDel(ctx, replicas, s.replica).Err() // otherwise the report expires
 }
 
-// awaitReplicas waits until all other replicas that follow the stream have applied its purges up to g, or until ctx
-// ends.
+// awaitReplicas waits until all replicas that follow the stream have applied its purges up to g, or until ctx ends.
 func (s *Store) awaitReplicas(ctx context.Context, g cache.Generation) {
 	for pause := time.Millisecond; ; pause = min(2*pause, maxPoll) {
-		behind, err := behindScript.Run(ctx, s.client, []string{replicas}, s.replica, sortable(g), s.replicaLife.Milliseconds()).Bool()
+		behind, err := behindScript.Run(ctx, s.client, []string{replicas}, sortable(g), s.replicaLife.Milliseconds()).Bool()
 		switch {
 		case err != nil: // also at the end of ctx
 			s.log.Debug("purge not confirmed by all replicas", "error", err)

@@ -211,10 +211,10 @@ func TestReplicaThatReadsTooLateTreatsOlderEntriesAsStale(t *testing.T) {
 		client := f.client()
 		late, memory := f.store("")
 		f.open("")
-		if err := late.check(f.Context()); err != nil {
+		if err := late.check(f.Context(), memory); err != nil {
 			f.Fatal(err)
 		}
-		if err := late.follow(f.Context()); err != nil {
+		if err := late.follow(f.Context(), memory); err != nil {
 			f.Fatal(err)
 		}
 		memory.Put(page, fetched(memory.Generation(), "old", "x"))
@@ -231,7 +231,7 @@ func TestReplicaThatReadsTooLateTreatsOlderEntriesAsStale(t *testing.T) {
 				f.Fatal(err)
 			}
 		}
-		if err := late.follow(f.Context()); err != nil {
+		if err := late.follow(f.Context(), memory); err != nil {
 			f.Fatal(err)
 		}
 		if _, purged := memory.Lookup(page, nil); !purged {

@@ -152,7 +152,7 @@ type storeState struct {
 	Kind     string    `json:"kind"` // memory, file or redis
 	Lost     time.Time `json:"lost,omitzero"`
 	Replicas int       `json:"replicas"`
-	// ColdStart tells what the ledger holds back because past spending is unknown.
+	// ColdStart describes what the ledger holds back because past spending is unknown.
 	ColdStart string `json:"cold_start,omitempty"`
 }
 

@@ -71,7 +71,7 @@ func (c *initCACommand) Run(p *process) error {
 	return nil
 }
 
-// trustStores says how programs trust a certificate. {FILE} is its file, BUNDLE also has the certificates of the system.
+// trustStores describes how programs trust a certificate. {FILE} is its file, BUNDLE also has the certificates of the system.
 var trustStores = []struct{ name, do string }{
 	{"Debian, Ubuntu, Alpine", "cp {FILE} /usr/local/share/ca-certificates/ && update-ca-certificates"},
 	{"Fedora, RHEL", "cp {FILE} /etc/pki/ca-trust/source/anchors/ && update-ca-trust"},

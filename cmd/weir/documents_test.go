@@ -1,13 +1,22 @@
 package main
 
 import (
+	"flag"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // budgets are the largest numbers of words outside of code blocks. A page that needs more words needs fewer elsewhere.
@@ -118,5 +127,66 @@ func TestDocumentsNamedByTheCodeExist(t *testing.T) {
 			return nil
 		})
 		noError(t, err)
+	}
+}
+
+var writeArchitecture = flag.Bool("write-architecture", false, "write the generated part of "+architecture)
+
+const architecture = "docs/internals/architecture.md"
+
+// TestArchitecturePageShowsTheCode compares the page with the packages, their imports and the call graphs of package proxy.
+func TestArchitecturePageShowsTheCode(t *testing.T) {
+	var want strings.Builder
+	const module, format = "github.com/weirgate/weir/", `{{.ImportPath}}|{{.Doc}}|{{join .Imports " "}}`
+	want.WriteString("```text\n")
+	for line := range strings.Lines(string(must(exec.Command("go", "list", "-f", format, "../../...").Output())(t))) {
+		part := strings.Split(strings.TrimSpace(line), "|")
+		name := strings.TrimPrefix(part[0], module)
+		if strings.HasPrefix(name, "e2e") {
+			continue
+		}
+		_, doc, _ := strings.Cut(part[1], " "+filepath.Base(name)+" ")
+		fmt.Fprintf(&want, "%-*s %s\n", 22, name, doc)
+		imports := "  →"
+		for path := range strings.FieldsSeq(part[2]) {
+			if imported, ours := strings.CutPrefix(path, module); ours {
+				imports += " " + imported
+			}
+		}
+		if imports != "  →" {
+			want.WriteString(imports + "\n")
+		}
+	}
+	file := must(parser.ParseFile(token.NewFileSet(), "../../proxy/gateway.go", nil, parser.PackageClauseOnly|parser.ParseComments))(t)
+	for _, m := range regexp.MustCompile(`(?m)^(A .*:)\n\n((?:\t.*\n)+)`).FindAllStringSubmatch(file.Doc.Text(), -1) {
+		title := strings.Replace(m[1], ", which TestCallGraph follows", "", 1)
+		fmt.Fprintf(&want, "```\n\n%s\n\n```text\n%s", title, strings.ReplaceAll(m[2], "\t", ""))
+	}
+	want.WriteString("```\n")
+	page := string(must(os.ReadFile("../../" + architecture))(t))
+	before, rest, _ := strings.Cut(page, "<!-- begin generated -->\n")
+	got, after, ok := strings.Cut(rest, "<!-- end generated -->\n")
+	switch {
+	case !ok:
+		t.Fatal("the page has no generated part")
+	case got != want.String() && *writeArchitecture:
+		noError(t, os.WriteFile("../../"+architecture, []byte(before+"<!-- begin generated -->\n"+want.String()+"<!-- end generated -->\n"+after), 0o644))
+	case got != want.String():
+		t.Errorf("the page shows other code; run go test ./cmd/weir -run Architecture -write-architecture\n%s", cmp.Diff(got, want.String()))
+	}
+}
+
+// TestEachDependencyHasAReason compares the table of dependencies with go.mod.
+func TestEachDependencyHasAReason(t *testing.T) {
+	reasons := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| \\S.*\\|$").FindAllStringSubmatch(string(must(os.ReadFile("../../"+architecture))(t)), -1) {
+		reasons[m[1]] = true
+	}
+	direct := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(must(os.ReadFile("../../go.mod"))(t)), -1) {
+		direct[m[1]] = true
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(direct)), slices.Sorted(maps.Keys(reasons))); diff != "" || len(direct) < 10 {
+		t.Errorf("direct dependencies and their reasons differ:\n%s", diff)
 	}
 }

@@ -113,7 +113,7 @@ func describeNames(m policy.Match) string {
 	return strings.Join(all, ", ")
 }
 
-// nameOfNumber stands for the name behind a number, which only the API knows.
+// nameOfNumber replaces the name behind a number, which only the API knows.
 func nameOfNumber(kind policy.IDs, id string) (string, error) {
 	if kind == policy.RepositoryIDs {
 		return "number/" + id, nil

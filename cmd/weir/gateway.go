@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/time/rate"
 
 	"github.com/weirgate/weir/cache"
@@ -80,7 +81,6 @@ type gateway struct {
 	issuerKeys       *credential.IssuerKeys
 	credentialHealth *credential.Health
 	appTokens        *credential.AppTokens
-	sharedTokens     *credential.RedisTokens // shares appTokens between replicas; may be nil
 
 	tls      *tlsauto.Manager           // nil if clients connect over plain HTTP
 	adminTLS atomic.Pointer[tls.Config] // nil if the admin listener uses plain HTTP
@@ -161,23 +161,22 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 
 	memory := cache.NewMemory(cacheSize)
 	g.cache = cache.NewStore(memory, nil)
-	redisCache, err := openRedisCache(cfg, memory, g.log)
-	if err != nil {
-		return err
-	}
-	if redisCache != nil {
+	var client redis.UniversalClient // nil without Redis
+	if isShared {
+		client = shared.Redis()
+		redisCache, err := openRedisCache(cfg, client, g.log)
+		if err != nil {
+			return err
+		}
 		g.cache = cache.NewStore(memory, redisCache)
 		g.running.Go(func() { g.cache.Run(ctx) })
-		g.running.Go(func() {
-			redisCache.Run(ctx)
-			_ = redisCache.Close()
-		})
+		g.running.Go(func() { redisCache.Run(ctx, memory) })
 		<-redisCache.Joined() // each call to Redis has a deadline
 	}
-	if g.appTokens, g.sharedTokens, err = openAppTokens(cfg, g.transport, g.log); err != nil {
+	if g.appTokens, err = openAppTokens(cfg, client, g.transport, g.log); err != nil {
 		return err
 	}
-	if g.tls, err = openTLS(cfg, g.egress, g.log); err != nil {
+	if g.tls, err = openTLS(cfg, client, g.egress, g.log); err != nil {
 		return err
 	}
 	g.history = history.New(history.Sources{Accounts: g.accounts, Waiting: g.limiter.Waiting, State: g.state, Label: g.label})
@@ -224,9 +223,7 @@ func (g *gateway) joined(hashKey []byte) {
 // close stops the gateway, also after an incomplete start. An error means that the ledger is not saved.
 func (g *gateway) close() error {
 	if g.tls != nil {
-		if err := g.tls.Close(); err != nil {
-			g.log.Error("closing the certificate storage failed", "error", err)
-		}
+		g.tls.Close()
 	}
 	g.background.Close()
 	g.stop()
@@ -243,9 +240,6 @@ func (g *gateway) close() error {
 	g.issuerKeys.Close()
 	if g.appTokens != nil {
 		g.appTokens.Close()
-	}
-	if g.sharedTokens != nil {
-		_ = g.sharedTokens.Close()
 	}
 	g.transport.CloseIdleConnections()
 	g.files.CloseIdleConnections()

@@ -12,9 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
 )
@@ -93,23 +94,17 @@ func heldCredentials(appTokens *credential.AppTokens, c *config.Config, upstream
 	return list
 }
 
-// openAppTokens returns the source of installation tokens, and the Redis tier in which replicas share the tokens. The
-// tier is nil without Redis or without an encryption key.
-func openAppTokens(
-	cfg *config.Config, transport http.RoundTripper, log *slog.Logger,
-) (*credential.AppTokens, *credential.RedisTokens, error) {
-	if inMemory(cfg) || cfg.Cache.Key == "" {
-		return credential.NewAppTokens(transport, nil, log), nil, nil
-	}
-	client, err := redisclient.Open(cfg.Store.URL, nil)
-	if err != nil {
-		return nil, nil, err
+// openAppTokens returns the source of installation tokens, which replicas share in Redis. Without Redis or an encryption key each
+// replica has its own.
+func openAppTokens(cfg *config.Config, client redis.UniversalClient, transport http.RoundTripper, log *slog.Logger) (*credential.AppTokens, error) {
+	if client == nil || cfg.Cache.Key == "" {
+		return credential.NewAppTokens(transport, nil, log), nil
 	}
 	shared, err := credential.NewRedisTokens(client, []byte(cfg.Cache.Key.Reveal()))
 	if err != nil {
-		return nil, nil, errors.Join(err, client.Close())
+		return nil, err
 	}
-	return credential.NewAppTokens(transport, shared, log), shared, nil
+	return credential.NewAppTokens(transport, shared, log), nil
 }
 
 // otherScheme is the key of the Authorization value of a program in a tunnel, if only the program has the credential.
@@ -152,8 +147,7 @@ func identify(registry *credential.Registry) func(*http.Request) (proxy.Identity
 	}
 }
 
-// pooledIdentity returns the identity of a client with one credential of its pool. If the pool has several credentials,
-// Pick returns the identity with another credential.
+// pooledIdentity returns the identity of a client with one credential of its pool.
 func pooledIdentity(caller credential.Caller) proxy.Identity {
 	pool := caller.Pool
 	id := proxy.Identity{
@@ -162,18 +156,26 @@ func pooledIdentity(caller credential.Caller) proxy.Identity {
 		Credential: heldCredential{pool, caller.Class},
 	}
 	if pool.HasChoice() {
-		id.Pick = func(request proxy.CredentialRequest) (proxy.Identity, bool) {
-			next, ok := pool.Pick(credential.Request(request), time.Now())
-			if !ok {
-				return proxy.Identity{}, false
-			}
-			return pooledIdentity(next), true
-		}
-		id.OnHidden = func(request proxy.CredentialRequest, status int, seen bool) {
-			pool.OnHidden(caller.Caller, credential.Request(request), status, seen, time.Now())
-		}
+		id.Pool = choice{caller}
 	}
 	return id
+}
+
+// choice implements [proxy.CredentialPool] for a client with several credentials.
+type choice struct{ caller credential.Caller }
+
+// Pick implements [proxy.CredentialPool].
+func (c choice) Pick(r policy.CredentialRequest) (proxy.Identity, bool) {
+	next, ok := c.caller.Pool.Pick(r, time.Now())
+	if !ok {
+		return proxy.Identity{}, false
+	}
+	return pooledIdentity(next), true
+}
+
+// OnHidden implements [proxy.CredentialPool].
+func (c choice) OnHidden(r policy.CredentialRequest, status int, visible bool) {
+	c.caller.Pool.OnHidden(c.caller.Caller, r, status, visible, time.Now())
 }
 
 // heldCredential is one credential of a pool.
@@ -183,27 +185,16 @@ type heldCredential struct {
 }
 
 // Await implements [proxy.HeldCredential].
-func (c heldCredential) Await(ctx context.Context, by time.Time, use proxy.CredentialUse) error {
-	return errorOfCredential(c.pool.Await(ctx, by, c.class, credential.Use(use)))
+func (c heldCredential) Await(ctx context.Context, by time.Time, use policy.CredentialUse) error {
+	return c.pool.Await(ctx, by, c.class, use)
 }
 
 // Authorize implements [proxy.HeldCredential].
-func (c heldCredential) Authorize(h http.Header, use proxy.CredentialUse) (proxy.SentCredential, error) {
-	sent, err := c.pool.Begin(c.class, credential.Use(use))
+func (c heldCredential) Authorize(h http.Header, use policy.CredentialUse) (proxy.SentCredential, error) {
+	sent, err := c.pool.Begin(c.class, use)
 	if err != nil {
-		return nil, errorOfCredential(err)
+		return nil, err
 	}
 	h.Set("Authorization", sent.Authorization.Reveal())
 	return sent, nil
-}
-
-func errorOfCredential(err error) error {
-	var unusable *credential.UnusableError
-	switch {
-	case errors.As(err, &unusable):
-		return &proxy.UnusableError{Until: unusable.Until, Cause: err}
-	case errors.Is(err, credential.ErrBusy):
-		return proxy.ErrCredentialBusy
-	}
-	return err
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -194,7 +193,7 @@ func TestReloadRaisesTheGuaranteeOfAClient(t *testing.T) {
 	want := func(guarantee int) {
 		t.Helper()
 		caller, _ := g.current.Load().callers.Client("bot")
-		picked, _ := caller.Pool.Pick(credential.Request{Operation: &policy.Operation{}, Resource: policy.Core}, time.Now())
+		picked, _ := caller.Pool.Pick(policy.CredentialRequest{Operation: &policy.Operation{}, Resource: policy.Core}, time.Now())
 		claim := limits.Claim{Operation: "op", Resource: policy.Core, Points: 1}
 		must(g.limiter.Acquire(t.Context(), claim, picked.Caller, time.Now().Add(time.Second)))(t)
 		for _, b := range must(g.accounts(t.Context(), 1))(t)[0].Budgets {

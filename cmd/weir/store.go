@@ -13,11 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/cache/redisstore"
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
-	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/redisledger"
 	"github.com/weirgate/weir/policy"
@@ -51,6 +52,8 @@ type sharedStore interface {
 	ShareResources(ctx context.Context, changed map[string]string) (map[string]string, error)
 	ShareAliases(ctx context.Context, changed []string) ([]string, error)
 	marks
+	// Redis returns the client of the process. Close of the store closes it.
+	Redis() redis.UniversalClient
 }
 
 // marks are names that can be used once.
@@ -138,20 +141,13 @@ func replicaName() string {
 	return host + "-" + rand.Text()[:8]
 }
 
-// openRedisCache opens the cache tier that the replicas share. It returns nil if the store is in memory.
-func openRedisCache(cfg *config.Config, memory *cache.Memory, log *slog.Logger) (*redisstore.Store, error) {
-	if inMemory(cfg) {
-		return nil, nil
-	}
+// openRedisCache opens the cache tier that the replicas share.
+func openRedisCache(cfg *config.Config, client redis.UniversalClient, log *slog.Logger) (*redisstore.Store, error) {
 	codec, err := cache.NewCodec([]byte(cfg.Cache.Key.Reveal()))
 	if err != nil {
 		return nil, err
 	}
-	client, err := redisclient.Open(cfg.Store.URL, nil)
-	if err != nil {
-		return nil, err
-	}
-	s := redisstore.New(client, codec, memory, log)
+	s := redisstore.New(client, codec, log)
 	s.Upstream = upstreamName(cfg)
 	return s, nil
 }

@@ -6,17 +6,18 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/internal/tlsauto"
 )
 
 // openTLS returns the manager of the certificates for clients, or nil without TLS.
-func openTLS(c *config.Config, out *egress, log *slog.Logger) (*tlsauto.Manager, error) {
+func openTLS(c *config.Config, client redis.UniversalClient, out *egress, log *slog.Logger) (*tlsauto.Manager, error) {
 	if !c.TLS.Enabled() {
 		return nil, nil
 	}
-	storage, err := openCertificateStorage(c, log)
+	storage, err := openCertificateStorage(c, client, log)
 	if err != nil {
 		return nil, err
 	}
@@ -24,12 +25,12 @@ func openTLS(c *config.Config, out *egress, log *slog.Logger) (*tlsauto.Manager,
 }
 
 // openCertificateStorage opens the storage of ACME certificates: a folder, Redis or memory.
-func openCertificateStorage(c *config.Config, log *slog.Logger) (tlsauto.Storage, error) {
+func openCertificateStorage(c *config.Config, client redis.UniversalClient, log *slog.Logger) (tlsauto.Storage, error) {
 	if c.TLS.Storage != "store" {
 		return tlsauto.NewFolder(c.TLS.Storage), nil
 	}
 	acme := len(c.TLS.Domains) > 0
-	if inMemory(c) {
+	if client == nil {
 		if acme {
 			log.Warn("certificates will be lost at the end of this process; set tls.storage to a folder, or store.url to a Redis")
 		}
@@ -37,10 +38,6 @@ func openCertificateStorage(c *config.Config, log *slog.Logger) (tlsauto.Storage
 	}
 	if acme && c.Cache.Key == "" {
 		log.Warn("private keys are stored unencrypted in Redis; set cache.key")
-	}
-	client, err := redisclient.Open(c.Store.URL, nil)
-	if err != nil {
-		return nil, err
 	}
 	return tlsauto.NewRedis(client, []byte(c.Cache.Key.Reveal()), log)
 }

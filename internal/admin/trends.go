@@ -53,7 +53,7 @@ var trendRanges = []trendRange{{"1d", "10m", 600, 144}, {"7d", "1h", 3600, 168},
 // between the last sample of a step and the first sample of the next step, and programs often begin at full minutes.
 const trendsShift = 150
 
-// The queries. STEP stands for the length of a step. They add the counters of all replicas. Every replica reports the same
+// The queries. The length of a step replaces STEP. They add the counters of all replicas. Every replica reports the same
 // budgets, so budgetsQuery takes the highest value, and only the 20 highest of each step. A budget without an account is
 // the overflow of a metric with too many series.
 const (

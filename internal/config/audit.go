@@ -36,7 +36,7 @@ type Finding struct {
 	Do     string `json:"remedy"`
 }
 
-// AuditedFile is a valid configuration and the file that contains it.
+// AuditedFile is a valid configuration, with the positions of its keys and the mode of its file.
 type AuditedFile struct {
 	Config    *Config
 	Positions Positions

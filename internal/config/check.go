@@ -266,7 +266,7 @@ func (d *decoder) checkEgressProxy(u Upstream) {
 // moveCredential is the remedy for a user name in the URL of an upstream.
 const moveCredential = "move the credential to credentials"
 
-// baseURL checks a base URL. The remedy says what to do with a user name.
+// baseURL checks a base URL. The remedy names the place for a user name.
 func (d *decoder) baseURL(key, text, remedy string) {
 	parsed, err := url.Parse(text)
 	switch {

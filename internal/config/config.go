@@ -160,7 +160,7 @@ type Host struct {
 	Credential bool   `yaml:"credential" desc:"for files: send the credential of the client, as to the API; otherwise no credential is sent, and clients need no key"`
 }
 
-// IsWildcard reports whether the name stands for all names below a domain.
+// IsWildcard reports whether the name means all names below a domain.
 func (h Host) IsWildcard() bool { return strings.HasPrefix(h.Name, "*.") }
 
 // BaseURL returns the base URL of the host.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
 const (
@@ -178,7 +180,7 @@ func (s *Source) startRenewal(now time.Time) {
 	s.tokens.running.Go(func() { s.renew(unwanted, outdated) })
 }
 
-// get returns a valid token, without regard to its standing. The error is an [UnusableError] or the context's error.
+// get returns a valid token, without regard to its standing. The error is an [policy.UnusableError] or the context's error.
 func (s *Source) get(ctx context.Context) (Secret, error) {
 	for {
 		s.tokens.mu.Lock()
@@ -197,7 +199,7 @@ func (s *Source) get(ctx context.Context) (Secret, error) {
 }
 
 // token returns the newest valid token, and starts a renewal if necessary. Without a token it returns a pause or an
-// [UnusableError]. AppTokens.mu must be held.
+// [policy.UnusableError]. AppTokens.mu must be held.
 func (s *Source) token(now time.Time) (*appToken, *pause, error) {
 	if s.previous != nil && !now.Before(s.previous.Expires) {
 		s.previous = nil
@@ -214,12 +216,12 @@ func (s *Source) token(now time.Time) (*appToken, *pause, error) {
 	case s.err == nil:
 		return nil, s.changed.wait(s.next), nil
 	}
-	return nil, nil, &UnusableError{Name: s.name, Until: s.next, Cause: s.err}
+	return nil, nil, &policy.UnusableError{Name: s.name, Until: s.next, Cause: s.err}
 }
 
 // try returns the token for a request. A renewal runs in the background. try returns a pause if the request must wait for a
-// token, or for the test of a token. If send is set, the request is sent now. The error is an [UnusableError].
-func (s *Source) try(u Use, send bool, now time.Time) (*appToken, *pause, error) {
+// token, or for the test of a token. If send is set, the request is sent now. The error is an [policy.UnusableError].
+func (s *Source) try(u policy.CredentialUse, send bool, now time.Time) (*appToken, *pause, error) {
 	s.tokens.mu.Lock()
 	defer s.tokens.mu.Unlock()
 	newest, wait, err := s.token(now)

@@ -25,6 +25,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/policy"
 )
 
 // appUpstream issues tokens and records the requests for them.
@@ -127,7 +128,7 @@ func (r *appTest) answered(s *Source, answers ...answer) {
 	r.Helper()
 	for _, a := range answers {
 		for {
-			token, wait, err := s.try(Use{Safe: true, Repeatable: true}, true, time.Now())
+			token, wait, err := s.try(policy.CredentialUse{Safe: true, Repeatable: true}, true, time.Now())
 			if err != nil {
 				r.Fatal(err)
 			}
@@ -243,7 +244,7 @@ func TestFailedTokenRequestIsRetriedAfterAPause(t *testing.T) {
 			s := r.source(r.cache(nil), nil)
 			for range 10 {
 				got, err := s.get(r.Context())
-				var unusable *UnusableError
+				var unusable *policy.UnusableError
 				if got != "" || !errors.As(err, &unusable) || time.Until(unusable.Until) != c.pause || strings.Contains(err.Error(), "secret") {
 					r.Errorf("%s: got token %q and error %v", c.name, got.Reveal(), err)
 				}
@@ -344,7 +345,7 @@ func TestCorrectedKeyIsUsedWithoutPause(t *testing.T) {
 		der := x509.MarshalPKCS1PrivateKey(newRSAKey("", 2048).private.(*rsa.PrivateKey))
 		wrong := Secret(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: der}))
 		r.app.Key = wrong
-		var unusable *UnusableError
+		var unusable *policy.UnusableError
 		for range 20 {
 			time.Sleep(time.Minute)
 			if _, err := r.source(m, nil).get(r.Context()); !errors.As(err, &unusable) {
@@ -404,7 +405,7 @@ func TestNewPermissionsRenewTheToken(t *testing.T) {
 		m := r.cache(nil)
 		s := r.source(m, nil)
 		deny := func() {
-			token, _, err := s.try(Use{Safe: true, Repeatable: true}, true, time.Now())
+			token, _, err := s.try(policy.CredentialUse{Safe: true, Repeatable: true}, true, time.Now())
 			noError(r.T, err)
 			s.denied(token, time.Now())
 			synctest.Wait()

@@ -1,7 +1,6 @@
 package credential
 
 import (
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -57,24 +56,6 @@ func NewHealth(log *slog.Logger) *Health {
 	return &Health{log: log, credentials: map[string]*credential{}, hidden: hidden}
 }
 
-// UnusableError reports that a credential must not be used before a time.
-type UnusableError struct {
-	Name  string
-	Until time.Time
-	// Cause is nil for a credential that the upstream rejected.
-	Cause error
-}
-
-func (u *UnusableError) Error() string {
-	cause := "the upstream rejected it (401)"
-	if u.Cause != nil {
-		cause = u.Cause.Error()
-	}
-	return fmt.Sprintf("credential %q is unusable until %s: %s", u.Name, u.Until.UTC().Format(time.RFC3339), cause)
-}
-
-func (u *UnusableError) Unwrap() error { return u.Cause }
-
 // isQuarantined reports whether a credential is in quarantine, or is tested after a quarantine.
 func (h *Health) isQuarantined(class string, now time.Time) bool {
 	h.mu.Lock()
@@ -83,7 +64,7 @@ func (h *Health) isQuarantined(class string, now time.Time) bool {
 	return c != nil && c.state == rejected && !c.opens(now).IsZero()
 }
 
-// try reports whether a request may be sent with a credential. During a quarantine, the error is an [UnusableError].
+// try reports whether a request may be sent with a credential. During a quarantine, the error is an [policy.UnusableError].
 // Otherwise a pause is returned while another request tests the credential. If send is set, the request is sent now.
 func (h *Health) try(class string, send bool, now time.Time) (*pause, error) {
 	h.mu.Lock()
@@ -94,7 +75,7 @@ func (h *Health) try(class string, send bool, now time.Time) (*pause, error) {
 	}
 	switch until := c.opens(now); {
 	case c.state == rejected && now.Before(c.next):
-		return nil, &UnusableError{Name: c.name, Until: c.next}
+		return nil, &policy.UnusableError{Name: c.name, Until: c.next}
 	case !until.IsZero():
 		return h.changed.wait(until), nil
 	}
@@ -200,7 +181,7 @@ func (h *Health) Quarantined() []Quarantined {
 
 // scopes returns the three scopes that may be hidden: the path of a request, its whole target, and its operation on the
 // target. For a route outside the catalogue, the segment after the target replaces the operation.
-func (r Request) scopes() (path, target, operation string) {
+func scopes(r policy.CredentialRequest) (path, target, operation string) {
 	if !r.Operation.Known() {
 		rest := strings.TrimPrefix(strings.ToLower(r.Path), r.Target)
 		first, _, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
@@ -211,8 +192,8 @@ func (r Request) scopes() (path, target, operation string) {
 
 // isHidden reports whether the target of a request is presumed hidden from a credential. The record may be outdated, so
 // such a credential has a lower rank but is not excluded.
-func (h *Health) isHidden(class string, r Request, now time.Time) bool {
-	path, target, operation := r.scopes()
+func (h *Health) isHidden(class string, r policy.CredentialRequest, now time.Time) bool {
+	path, target, operation := scopes(r)
 	return slices.ContainsFunc([]string{path, target, operation}, func(scope string) bool {
 		until, known := h.hidden.Get(hiddenTarget{class, scope})
 		return known && now.Before(until)

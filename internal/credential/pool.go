@@ -25,22 +25,6 @@ type Pool struct {
 	current map[string]string
 }
 
-// Request describes the upstream request that needs a credential.
-type Request struct {
-	Operation *policy.Operation
-	// Resource is the budget that the request counts against.
-	Resource string
-	// Path is the path of the request. Target is the repository, organization or other owner of the path.
-	Path, Target string
-	// Left returns the remaining budget of a caller's account. If Left is nil, the request spends no budget, and the
-	// pool keeps the current credential.
-	Left func(policy.Caller) (remaining int, known bool)
-	// Except are the classes of the credentials that were tried for this request. Limited reports that these credentials
-	// were refused for a limit.
-	Except  []string
-	Limited bool
-}
-
 // newPool returns the pool of a client; held are the held credentials by name.
 func newPool(health *Health, client Client, held map[string]Caller) *Pool {
 	p := &Pool{health: health, current: map[string]string{}}
@@ -70,7 +54,7 @@ func (p *Pool) HasChoice() bool { return len(p.held) > 1 }
 //
 // The response to an operation about the caller depends on the account. For such an operation, Pick returns only
 // credentials of one account: the account of the first credential of a user.
-func (p *Pool) Pick(r Request, now time.Time) (Caller, bool) {
+func (p *Pool) Pick(r policy.CredentialRequest, now time.Time) (Caller, bool) {
 	list := p.candidates(r, now)
 	if len(list) == 0 {
 		return Caller{}, false
@@ -101,7 +85,7 @@ const (
 )
 
 // candidates returns the untried credentials of the highest rank, in order.
-func (p *Pool) candidates(r Request, now time.Time) (list []Caller) {
+func (p *Pool) candidates(r policy.CredentialRequest, now time.Time) (list []Caller) {
 	best, required := 0, 0
 	if len(r.Except) > 0 {
 		required = rankUsable + rankAccepted
@@ -165,15 +149,15 @@ func mostLeft(current int, list []Caller, left func(policy.Caller) (int, bool)) 
 // errNotInPool prevents a programming error from leaking a credential.
 var errNotInPool = errors.New("the client may not use this credential")
 
-// errNotReady is the reason for an [UnusableError] after the wait for a credential.
+// errNotReady is the reason for an [policy.UnusableError] after the wait for a credential.
 var errNotReady = errors.New("the upstream has not accepted its token in time")
 
 // notReadyRetry is the time after which a client whose wait has ended may repeat its request.
 const notReadyRetry = 2 * time.Second
 
-// Await waits until a time for the credential of a security class to be ready. The error is an [UnusableError] or the
+// Await waits until a time for the credential of a security class to be ready. The error is an [policy.UnusableError] or the
 // context's error.
-func (p *Pool) Await(ctx context.Context, by time.Time, class string, u Use) error {
+func (p *Pool) Await(ctx context.Context, by time.Time, class string, u policy.CredentialUse) error {
 	c, err := p.caller(class)
 	if err != nil {
 		return err
@@ -185,7 +169,7 @@ func (p *Pool) Await(ctx context.Context, by time.Time, class string, u Use) err
 		case err != nil || wait == nil:
 			return err
 		case !now.Before(by):
-			return &UnusableError{Name: c.heldName, Until: now.Add(notReadyRetry), Cause: errNotReady}
+			return &policy.UnusableError{Name: c.heldName, Until: now.Add(notReadyRetry), Cause: errNotReady}
 		case wait.until.IsZero() || wait.until.After(by):
 			wait.until = by
 		}
@@ -196,8 +180,8 @@ func (p *Pool) Await(ctx context.Context, by time.Time, class string, u Use) err
 }
 
 // Begin returns the credential of a security class for a request that is sent now. [Sent.End] must be called with the result
-// of the request. The error is an [UnusableError] or [ErrBusy].
-func (p *Pool) Begin(class string, u Use) (*Sent, error) {
+// of the request. The error is an [policy.UnusableError] or [policy.ErrCredentialBusy].
+func (p *Pool) Begin(class string, u policy.CredentialUse) (*Sent, error) {
 	c, err := p.caller(class)
 	if err != nil {
 		return nil, err
@@ -208,7 +192,7 @@ func (p *Pool) Begin(class string, u Use) (*Sent, error) {
 	case err != nil:
 		return nil, err
 	case wait != nil:
-		return nil, ErrBusy
+		return nil, policy.ErrCredentialBusy
 	}
 	sent := &Sent{Authorization: c.Authorization, held: c, health: p.health, use: u, token: token, at: now}
 	if token != nil {
@@ -227,7 +211,7 @@ func (p *Pool) caller(class string) (*Caller, error) {
 
 // try returns the token of an app, or nil for another credential. It returns a pause if the request must wait. If send is set,
 // the request is sent now.
-func (p *Pool) try(c *Caller, u Use, send bool, now time.Time) (*appToken, *pause, error) {
+func (p *Pool) try(c *Caller, u policy.CredentialUse, send bool, now time.Time) (*appToken, *pause, error) {
 	wait, err := p.health.try(c.Class, send, now)
 	if c.source == nil || wait != nil || err != nil {
 		return nil, wait, err
@@ -245,7 +229,7 @@ type Sent struct {
 
 	held   *Caller
 	health *Health
-	use    Use
+	use    policy.CredentialUse
 	token  *appToken // of an app, otherwise nil
 	fresh  bool      // the upstream may not know the token yet
 	at     time.Time
@@ -306,8 +290,8 @@ func (s *Sent) answerTo(op *policy.Operation, status int, limited bool) answer {
 // OnHidden records that a credential got 403 or 404 for a request. seen means that another credential of the client got
 // a better response. With seen, a 404 for the target's own path hides the whole target. Any other response with seen
 // hides the operation on the target. Without seen, only the path is hidden, because the resource may not exist.
-func (p *Pool) OnHidden(caller policy.Caller, r Request, status int, seen bool, now time.Time) {
-	scope, target, operation := r.scopes()
+func (p *Pool) OnHidden(caller policy.Caller, r policy.CredentialRequest, status int, seen bool, now time.Time) {
+	scope, target, operation := scopes(r)
 	switch {
 	case seen && status == http.StatusNotFound && strings.EqualFold(r.Path, r.Target):
 		scope = target

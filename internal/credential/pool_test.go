@@ -53,7 +53,7 @@ func TestPoolReturnsOnlyCredentialsOfTheClient(t *testing.T) {
 		now := time.Now()
 		for range rapid.IntRange(1, 30).Draw(t, "requests") {
 			op := rapid.SampledFrom(ops).Draw(t, "operation")
-			w := Request{Operation: op, Resource: op.Resource, Path: rapid.SampledFrom([]string{"/a", "/b"}).Draw(t, "path"), Target: "t"}
+			w := policy.CredentialRequest{Operation: op, Resource: op.Resource, Path: rapid.SampledFrom([]string{"/a", "/b"}).Draw(t, "path"), Target: "t"}
 			if rapid.Bool().Draw(t, "spends") {
 				w.Left = func(policy.Caller) (int, bool) {
 					return rapid.IntRange(-1, 9).Draw(t, "left"), rapid.Bool().Draw(t, "known")
@@ -67,10 +67,10 @@ func TestPoolReturnsOnlyCredentialsOfTheClient(t *testing.T) {
 					}
 					break
 				}
-				sent, err := p.Begin(caller.Class, Use{Safe: true, Repeatable: true})
-				var unusable *UnusableError
+				sent, err := p.Begin(caller.Class, policy.CredentialUse{Safe: true, Repeatable: true})
+				var unusable *policy.UnusableError
 				switch {
-				case errors.As(err, &unusable), errors.Is(err, ErrBusy):
+				case errors.As(err, &unusable), errors.Is(err, policy.ErrCredentialBusy):
 				case err != nil:
 					t.Fatal(err)
 				case caller.Client != "builds" || !slices.ContainsFunc(given, func(n string) bool { return isHeld(n, sent.Authorization) }):
@@ -90,7 +90,7 @@ func TestPoolReturnsOnlyCredentialsOfTheClient(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 600).Draw(t, "later")) * time.Second)
 		}
 		for _, class := range []string{"", poolOf("second").held[0].Class, "anonymous"} {
-			if _, err := p.Begin(class, Use{}); !errors.Is(err, errNotInPool) {
+			if _, err := p.Begin(class, policy.CredentialUse{}); !errors.Is(err, errNotInPool) {
 				t.Fatalf("class of another client: %v", err)
 			}
 		}
@@ -125,9 +125,9 @@ func TestPickPrefersClearlyLargerBudgets(t *testing.T) {
 		{"budgets of the other accounts are unknown", budget(3, -2, -2), "account user"},
 	} {
 		p := poolOf("user", "second", "enterprise")
-		got, _ := p.Pick(Request{Operation: subscribers, Resource: policy.Core, Left: c.left}, time.Now())
+		got, _ := p.Pick(policy.CredentialRequest{Operation: subscribers, Resource: policy.Core, Left: c.left}, time.Now())
 		equal(t, c.name, got.Account, c.want)
-		if again, _ := p.Pick(Request{Operation: subscribers, Resource: policy.Core}, time.Now()); again.Class != got.Class {
+		if again, _ := p.Pick(policy.CredentialRequest{Operation: subscribers, Resource: policy.Core}, time.Now()); again.Class != got.Class {
 			t.Errorf("%s: the next request uses %s", c.name, again.Account)
 		}
 	}
@@ -137,7 +137,7 @@ func TestPickPrefersClearlyLargerBudgets(t *testing.T) {
 func TestPickReadsBudgetsWithoutItsLock(t *testing.T) {
 	p := poolOf("user", "second")
 	called := false
-	p.Pick(Request{Operation: subscribers, Left: func(policy.Caller) (int, bool) {
+	p.Pick(policy.CredentialRequest{Operation: subscribers, Left: func(policy.Caller) (int, bool) {
 		called = true
 		if !p.mu.TryLock() {
 			t.Fatal("Pick holds its lock")
@@ -186,17 +186,17 @@ func TestNoClientTokenGetsTheClassOfAnApp(t *testing.T) {
 // answered sends a request with the first credential of a pool, which is answered with a status at once. A status of 0 is no
 // response. It reports whether the request is repeated.
 func (p *Pool) answered(sent time.Time, status int) (repeated bool) {
-	s := &Sent{held: &p.held[0], health: p.health, use: Use{Safe: true, Repeatable: true}, at: sent}
+	s := &Sent{held: &p.held[0], health: p.health, use: policy.CredentialUse{Safe: true, Repeatable: true}, at: sent}
 	return s.End(subscribers, status, false)
 }
 
 // mustBegin begins a request, and checks that no second request may begin: they test whether the credential works.
 func mustBegin(t *testing.T, p *Pool) *Sent {
 	t.Helper()
-	class, use := p.held[0].Class, Use{Safe: true, Repeatable: true}
+	class, use := p.held[0].Class, policy.CredentialUse{Safe: true, Repeatable: true}
 	sent, err := p.Begin(class, use)
 	noError(t, err)
-	if _, err := p.Begin(class, use); !errors.Is(err, ErrBusy) {
+	if _, err := p.Begin(class, use); !errors.Is(err, policy.ErrCredentialBusy) {
 		t.Errorf("two requests test the credential: %v", err)
 	}
 	return sent
@@ -212,8 +212,8 @@ func expectQuarantine(t *testing.T, what string, p *Pool, times int, remains tim
 	if len(got) != 1 || got[0].Times != times || time.Until(got[0].Until) != remains {
 		t.Errorf("%s: quarantine %+v, want %d times and %v", what, got, times, remains)
 	}
-	var unusable *UnusableError
-	if _, err := p.Begin(p.held[0].Class, Use{}); remains > 0 && (!errors.As(err, &unusable) || unusable.Name != "user") {
+	var unusable *policy.UnusableError
+	if _, err := p.Begin(p.held[0].Class, policy.CredentialUse{}); remains > 0 && (!errors.As(err, &unusable) || unusable.Name != "user") {
 		t.Errorf("%s: a request is sent in quarantine: %v", what, err)
 	}
 }
@@ -257,7 +257,7 @@ func TestSingle401OfAnAcceptedCredentialQuarantinesNothing(t *testing.T) {
 					t.Fatal("one 401 counts")
 				}
 			}
-			noError(t, p.Await(t.Context(), time.Now().Add(time.Minute), p.held[0].Class, Use{Safe: true, Repeatable: true}))
+			noError(t, p.Await(t.Context(), time.Now().Add(time.Minute), p.held[0].Class, policy.CredentialUse{Safe: true, Repeatable: true}))
 			if mustBegin(t, p).End(subscribers, status, false) {
 				t.Errorf("%d: the confirming request is repeated", status)
 			}
@@ -299,7 +299,7 @@ func TestProbeWithoutResponsePermitsAnotherProbe(t *testing.T) {
 		for range 3 {
 			probe := mustBegin(t, p)
 			p.answered(time.Now().Add(-time.Second), 0) // sent before the probe
-			if _, err := p.Begin(p.held[0].Class, Use{}); err == nil {
+			if _, err := p.Begin(p.held[0].Class, policy.CredentialUse{}); err == nil {
 				t.Error("two probes permitted")
 			}
 			time.Sleep(time.Second)
@@ -315,7 +315,7 @@ func TestHiddenTargetsAreBounded(t *testing.T) {
 	p := poolOf("user", "second")
 	caller, now := p.held[0].Caller, time.Now()
 	for i := range 3 * maxHidden {
-		p.OnHidden(caller, Request{Operation: subscribers, Path: fmt.Sprint(i)}, 404, false, now)
+		p.OnHidden(caller, policy.CredentialRequest{Operation: subscribers, Path: fmt.Sprint(i)}, 404, false, now)
 	}
 	if n := p.health.hidden.Len(); n > maxHidden {
 		t.Errorf("%d hidden targets, want at most %d", n, maxHidden)
@@ -441,14 +441,14 @@ func botPool(s *Source) *Pool {
 }
 
 // request sends a request as the proxy does, and returns the status for the client, or 0 with the reason.
-func (a *slowAPI) request(p *Pool, u Use, wait time.Duration) (status int, err error) {
+func (a *slowAPI) request(p *Pool, u policy.CredentialUse, wait time.Duration) (status int, err error) {
 	by := time.Now().Add(wait)
 	for {
 		if err := p.Await(context.Background(), by, p.held[0].Class, u); err != nil {
 			return 0, err
 		}
 		sent, err := p.Begin(p.held[0].Class, u)
-		if errors.Is(err, ErrBusy) {
+		if errors.Is(err, policy.ErrCredentialBusy) {
 			continue
 		}
 		if err != nil {
@@ -510,7 +510,7 @@ func TestTokensServeEveryClientThatWaits(t *testing.T) {
 				}
 				for range e.burst {
 					requests++
-					u := Use{Safe: !e.writes || a.early != http.StatusUnauthorized, Repeatable: true}
+					u := policy.CredentialUse{Safe: !e.writes || a.early != http.StatusUnauthorized, Repeatable: true}
 					clients.Go(func() {
 						if status, err := a.request(pools[e.replica], u, 30*time.Second); status != http.StatusOK {
 							rt.Errorf("%v: got %d, %v", time.Since(began), status, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/cipher"
 	"crypto/sha256"
-	_ "embed"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -19,9 +18,6 @@ import (
 // redisTimeout bounds a call to Redis.
 const redisTimeout = 250 * time.Millisecond
 
-//go:embed token_return.lua
-var returnScript string
-
 // RedisTokens is a [TokenStore] in Redis. It is safe for concurrent use.
 //
 // The two keys of a token share a slot. HASH is the hash of the token's name:
@@ -32,30 +28,29 @@ var returnScript string
 // Tokens are sealed with AES-256-GCM and bound to their name. Redis does not have the key. The store is not a backup:
 // each replica keeps its token in memory and can request another token.
 type RedisTokens struct {
-	client        redis.UniversalClient
-	sealer        cipher.AEAD
-	returnAndFree *redis.Script
+	client redis.UniversalClient
+	sealer cipher.AEAD
 }
 
-// NewRedisTokens returns a store and takes ownership of the client. All replicas need the
-// same secret, of 32 characters or more.
+// NewRedisTokens returns a store. All replicas need the same secret, of 32 characters or more.
 func NewRedisTokens(client redis.UniversalClient, secret []byte) (*RedisTokens, error) {
 	sealer, err := redisclient.NewSealer(secret, "weir installation tokens")
 	if err != nil {
 		return nil, err
 	}
-	return &RedisTokens{client, sealer, redis.NewScript(returnScript)}, nil
+	return &RedisTokens{client, sealer}, nil
 }
-
-// Close closes the client.
-func (s *RedisTokens) Close() error { return s.client.Close() }
 
 func tokenKey(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return "weir:token:{" + hex.EncodeToString(sum[:16]) + "}"
 }
 
-func leaseKey(name string) string { return tokenKey(name) + ":lease" }
+func (s *RedisTokens) lease(name, owner string) redisclient.Lease {
+	return redisclient.Lease{Key: tokenKey(name) + ":lease", Owner: owner, Eval: func(ctx context.Context, script, key string, args ...any) *redis.Cmd {
+		return s.client.Eval(ctx, script, []string{key}, args...)
+	}}
+}
 
 // sealedToken is the plain text of a stored token.
 type sealedToken struct {
@@ -90,26 +85,23 @@ func (s *RedisTokens) Load(ctx context.Context, name string) (AppToken, error) {
 func (s *RedisTokens) Lease(ctx context.Context, name, owner string, lifetime time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
-	err := s.client.SetArgs(ctx, leaseKey(name), owner, redis.SetArgs{Mode: "NX", TTL: lifetime}).Err()
-	if errors.Is(err, redis.Nil) {
-		return false, nil
-	}
-	return err == nil, err
+	leased, _, err := s.lease(name, owner).Acquire(ctx, "", lifetime)
+	return leased, err
 }
 
 // Return implements [TokenStore].
 func (s *RedisTokens) Return(ctx context.Context, name, owner string, t AppToken) error {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
-	var sealed []byte
+	lease := s.lease(name, owner)
 	lifetime := time.Until(t.Expires)
-	if t.Value != "" && lifetime > time.Millisecond {
-		text, err := json.Marshal(sealedToken{t.Value.Reveal(), t.Expires, t.Minted})
-		if err != nil {
-			return err
-		}
-		sealed = s.sealer.Seal(nil, nil, text, []byte(name))
+	if t.Value == "" || lifetime <= time.Millisecond {
+		return lease.Release(ctx)
 	}
-	keys := []string{tokenKey(name), leaseKey(name)}
-	return s.returnAndFree.Run(ctx, s.client, keys, owner, sealed, max(1, lifetime.Milliseconds())).Err()
+	text, err := json.Marshal(sealedToken{t.Value.Reveal(), t.Expires, t.Minted})
+	if err != nil {
+		return err
+	}
+	err = s.client.Set(ctx, tokenKey(name), s.sealer.Seal(nil, nil, text, []byte(name)), lifetime).Err()
+	return errors.Join(err, lease.Release(ctx))
 }

@@ -201,7 +201,7 @@ func (r *Registry) hold(h Held) Caller {
 }
 
 // Authorization returns the header value of the credential. The call may wait for an app's token. The error is an
-// [UnusableError] or the context's error.
+// [policy.UnusableError] or the context's error.
 func (h Held) Authorization(ctx context.Context) (Secret, error) {
 	if h.Source == nil {
 		return h.value(h.Token), nil

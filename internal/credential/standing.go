@@ -2,7 +2,6 @@ package credential
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -166,16 +165,6 @@ func (s *standing) reject(now time.Time) {
 	}
 	*s = standing{state: rejected, minted: s.minted, since: now, next: now.Add(span), refusals: s.refusals + 1}
 }
-
-// Use describes a request for which a credential is used.
-type Use struct {
-	// Safe means that the request may be repeated after any response, and Repeatable that it may be repeated after a 401.
-	// Denied means that the request was denied with the token before the newest one.
-	Safe, Repeatable, Denied bool
-}
-
-// ErrBusy means that the credential must be awaited again, because another request tests it.
-var ErrBusy = errors.New("another request tests the credential")
 
 // pause is the wait for a change of a credential.
 type pause struct {

@@ -201,7 +201,7 @@ func explainWait(r *proxy.Record) string {
 	return fmt.Sprintf("The request waited %s, %s.", durationInWords(r.Waited), why)
 }
 
-// inUse names a budget that clients share, and the clients that used most of it.
+// inUse describes a budget that clients share, and the clients that used most of it.
 func inUse(u *limits.SharedUse) string {
 	kind, scope, _ := strings.Cut(u.Budget, ":")
 	name, amount := "requests of "+u.Budget, func(n int64) string { return strconv.FormatInt(n, 10) }

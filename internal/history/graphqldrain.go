@@ -10,7 +10,7 @@ import (
 	"github.com/weirgate/weir/proxy"
 )
 
-// GraphQLDrain says that the GraphQL budget of an account is almost empty, although its REST budget (core) is almost unused.
+// GraphQLDrain reports that the GraphQL budget of an account is almost empty, although its REST budget (core) is almost unused.
 type GraphQLDrain struct {
 	// Core is the number of requests that REST has left, or zero if no REST request has been sent.
 	Core int `json:"core_remaining"`

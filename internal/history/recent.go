@@ -52,7 +52,7 @@ func (l *recent) add(r *proxy.Record, result Result, now time.Time) {
 	l.slow = l.slow[:min(len(l.slow), slowSize)]
 }
 
-// keep adds a request to a list of bounded length, in place of the oldest.
+// keep adds a request to a list of bounded length, and drops the oldest.
 func keep(list *[]numbered, n numbered, most int) {
 	if len(*list) == most {
 		copy(*list, (*list)[1:])

@@ -5,7 +5,7 @@
 // unsafe. Dialing, reading, writing and waiting for a connection each have a timeout, in addition to the deadlines of
 // the calls. The client writes nothing to standard error.
 //
-// Start with [Open], then [Batcher] and [NewSealer].
+// Start with [Open], then [Batcher], [Lease] and [NewSealer].
 package redisclient
 
 import (
@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -23,12 +24,16 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// These timeouts apply to calls without a deadline.
+// These timeouts apply to calls without a deadline. They are as long as the longest deadline of a call, because a shorter
+// timeout would fail calls while the machine is busy.
 const (
 	dialTimeout = time.Second
-	ioTimeout   = 250 * time.Millisecond
-	poolTimeout = 100 * time.Millisecond
+	ioTimeout   = time.Second
+	poolTimeout = time.Second
 )
+
+// poolSize is the largest number of connections to a node per processor. The ledger and the cache share them.
+const poolSize = 20
 
 // OnConnect is called for every new connection before the client uses the connection. Commands on the argument use that
 // connection. When OnConnect returns an error, the client closes the connection.
@@ -85,7 +90,7 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 		}
 		o.OnConnect = onConnect("")
 		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout, o.PoolSize = dialTimeout, ioTimeout, ioTimeout, poolTimeout, poolSize*runtime.GOMAXPROCS(0)
 		return redis.NewFailoverClient(o), nil
 	case "cluster":
 		o, err := redis.ParseClusterURL(address)
@@ -97,7 +102,7 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 			return redis.NewClient(node)
 		}
 		o.MaxRetries, o.DialerRetries, o.MaxRedirects, o.ContextTimeoutEnabled = -1, 1, 3, true
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout, o.PoolSize = dialTimeout, ioTimeout, ioTimeout, poolTimeout, poolSize*runtime.GOMAXPROCS(0)
 		o.MaintNotificationsConfig = off
 		return redis.NewClusterClient(o), nil
 	}
@@ -110,7 +115,7 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 		o.Dialer = dial.(Dialer)
 	}
 	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = dialTimeout, ioTimeout, ioTimeout, poolTimeout
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout, o.PoolSize = dialTimeout, ioTimeout, ioTimeout, poolTimeout, poolSize*runtime.GOMAXPROCS(0)
 	return redis.NewClient(o), nil
 }
 
@@ -152,11 +157,10 @@ func Masters(ctx context.Context, c redis.UniversalClient) (map[string]redis.Uni
 	return nodes, err
 }
 
-// ReloadNodes makes the client of a cluster ask again which server stores which keys. It does not wait for the answer.
-func ReloadNodes(ctx context.Context, c redis.UniversalClient) {
-	if cluster, ok := c.(*redis.ClusterClient); ok {
-		cluster.ReloadState(ctx)
-	}
+// Moved reports whether a server of a cluster has not run a call, because it does not store the key. [Masters] learns which
+// server does.
+func Moved(err error) bool {
+	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served")
 }
 
 // PingIdle returns an error unless a server responds over every idle connection. The client closes connections that fail,

@@ -49,7 +49,7 @@ func TestOpenSetsTheSameTimeoutsForEveryValidURL(t *testing.T) {
 			t.Errorf("open %s: %v", address, err)
 			continue
 		}
-		want.dials, want.byContext, want.dial, want.read, want.pool = 1, true, time.Second, 250*time.Millisecond, 100*time.Millisecond
+		want.dials, want.byContext, want.dial, want.read, want.pool = 1, true, time.Second, time.Second, time.Second
 		if got := optionsOf(t, c); got != want {
 			t.Errorf("%s: got %+v, want %+v", address, got, want)
 		}

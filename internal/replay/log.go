@@ -567,7 +567,7 @@ func findEntries(d *json.Decoder) error {
 	return expect(d, '[')
 }
 
-// expect reads one token.
+// expect reads a token, and returns an error if it is not the wanted one.
 func expect(d *json.Decoder, want json.Delim) error {
 	t, err := d.Token()
 	if err == nil && t != want {

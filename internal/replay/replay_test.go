@@ -41,6 +41,11 @@ func get(seconds float64, path string, size int64) Request {
 	}
 }
 
+// write sets a subscription.
+func write(seconds float64) Request {
+	return with(get(seconds, "/repos/acme/widgets/subscription", 9), func(r *Request) { r.Method = http.MethodPut })
+}
+
 func with(r Request, change func(*Request)) Request {
 	change(&r)
 	return r
@@ -83,7 +88,7 @@ func TestOutcomesFollowTheLog(t *testing.T) {
 		{"reference data is shared", nil, []Request{get(0, goTemplate, 9), with(get(1, goTemplate, 9), other)}, "1 0 0 1 0 0 1 2"},
 		{"a write makes responses stale", nil, []Request{
 			get(0, "/repos/acme/widgets/subscription", -1),
-			with(get(1, "/repos/acme/widgets/subscription", 9), func(r *Request) { r.Method = http.MethodPut }),
+			write(1),
 			get(2, "/repos/acme/widgets/subscription", -1),
 		}, "0 0 0 3 0 0 3 3"},
 		{"a webhook makes changed responses stale", func(c *Config) { c.Webhooks = true },
@@ -95,6 +100,10 @@ func TestOutcomesFollowTheLog(t *testing.T) {
 		{"a search is not fresh", nil, []Request{get(0, "/search/commits?q=gear", 9), get(1, "/search/commits?q=gear", 9)}, "0 0 1 1 0 0 1 2"},
 		{"a lower limit refuses", func(c *Config) { c.Rules.Primary.User = 1 },
 			[]Request{get(0, members, 9), get(1, members+"?page=2", 9)}, "0 0 0 1 1 0 1 2"},
+		{"writes beyond the client's writes are refused", func(c *Config) {
+			c.Rules.Writes = map[string]policy.ClientWrites{"a": {Client: policy.WriteLimits{PerMinute: 1}}}
+		},
+			[]Request{write(0), write(1)}, "0 0 0 1 1 0 1 2"},
 		{"no limit refuses nothing", func(c *Config) { c.Rules.Primary.User, c.Unlimited = 1, true },
 			[]Request{get(0, members, 9), get(1, members+"?page=2", 9)}, "0 0 0 2 0 0 2 2"},
 		{"a stale response replaces a refusal", func(c *Config) { c.Rules.Primary.User = 1 },

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
-	"math"
 	"net/http"
 	"net/url"
 	"strings"
@@ -245,7 +244,7 @@ func (s *simulation) answer(x *exchange) {
 	if s.answerFromCache(x) {
 		return
 	}
-	if x.identity.Pick != nil && s.pick(x) && s.answerFromCache(x) {
+	if x.identity.Pool != nil && s.pick(x) && s.answerFromCache(x) {
 		return
 	}
 	if x.plan.Coalesces && !x.alone && (x.plan.Cacheable || x.request.TargetHash != "") {
@@ -286,9 +285,6 @@ func (s *simulation) pick(x *exchange) (changed bool) {
 	return true
 }
 
-// alternativeWait is the longest wait for a permit while another credential can be tried, as in package proxy.
-const alternativeWait = 200 * time.Millisecond
-
 // acquire gets a permit and sends the request.
 func (s *simulation) acquire(x *exchange) {
 	if s.Unlimited {
@@ -296,7 +292,7 @@ func (s *simulation) acquire(x *exchange) {
 		return
 	}
 	deadline := x.deadline
-	if soon := s.now.Add(alternativeWait); x.plan.HasAlternative && soon.Before(deadline) {
+	if soon := s.now.Add(proxy.AlternativeWait); x.plan.HasAlternative && soon.Before(deadline) {
 		deadline = soon
 	}
 	claim, caller := x.plan.Claim, x.plan.Caller
@@ -355,10 +351,9 @@ func (s *simulation) receive(x *exchange, p *limits.Permit, requested time.Time)
 	s.settle(x, p, cost, requested)
 	x.result.spent += cost
 	if computing {
-		statistics := s.Statistics
-		pause := min(time.Duration(float64(statistics.First)*math.Pow(statistics.Factor, float64(x.polls))), statistics.Max)
+		pause := s.Statistics.Pause(x.polls)
 		x.polls++
-		x.deadline = s.now.Add(statistics.Budget)
+		x.deadline = s.now.Add(s.Statistics.Budget)
 		s.after(pause, func() {
 			x.result.waited += pause
 			s.acquire(x)

@@ -14,7 +14,8 @@ import (
 // pointsOf returns what the service and the gateway charge for a body.
 func pointsOf(t *tester, body string) (service demand, gateway *policy.Operation) {
 	call := &request{Request: &http.Request{Method: http.MethodPost}, op: t.s.router.byID[graphQLID], graphQL: t.s.readGraphQL([]byte(body))}
-	return t.s.demand(call), policy.Embedded().Operation("graphql").ForBody([]byte(body))
+	read, _ := policy.ParseGraphQL([]byte(body))
+	return t.s.demand(call), policy.Embedded().Operation("graphql").ForCall(read)
 }
 
 // TestPointsOfGraphQLCalls checks the points of Document B section 8.3: five with mutations, one without. A call that the

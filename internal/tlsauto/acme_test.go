@@ -44,9 +44,7 @@ func newSite(t *testing.T, c Config, names Names) *site {
 	expect(t, err)
 	s.Manager = m
 	t.Cleanup(func() {
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
+		m.Close()
 		if t.Failed() {
 			t.Log(s.log)
 		}

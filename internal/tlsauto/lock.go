@@ -8,6 +8,8 @@ import (
 
 	"github.com/caddyserver/certmagic"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/weirgate/weir/internal/redisclient"
 )
 
 const (
@@ -19,27 +21,17 @@ const (
 	lockPause = 500 * time.Millisecond
 )
 
-// lockScript gives the lock to a token if the lock is free or already held by that token.
-var lockScript = redis.NewScript(`
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1`)
-
-// renewScript renews the lease of a token unless the token has lost the lock.
-var renewScript = redis.NewScript(`
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.call('PEXPIRE', KEYS[1], ARGV[2])`)
-
-// unlockScript releases the lock if the token holds it.
-var unlockScript = redis.NewScript(`
-if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
-return 1`)
-
-// lease is a lock of this replica. The lock may have expired without notice.
-type lease struct {
+// lock is a lock of this replica. Its lease may have expired without notice.
+type lock struct {
 	token string
 	stop  func() // releases the lock
+}
+
+// lease returns the lease of a lock. Its calls use the method run or runOnce.
+func (s *redisStorage) lease(name, token string, run runScript) redisclient.Lease {
+	return redisclient.Lease{Key: lockPrefix + name, Owner: token, Eval: func(ctx context.Context, script, key string, args ...any) *redis.Cmd {
+		return run(ctx, redis.NewScript(script), []string{key}, args...)
+	}}
 }
 
 // Lock implements certmagic.Locker. Lock retries until the context ends, also while Redis does not respond.
@@ -64,8 +56,8 @@ func (s *redisStorage) Lock(ctx context.Context, name string) error {
 // TryLock implements certmagic.TryLocker.
 func (s *redisStorage) TryLock(ctx context.Context, name string) (bool, error) {
 	token := rand.Text()
-	locked, err := s.run(ctx, lockScript, []string{lockPrefix + name}, token, leaseTTL.Milliseconds()).Int()
-	if err != nil || locked == 0 {
+	locked, _, err := s.lease(name, token, s.run).Acquire(ctx, "", leaseTTL)
+	if err != nil || !locked {
 		return false, err
 	}
 	s.mu.Lock()
@@ -75,7 +67,7 @@ func (s *redisStorage) TryLock(ctx context.Context, name string) (bool, error) {
 	}
 	held, cancel := context.WithCancel(s.ctx)
 	released := make(chan struct{})
-	s.held[name] = lease{token, func() { cancel(); <-released }}
+	s.held[name] = lock{token, func() { cancel(); <-released }}
 	s.leasing.Go(func() {
 		defer close(released)
 		s.renew(held, name, token)
@@ -85,17 +77,17 @@ func (s *redisStorage) TryLock(ctx context.Context, name string) (bool, error) {
 
 // renew renews a lock until ctx ends, and then releases the lock. If the lock is lost, renew returns earlier.
 func (s *redisStorage) renew(ctx context.Context, name, token string) {
+	lease := s.lease(name, token, s.runOnce)
 	tick := time.NewTicker(renewInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			_ = s.runOnce(context.Background(), unlockScript, []string{lockPrefix + name}, token) // after an error the lease expires
+			_ = lease.Release(context.Background()) // after an error the lease expires
 			return
 		case <-tick.C:
 		}
-		renewed, err := s.runOnce(ctx, renewScript, []string{lockPrefix + name}, token, leaseTTL.Milliseconds()).Int()
-		if err == nil && renewed == 0 {
+		if renewed, err := lease.Renew(ctx, leaseTTL); err == nil && !renewed {
 			s.log.Warn("certificate lock lost: its lease has expired", "lock", name)
 			return
 		}
@@ -116,7 +108,7 @@ func (s *redisStorage) Unlock(_ context.Context, name string) error {
 
 // fence returns the lock that guards a key, and this replica's token for the lock. Both are empty if the key belongs to
 // no order of this replica.
-func (s *redisStorage) fence(key string) (lock, token string) {
+func (s *redisStorage) fence(key string) (name, token string) {
 	parts := strings.Split(key, "/") // certificates/ISSUER/NAME/FILE
 	if len(parts) < 3 || parts[0] != "certificates" {
 		return "", ""

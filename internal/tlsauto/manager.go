@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -75,7 +74,8 @@ func NewManager(c Config, names Names) (*Manager, error) {
 	m.current.Store(&served{})
 	if err := m.Change(names); err != nil {
 		m.stop()
-		return nil, errors.Join(err, m.config.Storage.Close())
+		m.config.Storage.Close()
+		return nil, err
 	}
 	m.cache = certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert:   func(certmagic.Certificate) (*certmagic.Config, error) { return m.magic.Load(), nil },
@@ -233,11 +233,11 @@ func (m *Manager) Expiries() map[string]time.Time {
 }
 
 // Close stops all orders and renewals, releases the locks and closes the storage.
-func (m *Manager) Close() error {
+func (m *Manager) Close() {
 	m.stop()
 	m.running.Wait()
 	m.cache.Stop()
-	return m.config.Storage.Close()
+	m.config.Storage.Close()
 }
 
 // TLS returns the configuration for a listener: TLS 1.2 or later, Go's default cipher suites, HTTP/2, and

@@ -67,7 +67,7 @@ func TestChangedFilesAreReloaded(t *testing.T) {
 		pair, _, _ := writePair(t, dir, 1, newKey(t), name)
 		m, err := NewManager(Config{Storage: NewMemory(), Log: slog.New(slog.NewTextHandler(&log, nil))}, Names{Pairs: []Pair{pair}})
 		expect(t, err)
-		defer func() { _ = m.Close() }()
+		defer m.Close()
 		_, certificate, key := writePair(t, t.TempDir(), 2, newKey(t), name)
 		for _, step := range []struct {
 			name string
@@ -106,7 +106,7 @@ func TestPairIsSelectedByServerName(t *testing.T) {
 	only, _, _ := writePair(t, t.TempDir(), 4, odd, "only.example.com")
 	m, err := NewManager(Config{Storage: NewMemory(), Log: slog.New(slog.DiscardHandler)}, Names{Pairs: []Pair{other, one, wild, only}})
 	expect(t, err)
-	defer func() { _ = m.Close() }()
+	defer m.Close()
 	ends := m.Expiries()
 	if until := time.Until(ends[name]); len(ends) != 3 || until < 364*24*time.Hour || until > 365*24*time.Hour {
 		t.Errorf("expiries %v", ends)

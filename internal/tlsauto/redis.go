@@ -94,11 +94,11 @@ type redisStorage struct {
 	ctx     context.Context // ends when the storage is closed
 	stop    context.CancelFunc
 	mu      sync.Mutex
-	held    map[string]lease // by the name of the lock
+	held    map[string]lock // by the name of the lock
 	leasing sync.WaitGroup
 }
 
-// NewRedis returns a storage in Redis, which closes the client. With a secret, values are sealed; all replicas must
+// NewRedis returns a storage in Redis. With a secret, values are sealed; all replicas must
 // have the same secret. A secret that is too short is an error.
 func NewRedis(client redis.UniversalClient, secret []byte, log *slog.Logger) (Storage, error) {
 	aead, err := redisclient.NewSealer(secret, "weir tls storage")
@@ -106,19 +106,21 @@ func NewRedis(client redis.UniversalClient, secret []byte, log *slog.Logger) (St
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &redisStorage{client: client, sealer: sealer{aead}, log: log, ctx: ctx, stop: stop, held: map[string]lease{}}
+	s := &redisStorage{client: client, sealer: sealer{aead}, log: log, ctx: ctx, stop: stop, held: map[string]lock{}}
 	s.reader = reader{s.keys, s.get}
 	return s, nil
 }
 
 // Close implements Storage.
-func (s *redisStorage) Close() error {
+func (s *redisStorage) Close() {
 	s.mu.Lock() // no lease starts after stop
 	s.stop()
 	s.mu.Unlock()
 	s.leasing.Wait()
-	return s.client.Close()
 }
+
+// runScript is the signature of the methods run and runOnce.
+type runScript func(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd
 
 // run runs an idempotent script and repeats it while Redis does not respond.
 func (s *redisStorage) run(ctx context.Context, script *redis.Script, keys []string, args ...any) *redis.Cmd {

@@ -75,7 +75,8 @@ func serveReplica(spec string) error {
 	go func() { _ = http.Serve(plain, m.Redirect(secure.Addr(), plain.Addr(), http.NotFoundHandler())) }()
 	m.Start(secure.Addr(), plain.Addr())
 	_, _ = io.Copy(io.Discard, os.Stdin)
-	return m.Close()
+	m.Close()
+	return nil
 }
 
 func startReplica(t *testing.T, r replica, log io.Writer) {

@@ -16,8 +16,8 @@ import (
 // Storage holds certificates, accounts and locks.
 type Storage interface {
 	certmagic.Storage
-	// Close releases all locks and connections of the storage.
-	Close() error
+	// Close releases all locks of the storage.
+	Close()
 }
 
 // NewFolder returns a storage in a folder. Processes with a common file system may share the folder. Only the owner of
@@ -27,7 +27,7 @@ func NewFolder(path string) Storage { return folder{&certmagic.FileStorage{Path:
 type folder struct{ *certmagic.FileStorage }
 
 // Close implements Storage.
-func (folder) Close() error { return nil }
+func (folder) Close() {}
 
 // NewMemory returns a storage in memory. Every start of the process orders new certificates.
 func NewMemory() Storage {
@@ -49,7 +49,7 @@ type value struct {
 }
 
 // Close implements Storage.
-func (*memory) Close() error { return nil }
+func (*memory) Close() {}
 
 // Store implements certmagic.Storage.
 func (m *memory) Store(_ context.Context, key string, data []byte) error {

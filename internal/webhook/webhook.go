@@ -323,7 +323,7 @@ func (s bodySigner) verify(h http.Header) (matching []byte, err error) {
 	return matching, nil
 }
 
-// parse reads the repository, the organization, the branch and the webhook of a ping from JSON or from a form (section 6.3).
+// parse reads the repository, the organization, the branch and the webhook of a ping from JSON or from a form (sections 6.1 and 6.3).
 func (e *Event) parse(contentType string, body []byte) error {
 	if media, _, _ := strings.Cut(contentType, ";"); strings.EqualFold(strings.TrimSpace(media), "application/x-www-form-urlencoded") {
 		form, err := url.ParseQuery(string(body))

@@ -89,7 +89,7 @@ func startMasters(t *testing.T, nodes ...*node) []*node {
 	testservers.Eventually(t, "all nodes have joined the cluster", func(ctx context.Context) bool {
 		for _, n := range nodes {
 			text, _ := n.ClusterInfo(ctx).Result()
-			if !strings.Contains(text, "cluster_state:ok") || !strings.Contains(text, fmt.Sprint("cluster_known_nodes:", len(nodes))) {
+			if !strings.Contains(text, "cluster_slots_assigned:16384") || !strings.Contains(text, fmt.Sprint("cluster_known_nodes:", len(nodes))) {
 				return false
 			}
 		}
@@ -120,6 +120,7 @@ func TestClusterLosesNoSpends(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	t.Run("a moved slot refuses nothing", func(t *testing.T) { movedSlotRefusesNothing(t, nodes) })
 	t.Run("a failover keeps spends", func(t *testing.T) { failoverKeepsSpends(t, nodes) })
 }
 
@@ -143,6 +144,21 @@ func newAccountWaits(t *testing.T, nodes []*node) {
 		if d.Granted != (c.wait == 0) || !d.Granted && (time.Now().Add(d.Wait).Before(before.Add(c.wait-rounding)) || d.Wait > c.wait+rounding) {
 			t.Errorf("%d replicas, %d accounts: got %+v, a wait of %v; want %v", c.replicas, c.accounts, d, d.Wait, c.wait)
 		}
+	}
+}
+
+// movedSlotRefusesNothing moves the slot of an account that the client of the ledger knows at another master.
+func movedSlotRefusesNothing(t *testing.T, nodes []*node) {
+	l := openCluster(t, nodes)
+	const name = "moved"
+	slot := slotOf(name)
+	to := (slot*masters/16384 + 1) % masters
+	for _, n := range nodes[:masters] {
+		runOn(t, n, "cluster", "setslot", slot, "node", runOn(t, nodes[to], "cluster", "myid"))
+	}
+	claim := limits.Claim{ID: 1, Account: name, Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
+	if d := l.Admit(t.Context(), claim); !d.Granted {
+		t.Errorf("after the move: %+v", d)
 	}
 }
 

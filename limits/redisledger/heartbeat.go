@@ -274,19 +274,22 @@ func (l *Ledger) indexAccounts(ctx context.Context) error {
 	return nil
 }
 
-// Join registers this replica, and retries until Redis responds or ctx ends. All replicas derive account names from the
+// Join registers this replica, and retries until all shards respond or ctx ends. All replicas derive account names from the
 // returned secret. If Redis does not respond, the replica starts without Redis: it has another secret and may use a part
 // of each limit, until [Ledger.Run] reaches Redis.
 func (l *Ledger) Join(ctx context.Context) (secret []byte) {
 	for {
 		l.reconnect(ctx)
 		err := l.heartbeat(ctx)
-		if err == nil {
+		if err == nil && !l.isLost() { // a young cluster has shards that do not serve yet
 			l.warnOfEviction(ctx)
 			break
 		}
 		select {
 		case <-ctx.Done():
+			if l.isRegistered() { // other shards are lost
+				break
+			}
 			home, _ := l.addressOf(ctx, sharedPrefix)
 			l.markLost(home, err)
 			l.mu.Lock()

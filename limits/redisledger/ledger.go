@@ -117,6 +117,9 @@ func New(c Config) (*Ledger, error) {
 	return l, nil
 }
 
+// Redis returns the client of the ledger. Another user of the client must end before Close.
+func (l *Ledger) Redis() redis.UniversalClient { return l.Client }
+
 // Close waits for background calls and closes the connections.
 func (l *Ledger) Close() error {
 	l.mu.Lock()

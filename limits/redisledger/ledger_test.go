@@ -3,9 +3,11 @@ package redisledger
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -152,6 +154,31 @@ func TestRegisterWarnsOfEviction(t *testing.T) {
 			t.Errorf("policy %s, memory %s: got a warning %v, want %v: %s", c.policy, c.memory, warned, c.warns, log.String())
 		}
 	}
+}
+
+// A call may take almost a second, also if more calls wait than the client has connections.
+func TestCallsOfManyAccountsMayTakeASecond(t *testing.T) {
+	socket := testservers.Redis(t) // the test pauses it
+	l, err := New(Config{URL: "unix://" + socket, Replica: "r1", Rules: defaultRules(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	l.Join(t.Context())
+	time.Sleep(relearningMin)
+	if err := l.Client.Do(t.Context(), "client", "pause", 500).Err(); err != nil {
+		t.Fatal(err)
+	}
+	var claims sync.WaitGroup
+	for i := range 100 {
+		claims.Go(func() {
+			c := limits.Claim{ID: uint64(i + 1), Account: fmt.Sprint(i), Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
+			if d := l.Admit(t.Context(), c); !d.Granted {
+				t.Errorf("account %d: %+v", i, d)
+			}
+		})
+	}
+	claims.Wait()
 }
 
 func TestReplicasShareTheLimitOfATag(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
 )
 
@@ -200,12 +201,12 @@ func (l *Ledger) roundTrip(ctx context.Context, a *account, e *entry) error {
 			}
 			entries = again
 		}
-		return unavailable(errors.New("the account changed during four round trips"))
+		return unavailable(errors.New("the account changed or moved during four round trips"))
 	})
 }
 
-// roundTripOnce runs roundtrip.lua once. It returns the entries of a further round trip, if Redis has lost data or another
-// replica has changed the cool-down at the same time.
+// roundTripOnce runs roundtrip.lua once. It returns the entries of a further round trip, if Redis has lost data, another server of a
+// cluster stores the account, or another replica has changed the cool-down at the same time.
 func (l *Ledger) roundTripOnce(ctx context.Context, a *account, entries []*entry) (again []*entry, err error) {
 	forced := slices.ContainsFunc(entries, func(e *entry) bool { return e.heartbeat || e.leave })
 	if !forced && l.lostFor(ctx, l.keysOf(a.name)[0]) {
@@ -250,6 +251,9 @@ func (l *Ledger) roundTripOnce(ctx context.Context, a *account, entries []*entry
 	if err != nil || answer.Missing {
 		// Redis may have executed the call, so the leases keep only the tokens that the call kept.
 		maps.Copy(a.touched, x.touched)
+	}
+	if redisclient.Moved(err) {
+		return entries, nil
 	}
 	return again, err
 }

@@ -84,8 +84,8 @@ func (l *Ledger) onServer(ctx context.Context, key string, do func(to server) er
 		}
 	}
 	err = do(server{node, s, l.processOf(s)})
-	if redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") {
-		redisclient.ReloadNodes(ctx, l.Client)
+	if redisclient.Moved(err) {
+		_, _ = redisclient.Masters(ctx, l.Client)
 	}
 	return address, err
 }

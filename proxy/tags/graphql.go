@@ -31,7 +31,7 @@ func OfNodes(body []byte) (tags []string) {
 const (
 	graphQLOperation = "graphql"
 	allQueries       = "op:" + graphQLOperation
-	// anyObject stands for a repository or an organization that a query may reach without naming it.
+	// anyObject replaces the name of a repository or an organization that a query may reach without naming it.
 	anyObject = "?"
 )
 

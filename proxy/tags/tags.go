@@ -48,7 +48,7 @@ type Question struct {
 //
 // Responses about unfinished states also have the tag "unfinished", which nothing but operators purges.
 //
-// Operations of the documents also have these tags, because the documents say which operations a call changes:
+// Operations of the documents also have these tags, because the documents list the operations that a call changes:
 //
 //	ID/VALUE/VALUE        of an operation and its path parameters            writes
 //	ID/?                  of an operation, parameters unknown                writes, events
@@ -335,7 +335,7 @@ func inTag(path string) string {
 // at returns the tag of an operation's responses in one repository or organization.
 func at(op *policy.Operation, where string) string { return "op:" + op.ID + "@" + where }
 
-// OfEvent returns the tags that a webhook event makes stale (design section 6.5). The tags cover the operations
+// OfEvent returns the tags that a webhook event makes stale. The tags cover the operations
 // and the collections that the catalogue lists for the event, in the repository ("owner/name") or otherwise in the
 // organization.
 // A push to another branch than the default branch does not change responses of the documents' operations. Each event
