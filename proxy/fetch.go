@@ -56,8 +56,10 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 		return newer, ending, nil
 	}
 	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: time.Now()}
-	g.endAccess(a, resp.StatusCode)
-	g.endRedirected(a, resp.StatusCode)
+	if resp.StatusCode >= http.StatusMultipleChoices { // the upstream denies the path or has moved its object
+		g.endAccess(a, resp.StatusCode)
+		g.endRedirected(a, resp.StatusCode)
+	}
 	g.deleteOldPart(a, resp)
 	switch {
 	case a.computed() && resp.StatusCode == http.StatusAccepted:

@@ -27,7 +27,6 @@
 //	    authorize           question.go
 //	      checkToken        question.go
 //	  newAttempt            attempt.go
-//	  answerFromLedger      ratelimit.go
 //	  answerFromCache       attempt.go
 //	    usableEntry         attempt.go
 //	      lookup            attempt.go
@@ -274,7 +273,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a := g.newAttempt(ex, q)
-	if g.answerFromLedger(a) || g.answerFromCache(a) {
+	if q.match.Operation.ID == rateLimitOperation && g.answerFromLedger(a) || g.answerFromCache(a) {
 		return
 	}
 	if other := g.chooseByBudget(a); other != a { // the cache may have an entry for another credential

@@ -140,8 +140,10 @@ func (g *Gateway) beginToken(a *attempt) (end func(status int), err error) {
 // makeReady waits for the credential, acquires a permit, and prepares the request. A request with an unusable credential gets no
 // permit, because a request that is not sent must reserve no quota.
 func (g *Gateway) makeReady(a *attempt, out *http.Request, caller policy.Caller, first bool) (*permitted, error) {
-	if err := g.refuseHeavy(a); err != nil {
-		return nil, err
+	if a.graphQL != nil {
+		if err := g.refuseHeavy(a); err != nil {
+			return nil, err
+		}
 	}
 	for {
 		if err := g.awaitCredential(a); err != nil {
