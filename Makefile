@@ -42,8 +42,8 @@ LONGER = WEIR_SCENARIOS=200 WEIR_HTTP_SCENARIOS=25 WEIR_CANCELLATIONS=1500 WEIR_
 # shorter tests: the random walk, TestNoLimitIsExceededOverRedis, TestNoLimitIsExceededOverHTTP, TestFollowersOfALargeBody.
 RACELESS = ^Test(EachOpenDefect|ScopesOverTheWholeAPI|AgentsLeave|StepsOfTheRedisClock|ReplicasTogether|NoLimitIsExceededByManyReplicas|ClientsShareALargeBody|ADay|AFleetOfGH|PollingCosts|SaturationUsesTheLimitsOverHTTP)
 
-# The end-to-end tests that measure memory run without the race detector, which needs much memory itself.
-MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory|TestSilentTrafficNeedsLittleMemory)$$
+# The end-to-end tests that measure memory or speed run without the race detector, which needs much of both.
+MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory|TestSilentTrafficNeedsLittleMemory|TestDistantDownloadIsFast)$$
 
 .PHONY: help build demo test race variants simulations mutants e2e lint vuln check fuzz bench bench-go bench-compare bench-limits bench-scale bench-savings bench-tokens floods shares soak conformance clients refusals judge h2spec generate rules release deploy-check adjacent cover fmt clean needs
 
@@ -150,6 +150,7 @@ bench-tokens: ## Send WEIR_TOKENS (300,000) made-up tokens to a gateway, and mea
 
 floods: build ## Attack bin/weir with floods for WEIR_FLOOD_PHASE (10s) each and send 1 GiB, and measure other clients and memory: 15 minutes.
 	@.ci/need gh
+	@.ci/need ip iproute2
 	WEIR_FLOOD_PHASE=$${WEIR_FLOOD_PHASE:-10s} WEIR_BINARY="$(CURDIR)/bin/weir" $(GO) test -tags e2e -count=1 -timeout 60m -v -run '$(MEASURED)' ./e2e
 
 shares: needs ## Run a script without a pause, gh and a job on one account for half an hour, and draw docs/shares.svg.

@@ -147,6 +147,11 @@ func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *En
 	if s.shared == nil || e != nil && !purged && e.Fresh(time.Now()) {
 		return e, purged
 	}
+	return s.LookupShared(ctx, key, request, e, purged)
+}
+
+// LookupShared is the part of Lookup that reads the shared tier. e and purged are the result for memory.
+func (s *Store) LookupShared(ctx context.Context, key Key, request http.Header, e *Entry, purged bool) (*Entry, bool) {
 	s.restoring.RLock()
 	deletions := s.deletions
 	s.restoring.RUnlock()

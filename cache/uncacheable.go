@@ -51,30 +51,21 @@ func (m *Memory) MarkCacheable(operation string, key Key) {
 	u.keys.Remove(key)
 }
 
-// Uncacheable reports whether the last response for a key could not be stored. Requests for such a
-// key need not wait for each other.
-func (m *Memory) Uncacheable(key Key) bool {
-	u := &m.uncacheable
+// Uncacheable reports what earlier responses predict. If last is set, the last response for the key could not be stored, and
+// requests for the key need not wait for each other. If skip is set, a look-up of the key in the shared tier would probably
+// miss: the key or its operation is marked. For a marked operation, one look-up per second checks whether another replica
+// stores the response now.
+func (m *Memory) Uncacheable(operation string, key Key) (last, skip bool) {
+	u, now := &m.uncacheable, time.Now()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	until, ok := u.keys.Get(key)
-	return ok && time.Now().Before(until)
-}
-
-// SkipShared reports whether requests skip the look-up of the key in the shared tier. Marked keys
-// and keys of marked operations would probably miss. For a marked operation, one look-up per second
-// checks whether another replica stores the response now.
-func (m *Memory) SkipShared(operation string, key Key) bool {
-	if m.Uncacheable(key) {
-		return true
+	if until, ok := u.keys.Get(key); ok && now.Before(until) {
+		return true, true
 	}
-	u, now := &m.uncacheable, time.Now().Unix()
-	u.mu.Lock()
-	defer u.mu.Unlock()
 	run := u.operations[operation]
 	if run.length < uncacheableRun {
-		return false
+		return false, false
 	}
-	u.operations[operation] = operationRun{run.length, now}
-	return run.probed == now
+	u.operations[operation] = operationRun{run.length, now.Unix()}
+	return false, run.probed == now.Unix()
 }

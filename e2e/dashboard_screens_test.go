@@ -48,10 +48,13 @@ func TestDashboardURLsHoldScreenAndFilters(t *testing.T) {
 	page.eventually("a client links to its operations", `location.hash.includes("by=operation") && document.getElementById("spend-name").innerText === "Operation" && document.getElementById("spending-answer").innerText.includes(" spent ")`)
 	page.do(chromedp.Click(chromedp.CSS("#spend tr:first-child .late .link")))
 	page.eventually("the number of requests links to the requests", `location.hash.includes("#requests?") && location.hash.includes("operation=") && location.hash.includes("client=")`)
+	visit(page, "spending?by=version")
+	page.eventually("the costs are grouped by version", `document.getElementById("spend-name").innerText === "API version"`)
 	visit(page, "budgets")
+	page.eventually("the answer names the budget with the highest risk", `(([name, budget]) => document.getElementById("budgets-answer").innerText.startsWith("Yes. " + budget + " of " + name + " "))([...document.querySelectorAll("#budget-rows tr .cut")].map(e => e.innerText))`)
 	page.do(chromedp.Click(chromedp.CSS("#budget-rows tr .link")))
 	page.eventually("an account links to its clients", `location.hash.includes("#spending?account=") && document.querySelectorAll("#spend tr").length > 0`)
-	page.eventually("the hour before is compared", `/[▲▼] \d+ %/.test(document.getElementById("spend").innerText) && /[▲▼] \d+ % against the hour before/.test(document.getElementById("spending-tiles").innerText)`)
+	page.eventually("the hour before is compared", `/[▲▼]\s\d+\s%/.test(document.getElementById("spend").innerText) && /[▲▼]\s\d+\s% against the hour before/.test(document.getElementById("spending-tiles").innerText)`)
 }
 
 func TestDashboardIsUsableByKeyboard(t *testing.T) {

@@ -94,7 +94,7 @@ func checkCoolDowns(page *browser, gateway, service string) {
 	for _, token := range []string{"tok-member", "tok-outsider", "tok-security-manager"} {
 		get(page, gateway+"/orgs/acme/members", "Authorization: Bearer "+token)
 		rows := fmt.Sprintf(`document.querySelectorAll("#cooldowns .row").length === %d`, len(took)+1)
-		took = append(took, page.eventually("the cool-down is shown", rows+` && /then one probe request[^]*\d+ s/.test(document.getElementById("cooldowns").innerText)`))
+		took = append(took, page.eventually("the cool-down is shown", rows+` && /then one probe request[^]*\d+\ss/.test(document.getElementById("cooldowns").innerText)`))
 		if slices.Min(took) <= 2*time.Second {
 			break
 		}
@@ -114,14 +114,20 @@ func TestDashboardReconnects(t *testing.T) {
 	first.signal(syscall.SIGTERM)
 	_ = first.exited()
 	page.eventually("the page shows the lost connection", `document.getElementById("live").innerText === "reconnecting"`)
-	page.eventually("the page says how old its data are", `/data of \d\d:\d\d:\d\d, \d+ s ago/.test(document.getElementById("banner").innerText)`)
-	for _, screen := range []string{"budgets", "spending", "system", "requests"} {
+	page.eventually("the page says how old its data are", `/data of \d\d:\d\d:\d\d, [1-9]\d*\ss ago/.test(document.getElementById("banner").innerText)`)
+	for _, screen := range []string{"budgets", "spending", "requests", "system"} {
 		value[string](page, fmt.Sprintf("location.hash = %q", screen))
 		page.eventually("the answer is unknown on "+screen, fmt.Sprintf(`document.getElementById("%s-answer").innerText.startsWith("Unknown. The gateway has not responded since") && document.getElementById("%[1]s-answer").dataset.tone === "bad"`, screen))
+	}
+	before, store := textOf(page, "#banner"), textOf(page, "#store")
+	page.eventually("time passes", fmt.Sprintf(`document.getElementById("banner").innerText !== %q`, before))
+	if text := textOf(page, "#store"); text != store || !strings.Contains(text, "state unknown") {
+		t.Errorf("without the gateway, the store has changed from %s to %s", store, text)
 	}
 	page.screenshot("disconnected-1440-light", true)
 	second := startDemo(t, "--traffic", "off", "--admin", address)
 	page.eventually("the page is live again", live)
+	visit(page, "requests")
 	get(t, second.gateway+"/gitignore/templates")
 	page.eventually("the page shows a new request", `document.querySelectorAll("#request-rows tr").length === 1`)
 	page.expect("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")

@@ -123,6 +123,25 @@ func (h *quietHost) check(t *testing.T, address, path string, i int) {
 	}
 }
 
+// serveProxied starts a gateway with a forward proxy for clients without a key. It returns a function that returns a client of the
+// proxy.
+func serveProxied(t *testing.T, config string) (weir *replica, through func(http2 bool) *http.Client) {
+	t.Helper()
+	dir, proxy := t.TempDir(), testservers.FreeAddress(t)
+	file := write(t, filepath.Join(dir, "weir.yaml"), config)
+	if text, code := command(t, "ca", "init", "--config", file, "--out", dir); code != 0 {
+		t.Fatal(text)
+	}
+	write(t, file, config+fmt.Sprintf("proxy: {listen: %q, allow: [127.0.0.1], ca: {certificate: weir-ca.crt, key: weir-ca.key}}\n", proxy))
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(readFile(t, filepath.Join(dir, "weir-ca.crt"))))
+	return serve(t, file), func(http2 bool) *http.Client {
+		return &http.Client{Transport: &http.Transport{
+			Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: proxy}), TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: http2,
+		}}
+	}
+}
+
 // TestDrainEndsSilentRequests opens a stream and a long poll of a host, over the listener and through the forward proxy. Each
 // event arrives at once. After drain.timeout the stream ends as incomplete, the poll gets 503, and the gateway stops.
 func TestDrainEndsSilentRequests(t *testing.T) {
@@ -144,22 +163,10 @@ func TestDrainEndsSilentRequests(t *testing.T) {
 				}
 				<-r.Context().Done()
 			}))
-			dir, proxy := t.TempDir(), testservers.FreeAddress(t)
-			file := filepath.Join(dir, "weir.yaml")
-			config := fmt.Sprintf("upstream: {url: %q}\ndrain: {timeout: 1s}\nhosts: [{name: files.example.com, url: %q, path: /files}]\n", up, up)
-			write(t, file, config)
-			if text, code := command(t, "ca", "init", "--config", file, "--out", dir); code != 0 {
-				t.Fatal(text)
-			}
-			write(t, file, config+fmt.Sprintf("proxy: {listen: %q, allow: [127.0.0.1], ca: {certificate: weir-ca.crt, key: weir-ca.key}}\n", proxy))
-			weir := serve(t, file)
-			roots := x509.NewCertPool()
-			roots.AppendCertsFromPEM([]byte(readFile(t, filepath.Join(dir, "weir-ca.crt"))))
+			weir, through := serveProxied(t, fmt.Sprintf("upstream: {url: %q}\ndrain: {timeout: 1s}\nhosts: [{name: files.example.com, url: %q, path: /files}]\n", up, up))
 			client, base := http.DefaultClient, weir.url+"/files"
 			if way != "listener" {
-				client, base = &http.Client{Transport: &http.Transport{
-					Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: proxy}), TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: way == "proxy with HTTP/2",
-				}}, "https://files.example.com"
+				client, base = through(way == "proxy with HTTP/2"), "https://files.example.com"
 			}
 			stream, err := client.Do(newRequest(t.Context(), http.MethodGet, base+"/events", ""))
 			must(t, err)

@@ -106,6 +106,9 @@ func classifyFile(method, escapedPath, rawQuery string) (Match, error) {
 	if !strings.HasPrefix(escapedPath, "/") {
 		return Match{}, &TargetError{Reason: "the path does not begin with a slash"}
 	}
+	if climbs(escapedPath) {
+		return Match{}, &TargetError{Reason: "the path leads above its root"}
+	}
 	op := &Operation{ID: UnknownID, Method: method, Path: "/…", Auth: "optional"}
 	complete(op)
 	return Match{Operation: op, Path: escapedPath, Query: rawQuery}, nil

@@ -75,6 +75,26 @@ func canonicalSegment(s string) (string, error) {
 // escape percent-encodes all characters except unreserved characters (RFC 3986 section 2.3).
 func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
+// climbs reports whether an upstream may read a path as one above its root, and so above the base URL of a host.
+func climbs(escaped string) bool {
+	if !strings.Contains(escaped, "..") && !strings.Contains(escaped, "%") {
+		return false
+	}
+	depth := 0
+	for part := range strings.SplitSeq(strings.ReplaceAll(decodeFully(escaped), `\`, "/"), "/") {
+		switch part, _, _ = strings.Cut(part, ";"); part { // some servers ignore what follows a semicolon
+		case "..":
+			if depth--; depth < 0 {
+				return true
+			}
+		case "", ".":
+		default:
+			depth++
+		}
+	}
+	return false
+}
+
 // canonicalQuery sorts the parameters by name, keeps the order of equal names, and escapes all parameters in the same
 // way. Semicolons, and percent signs without two hexadecimal digits, are text. They are sent escaped, so the upstream cannot read
 // them in another way.

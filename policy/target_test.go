@@ -12,6 +12,20 @@ import (
 	"pgregory.net/rapid"
 )
 
+// TestFilesStayBelowTheirRoot checks paths of a host, which are otherwise forwarded byte for byte.
+func TestFilesStayBelowTheirRoot(t *testing.T) {
+	for path, passes := range map[string]bool{
+		"/a/../b": true, "//a//b": true, "/a%2Fb%2f..": true, "/a/...": true, "/100%25/x": true, "/a/b/../..": true, "/..a/b": true, "/a/%2e%2e/b": true,
+		"/..": false, "/../b": false, "/a/../../b": false, "/a/%2e%2e/%2E./b": false, "/a/..%2f..%2fb": false, "/a/%252e%252e/%252e%252e/b": false, "//../b": false,
+		`/a/..\..\b`: false, "/a/..%5c..": false, "/a/..;x=1/..;/b": false, "/./../b": false,
+	} {
+		m, err := Files.Classify("GET", path, "")
+		if (err == nil) != passes || passes && m.Path != path {
+			t.Errorf("%s: got %q, %v", path, m.Path, err)
+		}
+	}
+}
+
 // TestClassifyNormalizesOrRefusesPaths covers attack 16 of docs/internals/attacks.md.
 func TestClassifyNormalizesOrRefusesPaths(t *testing.T) {
 	for _, c := range []struct{ name, path, want string }{ // an empty want is a refusal

@@ -146,6 +146,8 @@ func TestClientHostAffectsOnlyItsOwnLinks(t *testing.T) {
 			w.want("link", r.Header.Get("Link"), "<http://"+host+`/x?page=2>; rel="next"`)
 			w.want("hit", strings.Contains(r.Header.Get("Cache-Status"), "weir; hit"), i > 0)
 		}
+		withoutHost := parseResponse(t, strings.Replace(w.raw("GET /gitignore/templates HTTP/1.0\r\n\r\n"), "HTTP/1.0", "HTTP/1.1", 1))
+		w.want("link without a Host field", withoutHost.Header.Get("Link"), "<http://pipe/x?page=2>; rel=\"next\"") // the address of the listener
 		w.want("requests upstream", w.upstreamSaw(), 1)
 	})
 }

@@ -157,10 +157,9 @@ func (g *Gateway) usableEntry(a *attempt) *cache.Entry {
 		a.result.cache = CacheStatus{Forward: a.bypass()}
 		return nil
 	}
-	e, purged := g.lookup(a)
 	now := time.Now()
+	e, purged := g.lookup(a, now)
 	a.result.cache = CacheStatus{Forward: ForwardStale}
-	a.current = g.isCurrent(a, e, purged, now)
 	switch {
 	case a.current, a.isHit(e, purged, now):
 		return e
@@ -198,42 +197,36 @@ func (a *attempt) bypass() ForwardReason {
 	return ForwardBypass
 }
 
-// lookup returns the stored response to the question. If the question is known to have uncacheable responses, lookup
-// reads only the memory tier. If the upstream has refused the credential, all its responses are stale, also those that another
-// replica or an earlier process has stored.
-func (g *Gateway) lookup(a *attempt) (e *cache.Entry, purged bool) {
-	e, purged = g.stored(a)
-	return e, purged || e != nil && g.hasLostAccess(a)
+// lookup returns the stored response to the question, and sets current. If the question is known to have uncacheable responses,
+// lookup reads only the memory tier. If the upstream has refused the credential, all its responses are stale, also those that
+// another replica or an earlier process has stored.
+func (g *Gateway) lookup(a *attempt, now time.Time) (e *cache.Entry, purged bool) {
+	operation := a.match.Operation.ID
+	e, purged = g.Cache.Memory.Lookup(a.key, a.header)
+	a.current = g.isCurrent(a, e, purged, now)
+	if !a.current && (e == nil || purged || !e.Fresh(now)) {
+		a.uncacheable, a.skipShared = g.Cache.Uncacheable(operation, a.key)
+		if a.skipShared = a.skipShared && len(a.cacheControl) == 0; !a.skipShared && g.Cache.IsShared() {
+			e, purged = g.Cache.LookupShared(a.in.Context(), a.key, a.header, e, purged)
+			a.current = g.isCurrent(a, e, purged, now)
+		}
+	}
+	switch {
+	case e != nil:
+		g.Cache.MarkCacheable(operation, a.key)
+		a.uncacheable, a.skipShared = false, false
+		if g.hasLostAccess(a) {
+			purged, a.current = true, false
+		}
+	case a.uncacheable || a.skipShared:
+		a.passCoding()
+	}
+	return e, purged
 }
 
 // hasLostAccess reports whether the upstream refused the credential in its last response.
 func (g *Gateway) hasLostAccess(a *attempt) bool {
 	return a.hasAccess() && g.tokens.HasLostAccess(a.identity.Caller.Class)
-}
-
-// stored is lookup without regard to the access of the credential.
-func (g *Gateway) stored(a *attempt) (e *cache.Entry, purged bool) {
-	if g.WebhookFresh > 0 { // [cache.Store.Lookup] would read the shared tier after the response's lifetime
-		if e, purged = g.Cache.Memory.Lookup(a.key, a.header); g.isCurrent(a, e, purged, time.Now()) {
-			return e, purged
-		}
-	}
-	operation := a.match.Operation.ID
-	if len(a.cacheControl) == 0 && g.Cache.SkipShared(operation, a.key) {
-		a.skipShared = true
-		e, purged = g.Cache.Memory.Lookup(a.key, a.header)
-	} else {
-		e, purged = g.Cache.Lookup(a.in.Context(), a.key, a.header)
-	}
-	if e != nil {
-		g.Cache.MarkCacheable(operation, a.key)
-		a.skipShared = false
-	}
-	a.uncacheable = g.Cache.Uncacheable(a.key)
-	if e == nil && (a.uncacheable || a.skipShared) {
-		a.passCoding()
-	}
-	return e, purged
 }
 
 // passCoding lets the upstream select the content coding of a response that will probably not be stored.

@@ -16,7 +16,9 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/breaker"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/spool"
 )
 
@@ -38,9 +40,9 @@ type Background struct {
 // upstream is what the requests to an upstream have shown. All gateways with the same Background and the same upstream share
 // it, so that it survives a reload.
 type upstream struct {
-	breaker      breaker
-	limitErrors  limitErrors
-	heavyQueries heavyQueries
+	breaker      breaker.Breaker
+	limitErrors  learned.LimitErrors
+	heavyQueries learned.HeavyQueries
 	linkIn304    sync.Map // linkBehavior by operation
 }
 

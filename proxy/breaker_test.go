@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirgate/weir/proxy/breaker"
 )
 
 // breakConn is an upstream that reads a request and then breaks its connection.
@@ -125,7 +127,7 @@ func TestRetryBudgetBoundsRetries(t *testing.T) {
 			w.want("bad", w.get("/users/bad", bearer(strconv.Itoa(i))).StatusCode, 502)
 			w.want("good", w.get("/user", bearer(strconv.Itoa(i))).StatusCode, 200)
 		}
-		w.want("retries", w.upstreamSaw()-2*n, retryBurst+(n-1)/retryCost)
+		w.want("retries", w.upstreamSaw()-2*n, breaker.RetryBurst+(n-1)/breaker.RetryCost)
 		last := w.recent()[1]
 		stage := last.Stages[len(last.Stages)-1]
 		failIf(w, stage.Name != StageRetry || !stage.Failed, "the record has no failed retry: %+v", last.Stages)
@@ -148,7 +150,7 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 		if upstreamProtocol == http1 {
 			uncounted = 1 // a failure on an idle connection is not counted
 		}
-		w.want("requests until then", w.upstreamSaw(), 1+uncounted+maxFailures)
+		w.want("requests until then", w.upstreamSaw(), 1+uncounted+breaker.MaxFailures)
 		next := w.gateway.Config
 		w.want("reachable after a reload", New(next).Reachable(), false)
 		next.Upstream = next.Upstream.JoinPath("other")
@@ -163,13 +165,13 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 			w.refused(r, 503, "does not respond")
 			w.wantHeader(r, "Retry-After: 1", "Cache-Status: weir; detail=breaker")
 		}
-		w.want("requests in five seconds", w.upstreamSaw(), 1+uncounted+maxFailures+5)
+		w.want("requests in five seconds", w.upstreamSaw(), 1+uncounted+breaker.MaxFailures+5)
 		w.want("stored body", w.get("/users/stored").body, "answer")
 		if status := w.recent()[0].Cache.String(); !strings.HasPrefix(status, "weir; fwd=stale; ttl=-") || !strings.HasSuffix(status, "; detail=upstream") {
 			w.Errorf("got Cache-Status %s for the stored response", status)
 		}
 		down.Store(false)
-		time.Sleep(trialInterval)
+		time.Sleep(breaker.TrialInterval)
 		w.want("status of the trial", w.get("/users/new").StatusCode, 200)
 		w.want("status after the trial", w.get("/users/newer").StatusCode, 200)
 		for _, line := range []string{`msg="circuit breaker opened`, `msg="circuit breaker closed`} {
@@ -199,8 +201,8 @@ func TestEachAccountHasItsOwnTrials(t *testing.T) {
 		}
 		open()
 		before := w.upstreamSaw()
-		together(2*maxTrials, func(i int) { w.get("/users/bad", fmt.Sprint("Authorization: Bearer ", i), "Prefer: wait=0") })
-		w.want("concurrent trials", w.upstreamSaw()-before, maxTrials-1)
+		together(2*breaker.MaxTrials, func(i int) { w.get("/users/bad", fmt.Sprint("Authorization: Bearer ", i), "Prefer: wait=0") })
+		w.want("concurrent trials", w.upstreamSaw()-before, breaker.MaxTrials-1)
 	})
 }
 
@@ -210,7 +212,7 @@ func TestClientDisconnectsDoNotOpenTheBreaker(t *testing.T) {
 			<-r.Context().Done()
 		}
 	}).run(t, func(w *world) {
-		for i := range 2 * maxFailures {
+		for i := range 2 * breaker.MaxFailures {
 			for _, request := range []string{
 				"GET /users/slow%d HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer %[1]d\r\n\r\n",
 				"PUT /repos/a/b/subscription HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer %d\r\nTransfer-Encoding: chunked\r\n\r\nno",
@@ -236,7 +238,7 @@ func TestTrialContinuesAfterItsClientDisconnects(t *testing.T) {
 		}
 		down.Store(false)
 		for i := range 5 {
-			time.Sleep(trialInterval)
+			time.Sleep(breaker.TrialInterval)
 			conn := w.dial()
 			_, _ = fmt.Fprintf(conn, "GET /users/back%d HTTP/1.1\r\nHost: g\r\n\r\n", i)
 			time.Sleep(100 * time.Millisecond)
@@ -249,7 +251,7 @@ func TestTrialContinuesAfterItsClientDisconnects(t *testing.T) {
 
 // Idle connections that a restarted upstream closes do not open the breaker, and a retry uses a new connection.
 func TestClosedIdleConnectionsDoNotOpenTheBreaker(t *testing.T) {
-	const n = maxFailures
+	const n = breaker.MaxFailures
 	for _, c := range []struct {
 		name       string
 		concurrent bool

@@ -110,7 +110,7 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 func (g *Gateway) join(a *attempt, skipped int) (c *coalesce.Call, leads bool) {
 	caller := a.identity.Caller
 	q := coalesce.Question{
-		Key: g.callKey(a, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.BeginFetch(a.tags).Since,
+		Key: g.callKey(a, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.Latest(),
 	}
 	return g.Background.calls.Join(q, func(since cache.Generation) bool { return g.Cache.Purged(a.tags(), since) })
 }
@@ -185,7 +185,7 @@ func (g *Gateway) responseOfCall(a *attempt, e *cache.Entry, purged bool, notBef
 
 // fetchForFleet sends the request of the attempt's call, unless another replica already fetches the response.
 func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, coalesce.Ending, error) {
-	if !a.cacheable || a.cacheControl.Has("no-cache") || a.last != nil && a.last.Lifetime == 0 || a.skipShared {
+	if !a.cacheable || a.cacheControl.Has("no-cache") || a.last != nil && a.last.Lifetime == 0 || a.skipShared || !g.Cache.IsShared() {
 		return g.fetch(a, out) // another replica's response would not be used
 	}
 	var s stage

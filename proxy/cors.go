@@ -30,12 +30,17 @@ func (ex *exchange) isPreflight() bool {
 	return ex.in.Method == http.MethodOptions && ex.body == nil && h.Get("Origin") != "" && h.Get("Access-Control-Request-Method") != ""
 }
 
-// answerPreflight permits all methods of the API and all fields that the browser names, because all fields are forwarded.
+// answerPreflight permits the methods of the API, and the method and all fields that the browser names, because all of them are
+// forwarded.
 func (g *Gateway) answerPreflight(ex *exchange) {
 	ex.record.Cache = CacheStatus{Detail: "preflight", Own: true}
 	h := ex.w.Header()
 	g.allowOrigins(h)
-	h.Set("Access-Control-Allow-Methods", allowedMethods)
+	methods := allowedMethods
+	if method := ex.in.Header.Get("Access-Control-Request-Method"); methodLabel(method) == "_OTHER" && httpguts.ValidHeaderFieldName(method) {
+		methods += ", " + method // a method is a token, like the name of a field
+	}
+	h.Set("Access-Control-Allow-Methods", methods)
 	h.Set("Access-Control-Max-Age", preflightAge)
 	var fields []string
 	for _, value := range ex.in.Header["Access-Control-Request-Headers"] {
@@ -48,7 +53,7 @@ func (g *Gateway) answerPreflight(ex *exchange) {
 	if len(fields) > 0 {
 		h.Set("Access-Control-Allow-Headers", strings.Join(fields, ", "))
 	}
-	h.Set("Vary", "Access-Control-Request-Headers")
+	h.Set("Vary", "Access-Control-Request-Headers, Access-Control-Request-Method")
 	g.setWeirHeaders(ex, http.StatusNoContent, h)
 	ex.w.WriteHeader(http.StatusNoContent)
 }

@@ -36,6 +36,9 @@ func TestOwnResponsesAreReadableInBrowsers(t *testing.T) {
 			w.wantHeader(r, "Access-Control-Allow-Origin: *", "Access-Control-Allow-Methods: "+allowedMethods,
 				"Access-Control-Allow-Headers: authorization, x-mcp-readonly, weir-tag", "Access-Control-Max-Age: 86400", "Cache-Status: weir; detail=preflight")
 		}
+		for method, allowed := range map[string]string{"PROPFIND": allowedMethods + ", PROPFIND", "TRACE": allowedMethods, "GET, PROPFIND": allowedMethods} {
+			w.wantHeader(w.do(http.MethodOptions, "/made/up", nil, origin, "Access-Control-Request-Method: "+method), "Access-Control-Allow-Methods: "+allowed)
+		}
 		w.want("OPTIONS of another program", w.do(http.MethodOptions, "/user", nil, origin).StatusCode, http.StatusUnauthorized)
 		w.want("own path", w.do(http.MethodOptions, "/_weir/x", nil, origin, "Access-Control-Request-Method: GET").StatusCode, http.StatusNotFound)
 		w.want("requests upstream", w.upstreamSaw(), 0)

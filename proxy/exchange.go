@@ -20,13 +20,14 @@ import (
 
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
+	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/spool"
 )
 
 // exchange is the client's side of a request in progress. Only the goroutine that serves the request changes the exchange.
 // The exchange is never copied.
 type exchange struct {
-	w            recorder
+	w            inbound.Recorder
 	in           *http.Request
 	body         *inbound.Body // body of in; nil without a body
 	address      netip.Addr    // of the client
@@ -53,7 +54,7 @@ type exchange struct {
 
 // open returns a new exchange.
 func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
-	ex := &exchange{w: newRecorder(w, r, g.Timeout, g.Drain), waitingSince: time.Now(), span: noop.Span{}}
+	ex := &exchange{w: inbound.NewRecorder(w, r, g.Timeout, g.Drain), waitingSince: time.Now(), span: noop.Span{}}
 	ex.in, ex.body = inbound.LimitBody(w, r, g.Timeout, g.BodyTimeout)
 	ex.record = &Record{ID: rand.Text(), Start: ex.waitingSince, Method: methodLabel(r.Method), Route: otherRoute, Upstream: g.Upstream.Hostname()}
 	ex.prefer = parsePrefer(r.Header[preferField])
@@ -169,7 +170,7 @@ func (g *Gateway) screen(r *http.Request) error {
 // isOwnPath reports whether a decoded path is one of Weir's own paths, also below the prefix of the API. Requests for
 // these paths are never forwarded.
 func isOwnPath(path string) bool {
-	path = strings.TrimPrefix(policy.SingleSlashes(path), EnterprisePrefix)
+	path = strings.TrimPrefix(policy.SingleSlashes(path), names.EnterprisePrefix)
 	return path == "/_weir" || strings.HasPrefix(path, "/_weir/")
 }
 
@@ -391,62 +392,3 @@ func otherPreferences(values []string) (others []string) {
 	}
 	return others
 }
-
-// recorder is the client's ResponseWriter, and records the status and the size of the response.
-type recorder struct {
-	http.ResponseWriter
-	status int
-	bytes  int64
-	closes bool // the response closes the connection
-	drain  *inbound.Drain
-}
-
-// newRecorder returns the recorder for the response to a request. The connection closes after a body that another
-// program may frame differently. Such bodies belong to HTTP/1.0 requests, or may have both Content-Length and chunks
-// (RFC 9112 section 6.1). Another program could see a second request in the same bytes.
-func newRecorder(w http.ResponseWriter, r *http.Request, timeout time.Duration, drain *inbound.Drain) recorder {
-	closes := r.ProtoMajor == 1 && (r.ProtoMinor == 0 || len(r.TransferEncoding) > 0)
-	return recorder{ResponseWriter: inbound.LimitWrites(w, r, timeout), closes: closes, drain: drain}
-}
-
-func (r *recorder) WriteHeader(status int) {
-	if status >= 200 && r.status == 0 {
-		r.status = status
-		if r.closes || r.drain.Begun() {
-			r.Header().Set("Connection", "close")
-		}
-	}
-	r.ResponseWriter.WriteHeader(status)
-}
-
-func (r *recorder) Write(p []byte) (int, error) {
-	if r.status == 0 {
-		r.WriteHeader(http.StatusOK)
-	}
-	n, err := r.ResponseWriter.Write(p)
-	r.bytes += int64(n)
-	return n, err
-}
-
-// flush waits until a short HTTP/2 response is written to the connection, so that the request counts as in progress as
-// long as it holds memory. Write already waits for long responses.
-func (r *recorder) flush(in *http.Request) {
-	if in.ProtoMajor > 1 && r.status != 0 {
-		_ = http.NewResponseController(r).Flush() // an error means that the client has disconnected
-	}
-}
-
-// showAbort lets the client see that the response is incomplete. The begun response is written to the connection, because
-// clients repeat a request after an empty reply. In HTTP/1.0 the end of the connection may be the end of the body, so the
-// connection is reset.
-func (r *recorder) showAbort(in *http.Request, broken bool) {
-	if broken && r.status != 0 {
-		_ = http.NewResponseController(r).Flush() // an error means that the client has disconnected
-	}
-	if !in.ProtoAtLeast(1, 1) {
-		inbound.ResetAtEnd(in)
-	}
-}
-
-// Unwrap supports [http.ResponseController].
-func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

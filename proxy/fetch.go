@@ -245,10 +245,10 @@ func (g *Gateway) store(
 		if !ok && len(body) > maxEntry {
 			g.Cache.MarkUncacheable(a.match.Operation.ID, key)
 		}
-		if !ok || a.graphQL != nil && !hasData(body) && !hasFinalErrors(body) {
+		if !ok || a.graphQL != nil && !policy.HasGraphQLData(body) && !policy.HasFinalGraphQLErrors(body) {
 			return private
 		}
-		if e.Body = body; passes || a.graphQL != nil && !hasData(body) {
+		if e.Body = body; passes || a.graphQL != nil && !policy.HasGraphQLData(body) {
 			return coalesce.Ending{Result: coalesce.Shared, Response: e}
 		}
 		if e.Status == http.StatusPartialContent && !e.IsWholePart(a.in.Header.Get("Range")) {

@@ -15,6 +15,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/names"
 )
 
 // forward sends the question through an [httputil.ReverseProxy]. The hooks are closures over the attempt, so neither
@@ -145,7 +146,7 @@ func (g *Gateway) target(m policy.Match) *url.URL {
 	u := *g.Upstream
 	base := strings.TrimSuffix(u.EscapedPath(), "/")
 	if m.Path == "/graphql" {
-		if host, ok := strings.CutSuffix(base, EnterprisePrefix); ok {
+		if host, ok := strings.CutSuffix(base, names.EnterprisePrefix); ok {
 			base = host + "/api"
 		}
 	}

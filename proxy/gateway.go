@@ -31,8 +31,7 @@
 //	  answerFromCache       attempt.go
 //	    usableEntry         attempt.go
 //	      lookup            attempt.go
-//	        stored          attempt.go
-//	      isCurrent         attempt.go
+//	        isCurrent       attempt.go
 //	      isHit             attempt.go
 //	    replyFromEntry      reply.go
 //	      hitStatus         reply.go
@@ -93,7 +92,7 @@
 //	    confirmed    proof.go
 //	    updateStored proof.go
 //
-// refusal.go writes all error bodies. tags.go derives the tags of responses, by which [cache.Store.Purge] finds them.
+// refusal.go writes all error bodies.
 //
 // Invariants:
 //   - The cache key is made from the same question that is sent.
@@ -129,6 +128,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/secrets"
 )
 
@@ -211,7 +211,7 @@ type Gateway struct {
 	Config
 	*upstream
 	etagWarning rate.Sometimes // limits the warnings about computed ETags
-	names       Names          // Upstream and Aliases
+	names       names.List     // Upstream and Aliases
 	nameWarning rate.Sometimes // limits the warnings about other names to one
 	tokens      *learned.ClientTokens
 	shown       repositoryNames
@@ -237,7 +237,7 @@ func New(c Config) *Gateway {
 	}
 	g.upstream = g.Background.upstream(g.base)
 	g.etagWarning.Interval = time.Hour
-	g.names, g.nameWarning.First = append(Names{c.Upstream}, c.Aliases...), 1
+	g.names, g.nameWarning.First = append(names.List{c.Upstream}, c.Aliases...), 1
 	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
 	g.versionField = http.CanonicalHeaderKey(c.Dialect.VersionHeader)
@@ -293,7 +293,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if ex.body != nil && (ex.shed != nil || !ex.forwardsBody()) {
-		ex.w.closes = true // net/http or another program could parse bytes of the body as the next request
+		ex.w.Closes = true // net/http or another program could parse bytes of the body as the next request
 	}
 	g.forward(a)
 }
@@ -310,7 +310,7 @@ func (g *Gateway) finish(ex *exchange) {
 	if ex.counted != notCounted {
 		defer func() {
 			if ex.body == nil { // net/http resets a stream with an unread body
-				ex.w.flush(ex.in)
+				ex.w.FlushShort(ex.in)
 			}
 			g.leave(ex)
 		}()
@@ -324,14 +324,14 @@ func (g *Gateway) finish(ex *exchange) {
 	}
 	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {
 		g.Log.ErrorContext(ex.detach(), "panic in a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
-		if ex.w.status == 0 {
+		if ex.w.Status == 0 {
 			g.refuse(ex, &failure{status: http.StatusInternalServerError, message: "Internal Server Error"})
 			p = nil
 		}
 	}
-	ex.record.Status, ex.record.Bytes = ex.w.status, ex.w.bytes
+	ex.record.Status, ex.record.Bytes = ex.w.Status, ex.w.Bytes
 	ex.record.Elapsed = time.Since(ex.record.Start)
-	if p != nil || errors.Is(context.Cause(ex.in.Context()), context.Canceled) && ex.w.status == 0 {
+	if p != nil || errors.Is(context.Cause(ex.in.Context()), context.Canceled) && ex.w.Status == 0 {
 		ex.record.Status = statusClientGone
 		if ex.broken {
 			ex.record.Status = http.StatusBadGateway // the record has 502, although the client got another status
@@ -342,8 +342,8 @@ func (g *Gateway) finish(ex *exchange) {
 	if g.Observe != nil {
 		g.Observe(ex.record)
 	}
-	if (p != nil || ex.w.status == 0) && !ex.record.Background { // a background task has no client
-		ex.w.showAbort(ex.in, ex.broken)
+	if (p != nil || ex.w.Status == 0) && !ex.record.Background { // a background task has no client
+		ex.w.ShowAbort(ex.in, ex.broken)
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/names"
 )
 
 // readOnly makes all clients of a gateway clients whose GraphQL calls may only read.
@@ -111,7 +112,7 @@ func TestRandomSpellingsOfGraphQL(t *testing.T) {
 		}
 		for _, catalogue := range []*policy.Catalogue{policy.CatalogueOf("github"), policy.CatalogueOf("service")} {
 			escaped := u.EscapedPath()
-			if rest, ok := strings.CutPrefix(escaped, EnterprisePrefix); ok && strings.HasPrefix(rest, "/") {
+			if rest, ok := strings.CutPrefix(escaped, names.EnterprisePrefix); ok && strings.HasPrefix(rest, "/") {
 				escaped = rest
 			}
 			m, err := catalogue.Classify(method, escaped, u.RawQuery)

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/proxy/breaker"
 )
 
 // The ways in which a client stops during a request.
@@ -290,7 +291,7 @@ func TestCutUploadsLeaveTheBreakerClosed(t *testing.T) {
 	for _, upstream := range []string{http1, http2} {
 		bubble(t, upstream, func(t *testing.T) {
 			w := newHalfWorld(t, upstream)
-			for range 2 * maxFailures {
+			for range 2 * breaker.MaxFailures {
 				w.sendHTTP1(halves[9], halfClosed, "PATCH /repos/acme/widgets")
 			}
 			w.want("reachable", w.gateway.Reachable(), true)

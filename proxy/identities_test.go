@@ -165,23 +165,6 @@ func TestRenewedInstallationTokenKeepsItsAccount(t *testing.T) {
 	}, installation)
 }
 
-func TestIdentityInMessage(t *testing.T) {
-	for message, want := range map[string]string{
-		"API rate limit exceeded for user ID 123.":                                                     "user:123",
-		"API rate limit exceeded for installation ID 456.":                                             "installation:456",
-		"API rate limit exceeded for installation ID: 456":                                             "installation:456",
-		"API rate limit exceeded for 192.0.2.1.":                                                       "",
-		"You have exceeded a secondary rate limit. Include the request ID 1A2B:123.":                   "",
-		"API rate limit exceeded for user ID 0.":                                                       "",
-		"API rate limit exceeded for user ID " + strings.Repeat("9", 30):                               "",
-		"You have exceeded a secondary rate limit for user ID 5. Please wait a few minutes, request 7": "user:5",
-	} {
-		i, ok := identityInMessage(message)
-		got := i.Account()
-		failIf(t, ok != (want != "") || ok && got != want, "%q: %s, %v; want %q", message, got, ok, want)
-	}
-}
-
 // Identities of other kinds, of workflows and of content are not learned.
 func TestIdentityIsNotLearnedFromOtherResponses(t *testing.T) {
 	primary := func(limit int, kind string) http.HandlerFunc {

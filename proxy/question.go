@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/secrets"
 )
 
@@ -173,8 +174,8 @@ func (g *Gateway) parse(ex *exchange, identity Identity) (*question, error) {
 	if ok {
 		ex.prefix = g.Prefix
 	}
-	if rest, ok := strings.CutPrefix(path, EnterprisePrefix); ok && strings.HasPrefix(rest, "/") && g.Host == "" {
-		ex.prefix, path = ex.prefix+EnterprisePrefix, rest
+	if rest, ok := strings.CutPrefix(path, names.EnterprisePrefix); ok && strings.HasPrefix(rest, "/") && g.Host == "" {
+		ex.prefix, path = ex.prefix+names.EnterprisePrefix, rest
 	}
 	match, err := g.Catalogue.Classify(ex.in.Method, path, ex.in.URL.RawQuery)
 	if err != nil {

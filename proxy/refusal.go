@@ -11,11 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -79,14 +76,14 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 		body = []byte(f.message + "\n")
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	ex.w.closes = ex.w.closes || f.closes
+	ex.w.Closes = ex.w.Closes || f.closes
 	ex.w.WriteHeader(f.status)
 	if ex.in.Method != http.MethodHead {
 		_, _ = ex.w.Write(body)
 	}
 	endsStream := ex.in.ProtoMajor > 1 && ex.in.Method == http.MethodHead // Flush may then return an error in any case
 	if f.closes && !endsStream && http.NewResponseController(&ex.w).Flush() != nil {
-		ex.w.status = statusClientGone
+		ex.w.Status = statusClientGone
 	}
 }
 
@@ -163,49 +160,6 @@ func (g *Gateway) errorBody(f *failure) []byte {
 	return text
 }
 
-// limitErrors contains the statuses of the upstream's last limit errors, by account. The zero value is empty and ready for use.
-type limitErrors struct {
-	mu       sync.Mutex
-	statuses *simplelru.LRU[string, limitStatus]
-}
-
-type limitStatus struct {
-	status int
-	until  time.Time
-}
-
-const (
-	maxLimitErrors    = 4096
-	limitStatusMemory = time.Hour // the longest limit after one response
-)
-
-// add remembers the status of a limit error. GraphQL reports limits with status 200, which is no status for a refusal.
-func (l *limitErrors) add(account string, status int) {
-	if status != http.StatusForbidden && status != http.StatusTooManyRequests {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.statuses == nil {
-		l.statuses, _ = simplelru.NewLRU[string, limitStatus](maxLimitErrors, nil) // the size is valid
-	}
-	l.statuses.Add(account, limitStatus{status, time.Now().Add(limitStatusMemory)})
-}
-
-// last returns the status of the last limit error of an account, or zero.
-func (l *limitErrors) last(account string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.statuses == nil {
-		return 0
-	}
-	s, ok := l.statuses.Get(account)
-	if !ok || time.Now().After(s.until) {
-		return 0
-	}
-	return s.status
-}
-
 // refusalStatus returns the status of a limit refusal. A limit has one status, whether the upstream or the gateway reports it,
 // unless the configuration has another status.
 func (g *Gateway) refusalStatus(ex *exchange) int {
@@ -213,7 +167,7 @@ func (g *Gateway) refusalStatus(ex *exchange) int {
 	if ex.question != nil {
 		own = ex.question.identity.RefusalStatus
 	}
-	return cmp.Or(own, g.RefusalStatus, g.limitErrors.last(g.Ledger.Canonical(ex.record.Account)), g.Dialect.RefusalStatus)
+	return cmp.Or(own, g.RefusalStatus, g.limitErrors.Last(g.Ledger.Canonical(ex.record.Account)), g.Dialect.RefusalStatus)
 }
 
 // identityRetry is the Retry-After of a client whose identity provider is unavailable. It is the pause after which the

@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/proxy/inbound"
+	"github.com/weirgate/weir/proxy/names"
 )
 
 // replyFromEntry writes a stored response, which may be stale, or 304 if the client's validators match. For a range
@@ -251,7 +252,7 @@ func (g *Gateway) pathOf(u *url.URL) (path string, ok bool) {
 	if g.Host == "" {
 		return g.names.Path(u, g.Catalogue)
 	}
-	return pathBelow(u, g.Upstream, strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
+	return names.Below(u, g.Upstream, strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
 }
 
 // setWeirHeaders sets the fields of every response: the rate limit of the account, Cache-Status and the request ID. If

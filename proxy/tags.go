@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/tags"
 )
 
@@ -61,7 +62,7 @@ func (g *Gateway) TagOf(target string) (string, error) {
 		return "", err
 	}
 	path, ok := g.pathOf(u)
-	if rest, local := strings.CutPrefix(path, EnterprisePrefix); !ok && local && strings.HasPrefix(rest, "/") {
+	if rest, local := strings.CutPrefix(path, names.EnterprisePrefix); !ok && local && strings.HasPrefix(rest, "/") {
 		path = rest
 	}
 	m, err := g.Catalogue.Classify(http.MethodGet, path, u.RawQuery)
@@ -83,9 +84,9 @@ func (g *Gateway) tagsOfResponse(a *attempt, resp *http.Response) []string {
 		return append(g.tagsOfUncertain(a.question), tags.OfPath(g.Catalogue, a.match.Path)...)
 	case a.graphQL != nil && !a.isQuery():
 		switch resultOfMutation(resp) {
-		case failed:
+		case policy.MutationFailed:
 			return nil
-		case uncertain:
+		case policy.MutationUncertain:
 			return g.tagsOfUncertain(a.question)
 		}
 	}
@@ -123,8 +124,10 @@ func (g *Gateway) EndName(ctx context.Context, name string) {
 // the path permanently. The upstream does so after a rename or a transfer.
 func (g *Gateway) endRedirected(a *attempt, status int) {
 	moved := status == http.StatusMovedPermanently || status == http.StatusTemporaryRedirect || status == http.StatusPermanentRedirect
-	if c := a.match.Collection(); moved && a.match.Operation.Safe() && a.stale != nil && a.stale.Status < http.StatusMultipleChoices &&
-		slices.Contains([]string{"repo", "org", "user"}, c.Root) && c.Name != "" {
+	if !moved || !a.match.Operation.Safe() || a.stale == nil || a.stale.Status >= http.StatusMultipleChoices {
+		return
+	}
+	if c := a.match.Collection(); slices.Contains([]string{"repo", "org", "user"}, c.Root) && c.Name != "" {
 		g.EndName(a.detach(), c.Name)
 	}
 }
@@ -158,7 +161,7 @@ func (g *Gateway) ownCallers(q *question) []policy.Caller {
 	if q.identity.Pool == nil {
 		return own
 	}
-	r := policy.CredentialRequest{Operation: q.match.Operation, Resource: q.resource, Path: q.match.Path, Target: targetOf(q.match.Path)}
+	r := q.credentialRequest(nil)
 	for {
 		r.Except = append(r.Except, own[len(own)-1].Class)
 		next, ok := q.identity.Pool.Pick(r)

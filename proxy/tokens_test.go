@@ -15,6 +15,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/breaker"
 	"github.com/weirgate/weir/proxy/learned"
 )
 
@@ -262,7 +263,7 @@ func TestOnlySentRequestsOfUnverifiedTokensCount(t *testing.T) {
 			w.want("status without a connection", w.get(tagList, fmt.Sprint("Authorization: Bearer unsent ", i)).StatusCode/100, 5)
 		}
 		down = false
-		time.Sleep(2 * trialInterval)
+		time.Sleep(2 * breaker.TrialInterval)
 		w.get(tagList, owner) // closes the circuit breaker
 		for i := range learned.MaxUnverified {
 			w.leave(w.client, 10*time.Millisecond, http.MethodGet, tagList, "", fmt.Sprint("Authorization: Bearer slow ", i%2))

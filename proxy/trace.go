@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/secrets"
 )
 
@@ -97,9 +98,9 @@ func (g *Gateway) clientAttributes(ex *exchange) []attribute.KeyValue {
 	}
 	list := []attribute.KeyValue{
 		semconv.URLScheme(local.Scheme), semconv.URLPath(ex.maskedPath()), semconv.HTTPResponseStatusCode(ex.record.Status),
-		semconv.ServerAddress(truncated(local.Hostname())), semconv.ServerPort(port(local)), semconv.NetworkProtocolVersion(version),
+		semconv.ServerAddress(truncated(local.Hostname())), semconv.ServerPort(names.Port(local)), semconv.NetworkProtocolVersion(version),
 	}
-	if address := g.TrustedProxies.ClientAddress(ex.in); address.IsValid() {
+	if address := ex.address; address.IsValid() {
 		list = append(list, semconv.ClientAddress(address.String()))
 	}
 	if agent := ex.in.UserAgent(); agent != "" && !secrets.In(agent, ex.in.Header) {
@@ -150,7 +151,7 @@ func (g *Gateway) beginStage(ex *exchange, ctx context.Context, name string) sta
 func (g *Gateway) requestAttributes(ex *exchange) []attribute.KeyValue {
 	list := []attribute.KeyValue{
 		semconv.HTTPRequestMethodKey.String(ex.record.Method),
-		semconv.ServerAddress(g.Upstream.Hostname()), semconv.ServerPort(port(g.Upstream)),
+		semconv.ServerAddress(g.Upstream.Hostname()), semconv.ServerPort(names.Port(g.Upstream)),
 		semconv.URLFull(strings.TrimSuffix(g.Upstream.Scheme+"://"+g.Upstream.Host+g.Upstream.EscapedPath(), "/") + ex.maskedPath()),
 		semconv.URLTemplate(ex.record.Route),
 	}

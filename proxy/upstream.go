@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/breaker"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/tags"
 )
@@ -37,14 +38,14 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 		if endToken, err = g.beginToken(a); err != nil {
 			return nil, err
 		}
-		trial, err := g.breaker.allow(caller.Account, time.Now())
-		if err != nil {
-			return nil, err
+		allowed, trial := g.breaker.Allow(caller.Account, time.Now())
+		if !allowed {
+			return nil, errUnreachable
 		}
 		p, err := g.makeReady(a, out, caller, !prepared)
 		if err != nil {
 			if trial {
-				g.breaker.cancelTrial(caller.Account)
+				g.breaker.CancelTrial(caller.Account)
 			}
 			return nil, err
 		}
@@ -69,7 +70,7 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 		}
 		a.count(outcome, p.settle(outcome))
 		if resp != nil && outcome.Limited != limits.NotLimited {
-			g.limitErrors.add(p.permit.Account, resp.StatusCode)
+			g.limitErrors.Add(p.permit.Account, resp.StatusCode)
 		}
 		if err == nil {
 			g.learnIdentity(a, resp, outcome) // after settle, so that the other replicas know the cool-down of both names
@@ -125,7 +126,7 @@ func (g *Gateway) beginToken(a *attempt) (end func(status int), err error) {
 		return func(int) {}, nil
 	}
 	began := time.Now()
-	end, err = g.tokens.Begin(a.ctx, g.TrustedProxies.ClientAddress(a.in), a.identity.Caller.Class, a.deadline(g.Wait))
+	end, err = g.tokens.Begin(a.ctx, a.address, a.identity.Caller.Class, a.deadline(g.Wait))
 	a.record.Waited += time.Since(began)
 	if err != nil {
 		if a.record.Sent == 0 {
@@ -358,7 +359,7 @@ func (g *Gateway) learnIdentity(a *attempt, resp *http.Response, o limits.Outcom
 	account, i, ok := caller.Account, learned.Identity{}, false
 	switch {
 	case o.Limited != limits.NotLimited:
-		i, ok = identityInMessage(a.limitError.Message)
+		i, ok = learned.IdentityIn(a.limitError.Message)
 		ok = ok && i.Kind == caller.Kind.Base() && !isWorkflowLimit(o)
 	case resp.StatusCode == http.StatusOK && a.method == http.MethodGet && a.match.Path == "/user":
 		if caller.Kind.Base() == policy.User {
@@ -383,16 +384,6 @@ func (g *Gateway) learnIdentity(a *attempt, resp *http.Response, o limits.Outcom
 
 // mintingPath is the path of the operation that makes an installation token.
 var mintingPath = regexp.MustCompile(`^/app/installations/([0-9]+)/access_tokens$`)
-
-// namedIdentity matches the identity in the message of a limit error.
-var namedIdentity = regexp.MustCompile(`(?i)\b(user|installation) ID:? ([0-9]+)\b`)
-
-func identityInMessage(message string) (learned.Identity, bool) {
-	if m := namedIdentity.FindStringSubmatch(message); m != nil {
-		return learned.NewIdentity(m[1], m[2])
-	}
-	return learned.Identity{}, false
-}
 
 // isWorkflowLimit reports whether a response has the limit of a workflow's token. Such a token looks like an installation
 // token, but the upstream counts each repository separately.
@@ -432,14 +423,22 @@ func field(object []byte, name string) any {
 	return nil
 }
 
+var errUnreachable = &failure{
+	status: http.StatusServiceUnavailable, detail: "breaker", retryAfter: breaker.TrialInterval,
+	message: "Service Unavailable: the upstream does not respond at the moment",
+}
+
+// Reachable reports whether the circuit breaker for the upstream is closed.
+func (g *Gateway) Reachable() bool { return !g.breaker.Open() }
+
 // observeUpstream reports the result of a request to the breaker.
 func (g *Gateway) observeUpstream(a *attempt, err error) {
 	switch {
 	case err == nil:
-		if g.breaker.succeed() {
+		if g.breaker.Succeed() {
 			g.Log.InfoContext(a.detach(), "circuit breaker closed: the upstream responds again")
 		}
-	case a.isUpstreamFault(err) && g.breaker.fail(a.identity.Caller.Account, time.Now()):
+	case a.isUpstreamFault(err) && g.breaker.Fail(a.identity.Caller.Account, time.Now()):
 		g.Log.ErrorContext(a.detach(), "circuit breaker opened: the upstream does not respond", "error", err)
 	}
 }
@@ -497,13 +496,13 @@ func (a *attempt) endCredentialUse(out *http.Request, resp *http.Response, o lim
 func (g *Gateway) retries(a *attempt, err error, before int) bool {
 	pause := time.Duration((1 + rand.Float64()) * float64(minRetryPause<<(2*before)))
 	switch {
-	case !a.match.Operation.Safe(), before == maxRetries, !isBroken(err), a.body.Err() != nil, a.ctx.Err() != nil, !g.Reachable():
+	case !a.match.Operation.Safe(), before == maxRetries, !isBroken(err), a.body.Err() != nil, a.ctx.Err() != nil, g.breaker.Open():
 		return false
 	case time.Now().Add(pause).After(a.deadline(g.Wait)):
 		return false
 	}
 	s := g.beginStage(a.exchange, a.ctx, StageRetry)
-	if !g.breaker.takeRetry() {
+	if !g.breaker.TakeRetry() {
 		s.end("", errRetryBudget)
 		return false
 	}
@@ -515,6 +514,13 @@ func (g *Gateway) retries(a *attempt, err error, before int) bool {
 	a.record.Waited += s.end("", err)
 	return err == nil
 }
+
+const (
+	// maxRetries bounds the retries of one request.
+	maxRetries = 2
+	// minRetryPause is the shortest pause before the first retry.
+	minRetryPause = 50 * time.Millisecond
+)
 
 var errRetryBudget = errors.New("the retry budget is exhausted")
 

@@ -27,7 +27,7 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/policy"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/names"
 )
 
 type doctorCommand struct {
@@ -281,10 +281,10 @@ func (d *doctor) checkNames(ctx context.Context) {
 		d.report(name, checkSkipped, "the upstream lists no URLs to anonymous requests; the log of the gateway warns of other names", "")
 		return
 	}
-	names, catalogue := append(proxy.Names{d.base}, d.cfg.AliasURLs()...), policy.CatalogueOf(d.cfg.Upstream.Dialect)
+	own, catalogue := append(names.List{d.base}, d.cfg.AliasURLs()...), policy.CatalogueOf(d.cfg.Upstream.Dialect)
 	for _, member := range slices.Sorted(maps.Keys(members)) {
 		text, _ := members[member].(string)
-		if u, err := url.Parse(urlVariable.ReplaceAllString(text, "x")); err == nil && names.Foreign(u, catalogue) {
+		if u, err := url.Parse(urlVariable.ReplaceAllString(text, "x")); err == nil && own.Foreign(u, catalogue) {
 			d.report(name, checkWarning, fmt.Sprintf("the upstream names itself %s://%s, so its URLs lead clients past the gateway with their keys", u.Scheme, u.Host),
 				fmt.Sprintf("add %q to upstream.aliases if it is the API; see docs/configuration.md#name-the-upstream", u.Host))
 			return

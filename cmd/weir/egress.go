@@ -46,8 +46,8 @@ func (e *egress) transport() *http.Transport {
 }
 
 // fileTransport returns a transport for hosts with files, event streams and long polls. It uses HTTP/1.1, because the kernel
-// fits the receive window of a connection to the speed of the client. A stream of HTTP/2 would keep its window of 4 MiB in
-// memory for each client that reads slowly.
+// fits the receive window of a connection to the speed of the client. A stream of HTTP/2 would keep its window in memory for
+// each client that reads slowly.
 func (e *egress) fileTransport() *http.Transport {
 	t := e.transport()
 	t.ForceAttemptHTTP2, t.Protocols = false, &http.Protocols{}
@@ -64,8 +64,11 @@ type egressRefusal struct {
 
 func (e *egressRefusal) Error() string {
 	remedy := "permit this target in the proxy"
-	if e.status == http.StatusProxyAuthRequired {
+	switch {
+	case e.status == http.StatusProxyAuthRequired:
 		remedy = "correct the user name and the password in upstream.proxy"
+	case e.status >= http.StatusInternalServerError:
+		remedy = "check that the proxy can reach this target"
 	}
 	return fmt.Sprintf("upstream.proxy: the proxy refused %s with %d %s; %s", e.request, e.status, http.StatusText(e.status), remedy)
 }

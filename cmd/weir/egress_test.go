@@ -57,7 +57,10 @@ func TestEgressProxyPassesRequests(t *testing.T) {
 		{"https://example.com", "wrong-egress", nil, 502, "CONNECT example.com:443"},
 		{"http://example.com", "wrong-egress", nil, 502, "GET http://example.com/user"},
 		{"https://forbidden.example.com", egressPassword, nil, 502, "CONNECT forbidden.example.com:443"},
+		{"https://unreachable.example.com", egressPassword, nil, 502, "CONNECT unreachable.example.com:443"},
 		{"https://api.invalid", egressPassword, []string{".invalid"}, 502, ""},
+		{"https://127.0.0.9:9", egressPassword, []string{"127.0.0.8/31:9"}, 502, ""},
+		{"https://example.com:8443", egressPassword, []string{"example.com:443"}, 200, "CONNECT example.com:8443"},
 		{"https://api.invalid", "", nil, 502, ""},
 	} {
 		var log testservers.Output
@@ -96,7 +99,8 @@ func TestDoctorNamesThePartOfTheEgressProxyThatFails(t *testing.T) {
 		{"http://example.com", p.url(egressPassword), checkOK, "passes requests to example.com"},
 		{"https://example.com", p.url("wrong-egress"), checkFailed, "refused CONNECT example.com:443 with 407"},
 		{"http://example.com", p.url("wrong-egress"), checkFailed, "refused GET http://example.com with 407"},
-		{"https://forbidden.example.com", p.url(egressPassword), checkFailed, "refused CONNECT forbidden.example.com:443 with 403"},
+		{"https://forbidden.example.com", p.url(egressPassword), checkFailed, "refused CONNECT forbidden.example.com:443 with 403 Forbidden; permit this target"},
+		{"https://unreachable.example.com", p.url(egressPassword), checkFailed, "502 Bad Gateway; check that the proxy can reach this target"},
 		{"https://example.com", "http://weir:" + egressPassword + "@127.0.0.1:9", checkFailed, "no connection to the proxy"},
 		{"http://127.0.0.1:9", p.url(egressPassword), checkSkipped, "loopback"},
 	} {

@@ -17,6 +17,7 @@ import (
 	"github.com/weirgate/weir/proxy"
 	"github.com/weirgate/weir/proxy/hypermedia"
 	"github.com/weirgate/weir/proxy/inbound"
+	"github.com/weirgate/weir/proxy/names"
 )
 
 // host is an upstream of the gateway, the API or one of the configured hosts, with one way to reach it: by its name, or by
@@ -182,8 +183,8 @@ func (c *configured) serve(h host, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	local := own.String()
-	if strings.HasPrefix(r.URL.Path, proxy.EnterprisePrefix+"/") {
-		local += proxy.EnterprisePrefix
+	if strings.HasPrefix(r.URL.Path, names.EnterprisePrefix+"/") {
+		local += names.EnterprisePrefix
 	}
 	var bases []hypermedia.Base
 	for _, entry := range c.config.Hosts {
@@ -192,7 +193,7 @@ func (c *configured) serve(h host, w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	api := c.hosts[0].proxy
-	for _, prefix := range append(proxy.Names{api.Upstream}, api.Aliases...).Prefixes() {
+	for _, prefix := range append(names.List{api.Upstream}, api.Aliases...).Prefixes() {
 		bases = append(bases, hypermedia.Base{Upstream: prefix, Local: local})
 	}
 	hypermedia.Handler(h.proxy, bases).ServeHTTP(w, r)

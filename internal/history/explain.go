@@ -135,7 +135,7 @@ func decision(r *proxy.Record) string {
 		return "Coalesced: an identical request was in progress, and its response was used; no quota was consumed."
 	}
 	if why := limitKinds[r.Limited]; why != "" {
-		return fmt.Sprintf("Refused by the API with %d: %s (%s).", r.Status, why, r.LimitAnswer)
+		return fmt.Sprintf("Refused by the API with %d: %s.", r.Status, why)
 	}
 	why := map[proxy.ForwardReason]string{
 		proxy.ForwardMiss:    "Miss: no response was stored for this caller",

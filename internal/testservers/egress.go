@@ -12,7 +12,7 @@ import (
 )
 
 // EgressProxy is a proxy with CONNECT and the absolute form, which requires Basic credentials. It refuses names that contain
-// "forbidden".
+// "forbidden", and cannot reach those that contain "unreachable".
 type EgressProxy struct {
 	*httptest.Server
 	credentials string
@@ -42,6 +42,8 @@ func (p *EgressProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusProxyAuthRequired)
 	case strings.Contains(r.Host, "forbidden"):
 		w.WriteHeader(http.StatusForbidden)
+	case strings.Contains(r.Host, "unreachable"):
+		w.WriteHeader(http.StatusBadGateway)
 	case r.Method == http.MethodConnect:
 		up, err := new(net.Dialer).DialContext(r.Context(), "tcp", p.route(r.Host))
 		if err != nil {

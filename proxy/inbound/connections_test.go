@@ -452,9 +452,19 @@ func TestClientAddressUsesTrustedProxiesOnly(t *testing.T) {
 		{"invalid address", "10.0.0.1:1", []string{"203.0.113.1, unknown, 10.0.0.2"}, "10.0.0.2"},
 		{"empty member", "10.0.0.1:1", []string{"203.0.113.1,"}, "10.0.0.1"},
 		{"address with a zone", "10.0.0.1:1", []string{"fe80::1%eth0"}, "fe80::1"},
+		{"address with a port", "10.0.0.1:1", []string{"203.0.113.1:4711, 10.0.0.2:99"}, "203.0.113.1"},
+		{"IPv6 address with a port", "10.0.0.1:1", []string{"[2001:db8::9]:4711"}, "2001:db8::9"},
 		{"Unix socket", "@", []string{"203.0.113.1"}, "invalid IP"},
+		{"Forwarded", "10.0.0.1:1", []string{`for=198.51.100.1, For="[2001:db8::9]:4711";proto=https, for="10.0.0.2:99"`}, "2001:db8::9"},
+		{"Forwarded, hidden", "10.0.0.1:1", []string{"for=198.51.100.1, for=_hidden, for=10.0.0.2"}, "10.0.0.2"},
+		{"Forwarded, without an address", "10.0.0.1:1", []string{"for=198.51.100.1, proto=https"}, "10.0.0.1"},
+		{"Forwarded, forged", "192.0.2.1:1", []string{"for=203.0.113.1"}, "192.0.2.1"},
 	} {
-		r := &http.Request{RemoteAddr: c.remote, Header: http.Header{"X-Forwarded-For": c.forwarded}}
+		field := "X-Forwarded-For"
+		if strings.HasPrefix(c.name, "Forwarded") {
+			field = "Forwarded"
+		}
+		r := &http.Request{RemoteAddr: c.remote, Header: http.Header{field: c.forwarded}}
 		got := proxies.ClientAddress(r).String()
 		failIf(t, got != c.want, "%s: got %s, want %s", c.name, got, c.want)
 	}

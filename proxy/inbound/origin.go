@@ -1,6 +1,7 @@
 package inbound
 
 import (
+	"net"
 	"net/http"
 	"net/netip"
 	"path"
@@ -33,6 +34,9 @@ const maxPrefix = 256
 // those of the client, and are not used.
 func (t TrustedProxies) Origin(r *http.Request) Origin {
 	o := Origin{Scheme: "http", Host: r.Host}
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && o.Host == "" && isForwardedHost(local.String()) {
+		o.Host = local.String() // HTTP/1.0 needs no Host field
+	}
 	if r.TLS != nil {
 		o.Scheme = "https"
 	}
@@ -92,17 +96,22 @@ func (t TrustedProxies) outermost(elements []map[string]string) map[string]strin
 	if len(elements) == 0 {
 		return nil
 	}
-	addresses := make([]string, len(elements))
+	return elements[max(0, len(elements)-t.countProxies(sendersOf(elements)))]
+}
+
+// sendersOf returns the nodes that sent the request to each of the proxies.
+func sendersOf(elements []map[string]string) []string {
+	nodes := make([]string, len(elements))
 	for i, element := range elements {
-		addresses[i] = element["for"]
+		nodes[i] = element["for"]
 	}
-	return elements[max(0, len(elements)-t.countProxies(addresses))]
+	return nodes
 }
 
 // parseNode returns the address of a node (RFC 7239 section 6), without its port.
 func parseNode(node string) (netip.Addr, error) {
 	if withPort, err := netip.ParseAddrPort(node); err == nil {
-		return withPort.Addr().Unmap(), nil
+		return withPort.Addr().Unmap().WithZone(""), nil
 	}
 	address, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(node, "["), "]"))
 	return address.Unmap().WithZone(""), err

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"strings"
 )
 
 // TrustedProxies are the networks of load balancers and TLS terminators in front of the gateway. Forwarded and the
@@ -12,21 +11,24 @@ import (
 type TrustedProxies []netip.Prefix
 
 // ClientAddress returns the address of the client that sent a request. For a connection from a trusted proxy,
-// ClientAddress returns the last address in X-Forwarded-For that is not a trusted proxy. Earlier addresses can be
-// forged. The result is the zero address for Unix sockets.
+// ClientAddress returns the last address in X-Forwarded-For or, without it, in Forwarded that is not a trusted proxy. Earlier
+// addresses can be forged. The result is the zero address for Unix sockets.
 func (t TrustedProxies) ClientAddress(r *http.Request) netip.Addr {
 	remote, _ := netip.ParseAddrPort(r.RemoteAddr)
 	address := remote.Addr().Unmap()
 	if !t.contain(address) {
 		return address
 	}
-	hops := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
+	hops := listOf(r.Header["X-Forwarded-For"])
+	if len(hops) == 0 {
+		hops = sendersOf(parseForwarded(r.Header["Forwarded"]))
+	}
 	for _, hop := range slices.Backward(hops) {
-		previous, err := netip.ParseAddr(strings.TrimSpace(hop))
+		previous, err := parseNode(hop)
 		if err != nil {
 			break
 		}
-		if address = previous.Unmap().WithZone(""); !t.contain(address) {
+		if address = previous; !t.contain(address) {
 			break
 		}
 	}

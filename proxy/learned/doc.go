@@ -1,5 +1,6 @@
 // Package learned remembers what responses of the upstream have taught: which credentials it accepts ([ClientTokens]), which user
-// or installation a credential belongs to ([Identities]), and which limits its operations use ([Resources]).
+// or installation a credential belongs to ([Identities]), which limits its operations use ([Resources]), how it reports limits
+// ([LimitErrors]), and which queries it does not answer in time ([HeavyQueries]).
 //
 // All lists are bounded. They contain no credentials: a credential is known by the hash of its security class.
 package learned

@@ -51,6 +51,17 @@ func NewIdentity(kind, id string) (Identity, bool) {
 	return i, (i.Kind == policy.User || i.Kind == policy.Installation) && validID.MatchString(id)
 }
 
+// namedIdentity matches the identity in the message of a limit error.
+var namedIdentity = regexp.MustCompile(`(?i)\b(user|installation) ID:? ([0-9]+)\b`)
+
+// IdentityIn returns the identity that the message of a limit error names.
+func IdentityIn(message string) (Identity, bool) {
+	if m := namedIdentity.FindStringSubmatch(message); m != nil {
+		return NewIdentity(m[1], m[2])
+	}
+	return Identity{}, false
+}
+
 var validID = regexp.MustCompile(`^[1-9][0-9]{0,18}$`)
 
 // Learn records the identity of an account, and reports whether the ledger must merge the account. An account keeps its

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -119,4 +120,23 @@ func TestResourcesAreShared(t *testing.T) {
 		time.Sleep(namedFor)
 		check("much later", &second, "repos/get", policy.User, "core", "core")
 	})
+}
+
+func TestIdentityInMessage(t *testing.T) {
+	for message, want := range map[string]string{
+		"API rate limit exceeded for user ID 123.":                                                     "user:123",
+		"API rate limit exceeded for installation ID 456.":                                             "installation:456",
+		"API rate limit exceeded for installation ID: 456":                                             "installation:456",
+		"API rate limit exceeded for 192.0.2.1.":                                                       "",
+		"You have exceeded a secondary rate limit. Include the request ID 1A2B:123.":                   "",
+		"API rate limit exceeded for user ID 0.":                                                       "",
+		"API rate limit exceeded for user ID " + strings.Repeat("9", 30):                               "",
+		"You have exceeded a secondary rate limit for user ID 5. Please wait a few minutes, request 7": "user:5",
+	} {
+		i, ok := IdentityIn(message)
+		got := i.Account()
+		if ok != (want != "") || ok && got != want {
+			t.Errorf("%q: %s, %v; want %q", message, got, ok, want)
+		}
+	}
 }

@@ -63,7 +63,7 @@ function drawQueues() {
   for (const [account, n] of Object.entries(waiting)) {
     if (!listed.has(account)) busy.unshift({ account, label: labelOf(account), waiting: n, in_flight: 0, concurrent: 0 });
   }
-  const create = () => createRow("", (a) => [a.label, a.waiting ? `${count(a.waiting)} waiting for a permit` : "no queue", `${count(a.in_flight)} of ${count(a.concurrent)}`]);
+  const create = () => createRow("", (a) => [a.label, `${count(a.in_flight)} of ${count(a.concurrent)} in flight`, a.waiting ? `${count(a.waiting)} waiting` : ""]);
   drawList(byId("queues"), busy, (a) => a.account, create, model.ready ? "No request is in flight or waiting." : LOADING);
 }
 
@@ -71,7 +71,7 @@ function drawPolls() {
   const create = () => createRow("", (p) => {
     const next = until(p.next);
     const detail = `${plural(p.waiting, "client")} waiting for ${formatSeconds(-until(p.since))}; polled ${plural(p.polls, "time")}`;
-    return [p.path, detail, next > 0 ? formatSeconds(next) : "polling"];
+    return [p.path, detail, next > 0 ? `next in ${formatSeconds(next)}` : "polling"];
   });
   drawList(byId("polls"), model.state?.polling ?? [], (p) => `${p.path} ${p.account}`, create, model.ready ? "No statistics are being polled." : LOADING);
 }

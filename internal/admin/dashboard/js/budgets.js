@@ -49,22 +49,34 @@ function fold(list) {
   });
 }
 
+/** Shows the cool-down of an account. */
+function showCoolDown(chip, account) {
+  const blocked = account.blocked_until ? until(account.blocked_until) : 0;
+  chip.hidden = !account.closed_since && blocked <= 0;
+  if (account.closed_since) setText(chip, "closed");
+  else if (blocked > 0) setText(chip, `cool-down ${formatSeconds(blocked)}`);
+}
+
 /** Creates the row of the healthy budgets of an account. */
 function createFold({ account: { account: id, kind } }) {
   const name = el("a", { class: "link cut strong", href: linkTo("spending", { account: id }), title: id });
-  const button = el("button", { type: "button", class: "fold" }), lowest = el("span", { class: "forecast" });
+  const coolDown = el("span", { class: "chip bad", hidden: true }), button = el("button", { type: "button", class: "fold" }), fill = el("span", { class: "gauge-fill" }), lowest = el("span", { class: "gauge-text" });
   button.addEventListener("click", () => {
     if (!unfolded.delete(id)) unfolded.add(id);
     drawList();
   });
   const node = el("tr", { "data-tone": "good", class: "folded" },
-    el("th", { scope: "row", "data-label": "Account" }, el("span", { class: "account" }, name, el("span", { class: "chip" }, kind))),
-    el("td", { "data-label": "Budget" }, button), el("td", { class: "wide-col" }), el("td", { class: "num" }), el("td", { "data-label": "Forecast" }, lowest), el("td", { class: "spark-col" }));
+    el("th", { scope: "row" }, el("span", { class: "account" }, name, el("span", { class: "chip" }, kind), coolDown)),
+    el("td", {}, button), el("td", {}, el("span", { class: "gauge-cell" }, el("span", { class: "gauge", "aria-hidden": "true" }, fill), lowest)),
+    el("td", { class: "num" }), el("td", { class: "forecast" }, "last until their resets"), el("td", { class: "spark-col" }));
   node.update = ({ account, healthy, open }) => {
+    showCoolDown(coolDown, account);
     setText(name, account.label);
     setText(button, `${open ? "▾" : "▸"} ${plural(healthy.length, "healthy budget")}`);
     button.setAttribute("aria-expanded", String(open));
-    setText(lowest, `${percent(Math.min(...healthy.map(({ budget }) => remainingShare(budget))), 1)} or more left`);
+    const share = Math.min(...healthy.map(({ budget }) => remainingShare(budget)));
+    fill.style.width = `${100 * share}%`;
+    setText(lowest, `${percent(share, 1)} or more`);
   };
   return node;
 }
@@ -83,19 +95,16 @@ function createRow({ account: { account: id, kind: kindText } }) {
   const forecastText = el("span", { class: "forecast" });
   const spark = svg("svg", { class: "spark", viewBox: "0 0 160 30", preserveAspectRatio: "none", role: "img" });
   const node = el("tr", {},
-    el("th", { scope: "row", "data-label": "Account" }, el("span", { class: "account" }, name, kind, coolDown)),
-    el("td", { "data-label": "Budget" }, resource),
-    el("td", { "data-label": "Remaining", class: "wide-col" }, el("span", { class: "gauge-cell" }, gauge, number)),
-    el("td", { "data-label": "Reset in", class: "num" }, reset),
-    el("td", { "data-label": "Forecast" }, forecastText),
-    el("td", { "data-label": "Last hour", class: "spark-col" }, spark));
+    el("th", { scope: "row" }, el("span", { class: "account" }, name, kind, coolDown)),
+    el("td", {}, resource),
+    el("td", {}, el("span", { class: "gauge-cell" }, gauge, number)),
+    el("td", { class: "num" }, reset),
+    el("td", {}, forecastText),
+    el("td", { class: "spark-col" }, spark));
   let drawnRow = null, drawnState = "";
   node.update = (row) => {
     const { account, budget, forecast } = row;
-    const blocked = account.blocked_until ? until(account.blocked_until) : 0;
-    coolDown.hidden = !account.closed_since && blocked <= 0;
-    if (account.closed_since) setText(coolDown, "closed");
-    else if (blocked > 0) setText(coolDown, `cool-down ${formatSeconds(blocked)}`);
+    showCoolDown(coolDown, account);
     const resets = until(budget.reset);
     setText(reset, budget.used && resets > 0 ? formatSeconds(resets) : "–");
     showForecast(forecastText, budget, forecast);
@@ -132,7 +141,7 @@ function createRow({ account: { account: id, kind: kindText } }) {
 }
 
 /** Returns which queries drain GraphQL while REST is almost unused, or an empty text. */
-export function drainText(account) {
+function drainText(account) {
   const drain = account.graphql_drain;
   if (!drain) return "";
   const queries = drain.queries.map((q) => `${q.query} (${count(q.spent)} points)`).join(", ");
@@ -145,10 +154,10 @@ function showForecast(node, budget, forecast) {
   node.dataset.tone = budget.remaining <= 0 ? "bad" : forecast?.early ? "warn" : "";
   if (budget.remaining <= 0) {
     setText(node, "exhausted");
+  } else if (forecast?.early) {
+    setText(node, ends > 0 ? `▲ ends in ${formatSeconds(ends)}` : "▲ ends now");
   } else if (!forecast || ends <= 0) {
     setText(node, budget.used || budget.held ? "steady" : "unused");
-  } else if (forecast.early) {
-    setText(node, `▲ ends in ${formatSeconds(ends)}`);
   } else {
     setText(node, until(budget.reset) > 0 ? "lasts until the reset" : "lasts");
   }

@@ -82,6 +82,9 @@ const CHARTS = [
   },
 ];
 
+/** The distances of the numbers at an axis of counts. */
+const WHOLE = Array.from({ length: 30 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3));
+
 /** All charts, for a change of the theme. */
 const charts = new Set();
 
@@ -143,7 +146,7 @@ export class Chart {
       scales: { x: { time: true, range: () => [this.times[0], this.times.at(-1) + this.seconds] }, y: { range: (u, min, max) => [0, definition.max ?? Math.max(max * 1.08, 4)] } },
       axes: [
         { ...axis, grid: { show: false }, values: hours, space: 64, size: 24 },
-        { ...axis, values: (u, splits) => splits.map((s) => (definition.max || Number.isInteger(s) ? this.format(s) : "")), size: 38, space: 28 },
+        { ...axis, values: (u, splits) => splits.map(this.format), size: 38, space: 28, incrs: definition.max ? undefined : WHOLE },
       ],
       series: [{}, ...definition.series.map((s) => (definition.stacked
         ? { fill: color(s.color), stroke: color(s.color), width: 0, paths: bars, points: { show: false } }

@@ -42,6 +42,13 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/**
+ * Creates a list of names and values. A row may have a tone.
+ * @param {[string, Node|string, string?][]} rows
+ */
+export const facts = (rows, kind = "") =>
+  el("dl", { class: `facts ${kind}`.trim() }, ...rows.flatMap(([name, value, tone]) => [el("dt", {}, name), el("dd", { "data-tone": tone || undefined }, value)]));
+
 /** Creates the paragraph that a panel without data shows. */
 export const placeholder = (text) => el("p", { class: "empty" }, text);
 
@@ -134,7 +141,7 @@ export class WindowedRows {
 
 /**
  * Creates a table.
- * @param {{name: string, num?: boolean, class?: string}[]} columns
+ * @param {{name: Node|string, num?: boolean, class?: string}[]} columns
  * @param {(Node|string)[][]} rows
  */
 export function table(columns, rows, attributes = {}) {

@@ -17,7 +17,7 @@
  */
 
 /** The maximum number of requests in the model: the latest, the latest of a rare kind, and the slowest. */
-const MAX_REQUESTS = 256;
+export const MAX_REQUESTS = 256;
 const MAX_OF_KIND = 128;
 const MAX_SLOW = 32;
 /** The number of steps in a series of the gateway. */
@@ -40,8 +40,8 @@ export const model = {
   /** The gateway's clock minus the browser's clock, in ms. */ skew: 0,
 };
 
-/** Returns the time of the gateway's clock, in milliseconds. */
-export const now = () => Date.now() + model.skew;
+/** Returns the time of the gateway's clock in ms, or of the last data while the gateway does not respond. */
+export const now = () => (model.lost || Date.now()) + model.skew;
 
 /** Returns the seconds from now to a time of the gateway's clock. */
 export const until = (time) => (Date.parse(time) - now()) / 1000;
@@ -199,7 +199,7 @@ export function resetTo(requests, series, sent) {
   model.requests = trim([...newer, ...requests]);
   model.requestsLoaded = true;
   model.series = { start: series.start, step: series.step, values: series.values, before: series.before };
-  model.costs = { operations: series.operations, spenders: series.spenders, tags: series.tags, accounts: series.accounts };
+  model.costs = { operations: series.operations, spenders: series.spenders, tags: series.tags, accounts: series.accounts, versions: series.versions };
   for (const topic of ["requests", "series", "costs"]) changed(topic);
 }
 

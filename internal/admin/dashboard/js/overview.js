@@ -36,30 +36,29 @@ const exhaustedText = (row) => `${nameOf(row)} is exhausted for ${formatSeconds(
 const earlyText = (row) => `${nameOf(row)} runs out in ${formatSeconds((row.ends - now()) / 1000)}, ${formatSeconds(row.blocked / 1000)} before its reset`;
 
 function answer() {
-  const { exhausted, early } = urgent;
   if (!model.ready) return ["Waiting for the gateway."];
   if (model.error) return ["Unknown. The accounts cannot be listed.", "bad"];
   if (model.state.limits === "off") return ["Limits are off, so Weir counts no budget."];
   if (!rows.length) return ["No request has used a budget yet."];
-  if (exhausted.length) return [`Yes. ${exhaustedText(exhausted[0])}.`, "bad"];
-  if (early.length) return [`Yes. ${earlyText(early[0])}.`, "warn"];
+  const worst = rows.find((r) => r.urgent);
+  if (worst) return worst.urgent === "exhausted" ? [`Yes. ${exhaustedText(worst)}.`, "bad"] : [`Yes. ${earlyText(worst)}.`, "warn"];
   const blocked = blockedAccounts();
   if (blocked.length) return [`No budget runs out, but Weir sends nothing for ${joinNames(blocked.map((a) => a.label))}.`, "warn"];
   return ["No. At the present rate, every budget lasts until its reset.", "good"];
 }
 
 function tiles() {
-  const { exhausted, early } = urgent;
   if (!model.ready) return [];
+  const exhausted = urgent("exhausted").length, early = urgent("early").length;
   let inFlight = 0;
   for (const a of model.accounts.values()) inFlight += a.in_flight;
   const waiting = Object.values(model.state.waiting ?? {}).reduce((a, b) => a + b, 0), blocked = blockedAccounts().length;
   return [
-    { key: "exhausted", name: "Exhausted now", value: count(exhausted.length), detail: `of ${plural(rows.length, "budget")}`, tone: exhausted.length ? "bad" : "" },
-    { key: "early", name: "Will run out early", value: count(early.length), detail: early.length ? `first ${nameOf(early[0])}` : "before the reset, at the present rate", tone: early.length ? "warn" : "" },
-    { key: "blocked", name: "Accounts in a cool-down", value: count(blocked), detail: `of ${plural(model.accounts.size, "account")}`, tone: blocked ? "bad" : "" },
+    { key: "exhausted", name: "Exhausted now", value: count(exhausted), detail: `of ${plural(rows.length, "budget")}`, tone: exhausted ? "bad" : "" },
+    { key: "early", name: "Will run out early", value: count(early), detail: "before the reset, at the present rate", tone: early ? "warn" : "" },
+    { key: "blocked", name: "In a cool-down", value: count(blocked), detail: `of ${plural(model.accounts.size, "account")}`, tone: blocked ? "bad" : "" },
     { key: "in-flight", name: "In flight · waiting", value: `${count(inFlight)} · ${count(waiting)}`, detail: "requests now", tone: waiting > 50 ? "warn" : "" },
-  ];
+  ].map((t) => (model.error ? { ...t, value: "–", detail: "unknown", tone: "" } : t));
 }
 
 /** Returns the alerts about accounts and credentials, the most severe first. */
@@ -80,7 +79,7 @@ function banner() {
   if (model.lost) return [{ tone: "bad", text: `The gateway does not respond. This page shows data of ${clock(model.lost)}, ${formatSeconds((Date.now() - model.lost) / 1000)} ago.` }];
   if (!model.ready) return [];
   const { store } = model.state;
-  if (store.lost) return [{ tone: "bad", text: `The store has not responded for ${formatSeconds(-until(store.lost))}. This replica continues within the quota that it has leased.` }];
+  if (store.lost) return [{ tone: "bad", text: `The store has not responded for ${formatSeconds(-until(store.lost))}. This replica continues within the quota that it has leased.${model.error ? " The budgets shown are older." : ""}` }];
   return model.error ? [{ tone: "bad", text: `The accounts cannot be listed: ${model.error}` }] : [];
 }
 
@@ -119,7 +118,8 @@ registerPanel(["second"], () => drawAlerts("banner", banner()), () => model.lost
 
 registerPanel(["accounts", "state"], () => {
   drawAlerts("banner", banner());
-  const n = urgent.exhausted.length + urgent.early.length;
+  byId("screen-budgets").dataset.old = String(Boolean(model.error));
+  const n = rows.filter((r) => r.urgent).length;
   drawBadge("budgets", n > 99 ? "99+" : n ? count(n) : "", `${plural(n, "budget is", "budgets are")} exhausted or will run out early`);
   const problems = (model.state?.store.lost ? 1 : 0) + (model.state?.refused?.length ?? 0);
   drawBadge("system", problems ? count(problems) : "", plural(problems, "problem"));

@@ -1,6 +1,6 @@
 // The page of one request: the reason for its response, the duration of each stage, and its record.
 
-import { byId, el } from "./dom.js";
+import { byId, el, facts } from "./dom.js";
 import { amount, bytes, count, date, formatNanoseconds, formatSeconds, plural } from "./format.js";
 import { model, registerPanel, until } from "./model.js";
 import { clientLabel, clientOf, createPill, operationOf } from "./requests.js";
@@ -21,13 +21,13 @@ function waterfall(r) {
     return el("p", { class: "muted" }, `No stages were recorded${reason}`);
   }
   const total = Math.max(r.elapsed_ns, ...stages.map((s) => s.start_ns + s.elapsed_ns), 1);
-  return el("div", { class: "waterfall" },
+  return el("div", {},
     el("div", { class: "fall fall-scale", "aria-hidden": "true" }, el("span"),
       el("span", { class: "fall-quarters" }, ...[0, 0.25, 0.5, 0.75].map((part) => el("span", {}, formatNanoseconds(total * part)))),
       el("span", { class: "fall-time" }, formatNanoseconds(total))),
     el("ol", {}, ...stages.map((s) => {
       const bar = el("span", { class: "fall-bar", "data-stage": s.failed ? "failed" : s.name });
-      bar.style.left = `${(100 * s.start_ns) / total}%`;
+      bar.style.left = `${Math.min(99.4, (100 * s.start_ns) / total)}%`;
       bar.style.width = `${Math.max(0.6, (100 * s.elapsed_ns) / total)}%`;
       return el("li", { class: "fall" },
         el("span", { class: "fall-name" }, STAGES[s.name] ?? s.name, s.detail ? el("span", { class: "muted" }, ` ${s.detail}`) : null, s.failed ? el("span", { class: "bad-text" }, " failed") : null),
@@ -58,21 +58,25 @@ function recordList(r) {
     ["Request ID", r.id],
   ];
   if (r.tag) rows.splice(4, 0, ["Tag", link(r.tag, "requests", { tag: r.tag })]);
+  if (r.limit_answer) rows.push(["Limit answer", r.limit_answer]);
   if (r.trace_id) rows.push(["Trace", r.trace_id]);
   if (r.error) rows.push(["Error", r.error]);
-  return el("dl", { class: "facts wide" }, ...rows.flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)]));
+  return facts(rows, "wide");
 }
 
 /** Describes the tightest budgets of the account of a refused request, and the clients that spent most of it. */
 function use(r) {
-  const budgets = (model.accounts.get(r.account)?.budgets ?? []).filter((b) => !b.client && (b.resource === r.resource || /^(points|cpu|content|concurrency)/.test(b.resource)) && (b.used || b.held))
+  const account = model.accounts.get(r.account);
+  const budgets = (account?.budgets ?? []).filter((b) => !b.client && (b.resource === r.resource || /^(points|cpu|content|concurrency)/.test(b.resource)) && (b.used || b.held))
     .sort((a, b) => remainingShare(a) - remainingShare(b)).slice(0, 4);
   const users = model.costs.accounts.filter((c) => c.account === r.account && c.spent).sort((a, b) => b.spent - a.spent).slice(0, 5);
-  const facts = [
+  const coolDown = account?.blocked_until ? until(account.blocked_until) : 0;
+  const rows = [
+    ...(coolDown > 0 ? [["cool-down", `nothing is sent for ${formatSeconds(coolDown)}, then one probe request`, "bad"]] : []),
     ...budgets.map((b) => [b.resource, `${amount(b.resource, b.remaining)} of ${amount(b.resource, b.limit)} left${until(b.reset) > 0 ? `, resets in ${formatSeconds(until(b.reset))}` : ""}`]),
     ...users.map((c) => [`spent by ${c.client_label}`, `${count(c.spent)} in the last hour`]),
   ];
-  return facts.length ? el("dl", { class: "facts" }, ...facts.flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)])) : el("p", { class: "muted" }, "The account has used nothing since.");
+  return rows.length ? facts(rows) : el("p", { class: "muted" }, "The account has used nothing since.");
 }
 
 const section = (title, id, ...content) => el("section", { class: "panel", "aria-labelledby": id }, el("div", { class: "panel-head" }, el("h2", { id }, title)), el("div", { class: "panel-body" }, ...content));

@@ -3,7 +3,7 @@
 import { byId, el, label, reconcile, setText, WindowedRows } from "./dom.js";
 import { drawChips, drawEmpty, filter } from "./filters.js";
 import { clock, count, formatNanoseconds, plural } from "./format.js";
-import { model, now, OUTCOMES, ownValue, registerPanel } from "./model.js";
+import { MAX_REQUESTS, model, now, OUTCOMES, ownValue, registerPanel } from "./model.js";
 import { drawAnswer } from "./overview.js";
 import { linkTo, linkWith, route, setFilters, visible } from "./route.js";
 
@@ -50,13 +50,13 @@ function createRow(r) {
   const link = el("a", { class: "link cut", title: `${r.method} ${r.path || r.route}` }, `${r.method} ${operationOf(r)}`);
   const path = label(r.path || r.route, "note path"); // all rows have the same height
   const node = el("tr", { "data-id": r.id },
-    el("td", { class: "time", "data-label": "Time" }, clock(r.start)),
-    el("td", { "data-label": "Outcome" }, createPill(r.result)),
-    el("td", { class: "num", "data-label": "Status" }, el("span", { class: r.status >= 500 ? "bad-text" : "" }, r.status)),
-    el("td", { class: "operation", "data-label": "Operation" }, el("span", { class: "two-lines" }, link, path)),
-    el("td", { "data-label": "Client" }, label(clientLabel(r), r.background ? "muted" : "")),
-    el("td", { class: "num", "data-label": "Duration" }, formatNanoseconds(r.elapsed_ns)),
-    el("td", { class: "num", "data-label": "Forwarded" }, r.attempts ? count(r.attempts) : "–"));
+    el("td", { class: "time" }, clock(r.start)),
+    el("td", {}, createPill(r.result)),
+    el("td", { class: "num" }, el("span", { class: r.status >= 500 ? "bad-text" : "" }, r.status)),
+    el("td", {}, el("span", { class: "two-lines" }, link, path)),
+    el("td", {}, label(clientLabel(r), r.background ? "muted" : "")),
+    el("td", { class: "num" }, formatNanoseconds(r.elapsed_ns)),
+    el("td", { class: "num" }, r.attempts ? count(r.attempts) : "–"));
   let drawnFilters = null;
   node.update = () => {
     if (filters !== drawnFilters) link.setAttribute("href", linkTo("requests", (drawnFilters = filters), r.id));
@@ -97,11 +97,11 @@ function draw() {
   list.draw(filter("order") === "slow" ? shown.toSorted((a, b) => b.elapsed_ns - a.elapsed_ns) : shown);
   reconcile(byId("outcomes"), OUTCOMES.map((outcome) => ({ outcome, count: matching.filter((r) => r.result === outcome).length })), (o) => o.outcome, createOutcome);
   drawChips("requests-chips", ["client", "operation", "account", "tag"]);
-  drawAnswer("requests-answer", answer(matching));
+  drawAnswer("requests-answer", answer(route.params.size ? matching : matching.slice(0, MAX_REQUESTS))); // the older ones are no fair sample
   const none = !model.requestsLoaded ? "Waiting for the gateway." : model.requests.length ? "No request matches the filters." : "No requests yet. Send one; it appears here within a second:";
   drawEmpty("requests-empty", shown.length ? "" : none, model.requestsLoaded && !model.requests.length);
   const skipped = model.skipped ? `; ${plural(model.skipped, "request")} skipped because the rate was too high` : "";
-  setText(byId("requests-count"), model.requests.length === 0 ? "" : `${paused ? "paused at " : ""}${count((paused ?? model.requests).length)}: the latest, and older refusals, errors and slow ones; select one for its reason${skipped}`);
+  setText(byId("requests-count"), model.requests.length === 0 ? "" : `${paused ? "paused at " : ""}${count((paused ?? model.requests).length)} kept: the latest, and older refusals, errors and slow requests${skipped}`);
 }
 
 pause.addEventListener("click", () => {

@@ -6,7 +6,7 @@ import { model, now, ownValue, registerPanel } from "./model.js";
  * @typedef {import("./model.js").Account} Account
  * @typedef {import("./model.js").Budget} Budget
  * @typedef {{key: string, account: Account, budget: Budget, forecast?: import("./model.js").Forecast,
- *   reset: number, ends: number, blocked: number, score: number}} Row A budget with its times in ms.
+ *   reset: number, ends: number, blocked: number, score: number, urgent: string}} Row A budget with its times in ms.
  */
 
 /** Returns the remaining share of a budget, 0 to 1. @param {Budget} b */
@@ -32,7 +32,7 @@ function rowsOf(account) {
     const forecast = ownValue(account.forecasts, budget.resource);
     return {
       key: `${account.account}\n${budget.resource}`, account, budget, forecast,
-      reset: Date.parse(budget.reset), ends: forecast ? Date.parse(forecast.ends) : 0, blocked: 0, score: 0,
+      reset: Date.parse(budget.reset), ends: forecast ? Date.parse(forecast.ends) : 0, blocked: 0, score: 0, urgent: "",
     };
   });
 }
@@ -43,7 +43,8 @@ export const textOf = ({ account, budget }) => `${account.label}\n${account.acco
 /**
  * Rates a row. The field blocked is the time in ms in which no request can be sent at the present rate. An exhausted
  * budget is blocked until its reset. A budget that runs out early is blocked from that time until its reset. The score grows with the
- * blocked time, also by a cool-down of the account, and with the used share. Unused budgets have the lowest score.
+ * blocked time, also by a cool-down of the account, and with the used share. Unused budgets have the lowest score. The
+ * field urgent is "exhausted", "early" or empty.
  */
 function rate(row, time) {
   const { account, budget, forecast } = row;
@@ -52,6 +53,8 @@ function rate(row, time) {
   else if (forecast?.early) row.blocked = Math.max(0, row.reset - row.ends);
   const coolDown = account.blocked_until ? Date.parse(account.blocked_until) - time : 0;
   const used = budget.used || budget.held ? 1 - remainingShare(budget) : -1;
+  if (budget.limit > 0 && budget.remaining <= 0 && row.reset > time) row.urgent = "exhausted";
+  else row.urgent = forecast?.early && row.ends > time && row.blocked > MIN_BLOCKED ? "early" : "";
   row.score = used + Math.log2(1 + Math.max(row.blocked, coolDown, 0) / 1000) / 4;
 }
 
@@ -61,11 +64,8 @@ let known = new Map();
 /** All rows, those with the highest risk first. @type {Row[]} */
 export let rows = [];
 
-/**
- * The exhausted budgets, the longest first, and the budgets that run out before their reset, the soonest first.
- * @type {{exhausted: Row[], early: Row[]}}
- */
-export let urgent = { exhausted: [], early: [] };
+/** Returns the rows that are exhausted, or that run out early. @param {"exhausted"|"early"} kind */
+export const urgent = (kind) => rows.filter((r) => r.urgent === kind);
 
 /** The minimum time between exhaustion and reset, in ms, for which a budget counts as running out early. */
 const MIN_BLOCKED = 30000;
@@ -73,19 +73,14 @@ const MIN_BLOCKED = 30000;
 registerPanel(["accounts"], () => {
   const next = new Map(), time = now();
   rows = [];
-  urgent = { exhausted: [], early: [] };
   for (const account of model.accounts.values()) {
     const list = known.get(account) ?? rowsOf(account);
     next.set(account, list);
     for (const row of list) {
       rate(row, time);
       rows.push(row);
-      if (row.budget.limit > 0 && row.budget.remaining <= 0 && row.reset > time) urgent.exhausted.push(row);
-      else if (row.forecast?.early && row.ends > time && row.blocked > MIN_BLOCKED) urgent.early.push(row);
     }
   }
   known = next;
   rows.sort((a, b) => b.score - a.score || (a.key < b.key ? -1 : 1));
-  urgent.exhausted.sort((a, b) => b.reset - a.reset);
-  urgent.early.sort((a, b) => a.ends - b.ends);
 });

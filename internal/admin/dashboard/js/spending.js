@@ -69,7 +69,7 @@ function createRow() {
   const requests = el("a", { class: "link" });
   const node = el("tr", {},
     el("th", { scope: "row" }, el("span", { class: "two-lines" }, name, detail)),
-    el("td", { class: "wide-col" }, el("span", { class: "spend-cell" }, el("span", { class: "spend-track" }, bar), spent)),
+    el("td", {}, el("span", { class: "spend-cell" }, el("span", { class: "spend-track" }, bar), spent)),
     el("td", { class: "num" }, share), el("td", { class: "num" }, before), el("td", { class: "num late" }, upstream),
     el("td", { class: "num good-text" }, saved), el("td", { class: "num late" }, requests));
   node.update = (g) => {
@@ -77,7 +77,8 @@ function createRow() {
     setText(name, g.label);
     name.title = g.name;
     if (g.name !== OTHERS) name.setAttribute("href", group === "client" ? linkTo("spending", { client: g.name, by: "operation" }) : linkTo("spending", { [group]: g.name }));
-    setText(detail, group === "client" ? (g.top.operation ? `mostly ${g.top.operation}` : "") : filter("client") ? "" : `mostly ${g.top.client_label}`);
+    const most = group === "client" ? g.top.operation : filter("client") ? "" : g.top.client_label;
+    setText(detail, most && most !== OTHERS ? `mostly ${most}` : "");
     detail.title = detail.textContent;
     bar.style.width = `${Math.max(g.spent ? 1 : 0, (100 * g.spent) / spentMax)}%`;
     setText(spent, brief(g.spent));
@@ -129,7 +130,7 @@ function drawAnswers(groups) {
   const equal = groupBy(model.costs.spenders, "client").filter((g) => g.name !== OTHERS && g.spent >= first.spent * NEARLY);
   if (equal.length > 1) {
     const names = equal.length > 3 ? plural(equal.length, "client") : equal.map((g) => g.label).join(" and ");
-    return drawAnswer("spending-answer", `${names} spend about the same: ${percent(first.spent, spent)} each of ${count(spent)} in the last hour.`);
+    return drawAnswer("spending-answer", `${names} spend about the same: each up to ${percent(first.spent, spent)} of ${count(spent)} in the last hour.`);
   }
   drawAnswer("spending-answer", `${first.label} spends most: ${count(first.spent)} of ${count(spent)} (${percent(first.spent, spent)}) in the last hour.`);
 }
@@ -143,7 +144,7 @@ registerPanel(["costs", "state", "configuration", "route"], () => {
   drawAnswers(groups);
   const shown = groups.filter((g) => !text || g.name.toLowerCase().includes(text) || g.label.toLowerCase().includes(text));
   list.draw(shown);
-  setText(byId("spend-name"), group[0].toUpperCase() + group.slice(1));
+  setText(byId("spend-name"), group === "version" ? "API version" : group[0].toUpperCase() + group.slice(1));
   setText(byId("spend-note"), `in the last hour, on this replica${shown.length < groups.length ? `; ${count(shown.length)} of ${count(groups.length)} shown` : ""}`);
   const none = group === "tag" && model.costs.spenders.length ? "No request had a tag in the last hour. A client sets a tag with the request header Weir-Tag." : "No requests in the last hour. Send one to see who spends:";
   drawEmpty("spend-empty", shown.length ? "" : groups.length ? "No name matches the search." : none, !groups.length && !model.costs.spenders.length);
@@ -164,6 +165,8 @@ function createSegment(name) {
   return link;
 }
 
+const swatch = (outcome) => el("i", { class: "swatch", "data-outcome": outcome, "aria-hidden": "true" });
+
 /** Draws the share of cache hits of each operation. */
 registerPanel(["costs"], () => {
   const parent = byId("ratio");
@@ -182,7 +185,7 @@ registerPanel(["costs"], () => {
     bar.title = bar.getAttribute("aria-label");
     return [operationLink(o.operation), bar, percent(o.hits, o.requests), brief(o.requests), brief(o.upstream)];
   });
-  parent.replaceChildren(table([{ name: "Operation" }, { name: "From the cache", class: "ratio-col" }, { name: "Hits", num: true }, { name: "Requests", num: true }, { name: "Forwarded", num: true, class: "late" }], rows));
+  parent.replaceChildren(table([{ name: "Operation" }, { name: el("span", {}, swatch("hit"), "hit ", swatch("validated"), "validated"), class: "ratio-col" }, { name: "Hits", num: true }, { name: "Requests", num: true }, { name: "Forwarded", num: true, class: "late" }], rows));
 }, () => visible("spending"));
 
 /** Returns a link to the recent requests of an operation. */

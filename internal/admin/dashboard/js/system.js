@@ -1,9 +1,9 @@
 // The panels about the gateway itself: store, replicas, cache, audit trail, configuration.
 
-import { byId, el, label, placeholder, setText, table } from "./dom.js";
+import { byId, facts, label, placeholder, setText, table } from "./dom.js";
 import { bytes, date, formatNanoseconds, formatSeconds, plural } from "./format.js";
 import { filter } from "./filters.js";
-import { changed, model, registerPanel, until } from "./model.js";
+import { changed, MAX_REQUESTS, model, registerPanel, until } from "./model.js";
 import { drawAnswer } from "./overview.js";
 import { visible } from "./route.js";
 import { request } from "./live.js";
@@ -11,46 +11,55 @@ import { request } from "./live.js";
 const STORE_KINDS = { memory: "memory of this process", file: "memory, saved to a file on shutdown", redis: "Redis" };
 const LOADING = "Waiting for the gateway.";
 
+/** Draws a list of names and values, unless the same list is drawn already. */
+function drawFacts(id, rows) {
+  const parent = byId(id), text = JSON.stringify(rows);
+  if (parent.dataset.drawn === text) return;
+  parent.dataset.drawn = text;
+  parent.replaceChildren(facts(rows));
+}
+
+/** Returns the state of the store, and its tone. */
+function storeState({ kind, lost, cold_start: coldStart }) {
+  const name = STORE_KINDS[kind] ?? kind, more = coldStart ? `; ${coldStart}` : "";
+  if (model.lost) return [`${name}; state unknown`, ""];
+  if (lost) return [`${name}, lost ${formatSeconds(-until(lost))} ago${more}`, "bad"];
+  return kind === "redis" ? [`${name}, connected${more}`, "good"] : [name + more, ""];
+}
+
 function drawStore() {
   const s = model.state;
-  const parent = byId("store");
-  if (!s) {
-    if (!parent.firstChild) parent.replaceChildren(placeholder(LOADING));
-    return;
-  }
-  if (!parent.querySelector("dl")) {
-    parent.replaceChildren(el("dl", { class: "facts" }, ...["Store", "State", "Replicas", "Cache", "Memory", "Dialect", "Limits", "Uptime"].flatMap((k) => [el("dt", {}, k), el("dd")])));
-  }
-  const values = [
-    STORE_KINDS[s.store.kind] ?? s.store.kind,
-    (s.store.lost ? `lost ${formatSeconds(-until(s.store.lost))} ago` : "connected") + (s.store.cold_start ? "; " + s.store.cold_start : ""),
-    s.store.kind === "redis" ? plural(s.store.replicas, "replica") : "1 replica",
-    `${plural(s.cache.keys, "response")}, ${bytes(s.cache.bytes)} of ${bytes(s.cache.max_bytes)}`,
-    s.memory ? bytes(s.memory.bytes) + (s.memory.max_bytes ? ` of ${bytes(s.memory.max_bytes)} (GOMEMLIMIT)` : "") : "–", s.dialect, s.limits, formatSeconds(-until(s.started)),
-  ];
-  parent.querySelectorAll("dd").forEach((dd, i) => setText(dd, values[i]));
-  parent.querySelectorAll("dd")[1].dataset.tone = s.store.lost ? "bad" : "good";
+  drawFacts("store", [
+    ["Store", ...storeState(s.store)],
+    ["Replicas", plural(s.store.replicas ?? 1, "replica")],
+    ["Cache", `${plural(s.cache.keys, "response")}, ${bytes(s.cache.bytes)} of ${bytes(s.cache.max_bytes)}`],
+    ["Memory", s.memory ? bytes(s.memory.bytes) + (s.memory.max_bytes ? ` of ${bytes(s.memory.max_bytes)} (GOMEMLIMIT)` : "") : "–"],
+    ["Dialect", s.dialect],
+    ["Limits", s.limits],
+    ["Uptime", formatSeconds(-until(s.started))],
+  ]);
 }
 
 /** The time before the end of a certificate, in seconds, from which the page warns. */
 const CERTIFICATE_WARNING = 14 * 86400;
 
-/** Draws the latency and the errors of the upstream, from the kept requests, and the certificates. */
+/** Describes the end of a certificate. */
+const endText = (c) => (until(c.expires) <= 0 ? "has expired" : `ends in ${formatSeconds(until(c.expires))}`);
+
+/** Draws the latency and the errors of the upstream, from the latest requests, and the certificates. */
 function drawUpstream() {
-  const s = model.state, parent = byId("upstream-facts");
-  if (!s) return parent.replaceChildren(placeholder(LOADING));
-  const attempts = model.requests.flatMap((r) => (r.stages ?? []).filter((t) => t.name === "attempt"));
+  const s = model.state;
+  const attempts = model.requests.slice(0, MAX_REQUESTS).flatMap((r) => (r.stages ?? []).filter((t) => t.name === "attempt"));
   const times = attempts.map((t) => t.elapsed_ns).sort((a, b) => a - b), failed = attempts.filter((t) => t.failed).length;
   const at = (part) => formatNanoseconds(times[Math.min(times.length - 1, Math.floor(part * times.length))]);
-  const facts = [
+  const certificates = (s.certificates ?? []).slice(0, 5).map((c) => ["Certificate", `${endText(c)}: ${c.name.split("/").at(-1)}`, until(c.expires) < CERTIFICATE_WARNING ? "bad" : ""]);
+  drawFacts("upstream-facts", [
     ["Upstream", s.upstream],
     ["Latency", times.length ? `median ${at(0.5)}, 95 % within ${at(0.95)}` : "no request yet"],
-    ["Errors", times.length ? `${failed} of ${plural(times.length, "attempt")}` : "–", failed ? "bad" : ""],
+    ["Errors", times.length ? `${failed} of the latest ${plural(times.length, "attempt")}` : "–", failed ? "bad" : ""],
     ["Quarantined", s.refused?.length ? plural(s.refused.length, "credential") : "no credential", s.refused?.length ? "bad" : ""],
-    ...(s.certificates ?? []).slice(0, 5).map((c) => ["Certificate", `${c.name.split("/").at(-1)} ${until(c.expires) <= 0 ? "has expired" : `ends in ${formatSeconds(until(c.expires))}`}`, until(c.expires) < CERTIFICATE_WARNING ? "bad" : ""]),
-  ];
-  if (!s.certificates?.length) facts.push(["Certificates", "none: plain HTTP"]);
-  parent.replaceChildren(el("dl", { class: "facts" }, ...facts.flatMap(([k, v, tone]) => [el("dt", {}, k), el("dd", { "data-tone": tone || undefined }, v)])));
+    ...(certificates.length ? certificates : [["Certificate", "none: plain HTTP"]]),
+  ]);
 }
 
 let audit = null;
@@ -89,7 +98,7 @@ function flatten(value, path = []) {
 function drawConfiguration() {
   if (!model.configuration) return;
   const text = filter("q").trim().toLowerCase();
-  const normal = new Map(flatten(defaults ?? {})), all = flatten(model.configuration), changes = all.filter(([k, v]) => normal.get(k) !== v);
+  const normal = new Map(flatten(defaults ?? {})), all = flatten(model.configuration), changes = all.filter(([k, v]) => (normal.get(k) ?? "–") !== v);
   const lines = (filter("keys") === "all" || text ? all : changes).filter((l) => l.some((s) => s.toLowerCase().includes(text)));
   setText(byId("config-note"), `${plural(changes.length, "key")} of ${all.length} changed`);
   const parent = byId("config");
@@ -97,24 +106,26 @@ function drawConfiguration() {
     parent.replaceChildren(placeholder(text ? "No key or value matches the filter." : "All settings have their defaults."));
     return;
   }
-  parent.replaceChildren(el("dl", { class: "facts config" }, ...lines.flatMap(([k, v]) => [el("dt", {}, k), el("dd", { class: v === "–" || v === "none" ? "muted" : "" }, v)])));
+  parent.replaceChildren(facts(lines, "config"));
 }
 
-for (const id of ["audit", "config"]) byId(id).replaceChildren(placeholder(LOADING));
+for (const id of ["store", "upstream-facts", "audit", "config"]) byId(id).replaceChildren(placeholder(LOADING));
 
 /** Answers the question of the screen. */
 function drawHealth() {
   const s = model.state;
-  if (!s) return;
   const quarantined = s.refused?.length ?? 0;
+  const [ending] = (s.certificates ?? []).toSorted((a, b) => until(a.expires) - until(b.expires));
   if (s.store.lost) drawAnswer("system-answer", `No. The store has not responded for ${formatSeconds(-until(s.store.lost))}.`, "bad");
-  else if ((s.certificates ?? []).some((c) => until(c.expires) <= 0)) drawAnswer("system-answer", "No. A certificate has expired, so clients refuse the gateway.", "bad");
+  else if (ending && until(ending.expires) <= 0) drawAnswer("system-answer", "No. A certificate has expired, so clients refuse the gateway.", "bad");
   else if (quarantined) drawAnswer("system-answer", `Mostly. The upstream rejects ${plural(quarantined, "credential")}.`, "warn");
+  else if (ending && until(ending.expires) < CERTIFICATE_WARNING) drawAnswer("system-answer", `Yes, but a certificate ${endText(ending)}.`, "warn");
   else drawAnswer("system-answer", s.store.kind === "redis" ? `Yes. ${plural(s.store.replicas, "replica")} share Redis.` : "Yes. This replica runs alone.", "good");
 }
 
 const shown = () => visible("system");
 registerPanel(["state", "second"], () => {
+  if (!model.state) return;
   drawStore();
   drawUpstream();
   drawHealth();

@@ -1,0 +1,96 @@
+package policy
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+)
+
+// HasGraphQLData reports whether the body of a GraphQL response has data and no errors. Other responses are not stored.
+func HasGraphQLData(body []byte) bool {
+	var answer struct{ Data, Errors json.RawMessage }
+	return json.Unmarshal(body, &answer) == nil && answer.Data != nil && string(answer.Data) != "null" && answer.Errors == nil
+}
+
+// validationErrors are the codes of errors that the upstream finds in a query without executing it.
+var validationErrors = map[string]bool{
+	"argumentLiteralsIncompatible": true, "argumentNotAccepted": true, "argumentNotUnique": true, "cannotSpreadFragment": true,
+	"defaultValueInvalidType": true, "directiveCannotBeApplied": true, "fieldConflict": true, "fragmentNotUnique": true,
+	"infiniteLoop": true, "missingRequiredArguments": true, "missingRequiredInputObjectAttribute": true,
+	"selectionMismatch": true, "typeMismatch": true, "undefinedDirective": true, "undefinedField": true,
+	"undefinedFragment": true, "undefinedType": true, "useAndDefineFragment": true, "variableMismatch": true,
+	"variableNotDefined": true, "variableNotUsed": true, "variableRequiresValidType": true,
+}
+
+// HasFinalGraphQLErrors reports whether a GraphQL response has only errors that all identical queries of a security class get at
+// the same time: a missing object, or an invalid query. The followers of the call get such a response.
+func HasFinalGraphQLErrors(body []byte) bool {
+	var answer struct {
+		Errors []struct {
+			Type       string
+			Extensions struct{ Code string }
+		}
+	}
+	if json.Unmarshal(body, &answer) != nil || len(answer.Errors) == 0 {
+		return false
+	}
+	for _, e := range answer.Errors {
+		if e.Type != "NOT_FOUND" && (e.Type != "" || !validationErrors[e.Extensions.Code]) {
+			return false
+		}
+	}
+	return true
+}
+
+// MutationResult is the result of a GraphQL mutation.
+type MutationResult int
+
+// Results of mutations.
+const (
+	MutationSucceeded MutationResult = iota
+	MutationFailed                   // certainly changed nothing
+	MutationUncertain
+)
+
+// ReadMutationResult returns the result that the body of a response reports. A mutation failed if the response has errors and
+// no data. Null in each root field also counts as no data. However, if an error concerns a part of the response below a root
+// field, or reports a fault of the upstream, the mutation may have succeeded. Any other data with errors is the result of
+// mutations that succeeded.
+func ReadMutationResult(body []byte) MutationResult {
+	var answer struct {
+		Data   json.RawMessage
+		Errors []answeredError
+	}
+	if json.Unmarshal(body, &answer) != nil {
+		return MutationUncertain
+	}
+	fields := map[string]json.RawMessage{}
+	if answer.Data != nil && json.Unmarshal(answer.Data, &fields) != nil {
+		return MutationUncertain
+	}
+	for _, value := range fields {
+		if string(value) != "null" {
+			return MutationSucceeded
+		}
+	}
+	below := func(e answeredError) bool { return len(e.Path) > 1 }
+	switch {
+	case len(answer.Errors) == 0:
+		return MutationSucceeded
+	case len(fields) > 0 && slices.ContainsFunc(answer.Errors, below), slices.ContainsFunc(answer.Errors, answeredError.isFault):
+		return MutationUncertain
+	}
+	return MutationFailed
+}
+
+// answeredError is an error in the response to a GraphQL call.
+type answeredError struct {
+	Path          []any
+	Type, Message any
+}
+
+// isFault reports whether the upstream failed or ran out of time, instead of refusing the call.
+func (e answeredError) isFault() bool {
+	message, _ := e.Message.(string)
+	return strings.HasPrefix(message, "Something went wrong while executing your query") || e.Type == "INTERNAL" || e.Type == "SERVICE_UNAVAILABLE"
+}
