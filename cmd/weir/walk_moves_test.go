@@ -464,7 +464,7 @@ func (c *walkClient) outside(method, target, body string) (ok bool) {
 		return false
 	}
 	defer func() { _ = recover() }() // a quirk aborts the response
-	return sendTo(c.service, method, target, body, "Authorization", "Bearer tok-enterprise-app").Code < 300
+	return sendTo(c.service, method, target, body, "Authorization: Bearer tok-enterprise-app").Code < 300
 }
 
 // overtaken reads a label, which another program deletes, and changes it. The next read must not show it.
