@@ -15,10 +15,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/weirgate/weir/internal/testservers"
 )
@@ -109,18 +109,12 @@ func TestDistantDownloadIsFast(t *testing.T) {
 // checksums stay valid.
 func delayPackets(t *testing.T) {
 	t.Helper()
-	fd, err := syscall.Open("/dev/net/tun", syscall.O_RDWR|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	must(t, err)
-	var request struct { // ifreq of netdevice(7)
-		name  [16]byte
-		flags uint16
-		_     [22]byte
-	}
-	copy(request.name[:], "distance")
-	request.flags = syscall.IFF_TUN | syscall.IFF_NO_PI
-	if _, _, failed := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), syscall.TUNSETIFF, uintptr(unsafe.Pointer(&request))); failed != 0 {
-		t.Fatal(failed)
-	}
+	request, err := unix.NewIfreq("distance")
+	must(t, err)
+	request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	must(t, unix.IoctlIfreq(fd, unix.TUNSETIFF, request))
 	tun := os.NewFile(uintptr(fd), "tun")
 	for _, command := range []string{"link set lo up", "addr add " + nearAddress + "/24 dev distance", "link set distance up mtu 9000"} {
 		if text, err := exec.CommandContext(t.Context(), "ip", strings.Fields(command)...).CombinedOutput(); err != nil {

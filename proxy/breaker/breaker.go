@@ -21,12 +21,14 @@ type Breaker struct {
 const (
 	// MaxFailures is the number of requests in a row without a response that opens the breaker.
 	MaxFailures = 10
-	// TrialInterval is the interval at which each account may send a trial, and MaxTrials bounds the trials of all accounts.
+	// TrialInterval is the interval at which each account may send a trial.
 	TrialInterval = time.Second
-	MaxTrials     = 64
-	// RetryBurst is the number of retries that the full retry budget allows. Each retry reduces the budget until RetryCost
-	// responses have arrived.
-	RetryBurst, RetryCost = 10, 10
+	// MaxTrials bounds the trials of all accounts in an interval.
+	MaxTrials = 64
+	// RetryBurst is the number of retries that the full retry budget allows.
+	RetryBurst = 10
+	// RetryCost is the number of responses after which a retry no longer reduces the budget.
+	RetryCost = 10
 )
 
 // Allow reports whether a request may be sent. While the breaker is open, only a trial may be sent. Each account has its own
