@@ -120,8 +120,9 @@ func (c *walkClient) run() {
 // message is a request of a client.
 type message struct {
 	method, target, body string
-	fields               []string // name, value
-	trailer              string   // the name of a field after the body
+	fields               []string          // name, value
+	trailer              string            // the name of a field after the body
+	replica              http.RoundTripper // nil selects any
 }
 
 // reply is a response, or an error.
@@ -163,6 +164,9 @@ func (c *walkClient) do(m message) (r reply) {
 			req.Header.Set("Authorization", fmt.Sprintf("Bearer made-up-%d", c.random.Uint64()))
 		case c.authorization != "":
 			req.Header.Set("Authorization", c.authorization)
+		}
+		if m.replica != nil {
+			return m.replica.RoundTrip(req)
 		}
 		return c.walk.clients[c.random.IntN(len(c.walk.clients))].RoundTrip(req)
 	})
@@ -490,11 +494,12 @@ func (c *walkClient) herd() {
 	}
 	target := fmt.Sprintf("/repos/acme/widgets/labels/none-%d", c.random.Uint32())
 	var group sync.WaitGroup
+	replica := c.walk.clients[c.random.IntN(len(c.walk.clients))]
 	replies := make([]string, 10)
 	for i := range replies {
 		member := c.client(c.walkActor, rand.New(rand.NewPCG(c.random.Uint64(), 0)))
 		group.Go(func() {
-			r := member.do(message{method: http.MethodGet, target: target})
+			r := member.do(message{method: http.MethodGet, target: target, replica: replica})
 			replies[i] = fmt.Sprintf("%d %v %s", r.status, r.err, r.header.Get("Cache-Status"))
 		})
 	}
