@@ -182,13 +182,6 @@ type Fetch struct {
 	Suspect Cause
 }
 
-// Latest returns the generation of the latest purge.
-func (m *Memory) Latest() Generation {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.latest
-}
-
 // BeginFetch returns the start of a fetch that begins now.
 func (m *Memory) BeginFetch(tags func() []string) Fetch {
 	m.mu.Lock()

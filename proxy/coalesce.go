@@ -110,7 +110,7 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 func (g *Gateway) join(a *attempt, skipped int) (c *coalesce.Call, leads bool) {
 	caller := a.identity.Caller
 	q := coalesce.Question{
-		Key: g.callKey(a, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.Latest(),
+		Key: g.callKey(a, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.Generation(),
 	}
 	return g.Background.calls.Join(q, func(since cache.Generation) bool { return g.Cache.Purged(a.tags(), since) })
 }

@@ -202,8 +202,8 @@ func (g *Gateway) deleteOldPart(a *attempt, resp *http.Response) {
 }
 
 // store returns the response for the client. When the body is complete, store stores it, or passes it to the followers of
-// the call: the response to a GraphQL query without a rule, or a client error that cannot be stored. Such a response loses
-// its trailers, because another goroutine reads the body.
+// the call: the response to a GraphQL query without a rule, or a client error that cannot be stored. A response that is stored
+// or passed loses its trailers, because another goroutine may read the body.
 func (g *Gateway) store(
 	a *attempt, key cache.Key, resp *http.Response, sent http.Header, answer cache.Response,
 ) (*http.Response, coalesce.Ending) {
@@ -231,7 +231,7 @@ func (g *Gateway) store(
 				return shared, coalesce.Ending{Result: coalesce.Pending}
 			}
 		}
-		if resp.StatusCode == http.StatusOK && (!ok || resp.ContentLength > maxEntry) { // an error does not predict whether the next response can be stored
+		if resp.StatusCode == http.StatusOK && (!ok || resp.ContentLength > maxEntry || !delimited(resp)) { // an error does not predict whether the next response can be stored
 			g.Cache.MarkUncacheable(a.match.Operation.ID, key)
 		}
 		if !passes || !fits {

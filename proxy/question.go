@@ -379,7 +379,7 @@ var (
 	smallNumbers = regexp.MustCompile(`^[0-9, ]{1,4}$`)
 	// namesCaller matches the names of fields in which even a small number may select the data of a caller.
 	namesCaller = regexp.MustCompile(`(?i)(^|-)(id|uid|gid|sid|pin|otp|as|org|for)(-|$)|token|key|secret|pass|pwd|auth|sign|sess|jwt|cred|cookie|code|` +
-		`ticket|grant|cert|user|login|account|tenant|owner|member|client|customer|person|sudo|actor|subject|principal|ident|role|scope|group|team|project|organi|company|workspace|` +
+		`ticket|grant|cert|user|login|account|tenant|owner|member|client|customer|sudo|actor|subject|principal|ident|role|scope|group|team|project|organi|company|workspace|` +
 		`behalf|impersonat|delegat|mfa|employee|staff|person|badge|device|profile|view|visitor|reader|subscriber|holder|patient|department|division|realm|domain|site|store|uuid|nonce`)
 )
 

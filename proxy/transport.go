@@ -336,7 +336,7 @@ func (g *Gateway) mayReportLimit(a *attempt, resp *http.Response) bool {
 	case status >= http.StatusBadRequest:
 		return status < http.StatusInternalServerError && (g.Host == "" || status == http.StatusForbidden || status == http.StatusTooManyRequests)
 	case status != http.StatusOK, resp.ContentLength == 0, resp.ContentLength > longestError, g.Host != "",
-		!g.isPlainType(a, resp.Header.Get("Content-Type")), g.Dialect.Accept(a.in.Header["Accept"]) != "":
+		!g.isPlainType(a, resp.Header.Get("Content-Type")), g.Dialect.Accept(a.header["Accept"]) != "":
 		return false
 	case resp.ContentLength > 0:
 		return true

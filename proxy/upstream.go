@@ -23,7 +23,7 @@ import (
 )
 
 // send sends a request until the response is final. The request is repeated in these cases:
-//   - The connection broke.
+//   - The connection broke before the response.
 //   - The response is a limit error, and the client can wait for the end of the limit.
 //   - The upstream does not accept a token of the gateway yet, or not any more.
 //   - The upstream still computes statistics (202), and the attempt is that of a background task.
