@@ -85,7 +85,7 @@ func TestDashboardShowsTrendsOfDays(t *testing.T) {
 	checkScreen(page, "trends", "spending", true)
 
 	visit(page, "budgets")
-	page.eventually("each budget has its lowest part", `document.querySelector("#trends-budgets canvas") && /core of octo-bot-000\s30 %/.test(document.getElementById("legend-trends-budgets").innerText)`)
+	page.eventually("each budget has its lowest part", `document.querySelector("#trends-budgets canvas") && /core of octo-bot-000\s30\s%/.test(document.getElementById("legend-trends-budgets").innerText)`)
 	page.eventually("a hash has a label", `document.getElementById("legend-trends-budgets").innerText.includes("search of account 9e3779b9\n")`)
 	checkScreen(page, "trends", "budgets", true)
 

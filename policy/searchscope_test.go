@@ -63,7 +63,7 @@ func TestSearchesStayInsideTheScope(t *testing.T) {
 
 // FuzzSearchScope compares the decision with a search for qualifiers in the text.
 func FuzzSearchScope(f *testing.F) {
-	for _, q := range []string{"repo:acme/widgets x", "org:whole -repo:whole/x", `"a" repo:acme/x`, `repo:acme/x label:"a"repo:other/x`, "repo:acme/secret OR x", "user:other"} {
+	for _, q := range []string{"repo:acme/widgets x", "org:whole -repo:whole/x", `"a" repo:acme/x`, `repo:acme/x label:"a"repo:other/x`, "repo:acme/secret OR x", "user:other", "org:whole repo"} {
 		f.Add(q)
 	}
 	f.Fuzz(func(t *testing.T, q string) {
@@ -73,11 +73,11 @@ func FuzzSearchScope(f *testing.F) {
 		scoped := false
 		separates := func(r rune) bool { return r == ' ' || r == '"' }
 		for _, token := range append(strings.Split(q, " "), strings.FieldsFunc(q, separates)...) {
-			name, value, _ := strings.Cut(token, ":")
+			name, value, qualifies := strings.Cut(token, ":")
 			switch owner, _, _ := strings.Cut(strings.ToLower(value), "/"); {
 			case name == "repo" && owner == "acme" && !strings.EqualFold(value, "acme/secret"), slices.Contains([]string{"repo", "org", "user"}, name) && owner == "whole":
 				scoped = true
-			case slices.Contains(scoping, strings.ToLower(strings.Trim(name, `"+(`))):
+			case qualifies && slices.Contains(scoping, strings.ToLower(strings.Trim(name, `"+(`))):
 				if owner != "acme" && owner != "whole" || strings.EqualFold(value, "acme/secret") {
 					t.Errorf("%q is permitted with %q", q, token)
 				}
