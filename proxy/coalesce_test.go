@@ -260,6 +260,7 @@ func TestFrequentPurgesDoNotEndSharing(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
+				time.Sleep(50 * time.Millisecond) // no purge at the moment at which clients join the next call
 				for range 100 {
 					time.Sleep(100 * time.Millisecond)
 					w.gateway.Cache.Purge(w.Context(), "repo:acme/widgets")

@@ -77,6 +77,14 @@ func runOn(t *testing.T, n *node, args ...any) string {
 // startMasters joins nodes to a cluster. The first three nodes are masters with equal numbers of slots.
 func startMasters(t *testing.T, nodes ...*node) []*node {
 	t.Helper()
+	meetMasters(t, nodes)
+	awaitCluster(t, nodes)
+	return nodes
+}
+
+// meetMasters introduces nodes to each other, which takes seconds.
+func meetMasters(t *testing.T, nodes []*node) {
+	t.Helper()
 	for i, n := range nodes {
 		runOn(t, n, "cluster", "set-config-epoch", i+1) // with equal epochs, masters may refuse to vote in a failover
 		if i < masters {
@@ -86,6 +94,10 @@ func startMasters(t *testing.T, nodes ...*node) []*node {
 			runOn(t, n, "cluster", "meet", "127.0.0.1", port(nodes[0].address), port(nodes[0].bus))
 		}
 	}
+}
+
+func awaitCluster(t *testing.T, nodes []*node) {
+	t.Helper()
 	testservers.Eventually(t, "all nodes have joined the cluster", func(ctx context.Context) bool {
 		for _, n := range nodes {
 			text, _ := n.ClusterInfo(ctx).Result()
@@ -95,7 +107,6 @@ func startMasters(t *testing.T, nodes ...*node) []*node {
 		}
 		return true
 	})
-	return nodes
 }
 
 // openCluster opens the ledger of a replica on a cluster.
@@ -225,8 +236,13 @@ func TestLostShardConcernsItsAccountsOnly(t *testing.T) {
 	t.Parallel()
 	var clusters sync.WaitGroup // the three clusters together, because they mostly wait
 	defer clusters.Wait()
-	for killed := range masters {
-		nodes := startMasters(t, startNode(t), startNode(t), startNode(t))
+	var all [masters][]*node
+	for i := range all {
+		all[i] = []*node{startNode(t), startNode(t), startNode(t)}
+		meetMasters(t, all[i])
+	}
+	for killed, nodes := range all {
+		awaitCluster(t, nodes)
 		l := openCluster(t, nodes)
 		clusters.Go(func() { loseShard(t, nodes, l, killed) })
 	}
