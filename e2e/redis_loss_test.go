@@ -17,6 +17,7 @@ import (
 // killed, and another replica is paused for longer than most windows. No limit may be broken, and the permits of both replicas
 // must be released.
 func TestLimitsHoldWhileRedisFails(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 4, oneRedis)
 	long := phase(t)
 	down := duration(t, "WEIR_FLEET_REDIS_DOWN", long)
