@@ -2,9 +2,14 @@ package redisledger
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
@@ -48,6 +53,49 @@ func TestStepsOfTheRedisClockExceedNoLimit(t *testing.T) {
 				p.mustAdmit(p.r2, p.claimOf("b", 1), "after the reset")
 				r3 := p.open("r3", defaultRules())
 				p.mustAdmit(r3, p.claim(1), "by a new replica")
+			})
+		})
+	}
+}
+
+// Replicas whose first calls are slow, on the way to Redis or back, do not take the delay for a step of the clock: a window opens
+// at its reset and not earlier.
+func TestSlowFirstCallsAreNoStep(t *testing.T) {
+	for name, back := range map[string]bool{"to Redis": false, "back": true} {
+		t.Run(name, func(t *testing.T) {
+			withTwoReplicas(t, func(p *pair) {
+				reset := time.Now().Add(10 * time.Minute)
+				c := p.mustAdmit(p.r1, p.claimOf("b", 1), "first")
+				p.settle(p.r1, c, answered(limits.Rate{Limit: 5000, Used: 5000, Reset: reset, Date: time.Now(), Resource: policy.Core}))
+				time.Sleep(time.Until(reset) - 20*time.Second)
+				p.heartbeat(p.r1, p.r2)
+				replicas := []*Ledger{p.r1, p.r2}
+				for i := range 5 {
+					client := p.client(p.T)
+					slow := 900 * time.Millisecond
+					client.AddHook(intercept(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+						if strings.HasPrefix(cmd.Name(), "eval") {
+							defer func() { slow = 0 }()
+							if !back {
+								time.Sleep(slow)
+							} else {
+								defer time.Sleep(slow)
+							}
+						}
+						return run(ctx, cmd)
+					}))
+					client.AddHook(tick(&p.clockOffset))
+					replicas = append(replicas, open(p.T, client, fmt.Sprint("slow ", i), defaultRules(), testClock))
+					p.heartbeat(replicas...)
+				}
+				opens := func(l *Ledger) bool { return p.admit(l, p.claimOf("b", 1)) }
+				for !slices.ContainsFunc(replicas, opens) {
+					time.Sleep(50 * time.Millisecond)
+					p.heartbeat(replicas...)
+				}
+				if late := time.Since(reset); late < 0 || late > 4*time.Second {
+					p.Errorf("the window opened %v after its reset", late)
+				}
 			})
 		})
 	}

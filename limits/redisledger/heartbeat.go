@@ -247,7 +247,7 @@ func (l *Ledger) indexAccounts(ctx context.Context) error {
 	for part := range slices.Chunk(list, indexBatch) {
 		_, err := l.onServer(limited, index, func(to server) error {
 			l.mu.Lock()
-			second := (l.now() + to.shard.ahead) / 1e6 // of Redis, because the clocks of the replicas may differ
+			second := (l.now() + to.shard.most) / 1e6 // of Redis, because the clocks of the replicas may differ
 			l.mu.Unlock()
 			entries := make([]redis.Z, len(part))
 			for i, a := range part {
@@ -425,7 +425,7 @@ func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, addre
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		to.shard.replied(sent, answer.Now)
+		to.shard.replied(sent, l.now(), answer.Now)
 		return nil
 	})
 	return answer, address, err

@@ -152,7 +152,7 @@ func (l *Ledger) Accounts(ctx context.Context, most int) ([]limits.Account, erro
 		indexed, err = to.node.ZRevRangeWithScores(limited, index, 0, int64(most-1)).Result()
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		settled = float64(l.now()+to.shard.ahead)/1e6 - (indexInterval + activeTime).Seconds()
+		settled = float64(l.now()+to.shard.most)/1e6 - (indexInterval + activeTime).Seconds()
 		return err
 	})
 	cluster := redisclient.IsCluster(l.Client)

@@ -232,7 +232,7 @@ func (l *Ledger) roundTripOnce(ctx context.Context, a *account, entries []*entry
 		l.Log.Warn("redis lost data of the ledger; restoring it", "account", a.name)
 		a.full, again = true, entries
 	} else if err == nil {
-		x.shard.replied(x.sent, answer.Now)
+		x.shard.replied(x.sent, l.now(), answer.Now)
 		if answer.Into != "" { // the merged account decides about the claims
 			l.aliases.Add(a.name, answer.Into, l.now())
 		}

@@ -34,9 +34,9 @@ type shard struct {
 	master    bool
 	lost      time.Time // time at which the shard stopped responding; zero if it responds
 	responded time.Time // time of the last response
-	// ahead is the least known difference of the clock of Redis and the local clock, if timed is set (reach).
-	ahead int64
-	timed bool
+	// The clock of Redis minus the local clock is between least and most, if timed is set (reach).
+	least, most int64
+	timed       bool
 	// losses counts the events after which the shard may have lost writes. The accounts have been restored after the first
 	// restored of these events.
 	losses, restored int
@@ -245,17 +245,18 @@ func (s *shard) reach(now int64) reach {
 	if !s.timed {
 		return reach{}
 	}
-	return reach{now + s.ahead, now + s.ahead + reachSlack.Microseconds()}
+	return reach{now + s.least, now + s.most + reachSlack.Microseconds()}
 }
 
-// replied records the time of Redis in the reply to a call. The clock of Redis minus the local clock is at least the least
-// difference, and only drifts. Ledger.mu must be held.
-func (s *shard) replied(sent, redisTime int64) {
-	ahead := redisTime - sent
+// replied records the time of Redis in the reply to a call that was sent and answered at local times. The fastest calls know the
+// difference of the clocks best, and it only drifts. Ledger.mu must be held.
+func (s *shard) replied(sent, answered, redisTime int64) {
+	least, most, slack := redisTime-answered, redisTime-sent, reachSlack.Microseconds()
 	if s.timed {
-		ahead = max(min(s.ahead, ahead), ahead-reachSlack.Microseconds())
+		least = min(max(s.least, least), least+slack)
+		most = max(min(s.most, most), most-slack)
 	}
-	s.ahead, s.timed = ahead, true
+	s.least, s.most, s.timed = least, most, true
 }
 
 // identify returns a hook that passes the run_id of the server of each new connection to meet. Sentinels are ignored.
